@@ -5,7 +5,7 @@
 
 #![allow(clippy::print_stdout, reason = "an example talks to its reader")]
 
-use systole::ir::rng::Stream;
+use systole::ir::rng::RandomStream;
 use systole::prelude::*;
 
 const BATCH: usize = 128;
@@ -38,7 +38,7 @@ fn inputs(step: &Tensor) -> UpdateInputs {
 
 /// Normal draws; real samples are draws scaled onto the circle of radius 2.
 fn draw(step: u64, what: u64, circle: bool) -> Result<Buffer> {
-    let mut s = Stream::new(7, what, step);
+    let mut s = RandomStream::new(7, what, step);
     let mut points: Vec<f32> = (0..2 * BATCH).map(|_| s.normal() as f32).collect();
     if circle {
         for p in points.chunks_mut(2) {

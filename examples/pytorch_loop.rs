@@ -125,7 +125,7 @@ fn main() -> Result<()> {
             }
         }
         if state.steps < steps {
-            place = systole::data::Position::new(place.epoch + 1, 0);
+            place = systole::data::PipelinePosition::new(place.epoch + 1, 0);
         }
     }
     if let Some(backup) = backup {

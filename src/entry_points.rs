@@ -1,25 +1,26 @@
-//! The doors through which user programs come in. Each registers the backends first, so that nothing needs a
-//! start-up call.
+//! Entry points for user programs: `Sequential`, `functional`, `load_model`, `jit`, `backend`.
+//!
+//! Each registers the backends first, so that no start-up call is needed.
 
 use std::path::Path;
 use std::sync::Arc;
 use systole_ir::{Result, knobs};
 use systole_nn::layers::{CustomObjects, LayerSpec};
 use systole_nn::{Model, Outputs, Symbol};
-use systole_runtime::{Backend, Jit, Tree};
+use systole_runtime::{Backend, Jit, TensorTree};
 
-/// Registers the backends this program was built with and the progress display. Every door below calls it; programs
-/// that use the member crates directly call it once themselves.
+/// Registers the compiled-in backends and the progress display. Every entry point below calls it; programs that use the
+/// member crates directly call it once themselves.
 pub fn register() {
     systole_devices::providers().into_iter().for_each(systole_runtime::register);
     systole_nn::progress::install(crate::progress::show);
 }
 
-/// A chain of layers: Keras's `Sequential`.
+/// A linear stack of layers: Keras's `Sequential`.
 pub struct Sequential;
 
 impl Sequential {
-    /// A model of the layers in order; its input shape is learned from the first data it sees.
+    /// Creates a model of the layers in order; its input shape is inferred from the first data.
     ///
     /// ```
     /// use systole::prelude::*;
@@ -30,7 +31,7 @@ impl Sequential {
     /// ```
     #[allow(
         clippy::new_ret_no_self,
-        reason = "reads as in Keras; a chain and a graph of layers are one type of model"
+        reason = "reads as in Keras; a stack and a graph of layers are one type of model"
     )]
     pub fn new(layers: impl IntoIterator<Item = LayerSpec>) -> Model {
         register();
@@ -38,7 +39,8 @@ impl Sequential {
     }
 }
 
-/// A graph of layers from `inputs` to its outputs, `&y` or `[&a, &b]`: Keras's functional `Model(inputs, outputs)`.
+/// Creates a model from a graph of layers, from `inputs` to its outputs, `&y` or `[&a, &b]`: Keras's functional
+/// `Model(inputs, outputs)`.
 ///
 /// ```
 /// use systole::prelude::*;
@@ -54,26 +56,26 @@ pub fn functional(inputs: &[Symbol], outputs: impl Outputs) -> Result<Model> {
     Model::functional(inputs, outputs)
 }
 
-/// Reads a saved model of built-in layers. Nothing in a file is ever executed.
+/// Loads a saved model of built-in layers. Never executes code from the file.
 pub fn load_model(path: impl AsRef<Path>) -> Result<Model> {
     register();
     Model::load(path)
 }
 
-/// Reads a saved model that has layers, a loss or metrics of the user's own.
+/// Loads a saved model with custom layers, a custom loss or custom metrics.
 pub fn load_model_with(path: impl AsRef<Path>, custom: &CustomObjects) -> Result<Model> {
     register();
     Model::load_with(path, custom)
 }
 
-/// Makes a function over trees of tensors callable on buffers; see [`systole_runtime::jit`].
-pub fn jit<I: Tree, O: Tree, F: Fn(I) -> O>(f: F) -> Jit<I, O, F> {
+/// Compiles a function over trees of tensors for calls on buffers; see [`systole_runtime::jit`].
+pub fn jit<I: TensorTree, O: TensorTree, F: Fn(I) -> O>(f: F) -> Jit<I, O, F> {
     register();
     systole_runtime::jit(f)
 }
 
-/// A device by its name (`cpu`, `ref`, `tpu`, `cuda`, `pjrt:FILE` with a PJRT plugin, or `auto`: the best that there is), for
-/// `Compile { backend, .. }`. A process opens one plugin of each platform.
+/// Opens a device by name (`cpu`, `ref`, `tpu`, `cuda`, `pjrt:FILE` with a PJRT plugin, or `auto`: the best available),
+/// for `Compile { backend, .. }`. A process opens one plugin per platform.
 ///
 /// ```
 /// use systole::prelude::*;
@@ -84,7 +86,7 @@ pub fn jit<I: Tree, O: Tree, F: Fn(I) -> O>(f: F) -> Jit<I, O, F> {
 /// ```
 ///
 /// # Errors
-/// When there is no such device, or it cannot be opened.
+/// If there is no such device, or it cannot be opened.
 pub fn backend(name: &str) -> Result<Arc<dyn Backend>> {
     register();
     let (device, plugin) = name.split_once(':').unwrap_or((name, ""));

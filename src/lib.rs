@@ -1,11 +1,13 @@
-//! Systole trains deep-learning models from one small Rust program, with the names that people know from Keras and tf.data:
-//! on the CPU today. The same steps compile for TPUs and GPUs, where nobody has executed them yet.
+//! A deep-learning framework with the names of Keras and tf.data. It trains models on the CPU and, through XLA, on NVIDIA GPUs; the
+//! same training steps compile for TPUs, where nobody has executed them yet.
+//!
+//! # First program
 //!
 //! ```
 //! use systole::prelude::*;
 //!
 //! # fn main() -> Result<()> {
-//! let data = datasets::glyphs(0)?; // ten classes of 28×28 pictures, drawn by code
+//! let data = datasets::glyphs(0)?; // synthetic 28×28 images, ten classes
 //! let scale = |s: Sample| s.map("image", |x| x.cast(F32) / 255.0);
 //! let train = data.train.map(scale).shuffle(60_000, 7).repeat().batch(100).prefetch(AUTOTUNE);
 //!
@@ -24,16 +26,67 @@
 //! # }
 //! ```
 //!
-//! This crate is the facade: it re-exports the parts and registers the backends it is built with. The command-line program is
-//! the package `systole-cli`. `ARCHITECTURE.md` shows how the parts fit together.
+//! # What to open first
+//!
+//! 1. [`prelude`]: every name that a program usually needs, including all layers, losses, metrics, optimizers and callbacks.
+//! 2. [`nn::Model`] with its methods `compile`, `fit`, `evaluate`, `predict` and `save`; their options are [`nn::Compile`] and [`nn::Fit`].
+//! 3. [`data::Dataset`]: input pipelines, and [`datasets`] for the built-in ones.
+//! 4. [`Sequential`] and [`functional`] to build models, [`load_model`] to read one, [`backend`] to choose a device.
+//! 5. [`jit`] to compile your own functions of [`ir::Tensor`]s, and [`nn::Accelerator`] for custom training loops.
+//!
+//! # Modules
+//!
+//! Used by most programs:
+//!
+//! | module | content | start with |
+//! |---|---|---|
+//! | [`prelude`] | everything for `use systole::prelude::*` | its list of re-exports |
+//! | [`nn`] | models, layers, losses, metrics, optimizers, callbacks, training, model files | [`nn::Model`], [`nn::layers`], [`nn::Layer`] |
+//! | [`data`] | input pipelines with tf.data's names, file formats, images | [`data::Dataset`], [`data::Sample`] |
+//! | [`datasets`] | datasets by name, folders of images, records, tables, text, tokenizers | [`datasets::fashion_mnist`], [`datasets::folder`] |
+//! | [`dist`] | data parallelism and sharding over several devices | [`dist::Strategy`] |
+//! | [`config`] | training runs as TOML, presets | [`config::RunConfig`] |
+//! | [`report`] | HTML reports of runs | [`report::RunReport`] |
+//! | [`progress`] | progress on standard error | |
+//!
+//! Lower levels:
+//!
+//! | module | content | start with |
+//! |---|---|---|
+//! | [`ir`] | element types, shapes, host arrays, errors, the StableHLO graph, autodiff, interpreter | [`ir::Tensor`], [`ir::Literal`], [`ir::Graph`] |
+//! | [`runtime`] | the interface of backends, buffers, `jit`, `value_and_grad` | [`runtime::Backend`], [`runtime::Buffer`] |
+//! | [`compile`] | the compiler from graphs to programs of CPU kernels | |
+//! | [`cpu`] | the CPU backend: kernels, threads, measured peaks | |
+//! | [`devices`] | devices by name | |
+//! | [`pjrt`] | TPUs and GPUs through PJRT plugins, ahead-of-time compilation | |
+//!
+//! Behind cargo features: `cloud` (scripts for clouds, clusters and notebooks), `launch` (several processes as the hosts of one run),
+//! `tpu1` (a simulator of the first TPU) and `tui` (a dashboard in the terminal). The features `object-stores`, `parquet`, `parquet-zstd`, `gif`
+//! and `webp` add sources of data.
+//!
+//! # Concepts
+//!
+//! - **Nothing is eager.** Layers and tensor methods append operations to a graph. A training step is traced once for each type of its arguments,
+//!   compiled, and run many times.
+//! - **Four types.** [`ir::TensorType`] is an element type with a shape, [`ir::Literal`] a host array, [`runtime::Buffer`] an array on a device,
+//!   and [`ir::Tensor`] a value in a graph.
+//! - **Options** with defaults are structs: `Fit { epochs: 5, ..default() }`. Optional arguments of layers and optimizers are methods:
+//!   `dense(10).activation("softmax")`.
+//! - **Errors.** An invalid layer argument does not panic; it is reported when the model is built or compiled, with the line of your code.
+//! - **Determinism.** Results depend on the seed, not on the number of threads.
+//!
+//! This crate re-exports the member crates and registers the backends. The command-line program is the package `systole-cli`. The
+//! guides are in `docs/`, the structure of the code is in `ARCHITECTURE.md`.
 
-/// The tutorials' page, whose Rust is run with the tests.
+/// The TPU tutorials line by line; its Rust code runs in the tests.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/guide/tutorials.md")]
 struct Tutorials;
 
-/// The guides to models, training loops, callbacks and the toolbox, likewise.
+/// The guides whose Rust code runs in the tests.
 #[cfg(doctest)]
+#[doc = include_str!("../docs/guide/from-keras.md")]
+#[doc = include_str!("../docs/guide/from-pytorch.md")]
 #[doc = include_str!("../docs/guide/models.md")]
 #[doc = include_str!("../docs/guide/biggan.md")]
 #[doc = include_str!("../docs/guide/fine-tuning.md")]

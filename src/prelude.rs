@@ -1,7 +1,7 @@
-//! Everything a program usually needs: `use systole::prelude::*;`
+//! Prelude: everything a program usually needs, by `use systole::prelude::*;`
 //!
-//! That is every layer, loss, metric, optimizer and callback by its own name. One name is that of two: `cosine_similarity()` is the
-//! loss, and the metric is `metric::cosine_similarity()`.
+//! It exports every layer, loss, metric, optimizer and callback. One name is ambiguous: `cosine_similarity()` is the
+//! loss; the metric is `metric::cosine_similarity()`.
 
 pub use crate::datasets::{self, DataDir};
 pub use crate::report::RunReport;
@@ -16,7 +16,7 @@ pub use systole_nn::callback::{
 };
 pub use systole_nn::layers::*;
 pub use systole_nn::loss::constructors::*;
-/// The loss. The metric of this name is [`metric::cosine_similarity`].
+/// Cosine similarity loss. The metric of this name is [`metric::cosine_similarity`].
 pub use systole_nn::loss::cosine_similarity;
 pub use systole_nn::loss::{self, CustomLoss, Loss, Reduction};
 pub use systole_nn::metric::constructors::*;
@@ -32,7 +32,7 @@ pub use systole_nn::{
 };
 pub use systole_runtime::{Buffer, Params, named_scope, value_and_grad};
 
-/// The default value of any options type: `Fit { epochs: 5, ..default() }`.
+/// Returns the default value of any options type: `Fit { epochs: 5, ..default() }`.
 pub fn default<T: Default>() -> T {
     T::default()
 }
@@ -43,7 +43,7 @@ mod tests {
     use systole_nn::callback::CALLBACK_NAMES;
     use systole_nn::{layers, loss, metric, optimizer};
 
-    /// Calls of functions that give this, and their names. Compiles only where the prelude has each of them.
+    /// Calls functions of type `$of`, and returns their names. Compiles only if the prelude exports each of them.
     macro_rules! functions {
         ($of:ty: $($name:ident($($argument:expr),*))*) => {{
             $(let _ = || -> $of { $name($($argument),*) };)*
@@ -51,7 +51,7 @@ mod tests {
         }};
     }
 
-    /// Names of types, likewise.
+    /// Returns the names of types. Compiles only if the prelude exports each of them.
     macro_rules! types {
         ($($name:ident)*) => {{
             $(let _ = std::any::type_name::<$name>();)*
@@ -59,7 +59,7 @@ mod tests {
         }};
     }
 
-    /// What the table has and the list lacks, or the other way round.
+    /// Returns the names that are only in the table or only in the list.
     fn differences<'a>(table: &[&'a str], list: &[&'a str]) -> Vec<&'a str> {
         let not_in = |a: &[&'a str], b: &[&'a str]| a.iter().copied().filter(|n| !b.contains(n)).collect();
         let (missing, unknown): (Vec<&str>, Vec<&str>) = (not_in(table, list), not_in(list, table));
@@ -87,7 +87,7 @@ mod tests {
             false_positives() false_negatives() sensitivity_at_specificity(0.5) specificity_at_sensitivity(0.5)
             precision_at_recall(0.5) recall_at_precision(0.5) expected_calibration_error());
         let _ = || -> Metric { metric::cosine_similarity() };
-        // `accuracy` is one of three, as the loss is.
+        // `accuracy` resolves to one of three, depending on the loss.
         list.extend(["cosine_similarity", "accuracy"]);
         assert_eq!(differences(metric::NAMES, &list), [""; 0]);
     }

@@ -2,11 +2,15 @@
 // bytes, and must neither panic nor take much memory.
 
 use systole_base::{DType, Literal};
-use systole_data::format::example::{Feature, Features, Partition, SequenceFeatures, encode};
-use systole_data::format::tfrecord::{OnCorrupt, Reader, frame};
+use systole_data::format::example::{
+    FeatureSpec, FeatureSpecs, RaggedPartition, SequenceFeatureSpecs, encode,
+};
+use systole_data::format::tfrecord::{OnCorrupt, TfRecordReader, frame};
 use systole_data::format::{idx, jpeg as jpegs, npy};
 use systole_data::{HostArray, Sample};
-use systole_tflite::{Field, Interpreter, Model, Op, Operator, Quantization, Tensor};
+use systole_tflite::{
+    OptionField, TfliteInterpreter, TfliteModel, TfliteOp, TfliteOperator, TfliteQuantization, TfliteTensor,
+};
 
 /// Name, what takes the bytes, valid inputs.
 pub type Target = (&'static str, fn(&[u8]), fn() -> Vec<Vec<u8>>);
@@ -25,7 +29,7 @@ pub const TARGETS: [Target; 9] = [
 
 pub fn tfrecord(bytes: &[u8]) {
     for policy in [OnCorrupt::Fail, OnCorrupt::Skip { quota: 3 }] {
-        let mut reader = Reader::from_bytes("fuzz", bytes.to_vec(), policy);
+        let mut reader = TfRecordReader::from_bytes("fuzz", bytes.to_vec(), policy);
         // A gzip file of a few bytes may unpack to very many records.
         for _ in 0..1000 {
             if reader.next().is_none() {
@@ -45,24 +49,25 @@ fn tfrecord_seeds() -> Vec<Vec<u8>> {
 }
 
 pub fn example(bytes: &[u8]) {
-    let partitions = vec![Partition::RowSplits("label".into()), Partition::ValueRowids("tokens".into())];
-    let ragged = Feature::Ragged { dtype: DType::I64, values: "tokens".into(), partitions };
-    let all = Features::new()
+    let partitions =
+        vec![RaggedPartition::RowSplits("label".into()), RaggedPartition::ValueRowids("tokens".into())];
+    let ragged = FeatureSpec::Ragged { dtype: DType::I64, values: "tokens".into(), partitions };
+    let all = FeatureSpecs::new()
         .fixed("label", DType::I64, [])
         .fixed("box", DType::F32, [4])
         .var_len("tokens", DType::I32)
         .bytes("name")
         .raw("image", DType::U8, [2, 2, 3])
-        .with("steps", Feature::Sequence { row: systole_base::TensorType::new(DType::F32, [2]) })
-        .with("words", Feature::ByteLists)
+        .with("steps", FeatureSpec::Sequence { row: systole_base::TensorType::new(DType::F32, [2]) })
+        .with("words", FeatureSpec::ByteLists)
         .with("ragged", ragged);
     for (name, feature) in all.iter() {
-        let _ = Features::new().with(name, feature.clone()).parse(bytes);
+        let _ = FeatureSpecs::new().with(name, feature.clone()).parse(bytes);
     }
-    let _ = Features::guess(bytes).and_then(|f| f.parse(bytes));
-    let _ = SequenceFeatures { context: Features::new(), steps: all }.parse(bytes);
+    let _ = FeatureSpecs::guess(bytes).and_then(|f| f.parse(bytes));
+    let _ = SequenceFeatureSpecs { context: FeatureSpecs::new(), steps: all }.parse(bytes);
     if let Ok(text) = std::str::from_utf8(bytes) {
-        let _ = text.parse::<Features>();
+        let _ = text.parse::<FeatureSpecs>();
     }
 }
 
@@ -166,7 +171,7 @@ fn bytecode_seeds() -> Vec<Vec<u8>> {
     let bytes = |text: &str| {
         let module = systole_mlir::text::parse(text).expect("a program");
         [3, 9].map(|minor| {
-            systole_bytecode::write(&module, systole_bytecode::Version::new(1, minor, 0))
+            systole_bytecode::write(&module, systole_bytecode::StablehloVersion::new(1, minor, 0))
                 .expect("an artifact")
         })
     };
@@ -185,54 +190,55 @@ fn text_seeds() -> Vec<Vec<u8>> {
 }
 
 pub fn tflite(bytes: &[u8]) {
-    let Ok(model) = Model::from_bytes("fuzz", bytes) else { return };
+    let Ok(model) = TfliteModel::from_bytes("fuzz", bytes) else { return };
     // What was read is written, and read again.
     if let Ok(again) = model.to_bytes() {
-        assert!(Model::from_bytes("fuzz", &again).is_ok());
+        assert!(TfliteModel::from_bytes("fuzz", &again).is_ok());
     }
     // What computes for long is no finding.
     if model.tensors.iter().map(|t| t.ty.elements()).sum::<usize>() < 2000 {
         let inputs: Vec<Literal> =
             model.inputs.iter().map(|&i| Literal::zeros(model.tensors[i].ty.clone())).collect();
-        let _ = Interpreter::new(&model).and_then(|i| i.run(&inputs));
+        let _ = TfliteInterpreter::new(&model).and_then(|i| i.run(&inputs));
     }
 }
 
 fn tflite_seeds() -> Vec<Vec<u8>> {
-    let q = || Quantization::per_tensor(0.1, 3);
-    let tensor = |name: &str, shape: &[usize]| Tensor::new(name, shape, DType::I8).quantized(q());
+    let q = || TfliteQuantization::per_tensor(0.1, 3);
+    let tensor = |name: &str, shape: &[usize]| TfliteTensor::new(name, shape, DType::I8).quantized(q());
     let ints = |shape: &[usize], values: &[i32]| {
-        Tensor::constant("ints", Literal::from_slice(shape, values).expect("an array"))
+        TfliteTensor::constant("ints", Literal::from_slice(shape, values).expect("an array"))
     };
     let kernel = Literal::from_slice([2, 2, 2, 1], &[1i8, -2, 3, 4, -5, 6, 7, 127]).expect("an array");
-    let window = |o: Operator| o.with(Field::StrideW, 2.0).with(Field::StrideH, 1.0);
-    let model = Model {
+    let window = |o: TfliteOperator| o.with(OptionField::StrideW, 2.0).with(OptionField::StrideH, 1.0);
+    let model = TfliteModel {
         tensors: vec![
             tensor("x", &[1, 4, 4, 1]),
-            Tensor::constant("w", kernel).quantized(Quantization::per_channel(vec![0.1, 0.2], 0)),
-            ints(&[2], &[5, -5]).quantized(Quantization::per_channel(vec![0.01, 0.02], 0)),
+            TfliteTensor::constant("w", kernel).quantized(TfliteQuantization::per_channel(vec![0.1, 0.2], 0)),
+            ints(&[2], &[5, -5]).quantized(TfliteQuantization::per_channel(vec![0.01, 0.02], 0)),
             tensor("conv", &[1, 4, 2, 2]),
             tensor("pool", &[1, 4, 1, 2]),
             ints(&[4, 2], &[0, 0, 1, 0, 0, 1, 0, 0]),
             tensor("pad", &[1, 5, 2, 2]),
             ints(&[2], &[1, 20]),
             tensor("flat", &[1, 20]),
-            Tensor::new("y", [1, 20], DType::I8).quantized(Quantization::per_tensor(1.0 / 256.0, -128)),
+            TfliteTensor::new("y", [1, 20], DType::I8)
+                .quantized(TfliteQuantization::per_tensor(1.0 / 256.0, -128)),
         ],
         operators: vec![
-            window(Operator::new(Op::Conv2D, [0, 1, 2], [3])),
-            window(Operator::new(Op::AveragePool2D, [3], [4]))
-                .with(Field::FilterW, 2.0)
-                .with(Field::FilterH, 2.0),
-            Operator::new(Op::Pad, [4, 5], [6]),
-            Operator::new(Op::Reshape, [6, 7], [8]).with_list(Field::NewShape, vec![1, 20]),
-            Operator::new(Op::Softmax, [8], [9]).with(Field::Beta, 1.0),
+            window(TfliteOperator::new(TfliteOp::Conv2D, [0, 1, 2], [3])),
+            window(TfliteOperator::new(TfliteOp::AveragePool2D, [3], [4]))
+                .with(OptionField::FilterW, 2.0)
+                .with(OptionField::FilterH, 2.0),
+            TfliteOperator::new(TfliteOp::Pad, [4, 5], [6]),
+            TfliteOperator::new(TfliteOp::Reshape, [6, 7], [8]).with_list(OptionField::NewShape, vec![1, 20]),
+            TfliteOperator::new(TfliteOp::Softmax, [8], [9]).with(OptionField::Beta, 1.0),
         ],
         inputs: vec![0],
         outputs: vec![9],
-        ..Model::default()
+        ..TfliteModel::default()
     };
-    let sum = Model {
+    let sum = TfliteModel {
         tensors: vec![
             tensor("a", &[1, 3, 2]),
             tensor("b", &[2]),
@@ -240,34 +246,34 @@ fn tflite_seeds() -> Vec<Vec<u8>> {
             tensor("d", &[1, 3, 4]),
         ],
         operators: vec![
-            Operator::new(Op::Add, [0, 1], [2]),
-            Operator::new(Op::Concatenation, [0, 2], [3]).with(Field::Axis, 2.0),
+            TfliteOperator::new(TfliteOp::Add, [0, 1], [2]),
+            TfliteOperator::new(TfliteOp::Concatenation, [0, 2], [3]).with(OptionField::Axis, 2.0),
         ],
         inputs: vec![0, 1],
         outputs: vec![3],
-        ..Model::default()
+        ..TfliteModel::default()
     };
     [model, sum].iter().map(|m| m.to_bytes().expect("a file")).collect()
 }
 
 /// Reads a model and builds its graph.
 pub fn onnx(bytes: &[u8]) {
-    if let Ok(model) = systole_onnx::Model::from_bytes("fuzz", bytes) {
-        let _ = model.import(&systole_onnx::Sizes::default());
+    if let Ok(model) = systole_onnx::OnnxModel::from_bytes("fuzz", bytes) {
+        let _ = model.import(&systole_onnx::DimSizes::default());
     }
 }
 
 fn onnx_seeds() -> Vec<Vec<u8>> {
-    use systole_onnx::{Attribute, Model, Node, Port, Size};
-    let port = |name: &str, sizes: &[usize]| Port {
+    use systole_onnx::{DimSize, OnnxAttribute, OnnxModel, OnnxNode, ValueInfo};
+    let port = |name: &str, sizes: &[usize]| ValueInfo {
         name: name.into(),
         dtype: Some(DType::F32),
         sizes: Some(
-            [vec![Size::Named("N".into())], sizes.iter().map(|&s| Size::Known(s)).collect()].concat(),
+            [vec![DimSize::Named("N".into())], sizes.iter().map(|&s| DimSize::Known(s)).collect()].concat(),
         ),
     };
-    let model = |constants: &[(&str, &[usize])], shape: &[i64], nodes: Vec<Node>, input: &[usize]| {
-        let mut m = Model { ir_version: 8, opset: 17, ..Model::default() };
+    let model = |constants: &[(&str, &[usize])], shape: &[i64], nodes: Vec<OnnxNode>, input: &[usize]| {
+        let mut m = OnnxModel { ir_version: 8, opset: 17, ..OnnxModel::default() };
         for (name, dims) in constants {
             let n = dims.iter().product();
             let value = Literal::from_slice(*dims, &vec![0.5f32; n]).expect("an array");
@@ -280,30 +286,30 @@ fn onnx_seeds() -> Vec<Vec<u8>> {
         m.to_bytes()
     };
     let dense = vec![
-        Node::new("MatMul", ["x", "w"], "a"),
-        Node::new("Relu", ["a"], "b"),
-        Node::new("Reshape", ["b", "shape"], "c"),
-        Node::new("Softmax", ["c"], "y").with("axis", Attribute::Int(-1)),
+        OnnxNode::new("MatMul", ["x", "w"], "a"),
+        OnnxNode::new("Relu", ["a"], "b"),
+        OnnxNode::new("Reshape", ["b", "shape"], "c"),
+        OnnxNode::new("Softmax", ["c"], "y").with("axis", OnnxAttribute::Int(-1)),
     ];
     let pictures = vec![
-        Node::new("Conv", ["x", "w", "b"], "a").ints("pads", [1, 1, 1, 1]).ints("strides", [1, 2]),
-        Node::new("AveragePool", ["a"], "c")
+        OnnxNode::new("Conv", ["x", "w", "b"], "a").ints("pads", [1, 1, 1, 1]).ints("strides", [1, 2]),
+        OnnxNode::new("AveragePool", ["a"], "c")
             .ints("kernel_shape", [2, 2])
-            .with("ceil_mode", Attribute::Int(1)),
-        Node::new("Pad", ["c", "shape"], "d"),
-        Node::new("Transpose", ["d"], "y").ints("perm", [0, 2, 3, 1]),
+            .with("ceil_mode", OnnxAttribute::Int(1)),
+        OnnxNode::new("Pad", ["c", "shape"], "d"),
+        OnnxNode::new("Transpose", ["d"], "y").ints("perm", [0, 2, 3, 1]),
     ];
     let moved = vec![
-        Node::new("Shape", ["x"], "s"),
-        Node::new("Gather", ["s", "zero"], "n").with("axis", Attribute::Int(0)),
-        Node::new("Slice", ["x", "zero", "shape", "shape"], "a"),
-        Node::new("ReduceMean", ["a"], "b").ints("axes", [-1]),
-        Node::new("QuantizeLinear", ["b", "w"], "y"),
+        OnnxNode::new("Shape", ["x"], "s"),
+        OnnxNode::new("Gather", ["s", "zero"], "n").with("axis", OnnxAttribute::Int(0)),
+        OnnxNode::new("Slice", ["x", "zero", "shape", "shape"], "a"),
+        OnnxNode::new("ReduceMean", ["a"], "b").ints("axes", [-1]),
+        OnnxNode::new("QuantizeLinear", ["b", "w"], "y"),
     ];
     let gated = vec![
-        Node::new("GRU", ["x", "w", "r", "b"], "a").with("linear_before_reset", Attribute::Int(1)),
-        Node::new("LSTM", ["x", "v", "q"], "c").with("direction", Attribute::Text("reverse".into())),
-        Node::new("Concat", ["a", "c"], "y").with("axis", Attribute::Int(3)),
+        OnnxNode::new("GRU", ["x", "w", "r", "b"], "a").with("linear_before_reset", OnnxAttribute::Int(1)),
+        OnnxNode::new("LSTM", ["x", "v", "q"], "c").with("direction", OnnxAttribute::Text("reverse".into())),
+        OnnxNode::new("Concat", ["a", "c"], "y").with("axis", OnnxAttribute::Int(3)),
     ];
     vec![
         model(&[("w", &[3, 4])], &[-1, 2, 2], dense, &[3]),

@@ -2,8 +2,8 @@
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
-use systole_data::format::zip::{Stored, archive};
-use systole_weights::Source;
+use systole_data::format::zip::{StoredZipEntry, archive};
+use systole_weights::WeightSource;
 
 /// Folders of Hugging Face among the fixtures, whose weights go with each config.json.
 const FOLDERS: [&str; 3] = ["gpt2", "bert_classifier", "vit"];
@@ -15,14 +15,14 @@ fn folder(name: &str) -> PathBuf {
 }
 
 thread_local! {
-    static SOURCES: RefCell<Vec<Source>> = const { RefCell::new(Vec::new()) };
+    static SOURCES: RefCell<Vec<WeightSource>> = const { RefCell::new(Vec::new()) };
 }
 
 /// The layers of each folder's weights, by this config.json.
 pub fn hfconfig(bytes: &[u8]) {
     SOURCES.with_borrow_mut(|sources| {
         if sources.is_empty() {
-            sources.extend(FOLDERS.map(|name| Source::open(&folder(name)).expect("a fixture")));
+            sources.extend(FOLDERS.map(|name| WeightSource::open(&folder(name)).expect("a fixture")));
         }
         for source in sources {
             if source.set_config(bytes).is_ok() {
@@ -39,7 +39,7 @@ pub fn hfconfig_seeds() -> Vec<Vec<u8>> {
 }
 
 pub fn weights(bytes: &[u8]) {
-    let Ok(source) = Source::from_bytes("fuzz", bytes.to_vec()) else { return };
+    let Ok(source) = WeightSource::from_bytes("fuzz", bytes.to_vec()) else { return };
     // All arrays together: `Budget` in the crate.
     let held: usize = source.tensors().iter().map(|(_, value)| value.bytes().len()).sum();
     assert!(held <= 8 * bytes.len() + (1 << 20), "{held} bytes of {}", bytes.len());
@@ -47,7 +47,7 @@ pub fn weights(bytes: &[u8]) {
 }
 
 pub fn pickle(bytes: &[u8]) {
-    let part = |name: &str, data| Stored { name: name.into(), head: Vec::new(), data };
+    let part = |name: &str, data| StoredZipEntry { name: name.into(), head: Vec::new(), data };
     let elements = [7u8; 256];
     let parts = archive(vec![part("a/data.pkl", bytes), part("a/data/0", &elements)]);
     weights(&parts.concat());

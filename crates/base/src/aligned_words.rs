@@ -1,52 +1,53 @@
-//! [`Words`]: the storage of host arrays.
+//! 8-byte aligned storage of host arrays, with free lists that recycle large allocations.
 //!
-//! A scalar needs no memory of its own. Large storage that is given up is kept for the next array of about its size: the
-//! system hands pages out one fault at a time and clears each, which costs a pipeline's batches more than filling them.
+//! Scalars are stored inline. Freed storage is kept for the next array of about its size: fresh pages cost a page fault
+//! and zeroing each, which is slower than filling a batch.
 
 use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, PoisonError};
 
-/// Words that need no memory of their own.
+/// Number of words stored inline, without an allocation.
 const INLINE: usize = 2;
-/// Words below which the allocator's own lists of free memory do as well.
+/// Minimum size in words for recycling; below it the allocator is as fast.
 const SMALL: usize = 64;
-/// Words from which on storage is kept for all threads (32 KiB).
+/// Size in words from which storage is shared between threads (32 KiB).
 const LARGE: usize = 4 << 10;
-/// What one thread keeps of one size (128 KiB), and what is kept for all (32 MiB), in words.
+/// Capacity in words of a thread's free list per size (128 KiB), and of the shared free list (32 MiB).
 const NEAR: usize = 16 << 10;
 const FAR: usize = 4 << 20;
-/// Large arrays that are kept, at most: they are searched from end to end.
+/// Maximum number of arrays in the shared free list, which is searched linearly.
 const PLACES: usize = 16;
 
-/// 64-bit words: an alignment of 8 bytes without unsafe code.
-pub(crate) struct Words(SmallVec<[u64; INLINE]>);
+/// 64-bit words: 8-byte alignment without unsafe code.
+pub(crate) struct AlignedWords(SmallVec<[u64; INLINE]>);
 
-impl Words {
-    pub fn zeros(n: usize) -> Words {
-        let mut words = Words::unfilled(n);
+impl AlignedWords {
+    /// Allocates words filled with zeros.
+    pub fn zeros(n: usize) -> AlignedWords {
+        let mut words = AlignedWords::unfilled(n);
         words.fill(0);
         words
     }
 
-    /// Words with anything in them.
-    pub fn unfilled(n: usize) -> Words {
+    /// Allocates words with unspecified contents.
+    pub fn unfilled(n: usize) -> AlignedWords {
         let Some(mut spare) = take(n) else {
             if n < SMALL {
-                return Words(SmallVec::from_elem(0, n));
+                return AlignedWords(SmallVec::from_elem(0, n));
             }
             let mut fresh = vec![0; roomy(n)];
             fresh.truncate(n);
-            return Words(SmallVec::from_vec(fresh));
+            return AlignedWords(SmallVec::from_vec(fresh));
         };
         spare.resize(n, 0);
-        Words(SmallVec::from_vec(spare))
+        AlignedWords(SmallVec::from_vec(spare))
     }
 
-    /// Bytes as words, zeros behind the last.
-    pub fn of(bytes: &[u8]) -> Words {
-        let mut words = Words::unfilled(bytes.len().div_ceil(8));
+    /// Copies bytes into words; the last word is padded with zeros.
+    pub fn of(bytes: &[u8]) -> AlignedWords {
+        let mut words = AlignedWords::unfilled(bytes.len().div_ceil(8));
         if let Some(last) = words.last_mut() {
             *last = 0;
         }
@@ -55,28 +56,28 @@ impl Words {
     }
 }
 
-impl Clone for Words {
-    fn clone(&self) -> Words {
-        let mut words = Words::unfilled(self.len());
+impl Clone for AlignedWords {
+    fn clone(&self) -> AlignedWords {
+        let mut words = AlignedWords::unfilled(self.len());
         words.copy_from_slice(self);
         words
     }
 }
 
-impl Deref for Words {
+impl Deref for AlignedWords {
     type Target = [u64];
     fn deref(&self) -> &[u64] {
         &self.0
     }
 }
 
-impl DerefMut for Words {
+impl DerefMut for AlignedWords {
     fn deref_mut(&mut self) -> &mut [u64] {
         &mut self.0
     }
 }
 
-impl Drop for Words {
+impl Drop for AlignedWords {
     fn drop(&mut self) {
         if self.0.capacity() >= SMALL {
             keep(std::mem::take(&mut self.0).into_vec());
@@ -84,8 +85,8 @@ impl Drop for Words {
     }
 }
 
-/// `n` rounded up to a multiple of a quarter of the power of two below it, so that arrays of about one size have storage
-/// of one size.
+/// Rounds `n` up to a size class: a multiple of a quarter of the power of two below it. Arrays of similar size share a
+/// class.
 fn roomy(n: usize) -> usize {
     if !(SMALL..LARGE).contains(&n) {
         return n;
@@ -93,18 +94,18 @@ fn roomy(n: usize) -> usize {
     n.next_multiple_of(1 << (n.ilog2() - 2))
 }
 
-/// What one thread keeps: lists of storage of one size each, those of [`roomy`].
-struct Near([Vec<Vec<u64>>; LISTS]);
+/// Free lists of one thread, one for each size class of [`roomy`].
+struct ThreadFreeLists([Vec<Vec<u64>>; LISTS]);
 
 const LISTS: usize = 4 * (LARGE.ilog2() - SMALL.ilog2()) as usize + 1;
 
-/// The list of storage of `roomy` words.
+/// Index of the free list for size class `roomy`.
 fn list(roomy: usize) -> usize {
     let log = roomy.ilog2();
     4 * (log - SMALL.ilog2()) as usize + ((roomy >> (log - 2)) & 3)
 }
 
-impl Near {
+impl ThreadFreeLists {
     fn take(&mut self, n: usize) -> Option<Vec<u64>> {
         self.0[list(roomy(n))].pop()
     }
@@ -118,19 +119,19 @@ impl Near {
     }
 }
 
-/// What is kept for all, oldest first.
-struct Far {
+/// Free list shared by all threads, oldest first.
+struct SharedFreeList {
     spare: Vec<Vec<u64>>,
     words: usize,
     limit: usize,
 }
 
-impl Far {
-    const fn new(limit: usize) -> Far {
-        Far { spare: Vec::new(), words: 0, limit }
+impl SharedFreeList {
+    const fn new(limit: usize) -> SharedFreeList {
+        SharedFreeList { spare: Vec::new(), words: 0, limit }
     }
 
-    /// One of at least `n` words, and not of many more.
+    /// Takes storage of at least `n` words and at most half as many more.
     fn take(&mut self, n: usize) -> Option<Vec<u64>> {
         let fits = |v: &Vec<u64>| (n..=n + n / 2).contains(&v.capacity());
         let found = self.spare.remove(self.spare.iter().rposition(fits)?);
@@ -138,7 +139,7 @@ impl Far {
         Some(found)
     }
 
-    /// Keeps storage; what was kept longest makes room and comes back.
+    /// Adds storage to the list; returns the oldest entries that are evicted for it.
     fn keep(&mut self, v: Vec<u64>) -> SmallVec<[Vec<u64>; 1]> {
         self.words += v.capacity();
         self.spare.push(v);
@@ -153,9 +154,9 @@ impl Far {
 }
 
 thread_local! {
-    static OWN: RefCell<Near> = const { RefCell::new(Near([const { Vec::new() }; LISTS])) };
+    static OWN: RefCell<ThreadFreeLists> = const { RefCell::new(ThreadFreeLists([const { Vec::new() }; LISTS])) };
 }
-static SHARED: Mutex<Far> = Mutex::new(Far::new(FAR));
+static SHARED: Mutex<SharedFreeList> = Mutex::new(SharedFreeList::new(FAR));
 
 fn take(n: usize) -> Option<Vec<u64>> {
     match n {
@@ -167,11 +168,11 @@ fn take(n: usize) -> Option<Vec<u64>> {
 
 fn keep(v: Vec<u64>) {
     match v.capacity() {
-        // A thread that ends keeps nothing any more.
+        // Fails while the thread exits; the storage is then freed.
         ..LARGE => drop(OWN.try_with(|near| near.borrow_mut().keep(v))),
         _ => {
             let out = SHARED.lock().unwrap_or_else(PoisonError::into_inner).keep(v);
-            // Given back to the system outside of the lock.
+            // Freed outside of the lock.
             drop(out);
         }
     }

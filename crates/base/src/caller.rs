@@ -1,9 +1,9 @@
-//! Lines of programs that use Systole, told from Systole's own: only the former mean anything to who reads an error.
+//! Maps a caller location to a line of user code: filters out Systole's own sources from error locations.
 
 use std::panic::Location;
 
-/// `src/main.rs:12` of a place in a program that uses Systole; `None` of one in Systole's own crates or Rust's, where a call
-/// by way of `into` seems to come from.
+/// Returns `src/main.rs:12` for a location in user code. Returns `None` for Systole's own crates and for the standard
+/// library, where calls through `into` appear to come from.
 ///
 /// ```
 /// use std::panic::Location;
@@ -16,14 +16,15 @@ pub fn user_line(place: &Location) -> Option<String> {
     (!is_rusts && !is_ours(file!(), file)).then(|| format!("{}:{}", place.file(), place.line()))
 }
 
-/// Whether `file` is a source of the crates beside the one that `this` file is in. Examples and tests are users.
+/// Whether `file` is a source file of a Systole crate, given the path of this file (`this`). Examples and tests count
+/// as user code.
 fn is_ours(this: &str, file: &str) -> bool {
     if let Some(root) = this.strip_suffix("crates/base/src/caller.rs") {
         let inner = file.strip_prefix(root).unwrap_or_default();
         let in_crate = inner.strip_prefix("crates/").and_then(|rest| rest.split_once('/'));
         return inner.starts_with("src/") || in_crate.is_some_and(|(_, rest)| rest.starts_with("src/"));
     }
-    // In a registry's folder: `…/systole-base-0.1.0/src/caller.rs`.
+    // In a registry folder: `…/systole-base-0.1.0/src/caller.rs`.
     let crates = this.find("systole-base").and_then(|at| this.get(..at));
     let inner = crates.and_then(|crates| file.strip_prefix(crates)).unwrap_or_default();
     inner.starts_with("systole") && inner.split_once('/').is_some_and(|(_, rest)| rest.starts_with("src/"))

@@ -1,12 +1,12 @@
-//! Element types and single elements.
+//! Element types ([`DType`]) and single elements of any type ([`Scalar`]).
 //!
-//! [`Scalar`] is the interpreter's element: wide enough to hold any value of any [`DType`] exactly.
-//! It is not fast and is not meant to be.
+//! [`Scalar`] is the interpreter's element: wide enough to hold any value of any [`DType`] exactly. It is not optimized
+//! for speed.
 
 use half::{bf16, f16};
 use std::fmt;
 
-/// Type of one element, named as in StableHLO text (`i1`, `ui8`, `bf16`, …).
+/// Element type, named as in StableHLO text (`i1`, `ui8`, `bf16`, …).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(missing_docs)]
 pub enum DType {
@@ -27,7 +27,7 @@ pub enum DType {
 
 use DType::*;
 
-/// Spellings of StableHLO and of NumPy, in declaration order.
+/// StableHLO and NumPy names, in declaration order.
 #[rustfmt::skip]
 const NAMES: [(&str, &str); 13] = [
     ("i1", "bool"), ("i8", "int8"), ("i16", "int16"), ("i32", "int32"), ("i64", "int64"), ("ui8", "uint8"),
@@ -39,7 +39,7 @@ impl DType {
     /// Every element type, in declaration order.
     pub const ALL: [DType; 13] = [Bool, I8, I16, I32, I64, U8, U16, U32, U64, F16, BF16, F32, F64];
 
-    /// Bytes per element. `Bool` takes one byte, 0 or 1.
+    /// Size in bytes. `Bool` takes one byte, 0 or 1.
     pub const fn size(self) -> usize {
         match self {
             Bool | I8 | U8 => 1,
@@ -49,7 +49,7 @@ impl DType {
         }
     }
 
-    /// Bits of the value: 1 for `Bool`, else eight times [`DType::size`].
+    /// Number of value bits: 1 for `Bool`, otherwise eight times [`DType::size`].
     pub const fn bits(self) -> u32 {
         match self {
             Bool => 1,
@@ -57,32 +57,32 @@ impl DType {
         }
     }
 
-    /// `f16`, `bf16`, `f32` or `f64`.
+    /// Whether this is `f16`, `bf16`, `f32` or `f64`.
     pub const fn is_float(self) -> bool {
         matches!(self, F16 | BF16 | F32 | F64)
     }
 
-    /// Signed integer.
+    /// Whether this is a signed integer type.
     pub const fn is_signed_int(self) -> bool {
         matches!(self, I8 | I16 | I32 | I64)
     }
 
-    /// Unsigned integer; `Bool` is not one.
+    /// Whether this is an unsigned integer type; `Bool` is not.
     pub const fn is_unsigned_int(self) -> bool {
         matches!(self, U8 | U16 | U32 | U64)
     }
 
-    /// Signed or unsigned integer; `Bool` is not one.
+    /// Whether this is a signed or unsigned integer type; `Bool` is not.
     pub const fn is_int(self) -> bool {
         self.is_signed_int() || self.is_unsigned_int()
     }
 
-    /// The StableHLO spelling: `i1`, `i8`, `ui8`, `f16`, `bf16`, `f32`, …
+    /// The StableHLO name: `i1`, `i8`, `ui8`, `f16`, `bf16`, `f32`, …
     pub const fn name(self) -> &'static str {
         NAMES[self as usize].0
     }
 
-    /// Reads a StableHLO spelling, or the NumPy one (`bool`, `int32`, `uint8`, `bfloat16`, `float32`, …).
+    /// Parses a StableHLO or NumPy name (`bool`, `int32`, `uint8`, `bfloat16`, `float32`, …).
     pub fn parse(name: &str) -> Option<DType> {
         DType::ALL.into_iter().find(|d| {
             let (stablehlo, numpy) = NAMES[*d as usize];
@@ -103,7 +103,7 @@ impl DType {
         }
     }
 
-    /// Smallest value: `-inf` for floats, the minimum of integers, `false`.
+    /// Smallest value: `-inf` for floats, the minimum for integers, `false` for bool.
     pub fn lowest(self) -> Scalar {
         match self {
             Bool => Scalar::Bool(false),
@@ -113,7 +113,7 @@ impl DType {
         }
     }
 
-    /// Greatest value: `+inf` for floats, the maximum of integers, `true`.
+    /// Largest value: `+inf` for floats, the maximum for integers, `true` for bool.
     pub fn highest(self) -> Scalar {
         if self.is_float() { Scalar::Float(f64::INFINITY) } else { self.max_value() }
     }
@@ -131,10 +131,10 @@ impl fmt::Display for DType {
     }
 }
 
-/// One element of any [`DType`]: every value of the type is represented exactly.
+/// One element of any [`DType`]: represents every value of the type exactly.
 ///
-/// Floats of all widths are held as f64. Arithmetic on them in f64 followed by [`Scalar::round_to`] gives the
-/// correctly rounded result of f32, f16 and bf16 `+ - * / sqrt` (f64 has more than twice their digits).
+/// Floats of all widths are stored as f64. Arithmetic in f64 followed by [`Scalar::round_to`] gives the correctly
+/// rounded result of f32, f16 and bf16 `+ - * / sqrt` (f64 has more than twice their digits).
 #[derive(Clone, Copy, PartialEq, Debug)]
 #[allow(missing_docs)]
 pub enum Scalar {
@@ -145,7 +145,7 @@ pub enum Scalar {
 }
 
 impl Scalar {
-    /// The value as f64 (64-bit integers round).
+    /// Converts to f64; 64-bit integers are rounded.
     pub fn as_f64(self) -> f64 {
         match self {
             Scalar::Bool(b) => b as u8 as f64,
@@ -155,7 +155,7 @@ impl Scalar {
         }
     }
 
-    /// The value as i64: floats truncate and saturate, unsigned values wrap.
+    /// Converts to i64: floats truncate and saturate, unsigned values wrap.
     pub fn as_i64(self) -> i64 {
         match self {
             Scalar::Bool(b) => b as i64,
@@ -165,7 +165,7 @@ impl Scalar {
         }
     }
 
-    /// True when not zero. NaN is true.
+    /// Converts to bool: true if the value is not zero. NaN is true.
     pub fn as_bool(self) -> bool {
         match self {
             Scalar::Bool(b) => b,
@@ -175,7 +175,7 @@ impl Scalar {
         }
     }
 
-    /// Brings a value of the right family into `dtype`: floats round to nearest even, integers wrap.
+    /// Rounds a value of the right family to `dtype`: floats round to nearest even, integers wrap.
     pub fn round_to(self, dtype: DType) -> Scalar {
         match (dtype, self) {
             (Bool, s) => Scalar::Bool(s.as_bool()),
@@ -199,7 +199,8 @@ impl Scalar {
         }
     }
 
-    /// StableHLO `convert`: float → integer truncates toward zero and saturates, anything → bool is `!= 0`.
+    /// Converts like StableHLO `convert`: float → integer truncates toward zero and saturates, anything → bool is `!=
+    /// 0`.
     pub fn convert_to(self, dtype: DType) -> Scalar {
         match self {
             Scalar::Float(f) if dtype.is_int() => match dtype {
@@ -212,14 +213,14 @@ impl Scalar {
                 U32 => Scalar::Uint(f as u32 as u64),
                 _ => Scalar::Uint(f as u64),
             },
-            // 64-bit integers go to f32 directly: through f64 they would round twice.
+            // 64-bit integers convert directly to f32: through f64 they would round twice.
             Scalar::Int(i) if dtype == F32 => Scalar::Float(i as f32 as f64),
             Scalar::Uint(u) if dtype == F32 => Scalar::Float(u as f32 as f64),
             s => s.round_to(dtype),
         }
     }
 
-    /// `value` as an element of `dtype`, converted as by [`Scalar::convert_to`].
+    /// Converts `value` to an element of `dtype` (see [`Scalar::convert_to`]).
     pub fn of(dtype: DType, value: f64) -> Scalar {
         Scalar::Float(value).convert_to(dtype)
     }
@@ -243,7 +244,7 @@ impl Scalar {
         }
     }
 
-    /// The inverse of [`Scalar::to_bits`]; bits above the type's width are ignored.
+    /// Decodes an element from its raw bits; ignores bits above the type's width. The inverse of [`Scalar::to_bits`].
     pub fn from_bits(dtype: DType, bits: u64) -> Scalar {
         match dtype {
             Bool => Scalar::Bool(bits & 1 != 0),
@@ -257,13 +258,13 @@ impl Scalar {
     }
 }
 
-/// f64 → bf16 with one rounding (going through f32 would round twice).
+/// Converts f64 to bf16 with one rounding (through f32 it would round twice).
 fn bf16_bits(x: f64) -> u16 {
     let nearest = x as f32;
     if !nearest.is_finite() || nearest as f64 == x {
         return bf16::from_f32(nearest).to_bits();
     }
-    // Round to odd in f32: keeps the information "not exactly here" for the second rounding.
+    // Round to odd in f32: preserves the sticky bit for the second rounding.
     let bits = nearest.to_bits();
     let toward_zero = if (nearest as f64).abs() > x.abs() { bits - 1 } else { bits };
     bf16::from_f32(f32::from_bits(toward_zero | 1)).to_bits()
@@ -273,11 +274,11 @@ fn round_bf16(x: f64) -> f64 {
     bf16::from_bits(bf16_bits(x)).to_f64()
 }
 
-/// Rust types that are elements of a [`crate::Literal`].
+/// Rust types that can be elements of a [`crate::Literal`].
 ///
 /// `Bool` literals are bytes: read them with [`crate::Literal::bytes`] or [`crate::Literal::to_bools`].
 pub trait Element: bytemuck::Pod + PartialEq + PartialOrd + fmt::Debug + Send + Sync {
-    /// The element type that this Rust type stands for.
+    /// Element type of this Rust type.
     const DTYPE: DType;
 }
 

@@ -1,35 +1,35 @@
-//! The one error type: what went wrong, where, why, and what to try.
+//! The error type of all crates: message, location, causes and a hint.
 //!
-//! Library code returns these and never panics on input; [`bug!`](crate::bug) is for the impossible.
+//! Library code returns errors and never panics on input; [`bug!`](crate::bug) is for unreachable states.
 
 use std::fmt;
 
 /// `std::result::Result` with Systole's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What kind of thing went wrong; decides exit codes and whether retrying can help.
+/// Error category; determines the exit code and whether a retry can help.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// A graph cannot be built: shapes or element types do not fit.
+    /// A graph cannot be built: incompatible shapes or element types.
     Graph,
-    /// Input data is not what it says it is (wrong magic, count, label, checksum).
+    /// Malformed input data (wrong magic number, count, label, checksum).
     Data,
-    /// The operating system refused a file operation.
+    /// A file operation failed.
     Io,
-    /// A configuration value, key or argument is wrong.
+    /// Invalid configuration value, key or argument.
     Config,
-    /// What was asked for exists in principle but not here (no such device, op, derivative).
+    /// The requested device, op or derivative is not supported here.
     Unsupported,
-    /// The user asked to stop.
+    /// Stopped by the user.
     Interrupted,
-    /// Numbers left the finite range where that ends the work.
+    /// NaN or infinity that ends the computation.
     Numeric,
-    /// A defect of Systole itself.
+    /// A bug in Systole itself.
     Bug,
 }
 
-/// An error with its four answers: what, where, why, what to try.
+/// An error with four parts: what failed, where, why, and a hint what to try.
 ///
 /// ```
 /// use systole_base::{Error, ErrorKind};
@@ -40,10 +40,10 @@ pub enum ErrorKind {
 /// assert!(e.to_string().contains("try: download it again"));
 /// ```
 #[derive(Clone)]
-pub struct Error(Box<Inner>);
+pub struct Error(Box<ErrorInner>);
 
 #[derive(Clone)]
-struct Inner {
+struct ErrorInner {
     kind: ErrorKind,
     what: String,
     place: Vec<String>,
@@ -52,60 +52,66 @@ struct Inner {
 }
 
 impl Error {
-    /// An error that says what went wrong.
+    /// Creates an error from its message.
     pub fn new(kind: ErrorKind, what: impl Into<String>) -> Error {
-        Error(Box::new(Inner { kind, what: what.into(), place: Vec::new(), why: Vec::new(), hint: None }))
+        Error(Box::new(ErrorInner {
+            kind,
+            what: what.into(),
+            place: Vec::new(),
+            why: Vec::new(),
+            hint: None,
+        }))
     }
 
-    /// Wraps an operating-system error of an action on a path: `Error::io("cannot read", path, e)`. What an [`Error`] within
-    /// it says (of an object store) is kept.
+    /// Wraps an I/O error of an action on a path: `Error::io("cannot read", path, e)`. Keeps the message of an
+    /// [`Error`] inside it (from an object store).
     pub fn io(action: &str, path: impl AsRef<std::path::Path>, source: std::io::Error) -> Error {
         let e = Error::new(ErrorKind::Io, format!("{action} {}", path.as_ref().display()));
         match source.downcast::<Error>() {
-            Ok(Error(inner)) => Error(Box::new(Inner { kind: inner.kind, what: e.0.what, ..*inner })),
+            Ok(Error(inner)) => Error(Box::new(ErrorInner { kind: inner.kind, what: e.0.what, ..*inner })),
             Err(source) => e.because(source.to_string()),
         }
     }
 
-    /// Adds where: a file and offset, a layer, an argument. Later calls add wider places.
+    /// Adds a location: a file and offset, a layer, an argument. Later calls add outer locations.
     pub fn at(mut self, place: impl Into<String>) -> Error {
         self.0.place.push(place.into());
         self
     }
 
-    /// Adds why.
+    /// Adds a cause.
     pub fn because(mut self, why: impl Into<String>) -> Error {
         self.0.why.push(why.into());
         self
     }
 
-    /// Sets what to try; the first (innermost) hint wins.
+    /// Sets the hint (what to try); the first, innermost hint wins.
     pub fn hint(mut self, hint: impl Into<String>) -> Error {
         self.0.hint.get_or_insert(hint.into());
         self
     }
 
-    /// The kind.
+    /// Error category.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// What went wrong, one line.
+    /// The message: what went wrong, in one line.
     pub fn what(&self) -> &str {
         &self.0.what
     }
 
-    /// Where, innermost first.
+    /// Locations, innermost first.
     pub fn places(&self) -> &[String] {
         &self.0.place
     }
 
-    /// Why, innermost first.
+    /// Causes, innermost first.
     pub fn reasons(&self) -> &[String] {
         &self.0.why
     }
 
-    /// What to try.
+    /// The hint: what to try.
     pub fn hint_text(&self) -> Option<&str> {
         self.0.hint.as_deref()
     }
@@ -135,7 +141,7 @@ impl fmt::Debug for Error {
 
 impl std::error::Error for Error {}
 
-/// Adds a place to the error of a result as it travels outward.
+/// Adds a location to the error of a `Result` as it propagates.
 pub trait ResultExt<T> {
     /// `Err(e)` becomes `Err(e.at(place()))`.
     fn at(self, place: impl FnOnce() -> String) -> Result<T>;
@@ -147,10 +153,10 @@ impl<T> ResultExt<T> for Result<T> {
     }
 }
 
-/// Panics with a request to report the defect. Only for states that no input can reach.
+/// Panics with a request to report the bug. Only for states that no input can reach.
 #[macro_export]
 macro_rules! bug {
     ($($arg:tt)*) => {
-        panic!("this is a defect of Systole, please report it: {}", format_args!($($arg)*))
+        panic!("this is a bug in Systole, please report it: {}", format_args!($($arg)*))
     };
 }

@@ -1,146 +1,152 @@
-//! Every switch of Systole, declared once: environment variable, type, default, what it does.
-//! `systole knobs` lists this table; nothing else in the code reads an environment variable of ours.
+//! Environment variables of Systole (`SYSTOLE_…`): name, type, default and description of each. `systole knobs` prints
+//! this table; no other code reads these environment variables.
 
 use crate::{Error, ErrorKind, Result};
 use std::env;
 use std::sync::{Mutex, PoisonError};
 
-/// A declared switch.
+/// Declaration of an environment variable.
 #[derive(Clone, Copy, Debug)]
-pub struct Knob {
-    /// Environment variable.
+pub struct EnvVar {
+    /// Name of the environment variable.
     pub name: &'static str,
-    /// What values it takes.
+    /// Accepted values.
     pub values: &'static str,
-    /// The value when unset.
+    /// Value if the variable is unset.
     pub default: &'static str,
-    /// What it does.
+    /// One-line description.
     pub doc: &'static str,
 }
 
-/// A table of knobs: what each does, its values, its default. The variable is `SYSTOLE_` and the name.
+/// Declares the table of variables: description, name without the prefix `SYSTOLE_`, accepted values, default.
 macro_rules! knobs {
     ($($(#[doc = $doc:literal])+ $name:ident: $values:literal, $default:literal;)+) => {
         $($(#[doc = $doc])+
-        pub const $name: Knob = Knob {
+        pub const $name: EnvVar = EnvVar {
             name: concat!("SYSTOLE_", stringify!($name)),
             values: $values,
             default: $default,
             doc: concat!($($doc),+).trim_ascii(),
         };)+
 
-        /// All knobs, in the order `systole knobs` shows them.
-        pub const KNOBS: &[Knob] = &[$($name),+];
+        /// All variables, in the order in which `systole knobs` prints them.
+        pub const KNOBS: &[EnvVar] = &[$($name),+];
     };
 }
 
 knobs! {
-    /// 1 devices and compile times; 2 each kernel with its time and rate; 3 what each pass did; 4 the schedule of every program
+    /// log level; 1: devices and compile times; 2: each kernel's time and rate; 3: each compiler pass; 4: the schedule
+    /// of each program
     LOG: "0..4", "0";
-    /// what SYSTOLE_LOG=2 shows of a program when it ends: layers: time by layer, the slowest kernels; kernels: each kernel
+    /// what SYSTOLE_LOG=2 prints when a program ends; layers: time per layer and the slowest kernels; kernels: each
+    /// kernel
     PROFILE: "layers|kernels", "kernels";
-    /// worker threads of the CPU backend; 0: one for each core this process may use. Results do not depend on it
+    /// number of worker threads of the CPU backend; 0: one per core this process may use. Results do not depend on it
     THREADS: "0..1024", "0";
-    /// highest instruction set that CPU kernels may use; a level the machine lacks is an error
+    /// highest instruction set that CPU kernels may use; a level that the machine does not support is an error
     ISA: "auto|portable|avx2|avx512|avx512bf16|amx", "auto";
-    /// on: products of f32 matrices may keep only 16 bits of each factor where that is faster (with amx); elsewhere they stay exact
+    /// on: f32 matrix products may use only 16 bits of each factor where that is faster (with AMX); off: exact
     TENSOR_FLOAT_32: "on|off", "off";
-    /// on: training and prediction compute convolutions with windows of 3 by 3 from 16 products where the definition has 36, where
-    /// that is faster; off: by the definition
+    /// on: training and prediction compute 3x3 convolutions with the Winograd algorithm (16 products instead of 36)
+    /// where that is faster; off: direct convolution
     WINOGRAD: "on|off", "on";
-    /// on: in training and prediction, what bf16 or f16 ops of one kernel hand each other keeps f32's digits; off: each op rounds
+    /// on: in training and prediction, fused bf16 or f16 ops keep intermediate values in f32; off: each op rounds its
+    /// result
     EXCESS_PRECISION: "on|off", "on";
-    /// on: parts of a program run for blocks of samples that stay in the cache; off: one op after the other; a number: blocks of so
-    /// many samples, for comparing
+    /// on: run parts of a program on blocks of samples that fit into the cache; off: run one op after the other; a
+    /// number: use this block size, for experiments
     BLOCKS: "on|off|ROWS", "on";
-    /// on: element-wise programs become machine code when they are compiled, on machines with AVX2 or AVX-512; off: they are
-    /// interpreted, with the same results
+    /// on: compile element-wise programs to machine code, on CPUs with AVX2 or AVX-512; off: interpret them, with the
+    /// same results
     JIT: "on|off", "on";
-    /// a kernel of the CPU backend that is asked before the others of its family, or after them with a -, for comparing; steps that
-    /// it refuses are computed as usual. `systole show MODEL --stage kernels` names those of a model
+    /// CPU kernel to prefer within its family, or to avoid with a leading -, for experiments; steps that it does not
+    /// support run as usual. `systole show MODEL --stage kernels` lists a model's kernels
     KERNEL: "[-]FAMILY/CANDIDATE", "";
-    /// what compiles and runs graphs (--device); ref is the slow reference interpreter, xla XLA on this processor, pjrt the plugin
-    /// that SYSTOLE_PJRT_PLUGIN names
+    /// backend that compiles and runs graphs (--device); ref: the slow reference interpreter; xla: XLA on this CPU;
+    /// pjrt: the plugin in SYSTOLE_PJRT_PLUGIN
     BACKEND: "auto|cpu|ref|tpu|cuda|xla|pjrt", "auto";
-    /// the PJRT plugin for TPU or GPU, such as libtpu.so; empty: the first that is found (`systole devices` shows where)
+    /// PJRT plugin for TPU or GPU, such as libtpu.so; empty: the first one found (`systole devices` shows where)
     PJRT_PLUGIN: "PATH", "";
-    /// options that the PJRT plugin's devices are opened with, such as num_devices=8 for Systole's own, cpu_device_count=8 for
-    /// XLA's on the processor or memory_fraction=0.5 for CUDA; --plugin-option adds to them
+    /// options passed to the PJRT plugin when it creates its client: num_devices=8 for Systole's plugin,
+    /// cpu_device_count=8 for XLA's CPU plugin, memory_fraction=0.5 for CUDA; --plugin-option adds to them
     PJRT_OPTIONS: "NAME=VALUE,…", "";
-    /// logical devices that Systole's own PJRT plugin offers, for JAX, where no option num_devices says it
+    /// number of logical devices of Systole's PJRT plugin, for JAX, if the option num_devices is not set
     DEVICES: "1..1024", "1";
-    /// what `launch --hosts` reaches other machines by: the machine's name and one command are added to its arguments
+    /// command with which `launch --hosts` reaches other machines; host name and remote command are appended
     SSH: "PROGRAM [ARGUMENTS]", "ssh -T -o BatchMode=yes -o ConnectTimeout=20 -o ServerAliveInterval=15 -o ServerAliveCountMax=4";
-    /// a Python interpreter whose installed packages are searched for plugins; it is not run
+    /// Python interpreter whose installed packages are searched for plugins; it is not executed
     PYTHON: "PATH", "";
-    /// memory that this process may use; a program that needs more is refused before it runs. Empty: what the machine, or its
-    /// control group, has left
+    /// memory limit of this process; a program that needs more is rejected before it runs. Empty: the free memory of
+    /// the machine or control group
     MEMORY_LIMIT: "BYTES|512MiB|4GiB", "";
-    /// folder that holds data sets, one folder each (fashion-mnist, mnist)
+    /// folder with datasets, one subfolder each (fashion-mnist, mnist)
     DATA: "PATH", "";
-    /// bytes of pixels that a picture of any format may have; larger ones are refused before they are unpacked
+    /// maximum size of a decoded image in bytes; larger images are rejected before they are decoded
     PICTURE_LIMIT: "BYTES|512MiB|4GiB", "192MiB";
     /// folder for downloads; empty: the user's cache folder
     CACHE: "PATH", "";
-    /// how much compiled programs of accelerators may take in the folder for downloads, the oldest go first; off: none is kept
+    /// maximum size of the cache of compiled accelerator programs, oldest evicted first; off: no cache
     COMPILE_CACHE: "BYTES|8GiB|off", "8GiB";
-    /// on: programs for GPUs give the same bits in every run (xla_gpu_deterministic_ops); off: XLA takes what it finds fastest
+    /// on: GPU programs give the same bits in every run (xla_gpu_deterministic_ops); off: XLA picks the fastest
+    /// algorithms
     GPU_DETERMINISM: "on|off", "on";
-    /// how long training may take to finish its step and save after Ctrl-C or SIGTERM; then it ends with what was saved before
+    /// time in which training may finish its step and save after Ctrl-C or SIGTERM; afterwards it exits with the last
+    /// backup
     GRACE: "SECONDS", "25";
     /// 1: verify the graph after every compiler pass (always on in debug builds)
     PARANOID: "0|1", "0";
 }
 
-/// Variables by which clouds, notebooks and libtpu say which TPUs a program has, and what each is.
+/// Environment variables with which clouds, notebooks and libtpu describe the available TPUs, with descriptions.
 pub const TPU_VARIABLES: &[(&str, &str)] = &[
-    ("TPU_NAME", "the name of the TPU in the cloud"),
-    ("TPU_ZONE", "its zone"),
-    ("TPU_PROJECT", "the project that pays for it"),
-    ("TPU_ACCELERATOR_TYPE", "the slice: v5litepod-16"),
-    ("TPU_TOPOLOGY", "chips along its axes: 4x4"),
-    ("TPU_WORKER_ID", "which of the slice's hosts this is, from 0"),
-    ("TPU_WORKER_HOSTNAMES", "the slice's hosts, separated by commas"),
-    ("MEGASCALE_NUM_SLICES", "how many slices work together"),
-    ("MEGASCALE_SLICE_ID", "which of them this is, from 0"),
-    ("COLAB_TPU_ADDR", "the address of a TPU node, which Colab no longer has"),
-    ("KUBERNETES_SERVICE_HOST", "set where Kubernetes runs the program"),
-    ("COLAB_RELEASE_TAG", "set in Colab"),
-    ("TPU_LIBRARY_PATH", "the file of libtpu"),
-    ("TPU_SKIP_MDS_QUERY", "set: libtpu does not ask the cloud's metadata server"),
-    ("LIBTPU_INIT_ARGS", "libtpu's own options"),
+    ("TPU_NAME", "name of the TPU in the cloud"),
+    ("TPU_ZONE", "zone of the TPU"),
+    ("TPU_PROJECT", "project that is billed for the TPU"),
+    ("TPU_ACCELERATOR_TYPE", "slice type: v5litepod-16"),
+    ("TPU_TOPOLOGY", "chips along each axis: 4x4"),
+    ("TPU_WORKER_ID", "index of this host in the slice, from 0"),
+    ("TPU_WORKER_HOSTNAMES", "hosts of the slice, comma-separated"),
+    ("MEGASCALE_NUM_SLICES", "number of slices in a multi-slice job"),
+    ("MEGASCALE_SLICE_ID", "index of this slice, from 0"),
+    ("COLAB_TPU_ADDR", "address of a TPU node (retired by Colab)"),
+    ("KUBERNETES_SERVICE_HOST", "set if the program runs in Kubernetes"),
+    ("COLAB_RELEASE_TAG", "set if the program runs in Colab"),
+    ("TPU_LIBRARY_PATH", "path of libtpu"),
+    ("TPU_SKIP_MDS_QUERY", "set: libtpu does not query the cloud's metadata server"),
+    ("LIBTPU_INIT_ARGS", "command-line options for libtpu"),
 ];
 
-/// Variables of the clouds' own tools that say who asks an object store (feature `object-stores`). The crate `object_store`
-/// takes more of `AWS_…` and `GOOGLE_…` by itself.
+/// Environment variables with object-store credentials, as set by the cloud providers' tools (feature `object-stores`).
+/// The crate `object_store` reads more of `AWS_…` and `GOOGLE_…` itself.
 pub const CLOUD_VARIABLES: &[(&str, &str)] = &[
-    ("CLOUDSDK_AUTH_ACCESS_TOKEN", "what `gcloud auth print-access-token` prints"),
-    ("STORAGE_EMULATOR_HOST", "a server that stands for Google's, without credentials: 127.0.0.1:4443"),
-    ("AWS_PROFILE", "which of the profiles that `aws configure` wrote down; default"),
-    ("AWS_SHARED_CREDENTIALS_FILE", "where they are, if not in ~/.aws/credentials"),
-    ("AWS_CONFIG_FILE", "where their regions are, if not in ~/.aws/config"),
-    ("AWS_WEB_IDENTITY_TOKEN_FILE", "set where Kubernetes says who the program is: profiles are not read"),
-    ("HOME", "the user's folder"),
+    ("CLOUDSDK_AUTH_ACCESS_TOKEN", "access token printed by `gcloud auth print-access-token`"),
+    ("STORAGE_EMULATOR_HOST", "emulator of Google Cloud Storage, without credentials: 127.0.0.1:4443"),
+    ("AWS_PROFILE", "profile written by `aws configure`; default: default"),
+    ("AWS_SHARED_CREDENTIALS_FILE", "credentials file, if not ~/.aws/credentials"),
+    ("AWS_CONFIG_FILE", "configuration file with regions, if not ~/.aws/config"),
+    ("AWS_WEB_IDENTITY_TOKEN_FILE", "set if Kubernetes provides the identity: profiles are ignored"),
+    ("HOME", "the user's home folder"),
 ];
 
-/// The value of one of [`TPU_VARIABLES`] or [`CLOUD_VARIABLES`], where it is set and not empty.
+/// Returns the value of a [`TPU_VARIABLES`] or [`CLOUD_VARIABLES`] entry, if it is set and not empty.
 pub fn variable(name: &str) -> Option<String> {
     let known = TPU_VARIABLES.iter().chain(CLOUD_VARIABLES).any(|(known, _)| *known == name);
     env::var(name).ok().filter(|value| known && !value.is_empty())
 }
 
-/// Values that the program's own arguments gave: setting environment variables is not safe once threads run.
+/// Values set by command-line options: setting environment variables is unsafe once threads run.
 static OVERRIDES: Mutex<Vec<(&str, String)>> = Mutex::new(Vec::new());
 
-/// Sets a knob for this process, stronger than the environment. For programs' arguments, before anything starts.
-pub fn override_value(knob: Knob, value: impl Into<String>) {
+/// Overrides a variable for this process, with priority over the environment. For command-line options, before threads
+/// start.
+pub fn override_value(knob: EnvVar, value: impl Into<String>) {
     let mut overrides = OVERRIDES.lock().unwrap_or_else(PoisonError::into_inner);
     overrides.retain(|(name, _)| *name != knob.name);
     overrides.push((knob.name, value.into()));
 }
 
-impl Knob {
-    /// The overriding value, else the one set in the environment, else the default.
+impl EnvVar {
+    /// Returns the override, or else the environment variable, or else the default.
     pub fn get(&self) -> String {
         let overrides = OVERRIDES.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, value)) = overrides.iter().find(|(name, _)| *name == self.name) {
@@ -149,10 +155,10 @@ impl Knob {
         env::var(self.name).ok().filter(|v| !v.is_empty()).unwrap_or_else(|| self.default.to_string())
     }
 
-    /// Whether it is `on`, of a knob that is `on` or `off`.
+    /// Whether an `on`/`off` variable is `on`.
     ///
     /// # Errors
-    /// When it is neither.
+    /// If the value is neither `on` nor `off`.
     pub fn is_on(&self) -> Result<bool> {
         match self.get().trim() {
             "on" => Ok(true),
@@ -161,31 +167,31 @@ impl Knob {
         }
     }
 
-    /// The error that it does not take this value.
+    /// Creates the error for a value that is not accepted.
     pub fn no_value(&self, value: &str) -> Error {
-        Error::new(ErrorKind::Config, format!("`{value}` is no value of {}", self.name))
+        Error::new(ErrorKind::Config, format!("invalid value `{value}` of {}", self.name))
             .at(self.name)
             .hint(format!("{}: {}", self.values, self.doc))
     }
 
-    /// The value as a number.
+    /// Returns the value as an integer.
     ///
     /// # Errors
-    /// When it is none.
+    /// If the value is not a non-negative integer.
     pub fn number(&self) -> Result<usize> {
         let value = self.get();
         value.trim().parse().map_err(|_| self.no_value(&value))
     }
 
-    /// The value as a number; the default where it does not parse.
+    /// Returns the value as an integer, or the default if it does not parse.
     pub fn get_usize(&self) -> usize {
         self.number().unwrap_or_else(|_| self.default.parse().unwrap_or(0))
     }
 
-    /// The value as a number of bytes, `None` where it is empty.
+    /// Returns the value as a number of bytes, or `None` if it is empty.
     ///
     /// # Errors
-    /// When it is not one.
+    /// If the value is not a number of bytes.
     pub fn get_bytes(&self) -> Result<Option<usize>> {
         match self.get() {
             text if text.trim().is_empty() => Ok(None),
@@ -194,7 +200,7 @@ impl Knob {
     }
 }
 
-/// The number of bytes that `1000000`, `512MiB` or `1.5 GB` stands for.
+/// Parses a number of bytes: `1000000`, `512MiB` or `1.5 GB`.
 ///
 /// ```
 /// use systole_base::knobs::parse_bytes;
@@ -216,7 +222,7 @@ pub fn parse_bytes(text: &str) -> Result<usize> {
     };
     let bytes = text[..end].parse::<f64>().ok().zip(factor).map(|(n, f)| n * f);
     bytes.filter(|b| (1.0..9e15).contains(b)).map(|b| b as usize).ok_or_else(|| {
-        Error::new(ErrorKind::Config, format!("`{text}` is no number of bytes"))
+        Error::new(ErrorKind::Config, format!("expected a number of bytes, got `{text}`"))
             .hint("write it as 2000000000, 512MiB or 4GiB")
     })
 }

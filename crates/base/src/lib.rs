@@ -1,7 +1,7 @@
-//! The ground that every Systole crate stands on: element types, shapes, host arrays, errors,
-//! counter-based random numbers and the declared switches (knobs).
+//! Base types of all Systole crates: element types, shapes, host arrays, errors, counter-based random numbers and
+//! environment variables.
 //!
-//! Nothing here knows of graphs, files, threads or devices.
+//! Does not depend on graphs, files, threads or devices.
 
 mod aligned_words;
 mod caller;

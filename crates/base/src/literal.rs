@@ -1,13 +1,13 @@
-//! Host arrays: dense, row-major, cheap to clone (shared until written).
+//! Host arrays ([`Literal`]): dense, row-major, copy-on-write.
 
-use crate::aligned_words::Words;
+use crate::aligned_words::AlignedWords;
 use crate::{DType, Element, Error, ErrorKind, Result, Scalar, Shape, TensorType};
 use std::fmt;
 use std::sync::Arc;
 
-/// A host array of any element type.
+/// A dense host array of any element type.
 ///
-/// Storage is shared between clones and copied when one of them is written. Memory is 8-byte aligned.
+/// Clones share the storage; it is copied on write. Memory is 8-byte aligned.
 ///
 /// ```
 /// use systole_base::Literal;
@@ -18,27 +18,27 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Literal {
     ty: TensorType,
-    words: Arc<Words>,
+    words: Arc<AlignedWords>,
 }
 
 impl Literal {
-    /// An array of zeros (`false` for bool).
+    /// Creates an array of zeros (`false` for bool).
     pub fn zeros(ty: TensorType) -> Literal {
-        let words = Arc::new(Words::zeros(ty.bytes().div_ceil(8)));
+        let words = Arc::new(AlignedWords::zeros(ty.bytes().div_ceil(8)));
         Literal { ty, words }
     }
 
-    /// An array that is about to be written from end to end: until then its elements are whatever an array before it
-    /// left in the memory. For bool it is [`Literal::zeros`], since not every byte is one.
+    /// Creates an array with unspecified contents, for code that overwrites every element. Bool arrays are zeroed,
+    /// since not every byte is a valid bool.
     pub fn unfilled(ty: TensorType) -> Literal {
         if ty.dtype == DType::Bool {
             return Literal::zeros(ty);
         }
-        let words = Arc::new(Words::unfilled(ty.bytes().div_ceil(8)));
+        let words = Arc::new(AlignedWords::unfilled(ty.bytes().div_ceil(8)));
         Literal { ty, words }
     }
 
-    /// An array of one repeated value, converted to the element type.
+    /// Creates an array in which every element is `value`, converted to the element type.
     pub fn splat(ty: TensorType, value: Scalar) -> Literal {
         let mut b = LiteralBuilder::new(ty);
         let value = value.convert_to(b.ty.dtype);
@@ -48,36 +48,36 @@ impl Literal {
         b.finish()
     }
 
-    /// A rank-0 array; `value` is converted to `dtype`.
+    /// Creates a rank-0 array; `value` is converted to `dtype`.
     pub fn scalar(dtype: DType, value: f64) -> Literal {
         Literal::splat(TensorType::scalar(dtype), Scalar::Float(value))
     }
 
-    /// An array from elements in row-major order. Errors when their number is not that of the shape.
+    /// Creates an array from elements in row-major order. Errors if their number does not match the shape.
     pub fn from_slice<T: Element>(shape: impl Into<Shape>, data: &[T]) -> Result<Literal> {
         Literal::from_bytes(TensorType::new(T::DTYPE, shape), bytemuck::cast_slice(data))
     }
 
-    /// A bool array from elements in row-major order.
+    /// Creates a bool array from elements in row-major order.
     pub fn from_bools(shape: impl Into<Shape>, data: &[bool]) -> Result<Literal> {
         let bytes: Vec<u8> = data.iter().map(|&b| b as u8).collect();
         Literal::from_bytes(TensorType::new(DType::Bool, shape), &bytes)
     }
 
-    /// An array from its bytes (little endian). Errors when the length is not that of the type.
+    /// Creates an array from its bytes (little endian). Errors if the length does not match the type.
     pub fn from_bytes(ty: TensorType, bytes: &[u8]) -> Result<Literal> {
         let expected = ty.shape.checked_elements().and_then(|n| n.checked_mul(ty.dtype.size()));
         if expected != Some(bytes.len()) {
             return Err(Error::new(
                 ErrorKind::Data,
-                format!("{} bytes do not make an array of type {ty}", bytes.len()),
+                format!("got {} bytes for an array of type {ty}", bytes.len()),
             )
             .because(match expected {
-                Some(n) => format!("that type takes {n} bytes"),
-                None => "that size overflows".into(),
+                Some(n) => format!("expected {n} bytes"),
+                None => "the size overflows".into(),
             }));
         }
-        let mut out = Literal { ty, words: Arc::new(Words::of(bytes)) };
+        let mut out = Literal { ty, words: Arc::new(AlignedWords::of(bytes)) };
         if out.ty.dtype == DType::Bool {
             out.bytes_mut().iter_mut().for_each(|b| *b = (*b != 0) as u8);
         }
@@ -106,22 +106,22 @@ impl Literal {
         &bytemuck::cast_slice::<u64, u8>(&self.words)[..self.ty.bytes()]
     }
 
-    /// The raw bytes for writing; copies first when the storage is shared. A bool byte must be 0 or 1.
+    /// The raw bytes for writing; copies first if the storage is shared. A bool byte must be 0 or 1.
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let n = self.ty.bytes();
-        let words: &mut Words = Arc::make_mut(&mut self.words);
+        let words: &mut AlignedWords = Arc::make_mut(&mut self.words);
         &mut bytemuck::cast_slice_mut::<u64, u8>(words)[..n]
     }
 
-    /// The elements. Errors when `T` is not the element type.
+    /// The elements as a slice. Errors if `T` is not the element type.
     #[inline]
     pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
         self.check_dtype::<T>()?;
         Ok(bytemuck::cast_slice(self.bytes()))
     }
 
-    /// The elements for writing; copies first when the storage is shared.
+    /// The elements as a mutable slice; copies first if the storage is shared.
     #[inline]
     pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T]> {
         self.check_dtype::<T>()?;
@@ -132,21 +132,24 @@ impl Literal {
         if T::DTYPE == self.ty.dtype {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::Graph, format!("this array is {}, not {}", self.ty, T::DTYPE))
-            .hint("convert it first, or read it as the type it has"))
+        Err(Error::new(
+            ErrorKind::Graph,
+            format!("the array has type {}, expected element type {}", self.ty, T::DTYPE),
+        )
+        .hint("convert the array, or read it as its own element type"))
     }
 
-    /// The elements as bools (`!= 0`).
+    /// Copies the elements as bools (`!= 0`).
     pub fn to_bools(&self) -> Vec<bool> {
         (0..self.ty.elements()).map(|i| self.get(i).as_bool()).collect()
     }
 
-    /// The elements as f64, whatever their type.
+    /// Copies the elements as f64, whatever the element type.
     pub fn to_f64s(&self) -> Vec<f64> {
         (0..self.ty.elements()).map(|i| self.get(i).as_f64()).collect()
     }
 
-    /// The elements as f32, whatever their type.
+    /// Copies the elements as f32, whatever the element type.
     pub fn to_f32s(&self) -> Vec<f32> {
         match self.as_slice::<f32>() {
             Ok(s) => s.to_vec(),
@@ -154,10 +157,10 @@ impl Literal {
         }
     }
 
-    /// The element at row-major position `i`.
+    /// Returns the element at row-major index `i`.
     ///
     /// # Panics
-    /// When `i` is not below the number of elements.
+    /// If `i` is out of bounds.
     pub fn get(&self, i: usize) -> Scalar {
         let size = self.ty.dtype.size();
         let mut raw = [0u8; 8];
@@ -165,12 +168,12 @@ impl Literal {
         Scalar::from_bits(self.ty.dtype, u64::from_le_bytes(raw))
     }
 
-    /// The element at coordinates `index`.
+    /// Returns the element at coordinates `index`.
     pub fn at(&self, index: &[usize]) -> Scalar {
         self.get(self.ty.shape.ravel(index))
     }
 
-    /// The same elements under another shape. Errors when the number of elements differs.
+    /// Returns the array with another shape. Errors if the number of elements differs.
     pub fn reshape(&self, shape: impl Into<Shape>) -> Result<Literal> {
         let shape = shape.into();
         if shape.checked_elements() != Some(self.ty.elements()) {
@@ -180,7 +183,7 @@ impl Literal {
         Ok(Literal { ty: self.ty.with_shape(shape), words: self.words.clone() })
     }
 
-    /// Every element converted as StableHLO `convert` does.
+    /// Converts every element like StableHLO `convert`.
     pub fn convert(&self, dtype: DType) -> Literal {
         if dtype == self.ty.dtype {
             return self.clone();
@@ -192,13 +195,13 @@ impl Literal {
         b.finish()
     }
 
-    /// True when no clone shares the storage.
+    /// Whether no clone shares the storage.
     #[inline]
     pub fn is_unique(&self) -> bool {
         Arc::strong_count(&self.words) == 1
     }
 
-    /// True when every element has the same bits as the first (and there is one).
+    /// Whether all elements have the same bits. False for empty arrays.
     pub fn is_splat(&self) -> bool {
         let size = self.ty.dtype.size();
         let bytes = self.bytes();
@@ -206,7 +209,7 @@ impl Literal {
     }
 }
 
-/// Same type and same bits (so `NaN == NaN` and `0.0 != -0.0`).
+/// Compares type and bits (so `NaN == NaN` and `0.0 != -0.0`).
 impl PartialEq for Literal {
     fn eq(&self, other: &Literal) -> bool {
         self.ty == other.ty && self.bytes() == other.bytes()
@@ -239,19 +242,19 @@ impl fmt::Debug for Literal {
     }
 }
 
-/// Fills a [`Literal`] element by element; values are rounded to the element type as they are stored.
+/// Fills a [`Literal`] element by element, rounding values to the element type.
 pub struct LiteralBuilder {
     ty: TensorType,
-    words: Words,
+    words: AlignedWords,
 }
 
 impl LiteralBuilder {
-    /// Starts with zeros.
+    /// Creates a builder filled with zeros.
     pub fn new(ty: TensorType) -> LiteralBuilder {
-        LiteralBuilder { words: Words::zeros(ty.bytes().div_ceil(8)), ty }
+        LiteralBuilder { words: AlignedWords::zeros(ty.bytes().div_ceil(8)), ty }
     }
 
-    /// Stores `value` at row-major position `i`: floats round to nearest even, integers wrap.
+    /// Stores `value` at row-major index `i`: floats round to nearest even, integers wrap.
     pub fn set(&mut self, i: usize, value: Scalar) {
         let size = self.ty.dtype.size();
         let bits = value.to_bits(self.ty.dtype).to_le_bytes();
@@ -259,7 +262,7 @@ impl LiteralBuilder {
         bytes[i * size..(i + 1) * size].copy_from_slice(&bits[..size]);
     }
 
-    /// The element stored at position `i`.
+    /// Returns the element stored at row-major index `i`.
     pub fn get(&self, i: usize) -> Scalar {
         let size = self.ty.dtype.size();
         let bytes: &[u8] = bytemuck::cast_slice(&self.words);
@@ -268,7 +271,7 @@ impl LiteralBuilder {
         Scalar::from_bits(self.ty.dtype, u64::from_le_bytes(raw))
     }
 
-    /// The finished array.
+    /// Returns the finished array.
     pub fn finish(self) -> Literal {
         Literal { ty: self.ty, words: Arc::new(self.words) }
     }

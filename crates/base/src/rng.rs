@@ -1,9 +1,9 @@
-//! Counter-based random numbers: any draw is a pure function of (seed, what, index), so the state of a
-//! whole training run is a few integers and any part can be drawn again alone.
+//! Counter-based random number generator (Philox4x32-10): each draw is a pure function of (seed, stream, index). The
+//! random state of a training run is a few integers, and any draw can be recomputed on its own.
 //!
-//! Philox4x32-10, Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+//! Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 
-/// One Philox4x32-10 block: four u32 from a 128-bit counter and a 64-bit key.
+/// Computes one Philox4x32-10 block: four u32 from a 128-bit counter and a 64-bit key.
 pub fn philox4x32(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
     let (mut c, mut k) = (counter, key);
     for _ in 0..10 {
@@ -15,12 +15,12 @@ pub fn philox4x32(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
     c
 }
 
-/// A 64-bit hash of text, to turn names ("shuffle", a layer's path) into stream numbers: [`fnv1a`], then mixed.
+/// Hashes a name ("shuffle", a layer's path) to a 64-bit stream number: [`fnv1a`], then [`mix`].
 pub fn hash_name(name: &str) -> u64 {
     mix(fnv1a(name.as_bytes()))
 }
 
-/// The 64-bit FNV-1a hash of bytes (RFC 9923): finds damage and differences, not forgeries.
+/// Computes the 64-bit FNV-1a hash of bytes (RFC 9923). Not cryptographic: detects damage, not forgery.
 ///
 /// ```
 /// assert_eq!(systole_base::rng::fnv1a(b"foobar"), 0x8594_4171_f739_67e8);
@@ -29,23 +29,23 @@ pub fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, &b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// A bijective 64-bit mixer (SplitMix64's finaliser).
+/// Mixes 64 bits bijectively (SplitMix64's finalizer).
 pub fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
 }
 
-/// A sequence of draws keyed by (seed, stream, index). Cheap to make: make one for each thing that is drawn.
+/// Sequence of random draws keyed by (seed, stream, index). Cheap to create: use one per purpose.
 ///
 /// ```
-/// use systole_base::rng::{hash_name, Stream};
-/// let mut a = Stream::new(7, hash_name("augment"), 42);
-/// let mut b = Stream::new(7, hash_name("augment"), 42);
+/// use systole_base::rng::{hash_name, RandomStream};
+/// let mut a = RandomStream::new(7, hash_name("augment"), 42);
+/// let mut b = RandomStream::new(7, hash_name("augment"), 42);
 /// assert_eq!(a.next_u32(), b.next_u32());
 /// ```
 #[derive(Clone, Debug)]
-pub struct Stream {
+pub struct RandomStream {
     key: [u32; 2],
     index: u64,
     block: u64,
@@ -53,19 +53,19 @@ pub struct Stream {
     used: usize,
 }
 
-impl Stream {
-    /// The draws for element `index` of `stream` under `seed`.
-    pub fn new(seed: u64, stream: u64, index: u64) -> Stream {
+impl RandomStream {
+    /// Creates the sequence for element `index` of `stream` under `seed`.
+    pub fn new(seed: u64, stream: u64, index: u64) -> RandomStream {
         let k = mix(seed ^ mix(stream));
-        Stream { key: [k as u32, (k >> 32) as u32], index, block: 0, buffer: [0; 4], used: 4 }
+        RandomStream { key: [k as u32, (k >> 32) as u32], index, block: 0, buffer: [0; 4], used: 4 }
     }
 
-    /// How many [`Stream::next_u32`] this stream has given.
+    /// Number of [`RandomStream::next_u32`] values drawn so far.
     pub fn drawn(&self) -> u64 {
         (self.block * 4 + self.used as u64).wrapping_sub(4)
     }
 
-    /// Continues as a stream that has given so many [`Stream::next_u32`].
+    /// Seeks to the state after `drawn` values of [`RandomStream::next_u32`].
     pub fn seek(&mut self, drawn: u64) {
         self.block = drawn / 4;
         self.used = 4;
@@ -74,7 +74,7 @@ impl Stream {
         }
     }
 
-    /// The next 32 random bits.
+    /// Returns the next 32 random bits.
     pub fn next_u32(&mut self) -> u32 {
         if self.used == 4 {
             let counter =
@@ -87,30 +87,30 @@ impl Stream {
         self.buffer[self.used - 1]
     }
 
-    /// The next 64 random bits.
+    /// Returns the next 64 random bits.
     pub fn next_u64(&mut self) -> u64 {
         let low = self.next_u32() as u64;
         low | (self.next_u32() as u64) << 32
     }
 
-    /// Uniform in [0, 1), 24 bits.
+    /// Draws uniformly from [0, 1), 24 bits.
     pub fn uniform(&mut self) -> f32 {
         (self.next_u32() >> 8) as f32 * (1.0 / (1 << 24) as f32)
     }
 
-    /// Uniform in [0, 1), 53 bits.
+    /// Draws uniformly from [0, 1), 53 bits.
     pub fn uniform_f64(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
     }
 
-    /// Uniform in [low, high).
+    /// Draws uniformly from [low, high).
     pub fn range(&mut self, low: f32, high: f32) -> f32 {
         low + (high - low) * self.uniform()
     }
 
-    /// Uniform integer in [0, n), without bias. `n` must not be 0.
+    /// Draws an integer uniformly from [0, n), without bias. `n` must not be 0.
     pub fn below(&mut self, n: u64) -> u64 {
-        // Lemire's method: reject the few low products that would favour small values.
+        // Lemire's method: rejects the few low products that would favor small values.
         let threshold = n.wrapping_neg() % n;
         loop {
             let product = self.next_u64() as u128 * n as u128;
@@ -120,7 +120,7 @@ impl Stream {
         }
     }
 
-    /// Standard normal (Box–Muller).
+    /// Draws from the standard normal distribution (Box–Muller).
     pub fn normal(&mut self) -> f64 {
         let u = 1.0 - self.uniform_f64();
         let v = self.uniform_f64();

@@ -1,11 +1,11 @@
-//! Static shapes and tensor types. Shapes are row-major; the last dimension is contiguous.
+//! Static shapes ([`Shape`]) and tensor types ([`TensorType`]). Row-major: the last dimension is contiguous.
 
 use crate::DType;
 use smallvec::SmallVec;
 use std::fmt;
 use std::ops::Deref;
 
-/// Inline storage for up to four dimensions.
+/// List of dimension sizes or indices; inline storage for up to four.
 pub type Dims = SmallVec<[usize; 4]>;
 
 /// Sizes of the dimensions, outermost first. Rank 0 is a scalar; a size of 0 is legal.
@@ -13,7 +13,7 @@ pub type Dims = SmallVec<[usize; 4]>;
 pub struct Shape(Dims);
 
 impl Shape {
-    /// A shape from its sizes.
+    /// Creates a shape from its sizes.
     pub fn new(dims: impl AsRef<[usize]>) -> Shape {
         Shape(SmallVec::from_slice(dims.as_ref()))
     }
@@ -28,7 +28,7 @@ impl Shape {
         self.0.len()
     }
 
-    /// The sizes.
+    /// Sizes of the dimensions.
     pub fn dims(&self) -> &[usize] {
         &self.0
     }
@@ -38,12 +38,12 @@ impl Shape {
         self.0.iter().product()
     }
 
-    /// Number of elements, or `None` where it does not fit a `usize` (hostile input).
+    /// Number of elements, or `None` if it overflows `usize` (malicious input).
     pub fn checked_elements(&self) -> Option<usize> {
         self.0.iter().try_fold(1usize, |a, &d| a.checked_mul(d))
     }
 
-    /// Distance, in elements, between neighbours along each dimension.
+    /// Row-major strides, in elements.
     pub fn strides(&self) -> Dims {
         let mut strides: Dims = SmallVec::from_elem(1, self.rank());
         for i in (0..self.rank().saturating_sub(1)).rev() {
@@ -52,7 +52,7 @@ impl Shape {
         strides
     }
 
-    /// Coordinates of the element at row-major position `linear`.
+    /// Coordinates of the element at row-major index `linear`.
     pub fn unravel(&self, linear: usize) -> Dims {
         let mut rest = linear;
         let mut index: Dims = SmallVec::from_elem(0, self.rank());
@@ -63,13 +63,13 @@ impl Shape {
         index
     }
 
-    /// Row-major position of the element at `index`. Coordinates must be in range.
+    /// Row-major index of the element at `index`. Coordinates must be in range.
     pub fn ravel(&self, index: &[usize]) -> usize {
         debug_assert_eq!(index.len(), self.rank());
         index.iter().zip(self.0.iter()).fold(0, |at, (&i, &d)| at * d + i)
     }
 
-    /// Every index in row-major order.
+    /// Iterates over all coordinates in row-major order.
     pub fn indices(&self) -> impl Iterator<Item = Dims> + use<> {
         let shape = self.clone();
         (0..self.elements()).map(move |i| shape.unravel(i))
@@ -129,22 +129,22 @@ impl fmt::Debug for Shape {
     }
 }
 
-/// Element type and shape of a value. Nothing else rides here. Shown as `f32[2, 3]`.
+/// Element type and shape of a value. Displayed as `f32[2, 3]`.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct TensorType {
-    /// Type of each element.
+    /// Element type.
     pub dtype: DType,
     /// Sizes of the dimensions.
     pub shape: Shape,
 }
 
 impl TensorType {
-    /// A type from its parts.
+    /// Creates a type from element type and shape.
     pub fn new(dtype: DType, shape: impl Into<Shape>) -> TensorType {
         TensorType { dtype, shape: shape.into() }
     }
 
-    /// A rank-0 type.
+    /// Creates a rank-0 type.
     pub fn scalar(dtype: DType) -> TensorType {
         TensorType::new(dtype, Shape::scalar())
     }
@@ -164,12 +164,12 @@ impl TensorType {
         self.elements() * self.dtype.size()
     }
 
-    /// The same shape with another element type.
+    /// Returns the same shape with another element type.
     pub fn with_dtype(&self, dtype: DType) -> TensorType {
         TensorType { dtype, shape: self.shape.clone() }
     }
 
-    /// The same element type with another shape.
+    /// Returns the same element type with another shape.
     pub fn with_shape(&self, shape: impl Into<Shape>) -> TensorType {
         TensorType { dtype: self.dtype, shape: shape.into() }
     }

@@ -1,4 +1,4 @@
-//! Element types and single values: bits, wrapping, conversions, names.
+//! Element types and scalars: bits, wrapping, conversions, names.
 
 use systole_base::DType::{self, *};
 use systole_base::Scalar;

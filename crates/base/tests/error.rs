@@ -1,4 +1,4 @@
-//! What errors show.
+//! Error messages: formatting of location, causes and hint.
 
 use systole_base::{Error, ErrorKind};
 

@@ -1,10 +1,10 @@
-//! Knobs: overrides, wrong values, the table.
+//! Environment variables: overrides, invalid values, the table.
 
-use systole_base::knobs::{KNOBS, Knob, override_value, parse_bytes};
+use systole_base::knobs::{EnvVar, KNOBS, override_value, parse_bytes};
 
 #[test]
 fn an_override_is_stronger_than_the_default() {
-    let knob = Knob { name: "SYSTOLE_TEST_KNOB", values: "0..9", default: "3", doc: "for this test" };
+    let knob = EnvVar { name: "SYSTOLE_TEST_KNOB", values: "0..9", default: "3", doc: "for this test" };
     assert_eq!(knob.get_usize(), 3);
     override_value(knob, "5");
     override_value(knob, "7");
@@ -13,13 +13,13 @@ fn an_override_is_stronger_than_the_default() {
 
 #[test]
 fn a_wrong_value_is_told() {
-    let knob = Knob { name: "SYSTOLE_TEST_WRONG", values: "on|off", default: "on", doc: "for this test" };
+    let knob = EnvVar { name: "SYSTOLE_TEST_WRONG", values: "on|off", default: "on", doc: "for this test" };
     assert!(knob.is_on().unwrap());
     override_value(knob, "off");
     assert!(!knob.is_on().unwrap());
     for e in [knob.number().unwrap_err(), knob.no_value("off")] {
         let text = e.to_string();
-        assert!(text.contains("`off` is no value of SYSTOLE_TEST_WRONG"), "{text}");
+        assert!(text.contains("invalid value `off` of SYSTOLE_TEST_WRONG"), "{text}");
         assert!(text.contains("on|off: for this test"), "{text}");
     }
     override_value(knob, "maybe");
@@ -35,7 +35,7 @@ fn bytes_have_units() {
     for text in ["", "0", "-1", "GiB", "4 GiB more", "1e99"] {
         assert!(parse_bytes(text).is_err(), "{text}");
     }
-    let knob = Knob { name: "SYSTOLE_TEST_BYTES", values: "BYTES", default: "", doc: "for this test" };
+    let knob = EnvVar { name: "SYSTOLE_TEST_BYTES", values: "BYTES", default: "", doc: "for this test" };
     assert_eq!(knob.get_bytes().unwrap(), None);
     override_value(knob, "many");
     assert!(knob.get_bytes().unwrap_err().to_string().contains("SYSTOLE_TEST_BYTES"));

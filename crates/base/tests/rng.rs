@@ -1,6 +1,6 @@
-//! Counter-based random numbers against published vectors, and their moments.
+//! Random number generator: published test vectors, and moments of its distributions.
 
-use systole_base::rng::{Stream, hash_name, philox4x32};
+use systole_base::rng::{RandomStream, hash_name, philox4x32};
 
 #[test]
 fn philox_matches_the_published_vectors() {
@@ -15,7 +15,7 @@ fn philox_matches_the_published_vectors() {
 
 #[test]
 fn draws_have_the_right_moments() {
-    let mut s = Stream::new(1, hash_name("test"), 0);
+    let mut s = RandomStream::new(1, hash_name("test"), 0);
     let n = 100_000;
     let normals: Vec<f64> = (0..n).map(|_| s.normal()).collect();
     let mean = normals.iter().sum::<f64>() / n as f64;
@@ -29,10 +29,10 @@ fn draws_have_the_right_moments() {
 
 #[test]
 fn any_draw_can_be_gone_to() {
-    let mut whole = Stream::new(3, 4, 5);
+    let mut whole = RandomStream::new(3, 4, 5);
     let draws: Vec<u32> = (0..20).map(|_| whole.next_u32()).collect();
     for at in 0..20 {
-        let mut s = Stream::new(3, 4, 5);
+        let mut s = RandomStream::new(3, 4, 5);
         assert_eq!(s.drawn(), 0);
         s.seek(at);
         assert_eq!((s.drawn(), s.next_u32()), (at, draws[at as usize]));
@@ -41,7 +41,7 @@ fn any_draw_can_be_gone_to() {
 
 #[test]
 fn streams_and_indices_are_independent() {
-    let first = |seed, stream, index| Stream::new(seed, stream, index).next_u64();
+    let first = |seed, stream, index| RandomStream::new(seed, stream, index).next_u64();
     let draws = [first(0, 0, 0), first(1, 0, 0), first(0, 1, 0), first(0, 0, 1)];
     for i in 0..4 {
         for j in 0..i {

@@ -1,4 +1,4 @@
-//! Shapes: strides, indices, sizes that overflow.
+//! Shapes: strides, indices, overflow of sizes.
 
 use systole_base::{DType, Shape, TensorType};
 

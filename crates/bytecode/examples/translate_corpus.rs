@@ -7,14 +7,14 @@
 use std::path::Path;
 use systole_base::Result;
 use systole_bytecode::{CURRENT, parse, version_of, write};
-use systole_mlir::syntax::{Module, Operation, Place, Region};
+use systole_mlir::syntax::{MlirModule, MlirRegion, Operation, SourceSpan};
 
 /// A module without the places of its ops and the names of its arguments.
-fn bare(mut module: Module) -> Module {
-    fn ops(region: &mut Region) {
+fn bare(mut module: MlirModule) -> MlirModule {
+    fn ops(region: &mut MlirRegion) {
         for op in &mut region.operations {
             let Operation { place, regions, .. } = op;
-            *place = Place::default();
+            *place = SourceSpan::default();
             regions.iter_mut().for_each(ops);
         }
     }

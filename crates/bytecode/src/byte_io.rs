@@ -1,23 +1,23 @@
-//! Bytes of a file, taken one after the other, and bytes that are put together: numbers of variable width, blobs, sections.
+//! Reads and writes the primitives of MLIR bytecode: variable-width integers, strings, blobs, sections.
 
 use systole_base::{Error, ErrorKind, Result};
 
-/// A part of a file, from its front.
+/// Reader over a slice of the file.
 #[derive(Clone, Copy)]
-pub(crate) struct Bytes<'a> {
+pub(crate) struct ByteReader<'a> {
     rest: &'a [u8],
-    /// Where `rest` begins in the file.
+    /// Offset of `rest` in the file.
     pub(crate) at: usize,
 }
 
-/// An error about the bytes at a place of the file.
+/// Returns an error about the bytes at a file offset.
 pub(crate) fn wrong(at: usize, what: impl Into<String>) -> Error {
     Error::new(ErrorKind::Data, format!("cannot read the bytecode: {}", what.into())).at(format!("byte {at}"))
 }
 
-impl<'a> Bytes<'a> {
-    pub(crate) fn new(rest: &'a [u8], at: usize) -> Bytes<'a> {
-        Bytes { rest, at }
+impl<'a> ByteReader<'a> {
+    pub(crate) fn new(rest: &'a [u8], at: usize) -> ByteReader<'a> {
+        ByteReader { rest, at }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -32,17 +32,17 @@ impl<'a> Bytes<'a> {
         wrong(self.at, what)
     }
 
-    /// The next `n` bytes.
-    pub(crate) fn take(&mut self, n: usize) -> Result<Bytes<'a>> {
+    /// Reads the next `n` bytes.
+    pub(crate) fn take(&mut self, n: usize) -> Result<ByteReader<'a>> {
         let Some((taken, rest)) = self.rest.split_at_checked(n) else {
-            return Err(self.wrong(format!("{n} bytes are expected, {} are left", self.rest.len())));
+            return Err(self.wrong(format!("expected {n} bytes, only {} are left", self.rest.len())));
         };
         let at = self.at;
-        *self = Bytes { rest, at: at + n };
-        Ok(Bytes { rest: taken, at })
+        *self = ByteReader { rest, at: at + n };
+        Ok(ByteReader { rest: taken, at })
     }
 
-    /// All that is left.
+    /// Returns all remaining bytes.
     pub(crate) fn all(self) -> &'a [u8] {
         self.rest
     }
@@ -51,7 +51,7 @@ impl<'a> Bytes<'a> {
         Ok(self.take(1)?.rest.first().copied().unwrap_or_default())
     }
 
-    /// A number: the zeros at the low end of its first byte count the bytes that follow.
+    /// Reads a variable-width integer: the trailing zeros of its first byte count the bytes that follow.
     pub(crate) fn number(&mut self) -> Result<u64> {
         let first = self.byte()?;
         let more = first.trailing_zeros() as usize;
@@ -66,53 +66,53 @@ impl<'a> Bytes<'a> {
         Ok(u64::from_le_bytes(all) >> (more + 1))
     }
 
-    /// A number with a flag in its lowest bit.
+    /// Reads an integer with a flag in its lowest bit.
     pub(crate) fn flagged(&mut self) -> Result<(u64, bool)> {
         let n = self.number()?;
         Ok((n >> 1, n & 1 == 1))
     }
 
-    /// A number whose lowest bit is its sign.
+    /// Reads a zigzag-style integer whose lowest bit is the sign.
     pub(crate) fn signed(&mut self) -> Result<i64> {
         let n = self.number()?;
         Ok((n >> 1) as i64 ^ -((n & 1) as i64))
     }
 
-    /// How many things follow, each of at least a byte.
+    /// Reads the number of entries that follow; each has at least one byte.
     pub(crate) fn count(&mut self) -> Result<usize> {
         let n = self.number()?;
         self.fits(n)
     }
 
-    /// `n` things follow, each of at least a byte.
+    /// Checks that `n` entries of at least one byte each can follow.
     pub(crate) fn fits(&self, n: u64) -> Result<usize> {
         let fits = usize::try_from(n).ok().filter(|n| *n <= self.rest.len());
         fits.ok_or_else(|| {
-            self.wrong(format!("{n} entries are promised, {} bytes are left", self.rest.len()))
+            self.wrong(format!("expected {n} entries, but only {} bytes are left", self.rest.len()))
         })
     }
 
-    /// A count and that many things.
+    /// Reads a count and that many entries.
     pub(crate) fn list<T>(&mut self, mut one: impl FnMut(&mut Self) -> Result<T>) -> Result<Vec<T>> {
         (0..self.count()?).map(|_| one(self)).collect()
     }
 
-    /// A count and that many bytes.
-    pub(crate) fn blob(&mut self) -> Result<Bytes<'a>> {
+    /// Reads a count and that many bytes.
+    pub(crate) fn blob(&mut self) -> Result<ByteReader<'a>> {
         let n = self.count()?;
         self.take(n)
     }
 
-    /// Text up to a zero byte.
+    /// Reads a zero-terminated string.
     pub(crate) fn text(&mut self) -> Result<&'a str> {
-        let n = self.rest.iter().position(|b| *b == 0).ok_or_else(|| self.wrong("a text without an end"))?;
-        let text = std::str::from_utf8(self.take(n)?.rest).map_err(|_| self.wrong("a text that is no UTF-8"));
+        let n = self.rest.iter().position(|b| *b == 0).ok_or_else(|| self.wrong("unterminated string"))?;
+        let text = std::str::from_utf8(self.take(n)?.rest).map_err(|_| self.wrong("string is not UTF-8"));
         self.byte()?;
         text
     }
 
-    /// A section: what it is, and its bytes.
-    pub(crate) fn section(&mut self) -> Result<(u8, Bytes<'a>)> {
+    /// Reads a section: its id and its bytes.
+    pub(crate) fn section(&mut self) -> Result<(u8, ByteReader<'a>)> {
         let id = self.byte()?;
         let length = self.number()?;
         if id & 0x80 != 0 {
@@ -123,22 +123,22 @@ impl<'a> Bytes<'a> {
         Ok((id & 0x7F, self.take(length)?))
     }
 
-    /// Skips what fills up to a multiple of `alignment`.
+    /// Skips padding up to a multiple of `alignment`.
     pub(crate) fn align(&mut self, alignment: u64) -> Result<()> {
         let n = usize::try_from(alignment).ok().filter(|n| n.is_power_of_two());
-        let n = n.ok_or_else(|| self.wrong(format!("an alignment of {alignment}")))?;
+        let n = n.ok_or_else(|| self.wrong(format!("invalid alignment {alignment}")))?;
         self.take((n - self.at % n) % n).map(drop)
     }
 }
 
-/// Bytes that are put together.
+/// Output buffer of bytes.
 #[derive(Default)]
-pub(crate) struct Sink(pub(crate) Vec<u8>);
+pub(crate) struct ByteSink(pub(crate) Vec<u8>);
 
-impl Sink {
-    /// These numbers.
-    pub(crate) fn of<const N: usize>(numbers: [u64; N]) -> Sink {
-        let mut out = Sink::default();
+impl ByteSink {
+    /// Returns a buffer with these integers.
+    pub(crate) fn of<const N: usize>(numbers: [u64; N]) -> ByteSink {
+        let mut out = ByteSink::default();
         out.numbers_of(numbers);
         out
     }
@@ -186,7 +186,7 @@ impl Sink {
         self.0.extend(bytes);
     }
 
-    pub(crate) fn section(&mut self, id: u8, content: &Sink) {
+    pub(crate) fn section(&mut self, id: u8, content: &ByteSink) {
         self.byte(id);
         self.blob(&content.0);
     }
@@ -200,11 +200,11 @@ mod tests {
     fn numbers_come_back_and_take_the_bytes_that_they_need() {
         for shift in 0..64 {
             for n in [1u64 << shift, (1 << shift) - 1, u64::MAX >> shift] {
-                let mut sink = Sink::default();
+                let mut sink = ByteSink::default();
                 sink.number(n);
                 sink.signed(n as i64);
                 let needed = (64 - n.leading_zeros() as usize).max(1).div_ceil(7).min(9);
-                let mut bytes = Bytes::new(&sink.0, 0);
+                let mut bytes = ByteReader::new(&sink.0, 0);
                 assert_eq!(bytes.number().unwrap(), n);
                 assert_eq!(bytes.at, needed, "{n:#x}");
                 assert_eq!(bytes.signed().unwrap(), n as i64);
@@ -212,6 +212,6 @@ mod tests {
                 assert!(bytes.number().is_err());
             }
         }
-        assert_eq!(Bytes::new(&[0x57], 0).flagged().unwrap(), (21, true));
+        assert_eq!(ByteReader::new(&[0x57], 0).flagged().unwrap(), (21, true));
     }
 }

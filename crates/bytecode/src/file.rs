@@ -1,13 +1,14 @@
-//! The parts of a bytecode file: strings, dialects and names of ops, attributes and types (not yet read), properties, resources.
+//! Splits a bytecode file into its sections: strings, dialects and op names, unparsed attributes and types, properties,
+//! resources.
 
-use crate::byte_io::{Bytes, wrong};
+use crate::byte_io::{ByteReader, wrong};
 use systole_base::Result;
 
-/// The newest version of the format.
+/// Newest supported version of the format.
 pub(crate) const NEWEST: u64 = 6;
 pub(crate) const MAGIC: [u8; 4] = *b"ML\xEFR";
 
-/// What sections hold.
+/// Section ids.
 pub(crate) mod section {
     pub(crate) const STRINGS: u8 = 0;
     pub(crate) const DIALECTS: u8 = 1;
@@ -20,52 +21,52 @@ pub(crate) mod section {
     pub(crate) const COUNT: usize = 9;
 }
 
-/// An attribute or a type that has not been read.
+/// An unparsed attribute or type.
 #[derive(Clone, Copy)]
-pub(crate) struct Entry<'a> {
+pub(crate) struct UnparsedEntry<'a> {
     pub(crate) dialect: &'a str,
-    /// Whether it is in the dialect's own encoding; else in text.
+    /// Whether it uses the dialect's own encoding instead of text.
     pub(crate) custom: bool,
-    pub(crate) bytes: Bytes<'a>,
+    pub(crate) bytes: ByteReader<'a>,
 }
 
-/// A file in its parts.
-pub(crate) struct File<'a> {
+/// The sections of a file.
+pub(crate) struct BytecodeFile<'a> {
     pub(crate) version: u64,
     pub(crate) producer: &'a str,
     strings: Vec<&'a [u8]>,
     dialects: Vec<&'a str>,
-    /// Dialect and name of each op, and whether its writer knew it.
+    /// Dialect and name of each op, and whether the writer had it registered.
     pub(crate) ops: Vec<(&'a str, &'a str, bool)>,
-    pub(crate) attributes: Vec<Entry<'a>>,
-    pub(crate) types: Vec<Entry<'a>>,
-    pub(crate) properties: Vec<Bytes<'a>>,
-    pub(crate) ir: Bytes<'a>,
-    /// Names and bytes of what attributes refer to by number.
+    pub(crate) attributes: Vec<UnparsedEntry<'a>>,
+    pub(crate) types: Vec<UnparsedEntry<'a>>,
+    pub(crate) properties: Vec<ByteReader<'a>>,
+    pub(crate) ir: ByteReader<'a>,
+    /// Names and bytes of the resources that attributes refer to by number.
     pub(crate) resources: Vec<(&'a str, &'a [u8])>,
 }
 
-/// What a file says of its writer; `None`: it is no bytecode.
+/// Returns the producer string of a file; `None` if it is not bytecode.
 pub(crate) fn producer(bytes: &[u8]) -> Option<&str> {
-    let mut bytes = Bytes::new(bytes.strip_prefix(&MAGIC)?, MAGIC.len());
+    let mut bytes = ByteReader::new(bytes.strip_prefix(&MAGIC)?, MAGIC.len());
     bytes.number().ok()?;
     bytes.text().ok()
 }
 
-impl<'a> File<'a> {
-    /// Takes a file apart.
-    pub(crate) fn new(input: &'a [u8]) -> Result<File<'a>> {
+impl<'a> BytecodeFile<'a> {
+    /// Splits a file into its sections.
+    pub(crate) fn new(input: &'a [u8]) -> Result<BytecodeFile<'a>> {
         let rest = input.strip_prefix(&MAGIC);
         let rest = rest.ok_or_else(|| {
-            wrong(0, "it does not begin with `ML\u{EF}R`")
-                .hint("StableHLO text is read by `systole_mlir::text`")
+            wrong(0, "expected it to start with `ML\u{EF}R`")
+                .hint("read StableHLO text with `systole_mlir::text`")
         })?;
-        let mut bytes = Bytes::new(rest, MAGIC.len());
+        let mut bytes = ByteReader::new(rest, MAGIC.len());
         let version = bytes.number()?;
         if version > NEWEST {
             return Err(bytes
-                .wrong(format!("version {version} of the format is not known"))
-                .because(format!("it is read up to version {NEWEST}")));
+                .wrong(format!("unsupported format version {version}"))
+                .because(format!("versions up to {NEWEST} are supported")));
         }
         let producer = bytes.text()?;
         let mut sections = [None; section::COUNT];
@@ -74,12 +75,12 @@ impl<'a> File<'a> {
             let (id, content) = bytes.section()?;
             match sections.get_mut(usize::from(id)) {
                 Some(slot @ None) => *slot = Some(content),
-                _ => return Err(wrong(at, format!("section {id} is unknown or is there twice"))),
+                _ => return Err(wrong(at, format!("unknown or repeated section {id}"))),
             }
         }
-        let empty = Bytes::new(&[], bytes.at);
+        let empty = ByteReader::new(&[], bytes.at);
         let part = |id: u8| sections.get(usize::from(id)).copied().flatten().unwrap_or(empty);
-        let mut file = File {
+        let mut file = BytecodeFile {
             version,
             producer,
             strings: strings(part(section::STRINGS))?,
@@ -98,20 +99,20 @@ impl<'a> File<'a> {
         Ok(file)
     }
 
-    /// A string by number.
+    /// Returns a string by number.
     pub(crate) fn string(&self, n: u64, at: usize) -> Result<&'a str> {
         let found = usize::try_from(n).ok().and_then(|n| self.strings.get(n)).copied();
-        let found = found.ok_or_else(|| wrong(at, format!("there is no string {n}")))?;
+        let found = found.ok_or_else(|| wrong(at, format!("string {n} does not exist")))?;
         std::str::from_utf8(found).map_err(|_| wrong(at, format!("string {n} is not UTF-8")))
     }
 
-    fn dialect(&self, bytes: &mut Bytes<'a>) -> Result<&'a str> {
+    fn dialect(&self, bytes: &mut ByteReader<'a>) -> Result<&'a str> {
         let n = bytes.number()?;
         let found = usize::try_from(n).ok().and_then(|n| self.dialects.get(n)).copied();
-        found.ok_or_else(|| bytes.wrong(format!("there is no dialect {n}")))
+        found.ok_or_else(|| bytes.wrong(format!("dialect {n} does not exist")))
     }
 
-    fn dialects(&mut self, mut bytes: Bytes<'a>) -> Result<()> {
+    fn dialects(&mut self, mut bytes: ByteReader<'a>) -> Result<()> {
         for _ in 0..bytes.count()? {
             let mut name = bytes.number()?;
             if self.version >= 1 {
@@ -136,7 +137,7 @@ impl<'a> File<'a> {
         Ok(())
     }
 
-    fn entries(&mut self, mut sizes: Bytes<'a>, mut content: Bytes<'a>) -> Result<()> {
+    fn entries(&mut self, mut sizes: ByteReader<'a>, mut content: ByteReader<'a>) -> Result<()> {
         let (attributes, types) = (sizes.count()?, sizes.number()?);
         let all = attributes.saturating_add(sizes.fits(types)?);
         let mut entries = Vec::new();
@@ -145,29 +146,29 @@ impl<'a> File<'a> {
             for _ in 0..sizes.count()? {
                 let (size, custom) = sizes.flagged()?;
                 let size = content.fits(size)?;
-                entries.push(Entry { dialect, custom, bytes: content.take(size)? });
+                entries.push(UnparsedEntry { dialect, custom, bytes: content.take(size)? });
             }
         }
         if entries.len() != all {
-            return Err(sizes.wrong(format!("{} attributes and types, not {all}", entries.len())));
+            return Err(sizes.wrong(format!("got {} attributes and types, expected {all}", entries.len())));
         }
         self.types = entries.split_off(attributes);
         self.attributes = entries;
         Ok(())
     }
 
-    fn properties(&mut self, mut bytes: Bytes<'a>) -> Result<()> {
+    fn properties(&mut self, mut bytes: ByteReader<'a>) -> Result<()> {
         if !bytes.is_empty() {
-            self.properties = bytes.list(Bytes::blob)?;
+            self.properties = bytes.list(ByteReader::blob)?;
         }
         Ok(())
     }
 
-    fn resources(&mut self, mut sizes: Bytes<'a>, mut content: Bytes<'a>) -> Result<()> {
+    fn resources(&mut self, mut sizes: ByteReader<'a>, mut content: ByteReader<'a>) -> Result<()> {
         if sizes.is_empty() {
             return Ok(());
         }
-        // Those of outside come first, and no attribute refers to them.
+        // External resources come first; no attribute refers to them.
         for _ in 0..sizes.count()? {
             sizes.number()?;
             self.group(&mut sizes, &mut content)?;
@@ -180,7 +181,7 @@ impl<'a> File<'a> {
         Ok(())
     }
 
-    fn group(&mut self, sizes: &mut Bytes<'a>, content: &mut Bytes<'a>) -> Result<()> {
+    fn group(&mut self, sizes: &mut ByteReader<'a>, content: &mut ByteReader<'a>) -> Result<()> {
         for _ in 0..sizes.count()? {
             let (key, size) = (sizes.number()?, sizes.number()?);
             let is_blob = sizes.byte()? == 0;
@@ -199,15 +200,15 @@ impl<'a> File<'a> {
     }
 }
 
-/// Lengths from the last string to the first, then all strings with a zero behind each.
-fn strings(mut bytes: Bytes<'_>) -> Result<Vec<&[u8]>> {
-    let mut lengths = bytes.list(Bytes::number)?;
+/// Reads the string lengths, last to first, then the zero-terminated strings.
+fn strings(mut bytes: ByteReader<'_>) -> Result<Vec<&[u8]>> {
+    let mut lengths = bytes.list(ByteReader::number)?;
     let mut strings = Vec::with_capacity(lengths.len());
     while let Some(length) = lengths.pop() {
         let length = bytes.fits(length)?;
         let with_zero = bytes.take(length)?;
         let text = with_zero.all().strip_suffix(&[0]);
-        strings.push(text.ok_or_else(|| with_zero.wrong("a string without its zero byte"))?);
+        strings.push(text.ok_or_else(|| with_zero.wrong("string has no terminating zero"))?);
     }
     Ok(strings)
 }

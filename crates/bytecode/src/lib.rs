@@ -1,5 +1,6 @@
-//! StableHLO portable artifacts, which `jax.export` writes and PJRT plugins are given: MLIR bytecode with the VHLO dialect, and
-//! with Shardy's. They are read into the form that StableHLO text is read into as well, and written from it for any version.
+//! Reads and writes StableHLO portable artifacts (MLIR bytecode with the VHLO dialect, and Shardy), as `jax.export`
+//! emits them and PJRT plugins receive them. Both use the syntax tree of the text parser; any artifact version can be
+//! written.
 //!
 //! ```
 //! let text = "func.func @main(%arg0: tensor<2xf32>) -> tensor<2xf32> {
@@ -12,13 +13,13 @@
 //! # Ok::<(), systole_base::Error>(())
 //! ```
 //!
-//! Hostile bytes end in an error. What is read takes at most [`MOST_BYTES_PER_BYTE`] bytes of memory for each byte of the
-//! input, and [`SPARE_BYTES`]: attributes refer to each other, so that few bytes could stand for very many.
+//! Malformed input is an error. Memory is limited to [`MOST_BYTES_PER_BYTE`] bytes per input byte plus [`SPARE_BYTES`],
+//! since attributes refer to each other and a few bytes could expand to very many.
 //!
-//! Arrays are read as little-endian bytes, those of i1 packed, one element where all are one. What the form of text does not keep
-//! is not kept here either: locations (but the names of arguments), the order of uses, a module's name, whether a sharding is open.
+//! Arrays are read as little-endian bytes, with i1 bit-packed and splats as one element. Like the text parser, the
+//! reader drops locations (except argument names), the order of uses, the module name, and whether a sharding is open.
 //!
-//! Source: MLIR's "Bytecode Format", the VHLO dialect's and Shardy's encodings.
+//! Sources: MLIR's "Bytecode Format", the encodings of the VHLO and Shardy dialects.
 
 mod byte_io;
 mod file;
@@ -28,5 +29,5 @@ mod vhlo_tables;
 mod write;
 
 pub use read::{MOST_BYTES_PER_BYTE, SPARE_BYTES, parse};
-pub use version::{CURRENT, Version, version_of};
+pub use version::{CURRENT, StablehloVersion, version_of};
 pub use write::write;

@@ -1,23 +1,23 @@
-//! The tables of VHLO: which attributes each version of an op has, how they stand in StableHLO, which types there are.
+//! Tables of VHLO ops and types: attributes of each op version, and their form in StableHLO.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-/// Since which version of StableHLO.
-type Since = (u16, u16);
+/// StableHLO version that introduced an op, type or attribute.
+type SinceVersion = (u16, u16);
 
-/// A version of an op.
+/// A version of a VHLO op.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpVersion {
     pub(crate) version: u16,
-    pub(crate) since: Since,
-    /// The first version of StableHLO that has another in its place.
-    pub(crate) until: Option<Since>,
+    pub(crate) since: SinceVersion,
+    /// First StableHLO version that replaces it.
+    pub(crate) until: Option<SinceVersion>,
     attributes: &'static str,
 }
 
 impl OpVersion {
-    /// Names of its attributes, in the order in which they are written.
+    /// Returns the names of its attributes, in the order in which they are written.
     pub(crate) fn attributes(self) -> impl Iterator<Item = &'static str> {
         self.attributes.split_ascii_whitespace().filter_map(move |name| {
             match (name.strip_suffix('+'), name.strip_suffix('-')) {
@@ -29,7 +29,7 @@ impl OpVersion {
     }
 }
 
-/// All versions of an op, oldest first; none: there is no such op.
+/// Returns all versions of an op, oldest first; empty for an unknown op.
 pub(crate) fn versions(name: &str) -> impl Iterator<Item = OpVersion> {
     VERSIONS.get(name).into_iter().flatten().copied()
 }
@@ -45,8 +45,8 @@ static VERSIONS: LazyLock<HashMap<&str, Vec<OpVersion>>> = LazyLock::new(|| {
             let (major, minor) = word.split_once('.')?;
             Some((major.parse().ok()?, minor.parse().ok()?))
         };
-        let since: Vec<Since> = words.filter_map(since).collect();
-        let of = |(i, own): (usize, &Since)| OpVersion {
+        let since: Vec<SinceVersion> = words.filter_map(since).collect();
+        let of = |(i, own): (usize, &SinceVersion)| OpVersion {
             version: i as u16 + 1,
             since: *own,
             until: since.get(i + 1).copied(),
@@ -57,7 +57,7 @@ static VERSIONS: LazyLock<HashMap<&str, Vec<OpVersion>>> = LazyLock::new(|| {
     plain.chain(OPS.split(';').filter_map(row)).collect()
 });
 
-/// Ops of one version, without attributes.
+/// Ops with a single version and no attributes.
 const PLAIN: &str = "\
     abs add after_all and atan2 bitcast_convert case ceil clamp complex convert count_leading_zeros create_token \
     divide dynamic_pad dynamic_reshape dynamic_update_slice floor if imag is_finite maximum minimum multiply negate \
@@ -65,8 +65,8 @@ const PLAIN: &str = "\
     round_nearest_afz round_nearest_even select shift_left shift_right_arithmetic shift_right_logical sign subtract \
     tuple uniform_dequantize uniform_quantize while xor";
 
-/// Op, the versions of StableHLO since which its versions are there, its attributes in the order of their names: `+` behind
-/// those that its second version has alone, `-` behind those of its first.
+/// Op, the StableHLO versions that introduced each of its versions, and its attributes in order of name. `+` marks
+/// attributes of the second version only, `-` attributes of the first version only.
 const OPS: &str = "
     all_gather 0.9 1.5: all_gather_dim channel_id replica_groups use_global_device_ids;
     all_reduce 0.9 1.5: channel_id replica_groups use_global_device_ids;
@@ -152,59 +152,59 @@ const OPS: &str = "
     unary_einsum 0.9: einsum_config;
 ";
 
-/// How an attribute of VHLO stands in StableHLO.
+/// Form of a VHLO attribute in StableHLO.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Kind {
-    /// As what it is.
+pub(crate) enum VhloAttributeKind {
+    /// Unchanged.
     Any,
-    /// A tensor as `array<i64: …>`.
+    /// A tensor written as `array<i64: …>`.
     Ints,
-    /// A tensor as `array<i1: …>`.
+    /// A tensor written as `array<i1: …>`.
     Bools,
-    /// A number of this type.
+    /// An integer of this type.
     Int(&'static str),
-    /// A flag that is there or not.
+    /// A unit attribute, present or absent.
     Unit,
-    /// A string as `@name`.
+    /// A string written as `@name`.
     Symbol,
-    /// Strings as `@name`s.
+    /// Strings written as `@name`s.
     Symbols,
-    /// A number that is one of the words of an attribute's code.
+    /// An enum with this attribute code.
     Word(u64),
 }
 
-/// How an attribute stands in StableHLO, by its name.
-pub(crate) fn kind(name: &str) -> Kind {
+/// Returns the form of an attribute in StableHLO, by its name.
+pub(crate) fn kind(name: &str) -> VhloAttributeKind {
     KINDS
         .iter()
         .find(|(_, names)| names.split_ascii_whitespace().any(|n| n == name))
-        .map_or(Kind::Any, |(k, _)| *k)
+        .map_or(VhloAttributeKind::Any, |(k, _)| *k)
 }
 
-const KINDS: &[(Kind, &str)] = &[
+const KINDS: &[(VhloAttributeKind, &str)] = &[
     (
-        Kind::Ints,
+        VhloAttributeKind::Ints,
         "fft_length broadcast_sizes slice_sizes dimensions permutation edge_padding_low edge_padding_high interior_padding \
          start_indices limit_indices strides broadcast_dimensions known_expanding_dimensions \
          known_nonexpanding_dimensions window_dimensions window_strides base_dilations window_dilations lhs_dilation \
          rhs_dilation",
     ),
-    (Kind::Bools, "window_reversal"),
-    (Kind::Int("i32"), "index exponent_bits mantissa_bits version"),
-    (Kind::Unit, "use_global_device_ids has_dynamic_root"),
-    (Kind::Symbol, "callee decomposition"),
-    (Kind::Symbols, "called_computations"),
-    (Kind::Word(3), "comparison_direction"),
-    (Kind::Word(4), "compare_type"),
-    (Kind::Word(5), "api_version"),
-    (Kind::Word(7), "fft_type"),
-    (Kind::Word(11), "precision_config"),
-    (Kind::Word(12), "rng_algorithm"),
-    (Kind::Word(13), "rng_distribution"),
-    (Kind::Word(16), "transpose_a"),
+    (VhloAttributeKind::Bools, "window_reversal"),
+    (VhloAttributeKind::Int("i32"), "index exponent_bits mantissa_bits version"),
+    (VhloAttributeKind::Unit, "use_global_device_ids has_dynamic_root"),
+    (VhloAttributeKind::Symbol, "callee decomposition"),
+    (VhloAttributeKind::Symbols, "called_computations"),
+    (VhloAttributeKind::Word(3), "comparison_direction"),
+    (VhloAttributeKind::Word(4), "compare_type"),
+    (VhloAttributeKind::Word(5), "api_version"),
+    (VhloAttributeKind::Word(7), "fft_type"),
+    (VhloAttributeKind::Word(11), "precision_config"),
+    (VhloAttributeKind::Word(12), "rng_algorithm"),
+    (VhloAttributeKind::Word(13), "rng_distribution"),
+    (VhloAttributeKind::Word(16), "transpose_a"),
 ];
 
-/// Code of an attribute that is one of some words, its kind in StableHLO, the words by number.
+/// Enum attributes: code, kind in StableHLO, values by number.
 pub(crate) const WORDS: &[(u64, &str, &str)] = &[
     (3, "comparison_direction", "EQ NE GE GT LE LT"),
     (4, "comparison_type", "NOTYPE FLOAT TOTALORDER SIGNED UNSIGNED"),
@@ -216,29 +216,29 @@ pub(crate) const WORDS: &[(u64, &str, &str)] = &[
     (19, "result_accuracy_mode", "DEFAULT HIGHEST TOLERANCE"),
 ];
 
-/// How a field of a structure is stored.
+/// Encoding of a struct field.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Field {
-    /// Numbers; none where it is not said.
+pub(crate) enum FieldEncoding {
+    /// Integers; empty if absent.
     Ints,
-    /// A number; 0 where it is not said.
+    /// An integer; 0 if absent.
     Int,
     /// The bits of an f64.
     Float,
     Attribute,
     /// A name, in StableHLO a symbol.
     Symbol,
-    /// Perhaps an attribute, behind a number that says whether.
+    /// An optional attribute after an integer that states its presence.
     Tagged,
-    /// Perhaps an attribute, whose number has a bit that says whether.
+    /// An optional attribute whose number has a presence bit.
     Flagged,
 }
 
-type NamedField = (&'static str, Field);
+type NamedField = (&'static str, FieldEncoding);
 
-/// Attributes with fields: code, name in StableHLO, since which version, the fields in their order.
-pub(crate) const STRUCTURES: &[(u64, &str, Since, &[NamedField])] = {
-    use Field::*;
+/// Struct attributes: code, name in StableHLO, introducing version, fields in order.
+pub(crate) const STRUCTURES: &[(u64, &str, SinceVersion, &[NamedField])] = {
+    use FieldEncoding::*;
     &[
         (
             10,
@@ -259,126 +259,126 @@ pub(crate) const STRUCTURES: &[(u64, &str, Since, &[NamedField])] = {
     ]
 };
 
-/// What StableHLO leaves out and VHLO always says.
+/// Default of an attribute that StableHLO omits and VHLO always writes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Default {
-    /// `false`, or a flag that is not there.
+pub(crate) enum VhloDefault {
+    /// `false`, or an absent unit attribute.
     False,
-    /// A number.
+    /// An integer.
     Int(i64),
     /// `[]`
     List,
     /// A tensor without elements.
     Empty,
-    /// `""`, and `{}` where one is read.
+    /// `""`; `{}` is also accepted when reading.
     Text,
     /// `{}`
     Dictionary,
-    /// A tensor of this number for each dimension of the window.
+    /// A tensor with this integer for each window dimension.
     Each(i64),
-    /// Two zeros for each dimension of the window.
+    /// Two zeros for each window dimension.
     Pairs,
-    /// `false` for each dimension of the window.
+    /// `false` for each window dimension.
     Falses,
-    /// The precision `DEFAULT` of both operands.
+    /// Precision `DEFAULT` for both operands.
     Precision,
-    /// The accuracy `DEFAULT`.
+    /// Accuracy `DEFAULT`.
     Accuracy,
     /// No type.
     None,
 }
 
-/// What an attribute of an op is where StableHLO does not say it.
-pub(crate) fn default(op: &str, name: &str) -> Option<Default> {
+/// Returns the default of an op's attribute that StableHLO omits.
+pub(crate) fn default(op: &str, name: &str) -> Option<VhloDefault> {
     let among = |all: &str, name: &str| all.split_ascii_whitespace().any(|n| n == name);
     let found =
         DEFAULTS.iter().find(|(ops, names, _)| among(names, name) && (ops.is_empty() || among(ops, op)));
     found.map(|(.., default)| *default)
 }
 
-/// Ops (none: all), attributes, default.
-const DEFAULTS: &[(&str, &str, Default)] = &[
-    ("cholesky", "lower", Default::False),
+/// Ops (empty: all), attributes, default.
+const DEFAULTS: &[(&str, &str, VhloDefault)] = &[
+    ("cholesky", "lower", VhloDefault::False),
     (
         "",
         "use_global_device_ids has_dynamic_root has_side_effect indices_are_sorted unique_indices is_host_transfer is_stable",
-        Default::False,
+        VhloDefault::False,
     ),
     (
         "all_gather all_reduce reduce_scatter all_to_all collective_permute collective_broadcast collective_reduce",
         "channel_id",
-        Default::Int(0),
+        VhloDefault::Int(0),
     ),
-    ("", "version compare_type", Default::Int(0)),
-    ("", "api_version", Default::Int(1)),
-    ("sort", "dimension", Default::Int(-1)),
+    ("", "version compare_type", VhloDefault::Int(0)),
+    ("", "api_version", VhloDefault::Int(1)),
+    ("sort", "dimension", VhloDefault::Int(-1)),
     (
         "",
         "called_computations operand_layouts result_layouts output_operand_aliases result_tilings layout arg_attrs res_attrs",
-        Default::List,
+        VhloDefault::List,
     ),
-    ("send recv", "source_target_pairs", Default::Empty),
-    ("", "known_expanding_dimensions known_nonexpanding_dimensions", Default::Empty),
+    ("send recv", "source_target_pairs", VhloDefault::Empty),
+    ("", "known_expanding_dimensions known_nonexpanding_dimensions", VhloDefault::Empty),
     (
         "",
         "operand_batching_dims start_indices_batching_dims input_batching_dims scatter_indices_batching_dims",
-        Default::Empty,
+        VhloDefault::Empty,
     ),
-    ("", "backend_config infeed_config outfeed_config sym_visibility", Default::Text),
-    ("", "composite_attributes", Default::Dictionary),
+    ("", "backend_config infeed_config outfeed_config sym_visibility", VhloDefault::Text),
+    ("", "composite_attributes", VhloDefault::Dictionary),
     (
         "convolution dynamic_conv reduce_window select_and_scatter",
         "window_strides lhs_dilation rhs_dilation base_dilations window_dilations",
-        Default::Each(1),
+        VhloDefault::Each(1),
     ),
-    ("convolution reduce_window select_and_scatter", "padding", Default::Pairs),
-    ("", "window_reversal", Default::Falses),
-    ("", "precision_config", Default::Precision),
-    ("", "result_accuracy", Default::Accuracy),
+    ("convolution reduce_window select_and_scatter", "padding", VhloDefault::Pairs),
+    ("", "window_reversal", VhloDefault::Falses),
+    ("", "precision_config", VhloDefault::Precision),
+    ("", "result_accuracy", VhloDefault::Accuracy),
     (
         "",
         "lhs_precision_type rhs_precision_type accumulation_type lhs_component_count rhs_component_count \
          num_primitive_operations allow_imprecise_accumulation",
-        Default::None,
+        VhloDefault::None,
     ),
 ];
 
-/// Attributes of VHLO that are fields of one in StableHLO: its name there, its kind, and the fields with their attributes.
-pub(crate) struct Gathered {
+/// VHLO attributes that are fields of one StableHLO struct attribute: its name, its kind and the fields.
+pub(crate) struct StructAttribute {
     pub(crate) ops: &'static str,
     pub(crate) name: &'static str,
     pub(crate) kind: &'static str,
-    /// In order; the attributes of VHLO have the same names.
+    /// Field names in order; the VHLO attributes have the same names.
     pub(crate) fields: &'static str,
 }
 
-/// The attributes of an op that are gathered from several.
-pub(crate) fn gathered(op: &str) -> impl Iterator<Item = &'static Gathered> {
+/// Returns the struct attributes of an op that VHLO stores as separate attributes.
+pub(crate) fn gathered(op: &str) -> impl Iterator<Item = &'static StructAttribute> {
     GATHERED.iter().filter(move |g| g.ops.split_ascii_whitespace().any(|n| n == op))
 }
 
-const GATHERED: &[Gathered] = &[
-    Gathered {
+const GATHERED: &[StructAttribute] = &[
+    StructAttribute {
         ops: "dot_general",
         name: "dot_dimension_numbers",
         kind: "dot",
         fields: "lhs_batching_dimensions rhs_batching_dimensions lhs_contracting_dimensions rhs_contracting_dimensions",
     },
-    Gathered {
+    StructAttribute {
         ops: "dot_general",
         name: "algorithm",
         kind: "dot_algorithm",
         fields: "lhs_precision_type rhs_precision_type accumulation_type lhs_component_count rhs_component_count \
                  num_primitive_operations allow_imprecise_accumulation",
     },
-    Gathered {
+    StructAttribute {
         ops: "gather dynamic_gather",
         name: "dimension_numbers",
         kind: "gather",
         fields: "offset_dims collapsed_slice_dims operand_batching_dims start_indices_batching_dims start_index_map \
                  index_vector_dim",
     },
-    Gathered {
+    StructAttribute {
         ops: "scatter",
         name: "scatter_dimension_numbers",
         kind: "scatter",
@@ -387,8 +387,8 @@ const GATHERED: &[Gathered] = &[
     },
 ];
 
-/// The layouts of a convolution: for each of the three, the two dimensions that are not spatial, with their letters, and
-/// the spatial ones.
+/// Layouts of a convolution: for each of the three, its two non-spatial dimensions with their letters, and its spatial
+/// dimensions.
 pub(crate) const LAYOUTS: [[(&str, &str); 3]; 3] = [
     [("b", "input_batch_dimension"), ("f", "input_feature_dimension"), ("", "input_spatial_dimensions")],
     [
@@ -399,8 +399,8 @@ pub(crate) const LAYOUTS: [[(&str, &str); 3]; 3] = [
     [("b", "output_batch_dimension"), ("f", "output_feature_dimension"), ("", "output_spatial_dimensions")],
 ];
 
-/// Types without parameters: code, name, bits, since which version.
-pub(crate) const TYPES: &[(u64, &str, u32, Since)] = &[
+/// Types without parameters: code, name, bits, introducing version.
+pub(crate) const TYPES: &[(u64, &str, u32, SinceVersion)] = &[
     (0, "i1", 1, (0, 9)),
     (2, "bf16", 16, (0, 9)),
     (3, "f16", 16, (0, 9)),
@@ -435,7 +435,7 @@ pub(crate) const TYPES: &[(u64, &str, u32, Since)] = &[
     (40, "f8E8M0FNU", 8, (1, 8)),
 ];
 
-/// Ops of other dialects: their attributes in the order in which they are written, `?` before those that may be missing.
+/// Ops of other dialects: their attributes in the order in which they are written; `?` marks optional ones.
 pub(crate) const OTHERS: &[(&str, &str)] = &[
     ("builtin.module", "?sym_name ?sym_visibility"),
     ("sdy.mesh", "mesh sym_name"),

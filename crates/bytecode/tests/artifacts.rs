@@ -1,16 +1,21 @@
-//! Artifacts of our own: round trips at every version, what a version refuses, hostile bytes.
+//! Tests of artifact writing: round trips at every version, features a version lacks, malformed bytes.
 
 mod common;
 
 use common::{PROGRAM, bare};
 use std::panic::catch_unwind;
 use systole_base::ErrorKind;
-use systole_base::rng::Stream;
-use systole_bytecode::{CURRENT, MOST_BYTES_PER_BYTE, SPARE_BYTES, Version, parse, version_of, write};
-use systole_mlir::syntax::{Attribute, Attributes, Dense, Elements, Module, Operation, Ranked, Region, Type};
+use systole_base::rng::RandomStream;
+use systole_bytecode::{
+    CURRENT, MOST_BYTES_PER_BYTE, SPARE_BYTES, StablehloVersion, parse, version_of, write,
+};
+use systole_mlir::syntax::{
+    Attribute, DenseElements, ElementData, MlirModule, MlirRegion, MlirType, NamedAttributes, Operation,
+    RankedTensorType,
+};
 use systole_mlir::text;
 
-fn program() -> Module {
+fn program() -> MlirModule {
     text::parse(PROGRAM).expect("the program of the tests")
 }
 
@@ -18,7 +23,7 @@ fn program() -> Module {
 fn what_is_written_for_any_version_is_read_again() {
     let mut forms = Vec::new();
     for minor in 3..=CURRENT.minor {
-        let version = Version::new(1, minor, 0);
+        let version = StablehloVersion::new(1, minor, 0);
         let bytes = write(&program(), version).unwrap();
         assert_eq!(version_of(&bytes), Some(version));
         let read = parse(&bytes).unwrap();
@@ -43,12 +48,12 @@ fn programs_mean_the_same_as_their_text() {
         return %d, %cst : tensor<2x3xf32>, tensor<3xf32>
     }";
     let module = text::parse(text).unwrap();
-    let again = parse(&write(&module, Version::new(1, 0, 0)).unwrap()).unwrap();
-    let printed = |module: &Module| {
+    let again = parse(&write(&module, StablehloVersion::new(1, 0, 0)).unwrap()).unwrap();
+    let printed = |module: &MlirModule| {
         let program = systole_mlir::import::program(module).unwrap().program;
         systole_ir::text::print_program(&program.graph, &program.donated, program.spread.as_ref())
     };
-    // Bytecode has the names that text has in locations alone.
+    // Bytecode contains the text's names only in locations.
     let names = |text: String| text.replace("%a", "%arg0").replace("%k", "%arg1");
     assert_eq!(names(printed(&module)), names(printed(&again)));
 }
@@ -56,7 +61,7 @@ fn programs_mean_the_same_as_their_text() {
 #[test]
 fn what_a_version_does_not_have_is_refused_by_name() {
     let refused = |text: &str, minor: u16| {
-        let e = write(&text::parse(text).unwrap(), Version::new(1, minor, 0)).unwrap_err();
+        let e = write(&text::parse(text).unwrap(), StablehloVersion::new(1, minor, 0)).unwrap_err();
         assert_eq!(e.kind(), ErrorKind::Unsupported);
         e.to_string()
     };
@@ -64,11 +69,11 @@ fn what_a_version_does_not_have_is_refused_by_name() {
         %0 = stablehlo.tan %a : tensor<f32>
         return %0 : tensor<f32>
     }";
-    assert!(refused(tan, 3).contains("stablehlo.tan is there since StableHLO 1.4.0"), "{}", refused(tan, 3));
-    assert!(write(&text::parse(tan).unwrap(), Version::new(1, 4, 0)).is_ok());
+    assert!(refused(tan, 3).contains("stablehlo.tan requires StableHLO 1.4.0"), "{}", refused(tan, 3));
+    assert!(write(&text::parse(tan).unwrap(), StablehloVersion::new(1, 4, 0)).is_ok());
     let float4 =
         "func.func @f(%a: tensor<2xf4E2M1FN>) -> tensor<2xf4E2M1FN> { return %a : tensor<2xf4E2M1FN> }";
-    assert!(refused(float4, 7).contains("f4E2M1FN is there since StableHLO 1.8.0"));
+    assert!(refused(float4, 7).contains("f4E2M1FN requires StableHLO 1.8.0"));
     let highest = "func.func @f(%a: tensor<f32>) -> tensor<f32> {
         %0 = stablehlo.exponential %a {result_accuracy = #stablehlo.result_accuracy<atol = 0.0, rtol = 0.0, ulps = 0,
             mode = #stablehlo.result_accuracy_mode<HIGHEST>>} : tensor<f32>
@@ -80,8 +85,12 @@ fn what_a_version_does_not_have_is_refused_by_name() {
         %0 = chlo.erf %a : tensor<f32> -> tensor<f32>
         return %0 : tensor<f32>
     }";
-    assert!(refused(other, 9).contains("chlo.erf is not written"));
-    for version in [Version::new(0, 20, 0), Version::new(1, CURRENT.minor + 1, 0), Version::new(2, 0, 0)] {
+    assert!(refused(other, 9).contains("cannot write chlo.erf"));
+    for version in [
+        StablehloVersion::new(0, 20, 0),
+        StablehloVersion::new(1, CURRENT.minor + 1, 0),
+        StablehloVersion::new(2, 0, 0),
+    ] {
         assert_eq!(write(&program(), version).unwrap_err().kind(), ErrorKind::Unsupported, "{version}");
     }
 }
@@ -95,7 +104,7 @@ fn cut_and_damaged_files_end_in_errors() {
     }
     let mut read = 0;
     for i in 0..4000 {
-        let mut draws = Stream::new(7, 0, i);
+        let mut draws = RandomStream::new(7, 0, i);
         let mut bytes = whole.clone();
         for _ in 0..1 + draws.below(4) {
             let at = draws.below(bytes.len() as u64) as usize;
@@ -112,7 +121,7 @@ fn cut_and_damaged_files_end_in_errors() {
     assert!((1..3900).contains(&read), "some damage is seen, some is none: {read}");
 }
 
-/// Few bytes that stand for very many: an attribute that is a list of two that are one, twenty times.
+/// A few bytes that expand to very many: an attribute that is a list of itself twice, nested.
 #[test]
 fn programs_that_would_unfold_without_end_are_refused() {
     let mut value = Attribute::Int(1);
@@ -123,7 +132,7 @@ fn programs_that_would_unfold_without_end_are_refused() {
         }
     }
     let mut module = program();
-    let attributes = |n: usize| (0..n).map(|i| (format!("a{i}"), value.clone())).collect::<Attributes>();
+    let attributes = |n: usize| (0..n).map(|i| (format!("a{i}"), value.clone())).collect::<NamedAttributes>();
     module.functions[0].attributes = attributes(1);
     let small = write(&module, CURRENT).unwrap();
     assert!(parse(&small).is_ok());
@@ -131,7 +140,7 @@ fn programs_that_would_unfold_without_end_are_refused() {
     let bytes = write(&module, CURRENT).unwrap();
     assert!(bytes.len() < small.len() + 1000, "each attribute is written once");
     let e = parse(&bytes).unwrap_err();
-    assert!(e.to_string().contains("unfolds to too large a program"), "{e}");
+    assert!(e.to_string().contains("expands to too large a program"), "{e}");
 }
 
 #[test]
@@ -142,8 +151,8 @@ fn what_is_read_takes_no_more_memory_than_is_said() {
     assert!(held <= MOST_BYTES_PER_BYTE * bytes.len() + SPARE_BYTES, "{held} bytes from {}", bytes.len());
 }
 
-/// Bytes of memory that a module holds.
-fn held(module: &Module) -> usize {
+/// Returns the memory of a module in bytes.
+fn held(module: &MlirModule) -> usize {
     let resources: usize = module.resources.iter().map(|(name, bytes)| name.len() + bytes.len() + 48).sum();
     let functions = module.functions.iter().map(|f| {
         let values: usize = f.values.iter().map(of_type).sum();
@@ -153,30 +162,30 @@ fn held(module: &Module) -> usize {
     resources + all(&module.attributes) + functions.sum::<usize>()
 }
 
-fn region(r: &Region) -> usize {
+fn region(r: &MlirRegion) -> usize {
     let op = |op: &Operation| {
         let lists = 8 * (op.operands.capacity() + op.results.capacity());
         let regions: usize = op.regions.iter().map(region).sum();
         size_of::<Operation>() + op.name.capacity() + lists + all(&op.attributes) + regions
     };
-    size_of::<Region>() + 8 * r.arguments.capacity() + r.operations.iter().map(op).sum::<usize>()
+    size_of::<MlirRegion>() + 8 * r.arguments.capacity() + r.operations.iter().map(op).sum::<usize>()
 }
 
-fn all(attributes: &Attributes) -> usize {
+fn all(attributes: &NamedAttributes) -> usize {
     attributes.iter().map(|(name, value)| 24 + name.capacity() + size(value)).sum()
 }
 
-fn of_type(ty: &Type) -> usize {
+fn of_type(ty: &MlirType) -> usize {
     let inner: usize = match ty {
-        Type::Tensor(Ranked { dims, element, encoding }) => {
+        MlirType::Tensor(RankedTensorType { dims, element, encoding }) => {
             16 * dims.capacity() + element.capacity() + encoding.as_ref().map_or(0, String::capacity)
         }
-        Type::Tuple(items) => items.iter().map(of_type).sum(),
-        Type::Function(from, to) => from.iter().chain(to).map(of_type).sum(),
-        Type::Scalar(name) | Type::Other(name) => name.capacity(),
-        Type::Token => 0,
+        MlirType::Tuple(items) => items.iter().map(of_type).sum(),
+        MlirType::Function(from, to) => from.iter().chain(to).map(of_type).sum(),
+        MlirType::Scalar(name) | MlirType::Other(name) => name.capacity(),
+        MlirType::Token => 0,
     };
-    size_of::<Type>() + inner
+    size_of::<MlirType>() + inner
 }
 
 fn size(value: &Attribute) -> usize {
@@ -185,14 +194,14 @@ fn size(value: &Attribute) -> usize {
         Attribute::List(items) | Attribute::Array(_, items) => items.iter().map(size).sum(),
         Attribute::Dictionary(entries) | Attribute::Struct(_, entries) => all(entries),
         Attribute::Type(ty) => of_type(ty),
-        Attribute::Dense(Dense { ty, elements }) => {
+        Attribute::Dense(DenseElements { ty, elements }) => {
             let elements = match elements {
-                Elements::Bytes(bytes) => bytes.capacity(),
-                Elements::Splat(words) | Elements::List(_, words) => {
+                ElementData::Bytes(bytes) => bytes.capacity(),
+                ElementData::Splat(words) | ElementData::List(_, words) => {
                     words.iter().map(|w| 24 + w.capacity()).sum()
                 }
-                Elements::Resource(name) => name.capacity(),
-                Elements::None => 0,
+                ElementData::Resource(name) => name.capacity(),
+                ElementData::None => 0,
             };
             of_type(ty) + elements
         }

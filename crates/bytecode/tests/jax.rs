@@ -1,5 +1,5 @@
-//! Programs that JAX exports: read from bytes as from text; what is written of them is read by jaxlib as its own. Needs a Python with
-//! JAX, named by SYSTOLE_PYTHON.
+//! Tests with programs exported by JAX: bytecode and text import alike, and jaxlib reads what is written. Requires a
+//! Python with JAX, set by SYSTOLE_PYTHON.
 
 #![allow(clippy::print_stdout, reason = "a test that is skipped says so")]
 
@@ -8,10 +8,10 @@ mod common;
 use common::bare;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use systole_bytecode::{Version, parse, version_of, write};
-use systole_mlir::syntax::Module;
+use systole_bytecode::{StablehloVersion, parse, version_of, write};
+use systole_mlir::syntax::MlirModule;
 
-/// Runs the script of this folder; what it printed. `None`: there is no Python to run it.
+/// Runs the Python script of this directory and returns its output; `None` without Python.
 fn python(what: &str, folder: &Path) -> Option<String> {
     let python = std::env::var("SYSTOLE_PYTHON").ok()?;
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs.py");
@@ -21,13 +21,13 @@ fn python(what: &str, folder: &Path) -> Option<String> {
     Some(text)
 }
 
-/// The program of a module in our own text, or why there is none.
-fn imported(module: &Module) -> Result<String, String> {
+/// Imports a module and prints it, or returns the error.
+fn imported(module: &MlirModule) -> Result<String, String> {
     let program = systole_mlir::import::program(module).map_err(|e| e.what().to_owned())?.program;
     Ok(systole_ir::text::print_program(&program.graph, &program.donated, program.spread.as_ref()))
 }
 
-/// One program: its versions that were written go beside it.
+/// Checks one program; the versions that could be written are saved next to it.
 fn check(path: &Path) -> usize {
     let name = path.display();
     let bytes = std::fs::read(path).unwrap();
@@ -35,7 +35,7 @@ fn check(path: &Path) -> usize {
     let module = parse(&bytes).unwrap_or_else(|e| panic!("{name}: {e}"));
     let of_text = systole_mlir::text::parse(&text).unwrap_or_else(|e| panic!("{name}: {e}"));
     assert_eq!(imported(&module), imported(&of_text), "{name}");
-    let names = |m: &Module| m.functions.iter().map(|f| f.names.clone()).collect::<Vec<_>>();
+    let names = |m: &MlirModule| m.functions.iter().map(|f| f.names.clone()).collect::<Vec<_>>();
     assert_eq!(names(&module), names(&of_text), "{name}");
 
     let version = version_of(&bytes).expect("a portable artifact");
@@ -46,14 +46,14 @@ fn check(path: &Path) -> usize {
     std::fs::write(path.with_extension("text.again"), systole_mlir::text::write(&module)).unwrap();
     let mut written = 1;
     for minor in [0, 1, 4, 6, 9, 12, 15, 17] {
-        match write(&module, Version::new(1, minor, 0)) {
+        match write(&module, StablehloVersion::new(1, minor, 0)) {
             Ok(again) => {
                 assert!(bare(parse(&again).unwrap()) == module, "{name} at 1.{minor}.0");
                 std::fs::write(path.with_extension(format!("{minor}.again")), again).unwrap();
                 written += 1;
             }
             Err(e) => {
-                assert!(minor < 9 && e.what().contains("since StableHLO 1."), "{name} at 1.{minor}.0: {e}")
+                assert!(minor < 9 && e.what().contains("requires StableHLO 1."), "{name} at 1.{minor}.0: {e}")
             }
         }
     }

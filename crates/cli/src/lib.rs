@@ -1,5 +1,7 @@
-//! The `systole` program as a library: `commands/` has the table of commands and one file for each, `run/` what training commands
-//! share, `models/` what opens models and data, `render/` what is printed, `args/` what is common to the command line.
+//! The `systole` command-line program as a library.
+//!
+//! `commands/` has the table of commands and one file per command, `run/` the code that training commands share,
+//! `models/` opens models and data, `render/` prints output, `args/` has the shared command-line options.
 
 mod args;
 mod commands;

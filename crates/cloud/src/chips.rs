@@ -1,29 +1,29 @@
-//! What a run is to have: a TPU slice, GPUs of one machine, or machines with processors.
+//! Requested hardware: a TPU slice, GPUs of one machine, or CPU machines.
 
-use crate::Options;
+use crate::CloudOptions;
 use systole_ir::{Error, ErrorKind, Result};
-use systole_plan::{Cloud, Slice, Tables};
+use systole_plan::{ChipTables, CloudNames, TpuSlice};
 
-/// A TPU slice (or several equal ones), GPUs of one machine, or cores of each of some machines.
-pub(super) enum Chips {
-    Tpu(Slice, Box<Cloud>),
+/// A TPU slice (or several equal ones), GPUs of one machine, or CPU cores per machine.
+pub(super) enum RequestedChips {
+    Tpu(TpuSlice, Box<CloudNames>),
     Gpu { kind: String, count: usize },
     Cpu { cores: usize, machines: usize },
 }
 
-/// What processors are called.
+/// Name of CPUs on the command line.
 const CPU: &str = "cpu";
-/// More cores than a machine has.
+/// Upper limit for the cores of a machine.
 const MOST_CORES: usize = 1024;
-/// GPUs of notebooks, for which the tables of `plan` have no row.
+/// GPUs of notebook services that the tables of `plan` do not list.
 const SMALL: [&str; 3] = ["t4", "l4", "p100"];
 
-impl Chips {
-    /// Of `--slice`, `--num-slices` and `--nodes`.
+impl RequestedChips {
+    /// Parses `--slice`, `--num-slices` and `--nodes`.
     ///
     /// # Errors
-    /// When there are no such chips, or slices or machines that cannot be joined.
-    pub fn of(args: &Options, tables: &Tables) -> Result<Chips> {
+    /// If the chips are unknown, or the slices or machines cannot be joined.
+    pub fn of(args: &CloudOptions, tables: &ChipTables) -> Result<RequestedChips> {
         let chips = named(&args.slice, tables).map_err(|e| e.at("--slice"))?;
         let chips = chips.on(args.nodes.map_or(1, usize::from))?;
         let Some(n) = args.num_slices.map(usize::from) else {
@@ -32,150 +32,153 @@ impl Chips {
         let refused =
             |what: &str, hint: String| Err(Error::new(ErrorKind::Config, what).at("--num-slices").hint(hint));
         match chips {
-            Chips::Gpu { kind, .. } => refused(
+            RequestedChips::Gpu { kind, .. } => refused(
                 "only TPUs have slices",
-                format!("write --slice 8*{kind} for the GPUs of one machine"),
+                format!("for the GPUs of one machine write --slice 8*{kind}"),
             ),
-            Chips::Cpu { .. } => {
-                refused("only TPUs have slices", format!("several machines of SLURM: --nodes {n}"))
+            RequestedChips::Cpu { .. } => {
+                refused("only TPUs have slices", format!("for several SLURM machines pass --nodes {n}"))
             }
-            Chips::Tpu(slice, _) if slice.slices > 1 && slice.slices != n => refused(
-                "--slice names another number of slices",
+            RequestedChips::Tpu(slice, _) if slice.slices > 1 && slice.slices != n => refused(
+                "--slice and --num-slices give different numbers of slices",
                 format!("write --slice {} --num-slices {n}", slice.name),
             ),
-            Chips::Tpu(slice, cloud) => Chips::Tpu(Slice { slices: n, ..slice }, cloud).joined(),
+            RequestedChips::Tpu(slice, cloud) => {
+                RequestedChips::Tpu(TpuSlice { slices: n, ..slice }, cloud).joined()
+            }
         }
     }
 
-    /// As `plan` calls them: `2*v5litepod-16`, `8*h100`.
+    /// Name as in `systole plan`: `2*v5litepod-16`, `8*h100`.
     pub fn title(&self) -> String {
         match self {
-            Chips::Tpu(slice, _) => slice.title(),
-            Chips::Gpu { kind, count: 1 } => kind.clone(),
-            Chips::Gpu { kind, count } => format!("{count}*{kind}"),
-            Chips::Cpu { cores, .. } => format!("{cores}*cpu"),
+            RequestedChips::Tpu(slice, _) => slice.title(),
+            RequestedChips::Gpu { kind, count: 1 } => kind.clone(),
+            RequestedChips::Gpu { kind, count } => format!("{count}*{kind}"),
+            RequestedChips::Cpu { cores, .. } => format!("{cores}*cpu"),
         }
     }
 
-    /// The name that prices have: `v5e`, `h100`.
+    /// Name in the price table: `v5e`, `h100`.
     pub fn kind(&self) -> &str {
         match self {
-            Chips::Tpu(slice, _) => &slice.generation,
-            Chips::Gpu { kind, .. } => kind,
-            Chips::Cpu { .. } => CPU,
+            RequestedChips::Tpu(slice, _) => &slice.generation,
+            RequestedChips::Gpu { kind, .. } => kind,
+            RequestedChips::Cpu { .. } => CPU,
         }
     }
 
-    /// Chips of all slices.
+    /// Number of chips in all slices.
     pub fn count(&self) -> usize {
         match self {
-            Chips::Tpu(slice, _) => slice.all_chips(),
-            Chips::Gpu { count, .. } => *count,
-            Chips::Cpu { cores, machines } => cores * machines,
+            RequestedChips::Tpu(slice, _) => slice.all_chips(),
+            RequestedChips::Gpu { count, .. } => *count,
+            RequestedChips::Cpu { cores, machines } => cores * machines,
         }
     }
 
-    /// Devices that a program sees.
+    /// Number of devices that a program sees.
     pub fn devices(&self) -> usize {
         match self {
-            Chips::Tpu(slice, _) => slice.all_devices(),
-            Chips::Gpu { count, .. } => *count,
-            Chips::Cpu { machines, .. } => *machines,
+            RequestedChips::Tpu(slice, _) => slice.all_devices(),
+            RequestedChips::Gpu { count, .. } => *count,
+            RequestedChips::Cpu { machines, .. } => *machines,
         }
     }
 
-    /// Machines of all slices, each with a process of the run.
+    /// Number of machines of all slices; each runs a process.
     pub fn machines(&self) -> usize {
         match self {
-            Chips::Tpu(slice, cloud) => slice.slices * cloud.machines(slice.chips),
-            Chips::Gpu { .. } => 1,
-            Chips::Cpu { machines, .. } => *machines,
+            RequestedChips::Tpu(slice, cloud) => slice.slices * cloud.machines(slice.chips),
+            RequestedChips::Gpu { .. } => 1,
+            RequestedChips::Cpu { machines, .. } => *machines,
         }
     }
 
-    /// `4 machines of 4 chips`, where there are several.
+    /// Formats as `4 machines of 4 chips` if there are several machines.
     pub fn parts(&self) -> Option<String> {
         let each = match self {
-            Chips::Tpu(slice, cloud) => format!("{} chips", cloud.chips_of_a_machine(slice.chips)),
-            Chips::Gpu { .. } => return None,
-            Chips::Cpu { cores, .. } => format!("{cores} cores"),
+            RequestedChips::Tpu(slice, cloud) => format!("{} chips", cloud.chips_of_a_machine(slice.chips)),
+            RequestedChips::Gpu { .. } => return None,
+            RequestedChips::Cpu { cores, .. } => format!("{cores} cores"),
         };
         let n = self.machines();
         (n > 1).then(|| format!("{n} machines of {each}"))
     }
 
-    /// On so many machines of a cluster: those that have no slices, and know of each other by a plugin of ours alone.
-    fn on(self, machines: usize) -> Result<Chips> {
+    /// Applies `--nodes`. Only CPU machines can be joined this way, by Systole's own plugin.
+    fn on(self, machines: usize) -> Result<RequestedChips> {
         let refused = |what: String, hint: String| {
             Err(Error::new(ErrorKind::Unsupported, what).at("--nodes").hint(hint))
         };
         match self {
-            Chips::Cpu { cores, .. } => Ok(Chips::Cpu { cores, machines }),
+            RequestedChips::Cpu { cores, .. } => Ok(RequestedChips::Cpu { cores, machines }),
             chips if machines == 1 => Ok(chips),
-            Chips::Gpu { kind, .. } => refused(
-                format!("{kind} GPUs of {machines} machines are not joined here"),
+            RequestedChips::Gpu { kind, .. } => refused(
+                format!("{kind} GPUs of {machines} machines cannot be joined"),
                 format!(
-                    "take the GPUs of one machine, --slice 8*{kind}, or processors: --slice 16*cpu --nodes {machines}"
+                    "use the GPUs of one machine with --slice 8*{kind}, or CPUs with --slice 16*cpu --nodes {machines}"
                 ),
             ),
-            Chips::Tpu(..) => refused(
-                "a slice has as many machines as its name says".into(),
-                "leave --nodes out, and name a larger slice".into(),
+            RequestedChips::Tpu(..) => refused(
+                "the name of a TPU slice determines its number of machines".into(),
+                "remove --nodes, and name a larger slice".into(),
             ),
         }
     }
 
-    /// Several slices are joined machine by machine; Google joins none that have only one.
-    fn joined(self) -> Result<Chips> {
+    /// Checks that slices can be joined: Google joins only slices of several machines.
+    fn joined(self) -> Result<RequestedChips> {
         match &self {
-            Chips::Tpu(slice, cloud) if slice.slices > 1 && cloud.machines(slice.chips) == 1 => {
-                let what = format!("slices of one machine, as {}, are not joined", slice.name);
+            RequestedChips::Tpu(slice, cloud) if slice.slices > 1 && cloud.machines(slice.chips) == 1 => {
+                let what = format!("slices of one machine, such as {}, cannot be joined", slice.name);
                 let larger =
                     format!("one larger slice, or several of 16 chips: --slice {}:", slice.generation);
                 let topology = if slice.topology.len() == 3 { "2x2x4" } else { "4x4" };
                 Err(Error::new(ErrorKind::Config, what)
                     .at("--num-slices")
-                    .hint(format!("take {larger}{topology}")))
+                    .hint(format!("use {larger}{topology}")))
             }
             _ => Ok(self),
         }
     }
 }
 
-fn named(name: &str, tables: &Tables) -> Result<Chips> {
+fn named(name: &str, tables: &ChipTables) -> Result<RequestedChips> {
     let (count, kind) = name.split_once('*').unwrap_or(("1", name));
     let kind = kind.trim().to_lowercase();
     if kind == CPU {
         let number = count.trim().parse().ok().filter(|n| (1..=MOST_CORES).contains(n));
         let cores = number.ok_or_else(|| {
-            let e = Error::new(ErrorKind::Config, format!("`{name}` is not the cores of a machine"));
-            e.hint("write 16*cpu for 16 of them")
+            let e = Error::new(ErrorKind::Config, format!("expected a number of cores, got `{name}`"));
+            e.hint("write 16*cpu for 16 cores")
         })?;
-        return Ok(Chips::Cpu { cores, machines: 1 });
+        return Ok(RequestedChips::Cpu { cores, machines: 1 });
     }
     let known = tables.gpu(&kind).map(|gpu| gpu.name.clone());
     if let Some(kind) = known.or_else(|| SMALL.contains(&kind.as_str()).then_some(kind)) {
         let number = count.trim().parse().ok().filter(|n| (1..=16).contains(n));
         let count = number.ok_or_else(|| {
-            let e = Error::new(ErrorKind::Config, format!("`{name}` is not the GPUs of one machine"));
-            e.hint(format!("write 8*{kind}: 1 to 16 of them"))
+            let e = Error::new(ErrorKind::Config, format!("expected the GPUs of one machine, got `{name}`"));
+            e.hint(format!("write 8*{kind}, with 1 to 16 GPUs"))
         })?;
-        return Ok(Chips::Gpu { kind, count });
+        return Ok(RequestedChips::Gpu { kind, count });
     }
     if let Some(meant) = gpus_meant(name, tables) {
-        let e = Error::new(ErrorKind::Config, format!("`{name}` is no TPU slice"));
-        return Err(e.because("GPUs are written with a star").hint(format!("write {meant}")));
+        let e = Error::new(ErrorKind::Config, format!("`{name}` is not a TPU slice"));
+        return Err(e.because("GPUs are written with an asterisk").hint(format!("write {meant}")));
     }
-    let slice = Slice::of(name, tables)?;
+    let slice = TpuSlice::of(name, tables)?;
     let cloud = tables.tpu(&slice.generation).and_then(|tpu| tpu.cloud.clone()).ok_or_else(|| {
-        let what = format!("what clouds call machines with {} is not known here", slice.generation);
-        Error::new(ErrorKind::Config, what).hint("take a slice of v2 to v6e or tpu7x: systole chips")
+        let what = format!("the cloud machine types of {} are unknown", slice.generation);
+        Error::new(ErrorKind::Config, what)
+            .hint("use a slice of v2 to v6e or tpu7x; list them with `systole chips`")
     })?;
-    Ok(Chips::Tpu(slice, Box::new(cloud)))
+    Ok(RequestedChips::Tpu(slice, Box::new(cloud)))
 }
 
-/// GPUs that are written as slices are, or as elsewhere, as they are written here: `h100-8` and `8xh100` are `8*h100`.
-fn gpus_meant(name: &str, tables: &Tables) -> Option<String> {
+/// Corrects GPU names written in another form: `h100-8` and `8xh100` mean `8*h100`.
+fn gpus_meant(name: &str, tables: &ChipTables) -> Option<String> {
     let lower = name.trim().to_lowercase();
     let is_gpu = |kind: &str| tables.gpu(kind).is_some() || SMALL.contains(&kind);
     let parts = ['-', ':', 'x'].into_iter().filter_map(|mark| lower.split_once(mark));

@@ -1,21 +1,21 @@
-//! A file that is written: its name, its text, what it is for.
+//! A generated file: name, purpose and content.
 
-/// A file to write.
-pub struct File {
-    /// Name in the directory.
+/// A generated file.
+pub struct GeneratedFile {
+    /// Name in the output folder.
     pub name: String,
-    /// What it is for, in a few words.
+    /// Purpose, in a few words.
     pub what: &'static str,
-    /// Its content.
+    /// Content of the file.
     pub text: String,
 }
 
-impl File {
-    pub(crate) fn new(name: &str, what: &'static str, text: String) -> File {
-        File { name: name.into(), what, text }
+impl GeneratedFile {
+    pub(crate) fn new(name: &str, what: &'static str, text: String) -> GeneratedFile {
+        GeneratedFile { name: name.into(), what, text }
     }
 
-    /// A shell script is executable.
+    /// Whether it is a shell script, which must be executable.
     pub fn is_script(&self) -> bool {
         self.name.ends_with(".sh")
     }

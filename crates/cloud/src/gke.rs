@@ -1,30 +1,31 @@
-//! Kubernetes on GKE: a JobSet with one pod for each machine, the node pool that it asks for, a guard within the cluster, the image.
+//! Google Kubernetes Engine (GKE): JobSet manifest, node pool request, time-limit guard, container image and scripts.
 
-use super::generated_file::File;
+use super::generated_file::GeneratedFile;
 use super::image;
-use super::job::Job;
+use super::job::CloudJob;
 use super::shell::{script, word};
 use super::time_limit;
 use super::tpu_vm::topology;
 use super::yaml::yaml;
 use serde_json::{Value, json};
 use systole_ir::{Error, ErrorKind, Result};
-use systole_plan::{Cloud, Slice};
+use systole_plan::{CloudNames, TpuSlice};
 
-/// Seconds that a pod has to save its run. Spot machines give pods 15 of their 30.
+/// Termination grace period of a pod in seconds: spot, on demand. Spot machines give pods 15 of their 30 seconds.
 const GRACE: (u32, u32) = (15, 60);
-/// Seconds of these that a step and the backup may take.
+/// Seconds of the grace period for a step and the backup.
 const SAVING: (&str, &str) = ("12", "50");
-/// How often all pods start again after an error; a machine that is taken back does not count.
+/// Number of restarts of all pods after an error; preemptions do not count.
 const RESTARTS: u32 = 3;
 
-pub(super) fn files(job: &Job) -> Result<Vec<File>> {
+pub(super) fn files(job: &CloudJob) -> Result<Vec<GeneratedFile>> {
     let (slice, cloud) = job.tpu("gke")?;
     if cloud.node(slice.chips).label.is_empty() {
-        let e = Error::new(ErrorKind::Config, format!("GKE has no {}", slice.generation)).at("--slice");
-        return Err(e.hint("take it as TPU VM: systole cloud tpu-vm"));
+        let e =
+            Error::new(ErrorKind::Config, format!("GKE does not offer {}", slice.generation)).at("--slice");
+        return Err(e.hint("use a TPU VM: systole cloud tpu-vm"));
     }
-    let bucket = job.needs_bucket("a pod's disk goes with the pod")?;
+    let bucket = job.needs_bucket("a pod loses its disk when it ends")?;
     let image = job.needs_image()?;
     let mut objects = Vec::new();
     if let Some(text) = job.toml() {
@@ -35,14 +36,26 @@ pub(super) fn files(job: &Job) -> Result<Vec<File>> {
     objects.push(jobset(job, slice, cloud, bucket, image));
     objects.extend(time_limit::objects(&job.name, job.max_hours));
     let documents: String = objects.iter().map(|object| format!("---\n{}", yaml(object))).collect();
-    let what = "A training as a JobSet: one pod a machine, all started again together.";
+    let what = "A training run as a JobSet: one pod per machine; all pods restart together.";
     let pool = json!({"nodePool": pool(job, slice, cloud)});
     let pool = serde_json::to_string_pretty(&pool).unwrap_or_default() + "\n";
     Ok(vec![
-        File::new("run.sh", "makes node pools, starts, watches, deletes", run(job, slice, bucket)),
-        File::new("delete.sh", "deletes what costs money", delete(job, slice)),
-        File::new("jobset.yaml", "the job, and its guard", job.heading(what, &job.cost()) + &documents),
-        File::new("node-pool.json", "the request: projects.locations.clusters.nodePools.create", pool),
+        GeneratedFile::new(
+            "run.sh",
+            "creates node pools, starts the job, shows its output, deletes",
+            run(job, slice, bucket),
+        ),
+        GeneratedFile::new("delete.sh", "deletes the paid resources", delete(job, slice)),
+        GeneratedFile::new(
+            "jobset.yaml",
+            "the job and its time-limit guard",
+            job.heading(what, &job.cost()) + &documents,
+        ),
+        GeneratedFile::new(
+            "node-pool.json",
+            "the request: projects.locations.clusters.nodePools.create",
+            pool,
+        ),
         image::dockerfile(),
     ])
 }
@@ -51,10 +64,10 @@ fn named(name: &str) -> Value {
     json!({"name": name, "namespace": "default"})
 }
 
-fn jobset(job: &Job, slice: &Slice, cloud: &Cloud, bucket: &str, image: &str) -> Value {
+fn jobset(job: &CloudJob, slice: &TpuSlice, cloud: &CloudNames, bucket: &str, image: &str) -> Value {
     let pods = cloud.machines(slice.chips);
     let mut metadata = named(&job.name);
-    // All pods of a slice on one node pool, and no others.
+    // Each slice's pods get a node pool of their own.
     metadata["annotations"] =
         json!({"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"});
     json!({
@@ -92,7 +105,7 @@ fn jobset(job: &Job, slice: &Slice, cloud: &Cloud, bucket: &str, image: &str) ->
     })
 }
 
-fn pod(job: &Job, slice: &Slice, cloud: &Cloud, bucket: &str, image: &str) -> Value {
+fn pod(job: &CloudJob, slice: &TpuSlice, cloud: &CloudNames, bucket: &str, image: &str) -> Value {
     let mut selector = json!({
         "cloud.google.com/gke-tpu-accelerator": cloud.node(slice.chips).label,
         "cloud.google.com/gke-tpu-topology": topology(slice),
@@ -123,7 +136,7 @@ fn pod(job: &Job, slice: &Slice, cloud: &Cloud, bucket: &str, image: &str) -> Va
     let mut spec = json!({
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": if job.spot { GRACE.0 } else { GRACE.1 },
-        // It may read and write the bucket: run.sh says how.
+        // Service account with access to the bucket; run.sh prints the setup.
         "serviceAccountName": "systole",
         "containers": [container],
         "volumes": volumes,
@@ -138,8 +151,9 @@ fn pod(job: &Job, slice: &Slice, cloud: &Cloud, bucket: &str, image: &str) -> Va
     json!({"metadata": {"annotations": {"gke-gcsfuse/volumes": "true"}}, "spec": spec})
 }
 
-/// What the program and libtpu are told. GKE itself says which host of its slice a pod is, and the launch counts them slice by slice.
-fn variables(job: &Job, slice: &Slice, cloud: &Cloud) -> Value {
+/// Environment variables for the program and libtpu. GKE sets the pod's index in its slice; `systole launch` numbers
+/// the pods slice by slice.
+fn variables(job: &CloudJob, slice: &TpuSlice, cloud: &CloudNames) -> Value {
     let grace = if job.spot { SAVING.0 } else { SAVING.1 };
     let noted = |what: &str| {
         let field = format!("metadata.annotations['jobset.sigs.k8s.io/{what}']");
@@ -168,8 +182,8 @@ fn variables(job: &Job, slice: &Slice, cloud: &Cloud) -> Value {
     all.into()
 }
 
-/// Its machines come when pods ask for them, all of a slice at once, and go when no pod does.
-fn pool(job: &Job, slice: &Slice, cloud: &Cloud) -> Value {
+/// Autoscaled node pool: all machines of a slice are created when pods request them, and deleted when no pod does.
+fn pool(job: &CloudJob, slice: &TpuSlice, cloud: &CloudNames) -> Value {
     let machines = cloud.machines(slice.chips);
     let mut config = json!({
         "machineType": cloud.machine_type(slice.chips),
@@ -193,7 +207,7 @@ fn pool(job: &Job, slice: &Slice, cloud: &Cloud) -> Value {
     pool
 }
 
-fn settings(job: &Job, slice: &Slice, bucket: &str) -> [(&'static str, String); 4] {
+fn settings(job: &CloudJob, slice: &TpuSlice, bucket: &str) -> [(&'static str, String); 4] {
     [
         ("NAME", word(&job.name)),
         ("SLICES", slice.slices.to_string()),
@@ -202,18 +216,18 @@ fn settings(job: &Job, slice: &Slice, bucket: &str) -> [(&'static str, String); 
     ]
 }
 
-fn run(job: &Job, slice: &Slice, bucket: &str) -> String {
+fn run(job: &CloudJob, slice: &TpuSlice, bucket: &str) -> String {
     let needs = format!(
-        "#\n# Needs gcloud, kubectl, a cluster of GKE in the region {} with the add-on GcsFuseCsiDriver and workload identity, JobSet in it,\n\
-         # a quota for these chips, and the image (Dockerfile): docs/guide/cloud.md has the commands.\n#\n#   CLUSTER=NAME ./run.sh\n",
+        "#\n# Requirements: gcloud, kubectl, a GKE cluster in the region {} with the add-on GcsFuseCsiDriver and workload identity, JobSet in the\n\
+         # cluster, a quota for these chips, and the image (Dockerfile). See docs/guide/cloud.md for the commands.\n#\n#   CLUSTER=NAME ./run.sh\n",
         job.region.region
     );
     let what =
-        "Makes the node pools, starts the job, shows what it says, and deletes both when it has ended.";
+        "Creates the node pools, starts the job, shows its output, and deletes both when it has ended.";
     script(&(job.heading(what, &job.cost()) + &needs), &settings(job, slice, bucket), include_str!("gke.sh"))
 }
 
-fn delete(job: &Job, slice: &Slice) -> String {
-    let what = "Deletes the job and its node pools. They cost money until then.";
+fn delete(job: &CloudJob, slice: &TpuSlice) -> String {
+    let what = "Deletes the job and its node pools, which cost money until then.";
     script(&job.heading(what, &job.cost()), &settings(job, slice, "")[..2], include_str!("gke_delete.sh"))
 }

@@ -1,4 +1,4 @@
-CLUSTER=${CLUSTER:?the name of the cluster: CLUSTER=NAME ./delete.sh}
+CLUSTER=${CLUSTER:?set the name of the cluster: CLUSTER=NAME ./delete.sh}
 LOCATION=${LOCATION:-$(gcloud container clusters list --filter="name=$CLUSTER" --format='value(location)' | head -n 1)}
 kubectl delete -f jobset.yaml --ignore-not-found
 for ((i = 0; i < SLICES; i++)); do

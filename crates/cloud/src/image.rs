@@ -1,20 +1,21 @@
-//! The container image that GKE and Vertex AI start: its Dockerfile. Nobody has built it here: there is no engine for containers.
+//! Dockerfile of the container image for GKE and Vertex AI. The image has not been built in development, where no
+//! container engine was available.
 
-use super::generated_file::File;
+use super::generated_file::GeneratedFile;
 
 const DOCKERFILE: &str =
-    "# The program and libtpu. Put the program `systole`, for Linux on x86-64, beside this file, then:
+    "# Container image with the program and libtpu. Put the program `systole` for Linux on x86-64 next to this file, then run:
 #
 #   docker build -t IMAGE . && docker push IMAGE
 #
-# It has not been built where this was written: there was no engine for containers.
+# This Dockerfile has not been tested: no container engine was available in development.
 FROM python:3.12-slim
 COPY systole /usr/local/bin/systole
 ENV SYSTOLE_CACHE=/opt/systole
-# Fetches Google's libtpu and checks its hash.
+# Downloads Google's libtpu and checks its hash.
 RUN systole setup tpu && systole --version
 ";
 
-pub(super) fn dockerfile() -> File {
-    File::new("Dockerfile", "the image", DOCKERFILE.into())
+pub(super) fn dockerfile() -> GeneratedFile {
+    GeneratedFile::new("Dockerfile", "the container image", DOCKERFILE.into())
 }

@@ -1,38 +1,40 @@
-//! What is to be run: the model, on which chips, where, and what it costs.
+//! A cloud training job: model, chips, region, command line and cost.
 
-use super::chips::Chips;
-use super::generated_file::File;
-use super::region::Region;
+use super::chips::RequestedChips;
+use super::generated_file::GeneratedFile;
+use super::region::CloudRegion;
 use super::train_args;
-use crate::Options;
+use crate::CloudOptions;
 use systole_ir::{Error, ErrorKind, Result};
-use systole_plan::{Bill, Cloud, Slice, Tables, bill, dollars};
+use systole_plan::{Bill, ChipTables, CloudNames, TpuSlice, bill, dollars};
 
-/// A training on chips somewhere.
-pub struct Job {
+/// A training job on cloud or cluster hardware.
+pub struct CloudJob {
     pub(crate) name: String,
-    pub(crate) chips: Chips,
-    pub(crate) region: Region,
+    pub(crate) chips: RequestedChips,
+    pub(crate) region: CloudRegion,
     pub(crate) spot: bool,
     pub(crate) bucket: Option<String>,
     pub(crate) image: Option<String>,
     pub(crate) max_hours: u32,
     bill: Option<Bill>,
-    /// A preset, or the name of the TOML file beside the others.
+    /// A preset, or the name of the TOML file next to the generated files.
     model: String,
     toml: Option<String>,
     args: Vec<String>,
 }
 
-impl Job {
+impl CloudJob {
+    /// Creates a job.
+    ///
     /// # Errors
-    /// If an option makes no sense, or the model's batch does not divide over the devices.
-    pub fn new(options: &Options, model: Model, tables: &Tables) -> Result<Job> {
-        let chips = Chips::of(options, tables)?;
-        let region = Region::of(options, &chips, tables)?;
+    /// If an option is invalid, or the batch size does not divide over the devices.
+    pub fn new(options: &CloudOptions, model: JobModel, tables: &ChipTables) -> Result<CloudJob> {
+        let chips = RequestedChips::of(options, tables)?;
+        let region = CloudRegion::of(options, &chips, tables)?;
         train_args::check_batch(&options.args, model.batch, &chips)?;
         let place = Some(region.region.as_str()).filter(|region| !region.is_empty());
-        Ok(Job {
+        Ok(CloudJob {
             name: train_args::name(options.name.as_deref(), &model.name)?,
             spot: options.spot,
             bucket: options.bucket.as_deref().map(train_args::bucket).transpose()?,
@@ -47,7 +49,7 @@ impl Job {
         })
     }
 
-    /// The chips as `plan` names them, in full: `2*v5litepod-16`, `8*h100`.
+    /// Full name of the chips as in `systole plan`: `2*v5litepod-16`, `8*h100`.
     pub fn title(&self) -> String {
         self.chips.title()
     }
@@ -57,67 +59,67 @@ impl Job {
         self.chips.machines()
     }
 
-    /// `4 machines of 4 chips`, if there are several.
+    /// Formats as `4 machines of 4 chips` if there are several machines.
     pub fn parts(&self) -> Option<String> {
         self.chips.parts()
     }
 
-    /// Region and zone; empty where the place has none.
+    /// Region and zone; empty if the platform has none.
     pub fn region(&self) -> (&str, &str) {
         (&self.region.region, &self.region.zone)
     }
 
-    /// The slice, for places that have no other chips.
+    /// Returns the TPU slice, for platforms that support only TPUs.
     ///
     /// # Errors
-    /// When GPUs are asked for.
-    pub(crate) fn tpu(&self, place: &str) -> Result<(&Slice, &Cloud)> {
+    /// If other chips are requested.
+    pub(crate) fn tpu(&self, place: &str) -> Result<(&TpuSlice, &CloudNames)> {
         match &self.chips {
-            Chips::Tpu(slice, cloud) => Ok((slice, cloud)),
-            Chips::Gpu { .. } | Chips::Cpu { .. } => {
-                let what = format!("{place} is for TPU slices here, not for {}", self.chips.title());
+            RequestedChips::Tpu(slice, cloud) => Ok((slice, cloud)),
+            RequestedChips::Gpu { .. } | RequestedChips::Cpu { .. } => {
+                let what = format!("{place} supports only TPU slices, not {}", self.chips.title());
                 let e = Error::new(ErrorKind::Config, what).at("--slice");
-                Err(e.hint("name a slice such as v5e-8; GPUs go with slurm, ray, colab and kaggle"))
+                Err(e.hint("name a slice such as v5e-8; for GPUs use slurm, ray, colab or kaggle"))
             }
         }
     }
 
-    /// The bucket, where the run must be kept in one.
+    /// Returns the bucket, for runs that must be stored in one.
     ///
     /// # Errors
-    /// When none is named.
+    /// If no bucket is named.
     pub(crate) fn needs_bucket(&self, why: &str) -> Result<&str> {
         let missing = || {
             let e = Error::new(ErrorKind::Config, "the run needs a bucket").because(why).at("--bucket");
-            e.hint("make one with `gcloud storage buckets create gs://NAME`, then --bucket gs://NAME")
+            e.hint("create one with `gcloud storage buckets create gs://NAME`, then pass --bucket gs://NAME")
         };
         self.bucket.as_deref().ok_or_else(missing)
     }
 
-    /// The image, where the program comes in one.
+    /// Returns the container image, for platforms that need one.
     ///
     /// # Errors
-    /// When none is named.
+    /// If no image is named.
     pub(crate) fn needs_image(&self) -> Result<&str> {
         let missing = || {
             let e = Error::new(ErrorKind::Config, "the job needs a container image with the program");
-            e.at("--image").hint("docs/guide/cloud.md has the Dockerfile; name the address that you push it to: --image ADDRESS")
+            e.at("--image").hint("build and push an image as in docs/guide/cloud.md, then pass its address with --image ADDRESS")
         };
         self.image.as_deref().ok_or_else(missing)
     }
 
-    /// Dollars an hour of what was asked for, where a price is known.
+    /// Price in dollars per hour, if it is known.
     pub fn dollars_per_hour(&self) -> Option<f64> {
         let bill = self.bill.as_ref()?;
         if self.spot { bill.spot_per_hour } else { Some(bill.per_hour) }
     }
 
-    /// What it costs, in a sentence.
+    /// Describes the cost in one sentence.
     pub fn cost(&self) -> String {
         let kind = if self.spot { "at spot prices" } else { "on demand" };
         match (self.dollars_per_hour(), &self.bill) {
             (Some(hour), Some(bill)) => format!(
-                "{} an hour {kind} in {} (price of {}), at most {} in {} h",
+                "{} per hour {kind} in {} (price of {}), at most {} in {} h",
                 dollars(hour),
                 bill.price.region,
                 bill.price.date,
@@ -125,39 +127,39 @@ impl Job {
                 self.max_hours
             ),
             _ => format!(
-                "no price of {} is known {kind}; `systole chips` lists those that are",
+                "no price for {} is known {kind}; list the known prices with `systole chips`",
                 self.chips.kind()
             ),
         }
     }
 
-    /// What is trained, as a word of the command: a preset, or the TOML file's name.
+    /// Model argument of the command: a preset or the TOML file's name.
     pub(crate) fn model(&self) -> &str {
         &self.model
     }
 
-    /// The arguments of the program on each machine.
+    /// Arguments of the program on each machine.
     pub(crate) fn command(&self, model: &str, out: &str) -> Vec<String> {
         let device = match &self.chips {
-            Chips::Tpu(..) => Some("tpu"),
-            Chips::Gpu { .. } => Some("cuda"),
-            Chips::Cpu { machines: 1, .. } => Some("cpu"),
-            // The launch gives each process Systole's own plugin.
-            Chips::Cpu { .. } => None,
+            RequestedChips::Tpu(..) => Some("tpu"),
+            RequestedChips::Gpu { .. } => Some("cuda"),
+            RequestedChips::Cpu { machines: 1, .. } => Some("cpu"),
+            // `systole launch` selects Systole's own plugin for each process.
+            RequestedChips::Cpu { .. } => None,
         };
         let device = device.into_iter().flat_map(|device| ["--device", device]);
         let words = ["train", model].into_iter().chain(device).chain(["--out", out]);
         words.map(String::from).chain(self.arguments()).collect()
     }
 
-    /// Those that neither the place nor the model gives.
+    /// User arguments, and the default strategy for several devices.
     pub(crate) fn arguments(&self) -> Vec<String> {
         let is_split = self.chips.devices() > 1 && !train_args::names(&self.args, &["--strategy", "--mesh"]);
         let strategy = is_split.then(|| "--strategy=data_parallel".into());
         strategy.into_iter().chain(self.args.iter().cloned()).collect()
     }
 
-    /// What scripts and manifests begin with, as comments. `cost`: what is to be said of it.
+    /// Comment header of scripts and manifests. `cost`: the statement about the cost.
     pub(crate) fn heading(&self, what: &str, cost: &str) -> String {
         let toml = self.toml.as_ref().map_or_else(String::new, |_| format!(", with {}", self.model));
         let parts = self.chips.parts().map_or_else(String::new, |parts| format!(" ({parts})"));
@@ -166,28 +168,30 @@ impl Job {
             zone => format!(" in {zone}"),
         };
         format!(
-            "# {what}\n#\n# {}{parts}{zone}: {cost}.\n# Written by `systole cloud`{toml}. docs/guide/cloud.md says what of it was run, and what only checked.\n",
+            "# {what}\n#\n# {}{parts}{zone}: {cost}.\n# Written by `systole cloud`{toml}. See docs/guide/cloud.md for what was tested.\n",
             self.chips.title()
         )
     }
 
-    /// The TOML file that is trained, as a file beside the others.
-    pub fn model_file(&self) -> Option<File> {
-        self.toml.as_ref().map(|text| File::new(&self.model, "what is trained", text.clone()))
+    /// Returns the TOML file to train, as a generated file.
+    pub fn model_file(&self) -> Option<GeneratedFile> {
+        self.toml
+            .as_ref()
+            .map(|text| GeneratedFile::new(&self.model, "the training configuration", text.clone()))
     }
 
-    /// The text of the TOML file.
+    /// Content of the TOML file.
     pub(crate) fn toml(&self) -> Option<&str> {
         self.toml.as_deref()
     }
 }
 
-/// What is trained.
-pub struct Model {
-    /// A preset, or the name of the TOML file next to the others.
+/// Model to train.
+pub struct JobModel {
+    /// A preset, or the name of the TOML file.
     pub name: String,
-    /// The text of that file.
+    /// Content of the TOML file.
     pub toml: Option<String>,
-    /// Samples in a step, where the configuration sets it.
+    /// Batch size, if the configuration sets it.
     pub batch: Option<usize>,
 }

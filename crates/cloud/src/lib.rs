@@ -1,5 +1,6 @@
-//! Writes the files that a cloud, a cluster or a notebook service needs to run a training: scripts, manifests, notebooks. Starts
-//! nothing and contacts nobody.
+//! Generates the files for a training run on a cloud, cluster or notebook service: scripts, manifests, notebooks.
+//!
+//! Starts nothing and contacts no server.
 
 mod chips;
 mod generated_file;
@@ -18,23 +19,23 @@ mod train_args;
 mod vertex;
 mod yaml;
 
-pub use generated_file::File;
-pub use job::{Job, Model};
-pub use platform::Place;
+pub use generated_file::GeneratedFile;
+pub use job::{CloudJob, JobModel};
+pub use platform::CloudPlatform;
 pub use train_args::{check_given, file_name};
 
 use std::path::Path;
-use systole_data::file_system::{Disk, write_atomically};
+use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_ir::{Error, ErrorKind, Result};
 
-/// What is to run, and on what.
+/// Options of a cloud training job.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct CloudOptions {
     /// A TPU slice (`v5e-8`), GPUs of one machine (`8*h100`) or cores of each machine (`16*cpu`).
     pub slice: String,
     /// Whether machines may be preempted.
     pub spot: bool,
-    /// The provider's region; by default the first that has the chips and a price for them.
+    /// Cloud region; by default the first with the chips and a known price.
     pub region: Option<String>,
     /// The zone within the region.
     pub zone: Option<String>,
@@ -42,38 +43,40 @@ pub struct Options {
     pub num_slices: Option<u16>,
     /// Number of machines of a SLURM job.
     pub nodes: Option<u16>,
-    /// `gs://NAME` of the bucket that the run is kept in.
+    /// Bucket of the run, `gs://NAME`.
     pub bucket: Option<String>,
     /// Address of a container image with the program.
     pub image: Option<String>,
-    /// Hours after which training is stopped and what costs money is deleted.
+    /// Hours until training is stopped and paid resources are deleted.
     pub max_hours: u32,
-    /// Name of the job; by default made from the model's.
+    /// Name of the job; by default derived from the model's.
     pub name: Option<String>,
-    /// More arguments of `systole train`.
+    /// Additional arguments of `systole train`.
     pub args: Vec<String>,
 }
 
-/// Writes the files of a job into an empty or new directory: files of another place next to these would be started by mistake.
+/// Writes the files of a job into an empty or new folder. Files of another platform next to them could be started by
+/// mistake.
 ///
 /// # Errors
-/// If the directory is not empty, or a file cannot be written.
-pub fn write(folder: &Path, files: &[File]) -> Result<()> {
+/// If the folder is not empty, or a file cannot be written.
+pub fn write(folder: &Path, files: &[GeneratedFile]) -> Result<()> {
     let failed = |e: std::io::Error| {
-        Error::io("cannot make the folder", folder, e).at("--out").hint("choose another folder with --out")
+        Error::io("cannot create the folder", folder, e).at("--out").hint("choose another folder with --out")
     };
     if folder.exists() {
         let mut entries = std::fs::read_dir(folder).map_err(failed)?;
         if let Some(entry) = entries.next().transpose().map_err(failed)? {
-            let what = format!("{} is not empty: it has {}", folder.display(), entry.file_name().display());
+            let what =
+                format!("{} is not empty: it contains {}", folder.display(), entry.file_name().display());
             let e = Error::new(ErrorKind::Io, what).at("--out");
-            return Err(e.hint("choose another folder with --out, or delete what is in this one"));
+            return Err(e.hint("choose another folder with --out, or delete the files in this one"));
         }
     }
     std::fs::create_dir_all(folder).map_err(failed)?;
     files.iter().try_for_each(|file| {
         let path = folder.join(&file.name);
-        write_atomically(&Disk, &path, &[file.text.as_bytes()])?;
+        write_atomically(&OsFileSystem, &path, &[file.text.as_bytes()])?;
         if file.is_script() { make_executable(&path) } else { Ok(()) }
     })
 }
@@ -82,8 +85,9 @@ fn make_executable(path: &Path) -> Result<()> {
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))
-            .map_err(|e| Error::io("cannot make it executable:", path, e).hint("chmod +x it"))?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).map_err(|e| {
+            Error::io("cannot make executable:", path, e).hint("make it executable with chmod +x")
+        })?;
     }
     #[cfg(not(unix))]
     let _ = path;

@@ -1,63 +1,63 @@
-//! The places: what each is, which options it has no use for, and what makes its files. A new place is a file and a row here.
+//! Table of platforms (TPU VM, GKE, Vertex AI, Ray, SLURM, Kaggle, Colab): description, generator and unsupported
+//! options.
+//!
+//! A new platform is a file and a row here.
 
-use super::generated_file::File;
-use super::job::Job;
+use super::generated_file::GeneratedFile;
+use super::job::CloudJob;
 use super::{gke, notebook, ray, slurm, tpu_vm, vertex};
-use crate::Options;
+use crate::CloudOptions;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::did_you_mean::suggestion;
 
-/// A place with TPUs or GPUs.
-pub struct Place {
+/// A platform with TPUs or GPUs.
+pub struct CloudPlatform {
     /// Name on the command line.
     pub name: &'static str,
-    /// What it is, in a few words.
+    /// Short description.
     pub about: &'static str,
-    /// Its files for a job.
-    pub make: fn(&Job) -> Result<Vec<File>>,
-    /// What to do next; `{}` stands for the folder.
+    /// Generates its files for a job.
+    pub make: fn(&CloudJob) -> Result<Vec<GeneratedFile>>,
+    /// Command to run next; `{}` is replaced by the folder.
     pub next: &'static str,
-    /// What is to be said of the cost, where the tables' prices are not what is paid.
+    /// Statement about the cost, if the price tables do not apply.
     pub cost: Option<&'static str>,
-    /// Options that it has no use for: why, and what to do.
+    /// Unsupported options, each with the reason and what to do: `reason: hint`.
     without: &'static [(&'static str, &'static str)],
 }
 
-/// A place whose chips say how many machines there are.
+/// Rule for platforms whose chips determine the number of machines.
 const NO_NODES: (&str, &str) =
-    ("--nodes", "it is for SLURM; the slice says how many machines there are: leave --nodes out");
+    ("--nodes", "it is for SLURM, and the slice determines the number of machines: remove --nodes");
 
 const NOTEBOOK: &[(&str, &str)] = &[
     NO_NODES,
-    ("--spot", "a notebook's machine has no spot price: leave --spot out"),
-    ("--region", "a notebook has no region: leave --region out"),
-    ("--zone", "a notebook has no zone: leave --zone out"),
-    ("--bucket", "the run is kept in your Drive or in the notebook's output: leave --bucket out"),
-    ("--image", "the program comes as a wheel: leave --image out"),
+    ("--spot", "a notebook's machine has no spot price: remove --spot"),
+    ("--region", "a notebook has no region: remove --region"),
+    ("--zone", "a notebook has no zone: remove --zone"),
+    ("--bucket", "the run is stored in your Drive or in the notebook's output: remove --bucket"),
+    ("--image", "the program is installed from a wheel: remove --image"),
 ];
 const SLURM: &[(&str, &str)] = &[
-    (
-        "--spot",
-        "a cluster of SLURM has no spot price, and what is taken back is queued again: leave --spot out",
-    ),
-    ("--region", "a cluster has no region: leave --region out"),
-    ("--zone", "a cluster has no zone: leave --zone out"),
-    ("--bucket", "the run is kept in the folder that sbatch is called in: leave --bucket out"),
-    ("--image", "the program is one of the cluster's: leave --image out"),
+    ("--spot", "SLURM clusters have no spot price, and a preempted job is requeued: remove --spot"),
+    ("--region", "a cluster has no region: remove --region"),
+    ("--zone", "a cluster has no zone: remove --zone"),
+    ("--bucket", "the run is stored in the folder that sbatch is called in: remove --bucket"),
+    ("--image", "the program is installed on the cluster: remove --image"),
 ];
 const NO_IMAGE: &[(&str, &str)] =
-    &[NO_NODES, ("--image", "the program itself is copied, no image: leave --image out")];
+    &[NO_NODES, ("--image", "the program itself is copied, not an image: remove --image")];
 
-static PLACES: [Place; 7] = [
-    Place {
+static PLACES: [CloudPlatform; 7] = [
+    CloudPlatform {
         name: "tpu-vm",
-        about: "Cloud TPU by gcloud",
+        about: "a Cloud TPU with gcloud",
         make: tpu_vm::files,
         next: "cd {} && ./run.sh",
         cost: None,
         without: NO_IMAGE,
     },
-    Place {
+    CloudPlatform {
         name: "gke",
         about: "Kubernetes with JobSet",
         make: gke::files,
@@ -65,66 +65,65 @@ static PLACES: [Place; 7] = [
         cost: None,
         without: &[NO_NODES],
     },
-    Place {
+    CloudPlatform {
         name: "vertex",
-        about: "a custom job of Vertex AI",
+        about: "a Vertex AI custom job",
         make: vertex::files,
         next: "cd {} && ./run.sh",
         cost: None,
         without: &[NO_NODES],
     },
-    Place {
+    CloudPlatform {
         name: "ray",
-        about: "a job of Ray",
+        about: "a Ray job",
         make: ray::files,
         next: "cd {} && ray job submit --working-dir . -- python job.py",
         cost: None,
         without: NO_IMAGE,
     },
-    Place {
+    CloudPlatform {
         name: "slurm",
-        about: "a batch script of SLURM",
+        about: "a SLURM batch script",
         make: slurm::files,
         next: "cd {} && sbatch job.sh",
-        cost: Some("the cluster says what it costs"),
+        cost: Some("the cost depends on the cluster"),
         without: SLURM,
     },
-    Place {
+    CloudPlatform {
         name: "kaggle",
-        about: "a notebook of Kaggle",
+        about: "a Kaggle notebook",
         make: notebook::kaggle,
         next: "cd {} && kaggle kernels push",
-        cost: Some("free of charge, so many hours a week as Kaggle says"),
+        cost: Some("free within Kaggle's weekly quota"),
         without: NOTEBOOK,
     },
-    Place {
+    CloudPlatform {
         name: "colab",
-        about: "a notebook of Colab",
+        about: "a Colab notebook",
         make: notebook::colab,
         next: "upload {}/colab.ipynb to Colab: File → Upload notebook",
-        cost: Some("free of charge or by Colab's compute units, as it says"),
+        cost: Some("free, or billed in Colab compute units"),
         without: NOTEBOOK,
     },
 ];
 
-impl Place {
-    /// By its name.
+impl CloudPlatform {
+    /// Returns the platform with this name.
     ///
     /// # Errors
-    /// When there is none of this name.
-    pub fn of(name: &str) -> Result<&'static Place> {
+    /// If the name is unknown.
+    pub fn of(name: &str) -> Result<&'static CloudPlatform> {
         PLACES.iter().find(|place| place.name == name).ok_or_else(|| {
             let names: Vec<&str> = PLACES.iter().map(|place| place.name).collect();
-            Error::new(ErrorKind::Config, format!("there is no place `{name}`"))
-                .hint(suggestion(name, &names))
+            Error::new(ErrorKind::Config, format!("unknown platform `{name}`")).hint(suggestion(name, &names))
         })
     }
 
-    /// Refuses options that it has no use for.
+    /// Rejects options that the platform does not support.
     ///
     /// # Errors
-    /// When there is one.
-    pub fn check(&self, args: &Options) -> Result<()> {
+    /// If such an option is given.
+    pub fn check(&self, args: &CloudOptions) -> Result<()> {
         let given = |option: &str| match option {
             "--spot" => args.spot,
             "--region" => args.region.is_some(),
@@ -137,7 +136,8 @@ impl Place {
             None => Ok(()),
             Some((option, why)) => {
                 let (why, hint) = why.rsplit_once(": ").unwrap_or(("", why));
-                let e = Error::new(ErrorKind::Config, format!("{} has no {option}", self.name)).at(*option);
+                let e = Error::new(ErrorKind::Config, format!("{} does not support {option}", self.name))
+                    .at(*option);
                 Err(e.because(why).hint(hint))
             }
         }

@@ -1,45 +1,42 @@
-//! A job of Ray: a script that starts the program once on each machine.
+//! Ray job: a Python script that runs the program once on each machine.
 
-use super::chips::Chips;
-use super::generated_file::File;
-use super::job::Job;
+use super::chips::RequestedChips;
+use super::generated_file::GeneratedFile;
+use super::job::CloudJob;
 use serde_json::Value;
 use systole_ir::{Error, ErrorKind, Result};
 
-pub(super) fn files(job: &Job) -> Result<Vec<File>> {
+pub(super) fn files(job: &CloudJob) -> Result<Vec<GeneratedFile>> {
     let is_shared = job.spot || job.chips.machines() > 1;
     let bucket = match is_shared {
-        true => Some(job.needs_bucket("the run must be seen by every machine that goes on with it")?),
+        true => Some(job.needs_bucket("every machine that may continue the run must see its files")?),
         false => job.bucket.as_deref(),
     };
     let (slice, slices, machines, resources) = match &job.chips {
-        Chips::Tpu(slice, _) if slice.generation == "tpu7x" || slice.name.contains(':') => {
-            let what = format!("Ray's name of {} is not known here", slice.name);
+        RequestedChips::Tpu(slice, _) if slice.generation == "tpu7x" || slice.name.contains(':') => {
+            let what = format!("the Ray name of {} is unknown", slice.name);
             return Err(Error::new(ErrorKind::Config, what)
                 .at("--slice")
-                .hint("take a slice of v2 to v6e, or systole cloud gke"));
+                .hint("use a slice of v2 to v6e, or systole cloud gke"));
         }
-        Chips::Tpu(slice, cloud) => {
+        RequestedChips::Tpu(slice, cloud) => {
             let (machines, chips) = (cloud.machines(slice.chips), cloud.chips_of_a_machine(slice.chips));
             (format!("\"{}\"", slice.name), slice.slices, machines, format!("{{\"TPU\": {chips}}}"))
         }
-        Chips::Gpu { count, .. } => ("None".into(), 1, 1, format!("{{\"GPU\": {count}}}")),
-        Chips::Cpu { .. } => {
-            let what = format!("ray is for TPUs and GPUs here, not for {}", job.chips.title());
+        RequestedChips::Gpu { count, .. } => ("None".into(), 1, 1, format!("{{\"GPU\": {count}}}")),
+        RequestedChips::Cpu { .. } => {
+            let what = format!("ray supports only TPUs and GPUs, not {}", job.chips.title());
             let e = Error::new(ErrorKind::Config, what).at("--slice");
-            return Err(e.hint("processors go with slurm: systole cloud slurm"));
+            return Err(e.hint("use systole cloud slurm for CPUs"));
         }
     };
     let words: Vec<String> = command(job).into_iter().map(|word| Value::from(word).to_string()).collect();
     let words = format!("[{}]", words.join(", "));
     let text = format!(
-        "{}#\n#   ray job submit --working-dir . -- python job.py\n#\n# Ray's cluster must have the chips, and each of its machines the program `systole` in its PATH{}.\n\
-         # docs/guide/cloud.md has the commands.\n\n{}",
-        job.heading(
-            "A job of Ray: the program once on each machine, all of which are waited for.",
-            &job.cost()
-        ),
-        if bucket.is_some() { ", and the bucket as a folder" } else { "" },
+        "{}#\n#   ray job submit --working-dir . -- python job.py\n#\n# Ray's cluster must have the chips, and each machine the program `systole` in its PATH{}.\n\
+         # See docs/guide/cloud.md for the commands.\n\n{}",
+        job.heading("Ray job: runs the program once on each machine and waits for all.", &job.cost()),
+        if bucket.is_some() { ", and the bucket mounted as a folder" } else { "" },
         include_str!("ray_job.py")
             .replace("@NAME@", &job.name)
             .replace("@BUCKET@", bucket.unwrap_or_default())
@@ -51,10 +48,10 @@ pub(super) fn files(job: &Job) -> Result<Vec<File>> {
             .replace("@SECONDS@", &(u64::from(job.max_hours) * 3600).to_string())
             .replace("@SPOT@", if job.spot { "True" } else { "False" }),
     );
-    Ok(vec![File::new("job.py", "the job: ray job submit --working-dir . -- python job.py", text)])
+    Ok(vec![GeneratedFile::new("job.py", "the job: ray job submit --working-dir . -- python job.py", text)])
 }
 
-/// `RUN` stands for the folder, which is found there.
-fn command(job: &Job) -> Vec<String> {
+/// Returns the command line; `RUN` is a placeholder for the run folder.
+fn command(job: &CloudJob) -> Vec<String> {
     ["systole".to_string()].into_iter().chain(job.command(job.model(), "RUN")).collect()
 }

@@ -1,40 +1,40 @@
-//! Regions and zones: where the chips are, as far as is known.
+//! Selects the cloud region and zone that offer the requested chips.
 
-use super::chips::Chips;
-use crate::Options;
+use super::chips::RequestedChips;
+use crate::CloudOptions;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::did_you_mean::suggestion;
-use systole_plan::{Tables, regions};
+use systole_plan::{ChipTables, regions};
 
-/// Where a run is: both are empty where nobody asks.
+/// Region and zone of a run; empty if the platform has none.
 #[derive(Default)]
-pub(super) struct Region {
+pub(super) struct CloudRegion {
     pub region: String,
     pub zone: String,
 }
 
-impl Region {
-    /// That of `--region` and `--zone`, or the first that has the chips and a price for them.
+impl CloudRegion {
+    /// Uses `--region` and `--zone`, or the first region with the chips and a known price.
     ///
     /// # Errors
-    /// When the region does not have the chips, as far as is known, or the zone is not in it.
-    pub fn of(args: &Options, chips: &Chips, tables: &Tables) -> Result<Region> {
+    /// If the region is not known to have the chips, or the zone is not in the region.
+    pub fn of(args: &CloudOptions, chips: &RequestedChips, tables: &ChipTables) -> Result<CloudRegion> {
         let priced = regions(tables, chips.kind());
         match chips {
-            Chips::Tpu(slice, cloud) => of_tpu(args, chips, cloud.zones_of(slice.chips), &priced),
-            Chips::Gpu { .. } | Chips::Cpu { .. } => of_gpu(args, chips, &priced),
+            RequestedChips::Tpu(slice, cloud) => of_tpu(args, chips, cloud.zones_of(slice.chips), &priced),
+            RequestedChips::Gpu { .. } | RequestedChips::Cpu { .. } => of_gpu(args, chips, &priced),
         }
     }
 }
 
-/// Clouds with GPUs are many: a region is one that a price is known for.
-fn of_gpu(args: &Options, chips: &Chips, priced: &[&str]) -> Result<Region> {
+/// GPUs are offered by many clouds: accepts regions with a known price.
+fn of_gpu(args: &CloudOptions, chips: &RequestedChips, priced: &[&str]) -> Result<CloudRegion> {
     let region = match &args.region {
         Some(region) if !priced.contains(&region.as_str()) => {
             let e =
-                Error::new(ErrorKind::Config, format!("no price of {} is known in {region}", chips.kind()));
+                Error::new(ErrorKind::Config, format!("no price for {} is known in {region}", chips.kind()));
             let hint = match priced {
-                [] => "leave --region out, or add the price with --tables".into(),
+                [] => "remove --region, or add the price with --tables".into(),
                 some => format!("{}; or add the price with --tables", suggestion(region, some)),
             };
             return Err(e.at("--region").hint(hint));
@@ -42,26 +42,31 @@ fn of_gpu(args: &Options, chips: &Chips, priced: &[&str]) -> Result<Region> {
         Some(region) => region.clone(),
         None => priced.first().map_or_else(String::new, ToString::to_string),
     };
-    Ok(Region { region, zone: String::new() })
+    Ok(CloudRegion { region, zone: String::new() })
 }
 
-fn of_tpu(args: &Options, chips: &Chips, zones: &[String], priced: &[&str]) -> Result<Region> {
+fn of_tpu(
+    args: &CloudOptions,
+    chips: &RequestedChips,
+    zones: &[String],
+    priced: &[&str],
+) -> Result<CloudRegion> {
     if let Some(zone) = &args.zone {
         let region = region_of(zone);
         if region.is_empty() || args.region.as_deref().is_some_and(|asked| asked != region) {
             let what = match &args.region {
-                Some(asked) => format!("`{zone}` is no zone of {asked}"),
-                None => format!("`{zone}` is no zone"),
+                Some(asked) => format!("`{zone}` is not a zone of {asked}"),
+                None => format!("`{zone}` is not a zone"),
             };
             let e = Error::new(ErrorKind::Config, what).at("--zone");
             return Err(e.hint(format!(
-                "zones are written as {}; {} is in: {}",
+                "write zones as {}; {} is in: {}",
                 zones.first().map_or("us-central1-a", String::as_str),
                 chips.title(),
                 zones.join(", ")
             )));
         }
-        return Ok(Region { region: region.into(), zone: zone.clone() });
+        return Ok(CloudRegion { region: region.into(), zone: zone.clone() });
     }
     let mut has: Vec<&str> = zones.iter().map(|zone| region_of(zone)).collect();
     has.dedup();
@@ -69,7 +74,7 @@ fn of_tpu(args: &Options, chips: &Chips, zones: &[String], priced: &[&str]) -> R
         Some(asked) if !has.contains(&asked) => {
             let e = Error::new(ErrorKind::Config, format!("{} is not known to be in {asked}", chips.title()));
             let hint = format!(
-                "{}; where it is there now, name the zone: --zone {asked}-a",
+                "{}; if it has become available there, name the zone: --zone {asked}-a",
                 suggestion(asked, &has)
             );
             return Err(e.at("--region").hint(hint));
@@ -80,10 +85,10 @@ fn of_tpu(args: &Options, chips: &Chips, zones: &[String], priced: &[&str]) -> R
         }
     };
     let zone = zones.iter().find(|zone| region_of(zone) == region).cloned().unwrap_or_default();
-    Ok(Region { region: region.into(), zone })
+    Ok(CloudRegion { region: region.into(), zone })
 }
 
-/// `us-west4` of `us-west4-a`; nothing of what is no zone.
+/// Returns the region of a zone: `us-west4` of `us-west4-a`; empty for an invalid zone.
 fn region_of(zone: &str) -> &str {
     let is_word =
         |word: &str| !word.is_empty() && word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit());

@@ -1,14 +1,14 @@
-//! Shell scripts: settings, made here, before a body that is the same for all.
+//! Builds shell scripts from a comment header, generated settings and a fixed body.
 
 use systole_data::shell_quoted as quoted;
 
-/// A script: a heading of comments, settings, the body.
+/// Returns a script: comment header, settings, body.
 pub(super) fn script(heading: &str, settings: &[(&str, String)], body: &str) -> String {
     let lines: String = settings.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
     format!("#!/usr/bin/env bash\n{heading}set -euo pipefail\ncd \"$(dirname \"$0\")\"\n\n{lines}\n{body}")
 }
 
-/// A setting's value.
+/// Quotes the value of a setting.
 pub(super) fn word(value: impl AsRef<str>) -> String {
     match value.as_ref() {
         "" => String::new(),
@@ -16,7 +16,7 @@ pub(super) fn word(value: impl AsRef<str>) -> String {
     }
 }
 
-/// A setting of several words.
+/// Formats a bash array.
 pub(super) fn array(words: &[String]) -> String {
     format!("({})", words.iter().map(quoted).collect::<Vec<_>>().join(" "))
 }

@@ -1,24 +1,24 @@
-//! A batch script of SLURM: a launch on each machine, for the GPUs of one or the processors of several.
+//! SLURM batch script: one launcher per machine, for the GPUs of one machine or the CPUs of several.
 
-use super::chips::Chips;
-use super::generated_file::File;
-use super::job::Job;
+use super::chips::RequestedChips;
+use super::generated_file::GeneratedFile;
+use super::job::CloudJob;
 use super::shell::array;
 use systole_ir::{Error, ErrorKind, Result};
 
-/// Processor cores for each GPU.
+/// CPU cores per GPU.
 const CORES: usize = 8;
-/// How often a process that was killed is started again, before the job ends.
+/// Number of restarts of a killed process before the job ends.
 const RESTARTS: u32 = 3;
 
-pub(super) fn files(job: &Job) -> Result<Vec<File>> {
+pub(super) fn files(job: &CloudJob) -> Result<Vec<GeneratedFile>> {
     let (gpus, cores) = match &job.chips {
-        Chips::Gpu { kind, count } => (Some(format!("{kind}:{count}")), CORES * count),
-        Chips::Cpu { cores, .. } => (None, *cores),
-        Chips::Tpu(..) => {
-            let what = format!("SLURM is for GPUs and processors here, not for {}", job.chips.title());
+        RequestedChips::Gpu { kind, count } => (Some(format!("{kind}:{count}")), CORES * count),
+        RequestedChips::Cpu { cores, .. } => (None, *cores),
+        RequestedChips::Tpu(..) => {
+            let what = format!("slurm supports only GPUs and CPUs, not {}", job.chips.title());
             let e = Error::new(ErrorKind::Config, what).at("--slice");
-            return Err(e.hint("name GPUs, as 8*h100, or cores, as 16*cpu; TPUs go with tpu-vm and gke"));
+            return Err(e.hint("name GPUs as 8*h100, or cores as 16*cpu; for TPUs use tpu-vm or gke"));
         }
     };
     let (name, machines) = (&job.name, job.chips.machines());
@@ -39,21 +39,21 @@ pub(super) fn files(job: &Job) -> Result<Vec<File>> {
     ]);
     let options: String = options.iter().map(|option| format!("#SBATCH {option}\n")).collect();
     let heading =
-        job.heading("A training as a batch job of SLURM: sbatch job.sh", "the cluster says what it costs");
+        job.heading("A training run as a SLURM batch job: sbatch job.sh", "the cost depends on the cluster");
     let settings = format!("HOURS={}\nCORES={cores}\nCOMMAND={}\n", job.max_hours, array(&command(job)));
     let text = format!(
         "#!/usr/bin/env bash\n{options}{heading}#\n{}set -euo pipefail\n\n{settings}\n{}",
         needs(job, gpus.as_deref()),
         include_str!("slurm.sh"),
     );
-    Ok(vec![File::new("job.sh", "the job: sbatch job.sh", text)])
+    Ok(vec![GeneratedFile::new("job.sh", "the job: sbatch job.sh", text)])
 }
 
-/// What each task runs: a launch, which is its process of the run.
-fn command(job: &Job) -> Vec<String> {
+/// Command of each SLURM task: a launcher that runs one process.
+fn command(job: &CloudJob) -> Vec<String> {
     let mut words = vec!["launch".into(), "--slurm".into(), format!("--max-restarts={RESTARTS}")];
     if job.chips.machines() > 1 {
-        // The log has the lines of all.
+        // The log contains the lines of all processes.
         words.push("--show=0".into());
     }
     words.push("--".into());
@@ -61,18 +61,18 @@ fn command(job: &Job) -> Vec<String> {
     words
 }
 
-/// What must be there, as comments.
-fn needs(job: &Job, gpus: Option<&str>) -> String {
+/// Requirements, as comments.
+fn needs(job: &CloudJob, gpus: Option<&str>) -> String {
     let gres = gpus.and_then(|gpus| gpus.split(':').next()).map_or_else(String::new, |kind| {
-        format!("# `gpu:{kind}` must be the cluster's own name of these GPUs (sinfo -o %G).\n")
+        format!("# `gpu:{kind}` must be the cluster's name for these GPUs (sinfo -o %G).\n")
     });
     let plugin = match job.chips.machines() {
         1 => "",
-        _ => ", with libsystole_plugin.so beside it, and all of them must see this folder",
+        _ => ", with libsystole_plugin.so next to it, and all machines must see this folder",
     };
     format!(
         "{gres}# `systole` must be in the PATH of the cluster's machines{plugin}.\n\
-         # The run is in {}, beside the file that sbatch was called with; launch-N.log there has what process N said.\n",
+         # The run is in {}, next to this file; launch-N.log there contains the output of process N.\n",
         job.name
     )
 }

@@ -1,12 +1,14 @@
-//! What ends a job in a cluster when its hours are over, also where nobody watches: a pod on one of the cluster's own machines waits and
-//! then deletes the JobSet. Node pools without pods go by themselves.
+//! Time-limit guard for GKE: a pod on one of the cluster's own machines that deletes the JobSet after the maximum
+//! hours.
+//!
+//! It works even if nobody watches the job. Node pools without pods scale down by themselves.
 
 use serde_json::{Value, json};
 
-/// It has a shell, `sleep` and `curl`.
+/// Small image with a shell, `sleep` and `curl`.
 const IMAGE: &str = "curlimages/curl:8.11.1";
 
-/// The guard's account, what it may do, and the guard.
+/// Returns the Kubernetes objects: service account, role, role binding and the guard's job.
 pub(super) fn objects(job: &str, hours: u32) -> Vec<Value> {
     let name = format!("{job}-guard");
     let metadata = json!({"name": name, "namespace": "default"});

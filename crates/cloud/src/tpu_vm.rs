@@ -1,25 +1,25 @@
-//! A Cloud TPU by `gcloud`: the request to the queue, a script that creates, copies, starts, watches and deletes, one that only deletes,
-//! and what runs on the machines.
+//! Cloud TPU with gcloud: queued-resource request, run script, delete script and the script for the machines.
 
-use super::generated_file::File;
-use super::job::Job;
+use super::generated_file::GeneratedFile;
+use super::job::CloudJob;
 use super::shell::{array, script, word};
 use serde_json::{Value, json};
 use systole_ir::{Error, ErrorKind, Result};
-use systole_plan::Slice;
+use systole_plan::TpuSlice;
 
-/// A request that is not filled in a day fails.
+/// Maximum wait for the queued resource; the request fails after a day.
 const WAITS: &str = "86400s";
 
-pub(super) fn files(job: &Job) -> Result<Vec<File>> {
+pub(super) fn files(job: &CloudJob) -> Result<Vec<GeneratedFile>> {
     let (slice, cloud) = job.tpu("tpu-vm")?;
     let Some(api) = cloud.api.as_deref() else {
-        let e = Error::new(ErrorKind::Config, format!("{} has no TPU VMs", slice.generation)).at("--slice");
-        return Err(e.hint("it is offered by GKE: systole cloud gke"));
+        let e = Error::new(ErrorKind::Config, format!("{} is not available as a TPU VM", slice.generation))
+            .at("--slice");
+        return Err(e.hint("GKE offers it: use systole cloud gke"));
     };
     let bucket = match (job.spot, job.chips.machines() > 1) {
-        (true, _) => Some(job.needs_bucket("machines lose their disks when they are taken back")?),
-        (_, true) => Some(job.needs_bucket("all machines must see the folder that the run is in")?),
+        (true, _) => Some(job.needs_bucket("machines lose their disks when they are preempted")?),
+        (_, true) => Some(job.needs_bucket("all machines must see the run folder")?),
         _ => job.bucket.as_deref(),
     };
     let out = bucket.map_or_else(|| "run".into(), |_| format!("runs/{}", job.name));
@@ -34,37 +34,41 @@ pub(super) fn files(job: &Job) -> Result<Vec<File>> {
         ("COMMAND", array(&job.command(job.model(), &out))),
     ];
     let needs = format!(
-        "#\n# Needs gcloud (gcloud auth login; gcloud config set project PROJECT), the API (gcloud services enable\n\
-         # tpu.googleapis.com) and a quota for these chips in {}. The machine's own guard deletes it where this shell is gone.\n",
+        "#\n# Requirements: gcloud (gcloud auth login; gcloud config set project PROJECT), the API (gcloud services enable\n\
+         # tpu.googleapis.com) and a quota for these chips in {}. A guard on the machine deletes it if this shell is gone.\n",
         job.region.zone
     );
-    let what = "Trains on a Cloud TPU: asks for the machines, copies the program, starts it, watches it, deletes them.";
+    let what = "Trains on a Cloud TPU: requests the machines, copies the program, starts and watches it, deletes the machines.";
     let run = script(&(job.heading(what, &job.cost()) + &needs), &settings, include_str!("tpu_vm.sh"));
     let delete = script(
-        &job.heading("Deletes what run.sh asked for. It costs money until then.", &job.cost()),
+        &job.heading("Deletes the machines requested by run.sh, which cost money until then.", &job.cost()),
         &settings[..2],
         "gcloud compute tpus queued-resources delete \"$NAME\" --zone=\"$ZONE\" --force --quiet\n",
     );
     let request =
         serde_json::to_string_pretty(&request(job, slice, api, &cloud.runtime)).unwrap_or_default() + "\n";
     Ok(vec![
-        File::new("run.sh", "asks for machines, copies, starts, watches, deletes", run),
-        File::new("delete.sh", "deletes what costs money", delete),
-        File::new("queued-resource.json", "the request: projects.locations.queuedResources.create", request),
-        File::new("machine.sh", "what run.sh does on each machine", include_str!("machine.sh").into()),
+        GeneratedFile::new("run.sh", "requests machines, copies, starts, watches, deletes", run),
+        GeneratedFile::new("delete.sh", "deletes the paid resources", delete),
+        GeneratedFile::new(
+            "queued-resource.json",
+            "the request: projects.locations.queuedResources.create",
+            request,
+        ),
+        GeneratedFile::new("machine.sh", "run by run.sh on each machine", include_str!("machine.sh").into()),
     ])
 }
 
-/// A `QueuedResource` of the API, v2. `PROJECT` is put in by the script.
-fn request(job: &Job, slice: &Slice, api: &str, runtime: &str) -> Value {
+/// A `QueuedResource` of the API v2. The script replaces `PROJECT`.
+fn request(job: &CloudJob, slice: &TpuSlice, api: &str, runtime: &str) -> Value {
     let mut node = json!({
         "runtimeVersion": runtime,
-        // As gcloud asks for it: the program fetches libtpu from the network.
+        // As in gcloud's own requests: the program downloads libtpu from the network.
         "networkConfig": {"network": "default", "enableExternalIps": true},
         "serviceAccount": {"scope": ["https://www.googleapis.com/auth/cloud-platform"]},
         "labels": {"made-by": "systole"},
     });
-    // A topology of one's own has no name.
+    // A custom topology has no accelerator name.
     match slice.name.contains(':') {
         true => node["acceleratorConfig"] = json!({"type": api, "topology": topology(slice)}),
         false => node["acceleratorType"] = json!(slice.name),
@@ -82,7 +86,7 @@ fn request(job: &Job, slice: &Slice, api: &str, runtime: &str) -> Value {
     request
 }
 
-/// `4x4`.
-pub(super) fn topology(slice: &Slice) -> String {
+/// Formats the topology: `4x4`.
+pub(super) fn topology(slice: &TpuSlice) -> String {
     slice.topology.iter().map(ToString::to_string).collect::<Vec<_>>().join("x")
 }

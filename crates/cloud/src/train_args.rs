@@ -1,13 +1,13 @@
-//! Words of the command line: what must hold of them before machines are paid for.
+//! Checks user arguments of `systole train`, the job name and the bucket before machines are paid for.
 
-use super::chips::Chips;
+use super::chips::RequestedChips;
 use std::path::Path;
 use systole_ir::{Error, ErrorKind, Result};
 
-/// Arguments of `systole train` that the place gives.
+/// Arguments of `systole train` that the platform sets.
 const GIVEN: [&str; 2] = ["--out", "--device"];
 
-/// Whether one of these options is among the words.
+/// Whether one of these options is among the arguments.
 pub(super) fn names(words: &[String], options: &[&str]) -> bool {
     let is = |word: &String, option: &&str| {
         word.strip_prefix(*option).is_some_and(|end| end.is_empty() || end.starts_with('='))
@@ -15,31 +15,31 @@ pub(super) fn names(words: &[String], options: &[&str]) -> bool {
     words.iter().any(|word| options.iter().any(|option| is(word, option)))
 }
 
-/// The value of an option, the last one.
+/// Returns the last value of an option.
 fn value<'a>(words: &'a [String], option: &str) -> Option<&'a str> {
     let at = words.iter().rposition(|word| word.split('=').next() == Some(option))?;
     words[at].split_once('=').map(|(_, value)| value).or_else(|| words.get(at + 1).map(String::as_str))
 }
 
-/// Rejects arguments that the place gives.
+/// Rejects arguments that the platform sets.
 ///
 /// # Errors
-/// If there is one.
+/// If one is given.
 pub fn check_given(words: &[String]) -> Result<()> {
     match GIVEN.iter().find(|option| names(words, &[option])) {
         None => Ok(()),
         Some(option) => {
-            let e = Error::new(ErrorKind::Config, format!("{option} is given by the place"));
-            Err(e.at("arguments after --").hint(format!("leave {option} out; --name names the run")))
+            let e = Error::new(ErrorKind::Config, format!("{option} is set by the platform"));
+            Err(e.at("arguments after --").hint(format!("remove {option}; name the run with --name")))
         }
     }
 }
 
-/// A training batch that does not divide over the devices is refused there, too.
+/// Rejects a training batch size that does not divide over the devices.
 ///
 /// # Errors
-/// When it does not.
-pub(super) fn check_batch(words: &[String], configured: Option<usize>, chips: &Chips) -> Result<()> {
+/// If it does not divide.
+pub(super) fn check_batch(words: &[String], configured: Option<usize>, chips: &RequestedChips) -> Result<()> {
     let devices = chips.devices();
     let is_split_otherwise = names(words, &["--strategy", "--mesh", "--devices", "--set"]);
     let batch = value(words, "--batch-size").map_or(configured, |given| given.parse().ok());
@@ -49,31 +49,34 @@ pub(super) fn check_batch(words: &[String], configured: Option<usize>, chips: &C
         return Ok(());
     };
     let next = batch.next_multiple_of(devices);
-    let what = format!("a batch of {batch} does not divide over the {devices} devices of {}", chips.title());
-    Err(Error::new(ErrorKind::Config, what).at("--slice").hint(format!("add: -- --batch-size {next}")))
+    let what =
+        format!("the batch size {batch} does not divide over the {devices} devices of {}", chips.title());
+    Err(Error::new(ErrorKind::Config, what)
+        .at("--slice")
+        .hint(format!("add the arguments: -- --batch-size {next}")))
 }
 
-/// The name of a file beside the others: keys of Kubernetes take letters, digits and `-_.` alone.
+/// File name next to the generated files. Keys of Kubernetes ConfigMaps allow letters, digits and `-_.` only.
 pub fn file_name(path: &str) -> String {
     let name =
         Path::new(path).file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
     name.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' }).collect()
 }
 
-/// The name of a bucket, without `gs://`.
+/// Returns the name of a bucket without `gs://`.
 ///
 /// # Errors
-/// When it is none.
+/// If the address is invalid.
 pub(super) fn bucket(address: &str) -> Result<String> {
     let refused =
         |what: String, hint: &str| Err(Error::new(ErrorKind::Config, what).at("--bucket").hint(hint));
     let Some(name) = address.strip_prefix("gs://").map(|name| name.trim_end_matches('/')) else {
-        return refused(format!("`{address}` is no address of a bucket"), "write it as gs://NAME");
+        return refused(format!("`{address}` is not a bucket address"), "write it as gs://NAME");
     };
     if name.contains('/') {
         return refused(
             format!("`{address}` is a folder in a bucket"),
-            "name the bucket alone: the run gets a folder of its own name in it",
+            "name only the bucket; the run is stored in a folder of its own name",
         );
     }
     let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_.".contains(c);
@@ -84,17 +87,17 @@ pub(super) fn bucket(address: &str) -> Result<String> {
         || !name.ends_with(ends)
     {
         return refused(
-            format!("`{name}` cannot be the name of a bucket"),
-            "names have 3 to 63 small letters, digits, hyphens, dots and underscores: gs://my-runs",
+            format!("`{name}` is not a valid bucket name"),
+            "use 3 to 63 lowercase letters, digits, hyphens, dots and underscores: gs://my-runs",
         );
     }
     Ok(name.into())
 }
 
-/// A name that Kubernetes and machines may have: small letters, digits and hyphens.
+/// Returns a valid name for Kubernetes and machines: lowercase letters, digits and hyphens.
 ///
 /// # Errors
-/// When the one that is given is none.
+/// If the given name is invalid.
 pub(super) fn name(given: Option<&str>, model: &str) -> Result<String> {
     let Some(name) = given else {
         let stem = model.trim_end_matches(".toml").to_lowercase();
@@ -106,16 +109,16 @@ pub(super) fn name(given: Option<&str>, model: &str) -> Result<String> {
     let is_name =
         name.starts_with(|c: char| c.is_ascii_lowercase()) && !name.ends_with('-') && name.chars().all(fits);
     if !is_name || name.len() > MOST {
-        let e = Error::new(ErrorKind::Config, format!("`{name}` cannot be the name of a job")).at("--name");
+        let e = Error::new(ErrorKind::Config, format!("`{name}` is not a valid job name")).at("--name");
         let why = format!(
-            "it begins with a small letter and has small letters, digits and hyphens, {MOST} at most"
+            "a name starts with a lowercase letter and has at most {MOST} lowercase letters, digits and hyphens"
         );
-        return Err(e.because(why).hint("choose another, as my-run-2"));
+        return Err(e.because(why).hint("choose another name, such as my-run-2"));
     }
     Ok(name.into())
 }
 
-/// What is made of a name may have 63 characters.
+/// Derived names may have 63 characters.
 const MOST: usize = 40;
 
 #[cfg(test)]

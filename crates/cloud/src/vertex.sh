@@ -1,28 +1,28 @@
-POLL=${POLL:-30}   # seconds between two looks
+POLL=${POLL:-30}   # seconds between status checks
 PROJECT=$(gcloud config get-value project 2>/dev/null || true)
 
 say() { printf '[run.sh] %s\n' "$*" >&2; }
 fail() { say "$*" && exit 1; }
 
-[[ -n $PROJECT && $PROJECT != "(unset)" ]] || fail "no project is chosen: gcloud config set project PROJECT"
+[[ -n $PROJECT && $PROJECT != "(unset)" ]] || fail "no project is set: gcloud config set project PROJECT"
 [[ -z $MODEL_FILE ]] || gcloud storage cp "$MODEL_FILE" "gs://$BUCKET/$NAME/$MODEL_FILE"
 
-# The request stands in job.json.
+# Send the request in job.json.
 answer=$(curl -fsS -X POST -H @<(printf 'Authorization: Bearer %s' "$(gcloud auth print-access-token)") \
     -H 'Content-Type: application/json' --data @job.json \
     "https://$REGION-aiplatform.googleapis.com/v1/projects/$PROJECT/locations/$REGION/customJobs")
 job=$(sed -n 's/.*"name": *"\([^"]*\/customJobs\/[^"]*\)".*/\1/p' <<<"$answer" | head -n 1)
-[[ -n $job ]] || fail "Vertex AI answered without a job: $answer"
+[[ -n $job ]] || fail "Vertex AI returned no job: $answer"
 echo "$job" >job.name
-say "the job runs there, also without this shell: $job"
+say "the job runs independently of this shell: $job"
 
-# Ctrl-C ends only what is shown.
+# Ctrl-C ends only the log output.
 gcloud ai custom-jobs stream-logs "$job" --region="$REGION" || true
 while :; do
     case $(gcloud ai custom-jobs describe "$job" --region="$REGION" --format='value(state)' || true) in
     JOB_STATE_SUCCEEDED) say "done: gcloud storage cp -r gs://$BUCKET/$NAME/run ." && exit 0 ;;
     JOB_STATE_FAILED | JOB_STATE_CANCELLED | JOB_STATE_EXPIRED)
-        fail "the job ended before the run did; ./run.sh sends it again, and it goes on from gs://$BUCKET/$NAME/run"
+        fail "the job ended before the run was complete; ./run.sh sends it again and resumes from gs://$BUCKET/$NAME/run"
         ;;
     esac
     sleep "$POLL"

@@ -1,9 +1,9 @@
-//! YAML of what JSON can say, in blocks as people write it.
+//! Writes JSON values as block-style YAML.
 
 use serde_json::Value;
 use std::fmt::Write;
 
-/// A document: each line ends with a line feed.
+/// Returns a YAML document; each line ends with a line feed.
 pub(super) fn yaml(value: &Value) -> String {
     let mut text = String::new();
     block(&mut text, value, 0);
@@ -23,7 +23,7 @@ fn block(text: &mut String, value: &Value, indent: usize) {
             for item in items {
                 let mut inner = String::new();
                 block(&mut inner, item, indent + 2);
-                // The item's first line begins behind the hyphen.
+                // The first line of an item follows its hyphen.
                 let _ = write!(text, "{pad}- {}", inner.trim_start());
             }
         }
@@ -56,7 +56,7 @@ fn after_key(text: &mut String, value: &Value, indent: usize) {
     }
 }
 
-/// Whether a text comes back the same from a literal block.
+/// Whether a literal block reproduces the text exactly.
 fn is_block(s: &str) -> bool {
     !s.starts_with([' ', '\n', '\t'])
         && !s.ends_with("\n\n")
@@ -70,7 +70,7 @@ fn inline(value: &Value) -> String {
     }
 }
 
-/// Plain where no reader can take it for something else, and as JSON writes it otherwise.
+/// Writes a string as plain YAML if it is unambiguous, otherwise as JSON.
 fn word(s: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
     let begins = s.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/');

@@ -17,9 +17,9 @@ mod pipeline;
 mod program;
 mod tile;
 
-pub use fuse::{RULES, Rule};
-pub use graph::{PASSES, Pass, PassStat, optimize, optimize_with, remat};
-pub use memory::{Footprint, Holding, footprint, largest_intermediates};
-pub use options::{Blocking, Options};
-pub use pipeline::{Form, STAGES, Stage, form_after, schedule, stages};
+pub use fuse::{FusionRule, RULES};
+pub use graph::{GraphPass, PASSES, PassStat, optimize, optimize_with, remat};
+pub use memory::{ArrayUsage, Footprint, footprint, largest_intermediates};
+pub use options::{PipelineOptions, RowBlocksMode};
+pub use pipeline::{CompileStage, STAGES, StageOutput, form_after, schedule, stages};
 pub use program::*;

@@ -1,27 +1,27 @@
-//! Options of a compilation: what it may assume about a run, and how it forms row blocks.
+//! Options of a compilation: donated parameters, row blocks and excess precision.
 
 /// Options of [`crate::schedule`].
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct PipelineOptions {
     /// Indices of parameters whose memory a run may overwrite (donated inputs).
     pub donated: Vec<usize>,
     /// Set for loop bodies: result `k` may alias parameter `state_at + k` only, so that each state keeps its buffer
     /// from iteration to iteration.
     pub state_at: Option<usize>,
     /// Which segments of the graph run as row blocks.
-    pub blocks: Blocking,
-    /// Whether intermediate values of narrow float types (bf16, f16) may stay in f32 until they are stored.
+    pub blocks: RowBlocksMode,
+    /// Whether intermediate bf16 and f16 values may stay in f32 until they are stored.
     pub excess_precision: bool,
 }
 
 /// How segments of a graph are split into row blocks. The split determines the summation order, so it must not depend
 /// on the machine.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub enum Blocking {
+pub enum RowBlocksMode {
     /// No row blocks.
     #[default]
     Off,
-    /// Row blocks where the cost model expects a gain with a cache of this many bytes per core.
+    /// Row blocks if the cost model expects a gain with a cache of this many bytes per core.
     Cache(usize),
     /// Row blocks of this many rows wherever they are legal. For tests of their results.
     Rows(usize),

@@ -1,96 +1,96 @@
-//! The stages that turn an optimised graph into a program, and the driver that runs them.
+//! Compiler pipeline: the stages from an optimized graph to a program, and the driver that runs and verifies them.
 //!
-//! Each stage leaves a form that can be printed and has a verifier.
+//! The result of each stage can be printed and verified.
 
-use crate::fuse::{RULES, Rule, Run};
+use crate::fuse::{FusionRule, RULES, RuleFn};
 use crate::graph::{PASSES, optimize_until};
 use crate::lower::lower;
 use crate::memory::{buffer_assignment, step_order};
-use crate::nested_compiler::Compiler;
-use crate::options::Options;
-use crate::program::{Blocks, Schedule, Steps, array_bytes, verify_planned, verify_steps};
-use crate::tile::{Outlined, outline};
+use crate::nested_compiler::NestedCompiler;
+use crate::options::PipelineOptions;
+use crate::program::{ProgramSchedule, RowBlockLoop, StepList, array_bytes, verify_planned, verify_steps};
+use crate::tile::{OutlinedGraph, outline};
 use std::collections::HashMap;
 use systole_ir::{Error, ErrorKind, Graph, Result, ResultExt, knobs};
 
 /// One stage of the pipeline.
-pub struct Stage {
-    /// Name, as `systole show --stage` takes it.
+pub struct CompileStage {
+    /// Name for `systole show --stage`.
     pub name: &'static str,
     /// One-line description.
     pub doc: &'static str,
-    /// Transforms the unit. `stop` names a fusion rule after which to stop; only the stage `fuse` uses it.
-    run: fn(&mut Unit<'_>, stop: Option<&str>) -> Result<()>,
-    /// Checks the invariants of the form that the stage leaves.
-    verify: fn(&Unit<'_>) -> Result<()>,
+    /// Runs the stage. `stop` names a fusion rule after which to stop; only the stage `fuse` uses it.
+    run: fn(&mut Compilation<'_>, stop: Option<&str>) -> Result<()>,
+    /// Checks the invariants of the stage's result.
+    verify: fn(&Compilation<'_>) -> Result<()>,
 }
 
 /// All stages, in execution order.
-pub const STAGES: &[Stage] = &[
-    Stage {
+pub const STAGES: &[CompileStage] = &[
+    CompileStage {
         name: "tile",
-        doc: "parts of the graph that run for a block of rows at a time become one node each",
+        doc: "outlines segments of the graph that run block by block into single nodes",
         run: |unit, _| {
             unit.tiled = outline(unit.graph, unit.options, &COMPILER)?;
             Ok(())
         },
         verify: |unit| unit.tiled.graph.verify(),
     },
-    Stage {
+    CompileStage {
         name: "lower",
-        doc: "element-wise nodes become maps, other nodes steps of their own",
+        doc: "turns groups of element-wise nodes into maps, and other nodes into steps",
         run: |unit, _| {
-            let Outlined { graph, blocks } = &unit.tiled;
+            let OutlinedGraph { graph, blocks } = &unit.tiled;
             unit.program = lower(graph, blocks, unit.options.excess_precision, &COMPILER)?;
             Ok(())
         },
         verify: |unit| verify_steps(&unit.program),
     },
-    Stage {
+    CompileStage {
         name: "fuse",
-        doc: "neighbouring steps become one, so that arrays between them are not made",
+        doc: "fuses neighboring steps, so that intermediate arrays are not materialized",
         run: |unit, stop| fuse(&mut unit.program, unit.options, |_| true, stop),
         verify: |unit| verify_steps(&unit.program),
     },
-    Stage {
+    CompileStage {
         name: "order",
-        doc: "a step that frees more memory than it takes runs as soon as it can",
+        doc: "orders steps for low memory: those that free more than they allocate run early",
         run: |unit, _| {
             step_order::run(&mut unit.program, unit.options);
             Ok(())
         },
         verify: |unit| verify_steps(&unit.program),
     },
-    Stage {
+    CompileStage {
         name: "buffers",
-        doc: "arrays get their places in one arena, by lifetime",
+        doc: "assigns every array an offset in one arena, by lifetime",
         run: |unit, _| buffer_assignment::run(&mut unit.program, unit.options),
         verify: |unit| verify_planned(&unit.program, &unit.options.donated),
     },
 ];
 
-/// The pipeline as the stages call it for nested programs.
-pub(crate) const COMPILER: Compiler = Compiler { schedule, estimate };
+/// The pipeline, for stages that compile nested programs.
+pub(crate) const COMPILER: NestedCompiler = NestedCompiler { schedule, estimate };
 
 /// A compilation in progress: the input, and the output of the stages so far.
-struct Unit<'a> {
+struct Compilation<'a> {
     graph: &'a Graph,
-    options: &'a Options,
-    tiled: Outlined,
-    program: Schedule,
+    options: &'a PipelineOptions,
+    tiled: OutlinedGraph,
+    program: ProgramSchedule,
 }
 
-/// The intermediate form after a pass, a stage or a fusion rule.
-pub enum Form {
+/// The graph or program after a pass, a stage or a fusion rule.
+pub enum StageOutput {
     /// After a pass, or after the stage `tile`.
     Graph(Graph),
     /// After any later stage or rule. Before the stage `buffers`, arena offsets are not assigned.
-    Program(Schedule),
+    Program(ProgramSchedule),
 }
 
-/// Compiles an optimised graph into a program with its buffer plan. Bodies of loops and branches are optimised here.
+/// Compiles an optimized graph into a program with its buffer plan. Bodies of loops and branches are optimized here.
 /// Debug builds, and other builds with `SYSTOLE_PARANOID` set, verify the program after each of the [`STAGES`].
-pub fn schedule(graph: &Graph, options: &Options) -> Result<Schedule> {
+pub fn schedule(graph: &Graph, options: &PipelineOptions) -> Result<ProgramSchedule> {
     Ok(run_until(graph, options, None)?.0.program)
 }
 
@@ -112,33 +112,34 @@ pub fn stages() -> Vec<(&'static str, &'static str)> {
     all
 }
 
-/// The form of a traced graph after the last run of the named pass, stage or rule (see [`stages`]).
-pub fn form_after(graph: &Graph, options: &Options, name: &str) -> Result<Form> {
+/// Compiles a traced graph up to the last run of the named pass, stage or rule (see [`stages`]).
+pub fn form_after(graph: &Graph, options: &PipelineOptions, name: &str) -> Result<StageOutput> {
     if let Some(graph) = optimize_until(graph, options.excess_precision, name)? {
-        return Ok(Form::Graph(graph));
+        return Ok(StageOutput::Graph(graph));
     }
     let (graph, _) = crate::graph::optimize_with(graph, options.excess_precision)?;
     let (unit, at) = run_until(&graph, options, Some(name))?;
     match at {
-        None => Err(Error::new(ErrorKind::Config, format!("there is no stage `{name}`"))
+        None => Err(Error::new(ErrorKind::Config, format!("unknown stage `{name}`"))
             .hint(stages().iter().map(|s| s.0).collect::<Vec<_>>().join(", "))),
-        Some("tile") => Ok(Form::Graph(unit.tiled.graph)),
-        Some(_) => Ok(Form::Program(unit.program)),
+        Some("tile") => Ok(StageOutput::Graph(unit.tiled.graph)),
+        Some(_) => Ok(StageOutput::Program(unit.program)),
     }
 }
 
-/// Runs the stages up to and including the one that has this name or contains the rule of this name. Returns the unit
-/// and the name of that stage; `None` when all stages ran without a match.
+/// Runs the stages up to and including the one with this name or with the rule of this name. Returns the compilation
+/// and the name of that stage; `None` if no stage matched.
 fn run_until<'a>(
     graph: &'a Graph,
-    options: &'a Options,
+    options: &'a PipelineOptions,
     name: Option<&str>,
-) -> Result<(Unit<'a>, Option<&'static str>)> {
+) -> Result<(Compilation<'a>, Option<&'static str>)> {
     for t in graph.nodes.iter().flat_map(|n| n.outs.iter()) {
         array_bytes(t)?;
     }
     let is_rule = RULES.iter().any(|rule| Some(rule.name) == name);
-    let mut unit = Unit { graph, options, tiled: Outlined::default(), program: Schedule::default() };
+    let mut unit =
+        Compilation { graph, options, tiled: OutlinedGraph::default(), program: ProgramSchedule::default() };
     for stage in STAGES {
         (stage.run)(&mut unit, name)?;
         if checks() {
@@ -151,32 +152,32 @@ fn run_until<'a>(
     Ok((unit, None))
 }
 
-/// Whether the form is verified after each stage and rule.
+/// Whether to verify the result of each stage and rule.
 fn checks() -> bool {
     cfg!(debug_assertions) || knobs::PARANOID.get_usize() != 0
 }
 
 /// Runs the fusion rules that `wanted` selects, up to and including the rule named `stop`.
 fn fuse(
-    program: &mut Schedule,
-    options: &Options,
-    wanted: fn(&Rule) -> bool,
+    program: &mut ProgramSchedule,
+    options: &PipelineOptions,
+    wanted: fn(&FusionRule) -> bool,
     stop: Option<&str>,
 ) -> Result<()> {
     let check = checks();
     let mut rules = RULES.iter().filter(|rule| wanted(rule)).peekable();
     while let Some(mut rule) = rules.next() {
         match rule.run {
-            Run::Program(run) => run(program, options),
-            Run::Steps(run) => {
-                let mut steps = Steps::open(program);
+            RuleFn::Program(run) => run(program, options),
+            RuleFn::Steps(run) => {
+                let mut steps = StepList::open(program);
                 run(&mut steps);
-                // Where the program is looked at after each rule, it is closed after each.
+                // If each rule is verified, the step list is closed after each rule.
                 while !check
                     && Some(rule.name) != stop
                     && let Some(next) = rules.peek()
                 {
-                    let Run::Steps(run) = next.run else { break };
+                    let RuleFn::Steps(run) = next.run else { break };
                     run(&mut steps);
                     rule = next;
                     rules.next();
@@ -194,8 +195,12 @@ fn fuse(
     Ok(())
 }
 
-/// See [`Compiler::estimate`].
-fn estimate(graph: &Graph, blocks: &HashMap<usize, Blocks>, options: &Options) -> Result<Schedule> {
+/// See [`NestedCompiler::estimate`].
+fn estimate(
+    graph: &Graph,
+    blocks: &HashMap<usize, RowBlockLoop>,
+    options: &PipelineOptions,
+) -> Result<ProgramSchedule> {
     let mut program = lower(graph, blocks, options.excess_precision, &COMPILER)?;
     fuse(&mut program, options, |rule| rule.in_estimates, None)?;
     Ok(program)

@@ -1,13 +1,13 @@
-//! Passes keep what a graph computes: on every sample of every op, and on programs made to be simplified.
+//! Graph passes preserve results: on every sample of every op, and on graphs built to be simplified.
 
-use systole_compile::{Options, PASSES, optimize, schedule};
+use systole_compile::{PASSES, PipelineOptions, optimize, schedule};
 use systole_ir::DType::*;
 use systole_ir::op::{Binary, Convolution, TABLE};
 use systole_ir::{
     Graph, GraphBuilder, Literal, Op, Scalar, Tensor, TensorType, control_builders, grad, interp,
 };
 
-/// Same bits, but for which NaN a NaN is.
+/// Whether arrays have the same bits; all NaNs count as equal.
 fn same(a: &Literal, b: &Literal) -> bool {
     let nan = |s: Scalar| matches!(s, Scalar::Float(f) if f.is_nan());
     let bits = |l: &Literal, i: usize| l.get(i).to_bits(l.dtype());
@@ -27,7 +27,7 @@ fn check(graph: &Graph, args: &[Literal], label: &str) {
             assert!(same(got, want), "{label} after {}:\n{got:?}\n{want:?}", pass.name);
         }
     }
-    let plan = schedule(&now, &Options::default()).unwrap();
+    let plan = schedule(&now, &PipelineOptions::default()).unwrap();
     assert!(plan.to_string().contains("schedule"));
 }
 
@@ -62,14 +62,14 @@ fn identities_go_and_what_is_not_exact_stays() {
         let y = ((&x * 1.0) / 1.0 - 0.0) + 0.0;
         vec![y.transpose(&[1, 0]).transpose(&[1, 0]).reshape([6]).reshape([2, 3])]
     });
-    // x + 0 turns −0 into 0: it stays, alone.
+    // x + 0 turns −0 into 0, so it is not simplified.
     assert_eq!(count(&after, |op| matches!(op, Op::Binary(_))), 1, "{after:?}");
     assert_eq!(count(&after, |op| matches!(op, Op::Transpose(_) | Op::Reshape(_))), 0);
     let x = Literal::from_slice([2, 3], &[-0.0f32, 0.0, 1.0, f32::INFINITY, f32::NAN, -3.0]).unwrap();
     check(&before, &[x], "identities");
 }
 
-/// Files hold constants of one value whole: they are numbers to kernels, not arrays that are read.
+/// Splat constants from files become scalars for kernels, not arrays in memory.
 #[test]
 fn constants_of_one_value_are_numbers() {
     let ty = TensorType::new(F32, [40, 50]);
@@ -111,7 +111,7 @@ fn convolutions_pad_and_turn_kernels_around_themselves() {
         let y = padded.convolution(&k, op);
         grad(&(&y * &y).sum_all(), &[&x, &k])
     });
-    // The gradient of what was padded is cut out of that of the padded array.
+    // The gradient of a padded value is sliced out of that of the padded array.
     let pads = |op: &Op| matches!(op, Op::Pad(p) if p.low.iter().chain(&p.high).any(|&n| n > 0));
     assert_eq!(count(&after, pads), 0, "{after:?}");
     assert_eq!(count(&after, |op| matches!(op, Op::Reverse(_))), 0, "{after:?}");
@@ -140,7 +140,7 @@ fn elementwise_work_is_one_step_and_joins_the_fold_after_it() {
     let b = g.parameter(TensorType::new(F32, [16]), "b");
     let y = ((&x + &b).tanh() * 2.0 - &x).sum(&[1]);
     let graph = g.finish(&[y]).unwrap();
-    let plan = schedule(&optimize(&graph).unwrap().0, &Options::default()).unwrap();
+    let plan = schedule(&optimize(&graph).unwrap().0, &PipelineOptions::default()).unwrap();
     assert_eq!(plan.steps.len(), 1, "{plan}");
 }
 
@@ -159,12 +159,12 @@ fn distances_from_the_mean_sum_to_zero_without_a_pass() {
         let scale = g.parameter(TensorType::new(F32, [3]), "scale");
         let wide = |t: &Tensor| t.broadcast_in_dim(x.shape(), &[3]);
         let centred = &x - &wide(&x.mean(&[0, 1, 2]));
-        // By themselves, and as one of two terms whose other sum exists.
+        // By itself, and as one of two terms if the other sum exists.
         let alone = centred.sum(&[0, 1, 2]);
         let both = (&centred * &wide(&scale) + &x * &wide(&scale)).sum(&[0, 1, 2]);
         vec![x.sum(&[0, 1, 2]), alone, both, centred.abs().sum(&[0, 1, 2])]
     });
-    // Of x, and of the absolute distances.
+    // Sums of x and of the absolute distances.
     assert_eq!(count(&before, |op| matches!(op, Op::Reduce(_))), 5);
     assert_eq!(count(&after, |op| matches!(op, Op::Reduce(_))), 2, "{after:?}");
     let args = [around(&dims, 0.5), around(&[3], 2.0)];
@@ -179,7 +179,7 @@ fn distances_from_the_mean_sum_to_zero_without_a_pass() {
 
 #[test]
 fn sums_around_other_values_stay() {
-    // Another array's mean, a mean over other dimensions, and a sum that is divided by another number.
+    // The mean of another array, a mean over other dimensions, and a sum divided by another number.
     let dims = [6, 4, 3];
     let (before, after) = optimized(|g| {
         let x = g.parameter(TensorType::new(F32, dims), "x");
@@ -208,7 +208,7 @@ fn variances_by_samples_are_exact_far_from_zero() {
         let centred = &x - &x.mean(&[0, 1, 2]).broadcast_in_dim(x.shape(), &[3]);
         vec![(&centred * &centred).mean(&[0, 1, 2])]
     });
-    // Sums of samples, and of their squares around their own means, go through an array with both dimensions.
+    // Per-sample sums, and sums of squared deviations from per-sample means, have an array with both dimensions.
     let of_samples = |n: &systole_ir::Node| matches!(n.op, Op::Reduce(_)) && n.outs[0].shape[..] == [7, 3];
     assert_eq!(after.nodes.iter().filter(|n| of_samples(n)).count(), 2, "{after:?}");
     let x = around(&dims, 1000.0);
@@ -218,13 +218,13 @@ fn variances_by_samples_are_exact_far_from_zero() {
         let own: Vec<f64> = values.iter().skip(feature).step_by(3).copied().collect();
         let mean = own.iter().sum::<f64>() / own.len() as f64;
         let exact = own.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / own.len() as f64;
-        // Elements are 6e-5 apart here, a ten-thousandth of their deviation: means are no more exact than that.
+        // The spacing of floats here is 6e-5, a ten-thousandth of the deviation, which limits the accuracy of means.
         let error = |l: &Literal| (l.to_f64s()[feature] / exact - 1.0).abs();
         assert!(error(&got[0]) < 1e-5 && error(&want[0]) < 1e-5, "{got:?} {want:?} {exact}");
     }
 }
 
-/// As JAX hands constants to a loop: states that are results as they were. Their slices and transposes are made once.
+/// JAX passes constants to a loop as states that are returned unchanged. Their slices and transposes are computed once.
 #[test]
 fn states_that_never_change_are_captured_and_moved_before_the_loop() {
     let text = r#"module @m { func.func public @main(%x: tensor<3x4xf32>, %w: tensor<5x4xf32>) -> (tensor<3x4xf32>, tensor<3x5xf32>, tensor<i32>) {
@@ -257,7 +257,7 @@ fn states_that_never_change_are_captured_and_moved_before_the_loop() {
     let after = optimize(&graph).unwrap().0;
     let node = after.nodes.iter().find(|n| matches!(n.op, Op::While(_))).expect("a loop");
     let Op::While(w) = &node.op else { unreachable!() };
-    // x, w and what is moved of it; the counter and the sum are states.
+    // Captures: x, w and the hoisted value. States: the counter and the sum.
     assert_eq!((w.captures, node.inputs.len()), (3, 5));
     let moving = |op: &Op| matches!(op, Op::Slice(_) | Op::Transpose(_));
     assert_eq!((count(&w.body, moving), count(&after, |op| matches!(op, Op::Slice(_)))), (0, 1));
@@ -307,7 +307,7 @@ fn entries_that_are_cheap_functions_of_others_are_not_kept() {
         let each = |n: &systole_ir::Node| if let Op::While(w) = &n.op { w.body.results.len() - 1 } else { 0 };
         graph.nodes.iter().map(each).collect::<Vec<_>>().into_iter().filter(|n| *n > 0).collect::<Vec<_>>()
     };
-    // The carry, and what is kept: y and its exponential.
+    // The carry, and the stored values: y and its exponential.
     assert_eq!((states(&before), states(&after)), (vec![4, 2], vec![3, 2]), "{after:?}");
     let numbers: Vec<f32> = (0..24).map(|k| (k as f32 * 0.37).sin()).collect();
     check(&before, &[Literal::from_slice([trips, 2, 3], &numbers).unwrap()], "derived entries");

@@ -1,11 +1,11 @@
-//! Templates fire where they may, and nowhere else. What the fused steps compute is tested where they run.
+//! Fusion rules for pooling and statistics apply exactly where they may. The fused kernels are tested in the CPU crate.
 
-use systole_compile::{Blocking, Kernel, Options, Relu, Schedule, optimize, schedule};
+use systole_compile::{Kernel, PipelineOptions, ProgramSchedule, Relu, RowBlocksMode, optimize, schedule};
 use systole_ir::DType::{self, *};
 use systole_ir::op::{Convolution, Monoid, Window};
 use systole_ir::{GraphBuilder, Tensor, TensorType, grad};
 
-/// A pooled convolution with relu, and which of its values else are results.
+/// A pooled convolution with relu, and which of its intermediate values are results too.
 #[derive(Clone, Copy)]
 struct Net {
     filters: usize,
@@ -43,11 +43,11 @@ const NET: Net = Net {
     also: Also::Nothing,
 };
 
-fn compiled(n: Net) -> Schedule {
-    compiled_as(n, F32, 2, Blocking::Off)
+fn compiled(n: Net) -> ProgramSchedule {
+    compiled_as(n, F32, 2, RowBlocksMode::Off)
 }
 
-fn compiled_as(n: Net, dtype: DType, batch: usize, blocks: Blocking) -> Schedule {
+fn compiled_as(n: Net, dtype: DType, batch: usize, blocks: RowBlocksMode) -> ProgramSchedule {
     let g = GraphBuilder::new("net");
     let x = g.parameter(TensorType::new(dtype, [batch, 12, 12, n.channels]), "x");
     let k = g.parameter(TensorType::new(dtype, [3, 3, n.channels, n.filters]), "kernel");
@@ -79,14 +79,14 @@ fn compiled_as(n: Net, dtype: DType, batch: usize, blocks: Blocking) -> Schedule
         _ => {}
     }
     let graph = g.finish(&results).unwrap();
-    schedule(&optimize(&graph).unwrap().0, &Options { blocks, ..Options::default() }).unwrap()
+    schedule(&optimize(&graph).unwrap().0, &PipelineOptions { blocks, ..PipelineOptions::default() }).unwrap()
 }
 
-fn names(s: &Schedule) -> Vec<String> {
+fn names(s: &ProgramSchedule) -> Vec<String> {
     s.steps.iter().map(|step| step.kernel.name()).collect()
 }
 
-fn has(s: &Schedule, name: &str) -> bool {
+fn has(s: &ProgramSchedule, name: &str) -> bool {
     names(s).iter().any(|n| n == name)
 }
 
@@ -101,7 +101,7 @@ fn a_pooled_convolution_and_its_gradients_are_two_steps() {
         assert_eq!(names(&s).first().map(String::as_str), Some(name), "{s}");
         assert_eq!(names(&s).last().map(String::as_str), Some("unpooled kernel gradient"), "{s}");
         assert!(!names(&s).iter().any(|n| n == "select"), "{s}");
-        // Nothing of the convolution's size is left.
+        // No array of the convolution's size is left.
         let full = 2 * 10 * 10 * 8 * 4;
         assert!(s.slots.iter().all(|x| x.bytes < full), "{s}");
     }
@@ -119,7 +119,7 @@ fn the_mask_of_relu_is_taken_out_of_a_longer_step() {
     let [u, v] = ["u", "v"].map(|name| g.parameter(TensorType::new(F32, [100, 3]), name));
     let results = grad(&(flat.dot(&u).tanh() * flat.dot(&v)).sum_all(), &[&k]);
     let graph = g.finish(&results).unwrap();
-    let s = schedule(&optimize(&graph).unwrap().0, &Options::default()).unwrap();
+    let s = schedule(&optimize(&graph).unwrap().0, &PipelineOptions::default()).unwrap();
     assert!(has(&s, "convolution+max_pool+relu") && has(&s, "unpooled kernel gradient"), "{s}");
     assert!(!s.to_string().contains("i1["), "{s}");
 }
@@ -147,7 +147,7 @@ fn windows_that_overlap_or_reach_out_of_the_image_are_left_alone() {
         let s = compiled(Net { window, ..NET });
         assert!(has(&s, "reduce_window") && has(&s, "select_and_scatter"), "{s}");
     }
-    // Gaps between windows are no obstacle.
+    // Gaps between windows are supported.
     let s = compiled(Net { window: Window2 { size: 2, stride: 3, padding: 0 }, ..NET });
     assert!(has(&s, "unpooled kernel gradient"), "{s}");
 }
@@ -166,7 +166,7 @@ fn pooling_without_gradients_remembers_no_places() {
     let h = x.convolution(&k, Convolution::valid(x.ty(), &[1, 1], &[1, 1], 1));
     let window = Window::new(&[1, 2, 2, 1], &[1, 2, 2, 1], &[[0, 0]; 4]);
     let graph = g.finish(&[Monoid::Maximum.over_windows(&h, window)]).unwrap();
-    let s = schedule(&optimize(&graph).unwrap().0, &Options::default()).unwrap();
+    let s = schedule(&optimize(&graph).unwrap().0, &PipelineOptions::default()).unwrap();
     assert!(matches!(&s.steps[..], [one] if matches!(one.kernel, Kernel::Pool(_)) && one.outputs.len() == 1));
 }
 
@@ -179,7 +179,7 @@ fn the_same_pool_of_two_arrays_is_two_steps() {
     let (a, b) = (Monoid::Maximum.over_windows(&x, window()), Monoid::Maximum.over_windows(&y, window()));
     let results = grad(&(a * b).sum_all(), &[&x, &y]);
     let graph = g.finish(&results).unwrap();
-    let s = schedule(&optimize(&graph).unwrap().0, &Options::default()).unwrap();
+    let s = schedule(&optimize(&graph).unwrap().0, &PipelineOptions::default()).unwrap();
     let count = |name: &str| names(&s).iter().filter(|n| *n == name).count();
     assert_eq!((count("max_pool"), count("unpool 2x2")), (2, 2), "{s}");
 }
@@ -195,16 +195,16 @@ fn the_derivative_of_average_pooling_is_one_step() {
         let y = Monoid::Add.over_windows(&x, window);
         let dy = g.parameter(y.ty().clone(), "dy");
         let graph = g.finish(&grad(&(y * dy).sum_all(), &[&x])).unwrap();
-        let s = schedule(&optimize(&graph).unwrap().0, &Options::default()).unwrap();
+        let s = schedule(&optimize(&graph).unwrap().0, &PipelineOptions::default()).unwrap();
         assert_eq!(names(&s), steps, "{s}");
     }
 }
 
 #[test]
 fn narrow_floats_in_blocks_have_no_full_size_gradient() {
-    // Sums over the blocks are f32, and predicates of narrow numbers are computed again rather than stored.
-    let s = compiled_as(NET, BF16, 8, Blocking::Rows(2));
-    let bodies: Vec<&Schedule> = s
+    // Sums over the blocks are f32, and predicates of bf16 values are recomputed instead of stored.
+    let s = compiled_as(NET, BF16, 8, RowBlocksMode::Rows(2));
+    let bodies: Vec<&ProgramSchedule> = s
         .steps
         .iter()
         .filter_map(|step| match &step.kernel {
@@ -219,8 +219,8 @@ fn narrow_floats_in_blocks_have_no_full_size_gradient() {
     assert!(!has(&|k| matches!(k, Kernel::Unpool(_))), "{s}");
 }
 
-/// Batch normalisation's statistics of a convolution, over some dimensions.
-fn statistics(dtype: systole_ir::DType, dims: &[usize], squares: bool) -> Schedule {
+/// Batch-normalization statistics of a convolution, over some dimensions.
+fn statistics(dtype: systole_ir::DType, dims: &[usize], squares: bool) -> ProgramSchedule {
     let g = GraphBuilder::new("net");
     let x = g.parameter(TensorType::new(dtype, [4, 8, 8, 3]), "x");
     let k = g.parameter(TensorType::new(dtype, [3, 3, 3, 16]), "k");
@@ -231,7 +231,7 @@ fn statistics(dtype: systole_ir::DType, dims: &[usize], squares: bool) -> Schedu
     let centred = &wide - mean.broadcast_in_dim(wide.shape(), &kept);
     let second = if squares { &centred * &centred } else { centred.abs() };
     let graph = g.finish(&[y, mean, second.mean(dims)]).unwrap();
-    schedule(&optimize(&graph).unwrap().0, &Options::default()).unwrap()
+    schedule(&optimize(&graph).unwrap().0, &PipelineOptions::default()).unwrap()
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn statistics_of_a_convolution_are_gathered_in_it() {
     for dtype in [F32, BF16] {
         let s = statistics(dtype, &[0, 1, 2], true);
         assert!(has(&s, "convolution+moments"), "{s}");
-        // Nothing else looks at the result.
+        // Nothing else reads the result.
         let y = s.steps[0].outputs[0];
         assert!(s.steps.iter().all(|step| !step.inputs.contains(&y)), "{s}");
     }

@@ -1,6 +1,6 @@
-//! Programs of all op samples hold what the verifier asks for, however they are cut into blocks.
+//! The verifier accepts the programs of all op samples, with any division into row blocks.
 
-use systole_compile::{Blocking, Options, optimize_with, schedule, verify};
+use systole_compile::{PipelineOptions, RowBlocksMode, optimize_with, schedule, verify};
 use systole_ir::op::TABLE;
 
 #[test]
@@ -8,10 +8,11 @@ fn programs_of_all_samples_are_verified() {
     let mut steps = 0;
     for entry in TABLE {
         for sample in (entry.samples)() {
-            for (blocks, excess_precision) in [(Blocking::Off, false), (Blocking::Rows(2), true)] {
+            for (blocks, excess_precision) in [(RowBlocksMode::Off, false), (RowBlocksMode::Rows(2), true)] {
                 let donated: Vec<usize> = (0..sample.graph.params.len()).collect();
                 let (graph, _) = optimize_with(&sample.graph, excess_precision).unwrap();
-                let options = Options { blocks, excess_precision, donated, ..Options::default() };
+                let options =
+                    PipelineOptions { blocks, excess_precision, donated, ..PipelineOptions::default() };
                 let name = || format!("{}/{} {blocks:?}", entry.name, sample.label);
                 let s = schedule(&graph, &options).unwrap_or_else(|e| panic!("{}: {e}", name()));
                 verify(&s, &options.donated).unwrap_or_else(|e| panic!("{}: {e}\n{s}", name()));

@@ -1,40 +1,40 @@
-//! `data.augment`: changes of training pictures by name, each drawn anew for every picture and epoch.
+//! `data.augment`: image augmentations by name, drawn at random for every image and epoch; test-time augmentation.
 
-use super::key_error::{Wrong, unknown};
+use super::key_error::{KeyError, unknown};
 use serde::{Deserialize, Deserializer};
 use std::sync::Arc;
-use systole_base::rng::{Stream, hash_name};
-use systole_data::image_ops::{AugTransforms, RandAugment, ResizedCrop, cutmix, mixup_each};
+use systole_base::rng::{RandomStream, hash_name};
+use systole_data::image_ops::{AugTransforms, RandAugment, RandomResizedCrop, cutmix, mixup_each};
 use systole_data::{HostArray, Sample};
 use systole_ir::ErrorKind;
 use toml::{Table, Value};
 
-/// What is done to `u8[H, W, C]`.
-pub(super) type Change = Arc<dyn Fn(HostArray, &mut Stream) -> HostArray + Send + Sync>;
+/// Transform of one image, `u8[H, W, C]`.
+pub(super) type ImageTransformFn = Arc<dyn Fn(HostArray, &mut RandomStream) -> HostArray + Send + Sync>;
 
-/// A change: its name, after Keras's layers, what it does, and that to `u8[H, W, C]`.
-type Named = (&'static str, &'static str, fn(HostArray, &mut Stream) -> HostArray);
+/// Augmentation without a value: name (Keras's layer name), description, transform of `u8[H, W, C]`.
+type NamedTransform = (&'static str, &'static str, fn(HostArray, &mut RandomStream) -> HostArray);
 
-/// What a name with a value (`rotate=10`) adds.
-enum Part {
-    /// To the one placing and lighting of all.
+/// Effect of an augmentation that takes a value (`rotate=10`).
+enum AugmentEffect {
+    /// Sets a field of the one combined geometric and lighting transform.
     Transforms(fn(&mut AugTransforms, f64)),
-    /// A change of its own.
-    Change(fn(f64) -> Change),
-    /// Of whole batches.
-    Mix(MixBatch),
+    /// Separate image transform.
+    Change(fn(f64) -> ImageTransformFn),
+    /// Mixes the images of a batch.
+    Mix(MixBatchFn),
 }
 
-/// How pictures of a batch and their labels are mixed: with which alpha of the Beta distribution.
-type MixBatch = fn(Sample, &str, &str, f64, &mut Stream) -> systole_ir::Result<Sample>;
+/// Function that mixes the images and labels of a batch, given the alpha of the Beta distribution.
+type MixBatchFn = fn(Sample, &str, &str, f64, &mut RandomStream) -> systole_ir::Result<Sample>;
 
-/// A name, what it does, its usual value and the least and the greatest, and the part.
-struct Valued {
+/// Augmentation that takes a value: name, description, default, minimum, maximum and effect.
+struct ValuedAugmentation {
     name: &'static str,
     about: &'static str,
     value: Option<f64>,
     range: (f64, f64),
-    part: Part,
+    part: AugmentEffect,
 }
 
 const fn of_all(
@@ -43,14 +43,14 @@ const fn of_all(
     value: Option<f64>,
     range: (f64, f64),
     set: fn(&mut AugTransforms, f64),
-) -> Valued {
-    Valued { name, about, value, range, part: Part::Transforms(set) }
+) -> ValuedAugmentation {
+    ValuedAugmentation { name, about, value, range, part: AugmentEffect::Transforms(set) }
 }
 
-const VALUED: [Valued; 12] = [
+const VALUED: [ValuedAugmentation; 12] = [
     of_all(
         "aug_transforms",
-        "fastai's: flip, rotate, zoom, warp and lighting, times the value",
+        "fastai's aug_transforms: flip, rotate, zoom, warp and lighting, scaled by the value",
         Some(1.0),
         (0.0, 4.0),
         |t, v| {
@@ -64,17 +64,17 @@ const VALUED: [Valued; 12] = [
             };
         },
     ),
-    of_all("flip", "mirrors left and right, every second time", None, (0.0, 0.0), |t, _| t.do_flip = true),
+    of_all("flip", "flips left to right with probability 0.5", None, (0.0, 0.0), |t, _| t.do_flip = true),
     of_all(
         "flip_vert",
-        "one of the eight symmetries of a square, every second time; of other pictures one of the four that keep their shape",
+        "one of the eight symmetries of the square with probability 0.5; non-square images keep their shape",
         None,
         (0.0, 0.0),
         |t, _| (t.do_flip, t.flip_vert) = (true, true),
     ),
     of_all(
         "rotate",
-        "turns by up to so many degrees either way, three times of four",
+        "rotates by up to this many degrees either way with probability 0.75",
         Some(10.0),
         (0.0, 180.0),
         |t, v| {
@@ -83,7 +83,7 @@ const VALUED: [Valued; 12] = [
     ),
     of_all(
         "zoom",
-        "zooms to up to so many times, three times of four, into any part",
+        "zooms in by up to this factor at a random position with probability 0.75",
         Some(1.1),
         (1.0, 10.0),
         |t, v| {
@@ -92,7 +92,7 @@ const VALUED: [Valued; 12] = [
     ),
     of_all(
         "warp",
-        "another perspective: corners move by up to this part of half a side",
+        "random perspective: corners move by up to this fraction of half a side",
         Some(0.2),
         (0.0, 0.95),
         |t, v| {
@@ -101,89 +101,91 @@ const VALUED: [Valued; 12] = [
     ),
     of_all(
         "lighting",
-        "brightness and contrast change by up to this part, three times of four",
+        "changes brightness and contrast by up to this fraction with probability 0.75",
         Some(0.2),
         (0.0, 0.95),
         |t, v| {
             t.max_lighting = v;
         },
     ),
-    Valued {
+    ValuedAugmentation {
         name: "crop",
-        about: "moves by up to so many pixels to each side; what comes in is black",
+        about: "shifts by up to this many pixels in each direction; pads with black",
         value: Some(4.0),
         range: (1.0, 1000.0),
-        part: Part::Change(|v| Arc::new(move |x, rng| moved(x, v as usize, rng))),
+        part: AugmentEffect::Change(|v| Arc::new(move |x, rng| moved(x, v as usize, rng))),
     },
-    Valued {
+    ValuedAugmentation {
         name: "erase",
-        about: "random erasing: this often, a rectangle of 2 to 33 % of the area becomes noise",
+        about: "random erasing with this probability: a rectangle of 2 to 33 % of the area becomes noise",
         value: Some(0.5),
         range: (0.0, 1.0),
-        part: Part::Change(|v| Arc::new(move |x, rng| x.random_erasing(v, rng))),
+        part: AugmentEffect::Change(|v| Arc::new(move |x, rng| x.random_erasing(v, rng))),
     },
-    Valued {
+    ValuedAugmentation {
         name: "mixup",
-        about: "each picture and its label mixed with those of another one, by shares from the Beta distribution of this alpha",
+        about: "mixup: blends each image and label with another of the batch, with a ratio from Beta(alpha, alpha)",
         value: Some(0.4),
         range: (0.001, 100.0),
-        part: Part::Mix(mixup_each),
+        part: AugmentEffect::Mix(mixup_each),
     },
-    Valued {
+    ValuedAugmentation {
         name: "cutmix",
-        about: "a rectangle of each picture is another one's, and so much of its label; with mixup either of both, batch by batch",
+        about: "cutmix: pastes a rectangle of another image and mixes the labels by area; with mixup, one of both per batch",
         value: Some(1.0),
         range: (0.001, 100.0),
-        part: Part::Mix(cutmix),
+        part: AugmentEffect::Mix(cutmix),
     },
-    Valued {
+    ValuedAugmentation {
         name: "randaugment",
-        about: "RandAugment: so many changes of fourteen, drawn for each picture; saturation leaves grey ones as they are",
+        about: "RandAugment: this many of fourteen random operations for each image; saturation leaves grayscale images unchanged",
         value: Some(2.0),
         range: (1.0, 14.0),
-        part: Part::Change(|v| {
+        part: AugmentEffect::Change(|v| {
             let options = RandAugment { count: v as usize, ..RandAugment::default() };
             Arc::new(move |x, rng| x.rand_augment(options, rng))
         }),
     },
 ];
 
-/// Those of [`VALUED`] that are one placing and one lighting.
+/// Augmentations of [`VALUED`] whose value is an integer.
 const WHOLE: [&str; 2] = ["crop", "randaugment"];
 
-const CHANGES: [Named; 10] = [
-    ("random_flip", "mirrors left and right, every second time", |x, rng| x.random_flip_left_right(rng)),
-    ("random_flip_up_down", "mirrors up and down, every second time", |x, rng| x.random_flip_up_down(rng)),
-    ("random_translation", "moves by up to a tenth of the size to each side", translated),
-    ("random_rotation", "turns by up to 15 degrees either way", |x, rng| x.rotate(between(-15.0, 15.0, rng))),
-    ("random_zoom", "cuts out a part of 60 to 100 % of the area, brought to the whole size", zoomed),
-    ("random_brightness", "adds up to a tenth of the range, or takes it away", |x, rng| {
+const CHANGES: [NamedTransform; 10] = [
+    ("random_flip", "flips left to right with probability 0.5", |x, rng| x.random_flip_left_right(rng)),
+    ("random_flip_up_down", "flips upside down with probability 0.5", |x, rng| x.random_flip_up_down(rng)),
+    ("random_translation", "shifts by up to a tenth of the size in each direction", translated),
+    ("random_rotation", "rotates by up to 15 degrees either way", |x, rng| {
+        x.rotate(between(-15.0, 15.0, rng))
+    }),
+    ("random_zoom", "crops 60 to 100 % of the area and resizes it to the full size", zoomed),
+    ("random_brightness", "adds or subtracts up to a tenth of the value range", |x, rng| {
         x.random_brightness(0.1, rng)
     }),
-    ("random_contrast", "contrast times 0.8 to 1.2", |x, rng| x.random_contrast(0.8, 1.2, rng)),
-    ("random_saturation", "saturation times 0.7 to 1.3; colour only", |x, rng| {
+    ("random_contrast", "multiplies the contrast by 0.8 to 1.2", |x, rng| x.random_contrast(0.8, 1.2, rng)),
+    ("random_saturation", "multiplies the saturation by 0.7 to 1.3; color images only", |x, rng| {
         x.random_saturation(0.7, 1.3, rng)
     }),
-    ("random_hue", "turns the hue by up to 0.04 of the circle; colour only", |x, rng| {
+    ("random_hue", "shifts the hue by up to 0.04 of the circle; color images only", |x, rng| {
         x.random_hue(0.04, rng)
     }),
     (
         "rand_augment",
-        "RandAugment: two changes of fourteen, drawn for each picture; saturation leaves grey ones as they are",
+        "RandAugment: two of fourteen random operations for each image; saturation leaves grayscale images unchanged",
         |x, rng| x.rand_augment(RandAugment::default(), rng),
     ),
 ];
 
-/// Names that `data.augment` takes, the usual value of those that have one, and what each does.
+/// Returns name, default value (if it takes one) and description of every augmentation of `data.augment`.
 pub fn augmentations() -> Vec<(&'static str, Option<f64>, &'static str)> {
     let valued = VALUED.iter().map(|v| (v.name, v.value, v.about));
     valued.chain(CHANGES.iter().map(|(name, about, _)| (*name, None, *about))).collect()
 }
 
-/// Those that change nothing but colour.
+/// Augmentations that change only color.
 const COLOUR: [&str; 2] = ["random_saturation", "random_hue"];
 
-/// A list of names, some with a value (`"rotate=10"`), or a table of them (`rotate = 10`, `flip = true`).
+/// Deserializes a list of names, some with a value (`"rotate=10"`), or a table (`rotate = 10`, `flip = true`).
 pub(super) fn list_or_table<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     #[derive(Deserialize)]
     #[serde(
@@ -202,7 +204,7 @@ pub(super) fn list_or_table<'de, D: Deserializer<'de>>(deserializer: D) -> Resul
                 Value::Boolean(false) => None,
                 value => Some(format!("{name}={value}")),
             };
-            // A table has no order: that of the names of which there are.
+            // A table has no order: use the order of the known names.
             let known = augmentations();
             let place = |name: &str| known.iter().position(|(n, ..)| *n == name);
             let mut entries: Vec<(String, Value)> = table.into_iter().collect();
@@ -212,7 +214,7 @@ pub(super) fn list_or_table<'de, D: Deserializer<'de>>(deserializer: D) -> Resul
     })
 }
 
-fn between(low: f64, high: f64, rng: &mut Stream) -> f64 {
+fn between(low: f64, high: f64, rng: &mut RandomStream) -> f64 {
     low + (high - low) * rng.uniform_f64()
 }
 
@@ -223,54 +225,54 @@ fn sides(x: &HostArray) -> (usize, usize) {
     }
 }
 
-/// Up to a tenth of its size to each side.
-fn translated(x: HostArray, rng: &mut Stream) -> HostArray {
+/// Shifts by up to a tenth of the size in each direction.
+fn translated(x: HostArray, rng: &mut RandomStream) -> HostArray {
     let (h, w) = sides(&x);
     moved(x, h.max(w).div_ceil(10), rng)
 }
 
-/// Up to so many pixels to each side.
-fn moved(x: HostArray, by: usize, rng: &mut Stream) -> HostArray {
+/// Shifts by up to `by` pixels in each direction.
+fn moved(x: HostArray, by: usize, rng: &mut RandomStream) -> HostArray {
     let (h, w) = sides(&x);
     x.pad_image(by).random_crop(h, w, rng)
 }
 
-/// A part of 60 to 100 % of its area.
-fn zoomed(x: HostArray, rng: &mut Stream) -> HostArray {
+/// Crops 60 to 100 % of the area and resizes it back.
+fn zoomed(x: HostArray, rng: &mut RandomStream) -> HostArray {
     let (h, w) = sides(&x);
-    x.random_resized_crop(h, w, ResizedCrop { area: (0.6, 1.0), ..ResizedCrop::default() }, rng)
+    x.random_resized_crop(h, w, RandomResizedCrop { area: (0.6, 1.0), ..RandomResizedCrop::default() }, rng)
 }
 
-/// The changes of these names, for pictures in colour or not: in the order of the list, those of one placing and lighting
-/// together where the first of them stands.
-pub(super) fn changes(names: &[String], in_colour: bool) -> Result<Vec<Change>, Wrong> {
-    let mut all: Vec<Change> = Vec::new();
+/// Returns the image transforms with these names, for color or grayscale images, in list order. The geometric and
+/// lighting parts are combined into one transform at the position of the first of them.
+pub(super) fn changes(names: &[String], in_colour: bool) -> Result<Vec<ImageTransformFn>, KeyError> {
+    let mut all: Vec<ImageTransformFn> = Vec::new();
     let mut transforms: Option<(usize, AugTransforms)> = None;
     for item in names {
         let (name, value) =
             item.split_once('=').map_or((item.as_str(), None), |(n, v)| (n.trim(), Some(v.trim())));
         if !in_colour && COLOUR.contains(&name) {
-            let what = format!("{name} changes colours, and the pictures are grey");
-            return Err(Wrong::new("data.augment", what)
-                .hint("leave it out; of a folder's pictures data.color_mode may be rgb"));
+            let what = format!("{name} needs color images, but the images are grayscale");
+            return Err(KeyError::new("data.augment", what)
+                .hint("leave it out, or set data.color_mode = \"rgb\" for a folder of images"));
         }
         if let Some((.., change)) = CHANGES.iter().find(|(n, ..)| *n == name) {
             if let Some(value) = value {
-                return Err(Wrong::new("data.augment", format!("{name} takes no value, and has {value}"))
-                    .hint("write its name alone"));
+                return Err(KeyError::new("data.augment", format!("{name} takes no value, got {value}"))
+                    .hint("write only the name"));
             }
             all.push(Arc::new(*change));
             continue;
         }
         let Some(valued) = VALUED.iter().find(|v| v.name == name) else {
             let known: Vec<&str> = augmentations().iter().map(|(n, ..)| *n).collect();
-            return Err(Wrong::of("data.augment", unknown("there is no augmentation", name, &known)));
+            return Err(KeyError::of("data.augment", unknown("unknown augmentation", name, &known)));
         };
         let value = valued.value_of(value)?;
         match valued.part {
-            Part::Mix(_) => {}
-            Part::Change(make) => all.push(make(value)),
-            Part::Transforms(set) => {
+            AugmentEffect::Mix(_) => {}
+            AugmentEffect::Change(make) => all.push(make(value)),
+            AugmentEffect::Transforms(set) => {
                 let (_, options) = transforms.get_or_insert_with(|| (all.len(), AugTransforms::none()));
                 set(options, value);
             }
@@ -282,54 +284,58 @@ pub(super) fn changes(names: &[String], in_colour: bool) -> Result<Vec<Change>, 
     Ok(all)
 }
 
-/// What mixes the pictures of a batch, and its alpha.
-pub(super) struct Mix {
-    how: MixBatch,
+/// Batch mixing function and its alpha.
+pub(super) struct BatchMixing {
+    how: MixBatchFn,
     alpha: f64,
 }
 
-/// Those of these names that mix pictures. Wrong ones are told by [`changes`].
-pub(super) fn mixes(names: &[String]) -> Vec<Mix> {
+/// Returns the batch mixing functions among these names. [`changes`] reports invalid names.
+pub(super) fn mixes(names: &[String]) -> Vec<BatchMixing> {
     let mix = |item: &String| {
         let (name, value) =
             item.split_once('=').map_or((item.as_str(), None), |(n, v)| (n.trim(), Some(v.trim())));
         let valued = VALUED.iter().find(|v| v.name == name)?;
-        let Part::Mix(how) = valued.part else { return None };
-        Some(Mix { how, alpha: valued.value_of(value).ok()? })
+        let AugmentEffect::Mix(how) = valued.part else { return None };
+        Some(BatchMixing { how, alpha: valued.value_of(value).ok()? })
     };
     names.iter().filter_map(mix).collect()
 }
 
-/// `image: f32[B, …], label: f32[B, C]`: mixed by one of `mixes`.
-pub(super) fn mixed(batch: Sample, mixes: &[Mix], rng: &mut Stream) -> systole_ir::Result<Sample> {
+/// `image: f32[B, …], label: f32[B, C]`: applies one randomly chosen entry of `mixes`.
+pub(super) fn mixed(
+    batch: Sample,
+    mixes: &[BatchMixing],
+    rng: &mut RandomStream,
+) -> systole_ir::Result<Sample> {
     match mixes {
         [] => Ok(batch),
         mixes => {
-            let Mix { how, alpha } = &mixes[rng.below(mixes.len() as u64) as usize];
+            let BatchMixing { how, alpha } = &mixes[rng.below(mixes.len() as u64) as usize];
             how(batch, "image", "label", *alpha, rng)
         }
     }
 }
 
-/// Changed versions of test pictures: those that training changes them by, else fastai's `aug_transforms`.
-pub struct TestTime {
-    changes: Vec<Change>,
+/// Test-time augmentation: the training augmentations, or fastai's `aug_transforms` if training has none.
+pub struct TestTimeAugmentation {
+    changes: Vec<ImageTransformFn>,
     seed: u64,
 }
 
-impl TestTime {
-    /// For pictures in colour or not, by the `data.augment` and the seed of the configuration that a model was trained with.
+impl TestTimeAugmentation {
+    /// Creates the augmentation from the `data.augment` and the seed that a model was trained with.
     ///
     /// # Errors
-    /// When `data.augment` names what there is not.
-    pub fn of(names: &[String], seed: u64, in_colour: bool) -> systole_ir::Result<TestTime> {
+    /// If `data.augment` contains an unknown name.
+    pub fn of(names: &[String], seed: u64, in_colour: bool) -> systole_ir::Result<TestTimeAugmentation> {
         let changes = changes(&test_time(names), in_colour).map_err(|wrong| wrong.error)?;
-        Ok(TestTime { changes, seed })
+        Ok(TestTimeAugmentation { changes, seed })
     }
 
-    /// `x: T[H, W, C] → T[H, W, C]`: version `version` of picture `index`.
+    /// `x: T[H, W, C] → T[H, W, C]`: augmented version `version` of image `index`.
     pub fn apply(&self, x: HostArray, version: u64, index: u64) -> HostArray {
-        let mut rng = Stream::new(version_seed(self.seed, version), hash_name("test_time"), index);
+        let mut rng = RandomStream::new(version_seed(self.seed, version), hash_name("test_time"), index);
         self.changes.iter().fold(x, |x, change| change(x, &mut rng))
     }
 }
@@ -340,20 +346,20 @@ pub(super) fn test_time(names: &[String]) -> Vec<String> {
     if own.is_empty() { vec!["aug_transforms".into()] } else { own }
 }
 
-/// Another seed for each version, far from that of training.
+/// Returns a separate seed for each version, distinct from the training seed.
 pub(super) fn version_seed(seed: u64, version: u64) -> u64 {
     seed ^ hash_name("test_time").wrapping_add(version.wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
-impl Valued {
-    fn value_of(&self, written: Option<&str>) -> Result<f64, Wrong> {
+impl ValuedAugmentation {
+    fn value_of(&self, written: Option<&str>) -> Result<f64, KeyError> {
         let (name, (least, most)) = (self.name, self.range);
         let Some(usual) = self.value else {
             return match written {
                 None => Ok(0.0),
                 Some(v) => {
-                    let what = format!("{name} takes no value, and has {v}");
-                    Err(Wrong::new("data.augment", what).hint("write its name alone"))
+                    let what = format!("{name} takes no value, got {v}");
+                    Err(KeyError::new("data.augment", what).hint("write only the name"))
                 }
             };
         };
@@ -361,11 +367,11 @@ impl Valued {
         let is_whole = WHOLE.contains(&name);
         let value = written.parse::<f64>().ok().filter(|v| (least..=most).contains(v));
         value.filter(|v| !is_whole || v.fract() == 0.0).ok_or_else(|| {
-            let kind = if is_whole { "a whole number" } else { "a number" };
-            let e = systole_ir::Error::new(ErrorKind::Config, format!("{name} cannot be {written}"));
-            Wrong::of(
+            let kind = if is_whole { "an integer" } else { "a number" };
+            let e = systole_ir::Error::new(ErrorKind::Config, format!("invalid value {written} for {name}"));
+            KeyError::of(
                 "data.augment",
-                e.hint(format!("choose {kind} from {least} to {most}; {usual} is usual")),
+                e.hint(format!("choose {kind} from {least} to {most}; the default is {usual}")),
             )
         })
     }
@@ -387,7 +393,7 @@ mod tests {
                     continue;
                 }
                 let of = |seed| {
-                    let out = change(HostArray::from(&x), &mut Stream::new(seed, 1, 1));
+                    let out = change(HostArray::from(&x), &mut RandomStream::new(seed, 1, 1));
                     out.into_literal().unwrap_or_else(|e| panic!("{name}: {e}"))
                 };
                 assert_eq!((of(1).dtype(), of(1).shape()), (DType::U8, x.shape()), "{name}");
@@ -399,7 +405,7 @@ mod tests {
         for (wrong, part) in [
             ("rotate=ten", "from 0 to 180"),
             ("zoom=0.5", "from 1 to 10"),
-            ("crop=1.5", "a whole number"),
+            ("crop=1.5", "an integer"),
             ("flip=2", "takes no value"),
             ("random_flip=2", "takes no value"),
             ("rotat=3", "did you mean `rotate`"),
@@ -407,7 +413,7 @@ mod tests {
             let e = of(&[wrong]).err().unwrap().error.to_string();
             assert!(e.contains(part), "{wrong}: {e}");
         }
-        // All placing is one: a list of parts is one change, as the preset is.
+        // Geometric and lighting augmentations combine into one transform, as in the preset.
         assert_eq!(
             of(&["flip", "rotate=10", "crop", "zoom", "warp=0.1", "lighting", "erase"]).unwrap().len(),
             3
@@ -420,8 +426,9 @@ mod tests {
         }
         for valued in VALUED.iter().filter(|v| !["randaugment", "mixup", "cutmix"].contains(&v.name)) {
             let change = changes(&[valued.name.into()], false).unwrap().remove(0);
-            let out =
-                |seed| change(HostArray::from(&x), &mut Stream::new(seed, 1, 1)).into_literal().unwrap();
+            let out = |seed| {
+                change(HostArray::from(&x), &mut RandomStream::new(seed, 1, 1)).into_literal().unwrap()
+            };
             assert_eq!((out(1).ty(), out(2)), (x.ty(), out(2)), "{}", valued.name);
             assert!((0..12).any(|seed| out(seed) != x), "{} changes nothing", valued.name);
         }

@@ -1,7 +1,7 @@
-//! `[biggan]`: a generator and a discriminator in the place of layers, and what of the other tables that leaves.
+//! `[biggan]`: trains a BigGAN generator and discriminator instead of `layers`; checks the other sections against it.
 
-use super::Config;
-use super::key_error::Wrong;
+use super::RunConfig;
+use super::key_error::KeyError;
 use std::path::Path;
 use systole_data::{AUTOTUNE, Dataset};
 use systole_datasets::TrainingData;
@@ -10,51 +10,54 @@ use systole_nn::applications::biggan::{BigGan, SampleGrid};
 use systole_nn::callback::Callback;
 use systole_nn::loss::Loss;
 
-impl Config {
-    /// The first key that does not go with BigGAN.
-    pub(super) fn check_biggan(&self) -> Result<(), Wrong> {
+impl RunConfig {
+    /// Returns an error for the first key that is incompatible with BigGAN.
+    pub(super) fn check_biggan(&self) -> Result<(), KeyError> {
         let Some(gan) = &self.biggan else { return Ok(()) };
         gan.check().map_err(|e| {
             let key = e.places().first().map_or("biggan".into(), |key| format!("biggan.{key}"));
-            Wrong::of(&key, e)
+            KeyError::of(&key, e)
         })?;
         if self.model.is_some() || !self.layers.is_empty() {
-            return Err(Wrong::new("biggan", "there are both a [biggan] and layers or a [model]")
+            return Err(KeyError::new("biggan", "[biggan] cannot be combined with layers or a [model]")
                 .hint("keep one of them: BigGAN has its own networks"));
         }
         let adam = self.optimizer.get("type").and_then(toml::Value::as_str) == Some("adam");
         if let Some(key) = self.optimizer.keys().find(|key| *key != "type") {
-            let what = format!("BigGAN has two optimizers, and `{key}` is of neither");
-            return Err(Wrong::new(&format!("optimizer.{key}"), what)
-                .hint("set those of the generator and the discriminator: biggan.G_lr and biggan.D_lr, G_B1, D_B1, G_B2, D_B2, adam_eps"));
+            let what = format!("BigGAN has two optimizers: `{key}` is ambiguous");
+            return Err(KeyError::new(&format!("optimizer.{key}"), what).hint(
+                "set the optimizers' arguments in [biggan]: G_lr and D_lr, G_B1, D_B1, G_B2, D_B2, adam_eps",
+            ));
         }
         if !adam {
-            return Err(Wrong::new("optimizer.type", "BigGAN trains by Adam").hint("write type = \"adam\""));
+            return Err(KeyError::new("optimizer.type", "BigGAN requires the Adam optimizer")
+                .hint("write type = \"adam\""));
         }
         if !matches!(super::model_sections::loss(&self.compile.loss)?, Loss::Hinge) {
-            return Err(
-                Wrong::new("compile.loss", "BigGAN's loss is the hinge loss").hint("write loss = \"hinge\"")
-            );
+            return Err(KeyError::new("compile.loss", "BigGAN requires the hinge loss")
+                .hint("write loss = \"hinge\""));
         }
         if !self.compile.metrics.is_empty() {
-            return Err(Wrong::new("compile.metrics", "no metric says how good pictures are that are made")
-                .hint(
-                    "write metrics = []; scores are measured by: systole evaluate RUN --features CLASSIFIER",
-                ));
+            return Err(KeyError::new("compile.metrics", "no metric applies to BigGAN training").hint(
+                "write metrics = []; scores are measured by: systole evaluate RUN --features CLASSIFIER",
+            ));
         }
         if self.compile.precision == "mixed_float16" {
-            return Err(Wrong::new("compile.precision", "a step with several updates has no loss scale")
-                .hint("use mixed_bfloat16, which needs none"));
+            return Err(KeyError::new(
+                "compile.precision",
+                "BigGAN does not support loss scaling: a step has several updates",
+            )
+            .hint("use mixed_bfloat16, which needs no loss scale"));
         }
         self.check_biggan_data(gan)
     }
 
-    fn check_biggan_data(&self, gan: &BigGan) -> Result<(), Wrong> {
+    fn check_biggan_data(&self, gan: &BigGan) -> Result<(), KeyError> {
         let (batch, parts) = (self.fit.batch_size, gan.num_D_accumulations);
         if batch != super::auto_batch_size::AUTO && !batch.is_multiple_of(parts) {
-            let what = format!("a batch of {batch} cannot be computed in {parts} equal parts");
-            return Err(Wrong::new("fit.batch_size", what)
-                .hint(format!("choose a multiple of {parts}, which num_D_accumulations is")));
+            let what = format!("batch size {batch} is not divisible into {parts} accumulation steps");
+            return Err(KeyError::new("fit.batch_size", what)
+                .hint(format!("choose a multiple of biggan.num_D_accumulations = {parts}")));
         }
         let side = gan.resolution;
         let fits = match self.data.image_size {
@@ -62,36 +65,38 @@ impl Config {
             None => side == 32 || self.data.dataset != "cifar10",
         };
         if !fits {
-            let what = format!("the pictures are not {side} × {side}, which biggan.resolution is");
+            let what =
+                format!("the images are not {side} × {side}, the size that biggan.resolution requires");
             return Err(
-                Wrong::new("data.image_size", what).hint(format!("set data.image_size=[{side},{side}]"))
+                KeyError::new("data.image_size", what).hint(format!("set data.image_size=[{side},{side}]"))
             );
         }
         if !["cifar10", "folder", "records"].contains(&self.data.dataset.as_str())
             || self.data.channels() != 3
         {
-            let what = format!("BigGAN makes colour pictures, and {} has none", self.data.dataset);
-            return Err(Wrong::new("data.dataset", what).hint(
-                "set data.dataset to cifar10, or to folder or records with colour pictures of your own",
-            ));
+            let what = format!("BigGAN generates color images, but {} is grayscale", self.data.dataset);
+            return Err(KeyError::new("data.dataset", what)
+                .hint("set data.dataset to cifar10, or to folder or records with your own color images"));
         }
         let scale = self.data.scale;
         if (scale * 255.0 - 1.0).abs() > 1e-9 {
-            return Err(Wrong::new("data.scale", "BigGAN's pixels go from 0 to 1, and then to −1 to 1")
+            return Err(KeyError::new("data.scale", "BigGAN requires pixels scaled to the range 0 to 1")
                 .hint("write scale = \"1/255\""));
         }
         if !super::augment::mixes(&self.data.augment).is_empty() {
-            return Err(Wrong::new("data.augment", "mixed pictures would be learned as such")
-                .hint("leave mixup and cutmix out; flip is what BigGAN-PyTorch has"));
+            return Err(KeyError::new("data.augment", "BigGAN would learn to generate mixed images")
+                .hint("remove mixup and cutmix; flip is supported, as in BigGAN-PyTorch"));
         }
         if self.fit.class_weight.is_some() || self.fine_tune.is_some() {
             let key = if self.fine_tune.is_some() { "fine_tune" } else { "fit.class_weight" };
-            return Err(Wrong::new(key, "this is for classifiers, and BigGAN is none").hint("leave it out"));
+            return Err(
+                KeyError::new(key, "this key applies only to classifiers, not to BigGAN").hint("remove it")
+            );
         }
         Ok(())
     }
 
-    /// Types of one sample of what the model takes, where samples of the data are `sample`.
+    /// Returns the types of the model's inputs for one sample of type `sample`.
     pub(super) fn model_inputs(&self, sample: &TensorType) -> Vec<TensorType> {
         match &self.biggan {
             Some(gan) => gan.input_types().to_vec(),
@@ -99,36 +104,37 @@ impl Config {
         }
     }
 
-    /// Samples that a step takes from the data: BigGAN's updates of the discriminator each have a batch of their own.
+    /// Number of samples that one step reads: each of BigGAN's discriminator updates has its own batch.
     pub fn samples_per_step(&self) -> usize {
         self.fit.batch_size * self.biggan.as_ref().map_or(1, |gan| gan.num_D_steps)
     }
 
-    /// Gives BigGAN the classes of the data.
+    /// Sets BigGAN's number of classes to that of the data.
     pub(super) fn fit_biggan(&mut self, data: &TrainingData) {
         if let (Some(gan), n @ 1..) = (&mut self.biggan, data.class_names.len()) {
             gan.n_classes = n;
         }
     }
 
-    /// An error where pictures are not what the networks take.
+    /// Returns an error if the images do not have the networks' shape.
     pub(super) fn check_biggan_samples(&self, sample: &TensorType, classes: usize) -> Result<()> {
         let Some(gan) = &self.biggan else { return Ok(()) };
         let side = gan.resolution;
         if sample.shape.dims() != [side, side, 3] {
-            let what = format!("the pictures are {sample}, and this BigGAN makes {side} × {side} in colour");
+            let what =
+                format!("the images are {sample}, but this BigGAN generates {side} × {side} color images");
             return Err(Error::new(ErrorKind::Config, what).at("biggan.resolution").hint(format!(
-                "set data.image_size=[{side},{side}] and data.color_mode=rgb, or biggan.resolution to the pictures' size"
+                "set data.image_size=[{side},{side}] and data.color_mode=rgb, or set biggan.resolution to the images' size"
             )));
         }
         if classes > gan.n_classes {
-            let what = format!("the data have {classes} classes, and biggan.n_classes is {}", gan.n_classes);
+            let what = format!("the data has {classes} classes, but biggan.n_classes is {}", gan.n_classes);
             return Err(Error::new(ErrorKind::Config, what).hint(format!("set biggan.n_classes={classes}")));
         }
         Ok(())
     }
 
-    /// Samples of training (or of testing) whose pictures have the size that the networks take; pixels are 0 to 255.
+    /// Returns the training (or test) samples with images resized for the networks; pixels are 0 to 255.
     pub fn true_pictures(&self, data: &TrainingData, testing: bool) -> Dataset {
         let elements = match (testing, &data.streamed) {
             (true, _) => data.test.clone(),
@@ -141,7 +147,7 @@ impl Config {
         self.sized(elements, data)
     }
 
-    /// What writes grids of pictures.
+    /// Returns the callback that writes grids of generated images.
     pub(super) fn sample_grid(&self, folder: &Path) -> Option<Box<dyn Callback>> {
         let gan = self.biggan.as_ref()?;
         Some(Box::new(SampleGrid::new(gan, folder, self.seed)))

@@ -1,9 +1,9 @@
-//! From a checked configuration to live objects: the data set, its two pipelines, the model.
+//! Builds datasets, input pipelines and models from a checked configuration.
 
-use super::{Config, augment, model_sections};
+use super::{RunConfig, augment, model_sections};
 use std::sync::Arc;
-use systole_base::rng::Stream;
-use systole_data::{AUTOTUNE, Dataset, Options, Sample, Share, Shuffle};
+use systole_base::rng::RandomStream;
+use systole_data::{AUTOTUNE, BatchShare, Dataset, DatasetOptions, Sample, ShuffleOptions};
 use systole_datasets::{
     self as datasets, DataDir, FolderOptions, RecordShape, TextOptions, TrainingData, numbered, unnumbered,
 };
@@ -11,11 +11,12 @@ use systole_ir::{DType, Error, ErrorKind, Result, TensorType};
 use systole_nn::loss::Loss;
 use systole_nn::{Compile, Model, TrainStep};
 
-/// Height and width of a folder's pictures where no `image_size` is set.
+/// Height and width of the images of a folder if `image_size` is not set.
 const FOLDER_SIZE: [usize; 2] = [64, 64];
 
-impl Config {
-    /// Finds (or fetches, or draws) the data set. `customise` may set where downloads report to.
+impl RunConfig {
+    /// Loads, downloads or generates the dataset. `customise` may configure the data directory, such as its progress
+    /// callback.
     pub fn load_data(&self, customise: impl FnOnce(DataDir) -> DataDir) -> Result<TrainingData> {
         let mut data = self.find_data(customise)?;
         let is_large = data
@@ -23,7 +24,7 @@ impl Config {
             .as_ref()
             .is_some_and(|s| !s.is_small && data.train.cardinality().finite().is_none());
         if let Some(n) = self.data.train_samples.filter(|n| is_large && *n < data.train_len as u64) {
-            data.notes.push(format!("data.train_samples: the first {n} records in the order of the files"));
+            data.notes.push(format!("data.train_samples: the first {n} records in file order"));
         }
         Ok(data)
     }
@@ -77,7 +78,8 @@ impl Config {
         }
     }
 
-    /// Whether the labels are numbers to predict or classes, where the loss says so, or a model that learnt from such data.
+    /// Whether the labels are regression targets (`true`) or classes (`false`), as implied by the loss or the model's
+    /// outputs.
     fn labels_are_numbers(&self) -> Option<bool> {
         let is_learnt = self.data.records.as_ref().is_some_and(|r| !r.columns.is_empty());
         match model_sections::loss(&self.compile.loss).as_ref().map(Loss::base) {
@@ -87,11 +89,11 @@ impl Config {
         }
     }
 
-    /// Fits the configuration to data of one's own: the last layer, or of text how many tokens there are, and for labels that are numbers the loss, where these
-    /// are still as the presets have them; and keeps how columns of tables became numbers.
+    /// Adapts the configuration to user data: the last layer's units, the vocabulary size for text, and the loss for
+    /// numeric labels, if these still have the presets' values. Also stores how table columns are encoded.
     ///
     /// # Errors
-    /// When the labels are numbers and the loss is one for classes.
+    /// If the labels are numbers but the loss is a classification loss.
     pub fn fit_data(&mut self, data: &TrainingData) -> Result<()> {
         if let Some(language) = &data.language {
             return self.fit_language(language);
@@ -107,11 +109,11 @@ impl Config {
             return self.fit_classes(data.class_names.len());
         }
         if self.biggan.is_some() {
-            return Err(Error::new(ErrorKind::Config, "the pictures have no classes")
-                .because("BigGAN makes pictures of classes")
-                .hint("name a folder with one folder of pictures for each class"));
+            return Err(Error::new(ErrorKind::Config, "the images have no class labels")
+                .because("BigGAN generates images by class")
+                .hint("use a folder with one subfolder of images for each class"));
         }
-        let preset = Config::preset("folder")?;
+        let preset = RunConfig::preset("folder")?;
         if self.compile.loss == preset.compile.loss {
             if let Some(last) = self.layers.last_mut().filter(|last| Some(&**last) == preset.layers.last()) {
                 last.insert("units".into(), 1i64.into());
@@ -124,10 +126,10 @@ impl Config {
         }
         match model_sections::loss(&self.compile.loss).as_ref().map(Loss::base) {
             Ok(Loss::SparseCategoricalCrossentropy { .. }) => {
-                Err(Error::new(ErrorKind::Config, "the labels are numbers, and the loss is one for classes")
-                    .at(format!("compile.loss of {}", data.name))
+                Err(Error::new(ErrorKind::Config, "the labels are numbers, but the loss expects classes")
+                    .at(format!("compile.loss for {}", data.name))
                     .hint(
-                        "set compile.loss=mean_squared_error, compile.metrics=[], and let the last layer have 1 unit and no activation; \
+                        "set compile.loss=mean_squared_error, compile.metrics=[], and give the last layer 1 unit and no activation; \
                          or name the field with the classes: data.records.label",
                     ))
             }
@@ -135,23 +137,23 @@ impl Config {
         }
     }
 
-    /// Gives the last layer a unit for each class, where it still is as the presets `folder`, `tfrecord` and `table` have
-    /// it.
+    /// Sets the last layer's units to the number of classes, if it is unchanged from the presets `folder`, `tfrecord`
+    /// or `table`.
     pub fn fit_classes(&mut self, classes: usize) -> Result<()> {
-        let preset = Config::preset("folder")?;
+        let preset = RunConfig::preset("folder")?;
         if let Some(last) = self.layers.last_mut().filter(|last| Some(&**last) == preset.layers.last()) {
             last.insert("units".into(), (classes as i64).into());
         }
         Ok(())
     }
 
-    /// Batches for training: shuffled, repeated where `steps_per_epoch` is set, scaled, made ahead on a thread.
+    /// Returns the training batches: shuffled, repeated if `steps_per_epoch` is set, scaled, prefetched.
     pub fn train_pipeline(&self, data: &TrainingData) -> Dataset {
         self.train_pipeline_of(data, None)
     }
 
-    /// As [`Config::train_pipeline`], of which one of several hosts needs some rows of each batch.
-    pub fn train_pipeline_of(&self, data: &TrainingData, share: Option<Share>) -> Dataset {
+    /// Like [`RunConfig::train_pipeline`], but fills only the rows of each batch that one of several hosts needs.
+    pub fn train_pipeline_of(&self, data: &TrainingData, share: Option<BatchShare>) -> Dataset {
         let (mut train, buffer) = self.train_elements(data);
         let language = data.language.as_ref().filter(|_| self.data.random_offsets);
         if language.is_some() {
@@ -163,7 +165,7 @@ impl Config {
         if self.fit.steps_per_epoch.is_some() {
             train = train.repeat();
         } else if let (Some(_), Some(n)) = (&self.biggan, train.cardinality().finite()) {
-            // Its steps are of one size.
+            // All steps have the same batch size.
             let step = self.samples_per_step() as u64;
             train = train.take(n / step * step);
         }
@@ -182,10 +184,10 @@ impl Config {
         self.tuned(if data.is_pictures() { self.mixed(batches, data) } else { batches })
     }
 
-    /// What is trained on, before it is shuffled and prepared, and how many of them a shuffle draws from.
+    /// Returns the training elements before shuffling and preparation, and the shuffle buffer size.
     pub(super) fn train_elements(&self, data: &TrainingData) -> (Dataset, usize) {
         let (train, buffer) = match &data.streamed {
-            // A few of them are the same in each epoch only where the files are read in order.
+            // A subset is the same in each epoch only if the files are read in order.
             Some(s) if self.data.shuffle && self.data.train_samples.is_none() => (s.mixed.clone(), s.buffer),
             Some(s) => (s.in_order.clone(), s.buffer),
             None => (data.train.clone(), data.train_len),
@@ -196,15 +198,16 @@ impl Config {
         }
     }
 
-    /// So many of all elements, the same in each epoch. One's own may be sorted by class: those are drawn by the seed, or
-    /// taken at equal distances; the published sets' are mixed, and the first ones are taken.
+    /// Takes `n` of all elements, the same in each epoch. User data may be sorted by class, so it is sampled by the
+    /// seed or at equal distances; published datasets are already mixed, so the first elements are taken.
     fn some(&self, all: Dataset, n: u64, len: usize, data: &TrainingData) -> Dataset {
         let len = len as u64;
         if n >= len || !self.data.is_own() {
             return all.take(n);
         }
         if all.cardinality().finite().is_some() {
-            let fixed = Shuffle { buffer_size: usize::MAX, seed: self.seed, reshuffle_each_iteration: false };
+            let fixed =
+                ShuffleOptions { buffer_size: usize::MAX, seed: self.seed, reshuffle_each_iteration: false };
             return all.shuffle_with(fixed).take(n);
         }
         match data.streamed.as_ref().is_some_and(|s| s.is_small) {
@@ -213,13 +216,13 @@ impl Config {
         }
     }
 
-    /// Batches for testing, in order.
+    /// Returns the test batches in order.
     pub fn test_pipeline(&self, data: &TrainingData) -> Dataset {
         self.batches(self.test_elements(data), data, None)
     }
 
-    /// As [`Config::test_pipeline`], with version `version` of pictures that are changed as in training, or as by fastai's
-    /// `aug_transforms` where training changes none: test-time augmentation.
+    /// Like [`RunConfig::test_pipeline`], with test-time augmentation: version `version` of each image, augmented as in
+    /// training, or by fastai's `aug_transforms` if training has no augmentation.
     pub fn augmented_test_pipeline(&self, data: &TrainingData, version: u64) -> Dataset {
         let (names, seed) =
             (augment::test_time(&self.data.augment), augment::version_seed(self.seed, version));
@@ -234,7 +237,7 @@ impl Config {
         self.sized(test, data)
     }
 
-    /// How many of the batches of `test` are tested on, where a limit leaves some out.
+    /// Number of batches of `test` to evaluate, if a limit applies.
     ///
     /// # Errors
     /// See [`Limit::of`](systole_nn::Limit::of).
@@ -243,17 +246,17 @@ impl Config {
         limit.map(|limit| limit.of("limit_val_batches", test, None)).transpose()
     }
 
-    /// Batches of what a model takes: pictures in their size and scaled, tokens as they are.
-    fn batches(&self, elements: Dataset, data: &TrainingData, share: Option<Share>) -> Dataset {
+    /// Returns batches as the model's input: images resized and scaled, tokens unchanged.
+    fn batches(&self, elements: Dataset, data: &TrainingData, share: Option<BatchShare>) -> Dataset {
         let batches = elements.batch_share(self.samples_per_step(), share);
         if !data.is_pictures() {
             return batches.prefetch(AUTOTUNE);
         }
-        // Scaling whole batches is the same and costs less than scaling each sample.
+        // Scaling whole batches is equivalent and cheaper than scaling each sample.
         batches.map(scale_pixels(self.data.scale)).prefetch(AUTOTUNE)
     }
 
-    /// Pictures of a batch mixed with one another, as `data.augment` says; labels become shares of classes.
+    /// Applies the batch mixing of `data.augment` (mixup, cutmix); labels become class probabilities.
     fn mixed(&self, batches: Dataset, data: &TrainingData) -> Dataset {
         let mixes = augment::mixes(&self.data.augment);
         if mixes.is_empty() {
@@ -261,19 +264,21 @@ impl Config {
         }
         let classes = data.class_names.len();
         let shares = move |s: Sample| s.map("label", move |y| y.one_hot(classes));
-        let mix = move |s: Sample, rng: &mut Stream| augment::mixed(s, &mixes, rng);
+        let mix = move |s: Sample, rng: &mut RandomStream| augment::mixed(s, &mixes, rng);
         batches.map(shares).map_random_parallel(self.seed, mix, AUTOTUNE).prefetch(AUTOTUNE)
     }
 
-    /// A pipeline that runs by `data.tuning`, where that is set.
+    /// Applies the fixed thread counts and queue sizes of `data.tuning`, if set.
     fn tuned(&self, pipeline: Dataset) -> Dataset {
         match self.data.sizes() {
-            Ok(tuning @ Some(_)) => pipeline.with_options(Options { tuning, ..Options::default() }),
+            Ok(tuning @ Some(_)) => {
+                pipeline.with_options(DatasetOptions { tuning, ..DatasetOptions::default() })
+            }
             _ => pipeline,
         }
     }
 
-    /// Pictures in `data.image_size`; others as they are.
+    /// Resizes images to `data.image_size`; other elements stay unchanged.
     pub(super) fn sized(&self, elements: Dataset, data: &TrainingData) -> Dataset {
         match self.data.image_size {
             Some([h, w]) if data.is_pictures() && data.element.shape[..2] != [h, w] => {
@@ -283,7 +288,7 @@ impl Config {
         }
     }
 
-    /// Type of one sample of this data as the pipelines give it.
+    /// Returns the type of one sample of this data after the pipeline.
     pub fn sample_of(&self, data: &TrainingData) -> TensorType {
         if !data.is_pictures() {
             return data.element.clone();
@@ -292,7 +297,7 @@ impl Config {
         TensorType::new(DType::F32, [height, width, data.element.shape[2]])
     }
 
-    /// Type of one sample as the pipelines give it, for data sets as published; files of another size are possible.
+    /// Returns the type of one sample after the pipeline for the published dataset; user files may differ in size.
     pub fn usual_sample(&self) -> TensorType {
         let pictures = |height, width, channels| {
             let [height, width] = self.data.image_size.unwrap_or([height, width]);
@@ -306,7 +311,7 @@ impl Config {
         }
     }
 
-    /// The layers as a model without weights.
+    /// Returns the layers as a model without weights.
     pub fn layers_only(&self) -> Result<Model> {
         if let Some(gan) = &self.biggan {
             return Ok(Model::new(gan.architecture()?));
@@ -318,7 +323,7 @@ impl Config {
             .map_err(|w| w.error)
     }
 
-    /// What `Model::compile` is given.
+    /// Returns the arguments of `Model::compile`.
     pub fn compile_config(&self, output: &[usize]) -> Result<Compile> {
         Ok(Compile {
             optimizer: match &self.biggan {
@@ -336,10 +341,10 @@ impl Config {
         })
     }
 
-    /// A compiled model with fresh weights for samples of type `sample` in classes of these names.
+    /// Builds and compiles a model with fresh weights for samples of type `sample` and these class names.
     ///
     /// # Errors
-    /// When a layer cannot take the shape it gets (names the layer), or the output does not fit the classes.
+    /// If a layer cannot accept its input shape (names the layer), or the output does not match the classes.
     pub fn model(&self, sample: &TensorType, class_names: &[String]) -> Result<Model> {
         let mut model = self.layers_only()?;
         self.check_biggan_samples(sample, class_names.len())?;
@@ -356,23 +361,23 @@ impl Config {
         Ok(model)
     }
 
-    /// [`Config::model`] for the data set's usual samples. Reads no data.
+    /// Builds [`RunConfig::model`] for the dataset's default sample type. Reads no data.
     ///
     /// ```
-    /// use systole::config::Config;
-    /// let model = Config::preset("cifar-cnn")?.untrained()?;
+    /// use systole::config::RunConfig;
+    /// let model = RunConfig::preset("cifar-cnn")?.untrained()?;
     /// assert_eq!(model.output_type().unwrap().shape.dims(), [10]);
     /// # Ok::<(), systole_ir::Error>(())
     /// ```
     ///
     /// # Errors
-    /// As [`Config::model`].
+    /// See [`RunConfig::model`].
     pub fn untrained(&self) -> Result<Model> {
         self.model(&self.usual_sample(), &[])
     }
 }
 
-/// Pictures changed by these names of `data.augment`.
+/// Applies the augmentations of `data.augment` with these names.
 fn augmented(pictures: Dataset, data: &TrainingData, names: &[String], seed: u64) -> Dataset {
     match augment::changes(names, data.element.shape[2] >= 3) {
         Ok(changes) => pictures.map_random_parallel(
@@ -384,7 +389,7 @@ fn augmented(pictures: Dataset, data: &TrainingData, names: &[String], seed: u64
     }
 }
 
-/// `n` of `len` elements at equal distances.
+/// Selects `n` of `len` elements at equal distances.
 fn evenly(all: Dataset, n: u64, len: u64) -> Dataset {
     let before = move |i: u64| (u128::from(i) * u128::from(n) / u128::from(len)) as u64;
     let is_taken = move |s: &Sample| {
@@ -401,28 +406,30 @@ fn check_output(output: &[usize], loss: &Loss, classes: usize, sequences: bool) 
             true => Ok(()),
             false => Err(Error::new(
                 ErrorKind::Config,
-                format!("the last layer gives {n} values, the data has {classes} classes"),
+                format!("the last layer returns {n} values, but the data has {classes} classes"),
             )
             .hint(format!("end the model with a Dense layer of {classes} units"))),
         },
         other if sequences => Err(Error::new(
             ErrorKind::Config,
-            format!("the last layer gives arrays of shape {other:?} for one sequence"),
+            format!("the last layer returns arrays of shape {other:?} for one sequence"),
         )
-        .because("a language model gives one value for each token at each place")
-        .hint("keep the sequence: return_sequences = true in recurrent layers, no Flatten")),
+        .because("a language model returns one value per token and position")
+        .hint(
+            "keep the sequence dimension: set return_sequences = true in recurrent layers, remove Flatten",
+        )),
         other => Err(Error::new(
             ErrorKind::Config,
-            format!("the last layer gives arrays of shape {other:?} for one picture"),
+            format!("the last layer returns arrays of shape {other:?} for one image"),
         )
-        .because("a classifier gives one value for each class")
-        .hint("put a Flatten or GlobalAveragePooling2D layer before the last Dense layer")),
+        .because("a classifier returns one value per class")
+        .hint("add a Flatten or GlobalAveragePooling2D layer before the last Dense layer")),
     }
 }
 
-/// A pipeline stage: `image: u8[…] → f32[…]`, times `scale`.
+/// Returns a map function: `image: u8[…] → f32[…]`, multiplied by `scale`.
 pub fn scale_pixels(scale: f64) -> impl Fn(Sample) -> Sample + Send + Sync + 'static {
-    // A factor of 1/n divides by n: `x / 255` and `x * (1/255)` round differently, and tutorials divide.
+    // For a factor 1/n, divide by n: `x / 255` and `x * (1/255)` round differently, and tutorials divide.
     let divisor = (1.0 / scale).round();
     let divides = (1.0 / scale - divisor).abs() < 1e-9 * divisor;
     move |s| {
@@ -458,7 +465,7 @@ mod tests {
     fn outputs_that_do_not_fit_are_explained() {
         let names: Vec<String> = (0..10).map(|i| i.to_string()).collect();
         let with = |key: &str, value: &str| {
-            let mut draft = super::super::Draft::preset("glyphs").unwrap();
+            let mut draft = super::super::ConfigDraft::preset("glyphs").unwrap();
             draft.set("--set", key, value);
             draft.finish().unwrap().model(&TensorType::new(DType::F32, [28, 28, 1]), &names)
         };

@@ -1,65 +1,65 @@
-//! `[[callbacks]]`: tables with a `type` and the callback's arguments, which are read where callbacks are.
+//! `[[callbacks]]`: callback tables with a `type` and the callback's arguments, and the default logger.
 
-use super::key_error::{Wrong, from_serde, unknown};
+use super::key_error::{KeyError, from_serde, unknown};
 use super::model_sections::to_json;
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
 use std::path::{Component, Path};
-use systole_nn::callback::{CALLBACK_NAMES, Configured, HParam, class_of, from_table};
+use systole_nn::callback::{CALLBACK_NAMES, ConfigCallback, HParamValue, class_of, from_table};
 use toml::{Table, Value};
 
-/// What a run is written for, beside its model, backups and report.
+/// Logger that records a run, in addition to the model, backups and report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Logger {
-    /// The callback `TensorBoard`, with its defaults where there is none.
+    /// The `TensorBoard` callback, added with its defaults if missing.
     TensorBoard,
-    /// Nothing: a `TensorBoard` among the callbacks is left out.
+    /// No logger: removes `TensorBoard` from the callbacks.
     None,
 }
 
-/// The callback that writes for [`Logger::TensorBoard`].
+/// Name of the callback that implements [`Logger::TensorBoard`].
 pub(super) const LOGGER: &str = "TensorBoard";
 
-/// A callback of a configuration.
-pub(super) struct Section {
+/// One `[[callbacks]]` table.
+pub(super) struct CallbackSection {
     pub class: &'static str,
-    pub callback: Box<dyn Configured>,
+    pub callback: Box<dyn ConfigCallback>,
     pub path: String,
 }
 
-/// Callbacks of Keras that no table can say, and what does their work there.
+/// Keras callbacks that cannot be configured in TOML, and what replaces them.
 const OF_PROGRAMS: [(&str, &str); 6] = [
-    ("LambdaCallback", "it is made of closures: add it in a program"),
+    ("LambdaCallback", "it takes closures: add it in a Rust program"),
     (
         "LearningRateScheduler",
-        "it is made of a closure; a schedule is optimizer.learning_rate = { type = \"CosineDecay\", … }",
+        "it takes a closure; use a schedule: optimizer.learning_rate = { type = \"CosineDecay\", … }",
     ),
-    ("BackupAndRestore", "every run is saved, and goes on: --save-seconds, --save-steps"),
-    ("RemoteMonitor", "no run talks to a server; CSVLogger and TensorBoard write what it would send"),
-    ("History", "it is always there: run.json and `systole compare` have it"),
-    ("ProgbarLogger", "it is always there: --quiet leaves it out"),
+    ("BackupAndRestore", "every run already writes backups and resumes: use --save-seconds or --save-steps"),
+    ("RemoteMonitor", "runs never contact a server; use CSVLogger or TensorBoard"),
+    ("History", "it is always on: see run.json and `systole compare`"),
+    ("ProgbarLogger", "it is always on: pass --quiet to disable it"),
 ];
 
-/// The table of the logger with its defaults.
+/// Returns the logger's table with its defaults.
 pub(super) fn logger_table() -> Table {
     Table::from_iter([("type".to_string(), Value::String(LOGGER.into()))])
 }
 
-/// The callback of the table at this place.
-pub(super) fn section(at: usize, table: &Table) -> Result<Section, Wrong> {
+/// Parses the callback table at index `at`.
+pub(super) fn section(at: usize, table: &Table) -> Result<CallbackSection, KeyError> {
     let path = format!("callbacks.{at}");
     let Some(name) = table.get("type").and_then(Value::as_str) else {
-        return Err(Wrong::new(&path, "a callback has no `type`")
-            .hint(format!("one of: {}", CALLBACK_NAMES.join(", "))));
+        return Err(KeyError::new(&path, "the callback has no `type`")
+            .hint(format!("set type to one of: {}", CALLBACK_NAMES.join(", "))));
     };
     let no_such = || {
         let kind = format!("{path}.type");
         match OF_PROGRAMS.iter().find(|(known, _)| *known == name) {
             Some((_, instead)) => {
-                Wrong::new(&kind, format!("{name} cannot be told in a configuration")).hint(*instead)
+                KeyError::new(&kind, format!("{name} cannot be set in a configuration")).hint(*instead)
             }
-            None => Wrong::of(&kind, unknown("there is no callback", name, CALLBACK_NAMES)),
+            None => KeyError::of(&kind, unknown("unknown callback", name, CALLBACK_NAMES)),
         }
     };
     let class = class_of(name).ok_or_else(no_such)?;
@@ -67,60 +67,60 @@ pub(super) fn section(at: usize, table: &Table) -> Result<Section, Wrong> {
     let arguments: Map<_, _> = arguments.map(|(key, value)| (key.clone(), to_json(value))).collect();
     let read = |arguments: &Map<_, _>| from_table(class, arguments.clone()).ok_or_else(no_such);
     let callback = read(&arguments)?.map_err(|e| {
-        // The first argument that is refused on its own is to blame.
+        // Report the first argument that is rejected on its own.
         let alone = |(key, value): &(&String, &serde_json::Value)| {
             let one = Map::from_iter([((*key).clone(), (*value).clone())]);
             from_table(class, one).is_some_and(|read| read.is_err())
         };
         let key = arguments.iter().find(alone).map_or(String::new(), |(key, _)| format!(".{key}"));
-        Wrong::of(&format!("{path}{key}"), from_serde(&e.to_string()).at(format!("callback {class}")))
+        KeyError::of(&format!("{path}{key}"), from_serde(&e.to_string()).at(format!("callback {class}")))
     })?;
-    let blame = |(argument, e)| Wrong::of(&format!("{path}.{argument}"), e);
+    let blame = |(argument, e)| KeyError::of(&format!("{path}.{argument}"), e);
     for (argument, file) in callback.files() {
         check_file(&format!("{path}.{argument}"), file, STAYING.contains(&class))?;
     }
     callback.check().map_err(blame)?;
-    Ok(Section { class, callback, path })
+    Ok(CallbackSection { class, callback, path })
 }
 
-/// Callbacks whose files must be in the run's folder; others may name any place.
+/// Callbacks whose files must be inside the run directory; others may use any path.
 const STAYING: [&str; 2] = ["ModelCheckpoint", "SpikeDetection"];
 
-fn check_file(path: &str, file: &str, stays: bool) -> Result<(), Wrong> {
+fn check_file(path: &str, file: &str, stays: bool) -> Result<(), KeyError> {
     let wrong = |what: &str| {
-        let e = Wrong::new(path, format!("`{file}` {what}"));
-        Err(e.hint("name a file within the run's folder"))
+        let e = KeyError::new(path, format!("`{file}` {what}"));
+        Err(e.hint("use a file inside the run directory"))
     };
     let parts = || Path::new(file).components();
     if file.is_empty() {
         let name = path.rsplit('.').next().unwrap_or(path);
-        return Err(Wrong::new(path, format!("{name} is empty"))
-            .hint("name a file or folder within the run's folder"));
+        return Err(KeyError::new(path, format!("{name} is empty"))
+            .hint("use a file or folder inside the run directory"));
     }
     if file.ends_with('/') && !path.ends_with("log_dir") {
-        return wrong("is no file's name");
+        return wrong("is not a file name");
     }
     if stays && parts().any(|part| !matches!(part, Component::Normal(_) | Component::CurDir)) {
-        return wrong("leaves the run's folder");
+        return wrong("is outside the run directory");
     }
     let first = parts().find(|part| matches!(part, Component::Normal(_)));
     match first.map(|part| part.as_os_str()) {
-        Some(name) if name == "backups" || file == "run.json" => wrong("is where the run itself is kept"),
+        Some(name) if name == "backups" || file == "run.json" => wrong("is reserved for the run itself"),
         _ => Ok(()),
     }
 }
 
-/// The plain values below a key by their paths.
-pub(super) fn hparams(path: &str, value: &Value, found: &mut Vec<(String, HParam)>) {
+/// Collects the scalar values below a key, by path.
+pub(super) fn hparams(path: &str, value: &Value, found: &mut Vec<(String, HParamValue)>) {
     let value = match value {
         Value::Table(table) => {
             return table.iter().for_each(|(key, value)| hparams(&format!("{path}.{key}"), value, found));
         }
-        Value::Integer(n) => HParam::Number(*n as f64),
-        Value::Float(x) => HParam::Number(*x),
-        Value::Boolean(yes) => HParam::Bool(*yes),
-        Value::String(text) => HParam::Text(text.clone()),
-        Value::Datetime(_) | Value::Array(_) => HParam::Text(value.to_string()),
+        Value::Integer(n) => HParamValue::Number(*n as f64),
+        Value::Float(x) => HParamValue::Number(*x),
+        Value::Boolean(yes) => HParamValue::Bool(*yes),
+        Value::String(text) => HParamValue::Text(text.clone()),
+        Value::Datetime(_) | Value::Array(_) => HParamValue::Text(value.to_string()),
     };
     found.push((path.into(), value));
 }

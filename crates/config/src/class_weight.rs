@@ -1,7 +1,7 @@
-//! `fit.class_weight`: how much the samples of each class count in the loss.
+//! `fit.class_weight`: weights of the classes in the loss.
 
-use super::Config;
-use super::key_error::Wrong;
+use super::RunConfig;
+use super::key_error::KeyError;
 use std::collections::BTreeMap;
 use systole_datasets::TrainingData;
 use systole_ir::{Error, ErrorKind, Result};
@@ -10,12 +10,12 @@ use systole_nn::did_you_mean::suggestion;
 use toml::Value;
 
 const PATH: &str = "fit.class_weight";
-/// All samples divided by classes and by those of the class: rare classes count as much as frequent ones.
+/// Weight = samples / (classes × samples of the class), so that rare classes count as much as frequent ones.
 const BALANCED: &str = "balanced";
 
-/// What can be wrong before the data are known.
-pub(super) fn check(value: Option<&Value>) -> Result<(), Wrong> {
-    let hint = "class_weight = \"balanced\", or { cat = 2.0, dog = 0.5 }";
+/// Checks the value as far as possible without the data.
+pub(super) fn check(value: Option<&Value>) -> Result<(), KeyError> {
+    let hint = "write class_weight = \"balanced\", or { cat = 2.0, dog = 0.5 }";
     match value {
         None => Ok(()),
         Some(Value::String(name)) if name == BALANCED => Ok(()),
@@ -23,12 +23,12 @@ pub(super) fn check(value: Option<&Value>) -> Result<(), Wrong> {
             match weights.iter().find(|(_, w)| !number(w).is_some_and(|w| w >= 0.0 && w.is_finite())) {
                 None => Ok(()),
                 Some((class, w)) => {
-                    let what = format!("the weight {w} of {class} is no number from 0 on");
-                    Err(Wrong::new(&format!("{PATH}.{class}"), what).hint(hint))
+                    let what = format!("class_weight of {class}: expected a number of at least 0, got {w}");
+                    Err(KeyError::new(&format!("{PATH}.{class}"), what).hint(hint))
                 }
             }
         }
-        Some(other) => Err(Wrong::new(PATH, format!("class_weight cannot be {other}")).hint(hint)),
+        Some(other) => Err(KeyError::new(PATH, format!("invalid class_weight: {other}")).hint(hint)),
     }
 }
 
@@ -36,12 +36,11 @@ fn number(value: &Value) -> Option<f64> {
     value.as_float().or_else(|| value.as_integer().map(|n| n as f64))
 }
 
-impl Config {
-    /// How much each class counts in the loss, by its number; empty: all the same. For `balanced` the training data are
-    /// gone through once.
+impl RunConfig {
+    /// Returns the loss weight of each class by index; empty if all are 1. `balanced` reads the training data once.
     ///
     /// # Errors
-    /// A class that the data do not have; labels that are no classes.
+    /// If a class does not occur in the data, or the labels are not classes.
     pub fn class_weight(&self, data: &TrainingData) -> Result<BTreeMap<i64, f64>> {
         match &self.fit.class_weight {
             None => Ok(BTreeMap::new()),
@@ -67,9 +66,9 @@ impl Config {
             let label = LABEL_FIELDS.iter().find_map(|name| sample.get(name).ok());
             let label =
                 label.filter(|l| l.dtype().is_int() && l.shape().elements() == 1).ok_or_else(|| {
-                    Error::new(ErrorKind::Config, "the labels are no classes")
+                    Error::new(ErrorKind::Config, "class_weight requires class labels")
                         .at(PATH)
-                        .hint("leave class_weight out")
+                        .hint("remove class_weight")
                 })?;
             *counts.entry(label.get(0).as_i64()).or_default() += 1;
         }
@@ -77,7 +76,7 @@ impl Config {
     }
 }
 
-/// The number of a class, by its name or that number.
+/// Returns the index of a class given by name or by index.
 fn class_of(class: &str, data: &TrainingData) -> Result<i64> {
     if let Some(i) = data.class_names.iter().position(|name| name == class) {
         return Ok(i as i64);

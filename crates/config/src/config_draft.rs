@@ -1,99 +1,99 @@
-//! A configuration on its way: the text of a file or preset, and the keys that the command line changes.
+//! Builds a configuration from a file or preset plus overrides from the command line, and locates errors.
 
 use super::auto_batch_size::AUTO;
-use super::key_error::{Wrong, from_serde, line_at, line_of, split, unknown};
-use super::{Config, PRESETS};
+use super::key_error::{KeyError, from_serde, line_at, line_of, split, unknown};
+use super::{PRESETS, RunConfig};
 use std::path::Path;
 use systole_ir::{Error, ErrorKind, Result};
 use toml::{Table, Value};
 
-/// A configuration that is still being put together.
+/// Unvalidated configuration: TOML text plus key overrides.
 #[derive(Clone, Debug)]
-pub struct Draft {
+pub struct ConfigDraft {
     origin: String,
     text: String,
     table: Table,
-    settings: Vec<Setting>,
+    settings: Vec<KeyOverride>,
 }
 
-/// One key set from outside the text.
+/// Override of one key.
 #[derive(Clone, Debug)]
-struct Setting {
-    /// As the user wrote it: `--epochs 5`.
+struct KeyOverride {
+    /// Flag as the user wrote it: `--epochs 5`.
     flag: String,
     path: Vec<String>,
-    /// `None` takes the key out.
+    /// New value; `None` removes the key.
     value: Option<Value>,
 }
 
-/// Why there is no configuration, and whether a setting (rather than the text) is to blame.
+/// Configuration error, and whether an override (rather than the file) caused it.
 #[derive(Clone, Debug)]
-pub struct Refused {
-    /// The error, with its place.
+pub struct ConfigError {
+    /// The error with its location.
     pub error: Error,
-    /// Whether the mistake is in what was set.
+    /// Whether an override caused the error.
     pub in_setting: bool,
 }
 
-impl From<Error> for Refused {
-    fn from(error: Error) -> Refused {
-        Refused { error, in_setting: false }
+impl From<Error> for ConfigError {
+    fn from(error: Error) -> ConfigError {
+        ConfigError { error, in_setting: false }
     }
 }
 
-impl Draft {
-    /// Starts from TOML; `origin` is the file's name in messages.
+impl ConfigDraft {
+    /// Parses TOML; `origin` is the file name in messages.
     ///
     /// # Errors
-    /// When it is no TOML, or a key is unknown, missing or of the wrong type: with the line.
-    pub fn parse(text: &str, origin: &str) -> Result<Draft> {
+    /// If the text is not valid TOML, or a key is unknown, missing or of the wrong type; names the line.
+    pub fn parse(text: &str, origin: &str) -> Result<ConfigDraft> {
         let located = |e: Error, span: Option<std::ops::Range<usize>>| match span {
             Some(span) => e.at(format!("{origin}, line {}", line_at(text, span.start))),
             None => e.at(origin),
         };
-        let help = "`systole init` writes a whole file with comments";
+        let help = "run `systole init` for a complete, commented file";
         let table: Table = toml::from_str(text).map_err(|e| {
-            let error = Error::new(ErrorKind::Config, "this is not TOML").because(e.message());
+            let error = Error::new(ErrorKind::Config, "invalid TOML").because(e.message());
             located(error, e.span()).hint(help)
         })?;
-        toml::from_str::<Config>(text).map_err(|e| located(from_serde(e.message()), e.span()).hint(help))?;
-        Ok(Draft { origin: origin.into(), text: text.into(), table, settings: Vec::new() })
+        toml::from_str::<RunConfig>(text)
+            .map_err(|e| located(from_serde(e.message()), e.span()).hint(help))?;
+        Ok(ConfigDraft { origin: origin.into(), text: text.into(), table, settings: Vec::new() })
     }
 
-    /// Starts from a file.
-    pub fn read(path: impl AsRef<Path>) -> Result<Draft> {
+    /// Reads a configuration file.
+    pub fn read(path: impl AsRef<Path>) -> Result<ConfigDraft> {
         let path = path.as_ref();
         let text = std::fs::read_to_string(path).map_err(|e| {
             let hint = match e.kind() {
-                std::io::ErrorKind::NotFound => {
-                    "check the path; `systole init` writes such a file to start from"
-                }
-                _ => "it must be a text file that you may read",
+                std::io::ErrorKind::NotFound => "check the path, or run `systole init` to write such a file",
+                _ => "use a text file with read permission",
             };
             Error::io("cannot read", path, e).hint(hint)
         })?;
-        Draft::parse(&text, &path.display().to_string())
+        ConfigDraft::parse(&text, &path.display().to_string())
     }
 
     /// Starts from a preset.
-    pub fn preset(name: &str) -> Result<Draft> {
-        let text = Config::preset_text(name).ok_or_else(|| unknown("there is no preset", name, &PRESETS))?;
-        Draft::parse(&text, &format!("preset {name}"))
+    pub fn preset(name: &str) -> Result<ConfigDraft> {
+        let text = RunConfig::preset_text(name).ok_or_else(|| unknown("unknown preset", name, &PRESETS))?;
+        ConfigDraft::parse(&text, &format!("preset {name}"))
     }
 
-    /// Sets a key: `set("--epochs 5", "fit.epochs", "5")`. What is not TOML is text; `none` takes the key out.
+    /// Overrides a key: `set("--epochs 5", "fit.epochs", "5")`. A value that is not valid TOML becomes a string; `none`
+    /// removes the key.
     pub fn set(&mut self, flag: impl Into<String>, key: &str, value: &str) {
         let value = (value != "none").then(|| toml_value(value));
-        self.settings.push(Setting { flag: flag.into(), path: path_of(key), value });
+        self.settings.push(KeyOverride { flag: flag.into(), path: path_of(key), value });
     }
 
-    /// Sets a key to a text, whatever it looks like.
+    /// Overrides a key with a string, without parsing it.
     pub fn set_text(&mut self, flag: impl Into<String>, key: &str, value: &str) {
         let value = Some(Value::String(value.into()));
-        self.settings.push(Setting { flag: flag.into(), path: path_of(key), value });
+        self.settings.push(KeyOverride { flag: flag.into(), path: path_of(key), value });
     }
 
-    /// Whether the batch is to be chosen for the devices that are there.
+    /// Whether the batch size is `auto`.
     pub fn chooses_batch(&self) -> bool {
         let mut table = self.table.clone();
         let applied = self.settings.iter().try_for_each(|setting| setting.apply(&mut table));
@@ -101,7 +101,7 @@ impl Draft {
         size.and_then(Value::as_str) == Some("auto")
     }
 
-    /// Whether it fine-tunes in two phases, whose learning rate is not the optimizer's.
+    /// Whether the configuration fine-tunes in two phases, which have their own learning rates.
     pub fn fine_tunes(&self) -> bool {
         let mut table = self.table.clone();
         let applied = self.settings.iter().try_for_each(|setting| setting.apply(&mut table));
@@ -109,31 +109,31 @@ impl Draft {
         section.is_some_and(|s| s.get("unfreeze").and_then(Value::as_bool).unwrap_or(true))
     }
 
-    /// Everything put together and checked.
-    pub fn finish(&self) -> Result<Config, Refused> {
+    /// Applies the overrides and validates the configuration.
+    pub fn finish(&self) -> Result<RunConfig, ConfigError> {
         let mut table = self.table.clone();
         for setting in &self.settings {
             setting.apply(&mut table).map_err(|e| setting.refuse(e))?;
-            // One at a time, so that a wrong key is blamed on the setting that brought it.
-            let parsed = table.clone().try_into::<Config>();
+            // Apply one override at a time, so that an invalid key is attributed to its flag.
+            let parsed = table.clone().try_into::<RunConfig>();
             parsed.map_err(|e| setting.refuse(from_serde(e.message())))?;
         }
         let wrong = not_held("", &Value::Table(table.clone())).or_else(|| negative_argument(&table));
         if let Some(wrong) = wrong {
             return Err(self.blame(wrong));
         }
-        let mut config: Config = table
-            .try_into()
-            .map_err(|e: toml::de::Error| Refused::from(from_serde(e.message()).at(self.origin.clone())))?;
+        let mut config: RunConfig = table.try_into().map_err(|e: toml::de::Error| {
+            ConfigError::from(from_serde(e.message()).at(self.origin.clone()))
+        })?;
         config.check().map_err(|wrong| self.blame(wrong))?;
         if config.fit.batch_size == AUTO {
-            config.choose_batch_size().map_err(Refused::from)?;
+            config.choose_batch_size().map_err(ConfigError::from)?;
         }
         Ok(config)
     }
 
-    fn blame(&self, wrong: Wrong) -> Refused {
-        let related = |s: &&Setting| s.path.iter().zip(&wrong.path).all(|(a, b)| a == b);
+    fn blame(&self, wrong: KeyError) -> ConfigError {
+        let related = |s: &&KeyOverride| s.path.iter().zip(&wrong.path).all(|(a, b)| a == b);
         if let Some(setting) = self.settings.iter().rev().find(related) {
             return setting.refuse(wrong.error);
         }
@@ -141,31 +141,32 @@ impl Draft {
             Some(line) => format!("{}, line {line}", self.origin),
             None => self.origin.clone(),
         };
-        Refused::from(wrong.error.at(place))
+        ConfigError::from(wrong.error.at(place))
     }
 }
 
-/// The path of a key. Lightning's word is a key's other name: set beside what a file has under the first it would be there twice.
+/// Returns the path of a key. Lightning's alias of a key maps to the key's own name, so that an override replaces the
+/// file's value.
 fn path_of(key: &str) -> Vec<String> {
     split(if key == "fit.check_val_every_n_epoch" { "fit.validation_freq" } else { key })
 }
 
-impl Setting {
-    fn refuse(&self, error: Error) -> Refused {
-        Refused { error: error.at(self.flag.clone()), in_setting: true }
+impl KeyOverride {
+    fn refuse(&self, error: Error) -> ConfigError {
+        ConfigError { error: error.at(self.flag.clone()), in_setting: true }
     }
 
     fn apply(&self, root: &mut Table) -> Result<()> {
         let Some((last, parents)) = self.path.split_last() else { return Ok(()) };
-        let mut here = Container::Table(root);
+        let mut here = TomlContainer::Table(root);
         for part in parents {
             here = here.enter(part)?;
         }
         match (here, &self.value) {
-            (Container::Table(t), Some(v)) => drop(t.insert(last.clone(), v.clone())),
-            (Container::Table(t), None) => drop(t.remove(last)),
-            (Container::List(items), Some(v)) => *item(items, last)? = v.clone(),
-            (Container::List(items), None) => {
+            (TomlContainer::Table(t), Some(v)) => drop(t.insert(last.clone(), v.clone())),
+            (TomlContainer::Table(t), None) => drop(t.remove(last)),
+            (TomlContainer::List(items), Some(v)) => *item(items, last)? = v.clone(),
+            (TomlContainer::List(items), None) => {
                 item(items, last)?;
                 items.remove(last.parse().unwrap_or(0));
             }
@@ -174,13 +175,14 @@ impl Setting {
     }
 }
 
-/// The first number that no float32 holds: nothing can be computed with it.
-fn not_held(path: &str, value: &Value) -> Option<Wrong> {
+/// Returns an error for the first number that float32 cannot represent.
+fn not_held(path: &str, value: &Value) -> Option<KeyError> {
     let below = |key: &str| if path.is_empty() { key.to_string() } else { format!("{path}.{key}") };
     match value {
         Value::Float(x) if !(*x as f32).is_finite() => {
-            let why = if x.is_finite() { "is beyond the range of float32" } else { "is not a finite number" };
-            Some(Wrong::new(path, format!("{x} {why}")).hint("write a number, such as 0.001"))
+            let why =
+                if x.is_finite() { "is outside the range of float32" } else { "is not a finite number" };
+            Some(KeyError::new(path, format!("{x} {why}")).hint("write a number, such as 0.001"))
         }
         Value::Array(items) => {
             items.iter().enumerate().find_map(|(i, item)| not_held(&below(&i.to_string()), item))
@@ -190,24 +192,26 @@ fn not_held(path: &str, value: &Value) -> Option<Wrong> {
     }
 }
 
-/// Where a key path leads.
-enum Container<'a> {
+/// Table or list that a key path leads to.
+enum TomlContainer<'a> {
     Table(&'a mut Table),
     List(&'a mut Vec<Value>),
 }
 
-impl<'a> Container<'a> {
-    fn enter(self, part: &str) -> Result<Container<'a>> {
+impl<'a> TomlContainer<'a> {
+    fn enter(self, part: &str) -> Result<TomlContainer<'a>> {
         let value = match self {
-            Container::Table(t) => t.entry(part.to_string()).or_insert_with(|| Value::Table(Table::new())),
-            Container::List(items) => item(items, part)?,
+            TomlContainer::Table(t) => {
+                t.entry(part.to_string()).or_insert_with(|| Value::Table(Table::new()))
+            }
+            TomlContainer::List(items) => item(items, part)?,
         };
         match value {
-            Value::Table(t) => Ok(Container::Table(t)),
-            Value::Array(items) => Ok(Container::List(items)),
+            Value::Table(t) => Ok(TomlContainer::Table(t)),
+            Value::Array(items) => Ok(TomlContainer::List(items)),
             other => Err(Error::new(
                 ErrorKind::Config,
-                format!("`{part}` is a value ({other}), there are no keys below it"),
+                format!("`{part}` is a value ({other}) and has no keys below it"),
             )),
         }
     }
@@ -216,13 +220,13 @@ impl<'a> Container<'a> {
 fn item<'a>(items: &'a mut [Value], index: &str) -> Result<&'a mut Value> {
     let n = items.len();
     index.parse::<usize>().ok().and_then(move |i| items.get_mut(i)).ok_or_else(|| {
-        Error::new(ErrorKind::Config, format!("`{index}` is no item of this list"))
-            .hint(format!("its items are 0 to {}", n.saturating_sub(1)))
+        Error::new(ErrorKind::Config, format!("list index `{index}` is out of range"))
+            .hint(format!("choose an index from 0 to {}", n.saturating_sub(1)))
     })
 }
 
-/// A negative argument of the optimizer: none has a meaning. Of learning rates the optimizer itself says more.
-fn negative_argument(table: &Table) -> Option<Wrong> {
+/// Returns an error for a negative optimizer argument. The optimizer itself checks learning rates.
+fn negative_argument(table: &Table) -> Option<KeyError> {
     let arguments = table.get("optimizer")?.as_table()?.iter().filter(|(key, _)| *key != "learning_rate");
     let mut negative = arguments.filter(|(_, value)| match value {
         Value::Float(x) => *x < 0.0,
@@ -230,11 +234,11 @@ fn negative_argument(table: &Table) -> Option<Wrong> {
         _ => false,
     });
     let (key, value) = negative.next()?;
-    let wrong = Wrong::new(&format!("optimizer.{key}"), format!("{key} is {value}"));
-    Some(wrong.hint("give a number of at least 0"))
+    let wrong = KeyError::new(&format!("optimizer.{key}"), format!("{key} is {value}"));
+    Some(wrong.hint("choose a number of at least 0"))
 }
 
-/// `5`, `true`, `[3, 3]`, `"text"` as TOML reads them; anything else is a text.
+/// Parses `5`, `true`, `[3, 3]`, `"text"` as TOML; anything else becomes a string.
 fn toml_value(text: &str) -> Value {
     match toml::from_str::<Table>(&format!("v = {text}")) {
         Ok(mut t) if t.len() == 1 => t.remove("v").unwrap_or_else(|| Value::String(text.into())),
@@ -246,8 +250,8 @@ fn toml_value(text: &str) -> Value {
 mod tests {
     use super::*;
 
-    fn with(sets: &[(&str, &str)]) -> Result<Config, Refused> {
-        let mut draft = Draft::preset("fashion-mnist").unwrap();
+    fn with(sets: &[(&str, &str)]) -> Result<RunConfig, ConfigError> {
+        let mut draft = ConfigDraft::preset("fashion-mnist").unwrap();
         for (key, value) in sets {
             draft.set(format!("--set {key}={value}"), key, value);
         }
@@ -286,13 +290,13 @@ mod tests {
 
     #[test]
     fn every_layer_and_optimizer_of_the_tables_can_be_set() {
-        let text = Config::preset_text("fashion-mnist").unwrap();
+        let text = RunConfig::preset_text("fashion-mnist").unwrap();
         for name in systole_nn::optimizer::NAMES {
             let c = with(&[("optimizer.type", name)]).unwrap();
             assert_eq!(super::super::model_sections::optimizer(&c.optimizer).unwrap().name(), *name);
             assert!(text.contains(&format!("{name}, ")) || text.contains(&format!("{name};")), "{name}");
         }
-        // An element-wise layer in the place of another.
+        // An element-wise layer replaces another layer.
         let c = with(&[("layers.2", "{ type = \"PReLU\", shared_axes = [1, 2] }")]).unwrap();
         let weights =
             c.untrained().unwrap().weights().iter().map(|(path, _)| path.to_string()).collect::<Vec<_>>();
@@ -316,9 +320,9 @@ mod tests {
             ("optimizer.momentum", "0.9", "adam has no argument `momentum`"),
             ("optimizer.type", "lino", "did you mean `lion`"),
             ("optimizer.learning_rate", "{ type = \"CosinDecay\" }", "did you mean `CosineDecay`"),
-            ("optimizer.learning_rate", "-0.1", "not above 0"),
+            ("optimizer.learning_rate", "-0.1", "must be above 0"),
             ("optimizer.learning_rate", "nan", "NaN is not a finite number"),
-            ("optimizer.learning_rate", "1e40", "beyond the range of float32"),
+            ("optimizer.learning_rate", "1e40", "outside the range of float32"),
             ("layers.0.kernel_size", "[3, inf]", "inf is not a finite number"),
             ("compile.loss", "mean_sqared_error", "did you mean `mean_squared_error`"),
             ("compile.metrics", "[\"acuracy\"]", "did you mean `accuracy`"),

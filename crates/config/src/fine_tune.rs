@@ -1,45 +1,45 @@
-//! `[fine_tune]`: training that begins with the weights of another model.
+//! `[fine_tune]`: transfer learning from a saved model, with fastai's two-phase schedule.
 
-use super::Config;
-use super::key_error::Wrong;
+use super::RunConfig;
+use super::key_error::KeyError;
 use serde::{Deserialize, Serialize};
 use systole_datasets::TrainingData;
 use systole_nn::{FineTune, FrozenBatchNorm};
 use toml::Value;
 
-/// The `fine_tune` table.
+/// The `[fine_tune]` table: transfer learning from a saved model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FineTuneSection {
-    /// The saved model whose weights training begins with; `--from` of the command line goes before it.
+    /// Saved model to load the initial weights from; the command line's `--from` takes precedence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// The first layer of the head: those before it are frozen at first. Default: the last one that has weights
+    /// First layer of the head; layers before it are frozen initially. Default: the last layer that has weights
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub freeze_until: Option<String>,
-    /// Whether the frozen layers train, too, once `freeze_epochs` are over, with fastai's two cycles of the learning rate. `false`: they
-    /// never do, and the rate is the optimizer's.
+    /// Whether to unfreeze all layers after `freeze_epochs`, with fastai's two one-cycle learning-rate schedules.
+    /// `false`: they stay frozen and the optimizer's learning rate applies.
     #[serde(default = "yes")]
     pub unfreeze: bool,
-    /// Epochs in which only the head trains; `fit.epochs` come after them.
+    /// Epochs that train only the head, before the `fit.epochs`.
     #[serde(default = "freeze_epochs")]
     pub freeze_epochs: usize,
-    /// The highest learning rate while only the head trains; afterwards it is half of it.
+    /// Maximum learning rate while only the head trains; halved afterwards.
     #[serde(default = "base_lr")]
     pub base_lr: f64,
-    /// The head's learning rate over that of the layers next to the input, once all train.
+    /// Ratio of the head's learning rate to that of the layers next to the input, after unfreezing.
     #[serde(default = "lr_mult")]
     pub lr_mult: f64,
-    /// The part of the second cycle in which the rate rises.
+    /// Fraction of the second cycle in which the learning rate rises.
     #[serde(default = "pct_start")]
     pub pct_start: f64,
-    /// The highest rate of the second cycle over its first.
+    /// Ratio of the second cycle's maximum to its initial learning rate.
     #[serde(default = "div")]
     pub div: f64,
-    /// Parts of the model with a rate of their own: the head and, of equal numbers of layers, those before it.
+    /// Number of layer groups with separate learning rates: the head, and equal groups of the layers before it.
     #[serde(default = "groups")]
     pub groups: usize,
-    /// What batch normalisations among frozen layers do: `"train"`, as in fastai, or `"inference"`, as in Keras.
+    /// Mode of batch normalization in frozen layers: `"train"`, as in fastai, or `"inference"`, as in Keras.
     #[serde(default)]
     pub frozen_batch_norm: FrozenBatchNorm,
 }
@@ -73,7 +73,7 @@ fn groups() -> usize {
 }
 
 impl FineTuneSection {
-    /// With the epochs of the second phase.
+    /// Returns the fine-tuning schedule with `epochs` epochs in the second phase.
     pub fn phases(&self, epochs: usize) -> FineTune {
         FineTune {
             epochs,
@@ -89,30 +89,32 @@ impl FineTuneSection {
     }
 }
 
-impl Config {
-    pub(super) fn check_fine_tune(&self) -> Result<(), Wrong> {
+impl RunConfig {
+    pub(super) fn check_fine_tune(&self) -> Result<(), KeyError> {
         let Some(section) = &self.fine_tune else { return Ok(()) };
         if let Some((key, what, hint)) = section.phases(self.fit.epochs.max(1)).wrong() {
-            return Err(Wrong::new(&format!("fine_tune.{key}"), what).hint(hint));
+            return Err(KeyError::new(&format!("fine_tune.{key}"), what).hint(hint));
         }
         let scheduler = "GradientAccumulationScheduler";
         let is_there =
             self.callbacks.iter().any(|c| c.get("type").and_then(Value::as_str) == Some(scheduler));
         match is_there && section.unfreeze {
-            true => Err(Wrong::new("fine_tune", format!("there are both fine_tune and a {scheduler}")).hint(
-                "both compile the step anew between epochs: leave one of them out, or set unfreeze = false",
-            )),
+            true => Err(KeyError::new("fine_tune", format!("fine_tune cannot be combined with {scheduler}"))
+                .hint(
+                    "remove one of them (both recompile the step between epochs), or set unfreeze = false",
+                )),
             false => Ok(()),
         }
     }
 
-    /// Epochs of the whole run: with fine-tuning those of the head come first.
+    /// Number of epochs of the whole run, including the head-only epochs of fine-tuning.
     pub fn epochs(&self) -> usize {
         let first = self.fine_tune.as_ref().filter(|section| section.unfreeze);
         self.fit.epochs + first.map_or(0, |section| section.freeze_epochs)
     }
 
-    /// Gives the head a value for each class of the data: the last layer with `units`, or the application's `classes`.
+    /// Sets the head's number of outputs to the number of classes: the last layer's `units`, or the application's
+    /// `classes`.
     pub fn fit_head(&mut self, data: &TrainingData) {
         let classes = data.class_names.len() as i64;
         if classes == 0 {

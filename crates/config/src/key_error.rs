@@ -1,58 +1,58 @@
-//! What is wrong with which key, and finding the key's line in the TOML text.
+//! Configuration error that names its key, and lookup of the key's line in the TOML text.
 
 use super::key_suggestions;
 use systole_ir::{Error, ErrorKind};
 use systole_nn::did_you_mean::{plain_serde_error, suggestion};
 use toml::de::{DeTable, DeValue};
 
-/// A key (`layers.0.filters`) and what is wrong with it.
+/// Error about one configuration key (`layers.0.filters`).
 #[derive(Debug)]
-pub(super) struct Wrong {
+pub(super) struct KeyError {
     pub(super) path: Vec<String>,
     pub(super) error: Error,
 }
 
-impl Wrong {
-    pub(super) fn new(path: &str, what: impl Into<String>) -> Wrong {
-        Wrong::of(path, Error::new(ErrorKind::Config, what))
+impl KeyError {
+    pub(super) fn new(path: &str, what: impl Into<String>) -> KeyError {
+        KeyError::of(path, Error::new(ErrorKind::Config, what))
     }
 
-    pub(super) fn of(path: &str, error: Error) -> Wrong {
-        Wrong { path: split(path), error }
+    pub(super) fn of(path: &str, error: Error) -> KeyError {
+        KeyError { path: split(path), error }
     }
 
-    pub(super) fn hint(mut self, hint: impl Into<String>) -> Wrong {
+    pub(super) fn hint(mut self, hint: impl Into<String>) -> KeyError {
         self.error = self.error.hint(hint);
         self
     }
 }
 
-/// The parts of a dotted key.
+/// Splits a dotted key.
 pub(super) fn split(path: &str) -> Vec<String> {
     path.split('.').map(|p| p.trim().to_string()).collect()
 }
 
-/// An unknown name, with the one that was probably meant. A file's name is none of them, misspelt.
+/// Returns an error for an unknown name and suggests the nearest known one. File names get the full list instead.
 pub(super) fn unknown(what: &str, name: &str, known: &[&str]) -> Error {
     let hint = match name.contains(['.', '/']) {
-        true => format!("one of: {}", known.join(", ")),
+        true => format!("use one of: {}", known.join(", ")),
         false => suggestion(name, known),
     };
     Error::new(ErrorKind::Config, format!("{what} `{name}`")).hint(hint)
 }
 
-/// Serde's message as an error of ours, in plain words: an unknown key or variant names what was probably meant.
+/// Converts Serde's message to a configuration error; for an unknown key or variant it suggests the nearest known one.
 pub(super) fn from_serde(message: &str) -> Error {
     let message = message.trim();
     // Serde's wording: unknown field `x`, expected one of `a`, `b`
     let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
     match quoted.as_slice() {
         [key, known @ ..] if message.starts_with("unknown field") && !known.is_empty() => {
-            Error::new(ErrorKind::Config, format!("there is no key `{key}`"))
+            Error::new(ErrorKind::Config, format!("unknown key `{key}`"))
                 .hint(key_suggestions::hint(key, known))
         }
         [name, known @ ..] if message.starts_with("unknown variant") && !known.is_empty() => {
-            unknown("there is no", name, known)
+            unknown("unknown value", name, known)
         }
         _ => {
             let (what, hint) = plain_serde_error(message);
@@ -65,12 +65,12 @@ pub(super) fn from_serde(message: &str) -> Error {
     }
 }
 
-/// The line, from 1, of a byte offset.
+/// Returns the line number, from 1, of a byte offset.
 pub(super) fn line_at(text: &str, offset: usize) -> usize {
     text.as_bytes().iter().take(offset).filter(|b| **b == b'\n').count() + 1
 }
 
-/// The line of the key, or of the deepest part of its path that the text has.
+/// Returns the line of the key, or of the deepest part of its path that the text contains.
 pub(super) fn line_of(text: &str, path: &[String]) -> Option<usize> {
     let root = DeTable::parse(text).ok()?;
     let mut found = None;
@@ -83,7 +83,7 @@ pub(super) fn line_of(text: &str, path: &[String]) -> Option<usize> {
         };
         let next = match (table, here) {
             (Some(table), _) => table.iter().find(|(k, _)| *k.get_ref() == part.as_str()).map(|(k, v)| {
-                // Of a list of tables the key stands at the first; the items know their own places.
+                // For a list of tables the span is that of the first table; the items have their own spans.
                 (k.span().start, v.get_ref())
             }),
             (None, Some(DeValue::Array(items))) => {

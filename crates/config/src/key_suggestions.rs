@@ -1,9 +1,10 @@
-//! What to try for a key that its table does not have: what another system calls so, the table where it stands, or the
-//! argument that does what it was to do.
+//! Suggestions for unknown configuration keys.
+//!
+//! Sources: synonyms from other frameworks, keys of other tables, and command-line options.
 
 use systole_nn::did_you_mean::{similar, suggestion, synonym};
 
-/// The tables and what may be set there without naming an optimizer's or a layer's class. The first is the whole.
+/// Tables and their keys, without those of specific optimizers and layers. The first entry is the top level.
 const TABLES: [(&str, &[&str]); 6] = [
     (
         "",
@@ -74,73 +75,64 @@ const TABLES: [(&str, &[&str]); 6] = [
     ("strategy", &["devices", "mesh"]),
 ];
 
-/// What no key sets, by the names that are tried for it, and what does.
+/// Names from other frameworks that are not configuration keys, and what to use instead.
 const OTHERWISE: [(&str, &str); 9] = [
     (
         "early_stopping earlystopping early_stop patience",
-        "a callback stops training early: [[callbacks]] with type = \"EarlyStopping\"",
+        "to stop training early, add [[callbacks]] with type = \"EarlyStopping\"",
     ),
     (
         "device accelerator backend gpu gpus tpu cuda",
-        "the device is an argument of the command: --device cpu, tpu, cuda or pjrt:FILE",
+        "choose the device on the command line: --device cpu, tpu, cuda or pjrt:FILE",
     ),
     (
         "threads num_threads num_workers workers n_jobs core_budget cpu_budget",
-        "threads are an argument of the command: --threads N; those of the pipeline are shared out while it runs",
+        "set the thread count on the command line: --threads N; pipeline threads are tuned at run time",
     ),
     (
         "out output output_dir out_dir save_dir log_dir checkpoint_dir default_root_dir",
-        "the folder is an argument of the command: --out DIR",
+        "set the output folder on the command line: --out DIR",
     ),
     (
         "from pretrained checkpoint ckpt ckpt_path weights init_from load_model",
-        "a saved model is an argument of the command: train --from MODEL",
+        "pass a saved model on the command line: train --from MODEL",
     ),
-    ("resume auto_resume", "a run goes on when it is started again, or with: resume FOLDER"),
+    ("resume auto_resume", "run the same command again to resume, or use: resume FOLDER"),
     (
         "save_steps save_every save_freq checkpoint_every save_interval save_seconds",
-        "how often a run is saved is an argument of the command: --save-steps N or --save-seconds S",
+        "set the backup interval on the command line: --save-steps N or --save-seconds S",
     ),
-    (
-        "verbose quiet log_level logging progress_bar",
-        "how much is said is an argument of the command: -v or --quiet",
-    ),
+    ("verbose quiet log_level logging progress_bar", "set the verbosity on the command line: -v or --quiet"),
     (
         "warmup warmup_steps num_warmup_steps warmup_ratio",
-        "the warm-up is a schedule: optimizer.learning_rate = { type = \"LinearWarmup\", initial_learning_rate = 0.0, \
+        "use a warm-up schedule: optimizer.learning_rate = { type = \"LinearWarmup\", initial_learning_rate = 0.0, \
          warmup_steps = 100, then = 0.001 }",
     ),
 ];
 
-/// Options of BigGAN-PyTorch that all trainings have, and what sets them here.
+/// BigGAN-PyTorch options that are general training settings here, and the keys that set them.
 const OF_BIGGAN: [(&str, &str); 9] = [
-    (
-        "batch_size",
-        "fit.batch_size is the batch of one update: num_D_accumulations parts of it are computed one after the other",
-    ),
+    ("batch_size", "fit.batch_size, the batch of one update, which is computed in num_D_accumulations parts"),
     ("num_epochs", "fit.epochs, with fit.steps_per_epoch"),
     ("dataset", "data.dataset"),
     ("augment", "data.augment = [\"flip\"]"),
     ("shuffle", "data.shuffle"),
     ("G_fp16 D_fp16 G_mixed_precision D_mixed_precision", "compile.precision = \"mixed_bfloat16\""),
-    (
-        "cross_replica mybn sync_bn",
-        "statistics are always those of the whole batch, however many devices it is on: nothing has to be set",
-    ),
+    ("cross_replica mybn sync_bn", "nothing, since batch statistics always cover the whole batch"),
     (
         "toggle_grads split_D skip_init",
-        "nothing has to be set: each update has the gradients of its own network only",
+        "nothing, since each update computes only its own network's gradients",
     ),
     (
         "which_best no_fid test_every num_inception_images",
-        "scores are measured when training is over: systole evaluate RUN --features CLASSIFIER",
+        "compute scores after training: systole evaluate RUN --features CLASSIFIER",
     ),
 ];
 
-/// What to try for a key that is not among the `known` ones of its table.
+/// Returns the hint for a key that is not among the `known` ones of its table.
 pub(super) fn hint(key: &str, known: &[&str]) -> String {
     if let Some((_, what)) = OF_BIGGAN.iter().find(|(names, _)| known.contains(&"G_lr") && same(key, names)) {
-        return format!("another key does that here: {what}");
+        return format!("use this instead of BigGAN-PyTorch's option: {what}");
     }
     if synonym(key, known).is_some() {
         return suggestion(key, known);
@@ -150,25 +142,25 @@ pub(super) fn hint(key: &str, known: &[&str]) -> String {
         return (*what).into();
     }
     match (home(key, synonym), similar(key, known), home(key, similar)) {
-        (Some(home), ..) | (None, None, Some(home)) => format!("did you mean `{home}`, of another table?"),
+        (Some(home), ..) | (None, None, Some(home)) => format!("did you mean `{home}` (another table)?"),
         _ => suggestion(key, known),
     }
 }
 
-/// Whether a key is one of the names, however it is spelt.
+/// Whether a key equals one of the names, ignoring case, `_` and `-`.
 fn same(key: &str, names: &str) -> bool {
     let plain = |name: &str| name.replace(['_', '-'], "").to_lowercase();
     names.split(' ').any(|name| plain(name) == plain(key))
 }
 
-/// Where a key stands: `optimizer.learning_rate` for `lr`.
+/// Returns the full path of a key: `optimizer.learning_rate` for `lr`.
 pub fn home_of(key: &str) -> Option<String> {
     home(key, synonym)
 }
 
-type Find = for<'a> fn(&str, &[&'a str]) -> Option<&'a str>;
+type FindKeyFn = for<'a> fn(&str, &[&'a str]) -> Option<&'a str>;
 
-fn home(key: &str, find: Find) -> Option<String> {
+fn home(key: &str, find: FindKeyFn) -> Option<String> {
     TABLES.iter().find_map(|(table, keys)| {
         let found = find(key, keys)?;
         Some(if table.is_empty() { found.to_string() } else { format!("{table}.{found}") })
@@ -178,21 +170,18 @@ fn home(key: &str, find: Find) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Draft;
+    use crate::ConfigDraft;
 
     #[test]
     fn the_tables_have_these_keys() {
         for (table, keys) in TABLES {
             for key in keys {
                 let path = if table.is_empty() { key.to_string() } else { format!("{table}.{key}") };
-                let mut draft = Draft::preset("fashion-mnist").unwrap();
+                let mut draft = ConfigDraft::preset("fashion-mnist").unwrap();
                 draft.set("the test", "optimizer.type", "sgd");
                 draft.set("the test", &path, "\"?\"");
                 let text = draft.finish().err().map_or(String::new(), |r| r.error.to_string());
-                assert!(
-                    !text.contains("there is no key") && !text.contains("has no argument"),
-                    "{path}: {text}"
-                );
+                assert!(!text.contains("unknown key") && !text.contains("has no argument"), "{path}: {text}");
             }
         }
     }

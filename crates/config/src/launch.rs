@@ -1,117 +1,117 @@
-//! How a run is started on several processes, as data: what `systole launch config` writes and `launch --config` reads.
+//! Launch file of multi-process runs: written by `systole launch config`, read by `systole launch --config`.
 
 use super::key_error::{from_serde, line_at};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use systole_ir::{Error, ErrorKind, Result};
 
-/// More processes, and more devices of each, are a mistake.
+/// Maximum number of processes, and of devices per process; more is a mistake.
 const MOST: u32 = 1024;
 
-/// Where the processes of a launch are.
+/// Where the processes of a launch run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum LaunchPlace {
-    /// All on this machine.
+pub enum LaunchTarget {
+    /// All processes on this machine.
     #[default]
     ThisMachine,
-    /// On the machines of a file, started by ssh.
+    /// Machines listed in a host file, started over ssh.
     Hosts,
-    /// This process is a task of SLURM, and starts its own part.
+    /// SLURM: this process is one task and starts its own share.
     Slurm,
-    /// This process is in a pod of an indexed Kubernetes job, and starts its own part.
+    /// Kubernetes: this process is in a pod of an indexed job and starts its own share.
     K8s,
-    /// This process is on a host of a TPU slice, and starts its own part.
+    /// TPU slice: this process is on one host and starts its own share.
     Tpu,
 }
 
-impl LaunchPlace {
-    /// Every place.
-    pub const ALL: [LaunchPlace; 5] = [
-        LaunchPlace::ThisMachine,
-        LaunchPlace::Hosts,
-        LaunchPlace::Slurm,
-        LaunchPlace::K8s,
-        LaunchPlace::Tpu,
+impl LaunchTarget {
+    /// All variants.
+    pub const ALL: [LaunchTarget; 5] = [
+        LaunchTarget::ThisMachine,
+        LaunchTarget::Hosts,
+        LaunchTarget::Slurm,
+        LaunchTarget::K8s,
+        LaunchTarget::Tpu,
     ];
 
-    /// Its name in files.
+    /// Returns the name used in launch files.
     pub fn name(self) -> &'static str {
         match self {
-            LaunchPlace::ThisMachine => "this-machine",
-            LaunchPlace::Hosts => "hosts",
-            LaunchPlace::Slurm => "slurm",
-            LaunchPlace::K8s => "k8s",
-            LaunchPlace::Tpu => "tpu",
+            LaunchTarget::ThisMachine => "this-machine",
+            LaunchTarget::Hosts => "hosts",
+            LaunchTarget::Slurm => "slurm",
+            LaunchTarget::K8s => "k8s",
+            LaunchTarget::Tpu => "tpu",
         }
     }
 }
 
-/// The keys of a launch file. What is left out is as on the command line without the option of the same name.
+/// Keys of a launch file. A missing key has the default of the command-line option with the same name.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LaunchConfig {
-    /// Where the processes are.
+    /// Where the processes run.
     #[serde(default)]
-    pub place: LaunchPlace,
-    /// How many processes.
+    pub place: LaunchTarget,
+    /// Number of processes.
     pub nproc: Option<u32>,
-    /// A file with one machine a line.
+    /// Host file with one machine per line.
     pub hosts: Option<PathBuf>,
-    /// Devices of each process.
+    /// Devices per process.
     pub devices_per_process: Option<u32>,
-    /// How often all are started again.
+    /// Maximum number of restarts of all processes.
     pub max_restarts: Option<u32>,
-    /// The fewest processes that the run may go on with.
+    /// Minimum number of processes to continue with after losing some.
     pub elastic: Option<u32>,
-    /// Systole's plugin.
+    /// Path of Systole's PJRT plugin.
     pub plugin: Option<PathBuf>,
-    /// Where this program lies on other machines.
+    /// Path of the Systole program on other machines.
     pub program: Option<PathBuf>,
-    /// Where process 0 listens.
+    /// Port on which process 0 listens.
     pub port: Option<u16>,
-    /// Seconds after which a silent process counts as lost.
+    /// Seconds without a heartbeat after which a process counts as lost.
     pub timeout: Option<u32>,
-    /// Variables of the environment that processes on other machines are given.
+    /// Environment variables to set for processes on other machines.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<String>,
-    /// Where all lines are written.
+    /// Log file that collects the output of all processes.
     pub log: Option<PathBuf>,
 }
 
 impl LaunchConfig {
-    /// Reads a file.
+    /// Reads a launch file.
     ///
     /// # Errors
-    /// Names the key that is wrong, and its line.
+    /// Names the invalid key and its line.
     pub fn read(path: &Path) -> Result<LaunchConfig> {
         let text = std::fs::read_to_string(path).map_err(|e| {
-            Error::io("cannot read", path, e).hint("`systole launch config` writes such a file")
+            Error::io("cannot read", path, e).hint("run `systole launch config` to write such a file")
         })?;
         LaunchConfig::parse(&text, &path.display().to_string())
     }
 
-    /// Reads TOML; `origin` is the file's name in messages.
+    /// Parses TOML; `origin` is the file name in messages.
     ///
     /// ```
-    /// use systole::config::{LaunchConfig, LaunchPlace};
+    /// use systole::config::{LaunchConfig, LaunchTarget};
     /// let config = LaunchConfig::parse("nproc = 2\nmax_restarts = 3", "launch.toml")?;
-    /// assert_eq!((config.place, config.nproc), (LaunchPlace::ThisMachine, Some(2)));
+    /// assert_eq!((config.place, config.nproc), (LaunchTarget::ThisMachine, Some(2)));
     /// let wrong = LaunchConfig::parse("nprocs = 2", "launch.toml").unwrap_err();
     /// assert!(wrong.to_string().contains("did you mean `nproc`"));
     /// # Ok::<(), systole::ir::Error>(())
     /// ```
     ///
     /// # Errors
-    /// As [`LaunchConfig::read`].
+    /// See [`LaunchConfig::read`].
     pub fn parse(text: &str, origin: &str) -> Result<LaunchConfig> {
-        let help = "`systole launch config` writes a whole file with comments";
+        let help = "run `systole launch config` for a complete, commented file";
         let located = |e: Error, span: Option<std::ops::Range<usize>>| match span {
             Some(span) => e.at(format!("{origin}, line {}", line_at(text, span.start))),
             None => e.at(origin),
         };
         toml::from_str::<toml::Table>(text).map_err(|e| {
-            let error = Error::new(ErrorKind::Config, "this is not TOML").because(e.message());
+            let error = Error::new(ErrorKind::Config, "invalid TOML").because(e.message());
             located(error, e.span()).hint(help)
         })?;
         let config: LaunchConfig =
@@ -134,13 +134,13 @@ impl LaunchConfig {
         match wrong {
             Some((key, n, most)) => {
                 let e = Error::new(ErrorKind::Config, format!("`{key}` is {n}")).at(key);
-                Err(e.hint(format!("write a whole number from 1 to {most}")))
+                Err(e.hint(format!("choose an integer from 1 to {most}")))
             }
             None => Ok(()),
         }
     }
 
-    /// The file, with comments.
+    /// Returns the file's text, with comments.
     pub fn to_toml(&self) -> String {
         let rows = self.rows().into_iter().map(|(key, value, example, about)| match value {
             Some(value) => format!("{:<28} # {about}\n", format!("{key} = {value}")),
@@ -148,39 +148,39 @@ impl LaunchConfig {
         });
         let rows: String = rows.collect();
         format!(
-            "# How a run is started: systole launch --config THIS-FILE -- train …\n\
-             # Paths are seen from where that is called. Options of the command line come first.\n\n{rows}"
+            "# Launch settings: systole launch --config THIS-FILE -- train …\n\
+             # Paths are relative to the current directory of that command. Command-line options take precedence.\n\n{rows}"
         )
     }
 
-    /// Each key, its value, one that it could have, and what it is.
+    /// Returns each key with its value, an example value and a description.
     fn rows(&self) -> [(&'static str, Option<String>, &'static str, &'static str); 12] {
         let number = |n: Option<u32>| n.map(|n| n.to_string());
         let path = |path: &Option<PathBuf>| path.as_ref().map(|path| quoted(&path.display().to_string()));
         let env = self.env.iter().map(|name| quoted(name)).collect::<Vec<_>>().join(", ");
         let env = (!env.is_empty()).then(|| format!("[{env}]"));
-        let pods = "processes on this machine; pods, where nothing else says how many";
-        let elastic = "go on without who is lost, with this many processes at least";
-        let restarts = "starts again from the last backup, after deaths";
-        let plugin = "Systole's plugin; without: beside the program";
+        let pods = "number of processes (pods) if the scheduler does not set it";
+        let elastic = "continue after losing processes while at least this many remain";
+        let restarts = "maximum number of restarts from the last backup";
+        let plugin = "path of Systole's plugin; default: next to the program";
         [
             ("place", Some(quoted(self.place.name())), "", "this-machine, hosts, slurm, k8s or tpu"),
             ("nproc", number(self.nproc), "2", pods),
-            ("hosts", path(&self.hosts), "\"hosts.txt\"", "one machine a line: NAME [slots=N]"),
-            ("devices_per_process", number(self.devices_per_process), "1", "devices of each process"),
+            ("hosts", path(&self.hosts), "\"hosts.txt\"", "host file, one machine per line: NAME [slots=N]"),
+            ("devices_per_process", number(self.devices_per_process), "1", "devices per process"),
             ("max_restarts", number(self.max_restarts), "3", restarts),
             ("elastic", number(self.elastic), "1", elastic),
             ("plugin", path(&self.plugin), "\"libsystole_plugin.so\"", plugin),
-            ("program", path(&self.program), "\"/opt/systole\"", "where the program lies on other machines"),
+            ("program", path(&self.program), "\"/opt/systole\"", "path of the program on other machines"),
             (
                 "port",
                 self.port.map(|n| n.to_string()),
                 "8476",
-                "where process 0 listens, of several machines",
+                "port on which process 0 listens (several machines)",
             ),
-            ("timeout", number(self.timeout), "120", "seconds after which a silent process is lost"),
-            ("env", env, "[\"NAME\", \"NAME=VALUE\"]", "variables for other machines"),
-            ("log", path(&self.log), "\"launch.log\"", "every line of every process"),
+            ("timeout", number(self.timeout), "120", "seconds after which a silent process counts as lost"),
+            ("env", env, "[\"NAME\", \"NAME=VALUE\"]", "environment variables for other machines"),
+            ("log", path(&self.log), "\"launch.log\"", "log file for the output of all processes"),
         ]
     }
 }
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn what_is_written_is_read_again_and_mistakes_are_told() {
         let config = LaunchConfig {
-            place: LaunchPlace::Hosts,
+            place: LaunchTarget::Hosts,
             hosts: Some("my hosts.txt".into()),
             max_restarts: Some(3),
             env: vec!["A=\"1\"".into(), "B".into()],
@@ -206,7 +206,7 @@ mod tests {
         let fresh = LaunchConfig::default();
         let shown = fresh.to_toml();
         assert_eq!(LaunchConfig::parse(&shown, "x").unwrap(), fresh);
-        // Each example is one that is read.
+        // Each example must parse.
         let examples: String =
             shown.lines().skip(2).map(|line| format!("{}\n", line.trim_start_matches("# "))).collect();
         let all = LaunchConfig::parse(&examples, "x").unwrap();
@@ -216,7 +216,7 @@ mod tests {
             ("nprocs = 2", ["launch.toml, line 1", "did you mean `nproc`"]),
             ("nproc = 2\nplace = \"slrum\"", ["launch.toml, line 2", "did you mean `slurm`"]),
             ("nproc = 0", ["`nproc` is 0", "from 1 to 1024"]),
-            ("nproc =", ["this is not TOML", "launch config"]),
+            ("nproc =", ["invalid TOML", "launch config"]),
         ] {
             let e = LaunchConfig::parse(text, "launch.toml").unwrap_err().to_string();
             parts.iter().for_each(|part| assert!(e.contains(part), "{text}: {e}"));

@@ -1,8 +1,7 @@
-//! A training run as data: which data set, which layers, how to train. Read from TOML, from presets, and changed key
-//! by key from the command line.
+//! Training configuration: dataset, model, optimizer and training loop, from TOML, presets and command-line overrides.
 //!
-//! Every error names the key, where it came from (file and line, or the flag), and the nearest key that exists.
-//! Nothing here loads data or trains; see [`Config::load_data`], [`Config::model`] and [`Config::untrained`] for the step to live objects.
+//! Every error names the key, its origin (file and line, or the flag), and the nearest valid key. Nothing here loads
+//! data or trains; [`RunConfig::load_data`], [`RunConfig::model`] and [`RunConfig::untrained`] create the live objects.
 
 mod augment;
 mod auto_batch_size;
@@ -24,34 +23,34 @@ mod sweep;
 mod synthetic;
 mod tokens;
 
-pub use augment::{TestTime, augmentations};
+pub use augment::{TestTimeAugmentation, augmentations};
 pub use build::scale_pixels;
 pub use callbacks::Logger;
-pub use config_draft::{Draft, Refused};
+pub use config_draft::{ConfigDraft, ConfigError};
 pub use fine_tune::FineTuneSection;
 pub use key_suggestions::home_of;
-pub use launch::{LaunchConfig, LaunchPlace};
+pub use launch::{LaunchConfig, LaunchTarget};
 pub use lora::LoraSection;
 pub use lr_find::LrFindSection;
 pub use pruning::PruningSection;
 pub use quantize::QuantizeSection;
-pub use sweep::{METHODS, Method, Sweep, Trial};
+pub use sweep::{METHODS, Sweep, SweepMethod, Trial};
 
-use crate::key_error::Wrong;
+use crate::key_error::KeyError;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use systole_data::Tuning;
+use systole_data::PipelineTuning;
 use systole_datasets::{RecordOptions, Tokenizer};
 use systole_dist::Strategy;
 use systole_ir::{DType, Error, ErrorKind, Result, knobs};
 use systole_nn::applications::biggan::BigGan;
-use systole_nn::callback::{Callback, Place, class_of};
+use systole_nn::callback::{Callback, CallbackRunInfo, class_of};
 use systole_nn::{Compile, Limit, Precision, ValCheckInterval, max_time, optimizer};
 use systole_runtime::backend;
 use toml::{Table, Value};
 
-/// Names of the data sets.
+/// Names of the datasets.
 pub const DATASETS: [&str; 7] = ["fashion-mnist", "mnist", "glyphs", "cifar10", "folder", "records", "text"];
 
 /// Names of the presets.
@@ -72,84 +71,88 @@ pub const PRESETS: [&str; 14] = [
     "biggan128",
 ];
 
-/// Data sets whose pictures are grey.
+/// Datasets with grayscale images.
 const GREY: [&str; 3] = ["mnist", "fashion-mnist", "glyphs"];
 
-/// Values of `data.color_mode`, and the channels that they mean.
+/// Values of `data.color_mode`, and their channel counts.
 const COLOR_MODES: [(&str, usize); 2] = [("rgb", 3), ("grayscale", 1)];
 
-/// A whole training run.
+/// Complete configuration of a training run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Config {
-    /// Seed of initial weights, dropout and the order of samples.
+pub struct RunConfig {
+    /// Random seed of initial weights, dropout and sample order.
     #[serde(default)]
     pub seed: u64,
-    /// What is learned from.
-    pub data: Data,
-    /// A whole architecture: `application`, one of [`APPLICATIONS`](systole_nn::applications::APPLICATIONS), and its
-    /// arguments. In place of `layers`.
+    /// Training data.
+    pub data: DataSection,
+    /// Predefined architecture: `application`, one of [`APPLICATIONS`](systole_nn::applications::APPLICATIONS), and its
+    /// arguments. Replaces `layers`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<Table>,
-    /// The layers in order: tables with a `type` and Keras's arguments. A layer takes the output of the one before it,
-    /// or of those that its `inputs` name; `input` is that of the model.
+    /// The layers in order: tables with a `type` and Keras's arguments. A layer's input is the output of the layer
+    /// before it, or of the layers listed in its `inputs`; `input` is the model's input.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<Table>,
-    /// A generator and a discriminator, in place of `layers`: options of BigGAN-PyTorch.
+    /// BigGAN generator and discriminator, instead of `layers`: BigGAN-PyTorch's options.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub biggan: Option<BigGan>,
-    /// `type`, `learning_rate` (a number or a schedule) and the optimizer's arguments.
+    /// Optimizer: `type`, `learning_rate` (a number or a schedule) and the optimizer's arguments.
     pub optimizer: Table,
-    /// Loss, metrics, precision.
+    /// Loss, metrics and precision.
     pub compile: CompileSection,
-    /// How long and in what portions.
+    /// Training length and batch size.
     pub fit: FitSection,
-    /// How steps are split over devices; without: one device, or all that an accelerator has.
+    /// Distribution over devices; default: one device, or all devices of an accelerator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strategy: Option<StrategySection>,
-    /// Begins with the weights of another model, of which some layers are frozen.
+    /// Fine-tuning: starts from the weights of another model, with some layers frozen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fine_tune: Option<FineTuneSection>,
-    /// Adapters of low rank train, and the weights of a saved model stay.
+    /// LoRA: trains low-rank adapters and freezes the weights of a saved model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lora: Option<LoraSection>,
-    /// Weights that become zero while the model trains.
+    /// Pruning: zeroes weights during training.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pruning: Option<PruningSection>,
-    /// The learning rate is looked for before the first step.
+    /// Learning-rate range test before the first step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lr_find: Option<LrFindSection>,
-    /// The model is trained for eight bits: weights and values are rounded while it trains.
+    /// Quantization-aware training for int8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quantize: Option<QuantizeSection>,
-    /// What else is done after each epoch: tables with a `type` and Keras's arguments.
+    /// Callbacks: tables with a `type` and Keras's arguments.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub callbacks: Vec<Table>,
 }
 
-/// The `strategy` table.
+/// The `[strategy]` table: distribution over devices.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StrategySection {
-    /// `one_device`, `data_parallel`, `fully_sharded` or `auto`.
+    /// Strategy: `one_device`, `data_parallel`, `fully_sharded` or `auto`.
     #[serde(default = "data_parallel", rename = "type")]
     pub name: String,
-    /// How many devices; logical ones where the backend has but one. Default: all of the backend.
+    /// Number of devices; logical ones if the backend has only one. Default: all devices of the backend.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub devices: Option<usize>,
-    /// The devices as a box with named axes (`data=4`), in place of `devices`.
+    /// Device mesh with named axes (`data=4`), instead of `devices`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mesh: Option<String>,
 }
 
 impl StrategySection {
-    fn strategy(&self) -> Result<Strategy, Wrong> {
-        let unknown = |_| key_error::unknown("there is no strategy", &self.name, &Strategy::NAMES);
-        let strategy = Strategy::parse(&self.name).map_err(|e| Wrong::of("strategy.type", unknown(e)))?;
+    fn strategy(&self) -> Result<Strategy, KeyError> {
+        let unknown = |_| key_error::unknown("unknown strategy", &self.name, &Strategy::NAMES);
+        let strategy = Strategy::parse(&self.name).map_err(|e| KeyError::of("strategy.type", unknown(e)))?;
         match (&self.mesh, self.devices) {
-            (Some(_), Some(_)) => Err(Wrong::new("strategy.mesh", "there are both `mesh` and `devices`")
-                .hint("keep one of them: a mesh has its number of devices")),
-            (Some(mesh), None) => Ok(strategy.mesh(mesh.parse().map_err(|e| Wrong::of("strategy.mesh", e))?)),
+            (Some(_), Some(_)) => {
+                Err(KeyError::new("strategy.mesh", "`mesh` cannot be combined with `devices`")
+                    .hint("keep one of them: a mesh defines the number of devices"))
+            }
+            (Some(mesh), None) => {
+                Ok(strategy.mesh(mesh.parse().map_err(|e| KeyError::of("strategy.mesh", e))?))
+            }
             (None, devices) => {
                 at_least_one("strategy.devices", devices.map(|n| n as u64))?;
                 Ok(devices.map_or(strategy.clone(), |n| strategy.devices(n)))
@@ -162,96 +165,98 @@ fn data_parallel() -> String {
     "data_parallel".into()
 }
 
-/// The `data` table.
+/// The `[data]` table: dataset and preprocessing.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Data {
-    /// One of [`DATASETS`].
+pub struct DataSection {
+    /// Dataset: one of [`DATASETS`].
     pub dataset: String,
-    /// The data set's folder or its parent; otherwise it is looked for.
+    /// Directory of the dataset, or its parent; default: the standard locations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dir: Option<PathBuf>,
-    /// Pixels, 0 to 255, are multiplied by this: a number, or a fraction as text (`"1/255"`).
+    /// Factor for pixel values 0 to 255: a number, or a fraction as text (`"1/255"`).
     #[serde(default = "one", deserialize_with = "number_or_fraction")]
     pub scale: f64,
-    /// Whether every epoch has an order of its own.
+    /// Whether to shuffle the samples anew in every epoch.
     #[serde(default = "yes")]
     pub shuffle: bool,
-    /// Height and width that pictures are brought to; otherwise they stay as they are.
+    /// Height and width to resize images to; default: no resizing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_size: Option<[usize; 2]>,
-    /// `rgb` or `grayscale`: what the pictures of a folder are brought to. Default: `rgb`.
+    /// Color mode to convert a folder's images to: `rgb` or `grayscale`. Default: `rgb`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub color_mode: Option<String>,
-    /// The part of each class of a folder that is kept for testing. Default: 0.2.
+    /// Fraction of each class of a folder that is held out for testing. Default: 0.2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validation_split: Option<f64>,
-    /// The part of a folder's pictures that may be unreadable. Default: 0.1.
+    /// Maximum fraction of unreadable images in a folder. Default: 0.1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreadable_quota: Option<f64>,
-    /// What transparent parts of pictures are laid on, from 0 (black) to 1 (white). Default: 0.
+    /// Background for transparent images, from 0 (black) to 1 (white). Default: 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub background: Option<f64>,
-    /// Changes of training pictures by name, drawn anew for every picture and epoch; some have a value: `"rotate=10"`.
+    /// Random augmentations of training images by name; some take a value: `"rotate=10"`.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "augment::list_or_table")]
     pub augment: Vec<String>,
-    /// Test-time augmentation: about how many changed versions of each picture `evaluate` and `predict` ask, beside the picture itself.
+    /// Test-time augmentation: about how many augmented versions of each image `evaluate` and `predict` use, in
+    /// addition to the image itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tta: Option<u64>,
-    /// Which files of records are read, and how.
+    /// Which record files to read, and how.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub records: Option<RecordOptions>,
-    /// Tokens in a sample of text. Default: 128.
+    /// Sequence length of text samples in tokens. Default: 128.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sequence_length: Option<usize>,
-    /// What a token of text is: `bytes`, `chars` (characters of the text), `bpe` (byte pairs, learnt from the text), or a tokenizer's
-    /// file: a `tokenizer.json`, or a `vocab.json` with `merges.txt` beside it. Default: `bytes`.
+    /// Tokenizer of text: `bytes`, `chars` (characters of the text), `bpe` (byte-pair encoding learned from the text),
+    /// or a tokenizer file: `tokenizer.json`, or `vocab.json` with `merges.txt` next to it. Default: `bytes`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokenizer: Option<String>,
-    /// Tokens that `bpe` learns, the 256 bytes among them. Default: 1024.
+    /// Vocabulary size that `bpe` learns, including the 256 bytes. Default: 1024.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vocabulary: Option<usize>,
-    /// Whether the sequences of a text that is trained on begin anywhere, elsewhere in each epoch, rather than where the one before
-    /// ended. Default: false.
+    /// Whether training sequences start at random offsets of the text, different in each epoch, rather than one after
+    /// the other. Default: false.
     #[serde(default, skip_serializing_if = "is_unset")]
     pub random_offsets: bool,
-    /// The tokenizer of a saved model, in the place of what `tokenizer` says.
+    /// Tokenizer of a saved model, which replaces the setting `tokenizer`.
     #[serde(skip)]
     pub known_tokenizer: Option<Arc<Tokenizer>>,
-    /// Only so many training samples: of one's own data some of all classes, of published sets the first ones.
+    /// Maximum number of training samples: a sample across all classes for user data, the first ones of published
+    /// datasets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub train_samples: Option<u64>,
-    /// Only so many test samples, as `train_samples`.
+    /// Maximum number of test samples, chosen like `train_samples`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub test_samples: Option<u64>,
-    /// Threads and queues of the pipeline's stages as `--freeze` of `data bench` or `train` found them; otherwise they are
-    /// tuned while training.
+    /// Thread counts and queue sizes of the pipeline's stages, as written by `--freeze` of `data bench` or `train`.
+    /// Default: tuned while training.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tuning: Option<Table>,
 }
 
-/// The `compile` table.
+/// The `[compile]` table: loss, metrics and precision.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CompileSection {
-    /// A name, or a table with `type` and arguments.
+    /// Loss: a name, or a table with `type` and arguments.
     pub loss: Value,
-    /// Names or tables.
+    /// Metrics: names or tables.
     #[serde(default)]
     pub metrics: Vec<Value>,
-    /// Metrics in which class and sample weights count.
+    /// Metrics weighted by class and sample weights.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub weighted_metrics: Vec<Value>,
-    /// One of [`Precision::NAMES`].
+    /// Numeric precision: one of [`Precision::NAMES`].
     #[serde(default = "float32")]
     pub precision: String,
 }
 
 impl CompileSection {
-    /// Loss and metrics; `output` is the shape of the model's output.
-    fn measures(&self, output: &[usize]) -> Result<Compile, Wrong> {
+    /// Parses loss and metrics; `output` is the shape of the model's output.
+    fn measures(&self, output: &[usize]) -> Result<Compile, KeyError> {
         let loss = model_sections::loss(&self.loss)?;
-        let all = |list: &str, values: &[Value]| -> Result<Vec<_>, Wrong> {
+        let all = |list: &str, values: &[Value]| -> Result<Vec<_>, KeyError> {
             let each = values.iter().enumerate();
             each.map(|(i, value)| {
                 model_sections::metric(&format!("compile.{list}.{i}"), value, &loss, output)
@@ -264,81 +269,83 @@ impl CompileSection {
     }
 }
 
-/// The `fit` table.
+/// The `[fit]` table: training length, batch size, validation and logging.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FitSection {
-    /// Epochs of this run.
+    /// Number of epochs.
     pub epochs: usize,
-    /// Samples in a step; `"auto"`: as many as fit into memory by the compiler's plan.
+    /// Samples per step; `"auto"`: the largest batch that fits into memory by the compiler's plan.
     #[serde(
         deserialize_with = "auto_batch_size::auto_or_number",
         serialize_with = "auto_batch_size::written"
     )]
     pub batch_size: usize,
-    /// Why the batch is as large as it is, where that was chosen.
+    /// Explanation of an automatically chosen batch size.
     #[serde(skip)]
     pub batch_reason: Option<String>,
-    /// Steps in an epoch; none: one pass over the data.
+    /// Steps per epoch; default: one pass over the data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps_per_epoch: Option<usize>,
-    /// Test after every so many epochs; the last one is always tested. Lightning's word for it, `check_val_every_n_epoch`, may be
-    /// written, too.
+    /// Number of epochs between validations; the last epoch is always validated. Lightning's name
+    /// `check_val_every_n_epoch` is also accepted.
     #[serde(default = "once", alias = "check_val_every_n_epoch")]
     pub validation_freq: usize,
-    /// Test in the middle of epochs: after a share of their batches (`0.25`), so many of them (`100`), or some time (`"00:10:00"`).
+    /// Validate within epochs: after a fraction of the batches (`0.25`), a number of batches (`100`), or a time
+    /// (`"00:10:00"`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub val_check_interval: Option<ValCheckInterval>,
-    /// Train on this part of each epoch's batches, its first ones: `10` of them, or `0.1` for a tenth.
+    /// Train on only the first batches of each epoch: a number (`10`) or a fraction (`0.1`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_train_batches: Option<Limit>,
-    /// Test on this part of the test data's batches; `0`: not at all.
+    /// Validate on only the first batches of the test data: a number or a fraction; `0` disables validation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_val_batches: Option<Limit>,
-    /// Train on the same few batches in every epoch, and test on as many: what can learn reaches a loss of next to nothing.
+    /// Train on the same few batches in every epoch and validate on as many: a model that can learn reaches a loss near
+    /// zero.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overfit_batches: Option<Limit>,
-    /// One epoch of so many batches and a test of as many, which leave nothing behind: does it run at all?
+    /// Smoke test: one epoch of this many batches and a validation of as many; writes no files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fast_dev_run: Option<usize>,
-    /// Training ends when this time is over, `DD:HH:MM:SS`, all starts of a run together.
+    /// Maximum training time, `DD:HH:MM:SS`, summed over all restarts of a run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_time: Option<String>,
-    /// Looks at each step before it is taken, and ends with an error that names the op and the layer where numbers would arise that are
-    /// not finite; the batch is written to `anomaly.npz` in the run's folder. A step costs twice as much.
+    /// Check every step before it is applied. On a non-finite value, stop with an error that names the op and the
+    /// layer, and write the batch to `anomaly.npz` in the run directory. Doubles the cost of a step.
     #[serde(default, skip_serializing_if = "is_unset")]
     pub detect_anomaly: bool,
-    /// The loop alone, to measure it: callbacks, backups, progress and what is written are left out.
+    /// Disable callbacks, backups, progress and output files, to benchmark the bare training loop.
     #[serde(default, skip_serializing_if = "is_unset")]
     pub barebones: bool,
-    /// Test on so many batches before the first step, so that a test that cannot run does not wait for an epoch's end.
+    /// Number of batches to validate on before the first step, so that a failing validation is found early.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub num_sanity_val_steps: Option<usize>,
-    /// How much the samples of each class count in the loss: `"balanced"`, as much as those of any other class, or a table of
-    /// classes and weights.
+    /// Loss weights of the classes: `"balanced"` (weights inversely proportional to the class frequencies), or a table
+    /// of classes and weights.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class_weight: Option<Value>,
-    /// What the best model is known by: `loss` or the name of a metric, measured on the test data. Default: the first
-    /// metric, else the loss.
+    /// Value that selects the best model: `loss` or the name of a metric, measured on the test data. Default: the first
+    /// metric, otherwise the loss.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub monitor: Option<String>,
-    /// Whether a dashboard is shown while training, where there is a terminal for it.
+    /// Whether to show a dashboard while training, if there is a terminal.
     #[serde(default, skip_serializing_if = "is_unset")]
     pub tui: bool,
-    /// Whether `report.html` is written into the run's folder at its end.
+    /// Whether to write `report.html` into the run directory at the end.
     #[serde(default = "yes", skip_serializing_if = "is_set")]
     pub report: bool,
-    /// What the run is written for as it goes on: `"tensorboard"`, the default, or `"none"`.
+    /// Logger: `"tensorboard"` (default) or `"none"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logger: Option<Logger>,
 }
 
-/// A value's name without Keras's `val_`.
+/// Returns a value's name without Keras's prefix `val_`.
 fn measured(monitor: &str) -> &str {
     monitor.strip_prefix("val_").unwrap_or(monitor)
 }
 
-/// A table as TOML writes it within a line: `{ threads = 1, ahead = 2 }`.
+/// Formats a table as inline TOML: `{ threads = 1, ahead = 2 }`.
 fn inline(value: &Value) -> String {
     match value.as_table() {
         Some(t) => {
@@ -376,17 +383,17 @@ fn float32() -> String {
 fn number_or_fraction<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged, expecting = "expected a number or a fraction such as \"1/255\"")]
-    enum Scale {
+    enum PixelScale {
         Number(f64),
         Fraction(String),
     }
-    match Scale::deserialize(deserializer)? {
-        Scale::Number(x) => Ok(x),
-        Scale::Fraction(text) => fraction(&text).map_err(|e| serde::de::Error::custom(e.what())),
+    match PixelScale::deserialize(deserializer)? {
+        PixelScale::Number(x) => Ok(x),
+        PixelScale::Fraction(text) => fraction(&text).map_err(|e| serde::de::Error::custom(e.what())),
     }
 }
 
-/// The value of `0.5` or `1/255`.
+/// Parses `0.5` or `1/255`.
 pub fn fraction(text: &str) -> Result<f64> {
     let number = |s: &str| s.trim().parse::<f64>().ok();
     let value = match text.split_once('/') {
@@ -394,12 +401,12 @@ pub fn fraction(text: &str) -> Result<f64> {
         None => number(text),
     };
     value.filter(|v| v.is_finite()).ok_or_else(|| {
-        Error::new(ErrorKind::Config, format!("`{text}` is neither a number nor a fraction such as 1/255"))
+        Error::new(ErrorKind::Config, format!("expected a number or a fraction such as 1/255, got `{text}`"))
     })
 }
 
-impl Config {
-    /// The commented TOML of a preset.
+impl RunConfig {
+    /// Returns the commented TOML of a preset.
     pub fn preset_text(name: &str) -> Option<String> {
         let text = match name {
             "fashion-mnist" => include_str!("presets/fashion-mnist.toml"),
@@ -418,36 +425,36 @@ impl Config {
             "biggan128" => include_str!("presets/biggan128.toml"),
             _ => return None,
         };
-        // Comments that list what there is are filled in from the tables.
+        // Fill in the comments that list available names.
         Some(text.replace("{optimizers}", &optimizer::NAMES.join(", ")))
     }
 
-    /// Reads TOML; `origin` is the file's name in messages.
-    pub fn parse(text: &str, origin: &str) -> Result<Config> {
-        Draft::parse(text, origin)?.finish().map_err(|r| r.error)
+    /// Parses TOML; `origin` is the file name in messages.
+    pub fn parse(text: &str, origin: &str) -> Result<RunConfig> {
+        ConfigDraft::parse(text, origin)?.finish().map_err(|r| r.error)
     }
 
-    /// The preset of a name.
-    pub fn preset(name: &str) -> Result<Config> {
-        Draft::preset(name)?.finish().map_err(|r| r.error)
+    /// Returns the preset with this name.
+    pub fn preset(name: &str) -> Result<RunConfig> {
+        ConfigDraft::preset(name)?.finish().map_err(|r| r.error)
     }
 
-    /// TOML that reads back as this, without comments.
+    /// Returns the configuration as TOML that parses back, without comments.
     pub fn to_toml(&self) -> Result<String> {
         toml::to_string(self).map_err(|e| {
-            Error::new(ErrorKind::Bug, "a configuration does not serialise").because(e.to_string())
+            Error::new(ErrorKind::Bug, "cannot serialize the configuration").because(e.to_string())
         })
     }
 
-    /// [`Config::to_toml`] with threads and queues that were found while running.
-    pub fn frozen(&self, tuning: &Tuning) -> Result<String> {
+    /// Returns [`RunConfig::to_toml`] with the thread counts and queue sizes found at run time.
+    pub fn frozen(&self, tuning: &PipelineTuning) -> Result<String> {
         let mut config = self.clone();
         config.data.tuning = tuning.to_string().parse().ok();
         config.to_toml()
     }
 
-    /// The first key whose value makes no sense.
-    fn check(&self) -> Result<(), Wrong> {
+    /// Returns an error for the first invalid value.
+    fn check(&self) -> Result<(), KeyError> {
         self.data.check()?;
         self.check_biggan()?;
         if self.biggan.is_none() {
@@ -465,12 +472,12 @@ impl Config {
         self.check_lr_find()?;
         self.check_quantize()?;
         let precision = self.compile.precision.parse::<Precision>();
-        precision.map_err(|e| Wrong::of("compile.precision", e))?;
+        precision.map_err(|e| KeyError::of("compile.precision", e))?;
         self.strategy.as_ref().map(StrategySection::strategy).transpose()?;
         self.fit.check()
     }
 
-    fn check_callbacks(&self, compile: &Compile) -> Result<(), Wrong> {
+    fn check_callbacks(&self, compile: &Compile) -> Result<(), KeyError> {
         let mut files: Vec<PathBuf> = Vec::new();
         for (i, table) in self.callbacks.iter().enumerate() {
             let section = callbacks::section(i, table)?;
@@ -481,8 +488,8 @@ impl Config {
                 let path = PathBuf::from(file);
                 if section.class != "ModelCheckpoint" && files.contains(&path) {
                     let what = format!("two callbacks write to `{file}`");
-                    return Err(Wrong::new(&format!("{}.{argument}", section.path), what)
-                        .hint("give each a name of its own"));
+                    return Err(KeyError::new(&format!("{}.{argument}", section.path), what)
+                        .hint("give each its own file name"));
                 }
                 files.push(path);
             }
@@ -490,7 +497,7 @@ impl Config {
         Ok(())
     }
 
-    /// An error where a callback would write over one of the run's own files, which are all in one folder.
+    /// Returns an error if a callback would overwrite one of the run's own files.
     pub fn check_files_of_callbacks(&self, taken: &[&Path]) -> Result<()> {
         for section in self.callback_sections() {
             for (argument, file) in section.callback.files() {
@@ -498,7 +505,7 @@ impl Config {
                     let what = format!("`{file}` is a file of the run itself");
                     return Err(Error::new(ErrorKind::Config, what)
                         .at(format!("{}.{argument}", section.path))
-                        .because(format!("{} is written by the run", own.display()))
+                        .because(format!("the run writes {}", own.display()))
                         .hint("choose another name"));
                 }
             }
@@ -506,7 +513,7 @@ impl Config {
         Ok(())
     }
 
-    /// The callbacks of a run in `folder` of a model that is compiled so.
+    /// Creates the callbacks of a run in `folder`, for a model compiled with `compile`.
     pub fn callbacks(&self, folder: &Path, compile: &Compile) -> Vec<Box<dyn Callback>> {
         let logged = |monitor: &str| {
             let prefix = if monitor.starts_with("val_") { "val_" } else { "" };
@@ -514,13 +521,14 @@ impl Config {
         };
         let whole = self.without_folders();
         let mut hparams = Vec::new();
-        // Those of layers and callbacks would be too many columns.
+        // Hyperparameters of layers and callbacks would be too many columns.
         let sections = whole.iter().filter(|(key, _)| !["layers", "callbacks"].contains(&key.as_str()));
         sections.for_each(|(key, value)| callbacks::hparams(key, value, &mut hparams));
         let text = toml::to_string(&whole).unwrap_or_default();
         let peak_flops = || self.peak_flops();
         let names = self.names(compile);
-        let place = Place { folder, logged: &logged, names, text, hparams, peak_flops: &peak_flops };
+        let place =
+            CallbackRunInfo { folder, logged: &logged, names, text, hparams, peak_flops: &peak_flops };
         let placed = self.running_callbacks().map(|mut section| -> Box<dyn Callback> {
             section.callback.take_place(&place);
             section.callback
@@ -528,8 +536,7 @@ impl Config {
         placed.chain(self.sample_grid(folder)).collect()
     }
 
-    /// Operations a second that this computer's processor can do at most, in products of the run's precision; of other devices that is
-    /// not known.
+    /// Peak FLOP/s of this computer's CPU for matrix products at the run's precision; unknown for other devices.
     fn peak_flops(&self) -> Option<f64> {
         backend("auto").ok().filter(|backend| backend.name() == "cpu")?;
         let threads = match knobs::THREADS.get_usize() {
@@ -541,20 +548,20 @@ impl Config {
         Some(peak.products(factors) * 1e9)
     }
 
-    /// Metrics that were asked for by another name than they are logged by: `accuracy` is one of several.
+    /// Returns pairs of requested and logged metric names that differ: `accuracy` maps to one of several metrics.
     pub fn names(&self, compile: &Compile) -> Vec<(String, String)> {
         let logged = compile.metric_names();
         let written = self.compile.metrics.iter().chain(&self.compile.weighted_metrics);
         let all = compile.metrics.iter().chain(&compile.weighted_metrics);
         let each = written.zip(all).zip(logged).filter_map(|((asked, metric), name)| {
-            // What stands before a name and behind it tells it from others.
+            // The prefix and suffix of a name distinguish it from others.
             let told = name.replace(metric.name(), asked.as_str()?);
             Some((name, told))
         });
         each.filter(|(name, asked)| name != asked).collect()
     }
 
-    /// The configuration as a table, without this machine's folders.
+    /// Returns the configuration as a table, without this machine's paths.
     fn without_folders(&self) -> Table {
         let mut whole = Table::try_from(self).unwrap_or_default();
         if let Some(data) = whole.get_mut("data").and_then(Value::as_table_mut) {
@@ -563,19 +570,19 @@ impl Config {
         whole
     }
 
-    /// Where TensorBoard finds the events of a run in `folder`, if they are written.
+    /// Returns the directory of a run's TensorBoard events, if they are written.
     pub fn event_folder(&self, folder: &Path) -> Option<PathBuf> {
         let board = self.running_callbacks().find(|c| c.class == callbacks::LOGGER)?;
         board.callback.files().first().map(|(_, log_dir)| folder.join(log_dir))
     }
 
-    /// Whether events were asked for, and are not there by default alone.
+    /// Whether TensorBoard events were requested explicitly, rather than by default.
     pub fn asks_for_events(&self) -> bool {
         let is_named = || self.callback_sections().any(|c| c.class == callbacks::LOGGER);
         self.fit.logger.map_or_else(is_named, |logger| logger == Logger::TensorBoard)
     }
 
-    /// Does as `--logger` asks: names the logger among the callbacks, or takes it out.
+    /// Applies `--logger`: adds the logger to the callbacks or removes it.
     pub fn set_logger(&mut self, logger: Logger) {
         let is_named = self.callback_sections().any(|c| c.class == callbacks::LOGGER);
         match logger {
@@ -586,8 +593,8 @@ impl Config {
         self.fit.logger = Some(logger).filter(|logger| *logger == Logger::None);
     }
 
-    /// The configuration without what only writes down how a run goes on: with other loggers it is the same run.
-    pub fn without_loggers(&self) -> Config {
+    /// Returns the configuration without loggers, to compare runs: the logger does not change the result.
+    pub fn without_loggers(&self) -> RunConfig {
         let mut config = self.clone();
         config.fit.logger = None;
         let is_logger =
@@ -596,7 +603,7 @@ impl Config {
         config
     }
 
-    /// Whether a callback puts the weights of the best epoch back at the end.
+    /// Whether a callback restores the weights of the best epoch at the end.
     pub fn restores_weights(&self) -> bool {
         let stops = self.callback_sections().map(|c| c.class == "EarlyStopping");
         let restores =
@@ -604,9 +611,9 @@ impl Config {
         stops.zip(restores).any(|(stops, restores)| stops && restores)
     }
 
-    /// Those of the configuration, and the logger that a run has by default.
-    fn running_callbacks(&self) -> impl Iterator<Item = callbacks::Section> {
-        let is_logger = |c: &callbacks::Section| c.class == callbacks::LOGGER;
+    /// Returns the configured callbacks and the default logger.
+    fn running_callbacks(&self) -> impl Iterator<Item = callbacks::CallbackSection> {
+        let is_logger = |c: &callbacks::CallbackSection| c.class == callbacks::LOGGER;
         let is_wanted = self.fit.logger != Some(Logger::None);
         let is_missing = is_wanted && !self.callback_sections().any(|c| is_logger(&c));
         let default =
@@ -614,32 +621,30 @@ impl Config {
         self.callback_sections().filter(move |c| is_wanted || !is_logger(c)).chain(default.flatten())
     }
 
-    /// They were checked when the configuration was read.
-    fn callback_sections(&self) -> impl Iterator<Item = callbacks::Section> {
+    /// Parses the callback tables, which were checked when the configuration was read.
+    fn callback_sections(&self) -> impl Iterator<Item = callbacks::CallbackSection> {
         self.callbacks.iter().enumerate().filter_map(|(i, table)| callbacks::section(i, table).ok())
     }
 
-    /// The name by which a value is logged: `accuracy` is one of several metrics, by the model's output.
+    /// Returns the logged name of a metric: `accuracy` maps to one of several metrics, depending on the model's output.
     fn metric_of(&self, asked: &str, compile: &Compile) -> String {
         let known = self.names(compile).into_iter().find(|(_, told)| told == asked);
         known.map_or(asked.into(), |(name, _)| name)
     }
 
-    /// What is watched must be measured.
-    fn check_monitor(&self, path: &str, monitor: &str, compile: &Compile) -> Result<(), Wrong> {
+    /// Returns an error if the monitored value is not measured.
+    fn check_monitor(&self, path: &str, monitor: &str, compile: &Compile) -> Result<(), KeyError> {
         let (logged, told) = (compile.metric_names(), self.names(compile));
         let told = told.iter().map(|(_, told)| told.as_str());
         let mut known: Vec<&str> = ["loss"].into_iter().chain(told).collect();
         known.extend(logged.iter().map(String::as_str));
         match known.contains(&measured(monitor)) {
             true => Ok(()),
-            false => {
-                Err(Wrong::of(path, key_error::unknown("nothing is measured by the name", monitor, &known)))
-            }
+            false => Err(KeyError::of(path, key_error::unknown("unknown metric", monitor, &known))),
         }
     }
 
-    /// The value of the validation that the best model is known by, where a model is compiled so.
+    /// Returns the validation value that selects the best model.
     pub fn monitor(&self, compile: &Compile) -> String {
         let asked = self.fit.monitor.as_deref().map(measured);
         let name = match asked {
@@ -649,7 +654,7 @@ impl Config {
         format!("val_{name}")
     }
 
-    /// How steps are split over devices.
+    /// Returns the distribution strategy.
     pub fn strategy(&self) -> Strategy {
         // Checked when the configuration was read.
         self.strategy.as_ref().and_then(|s| s.strategy().ok()).unwrap_or_else(Strategy::auto)
@@ -661,25 +666,25 @@ impl Config {
     }
 }
 
-impl Data {
-    fn check(&self) -> Result<(), Wrong> {
+impl DataSection {
+    fn check(&self) -> Result<(), KeyError> {
         if self.dataset.contains(['.', '/']) {
-            let what = format!("`{}` is no kind of data", self.dataset);
-            return Err(Wrong::new("data.dataset", what).hint(
-                "name files of your own with data.dir, and here what they are: records (tables too), folder (pictures) or text",
+            let what = format!("unknown dataset `{}`", self.dataset);
+            return Err(KeyError::new("data.dataset", what).hint(
+                "name your own files with data.dir, and their type here: records (tables too), folder (images) or text",
             ));
         }
         if !DATASETS.contains(&self.dataset.as_str()) {
-            return Err(Wrong::of(
+            return Err(KeyError::of(
                 "data.dataset",
-                key_error::unknown("there is no data set", &self.dataset, &DATASETS),
+                key_error::unknown("unknown dataset", &self.dataset, &DATASETS),
             ));
         }
-        // Pixels are bytes: a larger factor is a divisor by mistake.
+        // Pixels are bytes: a factor above 1 is a divisor by mistake.
         if !(self.scale > 0.0 && self.scale <= 1.0) {
-            let what = format!("pixels cannot be multiplied by {}", self.scale);
-            return Err(Wrong::new("data.scale", what).hint(
-                "choose a factor above 0 and up to 1: \"1/255\" brings pixels to 0..1, 1 leaves them as they are",
+            let what = format!("invalid pixel scale {}", self.scale);
+            return Err(KeyError::new("data.scale", what).hint(
+                "choose a factor above 0 and up to 1: \"1/255\" scales pixels to 0..1, 1 leaves them unchanged",
             ));
         }
         let sides = self.image_size.map(|[h, w]| h.min(w) as u64);
@@ -693,22 +698,22 @@ impl Data {
         self.check_folder()
     }
 
-    fn check_records(&self) -> Result<(), Wrong> {
+    fn check_records(&self) -> Result<(), KeyError> {
         let Some(records) = &self.records else { return Ok(()) };
-        records.parse_features().map_err(|e| Wrong::of("data.records.features", e))?;
+        records.parse_features().map_err(|e| KeyError::of("data.records.features", e))?;
         let told = if records.encoding.is_some() { "data.records.encoding" } else { "data.records.decimal" };
-        records.written().map_err(|e| Wrong::of(told, e))?;
+        records.written().map_err(|e| KeyError::of(told, e))?;
         at_least_one("data.records.cycle_length", Some(records.cycle_length as u64))?;
         at_least_one("data.records.block_length", Some(records.block_length as u64))?;
         at_least_one("data.records.shuffle_buffer", records.shuffle_buffer.map(|n| n as u64))
     }
 
-    fn check_folder(&self) -> Result<(), Wrong> {
+    fn check_folder(&self) -> Result<(), KeyError> {
         if let Some(mode) = self.color_mode.as_ref().filter(|m| COLOR_MODES.iter().all(|(n, _)| n != m)) {
             let known = COLOR_MODES.map(|(n, _)| n);
-            return Err(Wrong::of(
+            return Err(KeyError::of(
                 "data.color_mode",
-                key_error::unknown("there is no colour mode", mode, &known),
+                key_error::unknown("unknown color mode", mode, &known),
             ));
         }
         for (key, share, most) in [
@@ -717,58 +722,60 @@ impl Data {
             ("data.background", self.background, 1.0),
         ] {
             if let Some(share) = share.filter(|s| !(0.0..=most).contains(s)) {
-                let what = format!("{share} is no share, which is from 0 to {most}");
-                return Err(Wrong::new(key, what).hint(format!("choose a number from 0 to {most}")));
+                let what = format!("expected a fraction from 0 to {most}, got {share}");
+                return Err(KeyError::new(key, what).hint(format!("choose a number from 0 to {most}")));
             }
         }
         let is_grey = self.channels() != 3 || GREY.contains(&self.dataset.as_str());
         augment::changes(&self.augment, !is_grey)?;
-        self.sizes().map(drop).map_err(|e| Wrong::of("data.tuning", e))
+        self.sizes().map(drop).map_err(|e| KeyError::of("data.tuning", e))
     }
 
-    /// Threads and queues, where they are frozen.
-    fn sizes(&self) -> Result<Option<Tuning>> {
+    /// Returns the fixed thread counts and queue sizes, if set.
+    fn sizes(&self) -> Result<Option<PipelineTuning>> {
         let line = |(stage, size): (&String, &Value)| format!("{stage:?} = {}", inline(size));
         let lines = self.tuning.as_ref().map(|t| t.iter().map(line).collect::<Vec<_>>().join("\n"));
         lines.map(|text| text.parse()).transpose()
     }
 }
 
-impl Data {
-    /// Channels that the pictures of a folder are brought to.
+impl DataSection {
+    /// Number of channels of a folder's images.
     fn channels(&self) -> usize {
         let mode = self.color_mode.as_deref().unwrap_or("rgb");
         COLOR_MODES.iter().find(|(n, _)| *n == mode).map_or(3, |(_, channels)| *channels)
     }
 
-    /// Whether these are the user's own data, whose number of classes and whose files no preset can know.
+    /// Whether the dataset is the user's own, so that presets cannot know its classes and files.
     pub fn is_own(&self) -> bool {
         ["folder", "records"].contains(&self.dataset.as_str())
     }
 
-    /// Tokens in a sample of text.
+    /// Returns the sequence length of text samples in tokens.
     pub fn sequence_length(&self) -> usize {
         self.sequence_length.unwrap_or(128)
     }
 }
 
 impl FitSection {
-    fn check(&self) -> Result<(), Wrong> {
+    fn check(&self) -> Result<(), KeyError> {
         at_least_one("fit.epochs", Some(self.epochs as u64))?;
         at_least_one("fit.batch_size", Some(self.batch_size as u64))?;
         at_least_one("fit.steps_per_epoch", self.steps_per_epoch.map(|n| n as u64))?;
         class_weight::check(self.class_weight.as_ref())?;
         at_least_one("fit.fast_dev_run", self.fast_dev_run.map(|n| n as u64))?;
         let time = self.max_time.as_deref().map_or(Ok(()), |text| max_time(text).map(drop));
-        time.map_err(|e| Wrong::of("fit.max_time", e))?;
+        time.map_err(|e| KeyError::of("fit.max_time", e))?;
         at_least_one("fit.validation_freq", Some(self.validation_freq as u64))
     }
 }
 
-fn at_least_one(path: &str, value: Option<u64>) -> Result<(), Wrong> {
+fn at_least_one(path: &str, value: Option<u64>) -> Result<(), KeyError> {
     let name = path.rsplit('.').next().unwrap_or(path);
     match value {
-        Some(0) => Err(Wrong::new(path, format!("{name} is 0")).hint(format!("{name} must be at least 1"))),
+        Some(0) => {
+            Err(KeyError::new(path, format!("{name} is 0")).hint(format!("choose a {name} of at least 1")))
+        }
         _ => Ok(()),
     }
 }
@@ -780,15 +787,15 @@ mod tests {
     #[test]
     fn presets_are_whole_and_survive_a_round_trip() {
         for name in PRESETS {
-            let config = Config::preset(name).unwrap();
+            let config = RunConfig::preset(name).unwrap();
             assert!(!DATASETS.contains(&name) || config.data.dataset == name);
-            assert_eq!(Config::parse(&config.to_toml().unwrap(), "again").unwrap(), config);
+            assert_eq!(RunConfig::parse(&config.to_toml().unwrap(), "again").unwrap(), config);
         }
     }
 
     #[test]
     fn fashion_mnist_is_the_tutorials_recipe() {
-        let c = Config::preset("fashion-mnist").unwrap();
+        let c = RunConfig::preset("fashion-mnist").unwrap();
         assert_eq!((c.data.scale, c.fit.epochs, c.fit.batch_size), (1.0, 5, 1000));
         assert_eq!((c.fit.steps_per_epoch, c.fit.validation_freq), (Some(60), 5));
         let types: Vec<&str> = c.layers.iter().filter_map(|l| l["type"].as_str()).collect();
@@ -798,7 +805,7 @@ mod tests {
 
     #[test]
     fn mistakes_in_a_file_are_told_with_line_and_nearest_key() {
-        let preset = Config::preset_text("fashion-mnist").unwrap();
+        let preset = RunConfig::preset_text("fashion-mnist").unwrap();
         let line = |needle: &str| preset.lines().position(|l| l.starts_with(needle)).unwrap() + 1;
         let cases = [
             ("epochs = 5", "epoch = 5", line("epochs"), "did you mean `epochs`"),
@@ -809,7 +816,7 @@ mod tests {
             ("type = \"Flatten\"", "type = \"Flaten\"", line("type = \"Flatten\""), "did you mean `Flatten`"),
             ("padding = \"valid\"", "padding = \"vald\"", line("padding"), "did you mean `valid`"),
             ("type = \"adam\"", "type = \"adm\"", line("type = \"adam\""), "did you mean `adam`"),
-            ("learning_rate = 0.001", "learning_rate = -1.0", line("learning_rate"), "not above 0"),
+            ("learning_rate = 0.001", "learning_rate = -1.0", line("learning_rate"), "must be above 0"),
             ("learning_rate", "lerning_rate", line("learning_rate"), "did you mean `learning_rate`"),
             ("\"float32\"", "\"float23\"", line("precision"), "float32"),
             ("scale = 1 ", "scale = 255 ", line("scale"), "1/255"),
@@ -822,18 +829,18 @@ mod tests {
             ("seed = 0", "seed = = 0", line("seed"), "TOML"),
         ];
         for (from, to, line, part) in cases {
-            let e = Config::parse(&preset.replacen(from, to, 1), "my.toml").unwrap_err();
+            let e = RunConfig::parse(&preset.replacen(from, to, 1), "my.toml").unwrap_err();
             let text = e.to_string();
             assert!(text.contains(&format!("my.toml, line {line}")) && text.contains(part), "{to}: {text}");
         }
     }
 
     /// A preset with everything from `[model]` or the first layer up to the optimizer replaced.
-    fn with_structure(structure: &str) -> Result<Config> {
-        let preset = Config::preset_text("glyphs").unwrap();
+    fn with_structure(structure: &str) -> Result<RunConfig> {
+        let preset = RunConfig::preset_text("glyphs").unwrap();
         let (before, rest) = preset.split_once("[[layers]]").unwrap();
         let (_, after) = rest.split_once("[optimizer]").unwrap();
-        Config::parse(&format!("{before}{structure}\n[optimizer]{after}"), "my.toml")
+        RunConfig::parse(&format!("{before}{structure}\n[optimizer]{after}"), "my.toml")
     }
 
     const RESIDUAL: &str = r#"
@@ -864,8 +871,8 @@ mod tests {
         let e = wrong("\"input\", \"c1\"", "\"input\", \"c2\"");
         assert!(e.contains("my.toml, line") && e.contains("did you mean `c1`"), "{e}");
         let e = wrong("inputs = [\"input\", \"c1\"]", "inputs = [\"input\", \"input\"]");
-        assert!(e.contains("goes nowhere"), "{e}");
-        assert!(wrong("inputs = [\"input\", \"c1\"]", "inputs = []").contains("names no layer"));
+        assert!(e.contains("is not used"), "{e}");
+        assert!(wrong("inputs = [\"input\", \"c1\"]", "inputs = []").contains("empty list"));
     }
 
     #[test]
@@ -884,7 +891,7 @@ mod tests {
             activation = "softmax"
         "#;
         let config = with_structure(nested).unwrap();
-        assert_eq!(Config::parse(&config.to_toml().unwrap(), "again").unwrap(), config);
+        assert_eq!(RunConfig::parse(&config.to_toml().unwrap(), "again").unwrap(), config);
         let model = config.untrained().unwrap();
         assert!(model.weights().iter().any(|(path, _)| *path == "body/a/kernel"));
         assert!(model.summary().contains("body (Sequential)"), "{}", model.summary());
@@ -893,16 +900,16 @@ mod tests {
         let e = wrong("units = 8", "unts = 8");
         assert!(e.contains("my.toml, line") && e.contains("did you mean `units`"), "{e}");
         assert!(wrong("trainable = false", "frozen = true").contains("no argument `frozen`"));
-        assert!(wrong("layers = [", "layers = 3 # [").contains("needs a list of layers"));
+        assert!(wrong("layers = [", "layers = 3 # [").contains("requires a list of layers"));
     }
 
     #[test]
     fn an_application_takes_its_arguments() {
         let small = "[model]\napplication = \"resnet50\"\nclasses = 10\ndepths = [1, 1]\nwidth = 4";
         let config = with_structure(small).unwrap();
-        assert_eq!(Config::parse(&config.to_toml().unwrap(), "again").unwrap(), config);
+        assert_eq!(RunConfig::parse(&config.to_toml().unwrap(), "again").unwrap(), config);
         assert_eq!(config.untrained().unwrap().output_type().unwrap().shape.dims(), [10]);
-        // Arguments that fit only together, whatever their order.
+        // Arguments that are valid only together, in any order.
         let patches = "[model]\napplication = \"vitb16\"\nimage_size = 28\npatch_size = 7";
         assert!(with_structure(patches).is_ok());
         let e = with_structure(&patches.replace('7', "5")).unwrap_err().to_string();
@@ -912,14 +919,14 @@ mod tests {
         let e = with_structure(&small.replace("resnet50", "resnet51")).unwrap_err().to_string();
         assert!(e.contains("did you mean `resnet50`"), "{e}");
         let e = with_structure(&format!("{small}\n{RESIDUAL}")).unwrap_err().to_string();
-        assert!(e.contains("both a [model] and [[layers]]"), "{e}");
+        assert!(e.contains("[model] cannot be combined with [[layers]]"), "{e}");
     }
 
     #[test]
     fn metrics_take_their_arguments() {
         let with = |metrics: &str| {
-            let preset = Config::preset_text("glyphs").unwrap();
-            Config::parse(
+            let preset = RunConfig::preset_text("glyphs").unwrap();
+            RunConfig::parse(
                 &preset.replacen(
                     "metrics = [\"sparse_categorical_accuracy\"]",
                     &format!("metrics = [{metrics}]"),
@@ -953,7 +960,7 @@ mod tests {
     #[test]
     fn presets_of_the_benchmarks_have_their_shapes() {
         let shapes = |name: &str| {
-            let c = Config::preset(name).unwrap();
+            let c = RunConfig::preset(name).unwrap();
             let output = c.layers_only().unwrap().output_for(&[c.usual_sample()]).unwrap();
             (c.usual_sample().to_string(), output.shape.to_vec(), c.fit.batch_size)
         };

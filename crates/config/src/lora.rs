@@ -1,24 +1,24 @@
-//! `[lora]`: adapters of a saved model's layers train, its own weights stay.
+//! `[lora]`: LoRA fine-tuning of a saved model: trains low-rank adapters and freezes the model's weights.
 
-use super::Config;
-use super::key_error::Wrong;
+use super::RunConfig;
+use super::key_error::KeyError;
 use serde::{Deserialize, Serialize};
 use systole_nn::LoraOptions;
 
-/// The `lora` table.
+/// The `[lora]` table: low-rank adapters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LoraSection {
-    /// Columns of `lora_kernel_a` and rows of `lora_kernel_b`.
+    /// Rank of the adapters: columns of `lora_kernel_a` and rows of `lora_kernel_b`.
     #[serde(default = "rank")]
     pub rank: usize,
-    /// The product of the adapters is multiplied by `alpha / rank`. Default: the rank
+    /// Scale of the adapters: their product is multiplied by `alpha / rank`. Default: the rank
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alpha: Option<f64>,
-    /// Layers that get adapters, by their path in the model or its last part; `*` stands for anything: `["*query*", "*value*"]`.
+    /// Layers that get adapters, by path or last path component; `*` is a wildcard: `["*query*", "*value*"]`.
     #[serde(default = "all")]
     pub layers: Vec<String>,
-    /// Layers that train whole, without adapters, beside a head that is new.
+    /// Layers to train fully, without adapters, in addition to a new head.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub train: Vec<String>,
 }
@@ -32,7 +32,7 @@ fn all() -> Vec<String> {
 }
 
 impl LoraSection {
-    /// With layers that train whole beside those of the table.
+    /// Returns the options, with `whole` as additional fully trained layers.
     pub fn options(&self, whole: &[String]) -> LoraOptions {
         let train = self.train.iter().chain(whole.iter().filter(|name| !self.train.contains(name)));
         let train = train.cloned().collect();
@@ -40,13 +40,13 @@ impl LoraSection {
     }
 }
 
-impl Config {
-    pub(super) fn check_lora(&self) -> Result<(), Wrong> {
+impl RunConfig {
+    pub(super) fn check_lora(&self) -> Result<(), KeyError> {
         let wrong = self.lora.as_ref().and_then(|section| section.options(&[]).wrong());
         match wrong {
-            Some((key, what, hint)) => Err(Wrong::new(&format!("lora.{key}"), what).hint(hint)),
+            Some((key, what, hint)) => Err(KeyError::new(&format!("lora.{key}"), what).hint(hint)),
             None if self.lora.is_some() && self.biggan.is_some() => {
-                Err(Wrong::new("lora", "there are both lora and biggan").hint("leave one of them out"))
+                Err(KeyError::new("lora", "lora cannot be combined with biggan").hint("remove one of them"))
             }
             None => Ok(()),
         }

@@ -1,7 +1,6 @@
-//! From tables of the configuration to layers, optimizers, losses and metrics. A thing is its name, or a table with
-//! `type` and arguments.
+//! Parses the model, optimizer, loss and metric sections. Each item is a name, or a table with `type` and arguments.
 
-use super::key_error::{self, Wrong, from_serde, unknown};
+use super::key_error::{self, KeyError, from_serde, unknown};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value as Json};
@@ -15,43 +14,43 @@ use systole_nn::schedule::Schedule;
 use systole_nn::{Architecture, Symbol, any_input};
 use toml::{Table, Value};
 
-/// The structure of the model: an application, or layers.
-pub(super) fn architecture(model: Option<&Table>, layers: &[Table]) -> Result<Architecture, Wrong> {
+/// Parses the model's structure: an application, or layers.
+pub(super) fn architecture(model: Option<&Table>, layers: &[Table]) -> Result<Architecture, KeyError> {
     match (model, layers) {
-        (None, []) => Err(Wrong::new("layers", "there are no layers")
-            .hint("add [[layers]] tables; `systole init` writes some")),
+        (None, []) => Err(KeyError::new("layers", "the configuration has no layers")
+            .hint("add [[layers]] tables; run `systole init` for an example")),
         (None, layers) => of_layers(layers),
         (Some(model), []) => application(model),
-        (Some(_), _) => Err(Wrong::new("model", "there are both a [model] and [[layers]]")
-            .hint("keep one of them: the application or the layers")),
+        (Some(_), _) => Err(KeyError::new("model", "[model] cannot be combined with [[layers]]")
+            .hint("keep either the application or the layers")),
     }
 }
 
-/// The `model` table.
-fn application(table: &Table) -> Result<Architecture, Wrong> {
+/// Parses the `model` table.
+fn application(table: &Table) -> Result<Architecture, KeyError> {
     let Some(name) = table.get("application").and_then(Value::as_str) else {
-        return Err(Wrong::new("model", "model has no `application`")
-            .hint(format!("one of: {}", APPLICATIONS.join(", "))));
+        return Err(KeyError::new("model", "[model] has no `application`")
+            .hint(format!("set application to one of: {}", APPLICATIONS.join(", "))));
     };
-    by_name(name, &Map::new()).map_err(|e| Wrong::of("model.application", e))?;
+    by_name(name, &Map::new()).map_err(|e| KeyError::of("model.application", e))?;
     let keys = table.iter().filter(|(k, _)| *k != "application");
     let arguments: Map<String, Json> = keys.map(|(k, v)| (k.clone(), to_json(v))).collect();
     let architecture = by_name(name, &arguments).map_err(|e| {
-        // The one that is wrong by itself, or all of them: some fit only together.
+        // Report the argument that is invalid on its own; otherwise all of them, since some are valid only together.
         let is_to_blame = |key: &str| {
             let alone = arguments.iter().filter(|(k, _)| *k == key).map(|(k, v)| (k.clone(), v.clone()));
             by_name(name, &alone.collect::<Map<String, Json>>())
                 .is_err_and(|own| own.to_string() == e.to_string())
         };
         let blamed = arguments.keys().find(|key| is_to_blame(key));
-        Wrong::of(&blamed.map_or("model".into(), |key| format!("model.{key}")), e)
+        KeyError::of(&blamed.map_or("model".into(), |key| format!("model.{key}")), e)
     })?;
-    architecture.check().map_err(|e| Wrong::of("model", e))?;
+    architecture.check().map_err(|e| KeyError::of("model", e))?;
     Ok(architecture)
 }
 
-/// The `layers` tables: a chain, or a graph where any of them names its `inputs`.
-fn of_layers(tables: &[Table]) -> Result<Architecture, Wrong> {
+/// Parses the `layers` tables: a chain, or a graph if any layer has `inputs`.
+fn of_layers(tables: &[Table]) -> Result<Architecture, KeyError> {
     let specs = tables.iter().enumerate().map(|(i, t)| layer(i, t)).collect::<Result<Vec<_>, _>>()?;
     if tables.iter().all(|t| !t.contains_key(INPUTS)) {
         return Ok(Architecture::sequential(specs));
@@ -70,17 +69,18 @@ fn of_layers(tables: &[Table]) -> Result<Architecture, Wrong> {
             known.push((name, last.clone()));
         }
     }
-    let architecture = Architecture::functional(&[input], &last).map_err(|e| Wrong::of("layers", e))?;
+    let architecture = Architecture::functional(&[input], &last).map_err(|e| KeyError::of("layers", e))?;
     if architecture.nodes.len() < tables.len() {
-        return Err(Wrong::new("layers", "the output of some layer goes nowhere")
-            .hint("the last layer is the model's output: all others must lead to it through `inputs`"));
+        return Err(KeyError::new("layers", "the output of a layer is not used").hint(
+            "connect every layer to the last one through `inputs`: the last layer is the model's output",
+        ));
     }
-    architecture.check().map_err(|e| Wrong::of("layers", e))?;
+    architecture.check().map_err(|e| KeyError::of("layers", e))?;
     Ok(architecture)
 }
 
-/// What the `inputs` of layer `index` name: one name or several of earlier layers.
-fn feeds(index: usize, table: &Table, known: &[(String, Symbol)]) -> Result<Vec<Symbol>, Wrong> {
+/// Resolves the `inputs` of layer `index`: one or several names of earlier layers.
+fn feeds(index: usize, table: &Table, known: &[(String, Symbol)]) -> Result<Vec<Symbol>, KeyError> {
     let path = format!("layers.{index}.{INPUTS}");
     let names: Vec<&Value> = match table.get(INPUTS) {
         None => return Ok(Vec::new()),
@@ -89,27 +89,26 @@ fn feeds(index: usize, table: &Table, known: &[(String, Symbol)]) -> Result<Vec<
     };
     let find = |name: &Value| {
         let Some(name) = name.as_str() else {
-            return Err(Wrong::new(&path, format!("{name} is not the name of a layer")));
+            return Err(KeyError::new(&path, format!("expected the name of a layer, got {name}")));
         };
         let found = known.iter().rev().find(|(n, _)| n == name).map(|(_, s)| s.clone());
         found.ok_or_else(|| {
             let all: Vec<&str> = known.iter().map(|(n, _)| n.as_str()).collect();
-            Wrong::of(&path, unknown("no earlier layer is named", name, &all))
+            KeyError::of(&path, unknown("unknown earlier layer", name, &all))
         })
     };
     match names.is_empty() {
-        true => {
-            Err(Wrong::new(&path, "inputs names no layer").hint("leave it out to follow the layer before"))
-        }
+        true => Err(KeyError::new(&path, "inputs is an empty list")
+            .hint("remove it to use the output of the layer before")),
         false => names.into_iter().map(find).collect(),
     }
 }
 
-/// The key that names what feeds a layer; all others are the layer's own.
+/// Key that lists a layer's inputs; all other keys are layer arguments.
 const INPUTS: &str = "inputs";
 
-/// Layer `index` of the list.
-fn layer(index: usize, table: &Table) -> Result<LayerSpec, Wrong> {
+/// Parses layer `index`.
+fn layer(index: usize, table: &Table) -> Result<LayerSpec, KeyError> {
     let path = format!("layers.{index}");
     let class = kind(&path, table)?;
     if NESTED.contains(&class) {
@@ -124,31 +123,33 @@ fn layer(index: usize, table: &Table) -> Result<LayerSpec, Wrong> {
             .into()
     };
     LayerSpec::from_table(class, &arguments(&|_| true)).map_err(|error| {
-        // The first argument that is refused on its own is to blame; otherwise the layer as a whole.
+        // Report the first argument that is rejected on its own; otherwise the layer as a whole.
         let base = LayerSpec::from_table(class, &arguments(&|_| false)).err().map(|e| e.what().to_string());
         let alone = |key: &&String| {
             let e = LayerSpec::from_table(class, &arguments(&|k| k == *key)).err();
             e.is_some_and(|e| Some(e.what()) != base.as_deref() && e.what() == error.what())
         };
         let class_is_wrong =
-            base.as_deref() == Some(error.what()) && error.what().starts_with("there is no layer");
+            base.as_deref() == Some(error.what()) && error.what().starts_with("unknown layer");
         match table.keys().filter(|k| *k != "type" && *k != INPUTS).find(alone) {
-            Some(key) => Wrong::of(&format!("{path}.{key}"), error.at(path.clone())),
-            None if class_is_wrong => Wrong::of(&format!("{path}.type"), error.at(path.clone())),
-            None => Wrong::of(&path, error.at(path.clone())),
+            Some(key) => KeyError::of(&format!("{path}.{key}"), error.at(path.clone())),
+            None if class_is_wrong => KeyError::of(&format!("{path}.type"), error.at(path.clone())),
+            None => KeyError::of(&path, error.at(path.clone())),
         }
     })
 }
 
-/// A model in the place of a layer: `type = "Sequential"` and its own `layers`, with weights under its name.
-fn nested(path: &str, class: &str, table: &Table) -> Result<LayerSpec, Wrong> {
-    let inside =
-        |wrong: Wrong| Wrong { path: [key_error::split(path), wrong.path].concat(), error: wrong.error };
+/// Parses a model used as a layer: `type = "Sequential"` with its own `layers`, and weights under its name.
+fn nested(path: &str, class: &str, table: &Table) -> Result<LayerSpec, KeyError> {
+    let inside = |wrong: KeyError| KeyError {
+        path: [key_error::split(path), wrong.path].concat(),
+        error: wrong.error,
+    };
     let tables = table.get("layers").and_then(Value::as_array).into_iter().flatten();
     let tables: Option<Vec<Table>> = tables.map(|layer| layer.as_table().cloned()).collect();
     let tables = tables.filter(|tables| !tables.is_empty()).ok_or_else(|| {
-        Wrong::new(&format!("{path}.layers"), format!("a {class} needs a list of layers"))
-            .hint("layers = [{ type = \"Dense\", units = 8 }]")
+        KeyError::new(&format!("{path}.layers"), format!("{class} requires a list of layers"))
+            .hint("write layers = [{ type = \"Dense\", units = 8 }]")
     })?;
     let mut spec = LayerSpec::from(of_layers(&tables).map_err(inside)?);
     for (key, value) in table.iter().filter(|(k, _)| !["type", "layers", INPUTS].contains(&k.as_str())) {
@@ -158,50 +159,50 @@ fn nested(path: &str, class: &str, table: &Table) -> Result<LayerSpec, Wrong> {
             ("remat", Value::Boolean(yes)) => spec.remat(*yes),
             _ => {
                 let known = ["layers", "name", "trainable", "remat", INPUTS];
-                let what = format!("{class} has no argument `{key}` of this kind:");
-                return Err(Wrong::of(&format!("{path}.{key}"), unknown(&what, key, &known)));
+                let what = format!("{class} does not support this value of argument `{key}`:");
+                return Err(KeyError::of(&format!("{path}.{key}"), unknown(&what, key, &known)));
             }
         };
     }
-    spec.check().map_err(|e| Wrong::of(path, e))?;
+    spec.check().map_err(|e| KeyError::of(path, e))?;
     Ok(spec)
 }
 
-/// The types of models in the place of layers.
+/// Model types that can be used as layers.
 const NESTED: [&str; 2] = ["Sequential", "Functional"];
 
-/// The `optimizer` table.
-pub(super) fn optimizer(table: &Table) -> Result<Optimizer, Wrong> {
+/// Parses the `optimizer` table.
+pub(super) fn optimizer(table: &Table) -> Result<Optimizer, KeyError> {
     let name = kind("optimizer", table)?;
-    let mut done: Optimizer = name.parse().map_err(|e| Wrong::of("optimizer.type", e))?;
+    let mut done: Optimizer = name.parse().map_err(|e| KeyError::of("optimizer.type", e))?;
     for (key, value) in table.iter().filter(|(k, _)| *k != "type") {
         let path = format!("optimizer.{key}");
-        done = done.with(key, &to_json(value)).map_err(|e| Wrong::of(&path, e))?;
-        done.check().map_err(|e| Wrong::of(&path, e))?;
+        done = done.with(key, &to_json(value)).map_err(|e| KeyError::of(&path, e))?;
+        done.check().map_err(|e| KeyError::of(&path, e))?;
     }
     let rate = &done.learning_rate;
     if matches!(rate, Schedule::Constant(r) if *r <= 0.0) || rate.at(0) < 0.0 {
-        let what = format!("the learning rate {} is not above 0", rate.at(0));
+        let what = format!("invalid learning rate {}: it must be above 0", rate.at(0));
         return Err(
-            Wrong::new("optimizer.learning_rate", what).hint("0.001 is a usual start for adam, 0.01 for sgd")
+            KeyError::new("optimizer.learning_rate", what).hint("try 0.001 for adam, or 0.01 for sgd")
         );
     }
     Ok(done)
 }
 
-/// `compile.loss`.
-pub(super) fn loss(value: &Value) -> Result<Loss, Wrong> {
+/// Parses `compile.loss`.
+pub(super) fn loss(value: &Value) -> Result<Loss, KeyError> {
     let loss: Loss = named("compile.loss", value, |name| name.parse())?;
-    loss.check().map_err(|e| Wrong::of("compile.loss", e))?;
+    loss.check().map_err(|e| KeyError::of("compile.loss", e))?;
     Ok(loss)
 }
 
-/// An item of a list of metrics; `output` is the shape of the model's output.
-pub(super) fn metric(path: &str, value: &Value, loss: &Loss, output: &[usize]) -> Result<Metric, Wrong> {
+/// Parses one metric; `output` is the shape of the model's output.
+pub(super) fn metric(path: &str, value: &Value, loss: &Loss, output: &[usize]) -> Result<Metric, KeyError> {
     let resolve = |name: &str| Metric::resolve(name, loss, output);
     let class = value.get("type").and_then(Value::as_str);
     let mut metric = match class.map(resolve) {
-        // The mean of a loss takes the loss's arguments.
+        // A loss used as a metric takes the loss's arguments.
         Some(Ok(Metric::Loss(_))) => named::<Loss>(path, value, |name| name.parse()).map(Metric::from)?,
         _ => named(path, value, resolve)?,
     };
@@ -211,25 +212,25 @@ pub(super) fn metric(path: &str, value: &Value, loss: &Loss, output: &[usize]) -
     {
         thresholds.clear();
     }
-    metric.check().map_err(|e| Wrong::of(path, e))?;
+    metric.check().map_err(|e| KeyError::of(path, e))?;
     Ok(metric)
 }
 
-/// A name alone, or a table with `type` and arguments.
+/// Parses a name, or a table with `type` and arguments.
 fn named<T: Serialize + DeserializeOwned>(
     path: &str,
     value: &Value,
     parse: impl Fn(&str) -> Result<T>,
-) -> Result<T, Wrong> {
+) -> Result<T, KeyError> {
     let table = match value {
-        Value::String(name) => return parse(name).map_err(|e| Wrong::of(path, e)),
+        Value::String(name) => return parse(name).map_err(|e| KeyError::of(path, e)),
         Value::Table(table) => table,
         other => {
-            return Err(Wrong::new(path, format!("{other} is neither a name nor a table with `type`")));
+            return Err(KeyError::new(path, format!("expected a name or a table with `type`, got {other}")));
         }
     };
-    let base = parse(kind(path, table)?).map_err(|e| Wrong::of(&format!("{path}.type"), e))?;
-    let mut json = serde_json::to_value(&base).map_err(|e| Wrong::new(path, e.to_string()))?;
+    let base = parse(kind(path, table)?).map_err(|e| KeyError::of(&format!("{path}.type"), e))?;
+    let mut json = serde_json::to_value(&base).map_err(|e| KeyError::new(path, e.to_string()))?;
     for (key, value) in table.iter().filter(|(k, _)| *k != "type") {
         json["config"][key] = to_json(value);
         read::<T>(&format!("{path}.{key}"), json.clone())?;
@@ -237,19 +238,19 @@ fn named<T: Serialize + DeserializeOwned>(
     read(path, json)
 }
 
-fn kind<'a>(path: &str, table: &'a Table) -> Result<&'a str, Wrong> {
+fn kind<'a>(path: &str, table: &'a Table) -> Result<&'a str, KeyError> {
     let found = table.get("type").and_then(Value::as_str);
     found.ok_or_else(|| {
-        Wrong::new(path, format!("{path} has no `type`")).hint("`systole init` shows how it is written")
+        KeyError::new(path, format!("{path} has no `type`")).hint("run `systole init` for an example")
     })
 }
 
-fn read<T: DeserializeOwned>(path: &str, json: Json) -> Result<T, Wrong> {
+fn read<T: DeserializeOwned>(path: &str, json: Json) -> Result<T, KeyError> {
     serde_json::from_value(json).map_err(|e| {
         let error = from_serde(&e.to_string());
-        let what = format!("{path} cannot have this value");
+        let what = format!("invalid value of {path}");
         let whole = Error::new(ErrorKind::Config, what).because(error.what());
-        Wrong::of(
+        KeyError::of(
             path,
             match error.hint_text() {
                 Some(hint) => whole.hint(hint),

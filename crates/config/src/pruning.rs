@@ -1,51 +1,53 @@
-//! `[pruning]`: weights that become zero while a model trains.
+//! `[pruning]`: magnitude pruning of weights or channels during training.
 
-use super::Config;
-use super::key_error::{Wrong, unknown};
+use super::RunConfig;
+use super::key_error::{KeyError, unknown};
 use serde::{Deserialize, Serialize};
 use systole_nn::{Model, Pruning, PruningSchedule, RemovedChannels};
 
-/// The schedules of `pruning.type`.
+/// Sparsity schedules, for `pruning.type`.
 const SCHEDULES: [&str; 2] = ["ConstantSparsity", "PolynomialDecay"];
 
-/// The `pruning` table.
+/// The `[pruning]` table: sparsity schedule and pruned layers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PruningSection {
-    /// How the part of the weights that is zero goes on: `ConstantSparsity` or `PolynomialDecay`.
+    /// Sparsity schedule: `ConstantSparsity` or `PolynomialDecay`.
     #[serde(default = "constant", rename = "type")]
     pub schedule: String,
-    /// The part of ConstantSparsity.
+    /// Target sparsity (fraction of zero weights) of ConstantSparsity.
     #[serde(default = "half")]
     pub target_sparsity: f64,
-    /// The part that PolynomialDecay begins with.
+    /// Initial sparsity of PolynomialDecay.
     #[serde(default)]
     pub initial_sparsity: f64,
-    /// The part that PolynomialDecay ends with.
+    /// Final sparsity of PolynomialDecay.
     #[serde(default = "half")]
     pub final_sparsity: f64,
-    /// How much faster PolynomialDecay rises at first.
+    /// Exponent of PolynomialDecay; higher values prune more at the start.
     #[serde(default = "power")]
     pub power: f64,
-    /// The first step before which weights are chosen.
+    /// First step that prunes.
     #[serde(default)]
     pub begin_step: u64,
-    /// The last one; PolynomialDecay needs it. Default: to the end
+    /// Last step that prunes; required by PolynomialDecay. Default: the end of training
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end_step: Option<u64>,
-    /// Weights are chosen anew before every so many steps.
+    /// Number of steps between updates of the pruning mask.
     #[serde(default = "frequency")]
     pub frequency: u64,
-    /// Whether the least weights of all layers together become zero, rather than as many of each.
+    /// Whether the threshold is global, rather than the same sparsity for each layer.
     #[serde(default)]
     pub global: bool,
-    /// `[m, n]`: the m least of every n weights along the inputs become zero, in place of a part: `[2, 4]`.
+    /// N:M sparsity `[m, n]`: zeroes the m smallest of every n weights along the inputs, instead of a sparsity: `[2,
+    /// 4]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sparsity_m_by_n: Option<Vec<usize>>,
-    /// Layers that are pruned, by their path in the model or its last part; `*` stands for anything.
+    /// Layers to prune, by path or last path component; `*` is a wildcard.
     #[serde(default = "all")]
     pub layers: Vec<String>,
-    /// Whether whole output channels of convolutions and dense layers are pruned, which the model has no more at the end.
+    /// Whether to prune whole output channels of convolutions and dense layers, which are removed from the model at the
+    /// end.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub channels: bool,
 }
@@ -71,7 +73,7 @@ fn all() -> Vec<String> {
 }
 
 impl PruningSection {
-    pub(super) fn pruning(&self) -> Result<Pruning, Wrong> {
+    pub(super) fn pruning(&self) -> Result<Pruning, KeyError> {
         let schedule = match self.schedule.as_str() {
             "ConstantSparsity" => PruningSchedule::ConstantSparsity { target_sparsity: self.target_sparsity },
             "PolynomialDecay" => PruningSchedule::PolynomialDecay {
@@ -80,16 +82,16 @@ impl PruningSection {
                 power: self.power,
             },
             other => {
-                let e = unknown("there is no pruning schedule", other, &SCHEDULES);
-                return Err(Wrong::of("pruning.type", e));
+                let e = unknown("unknown pruning schedule", other, &SCHEDULES);
+                return Err(KeyError::of("pruning.type", e));
             }
         };
         let blocks = match self.sparsity_m_by_n.as_deref() {
             None => None,
             Some(&[m, n]) => Some([m, n]),
             Some(_) => {
-                let what = "sparsity_m_by_n is no pair of numbers";
-                return Err(Wrong::new("pruning.sparsity_m_by_n", what).hint("write it as [2, 4]"));
+                let what = "sparsity_m_by_n: expected a pair of integers";
+                return Err(KeyError::new("pruning.sparsity_m_by_n", what).hint("write it as [2, 4]"));
             }
         };
         let made = Pruning {
@@ -103,15 +105,15 @@ impl PruningSection {
             channels: self.channels,
         };
         match made.wrong() {
-            Some((key, what, hint)) => Err(Wrong::new(&format!("pruning.{key}"), what).hint(hint)),
+            Some((key, what, hint)) => Err(KeyError::new(&format!("pruning.{key}"), what).hint(hint)),
             None => Ok(made),
         }
     }
 }
 
-impl Config {
-    /// With layers that have lost channels, as far as tables of layers say what they are.
-    pub fn with_removed(mut self, removed: &[RemovedChannels], model: &Model) -> Config {
+impl RunConfig {
+    /// Updates the layer tables with the smaller widths of layers that have lost channels, where tables specify them.
+    pub fn with_removed(mut self, removed: &[RemovedChannels], model: &Model) -> RunConfig {
         let nodes = &model.architecture().nodes;
         let is_chain =
             nodes.len() == self.layers.len() && self.layers.iter().all(|t| !t.contains_key("inputs"));
@@ -128,11 +130,11 @@ impl Config {
         self
     }
 
-    pub(super) fn check_pruning(&self) -> Result<(), Wrong> {
+    pub(super) fn check_pruning(&self) -> Result<(), KeyError> {
         let Some(section) = &self.pruning else { return Ok(()) };
         if self.biggan.is_some() {
             return Err(
-                Wrong::new("pruning", "there are both pruning and biggan").hint("leave one of them out")
+                KeyError::new("pruning", "pruning cannot be combined with biggan").hint("remove one of them")
             );
         }
         section.pruning().map(drop)

@@ -1,30 +1,30 @@
-//! `[quantize]`: a model that is trained for eight bits.
+//! `[quantize]`: quantization-aware training (QAT) for int8.
 
-use super::Config;
-use super::key_error::{Wrong, unknown};
+use super::RunConfig;
+use super::key_error::{KeyError, unknown};
 use serde::{Deserialize, Serialize};
 use systole_nn::{Quantize, QuantizeRanges};
 
-/// How ranges are found, for `quantize.type`.
+/// Range estimators, for `quantize.type`.
 const RANGES: [&str; 2] = ["MovingAverage", "Learned"];
 
-/// The `quantize` table.
+/// The `[quantize]` table: quantization-aware training.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QuantizeSection {
-    /// How ranges are found: `MovingAverage` of each batch's least and greatest, or `Learned` steps (LSQ).
+    /// Range estimator: `MovingAverage` of each batch's minimum and maximum, or `Learned` step sizes (LSQ).
     #[serde(default = "moving_average", rename = "type")]
     pub ranges: String,
-    /// How much of itself a moving average keeps in a step. Default: 0.999, less in the first thousands
+    /// Decay of the moving average. Default: 0.999, less in the first thousand steps
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ema_decay: Option<f64>,
-    /// Whether convolutions have a step for each output channel, rather than one.
+    /// Whether convolution weights are quantized per output channel, rather than per tensor.
     #[serde(default = "yes")]
     pub per_channel: bool,
-    /// The step from which batch normalisations use their moving statistics, which stay from then on. Default: never
+    /// Step from which batch normalization uses its moving statistics and stops updating them. Default: never
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub freeze_bn_delay: Option<u64>,
-    /// Layers that stay in floats, by their names; `*` stands for anything.
+    /// Layers to keep in floating point, by name; `*` is a wildcard.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skip: Vec<String>,
 }
@@ -38,12 +38,15 @@ fn yes() -> bool {
 }
 
 impl QuantizeSection {
-    pub(super) fn quantize(&self) -> Result<Quantize, Wrong> {
+    pub(super) fn quantize(&self) -> Result<Quantize, KeyError> {
         let ranges = match self.ranges.as_str() {
             "MovingAverage" => QuantizeRanges::MovingAverage { ema_decay: self.ema_decay },
             "Learned" => QuantizeRanges::Learned,
             other => {
-                return Err(Wrong::of("quantize.type", unknown("there are no ranges", other, &RANGES)));
+                return Err(KeyError::of(
+                    "quantize.type",
+                    unknown("unknown range estimator", other, &RANGES),
+                ));
             }
         };
         let made = Quantize {
@@ -53,19 +56,18 @@ impl QuantizeSection {
             skip: self.skip.clone(),
         };
         match made.wrong() {
-            Some((key, what, hint)) => Err(Wrong::new(&format!("quantize.{key}"), what).hint(hint)),
+            Some((key, what, hint)) => Err(KeyError::new(&format!("quantize.{key}"), what).hint(hint)),
             None => Ok(made),
         }
     }
 }
 
-impl Config {
-    pub(super) fn check_quantize(&self) -> Result<(), Wrong> {
+impl RunConfig {
+    pub(super) fn check_quantize(&self) -> Result<(), KeyError> {
         let Some(section) = &self.quantize else { return Ok(()) };
         if self.biggan.is_some() {
-            return Err(
-                Wrong::new("quantize", "there are both quantize and biggan").hint("leave one of them out")
-            );
+            return Err(KeyError::new("quantize", "quantize cannot be combined with biggan")
+                .hint("remove one of them"));
         }
         section.quantize().map(drop)
     }

@@ -1,12 +1,13 @@
-//! A sweep as data: many training runs that differ in some keys of one configuration. Read from TOML; which runs those are is a
-//! function of the file alone.
+//! Hyperparameter sweep from TOML: grid search, random search or successive halving.
+//!
+//! The trials differ in some keys of one configuration and are a function of the file alone.
 
-use super::key_error::{Wrong, from_serde, line_of, unknown};
-use super::{Config, Draft, PRESETS, Refused};
+use super::key_error::{KeyError, from_serde, line_of, unknown};
+use super::{ConfigDraft, ConfigError, PRESETS, RunConfig};
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
 use std::path::Path;
-use systole_base::rng::{Stream, hash_name};
+use systole_base::rng::{RandomStream, hash_name};
 use systole_ir::{Error, ErrorKind, Result};
 use toml::{Table, Value};
 
@@ -14,29 +15,30 @@ use toml::{Table, Value};
 pub const METHODS: [&str; 3] = ["grid", "random", "halving"];
 /// Values of `sweep.direction`.
 const DIRECTIONS: [&str; 2] = ["min", "max"];
-/// Trials of `random` and `halving` where the file does not say how many.
+/// Default number of trials of `random` and `halving`.
 const TRIALS: usize = 10;
-/// More combinations than this are a mistake.
+/// Maximum number of combinations; more are a mistake.
 const MOST: usize = 10_000;
-/// How often a trial that was drawn before is drawn anew.
+/// Maximum number of redraws of a trial that was drawn before.
 const TRIES: u64 = 100;
 
-/// How the trials are chosen.
+/// Search method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Method {
-    /// Every combination of the values.
+pub enum SweepMethod {
+    /// Grid search: every combination of the values.
     Grid,
-    /// Values drawn by the seed.
+    /// Random search: values drawn with the seed.
     Random,
-    /// As `Random`; then all train for `min_epochs`, the best of them for `factor` times as many, and so on.
+    /// Successive halving: random trials train for `min_epochs`, the best of them for `factor` times as many, and so
+    /// on.
     Halving,
 }
 
-/// The `sweep` table.
+/// The `[sweep]` table.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Section {
-    /// A preset, or a TOML file beside this one; without: the rest of this file.
+struct SweepSection {
+    /// Preset, or TOML file next to this one; default: the rest of this file.
     base: Option<String>,
     #[serde(default = "grid")]
     method: String,
@@ -64,34 +66,34 @@ fn three() -> usize {
     3
 }
 
-/// The values that a key is given.
+/// Values of one key.
 #[derive(Clone, Debug, PartialEq)]
-enum Space {
+enum SearchSpace {
     List(Vec<Value>),
     Range { min: f64, max: f64, log: bool, n: Option<usize>, is_whole: bool },
 }
 
-/// A key and its values.
+/// Key and its values.
 #[derive(Clone, Debug)]
-struct Parameter {
+struct SweepParameter {
     key: String,
-    /// Where it stands in the file.
+    /// Location in the file.
     place: String,
-    space: Space,
+    space: SearchSpace,
 }
 
-/// One run of a sweep: the keys that it has of its own, and its whole configuration.
+/// One run of a sweep: its own keys and its complete configuration.
 #[derive(Clone, Debug)]
 pub struct Trial {
-    /// `trial-001`, the name of its folder.
+    /// Name of the trial and its directory: `trial-001`.
     pub name: String,
-    /// The keys, with dots, and their values as TOML.
+    /// Dotted keys and their values as TOML.
     pub settings: Vec<(String, Value)>,
-    /// What it trains.
-    pub config: Config,
+    /// Complete configuration of the trial.
+    pub config: RunConfig,
 }
 
-/// Many runs that differ in some keys.
+/// Hyperparameter sweep: runs that differ in some keys.
 ///
 /// ```
 /// use systole::config::Sweep;
@@ -110,71 +112,74 @@ pub struct Trial {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Sweep {
-    /// How trials are chosen.
-    pub method: Method,
-    /// `true`: more of the metric is better; `None`: as its name says.
+    /// Search method.
+    pub method: SweepMethod,
+    /// Whether to maximize the metric; `None`: decided by its name.
     pub maximizes: Option<bool>,
-    /// Epochs of the first round of [`Method::Halving`].
+    /// Epochs of the first round of [`SweepMethod::Halving`].
     pub min_epochs: usize,
-    /// Of so many trials one goes on to the next round, for so many times the epochs.
+    /// Halving factor: one of this many trials advances to the next round, with this many times the epochs.
     pub factor: usize,
-    base: Draft,
+    base: ConfigDraft,
     trials: Option<usize>,
     seed: u64,
-    parameters: Vec<Parameter>,
+    parameters: Vec<SweepParameter>,
 }
 
 impl Sweep {
-    /// Reads a file.
+    /// Reads a sweep file.
     ///
     /// # Errors
-    /// Names the key that is wrong, and its line.
+    /// Names the invalid key and its line.
     pub fn read(path: impl AsRef<Path>) -> Result<Sweep> {
         let path = path.as_ref();
         let text = std::fs::read_to_string(path).map_err(|e| {
             Error::io("cannot read", path, e)
-                .hint("name a TOML file with a [sweep] table: see docs/guide/toolbox.md")
+                .hint("pass a TOML file with a [sweep] table: see docs/guide/toolbox.md")
         })?;
         Sweep::with_folder(&text, &path.display().to_string(), path.parent().unwrap_or(Path::new("")))
     }
 
-    /// Reads TOML; `origin` is the file's name in messages, and `sweep.base` a preset or a path from here.
+    /// Parses TOML; `origin` is the file name in messages, and `sweep.base` a preset or a path relative to the current
+    /// directory.
     ///
     /// # Errors
-    /// As [`Sweep::read`].
+    /// See [`Sweep::read`].
     pub fn parse(text: &str, origin: &str) -> Result<Sweep> {
         Sweep::with_folder(text, origin, Path::new(""))
     }
 
     fn with_folder(text: &str, origin: &str, folder: &Path) -> Result<Sweep> {
         let table: Table = toml::from_str(text).map_err(|e| {
-            Error::new(ErrorKind::Config, "this is not TOML").because(e.message()).at(origin.to_string())
+            Error::new(ErrorKind::Config, "invalid TOML").because(e.message()).at(origin.to_string())
         })?;
         let Some(sweep) = table.get("sweep").and_then(Value::as_table) else {
-            let e = Error::new(ErrorKind::Config, "there is no table [sweep]").at(origin.to_string());
-            return Err(e.hint("a sweep has [sweep] with `base`, `method`, and [sweep.parameters] with keys and their values"));
+            let e = Error::new(ErrorKind::Config, "the table [sweep] is missing").at(origin.to_string());
+            return Err(e.hint(
+                "add [sweep] with `base` and `method`, and [sweep.parameters] with keys and their values",
+            ));
         };
-        let located = |wrong: Wrong| {
+        let located = |wrong: KeyError| {
             let line = line_of(text, &wrong.path);
             wrong.error.at(line.map_or(origin.to_string(), |line| format!("{origin}, line {line}")))
         };
-        let section: Section = sweep
+        let section: SweepSection = sweep
             .clone()
             .try_into()
-            .map_err(|e: toml::de::Error| located(Wrong::of("sweep", from_serde(e.message()))))?;
+            .map_err(|e: toml::de::Error| located(KeyError::of("sweep", from_serde(e.message()))))?;
         section.check().map_err(located)?;
         let mut parameters = Vec::new();
         collect(&mut vec!["sweep".into(), "parameters".into()], "", &section.parameters, &mut parameters)
             .map_err(located)?;
         if parameters.is_empty() {
-            let wrong = Wrong::new("sweep.parameters", "there is nothing to try");
+            let wrong = KeyError::new("sweep.parameters", "[sweep.parameters] is empty");
             return Err(located(
-                wrong.hint("name keys and their values: optimizer.learning_rate = [0.1, 0.01]"),
+                wrong.hint("add keys and their values: optimizer.learning_rate = [0.1, 0.01]"),
             ));
         }
         let parameters = parameters.into_iter().map(|(path, key, space)| {
             let line = line_of(text, &path);
-            Parameter {
+            SweepParameter {
                 key,
                 space,
                 place: line.map_or(origin.to_string(), |line| format!("{origin}, line {line}")),
@@ -188,8 +193,8 @@ impl Sweep {
             base.set_text(format!("sweep.metric of {origin}"), "fit.monitor", metric);
         }
         let method = section.method();
-        if method == Method::Halving {
-            // Rounds are judged by their last epochs.
+        if method == SweepMethod::Halving {
+            // Rounds are ranked by their last epochs.
             base.set(format!("sweep.method of {origin}"), "fit.validation_freq", "1");
         }
         Ok(Sweep {
@@ -204,20 +209,20 @@ impl Sweep {
         })
     }
 
-    /// Sets a key of the configuration that all trials share.
+    /// Overrides a key of the configuration that all trials share.
     pub fn set(&mut self, flag: impl Into<String>, key: &str, value: &str) {
         self.base.set(flag, key, value);
     }
 
-    /// All trials in their order, each configuration checked.
+    /// Returns all trials in order, with validated configurations.
     ///
     /// # Errors
-    /// Names the key and the value that make no sense.
+    /// Names the invalid key and value.
     pub fn trials(&self) -> Result<Vec<Trial>> {
         self.base.finish().map_err(|r| r.error)?;
         let combinations = match self.method {
-            Method::Grid => self.grid()?,
-            Method::Random | Method::Halving => self.drawn(),
+            SweepMethod::Grid => self.grid()?,
+            SweepMethod::Random | SweepMethod::Halving => self.drawn(),
         };
         let digits = combinations.len().to_string().len().max(3);
         let trial = |(i, values): (usize, Vec<Value>)| {
@@ -229,10 +234,10 @@ impl Sweep {
                     _ => draft.set(told, &parameter.key, &value.to_string()),
                 }
             }
-            let config = draft.finish().map_err(|refused: Refused| refused.error)?;
+            let config = draft.finish().map_err(|refused: ConfigError| refused.error)?;
             if config.lr_find.is_some() {
-                let e = Error::new(ErrorKind::Config, "trials of a sweep do not look for a learning rate");
-                return Err(e.at("[lr_find]").hint("leave it out, and sweep optimizer.learning_rate"));
+                let e = Error::new(ErrorKind::Config, "a sweep cannot be combined with [lr_find]");
+                return Err(e.at("[lr_find]").hint("remove it, and sweep optimizer.learning_rate"));
             }
             let keys = self.parameters.iter().map(|p| p.key.clone());
             Ok(Trial {
@@ -244,8 +249,8 @@ impl Sweep {
         combinations.into_iter().enumerate().map(trial).collect()
     }
 
-    /// After how many epochs each round of [`Method::Halving`] ends, the last one with all of `epochs`; and how many trials of `n`
-    /// take part in it.
+    /// Returns, for each round of [`SweepMethod::Halving`], its last epoch (all of `epochs` in the last round) and its
+    /// number of trials out of `n`.
     pub fn rounds(&self, epochs: usize, n: usize) -> Vec<(usize, usize)> {
         let mut rounds = Vec::new();
         let (mut until, mut left) = (self.min_epochs.min(epochs), n);
@@ -259,7 +264,7 @@ impl Sweep {
         }
     }
 
-    /// What makes it this sweep, to be told apart from others.
+    /// Returns the definition that identifies this sweep.
     pub fn definition(&self, trials: &[Trial]) -> Json {
         let one = |t: &Trial| json!({"name": t.name, "config": t.config});
         json!({
@@ -269,14 +274,14 @@ impl Sweep {
     }
 
     fn grid(&self) -> Result<Vec<Vec<Value>>> {
-        let told = |p: &Parameter, e: Error| e.at(format!("{}: {}", p.place, p.key));
+        let told = |p: &SweepParameter, e: Error| e.at(format!("{}: {}", p.place, p.key));
         let each = self.parameters.iter().map(|p| p.space.all().map_err(|e| told(p, e)));
         let each = each.collect::<Result<Vec<_>>>()?;
         let all = each.iter().try_fold(1usize, |n, values| n.checked_mul(values.len()));
         let all = all.filter(|n| *n <= MOST).ok_or_else(|| {
             Error::new(ErrorKind::Config, format!("the grid has more than {MOST} combinations"))
                 .at("sweep.parameters")
-                .hint("try fewer values, or method = \"random\" with `trials`")
+                .hint("use fewer values, or method = \"random\" with `trials`")
         })?;
         // The last key changes fastest, as in nested loops.
         let combination = |mut i: usize| {
@@ -290,13 +295,15 @@ impl Sweep {
         Ok((0..all).map(combination).collect())
     }
 
-    /// Values drawn by the seed, no combination twice.
+    /// Draws values with the seed, without repeating a combination.
     fn drawn(&self) -> Vec<Vec<Value>> {
         let n = self.trials.unwrap_or(TRIALS);
         let mut all: Vec<Vec<Value>> = Vec::new();
         let mut index = 0;
         while all.len() < n && index < n as u64 * TRIES {
-            let draw = |p: &Parameter| p.space.draw(&mut Stream::new(self.seed, hash_name(&p.key), index));
+            let draw = |p: &SweepParameter| {
+                p.space.draw(&mut RandomStream::new(self.seed, hash_name(&p.key), index))
+            };
             let values: Vec<Value> = self.parameters.iter().map(draw).collect();
             if !all.contains(&values) {
                 all.push(values);
@@ -307,27 +314,29 @@ impl Sweep {
     }
 }
 
-impl Section {
-    /// It was checked.
-    fn method(&self) -> Method {
+impl SweepSection {
+    /// Returns the search method; its name was validated before.
+    fn method(&self) -> SweepMethod {
         match self.method.as_str() {
-            "grid" => Method::Grid,
-            "random" => Method::Random,
-            _ => Method::Halving,
+            "grid" => SweepMethod::Grid,
+            "random" => SweepMethod::Random,
+            _ => SweepMethod::Halving,
         }
     }
 
-    fn check(&self) -> Result<(), Wrong> {
+    fn check(&self) -> Result<(), KeyError> {
         if !METHODS.contains(&self.method.as_str()) {
-            return Err(Wrong::of("sweep.method", unknown("there is no method", &self.method, &METHODS)));
+            return Err(KeyError::of("sweep.method", unknown("unknown method", &self.method, &METHODS)));
         }
         if let Some(d) = self.direction.as_ref().filter(|d| !DIRECTIONS.contains(&d.as_str())) {
-            return Err(Wrong::of("sweep.direction", unknown("there is no direction", d, &DIRECTIONS)));
+            return Err(KeyError::of("sweep.direction", unknown("unknown direction", d, &DIRECTIONS)));
         }
         if self.trials.is_some() && self.method == "grid" {
-            let wrong =
-                Wrong::new("sweep.trials", "a grid takes all combinations, and `trials` says how many");
-            return Err(wrong.hint("leave `trials` out, or set method = \"random\""));
+            let wrong = KeyError::new(
+                "sweep.trials",
+                "trials cannot be combined with method = \"grid\": a grid search runs every combination",
+            );
+            return Err(wrong.hint("remove `trials`, or set method = \"random\""));
         }
         let numbers = [
             ("trials", self.trials.unwrap_or(1), 1),
@@ -336,38 +345,40 @@ impl Section {
         ];
         match numbers.into_iter().find(|(_, n, least)| n < least) {
             Some((key, n, least)) => {
-                let wrong = Wrong::new(&format!("sweep.{key}"), format!("{key} is {n}"));
-                Err(wrong.hint(format!("{key} must be at least {least}")))
+                let wrong = KeyError::new(&format!("sweep.{key}"), format!("{key} is {n}"));
+                Err(wrong.hint(format!("choose a {key} of at least {least}")))
             }
             None => Ok(()),
         }
     }
 }
 
-/// The configuration that all trials share.
+/// Returns the configuration that all trials share.
 fn base_of(
-    section: &Section,
+    section: &SweepSection,
     table: &Table,
     text: &str,
     (origin, folder): (&str, &Path),
-) -> Result<Draft, Result<Error, Wrong>> {
+) -> Result<ConfigDraft, Result<Error, KeyError>> {
     let others: Vec<&String> = table.keys().filter(|k| *k != "sweep").collect();
     match &section.base {
         Some(_) if !others.is_empty() => {
-            let what = format!("there are both `base` and a configuration (`{}`)", others[0]);
-            Err(Err(Wrong::new("sweep.base", what)
+            let what = format!("`base` cannot be combined with a configuration (`{}`)", others[0]);
+            Err(Err(KeyError::new("sweep.base", what)
                 .hint("keep one of them: `base`, or the configuration in this file")))
         }
-        Some(name) if PRESETS.contains(&name.as_str()) => Draft::preset(name).map_err(Ok),
-        Some(name) if name.ends_with(".toml") => Draft::read(folder.join(name)).map_err(Ok),
-        Some(name) => Err(Err(Wrong::of("sweep.base", unknown("there is no preset", name, &PRESETS)))),
-        None if others.is_empty() => Err(Err(Wrong::new("sweep", "there is nothing to train")
-            .hint("name a preset or a TOML file with `base`, or write the configuration into this file"))),
-        None => Draft::parse(&without_sweep(text), origin).map_err(Ok),
+        Some(name) if PRESETS.contains(&name.as_str()) => ConfigDraft::preset(name).map_err(Ok),
+        Some(name) if name.ends_with(".toml") => ConfigDraft::read(folder.join(name)).map_err(Ok),
+        Some(name) => Err(Err(KeyError::of("sweep.base", unknown("unknown preset", name, &PRESETS)))),
+        None if others.is_empty() => {
+            Err(Err(KeyError::new("sweep", "the sweep has no configuration to train")
+                .hint("set `base` to a preset or a TOML file, or write the configuration into this file")))
+        }
+        None => ConfigDraft::parse(&without_sweep(text), origin).map_err(Ok),
     }
 }
 
-/// The text with the lines of `[sweep…]` tables empty, so that others keep their numbers.
+/// Returns the text with the lines of `[sweep…]` tables blanked, so that line numbers stay valid.
 fn without_sweep(text: &str) -> String {
     let mut is_sweep = false;
     let mut lines = Vec::new();
@@ -383,26 +394,31 @@ fn without_sweep(text: &str) -> String {
     lines.join("\n")
 }
 
-/// A key's place in the file, the key, and its values.
-type Found = (Vec<String>, String, Space);
+/// Path of a key in the file, key, and values.
+type ParameterEntry = (Vec<String>, String, SearchSpace);
 
-/// The keys below a table, which may be written with dots, in quotes or as tables.
-fn collect(path: &mut Vec<String>, key: &str, table: &Table, found: &mut Vec<Found>) -> Result<(), Wrong> {
+/// Collects the keys below a table, which may be dotted, quoted or nested tables.
+fn collect(
+    path: &mut Vec<String>,
+    key: &str,
+    table: &Table,
+    found: &mut Vec<ParameterEntry>,
+) -> Result<(), KeyError> {
     for (name, value) in table {
         let key = if key.is_empty() { name.clone() } else { format!("{key}.{name}") };
         path.push(name.clone());
-        let wrong = |error: Error, path: &[String]| Wrong { path: path.to_vec(), error };
+        let wrong = |error: Error, path: &[String]| KeyError { path: path.to_vec(), error };
         match value {
             Value::Table(range) if range.contains_key("min") || range.contains_key("max") => {
-                let space = Space::range(&key, range).map_err(|e| wrong(e, path))?;
+                let space = SearchSpace::range(&key, range).map_err(|e| wrong(e, path))?;
                 found.push((path.clone(), key, space));
             }
             Value::Table(below) => collect(path, &key, below, found)?,
             Value::Array(values) if !values.is_empty() => {
-                found.push((path.clone(), key, Space::List(values.clone())))
+                found.push((path.clone(), key, SearchSpace::List(values.clone())))
             }
             other => {
-                let e = Error::new(ErrorKind::Config, format!("{key} = {other} is no list of values"));
+                let e = Error::new(ErrorKind::Config, format!("{key} = {other}: expected a list of values"));
                 let e = e.hint("write [0.1, 0.01], or { min = 0.001, max = 0.1, log = true }");
                 return Err(wrong(e, path));
             }
@@ -412,51 +428,55 @@ fn collect(path: &mut Vec<String>, key: &str, table: &Table, found: &mut Vec<Fou
     Ok(())
 }
 
-impl Space {
-    fn range(key: &str, table: &Table) -> Result<Space> {
+impl SearchSpace {
+    fn range(key: &str, table: &Table) -> Result<SearchSpace> {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
-        struct Range {
+        struct RangeTable {
             min: Value,
             max: Value,
             #[serde(default)]
             log: bool,
             n: Option<usize>,
         }
-        let range: Range = table.clone().try_into().map_err(|e: toml::de::Error| from_serde(e.message()))?;
+        let range: RangeTable =
+            table.clone().try_into().map_err(|e: toml::de::Error| from_serde(e.message()))?;
         let number = |v: &Value| v.as_float().or(v.as_integer().map(|i| i as f64));
         let (Some(min), Some(max)) = (number(&range.min), number(&range.max)) else {
-            return Err(Error::new(ErrorKind::Config, format!("the range of {key} is not of numbers")));
+            return Err(Error::new(ErrorKind::Config, format!("the range of {key} is not numeric")));
         };
         let is_whole = range.min.is_integer() && range.max.is_integer();
         let wrong = |what: String, hint: &str| Err(Error::new(ErrorKind::Config, what).hint(hint));
         if min >= max || min.is_nan() || max.is_nan() {
-            return wrong(format!("the range of {key} goes from {min} to {max}"), "min must be below max");
+            return wrong(
+                format!("invalid range of {key}: min = {min}, max = {max}"),
+                "choose a min below max",
+            );
         }
         if range.log && min <= 0.0 {
             return wrong(
-                format!("{key} cannot go by powers from {min} on"),
-                "with log = true, min must be above 0",
+                format!("invalid logarithmic range of {key}: min = {min}"),
+                "choose a min above 0 for log = true",
             );
         }
         if range.n.is_some_and(|n| n < 2) {
             return wrong(
                 format!("n of {key} is below 2"),
-                "n is how many values a grid takes, both ends among them",
+                "choose an n of at least 2: the number of grid values, including both ends",
             );
         }
-        Ok(Space::Range { min, max, log: range.log, n: range.n, is_whole })
+        Ok(SearchSpace::Range { min, max, log: range.log, n: range.n, is_whole })
     }
 
-    /// The values of a grid.
+    /// Returns the values for a grid search.
     fn all(&self) -> Result<Vec<Value>> {
         match self {
-            Space::List(values) => Ok(values.clone()),
-            Space::Range { n: None, .. } => {
-                Err(Error::new(ErrorKind::Config, "a grid must know how many values a range has")
+            SearchSpace::List(values) => Ok(values.clone()),
+            SearchSpace::Range { n: None, .. } => {
+                Err(Error::new(ErrorKind::Config, "grid search requires the number of values of a range")
                     .hint("add n: { min = 0.001, max = 0.1, log = true, n = 5 }; or set method = \"random\""))
             }
-            Space::Range { n: Some(n), .. } => {
+            SearchSpace::Range { n: Some(n), .. } => {
                 let mut values: Vec<Value> = (0..*n).map(|i| self.at(i as f64 / (n - 1) as f64)).collect();
                 values.dedup();
                 Ok(values)
@@ -464,16 +484,16 @@ impl Space {
         }
     }
 
-    fn draw(&self, stream: &mut Stream) -> Value {
+    fn draw(&self, stream: &mut RandomStream) -> Value {
         match self {
-            Space::List(values) => values[stream.below(values.len() as u64) as usize].clone(),
-            Space::Range { .. } => self.at(stream.uniform_f64()),
+            SearchSpace::List(values) => values[stream.below(values.len() as u64) as usize].clone(),
+            SearchSpace::Range { .. } => self.at(stream.uniform_f64()),
         }
     }
 
-    /// The value at a share of a range's way, 0 to 1.
+    /// Returns the value at the fraction `share` of a range, 0 to 1.
     fn at(&self, share: f64) -> Value {
-        let Space::Range { min, max, log, is_whole, .. } = self else { return Value::Boolean(false) };
+        let SearchSpace::Range { min, max, log, is_whole, .. } = self else { return Value::Boolean(false) };
         let value = match log {
             true => (min.ln() + share * (max / min).ln()).exp(),
             false => min + share * (max - min),
@@ -481,7 +501,7 @@ impl Space {
         let value = value.clamp(*min, *max);
         match is_whole {
             true => Value::Integer(value.round() as i64),
-            // Four digits: nobody chooses more, and they read well.
+            // Round to four digits for readability.
             false => Value::Float(format!("{value:.3e}").parse().unwrap_or(value)),
         }
     }
@@ -522,7 +542,7 @@ mod tests {
         assert!(a == settings(1) && a != b && a.len() == 40);
         let rates: Vec<f64> = a.iter().map(|s| s[0].1.as_float().unwrap()).collect();
         assert!(rates.iter().all(|r| (1e-4..=1e-1).contains(r)));
-        // By powers of ten: about a third below 1e-3.
+        // Log-uniform: about a third is below 1e-3.
         let low = rates.iter().filter(|r| **r < 1e-3).count();
         assert!((6..=21).contains(&low), "{low} of 40");
         assert!(a.iter().all(|s| (4..=9).contains(&s[1].1.as_integer().unwrap())));
@@ -545,7 +565,7 @@ mod tests {
         let cases = [
             ("[sweep.parameters]\noptimizer.lerning_rate = [1.0]", "line 4", "learning_rate"),
             ("[sweep.parameters]\nfit.batch_size = [16, 0]", "line 4: fit.batch_size = 0", "at least 1"),
-            ("[sweep.parameters]\nfit.batch_size = 3", "line 4", "no list of values"),
+            ("[sweep.parameters]\nfit.batch_size = 3", "line 4", "expected a list of values"),
             ("[sweep.parameters]\nfit.batch_size = { min = 3 }", "line 4", "max"),
             ("[sweep.parameters]\nfit.batch_size = { min = 3, max = 9 }", "line 4", "n = 5"),
             ("[sweep.parameters]\nfit.batch_size = { min = 9, max = 3 }", "line 4", "below max"),
@@ -570,7 +590,7 @@ mod tests {
 
     #[test]
     fn the_base_may_stand_in_the_same_file() {
-        let preset = Config::preset_text("glyphs").unwrap();
+        let preset = RunConfig::preset_text("glyphs").unwrap();
         let text = format!("{preset}\n[sweep]\n[sweep.parameters]\nseed = [1, 2]\n");
         assert_eq!(Sweep::parse(&text, "s.toml").unwrap().trials().unwrap()[1].config.seed, 2);
         let at = preset.lines().position(|l| l.starts_with("epochs")).unwrap() + 1;

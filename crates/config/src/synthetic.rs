@@ -1,17 +1,17 @@
-//! Drawn batches of a configuration's shapes, for measurements without data.
+//! Synthetic random batches with a configuration's shapes, for benchmarks without data.
 
-use super::Config;
-use systole_base::rng::{Stream, hash_name};
+use super::RunConfig;
+use systole_base::rng::{RandomStream, hash_name};
 use systole_ir::{DType, Literal, Result, TensorType};
 use systole_nn::{Batch, Model};
 
-impl Config {
-    /// A batch of `fit.batch_size` samples for `model`: pixels as after scaling or tokens, and labels, drawn from the
-    /// seed. The same for the same configuration.
+impl RunConfig {
+    /// Returns a synthetic batch of `fit.batch_size` samples for `model`: scaled pixels or tokens, and labels.
+    /// Deterministic for a configuration and its seed.
     ///
     /// ```
-    /// use systole::config::Config;
-    /// let config = Config::preset("mlp")?;
+    /// use systole::config::RunConfig;
+    /// let config = RunConfig::preset("mlp")?;
     /// let model = config.untrained()?;
     /// let batch = config.synthetic_batch(&model)?;
     /// assert_eq!(batch.inputs[0].ty().to_string(), "f32[128, 28, 28, 1]");
@@ -20,7 +20,7 @@ impl Config {
     /// ```
     ///
     /// # Errors
-    /// When an array is too large for memory.
+    /// If an array is too large for memory.
     pub fn synthetic_batch(&self, model: &Model) -> Result<Batch> {
         let output = model.output_type().cloned().unwrap_or(TensorType::scalar(DType::F32));
         let own = model.compile_config().and_then(|c| c.train_step.as_ref());
@@ -41,10 +41,10 @@ impl Config {
         })
     }
 
-    /// A batch of type `ty`: integers below `limit`, or pixels.
+    /// Returns a random batch of type `ty`: integers below `limit`, or pixels.
     fn draw(&self, name: &str, ty: &TensorType, limit: usize) -> Result<Literal> {
         let batch = ty.shape.clone();
-        let mut draws = Stream::new(self.seed, hash_name(&format!("synthetic/{name}")), 0);
+        let mut draws = RandomStream::new(self.seed, hash_name(&format!("synthetic/{name}")), 0);
         if ty.dtype.is_int() {
             let tokens: Vec<i32> = (0..batch.elements()).map(|_| draws.below(limit as u64) as i32).collect();
             return Ok(Literal::from_slice(batch, &tokens)?.convert(ty.dtype));

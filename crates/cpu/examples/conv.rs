@@ -1,4 +1,4 @@
-//! Times convolutions and both their gradients, as `grad` emits them, on the shapes of common networks.
+//! Benchmark of convolutions and both their gradients, as `grad` emits them, on the shapes of common networks.
 //!
 //! `cargo run --release -p systole-cpu --example conv [filter] [dtype] [threads…]`: one line for each shape whose name
 //! contains the filter, GFLOP/s of forward, input gradient and kernel gradient for each thread and their shares of the
@@ -7,13 +7,13 @@
 
 use std::sync::Arc;
 use std::time::Instant;
-use systole_cpu::{CpuBackend, Level, Team};
+use systole_cpu::{CpuBackend, Level, ThreadPool};
 use systole_ir::op::Convolution;
-use systole_ir::rng::Stream;
+use systole_ir::rng::RandomStream;
 use systole_ir::{DType, Graph, GraphBuilder, Literal, LiteralBuilder, Scalar, Tensor, TensorType, vjp};
-use systole_runtime::{Arg, Backend, Buffer, CompileOptions, DeviceId};
+use systole_runtime::{Backend, Buffer, CompileOptions, DeviceId, ExecutableArg};
 
-/// Batch, side of the image, channels, features, side of the kernel, stride.
+/// Batch, image side, channels, features, kernel side, stride.
 type Shape = (&'static str, [usize; 6]);
 
 const SHAPES: [Shape; 28] = [
@@ -70,13 +70,13 @@ fn graphs(s: &Shape, dtype: DType) -> ([Arc<Graph>; 3], f64) {
     ([graph(0), graph(1), graph(2)], flops)
 }
 
-/// The first element: results are new memory for each run, whose first touch would be timed; this one is small.
+/// The first element: results are new memory in each run, whose first touch would be timed; this one is small.
 fn corner(t: &Tensor) -> Tensor {
     let ones = vec![1; t.rank()];
     t.slice(&vec![0; t.rank()], &ones, &ones)
 }
 
-fn draw(ty: &TensorType, s: &mut Stream) -> Literal {
+fn draw(ty: &TensorType, s: &mut RandomStream) -> Literal {
     let mut b = LiteralBuilder::new(ty.clone());
     for i in 0..ty.elements() {
         b.set(i, Scalar::Float(s.range(-1.0, 1.0) as f64));
@@ -84,7 +84,7 @@ fn draw(ty: &TensorType, s: &mut Stream) -> Literal {
     b.finish()
 }
 
-/// Best seconds of `f`, over at least `least` runs and 0.2 s.
+/// Returns the best seconds of `f`, over at least `least` runs and 0.2 s.
 fn best(least: usize, mut f: impl FnMut()) -> f64 {
     let (start, mut best, mut runs) = (Instant::now(), f64::MAX, 0);
     while runs < least || start.elapsed().as_secs_f64() < 0.2 {
@@ -121,12 +121,12 @@ unsafe fn chains_avx2(n: usize) -> f32 {
     chains::<96>(n)
 }
 
-/// Multiply-add peak of one core in GFLOP/s; NaN where it is not measured.
+/// Returns the multiply-add peak of one core in GFLOP/s; NaN if it is not measured.
 fn peak(level: Level) -> f64 {
     const N: usize = 20_000;
     #[cfg(target_arch = "x86_64")]
     {
-        // SAFETY: the level is available: backends of it were made.
+        // SAFETY: the level is available: backends with it were created.
         let (lanes, run): (usize, unsafe fn(usize) -> f32) = match level {
             Level::Avx512 | Level::Avx512Bf16 | Level::Amx => (256, chains_avx512),
             Level::Avx2 => (96, chains_avx2),
@@ -159,7 +159,7 @@ fn main() -> systole_ir::Result<()> {
     println!("{}, {dtype}: peak of one core {peak:.0} GFLOP/s", level.name());
     println!("{:<38} {:>3}  {:>14} {:>14} {:>14}", "shape", "thr", "forward", "input", "kernel");
     let backends: Vec<CpuBackend> =
-        counts.iter().map(|&t| CpuBackend::with(Team::new(t), level)).collect::<Result<_, _>>()?;
+        counts.iter().map(|&t| CpuBackend::with(ThreadPool::new(t), level)).collect::<Result<_, _>>()?;
     for shape in SHAPES {
         let [b, side, c, f, w, stride] = shape.1;
         let name = format!("{} {b}x{side}x{side}x{c} -> {f} k{w}s{stride}", shape.0);
@@ -174,11 +174,11 @@ fn main() -> systole_ir::Result<()> {
                     graph,
                     &CompileOptions { winograd: true, flush_denormals: true, ..Default::default() },
                 )?;
-                let mut s = Stream::new(1, 2, 3);
+                let mut s = RandomStream::new(1, 2, 3);
                 let draw = |t: &TensorType| backend.put(&draw(t, &mut s), DeviceId(0));
                 let args: Vec<Buffer> = graph.param_types().iter().map(draw).collect::<Result<_, _>>()?;
                 let mut result = Ok(Vec::new());
-                let seconds = best(5, || result = exe.run(args.iter().map(Arg::Borrow).collect()));
+                let seconds = best(5, || result = exe.run(args.iter().map(ExecutableArg::Borrow).collect()));
                 result?;
                 let rate = flops / seconds / 1e9 / threads as f64;
                 line += &format!("  {rate:>6.0} ({:>4.0}%)", 100.0 * rate / peak);

@@ -1,24 +1,26 @@
-//! Rates of element-wise and row work against this machine's memory: GB/s of the traffic that cannot be avoided
-//! (each operand read once, each result written once).
+//! Benchmark of element-wise and row ops against memory bandwidth.
 //!
-//! `cargo run --release -p systole-cpu --example elementwise [threads] [name]`: one thread is timed by its CPU time,
-//! so that neighbours do not count; more by the clock, best of many. `SYSTOLE_LOG=2` shows each kernel's share.
+//! Reports GB/s of the minimum traffic (each operand read once, each result written once).
+//!
+//! `cargo run --release -p systole-cpu --example elementwise [threads] [name]`: one thread is timed by its CPU time, so
+//! that other processes do not count; several threads by the wall clock, best of many. `SYSTOLE_LOG=2` shows each
+//! kernel's share.
 #![allow(clippy::print_stdout)]
 
 use std::sync::Arc;
 use std::time::Instant;
-use systole_cpu::{CpuBackend, Level, Team, thread_cpu_seconds};
+use systole_cpu::{CpuBackend, Level, ThreadPool, thread_cpu_seconds};
 use systole_ir::DType::*;
 use systole_ir::op::RngAlgorithm;
-use systole_ir::rng::Stream;
+use systole_ir::rng::RandomStream;
 use systole_ir::{Graph, GraphBuilder, Literal, LiteralBuilder, Scalar, Tensor, TensorType, knobs, vjp};
-use systole_runtime::{Arg, Backend, Buffer, CompileOptions, DeviceId, events};
+use systole_runtime::{Backend, Buffer, CompileOptions, DeviceId, ExecutableArg, events};
 
-/// Something to time.
+/// A benchmark case.
 struct Case {
     name: String,
     graph: Arc<Graph>,
-    /// The parameters that the results replace, in their order.
+    /// Parameters that the results replace, in order.
     donated: Vec<usize>,
     /// Bytes that must move.
     bytes: f64,
@@ -35,7 +37,7 @@ fn case(
     let params: Vec<Tensor> =
         params.iter().enumerate().map(|(i, t)| g.parameter(t.clone(), &format!("p{i}"))).collect();
     let results = f(&params);
-    // Other results get memory that is there already, as in an arena: fresh pages would cost more than the work.
+    // Other results get existing memory, as in an arena: new pages would cost more than the work.
     results[state..].iter().for_each(|r| drop(g.parameter(r.ty().clone(), "room")));
     let graph = g.finish(&results).unwrap_or_else(|e| panic!("{name}: {e}"));
     let donated = (0..state).chain(params.len()..params.len() + results.len() - state).collect();
@@ -82,7 +84,7 @@ fn adam(p: &[Tensor]) -> Vec<Tensor> {
     vec![w, m, v]
 }
 
-/// Maps of `n` elements and rows of them.
+/// Element-wise ops on `n` elements, and on rows of them.
 fn sized(n: usize) -> Vec<Case> {
     let a = f32s(&[n]);
     let mut all = vec![
@@ -101,7 +103,7 @@ fn sized(n: usize) -> Vec<Case> {
         case("sigmoid", std::slice::from_ref(&a), 0, 8 * n, |p| vec![p[0].logistic()]),
         case("exp", std::slice::from_ref(&a), 0, 8 * n, |p| vec![p[0].exp()]),
         case("erf_inv", std::slice::from_ref(&a), 0, 8 * n, |p| vec![p[0].erf_inv()]),
-        // These have no vector form.
+        // These have no vector loop.
         case("tan", std::slice::from_ref(&a), 0, 8 * n, |p| vec![p[0].tan()]),
         case("cbrt", std::slice::from_ref(&a), 0, 8 * n, |p| vec![p[0].cbrt()]),
         case("relu grad", &[a.clone(), a.clone()], 0, 12 * n, |p| vjp(&[&p[0].relu()], &[&p[1]], &[&p[0]])),
@@ -142,7 +144,7 @@ fn sized(n: usize) -> Vec<Case> {
     all
 }
 
-/// Shapes of real nets.
+/// Shapes of real networks.
 fn shaped() -> Vec<Case> {
     let mut all = Vec::new();
     for dims in [[16, 56, 56, 256], [128, 32, 32, 32]] {
@@ -177,7 +179,7 @@ fn shaped() -> Vec<Case> {
     all
 }
 
-fn draw(ty: &TensorType, s: &mut Stream) -> Literal {
+fn draw(ty: &TensorType, s: &mut RandomStream) -> Literal {
     if ty.dtype == F32 {
         let values: Vec<f32> = (0..ty.elements()).map(|_| s.range(-2.0, 2.0) + 2.001).collect();
         return Literal::from_slice(ty.shape.dims().to_vec(), &values).unwrap_or_else(|e| panic!("{e}"));
@@ -194,7 +196,7 @@ fn draw(ty: &TensorType, s: &mut Stream) -> Literal {
     b.finish()
 }
 
-/// Best GB/s, kernels, MiB of arena.
+/// Returns the best GB/s, the number of kernels, and MiB of arena.
 fn measure(
     backend: &CpuBackend,
     threads: usize,
@@ -208,7 +210,7 @@ fn measure(
         ..Default::default()
     };
     let exe = backend.compile(&c.graph, &options)?;
-    let mut s = Stream::new(1, 2, 3);
+    let mut s = RandomStream::new(1, 2, 3);
     let mut args: Vec<Option<Buffer>> = Vec::new();
     for ty in c.graph.param_types() {
         args.push(Some(backend.put(&draw(&ty, &mut s), DeviceId(0))?));
@@ -225,12 +227,14 @@ fn measure(
             let mut state: Vec<Option<Buffer>> = vec![None; args.len()];
             c.donated.iter().for_each(|&p| state[p] = args[p].take());
             let both = args.iter().zip(state);
-            let all = both.filter_map(|(a, s)| s.map(Arg::Donate).or(a.as_ref().map(Arg::Borrow))).collect();
+            let all = both
+                .filter_map(|(a, s)| s.map(ExecutableArg::Donate).or(a.as_ref().map(ExecutableArg::Borrow)))
+                .collect();
             let out = exe.run(all)?;
             c.donated.iter().zip(out).for_each(|(&p, y)| args[p] = Some(y));
         }
         let each = (now() - start) / repeat as f64;
-        // Short runs are timed together: a look at the clock costs a microsecond.
+        // Short runs are timed together: reading the clock costs a microsecond.
         if each * (repeat as f64) < 2e-4 {
             repeat *= 4;
             continue;
@@ -247,7 +251,7 @@ fn main() -> systole_ir::Result<()> {
     let threads = arg(1).and_then(|a| a.parse().ok()).unwrap_or(1);
     let wanted = arg(2).unwrap_or_default();
     events::install(knobs::LOG.get_usize(), |_, message| println!("{message}"));
-    let backend = CpuBackend::with(Team::new(threads), Level::from_knob()?)?;
+    let backend = CpuBackend::with(ThreadPool::new(threads), Level::from_knob()?)?;
     println!("{}", backend.devices()[0].description);
     println!("{:<36} {:>12} {:>12} {:>8} {:>10}", "", "64 MB GB/s", "64 KiB GB/s", "kernels", "arena MiB");
     for (large, small) in sized(1 << 24).iter().zip(&sized(1 << 14)) {

@@ -1,18 +1,18 @@
-//! Rates of matrix products through the engine, beside the machine's peak: squares and the shapes of the workloads.
+//! Benchmark of matrix products compared with the machine's peak: squares and the shapes of real workloads.
 //!
 //! `cargo run --release -p systole-cpu --example gemm [threads] [filter] [seconds]`. Each line: shape, GFLOP/s by the
-//! clock and by the calling thread's own time (what remains on a busy machine when it works alone), and the share of
-//! the peak of that many threads. The peak is measured at the start, with multiply-adds in registers.
+//! wall clock and by the calling thread's CPU time (the rate without other processes), and the share of the peak of
+//! that many threads. The peak is measured at the start, with multiply-adds in registers.
 #![allow(clippy::print_stdout, unsafe_code)]
 
 use std::time::Instant;
-use systole_cpu::{CpuBackend, Level, Team};
-use systole_ir::op::{Domain, DotGeneral};
-use systole_ir::rng::Stream;
+use systole_cpu::{CpuBackend, Level, ThreadPool};
+use systole_ir::op::{ArgDomain, DotGeneral};
+use systole_ir::rng::RandomStream;
 use systole_ir::{DType, GraphBuilder, TensorType};
-use systole_runtime::{Arg, Backend, Buffer, CompileOptions, DeviceId};
+use systole_runtime::{Backend, Buffer, CompileOptions, DeviceId, ExecutableArg};
 
-/// One product: sizes, and whether each operand lies transposed in memory.
+/// One product: sizes, and whether each operand is transposed in memory.
 struct Case {
     name: &'static str,
     batch: usize,
@@ -69,7 +69,7 @@ fn cases() -> Vec<Case> {
     all
 }
 
-/// Seconds of processor time of the calling thread.
+/// Returns the CPU seconds of the calling thread.
 fn thread_seconds() -> f64 {
     #[cfg(target_os = "linux")]
     {
@@ -85,14 +85,14 @@ fn thread_seconds() -> f64 {
     0.0
 }
 
-/// Multiply-adds of one core in GFLOP/s: the best of short runs, by the thread's own time.
+/// Returns the multiply-add peak of one core in GFLOP/s: the best of short runs, by the thread's CPU time.
 fn peak() -> f64 {
     #[cfg(target_arch = "x86_64")]
     {
         let mut best = 0f64;
         for _ in 0..20 {
             let start = thread_seconds();
-            // SAFETY: each loop runs only where the level that it needs is available.
+            // SAFETY: each loop runs only if its level is available.
             let flops = unsafe {
                 match Level::best() {
                     Level::Avx512 | Level::Avx512Bf16 | Level::Amx => peak_avx512(),
@@ -140,7 +140,7 @@ fn measure(backend: &CpuBackend, c: &Case, seconds: f64) -> systole_ir::Result<(
     let a = TensorType::new(c.from, dims(transposed(0), c.m, c.k));
     let b = TensorType::new(c.from, dims(transposed(1), c.k, c.n));
     let out = TensorType::new(c.to, [c.batch, c.m, c.n]);
-    // The result goes into the memory of the third argument, so that no fresh pages are timed.
+    // The result goes into the memory of the third argument, so that no new pages are timed.
     let types = [a, b, out];
     let g = GraphBuilder::new("product");
     let x: Vec<_> = types.iter().map(|t| g.parameter(t.clone(), "x")).collect();
@@ -155,11 +155,14 @@ fn measure(backend: &CpuBackend, c: &Case, seconds: f64) -> systole_ir::Result<(
     let graph = g.finish(&y)?;
     let options = CompileOptions { donated: [2].into_iter().collect(), ..Default::default() };
     let exe = backend.compile(&graph, &options)?;
-    let mut s = Stream::new(1, 2, 3);
+    let mut s = RandomStream::new(1, 2, 3);
     let mut args: Vec<Buffer> = Vec::new();
     for t in &types {
-        let domain =
-            if t.dtype.is_float() { Domain::Uniform(-1.0, 1.0) } else { Domain::Uniform(-100.0, 100.0) };
+        let domain = if t.dtype.is_float() {
+            ArgDomain::Uniform(-1.0, 1.0)
+        } else {
+            ArgDomain::Uniform(-100.0, 100.0)
+        };
         args.push(backend.put(&domain.draw(t, &mut s), DeviceId(0))?);
     }
     let (mut best, mut best_own) = (f64::MAX, f64::MAX);
@@ -167,7 +170,7 @@ fn measure(backend: &CpuBackend, c: &Case, seconds: f64) -> systole_ir::Result<(
     let mut runs = 0;
     while runs < 3 || begin.elapsed().as_secs_f64() < seconds {
         let target = args.split_off(2).remove(0);
-        let inputs = args.iter().map(Arg::Borrow).chain([Arg::Donate(target)]).collect();
+        let inputs = args.iter().map(ExecutableArg::Borrow).chain([ExecutableArg::Donate(target)]).collect();
         let (start, own) = (Instant::now(), thread_seconds());
         let mut result = exe.run(inputs)?;
         best = best.min(start.elapsed().as_secs_f64());
@@ -183,7 +186,7 @@ fn main() -> systole_ir::Result<()> {
     let threads: usize = arg(1).and_then(|a| a.parse().ok()).unwrap_or(1);
     let filter = arg(2).unwrap_or_default();
     let seconds: f64 = arg(3).and_then(|a| a.parse().ok()).unwrap_or(0.5);
-    let backend = CpuBackend::with(Team::new(threads), Level::from_knob()?)?;
+    let backend = CpuBackend::with(ThreadPool::new(threads), Level::from_knob()?)?;
     let peak = peak();
     println!("{}; peak of one core {peak:.0} GFLOP/s", backend.devices()[0].description);
     println!(

@@ -1,4 +1,4 @@
-//! Times the tutorial net's train step (batch 1000 of 28×28×1) and shows each kernel's share.
+//! Benchmark of the tutorial network's train step (batch 1000 of 28×28×1), with each kernel's share.
 //!
 //! `cargo run --release -p systole-cpu --example step [batch] [steps]`; the table needs `SYSTOLE_LOG=2`.
 #![allow(clippy::print_stdout)]
@@ -8,11 +8,11 @@ mod net;
 
 use std::time::Instant;
 use systole_cpu::CpuBackend;
-use systole_ir::rng::Stream;
+use systole_ir::rng::RandomStream;
 use systole_ir::{DType, Literal, LiteralBuilder, Scalar, TensorType, knobs};
-use systole_runtime::{Arg, Backend, Buffer, CompileOptions, DeviceId, events};
+use systole_runtime::{Backend, Buffer, CompileOptions, DeviceId, ExecutableArg, events};
 
-fn draw(ty: &TensorType, s: &mut Stream) -> Literal {
+fn draw(ty: &TensorType, s: &mut RandomStream) -> Literal {
     let mut b = LiteralBuilder::new(ty.clone());
     for i in 0..ty.elements() {
         b.set(
@@ -62,7 +62,7 @@ fn main() -> systole_ir::Result<()> {
     if knobs::LOG.get_usize() >= 3 {
         println!("{}", report.listing);
     }
-    let mut s = Stream::new(1, 2, 3);
+    let mut s = RandomStream::new(1, 2, 3);
     let mut args: Vec<Buffer> = Vec::new();
     for ty in graph.param_types() {
         args.push(backend.put(&draw(&ty, &mut s), DeviceId(0))?);
@@ -72,7 +72,11 @@ fn main() -> systole_ir::Result<()> {
     for i in 0..steps + 5 {
         let state = args.split_off(3);
         let start = Instant::now();
-        let all = args.iter().map(Arg::Borrow).chain(state.into_iter().map(Arg::Donate)).collect();
+        let all = args
+            .iter()
+            .map(ExecutableArg::Borrow)
+            .chain(state.into_iter().map(ExecutableArg::Donate))
+            .collect();
         let mut out = exe.run(all)?;
         let ms = start.elapsed().as_secs_f64() * 1e3;
         if i >= 5 {

@@ -1,76 +1,77 @@
-//! The CPU's implementation of [`Backend`]: compiles graphs to programs of kernels, and runs them on host memory.
+//! CPU implementation of [`Backend`]: compiles graphs to programs of kernels and runs them on host memory.
 //!
 //! Each run takes its own arena for intermediate values, so that runs of one executable may overlap. Donated arguments
-//! become results where the buffer plan allows.
+//! become results if the buffer plan allows.
 
-use crate::kernel::Cx;
-use crate::machine::memory::Memory;
-use crate::machine::thread_pool::{Team, flush_denormals, restore_denormals};
+use crate::kernel::KernelContext;
+use crate::machine::memory::AlignedMemory;
+use crate::machine::thread_pool::{ThreadPool, flush_denormals, restore_denormals};
 use crate::run::buffer::CpuData;
 use crate::run::executor::Executor;
 use crate::run::explain::StepKernel;
-use crate::run::panel_layout::Panels;
+use crate::run::panel_layout::PanelLayout;
 use crate::run::{ALL_FAMILIES, explain, memory_limit, panel_layout, profile_tables};
 use crate::select;
-use crate::select::{Preference, Registry};
-use crate::simd::level::{Level, Target};
+use crate::select::{KernelRegistry, Preference};
+use crate::simd::level::{CompileTarget, Level};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
-use systole_compile::{Blocking, Location, Options, optimize_with, remat, schedule};
+use systole_compile::{Location, PipelineOptions, RowBlocksMode, optimize_with, remat, schedule};
 use systole_ir::{Graph, Literal, Result, ResultExt, TensorType, cost, interp, knobs};
 use systole_runtime::{
-    Arg, Backend, Buffer, CompileOptions, DeviceId, DeviceInfo, Executable, Provider, Report, events,
+    Backend, BackendProvider, Buffer, CompileOptions, DeviceId, DeviceInfo, Executable, ExecutableArg,
+    ExecutableReport, events,
 };
 
 /// Fractions of the arena that rematerialization tries to save, in order, when a program exceeds the memory limit.
 const REMAT_SHARES: [f64; 4] = [0.2, 0.4, 0.7, 1.0];
 
-/// The CPU of this machine as a backend.
+/// Backend that runs on this machine's CPU.
 pub struct CpuBackend {
-    team: Arc<Team>,
-    target: Target,
-    blocks: Blocking,
+    team: Arc<ThreadPool>,
+    target: CompileTarget,
+    blocks: RowBlocksMode,
     panels: bool,
-    /// The candidate that is asked before or after the others of its family.
+    /// Candidate that is tried before or after the others of its family.
     preference: Option<Preference>,
 }
 
-/// Cache size in bytes for which blocks of rows are chosen. Fixed, since the order of additions depends on the blocks:
-/// results must not depend on the machine's cache.
+/// Cache size in bytes that row blocks are chosen for. It is a constant, because blocks determine the order of
+/// additions, and results must not depend on the machine's cache.
 const CACHE: usize = 1 << 20;
 
-/// Registration of this backend as `cpu`; its rank places it before the interpreter.
-pub fn provider() -> Provider {
-    Provider { name: "cpu", rank: 10, open: || Ok(Arc::new(CpuBackend::new()?)) }
+/// Registers this backend as `cpu`; its rank places it before the interpreter.
+pub fn provider() -> BackendProvider {
+    BackendProvider { name: "cpu", rank: 10, open: || Ok(Arc::new(CpuBackend::new()?)) }
 }
 
-/// `family/candidate` of every kernel, and the instruction-set levels at which each is tried.
+/// Returns `family/candidate` of every kernel, and the instruction-set levels at which each is tried.
 pub fn kernel_names() -> Vec<(String, &'static [Level])> {
     select::paths(ALL_FAMILIES)
 }
 
-/// The tables of all kernels as a document in Markdown: `docs/internals/kernels.md`.
+/// Returns the tables of all kernels as Markdown: `docs/internals/kernels.md`.
 pub fn kernel_tables() -> String {
     select::tables(ALL_FAMILIES)
 }
 
 impl CpuBackend {
-    /// A backend with the threads and the instruction-set level that the knobs ask for.
+    /// Creates a backend with the threads and instruction-set level selected by environment variables.
     pub fn new() -> Result<CpuBackend> {
-        CpuBackend::with(Team::from_knob(), Level::from_knob()?)
+        CpuBackend::with(ThreadPool::from_knob(), Level::from_knob()?)
     }
 
-    /// A backend with a given team and level; an error where this machine lacks the level.
-    pub fn with(team: Team, level: Level) -> Result<CpuBackend> {
+    /// Creates a backend with a thread pool and level; fails if this machine does not support the level.
+    pub fn with(team: ThreadPool, level: Level) -> Result<CpuBackend> {
         if !level.is_available() {
             return Err(level.lacking());
         }
         let blocks = match knobs::BLOCKS.get().as_str() {
-            "on" => Blocking::Cache(CACHE),
-            "off" => Blocking::Off,
-            n => Blocking::Rows(n.parse().map_err(|_| knobs::BLOCKS.no_value(n))?),
+            "on" => RowBlocksMode::Cache(CACHE),
+            "off" => RowBlocksMode::Off,
+            n => RowBlocksMode::Rows(n.parse().map_err(|_| knobs::BLOCKS.no_value(n))?),
         };
-        // The JIT reads this knob itself; it is read here to report invalid values.
+        // The JIT reads this variable itself; it is read here to report invalid values.
         knobs::JIT.is_on()?;
         let tensor_float_32 = knobs::TENSOR_FLOAT_32.is_on()?;
         let winograd = knobs::WINOGRAD.is_on()?;
@@ -81,15 +82,15 @@ impl CpuBackend {
         };
         Ok(CpuBackend {
             team: Arc::new(team),
-            target: Target { level, tensor_float_32, winograd, excess_precision, flush: false },
+            target: CompileTarget { level, tensor_float_32, winograd, excess_precision, flush: false },
             blocks,
             panels: true,
             preference,
         })
     }
 
-    /// The same backend, which may compute f32 matrix products with reduced precision where that is faster (off by
-    /// default; TensorFlow's `enable_tensor_float_32_execution`).
+    /// Sets whether f32 matrix products may use reduced precision if that is faster (off by default; TensorFlow's
+    /// `enable_tensor_float_32_execution`).
     ///
     /// At [`Level::Amx`] each factor is then the sum of two bf16, which keeps 16 of its 24 significant bits, and three
     /// of the four partial products are accumulated in f32. Errors are about 1e-5 of the sum of absolute products
@@ -108,20 +109,20 @@ impl CpuBackend {
         self
     }
 
-    /// The same backend with other blocks of rows. They change the order of additions, and therefore rounding.
-    pub fn with_blocks(self, blocks: Blocking) -> CpuBackend {
+    /// Sets the row blocking. It changes the order of additions, and therefore rounding.
+    pub fn with_blocks(self, blocks: RowBlocksMode) -> CpuBackend {
         CpuBackend { blocks, ..self }
     }
 
-    /// The same backend, whose programs may keep weights and optimizer state in panel layout (on by default) or not.
-    /// Results are the same.
+    /// Sets whether programs may keep weights and optimizer state in panel layout (on by default). Results are the
+    /// same.
     pub fn with_panels(self, panels: bool) -> CpuBackend {
         CpuBackend { panels, ..self }
     }
 
-    /// The same backend, in whose programs one kernel, `family/candidate`, is asked before the others of its family, or
-    /// after them with a `-` before its name: for tests and measurements (`SYSTOLE_KERNEL`). Results stay within
-    /// tolerances, but may differ in bits.
+    /// Sets a kernel, `family/candidate`, that is tried before the others of its family, or after them with a `-`
+    /// before its name. For tests and measurements (`SYSTOLE_KERNEL`). Results stay within tolerances, but may differ
+    /// in bits.
     ///
     /// # Errors
     /// If there is no such kernel; the error lists all names ([`kernel_names`]).
@@ -136,8 +137,8 @@ impl CpuBackend {
         Ok(CpuBackend { preference: Some(select::preference(ALL_FAMILIES, name)?), ..self })
     }
 
-    /// The kernel of each step that a graph compiles to, and why candidates of higher priority refused it. Steps of
-    /// loops, branches and blocks of rows follow the step that runs them.
+    /// Returns the kernel of each step that a graph compiles to, and why candidates of higher priority rejected it.
+    /// Steps of loops, branches and row blocks follow the step that runs them.
     ///
     /// # Errors
     /// As for [`Backend::compile`].
@@ -154,7 +155,8 @@ impl CpuBackend {
     fn bind(&self, graph: &Graph, options: &CompileOptions) -> Result<Executor> {
         let winograd = self.target.winograd && options.winograd;
         let excess_precision = self.excess_precision(options);
-        let target = Target { winograd, excess_precision, flush: options.flush_denormals, ..self.target };
+        let target =
+            CompileTarget { winograd, excess_precision, flush: options.flush_denormals, ..self.target };
         let program = schedule(graph, &self.program_options(options))?;
         let mut executor = Executor::new(program, target, self.registry())?;
         if self.panels {
@@ -163,18 +165,18 @@ impl CpuBackend {
         Ok(executor)
     }
 
-    /// The compiler options of this backend, for listings of compiler stages.
-    pub fn program_options(&self, options: &CompileOptions) -> Options {
+    /// Returns the compiler options of this backend, for listings of compiler stages.
+    pub fn program_options(&self, options: &CompileOptions) -> PipelineOptions {
         let donated = options.donated.clone();
         let excess_precision = self.excess_precision(options);
-        Options { donated, state_at: None, blocks: self.blocks, excess_precision }
+        PipelineOptions { donated, state_at: None, blocks: self.blocks, excess_precision }
     }
 
-    fn registry(&self) -> Registry {
-        Registry { families: ALL_FAMILIES, preference: self.preference }
+    fn registry(&self) -> KernelRegistry {
+        KernelRegistry { families: ALL_FAMILIES, preference: self.preference }
     }
 
-    /// The program, with the least rematerialization of [`REMAT_SHARES`] that fits the memory limit.
+    /// Compiles the program with the least rematerialization of [`REMAT_SHARES`] that fits the memory limit.
     fn fitting(&self, graph: &Graph, options: &CompileOptions, names: &[String]) -> Result<Executor> {
         let whole = self.bind(graph, options)?;
         let Err(refused) = memory_limit::check(&whole, names) else { return Ok(whole) };
@@ -186,7 +188,7 @@ impl CpuBackend {
             if memory_limit::check(&executor, names).is_ok() {
                 events::emit(1, || {
                     format!(
-                        "{}: intermediate values of {} MiB would not fit; {} steps more compute some again, and {} MiB do",
+                        "{}: intermediate values of {} MiB exceed the memory limit; recomputing in {} more steps reduces them to {} MiB",
                         options.label,
                         arena >> 20,
                         less.nodes.len() - graph.nodes.len(),
@@ -211,13 +213,13 @@ impl CpuBackend {
         let listing = format!("{}{}", executor.schedule(), executor.panels());
         events::emit(4, || listing.clone());
         let arena_bytes = executor.memory_bytes()?;
-        let report = Report {
+        let report = ExecutableReport {
             compile_ms: start.elapsed().as_secs_f64() * 1e3,
             arena_bytes,
             kernels: executor.schedule().steps.len(),
             flops: cost::cost(graph).flops,
             listing,
-            ..Report::default()
+            ..ExecutableReport::default()
         };
         let params = graph.param_types();
         Ok(CpuExecutable {
@@ -252,7 +254,7 @@ impl Backend for CpuBackend {
         true
     }
 
-    /// What is free of the computer's memory, as far as the system says so.
+    /// Returns the computer's available memory, if the system reports it.
     fn memory_limit(&self) -> Option<u64> {
         crate::machine::memory::available().and_then(|bytes| bytes.try_into().ok())
     }
@@ -263,33 +265,33 @@ impl Backend for CpuBackend {
 
     fn put(&self, value: &Literal, _: DeviceId) -> Result<Buffer> {
         let bytes = value.bytes();
-        let memory = Memory::unfilled(bytes.len())?;
+        let memory = AlignedMemory::unfilled(bytes.len())?;
         // SAFETY: `memory` has that many bytes and is new.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), memory.ptr(), bytes.len()) };
         Ok(Buffer::new(value.ty().clone(), Arc::new(CpuData::new(memory, None))))
     }
 }
 
-/// The memory of a result that owns some, and the donated parameter that it comes from.
-type ResultMemory = (Option<Memory>, Option<usize>);
+/// Memory of a result (unless it is an alias), and the donated parameter that the memory comes from.
+type ResultMemory = (Option<AlignedMemory>, Option<usize>);
 
-/// A compiled graph. Concurrent runs are allowed: each takes an arena of its own.
+/// A compiled graph. Runs may overlap: each takes its own arena.
 struct CpuExecutable {
     params: Vec<TensorType>,
-    /// Panel layout that each parameter must have; `None`: row-major.
-    panels: Vec<Option<Panels>>,
+    /// Required panel layout of each parameter; `None`: row-major.
+    panels: Vec<Option<PanelLayout>>,
     param_names: Vec<String>,
     name: String,
     executor: Executor,
-    team: Arc<Team>,
+    team: Arc<ThreadPool>,
     level: Level,
-    arenas: Mutex<Vec<Memory>>,
+    arenas: Mutex<Vec<AlignedMemory>>,
     flush: bool,
     label: String,
-    report: Report,
+    report: ExecutableReport,
 }
 
-/// Restores the floating-point mode of the calling thread when it is dropped, also on errors and panics.
+/// Restores the calling thread's floating-point mode when dropped, also on errors and panics.
 struct FloatMode(Option<u32>);
 
 impl Drop for FloatMode {
@@ -299,13 +301,13 @@ impl Drop for FloatMode {
 }
 
 impl CpuExecutable {
-    fn check(&self, args: &[Arg<'_>]) -> Result<()> {
+    fn check(&self, args: &[ExecutableArg<'_>]) -> Result<()> {
         let fits = args.len() == self.params.len()
             && args.iter().zip(&self.params).all(|(a, t)| a.buffer().ty() == t);
         if fits {
             return Ok(());
         }
-        // The error message comes from the interpreter's check, which needs only a graph's signature.
+        // The interpreter's check produces the error message; it needs only a graph's signature.
         let g = systole_ir::GraphBuilder::new(&self.name);
         for (t, name) in self.params.iter().zip(&self.param_names) {
             g.parameter(t.clone(), name);
@@ -314,9 +316,9 @@ impl CpuExecutable {
         interp::check_args(&*g.finish(&[])?, &types)
     }
 
-    /// Memory for each result that owns some: that of a donated argument, if the plan allows and there is no other
-    /// reference to it; else new memory.
-    fn result_memory(&self, args: &mut [Arg<'_>]) -> Result<Vec<ResultMemory>> {
+    /// Returns memory for each result that needs some: that of a donated argument, if the plan allows and there is no
+    /// other reference to it; otherwise new memory.
+    fn result_memory(&self, args: &mut [ExecutableArg<'_>]) -> Result<Vec<ResultMemory>> {
         let s = self.executor.schedule();
         let mut out = Vec::with_capacity(s.results.len());
         for (k, r) in s.results.iter().enumerate() {
@@ -326,26 +328,26 @@ impl CpuExecutable {
             }
             let bytes = s.slots[r.slot].bytes;
             let donated = r.reuse.and_then(|p| {
-                let Arg::Donate(buffer) = &mut args[p] else { return None };
+                let ExecutableArg::Donate(buffer) = &mut args[p] else { return None };
                 let data = buffer.data_mut::<CpuData>()?;
                 if data.memory.len() < bytes {
                     return None;
                 }
-                let empty = Memory::new(0).ok()?;
+                let empty = AlignedMemory::new(0).ok()?;
                 Some((Some(std::mem::replace(&mut data.memory, empty)), Some(p)))
             });
             out.push(match donated {
                 Some(taken) => taken,
                 // Every byte of a result is written.
-                None => (Some(Memory::unfilled(bytes)?), None),
+                None => (Some(AlignedMemory::unfilled(bytes)?), None),
             });
         }
         Ok(out)
     }
 
-    /// Converts a donated argument, in its buffer, to the layout that parameter `p` must have, if there is no other
+    /// Converts a donated argument, in its buffer, to the layout required for parameter `p`, if there is no other
     /// reference to it.
-    fn lay_out(&self, cx: &Cx<'_>, p: usize, buffer: &mut Buffer) -> Result<()> {
+    fn lay_out(&self, cx: &KernelContext<'_>, p: usize, buffer: &mut Buffer) -> Result<()> {
         let size = buffer.ty().dtype.size();
         let Some(data) = buffer.data_mut::<CpuData>().filter(|d| d.panels != self.panels[p]) else {
             return Ok(());
@@ -358,13 +360,13 @@ impl CpuExecutable {
         Ok(())
     }
 
-    fn arena(&self) -> Result<Memory> {
+    fn arena(&self) -> Result<AlignedMemory> {
         let pooled = self.arenas.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        pooled.map_or_else(|| Memory::new(self.report.arena_bytes), Ok)
+        pooled.map_or_else(|| AlignedMemory::new(self.report.arena_bytes), Ok)
     }
 
-    /// The results of a run as buffers: own memory, or an argument, a constant or an earlier result that they alias.
-    fn results(&self, args: &[Arg<'_>], memories: &mut [ResultMemory]) -> Vec<Buffer> {
+    /// Returns the results as buffers: new memory, or an alias of an argument, a constant or an earlier result.
+    fn results(&self, args: &[ExecutableArg<'_>], memories: &mut [ResultMemory]) -> Vec<Buffer> {
         let s = self.executor.schedule();
         let mut buffers: Vec<Buffer> = Vec::with_capacity(s.results.len());
         for (k, r) in s.results.iter().enumerate() {
@@ -377,7 +379,7 @@ impl CpuExecutable {
                 (None, Location::Constant(c)) => s.constants[c].clone().into(),
                 (None, Location::Result(j)) => buffers[j].clone(),
                 (None, Location::Arena(_) | Location::View(_)) => {
-                    systole_ir::bug!("result {k} lies in the arena")
+                    systole_ir::bug!("result {k} is in the arena")
                 }
             });
         }
@@ -390,17 +392,17 @@ impl Executable for CpuExecutable {
         &self.params
     }
 
-    fn run(&self, mut args: Vec<Arg<'_>>) -> Result<Vec<Buffer>> {
+    fn run(&self, mut args: Vec<ExecutableArg<'_>>) -> Result<Vec<Buffer>> {
         self.check(&args)?;
-        let cx = Cx { team: &self.team, flush: self.flush };
+        let cx = KernelContext { team: &self.team, flush: self.flush };
         for (p, arg) in args.iter_mut().enumerate() {
-            if let Arg::Donate(buffer) = arg {
+            if let ExecutableArg::Donate(buffer) = arg {
                 self.lay_out(&cx, p, buffer)?;
             }
         }
         let mut memories = self.result_memory(&mut args)?;
         let mut copies: Vec<Literal> = Vec::new();
-        let mut laid_out: Vec<Memory> = Vec::new();
+        let mut laid_out: Vec<AlignedMemory> = Vec::new();
         let mut params: Vec<*const u8> = Vec::with_capacity(args.len());
         for (arg, &wanted) in args.iter().zip(&self.panels) {
             let buffer = arg.buffer();
@@ -429,8 +431,10 @@ impl Executable for CpuExecutable {
                 params[*p] = m.ptr().cast_const();
             }
         }
-        let results: Vec<*mut u8> =
-            memories.iter().map(|(m, _)| m.as_ref().map_or(std::ptr::null_mut(), Memory::ptr)).collect();
+        let results: Vec<*mut u8> = memories
+            .iter()
+            .map(|(m, _)| m.as_ref().map_or(std::ptr::null_mut(), AlignedMemory::ptr))
+            .collect();
         let arena = self.arena()?;
         {
             let _mode = FloatMode(flush_denormals(self.flush));
@@ -442,7 +446,7 @@ impl Executable for CpuExecutable {
         Ok(self.results(&args, &mut memories))
     }
 
-    fn report(&self) -> &Report {
+    fn report(&self) -> &ExecutableReport {
         &self.report
     }
 }

@@ -15,34 +15,34 @@ pub mod literal;
 pub mod padded_input;
 pub mod partial_sums;
 pub mod skinny_gemm;
-use crate::machine::memory::Memory;
-use crate::machine::thread_pool::Team;
+use crate::machine::memory::AlignedMemory;
+use crate::machine::thread_pool::ThreadPool;
 use std::borrow::Cow;
 use std::cell::RefCell;
-use systole_compile::{Pool, Step};
+use systole_compile::{MaxPoolArgmax, Step};
 use systole_ir::{Result, TensorType};
 
-/// What kernels may use while they run.
-pub struct Cx<'a> {
-    /// The thread pool.
-    pub team: &'a Team,
+/// Execution context of a kernel.
+pub struct KernelContext<'a> {
+    /// Thread pool.
+    pub team: &'a ThreadPool,
     /// Whether worker threads run with denormals flushed to zero.
     pub flush: bool,
 }
 
 thread_local! {
     /// Free scratch buffers of this thread, reused from call to call. Nested calls take one each.
-    static SCRATCH: RefCell<Vec<Memory>> = const { RefCell::new(Vec::new()) };
+    static SCRATCH: RefCell<Vec<AlignedMemory>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Calls `f` with `bytes` of this thread's scratch. The contents are uninitialized or left over from earlier use.
+/// Calls `f` with `bytes` bytes of this thread's scratch. The contents are uninitialized or left over from earlier use.
 pub fn with_scratch<R>(bytes: usize, f: impl FnOnce(*mut u8) -> R) -> R {
     let mine = SCRATCH.with(|s| s.borrow_mut().pop());
     let memory = match mine {
         Some(m) if m.len() >= bytes => m,
-        _ => match Memory::new(bytes.next_power_of_two()) {
+        _ => match AlignedMemory::new(bytes.next_power_of_two()) {
             Ok(m) => m,
-            // A few MiB at most; kernels cannot run without them, and `f` has no way to return an error.
+            // A few MiB at most; kernels cannot run without it, and `f` cannot return an error.
             Err(e) => panic!("{e}"),
         },
     };
@@ -51,7 +51,7 @@ pub fn with_scratch<R>(bytes: usize, f: impl FnOnce(*mut u8) -> R) -> R {
     result
 }
 
-/// Addresses of the arrays of one call.
+/// Addresses of the arrays of one kernel call.
 pub struct Io<'a> {
     /// Operands of the step.
     pub inputs: &'a [*const u8],
@@ -61,7 +61,7 @@ pub struct Io<'a> {
     pub scratch: *mut u8,
 }
 
-/// A rectangle `[rows, columns]` of a GEMM result that an epilogue takes. All counts are in elements.
+/// A rectangle `[rows, columns]` of a GEMM result that an epilogue processes. All counts are in elements.
 #[derive(Clone, Copy, Debug)]
 pub struct OutputBlock {
     /// Index of its first element in the result, and the result's row stride.
@@ -73,164 +73,170 @@ pub struct OutputBlock {
     pub columns: usize,
 }
 
-/// Epilogue callback: gets a block and the address of its sums.
-pub type TakeBlock<'a> = &'a (dyn Fn(&OutputBlock, *const u8) + Sync);
+/// Epilogue callback: receives a block and the address of its accumulators.
+pub type EpilogueFn<'a> = &'a (dyn Fn(&OutputBlock, *const u8) + Sync);
 
-/// An operand of a GEMM that may have panel layout.
+/// GEMM operand that may have panel layout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Side {
-    /// The right operand, B.
+pub enum GemmSide {
+    /// Right operand (B).
     Right,
-    /// The arrays that the epilogue reads and writes.
+    /// Arrays that the epilogue reads and writes.
     Result,
 }
 
-/// The implementation of one step for one machine.
+/// Implementation of one step for one machine.
 pub trait Kernel: Send + Sync {
     /// Computes the outputs.
     ///
     /// # Safety
-    /// See the module text.
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()>;
+    /// See the module documentation.
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()>;
 
-    /// For slices: byte offset of the slice in the first operand.
+    /// Returns the byte offset of a slice in the first operand (slices only).
     ///
     /// # Safety
-    /// The indices among `inputs` can be read.
+    /// The indices among `inputs` are readable.
     unsafe fn part_at(&self, inputs: &[*const u8]) -> usize {
         let _ = inputs;
         0
     }
 
-    /// Bytes of scratch that all threads of one call share.
+    /// Returns the bytes of scratch that all threads of one call share.
     fn scratch(&self) -> usize {
         0
     }
 
-    /// Bytes of what the kernel can precompute from operands that are the `same` for many calls, such as packed
-    /// weights. 0: nothing.
+    /// Returns the bytes that the kernel can precompute from operands that are the `same` for many calls, such as
+    /// packed weights; 0 if it precomputes nothing.
     fn kept(&self, same: &[bool]) -> usize {
         let _ = same;
         0
     }
 
-    /// Precomputes it. `inputs` has valid addresses only for operands that are the same.
+    /// Precomputes data into `kept`. `inputs` has valid addresses only for operands that are the same.
     ///
     /// # Safety
-    /// `kept` has room for [`Kernel::kept`] bytes; see also the module text.
-    unsafe fn keep(&self, cx: &Cx<'_>, inputs: &[*const u8], kept: *mut u8) {
+    /// `kept` has room for [`Kernel::kept`] bytes; see also the module documentation.
+    unsafe fn keep(&self, cx: &KernelContext<'_>, inputs: &[*const u8], kept: *mut u8) {
         let _ = (cx, inputs, kept);
     }
 
-    /// Computes the outputs with what [`Kernel::keep`] precomputed.
+    /// Computes the outputs using the data that [`Kernel::keep`] precomputed.
     ///
     /// # Safety
     /// As for [`Kernel::run`]; `kept` was made of the same operands.
-    unsafe fn run_kept(&self, cx: &Cx<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
+    unsafe fn run_kept(&self, cx: &KernelContext<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
         let _ = kept;
-        // SAFETY: by the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.run(cx, io) }
     }
 
-    /// Asks a kernel with one result to accumulate into it instead of overwriting it (beta = 1). Returns whether it
-    /// will.
+    /// Makes a kernel with one result accumulate into it (beta = 1). Returns whether it supports that.
     fn add_to_result(&mut self) -> bool {
         false
     }
 
-    /// Asks a convolution to fuse max pooling. Its outputs are then the maxima, of type `y`, and with some kernels
-    /// their argmax. Returns whether it will.
-    fn pool_result(&mut self, pool: &Pool, y: &TensorType) -> bool {
+    /// Makes a convolution fuse max pooling. Its outputs are then the maxima, of type `y`, and with some kernels their
+    /// argmax. Returns whether it supports that.
+    fn pool_result(&mut self, pool: &MaxPoolArgmax, y: &TensorType) -> bool {
         let _ = (pool, y);
         false
     }
 
-    /// Asks a GEMM to take a matrix in panel layout ([`crate::run::panels`]) from now on, or row-major again. Returns
-    /// the columns of a panel, or `None` if it cannot.
-    fn take_panels(&mut self, which: Side, on: bool) -> Option<usize> {
+    /// Makes a GEMM read a matrix in panel layout ([`crate::run::panel_layout`]), or row-major again. Returns the
+    /// columns per panel, or `None` if it is not supported.
+    fn take_panels(&mut self, which: GemmSide, on: bool) -> Option<usize> {
         let _ = (which, on);
         None
     }
 
-    /// Asks a GEMM to pass complete blocks of its result to an epilogue from now on instead of storing them
-    /// ([`Kernel::run_by_blocks`]). Returns whether it will.
+    /// Makes a GEMM pass complete blocks of its result to an epilogue instead of storing them
+    /// ([`Kernel::run_by_blocks`]). Returns whether it supports that.
     fn hand_over_blocks(&mut self) -> bool {
         false
     }
 
     /// Computes the result block by block and calls `take` for each, on any thread. Blocks are disjoint and cover the
-    /// result, which is not stored. Only for kernels that agreed to [`Kernel::hand_over_blocks`].
+    /// result, which is not stored. Only for kernels that accepted [`Kernel::hand_over_blocks`].
     ///
     /// # Safety
     /// As for [`Kernel::run_kept`], but `io.outputs` is not used.
-    unsafe fn run_by_blocks(&self, cx: &Cx<'_>, io: &Io<'_>, take: TakeBlock<'_>, kept: *const u8) {
+    unsafe fn run_by_blocks(
+        &self,
+        cx: &KernelContext<'_>,
+        io: &Io<'_>,
+        take: EpilogueFn<'_>,
+        kept: *const u8,
+    ) {
         let _ = (cx, io, take, kept);
     }
 
-    /// Whether an element-wise program can be the epilogue of a GEMM with so many columns ([`Kernel::run_block`]).
+    /// Whether an element-wise program can be the epilogue of a GEMM with `columns` columns ([`Kernel::run_block`]).
     fn takes_blocks(&self, columns: usize) -> bool {
         let _ = columns;
         false
     }
 
-    /// Computes a block on this thread. The last input holds the block's sums only, with [`OutputBlock::stride`].
+    /// Computes a block on this thread. The last input holds only the block's accumulators, with
+    /// [`OutputBlock::stride`].
     ///
     /// # Safety
-    /// See the module text; the kernel [takes blocks](Kernel::takes_blocks) of results with
+    /// See the module documentation; the kernel [takes blocks](Kernel::takes_blocks) of results with
     /// [`OutputBlock::row`] columns.
     unsafe fn run_block(&self, inputs: &[*const u8], outputs: &[*mut u8], block: &OutputBlock) {
         let _ = (inputs, outputs, block);
     }
 
-    /// Programs that the kernel runs inside, such as loop bodies, for profiles.
-    fn inner(&self) -> Vec<Inner<'_>> {
+    /// Returns nested programs, such as loop bodies, for profiles.
+    fn inner(&self) -> Vec<InnerProgram<'_>> {
         Vec::new()
     }
 }
 
-/// A program inside a kernel, with its role as text.
-pub(crate) type Inner<'a> = (String, &'a dyn Program);
+/// A nested program of a kernel, with its role as text.
+pub(crate) type InnerProgram<'a> = (String, &'a dyn ProgramView);
 
 /// Read access to a program and its kernels, for profiles and listings.
-pub(crate) trait Program: Sync {
-    /// The steps in execution order.
+pub(crate) trait ProgramView: Sync {
+    /// Returns the steps in execution order.
     fn steps(&self) -> &[Step];
 
-    /// The kernel of each step.
+    /// Returns the kernel of each step.
     fn kernels(&self) -> &[Box<dyn Kernel>];
 
-    /// The dispatch decision of each step.
-    fn choices(&self) -> &[Choice];
+    /// Returns the dispatch decision of each step.
+    fn choices(&self) -> &[KernelChoice];
 
-    /// Time of a step while profiling was on; `None` where it did not run.
-    fn times(&self, step: usize) -> Option<StepTimes>;
+    /// Returns the time of a step while profiling was on; `None` if it did not run.
+    fn times(&self, step: usize) -> Option<KernelTimes>;
 }
 
-/// The dispatch decision of one step.
+/// Dispatch decision of one step.
 #[derive(Clone, Debug)]
-pub(crate) struct Choice {
-    /// The family of the step.
+pub(crate) struct KernelChoice {
+    /// Family of the step.
     pub family: &'static str,
-    /// The candidate that accepted it.
+    /// Candidate that accepted it.
     pub candidate: &'static str,
-    /// Candidates that were asked before it, and why they refused.
+    /// Candidates that were tried before it, and why they rejected the step.
     pub refused: Vec<(&'static str, Cow<'static, str>)>,
-    /// Decisions for kernels that the candidate uses inside its own.
-    pub inside: Vec<Choice>,
+    /// Decisions for nested kernels of the candidate.
+    pub inside: Vec<KernelChoice>,
 }
 
 /// Measured time of a step.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct StepTimes {
-    /// Number of runs.
+pub(crate) struct KernelTimes {
+    /// Number of calls.
     pub calls: u64,
-    /// Mean time of one call; where there are several, without the first.
+    /// Mean seconds per call, without the first call if there are several.
     pub seconds: f64,
     /// Whether it ran inside a parallel loop and therefore on one core.
     pub alone: bool,
 }
 
-/// A pointer that closures can send to other threads. Tasks of one kernel access disjoint parts of its array.
+/// Raw pointer that closures can send to other threads. Tasks of one kernel access disjoint parts of its array.
 #[derive(Clone, Copy)]
 pub(crate) struct Ptr(pub *mut u8);
 
@@ -244,14 +250,14 @@ impl Ptr {
         Ptr(p.cast_mut())
     }
 
-    /// The address plus `bytes`. A method, so that closures capture the whole `Ptr`, which is `Sync`, and not its
-    /// field.
+    /// Returns the address plus `bytes`. This is a method so that closures capture the whole `Ptr`, which is `Sync`,
+    /// and not its field.
     #[inline(always)]
     pub(crate) fn at(self, bytes: usize) -> *mut u8 {
         self.0.wrapping_add(bytes)
     }
 
-    /// The address of element `i` of type `T`.
+    /// Returns the address of element `i` of type `T`.
     #[inline(always)]
     pub(crate) fn elem<T>(self, i: usize) -> *mut T {
         self.0.cast::<T>().wrapping_add(i)

@@ -1,10 +1,10 @@
-//! The CPU backend: runs a compiled schedule with its own kernels, threads and memory.
+//! CPU backend: compiles graphs to programs of vectorized kernels and runs them on a thread pool.
 //!
-//! Reading order, from the top: `backend` (compile and run), `run/` (a program with kernels bound to its
-//! steps), `kernels/` (one folder and one table of candidate kernels per family), `select` (how a candidate is chosen),
-//! [`int8`](mod@int8) (kernels of quantised models, which no program has), `kernel` (the contract of kernels, and what
-//! several families share), `machine/` (instruction-set levels, threads, memory), `simd/` (vectors, loops over them, GEMM
-//! microkernels). A module imports only from those after it.
+//! Reading order, from the top: `backend` (compile and run), `run/` (execution of programs), `kernels/` (one folder and
+//! one table of candidate kernels per family), `select` (kernel dispatch), [`int8`](mod@int8) (kernels for quantized
+//! models, outside of programs), `kernel` (the kernel trait, and code shared by several families), `machine/`
+//! (instruction-set levels, threads, memory), `simd/` (vectors, loops over them, GEMM microkernels). A module imports
+//! only from those after it.
 //!
 //! Results depend on the graph and the instruction-set level, never on the number of threads: blocks and trees of
 //! partial sums are functions of shapes.
@@ -25,8 +25,8 @@ mod simd;
 pub use crate::backend::{CpuBackend, kernel_names, kernel_tables, provider};
 pub use crate::machine::memory::available as available_memory;
 pub use crate::machine::peak::{Peak, Tier, peak, process_cpu_seconds, thread_cpu_seconds};
-pub use crate::machine::thread_pool::Team;
+pub use crate::machine::thread_pool::ThreadPool;
 pub use crate::run::explain::{ChosenKernel, StepKernel, kernel_listing};
 pub use crate::simd::level::Level;
 pub use crate::simd::loops::has_vector_form;
-pub use systole_compile::Blocking;
+pub use systole_compile::RowBlocksMode;

@@ -1,52 +1,51 @@
-//! Kernel dispatch: each family of kernels has one table of candidates by priority, and the first that accepts a step
-//! computes it.
+//! Kernel dispatch: tries each family's candidates by priority; the first that accepts a step computes it.
 //!
-//! This is the implementation list of oneDNN with reasons: a [`Candidate`] that refuses says why, and `systole show
-//! MODEL --stage kernels` prints it. A kernel that is made of another family's kernel (a 1 × 1 convolution is a GEMM)
-//! gets it from [`Problem::bind`].
+//! This works like oneDNN's implementation list, with reasons: a [`KernelCandidate`] that rejects a step says why, and
+//! `systole show MODEL --stage kernels` prints it. A kernel that consists of another family's kernel (a 1 × 1
+//! convolution is a GEMM) gets it from [`Problem::bind`].
 
-use crate::kernel::{Choice, Kernel};
-use crate::simd::level::{Level, Target};
+use crate::kernel::{Kernel, KernelChoice};
+use crate::simd::level::{CompileTarget, Level};
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::fmt::Write;
 use systole_compile::Step;
 use systole_ir::{Error, ErrorKind, Result, ResultExt};
 
-/// Problem descriptor: one step to find a kernel for, on one machine.
+/// Problem descriptor: a step that needs a kernel, and the machine.
 #[derive(Clone, Copy)]
 pub struct Problem<'a> {
     /// The operation, and the types of its operands and results.
     pub step: &'a Step,
-    /// Instruction-set level, and which approximations are allowed.
-    pub target: Target,
-    /// Where kernels inside kernels are found.
-    pub registry: Registry,
-    /// Collects the decisions for kernels that a candidate binds inside its own, while it is asked.
-    pub inside: Option<&'a RefCell<Vec<Choice>>>,
+    /// Instruction-set level, and allowed approximations.
+    pub target: CompileTarget,
+    /// Registry for nested kernels.
+    pub registry: KernelRegistry,
+    /// Collects the dispatch decisions of nested kernels while a candidate is tried.
+    pub inside: Option<&'a RefCell<Vec<KernelChoice>>>,
 }
 
-/// All families, and the candidate that is asked out of order, if there is one.
+/// All kernel families, and the preferred candidate, if any.
 #[derive(Clone, Copy)]
-pub struct Registry {
-    /// In the order in which they are asked whether they take a step.
+pub struct KernelRegistry {
+    /// Families in the order in which they are tried.
     pub families: &'static [&'static Family],
-    /// Set by `SYSTOLE_KERNEL`.
+    /// Preference set by `SYSTOLE_KERNEL`.
     pub preference: Option<Preference>,
 }
 
-/// A candidate that is asked out of order, for comparisons.
+/// Changes a candidate's priority, for comparisons.
 #[derive(Clone, Copy)]
 pub enum Preference {
-    /// Before the others of its family.
-    First(&'static Candidate),
-    /// After the others: shows what it gains over the next one.
-    Last(&'static Candidate),
+    /// Try it before the others of its family.
+    First(&'static KernelCandidate),
+    /// Try it after the others: shows its gain over the next one.
+    Last(&'static KernelCandidate),
 }
 
 impl Preference {
     /// Sort key of a candidate of the same family; equal keys keep their order.
-    fn rank(self, candidate: &Candidate) -> i8 {
+    fn rank(self, candidate: &KernelCandidate) -> i8 {
         match self {
             Preference::First(first) => i8::from(!std::ptr::eq(candidate, first)),
             Preference::Last(last) => i8::from(std::ptr::eq(candidate, last)),
@@ -54,99 +53,99 @@ impl Preference {
     }
 }
 
-/// Kernels for one kind of step.
+/// Kernel family: the candidates for one kind of step.
 pub struct Family {
-    /// Name of its folder.
+    /// Name of the family and of its folder.
     pub name: &'static str,
-    /// What its steps compute, in one line.
+    /// One-line description of its steps.
     pub doc: &'static str,
     /// Whether a step belongs to the family.
     pub takes: fn(&Step) -> bool,
-    /// By priority. The last one accepts every step that the compiler emits.
-    pub candidates: &'static [Candidate],
+    /// Candidates by priority. The last one accepts every step that the compiler emits.
+    pub candidates: &'static [KernelCandidate],
 }
 
-/// One way to compute a step.
-pub struct Candidate {
-    /// The field's name for it, as in `SYSTOLE_KERNEL=family/name`.
+/// A kernel implementation that may accept a step.
+pub struct KernelCandidate {
+    /// Name, as in `SYSTOLE_KERNEL=family/name`.
     pub name: &'static str,
     /// When it is fastest, and why it is not more general.
     pub why: &'static str,
-    /// Instruction-set levels at which it is asked.
+    /// Instruction-set levels at which it is tried.
     pub levels: &'static [Level],
-    /// Returns the kernel, or why it does not take the problem.
-    pub accepts: fn(&Problem<'_>) -> Answer,
+    /// Returns the kernel, or why it rejects the problem.
+    pub accepts: fn(&Problem<'_>) -> CandidateResult,
 }
 
-impl Candidate {
-    /// A row of a family's table.
+impl KernelCandidate {
+    /// Creates a row of a family's table.
     pub const fn new(
         name: &'static str,
         levels: &'static [Level],
         why: &'static str,
-        accepts: fn(&Problem<'_>) -> Answer,
-    ) -> Candidate {
-        Candidate { name, why, levels, accepts }
+        accepts: fn(&Problem<'_>) -> CandidateResult,
+    ) -> KernelCandidate {
+        KernelCandidate { name, why, levels, accepts }
     }
 }
 
-/// What was asked for, or why a candidate does not take the problem.
-pub type Accepted<T, E = Refusal> = std::result::Result<T, E>;
+/// Result of a dispatch check: the value, or why a candidate rejects the problem.
+pub type SelectResult<T, E = Rejection> = std::result::Result<T, E>;
 
-/// Answer of a candidate.
-pub type Answer = Accepted<Box<dyn Kernel>>;
+/// A candidate's kernel, or why it rejects the problem.
+pub type CandidateResult = SelectResult<Box<dyn Kernel>>;
 
-/// Why there is no kernel.
+/// Why a candidate provides no kernel.
 #[derive(Debug)]
-pub enum Refusal {
-    /// The candidate does not take the problem, for this reason.
+pub enum Rejection {
+    /// The candidate rejects the problem, for this reason.
     Reason(Cow<'static, str>),
-    /// The candidate takes it, but failed.
+    /// The candidate accepts the problem, but failed.
     Error(Error),
 }
 
-impl From<&'static str> for Refusal {
-    fn from(reason: &'static str) -> Refusal {
-        Refusal::Reason(reason.into())
+impl From<&'static str> for Rejection {
+    fn from(reason: &'static str) -> Rejection {
+        Rejection::Reason(reason.into())
     }
 }
 
-impl From<String> for Refusal {
-    fn from(reason: String) -> Refusal {
-        Refusal::Reason(reason.into())
+impl From<String> for Rejection {
+    fn from(reason: String) -> Rejection {
+        Rejection::Reason(reason.into())
     }
 }
 
-impl From<Error> for Refusal {
-    fn from(error: Error) -> Refusal {
-        Refusal::Error(error)
+impl From<Error> for Rejection {
+    fn from(error: Error) -> Rejection {
+        Rejection::Error(error)
     }
 }
 
-/// Every level.
+/// All levels.
 pub const EVERY: &[Level] = &Level::ALL;
-/// Levels with AVX2.
+/// Levels that include AVX2.
 pub const AVX2_UP: &[Level] = &[Level::Avx2, Level::Avx512, Level::Avx512Bf16, Level::Amx];
-/// Levels with AMX.
+/// Levels that include AMX.
 pub const AMX: &[Level] = &[Level::Amx];
 
-/// Turns the result of a constructor into an answer.
-pub fn answer<K: Kernel + 'static>(kernel: Option<K>, reason: &'static str) -> Answer {
+/// Converts an optional kernel to a result, with `reason` if it is `None`.
+pub fn answer<K: Kernel + 'static>(kernel: Option<K>, reason: &'static str) -> CandidateResult {
     kernel.map(|k| Box::new(k) as Box<dyn Kernel>).ok_or_else(|| reason.into())
 }
 
 impl<'a> Problem<'a> {
-    /// A step of a program.
-    pub fn new(step: &'a Step, target: Target, registry: Registry) -> Problem<'a> {
+    /// Creates the problem of a step.
+    pub fn new(step: &'a Step, target: CompileTarget, registry: KernelRegistry) -> Problem<'a> {
         Problem { step, target, registry, inside: None }
     }
 
-    /// Finds the kernel of another step for the same machine: a kernel inside a kernel.
+    /// Finds the kernel of another step for the same machine (nested kernel).
     pub fn bind(&self, step: &Step) -> Result<Box<dyn Kernel>> {
         self.bind_noted(&Problem { step, ..*self })
     }
 
-    /// Finds the kernel of a problem inside this one, and records the decision.
+    /// Finds the kernel of a nested problem and records the decision.
     fn bind_noted(&self, inner: &Problem<'_>) -> Result<Box<dyn Kernel>> {
         let (kernel, choice) = choose(inner)?;
         if let Some(inside) = self.inside {
@@ -155,32 +154,32 @@ impl<'a> Problem<'a> {
         Ok(kernel)
     }
 
-    /// Asks one candidate, `family/name`, for another step.
-    pub fn ask_for(&self, path: &str, step: &Step) -> Answer {
+    /// Tries one candidate, `family/name`, for another step.
+    pub fn ask_for(&self, path: &str, step: &Step) -> CandidateResult {
         let candidate = find(self.registry.families, path)?;
         Problem { step, ..*self }.ask(candidate)
     }
 
-    /// The family of the step.
+    /// Returns the family of the step.
     fn family(&self) -> Result<&'static Family> {
         self.registry.families.iter().copied().find(|f| (f.takes)(self.step)).ok_or_else(|| {
-            Error::new(ErrorKind::Bug, format!("no family of kernels takes {}", self.step.kernel.name()))
+            Error::new(ErrorKind::Bug, format!("no kernel family accepts {}", self.step.kernel.name()))
         })
     }
 
-    /// Asks one candidate; refused if it is not made for the target's level.
-    pub fn ask(&self, candidate: &Candidate) -> Answer {
+    /// Tries one candidate; it is rejected if it does not support the target's level.
+    pub fn ask(&self, candidate: &KernelCandidate) -> CandidateResult {
         if !candidate.levels.contains(&self.target.level) {
-            return Err(format!("it is not made for {}", self.target.level.name()).into());
+            return Err(format!("it does not support {}", self.target.level.name()).into());
         }
         (candidate.accepts)(self)
     }
 }
 
-/// The kernel of a step, and how it was chosen.
-pub fn choose(problem: &Problem<'_>) -> Result<(Box<dyn Kernel>, Choice)> {
+/// Selects the kernel of a step and records the decision.
+pub fn choose(problem: &Problem<'_>) -> Result<(Box<dyn Kernel>, KernelChoice)> {
     let family = problem.family()?;
-    let mut order: Vec<&Candidate> = family.candidates.iter().collect();
+    let mut order: Vec<&KernelCandidate> = family.candidates.iter().collect();
     if let Some(preference) = problem.registry.preference {
         order.sort_by_key(|candidate| preference.rank(candidate));
     }
@@ -190,18 +189,18 @@ pub fn choose(problem: &Problem<'_>) -> Result<(Box<dyn Kernel>, Choice)> {
         match (Problem { inside: Some(&inside), ..*problem }).ask(candidate) {
             Ok(kernel) => {
                 let (family, inside) = (family.name, inside.into_inner());
-                return Ok((kernel, Choice { family, candidate: candidate.name, refused, inside }));
+                return Ok((kernel, KernelChoice { family, candidate: candidate.name, refused, inside }));
             }
-            Err(Refusal::Reason(reason)) => refused.push((candidate.name, reason)),
-            Err(Refusal::Error(error)) => return Err(error).at(|| problem.step.kernel.name()),
+            Err(Rejection::Reason(reason)) => refused.push((candidate.name, reason)),
+            Err(Rejection::Error(error)) => return Err(error).at(|| problem.step.kernel.name()),
         }
     }
     let reasons: Vec<String> = refused.iter().map(|(name, why)| format!("{name}: {why}")).collect();
-    let what = format!("no kernel of {} takes {}", family.name, problem.step.kernel.name());
+    let what = format!("no kernel of {} accepts {}", family.name, problem.step.kernel.name());
     Err(Error::new(ErrorKind::Bug, what).because(reasons.join("; ")))
 }
 
-/// Parses `family/name` (that candidate first) or `-family/name` (last).
+/// Parses a preference: `family/name` (try it first) or `-family/name` (last).
 pub fn preference(families: &'static [&'static Family], asked: &str) -> Result<Preference> {
     Ok(match asked.strip_prefix('-') {
         Some(path) => Preference::Last(find(families, path)?),
@@ -209,20 +208,20 @@ pub fn preference(families: &'static [&'static Family], asked: &str) -> Result<P
     })
 }
 
-/// The candidate that `family/name` names.
-pub fn find(families: &'static [&'static Family], path: &str) -> Result<&'static Candidate> {
+/// Returns the candidate named `family/name`.
+pub fn find(families: &'static [&'static Family], path: &str) -> Result<&'static KernelCandidate> {
     let of = |(family, name): (&str, &str)| {
         let family = families.iter().find(|f| f.name == family)?;
         family.candidates.iter().find(|c| c.name == name)
     };
     path.split_once('/').and_then(of).ok_or_else(|| {
         let all = paths(families).into_iter().map(|(path, _)| path);
-        Error::new(ErrorKind::Config, format!("`{path}` is no kernel"))
-            .hint(format!("one of {}", all.collect::<Vec<_>>().join(", ")))
+        Error::new(ErrorKind::Config, format!("unknown kernel `{path}`"))
+            .hint(format!("use one of {}", all.collect::<Vec<_>>().join(", ")))
     })
 }
 
-/// `family/name` of all candidates, and the levels at which each is asked.
+/// Returns `family/name` of all candidates, and the levels at which each is tried.
 pub fn paths(families: &[&Family]) -> Vec<(String, &'static [Level])> {
     let of = |f: &&Family| {
         let name = f.name;
@@ -231,7 +230,7 @@ pub fn paths(families: &[&Family]) -> Vec<(String, &'static [Level])> {
     families.iter().flat_map(of).collect()
 }
 
-/// All families and their candidates, as a document in Markdown.
+/// Formats all families and their candidates as Markdown.
 pub fn tables(families: &[&Family]) -> String {
     let mut text = String::from(HEAD);
     for family in families {
@@ -248,13 +247,12 @@ pub fn tables(families: &[&Family]) -> String {
 const HEAD: &str = "\
 # Kernels of the CPU engine
 
-This file is generated from the tables of `crates/cpu/src/kernels` and `crates/cpu/src/run`
-(`SYSTOLE_BLESS=1 cargo test -p systole-cpu --test candidates` writes it again).
+This file is generated from the tables in `crates/cpu/src/kernels` and `crates/cpu/src/run`. To regenerate it, run
+`SYSTOLE_BLESS=1 cargo test -p systole-cpu --test candidates`.
 
-Each step of a program belongs to one family. The family's candidates are asked in the order of its table, and the first
-one that accepts the step computes it. `systole show MODEL --stage kernels` prints what was chosen for each step, and why the
-candidates above it refused; `SYSTOLE_KERNEL=family/candidate` has one asked before the others, `-family/candidate` after them.
-";
+Each step of a program belongs to one family. The family's candidates are tried in table order, and the first one that
+accepts the step computes it. `systole show MODEL --stage kernels` prints the kernel of each step, and why the candidates
+above it rejected the step. `SYSTOLE_KERNEL=family/candidate` tries a candidate first, `-family/candidate` tries it last.";
 
 fn capital(text: &str) -> String {
     let mut rest = text.chars();

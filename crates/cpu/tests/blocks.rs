@@ -1,42 +1,43 @@
-//! Programs that run by blocks of rows: near the interpreter, near the same program without blocks, and the same bits
-//! for any number of threads.
+//! Tests programs with row blocks: close to the interpreter and to the same program without blocks.
+//!
+//! Results must be bit-identical for any number of threads.
 
 mod common;
 
 use common::net::{Net, train_step};
 use common::*;
 use std::sync::Arc;
-use systole_cpu::Blocking;
+use systole_cpu::RowBlocksMode;
 use systole_ir::DType::*;
-use systole_ir::op::{Convolution, Domain};
-use systole_ir::rng::Stream;
+use systole_ir::op::{ArgDomain, Convolution};
+use systole_ir::rng::RandomStream;
 use systole_ir::{DType, Graph, GraphBuilder, Literal, Tensor, TensorType, grad};
 use systole_runtime::{Backend, CompileOptions};
 
 fn draw(graph: &Graph) -> Vec<Literal> {
     let domain = |t: &TensorType| match t.dtype {
-        I32 => Domain::Uniform(0.0, 9.0),
-        _ if t.rank() == 0 => Domain::Uniform(0.0, 0.2),
-        _ => Domain::Uniform(-0.5, 0.5),
+        I32 => ArgDomain::Uniform(0.0, 9.0),
+        _ if t.rank() == 0 => ArgDomain::Uniform(0.0, 0.2),
+        _ => ArgDomain::Uniform(-0.5, 0.5),
     };
-    let one = |(i, t): (usize, &TensorType)| domain(t).draw(t, &mut Stream::new(8, 2, i as u64));
+    let one = |(i, t): (usize, &TensorType)| domain(t).draw(t, &mut RandomStream::new(8, 2, i as u64));
     graph.param_types().iter().enumerate().map(one).collect()
 }
 
-/// Whether blocks run, by the listing.
-fn is_blocked(graph: &Arc<Graph>, blocks: Blocking) -> bool {
+/// Whether the listing shows row blocks.
+fn is_blocked(graph: &Arc<Graph>, blocks: RowBlocksMode) -> bool {
     let exe = backend(systole_cpu::Level::Portable, 1).with_blocks(blocks);
     exe.compile(graph, &CompileOptions::default()).unwrap().report().listing.contains("blocks[")
 }
 
-/// By blocks of `rows` rows.
+/// Checks the graph with blocks of `rows` rows.
 fn check(graph: &Arc<Graph>, rows: usize, tolerance: f64) {
-    let blocks = Blocking::Rows(rows);
-    assert!(is_blocked(graph, blocks) && !is_blocked(graph, Blocking::Off), "{}", graph.name);
+    let blocks = RowBlocksMode::Rows(rows);
+    assert!(is_blocked(graph, blocks) && !is_blocked(graph, RowBlocksMode::Off), "{}", graph.name);
     let args = draw(graph);
     let want = oracle(graph, &args);
     for level in levels() {
-        let plain = run(&backend(level, 2).with_blocks(Blocking::Off), graph, &args);
+        let plain = run(&backend(level, 2).with_blocks(RowBlocksMode::Off), graph, &args);
         let first = run(&backend(level, 1).with_blocks(blocks), graph, &args);
         for (k, got) in first.iter().enumerate() {
             let (d, e) = (relative(got, &want[k]), relative(got, &plain[k]));
@@ -62,7 +63,7 @@ fn conv_net() {
     }
 }
 
-/// conv → statistics of the batch → normalise → relu, twice, then a dense layer; loss and gradients.
+/// conv → batch statistics → normalize → relu, twice, then a dense layer; loss and gradients.
 fn normalised_net(batch: usize, dtype: DType) -> Arc<Graph> {
     let g = GraphBuilder::new("normalised");
     let x = g.parameter(TensorType::new(F32, [batch, 9, 9, 3]), "x").convert(dtype);

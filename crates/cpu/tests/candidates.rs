@@ -1,10 +1,11 @@
-//! Every candidate of every family, on every program of the tests that it accepts and on every level that this machine has,
-//! against the interpreter. A candidate that nothing exercises fails the test.
+//! Tests every kernel candidate on every test program that it accepts, at every level, against the interpreter.
+//!
+//! A candidate that no program exercises fails the test.
 
 #![allow(
     clippy::type_complexity,
     clippy::print_stdout,
-    reason = "a case has its own measure; levels that are not here are told"
+    reason = "each case has its own measure; levels that this machine lacks are reported"
 )]
 
 mod common;
@@ -13,12 +14,12 @@ use common::{backend, distance, levels, oracle, programs, relative, run_with, su
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
-use systole_cpu::{Blocking, CpuBackend, Level, kernel_names, kernel_tables};
+use systole_cpu::{CpuBackend, Level, RowBlocksMode, kernel_names, kernel_tables};
 use systole_ir::op::TABLE;
 use systole_ir::{DType, Graph, Literal, TensorType};
 use systole_runtime::CompileOptions;
 
-/// A program, its arguments, what the interpreter gives, and how far results may be from that.
+/// A program, its arguments, the interpreter's results, and the tolerance.
 struct Case {
     name: String,
     graph: Arc<Graph>,
@@ -28,7 +29,7 @@ struct Case {
     near: Box<dyn Fn(&Literal, &Literal) -> bool>,
 }
 
-/// A sample of each op, by the tolerance that it names.
+/// Samples of each op, with the op's tolerance.
 fn samples() -> impl Iterator<Item = Case> {
     let all = TABLE.iter().flat_map(|entry| (entry.samples)().into_iter().map(move |s| (entry.name, s)));
     all.map(|(op, sample)| {
@@ -46,7 +47,7 @@ fn samples() -> impl Iterator<Item = Case> {
     })
 }
 
-/// Programs of many ops, as training compiles them and op by op.
+/// Programs of many ops, compiled as for training and op by op.
 fn fused() -> impl Iterator<Item = Case> {
     programs::all().into_iter().flat_map(|[graph, wide]| {
         let args = programs::draw(&graph);
@@ -65,10 +66,10 @@ fn fused() -> impl Iterator<Item = Case> {
     })
 }
 
-/// Products with matrices of whole numbers: few rows, many, and a small matrix.
+/// Products with int8 and int4 matrices: few rows, many rows, and a small matrix.
 fn packed() -> impl Iterator<Item = Case> {
     [(2, 96), (12, 96), (2, 20)].into_iter().map(|(rows, side)| {
-        let how = systole_ir::quantized_weights::Unpack {
+        let how = systole_ir::quantized_weights::DequantizeWeights {
             is_halves: false,
             shape: [side, side][..].into(),
             inputs: side,
@@ -92,8 +93,9 @@ fn packed() -> impl Iterator<Item = Case> {
     })
 }
 
-/// As the tests of whole programs have it: sums in f32, or as many roundings to a narrow type as there are ops. Where
-/// narrow results are pooled, a rounding may move a maximum to a neighbour, and with it what the gradient reads.
+/// Tolerances as in the tests of whole programs: sums in f32, or as many roundings to a narrow type as there are ops.
+/// If narrow results are pooled, a rounding may move a maximum to a neighbor, and with it the element that the gradient
+/// reads.
 fn tolerance(graph: &Graph) -> f64 {
     let narrow = |t: &TensorType| matches!(t.dtype, DType::F16 | DType::BF16);
     match graph.param_types().iter().any(narrow) {
@@ -103,7 +105,7 @@ fn tolerance(graph: &Graph) -> f64 {
     }
 }
 
-/// What was exercised, by path, and what went wrong.
+/// Exercised candidates by path, and wrong results.
 #[derive(Default)]
 struct Seen {
     used: BTreeSet<String>,
@@ -111,7 +113,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// Runs a program and notes which kernels computed it.
+    /// Runs a program and records the kernels that computed it.
     fn run(&mut self, case: &Case, cpu: &CpuBackend, level: Level, what: &str) {
         let got = run_with(cpu, &case.graph, &case.args, &case.options);
         for (k, (got, want)) in got.iter().zip(&case.want).enumerate() {
@@ -122,19 +124,19 @@ impl Seen {
         }
     }
 
-    /// The program as it is, and with each candidate in front that it does not use by itself.
+    /// Checks the program as it is, and with each unused candidate preferred.
     fn check(&mut self, case: &Case, level: Level, names: &[(String, &'static [Level])]) {
         let explain = |cpu: &CpuBackend| {
             cpu.explain(&case.graph, &case.options).unwrap_or_else(|e| panic!("{}: {e}", case.name))
         };
-        let blocks = backend(level, 2).with_blocks(Blocking::Rows(2));
+        let blocks = backend(level, 2).with_blocks(RowBlocksMode::Rows(2));
         if explain(&blocks).iter().any(|s| s.kernel.uses("control/row_blocks")) {
             self.used.insert("control/row_blocks".into());
             self.run(case, &blocks, level, "blocks of two rows");
         }
         let plain = backend(level, 2);
         let steps = explain(&plain);
-        self.run(case, &plain, level, "what is chosen");
+        self.run(case, &plain, level, "the default selection");
         let families: BTreeSet<&str> = steps.iter().filter_map(|s| s.kernel.name.split('/').next()).collect();
         for (name, at) in names {
             if steps.iter().any(|s| s.kernel.uses(name)) {
@@ -167,9 +169,9 @@ fn every_candidate_on_every_program_that_it_accepts() {
     let unused = names.iter().filter(|(name, _)| !seen.used.contains(name));
     let (here, elsewhere): (Vec<_>, Vec<_>) =
         unused.partition(|(_, at)| at.iter().any(|level| level.is_available() && *level != Level::Amx));
-    // Kernels of tile registers have unit tests on emulated ones, whatever the machine has.
+    // Tile-register kernels have unit tests on emulated registers, on any machine.
     for (name, at) in elsewhere {
-        println!("{name} was not run here: it is for {at:?}");
+        println!("{name} was not run on this machine: it needs {at:?}");
     }
     let here: Vec<&String> = here.iter().map(|(name, _)| name).collect();
     assert!(here.is_empty(), "no program of this test exercises {here:?}");
@@ -179,7 +181,7 @@ fn every_candidate_on_every_program_that_it_accepts() {
 fn a_name_that_no_kernel_has_is_an_error_that_lists_them() {
     for name in ["rng", "rng/dice", "dice/philox", ""] {
         let error = backend(Level::Portable, 1).with_kernel(name).map(drop).unwrap_err().to_string();
-        assert!(error.contains(&format!("`{name}` is no kernel")) && error.contains("rng/philox"), "{error}");
+        assert!(error.contains(&format!("kernel `{name}`")) && error.contains("rng/philox"), "{error}");
     }
 }
 
@@ -193,5 +195,5 @@ fn the_document_of_kernels_is_that_of_the_tables() {
         std::fs::write(&path, &made).unwrap();
     }
     let found = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(found == made, "docs/internals/kernels.md is not what the tables say: run with SYSTOLE_BLESS=1");
+    assert!(found == made, "docs/internals/kernels.md is out of date: run with SYSTOLE_BLESS=1");
 }

@@ -1,5 +1,4 @@
-//! Element-wise programs that read slices without a copy and write parts of larger arrays: operands of a concatenation,
-//! and one trip's entry of an array that a loop fills.
+//! Tests element-wise programs that read slices in place and write parts of larger arrays.
 
 mod common;
 
@@ -8,7 +7,7 @@ use std::sync::Arc;
 use systole_ir::DType::*;
 use systole_ir::{DType, Graph, GraphBuilder, Tensor, TensorType, control_builders, grad};
 
-/// Element-wise work on slices of what element-wise work made, joined again.
+/// Element-wise work on slices of an element-wise result, concatenated again.
 fn sliced(dtype: DType, shape: &[usize], dim: usize, parts: usize) -> Arc<Graph> {
     let g = GraphBuilder::new("sliced");
     let ty = TensorType::new(dtype, shape);
@@ -20,7 +19,7 @@ fn sliced(dtype: DType, shape: &[usize], dim: usize, parts: usize) -> Arc<Graph>
     let made: Vec<Tensor> = (0..parts)
         .map(|k| {
             let (a, b) = (part(&sum, k), part(&x, parts - 1 - k));
-            // Rounding of what slices share, a mask, and an operand that is used whole besides.
+            // Rounding of values that slices share, a mask, and an operand that is also used as a whole.
             let top = a.maximum(&b) - part(&sum, (k + 1) % parts);
             a.greater(&b).select(&top, &(&b + &a))
         })
@@ -60,7 +59,7 @@ fn slices_and_joined_parts_have_the_interpreters_bits() {
     }
 }
 
-/// A long short-term memory's forward and backward pass, in a loop that keeps what the backward pass needs: `[loss, outputs,
+/// LSTM forward and backward pass, in a loop that keeps the values that the backward pass needs: `[loss, outputs,
 /// gradients…]`.
 fn lstm(dtype: DType, steps: usize, batch: usize, units: usize, backwards: bool) -> Arc<Graph> {
     let g = GraphBuilder::new("lstm");
@@ -79,7 +78,7 @@ fn lstm(dtype: DType, steps: usize, batch: usize, units: usize, backwards: bool)
             (vec![h.clone(), memory.clone(), h.dot(&w)], vec![h, memory])
         },
     );
-    // The interpreter's sums of narrow floats round at each summand.
+    // The interpreter's sums of narrow floats round at each addition.
     let square = |x: &Tensor| (x * x).convert(F32).sum_all();
     let loss = square(&ys[0]) + square(&ys[1]) + square(&last[0]);
     let mut results = vec![loss.clone(), ys[0].clone(), ys[1].clone()];
@@ -89,7 +88,7 @@ fn lstm(dtype: DType, steps: usize, batch: usize, units: usize, backwards: bool)
 
 #[test]
 fn loops_write_entries_of_all_trips_where_they_lie() {
-    // Columns below and above a run, one row, one trip.
+    // Columns below and above a run, one row, one iteration.
     for (steps, batch, units) in [(4, 3, 130), (1, 2, 128), (5, 1, 200), (6, 17, 144), (3, 4, 30)] {
         for backwards in [false, true] {
             let graph = lstm(F32, steps, batch, units, backwards);
@@ -102,7 +101,8 @@ fn loops_write_entries_of_all_trips_where_they_lie() {
 fn loops_of_narrow_floats_do_so_too() {
     for dtype in [BF16, F16] {
         let graph = lstm(dtype, 4, 3, 160, false);
-        // Sums of products round where they are stored, as the interpreter's do; few of them fall the other way.
+        // Sums of products are rounded where they are stored, as in the interpreter; few of them round to the other
+        // side.
         check_near(&graph, &arguments(&graph, -0.2, 0.2, 6), if dtype == BF16 { 1e-2 } else { 1e-3 });
     }
 }

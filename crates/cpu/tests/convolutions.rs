@@ -1,6 +1,7 @@
-//! Convolutions and their gradients against the interpreter: random attributes and layouts of kernels, shapes that cut
-//! into strips, slices, phases and panels of every kind, narrow floats, biases; on every instruction-set level of this
-//! machine, with the same bits for 1, 2, 3, 4 and 8 threads.
+//! Tests convolutions and their gradients against the interpreter with random attributes, layouts, shapes and types.
+//!
+//! Shapes cause every kind of partition into strips, slices, phases and panels. Runs at every instruction-set level of
+//! this machine; results must be bit-identical for 1, 2, 3, 4 and 8 threads.
 
 mod common;
 
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use systole_cpu::CpuBackend;
 use systole_ir::DType::*;
 use systole_ir::op::Convolution;
-use systole_ir::rng::Stream;
+use systole_ir::rng::RandomStream;
 use systole_ir::{DType, Graph, GraphBuilder, Literal, TensorType, vjp};
 use systole_runtime::CompileOptions;
 
@@ -36,7 +37,7 @@ fn check(backends: &[Vec<CpuBackend>], graph: &Arc<Graph>, seed: u64, what: &str
     }
 }
 
-/// One convolution; `None` where the attributes do not fit the shapes, or nothing is left of them.
+/// One convolution; `None` if the attributes do not match the shapes, or the result is empty.
 fn forward(dtype: DType, x: &[usize], k: &[usize], op: &Convolution, bias: bool) -> Option<Arc<Graph>> {
     let g = GraphBuilder::new("main");
     let x = g.parameter(TensorType::new(dtype, x), "x");
@@ -53,7 +54,7 @@ fn forward(dtype: DType, x: &[usize], k: &[usize], op: &Convolution, bias: bool)
     g.finish(&[y]).ok()
 }
 
-/// A convolution and both its gradients, of a cotangent that is a parameter.
+/// A convolution and both its gradients; the cotangent is a parameter.
 fn with_gradients(dtype: DType, x: &[usize], k: &[usize], op: &Convolution) -> Option<Arc<Graph>> {
     let g = GraphBuilder::new("main");
     let x = g.parameter(TensorType::new(dtype, x), "x");
@@ -67,10 +68,10 @@ fn with_gradients(dtype: DType, x: &[usize], k: &[usize], op: &Convolution) -> O
     g.finish(&[vec![y], gradients].concat()).ok()
 }
 
-/// Attributes that layers and their gradients never have together.
+/// Attributes that layers and their gradients never combine.
 #[test]
 fn any_attributes() {
-    let (backends, s) = (backends(), &mut Stream::new(1, 2, 3));
+    let (backends, s) = (backends(), &mut RandomStream::new(1, 2, 3));
     let mut done = 0;
     for case in 0..240 {
         let dtype = [F32, F32, F32, BF16, F16][case % 5];
@@ -93,7 +94,7 @@ fn any_attributes() {
         );
         op.lhs_dilation = (0..n).map(|_| of(&[1, 1, 2, 3, 4])).collect();
         op.reversal = (0..n).map(|_| of(&[0, 1]) == 1).collect();
-        // The kernel as layers have it, with its features exchanged, and with them first.
+        // The kernel in the layers' layout, with its features exchanged, and with them first.
         let mut k = window.clone();
         match of(&[0, 1, 2]) {
             0 => k.extend([channels, features]),
@@ -119,7 +120,7 @@ fn any_attributes() {
 /// Gradients of convolutions with every stride, dilation and padding that layers have.
 #[test]
 fn gradients_of_layers() {
-    let (backends, s) = (backends(), &mut Stream::new(3, 2, 1));
+    let (backends, s) = (backends(), &mut RandomStream::new(3, 2, 1));
     let mut done = 0;
     for case in 0..120 {
         let dtype = [F32, F32, BF16, F16][case % 4];
@@ -148,8 +149,8 @@ fn gradients_of_layers() {
     assert!(done > 60, "{done}");
 }
 
-/// Shapes large enough to be cut: into strips of rows, strips of images, slices of channels, blocks of products,
-/// groups of panels, parts of the batch; and whose pixels lie powers of two apart.
+/// Shapes large enough to be partitioned: strips of rows, strips of images, slices of channels, blocks of products,
+/// groups of panels, parts of the batch. Some have pixels a power of two apart.
 #[test]
 fn shapes_that_are_cut() {
     let backends = backends();
@@ -164,7 +165,7 @@ fn shapes_that_are_cut() {
         [2, 3, 20, 1100, 1, 1],
         [3, 5, 1024, 12, 1, 2],
         [9, 7, 20, 150, 1, 2],
-        // Products of matrices, or just not.
+        // Matrix products, or almost.
         [2, 4, 512, 520, 1, 1],
         [2, 5, 520, 512, 1, 2],
         [3, 3, 128, 130, 1, 1],
@@ -183,8 +184,8 @@ fn shapes_that_are_cut() {
     }
 }
 
-/// Statistics that are gathered while the convolution runs, over strips of all kinds; those of features far from zero
-/// are no worse.
+/// Statistics that are gathered during the convolution, over strips of all kinds; those of features far from zero are
+/// equally accurate.
 #[test]
 fn statistics_of_results() {
     let backends = backends();
@@ -217,7 +218,7 @@ fn statistics_of_results() {
             let centred = &wide - mean.broadcast_to(wide.shape());
             let variance = (&centred * &centred).mean(&[0, 1, 2]);
             let graph = g.finish(&[y, mean, variance]).unwrap();
-            // What the oracle makes of a narrow result is rounded elsewhere, and its distances with it.
+            // The interpreter rounds a narrow result at another point, which also changes its differences.
             let what = format!("statistics {i} of {dtype}, bias {bias}");
             if dtype == F32 && !bias {
                 check(&backends, &graph, i as u64, &what);
@@ -237,8 +238,8 @@ fn statistics_of_results() {
     }
 }
 
-/// Checks a graph with convolutions from transforms: near the interpreter, with the same bits for any threads, and
-/// results `transformed` not those of the definition, which would be computed where transforms do not pay.
+/// Checks a graph with Winograd convolutions: close to the interpreter, bit-identical for any number of threads.
+/// Results `transformed` must differ from direct convolution, which would run if transforms did not pay off.
 fn check_transformed(backends: &[Vec<CpuBackend>], graph: &Arc<Graph>, transformed: &[usize], what: &str) {
     let args = arguments(graph, -1.0, 1.0, 7);
     let want = oracle(graph, &args);
@@ -265,8 +266,8 @@ fn check_transformed(backends: &[Vec<CpuBackend>], graph: &Arc<Graph>, transform
     }
 }
 
-/// Convolutions from fewer products, with both gradients: odd sides, strips of rows and of images, tiles that reach
-/// over an edge, slices of channels and features, vectors that are not whole, every type, paddings that no layer has.
+/// Winograd convolutions with both gradients: odd sides, strips of rows and of images, tiles that reach over an edge,
+/// slices of channels and features, partial vectors, every type, paddings that no layer has.
 #[test]
 fn transforms_of_windows_of_three() {
     let backends = backends();
@@ -285,7 +286,7 @@ fn transforms_of_windows_of_three() {
     .into_iter()
     .enumerate()
     {
-        // The interpreter takes long over so many products.
+        // The interpreter is slow for so many products.
         for dtype in [F32, [BF16, F16][i / 2 % 2]].into_iter().take(1 + i % 2) {
             let (x, k) = ([batch, height, width, channels], [3, 3, channels, features]);
             let op = Convolution::channels_last(&[1, 1], &padding, &[1, 1], 1, dtype);
@@ -295,7 +296,7 @@ fn transforms_of_windows_of_three() {
     }
 }
 
-/// Products of two pixels of bf16, the last of an odd line alone, with strides, holes and lines that are cut.
+/// Products of two bf16 pixels; the last pixel of an odd row alone; with strides, dilation and partial rows.
 #[test]
 fn pairs_of_pixels_in_odd_lines() {
     let backends = backends();
@@ -317,7 +318,7 @@ fn pairs_of_pixels_in_odd_lines() {
     }
 }
 
-/// Kernels in other layouts and turned around, with a bias.
+/// Winograd kernels in other layouts and reversed, with a bias.
 #[test]
 fn transforms_of_kernels_of_any_layout() {
     let (backends, x) = (backends(), [3, 12, 12, 40]);
@@ -343,7 +344,7 @@ fn transforms_of_kernels_of_any_layout() {
     }
 }
 
-/// Statistics of transformed convolutions.
+/// Statistics of Winograd convolutions.
 #[test]
 fn transforms_with_statistics() {
     let backends = backends();
@@ -368,7 +369,7 @@ fn transforms_with_statistics() {
     }
 }
 
-/// Statistics of transformed convolutions of bf16 and f16 with a bias, which is as narrow as they are.
+/// Statistics of Winograd convolutions of bf16 and f16 with a narrow bias.
 #[test]
 fn narrow_transforms_with_bias_and_statistics() {
     let backends = backends();
@@ -403,7 +404,7 @@ fn narrow_transforms_with_bias_and_statistics() {
     }
 }
 
-/// What training may do is not done where a program's letter counts: there an infinity stays where it is.
+/// Approximations allowed in training are not used in strict mode: there an infinity stays where it is.
 #[test]
 fn infinities_stay_where_letters_count() {
     let graph = forward(

@@ -1,12 +1,13 @@
-//! Under a memory limit a program computes values again instead of keeping them: less memory, the same bits. A test
-//! binary of its own, because the limit is the whole process's.
+//! Tests rematerialization under a memory limit: less memory, bit-identical results.
+//!
+//! A separate test binary, because the limit applies to the whole process.
 
 use std::sync::Arc;
-use systole_cpu::{CpuBackend, Level, Team};
+use systole_cpu::{CpuBackend, Level, ThreadPool};
 use systole_ir::{
-    DType::F32, GraphBuilder, Literal, LiteralBuilder, Scalar, TensorType, grad, knobs, rng::Stream,
+    DType::F32, GraphBuilder, Literal, LiteralBuilder, Scalar, TensorType, grad, knobs, rng::RandomStream,
 };
-use systole_runtime::{Arg, Backend, Buffer, CompileOptions};
+use systole_runtime::{Backend, Buffer, CompileOptions, ExecutableArg};
 
 fn resident() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
@@ -31,18 +32,19 @@ fn values_are_computed_again_where_memory_is_short() {
     let mut results = vec![loss.clone()];
     results.extend(grad(&loss, &refs));
     let graph = g.finish(&results).unwrap();
-    let mut s = Stream::new(1, 2, 3);
+    let mut s = RandomStream::new(1, 2, 3);
     let draw = |ty: TensorType| {
         let mut b = LiteralBuilder::new(ty.clone());
         (0..ty.elements()).for_each(|i| b.set(i, Scalar::Float(s.range(-0.1, 0.1) as f64)));
         b.finish()
     };
     let args: Vec<Buffer> = graph.param_types().into_iter().map(draw).map(Buffer::from).collect();
-    let backend =
-        CpuBackend::with(Team::new(2), Level::best()).unwrap().with_blocks(systole_compile::Blocking::Off);
+    let backend = CpuBackend::with(ThreadPool::new(2), Level::best())
+        .unwrap()
+        .with_blocks(systole_compile::RowBlocksMode::Off);
     let run = || {
         let exe = backend.compile(&graph, &CompileOptions::default()).unwrap();
-        let out = exe.run(args.iter().map(Arg::Borrow).collect()).unwrap();
+        let out = exe.run(args.iter().map(ExecutableArg::Borrow).collect()).unwrap();
         let out: Vec<Literal> = out.iter().map(|b| b.to_literal().unwrap()).collect();
         (exe.report().arena_bytes, out)
     };

@@ -1,5 +1,6 @@
-//! Narrow floats that may keep more digits than their type has: programs of several ops round what they store only, on
-//! every level and for any number of threads, as machine code and interpreted.
+//! Tests excess precision: programs of several narrow-float ops round only stored results.
+//!
+//! At every level and for any number of threads, JIT-compiled and interpreted.
 
 mod common;
 
@@ -9,12 +10,12 @@ use systole_ir::op::Direction;
 use systole_ir::{Graph, GraphBuilder, Literal, Tensor, TensorType};
 use systole_runtime::CompileOptions;
 
-/// Units in the last place that a result rounded once may be off: half of one, and what functions are.
+/// Maximum error in units in the last place of a result rounded once: 0.5, plus the error of functions.
 const ONCE: f64 = 0.51;
 
 const TYPES: [DType; 2] = [BF16, F16];
 
-/// The graph of `f` in a type, with parameters of that type as what `f` computes in.
+/// The graph of `f` with parameters of `dtype`, converted to the type that `f` computes in.
 fn graph(dtype: DType, computed: DType, f: &dyn Fn(&[Tensor]) -> Vec<Tensor>) -> std::sync::Arc<Graph> {
     let g = GraphBuilder::new("narrow");
     let read = |name: &str| g.parameter(TensorType::new(dtype, [6, 50]), name).convert(computed);
@@ -22,14 +23,14 @@ fn graph(dtype: DType, computed: DType, f: &dyn Fn(&[Tensor]) -> Vec<Tensor>) ->
     g.finish(&f(&x)).unwrap()
 }
 
-/// Compares what is computed with excess precision with the same in f32, and with rounding after each op.
+/// Compares excess precision with f32, and with rounding after each op.
 fn check(f: &dyn Fn(&[Tensor]) -> Vec<Tensor>, label: &str) {
     let excess = CompileOptions { excess_precision: true, ..CompileOptions::default() };
     for dtype in TYPES {
         let (narrow, wide) = (graph(dtype, dtype, f), graph(dtype, F32, f));
         let args = arguments(&narrow, 0.25, 2.0, 3);
         let (rounded, want) = (oracle(&narrow, &args), oracle(&wide, &args));
-        // Distances from what is not rounded, in units of the narrow type.
+        // Distances from the unrounded values, in units of the narrow type.
         let worst = |got: &[Literal]| {
             let far = |(got, want): (&Literal, &Literal)| {
                 let unit = match dtype {

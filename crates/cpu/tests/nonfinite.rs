@@ -1,5 +1,6 @@
-//! NaN, infinities, subnormal numbers and zeros of both signs in every operand of every op's samples, and through
-//! activations and their derivatives, against the interpreter: what is not finite there is not finite here, and of the same
+//! Tests every op with NaN, infinities, subnormals and signed zeros against the interpreter.
+//!
+//! Also through activations and their derivatives. Results must be non-finite in the same places, and of the same
 //! class.
 
 mod common;
@@ -9,10 +10,10 @@ use common::{backend, levels, oracle, run_with, sums};
 use std::sync::Arc;
 use systole_cpu::{CpuBackend, Level};
 use systole_ir::DType::*;
-use systole_ir::op::{Sample, TABLE};
-use systole_ir::rng::Stream;
+use systole_ir::op::{OpSample, TABLE};
+use systole_ir::rng::RandomStream;
 use systole_ir::{Graph, GraphBuilder, Literal, LiteralBuilder, Scalar, Tensor, TensorType, grad};
-use systole_runtime::{Arg, Backend, Buffer, CompileOptions, Executable};
+use systole_runtime::{Backend, Buffer, CompileOptions, Executable, ExecutableArg};
 
 /// One program, compiled for every level of this machine.
 fn compiled(backends: &[(Level, CpuBackend)], graph: &Arc<Graph>) -> Vec<(Level, Arc<dyn Executable>)> {
@@ -20,9 +21,9 @@ fn compiled(backends: &[(Level, CpuBackend)], graph: &Arc<Graph>) -> Vec<(Level,
     backends.iter().map(|(level, b)| (*level, compile(b))).collect()
 }
 
-/// What is wrong with a sample's results, with odd numbers in one operand.
+/// Returns the wrong results of a sample with special numbers in one operand.
 fn wrongs(
-    sample: &Sample,
+    sample: &OpSample,
     args: &[Literal],
     operand: usize,
     programs: &[(Level, Arc<dyn Executable>)],
@@ -32,7 +33,7 @@ fn wrongs(
     let allowed = Allowed { other_class: false, spread: operand == 1 && convolves(&sample.graph) };
     let mut wrong = Vec::new();
     for (level, program) in programs {
-        let given = args.iter().map(|a| Arg::Donate(Buffer::from(a.clone()))).collect();
+        let given = args.iter().map(|a| ExecutableArg::Donate(Buffer::from(a.clone()))).collect();
         let got = program.run(given).unwrap();
         for (k, (got, want)) in got.iter().zip(&want).enumerate() {
             let got = got.to_literal().unwrap();
@@ -49,7 +50,7 @@ fn wrongs(
     wrong
 }
 
-/// Every sample of every op, with numbers that are not finite in each of its floating operands.
+/// Every sample of every op, with special numbers in each of its floating-point operands.
 #[test]
 fn every_op_keeps_what_is_not_finite() {
     let backends: Vec<(Level, CpuBackend)> = levels().map(|level| (level, backend(level, 2))).collect();
@@ -64,7 +65,7 @@ fn every_op_keeps_what_is_not_finite() {
             let programs = compiled(&backends, &sample.graph);
             for operand in (0..plain.len()).filter(|&i| is_odd(&plain[i])) {
                 for (o, (odd, values, count)) in ODD.iter().enumerate() {
-                    let mut s = Stream::new(number as u64, operand as u64, o as u64);
+                    let mut s = RandomStream::new(number as u64, operand as u64, o as u64);
                     let mut args = plain.clone();
                     args[operand] = with_odd(&args[operand], values, *count, &mut s);
                     let found = wrongs(&sample, &args, operand, &programs);
@@ -80,7 +81,7 @@ fn every_op_keeps_what_is_not_finite() {
 
 type Activation = fn(&Tensor) -> Tensor;
 
-/// One odd number at a time through an activation after a product: the plainest sign of the kind.
+/// One special number at a time through an activation after a product.
 #[test]
 fn activations_pass_nan_on() {
     let f: [(&str, Activation); 9] = [
@@ -108,7 +109,7 @@ fn activations_pass_nan_on() {
             let x = b.finish();
             let want = oracle(&graph, std::slice::from_ref(&x));
             assert!(want[0].to_f64s()[57].is_nan(), "{name} of {dtype}");
-            assert_eq!(want[2].to_f64s(), [0.0, 17.0, 0.0], "the place of the greatest");
+            assert_eq!(want[2].to_f64s(), [0.0, 17.0, 0.0], "the argmax");
             for level in levels() {
                 let got = run_with(
                     &backend(level, 1),
@@ -128,7 +129,7 @@ fn activations_pass_nan_on() {
     }
 }
 
-/// Of relu: a NaN passes, −0 becomes 0, and so do cotangents; a half never comes out.
+/// ReLU: NaN passes, −0 becomes 0, and so do cotangents; one half never results.
 #[test]
 fn relu_and_its_derivative_at_every_kind_of_number() {
     let odd = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0, 1e-40, -1e-40, 2.0, -2.0];

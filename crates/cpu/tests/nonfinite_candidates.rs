@@ -1,6 +1,7 @@
-//! NaN, infinities, subnormal numbers and zeros of both signs in every kernel and fused path, against the interpreter:
-//! what is not finite there is not finite here, and of the same class where the program's letter counts. As training
-//! compiles programs, an infinity may become a NaN, and Winograd spreads either over its tile.
+//! Tests every kernel and fused path with NaN, infinities, subnormals and signed zeros against the interpreter.
+//!
+//! In strict mode results must be non-finite in the same places, and of the same class. As compiled for training, an
+//! infinity may become a NaN, and Winograd spreads either over its tile.
 
 mod common;
 
@@ -8,19 +9,19 @@ use common::odd::{Allowed, ODD, convolves, difference, with_odd};
 use common::{backend, levels, oracle, programs};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use systole_cpu::{Blocking, CpuBackend, Level, kernel_names};
+use systole_cpu::{CpuBackend, Level, RowBlocksMode, kernel_names};
 use systole_ir::DType::*;
 use systole_ir::cost::cost;
 use systole_ir::op::Monoid;
-use systole_ir::rng::Stream;
+use systole_ir::rng::RandomStream;
 use systole_ir::{Graph, GraphBuilder, Literal, LiteralBuilder, Scalar, Tensor, TensorType, grad};
-use systole_runtime::{Arg, Backend, Buffer, CompileOptions};
+use systole_runtime::{Backend, Buffer, CompileOptions, ExecutableArg};
 
-/// Scalar multiplications of a program above which it is tried with few operands, and above which with one: the interpreter
+/// Scalar multiplications above which a program is tested with few operands, and above which with one: the interpreter
 /// is slow.
 const LONG: [f64; 2] = [4e5, 8e6];
 
-/// Arguments of a program, and what the interpreter makes of them.
+/// Arguments of a program, and the interpreter's results.
 struct Trial {
     odd: &'static str,
     operand: usize,
@@ -28,7 +29,7 @@ struct Trial {
     want: Vec<Literal>,
 }
 
-/// A program and the same one in f32, in which narrow floats are summed.
+/// A program, and the same program in f32, in which narrow floats are summed.
 struct Case {
     graph: Arc<Graph>,
     trials: Vec<Trial>,
@@ -39,11 +40,11 @@ fn is_narrow(t: &TensorType) -> bool {
     matches!(t.dtype, F16 | BF16)
 }
 
-/// Arguments of small whole numbers, whose sums every way of computing gives exactly: where results are compared with
-/// each other, a rounding must not decide.
+/// Arguments of small integers, whose sums are exact in any order: when results are compared with each other, rounding
+/// must not matter.
 fn whole_numbers(graph: &Graph, args: &[Literal]) -> Vec<Literal> {
     let one = |(i, x): (usize, &Literal)| {
-        let mut s = Stream::new(21, i as u64, 5);
+        let mut s = RandomStream::new(21, i as u64, 5);
         let mut b = LiteralBuilder::new(x.ty().clone());
         let values = [-1.0, 0.0, 0.0, 0.0, 0.0, 1.0];
         (0..x.ty().elements()).for_each(|k| b.set(k, Scalar::of(x.dtype(), values[s.below(6) as usize])));
@@ -53,7 +54,7 @@ fn whole_numbers(graph: &Graph, args: &[Literal]) -> Vec<Literal> {
     args.iter().enumerate().map(one).collect()
 }
 
-/// Whether a program's results hang on which of several greatest elements is taken, of NaN too.
+/// Whether a program's results depend on which of several maxima is selected, including NaN.
 fn has_ties(graph: &Graph) -> bool {
     ["pooled", "pool", "conv bias"].contains(&graph.name.as_str())
 }
@@ -71,7 +72,7 @@ impl Case {
         let mut trials = Vec::new();
         for (k, &operand) in floats.iter().enumerate() {
             for (o, (odd, values, count)) in ODD.iter().enumerate() {
-                // Every operand has NaN and all together; the others take turns.
+                // Every operand gets NaN and all special numbers together; the others take turns.
                 let turn = (k + number) % 3 + 1 == o;
                 if !(turn || o == 0 || o == 4)
                     || (is_long && !(k + number + o).is_multiple_of(9))
@@ -79,11 +80,11 @@ impl Case {
                 {
                     continue;
                 }
-                // Which of the greatest is the first may hang on a subnormal number.
+                // Which maximum is the first may depend on a subnormal number.
                 let is_subnormal = |v: &f64| *v != 0.0 && v.abs() < 1e-30;
                 let values: Vec<f64> =
                     values.iter().copied().filter(|v| !(ties && is_subnormal(v))).collect();
-                let mut s = Stream::new(number as u64, operand as u64, o as u64);
+                let mut s = RandomStream::new(number as u64, operand as u64, o as u64);
                 let mut args = args.clone();
                 args[operand] = with_odd(&args[operand], &values, *count, &mut s);
                 let convert = |(x, t): (&Literal, &TensorType)| x.convert(t.dtype);
@@ -96,10 +97,10 @@ impl Case {
     }
 }
 
-/// Programs that each candidate is tried on, for each level: the interpreter and the compiler take most of the time.
+/// Programs per candidate and level: the interpreter and the compiler take most of the time.
 const PROGRAMS: usize = 2;
 
-/// On how many programs each candidate was exercised, by level, and what went wrong.
+/// Number of programs that exercised each candidate, by level, and wrong results.
 #[derive(Default)]
 struct Seen {
     used: BTreeMap<(Level, String), usize>,
@@ -113,7 +114,7 @@ impl Seen {
         let allowed = Allowed { other_class: training, spread: convolves(&case.graph) };
         let tolerance = if has_ties(&case.graph) { f64::INFINITY } else { case.tolerance };
         for t in &case.trials {
-            let args = t.args.iter().map(|a| Arg::Donate(Buffer::from(a.clone()))).collect();
+            let args = t.args.iter().map(|a| ExecutableArg::Donate(Buffer::from(a.clone()))).collect();
             let out = exe.run(args).unwrap_or_else(|e| panic!("{e}"));
             for (k, (got, want)) in out.iter().zip(&t.want).enumerate() {
                 let got = got.to_literal().unwrap();
@@ -131,13 +132,13 @@ impl Seen {
         }
     }
 
-    /// The program as it is, in blocks of rows, and with each candidate in front that it does not use by itself.
+    /// Checks the program as it is, in row blocks, and with each unused candidate preferred.
     fn check(&mut self, case: &Case, level: Level, options: &CompileOptions, how: &str) {
         let explain = |cpu: &CpuBackend| cpu.explain(&case.graph, options).unwrap_or_else(|e| panic!("{e}"));
         let plain = backend(level, 2);
         let steps = explain(&plain);
-        self.run(case, &plain, options, &format!("what is chosen on {level:?}, {how}"));
-        let blocks = backend(level, 2).with_blocks(Blocking::Rows(2));
+        self.run(case, &plain, options, &format!("the default selection on {level:?}, {how}"));
+        let blocks = backend(level, 2).with_blocks(RowBlocksMode::Rows(2));
         if explain(&blocks).iter().any(|s| s.kernel.uses("control/row_blocks")) {
             self.run(case, &blocks, options, &format!("blocks of two rows on {level:?}, {how}"));
         }
@@ -160,8 +161,8 @@ impl Seen {
     }
 }
 
-/// What programs of the other tests lack: embeddings, updates of optimizers, chains of element-wise ops, every fold, the
-/// mean and variance of a batch, average pooling.
+/// Programs that other tests lack: embeddings, optimizer updates, chains of element-wise ops, every reduction, batch
+/// mean and variance, average pooling.
 fn more(dtype: systole_ir::DType) -> Vec<Arc<Graph>> {
     let ty = |dims: &[usize]| TensorType::new(dtype, dims);
     let build = |name: &str, types: &[TensorType], f: &dyn Fn(&[Tensor]) -> Vec<Tensor>| {
@@ -224,7 +225,7 @@ fn more(dtype: systole_ir::DType) -> Vec<Arc<Graph>> {
     ]
 }
 
-/// Every second program from the first or the second on: two tests at a time.
+/// Every second program, from the first or the second on: two tests run in parallel.
 fn every_candidate(first: usize) {
     let training = CompileOptions { winograd: true, excess_precision: true, ..CompileOptions::default() };
     let mut seen = Seen::default();
@@ -234,8 +235,8 @@ fn every_candidate(first: usize) {
         let case = Case::of(graphs, number);
         for (k, level) in levels().enumerate() {
             match (number / 2 + k) % 2 {
-                0 => seen.check(&case, level, &CompileOptions::default(), "by the letter"),
-                _ => seen.check(&case, level, &training, "as training compiles"),
+                0 => seen.check(&case, level, &CompileOptions::default(), "in strict mode"),
+                _ => seen.check(&case, level, &training, "as compiled for training"),
             }
         }
     }

@@ -1,13 +1,14 @@
-//! Every sample of every op in the table against the interpreter: all element types, every instruction-set level of
-//! this machine, and the same bits for 1, 2, 3 and 8 threads.
+//! Tests every op's samples against the interpreter: all element types, every instruction-set level of this machine.
+//!
+//! Results must be bit-identical for 1, 2, 3 and 8 threads.
 
 mod common;
 
 use common::*;
 use systole_cpu::CpuBackend;
-use systole_ir::op::{Sample, TABLE};
+use systole_ir::op::{OpSample, TABLE};
 
-fn check(op: &str, sample: &Sample, backends: &[Vec<CpuBackend>]) {
+fn check(op: &str, sample: &OpSample, backends: &[Vec<CpuBackend>]) {
     for seed in 0..3 {
         let args = sample.arguments(seed);
         let want = oracle(&sample.graph, &args);

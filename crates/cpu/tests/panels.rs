@@ -1,4 +1,4 @@
-//! State that lies in panels of columns: the same bits as in rows, step after step, wherever else it is read.
+//! Tests panel layout of weights: bit-identical to row-major, step after step, whatever else reads the weights.
 
 mod common;
 
@@ -7,15 +7,15 @@ use std::sync::Arc;
 use systole_cpu::{CpuBackend, Level};
 use systole_ir::DType::{BF16, F32};
 use systole_ir::{DType, Graph, GraphBuilder, Literal, Tensor, TensorType, grad};
-use systole_runtime::{Arg, Backend, Buffer, CompileOptions, DeviceId, Executable};
+use systole_runtime::{Backend, Buffer, CompileOptions, DeviceId, Executable, ExecutableArg};
 
-/// Rows of the batch, features, units.
+/// Batch size, features, units.
 type Size = (usize, usize, usize);
 
-/// Units are whole tiles, those of AVX2 only, of no level; few rows are read where they lie; long sums.
+/// Units are multiples of the tile width, of AVX2's only, or of no level's; few rows are read in place; long sums.
 const SIZES: [Size; 5] = [(60, 141, 512), (100, 800, 544), (50, 140, 528), (50, 140, 517), (300, 130, 512)];
 
-/// `(w: [K, N], m: [K, N], x: [B, K], b: [N]) → (w, m, loss)` after a step with momentum, computed in a type.
+/// `(w: [K, N], m: [K, N], x: [B, K], b: [N]) → (w, m, loss)` after a momentum step computed in `computed`.
 fn step((rows, k, n): Size, computed: DType) -> Arc<Graph> {
     let g = GraphBuilder::new("step");
     let array = |dims: &[usize], name: &str| g.parameter(TensorType::new(F32, dims), name);
@@ -34,21 +34,21 @@ fn compiled(cpu: &CpuBackend, graph: &Arc<Graph>) -> Arc<dyn Executable> {
 }
 
 fn in_panels(exe: &Arc<dyn Executable>) -> usize {
-    exe.report().listing.matches("lies in panels of").count()
+    exe.report().listing.matches("stored in panels of").count()
 }
 
 fn put(cpu: &CpuBackend, l: &Literal) -> Buffer {
     cpu.put(l, DeviceId(0)).unwrap()
 }
 
-/// One step; the state is replaced.
+/// Runs one step; replaces the state.
 fn run_step(exe: &Arc<dyn Executable>, state: &mut Vec<Buffer>, batch: &[Buffer]) -> Literal {
-    let given = std::mem::take(state).into_iter().map(Arg::Donate);
-    *state = exe.run(given.chain(batch.iter().map(Arg::Borrow)).collect()).unwrap();
+    let given = std::mem::take(state).into_iter().map(ExecutableArg::Donate);
+    *state = exe.run(given.chain(batch.iter().map(ExecutableArg::Borrow)).collect()).unwrap();
     state.pop().unwrap().to_literal().unwrap()
 }
 
-/// The losses of some steps, and the state after them.
+/// Returns the losses of some steps, and the state after them.
 fn train(cpu: &CpuBackend, exe: &Arc<dyn Executable>, args: &[Literal]) -> Vec<Literal> {
     let all: Vec<Buffer> = args.iter().map(|l| put(cpu, l)).collect();
     let (mut state, batch) = (all[..2].to_vec(), all[2..].to_vec());
@@ -58,7 +58,8 @@ fn train(cpu: &CpuBackend, exe: &Arc<dyn Executable>, args: &[Literal]) -> Vec<L
     results
 }
 
-/// Columns of a tile; at the portable level element-wise programs are not machine code, and products hand nothing on.
+/// Columns per tile; `None` at the portable level, where element-wise programs are not JIT-compiled and products have
+/// no epilogue.
 fn width(level: Level) -> Option<usize> {
     match level {
         Level::Portable => None,
@@ -78,7 +79,7 @@ fn the_same_bits_as_in_rows() {
                 let want = compiled(&rows, &graph);
                 assert_eq!(in_panels(&want), 0);
                 let want = train(&rows, &want, &args);
-                // Weights that are converted first are packed in any case.
+                // Weights that are converted first are always packed.
                 let fits = computed == F32 && width(level).is_some_and(|w| size.2.is_multiple_of(w));
                 for threads in [1, 2, 3, 8] {
                     let cpu = backend(level, threads);
@@ -102,7 +103,7 @@ fn the_first_step_is_the_interpreters() {
         let cpu = backend(level, 2);
         let exe = compiled(&cpu, &graph);
         assert_eq!(in_panels(&exe), if width(level).is_some() { 2 } else { 0 }, "{}", exe.report().listing);
-        let got = exe.run(args.iter().map(|l| Arg::Donate(put(&cpu, l))).collect()).unwrap();
+        let got = exe.run(args.iter().map(|l| ExecutableArg::Donate(put(&cpu, l))).collect()).unwrap();
         for (got, want) in got.iter().zip(&want) {
             let d = relative(&got.to_literal().unwrap(), want);
             assert!(d <= 5e-6, "{level:?}: {d:e}");
@@ -131,33 +132,34 @@ fn whatever_reads_state_finds_rows() {
         run_step(&exe, &mut state, &batch);
         let before: Vec<Literal> = state.iter().map(|b| b.to_literal().unwrap()).collect();
 
-        // Another program reads it, twice, and leaves it as it is.
+        // Another program reads it, twice, and does not modify it.
         let reads = compiled(&cpu, &predict);
-        let borrowed = || reads.run(vec![Arg::Borrow(&state[0]), Arg::Borrow(&batch[0])]).unwrap();
+        let borrowed =
+            || reads.run(vec![ExecutableArg::Borrow(&state[0]), ExecutableArg::Borrow(&batch[0])]).unwrap();
         let want = run(&cpu, &predict, &[before[0].clone(), args[2].clone()]);
         assert!([borrowed(), borrowed()].iter().all(|got| got[0].to_literal().unwrap() == want[0]));
 
-        // A step on arrays that somebody else has too changes only its own.
+        // A step on shared arrays changes only its own copy.
         let kept = state.clone();
         run_step(&exe, &mut state, &batch);
         assert!(kept.iter().zip(&before).all(|(b, l)| b.to_literal().unwrap() == *l), "{level:?}");
         let after: Vec<Literal> = state.iter().map(|b| b.to_literal().unwrap()).collect();
         assert!(after[0] != before[0]);
 
-        // Host arrays begin the same step.
+        // The same step starting from host arrays.
         let mut hosts: Vec<Buffer> = before.iter().cloned().map(Buffer::from).collect();
         run_step(&exe, &mut hosts, &batch);
         assert!(hosts.iter().zip(&after).all(|(b, l)| b.to_literal().unwrap() == *l), "{level:?}");
 
-        // A program that works in place, element by element, but knows where an element is.
+        // An element-wise in-place program that depends on element positions.
         let w = state.swap_remove(0);
-        let got = compiled(&cpu, &more).run(vec![Arg::Donate(w)]).unwrap();
+        let got = compiled(&cpu, &more).run(vec![ExecutableArg::Donate(w)]).unwrap();
         let want = run(&cpu, &more, &after[..1]);
         assert!(got[0].to_literal().unwrap() == want[0], "{level:?}");
     }
 }
 
-/// Weights that are read otherwise, or kept as they were, stay in rows.
+/// Weights with other readers, or that are returned unchanged, stay row-major.
 #[test]
 fn only_where_all_readers_know_panels() {
     let (rows, k, n) = SIZES[0];
@@ -174,6 +176,6 @@ fn only_where_all_readers_know_panels() {
     assert_eq!(found(&|_, d| d.exp()), 1);
     assert_eq!(found(&|w, _| w.sum(&[0])), 0, "sums over rows");
     assert_eq!(found(&|w, d| d.dot(&w.transpose(&[1, 0]))), 0, "the gradient of the input");
-    assert_eq!(found(&|w, _| w.clone()), 0, "the weights as they were");
+    assert_eq!(found(&|w, _| w.clone()), 0, "the weights unchanged");
     assert_eq!(found(&|w, _| w.slice_dim(0, 0, 7).exp()), 0, "a part");
 }

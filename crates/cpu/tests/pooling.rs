@@ -1,6 +1,7 @@
-//! Convolutions that are pooled, with relu before or after, and their gradients, against the interpreter: on every
-//! instruction-set level of this machine and on 1, 2 and 3 threads. Numbers are small integers, so that sums are exact
-//! in any order and results equal to the bit; they also make many ties.
+//! Tests pooled convolutions, with relu before or after, and their gradients, against the interpreter.
+//!
+//! At every instruction-set level of this machine and on 1, 2 and 3 threads. Numbers are small integers, so that sums
+//! are exact in any order and results are bit-identical; they also cause many ties.
 
 mod common;
 
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use systole_cpu::{CpuBackend, Level};
 use systole_ir::DType::*;
 use systole_ir::op::{Convolution, Monoid, Window};
-use systole_ir::rng::Stream;
+use systole_ir::rng::RandomStream;
 use systole_ir::{DType, Graph, GraphBuilder, Literal, LiteralBuilder, Scalar, Tensor, TensorType, grad};
 use systole_runtime::{Backend, CompileOptions};
 
@@ -36,9 +37,9 @@ struct Case {
     strides: [usize; 2],
     act: Act,
     bias: bool,
-    /// Whether the bias is kept in f32, as mixed precision keeps it.
+    /// Whether the bias is f32, as in mixed precision.
     wide_bias: bool,
-    /// Whether rows of the dense weights lie together, so that the pooled gradient is made where it is read.
+    /// Whether rows of the dense weights are contiguous, so that the pooled gradient is computed by its reader.
     turned: bool,
 }
 
@@ -60,7 +61,7 @@ impl Case {
         }
     }
 
-    /// The parameters `x`, `kernel` and `bias`, and what is pooled of them.
+    /// The parameters `x`, `kernel` and `bias`, and their pooled convolution.
     fn pooled(&self, g: &GraphBuilder) -> [Tensor; 4] {
         let x = g.parameter(TensorType::new(self.dtype, self.x), "x");
         let [height, width, filters] = self.kernel;
@@ -96,7 +97,7 @@ impl Case {
     fn graph(&self, with_input: bool) -> Arc<Graph> {
         let g = GraphBuilder::new("pooling");
         let [x, k, b, y] = self.pooled(&g);
-        // The gradient comes from later steps, as in a net.
+        // The gradient comes from later steps, as in a network.
         let flat = y.reshape([self.x[0], y.ty().elements() / self.x[0]]);
         let features = flat.dim(1);
         let shape = if self.turned { [2, features] } else { [features, 2] };
@@ -113,7 +114,7 @@ impl Case {
         g.finish(&results).unwrap_or_else(|e| panic!("{e}"))
     }
 
-    /// `(x, kernel, bias, right[, shift]) → (pooled · rightᵀ + shift[, dkernel])`, of so many columns.
+    /// `(x, kernel, bias, right[, shift]) → (pooled · rightᵀ + shift[, dkernel])`, with `columns` columns.
     fn product(&self, columns: usize, shifted: bool, gradient: bool) -> Arc<Graph> {
         let g = GraphBuilder::new("product");
         let [_, k, _, y] = self.pooled(&g);
@@ -143,10 +144,10 @@ fn integers(graph: &Graph, seed: u64) -> Vec<Literal> {
     some_integers(graph, seed, 5)
 }
 
-/// -2 to 2, five in `of` of them; the others are 0.
+/// Integers from −2 to 2, five in `of`; the others are 0.
 fn some_integers(graph: &Graph, seed: u64, of: u64) -> Vec<Literal> {
     let draw = |(i, ty): (usize, &TensorType)| {
-        let mut s = Stream::new(seed, 5, i as u64);
+        let mut s = RandomStream::new(seed, 5, i as u64);
         let mut b = LiteralBuilder::new(ty.clone());
         let mut value = || [0.0, -2.0, -1.0, 1.0, 2.0].get(s.below(of) as usize).copied().unwrap_or(0.0);
         (0..ty.elements()).for_each(|k| b.set(k, Scalar::of(ty.dtype, value())));
@@ -168,7 +169,7 @@ fn same(a: &Literal, b: &Literal) -> bool {
     a.ty() == b.ty() && (0..a.ty().elements()).all(|i| equal(a.get(i), b.get(i)))
 }
 
-/// With rounding after each op, and of narrow floats without: sums of small integers are exact either way.
+/// Checks with rounding after each op, and with excess precision: sums of small integers are exact in both.
 fn check(backends: &[CpuBackend], graph: &Arc<Graph>, args: &[Literal], label: &str) {
     check_with(backends, graph, args, &CompileOptions::default(), label);
     if graph.param_types().iter().any(|t| matches!(t.dtype, BF16 | F16)) {
@@ -196,7 +197,7 @@ fn check_with(
 fn pooled_convolutions_and_their_gradients() {
     let backends = backends();
     let mut cases = Vec::new();
-    // Filters: part of a vector, one, some and a rest, two, three.
+    // Filters: part of a vector, one vector, several and a tail, two, three.
     for filters in [1, 5, 16, 20, 32, 48] {
         cases.push(Case::new(F32, [3, 9, 8, 1], [3, 3, filters], [2, 2]));
     }
@@ -209,19 +210,19 @@ fn pooled_convolutions_and_their_gradients() {
         ([2, 2, 6], [2, 5], 1),
         ([3, 3, 34], [5, 5], 2),
         ([4, 4, 8], [2, 2], 17),
-        // All that a window's taps see fits into a vector, and whole vectors of filters.
+        // All taps of a window fit into a vector, and whole vectors of filters.
         ([2, 2, 16], [2, 2], 1),
         ([1, 1, 48], [2, 2], 2),
         ([1, 3, 32], [1, 3], 1),
         ([2, 1, 16], [4, 1], 1),
-        // Or lies together, of more taps.
+        // Or more taps, contiguous.
         ([6, 3, 48], [2, 2], 1),
         ([4, 5, 16], [2, 2], 1),
     ] {
         cases.push(Case::new(F32, [2, 13, 12, channels], kernel, window));
         cases.extend([BF16, F16].map(|dtype| Case::new(dtype, [2, 13, 12, channels], kernel, window)));
     }
-    // Gaps between windows, rows and columns that no window sees, padding, strides.
+    // Gaps between windows, rows and columns outside all windows, padding, strides.
     cases.push(Case { strides: [3, 4], ..Case::new(F32, [2, 12, 11, 1], [3, 3, 9], [2, 2]) });
     cases.push(Case { strides: [3, 4], ..Case::new(F32, [2, 12, 11, 1], [3, 3, 32], [2, 2]) });
     cases.push(Case { same: true, ..Case::new(F32, [2, 7, 9, 2], [3, 3, 20], [2, 2]) });
@@ -242,8 +243,8 @@ fn pooled_convolutions_and_their_gradients() {
     }
 }
 
-/// A dense layer over the channels of each pooled pixel: rows of its product are pixels, not images, and its gradient is
-/// not computed where it is read.
+/// A dense layer over the channels of each pooled pixel: rows of its product are pixels, not images, and its gradient
+/// is not computed by its reader.
 #[test]
 fn gradients_of_a_dense_layer_over_pooled_channels() {
     let backends = backends();
@@ -261,13 +262,13 @@ fn gradients_of_a_dense_layer_over_pooled_channels() {
     }
 }
 
-/// Convolutions from fewer products: their transforms add and halve, so that sums of small integers stay exact.
+/// Winograd convolutions: their transforms add and halve, so that sums of small integers stay exact.
 #[test]
 fn pooled_convolutions_from_fewer_products() {
     let backends = backends();
     let transforms = CompileOptions { winograd: true, ..CompileOptions::default() };
     for (x, filters, same) in [
-        // One strip and several, of rows and of images; rows and columns that no window sees.
+        // One strip and several, of rows and of images; rows and columns outside all windows.
         ([3, 14, 14, 40], 40, false),
         ([1, 21, 41, 40], 48, true),
         ([9, 8, 8, 48], 40, true),
@@ -276,35 +277,35 @@ fn pooled_convolutions_from_fewer_products() {
         for dtype in [F32, BF16, F16] {
             let mut case = Case { same, ..Case::new(dtype, x, [3, 3, filters], [2, 2]) };
             let acts = [(Act::After, true), (Act::Before, false), (Act::None, true)];
-            // The interpreter takes long over so many products.
+            // The interpreter is slow for so many products.
             for (act, bias) in acts.into_iter().skip(if dtype == F32 { 0 } else { 2 }) {
                 (case.act, case.bias) = (act, bias);
-                let label = format!("{} from fewer products", case.label());
+                let label = format!("{} with Winograd", case.label());
                 for graph in [case.graph(true), case.product(10, bias, false)] {
                     let args = some_integers(&graph, 6, 12);
                     check_with(&backends, &graph, &args, &transforms, &label);
-                    // Other numbers are rounded elsewhere.
+                    // Non-integers show different rounding.
                     let args = arguments(&graph, -1.0, 1.0, 6);
                     let pair = [&CompileOptions::default(), &transforms]
                         .map(|o| run_with(&backends[0], &graph, &args, o));
-                    assert!(dtype != F32 || pair[0][0] != pair[1][0], "{label}: by the definition");
+                    assert!(dtype != F32 || pair[0][0] != pair[1][0], "{label}: direct convolution");
                 }
             }
         }
     }
 }
 
-/// As above where these do not pay as products of matrices.
+/// As above, if Winograd does not pay off as matrix products.
 #[test]
 fn pooled_convolutions_of_few_channels_from_fewer_products() {
     let backends = backends();
     let transforms = CompileOptions { winograd: true, excess_precision: true, ..CompileOptions::default() };
     for (x, kernel, padded) in [
-        // Filters: part of a vector, some and a rest, several; rows and columns that no window sees.
+        // Filters: part of a vector, several and a tail, several; rows and columns outside all windows.
         ([3, 28, 28, 1], [3, 3, 64], false),
         ([2, 9, 8, 1], [3, 3, 5], false),
         ([2, 7, 11, 1], [3, 3, 20], true),
-        // More windows of a row than are transformed together.
+        // More windows per row than are transformed together.
         ([1, 5, 150, 1], [3, 3, 33], false),
         ([2, 9, 12, 2], [3, 3, 16], false),
         ([2, 8, 9, 3], [3, 3, 40], true),
@@ -323,12 +324,12 @@ fn pooled_convolutions_of_few_channels_from_fewer_products() {
             let mut case = Case { same: padded, ..Case::new(dtype, x, kernel, [2, 2]) };
             for (act, bias) in [(Act::After, true), (Act::Before, false), (Act::None, true)] {
                 (case.act, case.bias) = (act, bias);
-                let label = format!("{} from fewer products", case.label());
+                let label = format!("{} with Winograd", case.label());
                 let (graph, product) = (case.graph(false), case.product(10, bias, false));
                 check_with(&backends, &product, &some_integers(&product, 6, 12), &transforms, &label);
                 let mut args = some_integers(&graph, 6, 12);
                 check_with(&backends, &graph, &args, &transforms, &label);
-                // Rows of windows that see such numbers are computed by the definition.
+                // Rows of windows that read such numbers are computed by direct convolution.
                 for strange in [f64::INFINITY, f64::NAN, 3e38].into_iter().filter(|_| dtype == F32) {
                     args[0] = with(&args[0], x[2] * x[3] * 2 + 3, strange);
                     let want = &oracle(&graph, &args)[0];
@@ -347,13 +348,13 @@ fn pooled_convolutions_of_few_channels_from_fewer_products() {
                 let args = arguments(&graph, -1.0, 1.0, 6);
                 let pair = [&CompileOptions::default(), &transforms]
                     .map(|o| run_with(&backend(level, 1), &graph, &args, o));
-                assert!(pair[0][0] != pair[1][0], "{}: by the definition", case.label());
+                assert!(pair[0][0] != pair[1][0], "{}: direct convolution", case.label());
             }
         }
     }
 }
 
-/// A copy with another number at one place.
+/// A copy with another number at one position.
 fn with(x: &Literal, at: usize, number: f64) -> Literal {
     let mut b = LiteralBuilder::new(x.ty().clone());
     (0..x.ty().elements()).for_each(|k| b.set(k, x.get(k)));
@@ -377,14 +378,14 @@ fn gradients_of_few_terms_are_made_where_they_are_read() {
         ..Case::new(dtype, x, kernel, window)
     };
     let mut cases = Vec::new();
-    // One image, one group of them, some and a rest; one strip of windows and several; features in part of a vector.
+    // One image, one group of them, several and a tail; one strip of windows and several; features in part of a vector.
     for (x, kernel) in [
         ([1, 20, 22, 1], [3, 3, 32]),
         ([16, 20, 22, 1], [3, 3, 32]),
         ([19, 31, 29, 1], [3, 3, 20]),
         ([37, 11, 12, 2], [2, 3, 17]),
         ([64, 10, 10, 1], [3, 3, 16]),
-        // Vectors of features: three; as many taps as one pass takes, and more.
+        // Vectors of features: three; as many taps as one pass supports, and more.
         ([23, 16, 15, 1], [3, 3, 48]),
         ([37, 11, 12, 2], [2, 3, 16]),
         ([5, 18, 13, 1], [5, 5, 32]),
@@ -401,7 +402,7 @@ fn gradients_of_few_terms_are_made_where_they_are_read() {
         let of = if case.dtype == BF16 { 40 } else { 5 };
         check(&backends, &graph, &some_integers(&graph, 9, of), &case.label());
     }
-    // Not of many rows, nor where the array is wanted.
+    // Not with many rows, nor if the array itself is needed.
     let many = plain(F32, [65, 10, 10, 1], [3, 3, 16], [2, 2]).graph(false);
     assert!(!listing(&many).contains("product+unpooled"));
     let wanted = plain(F32, [3, 20, 22, 1], [3, 3, 16], [2, 2]).graph(true);
@@ -413,7 +414,7 @@ fn products_with_what_is_pooled_are_summed_while_that_is_made() {
     let backends = backends();
     let mut cases = Vec::new();
     // One image and several; more than are multiplied together; a row of windows that is one vector, and longer ones
-    // than a block of products; windows in registers and by way of a tile.
+    // than a block of products; windows in registers and through a tile.
     for (x, kernel, window) in [
         ([1, 20, 22, 1], [3, 3, 32], [2, 2]),
         ([5, 8, 68, 1], [3, 3, 64], [2, 2]),
@@ -431,7 +432,7 @@ fn products_with_what_is_pooled_are_summed_while_that_is_made() {
             check(&backends, &graph, &some_integers(&graph, 9, of), &format!("{columns} × {}", case.label()));
         }
     }
-    // Not with many columns, nor where rows of windows end within a vector.
+    // Not with many columns, nor if rows of windows end within a vector.
     let alone = |case: Case, columns| !listing(&case.product(columns, true, false)).contains("+product");
     assert!(alone(Case::new(F32, [5, 20, 22, 1], [3, 3, 32], [2, 2]), 17));
     assert!(alone(Case::new(F32, [5, 20, 22, 1], [3, 3, 17], [2, 2]), 10));
@@ -455,7 +456,7 @@ fn nan_infinities_and_zeros_of_both_signs_are_pooled_as_two_ops_would() {
             results.extend(grad(&(y * &dy).convert(F32).sum_all(), &[&x]));
         }
         let graph = g.finish(&results).unwrap();
-        let mut s = Stream::new(7, 1, channels as u64);
+        let mut s = RandomStream::new(7, 1, channels as u64);
         let values = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.0, 0.0, 1.0, -1.0, 2.0, -0.0, 0.0];
         let mut args = integers(&graph, 2);
         let mut b = LiteralBuilder::new(x.ty().clone());
@@ -516,7 +517,8 @@ fn gradients_of_sums_over_windows_go_to_all_their_elements() {
 fn sums_over_windows_of_a_convolution_are_those_of_sums_of_its_input() {
     let backends = backends();
     let excess = CompileOptions { excess_precision: true, ..CompileOptions::default() };
-    // Windows that touch, with gaps, that overlap; rows and columns left over; padding, steps and holes.
+    // Adjacent windows, windows with gaps, overlapping windows; rows and columns left over; padding, strides and
+    // dilation.
     for (x, kernel, window, strides, steps, holes, same) in [
         ([3, 9, 8, 1], [3, 3, 20], [2, 2], [2, 2], [1, 1], [1, 1], false),
         ([2, 12, 13, 2], [3, 2, 9], [2, 3], [3, 4], [1, 1], [1, 1], false),
@@ -539,13 +541,13 @@ fn sums_over_windows_of_a_convolution_are_those_of_sums_of_its_input() {
             let full = h.ty().shape.to_string();
             let size = &[1, window[0], window[1], 1];
             let w = Window::new(size, &[1, strides[0], strides[1], 1], &[[0, 0]; 4]);
-            // As average pooling sums narrow floats.
+            // Narrow floats are summed as in average pooling.
             let y = (Monoid::Add.over_windows(&h.convert(F32), w) / 4.0).convert(dtype).relu();
             let weights = g.parameter(y.ty().clone(), "weights");
             let loss = (&y * weights).convert(F32).sum_all();
             let results = [vec![y], grad(&loss, &[&k, &b])].concat();
             let graph = g.finish(&results).unwrap();
-            // Quarters are exact in all types as long as numbers are small.
+            // Quarters are exact in all types while numbers are small.
             let args = some_integers(&graph, 9, 12);
             let label = format!("{kt} {window:?} {strides:?}");
             for options in [&CompileOptions::default(), &excess] {

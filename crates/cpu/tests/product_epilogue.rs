@@ -1,6 +1,7 @@
-//! Matrix products with an element-wise epilogue, against the interpreter at every level; bit for bit equal to the product
-//! stored first and mapped after; the same bits for any number of threads. Products of bf16 and f16 reach the epilogue in
-//! f32, unrounded.
+//! Tests matrix products with a fused element-wise epilogue against the interpreter, at every level.
+//!
+//! Results must be bit-identical to storing the product first, and for any number of threads. Products of bf16 and f16
+//! reach the epilogue in f32, unrounded.
 
 mod common;
 
@@ -8,16 +9,16 @@ use common::*;
 use std::sync::Arc;
 use systole_ir::DType::{self, BF16, F16, F32};
 use systole_ir::{Graph, GraphBuilder, Literal, TensorType};
-use systole_runtime::{Arg, Backend, CompileOptions, DeviceId};
+use systole_runtime::{Backend, CompileOptions, DeviceId, ExecutableArg};
 
-/// Rows, columns and products of an element.
+/// Rows, columns, and K.
 type Size = (usize, usize, usize);
 
-/// Around tiles, several groups of columns, few products, and more of them than are handed on.
+/// Around tiles, several groups of columns, small K, and a K too large for the epilogue.
 const SIZES: [Size; 5] = [(97, 64, 40), (61, 130, 256), (33, 1000, 200), (80, 60, 3), (66, 64, 300)];
 
-/// `(x: [k, m], d: [k, n], w, m, v: [m, n]) → (w, m, v)` after a step in the manner of Adam with the gradient `xᵀ·d`, which is a
-/// result too where it is `stored`.
+/// `(x: [k, m], d: [k, n], w, m, v: [m, n]) → (w, m, v)` after an Adam-like step with the gradient `xᵀ·d`, which is
+/// also a result if `stored`.
 fn update((m, n, k): Size, stored: bool) -> Arc<Graph> {
     let g = GraphBuilder::new("update");
     let array =
@@ -100,16 +101,16 @@ fn weights_and_moments_are_updated_where_they_lie() {
         let exe =
             cpu.compile(&graph, &CompileOptions { donated: vec![3, 4, 5], ..Default::default() }).unwrap();
         let listing = &exe.report().listing;
-        assert_eq!(listing.matches("where donated").count(), 3, "{listing}");
-        let put = |l: &Literal| Arg::Donate(cpu.put(l, DeviceId(0)).unwrap());
+        assert_eq!(listing.matches("if donated").count(), 3, "{listing}");
+        let put = |l: &Literal| ExecutableArg::Donate(cpu.put(l, DeviceId(0)).unwrap());
         let got = exe.run(args.iter().map(put).collect()).unwrap();
         let got: Vec<Literal> = got.iter().map(|b| b.to_literal().unwrap()).collect();
         assert!(got == want, "other bits in place on {level:?}");
     }
 }
 
-/// `(x: [k, m], d: [k, n], w: f32[m, n]) → (w − xᵀ·d · w², tanh(xᵀ·d))`, each of products of its own, which are computed
-/// in a type.
+/// `(x: [k, m], d: [k, n], w: f32[m, n]) → (w − xᵀ·d · w², tanh(xᵀ·d))`, each with its own product, computed in
+/// `computed`.
 fn narrow((m, n, k): Size, stored: DType, computed: DType) -> Arc<Graph> {
     let g = GraphBuilder::new("narrow");
     let read = |rows: usize, columns: usize, name: &str| {
@@ -149,8 +150,8 @@ fn narrow_products_are_not_rounded_on_the_way() {
     }
 }
 
-/// `(x: [2, m, k], w: [k, n], b: [n], r: [2, m]) → tanh(x·w + b) · r`, computed in a type: programs that read an element for
-/// each column, and one for each row.
+/// `(x: [2, m, k], w: [k, n], b: [n], r: [2, m]) → tanh(x·w + b) · r`, computed in `computed`: programs that read one
+/// element per column, and one per row.
 fn scaled_layer((m, n, k): Size, stored: DType, computed: DType) -> Arc<Graph> {
     let g = GraphBuilder::new("layer");
     let read =
@@ -174,7 +175,7 @@ fn narrow_products_meet_elements_of_columns_and_of_rows() {
                 let listing = cpu.compile(&graph, &excess).unwrap().report().listing.clone();
                 assert_eq!(listing.matches("dot_general+map").count(), 1, "{listing}");
                 let got = run_with(&cpu, &graph, &args, &excess);
-                // Sums near zero have the errors of their summands.
+                // Sums near zero have the errors of their terms.
                 let (d, at) = distance(&got[0], &want[0], true);
                 assert!(d <= 1.0, "{size:?} {stored} on {level:?}, element {at}: {d} units");
                 for threads in [1, 3, 8] {

@@ -1,7 +1,7 @@
-//! Matrix products against exact sums: every layout, stored type and instruction-set level, sizes around the edges of
-//! tiles, panels, groups and blocks; and the same bits for any number of threads.
+//! Tests matrix products against exact sums: every layout, stored type and level, sizes around tile and block edges.
 //!
-//! Operands are small whole numbers, so that sums in f32 are exact and results must be equal, not close.
+//! Results must be bit-identical for any number of threads. Operands are small integers, so that sums in f32 are exact
+//! and results must be equal, not close.
 
 mod common;
 
@@ -9,8 +9,8 @@ use common::*;
 use std::sync::Arc;
 use systole_cpu::CpuBackend;
 use systole_ir::op::DotGeneral;
-use systole_ir::quantized_weights::Unpack;
-use systole_ir::rng::Stream;
+use systole_ir::quantized_weights::DequantizeWeights;
+use systole_ir::rng::RandomStream;
 use systole_ir::{DType, Graph, GraphBuilder, Literal, LiteralBuilder, Scalar, TensorType};
 
 /// A batch of products `[m, k] · [k, n]`, each operand transposed or not.
@@ -48,8 +48,8 @@ impl Case {
         g.finish(&y).unwrap()
     }
 
-    /// Whole numbers from −`most` to `most`, those of unsigned types without sign.
-    fn draw(&self, ty: &TensorType, most: i64, s: &mut Stream) -> (Vec<i64>, Literal) {
+    /// Random integers from −`most` to `most`; non-negative for unsigned types.
+    fn draw(&self, ty: &TensorType, most: i64, s: &mut RandomStream) -> (Vec<i64>, Literal) {
         let signed = !matches!(ty.dtype, DType::U8 | DType::U16 | DType::U32);
         let mut builder = LiteralBuilder::new(ty.clone());
         let mut values = Vec::new();
@@ -80,9 +80,9 @@ impl Case {
     }
 
     fn check(&self, backends: &[&CpuBackend], seed: u64) {
-        // Bytes use their whole range: the sums of offsets must come out too.
+        // 8-bit integers use their whole range, to test the sums of offsets.
         let most = if matches!(self.from, DType::I8 | DType::U8) { 127 } else { 4 };
-        let mut s = Stream::new(seed, 5, 1);
+        let mut s = RandomStream::new(seed, 5, 1);
         let [ta, tb] = self.types();
         let ((a, la), (b, lb)) = (self.draw(&ta, most, &mut s), self.draw(&tb, most, &mut s));
         let want = self.exact(&a, &b);
@@ -105,7 +105,7 @@ fn first_difference(got: &Literal, want: &Literal) -> String {
 
 const FLIPS: [[bool; 2]; 4] = [[false, false], [false, true], [true, false], [true, true]];
 
-/// Stored types and types of results.
+/// Stored types and result types.
 const TYPES: [(DType, DType); 10] = {
     use DType::*;
     [
@@ -168,7 +168,7 @@ fn batches_and_long_sums() {
     }
 }
 
-/// Products larger than the parts that are packed at a time.
+/// Products larger than the blocks that are packed at a time.
 #[test]
 fn large_products() {
     let backends: Vec<CpuBackend> =
@@ -202,7 +202,7 @@ fn any_number_of_threads_gives_the_same_bits() {
     }
 }
 
-/// A product with a matrix of whole numbers, read as it lies, as one with its floats.
+/// A product with a quantized matrix, compared with one with its dequantized floats.
 #[derive(Clone, Copy, Debug)]
 struct Packed {
     rows: usize,
@@ -216,9 +216,9 @@ struct Packed {
 }
 
 impl Packed {
-    fn how(&self) -> Unpack {
+    fn how(&self) -> DequantizeWeights {
         let shape = if self.by_output { [self.outputs, self.inputs] } else { [self.inputs, self.outputs] };
-        Unpack {
+        DequantizeWeights {
             is_halves: self.is_halves,
             shape: shape[..].into(),
             inputs: self.inputs,
@@ -228,7 +228,7 @@ impl Packed {
         }
     }
 
-    /// `x, numbers, scales, bias → y`, or of the floats `x, w, bias → y`.
+    /// `x, quantized weights, scales, bias → y`, or with the floats `x, w, bias → y`.
     fn graph(&self, of_floats: bool) -> Arc<Graph> {
         let g = GraphBuilder::new("packed");
         let x = g.parameter(TensorType::new(DType::F32, [1, self.rows, self.inputs]), "x");
@@ -246,8 +246,8 @@ impl Packed {
         g.finish(&[y]).unwrap()
     }
 
-    /// x, numbers, scales and bias; and the floats.
-    fn draw(&self, s: &mut Stream) -> (Vec<Literal>, Literal) {
+    /// x, quantized weights, scales and bias; and the floats.
+    fn draw(&self, s: &mut RandomStream) -> (Vec<Literal>, Literal) {
         let mut floats = |n: usize| -> Vec<f32> { (0..n).map(|_| s.range(-1.0, 1.0)).collect() };
         let of = |shape: &[usize], v: &[f32]| Literal::from_slice(shape, v).unwrap();
         let [numbers, scales] = self.how().types();
@@ -306,7 +306,7 @@ impl Packed {
     }
 }
 
-/// Where the floats would be multiplied by the kernel for few rows, the same bits; else within the error of sums.
+/// Bit-identical if the floats would be multiplied by the kernel for few rows; else within the error of sums.
 #[test]
 fn whole_numbers_are_multiplied_as_their_floats() {
     let case = |rows, [inputs, outputs]: [usize; 2], block| Packed {
@@ -333,7 +333,7 @@ fn whole_numbers_are_multiplied_as_their_floats() {
         case(9, [70, 66], 70),
         case(40, [129, 65], 128),
     ];
-    let mut s = Stream::new(9, 1, 0);
+    let mut s = RandomStream::new(9, 1, 0);
     for size in sizes {
         for (is_halves, by_output, by_block) in (0..8).map(|i| (i & 1 == 1, i & 2 == 2, i & 4 == 4)) {
             let case = Packed { is_halves, by_output, by_block, ..size };
@@ -348,7 +348,7 @@ fn whole_numbers_are_multiplied_as_their_floats() {
             for level in levels() {
                 let threads = 1 + case.inputs % 2;
                 let made = run(&backend(level, threads), &packed, &args);
-                // Sums of terms that are as large as the result.
+                // Sums of terms as large as the result.
                 let (ulps, at) = distance(&made[0], &want, true);
                 let most = 8.0 + case.inputs as f64 / 8.0;
                 assert!(ulps <= most, "{case:?} on {level:?}: {ulps} ulps at {at}");
@@ -357,7 +357,7 @@ fn whole_numbers_are_multiplied_as_their_floats() {
                     && (case.block >= case.inputs || case.block.is_multiple_of(32));
                 if case.rows > 8 || case.inputs > 64 && case.outputs >= 64 && lies_in_rows {
                     let same = run(&backend(level, threads), &plain, &of_floats);
-                    assert!(made == same, "{case:?} on {level:?}: other bits than of the floats");
+                    assert!(made == same, "{case:?} on {level:?}: other bits than with floats");
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! Whole programs against the interpreter: random element-wise graphs, train steps, donation, odd and zero sizes.
+//! Tests whole programs against the interpreter: random element-wise graphs, train steps, donation, odd sizes.
 
 mod common;
 
@@ -7,10 +7,10 @@ use common::*;
 use std::sync::Arc;
 use systole_cpu::Level;
 use systole_ir::DType::*;
-use systole_ir::op::{Convolution, Domain, Monoid, Reduce};
-use systole_ir::rng::Stream;
+use systole_ir::op::{ArgDomain, Convolution, Monoid, Reduce};
+use systole_ir::rng::RandomStream;
 use systole_ir::{Graph, GraphBuilder, Literal, Tensor, TensorType, control_builders, grad};
-use systole_runtime::{Arg, Backend, Buffer, CompileOptions, DeviceId};
+use systole_runtime::{Backend, Buffer, CompileOptions, DeviceId, ExecutableArg};
 
 /// A multilayer perceptron's train step: loss and updated weights.
 fn mlp_step(batch: usize, sizes: &[usize]) -> Arc<Graph> {
@@ -48,18 +48,18 @@ fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Tensor {
 
 fn step_arguments(graph: &Graph, classes: f64) -> Vec<Literal> {
     let domain = |t: &TensorType| match t.dtype {
-        I32 => Domain::Uniform(0.0, classes - 1.0),
+        I32 => ArgDomain::Uniform(0.0, classes - 1.0),
         // The learning rate.
-        _ if t.rank() == 0 => Domain::Uniform(0.0, 0.2),
-        _ => Domain::Uniform(-0.5, 0.5),
+        _ if t.rank() == 0 => ArgDomain::Uniform(0.0, 0.2),
+        _ => ArgDomain::Uniform(-0.5, 0.5),
     };
-    let draw = |(i, t): (usize, &TensorType)| domain(t).draw(t, &mut Stream::new(5, 6, i as u64));
+    let draw = |(i, t): (usize, &TensorType)| domain(t).draw(t, &mut RandomStream::new(5, 6, i as u64));
     graph.param_types().iter().enumerate().map(draw).collect()
 }
 
 #[test]
 fn mlp_train_step() {
-    // The last one's weight is turned.
+    // The last one's weight is transposed.
     for (batch, sizes) in [(7, vec![5, 9, 3]), (33, vec![70, 65, 10]), (1, vec![3, 2]), (140, vec![2100, 10])]
     {
         let graph = mlp_step(batch, &sizes);
@@ -80,8 +80,8 @@ fn conv_net_train_step() {
     }
 }
 
-/// Gates in one product, as recurrent layers have them, and all gradients: loops with captured kernels, sums of all
-/// trips, and arrays with an entry for each trip.
+/// Gates in one product, as in recurrent layers, and all gradients: loops with captured kernels, sums over all
+/// iterations, and arrays with one entry per iteration.
 fn recurrent_step(steps: usize, batch: usize, units: usize) -> Arc<Graph> {
     let g = GraphBuilder::new("recurrent");
     let param = |shape: &[usize]| g.parameter(TensorType::new(F32, shape), "x");
@@ -101,17 +101,17 @@ fn recurrent_step(steps: usize, batch: usize, units: usize) -> Arc<Graph> {
 
 #[test]
 fn recurrent_train_step() {
-    // With few rows kernels are read where they lie, with more they are packed once for the loop.
+    // With few rows kernels are read in place; with more they are packed once for the loop.
     for (steps, batch, units) in [(1, 3, 4), (7, 5, 9), (5, 60, 40), (4, 70, 300)] {
         let graph = recurrent_step(steps, batch, units);
         check_near(&graph, &step_arguments(&graph, 2.0), 5e-6);
     }
 }
 
-/// A random element-wise program over values of one shape and their broadcasts, with a fold now and then.
+/// A random element-wise program over values of one shape and their broadcasts, with occasional reductions.
 fn random_program(seed: u64, dtype: systole_ir::DType, shape: &[usize]) -> Arc<Graph> {
     let g = GraphBuilder::new("random");
-    let mut s = Stream::new(seed, 1, 2);
+    let mut s = RandomStream::new(seed, 1, 2);
     let ty = TensorType::new(dtype, shape);
     let mut values: Vec<Tensor> = (0..3).map(|i| g.parameter(ty.clone(), &format!("x{i}"))).collect();
     let row = g.parameter(TensorType::new(dtype, &shape[1..]), "row");
@@ -195,17 +195,18 @@ fn donated_arguments_are_reused_and_shared_ones_are_kept() {
     // Unique, shared and borrowed arguments, on the device and on the host.
     let (w, x) = (put(&args[0]), put(&args[1]));
     let kept = w.clone();
-    let out = exe.run(vec![Arg::Donate(w), Arg::Donate(x)]).unwrap();
+    let out = exe.run(vec![ExecutableArg::Donate(w), ExecutableArg::Donate(x)]).unwrap();
     let near = literals(&out).iter().zip(&want).all(|(a, b)| relative(a, b) < 1e-5);
     assert!(near, "{out:?}\n{want:?}");
     let want = literals(&out);
     assert_eq!(kept.to_literal().unwrap(), args[0]);
-    let out = exe.run(vec![Arg::Borrow(&kept), Arg::Donate(args[1].clone().into())]).unwrap();
+    let out =
+        exe.run(vec![ExecutableArg::Borrow(&kept), ExecutableArg::Donate(args[1].clone().into())]).unwrap();
     assert_eq!(literals(&out), want);
     assert_eq!(kept.to_literal().unwrap(), args[0]);
-    let out = exe.run(vec![Arg::Donate(kept), Arg::Donate(put(&args[1]))]).unwrap();
+    let out = exe.run(vec![ExecutableArg::Donate(kept), ExecutableArg::Donate(put(&args[1]))]).unwrap();
     assert_eq!(literals(&out), want);
-    let wrong = exe.run(vec![Arg::Donate(put(&args[0]))]).unwrap_err();
+    let wrong = exe.run(vec![ExecutableArg::Donate(put(&args[0]))]).unwrap_err();
     assert!(wrong.to_string().contains("takes 2 arguments"), "{wrong}");
 }
 
@@ -219,8 +220,8 @@ fn a_step_repeated_in_place_stays_the_interpreters() {
     let mut ours: Vec<Buffer> = args[3..].iter().map(|a| cpu.put(a, DeviceId(0)).unwrap()).collect();
     let mut theirs = args.clone();
     for _ in 0..10 {
-        let fixed = args[..3].iter().map(|a| Arg::Donate(a.clone().into()));
-        let mut out = exe.run(fixed.chain(ours.into_iter().map(Arg::Donate)).collect()).unwrap();
+        let fixed = args[..3].iter().map(|a| ExecutableArg::Donate(a.clone().into()));
+        let mut out = exe.run(fixed.chain(ours.into_iter().map(ExecutableArg::Donate)).collect()).unwrap();
         let want = oracle(&graph, &theirs);
         assert!((out.remove(0).to_f64().unwrap() - want[0].to_f64s()[0]).abs() < 1e-5);
         ours = out;
@@ -282,8 +283,8 @@ fn loops_keep_their_state_in_place() {
     assert!(exe.report().listing.contains("while"), "{}", exe.report().listing);
 }
 
-/// Entries of arrays of all trips are read where they lie: at indices that are clamped, and from an array that the same
-/// trip updates, before and after that.
+/// Slices of arrays over all iterations are read in place: at clamped indices, and from an array that the same
+/// iteration updates, before and after the update.
 #[test]
 fn slices_in_loops_are_read_in_place() {
     for late in [false, true] {
@@ -301,7 +302,7 @@ fn slices_in_loops_are_read_in_place() {
                 let [entry, row] = [&entries, &s[1]].map(|x| x.dynamic_slice(&at, &[1, 3, 16]));
                 let made = (&row + &entry).tanh();
                 let updated = s[1].dynamic_update_slice(&made, &at);
-                // The old row is read once more when the table has the new one.
+                // The old row is read once more after the table has the new one.
                 let seen = if late { row.exp() } else { made.clone() };
                 vec![&s[0] + 1.0, updated, &s[2] + &seen.reshape([3, 16])]
             },
@@ -313,7 +314,7 @@ fn slices_in_loops_are_read_in_place() {
         let systole_compile::Kernel::While { body, .. } = &program.steps[0].kernel else {
             panic!("{program}")
         };
-        // The row that is read after its place has got another one is copied.
+        // A row that is read after it is overwritten is copied.
         assert_eq!(body.views.len(), if late { 1 } else { 2 }, "{body}");
     }
 }
@@ -380,7 +381,7 @@ fn pooling_of_every_form_with_its_gradients() {
     check_pool(&[4, 12, 3], &[1, 3, 1], &[1, 1, 1], &[[0, 0]; 3]);
 }
 
-/// One step with several results: each begins with its own value, as the gradients of two biases of one sum do.
+/// One step with several results: each starts with its own value, like the gradients of two biases of one sum.
 #[test]
 fn sums_of_one_array_are_each_results_of_their_own() {
     for dtype in [F32, BF16, I32, F64] {

@@ -1,14 +1,13 @@
-//! What JAX writes: reductions by bodies of several ops, sorts by its comparators, elements numbered in 64 bits, against the
-//! interpreter.
+//! Tests programs as JAX emits them: multi-op reductions, sorts with JAX's comparators, 64-bit iota.
 
 mod common;
 
 use common::{backend, levels, oracle, run};
 use std::sync::Arc;
-use systole_ir::rng::Stream;
+use systole_ir::rng::RandomStream;
 use systole_ir::{DType, Graph, Literal, LiteralBuilder, Scalar, TensorType, text};
 
-/// JAX's body of argmax: the first of the greatest, a NaN above all.
+/// JAX's body of argmax: the first maximum; NaN wins.
 fn argmax(dims: &str, shape: &str, out: &str) -> Arc<Graph> {
     text::parse(&argmax_text(dims, shape, out)).unwrap_or_else(|e| panic!("{e}"))
 }
@@ -36,10 +35,10 @@ fn argmax_text(dims: &str, shape: &str, out: &str) -> String {
     )
 }
 
-/// Few different numbers, so that many are the same, and every odd one.
+/// Few different numbers, so that many are equal, plus special numbers.
 fn drawn(shape: &[usize], seed: u64) -> Literal {
     let ty = TensorType::new(DType::F32, shape);
-    let mut s = Stream::new(seed, 0, 0);
+    let mut s = RandomStream::new(seed, 0, 0);
     let values = [0.0, -0.0, 1.0, -1.0, 2.5, f64::INFINITY, f64::NEG_INFINITY, f64::NAN, -f64::NAN, 1e-40];
     let mut b = LiteralBuilder::new(ty.clone());
     for i in 0..ty.elements() {
@@ -88,7 +87,7 @@ fn the_place_of_the_greatest_is_found_by_neighbours() {
     }
 }
 
-/// As JAX calls the body: the places are numbered, and only the place is a result.
+/// As JAX calls the body: positions come from iota, and only the position is a result.
 #[test]
 fn the_place_of_an_extreme_is_two_plain_folds() {
     for (dims, shape, out, along) in
@@ -112,7 +111,7 @@ fn the_place_of_an_extreme_is_two_plain_folds() {
             let dims: Vec<usize> = shape.split('x').map(|d| d.parse().unwrap()).collect();
             let x = drawn(&dims, 3);
             check(&graph, std::slice::from_ref(&x));
-            // Lines without a NaN, and of infinities alone.
+            // Rows without NaN, and rows of infinities only.
             let values = x.to_f32s();
             let finite: Vec<f32> = values.iter().map(|v| if v.is_nan() { -0.0 } else { *v }).collect();
             check(&graph, &[Literal::from_slice(&dims[..], &finite).unwrap()]);
@@ -122,7 +121,7 @@ fn the_place_of_an_extreme_is_two_plain_folds() {
     }
 }
 
-/// A sort of f32[4, 600] with the places beside it.
+/// A sort of f32[4, 600] along with the positions.
 fn sort(comparator: &str) -> Arc<Graph> {
     sort_along(1, comparator, "return %0#0, %0#1 : tensor<4x600xf32>, tensor<4x600xi32>")
 }
@@ -151,7 +150,7 @@ fn plain_compare(a: &str, b: &str, direction: &str, kind: &str, ty: &str) -> Str
     format!("%y = {}\n\"stablehlo.return\"(%y) : (tensor<i1>) -> ()", compare(a, b, direction, kind, ty))
 }
 
-/// As JAX writes it: zeros of both signs and all NaN are the same.
+/// JAX's comparator: zeros of both signs are equal, and so are all NaN.
 fn canonical(direction: &str) -> String {
     let mut all = String::from(
         "%z = \"stablehlo.constant\"() <{value = dense<0.0> : tensor<f32>}> : () -> tensor<f32>\n\
@@ -174,7 +173,7 @@ fn canonical(direction: &str) -> String {
     )
 }
 
-/// Slices of a sort: the kernel makes no more than they read.
+/// Slices of a sort: the kernel computes only the part that they read.
 #[test]
 fn the_first_of_sorted_lines_are_those_of_the_sort() {
     let x = drawn(&[4, 600], 5);
@@ -210,12 +209,12 @@ fn the_first_of_sorted_lines_are_those_of_the_sort() {
             let one = format!("{}return %s1 : tensor<{out}xi32>", slice(1, limits, "i32", out));
             check(&sort_along(dim, comparator, &one), &[x.clone(), places.clone()]);
         }
-        // Lines of another shape are other lines.
+        // Rows of another shape are other rows.
         let reshaped = "%r = \"stablehlo.reshape\"(%0#1) : (tensor<4x600xi32>) -> tensor<600x4xi32>\n\
              %s = \"stablehlo.slice\"(%r) <{start_indices = array<i64: 0, 0>, limit_indices = array<i64: 600, 1>, strides = array<i64: 1, 1>}> : (tensor<600x4xi32>) -> tensor<600x1xi32>\n\
              return %s : tensor<600x1xi32>";
         check(&sort_along(1, comparator, reshaped), &[x.clone(), places.clone()]);
-        // What is read elsewhere too is sorted whole.
+        // Results with other readers are sorted completely.
         let whole = format!(
             "{}return %s0, %0#1 : tensor<4x8xf32>, tensor<4x600xi32>",
             slice(0, "4, 8", "f32", "4x8")
@@ -251,14 +250,14 @@ fn sorts_by_keys_and_by_comparisons_are_the_interpreters() {
     for comparator in comparators {
         check(&sort(&comparator), &[x.clone(), places.clone()]);
     }
-    // Where a NaN is neither below nor above there is no order to keep.
+    // With NaN that is neither below nor above there is no order to preserve.
     let finite: Vec<f32> = x.to_f32s().into_iter().map(|v| if v.is_nan() { -0.0 } else { v }).collect();
     let x = Literal::from_slice([4, 600], &finite).unwrap();
     check(&sort(&plain("%a", "%b", "LT", "FLOAT", "f32")), &[x.clone(), places.clone()]);
     check(&sort(&plain("%a", "%b", "GT", "FLOAT", "f32")), &[x, places]);
 }
 
-/// `(ui64 numbers of f32[rows, columns], their lower and upper halves)`, times `by`.
+/// `(ui64 indices of f32[rows, columns], their lower and upper halves)`, times `by`.
 fn numbered(rows: usize, columns: usize, by: u64) -> Arc<Graph> {
     let ty = format!("tensor<{rows}x{columns}xui64>");
     let half = ty.replace("ui64", "ui32");
@@ -287,7 +286,7 @@ fn numbered(rows: usize, columns: usize, by: u64) -> Arc<Graph> {
 
 #[test]
 fn numbers_of_elements_have_their_halves() {
-    // Small ones, and those that do not fit 32 bits.
+    // Small ones, and some that exceed 32 bits.
     for by in [1, 3, 1 << 20, 1 << 27, 1 << 40] {
         check(&numbered(33, 65, by), &[]);
     }

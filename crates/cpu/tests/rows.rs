@@ -1,16 +1,17 @@
-//! Softmax, layer and batch normalisation, cross-entropy, and their gradients, against the interpreter: rows of odd
-//! lengths and numbers, special values, narrow floats, every level, any number of threads.
+//! Tests softmax, layer and batch normalization, cross-entropy, and their gradients, against the interpreter.
+//!
+//! Covers odd row lengths and counts, special values, narrow floats, every level, any number of threads.
 
 mod common;
 
 use common::*;
 use std::sync::Arc;
 use systole_ir::DType::{self, *};
-use systole_ir::op::Domain;
-use systole_ir::rng::Stream;
+use systole_ir::op::ArgDomain;
+use systole_ir::rng::RandomStream;
 use systole_ir::{Graph, GraphBuilder, Literal, Tensor, TensorType, vjp};
 
-/// `f` of arrays of these types, and its gradients with respect to all floating ones for a drawn cotangent.
+/// `f` of arrays of these types, and its gradients w.r.t. all floating-point ones for a random cotangent.
 fn with_gradients(name: &str, types: &[TensorType], f: impl Fn(&[Tensor]) -> Tensor) -> Arc<Graph> {
     let g = GraphBuilder::new(name);
     let xs: Vec<Tensor> = types.iter().map(|t| g.parameter(t.clone(), "x")).collect();
@@ -47,10 +48,10 @@ fn cross_entropy(p: &[Tensor]) -> Tensor {
 
 fn draw(graph: &Graph, classes: usize) -> Vec<Literal> {
     let domain = |t: &TensorType| match t.dtype {
-        I32 => Domain::Uniform(0.0, classes as f64 - 1.0),
-        _ => Domain::Uniform(-2.0, 2.0),
+        I32 => ArgDomain::Uniform(0.0, classes as f64 - 1.0),
+        _ => ArgDomain::Uniform(-2.0, 2.0),
     };
-    let one = |(i, t): (usize, &TensorType)| domain(t).draw(t, &mut Stream::new(3, 4, i as u64));
+    let one = |(i, t): (usize, &TensorType)| domain(t).draw(t, &mut RandomStream::new(3, 4, i as u64));
     graph.param_types().iter().enumerate().map(one).collect()
 }
 
@@ -92,7 +93,7 @@ fn normalisation_of_rows_and_columns() {
 
 #[test]
 fn cross_entropy_of_rows() {
-    // Few classes are turned, in blocks of up to 128 rows; as many rows as classes.
+    // With few classes rows are transposed, in blocks of up to 128 rows; also as many rows as classes.
     let few = [(128, 10), (300, 10), (129, 32), (1000, 2), (257, 33), (10, 10), (32, 32)];
     for (rows, classes) in [(5, 3), (9, 1000), (33, 257), (3, 30_000)].into_iter().chain(few) {
         let types = [TensorType::new(F32, [rows, classes]), TensorType::new(I32, [rows])];
@@ -120,7 +121,7 @@ fn narrow_floats_and_doubles() {
 
 #[test]
 fn short_rows_are_independent_of_each_other() {
-    // The same row gives the same bits, wherever it stands: in a whole block, in the last one, among few.
+    // A row's result is bit-identical in a whole block, in the last block, and among few rows.
     for dtype in [F32, BF16] {
         let of = |rows: usize| {
             let g = GraphBuilder::new("short");

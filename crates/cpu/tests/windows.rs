@@ -1,6 +1,7 @@
-//! Windows, scatters and random bits against the interpreter: all attributes, odd and zero sizes, ties, NaN and −0,
-//! on every instruction-set level of this machine and on 1, 2 and 3 threads. Results are equal to the bit, because
-//! these kernels fold in the interpreter's order; where they do not, sums are of numbers that are exact in any order.
+//! Tests reduce-window, scatter and random bits against the interpreter: all attributes, odd sizes, ties, NaN, −0.
+//!
+//! On every instruction-set level of this machine and on 1, 2 and 3 threads. Results are bit-identical, because these
+//! kernels reduce in the interpreter's order; otherwise sums are of numbers that are exact in any order.
 
 mod common;
 
@@ -13,15 +14,15 @@ use systole_ir::op::{
     CompareType, Direction, Monoid, ReduceWindow, RngAlgorithm, RngBitGenerator, Scatter, SelectAndScatter,
     Window,
 };
-use systole_ir::rng::Stream;
+use systole_ir::rng::RandomStream;
 use systole_ir::{DType, Dims, Graph, GraphBuilder, Literal, LiteralBuilder, Op, Scalar, Tensor, TensorType};
 
 fn backends() -> Vec<CpuBackend> {
     levels().flat_map(|l| [1, 2, 3].map(|threads| backend(l, threads))).collect()
 }
 
-/// Multiples of a half; with `special` also NaN, infinities, both zeros, and many ties.
-fn draw(ty: &TensorType, special: bool, s: &mut Stream) -> Literal {
+/// Random multiples of one half; with `special` also NaN, infinities, both zeros, and many ties.
+fn draw(ty: &TensorType, special: bool, s: &mut RandomStream) -> Literal {
     let mut b = LiteralBuilder::new(ty.clone());
     for i in 0..ty.elements() {
         let value = match (special && ty.dtype.is_float(), s.below(16)) {
@@ -57,7 +58,7 @@ fn check(backends: &[CpuBackend], graph: &Arc<Graph>, args: &[Literal], what: &s
     }
 }
 
-/// A graph of one op, if the op takes these types.
+/// A graph of one op, if the op accepts these types.
 fn graph(op: Op, types: &[TensorType]) -> Option<Arc<Graph>> {
     let g = GraphBuilder::new("main");
     let params: Vec<Tensor> = types.iter().map(|t| g.parameter(t.clone(), "x")).collect();
@@ -65,7 +66,13 @@ fn graph(op: Op, types: &[TensorType]) -> Option<Arc<Graph>> {
     g.finish(&results).ok()
 }
 
-fn check_op(backends: &[CpuBackend], op: Op, types: &[TensorType], special: bool, s: &mut Stream) -> bool {
+fn check_op(
+    backends: &[CpuBackend],
+    op: Op,
+    types: &[TensorType],
+    special: bool,
+    s: &mut RandomStream,
+) -> bool {
     let Some(graph) = graph(op.clone(), types) else { return false };
     let args: Vec<Literal> = types.iter().map(|t| draw(t, special, s)).collect();
     check(backends, &graph, &args, &format!("{op:?} of {types:?}"));
@@ -76,8 +83,9 @@ fn ty(dtype: DType, dims: &[usize]) -> TensorType {
     TensorType::new(dtype, dims)
 }
 
-/// A monoid that types; multiplication only where it stays exact, which keeps running products from the end equal.
-fn monoid(dtype: DType, s: &mut Stream) -> Monoid {
+/// A random monoid for the type; multiplication only if it stays exact, so that running products from the end are
+/// equal.
+fn monoid(dtype: DType, s: &mut RandomStream) -> Monoid {
     use Monoid::*;
     let bits = [Add, Multiply, Minimum, Maximum, And, Or];
     bits[s.below(if dtype.is_float() { 4 } else { 6 }) as usize]
@@ -85,7 +93,7 @@ fn monoid(dtype: DType, s: &mut Stream) -> Monoid {
 
 const DTYPES: [DType; 13] = [F32, F32, BF16, F16, F64, I8, I16, I32, I64, U8, U16, U64, Bool];
 
-fn random_window(s: &mut Stream, dims: &[usize], dilated: bool) -> Window {
+fn random_window(s: &mut RandomStream, dims: &[usize], dilated: bool) -> Window {
     let mut numbers = |most: u64| -> Dims { dims.iter().map(|_| 1 + s.below(most) as usize).collect() };
     let (dimensions, strides) = (numbers(3), numbers(3));
     let (base_dilations, window_dilations) = match dilated {
@@ -98,7 +106,7 @@ fn random_window(s: &mut Stream, dims: &[usize], dilated: bool) -> Window {
 
 #[test]
 fn folds_over_any_windows() {
-    let (backends, s) = (backends(), &mut Stream::new(1, 1, 1));
+    let (backends, s) = (backends(), &mut RandomStream::new(1, 1, 1));
     let mut done = 0;
     for case in 0..600 {
         let dtype = DTYPES[case % DTYPES.len()];
@@ -112,7 +120,7 @@ fn folds_over_any_windows() {
 
 #[test]
 fn folds_of_images() {
-    let (backends, s) = (backends(), &mut Stream::new(2, 1, 1));
+    let (backends, s) = (backends(), &mut RandomStream::new(2, 1, 1));
     for (dtype, channels) in [(F32, 64), (F32, 3), (F32, 37), (BF16, 40), (F16, 17), (F64, 33), (I32, 20)] {
         for (size, stride, pad, hole) in
             [([2, 2], 2, [0, 0], 1), ([3, 3], 1, [1, 1], 1), ([3, 2], 2, [0, 1], 1), ([2, 3], 1, [2, 1], 2)]
@@ -133,7 +141,7 @@ fn folds_of_images() {
 
 #[test]
 fn running_folds() {
-    let (backends, s) = (backends(), &mut Stream::new(3, 1, 1));
+    let (backends, s) = (backends(), &mut RandomStream::new(3, 1, 1));
     for dims in [&[40][..], &[5, 0], &[7, 19, 5], &[2, 4, 200], &[300, 33, 1], &[1, 500]] {
         for d in 0..dims.len() {
             for backwards in [false, true] {
@@ -144,7 +152,7 @@ fn running_folds() {
                     let mut padding = vec![[0, 0]; dims.len()];
                     padding[d][usize::from(backwards)] = n as i64 - 1;
                     let window = Window::new(&sizes, &vec![1; dims.len()], &padding);
-                    // The order of a fold from the end shows in rounded sums only.
+                    // The order of a reduction from the end affects rounded sums only.
                     let m = if backwards && dtype == BF16 { Monoid::Maximum } else { Monoid::Add };
                     let op = ReduceWindow { window, body: m.body(dtype) };
                     assert!(check_op(
@@ -175,9 +183,9 @@ fn select_and_scatter(
     x: &TensorType,
     window: &Window,
     select: Arc<Graph>,
-    s: &mut Stream,
+    s: &mut RandomStream,
 ) -> bool {
-    // Shape of the source: that of a fold over the same windows.
+    // Shape of the source: that of a reduction over the same windows.
     let scalar = TensorType::scalar(x.dtype);
     let fold = ReduceWindow { window: window.clone(), body: Monoid::Add.body(x.dtype) };
     let Some(source) = graph(fold.into(), &[x.clone(), scalar.clone()]) else { return false };
@@ -193,7 +201,7 @@ fn select_and_scatter(
 
 #[test]
 fn selections_over_any_windows() {
-    let (backends, s) = (backends(), &mut Stream::new(4, 1, 1));
+    let (backends, s) = (backends(), &mut RandomStream::new(4, 1, 1));
     let dtypes = [F32, F32, F64, BF16, F16, I32, I64];
     let mut done = 0;
     for case in 0..600 {
@@ -201,7 +209,7 @@ fn selections_over_any_windows() {
         let dims: Vec<usize> = (0..s.below(5)).map(|_| s.below(7) as usize).collect();
         let mut window = random_window(s, &dims, false);
         if case % 2 == 0 {
-            // Windows apart from each other.
+            // Windows with gaps between them.
             window.strides = window.dimensions.iter().map(|&w| w + s.below(2) as usize).collect();
         }
         let direction = [Direction::Ge, Direction::Le, Direction::Gt, Direction::Ne][s.below(4) as usize];
@@ -213,7 +221,7 @@ fn selections_over_any_windows() {
 
 #[test]
 fn selections_of_images() {
-    let (backends, s) = (backends(), &mut Stream::new(5, 1, 1));
+    let (backends, s) = (backends(), &mut RandomStream::new(5, 1, 1));
     for (dtype, channels) in [(F32, 64), (F32, 3), (F32, 101), (BF16, 40), (F16, 17), (F64, 33)] {
         for (size, stride, pad) in [
             ([2, 2], 2, [0, 0]),
@@ -233,10 +241,10 @@ fn selections_of_images() {
     }
 }
 
-/// The programs of training: pooling and its derivative by autodiff, with a mean that pads and dilates.
+/// Training programs: pooling and its derivative by autodiff, with a padded and dilated mean.
 #[test]
 fn pools_and_their_gradients() {
-    let (backends, s) = (backends(), &mut Stream::new(6, 1, 1));
+    let (backends, s) = (backends(), &mut RandomStream::new(6, 1, 1));
     for dims in [[4, 26, 26, 64], [3, 7, 8, 5]] {
         for (window, strides, pad) in
             [([1, 2, 2, 1], [1, 2, 2, 1], [0, 0]), ([1, 3, 3, 1], [1, 2, 2, 1], [1, 1])]
@@ -263,7 +271,7 @@ fn scatter_bodies(dtype: DType) -> Vec<Arc<Graph>> {
 
 #[test]
 fn scatters_of_rows() {
-    let (backends, s) = (backends(), &mut Stream::new(7, 1, 1));
+    let (backends, s) = (backends(), &mut RandomStream::new(7, 1, 1));
     for dtype in [F32, F64, BF16, F16, I32, U8, Bool] {
         for body in scatter_bodies(dtype) {
             for (rows, width, n) in [(19, 40, 900), (9, 1, 40_000), (6, 3, 0), (0, 3, 4), (5, 0, 4)] {
@@ -275,7 +283,8 @@ fn scatters_of_rows() {
                 let op = Scatter { index_vector_dim: 1, ..Scatter::rows(&x, 1, body.clone()) };
                 let graph = graph(op.into(), &types).unwrap();
                 let args = [draw(&x, true, s), indices.finish(), draw(&updates, true, s)];
-                // 40,000 products of halves leave every range; that is fine: all orders are the interpreter's.
+                // 40,000 products of halves overflow every type; that is fine, since the order equals the
+                // interpreter's.
                 check(&backends, &graph, &args, &format!("scatter of {n} rows into {x}"));
             }
         }
@@ -285,7 +294,7 @@ fn scatters_of_rows() {
 /// Blocks that start anywhere and overlap, over batching dimensions, with dimensions of the updates permuted.
 #[test]
 fn scatters_of_blocks() {
-    let (backends, s) = (backends(), &mut Stream::new(8, 1, 1));
+    let (backends, s) = (backends(), &mut RandomStream::new(8, 1, 1));
     let dims = |d: &[usize]| -> Dims { d.into() };
     for dtype in [F32, F64, I32] {
         for body in scatter_bodies(dtype).into_iter().filter(|b| Monoid::of(b) != Some(Monoid::Multiply)) {

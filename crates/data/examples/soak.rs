@@ -1,15 +1,16 @@
-//! A pipeline that makes far more than its memory budget, for a long time: the budget must hold, memory must not creep.
+//! Soak test: a pipeline that must stay within its memory budget for a long time.
 //!
-//! `cargo run --release -p systole-data --example soak -- [seconds] [budget MiB]` (600 and 64). Says once in a while how
-//! much the process holds, and fails when the budget was exceeded or memory grew after the first tenth of the time.
+//! It produces far more data than the budget. `cargo run --release -p systole-data --example soak -- [seconds] [budget
+//! MiB]` (defaults: 600 and 64). Prints the process's memory periodically, and fails if the budget was exceeded or
+//! memory grew after the first tenth of the time.
 
 use std::time::{Duration, Instant};
 use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
-use systole_data::{AUTOTUNE, Dataset, Options, Sample};
+use systole_data::{AUTOTUNE, Dataset, DatasetOptions, Sample};
 
-/// Bytes of an element.
+/// Size of an element in bytes.
 const ELEMENT: usize = 256 << 10;
-/// What a process may grow by that is no creep, MiB: the allocator's own.
+/// Allowed memory growth in MiB, for the allocator itself.
 const SLACK: f64 = 24.0;
 
 fn main() -> Result<()> {
@@ -24,7 +25,7 @@ fn main() -> Result<()> {
         let Some(batch) = iter.next() else { break };
         bytes += batch?.bytes() as u64;
         n += 1;
-        // The taker is slow at times, so that the queues fill up to what they may hold.
+        // The consumer is slow at times, so that the queues fill up.
         if n.is_multiple_of(64) {
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -61,7 +62,7 @@ fn main() -> Result<()> {
     }
 }
 
-/// Elements of a quarter of a MiB from a stream, made on threads, shuffled, put into batches, all ahead of the taker.
+/// Elements of a quarter of a MiB from a stream, computed on threads, shuffled, batched, all prefetched.
 fn pipeline(budget: usize) -> Dataset {
     let make = |s: Sample| {
         let i = s.get("value")?.get(0).as_i64();
@@ -74,10 +75,10 @@ fn pipeline(budget: usize) -> Dataset {
         .shuffle(32, 5)
         .map_parallel(|s| s.map("large", |x| x + 1), AUTOTUNE)
         .prefetch(AUTOTUNE)
-        .with_options(Options { ram_budget: Some(budget), ..Options::default() })
+        .with_options(DatasetOptions { ram_budget: Some(budget), ..DatasetOptions::default() })
 }
 
-/// MiB that the process holds now; 0 where Linux does not say.
+/// Resident memory of the process in MiB; 0 if Linux does not report it.
 fn resident() -> f64 {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     text.split_whitespace().nth(1).and_then(|n| n.parse::<f64>().ok()).map_or(0.0, |pages| pages / 256.0)

@@ -1,14 +1,15 @@
-//! How many elements a second two pipelines give: TFRecords of small pictures, and photos in JPEG files.
+//! Throughput benchmark of two pipelines: TFRecords of small images, and photos in JPEG files.
 //!
-//! `cargo run --release -p systole-data --example throughput -- WORKLOAD DIR [seconds] [threads] [ahead]`: `records` reads
-//! `DIR/records/*.tfrecord` (Examples with `image`: 784 bytes, `label`: int64), `photos` reads `DIR/photos/*.jpg`. Prints
-//! one line of JSON; `explain` as a last argument adds what was tuned. `bench/data/compare` runs it beside tf.data.
+//! `cargo run --release -p systole-data --example throughput -- WORKLOAD DIR [seconds] [threads] [ahead]`: `records`
+//! reads `DIR/records/*.tfrecord` (Examples with `image`: 784 bytes, `label`: int64), `photos` reads
+//! `DIR/photos/*.jpg`. Prints one line of JSON; `explain` as a last argument adds the tuning decisions.
+//! `bench/data/compare` runs it next to tf.data.
 
 use std::time::Instant;
 use systole_base::{DType, Error, ErrorKind, Result};
-use systole_data::format::example::{Features, parse_example};
+use systole_data::format::example::{FeatureSpecs, parse_example};
 use systole_data::image_ops::Resize;
-use systole_data::{AUTOTUNE, Dataset, Options, Sample};
+use systole_data::{AUTOTUNE, Dataset, DatasetOptions, Sample};
 
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -24,7 +25,7 @@ fn main() -> Result<()> {
         _ => (records(dir, threads)?, 128),
     };
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let options = Options { core_budget: Some(cores), ..Options::default() };
+    let options = DatasetOptions { core_budget: Some(cores), ..DatasetOptions::default() };
     let d = pipeline.batch(batch).prefetch(ahead).repeat();
     let mut iter = d.with_options(options).iter();
     for item in iter.by_ref().take(20) {
@@ -50,7 +51,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Of this process: processor seconds (`stat`) or its greatest memory in MiB (`status`); 0 where Linux does not say.
+/// CPU seconds (`stat`) or peak memory in MiB (`status`) of this process; 0 if Linux does not report it.
 fn used(file: &str) -> f64 {
     let text = std::fs::read_to_string(format!("/proc/self/{file}")).unwrap_or_default();
     if file == "status" {
@@ -59,14 +60,14 @@ fn used(file: &str) -> f64 {
             .find_map(|l| l.strip_prefix("VmHWM:")?.trim().strip_suffix("kB")?.trim().parse().ok());
         return peak.map_or(0.0, |k: f64| k / 1024.0);
     }
-    // User and system time, in hundredths, stand 12 and 13 fields behind the name.
+    // User and system time, in hundredths of a second, are 12 and 13 fields after the name.
     let fields = text.rsplit(')').next().unwrap_or_default().split_whitespace();
     fields.skip(11).take(2).filter_map(|f| f.parse::<f64>().ok()).sum::<f64>() / 100.0
 }
 
-/// 28 × 28 pictures: read 4 files at a time in blocks of 16, parse, to f32, shuffle.
+/// 28 × 28 images: read 4 files at a time in blocks of 16, parse, convert to f32, shuffle.
 fn records(dir: &str, threads: usize) -> Result<Dataset> {
-    let features = Features::new().raw("image", DType::U8, [28, 28, 1]).fixed("label", DType::I64, []);
+    let features = FeatureSpecs::new().raw("image", DType::U8, [28, 28, 1]).fixed("label", DType::I64, []);
     let parse = parse_example(features);
     let prepare = move |s: Sample| parse(s).map(|s| s.map("image", |x| x.cast(DType::F32) / 255.0));
     let files = Dataset::list_files(&format!("{dir}/records/*.tfrecord"))?;
@@ -74,7 +75,7 @@ fn records(dir: &str, threads: usize) -> Result<Dataset> {
     Ok(files.interleave(read, 4, 16).shuffle(1024, 7).map_parallel(prepare, threads))
 }
 
-/// Photos: read, decode, resize to 224 × 224, normalise.
+/// Photos: read, decode, resize to 224 × 224, normalize.
 fn photos(dir: &str, threads: usize) -> Result<Dataset> {
     let files = Dataset::list_files(&format!("{dir}/photos/*.jpg"))?;
     let prepare = |s: Sample| -> Result<Sample> {

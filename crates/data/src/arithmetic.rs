@@ -1,26 +1,27 @@
-//! `+ - * /` and negation on [`HostArray`]: the element type of the array stays, arrays broadcast as in NumPy.
+//! Operators `+ - * /` and negation on [`HostArray`], with NumPy's broadcasting.
 //!
-//! Scalars are weak: they take the array's element type, or are an error where they do not fit it.
+//! The result has the array's element type. Scalars are weak: they are converted to the array's element type; a value
+//! it cannot represent is an error.
 
 use crate::HostArray;
 use crate::host_array::{bad, native, zeros};
 use std::ops::{Add, Div, Mul, Neg, Sub};
 use systole_base::{DType, Error, ErrorKind, Literal, Result, Scalar, Shape, bf16, f16};
 
-/// The right-hand side of an operator: a number or an array.
+/// Right-hand side of an operator: a number or an array.
 #[derive(Clone, Debug)]
-pub enum Operand {
-    /// A number; takes the element type of the other side.
+pub enum ArrayOperand {
+    /// Number, converted to the other side's element type.
     Scalar(f64),
-    /// An array of the other side's element type.
+    /// Array with the other side's element type.
     Array(HostArray),
 }
 
 macro_rules! operands {
     ($($variant:ident($t:ty) from $make:expr;)*) => {$(
-        impl From<$t> for Operand {
-            fn from(x: $t) -> Operand {
-                Operand::$variant($make(x))
+        impl From<$t> for ArrayOperand {
+            fn from(x: $t) -> ArrayOperand {
+                ArrayOperand::$variant($make(x))
             }
         }
     )*};
@@ -35,21 +36,21 @@ operands! {
 }
 
 #[derive(Clone, Copy, PartialEq, Debug)]
-enum Op {
+enum ArithmeticOp {
     Add,
     Sub,
     Mul,
     Div,
 }
 
-// Generic over the right side, so that the result's type is known before a float literal's is.
+// Generic over the right side, so that the result's type is known before that of a float literal.
 macro_rules! operators {
     ($($op:ident $method:ident),*) => {$(
-        impl<T: Into<Operand>> $op<T> for HostArray {
+        impl<T: Into<ArrayOperand>> $op<T> for HostArray {
             type Output = HostArray;
             #[track_caller]
             fn $method(self, rhs: T) -> HostArray {
-                apply(self, Op::$op, rhs.into())
+                apply(self, ArithmeticOp::$op, rhs.into())
             }
         }
     )*};
@@ -65,30 +66,30 @@ impl Neg for HostArray {
 }
 
 impl HostArray {
-    /// `(x - mean) / std`, each a number or an array that broadcasts (one value per channel).
+    /// Normalizes: `(x - mean) / std`, each a number or an array that broadcasts (one value per channel).
     #[track_caller]
-    pub fn normalize(self, mean: impl Into<Operand>, std: impl Into<Operand>) -> HostArray {
+    pub fn normalize(self, mean: impl Into<ArrayOperand>, std: impl Into<ArrayOperand>) -> HostArray {
         (self - mean) / std
     }
 }
 
 #[track_caller]
-fn apply(x: HostArray, op: Op, rhs: Operand) -> HostArray {
+fn apply(x: HostArray, op: ArithmeticOp, rhs: ArrayOperand) -> HostArray {
     x.then(|x| match rhs {
-        Operand::Scalar(s) => with_scalar(x, op, s),
-        Operand::Array(y) => with_array(x, op, y.into_literal()?),
+        ArrayOperand::Scalar(s) => with_scalar(x, op, s),
+        ArrayOperand::Array(y) => with_array(x, op, y.into_literal()?),
     })
 }
 
-fn check_dtype(dtype: DType, op: Op) -> Result<()> {
-    if dtype == DType::Bool || (op == Op::Div && dtype.is_int()) {
+fn check_dtype(dtype: DType, op: ArithmeticOp) -> Result<()> {
+    if dtype == DType::Bool || (op == ArithmeticOp::Div && dtype.is_int()) {
         return Err(Error::new(ErrorKind::Data, format!("{op:?} is not defined for {dtype} arrays"))
             .hint("cast first, for example .cast(DType::F32)"));
     }
     Ok(())
 }
 
-/// Runs `$body` with `$T` as the Rust type of a number type.
+/// Runs `$body` with `$T` as the Rust type of a numeric type.
 macro_rules! numbers {
     ($dtype:expr, $T:ident => $body:expr) => {
         match $dtype {
@@ -105,30 +106,37 @@ macro_rules! numbers {
     };
 }
 
-fn with_scalar(mut x: Literal, op: Op, s: f64) -> Result<Literal> {
+fn with_scalar(mut x: Literal, op: ArithmeticOp, s: f64) -> Result<Literal> {
     let dtype = x.dtype();
     check_dtype(dtype, op)?;
-    // Negation of a signed array multiplies by -1; for unsigned ones that is as wrong as 0.5 is.
+    // Negation of a signed array multiplies by -1; for unsigned arrays that is an error, like multiplying by 0.5.
     if dtype.is_int() && Scalar::of(dtype, s).as_f64() != s {
-        return Err(Error::new(ErrorKind::Data, format!("{op:?} of a {dtype} array and {s}"))
-            .because(format!("{s} is not a value of {dtype}"))
-            .hint("cast first, for example .cast(DType::F32)"));
+        return Err(Error::new(
+            ErrorKind::Data,
+            format!("invalid operands for {op:?}: a {dtype} array and {s}"),
+        )
+        .because(format!("{dtype} cannot represent {s}"))
+        .hint("cast first, for example .cast(DType::F32)"));
     }
     numbers!(dtype, T => {
-        let s = <T as Num>::of(s);
+        let s = <T as WrappingArithmetic>::of(s);
         combine(op, x.as_mut_slice::<T>()?.iter_mut().map(|v| (v, s)));
     });
     Ok(x)
 }
 
-fn with_array(x: Literal, op: Op, y: Literal) -> Result<Literal> {
+fn with_array(x: Literal, op: ArithmeticOp, y: Literal) -> Result<Literal> {
     check_dtype(x.dtype(), op)?;
     if x.dtype() != y.dtype() {
-        return Err(bad(format!("{op:?} of {} and {}", x.ty(), y.ty()), "the element types differ")
-            .hint("cast one of them"));
+        return Err(bad(
+            format!("invalid operands for {op:?}: {} and {}", x.ty(), y.ty()),
+            "the element types differ",
+        )
+        .hint("cast one of them to the type of the other"));
     }
-    let shape = broadcast_shape(x.shape(), y.shape())
-        .ok_or_else(|| bad(format!("{op:?} of {} and {}", x.ty(), y.ty()), "the shapes do not broadcast"))?;
+    let shape = broadcast_shape(x.shape(), y.shape()).ok_or_else(|| {
+        bad(format!("invalid operands for {op:?}: {} and {}", x.ty(), y.ty()), "the shapes do not broadcast")
+    })?;
     let (mut x, y) = (broadcast_to(x, &shape)?, broadcast_to(y, &shape)?);
     numbers!(x.dtype(), T => {
         combine(op, x.as_mut_slice::<T>()?.iter_mut().zip(y.as_slice::<T>()?.iter().copied()));
@@ -136,19 +144,19 @@ fn with_array(x: Literal, op: Op, y: Literal) -> Result<Literal> {
     Ok(x)
 }
 
-/// `*a = a op b` of all pairs, one loop for each operator.
-fn combine<'a, T: Num + 'a>(op: Op, pairs: impl Iterator<Item = (&'a mut T, T)>) {
+/// Computes `*a = a op b` for all pairs, with one loop per operator.
+fn combine<'a, T: WrappingArithmetic + 'a>(op: ArithmeticOp, pairs: impl Iterator<Item = (&'a mut T, T)>) {
     match op {
-        Op::Add => pairs.for_each(|(a, b)| *a = a.plus(b)),
-        Op::Sub => pairs.for_each(|(a, b)| *a = a.minus(b)),
-        Op::Mul => pairs.for_each(|(a, b)| *a = a.times(b)),
-        Op::Div => pairs.for_each(|(a, b)| *a = a.over(b)),
+        ArithmeticOp::Add => pairs.for_each(|(a, b)| *a = a.plus(b)),
+        ArithmeticOp::Sub => pairs.for_each(|(a, b)| *a = a.minus(b)),
+        ArithmeticOp::Mul => pairs.for_each(|(a, b)| *a = a.times(b)),
+        ArithmeticOp::Div => pairs.for_each(|(a, b)| *a = a.over(b)),
     }
 }
 
-/// Arithmetic that wraps on integers, as the graph's does.
-trait Num: Copy {
-    /// The nearest value of a number; cut off towards 0 for integers.
+/// Arithmetic that wraps on integers, like the compiled graph.
+trait WrappingArithmetic: Copy {
+    /// Converts a number to the nearest value; truncates toward 0 for integers.
     fn of(x: f64) -> Self;
     fn plus(self, o: Self) -> Self;
     fn minus(self, o: Self) -> Self;
@@ -156,18 +164,18 @@ trait Num: Copy {
     fn over(self, o: Self) -> Self;
 }
 macro_rules! integers {
-    ($($t:ty),*) => {$(impl Num for $t {
+    ($($t:ty),*) => {$(impl WrappingArithmetic for $t {
         fn of(x: f64) -> $t { x as $t }
         fn plus(self, o: $t) -> $t { self.wrapping_add(o) }
         fn minus(self, o: $t) -> $t { self.wrapping_sub(o) }
         fn times(self, o: $t) -> $t { self.wrapping_mul(o) }
-        // Unreachable: `check_dtype` refuses integer division.
+        // Unreachable: `check_dtype` rejects integer division.
         fn over(self, o: $t) -> $t { self.checked_div(o).unwrap_or(0) }
     })*};
 }
-/// f16 and bf16 compute in f32 and round: f32 has more than twice their digits, so the result is rounded once.
+/// f16 and bf16 compute in f32 and round: f32 has more than twice their digits, so the result is correctly rounded.
 macro_rules! floats {
-    ($($t:ty: $of:expr, $wide:expr, $round:expr;)*) => {$(impl Num for $t {
+    ($($t:ty: $of:expr, $wide:expr, $round:expr;)*) => {$(impl WrappingArithmetic for $t {
         fn of(x: f64) -> $t { $of(x) }
         fn plus(self, o: $t) -> $t { $round($wide(self) + $wide(o)) }
         fn minus(self, o: $t) -> $t { $round($wide(self) - $wide(o)) }
@@ -196,7 +204,7 @@ fn broadcast_shape(a: &Shape, b: &Shape) -> Option<Shape> {
         .map(Shape::from)
 }
 
-/// `x` repeated to `shape`, which must be what it broadcasts to.
+/// Broadcasts `x` to `shape`, which must be compatible.
 fn broadcast_to(x: Literal, shape: &Shape) -> Result<Literal> {
     if x.shape() == shape {
         return Ok(x);

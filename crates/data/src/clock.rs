@@ -1,20 +1,20 @@
-//! The calendar and the time of day, UTC: prices that grow old by the date, and lines of logs.
+//! Current UTC date and time as text, for logs and for prices that expire.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 const DAY: u64 = 86_400;
 
-/// Seconds since 1970.
+/// Seconds since the Unix epoch.
 fn seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
 }
 
-/// Today as `YYYY-MM-DD`.
+/// Returns today's date as `YYYY-MM-DD`.
 pub fn today() -> String {
     date(seconds())
 }
 
-/// Now as `YYYY-MM-DD HH:MM:SS`.
+/// Returns the current time as `YYYY-MM-DD HH:MM:SS`.
 pub fn now() -> String {
     let all = seconds();
     let of_day = all % DAY;
@@ -23,7 +23,7 @@ pub fn now() -> String {
 
 fn date(seconds: u64) -> String {
     let days = (seconds / DAY) as i64;
-    // Days to civil date, for years after 1970 (Hinnant's algorithm).
+    // Converts days to a civil date, for years after 1970 (Hinnant's algorithm).
     let z = days + 719_468;
     let era = z.div_euclid(146_097);
     let doe = z.rem_euclid(146_097);

@@ -1,16 +1,16 @@
-//! [`Entry`]: one name in a folder of a disk or of an object store.
+//! Directory entry of a local disk or an object store.
 
 use std::path::PathBuf;
 
-/// What a folder holds.
+/// Entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Entry {
-    /// The folder's path and the name.
+pub struct DirectoryEntry {
+    /// Full path: the directory's path and the name.
     pub path: PathBuf,
-    /// The last part of the path.
+    /// Last component of the path.
     pub name: String,
-    /// Whether it is a folder.
+    /// Whether it is a directory.
     pub is_dir: bool,
-    /// Whether it is a link to elsewhere.
+    /// Whether it is a symbolic link.
     pub is_link: bool,
 }

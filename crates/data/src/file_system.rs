@@ -1,7 +1,7 @@
-//! The one way by which files are written: [`FileSystem`], a few operations that tests let fail one by one.
+//! Atomic and durable file writes: [`AtomicFile`], [`write_atomically`], and the trait [`FileSystem`].
 //!
-//! [`NewFile`] appears under its name when it is whole and on the disk, and not before; [`write_atomically`] is that in
-//! one call. Calls that a signal interrupted are made again, and a write that took only a part goes on with the rest.
+//! A file appears under its name only when it is complete and synced. Interrupted calls (EINTR) are retried, and short
+//! writes are continued. Tests replace the file system to inject faults.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, TryLockError};
@@ -11,52 +11,52 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use systole_base::{Error, ErrorKind, Result};
 
-/// How the names of files begin that are not whole yet.
+/// Prefix of the names of temporary files.
 const TEMPORARY: &str = ".systole-";
 
-/// The few operations by which files are written; tests let each of them fail.
+/// File system operations used for writing; tests inject a failure into each of them.
 pub trait FileSystem {
-    /// An open file.
+    /// Open file.
     type File;
 
-    /// Creates a file that does not exist yet.
+    /// Creates a new file; fails if it exists.
     fn create(&self, path: &Path) -> io::Result<Self::File>;
 
-    /// Opens a file to write after byte `truncate` calls for, and makes it where it is missing.
+    /// Opens a file for writing (after [`FileSystem::truncate`]), and creates it if it is missing.
     fn open(&self, path: &Path) -> io::Result<Self::File>;
 
-    /// Takes the file for this process; [`TryLockError::WouldBlock`] where another one has it.
+    /// Locks the file for this process; [`TryLockError::WouldBlock`] if another process holds the lock.
     fn lock(&self, file: &Self::File) -> Result<(), TryLockError>;
 
-    /// Appends bytes and says how many, which may be fewer.
+    /// Appends bytes and returns the number written, which may be smaller.
     fn write(&self, file: &mut Self::File, bytes: &[u8]) -> io::Result<usize>;
 
-    /// Cuts the file off; what is written next comes there.
+    /// Truncates the file and moves the write position to its end.
     fn truncate(&self, file: &mut Self::File, length: u64) -> io::Result<()>;
 
-    /// Waits until the file's bytes are on the disk.
+    /// Waits until the file's bytes are on disk (fsync).
     fn sync(&self, file: &mut Self::File) -> io::Result<()>;
 
-    /// Puts a file in the place of another at once.
+    /// Renames a file atomically, replacing an existing one.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// Waits until a folder's entries are on the disk.
+    /// Waits until a directory's entries are on disk.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
 
     /// Deletes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
-    /// Makes a symbolic link to `to`; unless written, there are none.
+    /// Creates a symbolic link to `to`; unsupported by default.
     fn symlink(&self, _to: &Path, _link: &Path) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 }
 
-/// The operating system's files.
+/// The operating system's file system.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Disk;
+pub struct OsFileSystem;
 
-impl FileSystem for Disk {
+impl FileSystem for OsFileSystem {
     type File = File;
 
     fn create(&self, path: &Path) -> io::Result<File> {
@@ -86,11 +86,12 @@ impl FileSystem for Disk {
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         if let Ok(old) = fs::metadata(to) {
-            // Renaming needs no right to write the old file: keep the meaning of its protection, and its rights.
+            // Renaming needs no write permission on the old file: respect its write protection and keep its
+            // permissions.
             if old.permissions().readonly() {
                 return Err(io::Error::new(
                     io::ErrorKind::PermissionDenied,
-                    "the earlier file is write-protected",
+                    "the existing file is write-protected",
                 ));
             }
             fs::set_permissions(from, old.permissions())?;
@@ -99,7 +100,7 @@ impl FileSystem for Disk {
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        // Some file systems cannot sync a folder; others than Unix cannot open one.
+        // Some file systems cannot sync a directory; systems other than Unix cannot open one.
         if !cfg!(unix) {
             return Ok(());
         }
@@ -119,7 +120,7 @@ impl FileSystem for Disk {
     }
 }
 
-/// Makes a call again as long as signals interrupt it.
+/// Retries a call while signals interrupt it (EINTR).
 pub(crate) fn again<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match call() {
@@ -129,74 +130,79 @@ pub(crate) fn again<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T>
     }
 }
 
-/// Writes all of the bytes, in as many calls as it takes.
+/// Writes all bytes, in as many calls as needed.
 ///
 /// # Errors
-/// What the file system says.
+/// Errors of the file system.
 pub fn write_all<F: FileSystem>(files: &F, file: &mut F::File, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match again(|| files.write(file, bytes))? {
             0 => return Err(io::ErrorKind::WriteZero.into()),
-            n => bytes = bytes.get(n..).ok_or_else(|| io::Error::other("more bytes written than given"))?,
+            n => {
+                bytes = bytes
+                    .get(n..)
+                    .ok_or_else(|| io::Error::other("write returned more bytes than it was given"))?
+            }
         }
     }
     Ok(())
 }
 
-/// Adds bytes at the end of a file, which is made where it is missing. Where they cannot be added whole, none are.
+/// Appends bytes to a file, creating it if it is missing. If they cannot be written completely, the file keeps its
+/// length.
 ///
 /// # Errors
-/// What the file system says.
+/// Errors of the file system.
 pub fn append<F: FileSystem>(files: &F, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let length = fs::metadata(path).map_or(0, |m| m.len());
     let mut file = again(|| files.open(path))?;
     again(|| files.truncate(&mut file, length))?;
     write_all(files, &mut file, bytes).inspect_err(|_| {
-        // Half a line would be taken for a whole one; where even this fails, the first error is the one to tell.
+        // A partial line could pass for a complete one. If truncation fails too, the first error is reported.
         let _ = again(|| files.truncate(&mut file, length));
     })
 }
 
-/// Cuts a file off behind so many bytes, or makes an empty one.
+/// Truncates a file to `length` bytes, or creates an empty one.
 ///
 /// # Errors
-/// What the file system says.
+/// Errors of the file system.
 pub fn cut<F: FileSystem>(files: &F, path: &Path, length: u64) -> io::Result<()> {
     let mut file = again(|| files.open(path))?;
     again(|| files.truncate(&mut file, length))
 }
 
-/// A file that is being written under another name of its folder, and gets its own with [`NewFile::publish`]: so that an
-/// earlier file stays whole whatever fails and whenever the program is killed. Dropped before that, it is removed.
-pub struct NewFile<F: FileSystem> {
+/// File that is written under a temporary name in the same directory and renamed by [`AtomicFile::publish`]. An existing
+/// file stays intact on any failure or crash. Dropping it before `publish` removes the temporary file.
+pub struct AtomicFile<F: FileSystem> {
     files: F,
     file: F::File,
     temporary: PathBuf,
     path: PathBuf,
-    /// Bytes that were to be written so far.
+    /// Number of bytes written so far, including failed writes.
     size: usize,
     published: bool,
 }
 
-impl<F: FileSystem> NewFile<F> {
-    /// Begins the file `path`.
+impl<F: FileSystem> AtomicFile<F> {
+    /// Starts writing the file `path`.
     ///
     /// # Errors
-    /// When its folder is missing, protected or full.
-    pub fn create(files: F, path: &Path) -> Result<NewFile<F>> {
+    /// If its directory is missing, protected or full.
+    pub fn create(files: F, path: &Path) -> Result<AtomicFile<F>> {
         if path.file_name().is_none() {
             let what = format!("cannot save as `{}`", path.display());
             let e = Error::new(ErrorKind::Io, what).because("the path has no file name");
-            return Err(e.hint("name a file"));
+            return Err(e.hint("add a file name"));
         }
         let (temporary, file) = create_temporary(&files, folder_of(path))
             .map_err(|e| save_error(path, 0, "creating a file in its folder", &e))?;
-        Ok(NewFile { files, file, temporary, path: path.into(), size: 0, published: false })
+        Ok(AtomicFile { files, file, temporary, path: path.into(), size: 0, published: false })
     }
 
-    /// [`NewFile::create`] with a name for the meantime that is always the same, so that the next attempt takes the
-    /// place of what a killed one left. Not for files that two processes may write at once.
-    pub fn create_partial(files: F, path: &Path) -> Result<NewFile<F>> {
+    /// Like [`AtomicFile::create`], with a fixed temporary name, so that the next attempt replaces what a killed process
+    /// left. Not for files that two processes may write at once.
+    pub fn create_partial(files: F, path: &Path) -> Result<AtomicFile<F>> {
         let mut temporary = path.as_os_str().to_owned();
         temporary.push(".partial");
         let temporary = PathBuf::from(temporary);
@@ -207,32 +213,32 @@ impl<F: FileSystem> NewFile<F> {
         let file = removed
             .and_then(|()| again(|| files.create(&temporary)))
             .map_err(|e| save_error(path, 0, "creating a file in its folder", &e))?;
-        Ok(NewFile { files, file, temporary, path: path.into(), size: 0, published: false })
+        Ok(AtomicFile { files, file, temporary, path: path.into(), size: 0, published: false })
     }
 
-    /// Makes the bytes durable and gives the file its name.
+    /// Syncs the file and renames it to its final name.
     ///
     /// # Errors
-    /// When any step fails; the unfinished file is removed.
+    /// If any step fails; the temporary file is removed.
     pub fn publish(mut self) -> Result<()> {
-        again(|| self.files.sync(&mut self.file)).map_err(|e| self.fail("syncing to the disk", &e))?;
+        again(|| self.files.sync(&mut self.file)).map_err(|e| self.fail("syncing to disk", &e))?;
         again(|| self.files.rename(&self.temporary, &self.path))
-            .map_err(|e| self.fail("putting it in place", &e))?;
+            .map_err(|e| self.fail("renaming it to its final name", &e))?;
         self.published = true;
         again(|| self.files.sync_dir(folder_of(&self.path))).map_err(|e| {
             save_error(&self.path, self.size, "syncing its folder", &e)
-                .because("the new file is in place but might not survive a power cut")
+                .because("the new file is in place but might not survive a power failure")
         })
     }
 
-    /// What went wrong; the unfinished file is removed.
+    /// Returns the error and removes the temporary file.
     fn fail(&mut self, step: &str, e: &io::Error) -> Error {
-        let error = save_error(&self.path, self.size, step, e)
-            .because("the earlier file, if there was one, is as it was");
+        let error =
+            save_error(&self.path, self.size, step, e).because("the previous file, if any, is unchanged");
         match self.abandon() {
             Ok(()) => error,
             Err(_) => {
-                error.because(format!("the unfinished {} could not be removed", self.temporary.display()))
+                error.because(format!("the temporary file {} could not be removed", self.temporary.display()))
             }
         }
     }
@@ -243,7 +249,7 @@ impl<F: FileSystem> NewFile<F> {
     }
 }
 
-impl<F: FileSystem> Write for NewFile<F> {
+impl<F: FileSystem> Write for AtomicFile<F> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let n = self.files.write(&mut self.file, bytes)?;
         self.size += n;
@@ -255,21 +261,21 @@ impl<F: FileSystem> Write for NewFile<F> {
     }
 }
 
-impl<F: FileSystem> Drop for NewFile<F> {
+impl<F: FileSystem> Drop for AtomicFile<F> {
     fn drop(&mut self) {
         if !self.published {
-            // Nobody is to take the beginning for the whole.
+            // A partial file must not pass for a complete one.
             let _ = self.abandon();
         }
     }
 }
 
-/// Writes `parts` one after the other as the file `path`, as [`NewFile`] does.
+/// Writes `parts` one after the other as the file `path`, atomically like [`AtomicFile`].
 ///
 /// # Errors
-/// When any step fails; the unfinished file is removed.
+/// If any step fails; the temporary file is removed.
 pub fn write_atomically<F: FileSystem>(files: &F, path: &Path, parts: &[&[u8]]) -> Result<()> {
-    let mut new = NewFile::create(files, path)?;
+    let mut new = AtomicFile::create(files, path)?;
     for part in parts {
         if let Err(e) = new.write_all(part) {
             new.size = parts.iter().map(|p| p.len()).sum();
@@ -313,11 +319,11 @@ impl<F: FileSystem> FileSystem for &F {
     }
 }
 
-/// Makes `path` a symbolic link to a file, at once, in the place of what has the name; the folder of both may be moved. False: there
-/// are no links here.
+/// Replaces `path` atomically by a relative symbolic link to a file in the same directory. Returns false if links are
+/// not supported.
 ///
 /// # Errors
-/// When any step fails; what was there stays.
+/// If any step fails; the existing file stays.
 pub fn link_atomically<F: FileSystem>(files: &F, path: &Path, to: &Path) -> Result<bool> {
     let name = format!("{TEMPORARY}{}-link.tmp", std::process::id());
     let temporary = folder_of(path).join(name);
@@ -328,28 +334,28 @@ pub fn link_atomically<F: FileSystem>(files: &F, path: &Path, to: &Path) -> Resu
             return Ok(false);
         }
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-            // Left by a process of the same number that was killed.
+            // Left by a killed process with the same process id.
             again(|| files.remove(&temporary)).map_err(failed("removing an old link"))?;
-            again(|| files.symlink(within, &temporary)).map_err(failed("making a link"))?;
+            again(|| files.symlink(within, &temporary)).map_err(failed("creating a link"))?;
         }
-        made => made.map_err(failed("making a link"))?,
+        made => made.map_err(failed("creating a link"))?,
     }
     again(|| files.rename(&temporary, path)).map_err(|e| {
-        // The next save makes another one.
+        // The next save creates another one.
         let _ = files.remove(&temporary);
-        save_error(path, 0, "putting a link in place", &e)
+        save_error(path, 0, "renaming the link to its final name", &e)
     })?;
     again(|| files.sync_dir(folder_of(path))).map_err(failed("syncing its folder"))?;
     Ok(true)
 }
 
-/// Removes what killed saves left in a folder that only this process writes to.
+/// Removes temporary files of killed processes from a directory that only this process writes to.
 pub fn sweep(dir: &Path) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let name = name.to_string_lossy();
         if name.starts_with(TEMPORARY) && name.ends_with(".tmp") {
-            // It costs disk space, no more.
+            // A remaining file only costs disk space.
             let _ = fs::remove_file(entry.path());
         }
     }
@@ -362,7 +368,7 @@ fn folder_of(path: &Path) -> &Path {
     }
 }
 
-/// A new file in `dir` under a name that no other save uses, in this process or another.
+/// Creates a file in `dir` under a name that is unique among processes and saves.
 fn create_temporary<F: FileSystem>(files: &F, dir: &Path) -> io::Result<(PathBuf, F::File)> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     loop {
@@ -371,7 +377,7 @@ fn create_temporary<F: FileSystem>(files: &F, dir: &Path) -> io::Result<(PathBuf
         let path = dir.join(OsStr::new(&name));
         match again(|| files.create(&path)) {
             Ok(file) => return Ok((path, file)),
-            // Left by a process of the same number that was killed.
+            // Left by a killed process with the same process id.
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists && number < u64::MAX => {}
             Err(e) => return Err(e),
         }
@@ -384,10 +390,10 @@ fn save_error(path: &Path, size: usize, step: &str, e: &io::Error) -> Error {
             format!("free {size} bytes on that disk, or save elsewhere")
         }
         io::ErrorKind::PermissionDenied => {
-            "check the access rights of file and folder, or save elsewhere".into()
+            "check the permissions of the file and its folder, or save elsewhere".into()
         }
         io::ErrorKind::NotFound => "create the folder first".into(),
-        io::ErrorKind::ReadOnlyFilesystem => "save to a disk that can be written".into(),
+        io::ErrorKind::ReadOnlyFilesystem => "save to a writable disk".into(),
         io::ErrorKind::IsADirectory | io::ErrorKind::DirectoryNotEmpty => "choose another name".into(),
         _ => "check the disk, or save elsewhere".into(),
     };
@@ -397,54 +403,55 @@ fn save_error(path: &Path, size: usize, step: &str, e: &io::Error) -> Error {
         .hint(hint)
 }
 
-/// How a call of [`Faulty`] fails.
+/// Way in which a call of [`FaultInjectingFileSystem`] fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fault {
-    /// With an error; a write leaves half of its bytes before.
+pub enum InjectedFault {
+    /// Fails with an error of this kind; a write first writes half of its bytes.
     Error(io::ErrorKind),
-    /// With the disk's own error, `EIO`.
+    /// Fails with the operating system's I/O error, `EIO`.
     Io,
-    /// A signal comes first: the call is to be made again.
+    /// Fails with `Interrupted` (EINTR): the call is to be retried.
     Interrupted,
-    /// A write takes one byte only; other calls are made as they are.
+    /// Writes only one byte; other calls succeed.
     Short,
 }
 
-/// A file system that counts its calls and lets one of them fail, or all from one on: for tests of what writes files.
+/// File system that counts its calls and lets one of them fail, or all from one on, for tests of code that writes
+/// files.
 #[derive(Debug)]
-pub struct Faulty<F = Disk> {
+pub struct FaultInjectingFileSystem<F = OsFileSystem> {
     files: F,
-    fault: Fault,
+    fault: InjectedFault,
     at: usize,
     forever: bool,
     calls: Mutex<Vec<&'static str>>,
 }
 
-impl Faulty {
-    /// The disk, with call `at` (from 0) failing.
-    pub fn at(at: usize, fault: Fault) -> Faulty {
-        Faulty { files: Disk, fault, at, forever: false, calls: Mutex::default() }
+impl FaultInjectingFileSystem {
+    /// Fails call `at` (from 0).
+    pub fn at(at: usize, fault: InjectedFault) -> FaultInjectingFileSystem {
+        FaultInjectingFileSystem { files: OsFileSystem, fault, at, forever: false, calls: Mutex::default() }
     }
 
-    /// The disk, all calls from `at` on failing.
-    pub fn from(at: usize, fault: Fault) -> Faulty {
-        Faulty { forever: true, ..Faulty::at(at, fault) }
+    /// Fails all calls from `at` on.
+    pub fn from(at: usize, fault: InjectedFault) -> FaultInjectingFileSystem {
+        FaultInjectingFileSystem { forever: true, ..FaultInjectingFileSystem::at(at, fault) }
     }
 
-    /// The disk, counting only.
-    pub fn never() -> Faulty {
-        Faulty::at(usize::MAX, Fault::Io)
+    /// Only counts calls.
+    pub fn never() -> FaultInjectingFileSystem {
+        FaultInjectingFileSystem::at(usize::MAX, InjectedFault::Io)
     }
 }
 
-impl<F> Faulty<F> {
-    /// The calls so far, by name.
+impl<F> FaultInjectingFileSystem<F> {
+    /// Returns the names of the calls so far.
     pub fn calls(&self) -> Vec<&'static str> {
         crate::mutex::lock(&self.calls).clone()
     }
 
-    /// Counts a call; the fault, if it is its turn.
-    fn turn(&self, call: &'static str) -> Option<Fault> {
+    /// Counts a call; returns the fault to inject, if any.
+    fn turn(&self, call: &'static str) -> Option<InjectedFault> {
         let mut calls = crate::mutex::lock(&self.calls);
         calls.push(call);
         let n = calls.len() - 1;
@@ -452,22 +459,22 @@ impl<F> Faulty<F> {
     }
 
     fn check(&self, call: &'static str) -> io::Result<()> {
-        self.turn(call).map_or(Ok(()), Fault::result)
+        self.turn(call).map_or(Ok(()), InjectedFault::result)
     }
 }
 
-impl Fault {
+impl InjectedFault {
     fn result(self) -> io::Result<()> {
         match self {
-            Fault::Error(kind) => Err(kind.into()),
-            Fault::Io => Err(io::Error::from_raw_os_error(5)),
-            Fault::Interrupted => Err(io::ErrorKind::Interrupted.into()),
-            Fault::Short => Ok(()),
+            InjectedFault::Error(kind) => Err(kind.into()),
+            InjectedFault::Io => Err(io::Error::from_raw_os_error(5)),
+            InjectedFault::Interrupted => Err(io::ErrorKind::Interrupted.into()),
+            InjectedFault::Short => Ok(()),
         }
     }
 }
 
-impl<F: FileSystem> FileSystem for Faulty<F> {
+impl<F: FileSystem> FileSystem for FaultInjectingFileSystem<F> {
     type File = F::File;
     fn create(&self, path: &Path) -> io::Result<F::File> {
         self.check("create").and_then(|()| self.files.create(path))
@@ -481,8 +488,8 @@ impl<F: FileSystem> FileSystem for Faulty<F> {
     fn write(&self, file: &mut F::File, bytes: &[u8]) -> io::Result<usize> {
         match self.turn("write") {
             None => self.files.write(file, bytes),
-            Some(Fault::Short) => self.files.write(file, &bytes[..bytes.len().min(1)]),
-            Some(Fault::Interrupted) => Err(io::ErrorKind::Interrupted.into()),
+            Some(InjectedFault::Short) => self.files.write(file, &bytes[..bytes.len().min(1)]),
+            Some(InjectedFault::Interrupted) => Err(io::ErrorKind::Interrupted.into()),
             Some(fault) => {
                 self.files.write(file, &bytes[..bytes.len() / 2])?;
                 fault.result().map(|()| 0)
@@ -513,7 +520,7 @@ impl<F: FileSystem> FileSystem for Faulty<F> {
 mod tests {
     use super::*;
 
-    const FULL: Fault = Fault::Error(io::ErrorKind::StorageFull);
+    const FULL: InjectedFault = InjectedFault::Error(io::ErrorKind::StorageFull);
 
     fn folder(name: &str) -> PathBuf {
         let dir = std::env::temp_dir().join(format!("systole-disk-{name}-{}", std::process::id()));
@@ -530,28 +537,33 @@ mod tests {
     fn whichever_call_fails_the_file_is_whole_and_nothing_is_left_behind() {
         let dir = folder("faults");
         let path = dir.join("f");
-        let healthy = Faulty::never();
+        let healthy = FaultInjectingFileSystem::never();
         write_atomically(&healthy, &path, &[b"old", b" one"]).unwrap();
         let calls = healthy.calls();
-        // Nothing takes the earlier file's place before it is on the disk.
+        // The existing file is replaced only after the new file is on disk.
         assert_eq!(calls, ["create", "write", "write", "sync", "rename", "sync_dir"]);
-        for fault in [FULL, Fault::Io] {
+        for fault in [FULL, InjectedFault::Io] {
             for n in 0..calls.len() {
                 fs::write(&path, "old one").unwrap();
-                let e =
-                    write_atomically(&Faulty::at(n, fault), &path, &[b"new", b" and longer"]).unwrap_err();
+                let e = write_atomically(
+                    &FaultInjectingFileSystem::at(n, fault),
+                    &path,
+                    &[b"new", b" and longer"],
+                )
+                .unwrap_err();
                 let e = e.to_string();
                 assert!(e.contains("cannot save") && e.contains("try: "), "{e}");
-                // Only the last call, syncing the folder, comes after the new file is in place.
+                // Only the last call, syncing the directory, comes after the new file is in place.
                 let expected = if n + 1 == calls.len() { "new and longer" } else { "old one" };
                 assert_eq!(fs::read_to_string(&path).unwrap(), expected, "call {n}");
                 assert_eq!(names(&dir), ["f"], "call {n}");
             }
         }
-        for fault in [Fault::Interrupted, Fault::Short] {
+        for fault in [InjectedFault::Interrupted, InjectedFault::Short] {
             for n in 0..calls.len() {
                 fs::write(&path, "old one").unwrap();
-                write_atomically(&Faulty::at(n, fault), &path, &[b"new", b" and longer"]).unwrap();
+                write_atomically(&FaultInjectingFileSystem::at(n, fault), &path, &[b"new", b" and longer"])
+                    .unwrap();
                 assert_eq!(fs::read_to_string(&path).unwrap(), "new and longer", "{fault:?} in call {n}");
                 assert_eq!(names(&dir), ["f"], "{fault:?} in call {n}");
             }
@@ -563,20 +575,20 @@ mod tests {
     fn whichever_call_fails_no_half_line_is_added() {
         let dir = folder("append");
         let path = dir.join("log");
-        let healthy = Faulty::never();
+        let healthy = FaultInjectingFileSystem::never();
         append(&healthy, &path, b"one\n").unwrap();
         assert_eq!(healthy.calls(), ["open", "truncate", "write"]);
-        for fault in [FULL, Fault::Io] {
+        for fault in [FULL, InjectedFault::Io] {
             for n in 0..3 {
-                append(&Faulty::at(n, fault), &path, b"lost\n").unwrap_err();
+                append(&FaultInjectingFileSystem::at(n, fault), &path, b"lost\n").unwrap_err();
                 assert_eq!(fs::read_to_string(&path).unwrap(), "one\n", "call {n}");
             }
         }
-        for fault in [Fault::Interrupted, Fault::Short] {
-            (0..3).for_each(|n| append(&Faulty::at(n, fault), &path, b"more\n").unwrap());
+        for fault in [InjectedFault::Interrupted, InjectedFault::Short] {
+            (0..3).for_each(|n| append(&FaultInjectingFileSystem::at(n, fault), &path, b"more\n").unwrap());
         }
         assert_eq!(fs::read_to_string(&path).unwrap(), "one\n".to_string() + &"more\n".repeat(6));
-        cut(&Disk, &path, 4).unwrap();
+        cut(&OsFileSystem, &path, 4).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "one\n");
         fs::remove_dir_all(dir).unwrap();
     }
@@ -587,7 +599,7 @@ mod tests {
         let path = dir.join("f");
         fs::write(&path, "old").unwrap();
         for n in 0..5 {
-            let dead = Faulty::from(n, FULL);
+            let dead = FaultInjectingFileSystem::from(n, FULL);
             let e = write_atomically(&dead, &path, &[b"new", b"er"]).unwrap_err().to_string();
             assert_eq!(e.contains("could not be removed"), n > 0, "{e}");
             assert_eq!(fs::read_to_string(&path).unwrap(), "old", "call {n}");

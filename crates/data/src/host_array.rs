@@ -1,17 +1,17 @@
-//! Eager host arrays for pipeline functions: cast, reshape, arithmetic and the like, on data at hand.
+//! Eager host arrays for map functions: cast, reshape, one-hot, arithmetic.
 //!
-//! Not a tensor of a graph: nothing is traced or differentiated. The first error is carried along (no
-//! `Result` at every step) and surfaces, with the line that made it, when the element is pulled from the pipeline.
+//! Not graph tensors: nothing is traced or differentiated. An array carries the first error of its operations (no
+//! `Result` at every step); the error surfaces, with its source line, when the element is pulled from the pipeline.
 
 use std::panic::Location;
 use systole_base::{
     DType, Element, Error, ErrorKind, Literal, Result, Shape, TensorType, bf16, f16, user_line,
 };
 
-/// A host array, or the error that the first failing operation on it left behind.
+/// Host array, or the error of the first operation on it that failed.
 ///
-/// Operators take scalars and arrays (broadcast as NumPy does) and keep the array's element type; a scalar is
-/// first rounded to it. Integers do not divide, and do not mix with fractions: cast first.
+/// Operators take scalars and arrays (with NumPy's broadcasting) and keep the array's element type; a scalar is first
+/// rounded to it. Integers cannot be divided or mixed with fractions: cast first.
 ///
 /// ```
 /// use systole_base::{DType, Literal};
@@ -28,58 +28,57 @@ use systole_base::{
 pub struct HostArray(Result<Literal>);
 
 impl HostArray {
-    /// An array that is only an error.
+    /// Creates an array that carries an error.
     pub fn poisoned(error: Error) -> HostArray {
         HostArray(Err(error))
     }
 
-    /// A rank-0 array; `value` is converted to `dtype`.
+    /// Creates a rank-0 array; `value` is converted to `dtype`.
     pub fn scalar(dtype: DType, value: f64) -> HostArray {
         Literal::scalar(dtype, value).into()
     }
 
-    /// The array, or the first error on its way here.
+    /// Returns the array, or the first error.
     pub fn get(&self) -> Result<&Literal> {
         self.0.as_ref().map_err(Clone::clone)
     }
 
-    /// The array itself, or the first error on its way here.
+    /// Returns the array by value, or the first error.
     pub fn into_literal(self) -> Result<Literal> {
         self.0
     }
 
-    /// Element type and shape, or the error.
+    /// Returns element type and shape, or the first error.
     pub fn ty(&self) -> Result<&TensorType> {
         self.get().map(Literal::ty)
     }
 
-    /// Any function of the data: `f` runs unless an error is already carried.
+    /// Applies `f` to the data unless the array carries an error.
     #[track_caller]
     pub fn then(self, f: impl FnOnce(Literal) -> Result<Literal>) -> HostArray {
         let caller = Location::caller();
         HostArray(self.0.and_then(|x| f(x).map_err(|e| at_user_line(e, caller))))
     }
 
-    /// `x: T[…] → U[…]`: float to integer truncates toward zero and saturates, integers wrap, anything to
-    /// bool is `!= 0`.
+    /// Casts `x: T[…] → U[…]`: float to integer truncates toward zero and saturates, integers wrap, bool is `!= 0`.
     #[track_caller]
     pub fn cast(self, dtype: DType) -> HostArray {
         self.then(|x| Ok(cast(&x, dtype)))
     }
 
-    /// The same elements, row-major, under another shape.
+    /// Reshapes: same elements in row-major order, new shape.
     #[track_caller]
     pub fn reshape(self, shape: impl Into<Shape>) -> HostArray {
         self.then(|x| x.reshape(shape))
     }
 
-    /// `x: T[a, b, …] → T[a·b·…]`.
+    /// Flattens `x: T[a, b, …] → T[a·b·…]`.
     #[track_caller]
     pub fn flatten(self) -> HostArray {
         self.then(|x| x.reshape([x.ty().elements()]))
     }
 
-    /// Inserts a dimension of size 1 at `axis`; negative axes count from the end (-1: a new last one).
+    /// Inserts a dimension of size 1 at `axis`; negative axes count from the end (-1: a new last dimension).
     #[track_caller]
     pub fn expand_dims(self, axis: isize) -> HostArray {
         self.then(|x| {
@@ -97,18 +96,21 @@ impl HostArray {
             let at = resolve_axis(axis, x.ty().rank(), x.ty())?;
             let mut dims = x.shape().dims().to_vec();
             if dims.remove(at) != 1 {
-                return Err(bad(format!("cannot squeeze axis {axis} of {}", x.ty()), "its size is not 1"));
+                return Err(bad(
+                    format!("cannot squeeze axis {axis} of {}", x.ty()),
+                    "the size of the axis is not 1",
+                ));
             }
             x.reshape(dims)
         })
     }
 
-    /// `x: integer[…] → f32[…, depth]`: 1 at the element's value, 0 elsewhere (all 0 where out of range, as in tf).
+    /// One-hot encodes `x: integer[…] → f32[…, depth]`; out-of-range values yield all zeros, as in TensorFlow.
     #[track_caller]
     pub fn one_hot(self, depth: usize) -> HostArray {
         self.then(|x| {
             if !x.dtype().is_int() {
-                return Err(bad(format!("one_hot of {}", x.ty()), "it takes integers"));
+                return Err(bad(format!("one_hot does not support {}", x.ty()), "it requires integers"));
             }
             let mut dims = x.shape().dims().to_vec();
             dims.push(depth);
@@ -142,22 +144,22 @@ impl From<Result<Literal>> for HostArray {
     }
 }
 
-/// An error with the line of the user's program where a call stands.
+/// Adds the caller's source line to an error.
 pub(crate) fn at_user_line(error: Error, caller: &Location<'_>) -> Error {
     user_line(caller).into_iter().fold(error, Error::at)
 }
 
-/// An error about an operation's argument.
+/// Returns an error about an operation's argument.
 pub(crate) fn bad(what: impl Into<String>, why: impl Into<String>) -> Error {
     Error::new(ErrorKind::Data, what).because(why)
 }
 
-/// Zeros of a type whose size was computed from input: overflow is an error.
+/// Returns zeros of a type whose size was computed from input; overflow is an error.
 pub(crate) fn zeros(ty: TensorType) -> Result<Literal> {
     sized(ty).map(Literal::zeros)
 }
 
-/// [`zeros`] for an array that is written from end to end.
+/// Like [`zeros`], for an array that is completely overwritten.
 pub(crate) fn unfilled(ty: TensorType) -> Result<Literal> {
     sized(ty).map(Literal::unfilled)
 }
@@ -176,11 +178,11 @@ fn resolve_axis(axis: isize, rank: usize, ty: &TensorType) -> Result<usize> {
     }
     Err(bad(
         format!("axis {axis} is out of range for {ty}"),
-        format!("-{rank} to {} would do", rank as isize - 1),
+        format!("choose an axis from -{rank} to {}", rank as isize - 1),
     ))
 }
 
-/// Runs `$body` with `$T` as the Rust type of a number type with native arithmetic; `$other` for bool, f16, bf16.
+/// Runs `$body` with `$T` as the Rust type of a type with native arithmetic; `$other` for bool, f16, bf16.
 macro_rules! native {
     ($dtype:expr, $T:ident => $body:expr, $other:expr) => {{
         use systole_base::DType::*;
@@ -207,7 +209,7 @@ macro_rules! native {
 }
 pub(crate) use native;
 
-/// Rust's `as` is StableHLO's convert for native types, so typed loops replace the element-wise path there.
+/// Rust's `as` equals StableHLO's convert for native types, so typed loops replace the element-wise conversion there.
 pub(crate) fn cast(x: &Literal, to: DType) -> Literal {
     fn each<S: Element, D: Element>(x: &Literal, f: impl Fn(S) -> D) -> Result<Literal> {
         let mut out = Literal::unfilled(x.ty().with_dtype(D::DTYPE));

@@ -1,7 +1,7 @@
-//! Requests by HTTP/1.1: plain ones by hand, https and proxies through the system's program `curl`.
+//! Minimal HTTP/1.1 client: plain HTTP is built in; https and proxies use the system's program `curl`.
 //!
-//! No TLS here, so no C. A connection serves one request. Nothing waits forever: `patience` is how long a connection, and
-//! each next byte, may take. What a request says (tokens, keys) never stands on a command line.
+//! No TLS here, so no C dependency. A connection serves one request. `patience` limits the time to connect and the wait
+//! for each next byte. Secrets (tokens, keys) are never passed on a command line.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -11,40 +11,40 @@ use std::thread;
 use std::time::{Duration, Instant};
 use systole_base::{Error, ErrorKind, Result};
 
-/// What is asked of a server.
+/// HTTP request.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// `GET`, `HEAD`, `PUT`, `POST`.
+    /// Method: `GET`, `HEAD`, `PUT`, `POST`.
     pub method: &'a str,
-    /// `http://…` or `https://…`.
+    /// URL: `http://…` or `https://…`.
     pub url: &'a str,
-    /// Names and values of fields.
+    /// Header fields: names and values.
     pub fields: &'a [(String, String)],
-    /// What is sent along.
+    /// Request body.
     pub body: &'a [u8],
-    /// How long a connection, and then each next byte, may take.
+    /// Timeout to connect, and for each next byte.
     pub patience: Duration,
-    /// Whether curl goes on to where a server sends it.
+    /// Whether curl follows redirects.
     pub follow: bool,
 }
 
-/// A server's answer, whose body is read.
+/// HTTP response with a readable body.
 pub struct Response {
-    /// 200 and the like.
+    /// Status code.
     pub status: u16,
     fields: Vec<(String, String)>,
-    body: Body,
+    body: ResponseBody,
 }
 
-enum Body {
+enum ResponseBody {
     Empty,
-    /// So many bytes of how many are missing.
+    /// Body of known length: remaining bytes, total bytes.
     Sized {
         left: u64,
         all: u64,
         from: BufReader<TcpStream>,
     },
-    /// In pieces that say how long they are; so many bytes are left of this one.
+    /// Chunked body: bytes remaining in the current chunk.
     Chunked {
         left: u64,
         from: BufReader<TcpStream>,
@@ -54,10 +54,10 @@ enum Body {
 }
 
 impl Request<'_> {
-    /// Sends it, and reads the answer up to its body.
+    /// Sends the request and reads the response up to its body.
     ///
     /// # Errors
-    /// `Io` when nothing answers in time, or not as HTTP does. Any status is an answer.
+    /// `Io` if there is no answer in time, or it is not HTTP. Any status is an answer.
     pub fn send(&self) -> Result<Response> {
         match self.url.strip_prefix("http://").map(|rest| rest.split_once('/').unwrap_or((rest, ""))) {
             Some((host, path)) if !is_proxied(host) => self.by_hand(host, path),
@@ -80,20 +80,20 @@ impl Request<'_> {
         sent.map_err(|e| failed(stalled(&e).to_string()))?;
         let mut from = BufReader::with_capacity(1 << 16, stream);
         let (status, fields) = head_of(&mut from, until)?;
-        let mut response = Response { status, fields, body: Body::Empty };
+        let mut response = Response { status, fields, body: ResponseBody::Empty };
         let length = response.field("content-length").map(str::parse::<u64>);
         let is_chunked = response.field("transfer-encoding").is_some_and(|v| v.contains("chunked"));
         response.body = match length {
-            _ if self.method == "HEAD" || matches!(status, 204 | 304) => Body::Empty,
-            _ if is_chunked => Body::Chunked { left: 0, from },
-            Some(Ok(all)) => Body::Sized { left: all, all, from },
-            Some(Err(_)) => return Err(failed("the server does not say how long its answer is")),
-            None => Body::UntilItEnds(from),
+            _ if self.method == "HEAD" || matches!(status, 204 | 304) => ResponseBody::Empty,
+            _ if is_chunked => ResponseBody::Chunked { left: 0, from },
+            Some(Ok(all)) => ResponseBody::Sized { left: all, all, from },
+            Some(Err(_)) => return Err(failed("the server's Content-Length is invalid")),
+            None => ResponseBody::UntilItEnds(from),
         };
         Ok(response)
     }
 
-    /// The fields, and those that go without saying.
+    /// Returns the header fields, including implied ones.
     fn usual_fields(&self) -> Vec<(String, String)> {
         let has = |name: &str| self.fields.iter().any(|(n, _)| n.eq_ignore_ascii_case(name));
         let mut fields: Vec<(String, String)> =
@@ -119,18 +119,19 @@ impl Request<'_> {
             command.arg("--location");
         }
         let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().map_err(|e| failed(format!("https needs the program curl: {e}")))?;
+        let mut child =
+            command.spawn().map_err(|e| failed(format!("https requires the program curl: {e}")))?;
         if let Some(mut input) = child.stdin.take() {
-            // A curl that does not read its options says why when it ends.
+            // A curl that does not read its options reports the reason when it ends.
             let _ = input.write_all(self.for_curl().as_bytes());
         }
-        let out = child.stdout.take().ok_or_else(|| failed("curl gives no output"))?;
-        let mut body = Body::Curl(child, BufReader::with_capacity(1 << 16, out));
-        let Body::Curl(child, out) = &mut body else { return Err(failed("curl gives no output")) };
+        let out = child.stdout.take().ok_or_else(|| failed("curl has no output"))?;
+        let mut body = ResponseBody::Curl(child, BufReader::with_capacity(1 << 16, out));
+        let ResponseBody::Curl(child, out) = &mut body else { return Err(failed("curl has no output")) };
         loop {
             if out.fill_buf().map_err(|e| failed(e.to_string()))?.is_empty() {
                 finish(child).map_err(|e| failed(e.to_string()))?;
-                return Err(failed("curl gives no answer"));
+                return Err(failed("curl returned no response"));
             }
             // curl itself limits the time.
             let (status, fields) = head_of(out, Instant::now() + self.patience)?;
@@ -141,7 +142,7 @@ impl Request<'_> {
         }
     }
 
-    /// As lines of a configuration file, which others cannot see as they can see arguments.
+    /// Returns the request as a curl config file, which other users cannot see, unlike arguments.
     fn for_curl(&self) -> String {
         let quoted = |text: &str| {
             let text = text.replace('\\', "\\\\").replace('"', "\\\"");
@@ -165,12 +166,12 @@ impl Request<'_> {
 }
 
 impl Response {
-    /// A field of the answer's head, by its name in small letters.
+    /// Returns a header field by its lowercase name.
     pub fn field(&self, name: &str) -> Option<&str> {
         self.fields.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str())
     }
 
-    /// All fields of the head; names are in small letters.
+    /// Returns all header fields; names are in lower case.
     pub fn fields(&self) -> &[(String, String)] {
         &self.fields
     }
@@ -179,9 +180,9 @@ impl Response {
 impl Read for Response {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match &mut self.body {
-            Body::Empty => Ok(0),
-            Body::UntilItEnds(from) => from.read(buffer).map_err(|e| stalled(&e)),
-            Body::Sized { left, all, from } => {
+            ResponseBody::Empty => Ok(0),
+            ResponseBody::UntilItEnds(from) => from.read(buffer).map_err(|e| stalled(&e)),
+            ResponseBody::Sized { left, all, from } => {
                 let n = part(from, left, buffer)?;
                 if n == 0 && *left > 0 && !buffer.is_empty() {
                     let why = format!("the connection ended after {} of {all} bytes", *all - *left);
@@ -189,11 +190,11 @@ impl Read for Response {
                 }
                 Ok(n)
             }
-            Body::Chunked { left, from } => {
+            ResponseBody::Chunked { left, from } => {
                 if *left == 0 {
                     *left = chunk(from)?;
                     if *left == 0 {
-                        self.body = Body::Empty;
+                        self.body = ResponseBody::Empty;
                         return Ok(0);
                     }
                 }
@@ -206,7 +207,7 @@ impl Read for Response {
                 }
                 Ok(n)
             }
-            Body::Curl(child, out) => match out.read(buffer)? {
+            ResponseBody::Curl(child, out) => match out.read(buffer)? {
                 0 if !buffer.is_empty() => finish(child).map(|()| 0),
                 n => Ok(n),
             },
@@ -214,23 +215,23 @@ impl Read for Response {
     }
 }
 
-impl Drop for Body {
+impl Drop for ResponseBody {
     fn drop(&mut self) {
-        if let Body::Curl(child, _) = self {
-            // Ends a curl whose output is no longer wanted; one that has ended already cannot be killed.
+        if let ResponseBody::Curl(child, _) = self {
+            // Kills a curl whose output is no longer needed; a finished one cannot be killed.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-/// A proxy is curl's business.
+/// Whether a proxy applies; proxies are handled by curl.
 fn is_proxied(host: &str) -> bool {
     let set = |name: &str| std::env::var_os(name).is_some_and(|v| !v.is_empty());
     !host.starts_with("127.0.0.1") && (set("http_proxy") || set("all_proxy") || set("ALL_PROXY"))
 }
 
-/// What a server has not done, without a path or place.
+/// Returns an error about the server's behavior, without a path or place.
 fn failed(why: impl Into<String>) -> Error {
     Error::new(ErrorKind::Io, why)
 }
@@ -246,10 +247,10 @@ fn stalled(e: &io::Error) -> io::Error {
 }
 
 fn cut() -> io::Error {
-    io::Error::new(io::ErrorKind::UnexpectedEof, "the connection ended within the answer")
+    io::Error::new(io::ErrorKind::UnexpectedEof, "the connection ended within the response")
 }
 
-/// Reads at most what is left.
+/// Reads at most the remaining bytes.
 fn part(from: &mut impl Read, left: &mut u64, buffer: &mut [u8]) -> io::Result<usize> {
     let most = buffer.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
     let n = from.read(&mut buffer[..most]).map_err(|e| stalled(&e))?;
@@ -257,38 +258,41 @@ fn part(from: &mut impl Read, left: &mut u64, buffer: &mut [u8]) -> io::Result<u
     Ok(n)
 }
 
-/// The length of the next piece; after the last, which is empty, what follows it is read too.
+/// Reads the length of the next chunk; after the last one, which is empty, also reads the trailer.
 fn chunk(from: &mut impl BufRead) -> io::Result<u64> {
     let mut line = String::new();
     from.take(256).read_line(&mut line).map_err(|e| stalled(&e))?;
     let digits = line.split(';').next().unwrap_or_default().trim();
     u64::from_str_radix(digits, 16).map_err(|_| match line.is_empty() {
         true => cut(),
-        false => io::Error::new(io::ErrorKind::InvalidData, format!("no length of a chunk: {line:?}")),
+        false => io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("expected the length of a chunk, got {line:?}"),
+        ),
     })
 }
 
-/// Status and fields of an answer.
+/// Reads status and header fields of a response.
 fn head_of(reader: &mut impl BufRead, until: Instant) -> Result<(u16, Vec<(String, String)>)> {
     let mut text = Vec::new();
-    // Byte by byte from the buffer: one that trickles in must not outlast the patience either.
+    // Byte by byte from the buffer: a slow response must not outlast the timeout either.
     while !text.ends_with(b"\r\n\r\n") {
         let mut byte = [0];
         reader.read_exact(&mut byte).map_err(|e| failed(stalled(&e).to_string()))?;
         text.push(byte[0]);
         if text.len() > 16 << 10 || Instant::now() > until {
-            return Err(failed("the server's answer does not begin as HTTP does"));
+            return Err(failed("the server's response does not start like HTTP"));
         }
     }
     let text = String::from_utf8_lossy(&text);
     let mut lines = text.lines();
     let status = lines.next().and_then(|l| l.strip_prefix("HTTP/")?.split(' ').nth(1)?.parse().ok());
-    let status = status.ok_or_else(|| failed("the server does not speak HTTP"))?;
+    let status = status.ok_or_else(|| failed("the server does not use HTTP"))?;
     let field = |l: &str| l.split_once(':').map(|(n, v)| (n.to_ascii_lowercase(), v.trim().to_string()));
     Ok((status, lines.filter_map(field).collect()))
 }
 
-/// On a thread of its own, because looking up a name cannot be given a time limit.
+/// Connects in a separate thread, because name resolution has no timeout.
 fn connect(host: &str, patience: Duration) -> Result<TcpStream> {
     let (sender, receiver) = channel();
     let target = if host.contains(':') { host.to_string() } else { format!("{host}:80") };
@@ -303,7 +307,7 @@ fn connect(host: &str, patience: Duration) -> Result<TcpStream> {
             }
             Err(last)
         });
-        // Nobody listens any more when the patience is over.
+        // The receiver is gone after the timeout.
         let _ = sender.send(stream);
     });
     match receiver.recv_timeout(patience) {
@@ -318,7 +322,7 @@ fn finish(child: &mut Child) -> io::Result<()> {
     }
     let mut text = String::new();
     if let Some(mut err) = child.stderr.take() {
-        // Its message is a courtesy; the failure is reported either way.
+        // The message is optional; the failure is reported either way.
         let _ = err.read_to_string(&mut text);
     }
     Err(io::Error::other(format!("curl failed: {}", text.trim())))
@@ -329,7 +333,7 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
-    /// Gives one answer to each connection, and what was asked.
+    /// Serves one answer per connection, and returns the requests.
     fn server(answers: &[&str]) -> (String, thread::JoinHandle<Vec<String>>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/a?b=c", listener.local_addr().unwrap());
@@ -403,7 +407,7 @@ mod tests {
         assert_eq!(text(get.by_curl()).unwrap(), (200, "whole!".into()));
         let mut head = request("HEAD", &url, &[]).by_curl().unwrap();
         assert_eq!((head.status, head.field("etag")), (200, Some("\"1\"")));
-        // curl shows the head of an answer without a body, and no body.
+        // curl shows the head of a response without a body, and no body.
         assert_eq!(head.read(&mut [0; 9]).unwrap(), 0);
         let post = Request { method: "POST", body: b"x=\"1\"&y=2", ..get };
         assert_eq!(text(post.by_curl()).unwrap().0, 200);

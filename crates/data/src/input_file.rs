@@ -1,9 +1,8 @@
-//! The one way by which files of data are read: from a disk, or from an object store.
+//! Reads data files from a local disk or an object store (`gs://BUCKET/KEY`, `s3://BUCKET/KEY`).
 //!
-//! A path is a file of the system, or `gs://BUCKET/KEY` or `s3://BUCKET/KEY`, for which the program must have been built with
-//! the feature `object-stores`. Writing is [`crate::disk`]'s.
+//! Object stores require the feature `object-stores`. For writing, see [`crate::file_system`].
 
-pub use crate::directory_entry::Entry;
+pub use crate::directory_entry::DirectoryEntry;
 #[cfg(feature = "object-stores")]
 use crate::objects;
 use std::fs::{self, File};
@@ -11,28 +10,28 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use systole_base::{Error, Result};
 
-/// Whether a path is one of an object store.
+/// Whether a path is in an object store.
 pub fn is_remote(path: impl AsRef<Path>) -> bool {
     let path = path.as_ref();
     path.to_str().is_some_and(|p| p.starts_with("gs://") || p.starts_with("s3://"))
 }
 
-/// A path that means the same from any folder; an object's does already.
+/// Returns the absolute path; object store paths are already absolute.
 ///
 /// # Errors
-/// When the current folder is gone.
+/// If the current directory does not exist.
 pub fn absolute(path: impl AsRef<Path>) -> Result<PathBuf> {
     let path = path.as_ref();
     if is_remote(path) {
         return Ok(path.into());
     }
-    std::path::absolute(path).map_err(|e| Error::io("cannot find", path, e))
+    std::path::absolute(path).map_err(|e| Error::io("cannot resolve", path, e))
 }
 
-/// An open file or object.
-pub struct Input(Kind);
+/// Open file or object.
+pub struct InputFile(InputSource);
 
-enum Kind {
+enum InputSource {
     File(File),
     #[cfg(feature = "object-stores")]
     Object(objects::Object),
@@ -40,22 +39,22 @@ enum Kind {
 
 #[cfg(not(feature = "object-stores"))]
 fn not_built_in(path: &Path) -> io::Error {
-    let e = Error::new(systole_base::ErrorKind::Unsupported, "this program reads no object stores")
+    let e = Error::new(systole_base::ErrorKind::Unsupported, "this build does not support object stores")
         .at(path.display().to_string())
         .because("it was built without the feature `object-stores`")
         .hint("build it with --features object-stores, or copy the files: gcloud storage rsync, aws s3 sync");
     io::Error::other(e)
 }
 
-impl Input {
+impl InputFile {
     /// Opens a file or object.
     ///
     /// # Errors
-    /// What the system or the store says.
-    pub fn open(path: impl AsRef<Path>) -> io::Result<Input> {
+    /// Errors of the operating system or the store.
+    pub fn open(path: impl AsRef<Path>) -> io::Result<InputFile> {
         let path = path.as_ref();
         match is_remote(path) {
-            false => File::open(path).map(|f| Input(Kind::File(f))),
+            false => File::open(path).map(|f| InputFile(InputSource::File(f))),
             #[cfg(feature = "object-stores")]
             true => objects::Object::open(path).map(|o| Input(Kind::Object(o))),
             #[cfg(not(feature = "object-stores"))]
@@ -63,62 +62,62 @@ impl Input {
         }
     }
 
-    /// How many bytes it has.
+    /// Returns the size in bytes.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the operating system.
     pub fn size(&self) -> io::Result<u64> {
         match &self.0 {
-            Kind::File(file) => file.metadata().map(|m| m.len()),
+            InputSource::File(file) => file.metadata().map(|m| m.len()),
             #[cfg(feature = "object-stores")]
             Kind::Object(object) => Ok(object.size()),
         }
     }
 }
 
-impl Read for Input {
+impl Read for InputFile {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match &mut self.0 {
-            Kind::File(file) => file.read(buffer),
+            InputSource::File(file) => file.read(buffer),
             #[cfg(feature = "object-stores")]
             Kind::Object(object) => object.read(buffer),
         }
     }
 }
 
-impl Seek for Input {
+impl Seek for InputFile {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         match &mut self.0 {
-            Kind::File(file) => file.seek(to),
+            InputSource::File(file) => file.seek(to),
             #[cfg(feature = "object-stores")]
             Kind::Object(object) => object.seek(to),
         }
     }
 }
 
-/// All bytes of a file or object.
+/// Reads a whole file or object.
 ///
 /// # Errors
-/// What the system or the store says.
+/// Errors of the operating system or the store.
 pub fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     let path = path.as_ref();
     if !is_remote(path) {
         return fs::read(path);
     }
     let mut bytes = Vec::new();
-    Input::open(path)?.read_to_end(&mut bytes)?;
+    InputFile::open(path)?.read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// [`read`] for text.
+/// Reads a whole file or object as text.
 ///
 /// # Errors
-/// As [`read`]; when the bytes are no UTF-8.
+/// Like [`read`]; also if the content is not UTF-8.
 pub fn read_to_string(path: impl AsRef<Path>) -> io::Result<String> {
     String::from_utf8(read(path)?).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
 }
 
-/// How many bytes a file or object has; `None` where there is none, or nobody can tell.
+/// Returns the size of a file or object in bytes; `None` if it does not exist or is inaccessible.
 pub fn size(path: impl AsRef<Path>) -> Option<u64> {
     let path = path.as_ref();
     match is_remote(path) {
@@ -130,7 +129,7 @@ pub fn size(path: impl AsRef<Path>) -> Option<u64> {
     }
 }
 
-/// Whether there is such a file or object. An object store that cannot be asked says no here, and why when it is read.
+/// Whether the file or object exists. An unreachable object store yields false; reading reports the reason.
 pub fn is_file(path: impl AsRef<Path>) -> bool {
     let path = path.as_ref();
     match is_remote(path) {
@@ -139,7 +138,7 @@ pub fn is_file(path: impl AsRef<Path>) -> bool {
     }
 }
 
-/// Whether there is such a folder; in an object store, whether keys begin so.
+/// Whether the directory exists; in an object store, whether keys have this prefix.
 pub fn is_dir(path: impl AsRef<Path>) -> bool {
     let path = path.as_ref();
     match is_remote(path) {
@@ -148,7 +147,7 @@ pub fn is_dir(path: impl AsRef<Path>) -> bool {
     }
 }
 
-/// Whether a link leads to a folder that it lies in, near or far: following it would never end.
+/// Whether a link points to one of its parent directories, so that following it would never end.
 pub fn leads_back(link: impl AsRef<Path>) -> bool {
     let link = link.as_ref();
     let Ok(target) = fs::canonicalize(link) else { return true };
@@ -156,11 +155,11 @@ pub fn leads_back(link: impl AsRef<Path>) -> bool {
     link.ancestors().skip(1).any(|above| here(above).is_ok_and(|above| above.starts_with(&target)))
 }
 
-/// What a folder holds, sorted; hidden names are left out.
+/// Lists a directory, sorted; skips hidden names.
 ///
 /// # Errors
-/// When it cannot be read.
-pub fn entries(dir: impl AsRef<Path>) -> Result<Vec<Entry>> {
+/// If it cannot be read.
+pub fn entries(dir: impl AsRef<Path>) -> Result<Vec<DirectoryEntry>> {
     let dir = dir.as_ref();
     let here = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
     let wrong = |e| Error::io("cannot read the folder", here, e);
@@ -176,14 +175,14 @@ pub fn entries(dir: impl AsRef<Path>) -> Result<Vec<Entry>> {
     Ok(all)
 }
 
-fn entries_of_disk(dir: &Path, here: &Path) -> io::Result<Vec<Entry>> {
+fn entries_of_disk(dir: &Path, here: &Path) -> io::Result<Vec<DirectoryEntry>> {
     let mut all = Vec::new();
     for entry in fs::read_dir(here)? {
         let entry = entry?;
         let Ok(name) = entry.file_name().into_string() else { continue };
         let path = dir.join(&name);
         let is_link = entry.file_type()?.is_symlink();
-        all.push(Entry { is_dir: path.is_dir(), path, name, is_link });
+        all.push(DirectoryEntry { is_dir: path.is_dir(), path, name, is_link });
     }
     Ok(all)
 }

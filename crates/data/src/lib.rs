@@ -1,10 +1,10 @@
-//! Input pipelines: sources, transforms with tf.data's names, batches; and the file formats they read.
+//! Input pipelines in the style of tf.data: sources, transformations, batching; and file formats.
 //!
-//! A [`Dataset`] is a description, cheap to clone and immutable; [`Dataset::iter`] runs it. Elements are
-//! [`Sample`]s: named host arrays. The order of elements is a pure function of (seed, epoch, index), so the
-//! position in any pipeline is two integers ([`Position`]) and [`Dataset::iter_at`] continues there exactly.
+//! A [`Dataset`] is an immutable description, cheap to clone; [`Dataset::iter`] runs it. Elements are [`Sample`]s:
+//! named host arrays. The order of elements is a pure function of (seed, epoch, index), so a [`PipelinePosition`] identifies
+//! the state of any pipeline exactly, and [`Dataset::iter_at`] resumes there.
 //!
-//! Nothing here knows of graphs, layers or devices.
+//! This crate does not depend on graphs, layers or devices.
 //!
 //! ```
 //! use systole_base::{DType, Literal};
@@ -47,21 +47,21 @@ mod source;
 pub mod stage;
 pub mod tools;
 
-pub use arithmetic::Operand;
+pub use arithmetic::ArrayOperand;
 pub use host_array::HostArray;
 pub use pipeline::{
-    AUTOTUNE, Cardinality, Dataset, DatasetIter, IteratorState, Options, Position, QueueReport, Report, Run,
-    StageReport, Tuning, free_memory,
+    AUTOTUNE, Cardinality, Dataset, DatasetIter, DatasetOptions, IteratorState, PipelinePosition,
+    PipelineReport, PipelineRun, PipelineTuning, QueueReport, StageReport, free_memory,
 };
 pub use sample::{ElementSpec, IntoSample, Sample};
 pub use shell::shell_quoted;
-pub use source::csv_table::{ColumnKind, Table, TableColumn};
+pub use source::csv_table::{ColumnKind, CsvTable, TableColumn};
 pub use source::images::{ImageFolder, decode_image};
-pub use source::text_files::{Column, Csv, Written};
-pub use source::tfrecord::TfRecord;
-pub use stage::batch::Share;
-pub use stage::group_by_window::Bucketing;
+pub use source::text_files::{CsvColumn, CsvFormat, CsvOptions};
+pub use source::tfrecord::TfRecordOptions;
+pub use stage::batch::BatchShare;
+pub use stage::group_by_window::BucketOptions;
 pub use stage::interleave::IntoDataset;
-pub use stage::padded_batch::Padding;
-pub use stage::shuffle::Shuffle;
-pub use stage::window::Window;
+pub use stage::padded_batch::PaddingOptions;
+pub use stage::shuffle::ShuffleOptions;
+pub use stage::window::WindowOptions;

@@ -1,8 +1,8 @@
-//! A lock that a panic elsewhere does not close.
+//! Locks a mutex and ignores poisoning.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks; what a thread that panicked left behind is whole in all that this crate keeps behind locks.
+/// Locks `mutex`, ignoring poisoning: the data behind this crate's locks stays consistent if a thread panics.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! One element of a pipeline: named host arrays in a fixed order.
+//! Pipeline element: named host arrays in a fixed order.
 
 use crate::HostArray;
 use crate::host_array::at_user_line;
@@ -7,10 +7,10 @@ use std::panic::Location;
 use std::sync::Arc;
 use systole_base::{Error, ErrorKind, Literal, Result, TensorType};
 
-/// Named host arrays, for example `image: ui8[28, 28, 1], label: i32[]`.
+/// Pipeline element: named host arrays, for example `image: ui8[28, 28, 1], label: i32[]`.
 ///
-/// Functions of a sample carry errors along as [`HostArray`] does: mapping a field that is not there poisons
-/// the sample, and the error surfaces when the pipeline hands it out, with the element's index and source.
+/// Functions of a sample carry errors along like [`HostArray`]: mapping a missing field poisons the sample, and the
+/// error surfaces when the pipeline yields it, with the element's index and source.
 ///
 /// ```
 /// use systole_base::{DType, Literal};
@@ -26,20 +26,20 @@ use systole_base::{Error, ErrorKind, Literal, Result, TensorType};
 pub struct Sample {
     fields: Vec<(Arc<str>, HostArray)>,
     error: Option<Error>,
-    origin: Option<Origin>,
-    /// Its place in the order of a stage whose function draws random numbers.
+    origin: Option<SampleOrigin>,
+    /// Index in the input order of a stage whose function draws random numbers.
     number: u64,
 }
 
-/// Where a sample came from, for error messages.
+/// Source of a sample, for error messages.
 #[derive(Clone, Debug)]
-pub(crate) struct Origin {
+pub(crate) struct SampleOrigin {
     pub source: Arc<str>,
     pub index: u64,
 }
 
 impl Sample {
-    /// A sample from its fields. A name that occurs twice poisons it.
+    /// Creates a sample from its fields. A duplicate name poisons it.
     #[track_caller]
     pub fn new<N: Into<Arc<str>>, A: Into<HostArray>>(fields: impl IntoIterator<Item = (N, A)>) -> Sample {
         let mut sample = Sample::default();
@@ -53,7 +53,7 @@ impl Sample {
         sample
     }
 
-    /// The array of a field. Errors when there is no such field, or with the error it carries.
+    /// Returns the array of a field. Errors if the field is missing, or with the error it carries.
     #[track_caller]
     pub fn get(&self, name: &str) -> Result<&Literal> {
         match self.find(name) {
@@ -62,25 +62,25 @@ impl Sample {
         }
     }
 
-    /// The text of a field of bytes, `ui8[n]`. Errors when there is no such field, or it is no UTF-8 text.
+    /// Returns the text of a byte field, `ui8[n]`. Errors if the field is missing, or not UTF-8 text.
     #[track_caller]
     pub fn text(&self, name: &str) -> Result<&str> {
         let x = self.get(name)?;
         let text = x.as_slice::<u8>().ok().and_then(|bytes| std::str::from_utf8(bytes).ok());
-        text.ok_or_else(|| Error::new(ErrorKind::Data, format!("field {name}: {} is no UTF-8 text", x.ty())))
+        text.ok_or_else(|| Error::new(ErrorKind::Data, format!("field {name}: {} is not UTF-8 text", x.ty())))
     }
 
-    /// The names, in order.
+    /// Iterates over the names, in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.fields.iter().map(|(name, _)| &**name)
     }
 
-    /// Names and arrays, in order.
+    /// Iterates over names and arrays, in order.
     pub fn fields(&self) -> impl Iterator<Item = (&str, &HostArray)> {
         self.fields.iter().map(|(name, array)| (&**name, array))
     }
 
-    /// Replaces the field, or appends it when there is none of that name.
+    /// Replaces the field, or appends it if there is none with that name.
     pub fn with(mut self, name: &str, array: impl Into<HostArray>) -> Sample {
         match self.find(name) {
             Some(i) => self.fields[i].1 = array.into(),
@@ -89,12 +89,12 @@ impl Sample {
         self
     }
 
-    /// Replaces the field by a function of it.
+    /// Applies a function to a field.
     #[track_caller]
     pub fn map(mut self, name: &str, f: impl FnOnce(HostArray) -> HostArray) -> Sample {
         match self.find(name) {
             Some(i) => {
-                // Taken out, so that the function may work in place on storage that nothing else shares.
+                // Moved out, so that the function can modify unshared storage in place.
                 let array = std::mem::replace(&mut self.fields[i].1, HostArray::poisoned(unset()));
                 self.fields[i].1 = f(array);
             }
@@ -103,19 +103,21 @@ impl Sample {
         self
     }
 
-    /// Gives a field another name; the order stays.
+    /// Renames a field; the order stays.
     #[track_caller]
     pub fn rename(mut self, from: &str, to: &str) -> Sample {
         match (self.find(from), self.find(to)) {
-            (Some(_), Some(_)) if from != to => self
-                .poison(Error::new(ErrorKind::Data, format!("cannot rename {from}: there is a field {to}"))),
+            (Some(_), Some(_)) if from != to => self.poison(Error::new(
+                ErrorKind::Data,
+                format!("cannot rename {from}: the field {to} already exists"),
+            )),
             (Some(i), _) => self.fields[i].0 = to.into(),
             (None, _) => self.poison(self.missing(from)),
         }
         self
     }
 
-    /// Drops a field.
+    /// Removes a field.
     #[track_caller]
     pub fn without(mut self, name: &str) -> Sample {
         match self.find(name) {
@@ -125,7 +127,7 @@ impl Sample {
         self
     }
 
-    /// Keeps the named fields, in the order given.
+    /// Keeps the named fields, in the given order.
     #[track_caller]
     pub fn select(mut self, names: &[&str]) -> Sample {
         let mut kept = Vec::with_capacity(names.len());
@@ -139,7 +141,7 @@ impl Sample {
         self
     }
 
-    /// The sample when nothing failed on its way, else the first error, with the field's name and the origin.
+    /// Returns the sample, or its first error with the field's name and the origin.
     pub fn check(self) -> Result<Sample> {
         let error = self.error.clone().or_else(|| {
             self.fields
@@ -152,13 +154,13 @@ impl Sample {
         }
     }
 
-    /// Names and types of the fields.
+    /// Returns names and types of the fields.
     pub fn spec(&self) -> Result<ElementSpec> {
         let fields = self.fields.iter().map(|(name, array)| Ok((name.clone(), array.ty()?.clone())));
         Ok(ElementSpec(fields.collect::<Result<_>>()?))
     }
 
-    /// Adds where the element came from to an error about it.
+    /// Adds the element's origin to an error about it.
     pub(crate) fn locate(&self, error: Error) -> Error {
         match &self.origin {
             Some(o) => error.at(format!("element {} of {}", o.index, o.source)),
@@ -166,16 +168,16 @@ impl Sample {
         }
     }
 
-    /// Bytes that the arrays take.
+    /// Returns the size of the arrays in bytes.
     pub fn bytes(&self) -> usize {
         self.fields.iter().map(|(_, array)| array.ty().map_or(0, TensorType::bytes)).sum()
     }
 
-    pub(crate) fn origin(&self) -> Option<Origin> {
+    pub(crate) fn origin(&self) -> Option<SampleOrigin> {
         self.origin.clone()
     }
 
-    pub(crate) fn with_origin(mut self, origin: Option<Origin>) -> Sample {
+    pub(crate) fn with_origin(mut self, origin: Option<SampleOrigin>) -> Sample {
         self.origin = origin;
         self
     }
@@ -189,7 +191,7 @@ impl Sample {
         self
     }
 
-    pub(crate) fn from_parts(fields: Vec<(Arc<str>, HostArray)>, origin: Option<Origin>) -> Sample {
+    pub(crate) fn from_parts(fields: Vec<(Arc<str>, HostArray)>, origin: Option<SampleOrigin>) -> Sample {
         Sample { fields, error: None, origin, number: 0 }
     }
 
@@ -217,7 +219,7 @@ impl Sample {
     }
 }
 
-/// With the line of the user's program that made it.
+/// Adds the caller's source line to an error.
 #[track_caller]
 fn of_caller(error: Error) -> Error {
     at_user_line(error, Location::caller())
@@ -227,22 +229,22 @@ fn unset() -> Error {
     Error::new(ErrorKind::Bug, "a field was read while it was being replaced")
 }
 
-/// Names and types of the fields of a sample. Shown as `image: ui8[28, 28, 1], label: i32[]`.
+/// Names and types of a sample's fields. Displayed as `image: ui8[28, 28, 1], label: i32[]`.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ElementSpec(Vec<(Arc<str>, TensorType)>);
 
 impl ElementSpec {
-    /// The type of a field.
+    /// Returns the type of a field.
     pub fn get(&self, name: &str) -> Option<&TensorType> {
         self.0.iter().find(|(n, _)| &**n == name).map(|(_, ty)| ty)
     }
 
-    /// Names and types, in order.
+    /// Iterates over names and types, in order.
     pub fn fields(&self) -> impl Iterator<Item = (&str, &TensorType)> {
         self.0.iter().map(|(name, ty)| (&**name, ty))
     }
 
-    /// The same fields with one more dimension in front.
+    /// Returns the same fields with an additional leading dimension.
     pub(crate) fn stacked(mut self, count: usize) -> ElementSpec {
         for (_, ty) in &mut self.0 {
             let dims: Vec<usize> = std::iter::once(count).chain(ty.shape.iter().copied()).collect();
@@ -261,9 +263,9 @@ impl fmt::Display for ElementSpec {
     }
 }
 
-/// What a map function may return: a sample, or a `Result` of one.
+/// Return type of a map function: a sample, or a `Result` of one.
 pub trait IntoSample {
-    /// The sample, or the error.
+    /// Returns the sample, or the error.
     fn into_sample(self) -> Result<Sample>;
 }
 

@@ -1,13 +1,13 @@
-//! [`Store`]: samples in one file, by number, written as they come and found again after a crash.
+//! Persistent sample cache ([`SampleStore`]): one file of numbered samples, written incrementally and resumed after a crash.
 //!
-//! The file is a TFRecord file. Its first record names the pipeline it was made by; each further one is a sample with
-//! its number; the last one says how many there are. A file without that last record is one that was not finished: its
-//! whole records are used, a torn end is cut off, and the rest is added. Only numbers and offsets are in memory.
+//! The file is a TFRecord file. Its first record identifies the pipeline; each further record is a numbered sample; the
+//! last one contains the count. A file without the last record is unfinished: its complete records are used, a
+//! truncated end is removed, and the rest is appended. Only numbers and offsets are in memory.
 
 use crate::HostArray;
-use crate::file_system::{Disk, FileSystem, again, write_all};
-use crate::format::protobuf_wire::{Fields, Value, put_bytes, put_varint};
-use crate::format::tfrecord::{Compression, OnCorrupt, Reader, frame};
+use crate::file_system::{FileSystem, OsFileSystem, again, write_all};
+use crate::format::protobuf_wire::{ProtoFieldValue, ProtoFields, put_bytes, put_varint};
+use crate::format::tfrecord::{OnCorrupt, TfRecordCompression, TfRecordReader, frame};
 use crate::mutex::lock;
 use crate::sample::Sample;
 use std::collections::HashMap;
@@ -16,36 +16,36 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
 
-pub(crate) struct Store<F: FileSystem = Disk> {
+pub(crate) struct SampleStore<F: FileSystem = OsFileSystem> {
     files: F,
     path: PathBuf,
-    /// What the first record must say.
+    /// Expected pipeline description in the first record.
     made_by: String,
-    state: Mutex<Option<State<F::File>>>,
+    state: Mutex<Option<StoreState<F::File>>>,
 }
 
-struct State<File> {
-    /// For writing; `None`: another process does that, the file is whole, or it cannot be written any more.
+struct StoreState<File> {
+    /// File for writing; `None`: another process writes it, it is complete, or writing failed.
     file: Option<File>,
-    reader: Reader,
-    /// Number → place in the file.
+    reader: TfRecordReader,
+    /// Position in the file by sample number.
     places: HashMap<u64, [u64; 3]>,
     end: u64,
     whole: Option<u64>,
 }
 
-impl Store {
-    pub fn new(path: PathBuf, made_by: String) -> Store {
-        Store::on(Disk, path, made_by)
+impl SampleStore {
+    pub fn new(path: PathBuf, made_by: String) -> SampleStore {
+        SampleStore::on(OsFileSystem, path, made_by)
     }
 }
 
-impl<F: FileSystem> Store<F> {
-    pub fn on(files: F, path: PathBuf, made_by: String) -> Store<F> {
-        Store { files, path, made_by, state: Mutex::default() }
+impl<F: FileSystem> SampleStore<F> {
+    pub fn on(files: F, path: PathBuf, made_by: String) -> SampleStore<F> {
+        SampleStore { files, path, made_by, state: Mutex::default() }
     }
 
-    /// Sample `number`, if it is there.
+    /// Returns sample `number`, if it is stored.
     pub fn get(&self, number: u64) -> Result<Option<Sample>> {
         self.with(|state, path| {
             let Some(place) = state.places.get(&number) else { return Ok(None) };
@@ -55,13 +55,13 @@ impl<F: FileSystem> Store<F> {
         })
     }
 
-    /// How many samples there are, once all are there.
+    /// Returns the number of samples, once all are stored.
     pub fn whole(&self) -> Result<Option<u64>> {
         self.with(|state, _| Ok(state.whole))
     }
 
-    /// Adds a sample, unless it is there, the file is whole, or another process writes it. After an error nothing more
-    /// is written in this run: what is there stays good, and the next run adds the rest.
+    /// Adds a sample, unless it is stored already, the file is complete, or another process writes it. After an error
+    /// nothing more is written in this run: stored samples stay valid, and the next run appends the rest.
     pub fn put(&self, number: u64, sample: &Sample) -> Result<()> {
         self.with(|state, path| {
             if state.file.is_none() || state.places.contains_key(&number) {
@@ -74,7 +74,7 @@ impl<F: FileSystem> Store<F> {
         })
     }
 
-    /// Says that there are `count` samples; makes the file durable when they are all there.
+    /// Records that there are `count` samples, and syncs the file if all of them are stored.
     pub fn finish(&self, count: u64) -> Result<()> {
         self.with(|state, path| {
             let has_all = |places: &HashMap<u64, _>| {
@@ -95,7 +95,7 @@ impl<F: FileSystem> Store<F> {
         })
     }
 
-    fn with<T>(&self, f: impl FnOnce(&mut State<F::File>, &Path) -> Result<T>) -> Result<T> {
+    fn with<T>(&self, f: impl FnOnce(&mut StoreState<F::File>, &Path) -> Result<T>) -> Result<T> {
         let mut state = lock(&self.state);
         if state.is_none() {
             *state = Some(self.open()?);
@@ -106,7 +106,7 @@ impl<F: FileSystem> Store<F> {
         }
     }
 
-    fn open(&self) -> Result<State<F::File>> {
+    fn open(&self) -> Result<StoreState<F::File>> {
         let path = &self.path;
         let wrong = |e| Error::io("cannot open the cache file", path, e);
         if let Some(folder) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
@@ -118,8 +118,8 @@ impl<F: FileSystem> Store<F> {
             Err(TryLockError::WouldBlock) => false,
             Err(TryLockError::Error(e)) => return Err(wrong(e)),
         };
-        let mut reader = Reader::open(path, Compression::None, OnCorrupt::Fail)?;
-        let mut state = State { file: Some(file), places: HashMap::new(), end: 0, whole: None, reader };
+        let mut reader = TfRecordReader::open(path, TfRecordCompression::None, OnCorrupt::Fail)?;
+        let mut state = StoreState { file: Some(file), places: HashMap::new(), end: 0, whole: None, reader };
         let mut is_first = true;
         while let Some(record) = state.reader.next() {
             let Ok(record) = record else { break };
@@ -143,29 +143,30 @@ impl<F: FileSystem> Store<F> {
                 state.append(&self.files, self.made_by.as_bytes(), path)?;
             }
         }
-        reader = Reader::open_growing(path)?;
+        reader = TfRecordReader::open_growing(path)?;
         state.reader = reader;
         Ok(state)
     }
 
     fn foreign(&self) -> Error {
-        Error::new(ErrorKind::Data, "this cache file was made by another pipeline")
+        Error::new(ErrorKind::Data, "the cache file belongs to another pipeline")
             .at(self.path.display().to_string())
-            .because(format!("this one is {}", self.made_by))
+            .because(format!("this pipeline is {}", self.made_by))
             .hint("delete it, or use another path")
     }
 }
 
-impl<File> State<File> {
+impl<File> StoreState<File> {
     fn append<F: FileSystem<File = File>>(&mut self, files: &F, record: &[u8], path: &Path) -> Result<()> {
         let Some(file) = &mut self.file else { return Ok(()) };
         let mut framed = Vec::with_capacity(record.len() + 16);
         let written = frame(&mut framed, record).and_then(|()| write_all(files, file, &framed));
         if let Err(e) = written {
-            // A full disk must not leave half a record; where it does, the next run finds it by its checksum.
+            // A full disk must not leave a partial record; if truncation fails too, the next run detects it by its
+            // checksum.
             let _ = again(|| files.truncate(file, self.end));
             self.file = None;
-            return Err(Error::io("cannot write", path, e).hint("make room, or use another path"));
+            return Err(Error::io("cannot write", path, e).hint("free disk space, or use another path"));
         }
         self.end += framed.len() as u64;
         Ok(())
@@ -178,7 +179,7 @@ fn torn(path: &Path) -> Error {
         .hint("delete it and run again")
 }
 
-/// Number (field 1), then for each array (field 2) its name, element type, sizes and bytes.
+/// Serializes number (field 1), and for each array (field 2) its name, element type, sizes and bytes.
 fn encode(number: u64, sample: &Sample) -> Result<Vec<u8>> {
     let mut out = Vec::new();
     put_varint(&mut out, 1 << 3);
@@ -197,21 +198,21 @@ fn encode(number: u64, sample: &Sample) -> Result<Vec<u8>> {
     Ok(out)
 }
 
-/// A sample's number, or of the last record how many there are.
+/// Returns a sample's number, or the count in the last record.
 fn header(record: &[u8]) -> Result<(Option<u64>, Option<u64>)> {
-    match Fields::of(record).next().transpose()? {
-        Some((1, Value::Varint(number))) => Ok((Some(number), None)),
-        Some((3, Value::Varint(count))) => Ok((None, Some(count))),
-        _ => Err(Error::new(ErrorKind::Data, "a record of the cache file is of another kind")),
+    match ProtoFields::of(record).next().transpose()? {
+        Some((1, ProtoFieldValue::Varint(number))) => Ok((Some(number), None)),
+        Some((3, ProtoFieldValue::Varint(count))) => Ok((None, Some(count))),
+        _ => Err(Error::new(ErrorKind::Data, "a record of the cache file has an unknown format")),
     }
 }
 
 fn decode(record: &[u8]) -> Result<(u64, Sample)> {
     let (mut number, mut fields) = (0, Vec::new());
-    for part in Fields::of(record) {
+    for part in ProtoFields::of(record) {
         match part? {
-            (1, Value::Varint(n)) => number = n,
-            (2, Value::Bytes(field)) => fields.push(decode_field(field)?),
+            (1, ProtoFieldValue::Varint(n)) => number = n,
+            (2, ProtoFieldValue::Bytes(field)) => fields.push(decode_field(field)?),
             _ => {}
         }
     }
@@ -220,18 +221,18 @@ fn decode(record: &[u8]) -> Result<(u64, Sample)> {
 
 fn decode_field(field: &[u8]) -> Result<(std::sync::Arc<str>, HostArray)> {
     let (mut name, mut dtype, mut sizes, mut bytes) = (None, None, Vec::new(), &[][..]);
-    for part in Fields::of(field) {
+    for part in ProtoFields::of(field) {
         let text = |b| std::str::from_utf8(b).ok();
         match part? {
-            (1, Value::Bytes(b)) => name = text(b),
-            (2, Value::Bytes(b)) => dtype = text(b).and_then(DType::parse),
-            (3, Value::Bytes(b)) => {
-                let mut list = Fields::of(b);
+            (1, ProtoFieldValue::Bytes(b)) => name = text(b),
+            (2, ProtoFieldValue::Bytes(b)) => dtype = text(b).and_then(DType::parse),
+            (3, ProtoFieldValue::Bytes(b)) => {
+                let mut list = ProtoFields::of(b);
                 while let Some(d) = list.packed()? {
                     sizes.push(usize::try_from(d).unwrap_or(usize::MAX));
                 }
             }
-            (4, Value::Bytes(b)) => bytes = b,
+            (4, ProtoFieldValue::Bytes(b)) => bytes = b,
             _ => {}
         }
     }
@@ -243,15 +244,15 @@ fn decode_field(field: &[u8]) -> Result<(std::sync::Arc<str>, HostArray)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::file_system::{Fault, Faulty};
+    use crate::file_system::{FaultInjectingFileSystem, InjectedFault};
     use std::io;
 
     fn sample(i: u64) -> Sample {
         Sample::new([("x", HostArray::scalar(DType::I64, i as f64))])
     }
 
-    /// Fills a file of three samples as a run would that goes on without a cache where it cannot be written.
-    fn fill<F: FileSystem>(store: &Store<F>) -> Vec<Result<()>> {
+    /// Writes three samples like a run that continues without a cache if it cannot be written.
+    fn fill<F: FileSystem>(store: &SampleStore<F>) -> Vec<Result<()>> {
         let mut results: Vec<Result<()>> = (0..3).map(|i| store.put(i, &sample(i))).collect();
         results.push(store.finish(3));
         results
@@ -260,36 +261,43 @@ mod tests {
     #[test]
     fn whichever_call_fails_what_is_kept_is_right_and_the_next_run_adds_the_rest() {
         let path = std::env::temp_dir().join(format!("systole-store-{}", std::process::id()));
-        fn on<'a>(files: &'a Faulty, path: &Path) -> Store<&'a Faulty> {
-            Store::on(files, path.into(), "test".into())
+        fn on<'a>(
+            files: &'a FaultInjectingFileSystem,
+            path: &Path,
+        ) -> SampleStore<&'a FaultInjectingFileSystem> {
+            SampleStore::on(files, path.into(), "test".into())
         }
-        let healthy = Faulty::never();
+        let healthy = FaultInjectingFileSystem::never();
         assert!(fill(&on(&healthy, &path)).iter().all(Result::is_ok));
         let calls = healthy.calls();
         assert!(calls.len() >= 8 && calls.ends_with(&["write", "sync"]), "{calls:?}");
-        let full = Fault::Error(io::ErrorKind::StorageFull);
-        for fault in [full, Fault::Io, Fault::Interrupted, Fault::Short] {
+        let full = InjectedFault::Error(io::ErrorKind::StorageFull);
+        for fault in [full, InjectedFault::Io, InjectedFault::Interrupted, InjectedFault::Short] {
             for (n, forever) in (0..calls.len()).flat_map(|n| [(n, false), (n, true)]) {
-                let endless = fault == Fault::Interrupted && forever;
+                let endless = fault == InjectedFault::Interrupted && forever;
                 if endless {
                     continue;
                 }
                 std::fs::remove_file(&path).unwrap();
                 std::fs::write(&path, b"").unwrap();
-                let faulty = if forever { Faulty::from(n, fault) } else { Faulty::at(n, fault) };
+                let faulty = if forever {
+                    FaultInjectingFileSystem::from(n, fault)
+                } else {
+                    FaultInjectingFileSystem::at(n, fault)
+                };
                 let damaged = on(&faulty, &path);
                 let failed = fill(&damaged).iter().any(Result::is_err);
-                assert_eq!(failed, fault == full || fault == Fault::Io, "{fault:?} in call {n}");
+                assert_eq!(failed, fault == full || fault == InjectedFault::Io, "{fault:?} in call {n}");
                 for i in 0..3 {
                     if let Ok(Some(kept)) = damaged.get(i) {
                         assert_eq!(kept.get("x").unwrap().get(0).as_i64(), i as i64);
                     }
                 }
                 drop(damaged);
-                let healed = Store::new(path.clone(), "test".into());
+                let healed = SampleStore::new(path.clone(), "test".into());
                 assert!(fill(&healed).iter().all(Result::is_ok), "{fault:?} in call {n}");
                 drop(healed);
-                let whole = Store::new(path.clone(), "test".into());
+                let whole = SampleStore::new(path.clone(), "test".into());
                 assert_eq!(whole.whole().unwrap(), Some(3), "{fault:?} in call {n}");
                 for i in 0..3 {
                     let kept = whole.get(i).unwrap().unwrap();

@@ -1,8 +1,8 @@
-//! Quotes arguments for a shell.
+//! Quotes arguments for a POSIX shell.
 
 use std::path::Path;
 
-/// The argument as a POSIX shell reads it: unchanged where that is safe, else in single quotes.
+/// Quotes an argument for a POSIX shell: unchanged if that is safe, otherwise in single quotes.
 ///
 /// ```
 /// assert_eq!(systole_data::shell_quoted("runs/a"), "runs/a");

@@ -1,6 +1,7 @@
-//! Sixteen bytes at a time, as eight 16-bit, four 32-bit or four floating-point numbers: what JPEG's inverse transform, its
-//! colour conversion and the resizing of pictures are written in. On x86-64 each function is one instruction that every such processor has (SSE2), so that no choice at
-//! run time is needed; elsewhere they are loops.
+//! 128-bit SIMD helpers for JPEG (inverse DCT, color conversion) and image resizing.
+//!
+//! A vector is 16 bytes: eight 16-bit, four 32-bit or four f32 lanes. On x86-64 each function is one SSE2 instruction,
+//! which every such CPU supports, so no run-time detection is needed; elsewhere they are loops.
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::*;
@@ -30,13 +31,13 @@ mod x86 {
         sub16(a, b) = sub_i16_m128i;
         add32(a, b) = add_i32_m128i;
         sub32(a, b) = sub_i32_m128i;
-        /// The low halves of the products.
+        /// Low halves of the products.
         mul16(a, b) = mul_i16_keep_low_m128i;
-        /// The high halves of the products of signed numbers.
+        /// High halves of the products of signed integers.
         mul16_high(a, b) = mul_i16_keep_high_m128i;
-        /// Products of signed 16-bit numbers, two neighbours added to one of 32 bits.
+        /// Products of signed 16-bit integers, adjacent pairs added to 32 bits.
         dot16(a, b) = mul_i16_horizontal_add_m128i;
-        /// The first halves, in turns: a0 b0 a1 b1 …
+        /// Interleaves the low halves: a0 b0 a1 b1 …
         zip8_low(a, b) = unpack_low_i8_m128i;
         zip8_high(a, b) = unpack_high_i8_m128i;
         zip16_low(a, b) = unpack_low_i16_m128i;
@@ -45,9 +46,9 @@ mod x86 {
         zip32_high(a, b) = unpack_high_i32_m128i;
         zip64_low(a, b) = unpack_low_i64_m128i;
         zip64_high(a, b) = unpack_high_i64_m128i;
-        /// To 16 bits, clipped.
+        /// Narrows to 16 bits with saturation.
         narrow32(a, b) = pack_i32_to_i16_m128i;
-        /// To bytes, clipped.
+        /// Narrows to bytes with saturation.
         narrow16(a, b) = pack_i16_to_u8_m128i;
     }
 
@@ -61,19 +62,19 @@ mod x86 {
         set_splat_i32_m128i(x)
     }
 
-    /// Bytes 0, 2, 4 … as 16-bit numbers.
+    /// Returns bytes 0, 2, 4 … as 16-bit integers.
     #[inline(always)]
     pub fn even8(a: Lanes) -> Lanes {
         bitand_m128i(a, all16(0xff))
     }
 
-    /// Bytes 1, 3, 5 … as 16-bit numbers.
+    /// Returns bytes 1, 3, 5 … as 16-bit integers.
     #[inline(always)]
     pub fn odd8(a: Lanes) -> Lanes {
         shr_imm_u16_m128i::<8>(a)
     }
 
-    /// Without the first 16 bits, and as many zeros at the end.
+    /// Shifts out the first 16 bits, with zeros at the end.
     #[inline(always)]
     pub fn behind16(a: Lanes) -> Lanes {
         byte_shr_imm_u128_m128i::<2>(a)
@@ -89,7 +90,7 @@ mod x86 {
         shr_imm_i32_m128i::<N>(a)
     }
 
-    /// Of signed 32-bit numbers.
+    /// Converts signed 32-bit integers to floats.
     #[inline(always)]
     pub fn floats(a: Lanes) -> Floats {
         convert_to_m128_from_i32_m128i(a)
@@ -100,13 +101,13 @@ mod x86 {
         set_splat_m128(x)
     }
 
-    /// `a · x + b · y`, each product rounded and the sum too.
+    /// Computes `a · x + b · y`, rounding each product and the sum.
     #[inline(always)]
     pub fn mixed(a: Floats, x: Floats, b: Floats, y: Floats) -> Floats {
         add_m128(mul_m128(a, x), mul_m128(b, y))
     }
 
-    /// Of `a` two numbers, then two of `b`: which, two bits for each.
+    /// Selects two lanes of `a`, then two of `b`, with two bits for each in `WHICH`.
     #[inline(always)]
     pub fn picked<const WHICH: i32>(a: Floats, b: Floats) -> Floats {
         shuffle_abi_f32_all_m128::<WHICH>(a, b)
@@ -152,7 +153,7 @@ mod any {
         bytemuck::cast(std::array::from_fn::<i32, 4, _>(|i| product(2 * i).wrapping_add(product(2 * i + 1))))
     }
 
-    /// `SIZE` bytes of each in turns, from byte `at` on.
+    /// Interleaves units of `SIZE` bytes of both, from byte `at` on.
     fn zip<const SIZE: usize>(a: Lanes, b: Lanes, at: usize) -> Lanes {
         std::array::from_fn(|i| {
             let from = if (i / SIZE).is_multiple_of(2) { &a } else { &b };
@@ -230,11 +231,11 @@ mod any {
 #[cfg(all(test, target_arch = "x86_64"))]
 mod tests {
     use super::{any, x86};
-    use systole_base::rng::Stream;
+    use systole_base::rng::RandomStream;
 
     #[test]
     fn the_loops_are_the_instructions() {
-        let mut draws = Stream::new(3, 1, 4);
+        let mut draws = RandomStream::new(3, 1, 4);
         let mut draw = || std::array::from_fn::<u8, 16, _>(|_| draws.below(256) as u8);
         macro_rules! same {
             ($($name:ident)*) => {

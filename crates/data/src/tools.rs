@@ -1,20 +1,22 @@
-//! What a command line does with data: look at it, check it, convert it, count it, time it, follow one element.
+//! Dataset tools for the command line: inspect, convert, verify, statistics, benchmark, trace an element.
 //!
-//! Everything here returns values that show themselves as text; nothing is printed.
+//! All functions return displayable values; nothing is printed.
 
-use crate::file_system::{Disk, write_atomically};
-use crate::format::example::{self, Features};
-use crate::format::tfrecord::{Compression, Damage, OnCorrupt, Reader, Writer};
+use crate::file_system::{OsFileSystem, write_atomically};
+use crate::format::example::{self, FeatureSpecs};
+use crate::format::tfrecord::{
+    CorruptRecord, OnCorrupt, TfRecordCompression, TfRecordReader, TfRecordWriter,
+};
 use crate::format::{idx, png};
-use crate::input_file::{self, Input, entries, is_dir};
+use crate::input_file::{self, InputFile, entries, is_dir};
 use crate::mutex::lock;
-use crate::pipeline::{Options, Report, Watch, stages_of};
+use crate::pipeline::{DatasetOptions, PipelineReport, RunObserver, stages_of};
 use crate::sample::ElementSpec;
-use crate::source::csv_table::Table;
+use crate::source::csv_table::CsvTable;
 use crate::source::list_files::glob;
-use crate::source::numpy::{Rows, rows_of_npz};
-use crate::source::text_files::Written;
-use crate::{Cardinality, Dataset, HostArray, ImageFolder, Position, Sample};
+use crate::source::numpy::{NumpyRows, rows_of_npz};
+use crate::source::text_files::CsvFormat;
+use crate::{Cardinality, Dataset, HostArray, ImageFolder, PipelinePosition, Sample};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io::Read;
@@ -23,33 +25,33 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use systole_base::{DType, Error, ErrorKind, Literal, Result};
 
-/// Data at a path, opened by what they are.
+/// Dataset opened from a path, with its format and metadata.
 #[derive(Clone, Debug)]
-pub struct Opened {
-    /// What they are: `TFRecord`, `CSV`, `folder of classes`, …
+pub struct OpenedDataset {
+    /// Format: `TFRecord`, `CSV`, `folder of classes`, …
     pub kind: &'static str,
-    /// The files.
+    /// Paths of the files.
     pub files: Vec<PathBuf>,
-    /// Their elements; TFRecord files of Examples are parsed.
+    /// Elements; TFRecord files of Examples are parsed.
     pub dataset: Dataset,
-    /// What the records of TFRecord files hold.
-    pub features: Option<Features>,
-    /// What the labels stand for, where the data say so.
+    /// Features of the records of TFRecord files.
+    pub features: Option<FeatureSpecs>,
+    /// Class names, if the data has them.
     pub classes: Vec<String>,
-    /// The elements with pictures as the files have them, `ui8[n]`, where they are files of pictures.
+    /// Elements with undecoded images, `ui8[n]`, for image files.
     pub encoded: Option<Dataset>,
-    /// The columns, where they are tables.
-    pub table: Option<Arc<Table>>,
-    /// The elements to test on, where the file has such a part.
+    /// Table with its columns, for tables.
+    pub table: Option<Arc<CsvTable>>,
+    /// Test elements, if the file has a test split.
     pub test: Option<Dataset>,
-    /// What is to be said of what was left out.
+    /// Notes about skipped parts.
     pub notes: Vec<String>,
 }
 
-impl Opened {
-    /// A data set that was loaded otherwise.
-    pub fn of(kind: &'static str, dataset: Dataset) -> Opened {
-        Opened {
+impl OpenedDataset {
+    /// Wraps a dataset that was loaded by other means.
+    pub fn of(kind: &'static str, dataset: Dataset) -> OpenedDataset {
+        OpenedDataset {
             kind,
             files: Vec::new(),
             dataset,
@@ -63,40 +65,40 @@ impl Opened {
     }
 }
 
-/// Opens data of any format that is read, told by content: a file, a pattern, or a folder (of one folder of pictures
-/// for each class, or of data files). `features` says what Examples hold; without it, the file `….features` beside
-/// them, or the first record, does.
+/// Opens data of any supported format, detected by content: a file, a pattern, or a folder (of class folders with
+/// images, or of data files). `features` describes Examples; by default they come from a file `….features` next to
+/// them, or from the first record.
 ///
 /// # Errors
-/// When nothing is there, or nothing that can be read.
-pub fn open(path: &str, features: Option<Features>) -> Result<Opened> {
-    open_with(path, features, Written::default())
+/// If nothing readable is found.
+pub fn open(path: &str, features: Option<FeatureSpecs>) -> Result<OpenedDataset> {
+    open_with(path, features, CsvFormat::default())
 }
 
-/// [`open`] where tables are `written` in a way that they do not tell.
+/// Like [`open`], with format options for tables.
 ///
 /// # Errors
-/// As [`open`].
-pub fn open_with(path: &str, features: Option<Features>, written: Written) -> Result<Opened> {
+/// See [`open`].
+pub fn open_with(path: &str, features: Option<FeatureSpecs>, written: CsvFormat) -> Result<OpenedDataset> {
     let place = Path::new(path);
     if is_dir(place)
         && let Ok(folder) = ImageFolder::open(place)
     {
         let files = folder.pictures.iter().map(|(p, _)| p.clone()).collect();
-        return Ok(Opened {
+        return Ok(OpenedDataset {
             files,
             encoded: Some(folder.encoded()),
             classes: folder.classes.clone(),
-            ..Opened::of("folder of classes", folder.dataset())
+            ..OpenedDataset::of("folder of classes", folder.dataset())
         });
     }
     open_written(files_of(place)?, features, written)
 }
 
-/// The data files of a folder, or those that fit a pattern.
+/// Lists the data files of a folder, or those that match a pattern.
 ///
 /// # Errors
-/// When the folder cannot be read, or nothing fits.
+/// If the folder cannot be read, or nothing matches.
 pub fn files_of(place: &Path) -> Result<Vec<PathBuf>> {
     if !is_dir(place) {
         return glob(&place.to_string_lossy());
@@ -106,44 +108,49 @@ pub fn files_of(place: &Path) -> Result<Vec<PathBuf>> {
     Ok(files.filter(|p| !is_beside(p)).collect())
 }
 
-/// [`open`] for a list of files of one format.
+/// Like [`open`], for a list of files of one format.
 ///
 /// # Errors
-/// When there are none, or they cannot be read.
-pub fn open_files(files: Vec<PathBuf>, features: Option<Features>) -> Result<Opened> {
-    open_written(files, features, Written::default())
+/// If the list is empty, or a file cannot be read.
+pub fn open_files(files: Vec<PathBuf>, features: Option<FeatureSpecs>) -> Result<OpenedDataset> {
+    open_written(files, features, CsvFormat::default())
 }
 
-/// [`open_files`] where tables are `written` in a way that they do not tell.
+/// Like [`open_files`], with format options for tables.
 ///
 /// # Errors
-/// When there are none, or they cannot be read.
-pub fn open_written(files: Vec<PathBuf>, features: Option<Features>, written: Written) -> Result<Opened> {
+/// If the list is empty, or a file cannot be read.
+pub fn open_written(
+    files: Vec<PathBuf>,
+    features: Option<FeatureSpecs>,
+    written: CsvFormat,
+) -> Result<OpenedDataset> {
     let Some(first) = files.first() else {
         return Err(Error::new(ErrorKind::Io, "there are no files to read"));
     };
     let mut start = Vec::new();
-    let read = Input::open(first).and_then(|f| f.take(512).read_to_end(&mut start));
+    let read = InputFile::open(first).and_then(|f| f.take(512).read_to_end(&mut start));
     read.map_err(|e| Error::io("cannot read", first, e))?;
     let name = first.to_string_lossy().to_lowercase();
     let ends = |list: &[&str]| list.iter().any(|e| name.ends_with(e) || name.ends_with(&format!("{e}.gz")));
-    let opened = |kind, dataset| Ok(Opened { files: files.clone(), ..Opened::of(kind, dataset) });
+    let opened =
+        |kind, dataset| Ok(OpenedDataset { files: files.clone(), ..OpenedDataset::of(kind, dataset) });
     match start.as_slice() {
         [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => opened("NumPy array", Dataset::from_npy(first)?),
         [b'P', b'A', b'R', b'1', ..] => opened("Parquet", parquet(&files)?),
         [b'P', b'K', 3, 4, ..] => {
-            let Rows { train, test, classes, notes } = rows_of_npz(first)?;
-            Ok(Opened { test, classes, notes, ..opened("NumPy arrays", train)? })
+            let NumpyRows { train, test, classes, notes } = rows_of_npz(first)?;
+            Ok(OpenedDataset { test, classes, notes, ..opened("NumPy arrays", train)? })
         }
         _ if start.len() > 262 && &start[257..262] == b"ustar" => {
             opened("WebDataset", Dataset::webdataset(files.clone()))
         }
         _ if ends(&[".tar", ".tgz"]) => opened("WebDataset", Dataset::webdataset(files.clone())),
         _ if ends(&[".csv", ".tsv"]) => {
-            let table = Arc::new(Table::read_written(&files, written)?);
-            let by_mark = |e| format!("{} is read as {e}, which its first bytes tell", first.display());
+            let table = Arc::new(CsvTable::read_written(&files, written)?);
+            let by_mark = |e| format!("{} is decoded as {e} because of its byte order mark", first.display());
             let notes = table.marked.map(by_mark).into_iter().collect();
-            Ok(Opened { table: Some(table.clone()), notes, ..opened("CSV", table.dataset())? })
+            Ok(OpenedDataset { table: Some(table.clone()), notes, ..opened("CSV", table.dataset())? })
         }
         _ if ends(&["-ubyte", ".idx"]) || start.starts_with(&[0, 0, 8]) => {
             let name = first.display().to_string();
@@ -153,10 +160,10 @@ pub fn open_written(files: Vec<PathBuf>, features: Option<Features>, written: Wr
         _ if std::str::from_utf8(&start).is_ok_and(|t| !t.contains('\0')) => {
             opened("text", Dataset::text_lines(files.clone()))
         }
-        _ => Err(Error::new(ErrorKind::Data, "this is of no format that is read")
+        _ => Err(Error::new(ErrorKind::Data, "unsupported data format")
             .at(first.display().to_string())
-            .because(format!("it begins with {:02x?}", &start[..start.len().min(8)]))
-            .hint("TFRecord, CSV, text, NumPy, IDX, WebDataset and folders of pictures are read")),
+            .because(format!("the first bytes are {:02x?}", &start[..start.len().min(8)]))
+            .hint("use TFRecord, CSV, text, NumPy, IDX, WebDataset or folders of images")),
     }
 }
 
@@ -168,31 +175,31 @@ fn parquet(files: &[PathBuf]) -> Result<Dataset> {
 
 #[cfg(not(feature = "parquet"))]
 fn parquet(files: &[PathBuf]) -> Result<Dataset> {
-    Err(Error::new(ErrorKind::Unsupported, "this program reads no Parquet files")
+    Err(Error::new(ErrorKind::Unsupported, "this build does not support Parquet")
         .at(files.first().map_or(String::new(), |f| f.display().to_string()))
         .because("it was built without the feature `parquet`")
         .hint("build it with --features parquet, or convert the files to CSV or TFRecord"))
 }
 
-/// By the name, so that a damaged file is known for what it is; or by the first record.
+/// Whether a file is TFRecord, by its name (so that a damaged file is recognized) or by the first record.
 fn is_tfrecord(path: &Path) -> bool {
     if path.file_name().is_some_and(|name| name.to_string_lossy().contains(".tfrec")) {
         return true;
     }
-    let reader = Reader::open(path, Compression::Auto, OnCorrupt::Fail);
+    let reader = TfRecordReader::open(path, TfRecordCompression::Auto, OnCorrupt::Fail);
     reader.is_ok_and(|mut r| matches!(r.next(), Some(Ok(_))))
 }
 
-fn records(files: Vec<PathBuf>, told: Option<Features>) -> Result<Opened> {
+fn records(files: Vec<PathBuf>, told: Option<FeatureSpecs>) -> Result<OpenedDataset> {
     let raw = Dataset::tfrecord(&files);
     let beside = files[0].parent().unwrap_or(Path::new("")).join(features_name(&files[0]));
     let features = match (told, text_of(&beside)?) {
         (Some(told), _) => Some(told),
         (None, Some(text)) => Some(text.parse()?),
-        // The first whole one: what is damaged is told when the elements are read.
+        // Uses the first valid record; damage is reported when the elements are read.
         (None, None) => match raw.iter().find_map(Result::ok) {
             Some(first) => {
-                Features::guess(first.get("record")?.bytes()).ok().filter(|f| f.iter().count() > 0)
+                FeatureSpecs::guess(first.get("record")?.bytes()).ok().filter(|f| f.iter().count() > 0)
             }
             None => None,
         },
@@ -200,10 +207,10 @@ fn records(files: Vec<PathBuf>, told: Option<Features>) -> Result<Opened> {
     let dataset = features.clone().map_or(raw.clone(), |f| raw.parse_example(f));
     let classes = text_of(&beside.with_extension("classes"))?.unwrap_or_default();
     let classes = classes.lines().map(str::to_string).collect();
-    Ok(Opened { files, features, classes, ..Opened::of("TFRecord", dataset) })
+    Ok(OpenedDataset { files, features, classes, ..OpenedDataset::of("TFRecord", dataset) })
 }
 
-/// The text of a file; `None` when there is no such file.
+/// Reads a text file; `None` if it does not exist.
 fn text_of(path: &Path) -> Result<Option<String>> {
     let text = input_file::is_file(path).then(|| input_file::read_to_string(path)).transpose();
     text.map_err(|e| Error::io("cannot read", path, e))
@@ -217,34 +224,34 @@ fn features_name(file: &Path) -> String {
     format!("{stem}.features")
 }
 
-/// What data are, at a glance.
+/// Summary of a dataset.
 #[derive(Clone, Debug)]
 pub struct Inspection {
-    /// What they are.
+    /// Format of the data.
     pub kind: &'static str,
-    /// Number of files, and their bytes.
+    /// Number of files.
     pub files: usize,
-    /// Bytes of the files.
+    /// Size of the files in bytes.
     pub bytes: u64,
-    /// Elements, where that is known without reading everything.
+    /// Number of elements, if known without reading everything.
     pub elements: Cardinality,
     /// Types of the first element.
     pub spec: ElementSpec,
-    /// What Examples hold, as text for [`Features`].
-    pub features: Option<Features>,
-    /// What the labels stand for.
+    /// Features of Examples, as text for [`FeatureSpecs`].
+    pub features: Option<FeatureSpecs>,
+    /// Class names.
     pub classes: Vec<String>,
-    /// What was left out.
+    /// Notes about skipped parts.
     pub notes: Vec<String>,
-    /// The first elements, a line each.
+    /// First elements, one per line.
     pub first: Vec<String>,
 }
 
-/// Looks at data: what they are, their types, and the first `n` elements.
+/// Summarizes data: format, types, and the first `n` elements.
 ///
 /// # Errors
-/// Those of the first elements.
-pub fn inspect(opened: &Opened, n: usize) -> Result<Inspection> {
+/// Errors of the first elements.
+pub fn inspect(opened: &OpenedDataset, n: usize) -> Result<Inspection> {
     let size = |p: &PathBuf| input_file::size(p).unwrap_or(0);
     let first = opened.dataset.debug().iter().take(n).map(|s| s.map(|s| summary(&s)));
     Ok(Inspection {
@@ -281,7 +288,7 @@ impl fmt::Display for Inspection {
     }
 }
 
-/// An element in one line: text where it is text, else type and first values.
+/// Formats an element in one line: text fields as text, others as type and first values.
 pub fn summary(sample: &Sample) -> String {
     let field = |(name, x): (&str, &HostArray)| match x.get() {
         Ok(x) => match sample.text(name) {
@@ -297,31 +304,32 @@ pub fn summary(sample: &Sample) -> String {
     sample.fields().map(field).collect::<Vec<_>>().join(", ")
 }
 
-/// What [`convert`] wrote.
+/// Result of [`convert`].
 #[derive(Clone, Debug, PartialEq)]
-pub struct Converted {
-    /// The shards, `PREFIX-00000-of-00008.tfrecord`.
+pub struct ConversionResult {
+    /// Paths of the shards, `PREFIX-00000-of-00008.tfrecord`.
     pub files: Vec<PathBuf>,
-    /// Elements in all of them.
+    /// Number of elements in all shards.
     pub elements: u64,
-    /// What to read them with; also written to `PREFIX.features`.
-    pub features: Features,
+    /// Features to read the shards with; also written to `PREFIX.features`.
+    pub features: FeatureSpecs,
 }
 
-/// Writes the elements of a dataset as Examples into sharded TFRecord files, element `i` into shard `i mod shards`,
-/// and what they hold into `PREFIX.features`. Files appear when they are whole.
+/// Writes a dataset as Examples into sharded TFRecord files, element `i` into shard `i mod shards`, and the features
+/// into `PREFIX.features`. Files appear when they are complete.
 ///
 /// # Errors
-/// The first error of an element; elements that have other types than the first, unless only their sizes differ;
-/// what the operating system says.
+/// The first error of an element; elements whose types differ in more than sizes from the first; I/O errors.
 pub fn convert(
     dataset: &Dataset,
     prefix: &Path,
     shards: usize,
-    compression: Compression,
-) -> Result<Converted> {
+    compression: TfRecordCompression,
+) -> Result<ConversionResult> {
     if shards == 0 || shards > 99_999 {
-        return Err(Error::new(ErrorKind::Config, format!("{shards} shards")).hint("use 1 to 99999"));
+        return Err(
+            Error::new(ErrorKind::Config, format!("cannot write {shards} shards")).hint("use 1 to 99999")
+        );
     }
     let name = |i: usize| {
         let mut name = prefix.as_os_str().to_owned();
@@ -329,12 +337,13 @@ pub fn convert(
         PathBuf::from(name)
     };
     let files: Vec<PathBuf> = (0..shards).map(name).collect();
-    let mut writers = files.iter().map(|f| Writer::create(f, compression)).collect::<Result<Vec<_>>>()?;
-    let (mut elements, mut seen): (u64, Option<Seen>) = (0, None);
+    let mut writers =
+        files.iter().map(|f| TfRecordWriter::create(f, compression)).collect::<Result<Vec<_>>>()?;
+    let (mut elements, mut seen): (u64, Option<ElementScan>) = (0, None);
     for sample in dataset {
         let sample = sample?;
         match &mut seen {
-            None => seen = Some(Seen::of(&sample.spec()?)),
+            None => seen = Some(ElementScan::of(&sample.spec()?)),
             Some(seen) => seen.add(&sample.spec()?, elements)?,
         }
         let fields = seen.as_ref().map_or(Vec::new(), |s| s.reshaped.clone());
@@ -342,26 +351,26 @@ pub fn convert(
             .write(&example::encode(&with_shapes(sample, &fields)?)?)?;
         elements += 1;
     }
-    writers.into_iter().try_for_each(Writer::finish)?;
-    let features = seen.map_or_else(Features::new, |s| s.features());
+    writers.into_iter().try_for_each(TfRecordWriter::finish)?;
+    let features = seen.map_or_else(FeatureSpecs::new, |s| s.features());
     let mut path = prefix.as_os_str().to_owned();
     path.push(".features");
-    write_atomically(&Disk, Path::new(&path), &[format!("{features}\n").as_bytes()])?;
-    Ok(Converted { files, elements, features })
+    write_atomically(&OsFileSystem, Path::new(&path), &[format!("{features}\n").as_bytes()])?;
+    Ok(ConversionResult { files, elements, features })
 }
 
-/// The types of the elements so far, and the fields whose sizes differ.
-struct Seen {
+/// Types of the elements so far, and the fields whose sizes vary.
+struct ElementScan {
     spec: ElementSpec,
     varies: BTreeMap<Arc<str>, ()>,
-    /// Fields of rank 2 and more: their sizes are written beside them, for the case that they differ.
+    /// Fields of rank 2 and more, whose sizes are also written, since they may vary.
     reshaped: Vec<Arc<str>>,
 }
 
-impl Seen {
-    fn of(spec: &ElementSpec) -> Seen {
+impl ElementScan {
+    fn of(spec: &ElementSpec) -> ElementScan {
         let large = spec.fields().filter(|(_, ty)| ty.rank() > 1).map(|(n, _)| n.into());
-        Seen { spec: spec.clone(), varies: BTreeMap::new(), reshaped: large.collect() }
+        ElementScan { spec: spec.clone(), varies: BTreeMap::new(), reshaped: large.collect() }
     }
 
     fn add(&mut self, spec: &ElementSpec, at: u64) -> Result<()> {
@@ -379,13 +388,13 @@ impl Seen {
             return Ok(());
         }
         Err(Error::new(ErrorKind::Data, format!("element {at} is {spec}"))
-            .because(format!("the first one is {}", self.spec))
-            .hint("make the fields equal with map first"))
+            .because(format!("the first element is {}", self.spec))
+            .hint("convert the elements to equal types with map first"))
     }
 
-    fn features(&self) -> Features {
-        let fixed = Features::of(&self.spec);
-        let mut all = Features::new();
+    fn features(&self) -> FeatureSpecs {
+        let fixed = FeatureSpecs::of(&self.spec);
+        let mut all = FeatureSpecs::new();
         for ((name, ty), (_, feature)) in self.spec.fields().zip(fixed.iter()) {
             let varies = self.varies.contains_key(name);
             all = match (varies, ty.dtype) {
@@ -409,32 +418,32 @@ fn with_shapes(mut sample: Sample, fields: &[Arc<str>]) -> Result<Sample> {
     Ok(sample)
 }
 
-/// What one file of records is worth.
+/// Verification result of one record file.
 #[derive(Clone, Debug)]
-pub struct Verified {
-    /// The file.
+pub struct FileVerification {
+    /// Path of the file.
     pub file: PathBuf,
-    /// Whole records.
+    /// Number of valid records.
     pub records: u64,
-    /// Bytes of the file.
+    /// Size of the file in bytes.
     pub bytes: u64,
-    /// Damaged records, each with its place, expected and found checksum.
+    /// Damaged records, each with position, expected and found checksum.
     pub damage: Vec<Error>,
 }
 
-/// Reads through TFRecord files and checks every record; after a damaged one it looks for the next.
+/// Reads TFRecord files and verifies every record, resynchronizing after damaged ones.
 ///
 /// # Errors
-/// When a file cannot be opened.
-pub fn verify(files: &[PathBuf]) -> Result<Vec<Verified>> {
+/// If a file cannot be opened.
+pub fn verify(files: &[PathBuf]) -> Result<Vec<FileVerification>> {
     files.iter().map(|f| verify_file(f)).collect()
 }
 
-fn verify_file(file: &Path) -> Result<Verified> {
-    let found: Arc<Mutex<Vec<Damage>>> = Arc::default();
+fn verify_file(file: &Path) -> Result<FileVerification> {
+    let found: Arc<Mutex<Vec<CorruptRecord>>> = Arc::default();
     let sink = found.clone();
-    let report = OnCorrupt::Report(Arc::new(move |d: &Damage| lock(&sink).push(d.clone())));
-    let mut reader = Reader::open(file, Compression::Auto, report)?;
+    let report = OnCorrupt::Report(Arc::new(move |d: &CorruptRecord| lock(&sink).push(d.clone())));
+    let mut reader = TfRecordReader::open(file, TfRecordCompression::Auto, report)?;
     let mut records = 0;
     let mut failed = None;
     while let Some(record) = reader.next() {
@@ -445,10 +454,10 @@ fn verify_file(file: &Path) -> Result<Verified> {
     }
     let damage = lock(&found).drain(..).map(Error::from).chain(failed).collect();
     let bytes = input_file::size(file).unwrap_or(0);
-    Ok(Verified { file: file.to_path_buf(), records, bytes, damage })
+    Ok(FileVerification { file: file.to_path_buf(), records, bytes, damage })
 }
 
-impl fmt::Display for Verified {
+impl fmt::Display for FileVerification {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state =
             if self.damage.is_empty() { "whole".into() } else { format!("{} DAMAGED", self.damage.len()) };
@@ -457,37 +466,37 @@ impl fmt::Display for Verified {
     }
 }
 
-/// One field of the elements that were counted.
+/// Statistics of one field.
 #[derive(Clone, Debug)]
 pub struct FieldStats {
-    /// Its name.
+    /// Name of the field.
     pub name: String,
-    /// Its types, and how many elements have each.
+    /// Number of elements by type.
     pub types: BTreeMap<String, u64>,
-    /// Least and largest value.
+    /// Minimum value.
     pub min: f64,
-    /// Largest value.
+    /// Maximum value.
     pub max: f64,
     /// Mean of all values.
     pub mean: f64,
     /// Standard deviation of all values.
     pub std: f64,
-    /// Values that are not finite.
+    /// Number of non-finite values.
     pub not_finite: u64,
-    /// Elements of each value, where the field is one integer and there are no more than 1,000 values.
+    /// Number of elements by value, if the field is one integer with at most 1,000 distinct values.
     pub counts: Option<BTreeMap<i64, u64>>,
-    sum: Sum,
+    sum: RunningSum,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Sum {
+struct RunningSum {
     count: f64,
     mean: f64,
     squares: f64,
 }
 
-impl Sum {
-    /// Welford's update, which loses no digits where values are large and close together.
+impl RunningSum {
+    /// Welford's update, which is accurate for large values that are close together.
     fn add(&mut self, v: f64) {
         self.count += 1.0;
         let delta = v - self.mean;
@@ -496,12 +505,12 @@ impl Sum {
     }
 }
 
-/// Counts and moments of the first `limit` elements (`u64::MAX`: of all), and the errors among them.
+/// Computes statistics of the first `limit` elements (`u64::MAX`: of all), and collects their errors.
 ///
 /// # Errors
-/// When there are no elements at all.
-pub fn stats(dataset: &Dataset, limit: u64) -> Result<Stats> {
-    let mut out = Stats { elements: 0, errors: Vec::new(), fields: Vec::new() };
+/// If there are no elements.
+pub fn stats(dataset: &Dataset, limit: u64) -> Result<DatasetStats> {
+    let mut out = DatasetStats { elements: 0, errors: Vec::new(), fields: Vec::new() };
     for sample in dataset.take(limit).iter() {
         out.elements += 1;
         match sample {
@@ -510,7 +519,7 @@ pub fn stats(dataset: &Dataset, limit: u64) -> Result<Stats> {
         }
     }
     if out.elements == 0 {
-        return Err(Error::new(ErrorKind::Data, "there are no elements").at(format!("{dataset:?}")));
+        return Err(Error::new(ErrorKind::Data, "the dataset has no elements").at(format!("{dataset:?}")));
     }
     for f in &mut out.fields {
         (f.mean, f.std) = (f.sum.mean, (f.sum.squares / f.sum.count.max(1.0)).sqrt());
@@ -518,18 +527,18 @@ pub fn stats(dataset: &Dataset, limit: u64) -> Result<Stats> {
     Ok(out)
 }
 
-/// What [`stats`] found.
+/// Result of [`stats`].
 #[derive(Clone, Debug)]
-pub struct Stats {
-    /// Elements, with those that are errors.
+pub struct DatasetStats {
+    /// Number of elements, including errors.
     pub elements: u64,
-    /// The errors.
+    /// Errors of elements.
     pub errors: Vec<Error>,
-    /// The fields.
+    /// Statistics by field.
     pub fields: Vec<FieldStats>,
 }
 
-impl Stats {
+impl DatasetStats {
     fn add(&mut self, name: &str, x: &Literal) -> Result<()> {
         let at = match self.fields.iter().position(|f| f.name == name) {
             Some(at) => at,
@@ -568,12 +577,12 @@ impl FieldStats {
             std: 0.0,
             not_finite: 0,
             counts: Some(BTreeMap::new()),
-            sum: Sum::default(),
+            sum: RunningSum::default(),
         }
     }
 }
 
-impl fmt::Display for Stats {
+impl fmt::Display for DatasetStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ends = [self.elements, self.errors.len() as u64].map(|n| if n == 1 { "" } else { "s" });
         writeln!(f, "{} element{}, {} error{}", self.elements, ends[0], self.errors.len(), ends[1])?;
@@ -605,48 +614,51 @@ impl fmt::Display for Stats {
 }
 
 /// Runs the pipeline, epoch after epoch, for `time` (or until it ends with an error), and reports the time of every
-/// stage, the queues and what was tuned. With `measure` false stages are not timed, which is a little faster.
+/// stage, the queues and the tuning. If `measure` is false, stages are not timed, which is slightly faster.
 ///
 /// # Errors
 /// The first error of an element; a dataset without elements.
-pub fn bench(dataset: &Dataset, time: Duration, measure: bool) -> Result<Report> {
-    let watched =
-        dataset.with_options(Options { measure: Some(measure.into()), ..Options::default() }).repeat();
+pub fn bench(dataset: &Dataset, time: Duration, measure: bool) -> Result<PipelineReport> {
+    let watched = dataset
+        .with_options(DatasetOptions { measure: Some(measure.into()), ..DatasetOptions::default() })
+        .repeat();
     let mut iter = watched.iter();
     let start = Instant::now();
     while start.elapsed() < time {
         match iter.next() {
             Some(item) => drop(item?),
             None => {
-                return Err(Error::new(ErrorKind::Data, "there are no elements").at(format!("{dataset:?}")));
+                return Err(
+                    Error::new(ErrorKind::Data, "the dataset has no elements").at(format!("{dataset:?}"))
+                );
             }
         }
     }
     Ok(iter.report())
 }
 
-/// What a stage made of an element.
+/// Output of one stage for a traced element.
 #[derive(Clone, Debug)]
-pub struct Traced {
-    /// The stage, as it was written.
+pub struct TracedStage {
+    /// Label of the stage.
     pub stage: String,
-    /// What it handed on, in one line, or the error.
+    /// The element in one line, or the error.
     pub element: String,
 }
 
-/// Element `index` of the pipeline and what every stage made of it on its way, sources first. The pipeline runs on the
-/// calling thread. Of elements that a stage had taken earlier (a shuffle's buffer) those with the same origin are shown.
+/// Traces element `index` through every stage, sources first, on the calling thread. For elements that a stage had
+/// consumed earlier (a shuffle buffer), shows those with the same origin.
 ///
 /// # Errors
-/// When there is no such element.
-pub fn trace(dataset: &Dataset, index: u64) -> Result<Vec<Traced>> {
-    let watch = Watch::trace(stages_of(&dataset.clone().into_node()));
-    let Watch::Trace(trace) = watch.clone() else { return Ok(Vec::new()) };
+/// If there is no such element.
+pub fn trace(dataset: &Dataset, index: u64) -> Result<Vec<TracedStage>> {
+    let watch = RunObserver::trace(stages_of(&dataset.clone().into_node()));
+    let RunObserver::Trace(trace) = watch.clone() else { return Ok(Vec::new()) };
     let mut iter = dataset.run(0, Some(watch));
-    iter.go_to(&Position::new(0, index));
+    iter.go_to(&PipelinePosition::new(0, index));
     let before = trace.drain();
     let last = iter.next().ok_or_else(|| {
-        Error::new(ErrorKind::Data, format!("there is no element {index}")).at(format!("{dataset:?}"))
+        Error::new(ErrorKind::Data, format!("the dataset has no element {index}")).at(format!("{dataset:?}"))
     })?;
     let seen = trace.drain();
     if let (Err(e), true) = (&last, seen.is_empty()) {
@@ -658,28 +670,28 @@ pub fn trace(dataset: &Dataset, index: u64) -> Result<Vec<Traced>> {
         origin.is_some() && of == origin
     };
     let earlier = before.into_iter().filter(|(_, item)| is_same(item));
-    let shown = |(stage, item): (String, Result<Sample>)| Traced {
+    let shown = |(stage, item): (String, Result<Sample>)| TracedStage {
         stage,
         element: item.map_or_else(|e| e.to_string(), |s| summary(&s)),
     };
-    let mut all: Vec<Traced> = earlier.chain(seen).map(shown).collect();
+    let mut all: Vec<TracedStage> = earlier.chain(seen).map(shown).collect();
     if let Err(e) = last {
-        all.push(Traced { stage: "error".into(), element: e.to_string() });
+        all.push(TracedStage { stage: "error".into(), element: e.to_string() });
     }
     Ok(all)
 }
 
-impl fmt::Display for Traced {
+impl fmt::Display for TracedStage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:<28} {}", self.stage, self.element)
     }
 }
 
-/// Writes the pictures of an element as PNG files, `PREFIX-FIELD.png`: ui8 as they are, f32 from 0..1. For looking at
-/// what augmentation made.
+/// Writes the images of an element as PNG files, `PREFIX-FIELD.png`: ui8 unchanged, f32 scaled from 0..1. For
+/// inspecting augmentation.
 ///
 /// # Errors
-/// What the operating system says.
+/// I/O errors.
 pub fn write_pictures(sample: &Sample, prefix: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for (name, x) in sample.fields() {
@@ -721,7 +733,7 @@ mod tests {
     #[test]
     fn converted_data_are_opened_as_they_were() {
         let dir = folder("convert");
-        for compression in [Compression::None, Compression::Gzip] {
+        for compression in [TfRecordCompression::None, TfRecordCompression::Gzip] {
             let done = convert(&pictures(10), &dir.join("train"), 3, compression).unwrap();
             assert_eq!((done.files.len(), done.elements), (3, 10));
             let opened = open(dir.to_str().unwrap(), None).unwrap();
@@ -741,18 +753,18 @@ mod tests {
             let n = s.get("x").unwrap().get(0).as_i64() as usize + 1;
             Sample::new([("p", Literal::from_slice([n, 2], &vec![1u8; 2 * n]).unwrap())])
         });
-        let done = convert(&sizes, &dir.join("sizes"), 1, Compression::None).unwrap();
+        let done = convert(&sizes, &dir.join("sizes"), 1, TfRecordCompression::None).unwrap();
         assert_eq!(done.features.to_string(), "p: ui8[?], p/shape: i64[2]");
         let read = Dataset::tfrecord(&done.files).parse_example(done.features);
         assert_eq!(read.iter().last().unwrap().unwrap().get("p/shape").unwrap().to_f64s(), [3.0, 2.0]);
-        assert!(convert(&sizes, &dir.join("none"), 0, Compression::None).is_err());
+        assert!(convert(&sizes, &dir.join("none"), 0, TfRecordCompression::None).is_err());
         std::fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]
     fn damage_is_found_with_its_place_and_the_rest_counted() {
         let dir = folder("verify");
-        let done = convert(&pictures(9), &dir.join("d"), 1, Compression::None).unwrap();
+        let done = convert(&pictures(9), &dir.join("d"), 1, TfRecordCompression::None).unwrap();
         assert!(verify(&done.files).unwrap()[0].damage.is_empty());
         let mut bytes = std::fs::read(&done.files[0]).unwrap();
         let record = bytes.len() / 9;
@@ -792,7 +804,7 @@ mod tests {
                 (kind, spec)
             );
         }
-        assert!(open(&at("d"), None).unwrap_err().to_string().contains("no format"));
+        assert!(open(&at("d"), None).unwrap_err().to_string().contains("unsupported data format"));
         assert!(open(&at("nothing"), None).is_err());
         std::fs::remove_dir_all(&dir).unwrap();
     }

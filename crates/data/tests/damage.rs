@@ -1,13 +1,14 @@
-//! A 64 KiB TFRecord file with every bit flipped and cut at every byte: all damage is found and located, nothing
-//! panics, memory stays bounded. In memory, without a disk.
+//! Corruption test: a TFRecord file with every bit flipped and truncated at every byte.
+//!
+//! All damage is found and located, nothing panics, memory stays bounded. The file has 64 KiB and is in memory.
 
 use std::thread::available_parallelism;
-use systole_base::rng::Stream;
-use systole_data::format::tfrecord::{FOOTER, HEADER, OnCorrupt, Reader, frame, masked_crc};
+use systole_base::rng::RandomStream;
+use systole_data::format::tfrecord::{FOOTER, HEADER, OnCorrupt, TfRecordReader, frame, masked_crc};
 
-/// Records of 0 to 2000 random bytes, 64 KiB with their frames; and the first byte of each.
+/// Records of 0 to 2000 random bytes, 64 KiB in total, and the offset of each.
 fn file() -> (Vec<u8>, Vec<usize>) {
-    let (mut bytes, mut starts, mut draws) = (Vec::new(), Vec::new(), Stream::new(3, 0, 0));
+    let (mut bytes, mut starts, mut draws) = (Vec::new(), Vec::new(), RandomStream::new(3, 0, 0));
     let frame_bytes = HEADER + FOOTER;
     loop {
         let left = (64 << 10) - bytes.len();
@@ -24,9 +25,9 @@ fn file() -> (Vec<u8>, Vec<usize>) {
     }
 }
 
-/// The records of a file, up to the first error; and that.
+/// Reads the records up to the first error; returns their number and the error.
 fn read<'a>(bytes: &[u8], good: &'a [u8], starts: &'a [usize]) -> (usize, Option<String>) {
-    let mut reader = Reader::from_bytes("damaged", bytes.to_vec(), OnCorrupt::Fail);
+    let mut reader = TfRecordReader::from_bytes("damaged", bytes.to_vec(), OnCorrupt::Fail);
     let mut count = 0;
     while let Some(record) = reader.next() {
         match record {
@@ -52,14 +53,14 @@ fn for_all(n: usize, f: impl Fn(usize) + Sync) {
     });
 }
 
-/// The most memory that this process had so far, in bytes; 0 where the system does not say.
+/// Peak memory of this process in bytes; 0 if the system does not report it.
 fn peak_memory() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
     line.and_then(|l| l.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()).map_or(0, |k| k << 10)
 }
 
-/// What is read again from the file to check a message: the checksum that it has at `at`.
+/// Returns the checksum stored at `at`, to verify a message.
 fn stored(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
 }
@@ -116,7 +117,7 @@ fn after_any_flipped_byte_all_other_records_are_found_again() {
     for_all(good.len(), |byte| {
         let mut bad = good.clone();
         bad[byte] ^= 0x55;
-        let mut reader = Reader::from_bytes("damaged", bad, OnCorrupt::Skip { quota: 1 });
+        let mut reader = TfRecordReader::from_bytes("damaged", bad, OnCorrupt::Skip { quota: 1 });
         let damaged = starts.partition_point(|&s| s <= byte) - 1;
         for (i, start) in starts.iter().enumerate().filter(|(i, _)| *i != damaged) {
             let record = reader.next().unwrap_or_else(|| panic!("byte {byte}: no record {i}")).unwrap();

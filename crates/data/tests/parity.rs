@@ -1,14 +1,16 @@
-//! Files that TensorFlow wrote are read here, ours are byte for byte what it writes, and pipelines without chance give
-//! tf.data's elements. `fixtures/data/generate.py` made the files; no TensorFlow is needed here.
+//! Parity with TensorFlow: TFRecord files and pipelines of tf.data.
+//!
+//! Reads files that it wrote, writes byte-identical files, and compares deterministic pipelines with tf.data.
+//! `fixtures/data/generate.py` created the files; no TensorFlow is needed here.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use systole_base::{DType, Literal, Result};
 use systole_data::format::example::{
-    Features, SequenceFeatures, encode, parse_example, parse_sequence_example,
+    FeatureSpecs, SequenceFeatureSpecs, encode, parse_example, parse_sequence_example,
 };
-use systole_data::format::tfrecord::{Compression, Writer};
-use systole_data::{Bucketing, Dataset, HostArray, Padding, Sample, Window};
+use systole_data::format::tfrecord::{TfRecordCompression, TfRecordWriter};
+use systole_data::{BucketOptions, Dataset, HostArray, PaddingOptions, Sample, WindowOptions};
 
 fn fixture(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/data").join(name)
@@ -26,7 +28,7 @@ fn scalar(x: i64) -> Sample {
     Sample::new([("value", HostArray::from(Literal::from_slice([], &[x]).unwrap()))])
 }
 
-/// Dataset `i` holds `100 i, 100 i + 1, …`, `lengths[i]` of them.
+/// Dataset `i` contains `100 i, 100 i + 1, …`, `lengths[i]` of them.
 fn nested(lengths: &'static [u64]) -> impl Fn(Sample) -> Dataset + Clone + Send + Sync + 'static {
     move |s| {
         let i = value(&s);
@@ -34,7 +36,7 @@ fn nested(lengths: &'static [u64]) -> impl Fn(Sample) -> Dataset + Clone + Send 
     }
 }
 
-/// Vectors of 0, 1, 2, 0, 1, 2 … elements, all of them the number of the element.
+/// Vectors of length 0, 1, 2, 0, 1, 2 …, filled with the element's index.
 fn ragged(n: u64) -> Dataset {
     ints(n).map(|s| {
         let x = vec![value(&s); value(&s) as usize % 3];
@@ -46,7 +48,7 @@ fn length(s: &Sample) -> usize {
     s.get("value").map_or(0, |x| x.shape()[0])
 }
 
-/// The elements of several datasets' fields as one vector.
+/// Concatenates all fields to one vector.
 fn stacked(s: Sample) -> Result<Sample> {
     let values: Vec<i64> =
         s.fields().map(|(_, x)| x.get().map(|x| x.get(0).as_i64())).collect::<Result<_>>()?;
@@ -57,8 +59,8 @@ fn choice(which: &[i64]) -> Dataset {
     Dataset::from_tensor_slices([("which", Literal::from_slice([which.len()], which).unwrap())]).unwrap()
 }
 
-fn window(size: usize, shift: usize, stride: usize, drop_remainder: bool) -> Window {
-    Window { size, shift, stride, drop_remainder }
+fn window(size: usize, shift: usize, stride: usize, drop_remainder: bool) -> WindowOptions {
+    WindowOptions { size, shift, stride, drop_remainder }
 }
 
 /// The pipelines of generate.py, by name.
@@ -67,7 +69,7 @@ fn pipelines() -> BTreeMap<&'static str, Dataset> {
     let map = |d: Dataset, f: fn(i64) -> i64| d.map(move |s| scalar(f(value(&s))));
     let renamed = ints(9).skip(3).map(|s| s.rename("value", "b"));
     let rest = || ints(9).skip(5);
-    let padding = Padding::default().shape("value", [Some(4)]).value("value", -1.0);
+    let padding = PaddingOptions::default().shape("value", [Some(4)]).value("value", -1.0);
     BTreeMap::from([
         ("range", ints(7)),
         ("map", map(ints(7), |x| 3 * x + 1)),
@@ -91,7 +93,7 @@ fn pipelines() -> BTreeMap<&'static str, Dataset> {
         ("epochs-of-batches", ints(5).batch(3).repeat_n(2)),
         ("padded", ragged(8).padded_batch(3)),
         ("padded-to", ragged(8).padded_batch_with(3, padding, false)),
-        ("padded-drop", ragged(8).padded_batch_with(3, Padding::default(), true)),
+        ("padded-drop", ragged(8).padded_batch_with(3, PaddingOptions::default(), true)),
         ("window", ints(9).window(3, 2)),
         ("window-stride", ints(12).window_with(window(3, 2, 3, true))),
         ("window-rest", ints(8).window_with(window(3, 3, 1, false))),
@@ -108,7 +110,7 @@ fn pipelines() -> BTreeMap<&'static str, Dataset> {
                 length,
                 &[2, 4],
                 &[2, 3, 2],
-                Bucketing { pad_to_bucket_boundary: true, ..Bucketing::default() },
+                BucketOptions { pad_to_bucket_boundary: true, ..BucketOptions::default() },
             ),
         ),
         ("group-by-window", ints(17).group_by_window(|s| value(s) % 3, 4)),
@@ -126,7 +128,7 @@ fn pipelines() -> BTreeMap<&'static str, Dataset> {
     ])
 }
 
-/// As the fixture writes an array: numbers separated by spaces, in brackets.
+/// Formats an array like the fixture: numbers separated by spaces, in brackets.
 fn text(shape: &[usize], values: &[i64]) -> String {
     match shape {
         [] => values[0].to_string(),
@@ -158,7 +160,7 @@ fn pipelines_give_tf_datas_elements() {
     }
 }
 
-/// What `example(i)` of generate.py holds.
+/// Content of `example(i)` of generate.py.
 fn example(i: i64) -> Sample {
     let tokens: Vec<i64> = (0..i % 4).map(|j| i * j).collect();
     let x = i as f32;
@@ -178,7 +180,7 @@ fn shown(s: &Sample) -> String {
 
 #[test]
 fn examples_of_tensorflow_are_read_in_every_wrapping() {
-    let features: Features =
+    let features: FeatureSpecs =
         "box: f32[4], image: ui8[2, 2, 3], label: i64[], tokens: i64[?]".parse().unwrap();
     for name in ["examples.tfrecord", "examples.gzip.tfrecord", "examples.zlib.tfrecord"] {
         let d = Dataset::tfrecord([fixture(name)]).map(parse_example(features.clone()));
@@ -186,9 +188,9 @@ fn examples_of_tensorflow_are_read_in_every_wrapping() {
         let expected: Vec<String> = (0..10).map(|i| shown(&example(i))).collect();
         assert_eq!(found, expected, "{name}");
     }
-    let steps = SequenceFeatures {
-        context: Features::new().fixed("id", DType::I64, []),
-        steps: Features::new().fixed("steps", DType::I64, [2]),
+    let steps = SequenceFeatureSpecs {
+        context: FeatureSpecs::new().fixed("id", DType::I64, []),
+        steps: FeatureSpecs::new().fixed("steps", DType::I64, [2]),
     };
     let d = Dataset::tfrecord([fixture("sequences.tfrecord")]).map(parse_sequence_example(steps));
     for (i, s) in d.iter().enumerate() {
@@ -204,14 +206,14 @@ fn examples_of_tensorflow_are_read_in_every_wrapping() {
 fn what_is_written_is_byte_for_byte_tensorflows_file() {
     let path = std::env::temp_dir().join(format!("systole-parity-{}", std::process::id()));
     let theirs = std::fs::read(fixture("examples.tfrecord")).unwrap();
-    for kind in [Compression::None, Compression::Gzip, Compression::Zlib] {
-        let mut w = Writer::create(&path, kind).unwrap();
+    for kind in [TfRecordCompression::None, TfRecordCompression::Gzip, TfRecordCompression::Zlib] {
+        let mut w = TfRecordWriter::create(&path, kind).unwrap();
         (0..10).for_each(|i| w.write(&encode(&example(i)).unwrap()).unwrap());
         w.finish().unwrap();
         let ours = std::fs::read(&path).unwrap();
         match kind {
-            Compression::None => assert!(ours == theirs),
-            // Compressors differ; what they hold must not.
+            TfRecordCompression::None => assert!(ours == theirs),
+            // Compressors differ; the content must not.
             _ => {
                 let records = |p: &PathBuf| -> Vec<Vec<u8>> {
                     let all = Dataset::tfrecord([p.clone()]);

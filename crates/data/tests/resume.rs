@@ -1,15 +1,16 @@
-//! The universal resume test: pipelines put together by chance from every stage, a snapshot before each element, each
-//! restored: the remainder is identical, whatever the number of threads and the depth of queues on the other side.
+//! Property test of resuming: random pipelines of all stages, interrupted before each element.
+//!
+//! Restoring each snapshot yields the identical remainder, for any number of threads and queue depth.
 
 use std::path::PathBuf;
-use systole_base::rng::Stream;
+use systole_base::rng::RandomStream;
 use systole_base::{DType, Literal, Result};
-use systole_data::format::tfrecord::{Compression, Writer};
-use systole_data::{AUTOTUNE, Dataset, HostArray, Options, Position, Sample};
+use systole_data::format::tfrecord::{TfRecordCompression, TfRecordWriter};
+use systole_data::{AUTOTUNE, Dataset, DatasetOptions, HostArray, PipelinePosition, Sample};
 
-/// How many pipelines are put together.
+/// Number of random pipelines.
 const PIPELINES: u64 = 60;
-/// Elements that are compared.
+/// Maximum number of elements to compare.
 const MOST: usize = 36;
 
 fn element(i: i64) -> Sample {
@@ -20,20 +21,20 @@ fn first(s: &Sample) -> Result<i64> {
     s.get("x").map(|x| if x.ty().elements() == 0 { 0 } else { x.get(0).as_i64() })
 }
 
-/// Files that the TFRecord sources read: 5 records each, one byte.
+/// Files for the TFRecord sources: 5 records of one byte each.
 fn files(dir: &PathBuf) -> Vec<PathBuf> {
     std::fs::create_dir_all(dir).unwrap();
     let paths: Vec<PathBuf> = (0..3).map(|k| dir.join(format!("{k}.tfrecord"))).collect();
     for (k, path) in paths.iter().enumerate() {
-        let kind = if k == 1 { Compression::Gzip } else { Compression::None };
-        let mut w = Writer::create(path, kind).unwrap();
+        let kind = if k == 1 { TfRecordCompression::Gzip } else { TfRecordCompression::None };
+        let mut w = TfRecordWriter::create(path, kind).unwrap();
         (0..5).for_each(|i| w.write(&[(5 * k + i) as u8]).unwrap());
         w.finish().unwrap();
     }
     paths
 }
 
-fn source(draws: &mut Stream, files: &[PathBuf]) -> Dataset {
+fn source(draws: &mut RandomStream, files: &[PathBuf]) -> Dataset {
     let n = 5 + draws.below(9);
     match draws.below(5) {
         0 => Dataset::range(n).map(|s| s.rename("value", "x")),
@@ -59,8 +60,8 @@ fn records<P: Into<PathBuf>>(files: impl IntoIterator<Item = P>) -> Dataset {
     Dataset::tfrecord(files).map(|s: Sample| Ok(element(s.get("record")?.bytes()[0].into())))
 }
 
-/// One more stage, and how it is written.
-fn stage(d: &Dataset, draws: &mut Stream, depth: usize) -> (Dataset, bool) {
+/// Adds a random stage; also returns whether the field is still a scalar.
+fn stage(d: &Dataset, draws: &mut RandomStream, depth: usize) -> (Dataset, bool) {
     let n = 1 + draws.below(6);
     let k = n as usize;
     let scalar = |d: Dataset| (d, true);
@@ -93,8 +94,8 @@ fn stage(d: &Dataset, draws: &mut Stream, depth: usize) -> (Dataset, bool) {
     }
 }
 
-/// A pipeline of up to six stages.
-fn pipeline(draws: &mut Stream, files: &[PathBuf]) -> Dataset {
+/// Returns a random pipeline of up to six stages.
+fn pipeline(draws: &mut RandomStream, files: &[PathBuf]) -> Dataset {
     let mut d = source(draws, files);
     for depth in 0..1 + draws.below(6) as usize {
         let (next, is_scalar) = stage(&d, draws, depth);
@@ -119,16 +120,16 @@ fn any_pipeline_resumes_before_each_element_with_other_threads_and_queues() {
     let files = files(&dir);
     let mut lengths = Vec::new();
     for number in 0..PIPELINES {
-        let mut draws = Stream::new(11, 0, number);
+        let mut draws = RandomStream::new(11, 0, number);
         let d = pipeline(&mut draws, &files);
         let whole = shown(d.iter(), MOST);
         lengths.push(whole.len());
-        // What goes on has other threads and deeper queues than what was stopped.
-        let wider = Options { core_budget: Some(3), ..Options::default() };
+        // The resumed run has other threads and deeper queues than the interrupted one.
+        let wider = DatasetOptions { core_budget: Some(3), ..DatasetOptions::default() };
         let others = [d.debug(), d.with_options(wider)];
         let mut iter = d.iter();
         for taken in 0..=whole.len() {
-            let position: Position = iter.position().to_string().parse().unwrap();
+            let position: PipelinePosition = iter.position().to_string().parse().unwrap();
             for other in &others {
                 let rest = shown(other.iter_at(&position), MOST - taken);
                 assert_eq!(rest, whole[taken..], "pipeline {number}: {d:?} at {position}");

@@ -1,25 +1,23 @@
-//! Classes by name: data whose classes are numbered otherwise than a model's.
+//! Maps the class labels of a dataset to a model's class indices by class name.
 
-use super::{Prepare, TrainingData};
+use super::{PrepareFn, TrainingData};
 use std::sync::Arc;
 use systole_base::{DType, Error, ErrorKind, Result};
 use systole_data::{Dataset, HostArray, Sample};
 
 impl TrainingData {
-    /// The same elements with labels that count in `names`, by the names of the classes. `names` may hold more classes.
+    /// Returns the same elements with labels that index into `names`. `names` may contain more classes.
     ///
     /// # Errors
-    /// When the data have classes that are not in `names`; each is named.
+    /// If the data has classes that are not in `names`; names each of them.
     pub fn with_classes(mut self, names: &[String]) -> Result<TrainingData> {
         let place = |class: &String| names.iter().position(|name| name == class);
         let others: Vec<&str> =
             self.class_names.iter().filter(|c| place(c).is_none()).map(String::as_str).collect();
         if !others.is_empty() {
-            let what = format!("{} has other classes: {}", self.name, others.join(", "));
-            return Err(Error::new(ErrorKind::Data, what).because(format!(
-                "classes are the same when their names are; known are {}",
-                names.join(", ")
-            )));
+            let what = format!("{} has unknown classes: {}", self.name, others.join(", "));
+            return Err(Error::new(ErrorKind::Data, what)
+                .because(format!("rename the classes to match the model's: {}", names.join(", "))));
         }
         let table: Arc<[usize]> = self.class_names.iter().filter_map(place).collect();
         let same_numbers = table.iter().enumerate().all(|(was, is)| was == *is);
@@ -31,14 +29,14 @@ impl TrainingData {
             let was = s.get("label")?.get(0).as_i64();
             let is = usize::try_from(was).ok().and_then(|was| table.get(was));
             let is =
-                is.ok_or_else(|| Error::new(ErrorKind::Data, format!("the label {was} has no class")))?;
+                is.ok_or_else(|| Error::new(ErrorKind::Data, format!("label {was} has no class name")))?;
             Ok(s.with("label", HostArray::scalar(DType::I32, *is as f64)))
         };
         let all = |elements: &Dataset| elements.map(renumber.clone());
         (self.train, self.test) = (all(&self.train), all(&self.test));
         if let Some(streamed) = &mut self.streamed {
             let prepare = streamed.prepare.clone();
-            streamed.prepare = Prepare(Arc::new(move |s| renumber(prepare.call(s)?)));
+            streamed.prepare = PrepareFn(Arc::new(move |s| renumber(prepare.call(s)?)));
         }
         Ok(self)
     }
@@ -47,12 +45,12 @@ impl TrainingData {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Arrays, ImageDataset};
+    use crate::{ImageArrays, ImageDataset};
     use systole_base::{Literal, TensorType};
 
     fn data(classes: &[&str], labels: &[i32]) -> TrainingData {
         let images = Literal::zeros(TensorType::new(DType::U8, [labels.len(), 1, 1, 1]));
-        let arrays = Arrays { images, labels: Literal::from_slice([labels.len()], labels).unwrap() };
+        let arrays = ImageArrays { images, labels: Literal::from_slice([labels.len()], labels).unwrap() };
         ImageDataset::new("pets", String::new(), classes, arrays.clone(), arrays).unwrap().into()
     }
 

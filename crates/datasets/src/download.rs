@@ -1,7 +1,7 @@
-//! Fetching files of known checksum.
+//! Downloads files and verifies their SHA-256.
 //!
-//! No TLS here: what is fetched is believed only when its SHA-256 is the known one. A file grows as `NAME.part`,
-//! continues there after an interruption, and takes its name only when it is whole. Nothing waits forever.
+//! No TLS here: a file is trusted only if its SHA-256 matches. A file grows as `NAME.part`, resumes after an
+//! interruption, and is renamed when complete. All waits have a timeout.
 
 use sha2::{Digest, Sha256};
 use std::fs::{self, File};
@@ -9,29 +9,29 @@ use std::io::Read;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use systole_base::{Error, ErrorKind, Result};
-use systole_data::file_system::{Disk, FileSystem, write_all};
+use systole_data::file_system::{FileSystem, OsFileSystem, write_all};
 use systole_data::http::{Request, Response};
 
-/// Lies in a folder while its files are being fetched, so that the few there are not taken for a broken set.
+/// Marks a directory whose files are being downloaded, so that an incomplete set is not reported as broken.
 pub(super) const MARK: &str = ".downloading";
 
-/// How an error begins that says what came of each address.
+/// First words of the error that lists the result of each address.
 pub(super) const REFUSED: &str = "cannot download";
 
-/// A file with a known content.
-pub(super) struct Remote {
+/// Remote file with its expected size and SHA-256.
+pub(super) struct RemoteFile {
     pub file: &'static str,
     pub size: u64,
     pub sha256: &'static str,
 }
 
-/// Fetches what `folder` lacks of `files`, each from the first of `sources` that gives it.
+/// Downloads the missing `files` into `folder`, each from the first of `sources` that has it.
 ///
 /// # Errors
-/// `Io`: nothing answers within `timeout`, or every source refuses; `Data`: a wrong checksum. What was fetched
-/// so far stays for the next time.
+/// `Io` if no server answers within `timeout` or every source rejects the request; `Data` for a wrong checksum. Partial
+/// downloads are kept for the next attempt.
 pub(super) fn fetch_all(
-    files: &[Remote],
+    files: &[RemoteFile],
     sources: &[&str],
     folder: &Path,
     timeout: Duration,
@@ -43,22 +43,22 @@ pub(super) fn fetch_all(
     if lock.try_lock().is_err() {
         return Err(Error::new(ErrorKind::Io, "another process is downloading the same files")
             .at(folder.display().to_string())
-            .hint("wait until it has finished"));
+            .hint("wait until that download has finished"));
     }
     let deadline = Instant::now() + timeout;
-    let mut download = Download { sources, folder, progress, deadline, answered: false, timeout };
+    let mut download = DownloadPolicy { sources, folder, progress, deadline, answered: false, timeout };
     let lacking = files.iter().filter(|r| !folder.join(r.file).is_file());
     let fetched = lacking.into_iter().try_for_each(|remote| download.fetch(remote));
     if fetched.is_ok() || files.iter().all(|r| !folder.join(r.file).is_file()) {
         fs::remove_file(&mark).map_err(|e| Error::io("cannot remove", &mark, e))?;
-        // Succeeds only where nothing at all was fetched: then nothing is left behind.
+        // Succeeds only if the directory is empty, that is, if nothing was downloaded.
         let _ = fs::remove_dir(folder);
     }
     fetched
 }
 
-/// What all files of a set have in common, and how long to wait. Until anything has answered, all attempts share one timeout.
-struct Download<'a> {
+/// Settings shared by all files of a dataset, and the timeout. Until the first answer, all attempts share one timeout.
+struct DownloadPolicy<'a> {
     sources: &'a [&'a str],
     folder: &'a Path,
     progress: &'a dyn Fn(&str, u64, u64),
@@ -67,7 +67,7 @@ struct Download<'a> {
     timeout: Duration,
 }
 
-impl Download<'_> {
+impl DownloadPolicy<'_> {
     fn patience(&self) -> Result<Duration> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         match (self.answered, left.is_zero()) {
@@ -77,13 +77,13 @@ impl Download<'_> {
         }
     }
 
-    fn fetch(&mut self, remote: &Remote) -> Result<()> {
+    fn fetch(&mut self, remote: &RemoteFile) -> Result<()> {
         let part = self.folder.join(format!("{}.part", remote.file));
         let mut reasons = Vec::new();
         let mut kind = ErrorKind::Io;
         for source in self.sources {
             let url = format!("{source}{}", remote.file);
-            // More rounds after progress (a cut line) or after a continued file turned out wrong.
+            // Retry after progress (an interrupted connection) or after a resumed file turned out wrong.
             for _ in 0..4 {
                 let before = fs::metadata(&part).map_or(0, |m| m.len());
                 match self.grow(remote, &url, &part).and_then(|()| accept(remote, &part, self.folder)) {
@@ -104,15 +104,15 @@ impl Download<'_> {
         Err(reasons.into_iter().fold(e, Error::because))
     }
 
-    /// Appends to the part file what the server has beyond it.
-    fn grow(&mut self, remote: &Remote, url: &str, part: &Path) -> Result<()> {
+    /// Appends the server's remaining bytes to the partial file.
+    fn grow(&mut self, remote: &RemoteFile, url: &str, part: &Path) -> Result<()> {
         let mut have = fs::metadata(part).map_or(0, |m| m.len());
         if have >= remote.size {
             return Ok(());
         }
         let mut body = self.open(url, have, remote.size)?;
         let mut buffer = vec![0; 1 << 16];
-        // Read first, make the file then: a refusal must leave nothing behind.
+        // Read before creating the file: a rejected request must leave no file behind.
         let mut n = body.read(&mut buffer)?;
         self.answered = true;
         have = body.start;
@@ -120,24 +120,22 @@ impl Download<'_> {
         while n > 0 {
             have += n as u64;
             if have > remote.size {
-                return Err(failed(format!(
-                    "the server sends more than the {} bytes of the file",
-                    remote.size
-                )));
+                return Err(failed(format!("the server sends more than the expected {} bytes", remote.size)));
             }
-            write_all(&Disk, &mut file, &buffer[..n]).map_err(|e| Error::io("cannot write", part, e))?;
+            write_all(&OsFileSystem, &mut file, &buffer[..n])
+                .map_err(|e| Error::io("cannot write", part, e))?;
             (self.progress)(remote.file, have, remote.size);
             n = body.read(&mut buffer)?;
         }
-        Disk.sync(&mut file).map_err(|e| Error::io("cannot write", part, e))?;
+        OsFileSystem.sync(&mut file).map_err(|e| Error::io("cannot write", part, e))?;
         if have < remote.size {
             return Err(failed(format!("the connection ended after {have} of {} bytes", remote.size)));
         }
         Ok(())
     }
 
-    /// Asks for what is behind byte `start` of a file of `size` bytes.
-    fn open(&self, url: &str, start: u64, size: u64) -> Result<Body> {
+    /// Requests the bytes from `start` of a file of `size` bytes.
+    fn open(&self, url: &str, start: u64, size: u64) -> Result<DownloadBody> {
         let range = ("Range".to_string(), format!("bytes={start}-"));
         let fields = if start > 0 { &[range][..] } else { &[] };
         let patience = self.patience()?;
@@ -147,13 +145,13 @@ impl Download<'_> {
             206 if from.field("content-range").is_some_and(|r| r.starts_with(&format!("bytes {start}-"))) => {
                 start
             }
-            other => return Err(failed(format!("the server answers with status {other}"))),
+            other => return Err(failed(format!("the server returned status {other}"))),
         };
         match from.field("content-length").and_then(|v| v.parse::<u64>().ok()) {
             Some(n) if begin + n != size => {
-                Err(failed(format!("the server has a file of {} bytes, expected {size}", begin + n)))
+                Err(failed(format!("the server's file has {} bytes, expected {size}", begin + n)))
             }
-            _ => Ok(Body { start: begin, from }),
+            _ => Ok(DownloadBody { start: begin, from }),
         }
     }
 }
@@ -164,36 +162,36 @@ fn failed(why: impl Into<String>) -> Error {
 
 fn continue_at(part: &Path, offset: u64) -> Result<File> {
     let open = || {
-        let mut file = Disk.open(part)?;
-        Disk.truncate(&mut file, offset)?;
+        let mut file = OsFileSystem.open(part)?;
+        OsFileSystem.truncate(&mut file, offset)?;
         Ok(file)
     };
     open().map_err(|e| Error::io("cannot write", part, e))
 }
 
-/// Gives the part file its name when its checksum is right; removes it otherwise.
-fn accept(remote: &Remote, part: &Path, folder: &Path) -> Result<()> {
+/// Renames the partial file if its checksum matches; otherwise removes it.
+fn accept(remote: &RemoteFile, part: &Path, folder: &Path) -> Result<()> {
     let mut hash = Sha256::new();
     let mut file = File::open(part).map_err(|e| Error::io("cannot read", part, e))?;
     std::io::copy(&mut file, &mut hash).map_err(|e| Error::io("cannot read", part, e))?;
     let found: String = hash.finalize().iter().map(|b| format!("{b:02x}")).collect();
     if found != remote.sha256 {
-        Disk.remove(part).map_err(|e| Error::io("cannot remove", part, e))?;
-        return Err(Error::new(ErrorKind::Data, "the downloaded file is not the right one")
+        OsFileSystem.remove(part).map_err(|e| Error::io("cannot remove", part, e))?;
+        return Err(Error::new(ErrorKind::Data, "the downloaded file is corrupt")
             .because(format!("its SHA-256 is {found}, expected {}", remote.sha256)));
     }
     let path = folder.join(remote.file);
-    let placed = Disk.rename(part, &path).and_then(|()| Disk.sync_dir(folder));
+    let placed = OsFileSystem.rename(part, &path).and_then(|()| OsFileSystem.sync_dir(folder));
     placed.map_err(|e| Error::io("cannot rename to", path, e))
 }
 
-/// A running download: where in the file it begins, and the bytes.
-struct Body {
+/// Running download: start offset in the file, and the byte stream.
+struct DownloadBody {
     start: u64,
     from: Response,
 }
 
-impl Body {
+impl DownloadBody {
     fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
         self.from.read(buffer).map_err(|e| failed(e.to_string()))
     }
@@ -211,17 +209,17 @@ mod tests {
     const CONTENT: &[u8] = &[42; 100_000];
     const SHA256: &str = "4db26b160a82f67c4868bd06b8b028f21c8ca5f25615b996326cc40c092633bf";
 
-    fn remote() -> Remote {
-        Remote { file: "file.gz", size: CONTENT.len() as u64, sha256: SHA256 }
+    fn remote() -> RemoteFile {
+        RemoteFile { file: "file.gz", size: CONTENT.len() as u64, sha256: SHA256 }
     }
 
-    /// What the server does with one connection.
+    /// Server behavior for one connection.
     #[derive(Clone, Copy)]
     enum Act {
         Serve,
-        /// Promises all, sends this many bytes, hangs up.
+        /// Announces the full length, sends this many bytes, closes the connection.
         Cut(usize),
-        /// Other bytes, of the right length.
+        /// Sends other bytes of the right length.
         Lie,
         Status(u16),
         Silence,
@@ -234,7 +232,7 @@ mod tests {
     }
 
     impl Server {
-        /// Acts in turn, one per connection, then hangs up for good.
+        /// Performs one act per connection, then closes all further connections.
         fn new(name: &str, acts: &[Act]) -> Server {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let base = format!("http://{}/sets/", listener.local_addr().unwrap());
@@ -289,7 +287,7 @@ mod tests {
                 body.len()
             ),
         };
-        // The client may have hung up by then; the test looks at what the client made of it.
+        // The client may have disconnected; the test checks how the client handles it.
         let mut send = |bytes: &[u8]| drop(stream.write_all(bytes));
         match act {
             Act::Silence => return Some(stream),

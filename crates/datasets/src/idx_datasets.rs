@@ -1,7 +1,9 @@
-//! Data sets that are four IDX files: finding them, fetching them, checking that they belong together.
+//! MNIST and Fashion-MNIST: locates, downloads and validates their four IDX files.
+//!
+//! Also [`DataDir`], the search path of all datasets.
 
-use super::download::{self, Remote};
-use super::{Arrays, ImageDataset};
+use super::download::{self, RemoteFile};
+use super::{ImageArrays, ImageDataset};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,21 +11,21 @@ use systole_base::{DType, Error, ErrorKind, Result, knobs};
 use systole_data::format::idx;
 use systole_runtime::{cache_folder, events};
 
-/// Where a data set's files are looked for: a folder that you name, or else the folder of the knob
-/// `SYSTOLE_DATA`, or else the cache (`SYSTOLE_CACHE`), or else the network, once.
+/// Search path for a dataset: a given directory; otherwise the environment variable `SYSTOLE_DATA`, the cache
+/// (`SYSTOLE_CACHE`), and finally a download.
 ///
-/// A named folder is the data set's own or its parent; nothing else is tried then.
+/// A given directory is the dataset's own or its parent; no other location is searched then.
 #[derive(Clone)]
 pub struct DataDir {
     dir: Option<PathBuf>,
     cache: Option<PathBuf>,
     download: bool,
     timeout: Duration,
-    progress: Progress,
+    progress: DownloadProgressFn,
 }
 
-/// Called with what is being done, how far it is, how much it is.
-pub(super) type Progress = Arc<dyn Fn(&str, u64, u64) + Send + Sync>;
+/// Progress callback: description, amount done, total.
+pub(super) type DownloadProgressFn = Arc<dyn Fn(&str, u64, u64) + Send + Sync>;
 
 impl Default for DataDir {
     fn default() -> DataDir {
@@ -38,42 +40,42 @@ impl Default for DataDir {
 }
 
 impl DataDir {
-    /// Only this folder: the data set's own, or its parent.
+    /// Searches only this directory: the dataset's own, or its parent.
     pub fn at(path: impl Into<PathBuf>) -> DataDir {
         DataDir { dir: Some(path.into()), download: false, ..DataDir::default() }
     }
 
-    /// Whether a folder was named.
+    /// Whether a directory was given.
     pub(super) fn is_named(&self) -> bool {
         self.dir.is_some()
     }
 
-    /// The folder that was named.
+    /// Returns the directory that was given.
     pub(super) fn named(&self) -> Option<&Path> {
         self.dir.as_deref()
     }
 
-    /// Tells how far something is.
+    /// Reports progress.
     pub(super) fn report(&self, what: &str, done: u64, all: u64) {
         (self.progress)(what, done, all);
     }
 
-    /// Never downloads.
+    /// Disables downloads.
     pub fn offline(self) -> DataDir {
         DataDir { download: false, ..self }
     }
 
-    /// Keeps downloads in this folder instead of the cache folder.
+    /// Stores downloads in this directory instead of the default cache.
     pub fn cache(self, path: impl Into<PathBuf>) -> DataDir {
         DataDir { cache: Some(path.into()), ..self }
     }
 
-    /// Gives up a download when nothing answers for so long (3 seconds unless told).
+    /// Sets the timeout for a server's answer (default: 3 seconds).
     pub fn timeout(self, timeout: Duration) -> DataDir {
         DataDir { timeout, ..self }
     }
 
-    /// Calls `f` with what is being done (`downloading FILE`, `reading pictures`), how far it is, and how much it is.
+    /// Sets the progress callback `f`: description (`downloading FILE`, `reading images`), amount done, total.
     pub fn progress(self, f: impl Fn(&str, u64, u64) + Send + Sync + 'static) -> DataDir {
         DataDir { progress: Arc::new(f), ..self }
     }
@@ -85,37 +87,37 @@ impl<P: Into<PathBuf>> From<P> for DataDir {
     }
 }
 
-/// Fashion-MNIST: 60,000 + 10,000 grey pictures of clothes, `u8[28, 28, 1]`, ten classes.
+/// Loads Fashion-MNIST: 60,000 + 10,000 grayscale images of clothes, `u8[28, 28, 1]`, ten classes.
 ///
 /// Xiao, Rasul, Vollgraf, "Fashion-MNIST: a novel image dataset for benchmarking machine learning algorithms", 2017.
 ///
 /// # Errors
-/// `Io` when the files are nowhere to be had (says where it looked); `Data` when they are damaged or do not
-/// belong together.
+/// `Io` if the files cannot be found or downloaded (lists the searched locations); `Data` if they are damaged or
+/// inconsistent.
 pub fn fashion_mnist(dir: impl Into<DataDir>) -> Result<ImageDataset> {
     load(&FASHION_MNIST, &dir.into())
 }
 
-/// MNIST: 60,000 + 10,000 grey pictures of handwritten digits, `u8[28, 28, 1]`, ten classes.
+/// Loads MNIST: 60,000 + 10,000 grayscale images of handwritten digits, `u8[28, 28, 1]`, ten classes.
 ///
 /// # Errors
-/// As [`fashion_mnist`].
+/// See [`fashion_mnist`].
 pub fn mnist(dir: impl Into<DataDir>) -> Result<ImageDataset> {
     load(&MNIST, &dir.into())
 }
 
-/// A published set: its files in the order of [`STEMS`].
-struct Known {
+/// Published dataset in IDX format: its files in the order of [`STEMS`].
+struct IdxDataset {
     name: &'static str,
     class_names: [&'static str; 10],
-    /// Folders on the network, the official one first; https goes through the system's curl.
+    /// Base URLs, the official one first; https uses the system's curl.
     sources: &'static [&'static str],
-    /// Size and SHA-256 of each file as it is on the network.
+    /// Size and SHA-256 of each published file.
     files: [(u64, &'static str); 4],
 }
 
 const STEMS: [&str; 4] = ["train-images", "train-labels", "t10k-images", "t10k-labels"];
-/// Names of the files on the network.
+/// Names of the published files.
 const FILES: [&str; 4] = [
     "train-images-idx3-ubyte.gz",
     "train-labels-idx1-ubyte.gz",
@@ -123,7 +125,7 @@ const FILES: [&str; 4] = [
     "t10k-labels-idx1-ubyte.gz",
 ];
 
-const FASHION_MNIST: Known = Known {
+const FASHION_MNIST: IdxDataset = IdxDataset {
     name: "fashion-mnist",
     class_names: [
         "T-shirt/top",
@@ -149,7 +151,7 @@ const FASHION_MNIST: Known = Known {
     ],
 };
 
-const MNIST: Known = Known {
+const MNIST: IdxDataset = IdxDataset {
     name: "mnist",
     class_names: ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"],
     sources: &[
@@ -165,40 +167,40 @@ const MNIST: Known = Known {
     ],
 };
 
-fn load(known: &Known, dir: &DataDir) -> Result<ImageDataset> {
+fn load(known: &IdxDataset, dir: &DataDir) -> Result<ImageDataset> {
     let files = find(known, dir)?;
     let train = arrays(known, &files[0], &files[1])?;
     let test = arrays(known, &files[2], &files[3])?;
-    let sizes = |a: &Arrays| a.images.shape().dims()[1..].to_vec();
+    let sizes = |a: &ImageArrays| a.images.shape().dims()[1..].to_vec();
     if sizes(&train) != sizes(&test) {
-        return Err(Error::new(ErrorKind::Data, "training and test pictures have different sizes")
+        return Err(Error::new(ErrorKind::Data, "training and test images have different sizes")
             .at(format!("{} and {}", files[0].display(), files[2].display()))
             .because(format!("{} and {}", train.images.ty(), test.images.ty()))
-            .hint("check that all four files are of one data set"));
+            .hint("check that all four files belong to the same dataset"));
     }
     let folder = files[0].parent().unwrap_or(Path::new("")).display().to_string();
     ImageDataset::new(known.name, folder, &known.class_names, train, test)
 }
 
-fn arrays(known: &Known, images: &Path, labels: &Path) -> Result<Arrays> {
+fn arrays(known: &IdxDataset, images: &Path, labels: &Path) -> Result<ImageArrays> {
     let (images_name, labels_name) = (images.display().to_string(), labels.display().to_string());
     let (images, labels) = (idx::read(images)?, idx::read(labels)?);
     idx::check_labels((&images_name, &images), (&labels_name, &labels), known.class_names.len())?;
     let wrong = || {
-        Error::new(ErrorKind::Data, format!("these are not the pictures of {}", known.name))
+        Error::new(ErrorKind::Data, format!("the image file of {} has the wrong shape", known.name))
             .at(images_name.clone())
             .because(format!("expected ui8[N, height, width] with N at least 1, found {}", images.ty()))
-            .hint("check that the files are not interchanged")
+            .hint("check that images and labels are not swapped")
     };
     let [n, h, w] = *images.shape().dims() else { return Err(wrong()) };
     if images.dtype() != DType::U8 || n * h * w == 0 {
         return Err(wrong());
     }
-    Ok(Arrays { images: images.reshape([n, h, w, 1])?, labels: labels.convert(DType::I32) })
+    Ok(ImageArrays { images: images.reshape([n, h, w, 1])?, labels: labels.convert(DType::I32) })
 }
 
-/// The four files, from the first place that has them.
-fn find(known: &Known, dir: &DataDir) -> Result<[PathBuf; 4]> {
+/// Returns the four files from the first location that has them.
+fn find(known: &IdxDataset, dir: &DataDir) -> Result<[PathBuf; 4]> {
     if let Some(root) = &dir.dir {
         return look(known, root)?.ok_or_else(|| missing(known, std::slice::from_ref(root), None));
     }
@@ -212,14 +214,14 @@ fn find(known: &Known, dir: &DataDir) -> Result<[PathBuf; 4]> {
     let (true, Some(cache)) = (dir.download, cache) else { return Err(missing(known, &places, None)) };
     let folder = cache.join(known.name);
     let progress = |file: &str, done, all| dir.report(&format!("downloading {file}"), done, all);
-    let remote = |(file, (size, sha256))| Remote { file, size, sha256 };
-    let files: Vec<Remote> = FILES.into_iter().zip(known.files).map(remote).collect();
+    let remote = |(file, (size, sha256))| RemoteFile { file, size, sha256 };
+    let files: Vec<RemoteFile> = FILES.into_iter().zip(known.files).map(remote).collect();
     download::fetch_all(&files, known.sources, &folder, dir.timeout, &progress)
         .map_err(|e| missing(known, &places, Some(e)))?;
     look(known, &cache)?.ok_or_else(|| missing(known, &places, None))
 }
 
-/// The folders that are looked through: the named one, or the usual ones.
+/// Returns the directories to search: the given one, or the default ones.
 pub(super) fn roots(dir: &DataDir) -> Vec<PathBuf> {
     if let Some(named) = &dir.dir {
         return vec![named.clone()];
@@ -228,22 +230,22 @@ pub(super) fn roots(dir: &DataDir) -> Vec<PathBuf> {
     data.into_iter().chain(dir.cache.clone().or_else(cache_folder)).collect()
 }
 
-/// The files in `root` or its subfolder of the set's name; an error when only some are there.
-fn look(known: &Known, root: &Path) -> Result<Option<[PathBuf; 4]>> {
+/// Returns the files in `root` or its subdirectory with the dataset's name; an error if only some of them exist.
+fn look(known: &IdxDataset, root: &Path) -> Result<Option<[PathBuf; 4]>> {
     for folder in [root.to_path_buf(), root.join(known.name)] {
         let found = STEMS.map(|stem| variants(stem).map(|f| folder.join(f)).find(|p| p.is_file()));
         let here = found.iter().flatten().count();
         if let [Some(a), Some(b), Some(c), Some(d)] = found {
             return Ok(Some([a, b, c, d]));
         }
-        // A download that was interrupted leaves some files in the cache; those are no reason to stop.
+        // An interrupted download leaves some files in the cache; ignore those.
         if here > 0 && !folder.join(download::MARK).exists() {
             let lacking: Vec<&str> =
                 STEMS.iter().zip(&found).filter(|(_, f)| f.is_none()).map(|(s, _)| *s).collect();
             return Err(Error::new(ErrorKind::Io, format!("{} is incomplete", known.name))
                 .at(folder.display().to_string())
                 .because(format!("found {here} of its 4 files, missing {}", lacking.join(", ")))
-                .hint("get the missing ones, for example train-images-idx3-ubyte.gz, .gz or unpacked"));
+                .hint("add the missing files, for example train-images-idx3-ubyte.gz, compressed or not"));
         }
     }
     Ok(None)
@@ -256,31 +258,31 @@ fn variants(stem: &str) -> impl Iterator<Item = String> {
         .flat_map(|name| [format!("{name}.gz"), name])
 }
 
-fn missing(known: &Known, places: &[PathBuf], download: Option<Error>) -> Error {
-    let e = Error::new(ErrorKind::Io, format!("the files of {} are not there", known.name));
+fn missing(known: &IdxDataset, places: &[PathBuf], download: Option<Error>) -> Error {
+    let e = Error::new(ErrorKind::Io, format!("the files of {} were not found", known.name));
     let told: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
     let e = if places.is_empty() { e } else { e.because(format!("looked in {}", told.join(", "))) };
     let gone = places.iter().find(|p| !p.exists()).filter(|_| places.len() == 1 && download.is_none());
     let e = match gone {
-        Some(folder) => e.because(format!("there is no folder {}", folder.display())),
+        Some(folder) => e.because(format!("the folder {} does not exist", folder.display())),
         None => e,
     };
     let give = format!(
-        "give the folder with {} and its three companions (--data-dir, data.dir or the variable {}); or use glyphs, which \
+        "pass the folder with {} and its three companions (--data-dir, data.dir or the variable {}); or use glyphs, which \
          needs no files",
         FILES[0],
         knobs::DATA.name
     );
     match download {
         Some(refused) => {
-            // Each address and what came of it: pages, where the network is away.
+            // Log the result of each address: it can be a whole page if the network is down.
             events::emit(1, || {
                 format!("downloading {}: {}", known.name, refused.to_string().replace("\n  ", "; "))
             });
             let first = match refused.what().starts_with(download::REFUSED) {
                 true => "check the network".into(),
                 false => {
-                    format!("name a folder for downloads that may be written to ({})", knobs::CACHE.name)
+                    format!("choose a writable folder for downloads ({})", knobs::CACHE.name)
                 }
             };
             e.because(in_short(&refused)).hint(format!("{first}; or {give}"))
@@ -289,7 +291,7 @@ fn missing(known: &Known, places: &[PathBuf], download: Option<Error>) -> Error 
     }
 }
 
-/// Why a download failed, by its first address, in a line.
+/// Summarizes a failed download in one line, by its first address.
 fn in_short(refused: &Error) -> String {
     let Some((url, why)) = refused.reasons().first().and_then(|r| r.split_once(": ")) else {
         return refused.to_string().replace("\n  ", "; ");
@@ -372,7 +374,7 @@ mod tests {
         let e = mnist(temp.0.clone()).unwrap_err().to_string();
         assert!(e.contains(DASHES[2]) && e.contains(DASHES[3]) && e.contains("ui8[3, 2, 3]"), "{e}");
         std::fs::copy(temp.0.join(DASHES[0]), temp.0.join(DASHES[1])).unwrap();
-        assert!(mnist(temp.0.clone()).unwrap_err().to_string().contains("do not belong together"));
+        assert!(mnist(temp.0.clone()).unwrap_err().to_string().contains("do not match"));
     }
 
     #[test]

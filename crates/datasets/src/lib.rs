@@ -1,7 +1,7 @@
-//! Data sets by name: Fashion-MNIST and MNIST from disk, cache or their public locations, CIFAR-10 and text from disk,
-//! a folder of your own pictures, your own files of records, and glyphs, which is drawn on the spot and needs no file.
+//! Datasets by name: MNIST, Fashion-MNIST, CIFAR-10, text, image folders, record files and synthetic glyphs.
 //!
-//! Not a place for formats (those are `systole_data::format`). What becomes of elements is a `map`; [`preprocessing`] has some for words.
+//! File formats are in `systole_data::format`. Per-element transforms are `map` functions; [`preprocessing`] provides
+//! Keras's lookup and text layers.
 
 mod classes;
 mod download;
@@ -17,26 +17,26 @@ pub use images::{
     FolderOptions, cifar10, colour_glyphs, fit_picture, fit_picture_on, folder, glyphs, picture_size_for,
 };
 pub use records::{
-    ColumnCode, Packed, RecordInputs, RecordOptions, RecordShape, holds_records, is_of_records,
-    picture_size_of_records, record_inputs, records,
+    ColumnEncoding, RecordCompression, RecordInputs, RecordOptions, RecordShape, holds_records,
+    is_of_records, picture_size_of_records, record_inputs, records,
 };
-pub use text::{Language, TEXT_TOKENS, TextOptions, Tokens, text, text_with};
+pub use text::{TEXT_TOKENS, TextOptions, TextTokenizer, TokenKind, text, text_with};
 pub use tokenizer::Tokenizer;
 
 use std::sync::Arc;
 use systole_base::{DType, Literal, Result, TensorType};
 use systole_data::{Dataset, Sample};
 
-/// A data set of pictures: `image: u8[H, W, C]` with values 0 to 255, `label: i32[]`.
+/// Image classification dataset: `image: u8[H, W, C]` with values 0 to 255, `label: i32[]`.
 #[derive(Clone, Debug)]
 pub struct ImageDataset {
-    /// Its name, as given to `systole train`.
+    /// Name of the dataset, as passed to `systole train`.
     pub name: &'static str,
-    /// Where it came from: a folder, or how it was made.
+    /// Origin of the data: a directory, or how it was generated.
     pub origin: String,
-    /// Training elements, in their original order.
+    /// Training elements in their original order.
     pub train: Dataset,
-    /// Test elements, in their original order.
+    /// Test elements in their original order.
     pub test: Dataset,
     /// Number of training elements.
     pub train_len: usize,
@@ -44,26 +44,26 @@ pub struct ImageDataset {
     pub test_len: usize,
     /// Height, width, channels.
     pub image_shape: [usize; 3],
-    /// What the labels stand for.
+    /// Class names by label.
     pub class_names: Vec<String>,
-    /// Labels are below this.
+    /// Number of classes; labels are below it.
     pub num_classes: usize,
-    /// The training arrays whole.
-    pub train_arrays: Arrays,
-    /// The test arrays whole.
-    pub test_arrays: Arrays,
+    /// All training images and labels.
+    pub train_arrays: ImageArrays,
+    /// All test images and labels.
+    pub test_arrays: ImageArrays,
 }
 
-/// `images: u8[N, H, W, C]`, `labels: i32[N]`.
+/// Images and labels in memory: `images: u8[N, H, W, C]`, `labels: i32[N]`.
 #[derive(Clone, Debug)]
 #[allow(missing_docs)]
-pub struct Arrays {
+pub struct ImageArrays {
     pub images: Literal,
     pub labels: Literal,
 }
 
 impl ImageDataset {
-    /// The two pipelines: `let (train, test) = datasets::fashion_mnist(DataDir::default())?.split();`
+    /// Returns both pipelines: `let (train, test) = datasets::fashion_mnist(DataDir::default())?.split();`
     pub fn split(self) -> (Dataset, Dataset) {
         (self.train, self.test)
     }
@@ -72,8 +72,8 @@ impl ImageDataset {
         name: &'static str,
         origin: String,
         class_names: &[&str],
-        train: Arrays,
-        test: Arrays,
+        train: ImageArrays,
+        test: ImageArrays,
     ) -> Result<ImageDataset> {
         let shape = train.images.shape();
         Ok(ImageDataset {
@@ -92,84 +92,84 @@ impl ImageDataset {
     }
 }
 
-/// What a training run learns from: pictures or text, as its pipelines take it.
+/// Training and test data of a run (images, records or text) as pipelines, with metadata.
 #[derive(Clone, Debug)]
 pub struct TrainingData {
-    /// The data set's name.
+    /// Name of the dataset.
     pub name: String,
-    /// Where it came from: a folder, or how it was made.
+    /// Origin of the data: a directory, or how it was generated.
     pub origin: String,
-    /// Training elements, in their original order: one input, and `label`.
+    /// Training elements in their original order: one input, and `label`.
     pub train: Dataset,
-    /// Test elements, in their original order.
+    /// Test elements in their original order.
     pub test: Dataset,
     /// Number of training elements.
     pub train_len: usize,
     /// Number of test elements.
     pub test_len: usize,
-    /// What an element's input is, before scaling.
+    /// Type of an element's input, before scaling.
     pub element: TensorType,
-    /// What the labels stand for; empty for tokens.
+    /// Class names by label; empty for tokens.
     pub class_names: Vec<String>,
-    /// The fields of records that an input is made of, in their order; empty where there are none.
+    /// Record fields that make up the input, in order; empty for other data.
     pub fields: Vec<String>,
-    /// How these become numbers, where they are columns of tables.
-    pub columns: Vec<ColumnCode>,
-    /// What an element is called: `pictures` or `sequences`.
+    /// Encodings of these fields, for table columns.
+    pub columns: Vec<ColumnEncoding>,
+    /// Plural noun for the elements: `images`, `records` or `sequences`.
     pub elements: &'static str,
-    /// What the user should know about the data though it is no error.
+    /// Notes for the user that are not errors.
     pub notes: Vec<String>,
-    /// What tells these data from others of the same name, where they may change between runs.
+    /// Fingerprint of the data, if it may change between runs.
     pub identity: Option<String>,
-    /// How training elements come about where they are read from files while training: in place of `train`.
-    pub streamed: Option<Streamed>,
-    /// Of text: how it became tokens.
-    pub language: Option<Language>,
+    /// Streaming access to the training elements, if they are read from files while training; replaces `train`.
+    pub streamed: Option<StreamedDataset>,
+    /// Tokenizer and statistics of text data.
+    pub language: Option<TextTokenizer>,
 }
 
-/// Elements that are read from files while training. A shuffle holds them as they are in the files, which takes less
-/// memory than what is made of them.
+/// Training elements that are read from files while training. The shuffle buffer holds raw records, which take less
+/// memory than decoded ones.
 #[derive(Clone, Debug)]
-pub struct Streamed {
-    /// File by file, in the same order in each epoch.
+pub struct StreamedDataset {
+    /// Elements file by file, in the same order in each epoch.
     pub in_order: Dataset,
-    /// Several files at a time, their order new in each epoch.
+    /// Elements interleaved from several files, in a new order in each epoch.
     pub mixed: Dataset,
-    /// Elements that a shuffle draws from.
+    /// Shuffle buffer size in elements.
     pub buffer: usize,
-    /// Whether going through all files takes little time.
+    /// Whether reading all files takes little time.
     pub is_small: bool,
-    /// What makes a training element of one of them.
-    pub prepare: Prepare,
+    /// Converts a raw element to a training element.
+    pub prepare: PrepareFn,
 }
 
-/// A function of one element.
+/// Map function of one element.
 #[derive(Clone)]
-pub struct Prepare(pub(crate) Arc<dyn Fn(Sample) -> Result<Sample> + Send + Sync>);
+pub struct PrepareFn(pub(crate) Arc<dyn Fn(Sample) -> Result<Sample> + Send + Sync>);
 
-impl Prepare {
-    /// The training element.
+impl PrepareFn {
+    /// Returns the training element.
     ///
     /// # Errors
-    /// When it cannot be decoded.
+    /// If the element cannot be decoded.
     pub fn call(&self, sample: Sample) -> Result<Sample> {
         (self.0)(sample)
     }
 }
 
-impl std::fmt::Debug for Prepare {
+impl std::fmt::Debug for PrepareFn {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Prepare")
     }
 }
 
 impl TrainingData {
-    /// Whether an element is a picture.
+    /// Whether an element is an image.
     pub fn is_pictures(&self) -> bool {
         self.element.rank() == 3
     }
 
-    /// Whether a test element can be written as a picture.
+    /// Whether a test element can be written as an image file.
     pub fn has_example(&self) -> bool {
         self.is_pictures() && self.element.dtype == DType::U8
     }
@@ -188,7 +188,7 @@ impl From<ImageDataset> for TrainingData {
             class_names: d.class_names,
             fields: Vec::new(),
             columns: Vec::new(),
-            elements: "pictures",
+            elements: "images",
             notes: Vec::new(),
             identity: None,
             streamed: None,
@@ -197,21 +197,21 @@ impl From<ImageDataset> for TrainingData {
     }
 }
 
-fn slices(source: String, arrays: &Arrays) -> Result<Dataset> {
+fn slices(source: String, arrays: &ImageArrays) -> Result<Dataset> {
     let fields = [("image", arrays.images.clone()), ("label", arrays.labels.clone())];
     Dataset::from_named_slices(Arc::<str>::from(source), fields)
 }
 
-/// Where a field `index` waits while records are numbered.
+/// Temporary name of an existing field `index` while records are numbered.
 const ASIDE: &str = "index of the record";
 
-/// Records with their number in the field `index: i64[]`.
+/// Adds the field `index: i64[]` with each record's index.
 pub fn numbered(records: Dataset) -> Dataset {
     let aside = |s: Sample| if s.names().any(|n| n == "index") { s.rename("index", ASIDE) } else { s };
     records.map(aside).enumerate()
 }
 
-/// The record without the number that [`numbered`] gave it.
+/// Removes the index that [`numbered`] added.
 pub fn unnumbered(sample: Sample) -> Sample {
     let sample = sample.without("index");
     if sample.names().any(|n| n == ASIDE) { sample.rename(ASIDE, "index") } else { sample }

@@ -1,60 +1,60 @@
-//! Text as sequences of tokens: a file of yours or Tiny Shakespeare where they are found, else sentences drawn by code.
+//! Text datasets for language models: token sequences from a text file, Tiny Shakespeare, or synthetic sentences.
 
 use super::idx_datasets::{DataDir, roots};
 use super::{Tokenizer, TrainingData};
 use std::path::PathBuf;
 use std::sync::Arc;
-use systole_base::rng::{Stream, fnv1a, hash_name};
+use systole_base::rng::{RandomStream, fnv1a, hash_name};
 use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
-use systole_data::format::text_encoding::{Encoding, to_utf8};
+use systole_data::format::text_encoding::{TextEncoding, to_utf8};
 use systole_data::{AUTOTUNE, Dataset, Sample};
 
-/// How many tokens there are where these are bytes.
+/// Vocabulary size of byte tokens.
 pub const TEXT_TOKENS: usize = 256;
 
-/// What a text is cut into.
+/// Kind of token.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub enum Tokens {
-    /// Its bytes.
+pub enum TokenKind {
+    /// Bytes.
     #[default]
     Bytes,
-    /// Its characters, those of the whole text.
+    /// Characters of the text.
     Chars,
-    /// Byte pairs, learnt from the part that is trained on.
+    /// Byte-pair encoding learned from the training split.
     Bpe {
-        /// How many tokens there are at most.
+        /// Maximum vocabulary size.
         vocabulary: usize,
     },
-    /// What a tokenizer says that is there already.
+    /// An existing tokenizer.
     Known(Arc<Tokenizer>),
 }
 
-/// How a text became tokens.
+/// Tokenizer and statistics of a text dataset.
 #[derive(Clone, Debug)]
-pub struct Language {
-    /// What turns text into tokens and back.
+pub struct TextTokenizer {
+    /// Tokenizer of the text.
     pub tokenizer: Arc<Tokenizer>,
-    /// Bytes of the text that is tested on, for each of its tokens.
+    /// Average bytes per token in the test split.
     pub bytes_per_token: f64,
-    /// The text that is trained on.
+    /// Tokens of the training split.
     train: Arc<[i32]>,
-    /// Tokens of a sequence.
+    /// Sequence length in tokens.
     length: usize,
 }
 
-impl Language {
-    /// Sequences for training, [numbered](crate::numbered) as they follow each other, each begun up to a sequence's length later: at
-    /// another place in each epoch.
+impl TextTokenizer {
+    /// Moves each [numbered](crate::numbered) training sequence forward by a random offset below the sequence length,
+    /// different in each epoch.
     pub fn at_random_offsets(&self, sequences: Dataset, seed: u64) -> Dataset {
         let (tokens, length) = (self.train.clone(), self.length);
-        let moved = move |sample: Sample, draws: &mut Stream| -> Result<Sample> {
+        let moved = move |sample: Sample, draws: &mut RandomStream| -> Result<Sample> {
             let from = sample.get("index")?.get(0).as_i64().max(0) as usize * length;
             let room = tokens.len().saturating_sub(from + length + 1).min(length.saturating_sub(1));
             let from = from + draws.below(room as u64 + 1) as usize;
             let part = |from: usize| {
                 let part = tokens.get(from..from + length).ok_or_else(|| {
-                    let what = format!("tokens {from} to {} are beyond the text", from + length);
-                    Error::new(ErrorKind::Data, what).because(format!("it has {}", tokens.len()))
+                    let what = format!("tokens {from} to {} are beyond the end of the text", from + length);
+                    Error::new(ErrorKind::Data, what).because(format!("it has {} tokens", tokens.len()))
                 })?;
                 Literal::from_slice([length], part)
             };
@@ -64,12 +64,12 @@ impl Language {
     }
 }
 
-/// A text cut into sequences `tokens: i32[S]` of `sequence_length` bytes, each with the bytes that follow as
-/// `label: i32[S]`; [`text_with`] takes characters or byte pairs for tokens, too. The first nine tenths of the text are for training.
+/// Splits a text into sequences `tokens: i32[S]` of `sequence_length` bytes, with the following bytes as `label:
+/// i32[S]`. The first nine tenths of the text are for training. [`text_with`] also supports characters and byte pairs.
 ///
-/// A named `dir` is a text file, a folder with `input.txt`, or one with `tiny-shakespeare/input.txt`. Without a name
-/// the latter are looked for in the usual places, and where there are none, sentences are drawn from a small grammar;
-/// name and origin say so.
+/// `dir` is a text file, a folder with `input.txt`, or one with `tiny-shakespeare/input.txt`. Without a given path the
+/// latter are searched in the default locations; if none exists, sentences are generated from a small grammar, and name
+/// and origin say so.
 ///
 /// ```no_run
 /// let text = systole_datasets::text("my-book.txt", 128)?;
@@ -78,34 +78,34 @@ impl Language {
 /// ```
 ///
 /// # Errors
-/// `Io` when what was named is not there, `Data` when it is too short for a training and a test sequence.
+/// `Io` if the given path does not exist, `Data` if the text is too short for a training and a test sequence.
 pub fn text(dir: impl Into<DataDir>, sequence_length: usize) -> Result<TrainingData> {
     text_with(dir, &TextOptions { sequence_length, ..TextOptions::default() })
 }
 
-/// How a text becomes sequences.
+/// Options for splitting a text into sequences.
 #[derive(Clone, Debug)]
 pub struct TextOptions {
-    /// Tokens of a sequence. Default: 128.
+    /// Sequence length in tokens. Default: 128.
     pub sequence_length: usize,
-    /// What a token is. Default: a byte.
-    pub tokens: Tokens,
-    /// What the text is, which becomes UTF-8; none: UTF-8, or UTF-16 where its first bytes say so.
-    pub encoding: Option<Encoding>,
-    /// Whether all of it is to be tested on.
+    /// Kind of token. Default: bytes.
+    pub tokens: TokenKind,
+    /// Encoding of the file; `None`: UTF-8, or UTF-16 if there is a byte order mark.
+    pub encoding: Option<TextEncoding>,
+    /// Whether to use the whole text for testing.
     pub is_for_testing: bool,
 }
 
 impl Default for TextOptions {
     fn default() -> TextOptions {
-        TextOptions { sequence_length: 128, tokens: Tokens::Bytes, encoding: None, is_for_testing: false }
+        TextOptions { sequence_length: 128, tokens: TokenKind::Bytes, encoding: None, is_for_testing: false }
     }
 }
 
-/// [`text`] with every option.
+/// [`text`] with all options.
 ///
 /// # Errors
-/// As [`text`]; and where the text is of another encoding than is said.
+/// Like [`text`]; also if the file is not in the given encoding.
 pub fn text_with(dir: impl Into<DataDir>, options: &TextOptions) -> Result<TrainingData> {
     let dir = dir.into();
     let places = roots(&dir);
@@ -122,12 +122,13 @@ pub fn text_with(dir: impl Into<DataDir>, options: &TextOptions) -> Result<Train
                 _ => file.file_stem().unwrap_or_default().to_string_lossy(),
             };
             let mut data = cut(stem.into_owned(), name.clone(), &bytes, options)?;
-            data.notes.extend(marked.map(|e| format!("{name} is read as {e}, which its first bytes tell")));
+            data.notes
+                .extend(marked.map(|e| format!("{name} is decoded as {e} because of its byte order mark")));
             Ok(data)
         }
         None if dir.is_named() => Err(missing(&places)),
         None => {
-            let origin = "drawn from seed 0, as there is no tiny-shakespeare/input.txt".to_string();
+            let origin = "drawn from seed 0, because there is no tiny-shakespeare/input.txt".to_string();
             cut("drawn-text".into(), origin, draw(0, 1 << 20).as_bytes(), options)
         }
     }
@@ -135,38 +136,38 @@ pub fn text_with(dir: impl Into<DataDir>, options: &TextOptions) -> Result<Train
 
 fn missing(places: &[PathBuf]) -> Error {
     let places: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
-    Error::new(ErrorKind::Io, "there is no text")
-        .because(format!("{} is no file and has no input.txt", places.join(", ")))
-        .hint("name a text file, or leave the folder out: then sentences are drawn by code")
+    Error::new(ErrorKind::Io, "the text file was not found")
+        .because(format!("{} is not a file and has no input.txt", places.join(", ")))
+        .hint("pass a text file, or leave the folder out to use generated sentences")
 }
 
-/// A text's part for training, its part for testing, and what cuts them into tokens.
-struct Parts<'t> {
+/// Training and test text, and the tokenizer.
+struct TextSplits<'t> {
     train: &'t str,
     test: &'t str,
     tokenizer: Arc<Tokenizer>,
 }
 
-impl<'t> Parts<'t> {
-    fn of(text: &'t str, options: &TextOptions) -> Result<Parts<'t>> {
-        // The first character that begins at nine tenths or after it: of bytes, so many.
+impl<'t> TextSplits<'t> {
+    fn of(text: &'t str, options: &TextOptions) -> Result<TextSplits<'t>> {
+        // Split at the first character boundary at or after nine tenths.
         let at = (text.len() / 10 * 9..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(0);
         let (train, test) = match options.is_for_testing {
             true => (text, text),
             false => text.split_at(at),
         };
         let tokenizer = match &options.tokens {
-            Tokens::Bytes => Arc::new(Tokenizer::bytes()),
-            Tokens::Chars => Arc::new(Tokenizer::chars_of(text)),
-            Tokens::Bpe { vocabulary } => Arc::new(Tokenizer::train_bpe(train, *vocabulary)?),
-            Tokens::Known(tokenizer) => tokenizer.clone(),
+            TokenKind::Bytes => Arc::new(Tokenizer::bytes()),
+            TokenKind::Chars => Arc::new(Tokenizer::chars_of(text)),
+            TokenKind::Bpe { vocabulary } => Arc::new(Tokenizer::train_bpe(train, *vocabulary)?),
+            TokenKind::Known(tokenizer) => tokenizer.clone(),
         };
-        Ok(Parts { train, test, tokenizer })
+        Ok(TextSplits { train, test, tokenizer })
     }
 
-    /// What a change of the text would change in the model.
-    fn identity(&self, tokens: &Tokens) -> Option<String> {
-        let is_learnt = matches!(tokens, Tokens::Chars | Tokens::Bpe { .. });
+    /// Returns a fingerprint of the data that the model depends on.
+    fn identity(&self, tokens: &TokenKind) -> Option<String> {
+        let is_learnt = matches!(tokens, TokenKind::Chars | TokenKind::Bpe { .. });
         is_learnt.then(|| {
             format!("tokenizer {} {:016x}", self.tokenizer.name(), fnv1a(self.tokenizer.to_json().as_bytes()))
         })
@@ -178,7 +179,7 @@ fn cut(name: String, origin: String, bytes: &[u8], options: &TextOptions) -> Res
     let text = std::str::from_utf8(bytes).map_err(|e| {
         Error::new(ErrorKind::Data, "the text is not UTF-8").at(origin.clone()).because(e.to_string())
     })?;
-    let parts = Parts::of(text, options)?;
+    let parts = TextSplits::of(text, options)?;
     let unit = if parts.tokenizer.name() == "bytes" { "bytes" } else { "tokens" };
     let ids_of = |part: &str| -> Result<Vec<i32>> {
         let ids = parts.tokenizer.encode(part).map_err(|e| e.at(origin.clone()))?;
@@ -187,7 +188,7 @@ fn cut(name: String, origin: String, bytes: &[u8], options: &TextOptions) -> Res
     let sequences = |ids: &[i32], which: &str| -> Result<(Dataset, usize)> {
         let count = ids.len().saturating_sub(1) / length;
         if count == 0 {
-            return Err(too_short(&origin, &format!("{} of its {unit}", ids.len()), which, length));
+            return Err(too_short(&origin, &format!("{} {unit}", ids.len()), which, length));
         }
         let tokens = |from: usize| Literal::from_slice([count, length], &ids[from..from + count * length]);
         let fields = [("tokens", tokens(0)?), ("label", tokens(1)?)];
@@ -199,7 +200,7 @@ fn cut(name: String, origin: String, bytes: &[u8], options: &TextOptions) -> Res
     let bytes_per_token = parts.test.len() as f64 / test_ids.len() as f64;
     let told = (unit == "tokens").then(|| {
         format!(
-            "{} tokens of {}, {bytes_per_token:.2} bytes each",
+            "vocabulary of {} {} tokens, {bytes_per_token:.2} bytes each",
             parts.tokenizer.vocabulary_size(),
             parts.tokenizer.name()
         )
@@ -219,7 +220,7 @@ fn cut(name: String, origin: String, bytes: &[u8], options: &TextOptions) -> Res
         notes: told.into_iter().collect(),
         identity: parts.identity(&options.tokens),
         streamed: None,
-        language: Some(Language {
+        language: Some(TextTokenizer {
             tokenizer: parts.tokenizer,
             bytes_per_token,
             train: train_ids.into(),
@@ -231,8 +232,10 @@ fn cut(name: String, origin: String, bytes: &[u8], options: &TextOptions) -> Res
 fn too_short(origin: &str, there_are: &str, which: &str, length: usize) -> Error {
     Error::new(ErrorKind::Data, "the text is too short")
         .at(origin)
-        .because(format!("{there_are} are to {which} on, for sequences of {length} and one more"))
-        .hint("take a longer text or a smaller data.sequence_length")
+        .because(format!(
+            "the {which} split has {there_are}; one sequence needs {length}, plus one for the last label"
+        ))
+        .hint("use a longer text or a smaller data.sequence_length")
 }
 
 const SUBJECTS: [&str; 8] =
@@ -242,9 +245,9 @@ const OBJECTS: [&str; 8] =
     ["the sea", "a crown", "the long road", "her letters", "bread", "the winter", "silver", "a promise"];
 const ENDS: [&str; 6] = [".", "!", "?", ", and laughs.", " at night.", ";"];
 
-/// At least `bytes` of simple sentences, the same for the same seed.
+/// Returns at least `bytes` of simple sentences, deterministic for a seed.
 fn draw(seed: u64, bytes: usize) -> String {
-    let mut draws = Stream::new(seed, hash_name("text"), 0);
+    let mut draws = RandomStream::new(seed, hash_name("text"), 0);
     let mut text = String::with_capacity(bytes + 64);
     while text.len() < bytes {
         let mut pick = |words: &[&'static str]| words[draws.below(words.len() as u64) as usize];
@@ -281,12 +284,12 @@ mod tests {
     fn a_text_is_cut_into_what_is_asked_for() {
         let file = std::env::temp_dir().join(format!("systole-text-tokens-{}.txt", std::process::id()));
         std::fs::write(&file, "Ein Böser hört Öl. ".repeat(40)).unwrap();
-        let of = |tokens: Tokens| {
+        let of = |tokens: TokenKind| {
             text_with(file.clone(), &TextOptions { sequence_length: 5, tokens, ..TextOptions::default() })
                 .unwrap()
         };
         let (bytes, chars, pairs) =
-            (of(Tokens::Bytes), of(Tokens::Chars), of(Tokens::Bpe { vocabulary: 300 }));
+            (of(TokenKind::Bytes), of(TokenKind::Chars), of(TokenKind::Bpe { vocabulary: 300 }));
         assert!(bytes.train_len > chars.train_len && chars.train_len > 3 * pairs.train_len);
         assert!(bytes.identity.is_none() && chars.identity.is_some() && pairs.identity != chars.identity);
         let language = pairs.language.unwrap();
@@ -298,7 +301,7 @@ mod tests {
             text.extend(language.tokenizer.decode(&ids));
         }
         assert!(String::from_utf8(text).unwrap().starts_with("Ein Böser hört Öl. Ein Böser"));
-        let again = of(Tokens::Known(language.tokenizer.clone()));
+        let again = of(TokenKind::Known(language.tokenizer.clone()));
         assert_eq!((again.train_len, again.identity), (pairs.train_len, None));
         std::fs::remove_file(&file).unwrap();
     }
@@ -322,7 +325,7 @@ mod tests {
                 tokens[0]
             })
             .collect();
-        // 108 bytes are trained on: 15 sequences, of which the last one has room for 2 bytes.
+        // 108 bytes for training: 15 sequences; the last one can move by 2 bytes.
         assert_eq!(starts.len(), 45);
         let (first, second) = (&starts[..15], &starts[15..30]);
         assert!(first != second, "{starts:?}");

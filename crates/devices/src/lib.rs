@@ -1,18 +1,19 @@
-//! Devices by name: the CPU engine, and accelerators behind PJRT plugins.
+//! Opens devices by name: the CPU engine, and accelerators through PJRT plugins; locates plugins and the compile cache.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use systole_dist::Strategy;
 use systole_ir::{Error, ErrorKind, Result, knobs};
-use systole_pjrt::{CompileCache, Platform, Search, TpuClusterResolver};
-use systole_runtime::{Backend, Provider, cache_folder};
+use systole_pjrt::{AcceleratorPlatform, CompileCache, Search, TpuClusterResolver};
+use systole_runtime::{Backend, BackendProvider, cache_folder};
 
-/// Where `systole setup` puts plugins.
+/// Returns the directory where `systole setup` installs plugins.
 pub fn plugin_cache() -> Option<PathBuf> {
     cache_folder().map(|c| c.join("plugins"))
 }
 
-/// The tutorials' `TPUStrategy`: each chip of the TPU, those of other hosts of the slice too, takes a part of every batch.
+/// Returns the equivalent of TensorFlow's `TPUStrategy`: data parallelism over all chips of the TPU slice, including
+/// other hosts'.
 ///
 /// ```
 /// use systole_devices::tpu_strategy;
@@ -26,16 +27,16 @@ pub fn plugin_cache() -> Option<PathBuf> {
 /// ```
 ///
 /// # Errors
-/// As [`TpuClusterResolver::connect`].
+/// See [`TpuClusterResolver::connect`].
 pub fn tpu_strategy(tpu: &TpuClusterResolver) -> Result<Strategy> {
     tpu.connect()?;
     Ok(Strategy::data_parallel())
 }
 
-/// Where compiled programs are kept; `None` where `SYSTOLE_COMPILE_CACHE` is `off` or there is no folder for downloads.
+/// Opens the cache of compiled programs; `None` if `SYSTOLE_COMPILE_CACHE` is `off` or there is no cache directory.
 ///
 /// # Errors
-/// When the knob is neither `off` nor a number of bytes.
+/// If the variable is neither `off` nor a number of bytes.
 pub fn compile_cache() -> Result<Option<CompileCache>> {
     if knobs::COMPILE_CACHE.get() == "off" {
         return Ok(None);
@@ -44,40 +45,40 @@ pub fn compile_cache() -> Result<Option<CompileCache>> {
     Ok(cache_folder().map(|c| CompileCache::new(c.join("compiled"), limit as u64)))
 }
 
-/// Where a platform's plugin is, and where it was looked for. `named` is a file that the user gave.
-pub fn find_plugin(platform: Platform, named: Option<&Path>) -> Search {
+/// Searches for a platform's plugin and records the searched locations. `named` is a file given by the user.
+pub fn find_plugin(platform: AcceleratorPlatform, named: Option<&Path>) -> Search {
     systole_pjrt::discover(platform, named, plugin_cache().as_deref())
 }
 
-/// `cpu`, `tpu`, `cuda`, `xla` and `pjrt`. `tpu` and `cuda` are preferred to the CPU where the machine has such a device;
-/// elsewhere nothing of theirs is loaded. The last two are used only where they are asked for.
-pub fn providers() -> [Provider; 5] {
+/// Returns the providers `cpu`, `tpu`, `cuda`, `xla` and `pjrt`. `tpu` and `cuda` are preferred to the CPU if the
+/// machine has such a device; otherwise nothing is loaded for them. The last two are used only on request.
+pub fn providers() -> [BackendProvider; 5] {
     [
         systole_cpu::provider(),
-        Provider { name: "tpu", rank: 30, open: || open(Platform::Tpu) },
-        Provider { name: "cuda", rank: 20, open: || open(Platform::Cuda) },
-        Provider { name: "xla", rank: 0, open: || open(Platform::Xla) },
-        Provider { name: "pjrt", rank: 0, open: open_named },
+        BackendProvider { name: "tpu", rank: 30, open: || open(AcceleratorPlatform::Tpu) },
+        BackendProvider { name: "cuda", rank: 20, open: || open(AcceleratorPlatform::Cuda) },
+        BackendProvider { name: "xla", rank: 0, open: || open(AcceleratorPlatform::Xla) },
+        BackendProvider { name: "pjrt", rank: 0, open: open_named },
     ]
 }
 
-fn open(platform: Platform) -> Result<Arc<dyn Backend>> {
+fn open(platform: AcceleratorPlatform) -> Result<Arc<dyn Backend>> {
     systole_pjrt::open(platform, &find_plugin(platform, None), compile_cache()?)
 }
 
 fn open_named() -> Result<Arc<dyn Backend>> {
     let path = knobs::PJRT_PLUGIN.get();
     if path.is_empty() {
-        let e = Error::new(ErrorKind::Config, "the device `pjrt` needs a plugin's file");
-        return Err(e.hint("write it as pjrt:PATH, or set SYSTOLE_PJRT_PLUGIN"));
+        let e = Error::new(ErrorKind::Config, "the device `pjrt` requires a plugin file");
+        return Err(e.hint("pass pjrt:PATH, or set SYSTOLE_PJRT_PLUGIN"));
     }
     systole_pjrt::open_file(Path::new(&path), compile_cache()?)
 }
 
-/// The device of a name as `--device` takes it: `cpu`, `ref`, `xla`, `pjrt:FILE`; [`providers`] were registered before.
+/// Opens a device by the name that `--device` accepts: `cpu`, `ref`, `xla`, `pjrt:FILE`. Register [`providers`] first.
 ///
 /// # Errors
-/// When there is no such device, or it cannot be opened.
+/// If the device does not exist or cannot be opened.
 pub fn named(name: &str) -> Result<Arc<dyn Backend>> {
     match name.split_once(':') {
         Some(("pjrt", file)) if !file.is_empty() => {

@@ -1,35 +1,36 @@
-//! A backend that runs programs on several devices of another.
+//! Backend wrapper that shards each program over several devices according to a [`Strategy`].
 
-use crate::strategy::Kind;
-use crate::{SimulatedMesh, Strategy, Team, partition};
+use crate::strategy::StrategyKind;
+use crate::{DeviceOwnership, SimulatedMesh, Strategy, partition};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use systole_ir::op::Devices;
-use systole_ir::{Error, ErrorKind, Graph, Literal, Mesh, Result, Spread, TensorType};
-use systole_runtime::sharded_array::{self, Pieces};
+use systole_ir::op::DeviceCounts;
+use systole_ir::{Error, ErrorKind, Graph, Literal, Mesh, Result, Shardings, TensorType};
+use systole_runtime::sharded_array::{self, ShardedArray};
 use systole_runtime::{
-    Arg, Backend, Buffer, CompileOptions, DeviceId, DeviceInfo, Executable, Hosts, Report, Roles, events,
+    Backend, Buffer, CompileOptions, DeviceId, DeviceInfo, Executable, ExecutableArg, ExecutableReport,
+    HostGroup, ValueRoles, events,
 };
 
-/// A backend that spreads each program over a mesh by a [`Strategy`]. Made by [`Strategy::on`].
-pub struct Distributed {
+/// A backend that shards each program over a mesh according to a [`Strategy`]. Created by [`Strategy::on`].
+pub struct DistributedBackend {
     inner: Arc<dyn Backend>,
     strategy: Strategy,
     mesh: Mesh,
-    /// The greatest batch of each program that was split.
+    /// Largest batch size of each program whose batch was split.
     split: Mutex<HashMap<String, usize>>,
 }
 
 impl Strategy {
-    /// The backend that runs programs by this strategy on `backend`.
+    /// Wraps `backend` so that it runs programs with this strategy.
     ///
     /// # Errors
-    /// When the mesh has more devices than a backend of several, which cannot make more, or does not take all of those on several hosts.
+    /// If the mesh has more devices than `backend` has and can create, or does not use all devices of several hosts.
     pub fn on(&self, backend: Arc<dyn Backend>) -> Result<Arc<dyn Backend>> {
         let there = backend.devices().len();
         let mesh = match (&self.mesh, self.kind) {
-            (_, Kind::OneDevice) => return Ok(backend),
-            (None, Kind::Auto) if there == 1 && self.devices.is_none() => return Ok(backend),
+            (_, StrategyKind::OneDevice) => return Ok(backend),
+            (None, StrategyKind::Auto) if there == 1 && self.devices.is_none() => return Ok(backend),
             (Some(mesh), _) => mesh.clone(),
             (None, _) => Mesh::new([("data", self.devices.unwrap_or(there))])?,
         };
@@ -38,39 +39,39 @@ impl Strategy {
         let there = backend.devices().len();
         if there > 1 && mesh.devices() > there {
             let what =
-                format!("the mesh {mesh} has {} devices, {} has {there}", mesh.devices(), backend.name());
+                format!("the mesh {mesh} has {} devices, but {} has {there}", mesh.devices(), backend.name());
             return Err(Error::new(ErrorKind::Config, what)
-                .hint(format!("take a mesh of at most {there} devices, such as data={there}")));
+                .hint(format!("use a mesh of at most {there} devices, such as data={there}")));
         }
         self.takes_all(&*backend, mesh.devices())?;
-        Ok(Arc::new(Distributed::new(backend, self.clone(), mesh)))
+        Ok(Arc::new(DistributedBackend::new(backend, self.clone(), mesh)))
     }
 
-    /// An error where some of several hosts would have nothing to do, and wait for ever.
+    /// Rejects a mesh that would leave some hosts without work and waiting forever.
     fn takes_all(&self, backend: &dyn Backend, devices: usize) -> Result<()> {
         let there = backend.devices().len();
         let Some(hosts) = backend.hosts().filter(|_| devices < there) else { return Ok(()) };
-        let what = format!("{self} takes {devices} of {there} devices on {} hosts", hosts.count());
+        let what = format!("{self} uses {devices} of {there} devices on {} hosts", hosts.count());
         Err(Error::new(ErrorKind::Config, what)
-            .because("every host runs the same program, and each must have a part in it")
-            .hint(format!("choose data_parallel or fully_sharded, over all {there} devices")))
+            .because("every host runs the same program and needs at least one of its devices")
+            .hint(format!("use data_parallel or fully_sharded over all {there} devices")))
     }
 }
 
-impl Distributed {
-    fn new(inner: Arc<dyn Backend>, strategy: Strategy, mesh: Mesh) -> Distributed {
-        Distributed { inner, strategy, mesh, split: Mutex::default() }
+impl DistributedBackend {
+    fn new(inner: Arc<dyn Backend>, strategy: Strategy, mesh: Mesh) -> DistributedBackend {
+        DistributedBackend { inner, strategy, mesh, split: Mutex::default() }
     }
 
-    /// The devices.
+    /// The mesh of devices.
     pub fn mesh(&self) -> &Mesh {
         &self.mesh
     }
 
-    /// Whether the batch is split: it is where it divides. The last, smaller batch of an epoch that does not divide is
-    /// computed whole on every device, which gives the same result; a first one would show that nothing is gained.
+    /// Whether the batch is split, which requires that it divides evenly. The last, smaller batch of an epoch may be
+    /// replicated instead, with the same result. For the first batch this is an error, since nothing would be gained.
     fn splits(&self, graph: &Graph, options: &CompileOptions) -> Result<bool> {
-        let Roles { batch, any_batch, .. } = &options.roles;
+        let ValueRoles { batch, any_batch, .. } = &options.roles;
         let parts = self.mesh.axes()[self.mesh.axis("data").unwrap_or(0)].1;
         let sizes = batch.iter().filter_map(|&i| graph.ty(graph.params[i]).shape.first().copied());
         let sizes: Vec<usize> = sizes.collect();
@@ -84,7 +85,7 @@ impl Distributed {
         if *any_batch || size < *greatest {
             events::emit(1, || {
                 format!(
-                    "{}: {size} samples do not divide by {parts} devices; each computes all",
+                    "{}: {size} samples cannot be split evenly over {parts} devices; each device computes all of them",
                     options.label
                 )
             });
@@ -92,14 +93,14 @@ impl Distributed {
         }
         let (less, more) = (size / parts * parts, size.div_ceil(parts) * parts);
         let near = if less > 0 { format!("{less} or {more}") } else { more.to_string() };
-        let what = format!("a batch of {size} samples does not divide into {parts} equal parts");
+        let what = format!("cannot split a batch of {size} samples evenly over {parts} devices");
         Err(Error::new(ErrorKind::Config, what)
-            .at(format!("the mesh {}", self.mesh))
-            .hint(format!("take a batch size of {near}; the last batch of an epoch may be smaller")))
+            .at(format!("mesh {}", self.mesh))
+            .hint(format!("use a batch size of {near}; the last batch of an epoch may be smaller")))
     }
 }
 
-impl Backend for Distributed {
+impl Backend for DistributedBackend {
     fn name(&self) -> &str {
         self.inner.name()
     }
@@ -111,7 +112,10 @@ impl Backend for Distributed {
         }
         let logical = |i: usize| DeviceInfo {
             id: DeviceId(i),
-            description: format!("logical device {i} of {}: shows numerics, not speed", self.inner.name()),
+            description: format!(
+                "logical device {i} of {}: for testing numerics, not speed",
+                self.inner.name()
+            ),
         };
         (0..self.mesh.devices()).map(logical).collect()
     }
@@ -124,7 +128,7 @@ impl Backend for Distributed {
         self.inner.shares_cores()
     }
 
-    fn hosts(&self) -> Option<&dyn Hosts> {
+    fn hosts(&self) -> Option<&dyn HostGroup> {
         self.inner.hosts()
     }
 
@@ -137,9 +141,9 @@ impl Backend for Distributed {
         let state: Vec<usize> =
             (0..graph.params.len()).filter(|i| !options.roles.batch.contains(i)).collect();
         let own = partition(graph, &spread, &state)?;
-        let team = Team::alone(Devices::replicas(self.mesh.devices()));
+        let team = DeviceOwnership::alone(DeviceCounts::replicas(self.mesh.devices()));
         let program = SimulatedMesh::compile(&*self.inner, &own, &team, options)?;
-        Ok(Arc::new(OnLogical {
+        Ok(Arc::new(SimulatedExecutable {
             params: graph.param_types(),
             results: graph.result_types(),
             mesh: Arc::new(self.mesh.clone()),
@@ -151,60 +155,61 @@ impl Backend for Distributed {
     fn compile_spread(
         &self,
         graph: &Arc<Graph>,
-        spread: &Spread,
+        spread: &Shardings,
         options: &CompileOptions,
     ) -> Option<Result<Arc<dyn Executable>>> {
         self.inner.compile_spread(graph, spread, options)
     }
 
-    /// Which part goes where is known only to the programs that use it: it stays on the host until then.
+    /// Keeps the array on the host: only the programs that use it know its sharding.
     fn put(&self, value: &Literal, _: DeviceId) -> Result<Buffer> {
         Ok(value.clone().into())
     }
 }
 
-/// A program on logical devices whose arguments and results are arrays of all of them.
-struct OnLogical {
+/// A program on logical devices with sharded arguments and results.
+struct SimulatedExecutable {
     params: Vec<TensorType>,
     results: Vec<TensorType>,
     mesh: Arc<Mesh>,
-    spread: Spread,
+    spread: Shardings,
     program: SimulatedMesh,
 }
 
-impl OnLogical {
-    /// Each device's part of an argument.
-    fn parts(&self, k: usize, arg: Arg<'_>) -> Result<Vec<Arg<'static>>> {
+impl SimulatedExecutable {
+    /// Splits an argument into the shards of the devices.
+    fn parts(&self, k: usize, arg: ExecutableArg<'_>) -> Result<Vec<ExecutableArg<'static>>> {
         let sharding = &self.spread.params[k];
-        let fits = |p: &Pieces| *p.mesh == *self.mesh && p.sharding == *sharding;
+        let fits = |p: &ShardedArray| *p.mesh == *self.mesh && p.sharding == *sharding;
         let mut buffer = match arg {
-            Arg::Donate(buffer) => buffer,
-            Arg::Borrow(buffer) => buffer.clone(),
+            ExecutableArg::Donate(buffer) => buffer,
+            ExecutableArg::Borrow(buffer) => buffer.clone(),
         };
-        // Parts that nobody else has are taken out, so that their memory can be given away.
-        if let Some(own) = buffer.data_mut::<Pieces>()
+        // Takes shards without other owners out of the array, so that they can be donated.
+        if let Some(own) = buffer.data_mut::<ShardedArray>()
             && fits(own)
         {
-            return Ok(std::mem::take(&mut own.parts).into_iter().map(Arg::Donate).collect());
+            return Ok(std::mem::take(&mut own.parts).into_iter().map(ExecutableArg::Donate).collect());
         }
-        if let Some(shared) = buffer.data::<Pieces>()
+        if let Some(shared) = buffer.data::<ShardedArray>()
             && fits(shared)
         {
-            return Ok(shared.parts.iter().cloned().map(Arg::Donate).collect());
+            return Ok(shared.parts.iter().cloned().map(ExecutableArg::Donate).collect());
         }
         let parts =
             sharded_array::split(&buffer.to_literal()?, &self.mesh, sharding, 0..self.mesh.devices())?;
-        Ok(parts.into_iter().map(|l| Arg::Donate(l.into())).collect())
+        Ok(parts.into_iter().map(|l| ExecutableArg::Donate(l.into())).collect())
     }
 }
 
-impl Executable for OnLogical {
+impl Executable for SimulatedExecutable {
     fn param_types(&self) -> &[TensorType] {
         &self.params
     }
 
-    fn run(&self, args: Vec<Arg<'_>>) -> Result<Vec<Buffer>> {
-        let mut own: Vec<Vec<Arg<'static>>> = (0..self.mesh.devices()).map(|_| Vec::new()).collect();
+    fn run(&self, args: Vec<ExecutableArg<'_>>) -> Result<Vec<Buffer>> {
+        let mut own: Vec<Vec<ExecutableArg<'static>>> =
+            (0..self.mesh.devices()).map(|_| Vec::new()).collect();
         for (k, arg) in args.into_iter().enumerate() {
             own.iter_mut().zip(self.parts(k, arg)?).for_each(|(own, part)| own.push(part));
         }
@@ -212,12 +217,12 @@ impl Executable for OnLogical {
         let mut devices: Vec<_> = out.into_iter().map(Vec::into_iter).collect();
         let whole = |(ty, sharding): (&TensorType, _)| {
             let parts = devices.iter_mut().filter_map(Iterator::next).collect();
-            Pieces { mesh: self.mesh.clone(), sharding, parts, first: 0 }.buffer(ty.clone())
+            ShardedArray { mesh: self.mesh.clone(), sharding, parts, first: 0 }.buffer(ty.clone())
         };
         self.results.iter().zip(self.spread.results.iter().cloned()).map(whole).collect()
     }
 
-    fn report(&self) -> &Report {
+    fn report(&self) -> &ExecutableReport {
         self.program.report()
     }
 }

@@ -1,38 +1,38 @@
-//! One program of all devices → the program of each device, with the exchanges between them as ops.
+//! SPMD partitioner: rewrites a graph with global shapes into the program of each device, inserting collectives.
 
 use smallvec::SmallVec;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use systole_ir::op::{
-    AllGather, AllReduce, AllToAll, Along, Case, DynamicSlice, Factor, Groups, Lowering, Monoid, NodeView,
-    ReduceScatter, ReplicaId, While, is_zeros,
+    AllGather, AllReduce, AllToAll, Case, DynamicSlice, FactorResult, LoweringClass, Monoid, NodeView,
+    ReduceScatter, ReplicaGroups, ReplicaId, ShardingFactor, While, is_zeros,
 };
 use systole_ir::{
-    DType, Error, ErrorKind, Graph, GraphBuilder, Literal, Mesh, Node, Op, Result, Sharding, Spread, Tensor,
-    TensorType, ValueId,
+    DType, Error, ErrorKind, Graph, GraphBuilder, Literal, Mesh, Node, Op, Result, Sharding, Shardings,
+    Tensor, TensorType, ValueId,
 };
 
-/// The program of each device for a program of all of them.
+/// Partitions a program with global shapes into the program that each device runs.
 ///
-/// `graph` has the types of all devices together. The result has those of one device, as `spread` says, and computes the
-/// same with collectives between replicas ([`ReplicaId`] is a device's number in the mesh). `state` names parameters that
-/// are split to save memory only (weights, optimizer slots): they are gathered where they are used, while others (the
+/// The result has the shapes of one device's shards, as `spread` says. It computes the same values, with collectives
+/// between replicas ([`ReplicaId`] is the device's index in the mesh). `state` lists parameters that are sharded only
+/// to save memory (weights, optimizer slots): they are gathered where they are used. Other sharded parameters (the
 /// batch) stay split as long as possible.
 ///
-/// Every graph can be partitioned: what an op cannot do by parts is gathered and done on each device. Random bits are
-/// drawn whole and cut, so they are those of one device.
+/// Every graph can be partitioned: operands that an op cannot handle in shards are gathered, and each device runs the
+/// whole op. Random bits are generated whole and then sliced, so they match those of one device.
 ///
 /// # Errors
-/// When the spread does not fit the graph, splits along more than one axis of the mesh (that takes a compiler that
-/// partitions by itself), or the graph has collectives already.
+/// If the shardings do not match the graph, use more than one axis of the mesh (which requires a compiler that
+/// partitions itself), or the graph already contains collectives.
 ///
 /// ```
 /// use systole_dist::partition;
-/// use systole_ir::{DType::F32, GraphBuilder, Mesh, Sharding, Spread, TensorType};
+/// use systole_ir::{DType::F32, GraphBuilder, Mesh, Sharding, Shardings, TensorType};
 /// let g = GraphBuilder::new("main");
 /// let x = g.parameter(TensorType::new(F32, [8, 3]), "x");
 /// let graph = g.finish(&[x.sum_all()])?;
-/// let spread = Spread {
+/// let spread = Shardings {
 ///     mesh: "data=4".parse()?,
 ///     params: vec![Sharding::replicated(2).split(0, 0)],
 ///     results: vec![Sharding::replicated(0)],
@@ -42,62 +42,68 @@ use systole_ir::{
 /// assert!(own.nodes.iter().any(|n| n.op.name() == "all_reduce"));
 /// # Ok::<(), systole_ir::Error>(())
 /// ```
-pub fn partition(graph: &Graph, spread: &Spread, state: &[usize]) -> Result<Arc<Graph>> {
+pub fn partition(graph: &Graph, spread: &Shardings, state: &[usize]) -> Result<Arc<Graph>> {
     let places = check(graph, spread)?;
     let axis = places.axis;
     let b = GraphBuilder::new(&graph.name);
-    let groups = Groups::of(groups(&spread.mesh, axis));
-    let exchange = Exchange::new(groups, &spread.mesh, axis);
-    let mut walk = Walk::new(graph, b, spread.mesh.axes()[axis].1, Some(exchange), None);
+    let groups = ReplicaGroups::of(groups(&spread.mesh, axis));
+    let exchange = AxisGroups::new(groups, &spread.mesh, axis);
+    let mut walk = Partitioner::new(graph, b, spread.mesh.axes()[axis].1, Some(exchange), None);
     walk.wanted = wanted(graph, &places.results);
-    let given: Vec<Given> = places
+    let given: Vec<ParamPlacement> = places
         .params
         .iter()
         .enumerate()
-        .map(|(i, &place)| Given { place, kept: state.contains(&i) })
+        .map(|(i, &place)| ParamPlacement { place, kept: state.contains(&i) })
         .collect();
     let results = walk.all(&given).and_then(|()| {
         let results = graph.results.iter().zip(&places.results);
-        results.map(|(&r, &place)| walk.at(r, place)).collect::<Stopping<Vec<Tensor>>>()
+        results.map(|(&r, &place)| walk.at(r, place)).collect::<PartitionAttempt<Vec<Tensor>>>()
     });
     match results {
         Ok(results) => walk.b.finish(&results),
-        Err(stop) => systole_ir::bug!("a program of whole devices stops at {stop:?}"),
+        Err(stop) => systole_ir::bug!("partitioning failed with {stop:?} outside of a body"),
     }
 }
 
-/// How a value lies on the devices.
+/// Placement of a value along the partitioned mesh axis.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Placement {
-    /// All of it on each.
+enum AxisPlacement {
+    /// Replicated: each device has the whole value.
     Whole,
-    /// Equal parts along a dimension, in order.
+    /// Split into equal shards along a dimension, in device order.
     Split(usize),
-    /// Each has an array of the whole's shape; their fold is the value.
+    /// Unreduced: each device has an array of the full shape; reducing them gives the value.
     Partial(Monoid),
 }
 
-/// The places that a spread asks for, all along one axis of the mesh.
-struct Placements {
+/// Requested placements of parameters and results, all along one mesh axis.
+struct AxisPlacements {
     axis: usize,
-    params: Vec<Placement>,
-    results: Vec<Placement>,
+    params: Vec<AxisPlacement>,
+    results: Vec<AxisPlacement>,
 }
 
-fn check(graph: &Graph, spread: &Spread) -> Result<Placements> {
+fn check(graph: &Graph, spread: &Shardings) -> Result<AxisPlacements> {
     let own: Vec<TensorType> = graph.param_types();
     let made = graph.result_types();
     if own.len() != spread.params.len() || made.len() != spread.results.len() {
-        let what =
-            format!("a spread of {} parameters and {} results", spread.params.len(), spread.results.len());
-        let why = format!("`{}` has {} and {}", graph.name, own.len(), made.len());
+        let what = format!(
+            "got shardings for {} parameters and {} results",
+            spread.params.len(),
+            spread.results.len()
+        );
+        let why = format!("`{}` has {} parameters and {} results", graph.name, own.len(), made.len());
         return Err(Error::new(ErrorKind::Config, what).because(why));
     }
     if let Some(node) = graph.nodes.iter().find(|n| n.op.meets()) {
-        let what =
-            format!("`{}` has collectives ({}) and is to be split over devices", graph.name, node.op.name());
+        let what = format!(
+            "cannot partition `{}` over devices: it contains the collective {}",
+            graph.name,
+            node.op.name()
+        );
         return Err(Error::new(ErrorKind::Unsupported, what)
-            .because("a program with collectives is one device's already"));
+            .because("a program with collectives is already the program of one device"));
     }
     let all = || spread.params.iter().zip(&own).chain(spread.results.iter().zip(&made));
     for (sharding, ty) in all() {
@@ -110,26 +116,29 @@ fn check(graph: &Graph, spread: &Spread) -> Result<Placements> {
     axes.dedup();
     if axes.len() > 1 {
         let names: Vec<&str> = axes.iter().map(|&a| spread.mesh.axes()[a].0.as_str()).collect();
-        let what =
-            format!("arrays are split along the axes {} of the mesh {}", names.join(" and "), spread.mesh);
+        let what = format!(
+            "arrays are sharded along more than one axis: {} of the mesh {}",
+            names.join(" and "),
+            spread.mesh
+        );
         return Err(Error::new(ErrorKind::Unsupported, what)
-            .because("the CPU and reference backends split programs along one axis (the batch, or the parameters)")
-            .hint("take data parallel or fully sharded here; other shardings are for TPU and GPU, whose compiler (XLA) splits programs"));
+            .because("the CPU and reference backends partition programs along one axis only (the batch or the parameters)")
+            .hint("use data_parallel or fully_sharded here; other shardings need a TPU or GPU, where XLA partitions programs"));
     }
     let largest = (0..spread.mesh.axes().len()).max_by_key(size).unwrap_or(0);
     let axis = axes.first().copied().unwrap_or(largest);
     let place = |s: &Sharding| {
         let split = (0..s.rank()).find(|&d| s.axes(d).contains(&axis) && size(&axis) > 1);
-        split.map_or(Placement::Whole, Placement::Split)
+        split.map_or(AxisPlacement::Whole, AxisPlacement::Split)
     };
-    Ok(Placements {
+    Ok(AxisPlacements {
         axis,
         params: spread.params.iter().map(place).collect(),
         results: spread.results.iter().map(place).collect(),
     })
 }
 
-/// Devices that differ only in their place along an axis.
+/// Groups of devices that differ only in their coordinate along an axis.
 fn groups(mesh: &Mesh, axis: usize) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     let others = |d: usize| {
@@ -146,18 +155,18 @@ fn groups(mesh: &Mesh, axis: usize) -> Vec<Vec<usize>> {
     groups
 }
 
-/// Along which dimension values end up split that only element-wise ops lie behind: sums over devices that lead there (the
-/// gradients of split weights) are best scattered at once.
-fn wanted(graph: &Graph, results: &[Placement]) -> HashMap<ValueId, usize> {
+/// For each value that reaches a split result through element-wise ops only: the dimension along which to split it.
+/// Sums over devices that end there (gradients of sharded weights) become reduce-scatters instead of all-reduces.
+fn wanted(graph: &Graph, results: &[AxisPlacement]) -> HashMap<ValueId, usize> {
     let mut wanted = HashMap::new();
     for (&r, place) in graph.results.iter().zip(results) {
-        if let Placement::Split(d) = place {
+        if let AxisPlacement::Split(d) = place {
             wanted.insert(r, *d);
         }
     }
     for (i, node) in graph.nodes.iter().enumerate().rev() {
         let Some(&d) = wanted.get(&ValueId::new(i, 0)) else { continue };
-        if node.op.rule().lower() == Lowering::Map && node.outs.len() == 1 {
+        if node.op.rule().lower() == LoweringClass::Map && node.outs.len() == 1 {
             for &v in node.inputs.iter().filter(|&&v| graph.ty(v).shape == node.outs[0].shape) {
                 wanted.entry(v).or_insert(d);
             }
@@ -166,68 +175,68 @@ fn wanted(graph: &Graph, results: &[Placement]) -> HashMap<ValueId, usize> {
     wanted
 }
 
-/// Why a body cannot be computed by parts as it was tried.
+/// Reason why a body cannot be partitioned with the attempted placements.
 #[derive(Debug)]
-enum Stop {
-    /// It would have to exchange something, and may not.
+enum PartitionFailure {
+    /// It would need a collective, which is not allowed.
     Exchange,
-    /// It can when this parameter lies elsewhere.
-    Param(usize, Placement),
+    /// It needs this parameter in another placement.
+    Param(usize, AxisPlacement),
 }
 
-type Stopping<T> = std::result::Result<T, Stop>;
+type PartitionAttempt<T> = std::result::Result<T, PartitionFailure>;
 
-/// How a parameter comes in.
+/// Placement of a parameter.
 #[derive(Clone, Copy)]
-struct Given {
-    place: Placement,
+struct ParamPlacement {
+    place: AxisPlacement,
     kept: bool,
 }
 
-/// What the body of a loop or branch may do so that it is computed by parts.
+/// What the body of a loop or branch may do when it is partitioned.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Means {
-    /// Nothing but its own part: devices do not meet.
+enum BodyPlan {
+    /// Local work only, no collectives.
     Alone,
-    /// Devices exchange in it, and running sums are added up after it.
+    /// Collectives inside; running sums are reduced after the loop.
     SumsLater,
-    /// Devices exchange in it, and sums are added up at once.
+    /// Collectives inside; sums are reduced immediately.
     SumsNow,
 }
 
-/// From the cheapest on.
-const MEANS: [Means; 3] = [Means::Alone, Means::SumsLater, Means::SumsNow];
+/// In order of cost, cheapest first.
+const MEANS: [BodyPlan; 3] = [BodyPlan::Alone, BodyPlan::SumsLater, BodyPlan::SumsNow];
 
-/// A body in its place.
-struct Frame<'a> {
+/// Context in which a body is partitioned.
+struct BodyContext<'a> {
     n: usize,
-    means: Means,
-    exchange: Option<&'a Exchange>,
-    /// Whether a parameter can lie elsewhere than it does.
-    movable: &'a dyn Fn(usize, Placement) -> bool,
+    means: BodyPlan,
+    exchange: Option<&'a AxisGroups>,
+    /// Whether a parameter can be moved to another placement.
+    movable: &'a dyn Fn(usize, AxisPlacement) -> bool,
 }
 
-/// How devices reach each other, and which part is theirs.
-struct Exchange {
-    groups: Groups,
-    /// Devices between neighbours along the axis.
+/// Device groups of the collectives along the mesh axis, and this device's index in its group.
+struct AxisGroups {
+    groups: ReplicaGroups,
+    /// Distance in device numbers between neighbors along the axis.
     step: usize,
     size: usize,
     index: Option<Tensor>,
 }
 
-impl Exchange {
-    fn new(groups: Groups, mesh: &Mesh, axis: usize) -> Exchange {
+impl AxisGroups {
+    fn new(groups: ReplicaGroups, mesh: &Mesh, axis: usize) -> AxisGroups {
         let step = mesh.axes()[axis + 1..].iter().map(|(_, n)| n).product();
-        Exchange { groups, step, size: mesh.axes()[axis].1, index: None }
+        AxisGroups { groups, step, size: mesh.axes()[axis].1, index: None }
     }
 
-    /// The same in a body, which finds its place anew.
-    fn inner(&self) -> Exchange {
-        Exchange { groups: self.groups.clone(), index: None, ..*self }
+    /// Copy for a body, which computes its own device index.
+    fn inner(&self) -> AxisGroups {
+        AxisGroups { groups: self.groups.clone(), index: None, ..*self }
     }
 
-    /// This device's place along the axis.
+    /// This device's index along the axis.
     fn index(&mut self, b: &GraphBuilder) -> Tensor {
         let (step, size) = (self.step, self.size);
         let make = || {
@@ -238,42 +247,42 @@ impl Exchange {
     }
 }
 
-/// A value of the whole program as a device has it.
-struct Value {
+/// A global value as one device holds it.
+struct ShardedValue {
     local: Tensor,
-    place: Placement,
-    /// Split to save memory, not work.
+    place: AxisPlacement,
+    /// Whether it is split only to save memory (weights, optimizer slots), not to divide work.
     kept: bool,
     whole: Option<Tensor>,
     splits: Vec<(usize, Tensor)>,
 }
 
-/// Walks over a graph (or body) and appends what each device computes.
-struct Walk<'g> {
+/// Partitions a graph or body: visits its nodes in order and appends the ops of one device.
+struct Partitioner<'g> {
     graph: &'g Graph,
     b: GraphBuilder,
     n: usize,
-    /// Bodies may have none.
-    exchange: Option<Exchange>,
-    /// Of bodies: whether a parameter can lie elsewhere than it does.
-    movable: Option<&'g dyn Fn(usize, Placement) -> bool>,
+    /// `None` in bodies without collectives.
+    exchange: Option<AxisGroups>,
+    /// For bodies: whether a parameter can be moved to another placement.
+    movable: Option<&'g dyn Fn(usize, AxisPlacement) -> bool>,
     wanted: HashMap<ValueId, usize>,
-    values: HashMap<ValueId, Value>,
+    values: HashMap<ValueId, ShardedValue>,
 }
 
-impl<'g> Walk<'g> {
+impl<'g> Partitioner<'g> {
     fn new(
         graph: &'g Graph,
         b: GraphBuilder,
         n: usize,
-        exchange: Option<Exchange>,
-        movable: Option<&'g dyn Fn(usize, Placement) -> bool>,
-    ) -> Walk<'g> {
-        Walk { graph, b, n, exchange, movable, wanted: HashMap::new(), values: HashMap::new() }
+        exchange: Option<AxisGroups>,
+        movable: Option<&'g dyn Fn(usize, AxisPlacement) -> bool>,
+    ) -> Partitioner<'g> {
+        Partitioner { graph, b, n, exchange, movable, wanted: HashMap::new(), values: HashMap::new() }
     }
 
-    /// Appends every node.
-    fn all(&mut self, params: &[Given]) -> Stopping<()> {
+    /// Appends all live nodes.
+    fn all(&mut self, params: &[ParamPlacement]) -> PartitionAttempt<()> {
         let graph = self.graph;
         for ((&p, name), given) in graph.params.iter().zip(&graph.param_names).zip(params) {
             let local = self.b.parameter(self.local_type(graph.ty(p), given.place), name);
@@ -289,22 +298,22 @@ impl<'g> Walk<'g> {
         Ok(())
     }
 
-    fn local_type(&self, ty: &TensorType, place: Placement) -> TensorType {
-        let Placement::Split(d) = place else { return ty.clone() };
+    fn local_type(&self, ty: &TensorType, place: AxisPlacement) -> TensorType {
+        let AxisPlacement::Split(d) = place else { return ty.clone() };
         let mut dims = ty.shape.to_vec();
         dims[d] /= self.n;
         ty.with_shape(dims)
     }
 
-    fn set(&mut self, v: ValueId, local: Tensor, place: Placement, kept: bool) {
-        self.values.insert(v, Value { local, place, kept, whole: None, splits: Vec::new() });
+    fn set(&mut self, v: ValueId, local: Tensor, place: AxisPlacement, kept: bool) {
+        self.values.insert(v, ShardedValue { local, place, kept, whole: None, splits: Vec::new() });
     }
 
-    fn value(&self, v: ValueId) -> &Value {
+    fn value(&self, v: ValueId) -> &ShardedValue {
         &self.values[&v]
     }
 
-    fn place(&self, v: ValueId) -> Placement {
+    fn place(&self, v: ValueId) -> AxisPlacement {
         self.value(v).place
     }
 
@@ -312,7 +321,7 @@ impl<'g> Walk<'g> {
         ty.shape[d].is_multiple_of(self.n)
     }
 
-    fn node(&mut self, i: usize, node: &Node) -> Stopping<()> {
+    fn node(&mut self, i: usize, node: &Node) -> PartitionAttempt<()> {
         match &node.op {
             Op::While(w) => return self.while_loop(i, node, w),
             Op::Case(c) => return self.case(i, node, c),
@@ -336,16 +345,17 @@ impl<'g> Walk<'g> {
         }
     }
 
-    /// Sums, other shapes and blocks of values that are yet to be added up, still to be added up. A body may take a
-    /// parameter so that a running sum of them starts from.
-    fn linear(&self, node: &Node) -> Stopping<Option<Tensor>> {
+    /// Applies linear ops (sums, reshapes, blocks) to unreduced values without reducing them first. In a body, this may
+    /// request an unreduced parameter as the start of a running sum.
+    fn linear(&self, node: &Node) -> PartitionAttempt<Option<Tensor>> {
         use systole_ir::op::Binary::{Add, Subtract};
         let pending = |v: ValueId| {
             let value = self.value(v);
-            value.place == Placement::Partial(Monoid::Add) && value.local.dtype() == self.graph.ty(v).dtype
+            value.place == AxisPlacement::Partial(Monoid::Add)
+                && value.local.dtype() == self.graph.ty(v).dtype
         };
-        let nothing = |v: ValueId| is_zeros(self.graph, v) && self.place(v) == Placement::Whole;
-        let whole = |all: &[ValueId]| all.iter().all(|&v| self.place(v) == Placement::Whole);
+        let nothing = |v: ValueId| is_zeros(self.graph, v) && self.place(v) == AxisPlacement::Whole;
+        let whole = |all: &[ValueId]| all.iter().all(|&v| self.place(v) == AxisPlacement::Whole);
         let fits = match (&node.op, &node.inputs[..]) {
             (Op::Reshape(_) | Op::Transpose(_), &[x]) => pending(x),
             (Op::DynamicSlice(_), [x, at @ ..]) => pending(*x) && whole(at),
@@ -362,44 +372,45 @@ impl<'g> Walk<'g> {
         Ok(fits.then(|| self.b.emit(node.op.clone(), &inputs).remove(0)))
     }
 
-    /// `false`; or stops, where a value is a block of a parameter that can be a running sum.
-    fn running_sum(&self, mut v: ValueId) -> Stopping<bool> {
+    /// Requests an unreduced parameter if the value is a block of one that can be a running sum. Otherwise returns
+    /// `false`.
+    fn running_sum(&self, mut v: ValueId) -> PartitionAttempt<bool> {
         while let Op::Reshape(_) | Op::Transpose(_) | Op::DynamicSlice(_) = self.graph.node(v).op {
             v = self.graph.node(v).inputs[0];
         }
-        let sum = Placement::Partial(Monoid::Add);
+        let sum = AxisPlacement::Partial(Monoid::Add);
         match (self.graph.params.iter().position(|&p| p == v), self.movable) {
-            (Some(p), Some(movable)) if movable(p, sum) => Err(Stop::Param(p, sum)),
+            (Some(p), Some(movable)) if movable(p, sum) => Err(PartitionFailure::Param(p, sum)),
             _ => Ok(false),
         }
     }
 
-    /// A new value that is yet to be folded.
-    fn partial(&mut self, v: ValueId, local: Tensor, monoid: Monoid) -> Stopping<()> {
-        self.set(v, local, Placement::Partial(monoid), false);
+    /// Records an unreduced value; scatters it immediately if its users want shards.
+    fn partial(&mut self, v: ValueId, local: Tensor, monoid: Monoid) -> PartitionAttempt<()> {
+        self.set(v, local, AxisPlacement::Partial(monoid), false);
         if let Some(&d) = self.wanted.get(&v)
             && self.divides(self.graph.ty(v), d)
         {
             let part = self.split(v, d)?;
-            self.set(v, part, Placement::Split(d), true);
+            self.set(v, part, AxisPlacement::Split(d), true);
         }
         Ok(())
     }
 
-    fn factors(&self, node: &Node) -> Vec<Factor> {
+    fn factors(&self, node: &Node) -> Vec<ShardingFactor> {
         NodeView { graph: self.graph, node }.factors()
     }
 
-    /// The factor that devices had best divide; `None`: each computes the whole.
-    fn best(&self, node: &Node) -> Option<Factor> {
-        let mut best: (f64, Option<Factor>) = (self.price(node, &|_| None), None);
+    /// Chooses the cheapest sharding factor to divide; `None` if each device computes the whole op.
+    fn best(&self, node: &Node) -> Option<ShardingFactor> {
+        let mut best: (f64, Option<ShardingFactor>) = (self.price(node, &|_| None), None);
         for factor in self.factors(node) {
             if !self.can_divide(node, &factor) {
                 continue;
             }
             let out = match factor.along {
-                Along::Fold(_) => 2.0 * node.outs[0].bytes() as f64,
-                Along::Dim(_) => 0.0,
+                FactorResult::Fold(_) => 2.0 * node.outs[0].bytes() as f64,
+                FactorResult::Dim(_) => 0.0,
             };
             let price = out + self.price(node, &|k| factor.operands[k]);
             if price < best.0 || (best.1.is_none() && price <= best.0) {
@@ -409,119 +420,120 @@ impl<'g> Walk<'g> {
         best.1
     }
 
-    /// Whether a factor's parts are equal and some operand has them already.
-    fn can_divide(&self, node: &Node, factor: &Factor) -> bool {
+    /// Whether a factor divides evenly and some operand is already split along it.
+    fn can_divide(&self, node: &Node, factor: &ShardingFactor) -> bool {
         let dims = node.inputs.iter().zip(&factor.operands).filter_map(|(&v, d)| Some((v, (*d)?)));
         let mut there = false;
         for (v, d) in dims {
             if !self.divides(self.graph.ty(v), d) {
                 return false;
             }
-            there |= self.place(v) == Placement::Split(d);
+            there |= self.place(v) == AxisPlacement::Split(d);
         }
         let out = match factor.along {
-            Along::Dim(d) => node.outs.iter().all(|t| self.divides(t, d)),
-            Along::Fold(_) => true,
+            FactorResult::Dim(d) => node.outs.iter().all(|t| self.divides(t, d)),
+            FactorResult::Fold(_) => true,
         };
         there && out
     }
 
-    /// What bringing the operands to their places costs, in bytes on the wire. To gather a batch is to give up splitting
-    /// its work: that is dear.
+    /// Communication cost in bytes of bringing the operands to the required placements. Gathering a batch is penalized
+    /// heavily, because the work on it is then no longer divided.
     fn price(&self, node: &Node, need: &dyn Fn(usize) -> Option<usize>) -> f64 {
         const DEAR: f64 = 1e6;
         let one = |(k, &v): (usize, &ValueId)| {
             let value = self.value(v);
             let bytes = self.graph.ty(v).bytes() as f64;
             match (value.place, need(k)) {
-                (Placement::Whole, _) => 0.0,
-                (Placement::Split(a), Some(b)) if a == b => 0.0,
+                (AxisPlacement::Whole, _) => 0.0,
+                (AxisPlacement::Split(a), Some(b)) if a == b => 0.0,
                 (_, None) if value.whole.is_some() => 0.0,
-                (Placement::Split(_), _) if value.kept => bytes,
-                (Placement::Split(_), _) => DEAR * bytes.max(1.0),
-                (Placement::Partial(_), Some(_)) => bytes,
-                (Placement::Partial(_), None) => 2.0 * bytes,
+                (AxisPlacement::Split(_), _) if value.kept => bytes,
+                (AxisPlacement::Split(_), _) => DEAR * bytes.max(1.0),
+                (AxisPlacement::Partial(_), Some(_)) => bytes,
+                (AxisPlacement::Partial(_), None) => 2.0 * bytes,
             }
         };
         node.inputs.iter().enumerate().map(one).sum()
     }
 
-    fn by_parts(&mut self, i: usize, node: &Node, factor: &Factor) -> Stopping<()> {
+    fn by_parts(&mut self, i: usize, node: &Node, factor: &ShardingFactor) -> PartitionAttempt<()> {
         let mut inputs = Vec::with_capacity(node.inputs.len());
         let mut kept = true;
         for (&v, d) in node.inputs.iter().zip(&factor.operands) {
-            kept &= d.is_none() || self.value(v).kept || self.place(v) == Placement::Whole;
+            kept &= d.is_none() || self.value(v).kept || self.place(v) == AxisPlacement::Whole;
             inputs.push(match d {
                 Some(d) => self.split(v, *d)?,
                 None => self.whole(v)?,
             });
         }
-        // Bodies fold with the types that they were given.
+        // Bodies keep their accumulator types.
         let op = match (factor.along, self.movable) {
-            (Along::Fold(_), Some(_)) => node.op.clone(),
+            (FactorResult::Fold(_), Some(_)) => node.op.clone(),
             _ => node.op.shard(factor.along, self.n),
         };
         let outs = self.b.emit(op, &inputs.iter().collect::<Vec<_>>());
         match factor.along {
-            Along::Fold(monoid) => {
+            FactorResult::Fold(monoid) => {
                 let [out]: [Tensor; 1] =
-                    outs.try_into().unwrap_or_else(|_| systole_ir::bug!("folds have one result"));
+                    outs.try_into().unwrap_or_else(|_| systole_ir::bug!("a reduction has one result"));
                 self.partial(ValueId::new(i, 0), out, monoid)
             }
-            Along::Dim(d) => {
+            FactorResult::Dim(d) => {
                 for (k, out) in outs.into_iter().enumerate() {
-                    self.set(ValueId::new(i, k), out, Placement::Split(d), kept);
+                    self.set(ValueId::new(i, k), out, AxisPlacement::Split(d), kept);
                 }
                 Ok(())
             }
         }
     }
 
-    fn replicated(&mut self, i: usize, node: &Node) -> Stopping<()> {
-        let inputs: Vec<Tensor> = node.inputs.iter().map(|&v| self.whole(v)).collect::<Stopping<_>>()?;
+    fn replicated(&mut self, i: usize, node: &Node) -> PartitionAttempt<()> {
+        let inputs: Vec<Tensor> =
+            node.inputs.iter().map(|&v| self.whole(v)).collect::<PartitionAttempt<_>>()?;
         let outs = self.b.emit(node.op.clone(), &inputs.iter().collect::<Vec<_>>());
         for (k, out) in outs.into_iter().enumerate() {
-            self.set(ValueId::new(i, k), out, Placement::Whole, false);
+            self.set(ValueId::new(i, k), out, AxisPlacement::Whole, false);
         }
         Ok(())
     }
 
-    fn at(&mut self, v: ValueId, place: Placement) -> Stopping<Tensor> {
+    fn at(&mut self, v: ValueId, place: AxisPlacement) -> PartitionAttempt<Tensor> {
         match place {
-            Placement::Whole => self.whole(v),
-            Placement::Split(d) => self.split(v, d),
-            Placement::Partial(_) if self.place(v) == place || is_zeros(self.graph, v) => {
+            AxisPlacement::Whole => self.whole(v),
+            AxisPlacement::Split(d) => self.split(v, d),
+            AxisPlacement::Partial(_) if self.place(v) == place || is_zeros(self.graph, v) => {
                 Ok(self.value(v).local.clone())
             }
-            Placement::Partial(_) => Err(Stop::Exchange),
+            AxisPlacement::Partial(_) => Err(PartitionFailure::Exchange),
         }
     }
 
-    fn groups(&self) -> Stopping<Groups> {
-        self.exchange.as_ref().map(|e| e.groups.clone()).ok_or(Stop::Exchange)
+    fn groups(&self) -> PartitionAttempt<ReplicaGroups> {
+        self.exchange.as_ref().map(|e| e.groups.clone()).ok_or(PartitionFailure::Exchange)
     }
 
     fn emit(&self, op: impl Into<Op>, x: &Tensor) -> Tensor {
         self.b.emit(op, &[x]).remove(0)
     }
 
-    /// The value in the graph's own element type, where sums were wider.
+    /// Converts a value back to the graph's element type if its sum was accumulated in a wider one.
     fn narrow(&self, v: ValueId, x: Tensor) -> Tensor {
         let dtype = self.graph.ty(v).dtype;
         if x.dtype() == dtype { x } else { x.convert(dtype) }
     }
 
-    /// The whole value on each device.
-    fn whole(&mut self, v: ValueId) -> Stopping<Tensor> {
+    /// Returns the replicated value: gathers or reduces it if needed.
+    fn whole(&mut self, v: ValueId) -> PartitionAttempt<Tensor> {
         let value = self.value(v);
         if let Some(whole) = &value.whole {
             return Ok(whole.clone());
         }
         let (local, place) = (value.local.clone(), value.place);
         let whole = match place {
-            Placement::Whole => return Ok(local),
-            Placement::Split(dim) => self.emit(AllGather { groups: self.groups()?, dim }, &local),
-            Placement::Partial(monoid) => {
+            AxisPlacement::Whole => return Ok(local),
+            AxisPlacement::Split(dim) => self.emit(AllGather { groups: self.groups()?, dim }, &local),
+            AxisPlacement::Partial(monoid) => {
                 let body = monoid.body(local.dtype());
                 let sum = self.emit(AllReduce { groups: self.groups()?, body }, &local);
                 self.narrow(v, sum)
@@ -531,21 +543,21 @@ impl<'g> Walk<'g> {
         Ok(whole)
     }
 
-    /// Each device's part of a value along a dimension.
-    fn split(&mut self, v: ValueId, d: usize) -> Stopping<Tensor> {
+    /// Returns this device's shard of a value along dimension `d`.
+    fn split(&mut self, v: ValueId, d: usize) -> PartitionAttempt<Tensor> {
         let value = self.value(v);
         if let Some((_, part)) = value.splits.iter().find(|(own, _)| *own == d) {
             return Ok(part.clone());
         }
         let (local, place, whole) = (value.local.clone(), value.place, value.whole.clone());
         let part = match (place, whole) {
-            (Placement::Split(own), _) if own == d => return Ok(local),
-            (Placement::Whole, _) => self.part_of_whole(v, &local, d)?,
+            (AxisPlacement::Split(own), _) if own == d => return Ok(local),
+            (AxisPlacement::Whole, _) => self.part_of_whole(v, &local, d)?,
             (_, Some(whole)) => self.sliced(v, &whole, d)?,
-            (Placement::Split(own), _) => {
+            (AxisPlacement::Split(own), _) => {
                 self.emit(AllToAll { groups: self.groups()?, split_dim: d, concat_dim: own }, &local)
             }
-            (Placement::Partial(monoid), _) => {
+            (AxisPlacement::Partial(monoid), _) => {
                 let body = monoid.body(local.dtype());
                 let sum = self.emit(ReduceScatter { groups: self.groups()?, dim: d, body }, &local);
                 self.narrow(v, sum)
@@ -555,10 +567,11 @@ impl<'g> Walk<'g> {
         Ok(part)
     }
 
-    /// What repeats or counts is made as a part; other values are cut.
-    fn part_of_whole(&mut self, v: ValueId, local: &Tensor, d: usize) -> Stopping<Tensor> {
+    /// Computes a shard of a replicated value: constants, broadcasts and iota are created as shards, other values are
+    /// sliced.
+    fn part_of_whole(&mut self, v: ValueId, local: &Tensor, d: usize) -> PartitionAttempt<Tensor> {
         let node = self.graph.node(v);
-        let part = self.local_type(self.graph.ty(v), Placement::Split(d));
+        let part = self.local_type(self.graph.ty(v), AxisPlacement::Split(d));
         if let Op::Constant(c) = &node.op
             && c.value.is_splat()
             && !part.shape.contains(&0)
@@ -566,24 +579,28 @@ impl<'g> Walk<'g> {
             return Ok(self.b.constant(Literal::splat(part, c.value.get(0))));
         }
         if matches!(node.op, Op::BroadcastInDim(_) | Op::Iota(_)) {
-            let free = |f: &Factor| f.along == Along::Dim(d) && f.operands.iter().all(|k| k.is_none());
+            let free = |f: &ShardingFactor| {
+                f.along == FactorResult::Dim(d) && f.operands.iter().all(|k| k.is_none())
+            };
             if self.factors(node).iter().any(free) {
                 let inputs: Vec<Tensor> =
-                    node.inputs.iter().map(|&v| self.whole(v)).collect::<Stopping<_>>()?;
-                let op = node.op.shard(Along::Dim(d), self.n);
+                    node.inputs.iter().map(|&v| self.whole(v)).collect::<PartitionAttempt<_>>()?;
+                let op = node.op.shard(FactorResult::Dim(d), self.n);
                 return Ok(self.b.emit(op, &inputs.iter().collect::<Vec<_>>()).remove(0));
             }
         }
         self.sliced(v, local, d)
     }
 
-    /// This device's part of what it has whole.
-    fn sliced(&mut self, v: ValueId, whole: &Tensor, d: usize) -> Stopping<Tensor> {
-        let part = self.local_type(self.graph.ty(v), Placement::Split(d));
+    /// Slices this device's shard out of a replicated value.
+    fn sliced(&mut self, v: ValueId, whole: &Tensor, d: usize) -> PartitionAttempt<Tensor> {
+        let part = self.local_type(self.graph.ty(v), AxisPlacement::Split(d));
         let b = self.b.clone();
         let Some(exchange) = &mut self.exchange else {
             let from = self.origin(v, d, &mut HashSet::new());
-            return Err(from.map_or(Stop::Exchange, |(p, d)| Stop::Param(p, Placement::Split(d))));
+            return Err(from.map_or(PartitionFailure::Exchange, |(p, d)| {
+                PartitionFailure::Param(p, AxisPlacement::Split(d))
+            }));
         };
         let index = exchange.index(&b);
         let (zero, start) = (b.scalar(DType::I32, 0.0), index * part.shape[d] as f64);
@@ -593,7 +610,7 @@ impl<'g> Walk<'g> {
         Ok(self.b.emit(op, &inputs).remove(0))
     }
 
-    /// The parameter and its dimension that a dimension of a value comes from: split there, the value is split.
+    /// Traces dimension `d` of a value back to a parameter and its dimension: splitting that splits the value.
     fn origin(&self, v: ValueId, d: usize, seen: &mut HashSet<(ValueId, usize)>) -> Option<(usize, usize)> {
         if !seen.insert((v, d)) {
             return None;
@@ -602,70 +619,72 @@ impl<'g> Walk<'g> {
             return Some((p, d));
         }
         let node = self.graph.node(v);
-        let made = self.factors(node).into_iter().filter(|f| f.along == Along::Dim(d));
+        let made = self.factors(node).into_iter().filter(|f| f.along == FactorResult::Dim(d));
         let reads: Vec<_> =
             made.flat_map(|f| node.inputs.iter().copied().zip(f.operands).collect::<Vec<_>>()).collect();
         reads.into_iter().find_map(|(v, k)| self.origin(v, k?, seen))
     }
 
-    /// Where operands of a body start: what is kept split or yet to be folded comes whole.
-    fn given(&self, inputs: &[ValueId]) -> Vec<Placement> {
+    /// Initial placements of a body's operands: values split to save memory and unreduced values are replicated.
+    fn given(&self, inputs: &[ValueId]) -> Vec<AxisPlacement> {
         let place = |&v: &ValueId| match self.value(v) {
-            Value { place: Placement::Split(d), kept: false, .. } => Placement::Split(*d),
-            _ => Placement::Whole,
+            ShardedValue { place: AxisPlacement::Split(d), kept: false, .. } => AxisPlacement::Split(*d),
+            _ => AxisPlacement::Whole,
         };
         inputs.iter().map(place).collect()
     }
 
-    /// Whether an operand of a body can lie there.
-    fn can_be(&self, v: ValueId, place: Placement) -> bool {
+    /// Whether an operand of a body can have this placement.
+    fn can_be(&self, v: ValueId, place: AxisPlacement) -> bool {
         match place {
-            Placement::Whole => true,
-            Placement::Split(d) => self.divides(self.graph.ty(v), d),
-            Placement::Partial(monoid) => monoid == Monoid::Add && is_zeros(self.graph, v),
+            AxisPlacement::Whole => true,
+            AxisPlacement::Split(d) => self.divides(self.graph.ty(v), d),
+            AxisPlacement::Partial(monoid) => monoid == Monoid::Add && is_zeros(self.graph, v),
         }
     }
 
-    /// Finds the cheapest means by which a body is computed by parts, and the places of its parameters.
+    /// Partitions a body in the cheapest possible way; returns the placements of its parameters with the result.
     fn settle<T>(
         &self,
         inputs: &[ValueId],
-        attempt: impl Fn(&Frame<'_>, &[Placement]) -> Stopping<T>,
-    ) -> Option<(Vec<Placement>, T)> {
+        attempt: impl Fn(&BodyContext<'_>, &[AxisPlacement]) -> PartitionAttempt<T>,
+    ) -> Option<(Vec<AxisPlacement>, T)> {
         let allowed = if self.exchange.is_some() { &MEANS[..] } else { &MEANS[..1] };
         allowed.iter().find_map(|&means| self.settle_by(means, inputs, &attempt))
     }
 
-    /// Tries a body with its parameters elsewhere until it needs no others.
+    /// Retries a body, moving the parameters that it requests, until it succeeds or cannot be partitioned.
     fn settle_by<T>(
         &self,
-        means: Means,
+        means: BodyPlan,
         inputs: &[ValueId],
-        attempt: impl Fn(&Frame<'_>, &[Placement]) -> Stopping<T>,
-    ) -> Option<(Vec<Placement>, T)> {
+        attempt: impl Fn(&BodyContext<'_>, &[AxisPlacement]) -> PartitionAttempt<T>,
+    ) -> Option<(Vec<AxisPlacement>, T)> {
         let mut places = self.given(inputs);
         for _ in 0..=2 * places.len() {
-            // Placements only move away from whole.
-            let movable = |k: usize, place: Placement| {
-                let now = means == Means::SumsNow && matches!(place, Placement::Partial(_));
-                places[k] == Placement::Whole && !now && self.can_be(inputs[k], place)
+            // Parameters only move away from the replicated placement.
+            let movable = |k: usize, place: AxisPlacement| {
+                let now = means == BodyPlan::SumsNow && matches!(place, AxisPlacement::Partial(_));
+                places[k] == AxisPlacement::Whole && !now && self.can_be(inputs[k], place)
             };
-            let exchange = self.exchange.as_ref().filter(|_| means != Means::Alone);
-            match attempt(&Frame { n: self.n, means, exchange, movable: &movable }, &places) {
+            let exchange = self.exchange.as_ref().filter(|_| means != BodyPlan::Alone);
+            match attempt(&BodyContext { n: self.n, means, exchange, movable: &movable }, &places) {
                 Ok(done) => return Some((places, done)),
-                Err(Stop::Param(k, place)) if movable(k, place) => places[k] = place,
+                Err(PartitionFailure::Param(k, place)) if movable(k, place) => places[k] = place,
                 Err(_) => return None,
             }
         }
         None
     }
 
-    fn while_loop(&mut self, i: usize, node: &Node, w: &While) -> Stopping<()> {
-        let attempt = |frame: &Frame<'_>, places: &[Placement]| {
-            let cond = body(&w.cond, frame, places, |_, _| Ok(Placement::Whole))?;
+    fn while_loop(&mut self, i: usize, node: &Node, w: &While) -> PartitionAttempt<()> {
+        let attempt = |frame: &BodyContext<'_>, places: &[AxisPlacement]| {
+            let cond = body(&w.cond, frame, places, |_, _| Ok(AxisPlacement::Whole))?;
             let next = body(&w.body, frame, places, |k, own| match places[w.captures + k] {
-                Placement::Whole if own != Placement::Whole && (frame.movable)(w.captures + k, own) => {
-                    Err(Stop::Param(w.captures + k, own))
+                AxisPlacement::Whole
+                    if own != AxisPlacement::Whole && (frame.movable)(w.captures + k, own) =>
+                {
+                    Err(PartitionFailure::Param(w.captures + k, own))
                 }
                 old => Ok(old),
             })?;
@@ -675,7 +694,7 @@ impl<'g> Walk<'g> {
             return self.replicated(i, node);
         };
         let inputs: Vec<Tensor> =
-            node.inputs.iter().zip(&places).map(|(&v, &p)| self.at(v, p)).collect::<Stopping<_>>()?;
+            node.inputs.iter().zip(&places).map(|(&v, &p)| self.at(v, p)).collect::<PartitionAttempt<_>>()?;
         let mut op = While { cond, body: step, ..w.clone() };
         let types: SmallVec<[&TensorType; 4]> = inputs.iter().map(Tensor::ty).collect();
         if op.recorded.is_some() && systole_ir::op::OpRule::infer(&op, &types).is_err() {
@@ -688,16 +707,18 @@ impl<'g> Walk<'g> {
         Ok(())
     }
 
-    fn case(&mut self, i: usize, node: &Node, c: &Case) -> Stopping<()> {
+    fn case(&mut self, i: usize, node: &Node, c: &Case) -> PartitionAttempt<()> {
         let Some((index, captures)) = node.inputs.split_last() else { return self.replicated(i, node) };
-        let attempt = |frame: &Frame<'_>, places: &[Placement]| {
+        let attempt = |frame: &BodyContext<'_>, places: &[AxisPlacement]| {
             let mut branches = Vec::new();
-            let mut results: Option<Vec<Placement>> = None;
+            let mut results: Option<Vec<AxisPlacement>> = None;
             for branch in &c.branches {
                 let first = results.clone();
                 let (graph, own) = body(branch, frame, places, |k, own| match (&first, own) {
                     (Some(first), _) => Ok(first[k]),
-                    (None, Placement::Partial(_)) if frame.means == Means::SumsNow => Ok(Placement::Whole),
+                    (None, AxisPlacement::Partial(_)) if frame.means == BodyPlan::SumsNow => {
+                        Ok(AxisPlacement::Whole)
+                    }
                     (None, own) => Ok(own),
                 })?;
                 branches.push(graph);
@@ -709,7 +730,7 @@ impl<'g> Walk<'g> {
             return self.replicated(i, node);
         };
         let mut inputs: Vec<Tensor> =
-            captures.iter().zip(&places).map(|(&v, &p)| self.at(v, p)).collect::<Stopping<_>>()?;
+            captures.iter().zip(&places).map(|(&v, &p)| self.at(v, p)).collect::<PartitionAttempt<_>>()?;
         inputs.push(self.whole(*index)?);
         let outs = self.b.emit(Case { branches }, &inputs.iter().collect::<Vec<_>>());
         for (k, (out, place)) in outs.into_iter().zip(results).enumerate() {
@@ -718,10 +739,10 @@ impl<'g> Walk<'g> {
         Ok(())
     }
 
-    /// A result of a body.
-    fn made(&mut self, v: ValueId, local: Tensor, place: Placement) -> Stopping<()> {
+    /// Records a result of a body.
+    fn made(&mut self, v: ValueId, local: Tensor, place: AxisPlacement) -> PartitionAttempt<()> {
         match place {
-            Placement::Partial(monoid) => self.partial(v, local, monoid),
+            AxisPlacement::Partial(monoid) => self.partial(v, local, monoid),
             place => {
                 self.set(v, local, place, false);
                 Ok(())
@@ -730,16 +751,18 @@ impl<'g> Walk<'g> {
     }
 }
 
-/// The program of each device for a body; `result` says where each result shall lie, given where it does.
+/// Partitions a body. `result` chooses the placement of each result, given the placement in which it was computed.
 fn body(
     graph: &Graph,
-    frame: &Frame<'_>,
-    places: &[Placement],
-    result: impl Fn(usize, Placement) -> Stopping<Placement>,
-) -> Stopping<(Arc<Graph>, Vec<Placement>)> {
-    let exchange = frame.exchange.map(Exchange::inner);
-    let mut walk = Walk::new(graph, GraphBuilder::new(&graph.name), frame.n, exchange, Some(frame.movable));
-    let given: Vec<Given> = places.iter().map(|&place| Given { place, kept: false }).collect();
+    frame: &BodyContext<'_>,
+    places: &[AxisPlacement],
+    result: impl Fn(usize, AxisPlacement) -> PartitionAttempt<AxisPlacement>,
+) -> PartitionAttempt<(Arc<Graph>, Vec<AxisPlacement>)> {
+    let exchange = frame.exchange.map(AxisGroups::inner);
+    let mut walk =
+        Partitioner::new(graph, GraphBuilder::new(&graph.name), frame.n, exchange, Some(frame.movable));
+    let given: Vec<ParamPlacement> =
+        places.iter().map(|&place| ParamPlacement { place, kept: false }).collect();
     walk.all(&given)?;
     let (mut results, mut at) = (Vec::new(), Vec::new());
     for (k, &r) in graph.results.iter().enumerate() {
@@ -747,6 +770,6 @@ fn body(
         results.push(walk.at(r, place)?);
         at.push(place);
     }
-    let graph = walk.b.finish(&results).map_err(|_| Stop::Exchange)?;
+    let graph = walk.b.finish(&results).map_err(|_| PartitionFailure::Exchange)?;
     Ok((graph, at))
 }

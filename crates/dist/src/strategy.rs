@@ -1,19 +1,19 @@
-//! Which arrays of a program are split, and how.
+//! Distribution strategies: which arrays of a program are sharded over which mesh axes.
 
 use std::ops::Range;
-use systole_ir::{Error, ErrorKind, Graph, Mesh, Result, Sharding, Spread, TensorType};
-use systole_runtime::Roles;
+use systole_ir::{Error, ErrorKind, Graph, Mesh, Result, Sharding, Shardings, TensorType};
+use systole_runtime::ValueRoles;
 
-/// How a model's steps are split over devices: an argument of `compile`.
+/// Distribution strategy: how training steps are split over devices. An argument of `compile`.
 ///
-/// | strategy | the batch | weights, optimizer slots | known as |
+/// | strategy | batch | weights, optimizer slots | known as |
 /// |---|---|---|---|
 /// | [`one_device`](Strategy::one_device) | whole | whole | no strategy |
-/// | [`data_parallel`](Strategy::data_parallel) | split | whole on each device | Keras's `TPUStrategy` and `MirroredStrategy`, PyTorch's DDP |
+/// | [`data_parallel`](Strategy::data_parallel) | split | replicated | Keras's `TPUStrategy` and `MirroredStrategy`, PyTorch's DDP |
 /// | [`fully_sharded`](Strategy::fully_sharded) | split | split, gathered where they are used | PyTorch's FSDP, ZeRO stage 3 |
 ///
-/// Results are those of one device up to the order of sums: losses, metrics, batch normalisation and dropout are of the
-/// whole batch.
+/// Results equal those of one device up to the order of summation: losses, metrics, batch normalization and dropout
+/// apply to the whole batch.
 ///
 /// ```
 /// use systole_dist::Strategy;
@@ -25,16 +25,17 @@ use systole_runtime::Roles;
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Strategy {
-    pub(crate) kind: Kind,
+    pub(crate) kind: StrategyKind,
     pub(crate) mesh: Option<Mesh>,
-    /// Without a mesh: how many devices.
+    /// Number of devices, if no mesh is given.
     pub(crate) devices: Option<usize>,
-    /// Patterns of paths, and for each dimension the axis that splits it.
+    /// Path patterns, and for each dimension the mesh axis that splits it.
     shardings: Vec<(String, Vec<Option<String>>)>,
 }
 
+/// Built-in strategies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Kind {
+pub(crate) enum StrategyKind {
     #[default]
     OneDevice,
     DataParallel,
@@ -42,82 +43,83 @@ pub(crate) enum Kind {
     Auto,
 }
 
-const KINDS: [(&str, Kind); 4] = [
-    ("one_device", Kind::OneDevice),
-    ("data_parallel", Kind::DataParallel),
-    ("fully_sharded", Kind::FullySharded),
-    ("auto", Kind::Auto),
+const KINDS: [(&str, StrategyKind); 4] = [
+    ("one_device", StrategyKind::OneDevice),
+    ("data_parallel", StrategyKind::DataParallel),
+    ("fully_sharded", StrategyKind::FullySharded),
+    ("auto", StrategyKind::Auto),
 ];
 
-/// Arrays of fewer elements are not worth splitting.
+/// Minimum number of elements of a sharded weight.
 const SMALL: usize = 1024;
 
 impl Strategy {
-    fn of(kind: Kind) -> Strategy {
+    fn of(kind: StrategyKind) -> Strategy {
         Strategy { kind, ..Strategy::default() }
     }
 
-    /// Everything on one device.
+    /// Runs everything on one device.
     pub fn one_device() -> Strategy {
-        Strategy::of(Kind::OneDevice)
+        Strategy::of(StrategyKind::OneDevice)
     }
 
-    /// Each device takes a part of every batch; gradients are summed.
+    /// Splits every batch over the devices, replicates the weights and sums the gradients.
     pub fn data_parallel() -> Strategy {
-        Strategy::of(Kind::DataParallel)
+        Strategy::of(StrategyKind::DataParallel)
     }
 
-    /// As [`data_parallel`](Strategy::data_parallel), and weights and optimizer slots are split along their greatest
-    /// dimension that divides. Those of fewer than 1,024 elements stay whole.
+    /// Like [`data_parallel`](Strategy::data_parallel), but also splits weights and optimizer slots along their largest
+    /// evenly divisible dimension. Weights of fewer than 1,024 elements are replicated.
     pub fn fully_sharded() -> Strategy {
-        Strategy::of(Kind::FullySharded)
+        Strategy::of(StrategyKind::FullySharded)
     }
 
-    /// Data parallel where the backend has several devices, else one device.
+    /// Data parallel if the backend has several devices, otherwise one device.
     pub fn auto() -> Strategy {
-        Strategy::of(Kind::Auto)
+        Strategy::of(StrategyKind::Auto)
     }
 
-    /// The names that [`parse`](Strategy::parse) takes.
+    /// Names accepted by [`parse`](Strategy::parse).
     pub const NAMES: [&str; 4] = [KINDS[0].0, KINDS[1].0, KINDS[2].0, KINDS[3].0];
 
-    /// The strategy of a name: `one_device`, `data_parallel`, `fully_sharded`, `auto`. Errors: another name.
+    /// Parses a name: `one_device`, `data_parallel`, `fully_sharded` or `auto`. Errors on other names.
     pub fn parse(name: &str) -> Result<Strategy> {
         let found = KINDS.iter().find(|(n, _)| *n == name).map(|(_, kind)| Strategy::of(*kind));
         found.ok_or_else(|| {
-            Error::new(ErrorKind::Config, format!("there is no strategy `{name}`"))
-                .hint(format!("one of: {}", Strategy::NAMES.join(", ")))
+            Error::new(ErrorKind::Config, format!("unknown strategy `{name}`"))
+                .hint(format!("choose one of: {}", Strategy::NAMES.join(", ")))
         })
     }
 
-    /// The name that [`parse`](Strategy::parse) takes.
+    /// Name of the strategy, as accepted by [`parse`](Strategy::parse).
     pub fn name(&self) -> &'static str {
         KINDS.iter().find(|(_, kind)| *kind == self.kind).map_or("", |(n, _)| n)
     }
 
-    /// How many devices, on one axis named `data`. On a backend of one device they are logical ones. The default: all
-    /// devices of the backend.
+    /// Sets the number of devices, as a mesh with one axis named `data`. A single-device backend creates logical
+    /// devices. Default: all devices of the backend.
     pub fn devices(mut self, n: usize) -> Strategy {
         self.devices = Some(n);
         self
     }
 
-    /// The devices as a mesh. The batch is split along its axis `data`, or else its first.
+    /// Sets the mesh. The batch is split along its axis `data`, or along the first axis if there is none.
     pub fn mesh(mut self, mesh: Mesh) -> Strategy {
         self.mesh = Some(mesh);
         self
     }
 
-    /// Splits the arrays whose path matches `pattern` (`*` stands for anything; `dense*/kernel` also finds its optimizer
-    /// slots) and that have as many dimensions as `axes`, each along the axis named there. For backends that split programs
-    /// by themselves; others refuse axes beside the batch's.
+    /// Shards the arrays whose path matches `pattern` along the given mesh axes, one for each dimension. `*` matches
+    /// anything; `dense*/kernel` also matches its optimizer slots. Only for backends that partition programs
+    /// themselves; others reject axes other than that of the batch.
     pub fn shard<'a>(mut self, pattern: &str, axes: impl IntoIterator<Item = Option<&'a str>>) -> Strategy {
         let axes = axes.into_iter().map(|a| a.map(str::to_string)).collect();
         self.shardings.push((pattern.into(), axes));
         self
     }
 
-    /// Into how many parts batches are split on so many devices, and which parts the devices `own` take.
+    /// Returns the number of parts into which batches are split on `devices` devices, and which parts the devices `own`
+    /// process.
     ///
     /// ```
     /// use systole_dist::Strategy;
@@ -134,8 +136,15 @@ impl Strategy {
         (mesh.axes()[axis].1, first.min(last)..last + 1)
     }
 
-    /// How a program's parameters and results lie on `mesh`. `split_batch`: false where every device takes all of it.
-    pub fn spread(&self, mesh: &Mesh, graph: &Graph, roles: &Roles, split_batch: bool) -> Result<Spread> {
+    /// Returns the shardings of a program's parameters and results on `mesh`. With `split_batch = false` the batch is
+    /// replicated.
+    pub fn spread(
+        &self,
+        mesh: &Mesh,
+        graph: &Graph,
+        roles: &ValueRoles,
+        split_batch: bool,
+    ) -> Result<Shardings> {
         let axis = mesh.axis("data").unwrap_or(0);
         let mut params = Vec::with_capacity(graph.params.len());
         for (i, (&p, name)) in graph.params.iter().zip(&graph.param_names).enumerate() {
@@ -152,10 +161,10 @@ impl Strategy {
             _ => Sharding::replicated(ty.rank()),
         };
         let results = graph.result_types().into_iter().enumerate().map(result).collect();
-        Ok(Spread { mesh: mesh.clone(), params, results })
+        Ok(Shardings { mesh: mesh.clone(), params, results })
     }
 
-    /// Where a weight, a slot or another value beside the batch lies.
+    /// Sharding of a weight, an optimizer slot or another non-batch value.
     fn state(&self, mesh: &Mesh, axis: usize, name: &str, ty: &TensorType) -> Result<Sharding> {
         let whole = Sharding::replicated(ty.rank());
         if let Some((pattern, axes)) =
@@ -165,7 +174,7 @@ impl Strategy {
             for (d, own) in axes.iter().enumerate().filter_map(|(d, a)| Some((d, a.as_ref()?))) {
                 let axis = mesh.axis(own).ok_or_else(|| {
                     Error::new(ErrorKind::Config, format!("the mesh {mesh} has no axis {own}"))
-                        .at(format!("the sharding of {pattern}"))
+                        .at(format!("sharding of {pattern}"))
                 })?;
                 sharding = sharding.split(d, axis);
             }
@@ -173,8 +182,8 @@ impl Strategy {
         }
         let parts = mesh.axes()[axis].1;
         let divides = |d: &usize| ty.shape[*d].is_multiple_of(parts);
-        let split = self.kind == Kind::FullySharded && ty.elements() >= SMALL.max(parts);
-        // The first of the greatest.
+        let split = self.kind == StrategyKind::FullySharded && ty.elements() >= SMALL.max(parts);
+        // The first of the largest dimensions.
         let best = (0..ty.rank()).rev().filter(divides).max_by_key(|&d| ty.shape[d]);
         Ok(match best {
             Some(d) if split => whole.split(d, axis),
@@ -194,7 +203,7 @@ impl std::fmt::Display for Strategy {
     }
 }
 
-/// Whether a pattern matches a path (`0/dense/kernel`) or its end from some `/` on.
+/// Whether a pattern matches a path (`0/dense/kernel`) or a suffix of it that starts after a `/`.
 fn finds(pattern: &str, path: &str) -> bool {
     let ends = path.match_indices('/').map(|(i, _)| &path[i + 1..]);
     std::iter::once(path).chain(ends).any(|end| matches(pattern.as_bytes(), end.as_bytes()))

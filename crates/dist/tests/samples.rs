@@ -1,13 +1,13 @@
-//! Every sample of the op table, split in every way over two and three devices, against one device.
+//! Partitioner: every op sample, sharded in every way over two and three devices, gives the results of one device.
 
 use systole_dist::partition;
-use systole_ir::op::{Devices, Lowering, Sample, TABLE};
-use systole_ir::{Graph, Literal, Mesh, Sharding, Spread, interp};
+use systole_ir::op::{DeviceCounts, LoweringClass, OpSample, TABLE};
+use systole_ir::{Graph, Literal, Mesh, Sharding, Shardings, interp};
 use systole_runtime::sharded_array;
 
-/// The ways to split the parameters and results: each parameter along each dimension that divides, alone and all along
-/// their first; results whole, or split along their last dimension that divides.
-fn spreads(graph: &Graph, mesh: &Mesh) -> Vec<Spread> {
+/// Shardings to test: each parameter split along each evenly divisible dimension, alone, and all parameters along their
+/// first; results replicated, or split along their last divisible dimension.
+fn spreads(graph: &Graph, mesh: &Mesh) -> Vec<Shardings> {
     let n = mesh.devices();
     let whole = |rank: usize| Sharding::replicated(rank);
     let types = graph.param_types();
@@ -34,13 +34,13 @@ fn spreads(graph: &Graph, mesh: &Mesh) -> Vec<Spread> {
     });
     let results = [made.iter().map(|t| whole(t.rank())).collect(), split.collect::<Vec<_>>()];
     let both = |params: Vec<Sharding>| {
-        results.clone().map(|results| Spread { mesh: mesh.clone(), params: params.clone(), results })
+        results.clone().map(|results| Shardings { mesh: mesh.clone(), params: params.clone(), results })
     };
     params.into_iter().flat_map(both).collect()
 }
 
-/// The results of the partitioned program on the interpreter, put together.
-fn on_devices(graph: &Graph, spread: &Spread, args: &[Literal]) -> (usize, Vec<Literal>) {
+/// Runs the partitioned program in the interpreter; assembles the results.
+fn on_devices(graph: &Graph, spread: &Shardings, args: &[Literal]) -> (usize, Vec<Literal>) {
     let own = partition(graph, spread, &[]).unwrap_or_else(|e| panic!("{e}"));
     own.verify().unwrap_or_else(|e| panic!("{e}"));
     let n = spread.mesh.devices();
@@ -50,7 +50,7 @@ fn on_devices(graph: &Graph, spread: &Spread, args: &[Literal]) -> (usize, Vec<L
         .map(|(x, sharding)| sharded_array::split(x, &spread.mesh, sharding, 0..n).unwrap())
         .collect();
     let args: Vec<Vec<&Literal>> = (0..n).map(|d| parts.iter().map(|p| &p[d]).collect()).collect();
-    let out = interp::run_devices(&own, Devices::replicas(n), &args).unwrap_or_else(|e| panic!("{e}"));
+    let out = interp::run_devices(&own, DeviceCounts::replicas(n), &args).unwrap_or_else(|e| panic!("{e}"));
     let whole = |k: usize| {
         let sharding = &spread.results[k];
         let parts: Vec<Literal> = out.iter().map(|own| own[k].clone()).collect();
@@ -58,7 +58,7 @@ fn on_devices(graph: &Graph, spread: &Spread, args: &[Literal]) -> (usize, Vec<L
             parts.iter().for_each(|p| assert_eq!(p.bytes(), parts[0].bytes(), "devices differ"));
         }
         let parts = parts.into_iter().map(Into::into).collect();
-        let all = sharded_array::Pieces {
+        let all = sharded_array::ShardedArray {
             mesh: spread.mesh.clone().into(),
             sharding: sharding.clone(),
             parts,
@@ -70,13 +70,13 @@ fn on_devices(graph: &Graph, spread: &Spread, args: &[Literal]) -> (usize, Vec<L
     (collectives, (0..spread.results.len()).map(whole).collect())
 }
 
-/// Equal bits; of sums, whose order changes, within few units in the last place of the greatest.
-fn differs(s: &Sample, one: &Literal, many: &Literal) -> Option<String> {
+/// Compares bits; sums, whose order changes, may differ by a few units in the last place of the largest element.
+fn differs(s: &OpSample, one: &Literal, many: &Literal) -> Option<String> {
     if one.bytes() == many.bytes() {
         return None;
     }
     let sums = s.graph.nodes.iter().any(|n| {
-        matches!(n.op.rule().lower(), Lowering::Fold | Lowering::Contract | Lowering::Control)
+        matches!(n.op.rule().lower(), LoweringClass::Fold | LoweringClass::Contract | LoweringClass::Control)
             || matches!(n.op.name(), "scatter" | "select_and_scatter")
     });
     let (a, b) = (one.to_f64s(), many.to_f64s());

@@ -1,11 +1,11 @@
-//! Training on eight logical devices against training on one: every built-in strategy, on the CPU engine and on the
-//! reference interpreter.
+//! Training on eight logical devices gives the results of one device: every built-in strategy, on the CPU engine and on
+//! the reference interpreter.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use systole_data::Dataset;
 use systole_dist::{Strategy, partition};
-use systole_ir::rng::Stream;
+use systole_ir::rng::RandomStream;
 use systole_ir::{Graph, Literal, Result};
 use systole_nn::layers::{self, LayerSpec};
 use systole_nn::loss::sparse_categorical_crossentropy;
@@ -13,8 +13,8 @@ use systole_nn::metric::Metric;
 use systole_nn::optimizer::{Optimizer, adam, adamw, sgd};
 use systole_nn::{Batch, Compile, Fit, Model};
 use systole_runtime::{
-    Backend, Buffer, CompileOptions, DeviceId, DeviceInfo, Executable, Pieces, ReferenceBackend, Roles,
-    backend,
+    Backend, Buffer, CompileOptions, DeviceId, DeviceInfo, Executable, ReferenceBackend, ShardedArray,
+    ValueRoles, backend,
 };
 
 const BATCH: usize = 16;
@@ -54,7 +54,7 @@ const CASES: &[Case] = &[
         optimizer: || adam(0.01),
     },
     Case {
-        name: "the tutorial's convolutions, sgd with momentum, clipped",
+        name: "convolutions of the tutorial, sgd with momentum, clipped",
         layers: || {
             vec![
                 layers::conv2d(8, 3).activation("relu"),
@@ -71,7 +71,7 @@ const CASES: &[Case] = &[
         optimizer: || sgd(0.05).momentum(0.9).global_clipnorm(0.5),
     },
     Case {
-        name: "convolutions with batch normalisation, adamw, clipped",
+        name: "convolutions with batch normalization, adamw, clipped",
         layers: || {
             vec![
                 layers::conv2d(8, 3),
@@ -109,10 +109,10 @@ const CASES: &[Case] = &[
     },
 ];
 
-/// Runs of equal layers, which become loops for backends that ask for them.
+/// Networks with equal layers, which become loops if the backend wants them.
 const DEEP: &[Case] = &[
     Case {
-        name: "equal blocks with batch normalisation and dropout, adamw, clipped",
+        name: "equal blocks with batch normalization and dropout, adamw, clipped",
         layers: || {
             let block = || {
                 vec![layers::dense(24), layers::batch_normalization(), layers::relu(), layers::dropout(0.2)]
@@ -139,7 +139,7 @@ const DEEP: &[Case] = &[
     },
 ];
 
-/// A backend that asks for loops over equal layers, as compilers do that take long for long programs.
+/// A backend that wants loops over equal layers, like compilers that are slow on long programs.
 struct Looping(Arc<dyn Backend>);
 
 impl Backend for Looping {
@@ -182,7 +182,7 @@ impl Case {
     }
 
     fn batch(&self, i: u64, size: usize) -> Batch {
-        let mut rng = Stream::new(11, 5, i);
+        let mut rng = RandomStream::new(11, 5, i);
         let shape: Vec<usize> = std::iter::once(size).chain(self.sample.iter().copied()).collect();
         let n = shape.iter().product();
         let x = match self.tokens {
@@ -228,7 +228,7 @@ fn assert_close(what: &str, one: &[[f64; 2]], many: &[[f64; 2]]) {
 fn eight_devices_train_as_one(cases: &[Case], on: fn() -> Arc<dyn Backend>) {
     for case in cases {
         let one = case.curve(&mut case.model(on(), Strategy::one_device()));
-        assert!(one[9][0] != one[0][0], "{} does not train", case.name);
+        assert!(one[9][0] != one[0][0], "{} did not train", case.name);
         for strategy in [Strategy::data_parallel(), Strategy::fully_sharded()] {
             let what = format!("{}, {strategy}, {}", case.name, on().name());
             let many = case.curve(&mut case.model(on(), eight(strategy)));
@@ -247,8 +247,8 @@ fn equal_layers_in_loops_train_on_eight_devices_as_on_one() {
     eight_devices_train_as_one(DEEP, || Arc::new(Looping(cpu())));
 }
 
-/// Devices share the work of the loops. They meet inside where statistics are of the whole batch; gradients of stacked
-/// weights are added up once, after the loop.
+/// Devices share the work of the loops. Collectives are inside loops only for statistics of the whole batch; gradients
+/// of stacked weights are reduced once, after the loop.
 #[test]
 fn loops_over_equal_layers_are_split_and_meet_only_where_they_must() {
     for (case, meets) in DEEP.iter().zip([true, false]) {
@@ -276,13 +276,13 @@ fn eight_devices_train_as_one_on_the_interpreter() {
     eight_devices_train_as_one(CASES, reference);
 }
 
-fn training_graph(case: &Case, on: Arc<dyn Backend>) -> (Arc<Graph>, Roles) {
+fn training_graph(case: &Case, on: Arc<dyn Backend>) -> (Arc<Graph>, ValueRoles) {
     let mut model = case.model(on, Strategy::one_device());
     model.build(&case.batch(0, 1).sample_types().unwrap()).unwrap();
     model.train_program(BATCH, true).unwrap()
 }
 
-/// The training step of each of eight devices.
+/// The partitioned training step of eight devices.
 fn split_graph(case: &Case, on: Arc<dyn Backend>, strategy: Strategy) -> Arc<Graph> {
     let (graph, roles) = training_graph(case, on);
     let spread = strategy.spread(&"data=8".parse().unwrap(), &graph, &roles, true).unwrap();
@@ -290,7 +290,7 @@ fn split_graph(case: &Case, on: Arc<dyn Backend>, strategy: Strategy) -> Arc<Gra
     partition(&graph, &spread, &state).unwrap()
 }
 
-/// How many collectives of each name a device's training step has.
+/// Number of collectives of each kind in a device's training step.
 fn collectives(case: &Case, strategy: Strategy) -> BTreeMap<&'static str, usize> {
     let own = split_graph(case, reference(), strategy);
     let mut counts = BTreeMap::new();
@@ -300,8 +300,8 @@ fn collectives(case: &Case, strategy: Strategy) -> BTreeMap<&'static str, usize>
     counts
 }
 
-/// Data parallel: sums of gradients, losses and statistics. Fully sharded: the gradients of split weights are scattered,
-/// their values gathered.
+/// Data parallel: reductions of gradients, losses and statistics. Fully sharded: reduce-scatter of the gradients of
+/// sharded weights, all-gather of their values.
 #[test]
 fn devices_exchange_what_the_strategy_says() {
     for case in CASES {
@@ -319,7 +319,7 @@ fn bytes(model: &Model) -> Vec<usize> {
     let weights = model.weights();
     let pieces = weights
         .iter()
-        .map(|(path, b)| b.data::<Pieces>().unwrap_or_else(|| panic!("{path} is in one piece")));
+        .map(|(path, b)| b.data::<ShardedArray>().unwrap_or_else(|| panic!("{path} is not sharded")));
     let mut sums = vec![0; 8];
     for p in pieces {
         assert_eq!(p.parts.len(), 8);
@@ -336,7 +336,7 @@ fn weights_are_split_where_they_shall_be() {
     for model in [&mut whole, &mut split] {
         model.train_on_batch(&case.batch(0, BATCH)).unwrap();
     }
-    // 24 × 48 and 48 × 32 are split, the others are small.
+    // 24 × 48 and 48 × 32 are split, the others are too small.
     let all = 4 * (24 * 48 + 48 + 48 * 32 + 32 + 32 * CLASSES + CLASSES);
     assert_eq!(bytes(&whole), [all; 8]);
     assert_eq!(bytes(&split), [all - 4 * 7 * (24 * 6 + 6 * 32); 8]);
@@ -348,7 +348,7 @@ fn data(case: &Case, samples: usize, batch: usize) -> Dataset {
     Dataset::from_tensor_slices(slices).unwrap().batch(batch)
 }
 
-/// Also the last, smaller batch of an epoch, which eight devices cannot share.
+/// Includes the last, smaller batch of an epoch, which cannot be split over eight devices.
 #[test]
 fn fit_evaluate_and_predict_are_those_of_one_device() {
     let case = &CASES[0];
@@ -370,7 +370,7 @@ fn fit_evaluate_and_predict_are_those_of_one_device() {
     }
 }
 
-/// What is saved is whole: it goes on with any number of devices.
+/// Saved models are not sharded: training continues with any number of devices.
 #[test]
 fn a_saved_model_goes_on_with_another_number_of_devices() {
     let case = &CASES[0];
@@ -398,9 +398,9 @@ fn a_batch_that_does_not_divide_names_sizes_that_do() {
     let mut model = case.model(cpu(), eight(Strategy::data_parallel()));
     let error = model.train_on_batch(&case.batch(0, 30)).unwrap_err().to_string();
     assert!(error.contains("30 samples") && error.contains("24 or 32"), "{error}");
-    // Nothing was lost.
+    // The state is complete.
     model.train_on_batch(&case.batch(0, 32)).unwrap();
-    // Smaller than one before: the rest of an epoch.
+    // Smaller than an earlier batch: the last batch of an epoch.
     model.train_on_batch(&case.batch(0, 5)).unwrap();
     let error = model.train_on_batch(&case.batch(0, 33)).unwrap_err().to_string();
     assert!(error.contains("32 or 40"), "{error}");

@@ -1,9 +1,8 @@
-//! `.tflite` graphs compiled for the CPU engine: what the interpreter of `systole-tflite` computes, to the bit, and fast.
+//! Compiles int8 `.tflite` graphs for the CPU engine; results are bit-identical to the `systole-tflite` interpreter.
 //!
-//! Operators on int8 get a form that the engine's kernels compute (`forms`): weights are packed once, samples of a batch go
-//! through the graph together, threads share them. An operator without one (floats, and what is rare) is computed by the
-//! interpreter's kernel, sample by sample. Forms are chosen only where all that the interpreter checks is known to hold; what
-//! is wrong with a file is told by the interpreter, too.
+//! Int8 operators run on the engine's kernels (`kernels`): weights are packed once, samples are batched, and threads
+//! share the work. Other operators (floats, rare ones) fall back to the interpreter, sample by sample. A kernel is
+//! chosen only if all checks of the interpreter are known to pass; errors in a file are reported by the interpreter.
 //!
 //! ```
 //! use systole_base::{DType, Literal};
@@ -34,4 +33,4 @@ mod plan;
 mod probe;
 mod program;
 
-pub use program::{Program, Settings};
+pub use program::{Int8Program, Settings};

@@ -1,50 +1,54 @@
-//! An operator as forms see it. All is checked: what is not as a form needs it is `None`, and the interpreter's to judge.
+//! Checked access to an operator's operands and attributes, for kernel selection.
+//!
+//! `None` means that the operator falls back to the interpreter.
 
 use systole_base::{DType, Element};
-use systole_cpu::int8::{Along, Unit};
-use systole_tflite::{Field, Model, Op, Operator, Slide, Tensor, activation_range};
+use systole_cpu::int8::{Int8Isa, Int8WindowDim};
+use systole_tflite::{
+    OptionField, TfliteModel, TfliteOp, TfliteOperator, TfliteTensor, WindowStride, activation_range,
+};
 
-/// An operator, and what multiplies bytes.
+/// An operator, its graph, and the instruction set to use.
 #[derive(Clone, Copy)]
-pub(crate) struct Site<'a> {
-    pub model: &'a Model,
-    pub operator: &'a Operator,
-    pub unit: Unit,
-    /// The picture that the first operand has a border around, where it is read in place of that.
-    pub inside: Option<Inside>,
+pub(crate) struct OpContext<'a> {
+    pub model: &'a TfliteModel,
+    pub operator: &'a TfliteOperator,
+    pub unit: Int8Isa,
+    /// The unpadded image inside the first operand, if the kernel reads that directly.
+    pub inside: Option<BorderedInput>,
 }
 
-/// A picture within a border of its zero point.
+/// An image inside zero-point padding.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Inside {
-    /// Lines and columns before it.
+pub(crate) struct BorderedInput {
+    /// Padding rows and columns before it.
     pub before: [usize; 2],
-    /// Its lines and columns.
+    /// Its rows and columns.
     pub size: [usize; 2],
 }
 
-impl<'a> Site<'a> {
-    /// The number of an operand.
+impl<'a> OpContext<'a> {
+    /// Returns the tensor index of operand `n`.
     pub fn operand(&self, n: usize) -> Option<usize> {
         self.operator.inputs.get(n).copied().flatten()
     }
 
-    /// An operand, constant or not.
-    pub fn input(&self, n: usize) -> Option<&'a Tensor> {
+    /// Returns operand `n`, constant or not.
+    pub fn input(&self, n: usize) -> Option<&'a TfliteTensor> {
         self.model.tensors.get(self.operand(n)?)
     }
 
-    /// An operand that is computed or given, of int8.
-    pub fn bytes(&self, n: usize) -> Option<&'a Tensor> {
+    /// Returns operand `n` if it is int8 and not constant.
+    pub fn bytes(&self, n: usize) -> Option<&'a TfliteTensor> {
         self.input(n).filter(|t| t.data.is_none() && t.ty.dtype == DType::I8)
     }
 
-    /// A constant operand's elements.
+    /// Returns the elements of a constant operand.
     pub fn constant<T: Element>(&self, n: usize) -> Option<&'a [T]> {
         self.input(n)?.data.as_ref()?.as_slice().ok()
     }
 
-    /// Small integers that are constant.
+    /// Returns a constant operand of small integers.
     pub fn indices(&self, n: usize) -> Option<Vec<i64>> {
         match self.constant::<i32>(n) {
             Some(list) => Some(list.iter().map(|&v| v.into()).collect()),
@@ -52,53 +56,53 @@ impl<'a> Site<'a> {
         }
     }
 
-    /// The one output.
-    pub fn output(&self) -> Option<&'a Tensor> {
+    /// Returns the output if there is exactly one.
+    pub fn output(&self) -> Option<&'a TfliteTensor> {
         match self.operator.outputs[..] {
             [one] => self.model.tensors.get(one),
             _ => None,
         }
     }
 
-    /// The one output, of int8 and this shape.
-    pub fn byte_output(&self, dims: &[usize]) -> Option<&'a Tensor> {
+    /// Returns the only output if it is int8 with shape `dims`.
+    pub fn byte_output(&self, dims: &[usize]) -> Option<&'a TfliteTensor> {
         self.output().filter(|t| t.ty.dtype == DType::I8 && t.dims() == dims)
     }
 
-    /// The least and greatest value that a fused activation leaves, under the scale of the output.
+    /// Returns the minimum and maximum that the fused activation allows, quantized with `scale` and `zero`.
     pub fn range(&self, scale: f32, zero: i32) -> Option<(i32, i32)> {
         Some(activation_range(self.operator.activation().ok()?, scale, zero))
     }
 
-    /// The tensor that a PAD of lines and columns is of, and where it lies in what that makes.
-    pub fn padded(&self) -> Option<(usize, Inside)> {
+    /// Matches a spatial PAD: returns the padded tensor and its position in the result.
+    pub fn padded(&self) -> Option<(usize, BorderedInput)> {
         let (x, y, pads) = (self.bytes(0)?, self.output()?, self.constant::<i32>(1)?);
         let (&[b, h, w, c], &[b_y, h_y, w_y, c_y]) = (x.dims(), y.dims()) else { return None };
         let &[0, 0, top, bottom, left, right, 0, 0] = pads else { return None };
         let [top, bottom, left, right] = [top, bottom, left, right].map(|n| usize::try_from(n).ok());
         let (before, after) = ([top?, left?], [bottom?, right?]);
-        let fits = self.operator.op == Op::Pad
+        let fits = self.operator.op == TfliteOp::Pad
             && y.ty.dtype == DType::I8
             && x.scale().ok()? == y.scale().ok()?
             && [b, c] == [b_y, c_y]
             && [before[0] + h + after[0], before[1] + w + after[1]] == [h_y, w_y];
-        fits.then_some((self.operand(0)?, Inside { before, size: [h, w] }))
+        fits.then_some((self.operand(0)?, BorderedInput { before, size: [h, w] }))
     }
 
-    /// How windows move over lines and columns.
-    pub fn slides(&self, size: [usize; 2], window: [usize; 2], dilated: bool) -> Option<[Along; 2]> {
+    /// Returns the window geometry of rows and columns.
+    pub fn slides(&self, size: [usize; 2], window: [usize; 2], dilated: bool) -> Option<[Int8WindowDim; 2]> {
         let (o, same) = (self.operator, self.operator.is_same()?);
         let dilation = |field| if dilated { o.count(field) } else { Some(1) };
-        let strides = [o.count(Field::StrideH)?, o.count(Field::StrideW)?];
-        let dilations = [dilation(Field::DilationH)?, dilation(Field::DilationW)?];
+        let strides = [o.count(OptionField::StrideH)?, o.count(OptionField::StrideW)?];
+        let dilations = [dilation(OptionField::DilationH)?, dilation(OptionField::DilationW)?];
         let one = |d: usize| {
-            let s = Slide::new(size[d], window[d], strides[d], dilations[d], same).ok()?;
+            let s = WindowStride::new(size[d], window[d], strides[d], dilations[d], same).ok()?;
             let (size, before) = match self.inside {
                 Some(inside) => (inside.size[d], s.before + inside.before[d]),
                 None => (s.size, s.before),
             };
             let (window, stride, dilation) = (s.window, s.stride, s.dilation);
-            Some(Along { size, window, stride, dilation, before, positions: s.positions })
+            Some(Int8WindowDim { size, window, stride, dilation, before, positions: s.positions })
         };
         Some([one(0)?, one(1)?])
     }

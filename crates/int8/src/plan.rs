@@ -1,69 +1,69 @@
-//! Where tensors lie, and how many samples go through a part of the graph together.
+//! Memory planning and batching: assigns tensors to memory slots and chooses the batch size of each segment.
 //!
-//! The graph is cut into segments where tensors become much smaller: a segment is run on so many samples at a time that what it
-//! reads and writes stays in the cache, and where tensors are small, many samples share what is read of the weights.
-//! Tensors that are made in one segment and read in another hold all samples; the others are written anew for each part.
+//! The graph is split into segments where tensors become much smaller. A segment runs on as many samples at a time as
+//! fit into the cache; with small tensors, many samples share one read of the weights. Tensors that cross segments hold
+//! all samples; the others are overwritten for each batch of a segment.
 
-use systole_tflite::Model;
+use systole_tflite::TfliteModel;
 
-/// Bytes that a step reads and writes, which stay in a core's cache.
+/// Bytes that a step may read and write to stay in a core's cache.
 const NEAR: usize = 1 << 20;
-/// Bytes of all tensors of the samples that are together.
+/// Maximum bytes of all tensors of a batch.
 const TOGETHER: usize = 1 << 26;
-/// Samples that are together, at most.
+/// Maximum samples per batch.
 const MOST: usize = 256;
 
-/// Steps that are run on some samples at a time.
+/// Consecutive steps that run on the same number of samples at a time.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Segment {
     pub steps: std::ops::Range<usize>,
     pub samples: usize,
 }
 
-/// Where a tensor lies.
+/// Memory slot of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Home {
+pub(crate) struct TensorSlot {
     pub slot: usize,
-    /// Bytes of a sample.
+    /// Bytes per sample.
     pub bytes: usize,
-    /// Whether it holds all samples, rather than those of a part.
+    /// Whether it holds all samples, not only those of the segment's current batch.
     pub is_whole: bool,
 }
 
-/// What a step reads and makes: tensors, of which aliases are one.
-pub(crate) struct Uses {
+/// Tensors that a step reads and writes; aliases count as one tensor.
+pub(crate) struct StepTensors {
     pub reads: Vec<usize>,
     pub makes: Vec<usize>,
 }
 
-/// The plan of a graph.
+/// Memory plan of a graph.
 #[derive(Debug)]
-pub(crate) struct Plan {
-    /// By tensor; `None`: constants, and what nothing makes.
-    pub homes: Vec<Option<Home>>,
-    /// Bytes of a sample in each slot.
+pub(crate) struct MemoryPlan {
+    /// Slot of each tensor; `None` for constants and tensors that no step writes.
+    pub homes: Vec<Option<TensorSlot>>,
+    /// Bytes per sample of each slot.
     pub slots: Vec<usize>,
     pub segments: Vec<Segment>,
-    /// Samples that are together.
+    /// Maximum samples per batch.
     pub samples: usize,
 }
 
-/// When a tensor must be kept.
+/// Range of steps during which a tensor must stay in memory.
 #[derive(Clone, Copy)]
-struct Span {
+struct TensorLifetime {
     from: usize,
     to: usize,
     is_whole: bool,
 }
 
-impl Plan {
-    /// The plan of steps. `root` says which tensor's memory a tensor has.
-    pub fn new(model: &Model, steps: &[Uses], root: &[usize]) -> Plan {
+impl MemoryPlan {
+    /// Plans the steps' memory. `root[t]`: the tensor whose memory tensor `t` shares.
+    pub fn new(model: &TfliteModel, steps: &[StepTensors], root: &[usize]) -> MemoryPlan {
         let bytes = |t: usize| model.tensors.get(t).map_or(0, |t| t.ty.bytes());
         let segments = segments(steps, &bytes);
         let spans = spans(model, steps, &segments, root);
         let mut homes = vec![None; model.tensors.len()];
-        // The slot's size, and until when it is taken.
+        // Each slot's size, and the step until which it is occupied.
         let mut slots: Vec<(usize, usize)> = Vec::new();
         let mut order: Vec<usize> = (0..spans.len()).filter(|t| spans[*t].is_some()).collect();
         order.sort_by_key(|t| spans[*t].map_or(0, |s| s.from));
@@ -77,30 +77,31 @@ impl Plan {
                 slots.len() - 1
             });
             slots[slot] = (slots[slot].0.max(bytes(t)), span.to);
-            homes[t] = Some(Home { slot, bytes: bytes(t), is_whole: span.is_whole });
+            homes[t] = Some(TensorSlot { slot, bytes: bytes(t), is_whole: span.is_whole });
         }
         for t in 0..homes.len() {
             homes[t] = homes[root[t]];
         }
         let slots: Vec<usize> = slots.into_iter().map(|(size, _)| size).collect();
         let samples = (TOGETHER / slots.iter().sum::<usize>().max(1)).clamp(1, MOST);
-        Plan { homes, slots, segments, samples }
+        MemoryPlan { homes, slots, segments, samples }
     }
 }
 
-/// Samples of which a step's operands stay near: a power of two.
-fn near(step: &Uses, bytes: &impl Fn(usize) -> usize) -> usize {
+/// Returns the number of samples (a power of two) whose operands of this step fit into the cache.
+fn near(step: &StepTensors, bytes: &impl Fn(usize) -> usize) -> usize {
     let all: usize = step.reads.iter().chain(&step.makes).map(|t| bytes(*t)).sum();
     let samples = (NEAR / all.max(1)).clamp(1, MOST);
     1 << samples.ilog2()
 }
 
-fn segments(steps: &[Uses], bytes: &impl Fn(usize) -> usize) -> Vec<Segment> {
+fn segments(steps: &[StepTensors], bytes: &impl Fn(usize) -> usize) -> Vec<Segment> {
     let mut all: Vec<Segment> = Vec::new();
     for (n, step) in steps.iter().enumerate() {
         let samples = near(step, bytes);
         match all.last_mut() {
-            // A step that could take twice as many begins a segment; one that can take fewer makes its own take fewer.
+            // A step that could process twice as many samples starts a segment; one that needs fewer reduces its
+            // segment's number.
             Some(last) if samples < 2 * last.samples || samples == last.samples => {
                 last.samples = last.samples.min(samples);
                 last.steps.end = n + 1;
@@ -111,18 +112,23 @@ fn segments(steps: &[Uses], bytes: &impl Fn(usize) -> usize) -> Vec<Segment> {
     all
 }
 
-fn spans(model: &Model, steps: &[Uses], segments: &[Segment], root: &[usize]) -> Vec<Option<Span>> {
+fn spans(
+    model: &TfliteModel,
+    steps: &[StepTensors],
+    segments: &[Segment],
+    root: &[usize],
+) -> Vec<Option<TensorLifetime>> {
     let segment = |step: usize| segments.iter().find(|s| s.steps.contains(&step));
     let begin = |step: usize| segment(step).map_or(0, |s| s.steps.start);
     let end = |step: usize| segment(step).map_or(steps.len(), |s| s.steps.end);
-    let mut spans: Vec<Option<Span>> = vec![None; model.tensors.len()];
-    // What is given is there before the first step.
+    let mut spans: Vec<Option<TensorLifetime>> = vec![None; model.tensors.len()];
+    // Inputs exist before the first step.
     for &t in &model.inputs {
-        spans[root[t]] = Some(Span { from: 0, to: end(0), is_whole: true });
+        spans[root[t]] = Some(TensorLifetime { from: 0, to: end(0), is_whole: true });
     }
     for (n, step) in steps.iter().enumerate() {
         for t in step.makes.iter().map(|t| root[*t]) {
-            spans[t].get_or_insert(Span { from: n, to: n, is_whole: false });
+            spans[t].get_or_insert(TensorLifetime { from: n, to: n, is_whole: false });
         }
         for t in step.reads.iter().map(|t| root[*t]) {
             if let Some(span) = &mut spans[t] {
@@ -136,7 +142,8 @@ fn spans(model: &Model, steps: &[Uses], segments: &[Segment], root: &[usize]) ->
             (span.to, span.is_whole) = (usize::MAX, true);
         }
     }
-    // Parts of a segment are run one after the other: what holds all samples is taken from its first step on.
+    // Batches of a segment run one after the other, so a tensor of all samples occupies memory from the segment's first
+    // step.
     for span in spans.iter_mut().flatten().filter(|s| s.is_whole) {
         span.from = begin(span.from);
     }
@@ -147,29 +154,29 @@ fn spans(model: &Model, steps: &[Uses], segments: &[Segment], root: &[usize]) ->
 mod tests {
     use super::*;
     use systole_base::DType;
-    use systole_tflite::{Op, Operator, Tensor};
+    use systole_tflite::{TfliteOp, TfliteOperator, TfliteTensor};
 
-    /// A chain of tensors of these sizes.
-    fn chain(sizes: &[usize]) -> (Model, Vec<Uses>, Vec<usize>) {
-        let model = Model {
-            tensors: sizes.iter().map(|n| Tensor::new("t", [1, *n], DType::I8)).collect(),
-            operators: (1..sizes.len()).map(|i| Operator::new(Op::Relu, [i - 1], [i])).collect(),
+    /// A chain of steps over tensors of these sizes.
+    fn chain(sizes: &[usize]) -> (TfliteModel, Vec<StepTensors>, Vec<usize>) {
+        let model = TfliteModel {
+            tensors: sizes.iter().map(|n| TfliteTensor::new("t", [1, *n], DType::I8)).collect(),
+            operators: (1..sizes.len()).map(|i| TfliteOperator::new(TfliteOp::Relu, [i - 1], [i])).collect(),
             inputs: vec![0],
             outputs: vec![sizes.len() - 1],
-            ..Model::default()
+            ..TfliteModel::default()
         };
-        let steps = (1..sizes.len()).map(|i| Uses { reads: vec![i - 1], makes: vec![i] }).collect();
+        let steps = (1..sizes.len()).map(|i| StepTensors { reads: vec![i - 1], makes: vec![i] }).collect();
         (model, steps, (0..sizes.len()).collect())
     }
 
     #[test]
     fn small_tensors_go_together_and_large_ones_stay_near() {
         let (model, steps, root) = chain(&[500_000, 600_000, 600_000, 60_000, 1000, 1000, 10]);
-        let plan = Plan::new(&model, &steps, &root);
+        let plan = MemoryPlan::new(&model, &steps, &root);
         let found: Vec<(usize, usize)> = plan.segments.iter().map(|s| (s.steps.end, s.samples)).collect();
         assert_eq!(found, [(3, 1), (4, 16), (6, 256)]);
-        // What passes from one segment to another holds all samples, and nothing else is written there meanwhile.
-        let homes: Vec<Home> = plan.homes.iter().flatten().copied().collect();
+        // Tensors that cross segments hold all samples, and their memory is not shared in the meantime.
+        let homes: Vec<TensorSlot> = plan.homes.iter().flatten().copied().collect();
         assert_eq!(
             homes.iter().map(|h| h.is_whole).collect::<Vec<_>>(),
             [true, false, false, true, true, false, true]

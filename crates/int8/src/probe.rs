@@ -1,26 +1,26 @@
-//! What the interpreter says of one operator on operands of our choice: tables of all values, and where elements go.
+//! Probes one operator through the interpreter: builds lookup tables and finds element permutations.
 
-use crate::op_context::Site;
+use crate::op_context::OpContext;
 use systole_base::{DType, Literal, Shape, TensorType};
-use systole_tflite::{Interpreter, Model, Tensor};
+use systole_tflite::{TfliteInterpreter, TfliteModel, TfliteTensor};
 
-/// An operand of a probe.
-pub(crate) struct Probe {
-    /// Which operand of the operator.
+/// A replaced operand of a probe.
+pub(crate) struct ProbeOperand {
+    /// Index of the operand.
     pub operand: usize,
-    /// What it holds; its type may be another than the file's.
+    /// Its value; the element type may differ from the file's.
     pub value: Literal,
 }
 
-/// What the operator makes of other operands, in outputs of this shape and type (`None`: the file's types); `None` where the
-/// interpreter refuses.
+/// Evaluates the operator with other operands. Outputs have this shape and type (`None`: the file's types). Returns
+/// `None` if the interpreter rejects the operands.
 pub(crate) fn probe(
-    site: &Site,
-    probes: Vec<Probe>,
+    site: &OpContext,
+    probes: Vec<ProbeOperand>,
     shape: Option<&[usize]>,
     dtype: Option<DType>,
 ) -> Option<Vec<Literal>> {
-    let mut model = Model::default();
+    let mut model = TfliteModel::default();
     let mut operator = site.operator.clone();
     let mut values = Vec::new();
     for (n, input) in site.operator.inputs.iter().enumerate() {
@@ -48,13 +48,13 @@ pub(crate) fn probe(
         let quantization = own.quantization.clone().filter(|_| dtype.is_none());
         operator.outputs.push(model.tensors.len());
         model.outputs.push(model.tensors.len());
-        model.tensors.push(Tensor { name: own.name.clone(), ty, data: None, quantization });
+        model.tensors.push(TfliteTensor { name: own.name.clone(), ty, data: None, quantization });
     }
     model.operators = vec![operator];
-    Interpreter::new(&model).ok()?.run(&values).ok()
+    TfliteInterpreter::new(&model).ok()?.run(&values).ok()
 }
 
-/// All bytes from −128 on, in a shape of 256.
+/// Returns all int8 values from −128 on, in a shape of 256 elements.
 pub(crate) fn all_bytes(shape: &[usize]) -> Option<Literal> {
     let all: Vec<i8> = (-128..=127).collect();
     Literal::from_slice(shape, &all).ok()

@@ -1,176 +1,177 @@
-//! A compiled graph: steps, where tensors lie, and how samples go through.
+//! Compiled int8 graph: chooses a kernel per operator, then runs batches of samples on all threads.
 
-use crate::kernels::{Context, Form, choose};
-use crate::op_context::Site;
-use crate::plan::{Home, Plan, Segment, Uses};
+use crate::kernels::{OpKernel, OpKernelContext, choose};
+use crate::op_context::OpContext;
+use crate::plan::{MemoryPlan, Segment, StepTensors, TensorSlot};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use systole_base::{DType, Error, ErrorKind, Literal, Result};
-use systole_cpu::int8::Unit;
-use systole_cpu::{Level, Team};
-use systole_tflite::{Interpreter, Model, Op, Operator};
+use systole_cpu::int8::Int8Isa;
+use systole_cpu::{Level, ThreadPool};
+use systole_tflite::{TfliteInterpreter, TfliteModel, TfliteOp, TfliteOperator};
 
-/// What a program is compiled for.
+/// Compilation settings: threads and instruction set.
 #[derive(Clone)]
 pub struct Settings {
-    /// The threads.
-    pub team: Arc<Team>,
-    /// What multiplies bytes.
-    pub unit: Unit,
+    /// Thread pool.
+    pub team: Arc<ThreadPool>,
+    /// Instruction set of int8 kernels.
+    pub unit: Int8Isa,
 }
 
 impl Default for Settings {
-    /// One thread, and the best that this machine has.
+    /// One thread, and the fastest instruction set of this machine.
     fn default() -> Settings {
-        Settings { team: Arc::new(Team::new(1)), unit: Unit::of(Level::best()) }
+        Settings { team: Arc::new(ThreadPool::new(1)), unit: Int8Isa::of(Level::best()) }
     }
 }
 
 impl Settings {
-    /// The threads and the instruction-set level that the knobs ask for.
+    /// Reads the number of threads and the instruction-set level from the environment.
     ///
     /// # Errors
-    /// When this machine lacks the level.
+    /// If this machine does not support the level.
     pub fn from_knobs() -> Result<Settings> {
-        Ok(Settings { team: Arc::new(Team::from_knob()), unit: Unit::of(Level::from_knob()?) })
+        Ok(Settings { team: Arc::new(ThreadPool::from_knob()), unit: Int8Isa::of(Level::from_knob()?) })
     }
 }
 
-/// Kernels of an operator, one for each output.
-type Forms = Vec<Box<dyn Form>>;
+/// Kernels of an operator, one per output.
+type OpKernels = Vec<Box<dyn OpKernel>>;
 
-/// How an operator is computed.
-enum Way {
-    /// Its result is the operand in another shape, or with a border that its reader knows of.
+/// How an operator is executed.
+enum OpExecution {
+    /// Not executed: the result is the operand reshaped, or padded for a convolution that handles the padding itself.
     Alias,
-    /// Each output by a kernel of the engine.
-    Forms(Forms),
-    /// By the interpreter's kernel.
+    /// One engine kernel per output.
+    Forms(OpKernels),
+    /// The interpreter's kernel.
     Interpreter,
 }
 
-struct Step {
+struct ProgramStep {
     operator: usize,
-    way: Way,
+    way: OpExecution,
 }
 
-/// Nanoseconds of each operator.
-type Times = Vec<AtomicU64>;
+/// Nanoseconds per operator.
+type OpTimes = Vec<AtomicU64>;
 
-/// The outputs of some samples.
-type Made = Result<Vec<Vec<Literal>>>;
+/// Outputs of some samples.
+type SampleOutputs = Result<Vec<Vec<Literal>>>;
 
-/// A graph that is ready to run, from any number of threads.
-pub struct Program {
-    model: Model,
+/// A compiled int8 graph; may run on any number of threads at once.
+pub struct Int8Program {
+    model: TfliteModel,
     settings: Settings,
     ways: Vec<(&'static str, bool)>,
-    steps: Vec<Step>,
-    plan: Plan,
-    /// Whether all is left to the interpreter, sample by sample.
+    steps: Vec<ProgramStep>,
+    plan: MemoryPlan,
+    /// Whether the interpreter runs the whole graph, sample by sample.
     is_plain: bool,
-    /// Memory that no run has at the moment.
-    free: Mutex<Vec<Vec<Slot>>>,
+    /// Memory that no run uses at the moment.
+    free: Mutex<Vec<Vec<AlignedSlot>>>,
 }
 
-impl Program {
+impl Int8Program {
     /// Compiles a graph.
     ///
     /// # Errors
-    /// When the graph is not sound ([`Model::check`]).
-    pub fn new(model: Model, settings: &Settings) -> Result<Program> {
+    /// If the graph is invalid ([`Model::check`]).
+    pub fn new(model: TfliteModel, settings: &Settings) -> Result<Int8Program> {
         model.check()?;
         let mut root: Vec<usize> = (0..model.tensors.len()).collect();
         let (mut steps, mut ways) = (Vec::new(), Vec::new());
-        // Convolutions that read a picture without the border that an operator before makes around it.
-        let mut bordered: HashMap<usize, Forms> = HashMap::new();
+        // Convolutions that read the unpadded image of a preceding PAD operator.
+        let mut bordered: HashMap<usize, OpKernels> = HashMap::new();
         for (n, operator) in model.operators.iter().enumerate() {
-            let site = Site { model: &model, operator, unit: settings.unit, inside: None };
+            let site = OpContext { model: &model, operator, unit: settings.unit, inside: None };
             let way = if let Some(forms) = bordered.remove(&n) {
-                Way::Forms(forms)
+                OpExecution::Forms(forms)
             } else if let Some((x, y)) = alias(&site) {
                 root[y] = root[x];
-                Way::Alias
+                OpExecution::Alias
             } else if let Some(([x, y], reader, forms)) = border(&site) {
                 root[y] = root[x];
                 bordered.insert(reader, forms);
-                Way::Alias
+                OpExecution::Alias
             } else {
-                choose(&site).map_or(Way::Interpreter, Way::Forms)
+                choose(&site).map_or(OpExecution::Interpreter, OpExecution::Forms)
             };
             ways.push(match &way {
-                Way::Alias => ("alias", true),
-                Way::Forms(forms) => (forms.first().map_or("nothing", |f| f.name()), true),
-                Way::Interpreter => ("interpreter", false),
+                OpExecution::Alias => ("alias", true),
+                OpExecution::Forms(forms) => (forms.first().map_or("nothing", |f| f.name()), true),
+                OpExecution::Interpreter => ("interpreter", false),
             });
-            if !matches!(way, Way::Alias) {
-                steps.push(Step { operator: n, way });
+            if !matches!(way, OpExecution::Alias) {
+                steps.push(ProgramStep { operator: n, way });
             }
         }
-        let uses: Vec<Uses> = steps.iter().map(|s| uses(&model, s, &root)).collect();
-        let plan = Plan::new(&model, &uses, &root);
-        // Results that an operator lists and does not make are told where they are missed.
-        let several = |s: &Step| match &s.way {
-            Way::Interpreter => model.operators.get(s.operator).is_some_and(|o| o.outputs.len() != 1),
+        let uses: Vec<StepTensors> = steps.iter().map(|s| uses(&model, s, &root)).collect();
+        let plan = MemoryPlan::new(&model, &uses, &root);
+        // Outputs that an operator lists but does not compute are reported when they are read.
+        let several = |s: &ProgramStep| match &s.way {
+            OpExecution::Interpreter => model.operators.get(s.operator).is_some_and(|o| o.outputs.len() != 1),
             _ => false,
         };
         let is_plain = steps.iter().any(several);
         let free = Mutex::new(Vec::new());
-        Ok(Program { settings: settings.clone(), ways, steps, plan, is_plain, free, model })
+        Ok(Int8Program { settings: settings.clone(), ways, steps, plan, is_plain, free, model })
     }
 
-    /// The graph.
-    pub fn model(&self) -> &Model {
+    /// Returns the graph.
+    pub fn model(&self) -> &TfliteModel {
         &self.model
     }
 
-    /// How each operator is computed: the name of its form; `interpreter` where it has none.
+    /// Returns the kernel name of each operator; `interpreter` if it has none.
     pub fn forms(&self) -> impl Iterator<Item = &'static str> {
         self.ways.iter().map(|(name, _)| *name)
     }
 
-    /// Operators that are left to the interpreter's kernels.
+    /// Returns the number of operators that run on the interpreter.
     pub fn interpreted(&self) -> usize {
         self.ways.iter().filter(|(_, fast)| !fast).count()
     }
 
-    /// The outputs of one sample, as `Interpreter::run` gives them.
+    /// Runs one sample and returns its outputs, as `Interpreter::run` does.
     ///
     /// # Errors
-    /// When an input is not of the model's type, or an operator cannot compute what the file says.
+    /// If an input has the wrong shape or type, or an operator cannot be computed.
     pub fn run(&self, inputs: &[Literal]) -> Result<Vec<Literal>> {
         let mut all = self.run_all(&[inputs])?;
-        all.pop().ok_or_else(|| Error::new(ErrorKind::Bug, "a run of no sample"))
+        all.pop().ok_or_else(|| Error::new(ErrorKind::Bug, "a run of one sample returned no outputs"))
     }
 
-    /// The outputs of many samples, each with its inputs.
+    /// Runs many samples, each with its inputs, and returns their outputs.
     ///
     /// # Errors
-    /// As of [`Program::run`].
+    /// See [`Int8Program::run`].
     pub fn run_all(&self, samples: &[&[Literal]]) -> Result<Vec<Vec<Literal>>> {
         self.run_with(samples, None)
     }
 
-    /// As [`Program::run_all`], and the time of each operator: of all threads that ran samples of their own together.
+    /// Like [`Int8Program::run_all`], but also returns the time of each operator, summed over threads that ran samples
+    /// in parallel.
     ///
     /// # Errors
-    /// As of [`Program::run`].
+    /// See [`Int8Program::run`].
     pub fn run_timed(&self, samples: &[&[Literal]]) -> Result<(Vec<Vec<Literal>>, Vec<Duration>)> {
-        let times: Times = self.ways.iter().map(|_| AtomicU64::new(0)).collect();
+        let times: OpTimes = self.ways.iter().map(|_| AtomicU64::new(0)).collect();
         let made = self.run_with(samples, Some(&times))?;
         Ok((made, times.into_iter().map(|ns| Duration::from_nanos(ns.into_inner())).collect()))
     }
 
-    fn run_with(&self, samples: &[&[Literal]], times: Option<&Times>) -> Result<Vec<Vec<Literal>>> {
+    fn run_with(&self, samples: &[&[Literal]], times: Option<&OpTimes>) -> Result<Vec<Vec<Literal>>> {
         samples.iter().try_for_each(|inputs| self.check(inputs))?;
-        let interpreter = Interpreter::new(&self.model)?;
+        let interpreter = TfliteInterpreter::new(&self.model)?;
         let team = &self.settings.team;
-        // Threads take parts of the samples; within a part, and where there are fewer parts, they share each step.
+        // Threads take batches of samples. Within a batch, or with fewer batches than threads, they share each step.
         let each = samples.len().div_ceil(team.threads()).clamp(1, self.plan.samples);
         let parts: Vec<&[&[Literal]]> = samples.chunks(each).collect();
-        let made: Vec<Mutex<Option<Made>>> = parts.iter().map(|_| Mutex::new(None)).collect();
+        let made: Vec<Mutex<Option<SampleOutputs>>> = parts.iter().map(|_| Mutex::new(None)).collect();
         let one = |n: usize| {
             let found = self.part(parts[n], &interpreter, times);
             *made[n].lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
@@ -180,7 +181,7 @@ impl Program {
         } else {
             team.run(parts.len(), 1e9, &one);
         }
-        let lost = || Error::new(ErrorKind::Bug, "a part of the samples was not run");
+        let lost = || Error::new(ErrorKind::Bug, "a batch of samples was not run");
         let mut all = Vec::with_capacity(samples.len());
         for part in made {
             let part = part.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -189,35 +190,39 @@ impl Program {
         Ok(all)
     }
 
-    /// Says what is wrong with inputs as the interpreter does.
+    /// Checks inputs, with the interpreter's errors.
     fn check(&self, inputs: &[Literal]) -> Result<()> {
         if inputs.len() != self.model.inputs.len() {
-            let what =
-                format!("{} inputs were given, the model takes {}", inputs.len(), self.model.inputs.len());
+            let what = format!("got {} inputs, the model has {}", inputs.len(), self.model.inputs.len());
             return Err(Error::new(ErrorKind::Data, what));
         }
         for (&i, given) in self.model.inputs.iter().zip(inputs) {
             let t = self.model.tensor(i)?;
             if given.ty() != &t.ty {
-                let what = format!("input {} is {}, the model takes {}", t.name, given.ty(), t.ty);
+                let what = format!("input {} is {}, expected {}", t.name, given.ty(), t.ty);
                 return Err(Error::new(ErrorKind::Data, what)
-                    .hint("`systole summary FILE.tflite` shows what it takes"));
+                    .hint("run `systole summary FILE.tflite` to list the model's inputs"));
             }
         }
         Ok(())
     }
 
     /// Runs some samples through all segments.
-    fn part(&self, samples: &[&[Literal]], interpreter: &Interpreter, times: Option<&Times>) -> Made {
+    fn part(
+        &self,
+        samples: &[&[Literal]],
+        interpreter: &TfliteInterpreter,
+        times: Option<&OpTimes>,
+    ) -> SampleOutputs {
         if self.is_plain {
             return samples.iter().map(|inputs| interpreter.run(inputs)).collect();
         }
         let memory = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let mut run = Run {
+        let mut run = SegmentRun {
             program: self,
             interpreter,
             times,
-            slots: memory.unwrap_or_else(|| self.plan.slots.iter().map(|_| Slot::default()).collect()),
+            slots: memory.unwrap_or_else(|| self.plan.slots.iter().map(|_| AlignedSlot::default()).collect()),
         };
         let made = run.samples(samples);
         self.free.lock().unwrap_or_else(PoisonError::into_inner).push(run.slots);
@@ -225,9 +230,9 @@ impl Program {
     }
 }
 
-/// The operand and the result of an operator that only changes the shape.
-fn alias(site: &Site) -> Option<(usize, usize)> {
-    if !matches!(site.operator.op, Op::Reshape | Op::Squeeze | Op::ExpandDims) {
+/// Returns operand and result of an operator that only changes the shape.
+fn alias(site: &OpContext) -> Option<(usize, usize)> {
+    if !matches!(site.operator.op, TfliteOp::Reshape | TfliteOp::Squeeze | TfliteOp::ExpandDims) {
         return None;
     }
     let (x, y) = (site.input(0)?, site.output()?);
@@ -235,44 +240,45 @@ fn alias(site: &Site) -> Option<(usize, usize)> {
     holds.then_some((site.operand(0)?, *site.operator.outputs.first()?))
 }
 
-/// Operand and result of an operator that makes a border, and the number and the forms of the convolution that alone reads that: it
-/// reads the picture instead.
-fn border(site: &Site) -> Option<([usize; 2], usize, Forms)> {
+/// Matches a PAD whose result only one convolution reads. Returns the operand and result of the PAD, and the index and
+/// kernels of the convolution, which then reads the unpadded image.
+fn border(site: &OpContext) -> Option<([usize; 2], usize, OpKernels)> {
     let (x, inside) = site.padded()?;
     let y = *site.operator.outputs.first()?;
-    let reads = |o: &Operator| o.inputs.iter().filter(|x| **x == Some(y)).count();
+    let reads = |o: &TfliteOperator| o.inputs.iter().filter(|x| **x == Some(y)).count();
     let mut readers = site.model.operators.iter().enumerate().filter(|(_, o)| reads(o) > 0);
     let (reader, operator) = readers.next()?;
     let is_alone = readers.next().is_none() && reads(operator) == 1 && !site.model.outputs.contains(&y);
-    let is_window = matches!(operator.op, Op::Conv2D | Op::DepthwiseConv2D) && operator.inputs[0] == Some(y);
+    let is_window =
+        matches!(operator.op, TfliteOp::Conv2D | TfliteOp::DepthwiseConv2D) && operator.inputs[0] == Some(y);
     if !is_alone || !is_window {
         return None;
     }
-    Some(([x, y], reader, choose(&Site { operator, inside: Some(inside), ..*site })?))
+    Some(([x, y], reader, choose(&OpContext { operator, inside: Some(inside), ..*site })?))
 }
 
-/// What a step reads, constants left out, and makes.
-fn uses(model: &Model, step: &Step, root: &[usize]) -> Uses {
+/// Returns the tensors that a step reads (without constants) and writes.
+fn uses(model: &TfliteModel, step: &ProgramStep, root: &[usize]) -> StepTensors {
     let Some(o) = model.operators.get(step.operator) else {
-        return Uses { reads: Vec::new(), makes: Vec::new() };
+        return StepTensors { reads: Vec::new(), makes: Vec::new() };
     };
     let is_made = |t: &usize| model.tensors.get(*t).is_some_and(|t| t.data.is_none());
     let reads = o.inputs.iter().flatten().copied().filter(is_made).map(|t| root[t]).collect();
-    Uses { reads, makes: o.outputs.clone() }
+    StepTensors { reads, makes: o.outputs.clone() }
 }
 
-/// Bytes of a line of the cache: rows that begin on one are read at once.
+/// Bytes of a cache line; slots are aligned to it.
 const LINE: usize = 64;
 
-/// Memory that begins on a line.
+/// Memory aligned to a cache line.
 #[derive(Default)]
-struct Slot {
+struct AlignedSlot {
     memory: Vec<u8>,
     from: usize,
 }
 
-impl Slot {
-    /// Makes room for so many bytes.
+impl AlignedSlot {
+    /// Grows to at least `bytes` bytes.
     fn reserve(&mut self, bytes: usize) {
         if self.memory.len() < bytes + LINE {
             self.memory = vec![0; bytes + LINE];
@@ -289,31 +295,31 @@ impl Slot {
     }
 }
 
-/// One run of a part of the samples.
-struct Run<'a> {
-    program: &'a Program,
-    interpreter: &'a Interpreter<'a>,
-    times: Option<&'a Times>,
-    slots: Vec<Slot>,
+/// One run of a batch of samples.
+struct SegmentRun<'a> {
+    program: &'a Int8Program,
+    interpreter: &'a TfliteInterpreter<'a>,
+    times: Option<&'a OpTimes>,
+    slots: Vec<AlignedSlot>,
 }
 
-/// Samples that a step is run on.
+/// Samples that a step processes.
 #[derive(Clone, Copy)]
-struct Part {
+struct SampleRange {
     from: usize,
     samples: usize,
 }
 
-impl Home {
-    /// Where it lies in its slot.
-    fn place(self, part: Part) -> std::ops::Range<usize> {
+impl TensorSlot {
+    /// Returns the byte range of the samples in the slot.
+    fn place(self, part: SampleRange) -> std::ops::Range<usize> {
         let from = if self.is_whole { part.from * self.bytes } else { 0 };
         from..from + part.samples * self.bytes
     }
 }
 
-impl Run<'_> {
-    fn samples(&mut self, samples: &[&[Literal]]) -> Made {
+impl SegmentRun<'_> {
+    fn samples(&mut self, samples: &[&[Literal]]) -> SampleOutputs {
         let (model, plan) = (&self.program.model, &self.program.plan);
         for (slot, bytes) in self.slots.iter_mut().zip(&plan.slots) {
             slot.reserve(bytes * samples.len());
@@ -321,7 +327,7 @@ impl Run<'_> {
         for (n, &t) in model.inputs.iter().enumerate() {
             let Some(home) = plan.homes[t] else { continue };
             for (s, inputs) in samples.iter().enumerate() {
-                let place = home.place(Part { from: s, samples: 1 });
+                let place = home.place(SampleRange { from: s, samples: 1 });
                 self.slots[home.slot].bytes_mut()[place].copy_from_slice(inputs[n].bytes());
             }
         }
@@ -332,11 +338,13 @@ impl Run<'_> {
             let tensor = model.tensor(t)?;
             match (plan.homes[t], &tensor.data) {
                 (Some(home), _) => {
-                    let place = home.place(Part { from: s, samples: 1 });
+                    let place = home.place(SampleRange { from: s, samples: 1 });
                     Literal::from_bytes(tensor.ty.clone(), &self.slots[home.slot].bytes()[place])
                 }
                 (None, Some(data)) => Ok(data.clone()),
-                (None, None) => Err(Error::new(ErrorKind::Bug, format!("nothing made output tensor {t}"))),
+                (None, None) => {
+                    Err(Error::new(ErrorKind::Bug, format!("no step computes output tensor {t}")))
+                }
             }
         };
         (0..samples.len()).map(|s| model.outputs.iter().map(|&t| output(s, t)).collect()).collect()
@@ -344,13 +352,13 @@ impl Run<'_> {
 
     fn segment(&mut self, segment: &Segment, samples: usize) -> Result<()> {
         for from in (0..samples).step_by(segment.samples) {
-            let part = Part { from, samples: segment.samples.min(samples - from) };
+            let part = SampleRange { from, samples: segment.samples.min(samples - from) };
             for step in &self.program.steps[segment.steps.clone()] {
                 let began = self.times.map(|_| Instant::now());
                 match &step.way {
-                    Way::Alias => {}
-                    Way::Forms(forms) => self.forms(step.operator, forms, part),
-                    Way::Interpreter => self.interpreted(step.operator, part)?,
+                    OpExecution::Alias => {}
+                    OpExecution::Forms(forms) => self.forms(step.operator, forms, part),
+                    OpExecution::Interpreter => self.interpreted(step.operator, part)?,
                 }
                 if let Some((began, time)) = began.zip(self.times.and_then(|t| t.get(step.operator))) {
                     time.fetch_add(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
@@ -360,8 +368,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The bytes of an operand: of a constant once, else of each sample.
-    fn operand(&self, t: usize, part: Part) -> &[u8] {
+    /// Returns the bytes of an operand: a constant once, other tensors for each sample.
+    fn operand(&self, t: usize, part: SampleRange) -> &[u8] {
         match (self.program.plan.homes[t], &self.program.model.tensors[t].data) {
             (Some(home), _) => self.slots[home.slot].bytes().get(home.place(part)).unwrap_or_default(),
             (None, Some(data)) => data.bytes(),
@@ -369,20 +377,20 @@ impl Run<'_> {
         }
     }
 
-    fn forms(&mut self, operator: usize, forms: &[Box<dyn Form>], part: Part) {
+    fn forms(&mut self, operator: usize, forms: &[Box<dyn OpKernel>], part: SampleRange) {
         let program = self.program;
         let o = &program.model.operators[operator];
         for (form, &t) in forms.iter().zip(&o.outputs) {
             let Some(home) = program.plan.homes[t] else { continue };
             let mut slot = std::mem::take(&mut self.slots[home.slot]);
             let inputs = o.inputs.iter().map(|t| t.map_or(&[][..], |t| self.operand(t, part))).collect();
-            let cx = Context { team: &program.settings.team, samples: part.samples, inputs };
+            let cx = OpKernelContext { team: &program.settings.team, samples: part.samples, inputs };
             form.run(&cx, &mut slot.bytes_mut()[home.place(part)]);
             self.slots[home.slot] = slot;
         }
     }
 
-    fn interpreted(&mut self, operator: usize, part: Part) -> Result<()> {
+    fn interpreted(&mut self, operator: usize, part: SampleRange) -> Result<()> {
         let program = self.program;
         let (model, o) = (&program.model, &program.model.operators[operator]);
         let mut values: Vec<Option<Literal>> = vec![None; model.tensors.len()];
@@ -410,12 +418,12 @@ impl Run<'_> {
     }
 }
 
-impl std::fmt::Debug for Program {
+impl std::fmt::Debug for Int8Program {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let bytes = self.model.tensors.iter().filter(|t| t.ty.dtype == DType::I8).count();
         write!(
             f,
-            "{} operators, {} of them interpreted, {bytes} tensors of bytes",
+            "{} operators, {} of them interpreted, {bytes} int8 tensors",
             self.ways.len(),
             self.interpreted()
         )

@@ -1,5 +1,4 @@
-//! Programs against the interpreter, to the bit: every operator by itself, on every unit of this machine; batches, threads, and
-//! broken files.
+//! Tests compiled int8 programs against the interpreter, bit for bit: every operator and instruction set.
 
 #[path = "../../tflite/tests/cases/mod.rs"]
 mod cases;
@@ -7,12 +6,14 @@ mod cases;
 use cases::{Case, cases};
 use std::sync::Arc;
 use systole_base::{DType, Literal};
-use systole_cpu::Team;
-use systole_cpu::int8::Unit;
-use systole_int8::{Program, Settings};
-use systole_tflite::{Field, Interpreter, Model, Op, Operator, Quantization, Tensor};
+use systole_cpu::ThreadPool;
+use systole_cpu::int8::Int8Isa;
+use systole_int8::{Int8Program, Settings};
+use systole_tflite::{
+    OptionField, TfliteInterpreter, TfliteModel, TfliteOp, TfliteOperator, TfliteQuantization, TfliteTensor,
+};
 
-/// The inputs, and others like them: bytes turned around by `n` places.
+/// The inputs, and variants of them: bytes rotated by `n` positions.
 fn sample(case: &Case, n: usize) -> Vec<Literal> {
     let turned = |x: &Literal| {
         let mut bytes = x.bytes().to_vec();
@@ -27,26 +28,26 @@ fn bytes_of(all: &[Literal]) -> Vec<Vec<u8>> {
     all.iter().map(|y| y.bytes().to_vec()).collect()
 }
 
-fn settings(unit: Unit, threads: usize) -> Settings {
-    Settings { team: Arc::new(Team::new(threads)), unit }
+fn settings(unit: Int8Isa, threads: usize) -> Settings {
+    Settings { team: Arc::new(ThreadPool::new(threads)), unit }
 }
 
 #[test]
 fn operators_have_the_bits_of_the_interpreter() {
     let (mut wrong, mut fast) = (Vec::new(), Vec::new());
     for case in cases() {
-        let interpreter = Interpreter::new(&case.model).unwrap();
+        let interpreter = TfliteInterpreter::new(&case.model).unwrap();
         let samples: Vec<Vec<Literal>> = (0..5).map(|n| sample(&case, n)).collect();
         let expected: Vec<_> = samples.iter().map(|s| bytes_of(&interpreter.run(s).unwrap())).collect();
-        for unit in Unit::all() {
+        for unit in Int8Isa::all() {
             for threads in [1, 2] {
-                let program = Program::new(case.model.clone(), &settings(unit, threads)).unwrap();
+                let program = Int8Program::new(case.model.clone(), &settings(unit, threads)).unwrap();
                 if unit.name() == "portable" && threads == 1 && program.interpreted() == 0 {
                     fast.push(case.name.clone());
                 }
                 let each: Vec<&[Literal]> = samples.iter().map(Vec::as_slice).collect();
                 let made: Vec<_> = program.run_all(&each).unwrap().iter().map(|y| bytes_of(y)).collect();
-                // Once more, in memory that was used.
+                // Once more, in memory that was used before.
                 let one = bytes_of(&program.run(&samples[2]).unwrap());
                 if made != expected || one != expected[2] {
                     wrong.push(format!("{} on {unit:?}, {threads} threads: {:?}", case.name, program));
@@ -58,7 +59,7 @@ fn operators_have_the_bits_of_the_interpreter() {
     for name in
         ["conv_same", "depthwise_one", "dense", "dense_kept", "average_pool_same", "max_pool", "add", "mul"]
     {
-        assert!(fast.contains(&format!("{name}_int8")), "{name} has no form: {fast:?}");
+        assert!(fast.contains(&format!("{name}_int8")), "{name} has no kernel: {fast:?}");
     }
     for name in [
         "add_channels",
@@ -72,27 +73,27 @@ fn operators_have_the_bits_of_the_interpreter() {
         "gather",
         "batch_matmul",
     ] {
-        assert!(fast.contains(&format!("{name}_int8")), "{name} has no form: {fast:?}");
+        assert!(fast.contains(&format!("{name}_int8")), "{name} has no kernel: {fast:?}");
     }
 }
 
-/// Depthwise of one channel, weights between two graphs' parts, constants joined, results that are read twice.
+/// Depthwise with one channel, weights between two segments, concatenated constants, results that are read twice.
 #[test]
 fn graphs_have_the_bits_of_the_interpreter() {
-    let q = |scale: f32, zero: i32| Quantization::per_tensor(scale, zero);
-    let t = |name: &str, shape: &[usize]| Tensor::new(name, shape, DType::I8).quantized(q(0.05, -7));
+    let q = |scale: f32, zero: i32| TfliteQuantization::per_tensor(scale, zero);
+    let t = |name: &str, shape: &[usize]| TfliteTensor::new(name, shape, DType::I8).quantized(q(0.05, -7));
     let values =
         |n: usize| (0..n).map(|i| (i * 37 % 251) as u8 as i8).map(|v| v.max(-127)).collect::<Vec<i8>>();
     let constant = |shape: &[usize], scale| {
         let data = Literal::from_slice(shape, &values(shape.iter().product())).unwrap();
-        Tensor::constant("w", data).quantized(q(scale, 0))
+        TfliteTensor::constant("w", data).quantized(q(scale, 0))
     };
     let joined = Literal::from_slice([1, 1, 4, 6], &values(24)).unwrap();
-    let list = |v: &[i32]| Tensor::constant("list", Literal::from_slice([v.len()], v).unwrap());
+    let list = |v: &[i32]| TfliteTensor::constant("list", Literal::from_slice([v.len()], v).unwrap());
     let conv = |op, inputs: [usize; 2], output: usize| {
-        Operator::new(op, inputs, [output]).with(Field::StrideH, 1).with(Field::StrideW, 1)
+        TfliteOperator::new(op, inputs, [output]).with(OptionField::StrideH, 1).with(OptionField::StrideW, 1)
     };
-    let model = Model {
+    let model = TfliteModel {
         tensors: vec![
             t("x", &[1, 4, 4, 1]),
             constant(&[1, 3, 3, 6], 0.003),
@@ -100,28 +101,28 @@ fn graphs_have_the_bits_of_the_interpreter() {
             constant(&[6, 3, 3, 6], 0.002),
             t("conv", &[1, 4, 4, 6]),
             t("sum", &[1, 4, 4, 6]),
-            Tensor::constant("joined", joined).quantized(q(0.05, -7)),
+            TfliteTensor::constant("joined", joined).quantized(q(0.05, -7)),
             t("five", &[1, 5, 4, 6]),
             list(&[1, 2]),
             t("mean", &[1, 6]),
             constant(&[3, 6], 0.01),
             t("classes", &[1, 3]),
             t("flat", &[1, 120]),
-            Tensor::new("float", [1, 120], DType::F32),
+            TfliteTensor::new("float", [1, 120], DType::F32),
         ],
         operators: vec![
-            conv(Op::DepthwiseConv2D, [0, 1], 2).with(Field::DepthMultiplier, 6),
-            conv(Op::Conv2D, [2, 3], 4).with(Field::Activation, 1),
-            Operator::new(Op::Add, [4, 2], [5]),
-            Operator::new(Op::Concatenation, [5, 6], [7]).with(Field::Axis, 1),
-            Operator::new(Op::Mean, [7, 8], [9]),
-            Operator::new(Op::FullyConnected, [9, 10], [11]),
-            Operator::new(Op::Reshape, [7], [12]),
-            Operator::new(Op::Dequantize, [12], [13]),
+            conv(TfliteOp::DepthwiseConv2D, [0, 1], 2).with(OptionField::DepthMultiplier, 6),
+            conv(TfliteOp::Conv2D, [2, 3], 4).with(OptionField::Activation, 1),
+            TfliteOperator::new(TfliteOp::Add, [4, 2], [5]),
+            TfliteOperator::new(TfliteOp::Concatenation, [5, 6], [7]).with(OptionField::Axis, 1),
+            TfliteOperator::new(TfliteOp::Mean, [7, 8], [9]),
+            TfliteOperator::new(TfliteOp::FullyConnected, [9, 10], [11]),
+            TfliteOperator::new(TfliteOp::Reshape, [7], [12]),
+            TfliteOperator::new(TfliteOp::Dequantize, [12], [13]),
         ],
         inputs: vec![0],
         outputs: vec![11, 5, 13],
-        ..Model::default()
+        ..TfliteModel::default()
     };
     let samples: Vec<Literal> = (0..7)
         .map(|n| {
@@ -132,45 +133,46 @@ fn graphs_have_the_bits_of_the_interpreter() {
             .unwrap()
         })
         .collect();
-    let interpreter = Interpreter::new(&model).unwrap();
+    let interpreter = TfliteInterpreter::new(&model).unwrap();
     let expected: Vec<_> =
         samples.iter().map(|x| bytes_of(&interpreter.run(std::slice::from_ref(x)).unwrap())).collect();
-    for unit in Unit::all() {
+    for unit in Int8Isa::all() {
         for threads in [1, 2, 9] {
-            let program = Program::new(model.clone(), &settings(unit, threads)).unwrap();
+            let program = Int8Program::new(model.clone(), &settings(unit, threads)).unwrap();
             assert_eq!(program.interpreted(), 0, "{:?}", program.forms().collect::<Vec<_>>());
             let each: Vec<&[Literal]> = samples.iter().map(std::slice::from_ref).collect();
             let made: Vec<_> = program.run_all(&each).unwrap().iter().map(|y| bytes_of(y)).collect();
             assert!(made == expected, "{unit:?}, {threads} threads");
         }
     }
-    let program = Program::new(model, &Settings::default()).unwrap();
+    let program = Int8Program::new(model, &Settings::default()).unwrap();
     let e = program.run(&[]).unwrap_err().to_string();
-    assert!(e.contains("0 inputs were given"), "{e}");
+    assert!(e.contains("got 0 inputs"), "{e}");
     let e = program.run(&[Literal::from_slice([1, 2], &[1i8, 2]).unwrap()]).unwrap_err().to_string();
     assert!(e.contains("input x is"), "{e}");
     assert!(program.run_all(&[]).unwrap().is_empty());
 }
 
-/// Borders that convolutions read around a picture without their being made; and one that has another reader.
+/// Padding that convolutions apply themselves, without a padded copy; and padding with another reader.
 #[test]
 fn borders_have_the_bits_of_the_interpreter() {
-    let q = Quantization::per_tensor(0.05, -7);
-    let t = |name: &str, shape: &[usize]| Tensor::new(name, shape, DType::I8).quantized(q.clone());
+    let q = TfliteQuantization::per_tensor(0.05, -7);
+    let t = |name: &str, shape: &[usize]| TfliteTensor::new(name, shape, DType::I8).quantized(q.clone());
     let bytes =
         |n: usize| (0..n).map(|i| (i * 37 % 251) as u8 as i8).map(|v| v.max(-127)).collect::<Vec<i8>>();
     let constant = |shape: &[usize]| {
         let data = Literal::from_slice(shape, &bytes(shape.iter().product())).unwrap();
-        Tensor::constant("w", data).quantized(Quantization::per_tensor(0.003, 0))
+        TfliteTensor::constant("w", data).quantized(TfliteQuantization::per_tensor(0.003, 0))
     };
-    let pads = |v: [i32; 8]| Tensor::constant("pads", Literal::from_slice([4, 2], &v).unwrap());
+    let pads = |v: [i32; 8]| TfliteTensor::constant("pads", Literal::from_slice([4, 2], &v).unwrap());
     let window = |op, inputs: [usize; 2], output: usize, stride: i32| {
         let stride = f64::from(stride);
-        let made =
-            Operator::new(op, inputs, [output]).with(Field::StrideH, stride).with(Field::StrideW, stride);
-        made.with(Field::Padding, 1.0).with(Field::DepthMultiplier, 1.0)
+        let made = TfliteOperator::new(op, inputs, [output])
+            .with(OptionField::StrideH, stride)
+            .with(OptionField::StrideW, stride);
+        made.with(OptionField::Padding, 1.0).with(OptionField::DepthMultiplier, 1.0)
     };
-    let model = |outputs: Vec<usize>| Model {
+    let model = |outputs: Vec<usize>| TfliteModel {
         tensors: vec![
             t("x", &[1, 9, 8, 32]),
             pads([0, 0, 1, 1, 0, 2, 0, 0]),
@@ -183,14 +185,14 @@ fn borders_have_the_bits_of_the_interpreter() {
             t("conv", &[1, 4, 6, 5]),
         ],
         operators: vec![
-            Operator::new(Op::Pad, [0, 1], [2]),
-            window(Op::DepthwiseConv2D, [2, 3], 4, 2),
-            Operator::new(Op::Pad, [4, 5], [6]),
-            window(Op::Conv2D, [6, 7], 8, 1),
+            TfliteOperator::new(TfliteOp::Pad, [0, 1], [2]),
+            window(TfliteOp::DepthwiseConv2D, [2, 3], 4, 2),
+            TfliteOperator::new(TfliteOp::Pad, [4, 5], [6]),
+            window(TfliteOp::Conv2D, [6, 7], 8, 1),
         ],
         inputs: vec![0],
         outputs,
-        ..Model::default()
+        ..TfliteModel::default()
     };
     for (outputs, ways) in [
         (vec![8], ["alias", "depthwise", "alias", "product"]),
@@ -204,12 +206,12 @@ fn borders_have_the_bits_of_the_interpreter() {
                 Literal::from_slice([1, 9, 8, 32], &x).unwrap()
             })
             .collect();
-        let interpreter = Interpreter::new(&model).unwrap();
+        let interpreter = TfliteInterpreter::new(&model).unwrap();
         let expected: Vec<_> =
             samples.iter().map(|x| bytes_of(&interpreter.run(std::slice::from_ref(x)).unwrap())).collect();
-        for unit in Unit::all() {
+        for unit in Int8Isa::all() {
             for threads in [1, 2] {
-                let program = Program::new(model.clone(), &settings(unit, threads)).unwrap();
+                let program = Int8Program::new(model.clone(), &settings(unit, threads)).unwrap();
                 assert_eq!(program.forms().collect::<Vec<_>>(), ways);
                 let each: Vec<&[Literal]> = samples.iter().map(std::slice::from_ref).collect();
                 let made: Vec<_> = program.run_all(&each).unwrap().iter().map(|y| bytes_of(y)).collect();
@@ -219,26 +221,28 @@ fn borders_have_the_bits_of_the_interpreter() {
     }
 }
 
-/// Distances from a zero point that take nine bits; values at both ends of a byte.
+/// Distances from a zero point that need nine bits; values at both ends of the int8 range.
 #[test]
 fn products_of_computed_matrices_have_the_bits_of_the_interpreter() {
     for (zero_a, zero_b) in [(0, 0), (-128, 3), (5, -7), (127, 127), (-3, -128)] {
         for turned in [false, true] {
-            let q = |zero| Quantization::per_tensor(0.05, zero);
-            let t = |name: &str, dims: [usize; 4]| Tensor::new(name, dims, DType::I8);
+            let q = |zero| TfliteQuantization::per_tensor(0.05, zero);
+            let t = |name: &str, dims: [usize; 4]| TfliteTensor::new(name, dims, DType::I8);
             let (m, k, n) = (35, 66, 37);
             let b = if turned { [1, 2, n, k] } else { [1, 2, k, n] };
             let adjoint = if turned { 1.0 } else { 0.0 };
-            let model = Model {
+            let model = TfliteModel {
                 tensors: vec![
                     t("a", [1, 2, m, k]).quantized(q(zero_a)),
                     t("b", b).quantized(q(zero_b)),
-                    t("y", [1, 2, m, n]).quantized(Quantization::per_tensor(4.0, 9)),
+                    t("y", [1, 2, m, n]).quantized(TfliteQuantization::per_tensor(4.0, 9)),
                 ],
-                operators: vec![Operator::new(Op::BatchMatmul, [0, 1], [2]).with(Field::AdjY, adjoint)],
+                operators: vec![
+                    TfliteOperator::new(TfliteOp::BatchMatmul, [0, 1], [2]).with(OptionField::AdjY, adjoint),
+                ],
                 inputs: vec![0, 1],
                 outputs: vec![2],
-                ..Model::default()
+                ..TfliteModel::default()
             };
             let drawn = |dims: [usize; 4], by: usize| {
                 let at = |i: usize| {
@@ -248,9 +252,9 @@ fn products_of_computed_matrices_have_the_bits_of_the_interpreter() {
                 Literal::from_slice(dims, &all).unwrap()
             };
             let inputs = [drawn([1, 2, m, k], 37), drawn(b, 101)];
-            let expected = bytes_of(&Interpreter::new(&model).unwrap().run(&inputs).unwrap());
-            for unit in Unit::all() {
-                let program = Program::new(model.clone(), &settings(unit, 2)).unwrap();
+            let expected = bytes_of(&TfliteInterpreter::new(&model).unwrap().run(&inputs).unwrap());
+            for unit in Int8Isa::all() {
+                let program = Int8Program::new(model.clone(), &settings(unit, 2)).unwrap();
                 assert_eq!(program.interpreted(), 0, "{zero_a}, {zero_b}");
                 let made = bytes_of(&program.run(&inputs).unwrap());
                 assert!(made == expected, "{unit:?}, zeros {zero_a} and {zero_b}, turned {turned}");
@@ -259,7 +263,7 @@ fn products_of_computed_matrices_have_the_bits_of_the_interpreter() {
     }
 }
 
-/// Whatever a file says, a program says what the interpreter says: the same bits, or the same error.
+/// For any file content the program behaves like the interpreter: the same bits, or the same error.
 #[test]
 fn broken_files_are_judged_by_the_interpreter() {
     let (mut refused, mut equal) = (0, 0);
@@ -273,14 +277,14 @@ fn broken_files_are_judged_by_the_interpreter() {
             for bits in [0x01, 0x80, 0xff] {
                 let mut bytes = whole.clone();
                 bytes[at] ^= bits;
-                let Ok(model) = Model::from_bytes("broken", &bytes) else { continue };
+                let Ok(model) = TfliteModel::from_bytes("broken", &bytes) else { continue };
                 if model.tensors.iter().map(|t| t.ty.elements()).sum::<usize>() > 10_000 {
                     continue;
                 }
                 let inputs: Vec<Literal> =
                     model.inputs.iter().map(|&i| Literal::zeros(model.tensors[i].ty.clone())).collect();
-                let expected = Interpreter::new(&model).and_then(|i| i.run(&inputs));
-                let made = Program::new(model.clone(), &Settings::default()).and_then(|p| p.run(&inputs));
+                let expected = TfliteInterpreter::new(&model).and_then(|i| i.run(&inputs));
+                let made = Int8Program::new(model.clone(), &Settings::default()).and_then(|p| p.run(&inputs));
                 match (expected, made) {
                     (Ok(expected), Ok(made)) => {
                         assert!(bytes_of(&expected) == bytes_of(&made), "{name}, byte {at} ^ {bits}");
@@ -295,5 +299,5 @@ fn broken_files_are_judged_by_the_interpreter() {
             }
         }
     }
-    assert!(refused > 100 && equal > 1000, "{refused} refused, {equal} equal");
+    assert!(refused > 100 && equal > 1000, "{refused} rejected, {equal} equal");
 }

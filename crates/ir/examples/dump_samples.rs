@@ -1,24 +1,24 @@
-//! Writes every sample of the op table into a folder, for `fixtures/ops/generate.py`:
-//! `cargo run -p systole-ir --example dump_samples -- DIR`.
+//! Writes all op samples to a folder, as input for `fixtures/ops/generate.py`: `cargo run -p systole-ir --example
+//! dump_samples -- DIR`.
 //!
-//! `samples.tsv` has a line for each sample: its number, its name, the types of its arguments and of its results.
-//! `N.mlir` is its text, `N.bin` the bytes of its arguments one after the other.
+//! `samples.tsv` has one line per sample: number, name, and the types of its arguments and results. `N.mlir` is its
+//! text, `N.bin` contains the bytes of its arguments.
 
 use std::fmt::Write;
 use std::path::Path;
 use systole_ir::{Error, ErrorKind, Result, TensorType, op::TABLE, text};
 
-/// The arguments that the fixtures were made from; `tests/ops.rs` draws the same.
+/// Seed of the arguments for which the fixtures were generated; the same as in `tests/ops.rs`.
 const SEED: u64 = 9;
 
 fn main() -> Result<()> {
     let dir =
-        std::env::args().nth(1).ok_or_else(|| Error::new(ErrorKind::Config, "name a folder to write to"))?;
+        std::env::args().nth(1).ok_or_else(|| Error::new(ErrorKind::Config, "pass a folder to write to"))?;
     let write = |name: String, bytes: &[u8]| {
         let path = Path::new(&dir).join(name);
         std::fs::write(&path, bytes).map_err(|e| Error::io("cannot write", path, e))
     };
-    std::fs::create_dir_all(&dir).map_err(|e| Error::io("cannot make", &dir, e))?;
+    std::fs::create_dir_all(&dir).map_err(|e| Error::io("cannot create", &dir, e))?;
     let types = |types: Vec<TensorType>| types.iter().map(|t| t.to_string()).collect::<Vec<_>>().join(";");
     let mut index = String::new();
     let samples = TABLE.iter().flat_map(|e| (e.samples)().into_iter().map(move |s| (e.name, s)));

@@ -1,32 +1,32 @@
-//! Reverse-mode differentiation: walks the nodes back from a value and appends the derivative's nodes to the
-//! same graph, each op contributing its own `vjp` rule.
+//! Reverse-mode automatic differentiation: visits nodes backward from a value and appends derivative nodes to the same
+//! graph, using each op's `vjp` rule.
 
 use crate::graph::{DERIVATIVE, Grad, GraphBuilder, Op, OptimizationBarrier, Tensor, ValueId};
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 use systole_base::{Error, ErrorKind, TensorType};
 
-/// Gradients of the scalar `y: T[]` with respect to each of `xs`, of their types.
+/// Computes the gradients of the scalar `y: T[]` with respect to each of `xs`, with the types of `xs`.
 ///
-/// Values that `y` does not depend on get zeros. An op without a derivative on the way is an error of the graph
-/// that names the op and says why.
+/// Values that `y` does not depend on get zeros. A non-differentiable op on the path is an error that names the op and
+/// the reason.
 #[track_caller]
 pub fn grad(y: &Tensor, xs: &[&Tensor]) -> Vec<Tensor> {
     if y.rank() != 0 && !y.is_poisoned() {
-        let error = Error::new(ErrorKind::Graph, format!("grad needs a scalar, this is {}", y.ty()))
-            .hint("sum or average it first, or use vjp with a cotangent");
+        let error = Error::new(ErrorKind::Graph, format!("grad needs a scalar, got {}", y.ty()))
+            .hint("sum or average the value first, or use vjp with a cotangent");
         return vec![y.fail(error); xs.len()];
     }
     vjp(&[y], &[&y.ones_like()], xs)
 }
 
-/// Cotangents of `xs` from cotangents `dys` of `ys`: one vector–Jacobian product.
+/// Computes the cotangents of `xs` from the cotangents `dys` of `ys`: one vector–Jacobian product.
 #[track_caller]
 pub fn vjp(ys: &[&Tensor], dys: &[&Tensor], xs: &[&Tensor]) -> Vec<Tensor> {
     let Some(g) = ys.first().map(|y| y.builder().clone()) else {
         return xs.iter().map(|x| x.zeros_like()).collect();
     };
-    // In the body of a loop, derivatives by outer tensors are those by their captures.
+    // In a loop body, derivatives with respect to outer tensors are those of their captures.
     let xs: Vec<Tensor> = xs.iter().map(|x| g.capture(x)).collect();
     let xs: &[&Tensor] = &xs.iter().collect::<Vec<_>>();
     if ys.iter().chain(xs).chain(dys).any(|t| t.is_poisoned()) {
@@ -90,7 +90,7 @@ fn back_through(
         let types: Vec<&TensorType> = x.iter().chain(&extra).map(|t| t.ty()).collect();
         match augmented.rule().infer(&types) {
             Ok(outs) => g.augment_node(node, augmented.clone(), &extra, outs),
-            Err(c) => systole_base::bug!("augmented {} does not type: {}", op.name(), c.message),
+            Err(c) => systole_base::bug!("type inference failed for augmented {}: {}", op.name(), c.message),
         }
         if g.error().is_some() {
             return;
@@ -102,7 +102,7 @@ fn back_through(
     dy.resize(outs, None);
     let y: Vec<Tensor> = (0..outs).map(|k| g.value(ValueId::new(node, k))).collect();
     let grads = g.in_scope_of(node, DERIVATIVE, || op.rule().vjp(&x, &y, &dy));
-    debug_assert_eq!(grads.len(), x.len(), "{}: one gradient per operand", op.name());
+    debug_assert_eq!(grads.len(), x.len(), "{}: expected one gradient per operand", op.name());
     for (v, grad) in inputs.iter().zip(grads) {
         if !active.contains(v) {
             continue;
@@ -115,9 +115,9 @@ fn back_through(
             Grad::Zero => {}
             Grad::None { why } => g.in_scope_of(node, DERIVATIVE, || {
                 let loc = g.with_node(node, |n| n.loc);
-                let mut e = Error::new(ErrorKind::Graph, format!("{} has no derivative here", op.name()))
+                let mut e = Error::new(ErrorKind::Graph, format!("cannot differentiate {}", op.name()))
                     .because(why)
-                    .hint("stop_gradient the value, or write the loss without it");
+                    .hint("apply stop_gradient to the value, or write the loss without it");
                 if let Some(loc) = loc {
                     e = e.at(format!("{}:{}", loc.file, loc.line));
                 }
@@ -127,7 +127,8 @@ fn back_through(
     }
 }
 
-/// Goes back through copies of the nodes in `run`, so that what is inside them need not be kept since the forward pass.
+/// Differentiates through recomputed copies of the nodes in `run`, so that their values need not be stored since the
+/// forward pass.
 fn back_through_again(
     g: &GraphBuilder,
     run: Range<usize>,
@@ -167,8 +168,8 @@ fn back_through_again(
     }
 }
 
-/// The copy of a value of the run, or a value from before it: behind a barrier, without which the compiler would see
-/// that the copies compute what is known already.
+/// Returns the copy of a value in the range, or an earlier value behind an optimization barrier. Without the barrier,
+/// common-subexpression elimination would undo the recomputation.
 fn copy_of(
     g: &GraphBuilder,
     v: ValueId,
@@ -201,7 +202,6 @@ fn accumulate(cotangents: &mut BTreeMap<ValueId, Tensor>, v: ValueId, t: Tensor)
 
 fn poisoned(g: &GraphBuilder) -> Tensor {
     g.scalar(systole_base::DType::F32, 0.0).fail(
-        g.error()
-            .unwrap_or_else(|| Error::new(ErrorKind::Graph, "a gradient of a poisoned tensor was asked for")),
+        g.error().unwrap_or_else(|| Error::new(ErrorKind::Graph, "cannot differentiate a poisoned tensor")),
     )
 }

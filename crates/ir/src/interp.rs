@@ -1,21 +1,21 @@
-//! The reference interpreter: every node by its op's naive `eval`. Slow on purpose; the oracle for backends.
+//! Reference interpreter: evaluates each node with its op's naive `eval`. Slow; serves as test oracle for backends.
 
 use crate::graph::{Graph, MAX_DEPTH, Op, While, too_deep};
-use crate::op::{Devices, agreed};
+use crate::op::{DeviceCounts, agreed};
 use systole_base::{Literal, Result};
 
 pub use crate::graph::{EvalCx, check_args};
 
-/// Runs a graph on arrays of its parameters' types and returns its results.
+/// Runs a graph on arrays with the types of its parameters; returns its results.
 pub fn run(graph: &Graph, args: &[&Literal]) -> Result<Vec<Literal>> {
     EvalCx::default().run(graph, args)
 }
 
-/// Runs one program on several devices in lock-step: each device's arguments in, each device's results out. Loops and
-/// branches with collectives take the same way on all devices, or fail.
+/// Runs one program on several devices in lockstep; takes the arguments and returns the results of each device. Loops
+/// and branches with collectives must run the same iterations and branches on all devices.
 ///
 /// ```
-/// use systole_ir::{interp, op::Devices, text, Literal};
+/// use systole_ir::{interp, op::DeviceCounts, text, Literal};
 /// let program = text::parse(r#"module @m { func.func public @main(%arg0: tensor<f32>) -> (tensor<f32>) {
 ///   %0 = "stablehlo.all_reduce"(%arg0) <{replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>}> ({
 ///     ^bb0(%arg1: tensor<f32>, %arg2: tensor<f32>):
@@ -25,11 +25,15 @@ pub fn run(graph: &Graph, args: &[&Literal]) -> Result<Vec<Literal>> {
 ///   return %0 : tensor<f32>
 /// } }"#)?;
 /// let [a, b] = [1.0, 2.0].map(|v| Literal::scalar(systole_ir::DType::F32, v));
-/// let out = interp::run_devices(&program, Devices::replicas(2), &[vec![&a], vec![&b]])?;
+/// let out = interp::run_devices(&program, DeviceCounts::replicas(2), &[vec![&a], vec![&b]])?;
 /// assert_eq!(out[1][0].to_f32s(), [3.0]);
 /// # Ok::<(), systole_ir::Error>(())
 /// ```
-pub fn run_devices(graph: &Graph, devices: Devices, args: &[Vec<&Literal>]) -> Result<Vec<Vec<Literal>>> {
+pub fn run_devices(
+    graph: &Graph,
+    devices: DeviceCounts,
+    args: &[Vec<&Literal>],
+) -> Result<Vec<Vec<Literal>>> {
     for own in args {
         check_args(graph, &own.iter().map(|a| a.ty()).collect::<Vec<_>>())?;
     }
@@ -38,7 +42,7 @@ pub fn run_devices(graph: &Graph, devices: Devices, args: &[Vec<&Literal>]) -> R
 
 fn in_step(
     graph: &Graph,
-    devices: Devices,
+    devices: DeviceCounts,
     args: &[Vec<&Literal>],
     depth: usize,
 ) -> Result<Vec<Vec<Literal>>> {
@@ -76,7 +80,7 @@ fn in_step(
 
 fn loop_in_step(
     w: &While,
-    devices: Devices,
+    devices: DeviceCounts,
     inputs: &[Vec<&Literal>],
     depth: usize,
 ) -> Result<Vec<Vec<Literal>>> {

@@ -1,8 +1,9 @@
-//! The IR of Systole is StableHLO: same op names, attribute names and constraint labels as its specification.
+//! Intermediate representation (IR) based on StableHLO: graph builder, op rules, autodiff, interpreter and text format.
+//! Op names, attribute names and constraint labels are those of the StableHLO specification.
 //!
-//! A [`Graph`] is a list of typed nodes. [`Tensor`] is a value in a graph that is being built by a
-//! [`GraphBuilder`]. Each op keeps all its rules in one place under [`op`]; the interpreter ([`interp`]),
-//! autodiff ([`grad`](mod@grad)), the text form ([`text`]) and the cost model ([`cost`]) are generated from those rules.
+//! A [`Graph`] is a list of typed nodes. A [`Tensor`] is a value in a graph under construction by a [`GraphBuilder`].
+//! All rules of an op are in one place under [`op`]. The interpreter ([`interp`]), autodiff ([`grad`](mod@grad)), the
+//! text format ([`text`]) and the cost model ([`cost`]) are generic over those rules.
 //!
 //! This crate does no I/O, starts no threads and has no `unsafe` code.
 //!
@@ -27,9 +28,9 @@ mod sharding;
 pub mod text;
 
 pub use grad::{grad, vjp};
-pub use graph::{DERIVATIVE, Graph, GraphBuilder, Loc, Node, Op, Tensor, ValueId, cost};
+pub use graph::{DERIVATIVE, Graph, GraphBuilder, Node, Op, SourceLoc, Tensor, ValueId, cost};
 pub use op::{attention, composites, control_builders, quantized_weights};
-pub use sharding::{Mesh, Sharding, Spread};
+pub use sharding::{Mesh, Sharding, Shardings};
 pub use systole_base::{
     DType, Dims, Element, Error, ErrorKind, Literal, LiteralBuilder, Result, ResultExt, Scalar, Shape,
     TensorType, bf16, bug, f16, knobs, rng, user_line,

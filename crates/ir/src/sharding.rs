@@ -1,14 +1,14 @@
-//! How arrays are split over several devices: [`Mesh`], [`Sharding`] and, for a whole program, [`Spread`].
+//! Device meshes and array shardings: [`Mesh`], [`Sharding`], and [`Shardings`] for a whole program.
 //!
-//! The terms are Shardy's (the `sdy` dialect): a mesh names the axes of a box of devices, a sharding names for each
-//! dimension of an array the axes that split it. What no axis splits is the same on all of them.
+//! Terms follow Shardy (the `sdy` dialect): a mesh is a grid of devices with named axes. A sharding lists, for each
+//! dimension of an array, the axes that split it. Arrays are replicated along all other axes.
 
 use smallvec::SmallVec;
 use std::fmt;
 use std::ops::Range;
 use systole_base::{Dims, Error, ErrorKind, Result, Shape, TensorType};
 
-/// A box of devices with named axes, numbered with the last axis fastest.
+/// A grid of devices with named axes; device numbers are row-major (last axis fastest).
 ///
 /// ```
 /// use systole_ir::Mesh;
@@ -23,49 +23,50 @@ pub struct Mesh {
 }
 
 impl Mesh {
-    /// A mesh of axes with their sizes. Errors: no axis, a size of 0, a name twice or that is not a word.
+    /// Creates a mesh from axis names and sizes. Errors if there is no axis, a size is 0, or a name is invalid or
+    /// repeated.
     pub fn new<N: Into<String>>(axes: impl IntoIterator<Item = (N, usize)>) -> Result<Mesh> {
         let axes: Vec<(String, usize)> = axes.into_iter().map(|(n, s)| (n.into(), s)).collect();
         let wrong = |what: String| {
-            Err(Error::new(ErrorKind::Config, what).hint("a mesh is written like data=4 or data=4,model=2"))
+            Err(Error::new(ErrorKind::Config, what).hint("write the mesh as data=4 or data=4,model=2"))
         };
         if axes.is_empty() {
-            return wrong("a mesh needs an axis".into());
+            return wrong("a mesh needs at least one axis".into());
         }
         for (i, (name, size)) in axes.iter().enumerate() {
             let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
             if name.is_empty() || !name.chars().all(word) {
-                return wrong(format!("{name:?} is no name for an axis of a mesh"));
+                return wrong(format!("invalid name {name:?} of a mesh axis"));
             }
             if *size == 0 {
                 return wrong(format!("axis {name} of the mesh has no devices"));
             }
             if axes[..i].iter().any(|(n, _)| n == name) {
-                return wrong(format!("the mesh has two axes of name {name}"));
+                return wrong(format!("the mesh has two axes named {name}"));
             }
         }
         let Some(_) = axes.iter().try_fold(1usize, |n, (_, s)| n.checked_mul(*s)) else {
-            return wrong("the mesh has more devices than can be counted".into());
+            return wrong("the number of devices in the mesh overflows".into());
         };
         Ok(Mesh { axes })
     }
 
-    /// Names and sizes, slowest first.
+    /// Names and sizes of the axes, slowest first.
     pub fn axes(&self) -> &[(String, usize)] {
         &self.axes
     }
 
-    /// How many devices it has.
+    /// Number of devices.
     pub fn devices(&self) -> usize {
         self.axes.iter().map(|(_, s)| s).product()
     }
 
-    /// The number of an axis.
+    /// Index of an axis by name.
     pub fn axis(&self, name: &str) -> Option<usize> {
         self.axes.iter().position(|(n, _)| n == name)
     }
 
-    /// Where a device is, along each axis.
+    /// Coordinates of a device along each axis.
     pub fn coordinates(&self, device: usize) -> Dims {
         self.shape().unravel(device)
     }
@@ -87,7 +88,7 @@ impl fmt::Display for Mesh {
 impl std::str::FromStr for Mesh {
     type Err = Error;
 
-    /// `data=4,model=2`.
+    /// Parses `data=4,model=2`.
     fn from_str(text: &str) -> Result<Mesh> {
         let axis = |part: &str| {
             let (name, size) = part.split_once('=')?;
@@ -95,29 +96,33 @@ impl std::str::FromStr for Mesh {
         };
         let axes: Option<Vec<_>> = text.split(',').map(axis).collect();
         Mesh::new(axes.ok_or_else(|| {
-            Error::new(ErrorKind::Config, format!("{text:?} is no mesh"))
-                .hint("write each axis with its size, like data=4 or data=4,model=2")
+            Error::new(ErrorKind::Config, format!("invalid mesh {text:?}"))
+                .hint("write each axis with its size, such as data=4 or data=4,model=2")
         })?)
     }
 }
 
-/// For each dimension of an array the axes (numbers within the mesh) that split it, the slowest first.
+/// For each dimension of an array, the mesh axes (as indices) that split it, slowest first.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Sharding {
     dims: SmallVec<[SmallVec<[usize; 1]>; 4]>,
 }
 
 impl Sharding {
-    /// An array of `rank` dimensions that every device has whole.
+    /// Creates the sharding of an array of `rank` dimensions that is replicated on every device.
     pub fn replicated(rank: usize) -> Sharding {
         Sharding { dims: (0..rank).map(|_| SmallVec::new()).collect() }
     }
 
-    /// Of the names of the axes that split each dimension. Errors: as [`local`](Sharding::local), or there is no such axis.
+    /// Creates a sharding from the names of the axes that split each dimension. Errors like [`local`](Sharding::local),
+    /// or if an axis is unknown.
     pub fn of_axes(dims: &[Vec<String>], mesh: &Mesh, ty: &TensorType) -> Result<Sharding> {
         let refused = |what: String| Error::new(ErrorKind::Data, what);
         if dims.len() != ty.rank() {
-            return Err(refused(format!("a sharding of {} dimensions does not fit {ty}", dims.len())));
+            return Err(refused(format!(
+                "got a sharding of {} dimensions for an array of type {ty}",
+                dims.len()
+            )));
         }
         let mut whole = Sharding::replicated(ty.rank());
         for (d, name) in dims.iter().enumerate().flat_map(|(d, axes)| axes.iter().map(move |name| (d, name)))
@@ -128,7 +133,7 @@ impl Sharding {
         whole.local(mesh, ty).map(|_| whole)
     }
 
-    /// As this, with dimension `dim` split along `axis` as well.
+    /// Additionally splits dimension `dim` along `axis`.
     pub fn split(mut self, dim: usize, axis: usize) -> Sharding {
         self.dims[dim].push(axis);
         self
@@ -139,31 +144,37 @@ impl Sharding {
         self.dims.len()
     }
 
-    /// The axes that split a dimension.
+    /// Axes that split a dimension.
     pub fn axes(&self, dim: usize) -> &[usize] {
         &self.dims[dim]
     }
 
-    /// Whether every device has the whole array.
+    /// Whether the array is replicated on every device.
     pub fn is_replicated(&self) -> bool {
         self.dims.iter().all(|axes| axes.is_empty())
     }
 
-    /// Into how many parts each dimension is split.
+    /// Number of shards along each dimension.
     pub fn parts(&self, mesh: &Mesh) -> Dims {
         self.dims.iter().map(|axes| axes.iter().map(|&a| mesh.axes[a].1).product::<usize>()).collect()
     }
 
-    /// The type of one device's part of an array. Errors: the rank differs, an axis is not in the mesh or used twice,
-    /// a dimension does not divide.
+    /// Type of one device's shard. Errors if the rank differs, an axis is missing in the mesh or used twice, or a
+    /// dimension does not divide evenly.
     pub fn local(&self, mesh: &Mesh, ty: &TensorType) -> Result<TensorType> {
         let wrong = |what: String| Error::new(ErrorKind::Config, what).at(format!("mesh {mesh}, array {ty}"));
         if self.rank() != ty.rank() {
-            return Err(wrong(format!("a sharding of {} dimensions does not fit", self.rank())));
+            return Err(wrong(format!(
+                "a sharding of {} dimensions does not match the array's rank",
+                self.rank()
+            )));
         }
         let used: Vec<usize> = self.dims.iter().flatten().copied().collect();
         if let Some(axis) = used.iter().find(|&&a| a >= mesh.axes.len()) {
-            return Err(wrong(format!("a sharding names axis {axis} of {}", mesh.axes.len())));
+            return Err(wrong(format!(
+                "a sharding uses axis {axis}, but the mesh has {} axes",
+                mesh.axes.len()
+            )));
         }
         if (1..used.len()).any(|i| used[..i].contains(&used[i])) {
             return Err(wrong("a sharding uses an axis twice".into()));
@@ -173,7 +184,7 @@ impl Sharding {
             if size % parts != 0 {
                 let near = size.div_ceil(parts) * parts;
                 return Err(wrong(format!(
-                    "dimension {d} of size {size} cannot be split into {parts} equal parts"
+                    "cannot split dimension {d} of size {size} into {parts} equal parts"
                 ))
                 .hint(format!("make it a multiple of {parts}, such as {near}")));
             }
@@ -182,7 +193,8 @@ impl Sharding {
         Ok(ty.with_shape(Shape::new(local)))
     }
 
-    /// Which indices of each dimension of an array of shape `whole` a device holds. Call [`local`](Sharding::local) first.
+    /// Index range of each dimension of an array of shape `whole` that a device holds. Call [`local`](Sharding::local)
+    /// first.
     pub fn ranges(&self, mesh: &Mesh, whole: &Shape, device: usize) -> SmallVec<[Range<usize>; 4]> {
         let at = mesh.coordinates(device);
         let range = |(axes, &size): (&SmallVec<[usize; 1]>, &usize)| {
@@ -196,7 +208,7 @@ impl Sharding {
         self.dims.iter().zip(whole.iter()).map(range).collect()
     }
 
-    /// As Shardy writes it: `[{"data"}, {}]`.
+    /// Formats the sharding like Shardy: `[{"data"}, {}]`.
     pub fn text(&self, mesh: &Mesh) -> String {
         let names = |axes: &SmallVec<[usize; 1]>| {
             let names: Vec<String> = axes.iter().map(|&a| format!("{:?}", mesh.axes[a].0)).collect();
@@ -207,13 +219,13 @@ impl Sharding {
     }
 }
 
-/// How a program's arguments and results lie on the devices of a mesh.
+/// Shardings of a program's parameters and results on a mesh.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Spread {
-    /// The devices.
+pub struct Shardings {
+    /// Mesh of devices.
     pub mesh: Mesh,
-    /// One sharding for each parameter.
+    /// Sharding of each parameter.
     pub params: Vec<Sharding>,
-    /// One sharding for each result.
+    /// Sharding of each result.
     pub results: Vec<Sharding>,
 }

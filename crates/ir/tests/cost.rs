@@ -1,4 +1,4 @@
-//! The work of a graph.
+//! Cost of a graph: operations and bytes.
 
 use systole_ir::cost::cost;
 use systole_ir::{DType::F32, GraphBuilder, TensorType};

@@ -1,11 +1,11 @@
-//! Loops, branches and sorting: values and derivatives, against differences in f64.
+//! Loops, branches and sorting: values, and derivatives against finite differences in f64.
 
 use systole_ir::{
-    DType, GraphBuilder, Literal, Op, Tensor, TensorType, control_builders, grad, interp, rng::Stream,
+    DType, GraphBuilder, Literal, Op, Tensor, TensorType, control_builders, grad, interp, rng::RandomStream,
 };
 
 fn random(shape: &[usize], seed: u64) -> Literal {
-    let mut s = Stream::new(seed, 1, 2);
+    let mut s = RandomStream::new(seed, 1, 2);
     let n = shape.iter().product();
     let values: Vec<f64> = (0..n).map(|_| s.uniform_f64() * 2.0 - 1.0).collect();
     Literal::from_slice(shape, &values).unwrap()
@@ -38,12 +38,12 @@ fn check_gradient(shapes: &[&[usize]], f: impl Fn(&[Tensor]) -> Tensor) {
         .sum();
     assert!(
         (derivative - differences).abs() <= 1e-7 * (1.0 + differences.abs()),
-        "derivative {derivative}, differences {differences}"
+        "derivative {derivative}, finite differences {differences}"
     );
-    assert!(derivative != 0.0, "a vanishing derivative tests nothing");
+    assert!(derivative != 0.0, "a zero derivative tests nothing");
 }
 
-/// h ← tanh(h·w + x): a recurrent net with a captured weight.
+/// h ← tanh(h·w + x): recurrent network with a captured weight.
 fn rnn(h: &Tensor, w: &Tensor, xs: &Tensor) -> Tensor {
     let (last, ys) = control_builders::scan(&[h], &[xs], |carry, x| {
         let h = (carry[0].dot(w) + &x[0]).tanh();
@@ -67,7 +67,7 @@ fn scan_with_captures() {
     check_gradient(&[&[2, 3], &[3, 3], &[5, 2, 3]], |x| rnn(&x[0], &x[1], &x[2]));
 }
 
-/// A layer with products, a fold and a loop, whose results are kept.
+/// A layer with matrix products, a reduction and a loop, whose results are stored.
 fn layers(x: &Tensor, weights: &Tensor) -> Tensor {
     let (last, sums) = control_builders::scan_keeping(&[x], &[weights], |carry, w| {
         let h = carry[0].dot(&w[0]);
@@ -91,8 +91,8 @@ fn second_derivatives_through_what_a_scan_kept() {
     });
 }
 
-/// `c: [2, 3], p: [2, 6], w: [3, 6], xs: [5, 2, 6]`: a cell with two gates, whose product with the weights is carried to
-/// the next trip, as recurrent layers do.
+/// `c: [2, 3], p: [2, 6], w: [3, 6], xs: [5, 2, 6]`: recurrent cell with two gates; the product with the weights is
+/// carried to the next iteration, as in recurrent layers.
 fn gated(c: &Tensor, p: &Tensor, w: &Tensor, xs: &Tensor) -> Tensor {
     let (last, all) = control_builders::scan(&[c, p], &[xs], |carry, x| {
         let z = &x[0] + &carry[1];
@@ -121,7 +121,7 @@ fn gates_are_kept_instead_of_their_sums() {
         _ => None,
     });
     let (kept, body) = kept.expect("a loop that records");
-    // The state c, both gates, and h = tanh(c) neither as such nor as the sums that the gates are of.
+    // The state c, both gates, and h = tanh(c), but not the pre-activations of the gates.
     let types: Vec<&TensorType> =
         body.results[body.results.len() - kept.len()..].iter().map(|&r| body.ty(r)).collect();
     assert_eq!(types, [&TensorType::new(DType::F64, [5, 2, 3]); 3]);
@@ -191,7 +191,7 @@ fn sorting() {
         let weights = x[0].builder().iota(sorted.ty().clone(), 0);
         (sorted * weights).sine().sum_all() + top.sin_sum()
     });
-    // Several operands by the first one's order.
+    // Several operands sorted by the first one.
     check_gradient(&[&[5], &[5]], |x| {
         let g = GraphBuilder::new("comparator");
         let p: Vec<Tensor> = (0..4).map(|_| g.parameter(TensorType::scalar(DType::F64), "element")).collect();
@@ -237,7 +237,10 @@ fn what_cannot_be_differentiated_says_why() {
     let y = control_builders::while_loop(&[&x], |s| s[0].less(&x), |s| vec![&s[0] * 2.0]).remove(0);
     let dx = grad(&y, &[&x]);
     let error = g.finish(&dx).unwrap_err().to_string();
-    assert!(error.contains("while has no derivative here") && error.contains("number of trips"), "{error}");
+    assert!(
+        error.contains("cannot differentiate while") && error.contains("number of iterations"),
+        "{error}"
+    );
 
     let g = GraphBuilder::new("main");
     let x = g.parameter(TensorType::scalar(DType::F64), "x");
@@ -246,7 +249,7 @@ fn what_cannot_be_differentiated_says_why() {
     let y = control_builders::fori_loop(3, &[&x], |_, s| double(s)).remove(0);
     let dx = grad(&y, &[&x]);
     let error = g.finish(&dx).unwrap_err().to_string();
-    assert!(error.contains("number of trips") && error.contains("body of while"), "{error}");
+    assert!(error.contains("number of iterations") && error.contains("body of while"), "{error}");
 }
 
 #[test]

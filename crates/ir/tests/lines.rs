@@ -1,4 +1,4 @@
-//! Errors name the line of the user's program that made the op, through every method that makes several.
+//! Errors point to the line of user code that created the op, for every method that creates several ops.
 
 use std::collections::BTreeSet;
 use systole_ir::{
@@ -13,7 +13,7 @@ fn parameter(g: &GraphBuilder, dtype: DType, dims: &[usize]) -> Tensor {
 /// A call of a method.
 type Call = fn(&GraphBuilder) -> Tensor;
 
-/// Every method of tensors that makes ops, by its name.
+/// Every tensor method that creates ops, by name.
 fn calls() -> Vec<(&'static str, Call)> {
     fn x(g: &GraphBuilder) -> Tensor {
         parameter(g, F32, &[2, 4])
@@ -104,7 +104,7 @@ fn calls() -> Vec<(&'static str, Call)> {
     ]
 }
 
-/// Methods with attributes of their own, which make one node as they are called.
+/// Methods with op-specific attributes, which create a single node.
 const SINGLE: [&str; 8] =
     ["gather", "scatter", "reduce", "reduce_window", "sort_by", "convolution", "fail", "products_of_others"];
 
@@ -143,7 +143,7 @@ fn every_method_of_tensors_is_looked_at() {
             if makes && is_of_tensors {
                 assert!(
                     looked_at.contains(name),
-                    "{file}: `{name}` makes ops: add it to the calls of this test"
+                    "{file}: `{name}` creates ops: add it to the calls of this test"
                 );
                 assert_eq!(lines[i - 1].trim(), "#[track_caller]", "{file}: {name}");
             }
@@ -151,7 +151,7 @@ fn every_method_of_tensors_is_looked_at() {
     }
 }
 
-/// The error of what `build` makes of `f32[2, 4]`, and that it is told to come from `line`.
+/// Checks that the error of `build` on `f32[2, 4]` points to `line`; returns the error.
 fn told(line: u32, build: impl FnOnce(&Tensor) -> Tensor) -> Error {
     let g = GraphBuilder::new("main");
     let x = parameter(&g, F32, &[2, 4]);

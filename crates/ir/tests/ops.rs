@@ -1,16 +1,17 @@
-//! Tests that every row of the op table must pass; `fixtures/ops/generate.py` makes the results of XLA.
+//! Generic tests for every op in the op table: samples against XLA's results, text round trip, gradients, element
+//! types. `fixtures/ops/generate.py` generates XLA's results.
 
 use systole_ir::op::unary::KNOWN;
-use systole_ir::op::{Op, Sample, TABLE};
-use systole_ir::rng::Stream;
+use systole_ir::op::{Op, OpSample, TABLE};
+use systole_ir::rng::RandomStream;
 use systole_ir::{
     DType, Graph, GraphBuilder, Literal, LiteralBuilder, Scalar, Tensor, TensorType, cost, grad, interp, op,
     text,
 };
 
-/// Every sample with its name, `op/label`.
-fn samples() -> Vec<(&'static str, String, Sample)> {
-    let named = |e: &'static op::Entry| {
+/// All samples with their names, `op/label`.
+fn samples() -> Vec<(&'static str, String, OpSample)> {
+    let named = |e: &'static op::OpEntry| {
         (e.samples)().into_iter().map(|s| (e.name, format!("{}/{}", e.name, s.label), s))
     };
     TABLE.iter().flat_map(named).collect()
@@ -40,20 +41,20 @@ fn text_round_trips() {
     for (_, name, s) in samples() {
         let written = text::print(&s.graph);
         let read = text::parse(&written).unwrap_or_else(|e| panic!("{name}: {e}\n{written}"));
-        assert!(read == s.graph, "{name} reads back as another graph:\n{written}");
+        assert!(read == s.graph, "{name} is read back as another graph:\n{written}");
         assert_eq!(text::print(&read), written, "{name}");
     }
 }
 
-/// One graph of the loss y·w and its gradients by the f64 parameters.
-fn with_gradients(name: &str, s: &Sample) -> std::sync::Arc<Graph> {
+/// A graph of the loss y·w and its gradients with respect to the f64 parameters.
+fn with_gradients(name: &str, s: &OpSample) -> std::sync::Arc<Graph> {
     let g = GraphBuilder::new("main");
     let xs: Vec<Tensor> = s.graph.param_types().into_iter().map(|t| g.parameter(t, "x")).collect();
     let ys = g.inline(&s.graph, &xs.iter().collect::<Vec<_>>());
     let mut loss = g.scalar(DType::F64, 0.0);
-    let mut weights = Stream::new(2, 3, 4);
+    let mut weights = RandomStream::new(2, 3, 4);
     for y in ys.iter().filter(|y| y.dtype() == DType::F64) {
-        let w = g.constant(op::Domain::Uniform(0.5, 1.5).draw(y.ty(), &mut weights));
+        let w = g.constant(op::ArgDomain::Uniform(0.5, 1.5).draw(y.ty(), &mut weights));
         loss = loss + (y * &w).sum_all();
     }
     let floats: Vec<&Tensor> = xs.iter().filter(|x| x.dtype() == DType::F64).collect();
@@ -67,9 +68,9 @@ fn vjp_agrees_with_central_differences() {
         let graph = with_gradients(&name, &s);
         graph.verify().unwrap_or_else(|e| panic!("{name}: {e}"));
         let args = s.arguments(5);
-        let mut rng = Stream::new(6, 7, 8);
+        let mut rng = RandomStream::new(6, 7, 8);
         let toward: Vec<Literal> =
-            args.iter().map(|a| op::Domain::Uniform(-1.0, 1.0).draw(a.ty(), &mut rng)).collect();
+            args.iter().map(|a| op::ArgDomain::Uniform(-1.0, 1.0).draw(a.ty(), &mut rng)).collect();
         let at = |t: f64| {
             let moved = |(x, d): (&Literal, &Literal)| {
                 let mut b = LiteralBuilder::new(x.ty().clone());
@@ -90,30 +91,30 @@ fn vjp_agrees_with_central_differences() {
         let derivative: f64 = at(0.0)[1..].iter().zip(directions).map(dot).sum();
         let scale = 1.0 + derivative.abs().max(difference.abs());
         let close = (derivative - difference).abs() < 1e-6 * scale;
-        assert!(close, "{name}: derivative {derivative}, differences {difference}");
+        assert!(close, "{name}: derivative {derivative}, finite difference {difference}");
     }
 }
 
-/// Ops without a sample whose derivative is checked, and why.
+/// Ops without a sample whose derivative is checked, with the reason.
 const NOT_DIFFERENTIABLE: &[(&str, &str)] = &[
-    ("and", "takes no floats"),
-    ("bitcast_convert", "the value is no smooth function of the bits; the gradient is zero"),
-    ("compare", "results in bool"),
+    ("and", "does not support floats"),
+    ("bitcast_convert", "not a smooth function of the bits; the gradient is zero"),
+    ("compare", "the result is bool"),
     ("constant", "has no operands"),
-    ("count_leading_zeros", "takes no floats"),
+    ("count_leading_zeros", "does not support floats"),
     ("iota", "has no operands"),
-    ("is_finite", "results in bool"),
-    ("not", "takes no floats"),
-    ("or", "takes no floats"),
+    ("is_finite", "the result is bool"),
+    ("not", "does not support floats"),
+    ("or", "does not support floats"),
     ("partition_id", "has no operands"),
-    ("popcnt", "takes no floats"),
-    ("reduce_precision", "steps; its gradient is that of the identity by intention"),
+    ("popcnt", "does not support floats"),
+    ("reduce_precision", "a step function; its gradient is intentionally that of the identity"),
     ("replica_id", "has no operands"),
-    ("rng_bit_generator", "draws integers from integers"),
-    ("shift_left", "takes no floats"),
-    ("shift_right_arithmetic", "takes no floats"),
-    ("shift_right_logical", "takes no floats"),
-    ("xor", "takes no floats"),
+    ("rng_bit_generator", "maps integers to integers"),
+    ("shift_left", "does not support floats"),
+    ("shift_right_arithmetic", "does not support floats"),
+    ("shift_right_logical", "does not support floats"),
+    ("xor", "does not support floats"),
 ];
 
 #[test]
@@ -128,7 +129,7 @@ fn every_op_has_a_checked_derivative_or_a_reason() {
 
 #[test]
 fn the_table_is_sorted_and_documented() {
-    assert!(TABLE.windows(2).all(|w| w[0].name < w[1].name), "sorted by name, each name once");
+    assert!(TABLE.windows(2).all(|w| w[0].name < w[1].name), "sorted by name, without duplicates");
     for e in TABLE {
         assert!(op::entry(e.name).is_some_and(|found| found.name == e.name), "{}", e.name);
         assert!(e.doc.len() > 3 && e.doc.ends_with('.') && e.doc.len() <= 90, "{}: doc {:?}", e.name, e.doc);
@@ -145,11 +146,11 @@ fn samples_are_of_their_op_and_named_once() {
         let own: Vec<_> = all.iter().filter(|(op, ..)| *op == e.name).collect();
         assert!(!own.is_empty(), "{} has no sample", e.name);
         for (i, (_, name, s)) in own.iter().enumerate() {
-            assert!(own[..i].iter().all(|(_, other, _)| other != name), "{name} is there twice");
+            assert!(own[..i].iter().all(|(_, other, _)| other != name), "duplicate sample {name}");
             assert!(s.graph.nodes.iter().any(|n| n.op.name() == e.name), "{name} does not use its op");
             assert_eq!(s.domains.len(), s.graph.params.len(), "{name}");
         }
-        let empty = |s: &Sample| s.graph.nodes.iter().any(|n| n.outs.iter().any(|t| t.elements() == 0));
+        let empty = |s: &OpSample| s.graph.nodes.iter().any(|n| n.outs.iter().any(|t| t.elements() == 0));
         assert!(own.iter().any(|(_, _, s)| empty(s)), "{} has no sample with a dimension of size 0", e.name);
     }
     for variant in Op::VARIANTS.iter().filter(|v| **v != "Parameter") {
@@ -158,7 +159,7 @@ fn samples_are_of_their_op_and_named_once() {
     }
 }
 
-/// Every element type that an op accepts in place of a sample's own has a sample.
+/// Every element type that an op accepts instead of a sample's own type has a sample.
 #[test]
 fn every_accepted_element_type_is_sampled() {
     for e in TABLE {
@@ -168,7 +169,7 @@ fn every_accepted_element_type_is_sampled() {
                 .flat_map(|s| s.graph.nodes.iter().map(move |n| (s, n)))
                 .filter(|(_, n)| n.op.name() == e.name)
         };
-        let types = |s: &Sample, n: &systole_ir::Node| -> Vec<DType> {
+        let types = |s: &OpSample, n: &systole_ir::Node| -> Vec<DType> {
             n.inputs.iter().map(|&v| s.graph.ty(v).dtype).chain(n.outs.iter().map(|t| t.dtype)).collect()
         };
         let sampled: Vec<DType> = nodes().flat_map(|(s, n)| types(s, n)).collect();
@@ -181,7 +182,7 @@ fn every_accepted_element_type_is_sampled() {
                 let accepted = n.op.rule().infer(&args.iter().collect::<Vec<_>>()).is_ok();
                 assert!(
                     !accepted || sampled.contains(&dtype),
-                    "{} accepts {dtype} and has no sample",
+                    "{} accepts {dtype} but has no sample",
                     e.name
                 );
             }
@@ -189,16 +190,14 @@ fn every_accepted_element_type_is_sampled() {
     }
 }
 
-/// Results of XLA's CPU compiler that are not Systole's, and why that is right. `*` stands for anything.
-const UNLIKE_XLA: &[(&str, &str)] = &[(
-    "reduce/*_no_dims_*",
-    "XLA drops the initial value when nothing is folded: it takes it for the identity",
-)];
+/// Intended differences from XLA's CPU compiler, with reasons. `*` matches anything.
+const UNLIKE_XLA: &[(&str, &str)] =
+    &[("reduce/*_no_dims_*", "XLA ignores the initial value if nothing is reduced: it assumes the identity")];
 
-/// Ops that XLA's CPU compiler does not have (`REFUSED` of the script); tests beside them have values by hand.
+/// Ops that XLA's CPU compiler does not support (`REFUSED` in the script); other tests check their values.
 const NOT_IN_XLA: &[&str] = &["collective_broadcast"];
 
-/// Whether a name is of a pattern with at most two `*`.
+/// Whether a name matches a pattern with at most two `*`.
 fn is_like(name: &str, pattern: &str) -> bool {
     let mut rest = name;
     pattern.split('*').enumerate().all(|(i, part)| match rest.find(part) {
@@ -210,11 +209,11 @@ fn is_like(name: &str, pattern: &str) -> bool {
     })
 }
 
-/// The seed of the arguments that the fixtures were made from; as in `examples/dump_samples.rs`.
+/// Seed of the arguments for which the fixtures were generated; the same as in `examples/dump_samples.rs`.
 const SEED: u64 = 9;
 
-/// Distance of two floats of one type in units in the last place of the greater one or of `at_least`. The zeros
-/// coincide, and so do all NaNs.
+/// Distance of two floats of one type in units in the last place (ULP) of the larger one or of `at_least`. Both zeros
+/// are equal, and so are all NaNs.
 fn ulps(dtype: DType, a: f64, b: f64, at_least: f64) -> f64 {
     if a == b || (a.is_nan() && b.is_nan()) {
         return 0.0;
@@ -234,8 +233,8 @@ fn ulps(dtype: DType, a: f64, b: f64, at_least: f64) -> f64 {
     (a - b).abs() / 2f64.powi(exponent - digits + 1)
 }
 
-/// The first element that is further than `ulp` from XLA's. Of a sum only the size of the summands bounds the error:
-/// there the greatest element of the array gives the unit.
+/// The first element that differs from XLA's by more than `ulp`. For sums, the error is bounded by the size of the
+/// summands only, so the largest element of the array gives the unit.
 fn difference(ours: &Literal, theirs: &Literal, ulp: u32, is_sum: bool) -> Option<String> {
     let greatest =
         theirs.to_f64s().into_iter().filter(|v| v.is_finite()).fold(0.0, |m: f64, v| m.max(v.abs()));
@@ -245,15 +244,18 @@ fn difference(ours: &Literal, theirs: &Literal, ulp: u32, is_sum: bool) -> Optio
         let (a, b) = (ours.get(i), theirs.get(i));
         let distance = match (a, b) {
             (Scalar::Float(a), Scalar::Float(b)) => ulps(dtype, a, b, at_least),
-            _ => return (a != b).then(|| format!("element {i} is {a:?}, XLA's {b:?}")),
+            _ => return (a != b).then(|| format!("element {i} is {a:?}, XLA's is {b:?}")),
         };
         (distance > ulp as f64)
-            .then(|| format!("element {i} is {a:?}, XLA's {b:?}, {distance} ulp of {dtype}"))
+            .then(|| format!("element {i} is {a:?}, XLA's is {b:?}, difference {distance} ulp of {dtype}"))
     })
 }
 
-fn sums(s: &Sample) -> bool {
-    s.graph.nodes.iter().any(|n| matches!(n.op.rule().lower(), op::Lowering::Fold | op::Lowering::Contract))
+fn sums(s: &OpSample) -> bool {
+    s.graph
+        .nodes
+        .iter()
+        .any(|n| matches!(n.op.rule().lower(), op::LoweringClass::Fold | op::LoweringClass::Contract))
 }
 
 #[test]
@@ -282,13 +284,13 @@ fn eval_agrees_with_xla() {
             }
         }
     }
-    // An op of today has no answer of XLA's yet; until then a table of its values stands for that.
+    // New ops have no XLA results yet; until then a table of values replaces them.
     let tabled = |name: &String| KNOWN.iter().any(|(op, _)| name.starts_with(&format!("{}/", op.name())));
     let refused = |name: &String| NOT_IN_XLA.iter().any(|op| name.starts_with(&format!("{op}/")));
     for op in NOT_IN_XLA {
         assert!(
             stored.names().iter().all(|name| !name.starts_with(&format!("{op}/"))),
-            "XLA has {op} after all"
+            "XLA supports {op} now"
         );
     }
     let unknown: Vec<_> = newer.iter().filter(|name| !tabled(name) && !refused(name)).collect();
@@ -297,14 +299,14 @@ fn eval_agrees_with_xla() {
         "not in the fixture: {unknown:?}: run fixtures/ops/generate.py, or give {} a table in KNOWN of op/unary.rs",
         "a new op"
     );
-    assert_eq!(used, stored.len(), "the fixture holds samples that are no more");
+    assert_eq!(used, stored.len(), "the fixture contains samples that no longer exist");
     assert!(wrong.is_empty(), "{} results differ:\n{}", wrong.len(), wrong.join("\n"));
     let stale: Vec<_> =
         UNLIKE_XLA.iter().zip(&excused).filter(|(_, used)| !**used).map(|(e, _)| e.0).collect();
-    assert!(stale.is_empty(), "these agree after all: {stale:?}");
+    assert!(stale.is_empty(), "these agree now: {stale:?}");
 }
 
-/// Composed ops need no row: here against the function that they are.
+/// Composite functions have no row in the op table; this one is checked against the reference function.
 #[test]
 fn sinh_is_right_near_zero_and_before_it_overflows() {
     let g = GraphBuilder::new("main");
@@ -316,13 +318,13 @@ fn sinh_is_right_near_zero_and_before_it_overflows() {
     let out = run(&graph, &[Literal::from_slice([9], &points).unwrap()]);
     for (i, x) in points.into_iter().enumerate() {
         for (found, want) in [(out[0].to_f64s()[i], x.sinh()), (out[1].to_f64s()[i], x.cosh())] {
-            assert!((found - want).abs() <= want.abs() * 1e-12, "at {x}: {found}, not {want}");
+            assert!((found - want).abs() <= want.abs() * 1e-12, "at {x}: got {found}, expected {want}");
         }
     }
 }
 
-/// How often and where a fold's initial value takes part is open, but for one that changes nothing: only that is given to
-/// devices whose results are judged.
+/// The specification leaves open how often a reduction's initial value is included, unless it is the identity. Only
+/// identities are passed to devices whose results are compared.
 #[test]
 fn specified_arguments_begin_folds_with_identities() {
     let (mut changed, mut kept) = (0, 0);
@@ -344,7 +346,8 @@ fn specified_arguments_begin_folds_with_identities() {
     assert!(changed > 50 && kept == 6, "{changed} {kept}");
 }
 
-/// In which order a scatter writes is open as well: written from the last to the first, the updates give the same.
+/// The specification also leaves the order of a scatter open: applied from the last to the first, the updates give the
+/// same result.
 #[test]
 fn specified_arguments_leave_the_order_of_scatters_open() {
     let axes = [("_rows", 0), ("blocks", 0), ("paired", 0), ("mixed_dims", 1), ("batched", 1)];

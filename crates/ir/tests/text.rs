@@ -1,8 +1,8 @@
-//! The text form: exactness, variants of spelling, and hostile input.
+//! StableHLO text: exact round trip, variants of syntax, and malicious input.
 
-use systole_ir::rng::Stream;
+use systole_ir::rng::RandomStream;
 use systole_ir::{
-    DType, Graph, GraphBuilder, Literal, LiteralBuilder, Scalar, Sharding, Spread, Tensor, TensorType,
+    DType, Graph, GraphBuilder, Literal, LiteralBuilder, Scalar, Sharding, Shardings, Tensor, TensorType,
     control_builders, grad, op, text,
 };
 
@@ -18,13 +18,13 @@ fn check_round_trip(graph: &Graph) -> String {
     written
 }
 
-/// A recurrent net's whole derivative: nested bodies, captures, recorded state.
+/// Complete derivative of a recurrent network: nested bodies, captures, recorded state.
 fn training_step() -> std::sync::Arc<Graph> {
     let g = GraphBuilder::new("main");
     let f32 = |shape: &[usize]| TensorType::new(DType::F32, shape);
     let xs = g.parameter(f32(&[5, 2, 3]), "xs");
     let h = g.scalar(DType::F32, 0.0).broadcast_to(&[2, 3].into());
-    // Made after other nodes: finished graphs have their parameters first all the same.
+    // Created after other nodes; finished graphs still have their parameters first.
     let w = g.parameter(f32(&[3, 3]), "layer/w \"quoted\" é");
     let (last, ys) = control_builders::scan(&[&h], &[&xs], |carry, x| {
         let h = (carry[0].dot(&w) + &x[0]).tanh();
@@ -46,7 +46,7 @@ fn a_training_step_round_trips() {
     }
     assert_eq!(parse(&written).param_names, ["xs", "layer/w \"quoted\" é"]);
     let kept = graph.nodes.iter().flat_map(|n| &n.outs).filter(|t| t.shape.dims().starts_with(&[5, 5]));
-    assert_eq!(kept.count(), 0, "the stacked results of scan are not recorded once more for each trip");
+    assert_eq!(kept.count(), 0, "the stacked results of scan are not recorded again for each iteration");
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn arrays_round_trip_to_the_bit() {
         let bits: Vec<u64> = match dtype.size() {
             1 | 2 => (0..1u64 << dtype.bits()).collect(),
             _ => {
-                let mut s = Stream::new(1, 2, dtype.size() as u64);
+                let mut s = RandomStream::new(1, 2, dtype.size() as u64);
                 let edges = [0, 1, 1 << 31, 1 << 63, 0x7f80_0001, 0xffc0_0000, 0x7ff0 << 48 | 1, u64::MAX];
                 edges.into_iter().chain((0..5000).map(|_| s.next_u64())).collect()
             }
@@ -148,7 +148,7 @@ fn a_program_for_a_mesh_says_how_its_arrays_are_split() {
     let x = g.parameter(TensorType::new(DType::F32, [8, 3]), "x");
     let graph = g.finish(&[&x + &x, x.sum_all()]).unwrap();
     let rows = Sharding::replicated(2).split(0, 0);
-    let spread = Spread {
+    let spread = Shardings {
         mesh: "data=4,model=1".parse().unwrap(),
         params: vec![rows.clone()],
         results: vec![rows, Sharding::replicated(0)],
@@ -172,8 +172,8 @@ fn a_program_for_a_mesh_says_how_its_arrays_are_split() {
         (r#"["data"=4, "model"=1]"#, r#"["data"=0]"#, "no devices"),
         (r#"["data"=4, "model"=1]"#, r#"["data"=99999999999]"#, "integer"),
         (r#"sdy.mesh @mesh = <["data"=4, "model"=1]>"#, "", "no mesh"),
-        ("aliasing_output = 0", "aliasing_output = 2", "no result of its own"),
-        ("aliasing_output = 0", "aliasing_output = -1", "no result of its own"),
+        ("aliasing_output = 0", "aliasing_output = 2", "invalid tf.aliasing_output"),
+        ("aliasing_output = 0", "aliasing_output = -1", "invalid tf.aliasing_output"),
     ] {
         let e = text::parse_program(&written.replacen(from, to, 1)).unwrap_err().to_string();
         assert!(e.contains(what), "{from} → {to}: {e}");
@@ -186,24 +186,24 @@ fn errors_name_line_and_column() {
     parse(good);
     for (from, to, what) in [
         ("(%a) :", "(%b) :", "line 2:27"),
-        ("negate\"", "negated\"", "there is no such op"),
+        ("negate\"", "negated\"", "unknown op"),
         ("negate\"", "not\"", "not is not defined"),
-        ("-> tensor<2xf32>\n  return", "-> tensor<3xf32>\n  return", "the results are"),
-        ("%0 = ", "%0:2 = ", "1 results, 2 are named"),
+        ("-> tensor<2xf32>\n  return", "-> tensor<3xf32>\n  return", "the results have types"),
+        ("%0 = ", "%0:2 = ", "1 results, but 2 are named"),
         ("%0 = ", "%a = ", "defined twice"),
-        ("return %0", "return %0#1", "has no value 1"),
-        ("(%a) :", "(%a) ({ \"stablehlo.return\"() : () -> () }) :", "has no 1 bodies"),
-        (") -> tensor<2xf32> {", ") -> tensor<f32> {", "does not return what it declares"),
+        ("return %0", "return %0#1", "has no result 1"),
+        ("(%a) :", "(%a) ({ \"stablehlo.return\"() : () -> () }) :", "wrong number of bodies: 1"),
+        (") -> tensor<2xf32> {", ") -> tensor<f32> {", "declared result types"),
         ("}\n", "", "the end of the text"),
-        ("}\n", "} }", "one function and then the end"),
+        ("}\n", "} }", "exactly one function"),
         ("%a)", "%a, %a)", "operand types"),
         ("\"stablehlo.negate\"", "stablehlo.negate", "quoted name"),
         ("func.func", "func", "expected `func.func`"),
-        ("@f", "\u{1F600}", "has no meaning"),
+        ("@f", "\u{1F600}", "unexpected character"),
     ] {
         let bad = good.replacen(from, to, 1);
         let error = text::parse(&bad).map(|_| panic!("accepted {bad}")).unwrap_err().to_string();
-        let what = if what == "not is not defined" { "is not defined on f32" } else { what };
+        let what = if what == "not is not defined" { "not supported for element type f32" } else { what };
         assert!(error.contains(what) && error.contains("line "), "{from} → {to}: {error}");
     }
 }
@@ -223,14 +223,14 @@ fn nesting_is_bounded() {
     assert!(text::parse(&dense).is_err());
 }
 
-/// Cut anywhere and with bytes changed anywhere, text is read or refused, and what is read is valid.
+/// Text that is truncated or has modified bytes is rejected or parsed to a valid graph.
 #[test]
 fn damaged_text_never_panics() {
     let mut texts = vec![text::print(&training_step())];
     for e in op::TABLE {
         texts.extend((e.samples)().first().map(|s| text::print(&s.graph)));
     }
-    let mut s = Stream::new(4, 5, 6);
+    let mut s = RandomStream::new(4, 5, 6);
     let mut refused = 0;
     for (i, whole) in texts.iter().enumerate() {
         let step = if i == 0 { 7 } else { 1 };
@@ -283,8 +283,8 @@ fn bodies_that_may_not_capture_are_refused() {
 
 #[test]
 fn a_float_literal_reads_back_whatever_its_type() {
-    // Shortest decimals of f32 that round twice on the way through f64 would be caught here.
-    let mut s = Stream::new(9, 9, 9);
+    // Detects shortest f32 decimals that round twice when parsed through f64.
+    let mut s = RandomStream::new(9, 9, 9);
     let mut b = LiteralBuilder::new(TensorType::new(DType::F32, [30]));
     for i in 0..30 {
         b.set(i, Scalar::Float(f32::from_bits(s.next_u32() & 0x7fff_ffff) as f64));

@@ -1,5 +1,7 @@
-//! `systole launch-agent`: what `launch --hosts` starts on another machine. It starts the process there, hands its output through,
-//! and does as it is told over its standard input; when that ends, the launch or the way to it is gone, and the process ends, too.
+//! Launch agent: the process that `launch --hosts` starts over ssh on another machine.
+//!
+//! The agent starts the training process, passes its output through and obeys commands on standard input. When standard
+//! input ends, the launcher or the connection is gone, and the agent ends the process.
 
 use super::signals::{FORWARDED, Signals, apart, killed, send};
 use serde::{Deserialize, Serialize};
@@ -12,39 +14,39 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 use systole_ir::{Error, ErrorKind, Result, knobs};
 
-/// The command's name.
+/// Name of the agent's subcommand.
 pub const COMMAND: &str = "launch-agent";
-/// The word that ends the process at once.
+/// Command that kills the process immediately.
 pub(crate) const KILL: &str = "KILL";
-/// What the exit codes of processes that a signal killed begin with, as a shell has it.
+/// Base of exit codes for processes killed by a signal, as in a shell.
 pub(crate) const SIGNALLED: i32 = 128;
-/// How often it is looked whether the process has ended.
+/// Polling interval for the end of the process.
 const POLL: Duration = Duration::from_millis(20);
 
-/// The first line of an agent's standard input. Nothing of it stands in a command that others on the machine could read.
+/// First line on the agent's standard input. Passing it there hides it from the process list of the machine.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Order {
-    /// The folder to be in.
+pub(crate) struct AgentRequest {
+    /// Working directory.
     pub(crate) folder: PathBuf,
     pub(crate) args: Vec<String>,
     pub(crate) env: BTreeMap<String, String>,
-    /// How many processes share the machine's cores; 0: the arguments say how many threads.
+    /// Number of processes that share the machine's cores; 0 if the arguments set the number of threads.
     pub(crate) share: u32,
-    /// Whether to say nothing of the process.
+    /// Whether to print nothing about the process.
     pub(crate) quiet: bool,
 }
 
-/// Runs what standard input orders, and returns the exit code of the process. `note` takes a line about it.
+/// Runs the request from standard input and returns the exit code of the process. `note` prints a line about it.
 ///
 /// # Errors
-/// If the order is not readable or the process cannot be started.
+/// If the request cannot be parsed or the process cannot be started.
 pub fn run_agent(note: impl Fn(&str)) -> Result<u8> {
     let signals = Signals::install()?;
     let mut first = String::new();
     let order = stdin().lock().read_line(&mut first).ok().and_then(|_| serde_json::from_str(&first).ok());
-    let order: Order = order.ok_or_else(|| {
-        let e = Error::new(ErrorKind::Config, "an agent is told what to run over its standard input");
-        e.hint("it is for `systole launch --hosts` to start it; both programs must be of one version")
+    let order: AgentRequest = order.ok_or_else(|| {
+        let e = Error::new(ErrorKind::Config, "cannot parse the request on standard input");
+        e.hint("start the agent with `systole launch --hosts`, and use the same version on all machines")
     })?;
     let mut child = order.start()?;
     if !order.quiet {
@@ -53,13 +55,13 @@ pub fn run_agent(note: impl Fn(&str)) -> Result<u8> {
     attend(&mut child, &signals, &words())
 }
 
-impl Order {
+impl AgentRequest {
     fn start(&self) -> Result<Child> {
         let failed =
             |e: std::io::Error| Error::new(ErrorKind::Io, "cannot start a process").because(e.to_string());
         if !self.folder.is_dir() {
-            let e = Error::new(ErrorKind::Io, format!("there is no folder {} here", self.folder.display()));
-            return Err(e.hint("the launch is called in a folder that all machines have"));
+            let e = Error::new(ErrorKind::Io, format!("no such folder: {}", self.folder.display()));
+            return Err(e.hint("call the launch in a folder that exists on all machines"));
         }
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
         command.args(&self.args).envs(&self.env).current_dir(&self.folder).stdin(Stdio::null());
@@ -72,10 +74,10 @@ impl Order {
     }
 }
 
-/// What is told, line by line; it ends with the standard input.
+/// Reads commands from standard input line by line; the channel closes with the standard input.
 fn words() -> Receiver<String> {
     let (told, words) = channel();
-    // Where there is no thread the standard input seems to have ended.
+    // If the thread cannot be started, standard input appears closed.
     let _ = std::thread::Builder::new().name("systole-agent".into()).spawn(move || {
         for line in stdin().lock().lines().map_while(std::result::Result::ok) {
             if told.send(line).is_err() {
@@ -86,14 +88,14 @@ fn words() -> Receiver<String> {
     words
 }
 
-/// Waits for the process; the code to end with.
+/// Waits for the process and returns the exit code.
 fn attend(child: &mut Child, signals: &Signals, words: &Receiver<String>) -> Result<u8> {
     use std::sync::mpsc::TryRecvError::Disconnected;
     let mut until = None;
     loop {
         let ended = child
             .try_wait()
-            .map_err(|e| Error::new(ErrorKind::Io, "cannot ask a process").because(e.to_string()))?;
+            .map_err(|e| Error::new(ErrorKind::Io, "cannot query the process").because(e.to_string()))?;
         if let Some(status) = ended {
             let code = killed(status).map(|signal| SIGNALLED + signal).or(status.code());
             return Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1));
@@ -109,14 +111,14 @@ fn attend(child: &mut Child, signals: &Signals, words: &Receiver<String>) -> Res
                 }
             }
             Err(Disconnected) if until.is_none() => {
-                // Nobody is there any more: it may still save what it has.
+                // The launcher is gone: let the process save its state.
                 send(child, SIGTERM);
                 until = Some(Instant::now() + Duration::from_secs(knobs::GRACE.get_usize() as u64));
             }
             Err(_) => {}
         }
         if until.is_some_and(|at| Instant::now() >= at) {
-            // As with signals: it may have ended just now.
+            // The process may have just ended.
             let _ = child.kill();
         }
         std::thread::sleep(POLL);

@@ -1,9 +1,11 @@
-//! Runs several processes as the hosts of one run: starts them here, over ssh, or as the part that a cluster's scheduler names; merges
-//! what they print, forwards signals, and restarts all of them from the last backup when one is killed, without the lost one if
-//! `elastic` allows it.
+//! Launches several processes as the hosts of one training run, and restarts them from the last backup if one is
+//! killed.
 //!
-//! The processes are those that [several hosts](../../../docs/guide/tpu.md) would run, over Systole's own plugin; what they exchange is
-//! the plugin's. An error that a process reports itself is not retried.
+//! Processes run on this machine, over ssh, or as the rank assigned by a cluster scheduler. The launcher merges their
+//! output and forwards signals. With `elastic` a lost machine is dropped.
+//!
+//! The processes are [training hosts](../../../docs/guide/tpu.md) connected by Systole's own plugin, which exchanges
+//! the data. An error that a process reports itself is not retried.
 
 mod agent;
 mod log_merge;
@@ -18,13 +20,13 @@ mod watch;
 
 pub use agent::{COMMAND as AGENT, run_agent};
 pub use machines::check_hosts;
-pub use output::Output;
+pub use output::LaunchOutput;
 
-use agent::Order;
-use log_merge::{Label, MergedLog, lines};
-use machines::{Machine, chosen, machines};
+use agent::AgentRequest;
+use log_merge::{LinePrefix, MergedLog, lines};
+use machines::{LaunchMachine, chosen, machines};
 use process::Process;
-use process_rank::{PORT, Part};
+use process_rank::{PORT, ProcessRank};
 use scheduler_env::part;
 use serde_json::Value;
 use signals::Signals;
@@ -35,38 +37,38 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
-use systole_config::{LaunchConfig, LaunchPlace};
+use systole_config::{LaunchConfig, LaunchTarget};
 use systole_ir::{Error, ErrorKind, Result, knobs};
-use watch::{Ended, watch};
+use watch::{LaunchEnd, watch};
 
-/// The plugin's advice when a partner is gone: a launch that started only this process follows it itself.
+/// The plugin's hint when another process is gone. A launcher that started only this process restarts it.
 const START_AGAIN: &str = "start all processes again";
 
-/// What each process runs.
+/// Command of each process.
 pub struct ProcessCommand {
     /// Arguments of this program.
     pub args: Vec<OsString>,
-    /// Whether processes are told of each other by options of the plugin: the hosts of a TPU slice find each other.
+    /// Whether plugin options connect the processes; the hosts of a TPU slice find each other.
     pub is_wired: bool,
     /// Whether the arguments set the number of threads.
     pub sets_threads: bool,
-    /// Directory of the run, where the command names it: the log goes there.
+    /// Run folder, if the command names it. The log is written there.
     pub run_dir: Option<PathBuf>,
-    /// Samples of a step, which stay the same if processes are left out.
+    /// Global batch size, which stays the same if processes are dropped.
     pub batch: Option<u64>,
 }
 
-/// How a launch ended.
-pub struct Summary {
+/// Result of a launch.
+pub struct LaunchSummary {
     /// Exit code of the launcher.
     pub code: u8,
     /// Number of processes at the end.
     pub processes: u32,
     /// Number of devices at the end.
     pub devices: u32,
-    /// How often all processes were restarted.
+    /// Number of restarts of all processes.
     pub restarts: u32,
-    /// Names of the machines that were left out; `None` is this one.
+    /// Names of the dropped machines; `None` is this machine.
     pub left_out: Vec<Option<String>>,
     /// The log file, if one was written.
     pub log: Option<PathBuf>,
@@ -74,24 +76,25 @@ pub struct Summary {
     pub result: Value,
 }
 
-/// A launch before its processes are started: their machines, or the part of this one.
+/// A launch whose processes have not been started.
 pub struct Launch {
     config: LaunchConfig,
-    /// The part of this launch, where a cluster starts one for each process.
-    part: Option<Part>,
-    machines: Vec<Machine>,
+    /// Rank of this process, if a cluster starts one launcher per process.
+    part: Option<ProcessRank>,
+    machines: Vec<LaunchMachine>,
     env: BTreeMap<String, String>,
-    /// Which processes' lines are shown; `None`: all.
+    /// Indices of the processes whose output is shown; `None`: all.
     pub shown: Option<Vec<u32>>,
-    /// Whether a JSON object that the first process prints is kept for the [`Summary`].
+    /// Whether to keep a JSON object that the first process prints, for the [`Summary`].
     pub collect_result: bool,
 }
 
 impl Launch {
-    /// Reads the hosts file or the scheduler's environment. `tpu`: name of the TPU that this process is a host of, or empty.
+    /// Reads the hosts file or the scheduler's environment. `tpu`: name of the TPU that this process is a host of, or
+    /// empty.
     ///
     /// # Errors
-    /// If the file or the environment does not say where the processes are, or a variable of `env` is not set.
+    /// If the file or the environment does not determine the processes, or a variable of `env` is not set.
     pub fn new(config: LaunchConfig, tpu: &str) -> Result<Launch> {
         let part = part(&config, tpu)?;
         let machines = machines(&config)?;
@@ -99,7 +102,7 @@ impl Launch {
         Ok(Launch { config, part, machines, env, shown: None, collect_result: false })
     }
 
-    /// The options.
+    /// Returns the launch options.
     pub fn config(&self) -> &LaunchConfig {
         &self.config
     }
@@ -112,13 +115,13 @@ impl Launch {
     /// Starts the processes and waits for their end.
     ///
     /// # Errors
-    /// If the log cannot be written, a process cannot be started, or one is lost and no restart is left.
-    pub fn run(self, command: ProcessCommand, output: &dyn Output) -> Result<Summary> {
+    /// If the log cannot be written, a process cannot be started, or a process is lost and no restart is left.
+    pub fn run(self, command: ProcessCommand, output: &dyn LaunchOutput) -> Result<LaunchSummary> {
         let name =
             self.part.as_ref().map_or("launch.log".into(), |part| format!("launch-{}.log", part.index));
         let in_folder = command.run_dir.as_ref().map(|folder| folder.join(name));
         let told = MergedLog::new(output, self.shown.as_deref(), self.config.log.as_deref(), in_folder)?;
-        let mut run = Run {
+        let mut run = RunningLaunch {
             launch: self,
             command,
             output,
@@ -132,7 +135,7 @@ impl Launch {
     }
 }
 
-/// What processes on other machines find in their environment: this program's own variables, and those that were named.
+/// Environment of processes on other machines: Systole's own variables and the named ones.
 fn environment(config: &LaunchConfig) -> Result<BTreeMap<String, String>> {
     let own = knobs::KNOBS.iter().filter(|knob| knob.name != knobs::SSH.name && knob.get() != knob.default);
     let mut all: BTreeMap<String, String> = own.map(|knob| (knob.name.to_string(), knob.get())).collect();
@@ -142,29 +145,28 @@ fn environment(config: &LaunchConfig) -> Result<BTreeMap<String, String>> {
             None => (given.as_str(), std::env::var(given).ok()),
         };
         let value = value.filter(|_| !name.is_empty()).ok_or_else(|| {
-            let e =
-                Error::new(ErrorKind::Config, format!("the variable `{given}` is not set here")).at("--env");
-            e.hint("set it, or give its value: --env NAME=VALUE")
+            let e = Error::new(ErrorKind::Config, format!("the variable `{given}` is not set")).at("--env");
+            e.hint("set it, or pass its value: --env NAME=VALUE")
         })?;
         all.insert(name.into(), value);
     }
     Ok(all)
 }
 
-/// A launch at work.
-struct Run<'a> {
+/// A running launch.
+struct RunningLaunch<'a> {
     launch: Launch,
     command: ProcessCommand,
-    output: &'a dyn Output,
+    output: &'a dyn LaunchOutput,
     told: MergedLog<'a>,
     signals: Signals,
-    /// What the first process hands over.
+    /// JSON result of the first process.
     result: Mutex<Value>,
     restarts: u32,
 }
 
-impl Run<'_> {
-    /// Reports which process of a cluster's this is, and by which name it looks for the first.
+impl RunningLaunch<'_> {
+    /// Reports the rank of this process in a cluster and the address of process 0.
     fn introduce(&self) {
         if let Some(part) = self.launch.part.as_ref().filter(|part| part.count > 1) {
             let (index, count, address) = (part.index, part.count, &part.address);
@@ -172,18 +174,18 @@ impl Run<'_> {
         }
     }
 
-    /// Starts all, and restarts them where that is allowed.
-    fn all(&mut self) -> Result<Summary> {
+    /// Starts all processes and restarts them as often as allowed.
+    fn all(&mut self) -> Result<LaunchSummary> {
         let mut crew = chosen(&self.launch.machines, 0, 1, None).unwrap_or_default();
         let code = loop {
             match self.round(&crew)? {
-                Ended::With(code) => break code,
-                Ended::Lost { machine, who } => crew = self.after(machine, &who, crew)?,
+                LaunchEnd::With(code) => break code,
+                LaunchEnd::Lost { machine, who } => crew = self.after(machine, &who, crew)?,
             }
         };
         let processes = self.launch.part.as_ref().map_or(crew.len() as u32, |part| part.count);
         let out = self.launch.machines.iter().filter(|machine| machine.is_out);
-        Ok(Summary {
+        Ok(LaunchSummary {
             code,
             processes,
             devices: processes * self.devices(),
@@ -198,12 +200,13 @@ impl Run<'_> {
         self.launch.config.devices_per_process.unwrap_or(1)
     }
 
-    /// SLURM sends signals to all processes of a task: a second one would end training at once.
+    /// SLURM signals all processes of a task. Forwarding would deliver a second signal, which ends training
+    /// immediately.
     fn all_get_signals(&self) -> bool {
-        self.launch.config.place == LaunchPlace::Slurm
+        self.launch.config.place == LaunchTarget::Slurm
     }
 
-    /// Who takes part after one is lost.
+    /// Returns the machines for the next round after a process is lost.
     fn after(&mut self, machine: usize, who: &str, crew: Vec<usize>) -> Result<Vec<usize>> {
         let most = self.launch.config.max_restarts.unwrap_or(0);
         let deaths = &mut self.launch.machines[machine].deaths;
@@ -211,13 +214,14 @@ impl Run<'_> {
         let so_far = if self.command.batch.is_some() { *deaths } else { self.restarts + 1 };
         if so_far <= most {
             self.restarts += 1;
-            self.told
-                .launch(&format!("{who}: all are started again from the last backup ({so_far} of {most})"));
+            self.told.launch(&format!(
+                "{who}: restarting all processes from the last backup ({so_far} of {most})"
+            ));
             return Ok(crew);
         }
         let Some(batch) = self.command.batch else {
-            let e = Error::new(ErrorKind::Io, who).because("all processes of a run are needed").at("launch");
-            return Err(e.hint("the same command goes on from the last backup; --max-restarts N does so by itself, and --elastic leaves out who is lost for good"));
+            let e = Error::new(ErrorKind::Io, who).because("a run needs all of its processes").at("launch");
+            return Err(e.hint("run the same command again to resume from the last backup; pass --max-restarts N to restart automatically, and --elastic to drop lost machines"));
         };
         self.launch.machines[machine].is_out = true;
         let least = self.launch.config.elastic.unwrap_or(1);
@@ -225,23 +229,26 @@ impl Run<'_> {
             let left = self.launch.machines.iter().filter(|machine| !machine.is_out).map(|machine| machine.slots);
             let (left, devices) = (left.sum::<u32>(), self.devices());
             let why = format!(
-                "{left} are left; {least} at least are wanted, of {devices} devices each, that divide a batch of {batch}"
+                "{left} processes are left; expected at least {least}, with {devices} devices each, dividing the batch size {batch}"
             );
             let e = Error::new(ErrorKind::Io, who).because(why).at("launch");
-            e.hint("the same command goes on from the last backup when the machine is back")
+            e.hint("run the same command again when the machine is back, to resume from the last backup")
         })?;
         self.restarts += 1;
         let left_out = self.launch.machines[machine].name.as_ref().map_or("it".into(), String::clone);
-        let rest =
-            if crew.len() == 1 { "one process goes".into() } else { format!("{} processes go", crew.len()) };
-        self.told.launch(&format!("{who}: {left_out} is left out, and {rest} on from the last backup"));
+        let rest = if crew.len() == 1 {
+            "one process resumes".into()
+        } else {
+            format!("{} processes resume", crew.len())
+        };
+        self.told.launch(&format!("{who}: {left_out} is dropped, and {rest} from the last backup"));
         Ok(crew)
     }
 
-    /// Starts one process for each entry of `crew`, its machine, and waits until all have ended.
-    fn round(&self, crew: &[usize]) -> Result<Ended> {
+    /// Starts one process for each entry of `crew` (its machine) and waits until all have ended.
+    fn round(&self, crew: &[usize]) -> Result<LaunchEnd> {
         let port = match (self.launch.config.place, crew.len()) {
-            (LaunchPlace::ThisMachine, 2..) => free_port()?,
+            (LaunchTarget::ThisMachine, 2..) => free_port()?,
             _ => self.launch.config.port.unwrap_or(PORT),
         };
         let mut processes: Vec<Process> = Vec::new();
@@ -261,9 +268,9 @@ impl Run<'_> {
         let seen = std::thread::scope(|scope| {
             for process in &mut processes {
                 let (told, more) = process.streams();
-                let label = Label { index: process.label.index, text: process.label.text.clone() };
+                let label = LinePrefix { index: process.label.index, text: process.label.text.clone() };
                 scope.spawn({
-                    let label = Label { index: label.index, text: label.text.clone() };
+                    let label = LinePrefix { index: label.index, text: label.text.clone() };
                     let is_first = self.is_first(&label);
                     move || lines(told, |line| self.take(&label, is_first, line))
                 });
@@ -281,13 +288,13 @@ impl Run<'_> {
         seen.judged(&processes, self.launch.part.is_some() && partner.load(Ordering::SeqCst))
     }
 
-    /// Whether a process is the one whose object is handed over.
-    fn is_first(&self, label: &Label) -> bool {
+    /// Whether the process is the one whose JSON result is kept.
+    fn is_first(&self, label: &LinePrefix) -> bool {
         label.index == self.launch.part.as_ref().map_or(0, |part| part.index)
     }
 
-    /// A line of a process's standard output.
-    fn take(&self, label: &Label, is_first: bool, line: &str) {
+    /// Handles a line of a process's standard output.
+    fn take(&self, label: &LinePrefix, is_first: bool, line: &str) {
         let object =
             if self.launch.collect_result && is_first { serde_json::from_str(line).ok() } else { None };
         match object {
@@ -304,7 +311,7 @@ impl Run<'_> {
         let name = self.launch.machines[machine].name.as_deref();
         let index = self.launch.part.as_ref().map_or(at as u32, |part| part.index);
         let text = name.map_or_else(|| index.to_string(), |name| format!("{index} {name}"));
-        let label = Label { index, text };
+        let label = LinePrefix { index, text };
         let options = (knobs::PJRT_OPTIONS.name, self.options(crew, index, port));
         let args = &self.command.args;
         let Some(name) = name else {
@@ -317,10 +324,11 @@ impl Run<'_> {
         };
         let mut env = self.launch.env.clone();
         env.insert(options.0.into(), options.1);
-        let folder = std::env::current_dir()
-            .map_err(|e| Error::new(ErrorKind::Io, "there is no folder to be in").because(e.to_string()))?;
+        let folder = std::env::current_dir().map_err(|e| {
+            Error::new(ErrorKind::Io, "the current directory does not exist").because(e.to_string())
+        })?;
         let share = if self.command.sets_threads { 0 } else { self.launch.machines[machine].slots };
-        let order = Order {
+        let order = AgentRequest {
             folder,
             args: args.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
             env,
@@ -331,7 +339,7 @@ impl Run<'_> {
         Process::there(&order, &program, name, label, machine)
     }
 
-    /// What the plugin of a process is opened with.
+    /// Plugin options of a process.
     fn options(&self, crew: &[usize], index: u32, port: u16) -> String {
         let given = knobs::PJRT_OPTIONS.get();
         let given = given.split(if given.contains('\n') { '\n' } else { ',' });
@@ -339,7 +347,7 @@ impl Run<'_> {
         let first = crew.first().and_then(|&machine| self.launch.machines[machine].name.as_deref());
         let (listens, address) = match (&self.launch.part, first) {
             (Some(part), _) => (format!("0.0.0.0:{}", port_of(&part.address)), part.address.clone()),
-            // Without the name of the user there.
+            // Without the ssh user name.
             (None, Some(name)) => {
                 let host = name.rsplit_once('@').map_or(name, |(_, host)| host);
                 (format!("0.0.0.0:{port}"), format!("{host}:{port}"))
@@ -365,7 +373,7 @@ fn port_of(address: &str) -> &str {
 
 fn here() -> Result<PathBuf> {
     std::env::current_exe().map_err(|e| {
-        Error::new(ErrorKind::Io, "this program does not know where it lies").because(e.to_string())
+        Error::new(ErrorKind::Io, "cannot determine the path of this program").because(e.to_string())
     })
 }
 

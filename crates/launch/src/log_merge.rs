@@ -1,6 +1,6 @@
-//! What processes say, merged: on the terminal those that are to be shown, in the log all of them.
+//! Merges the output of all processes: selected processes on the terminal, all processes in the log.
 
-use crate::output::Output;
+use crate::output::LaunchOutput;
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -8,37 +8,37 @@ use std::sync::{Mutex, PoisonError};
 use systole_data::clock::now;
 use systole_ir::{Error, Result};
 
-/// Lines that are kept until the folder of the run is there.
+/// Maximum number of lines buffered until the run folder exists.
 const MOST_WAITING: usize = 10_000;
 
-/// Where lines go.
+/// Writes process output to the terminal and the log.
 pub(crate) struct MergedLog<'a> {
-    output: &'a dyn Output,
+    output: &'a dyn LaunchOutput,
     shown: Option<Vec<u32>>,
-    log: Mutex<Log>,
+    log: Mutex<LogFile>,
 }
 
-/// A process's number, and what stands before its lines.
-pub(crate) struct Label {
+/// Index of a process and the prefix of its lines.
+pub(crate) struct LinePrefix {
     pub(crate) index: u32,
     pub(crate) text: String,
 }
 
 #[derive(Default)]
-struct Log {
+struct LogFile {
     path: Option<PathBuf>,
     file: Option<File>,
-    /// What was said before the folder of the run was there.
+    /// Lines from before the run folder existed.
     waiting: Vec<String>,
 }
 
 impl<'a> MergedLog<'a> {
-    /// `log`: where all is written; `folder`: else there, with this name, once it is there.
+    /// Creates the log at `log`, or as `in_folder` once that folder exists.
     ///
     /// # Errors
-    /// When the log cannot be written.
+    /// If the log cannot be written.
     pub(crate) fn new(
-        output: &'a dyn Output,
+        output: &'a dyn LaunchOutput,
         shown: Option<&[u32]>,
         log: Option<&Path>,
         in_folder: Option<PathBuf>,
@@ -47,21 +47,21 @@ impl<'a> MergedLog<'a> {
             Some(path) => {
                 let hint = "choose another file with --log";
                 let file = opened(path).map_err(|e| Error::io("cannot write", path, e).hint(hint))?;
-                Log { path: Some(path.into()), file: Some(file), waiting: Vec::new() }
+                LogFile { path: Some(path.into()), file: Some(file), waiting: Vec::new() }
             }
-            None => Log { path: in_folder, ..Log::default() },
+            None => LogFile { path: in_folder, ..LogFile::default() },
         };
         Ok(MergedLog { output, shown: shown.map(<[u32]>::to_vec), log: Mutex::new(log) })
     }
 
-    /// A line of the launch itself.
+    /// Prints a line of the launcher itself.
     pub(crate) fn launch(&self, text: &str) {
         let line = format!("[launch] {text}");
         self.write(&line);
         self.output.note(&line);
     }
 
-    /// One that `--quiet` leaves to the log.
+    /// Prints a line that `--quiet` writes to the log only.
     pub(crate) fn detail(&self, text: &str) {
         match self.output.is_quiet() {
             true => self.write(&format!("[launch] {text}")),
@@ -69,8 +69,8 @@ impl<'a> MergedLog<'a> {
         }
     }
 
-    /// A line that a process wrote to its standard output.
-    pub(crate) fn result(&self, label: &Label, line: &str) {
+    /// Handles a line of a process's standard output.
+    pub(crate) fn result(&self, label: &LinePrefix, line: &str) {
         let line = format!("[{}] {line}", label.text);
         self.write(&line);
         if self.shows(label) {
@@ -78,12 +78,12 @@ impl<'a> MergedLog<'a> {
         }
     }
 
-    /// All that a process writes to its standard error.
-    pub(crate) fn errors(&self, label: &Label, stream: Option<impl Read>, mut each: impl FnMut(&str)) {
+    /// Reads a process's standard error to the end.
+    pub(crate) fn errors(&self, label: &LinePrefix, stream: Option<impl Read>, mut each: impl FnMut(&str)) {
         let mut is_error = false;
         lines(stream, |text| {
             each(text);
-            // An error, and what belongs to it.
+            // An error message and its indented lines are always shown.
             is_error = text.starts_with("error") || is_error && text.starts_with("  ");
             let line = format!("[{}] {text}", label.text);
             self.write(&line);
@@ -93,28 +93,28 @@ impl<'a> MergedLog<'a> {
         });
     }
 
-    /// Where the log is, if there is one by now.
+    /// Returns the path of the log, if one is written.
     pub(crate) fn log_file(&self) -> Option<PathBuf> {
         let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         log.path.clone().filter(|_| log.file.is_some())
     }
 
-    fn shows(&self, label: &Label) -> bool {
+    fn shows(&self, label: &LinePrefix) -> bool {
         self.shown.as_ref().is_none_or(|shown| shown.contains(&label.index))
     }
 
-    /// Into the log, alone: the object that a process hands over, too.
+    /// Writes a line to the log only.
     pub(crate) fn write(&self, line: &str) {
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         if let Err(e) = log.write(line) {
             let path = log.path.take().unwrap_or_default();
-            *log = Log::default();
+            *log = LogFile::default();
             self.output.note(&format!("[launch] the log ends here: cannot write {}: {e}", path.display()));
         }
     }
 }
 
-impl Log {
+impl LogFile {
     fn write(&mut self, line: &str) -> std::io::Result<()> {
         let Some(path) = &self.path else { return Ok(()) };
         let line = format!("{} {line}\n", now());
@@ -139,7 +139,7 @@ fn opened(path: &Path) -> std::io::Result<File> {
     OpenOptions::new().create(true).append(true).open(path)
 }
 
-/// Hands each line on as it comes.
+/// Calls `each` for each line of a stream as it arrives.
 pub(crate) fn lines(stream: Option<impl Read>, mut each: impl FnMut(&str)) {
     let Some(stream) = stream else { return };
     let mut reader = BufReader::new(stream);

@@ -1,80 +1,82 @@
-//! The machines of a launch: the file that lists them, and which of them take part.
+//! Machines of a launch: parses the hosts file and selects the machines of a round.
 
 use std::path::Path;
-use systole_config::{LaunchConfig, LaunchPlace};
+use systole_config::{LaunchConfig, LaunchTarget};
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::did_you_mean::suggestion;
 
-/// More processes than this are a mistake.
+/// Maximum number of processes; more are assumed to be a mistake.
 const MOST: u32 = 1024;
 
-/// Where processes are started. Those of one machine are lost together.
+/// A machine that runs processes. All processes of a machine are lost together.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Machine {
-    /// `None`: this one.
+pub(crate) struct LaunchMachine {
+    /// Name, or `None` for this machine.
     pub(crate) name: Option<String>,
-    /// How many processes it takes.
+    /// Number of processes.
     pub(crate) slots: u32,
-    /// How often a process of it was the first that died.
+    /// How often a process of this machine was the first to die.
     pub(crate) deaths: u32,
-    /// Whether it is left out.
+    /// Whether the machine is dropped.
     pub(crate) is_out: bool,
 }
 
-impl Machine {
-    fn new(name: Option<String>, slots: u32) -> Machine {
-        Machine { name, slots, deaths: 0, is_out: false }
+impl LaunchMachine {
+    fn new(name: Option<String>, slots: u32) -> LaunchMachine {
+        LaunchMachine { name, slots, deaths: 0, is_out: false }
     }
 }
 
 /// Checks the hosts file.
 ///
 /// # Errors
-/// If it cannot be read, or a line makes no sense.
+/// If the file cannot be read or has an invalid line.
 pub fn check_hosts(config: &LaunchConfig) -> Result<()> {
     machines(config).map(drop)
 }
 
-/// The machines that the options name: on this one each process counts as one.
+/// Returns the configured machines. On this machine, each process counts as a machine.
 ///
 /// # Errors
-/// When the file cannot be read, or a line makes no sense.
-pub(crate) fn machines(config: &LaunchConfig) -> Result<Vec<Machine>> {
+/// If the hosts file cannot be read or has an invalid line.
+pub(crate) fn machines(config: &LaunchConfig) -> Result<Vec<LaunchMachine>> {
     match (&config.hosts, config.place) {
-        (Some(path), LaunchPlace::Hosts) => {
+        (Some(path), LaunchTarget::Hosts) => {
             let text = std::fs::read_to_string(path)
                 .map_err(|e| Error::io("cannot read", path, e).at("--hosts").hint("check the path"))?;
             listed(&text, path)
         }
-        _ => Ok((0..config.nproc.unwrap_or(1)).map(|_| Machine::new(None, 1)).collect()),
+        _ => Ok((0..config.nproc.unwrap_or(1)).map(|_| LaunchMachine::new(None, 1)).collect()),
     }
 }
 
-fn listed(text: &str, path: &Path) -> Result<Vec<Machine>> {
-    let mut machines: Vec<Machine> = Vec::new();
+fn listed(text: &str, path: &Path) -> Result<Vec<LaunchMachine>> {
+    let mut machines: Vec<LaunchMachine> = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let place = || format!("{}, line {}", path.display(), index + 1);
         let mut words = line.split('#').next().unwrap_or_default().split_whitespace();
         let Some(name) = words.next() else { continue };
-        // It becomes an argument of ssh.
+        // The name becomes an argument of ssh.
         if name.starts_with('-') || name.contains('=') {
-            let e = Error::new(ErrorKind::Config, format!("`{name}` is no name of a machine")).at(place());
+            let e = Error::new(ErrorKind::Config, format!("`{name}` is not a machine name")).at(place());
             return Err(e.hint("write NAME, or NAME slots=N"));
         }
         if machines.iter().any(|machine| machine.name.as_deref() == Some(name)) {
-            let e = Error::new(ErrorKind::Config, format!("{name} stands there twice")).at(place());
-            return Err(e.hint(format!("for several processes there: {name} slots=2")));
+            let e = Error::new(ErrorKind::Config, format!("{name} is listed twice")).at(place());
+            return Err(e.hint(format!("for several processes on it write: {name} slots=2")));
         }
         let mut slots = 1;
         for word in words {
             slots = slots_of(word).map_err(|e| e.at(place()))?;
         }
-        machines.push(Machine::new(Some(name.into()), slots));
+        machines.push(LaunchMachine::new(Some(name.into()), slots));
     }
     let processes: u32 = machines.iter().map(|machine| machine.slots).sum();
     if !(1..=MOST).contains(&processes) {
         let e = Error::new(ErrorKind::Config, format!("{} lists {processes} processes", path.display()));
-        return Err(e.at("--hosts").hint(format!("write one machine a line, and {MOST} processes at most")));
+        return Err(e
+            .at("--hosts")
+            .hint(format!("write one machine per line, with at most {MOST} processes in total")));
     }
     Ok(machines)
 }
@@ -83,17 +85,19 @@ fn slots_of(word: &str) -> Result<u32> {
     let hint = "write NAME, or NAME slots=N";
     let (key, value) = word.split_once('=').unwrap_or((word, ""));
     if key != "slots" {
-        let e = Error::new(ErrorKind::Config, format!("`{word}` is not known"));
+        let e = Error::new(ErrorKind::Config, format!("unknown word `{word}`"));
         return Err(e.hint(if value.is_empty() { hint.into() } else { suggestion(key, &["slots"]) }));
     }
     let number = value.parse().ok().filter(|n| (1..=MOST).contains(n));
-    number.ok_or_else(|| Error::new(ErrorKind::Config, format!("`{value}` is no number of slots")).hint(hint))
+    number.ok_or_else(|| {
+        Error::new(ErrorKind::Config, format!("expected a number of slots, got `{value}`")).hint(hint)
+    })
 }
 
-/// The processes of a round, as the machine of each: all that are left, or where `batch` must divide as many machines as its devices
-/// divide for; the others stay in reserve. `None`: no number of them, of `least` processes at least, divides it.
+/// Returns the machine of each process for a round: all remaining machines, or with `batch` the most machines whose
+/// devices divide the batch; the others stay in reserve. `None` if no choice of at least `least` processes divides it.
 pub(crate) fn chosen(
-    machines: &[Machine],
+    machines: &[LaunchMachine],
     least: u32,
     devices: u32,
     batch: Option<u64>,
@@ -121,12 +125,12 @@ mod tests {
             read(text).unwrap().into_iter().map(|m| (m.name.unwrap_or_default(), m.slots)).collect();
         assert_eq!(found, [("node1".into(), 1), ("node2".into(), 3), ("me@10.0.0.7".into(), 1)]);
         for (text, parts) in [
-            ("", ["lists 0 processes", "one machine a line"]),
-            ("a\n-oProxyCommand=x", ["is no name of a machine", "line 2"]),
-            ("a\nb\na", ["a stands there twice", "line 3"]),
-            ("a slot=2", ["`slot=2` is not known", "slots"]),
-            ("a slots=many", ["`many` is no number of slots", "line 1"]),
-            ("a 2", ["`2` is not known", "NAME slots=N"]),
+            ("", ["lists 0 processes", "one machine per line"]),
+            ("a\n-oProxyCommand=x", ["is not a machine name", "line 2"]),
+            ("a\nb\na", ["a is listed twice", "line 3"]),
+            ("a slot=2", ["unknown word `slot=2`", "slots"]),
+            ("a slots=many", ["expected a number of slots, got `many`", "line 1"]),
+            ("a 2", ["unknown word `2`", "NAME slots=N"]),
         ] {
             let e = read(text).unwrap_err().to_string();
             parts.iter().for_each(|part| assert!(e.contains(part), "{text}: {e}"));
@@ -135,7 +139,7 @@ mod tests {
 
     #[test]
     fn as_many_take_part_as_the_batch_divides_by() {
-        let mut four: Vec<Machine> = (0..4).map(|_| Machine::new(None, 1)).collect();
+        let mut four: Vec<LaunchMachine> = (0..4).map(|_| LaunchMachine::new(None, 1)).collect();
         assert_eq!(chosen(&four, 1, 2, None), Some(vec![0, 1, 2, 3]));
         four[1].is_out = true;
         assert_eq!(chosen(&four, 1, 2, None), Some(vec![0, 2, 3]));
@@ -145,7 +149,7 @@ mod tests {
         assert_eq!(chosen(&four, 3, 2, Some(16)), None);
         four[0].is_out = true;
         assert_eq!(chosen(&four, 1, 2, Some(16)), Some(vec![2, 3]));
-        let uneven = [Machine::new(None, 2), Machine::new(None, 1)];
+        let uneven = [LaunchMachine::new(None, 2), LaunchMachine::new(None, 1)];
         assert_eq!(chosen(&uneven, 1, 1, Some(8)), Some(vec![0, 0]));
         assert_eq!(chosen(&uneven, 1, 1, Some(9)), Some(vec![0, 0, 1]));
         assert_eq!(chosen(&uneven, 1, 1, Some(7)), None);

@@ -1,11 +1,11 @@
-//! Where a launch writes its lines.
+//! Output interface of the launcher.
 
-/// Where the launcher's own lines and those of its processes go.
-pub trait Output: Sync {
+/// Receives the lines of the launcher and of its processes.
+pub trait LaunchOutput: Sync {
     /// Writes a line to standard output.
     fn line(&self, text: &str);
     /// Writes a line to standard error.
     fn note(&self, text: &str);
-    /// Whether details are for the log only.
+    /// Whether details are written to the log only.
     fn is_quiet(&self) -> bool;
 }

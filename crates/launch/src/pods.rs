@@ -1,38 +1,41 @@
-//! Which process of a run a pod is: by the variables of Kubernetes's indexed jobs, of JobSet, of Kubeflow's trainers and of GKE's TPUs.
-//! Nobody is asked.
+//! Process rank of a Kubernetes pod, from the environment variables of indexed jobs, JobSet, Kubeflow trainers and GKE
+//! TPUs.
 //!
-//! A JobSet has as many equal jobs as its replicated job has replicas, and each as many pods. Pods count job by job, and have names in
-//! the cluster: `JOBSET-REPLICATEDJOB-JOB-POD.JOBSET`. JobSet itself sets no variables: a manifest takes them from its annotations, as
-//! `systole cloud gke` does.
+//! Only the environment is read; no server is queried.
+//!
+//! A JobSet has as many equal jobs as its replicated job has replicas, each with the same number of pods. Pods are
+//! numbered job by job and have the cluster names `JOBSET-REPLICATEDJOB-JOB-POD.JOBSET`. JobSet itself sets no
+//! variables; a manifest copies them from its annotations, as `systole cloud gke` does.
 
-use crate::process_rank::{PORT, Part, Variables};
+use crate::process_rank::{PORT, ProcessRank, VariableLookup};
 use systole_config::LaunchConfig;
 use systole_ir::{Error, ErrorKind, Result};
 
-/// Which pod of its job this is, counted from 0.
+/// Index of the pod in its job, from 0.
 const POD: &str = "JOB_COMPLETION_INDEX";
-/// Which process of all this is: Kubeflow's trainers for JAX and PyTorch.
+/// Index of the process among all, set by Kubeflow's trainers for JAX and PyTorch.
 const PROCESS: [&str; 2] = ["PROCESS_ID", "RANK"];
-/// How many processes there are.
+/// Number of processes.
 const COUNT: [&str; 2] = ["NUM_PROCESSES", "WORLD_SIZE"];
-/// Where process 0 is.
+/// Address of process 0.
 const ADDRESS: [&str; 2] = ["COORDINATOR_ADDRESS", "MASTER_ADDR"];
 const ADDRESS_PORT: [&str; 2] = ["COORDINATOR_PORT", "MASTER_PORT"];
-/// What a JobSet's manifest takes from its annotations: the set's name, that of the replicated job, which of its jobs this is, and how
-/// many they are.
+/// Variables that a JobSet manifest copies from annotations: name of the set, name of the replicated job, index of the
+/// job, number of jobs.
 const SET: &str = "JOBSET_NAME";
 const REPLICATED: &str = "REPLICATED_JOB_NAME";
 const JOB: [&str; 2] = ["JOB_INDEX", "MEGASCALE_SLICE_ID"];
 const JOBS: [&str; 2] = ["REPLICATED_JOB_REPLICAS", "MEGASCALE_NUM_SLICES"];
-/// What GKE tells pods with TPUs: the hosts of the slice, which are the pods of a job; and where the first host of all slices is.
+/// Variables that GKE sets in pods with TPUs: the hosts of the slice (the pods of a job), and the first host of all
+/// slices.
 const HOSTS: &str = "TPU_WORKER_HOSTNAMES";
 const SLICES_ADDRESS: &str = "MEGASCALE_COORDINATOR_ADDRESS";
 
-/// The part of a pod.
+/// Returns the rank of a pod.
 ///
 /// # Errors
-/// When a variable is missing, or is no number where it must be one.
-pub(crate) fn of_pod(config: &LaunchConfig, variable: Variables<'_>) -> Result<Part> {
+/// If a variable is missing or is not a number.
+pub(crate) fn of_pod(config: &LaunchConfig, variable: VariableLookup<'_>) -> Result<ProcessRank> {
     let pod = Pod { variable };
     pod.first_number(&[POD, PROCESS[0], PROCESS[1]])?.ok_or_else(no_pod)?;
     let hosts = pod.hosts();
@@ -41,8 +44,8 @@ pub(crate) fn of_pod(config: &LaunchConfig, variable: Variables<'_>) -> Result<P
     let of_hosts = || of_job.map(|pods| pods.saturating_mul(jobs.unwrap_or(1)));
     let count = config.nproc.or(pod.first_number(&COUNT)?).or_else(of_hosts);
     let count = count.ok_or_else(|| {
-        let hint = format!("--nproc N, or one of {}", COUNT.join(", "));
-        missing("nothing says how many pods there are", hint)
+        let hint = format!("pass --nproc N, or set one of {}", COUNT.join(", "));
+        missing("the number of pods is unknown", hint)
     })?;
     let index = pod.index(count, jobs, of_job)?;
     let port = config.port.map(u32::from).or(pod.first_number(&ADDRESS_PORT)?).unwrap_or(PORT.into());
@@ -51,7 +54,7 @@ pub(crate) fn of_pod(config: &LaunchConfig, variable: Variables<'_>) -> Result<P
         None => pod.found_address(count, jobs.unwrap_or(1), hosts)?,
     };
     let has_port = address.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-    Ok(Part { index, count, address: if has_port { address } else { format!("{address}:{port}") } })
+    Ok(ProcessRank { index, count, address: if has_port { address } else { format!("{address}:{port}") } })
 }
 
 fn missing(what: &str, hint: String) -> Error {
@@ -59,21 +62,21 @@ fn missing(what: &str, hint: String) -> Error {
 }
 
 fn no_pod() -> Error {
-    let hint = format!("Kubernetes sets {POD} in pods of a job with completionMode: Indexed");
-    missing("nothing says which pod of its job this is", hint)
+    let hint = format!("use a job with completionMode: Indexed, in whose pods Kubernetes sets {POD}");
+    missing("the index of this pod in its job is unknown", hint)
 }
 
-/// How a manifest takes a variable from what JobSet notes of a pod.
+/// Describes how a manifest sets a variable from a JobSet annotation.
 fn annotated(variable: &str, annotation: &str) -> String {
     format!("{variable} from the field metadata.annotations['jobset.sigs.k8s.io/{annotation}']")
 }
 
 struct Pod<'a> {
-    variable: Variables<'a>,
+    variable: VariableLookup<'a>,
 }
 
 impl Pod<'_> {
-    /// The first of these variables that is set.
+    /// Returns the first of these variables that is set.
     fn first(&self, names: &[&'static str]) -> Option<(&'static str, String)> {
         names.iter().find_map(|name| (self.variable)(name).map(|value| (*name, value)))
     }
@@ -81,8 +84,8 @@ impl Pod<'_> {
     fn first_number(&self, names: &[&'static str]) -> Result<Option<u32>> {
         let Some((name, text)) = self.first(names) else { return Ok(None) };
         let number = text.trim().parse().map_err(|_| {
-            let e = Error::new(ErrorKind::Config, format!("{name} is `{text}`, which is no number"));
-            e.at("--k8s").hint("set it to a whole number from 0 up")
+            let e = Error::new(ErrorKind::Config, format!("{name}: expected a number, got `{text}`"));
+            e.at("--k8s").hint("set it to an integer of at least 0")
         })?;
         Ok(Some(number))
     }
@@ -92,7 +95,7 @@ impl Pod<'_> {
         Some(list.split(',').map(|name| name.trim().to_string()).filter(|name| !name.is_empty()).collect())
     }
 
-    /// Which process this is: as it is told, or counted job by job.
+    /// Returns the index of this process, from its variable or counted job by job.
     fn index(&self, count: u32, jobs: Option<u32>, hosts: Option<u32>) -> Result<u32> {
         let (pod, process) = (self.first_number(&[POD])?, self.first_number(&PROCESS)?);
         let job = self.first_number(&JOB)?;
@@ -104,11 +107,11 @@ impl Pod<'_> {
         }
         let jobs = jobs.ok_or_else(|| {
             let hint = format!("set {}", annotated(JOBS[0], "replicatedjob-replicas"));
-            missing("nothing says how many jobs the JobSet has", hint)
+            missing("the number of jobs in the JobSet is unknown", hint)
         })?;
         let job = job.ok_or_else(|| {
             let hint = format!("set {}", annotated(JOB[0], "job-index"));
-            missing(&format!("nothing says of which of {jobs} jobs this pod is"), hint)
+            missing(&format!("the job of this pod is unknown: the JobSet has {jobs} jobs"), hint)
         })?;
         let pod = pod.ok_or_else(no_pod)?;
         let of_each = hosts.or_else(|| (jobs > 0 && count.is_multiple_of(jobs)).then(|| count / jobs));
@@ -117,14 +120,14 @@ impl Pod<'_> {
                 Ok(job * pods + pod)
             }
             _ => {
-                let what = format!("pod {pod} of job {job} is none of {count} in {jobs} equal jobs");
+                let what = format!("pod {pod} of job {job} is not one of {count} pods in {jobs} equal jobs");
                 let hint = format!("check {}, {} and {}", COUNT[0], JOBS[0], JOB[0]);
                 Err(missing(&what, hint))
             }
         }
     }
 
-    /// Where process 0 is, where no variable says it outright.
+    /// Determines the address of process 0 if no variable contains it.
     fn found_address(&self, count: u32, jobs: u32, hosts: Option<Vec<String>>) -> Result<String> {
         if count == 1 {
             return Ok("127.0.0.1".into());
@@ -137,15 +140,15 @@ impl Pod<'_> {
         first.or_else(of_slices).ok_or_else(|| {
             let hint = match self.first(&[REPLICATED, JOB[0]]) {
                 Some((name, _)) => {
-                    format!("{name} is set as in a JobSet: set {}, too", annotated(SET, "jobset-name"))
+                    format!("{name} is set as in a JobSet: also set {}", annotated(SET, "jobset-name"))
                 }
-                None => format!("set {} to pod 0's name, such as JOB-0.SERVICE", ADDRESS[0]),
+                None => format!("set {} to the name of pod 0, such as JOB-0.SERVICE", ADDRESS[0]),
             };
-            missing("nothing says where pod 0 is", hint)
+            missing("the address of pod 0 is unknown", hint)
         })
     }
 
-    /// `JOBSET-REPLICATEDJOB`: by its variable, or the pod's own name without its two numbers.
+    /// Returns `JOBSET-REPLICATEDJOB`, from its variable or from the pod's own name without the two numbers.
     fn replicated(&self, set: &str) -> Result<String> {
         if let Some(name) = (self.variable)(REPLICATED) {
             return Ok(format!("{set}-{name}"));
@@ -159,7 +162,7 @@ impl Pod<'_> {
         });
         own.ok_or_else(|| {
             let hint = format!("set {}", annotated(REPLICATED, "replicatedjob-name"));
-            missing(&format!("nothing says which job of the JobSet {set} has pod 0"), hint)
+            missing(&format!("the replicated job of JobSet {set} is unknown"), hint)
         })
     }
 }
@@ -241,45 +244,48 @@ mod tests {
         for (line, parts) in [
             (
                 "NUM_PROCESSES=2 COORDINATOR_ADDRESS=m",
-                ["which pod of its job this is", "JOB_COMPLETION_INDEX"],
+                ["the index of this pod in its job", "JOB_COMPLETION_INDEX"],
             ),
-            ("JOB_COMPLETION_INDEX=1", ["how many pods there are", "--nproc N"]),
-            ("JOB_COMPLETION_INDEX=1 NUM_PROCESSES=2", ["where pod 0 is", "COORDINATOR_ADDRESS"]),
-            ("JOB_COMPLETION_INDEX=one NUM_PROCESSES=2", ["JOB_COMPLETION_INDEX is `one`", "whole number"]),
+            ("JOB_COMPLETION_INDEX=1", ["the number of pods", "--nproc N"]),
+            ("JOB_COMPLETION_INDEX=1 NUM_PROCESSES=2", ["the address of pod 0", "COORDINATOR_ADDRESS"]),
+            (
+                "JOB_COMPLETION_INDEX=one NUM_PROCESSES=2",
+                ["JOB_COMPLETION_INDEX: expected a number, got `one`", "integer"],
+            ),
             (
                 &format!("{set} JOB_COMPLETION_INDEX=3 REPLICATED_JOB_NAME=slice"),
                 [
-                    "how many jobs the JobSet has",
+                    "the number of jobs in the JobSet",
                     "REPLICATED_JOB_REPLICAS from the field metadata.annotations",
                 ],
             ),
             (
                 &format!("{set} JOB_COMPLETION_INDEX=3 REPLICATED_JOB_REPLICAS=2"),
-                ["which job of the JobSet my-run has pod 0", "replicatedjob-name"],
+                ["the replicated job of JobSet my-run", "replicatedjob-name"],
             ),
             (
                 &format!("{set} JOB_COMPLETION_INDEX=3 REPLICATED_JOB_REPLICAS=2 HOSTNAME=other-slice-1-3"),
-                ["which job of the JobSet my-run has pod 0", "REPLICATED_JOB_NAME"],
+                ["the replicated job of JobSet my-run", "REPLICATED_JOB_NAME"],
             ),
             (
                 &format!("{set} REPLICATED_JOB_REPLICAS=2"),
-                ["which pod of its job this is", "JOB_COMPLETION_INDEX"],
+                ["the index of this pod in its job", "JOB_COMPLETION_INDEX"],
             ),
             (
                 "JOBSET_NAME=s NUM_PROCESSES=8 JOB_COMPLETION_INDEX=3 REPLICATED_JOB_REPLICAS=2",
-                ["of which of 2 jobs this pod is", "JOB_INDEX from the field"],
+                ["the JobSet has 2 jobs", "JOB_INDEX from the field"],
             ),
             (
                 &format!("{set} JOB_COMPLETION_INDEX=4 REPLICATED_JOB_REPLICAS=2"),
-                ["pod 4 of job 1 is none of 8 in 2", "NUM_PROCESSES"],
+                ["pod 4 of job 1 is not one of 8 pods in 2", "NUM_PROCESSES"],
             ),
             (
                 &format!("{set} JOB_COMPLETION_INDEX=1 REPLICATED_JOB_REPLICAS=3"),
-                ["none of 8 in 3", "REPLICATED_JOB_REPLICAS"],
+                ["not one of 8 pods in 3", "REPLICATED_JOB_REPLICAS"],
             ),
             (
                 "REPLICATED_JOB_NAME=slice JOB_COMPLETION_INDEX=1 NUM_PROCESSES=2",
-                ["where pod 0 is", "JOBSET_NAME from the field"],
+                ["the address of pod 0", "JOBSET_NAME from the field"],
             ),
         ] {
             let e = found(line).unwrap_err().to_string();

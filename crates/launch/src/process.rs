@@ -1,7 +1,7 @@
-//! One of the processes of a launch: on this machine a child, on another one what an agent there has started.
+//! A launched process: a child process on this machine, or a process started by a launch agent over ssh.
 
-use super::agent::{self, KILL, Order, SIGNALLED};
-use super::log_merge::Label;
+use super::agent::{self, AgentRequest, KILL, SIGNALLED};
+use super::log_merge::LinePrefix;
 use super::signals::{FORWARDED, apart, killed, send};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::io::Write;
@@ -11,36 +11,36 @@ use std::time::{Duration, Instant};
 use systole_data::shell_quoted as quoted;
 use systole_ir::{Error, ErrorKind, Result, knobs};
 
-/// What ssh ends with where it does not reach a machine.
+/// Exit code of ssh if it cannot reach a machine.
 const UNREACHED: i32 = 255;
-/// What a shell ends with that cannot start a program.
+/// Exit codes of a shell that cannot start a program.
 const NO_PROGRAM: [i32; 2] = [126, 127];
-/// How long an agent has to end what it started; then the way to it is cut.
+/// Time for an agent to kill its process before the ssh connection is cut.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(crate) struct Process {
-    pub(crate) label: Label,
-    /// Which of the machines it is on.
+    pub(crate) label: LinePrefix,
+    /// Index of its machine.
     pub(crate) machine: usize,
-    /// The name of that machine, where it is another one.
+    /// Name of its machine, if it is another one.
     name: Option<String>,
     child: Child,
-    agent: Option<Agent>,
+    agent: Option<AgentConnection>,
     ended: Option<ExitStatus>,
 }
 
-/// The way to an agent.
-struct Agent {
+/// Connection to a launch agent.
+struct AgentConnection {
     orders: Option<ChildStdin>,
-    /// When it was told to kill.
+    /// When the agent was told to kill the process.
     killed: Option<Instant>,
 }
 
 /// How a process ended.
-pub(crate) enum End {
-    /// By itself, with this code.
+pub(crate) enum ProcessExit {
+    /// It exited with this code.
     Code(i32),
-    /// It was killed, or cannot be reached: how.
+    /// It was killed or is unreachable, with a description.
     Lost(String),
 }
 
@@ -49,10 +49,10 @@ fn failed(e: std::io::Error) -> Error {
 }
 
 impl Process {
-    /// One on this machine. `gets_signals`: whether those that are sent to this process reach it, too.
+    /// Starts a process on this machine. `gets_signals`: whether signals to the launcher's process group reach it too.
     pub(crate) fn here(
         mut command: Command,
-        label: Label,
+        label: LinePrefix,
         machine: usize,
         gets_signals: bool,
     ) -> Result<Process> {
@@ -64,12 +64,12 @@ impl Process {
         Ok(Process { label, machine, name: None, child, agent: None, ended: None })
     }
 
-    /// One on another machine, where `program` lies.
+    /// Starts a process on another machine, where `program` is installed.
     pub(crate) fn there(
-        order: &Order,
+        order: &AgentRequest,
         program: &Path,
         name: &str,
-        label: Label,
+        label: LinePrefix,
         machine: usize,
     ) -> Result<Process> {
         let way = knobs::SSH.get();
@@ -81,27 +81,26 @@ impl Process {
         apart(&mut command);
         let mut child = command.spawn().map_err(|e| {
             let e = Error::new(ErrorKind::Io, format!("cannot start {ssh}")).because(e.to_string());
-            e.at("--hosts")
-                .hint(format!("install it, or name another way to other machines: {}", knobs::SSH.name))
+            e.at("--hosts").hint(format!("install it, or set another remote shell with {}", knobs::SSH.name))
         })?;
         let mut orders = child.stdin.take();
         let text = serde_json::to_string(order)
-            .map_err(|e| Error::new(ErrorKind::Bug, "an order does not serialise").because(e.to_string()))?;
+            .map_err(|e| Error::new(ErrorKind::Bug, "cannot serialize the request").because(e.to_string()))?;
         if let Some(orders) = &mut orders {
-            // Where it has ended already, how it ended says why.
+            // If ssh has already ended, its exit code explains why.
             let _ = writeln!(orders, "{text}");
         }
-        let agent = Some(Agent { orders, killed: None });
+        let agent = Some(AgentConnection { orders, killed: None });
         Ok(Process { label, machine, name: Some(name.into()), child, agent, ended: None })
     }
 
-    /// `process 1`, or `process 1 on node2`.
+    /// Name for messages: `process 1`, or `process 1 on node2`.
     pub(crate) fn named(&self) -> String {
         let on = self.name.as_ref().map_or_else(String::new, |name| format!(" on {name}"));
         format!("process {}{on}", self.label.index)
     }
 
-    /// The number of the child here.
+    /// Process id of the local child.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
@@ -110,11 +109,12 @@ impl Process {
         (self.child.stdout.take(), self.child.stderr.take())
     }
 
-    /// Looks whether it has ended.
+    /// Polls whether the process has ended.
     pub(crate) fn look(&mut self) -> Result<()> {
         if self.ended.is_none() {
-            let e =
-                |e: std::io::Error| Error::new(ErrorKind::Io, "cannot ask a process").because(e.to_string());
+            let e = |e: std::io::Error| {
+                Error::new(ErrorKind::Io, "cannot query the process").because(e.to_string())
+            };
             self.ended = self.child.try_wait().map_err(e)?;
         }
         Ok(())
@@ -124,42 +124,42 @@ impl Process {
         self.ended.is_some()
     }
 
-    /// How it ended, if it has.
-    pub(crate) fn end(&self) -> Option<End> {
+    /// Returns how the process ended, if it has.
+    pub(crate) fn end(&self) -> Option<ProcessExit> {
         let status = self.ended?;
         let way = || knobs::SSH.get().split_whitespace().next().map_or_else(String::new, String::from);
         Some(match (killed(status), status.code().unwrap_or(1), &self.name) {
-            (Some(signal), _, None) => End::Lost(format!("was killed by signal {signal}")),
+            (Some(signal), _, None) => ProcessExit::Lost(format!("was killed by signal {signal}")),
             (Some(signal), _, Some(_)) => {
-                End::Lost(format!("is lost: {} was killed by signal {signal}", way()))
+                ProcessExit::Lost(format!("is lost: {} was killed by signal {signal}", way()))
             }
             (None, UNREACHED, Some(_)) => {
-                End::Lost(format!("cannot be reached: {} ended with {UNREACHED}", way()))
+                ProcessExit::Lost(format!("is unreachable: {} exited with {UNREACHED}", way()))
             }
-            // Those two are how training ends that is told to stop.
+            // SIGINT and SIGTERM are how training ends on request.
             (None, code, Some(_)) if code > SIGNALLED && ![SIGINT, SIGTERM].contains(&(code - SIGNALLED)) => {
-                End::Lost(format!("was killed by signal {}", code - SIGNALLED))
+                ProcessExit::Lost(format!("was killed by signal {}", code - SIGNALLED))
             }
-            (None, code, _) => End::Code(code),
+            (None, code, _) => ProcessExit::Code(code),
         })
     }
 
-    /// The error of a machine that has no such program.
+    /// Reports a machine that does not have the program.
     ///
     /// # Errors
-    /// When it ended so.
+    /// If the shell on the machine could not start the program.
     pub(crate) fn check_program(&self) -> Result<()> {
         match (&self.name, self.end()) {
-            (Some(name), Some(End::Code(code))) if NO_PROGRAM.contains(&code) => {
+            (Some(name), Some(ProcessExit::Code(code))) if NO_PROGRAM.contains(&code) => {
                 let e =
                     Error::new(ErrorKind::Config, format!("{name} cannot start the program")).at("--hosts");
-                Err(e.hint("all machines need it at the same path, or name it: --program FILE"))
+                Err(e.hint("install the program at the same path on all machines, or name its path with --program FILE"))
             }
             _ => Ok(()),
         }
     }
 
-    /// Sends a signal, where it has not ended.
+    /// Sends a signal, unless the process has ended.
     pub(crate) fn tell(&mut self, signal: i32) {
         let word = FORWARDED.iter().find(|(known, _)| *known == signal).map(|(_, word)| *word);
         match (&mut self.agent, word) {
@@ -170,7 +170,7 @@ impl Process {
         }
     }
 
-    /// Ends it at once.
+    /// Kills the process.
     pub(crate) fn kill(&mut self) {
         if self.ended.is_some() {
             return;
@@ -187,16 +187,16 @@ impl Process {
             },
         };
         if is_over {
-            // It may have ended just now.
+            // The process may have just ended.
             let _ = self.child.kill();
         }
     }
 }
 
-impl Agent {
+impl AgentConnection {
     fn say(&mut self, word: &str) {
         if let Some(orders) = &mut self.orders {
-            // Where it is gone, so is who would hear it.
+            // If the connection is gone, the agent ends the process itself.
             let _ = writeln!(orders, "{word}");
         }
     }

@@ -1,15 +1,15 @@
-//! The part of a run that one process has.
+//! Rank of one process in a distributed run, with the coordinator address.
 
-/// Where process 0 listens, if nothing says it: JAX's port.
+/// Default port of process 0, as in JAX.
 pub(crate) const PORT: u16 = 8476;
-/// One of a run's processes.
+/// Index of a process, number of processes and coordinator address.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Part {
+pub(crate) struct ProcessRank {
     pub(crate) index: u32,
     pub(crate) count: u32,
-    /// Where process 0 listens, `HOST:PORT`.
+    /// Address of process 0, `HOST:PORT`.
     pub(crate) address: String,
 }
 
-/// What a variable is set to.
-pub(crate) type Variables<'a> = &'a dyn Fn(&str) -> Option<String>;
+/// Looks up an environment variable.
+pub(crate) type VariableLookup<'a> = &'a dyn Fn(&str) -> Option<String>;

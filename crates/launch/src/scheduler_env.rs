@@ -1,58 +1,62 @@
-//! Which process of a run this is, as SLURM or a TPU's host say it. Their variables are read, and nobody is asked but the metadata
-//! server of a TPU VM. Those of Kubernetes have a file of their own.
+//! Process rank from the environment of SLURM or a TPU VM.
+//!
+//! Only environment variables are read, and the metadata server on a TPU VM. Kubernetes is in `pods.rs`.
 
 use crate::pods::of_pod;
-use crate::process_rank::{PORT, Part, Variables};
-use systole_config::{LaunchConfig, LaunchPlace};
+use crate::process_rank::{PORT, ProcessRank, VariableLookup};
+use systole_config::{LaunchConfig, LaunchTarget};
 use systole_ir::{Error, ErrorKind, Result};
 use systole_pjrt::TpuClusterResolver;
 
-/// The ports of jobs of SLURM: the last of all, one of them by the job's number, as JAX has it.
+/// Coordinator ports of SLURM jobs: the last 4096 ports, selected by job id as in JAX.
 const JOB_PORTS: u32 = 4096;
 
-/// The part of this process; `None` where a launch starts all of them. `tpu`: the name of the TPU that it shall be.
+/// Returns the rank of this process; `None` if the launcher starts all processes. `tpu`: expected name of the TPU.
 ///
 /// # Errors
-/// When the surroundings are others, or do not say enough.
-pub(crate) fn part(config: &LaunchConfig, tpu: &str) -> Result<Option<Part>> {
+/// If the process runs in another environment, or variables are missing.
+pub(crate) fn part(config: &LaunchConfig, tpu: &str) -> Result<Option<ProcessRank>> {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let part = match config.place {
-        LaunchPlace::ThisMachine | LaunchPlace::Hosts => return Ok(None),
-        LaunchPlace::Slurm => of_slurm(config, &variable)?,
-        LaunchPlace::K8s => of_pod(config, &variable)?,
-        LaunchPlace::Tpu => of_tpu(config, tpu)?,
+        LaunchTarget::ThisMachine | LaunchTarget::Hosts => return Ok(None),
+        LaunchTarget::Slurm => of_slurm(config, &variable)?,
+        LaunchTarget::K8s => of_pod(config, &variable)?,
+        LaunchTarget::Tpu => of_tpu(config, tpu)?,
     };
     if part.index >= part.count {
-        let what = format!("this is process {} of {}", part.index, part.count);
-        let e = Error::new(ErrorKind::Config, what).because("processes count from 0");
-        return Err(e.at(format!("--{}", config.place.name())).hint("check the variables that say so"));
+        let what =
+            format!("the index of this process is {}, but there are {} processes", part.index, part.count);
+        let e = Error::new(ErrorKind::Config, what).because("indices start at 0");
+        return Err(e
+            .at(format!("--{}", config.place.name()))
+            .hint("check the environment variables of the scheduler"));
     }
     Ok(Some(part))
 }
 
-fn of_slurm(config: &LaunchConfig, variable: Variables<'_>) -> Result<Part> {
+fn of_slurm(config: &LaunchConfig, variable: VariableLookup<'_>) -> Result<ProcessRank> {
     let wrong = |what: &str| {
         let e = Error::new(ErrorKind::Config, what).at("--slurm");
-        e.hint("start it by srun, once for each process: srun systole launch --slurm -- train …")
+        e.hint("start one launcher per process with srun: srun systole launch --slurm -- train …")
     };
     let first = |names: &[&str]| names.iter().find_map(|name| variable(name));
     let number = |names: &[&str]| first(names).and_then(|text| text.trim().parse::<u32>().ok());
-    let job = number(&["SLURM_JOB_ID", "SLURM_JOBID"]).ok_or_else(|| wrong("this is no job of SLURM"))?;
+    let job = number(&["SLURM_JOB_ID", "SLURM_JOBID"]).ok_or_else(|| wrong("this is not a SLURM job"))?;
     if first(&["SLURM_STEP_ID", "SLURM_STEPID"]).is_none() {
-        return Err(wrong("this is the script of a job, and none of its tasks"));
+        return Err(wrong("this is the batch script of a SLURM job, not one of its tasks"));
     }
     let tasks = ["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"];
     let (Some(index), Some(count)) = (number(&["SLURM_PROCID"]), number(&tasks)) else {
-        return Err(wrong("SLURM does not say which task this is, and of how many"));
+        return Err(wrong("SLURM did not set the task index and the number of tasks"));
     };
     let nodes = first(&["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"]);
     let node = nodes.as_deref().map(first_node).filter(|node| !node.is_empty());
-    let node = node.ok_or_else(|| wrong("SLURM does not say on which machines the job is"))?;
+    let node = node.ok_or_else(|| wrong("SLURM did not set the list of machines"))?;
     let port = config.port.map_or(65_536 - JOB_PORTS + job % JOB_PORTS, u32::from);
-    Ok(Part { index, count, address: format!("{node}:{port}") })
+    Ok(ProcessRank { index, count, address: format!("{node}:{port}") })
 }
 
-/// The first of SLURM's list of machines: `gpu07` of `gpu[07-09,12],x`.
+/// Returns the first machine of a SLURM node list: `gpu07` of `gpu[07-09,12],x`.
 fn first_node(list: &str) -> String {
     let (mut node, mut rest) = (String::new(), list.trim());
     loop {
@@ -67,19 +71,21 @@ fn first_node(list: &str) -> String {
     }
 }
 
-fn of_tpu(config: &LaunchConfig, name: &str) -> Result<Part> {
+fn of_tpu(config: &LaunchConfig, name: &str) -> Result<ProcessRank> {
     let tpu = TpuClusterResolver::new("").map_err(|e| e.at("--tpu"))?;
     if let Some(other) = tpu.name.as_ref().filter(|other| !name.is_empty() && *other != name) {
         let what = format!("this is a host of the TPU {other}, not of {name}");
-        return Err(Error::new(ErrorKind::Config, what).at("--tpu").hint("run it on the hosts of that one"));
+        return Err(Error::new(ErrorKind::Config, what)
+            .at("--tpu")
+            .hint("run the command on the hosts of that TPU"));
     }
     let Some(first) = tpu.hosts.first() else {
-        let e = Error::new(ErrorKind::Config, "nothing says which hosts the TPU has").at("--tpu");
+        let e = Error::new(ErrorKind::Config, "the hosts of the TPU are unknown").at("--tpu");
         let why = tpu.explain().join("; ");
-        return Err(e.because(why).hint("run it on the TPU VM itself, on each host of the slice"));
+        return Err(e.because(why).hint("run it on each host of the slice, on the TPU VM itself"));
     };
     let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-    Ok(Part {
+    Ok(ProcessRank {
         index: number(tpu.slice_id * tpu.hosts.len() + tpu.worker),
         count: number(tpu.slices * tpu.hosts.len()),
         address: format!("{first}:{}", config.port.unwrap_or(PORT)),
@@ -94,8 +100,8 @@ mod tests {
         move |name| all.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string())
     }
 
-    fn part_of(index: u32, count: u32, address: &str) -> Part {
-        Part { index, count, address: address.into() }
+    fn part_of(index: u32, count: u32, address: &str) -> ProcessRank {
+        ProcessRank { index, count, address: address.into() }
     }
 
     #[test]
@@ -126,9 +132,9 @@ mod tests {
         let other = LaunchConfig { port: Some(9000), ..config.clone() };
         assert_eq!(of_slurm(&other, &set(&all)).unwrap().address, "n1:9000");
         let told = |all: &[(&str, &str)]| of_slurm(&config, &set(all)).unwrap_err().to_string();
-        assert!(told(&all[1..]).contains("this is no job of SLURM"));
-        assert!(told(&[all[0], all[2]]).contains("none of its tasks"));
-        assert!(told(&all[..2]).contains("which task this is"));
-        assert!(told(&all[..4]).contains("on which machines"));
+        assert!(told(&all[1..]).contains("this is not a SLURM job"));
+        assert!(told(&[all[0], all[2]]).contains("not one of its tasks"));
+        assert!(told(&all[..2]).contains("the task index"));
+        assert!(told(&all[..4]).contains("the list of machines"));
     }
 }

@@ -1,4 +1,4 @@
-//! Signals: those that come to this process, and those that are sent to processes which it started.
+//! Receives signals to forward, and sends signals to child processes.
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use systole_ir::{Error, ErrorKind, Result};
 
-/// Signals that are forwarded, by the names that an agent is told them by.
+/// Forwarded signals, with their names in the agent protocol.
 pub(crate) const FORWARDED: [(i32, &str); 2] = [(SIGINT, "INT"), (SIGTERM, "TERM")];
 
-/// Signals to this process that are to be forwarded.
+/// Signals received by this process, to be forwarded.
 pub(crate) struct Signals([(i32, Arc<AtomicBool>); 2]);
 
 impl Signals {
@@ -23,26 +23,26 @@ impl Signals {
         Ok(Signals(signals))
     }
 
-    /// The one that has come.
+    /// Takes a received signal, if there is one.
     pub(crate) fn take(&self) -> Option<i32> {
         self.0.iter().find(|(_, flag)| flag.swap(false, Ordering::SeqCst)).map(|(signal, _)| *signal)
     }
 }
 
-/// Sends a signal to a process that has not been waited for.
+/// Sends a signal to a child that has not been waited for.
 pub(crate) fn send(child: &Child, signal: i32) {
     #[cfg(unix)]
     {
         use rustix::process::{Pid, Signal, kill_process};
         let signal = if signal == SIGINT { Signal::INT } else { Signal::TERM };
-        // It may have ended just now.
+        // The process may have just ended.
         let _ = kill_process(Pid::from_child(child), signal);
     }
     #[cfg(not(unix))]
     let _ = (child, signal);
 }
 
-/// The signal that ended a process.
+/// Returns the signal that killed a process.
 pub(crate) fn killed(status: ExitStatus) -> Option<i32> {
     #[cfg(unix)]
     return std::os::unix::process::ExitStatusExt::signal(&status);
@@ -50,7 +50,8 @@ pub(crate) fn killed(status: ExitStatus) -> Option<i32> {
     return status.code().is_none().then_some(0);
 }
 
-/// A terminal's Ctrl-C is for this process, which forwards it once.
+/// Puts a child into its own process group, so that the terminal's Ctrl-C reaches only this process, which forwards it
+/// once.
 pub(crate) fn apart(command: &mut std::process::Command) {
     #[cfg(unix)]
     std::os::unix::process::CommandExt::process_group(command, 0);

@@ -1,35 +1,35 @@
-//! Waiting for the processes of a launch, and judging how they ended.
+//! Waits for the processes of a launch and determines how the launch ended.
 
-use super::process::{End, Process};
+use super::process::{Process, ProcessExit};
 use super::signals::Signals;
 use std::time::{Duration, Instant};
 use systole_ir::Result;
 
-/// How often it is looked whether a process has ended or a signal has come.
+/// Polling interval for ended processes and signals.
 const POLL: Duration = Duration::from_millis(20);
-/// How long the others have to notice that one is gone, and to say so.
+/// Time for the other processes to notice and report a lost process.
 const NOTICE: Duration = Duration::from_secs(2);
 
-/// How all of them ended.
-pub(crate) enum Ended {
-    /// By themselves, with this code.
+/// How the processes of a launch ended.
+pub(crate) enum LaunchEnd {
+    /// All exited; the exit code.
     With(u8),
-    /// One was lost: its machine, and how.
+    /// A process was lost: its machine and a description.
     Lost { machine: usize, who: String },
 }
 
-/// What happened until all had ended.
-pub(crate) struct Seen {
+/// Events until all processes ended.
+pub(crate) struct ProcessEvents {
     /// The signal that was forwarded.
     asked: Option<i32>,
-    /// The first that was lost; the others may have been killed from here.
+    /// The first lost process; the launcher may have killed the others.
     lost: Option<(usize, String)>,
 }
 
-/// Waits until all have ended: where one is killed the others are, too, once they had time to say so. `forwards`: whether signals to
-/// this process are sent on.
-pub(crate) fn watch(processes: &mut [Process], signals: &Signals, forwards: bool) -> Result<Seen> {
-    let mut seen = Seen { asked: None, lost: None };
+/// Waits until all processes have ended. After a process is lost, kills the others once they had time to report it.
+/// `forwards`: whether to forward signals.
+pub(crate) fn watch(processes: &mut [Process], signals: &Signals, forwards: bool) -> Result<ProcessEvents> {
+    let mut seen = ProcessEvents { asked: None, lost: None };
     let mut ends: Option<Instant> = None;
     loop {
         if let Some(signal) = signals.take() {
@@ -43,10 +43,11 @@ pub(crate) fn watch(processes: &mut [Process], signals: &Signals, forwards: bool
         if processes.iter().all(Process::has_ended) {
             return Ok(seen);
         }
-        let failed = |process: &Process| process.end().is_some_and(|end| !matches!(end, End::Code(0)));
+        let failed =
+            |process: &Process| process.end().is_some_and(|end| !matches!(end, ProcessExit::Code(0)));
         match ends {
             None if processes.iter().any(failed) => ends = Some(Instant::now() + NOTICE),
-            // What was told to stop needs the time that it needs, and ends the others with it.
+            // Processes told to stop take as long as they need, and the others end with them.
             Some(at) if Instant::now() > at && seen.lost.is_some() => {
                 processes.iter_mut().for_each(Process::kill);
             }
@@ -58,30 +59,31 @@ pub(crate) fn watch(processes: &mut [Process], signals: &Signals, forwards: bool
 
 fn lost(process: &Process) -> Option<(usize, String)> {
     match process.end() {
-        Some(End::Lost(how)) => Some((process.machine, format!("{} {how}", process.named()))),
+        Some(ProcessExit::Lost(how)) => Some((process.machine, format!("{} {how}", process.named()))),
         _ => None,
     }
 }
 
-impl Seen {
-    /// `partner`: whether a process said that one was lost which another launch has started. What was to stop is not started again.
+impl ProcessEvents {
+    /// Determines how the launch ended. `partner`: whether a process reported the loss of a process that another
+    /// launcher started. A run that was asked to stop is not restarted.
     ///
     /// # Errors
-    /// When a machine has no such program.
-    pub(crate) fn judged(self, processes: &[Process], partner: bool) -> Result<Ended> {
+    /// If a machine does not have the program.
+    pub(crate) fn judged(self, processes: &[Process], partner: bool) -> Result<LaunchEnd> {
         processes.iter().try_for_each(Process::check_program)?;
         let codes = processes.iter().filter_map(|process| match process.end() {
-            Some(End::Code(code)) => Some(code),
+            Some(ProcessExit::Code(code)) => Some(code),
             _ => None,
         });
         let code = codes.max().and_then(|code| u8::try_from(code).ok()).unwrap_or(1);
         Ok(match (self.lost, self.asked) {
-            (Some((machine, who)), None) => Ended::Lost { machine, who },
-            (Some(_), Some(asked)) => Ended::With(u8::try_from(128 + asked).unwrap_or(1)),
+            (Some((machine, who)), None) => LaunchEnd::Lost { machine, who },
+            (Some(_), Some(asked)) => LaunchEnd::With(u8::try_from(128 + asked).unwrap_or(1)),
             (None, None) if partner && code == 1 => {
-                Ended::Lost { machine: 0, who: "another process is lost".into() }
+                LaunchEnd::Lost { machine: 0, who: "another process is lost".into() }
             }
-            (None, _) => Ended::With(code),
+            (None, _) => LaunchEnd::With(code),
         })
     }
 }

@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use systole_base::{Error, ErrorKind, Literal, Result};
-use systole_mlir::import::{self, Check};
-use systole_mlir::syntax::{Function, Module};
+use systole_mlir::import::{self, ResultCheck};
+use systole_mlir::syntax::{MlirFunction, MlirModule};
 
 fn files(dir: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -22,10 +22,10 @@ fn files(dir: &Path, found: &mut Vec<PathBuf>) {
 }
 
 /// Runs a program on the interpreter and asks its own checks.
-fn run(program: &systole_ir::text::Program, checks: &[Check]) -> Result<()> {
+fn run(program: &systole_ir::text::StableHloProgram, checks: &[ResultCheck]) -> Result<()> {
     let args: Vec<Literal> = program.graph.param_types().into_iter().map(Literal::zeros).collect();
     let results = systole_ir::interp::run(&program.graph, &args.iter().collect::<Vec<_>>())?;
-    let count: usize = checks.iter().map(Check::arrays).sum();
+    let count: usize = checks.iter().map(ResultCheck::arrays).sum();
     let mut rest = &results[results.len() - count..];
     for check in checks {
         let (these, others) = rest.split_at(check.arrays());
@@ -45,7 +45,7 @@ enum Outcome {
     OutOfScope(Error),
 }
 
-fn outcome(module: &Module, f: &Function) -> Outcome {
+fn outcome(module: &MlirModule, f: &MlirFunction) -> Outcome {
     let imported = match import::of_function(module, f) {
         Ok(imported) => imported,
         Err(e) if e.kind() == ErrorKind::Unsupported => return Outcome::OutOfScope(e),
@@ -59,8 +59,8 @@ fn outcome(module: &Module, f: &Function) -> Outcome {
 }
 
 /// Ops of a program, with those of its calls counted in their own functions.
-fn ops(module: &Module) -> Vec<String> {
-    fn walk(region: &systole_mlir::syntax::Region, all: &mut Vec<String>) {
+fn ops(module: &MlirModule) -> Vec<String> {
+    fn walk(region: &systole_mlir::syntax::MlirRegion, all: &mut Vec<String>) {
         for op in &region.operations {
             all.push(op.name.clone());
             op.regions.iter().for_each(|r| walk(r, all));
@@ -90,7 +90,7 @@ struct Tally {
 }
 
 impl Tally {
-    fn add(&mut self, outcome: Outcome, module: &Module, path: &str) {
+    fn add(&mut self, outcome: Outcome, module: &MlirModule, path: &str) {
         let column = match &outcome {
             Outcome::Passed | Outcome::Ran => 0,
             Outcome::Failed(_) => 1,
@@ -133,12 +133,12 @@ fn of_file(text: &str, path: &str, tally: &mut Tally) {
         let module = match systole_mlir::text::parse(part) {
             Ok(module) => module,
             Err(e) => {
-                tally.add(Outcome::Failed(e), &Module::default(), path);
+                tally.add(Outcome::Failed(e), &MlirModule::default(), path);
                 continue;
             }
         };
         let main = module.functions.iter().position(|f| f.name == "main");
-        let is_test = |i: usize, f: &Function| match main {
+        let is_test = |i: usize, f: &MlirFunction| match main {
             Some(main) => i == main,
             None => f.body.arguments.is_empty() && !f.is_private,
         };

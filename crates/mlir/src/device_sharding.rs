@@ -1,17 +1,17 @@
-//! How an array of all devices lies on them: equal tiles, and which of them each device has. Read from the strings of
-//! GSPMD (`mhlo.sharding`) and from axes of a mesh (Shardy); told to others as `xla.OpSharding`.
+//! Tiled shardings: splits an array into equal tiles and assigns them to devices. Parses GSPMD strings
+//! (`mhlo.sharding`) and Shardy mesh axes; serializes to `xla.OpSharding`.
 
 use systole_base::{Error, ErrorKind, Literal, LiteralBuilder, Result, Scalar, TensorType};
 
-/// An error about a sharding.
+/// Returns an error about a sharding.
 fn wrong(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::Data, what)
 }
 
-/// More devices than this are a mistake.
+/// Shardings over more devices are rejected.
 const MOST_DEVICES: usize = 1024;
 
-/// Equal tiles of an array over devices.
+/// Sharding of an array into equal tiles over devices.
 ///
 /// ```
 /// use systole_mlir::tiles::Tiles;
@@ -20,57 +20,58 @@ const MOST_DEVICES: usize = 1024;
 /// # Ok::<(), systole_base::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tiles {
-    /// Into how many parts each dimension is split.
+pub struct DeviceSharding {
+    /// Number of tiles along each dimension.
     counts: Vec<usize>,
-    /// The tile of each device, by its place in the assignment; tiles are numbered in row-major order.
+    /// Tile of each device, by its position in the assignment; tiles are numbered in row-major order.
     owner: Vec<usize>,
-    /// Which term of a sum each device has, where the array is a sum of what devices have.
+    /// Term of each device if the array is a sum of per-device terms (unreduced).
     term: Vec<usize>,
 }
 
-impl Tiles {
-    /// Every device has all of an array of `rank` dimensions.
-    pub fn replicated(rank: usize, devices: usize) -> Tiles {
-        Tiles { counts: vec![1; rank], owner: vec![0; devices], term: vec![0; devices] }
+impl DeviceSharding {
+    /// Returns the sharding that replicates an array of `rank` dimensions on every device.
+    pub fn replicated(rank: usize, devices: usize) -> DeviceSharding {
+        DeviceSharding { counts: vec![1; rank], owner: vec![0; devices], term: vec![0; devices] }
     }
 
-    /// Whether every device has all of it.
+    /// Whether every device holds the whole array.
     pub fn is_replicated(&self) -> bool {
         self.counts.iter().all(|c| *c == 1) && self.terms() == 1
     }
 
-    /// Of how many terms it is the sum.
+    /// Returns the number of terms of the sum.
     fn terms(&self) -> usize {
         self.term.iter().max().map_or(1, |t| t + 1)
     }
 
-    /// Where the same parts lie, but each device has its own values.
-    pub fn without_terms(&self) -> Tiles {
-        Tiles { term: vec![0; self.term.len()], ..self.clone() }
+    /// Returns the same tiling with the terms treated as independent values.
+    pub fn without_terms(&self) -> DeviceSharding {
+        DeviceSharding { term: vec![0; self.term.len()], ..self.clone() }
     }
 
-    /// How many devices there are.
+    /// Returns the number of devices.
     pub fn devices(&self) -> usize {
         self.owner.len()
     }
 
-    /// Of the axes of a mesh (name and size, the first slowest) that split each dimension, the first slowest; along those
-    /// of `unreduced` devices have terms of a sum.
+    /// Creates a sharding from mesh axes (name and size, slowest first) for each dimension. Along the axes in
+    /// `unreduced`, devices hold terms of a sum.
     ///
     /// # Errors
-    /// `Data` when the mesh has other devices or no such axes.
+    /// `Data` if the mesh has a different number of devices or lacks an axis.
     pub fn of_axes(
         dims: &[Vec<String>],
         unreduced: &[String],
         mesh: &[(String, u64)],
         devices: usize,
-    ) -> Result<Tiles> {
+    ) -> Result<DeviceSharding> {
         let total = mesh.iter().try_fold(1u64, |n, (_, size)| n.checked_mul(*size));
         if total != Some(devices as u64) {
-            return Err(wrong(format!("a mesh {mesh:?} for {devices} devices")));
+            return Err(wrong(format!("mesh {mesh:?} does not have {devices} devices")));
         }
-        let mut tiles = Tiles { counts: Vec::new(), owner: vec![0; devices], term: vec![0; devices] };
+        let mut tiles =
+            DeviceSharding { counts: Vec::new(), owner: vec![0; devices], term: vec![0; devices] };
         for axes in dims {
             let mut count = 1;
             for axis in axes {
@@ -91,17 +92,17 @@ impl Tiles {
         Ok(tiles)
     }
 
-    /// `{devices=[2,4]<=[8]}`, `{replicated}` and the other forms of GSPMD, for an array of `rank` dimensions.
+    /// Parses a GSPMD sharding such as `{devices=[2,4]<=[8]}` or `{replicated}` for an array of `rank` dimensions.
     ///
     /// # Errors
-    /// `Data` when it is none of them, or for other devices.
-    pub fn of_text(text: &str, rank: usize, devices: usize) -> Result<Tiles> {
-        let wrong = || wrong(format!("the sharding {text} is not understood for {devices} devices"));
+    /// `Data` if the text does not parse or is for a different number of devices.
+    pub fn of_text(text: &str, rank: usize, devices: usize) -> Result<DeviceSharding> {
+        let wrong = || wrong(format!("invalid sharding {text} for {devices} devices"));
         let inner = text.trim().strip_prefix('{').and_then(|t| t.strip_suffix('}')).ok_or_else(wrong)?.trim();
         let Some(rest) = inner.strip_prefix("devices=[") else {
             let known = ["replicated", "maximal", "manual", "unknown", "unreduced"];
             let known = known.iter().any(|word| inner.starts_with(word));
-            return if known { Ok(Tiles::replicated(rank, devices)) } else { Err(wrong()) };
+            return if known { Ok(DeviceSharding::replicated(rank, devices)) } else { Err(wrong()) };
         };
         let (dims, rest) = rest.split_once(']').ok_or_else(wrong)?;
         let dims = numbers(dims).ok_or_else(wrong)?;
@@ -117,16 +118,17 @@ impl Tiles {
         }
         match owner.contains(&usize::MAX) {
             true => Err(wrong()),
-            false => Ok(Tiles { counts: dims[..rank].to_vec(), owner, term: vec![0; devices] }),
+            false => Ok(DeviceSharding { counts: dims[..rank].to_vec(), owner, term: vec![0; devices] }),
         }
     }
 
-    /// The axes of a mesh that split each dimension, as [`Tiles::of_axes`] takes them; `None` where no axes say it.
+    /// Returns the mesh axes that split each dimension, in the form of [`DeviceSharding::of_axes`]; `None` if mesh axes
+    /// cannot express the sharding.
     pub(crate) fn axes(&self, mesh: &[(String, u64)]) -> Option<Vec<Vec<String>>> {
         let mut dims: Vec<Vec<(usize, &String)>> = vec![Vec::new(); self.counts.len()];
         for (name, _) in mesh {
             let (stride, size) = part_of_mesh(mesh, name).ok()?;
-            // Where the next device along the axis has its tile; a dimension's slowest axis goes farthest.
+            // Tile of the next device along the axis; a dimension's slowest axis has the largest step.
             let next = if size > 1 { *self.owner.get(stride)? } else { 0 };
             let place = self.place(next);
             if let Some(d) = place.iter().position(|at| *at > 0) {
@@ -136,33 +138,34 @@ impl Tiles {
         dims.iter_mut().for_each(|axes| axes.sort_by_key(|(step, _)| std::cmp::Reverse(*step)));
         let dims: Vec<Vec<String>> =
             dims.into_iter().map(|axes| axes.into_iter().map(|(_, name)| name.clone()).collect()).collect();
-        let same = Tiles::of_axes(&dims, &[], mesh, self.devices()).is_ok_and(|tiles| tiles == *self);
+        let same =
+            DeviceSharding::of_axes(&dims, &[], mesh, self.devices()).is_ok_and(|tiles| tiles == *self);
         same.then_some(dims)
     }
 
-    /// The dimensions of one device's part.
+    /// Returns the shape of one device's shard.
     ///
     /// # Errors
-    /// `Data` when a dimension does not divide.
+    /// `Data` if a dimension is not divisible.
     pub fn local(&self, dims: &[usize]) -> Result<Vec<usize>> {
         if dims.len() != self.counts.len() {
-            let what = format!("a sharding of {} dimensions for {}", self.counts.len(), dims.len());
+            let what = format!("sharding of {} dimensions for an array of {}", self.counts.len(), dims.len());
             return Err(wrong(what));
         }
         let one = |(d, c): (&usize, &usize)| match d.is_multiple_of(*c) {
             true => Ok(d / c),
-            false => Err(wrong(format!("a dimension of {d} is not split into {c} equal parts"))),
+            false => Err(wrong(format!("cannot split a dimension of {d} into {c} equal tiles"))),
         };
         dims.iter().zip(&self.counts).map(one).collect()
     }
 
-    /// Parts of all devices → the array. `ty` is that of the whole.
+    /// Assembles the array of type `ty` from the shards of all devices.
     ///
     /// # Errors
-    /// `Data` when a part is missing or a dimension does not divide.
+    /// `Data` if a shard is missing or a dimension is not divisible.
     pub fn join(&self, ty: &TensorType, parts: &[Literal]) -> Result<Literal> {
         if self.is_replicated() {
-            return parts.first().cloned().ok_or_else(|| wrong("an array without parts"));
+            return parts.first().cloned().ok_or_else(|| wrong("the array has no shards"));
         }
         let mut whole: Option<Literal> = None;
         for term in 0..self.terms() {
@@ -172,7 +175,7 @@ impl Tiles {
                 None => one,
             });
         }
-        whole.ok_or_else(|| wrong("an array without parts"))
+        whole.ok_or_else(|| wrong("the array has no shards"))
     }
 
     fn join_term(&self, ty: &TensorType, parts: &[Literal], term: usize) -> Result<Literal> {
@@ -182,7 +185,7 @@ impl Tiles {
         let tiles: usize = self.counts.iter().product();
         for tile in 0..tiles {
             let holder = self.owner.iter().zip(&self.term).position(|held| held == (&tile, &term));
-            let part = holder.and_then(|d| parts.get(d)).ok_or_else(|| wrong("a part is missing"))?.bytes();
+            let part = holder.and_then(|d| parts.get(d)).ok_or_else(|| wrong("a shard is missing"))?.bytes();
             self.runs(ty, &local, tile, |at, from, len| {
                 if let (Some(to), Some(own)) = (bytes.get_mut(at..at + len), part.get(from..from + len)) {
                     to.copy_from_slice(own);
@@ -192,10 +195,10 @@ impl Tiles {
         Ok(whole)
     }
 
-    /// A device's part of the array: of a sum the first device has all, and others nothing.
+    /// Returns a device's shard of the array; of a sum, the first device gets the values and the others zeros.
     ///
     /// # Errors
-    /// `Data` when a dimension does not divide.
+    /// `Data` if a dimension is not divisible.
     pub fn cut(&self, whole: &Literal, device: usize) -> Result<Literal> {
         if self.is_replicated() {
             return Ok(whole.clone());
@@ -206,7 +209,9 @@ impl Tiles {
             return Ok(part);
         }
         let tile = self.owner.get(device).copied();
-        let tile = tile.ok_or_else(|| wrong(format!("there is no device {device} of {}", self.devices())))?;
+        let tile = tile.ok_or_else(|| {
+            wrong(format!("device {device} does not exist: the sharding has {} devices", self.devices()))
+        })?;
         let (from, to) = (whole.bytes(), part.bytes_mut());
         self.runs(whole.ty(), &local, tile, |at, own, len| {
             if let (Some(to), Some(from)) = (to.get_mut(own..own + len), from.get(at..at + len)) {
@@ -216,7 +221,7 @@ impl Tiles {
         Ok(part)
     }
 
-    /// Where each device's part begins, along each dimension.
+    /// Returns the start index of each device's shard along each dimension.
     pub(crate) fn starts(&self, local: &[usize]) -> Vec<Vec<usize>> {
         self.owner
             .iter()
@@ -224,7 +229,7 @@ impl Tiles {
             .collect()
     }
 
-    /// The place of a tile among the others.
+    /// Returns the index of a tile along each dimension.
     fn place(&self, tile: usize) -> Vec<usize> {
         let (mut place, mut rest) = (vec![0; self.counts.len()], tile);
         for (at, count) in place.iter_mut().zip(&self.counts).rev() {
@@ -234,7 +239,7 @@ impl Tiles {
         place
     }
 
-    /// Groups of devices whose parts lie behind each other along a dimension, and whose other parts are the same.
+    /// Returns groups of devices whose shards are adjacent along a dimension and equal in all others, in order.
     pub(crate) fn rows(&self, dim: usize) -> Vec<Vec<usize>> {
         self.groups(|place, term, copy| {
             let at = place.get(dim).copied().unwrap_or(0);
@@ -244,27 +249,27 @@ impl Tiles {
         })
     }
 
-    /// Groups of devices that have the terms of the same sum.
+    /// Returns groups of devices that hold terms of the same sum.
     pub(crate) fn sums(&self) -> Vec<Vec<usize>> {
         self.groups(|place, term, copy| ((place, 0, copy), term))
     }
 
-    /// Whether each device has the whole along a dimension.
+    /// Whether each device holds the whole extent of a dimension.
     pub(crate) fn is_whole(&self, dim: usize) -> bool {
         self.counts.get(dim).is_none_or(|c| *c == 1)
     }
 
-    /// Whether it is no sum.
+    /// Whether the array is not a sum of per-device terms.
     pub(crate) fn is_reduced(&self) -> bool {
         self.terms() == 1
     }
 
-    /// Whether a device has the first term: for each device.
+    /// Returns, for each device, whether it holds the first term.
     pub(crate) fn firsts(&self) -> Vec<bool> {
         self.term.iter().map(|t| *t == 0).collect()
     }
 
-    /// Groups by a key, in the order of a number; devices with the same part are told apart by their order.
+    /// Groups devices by a key, ordered by a number; devices with the same shard are distinguished by their order.
     fn groups<K: PartialEq>(&self, key: impl Fn(Vec<usize>, usize, usize) -> (K, usize)) -> Vec<Vec<usize>> {
         let mut groups: Vec<(K, Vec<(usize, usize)>)> = Vec::new();
         for d in 0..self.owner.len() {
@@ -283,12 +288,12 @@ impl Tiles {
         groups.into_iter().map(in_order).collect()
     }
 
-    /// Calls with each run of bytes that lie together: place in the whole, place in the part, length.
+    /// Calls `each` for every contiguous run of bytes: offset in the array, offset in the shard, length.
     fn runs(&self, ty: &TensorType, local: &[usize], tile: usize, mut each: impl FnMut(usize, usize, usize)) {
         let rank = local.len();
         let size = ty.dtype.size();
         let start: Vec<usize> = self.place(tile).iter().zip(local).map(|(at, n)| at * n).collect();
-        // Dimensions behind the last one that is split lie together.
+        // Dimensions after the last split one are contiguous.
         let last = (0..rank).rev().find(|&d| self.counts[d] > 1).unwrap_or(0);
         let len = local.get(last..).unwrap_or_default().iter().product::<usize>() * size;
         let rows: usize = local.get(..last).unwrap_or_default().iter().product();
@@ -303,7 +308,8 @@ impl Tiles {
         }
     }
 
-    /// As GSPMD writes it, which [`Tiles::of_text`] reads; a sum of terms cannot be said, and is replicated there.
+    /// Formats the sharding as GSPMD text, which [`DeviceSharding::of_text`] parses; sums of terms are written as
+    /// replicated.
     pub fn to_text(&self) -> String {
         if self.is_replicated() || self.terms() > 1 {
             return "{replicated}".into();
@@ -320,8 +326,7 @@ impl Tiles {
         format!("{{devices=[{}]{}{more}}}", list(&dims), list(&devices))
     }
 
-    /// A serialized `xla.OpSharding`:
-    /// <https://github.com/openxla/xla/blob/main/xla/xla_data.proto>.
+    /// Serializes to an `xla.OpSharding` message: <https://github.com/openxla/xla/blob/main/xla/xla_data.proto>.
     pub fn to_proto(&self) -> Vec<u8> {
         if self.is_replicated() {
             // type = REPLICATED
@@ -337,7 +342,7 @@ impl Tiles {
             kinds.push(0);
         }
         if terms > 1 {
-            // UNREDUCED; for each of the copies the terms.
+            // UNREDUCED: the terms of each copy.
             dims.push(terms);
             kinds.push(6);
             let copy = |d: usize| {
@@ -358,7 +363,7 @@ impl Tiles {
     }
 }
 
-/// The sum, element by element.
+/// Adds element by element.
 fn added(a: &Literal, b: &Literal) -> Literal {
     let mut sum = LiteralBuilder::new(a.ty().clone());
     for i in 0..a.ty().elements() {
@@ -376,7 +381,7 @@ fn added(a: &Literal, b: &Literal) -> Literal {
     sum.finish()
 }
 
-/// Stride and size of an axis, or of a part of one: `x`, `x:(2)4` is the four parts of `x` behind its first two.
+/// Returns stride and size of an axis or sub-axis: `x`, or `x:(2)4` for the four parts after the first two.
 fn part_of_mesh(mesh: &[(String, u64)], axis: &str) -> Result<(usize, usize)> {
     let (name, part) = axis.split_once(':').map_or((axis, None), |(name, part)| (name, Some(part)));
     let missing = || wrong(format!("the mesh has no axis {axis}"));
@@ -393,7 +398,7 @@ fn part_of_mesh(mesh: &[(String, u64)], axis: &str) -> Result<(usize, usize)> {
     }
 }
 
-/// `field: repeated int64`, packed.
+/// Writes `field: repeated int64`, packed.
 fn packed(field: u8, values: &[usize], out: &mut Vec<u8>) {
     let mut inner = Vec::new();
     values.iter().for_each(|v| varint(*v as u64, &mut inner));
@@ -414,7 +419,7 @@ fn numbers(text: &str) -> Option<Vec<usize>> {
     text.split(',').filter(|t| !t.trim().is_empty()).map(|t| t.trim().parse().ok()).collect()
 }
 
-/// The devices in the order of the tiles: `<=[8]`, `<=[2,4]T(1,0)`, `0,2,1,3`; words may follow.
+/// Parses the device order of the tiles: `<=[8]`, `<=[2,4]T(1,0)`, `0,2,1,3`; more words may follow.
 fn device_order(text: &str, devices: usize) -> Option<Vec<usize>> {
     let Some(iota) = text.strip_prefix("<=[") else {
         return numbers(text.split_whitespace().next()?);
@@ -450,9 +455,9 @@ mod tests {
         vec![("x".into(), 2), ("y".into(), 4)]
     }
 
-    fn axes(dims: &[&[&str]]) -> Tiles {
+    fn axes(dims: &[&[&str]]) -> DeviceSharding {
         let dims: Vec<Vec<String>> = dims.iter().map(|d| d.iter().map(|a| a.to_string()).collect()).collect();
-        Tiles::of_axes(&dims, &[], &mesh(), 8).unwrap()
+        DeviceSharding::of_axes(&dims, &[], &mesh(), 8).unwrap()
     }
 
     #[test]
@@ -466,23 +471,23 @@ mod tests {
             (&[&["y:(1)2"], &[]], "{devices=[2,1,4]<=[2,2,2]T(1,0,2) last_tile_dims={replicated}}"),
             (&[&[], &[]], "{replicated}"),
         ] {
-            assert_eq!(axes(dims), Tiles::of_text(text, 2, 8).unwrap(), "{text}");
-            assert_eq!(axes(dims), Tiles::of_text(&axes(dims).to_text(), 2, 8).unwrap(), "{text}");
+            assert_eq!(axes(dims), DeviceSharding::of_text(text, 2, 8).unwrap(), "{text}");
+            assert_eq!(axes(dims), DeviceSharding::of_text(&axes(dims).to_text(), 2, 8).unwrap(), "{text}");
         }
         for wrong in ["", "{devices=[2,4]<=[7]}", "{devices=[2]0,0}", "{devices=[8,1]<=[8]T(1)}", "{half}"] {
-            assert!(Tiles::of_text(wrong, 2, 8).is_err(), "{wrong}");
+            assert!(DeviceSharding::of_text(wrong, 2, 8).is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn a_sum_of_terms_is_the_whole() {
-        let tiles = Tiles::of_axes(&[vec!["x".into()]], &["y".into()], &mesh(), 8).unwrap();
+        let tiles = DeviceSharding::of_axes(&[vec!["x".into()]], &["y".into()], &mesh(), 8).unwrap();
         let whole = Literal::from_slice([4], &[1f32, 2.0, 3.0, 4.0]).unwrap();
         let parts: Vec<Literal> = (0..8).map(|d| tiles.cut(&whole, d).unwrap()).collect();
         assert_eq!((parts[4].to_f32s(), parts[5].to_f32s()), (vec![3.0, 4.0], vec![0.0, 0.0]));
         assert_eq!(tiles.join(whole.ty(), &parts).unwrap(), whole);
         assert_eq!(tiles.sums(), [[0, 1, 2, 3], [4, 5, 6, 7]]);
-        // type: OTHER, dimensions 2 and 4, the devices in order, the last dimension UNREDUCED.
+        // type: OTHER, dimensions 2 and 4, the devices in order, last dimension UNREDUCED.
         let expected = [8, 3, 0x1a, 2, 2, 4, 0x22, 8, 0, 1, 2, 3, 4, 5, 6, 7, 0x42, 1, 6];
         assert_eq!(tiles.to_proto(), expected);
     }

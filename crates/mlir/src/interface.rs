@@ -1,94 +1,95 @@
-//! What the writer of a program calls its arguments and results, and the arrays of the IR that hold them: elements that the
-//! IR has no type for (complex numbers, four bits, eight-bit floats) lie in arrays of others.
+//! Argument and result types of an imported program, and the IR arrays that hold them. Element types that the IR lacks
+//! (complex numbers, int4, float8) are held in arrays of other types.
 
 use crate::narrow_types::Narrow;
 use systole_base::{DType, Error, ErrorKind, Literal, Result, Scalar, TensorType};
 
-/// The elements of an argument or a result, as the program's writer has them.
+/// Element type of an argument or result in the source program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Element {
-    /// The IR's own type: one array.
+pub enum SourceElement {
+    /// An element type of the IR; held in one array.
     Plain(DType),
-    /// Complex numbers: an array of the real parts and one of the imaginary ones; interleaved in memory of others.
+    /// A complex type: held in one array of real parts and one of imaginary parts; interleaved in external memory.
     Complex(DType),
-    /// Less than eight bits, or floats of eight, in an array of wider elements; one for each byte in memory of others.
+    /// An integer of less than 8 bits or an 8-bit float: held in an array of a wider type; one byte per element in
+    /// external memory.
     Narrow(Narrow),
 }
 
-impl Element {
-    /// The name in programs: `f32`, `complex<f32>`, `i4`, `f8E4M3FN`.
+impl SourceElement {
+    /// Returns the type's name in MLIR: `f32`, `complex<f32>`, `i4`, `f8E4M3FN`.
     pub fn name(self) -> String {
         match self {
-            Element::Plain(dtype) => dtype.name().to_owned(),
-            Element::Complex(part) => format!("complex<{}>", part.name()),
-            Element::Narrow(narrow) => narrow.name().to_owned(),
+            SourceElement::Plain(dtype) => dtype.name().to_owned(),
+            SourceElement::Complex(part) => format!("complex<{}>", part.name()),
+            SourceElement::Narrow(narrow) => narrow.name().to_owned(),
         }
     }
 
-    /// Bytes of one element in memory of others, as PJRT and NumPy lay it out.
+    /// Returns the bytes per element in external memory (the layout of PJRT and NumPy).
     pub fn size(self) -> usize {
         match self {
-            Element::Plain(dtype) => dtype.size(),
-            Element::Complex(part) => 2 * part.size(),
-            Element::Narrow(_) => 1,
+            SourceElement::Plain(dtype) => dtype.size(),
+            SourceElement::Complex(part) => 2 * part.size(),
+            SourceElement::Narrow(_) => 1,
         }
     }
 
-    /// Types of the elements of the arrays that hold it, in order.
+    /// Returns the IR element types of the arrays that hold it, in order.
     pub fn held(self) -> Vec<DType> {
         match self {
-            Element::Plain(dtype) => vec![dtype],
-            Element::Complex(part) => vec![part, part],
-            Element::Narrow(narrow) => vec![narrow.held()],
+            SourceElement::Plain(dtype) => vec![dtype],
+            SourceElement::Complex(part) => vec![part, part],
+            SourceElement::Narrow(narrow) => vec![narrow.held()],
         }
     }
 }
 
-/// One argument or result.
+/// An argument or result of an imported program.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Face {
-    /// Sizes of its dimensions.
+pub struct ProgramPort {
+    /// Dimension sizes.
     pub dims: Vec<usize>,
-    /// What it is made of.
-    pub element: Element,
-    /// The index of the first array that holds it, among the graph's parameters or results; the others follow.
+    /// Element type.
+    pub element: SourceElement,
+    /// Index of the first array that holds it, among the graph's parameters or results; the others follow it.
     pub first: usize,
 }
 
-impl Face {
-    /// Types of the arrays that hold it.
+impl ProgramPort {
+    /// Returns the types of the arrays that hold it.
     pub fn types(&self) -> Vec<TensorType> {
         self.element.held().into_iter().map(|d| TensorType::new(d, &self.dims[..])).collect()
     }
 
-    /// Bytes of all elements in memory of others.
+    /// Returns the size in bytes of all elements in external memory.
     pub fn bytes(&self) -> usize {
         self.dims.iter().product::<usize>() * self.element.size()
     }
 
-    /// Elements as others lay them out, dense and in row-major order → the arrays that hold them.
+    /// Converts dense row-major bytes in the external layout to the arrays that hold the elements.
     ///
     /// # Errors
-    /// `Data` when there are more or fewer bytes.
+    /// `Data` if the number of bytes does not match.
     pub fn split(&self, bytes: &[u8]) -> Result<Vec<Literal>> {
         if bytes.len() != self.bytes() {
             return Err(Error::new(
                 ErrorKind::Data,
-                format!("{} bytes are given where {} are needed", bytes.len(), self.bytes()),
+                format!("got {} bytes, expected {}", bytes.len(), self.bytes()),
             ));
         }
         match self.element {
-            Element::Plain(_) => {
+            SourceElement::Plain(_) => {
                 let types = self.types();
                 types.into_iter().map(|ty| Literal::from_bytes(ty, bytes)).collect()
             }
-            Element::Complex(part) => {
+            SourceElement::Complex(part) => {
                 let size = part.size();
                 let every = |p: usize| bytes.chunks(size).skip(p).step_by(2).flatten().copied().collect();
                 let parts: [Vec<u8>; 2] = [every(0), every(1)];
                 self.types().into_iter().zip(&parts).map(|(ty, b)| Literal::from_bytes(ty, b)).collect()
             }
-            Element::Narrow(narrow) => {
+            SourceElement::Narrow(narrow) => {
                 let scalar = |b: &u8| match narrow.held() {
                     DType::I8 => Scalar::Int(narrow.decode(*b) as i64),
                     DType::U8 => Scalar::Uint(narrow.decode(*b) as u64),
@@ -102,22 +103,22 @@ impl Face {
         }
     }
 
-    /// The arrays that hold it → elements as others lay them out.
+    /// Converts the arrays that hold the elements to dense row-major bytes in the external layout.
     ///
     /// # Errors
-    /// `Data` when an array is missing.
+    /// `Data` if an array is missing.
     pub fn join(&self, arrays: &[&Literal]) -> Result<Vec<u8>> {
         let one = |i: usize| {
             let found = arrays.get(i).copied();
             found.ok_or_else(|| Error::new(ErrorKind::Data, "an array of the result is missing"))
         };
         match self.element {
-            Element::Plain(_) => Ok(one(0)?.bytes().to_vec()),
-            Element::Complex(part) => {
+            SourceElement::Plain(_) => Ok(one(0)?.bytes().to_vec()),
+            SourceElement::Complex(part) => {
                 let parts = one(0)?.bytes().chunks(part.size()).zip(one(1)?.bytes().chunks(part.size()));
                 Ok(parts.flat_map(|(re, im)| re.iter().chain(im)).copied().collect())
             }
-            Element::Narrow(narrow) => {
+            SourceElement::Narrow(narrow) => {
                 let array = one(0)?;
                 Ok((0..array.ty().elements()).map(|i| narrow.encode(array.get(i).as_f64())).collect())
             }
@@ -125,11 +126,11 @@ impl Face {
     }
 }
 
-/// The faces of a program.
+/// Argument and result types of a program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Interface {
-    /// Of its arguments, in order.
-    pub arguments: Vec<Face>,
-    /// Of its results, in order; arrays that are only compared (`check.expect_eq`) are none.
-    pub results: Vec<Face>,
+pub struct ProgramInterface {
+    /// Arguments, in order.
+    pub arguments: Vec<ProgramPort>,
+    /// Results, in order; without arrays that are only compared (`check.expect_eq`).
+    pub results: Vec<ProgramPort>,
 }

@@ -1,4 +1,4 @@
-//! Programs of other systems: StableHLO as JAX, PyTorch/XLA and MLIR's printer write it, read into Systole's IR.
+//! Reads StableHLO text from JAX, PyTorch/XLA and `mlir-opt` and imports it into Systole's IR.
 //!
 //! ```
 //! let text = "module @jit_f { func.func public @main(%arg0: tensor<2xf32>) -> tensor<2xf32> {
@@ -11,7 +11,7 @@
 //! # Ok::<(), systole_base::Error>(())
 //! ```
 //!
-//! Source: the StableHLO specification, CHLO's and Shardy's documents, MLIR's language reference.
+//! Sources: the StableHLO specification, the CHLO and Shardy documentation, MLIR's language reference.
 
 pub mod device_sharding;
 pub mod import;
@@ -21,12 +21,13 @@ pub mod syntax;
 pub mod text;
 
 use systole_base::Result;
-use systole_ir::text::Program;
+use systole_ir::text::StableHloProgram;
 
-/// Reads a module, pretty or generic, into a program: its function `main`, in which all others are unfolded.
+/// Parses a module (pretty or generic form) and imports its function `main`; calls to other functions are inlined.
 ///
 /// # Errors
-/// `Data` when the text is none (line, column, op); `Unsupported` for an op that is not there (its name and why).
-pub fn read_text(text: &str) -> Result<Program> {
+/// `Data` if the text does not parse (line, column, op); `Unsupported` for an op that cannot be imported (its name and
+/// why).
+pub fn read_text(text: &str) -> Result<StableHloProgram> {
     Ok(import::program(&text::parse(text)?)?.program)
 }

@@ -1,102 +1,102 @@
-//! What programs of other systems say, before any op is understood: functions, ops with regions, types and attributes.
-//! Text and bytecode are read into this one form.
+//! Syntax tree of an MLIR module (functions, ops with regions, types, attributes) before ops are interpreted. The text
+//! parser and the bytecode reader both produce it.
 
 use std::fmt;
 
 /// Attributes by name, in order.
-pub type Attributes = Vec<(String, Attribute)>;
+pub type NamedAttributes = Vec<(String, Attribute)>;
 
-/// The attribute of a name.
-pub fn find<'a>(attributes: &'a Attributes, name: &str) -> Option<&'a Attribute> {
+/// Returns the attribute with this name.
+pub fn find<'a>(attributes: &'a NamedAttributes, name: &str) -> Option<&'a Attribute> {
     attributes.iter().find(|(n, _)| n == name).map(|(_, value)| value)
 }
 
-/// Takes the attribute of a name out; the last one takes its place.
-pub fn take(attributes: &mut Attributes, name: &str) -> Option<Attribute> {
+/// Removes and returns the attribute with this name (swap-remove).
+pub fn take(attributes: &mut NamedAttributes, name: &str) -> Option<Attribute> {
     let i = attributes.iter().position(|(n, _)| n == name)?;
     Some(attributes.swap_remove(i).1)
 }
 
-/// A value of a function: an index into [`Function::values`].
-pub type Value = usize;
+/// A value of a function: an index into [`MlirFunction::values`].
+pub type FunctionValue = usize;
 
-/// A program.
+/// An MLIR module.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Module {
-    /// Its attributes, such as `mhlo.num_partitions`.
-    pub attributes: Attributes,
-    /// Its functions, in order.
-    pub functions: Vec<Function>,
-    /// Meshes of Shardy: name, and the axes with their sizes.
+pub struct MlirModule {
+    /// Module attributes, such as `mhlo.num_partitions`.
+    pub attributes: NamedAttributes,
+    /// Functions, in order.
+    pub functions: Vec<MlirFunction>,
+    /// Shardy meshes: name, and the axes with their sizes.
     pub meshes: Vec<(String, Vec<(String, u64)>)>,
-    /// Bytes that `dense_resource` names.
+    /// Contents of the resources that `dense_resource` attributes refer to, by name.
     pub resources: Vec<(String, Vec<u8>)>,
 }
 
-impl Module {
-    /// The elements that attributes refer to by a name.
+impl MlirModule {
+    /// Returns the contents of the resource with this name.
     pub fn resource(&self, name: &str) -> Option<&Vec<u8>> {
         self.resources.iter().find(|(n, _)| n == name).map(|(_, bytes)| bytes)
     }
 }
 
-/// A function.
+/// A `func.func`.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Function {
-    /// Its name, without `@`.
+pub struct MlirFunction {
+    /// Name, without `@`.
     pub name: String,
-    /// Whether it is called from within the module alone.
+    /// Whether the function is private to the module.
     pub is_private: bool,
-    /// Attributes of each parameter; the parameters are the arguments of `body`.
-    pub parameters: Vec<Attributes>,
-    /// Names of the parameters, where locations tell them.
+    /// Attributes of each parameter; the parameters themselves are the arguments of `body`.
+    pub parameters: Vec<NamedAttributes>,
+    /// Parameter names, if locations contain them.
     pub names: Vec<String>,
     /// Types and attributes of the results.
-    pub results: Vec<(Type, Attributes)>,
-    /// Attributes of the function.
-    pub attributes: Attributes,
+    pub results: Vec<(MlirType, NamedAttributes)>,
+    /// Function attributes.
+    pub attributes: NamedAttributes,
     /// Types of all values of the body and its regions.
-    pub values: Vec<Type>,
-    /// What it computes; the last op is its return.
-    pub body: Region,
+    pub values: Vec<MlirType>,
+    /// Body; its last op is the return.
+    pub body: MlirRegion,
 }
 
-/// A list of ops with arguments: one block.
+/// A region with one block: its arguments and ops.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Region {
-    /// What it is given.
-    pub arguments: Vec<Value>,
-    /// The last one is its terminator.
+pub struct MlirRegion {
+    /// Block arguments.
+    pub arguments: Vec<FunctionValue>,
+    /// Ops; the last one is the terminator.
     pub operations: Vec<Operation>,
 }
 
-/// An op.
+/// An operation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Operation {
-    /// With its dialect: `stablehlo.add`.
+    /// Name with its dialect: `stablehlo.add`.
     pub name: String,
-    /// What it takes.
-    pub operands: Vec<Value>,
-    /// What it gives.
-    pub results: Vec<Value>,
-    /// Its attributes.
-    pub attributes: Attributes,
-    /// Its regions.
-    pub regions: Vec<Region>,
-    /// Where it stands.
-    pub place: Place,
+    /// Operands.
+    pub operands: Vec<FunctionValue>,
+    /// Results.
+    pub results: Vec<FunctionValue>,
+    /// Attributes.
+    pub attributes: NamedAttributes,
+    /// Regions.
+    pub regions: Vec<MlirRegion>,
+    /// Position in the source.
+    pub place: SourceSpan,
 }
 
-/// Where something stands in what was read.
+/// Position in the source text or bytecode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
-    /// The line in text, from 1; 0 in bytecode.
+pub struct SourceSpan {
+    /// Line in text, from 1; 0 in bytecode.
     pub line: usize,
-    /// The column in text, from 1; the byte in bytecode.
+    /// Column in text, from 1; byte offset in bytecode.
     pub column: usize,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for SourceSpan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.line {
             0 => write!(f, "byte {}", self.column),
@@ -105,39 +105,39 @@ impl fmt::Display for Place {
     }
 }
 
-/// A type.
+/// An MLIR type.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Type {
+pub enum MlirType {
     /// `tensor<2x?xf32>`
-    Tensor(Ranked),
+    Tensor(RankedTensorType),
     /// `!stablehlo.token`
     Token,
     /// `tuple<…>`
-    Tuple(Vec<Type>),
+    Tuple(Vec<MlirType>),
     /// `(…) -> …`
-    Function(Vec<Type>, Vec<Type>),
+    Function(Vec<MlirType>, Vec<MlirType>),
     /// `i64`, `f32`, `index`, `complex<f32>`
     Scalar(String),
-    /// Any other: the text.
+    /// Any other type, as text.
     Other(String),
 }
 
-/// `tensor<2x?xf32, #stablehlo.bounds<?, 3>>`
+/// A ranked tensor type: `tensor<2x?xf32, #stablehlo.bounds<?, 3>>`
 #[derive(Clone, Debug, PartialEq)]
-pub struct Ranked {
-    /// Sizes; `None` is `?`.
+pub struct RankedTensorType {
+    /// Dimension sizes; `None` is `?`.
     pub dims: Vec<Option<u64>>,
-    /// The element type's name.
+    /// Name of the element type.
     pub element: String,
-    /// What stands behind the comma.
+    /// Encoding: the text after the comma.
     pub encoding: Option<String>,
 }
 
-impl fmt::Display for Type {
+impl fmt::Display for MlirType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let list = |all: &[Type]| all.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let list = |all: &[MlirType]| all.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         match self {
-            Type::Tensor(t) => {
+            MlirType::Tensor(t) => {
                 f.write_str("tensor<")?;
                 for d in &t.dims {
                     match d {
@@ -149,24 +149,24 @@ impl fmt::Display for Type {
                 t.encoding.iter().try_for_each(|e| write!(f, ", {e}"))?;
                 f.write_str(">")
             }
-            Type::Token => f.write_str("!stablehlo.token"),
-            Type::Tuple(all) => write!(f, "tuple<{}>", list(all)),
-            Type::Function(from, to) => write!(f, "({}) -> ({})", list(from), list(to)),
-            Type::Scalar(name) | Type::Other(name) => f.write_str(name),
+            MlirType::Token => f.write_str("!stablehlo.token"),
+            MlirType::Tuple(all) => write!(f, "tuple<{}>", list(all)),
+            MlirType::Function(from, to) => write!(f, "({}) -> ({})", list(from), list(to)),
+            MlirType::Scalar(name) | MlirType::Other(name) => f.write_str(name),
         }
     }
 }
 
-/// An attribute.
+/// An MLIR attribute.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Attribute {
-    /// Only its name.
+    /// A unit attribute: only its name.
     Unit,
     /// `true`
     Bool(bool),
     /// `3 : i64`
     Int(i128),
-    /// `1.5 : f32`, `0x7FC00000 : f32`: the text and the type's name.
+    /// `1.5 : f32`, `0x7FC00000 : f32`: the literal's text and the type's name.
     Float(String, String),
     /// `"text"`
     String(String),
@@ -175,54 +175,54 @@ pub enum Attribute {
     /// `[…]`
     List(Vec<Attribute>),
     /// `{…}`
-    Dictionary(Attributes),
+    Dictionary(NamedAttributes),
     /// `array<i64: 1, 2>`: the element type's name and the elements.
     Array(String, Vec<Attribute>),
     /// `dense<…> : tensor<…>`
-    Dense(Dense),
+    Dense(DenseElements),
     /// A type.
-    Type(Type),
-    /// `#stablehlo<precision HIGHEST>`: kind and word.
+    Type(MlirType),
+    /// `#stablehlo<precision HIGHEST>`: kind and keyword.
     Keyword(String, String),
     /// `#stablehlo.gather<offset_dims = [0]>`: kind and fields.
-    Struct(String, Attributes),
+    Struct(String, NamedAttributes),
     /// `#stablehlo.conv<[b, 0, f]x[0, i, o]->[b, 0, f]>`: the three layouts.
     Convolution([Vec<String>; 3]),
-    /// `#sdy.sharding<@mesh, [{"x"}, {}]>`: the mesh and the axes of each dimension; after them [`OPEN`] where more may be
-    /// added.
+    /// `#sdy.sharding<@mesh, [{"x"}, {}]>`: the mesh and the axes of each dimension, followed by [`OPEN`] if the
+    /// dimension is open to further sharding.
     Sharding(String, Vec<Vec<String>>),
-    /// Any other: what names it, and the text.
+    /// Any other attribute: its name and text.
     Other(String, String),
 }
 
-/// Stands behind the axes of a dimension to which more may be added, as in `{"x", ?}`.
+/// Marks a dimension that is open to further sharding, as in `{"x", ?}`; follows the axes.
 pub const OPEN: &str = "?";
 
-/// The axes that are said, without [`OPEN`].
+/// Returns the axes without [`OPEN`].
 pub fn closed(dims: &[Vec<String>]) -> Vec<Vec<String>> {
     dims.iter().map(|axes| axes.iter().filter(|a| *a != OPEN).cloned().collect()).collect()
 }
 
-/// Elements of an array.
+/// A dense elements attribute.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Dense {
-    /// The array's type.
-    pub ty: Type,
-    /// Its elements.
-    pub elements: Elements,
+pub struct DenseElements {
+    /// Type of the array.
+    pub ty: MlirType,
+    /// Element values.
+    pub elements: ElementData,
 }
 
-/// Elements as they were written.
+/// Element values in the form in which they were written.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Elements {
-    /// None.
+pub enum ElementData {
+    /// No elements.
     None,
-    /// All are one; of complex types two words.
+    /// One value for all elements; a complex value is two words.
     Splat(Vec<String>),
-    /// The lengths of the nested lists, and all words.
+    /// Lengths of the nested lists, and all words.
     List(Vec<usize>, Vec<String>),
     /// Little-endian bytes.
     Bytes(Vec<u8>),
-    /// In a resource of the module, by name.
+    /// A resource of the module, by name.
     Resource(String),
 }

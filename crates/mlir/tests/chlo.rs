@@ -1,5 +1,5 @@
-//! CHLO's ops have the values of the functions that they are named after (SciPy's and NumPy's, in f64), in every float type, at
-//! ordinary numbers and at zeros, poles, infinities and NaN.
+//! Tests of CHLO ops against SciPy's and NumPy's f64 values, in every float type, at ordinary numbers, zeros, poles,
+//! infinities and NaN.
 
 use systole_base::{DType, Literal, LiteralBuilder, Scalar, TensorType};
 use systole_ir::interp;
@@ -8,7 +8,7 @@ use systole_mlir::read_text;
 const INF: f64 = f64::INFINITY;
 const NAN: f64 = f64::NAN;
 
-/// Op, and its values: argument and result in f64.
+/// Op, and its argument and result in f64.
 #[rustfmt::skip]
 #[allow(clippy::approx_constant, reason = "values of functions")]
 const UNARY: &[(&str, &[(f64, f64)])] = &[
@@ -33,21 +33,21 @@ const UNARY: &[(&str, &[(f64, f64)])] = &[
 /// Two arguments and their result.
 type Triples = &'static [(f64, f64, f64)];
 
-/// As [`UNARY`], of two arguments.
+/// Like [`UNARY`], with two arguments.
 #[rustfmt::skip]
 const BINARY: &[(&str, Triples)] = &[
     ("polygamma", &[(0.0, 2.5, 0.7031566406452432), (1.0, 0.5, 4.93480220054468), (2.0, 3.0, -0.15411380631918856), (3.0, 10.0, 0.0023199013042898686), (1.0, -0.5, 8.934802200544679)]),
     ("zeta", &[(2.0, 1.0, 1.6449340668482266), (1.5, 3.0, 1.2588219580922144), (4.0, 0.5, 16.23484850566707), (10.0, 2.0, 0.0009945751278180857), (1.0, 2.0, INF), (0.5, 2.0, NAN), (2.0, -1.0, INF), (2.5, -0.5, NAN), (200.0, 2.0, 6.223015277861142e-61)]),
 ];
 
-/// Numbers as an array of a type.
+/// Returns numbers as an array of a type.
 fn array(dtype: DType, values: &[f64]) -> Literal {
     let mut b = LiteralBuilder::new(TensorType::new(dtype, [values.len()]));
     values.iter().enumerate().for_each(|(i, v)| b.set(i, Scalar::of(dtype, *v)));
     b.finish()
 }
 
-/// The results of an op of arrays of one type.
+/// Runs an op on arrays of one type.
 fn run(name: &str, dtype: DType, args: &[&[f64]], result: &str) -> Vec<f64> {
     let n = args[0].len();
     let ty = format!("tensor<{n}x{}>", dtype.name());
@@ -65,8 +65,7 @@ fn run(name: &str, dtype: DType, args: &[&[f64]], result: &str) -> Vec<f64> {
     interp::run(&program.graph, &args.iter().collect::<Vec<_>>()).unwrap()[0].to_f64s()
 }
 
-/// Whether a result is the stated one, as nearly as the type allows. `sum`: terms cancel on the way, so that the error is
-/// that of numbers near 1.
+/// Whether a result matches within the type's precision. `sum`: terms cancel, so the error is that of numbers near 1.
 fn agrees(dtype: DType, sum: bool, got: f64, stated: f64) -> bool {
     let (share, least) = match dtype {
         DType::F64 => (2e-13, 1e-13),
@@ -84,7 +83,7 @@ fn agrees(dtype: DType, sum: bool, got: f64, stated: f64) -> bool {
     (got - stated).abs() <= share * stated.abs() + if sum { least } else { 0.0 }
 }
 
-/// Types, and whether an argument is one of them.
+/// Element types; an argument must be representable in them.
 const TYPES: [DType; 4] = [DType::F64, DType::F32, DType::F16, DType::BF16];
 
 fn fits(dtype: DType, v: f64) -> bool {
@@ -122,7 +121,8 @@ fn functions_have_their_values_in_every_float_type() {
 
 #[test]
 fn poles_and_infinities_are_those_of_the_decomposition() {
-    // ln |Γ| is +∞ at both infinities; ζ at odd x and a pole of q, and polygamma of no natural number, are undefined.
+    // ln |Γ| is +∞ at both infinities; ζ at odd x and a pole of q, and polygamma of a non-natural number, are
+    // undefined.
     assert_eq!(run("lgamma", DType::F64, &[&[-INF]], "f64"), [INF]);
     assert!(run("digamma", DType::F64, &[&[0.0, -0.0, -1.0, -INF]], "f64").iter().all(|v| v.is_nan()));
     assert!(run("zeta", DType::F64, &[&[3.0], &[-1.0]], "f64")[0].is_nan());
@@ -175,7 +175,7 @@ fn mulhi_is_the_high_half_in_every_width() {
     assert_eq!(of("ui64", u.into(), u.into()), Scalar::Uint(((u128::from(u) * u128::from(u)) >> 64) as u64));
 }
 
-/// The results of a function without arguments.
+/// Runs a function without arguments.
 fn results(text: &str) -> Vec<Vec<f64>> {
     let graph = read_text(text).unwrap_or_else(|e| panic!("{e}\n{text}")).graph;
     interp::run(&graph, &[]).unwrap().iter().map(Literal::to_f64s).collect()

@@ -1,22 +1,22 @@
-//! Each constraint label of the specification, by op: a program that breaks it and is refused for it. Constraints about
-//! quantised types, which the IR has not, and those of ops that are written by others are not here.
+//! Tests of the specification's constraints by op and label: each program violates one and is rejected for it. Without
+//! constraints of quantized types and of decomposed ops.
 
 use systole_mlir::read_text;
 
-/// What refuses the program.
+/// What rejects the program.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum By {
-    /// The label itself.
+    /// The constraint label.
     Label,
-    /// The text's type of the result, which is compared with the one that follows.
+    /// The stated result type, which differs from the inferred one.
     Result,
-    /// The reader: what the text says is no such op at all.
+    /// The parser: the text is not a valid op.
     Reader,
 }
 
 use By::{Label, Reader, Result as Type};
 
-/// Op, label, what refuses it, and the op in generic form; operands are `%a`, `%b`, … of the types that it says.
+/// Op, label, what rejects it, and the op in generic form with operands `%a`, `%b`, … of its types.
 struct Row(&'static str, &'static str, By, &'static str);
 
 const ADD: &str = "({^bb0(%x: tensor<f32>, %y: tensor<f32>): %s = stablehlo.add %x, %y : tensor<f32> stablehlo.return %s : tensor<f32>})";
@@ -25,7 +25,7 @@ const LESS: &str = "({^bb0(%x: tensor<f32>, %y: tensor<f32>): %s = stablehlo.com
 
 include!("constraints/table.rs");
 
-/// The module around an op.
+/// Returns a module with the op.
 fn module(op: &str) -> String {
     let op = op.replace("ADD", ADD).replace("NARROW", NARROW).replace("LESS", LESS);
     let inner = |body: &str| body.trim_matches(['(', ')']).to_owned();
@@ -58,7 +58,7 @@ fn every_label_has_a_program_that_it_refuses() {
         };
         let fits = match by {
             Label => said.contains(&format!("({label})")),
-            Type => said.contains("the result is ") || said.contains("results"),
+            Type => said.contains("result has type ") || said.contains("results"),
             Reader => !said.contains("it is taken"),
         };
         if !fits {
@@ -68,7 +68,7 @@ fn every_label_has_a_program_that_it_refuses() {
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), ROWS.len(), wrong.join("\n"));
 }
 
-/// The programs above are refused for what they break alone: each op is taken where nothing is broken.
+/// The programs fail only for their violation: each op is accepted without one.
 #[test]
 fn each_op_of_the_table_is_taken_where_nothing_is_broken() {
     for (op, text) in SOUND {

@@ -1,18 +1,18 @@
-//! Complex numbers, elements of less than eight bits and eight-bit floats: values of NumPy and ml_dtypes.
+//! Tests of complex numbers, narrow integers and 8-bit floats against NumPy and ml_dtypes.
 
 use systole_base::{DType, Literal, Scalar, TensorType};
 use systole_ir::interp;
-use systole_mlir::import::{self, Imported};
-use systole_mlir::interface::Element;
+use systole_mlir::import::{self, ImportedProgram};
+use systole_mlir::interface::SourceElement;
 use systole_mlir::narrow_types::Narrow;
 use systole_mlir::text;
 
-fn imported(text: &str) -> Imported {
+fn imported(text: &str) -> ImportedProgram {
     let module = text::parse(text).unwrap_or_else(|e| panic!("{text}\n{e}"));
     import::program(&module).unwrap_or_else(|e| panic!("{text}\n{e}"))
 }
 
-/// Runs a program without arguments and asks its own checks.
+/// Runs a program without arguments and evaluates its assertions.
 #[track_caller]
 fn holds(body: &str) {
     let program = imported(&format!("func.func @main() {{\n{body}\n return\n}}"));
@@ -206,7 +206,7 @@ fn the_ends_of_the_range_and_the_sides_of_a_cut_are_kept() {
     }
 }
 
-/// As JAX writes a sort of complex numbers: the comparator uses a constant from outside of it.
+/// Like JAX's sort of complex numbers: the comparator captures a constant.
 #[test]
 fn complex_numbers_are_sorted_by_a_comparator_with_a_constant_from_outside() {
     let scalar = "tensor<complex<f32>>";
@@ -236,7 +236,7 @@ fn complex_numbers_are_sorted_by_a_comparator_with_a_constant_from_outside() {
 fn complex_numbers_pass_through_loops_folds_sorts_and_scatters() {
     let z = format!("%z = stablehlo.constant dense<{Z}> : {FOUR}\n");
     let scalar = "tensor<complex<f32>>";
-    // A product is no sum: it folds as two values.
+    // A product is not a sum: the parts are reduced as separate values.
     let fold = |op: &str| {
         format!(
         "{z} %c = stablehlo.constant dense<(1.0, 0.0)> : {scalar}
@@ -311,7 +311,7 @@ fn arguments_and_results_are_pairs_that_split_and_join() {
          }",
     );
     let face = &program.interface.arguments[1];
-    assert_eq!((face.element, face.first), (Element::Complex(DType::F32), 1));
+    assert_eq!((face.element, face.first), (SourceElement::Complex(DType::F32), 1));
     assert_eq!(face.element.name(), "complex<f32>");
     assert_eq!(program.program.donated, [(1, 1), (2, 2)]);
     let bytes: Vec<u8> = [1f32, 2.0, -3.0, 0.5].iter().flat_map(|x| x.to_le_bytes()).collect();
@@ -396,7 +396,8 @@ fn hash(bytes: impl Iterator<Item = u8>) -> u64 {
     bytes.fold(0xcbf29ce484222325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100000001b3))
 }
 
-/// Of all f16 but NaN, taken as 0, as bits of the format; of all bits of the format as f32, NaN as 0x7FC00000. By ml_dtypes.
+/// Hashes of all f16 but NaN (as 0) encoded in the format, and of all codes of the format as f32 (NaN as 0x7FC00000),
+/// by ml_dtypes.
 const HASHES: [(Narrow, u64, u64); 11] = [
     (Narrow::F4E2M1FN, 0x4fbf3a0aa82d1d2d, 0x2403bb76b85dfea5),
     (Narrow::F6E2M3FN, 0x90a8c8f61efe1305, 0x7ffacb24ad8b0aa5),

@@ -1,10 +1,10 @@
-//! Fourier transforms, decompositions and triangular systems: values of NumPy, what defines a result, and wrong input.
+//! Tests of FFTs, matrix decompositions and triangular solves: NumPy's values, defining properties, and invalid input.
 
 use systole_base::{ErrorKind, Literal};
 use systole_ir::interp;
 use systole_mlir::{import, read_text, text};
 
-/// Results of a program of given arguments, as f32.
+/// Returns the results of a program as f32.
 #[track_caller]
 fn results(program: &str, arguments: &[&Literal]) -> Vec<Vec<f32>> {
     let read = read_text(program).unwrap_or_else(|e| panic!("{program}\n{e}"));
@@ -20,7 +20,7 @@ fn close(a: &[f32], b: &[f32], tolerance: f32) {
     }
 }
 
-/// Numbers between −1 and 1 that look random.
+/// Returns pseudo-random numbers between −1 and 1.
 fn numbers(n: usize, mut seed: u32) -> Vec<f32> {
     let next = |_| {
         seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -59,7 +59,7 @@ fn transforms_of_small_arrays_are_those_of_numpy() {
     close(&made[0], &[1.2, -0.0395095, 0.9909717, -1.761792, 0.6103299], 1e-5);
 }
 
-/// One product, two, three, a prime by products and one by convolution: against the sums that define it, in f64.
+/// One product, two, three, a prime by products and one by convolution, against the defining sums in f64.
 #[test]
 fn transforms_of_every_kind_of_length_are_sums_of_roots() {
     for n in [1usize, 2, 30, 64, 96, 127, 263, 1050] {
@@ -91,7 +91,7 @@ fn cholesky_of_a_hermitian_matrix_is_that_of_numpy() {
     close(&made[1], &[0.0, 0.0, -1.0, 0.0], 1e-6);
 }
 
-/// a · b of matrices n × n.
+/// Multiplies n × n matrices.
 fn product(a: &[f32], b: &[f32], n: usize) -> Vec<f32> {
     let one =
         |i: usize, j: usize| (0..n).map(|k| f64::from(a[i * n + k]) * f64::from(b[k * n + j])).sum::<f64>();
@@ -115,7 +115,7 @@ fn cholesky_times_its_transpose_is_the_matrix() {
                    return %r : tensor<{n}x{n}xf32>
                  }}"
             );
-            // What lies on the other side is not read.
+            // The other triangle is not read.
             let mut half = a.clone();
             (0..n * n)
                 .filter(|p| (p / n < p % n) == lower && p / n != p % n)
@@ -129,7 +129,7 @@ fn cholesky_times_its_transpose_is_the_matrix() {
 
 #[test]
 fn what_is_not_positive_definite_has_no_root() {
-    // Indefinite, singular, and a sound one beside them.
+    // An indefinite, a singular and a valid matrix.
     let program = "func.func @main() -> tensor<3x2x2xf32> {
         %a = stablehlo.constant dense<[[[1.0, 2.0], [2.0, 1.0]], [[1.0, 1.0], [1.0, 1.0]], [[1.0, 1.0], [1.0, 2.0]]]> : tensor<3x2x2xf32>
         %r = stablehlo.cholesky %a, lower = true : tensor<3x2x2xf32>
@@ -204,7 +204,7 @@ fn complex_systems_are_those_of_numpy() {
     close(&made[1], &[-0.3333333, 0.0, -0.6666667, 1.333333], 1e-6);
 }
 
-/// Q · R is the matrix, the columns of Q are orthonormal, and R's diagonal has LAPACK's signs.
+/// Q · R is the matrix, Q has orthonormal columns, and R's diagonal has LAPACK's signs.
 #[test]
 fn reflectors_make_q_and_r() {
     for n in [1usize, 2, 31, 41] {
@@ -225,7 +225,7 @@ fn reflectors_make_q_and_r() {
     }
 }
 
-/// The rows in their order are L · U, no factor is larger than one, and the exchanges make that order.
+/// The permuted rows equal L · U, no factor is larger than one, and the pivots give the permutation.
 #[test]
 fn exchanged_rows_are_l_times_u() {
     for (m, n) in [(1usize, 1usize), (3, 3), (5, 2), (2, 5), (41, 41), (70, 35), (35, 70)] {
@@ -253,7 +253,7 @@ fn exchanged_rows_are_l_times_u() {
     }
 }
 
-/// A column of zeros is passed over, the second of two stacked matrices has its own order, numbers may be complex.
+/// A zero column is skipped, stacked matrices have their own permutations, and numbers may be complex.
 #[test]
 fn factors_of_singular_stacked_and_complex_matrices() {
     let program = "func.func @main() -> (tensor<2x2x2xcomplex<f32>>, tensor<2x2xi32>, tensor<2x2xi32>) {
@@ -299,7 +299,7 @@ fn wrong_input_is_told_with_the_op_and_its_place() {
         (of("8xcomplex<f32>", "stablehlo.fft %x, type = RFFT, length = [8]", "5xcomplex<f32>"), "real"),
         (of("8xcomplex<f32>", "stablehlo.fft %x, type = FFT, length = [1, 8]", "8xcomplex<f32>"), "(C1, C3)"),
         (of("8xcomplex<f32>", "stablehlo.fft %x, type = FFT, length = [-8]", "8xcomplex<f32>"), "negative"),
-        (of("2x3xf32", "\"stablehlo.cholesky\"(%x) <{lower = true}>", "2x3xf32"), "not square"),
+        (of("2x3xf32", "\"stablehlo.cholesky\"(%x) <{lower = true}>", "2x3xf32"), "must be square"),
         (of("3xf32", "\"stablehlo.cholesky\"(%x) <{lower = true}>", "3xf32"), "(I1)"),
         (of("2x2xi32", "\"stablehlo.cholesky\"(%x) <{lower = true}>", "2x2xi32"), "floats"),
         (of("4xcomplex<f32>", "\"stablehlo.floor\"(%x)", "4xcomplex<f32>"), "of complex numbers"),

@@ -1,17 +1,17 @@
-//! Shapes that constants settle, bodies that use values from outside, and ops that others write: by their results.
+//! Tests of dynamic shapes with constant operands, bodies with captured values, and decomposed ops.
 
 use systole_base::{ErrorKind, Literal};
 use systole_ir::interp;
 use systole_mlir::import::program;
 use systole_mlir::{read_text, text};
 
-/// The results of a function without arguments.
+/// Runs a function without arguments.
 fn results(text: &str) -> Vec<Vec<f64>> {
     let graph = read_text(text).unwrap_or_else(|e| panic!("{e}\n{text}")).graph;
     interp::run(&graph, &[]).unwrap().iter().map(Literal::to_f64s).collect()
 }
 
-/// Reads a program whose own claims must hold.
+/// Runs a program whose assertions must hold.
 fn holds(source: &str) {
     let imported = program(&text::parse(source).unwrap()).unwrap_or_else(|e| panic!("{e}\n{source}"));
     assert!(!imported.checks.is_empty(), "nothing is claimed");
@@ -24,7 +24,7 @@ fn holds(source: &str) {
     }
 }
 
-/// What refuses a program.
+/// Returns the error of a program.
 fn refused(text: &str) -> (ErrorKind, String) {
     let error = read_text(text).expect_err(text);
     (error.kind(), error.to_string())
@@ -112,7 +112,7 @@ fn what_nothing_settles_is_refused_with_the_op_and_what_to_do() {
     );
     assert_eq!(kind, ErrorKind::Unsupported);
     assert!(
-        said.contains("line 2:18, stablehlo.dynamic_iota") && said.contains("only when the program runs"),
+        said.contains("line 2:18, stablehlo.dynamic_iota") && said.contains("only at run time"),
         "{said}"
     );
     let (kind, said) =
@@ -135,7 +135,7 @@ fn what_nothing_settles_is_refused_with_the_op_and_what_to_do() {
                 return %0#0 : tensor<f32> }}"
         ));
         assert_eq!(kind, ErrorKind::Unsupported);
-        assert!(said.contains(&format!("stablehlo.{name} is not supported")), "{said}");
+        assert!(said.contains(&format!("unsupported op stablehlo.{name}")), "{said}");
     }
 }
 
@@ -171,7 +171,7 @@ fn bodies_use_constants_and_numbers_from_outside() {
     assert_eq!(out[2], [7.0, 3.0, 6.0]);
 }
 
-/// A number from outside that is known only when it runs, in the bodies that fold.
+/// A captured value that is known only at run time, in reduction bodies.
 #[test]
 fn folds_take_a_number_that_is_no_constant() {
     let text = "func.func @main(%k: tensor<f32>) -> (tensor<2xf32>, tensor<3xf32>) {
@@ -218,7 +218,7 @@ fn einsums_are_products_sums_and_orders() {
     assert!(said.contains("stablehlo.unary_einsum") && said.contains("`ab->b`"), "{said}");
 }
 
-/// The specification's own example of inference; the others by its formulas.
+/// The specification's example for inference; the others by its formulas.
 #[test]
 fn batches_are_normalised_by_feature() {
     let out = results(
@@ -331,8 +331,8 @@ fn a_broadcast_between_devices_takes_the_first_of_each_group() {
     .unwrap()
     .graph;
     let [a, b] = [[1f32, 2.0], [3.0, 4.0]].map(|v| Literal::from_slice([2], &v).unwrap());
-    let out =
-        interp::run_devices(&graph, systole_ir::op::Devices::replicas(2), &[vec![&a], vec![&b]]).unwrap();
+    let out = interp::run_devices(&graph, systole_ir::op::DeviceCounts::replicas(2), &[vec![&a], vec![&b]])
+        .unwrap();
     assert_eq!((out[0][0].to_f64s(), out[1][0].to_f64s()), (vec![3.0, 4.0], vec![3.0, 4.0]));
 }
 
@@ -349,7 +349,7 @@ fn a_sum_across_replicas_is_an_all_reduce() {
         .graph;
         let [a, b] = [[1f32, 2.0], [3.0, 4.0]].map(|v| Literal::from_slice([2], &v).unwrap());
         let given = [vec![&a; values], vec![&b; values]];
-        let out = interp::run_devices(&graph, systole_ir::op::Devices::replicas(2), &given).unwrap();
+        let out = interp::run_devices(&graph, systole_ir::op::DeviceCounts::replicas(2), &given).unwrap();
         assert!(out.iter().flatten().all(|y| y.to_f64s() == [4.0, 6.0]), "{ty}: {out:?}");
     }
 }
@@ -396,7 +396,9 @@ fn attributes_of_another_kind_are_errors_that_name_them() {
                 return %0#0, %0#1 : tensor<2xf32>, tensor<2xi32> }}"
         ))
     };
-    for (k, named) in [("k = 2.0 : f64", "`k` is"), ("k = 2 : i64, largest = 1 : i64", "`largest` is")] {
+    for (k, named) in
+        [("k = 2.0 : f64", "`k` must be"), ("k = 2 : i64, largest = 1 : i64", "`largest` must be")]
+    {
         let (kind, text) = top_k(k);
         assert!(kind == ErrorKind::Data && text.contains(named) && text.contains("chlo.top_k"), "{text}");
     }

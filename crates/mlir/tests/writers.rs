@@ -1,17 +1,16 @@
-//! What other writers and older ones print: the same program in their spellings. Hand-made after what JAX 0.4.30 to 0.12, MLIR's
-//! printer and PyTorch/XLA write.
+//! Tests with the syntax of other and older writers, modeled after JAX 0.4.30 to 0.12, MLIR's printer and PyTorch/XLA.
 
 use systole_base::Literal;
 use systole_ir::{interp, text};
 use systole_mlir::read_text;
 
-/// A text that is read.
+/// Parses a text.
 #[track_caller]
-fn read(source: &str) -> text::Program {
+fn read(source: &str) -> text::StableHloProgram {
     read_text(source).unwrap_or_else(|e| panic!("{e}\n{source}"))
 }
 
-/// Two texts are one graph.
+/// Asserts that two texts give the same graph.
 #[track_caller]
 fn same(a: &str, b: &str) {
     let (a_graph, b_graph) = (read(a).graph, read(b).graph);
@@ -197,7 +196,7 @@ fn shardings_of_gspmd_become_axes_of_a_mesh() {
     assert_eq!(parts(a, &spread.mesh), [2, 4]);
     assert_eq!(parts(b, &spread.mesh), [4, 2]);
     assert_eq!(parts(c, &spread.mesh), [1, 1]);
-    // Dimension 1 of the second lies along the devices as dimension 0 of the first.
+    // Dimension 1 of the second has the sharding of dimension 0 of the first.
     assert_eq!(a.axes(0), b.axes(1));
     let spread = of(
         "{devices=[2,1,4]<=[8] last_tile_dim_replicate}",
@@ -207,7 +206,7 @@ fn shardings_of_gspmd_become_axes_of_a_mesh() {
     let spread = spread.expect("a mesh");
     assert_eq!(parts(&spread.params[0], &spread.mesh), [2, 1]);
     assert_eq!(parts(&spread.params[1], &spread.mesh), [1, 8]);
-    // Nothing is split, or not as axes can say: nothing is told.
+    // Nothing is sharded, or not by axes: no shardings.
     assert!(of("{replicated}", "", "{replicated}").is_none());
     assert!(of("{devices=[4,1]0,1,3,2}", "{replicated}", "{replicated}").is_none());
     assert!(of("{devices=[2,2", "{bogus}", "").is_none());

@@ -1,5 +1,6 @@
-//! Losses and metrics of a user's own: [`CustomLoss`], [`CustomMetric`], plain functions as either, and what model files keep
-//! of them: name and arguments, never code.
+//! Custom losses and metrics: the traits [`CustomLoss`] and [`CustomMetric`], and functions as either.
+//!
+//! Model files store name and arguments, never code.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, Tensor, TensorType, user_line};
 use systole_runtime::Params;
 
-/// A loss of your own. [`Loss::from`](crate::loss::Loss) makes it one that `compile` takes; a plain function needs no type:
+/// A custom loss. [`Loss::from`](crate::loss::Loss) converts it for `compile`; a plain function needs no type:
 /// [`Loss::custom`](crate::loss::Loss::custom).
 ///
 /// ```
@@ -30,42 +31,42 @@ use systole_runtime::Params;
 /// assert_eq!(loss.name(), "power_loss");
 /// ```
 pub trait CustomLoss: Debug + Send + Sync {
-    /// Its name in logs and model files.
+    /// Returns the name in logs and model files.
     fn name(&self) -> &str;
 
-    /// `y_true: T[B, …], y_pred: f32[B, …] → f32[B, …]`: the loss of each sample (pixel, token), traced into the training step.
-    /// Means over the batch, sample weights and gradients are not its business.
+    /// Computes the loss of each sample (pixel, token), traced into the training step: `y_true: T[B, …], y_pred: f32[B,
+    /// …] → f32[B, …]`. The caller handles means over the batch, sample weights and gradients.
     ///
-    /// Labels come in f32 where they are floats and as they are where they are integers. Ranks that differ by a last axis of 1
-    /// are made equal, as Keras does, so that `[B] − [B, 1]` is not `[B, B]`. A scalar counts for the whole batch.
+    /// Float labels are converted to f32, integer labels are unchanged. Ranks that differ by a last axis of 1 are made
+    /// equal, as in Keras, so that `[B] − [B, 1]` is not `[B, B]`. A scalar counts for the whole batch.
     fn call(&self, y_true: &Tensor, y_pred: &Tensor) -> Tensor;
 
-    /// What counts of the values that [`CustomLoss::call`] gives: 1 or true, or 0 or false for labels that are to be ignored.
-    /// `None`, unless written: all.
+    /// Returns which values of [`CustomLoss::call`] count: 1 or true; 0 or false for labels to ignore. `None`, the
+    /// default: all.
     fn mask(&self, _y_true: &Tensor) -> Option<Tensor> {
         None
     }
 
-    /// The type of one label for an output of this type, for programs that are compiled before there are data. Unless
-    /// written: that of the output. Class numbers are integers without the output's last axis; `accuracy` then means theirs.
+    /// Returns the type of one label for an output of this type, to compile programs before data is known. Default: the
+    /// output's type. Class indices are integers without the output's last axis; `accuracy` then means sparse accuracy.
     fn label(&self, output: &TensorType) -> TensorType {
         output.clone()
     }
 
-    /// Its arguments, which model files keep and compare.
+    /// Returns the loss's arguments, which model files store and compare.
     fn config(&self) -> Value {
         Value::Null
     }
 }
 
-/// A metric of your own. [`Metric::from`](crate::metric::Metric) makes it one that `compile` takes; the mean of a plain
-/// function needs no type: [`Metric::custom`](crate::metric::Metric::custom).
+/// A custom metric. [`Metric::from`](crate::metric::Metric) converts it for `compile`; the mean of a plain function
+/// needs no type: [`Metric::custom`](crate::metric::Metric::custom).
 ///
 /// ```
 /// use systole_ir::{DType::F64, Literal, Tensor};
 /// use systole_nn::metric::{CustomMetric, Metric};
 /// use systole_runtime::Params;
-/// /// The greatest error that was seen.
+/// /// Maximum error so far.
 /// #[derive(Debug)]
 /// struct WorstError;
 /// impl CustomMetric for WorstError {
@@ -81,18 +82,18 @@ pub trait CustomLoss: Debug + Send + Sync {
 /// assert_eq!(Metric::from(WorstError).name(), "worst_error");
 /// ```
 pub trait CustomMetric: Debug + Send + Sync {
-    /// Its name in logs and model files.
+    /// Returns the name in logs and model files.
     fn name(&self) -> &str;
 
-    /// What is kept from batch to batch, by name, as it is when an epoch or an evaluation begins: Keras's `reset_state`. Unless
-    /// written: `total` and `count`, f64 zeros.
+    /// Returns the state by name at the start of an epoch or evaluation: Keras's `reset_state`. Default: `total` and
+    /// `count`, f64 zeros.
     fn state(&self) -> Params<Literal> {
         let zero = |name: &str| (name.to_string(), Literal::scalar(DType::F64, 0.0));
         [zero("total"), zero("count")].into_iter().collect()
     }
 
-    /// Traced: the state after one more batch; names and types stay. `y_true: T[B, …], y_pred: f32[B, …]` as a [`CustomLoss`]
-    /// gets them; the weights `T[B]` only as one of `weighted_metrics`.
+    /// Traced: returns the state after one more batch, with unchanged names and types. `y_true: T[B, …], y_pred: f32[B,
+    /// …]` as for [`CustomLoss`]; weights `T[B]` only in `weighted_metrics`.
     fn update(
         &self,
         state: &Params,
@@ -101,41 +102,41 @@ pub trait CustomMetric: Debug + Send + Sync {
         sample_weight: Option<&Tensor>,
     ) -> Params;
 
-    /// The number that a state stands for, on the host. Unless written: `total / count`, 0 of nothing.
+    /// Computes the result from a state, on the host. Default: `total / count`, or 0 if the count is 0.
     fn result(&self, state: &Params<Literal>) -> f64 {
         let value =
             |name: &str| state.get(name).and_then(|l| l.to_f64s().first().copied()).unwrap_or(f64::NAN);
         if value("count") == 0.0 { 0.0 } else { value("total") / value("count") }
     }
 
-    /// Its arguments, which model files keep and compare.
+    /// Returns the metric's arguments, which model files store and compare.
     fn config(&self) -> Value {
         Value::Null
     }
 }
 
-/// What a model file keeps of one.
+/// Name and arguments of a custom object as stored in a model file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Kept {
+struct StoredCustomObject {
     name: String,
     #[serde(default)]
     config: Value,
 }
 
-/// A [`CustomLoss`] in a [`Loss`](crate::loss::Loss). Two are equal when name and arguments are.
+/// A [`CustomLoss`] in a [`Loss`](crate::loss::Loss). Equality compares name and arguments.
 #[derive(Clone)]
 pub struct UserLoss {
     loss: Arc<dyn CustomLoss>,
     asked: Option<&'static Location<'static>>,
 }
 
-/// A [`CustomMetric`] in a [`Metric`](crate::metric::Metric). Two are equal when name and arguments are.
+/// A [`CustomMetric`] in a [`Metric`](crate::metric::Metric). Equality compares name and arguments.
 #[derive(Clone)]
 pub struct UserMetric {
     metric: Arc<dyn CustomMetric>,
     asked: Option<&'static Location<'static>>,
-    /// The mean of a function of labels and predictions; `metric` has its name and state.
+    /// Function whose mean is the metric; `metric` holds its name and state.
     mean: Option<UserLoss>,
 }
 
@@ -154,22 +155,22 @@ impl UserLoss {
         name: &str,
         f: impl Fn(&Tensor, &Tensor) -> Tensor + Send + Sync + 'static,
     ) -> UserLoss {
-        UserLoss::new(Function { name: name.into(), f })
+        UserLoss::new(FunctionLoss { name: name.into(), f })
     }
 
-    /// The loss.
+    /// Returns the loss.
     pub fn get(&self) -> &dyn CustomLoss {
         &*self.loss
     }
 
-    /// Its values, checked: one for each sample, in f32.
+    /// Calls the loss and checks its values: one per sample, converted to f32.
     pub(crate) fn per_sample(&self, y_true: &Tensor, y_pred: &Tensor) -> Tensor {
         y_pred.builder().asked_at(self.asked, || {
             let values = self.loss.call(y_true, y_pred);
             let batch = y_pred.shape().first();
             let wrong = |hint: &str| {
-                let what = format!("the loss {} gives {}", self.loss.name(), values.ty());
-                let why = format!("it is to give one value for each sample of predictions {}", y_pred.ty());
+                let what = format!("loss {} returned {}", self.loss.name(), values.ty());
+                let why = format!("expected one float value for each sample of predictions {}", y_pred.ty());
                 values.fail(Error::new(ErrorKind::Graph, what).because(why).hint(hint))
             };
             if values.is_poisoned() || y_pred.is_poisoned() {
@@ -177,7 +178,7 @@ impl UserLoss {
             } else if !values.dtype().is_float() {
                 wrong("convert it to floats: .convert(F32)")
             } else if values.rank() > 0 && values.shape().first() != batch {
-                wrong("fold the other dimensions only, as .mean(&[1]) does of [batch, features]")
+                wrong("reduce only the other dimensions, as .mean(&[1]) does for [batch, features]")
             } else {
                 values.convert(DType::F32)
             }
@@ -192,15 +193,15 @@ impl UserLoss {
         check_name("loss", self.loss.name())
     }
 
-    /// This loss of a model file, as the program that reads it knows it.
+    /// Finds this loss of a model file among the program's custom losses.
     pub(crate) fn found_in(&self, known: &[UserLoss]) -> Result<UserLoss> {
         let (kept, known_as) = (self.kept(), known.iter().map(UserLoss::kept));
         let at = place_of("loss", &kept, known_as)?;
         Ok(known[at].clone())
     }
 
-    fn kept(&self) -> Kept {
-        Kept { name: self.loss.name().into(), config: self.loss.config() }
+    fn kept(&self) -> StoredCustomObject {
+        StoredCustomObject { name: self.loss.name().into(), config: self.loss.config() }
     }
 }
 
@@ -218,21 +219,23 @@ impl UserMetric {
         let mean = Some(UserLoss::of_function(name, f));
         UserMetric {
             mean,
-            ..UserMetric::new(Unknown { kept: Kept { name: name.into(), config: Value::Null } })
+            ..UserMetric::new(UnresolvedCustomObject {
+                kept: StoredCustomObject { name: name.into(), config: Value::Null },
+            })
         }
     }
 
-    /// The metric.
+    /// Returns the metric.
     pub fn get(&self) -> &dyn CustomMetric {
         &*self.metric
     }
 
-    /// The function that it is the mean of.
+    /// Returns the function whose mean is the metric.
     pub(crate) fn mean(&self) -> Option<&UserLoss> {
         self.mean.as_ref()
     }
 
-    /// The state after a batch, checked: names and types stay.
+    /// Calls the update and checks its state: names and types must be unchanged.
     pub(crate) fn update(
         &self,
         state: &Params,
@@ -245,15 +248,15 @@ impl UserMetric {
             let kept = |name: &str, old: &Tensor| {
                 let is = match new.get(name) {
                     Some(t) if t.is_poisoned() || t.ty() == old.ty() => return t.clone(),
-                    Some(t) => format!("comes back as {}", t.ty()),
-                    None => "does not come back".to_string(),
+                    Some(t) => format!("is returned as {}", t.ty()),
+                    None => "is not returned".to_string(),
                 };
                 let name_of = self.metric.name();
                 let what = format!("`{name}` of the metric {name_of} is {} and {is}", old.ty());
                 old.fail(
                     Error::new(ErrorKind::Graph, what)
-                        .because("an update gives the state's names and types again")
-                        .hint("map the old state: state.map(|name, old| …), and convert what is added to its type"),
+                        .because("an update must return the state's names with unchanged types")
+                        .hint("map the old state, state.map(|name, old| …), and convert added values to its type"),
                 )
             };
             state.map(kept)
@@ -264,61 +267,63 @@ impl UserMetric {
         check_name("metric", self.metric.name())
     }
 
-    /// This metric of a model file, as the program that reads it knows it.
+    /// Finds this metric of a model file among the program's custom metrics.
     pub(crate) fn found_in(&self, known: &[UserMetric]) -> Result<UserMetric> {
         let (kept, known_as) = (self.kept(), known.iter().map(UserMetric::kept));
         let at = place_of("metric", &kept, known_as)?;
         Ok(known[at].clone())
     }
 
-    fn kept(&self) -> Kept {
-        Kept { name: self.metric.name().into(), config: self.metric.config() }
+    fn kept(&self) -> StoredCustomObject {
+        StoredCustomObject { name: self.metric.name().into(), config: self.metric.config() }
     }
 }
 
-/// Names are keys of logs and of accumulators, which `/` separates; `loss` is that of the loss's own.
+/// Validates a name. Names are keys of logs and of state, which `/` separates; `loss` is the loss's own key.
 fn check_name(of: &str, name: &str) -> Result<()> {
     if !name.is_empty() && !name.contains('/') && name != "loss" {
         return Ok(());
     }
     Err(Error::new(ErrorKind::Config, format!("`{name}` cannot be the name of a {of}"))
-        .because("it is a key of the logs: not empty, without `/`, and not `loss`, which is that of the loss's mean")
-        .hint("name it as Keras names functions: focal_loss"))
+        .because("it is a key of the logs: it cannot be empty, contain `/`, or be `loss`, the key of the mean loss")
+        .hint("choose a name such as focal_loss"))
 }
 
-fn place_of(of: &str, kept: &Kept, known: impl Iterator<Item = Kept>) -> Result<usize> {
+fn place_of(
+    of: &str,
+    kept: &StoredCustomObject,
+    known: impl Iterator<Item = StoredCustomObject>,
+) -> Result<usize> {
     let name = &kept.name;
     let Some((at, found)) = known.enumerate().filter(|(_, k)| k.name == *name).last() else {
-        return Err(Error::new(ErrorKind::Config, format!("the {of} `{name}` is not known here"))
-            .because(
-                "a program made it itself, and a model file keeps its name and arguments only, not its code",
-            )
+        return Err(Error::new(ErrorKind::Config, format!("unknown custom {of} `{name}`"))
+            .because("a model file stores the name and arguments of custom objects, not their code")
             .hint(format!(
-                "load the model with CustomObjects::new().{of}(…) of that name; to predict only: \
+                "load the model with CustomObjects::new().{of}(…), or for prediction only with \
                  CustomObjects::new().uncompiled()"
             )));
     };
     if found.config == kept.config {
         return Ok(at);
     }
-    Err(Error::new(ErrorKind::Config, format!("the {of} `{name}` has other arguments here"))
-        .because(format!("the file says {}, this program {}", kept.config, found.config))
+    Err(Error::new(ErrorKind::Config, format!("the {of} `{name}` has different arguments"))
+        .because(format!("the file has {}, this program {}", kept.config, found.config))
         .hint(format!("give CustomObjects the {of} with the file's arguments")))
 }
 
-/// A function of labels and predictions.
-struct Function<F> {
+/// A loss or metric from a function of labels and predictions.
+struct FunctionLoss<F> {
     name: String,
     f: F,
 }
 
-impl<F> Debug for Function<F> {
+impl<F> Debug for FunctionLoss<F> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Function({})", self.name)
     }
 }
 
-impl<F: Fn(&Tensor, &Tensor) -> Tensor + Send + Sync> CustomLoss for Function<F> {
+impl<F: Fn(&Tensor, &Tensor) -> Tensor + Send + Sync> CustomLoss for FunctionLoss<F> {
     fn name(&self) -> &str {
         &self.name
     }
@@ -328,13 +333,13 @@ impl<F: Fn(&Tensor, &Tensor) -> Tensor + Send + Sync> CustomLoss for Function<F>
     }
 }
 
-/// One of a model file, whose code is not known; or what has name and state only.
+/// A custom object of a model file whose code is unknown, or that has only a name and state.
 #[derive(Debug)]
-struct Unknown {
-    kept: Kept,
+struct UnresolvedCustomObject {
+    kept: StoredCustomObject,
 }
 
-impl Unknown {
+impl UnresolvedCustomObject {
     fn error(&self, of: &str) -> Error {
         let none = std::iter::empty();
         let bug = || Error::new(ErrorKind::Bug, format!("the {of} `{}` has no code", self.kept.name));
@@ -342,7 +347,7 @@ impl Unknown {
     }
 }
 
-impl CustomLoss for Unknown {
+impl CustomLoss for UnresolvedCustomObject {
     fn name(&self) -> &str {
         &self.kept.name
     }
@@ -356,7 +361,7 @@ impl CustomLoss for Unknown {
     }
 }
 
-impl CustomMetric for Unknown {
+impl CustomMetric for UnresolvedCustomObject {
     fn name(&self) -> &str {
         &self.kept.name
     }
@@ -371,7 +376,7 @@ impl CustomMetric for Unknown {
     }
 }
 
-/// Equality, debug form and JSON by name and arguments.
+/// Implements equality, Debug and serde by name and arguments.
 macro_rules! kept {
     ($($user:ident { $field:ident, $($rest:tt)* })*) => { $(
         impl PartialEq for $user {
@@ -394,8 +399,8 @@ macro_rules! kept {
 
         impl<'de> Deserialize<'de> for $user {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<$user, D::Error> {
-                let kept = Kept::deserialize(deserializer)?;
-                Ok($user { $field: Arc::new(Unknown { kept }), asked: None, $($rest)* })
+                let kept = StoredCustomObject::deserialize(deserializer)?;
+                Ok($user { $field: Arc::new(UnresolvedCustomObject { kept }), asked: None, $($rest)* })
             }
         }
     )* };

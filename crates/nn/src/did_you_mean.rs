@@ -1,20 +1,21 @@
-//! What was probably meant where a name is not known: the same name in another spelling, the name that another system
-//! gives the thing, or else a name that looks like it.
+//! Suggests the intended name for an unknown one.
+//!
+//! Considers other spellings, synonyms of PyTorch, JAX or fastai, and the nearest name by edit distance.
 
 use crate::synonyms::SYNONYMS;
 use systole_ir::{Error, ErrorKind};
 
-/// The candidate that was probably meant: a synonym's, else the nearest by edit distance. Empty where none is near: a
-/// wrong guess is worse than none.
+/// Returns the most likely intended candidate: a synonym, otherwise the nearest by edit distance. Empty if none is
+/// near: a wrong guess is worse than none.
 pub fn nearest<'a>(typed: &str, candidates: &[&'a str]) -> &'a str {
     synonym(typed, candidates).or_else(|| similar(typed, candidates)).unwrap_or("")
 }
 
-/// The candidate that is the typed name in another spelling (`conv_2d`), or what PyTorch, JAX or fastai call so
-/// (`nn.Linear`).
+/// Returns the candidate that is another spelling of `typed` (`conv_2d`) or its equivalent of a PyTorch, JAX or fastai
+/// name (`nn.Linear`).
 pub fn synonym<'a>(typed: &str, candidates: &[&'a str]) -> Option<&'a str> {
     let find = |name: &str| candidates.iter().copied().find(|c| plain(c) == plain(name));
-    // Without its module: torch.nn.Linear, jax::nn::relu.
+    // Without the module: torch.nn.Linear, jax::nn::relu.
     let last = typed.rsplit(['.', ':']).next().unwrap_or(typed);
     find(typed).or_else(|| find(last)).or_else(|| {
         let last = plain(last);
@@ -23,8 +24,8 @@ pub fn synonym<'a>(typed: &str, candidates: &[&'a str]) -> Option<&'a str> {
     })
 }
 
-/// The candidate that looks most like the typed name, where one does: at most every third letter is wrong. Letters
-/// missing at the end count little, so that the beginning of a long name finds it.
+/// Returns the candidate most similar to `typed` if at most every third letter differs. Letters missing at the end cost
+/// little, so that the beginning of a long name finds it.
 pub fn similar<'a>(typed: &str, candidates: &[&'a str]) -> Option<&'a str> {
     let letters: Vec<char> = plain(typed).chars().collect();
     let reach = if letters.len() < 2 { 0 } else { (letters.len() / 3).max(1) };
@@ -34,13 +35,13 @@ pub fn similar<'a>(typed: &str, candidates: &[&'a str]) -> Option<&'a str> {
     nearest.filter(|_| !letters.is_empty()).map(|(_, c)| c)
 }
 
-/// A name without case and punctuation.
+/// Removes case and punctuation from a name.
 fn plain(name: &str) -> String {
     name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
 }
 
-/// Insertions, deletions, replacements and swaps of neighbours that turn `a` into a beginning of `b`, and how many letters
-/// come after: those for which four times the first and the second together are fewest.
+/// Edit distance with transpositions between `a` and a prefix of `b`, and the number of letters of `b` after that
+/// prefix. Chooses the prefix that minimizes four times the first plus the second.
 fn distance(a: &[char], b: &str) -> (usize, usize) {
     let b: Vec<char> = plain(b).chars().collect();
     let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];
@@ -60,21 +61,21 @@ fn distance(a: &[char], b: &str) -> (usize, usize) {
     beginnings.min_by_key(|(edits, missing)| 4 * edits + missing).unwrap_or((a.len(), b.len()))
 }
 
-/// What to try instead of an unknown name: what was probably meant, where that is clear, and all that is known.
+/// Returns a hint for an unknown name: the likely intended name, if clear, and all known names.
 pub fn suggestion(typed: &str, known: &[&str]) -> String {
     match (nearest(typed, known), known.join(", ")) {
-        ("", all) if all.is_empty() => "it takes none".into(),
+        ("", all) if all.is_empty() => "it accepts none".into(),
         ("", all) => format!("one of: {all}"),
-        (meant, all) => format!("did you mean `{meant}`? All: {all}"),
+        (meant, all) => format!("did you mean `{meant}`? available: {all}"),
     }
 }
 
-/// An error that names what was probably meant.
+/// Creates an error whose hint suggests the likely intended name.
 pub(crate) fn unknown(what: &str, typed: &str, known: &[&str]) -> Error {
     Error::new(ErrorKind::Config, what).hint(suggestion(typed, known))
 }
 
-/// An error about an argument, of which there are few: names the nearest, however far it is.
+/// Creates an error about an unknown argument. Arguments are few, so the hint always suggests the nearest.
 pub(crate) fn unknown_argument(what: &str, typed: &str, known: &[&str]) -> Error {
     let letters: Vec<char> = plain(typed).chars().collect();
     let measure = |c: &&&str| {
@@ -83,13 +84,13 @@ pub(crate) fn unknown_argument(what: &str, typed: &str, known: &[&str]) -> Error
     };
     match (nearest(typed, known), known.iter().min_by_key(measure)) {
         ("", Some(least_far)) => Error::new(ErrorKind::Config, what)
-            .hint(format!("did you mean `{least_far}`? All: {}", known.join(", "))),
+            .hint(format!("did you mean `{least_far}`? available: {}", known.join(", "))),
         _ => unknown(what, typed, known),
     }
 }
 
-/// Serde's message about a value as an error in plain words: it names what was probably meant, where serde lists what it
-/// knows, and says how the value is written.
+/// Adds serde's message about a value to an error in plain words, with a hint: the likely intended name if serde lists
+/// known names, or the correct notation of the value.
 pub(crate) fn with_reason(error: Error, message: &str) -> Error {
     // Serde's wording: unknown variant `x`, expected one of `a`, `b`
     let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
@@ -107,15 +108,15 @@ pub(crate) fn with_reason(error: Error, message: &str) -> Error {
     }
 }
 
-/// Rust's types in serde's messages, and what a user calls them.
+/// Rust types in serde's messages, and how users call them.
 const TYPES: [(&str, &str); 12] = [
-    ("usize", "a whole number"),
-    ("u64", "a whole number"),
-    ("u32", "a whole number"),
-    ("u16", "a whole number"),
-    ("u8", "a whole number from 0 to 255"),
-    ("i64", "a whole number"),
-    ("i32", "a whole number"),
+    ("usize", "an integer"),
+    ("u64", "an integer"),
+    ("u32", "an integer"),
+    ("u16", "an integer"),
+    ("u8", "an integer from 0 to 255"),
+    ("i64", "an integer"),
+    ("i32", "an integer"),
     ("f64", "a number"),
     ("f32", "a number"),
     ("a boolean", "true or false"),
@@ -123,7 +124,7 @@ const TYPES: [(&str, &str); 12] = [
     ("a map", "a table"),
 ];
 
-/// Serde's `invalid type: string "10", expected usize` in words that need no Rust, and what to write instead.
+/// Rewrites serde's `invalid type: string "10", expected usize` without Rust types, and suggests a correction.
 pub fn plain_serde_error(message: &str) -> (String, Option<String>) {
     let Some((found, expected)) = message.split_once(", expected ") else { return (message.into(), None) };
     let (expected, rest) = expected.split_once(" at line ").map_or((expected, None), |(e, r)| (e, Some(r)));
@@ -136,19 +137,19 @@ pub fn plain_serde_error(message: &str) -> (String, Option<String>) {
     (format!("{found}, expected {called}{below}{place}"), rewritten(found, called))
 }
 
-/// How the value that serde found is written, where it only has the wrong form.
+/// Returns the correct notation of a value that serde rejected only for its notation.
 fn rewritten(found: &str, called: &str) -> Option<String> {
     let text = found.split_once("string \"").and_then(|(_, rest)| rest.strip_suffix('"'));
     if let Some(text) = text {
-        let whole = called.starts_with("a whole number") && text.trim().parse::<u64>().is_ok();
+        let whole = called.starts_with("an integer") && text.trim().parse::<u64>().is_ok();
         let number = called == "a number" && text.trim().parse::<f64>().is_ok();
         let truth = called == "true or false" && ["true", "false"].contains(&text.trim());
         return (whole || number || truth).then(|| format!("write it without quotes: {}", text.trim()));
     }
     let (_, float) = found.split_once("floating point `")?;
     let value: f64 = float.strip_suffix('`')?.parse().ok()?;
-    let is_whole = called.starts_with("a whole number") && value.fract() == 0.0 && value.abs() < 9e15;
-    is_whole.then(|| format!("write it without a point: {value:.0}"))
+    let is_whole = called.starts_with("an integer") && value.fract() == 0.0 && value.abs() < 9e15;
+    is_whole.then(|| format!("write it without the decimal point: {value:.0}"))
 }
 
 #[cfg(test)]
@@ -201,7 +202,7 @@ mod tests {
         assert_eq!(nearest("early_stopping", &["epochs", "batch_size", "steps_per_epoch"]), "");
         assert_eq!(nearest("fit", &["init", "plan"]), "");
         assert_eq!(suggestion("adagrad", &["sgd", "adam"]), "one of: sgd, adam");
-        assert_eq!(suggestion("adm", &["sgd", "adam"]), "did you mean `adam`? All: sgd, adam");
+        assert_eq!(suggestion("adm", &["sgd", "adam"]), "did you mean `adam`? available: sgd, adam");
         assert_eq!(
             similar("lino", &["sgd", "lion"]),
             Some("lion"),
@@ -225,18 +226,24 @@ mod tests {
     fn serde_s_words_are_told_in_plain_ones() {
         let told = |message: &str| plain_serde_error(message);
         let (why, hint) = told("invalid type: string \"10\", expected usize");
-        assert_eq!(why, "invalid type: string \"10\", expected a whole number");
+        assert_eq!(why, "invalid type: string \"10\", expected an integer");
         assert_eq!(hint.as_deref(), Some("write it without quotes: 10"));
         let (why, hint) = told("invalid value: integer `-1`, expected usize");
         assert_eq!(
             (why.as_str(), hint),
-            ("invalid value: integer `-1`, expected a whole number of at least 0", None)
+            ("invalid value: integer `-1`, expected an integer of at least 0", None)
         );
         let (why, hint) = told("invalid type: floating point `10.0`, expected u64");
-        assert!(why.ends_with("expected a whole number") && hint.unwrap().ends_with("a point: 10"), "{why}");
+        assert!(
+            why.ends_with("expected an integer") && hint.unwrap().ends_with("decimal point: 10"),
+            "{why}"
+        );
         assert_eq!(told("invalid type: floating point `0.5`, expected usize").1, None);
         let (why, hint) = told("invalid type: string \"true\", expected a boolean");
         assert!(why.ends_with("true or false") && hint.unwrap().ends_with("quotes: true"), "{why}");
-        assert_eq!(told("it takes a size or two: 3 or [3, 3]").0, "it takes a size or two: 3 or [3, 3]");
+        assert_eq!(
+            told("expected an integer or two: 3 or [3, 3]").0,
+            "expected an integer or two: 3 or [3, 3]"
+        );
     }
 }

@@ -1,6 +1,6 @@
-//! Models with Keras's names: layers, losses, optimizers, metrics, `compile`, `fit`, callbacks, model files.
+//! Keras-style models: layers, losses, optimizers, metrics, `compile`, `fit`, callbacks, model files.
 //!
-//! Knows no backend: graphs go to whichever one [`systole_runtime::backend`] gives.
+//! Independent of any backend: graphs are compiled by the one from [`systole_runtime::backend`].
 
 pub mod applications;
 pub mod callback;
@@ -25,21 +25,23 @@ mod train;
 
 pub use callback::progress;
 pub use callback::trainer_limits::{Limit, max_time, time};
-pub use checkpoint::backup::{BackupAndRestore, RunPlace};
+pub use checkpoint::backup::{BackupAndRestore, RunPosition};
 pub use checkpoint::best_model::KeepBest;
 pub use deprecated::*;
 pub use diagnose::capabilities::{CAPABILITIES, LayerCapabilities, layer_capabilities};
 pub use generate::decoder::Decoder;
 pub use generate::sampling::Sampling;
-pub use generate::text_generator::Generation;
+pub use generate::text_generator::TextGenerator;
 pub use layer::activation::Activation;
 pub use layer::capability::{ChannelPruning, IncrementalDecoding};
 pub use layer::constraint::Constraint;
 pub use layer::fake_quant::fake_quant_with_min_max_vars;
 pub use layer::initializer::Initializer;
-pub use layer::lowering::{Convolution, ConvolutionKind, ElementWise, Lowering, Recurrent, RecurrentKind};
+pub use layer::lowering::{
+    ConvolutionKind, ConvolutionLowering, ElementWise, LayerLowering, RecurrentCell, RecurrentLowering,
+};
 pub use layer::masks::MaskPropagation;
-pub use layer::quantized_weight::{PackedWeight, WeightBits};
+pub use layer::quantized_weight::{QuantizedWeightReport, WeightBits};
 pub use layer::quantizer::QuantizeRanges;
 pub use layer::regularizer::Regularizer;
 pub use layer::weight_role::{WeightLayout, WeightRole};
@@ -58,15 +60,15 @@ pub use model::train_step::{StepCx, TrainStep};
 pub use model::{Model, SummaryRow, counted, grouped};
 pub use optimizer::schedule;
 pub use prune::channels::RemovedChannels;
-pub use prune::masks::Sparsity;
+pub use prune::masks::WeightSparsity;
 pub use quantize::qat_ranges::{TrainedRange, TrainedRanges};
-pub use systole_data::file_system::{Disk, FileSystem, write_atomically};
-pub use train::batch_size_finder::{BatchSizeFinder, BatchSizeFound, format_bytes, needed_by_step};
+pub use systole_data::file_system::{FileSystem, OsFileSystem, write_atomically};
+pub use train::batch_size_finder::{BatchSizeFinder, BatchSizeResult, format_bytes, needed_by_step};
 pub use train::device_batch::{DeviceBatchPrediction, DeviceBatchTraining};
 pub use train::fine_tune::FineTune;
 pub use train::fit::Fit;
 pub use train::loop_backup::LoopBackup;
 pub use train::lora::LoraOptions;
-pub use train::lr_find::{LrFind, LrFinder, SUGGESTIONS};
-pub use train::transfer_learning::{FrozenBatchNorm, TakenWeights};
+pub use train::lr_find::{LrFind, LrFindResult, SUGGESTIONS};
+pub use train::transfer_learning::{FrozenBatchNorm, TransferredWeights};
 pub use train::val_check::ValCheckInterval;

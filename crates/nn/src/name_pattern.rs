@@ -1,6 +1,6 @@
-//! Names by patterns, in which `*` stands for anything.
+//! Matches names against patterns with `*` as a wildcard.
 
-/// Whether all of `text` is meant.
+/// Whether the pattern matches all of `text`.
 pub(crate) fn fits(pattern: &str, text: &str) -> bool {
     let Some((first, rest)) = pattern.split_once('*') else { return pattern == text };
     let Some(mut text) = text.strip_prefix(first) else { return false };
@@ -13,7 +13,7 @@ pub(crate) fn fits(pattern: &str, text: &str) -> bool {
     text.len() >= last.len() && text.ends_with(last)
 }
 
-/// Whether a layer is meant, by its whole path or by its last part.
+/// Whether the pattern matches a layer's whole path or its last component.
 pub(crate) fn means(pattern: &str, layer: &str) -> bool {
     fits(pattern, layer) || fits(pattern, layer.rsplit('/').next().unwrap_or(layer))
 }

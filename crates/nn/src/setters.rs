@@ -1,8 +1,7 @@
-//! How structs of arguments are written: defaults beside the fields, and setters by Keras's names, each of which replaces one
-//! argument through the type's `set`, which remembers what cannot be.
+//! Macros for argument structs: field defaults and chainable setters with Keras's names.
 
-/// A struct whose defaults stand beside the types of its fields:
-/// `with_defaults! { pub struct Window<const N: usize> { /** doc */ pub strides: Sizes<N> = Sizes([1; N]), } }`.
+/// Declares a struct with the default of each field next to its type: `with_defaults! { pub struct Window<const N:
+/// usize> { /** doc */ pub strides: Sizes<N> = Sizes([1; N]), } }`.
 macro_rules! with_defaults {
     (
         $(#[$meta:meta])*
@@ -23,7 +22,8 @@ macro_rules! with_defaults {
     };
 }
 
-/// `setters!(LayerSpec: /** doc */ units: usize as usize;)`: a method that takes the first type and sets the second.
+/// Declares chainable setters, `setters!(LayerSpec: /** doc */ units: usize as usize;)`: a method that accepts the
+/// first type and calls the type's `set` with the second. `set` remembers errors.
 macro_rules! setters {
     ($of:ident: $($(#[$doc:meta])* $name:ident: $given:ty as $value:ty;)*) => {
         /// Keras's arguments.
@@ -38,8 +38,8 @@ macro_rules! setters {
     };
 }
 
-/// Methods that replace fields of their names:
-/// `field_setters! { impl Timer { /** doc */ interval(interval: TimerInterval); limit(value: f64) => Some(value); } }`.
+/// Declares setters that replace the fields of the same name: `field_setters! { impl Timer { /** doc */
+/// interval(interval: TimerInterval); limit(value: f64) => Some(value); } }`.
 macro_rules! field_setters {
     (impl $(<$f:ident: $bound:ident>)? $of:ident $(<$g:ident>)? {
         $($(#[$about:meta])* $name:ident($value:ident: $ty:ty) $(=> $how:expr)?;)*

@@ -1,8 +1,9 @@
-//! What other systems call what is here: PyTorch, JAX with Flax and Optax, fastai, scikit-learn, Lightning. Names of layers,
-//! losses and the like, and of the keys of configurations.
+//! Synonyms of names in other frameworks: PyTorch, JAX with Flax and Optax, fastai, scikit-learn, Lightning.
+//!
+//! Covers layers, losses, optimizers and configuration keys.
 
-/// A name here, and what others call it: lower case, without punctuation, separated by spaces. A row counts only where its
-/// name is among what may be meant; the first that does is taken.
+/// A name, and its synonyms: lower case, without punctuation, separated by spaces. A row counts only if its name is
+/// among the candidates; the first match is used.
 pub(crate) const SYNONYMS: &[(&str, &str)] = &[
     // Layers.
     ("Dense", "linear lazylinear fc fullyconnected affine innerproduct linbndrop denselayer linearlayer"),
@@ -81,7 +82,7 @@ pub(crate) const SYNONYMS: &[(&str, &str)] = &[
         "gradient_accumulation_steps",
         "accumulategradbatches accumulation accumulationsteps gradaccum gradaccumsteps gradientaccumulation",
     ),
-    // Schedules of the learning rate.
+    // Learning-rate schedules.
     (
         "CosineDecay",
         "cosineannealinglr cosineannealing cosinedecayschedule cosine cosinelr onecyclelr onecycle",
@@ -96,7 +97,7 @@ pub(crate) const SYNONYMS: &[(&str, &str)] = &[
     ("he_uniform", "kaiminguniform"),
     ("he_normal", "kaiming kaimingnormal he"),
     ("truncated_normal", "truncnormal"),
-    // Arguments of layers.
+    // Layer arguments.
     ("units", "outfeatures features hiddensize hiddendim outputsize outsize dim width neurons nodes"),
     ("filters", "outchannels features channels nf outfilters"),
     ("kernel_size", "kernel ks filtersize window"),
@@ -131,7 +132,7 @@ pub(crate) const SYNONYMS: &[(&str, &str)] = &[
     ("cpu", "host cpus"),
     ("xla", "jax openxla xlacpu"),
     ("tpu", "tpus v5e"),
-    // Data sets and presets.
+    // Datasets and presets.
     ("cifar10", "cifar"),
     ("cifar-cnn", "cifar cifar10 cnn"),
     ("fashion-cnn", "fashionmnist fashion cnn"),
@@ -147,7 +148,7 @@ pub(crate) const SYNONYMS: &[(&str, &str)] = &[
     ("resnet50", "resnet imagenet"),
     ("lstm", "rnn gru"),
     ("biggan", "gan dcgan sagan generator"),
-    // Changes of training pictures.
+    // Image augmentation.
     ("random_flip", "flip hflip fliplr horizontalflip randomhorizontalflip flipleftright flipitem"),
     ("random_flip_up_down", "vflip flipud verticalflip randomverticalflip dihedral"),
     ("random_rotation", "rotate rotation randomaffine"),
@@ -155,7 +156,7 @@ pub(crate) const SYNONYMS: &[(&str, &str)] = &[
     ("random_translation", "translate translation shift"),
     ("random_brightness", "brightness colorjitter lighting"),
     ("rand_augment", "autoaugment trivialaugment trivialaugmentwide augmix"),
-    // Keys of configurations.
+    // Configuration keys.
     ("batch_size", "bs batch minibatch minibatchsize samplesperstep"),
     ("epochs", "nepoch nepochs numepochs maxepochs numtrainepochs"),
     ("steps_per_epoch", "limittrainbatches maxsteps"),

@@ -1,8 +1,9 @@
-//! Architectures by name against keras.applications: names, shapes and order of all weights, and outputs for weights that follow from their
-//! names by a formula (`fixtures/keras/applications.py`).
+//! Applications (ResNet, GPT-2, …) compared with keras.applications: names, shapes and order of all weights, and
+//! outputs.
 //!
-//! Of full-size models names, shapes and order are compared, of small relatives outputs and gradients too; what Keras has no application for
-//! is written out in `fixtures/keras/defined.py`.
+//! Weights are generated from their names by a formula (`fixtures/keras/applications.py`). Full-size models are
+//! compared by names, shapes and order, small variants also by outputs and gradients. Models that Keras lacks are
+//! defined in `fixtures/keras/defined.py`.
 
 use serde_json::{Value, json};
 use systole_data::Dataset;

@@ -1,4 +1,4 @@
-//! A run that is stopped at any step and started again ends as one that was not.
+//! Backup and restore: a run stopped at any step and resumed ends with the same bits as an uninterrupted run.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use systole_nn::metric::{mean, r2_score};
 use systole_nn::optimizer::adam;
 use systole_nn::{BackupAndRestore, Compile, Fit, History, Model, ModelFile, Precision};
 
-/// Ends the run with an error after a step, as a kill would.
+/// Fails after a step, as if the process were killed.
 struct Killer(Option<u64>);
 
 impl Callback for Killer {
@@ -29,7 +29,7 @@ fn folder(name: &str) -> PathBuf {
     dir
 }
 
-/// What lies in a folder, in order.
+/// Lists a folder's files in order.
 fn names(dir: &Path) -> Vec<String> {
     let mut names: Vec<String> =
         std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
@@ -52,7 +52,7 @@ struct Case {
     batch: usize,
 }
 
-/// A run of four epochs, with everything that has a state; `kill`: dies after that step.
+/// Runs four epochs with everything that has state; `kill`: fails after that step.
 fn run(case: Case, dir: Option<&Path>, csv: &Path, kill: Option<u64>) -> Result<(Model, History)> {
     let mut model =
         Model::sequential([dense(8).activation("relu"), batch_normalization(), dropout(0.3), dense(1)]);
@@ -166,7 +166,7 @@ fn a_damaged_backup_is_passed_over_for_the_one_before() {
         std::fs::write(entry.path(), b"nothing").unwrap();
     }
     let e = run(case, Some(&dir), &csv, None).unwrap_err().to_string();
-    assert!(e.contains("no backup in") && e.contains("is whole"), "{e}");
+    assert!(e.contains("no backup in") && e.contains("is intact"), "{e}");
     let backup = BackupAndRestore::new(&dir).restart(true).every(Duration::from_secs(9));
     let mut model = Model::sequential([dense(1)]);
     model.compile(Compile { loss: mean_squared_error(), ..Compile::default() }).unwrap();
@@ -194,7 +194,7 @@ fn a_run_of_another_model_is_refused_with_what_differs() {
     assert!(e.contains("layers"), "{e}");
     let e =
         model.fit(&data().batch(5), Fit { backup, verbose: 0, ..Fit::default() }).unwrap_err().to_string();
-    assert!(e.contains("it had 4, there are 0 now"), "{e}");
+    assert!(e.contains("the backup has 4 callbacks, this run has 0"), "{e}");
     std::fs::remove_dir_all(dir).unwrap();
     std::fs::remove_file(csv).unwrap();
 }

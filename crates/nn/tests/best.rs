@@ -1,5 +1,6 @@
-//! The model of the best epoch: which one it is, that kills and full disks do not change it, and labels and ids that a model has
-//! no place for.
+//! Best-model file (`KeepBest`): which epoch is kept, and robustness to kills and full disks.
+//!
+//! Also tests out-of-range labels and token ids.
 
 use std::path::{Path, PathBuf};
 use systole_data::Dataset;
@@ -11,7 +12,7 @@ use systole_nn::optimizer::sgd;
 use systole_nn::{BackupAndRestore, Compile, Fit, History, KeepBest, Model, input_of};
 use systole_runtime::backend;
 
-/// Ends the run with an error after a step, as a kill would.
+/// Fails after a step, as if the process were killed.
 struct Killer(Option<u64>);
 
 impl Callback for Killer {
@@ -38,7 +39,7 @@ fn data() -> Dataset {
     Dataset::from_tensor_slices([("x", x), ("label", y)]).unwrap()
 }
 
-/// Five epochs of four steps: the third is the best, then the rate is too high.
+/// Trains five epochs of four steps: the third is the best, then the learning rate is too high.
 fn run(dir: &Path, kill: Option<u64>) -> Result<(Model, History)> {
     let mut model = Model::sequential([dense(1)]);
     model.compile(Compile {
@@ -149,14 +150,14 @@ fn labels_and_ids_without_a_place_are_refused_before_the_step() {
     for (id, says) in [(6, "tokens has an id 6"), (-1, "tokens has an id -1")] {
         let e = fit([0, 1, id, 2], [0; 4]).unwrap_err();
         assert!(
-            e.contains(says) && e.contains("sample 1 of the batch, place 0") && e.contains("0 to 5"),
+            e.contains(says) && e.contains("sample 1 of the batch, position 0") && e.contains("0 to 5"),
             "{e}"
         );
     }
-    for (label, says) in [(3, "there is a label 3"), (-1, "there is a label -1")] {
+    for (label, says) in [(3, "label 3 is out of range"), (-1, "label -1 is out of range")] {
         let e = fit([0; 4], [0, label, 0, 0]).unwrap_err();
         assert!(
-            e.contains(says) && e.contains("sample 0 of the batch, place 1") && e.contains("try: "),
+            e.contains(says) && e.contains("sample 0 of the batch, position 1") && e.contains("try: "),
             "{e}"
         );
     }

@@ -1,13 +1,15 @@
-//! BigGAN against values that do not come from Systole (`fixtures/biggan`), and what its step promises: parts of a batch are the batch,
-//! running means follow, runs are told by their options.
+//! BigGAN training step compared with a JAX port of BigGAN-PyTorch (`fixtures/biggan`).
+//!
+//! Also tests that micro-batches add up to the batch, that moving averages are updated, and that runs check their
+//! options.
 
 use serde_json::Value;
 use std::sync::Arc;
 use systole_data::Dataset;
-use systole_ir::rng::Stream;
+use systole_ir::rng::RandomStream;
 use systole_ir::{DType, Literal, Tensor, TensorType};
 use systole_nn::applications::biggan::{
-    BigGan, FeatureStatistics, NormStyle, Param, frechet_distance, inception_score,
+    BigGan, FeatureStatistics, NormStyle, WeightParametrization, frechet_distance, inception_score,
 };
 use systole_nn::{Batch, Compile, Cx, Fit, Model, Precision, StepCx, TrainStep};
 use systole_runtime::{Backend, Buffer, Params, backend, jit, value_and_grad};
@@ -58,7 +60,7 @@ fn model(gan: &BigGan) -> Model {
 
 /// Pictures from 0 to 1 and their classes.
 fn batch(n: usize) -> Batch {
-    let mut draws = Stream::new(3, 0, 0);
+    let mut draws = RandomStream::new(3, 0, 0);
     let pixels: Vec<f32> = (0..n * 32 * 32 * 3).map(|_| draws.below(256) as f32 / 255.0).collect();
     let classes: Vec<i32> = (0..n).map(|i| (i % 3) as i32).collect();
     Batch {
@@ -192,8 +194,8 @@ fn accumulated_parts_equal_the_whole_batch() {
         num_G_accumulations: parts,
         G_batch_size: 8 / parts,
         norm_style: NormStyle::None,
-        G_param: Param::None,
-        D_param: Param::None,
+        G_param: WeightParametrization::None,
+        D_param: WeightParametrization::None,
         D_ortho: 1e-4,
         G_ortho: 1e-4,
         ema: false,
@@ -276,7 +278,8 @@ impl TrainStep for Seen {
 /// Its gradient `2·(WWᵀ ⊙ (1 − I))W`, seen through a step of plain descent.
 #[test]
 fn orthogonal_regularisation_is_added_to_gradients() {
-    let own = BigGan { G_param: Param::None, D_param: Param::None, ..small() };
+    let own =
+        BigGan { G_param: WeightParametrization::None, D_param: WeightParametrization::None, ..small() };
     let path = "D/block0_conv2/kernel";
     let after = |strength: f64| {
         let gan = BigGan { D_ortho: strength, ..own.clone() };
@@ -351,11 +354,11 @@ fn larger_ones_have_their_shapes_and_mistakes_are_told() {
         (BigGan { G_lr: 0.0, ..small() }, "G_lr"),
         (BigGan { D_lr: -1.0, ..small() }, "at least 0"),
         (BigGan { ema_decay: 1.0, ..small() }, "below 1"),
-        (BigGan { dim_z: 3, ..small() }, "raise dim_z"),
+        (BigGan { dim_z: 3, ..small() }, "increase dim_z"),
         (BigGan { G_shared: false, ..small() }, "hier = false"),
-        (BigGan { G_attn: "15".into(), ..small() }, "no resolution"),
+        (BigGan { G_attn: "15".into(), ..small() }, "invalid resolution"),
         (BigGan { D_attn: "16".into(), ..small() }, "there are 4"),
-        (BigGan { num_D_accumulations: 0, ..small() }, "from 1 on"),
+        (BigGan { num_D_accumulations: 0, ..small() }, "at least 1"),
     ] {
         let told = wrong(gan);
         assert!(told.contains(part), "{told}");
@@ -364,5 +367,5 @@ fn larger_ones_have_their_shapes_and_mistakes_are_told() {
         .train_on_batch(&batch(4))
         .unwrap_err()
         .to_string();
-    assert!(e.contains("cannot be parted into 3"), "{e}");
+    assert!(e.contains("into 3 parts"), "{e}");
 }

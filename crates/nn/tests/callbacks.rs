@@ -1,12 +1,14 @@
-//! Callbacks in the loop: when they end training and why, which checkpoints they keep, what they add to the values, batches that
-//! are left out, validation in the middle of epochs; and that a run which was killed decides as one that was not.
+//! Callbacks in `fit`: early stopping, checkpoints, monitors, skipped batches, gradient accumulation.
+//!
+//! Also tests validation within epochs, and that a killed and resumed run makes the same decisions as an uninterrupted
+//! one.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use systole_data::Dataset;
-use systole_data::file_system::{Fault, Faulty};
+use systole_data::file_system::{FaultInjectingFileSystem, InjectedFault};
 use systole_ir::{Error, ErrorKind, Literal, Result};
 use systole_nn::callback::*;
 use systole_nn::layers::dense;
@@ -59,7 +61,7 @@ fn quiet(callbacks: Vec<Box<dyn Callback>>) -> Fit {
     Fit { callbacks, verbose: 0, ..Fit::default() }
 }
 
-/// Ends the run with an error after a step, as a kill would.
+/// Fails after a step, as if the process were killed.
 struct Killer(u64);
 
 impl Callback for Killer {
@@ -88,7 +90,7 @@ impl Callback for Told {
     }
 }
 
-/// After how many epochs of these values it ended, and why.
+/// Returns the number of epochs until training ended, and why.
 fn ends(values: &[f64], stop: EarlyStopping) -> (usize, String) {
     let callbacks: Vec<Box<dyn Callback>> =
         vec![Box::new(stop.strict(false)), Box::new(Told(values.to_vec()))];
@@ -103,7 +105,7 @@ fn early_stopping_has_the_conditions_of_keras_and_lightning_in_their_order() {
     let cases = [
         (ends(&[3., 2., 2., 2., 1.], stop()), 4, "v has not improved on 2.0000 for 2 epochs"),
         (ends(&[3., 2.9, 2.8, 2.], stop().min_delta(0.5)), 3, "v has not improved on 3.0000 for 2 epochs"),
-        (ends(&[1., nan, 0.], stop()), 2, "v is NaN, after 1.0000 at the best (check_finite)"),
+        (ends(&[1., nan, 0.], stop()), 2, "v is NaN, best was 1.0000 (check_finite)"),
         (ends(&[nan, 0.], stop()), 1, "v is NaN (check_finite)"),
         (ends(&[1., nan, 0.9, 0.8], stop().check_finite(false)), 4, ""),
         (
@@ -120,7 +122,7 @@ fn early_stopping_has_the_conditions_of_keras_and_lightning_in_their_order() {
         (
             ends(&[1., inf, 0.], stop().divergence_threshold(10.)),
             2,
-            "v is inf, after 1.0000 at the best (check_finite)",
+            "v is inf, best was 1.0000 (check_finite)",
         ),
         (
             ends(&[1., 2., 5.], stop().mode(Mode::Max).stopping_threshold(4.)),
@@ -153,20 +155,20 @@ fn a_value_that_is_not_measured_is_an_error_before_the_first_step() {
         assert_eq!(model.steps(), 0);
     };
     let fit = || quiet(Vec::new());
-    told(EarlyStopping::new("val_loss", 1), fit(), &["watches val_loss", "the run has no validation"]);
+    told(EarlyStopping::new("val_loss", 1), fit(), &["monitors val_loss", "the run has no validation"]);
     let validated = Fit { validation: Some(ten()), ..fit() };
-    told(EarlyStopping::new("val_los", 1), validated, &["watches val_los", "measured are: loss"]);
+    told(EarlyStopping::new("val_los", 1), validated, &["monitors val_los", "measured are: loss"]);
     told(
         EarlyStopping::new("loss", 1).min_delta(f64::NAN),
         fit(),
-        &["min_delta is no number", "EarlyStopping"],
+        &["min_delta is not a number", "EarlyStopping"],
     );
     let loose = EarlyStopping::new("val_loss", 1).strict(false);
     let history = model(0.1).fit(&ten(), quiet(vec![Box::new(loose)])).unwrap();
     assert_eq!(history.stopped_because, None);
 }
 
-/// The names that a checkpoint leaves of four epochs, in which the loss falls.
+/// Returns the checkpoint names left after four epochs with falling loss.
 fn kept(name: &str, save: impl Fn(&Path) -> ModelCheckpoint) -> Vec<String> {
     let dir = folder(name);
     let fit = Fit { epochs: 4, ..quiet(vec![Box::new(save(&dir))]) };
@@ -233,7 +235,8 @@ fn a_link_is_to_the_checkpoint_that_was_written_last() {
         (0..9).flat_map(|call| [(call, io::ErrorKind::Unsupported), (call, io::ErrorKind::StorageFull)])
     {
         let dir = folder("link-faulty");
-        let mut save = ModelCheckpoint::with_files(Faulty::at(call, Fault::Error(fault)), "");
+        let mut save =
+            ModelCheckpoint::with_files(FaultInjectingFileSystem::at(call, InjectedFault::Error(fault)), "");
         save.filepath = Some(dir.join("{epoch}.safetensors").display().to_string());
         let save = save.save_last(SaveLast::Link);
         model(0.1).fit(&ten(), Fit { epochs: 3, ..quiet(vec![Box::new(save)]) }).unwrap();
@@ -315,18 +318,21 @@ fn arguments_of_checkpoints_that_do_not_go_together_are_refused() {
     let mut both = keras();
     both.filename = Some("m".into());
     for (save, part) in [
-        (both, "both filepath and filename"),
+        (both, "filepath cannot be combined with filename"),
         (
             base().every_n_epochs(2).every_n_train_steps(3),
-            "every_n_train_steps and every_n_epochs are all set",
+            "every_n_train_steps and every_n_epochs are mutually exclusive",
         ),
         (base().save_top_k(-2), "save_top_k is -2"),
         (base().save_top_k(2), "no monitor"),
         (keras().save_top_k(2), "would have the name `nowhere/m.safetensors`"),
-        (keras().save_best_only("loss", Mode::Min).save_top_k(1), "both save_best_only and save_top_k"),
+        (
+            keras().save_best_only("loss", Mode::Min).save_top_k(1),
+            "save_best_only cannot be combined with save_top_k",
+        ),
         (keras().initial_value_threshold(1.0), "without save_best_only"),
         (keras().save_freq(SaveFreq::Steps(0)), "save_freq is 0"),
-        (base().train_time_interval("soon"), "`soon` is no time"),
+        (base().train_time_interval("soon"), "expected a time, got `soon`"),
         (keras().save_best_only("val_loss", Mode::Min), "the run has no validation"),
     ] {
         let e = model(0.1).fit(&ten(), quiet(vec![Box::new(save)])).unwrap_err().to_string();
@@ -418,7 +424,10 @@ fn a_timer_counts_all_starts_of_a_run() {
     let fit = |callbacks| Fit { epochs: 9, ..quiet(callbacks) };
     let callbacks: Vec<Box<dyn Callback>> = vec![Box::new(Timer::new("00:00:01")), Box::new(slow(120))];
     let history = model(0.1).fit(&ten(), fit(callbacks)).unwrap();
-    assert_eq!(history.stopped_because.as_deref(), Some("the time of 00:00:01 for this run is over (Timer)"));
+    assert_eq!(
+        history.stopped_because.as_deref(),
+        Some("the time limit of 00:00:01 for this run is reached (Timer)")
+    );
     assert!((1..=10).contains(&history.samples), "{}", history.samples);
     let mut timer = Timer::new("00:01:00").interval(TimerInterval::Epoch);
     let values = serde_json::json!({"seconds": CallbackState::float(Some(59.9999))});
@@ -426,7 +435,7 @@ fn a_timer_counts_all_starts_of_a_run() {
     let history = model(0.1).fit(&ten(), fit(vec![Box::new(timer), Box::new(slow(1))])).unwrap();
     assert_eq!(history.epochs.len(), 1);
     let e = model(0.1).fit(&ten(), fit(vec![Box::new(Timer::new("1h"))])).unwrap_err().to_string();
-    assert!(e.contains("`1h` is no time") && e.contains("duration of Timer"), "{e}");
+    assert!(e.contains("expected a time, got `1h`") && e.contains("duration of Timer"), "{e}");
 }
 
 #[test]
@@ -454,7 +463,7 @@ fn a_loss_that_jumps_ends_training_and_its_batch_is_left_out_next_time() {
     assert_eq!(left_out, serde_json::json!([{"epoch": 0, "batch": 5}, {"epoch": 0, "batch": 6}]));
     let history = fit(SpikeDetection::new(&path)).unwrap();
     assert_eq!(history.samples, 7);
-    assert!(history.notes[0].contains("left out: 2"), "{:?}", history.notes);
+    assert!(history.notes[0].contains("found: 2"), "{:?}", history.notes);
     // Other limits find others.
     std::fs::remove_file(&path).unwrap();
     for (spike, told) in [
@@ -470,7 +479,7 @@ fn a_loss_that_jumps_ends_training_and_its_batch_is_left_out_next_time() {
     assert!(fit(SpikeDetection::new(&path).atol(1e12)).is_ok());
     std::fs::write(&path, "[3]").unwrap();
     let e = fit(SpikeDetection::new(&path)).unwrap_err().to_string();
-    assert!(e.contains("names no batches") && e.contains("remove the file"), "{e}");
+    assert!(e.contains("cannot read the batches to skip") && e.contains("remove the file"), "{e}");
     std::fs::remove_dir_all(dir).unwrap();
 }
 
@@ -542,7 +551,7 @@ fn the_last_epoch_is_validated_where_that_is_asked_for_and_callbacks_see_it() {
     std::fs::remove_dir_all(dir).unwrap();
 }
 
-/// Steps by hand: w ← w − rate · the mean of the gradients of a group, by the number of each epoch.
+/// Computes steps by hand: w ← w − rate · mean gradient of a group, by the accumulation steps of each epoch.
 fn by_hand(x: &[f64], factors: &[usize]) -> (f64, f64) {
     let (mut w, mut b, mut sum, mut gathered) = (0.0, 0.0, (0.0, 0.0), 0);
     for (i, factor) in factors.iter().enumerate() {
@@ -606,7 +615,7 @@ fn gradients_are_gathered_by_the_epoch() {
     let (a, b) = (changing.weight("dense/kernel").unwrap(), plain.weight("dense/kernel").unwrap());
     assert!((a.to_f64s()[0] - b.to_f64s()[0]).abs() < 1e-5, "{a:?} {b:?}");
     let e = new(sgd(0.1)).fit(&data, quiet(vec![Box::new(schedule(&[(0, 0)]))])).unwrap_err().to_string();
-    assert!(e.contains("gradients of 0 steps") && e.contains("{ 0 = 8, 10 = 1 }"), "{e}");
+    assert!(e.contains("0 accumulation steps") && e.contains("{ 0 = 8, 10 = 1 }"), "{e}");
 }
 
 #[test]
@@ -632,13 +641,13 @@ fn the_pace_is_that_of_the_steps() {
     assert!(e.unwrap_err().to_string().contains("available_flops is 0"));
 }
 
-/// A run with everything that decides, in `dir`; `kill`: dies after that step.
+/// Runs in `dir` with all callbacks that make decisions; `kill`: fails after that step.
 fn run(dir: &Path, backups: bool, kill: u64) -> Result<(Model, History)> {
     let save = |name: &str| ModelCheckpoint::in_dir(dir.join("saved"), name);
     let mut place =
         save("{epoch}-{step}-{val_loss:.3f}").monitor("val_loss", Mode::Min).save_top_k(2).save_last(true);
     let (logged, text) = (|name: &str| name.to_string(), String::new());
-    let at = Place {
+    let at = CallbackRunInfo {
         folder: dir,
         logged: &logged,
         names: Vec::new(),

@@ -1,11 +1,11 @@
-//! Layers of users have the capabilities of built-in ones by the same methods, and no list of class names decides about any.
+//! Layer capabilities: custom layers get them by the same methods as built-in ones; no code checks class names.
 
 use std::path::{Path, PathBuf};
 use systole_ir::DType::{F32, I32};
 use systole_ir::{Literal, Result, Tensor, TensorType};
 use systole_nn::layers::{LAYER_NAMES, LayerSpec, conv2d, dense, embedding, lstm};
 use systole_nn::{
-    CAPABILITIES, Cx, IncrementalDecoding, Layer, Lowering, MaskPropagation, Model, layer_capabilities,
+    CAPABILITIES, Cx, IncrementalDecoding, Layer, LayerLowering, MaskPropagation, Model, layer_capabilities,
 };
 
 /// `x: T[…] → T[…]`: half of it, described as an operator.
@@ -21,8 +21,8 @@ impl Layer for Half {
         &inputs[0] * 0.5
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::Rescaling { scale: 0.5, offset: 0.0 })
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::Rescaling { scale: 0.5, offset: 0.0 })
     }
 }
 
@@ -163,11 +163,11 @@ fn the_matrix_names_every_layer_and_says_why_not() {
         assert_eq!(has(class, what), Ok(()), "{class} {what}");
     }
     for (class, what, why) in [
-        ("DepthwiseConv2D", "adapters", "no matrix"),
+        ("DepthwiseConv2D", "adapters", "not an input-by-output matrix"),
         ("Dropout", "PyTorch weights", "no weights"),
         ("Resizing", "operators", "no operators"),
         ("Conv3D", "operators", "no operators"),
-        ("Conv2D", "decoding", "places that come later"),
+        ("Conv2D", "decoding", "later positions"),
     ] {
         let found = has(class, what).unwrap_err();
         assert!(found.contains(why), "{class} {what}: {found}");

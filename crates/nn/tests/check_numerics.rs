@@ -1,5 +1,4 @@
-//! A loss that is not finite ends training with the step and the first of data, weights and layers where that arose; what
-//! the model file would hold stays finite.
+//! Non-finite losses and anomaly detection: reports the step and the first non-finite data, weights or layer output.
 
 use systole_data::Dataset;
 use systole_ir::{Literal, Tensor};
@@ -88,7 +87,7 @@ fn too_high_a_learning_rate_is_told_from_its_layer() {
     ended(&history, &["not finite at step 2:", "layer `dense", "smaller learning rate"]);
     assert!(all_finite(&model));
     // Products of two layers with such weights are beyond f32.
-    ended(&history, &["the output of layer `dense_1` (Dense) is the first", "kernel goes up to"]);
+    ended(&history, &["the first non-finite output is that of layer `dense_1` (Dense)", "kernel reaches"]);
 }
 
 #[test]
@@ -100,7 +99,7 @@ fn a_layer_that_overflows_is_the_one_that_is_named() {
     let data = Dataset::from_tensor_slices([("x", x), ("label", y)]).unwrap().batch(4);
     ended(
         &fit(&mut model, &data),
-        &["at step 1:", "the output of layer `rescaling_1` (Rescaling)", "its input"],
+        &["at step 1:", "non-finite output is that of layer `rescaling_1` (Rescaling)", "its input"],
     );
 }
 
@@ -182,9 +181,15 @@ fn an_anomaly_names_op_layer_and_pass_and_leaves_its_batch() {
     let (model, told, file) = detected(forward, &points(None), "forward");
     says(
         &told,
-        &["step 1 would make", "first NaN is born in", "log", "layer `logarithm`", "in the forward pass"],
+        &[
+            "step 1 would produce",
+            "first NaN is produced by",
+            "log",
+            "layer `logarithm`",
+            "in the forward pass",
+        ],
     );
-    says(&told, &["of 8 numbers", "look at its batch"]);
+    says(&told, &["of 8 numbers", "inspect its batch"]);
     assert!(model.steps() == 0 && all_finite(&model), "the step is not taken");
     // The batch is what a step takes, by the names of the fields.
     let arrays = systole_data::format::npy::read_npz(&file).unwrap();
@@ -197,12 +202,12 @@ fn an_anomaly_names_op_layer_and_pass_and_leaves_its_batch() {
     let layers = vec![dense(4), LayerSpec::custom(Root).name("root"), dense(2).activation("softmax")];
     let backward = compiled(layers, sgd(0.1), sparse_categorical_crossentropy());
     let (model, told, file) = detected(backward, &points(None), "backward");
-    says(&told, &["step 1 would make", "layer `root`", "in the backward pass"]);
+    says(&told, &["step 1 would produce", "layer `root`", "in the backward pass"]);
     assert!(all_finite(&model), "weights that the next step would have found broken");
     std::fs::remove_file(file).unwrap();
 
     let (_, told, file) = detected(classifier(adam(0.01)), &points(Some((13, f32::NAN))), "data");
-    says(&told, &["step 2 would make", "the input `", "sample 2 of the batch"]);
+    says(&told, &["step 2 would produce", "the input `", "sample 2 of the batch"]);
     std::fs::remove_file(file).unwrap();
     let (model, told, file) = detected(classifier(adam(0.01)), &points(None), "good");
     assert_eq!((told.as_str(), model.steps(), file.exists()), ("", 6, false));

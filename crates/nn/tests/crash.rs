@@ -1,4 +1,4 @@
-//! Power cuts: every disk that a save can leave behind holds the earlier file or the new one, whole.
+//! Power-failure simulation: every possible disk state during a save holds either the old or the new file, complete.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use systole_ir::Literal;
 use systole_nn::{FileSystem, ModelFile, write_atomically};
 
-/// A call of a save.
+/// A file system call of a save.
 #[derive(Clone, Debug, PartialEq)]
 enum DiskCall {
     Create(PathBuf),
@@ -20,7 +20,7 @@ enum DiskCall {
     Remove(PathBuf),
 }
 
-/// Writes down the calls and does nothing.
+/// Records calls without executing them.
 #[derive(Default)]
 struct Recorder(RefCell<Vec<DiskCall>>);
 
@@ -62,7 +62,7 @@ impl FileSystem for Recorder {
     }
 }
 
-/// A file's bytes: those that are on the disk for sure, and all that were written.
+/// A file's bytes: those surely on disk, and all that were written.
 #[derive(Clone, Default)]
 struct Inode {
     durable: usize,
@@ -70,7 +70,8 @@ struct Inode {
 }
 
 impl Inode {
-    /// What a power cut may leave of it: what was synced, half or all of the rest, or the length without the bytes.
+    /// Returns the possible contents after a power failure: synced bytes plus half or all of the rest, or the length
+    /// without the bytes.
     fn remains(&self) -> Vec<Vec<u8>> {
         let rest = self.bytes.len() - self.durable;
         let mut zeros = self.bytes[..self.durable].to_vec();
@@ -82,8 +83,8 @@ impl Inode {
     }
 }
 
-/// What the file `path` may hold after a power cut behind each of the calls. Changes of the folder since it was synced
-/// may have reached the disk in any combination; bytes that were not synced, in part.
+/// Returns what `path` may contain after a power failure following each call. Directory changes since the last sync may
+/// have reached the disk in any combination; unsynced bytes may be partial.
 fn after_every_power_cut(calls: &[DiskCall], path: &Path, old: &[u8]) -> Vec<Option<Vec<u8>>> {
     let mut found = Vec::new();
     for cut in 0..=calls.len() {

@@ -1,4 +1,4 @@
-//! Losses and metrics of a user's own: they train, weigh, mask, split over devices, resume, save and load as built-in ones.
+//! Custom losses and metrics: train, weight, mask, run on several devices, resume, save and load like built-in ones.
 
 use serde_json::json;
 use std::path::PathBuf;
@@ -36,7 +36,7 @@ fn squared() -> Loss {
     })
 }
 
-/// The greatest error that was seen, starting below any.
+/// Maximum error so far, starting below any error.
 #[derive(Debug)]
 struct WorstError;
 
@@ -241,8 +241,8 @@ fn model_files_keep_their_names_and_say_what_they_need() {
     let error = |known: &CustomObjects| Model::load_with(&path, known).unwrap_err().to_string();
     let e = Model::load(&path).unwrap_err().to_string();
     for part in [
-        "`power_loss` is not known",
-        "not its code",
+        "unknown custom loss `power_loss`",
+        "not their code",
         "CustomObjects::new().loss(",
         "uncompiled()",
         "m.safetensors",
@@ -250,7 +250,7 @@ fn model_files_keep_their_names_and_say_what_they_need() {
         assert!(e.contains(part), "{part}: {e}");
     }
     let e = error(&CustomObjects::new().loss(PowerLoss { power: 1.5 }));
-    assert!(e.contains("the metric `within_a_half`") && e.contains(".metric("), "{e}");
+    assert!(e.contains("unknown custom metric `within_a_half`") && e.contains(".metric("), "{e}");
     let e = error(&CustomObjects::new().loss(PowerLoss { power: 9.0 }).metric(within()));
     assert!(e.contains(r#"{"power":1.5}"#) && e.contains(r#"{"power":9.0}"#), "{e}");
 

@@ -1,5 +1,6 @@
-//! A checkpoint of 64 KiB with every bit flipped and cut at every byte: all damage is found and located, nothing
-//! panics, memory stays bounded.
+//! Corrupted checkpoints: flips every bit and truncates at every byte of a 64 KiB file.
+//!
+//! All damage is detected and located, nothing panics, memory stays bounded.
 
 use std::collections::BTreeMap;
 use std::thread::available_parallelism;
@@ -46,14 +47,14 @@ fn for_all(n: usize, f: impl Fn(usize) + Sync) {
     });
 }
 
-/// The most memory that this process had so far, in bytes; 0 where the system does not say.
+/// Returns the peak memory of this process in bytes; 0 if the system does not report it.
 fn peak_memory() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
     line.and_then(|l| l.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()).map_or(0, |k| k << 10)
 }
 
-/// Where the arrays lie, `name → bytes of the file`, as the format says: little-endian length, JSON, arrays.
+/// Returns the byte ranges of the arrays by name, from the format: little-endian length, JSON, arrays.
 fn places(good: &[u8]) -> (usize, Vec<(String, std::ops::Range<usize>)>) {
     let data = 8 + u64::from_le_bytes(good[..8].try_into().unwrap()) as usize;
     let header: serde_json::Value = serde_json::from_slice(&good[8..data]).unwrap();
@@ -79,7 +80,7 @@ fn every_flipped_bit_of_a_checkpoint_is_found_and_located() {
         match places.iter().find(|(_, place)| place.contains(&byte)) {
             Some((name, place)) => {
                 let place = format!("tensor {name}, bytes {}..{}", place.start, place.end);
-                assert!(error.contains(&place) && error.contains("CRC32C should be"), "bit {bit}: {error}");
+                assert!(error.contains(&place) && error.contains("expected CRC32C"), "bit {bit}: {error}");
             }
             // A changed length makes other bytes the header, whose sum then does not fit or which is no header.
             None if byte < 8 => assert!(error.contains("byte"), "bit {bit}: {error}"),
@@ -98,7 +99,7 @@ fn every_cut_of_a_checkpoint_is_found() {
     let good = bytes(&checkpoint());
     for_all(good.len(), |cut| {
         let error = read(&good[..cut]).expect_err("a cut that is not found");
-        let says = ["cut short", "length of the header is wrong"];
+        let says = ["truncated", "invalid header length"];
         assert!(says.iter().any(|s| error.contains(s)), "cut at {cut}: {error}");
     });
     let longer = [&good[..], &[0]].concat();

@@ -1,5 +1,4 @@
-//! What users make models of is documented with an example that runs: constructors of layers, losses, metrics, optimizers,
-//! callbacks and schedules, of themselves or of their type.
+//! Documentation coverage: every constructor of layers, losses, metrics, … has a runnable example.
 
 use std::path::Path;
 

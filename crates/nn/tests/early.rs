@@ -1,5 +1,6 @@
-//! What can be told before the first step is told before the first step: data without an end, paths that cannot be filled
-//! in, arguments without a meaning. On the reference backend and tiny data.
+//! Errors reported before the first training step: infinite data, invalid path templates, invalid arguments.
+//!
+//! On the reference backend with tiny data.
 
 use systole_data::Dataset;
 use systole_ir::{Literal, Result};
@@ -69,7 +70,7 @@ fn checkpoints_are_checked_first_and_make_their_folder() {
     let path = |name: &str| dir.join("new/folder").join(name).display().to_string();
     told(with(ModelCheckpoint::new(&path("{batch}")), quiet()), &["{batch}", "after epochs"]);
     told(with(ModelCheckpoint::new(&path("{val_lost}")), quiet()), &["`val_lost` is not measured"]);
-    told(with(ModelCheckpoint::new(&path("{epoch:q}")), quiet()), &["no format"]);
+    told(with(ModelCheckpoint::new(&path("{epoch:q}")), quiet()), &["not a number format"]);
     assert!(!dir.exists());
     let four = Fit { epochs: 4, validation: Some(points().batch(10)), validation_freq: 2, ..quiet() };
     with(ModelCheckpoint::new(&path("{epoch:>3}-{val_loss:.1e}.safetensors")), four).unwrap();

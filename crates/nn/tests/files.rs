@@ -1,5 +1,6 @@
-//! Model files: what is saved comes back; whatever is not as it was written is named; a full disk harms nothing.
-//! (Each failing call of the file system: the tests in `src/file.rs`.)
+//! Model files: round trips, errors that name any corruption, and full disks that do no harm.
+//!
+//! (Failures of each file system call are tested in `src/file.rs`.)
 
 #![allow(clippy::print_stdout, reason = "says what was skipped")]
 
@@ -91,7 +92,7 @@ fn a_file_cut_at_any_byte_is_refused() {
         assert!(ModelFile::read(&mut &bytes[..n], bytes.len() as u64).is_err(), "ends at {n}");
     }
     let cut = message(&bytes[..bytes.len() - 1]);
-    assert!(cut.contains("cut short") && cut.contains(&format!("has {}", bytes.len() - 1)), "{cut}");
+    assert!(cut.contains("truncated") && cut.contains(&format!("got {}", bytes.len() - 1)), "{cut}");
     let longer = [&bytes[..], &[0]].concat();
     assert!(message(&longer).contains("data after the last tensor"));
 }
@@ -145,17 +146,17 @@ fn header_lies_are_named() {
     let lies: [(&str, Value, &str); 14] = [
         ("/b/data_offsets", json!([1, 4]), "tensor b overlaps"),
         ("/b/data_offsets", json!([3, 6]), "tensor b leaves a gap"),
-        ("/b/data_offsets", json!([2, 6]), "U8[3] takes 3 bytes, offsets 2..6 hold 4 bytes"),
-        ("/b/data_offsets", json!([5, 2]), "fewer than none"),
+        ("/b/data_offsets", json!([2, 6]), "U8[3] needs 3 bytes, but offsets 2..6 hold 4 bytes"),
+        ("/b/data_offsets", json!([5, 2]), "a negative number of bytes"),
         ("/b/data_offsets", json!([-1, 2]), "byte "),
-        ("/b/shape", json!([2]), "U8[2] takes 2 bytes"),
-        ("/b/shape", json!([huge, 16]), "more bytes than can be counted"),
-        ("/b/dtype", json!("U16"), "U16[3] takes 6 bytes"),
+        ("/b/shape", json!([2]), "U8[2] needs 2 bytes"),
+        ("/b/shape", json!([huge, 16]), "too many bytes to count"),
+        ("/b/dtype", json!("U16"), "U16[3] needs 6 bytes"),
         ("/b/dtype", json!("F8_E4M3"), "element type `F8_E4M3` is not supported"),
-        ("/b/dtype", json!("BOOL"), "a bool is neither 0 nor 1"),
+        ("/b/dtype", json!("BOOL"), "expected a bool of 0 or 1"),
         ("/__metadata__/crc32c:a", json!("00000000"), "tensor a"),
-        ("/__metadata__/format", json!("pt"), "the file's format is `pt`"),
-        ("/__metadata__/format_version", json!("2"), "format version `2`, this program reads 1"),
+        ("/__metadata__/format", json!("pt"), "unknown file format `pt`"),
+        ("/__metadata__/format_version", json!("2"), "format version `2`, expected 1"),
         ("/a", json!({ "dtype": "U8", "shape": [huge], "data_offsets": [0, huge] }), "tensor b overlaps"),
     ];
     for (pointer, lie, expected) in lies {
@@ -177,7 +178,7 @@ fn header_lies_beyond_values_are_named() {
     let unknown = text.replace(r#""shape":[3]"#, r#""shape":[3],"code":"x""#);
     assert!(message(&forged(&unknown, &data)).contains("code"));
     let without_sum = text.replace("crc32c:b", "note:b");
-    assert!(message(&forged(&without_sum, &data)).contains("no checksum"));
+    assert!(message(&forged(&without_sum, &data)).contains("checksum is missing"));
     let extra_sum = text.replace(r#""crc32c:a""#, r#""crc32c:z":"00000000","crc32c:a""#);
     assert!(message(&forged(&extra_sum, &data)).contains("a checksum for tensor z"));
     let deep = text.replace("[3]", &format!("{}{}", "[".repeat(100_000), "]".repeat(100_000)));
@@ -196,10 +197,7 @@ fn a_huge_header_length_is_refused() {
     for length in [u64::MAX, u64::MAX - 7, 1 << 40, bytes.len() as u64 - 7] {
         bytes[..8].copy_from_slice(&length.to_le_bytes());
         let text = message(&bytes);
-        assert!(
-            text.contains("the length of the header is wrong") && text.contains(&length.to_string()),
-            "{text}"
-        );
+        assert!(text.contains("invalid header length") && text.contains(&length.to_string()), "{text}");
     }
 }
 
@@ -208,7 +206,7 @@ fn names_that_would_not_come_back_are_refused() {
     let zero = || Literal::scalar(DType::F32, 0.0);
     let path = place("names");
     let twice = ModelFile { tensors: vec![("a".into(), zero()), ("a".into(), zero())], ..Default::default() };
-    assert!(twice.save(&path).unwrap_err().to_string().contains("two tensors named `a`"));
+    assert!(twice.save(&path).unwrap_err().to_string().contains("two tensors are named `a`"));
     let own = ModelFile { tensors: vec![("__metadata__".into(), zero())], ..Default::default() };
     assert!(own.save(&path).is_err());
     for key in ["format", "header_crc32c", "crc32c:a"] {
@@ -230,7 +228,7 @@ fn paths_that_cannot_be_written_or_read_say_so() {
     assert!(error(Path::new("/")).contains("no file name"));
     let load = |path: &Path| ModelFile::load(path).unwrap_err().to_string();
     assert!(load(&dir.join("none")).contains("check the path"));
-    assert!(load(&dir).contains("not a file"));
+    assert!(load(&dir).contains("not a regular file"));
     let entries: Vec<_> = std::fs::read_dir(&dir).unwrap().collect();
     assert_eq!(entries.len(), 1, "nothing is left behind");
     std::fs::remove_dir_all(dir).unwrap();

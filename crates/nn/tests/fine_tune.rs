@@ -1,4 +1,4 @@
-//! Fine-tuning: the two phases against the same done by hand, what is frozen, weights of another model, and kills in either phase.
+//! Fine-tuning: two phases compared with manual training, frozen layers, transferred weights, resuming after kills.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -91,7 +91,7 @@ fn two_phases_are_what_two_runs_by_hand_give() {
     assert!(tuned.architecture().nodes.iter().all(|n| n.layer.is_trainable()));
 }
 
-/// Keeps what a run does: rates, and the weights after each epoch.
+/// Records learning rates, and the weights after each epoch.
 #[derive(Clone, Default)]
 struct Seen(Arc<Mutex<(Vec<f64>, Vec<Weights>)>>);
 
@@ -167,11 +167,11 @@ fn weights_of_another_model_come_by_name_and_shape() {
     let mut wide = layers(5, false, all);
     wide[1] = dense(7).name("b");
     let e = compiled(wide, adam(0.01)).take_weights(&old, None, false).unwrap_err().to_string();
-    assert!(e.contains("b/kernel is f32[5, 7] here and f32[5, 5] in the saved model"), "{e}");
+    assert!(e.contains("b/kernel has shape [5, 7], but [5, 5] in the saved model"), "{e}");
     let mut other = layers(5, false, all);
     other[0] = dense(5).name("stem");
     let e = compiled(other, adam(0.01)).take_weights(&old, None, false).unwrap_err().to_string();
-    assert!(e.contains("no weight stem/kernel, f32[3, 5] here") && e.contains("a, b, c, d, head"), "{e}");
+    assert!(e.contains("lacks weight stem/kernel of shape [3, 5]") && e.contains("a, b, c, d, head"), "{e}");
 }
 
 #[test]
@@ -194,10 +194,10 @@ fn arguments_that_make_no_sense_are_refused() {
         assert!(e.contains(part), "{part}: {e}");
     }
     let e = tune(of(), adam(0.1).lr_mult("a", 0.1));
-    assert!(e.contains("the optimizer has lr_mult"), "{e}");
+    assert!(e.contains("the optimizer sets lr_mult"), "{e}");
 }
 
-/// Ends the run with an error after a step, as a kill would.
+/// Fails after a step, as if the process were killed.
 struct Killer(Option<u64>);
 
 impl Callback for Killer {

@@ -1,10 +1,11 @@
-//! What `fit` promises: steps and epochs, compilation counts, weights of classes and samples, callbacks, stopping, model
-//! files, functional models and layers of the user's own. On the reference backend and tiny data.
+//! `fit`: steps and epochs, compilations, class and sample weights, callbacks, stopping, files, custom layers.
+//!
+//! On the reference backend with tiny data.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use systole_data::Dataset;
-use systole_data::file_system::{Fault, Faulty};
+use systole_data::file_system::{FaultInjectingFileSystem, InjectedFault};
 use systole_ir::{DType, Literal, Result, Tensor, TensorType};
 use systole_nn::callback::*;
 use systole_nn::layers::*;
@@ -17,7 +18,7 @@ use systole_runtime::backend;
 
 /// 20 points of two classes, one on each side of a line; `sample_weight` where given.
 fn points(weights: Option<&[f32]>) -> Dataset {
-    let mut s = systole_ir::rng::Stream::new(3, 1, 4);
+    let mut s = systole_ir::rng::RandomStream::new(3, 1, 4);
     let labels: Vec<i32> = (0..20).map(|i| i % 2).collect();
     let x: Vec<f32> = labels
         .iter()
@@ -179,7 +180,7 @@ fn a_schedule_over_the_whole_run_takes_its_steps_from_it() {
     m.set_learning_rate(Schedule::one_cycle(0.05));
     let endless = points(None).repeat().batch(5);
     let e = m.fit(&endless, Fit { epochs: 3, ..quiet() }).unwrap_err().to_string();
-    assert!(e.contains("whose steps are unknown") && e.contains("steps_per_epoch"), "{e}");
+    assert!(e.contains("whose number of steps is unknown") && e.contains("steps_per_epoch"), "{e}");
 }
 
 #[test]
@@ -257,18 +258,18 @@ fn checkpoints_and_csv_lines_are_written() {
 #[test]
 fn a_full_disk_costs_no_training_and_no_line_of_the_log() {
     let dir = tempdir("full-log");
-    let log = |name: &str, files: Faulty| {
+    let log = |name: &str, files: FaultInjectingFileSystem| {
         let path = dir.join(name);
         let callbacks: Vec<Box<dyn Callback>> = vec![Box::new(CSVLogger::with_files(files, &path))];
         let history =
             classifier().fit(&points(None).batch(20), Fit { epochs: 4, callbacks, ..quiet() }).unwrap();
         (history.epochs.len(), std::fs::read_to_string(path).unwrap())
     };
-    let whole = log("whole", Faulty::never());
+    let whole = log("whole", FaultInjectingFileSystem::never());
     assert_eq!((whole.0, whole.1.lines().count()), (4, 5));
     // Opening and cutting the file, then three calls for each epoch; the last epoch has no next one.
     for call in 2..11 {
-        let full = Faulty::at(call, Fault::Error(std::io::ErrorKind::StorageFull));
+        let full = FaultInjectingFileSystem::at(call, InjectedFault::Error(std::io::ErrorKind::StorageFull));
         assert_eq!(log("full", full), whole, "call {call}");
     }
     std::fs::remove_dir_all(dir).unwrap();
@@ -278,8 +279,8 @@ fn a_full_disk_costs_no_training_and_no_line_of_the_log() {
 fn a_full_disk_costs_no_training_and_the_last_checkpoint_is_written() {
     let dir = tempdir("full-checkpoint");
     let path = dir.join("model.safetensors");
-    let full = Fault::Error(std::io::ErrorKind::StorageFull);
-    let train = |files: Faulty| {
+    let full = InjectedFault::Error(std::io::ErrorKind::StorageFull);
+    let train = |files: FaultInjectingFileSystem| {
         let _ = std::fs::remove_file(&path);
         let checkpoint = ModelCheckpoint::with_files(files, path.to_str().unwrap());
         let mut model = classifier();
@@ -288,17 +289,21 @@ fn a_full_disk_costs_no_training_and_the_last_checkpoint_is_written() {
         model
     };
     let bytes = || Model::load(&path).unwrap().to_file().unwrap().to_bytes().unwrap();
-    let counting = Faulty::never();
-    train(Faulty::never()).to_file().unwrap().save_with(&counting, &dir.join("count")).unwrap();
+    let counting = FaultInjectingFileSystem::never();
+    train(FaultInjectingFileSystem::never())
+        .to_file()
+        .unwrap()
+        .save_with(&counting, &dir.join("count"))
+        .unwrap();
     let (whole, calls) = (bytes(), counting.calls().len());
     // Each call of the first two saves; the third writes what is newest then.
     for call in 0..2 * calls {
-        train(Faulty::at(call, full));
+        train(FaultInjectingFileSystem::at(call, full));
         assert_eq!(bytes(), whole, "call {call}");
     }
     // A disk that is full from the second save on: the first checkpoint stays whole, and training ends as ever.
     for call in calls..calls + 3 {
-        let model = train(Faulty::from(call, full));
+        let model = train(FaultInjectingFileSystem::from(call, full));
         assert_eq!((model.epochs(), Model::load(&path).unwrap().epochs()), (3, 1), "call {call}");
     }
     std::fs::remove_dir_all(dir).unwrap();
@@ -308,7 +313,7 @@ fn a_full_disk_costs_no_training_and_the_last_checkpoint_is_written() {
 fn what_cannot_be_written_is_told_once_and_once_at_the_end() {
     let dir = tempdir("read-only");
     let (csv, saved) = (dir.join("log.csv"), dir.join("model.safetensors"));
-    let train = |log: Faulty, checkpoint: Faulty| {
+    let train = |log: FaultInjectingFileSystem, checkpoint: FaultInjectingFileSystem| {
         let callbacks: Vec<Box<dyn Callback>> = vec![
             Box::new(CSVLogger::with_files(log, &csv)),
             Box::new(ModelCheckpoint::with_files(checkpoint, saved.to_str().unwrap())),
@@ -317,11 +322,14 @@ fn what_cannot_be_written_is_told_once_and_once_at_the_end() {
         let history = model.fit(&points(None).batch(20), Fit { epochs: 6, callbacks, ..quiet() }).unwrap();
         (model.to_file().unwrap().to_bytes().unwrap(), history.notes)
     };
-    let (weights, notes) = train(Faulty::never(), Faulty::never());
+    let (weights, notes) = train(FaultInjectingFileSystem::never(), FaultInjectingFileSystem::never());
     assert!(notes.is_empty(), "{notes:?}");
     for kind in [std::io::ErrorKind::ReadOnlyFilesystem, std::io::ErrorKind::StorageFull] {
         // Behind the begin of the log, which is two calls.
-        let (same, notes) = train(Faulty::from(2, Fault::Error(kind)), Faulty::from(0, Fault::Error(kind)));
+        let (same, notes) = train(
+            FaultInjectingFileSystem::from(2, InjectedFault::Error(kind)),
+            FaultInjectingFileSystem::from(0, InjectedFault::Error(kind)),
+        );
         assert!(same == weights, "training was changed");
         let told = [
             ("an epoch of the log is not written yet", "log.csv"),
@@ -335,8 +343,8 @@ fn what_cannot_be_written_is_told_once_and_once_at_the_end() {
         }
     }
     // Where it can be written again, nothing is missing and nothing more is said.
-    let once = Fault::Error(std::io::ErrorKind::StorageFull);
-    let (_, notes) = train(Faulty::at(2, once), Faulty::at(0, once));
+    let once = InjectedFault::Error(std::io::ErrorKind::StorageFull);
+    let (_, notes) = train(FaultInjectingFileSystem::at(2, once), FaultInjectingFileSystem::at(0, once));
     assert_eq!(notes.len(), 2, "{notes:#?}");
     assert_eq!(std::fs::read_to_string(&csv).unwrap().lines().count(), 7);
     std::fs::remove_dir_all(dir).unwrap();
@@ -346,23 +354,23 @@ fn what_cannot_be_written_is_told_once_and_once_at_the_end() {
 fn a_log_that_cannot_be_begun_ends_a_new_run_and_no_run_that_goes_on() {
     let dir = tempdir("log-begin");
     let (csv, backups) = (dir.join("log.csv"), dir.join("backups"));
-    let full = Fault::Error(std::io::ErrorKind::ReadOnlyFilesystem);
-    let train = |epochs, files: Faulty| {
+    let full = InjectedFault::Error(std::io::ErrorKind::ReadOnlyFilesystem);
+    let train = |epochs, files: FaultInjectingFileSystem| {
         let callbacks: Vec<Box<dyn Callback>> = vec![Box::new(CSVLogger::with_files(files, &csv))];
         let backup = Some(BackupAndRestore::new(&backups));
         classifier().fit(&points(None).batch(20), Fit { epochs, callbacks, backup, ..quiet() })
     };
-    let e = train(2, Faulty::from(0, full)).unwrap_err().to_string();
+    let e = train(2, FaultInjectingFileSystem::from(0, full)).unwrap_err().to_string();
     assert!(e.contains("cannot write") && e.contains("log.csv"), "{e}");
-    train(4, Faulty::never()).unwrap();
+    train(4, FaultInjectingFileSystem::never()).unwrap();
     let whole = std::fs::read_to_string(&csv).unwrap();
     for call in 0..2 {
         std::fs::remove_dir_all(&backups).unwrap();
-        train(2, Faulty::never()).unwrap();
+        train(2, FaultInjectingFileSystem::never()).unwrap();
         // Of an epoch behind the backup.
         let two = std::fs::read_to_string(&csv).unwrap();
         std::fs::write(&csv, format!("{two}2,0.1,0.1,0.1,,\n")).unwrap();
-        let history = train(4, Faulty::at(call, full)).unwrap();
+        let history = train(4, FaultInjectingFileSystem::at(call, full)).unwrap();
         assert_eq!(history.epochs.len(), 4);
         assert_eq!(std::fs::read_to_string(&csv).unwrap(), whole, "call {call}");
         assert!(
@@ -657,7 +665,7 @@ fn validation_and_the_best_model_take_the_running_means() {
     let mut none = classifier();
     let callbacks: Vec<Box<dyn Callback>> = vec![Box::new(SwapEMAWeights::new())];
     let e = none.fit(&points(None).batch(5), Fit { callbacks, ..quiet() }).unwrap_err().to_string();
-    assert!(e.contains("no running means") && e.contains("use_ema"), "{e}");
+    assert!(e.contains("needs exponential moving averages") && e.contains("use_ema"), "{e}");
     // The loss falls, so the best is the last: it is kept as it was measured.
     assert_eq!((&best, means.last().unwrap()), (&end, &end));
     std::fs::remove_dir_all(dir).unwrap();
@@ -684,5 +692,5 @@ fn labels_that_are_shares_of_classes_have_the_loss_of_each_by_its_share() {
     let loss = systole_nn::loss::mean_squared_error();
     let e =
         m.compile(Compile { soft_labels: true, loss, metrics: vec![], ..config }).unwrap_err().to_string();
-    assert!(e.contains("takes no shares of classes"), "{e}");
+    assert!(e.contains("does not support soft labels"), "{e}");
 }

@@ -1,15 +1,15 @@
-//! Generating token by token gives what computing each text anew would: the same scores, and so the same tokens.
+//! Incremental decoding gives the same scores and tokens as recomputing the whole text.
 
 use serde_json::json;
 use systole_data::Dataset;
-use systole_ir::rng::{Stream, hash_name};
+use systole_ir::rng::{RandomStream, hash_name};
 use systole_ir::{DType, Literal, TensorType};
 use systole_nn::applications::by_name;
 use systole_nn::layers::*;
 use systole_nn::loss::mean_squared_error;
 use systole_nn::optimizer::sgd;
 use systole_nn::{
-    Compile, Fit, Generation, Model, Precision, Quantize, QuantizeRanges, Sampling, WeightBits,
+    Compile, Fit, Model, Precision, Quantize, QuantizeRanges, Sampling, TextGenerator, WeightBits,
 };
 
 const CONTEXT: usize = 80;
@@ -22,7 +22,7 @@ fn drawn(mut model: Model) -> Model {
     let weights: Vec<(String, TensorType)> =
         model.weights().into_iter().map(|(path, value)| (path.to_string(), value.ty().clone())).collect();
     for (path, ty) in weights {
-        let mut draws = Stream::new(3, hash_name(&path), 0);
+        let mut draws = RandomStream::new(3, hash_name(&path), 0);
         let scale = if path.contains("norm") { 1.0 } else { 0.4 };
         let values: Vec<f32> = (0..ty.elements()).map(|_| (draws.normal() * scale) as f32).collect();
         model.set_weight(&path, Literal::from_slice(ty.shape, &values).unwrap()).unwrap();
@@ -47,11 +47,11 @@ fn recurrent() -> Model {
 }
 
 fn prompt(length: usize) -> Vec<u32> {
-    let mut draws = Stream::new(1, hash_name("prompt"), 0);
+    let mut draws = RandomStream::new(1, hash_name("prompt"), 0);
     (0..length).map(|_| draws.below(TOKENS as u64) as u32).collect()
 }
 
-/// Scores after each of the tokens, all computed anew from the whole text.
+/// Recomputes the scores after each token from the whole text.
 fn anew(model: &mut Model, tokens: &[u32]) -> Vec<Vec<f32>> {
     let mut padded: Vec<i32> = tokens.iter().map(|t| *t as i32).collect();
     padded.resize(CONTEXT, 0);
@@ -95,17 +95,17 @@ fn scores_are_those_of_the_whole_text() {
         }
         assert_eq!(decoder.position(), CONTEXT);
         let e = decoder.feed(&[1]).unwrap_err().to_string();
-        assert!(e.contains("more than the model looks back to, 80"), "{e}");
+        assert!(e.contains("exceed the context length 80"), "{e}");
         decoder.restart();
         let scores = decoder.feed(&tokens[..3]).unwrap();
         assert!(distance(&scores, &expected[2], are_probabilities) < 1e-5, "{name} started again");
         let e = decoder.feed(&[TOKENS as u32]).unwrap_err().to_string();
-        assert!(e.contains("a token 29, the model knows 0 to 28"), "{e}");
+        assert!(e.contains("token id 29 is out of range, the vocabulary has ids 0 to 28"), "{e}");
         assert!(decoder.feed(&[]).is_err());
     }
 }
 
-/// What [`Generation`] does, without keeping anything.
+/// Generates tokens as [`TextGenerator`] does, without a cache.
 fn by_whole_texts(model: &mut Model, prompt: &[u32], count: usize) -> Vec<u32> {
     let mut window = prompt[prompt.len().saturating_sub(CONTEXT)..].to_vec();
     let mut made = Vec::new();
@@ -130,7 +130,7 @@ fn tokens_are_those_of_whole_texts_beyond_the_context_too() {
         let mut model = drawn(model);
         for length in [3, 78, 200] {
             let prompt = prompt(length);
-            let mut text = Generation::new(model.decoder().unwrap(), &prompt, greedy.clone()).unwrap();
+            let mut text = TextGenerator::new(model.decoder().unwrap(), &prompt, greedy.clone()).unwrap();
             let made: Vec<u32> = (0..48).map(|_| text.next_token().unwrap()).collect();
             assert_eq!(made, by_whole_texts(&mut model, &prompt, 48), "a prompt of {length}");
         }
@@ -142,13 +142,13 @@ fn draws_are_a_function_of_the_seed_and_may_leave_tokens_out() {
     let model = drawn(gpt2());
     let made = |seed: u64, is_so: fn(u32) -> bool| -> Vec<u32> {
         let sampling = Sampling { seed, temperature: 1.5, ..Sampling::default() };
-        let mut text = Generation::new(model.decoder().unwrap(), &[1, 2], sampling).unwrap().only(is_so);
+        let mut text = TextGenerator::new(model.decoder().unwrap(), &[1, 2], sampling).unwrap().only(is_so);
         (0..40).map(|_| text.next_token().unwrap()).collect()
     };
     assert_eq!(made(1, |_| true), made(1, |_| true));
     assert_ne!(made(1, |_| true), made(2, |_| true));
     assert!(made(1, |id| id % 3 == 0).iter().all(|id| id % 3 == 0));
-    assert!(Generation::new(model.decoder().unwrap(), &[], Sampling::default()).is_err());
+    assert!(TextGenerator::new(model.decoder().unwrap(), &[], Sampling::default()).is_err());
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn models_that_look_ahead_are_refused_by_name() {
         refused(Model::sequential([embedding(9, 4), batch_normalization().name("over"), dense(9)]), tokens());
     assert!(e.contains("over") && e.contains("BatchNormalization"), "{e}");
     let e = refused(Model::sequential([dense(9)]), TensorType::new(DType::F32, [4]));
-    assert!(e.contains("no language model") && e.contains("f32[4]"), "{e}");
+    assert!(e.contains("not a language model") && e.contains("f32[4]"), "{e}");
 }
 
 /// A file with packed weights, and the same weights as floats: whole numbers are read as they lie, and give the floats' scores.

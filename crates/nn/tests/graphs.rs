@@ -1,5 +1,7 @@
-//! Models that are more than a chain, against Keras (fixtures/keras/graphs.safetensors): several inputs and outputs, models inside
-//! of models, masks; through `fit`, `evaluate`, `predict`, files and backups.
+//! Non-sequential models compared with Keras (fixtures/keras/graphs.safetensors): several inputs and outputs, nested
+//! models, masks.
+//!
+//! Covers `fit`, `evaluate`, `predict`, files and backups.
 
 #![allow(clippy::print_stdout, reason = "figures for whoever runs it with --nocapture")]
 
@@ -299,7 +301,7 @@ fn files_hold_models_of_several_outputs() {
     let architecture = file.metadata.get_mut("architecture").unwrap();
     *architecture = architecture.replace(r#""more_outputs":[{"layer":"#, r#""more_outputs":[{"layer":9"#);
     let e = Model::from_file(file, &CustomObjects::new()).unwrap_err().to_string();
-    assert!(e.contains("is no input and no earlier layer"), "{e}");
+    assert!(e.contains("is neither an input nor an earlier layer"), "{e}");
     std::fs::remove_dir_all(dir).unwrap();
 }
 
@@ -331,16 +333,16 @@ fn what_does_not_fit_several_outputs_is_told() {
         Model::new(architecture).compile(compile).unwrap_err().to_string()
     };
     let e = compiled(&|c| drop(c.losses.insert("sise".into(), mean_squared_error())));
-    assert!(e.contains("losses is given for `sise`") && e.contains("did you mean `size`"), "{e}");
+    assert!(e.contains("unknown output `sise` in losses") && e.contains("did you mean `size`"), "{e}");
     let e = compiled(&|c| c.metrics = vec![Metric::SparseCategoricalAccuracy]);
-    assert!(e.contains("which of 2 outputs") && e.contains("output_metrics"), "{e}");
+    assert!(e.contains("one of 2 outputs") && e.contains("output_metrics"), "{e}");
     let e = compiled(&|c| c.loss_weights = [("size".into(), f64::NAN)].into());
-    assert!(e.contains("cannot be weighed by NaN"), "{e}");
+    assert!(e.contains("invalid loss weight NaN"), "{e}");
     let mut model = model_of("two_outputs");
     let all = data(&f, &model, "two_outputs", 0..1);
     let without = all.map(|s: systole_data::Sample| s.without("size"));
     let e = model.fit(&without, Fit { verbose: 0, ..Fit::default() }).unwrap_err().to_string();
-    assert!(e.contains("no labels of output size"), "{e}");
+    assert!(e.contains("no labels for output size"), "{e}");
     let weights = Fit { class_weight: [(0, 2.0)].into(), verbose: 0, ..Fit::default() };
     let e = model.fit(&all, weights).unwrap_err().to_string();
     assert!(e.contains("class_weight") && e.contains("sample_weight"), "{e}");
@@ -474,10 +476,10 @@ fn what_cannot_be_a_layer_is_told() {
     let x = input("x", [4]);
     let lost = x.apply(dense(4)).apply(model_output(1));
     let e = Model::functional(&[x], &lost).unwrap().build(&[f32s(&[4])]).unwrap_err().to_string();
-    assert!(e.contains("no output 1 of a model here") && e.contains("apply_all"), "{e}");
+    assert!(e.contains("cannot select output 1") && e.contains("apply_all"), "{e}");
     let x = input("x", [4]);
     let inner = Architecture::functional(std::slice::from_ref(&x), &x.apply(dense(2))).unwrap();
     let mut outer = Model::sequential([LayerSpec::from(inner).name("inner")]);
     let e = outer.build(&[f32s(&[5])]).unwrap_err().to_string();
-    assert!(e.contains("input x takes samples of shape") && e.contains("inner"), "{e}");
+    assert!(e.contains("input x expects samples of shape") && e.contains("inner"), "{e}");
 }

@@ -1,5 +1,4 @@
-//! Steps on a device that works by itself: no more than two are under way, what is told of a step is told after its end,
-//! and times are those of finished steps.
+//! Asynchronous devices: at most two steps are in flight; reports and times are those of finished steps.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -11,8 +10,8 @@ use systole_nn::callback::{Callback, FitCx};
 use systole_nn::progress::{self, ProgressEvent};
 use systole_nn::{Compile, Fit, Model, layers::dense, loss::mean_squared_error};
 use systole_runtime::{
-    Arg, Backend, Buffer, CompileOptions, DeviceData, DeviceId, DeviceInfo, Executable, ReadyEvent,
-    ReferenceBackend, Report, STEPS_IN_FLIGHT,
+    Backend, Buffer, CompileOptions, DeviceData, DeviceId, DeviceInfo, Executable, ExecutableArg,
+    ExecutableReport, ReadyEvent, ReferenceBackend, STEPS_IN_FLIGHT,
 };
 
 const STEPS: usize = 8;
@@ -63,7 +62,7 @@ enum Ends {
     WhenFollowed,
 }
 
-/// The interpreter as a device that works by itself: numbers are there at once, but steps end when its thread says so.
+/// The interpreter as an asynchronous device: results are available at once, but steps end when its thread says so.
 struct Device {
     engine: ReferenceBackend,
     log: Arc<Log>,
@@ -142,13 +141,14 @@ impl Executable for Program {
         self.program.param_types()
     }
 
-    fn run(&self, args: Vec<Arg<'_>>) -> Result<Vec<Buffer>> {
-        let value = |arg: &Arg<'_>| match arg.buffer().data::<Made>() {
+    fn run(&self, args: Vec<ExecutableArg<'_>>) -> Result<Vec<Buffer>> {
+        let value = |arg: &ExecutableArg<'_>| match arg.buffer().data::<Made>() {
             Some(made) => Ok(made.value.clone()),
             None => arg.buffer().to_literal(),
         };
         let args = args.iter().map(value).collect::<Result<Vec<_>>>()?;
-        let results = self.program.run(args.into_iter().map(|v| Arg::Donate(v.into())).collect())?;
+        let results =
+            self.program.run(args.into_iter().map(|v| ExecutableArg::Donate(v.into())).collect())?;
         let mut begun = self.begun.lock().unwrap();
         let by = ReadyEvent::new(1);
         self.log.add(Happened::Begin(*begun));
@@ -161,7 +161,7 @@ impl Executable for Program {
         results.into_iter().map(made).collect()
     }
 
-    fn report(&self) -> &Report {
+    fn report(&self) -> &ExecutableReport {
         self.program.report()
     }
 }

@@ -1,4 +1,4 @@
-//! Initializers against the distributions that Keras draws from; purity; what configurations look like.
+//! Initializers compared with Keras's distributions; determinism; their form in configurations.
 
 mod keras;
 

@@ -1,4 +1,4 @@
-//! Parts of epochs, trials and ends by the clock.
+//! Limits of runs: `limit_train_batches`, `overfit_batches`, `fast_dev_run`, `max_time`; the batch-size finder.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -72,7 +72,7 @@ fn limits_are_counts_or_shares() {
     assert_eq!("1.0".parse::<Limit>().unwrap(), Limit::Share(1.0));
     for wrong in ["1.5", "-1", "few", "NaN"] {
         let e = wrong.parse::<Limit>().unwrap_err().to_string();
-        assert!(e.contains(wrong) && e.contains("a share of them, as 0.1"), "{e}");
+        assert!(e.contains(wrong) && e.contains("a fraction such as 0.1"), "{e}");
     }
     let of = |text: &str, steps| text.parse::<Limit>().unwrap().of("limit", &batches(), steps);
     assert_eq!(

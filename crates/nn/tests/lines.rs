@@ -1,4 +1,4 @@
-//! A mistake in a user's layer, loss, metric, function or model names the user's file and line, never one of ours.
+//! Errors in custom layers, losses, metrics, functions or models report the user's file and line, never the library's.
 
 use systole_data::{Dataset, Sample};
 use systole_ir::DType::{BF16, F32, I32};
@@ -126,7 +126,7 @@ fn in_a_loss() {
     told("closure", of(Loss::custom("c", |t, p| t.dot(p)))); // closure
     told("bool", of(Loss::custom("b", |t, p| t.less(p)))); // bool
     let e = of(Loss::custom("s", |t, p| (t - p).sum(&[0]))); // sum
-    assert!(e.to_string().contains("the loss s gives f32[1]"), "{e}");
+    assert!(e.to_string().contains("loss s returned f32[1]"), "{e}");
     told("sum", e);
     let no = || Error::new(ErrorKind::Graph, "no");
     told("fail", of(Loss::custom("f", move |t, _| t.fail(no())))); // fail
@@ -153,7 +153,7 @@ fn in_a_metric() {
     told("metric", of(Growing(true).into()));
     let metric = Metric::from(Growing(false)); // state
     let e = of(metric);
-    assert!(e.to_string().contains("`total` of the metric growing is f64[] and comes back as f32[]"), "{e}");
+    assert!(e.to_string().contains("`total` of the metric growing is f64[] and is returned as f32[]"), "{e}");
     told("state", e);
     told("mean", of(Metric::custom("m", |t, p| t.concat_wrong(p)))); // mean
 }

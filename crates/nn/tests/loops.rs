@@ -1,9 +1,10 @@
-//! Loops of one's own: an `Accelerator`'s steps are those of `fit`, on every strategy and in every precision, and a loop that was
-//! stopped goes on with the same bits. Steps of one's own under `fit` likewise.
+//! Custom training loops with `Accelerator`: same steps as `fit`, with every strategy and precision.
+//!
+//! A stopped loop resumes with the same bits. Also covers custom training steps under `fit`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use systole_data::{Dataset, Position};
+use systole_data::{Dataset, PipelinePosition};
 use systole_dist::Strategy;
 use systole_ir::{Literal, Result, Tensor, TensorType};
 use systole_nn::layers::*;
@@ -107,7 +108,7 @@ fn steps_are_those_of_a_model() {
     assert_eq!(train(&Accelerator { gradient_accumulation_steps: 2, ..accelerator() }, &plain, 2).0, losses);
     let twice =
         Accelerator { gradient_accumulation_steps: 3, ..accelerator() }.prepare(&optimizer, Params::new());
-    assert!(twice.unwrap_err().to_string().contains("over 3 steps and over 2"));
+    assert!(twice.unwrap_err().to_string().contains("gradient_accumulation_steps: 3 and 2"));
 }
 
 #[test]
@@ -150,12 +151,15 @@ fn plain_tensors_are_cast_and_other_results_come_along() {
         .function(|cx, _: &Params, _: &()| cx.builder().scalar(systole_ir::DType::F32, 1.0))
         .unwrap();
     let empty = accelerator.prepare(&optimizer, Params::new()).unwrap();
-    assert!(nothing.call(&empty, ()).unwrap_err().to_string().contains("nothing to compute from"));
+    assert!(nothing.call(&empty, ()).unwrap_err().to_string().contains("the function has no inputs"));
     let vector = accelerator
         .step(&optimizer, |_, p: &Params, x: &Tensor| x.convert(p["w"].dtype()).dot(&p["w"]))
         .unwrap();
     let e = vector.call(&mut state, x).unwrap_err().to_string();
-    assert!(e.contains("the loss of a step is bf16[3, 1]") && e.contains("mean_all"), "{e}");
+    assert!(
+        e.contains("the loss of a step must be a scalar, got bf16[3, 1]") && e.contains("mean_all"),
+        "{e}"
+    );
 }
 
 fn folder(name: &str) -> PathBuf {
@@ -183,7 +187,7 @@ fn kept(dir: &PathBuf, most: usize) -> Option<LoopState> {
             backup.after_step(&[&state], &batches.position()).unwrap();
             taken += 1;
         }
-        place = Position::new(epoch + 1, 0);
+        place = PipelinePosition::new(epoch + 1, 0);
     }
     backup.finish(&[&state], &place).unwrap();
     Some(state)
@@ -203,10 +207,10 @@ fn a_loop_that_was_stopped_goes_on_with_the_same_bits() {
     let backup = LoopBackup::open(BackupAndRestore::new(&cut)).unwrap();
     let mut other = accelerator().prepare_model(&sgd(0.1).momentum(0.9), &model(&sgd(0.1))).unwrap();
     let e = backup.restore(&mut [&mut other]).unwrap_err().to_string();
-    assert!(e.contains("another loop") && e.contains("velocity/dense/kernel"), "{e}");
+    assert!(e.contains("a different training loop") && e.contains("velocity/dense/kernel"), "{e}");
     let mut second = other.clone();
     let e = backup.restore(&mut [&mut other, &mut second]).unwrap_err().to_string();
-    assert!(e.contains("another number of states"), "{e}");
+    assert!(e.contains("a different number of states"), "{e}");
     let e = LoopBackup::open(BackupAndRestore::new(&cut)).err().unwrap().to_string();
     assert!(e.contains("is in use"), "{e}");
     [whole, cut].iter().for_each(|dir| std::fs::remove_dir_all(dir).unwrap());
@@ -337,7 +341,7 @@ fn two_networks_train_against_each_other_and_go_on_after_a_stop() {
     let path = dir.join("gan.safetensors");
     cut.save(&path).unwrap();
     let e = Model::load(&path).err().unwrap().to_string();
-    assert!(e.contains("training step `gan` is not known") && e.contains("uncompiled"), "{e}");
+    assert!(e.contains("unknown custom training step `gan`") && e.contains("uncompiled"), "{e}");
     let custom = systole_nn::layers::CustomObjects::new().uncompiled();
     assert_eq!(all_weights(&Model::load_with(&path, &custom).unwrap()), all_weights(&cut));
     std::fs::remove_dir_all(dir).unwrap();
@@ -376,11 +380,11 @@ fn mistakes_in_a_step_are_told() {
     let unlabelled = unlabelled.unwrap().batch(2);
     for (n, what) in [
         (0, "did not log `size`"),
-        (1, "the loss of the step is f32[2, 2]"),
-        (2, "no network `critic`"),
-        (3, "`critic` has no weights"),
-        (4, "asks for field 1 of a batch of 1"),
-        (5, "the data have none"),
+        (1, "must be a scalar, got f32[2, 2]"),
+        (2, "unknown network `critic`"),
+        (3, "`critic` has no trainable weights"),
+        (4, "reads field 1, but the batch has 1 fields"),
+        (5, "the data contains none"),
     ] {
         let mut model = model(&adam(0.1));
         let config = model.compile_config().unwrap().clone();
@@ -389,7 +393,9 @@ fn mistakes_in_a_step_are_told() {
         assert!(e.contains(what), "{n}: {e}");
     }
     let two = gan().architecture().clone();
-    for (name, what) in [("discriminator", "is there already"), ("", "first part"), ("a/b", "first part")] {
+    for (name, what) in
+        [("discriminator", "already exists"), ("", "first component"), ("a/b", "first component")]
+    {
         let network = Model::sequential([dense(1)]).architecture().clone();
         let e = two.clone().with_network(name, network, &[]).unwrap_err().to_string();
         assert!(e.contains(what), "{e}");

@@ -1,4 +1,4 @@
-//! LoRA and pruning of whole models: what trains, what stays, what is saved, what is removed, and kills.
+//! LoRA and pruning: trainable and frozen weights, saved files, removed channels, and resuming after kills.
 
 use std::path::{Path, PathBuf};
 use systole_data::Dataset;
@@ -121,7 +121,7 @@ fn adapters_change_nothing_at_first_and_merge_into_what_they_are() {
     assert_eq!(weights(&model), weights(&saved));
     // It goes on as a whole.
     model.fit(&data().batch(8), quiet()).unwrap();
-    assert!(plain.load_adapters(&own).unwrap_err().to_string().contains("has 4 adapters, the model 0"));
+    assert!(plain.load_adapters(&own).unwrap_err().to_string().contains("has 4 adapters, expected 0"));
     std::fs::remove_dir_all(dir).unwrap();
 }
 
@@ -199,10 +199,10 @@ fn wrong_options_are_told() {
     assert!(e(LoraOptions { rank: 0, ..Default::default() }).contains("rank is 0"));
     assert!(e(LoraOptions { alpha: Some(-1.0), ..Default::default() }).contains("alpha is -1"));
     assert!(e(LoraOptions { layers: names("bdy"), ..Default::default() }).contains("did you mean `body`"));
-    assert!(e(LoraOptions { layers: names("bn"), ..Default::default() }).contains("means no layer"));
+    assert!(e(LoraOptions { layers: names("bn"), ..Default::default() }).contains("matches no layer"));
     assert!(
         e(LoraOptions { train: names("tail"), ..Default::default() })
-            .contains("means no layer that could train")
+            .contains("matches no layer that can train")
     );
     assert!(
         e(LoraOptions { layers: names("head"), train: names("head"), ..Default::default() })
@@ -214,7 +214,7 @@ fn wrong_options_are_told() {
     assert!(e.contains("merge_lora"), "{e}");
     assert!(dense(3).enable_lora(0).check().unwrap_err().to_string().contains("at least 1"));
     let e = spectral_normalization(dense(3)).enable_lora(2).check().unwrap_err().to_string();
-    assert!(e.contains("SpectralNormalization can have no adapters"), "{e}");
+    assert!(e.contains("SpectralNormalization does not support LoRA adapters"), "{e}");
     assert!(dense(3).lora_alpha(2.0).check().unwrap_err().to_string().contains("enable_lora(rank) first"));
 }
 
@@ -277,7 +277,7 @@ fn attention_embeddings_and_gpt2_take_adapters() {
     }
 }
 
-/// Ends the run with an error after a step, as a kill would.
+/// Fails after a step, as if the process were killed.
 struct Killer(Option<u64>);
 
 impl Callback for Killer {
@@ -466,7 +466,7 @@ fn channels_are_pruned_and_removed() {
     };
     let e = |pruning: Pruning| refused(pruning).unwrap_err().to_string();
     let wrong = e(pruning.clone().layers(&["b"]));
-    for part in ["layer b cannot lose channels", "add (Add)", "these can: a, d, e"] {
+    for part in ["channels of layer b cannot be pruned", "add (Add)", "choose from: a, d, e"] {
         assert!(wrong.contains(part), "{part}: {wrong}");
     }
     assert!(
@@ -474,5 +474,5 @@ fn channels_are_pruned_and_removed() {
         "{}",
         e(pruning.clone().layers(&["f"]))
     );
-    assert!(e(pruning.global(true)).contains("layer by layer"));
+    assert!(e(pruning.global(true)).contains("ranked per layer"));
 }

@@ -1,4 +1,4 @@
-//! Losses against Keras: values, reduced values and gradients; and labels that cannot fit.
+//! Losses compared with Keras: values, reduced values and gradients; also incompatible labels.
 
 mod keras;
 
@@ -164,16 +164,16 @@ fn labels_that_cannot_fit_say_what_to_change() {
     let sparse = sparse_categorical_crossentropy();
     let cases = [
         (sparse.clone(), float(&[8, 5]), float(&[8, 5]), "use categorical_crossentropy for one-hot labels"),
-        (sparse.clone(), int(&[7]), float(&[8, 5]), "one class number for each prediction"),
+        (sparse.clone(), int(&[7]), float(&[8, 5]), "one class index for each prediction"),
         (sparse.clone(), int(&[8]), float(&[8, 1]), "use binary_crossentropy for one output"),
-        (sparse, int(&[]), float(&[]), "one class number for each prediction"),
+        (sparse, int(&[]), float(&[]), "one class index for each prediction"),
         (categorical_crossentropy(), int(&[8]), float(&[8, 5]), "use sparse_categorical_crossentropy"),
         (binary_crossentropy(), float(&[8, 2]), float(&[8, 1]), "as many units as a label has values"),
         (mean_squared_error(), float(&[8]), float(&[8, 5]), "as many units as a label has values"),
         (mean_absolute_error(), float(&[8, 1]), float(&[8, 5]), "as many units as a label has values"),
         (ctc(), int(&[8]), float(&[8, 5]), "one unit for each class and the blank"),
-        (categorical_crossentropy().axis(2), float(&[8, 5]), float(&[8, 5]), "leave axis out: -1"),
-        (Loss::Dice { axis: vec![3] }, float(&[8, 5]), float(&[8, 5]), "name axes that there are"),
+        (categorical_crossentropy().axis(2), float(&[8, 5]), float(&[8, 5]), "remove axis to use -1"),
+        (Loss::Dice { axis: vec![3] }, float(&[8, 5]), float(&[8, 5]), "choose axes of the predictions"),
     ];
     for (loss, y, p, hint) in cases {
         let message = error_of(&loss, y.clone(), p.clone(), None);
@@ -181,7 +181,7 @@ fn labels_that_cannot_fit_say_what_to_change() {
         assert!(parts.iter().all(|part| message.contains(part)), "{message}");
     }
     let message = error_of(&huber(), float(&[8]), float(&[8, 1]), Some(float(&[7])));
-    assert!(message.contains("sample weights f32[7] do not fit values of shape [8]"), "{message}");
+    assert!(message.contains("sample weights f32[7] are incompatible with values of shape [8]"), "{message}");
 }
 
 /// The first error is the one to show; what follows from it must neither replace it nor panic.

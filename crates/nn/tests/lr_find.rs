@@ -1,4 +1,4 @@
-//! The learning-rate finder: what it suggests by fastai's formulas, and that it leaves no trace.
+//! Learning-rate finder: suggestions match fastai's formulas, and the model is unchanged afterwards.
 
 use systole_data::Dataset;
 use systole_ir::Literal;
@@ -6,7 +6,7 @@ use systole_nn::layers::*;
 use systole_nn::loss::mean_squared_error;
 use systole_nn::optimizer::{Optimizer, adam, sgd};
 use systole_nn::schedule::Schedule;
-use systole_nn::{Compile, Fit, LrFind, LrFinder, Model, Precision, SUGGESTIONS};
+use systole_nn::{Compile, Fit, LrFind, LrFindResult, Model, Precision, SUGGESTIONS};
 use systole_runtime::backend;
 
 /// A loss that falls in the middle, rises at the end and trembles. The numbers are from fastai's functions in NumPy.
@@ -19,7 +19,7 @@ fn suggestions_are_fastais() {
         let (fall, rise) = (1.5 / (1.0 + (-2.2 * (x + 2.6)).exp()), (x + 0.6).max(0.0).powi(2) * 1.2);
         2.3 - fall + rise + 0.01 * (i as f64 * 1.7).sin()
     });
-    let found = LrFinder { losses: losses.collect(), rates, num_it: n, stopped_because: None };
+    let found = LrFindResult { losses: losses.collect(), rates, num_it: n, stopped_because: None };
     let expected = [0.002310129700083158, 0.000756463327554629, 0.029150530628251757, 0.001917910261672489];
     for (name, expected) in SUGGESTIONS.into_iter().zip(expected) {
         let rate = found.suggestion(name).unwrap();
@@ -27,15 +27,16 @@ fn suggestions_are_fastais() {
     }
     assert_eq!(found.suggestion("best"), None);
 
-    let short = LrFinder { rates: vec![1e-3; 12], losses: vec![1.0; 12], num_it: 20, stopped_because: None };
+    let short =
+        LrFindResult { rates: vec![1e-3; 12], losses: vec![1.0; 12], num_it: 20, stopped_because: None };
     assert!(short.suggestion("slide").is_none(), "five points are no slide");
-    let spoilt = LrFinder { losses: [vec![1.0; 40], vec![f64::NAN; 60]].concat(), ..found };
+    let spoilt = LrFindResult { losses: [vec![1.0; 40], vec![f64::NAN; 60]].concat(), ..found };
     assert_eq!(spoilt.curve().1.len(), 30, "nothing after the first NaN counts");
 }
 
 /// `y = 2·x₀ − x₁` at 32 points.
 fn line() -> Dataset {
-    let mut s = systole_ir::rng::Stream::new(3, 1, 4);
+    let mut s = systole_ir::rng::RandomStream::new(3, 1, 4);
     let x: Vec<f32> = (0..64).map(|_| s.range(-1.0, 1.0)).collect();
     let y: Vec<f32> = x.chunks(2).map(|x| 2.0 * x[0] - x[1]).collect();
     let fields = [
@@ -98,14 +99,14 @@ fn what_is_found_trains_and_divergence_ends_the_search() {
     assert!(history.last()["loss"] < 0.5 * history.epochs[0]["loss"], "{rate}");
 
     let wrong = [
-        (LrFind { start_lr: 0.0, ..Default::default() }, "there is no way up"),
-        (LrFind { start_lr: 1.0, end_lr: 0.1, ..Default::default() }, "there is no way up"),
-        (LrFind { num_it: 3, ..Default::default() }, "3 updates show no curve"),
+        (LrFind { start_lr: 0.0, ..Default::default() }, "are not a rising range"),
+        (LrFind { start_lr: 1.0, end_lr: 0.1, ..Default::default() }, "are not a rising range"),
+        (LrFind { num_it: 3, ..Default::default() }, "num_it is 3, too few for a curve"),
     ];
     for (options, what) in wrong {
         let e = m.lr_find(&data, options).unwrap_err().to_string();
         assert!(e.contains(what), "{e}");
     }
     let e = m.lr_find(&line().take(0).batch(8), LrFind::default()).unwrap_err().to_string();
-    assert!(e.contains("no batch to look for a learning rate with"), "{e}");
+    assert!(e.contains("no batch for the learning-rate finder"), "{e}");
 }

@@ -1,4 +1,4 @@
-//! Metrics against Keras, batch by batch; exact counts beyond what f32 can hold; labels that cannot fit.
+//! Metrics compared with Keras, batch by batch; exact counts beyond f32's range; incompatible labels.
 
 mod keras;
 
@@ -173,7 +173,7 @@ fn evaluated(strategy: Strategy) -> Logs {
     let metrics = || -> Vec<Metric> {
         vec![
             AUC { num_thresholds: 12, ..AUC::default() }.into(),
-            AUC { multi_label: true, num_thresholds: 6, curve: Curve::PR, ..AUC::default() }.into(),
+            AUC { multi_label: true, num_thresholds: 6, curve: AucCurve::PR, ..AUC::default() }.into(),
             F1Score { average: Some(Average::Macro), ..F1Score::default() }.into(),
             Metric::Precision { thresholds: vec![], top_k: Some(2), class_id: Some(1) },
             one_hot_mean_iou(4),
@@ -217,12 +217,12 @@ fn arguments_without_a_meaning_are_refused() {
     let cases: [(Metric, &str); 8] = [
         (AUC { num_thresholds: 1, ..AUC::default() }.into(), "num_thresholds is 1"),
         (AUC { num_labels: Some(3), ..AUC::default() }.into(), "multi_label"),
-        (AUC { thresholds: vec![1.5], ..AUC::default() }.into(), "the threshold 1.5"),
+        (AUC { thresholds: vec![1.5], ..AUC::default() }.into(), "threshold 1.5"),
         (fbeta_score(0.0), "beta is 0"),
         (recall_at_precision(1.5), "precision is 1.5"),
-        (MeanIoU::default().into(), "num_classes is not known"),
-        (iou(3, &[3]), "3, which is no class"),
-        (CosineSimilarity { axis: 0 }.into(), "axis is 0"),
+        (MeanIoU::default().into(), "num_classes is missing"),
+        (iou(3, &[3]), "target_class_ids contains 3"),
+        (CosineSimilarity { axis: 0 }.into(), "axis 0"),
     ];
     for (metric, part) in cases {
         let message = metric.check().unwrap_err().to_string();

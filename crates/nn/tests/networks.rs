@@ -1,5 +1,7 @@
-//! Small recurrent, transformer and residual networks against four training steps of Keras
-//! (fixtures/keras/networks.safetensors), and their gradients against the interpreter at every instruction-set level.
+//! Small recurrent, transformer and residual networks compared with four training steps of Keras.
+//!
+//! Values are in fixtures/keras/networks.safetensors; gradients are compared with the interpreter at every
+//! instruction-set level.
 
 #![allow(clippy::print_stdout, reason = "figures for whoever runs it with --nocapture")]
 
@@ -8,8 +10,8 @@ mod keras;
 use keras::{Fixture, Worst, relative_l2};
 use serde_json::{Value, json};
 use std::sync::Arc;
-use systole_cpu::{CpuBackend, Level, Team};
-use systole_ir::rng::Stream;
+use systole_cpu::{CpuBackend, Level, ThreadPool};
+use systole_ir::rng::RandomStream;
 use systole_ir::{DType, Literal, Tensor, TensorType};
 use systole_nn::applications::by_name;
 use systole_nn::layers::LayerSpec;
@@ -193,7 +195,7 @@ fn gradients_agree_with_the_interpreter_at_every_level() {
         let name = keras::name(network);
         let (loss, reference) = gradients(&f, network, &backend("ref").unwrap());
         for &level in &levels {
-            let on: Arc<dyn Backend> = Arc::new(CpuBackend::with(Team::new(2), level).unwrap());
+            let on: Arc<dyn Backend> = Arc::new(CpuBackend::with(ThreadPool::new(2), level).unwrap());
             let (own_loss, grads) = gradients(&f, network, &on);
             assert!((own_loss / loss - 1.0).abs() < 1e-6, "{name} {}: {own_loss}, {loss}", level.name());
             let mut worst = Worst::below(1e-5);
@@ -212,9 +214,10 @@ fn drawn(name: &str, arguments: Value, input: TensorType, batch: usize, classes:
     model.build(std::slice::from_ref(&input)).unwrap();
     let shape = [&[batch], input.shape.dims()].concat();
     let n: usize = shape.iter().product();
-    let mut s = Stream::new(3, 5, 7);
-    let tokens =
-        |s: &mut Stream, n: usize| -> Vec<i32> { (0..n).map(|_| s.below(classes as u64) as i32).collect() };
+    let mut s = RandomStream::new(3, 5, 7);
+    let tokens = |s: &mut RandomStream, n: usize| -> Vec<i32> {
+        (0..n).map(|_| s.below(classes as u64) as i32).collect()
+    };
     let x = match input.dtype {
         DType::I32 => Literal::from_slice(&shape[..], &tokens(&mut s, n)).unwrap(),
         _ => {
@@ -243,7 +246,7 @@ fn blocks_of_resnet50_and_gpt2_agree_with_the_interpreter_at_every_level() {
         let on = |backend: Arc<dyn Backend>| gradients_of(&model, loss.clone(), batch.clone(), &backend);
         let (wanted, reference) = on(backend("ref").unwrap());
         for level in Level::ALL.iter().copied().filter(|l| l.is_available()) {
-            let (own, grads) = on(Arc::new(CpuBackend::with(Team::new(2), level).unwrap()));
+            let (own, grads) = on(Arc::new(CpuBackend::with(ThreadPool::new(2), level).unwrap()));
             assert!((own / wanted - 1.0).abs() < 1e-6, "{name} {}: {own}, {wanted}", level.name());
             let mut worst = Worst::below(1e-5);
             for path in grads.names() {

@@ -1,5 +1,6 @@
-//! What layers do to a training step besides their output: penalties on the loss, constraints on weights, kernels that are
-//! normalised, noise. Against values worked out here; the layers' formulas are compared with Keras in `layers.rs`.
+//! Side effects of layers in a training step: regularization losses, weight constraints, spectral normalization, noise.
+//!
+//! Compared with values computed in the tests; the layers' formulas are compared with Keras in `layers.rs`.
 
 use systole_data::Dataset;
 use systole_ir::{Literal, Result, Tensor};
@@ -155,8 +156,11 @@ fn rules_that_cannot_be_are_told() {
         let e = stepped(compiled([spec], 0.1, None), &one(&X, &[4.0])).unwrap_err().to_string();
         assert!(e.contains(part), "`{part}` is missing: {e}");
     };
-    told(plain().kernel_constraint(Constraint::UnitNorm { axis: 2 }), "axis 2, its weight 2 dimensions");
-    told(plain().kernel_constraint(Constraint::MaxNorm { max_value: -1.0, axis: 0 }), "cannot be");
+    told(
+        plain().kernel_constraint(Constraint::UnitNorm { axis: 2 }),
+        "axis 2, but its weight has 2 dimensions",
+    );
+    told(plain().kernel_constraint(Constraint::MaxNorm { max_value: -1.0, axis: 0 }), "invalid values");
     let e = dense(1).kernel_constraint("max_nrom").check().unwrap_err().to_string();
     assert!(e.contains("did you mean `max_norm`"), "{e}");
     let e = dense(1).bias_regularizer(Regularizer { l1: -1.0, l2: 0.0 }).check().unwrap_err().to_string();
@@ -295,7 +299,7 @@ fn layers_inside_of_others_come_back_from_files_and_tables() {
     told("Bidirectional", json!({"layer": {"type": "LSMT", "units": 4}}), "did you mean `LSTM`");
     told("Bidirectional", json!({"layer": {"type": "LSTM", "unit": 4}}), "did you mean `units`");
     told("Bidirectional", json!({"layer": {"type": "LSTM", "units": 4}, "merge_mode": "add"}), "merge_mode");
-    told("TimeDistributed", json!({"layer": 3}), "it takes a layer");
+    told("TimeDistributed", json!({"layer": 3}), "expected a layer");
     let e = time_distributed(dense(4).padding("x")).check().unwrap_err().to_string();
     assert!(e.contains("Dense has no argument `padding`"), "{e}");
 }

@@ -1,5 +1,4 @@
-//! What is written for TensorBoard: read back by a parser of our own, and by the package `tensorboard` of the Python that
-//! SYSTOLE_PYTHON names.
+//! TensorBoard event files: read back by our parser and by Python's `tensorboard` (with SYSTOLE_PYTHON).
 
 mod events;
 
@@ -8,11 +7,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use systole_data::Dataset;
-use systole_data::file_system::{Fault, Faulty, FileSystem};
+use systole_data::file_system::{FaultInjectingFileSystem, FileSystem, InjectedFault};
 use systole_data::format::tensorboard_events::files_of;
-use systole_data::format::tfrecord::{Compression, OnCorrupt, Reader};
+use systole_data::format::tfrecord::{OnCorrupt, TfRecordCompression, TfRecordReader};
 use systole_ir::{Error, ErrorKind, Literal, Result};
-use systole_nn::callback::{Callback, EarlyStopping, FitCx, HParam, TensorBoard, UpdateFreq};
+use systole_nn::callback::{Callback, EarlyStopping, FitCx, HParamValue, TensorBoard, UpdateFreq};
 use systole_nn::layers::*;
 use systole_nn::metric::Metric;
 use systole_nn::optimizer::adam;
@@ -91,7 +90,7 @@ fn board<F: FileSystem>(log: TensorBoard<F>) -> TensorBoard<F> {
 fn tags_steps_and_values_are_keras_s() {
     let dir = Folder::new("tags");
     let log = board(TensorBoard::new(dir.logs())).histogram_freq(2).write_steps_per_second(true);
-    let log = log.text("configuration", "*small*").hparam("lr", HParam::Number(0.01));
+    let log = log.text("configuration", "*small*").hparam("lr", HParamValue::Number(0.01));
     let (_, history) = train(vec![Box::new(log)], None).unwrap();
     let (run, validation) = (read(&dir.logs().join("train")), read(&dir.logs().join("validation")));
     let weights =
@@ -195,7 +194,8 @@ fn by_epochs_nothing_is_asked_of_a_step() {
 fn a_run_killed_at_any_step_has_every_step_once() {
     let _alone = ALONE.lock();
     let run = |dir: &Folder, kill| {
-        let log = board(TensorBoard::new(dir.logs())).histogram_freq(1).hparam("lr", HParam::Number(0.01));
+        let log =
+            board(TensorBoard::new(dir.logs())).histogram_freq(1).hparam("lr", HParamValue::Number(0.01));
         train(vec![Box::new(log), Box::new(Killer(kill))], Some(&dir.0.join("backups")))
     };
     let whole = Folder::new("whole");
@@ -268,22 +268,22 @@ fn a_run_goes_on_with_and_without_a_logger() {
     let dir = Folder::new("others");
     assert!(run(&dir, true, Some(7)).is_err());
     let e = train(vec![Box::new(Killer(None))], Some(&dir.0.join("backups"))).unwrap_err().to_string();
-    assert!(e.contains("other callbacks") && e.contains("it had 3, there are 1 now"), "{e}");
+    assert!(e.contains("other callbacks") && e.contains("the backup has 3 callbacks, this run has 1"), "{e}");
 }
 
 #[test]
 fn a_full_disk_ends_no_training_and_loses_no_event() {
-    let full = Fault::Error(std::io::ErrorKind::StorageFull);
-    let run = |dir: &Folder, files: Faulty| {
+    let full = InjectedFault::Error(std::io::ErrorKind::StorageFull);
+    let run = |dir: &Folder, files: FaultInjectingFileSystem| {
         train(vec![Box::new(board(TensorBoard::with_files(files, dir.logs())))], None)
     };
     let whole = Folder::new("room");
-    let (model, history) = run(&whole, Faulty::never()).unwrap();
+    let (model, history) = run(&whole, FaultInjectingFileSystem::never()).unwrap();
     assert!(history.notes.is_empty());
     let expected = ["train", "validation"].map(|run| read(&whole.logs().join(run)));
     // Three calls begin a file, and a new run.
     for call in 0..3 {
-        let e = run(&Folder::new("begin"), Faulty::at(call, full)).unwrap_err().to_string();
+        let e = run(&Folder::new("begin"), FaultInjectingFileSystem::at(call, full)).unwrap_err().to_string();
         assert!(
             e.contains("cannot write") && e.contains("events.out.tfevents") && e.contains("log_dir"),
             "{e}"
@@ -291,7 +291,7 @@ fn a_full_disk_ends_no_training_and_loses_no_event() {
     }
     for call in [3, 5, 8, 14, 17, 20] {
         let dir = Folder::new("full");
-        let (same, history) = run(&dir, Faulty::at(call, full)).unwrap();
+        let (same, history) = run(&dir, FaultInjectingFileSystem::at(call, full)).unwrap();
         assert_eq!(same.to_file().unwrap(), model.to_file().unwrap());
         assert!(
             matches!(&history.notes[..], [n] if n.starts_with("TensorBoard's events are not written yet")),
@@ -301,12 +301,12 @@ fn a_full_disk_ends_no_training_and_loses_no_event() {
         assert_eq!(["train", "validation"].map(|run| read(&dir.logs().join(run))), expected, "call {call}");
     }
     let dir = Folder::new("full");
-    let (same, history) = run(&dir, Faulty::from(8, full)).unwrap();
+    let (same, history) = run(&dir, FaultInjectingFileSystem::from(8, full)).unwrap();
     assert_eq!(same.to_file().unwrap(), model.to_file().unwrap());
     assert!(history.notes.last().unwrap().contains("last events are not written"), "{:?}", history.notes);
     // The begin, two values of step 1, one of step 2, and a part of the other, which TensorBoard would wait for the rest of.
     let file = files_of(&dir.logs().join("train")).remove(0);
-    let mut reader = Reader::open(&file, Compression::None, OnCorrupt::Fail).unwrap();
+    let mut reader = TfRecordReader::open(&file, TfRecordCompression::None, OnCorrupt::Fail).unwrap();
     assert_eq!(std::iter::from_fn(|| reader.next()?.ok().map(<[u8]>::len)).count(), 5);
 }
 
@@ -387,9 +387,9 @@ fn tensorboard_reads_what_is_written() {
         .write_images(true)
         .text("configuration", "*small*");
     let log = log
-        .hparam("lr", HParam::Number(0.01))
-        .hparam("name", HParam::Text("small".into()))
-        .hparam("yes", HParam::Bool(true));
+        .hparam("lr", HParamValue::Number(0.01))
+        .hparam("name", HParamValue::Text("small".into()))
+        .hparam("yes", HParamValue::Bool(true));
     let (_, history) = train(vec![Box::new(log), Box::new(Killer(None))], None).unwrap();
     let logs = dir.logs().display().to_string();
     let out = std::process::Command::new(&python)

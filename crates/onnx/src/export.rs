@@ -1,25 +1,28 @@
-//! A `.tflite` graph as an ONNX model: floats as floats, int8 as QuantizeLinear and DequantizeLinear around operators on
-//! floats (QDQ), which runtimes join to operators on integers.
+//! Exports a TFLite graph as an ONNX model: float operators as they are, int8 operators in QDQ form (QuantizeLinear and
+//! DequantizeLinear around float operators), which runtimes fuse to integer operators.
 
-use crate::model::{Model, Port, Size};
-use crate::ops::{Emit, Order, Recurrent, Sample, Written, export_of, is_quantized, write_recurrent};
+use crate::model::{DimSize, OnnxModel, ValueInfo};
+use crate::ops::{
+    BatchCheck, ChannelOrder, OnnxBuilder, OnnxRecurrent, TfliteSource, export_of, is_quantized,
+    write_recurrent,
+};
 use systole_base::{Error, ErrorKind, Result, ResultExt};
-use systole_tflite::{Model as Lite, Op, Operator};
+use systole_tflite::{TfliteModel as Lite, TfliteOp, TfliteOperator};
 
-/// The version of the operators that is written.
+/// Opset version that is written.
 pub const OPSET: i64 = 17;
 
-/// The version of the file format that is written.
+/// IR version (file format) that is written.
 pub const IR_VERSION: i64 = 8;
 
-/// The name of the size of a batch.
+/// Name of the batch dimension.
 pub const BATCH: &str = "N";
 
-/// A `.tflite` graph as an ONNX model of the same inputs and outputs, pictures `[N, H, W, C]`. The number of samples is open
-/// (`N`) where every operator takes sample by sample, else 1.
+/// Exports a TFLite graph as an ONNX model with the same inputs and outputs; images are `[N, H, W, C]`. The batch
+/// dimension is symbolic (`N`) if every operator processes samples independently, otherwise 1.
 ///
 /// # Errors
-/// When an operator has no counterpart here; names it.
+/// If an operator has no ONNX counterpart; names it.
 ///
 /// ```
 /// use systole_base::DType;
@@ -36,18 +39,19 @@ pub const BATCH: &str = "N";
 /// assert_eq!(onnx.graph.inputs[0].to_string(), "f32[N, 3]");
 /// # Ok::<(), systole_base::Error>(())
 /// ```
-pub fn export(lite: &Lite) -> Result<Model> {
+pub fn export(lite: &Lite) -> Result<OnnxModel> {
     export_with_loops(lite, &[])
 }
 
-/// As [`export`] of a graph on floats of which some operators together are a recurrent layer: these become one operator of ONNX.
+/// Like [`export`], for a float graph in which some operators together form a recurrent layer: these become one ONNX
+/// operator.
 ///
 /// # Errors
-/// As of [`export`].
-pub fn export_with_loops(lite: &Lite, loops: &[Recurrent]) -> Result<Model> {
+/// See [`export`].
+pub fn export_with_loops(lite: &Lite, loops: &[OnnxRecurrent]) -> Result<OnnxModel> {
     lite.check()?;
     let open = lite.operators.iter().all(|o| is_by_sample(lite, o)) && ends_are_by_sample(lite);
-    let mut e = Emit::new(lite, open);
+    let mut e = OnnxBuilder::new(lite, open);
     for &t in &lite.inputs {
         e.given(t)?;
     }
@@ -60,51 +64,54 @@ pub fn export_with_loops(lite: &Lite, loops: &[Recurrent]) -> Result<Model> {
         }
         operator(&mut e, o).at(|| lite.place(n))?;
     }
-    let port = |e: &Emit, t: usize, name: String| -> Result<Port> {
+    let port = |e: &OnnxBuilder, t: usize, name: String| -> Result<ValueInfo> {
         let ty = &e.tensor(t)?.ty;
-        let mut sizes: Vec<Size> = ty.shape.iter().map(|&d| Size::Known(d)).collect();
+        let mut sizes: Vec<DimSize> = ty.shape.iter().map(|&d| DimSize::Known(d)).collect();
         if let Some(first) = sizes.first_mut()
             && open
         {
-            *first = Size::Named(BATCH.into());
+            *first = DimSize::Named(BATCH.into());
         }
-        Ok(Port { name, dtype: Some(ty.dtype), sizes: Some(sizes) })
+        Ok(ValueInfo { name, dtype: Some(ty.dtype), sizes: Some(sizes) })
     };
     let mut outputs = Vec::new();
     for &t in &lite.outputs {
         let is_given = lite.inputs.contains(&t);
-        let now =
-            if is_quantized(e.tensor(t)?) { e.codes(t, Order::Plain)? } else { e.real(t, Order::Plain)? };
+        let now = if is_quantized(e.tensor(t)?) {
+            e.codes(t, ChannelOrder::Plain)?
+        } else {
+            e.real(t, ChannelOrder::Plain)?
+        };
         let name = if is_given { e.made(&format!("{now}/output"), "Identity", [now.as_str()]) } else { now };
         outputs.push(port(&e, t, name)?);
     }
     e.graph.inputs = lite.inputs.iter().map(|&t| port(&e, t, e.names[t].clone())).collect::<Result<_>>()?;
     e.graph.outputs = outputs;
     e.graph.name = "main".into();
-    Ok(Model {
+    Ok(OnnxModel {
         ir_version: IR_VERSION,
         opset: OPSET,
         producer: "Systole".into(),
         graph: e.graph,
         notes: lite.notes.clone(),
-        ..Model::default()
+        ..OnnxModel::default()
     })
 }
 
-fn operator(e: &mut Emit, operator: &Operator) -> Result<()> {
+fn operator(e: &mut OnnxBuilder, operator: &TfliteOperator) -> Result<()> {
     let (name, export) = export_of(operator.op).ok_or_else(|| {
-        Error::new(ErrorKind::Unsupported, format!("{} has no counterpart in ONNX here", operator.op))
-            .hint("export the model as .tflite, or leave this layer out")
+        Error::new(ErrorKind::Unsupported, format!("cannot export {} to ONNX", operator.op))
+            .hint("export the model as .tflite, or remove this layer")
     })?;
     let y = match operator.outputs[..] {
         [y] => y,
-        [y, ..] if operator.op == Op::Split => y,
+        [y, ..] if operator.op == TfliteOp::Split => y,
         _ => {
-            return Err(Error::new(ErrorKind::Unsupported, "an operator of several results")
-                .hint("export the model as .tflite, or leave this layer out"));
+            return Err(Error::new(ErrorKind::Unsupported, "cannot export an operator with several outputs")
+                .hint("export the model as .tflite, or remove this layer"));
         }
     };
-    (export.write)(e, &Written { o: operator, y, name })
+    (export.write)(e, &TfliteSource { o: operator, y, name })
 }
 
 fn ends_are_by_sample(lite: &Lite) -> bool {
@@ -115,9 +122,9 @@ fn begins_with_one(lite: &Lite, t: usize) -> bool {
     lite.tensors.get(t).is_some_and(|t| t.dims().first() == Some(&1))
 }
 
-/// Whether an operator would take many samples as it takes one, each by itself.
-fn is_by_sample(lite: &Lite, operator: &Operator) -> bool {
-    let sample = Sample { lite, operator };
+/// Whether an operator processes the samples of a batch independently.
+fn is_by_sample(lite: &Lite, operator: &TfliteOperator) -> bool {
+    let sample = BatchCheck { lite, operator };
     let computed: Vec<usize> = sample.computed().collect();
     !computed.is_empty()
         && computed.iter().chain(&operator.outputs).all(|&t| begins_with_one(lite, t))

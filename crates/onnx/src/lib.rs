@@ -1,5 +1,5 @@
-//! ONNX files: read into plain data ([`Model`]) and from there into the graphs of Systole ([`Model::import`]), and written from
-//! its models as `.tflite` has them, on floats and on int8 ([`export`]).
+//! Reads ONNX files ([`OnnxModel`]), imports them as IR graphs ([`OnnxModel::import`]), and exports TFLite graphs,
+//! float or int8, as ONNX ([`export`]).
 //!
 //! ```
 //! use systole_base::Literal;
@@ -22,8 +22,8 @@
 //! # Ok::<(), systole_base::Error>(())
 //! ```
 //!
-//! Files are data of strangers: no bytes make this panic, and what is read takes at most 128 times a file's
-//! size, and what is computed while a graph is built at most 2²⁴ elements.
+//! Files are untrusted: no input causes a panic, reading takes at most 128 times the file's size, and constants
+//! computed during import have at most 2²⁴ elements.
 
 mod export;
 mod import;
@@ -34,7 +34,7 @@ mod read;
 mod write;
 
 pub use export::{BATCH, IR_VERSION, OPSET, export, export_with_loops};
-pub use import::{Imported, Sizes};
-pub use model::{Attribute, Graph, Model, Node, Port, Size};
-pub use ops::{Operator, Recurrent, RecurrentKind, coverage, operators};
-pub use read::Beside;
+pub use import::{DimSizes, ImportedOnnx};
+pub use model::{DimSize, OnnxAttribute, OnnxGraph, OnnxModel, OnnxNode, ValueInfo};
+pub use ops::{OnnxOperator, OnnxRecurrent, OnnxRecurrentKind, coverage, operators};
+pub use read::ExternalData;

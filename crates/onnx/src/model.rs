@@ -1,134 +1,134 @@
-//! An ONNX model as data: what the bytes of a file say, in plain types.
+//! Plain data types for the contents of an ONNX file: model, graph, nodes, attributes.
 
 use std::collections::BTreeMap;
 use systole_base::{DType, Error, ErrorKind, Literal};
 
-/// A model: one graph, and which version of the operators it is written in.
+/// An ONNX model: a graph and its opset version.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Model {
-    /// The version of the file format.
+pub struct OnnxModel {
+    /// IR version (file format).
     pub ir_version: i64,
-    /// The version of ONNX's own operators.
+    /// Opset version of the default domain.
     pub opset: i64,
-    /// Who wrote it.
+    /// Producer name.
     pub producer: String,
-    /// What it computes.
-    pub graph: Graph,
-    /// Names of operators that the file defines itself, with their domain.
+    /// The graph.
+    pub graph: OnnxGraph,
+    /// Names and domains of model-local functions.
     pub functions: Vec<(String, String)>,
-    /// Free notes by name.
+    /// Metadata properties by name.
     pub notes: BTreeMap<String, String>,
 }
 
-/// Nodes in the order of their execution.
+/// A graph: nodes in topological order.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Graph {
-    /// Its name.
+pub struct OnnxGraph {
+    /// Graph name.
     pub name: String,
-    /// Each after those that feed it.
-    pub nodes: Vec<Node>,
-    /// Values that are given; in old files also the constants.
-    pub inputs: Vec<Port>,
-    /// Values that are asked for.
-    pub outputs: Vec<Port>,
-    /// Values that are there.
+    /// Nodes, each after the nodes that feed it.
+    pub nodes: Vec<OnnxNode>,
+    /// Inputs; in old files they include the constants.
+    pub inputs: Vec<ValueInfo>,
+    /// Outputs.
+    pub outputs: Vec<ValueInfo>,
+    /// Constants (initializers) by name.
     pub constants: BTreeMap<String, Literal>,
 }
 
-/// An operator in its place.
+/// A node: an operator with its inputs and outputs.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Node {
-    /// What it computes: `Conv`.
+pub struct OnnxNode {
+    /// Operator type: `Conv`.
     pub op: String,
-    /// Whose operator that is; empty for ONNX's own.
+    /// Operator domain; empty for the default domain.
     pub domain: String,
-    /// Its own name, often empty.
+    /// Node name, often empty.
     pub name: String,
-    /// Names of values; empty where an optional one is left out.
+    /// Input names; empty for an omitted optional input.
     pub inputs: Vec<String>,
-    /// Names of values; empty where one is not asked for.
+    /// Output names; empty for an unused output.
     pub outputs: Vec<String>,
-    /// Options by name.
-    pub attributes: BTreeMap<String, Attribute>,
+    /// Attributes by name.
+    pub attributes: BTreeMap<String, OnnxAttribute>,
 }
 
-/// An option of a node.
+/// A node attribute.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Attribute {
-    /// A number.
+pub enum OnnxAttribute {
+    /// An integer.
     Int(i64),
-    /// A number.
+    /// A float.
     Float(f32),
-    /// A word.
+    /// A string.
     Text(String),
-    /// An array.
+    /// A tensor.
     Tensor(Literal),
-    /// Numbers.
+    /// A list of integers.
     Ints(Vec<i64>),
-    /// Numbers.
+    /// A list of floats.
     Floats(Vec<f32>),
-    /// Words.
+    /// A list of strings.
     Texts(Vec<String>),
-    /// What is not read: graphs, sparse arrays, types.
+    /// An unsupported attribute: graph, sparse tensor or type.
     Other,
 }
 
-impl Attribute {
-    /// What it is called in errors.
+impl OnnxAttribute {
+    /// Returns the attribute's kind for error messages.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
-            Attribute::Int(_) => "an integer",
-            Attribute::Float(_) => "a float",
-            Attribute::Text(_) => "a string",
-            Attribute::Tensor(_) => "an array",
-            Attribute::Ints(_) => "a list of integers",
-            Attribute::Floats(_) => "a list of floats",
-            Attribute::Texts(_) => "a list of strings",
-            Attribute::Other => "of a kind that is not read",
+            OnnxAttribute::Int(_) => "an integer",
+            OnnxAttribute::Float(_) => "a float",
+            OnnxAttribute::Text(_) => "a string",
+            OnnxAttribute::Tensor(_) => "an array",
+            OnnxAttribute::Ints(_) => "a list of integers",
+            OnnxAttribute::Floats(_) => "a list of floats",
+            OnnxAttribute::Texts(_) => "a list of strings",
+            OnnxAttribute::Other => "of an unsupported kind",
         }
     }
 }
 
-/// An input or an output of the graph.
+/// A graph input or output.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Port {
-    /// Its name.
+pub struct ValueInfo {
+    /// Name.
     pub name: String,
-    /// Its element type, where it is said and known here.
+    /// Element type, if stated and supported.
     pub dtype: Option<DType>,
-    /// Its sizes; `None`: not even their number is said.
-    pub sizes: Option<Vec<Size>>,
+    /// Dimension sizes; `None` if the rank is unknown.
+    pub sizes: Option<Vec<DimSize>>,
 }
 
-/// A size of a dimension.
+/// Size of a dimension.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Size {
-    /// A number.
+pub enum DimSize {
+    /// A fixed size.
     Known(usize),
-    /// The same wherever this name stands.
+    /// A symbolic size; equal wherever the name occurs.
     Named(String),
-    /// Any.
+    /// An unknown size.
     Open,
 }
 
-impl Size {
-    /// Its name, where it has one.
+impl DimSize {
+    /// Returns the symbolic name, if any.
     pub fn name(&self) -> Option<&str> {
-        if let Size::Named(name) = self { Some(name) } else { None }
+        if let DimSize::Named(name) = self { Some(name) } else { None }
     }
 }
 
-impl std::fmt::Display for Size {
+impl std::fmt::Display for DimSize {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Size::Known(n) => write!(f, "{n}"),
-            Size::Named(name) => f.write_str(name),
-            Size::Open => f.write_str("?"),
+            DimSize::Known(n) => write!(f, "{n}"),
+            DimSize::Named(name) => f.write_str(name),
+            DimSize::Open => f.write_str("?"),
         }
     }
 }
 
-impl std::fmt::Display for Port {
+impl std::fmt::Display for ValueInfo {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let dtype = self.dtype.map_or("?", DType::name);
         match &self.sizes {
@@ -141,18 +141,18 @@ impl std::fmt::Display for Port {
     }
 }
 
-impl Graph {
-    /// The inputs that a caller gives: those that are no constants.
-    pub fn given(&self) -> impl Iterator<Item = &Port> {
+impl OnnxGraph {
+    /// Returns the inputs that a caller passes: those that are not constants.
+    pub fn given(&self) -> impl Iterator<Item = &ValueInfo> {
         self.inputs.iter().filter(|p| !self.constants.contains_key(&p.name))
     }
 
-    /// Bytes of the constants.
+    /// Returns the size of the constants in bytes.
     pub fn constant_bytes(&self) -> usize {
         self.constants.values().map(|c| c.ty().bytes()).sum()
     }
 
-    /// Where a node stands, for people: `node 3, Conv /features/0/Conv`.
+    /// Returns a node's position for messages: `node 3, Conv /features/0/Conv`.
     pub fn place(&self, node: usize) -> String {
         let Some(n) = self.nodes.get(node) else { return format!("node {node}") };
         let name = [&n.name, n.outputs.first().unwrap_or(&n.name)].into_iter().find(|s| !s.is_empty());
@@ -160,39 +160,39 @@ impl Graph {
     }
 }
 
-impl Node {
-    /// A node without options.
+impl OnnxNode {
+    /// Creates a node without attributes.
     pub fn new<I: Into<String>>(
         op: &str,
         inputs: impl IntoIterator<Item = I>,
         output: impl Into<String>,
-    ) -> Node {
-        Node {
+    ) -> OnnxNode {
+        OnnxNode {
             op: op.into(),
             inputs: inputs.into_iter().map(Into::into).collect(),
             outputs: vec![output.into()],
-            ..Node::default()
+            ..OnnxNode::default()
         }
     }
 
-    /// With an option.
-    pub fn with(mut self, name: &str, value: Attribute) -> Node {
+    /// Adds an attribute.
+    pub fn with(mut self, name: &str, value: OnnxAttribute) -> OnnxNode {
         self.attributes.insert(name.into(), value);
         self
     }
 
-    /// With an option that is a list of numbers.
-    pub fn ints(self, name: &str, values: impl IntoIterator<Item = i64>) -> Node {
-        self.with(name, Attribute::Ints(values.into_iter().collect()))
+    /// Adds an attribute that is a list of integers.
+    pub fn ints(self, name: &str, values: impl IntoIterator<Item = i64>) -> OnnxNode {
+        self.with(name, OnnxAttribute::Ints(values.into_iter().collect()))
     }
 }
 
-/// A file or graph that is none.
+/// Returns an error about an invalid file or graph.
 pub(crate) fn broken(why: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Data, "this is no sound ONNX model").because(why)
+    Error::new(ErrorKind::Data, "invalid ONNX model").because(why)
 }
 
-/// ONNX's numbers of element types.
+/// Codes of element types in ONNX.
 const DTYPES: [(i64, DType); 13] = [
     (1, DType::F32),
     (2, DType::U8),
@@ -209,12 +209,12 @@ const DTYPES: [(i64, DType); 13] = [
     (16, DType::BF16),
 ];
 
-/// The element type of ONNX's number.
+/// Returns the element type of an ONNX code.
 pub(crate) fn dtype_of(code: i64) -> Option<DType> {
     DTYPES.iter().find(|(c, _)| *c == code).map(|(_, d)| *d)
 }
 
-/// ONNX's number of an element type.
+/// Returns the ONNX code of an element type.
 pub(crate) fn code_of(dtype: DType) -> i64 {
     DTYPES.iter().find(|(_, d)| *d == dtype).map_or(0, |(c, _)| *c)
 }

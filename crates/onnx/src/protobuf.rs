@@ -1,60 +1,60 @@
-//! Protocol buffers as ONNX files need them: messages written field by field, and reading of what repeats. Reading single
-//! fields is [`systole_runtime::proto`].
+//! Writes protobuf messages field by field, and reads repeated fields. For single fields see
+//! [`systole_runtime::proto`].
 
 use crate::model::broken;
 use systole_base::Result;
-use systole_runtime::protobuf::{Value, fields};
+use systole_runtime::protobuf::{ProtoValue, fields};
 
-/// A message under construction.
+/// Builds a protobuf message.
 #[derive(Default)]
-pub(crate) struct Message(Vec<u8>);
+pub(crate) struct ProtoWriter(Vec<u8>);
 
-impl Message {
-    /// An integer; negative ones take ten bytes, as the format has it.
+impl ProtoWriter {
+    /// Writes an integer; a negative one takes ten bytes.
     pub fn int(&mut self, field: u32, value: i64) {
         self.varint(u64::from(field << 3));
         self.varint(value as u64);
     }
 
-    /// A float of 32 bits.
+    /// Writes an f32.
     pub fn float(&mut self, field: u32, value: f32) {
         self.varint(u64::from(field << 3 | 5));
         self.0.extend_from_slice(&value.to_le_bytes());
     }
 
-    /// Bytes.
+    /// Writes bytes.
     pub fn bytes(&mut self, field: u32, value: &[u8]) {
         self.varint(u64::from(field << 3 | 2));
         self.varint(value.len() as u64);
         self.0.extend_from_slice(value);
     }
 
-    /// Text, unless there is none.
+    /// Writes a string unless it is empty.
     pub fn text(&mut self, field: u32, value: &str) {
         if !value.is_empty() {
             self.bytes(field, value.as_bytes());
         }
     }
 
-    /// A message in this one.
-    pub fn message(&mut self, field: u32, value: Message) {
+    /// Writes a nested message.
+    pub fn message(&mut self, field: u32, value: ProtoWriter) {
         self.bytes(field, &value.0);
     }
 
-    /// Integers in one run of bytes.
+    /// Writes packed integers.
     pub fn ints(&mut self, field: u32, values: &[i64]) {
-        let mut run = Message::default();
+        let mut run = ProtoWriter::default();
         values.iter().for_each(|&v| run.varint(v as u64));
         self.message(field, run);
     }
 
-    /// Floats in one run of bytes.
+    /// Writes packed floats.
     pub fn floats(&mut self, field: u32, values: &[f32]) {
         let run: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
         self.bytes(field, &run);
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn done(self) -> Vec<u8> {
         self.0
     }
@@ -68,52 +68,55 @@ impl Message {
     }
 }
 
-/// Calls `each` with the fields of a message.
-pub(crate) fn each<'a>(bytes: &'a [u8], mut each: impl FnMut(u64, Value<'a>) -> Result<()>) -> Result<()> {
+/// Calls `each` with every field of a message.
+pub(crate) fn each<'a>(
+    bytes: &'a [u8],
+    mut each: impl FnMut(u64, ProtoValue<'a>) -> Result<()>,
+) -> Result<()> {
     fields(bytes).try_for_each(|f| f.and_then(|(field, value)| each(field, value)))
 }
 
-/// Adds a repeated integer, packed or not.
-pub(crate) fn add_ints(to: &mut Vec<i64>, value: Value) -> Result<()> {
+/// Appends a repeated integer, packed or not.
+pub(crate) fn add_ints(to: &mut Vec<i64>, value: ProtoValue) -> Result<()> {
     let numbers = value.numbers();
-    // Each ends in a byte without the bit that says that more follow.
+    // Each integer ends with a byte without the continuation bit.
     let promised = match value {
-        Value::Number(_) => 1,
-        Value::Bytes(b) => b.iter().filter(|b| **b < 0x80).count(),
+        ProtoValue::Number(_) => 1,
+        ProtoValue::Bytes(b) => b.iter().filter(|b| **b < 0x80).count(),
     };
-    let is_open = matches!(value, Value::Bytes([.., last]) if *last >= 0x80);
+    let is_open = matches!(value, ProtoValue::Bytes([.., last]) if *last >= 0x80);
     if numbers.len() != promised || is_open {
-        return Err(broken("a list of integers is cut short or damaged"));
+        return Err(broken("a list of integers is truncated or damaged"));
     }
     to.extend(numbers.into_iter().map(|n| n as i64));
     Ok(())
 }
 
-/// Adds numbers of `N` bytes, packed or not.
-pub(crate) fn add_fixed<const N: usize>(to: &mut Vec<u8>, value: Value) {
+/// Appends `N`-byte numbers, packed or not.
+pub(crate) fn add_fixed<const N: usize>(to: &mut Vec<u8>, value: ProtoValue) {
     match value {
-        Value::Number(n) => to.extend_from_slice(n.to_le_bytes().get(..N).unwrap_or_default()),
-        Value::Bytes(b) => to.extend_from_slice(b),
+        ProtoValue::Number(n) => to.extend_from_slice(n.to_le_bytes().get(..N).unwrap_or_default()),
+        ProtoValue::Bytes(b) => to.extend_from_slice(b),
     }
 }
 
-/// A number.
-pub(crate) fn number(value: Value) -> Result<i64> {
+/// Returns an integer field.
+pub(crate) fn number(value: ProtoValue) -> Result<i64> {
     match value {
-        Value::Number(n) => Ok(n as i64),
-        Value::Bytes(_) => Err(broken("bytes stand where a number is needed")),
+        ProtoValue::Number(n) => Ok(n as i64),
+        ProtoValue::Bytes(_) => Err(broken("expected a number, got bytes")),
     }
 }
 
-/// Bytes, or a message.
-pub(crate) fn content(value: Value<'_>) -> Result<&[u8]> {
+/// Returns the bytes of a field or nested message.
+pub(crate) fn content(value: ProtoValue<'_>) -> Result<&[u8]> {
     match value {
-        Value::Bytes(bytes) => Ok(bytes),
-        Value::Number(_) => Err(broken("a number stands where bytes are needed")),
+        ProtoValue::Bytes(bytes) => Ok(bytes),
+        ProtoValue::Number(_) => Err(broken("expected bytes, got a number")),
     }
 }
 
-/// Text, whatever its bytes.
-pub(crate) fn text(value: Value) -> Result<String> {
+/// Returns a string, replacing invalid UTF-8.
+pub(crate) fn text(value: ProtoValue) -> Result<String> {
     Ok(String::from_utf8_lossy(content(value)?).into_owned())
 }

@@ -1,57 +1,57 @@
-//! The bytes of an ONNX file as a [`Model`].
+//! Parses an ONNX file to an [`OnnxModel`], including external data.
 
-use crate::model::{Attribute, Graph, Model, Node, Port, Size, broken, dtype_of};
+use crate::model::{DimSize, OnnxAttribute, OnnxGraph, OnnxModel, OnnxNode, ValueInfo, broken, dtype_of};
 use crate::protobuf::{add_fixed, add_ints, content, each, number, text};
 use std::collections::{BTreeMap, btree_map::Entry};
 use systole_base::{DType, Error, ErrorKind, Literal, Result, Shape, TensorType};
-use systole_runtime::protobuf::Value;
+use systole_runtime::protobuf::ProtoValue;
 
-/// Files beside a model in which its constants lie, by the names that it has for them.
-pub type Beside<'a> = &'a dyn Fn(&str) -> Result<Vec<u8>>;
+/// Reads an external data file by the name that the model uses for it.
+pub type ExternalData<'a> = &'a dyn Fn(&str) -> Result<Vec<u8>>;
 
-/// Bytes of constants that may be read from files beside the model.
+/// Maximum total bytes of external data.
 const MOST_BESIDE: usize = 1 << 36;
 
-impl Model {
-    /// Whether bytes, of which these are the first, are an ONNX file: its format has no mark, but its first two fields are
+impl OnnxModel {
+    /// Whether a file that starts with these bytes is ONNX: there is no magic number, but the first two fields are
     /// always the same.
     pub fn is_onnx(start: &[u8]) -> bool {
         let [0x08, 3..=0x20, next, ..] = start else { return false };
         matches!(next, 0x12 | 0x1a | 0x22 | 0x28 | 0x32 | 0x3a | 0x42)
     }
 
-    /// The model of a file that is complete in itself; `name` is the file's, for errors.
+    /// Parses a model without external data; `name` is the file name for error messages.
     ///
     /// # Errors
-    /// As [`Model::from_parts`]; when a constant lies in another file.
-    pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Model> {
-        Model::from_parts(name, bytes, &|file| {
-            Err(Error::new(ErrorKind::Unsupported, format!("constants lie in another file, {file}"))
-                .hint("name the model by its path, with that file beside it"))
+    /// See [`OnnxModel::from_parts`]; also if a constant is in an external file.
+    pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<OnnxModel> {
+        OnnxModel::from_parts(name, bytes, &|file| {
+            Err(Error::new(ErrorKind::Unsupported, format!("constants are in an external file, {file}"))
+                .hint("pass the model's path, with that file in the same directory"))
         })
     }
 
-    /// The model of a file and of those beside it; `name` is the file's, for errors.
+    /// Parses a model with external data; `name` is the file name for error messages.
     ///
     /// # Errors
-    /// When the bytes are no such file, cut short or at odds with themselves, or a file beside it cannot be read. No bytes
-    /// make this panic, and what is read takes at most 128 times the files' size.
-    pub fn from_parts(name: &str, bytes: &[u8], beside: Beside) -> Result<Model> {
-        let mut reader = Reader { beside, files: BTreeMap::new(), left: MOST_BESIDE };
+    /// If the bytes are not ONNX, truncated or inconsistent, or external data cannot be read. No input causes a panic,
+    /// and reading takes at most 128 times the files' size.
+    pub fn from_parts(name: &str, bytes: &[u8], beside: ExternalData) -> Result<OnnxModel> {
+        let mut reader = OnnxReader { beside, files: BTreeMap::new(), left: MOST_BESIDE };
         reader.model(bytes).map_err(|e| e.at(name))
     }
 }
 
-/// What reads one model.
-struct Reader<'a> {
-    beside: Beside<'a>,
+/// Parses one model.
+struct OnnxReader<'a> {
+    beside: ExternalData<'a>,
     files: BTreeMap<String, Vec<u8>>,
     left: usize,
 }
 
-impl Reader<'_> {
-    fn model(&mut self, bytes: &[u8]) -> Result<Model> {
-        let mut model = Model::default();
+impl OnnxReader<'_> {
+    fn model(&mut self, bytes: &[u8]) -> Result<OnnxModel> {
+        let mut model = OnnxModel::default();
         let mut graph = None;
         each(bytes, |field, value| {
             match field {
@@ -70,16 +70,16 @@ impl Reader<'_> {
             }
             Ok(())
         })?;
-        let graph = graph.ok_or_else(|| broken("it has no graph").hint("name an .onnx file"))?;
+        let graph = graph.ok_or_else(|| broken("the model has no graph").hint("pass an .onnx file"))?;
         if model.opset < 1 {
-            return Err(broken("it does not say which version of the operators it is written in"));
+            return Err(broken("the opset version is missing"));
         }
         model.graph = self.graph(graph)?;
         Ok(model)
     }
 
-    fn graph(&mut self, bytes: &[u8]) -> Result<Graph> {
-        let mut g = Graph::default();
+    fn graph(&mut self, bytes: &[u8]) -> Result<OnnxGraph> {
+        let mut g = OnnxGraph::default();
         each(bytes, |field, value| {
             match field {
                 1 => g.nodes.push(self.node(value)?),
@@ -89,13 +89,13 @@ impl Reader<'_> {
                     match g.constants.entry(name) {
                         Entry::Vacant(slot) => drop(slot.insert(value)),
                         Entry::Occupied(slot) => {
-                            return Err(broken(format!("there are two constants {}", slot.key())));
+                            return Err(broken(format!("duplicate constant {}", slot.key())));
                         }
                     }
                 }
                 11 => g.inputs.push(port(value)?),
                 12 => g.outputs.push(port(value)?),
-                15 => return Err(Error::new(ErrorKind::Unsupported, "the model has sparse constants")),
+                15 => return Err(Error::new(ErrorKind::Unsupported, "sparse constants are not supported")),
                 _ => {}
             }
             Ok(())
@@ -103,8 +103,8 @@ impl Reader<'_> {
         Ok(g)
     }
 
-    fn node(&mut self, value: Value) -> Result<Node> {
-        let mut n = Node::default();
+    fn node(&mut self, value: ProtoValue) -> Result<OnnxNode> {
+        let mut n = OnnxNode::default();
         each(content(value)?, |field, value| {
             match field {
                 1 => n.inputs.push(text(value)?),
@@ -121,22 +121,22 @@ impl Reader<'_> {
             Ok(())
         })?;
         match n.op.is_empty() {
-            true => Err(broken("a node does not say what it computes")),
+            true => Err(broken("a node has no operator type")),
             false => Ok(n),
         }
     }
 
-    fn attribute(&mut self, bytes: &[u8]) -> Result<(String, Attribute)> {
+    fn attribute(&mut self, bytes: &[u8]) -> Result<(String, OnnxAttribute)> {
         let (mut name, mut kind, mut single) = (String::new(), 0, None);
         let (mut ints, mut floats, mut texts) = (Vec::new(), Vec::new(), Vec::new());
         each(bytes, |field, value| {
             match field {
                 1 => name = text(value)?,
-                2 => single = Some(Attribute::Float(f32::from_bits(number(value)? as u32))),
-                3 => single = Some(Attribute::Int(number(value)?)),
-                4 => single = Some(Attribute::Text(text(value)?)),
-                5 => single = Some(Attribute::Tensor(self.tensor(content(value)?)?.1)),
-                6 | 10.. if field < 20 => single = Some(Attribute::Other),
+                2 => single = Some(OnnxAttribute::Float(f32::from_bits(number(value)? as u32))),
+                3 => single = Some(OnnxAttribute::Int(number(value)?)),
+                4 => single = Some(OnnxAttribute::Text(text(value)?)),
+                5 => single = Some(OnnxAttribute::Tensor(self.tensor(content(value)?)?.1)),
+                6 | 10.. if field < 20 => single = Some(OnnxAttribute::Other),
                 7 => add_fixed::<4>(&mut floats, value),
                 8 => add_ints(&mut ints, value)?,
                 9 => texts.push(text(value)?),
@@ -146,29 +146,29 @@ impl Reader<'_> {
             Ok(())
         })?;
         if !floats.len().is_multiple_of(4) {
-            return Err(broken(format!("the floats of the option `{name}` are cut short")));
+            return Err(broken(format!("attribute `{name}`: the list of floats is truncated")));
         }
         let of_kind = match kind {
-            6 => Some(Attribute::Floats(f32s(&floats))),
-            7 => Some(Attribute::Ints(ints.clone())),
-            8 => Some(Attribute::Texts(texts.clone())),
+            6 => Some(OnnxAttribute::Floats(f32s(&floats))),
+            7 => Some(OnnxAttribute::Ints(ints.clone())),
+            8 => Some(OnnxAttribute::Texts(texts.clone())),
             _ => None,
         };
-        // Files of the first years do not say the kind, and fields that are zero may be left out.
+        // Early files omit the attribute's type, and zero fields may be omitted.
         let value = of_kind.or(single).unwrap_or_else(|| match kind {
-            1 => Attribute::Float(0.0),
-            2 => Attribute::Int(0),
-            3 => Attribute::Text(String::new()),
-            _ if !ints.is_empty() => Attribute::Ints(ints),
-            _ if !floats.is_empty() => Attribute::Floats(f32s(&floats)),
-            _ if !texts.is_empty() => Attribute::Texts(texts),
-            _ => Attribute::Other,
+            1 => OnnxAttribute::Float(0.0),
+            2 => OnnxAttribute::Int(0),
+            3 => OnnxAttribute::Text(String::new()),
+            _ if !ints.is_empty() => OnnxAttribute::Ints(ints),
+            _ if !floats.is_empty() => OnnxAttribute::Floats(f32s(&floats)),
+            _ if !texts.is_empty() => OnnxAttribute::Texts(texts),
+            _ => OnnxAttribute::Other,
         });
         Ok((name, value))
     }
 
     fn tensor(&mut self, bytes: &[u8]) -> Result<(String, Literal)> {
-        let mut t = Stored::default();
+        let mut t = TensorProto::default();
         each(bytes, |field, value| {
             match field {
                 1 => add_ints(&mut t.dims, value)?,
@@ -190,47 +190,46 @@ impl Reader<'_> {
         Ok((name, value))
     }
 
-    fn literal(&mut self, t: Stored) -> Result<Literal> {
+    fn literal(&mut self, t: TensorProto) -> Result<Literal> {
         let dtype = dtype_of(t.code).ok_or_else(|| {
-            let what = format!("an array has elements of ONNX's type {}", t.code);
-            Error::new(ErrorKind::Unsupported, what).hint(
-                "floats of 16 bits and more, whole numbers of 8 bits and more, and truth values are read",
-            )
+            let what = format!("unsupported ONNX element type {}", t.code);
+            Error::new(ErrorKind::Unsupported, what)
+                .hint("supported are floats of 16 or more bits, integers of 8 or more bits, and bools")
         })?;
-        let size = |&d: &i64| usize::try_from(d).map_err(|_| broken(format!("a size is {d}")));
+        let size = |&d: &i64| usize::try_from(d).map_err(|_| broken(format!("invalid dimension size {d}")));
         let dims = t.dims.iter().map(size).collect::<Result<Vec<_>>>()?;
         let ty = TensorType::new(dtype, Shape::from(dims));
         let size = ty.shape.checked_elements().and_then(|n| n.checked_mul(dtype.size()));
-        let size = size.ok_or_else(|| broken("the size of an array overflows"))?;
+        let size = size.ok_or_else(|| broken("the array size overflows"))?;
         let bytes = match () {
             () if t.is_beside => self.beside(&t.place, size)?,
             () if !t.ints.is_empty() => t.ints.iter().flat_map(|&v| of_int(v, dtype)).collect(),
             () => t.bytes,
         };
         if bytes.len() != size {
-            return Err(broken(format!("{ty} has {} bytes where {size} are needed", bytes.len())));
+            return Err(broken(format!("{ty} has {} bytes, expected {size}", bytes.len())));
         }
         if dtype == DType::Bool && bytes.iter().any(|b| *b > 1) {
-            return Err(broken("a truth value is neither 0 nor 1"));
+            return Err(broken("a bool is neither 0 nor 1"));
         }
         Literal::from_bytes(ty, &bytes)
     }
 
-    /// Bytes of a constant in a file beside the model.
+    /// Reads a constant from an external data file.
     fn beside(&mut self, place: &BTreeMap<String, String>, size: usize) -> Result<Vec<u8>> {
         let file = place.get("location").cloned().unwrap_or_default();
         let own = std::path::Path::new(&file);
         let is_plain = own.components().all(|c| matches!(c, std::path::Component::Normal(_)));
         if file.is_empty() || !is_plain {
             return Err(broken(format!(
-                "its bytes are said to lie in `{file}`, which is no file beside the model"
+                "invalid external data location `{file}`: expected a relative path inside the model's directory"
             )));
         }
         let word = |key: &str| place.get(key).map(|w| w.parse::<usize>()).transpose();
-        let wrong = |_| broken("the place of its bytes is no number");
+        let wrong = |_| broken("offset or length of external data must be a number");
         let from = word("offset").map_err(wrong)?.unwrap_or(0);
         let length = word("length").map_err(wrong)?.unwrap_or(size);
-        self.left = self.left.checked_sub(length).ok_or_else(|| broken("its constants are too large"))?;
+        self.left = self.left.checked_sub(length).ok_or_else(|| broken("the constants are too large"))?;
         if !self.files.contains_key(&file) {
             let bytes = (self.beside)(&file)?;
             self.left = self.left.min(bytes.len().saturating_mul(4).saturating_add(1 << 16));
@@ -239,13 +238,15 @@ impl Reader<'_> {
         let bytes = self.files.get(&file).map_or(&[][..], Vec::as_slice);
         let end = from.checked_add(length);
         let found = end.and_then(|end| bytes.get(from..end)).map(<[u8]>::to_vec);
-        found.ok_or_else(|| broken(format!("{file} ends before byte {}", from.saturating_add(length))))
+        found.ok_or_else(|| {
+            broken(format!("external data file {file} ends before byte {}", from.saturating_add(length)))
+        })
     }
 }
 
-/// An array as the file has it.
+/// A TensorProto as read from the file.
 #[derive(Default)]
-struct Stored {
+struct TensorProto {
     name: String,
     code: i64,
     dims: Vec<i64>,
@@ -255,7 +256,7 @@ struct Stored {
     place: BTreeMap<String, String>,
 }
 
-/// Whole numbers, and the bits of narrow floats, as the bytes of an element.
+/// Encodes an integer, or the bits of a narrow float, as an element's bytes.
 fn of_int(v: i64, dtype: DType) -> impl Iterator<Item = u8> {
     v.to_le_bytes().into_iter().take(dtype.size())
 }
@@ -264,8 +265,12 @@ fn f32s(bytes: &[u8]) -> Vec<f32> {
     bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
 }
 
-/// A name, and what another field holds.
-fn named<T: Default>(value: Value, other: u64, read: fn(Value) -> Result<T>) -> Result<(String, T)> {
+/// Reads a name and the value of another field.
+fn named<T: Default>(
+    value: ProtoValue,
+    other: u64,
+    read: fn(ProtoValue) -> Result<T>,
+) -> Result<(String, T)> {
     let mut both = (String::new(), T::default());
     each(content(value)?, |field, value| {
         match field {
@@ -278,15 +283,15 @@ fn named<T: Default>(value: Value, other: u64, read: fn(Value) -> Result<T>) -> 
     Ok(both)
 }
 
-fn port(value: Value) -> Result<Port> {
-    let mut p = Port::default();
+fn port(value: ProtoValue) -> Result<ValueInfo> {
+    let mut p = ValueInfo::default();
     each(content(value)?, |field, value| {
         match field {
             1 => p.name = text(value)?,
             2 => each(content(value)?, |kind, value| match kind {
                 1 => tensor_type(value, &mut p),
                 _ => {
-                    let what = format!("{} is no array", text_of_kind(kind));
+                    let what = format!("{} is not a tensor", text_of_kind(kind));
                     Err(Error::new(ErrorKind::Unsupported, what).at(format!("input or output {}", p.name)))
                 }
             })?,
@@ -297,18 +302,18 @@ fn port(value: Value) -> Result<Port> {
     Ok(p)
 }
 
-/// What a type is called that is no array.
+/// Returns the kind of a non-tensor type for error messages.
 fn text_of_kind(kind: u64) -> &'static str {
     match kind {
         4 => "a sequence",
         5 => "a map",
-        8 => "a sparse array",
+        8 => "a sparse tensor",
         9 => "an optional value",
-        _ => "a value of a type that is not known here",
+        _ => "a value of unknown type",
     }
 }
 
-fn tensor_type(value: Value, p: &mut Port) -> Result<()> {
+fn tensor_type(value: ProtoValue, p: &mut ValueInfo) -> Result<()> {
     each(content(value)?, |field, value| {
         match field {
             1 => p.dtype = dtype_of(number(value)?),
@@ -328,19 +333,19 @@ fn tensor_type(value: Value, p: &mut Port) -> Result<()> {
     })
 }
 
-fn size(value: Value) -> Result<Size> {
-    let mut size = Size::Open;
+fn size(value: ProtoValue) -> Result<DimSize> {
+    let mut size = DimSize::Open;
     each(content(value)?, |field, value| {
         match field {
-            // Some writers have −1 for a size that is open.
-            1 => size = usize::try_from(number(value)?).map_or(Size::Open, Size::Known),
-            2 => size = Size::Named(text(value)?),
+            // Some writers use −1 for an unknown size.
+            1 => size = usize::try_from(number(value)?).map_or(DimSize::Open, DimSize::Known),
+            2 => size = DimSize::Named(text(value)?),
             _ => {}
         }
         Ok(())
     })?;
     Ok(match size {
-        Size::Named(name) if name.is_empty() => Size::Open,
+        DimSize::Named(name) if name.is_empty() => DimSize::Open,
         size => size,
     })
 }

@@ -1,22 +1,22 @@
-//! A [`Model`] as the bytes of an ONNX file.
+//! Serializes an [`OnnxModel`] to the bytes of an ONNX file.
 
-use crate::model::{Attribute, Graph, Model, Node, Port, Size, code_of};
-use crate::protobuf::Message;
+use crate::model::{DimSize, OnnxAttribute, OnnxGraph, OnnxModel, OnnxNode, ValueInfo, code_of};
+use crate::protobuf::ProtoWriter;
 use systole_base::Literal;
 
-impl Model {
-    /// The bytes of the file, all constants in it.
+impl OnnxModel {
+    /// Returns the bytes of the file, with all constants inline.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut m = Message::default();
+        let mut m = ProtoWriter::default();
         m.int(1, self.ir_version);
         m.text(2, &self.producer);
         m.message(7, graph(&self.graph));
-        let mut opset = Message::default();
+        let mut opset = ProtoWriter::default();
         opset.text(1, "");
         opset.int(2, self.opset);
         m.message(8, opset);
         for (key, value) in &self.notes {
-            let mut note = Message::default();
+            let mut note = ProtoWriter::default();
             note.text(1, key);
             note.text(2, value);
             m.message(14, note);
@@ -25,8 +25,8 @@ impl Model {
     }
 }
 
-fn graph(g: &Graph) -> Message {
-    let mut m = Message::default();
+fn graph(g: &OnnxGraph) -> ProtoWriter {
+    let mut m = ProtoWriter::default();
     g.nodes.iter().for_each(|n| m.message(1, node(n)));
     m.text(2, &g.name);
     for (name, value) in &g.constants {
@@ -37,9 +37,9 @@ fn graph(g: &Graph) -> Message {
     m
 }
 
-fn node(n: &Node) -> Message {
-    let mut m = Message::default();
-    // Names of values are written where they are empty too: they keep their place.
+fn node(n: &OnnxNode) -> ProtoWriter {
+    let mut m = ProtoWriter::default();
+    // Empty names are written too: they keep later ones in place.
     n.inputs.iter().for_each(|i| m.bytes(1, i.as_bytes()));
     n.outputs.iter().for_each(|o| m.bytes(2, o.as_bytes()));
     m.text(3, &n.name);
@@ -49,46 +49,46 @@ fn node(n: &Node) -> Message {
     m
 }
 
-fn attribute(name: &str, a: &Attribute) -> Message {
-    let mut m = Message::default();
+fn attribute(name: &str, a: &OnnxAttribute) -> ProtoWriter {
+    let mut m = ProtoWriter::default();
     m.text(1, name);
     let kind = match a {
-        Attribute::Float(v) => {
+        OnnxAttribute::Float(v) => {
             m.float(2, *v);
             1
         }
-        Attribute::Int(v) => {
+        OnnxAttribute::Int(v) => {
             m.int(3, *v);
             2
         }
-        Attribute::Text(v) => {
+        OnnxAttribute::Text(v) => {
             m.bytes(4, v.as_bytes());
             3
         }
-        Attribute::Tensor(v) => {
+        OnnxAttribute::Tensor(v) => {
             m.message(5, tensor("", v));
             4
         }
-        Attribute::Floats(v) => {
+        OnnxAttribute::Floats(v) => {
             m.floats(7, v);
             6
         }
-        Attribute::Ints(v) => {
+        OnnxAttribute::Ints(v) => {
             m.ints(8, v);
             7
         }
-        Attribute::Texts(v) => {
+        OnnxAttribute::Texts(v) => {
             v.iter().for_each(|t| m.bytes(9, t.as_bytes()));
             8
         }
-        Attribute::Other => 0,
+        OnnxAttribute::Other => 0,
     };
     m.int(20, kind);
     m
 }
 
-fn tensor(name: &str, value: &Literal) -> Message {
-    let mut m = Message::default();
+fn tensor(name: &str, value: &Literal) -> ProtoWriter {
+    let mut m = ProtoWriter::default();
     let dims: Vec<i64> = value.shape().iter().map(|&d| d as i64).collect();
     if !dims.is_empty() {
         m.ints(1, &dims);
@@ -99,25 +99,25 @@ fn tensor(name: &str, value: &Literal) -> Message {
     m
 }
 
-fn port(p: &Port) -> Message {
-    let mut shape = Message::default();
+fn port(p: &ValueInfo) -> ProtoWriter {
+    let mut shape = ProtoWriter::default();
     for size in p.sizes.iter().flatten() {
-        let mut dim = Message::default();
+        let mut dim = ProtoWriter::default();
         match size {
-            Size::Known(n) => dim.int(1, *n as i64),
-            Size::Named(name) => dim.text(2, name),
-            Size::Open => {}
+            DimSize::Known(n) => dim.int(1, *n as i64),
+            DimSize::Named(name) => dim.text(2, name),
+            DimSize::Open => {}
         }
         shape.message(1, dim);
     }
-    let mut tensor = Message::default();
+    let mut tensor = ProtoWriter::default();
     tensor.int(1, p.dtype.map_or(0, code_of));
     if p.sizes.is_some() {
         tensor.message(2, shape);
     }
-    let mut ty = Message::default();
+    let mut ty = ProtoWriter::default();
     ty.message(1, tensor);
-    let mut m = Message::default();
+    let mut m = ProtoWriter::default();
     m.text(1, &p.name);
     m.message(2, ty);
     m

@@ -1,22 +1,22 @@
-//! Models that PyTorch's exporter wrote compute here what PyTorch does, on the interpreter and on the CPU engine, for any size of
-//! the batch; broken files are errors.
+//! Tests with models from PyTorch's ONNX exporter, on the interpreter and the CPU engine, with any batch size; broken
+//! files are errors.
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use systole_base::rng::Stream;
+use systole_base::rng::RandomStream;
 use systole_base::{DType, ErrorKind, Literal, Result, TensorType};
 use systole_cpu::CpuBackend;
-use systole_data::format::npy::{Raw, raw_npz_from_bytes};
+use systole_data::format::npy::{RawNpyArray, raw_npz_from_bytes};
 use systole_ir::{Graph, interp};
-use systole_onnx::{Attribute, Model, Node, Port, Size, Sizes, export, operators};
-use systole_runtime::{Arg, Backend, Buffer, CompileOptions};
-use systole_tflite::{Interpreter, Model as Lite, Op, Operator, Tensor};
+use systole_onnx::{DimSize, DimSizes, OnnxAttribute, OnnxModel, OnnxNode, ValueInfo, export, operators};
+use systole_runtime::{Backend, Buffer, CompileOptions, ExecutableArg};
+use systole_tflite::{TfliteInterpreter, TfliteModel as Lite, TfliteOp, TfliteOperator, TfliteTensor};
 
 fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/onnx")
 }
 
-/// Names of the fixtures.
+/// Returns the fixtures' names.
 fn names() -> Vec<String> {
     let entries = std::fs::read_dir(folder()).unwrap().map(|e| e.unwrap().path());
     let models = entries.filter(|p| p.extension().is_some_and(|e| e == "onnx"));
@@ -29,12 +29,12 @@ fn bytes(name: &str) -> Vec<u8> {
     std::fs::read(folder().join(format!("{name}.onnx"))).unwrap()
 }
 
-fn model(name: &str) -> Model {
+fn model(name: &str) -> OnnxModel {
     let beside = |file: &str| Ok(std::fs::read(folder().join(file)).unwrap());
-    Model::from_parts(name, &bytes(name), &beside).unwrap_or_else(|e| panic!("{e}"))
+    OnnxModel::from_parts(name, &bytes(name), &beside).unwrap_or_else(|e| panic!("{e}"))
 }
 
-fn literal(x: &Raw) -> Literal {
+fn literal(x: &RawNpyArray) -> Literal {
     let dtype = match x.descr.as_str() {
         "<f4" => DType::F32,
         "<i8" => DType::I64,
@@ -45,7 +45,7 @@ fn literal(x: &Raw) -> Literal {
     Literal::from_bytes(TensorType::new(dtype, &x.dims[..]), &x.bytes).unwrap()
 }
 
-/// What a model is given, and what PyTorch says of it.
+/// Returns a model's inputs and PyTorch's outputs.
 fn arrays(name: &str) -> [Vec<Literal>; 2] {
     let file = std::fs::read(folder().join(format!("{name}.npz"))).unwrap();
     let arrays = raw_npz_from_bytes(name, &file).unwrap();
@@ -58,17 +58,17 @@ fn arrays(name: &str) -> [Vec<Literal>; 2] {
 
 fn on_cpu(graph: &Arc<Graph>, inputs: &[Literal]) -> Vec<Literal> {
     let exe = CpuBackend::new().and_then(|b| b.compile(graph, &CompileOptions::default()));
-    let inputs = inputs.iter().map(|x| Arg::Donate(Buffer::from(x.clone()))).collect();
+    let inputs = inputs.iter().map(|x| ExecutableArg::Donate(Buffer::from(x.clone()))).collect();
     let made = exe.and_then(|e| e.run(inputs)).unwrap_or_else(|e| panic!("{e}"));
     made.iter().map(|b| b.to_literal().unwrap()).collect()
 }
 
-fn sizes_of(inputs: &[Literal]) -> Sizes {
+fn sizes_of(inputs: &[Literal]) -> DimSizes {
     let given = inputs.iter().enumerate().map(|(i, x)| (format!("arg{i}"), x.shape().to_vec())).collect();
-    Sizes { given, ..Sizes::default() }
+    DimSizes { given, ..DimSizes::default() }
 }
 
-/// What is wrong with the results, if anything.
+/// Returns the difference between the results, if any.
 fn differs(made: &[Literal], expected: &[Literal]) -> Option<String> {
     if made.len() != expected.len() {
         return Some(format!("{} results", made.len()));
@@ -86,7 +86,7 @@ fn differs(made: &[Literal], expected: &[Literal]) -> Option<String> {
     None
 }
 
-/// The first sample alone.
+/// Returns the first sample.
 fn first(x: &Literal) -> Literal {
     let dims: Vec<usize> = std::iter::once(1).chain(x.shape()[1..].iter().copied()).collect();
     let ty = x.ty().with_shape(dims);
@@ -117,7 +117,7 @@ fn models_of_pytorch_compute_what_it_does() {
             continue;
         }
         open += 1;
-        let one = model.import(&Sizes::default()).unwrap_or_else(|e| panic!("{name}, one sample: {e}"));
+        let one = model.import(&DimSizes::default()).unwrap_or_else(|e| panic!("{name}, one sample: {e}"));
         assert!(one.settled.iter().all(|(_, n)| *n == 1), "{name}: {:?}", one.settled);
         let made = on_cpu(&one.graph, &inputs.iter().map(first).collect::<Vec<_>>());
         let right: Vec<Literal> = expected.iter().map(first).collect();
@@ -127,60 +127,60 @@ fn models_of_pytorch_compute_what_it_does() {
     assert!(open >= 10, "{open} models have an open batch");
 }
 
-/// y = w · x + b of any number of samples.
-fn dense() -> Model {
-    let port = |name: &str, n| Port {
+/// y = w · x + b for any batch size.
+fn dense() -> OnnxModel {
+    let port = |name: &str, n| ValueInfo {
         name: name.into(),
         dtype: Some(DType::F32),
-        sizes: Some(vec![Size::Named("batch".into()), Size::Known(n)]),
+        sizes: Some(vec![DimSize::Named("batch".into()), DimSize::Known(n)]),
     };
-    let mut m = Model { ir_version: 8, opset: 17, ..Model::default() };
+    let mut m = OnnxModel { ir_version: 8, opset: 17, ..OnnxModel::default() };
     m.graph.inputs = vec![port("x", 2), port("z", 3)];
     m.graph.outputs = vec![port("y", 3)];
     m.graph.constants.insert("w".into(), Literal::from_slice([2, 3], &[1f32; 6]).unwrap());
-    m.graph.nodes = vec![Node::new("MatMul", ["x", "w"], "p"), Node::new("Add", ["p", "z"], "y")];
+    m.graph.nodes = vec![OnnxNode::new("MatMul", ["x", "w"], "p"), OnnxNode::new("Add", ["p", "z"], "y")];
     m
 }
 
-fn told(m: &Model, sizes: &Sizes) -> String {
+fn told(m: &OnnxModel, sizes: &DimSizes) -> String {
     m.import(sizes).unwrap_err().to_string()
 }
 
 #[test]
 fn open_sizes_are_those_of_the_arrays_or_as_asked_for_or_one() {
     let m = dense();
-    let named = |name: &str, n| Sizes { named: [(name.to_string(), n)].into(), ..Sizes::default() };
-    let batch = |sizes: &Sizes| m.import(sizes).unwrap().graph.param_types()[1].shape[0];
-    assert_eq!((batch(&Sizes::default()), batch(&named("batch", 5))), (1, 5));
-    let given = |x: usize, z: usize| Sizes {
+    let named = |name: &str, n| DimSizes { named: [(name.to_string(), n)].into(), ..DimSizes::default() };
+    let batch = |sizes: &DimSizes| m.import(sizes).unwrap().graph.param_types()[1].shape[0];
+    assert_eq!((batch(&DimSizes::default()), batch(&named("batch", 5))), (1, 5));
+    let given = |x: usize, z: usize| DimSizes {
         given: vec![("z".into(), vec![z, 3]), ("arg0".into(), vec![x, 2])],
-        ..Sizes::default()
+        ..DimSizes::default()
     };
     assert_eq!(m.import(&given(4, 4)).unwrap().settled, [("batch".to_string(), 4)]);
     let e = told(&m, &given(4, 3));
-    assert!(e.contains("batch is 3 in z, and 4 by x"), "{e}");
+    assert!(e.contains("batch is 3 in z, but 4 in x"), "{e}");
     let e = told(&m, &named("bach", 3));
-    assert!(e.contains("no size of the name bach") && e.contains("it has batch"), "{e}");
+    assert!(e.contains("no dimension named bach") && e.contains("it has batch"), "{e}");
 }
 
 #[test]
 fn what_is_not_read_is_told_by_its_node() {
     let mut m = dense();
-    m.graph.nodes[1] = Node { name: "head/unique".into(), ..Node::new("Unique", ["p"], "y") };
-    let e = m.import(&Sizes::default()).unwrap_err();
+    m.graph.nodes[1] = OnnxNode { name: "head/unique".into(), ..OnnxNode::new("Unique", ["p"], "y") };
+    let e = m.import(&DimSizes::default()).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Unsupported);
     let e = e.to_string();
     assert!(
         e.contains("Unique") && e.contains("head/unique") && e.contains("Conv, ") && e.contains("try: "),
         "{e}"
     );
-    m.graph.nodes[1] = Node::new("Add", ["p", "q"], "y");
-    let e = told(&m, &Sizes::default());
-    assert!(e.contains("the value q is read before anything makes it") && e.contains("node 1, Add"), "{e}");
-    m.graph.nodes[1] = Node::new("Reshape", ["p", "z"], "y");
-    assert!(told(&m, &Sizes::default()).contains("depends on the data"));
+    m.graph.nodes[1] = OnnxNode::new("Add", ["p", "q"], "y");
+    let e = told(&m, &DimSizes::default());
+    assert!(e.contains("value q is used before its definition") && e.contains("node 1, Add"), "{e}");
+    m.graph.nodes[1] = OnnxNode::new("Reshape", ["p", "z"], "y");
+    assert!(told(&m, &DimSizes::default()).contains("depends on the input data"));
     m.graph.constants.insert("w".into(), Literal::from_slice([4, 3], &[1f32; 12]).unwrap());
-    let e = told(&m, &Sizes::default());
+    let e = told(&m, &DimSizes::default());
     assert!(e.contains("node 0, MatMul p") && !e.contains(".rs"), "{e}");
     assert!(operators().count() > 100);
 }
@@ -188,30 +188,30 @@ fn what_is_not_read_is_told_by_its_node() {
 #[test]
 fn options_of_another_kind_are_told_by_node_and_name() {
     let mut m = dense();
-    m.graph.nodes[1] = Node::new("Softmax", ["p"], "y").with("axis", Attribute::Float(1.0));
-    let e = told(&m, &Sizes::default());
-    assert!(e.contains("node 1, Softmax") && e.contains("option `axis` is a float"), "{e}");
-    m.graph.nodes[1] = Node::new("TopK", ["p", "k"], "y");
+    m.graph.nodes[1] = OnnxNode::new("Softmax", ["p"], "y").with("axis", OnnxAttribute::Float(1.0));
+    let e = told(&m, &DimSizes::default());
+    assert!(e.contains("node 1, Softmax") && e.contains("attribute `axis` is a float"), "{e}");
+    m.graph.nodes[1] = OnnxNode::new("TopK", ["p", "k"], "y");
     m.graph.constants.insert("k".into(), Literal::from_slice([2], &[1i64, 2]).unwrap());
-    assert!(told(&m, &Sizes::default()).contains("operand 1 has 2 numbers"));
-    // A list of integers whose last one does not end.
+    assert!(told(&m, &DimSizes::default()).contains("operand 1 has 2 numbers"));
+    // A list of integers with an unterminated last one.
     let mut file = m.to_bytes();
     let at = file.windows(4).position(|w| w == [0x0a, 1, 2, 0x10]).unwrap();
     file[at + 2] = 0x82;
-    let e = Model::from_bytes("cut", &file).unwrap_err().to_string();
-    assert!(e.contains("a list of integers is cut short"), "{e}");
+    let e = OnnxModel::from_bytes("cut", &file).unwrap_err().to_string();
+    assert!(e.contains("a list of integers is truncated"), "{e}");
 }
 
-/// Values of ONNX Runtime 1.32 for LpNormalization.
+/// Values from ONNX Runtime 1.32 for LpNormalization.
 #[test]
 fn unit_lengths_are_those_of_onnx_and_come_from_tflite() {
     let x = Literal::from_slice([3, 2], &[3f32, 4.0, 0.0, 0.0, 1.0, -1.0]).unwrap();
-    let port = |name: &str| Port {
+    let port = |name: &str| ValueInfo {
         name: name.into(),
         dtype: Some(DType::F32),
-        sizes: Some(vec![Size::Known(3), Size::Known(2)]),
+        sizes: Some(vec![DimSize::Known(3), DimSize::Known(2)]),
     };
-    let run = |m: &Model, x: &Literal| {
+    let run = |m: &OnnxModel, x: &Literal| {
         let program = m.import(&sizes_of(std::slice::from_ref(x))).unwrap();
         interp::run(&program.graph, &[x]).unwrap().remove(0).to_f64s()
     };
@@ -224,9 +224,9 @@ fn unit_lengths_are_those_of_onnx_and_come_from_tflite() {
         (&[("axis", 0), ("p", 2)], [a, b, 0.0, 0.0, a / 3.0, -b / 4.0]),
     ];
     for (options, expected) in cases {
-        let mut node = Node::new("LpNormalization", ["x"], "y");
-        node.attributes = options.iter().map(|(n, v)| (n.to_string(), Attribute::Int(*v))).collect();
-        let mut m = Model { opset: 22, ..Model::default() };
+        let mut node = OnnxNode::new("LpNormalization", ["x"], "y");
+        node.attributes = options.iter().map(|(n, v)| (n.to_string(), OnnxAttribute::Int(*v))).collect();
+        let mut m = OnnxModel { opset: 22, ..OnnxModel::default() };
         m.graph.inputs.push(port("x"));
         m.graph.outputs.push(port("y"));
         m.graph.nodes.push(node);
@@ -234,16 +234,17 @@ fn unit_lengths_are_those_of_onnx_and_come_from_tflite() {
         assert!(made.iter().zip(expected).all(|(y, e)| (y - e).abs() < 1e-6), "{options:?}: {made:?}");
     }
     for dims in [vec![1, 6], vec![1, 2, 1, 3]] {
-        let t = |name: &str| Tensor::new(name, &dims[..], DType::F32);
+        let t = |name: &str| TfliteTensor::new(name, &dims[..], DType::F32);
         let lite = Lite {
             tensors: vec![t("x"), t("y")],
-            operators: vec![Operator::new(Op::L2Normalization, [0], [1])],
+            operators: vec![TfliteOperator::new(TfliteOp::L2Normalization, [0], [1])],
             inputs: vec![0],
             outputs: vec![1],
             ..Lite::default()
         };
         let x = x.reshape(&dims[..]).unwrap();
-        let theirs = Interpreter::new(&lite).unwrap().run(std::slice::from_ref(&x)).unwrap()[0].to_f64s();
+        let theirs =
+            TfliteInterpreter::new(&lite).unwrap().run(std::slice::from_ref(&x)).unwrap()[0].to_f64s();
         let made = run(&export(&lite).unwrap(), &x);
         assert!(made.iter().zip(&theirs).all(|(y, e)| (y - e).abs() < 1e-6), "{made:?} {theirs:?}");
     }
@@ -251,19 +252,22 @@ fn unit_lengths_are_those_of_onnx_and_come_from_tflite() {
 
 #[test]
 fn constants_beside_the_model_stay_beside_it() {
-    let e = Model::from_bytes("beside.onnx", &bytes("beside")).unwrap_err().to_string();
-    assert!(e.contains("lie in another file, beside.onnx.data") && e.contains("beside.onnx"), "{e}");
+    let e = OnnxModel::from_bytes("beside.onnx", &bytes("beside")).unwrap_err().to_string();
+    assert!(e.contains("in an external file, beside.onnx.data") && e.contains("beside.onnx"), "{e}");
     let away = String::from_utf8_lossy(&bytes("beside")).into_owned();
     assert!(away.contains("beside.onnx.data"));
-    // A path of the same length that leads out of the folder.
+    // A path of the same length that leaves the directory.
     let mut out = bytes("beside");
     let at = out.windows(16).position(|w| w == b"beside.onnx.data").unwrap();
     out[at..at + 16].copy_from_slice(b"../../../ab/data");
-    let e = Model::from_parts("out", &out, &|_| panic!("it is read")).unwrap_err().to_string();
-    assert!(e.contains("no file beside the model"), "{e}");
+    let e = OnnxModel::from_parts("out", &out, &|_| panic!("it is read")).unwrap_err().to_string();
+    assert!(e.contains("invalid external data location"), "{e}");
     let short = |_: &str| -> Result<Vec<u8>> { Ok(vec![0; 7]) };
     assert!(
-        Model::from_parts("short", &bytes("beside"), &short).unwrap_err().to_string().contains("ends before")
+        OnnxModel::from_parts("short", &bytes("beside"), &short)
+            .unwrap_err()
+            .to_string()
+            .contains("ends before")
     );
 }
 
@@ -272,26 +276,26 @@ fn all_options_come_back_from_a_file() {
     let mut m = dense();
     let tensor = Literal::from_slice([2], &[1i64, -2]).unwrap();
     m.graph.nodes[0].attributes = [
-        ("i", Attribute::Int(-3)),
-        ("f", Attribute::Float(0.25)),
-        ("zero", Attribute::Float(0.0)),
-        ("s", Attribute::Text("word".into())),
-        ("t", Attribute::Tensor(tensor)),
-        ("is", Attribute::Ints(vec![-1, 0, i64::MAX])),
-        ("none", Attribute::Ints(vec![])),
-        ("fs", Attribute::Floats(vec![1.5, -2.0])),
-        ("ss", Attribute::Texts(vec!["a".into(), String::new()])),
+        ("i", OnnxAttribute::Int(-3)),
+        ("f", OnnxAttribute::Float(0.25)),
+        ("zero", OnnxAttribute::Float(0.0)),
+        ("s", OnnxAttribute::Text("word".into())),
+        ("t", OnnxAttribute::Tensor(tensor)),
+        ("is", OnnxAttribute::Ints(vec![-1, 0, i64::MAX])),
+        ("none", OnnxAttribute::Ints(vec![])),
+        ("fs", OnnxAttribute::Floats(vec![1.5, -2.0])),
+        ("ss", OnnxAttribute::Texts(vec!["a".into(), String::new()])),
     ]
     .map(|(name, a)| (name.to_string(), a))
     .into();
     m.graph.nodes[1].inputs.push(String::new());
-    m.graph.inputs[0].sizes = Some(vec![Size::Open, Size::Known(2)]);
+    m.graph.inputs[0].sizes = Some(vec![DimSize::Open, DimSize::Known(2)]);
     m.graph.inputs[1].sizes = None;
     m.notes.insert("key".into(), "value".into());
     for dtype in DType::ALL {
         m.graph.constants.insert(format!("c {dtype}"), Literal::scalar(dtype, 1.0));
     }
-    assert_eq!(Model::from_bytes("all", &m.to_bytes()).unwrap(), m);
+    assert_eq!(OnnxModel::from_bytes("all", &m.to_bytes()).unwrap(), m);
 }
 
 #[test]
@@ -302,12 +306,14 @@ fn damage_is_an_error_and_never_a_panic() {
         let beside = |file: &str| Ok(std::fs::read(folder().join(file)).unwrap_or_default());
         let attempt = |bytes: &[u8]| {
             let ran = std::panic::catch_unwind(|| {
-                Model::from_parts(name, bytes, &beside).and_then(|m| m.import(&Sizes::default())).is_ok()
+                OnnxModel::from_parts(name, bytes, &beside)
+                    .and_then(|m| m.import(&DimSizes::default()))
+                    .is_ok()
             });
             ran.unwrap_or_else(|_| panic!("{name} panicked on {bytes:02x?}"))
         };
         for i in 0..120 {
-            let mut draws = Stream::new(3, k as u64, i);
+            let mut draws = RandomStream::new(3, k as u64, i);
             let mut bad = whole.clone();
             let n = bad.len() as u64;
             for _ in 0..1 + draws.below(4) {

@@ -4,8 +4,8 @@
 
 use std::path::Path;
 use systole_ir::{DType, GraphBuilder, Result, TensorType};
-use systole_pjrt::{AheadCompiler, COMMAND, Platform, discover, program_text, serve};
-use systole_runtime::{AheadOfTime, AheadRequest, AheadSlice};
+use systole_pjrt::{AcceleratorPlatform, AheadCompiler, COMMAND, discover, program_text, serve};
+use systole_runtime::{AotCompiler, AotRequest, AotTopology};
 
 #[allow(clippy::print_stdout, reason = "an example shows what it found")]
 fn main() -> Result<()> {
@@ -17,13 +17,13 @@ fn main() -> Result<()> {
     }
     let generation = args.get(1).map_or("v5e", String::as_str);
     let extents: Vec<usize> = args.iter().skip(2).filter_map(|n| n.parse().ok()).collect();
-    let slice = AheadSlice::new(generation, if extents.is_empty() { &[1, 1] } else { &extents });
+    let slice = AotTopology::new(generation, if extents.is_empty() { &[1, 1] } else { &extents });
     let g = GraphBuilder::new("main");
     let x = g.parameter(TensorType::new(DType::BF16, [1024, 1024]), "x");
     let program = program_text(&*g.finish(&[x.matmul(&x)])?, &[]);
 
-    let library = discover(Platform::Tpu, None, None).require(Platform::Tpu)?;
-    let report = AheadCompiler::new(library)?.compile_ahead(&AheadRequest::new(program, slice))?;
+    let library = discover(AcceleratorPlatform::Tpu, None, None).require(AcceleratorPlatform::Tpu)?;
+    let report = AheadCompiler::new(library)?.compile_ahead(&AotRequest::new(program, slice))?;
     println!("{}: {:.2} s, {:?}", report.device_kind, report.seconds, report.memory);
     println!("{:?}", report.cost.get("flops"));
     Ok(())

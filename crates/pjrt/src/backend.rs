@@ -1,8 +1,8 @@
-//! A plugin's devices as a backend: models train through it as on the CPU, on one device or on all.
+//! Backend over the devices of a PJRT plugin: runs and trains on one device or on all devices of a mesh.
 
-use crate::client::{Array, Client, Input, Loaded};
+use crate::client::{Client, LoadedExecutable, PjrtBuffer, RunInput};
 use crate::compile_options::of_gpus;
-use crate::profile::Watch;
+use crate::profile::ProgramProfiler;
 use crate::program_text::{located_text, program_text, spread_text};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -10,30 +10,31 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 use systole_ir::{
-    Graph, GraphBuilder, Literal, Mesh, Result, ResultExt, Shape, Sharding, Spread, TensorType, bug, cost,
+    Graph, GraphBuilder, Literal, Mesh, Result, ResultExt, Shape, Sharding, Shardings, TensorType, bug, cost,
     interp,
 };
 use systole_runtime::{
-    Arg, Backend, Buffer, CompileOptions, DeviceData, DeviceId, DeviceInfo, Executable, Hosts, Pieces,
-    Report, sharded_array::split,
+    Backend, Buffer, CompileOptions, DeviceData, DeviceId, DeviceInfo, Executable, ExecutableArg,
+    ExecutableReport, HostGroup, ShardedArray, sharded_array::split,
 };
 
-/// A client's devices. Programs run on the first that is this process's, and those that are split on the first of their
-/// mesh's number, each process doing its part.
+/// Devices of a client as a backend. Programs run on this process's first device; sharded programs run on the first
+/// devices of the mesh, with each process running its part.
 pub struct PjrtBackend {
     name: String,
     client: Client,
     loops: bool,
-    /// Programs that give every host the whole of an array, by how it is split.
-    gathering: Mutex<HashMap<(TensorType, Sharding), Arc<Split>>>,
-    /// The same plugin with more devices, by their number.
+    /// Programs that gather an array to every host, by its type and sharding.
+    gathering: Mutex<HashMap<(TensorType, Sharding), Arc<MeshProgram>>>,
+    /// Backends of the same plugin with more devices, by their number.
     larger: Mutex<HashMap<usize, Arc<PjrtBackend>>>,
 }
 
 impl PjrtBackend {
-    /// A backend of a client, by the name that users choose it by.
+    /// Creates a backend for a client, with the name that users select it by.
     pub fn new(name: impl Into<String>, client: Client) -> PjrtBackend {
-        // XLA for GPUs is as fast with long programs, whose steps need half the traffic of those that stack weights.
+        // XLA for GPUs is as fast with unrolled programs, which need half the memory traffic of those that stack
+        // weights.
         let loops = !client.platform().is_ok_and(|(platform, _)| of_gpus(&platform));
         PjrtBackend {
             name: name.into(),
@@ -44,7 +45,7 @@ impl PjrtBackend {
         }
     }
 
-    fn gathering(&self, ty: &TensorType, pieces: &Pieces) -> Result<Arc<Split>> {
+    fn gathering(&self, ty: &TensorType, pieces: &ShardedArray) -> Result<Arc<MeshProgram>> {
         let mut known = self.gathering.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (ty.clone(), pieces.sharding.clone());
         if let Some(program) = known.get(&key).filter(|p| p.mesh == pieces.mesh) {
@@ -52,18 +53,18 @@ impl PjrtBackend {
         }
         let g = GraphBuilder::new("gather");
         let x = g.parameter(ty.clone(), "x");
-        let spread = Spread {
+        let spread = Shardings {
             mesh: (*pieces.mesh).clone(),
             params: vec![pieces.sharding.clone()],
             results: vec![Sharding::replicated(ty.rank())],
         };
-        let program = Arc::new(Split::compile(&self.client, &g.finish(&[x])?, &spread, &[], None)?);
+        let program = Arc::new(MeshProgram::compile(&self.client, &g.finish(&[x])?, &spread, &[], None)?);
         known.insert(key, program.clone());
         Ok(program)
     }
 }
 
-impl Hosts for PjrtBackend {
+impl HostGroup for PjrtBackend {
     fn index(&self) -> usize {
         self.client.process().0
     }
@@ -73,10 +74,10 @@ impl Hosts for PjrtBackend {
     }
 
     fn gather(&self, array: &Buffer) -> Result<Buffer> {
-        match array.data::<Pieces>() {
+        match array.data::<ShardedArray>() {
             Some(pieces) if !pieces.are_whole() => {
                 let program = self.gathering(array.ty(), pieces)?;
-                Ok(program.run(vec![Arg::Borrow(array)])?.remove(0))
+                Ok(program.run(vec![ExecutableArg::Borrow(array)])?.remove(0))
             }
             _ => Ok(array.clone()),
         }
@@ -88,7 +89,7 @@ impl Hosts for PjrtBackend {
         let ty = one_more_dimension(own.ty(), all);
         let put = |device| Ok(Buffer::new(row.ty().clone(), Arc::new(self.client.put(&row, device)?)));
         let local = self.client.local();
-        let rows = Pieces {
+        let rows = ShardedArray {
             mesh: Arc::new(Mesh::new([("host", all)])?),
             sharding: Sharding::replicated(ty.rank()).split(0, 0),
             parts: local.clone().map(put).collect::<Result<_>>()?,
@@ -102,7 +103,7 @@ fn named(label: &str) -> &str {
     if label.is_empty() { "a program" } else { label }
 }
 
-/// `T[…] → T[n, …]`
+/// Adds a leading dimension: `T[…] → T[n, …]`.
 fn one_more_dimension(ty: &TensorType, n: usize) -> TensorType {
     ty.with_shape(std::iter::once(n).chain(ty.shape.iter().copied()).collect::<Shape>())
 }
@@ -137,22 +138,22 @@ impl Backend for PjrtBackend {
         }
         let client = match self.client.with_devices(count)? {
             Ok(client) => client,
-            Err(e) => return Some(Err(e.at(format!("asking {} for {count} devices", self.name)))),
+            Err(e) => return Some(Err(e.at(format!("opening {} with {count} devices", self.name)))),
         };
         let backend = Arc::new(PjrtBackend::new(self.name.clone(), client));
         known.insert(count, backend.clone());
         Some(Ok(backend))
     }
 
-    fn hosts(&self) -> Option<&dyn Hosts> {
-        (self.count() > 1).then_some(self as &dyn Hosts)
+    fn hosts(&self) -> Option<&dyn HostGroup> {
+        (self.count() > 1).then_some(self as &dyn HostGroup)
     }
 
     fn compile(&self, graph: &Arc<Graph>, options: &CompileOptions) -> Result<Arc<dyn Executable>> {
         let start = Instant::now();
         graph.verify()?;
         let place = || format!("compiling {} for {}", named(&options.label), self.name);
-        let watch = Watch::of(&options.label);
+        let watch = ProgramProfiler::of(&options.label);
         let said = self.client.as_it_is_right(graph).at(place)?;
         let text = match &watch {
             Some(watch) => located_text(&said, watch.module(), &options.donated, None),
@@ -161,10 +162,10 @@ impl Backend for PjrtBackend {
         let loaded = self.client.compile(&text, self.client.local().start).at(place)?;
         let report = report(graph, start, &loaded);
         let (params, results) = (graph.param_types(), graph.result_types());
-        Ok(Arc::new(Program {
+        Ok(Arc::new(SingleDeviceProgram {
             graph: graph.clone(),
             client: self.client.clone(),
-            program: Watched { loaded, watch },
+            program: ProfiledExecutable { loaded, watch },
             copies: Mutex::default(),
             params,
             results,
@@ -175,14 +176,14 @@ impl Backend for PjrtBackend {
     fn compile_spread(
         &self,
         graph: &Arc<Graph>,
-        spread: &Spread,
+        spread: &Shardings,
         options: &CompileOptions,
     ) -> Option<Result<Arc<dyn Executable>>> {
         let place = || {
             format!("compiling {} for the devices {} of {}", named(&options.label), spread.mesh, self.name)
         };
-        let watch = Watch::of(&options.label);
-        let program = Split::compile(&self.client, graph, spread, &options.donated, watch).at(place);
+        let watch = ProgramProfiler::of(&options.label);
+        let program = MeshProgram::compile(&self.client, graph, spread, &options.donated, watch).at(place);
         Some(program.map(|p| Arc::new(p) as Arc<dyn Executable>))
     }
 
@@ -192,43 +193,44 @@ impl Backend for PjrtBackend {
     }
 }
 
-fn report(graph: &Graph, began: Instant, loaded: &Loaded) -> Report {
+fn report(graph: &Graph, began: Instant, loaded: &LoadedExecutable) -> ExecutableReport {
     let compile_ms = began.elapsed().as_secs_f64() * 1e3;
     let peak_bytes = loaded.peak_bytes().and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0);
-    Report { compile_ms, flops: cost::cost(graph).flops, peak_bytes, ..Report::default() }
+    ExecutableReport { compile_ms, flops: cost::cost(graph).flops, peak_bytes, ..ExecutableReport::default() }
 }
 
-/// Where an argument is for a run.
-enum AtDevice {
+/// A run's argument on the device.
+enum DeviceArg {
     Itself,
-    /// For this run alone.
-    Copy(Array),
-    Kept(Arc<Array>),
+    /// Used only in this run.
+    Copy(PjrtBuffer),
+    Kept(Arc<PjrtBuffer>),
 }
 
-/// Copies of arrays of the host that more than one run was given, as weights of a model that was loaded are, by where
-/// the array lies there. They go when it goes.
+/// Device copies of host arrays that are passed to more than one run, such as loaded weights, by host address. A copy
+/// is dropped with its host array.
 #[derive(Default)]
-struct Copies(HashMap<usize, Known>);
+struct HostCopies(HashMap<usize, HostCopy>);
 
-/// An array of the host that a run was given, and its copy from the second run on.
-struct Known {
+/// A host array passed to a run, and its device copy from the second run on.
+struct HostCopy {
     of: Weak<dyn DeviceData>,
-    copy: Option<Arc<Array>>,
+    copy: Option<Arc<PjrtBuffer>>,
 }
 
-impl Copies {
-    /// The second run that is given an array has it copied to stay. Dead entries must be gone: others may lie there now.
-    fn of(&mut self, buffer: &Buffer, copy: impl Fn() -> Result<Array>) -> Result<AtDevice> {
+impl HostCopies {
+    /// Returns an argument on the device; the second run with an array keeps the copy. Dead entries must be removed
+    /// first, since their address may be reused.
+    fn of(&mut self, buffer: &Buffer, copy: impl Fn() -> Result<PjrtBuffer>) -> Result<DeviceArg> {
         let of = buffer.storage();
         match self.0.entry(of.as_ptr().cast::<()>().addr()) {
             Entry::Vacant(new) => {
-                new.insert(Known { of, copy: None });
-                copy().map(AtDevice::Copy)
+                new.insert(HostCopy { of, copy: None });
+                copy().map(DeviceArg::Copy)
             }
             Entry::Occupied(mut known) => {
                 let kept = &mut known.get_mut().copy;
-                Ok(AtDevice::Kept(match kept {
+                Ok(DeviceArg::Kept(match kept {
                     Some(array) => array.clone(),
                     None => kept.insert(Arc::new(copy()?)).clone(),
                 }))
@@ -237,14 +239,14 @@ impl Copies {
     }
 }
 
-/// A compiled program, and what measures its runs, where a profile is asked for.
-struct Watched {
-    loaded: Loaded,
-    watch: Option<Watch>,
+/// A compiled program, and the profiler of its runs if profiling is enabled.
+struct ProfiledExecutable {
+    loaded: LoadedExecutable,
+    watch: Option<ProgramProfiler>,
 }
 
-impl Watched {
-    fn run<R>(&self, run: impl FnOnce(&Loaded) -> Result<R>) -> Result<R> {
+impl ProfiledExecutable {
+    fn run<R>(&self, run: impl FnOnce(&LoadedExecutable) -> Result<R>) -> Result<R> {
         match &self.watch {
             Some(watch) => watch.run(&self.loaded, || run(&self.loaded)),
             None => run(&self.loaded),
@@ -252,7 +254,7 @@ impl Watched {
     }
 }
 
-impl Drop for Watched {
+impl Drop for ProfiledExecutable {
     fn drop(&mut self) {
         if let Some(watch) = &self.watch {
             watch.end(&self.loaded);
@@ -261,37 +263,37 @@ impl Drop for Watched {
 }
 
 /// A graph compiled for one device.
-struct Program {
+struct SingleDeviceProgram {
     graph: Arc<Graph>,
     client: Client,
-    program: Watched,
-    copies: Mutex<Copies>,
+    program: ProfiledExecutable,
+    copies: Mutex<HostCopies>,
     params: Vec<TensorType>,
     results: Vec<TensorType>,
-    report: Report,
+    report: ExecutableReport,
 }
 
-impl Program {
-    /// The array at this client: the argument itself, or a copy of it.
-    fn at_device(&self, arg: &Arg<'_>, copies: &mut Copies) -> Result<AtDevice> {
+impl SingleDeviceProgram {
+    /// Returns the array on this client: the argument itself, or a copy.
+    fn at_device(&self, arg: &ExecutableArg<'_>, copies: &mut HostCopies) -> Result<DeviceArg> {
         let buffer = arg.buffer();
-        if buffer.data::<Array>().is_some_and(|array| array.belongs_to(&self.client)) {
-            return Ok(AtDevice::Itself);
+        if buffer.data::<PjrtBuffer>().is_some_and(|array| array.belongs_to(&self.client)) {
+            return Ok(DeviceArg::Itself);
         }
         let copy = || self.client.put(&buffer.to_literal()?, self.client.local().start);
-        match matches!(arg, Arg::Donate(_)) && buffer.is_unique() {
-            true => copy().map(AtDevice::Copy),
+        match matches!(arg, ExecutableArg::Donate(_)) && buffer.is_unique() {
+            true => copy().map(DeviceArg::Copy),
             false => copies.of(buffer, copy),
         }
     }
 }
 
-impl Executable for Program {
+impl Executable for SingleDeviceProgram {
     fn param_types(&self) -> &[TensorType] {
         &self.params
     }
 
-    fn run(&self, args: Vec<Arg<'_>>) -> Result<Vec<Buffer>> {
+    fn run(&self, args: Vec<ExecutableArg<'_>>) -> Result<Vec<Buffer>> {
         let types: Vec<&TensorType> = args.iter().map(|a| a.buffer().ty()).collect();
         interp::check_args(&self.graph, &types)?;
         let mut kept = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
@@ -299,15 +301,15 @@ impl Executable for Program {
         let places = args.iter().map(|a| self.at_device(a, &mut kept)).collect::<Result<Vec<_>>>()?;
         drop(kept);
         let inputs = args.iter().zip(&places).map(|(arg, place)| match place {
-            // A copy is ours to give away.
-            AtDevice::Copy(copy) => Input::Donated(copy),
-            AtDevice::Kept(copy) => Input::Kept(copy),
-            AtDevice::Itself => {
-                let Some(array) = arg.buffer().data::<Array>() else {
-                    systole_ir::bug!("an argument without a copy is at the device")
+            // A copy may be donated.
+            DeviceArg::Copy(copy) => RunInput::Donated(copy),
+            DeviceArg::Kept(copy) => RunInput::Kept(copy),
+            DeviceArg::Itself => {
+                let Some(array) = arg.buffer().data::<PjrtBuffer>() else {
+                    systole_ir::bug!("an argument without a copy is on the device")
                 };
-                let ours = matches!(arg, Arg::Donate(buffer) if buffer.is_unique());
-                if ours { Input::Donated(array) } else { Input::Kept(array) }
+                let ours = matches!(arg, ExecutableArg::Donate(buffer) if buffer.is_unique());
+                if ours { RunInput::Donated(array) } else { RunInput::Kept(array) }
             }
         });
         let inputs: Vec<_> = inputs.collect();
@@ -316,33 +318,33 @@ impl Executable for Program {
         Ok(typed.map(|(ty, array)| Buffer::new(ty.clone(), Arc::new(array))).collect())
     }
 
-    fn report(&self) -> &Report {
+    fn report(&self) -> &ExecutableReport {
         &self.report
     }
 }
 
 /// A graph compiled for the devices of a mesh.
-struct Split {
+struct MeshProgram {
     graph: Arc<Graph>,
     client: Client,
-    program: Watched,
+    program: ProfiledExecutable,
     mesh: Arc<Mesh>,
-    /// Places in the mesh of this process's devices.
+    /// Positions in the mesh of this process's devices.
     own: Range<usize>,
     params: Vec<TensorType>,
     param_shardings: Vec<Sharding>,
     results: Vec<(TensorType, TensorType, Sharding)>,
-    report: Report,
+    report: ExecutableReport,
 }
 
-impl Split {
+impl MeshProgram {
     fn compile(
         client: &Client,
         graph: &Arc<Graph>,
-        spread: &Spread,
+        spread: &Shardings,
         donated: &[usize],
-        watch: Option<Watch>,
-    ) -> Result<Split> {
+        watch: Option<ProgramProfiler>,
+    ) -> Result<MeshProgram> {
         let start = Instant::now();
         graph.verify()?;
         let mesh = Arc::new(spread.mesh.clone());
@@ -361,10 +363,10 @@ impl Split {
         let report = report(graph, start, &loaded);
         let own = client.local();
         let own = own.start.min(mesh.devices())..own.end.min(mesh.devices());
-        Ok(Split {
+        Ok(MeshProgram {
             graph: graph.clone(),
             client: client.clone(),
-            program: Watched { loaded, watch },
+            program: ProfiledExecutable { loaded, watch },
             mesh,
             own,
             params,
@@ -374,29 +376,29 @@ impl Split {
         })
     }
 
-    /// Each device's part where they lie at this client as the program wants them.
-    fn in_place<'a>(&self, buffer: &'a Buffer, sharding: &Sharding) -> Option<Vec<&'a Array>> {
-        let pieces = buffer.data::<Pieces>()?;
+    /// Returns each device's shard if the array is on this client with the required sharding.
+    fn in_place<'a>(&self, buffer: &'a Buffer, sharding: &Sharding) -> Option<Vec<&'a PjrtBuffer>> {
+        let pieces = buffer.data::<ShardedArray>()?;
         if *pieces.mesh != *self.mesh || pieces.sharding != *sharding {
             return None;
         }
-        let here = |part: &'a Buffer| part.data::<Array>().filter(|a| a.belongs_to(&self.client));
+        let here = |part: &'a Buffer| part.data::<PjrtBuffer>().filter(|a| a.belongs_to(&self.client));
         pieces.parts.iter().map(here).collect()
     }
 
-    /// The array split and copied to this process's devices.
-    fn copies(&self, buffer: &Buffer, sharding: &Sharding) -> Result<Vec<Array>> {
+    /// Splits the array and copies the shards to this process's devices.
+    fn copies(&self, buffer: &Buffer, sharding: &Sharding) -> Result<Vec<PjrtBuffer>> {
         let parts = split(&buffer.to_literal()?, &self.mesh, sharding, self.own.clone())?;
         self.own.clone().zip(&parts).map(|(device, part)| self.client.put(part, device)).collect()
     }
 }
 
-impl Executable for Split {
+impl Executable for MeshProgram {
     fn param_types(&self) -> &[TensorType] {
         &self.params
     }
 
-    fn run(&self, args: Vec<Arg<'_>>) -> Result<Vec<Buffer>> {
+    fn run(&self, args: Vec<ExecutableArg<'_>>) -> Result<Vec<Buffer>> {
         let types: Vec<&TensorType> = args.iter().map(|a| a.buffer().ty()).collect();
         interp::check_args(&self.graph, &types)?;
         let wanted = args.iter().zip(&self.param_shardings);
@@ -405,40 +407,40 @@ impl Executable for Split {
             None => self.copies(arg.buffer(), sharding).map(Some),
         });
         let copies = copies.collect::<Result<Vec<_>>>()?;
-        let mut inputs: Vec<Vec<Input<'_>>> = self.own.clone().map(|_| Vec::new()).collect();
+        let mut inputs: Vec<Vec<RunInput<'_>>> = self.own.clone().map(|_| Vec::new()).collect();
         for ((arg, sharding), copies) in args.iter().zip(&self.param_shardings).zip(&copies) {
             let (arrays, ours) = match copies {
-                // Copies are ours to give away.
+                // Copies may be donated.
                 Some(copies) => (copies.iter().collect(), true),
                 None => match self.in_place(arg.buffer(), sharding) {
                     Some(arrays) => (arrays, donated(arg)),
-                    None => bug!("an argument has neither copies nor its place on the devices"),
+                    None => bug!("an argument has neither copies nor shards on the devices"),
                 },
             };
             for (list, array) in inputs.iter_mut().zip(arrays) {
-                list.push(if ours { Input::Donated(array) } else { Input::Kept(array) });
+                list.push(if ours { RunInput::Donated(array) } else { RunInput::Kept(array) });
             }
         }
-        let lists: Vec<&[Input<'_>]> = inputs.iter().map(Vec::as_slice).collect();
+        let lists: Vec<&[RunInput<'_>]> = inputs.iter().map(Vec::as_slice).collect();
         let results = self.program.run(|loaded| loaded.run_parts(&lists))?;
         let mut devices: Vec<_> = results.into_iter().map(Vec::into_iter).collect();
         let whole = |(local, ty, sharding): &(TensorType, TensorType, Sharding)| {
             let arrays = devices.iter_mut().filter_map(Iterator::next);
             let parts = arrays.map(|a| Buffer::new(local.clone(), Arc::new(a))).collect();
             let (mesh, sharding, first) = (self.mesh.clone(), sharding.clone(), self.own.start);
-            Pieces { mesh, sharding, parts, first }.buffer(ty.clone())
+            ShardedArray { mesh, sharding, parts, first }.buffer(ty.clone())
         };
         self.results.iter().map(whole).collect()
     }
 
-    fn report(&self) -> &Report {
+    fn report(&self) -> &ExecutableReport {
         &self.report
     }
 }
 
-/// Whether nobody else has the array or a part of it.
-fn donated(arg: &Arg<'_>) -> bool {
-    let Arg::Donate(buffer) = arg else { return false };
-    let parts = buffer.data::<Pieces>().map_or(&[][..], |pieces| &pieces.parts);
+/// Whether nobody else refers to the array or a shard of it.
+fn donated(arg: &ExecutableArg<'_>) -> bool {
+    let ExecutableArg::Donate(buffer) = arg else { return false };
+    let parts = buffer.data::<ShardedArray>().map_or(&[][..], |pieces| &pieces.parts);
     buffer.is_unique() && parts.iter().all(Buffer::is_unique)
 }

@@ -1,10 +1,10 @@
-//! Compiled programs that are kept: for each a folder with what was asked and what the compiler answered.
+//! On-disk cache of compiled programs: a directory per program with the request and the compiler's output.
 //!
-//! What was asked is compared whole, so a name that two requests share costs a compilation and never gives a wrong
-//! answer. Folders appear under their names by renaming, when they are complete.
+//! Requests are compared in full, so a hash collision costs a compilation but never returns a wrong program.
+//! Directories are renamed into place when complete.
 //!
-//! Files are written directly and not through the trait of `systole-data`: nothing here need survive a power cut, since
-//! answers carry a checksum or are read as JSON, and what is damaged is compiled again.
+//! Files are written directly, not with `systole-data`: they need not survive a power failure, since outputs have a
+//! checksum or are JSON, and damaged entries are compiled again.
 
 use std::hash::{DefaultHasher, Hasher};
 use std::path::{Path, PathBuf};
@@ -12,51 +12,51 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 use std::{fs, io};
 
-/// How the names of folders begin that are not complete yet.
+/// Name prefix of incomplete directories.
 const PART: &str = "part-";
-/// A folder that is not complete after this time never will be.
+/// Age after which an incomplete directory is abandoned.
 const FORSAKEN: Duration = Duration::from_secs(24 * 60 * 60);
-/// Files of an answer of bytes, and of their number and hash.
+/// Files of an entry: the executable, and its size and hash.
 const BYTES: &str = "executable.bin";
 const CHECK: &str = "check.txt";
 
-/// A folder of compiled programs, the oldest of which go when it is full.
+/// Directory of compiled programs with a size limit; the least recently used are evicted.
 #[derive(Clone, Debug)]
 pub struct CompileCache {
     folder: PathBuf,
     limit: u64,
 }
 
-/// A folder in the cache.
-struct Entry {
+/// A directory in the cache.
+struct CacheEntry {
     path: PathBuf,
     used: SystemTime,
     bytes: u64,
 }
 
 impl CompileCache {
-    /// A cache in a folder, of at most `limit` bytes.
+    /// Opens a cache in a directory, with at most `limit` bytes.
     pub fn new(folder: PathBuf, limit: u64) -> CompileCache {
         CompileCache { folder, limit }
     }
 
-    /// Where it is.
+    /// Returns the cache directory.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// How many programs it has, and their bytes.
+    /// Returns the number of programs and their total bytes.
     pub fn usage(&self) -> (usize, u64) {
         let entries = self.entries();
         (entries.len(), entries.iter().map(|e| e.bytes).sum())
     }
 
-    /// A name for a folder in the making, on the same file system.
+    /// Returns a path for an incomplete directory on the same file system.
     pub(crate) fn part(&self, name: &str) -> PathBuf {
         self.folder.join(format!("{PART}{name}"))
     }
 
-    /// The folder in which all of `asked` (file names and contents) stands as it is asked now.
+    /// Returns the directory whose request files equal `asked` (names and contents).
     pub(crate) fn find(&self, asked: &[(&str, &[u8])]) -> Option<PathBuf> {
         let path = self.place(asked);
         let same = |(name, bytes): &(&str, &[u8])| fs::read(path.join(name)).is_ok_and(|kept| kept == *bytes);
@@ -64,13 +64,13 @@ impl CompileCache {
             return None;
         }
         if let Ok(file) = fs::File::options().write(true).open(path.join(asked.first()?.0)) {
-            // A cache that cannot be written to still answers.
+            // A read-only cache still works.
             let _ = file.set_modified(SystemTime::now());
         }
         Some(path)
     }
 
-    /// The bytes that were kept for what is asked; damaged ones are forgotten.
+    /// Returns the cached bytes for a request; damaged entries are removed.
     pub(crate) fn bytes(&self, asked: &[(&str, &[u8])]) -> Option<Vec<u8>> {
         let folder = self.find(asked)?;
         let bytes = fs::read(folder.join(BYTES)).unwrap_or_default();
@@ -81,7 +81,7 @@ impl CompileCache {
         None
     }
 
-    /// Keeps the bytes that answer what is asked.
+    /// Caches the bytes for a request.
     pub(crate) fn keep_bytes(&self, asked: &[(&str, &[u8])], bytes: &[u8]) -> io::Result<()> {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let part =
@@ -92,12 +92,12 @@ impl CompileCache {
         let written = fs::create_dir_all(&part)
             .and_then(|()| files().try_for_each(|(name, bytes)| fs::write(part.join(name), bytes)))
             .and_then(|()| self.keep(&part, asked, &files().map(|(name, _)| *name).collect::<Vec<_>>()));
-        // Gone where it was kept.
+        // Already moved if it was cached.
         let _ = fs::remove_dir_all(&part);
         written
     }
 
-    /// Takes a complete folder, of which only the files of these names are kept, and lets the oldest go.
+    /// Moves a complete directory into the cache, keeping only files with these names, and evicts the oldest entries.
     pub(crate) fn keep(&self, made: &Path, asked: &[(&str, &[u8])], names: &[&str]) -> io::Result<()> {
         for entry in fs::read_dir(made)?.flatten() {
             let path = entry.path();
@@ -108,14 +108,14 @@ impl CompileCache {
             }
         }
         let place = self.place(asked);
-        // There is one that is damaged, or that has the name by chance.
+        // The existing one is damaged, or has the same name by chance.
         let _ = fs::remove_dir_all(&place);
         fs::rename(made, &place)?;
         self.shrink();
         Ok(())
     }
 
-    /// Removes a folder that turned out to be damaged.
+    /// Removes a damaged entry.
     pub(crate) fn forget(&self, asked: &[(&str, &[u8])]) {
         let _ = fs::remove_dir_all(self.place(asked));
     }
@@ -140,34 +140,34 @@ impl CompileCache {
         }
     }
 
-    fn entries(&self) -> Vec<Entry> {
+    fn entries(&self) -> Vec<CacheEntry> {
         let folders = fs::read_dir(&self.folder).into_iter().flatten().flatten();
-        folders.filter(|e| e.path().is_dir()).map(|e| Entry::of(e.path())).collect()
+        folders.filter(|e| e.path().is_dir()).map(|e| CacheEntry::of(e.path())).collect()
     }
 }
 
-/// What tells one build of a library from another: size and time of writing.
+/// Returns a fingerprint of a library build: size and modification time.
 pub(crate) fn build(library: &Path) -> String {
     let file = fs::metadata(library).ok();
     let written = file.as_ref().and_then(|f| f.modified().ok()?.duration_since(SystemTime::UNIX_EPOCH).ok());
     format!("{} {}", file.map_or(0, |f| f.len()), written.map_or(0, |t| t.as_nanos()))
 }
 
-/// What tells bytes from damaged ones. Another version of the hash makes a program be compiled once more.
+/// Returns a checksum. If the hash changes with a version, programs are compiled again.
 fn check(bytes: &[u8]) -> String {
     let mut hasher = DefaultHasher::new();
     hasher.write(bytes);
     format!("{} bytes, {:016x}\n", bytes.len(), hasher.finish())
 }
 
-impl Entry {
-    fn of(path: PathBuf) -> Entry {
+impl CacheEntry {
+    fn of(path: PathBuf) -> CacheEntry {
         let files = fs::read_dir(&path).into_iter().flatten().flatten().filter_map(|f| f.metadata().ok());
         let first = (SystemTime::UNIX_EPOCH, 0);
         let (used, bytes) = files.fold(first, |(used, bytes), file| {
             (used.max(file.modified().unwrap_or(used)), bytes + file.len())
         });
-        Entry { path, used, bytes }
+        CacheEntry { path, used, bytes }
     }
 }
 
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(fs::read(found.join("answer")).unwrap(), b"first");
         assert!(!found.join("log").exists());
         assert!(cache.find(&[("asked", b"two")]).is_none());
-        // Another request of the same name.
+        // Another request with the same name.
         fs::write(found.join("asked"), b"other").unwrap();
         assert!(cache.find(&[("asked", b"one")]).is_none());
         add(&cache, b"one", b"again");
@@ -224,7 +224,7 @@ mod tests {
         fs::remove_dir_all(cache.folder()).unwrap();
     }
 
-    /// Whoever comes last, what is found is whole.
+    /// Whoever writes last, readers find complete entries.
     #[test]
     fn many_write_and_read_at_once() {
         let cache = CompileCache::new(scratch("many"), 1 << 20);
@@ -234,7 +234,7 @@ mod tests {
             for _ in 0..4 {
                 s.spawn(|| {
                     for _ in 0..25 {
-                        // Another one may have been quicker.
+                        // Another thread may have been faster.
                         let _ = cache.keep_bytes(&asked, &bytes);
                         assert!(cache.bytes(&asked).is_none_or(|found| found == bytes));
                     }

@@ -1,15 +1,15 @@
-//! A plugin's client: its devices, arrays on them, and programs that run there.
+//! PJRT client: devices, buffers on them, and loaded executables.
 //!
-//! Everything a call hands out is owned by one value here and given back when that is dropped. Calls return before
-//! the work is done; what fails later is an error of the next run, or of reading a result.
+//! Every object that a call returns is owned by one value here and destroyed when that is dropped. Calls return before
+//! the work is done; later errors are reported by the next run or when a result is read.
 
 use crate::cache::{CompileCache, build};
-use crate::compile_options::{Placement, deterministic_flags, of_gpus};
-use crate::plugin::{Named, Plugin, Value, program, slice, text};
+use crate::compile_options::{XlaCompileOptions, deterministic_flags, of_gpus};
+use crate::plugin::{NamedValues, Plugin, PluginValue, program, slice, text};
 use crate::profiler;
-use crate::sys::{self, Args, Object};
-use crate::topology::{Compiled, describe};
-use crate::xla_workarounds::{Xla, mended};
+use crate::sys::{self, ApiArgs, OpaquePtr};
+use crate::topology::{AheadExecutable, describe};
+use crate::xla_workarounds::{XlaTarget, mended};
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -18,25 +18,25 @@ use std::sync::{Arc, Mutex, PoisonError};
 use systole_ir::{Error, ErrorKind, Graph, Literal, Result, TensorType, knobs};
 use systole_runtime::{DeviceData, ReadyEvent, STEPS_IN_FLIGHT};
 
-/// Options for the number of devices, of plugins that make as many as they are asked for; by the plugin's platform.
+/// Options for the number of devices of plugins that create them on request, by platform.
 const DEVICE_COUNTS: [(&str, &str); 1] = [("cpu", "cpu_device_count")];
 
-/// A connection to a plugin's devices. Copies share it.
+/// A connection to a plugin's devices; clones share it.
 #[derive(Clone)]
 pub struct Client {
     connection: Arc<Connection>,
     cache: Option<Arc<CompileCache>>,
 }
 
-/// The handle, and what it was opened through.
+/// The client handle and how it was opened.
 struct Connection {
     plugin: Plugin,
-    object: Object,
-    /// What it was opened with.
-    options: Vec<(String, Value)>,
-    /// Those of each process after those of the one before.
-    devices: Vec<Device>,
-    /// Which of them are this process's.
+    object: OpaquePtr,
+    /// Creation options.
+    options: Vec<(String, PluginValue)>,
+    /// Devices, grouped by process.
+    devices: Vec<PjrtDevice>,
+    /// Range of this process's devices.
     local: Range<usize>,
     process: i32,
 }
@@ -48,32 +48,32 @@ unsafe impl Sync for Connection {}
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.plugin.free(sys::Client_Destroy { client: self.object, ..Args::new() });
+        self.plugin.free(sys::Client_Destroy { client: self.object, ..ApiArgs::new() });
     }
 }
 
-/// A device of the client: this process's, or one of another process of the same slice.
+/// A device of the client; it may belong to another process of the slice.
 #[derive(Clone, Debug)]
-pub struct Device {
-    object: Object,
-    /// The plugin's number of it.
+pub struct PjrtDevice {
+    object: OpaquePtr,
+    /// Device id in the plugin.
     pub id: i64,
-    /// The process that drives it, from 0: one for each host.
+    /// Process that drives it, from 0: one per host.
     pub process: i32,
-    /// Its kind: `TPU v5 lite`.
+    /// Device kind: `TPU v5 lite`.
     pub kind: String,
-    /// Bytes that arrays may take, where the plugin says so.
+    /// Bytes available to arrays, if the plugin states them.
     pub memory_limit: Option<u64>,
 }
 
 impl Client {
-    /// Opens a plugin's devices, with options of the plugin's own.
-    pub fn open(plugin: &Plugin, options: &[(&str, Value)]) -> Result<Client> {
-        let mut named = Named::default();
+    /// Opens a plugin's devices with plugin-specific options.
+    pub fn open(plugin: &Plugin, options: &[(&str, PluginValue)]) -> Result<Client> {
+        let mut named = NamedValues::default();
         options.iter().for_each(|(name, value)| named.push(name, value.clone()));
         let raw = named.raw();
         let mut args =
-            sys::Client_Create { create_options: raw.as_ptr(), num_options: raw.len(), ..Args::new() };
+            sys::Client_Create { create_options: raw.as_ptr(), num_options: raw.len(), ..ApiArgs::new() };
         plugin.call(&mut args)?;
         let mut connection = Connection {
             plugin: plugin.clone(),
@@ -87,8 +87,8 @@ impl Client {
         Ok(Client { connection: Arc::new(connection), cache: None })
     }
 
-    /// Another client of the same plugin, with the same options and so many devices; `None` where the plugin has no option
-    /// for their number, or the number was given.
+    /// Opens another client of the plugin with the same options and this number of devices; `None` if the plugin has no
+    /// such option, or it was already set.
     pub fn with_devices(&self, count: usize) -> Option<Result<Client>> {
         let (platform, _) = self.platform().ok()?;
         let (_, option) = DEVICE_COUNTS.iter().find(|(of, _)| *of == platform)?;
@@ -96,47 +96,47 @@ impl Client {
         if given.iter().any(|(name, _)| name == option) {
             return None;
         }
-        let mut options: Vec<(&str, Value)> = given.iter().map(|(n, v)| (n.as_str(), v.clone())).collect();
-        options.push((option, Value::Int(count as i64)));
+        let mut options: Vec<(&str, PluginValue)> =
+            given.iter().map(|(n, v)| (n.as_str(), v.clone())).collect();
+        options.push((option, PluginValue::Int(count as i64)));
         let client = Client::open(self.plugin(), &options);
         Some(client.map(|client| Client { cache: self.cache.clone(), ..client }))
     }
 
-    /// The same devices, for which compiled programs are kept where the plugin can write them down.
+    /// Adds a compile cache, used if the plugin can serialize executables.
     pub fn with_cache(self, cache: CompileCache) -> Client {
         Client { cache: Some(Arc::new(cache)), ..self }
     }
 
-    /// The plugin.
+    /// Returns the plugin.
     pub fn plugin(&self) -> &Plugin {
         &self.connection.plugin
     }
 
-    /// All devices, in the plugin's order. Where several processes drive a slice, those of other hosts too: the devices of
-    /// each process after those of the one before.
-    pub fn devices(&self) -> &[Device] {
+    /// Returns all devices, grouped by process. With several processes per slice they include other hosts' devices.
+    pub fn devices(&self) -> &[PjrtDevice] {
         &self.connection.devices
     }
 
-    /// Which of [`devices`](Client::devices) this process drives: only there arrays can be put and results be read.
+    /// Returns the range of [`devices`](Client::devices) of this process: only there buffers can be created and read.
     pub fn local(&self) -> Range<usize> {
         self.connection.local.clone()
     }
 
-    /// This process's place among those that drive the devices, from 0, and how many they are.
+    /// Returns this process's index among those that drive the devices, and their number.
     pub fn process(&self) -> (usize, usize) {
         let mut all: Vec<i32> = self.connection.devices.iter().map(|d| d.process).collect();
         all.dedup();
         (all.iter().position(|p| *p == self.connection.process).unwrap_or(0), all.len())
     }
 
-    /// The platform's name and version, in the plugin's words.
+    /// Returns the platform's name and version as the plugin states them.
     pub fn platform(&self) -> Result<(String, String)> {
-        let mut name = sys::Client_PlatformName { client: self.connection.object, ..Args::new() };
-        let mut version = sys::Client_PlatformVersion { client: self.connection.object, ..Args::new() };
+        let mut name = sys::Client_PlatformName { client: self.connection.object, ..ApiArgs::new() };
+        let mut version = sys::Client_PlatformVersion { client: self.connection.object, ..ApiArgs::new() };
         self.connection.plugin.call(&mut name)?;
         self.connection.plugin.call(&mut version)?;
-        // SAFETY: both texts belong to the client, which is alive.
+        // SAFETY: both strings belong to the client, which is alive.
         Ok(unsafe {
             (
                 text(name.platform_name, name.platform_name_size),
@@ -145,12 +145,14 @@ impl Client {
         })
     }
 
-    /// Begins to copy a host array to a device of this process.
-    pub fn put(&self, value: &Literal, device: usize) -> Result<Array> {
+    /// Starts copying a host array to a device of this process.
+    pub fn put(&self, value: &Literal, device: usize) -> Result<PjrtBuffer> {
         let to = self.device(device)?;
         if !self.connection.local.contains(&device) {
-            let what =
-                format!("device {device} is of process {}: only that can put arrays there", to.process);
+            let what = format!(
+                "device {device} belongs to process {}: only that process can copy arrays to it",
+                to.process
+            );
             return Err(Error::new(ErrorKind::Config, what));
         }
         let dims: Vec<i64> = value.shape().iter().map(|d| *d as i64).collect();
@@ -162,15 +164,15 @@ impl Client {
             num_dims: dims.len(),
             host_buffer_semantics: sys::host_buffer::UNTIL_TRANSFER_COMPLETES,
             device: to.object,
-            ..Args::new()
+            ..ApiArgs::new()
         };
         self.connection.plugin.call(&mut args)?;
-        let array = Array { client: self.clone(), object: args.buffer, run: None };
+        let array = PjrtBuffer { client: self.clone(), object: args.buffer, run: None };
         self.keep_until(args.done_with_host_buffer, value.clone())?;
         Ok(array)
     }
 
-    fn device(&self, index: usize) -> Result<&Device> {
+    fn device(&self, index: usize) -> Result<&PjrtDevice> {
         self.connection.devices.get(index).ok_or_else(|| {
             let what =
                 format!("there is no device {index}: the plugin offers {}", self.connection.devices.len());
@@ -179,54 +181,60 @@ impl Client {
     }
 
     /// Keeps host memory alive until the plugin has read it.
-    fn keep_until(&self, event: Object, memory: Literal) -> Result<()> {
+    fn keep_until(&self, event: OpaquePtr, memory: Literal) -> Result<()> {
         if event.is_null() {
             return Ok(());
         }
-        let kept = Box::new(Kept { plugin: self.connection.plugin.clone(), event, _memory: memory });
+        let kept = Box::new(HostTransfer { plugin: self.connection.plugin.clone(), event, _memory: memory });
         let user_arg = Box::into_raw(kept).cast::<c_void>();
-        let mut args = sys::Event_OnReady { event, callback: Some(release), user_arg, ..Args::new() };
+        let mut args = sys::Event_OnReady { event, callback: Some(release), user_arg, ..ApiArgs::new() };
         self.connection.plugin.call(&mut args).inspect_err(|_| {
-            // SAFETY: the plugin refused, so it will not call back, and this is the only owner.
-            drop(unsafe { Box::from_raw(user_arg.cast::<Kept>()) });
+            // SAFETY: the plugin returned an error, so it will not call back, and this is the only owner.
+            drop(unsafe { Box::from_raw(user_arg.cast::<HostTransfer>()) });
         })
     }
 
     /// Compiles StableHLO text with a function `@main` for one device.
-    pub fn compile(&self, text: &str, device: usize) -> Result<Loaded> {
+    pub fn compile(&self, text: &str, device: usize) -> Result<LoadedExecutable> {
         self.compile_for(text, &[self.device(device)?.id])
     }
 
-    /// Compiles StableHLO text that says (`sdy.mesh`, `sdy.sharding`) how its arrays are split, for the first `devices`.
-    /// Where other processes drive some of them, each compiles the same program, and each runs its own part.
+    /// Compiles StableHLO text with shardings (`sdy.mesh`, `sdy.sharding`) for the first `devices`. If other processes
+    /// drive some of them, each compiles the same program and runs its part.
     ///
     /// # Errors
-    /// The plugin's own; or that it has fewer devices.
-    pub fn compile_parts(&self, text: &str, devices: usize) -> Result<Loaded> {
+    /// Errors of the plugin; or if it has fewer devices.
+    pub fn compile_parts(&self, text: &str, devices: usize) -> Result<LoadedExecutable> {
         let ids: Vec<i64> = self.connection.devices.iter().take(devices).map(|d| d.id).collect();
         if ids.len() < devices {
-            let what = format!("the program wants {devices} devices, and the plugin offers {}", ids.len());
+            let what = format!("the program requires {devices} devices, but the plugin offers {}", ids.len());
             return Err(Error::new(ErrorKind::Config, what).hint("choose a smaller mesh"));
         }
         self.compile_for(text, &ids)
     }
 
-    /// The graph as this platform's compiler gets it right.
+    /// Returns the graph with workarounds for this platform's compiler.
     pub(crate) fn as_it_is_right<'g>(&self, graph: &'g Graph) -> Result<Cow<'g, Graph>> {
         match self.platform()?.0.as_str() {
-            platform if of_gpus(platform) => mended(graph, Xla::Gpu),
-            "cpu" => mended(graph, Xla::Cpu),
+            platform if of_gpus(platform) => mended(graph, XlaTarget::Gpu),
+            "cpu" => mended(graph, XlaTarget::Cpu),
             _ => Ok(Cow::Borrowed(graph)),
         }
     }
 
-    /// One part of the program for each of these devices.
-    fn compile_for(&self, text: &str, ids: &[i64]) -> Result<Loaded> {
+    /// Compiles for each of these devices.
+    fn compile_for(&self, text: &str, ids: &[i64]) -> Result<LoadedExecutable> {
         let platform = self.platform()?.0;
         let one_by_one = profiler::wanted() && of_gpus(&platform);
         let with = |flags: &&'static [&'static str]| {
-            Placement { partitions: ids.len(), devices: ids, flags, one_by_one, ..Placement::default() }
-                .compile_options()
+            XlaCompileOptions {
+                partitions: ids.len(),
+                devices: ids,
+                flags,
+                one_by_one,
+                ..XlaCompileOptions::default()
+            }
+            .compile_options()
         };
         let options: Vec<Vec<u8>> = deterministic_flags(&platform)?.iter().map(with).collect();
         let Some(cache) = &self.cache else { return self.compile_by(text, &options, ids.len()) };
@@ -235,53 +243,53 @@ impl Client {
         if let Some(bytes) = cache.bytes(&asked) {
             match self.load(&bytes, ids.len()) {
                 Ok(loaded) => return Ok(loaded),
-                // As good as damaged.
+                // Treated like a damaged entry.
                 Err(_) => cache.forget(&asked),
             }
         }
         let loaded = self.compile_by(text, &options, ids.len())?;
-        // Not every plugin writes programs down, and without room they are compiled again another time.
+        // Not every plugin can serialize programs; without space they are compiled again next time.
         if let Ok(bytes) = loaded.serialized() {
             let _ = cache.keep_bytes(&asked, &bytes);
         }
         Ok(loaded)
     }
 
-    /// By the first options with which it compiles.
-    fn compile_by(&self, text: &str, options: &[Vec<u8>], devices: usize) -> Result<Loaded> {
+    /// Compiles with the first options that work.
+    fn compile_by(&self, text: &str, options: &[Vec<u8>], devices: usize) -> Result<LoadedExecutable> {
         let mut tried = options.iter().map(|options| self.compile_anew(text, options, devices));
         let first = tried.next().unwrap_or_else(|| self.compile_anew(text, &[], devices));
         let Err(e) = first else { return first };
         match tried.find(Result::is_ok) {
             Some(loaded) => loaded,
             None if options.len() > 1 => Err(e.hint(format!(
-                "if it compiles with {}=off, XLA has no kernels for it that give the same bits in every run",
+                "if it compiles with {}=off, XLA has no deterministic kernels for it",
                 knobs::GPU_DETERMINISM.name
             ))),
             None => Err(e),
         }
     }
 
-    fn compile_anew(&self, text: &str, options: &[u8], devices: usize) -> Result<Loaded> {
+    fn compile_anew(&self, text: &str, options: &[u8], devices: usize) -> Result<LoadedExecutable> {
         let program = program(text);
         let mut args = sys::Client_Compile {
             client: self.connection.object,
             program: &raw const program,
             compile_options: options.as_ptr(),
             compile_options_size: options.len(),
-            ..Args::new()
+            ..ApiArgs::new()
         };
         self.connection.plugin.call(&mut args)?;
         self.loaded(args.executable, devices)
     }
 
-    /// A program that this plugin wrote down for these devices.
-    fn load(&self, bytes: &[u8], devices: usize) -> Result<Loaded> {
+    /// Loads a program that this plugin serialized for these devices.
+    fn load(&self, bytes: &[u8], devices: usize) -> Result<LoadedExecutable> {
         let mut args = sys::Executable_DeserializeAndLoad {
             client: self.connection.object,
             serialized_executable: bytes.as_ptr(),
             serialized_executable_size: bytes.len(),
-            ..Args::new()
+            ..ApiArgs::new()
         };
         self.connection.plugin.call(&mut args)?;
         let mut loaded = self.loaded(args.loaded_executable, devices)?;
@@ -289,25 +297,31 @@ impl Client {
         Ok(loaded)
     }
 
-    /// What a compiled program is good for beside its text: this build of the plugin, these devices and options.
+    /// Returns what a compiled program depends on besides its text: plugin build, devices and options.
     fn identity(&self, options: &[u8]) -> Result<Vec<u8>> {
         let plugin = &self.connection.plugin;
         let devices: Vec<_> = self.devices().iter().map(|d| (d.id, d.process, &d.kind)).collect();
         let own = self.connection.process;
         let whole = (plugin.path(), build(plugin.path()), self.platform()?, own, devices, options);
         serde_json::to_vec(&whole).map_err(|e| {
-            Error::new(ErrorKind::Bug, "the client's devices cannot be written down").because(e.to_string())
+            Error::new(ErrorKind::Bug, "cannot serialize the client's devices").because(e.to_string())
         })
     }
 
-    /// `devices`: of all processes.
-    fn loaded(&self, object: Object, devices: usize) -> Result<Loaded> {
+    /// Wraps an executable; `devices` counts those of all processes.
+    fn loaded(&self, object: OpaquePtr, devices: usize) -> Result<LoadedExecutable> {
         let running = Mutex::default();
         let own = &self.connection.local;
-        // A program for one device is compiled for one of this process's.
+        // A single-device program is compiled for one of this process's devices.
         let devices = if devices == 1 { 1 } else { own.end.min(devices).saturating_sub(own.start) };
-        let mut loaded =
-            Loaded { client: self.clone(), object, outputs: 0, devices, from_cache: false, running };
+        let mut loaded = LoadedExecutable {
+            client: self.clone(),
+            object,
+            outputs: 0,
+            devices,
+            from_cache: false,
+            running,
+        };
         loaded.outputs = loaded.executable()?.count_outputs()?;
         Ok(loaded)
     }
@@ -315,9 +329,9 @@ impl Client {
 
 impl Connection {
     fn list(&mut self) -> Result<()> {
-        let mut all = sys::Client_Devices { client: self.object, ..Args::new() };
-        let mut own = sys::Client_AddressableDevices { client: self.object, ..Args::new() };
-        let mut process = sys::Client_ProcessIndex { client: self.object, ..Args::new() };
+        let mut all = sys::Client_Devices { client: self.object, ..ApiArgs::new() };
+        let mut own = sys::Client_AddressableDevices { client: self.object, ..ApiArgs::new() };
+        let mut process = sys::Client_ProcessIndex { client: self.object, ..ApiArgs::new() };
         self.plugin.call(&mut all)?;
         self.plugin.call(&mut own)?;
         self.plugin.call(&mut process)?;
@@ -327,9 +341,9 @@ impl Connection {
         };
         self.process = process.process_index;
         self.devices = all.iter().map(|device| self.describe(*device)).collect::<Result<_>>()?;
-        // A slice's chips are numbered by where they are in it; a host's must follow each other for its part to be one.
+        // Chips are numbered by their position in the slice; a host's chips must be consecutive for its range.
         self.devices.sort_by_key(|d| d.process);
-        let is_own = |d: &Device| own.contains(&d.object);
+        let is_own = |d: &PjrtDevice| own.contains(&d.object);
         let wrong = |what: &str| {
             Err(Error::new(ErrorKind::Unsupported, what).at(self.plugin.path().display().to_string()))
         };
@@ -339,7 +353,7 @@ impl Connection {
         self.local = first..first + own.len();
         match self.devices.get(self.local.clone()) {
             Some(list) if !list.iter().all(is_own) => {
-                wrong("the plugin's devices of this process are not those that it may use")
+                wrong("the plugin's devices of this process are not its addressable devices")
             }
             _ if self.devices.chunk_by(|a, b| a.process == b.process).any(|list| list.len() != own.len()) => {
                 wrong("the hosts of the slice have different numbers of devices")
@@ -348,92 +362,92 @@ impl Connection {
         }
     }
 
-    fn describe(&self, object: Object) -> Result<Device> {
-        let mut args = sys::Device_GetDescription { device: object, ..Args::new() };
+    fn describe(&self, object: OpaquePtr) -> Result<PjrtDevice> {
+        let mut args = sys::Device_GetDescription { device: object, ..ApiArgs::new() };
         self.plugin.call(&mut args)?;
         let described = describe(&self.plugin, args.device_description)?;
         let mut process = sys::DeviceDescription_ProcessIndex {
             device_description: args.device_description,
-            ..Args::new()
+            ..ApiArgs::new()
         };
         self.plugin.call(&mut process)?;
-        let mut stats = sys::Device_MemoryStats { device: object, ..Args::new() };
-        // Not every plugin counts memory.
+        let mut stats = sys::Device_MemoryStats { device: object, ..ApiArgs::new() };
+        // Not every plugin reports memory.
         let told = self.plugin.call(&mut stats).is_ok() && stats.bytes_limit_is_set;
         let memory_limit = told.then(|| u64::try_from(stats.bytes_limit).unwrap_or(0));
         let (id, kind, process) = (described.id, described.kind, process.process_index);
-        Ok(Device { object, id, process, kind, memory_limit })
+        Ok(PjrtDevice { object, id, process, kind, memory_limit })
     }
 }
 
-/// Host memory that a plugin still reads, and the event that says when it has.
-struct Kept {
+/// Host memory that a plugin still reads, and the event after which it is free.
+struct HostTransfer {
     plugin: Plugin,
-    event: Object,
+    event: OpaquePtr,
     _memory: Literal,
 }
 
-impl Drop for Kept {
+impl Drop for HostTransfer {
     fn drop(&mut self) {
-        self.plugin.free(sys::Event_Destroy { event: self.event, ..Args::new() });
+        self.plugin.free(sys::Event_Destroy { event: self.event, ..ApiArgs::new() });
     }
 }
 
-/// Called by the plugin, once, from whatever thread.
-unsafe extern "C" fn release(error: Object, user_arg: *mut c_void) {
-    // SAFETY: `keep_until` gave this box away to be taken back here.
-    let kept = unsafe { Box::from_raw(user_arg.cast::<Kept>()) };
-    // A failed transfer is told again by whatever reads the array.
+/// Called by the plugin, once, from any thread.
+unsafe extern "C" fn release(error: OpaquePtr, user_arg: *mut c_void) {
+    // SAFETY: `keep_until` leaked this box to be reclaimed here.
+    let kept = unsafe { Box::from_raw(user_arg.cast::<HostTransfer>()) };
+    // A failed transfer is also reported when the array is read.
     let _ = kept.plugin.check(error, "a transfer to the device");
 }
 
-/// An array on a device.
-pub struct Array {
+/// A buffer on a device (`PJRT_Buffer`).
+pub struct PjrtBuffer {
     client: Client,
-    object: Object,
-    /// What makes it, where that is a program.
+    object: OpaquePtr,
+    /// The run that computes it, if any.
     run: Option<ReadyEvent>,
 }
 
 // SAFETY: PJRT buffers may be used from any thread.
-unsafe impl Send for Array {}
+unsafe impl Send for PjrtBuffer {}
 // SAFETY: as above.
-unsafe impl Sync for Array {}
+unsafe impl Sync for PjrtBuffer {}
 
-impl Array {
-    /// Whether it lives at this client.
+impl PjrtBuffer {
+    /// Whether it belongs to this client.
     pub(crate) fn belongs_to(&self, client: &Client) -> bool {
         Arc::ptr_eq(&self.client.connection, &client.connection)
     }
 }
 
-impl Drop for Array {
+impl Drop for PjrtBuffer {
     fn drop(&mut self) {
-        self.client.connection.plugin.free(sys::Buffer_Destroy { buffer: self.object, ..Args::new() });
+        self.client.connection.plugin.free(sys::Buffer_Destroy { buffer: self.object, ..ApiArgs::new() });
     }
 }
 
-impl DeviceData for Array {
+impl DeviceData for PjrtBuffer {
     fn to_literal(&self, ty: &TensorType) -> Result<Literal> {
         let mut value = Literal::zeros(ty.clone());
-        // Without it, the result comes in the device's layout.
+        // Without it, the result has the device's layout.
         let minor_to_major: Vec<i64> = (0..ty.shape.len() as i64).rev().collect();
         let tiled = sys::MemoryLayout_Tiled {
             minor_to_major: minor_to_major.as_ptr(),
             minor_to_major_size: minor_to_major.len(),
-            ..Args::new()
+            ..ApiArgs::new()
         };
-        let layout = sys::MemoryLayout { tiled, type_: sys::layout::TILED, ..Args::new() };
+        let layout = sys::MemoryLayout { tiled, type_: sys::layout::TILED, ..ApiArgs::new() };
         let bytes = value.bytes_mut();
         let mut args = sys::Buffer_ToHostBuffer {
             src: self.object,
             host_layout: (&raw const layout).cast(),
             dst: bytes.as_mut_ptr().cast(),
             dst_size: bytes.len(),
-            ..Args::new()
+            ..ApiArgs::new()
         };
         self.client.connection.plugin.call(&mut args)?;
-        Event { plugin: self.client.connection.plugin.clone(), object: args.event }.wait()?;
+        PjrtEvent { plugin: self.client.connection.plugin.clone(), object: args.event }.wait()?;
         Ok(value)
     }
 
@@ -442,149 +456,152 @@ impl DeviceData for Array {
     }
 }
 
-/// Something that happens later.
-struct Event {
+/// A completion event (`PJRT_Event`).
+struct PjrtEvent {
     plugin: Plugin,
-    object: Object,
+    object: OpaquePtr,
 }
 
 // SAFETY: PJRT events may be waited for from any thread.
-unsafe impl Send for Event {}
+unsafe impl Send for PjrtEvent {}
 
-impl Event {
+impl PjrtEvent {
     fn wait(&self) -> Result<()> {
         match self.object.is_null() {
             true => Ok(()),
-            false => self.plugin.call(&mut sys::Event_Await { event: self.object, ..Args::new() }),
+            false => self.plugin.call(&mut sys::Event_Await { event: self.object, ..ApiArgs::new() }),
         }
     }
 
-    /// Lets the plugin say when a device has done its part of the run.
+    /// Notifies `run` when a device has finished its part.
     fn tell(self, run: &ReadyEvent) {
         if self.object.is_null() {
             return run.done(Ok(()));
         }
         let (plugin, event) = (self.plugin.clone(), self.object);
-        let user_arg = Box::into_raw(Box::new(Part { event: self, run: run.clone() })).cast::<c_void>();
-        let mut args = sys::Event_OnReady { event, callback: Some(part_is_done), user_arg, ..Args::new() };
+        let user_arg = Box::into_raw(Box::new(DeviceRun { event: self, run: run.clone() })).cast::<c_void>();
+        let mut args = sys::Event_OnReady { event, callback: Some(part_is_done), user_arg, ..ApiArgs::new() };
         if plugin.call(&mut args).is_err() {
-            // SAFETY: the plugin refused, so it will not call back, and this is the only owner.
-            let part = unsafe { Box::from_raw(user_arg.cast::<Part>()) };
+            // SAFETY: the plugin returned an error, so it will not call back, and this is the only owner.
+            let part = unsafe { Box::from_raw(user_arg.cast::<DeviceRun>()) };
             part.run.done(part.event.wait());
         }
     }
 }
 
 /// One device's part of a run.
-struct Part {
-    event: Event,
+struct DeviceRun {
+    event: PjrtEvent,
     run: ReadyEvent,
 }
 
-/// Called by the plugin, once, from whatever thread.
-unsafe extern "C" fn part_is_done(error: Object, user_arg: *mut c_void) {
-    // SAFETY: `tell` gave this box away to be taken back here.
-    let part = unsafe { Box::from_raw(user_arg.cast::<Part>()) };
+/// Called by the plugin, once, from any thread.
+unsafe extern "C" fn part_is_done(error: OpaquePtr, user_arg: *mut c_void) {
+    // SAFETY: `tell` leaked this box to be reclaimed here.
+    let part = unsafe { Box::from_raw(user_arg.cast::<DeviceRun>()) };
     part.run.done(part.event.plugin.check(error, "a run on the device"));
 }
 
-impl Drop for Event {
+impl Drop for PjrtEvent {
     fn drop(&mut self) {
         if !self.object.is_null() {
-            self.plugin.free(sys::Event_Destroy { event: self.object, ..Args::new() });
+            self.plugin.free(sys::Event_Destroy { event: self.object, ..ApiArgs::new() });
         }
     }
 }
 
-/// A program that is ready to run on its devices.
-pub struct Loaded {
+/// An executable loaded on its devices (`PJRT_LoadedExecutable`).
+pub struct LoadedExecutable {
     client: Client,
-    object: Object,
+    object: OpaquePtr,
     outputs: usize,
-    /// How many of its devices are this process's.
+    /// Number of its devices that belong to this process.
     devices: usize,
     from_cache: bool,
-    /// Runs that may be under way, the oldest first.
+    /// Runs in progress, oldest first.
     running: Mutex<VecDeque<ReadyEvent>>,
 }
 
 // SAFETY: PJRT executables may be used from any thread.
-unsafe impl Send for Loaded {}
+unsafe impl Send for LoadedExecutable {}
 // SAFETY: as above.
-unsafe impl Sync for Loaded {}
+unsafe impl Sync for LoadedExecutable {}
 
 /// An argument of a run.
-pub enum Input<'a> {
-    /// The program may write into its memory, where it was compiled so.
-    Donated(&'a Array),
-    /// It is the same afterwards.
-    Kept(&'a Array),
+pub enum RunInput<'a> {
+    /// The program may overwrite it, if compiled with donation.
+    Donated(&'a PjrtBuffer),
+    /// The argument is not modified.
+    Kept(&'a PjrtBuffer),
 }
 
-impl Input<'_> {
-    fn array(&self) -> &Array {
+impl RunInput<'_> {
+    fn array(&self) -> &PjrtBuffer {
         match self {
-            Input::Donated(a) | Input::Kept(a) => a,
+            RunInput::Donated(a) | RunInput::Kept(a) => a,
         }
     }
 }
 
-impl Loaded {
-    /// What it was compiled by.
+impl LoadedExecutable {
+    /// Returns the plugin that compiled it.
     pub(crate) fn plugin(&self) -> &Plugin {
         self.client.plugin()
     }
 
-    /// Waits for the end of all runs that were begun.
+    /// Waits for all runs to end.
     ///
     /// # Errors
-    /// Those of the runs.
+    /// Errors of the runs.
     pub(crate) fn wait(&self) -> Result<()> {
         let all = std::mem::take(&mut *self.running.lock().unwrap_or_else(PoisonError::into_inner));
         all.into_iter().try_for_each(|run| run.wait().map(drop))
     }
 
-    /// Begins a run on one device; the results may be used at once.
+    /// Starts a run on one device; the results can be used immediately.
     ///
     /// # Errors
-    /// The plugin's own, or those of a run that was begun before.
-    pub fn run(&self, inputs: &[Input<'_>]) -> Result<Vec<Array>> {
+    /// Errors of the plugin, or of an earlier run.
+    pub fn run(&self, inputs: &[RunInput<'_>]) -> Result<Vec<PjrtBuffer>> {
         Ok(self.run_parts(&[inputs])?.remove(0))
     }
 
-    /// Begins a run on all of the program's devices that are this process's, each with the arguments of its own; the
-    /// results likewise. An argument that one device keeps is kept by all.
+    /// Starts a run on all of the program's devices in this process, with separate arguments and results per device. An
+    /// argument kept on one device is kept on all.
     ///
     /// # Errors
-    /// As [`run`](Loaded::run); or when the lists do not fit the devices.
-    pub fn run_parts(&self, inputs: &[&[Input<'_>]]) -> Result<Vec<Vec<Array>>> {
+    /// See [`run`](LoadedExecutable::run); also if the lists do not match the devices.
+    pub fn run_parts(&self, inputs: &[&[RunInput<'_>]]) -> Result<Vec<Vec<PjrtBuffer>>> {
         let count = inputs.first().map_or(0, |list| list.len());
         if inputs.len() != self.devices || inputs.iter().any(|list| list.len() != count) {
-            let what =
-                format!("arguments for {} devices, and the program runs on {}", inputs.len(), self.devices);
+            let what = format!(
+                "got arguments for {} devices, but the program runs on {}",
+                inputs.len(),
+                self.devices
+            );
             return Err(
-                Error::new(ErrorKind::Config, what).hint("give each device a list of the same length")
+                Error::new(ErrorKind::Config, what).hint("pass a list of the same length for each device")
             );
         }
-        let foreign = |list: &&[Input<'_>]| list.iter().position(|i| !i.array().belongs_to(&self.client));
+        let foreign = |list: &&[RunInput<'_>]| list.iter().position(|i| !i.array().belongs_to(&self.client));
         if let Some(foreign) = inputs.iter().find_map(foreign) {
-            let what = format!("argument {foreign} lies at another client");
-            return Err(Error::new(ErrorKind::Config, what).hint("fetch it and put it here"));
+            let what = format!("argument {foreign} belongs to another client");
+            return Err(Error::new(ErrorKind::Config, what).hint("read it and copy it to this client"));
         }
         self.wait_for_room()?;
-        let is_kept = |i: &usize| inputs.iter().any(|list| matches!(list[*i], Input::Kept(_)));
+        let is_kept = |i: &usize| inputs.iter().any(|list| matches!(list[*i], RunInput::Kept(_)));
         let kept: Vec<i64> = (0..count).filter(is_kept).map(|i| i as i64).collect();
         let options = sys::ExecuteOptions {
             non_donatable_input_indices: kept.as_ptr(),
             num_non_donatable_input_indices: kept.len(),
-            ..Args::new()
+            ..ApiArgs::new()
         };
-        let objects = |list: &&[Input<'_>]| list.iter().map(|i| i.array().object).collect();
-        let arguments: Vec<Vec<Object>> = inputs.iter().map(objects).collect();
-        let mut results: Vec<Vec<Object>> = vec![vec![std::ptr::null_mut(); self.outputs]; self.devices];
-        let mut events: Vec<Object> = vec![std::ptr::null_mut(); self.devices];
-        let argument_lists: Vec<*const Object> = arguments.iter().map(|list| list.as_ptr()).collect();
-        let output_lists: Vec<*mut Object> = results.iter_mut().map(|list| list.as_mut_ptr()).collect();
+        let objects = |list: &&[RunInput<'_>]| list.iter().map(|i| i.array().object).collect();
+        let arguments: Vec<Vec<OpaquePtr>> = inputs.iter().map(objects).collect();
+        let mut results: Vec<Vec<OpaquePtr>> = vec![vec![std::ptr::null_mut(); self.outputs]; self.devices];
+        let mut events: Vec<OpaquePtr> = vec![std::ptr::null_mut(); self.devices];
+        let argument_lists: Vec<*const OpaquePtr> = arguments.iter().map(|list| list.as_ptr()).collect();
+        let output_lists: Vec<*mut OpaquePtr> = results.iter_mut().map(|list| list.as_mut_ptr()).collect();
         self.client.connection.plugin.call(&mut sys::LoadedExecutable_Execute {
             executable: self.object,
             options: &raw const options,
@@ -593,14 +610,14 @@ impl Loaded {
             num_args: count,
             output_lists: output_lists.as_ptr(),
             device_complete_events: events.as_mut_ptr(),
-            ..Args::new()
+            ..ApiArgs::new()
         })?;
         let run = ReadyEvent::new(self.devices);
         for object in events {
-            Event { plugin: self.client.connection.plugin.clone(), object }.tell(&run);
+            PjrtEvent { plugin: self.client.connection.plugin.clone(), object }.tell(&run);
         }
         self.running.lock().unwrap_or_else(PoisonError::into_inner).push_back(run.clone());
-        let array = |object| Array { client: self.client.clone(), object, run: Some(run.clone()) };
+        let array = |object| PjrtBuffer { client: self.client.clone(), object, run: Some(run.clone()) };
         Ok(results.into_iter().map(|list| list.into_iter().map(array).collect()).collect())
     }
 
@@ -612,39 +629,40 @@ impl Loaded {
         Ok(())
     }
 
-    /// Whether it was compiled by an earlier client and kept.
+    /// Whether it was loaded from the compile cache.
     pub fn is_from_cache(&self) -> bool {
         self.from_cache
     }
 
-    /// The program as bytes, for this very plugin and its devices.
+    /// Serializes the program for this plugin build and devices.
     ///
     /// # Errors
-    /// When the plugin does not offer it.
+    /// If the plugin does not support it.
     pub fn serialized(&self) -> Result<Vec<u8>> {
         self.executable()?.serialized()
     }
 
-    /// What a run holds on each device at the most; `None` where the plugin does not say.
+    /// Returns the peak memory of a run per device in bytes; `None` if the plugin does not report it.
     pub(crate) fn peak_bytes(&self) -> Option<u64> {
         let memory = self.executable().and_then(|program| program.memory()).ok()?;
         let held = (memory.arguments + memory.outputs).saturating_sub(memory.aliased) + memory.temporaries;
         Some(memory.peak.max(held)).filter(|bytes| *bytes > 0)
     }
 
-    pub(crate) fn executable(&self) -> Result<Compiled> {
+    pub(crate) fn executable(&self) -> Result<AheadExecutable> {
         let plugin = &self.client.connection.plugin;
-        let mut args = sys::LoadedExecutable_GetExecutable { loaded_executable: self.object, ..Args::new() };
+        let mut args =
+            sys::LoadedExecutable_GetExecutable { loaded_executable: self.object, ..ApiArgs::new() };
         plugin.call(&mut args)?;
-        Ok(Compiled::new(plugin.clone(), args.executable))
+        Ok(AheadExecutable::new(plugin.clone(), args.executable))
     }
 }
 
-impl Drop for Loaded {
+impl Drop for LoadedExecutable {
     fn drop(&mut self) {
         self.client
             .connection
             .plugin
-            .free(sys::LoadedExecutable_Destroy { executable: self.object, ..Args::new() });
+            .free(sys::LoadedExecutable_Destroy { executable: self.object, ..ApiArgs::new() });
     }
 }

@@ -1,11 +1,11 @@
-//! Compiling in a child process: the compiler may hang, use all memory or abort, and none of that may end this program.
+//! Compiles ahead of time in a child process, since the compiler may hang, exhaust memory or abort.
 //!
-//! The parent writes the request into a folder and starts this program again with its hidden command; the child loads
-//! the plugin, compiles, and writes its answer there. Its environment is set before it starts, because the compiler
-//! reads that while it is loaded.
+//! The parent writes the request to a directory and starts this program with a hidden command; the child loads the
+//! plugin, compiles, and writes the response. Environment variables are set before the child starts, because the
+//! compiler reads them while loading.
 
 use crate::cache::{CompileCache, build};
-use crate::plugin::{Plugin, Value};
+use crate::plugin::{Plugin, PluginValue};
 use crate::topology::Topology;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -16,20 +16,20 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use systole_ir::{Error, ErrorKind, Result};
-use systole_runtime::{AheadMemory, AheadOfTime, AheadReport, AheadRequest, AheadSlice};
+use systole_runtime::{AotCompiler, AotMemory, AotReport, AotRequest, AotTopology};
 
-/// The hidden command of the `systole` program that [`serve`] stands behind.
+/// Hidden command of the `systole` program that runs [`serve`].
 pub const COMMAND: &str = "compile-in-this-process";
 
-/// Files of an answer.
+/// Response files.
 const ANSWER: &str = "answer.json";
 const HLO: &str = "optimized.pb";
 const EXECUTABLE: &str = "executable.bin";
 
-/// How often the parent looks at its child.
+/// Poll interval for the child process.
 const GLANCE: Duration = Duration::from_millis(20);
 
-/// The compiler of a plugin, run in child processes: Google's for TPUs, XLA's for GPUs.
+/// Ahead-of-time compiler of a plugin, run in child processes: libtpu for TPUs, XLA for GPUs.
 ///
 /// ```no_run
 /// use systole_pjrt::{Platform, AheadCompiler, discover};
@@ -50,26 +50,26 @@ pub struct AheadCompiler {
 }
 
 impl AheadCompiler {
-    /// The compiler in a library. Children are this very program; see [`serve`].
+    /// Creates the compiler of a plugin library. Children run this program; see [`serve`].
     pub fn new(library: PathBuf) -> Result<AheadCompiler> {
         let program = std::env::current_exe().map_err(|e| Error::io("cannot find", "this program", e))?;
         Ok(AheadCompiler { library, program, cache: None })
     }
 
-    /// The same, which keeps what it compiled and does not compile it again.
+    /// Adds a cache of compiled programs.
     pub fn with_cache(self, cache: CompileCache) -> AheadCompiler {
         AheadCompiler { cache: Some(cache), ..self }
     }
 
-    /// The same, with another program for the children: one that calls [`serve`] for [`COMMAND`].
+    /// Sets another program for the children: one that calls [`serve`] for [`COMMAND`].
     pub fn with_program(self, program: PathBuf) -> AheadCompiler {
         AheadCompiler { program, ..self }
     }
 }
 
-impl AheadOfTime for AheadCompiler {
-    fn compile_ahead(&self, request: &AheadRequest) -> Result<AheadReport> {
-        let wanted = Wanted {
+impl AotCompiler for AheadCompiler {
+    fn compile_ahead(&self, request: &AotRequest) -> Result<AotReport> {
+        let wanted = CompileRequest {
             library: self.library.clone(),
             build: build(&self.library),
             slice: request.slice.clone(),
@@ -88,22 +88,24 @@ impl AheadOfTime for AheadCompiler {
     }
 }
 
-/// Names and contents of the files that say what is asked.
-type Asked<'a> = [(&'a str, &'a [u8])];
+/// Names and contents of the request files.
+type CacheRequest<'a> = [(&'a str, &'a [u8])];
 
 impl AheadCompiler {
-    fn compile_anew(&self, request: &AheadRequest, asked: &Asked<'_>) -> Result<AheadReport> {
-        let folder = Folder::new(self.cache.as_ref())?;
+    fn compile_anew(&self, request: &AotRequest, asked: &CacheRequest<'_>) -> Result<AotReport> {
+        let folder = TempDir::new(self.cache.as_ref())?;
         asked.iter().try_for_each(|(name, bytes)| folder.write(name, bytes))?;
         let (status, most) = self.run(&folder, request)?;
-        match Answer::read(&folder.0) {
-            Some(Answer::Done(told)) => {
-                let told = Told { compiler_memory: most, ..told };
-                folder
-                    .write(ANSWER, &serde_json::to_vec(&Answer::Done(told.clone())).map_err(unwritable)?)?;
+        match CompileResponse::read(&folder.0) {
+            Some(CompileResponse::Done(told)) => {
+                let told = ReportInFile { compiler_memory: most, ..told };
+                folder.write(
+                    ANSWER,
+                    &serde_json::to_vec(&CompileResponse::Done(told.clone())).map_err(unwritable)?,
+                )?;
                 let report = told.report(&folder.0, &self.library)?;
                 if let Some(cache) = &self.cache {
-                    // Without room for it the program is compiled again another time.
+                    // Without space it is compiled again next time.
                     let _ = cache.keep(
                         &folder.0,
                         asked,
@@ -112,20 +114,20 @@ impl AheadCompiler {
                 }
                 Ok(report)
             }
-            Some(Answer::Failed(told)) => Err(told.error()),
+            Some(CompileResponse::Failed(told)) => Err(told.error()),
             None => Err(ended(status, &folder)),
         }
     }
 
-    /// What was answered before; a damaged answer is forgotten.
-    fn kept(&self, cache: &CompileCache, asked: &Asked<'_>) -> Option<AheadReport> {
+    /// Returns a cached response; a damaged one is removed.
+    fn kept(&self, cache: &CompileCache, asked: &CacheRequest<'_>) -> Option<AotReport> {
         let folder = cache.find(asked)?;
-        let Some(Answer::Done(told)) = Answer::read(&folder) else {
+        let Some(CompileResponse::Done(told)) = CompileResponse::read(&folder) else {
             cache.forget(asked);
             return None;
         };
         match told.report(&folder, &self.library) {
-            Ok(report) => Some(AheadReport { cached: true, ..report }),
+            Ok(report) => Some(AotReport { cached: true, ..report }),
             Err(_) => {
                 cache.forget(asked);
                 None
@@ -135,8 +137,8 @@ impl AheadCompiler {
 }
 
 impl AheadCompiler {
-    /// Runs a child to its end or its limits; also says the most memory it was seen to use.
-    fn run(&self, folder: &Folder, request: &AheadRequest) -> Result<(ExitStatus, u64)> {
+    /// Runs a child until it ends or exceeds its limits; also returns its peak memory.
+    fn run(&self, folder: &TempDir, request: &AotRequest) -> Result<(ExitStatus, u64)> {
         let log = fs::File::create(folder.0.join("log.txt")).map_err(|e| folder.failed("create", e))?;
         let mut command = Command::new(&self.program);
         command.arg(COMMAND).arg(&folder.0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
@@ -148,16 +150,16 @@ impl AheadCompiler {
     }
 }
 
-/// What libtpu must find in its environment where no TPU is: it would ask a cloud's metadata server for minutes.
-fn environment(folder: &Folder) -> [(&'static str, String); 6] {
+/// Environment that libtpu needs without a TPU; otherwise it queries the metadata server for minutes.
+fn environment(folder: &TempDir) -> [(&'static str, String); 6] {
     [
         ("TPU_SKIP_MDS_QUERY", "1".into()),
         ("TPU_ACCELERATOR_TYPE", "v5litepod-4".into()),
         ("TPU_WORKER_HOSTNAMES", "localhost".into()),
         ("TPU_LOG_DIR", "disabled".into()),
-        // No chips are opened, so nothing keeps several compilers from running side by side.
+        // No chips are opened, so several compilers may run at once.
         ("ALLOW_MULTIPLE_LIBTPU_LOAD", "1".into()),
-        // It leaves a lock file in the folder for temporary files.
+        // libtpu leaves a lock file in the temporary directory.
         ("TMPDIR", folder.0.display().to_string()),
     ]
 }
@@ -190,7 +192,7 @@ fn watch(mut child: Child, time: Duration, memory: u64) -> Result<(ExitStatus, u
     }
 }
 
-/// Memory that a process holds now, 0 where the system does not say.
+/// Returns the resident memory of a process; 0 if unknown.
 fn resident(process: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"));
@@ -198,29 +200,29 @@ fn resident(process: u32) -> u64 {
     kib.unwrap_or(0) << 10
 }
 
-/// A child that left no answer.
-fn ended(status: ExitStatus, folder: &Folder) -> Error {
-    let what = format!("the compiler ended without an answer: {status}");
+/// Returns the error for a child that left no response.
+fn ended(status: ExitStatus, folder: &TempDir) -> Error {
+    let what = format!("the compiler ended without a response: {status}");
     let mut e = Error::new(ErrorKind::Unsupported, what);
     let log = folder.end_of_log();
     if !log.is_empty() {
         e = e.because(log);
     }
-    e.hint("a signal 9 is mostly the system's lack of memory; others are defects of the plugin: try another version")
+    e.hint("signal 9 usually means that the system ran out of memory; for others try another version of the plugin")
 }
 
 fn unwritable(e: serde_json::Error) -> Error {
-    Error::new(ErrorKind::Bug, "a request cannot be written").because(e.to_string())
+    Error::new(ErrorKind::Bug, "cannot serialize a request").because(e.to_string())
 }
 
-/// What the child is asked; the program lies beside it.
+/// Request to the child; the program is in a separate file.
 #[derive(Serialize, Deserialize)]
-struct Wanted {
+struct CompileRequest {
     library: PathBuf,
-    /// Which build of it: another one would answer otherwise.
+    /// Fingerprint of the library build.
     build: String,
     #[serde(with = "SliceInFile")]
-    slice: AheadSlice,
+    slice: AotTopology,
     replicas: usize,
     partitions: usize,
     quick: bool,
@@ -228,9 +230,9 @@ struct Wanted {
     executable: bool,
 }
 
-/// An [`AheadSlice`] in a file.
+/// An [`AheadSlice`] in serialized form.
 #[derive(Serialize, Deserialize)]
-#[serde(remote = "AheadSlice")]
+#[serde(remote = "AotTopology")]
 struct SliceInFile {
     topology: String,
     extents: Vec<usize>,
@@ -240,46 +242,46 @@ struct SliceInFile {
     count: usize,
 }
 
-/// What the child says.
+/// Response of the child.
 #[derive(Serialize, Deserialize)]
-enum Answer {
-    Done(Told),
-    Failed(Refusal),
+enum CompileResponse {
+    Done(ReportInFile),
+    Failed(ErrorInFile),
 }
 
-impl Answer {
-    fn read(folder: &Path) -> Option<Answer> {
+impl CompileResponse {
+    fn read(folder: &Path) -> Option<CompileResponse> {
         serde_json::from_slice(&fs::read(folder.join(ANSWER)).ok()?).ok()
     }
 }
 
-/// A report without what lies beside it in files.
+/// A report without the parts in separate files.
 #[derive(Clone, Serialize, Deserialize)]
-struct Told {
+struct ReportInFile {
     compiler: String,
     device_kind: String,
     devices: usize,
     memory_limit: Option<u64>,
     seconds: f64,
-    /// Filled in by the parent.
+    /// Set by the parent.
     compiler_memory: u64,
     /// Code, arguments, outputs, aliased, temporaries, peak.
     memory: [u64; 6],
     cost: BTreeMap<String, f64>,
-    /// Bytes of the files beside it: optimized program, executable.
+    /// Sizes of the separate files: optimized program, executable.
     files: [usize; 2],
 }
 
-impl Told {
-    fn report(self, folder: &Path, library: &Path) -> Result<AheadReport> {
+impl ReportInFile {
+    fn report(self, folder: &Path, library: &Path) -> Result<AotReport> {
         let file = |name: &str, size: usize| {
-            let bytes = if size == 0 { Vec::new() } else { Borrowed(folder).bytes(name)? };
+            let bytes = if size == 0 { Vec::new() } else { RequestDir(folder).bytes(name)? };
             let cut =
-                || Error::new(ErrorKind::Data, "the compiler's answer is incomplete").at(name.to_string());
+                || Error::new(ErrorKind::Data, "the compiler's response is incomplete").at(name.to_string());
             if bytes.len() == size { Ok(bytes) } else { Err(cut()) }
         };
         let [code, arguments, outputs, aliased, temporaries, peak] = self.memory;
-        Ok(AheadReport {
+        Ok(AotReport {
             compiler: self.compiler,
             library: library.display().to_string(),
             device_kind: self.device_kind,
@@ -288,7 +290,7 @@ impl Told {
             seconds: self.seconds,
             compiler_memory: self.compiler_memory,
             cached: false,
-            memory: AheadMemory { code, arguments, outputs, aliased, temporaries, peak },
+            memory: AotMemory { code, arguments, outputs, aliased, temporaries, peak },
             cost: self.cost,
             hlo: file(HLO, self.files[0])?,
             executable: file(EXECUTABLE, self.files[1])?,
@@ -296,9 +298,9 @@ impl Told {
     }
 }
 
-/// An error on its way from one process to another.
+/// An error in serialized form.
 #[derive(Serialize, Deserialize)]
-struct Refusal {
+struct ErrorInFile {
     kind: String,
     what: String,
     places: Vec<String>,
@@ -306,9 +308,9 @@ struct Refusal {
     hint: Option<String>,
 }
 
-impl Refusal {
-    fn of(e: &Error) -> Refusal {
-        Refusal {
+impl ErrorInFile {
+    fn of(e: &Error) -> ErrorInFile {
+        ErrorInFile {
             kind: format!("{:?}", e.kind()),
             what: e.what().into(),
             places: e.places().to_vec(),
@@ -327,22 +329,22 @@ impl Refusal {
     }
 }
 
-/// The child's side: answers the request in a folder. Programs of users that compile ahead of time call it when their
-/// first argument is [`COMMAND`], with the second one.
+/// Child side: handles the request in a directory. User programs that compile ahead of time must call it if their first
+/// argument is [`COMMAND`], with the second argument.
 pub fn serve(folder: &Path) -> Result<()> {
     end_with_parent();
-    let folder = Borrowed(folder);
+    let folder = RequestDir(folder);
     let answer = match folder.compile() {
-        Ok(told) => Answer::Done(told),
-        Err(e) => Answer::Failed(Refusal::of(&e)),
+        Ok(told) => CompileResponse::Done(told),
+        Err(e) => CompileResponse::Failed(ErrorInFile::of(&e)),
     };
-    // Under another name first: the parent takes what stands there for complete.
+    // Written under another name first, since the parent reads the file as soon as it exists.
     folder.write("answer.part", &serde_json::to_vec(&answer).map_err(unwritable)?)?;
     fs::rename(folder.0.join("answer.part"), folder.0.join(ANSWER))
         .map_err(|e| Error::io("cannot write", folder.0, e))
 }
 
-/// Ends this process when its parent is gone: nobody would read the answer.
+/// Ends this process when its parent ends.
 fn end_with_parent() {
     #[cfg(unix)]
     std::thread::spawn(|| {
@@ -354,26 +356,28 @@ fn end_with_parent() {
     });
 }
 
-/// The compiler's own words for its version. Those of the CUDA plugin are the GPU's name.
-fn compiler(plugin: &Plugin, topology: &Topology, slice: &AheadSlice) -> Result<String> {
+/// Returns the compiler's version as it states it; for the CUDA plugin it contains the GPU's name.
+fn compiler(plugin: &Plugin, topology: &Topology, slice: &AotTopology) -> Result<String> {
     let (major, minor) = plugin.version();
     match slice.gpu {
-        Some(_) => Ok(format!("XLA's CUDA plugin of PJRT {major}.{minor}")),
+        Some(_) => Ok(format!("XLA's CUDA plugin, PJRT {major}.{minor}")),
         None => topology.version(),
     }
 }
 
-/// The versions of StableHLO that a plugin reads, as one more line of its version.
+/// Returns the StableHLO versions that a plugin supports, as an additional line of its version.
 fn dialects(plugin: &Plugin) -> String {
-    let shown = |version: Vec<i64>| Value::Ints(version).to_string();
+    let shown = |version: Vec<i64>| PluginValue::Ints(version).to_string();
     let read = plugin.stablehlo();
-    read.map_or_else(String::new, |(from, to)| format!("\nreads StableHLO {} to {}", shown(from), shown(to)))
+    read.map_or_else(String::new, |(from, to)| {
+        format!("\nsupports StableHLO {} to {}", shown(from), shown(to))
+    })
 }
 
-/// A folder that the parent owns.
-struct Borrowed<'a>(&'a Path);
+/// A request directory that the parent owns.
+struct RequestDir<'a>(&'a Path);
 
-impl Borrowed<'_> {
+impl RequestDir<'_> {
     fn read(&self, name: &str) -> Result<String> {
         let path = self.0.join(name);
         fs::read_to_string(&path).map_err(|e| Error::io("cannot read", &path, e))
@@ -389,9 +393,9 @@ impl Borrowed<'_> {
         fs::write(&path, bytes).map_err(|e| Error::io("cannot write", &path, e))
     }
 
-    fn compile(&self) -> Result<Told> {
-        let wanted: Wanted = serde_json::from_str(&self.read("request.json")?)
-            .map_err(|e| Error::new(ErrorKind::Data, "the request cannot be read").because(e.to_string()))?;
+    fn compile(&self) -> Result<ReportInFile> {
+        let wanted: CompileRequest = serde_json::from_str(&self.read("request.json")?)
+            .map_err(|e| Error::new(ErrorKind::Data, "cannot read the request").because(e.to_string()))?;
         let program = self.read("program.mlir")?;
         let plugin = Plugin::load(&wanted.library)?;
         let topology = Topology::new(&plugin, &wanted.slice)?;
@@ -405,7 +409,7 @@ impl Borrowed<'_> {
         self.write(EXECUTABLE, &executable)?;
         let m = compiled.memory()?;
         let limit = devices.first().and_then(|d| d.attributes.get("device_memory_bytes_limit")?.number());
-        Ok(Told {
+        Ok(ReportInFile {
             compiler: compiler(&plugin, &topology, &wanted.slice)? + &dialects(&plugin),
             device_kind: devices.first().map(|d| d.kind.clone()).unwrap_or_default(),
             devices: devices.len(),
@@ -419,28 +423,28 @@ impl Borrowed<'_> {
     }
 }
 
-/// A folder of the parent's for one request, gone with it.
-struct Folder(PathBuf);
+/// Temporary directory of the parent for one request.
+struct TempDir(PathBuf);
 
-impl Folder {
-    /// In the cache where there is one, so that it can become a part of it.
-    fn new(cache: Option<&CompileCache>) -> Result<Folder> {
+impl TempDir {
+    /// Creates it in the cache, if there is one, so that it can be moved into place.
+    fn new(cache: Option<&CompileCache>) -> Result<TempDir> {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let name = format!("systole-compile-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let path = cache.map_or_else(|| std::env::temp_dir().join(&name), |c| c.part(&name));
         fs::create_dir_all(&path).map_err(|e| Error::io("cannot create", &path, e))?;
-        Ok(Folder(path))
+        Ok(TempDir(path))
     }
 
     fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
-        Borrowed(&self.0).write(name, bytes)
+        RequestDir(&self.0).write(name, bytes)
     }
 
     fn failed(&self, action: &str, e: std::io::Error) -> Error {
         Error::io(&format!("cannot {action} files in"), &self.0, e)
     }
 
-    /// The last lines of what the child wrote.
+    /// Returns the last lines of the child's output.
     fn end_of_log(&self) -> String {
         const SHOWN: i64 = 2000;
         let mut bytes = Vec::new();
@@ -452,7 +456,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for TempDir {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }

@@ -1,13 +1,13 @@
-//! Layers of ops as locations in a program's text, which compilers' profiles tell again: written behind the ops of the printed text,
-//! and read back by our own plugin. Ops inside of bodies have none; they belong to the op around them.
+//! Writes layer paths as locations into a program's text, so that compilers' profiles show layers, and reads them back
+//! in Systole's plugin. Ops in bodies belong to the surrounding op.
 
 use systole_ir::{DERIVATIVE, Graph};
 use systole_runtime::layer_times::{layer_of, location};
 
-/// What stands before a location.
+/// Start of a location.
 const BEGIN: &str = " loc(\"";
 
-/// The printed text of a graph as the module `module`, each op of the function with the path of its layer.
+/// Prints a graph as the module `module`, with each op's layer path as its location.
 pub(crate) fn located(graph: &Graph, text: &str, module: &str) -> String {
     let places = graph.nodes.iter().filter(|n| !matches!(n.op, systole_ir::Op::Parameter(_))).map(|node| {
         let path = location(graph.scope(node), graph.is_derivative(node), node.op.name());
@@ -28,13 +28,13 @@ pub(crate) fn located(graph: &Graph, text: &str, module: &str) -> String {
     out
 }
 
-/// Whether an op of the function, not of a body, ends with the line: the last one of those between its bodies' brackets.
+/// Whether a line ends an op of the function rather than of a body: the closing line of its bodies.
 fn ends_op(line: &str) -> bool {
     let Some(own) = line.strip_prefix("    ").filter(|own| !own.starts_with(' ')) else { return false };
     !own.ends_with('{') && !own.starts_with("return") && !own.starts_with('^')
 }
 
-/// The graph with the layers that the text it was read from says, where it says any.
+/// Sets the layers of a graph from the locations in its text, if any.
 pub fn with_layers(mut graph: Graph, text: &str) -> Graph {
     if !text.contains(BEGIN) {
         return graph;

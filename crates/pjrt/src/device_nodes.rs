@@ -1,15 +1,15 @@
-//! Device nodes of this machine: the files through which programs reach accelerators.
+//! Finds the device nodes through which programs access accelerators.
 
-use crate::Platform;
+use crate::AcceleratorPlatform;
 use std::path::{Path, PathBuf};
 use systole_ir::{Error, ErrorKind, Result};
 
-/// Files through which programs reach a platform's devices; none where that is the processor.
-pub fn device_nodes(platform: Platform) -> Vec<PathBuf> {
+/// Returns the device nodes of a platform; empty for the CPU.
+pub fn device_nodes(platform: AcceleratorPlatform) -> Vec<PathBuf> {
     let (folders, prefix): (&[&str], &str) = match platform {
-        Platform::Tpu => (&["/dev", "/dev/vfio"], "accel"),
-        Platform::Cuda => (&["/dev"], "nvidia"),
-        Platform::Xla => return Vec::new(),
+        AcceleratorPlatform::Tpu => (&["/dev", "/dev/vfio"], "accel"),
+        AcceleratorPlatform::Cuda => (&["/dev"], "nvidia"),
+        AcceleratorPlatform::Xla => return Vec::new(),
     };
     let mut nodes: Vec<PathBuf> = folders
         .iter()
@@ -21,7 +21,7 @@ pub fn device_nodes(platform: Platform) -> Vec<PathBuf> {
     nodes
 }
 
-/// `/dev/accel0`, `/dev/nvidia0`, `/dev/vfio/0`.
+/// Matches `/dev/accel0`, `/dev/nvidia0`, `/dev/vfio/0`.
 fn is_node(path: &Path, prefix: &str) -> bool {
     let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     let in_vfio = path.parent().is_some_and(|p| p.ends_with("vfio"));
@@ -29,21 +29,21 @@ fn is_node(path: &Path, prefix: &str) -> bool {
     number.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
 }
 
-/// Refuses a platform without device nodes.
-pub(crate) fn require_node(platform: Platform) -> Result<()> {
+/// Rejects a platform without device nodes.
+pub(crate) fn require_node(platform: AcceleratorPlatform) -> Result<()> {
     if !device_nodes(platform).is_empty() {
         return Ok(());
     }
     let (what, looked, try_this) = match platform {
-        // The processor is always there.
-        Platform::Xla => return Ok(()),
-        Platform::Tpu => (
+        // The CPU is always available.
+        AcceleratorPlatform::Xla => return Ok(()),
+        AcceleratorPlatform::Tpu => (
             "this machine has no TPU",
-            "there is no /dev/accel0 and no /dev/vfio/0",
-            "`systole compile MODEL --target v5e:2x2` compiles for one that is elsewhere; `--device cpu` trains here",
+            "/dev/accel0 and /dev/vfio/0 do not exist",
+            "compile for a remote TPU with `systole compile MODEL --target v5e:2x2`, or train with `--device cpu`",
         ),
-        Platform::Cuda => {
-            ("this machine has no NVIDIA GPU", "there is no /dev/nvidia0", "`--device cpu` trains here")
+        AcceleratorPlatform::Cuda => {
+            ("this machine has no NVIDIA GPU", "/dev/nvidia0 does not exist", "train with `--device cpu`")
         }
     };
     Err(Error::new(ErrorKind::Unsupported, what).because(looked).hint(try_this))

@@ -1,105 +1,105 @@
-//! Where plugins are: the first place that has one is taken, and all that were looked at can be shown.
+//! Finds PJRT plugins: uses the first location that has one, and records all that were searched.
 //!
-//! Nothing is loaded or run here, no Python either: its packages are folders.
+//! Nothing is loaded or run, not even Python: its packages are directories.
 
 use std::env;
 use std::path::{Path, PathBuf};
 use systole_ir::{Error, ErrorKind, Result, knobs};
 
-/// What a plugin drives.
+/// Accelerator platform of a plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Platform {
-    /// Google's TPUs: `libtpu.so`.
+pub enum AcceleratorPlatform {
+    /// Google TPUs: `libtpu.so`.
     Tpu,
-    /// NVIDIA's GPUs: `xla_cuda_plugin.so`.
+    /// NVIDIA GPUs: `xla_cuda_plugin.so`.
     Cuda,
-    /// This computer's processor, by XLA's kernels: `pjrt_c_api_cpu_plugin.so`.
+    /// The CPU with XLA's kernels: `pjrt_c_api_cpu_plugin.so`.
     Xla,
 }
 
-impl Platform {
-    /// Those that need a device beside the processor.
-    pub const ACCELERATORS: [Platform; 2] = [Platform::Tpu, Platform::Cuda];
+impl AcceleratorPlatform {
+    /// Platforms that need a device other than the CPU.
+    pub const ACCELERATORS: [AcceleratorPlatform; 2] = [AcceleratorPlatform::Tpu, AcceleratorPlatform::Cuda];
 
-    /// What `--device` calls it: `tpu`, `cuda` or `xla`.
+    /// Returns the name for `--device`: `tpu`, `cuda` or `xla`.
     pub fn name(self) -> &'static str {
         match self {
-            Platform::Tpu => "tpu",
-            Platform::Cuda => "cuda",
-            Platform::Xla => "xla",
+            AcceleratorPlatform::Tpu => "tpu",
+            AcceleratorPlatform::Cuda => "cuda",
+            AcceleratorPlatform::Xla => "xla",
         }
     }
 
-    /// What `systole setup` calls it.
+    /// Returns the name for `systole setup`.
     pub fn setup(self) -> &'static str {
         match self {
-            Platform::Xla => "xla-cpu",
+            AcceleratorPlatform::Xla => "xla-cpu",
             _ => self.name(),
         }
     }
 
-    /// The library's file name.
+    /// Returns the library's file name.
     pub fn file(self) -> &'static str {
         match self {
-            Platform::Tpu => "libtpu.so",
-            Platform::Cuda => "xla_cuda_plugin.so",
-            Platform::Xla => "pjrt_c_api_cpu_plugin.so",
+            AcceleratorPlatform::Tpu => "libtpu.so",
+            AcceleratorPlatform::Cuda => "xla_cuda_plugin.so",
+            AcceleratorPlatform::Xla => "pjrt_c_api_cpu_plugin.so",
         }
     }
 
-    /// Folders of Python packages that hold it.
+    /// Returns the Python package directories that contain it.
     fn packages(self) -> &'static [&'static str] {
         match self {
-            Platform::Tpu => &["libtpu"],
-            Platform::Cuda => &["jax_plugins/xla_cuda13", "jax_plugins/xla_cuda12"],
-            Platform::Xla => &["lammps_jax_pjrt_cpu"],
+            AcceleratorPlatform::Tpu => &["libtpu"],
+            AcceleratorPlatform::Cuda => &["jax_plugins/xla_cuda13", "jax_plugins/xla_cuda12"],
+            AcceleratorPlatform::Xla => &["lammps_jax_pjrt_cpu"],
         }
     }
 }
 
-/// A path that was looked at.
+/// A path that was searched.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SearchPath {
-    /// Which rule led there: `TPU_LIBRARY_PATH`, `Python packages`.
+    /// Rule for searching it: `TPU_LIBRARY_PATH`, `Python packages`.
     pub rule: String,
     /// The file.
     pub path: PathBuf,
-    /// Whether it is there.
+    /// Whether it exists.
     pub found: bool,
 }
 
-/// What a search found, and where it looked.
+/// Result of a search, with all searched paths.
 #[derive(Clone, Debug, Default)]
 pub struct Search {
-    /// The paths, in order; the last is the plugin where one was found.
+    /// Searched paths in order; if a plugin was found, it is the last one.
     pub paths: Vec<SearchPath>,
 }
 
 impl Search {
-    /// The plugin's file.
+    /// Returns the plugin's file.
     pub fn plugin(&self) -> Option<&SearchPath> {
         self.paths.last().filter(|p| p.found)
     }
 
-    /// The plugin's file, or an error that says what to do.
-    pub fn require(&self, platform: Platform) -> Result<PathBuf> {
+    /// Returns the plugin's file, or an error with a hint.
+    pub fn require(&self, platform: AcceleratorPlatform) -> Result<PathBuf> {
         let name = platform.name();
         self.plugin().map(|p| p.path.clone()).ok_or_else(|| {
             let rules: Vec<String> = self.paths.iter().map(SearchPath::to_string).collect();
             Error::new(ErrorKind::Unsupported, format!("there is no PJRT plugin for {name} here"))
                 .because(format!(
-                    "looked at {}",
+                    "searched {}",
                     if rules.is_empty() { "nothing".into() } else { rules.join("; ") }
                 ))
                 .hint(format!(
-                    "`systole setup {}` fetches {}; or name a file with SYSTOLE_PJRT_PLUGIN",
+                    "run `systole setup {}` to download {}, or set SYSTOLE_PJRT_PLUGIN to a file",
                     platform.setup(),
                     platform.file()
                 ))
         })
     }
 
-    /// Looks at a path; a file that the user named ends the search even where it is missing.
+    /// Searches a path; a file named by the user ends the search even if it does not exist.
     fn look(&mut self, rule: &str, path: PathBuf, named: bool) -> bool {
         let found = path.is_file();
         self.paths.push(SearchPath { rule: rule.into(), path, found });
@@ -109,22 +109,23 @@ impl Search {
 
 impl std::fmt::Display for SearchPath {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let missing = if self.found { "" } else { " (not there)" };
+        let missing = if self.found { "" } else { " (not found)" };
         write!(f, "{}: {}{missing}", self.rule, self.path.display())
     }
 }
 
-/// Searches for a platform's plugin. The order: `named` (from `--device pjrt:PATH`), `SYSTOLE_PJRT_PLUGIN`,
-/// `TPU_LIBRARY_PATH`, installed Python packages, Systole's cache of plugins, the system's folders.
-pub fn discover(platform: Platform, named: Option<&Path>, cache: Option<&Path>) -> Search {
+/// Searches for a platform's plugin, in this order: `named` (from `--device pjrt:PATH`), `SYSTOLE_PJRT_PLUGIN`,
+/// `TPU_LIBRARY_PATH`, installed Python packages, Systole's plugin cache, system directories.
+pub fn discover(platform: AcceleratorPlatform, named: Option<&Path>, cache: Option<&Path>) -> Search {
     let mut search = Search::default();
     let variable = |name: &str| env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     let ours = Some(knobs::PJRT_PLUGIN.get()).filter(|v| !v.is_empty()).map(PathBuf::from);
-    // A variable that stands for an accelerator's plugin does not stand for XLA on the processor.
-    let fits =
-        |path: &PathBuf| platform != Platform::Xla || path.file_name().is_some_and(|n| n == platform.file());
+    // A variable for an accelerator's plugin does not apply to XLA on the CPU.
+    let fits = |path: &PathBuf| {
+        platform != AcceleratorPlatform::Xla || path.file_name().is_some_and(|n| n == platform.file())
+    };
     let ours = ours.filter(fits);
-    let theirs = variable("TPU_LIBRARY_PATH").filter(|_| platform == Platform::Tpu);
+    let theirs = variable("TPU_LIBRARY_PATH").filter(|_| platform == AcceleratorPlatform::Tpu);
     let given = [
         ("named", named.map(Path::to_path_buf)),
         (knobs::PJRT_PLUGIN.name, ours),
@@ -154,8 +155,8 @@ pub fn discover(platform: Platform, named: Option<&Path>, cache: Option<&Path>) 
     search
 }
 
-/// Folders of installed Python packages: of the interpreter that `SYSTOLE_PYTHON` names, of an active environment, of
-/// the `python3` that would run, of the user.
+/// Returns the directories of installed Python packages: for `SYSTOLE_PYTHON`, the active environment, the `python3` in
+/// PATH, and the user.
 fn python_packages() -> Vec<PathBuf> {
     let mut folders = Vec::new();
     let prefix_of = |python: &Path| Some(python.parent()?.parent()?.to_path_buf());
@@ -182,7 +183,7 @@ fn python_packages() -> Vec<PathBuf> {
     folders
 }
 
-/// `lib/python3.*/{site,dist}-packages`, the newest version first.
+/// Returns `lib/python3.*/{site,dist}-packages`, newest version first.
 fn packages_below(lib: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(lib).into_iter().flatten().flatten();
     let mut versions: Vec<(u32, PathBuf)> = entries

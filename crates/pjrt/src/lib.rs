@@ -1,10 +1,10 @@
-//! TPU and GPU through PJRT plugins that users already have: `libtpu.so`, `xla_cuda_plugin.so` and others.
+//! PJRT client for TPUs and GPUs through installed plugins: `libtpu.so`, `xla_cuda_plugin.so` and others.
 //!
-//! [`discover`] finds a plugin, [`Plugin`] loads it, [`Topology`] stands for machines that are not here, and
-//! [`AheadCompiler`] compiles for them in child processes. No plugin is part of Systole: libtpu is Google's, and its use
-//! is under the user's agreement with Google.
+//! [`discover`] finds a plugin, [`Plugin`] loads it, [`Topology`] describes remote machines, and [`AheadCompiler`]
+//! compiles for them in child processes. Systole includes no plugin: libtpu is Google's, and the user's agreement with
+//! Google applies.
 //!
-//! This crate has `unsafe` code: calls through the C API, of which `sys` has the layouts and `plugin` the rules.
+//! This crate contains `unsafe` code for calls through the C API; `sys` has the layouts and `plugin` the calling rules.
 #![allow(unsafe_code)]
 
 mod backend;
@@ -29,14 +29,14 @@ pub mod xspace;
 
 pub use backend::PjrtBackend;
 pub use cache::CompileCache;
-pub use client::{Array, Client, Device, Input, Loaded};
+pub use client::{Client, LoadedExecutable, PjrtBuffer, PjrtDevice, RunInput};
 pub use compile_options::device_assignment;
 pub use compiler_process::{AheadCompiler, COMMAND, serve};
 pub use debug_locations::with_layers;
 pub use device_nodes::device_nodes;
-pub use discover::{Platform, Search, SearchPath, discover};
+pub use discover::{AcceleratorPlatform, Search, SearchPath, discover};
 pub use open::{open, open_file};
-pub use plugin::{Plugin, Value};
+pub use plugin::{Plugin, PluginValue};
 pub use program_text::{program_text, spread_text};
-pub use topology::{Compiled, Topology, TopologyDevice};
-pub use tpu_cluster::{Doubt, Surroundings, TpuClusterResolver, refuse_retired};
+pub use topology::{AheadExecutable, Topology, TopologyDevice};
+pub use tpu_cluster::{ClusterWarning, TpuClusterResolver, TpuEnvironment, refuse_retired};

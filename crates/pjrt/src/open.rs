@@ -1,34 +1,40 @@
-//! Opens a plugin's devices as a backend. Without a device node no plugin is loaded: libtpu would ask a cloud's metadata
-//! server for minutes.
+//! Opens a plugin's devices as a backend, after checking for a device node: without one, libtpu would query the
+//! metadata server for minutes.
 
 use crate::device_nodes::require_node;
-use crate::{Client, CompileCache, PjrtBackend, Platform, Plugin, Search, TpuClusterResolver, Value};
+use crate::{
+    AcceleratorPlatform, Client, CompileCache, PjrtBackend, Plugin, PluginValue, Search, TpuClusterResolver,
+};
 use std::path::Path;
 use std::sync::Arc;
 use systole_ir::{Error, ErrorKind, Result, knobs};
 use systole_runtime::Backend;
 
-/// Opens the devices of a platform through the plugin that was found. Compiled programs are kept in `cache`.
+/// Opens a platform's devices through the plugin that was found; compiled programs are cached in `cache`.
 ///
 /// # Errors
-/// When this machine has none, there is no plugin, or the plugin refuses.
-pub fn open(platform: Platform, search: &Search, cache: Option<CompileCache>) -> Result<Arc<dyn Backend>> {
+/// If this machine has no such device, there is no plugin, or the plugin returns an error.
+pub fn open(
+    platform: AcceleratorPlatform,
+    search: &Search,
+    cache: Option<CompileCache>,
+) -> Result<Arc<dyn Backend>> {
     require_node(platform)?;
     let plugin = Plugin::load(&search.require(platform)?)?;
     let client = open_client(&plugin, cache)?;
     let (index, count) = client.process();
-    if count > 1 && platform == Platform::Tpu {
+    if count > 1 && platform == AcceleratorPlatform::Tpu {
         TpuClusterResolver::new("")?.check(index, count)?;
     }
     Ok(Arc::new(PjrtBackend::new(platform.name(), client)))
 }
 
-/// Opens the devices of a plugin that the user names.
+/// Opens the devices of a plugin file given by the user.
 ///
 /// # Errors
-/// As [`open`].
+/// See [`open`].
 pub fn open_file(path: &Path, cache: Option<CompileCache>) -> Result<Arc<dyn Backend>> {
-    for platform in Platform::ACCELERATORS {
+    for platform in AcceleratorPlatform::ACCELERATORS {
         if path.file_name().is_some_and(|name| name == platform.file()) {
             require_node(platform)?;
         }
@@ -37,7 +43,7 @@ pub fn open_file(path: &Path, cache: Option<CompileCache>) -> Result<Arc<dyn Bac
     Ok(Arc::new(PjrtBackend::new("pjrt", open_client(&plugin, cache)?)))
 }
 
-/// The plugin's devices, with the options of `SYSTOLE_PJRT_OPTIONS`.
+/// Opens the plugin's client with the options in `SYSTOLE_PJRT_OPTIONS`.
 fn open_client(plugin: &Plugin, cache: Option<CompileCache>) -> Result<Client> {
     let text = knobs::PJRT_OPTIONS.get();
     let options = options(&text).map_err(|e| e.at(knobs::PJRT_OPTIONS.name))?;
@@ -46,7 +52,7 @@ fn open_client(plugin: &Plugin, cache: Option<CompileCache>) -> Result<Client> {
         Client::open(plugin, &options).map_err(|e| match options.is_empty() || e.hint_text().is_some() {
             true => e,
             false => e.hint(format!(
-                "options are the plugin's own: check the names and values of {} (--plugin-option, {})",
+                "check the option names and values in the documentation of {} (--plugin-option, {})",
                 names(),
                 knobs::PJRT_OPTIONS.name
             )),
@@ -57,10 +63,10 @@ fn open_client(plugin: &Plugin, cache: Option<CompileCache>) -> Result<Client> {
     })
 }
 
-/// Options between commas, or in lines of their own where one has a comma; of two by one name the last counts.
-fn options(text: &str) -> Result<Vec<(&str, Value)>> {
+/// Parses options separated by commas, or by lines if a value contains a comma; the last one with a name wins.
+fn options(text: &str) -> Result<Vec<(&str, PluginValue)>> {
     let between = if text.contains('\n') { '\n' } else { ',' };
-    let mut all: Vec<(&str, Value)> = Vec::new();
+    let mut all: Vec<(&str, PluginValue)> = Vec::new();
     for text in text.split(between).map(str::trim).filter(|o| !o.is_empty()) {
         let (name, value) = option(text)?;
         all.retain(|(before, _)| *before != name);
@@ -69,13 +75,13 @@ fn options(text: &str) -> Result<Vec<(&str, Value)>> {
     Ok(all)
 }
 
-/// `num_devices=8`; a value is a whole number, a number, `true` or `false`, or else text.
-fn option(text: &str) -> Result<(&str, Value)> {
+/// Parses `num_devices=8`; a value is an integer, a float, `true` or `false`, or text.
+fn option(text: &str) -> Result<(&str, PluginValue)> {
     let (name, value) = text.split_once('=').ok_or_else(|| {
-        Error::new(ErrorKind::Config, format!("`{text}` is no option")).hint("write num_devices=8")
+        Error::new(ErrorKind::Config, format!("invalid option `{text}`")).hint("use the form num_devices=8")
     })?;
-    let number = || value.parse().map(Value::Int).or_else(|_| value.parse().map(Value::Float));
-    let word = || value.parse().map(Value::Bool).unwrap_or_else(|_| Value::Text(value.into()));
+    let number = || value.parse().map(PluginValue::Int).or_else(|_| value.parse().map(PluginValue::Float));
+    let word = || value.parse().map(PluginValue::Bool).unwrap_or_else(|_| PluginValue::Text(value.into()));
     Ok((name, number().unwrap_or_else(|_| word())))
 }
 
@@ -86,22 +92,25 @@ mod tests {
     #[test]
     fn options_have_the_type_of_their_value() {
         for (text, value) in [
-            ("a=8", Value::Int(8)),
-            ("a=-0.5", Value::Float(-0.5)),
-            ("a=true", Value::Bool(true)),
-            ("a=b=c", Value::Text("b=c".into())),
+            ("a=8", PluginValue::Int(8)),
+            ("a=-0.5", PluginValue::Float(-0.5)),
+            ("a=true", PluginValue::Bool(true)),
+            ("a=b=c", PluginValue::Text("b=c".into())),
         ] {
             assert_eq!(option(text).unwrap(), ("a", value));
         }
-        assert!(option("num_devices").unwrap_err().to_string().contains("no option"));
+        assert!(option("num_devices").unwrap_err().to_string().contains("invalid option"));
     }
 
     #[test]
     fn the_last_of_two_options_counts() {
         let of = |text| options(text).unwrap();
         assert_eq!(of(""), []);
-        assert_eq!(of("a=1, b=2,a=3"), [("b", Value::Int(2)), ("a", Value::Int(3))]);
-        assert_eq!(of("a=1,2\nb=x\n"), [("a", Value::Text("1,2".into())), ("b", Value::Text("x".into()))]);
+        assert_eq!(of("a=1, b=2,a=3"), [("b", PluginValue::Int(2)), ("a", PluginValue::Int(3))]);
+        assert_eq!(
+            of("a=1,2\nb=x\n"),
+            [("a", PluginValue::Text("1,2".into())), ("b", PluginValue::Text("x".into()))]
+        );
         assert!(options("a=1,b").is_err());
     }
 }

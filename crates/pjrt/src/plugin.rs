@@ -1,14 +1,14 @@
-//! A loaded plugin: its table of functions, calls into it, and its errors as ours.
+//! Loads PJRT plugins and calls their function table; converts their errors.
 
-use crate::sys::{self, Args, Object, named};
+use crate::sys::{self, ApiArgs, OpaquePtr, named};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::ffi::c_void;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use systole_ir::{Error, ErrorKind, Result};
 
-/// A PJRT plugin. Copies refer to the same library, which stays loaded until the process ends: plugins start threads
-/// that outlive every handle.
+/// A PJRT plugin. Clones share the library, which stays loaded until the process ends, since plugins start threads that
+/// outlive every handle.
 #[derive(Clone)]
 pub struct Plugin {
     api: *const sys::Api,
@@ -20,43 +20,45 @@ unsafe impl Send for Plugin {}
 // SAFETY: as above.
 unsafe impl Sync for Plugin {}
 
-/// The version of StableHLO whose operations programs are written with.
+/// StableHLO version of the programs that Systole writes.
 const WRITTEN: &[i64] = &[1, 0, 0];
 
-/// A value that a plugin tells by name.
+/// A named value from a plugin.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Value {
+pub enum PluginValue {
     /// Text.
     Text(String),
     /// An integer.
     Int(i64),
     /// Integers.
     Ints(Vec<i64>),
-    /// A number.
+    /// A float.
     Float(f32),
-    /// Yes or no.
+    /// A bool.
     Bool(bool),
 }
 
-impl Value {
-    /// The number that it is, where it is one.
+impl PluginValue {
+    /// Returns the value if it is a number.
     pub fn number(&self) -> Option<f64> {
         match self {
-            Value::Int(n) => Some(*n as f64),
-            Value::Float(x) => Some(f64::from(*x)),
+            PluginValue::Int(n) => Some(*n as f64),
+            PluginValue::Float(x) => Some(f64::from(*x)),
             _ => None,
         }
     }
 }
 
-impl std::fmt::Display for Value {
+impl std::fmt::Display for PluginValue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Value::Text(text) => f.write_str(text),
-            Value::Int(n) => n.fmt(f),
-            Value::Ints(list) => f.write_str(&list.iter().map(i64::to_string).collect::<Vec<_>>().join(".")),
-            Value::Float(x) => x.fmt(f),
-            Value::Bool(yes) => yes.fmt(f),
+            PluginValue::Text(text) => f.write_str(text),
+            PluginValue::Int(n) => n.fmt(f),
+            PluginValue::Ints(list) => {
+                f.write_str(&list.iter().map(i64::to_string).collect::<Vec<_>>().join("."))
+            }
+            PluginValue::Float(x) => x.fmt(f),
+            PluginValue::Bool(yes) => yes.fmt(f),
         }
     }
 }
@@ -65,11 +67,10 @@ impl std::fmt::Display for Value {
 static LOADED: AtomicBool = AtomicBool::new(false);
 
 impl Plugin {
-    /// Loads a plugin and initialises it. What it reads from the environment must be set before.
+    /// Loads and initializes a plugin. Set the environment variables that it reads before.
     ///
     /// # Errors
-    /// When the file is missing, is for another machine, is no library or no PJRT plugin, is too old, or when its
-    /// initialisation fails.
+    /// If the file is missing, for another machine, not a PJRT plugin, too old, or its initialization fails.
     pub fn load(path: &Path) -> Result<Plugin> {
         let plugin = Plugin::peek(path)?;
         LOADED.store(true, Ordering::Relaxed);
@@ -79,60 +80,60 @@ impl Plugin {
         Ok(plugin)
     }
 
-    /// Whether one was loaded in this process.
+    /// Whether a plugin was loaded in this process.
     pub fn any_loaded() -> bool {
         LOADED.load(Ordering::Relaxed)
     }
 
-    /// The versions of StableHLO that the plugin reads, least and greatest, where it says so.
+    /// Returns the minimum and maximum StableHLO version that the plugin supports, if it states them.
     pub fn stablehlo(&self) -> Option<(Vec<i64>, Vec<i64>)> {
         let attributes = self.attributes().ok()?;
         let version = |name: &str| match attributes.iter().find(|(n, _)| n == name)? {
-            (_, Value::Ints(version)) => Some(version.clone()),
+            (_, PluginValue::Ints(version)) => Some(version.clone()),
             _ => None,
         };
         Some((version("stablehlo_minimum_version")?, version("stablehlo_current_version")?))
     }
 
-    /// Whether the plugin reads the StableHLO that Systole writes.
+    /// Checks that the plugin supports the StableHLO version that Systole writes.
     fn check_dialect(&self) -> Result<()> {
         let Some((least, greatest)) = self.stablehlo() else { return Ok(()) };
-        let shown = |version: &[i64]| Value::Ints(version.to_vec()).to_string();
+        let shown = |version: &[i64]| PluginValue::Ints(version.to_vec()).to_string();
         let (newer, older) = (least.as_slice() > WRITTEN, greatest.as_slice() < WRITTEN);
         if !newer && !older {
             return Ok(());
         }
-        let read = format!("it reads {} to {}", shown(&least), shown(&greatest));
-        let what = format!("the plugin does not read StableHLO {}, which Systole writes", shown(WRITTEN));
+        let read = format!("it supports {} to {}", shown(&least), shown(&greatest));
+        let what = format!("the plugin does not support StableHLO {}, which Systole writes", shown(WRITTEN));
         let e = Error::new(ErrorKind::Unsupported, what).at(self.path.display().to_string()).because(read);
         Err(e.hint(format!("install a newer version of {}", if newer { "Systole" } else { "the plugin" })))
     }
 
-    /// Loads a plugin without initialising it: enough to ask for its version.
+    /// Loads a plugin without initializing it, to query its version.
     ///
     /// # Errors
-    /// As [`load`](Plugin::load), but for the version and the initialisation.
+    /// See [`load`](Plugin::load), except version and initialization errors.
     pub fn peek(path: &Path) -> Result<Plugin> {
         let refused = |what: &str| Error::new(ErrorKind::Unsupported, what).at(path.display().to_string());
         check_file(path)?;
-        // SAFETY: running the initialisers of a library that the user chose is what loading means.
+        // SAFETY: loading runs the initializers of a library that the user chose.
         let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
         let library = library.map_err(|e| {
-            let e = refused("the plugin cannot be loaded").because(e.to_string());
-            e.hint("install it again, for this machine; `systole doctor` says what is missing")
+            let e = refused("cannot load the plugin").because(e.to_string());
+            e.hint("install it again for this machine; run `systole doctor` to see what is missing")
         })?;
         // SAFETY: the symbol has this type in every PJRT plugin.
         let entry = unsafe { library.get::<unsafe extern "C" fn() -> *const sys::Api>(b"GetPjrtApi\0") };
         let entry = entry.map_err(|_| {
-            refused("the library is no PJRT plugin")
+            refused("the library is not a PJRT plugin")
                 .because("it does not export GetPjrtApi")
-                .hint("name libtpu.so, or another library that exports it")
+                .hint("pass libtpu.so, or another library that exports it")
         })?;
-        // SAFETY: it takes nothing and returns a constant table.
+        // SAFETY: it takes no arguments and returns a constant table.
         let api = unsafe { entry() };
         std::mem::forget(library);
         if api.is_null() {
-            return Err(refused("the plugin gave no table of functions"));
+            return Err(refused("the plugin returned no function table"));
         }
         Ok(Plugin { api, path: path.into() })
     }
@@ -141,7 +142,7 @@ impl Plugin {
         let (major, minor) = self.version();
         if major != sys::API_VERSION.0 {
             let ours = format!("{}.{}", sys::API_VERSION.0, sys::API_VERSION.1);
-            let what = format!("the plugin speaks version {major}.{minor} of PJRT, and Systole {ours}");
+            let what = format!("the plugin has PJRT version {major}.{minor}, Systole requires {ours}");
             let newer = if major > sys::API_VERSION.0 { "Systole" } else { "the plugin" };
             let e = Error::new(ErrorKind::Unsupported, what).at(self.path.display().to_string());
             return Err(e.hint(format!("install a newer version of {newer}")));
@@ -149,38 +150,38 @@ impl Plugin {
         Ok(())
     }
 
-    /// The file it was loaded from.
+    /// Returns the file it was loaded from.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Major and minor version of the C API that it offers.
+    /// Returns the major and minor version of its C API.
     pub fn version(&self) -> (i32, i32) {
-        // SAFETY: every version of the table begins with this head.
+        // SAFETY: every version of the table starts with this header.
         unsafe { ((*self.api).major, (*self.api).minor) }
     }
 
     /// Calls a function of the plugin.
     ///
     /// # Errors
-    /// The plugin's own, with its message; or that it lacks the function.
-    pub(crate) fn call<A: Args>(&self, args: &mut A) -> Result<()> {
+    /// The plugin's error with its message; or if it lacks the function.
+    pub(crate) fn call<A: ApiArgs>(&self, args: &mut A) -> Result<()> {
         let function = self.function(A::SLOT).ok_or_else(|| self.lacks(A::NAME))?;
-        // SAFETY: the slot's function takes this structure, which states its size (the promise of `Args`).
+        // SAFETY: the slot's function takes this structure, which states its size (contract of `ApiArgs`).
         let error = unsafe { function((&raw mut *args).cast()) };
         self.check(error, A::NAME)
     }
 
-    /// Calls a function that frees something: it cannot fail in a way that anybody could mend.
-    pub(crate) fn free<A: Args>(&self, mut args: A) {
+    /// Calls a destructor, whose errors are ignored.
+    pub(crate) fn free<A: ApiArgs>(&self, mut args: A) {
         let _ = self.call(&mut args);
     }
 
-    /// The extension of this type, where the plugin has it.
-    pub(crate) fn extension(&self, type_: i32) -> Option<*const sys::Extension> {
-        // SAFETY: every version of the table begins with its list of extensions.
-        let mut at: *const sys::Extension = unsafe { (*self.api).extension_start }.cast();
-        // SAFETY: each is null or points to one that stays, as the table does.
+    /// Returns the extension of this type, if the plugin has it.
+    pub(crate) fn extension(&self, type_: i32) -> Option<*const sys::ExtensionHeader> {
+        // SAFETY: every version of the table starts with its list of extensions.
+        let mut at: *const sys::ExtensionHeader = unsafe { (*self.api).extension_start }.cast();
+        // SAFETY: each is null or points to a permanent extension.
         while let Some(extension) = unsafe { at.as_ref() } {
             if extension.type_ == type_ {
                 return Some(at);
@@ -190,45 +191,45 @@ impl Plugin {
         None
     }
 
-    fn function(&self, slot: usize) -> Option<sys::Function> {
-        // SAFETY: every version of the table begins with its size.
+    fn function(&self, slot: usize) -> Option<sys::ApiFunction> {
+        // SAFETY: every version of the table starts with its size.
         let size = unsafe { (*self.api).struct_size };
         if slot + size_of::<usize>() > size {
             return None;
         }
         // SAFETY: the table is at least that long; a slot is a function of this type or null.
-        unsafe { *self.api.byte_add(slot).cast::<Option<sys::Function>>() }
+        unsafe { *self.api.byte_add(slot).cast::<Option<sys::ApiFunction>>() }
     }
 
     fn lacks(&self, name: &str) -> Error {
         let (major, minor) = self.version();
         Error::new(ErrorKind::Unsupported, format!("the plugin does not offer {name}"))
             .at(self.path.display().to_string())
-            .because(format!("it speaks version {major}.{minor} of PJRT"))
+            .because(format!("it has PJRT version {major}.{minor}"))
             .hint("install a newer version of it")
     }
 
-    /// An error object as an error of ours; the object is freed.
-    pub(crate) fn check(&self, error: Object, name: &str) -> Result<()> {
+    /// Converts an error object and frees it.
+    pub(crate) fn check(&self, error: OpaquePtr, name: &str) -> Result<()> {
         if error.is_null() {
             return Ok(());
         }
-        let mut message = sys::Error_Message { error, ..Args::new() };
-        let mut code = sys::Error_GetCode { error, ..Args::new() };
+        let mut message = sys::Error_Message { error, ..ApiArgs::new() };
+        let mut code = sys::Error_GetCode { error, ..ApiArgs::new() };
         self.raw(&mut message);
         self.raw(&mut code);
         // SAFETY: the message belongs to the error, which is freed below.
         let text = unsafe { text(message.message, message.message_size) };
-        self.raw(&mut sys::Error_Destroy { error, ..Args::new() });
+        self.raw(&mut sys::Error_Destroy { error, ..ApiArgs::new() });
         let kind = match code.code {
             sys::code::INVALID_ARGUMENT | sys::code::NOT_FOUND => ErrorKind::Config,
             sys::code::INTERNAL => ErrorKind::Bug,
             _ => ErrorKind::Unsupported,
         };
-        // XLA adds the whole program to some of its messages.
+        // XLA appends the whole program to some messages.
         let said = text.split("******* Full HLO module").next().unwrap_or_default();
         let mut lines = said.trim().lines();
-        let first = lines.next().unwrap_or("the plugin failed and does not say why");
+        let first = lines.next().unwrap_or("the plugin failed without a message");
         let mut e = Error::new(kind, first).at(name);
         let rest: Vec<&str> = lines.take(20).collect();
         if !rest.is_empty() {
@@ -237,16 +238,16 @@ impl Plugin {
         Err(e)
     }
 
-    /// A call of which the result is nothing, or not an error.
-    fn raw<A: Args>(&self, args: &mut A) {
+    /// Calls a function whose result is not an error or is ignored.
+    fn raw<A: ApiArgs>(&self, args: &mut A) {
         if let Some(function) = self.function(A::SLOT) {
-            // SAFETY: as in `call`; what comes back is ignored.
+            // SAFETY: as in `call`; the result is ignored.
             unsafe { function((&raw mut *args).cast()) };
         }
     }
 
-    /// What the plugin says of itself: versions of XLA and of StableHLO.
-    pub fn attributes(&self) -> Result<Vec<(String, Value)>> {
+    /// Returns the plugin's attributes, such as XLA and StableHLO versions.
+    pub fn attributes(&self) -> Result<Vec<(String, PluginValue)>> {
         let mut args = sys::Plugin_Attributes::new();
         self.call(&mut args)?;
         // SAFETY: the plugin's list, alive as long as the plugin.
@@ -254,26 +255,26 @@ impl Plugin {
     }
 }
 
-/// What can be said of a file before it is loaded: the dynamic linker's messages are poor, and some plugins abort.
+/// Checks a file before loading: the dynamic linker's messages are unclear, and some plugins abort.
 fn check_file(path: &Path) -> Result<()> {
     let mut head = [0u8; 20];
     let read = std::fs::File::open(path).and_then(|mut f| std::io::Read::read(&mut f, &mut head));
     let read = read.map_err(|e| {
         Error::io("cannot read the plugin", path, e)
-            .hint("give the path of a shared library such as libtpu.so")
+            .hint("pass the path of a shared library such as libtpu.so")
     })?;
     let wrong = |why: &str| {
-        let e = Error::new(ErrorKind::Unsupported, "the file is no library for this machine");
+        let e = Error::new(ErrorKind::Unsupported, "the file is not a library for this machine");
         e.at(path.display().to_string()).because(why)
     };
     if cfg!(target_os = "linux") {
         if read < head.len() || !head.starts_with(b"\x7fELF") {
-            return Err(wrong("it is no ELF file").hint("name libtpu.so, or another PJRT plugin"));
+            return Err(wrong("it is not an ELF file").hint("pass libtpu.so, or another PJRT plugin"));
         }
         let machine = u16::from_le_bytes([head[18], head[19]]);
         let ours = if cfg!(target_arch = "x86_64") { 62 } else { 183 };
         if machine != ours {
-            let why = format!("it is for machine type {machine}, and this is {}", std::env::consts::ARCH);
+            let why = format!("it is for machine type {machine}, this machine is {}", std::env::consts::ARCH);
             return Err(wrong(&why).hint("install the package for this architecture"));
         }
     }
@@ -282,12 +283,12 @@ fn check_file(path: &Path) -> Result<()> {
 
 /// # Safety
 /// `start` is null or points to `len` bytes.
-pub(crate) unsafe fn text(start: sys::Chars, len: usize) -> String {
-    // SAFETY: passed on.
+pub(crate) unsafe fn text(start: sys::CharPtr, len: usize) -> String {
+    // SAFETY: same contract as this function.
     String::from_utf8_lossy(unsafe { slice(start, len) }).into_owned()
 }
 
-/// A slice that may be null where it is empty.
+/// Returns a slice; an empty one may be null.
 ///
 /// # Safety
 /// `start` is null or points to `len` values that live as long as the result is used.
@@ -295,39 +296,41 @@ pub(crate) unsafe fn slice<'a, T>(start: *const T, len: usize) -> &'a [T] {
     if start.is_null() || len == 0 {
         return &[];
     }
-    // SAFETY: passed on.
+    // SAFETY: same contract as this function.
     unsafe { std::slice::from_raw_parts(start, len) }
 }
 
 /// # Safety
-/// `start` points to `len` named values as a plugin hands them out.
-pub(crate) unsafe fn values(start: *const sys::NamedValue, len: usize) -> Vec<(String, Value)> {
-    // SAFETY: passed on.
+/// `start` points to `len` named values from a plugin.
+pub(crate) unsafe fn values(start: *const sys::NamedValue, len: usize) -> Vec<(String, PluginValue)> {
+    // SAFETY: same contract as this function.
     let list = unsafe { slice(start, len) };
-    // SAFETY: each value's text and list have the lengths that stand beside them.
+    // SAFETY: each value's string and list have the lengths stored next to them.
     list.iter().map(|v| unsafe { (text(v.name, v.name_size), value(v)) }).collect()
 }
 
 /// # Safety
-/// The value's pointer has the length that stands beside it.
-unsafe fn value(v: &sys::NamedValue) -> Value {
+/// The value's pointer has the length stored next to it.
+unsafe fn value(v: &sys::NamedValue) -> PluginValue {
     match v.type_ {
-        // SAFETY: passed on.
-        named::STRING => Value::Text(unsafe { text(v.value as sys::Chars, v.value_size) }),
-        // SAFETY: passed on.
-        named::INT64_LIST => Value::Ints(unsafe { slice(v.value as *const i64, v.value_size) }.to_vec()),
-        named::FLOAT => Value::Float(f32::from_bits(v.value as u32)),
-        named::BOOL => Value::Bool(v.value as u8 != 0),
-        _ => Value::Int(v.value as i64),
+        // SAFETY: same contract as this function.
+        named::STRING => PluginValue::Text(unsafe { text(v.value as sys::CharPtr, v.value_size) }),
+        // SAFETY: same contract as this function.
+        named::INT64_LIST => {
+            PluginValue::Ints(unsafe { slice(v.value as *const i64, v.value_size) }.to_vec())
+        }
+        named::FLOAT => PluginValue::Float(f32::from_bits(v.value as u32)),
+        named::BOOL => PluginValue::Bool(v.value as u8 != 0),
+        _ => PluginValue::Int(v.value as i64),
     }
 }
 
-/// Values to pass to a plugin. The list that [`Named::raw`] gives points into this.
+/// Named values to pass to a plugin. The list from [`NamedValues::raw`] points into this.
 #[derive(Default)]
-pub(crate) struct Named(Vec<(String, Value)>);
+pub(crate) struct NamedValues(Vec<(String, PluginValue)>);
 
-impl Named {
-    pub(crate) fn push(&mut self, name: &str, value: Value) {
+impl NamedValues {
+    pub(crate) fn push(&mut self, name: &str, value: PluginValue) {
         self.0.push((name.into(), value));
     }
 
@@ -336,14 +339,14 @@ impl Named {
     }
 }
 
-/// The C form, pointing into both.
-pub(crate) fn named_value(name: &str, value: &Value) -> sys::NamedValue {
+/// Returns the C representation, which borrows both.
+pub(crate) fn named_value(name: &str, value: &PluginValue) -> sys::NamedValue {
     let (type_, bits, size) = match value {
-        Value::Text(t) => (named::STRING, t.as_ptr() as u64, t.len()),
-        Value::Int(n) => (named::INT64, *n as u64, 1),
-        Value::Ints(list) => (named::INT64_LIST, list.as_ptr() as u64, list.len()),
-        Value::Float(x) => (named::FLOAT, u64::from(x.to_bits()), 1),
-        Value::Bool(yes) => (named::BOOL, u64::from(*yes), 1),
+        PluginValue::Text(t) => (named::STRING, t.as_ptr() as u64, t.len()),
+        PluginValue::Int(n) => (named::INT64, *n as u64, 1),
+        PluginValue::Ints(list) => (named::INT64_LIST, list.as_ptr() as u64, list.len()),
+        PluginValue::Float(x) => (named::FLOAT, u64::from(x.to_bits()), 1),
+        PluginValue::Bool(yes) => (named::BOOL, u64::from(*yes), 1),
     };
     sys::NamedValue {
         name: name.as_ptr(),
@@ -351,37 +354,37 @@ pub(crate) fn named_value(name: &str, value: &Value) -> sys::NamedValue {
         type_,
         value: bits,
         value_size: size,
-        ..Args::new()
+        ..ApiArgs::new()
     }
 }
 
-/// A program as a plugin takes it: StableHLO text.
+/// Returns StableHLO text as a C program structure.
 pub(crate) fn program(text: &str) -> sys::Program {
     const FORMAT: &str = "mlir";
     sys::Program {
-        // The header's type is `char*`; it is only read.
+        // The header's type is `char*`, but it is only read.
         code: text.as_ptr().cast_mut(),
         code_size: text.len(),
         format: FORMAT.as_ptr(),
         format_size: FORMAT.len(),
-        ..Args::new()
+        ..ApiArgs::new()
     }
 }
 
-/// Bytes that a call handed out, copied, and freed as the call says.
+/// Copies bytes that a call returned and frees them with its deleter.
 ///
 /// # Safety
 /// The arguments are as a plugin filled them in.
 pub(crate) unsafe fn taken(
-    start: sys::Chars,
+    start: sys::CharPtr,
     len: usize,
-    owner: Object,
+    owner: OpaquePtr,
     free: Option<sys::Deleter>,
 ) -> Vec<u8> {
-    // SAFETY: passed on.
+    // SAFETY: same contract as this function.
     let bytes = unsafe { slice(start, len) }.to_vec();
     if let Some(free) = free {
-        // SAFETY: the call handed out both together.
+        // SAFETY: the call returned both together.
         unsafe { free(owner.cast::<c_void>()) };
     }
     bytes
@@ -392,15 +395,15 @@ mod tests {
     use super::*;
     use std::ffi::c_void;
 
-    /// A plugin's table of functions, of any version and length.
+    /// A plugin's function table of any version and length.
     #[repr(C)]
     struct Table {
         head: sys::Api,
-        functions: [Option<sys::Function>; 5],
+        functions: [Option<sys::ApiFunction>; 5],
     }
 
-    /// A plugin of a table with the first `slots` functions. Tables live as long as plugins: for ever.
-    fn plugin(version: (i32, i32), slots: usize, attributes: sys::Function) -> Plugin {
+    /// Creates a plugin with the first `slots` functions. Tables are leaked, like plugins.
+    fn plugin(version: (i32, i32), slots: usize, attributes: sys::ApiFunction) -> Plugin {
         let head = sys::Api {
             struct_size: sys::FIRST_SLOT + slots * size_of::<usize>(),
             extension_start: std::ptr::null_mut(),
@@ -409,20 +412,20 @@ mod tests {
             major: version.0,
             minor: version.1,
         };
-        let functions = [None, None, None, Some(nothing as sys::Function), Some(attributes)];
+        let functions = [None, None, None, Some(nothing as sys::ApiFunction), Some(attributes)];
         let table = Box::leak(Box::new(Table { head, functions }));
         Plugin { api: (&raw const *table).cast(), path: "fake.so".into() }
     }
 
-    unsafe extern "C" fn nothing(_: *mut c_void) -> Object {
+    unsafe extern "C" fn nothing(_: *mut c_void) -> OpaquePtr {
         std::ptr::null_mut()
     }
 
-    /// Says that it reads StableHLO `N.0.0` only.
-    unsafe extern "C" fn reads<const N: i64>(args: *mut c_void) -> Object {
+    /// States that it supports only StableHLO `N.0.0`.
+    unsafe extern "C" fn reads<const N: i64>(args: *mut c_void) -> OpaquePtr {
         let version: &'static [i64] = Box::leak(Box::new([N, 0, 0]));
         let (least, greatest) = ("stablehlo_minimum_version", "stablehlo_current_version");
-        let list = [least, greatest].map(|name| named_value(name, &Value::Ints(version.to_vec())));
+        let list = [least, greatest].map(|name| named_value(name, &PluginValue::Ints(version.to_vec())));
         let list = list.map(|v| sys::NamedValue { value: version.as_ptr() as u64, ..v });
         // SAFETY: the client passes this structure.
         let args = unsafe { &mut *args.cast::<sys::Plugin_Attributes>() };
@@ -441,10 +444,7 @@ mod tests {
             assert_eq!(refused(plugin((0, minor), 5, reads::<1>).check_version()), "");
         }
         let newer = refused(plugin((1, 0), 5, reads::<1>).check_version());
-        assert!(
-            newer.contains("version 1.0 of PJRT") && newer.contains("newer version of Systole"),
-            "{newer}"
-        );
+        assert!(newer.contains("PJRT version 1.0") && newer.contains("newer version of Systole"), "{newer}");
         let older = refused(plugin((-1, 9), 5, reads::<1>).check_version());
         assert!(older.contains("newer version of the plugin"), "{older}");
         // A table that ends before a function.
@@ -453,7 +453,7 @@ mod tests {
             let e = refused(short.attributes().map(drop));
             assert!(e.contains("does not offer PJRT_Plugin_Attributes") && e.contains("0.40"), "{e}");
         }
-        // A table that has null for one.
+        // A table with a null function.
         let e = refused(plugin((0, 40), 5, reads::<1>).call(&mut sys::Error_Destroy::new()));
         assert!(e.contains("does not offer PJRT_Error_Destroy"), "{e}");
     }
@@ -463,12 +463,12 @@ mod tests {
         assert_eq!(refused(plugin((0, 117), 5, reads::<1>).check_dialect()), "");
         let older = refused(plugin((0, 117), 5, reads::<0>).check_dialect());
         assert!(
-            older.contains("reads 0.0.0 to 0.0.0") && older.contains("newer version of the plugin"),
+            older.contains("supports 0.0.0 to 0.0.0") && older.contains("newer version of the plugin"),
             "{older}"
         );
         let newer = refused(plugin((0, 117), 5, reads::<2>).check_dialect());
         assert!(newer.contains("newer version of Systole"), "{newer}");
-        // One that does not say is believed.
+        // A plugin without the attribute is accepted.
         assert_eq!(refused(plugin((0, 117), 3, reads::<2>).check_dialect()), "");
     }
 }

@@ -1,50 +1,52 @@
-//! A plugin's profiler, through PJRT's extension for it: what its devices did between two instants, as a serialized `XSpace`,
-//! which [`xspace`](crate::xspace) reads.
+//! Controls a plugin's profiler through the PJRT extension; returns the recording as a serialized `XSpace` for
+//! [`xspace`](crate::xspace).
 
 use crate::plugin::{Plugin, text};
-use crate::proto::Message;
-use crate::sys::profiler::{Api, Code, CollectData, Create, One, ProfilerExtension, TYPE};
-use crate::sys::{self, Function, Object};
+use crate::proto::ProtoMessage;
+use crate::sys::profiler::{
+    Api, CollectData, ErrorCodeArgs, ProfilerArgs, ProfilerCreateArgs, ProfilerExtension, TYPE,
+};
+use crate::sys::{self, ApiFunction, OpaquePtr};
 use std::ffi::c_void;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_runtime::{events, trace};
 
-/// Whether a profile is asked for.
+/// Whether profiling is enabled.
 pub(crate) fn wanted() -> bool {
     events::wanted(2) || trace::is_on()
 }
 
-/// A plugin's profiler while it watches.
-pub(crate) struct Profiler {
+/// A running profiler of a plugin.
+pub(crate) struct ProfilerSession {
     plugin: Plugin,
     api: *const Api,
-    object: Object,
+    object: OpaquePtr,
 }
 
 // SAFETY: the table is constant, and one thread at a time has the object.
-unsafe impl Send for Profiler {}
+unsafe impl Send for ProfilerSession {}
 
-impl Profiler {
-    /// Begins to watch; `None` where the plugin has no profiler.
+impl ProfilerSession {
+    /// Starts recording; `None` if the plugin has no profiler.
     ///
     /// # Errors
-    /// The plugin's own.
-    pub(crate) fn start(plugin: &Plugin) -> Result<Option<Profiler>> {
+    /// Errors of the plugin.
+    pub(crate) fn start(plugin: &Plugin) -> Result<Option<ProfilerSession>> {
         let Some(extension) = plugin.extension(TYPE) else { return Ok(None) };
-        // SAFETY: the extension of this type is laid out so, and stays.
+        // SAFETY: the extension of this type has this layout and is permanent.
         let api = unsafe { (*extension.cast::<ProfilerExtension>()).profiler_api };
         if api.is_null() {
             return Ok(None);
         }
         // `tensorflow.ProfileOptions`: host events, device events, the version, programs.
-        let options = Message::default().int(2, 1).int(3, 1).int(5, 1).int(7, 1).done();
-        let mut args = Create {
-            struct_size: size_of::<Create>(),
+        let options = ProtoMessage::default().int(2, 1).int(3, 1).int(5, 1).int(7, 1).done();
+        let mut args = ProfilerCreateArgs {
+            struct_size: size_of::<ProfilerCreateArgs>(),
             options: options.as_ptr(),
             options_size: options.len(),
             profiler: std::ptr::null_mut(),
         };
-        let mut profiler = Profiler { plugin: plugin.clone(), api, object: std::ptr::null_mut() };
+        let mut profiler = ProfilerSession { plugin: plugin.clone(), api, object: std::ptr::null_mut() };
         profiler.call(|api| api.create, &raw mut args, "PLUGIN_Profiler_Create")?;
         profiler.object = args.profiler;
         let mut args = profiler.one();
@@ -52,10 +54,10 @@ impl Profiler {
         Ok(Some(profiler))
     }
 
-    /// Ends to watch; what was seen.
+    /// Stops recording and returns the recording.
     ///
     /// # Errors
-    /// The plugin's own.
+    /// Errors of the plugin.
     pub(crate) fn stop(self) -> Result<Vec<u8>> {
         let mut args = self.one();
         self.call(|api| api.stop, &raw mut args, "PLUGIN_Profiler_Stop")?;
@@ -68,7 +70,7 @@ impl Profiler {
         let name = "PLUGIN_Profiler_CollectData";
         self.call(|api| api.collect_data, &raw mut args, name)?;
         if !args.buffer.is_null() {
-            // SAFETY: the plugin's own memory, that long, until the profiler is destroyed.
+            // SAFETY: the plugin's memory of that length, valid until the profiler is destroyed.
             return Ok(unsafe { std::slice::from_raw_parts(args.buffer, args.buffer_size) }.to_vec());
         }
         let mut bytes = vec![0u8; args.buffer_size];
@@ -79,31 +81,31 @@ impl Profiler {
         Ok(bytes)
     }
 
-    fn one(&self) -> One {
-        One { struct_size: size_of::<One>(), profiler: self.object }
+    fn one(&self) -> ProfilerArgs {
+        ProfilerArgs { struct_size: size_of::<ProfilerArgs>(), profiler: self.object }
     }
 
-    fn function(&self, pick: fn(&Api) -> Option<Function>) -> Option<Function> {
+    fn function(&self, pick: fn(&Api) -> Option<ApiFunction>) -> Option<ApiFunction> {
         // SAFETY: a plugin's constant table.
         pick(unsafe { &*self.api })
     }
 
-    /// Calls a function with the structure that it takes.
-    fn call<A>(&self, pick: fn(&Api) -> Option<Function>, args: *mut A, name: &str) -> Result<()> {
+    /// Calls a function with its argument structure.
+    fn call<A>(&self, pick: fn(&Api) -> Option<ApiFunction>, args: *mut A, name: &str) -> Result<()> {
         let Some(function) = self.function(pick) else {
             let e = Error::new(ErrorKind::Unsupported, format!("the plugin does not offer {name}"));
             return Err(e.at(self.plugin.path().display().to_string()));
         };
-        // SAFETY: the function takes this structure (its callers here see to it).
+        // SAFETY: the function takes this structure (ensured by the callers).
         let error = unsafe { function(args.cast()) };
         if error.is_null() { Ok(()) } else { Err(self.error(error, name)) }
     }
 
-    /// An error object as an error of ours; the object is freed.
-    fn error(&self, error: Object, name: &str) -> Error {
+    /// Converts an error object and frees it.
+    fn error(&self, error: OpaquePtr, name: &str) -> Error {
         let private = std::ptr::null_mut();
-        let mut args = sys::profiler::Message {
-            struct_size: size_of::<sys::profiler::Message>(),
+        let mut args = sys::profiler::ErrorMessageArgs {
+            struct_size: size_of::<sys::profiler::ErrorMessageArgs>(),
             private,
             error,
             message: std::ptr::null(),
@@ -112,21 +114,26 @@ impl Profiler {
         self.tell(|api| api.error_message, &raw mut args);
         // SAFETY: the message belongs to the error, which is freed below.
         let said = unsafe { text(args.message, args.message_size) };
-        let mut args = Code { struct_size: size_of::<Code>() - size_of::<u64>(), private, error, code: 0 };
+        let mut args = ErrorCodeArgs {
+            struct_size: size_of::<ErrorCodeArgs>() - size_of::<u64>(),
+            private,
+            error,
+            code: 0,
+        };
         self.tell(|api| api.error_destroy, &raw mut args);
         Error::new(ErrorKind::Unsupported, said).at(name)
     }
 
-    /// A call whose result is nothing.
-    fn tell<A>(&self, pick: fn(&Api) -> Option<Function>, args: *mut A) {
+    /// Calls a function without a result.
+    fn tell<A>(&self, pick: fn(&Api) -> Option<ApiFunction>, args: *mut A) {
         if let Some(function) = self.function(pick) {
-            // SAFETY: as in `call`; what comes back is ignored.
+            // SAFETY: as in `call`; the result is ignored.
             unsafe { function(args.cast::<c_void>()) };
         }
     }
 }
 
-impl Drop for Profiler {
+impl Drop for ProfilerSession {
     fn drop(&mut self) {
         if !self.object.is_null() {
             let mut args = self.one();

@@ -1,31 +1,31 @@
-//! A graph as the text that a plugin compiles.
+//! Prints a graph as StableHLO text for a plugin.
 
 use crate::debug_locations::located;
 use systole_ir::text::print_program;
-use systole_ir::{Graph, Spread};
+use systole_ir::{Graph, Shardings};
 
-/// StableHLO text of `@main`. Parameters in `donated` give their memory to the first result of their type that nobody
-/// has yet: states keep their order, so each weight meets its own update.
+/// Returns StableHLO text of `@main`. Parameters in `donated` are aliased with the first unaliased result of their
+/// type: states keep their order, so each weight is aliased with its update.
 pub fn program_text(graph: &Graph, donated: &[usize]) -> String {
     print_program(graph, &pairs(graph, donated, None), None)
 }
 
-/// As [`program_text`] and [`spread_text`], with the layers that ops belong to, which the module's profile is to tell.
+/// Like [`program_text`] and [`spread_text`], with layer paths for profiles.
 pub(crate) fn located_text(
     graph: &Graph,
     module: &str,
     donated: &[usize],
-    spread: Option<&Spread>,
+    spread: Option<&Shardings>,
 ) -> String {
     located(graph, &print_program(graph, &pairs(graph, donated, spread), spread), module)
 }
 
-/// As [`program_text`], for the devices of a mesh. Memory is given only where the array is split in the same way.
-pub fn spread_text(graph: &Graph, donated: &[usize], spread: &Spread) -> String {
+/// Like [`program_text`], for the devices of a mesh. Only arrays with equal shardings are aliased.
+pub fn spread_text(graph: &Graph, donated: &[usize], spread: &Shardings) -> String {
     print_program(graph, &pairs(graph, donated, Some(spread)), Some(spread))
 }
 
-fn pairs(graph: &Graph, donated: &[usize], spread: Option<&Spread>) -> Vec<(usize, usize)> {
+fn pairs(graph: &Graph, donated: &[usize], spread: Option<&Shardings>) -> Vec<(usize, usize)> {
     let results = graph.result_types();
     let alike = |p: usize, r: usize| spread.is_none_or(|s| s.params.get(p) == s.results.get(r));
     let mut free: Vec<usize> = (0..results.len()).collect();
@@ -52,7 +52,7 @@ mod tests {
         let graph = g.finish(&[&a + 1.0, &b + 1.0]).unwrap();
         assert_eq!(pairs(&graph, &[0, 1], None), [(0, 0), (1, 1)]);
         let (whole, split) = (Sharding::replicated(1), Sharding::replicated(1).split(0, 0));
-        let spread = Spread {
+        let spread = Shardings {
             mesh: "data=2".parse().unwrap(),
             params: vec![split.clone(), whole.clone()],
             results: vec![whole, split],

@@ -1,33 +1,33 @@
-//! Protocol buffers as far as compile options need them: writing fields in order.
+//! Writes the protobuf fields that compile options need.
 
-/// A message under construction.
+/// Builds a protobuf message.
 #[derive(Default)]
-pub(crate) struct Message(Vec<u8>);
+pub(crate) struct ProtoMessage(Vec<u8>);
 
-impl Message {
-    /// An integer field; negative ones take ten bytes, as the format has it.
-    pub(crate) fn int(mut self, field: u32, value: i64) -> Message {
+impl ProtoMessage {
+    /// Writes an integer field; a negative one takes ten bytes.
+    pub(crate) fn int(mut self, field: u32, value: i64) -> ProtoMessage {
         self.varint(u64::from(field << 3));
         self.varint(value as u64);
         self
     }
 
-    /// A message, string or bytes field.
-    pub(crate) fn bytes(mut self, field: u32, value: &[u8]) -> Message {
+    /// Writes a message, string or bytes field.
+    pub(crate) fn bytes(mut self, field: u32, value: &[u8]) -> ProtoMessage {
         self.varint(u64::from(field << 3 | 2));
         self.varint(value.len() as u64);
         self.0.extend_from_slice(value);
         self
     }
 
-    /// A field of several integers in one run of bytes.
-    pub(crate) fn packed(self, field: u32, values: impl IntoIterator<Item = i64>) -> Message {
-        let mut run = Message::default();
+    /// Writes a packed repeated integer field.
+    pub(crate) fn packed(self, field: u32, values: impl IntoIterator<Item = i64>) -> ProtoMessage {
+        let mut run = ProtoMessage::default();
         values.into_iter().for_each(|v| run.varint(v as u64));
         self.bytes(field, &run.0)
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub(crate) fn done(self) -> Vec<u8> {
         self.0
     }

@@ -1,9 +1,9 @@
-//! The part of the PJRT C API that Systole uses: argument structures, laid out as `pjrt_c_api.h` has them
+//! Bindings for the part of the PJRT C API that Systole uses: argument structures with the layout of `pjrt_c_api.h`
 //! (<https://github.com/openxla/xla/blob/main/xla/pjrt/c/pjrt_c_api.h>), version 0.117. Only layouts; no calls.
 //!
-//! Each structure begins with its own size and a list of extensions. A side that was compiled with an older header
-//! sends a smaller size and leaves later fields alone, so new fields are only ever added at the end. The size is the
-//! end of the last field, which is not always what `size_of` says.
+//! Each structure starts with its size and a list of extensions. Code compiled with an older header sends a smaller
+//! size and ignores later fields, so new fields are only added at the end. The size is the end of the last field, which
+//! may differ from `size_of`.
 
 #![allow(
     non_camel_case_types,
@@ -15,22 +15,22 @@ use std::ffi::c_void;
 use std::mem::{offset_of, size_of};
 use systole_ir::DType;
 
-/// The version of the header that these layouts are from.
+/// Version of the header with these layouts.
 pub const API_VERSION: (i32, i32) = (0, 117);
-/// Bytes of the table of functions in that version.
+/// Size in bytes of the function table in that version.
 pub const API_SIZE: usize = 1144;
-/// Where the functions begin in the table.
+/// Offset of the first function in the table.
 pub const FIRST_SLOT: usize = 40;
 
-/// Any object of a plugin: only ever handed back to it.
-pub type Object = *mut c_void;
-/// Characters without an end mark; a length stands beside them.
-pub type Chars = *const u8;
+/// Opaque pointer to an object of a plugin.
+pub type OpaquePtr = *mut c_void;
+/// Pointer to characters without terminator; the length is stored next to it.
+pub type CharPtr = *const u8;
 
-/// Whatever function stands in the table: all take one structure and return an error or null.
-pub type Function = unsafe extern "C" fn(*mut c_void) -> Object;
+/// Any function in the table: takes one structure and returns an error or null.
+pub type ApiFunction = unsafe extern "C" fn(*mut c_void) -> OpaquePtr;
 
-/// The head of the table of functions.
+/// Header of the function table.
 #[repr(C)]
 pub struct Api {
     pub struct_size: usize,
@@ -41,109 +41,109 @@ pub struct Api {
     pub minor: i32,
 }
 
-/// The head of an extension.
+/// Header of an extension.
 #[repr(C)]
-pub struct Extension {
+pub struct ExtensionHeader {
     pub struct_size: usize,
     pub type_: i32,
     pub next: *mut c_void,
 }
 
-/// `PJRT_Profiler_Extension`, and the table of functions that it points to: `profiler_c_api.h`
-/// (<https://github.com/openxla/xla/blob/main/xla/backends/profiler/plugin/profiler_c_api.h>), version 1. Its structures have no
-/// list of extensions, and its callers do not all state sizes.
+/// `PJRT_Profiler_Extension` and its function table: `profiler_c_api.h`
+/// (<https://github.com/openxla/xla/blob/main/xla/backends/profiler/plugin/profiler_c_api.h>), version 1. Its
+/// structures have no list of extensions, and not all callers state sizes.
 pub mod profiler {
-    use super::{Chars, Extension, Function, Object};
+    use super::{ApiFunction, CharPtr, ExtensionHeader, OpaquePtr};
 
-    /// The type of the extension.
+    /// Extension type.
     pub const TYPE: i32 = 1;
 
     #[repr(C)]
     pub struct ProfilerExtension {
-        pub base: Extension,
+        pub base: ExtensionHeader,
         pub profiler_api: *const Api,
         pub traceme_context_id: i64,
     }
 
-    /// Functions in the order of the header; those of errors give nothing that counts.
+    /// Functions in the order of the header; results of the error functions are ignored.
     #[repr(C)]
     pub struct Api {
         pub struct_size: usize,
-        pub private: Object,
-        pub error_destroy: Option<Function>,
-        pub error_message: Option<Function>,
-        pub error_get_code: Option<Function>,
-        pub create: Option<Function>,
-        pub destroy: Option<Function>,
-        pub start: Option<Function>,
-        pub stop: Option<Function>,
-        pub collect_data: Option<Function>,
+        pub private: OpaquePtr,
+        pub error_destroy: Option<ApiFunction>,
+        pub error_message: Option<ApiFunction>,
+        pub error_get_code: Option<ApiFunction>,
+        pub create: Option<ApiFunction>,
+        pub destroy: Option<ApiFunction>,
+        pub start: Option<ApiFunction>,
+        pub stop: Option<ApiFunction>,
+        pub collect_data: Option<ApiFunction>,
     }
 
-    // SAFETY: a table that nobody changes; the private part is null, or the plugin's to share.
+    // SAFETY: an immutable table; the private part is null, or managed by the plugin.
     unsafe impl Sync for Api {}
 
     #[repr(C)]
-    pub struct Message {
+    pub struct ErrorMessageArgs {
         pub struct_size: usize,
-        pub private: Object,
-        pub error: Object,
-        pub message: Chars,
+        pub private: OpaquePtr,
+        pub error: OpaquePtr,
+        pub message: CharPtr,
         pub message_size: usize,
     }
 
-    /// Also of `Error_Destroy`, which ends before the code.
+    /// Also for `Error_Destroy`, which ends before the code.
     #[repr(C)]
-    pub struct Code {
+    pub struct ErrorCodeArgs {
         pub struct_size: usize,
-        pub private: Object,
-        pub error: Object,
+        pub private: OpaquePtr,
+        pub error: OpaquePtr,
         pub code: i32,
     }
 
     #[repr(C)]
-    pub struct Create {
+    pub struct ProfilerCreateArgs {
         pub struct_size: usize,
-        pub options: Chars,
+        pub options: CharPtr,
         pub options_size: usize,
-        pub profiler: Object,
+        pub profiler: OpaquePtr,
     }
 
-    /// Of `Destroy`, `Start` and `Stop`.
+    /// Arguments of `Destroy`, `Start` and `Stop`.
     #[repr(C)]
-    pub struct One {
+    pub struct ProfilerArgs {
         pub struct_size: usize,
-        pub profiler: Object,
+        pub profiler: OpaquePtr,
     }
 
-    /// A first call with no buffer is given the plugin's own, or the size to give.
+    /// Arguments of `CollectData`. A first call without a buffer returns the plugin's buffer, or the required size.
     #[repr(C)]
     pub struct CollectData {
         pub struct_size: usize,
-        pub profiler: Object,
+        pub profiler: OpaquePtr,
         pub buffer: *mut u8,
         pub buffer_size: usize,
     }
 }
 
-/// A structure of arguments: its function's place in the table, and how large it is.
+/// Argument structure of a PJRT function, with the function's position in the table and the structure's size.
 ///
 /// # Safety
-/// The type is `repr(C)`, begins with the size and the list of extensions, holds only integers and pointers, and is
-/// laid out as the C header has it.
-pub unsafe trait Args: Sized {
+/// The type is `repr(C)`, starts with the size and the list of extensions, contains only integers and pointers, and has
+/// the layout of the C header.
+pub unsafe trait ApiArgs: Sized {
     /// Offset of the function in the table, in bytes.
     const SLOT: usize;
     /// Name of the function.
     const NAME: &'static str;
-    /// The size that callers state.
+    /// Size that callers state.
     const SIZE: usize;
 
-    /// All fields zero, but for the size.
+    /// Returns the structure with all fields zero except the size.
     fn new() -> Self {
-        // SAFETY: integers and pointers may all be zero (the trait's promise).
+        // SAFETY: integers and pointers may all be zero (contract of the trait).
         let mut args: Self = unsafe { std::mem::zeroed() };
-        // SAFETY: the structure begins with its size (the trait's promise).
+        // SAFETY: the structure starts with its size (contract of the trait).
         unsafe { *(&raw mut args).cast::<usize>() = Self::SIZE };
         args
     }
@@ -159,11 +159,11 @@ macro_rules! structs {
                 $(pub $field: $type,)*
             }
 
-            // SAFETY: `repr(C)`, with the two first fields and only integers and pointers behind them.
-            unsafe impl Args for $name {
+            // SAFETY: `repr(C)`, with the first two fields and only integers and pointers after them.
+            unsafe impl ApiArgs for $name {
                 const SLOT: usize = $slot;
                 const NAME: &'static str = concat!("PJRT_", stringify!($name));
-                #[allow(unused_assignments, unused_mut, reason = "only the last field counts")]
+                #[allow(unused_assignments, unused_mut, reason = "only the last field matters")]
                 const SIZE: usize = {
                     let mut end = 2 * size_of::<usize>();
                     $(end = offset_of!($name, $field) + size_of::<$type>();)*
@@ -175,70 +175,70 @@ macro_rules! structs {
         /// Name, offset in the table and size of each structure.
         #[cfg(test)]
         const ALL: &[(&str, usize, usize)] =
-            &[$((stringify!($name), <$name as Args>::SLOT, <$name as Args>::SIZE)),*];
+            &[$((stringify!($name), <$name as ApiArgs>::SLOT, <$name as ApiArgs>::SIZE)),*];
     };
 }
 
-// The number before each name is the offset of its function in the table; 0: no function of its own.
+// The number before each name is the offset of its function in the table; 0 if it has none.
 structs! {
-    40 Error_Destroy { error: Object }
-    48 Error_Message { error: Object, message: Chars, message_size: usize }
-    56 Error_GetCode { error: Object, code: i32 }
+    40 Error_Destroy { error: OpaquePtr }
+    48 Error_Message { error: OpaquePtr, message: CharPtr, message_size: usize }
+    56 Error_GetCode { error: OpaquePtr, code: i32 }
     64 Plugin_Initialize {}
     72 Plugin_Attributes { attributes: *const NamedValue, num_attributes: usize }
-    80 Event_Destroy { event: Object }
-    88 Event_IsReady { event: Object, is_ready: bool }
-    96 Event_Error { event: Object }
-    104 Event_Await { event: Object }
-    112 Event_OnReady { event: Object, callback: Option<EventCallback>, user_arg: *mut c_void }
+    80 Event_Destroy { event: OpaquePtr }
+    88 Event_IsReady { event: OpaquePtr, is_ready: bool }
+    96 Event_Error { event: OpaquePtr }
+    104 Event_Await { event: OpaquePtr }
+    112 Event_OnReady { event: OpaquePtr, callback: Option<EventCallback>, user_arg: *mut c_void }
     120 Client_Create {
         create_options: *const NamedValue, num_options: usize, kv_get_callback: *mut c_void,
-        kv_get_user_arg: *mut c_void, kv_put_callback: *mut c_void, kv_put_user_arg: *mut c_void, client: Object,
+        kv_get_user_arg: *mut c_void, kv_put_callback: *mut c_void, kv_put_user_arg: *mut c_void, client: OpaquePtr,
         kv_try_get_callback: *mut c_void, kv_try_get_user_arg: *mut c_void,
     }
-    128 Client_Destroy { client: Object }
-    136 Client_PlatformName { client: Object, platform_name: Chars, platform_name_size: usize }
-    144 Client_ProcessIndex { client: Object, process_index: i32 }
-    152 Client_PlatformVersion { client: Object, platform_version: Chars, platform_version_size: usize }
-    160 Client_Devices { client: Object, devices: *const Object, num_devices: usize }
+    128 Client_Destroy { client: OpaquePtr }
+    136 Client_PlatformName { client: OpaquePtr, platform_name: CharPtr, platform_name_size: usize }
+    144 Client_ProcessIndex { client: OpaquePtr, process_index: i32 }
+    152 Client_PlatformVersion { client: OpaquePtr, platform_version: CharPtr, platform_version_size: usize }
+    160 Client_Devices { client: OpaquePtr, devices: *const OpaquePtr, num_devices: usize }
     168 Client_AddressableDevices {
-        client: Object, addressable_devices: *const Object, num_addressable_devices: usize,
+        client: OpaquePtr, addressable_devices: *const OpaquePtr, num_addressable_devices: usize,
     }
-    176 Client_LookupDevice { client: Object, id: i32, device: Object }
-    184 Client_LookupAddressableDevice { client: Object, local_hardware_id: i32, addressable_device: Object }
+    176 Client_LookupDevice { client: OpaquePtr, id: i32, device: OpaquePtr }
+    184 Client_LookupAddressableDevice { client: OpaquePtr, local_hardware_id: i32, addressable_device: OpaquePtr }
     192 Client_AddressableMemories {
-        client: Object, addressable_memories: *const Object, num_addressable_memories: usize,
+        client: OpaquePtr, addressable_memories: *const OpaquePtr, num_addressable_memories: usize,
     }
     200 Client_Compile {
-        client: Object, program: *const Program, compile_options: Chars, compile_options_size: usize,
-        executable: Object,
+        client: OpaquePtr, program: *const Program, compile_options: CharPtr, compile_options_size: usize,
+        executable: OpaquePtr,
     }
     208 Client_DefaultDeviceAssignment {
-        client: Object, num_replicas: i32, num_partitions: i32, default_assignment_size: usize,
+        client: OpaquePtr, num_replicas: i32, num_partitions: i32, default_assignment_size: usize,
         default_assignment: *mut i32,
     }
     216 Client_BufferFromHostBuffer {
-        client: Object, data: *const c_void, type_: i32, dims: *const i64, num_dims: usize,
-        byte_strides: *const i64, num_byte_strides: usize, host_buffer_semantics: i32, device: Object,
-        memory: Object, device_layout: *mut c_void, done_with_host_buffer: Object, buffer: Object,
+        client: OpaquePtr, data: *const c_void, type_: i32, dims: *const i64, num_dims: usize,
+        byte_strides: *const i64, num_byte_strides: usize, host_buffer_semantics: i32, device: OpaquePtr,
+        memory: OpaquePtr, device_layout: *mut c_void, done_with_host_buffer: OpaquePtr, buffer: OpaquePtr,
     }
-    224 DeviceDescription_Id { device_description: Object, id: i32 }
-    232 DeviceDescription_ProcessIndex { device_description: Object, process_index: i32 }
+    224 DeviceDescription_Id { device_description: OpaquePtr, id: i32 }
+    232 DeviceDescription_ProcessIndex { device_description: OpaquePtr, process_index: i32 }
     240 DeviceDescription_Attributes {
-        device_description: Object, num_attributes: usize, attributes: *const NamedValue,
+        device_description: OpaquePtr, num_attributes: usize, attributes: *const NamedValue,
     }
-    248 DeviceDescription_Kind { device_description: Object, device_kind: Chars, device_kind_size: usize }
+    248 DeviceDescription_Kind { device_description: OpaquePtr, device_kind: CharPtr, device_kind_size: usize }
     256 DeviceDescription_DebugString {
-        device_description: Object, debug_string: Chars, debug_string_size: usize,
+        device_description: OpaquePtr, debug_string: CharPtr, debug_string_size: usize,
     }
-    264 DeviceDescription_ToString { device_description: Object, to_string: Chars, to_string_size: usize }
-    272 Device_GetDescription { device: Object, device_description: Object }
-    280 Device_IsAddressable { device: Object, is_addressable: bool }
-    288 Device_LocalHardwareId { device: Object, local_hardware_id: i32 }
-    296 Device_AddressableMemories { device: Object, memories: *const Object, num_memories: usize }
-    304 Device_DefaultMemory { device: Object, memory: Object }
+    264 DeviceDescription_ToString { device_description: OpaquePtr, to_string: CharPtr, to_string_size: usize }
+    272 Device_GetDescription { device: OpaquePtr, device_description: OpaquePtr }
+    280 Device_IsAddressable { device: OpaquePtr, is_addressable: bool }
+    288 Device_LocalHardwareId { device: OpaquePtr, local_hardware_id: i32 }
+    296 Device_AddressableMemories { device: OpaquePtr, memories: *const OpaquePtr, num_memories: usize }
+    304 Device_DefaultMemory { device: OpaquePtr, memory: OpaquePtr }
     312 Device_MemoryStats {
-        device: Object, bytes_in_use: i64, peak_bytes_in_use: i64, peak_bytes_in_use_is_set: bool,
+        device: OpaquePtr, bytes_in_use: i64, peak_bytes_in_use: i64, peak_bytes_in_use_is_set: bool,
         num_allocs: i64, num_allocs_is_set: bool, largest_alloc_size: i64, largest_alloc_size_is_set: bool,
         bytes_limit: i64, bytes_limit_is_set: bool, bytes_reserved: i64, bytes_reserved_is_set: bool,
         peak_bytes_reserved: i64, peak_bytes_reserved_is_set: bool, bytes_reservable_limit: i64,
@@ -247,203 +247,203 @@ structs! {
         peak_pool_bytes: i64, peak_pool_bytes_is_set: bool, peak_allocated_bytes: i64,
         peak_allocated_bytes_is_set: bool,
     }
-    320 Memory_Id { memory: Object, id: i32 }
-    328 Memory_Kind { memory: Object, kind: Chars, kind_size: usize }
-    336 Memory_DebugString { memory: Object, debug_string: Chars, debug_string_size: usize }
-    344 Memory_ToString { memory: Object, to_string: Chars, to_string_size: usize }
-    352 Memory_AddressableByDevices { memory: Object, devices: *const Object, num_devices: usize }
-    360 Executable_Destroy { executable: Object }
-    368 Executable_Name { executable: Object, executable_name: Chars, executable_name_size: usize }
-    376 Executable_NumReplicas { executable: Object, num_replicas: usize }
-    384 Executable_NumPartitions { executable: Object, num_partitions: usize }
-    392 Executable_NumOutputs { executable: Object, num_outputs: usize }
-    400 Executable_SizeOfGeneratedCodeInBytes { executable: Object, size_in_bytes: i64 }
+    320 Memory_Id { memory: OpaquePtr, id: i32 }
+    328 Memory_Kind { memory: OpaquePtr, kind: CharPtr, kind_size: usize }
+    336 Memory_DebugString { memory: OpaquePtr, debug_string: CharPtr, debug_string_size: usize }
+    344 Memory_ToString { memory: OpaquePtr, to_string: CharPtr, to_string_size: usize }
+    352 Memory_AddressableByDevices { memory: OpaquePtr, devices: *const OpaquePtr, num_devices: usize }
+    360 Executable_Destroy { executable: OpaquePtr }
+    368 Executable_Name { executable: OpaquePtr, executable_name: CharPtr, executable_name_size: usize }
+    376 Executable_NumReplicas { executable: OpaquePtr, num_replicas: usize }
+    384 Executable_NumPartitions { executable: OpaquePtr, num_partitions: usize }
+    392 Executable_NumOutputs { executable: OpaquePtr, num_outputs: usize }
+    400 Executable_SizeOfGeneratedCodeInBytes { executable: OpaquePtr, size_in_bytes: i64 }
     408 Executable_GetCostAnalysis {
-        executable: Object, num_properties: usize, properties: *const NamedValue,
+        executable: OpaquePtr, num_properties: usize, properties: *const NamedValue,
     }
     416 Executable_OutputMemoryKinds {
-        executable: Object, num_outputs: usize, memory_kinds: *const Chars, memory_kind_sizes: *const usize,
+        executable: OpaquePtr, num_outputs: usize, memory_kinds: *const CharPtr, memory_kind_sizes: *const usize,
     }
-    424 Executable_OptimizedProgram { executable: Object, program: *mut Program }
+    424 Executable_OptimizedProgram { executable: OpaquePtr, program: *mut Program }
     432 Executable_Serialize {
-        executable: Object, serialized_bytes: Chars, serialized_bytes_size: usize,
-        serialized_executable: Object, serialized_executable_deleter: Option<Deleter>,
+        executable: OpaquePtr, serialized_bytes: CharPtr, serialized_bytes_size: usize,
+        serialized_executable: OpaquePtr, serialized_executable_deleter: Option<Deleter>,
     }
-    440 LoadedExecutable_Destroy { executable: Object }
-    448 LoadedExecutable_GetExecutable { loaded_executable: Object, executable: Object }
+    440 LoadedExecutable_Destroy { executable: OpaquePtr }
+    448 LoadedExecutable_GetExecutable { loaded_executable: OpaquePtr, executable: OpaquePtr }
     456 LoadedExecutable_AddressableDevices {
-        executable: Object, addressable_devices: *const Object, num_addressable_devices: usize,
+        executable: OpaquePtr, addressable_devices: *const OpaquePtr, num_addressable_devices: usize,
     }
-    464 LoadedExecutable_Delete { executable: Object }
-    472 LoadedExecutable_IsDeleted { executable: Object, is_deleted: bool }
+    464 LoadedExecutable_Delete { executable: OpaquePtr }
+    472 LoadedExecutable_IsDeleted { executable: OpaquePtr, is_deleted: bool }
     480 LoadedExecutable_Execute {
-        executable: Object, options: *const ExecuteOptions, argument_lists: *const *const Object,
-        num_devices: usize, num_args: usize, output_lists: *const *mut Object,
-        device_complete_events: *mut Object, execute_device: Object,
+        executable: OpaquePtr, options: *const ExecuteOptions, argument_lists: *const *const OpaquePtr,
+        num_devices: usize, num_args: usize, output_lists: *const *mut OpaquePtr,
+        device_complete_events: *mut OpaquePtr, execute_device: OpaquePtr,
     }
     488 Executable_DeserializeAndLoad {
-        client: Object, serialized_executable: Chars, serialized_executable_size: usize,
-        loaded_executable: Object, overridden_serialized_compile_options: Chars,
+        client: OpaquePtr, serialized_executable: CharPtr, serialized_executable_size: usize,
+        loaded_executable: OpaquePtr, overridden_serialized_compile_options: CharPtr,
         overridden_serialized_compile_options_size: usize, load_options: *mut c_void,
     }
     496 LoadedExecutable_Fingerprint {
-        executable: Object, executable_fingerprint: Chars, executable_fingerprint_size: usize,
+        executable: OpaquePtr, executable_fingerprint: CharPtr, executable_fingerprint_size: usize,
     }
-    504 Buffer_Destroy { buffer: Object }
-    512 Buffer_ElementType { buffer: Object, type_: i32 }
-    520 Buffer_Dimensions { buffer: Object, dims: *const i64, num_dims: usize }
-    528 Buffer_UnpaddedDimensions { buffer: Object, unpadded_dims: *const i64, num_dims: usize }
+    504 Buffer_Destroy { buffer: OpaquePtr }
+    512 Buffer_ElementType { buffer: OpaquePtr, type_: i32 }
+    520 Buffer_Dimensions { buffer: OpaquePtr, dims: *const i64, num_dims: usize }
+    528 Buffer_UnpaddedDimensions { buffer: OpaquePtr, unpadded_dims: *const i64, num_dims: usize }
     536 Buffer_DynamicDimensionIndices {
-        buffer: Object, dynamic_dim_indices: *const usize, num_dynamic_dims: usize,
+        buffer: OpaquePtr, dynamic_dim_indices: *const usize, num_dynamic_dims: usize,
     }
-    544 Buffer_GetMemoryLayout { buffer: Object, layout: MemoryLayout }
-    552 Buffer_OnDeviceSizeInBytes { buffer: Object, on_device_size_in_bytes: usize }
-    560 Buffer_Device { buffer: Object, device: Object }
-    568 Buffer_Memory { buffer: Object, memory: Object }
-    576 Buffer_Delete { buffer: Object }
-    584 Buffer_IsDeleted { buffer: Object, is_deleted: bool }
-    592 Buffer_CopyToDevice { buffer: Object, dst_device: Object, dst_buffer: Object }
+    544 Buffer_GetMemoryLayout { buffer: OpaquePtr, layout: MemoryLayout }
+    552 Buffer_OnDeviceSizeInBytes { buffer: OpaquePtr, on_device_size_in_bytes: usize }
+    560 Buffer_Device { buffer: OpaquePtr, device: OpaquePtr }
+    568 Buffer_Memory { buffer: OpaquePtr, memory: OpaquePtr }
+    576 Buffer_Delete { buffer: OpaquePtr }
+    584 Buffer_IsDeleted { buffer: OpaquePtr, is_deleted: bool }
+    592 Buffer_CopyToDevice { buffer: OpaquePtr, dst_device: OpaquePtr, dst_buffer: OpaquePtr }
     600 Buffer_ToHostBuffer {
-        src: Object, host_layout: *const c_void, dst: *mut c_void, dst_size: usize, event: Object,
+        src: OpaquePtr, host_layout: *const c_void, dst: *mut c_void, dst_size: usize, event: OpaquePtr,
     }
-    608 Buffer_IsOnCpu { buffer: Object, is_on_cpu: bool }
-    616 Buffer_ReadyEvent { buffer: Object, event: Object }
-    624 Buffer_UnsafePointer { buffer: Object, buffer_pointer: usize }
-    632 Buffer_IncreaseExternalReferenceCount { buffer: Object }
-    640 Buffer_DecreaseExternalReferenceCount { buffer: Object }
-    648 Buffer_OpaqueDeviceMemoryDataPointer { buffer: Object, device_memory_ptr: *mut c_void }
+    608 Buffer_IsOnCpu { buffer: OpaquePtr, is_on_cpu: bool }
+    616 Buffer_ReadyEvent { buffer: OpaquePtr, event: OpaquePtr }
+    624 Buffer_UnsafePointer { buffer: OpaquePtr, buffer_pointer: usize }
+    632 Buffer_IncreaseExternalReferenceCount { buffer: OpaquePtr }
+    640 Buffer_DecreaseExternalReferenceCount { buffer: OpaquePtr }
+    648 Buffer_OpaqueDeviceMemoryDataPointer { buffer: OpaquePtr, device_memory_ptr: *mut c_void }
     696 TopologyDescription_Create {
-        topology_name: Chars, topology_name_size: usize, create_options: *const NamedValue, num_options: usize,
-        topology: Object,
+        topology_name: CharPtr, topology_name_size: usize, create_options: *const NamedValue, num_options: usize,
+        topology: OpaquePtr,
     }
-    704 TopologyDescription_Destroy { topology: Object }
+    704 TopologyDescription_Destroy { topology: OpaquePtr }
     712 TopologyDescription_PlatformName {
-        topology: Object, platform_name: Chars, platform_name_size: usize,
+        topology: OpaquePtr, platform_name: CharPtr, platform_name_size: usize,
     }
     720 TopologyDescription_PlatformVersion {
-        topology: Object, platform_version: Chars, platform_version_size: usize,
+        topology: OpaquePtr, platform_version: CharPtr, platform_version_size: usize,
     }
     728 TopologyDescription_GetDeviceDescriptions {
-        topology: Object, descriptions: *const Object, num_descriptions: usize,
+        topology: OpaquePtr, descriptions: *const OpaquePtr, num_descriptions: usize,
     }
     736 TopologyDescription_Serialize {
-        topology: Object, serialized_bytes: Chars, serialized_bytes_size: usize, serialized_topology: Object,
+        topology: OpaquePtr, serialized_bytes: CharPtr, serialized_bytes_size: usize, serialized_topology: OpaquePtr,
         serialized_topology_deleter: Option<Deleter>,
     }
     744 TopologyDescription_Attributes {
-        topology: Object, attributes: *const NamedValue, num_attributes: usize,
+        topology: OpaquePtr, attributes: *const NamedValue, num_attributes: usize,
     }
     752 Compile {
-        topology: Object, program: *const Program, compile_options: Chars, compile_options_size: usize,
-        client: Object, executable: Object,
+        topology: OpaquePtr, program: *const Program, compile_options: CharPtr, compile_options_size: usize,
+        client: OpaquePtr, executable: OpaquePtr,
     }
     760 Executable_OutputElementTypes {
-        executable: Object, output_types: *const i32, num_output_types: usize,
+        executable: OpaquePtr, output_types: *const i32, num_output_types: usize,
     }
     768 Executable_OutputDimensions {
-        executable: Object, num_outputs: usize, dims: *const i64, dim_sizes: *const usize,
+        executable: OpaquePtr, num_outputs: usize, dims: *const i64, dim_sizes: *const usize,
     }
-    776 Buffer_CopyToMemory { buffer: Object, dst_memory: Object, dst_buffer: Object }
+    776 Buffer_CopyToMemory { buffer: OpaquePtr, dst_memory: OpaquePtr, dst_buffer: OpaquePtr }
     784 Client_CreateViewOfDeviceBuffer {
-        client: Object, device_buffer_ptr: *mut c_void, dims: *const i64, num_dims: usize, element_type: i32,
-        layout: *const MemoryLayout, device: Object, on_delete_callback: Option<OnDelete>,
-        on_delete_callback_arg: *mut c_void, stream: isize, buffer: Object, memory: Object,
+        client: OpaquePtr, device_buffer_ptr: *mut c_void, dims: *const i64, num_dims: usize, element_type: i32,
+        layout: *const MemoryLayout, device: OpaquePtr, on_delete_callback: Option<OnDelete>,
+        on_delete_callback_arg: *mut c_void, stream: isize, buffer: OpaquePtr, memory: OpaquePtr,
     }
     792 Executable_Fingerprint {
-        executable: Object, executable_fingerprint: Chars, executable_fingerprint_size: usize,
+        executable: OpaquePtr, executable_fingerprint: CharPtr, executable_fingerprint_size: usize,
     }
-    800 Client_TopologyDescription { client: Object, topology: Object }
+    800 Client_TopologyDescription { client: OpaquePtr, topology: OpaquePtr }
     808 Executable_GetCompiledMemoryStats {
-        executable: Object, generated_code_size_in_bytes: i64, argument_size_in_bytes: i64,
+        executable: OpaquePtr, generated_code_size_in_bytes: i64, argument_size_in_bytes: i64,
         output_size_in_bytes: i64, alias_size_in_bytes: i64, temp_size_in_bytes: i64,
         host_generated_code_size_in_bytes: i64, host_argument_size_in_bytes: i64,
         host_output_size_in_bytes: i64, host_alias_size_in_bytes: i64, host_temp_size_in_bytes: i64,
         peak_memory_in_bytes: i64, total_size_in_bytes: i64, total_allocation_bytes: i64,
         indefinite_allocations: i64, peak_unpadded_heap_bytes: i64,
     }
-    816 Memory_Kind_Id { memory: Object, kind_id: i32 }
-    824 ExecuteContext_Create { context: Object }
-    832 ExecuteContext_Destroy { context: Object }
+    816 Memory_Kind_Id { memory: OpaquePtr, kind_id: i32 }
+    824 ExecuteContext_Create { context: OpaquePtr }
+    832 ExecuteContext_Destroy { context: OpaquePtr }
     840 Buffer_CopyRawToHost {
-        buffer: Object, dst: *mut c_void, offset: i64, transfer_size: i64, event: Object,
+        buffer: OpaquePtr, dst: *mut c_void, offset: i64, transfer_size: i64, event: OpaquePtr,
     }
-    848 AsyncHostToDeviceTransferManager_Destroy { transfer_manager: Object }
+    848 AsyncHostToDeviceTransferManager_Destroy { transfer_manager: OpaquePtr }
     856 AsyncHostToDeviceTransferManager_TransferData {
-        transfer_manager: Object, buffer_index: i32, data: *const c_void, offset: i64, transfer_size: i64,
-        is_last_transfer: bool, done_with_h2d_transfer: Object,
+        transfer_manager: OpaquePtr, buffer_index: i32, data: *const c_void, offset: i64, transfer_size: i64,
+        is_last_transfer: bool, done_with_h2d_transfer: OpaquePtr,
     }
     864 Client_CreateBuffersForAsyncHostToDevice {
-        client: Object, shape_specs: *const ShapeSpec, num_shape_specs: usize,
-        device_layouts: *const *const MemoryLayout, num_device_layouts: usize, memory: Object,
-        transfer_manager: Object,
+        client: OpaquePtr, shape_specs: *const ShapeSpec, num_shape_specs: usize,
+        device_layouts: *const *const MemoryLayout, num_device_layouts: usize, memory: OpaquePtr,
+        transfer_manager: OpaquePtr,
     }
     872 AsyncHostToDeviceTransferManager_RetrieveBuffer {
-        transfer_manager: Object, buffer_index: i32, buffer_out: Object,
+        transfer_manager: OpaquePtr, buffer_index: i32, buffer_out: OpaquePtr,
     }
-    880 AsyncHostToDeviceTransferManager_Device { transfer_manager: Object, device_out: Object }
-    888 AsyncHostToDeviceTransferManager_BufferCount { transfer_manager: Object, buffer_count: usize }
+    880 AsyncHostToDeviceTransferManager_Device { transfer_manager: OpaquePtr, device_out: OpaquePtr }
+    888 AsyncHostToDeviceTransferManager_BufferCount { transfer_manager: OpaquePtr, buffer_count: usize }
     896 AsyncHostToDeviceTransferManager_BufferSize {
-        transfer_manager: Object, buffer_index: i32, buffer_size: usize,
+        transfer_manager: OpaquePtr, buffer_index: i32, buffer_size: usize,
     }
     904 AsyncHostToDeviceTransferManager_SetBufferError {
-        transfer_manager: Object, buffer_index: i32, error_code: i32, error_message: Chars,
+        transfer_manager: OpaquePtr, buffer_index: i32, error_code: i32, error_message: CharPtr,
         error_message_size: usize,
     }
     912 AsyncHostToDeviceTransferManager_AddMetadata {
-        transfer_manager: Object, transfer_metadata: *const NamedValue, num_metadata: usize,
+        transfer_manager: OpaquePtr, transfer_metadata: *const NamedValue, num_metadata: usize,
     }
-    920 Client_DmaMap { client: Object, data: *mut c_void, size: usize }
-    928 Client_DmaUnmap { client: Object, data: *mut c_void }
+    920 Client_DmaMap { client: OpaquePtr, data: *mut c_void, size: usize }
+    928 Client_DmaUnmap { client: OpaquePtr, data: *mut c_void }
     936 Client_CreateUninitializedBuffer {
-        client: Object, shape_dims: *const i64, shape_num_dims: usize, shape_element_type: i32,
-        shape_layout: *const MemoryLayout, device: Object, memory: Object, buffer: Object,
+        client: OpaquePtr, shape_dims: *const i64, shape_num_dims: usize, shape_element_type: i32,
+        shape_layout: *const MemoryLayout, device: OpaquePtr, memory: OpaquePtr, buffer: OpaquePtr,
     }
     952 TopologyDescription_Deserialize {
-        serialized_topology: Chars, serialized_topology_size: usize, topology: Object,
+        serialized_topology: CharPtr, serialized_topology_size: usize, topology: OpaquePtr,
     }
     976 LoadedExecutable_GetDeviceAssignment {
-        executable: Object, serialized_bytes: Chars, serialized_bytes_size: usize,
-        serialized_device_assignment: Object, serialized_device_assignment_deleter: Option<Deleter>,
+        executable: OpaquePtr, serialized_bytes: CharPtr, serialized_bytes_size: usize,
+        serialized_device_assignment: OpaquePtr, serialized_device_assignment_deleter: Option<Deleter>,
     }
     1032 Executable_GetCompileOptions {
-        executable: Object, serialized_bytes: Chars, serialized_bytes_size: usize,
-        serialized_compile_options: Object, serialized_compile_options_deleter: Option<Deleter>,
+        executable: OpaquePtr, serialized_bytes: CharPtr, serialized_bytes_size: usize,
+        serialized_compile_options: OpaquePtr, serialized_compile_options_deleter: Option<Deleter>,
     }
-    1048 Event_Create { event: Object }
-    1056 Event_Set { event: Object, error_code: i32, error_message: Chars, error_message_size: usize }
+    1048 Event_Create { event: OpaquePtr }
+    1056 Event_Set { event: OpaquePtr, error_code: i32, error_message: CharPtr, error_message_size: usize }
     1064 Device_GetAttributes {
-        device: Object, attributes: *const NamedValue, num_attributes: usize, device_attributes: Object,
+        device: OpaquePtr, attributes: *const NamedValue, num_attributes: usize, device_attributes: OpaquePtr,
         attributes_deleter: Option<Deleter>,
     }
     1080 LoadedExecutable_AddressableDeviceLogicalIds {
-        executable: Object, addressable_device_logical_ids: *mut LogicalIds,
+        executable: OpaquePtr, addressable_device_logical_ids: *mut LogicalIds,
         num_addressable_device_logical_ids: usize,
     }
-    1096 Error_ForEachPayload { error: Object, visitor: *mut c_void, user_arg: *mut c_void }
+    1096 Error_ForEachPayload { error: OpaquePtr, visitor: *mut c_void, user_arg: *mut c_void }
     1112 Executable_ParameterMemoryKinds {
-        executable: Object, num_parameters: usize, memory_kinds: *const Chars, memory_kind_sizes: *const usize,
+        executable: OpaquePtr, num_parameters: usize, memory_kinds: *const CharPtr, memory_kind_sizes: *const usize,
     }
-    0 Layouts_MemoryLayout_Destroy { layout: Object }
+    0 Layouts_MemoryLayout_Destroy { layout: OpaquePtr }
     0 Layouts_MemoryLayout_Serialize {
-        layout: Object, serialized_bytes: Chars, serialized_bytes_size: usize, serialized_layout: Object,
+        layout: OpaquePtr, serialized_bytes: CharPtr, serialized_bytes_size: usize, serialized_layout: OpaquePtr,
         serialized_layout_deleter: Option<Deleter>,
     }
     0 Layouts_Client_GetDefaultLayout {
-        client: Object, type_: i32, dims: *const i64, num_dims: usize, layout: Object,
+        client: OpaquePtr, type_: i32, dims: *const i64, num_dims: usize, layout: OpaquePtr,
     }
-    0 Layouts_Buffer_MemoryLayout { buffer: Object, layout: Object }
+    0 Layouts_Buffer_MemoryLayout { buffer: OpaquePtr, layout: OpaquePtr }
     0 Layouts_Topology_GetDefaultLayout {
-        topology_description: Object, type_: i32, dims: *const i64, num_dims: usize, layout: Object,
+        topology_description: OpaquePtr, type_: i32, dims: *const i64, num_dims: usize, layout: OpaquePtr,
     }
-    0 Layouts_Executable_GetOutputLayouts { executable: Object, num_outputs: usize, layouts: *const Object }
+    0 Layouts_Executable_GetOutputLayouts { executable: OpaquePtr, num_outputs: usize, layouts: *const OpaquePtr }
     0 Layouts_Executable_GetParameterLayouts {
-        executable: Object, num_parameters: usize, layouts: *const Object,
+        executable: OpaquePtr, num_parameters: usize, layouts: *const OpaquePtr,
     }
     0 Shardings_Executable_ParameterShardings {
-        executable: Object, num_parameters: usize, shardings: *const Chars, sharding_sizes: *const usize,
+        executable: OpaquePtr, num_parameters: usize, shardings: *const CharPtr, sharding_sizes: *const usize,
     }
     0 Shardings_Executable_OutputShardings {
-        executable: Object, num_outputs: usize, shardings: *const Chars, sharding_sizes: *const usize,
+        executable: OpaquePtr, num_outputs: usize, shardings: *const CharPtr, sharding_sizes: *const usize,
     }
     0 ShapeSpec { dims: *const i64, num_dims: usize, element_type: i32 }
     0 MemoryLayout_Tiled {
@@ -451,34 +451,34 @@ structs! {
         tile_dim_sizes: *const usize, num_tiles: usize,
     }
     0 MemoryLayout { tiled: MemoryLayout_Tiled, type_: i32 }
-    0 NamedValue { name: Chars, name_size: usize, type_: i32, value: u64, value_size: usize }
-    0 Program { code: *mut u8, code_size: usize, format: Chars, format_size: usize }
+    0 NamedValue { name: CharPtr, name_size: usize, type_: i32, value: u64, value_size: usize }
+    0 Program { code: *mut u8, code_size: usize, format: CharPtr, format_size: usize }
     0 ExecuteOptions {
         send_callbacks: *mut c_void, recv_callbacks: *mut c_void, num_send_ops: usize, num_recv_ops: usize,
         launch_id: i32, non_donatable_input_indices: *const i64, num_non_donatable_input_indices: usize,
-        context: Object, call_location: Chars, num_tasks: usize, task_ids: *const i32,
-        incarnation_ids: *const i64, multi_slice_config: Object,
+        context: OpaquePtr, call_location: CharPtr, num_tasks: usize, task_ids: *const i32,
+        incarnation_ids: *const i64, multi_slice_config: OpaquePtr,
         use_major_to_minor_data_layout_for_callbacks: bool, hlo_output_callbacks: *mut c_void,
         num_hlo_output_callbacks: usize, custom_options: *const NamedValue, num_custom_options: usize,
     }
 }
 
-/// Frees what a call handed out.
-pub type Deleter = unsafe extern "C" fn(Object);
+/// Frees an object that a call returned.
+pub type Deleter = unsafe extern "C" fn(OpaquePtr);
 /// Called when an event is ready, with an error or null.
-pub type EventCallback = unsafe extern "C" fn(error: Object, user_arg: *mut c_void);
+pub type EventCallback = unsafe extern "C" fn(error: OpaquePtr, user_arg: *mut c_void);
 
-/// Called when memory that was lent as an array is read no more.
+/// Called when external memory of a buffer is no longer read.
 pub type OnDelete = unsafe extern "C" fn(device_buffer_ptr: *mut c_void, user_arg: *mut c_void);
 
-/// A device's place in an assignment of devices.
+/// Replica and partition of a device in an assignment.
 #[repr(C)]
 pub struct LogicalIds {
     pub replica: i32,
     pub partition: i32,
 }
 
-/// Kinds of [`NamedValue`].
+/// Types of [`NamedValue`].
 pub mod named {
     pub const STRING: i32 = 0;
     pub const INT64: i32 = 1;
@@ -487,19 +487,19 @@ pub mod named {
     pub const BOOL: i32 = 4;
 }
 
-/// How long a plugin may read memory that it was given.
+/// How long a plugin may read host memory passed to it.
 pub mod host_buffer {
     pub const ONLY_DURING_CALL: i32 = 0;
     pub const UNTIL_TRANSFER_COMPLETES: i32 = 1;
 }
 
-/// Kinds of [`MemoryLayout`].
+/// Types of [`MemoryLayout`].
 pub mod layout {
     pub const TILED: i32 = 0;
     pub const STRIDES: i32 = 1;
 }
 
-/// The plugin's number of an element type.
+/// Returns the PJRT code of an element type.
 pub fn buffer_type(dtype: DType) -> i32 {
     match dtype {
         DType::Bool => 1,
@@ -518,7 +518,7 @@ pub fn buffer_type(dtype: DType) -> i32 {
     }
 }
 
-/// The element type of a plugin's number, where Systole has it.
+/// Returns the element type of a PJRT code, if Systole supports it.
 pub fn element_type(code: i32) -> Option<DType> {
     DType::ALL.into_iter().find(|d| buffer_type(*d) == code)
 }
@@ -572,7 +572,7 @@ pub const NAMES: &[&str] = names! {
     TopologyDescription_GetMemorySpaceKindIds
 };
 
-/// Codes of errors; those of absl.
+/// Error codes, those of absl.
 pub mod code {
     pub const CANCELLED: i32 = 1;
     pub const UNKNOWN: i32 = 2;
@@ -591,7 +591,7 @@ pub mod code {
 mod tests {
     use super::*;
 
-    /// Sizes as the C compiler has them: `NAME_Args_STRUCT_SIZE` of the header.
+    /// Sizes from the C compiler: `NAME_Args_STRUCT_SIZE` of the header.
     #[test]
     fn structures_are_as_large_as_the_headers() {
         let header = [

@@ -1,99 +1,101 @@
-//! Machines that are not here: a topology of a plugin, its devices, and programs compiled for it.
+//! Device topologies of remote machines, and ahead-of-time compilation for them.
 
-use crate::compile_options::Placement;
-use crate::plugin::{Named, Plugin, Value, program, slice, taken, text, values};
-use crate::sys::{self, Args, Object};
+use crate::compile_options::XlaCompileOptions;
+use crate::plugin::{NamedValues, Plugin, PluginValue, program, slice, taken, text, values};
+use crate::sys::{self, ApiArgs, OpaquePtr};
 use std::collections::BTreeMap;
 use systole_ir::{Error, ErrorKind, Result};
-use systole_runtime::{AheadMemory, AheadSlice};
+use systole_runtime::{AotMemory, AotTopology};
 
-/// A topology: which devices there are and how they are wired.
+/// A device topology: devices and their interconnect.
 pub struct Topology {
     plugin: Plugin,
-    object: Object,
+    object: OpaquePtr,
 }
 
 /// A device of a topology.
 #[derive(Clone, Debug)]
 pub struct TopologyDevice {
-    /// Its number; those of several slices are not consecutive.
+    /// Device id; ids of several slices are not consecutive.
     pub id: i64,
-    /// Its kind: `TPU v5 lite`.
+    /// Device kind: `TPU v5 lite`.
     pub kind: String,
-    /// What the plugin says of it: place, memory.
-    pub attributes: BTreeMap<String, Value>,
+    /// Attributes stated by the plugin: coordinates, memory.
+    pub attributes: BTreeMap<String, PluginValue>,
 }
 
 impl Topology {
-    /// The topology of a slice of TPUs, or of GPUs where their figures are given.
-    pub fn new(plugin: &Plugin, slice: &AheadSlice) -> Result<Topology> {
+    /// Creates the topology of a TPU slice, or of GPUs if their properties are given.
+    pub fn new(plugin: &Plugin, slice: &AotTopology) -> Result<Topology> {
         let (topology, name) = match &slice.gpu {
             Some(figures) => (Topology::gpus(plugin, slice, figures), "XLA's CUDA plugin"),
             None => (Topology::tpus(plugin, slice), "libtpu"),
         };
-        topology.map_err(|e| e.hint(format!("is the library {name}? `systole devices` shows what is found")))
+        topology.map_err(|e| {
+            e.hint(format!("check that the library is {name}: `systole devices` lists the plugins"))
+        })
     }
 
-    /// Without these two options the CUDA plugin looks for GPUs in this machine.
-    fn gpus(plugin: &Plugin, slice: &AheadSlice, figures: &str) -> Result<Topology> {
+    /// Without these two options the CUDA plugin searches for local GPUs.
+    fn gpus(plugin: &Plugin, slice: &AotTopology, figures: &str) -> Result<Topology> {
         let extents: Vec<String> = slice.extents.iter().map(usize::to_string).collect();
-        let mut options = Named::default();
-        options.push("target_config", Value::Text(figures.into()));
-        options.push("topology", Value::Text(extents.join("x")));
+        let mut options = NamedValues::default();
+        options.push("target_config", PluginValue::Text(figures.into()));
+        options.push("topology", PluginValue::Text(extents.join("x")));
         Topology::create(plugin, &slice.topology, &options)
     }
 
-    fn tpus(plugin: &Plugin, slice: &AheadSlice) -> Result<Topology> {
-        let mut options = Named::default();
+    fn tpus(plugin: &Plugin, slice: &AotTopology) -> Result<Topology> {
+        let mut options = NamedValues::default();
         if let Some(config) = &slice.chip_config {
-            options.push("chip_config_name", Value::Text(config.clone()));
+            options.push("chip_config_name", PluginValue::Text(config.clone()));
         }
         if slice.rings.contains(&true) {
             let rings = (0..3).map(|axis| i64::from(slice.rings.get(axis) == Some(&true)));
-            options.push("wrap", Value::Ints(rings.collect()));
+            options.push("wrap", PluginValue::Ints(rings.collect()));
         }
         if let Some(host) = host_bounds(&slice.extents) {
-            options.push("chips_per_host_bounds", Value::Ints(host));
+            options.push("chips_per_host_bounds", PluginValue::Ints(host));
         }
         if slice.count > 1 {
-            options.push("num_slices", Value::Int(slice.count as i64));
+            options.push("num_slices", PluginValue::Int(slice.count as i64));
         }
         Topology::create(plugin, &slice.topology, &options)
     }
 
-    fn create(plugin: &Plugin, name: &str, options: &Named) -> Result<Topology> {
+    fn create(plugin: &Plugin, name: &str, options: &NamedValues) -> Result<Topology> {
         let raw = options.raw();
         let mut args = sys::TopologyDescription_Create {
             topology_name: name.as_ptr(),
             topology_name_size: name.len(),
             create_options: raw.as_ptr(),
             num_options: raw.len(),
-            ..Args::new()
+            ..ApiArgs::new()
         };
         plugin.call(&mut args).map_err(|e| e.at(format!("topology {name}")))?;
         Ok(Topology { plugin: plugin.clone(), object: args.topology })
     }
 
-    /// Platform and version, in the plugin's words.
+    /// Returns platform and version as the plugin states them.
     pub fn version(&self) -> Result<String> {
-        let mut args = sys::TopologyDescription_PlatformVersion { topology: self.object, ..Args::new() };
+        let mut args = sys::TopologyDescription_PlatformVersion { topology: self.object, ..ApiArgs::new() };
         self.plugin.call(&mut args)?;
-        // SAFETY: the text belongs to the topology, which is alive.
+        // SAFETY: the string belongs to the topology, which is alive.
         Ok(unsafe { text(args.platform_version, args.platform_version_size) })
     }
 
-    /// What the plugin says of the whole.
-    pub fn attributes(&self) -> Result<Vec<(String, Value)>> {
-        let mut args = sys::TopologyDescription_Attributes { topology: self.object, ..Args::new() };
+    /// Returns the topology's attributes.
+    pub fn attributes(&self) -> Result<Vec<(String, PluginValue)>> {
+        let mut args = sys::TopologyDescription_Attributes { topology: self.object, ..ApiArgs::new() };
         self.plugin.call(&mut args)?;
         // SAFETY: the list belongs to the topology, which is alive.
         Ok(unsafe { values(args.attributes, args.num_attributes) })
     }
 
-    /// Its devices.
+    /// Returns its devices.
     pub fn devices(&self) -> Result<Vec<TopologyDevice>> {
         let mut args =
-            sys::TopologyDescription_GetDeviceDescriptions { topology: self.object, ..Args::new() };
+            sys::TopologyDescription_GetDeviceDescriptions { topology: self.object, ..ApiArgs::new() };
         self.plugin.call(&mut args)?;
         // SAFETY: the list belongs to the topology, which is alive.
         let list = unsafe { slice(args.descriptions, args.num_descriptions) };
@@ -103,17 +105,24 @@ impl Topology {
     /// Compiles StableHLO text with a function `@main`.
     ///
     /// # Errors
-    /// The compiler's own, with its words: what it does not understand, what does not fit.
-    pub fn compile(&self, text: &str, replicas: usize, partitions: usize, quick: bool) -> Result<Compiled> {
+    /// Errors of the compiler, with its message.
+    pub fn compile(
+        &self,
+        text: &str,
+        replicas: usize,
+        partitions: usize,
+        quick: bool,
+    ) -> Result<AheadExecutable> {
         let devices = self.devices()?;
         let wanted = replicas * partitions;
         if wanted > devices.len() {
-            let what = format!("the program wants {wanted} devices, and the slice has {}", devices.len());
+            let what = format!("the program requires {wanted} devices, but the slice has {}", devices.len());
             return Err(Error::new(ErrorKind::Config, what).hint("choose a larger slice or a smaller mesh"));
         }
         let ids: Vec<i64> = devices.iter().take(wanted).map(|d| d.id).collect();
-        // XLA cannot choose GPU kernels without trials where there is no GPU: the flags of determinism are left out.
-        let options = Placement { replicas, partitions, devices: &ids, quick, ..Placement::default() };
+        // XLA cannot choose GPU kernels without autotuning if there is no GPU: determinism flags are omitted.
+        let options =
+            XlaCompileOptions { replicas, partitions, devices: &ids, quick, ..XlaCompileOptions::default() };
         let options = options.compile_options();
         let program = program(text);
         let mut args = sys::Compile {
@@ -121,42 +130,42 @@ impl Topology {
             program: &raw const program,
             compile_options: options.as_ptr(),
             compile_options_size: options.len(),
-            ..Args::new()
+            ..ApiArgs::new()
         };
         self.plugin.call(&mut args).map_err(assembler_told)?;
-        Ok(Compiled { plugin: self.plugin.clone(), object: args.executable })
+        Ok(AheadExecutable { plugin: self.plugin.clone(), object: args.executable })
     }
 }
 
 impl Drop for Topology {
     fn drop(&mut self) {
-        self.plugin.free(sys::TopologyDescription_Destroy { topology: self.object, ..Args::new() });
+        self.plugin.free(sys::TopologyDescription_Destroy { topology: self.object, ..ApiArgs::new() });
     }
 }
 
-/// XLA's compiler for GPUs writes NVIDIA's assembly language; NVIDIA's own programs make code of it, and are not part of
-/// the plugin.
+/// Adds a hint to errors about NVIDIA's assembler: XLA generates PTX, and NVIDIA's tools, which are not part of the
+/// plugin, assemble it.
 fn assembler_told(e: Error) -> Error {
     let says = |words: &str| e.what().contains(words);
     if says("No PTX compilation provider") || says("libdevice") {
         let told = e.what().split(". ").next().unwrap_or_default();
-        let what = "the CUDA plugin does not find NVIDIA's ptxas, nvlink and libdevice";
+        let what = "the CUDA plugin cannot find NVIDIA's ptxas, nvlink and libdevice";
         return Error::new(ErrorKind::Unsupported, what).because(told).hint(
-            "`systole setup cuda` fetches them with a plugin; beside another one `pip install nvidia-cuda-nvcc \
-             nvidia-nvvm` puts them where it looks",
+            "run `systole setup cuda` to install them with a plugin; for another plugin run `pip install nvidia-cuda-nvcc \
+             nvidia-nvvm`",
         );
     }
-    // The plugin takes "is not defined for option 'gpu-name'" for the sign of an old version.
+    // The plugin interprets "is not defined for option 'gpu-name'" as an old version.
     if says("ptxas too old") {
-        let what = "NVIDIA's ptxas does not make code for this GPU";
-        return Error::new(ErrorKind::Unsupported, what)
-            .because(e.what())
-            .hint("CUDA 13 makes none for V100 and older: name a plugin of CUDA 12, which has its own ptxas, with --plugin");
+        let what = "NVIDIA's ptxas does not support this GPU";
+        return Error::new(ErrorKind::Unsupported, what).because(e.what()).hint(
+            "pass a CUDA 12 plugin with its own ptxas with --plugin: CUDA 13 does not support V100 and older",
+        );
     }
     e
 }
 
-/// Chips of one host where they are not the usual 2 × 2: a slice with an odd extent has hosts of one row or one chip.
+/// Returns the chips per host if they are not 2 × 2: a slice with an odd extent has hosts with one row or one chip.
 fn host_bounds(extents: &[usize]) -> Option<Vec<i64>> {
     let even = |axis: usize| extents.get(axis).is_some_and(|n| n.is_multiple_of(2));
     if even(0) && even(1) {
@@ -165,44 +174,45 @@ fn host_bounds(extents: &[usize]) -> Option<Vec<i64>> {
     Some(vec![if even(0) { 2 } else { 1 }, if even(1) { 2 } else { 1 }, 1])
 }
 
-pub(crate) fn describe(plugin: &Plugin, description: Object) -> Result<TopologyDevice> {
-    let mut id = sys::DeviceDescription_Id { device_description: description, ..Args::new() };
-    let mut kind = sys::DeviceDescription_Kind { device_description: description, ..Args::new() };
-    let mut attributes = sys::DeviceDescription_Attributes { device_description: description, ..Args::new() };
+pub(crate) fn describe(plugin: &Plugin, description: OpaquePtr) -> Result<TopologyDevice> {
+    let mut id = sys::DeviceDescription_Id { device_description: description, ..ApiArgs::new() };
+    let mut kind = sys::DeviceDescription_Kind { device_description: description, ..ApiArgs::new() };
+    let mut attributes =
+        sys::DeviceDescription_Attributes { device_description: description, ..ApiArgs::new() };
     plugin.call(&mut id)?;
     plugin.call(&mut kind)?;
     plugin.call(&mut attributes)?;
     Ok(TopologyDevice {
         id: id.id.into(),
-        // SAFETY: the text belongs to the device, which lives as long as its topology or client.
+        // SAFETY: the string belongs to the device, which lives as long as its topology or client.
         kind: unsafe { text(kind.device_kind, kind.device_kind_size) },
         // SAFETY: as above.
         attributes: unsafe { values(attributes.attributes, attributes.num_attributes) }.into_iter().collect(),
     })
 }
 
-/// A compiled program: what can be asked without running it.
-pub struct Compiled {
+/// A program compiled ahead of time; it can be queried but not run.
+pub struct AheadExecutable {
     plugin: Plugin,
-    object: Object,
+    object: OpaquePtr,
 }
 
-impl Compiled {
-    /// Takes the object over.
-    pub(crate) fn new(plugin: Plugin, object: Object) -> Compiled {
-        Compiled { plugin, object }
+impl AheadExecutable {
+    /// Takes ownership of the object.
+    pub(crate) fn new(plugin: Plugin, object: OpaquePtr) -> AheadExecutable {
+        AheadExecutable { plugin, object }
     }
 
-    /// How many results the program has.
+    /// Returns the number of results.
     pub(crate) fn count_outputs(&self) -> Result<usize> {
-        let mut args = sys::Executable_NumOutputs { executable: self.object, ..Args::new() };
+        let mut args = sys::Executable_NumOutputs { executable: self.object, ..ApiArgs::new() };
         self.plugin.call(&mut args)?;
         Ok(args.num_outputs)
     }
 
-    /// The compiler's cost analysis, by its own names; nothing where it offers none, as the CUDA plugin.
+    /// Returns the compiler's cost analysis, with its names; empty if there is none, as with the CUDA plugin.
     pub fn cost(&self) -> Result<BTreeMap<String, f64>> {
-        let mut args = sys::Executable_GetCostAnalysis { executable: self.object, ..Args::new() };
+        let mut args = sys::Executable_GetCostAnalysis { executable: self.object, ..ApiArgs::new() };
         match self.plugin.call(&mut args) {
             Err(e) if e.kind() == ErrorKind::Unsupported => return Ok(BTreeMap::new()),
             said => said?,
@@ -212,12 +222,12 @@ impl Compiled {
         Ok(list.into_iter().filter_map(|(name, v)| Some((name, v.number()?))).collect())
     }
 
-    /// What each device needs.
-    pub fn memory(&self) -> Result<AheadMemory> {
-        let mut args = sys::Executable_GetCompiledMemoryStats { executable: self.object, ..Args::new() };
+    /// Returns the memory that each device needs.
+    pub fn memory(&self) -> Result<AotMemory> {
+        let mut args = sys::Executable_GetCompiledMemoryStats { executable: self.object, ..ApiArgs::new() };
         self.plugin.call(&mut args)?;
         let bytes = |n: i64| u64::try_from(n).unwrap_or(0);
-        Ok(AheadMemory {
+        Ok(AotMemory {
             code: bytes(args.generated_code_size_in_bytes),
             arguments: bytes(args.argument_size_in_bytes),
             outputs: bytes(args.output_size_in_bytes),
@@ -227,15 +237,15 @@ impl Compiled {
         })
     }
 
-    /// The optimized program: a serialized `HloModuleProtoWithConfig`.
+    /// Returns the optimized program: a serialized `HloModuleProtoWithConfig`.
     pub fn optimized(&self) -> Result<Vec<u8>> {
-        let mut program: sys::Program = Args::new();
+        let mut program: sys::Program = ApiArgs::new();
         let mut args = sys::Executable_OptimizedProgram {
             executable: self.object,
             program: &raw mut program,
-            ..Args::new()
+            ..ApiArgs::new()
         };
-        // The first call tells the size, the second fills the memory that it is given.
+        // The first call returns the size, the second fills the buffer.
         self.plugin.call(&mut args)?;
         let mut bytes = vec![0u8; program.code_size];
         program.code = bytes.as_mut_ptr();
@@ -244,9 +254,9 @@ impl Compiled {
         Ok(bytes)
     }
 
-    /// The executable as bytes, for this very plugin and topology.
+    /// Serializes the executable for this plugin build and topology.
     pub fn serialized(&self) -> Result<Vec<u8>> {
-        let mut args = sys::Executable_Serialize { executable: self.object, ..Args::new() };
+        let mut args = sys::Executable_Serialize { executable: self.object, ..ApiArgs::new() };
         self.plugin.call(&mut args)?;
         // SAFETY: the plugin filled the structure in.
         Ok(unsafe {
@@ -260,9 +270,9 @@ impl Compiled {
     }
 }
 
-impl Drop for Compiled {
+impl Drop for AheadExecutable {
     fn drop(&mut self) {
-        self.plugin.free(sys::Executable_Destroy { executable: self.object, ..Args::new() });
+        self.plugin.free(sys::Executable_Destroy { executable: self.object, ..ApiArgs::new() });
     }
 }
 

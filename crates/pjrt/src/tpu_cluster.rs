@@ -1,8 +1,8 @@
-//! Which TPUs this program was given: what a TPU VM, Colab, GKE or a tutorial's variables say, in one form.
+//! Resolves the TPU configuration from a TPU VM, Colab, GKE or environment variables (TPU cluster resolver).
 //!
-//! Nothing is loaded here. The metadata server is asked only on Google's machines, and for two seconds at most.
+//! Nothing is loaded. The metadata server is queried only on Google Cloud machines, for at most two seconds.
 
-use crate::{Platform, device_nodes};
+use crate::{AcceleratorPlatform, device_nodes};
 use std::fmt;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,31 +10,31 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use systole_ir::{Error, ErrorKind, Result, knobs};
 
-/// Where a program runs.
+/// Environment in which a program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Surroundings {
-    /// A virtual machine of Google's cloud with TPUs.
+pub enum TpuEnvironment {
+    /// A Google Cloud TPU VM.
     TpuVm,
-    /// A notebook of Colab.
+    /// A Colab notebook.
     Colab,
-    /// A container on Google's Kubernetes Engine.
+    /// A container on Google Kubernetes Engine.
     Gke,
-    /// Anywhere else.
+    /// Anything else.
     Elsewhere,
 }
 
-impl fmt::Display for Surroundings {
+impl fmt::Display for TpuEnvironment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Surroundings::TpuVm => "a TPU VM",
-            Surroundings::Colab => "a Colab runtime",
-            Surroundings::Gke => "a container on GKE",
-            Surroundings::Elsewhere => "no cloud's TPU machine",
+            TpuEnvironment::TpuVm => "a TPU VM",
+            TpuEnvironment::Colab => "a Colab runtime",
+            TpuEnvironment::Gke => "a container on GKE",
+            TpuEnvironment::Elsewhere => "not a cloud TPU machine",
         })
     }
 }
 
-/// What is known of the TPUs that a program was given. Keras's name for it.
+/// Configuration of the TPUs available to a program, named like TensorFlow's `TPUClusterResolver`.
 ///
 /// ```
 /// use systole_pjrt::TpuClusterResolver;
@@ -49,70 +49,70 @@ impl fmt::Display for Surroundings {
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct TpuClusterResolver {
-    /// Where the program runs.
-    pub surroundings: Surroundings,
-    /// The TPU's name in the cloud.
+    /// Environment in which the program runs.
+    pub surroundings: TpuEnvironment,
+    /// TPU name in the cloud.
     pub name: Option<String>,
-    /// Its zone.
+    /// Zone.
     pub zone: Option<String>,
-    /// Its project.
+    /// Project.
     pub project: Option<String>,
-    /// The slice: `v5litepod-16`.
+    /// Slice type: `v5litepod-16`.
     pub slice: Option<String>,
-    /// Which of the slice's hosts this is, from 0.
+    /// Index of this host in the slice, from 0.
     pub worker: usize,
-    /// The slice's hosts; empty where nobody says.
+    /// Hosts of the slice; empty if unknown.
     pub hosts: Vec<String>,
-    /// Slices that work together.
+    /// Number of slices (multislice).
     pub slices: usize,
-    /// Which of them this machine is part of, from 0.
+    /// Index of this machine's slice, from 0.
     pub slice_id: usize,
     /// Device nodes of this machine.
     pub nodes: Vec<PathBuf>,
-    /// What does not fit together.
-    pub doubts: Vec<Doubt>,
+    /// Inconsistencies in the configuration.
+    pub doubts: Vec<ClusterWarning>,
 }
 
-/// Something that does not fit together.
+/// An inconsistency in the configuration.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Doubt {
-    /// What.
+pub struct ClusterWarning {
+    /// Description.
     pub what: String,
-    /// The command that mends it.
+    /// Command that fixes it.
     pub mend: String,
 }
 
-/// What there is to read.
-struct Sources<'a> {
+/// Sources of configuration.
+struct EnvironmentSources<'a> {
     variable: &'a dyn Fn(&str) -> Option<String>,
-    /// The metadata server, on Google's machines with TPUs.
+    /// Metadata server, on Google Cloud TPU machines.
     metadata: Option<SocketAddr>,
     nodes: Vec<PathBuf>,
 }
 
 /// Google's metadata server.
 const METADATA: ([u8; 4], u16) = ([169, 254, 169, 254], 80);
-/// What all its answers may take together.
+/// Total timeout for all its answers.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl TpuClusterResolver {
-    /// Reads what this machine says. `tpu` is the TPU's name, `""` or `"local"` for the one that is here.
+    /// Resolves the configuration of this machine. `tpu` is the TPU's name, or `""` or `"local"` for the local one.
     ///
     /// # Errors
-    /// When `tpu` or a variable is the address of a TPU node: Google retired those.
+    /// If `tpu` or a variable is the address of a TPU node, which Google retired.
     pub fn new(tpu: &str) -> Result<TpuClusterResolver> {
-        let nodes = device_nodes(Platform::Tpu);
+        let nodes = device_nodes(AcceleratorPlatform::Tpu);
         let wanted = !nodes.is_empty() && is_googles() && knobs::variable("TPU_SKIP_MDS_QUERY").is_none();
         let metadata = wanted.then(|| SocketAddr::from(METADATA));
-        TpuClusterResolver::read(tpu, Sources { variable: &knobs::variable, metadata, nodes })
+        TpuClusterResolver::read(tpu, EnvironmentSources { variable: &knobs::variable, metadata, nodes })
     }
 
-    fn read(tpu: &str, from: Sources<'_>) -> Result<TpuClusterResolver> {
+    fn read(tpu: &str, from: EnvironmentSources<'_>) -> Result<TpuClusterResolver> {
         let variable = from.variable;
         for address in [Some(tpu.to_string()), variable("COLAB_TPU_ADDR"), variable("TPU_NAME")] {
             refuse_retired(&address.unwrap_or_default())?;
         }
-        let mut metadata = Metadata { server: from.metadata, until: Instant::now() + PATIENCE };
+        let mut metadata = MetadataClient { server: from.metadata, until: Instant::now() + PATIENCE };
         let given = Some(tpu).filter(|t| !matches!(*t, "" | "local")).map(String::from);
         let hosts = variable("TPU_WORKER_HOSTNAMES").map(|list| split_list(&list));
         let mut found = TpuClusterResolver {
@@ -139,41 +139,46 @@ impl TpuClusterResolver {
     fn number(&mut self, name: &str, text: Option<String>, default: usize) -> usize {
         let Some(text) = text else { return default };
         text.trim().parse().unwrap_or_else(|_| {
-            self.doubt(format!("{name} is `{text}`, which is no number"), format!("unset {name}"));
+            self.doubt(format!("{name} must be a number, got `{text}`"), format!("unset {name}"));
             default
         })
     }
 
     fn doubt(&mut self, what: String, mend: impl Into<String>) {
-        self.doubts.push(Doubt { what, mend: mend.into() });
+        self.doubts.push(ClusterWarning { what, mend: mend.into() });
     }
 
     fn look_for_doubts(&mut self) {
         if !self.hosts.is_empty() && self.worker >= self.hosts.len() {
             let what = format!("this is worker {} of {} hosts", self.worker, self.hosts.len());
-            self.doubt(what, "unset TPU_WORKER_ID TPU_WORKER_HOSTNAMES   # libtpu then asks the cloud");
+            self.doubt(what, "unset TPU_WORKER_ID TPU_WORKER_HOSTNAMES   # libtpu then queries the cloud");
         }
         if let Some(zone) = self.zone.clone().filter(|z| !is_zone(z)) {
-            let what = format!("`{zone}` is no zone: they are written like us-central1-a");
+            let what = format!("invalid zone `{zone}`: expected a name like us-central1-a");
             self.doubt(what, "gcloud compute tpus locations list   # then export TPU_ZONE");
         }
         if let (true, Some(slice)) = (self.nodes.is_empty(), self.slice.clone()) {
-            let what = format!("a variable promises {slice}, and this machine has no TPU device");
+            let what = format!(
+                "an environment variable states the slice {slice}, but this machine has no TPU device"
+            );
             let image = "gcloud compute tpus tpu-vm create NAME --version=v2-alpha-tpuv5-lite";
             self.doubt(
                 what,
                 format!(
-                    "{image} …   # a TPU's runtime image (docs/guide/tpu.md), or unset TPU_ACCELERATOR_TYPE"
+                    "{image} …   # a TPU runtime image (docs/guide/tpu.md), or unset TPU_ACCELERATOR_TYPE"
                 ),
             );
         }
-        if !self.nodes.is_empty() && self.surroundings == Surroundings::Elsewhere {
-            let what = "there are TPU devices, and no cloud says which slice they are";
-            self.doubt(what.into(), "export TPU_ACCELERATOR_TYPE=v5litepod-4 TPU_WORKER_ID=0   # as it is");
+        if !self.nodes.is_empty() && self.surroundings == TpuEnvironment::Elsewhere {
+            let what = "there are TPU devices, but the slice is unknown";
+            self.doubt(
+                what.into(),
+                "export TPU_ACCELERATOR_TYPE=v5litepod-4 TPU_WORKER_ID=0   # adapt the values",
+            );
         }
     }
 
-    /// As [`explain`](TpuClusterResolver::explain), without what is doubtful.
+    /// Like [`explain`](TpuClusterResolver::explain), without the inconsistencies.
     pub fn facts(&self) -> Vec<String> {
         let mut lines = vec![format!("this is {}", self.surroundings)];
         let named =
@@ -185,7 +190,7 @@ impl TpuClusterResolver {
             lines.push(format!("host {} of {}: {}", self.worker, self.hosts.len(), self.hosts.join(", ")));
         }
         if self.slices > 1 {
-            lines.push(format!("slice {} of {} that work together", self.slice_id, self.slices));
+            lines.push(format!("slice {} of {} (multislice)", self.slice_id, self.slices));
         }
         if !self.nodes.is_empty() {
             let nodes: Vec<String> = self.nodes.iter().map(|n| n.display().to_string()).collect();
@@ -194,61 +199,61 @@ impl TpuClusterResolver {
         lines
     }
 
-    /// Line by line what was found.
+    /// Returns the configuration, one fact per line.
     pub fn explain(&self) -> Vec<String> {
-        let doubts = self.doubts.iter().map(|d| format!("look: {}; try: {}", d.what, d.mend));
+        let doubts = self.doubts.iter().map(|d| format!("warning: {}; try: {}", d.what, d.mend));
         self.facts().into_iter().chain(doubts).collect()
     }
 
-    /// Makes sure that a program here can use the TPU. Nothing has to be connected or initialised today: a program
-    /// runs on the machine that has the chips, and on a slice of several hosts on each of them, with the same arguments.
+    /// Checks that a program here can use the TPU. No connection or initialization is needed: a program runs on the
+    /// machine with the chips, and on a multi-host slice on every host with the same arguments.
     ///
     /// # Errors
-    /// When this machine has no TPU; or when which of the hosts, or of the slices, it is does not fit together.
+    /// If this machine has no TPU, or the host or slice index is inconsistent.
     pub fn connect(&self) -> Result<()> {
         if self.nodes.is_empty() {
             let e = Error::new(ErrorKind::Unsupported, "this machine has no TPU")
                 .because(self.explain().join("; "));
-            return Err(e.hint("run the program on the TPU VM itself (docs/guide/tpu.md); `systole compile MODEL --target v5e:2x2` needs none"));
+            return Err(e.hint("run the program on the TPU VM (docs/guide/tpu.md); `systole compile MODEL --target v5e:2x2` needs no TPU"));
         }
         if self.slice_id >= self.slices {
             let what = format!("this is slice {} of {}", self.slice_id, self.slices);
-            let e = Error::new(ErrorKind::Config, what).because("slices count from 0");
+            let e = Error::new(ErrorKind::Config, what).because("slices are numbered from 0");
             return Err(e.hint(
                 "set MEGASCALE_NUM_SLICES and MEGASCALE_SLICE_ID as `systole cloud` does, or unset both",
             ));
         }
         if !self.hosts.is_empty() && self.worker >= self.hosts.len() {
             let what = format!("this is host {} of {}", self.worker, self.hosts.len());
-            let e = Error::new(ErrorKind::Config, what).because("hosts count from 0");
-            return Err(e.hint("unset TPU_WORKER_ID TPU_WORKER_HOSTNAMES: libtpu then asks the cloud"));
+            let e = Error::new(ErrorKind::Config, what).because("hosts are numbered from 0");
+            return Err(e.hint("unset TPU_WORKER_ID TPU_WORKER_HOSTNAMES: libtpu then queries the cloud"));
         }
         Ok(())
     }
 
-    /// Whether the devices that were opened are those that the surroundings promise: process `index` of `count` is this
-    /// worker of the slice's hosts. Hosts of several slices are counted slice by slice, as JAX does. A process that was opened
-    /// for its own chips alone is nobody's partner.
+    /// Checks that the opened devices match the configuration: process `index` of `count` is this worker of the slice's
+    /// hosts. Hosts of several slices are numbered slice by slice, as in JAX. A process opened for its own chips only
+    /// is always accepted.
     ///
     /// # Errors
-    /// When the two differ.
+    /// If they differ.
     pub fn check(&self, index: usize, count: usize) -> Result<()> {
         let hosts = self.hosts.len();
         let (host, all) = (self.slice_id * hosts + self.worker, self.slices * hosts);
         if count <= 1 || hosts == 0 || (index, count) == (host, all) {
             return Ok(());
         }
-        let what = format!("the plugin says that this is process {index} of {count}");
+        let what = format!("the plugin reports process {index} of {count}");
         Err(Error::new(ErrorKind::Config, what)
-            .because(format!("the surroundings say host {host} of {all}"))
-            .hint("`systole doctor` shows where they say it; unset TPU_WORKER_ID TPU_WORKER_HOSTNAMES and start again on every host"))
+            .because(format!("the environment states host {host} of {all}"))
+            .hint("run `systole doctor` to see where; unset TPU_WORKER_ID TPU_WORKER_HOSTNAMES and start again on every host"))
     }
 }
 
-/// Refuses the address of a TPU node: `grpc://10.0.0.2:8470`, `10.0.0.2:8470`.
+/// Rejects the address of a TPU node: `grpc://10.0.0.2:8470`, `10.0.0.2:8470`.
 ///
 /// # Errors
-/// When it is one; says what to do today.
+/// If it is one; the hint names the replacement.
 pub fn refuse_retired(tpu: &str) -> Result<()> {
     let address = tpu.strip_prefix("grpc://").unwrap_or(tpu);
     let port = address.rsplit_once(':').map_or("", |(_, port)| port);
@@ -256,29 +261,29 @@ pub fn refuse_retired(tpu: &str) -> Result<()> {
         return Ok(());
     }
     let e = Error::new(ErrorKind::Unsupported, format!("`{tpu}` is the address of a TPU node"));
-    Err(e.because("Google retired TPU nodes, which programs reached over the network; today they run on the TPU's own machine")
-        .hint("create a TPU VM, or choose a TPU runtime (v5e-1, v6e-1) in Colab, and unset COLAB_TPU_ADDR; docs/guide/tpu.md has the steps"))
+    Err(e.because("Google retired TPU nodes, which were used over the network; programs now run on the TPU VM")
+        .hint("create a TPU VM, or choose a TPU runtime (v5e-1, v6e-1) in Colab, and unset COLAB_TPU_ADDR; see docs/guide/tpu.md"))
 }
 
-fn surroundings(variable: &dyn Fn(&str) -> Option<String>, nodes: bool) -> Surroundings {
+fn surroundings(variable: &dyn Fn(&str) -> Option<String>, nodes: bool) -> TpuEnvironment {
     let said = |name: &str| variable(name).is_some();
     if said("COLAB_RELEASE_TAG") || said("COLAB_TPU_ADDR") {
-        Surroundings::Colab
+        TpuEnvironment::Colab
     } else if said("KUBERNETES_SERVICE_HOST") && (nodes || said("TPU_WORKER_HOSTNAMES")) {
-        Surroundings::Gke
+        TpuEnvironment::Gke
     } else if nodes && is_googles() {
-        Surroundings::TpuVm
+        TpuEnvironment::TpuVm
     } else {
-        Surroundings::Elsewhere
+        TpuEnvironment::Elsewhere
     }
 }
 
-/// Whether this is a machine of Google's cloud: only there a metadata server answers.
+/// Whether this is a Google Cloud machine: only there a metadata server answers.
 fn is_googles() -> bool {
     std::fs::read_to_string("/sys/class/dmi/id/product_name").is_ok_and(|name| name.contains("Google"))
 }
 
-/// `us-central1-a`
+/// Whether text is a zone like `us-central1-a`.
 fn is_zone(text: &str) -> bool {
     let parts: Vec<&str> = text.split('-').collect();
     let letter = |p: &&str| p.len() == 1 && p.bytes().all(|b| b.is_ascii_lowercase());
@@ -289,22 +294,22 @@ fn split_list(text: &str) -> Vec<String> {
     text.split(',').map(|h| h.trim().to_string()).filter(|h| !h.is_empty()).collect()
 }
 
-/// `projects/123/zones/us-central1-a` → `us-central1-a`
+/// Returns the last component: `projects/123/zones/us-central1-a` → `us-central1-a`.
 fn last_part(text: &str) -> String {
     text.rsplit('/').next().unwrap_or(text).to_string()
 }
 
-/// Questions to a metadata server, until the time for all of them is over.
-struct Metadata {
+/// Metadata server client with a total timeout.
+struct MetadataClient {
     server: Option<SocketAddr>,
     until: Instant,
 }
 
-impl Metadata {
+impl MetadataClient {
     fn ask(&mut self, path: &str) -> Option<String> {
         let answer = self.request(path).ok();
         if answer.is_none() {
-            // Who does not answer once is not asked again.
+            // After one timeout the server is not queried again.
             self.server = None;
         }
         let answer = answer?;
@@ -327,7 +332,7 @@ impl Metadata {
         stream.write_all(request.as_bytes())?;
         let mut answer = Vec::new();
         let mut part = [0u8; 4096];
-        // A server that sends a byte now and then must not keep this waiting either, nor fill the memory.
+        // Limits time and memory even if the server sends slowly or endlessly.
         while answer.len() < 1 << 16 {
             stream.set_read_timeout(Some(left()?))?;
             match stream.read(&mut part)? {
@@ -338,7 +343,7 @@ impl Metadata {
         Ok(String::from_utf8_lossy(&answer).into_owned())
     }
 
-    /// `worker:port:address,…`
+    /// Parses `worker:port:address,…`.
     fn hosts(&mut self) -> Vec<String> {
         let list = self.ask("attributes/worker-network-endpoints").unwrap_or_default();
         split_list(&list).iter().map(|e| e.rsplit(':').next().unwrap_or(e).to_string()).collect()
@@ -353,7 +358,7 @@ mod tests {
     fn read(tpu: &str, variables: &[(&str, &str)], nodes: usize) -> Result<TpuClusterResolver> {
         let variable = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, v)| v.to_string());
         let nodes = (0..nodes).map(|i| PathBuf::from(format!("/dev/accel{i}"))).collect();
-        TpuClusterResolver::read(tpu, Sources { variable: &variable, metadata: None, nodes })
+        TpuClusterResolver::read(tpu, EnvironmentSources { variable: &variable, metadata: None, nodes })
     }
 
     #[test]
@@ -365,10 +370,10 @@ mod tests {
             ("TPU_ACCELERATOR_TYPE", "v5litepod-8"),
         ];
         let found = read("", &gke, 4).unwrap();
-        assert_eq!((found.surroundings, found.worker, found.hosts.len()), (Surroundings::Gke, 1, 2));
+        assert_eq!((found.surroundings, found.worker, found.hosts.len()), (TpuEnvironment::Gke, 1, 2));
         assert!(found.doubts.is_empty(), "{found:?}");
         assert!(found.connect().is_ok() && found.facts().iter().any(|f| f == "host 1 of 2: a, b"));
-        // What the plugin opened is compared with it; a process of its own chips alone is nobody's partner.
+        // Compares with what the plugin opened; a process with only its own chips is accepted.
         assert!(found.check(1, 2).is_ok() && found.check(0, 1).is_ok());
         for (index, count) in [(0, 2), (1, 4)] {
             let e = found.check(index, count).unwrap_err().to_string();
@@ -376,18 +381,21 @@ mod tests {
         }
         let slices = |id| [&gke[..], &[("MEGASCALE_NUM_SLICES", "2"), ("MEGASCALE_SLICE_ID", id)]].concat();
         let two = read("", &slices("1"), 4).unwrap();
-        assert!(two.connect().is_ok() && two.facts().iter().any(|f| f == "slice 1 of 2 that work together"));
-        // Its second host: two of the first slice stand before it.
+        assert!(two.connect().is_ok() && two.facts().iter().any(|f| f == "slice 1 of 2 (multislice)"));
+        // Its second host, after the two of the first slice.
         assert!(two.check(3, 4).is_ok() && two.check(1, 2).is_err() && two.check(1, 4).is_err());
         assert!(
             read("", &slices("2"), 4).unwrap().connect().unwrap_err().to_string().contains("slice 2 of 2")
         );
         let colab =
             read("", &[("COLAB_RELEASE_TAG", "2026"), ("TPU_ACCELERATOR_TYPE", "v5litepod-1")], 1).unwrap();
-        assert_eq!((colab.surroundings, colab.slice.as_deref()), (Surroundings::Colab, Some("v5litepod-1")));
+        assert_eq!(
+            (colab.surroundings, colab.slice.as_deref()),
+            (TpuEnvironment::Colab, Some("v5litepod-1"))
+        );
         assert!(colab.connect().is_ok());
         let nothing = read("", &[], 0).unwrap();
-        assert_eq!(nothing.surroundings, Surroundings::Elsewhere);
+        assert_eq!(nothing.surroundings, TpuEnvironment::Elsewhere);
         assert!(nothing.connect().unwrap_err().to_string().contains("no TPU"));
     }
 
@@ -407,13 +415,13 @@ mod tests {
             let doubts = read("", variables, nodes).unwrap().doubts;
             doubts.into_iter().map(|d| d.what).collect::<Vec<_>>().join("; ")
         };
-        assert!(doubts(&[("TPU_ZONE", "europe")], 0).contains("no zone"));
+        assert!(doubts(&[("TPU_ZONE", "europe")], 0).contains("invalid zone"));
         assert_eq!(doubts(&[("TPU_ZONE", "europe-west4-b")], 0), "");
-        assert!(doubts(&[("TPU_WORKER_ID", "x")], 0).contains("no number"));
+        assert!(doubts(&[("TPU_WORKER_ID", "x")], 0).contains("must be a number"));
         let worker = [("TPU_WORKER_ID", "2"), ("TPU_WORKER_HOSTNAMES", "a,b")];
         assert!(doubts(&worker, 0).contains("worker 2 of 2"));
         assert!(read("", &worker, 4).unwrap().connect().unwrap_err().to_string().contains("host 2 of 2"));
-        assert!(doubts(&[("TPU_ACCELERATOR_TYPE", "v2-8")], 0).contains("promises v2-8"));
+        assert!(doubts(&[("TPU_ACCELERATOR_TYPE", "v2-8")], 0).contains("the slice v2-8"));
     }
 
     fn from_server(serve: impl Fn(TcpStream, &str) + Send + 'static) -> TpuClusterResolver {
@@ -426,7 +434,7 @@ mod tests {
                 serve(stream, &String::from_utf8_lossy(&request[..n]));
             }
         });
-        let sources = Sources { variable: &|_| None, metadata, nodes: Vec::new() };
+        let sources = EnvironmentSources { variable: &|_| None, metadata, nodes: Vec::new() };
         TpuClusterResolver::read("", sources).unwrap()
     }
 

@@ -1,31 +1,35 @@
-//! Rewrites what XLA's compilers compute wrongly or lack, with the same meaning: for GPUs what was seen with
-//! `jax-cuda13-pjrt` 0.11.2 on an H100 (docs/results/gpu.md), for CPUs collective_broadcast.
+//! Workarounds for bugs and missing ops in XLA's compilers: rewrites graphs to equivalent ones. GPU bugs were observed
+//! with `jax-cuda13-pjrt` 0.11.2 on an H100 (docs/results/gpu.md); XLA for CPUs lacks collective_broadcast.
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use systole_ir::op::{AllGather, Binary, Case, CollectiveBroadcast, Convert, Groups, Op, Scatter, While};
+use systole_ir::op::{
+    AllGather, Binary, Case, CollectiveBroadcast, Convert, Op, ReplicaGroups, Scatter, While,
+};
 use systole_ir::{DType, Graph, GraphBuilder, Literal, Node, Result, Tensor, TensorType, ValueId};
 
-/// The compilers whose programs are rewritten.
+/// XLA compilers with workarounds.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Xla {
+pub(crate) enum XlaTarget {
     Cpu,
     Gpu,
 }
 
-/// The graph, its bodies of loops and branches included, for GPUs with
-/// - scatters whose updates outside the operand go to places beside it, which are cut off again: `xla_gpu_deterministic_ops` counts
-///   places in one number, and what is outside one dimension became a place in the next row,
-/// - sums of truth values as `or`: they wrapped around,
-/// - products of `i8` in `i32` whose sizes no tensor core takes from converted factors: they were twice too large, or did not compile;
+/// Rewrites a graph, including bodies. For GPUs:
+/// - Scatters with out-of-bounds updates write those to an added padding position, which is cut off:
+///   `xla_gpu_deterministic_ops` uses linear indices, so an index out of bounds in one dimension would write to the
+///   next row.
+/// - Sums of bools become `or`: they wrapped around.
+/// - Products of `i8` in `i32` with sizes that tensor cores do not support convert their operands: results were twice
+///   too large, or did not compile.
 ///
-/// for CPUs with collective_broadcast as an all_gather of which the first entry is taken: the compiler does not have the op.
-pub(crate) fn mended(graph: &Graph, xla: Xla) -> Result<Cow<'_, Graph>> {
+/// For CPUs: collective_broadcast becomes an all_gather whose first entry is used.
+pub(crate) fn mended(graph: &Graph, xla: XlaTarget) -> Result<Cow<'_, Graph>> {
     if !graph.nodes.iter().any(|n| needs(n, xla)) {
         return Ok(Cow::Borrowed(graph));
     }
     let mut new = Graph { nodes: Vec::with_capacity(graph.nodes.len()), ..graph.clone() };
-    // Where the results of each node are.
+    // Results of each node.
     let mut at: Vec<Vec<ValueId>> = Vec::with_capacity(graph.nodes.len());
     let moved = |v: &ValueId, at: &[Vec<ValueId>]| at[v.index()][v.out as usize];
     for node in &graph.nodes {
@@ -37,26 +41,26 @@ pub(crate) fn mended(graph: &Graph, xla: Xla) -> Result<Cow<'_, Graph>> {
     Ok(Cow::Owned(new))
 }
 
-fn needs(node: &Node, xla: Xla) -> bool {
+fn needs(node: &Node, xla: XlaTarget) -> bool {
     let in_body = |g: &Arc<Graph>| g.nodes.iter().any(|n| needs(n, xla));
     match (&node.op, xla) {
         (Op::While(While { cond, body, .. }), _) => [cond, body].into_iter().any(in_body),
         (Op::Case(Case { branches }), _) => branches.iter().any(in_body),
-        (Op::CollectiveBroadcast(_), Xla::Cpu) => true,
-        (Op::Scatter(op), Xla::Gpu) => may_leak(op),
-        (Op::Binary(Binary::Add), Xla::Gpu) => node.outs[0].dtype == DType::Bool,
-        (Op::DotGeneral(op), Xla::Gpu) => op.element_type == DType::I32,
+        (Op::CollectiveBroadcast(_), XlaTarget::Cpu) => true,
+        (Op::Scatter(op), XlaTarget::Gpu) => may_leak(op),
+        (Op::Binary(Binary::Add), XlaTarget::Gpu) => node.outs[0].dtype == DType::Bool,
+        (Op::DotGeneral(op), XlaTarget::Gpu) => op.element_type == DType::I32,
         _ => false,
     }
 }
 
-/// Whether a place outside could be counted as one inside. Where the outermost dimension alone is indexed, it cannot.
+/// Whether an out-of-bounds index could alias a valid linear index. Indexing only the outermost dimension cannot.
 fn may_leak(op: &Scatter) -> bool {
     op.scatter_dims_to_operand_dims[..] != [0] || !op.input_batching_dims.is_empty()
 }
 
-/// Appends the node, or what is said in its place. Its results.
-fn mend(mut node: Node, xla: Xla, new: &mut Graph) -> Result<Vec<ValueId>> {
+/// Appends the node or its replacement; returns its results.
+fn mend(mut node: Node, xla: XlaTarget, new: &mut Graph) -> Result<Vec<ValueId>> {
     let whole = |g: &mut Arc<Graph>| -> Result<()> {
         if let Cow::Owned(other) = mended(g, xla)? {
             *g = Arc::new(other);
@@ -66,11 +70,11 @@ fn mend(mut node: Node, xla: Xla, new: &mut Graph) -> Result<Vec<ValueId>> {
     match &mut node.op {
         Op::While(op) => [&mut op.cond, &mut op.body].into_iter().try_for_each(whole)?,
         Op::Case(op) => op.branches.iter_mut().try_for_each(whole)?,
-        Op::CollectiveBroadcast(op) if xla == Xla::Cpu => {
+        Op::CollectiveBroadcast(op) if xla == XlaTarget::Cpu => {
             let gathered = gathered(op, &node.outs[0])?;
             return Ok(vec![splice(&gathered, node.inputs[0], node.scope, new)]);
         }
-        _ if xla == Xla::Cpu => {}
+        _ if xla == XlaTarget::Cpu => {}
         Op::Scatter(op) if may_leak(op) => return scatter(&op.clone(), node, new),
         Op::Binary(op @ Binary::Add) if node.outs[0].dtype == DType::Bool => *op = Binary::Or,
         Op::DotGeneral(op) if op.element_type == DType::I32 => {
@@ -90,13 +94,13 @@ fn mend(mut node: Node, xla: Xla, new: &mut Graph) -> Result<Vec<ValueId>> {
     Ok(push(node, new))
 }
 
-/// A broadcast from the first of a group as an all_gather along a new dimension, of which the first entry is taken. Groups of
-/// partitions are told by the numbers of devices, which are theirs where there is one replica.
+/// Replaces a broadcast from a group's first device by an all_gather along a new dimension and its first entry.
+/// Partition groups use device numbers, which are equal with one replica.
 fn gathered(op: &CollectiveBroadcast, ty: &TensorType) -> Result<Arc<Graph>> {
     let g = GraphBuilder::new("broadcast");
     let x = g.parameter(ty.clone(), "x");
     let wide: Vec<usize> = std::iter::once(1).chain(ty.shape.iter().copied()).collect();
-    let groups = Groups { global: op.groups.channel > 0, ..op.groups.clone() };
+    let groups = ReplicaGroups { global: op.groups.channel > 0, ..op.groups.clone() };
     let all = g.emit(AllGather { groups, dim: 0 }, &[&x.reshape(&wide[..])]).remove(0);
     g.finish(&[all.slice_dim(0, 0, 1).reshape(&ty.shape)])
 }
@@ -107,7 +111,7 @@ fn push(node: Node, new: &mut Graph) -> Vec<ValueId> {
     (0..outs).map(|k| ValueId::new(at, k)).collect()
 }
 
-/// The scatter into operands that have a place more: room for one window beside them, in the first dimension that is indexed.
+/// Scatters into operands padded by one window in the first indexed dimension.
 fn scatter(op: &Scatter, mut node: Node, new: &mut Graph) -> Result<Vec<ValueId>> {
     let (half, scope, outs) = (node.inputs.len() / 2, node.scope, node.outs.clone());
     let indices = new.ty(node.inputs[half]).clone();
@@ -136,7 +140,7 @@ fn scatter(op: &Scatter, mut node: Node, new: &mut Graph) -> Result<Vec<ValueId>
     results.into_iter().zip(&longer).zip(&outs).map(cut).collect()
 }
 
-/// Sizes of an update's window in the dimensions that are indexed.
+/// Returns the sizes of an update's window in the indexed dimensions.
 fn windows(op: &Scatter, operand: &TensorType, updates: &TensorType) -> Vec<usize> {
     let kept = |dim: &usize| !op.inserted_window_dims.contains(dim) && !op.input_batching_dims.contains(dim);
     let all: Vec<usize> = (0..operand.rank()).filter(kept).collect();
@@ -147,12 +151,12 @@ fn windows(op: &Scatter, operand: &TensorType, updates: &TensorType) -> Vec<usiz
     op.scatter_dims_to_operand_dims.iter().map(window).collect()
 }
 
-/// Whether a size is no multiple of four, which is what tensor cores take bytes by.
+/// Whether a size is not a multiple of four, as tensor cores require for int8.
 fn is_odd(new: &Graph, inputs: &[ValueId]) -> bool {
     inputs.iter().any(|v| new.ty(*v).shape.iter().any(|n| !n.is_multiple_of(4)))
 }
 
-/// Appends a graph of one parameter and one result.
+/// Appends a graph with one parameter and one result.
 fn splice(part: &Graph, argument: ValueId, scope: u32, new: &mut Graph) -> ValueId {
     let mut at = Vec::with_capacity(part.nodes.len());
     let place = |v: &ValueId, at: &[ValueId]| {
@@ -170,7 +174,7 @@ fn splice(part: &Graph, argument: ValueId, scope: u32, new: &mut Graph) -> Value
     place(&part.results[0], &at)
 }
 
-/// `indices → indices`: vectors by which a window is not wholly inside the operand become that of the place beside it.
+/// Maps index vectors whose window is not fully inside the operand to the padding position: `indices → indices`.
 fn beside_where_outside(
     op: &Scatter,
     [operand, indices]: [&TensorType; 2],
@@ -178,7 +182,7 @@ fn beside_where_outside(
 ) -> Result<Arc<Graph>> {
     let g = GraphBuilder::new("guard");
     let given = g.parameter(indices.clone(), "indices");
-    // Unsigned ones from 2⁶³ on are outside as negative ones are.
+    // Unsigned indices from 2⁶³ on are out of bounds, like negative ones.
     let x = given.convert(if indices.dtype == DType::I32 { DType::I32 } else { DType::I64 });
     let dims = &op.scatter_dims_to_operand_dims;
     let last: Vec<i64> =
@@ -188,7 +192,7 @@ fn beside_where_outside(
     let along = |values: &[i64]| -> Result<Tensor> {
         let vector = g.constant(Literal::from_slice([values.len()], values)?).convert(x.dtype());
         Ok(match op.index_vector_dim == indices.rank() {
-            // One index each, without a dimension of its own.
+            // Scalar indices without an index dimension.
             true => vector.reshape([]).broadcast_in_dim(&x.shape().clone(), &[]),
             false => vector.broadcast_in_dim(&x.shape().clone(), &[op.index_vector_dim]),
         })
@@ -217,7 +221,8 @@ mod tests {
         let samples = TABLE.iter().filter(|entry| rewritten.contains(&entry.name));
         for sample in samples.flat_map(|entry| (entry.samples)()) {
             let is_of_cpu = sample.graph.nodes.iter().any(|n| matches!(n.op, Op::CollectiveBroadcast(_)));
-            let other = mended(&sample.graph, if is_of_cpu { Xla::Cpu } else { Xla::Gpu }).unwrap();
+            let other =
+                mended(&sample.graph, if is_of_cpu { XlaTarget::Cpu } else { XlaTarget::Gpu }).unwrap();
             assert!(other.nodes.iter().all(|n| !matches!(n.op, Op::CollectiveBroadcast(_))));
             changed += usize::from(matches!(other, Cow::Owned(_)));
             other.verify().unwrap_or_else(|e| panic!("{}: {e}", sample.label));
@@ -249,7 +254,7 @@ mod tests {
             body: Monoid::Add.body(DType::F32),
         };
         let graph = g.finish(&[x.scatter(&at, &u, op)]).unwrap();
-        let other = mended(&graph, Xla::Gpu).unwrap();
+        let other = mended(&graph, XlaTarget::Gpu).unwrap();
         let scatter = other.nodes.iter().find(|n| matches!(n.op, Op::Scatter(_))).unwrap();
         assert_eq!(scatter.outs[0].shape[..], [5, 5]);
         let seen = Graph { results: vec![scatter.inputs[1]], ..other.clone().into_owned() };
@@ -274,7 +279,7 @@ mod tests {
             [(ty, "a"), (TensorType::scalar(DType::I32), "at")].map(|(ty, name)| g.parameter(ty, name));
         let branches = vec![branch.clone(), branch];
         let graph = g.finish(&g.emit(Case { branches }, &[&a, &at])).unwrap();
-        let other = mended(&graph, Xla::Gpu).unwrap();
+        let other = mended(&graph, XlaTarget::Gpu).unwrap();
         let Op::Case(case) = &other.nodes.last().unwrap().op else { panic!("{other:?}") };
         assert!(case.branches.iter().all(|b| matches!(b.nodes.last().unwrap().op, Op::Binary(Binary::Or))));
     }

@@ -1,38 +1,38 @@
-//! `XSpace`, what profilers of XLA's world write: planes (a device, the host), in them lines (a stream, a thread), in those events
-//! with names, times and statistics. Reading what is needed to say where a device's time went, and writing it.
-//! Field numbers: <https://github.com/openxla/xla/blob/main/third_party/tsl/tsl/profiler/protobuf/xplane.proto>.
+//! Reads and writes `XSpace` profiles of XLA's profilers: planes (device, host) with lines (stream, thread) of events
+//! with names, times and statistics, as far as device time attribution requires. Field numbers:
+//! <https://github.com/openxla/xla/blob/main/third_party/tsl/tsl/profiler/protobuf/xplane.proto>.
 
-use crate::proto::Message;
+use crate::proto::ProtoMessage;
 use std::collections::HashMap;
 use systole_ir::Result;
-use systole_runtime::protobuf::{Value, fields};
+use systole_runtime::protobuf::{ProtoValue, fields};
 
-/// Something that took time.
+/// A timed event.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Event {
-    /// The kernel.
+pub struct XEvent {
+    /// Kernel name.
     pub name: String,
-    /// Nanoseconds since the plane's origin.
+    /// Start in nanoseconds since the plane's origin.
     pub start: f64,
-    /// Nanoseconds that it took.
+    /// Duration in nanoseconds.
     pub took: f64,
-    /// The program that it was part of.
+    /// Program that it belongs to.
     pub module: String,
-    /// The program's operation.
+    /// Operation of the program.
     pub op: String,
-    /// The path that the operation has from the program's author: `dense/dot_general`.
+    /// Source path of the operation: `dense/dot_general`.
     pub path: String,
 }
 
-/// A device or the host.
+/// A plane: a device or the host.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Plane {
+pub struct XPlane {
     /// `/device:GPU:0`, `/host:CPU`.
     pub name: String,
-    /// Nanoseconds, since 1970 where the writer has a clock.
+    /// Origin in nanoseconds, since 1970 if the writer has a clock.
     pub origin: u64,
-    /// Lines, each with its name.
-    pub lines: Vec<(String, Vec<Event>)>,
+    /// Lines with their names.
+    pub lines: Vec<(String, Vec<XEvent>)>,
 }
 
 /// Names of statistics.
@@ -40,11 +40,11 @@ const MODULE: &str = "hlo_module";
 const OP: &str = "hlo_op";
 const PATH: &str = "tf_op";
 
-/// The planes of a serialized `XSpace`. A byte 0 behind the last one, which some plugins add, is left out.
+/// Parses the planes of a serialized `XSpace`. A trailing zero byte, which some plugins append, is ignored.
 ///
 /// # Errors
-/// When the bytes are damaged.
-pub fn read(bytes: &[u8]) -> Result<Vec<Plane>> {
+/// If the bytes are damaged.
+pub fn read(bytes: &[u8]) -> Result<Vec<XPlane>> {
     let bytes = if reads(bytes) { bytes } else { bytes.strip_suffix(&[0]).unwrap_or(bytes) };
     let mut planes = Vec::new();
     for field in fields(bytes) {
@@ -59,8 +59,8 @@ fn reads(bytes: &[u8]) -> bool {
     fields(bytes).all(|field| field.is_ok())
 }
 
-fn plane_of(bytes: &[u8]) -> Result<Plane> {
-    let (mut plane, mut lines) = (Plane::default(), Vec::new());
+fn plane_of(bytes: &[u8]) -> Result<XPlane> {
+    let (mut plane, mut lines) = (XPlane::default(), Vec::new());
     let (mut events, mut statistics) = (HashMap::new(), HashMap::new());
     for field in fields(bytes) {
         match field? {
@@ -75,19 +75,19 @@ fn plane_of(bytes: &[u8]) -> Result<Plane> {
     plane.origin = begins.iter().copied().min().unwrap_or(0);
     for (line, begin) in lines.iter().zip(begins) {
         let (name, mut all) = line_of(line, &events, &statistics)?;
-        // As whole numbers first: nanoseconds since 1970 have more digits than an `f64`.
+        // As integers first: nanoseconds since 1970 have more digits than an `f64`.
         all.iter_mut().for_each(|event| event.start += (begin - plane.origin) as f64);
         plane.lines.push((name, all));
     }
     Ok(plane)
 }
 
-/// An entry of a map from numbers to what has a name as its second field.
+/// Parses a map entry from a number to a message whose second field is a name.
 fn named(entry: &[u8]) -> Result<Option<(u64, String)>> {
     let (mut key, mut name) = (0, String::new());
     for field in fields(entry) {
         match field? {
-            (1, Value::Number(n)) => key = n,
+            (1, ProtoValue::Number(n)) => key = n,
             (2, value) => {
                 for field in fields(value.bytes()) {
                     if let (2, text) = field? {
@@ -101,9 +101,13 @@ fn named(entry: &[u8]) -> Result<Option<(u64, String)>> {
     Ok(Some((key, name)))
 }
 
-type Names = HashMap<u64, String>;
+type MetadataNames = HashMap<u64, String>;
 
-fn line_of(bytes: &[u8], events: &Names, statistics: &Names) -> Result<(String, Vec<Event>)> {
+fn line_of(
+    bytes: &[u8],
+    events: &MetadataNames,
+    statistics: &MetadataNames,
+) -> Result<(String, Vec<XEvent>)> {
     let (mut name, mut all) = (String::new(), Vec::new());
     for field in fields(bytes) {
         match field? {
@@ -115,25 +119,25 @@ fn line_of(bytes: &[u8], events: &Names, statistics: &Names) -> Result<(String, 
     Ok((name, all))
 }
 
-/// When a line begins.
+/// Returns the start time of a line.
 fn begin_of(bytes: &[u8]) -> Result<u64> {
     let mut begin = 0;
     for field in fields(bytes) {
-        if let (3, Value::Number(n)) = field? {
+        if let (3, ProtoValue::Number(n)) = field? {
             begin = n;
         }
     }
     Ok(begin)
 }
 
-fn event_of(bytes: &[u8], events: &Names, statistics: &Names) -> Result<Event> {
-    let mut event = Event::default();
+fn event_of(bytes: &[u8], events: &MetadataNames, statistics: &MetadataNames) -> Result<XEvent> {
+    let mut event = XEvent::default();
     for field in fields(bytes) {
         match field? {
-            (1, Value::Number(n)) => event.name = events.get(&n).cloned().unwrap_or_default(),
+            (1, ProtoValue::Number(n)) => event.name = events.get(&n).cloned().unwrap_or_default(),
             // Picoseconds.
-            (2, Value::Number(n)) => event.start = n as f64 / 1e3,
-            (3, Value::Number(n)) => event.took = n as f64 / 1e3,
+            (2, ProtoValue::Number(n)) => event.start = n as f64 / 1e3,
+            (3, ProtoValue::Number(n)) => event.took = n as f64 / 1e3,
             (4, statistic) => {
                 let (name, value) = statistic_of(statistic.bytes(), statistics)?;
                 match name {
@@ -149,28 +153,28 @@ fn event_of(bytes: &[u8], events: &Names, statistics: &Names) -> Result<Event> {
     Ok(event)
 }
 
-/// The name of a statistic, and its value where that is a text.
-fn statistic_of<'n>(bytes: &[u8], statistics: &'n Names) -> Result<(&'n str, String)> {
+/// Returns the name of a statistic, and its value if it is a string.
+fn statistic_of<'n>(bytes: &[u8], statistics: &'n MetadataNames) -> Result<(&'n str, String)> {
     let (mut name, mut value) = ("", String::new());
     let known = |n: u64| statistics.get(&n).map_or("", String::as_str);
     for field in fields(bytes) {
         match field? {
-            (1, Value::Number(n)) => name = known(n),
+            (1, ProtoValue::Number(n)) => name = known(n),
             (5, text) => value = text.text().into(),
-            // Texts that come often are said once, as names of statistics.
-            (7, Value::Number(n)) => value = known(n).into(),
+            // Frequent strings are stored once, as names of statistics.
+            (7, ProtoValue::Number(n)) => value = known(n).into(),
             _ => {}
         }
     }
     Ok((name, value))
 }
 
-/// Planes as a serialized `XSpace`. Times keep whole picoseconds.
-pub fn write(planes: &[Plane]) -> Vec<u8> {
-    planes.iter().enumerate().fold(Message::default(), |all, (i, p)| all.bytes(1, &written(i, p))).done()
+/// Serializes planes as `XSpace`. Times are rounded to picoseconds.
+pub fn write(planes: &[XPlane]) -> Vec<u8> {
+    planes.iter().enumerate().fold(ProtoMessage::default(), |all, (i, p)| all.bytes(1, &written(i, p))).done()
 }
 
-fn written(index: usize, plane: &Plane) -> Vec<u8> {
+fn written(index: usize, plane: &XPlane) -> Vec<u8> {
     let mut names: Vec<&str> = Vec::new();
     let mut numbers: HashMap<&str, i64> = HashMap::new();
     let mut number = |name| {
@@ -179,17 +183,17 @@ fn written(index: usize, plane: &Plane) -> Vec<u8> {
             names.len() as i64
         })
     };
-    let mut message = Message::default().int(1, index as i64).bytes(2, plane.name.as_bytes());
+    let mut message = ProtoMessage::default().int(1, index as i64).bytes(2, plane.name.as_bytes());
     for (k, (name, events)) in plane.lines.iter().enumerate() {
-        let mut line = Message::default().int(1, k as i64 + 1).bytes(2, name.as_bytes());
+        let mut line = ProtoMessage::default().int(1, k as i64 + 1).bytes(2, name.as_bytes());
         line = line.int(3, plane.origin as i64);
         for event in events {
             let whole = |nanos: f64| (nanos * 1e3).round() as i64;
-            let mut one = Message::default().int(1, number(&event.name));
+            let mut one = ProtoMessage::default().int(1, number(&event.name));
             one = one.int(2, whole(event.start)).int(3, whole(event.took));
             for (name, value) in [(MODULE, &event.module), (OP, &event.op), (PATH, &event.path)] {
                 if !value.is_empty() {
-                    let statistic = Message::default().int(1, number(name)).int(7, number(value));
+                    let statistic = ProtoMessage::default().int(1, number(name)).int(7, number(value));
                     one = one.bytes(4, &statistic.done());
                 }
             }
@@ -197,11 +201,11 @@ fn written(index: usize, plane: &Plane) -> Vec<u8> {
         }
         message = message.bytes(3, &line.done());
     }
-    // One list of names serves for both maps.
+    // One list of names serves both maps.
     for (k, name) in names.iter().enumerate() {
         let k = k as i64 + 1;
-        let entry = Message::default().int(1, k).bytes(2, name.as_bytes()).done();
-        let entry = Message::default().int(1, k).bytes(2, &entry).done();
+        let entry = ProtoMessage::default().int(1, k).bytes(2, name.as_bytes()).done();
+        let entry = ProtoMessage::default().int(1, k).bytes(2, &entry).done();
         message = message.bytes(4, &entry).bytes(5, &entry);
     }
     message.done()
@@ -213,7 +217,7 @@ mod tests {
 
     #[test]
     fn what_is_written_reads_the_same() {
-        let event = |name: &str, start: f64, path: &str| Event {
+        let event = |name: &str, start: f64, path: &str| XEvent {
             name: name.into(),
             start,
             took: 1234.5,
@@ -227,33 +231,35 @@ mod tests {
         ];
         let origin = 1_795_706_664_495_303_079;
         let planes = [
-            Plane { name: "/device:CPU:0".into(), origin, lines },
-            Plane { name: "/host".into(), ..Plane::default() },
+            XPlane { name: "/device:CPU:0".into(), origin, lines },
+            XPlane { name: "/host".into(), ..XPlane::default() },
         ];
         let bytes = write(&planes);
         assert_eq!(read(&bytes).unwrap(), planes);
         let with_end = [&bytes[..], &[0]].concat();
         assert_eq!(read(&with_end).unwrap(), planes);
         let cut = (0..bytes.len()).filter(|n| read(&bytes[..*n]).is_ok_and(|p| p == planes)).count();
-        assert_eq!(cut, 0, "cut ones are errors or other planes");
+        assert_eq!(cut, 0, "truncated files are errors or other planes");
     }
 
     /// As protobuf writes an event with a statistic by reference, one by text, and times before names.
     #[test]
     fn what_profilers_write_is_read() {
         let name = |k: i64, name: &str| {
-            let value = Message::default().int(1, k).bytes(2, name.as_bytes()).done();
-            Message::default().int(1, k).bytes(2, &value).done()
+            let value = ProtoMessage::default().int(1, k).bytes(2, name.as_bytes()).done();
+            ProtoMessage::default().int(1, k).bytes(2, &value).done()
         };
-        let by_reference = Message::default().int(1, 2).int(7, 3).done();
-        let by_text = Message::default().int(1, 4).bytes(5, b"fusion.3").done();
-        let event = Message::default().int(1, 9).int(2, 2500).int(3, 500).bytes(4, &by_reference);
-        let line =
-            Message::default().bytes(4, &event.bytes(4, &by_text).done()).bytes(2, b"Stream #14").int(3, 7);
-        let plane = Message::default().bytes(3, &line.done()).bytes(2, b"/device:GPU:0");
+        let by_reference = ProtoMessage::default().int(1, 2).int(7, 3).done();
+        let by_text = ProtoMessage::default().int(1, 4).bytes(5, b"fusion.3").done();
+        let event = ProtoMessage::default().int(1, 9).int(2, 2500).int(3, 500).bytes(4, &by_reference);
+        let line = ProtoMessage::default()
+            .bytes(4, &event.bytes(4, &by_text).done())
+            .bytes(2, b"Stream #14")
+            .int(3, 7);
+        let plane = ProtoMessage::default().bytes(3, &line.done()).bytes(2, b"/device:GPU:0");
         let plane = plane.bytes(4, &name(9, "loop_fusion")).bytes(5, &name(2, "hlo_module"));
         let plane = plane.bytes(5, &name(3, "jit_f")).bytes(5, &name(4, "hlo_op"));
-        let space = Message::default().bytes(4, b"host").bytes(1, &plane.done()).done();
+        let space = ProtoMessage::default().bytes(4, b"host").bytes(1, &plane.done()).done();
         let read = read(&space).unwrap();
         let (line, events) = &read[0].lines[0];
         assert_eq!((read[0].name.as_str(), line.as_str()), ("/device:GPU:0", "Stream #14"));

@@ -1,17 +1,21 @@
-//! How well the analytic model agrees with Google's compiler, and with what others measured: writes the tables of
-//! `docs/results/plan-accuracy.md`.
+//! Measures the accuracy of the analytic performance model against Google's compiler and published measurements; writes
+//! the tables of `docs/results/plan-accuracy.md`.
 //!
-//! `bench/plan-accuracy.sh` is the whole command. Arguments: the file to write, a folder that keeps what was compiled (a
-//! run that is stopped goes on from there), then training steps as StableHLO text.
+//! `bench/plan-accuracy.sh` is the complete command. Arguments: the output file, a cache folder for compiled programs
+//! (an interrupted run continues from there), then training steps as StableHLO text.
 #![allow(clippy::print_stdout, reason = "an example shows what it found")]
 
 use std::fmt::Write as _;
 use std::path::Path;
 use systole_ir::op::Convolution;
 use systole_ir::{DType, Error, ErrorKind, Graph, GraphBuilder, Result, TensorType, text};
-use systole_pjrt::{AheadCompiler, COMMAND, CompileCache, Platform, discover, program_text, serve};
-use systole_plan::{Half, Machine, Memory, Mesh, Tables, Work, analytic, compiled};
-use systole_runtime::{AheadOfTime, AheadRequest};
+use systole_pjrt::{
+    AcceleratorPlatform, AheadCompiler, COMMAND, CompileCache, discover, program_text, serve,
+};
+use systole_plan::{
+    ChipTables, CollectiveMesh, HalfType, KernelList, Machine, MemoryNeed, analytic, compiled,
+};
+use systole_runtime::{AotCompiler, AotRequest};
 
 /// One device of each generation.
 const CHIPS: [&str; 7] = ["v2:2x2", "v3:2x2", "v4:2x2x1", "v5e:1x1", "v5p:2x2x1", "v6e:1x1", "tpu7x:2x2x1"];
@@ -69,7 +73,7 @@ struct Row {
     chip: &'static str,
     name: String,
     seconds: [f64; 2],
-    memory: [Memory; 2],
+    memory: [MemoryNeed; 2],
 }
 
 fn main() -> Result<()> {
@@ -79,8 +83,10 @@ fn main() -> Result<()> {
     {
         return serve(Path::new(folder));
     }
-    let tables = Tables::built_in()?;
-    let compiler = AheadCompiler::new(discover(Platform::Tpu, None, None).require(Platform::Tpu)?)?;
+    let tables = ChipTables::built_in()?;
+    let compiler = AheadCompiler::new(
+        discover(AcceleratorPlatform::Tpu, None, None).require(AcceleratorPlatform::Tpu)?,
+    )?;
     let compiler = match args.get(2) {
         Some(folder) => compiler.with_cache(CompileCache::new(folder.into(), CACHE_BYTES)),
         None => compiler,
@@ -151,19 +157,19 @@ fn matrix(g: &GraphBuilder, dims: &[usize]) -> systole_ir::Tensor {
 fn row(
     case: &Case,
     chip: &'static str,
-    tables: &Tables,
+    tables: &ChipTables,
     compiler: &AheadCompiler,
     version: &mut String,
 ) -> Result<Row> {
-    let work = Work::of(&case.graph);
+    let work = KernelList::of(&case.graph);
     let machine = Machine::of(chip, tables)?;
-    let ours = analytic(&work, &machine, tables, Half::Bf16)?;
+    let ours = analytic(&work, &machine, tables, HalfType::Bf16)?;
     let Machine::Slice(slice) = &machine else {
         return Err(Error::new(ErrorKind::Config, "only TPU slices are compiled for").at(chip));
     };
     let donated: Vec<usize> = if case.donated { (0..case.graph.params.len()).collect() } else { Vec::new() };
-    let request = AheadRequest::new(program_text(&case.graph, &donated), slice.ahead(tables));
-    let said = compiler.compile_ahead(&AheadRequest { hlo: true, ..request })?;
+    let request = AotRequest::new(program_text(&case.graph, &donated), slice.ahead(tables));
+    let said = compiler.compile_ahead(&AotRequest { hlo: true, ..request })?;
     *version = said.compiler.lines().next().unwrap_or("").into();
     let theirs = compiled(&said, &work, &machine, tables)?;
     // Sums of gradients are the same model in both: kernels are what is compared.
@@ -178,7 +184,7 @@ fn row(
 }
 
 /// Where a need comes from, in bytes.
-fn parts(m: &Memory) -> String {
+fn parts(m: &MemoryNeed) -> String {
     let each = m.parts().into_iter().map(|(name, bytes)| format!("{name} {bytes:.0}"));
     each.collect::<Vec<_>>().join(", ")
 }
@@ -244,7 +250,7 @@ impl Spread {
     }
 }
 
-fn report(rows: &[Row], refused: &[String], tables: &Tables, version: &str) -> Result<String> {
+fn report(rows: &[Row], refused: &[String], tables: &ChipTables, version: &str) -> Result<String> {
     let mut s = String::new();
     let mut add = |text: String| {
         let _ = writeln!(s, "{text}");
@@ -279,15 +285,15 @@ fn report(rows: &[Row], refused: &[String], tables: &Tables, version: &str) -> R
 }
 
 /// Points that others measured on hardware and published with enough detail to model them.
-fn measured(tables: &Tables) -> Result<String> {
+fn measured(tables: &ChipTables) -> Result<String> {
     let link = |chip: &str| tables.tpu(chip).map_or(0.0, |t| t.link_gb_per_s * 1e9);
-    let mesh = |n, ring, chip: &str| Mesh { axes: vec![(n, ring)], link: link(chip) };
+    let mesh = |n, ring, chip: &str| CollectiveMesh { axes: vec![(n, ring)], link: link(chip) };
     let v2 = Machine::of("v2-8", tables)?;
     let g = GraphBuilder::new("main");
     // [32, 1024, 8192] × [8192, 32768] over 4 × 2 cores: a quarter of the rows, half of the columns.
     let (a, b) = (matrix(&g, &[8192, 8192]), matrix(&g, &[8192, 16384]));
-    let work = Work::of(&*g.finish(&[a.dot(&b)])?);
-    let product = analytic(&work, &v2, tables, Half::Bf16)?.device.likely;
+    let work = KernelList::of(&*g.finish(&[a.dot(&b)])?);
+    let product = analytic(&work, &v2, tables, HalfType::Bf16)?.device.likely;
     let points = [
         ("v2-8: feed-forward product bf16[32, 1024, 8192] × [8192, 32768]", product, 96e-3),
         ("v2-8: reduce-scatter, 134 MB per shard", mesh(4, true, "v2").reduce_scatter(134e6), 1.13e-3),

@@ -1,28 +1,28 @@
-//! From estimates to a table of choices, and which of them to take.
+//! Compares the machines of a plan and recommends one within budget and deadline.
 
 use crate::estimate::Estimate;
 use crate::machine::Machine;
 use crate::price::Bill;
 
-/// One line of the table.
+/// One row of the plan: a machine with its estimate and cost.
 #[derive(Clone, Debug)]
-pub struct Choice {
-    /// Where.
+pub struct MachineChoice {
+    /// The machine.
     pub machine: Machine,
-    /// A step there.
+    /// Estimate of a step on the machine.
     pub estimate: Estimate,
-    /// Samples of each step, all devices together.
+    /// Samples per step over all devices.
     pub samples: f64,
-    /// Seconds of the run, where its length is known: least, likely, most.
+    /// Seconds of the run, if its length is known: minimum, likely, maximum.
     pub run: Option<[f64; 3]>,
-    /// What it costs, where a price is known.
+    /// Cost of the run, if a price is known.
     pub bill: Option<Bill>,
-    /// What a reader must know about this line.
+    /// Notes about this row.
     pub notes: Vec<String>,
 }
 
-impl Choice {
-    /// Dollars of the run; this computer costs nothing that is billed.
+impl MachineChoice {
+    /// Cost of the run in dollars; this computer is free.
     pub fn dollars(&self, spot: bool) -> Option<f64> {
         if self.machine.billed().is_none() {
             return Some(0.0);
@@ -31,48 +31,50 @@ impl Choice {
         if spot { bill.spot_run.or(bill.run) } else { bill.run }
     }
 
-    /// Samples a second.
+    /// Samples per second.
     pub fn rate(&self) -> f64 {
         self.samples / self.estimate.step().likely
     }
 }
 
-/// What a user can spend.
+/// Budget, deadline and spot preference of the user.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Wish {
-    /// Dollars at most.
+pub struct PlanLimits {
+    /// Maximum dollars.
     pub budget: Option<f64>,
-    /// Hours at most.
+    /// Maximum hours.
     pub deadline: Option<f64>,
-    /// Whether capacity that may be taken back is fine.
+    /// Whether spot (preemptible) capacity is acceptable.
     pub spot: bool,
 }
 
-/// The line to take and why, and what else is worth knowing.
+/// Recommended row with reasons.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Advice {
-    /// Index of the line.
+    /// Index of the row.
     pub choice: Option<usize>,
-    /// Sentences.
+    /// Reasons and alternatives, as sentences.
     pub reasons: Vec<String>,
 }
 
-/// The cheapest line that fits and keeps to the wish; among equals the faster one. Without a deadline this computer wins
-/// where it needs no more than an hour, because it costs nothing. What has no price is told, and never kept to a budget.
-pub fn advise(choices: &[Choice], wish: &Wish) -> Advice {
+/// Recommends the cheapest row that fits into memory, budget and deadline; the faster one if prices are equal.
+///
+/// Without a deadline this computer is recommended if it needs at most an hour, because it is free. Rows without a
+/// price are mentioned, but never count as within a budget.
+pub fn advise(choices: &[MachineChoice], wish: &PlanLimits) -> Advice {
     if choices.is_empty() {
-        return none("there is nothing to choose from: no machine can run it as it is");
+        return none("no machine can run the program unchanged");
     }
     let fitting: Vec<usize> = (0..choices.len()).filter(|&i| choices[i].estimate.memory.fits()).collect();
     if fitting.is_empty() {
-        return none("no machine of the table has the memory for it: a smaller --batch-size needs less");
+        return none("no machine in the table has enough memory: use a smaller --batch-size");
     }
     if fitting.iter().all(|&i| choices[i].run.is_none()) {
         return none(
-            "how long the run is, is not known: --steps N tells time and cost, of a model --samples N too",
+            "the length of the run is unknown: pass --steps N, or --samples N for a model, to get time and cost",
         );
     }
-    let table = Lines { choices, wish };
+    let table = ChoiceTable { choices, wish };
     let kept: Vec<usize> =
         fitting.iter().copied().filter(|&i| table.keeps(i) && table.is_bearable(i)).collect();
     let unpriced: Vec<usize> =
@@ -83,7 +85,7 @@ pub fn advise(choices: &[Choice], wish: &Wish) -> Advice {
     if let Some(fastest) = table.least(|i| table.time(i), &unpriced) {
         return table.without_price(fastest, &fitting);
     }
-    // Where nothing else is there, this computer is bearable however long it takes.
+    // As the last option, this computer is acceptable regardless of the time.
     let kept: Vec<usize> = fitting.iter().copied().filter(|&i| table.keeps(i)).collect();
     match table.least(|i| table.money(i), &kept) {
         Some(best) => table.cheapest(best, &kept, &[]),
@@ -91,18 +93,18 @@ pub fn advise(choices: &[Choice], wish: &Wish) -> Advice {
     }
 }
 
-/// Lines of the table under a wish.
-struct Lines<'a> {
-    choices: &'a [Choice],
-    wish: &'a Wish,
+/// Rows of the plan, with the user's limits.
+struct ChoiceTable<'a> {
+    choices: &'a [MachineChoice],
+    wish: &'a PlanLimits,
 }
 
-impl Lines<'_> {
+impl ChoiceTable<'_> {
     fn time(&self, i: usize) -> f64 {
         self.choices[i].run.map_or(f64::INFINITY, |r| r[1])
     }
 
-    /// Infinite where it is not known.
+    /// Infinite if the price is unknown.
     fn money(&self, i: usize) -> f64 {
         self.choices[i].dollars(self.wish.spot).unwrap_or(f64::INFINITY)
     }
@@ -136,20 +138,20 @@ impl Lines<'_> {
         self.wish.budget.is_some() || self.wish.deadline.is_some()
     }
 
-    /// The cheapest, and the fastest beside it.
+    /// Advice for the cheapest row, with the fastest as an alternative.
     fn cheapest(&self, best: usize, kept: &[usize], unpriced: &[usize]) -> Advice {
         let mut reasons = vec![format!(
-            "{}: {} for {}, the cheapest that fits{}",
+            "{}: {} for {}, the cheapest option that fits{}",
             self.title(best),
             duration(self.time(best)),
             if self.is_here(best) { "nothing".into() } else { dollars(self.money(best)) },
-            if self.wish.deadline.is_some() { " and is done in time" } else { "" },
+            if self.wish.deadline.is_some() { " and meets the deadline" } else { "" },
         )];
         let faster = |i: &usize| *i != best && self.time(*i) < self.time(best);
         let priced: Vec<usize> = kept.iter().copied().filter(|&i| self.money(i).is_finite()).collect();
         if let Some(fastest) = self.least(|i| self.time(i), &priced).filter(faster) {
             reasons.push(format!(
-                "{} would be done in {} for {}: the fastest{} of those whose price is known",
+                "{} takes {} for {}: the fastest{} with a known price",
                 self.title(fastest),
                 duration(self.time(fastest)),
                 dollars(self.money(fastest)),
@@ -158,31 +160,31 @@ impl Lines<'_> {
         }
         if let Some(fastest) = self.least(|i| self.time(i), unpriced).filter(faster) {
             let told = format!("{} in {}", self.title(fastest), duration(self.time(fastest)));
-            reasons.push(format!("its price is not known: {told}; --tables FILE adds one"));
+            reasons.push(format!("without a known price: {told}; add the price with --tables FILE"));
         }
         if matches!(self.choices[best].estimate.limit(), "host dispatch" | "host input" | "start") {
             let why = self.choices[best].estimate.limit();
             reasons.push(format!(
-                "it is limited by {why}, not by the chip: a larger --batch-size would use it better than a larger slice"
+                "the limit is {why}, not the chip: a larger --batch-size improves utilization more than a larger slice"
             ));
         }
         Advice { choice: Some(best), reasons }
     }
 
-    /// Where no line with a price is left.
+    /// Advice if no row with a price is left.
     fn without_price(&self, fastest: usize, fitting: &[usize]) -> Advice {
         let told = format!("{} in {}", self.title(fastest), duration(self.time(fastest)));
         if self.wish.budget.is_some() {
             let mut advice = unmet(self.choices, fitting, self.wish);
-            advice.reasons[0] = "no line whose price is known keeps to your limits".into();
+            advice.reasons[0] = "no option with a known price is within your limits".into();
             advice.reasons.push(format!(
-                "the price of {told} is not known, so nobody can say that it keeps to the budget: --tables FILE adds one"
+                "the price of {told} is unknown, so it may exceed the budget: add the price with --tables FILE"
             ));
             return advice;
         }
         let reason = format!(
-            "{told}: the fastest of those that are left; its price is not known, so that none is the cheapest (--tables FILE \
-             adds one)"
+            "{told}: the fastest of the remaining options; its price is unknown, so it cannot be compared by cost (add the price with \
+             --tables FILE)"
         );
         Advice { choice: Some(fastest), reasons: vec![reason] }
     }
@@ -192,20 +194,20 @@ fn none(why: &str) -> Advice {
     Advice { choice: None, reasons: vec![why.into()] }
 }
 
-fn unmet(choices: &[Choice], fitting: &[usize], wish: &Wish) -> Advice {
+fn unmet(choices: &[MachineChoice], fitting: &[usize], wish: &PlanLimits) -> Advice {
     let soonest = fitting.iter().copied().filter_map(|i| Some((i, choices[i].run?[1])));
     let least = fitting.iter().copied().filter_map(|i| Some((i, choices[i].dollars(wish.spot)?)));
-    let mut reasons = vec!["nothing in the table fits and keeps to your limits".to_string()];
+    let mut reasons = vec!["no option fits within your limits".to_string()];
     if let Some((i, s)) = soonest.min_by(|a, b| a.1.total_cmp(&b.1)) {
-        reasons.push(format!("the soonest: {} in {}", choices[i].machine.title(), duration(s)));
+        reasons.push(format!("fastest: {} in {}", choices[i].machine.title(), duration(s)));
     }
     if let Some((i, d)) = least.min_by(|a, b| a.1.total_cmp(&b.1)) {
-        reasons.push(format!("the cheapest: {} for {}", choices[i].machine.title(), dollars(d)));
+        reasons.push(format!("cheapest: {} for {}", choices[i].machine.title(), dollars(d)));
     }
     Advice { choice: None, reasons }
 }
 
-/// `3 min 20 s`, `4.1 h`.
+/// Formats a duration: `3 min 20 s`, `4.1 h`.
 pub fn duration(seconds: f64) -> String {
     match seconds {
         s if !s.is_finite() => "an unknown time".into(),
@@ -219,7 +221,7 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
-/// `$0.20`, `< $0.01`.
+/// Formats a cost: `$0.20`, `< $0.01`.
 pub fn dollars(d: f64) -> String {
     match d {
         d if d <= 0.0 => "free".into(),
@@ -232,16 +234,16 @@ pub fn dollars(d: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Cpu, Half, Tables, Work, analytic, bill};
+    use crate::{ChipTables, CpuCeilings, HalfType, KernelList, analytic, bill};
     use systole_ir::{DType, GraphBuilder, TensorType};
 
-    fn choices(steps: f64) -> Vec<Choice> {
-        let t = Tables::built_in().unwrap();
+    fn choices(steps: f64) -> Vec<MachineChoice> {
+        let t = ChipTables::built_in().unwrap();
         let g = GraphBuilder::new("main");
         let ty = TensorType::new(DType::BF16, [8192, 8192]);
         let (a, b) = (g.parameter(ty.clone(), "a"), g.parameter(ty, "b"));
-        let work = Work::of(&g.finish(&[a.dot(&b)]).unwrap());
-        let cpu = Machine::Cpu(Cpu {
+        let work = KernelList::of(&g.finish(&[a.dot(&b)]).unwrap());
+        let cpu = Machine::Cpu(CpuCeilings {
             flops: 4e11,
             bf16_flops: 4e11,
             tiers: vec![(f64::INFINITY, 2e10)],
@@ -250,10 +252,10 @@ mod tests {
         });
         let named = ["v5e-1", "v6e-1", "tpu7x-2x2x1"].map(|n| Machine::of(n, &t).unwrap());
         let choice = |machine: Machine| {
-            let estimate = analytic(&work, &machine, &t, Half::Bf16).unwrap();
+            let estimate = analytic(&work, &machine, &t, HalfType::Bf16).unwrap();
             let run = estimate.step().likely * steps;
             let bill = machine.billed().and_then(|(c, n)| bill(&t, c, n, None, Some(run), "2026-11-22"));
-            Choice { machine, estimate, samples: 1.0, run: Some([run; 3]), bill, notes: vec![] }
+            MachineChoice { machine, estimate, samples: 1.0, run: Some([run; 3]), bill, notes: vec![] }
         };
         named.into_iter().chain([cpu]).map(choice).collect()
     }
@@ -261,18 +263,18 @@ mod tests {
     #[test]
     fn the_cheapest_that_keeps_to_the_limits_is_advised() {
         let long = choices(1e6);
-        let plain = advise(&long, &Wish::default());
+        let plain = advise(&long, &PlanLimits::default());
         // A v6e chip costs 2.25 times a v5e chip and is 4 times as fast at large products; this CPU would take days.
         assert_eq!(long[plain.choice.unwrap()].machine.title(), "v6e-1", "{plain:?}");
-        let poor = advise(&long, &Wish { budget: Some(0.001), ..Wish::default() });
+        let poor = advise(&long, &PlanLimits { budget: Some(0.001), ..PlanLimits::default() });
         assert_eq!(poor.choice, None);
-        assert!(poor.reasons[1].contains("the soonest: tpu7x"), "{poor:?}");
-        let hasty = advise(&long, &Wish { deadline: Some(1e-4), ..Wish::default() });
+        assert!(poor.reasons[1].contains("fastest: tpu7x"), "{poor:?}");
+        let hasty = advise(&long, &PlanLimits { deadline: Some(1e-4), ..PlanLimits::default() });
         assert_eq!(hasty.choice, None);
-        let patient = advise(&long, &Wish { deadline: Some(1e6), ..Wish::default() });
+        let patient = advise(&long, &PlanLimits { deadline: Some(1e6), ..PlanLimits::default() });
         assert_eq!(long[patient.choice.unwrap()].machine.title(), "this CPU");
         let short = choices(10.0);
-        let plain = advise(&short, &Wish::default());
+        let plain = advise(&short, &PlanLimits::default());
         assert_eq!(short[plain.choice.unwrap()].machine.title(), "this CPU", "free and quick enough");
     }
 
@@ -281,38 +283,34 @@ mod tests {
         let mut all = choices(1e6);
         let mut tpu7x = vec![all.remove(2)];
         assert!(tpu7x[0].bill.is_none() && tpu7x[0].machine.title().starts_with("tpu7x"));
-        let free = advise(&tpu7x, &Wish::default());
+        let free = advise(&tpu7x, &PlanLimits::default());
         assert_eq!(free.choice, Some(0));
         let told = free.reasons.join(" ");
-        assert!(told.contains("price is not known") && !told.contains("limits"), "{told}");
-        let poor = advise(&tpu7x, &Wish { budget: Some(1e9), ..Wish::default() });
+        assert!(told.contains("price is unknown") && !told.contains("limits"), "{told}");
+        let poor = advise(&tpu7x, &PlanLimits { budget: Some(1e9), ..PlanLimits::default() });
         let told = poor.reasons.join(" ");
-        assert!(poor.choice.is_none() && told.contains("nobody can say"), "{told}");
+        assert!(poor.choice.is_none() && told.contains("may exceed the budget"), "{told}");
         // Beside a line with a price, the faster one without is told apart.
         tpu7x.push(all.remove(0));
-        let both = advise(&tpu7x, &Wish::default());
+        let both = advise(&tpu7x, &PlanLimits::default());
         let told = both.reasons.join(" ");
         assert_eq!(both.choice, Some(1));
         assert!(
-            told.contains("its price is not known: tpu7x") && !told.contains("within your limits"),
+            told.contains("without a known price: tpu7x") && !told.contains("within your limits"),
             "{told}"
         );
     }
 
     #[test]
     fn without_choices_or_a_length_no_memory_is_blamed() {
-        let told = |choices: &[Choice]| advise(choices, &Wish::default()).reasons.join(" ");
-        assert!(
-            !told(&[]).contains("memory") && told(&[]).contains("no machine can run it"),
-            "{}",
-            told(&[])
-        );
+        let told = |choices: &[MachineChoice]| advise(choices, &PlanLimits::default()).reasons.join(" ");
+        assert!(!told(&[]).contains("memory") && told(&[]).contains("no machine can run"), "{}", told(&[]));
         let mut endless = choices(1.0);
         endless.iter_mut().for_each(|c| (c.run, c.bill) = (None, None));
         assert!(told(&endless).contains("--steps N"), "{}", told(&endless));
         // Days on this computer are the only offer, and no limit was given.
         let here = choices(1e6).pop().unwrap();
-        let alone = advise(&[here], &Wish::default());
+        let alone = advise(&[here], &PlanLimits::default());
         assert!(alone.choice == Some(0) && !alone.reasons[0].contains("limits"), "{alone:?}");
     }
 

@@ -1,54 +1,55 @@
-//! All chips of the tables side by side: those that plans are made for, and those of the tutorials' history.
+//! Chip overview for `systole chips`: all chips supported by plans, and historic chips, with prices and published
+//! figures.
 
 use crate::price::bill;
-use crate::table::{Gpu, Past, Price, Printed, Tables, Tpu};
-use crate::tpu_slice::Slice;
+use crate::table::{ChipTables, Gpu, HistoricChip, Price, PrintedFigure, Tpu};
+use crate::tpu_slice::TpuSlice;
 use std::collections::BTreeMap;
 
-/// One chip or GPU.
+/// A TPU or GPU chip with its figures.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Chip {
-    /// `v5e`, `h100`.
+pub struct ChipFigures {
+    /// Name, such as `v5e` or `h100`.
     pub name: String,
-    /// Other names of it.
+    /// Alternative names.
     pub aliases: Vec<String>,
-    /// What it is called in the world.
+    /// Product name.
     pub product: String,
-    /// When it came into use.
+    /// Year of introduction.
     pub year: Option<u32>,
-    /// Peaks in 10¹² operations a second, by element type.
+    /// Peak rates in 10¹² operations per second, by element type.
     pub peaks: BTreeMap<String, f64>,
     /// Memory in 2³⁰ bytes.
     pub memory_gib: f64,
-    /// Memory's 10⁹ bytes a second, where it lies beside the chip.
+    /// Memory bandwidth in 10⁹ bytes per second, if the chip has external memory.
     pub memory_gb_per_s: Option<f64>,
-    /// Electrical power, where it is published, and what kind of figure that is.
+    /// Electrical power, if published, and the kind of figure.
     pub watts: Option<(f64, String)>,
-    /// Names of slices, smallest first; of GPUs what `plan` takes.
+    /// Names of slices, smallest first; for GPUs, the names that `plan` accepts.
     pub slices: Vec<String>,
     /// Prices, the default region first.
     pub prices: Vec<Price>,
-    /// Why nothing is planned for it.
+    /// Why plans do not support the chip.
     pub unplanned: Option<String>,
-    /// Where its figures are from.
+    /// Source of the figures.
     pub source: String,
-    /// What the tutorials print.
-    pub printed: Vec<Compared>,
+    /// Figures printed in tutorials.
+    pub printed: Vec<ComparedFigure>,
 }
 
-/// A printed figure and ours.
+/// A figure printed in a tutorial, and the value from these tables.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Compared {
-    /// As the tutorials have it.
-    pub printed: Printed,
-    /// The same from these tables, where they have it.
+pub struct ComparedFigure {
+    /// The printed figure.
+    pub printed: PrintedFigure,
+    /// The value from these tables, if they have it.
     pub here: Option<f64>,
 }
 
 const GIB: f64 = (1 << 30) as f64;
 
-impl Chip {
-    /// Every chip, TPUs by generation, then GPUs by year.
+impl ChipFigures {
+    /// Returns every chip: TPUs by generation, then GPUs by year.
     ///
     /// ```
     /// use systole_plan::{Chip, Tables};
@@ -57,19 +58,19 @@ impl Chip {
     /// assert_eq!(names[..3], ["v1", "v2", "v3"]);
     /// assert!(["edgetpu", "k80", "v100"].iter().all(|n| names.contains(n)));
     /// ```
-    pub fn all(tables: &Tables) -> Vec<Chip> {
-        let gpu = |c: &Chip| usize::from(!c.product.contains("TPU"));
-        let tpus = tables.tpus.iter().map(|t| Chip::of_tpu(t, tables));
-        let gpus = tables.gpus.iter().map(|g| Chip::of_gpu(g, tables));
-        let past = tables.history.iter().map(|p| Chip::of_past(p, tables));
-        let mut all: Vec<Chip> = tpus.chain(gpus).chain(past).collect();
+    pub fn all(tables: &ChipTables) -> Vec<ChipFigures> {
+        let gpu = |c: &ChipFigures| usize::from(!c.product.contains("TPU"));
+        let tpus = tables.tpus.iter().map(|t| ChipFigures::of_tpu(t, tables));
+        let gpus = tables.gpus.iter().map(|g| ChipFigures::of_gpu(g, tables));
+        let past = tables.history.iter().map(|p| ChipFigures::of_past(p, tables));
+        let mut all: Vec<ChipFigures> = tpus.chain(gpus).chain(past).collect();
         all.sort_by_key(|c| (gpu(c), c.year.unwrap_or(u32::MAX)));
         all
     }
 
-    fn of_tpu(t: &Tpu, tables: &Tables) -> Chip {
-        let slices = Slice::all(tables).into_iter().filter(|s| s.generation == t.name);
-        let chip = Chip {
+    fn of_tpu(t: &Tpu, tables: &ChipTables) -> ChipFigures {
+        let slices = TpuSlice::all(tables).into_iter().filter(|s| s.generation == t.name);
+        let chip = ChipFigures {
             name: t.name.clone(),
             aliases: t.aliases.clone(),
             product: t.product.clone().unwrap_or_else(|| format!("TPU {}", t.name)),
@@ -80,29 +81,29 @@ impl Chip {
             watts: t.watts.map(|w| (w, t.watts_note.clone().unwrap_or_default())),
             slices: slices.map(|s| s.name).collect(),
             source: t.source.clone(),
-            ..Chip::default()
+            ..ChipFigures::default()
         };
         chip.priced(&t.printed, tables)
     }
 
-    fn of_gpu(g: &Gpu, tables: &Tables) -> Chip {
-        let chip = Chip {
+    fn of_gpu(g: &Gpu, tables: &ChipTables) -> ChipFigures {
+        let chip = ChipFigures {
             name: g.name.clone(),
             product: g.product.clone(),
             year: g.year,
             peaks: g.peak_tflops.clone(),
             memory_gib: g.memory_gb * 1e9 / GIB,
             memory_gb_per_s: Some(g.memory_gb_per_s),
-            watts: Some((g.watts, "at most".into())),
+            watts: Some((g.watts, "maximum".into())),
             slices: vec![g.name.clone(), format!("8*{}", g.name)],
             source: g.source.clone(),
-            ..Chip::default()
+            ..ChipFigures::default()
         };
         chip.priced(&g.printed, tables)
     }
 
-    fn of_past(p: &Past, tables: &Tables) -> Chip {
-        let chip = Chip {
+    fn of_past(p: &HistoricChip, tables: &ChipTables) -> ChipFigures {
+        let chip = ChipFigures {
             name: p.name.clone(),
             product: p.product.clone(),
             year: Some(p.year),
@@ -112,20 +113,20 @@ impl Chip {
             watts: p.watts.map(|w| (w, p.watts_note.clone().unwrap_or_default())),
             unplanned: Some(p.why.clone()),
             source: p.source.clone(),
-            ..Chip::default()
+            ..ChipFigures::default()
         };
         chip.priced(&p.printed, tables)
     }
 
-    /// With its prices, and what the tutorials print beside what these tables say.
-    fn priced(self, printed: &[Printed], tables: &Tables) -> Chip {
+    /// Adds prices, and the printed figures compared with these tables.
+    fn priced(self, printed: &[PrintedFigure], tables: &ChipTables) -> ChipFigures {
         let prices = tables.prices.iter().filter(|p| p.chip == self.name).cloned().collect();
-        let compare = |p: &Printed| Compared { here: self.here(p, tables), printed: p.clone() };
+        let compare = |p: &PrintedFigure| ComparedFigure { here: self.here(p, tables), printed: p.clone() };
         let printed = printed.iter().map(compare).collect();
-        Chip { prices, printed, ..self }
+        ChipFigures { prices, printed, ..self }
     }
 
-    fn here(&self, p: &Printed, tables: &Tables) -> Option<f64> {
+    fn here(&self, p: &PrintedFigure, tables: &ChipTables) -> Option<f64> {
         let bill = || bill(tables, &self.name, p.chips, p.region.as_deref(), None, "2000-01-01");
         match p.of.as_deref()? {
             "peak" => self.peak().map(|(_, peak)| peak * p.chips as f64),
@@ -136,10 +137,10 @@ impl Chip {
         }
     }
 
-    /// The element type that it is made for and the peak of it.
+    /// Returns the chip's main element type and its peak rate.
     pub fn peak(&self) -> Option<(&str, f64)> {
         let made_for = ["bf16", "f16", "int8", "f32"];
-        // The V100 has tensor cores for f16 alone.
+        // The V100 has tensor cores only for f16.
         let best =
             |n: &&str| self.peaks.get(*n).is_some_and(|p| self.peaks.get("f16").is_none_or(|f| p >= f));
         let name = made_for.into_iter().find(best)?;
@@ -153,7 +154,7 @@ mod tests {
 
     #[test]
     fn what_the_tutorials_print_is_what_the_tables_say() {
-        let chips = Chip::all(&Tables::built_in().unwrap());
+        let chips = ChipFigures::all(&ChipTables::built_in().unwrap());
         let of = |name: &str| chips.iter().find(|c| c.name == name).unwrap();
         let mut compared = 0;
         for c in &chips {

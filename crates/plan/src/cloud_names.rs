@@ -1,47 +1,47 @@
-//! What Google's clouds call the machines of a TPU generation: names that no formula gives, and how many machines a slice has.
+//! Machine types, zones and API names of TPU generations in Google Cloud and GKE.
 
 use serde::Deserialize;
 
-/// Names of a generation's machines.
+/// Google Cloud names of a TPU generation.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Cloud {
-    /// As the API of Cloud TPU names it, where it has TPU VMs at all.
+pub struct CloudNames {
+    /// Accelerator type in the Cloud TPU API, if the generation has TPU VMs.
     #[serde(default)]
     pub api: Option<String>,
-    /// The runtime image of its TPU VMs.
+    /// Runtime image of the TPU VMs.
     #[serde(default)]
     pub runtime: String,
-    /// What GKE calls a machine that is the whole slice, where it has any.
+    /// GKE names of single-machine slices, if there are any.
     #[serde(default)]
-    pub alone: Node,
-    /// What it calls one of several, where that is another name.
+    pub alone: GkeNode,
+    /// GKE names of machines in multi-machine slices, if they differ.
     #[serde(default)]
-    pub together: Option<Node>,
-    /// Chips that a machine alone may have.
+    pub together: Option<GkeNode>,
+    /// Numbers of chips that a single-machine slice may have.
     pub alone_chips: Vec<usize>,
-    /// Zones that have it.
+    /// Zones that offer the generation.
     pub zones: Vec<String>,
-    /// Zones that have slices of several machines, where those are fewer.
+    /// Zones that offer multi-machine slices, if they are fewer.
     #[serde(default)]
     pub pod_zones: Vec<String>,
-    /// Whether Vertex AI trains on it.
+    /// Whether Vertex AI training supports the generation.
     #[serde(default)]
     pub vertex: bool,
 }
 
-/// What GKE calls a machine; both are empty where it has none.
+/// GKE names of a machine; empty if GKE does not offer it.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Node {
-    /// The label `cloud.google.com/gke-tpu-accelerator`.
+pub struct GkeNode {
+    /// Value of the label `cloud.google.com/gke-tpu-accelerator`.
     pub label: String,
-    /// The machine type without the number of chips and `t`.
+    /// Machine type without the number of chips and the `t`.
     pub machine: String,
 }
 
-impl Cloud {
-    /// Chips of one of the machines that a slice of so many is made of.
+impl CloudNames {
+    /// Returns the number of chips per machine in a slice of `chips` chips.
     ///
     /// ```
     /// let tables = systole_plan::Tables::built_in()?;
@@ -54,22 +54,22 @@ impl Cloud {
         if self.alone_chips.contains(&chips) { chips } else { 4.min(chips) }
     }
 
-    /// Machines of a slice of so many chips.
+    /// Returns the number of machines in a slice of `chips` chips.
     pub fn machines(&self, chips: usize) -> usize {
         chips / self.chips_of_a_machine(chips)
     }
 
-    /// What GKE calls the machines of such a slice.
-    pub fn node(&self, chips: usize) -> &Node {
+    /// Returns the GKE names for a slice of `chips` chips.
+    pub fn node(&self, chips: usize) -> &GkeNode {
         self.together.as_ref().filter(|_| self.machines(chips) > 1).unwrap_or(&self.alone)
     }
 
-    /// The machine type of such a slice, `ct5lp-hightpu-4t`.
+    /// Returns the machine type for a slice of `chips` chips, such as `ct5lp-hightpu-4t`.
     pub fn machine_type(&self, chips: usize) -> String {
         format!("{}{}t", self.node(chips).machine, self.chips_of_a_machine(chips))
     }
 
-    /// Zones that have such a slice.
+    /// Returns the zones that offer a slice of `chips` chips.
     pub fn zones_of(&self, chips: usize) -> &[String] {
         match self.machines(chips) > 1 && !self.pod_zones.is_empty() {
             true => &self.pod_zones,

@@ -1,34 +1,34 @@
-//! Time of collectives over the links of a torus, and over the data-centre network between slices.
+//! Cost model of collectives on a TPU torus and on the data-center network between slices.
 //!
-//! The formulas are the scaling-book's: a ring of both directions moves `V / (2·link·axes)` for an all-gather of `V`
-//! bytes, an axis that does not close has one direction, an all-reduce is a reduce-scatter and an all-gather; no
+//! The formulas are from the Scaling Book: a bidirectional ring takes `V / (2·link·axes)` for an all-gather of `V`
+//! bytes; an axis without wraparound has one direction; an all-reduce is a reduce-scatter plus an all-gather; no
 //! collective is faster than its hops at about 1 µs.
 
-use crate::table::{Tables, Tpu};
-use crate::tpu_slice::Slice;
-use crate::traffic::Traffic;
+use crate::table::{ChipTables, Tpu};
+use crate::tpu_slice::TpuSlice;
+use crate::traffic::CollectiveTraffic;
 
-/// Seconds of one hop between neighbours.
+/// Latency of one hop between neighbors in seconds.
 pub const HOP: f64 = 1e-6;
 
-/// The chips along the axes that a collective uses.
+/// The axes of a torus that a collective uses.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Mesh {
-    /// Length and whether it closes to a ring, of each axis longer than 1.
+pub struct CollectiveMesh {
+    /// Length of each axis longer than 1, and whether it wraps around to a ring.
     pub axes: Vec<(usize, bool)>,
-    /// One direction of one link in bytes a second.
+    /// Bandwidth of one link in one direction, in bytes per second.
     pub link: f64,
 }
 
-impl Mesh {
-    /// All chips of a slice.
-    pub fn of(slice: &Slice, tpu: &Tpu) -> Mesh {
+impl CollectiveMesh {
+    /// Returns the axes of a whole slice.
+    pub fn of(slice: &TpuSlice, tpu: &Tpu) -> CollectiveMesh {
         let axes = slice.topology.iter().zip(&slice.wrap).filter(|(n, _)| **n > 1).map(|(&n, &w)| (n, w));
-        Mesh { axes: axes.collect(), link: tpu.link_gb_per_s * 1e9 }
+        CollectiveMesh { axes: axes.collect(), link: tpu.link_gb_per_s * 1e9 }
     }
 
-    /// Bytes of the whole that a second brings to every chip, over all axes: both directions of rings; on a line
-    /// `n − 1` of `n` parts must pass the one link at its end.
+    /// All-gather rate in bytes per second over all axes: rings use both directions; on a line, `n − 1` of `n` parts
+    /// pass the one link at its end.
     fn rate(&self) -> f64 {
         let axis = |&(n, ring): &(usize, bool)| match ring {
             true => 2.0 * self.link,
@@ -37,7 +37,7 @@ impl Mesh {
         self.axes.iter().map(axis).sum()
     }
 
-    /// A message to all others along each axis: half way round a ring, all the way along a line.
+    /// Number of hops to all other chips along each axis: half around a ring, or the length of a line.
     fn hops(&self) -> f64 {
         self.axes.iter().map(|&(n, ring)| if ring { n as f64 / 2.0 } else { n as f64 - 1.0 }).sum()
     }
@@ -46,7 +46,7 @@ impl Mesh {
         self.axes.iter().map(|a| a.0).product()
     }
 
-    /// Every chip has a part of `bytes` and gets all of it. Seconds.
+    /// Seconds for an all-gather of `bytes` in total.
     pub fn all_gather(&self, bytes: f64) -> f64 {
         if self.chips() < 2 {
             return 0.0;
@@ -54,27 +54,27 @@ impl Mesh {
         (bytes / self.rate()).max(self.hops() * HOP)
     }
 
-    /// Sums of `bytes` on every chip, a part of them on each. Seconds.
+    /// Seconds for a reduce-scatter of `bytes` per chip.
     pub fn reduce_scatter(&self, bytes: f64) -> f64 {
         self.all_gather(bytes)
     }
 
-    /// Sums of `bytes` on every chip, on every chip. Seconds.
+    /// Seconds for an all-reduce of `bytes` per chip.
     pub fn all_reduce(&self, bytes: f64) -> f64 {
         2.0 * self.all_gather(bytes)
     }
 
-    /// Every chip sends a part to every other. Seconds; a ring of both directions needs a quarter of an all-gather.
+    /// Seconds for an all-to-all; on a bidirectional ring a quarter of an all-gather.
     pub fn all_to_all(&self, bytes: f64) -> f64 {
         self.all_gather(bytes) / 4.0
     }
 }
 
-/// Sums of `bytes` on every chip of all slices: scattered within the slices, over the network, gathered. Seconds.
-pub fn all_reduce(slice: &Slice, tables: &Tables, bytes: f64) -> f64 {
+/// Seconds for an all-reduce over all slices: reduce-scatter within slices, exchange over the network, all-gather.
+pub fn all_reduce(slice: &TpuSlice, tables: &ChipTables, bytes: f64) -> f64 {
     let Some(tpu) = tables.tpu(&slice.generation) else { return 0.0 };
-    let mesh = Mesh::of(slice, tpu);
-    // Cores of one chip that are devices of their own add through its memory first.
+    let mesh = CollectiveMesh::of(slice, tpu);
+    // Cores of one chip that are separate devices first add through the chip's memory.
     let on_chip = if tpu.devices > 1 { 2.0 * bytes / (tpu.hbm_gb_per_s * 1e9) } else { 0.0 };
     let inside = on_chip + mesh.all_reduce(bytes);
     if slice.slices == 1 {
@@ -85,18 +85,18 @@ pub fn all_reduce(slice: &Slice, tables: &Tables, bytes: f64) -> f64 {
     inside + 2.0 * bytes * (n - 1.0) / n / network
 }
 
-/// Collectives of a compiled program, one after the other. Seconds. Between slices all of them pass the network.
-pub(crate) fn of_traffic(slice: &Slice, tables: &Tables, traffic: &[Traffic]) -> f64 {
+/// Seconds for the collectives of a compiled program in sequence. Between slices all of them use the network.
+pub(crate) fn of_traffic(slice: &TpuSlice, tables: &ChipTables, traffic: &[CollectiveTraffic]) -> f64 {
     let Some(tpu) = tables.tpu(&slice.generation) else { return 0.0 };
-    let mesh = Mesh::of(slice, tpu);
-    let one = |t: &Traffic| {
+    let mesh = CollectiveMesh::of(slice, tpu);
+    let one = |t: &CollectiveTraffic| {
         let bytes = t.bytes / t.count.max(1) as f64;
         t.count as f64
             * match t.op.as_str() {
                 "all-reduce" => all_reduce(slice, tables, bytes),
                 "reduce-scatter" | "all-gather" => all_reduce(slice, tables, bytes) / 2.0,
                 "all-to-all" => mesh.all_to_all(bytes),
-                // To a neighbour.
+                // Collective permute to a neighbor.
                 _ => (bytes / mesh.link).max(HOP),
             }
     };
@@ -112,8 +112,8 @@ mod tests {
         assert!((ours / micros - 1.0).abs() < 0.10, "{ours:.1} µs against {micros} µs");
     }
 
-    fn mesh(axes: &[(usize, bool)], link: f64) -> Mesh {
-        Mesh { axes: axes.to_vec(), link }
+    fn mesh(axes: &[(usize, bool)], link: f64) -> CollectiveMesh {
+        CollectiveMesh { axes: axes.to_vec(), link }
     }
 
     /// The numbers that the scaling-book works out.
@@ -143,16 +143,16 @@ mod tests {
 
     #[test]
     fn two_slices_add_the_network() {
-        let t = Tables::built_in().unwrap();
-        let of = |name: &str| all_reduce(&Slice::of(name, &t).unwrap(), &t, 1e9);
+        let t = ChipTables::built_in().unwrap();
+        let of = |name: &str| all_reduce(&TpuSlice::of(name, &t).unwrap(), &t, 1e9);
         assert!(of("2*v5e-16") > of("v5e-16") + 1e9 / (2.0 * 25e9) * 0.99);
     }
 
     #[test]
     fn collectives_of_a_program_add_up() {
-        let t = Tables::built_in().unwrap();
-        let slice = Slice::of("v5e-16", &t).unwrap();
-        let traffic = |op: &str, count, bytes| Traffic { op: op.into(), count, bytes };
+        let t = ChipTables::built_in().unwrap();
+        let slice = TpuSlice::of("v5e-16", &t).unwrap();
+        let traffic = |op: &str, count, bytes| CollectiveTraffic { op: op.into(), count, bytes };
         let list = [traffic("all-reduce", 1, 1e8), traffic("all-gather", 4, 4e8)];
         let one = all_reduce(&slice, &t, 1e8);
         assert!((of_traffic(&slice, &t, &list) / (one + 4.0 * one / 2.0) - 1.0).abs() < 1e-9);

@@ -1,47 +1,51 @@
-//! The estimate from the compiler's own program: its cycles for kernels with products, bytes over bandwidth for the rest.
+//! Estimate from a compiled TPU program: the compiler's cycles for kernels with products, bytes over bandwidth for the
+//! rest.
 //!
-//! Why not its cycles for the rest: they are pessimistic for kernels that memory limits (1.7 times on v5e). Why not its
-//! `optimal_seconds`: each custom call counts −1 s there, and collectives count as memory traffic.
+//! The compiler's cycles are too pessimistic for memory-bound kernels (1.7 times on v5e). Its `optimal_seconds` is
+//! unusable: each custom call counts −1 s, and collectives count as memory traffic.
 
 use crate::collective::of_traffic;
-use crate::device_model::Device;
+use crate::device_model::DeviceModel;
 use crate::estimate::{Estimate, KernelTime, assembled, uncovered};
-use crate::hlo_module::{Computation, Instruction, Module, Shape};
-use crate::kernel_list::Work;
-use crate::machine::{Half, Machine};
-use crate::memory::{Memory, memory};
-use crate::roofline::Time;
-use crate::table::{Tables, Tpu};
+use crate::hlo_module::{HloComputation, HloInstruction, HloShape, OptimizedHlo};
+use crate::kernel_list::KernelList;
+use crate::machine::{HalfType, Machine};
+use crate::memory::{MemoryNeed, memory};
+use crate::roofline::KernelTimeParts;
+use crate::table::{ChipTables, Tpu};
 use crate::traffic::traffic;
-use crate::value_placement::Placement;
+use crate::value_placement::ValuePlacement;
 use std::collections::HashMap;
 use systole_ir::{Error, ErrorKind, Result};
-use systole_runtime::AheadReport;
+use systole_runtime::AotReport;
 
-/// The estimate of a step whose devices each do `work`, from what the compiler said of its program for a TPU.
-pub fn compiled(said: &AheadReport, work: &Work, machine: &Machine, tables: &Tables) -> Result<Estimate> {
+/// Estimates a step whose devices each do `work`, from the compiler's report for a TPU.
+pub fn compiled(
+    said: &AotReport,
+    work: &KernelList,
+    machine: &Machine,
+    tables: &ChipTables,
+) -> Result<Estimate> {
     let Machine::Slice(slice) = machine else {
-        return Err(Error::new(
-            ErrorKind::Unsupported,
-            "only programs for TPU slices have a compiler's estimate",
-        ));
+        return Err(Error::new(ErrorKind::Unsupported, "compiled estimates support only TPU slices"));
     };
     let tpu = tables.tpu(&slice.generation).ok_or_else(|| {
-        Error::new(ErrorKind::Config, format!("no table has the generation `{}`", slice.generation))
+        Error::new(ErrorKind::Config, format!("the tables do not have the generation `{}`", slice.generation))
     })?;
-    let device = machine.device(tables, Half::Bf16)?;
-    let module = Module::read(&said.hlo)?;
+    let device = machine.device(tables, HalfType::Bf16)?;
+    let module = OptimizedHlo::read(&said.hlo)?;
     let entry = module.computations.get(&module.entry).ok_or_else(|| {
-        Error::new(ErrorKind::Data, "the compiler's program has no entry")
-            .hint("is it an HloModuleProtoWithConfig?")
+        Error::new(ErrorKind::Data, "the compiled program has no entry computation")
+            .hint("check that the file is an HloModuleProtoWithConfig")
     })?;
-    let reader = Reader { module: &module, tpu, device: &device };
+    let reader = HloReader { module: &module, tpu, device: &device };
     let mut kernels = Vec::new();
     reader.add(entry, 1.0, &mut kernels);
     kernels.extend(uncovered(reader.beside(entry), &kernels));
     let memory = divided(said, work, &device);
     let estimate = assembled("compiled", work, machine, tables, &device, memory, kernels);
-    // A program that was split has collectives of its own; that of one device leaves the sums of gradients to a formula.
+    // A sharded program contains its own collectives; for a single-device program, the gradient all-reduce is estimated
+    // by a formula.
     let traffic = traffic(&said.hlo)?;
     Ok(match traffic.is_empty() {
         true => estimate,
@@ -49,16 +53,16 @@ pub fn compiled(said: &AheadReport, work: &Work, machine: &Machine, tables: &Tab
     })
 }
 
-/// The compiler's sums, divided as the analytic model divides them.
-fn divided(said: &AheadReport, work: &Work, device: &Device) -> Memory {
-    let m = memory(work, device, &Placement::of(work, device));
+/// Splits the compiler's memory totals into categories in the proportions of the analytic model.
+fn divided(said: &AotReport, work: &KernelList, device: &DeviceModel) -> MemoryNeed {
+    let m = memory(work, device, &ValuePlacement::of(work, device));
     let arguments = (m.parameters + m.optimizer + m.inputs).max(1.0);
     let between = (m.activations + m.temporaries).max(1.0);
     let told = &said.memory;
     let a = told.arguments as f64 / arguments;
     let t = told.temporaries as f64 / between;
     let nothing = m.activations + m.temporaries == 0.0;
-    Memory {
+    MemoryNeed {
         parameters: m.parameters * a,
         optimizer: m.optimizer * a,
         inputs: m.inputs * a,
@@ -70,18 +74,18 @@ fn divided(said: &AheadReport, work: &Work, device: &Device) -> Memory {
     }
 }
 
-struct Reader<'a> {
-    module: &'a Module,
+struct HloReader<'a> {
+    module: &'a OptimizedHlo,
     tpu: &'a Tpu,
-    device: &'a Device,
+    device: &'a DeviceModel,
 }
 
-impl Reader<'_> {
-    fn add(&self, c: &Computation, trips: f64, kernels: &mut Vec<KernelTime>) {
-        let known: HashMap<u64, &Instruction> = c.instructions.iter().map(|i| (i.id, i)).collect();
-        // The core's own processor computes scalars beside the kernels.
+impl HloReader<'_> {
+    fn add(&self, c: &HloComputation, trips: f64, kernels: &mut Vec<KernelTime>) {
+        let known: HashMap<u64, &HloInstruction> = c.instructions.iter().map(|i| (i.id, i)).collect();
+        // The scalar core computes scalars in parallel with the kernels.
         let scalar = |o: &u64| known.get(o).is_none_or(|k| k.shape.is_scalar());
-        let only_scalars = |i: &Instruction| i.shape.is_scalar() && i.operands.iter().all(scalar);
+        let only_scalars = |i: &HloInstruction| i.shape.is_scalar() && i.operands.iter().all(scalar);
         for i in &c.instructions {
             match i.opcode.as_str() {
                 "while" => {
@@ -91,7 +95,7 @@ impl Reader<'_> {
                 }
                 "call" | "conditional" => {
                     let called = i.called.iter().filter_map(|b| self.module.computations.get(b));
-                    // Of a conditional the longest branch is what must be planned for; a call has one.
+                    // Plan for the longest branch of a conditional; a call has one.
                     let longest = called.max_by_key(|c| c.instructions.len());
                     longest.into_iter().for_each(|b| self.add(b, trips, kernels));
                 }
@@ -101,42 +105,42 @@ impl Reader<'_> {
         }
     }
 
-    fn kernel(&self, i: &Instruction, known: &HashMap<u64, &Instruction>, trips: f64) -> KernelTime {
-        let bytes = touched(i, known, Shape::bytes);
+    fn kernel(&self, i: &HloInstruction, known: &HashMap<u64, &HloInstruction>, trips: f64) -> KernelTime {
+        let bytes = touched(i, known, HloShape::bytes);
         let memory = bytes / (self.device.bytes_per_s * self.device.memory_share);
         let start = self.device.start[1];
         let cycles = i.cycles.map(|c| c / (self.tpu.clock_mhz * 1e6));
         let products = cycles.filter(|_| self.module.multiplies(i));
-        let near = (touched(i, known, Shape::whole) - bytes).max(0.0);
+        let near = (touched(i, known, HloShape::whole) - bytes).max(0.0);
         let vector = near / self.device.on_chip_bytes_per_s;
         let time = match products {
-            Some(total) => Time {
+            Some(total) => KernelTimeParts {
                 products: total,
                 memory: memory.min(total),
                 total,
                 floor: total.min(memory),
-                ..Time::default()
+                ..KernelTimeParts::default()
             },
             None => {
                 let total = start + memory.max(vector);
-                Time { memory, start, vector, total, floor: memory, ..Time::default() }
+                KernelTimeParts { memory, start, vector, total, floor: memory, ..KernelTimeParts::default() }
             }
         };
         let name = if i.name.is_empty() { i.opcode.clone() } else { i.name.clone() };
         KernelTime { scope: String::new(), name, time, trips, bytes, flops: 0.0, padding: Vec::new() }
     }
 
-    /// Seconds of the memory that copies beside kernels take.
-    fn beside(&self, entry: &Computation) -> f64 {
+    /// Seconds of memory traffic by asynchronous copies.
+    fn beside(&self, entry: &HloComputation) -> f64 {
         let copies = entry.instructions.iter().filter(|i| i.opcode == "copy-start");
         let bytes: f64 = copies.map(|i| i.made().whole()).sum();
         bytes / (self.device.bytes_per_s * self.device.memory_share)
     }
 }
 
-/// Bytes that an instruction reads and writes, each array counted by `of`. Slices and updates in place of large arrays
-/// touch the small array only.
-fn touched(i: &Instruction, known: &HashMap<u64, &Instruction>, of: fn(&Shape) -> f64) -> f64 {
+/// Returns the bytes that an instruction reads and writes, with arrays measured by `of`. Slices and in-place updates of
+/// large arrays touch only the small array.
+fn touched(i: &HloInstruction, known: &HashMap<u64, &HloInstruction>, of: fn(&HloShape) -> f64) -> f64 {
     let operand = |o: &u64| known.get(o).map_or(0.0, |k| of(&k.shape));
     match i.opcode.as_str() {
         "dynamic-slice" | "slice" | "gather" => 2.0 * of(&i.shape),
@@ -145,7 +149,7 @@ fn touched(i: &Instruction, known: &HashMap<u64, &Instruction>, of: fn(&Shape) -
     }
 }
 
-/// Instructions that move nothing, or whose work their start stands for. Collectives have a model of their own.
+/// Whether an instruction moves no data, or is covered by its start instruction. Collectives are modeled separately.
 fn is_free(opcode: &str) -> bool {
     let free = [
         "parameter",
@@ -159,7 +163,8 @@ fn is_free(opcode: &str) -> bool {
     ];
     let network =
         ["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "send", "recv"];
-    // Prefetches run beside kernels; `copy-start` and the like have their bytes in the kernel that would read them.
+    // Prefetches run in parallel with kernels; the bytes of `copy-start` etc. are counted at the kernel that reads
+    // them.
     free.contains(&opcode)
         || opcode.ends_with("-done")
         || opcode.ends_with("-start")

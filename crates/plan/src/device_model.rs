@@ -1,95 +1,96 @@
-//! One device as the analytic model sees it: rates, tiles, and what a kernel costs beside its work.
+//! Analytic device model: peak rates, memory bandwidth, tile sizes and kernel overheads of a TPU, GPU or CPU.
 
-use crate::kernel_list::{Array, Kernel};
+use crate::kernel_list::{KernelWork, MemoryArray};
 use crate::table::{Gpu, Tpu};
 use systole_ir::{DType, TensorType};
 
-/// A device that programs run on.
+/// Performance model of one device.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Device {
-    /// Multiply-adds counted twice, a second, for factors of bf16 and of f32.
+pub struct DeviceModel {
+    /// Peak operations per second (a multiply-add is two) for bf16 and for f32 factors.
     pub flops: [f64; 2],
-    /// The same for factors of f16.
+    /// Peak operations per second for f16 factors.
     pub f16_flops: f64,
-    /// Bytes of its memory that a second moves at best.
+    /// Peak memory bandwidth in bytes per second.
     pub bytes_per_s: f64,
-    /// The part of that which kernels reach.
+    /// Fraction of the bandwidth that kernels reach.
     pub memory_share: f64,
-    /// Bytes a second of values that are kept on the chip.
+    /// Bandwidth of on-chip memory in bytes per second.
     pub on_chip_bytes_per_s: f64,
-    /// Bytes that a program may use.
+    /// Memory available to a program in bytes.
     pub memory: f64,
-    /// Caches and main memory, nearest first: bytes that lie there, bytes a second. Empty where programs do not see them.
+    /// Cache hierarchy including main memory, nearest first: capacity in bytes, bytes per second. Empty if programs do
+    /// not see it.
     pub caches: Vec<(f64, f64)>,
-    /// Samples whose values between kernels are alive at the same time, where a program runs block by block.
+    /// Samples whose intermediate values are live at the same time, if a program runs block by block.
     pub blocks: f64,
-    /// Seconds that a kernel with a product takes at the least, and any other.
+    /// Minimum seconds of a kernel with a product, and of any other kernel.
     pub start: [f64; 2],
-    /// The same for a product all of whose arrays lie on the chip.
+    /// Minimum seconds of a product whose arrays are all on the chip.
     pub start_near: f64,
-    /// Shapes of its matrix units; none where padding costs nothing to speak of.
-    pub tile: Option<Tile>,
-    /// The part of the peak that large products reach.
+    /// Matrix unit shapes; `None` if padding is negligible.
+    pub tile: Option<MatrixUnits>,
+    /// Fraction of the peak that large products reach.
     pub product_share: f64,
-    /// Bytes of the first and last blocks of a product, which nothing hides.
+    /// Bytes of a product's first and last blocks, whose transfer is not hidden.
     pub head_bytes: f64,
-    /// Seconds to move 1024 elements of a product out of the matrix units.
+    /// Seconds to move 1024 result elements out of the matrix units.
     pub result_seconds: f64,
-    /// Element-wise operations a second.
+    /// Element-wise operations per second.
     pub vector_ops: f64,
 }
 
-/// Matrix units and registers.
+/// Matrix units and on-chip memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Tile {
+pub struct MatrixUnits {
     /// Rows and columns of a matrix unit.
     pub mxu: usize,
-    /// Cores that work on one program.
+    /// Number of cores that run one program.
     pub cores: usize,
-    /// Whether the compiler may put the batch instead of the features on the unit's columns.
+    /// Whether the compiler may map the batch instead of the features to the unit's columns.
     pub swaps: bool,
-    /// Bytes of values between kernels that never reach main memory.
+    /// Bytes of intermediate values that stay on the chip.
     pub on_chip: f64,
 }
 
-/// A computer's ceilings, as measured.
+/// Measured peak rates of this computer.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Cpu {
-    /// f32 operations a second of all threads.
+pub struct CpuCeilings {
+    /// f32 operations per second over all threads.
     pub flops: f64,
-    /// The same of factors of 16 bits.
+    /// Operations per second with 16-bit factors.
     pub bf16_flops: f64,
-    /// Caches and main memory, nearest first: bytes that all threads together keep there, and bytes a second.
+    /// Cache hierarchy including main memory, nearest first: capacity in bytes over all threads, bytes per second.
     pub tiers: Vec<(f64, f64)>,
-    /// Threads.
+    /// Number of threads.
     pub threads: usize,
-    /// Bytes of memory.
+    /// Memory in bytes.
     pub memory: f64,
 }
 
 const MIB: f64 = (1 << 20) as f64;
 
-impl Device {
-    /// One device of a TPU: a chip, or a core where programs see cores.
-    pub fn tpu(t: &Tpu) -> Device {
+impl DeviceModel {
+    /// Model of one TPU device: a chip, or a core on generations where programs see cores.
+    pub fn tpu(t: &Tpu) -> DeviceModel {
         let cores = (t.cores / t.devices) as f64;
         let hertz = t.clock_mhz * 1e6;
         let flops = 2.0 * t.macs * cores * hertz;
-        Device {
-            // XLA multiplies f32 factors as bf16 unless it is told otherwise.
+        DeviceModel {
+            // By default XLA multiplies f32 factors as bf16.
             flops: [flops, flops],
-            // No matrix unit multiplies f16: the compiler converts such factors within the kernel.
+            // Matrix units do not multiply f16: the compiler converts the factors within the kernel.
             f16_flops: flops / t.fit.f16,
             bytes_per_s: t.hbm_gb_per_s * 1e9 / t.devices as f64,
             memory_share: 0.9,
-            // A core loads and stores a register of 1024 words of 32 bits a cycle.
+            // A core loads and stores a register of 1024 32-bit words per cycle.
             on_chip_bytes_per_s: 2.0 * 4096.0 * cores * hertz,
             memory: t.hbm_limit as f64,
             caches: Vec::new(),
             blocks: 0.0,
             start: [t.fit.product_cycles / hertz, t.fit.kernel_cycles / hertz],
             start_near: t.fit.near_cycles / hertz,
-            tile: Some(Tile {
+            tile: Some(MatrixUnits {
                 mxu: t.mxu,
                 cores: t.cores / t.devices,
                 swaps: t.fit.swaps,
@@ -98,17 +99,17 @@ impl Device {
             product_share: t.fit.product_share,
             head_bytes: t.fit.head_mib * MIB,
             result_seconds: t.fit.result_cycles / cores / hertz,
-            // 1024 lanes of a core take two or more operations a cycle.
+            // The 1024 lanes of a core execute at least two operations per cycle.
             vector_ops: 2.0 * 1024.0 * cores * hertz,
         }
     }
 
-    /// A GPU. Its shares are what well-written programs are known to reach, not measurements of ours.
-    pub fn gpu(g: &Gpu, mixed_is_f16: bool) -> Device {
+    /// Model of a GPU. The fractions are typical of well-optimized programs, not measured.
+    pub fn gpu(g: &Gpu, mixed_is_f16: bool) -> DeviceModel {
         let peak =
             |names: &[&str]| names.iter().find_map(|n| g.peak_tflops.get(*n)).copied().unwrap_or(0.0) * 1e12;
         let half = if mixed_is_f16 { peak(&["f16", "bf16"]) } else { peak(&["bf16", "f16"]) };
-        Device {
+        DeviceModel {
             flops: [half, peak(&["tf32", "f32"])],
             f16_flops: peak(&["f16", "bf16"]),
             bytes_per_s: g.memory_gb_per_s * 1e9,
@@ -127,9 +128,9 @@ impl Device {
         }
     }
 
-    /// A CPU from its measured ceilings.
-    pub fn cpu(cpu: &Cpu) -> Device {
-        Device {
+    /// Model of a CPU from its measured peak rates.
+    pub fn cpu(cpu: &CpuCeilings) -> DeviceModel {
+        DeviceModel {
             flops: [cpu.bf16_flops, cpu.flops],
             // Stored in 16 bits, multiplied in 32.
             f16_flops: cpu.flops,
@@ -149,13 +150,13 @@ impl Device {
         }
     }
 
-    /// Bytes a second of arrays that lie among `bytes` in use at the same time.
+    /// Bandwidth in bytes per second for arrays in a working set of `bytes`.
     pub(crate) fn rate(&self, bytes: f64) -> f64 {
         let nearest = self.caches.iter().find(|t| bytes <= t.0).or(self.caches.last());
         nearest.map_or(self.bytes_per_s, |t| t.1) * self.memory_share
     }
 
-    /// Operations a second at best for factors of a type.
+    /// Peak operations per second for a factor type.
     pub fn peak(&self, dtype: DType) -> f64 {
         match dtype {
             DType::F16 => self.f16_flops,
@@ -163,14 +164,14 @@ impl Device {
         }
     }
 
-    /// Whether it runs a kernel at all: only matrix units want arrays in another order.
-    pub(crate) fn runs(&self, kernel: &Kernel) -> bool {
+    /// Whether the device runs a kernel: layout changes are needed only for matrix units.
+    pub(crate) fn runs(&self, kernel: &KernelWork) -> bool {
         self.tile.is_some() || !kernel.reorders
     }
 
     /// Bytes of an array between kernels.
-    pub(crate) fn array_bytes(&self, a: &Array) -> f64 {
-        // Where f32 factors are multiplied as bf16, nothing is lost by storing them so.
+    pub(crate) fn array_bytes(&self, a: &MemoryArray) -> f64 {
+        // f32 factors that are multiplied as bf16 are stored as bf16 without loss.
         let narrow = a.factor && self.tile.is_some() && a.ty.dtype == DType::F32;
         match narrow {
             true => self.bytes(&TensorType::new(DType::BF16, a.ty.shape.clone())),
@@ -178,14 +179,14 @@ impl Device {
         }
     }
 
-    /// Bytes that an array takes in memory: TPUs store tiles of 8 × 128 words of 32 bits, the layout that wastes least.
+    /// Bytes of an array in memory. TPUs store tiles of 8 × 128 32-bit words, in the layout with the least padding.
     pub fn bytes(&self, ty: &TensorType) -> f64 {
         if self.tile.is_none() { ty.bytes() as f64 } else { tiled_bytes(ty) }
     }
 }
 
-/// Bytes in tiles: of the two minor dimensions one is padded to 128, the other to the next power of two up to 8, packed
-/// two (or four) to a word. Vectors take whole rows of 128.
+/// Bytes in tiles: one of the two minor dimensions is padded to 128, the other to the next power of two up to 8, packed
+/// two (or four) to a word. Vectors occupy whole rows of 128.
 fn tiled_bytes(ty: &TensorType) -> f64 {
     let pack = (4 / ty.dtype.size().max(1)).max(1);
     let word = ty.dtype.size().max(1) as f64;
@@ -207,7 +208,7 @@ fn tiled_bytes(ty: &TensorType) -> f64 {
     all * least * word
 }
 
-/// `x` brought up to a multiple of `to`.
+/// Rounds `x` up to a multiple of `to`.
 pub(crate) fn padded(x: f64, to: f64) -> f64 {
     (x / to).ceil() * to
 }

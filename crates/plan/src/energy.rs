@@ -1,26 +1,26 @@
-//! Electrical energy of a run, where somebody published what a chip takes.
+//! Electrical energy of a run, for chips with published power.
 //!
-//! Chips alone: hosts, cooling and what a slice takes while it waits for its start are not in it.
+//! Only chips are counted, not hosts, cooling or idle slices that wait to start.
 
-use crate::advice::Choice;
-use crate::table::Tables;
+use crate::advice::MachineChoice;
+use crate::table::ChipTables;
 
-/// Energy of one line of the table.
+/// Energy of one row of the plan.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Energy {
-    /// Of all chips together.
+    /// Power of all chips.
     pub watts: f64,
-    /// Joules of one step.
+    /// Joules per step.
     pub step: f64,
-    /// Samples (or runs of a program) for one joule.
+    /// Samples (or program runs) per joule.
     pub samples_per_joule: f64,
-    /// Joules of the run, where its length is known.
+    /// Joules of the run, if its length is known.
     pub run: Option<f64>,
 }
 
 impl Energy {
-    /// None where no wattage of the chip is published.
-    pub fn of(choice: &Choice, tables: &Tables) -> Option<Energy> {
+    /// Computes the energy of a choice; `None` if the chip's power is not published.
+    pub fn of(choice: &MachineChoice, tables: &ChipTables) -> Option<Energy> {
         let watts = choice.machine.watts(tables)?;
         let step = watts * choice.estimate.step().likely;
         Some(Energy {
@@ -32,7 +32,7 @@ impl Energy {
     }
 }
 
-/// `0.045 J`, `12.3 J`, `4.5 kJ`, `1.2 MJ`: three digits, never nothing.
+/// Formats an energy with three significant digits: `0.045 J`, `12.3 J`, `4.5 kJ`, `1.2 MJ`.
 ///
 /// ```
 /// use systole_plan::joules;
@@ -48,7 +48,7 @@ pub fn joules(j: f64) -> String {
     format!("{} {unit}", digits(value))
 }
 
-/// Three digits that count: `0.00123`, `1.23`, `123`.
+/// Formats with three significant digits: `0.00123`, `1.23`, `123`.
 pub fn digits(x: f64) -> String {
     if x <= 0.0 || !x.is_finite() {
         return format!("{x}");

@@ -1,94 +1,94 @@
-//! A step on a machine: time, memory, what limits it. Estimators fill the same [`Estimate`].
+//! Step-time estimate of a program on a machine: device time, host time, collectives, memory and the limiting resource.
 
-use crate::device_model::Device;
-use crate::kernel_list::{Kernel, Role, Work};
-use crate::machine::{Half, Machine};
-use crate::memory::{Memory, memory};
-use crate::roofline::{Padding, Time, paddings, time};
-use crate::table::Tables;
-use crate::value_placement::Placement;
+use crate::device_model::DeviceModel;
+use crate::kernel_list::{ArgumentRole, KernelList, KernelWork};
+use crate::machine::{HalfType, Machine};
+use crate::memory::{MemoryNeed, memory};
+use crate::roofline::{DimPadding, KernelTimeParts, paddings, time};
+use crate::table::ChipTables;
+use crate::value_placement::ValuePlacement;
 use systole_ir::Result;
 
-/// Seconds: what is expected, and between what it may lie.
+/// Seconds with lower and upper bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Range {
-    /// Peak rates, no padding, nothing started, collectives hidden behind work.
+pub struct TimeRange {
+    /// Lower bound: peak rates, no padding, no start time, collectives hidden behind work.
     pub low: f64,
-    /// Expected.
+    /// Expected value.
     pub likely: f64,
-    /// One thing after the other.
+    /// Upper bound: everything in sequence.
     pub high: f64,
 }
 
-/// What the hosts do for a step, in seconds. They work ahead of the devices.
+/// Host time per step in seconds. Hosts work ahead of the devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Host {
-    /// Starting it.
+pub struct HostTime {
+    /// Dispatching the step.
     pub dispatch: f64,
-    /// Bringing the batch to the devices.
+    /// Transferring the batch to the devices.
     pub feed: f64,
-    /// Making the batch, beside the other two: reading, decoding, augmenting. 0 where its rate is not known.
+    /// Producing the batch (reading, decoding, augmenting), in parallel with the other two; 0 if the rate is unknown.
     pub pipeline: f64,
 }
 
-impl Host {
-    /// What a step cannot take less than.
+impl HostTime {
+    /// Minimum step time due to the host.
     pub fn total(&self) -> f64 {
         (self.dispatch + self.feed).max(self.pipeline)
     }
 
-    /// `host dispatch` or `host input`: what takes longest.
+    /// Returns the slowest host activity: `host dispatch` or `host input`.
     fn limit(&self) -> &'static str {
         let dispatch = self.dispatch >= self.feed && self.pipeline <= self.dispatch + self.feed;
         if dispatch { "host dispatch" } else { "host input" }
     }
 }
 
-/// A step on a machine.
+/// Estimate of a step on a machine.
 #[derive(Clone, Debug)]
 pub struct Estimate {
-    /// Who says so: `analytic` or `compiled`.
+    /// Name of the estimator: `analytic`, `compiled` or `measured`.
     pub by: &'static str,
-    /// On the device, collectives included.
-    pub device: Range,
-    /// Collectives.
+    /// Device time, including collectives.
+    pub device: TimeRange,
+    /// Time of collectives.
     pub collective: f64,
-    /// On the hosts.
-    pub host: Host,
-    /// Of one device.
-    pub memory: Memory,
-    /// Operations of products that a step needs of one device.
+    /// Host time.
+    pub host: HostTime,
+    /// Memory of one device.
+    pub memory: MemoryNeed,
+    /// Required matrix operations per device and step.
     pub flops: f64,
-    /// Those that it could do in a second.
+    /// Peak operations per second of one device.
     pub peak: f64,
-    /// By kernel.
+    /// Time per kernel.
     pub kernels: Vec<KernelTime>,
 }
 
-/// One kernel of a step on one device.
+/// Time of one kernel on one device.
 #[derive(Clone, Debug)]
 pub struct KernelTime {
-    /// The layer.
+    /// Layer of the kernel.
     pub scope: String,
-    /// The op that gives it its name.
+    /// Op that names the kernel.
     pub name: String,
-    /// One trip.
-    pub time: Time,
-    /// Trips in a step.
+    /// Time of one execution.
+    pub time: KernelTimeParts,
+    /// Executions per step.
     pub trips: f64,
-    /// Bytes of one trip.
+    /// Bytes moved per execution.
     pub bytes: f64,
-    /// Needed operations of its product in one trip.
+    /// Required matrix operations per execution.
     pub flops: f64,
-    /// What is padded.
-    pub padding: Vec<Padding>,
+    /// Padded dimensions.
+    pub padding: Vec<DimPadding>,
 }
 
 impl Estimate {
-    /// A step: the host works ahead, so the slower of the two decides.
-    pub fn step(&self) -> Range {
+    /// Step time: the host works ahead, so the slower of host and device decides.
+    pub fn step(&self) -> TimeRange {
         let with_host = |t: f64| t.max(self.host.total());
-        Range {
+        TimeRange {
             low: with_host(self.device.low),
             likely: with_host(self.device.likely),
             high: self.device.high + self.host.total(),
@@ -97,7 +97,7 @@ impl Estimate {
 }
 
 impl Estimate {
-    /// The same where a host needs `dispatch` seconds to start a step and makes `rate` samples a second, of `samples`.
+    /// Sets the host's dispatch time and its input rate in samples per second, for `samples` per step.
     pub fn hosted(
         self,
         machine: &Machine,
@@ -109,48 +109,48 @@ impl Estimate {
             return self;
         }
         let pipeline = rate.map_or(0.0, |r| samples / (r * machine.hosts() as f64));
-        let host = Host { dispatch: dispatch.unwrap_or(self.host.dispatch), pipeline, ..self.host };
+        let host = HostTime { dispatch: dispatch.unwrap_or(self.host.dispatch), pipeline, ..self.host };
         Estimate { host, ..self }
     }
 
-    /// The same with a step as it was measured on this computer.
-    pub fn measured(self, device: Range) -> Estimate {
+    /// Replaces the device time by a measurement on this computer.
+    pub fn measured(self, device: TimeRange) -> Estimate {
         Estimate { by: "measured", device, ..self }
     }
 
-    /// The same with collectives that take so many seconds.
+    /// Sets the time of collectives.
     pub(crate) fn with_collective(self, collective: f64) -> Estimate {
         Estimate { device: range(&self.kernels, collective), collective, ..self }
     }
 
-    /// The same step of `work` where each device keeps a part of weights and optimizer state: weights are gathered
-    /// before they are used, forward and backward, and gradients are scattered.
-    pub fn fully_sharded(self, work: &Work, machine: &Machine, tables: &Tables) -> Estimate {
+    /// Estimates the step with fully sharded weights and optimizer state: weights are all-gathered in forward and
+    /// backward, gradients are reduce-scattered.
+    pub fn fully_sharded(self, work: &KernelList, machine: &Machine, tables: &ChipTables) -> Estimate {
         let n = machine.devices() as f64;
         if n < 2.0 {
             return self;
         }
-        let weights = work.arguments.iter().filter(|a| a.role == Role::Trainable);
+        let weights = work.arguments.iter().filter(|a| a.role == ArgumentRole::Trainable);
         let largest = weights.map(|a| a.ty.bytes() as f64).fold(0.0, f64::max);
-        let memory = Memory {
+        let memory = MemoryNeed {
             parameters: self.memory.parameters / n,
             optimizer: self.memory.optimizer / n,
-            // One gathered weight in use, the next on its way.
+            // One gathered weight in use, and the next in transfer.
             temporaries: self.memory.temporaries + 2.0 * largest,
             ..self.memory.clone()
         };
-        // An all-reduce is a scatter and a gather; here one more gather passes.
-        let collective = 1.5 * machine.all_reduce(tables, work.bytes_of(Role::Trainable));
+        // An all-reduce is a reduce-scatter plus an all-gather; full sharding needs one more all-gather.
+        let collective = 1.5 * machine.all_reduce(tables, work.bytes_of(ArgumentRole::Trainable));
         Estimate { memory, ..self }.with_collective(collective)
     }
 
-    /// Needed operations of products over those possible in the step's time.
+    /// Model FLOPs utilization: required matrix operations relative to the peak over the step time.
     pub fn mfu(&self) -> f64 {
         let possible = self.step().likely * self.peak;
         if possible > 0.0 { self.flops / possible } else { 0.0 }
     }
 
-    /// What takes longest.
+    /// Returns the resource that limits the step.
     pub fn limit(&self) -> &'static str {
         if self.host.total() >= self.device.likely {
             return self.host.limit();
@@ -165,17 +165,22 @@ impl Estimate {
     }
 }
 
-/// Seconds in which a host starts one step of a compiled program. An assumption: PJRT's dispatch, no measurement here.
+/// Seconds in which a host dispatches a step of a compiled program. Assumed for PJRT, not measured.
 pub const DISPATCH: f64 = 0.15e-3;
 
-/// How many times the estimate a step on a CPU may take: steps of six models took 0.9 to 1.5 times (docs/guide/plan.md).
+/// Upper bound for CPU steps relative to the estimate: steps of six models took 0.9 to 1.5 times (docs/guide/plan.md).
 const CPU_AT_MOST: f64 = 1.6;
 
-/// The analytic estimate of a step whose devices each do `work`.
-pub fn analytic(work: &Work, machine: &Machine, tables: &Tables, half: Half) -> Result<Estimate> {
+/// Computes the analytic estimate of a step whose devices each do `work`.
+pub fn analytic(
+    work: &KernelList,
+    machine: &Machine,
+    tables: &ChipTables,
+    half: HalfType,
+) -> Result<Estimate> {
     let device = machine.device(tables, half)?;
-    let placement = Placement::of(work, &device);
-    let kernel = |k: &Kernel| {
+    let placement = ValuePlacement::of(work, &device);
+    let kernel = |k: &KernelWork| {
         let moved = placement.moved(k, &device);
         KernelTime {
             scope: k.scope.clone(),
@@ -194,14 +199,14 @@ pub fn analytic(work: &Work, machine: &Machine, tables: &Tables, half: Half) -> 
     Ok(assembled("analytic", work, machine, tables, &device, memory, kernels))
 }
 
-/// What copies beside kernels, of so many seconds, need of the memory's time after the kernels had theirs.
+/// Exposed time of asynchronous copies after they overlap with the kernels' idle memory time.
 pub(crate) fn uncovered(seconds: f64, kernels: &[KernelTime]) -> Option<KernelTime> {
     let idle: f64 = kernels.iter().map(|k| (k.time.total - k.time.memory) * k.trips).sum();
     let rest = seconds - idle;
     (rest > 0.0).then(|| KernelTime {
         scope: String::new(),
-        name: "copies that no kernel hides".into(),
-        time: Time { memory: rest, total: rest, floor: rest, ..Time::default() },
+        name: "copies not hidden by kernels".into(),
+        time: KernelTimeParts { memory: rest, total: rest, floor: rest, ..KernelTimeParts::default() },
         trips: 1.0,
         bytes: 0.0,
         flops: 0.0,
@@ -209,40 +214,41 @@ pub(crate) fn uncovered(seconds: f64, kernels: &[KernelTime]) -> Option<KernelTi
     })
 }
 
-/// Kernels and collectives one after the other, at best beside each other.
-fn range(kernels: &[KernelTime], collective: f64) -> Range {
-    let sum = |of: &dyn Fn(&Time) -> f64| kernels.iter().map(|k| of(&k.time) * k.trips).sum::<f64>();
+/// Time range of kernels and collectives: in sequence, or at best overlapped.
+fn range(kernels: &[KernelTime], collective: f64) -> TimeRange {
+    let sum =
+        |of: &dyn Fn(&KernelTimeParts) -> f64| kernels.iter().map(|k| of(&k.time) * k.trips).sum::<f64>();
     let likely = sum(&|t| t.total);
-    Range {
+    TimeRange {
         low: sum(&|t| t.floor).max(collective),
         likely: likely + collective,
         high: sum(&|t| t.start + t.products + t.results + t.memory + t.vector).max(likely) + collective,
     }
 }
 
-/// An estimate from the times of its kernels.
+/// Assembles an estimate from the times of its kernels.
 pub(crate) fn assembled(
     by: &'static str,
-    work: &Work,
+    work: &KernelList,
     machine: &Machine,
-    tables: &Tables,
-    device: &Device,
-    memory: Memory,
+    tables: &ChipTables,
+    device: &DeviceModel,
+    memory: MemoryNeed,
     kernels: Vec<KernelTime>,
 ) -> Estimate {
-    let gradients = if machine.devices() > 1 { work.bytes_of(Role::Trainable) } else { 0.0 };
+    let gradients = if machine.devices() > 1 { work.bytes_of(ArgumentRole::Trainable) } else { 0.0 };
     let collective = if gradients > 0.0 { machine.all_reduce(tables, gradients) } else { 0.0 };
     let device_time = match (range(&kernels, collective), machine) {
-        (r, Machine::Cpu(_)) => Range { high: r.high.max(CPU_AT_MOST * r.likely), ..r },
+        (r, Machine::Cpu(_)) => TimeRange { high: r.high.max(CPU_AT_MOST * r.likely), ..r },
         (r, _) => r,
     };
-    // A training step gets a batch from the host; the arguments of other programs lie on the device already.
-    let trains = work.arguments.iter().any(|a| a.role == Role::Trainable);
-    let fed = if trains { work.bytes_of(Role::Input) * machine.devices() as f64 } else { 0.0 };
+    // A training step receives a batch from the host; other programs have their arguments on the device.
+    let trains = work.arguments.iter().any(|a| a.role == ArgumentRole::Trainable);
+    let fed = if trains { work.bytes_of(ArgumentRole::Input) * machine.devices() as f64 } else { 0.0 };
     let input = fed / machine.input_rate(tables);
     let host = match machine {
-        Machine::Cpu(_) => Host::default(),
-        _ => Host { dispatch: DISPATCH, feed: input, pipeline: 0.0 },
+        Machine::Cpu(_) => HostTime::default(),
+        _ => HostTime { dispatch: DISPATCH, feed: input, pipeline: 0.0 },
     };
     let peak_type = work.kernels.iter().filter_map(|k| k.product.as_ref()).map(|p| p.dtype).next();
     let peak = peak_type.map_or(device.flops[1], |d| device.peak(d));

@@ -1,12 +1,13 @@
-//! A GPU as XLA's compiler is told of it where there is none: the text of a `stream_executor.GpuTargetConfigProto`.
+//! GPU description for ahead-of-time compilation with XLA: the text of a `stream_executor.GpuTargetConfigProto`.
+//!
 //! Fields: <https://github.com/openxla/xla/blob/main/xla/stream_executor/device_description.proto>.
 
 use crate::table::{Gpu, GpuTarget};
 use systole_ir::{Error, ErrorKind, Result};
-use systole_runtime::AheadSlice;
+use systole_runtime::AotTopology;
 
 impl Gpu {
-    /// So many GPUs of one machine, as a compiler is told of them.
+    /// Returns the compile target for `count` GPUs of one machine.
     ///
     /// ```
     /// let tables = systole_plan::Tables::built_in()?;
@@ -16,20 +17,20 @@ impl Gpu {
     /// ```
     ///
     /// # Errors
-    /// When the table does not say what compilers have to know of it.
-    pub fn ahead(&self, count: usize) -> Result<AheadSlice> {
+    /// If the table has no compiler data for the GPU.
+    pub fn ahead(&self, count: usize) -> Result<AotTopology> {
         let target = self.target.as_ref().ok_or_else(|| {
-            let what = format!("the table does not say what a compiler must know of the GPU `{}`", self.name);
+            let what = format!("the table has no compiler data for the GPU `{}`", self.name);
             Error::new(ErrorKind::Config, what)
-                .hint("add [gpu.target] to its entry; those of crates/plan/tables/gpu.toml show the fields")
+                .hint("add [gpu.target] to its entry, with the fields as in crates/plan/tables/gpu.toml")
         })?;
         let name = if count == 1 { self.name.clone() } else { format!("{count}*{}", self.name) };
-        Ok(AheadSlice::gpus(&name, target.text(), count))
+        Ok(AotTopology::gpus(&name, target.text(), count))
     }
 }
 
 impl GpuTarget {
-    /// The text that the compiler reads.
+    /// Returns the proto text for the compiler.
     fn text(&self) -> String {
         let [major, minor] = self.compute_capability;
         let features = if self.accelerated_features { "ACCELERATED_FEATURES" } else { "NONE" };
@@ -78,10 +79,10 @@ device_description_str: \"{device}\"
 
 #[cfg(test)]
 mod tests {
-    use crate::table::{Gpu, Tables};
+    use crate::table::{ChipTables, Gpu};
 
     fn gpus() -> Vec<Gpu> {
-        Tables::built_in().unwrap().gpus
+        ChipTables::built_in().unwrap().gpus
     }
 
     /// Two tables that were written down apart from each other.
@@ -125,7 +126,7 @@ mod tests {
     fn a_gpu_without_figures_is_refused() {
         let mine = "[[gpu]]\nname = 'l4'\nproduct = 'L4'\npeak_tflops = { bf16 = 121, f32 = 30 }\nmemory_gb = 24\n\
                     memory_gb_per_s = 300\nlink_gb_per_s = 0\nwatts = 72\n";
-        let tables = Tables::with(mine, "mine.toml").unwrap();
+        let tables = ChipTables::with(mine, "mine.toml").unwrap();
         let e = tables.gpu("l4").unwrap().ahead(1).unwrap_err().to_string();
         assert!(e.contains("`l4`") && e.contains("[gpu.target]"), "{e}");
     }

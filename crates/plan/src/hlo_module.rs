@@ -1,56 +1,57 @@
-//! What is needed of a compiler's optimized program: instructions, their arrays in memory, the compiler's cycles.
+//! Minimal reader of optimized HLO modules (`HloModuleProtoWithConfig`): instructions, shapes with layout, estimated
+//! cycles.
 
 use std::collections::HashMap;
 use systole_ir::Result;
-use systole_runtime::protobuf::{Value, fields};
+use systole_runtime::protobuf::{ProtoValue, fields};
 
-/// A module: its computations by id.
+/// An HLO module: computations by id.
 #[derive(Debug, Default)]
-pub(crate) struct Module {
-    pub(crate) computations: HashMap<u64, Computation>,
+pub(crate) struct OptimizedHlo {
+    pub(crate) computations: HashMap<u64, HloComputation>,
     pub(crate) entry: u64,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Computation {
+pub(crate) struct HloComputation {
     pub(crate) name: String,
-    pub(crate) instructions: Vec<Instruction>,
+    pub(crate) instructions: Vec<HloInstruction>,
     pub(crate) root: u64,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Instruction {
+pub(crate) struct HloInstruction {
     pub(crate) id: u64,
     pub(crate) name: String,
     pub(crate) opcode: String,
-    pub(crate) shape: Shape,
+    pub(crate) shape: HloShape,
     pub(crate) operands: Vec<u64>,
     pub(crate) called: Vec<u64>,
-    /// The number that parts of one collective share.
+    /// Channel id, shared by the parts of one collective.
     pub(crate) channel: Option<u64>,
-    /// The compiler's estimate, where it has one.
+    /// The compiler's estimated cycles, if there are any.
     pub(crate) cycles: Option<f64>,
-    /// The value of a scalar integer constant.
+    /// Value of a scalar integer constant.
     pub(crate) constant: Option<i64>,
 }
 
-/// An array, or a tuple of some.
+/// Shape of an array, or of a tuple of shapes.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Shape {
+pub(crate) struct HloShape {
     element: u64,
     dims: Vec<u64>,
     minor_to_major: Vec<u64>,
     tile: Vec<u64>,
     memory_space: u64,
-    parts: Vec<Shape>,
+    parts: Vec<HloShape>,
 }
 
-impl Module {
+impl OptimizedHlo {
     /// Reads a serialized `HloModuleProtoWithConfig`.
-    pub(crate) fn read(bytes: &[u8]) -> Result<Module> {
-        let mut module = Module::default();
+    pub(crate) fn read(bytes: &[u8]) -> Result<OptimizedHlo> {
+        let mut module = OptimizedHlo::default();
         for field in fields(bytes) {
-            if let (1, Value::Bytes(b)) = field? {
+            if let (1, ProtoValue::Bytes(b)) = field? {
                 module.add(b)?;
             }
         }
@@ -60,19 +61,19 @@ impl Module {
     fn add(&mut self, bytes: &[u8]) -> Result<()> {
         for field in fields(bytes) {
             match field? {
-                (3, Value::Bytes(b)) => {
+                (3, ProtoValue::Bytes(b)) => {
                     let (id, computation) = computation(b)?;
                     self.computations.insert(id, computation);
                 }
-                (6, Value::Number(id)) => self.entry = id,
+                (6, ProtoValue::Number(id)) => self.entry = id,
                 _ => {}
             }
         }
         Ok(())
     }
 
-    /// Whether an instruction is a product, or has one in it.
-    pub(crate) fn multiplies(&self, i: &Instruction) -> bool {
+    /// Whether an instruction is a matrix product or convolution, or a fusion that contains one.
+    pub(crate) fn multiplies(&self, i: &HloInstruction) -> bool {
         if matches!(i.opcode.as_str(), "convolution" | "dot") {
             return true;
         }
@@ -80,8 +81,8 @@ impl Module {
         i.opcode == "fusion" && inside.flat_map(|c| &c.instructions).any(|j| self.multiplies(j))
     }
 
-    /// Trips of a loop: the constant that its condition compares with; libtpu leaves nothing else.
-    pub(crate) fn trips(&self, i: &Instruction) -> f64 {
+    /// Trip count of a loop: the constant in its condition, the only hint that libtpu keeps.
+    pub(crate) fn trips(&self, i: &HloInstruction) -> f64 {
         let constants = |c: &u64| -> Vec<i64> {
             let own = self.computations.get(c).map(|c| c.instructions.as_slice()).unwrap_or_default();
             let inner = own.iter().flat_map(|j| &j.called).filter_map(|c| self.computations.get(c));
@@ -92,39 +93,39 @@ impl Module {
     }
 }
 
-impl Instruction {
-    /// The shape of what it makes: what begins a gather names its argument and its result.
-    pub(crate) fn made(&self) -> &Shape {
+impl HloInstruction {
+    /// Shape of the instruction's result. Asynchronous start ops return a tuple of operand and result.
+    pub(crate) fn made(&self) -> &HloShape {
         let pair = self.opcode.ends_with("-start") && self.opcode != "all-reduce-start";
         self.shape.parts.get(1).filter(|_| pair).unwrap_or(&self.shape)
     }
 }
 
-fn computation(bytes: &[u8]) -> Result<(u64, Computation)> {
-    let mut found = Computation::default();
+fn computation(bytes: &[u8]) -> Result<(u64, HloComputation)> {
+    let mut found = HloComputation::default();
     let mut id = 0;
     for field in fields(bytes) {
         match field? {
             (1, v) => found.name = v.text().into(),
-            (2, Value::Bytes(b)) => found.instructions.push(instruction(b)?),
-            (5, Value::Number(n)) => id = n,
-            (6, Value::Number(n)) => found.root = n,
+            (2, ProtoValue::Bytes(b)) => found.instructions.push(instruction(b)?),
+            (5, ProtoValue::Number(n)) => id = n,
+            (6, ProtoValue::Number(n)) => found.root = n,
             _ => {}
         }
     }
     Ok((id, found))
 }
 
-fn instruction(bytes: &[u8]) -> Result<Instruction> {
-    let mut i = Instruction::default();
+fn instruction(bytes: &[u8]) -> Result<HloInstruction> {
+    let mut i = HloInstruction::default();
     for field in fields(bytes) {
         match field? {
             (1, v) => i.name = v.text().into(),
             (2, v) => i.opcode = v.text().into(),
-            (3, Value::Bytes(b)) => i.shape = shape(b)?,
-            (8, Value::Bytes(b)) => i.constant = scalar(b)?,
-            (26, Value::Number(n)) => i.channel = Some(n),
-            (35, Value::Number(n)) => i.id = n,
+            (3, ProtoValue::Bytes(b)) => i.shape = shape(b)?,
+            (8, ProtoValue::Bytes(b)) => i.constant = scalar(b)?,
+            (26, ProtoValue::Number(n)) => i.channel = Some(n),
+            (35, ProtoValue::Number(n)) => i.id = n,
             (36, v) => i.operands.extend(v.numbers()),
             (38, v) => i.called.extend(v.numbers()),
             (43, v) => i.cycles = cycles(v.text()),
@@ -134,13 +135,13 @@ fn instruction(bytes: &[u8]) -> Result<Instruction> {
     Ok(i)
 }
 
-/// `"window_config":{…"estimated_cycles":"1083068"…}`: the only thing wanted of that JSON.
+/// Extracts `estimated_cycles` from the backend config JSON: `"window_config":{…"estimated_cycles":"1083068"…}`.
 fn cycles(config: &str) -> Option<f64> {
     let (_, after) = config.split_once("\"estimated_cycles\":\"")?;
     after.split_once('"')?.0.parse().ok().filter(|c| *c > 0.0)
 }
 
-/// An s32 or s64 scalar of a LiteralProto.
+/// Reads an s32 or s64 scalar of a LiteralProto.
 fn scalar(bytes: &[u8]) -> Result<Option<i64>> {
     let mut value = None;
     for field in fields(bytes) {
@@ -151,44 +152,44 @@ fn scalar(bytes: &[u8]) -> Result<Option<i64>> {
     Ok(value)
 }
 
-fn shape(bytes: &[u8]) -> Result<Shape> {
-    let mut s = Shape::default();
+fn shape(bytes: &[u8]) -> Result<HloShape> {
+    let mut s = HloShape::default();
     for field in fields(bytes) {
         match field? {
-            (2, Value::Number(n)) => s.element = n,
+            (2, ProtoValue::Number(n)) => s.element = n,
             (3, v) => s.dims.extend(v.numbers()),
-            (4, Value::Bytes(b)) => s.parts.push(shape(b)?),
-            (5, Value::Bytes(b)) => layout(b, &mut s)?,
+            (4, ProtoValue::Bytes(b)) => s.parts.push(shape(b)?),
+            (5, ProtoValue::Bytes(b)) => layout(b, &mut s)?,
             _ => {}
         }
     }
     Ok(s)
 }
 
-fn layout(bytes: &[u8], s: &mut Shape) -> Result<()> {
+fn layout(bytes: &[u8], s: &mut HloShape) -> Result<()> {
     for field in fields(bytes) {
         match field? {
             (1, v) => s.minor_to_major.extend(v.numbers()),
-            // The first tile pads; the ones after it only order elements within.
-            (6, Value::Bytes(b)) if s.tile.is_empty() => {
+            // The first tile determines the padding; later tiles only reorder elements within it.
+            (6, ProtoValue::Bytes(b)) if s.tile.is_empty() => {
                 for tile in fields(b) {
                     if let (1, v) = tile? {
                         s.tile.extend(v.numbers());
                     }
                 }
             }
-            (8, Value::Number(n)) => s.memory_space = n,
+            (8, ProtoValue::Number(n)) => s.memory_space = n,
             _ => {}
         }
     }
     Ok(())
 }
 
-impl Shape {
-    /// Bytes in the device's main memory, padding of tiles included.
+impl HloShape {
+    /// Bytes in the device's main memory, including tile padding.
     pub(crate) fn bytes(&self) -> f64 {
         if !self.parts.is_empty() {
-            return self.parts.iter().map(Shape::bytes).sum();
+            return self.parts.iter().map(HloShape::bytes).sum();
         }
         if self.memory_space != 0 {
             return 0.0;
@@ -202,19 +203,19 @@ impl Shape {
         dims.iter().product::<f64>() * element_bytes(self.element)
     }
 
-    /// Whether it is a number, or a tuple of some.
+    /// Whether it is a scalar, or a tuple of scalars.
     pub(crate) fn is_scalar(&self) -> bool {
-        self.dims.iter().product::<u64>() <= 1 && self.parts.iter().all(Shape::is_scalar)
+        self.dims.iter().product::<u64>() <= 1 && self.parts.iter().all(HloShape::is_scalar)
     }
 
-    /// Bytes without padding, in whatever memory.
+    /// Bytes without padding, in any memory.
     pub(crate) fn whole(&self) -> f64 {
         let own = self.dims.iter().map(|&d| d as f64).product::<f64>() * element_bytes(self.element);
-        self.parts.iter().map(Shape::whole).fold(own, |sum, part| sum + part)
+        self.parts.iter().map(HloShape::whole).fold(own, |sum, part| sum + part)
     }
 }
 
-/// Bytes of XLA's element types by their numbers; tokens and tuples have none.
+/// Bytes per element by XLA's primitive type number; 0 for tokens and tuples.
 fn element_bytes(element: u64) -> f64 {
     match element {
         1 | 2 | 6 | 19 | 20 | 23 | 24 | 25 | 28 | 29 => 1.0,

@@ -1,101 +1,100 @@
-//! What a program does, as a compiler for accelerators would run it: a list of kernels, each with its products and the
-//! arrays that it reads and writes.
+//! Groups a program's ops into accelerator kernels, each with its matrix product and the arrays it reads and writes.
 //!
-//! The grouping follows what XLA was seen to do: element-wise work and moves join the kernel that reads them, and what
-//! follows a product joins the product; a value with readers in several kernels is written once and read by each.
-//! Cheap values are computed again instead.
+//! The grouping follows XLA's observed fusion: element-wise ops and data movement join the kernel that reads them; ops
+//! after a product join the product. A value with readers in several kernels is written once and read by each. Cheap
+//! values are recomputed instead.
 
 use systole_compile::PASSES;
-use systole_ir::op::{Convolution, DotGeneral, Lowering};
+use systole_ir::op::{Convolution, DotGeneral, LoweringClass};
 use systole_ir::{DType, Graph, Node, Op, TensorType, ValueId};
 
-/// A program as kernels.
+/// A program as a list of kernels.
 #[derive(Clone, Debug, Default)]
-pub struct Work {
-    /// In an order in which they can run.
-    pub kernels: Vec<Kernel>,
-    /// Bytes that one run reads through its arguments, by what they are.
-    pub arguments: Vec<Argument>,
-    /// Results and the argument that each replaces, where there is one of the same type and place.
+pub struct KernelList {
+    /// Kernels in execution order.
+    pub kernels: Vec<KernelWork>,
+    /// Arguments of the program.
+    pub arguments: Vec<ProgramArgument>,
+    /// Types of the results.
     pub results: Vec<TensorType>,
 }
 
-/// An argument.
+/// A program argument.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Argument {
-    /// Its name in the program.
+pub struct ProgramArgument {
+    /// Name in the program.
     pub name: String,
-    /// Its type.
+    /// Type.
     pub ty: TensorType,
-    /// What it is for.
-    pub role: Role,
+    /// Role in the training step.
+    pub role: ArgumentRole,
 }
 
-/// What an argument is for. Only training steps tell; everything else is `Input`.
+/// Role of an argument. Only training steps define roles; other arguments are `Input`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Role {
-    /// Weights that are trained.
+pub enum ArgumentRole {
+    /// Trainable weights.
     Trainable,
-    /// Weights that are not.
+    /// Frozen weights.
     Frozen,
-    /// The optimizer's arrays.
+    /// Optimizer state.
     Optimizer,
-    /// The batch, metrics, controls, or any argument of a program that is no training step.
+    /// Batch, metrics, controls, or any argument of a program that is not a training step.
     Input,
 }
 
-/// One kernel, run `trips` times.
+/// A kernel, executed `trips` times.
 #[derive(Clone, Debug)]
-pub struct Kernel {
-    /// The op that gives it its name.
+pub struct KernelWork {
+    /// Op that names the kernel.
     pub name: String,
-    /// The layer it belongs to; empty for none.
+    /// Layer of the kernel; empty if there is none.
     pub scope: String,
-    /// The product in it.
-    pub product: Option<Product>,
-    /// Arrays that it reads from memory.
-    pub reads: Vec<Array>,
-    /// Arrays that it writes.
-    pub writes: Vec<Array>,
-    /// Element-wise operations.
+    /// Matrix product or convolution in the kernel.
+    pub product: Option<MatrixProduct>,
+    /// Arrays read from memory.
+    pub reads: Vec<MemoryArray>,
+    /// Arrays written to memory.
+    pub writes: Vec<MemoryArray>,
+    /// Number of element-wise operations.
     pub ops: f64,
-    /// Random numbers that it draws.
+    /// Number of random values generated.
     pub draws: f64,
-    /// Whether it only brings an array into another order, which devices without tiles need not do.
+    /// Whether the kernel only changes an array's layout, which devices without tiles do not need.
     pub reorders: bool,
-    /// How often it runs in a step.
+    /// Executions per step.
     pub trips: f64,
-    /// Which program or loop body it stands in: arrays have their numbers within one.
+    /// Index of the program or loop body, within which array ids are unique.
     pub graph: usize,
 }
 
-/// An array in memory, with a number that is equal for equal arrays of one program.
+/// An array in memory; equal arrays of one program have equal ids.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Array {
-    /// Its number within the program or loop body.
+pub struct MemoryArray {
+    /// Id within the program or loop body.
     pub id: usize,
-    /// Its type.
+    /// Type.
     pub ty: TensorType,
-    /// The part of it that the kernel touches: slices of large arrays read little, updates in place write little.
+    /// Fraction that the kernel touches: slices read, and in-place updates write, only a part of large arrays.
     pub part: f64,
-    /// Whether only products read it: where f32 factors are multiplied as bf16, it is stored so.
+    /// Whether only products read it: then it is stored as bf16 where f32 factors are multiplied as bf16.
     pub factor: bool,
 }
 
-/// Sums of products, as `batch · taps` products of `[rows, inner]` and `[inner, columns]`.
+/// A sum of matrix products: `batch · taps` products of `[rows, inner]` and `[inner, columns]`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Product {
-    /// Products beside each other that share nothing.
+pub struct MatrixProduct {
+    /// Number of independent products.
     pub batch: f64,
-    /// Places of a convolution's window; 1 for plain products.
+    /// Number of convolution window positions; 1 for plain products.
     pub taps: f64,
     /// Rows of the result.
     pub rows: f64,
-    /// The dimension that is summed over.
+    /// Contracted dimension.
     pub inner: f64,
     /// Columns of the result.
     pub columns: f64,
-    /// A second dimension that columns may stand for: the batch of a convolution.
+    /// Alternative to the columns: the batch of a convolution.
     pub lanes: f64,
     /// Whether it is a convolution.
     pub convolution: bool,
@@ -103,18 +102,22 @@ pub struct Product {
     pub dtype: DType,
 }
 
-impl Product {
-    /// Operations that are needed; a multiply-add is two.
+impl MatrixProduct {
+    /// Required operations; a multiply-add counts as two.
     pub fn flops(&self) -> f64 {
         2.0 * self.batch * self.taps * self.rows * self.inner * self.columns
     }
 }
 
-impl Work {
-    /// Reads the work off a program. Loops count once for each trip.
-    pub fn of(graph: &Graph) -> Work {
+impl KernelList {
+    /// Extracts the kernels of a program. Loop bodies count once per iteration.
+    pub fn of(graph: &Graph) -> KernelList {
         let simple = simplified(graph);
-        let mut work = Work { arguments: arguments(graph), results: graph.result_types(), ..Work::default() };
+        let mut work = KernelList {
+            arguments: arguments(graph),
+            results: graph.result_types(),
+            ..KernelList::default()
+        };
         let mut graphs = 0;
         add(&simple, 1.0, &mut graphs, &mut work.kernels);
         work
@@ -125,39 +128,40 @@ impl Work {
         self.kernels.iter().filter_map(|k| Some(k.product.as_ref()?.flops() * k.trips)).sum()
     }
 
-    /// Samples of a training step: the first dimension of the largest array of the batch.
+    /// Batch size of a training step: the leading dimension of its largest input.
     pub(crate) fn batch(&self) -> Option<usize> {
-        let inputs = self.arguments.iter().filter(|a| a.role == Role::Input && a.ty.rank() > 0);
+        let inputs = self.arguments.iter().filter(|a| a.role == ArgumentRole::Input && a.ty.rank() > 0);
         inputs.max_by_key(|a| a.ty.bytes()).map(|a| a.ty.shape[0])
     }
 
-    /// Bytes of the arguments of a role.
-    pub fn bytes_of(&self, role: Role) -> f64 {
+    /// Bytes of the arguments with a role.
+    pub fn bytes_of(&self, role: ArgumentRole) -> f64 {
         self.arguments.iter().filter(|a| a.role == role).map(|a| a.ty.bytes() as f64).sum()
     }
 }
 
-/// The passes that every compiler has; those that suit a CPU's kernels stay out.
+/// Applies the passes that every compiler has, without CPU-specific ones.
 fn simplified(graph: &Graph) -> Graph {
     let usual = PASSES.iter().filter(|p| ["prune", "simplify", "cse"].contains(&p.name));
     usual.fold(graph.clone(), |g, pass| (pass.run)(&g))
 }
 
-/// Training steps name their arguments by the place of the tree that they are in: weights, frozen weights, optimizer.
-fn arguments(graph: &Graph) -> Vec<Argument> {
+/// Derives roles from argument names, which start with the position in the argument tree: weights, frozen weights,
+/// optimizer.
+fn arguments(graph: &Graph) -> Vec<ProgramArgument> {
     let role = |name: &str| match name.split_once('/') {
-        Some(("0", _)) => Role::Trainable,
-        Some(("1", _)) => Role::Frozen,
-        Some(("2", _)) => Role::Optimizer,
-        _ => Role::Input,
+        Some(("0", _)) => ArgumentRole::Trainable,
+        Some(("1", _)) => ArgumentRole::Frozen,
+        Some(("2", _)) => ArgumentRole::Optimizer,
+        _ => ArgumentRole::Input,
     };
     let each = graph.params.iter().zip(&graph.param_names);
-    each.map(|(&p, name)| Argument { name: name.clone(), ty: graph.ty(p).clone(), role: role(name) })
+    each.map(|(&p, name)| ProgramArgument { name: name.clone(), ty: graph.ty(p).clone(), role: role(name) })
         .collect()
 }
 
-fn add(graph: &Graph, trips: f64, graphs: &mut usize, kernels: &mut Vec<Kernel>) {
-    let groups = Groups::of(graph);
+fn add(graph: &Graph, trips: f64, graphs: &mut usize, kernels: &mut Vec<KernelWork>) {
+    let groups = KernelGroups::of(graph);
     let own = *graphs;
     *graphs += 1;
     for root in 0..graph.nodes.len() {
@@ -169,7 +173,7 @@ fn add(graph: &Graph, trips: f64, graphs: &mut usize, kernels: &mut Vec<Kernel>)
                 let n = trips * w.trip_count.unwrap_or(1) as f64;
                 add(&simplified(&w.body), n, graphs, kernels);
             }
-            // One branch runs: the most expensive one is what must be planned for.
+            // Only one branch runs: plan for the most expensive one.
             Op::Case(c) => {
                 let dearest = c.branches.iter().max_by(|a, b| {
                     systole_ir::cost::cost(a).flops.total_cmp(&systole_ir::cost::cost(b).flops)
@@ -180,7 +184,7 @@ fn add(graph: &Graph, trips: f64, graphs: &mut usize, kernels: &mut Vec<Kernel>)
             }
             _ => {
                 let Some(kernel) = groups.kernel(graph, root, trips) else { continue };
-                let kernel = Kernel { graph: own, ..kernel };
+                let kernel = KernelWork { graph: own, ..kernel };
                 let (before, kernel, after) = reordered(graph, &groups, root, kernel);
                 kernels.extend(before.into_iter().chain([kernel]).chain(after));
             }
@@ -188,17 +192,17 @@ fn add(graph: &Graph, trips: f64, graphs: &mut usize, kernels: &mut Vec<Kernel>)
     }
 }
 
-/// What TPUs' compiler was seen to do beside a kernel: a convolution's argument is brought from the order that arguments
-/// come in to that of convolutions, and random bits, which are made four at a time, into the order of their array.
+/// Adds layout copies as observed in the TPU compiler: a convolution's argument is brought to convolution layout, and
+/// random bits, which are generated in groups of four, to the layout of their array.
 fn reordered(
     graph: &Graph,
-    groups: &Groups,
+    groups: &KernelGroups,
     root: usize,
-    mut kernel: Kernel,
-) -> (Option<Kernel>, Kernel, Vec<Kernel>) {
-    // Numbers that no value of the graph has.
+    mut kernel: KernelWork,
+) -> (Option<KernelWork>, KernelWork, Vec<KernelWork>) {
+    // Ids that no value of the graph has.
     let fresh = |n: usize| usize::MAX - 2 * root - n;
-    let copy = |from: &Array, to: &Array| Kernel {
+    let copy = |from: &MemoryArray, to: &MemoryArray| KernelWork {
         name: "copy".into(),
         product: None,
         reads: vec![from.clone()],
@@ -211,8 +215,8 @@ fn reordered(
     if kernel.draws >= 4.0 {
         let bits = kernel.writes.iter().max_by_key(|a| a.ty.elements()).cloned();
         let fours = (kernel.draws / 4.0).ceil() as usize;
-        // What is done with the bits is done first: bytes are turned, not words. Four columns lie in rows of 128.
-        let turned = |n, ty: TensorType| Array { id: fresh(n), ty, part: 1.0, factor: false };
+        // The bits are processed first, so bytes are transposed, not words. Four columns occupy rows of 128.
+        let turned = |n, ty: TensorType| MemoryArray { id: fresh(n), ty, part: 1.0, factor: false };
         let (wide, flat) = (
             turned(0, TensorType::new(DType::Bool, [fours, 128])),
             turned(1, TensorType::new(DType::Bool, [fours * 4])),
@@ -226,14 +230,14 @@ fn reordered(
         return (None, kernel, Vec::new());
     }
     let given = groups.array(graph, x);
-    let own = Array { id: fresh(0), ..given.clone() };
+    let own = MemoryArray { id: fresh(0), ..given.clone() };
     let before = copy(&given, &own);
     kernel.reads.iter_mut().filter(|a| a.id == given.id).for_each(|a| *a = own.clone());
     (Some(before), kernel, Vec::new())
 }
 
-/// Whether an argument's layout has its features and last window axis on the tiles: convolutions want the batch there.
-/// Where that would waste more than having the batch on them, it comes as convolutions want it.
+/// Whether an argument's default layout has features and last spatial axis on the tiles, while convolutions need the
+/// batch there. If that wastes more than the batch on the tiles, the argument already has convolution layout.
 fn comes_in_order(c: &Convolution, x: &TensorType) -> bool {
     let size = |d: usize| x.shape[d];
     let Some(&last) = c.dims.input_spatial.last() else { return false };
@@ -243,17 +247,17 @@ fn comes_in_order(c: &Convolution, x: &TensorType) -> bool {
     size(last) % rows == 0 && lanes(features) <= lanes(batch)
 }
 
-/// Which kernel each node belongs to: the index of the node that gives the kernel its name.
-struct Groups {
+/// Kernel of each node: the index of the node that names the kernel.
+struct KernelGroups {
     of: Vec<Option<usize>>,
     users: Vec<Vec<usize>>,
     is_result: Vec<bool>,
-    /// What every reader makes for itself.
+    /// Whether each reader recomputes the value.
     again: Vec<bool>,
 }
 
-impl Groups {
-    fn of(graph: &Graph) -> Groups {
+impl KernelGroups {
+    fn of(graph: &Graph) -> KernelGroups {
         let n = graph.nodes.len();
         let mut users = vec![Vec::new(); n];
         for (i, node) in graph.nodes.iter().enumerate() {
@@ -266,13 +270,13 @@ impl Groups {
         let mut is_result = vec![false; n];
         graph.results.iter().for_each(|r| is_result[r.index()] = true);
         let again = recomputed(graph, &users);
-        let mut g = Groups { of: vec![None; n], users, is_result, again };
+        let mut g = KernelGroups { of: vec![None; n], users, is_result, again };
         g.join_producers(graph);
         g.join_after_products(graph);
         g
     }
 
-    /// From the last node to the first: a value whose readers are all in one kernel is made there.
+    /// From the last node to the first: a value whose readers are all in one kernel joins that kernel.
     fn join_producers(&mut self, graph: &Graph) {
         for i in (0..graph.nodes.len()).rev() {
             let node = &graph.nodes[i];
@@ -287,7 +291,7 @@ impl Groups {
         }
     }
 
-    /// The kernels that read a value, through values that are made again in each.
+    /// Returns the kernels that read a value, including through recomputed values.
     fn kernels_of_readers(&self, i: usize) -> Vec<usize> {
         let mut found = Vec::new();
         let mut open = vec![i];
@@ -303,29 +307,31 @@ impl Groups {
         found
     }
 
-    /// Element-wise work on a product's result runs where the result is, if nothing else reads the result.
+    /// Element-wise ops on a product's result join the product's kernel, if nothing else reads the result.
     fn join_after_products(&mut self, graph: &Graph) {
         for i in 0..graph.nodes.len() {
             let node = &graph.nodes[i];
-            if self.of[i] != Some(i) || node.op.rule().lower() != Lowering::Contract || self.is_result[i] {
+            if self.of[i] != Some(i) || node.op.rule().lower() != LoweringClass::Contract || self.is_result[i]
+            {
                 continue;
             }
             let [after] = self.kernels_of_readers(i)[..] else { continue };
             let same_size = graph.nodes[after].outs[0].elements() == node.outs[0].elements();
-            let products = (0..graph.nodes.len())
-                .any(|j| self.of[j] == Some(after) && graph.nodes[j].op.rule().lower() == Lowering::Contract);
+            let products = (0..graph.nodes.len()).any(|j| {
+                self.of[j] == Some(after) && graph.nodes[j].op.rule().lower() == LoweringClass::Contract
+            });
             if same_size && !products && joins(&graph.nodes[after]) {
                 self.of.iter_mut().filter(|g| **g == Some(i)).for_each(|g| *g = Some(after));
             }
         }
     }
 
-    fn kernel(&self, graph: &Graph, root: usize, trips: f64) -> Option<Kernel> {
+    fn kernel(&self, graph: &Graph, root: usize, trips: f64) -> Option<KernelWork> {
         let members: Vec<usize> = (0..graph.nodes.len()).filter(|&i| self.of[i] == Some(root)).collect();
         let contraction = members.iter().find_map(|&i| Some((i, product(graph, &graph.nodes[i])?)));
         let named = &graph.nodes[contraction.as_ref().map_or(root, |c| c.0)];
         let outside = |v: &&ValueId| self.of[v.index()] != Some(root);
-        let mut reads: Vec<Array> = Vec::new();
+        let mut reads: Vec<MemoryArray> = Vec::new();
         for &i in &members {
             let node = &graph.nodes[i];
             for (place, v) in node.inputs.iter().enumerate().filter(|(_, v)| outside(v)) {
@@ -336,21 +342,21 @@ impl Groups {
             let read_elsewhere = self.kernels_of_readers(**i).iter().any(|&k| k != root);
             self.is_result[**i] || read_elsewhere || **i == root
         };
-        let writes: Vec<Array> = members
+        let writes: Vec<MemoryArray> = members
             .iter()
             .filter(written)
             .flat_map(|&i| (0..graph.nodes[i].outs.len()).map(move |o| ValueId::new(i, o)))
-            .map(|v| Array { part: written_part(graph, v), ..self.array(graph, v) })
+            .map(|v| MemoryArray { part: written_part(graph, v), ..self.array(graph, v) })
             .collect();
-        let small = |a: &[Array]| a.iter().all(|x| x.ty.elements() <= 1);
-        // Scalars are computed by the core's own processor beside the kernels.
+        let small = |a: &[MemoryArray]| a.iter().all(|x| x.ty.elements() <= 1);
+        // The scalar core computes scalars in parallel with the kernels.
         if contraction.is_none() && small(&reads) && small(&writes) {
             return None;
         }
         let ops = members.iter().map(|&i| own_ops(graph, &graph.nodes[i])).sum();
         let scope = std::iter::once(named).chain(members.iter().map(|&i| &graph.nodes[i]));
         let scope = scope.map(|n| graph.scope(n)).find(|s| !s.is_empty()).unwrap_or("").to_string();
-        Some(Kernel {
+        Some(KernelWork {
             name: named.op.name().into(),
             scope,
             product: contraction.map(|c| c.1),
@@ -364,8 +370,8 @@ impl Groups {
         })
     }
 
-    /// The arrays in memory that a value is made from: itself, or what its cheap makers read.
-    fn sources(&self, graph: &Graph, v: ValueId, root: usize, part: f64, found: &mut Vec<Array>) {
+    /// Collects the arrays in memory that a value is computed from: itself, or the operands of recomputed ops.
+    fn sources(&self, graph: &Graph, v: ValueId, root: usize, part: f64, found: &mut Vec<MemoryArray>) {
         let node = graph.node(v);
         let made_here = self.of[v.index()].is_none() && !matches!(node.op, Op::Parameter(_));
         if made_here {
@@ -375,17 +381,17 @@ impl Groups {
             }
             return;
         }
-        let read = Array { part, ..self.array(graph, v) };
+        let read = MemoryArray { part, ..self.array(graph, v) };
         match found.iter_mut().find(|a| a.id == read.id) {
             Some(known) => known.part = known.part.max(part),
             None => found.push(read),
         }
     }
 
-    fn array(&self, graph: &Graph, v: ValueId) -> Array {
+    fn array(&self, graph: &Graph, v: ValueId) -> MemoryArray {
         let made = !matches!(graph.node(v).op, Op::Parameter(_)) && !self.is_result[v.index()];
         let factor = made && self.only_multiplied(graph, v.index());
-        Array { id: v.index() * 8 + v.out as usize, ty: graph.ty(v).clone(), part: 1.0, factor }
+        MemoryArray { id: v.index() * 8 + v.out as usize, ty: graph.ty(v).clone(), part: 1.0, factor }
     }
 
     fn only_multiplied(&self, graph: &Graph, i: usize) -> bool {
@@ -395,12 +401,12 @@ impl Groups {
                 Op::Reshape(_) | Op::Transpose(_) | Op::Convert(_) => {
                     !self.is_result[u] && self.only_multiplied(graph, u)
                 }
-                op => op.rule().lower() == Lowering::Contract,
+                op => op.rule().lower() == LoweringClass::Contract,
             })
     }
 }
 
-/// The part of an operand that a node reads.
+/// Fraction of an operand that a node reads.
 fn touched(graph: &Graph, node: &Node, place: usize) -> f64 {
     let whole = graph.ty(node.inputs[place]).elements().max(1) as f64;
     match (&node.op, place) {
@@ -412,7 +418,7 @@ fn touched(graph: &Graph, node: &Node, place: usize) -> f64 {
     }
 }
 
-/// The part of a value that its kernel writes: an update is done in place.
+/// Fraction of a value that its kernel writes: updates are in place.
 fn written_part(graph: &Graph, v: ValueId) -> f64 {
     let node = graph.node(v);
     match (&node.op, node.inputs.get(1)) {
@@ -425,21 +431,21 @@ fn written_part(graph: &Graph, v: ValueId) -> f64 {
 
 fn draws(node: &Node) -> f64 {
     match node.op.rule().lower() {
-        Lowering::Draw => node.outs.last().map_or(0.0, |t| t.elements() as f64),
+        LoweringClass::Draw => node.outs.last().map_or(0.0, |t| t.elements() as f64),
         _ => 0.0,
     }
 }
 
-/// Arguments and constants: no kernel makes them.
+/// Whether a node is an argument or a constant, which no kernel computes.
 fn is_free(node: &Node) -> bool {
-    matches!(node.op.rule().lower(), Lowering::Leaf)
+    matches!(node.op.rule().lower(), LoweringClass::Leaf)
 }
 
-/// Which values each reader makes for itself: other shapes of the same bytes, repetitions, conversions, small things, and
-/// cheap work on one array, which costs a reader no more bytes than its result would. Readers that compute nothing they
-/// read need it stored.
+/// Determines the values that each reader recomputes: reshapes, broadcasts, conversions, small values, and cheap ops on
+/// one array, whose operand is no larger than the result. Readers that cannot fuse their operands need the value
+/// stored.
 fn recomputed(graph: &Graph, users: &[Vec<usize>]) -> Vec<bool> {
-    // The arrays in memory that each is made from; more than one are not told apart.
+    // The array in memory that each value is computed from; several are not distinguished.
     let mut made_from: Vec<Option<usize>> = vec![None; graph.nodes.len()];
     let mut again = vec![false; graph.nodes.len()];
     for (i, node) in graph.nodes.iter().enumerate() {
@@ -466,33 +472,37 @@ fn recomputed(graph: &Graph, users: &[Vec<usize>]) -> Vec<bool> {
     again
 }
 
-/// An operand with so much fewer elements costs its reader nothing to speak of.
+/// An operand smaller than the result by this factor has negligible cost for the reader.
 const SMALL: usize = 16;
 
-/// Element-wise work that compilers do again rather than store.
+/// Element-wise ops that compilers recompute rather than store.
 const CHEAP: [&str; 8] = ["add", "subtract", "multiply", "maximum", "minimum", "negate", "select", "abs"];
 
-/// Whether a node may be part of its reader's kernel.
+/// Whether a node may fuse into its reader's kernel.
 fn joins(node: &Node) -> bool {
-    let moved = matches!(node.op.rule().lower(), Lowering::Map | Lowering::Move);
+    let moved = matches!(node.op.rule().lower(), LoweringClass::Map | LoweringClass::Move);
     moved && !matches!(node.op, Op::Gather(_) | Op::Scatter(_) | Op::DynamicUpdateSlice(_) | Op::Sort(_))
 }
 
-/// Whether a kernel may compute values that it reads.
+/// Whether a kernel may fuse the ops that compute its operands.
 fn takes_in(root: &Node) -> bool {
-    matches!(root.op.rule().lower(), Lowering::Map | Lowering::Move | Lowering::Fold | Lowering::Contract)
-        && !matches!(root.op, Op::SelectAndScatter(_) | Op::Scatter(_) | Op::Sort(_) | Op::Gather(_))
+    matches!(
+        root.op.rule().lower(),
+        LoweringClass::Map | LoweringClass::Move | LoweringClass::Fold | LoweringClass::Contract
+    ) && !matches!(root.op, Op::SelectAndScatter(_) | Op::Scatter(_) | Op::Sort(_) | Op::Gather(_))
 }
 
 fn own_ops(graph: &Graph, node: &Node) -> f64 {
     let args: Vec<&TensorType> = node.inputs.iter().map(|&v| graph.ty(v)).collect();
     match node.op.rule().lower() {
-        Lowering::Map | Lowering::Fold | Lowering::Draw => node.op.rule().cost(&args, &node.outs).flops,
+        LoweringClass::Map | LoweringClass::Fold | LoweringClass::Draw => {
+            node.op.rule().cost(&args, &node.outs).flops
+        }
         _ => 0.0,
     }
 }
 
-fn product(graph: &Graph, node: &Node) -> Option<Product> {
+fn product(graph: &Graph, node: &Node) -> Option<MatrixProduct> {
     let types = (graph.ty(*node.inputs.first()?), graph.ty(*node.inputs.get(1)?));
     match &node.op {
         Op::DotGeneral(d) => Some(dot(d, types.0, types.1)),
@@ -501,10 +511,10 @@ fn product(graph: &Graph, node: &Node) -> Option<Product> {
     }
 }
 
-fn dot(d: &DotGeneral, a: &TensorType, b: &TensorType) -> Product {
+fn dot(d: &DotGeneral, a: &TensorType, b: &TensorType) -> MatrixProduct {
     let size = |t: &TensorType, dims: &[usize]| dims.iter().map(|&d| t.shape[d] as f64).product::<f64>();
     let columns = size(b, &d.rhs_free(b.rank()));
-    Product {
+    MatrixProduct {
         batch: size(a, &d.lhs_batch),
         taps: 1.0,
         rows: size(a, &d.lhs_free(a.rank())),
@@ -516,13 +526,13 @@ fn dot(d: &DotGeneral, a: &TensorType, b: &TensorType) -> Product {
     }
 }
 
-/// Windows over holes of the input (gradients of strided convolutions) multiply nothing there.
-fn convolution(c: &Convolution, x: &TensorType, kernel: &TensorType, y: &TensorType) -> Product {
+/// Taps on holes of a dilated input (gradients of strided convolutions) multiply nothing and are not counted.
+fn convolution(c: &Convolution, x: &TensorType, kernel: &TensorType, y: &TensorType) -> MatrixProduct {
     let groups = (c.feature_groups * c.batch_groups).max(1) as f64;
     let features = kernel.shape[c.dims.kernel_output_feature] as f64;
     let window: f64 = c.dims.kernel_spatial.iter().map(|&d| kernel.shape[d] as f64).product();
     let holes: f64 = c.lhs_dilation.iter().map(|&d| d as f64).product();
-    Product {
+    MatrixProduct {
         batch: groups,
         taps: (window / holes).max(1.0),
         rows: y.elements() as f64 / features.max(1.0),

@@ -1,7 +1,7 @@
-//! What a TPU slice, a GPU or this CPU would need for a program: memory, time, price, and what to choose.
+//! Estimates memory, step time and cost of a program on TPU slices, GPUs and this CPU, and recommends a machine.
 //!
-//! Nothing here touches a device. [`Tables`] hold chips, slices and prices with their sources; [`Slice`] resolves the
-//! names that clouds use. [`Work`] is a program as kernels, [`analytic`] the model that times them, [`bill`] the price.
+//! No device is used. [`Tables`] hold chips, slices and prices with their sources; [`Slice`] resolves the names that
+//! clouds use. [`Work`] is a program as kernels, [`analytic`] the model that times them, [`bill`] the price.
 //!
 //! ```
 //! use systole_ir::{DType, GraphBuilder, TensorType};
@@ -38,19 +38,19 @@ mod tpu_slice;
 mod traffic;
 mod value_placement;
 
-pub use advice::{Advice, Choice, Wish, advise, dollars, duration};
-pub use chips::{Chip, Compared};
-pub use cloud_names::{Cloud, Node};
-pub use collective::{Mesh, all_reduce};
+pub use advice::{Advice, MachineChoice, PlanLimits, advise, dollars, duration};
+pub use chips::{ChipFigures, ComparedFigure};
+pub use cloud_names::{CloudNames, GkeNode};
+pub use collective::{CollectiveMesh, all_reduce};
 pub use compiled_estimate::compiled;
-pub use device_model::{Cpu, Device, Tile};
+pub use device_model::{CpuCeilings, DeviceModel, MatrixUnits};
 pub use energy::{Energy, digits, joules};
-pub use estimate::{DISPATCH, Estimate, Host, KernelTime, Range, analytic};
-pub use kernel_list::{Argument, Array, Kernel, Product, Role, Work};
-pub use machine::{Half, Machine};
-pub use memory::Memory;
+pub use estimate::{DISPATCH, Estimate, HostTime, KernelTime, TimeRange, analytic};
+pub use kernel_list::{ArgumentRole, KernelList, KernelWork, MatrixProduct, MemoryArray, ProgramArgument};
+pub use machine::{HalfType, Machine};
+pub use memory::MemoryNeed;
 pub use price::{Bill, bill, regions};
-pub use roofline::{Padding, Time};
-pub use table::{Fit, Gpu, GpuTarget, Past, Price, Printed, Tables, Tpu};
-pub use tpu_slice::Slice;
-pub use traffic::{Traffic, traffic};
+pub use roofline::{DimPadding, KernelTimeParts};
+pub use table::{ChipTables, FittedConstants, Gpu, GpuTarget, HistoricChip, Price, PrintedFigure, Tpu};
+pub use tpu_slice::TpuSlice;
+pub use traffic::{CollectiveTraffic, traffic};

@@ -1,49 +1,50 @@
-//! [`Machine`]: a TPU slice, GPUs or this computer, by name; how many devices it has, and how they exchange sums.
+//! Resolves a machine name ([`Machine`]) to a TPU slice, GPUs or this computer, with its devices, hosts and
+//! collectives.
 
 use crate::collective;
-use crate::device_model::{Cpu, Device};
-use crate::table::{Gpu, Tables};
-use crate::tpu_slice::Slice;
+use crate::device_model::{CpuCeilings, DeviceModel};
+use crate::table::{ChipTables, Gpu};
+use crate::tpu_slice::TpuSlice;
 use systole_ir::{Error, ErrorKind, Result};
-use systole_runtime::AheadSlice;
+use systole_runtime::AotTopology;
 
-/// Where a program could run.
+/// A machine that can run a program.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Machine {
     /// A TPU slice, or several.
-    Slice(Slice),
-    /// So many GPUs of one machine.
+    Slice(TpuSlice),
+    /// GPUs of one machine, and their number.
     Gpus(Gpu, usize),
     /// This computer.
-    Cpu(Cpu),
+    Cpu(CpuCeilings),
 }
 
-fn gpus(tables: &Tables) -> Vec<&str> {
+fn gpus(tables: &ChipTables) -> Vec<&str> {
     tables.gpus.iter().map(|g| g.name.as_str()).collect()
 }
 
-/// Whether so many are in one machine.
+/// Whether the number is a valid GPU count of one machine.
 fn is_a_few(n: &&str) -> bool {
     n.parse::<usize>().is_ok_and(|n| (1..=8).contains(&n))
 }
 
-/// The nearest GPUs are those with the longest common beginning.
-fn unknown(name: &str, family: &str, tables: &Tables) -> Error {
+/// Error for an unknown machine, with the GPUs that share the longest prefix.
+fn unknown(name: &str, family: &str, tables: &ChipTables) -> Error {
     let family = family.trim_start_matches(|c: char| c.is_ascii_digit() || c == 'x');
     let mut near = gpus(tables);
     let common = |gpu: &str| family.bytes().zip(gpu.bytes()).take_while(|(a, b)| a == b).count();
     near.sort_by_key(|gpu| std::cmp::Reverse(common(gpu)));
-    Error::new(ErrorKind::Config, format!("there is no TPU slice and no GPU `{name}`"))
-        .because(format!("the table of GPUs has {}", gpus(tables).join(", ")))
+    Error::new(ErrorKind::Config, format!("unknown TPU slice or GPU `{name}`"))
+        .because(format!("the available GPUs are {}", gpus(tables).join(", ")))
         .hint(format!(
-            "the nearest: {}; several GPUs are written 8*h100, slices v5e-8 or v5e:2x2",
+            "did you mean {}? Write several GPUs as 8*h100, slices as v5e-8 or v5e:2x2",
             near[..near.len().min(2)].join(", ")
         ))
 }
 
 impl Machine {
-    /// The machine of a name: a slice's, `h100`, `8*h100`.
-    pub fn of(name: &str, tables: &Tables) -> Result<Machine> {
+    /// Resolves a name: a slice, `h100` or `8*h100`.
+    pub fn of(name: &str, tables: &ChipTables) -> Result<Machine> {
         let (count, rest) = match name.split_once('*') {
             Some((n, rest)) => (n.trim().parse::<usize>().ok(), rest.trim()),
             None => (Some(1), name.trim()),
@@ -51,18 +52,20 @@ impl Machine {
         let rest = rest.to_lowercase();
         let (family, size) = rest.split_once([':', '-']).map_or((rest.as_str(), None), |(f, s)| (f, Some(s)));
         let Some(gpu) = tables.gpu(family) else {
-            // What is written as slices are is taken for one.
+            // A name in the form of a slice is treated as a slice.
             let a_slice = size.is_some() || tables.tpu(family).is_some();
-            return Slice::of(name, tables).map(Machine::Slice).map_err(|e| match a_slice {
-                true => e.because(format!("and it is no GPU of the table: {}", gpus(tables).join(", "))),
+            return TpuSlice::of(name, tables).map(Machine::Slice).map_err(|e| match a_slice {
+                true => {
+                    e.because(format!("it is not a GPU of the table either: {}", gpus(tables).join(", ")))
+                }
                 false => unknown(name, family, tables),
             });
         };
         let count = count.filter(|n| size.is_none() && (1..=8).contains(n)).ok_or_else(|| {
-            Error::new(ErrorKind::Config, format!("`{name}` is no machine of GPUs"))
-                .because("GPUs of one machine are supported, and not yet those of several")
+            Error::new(ErrorKind::Config, format!("expected GPUs of one machine, got `{name}`"))
+                .because("GPUs of several machines are not supported")
                 .hint(format!(
-                    "1 to 8 of them, as {0} or {1}*{0}",
+                    "use 1 to 8 GPUs, such as {0} or {1}*{0}",
                     gpu.name,
                     size.filter(is_a_few).unwrap_or("8")
                 ))
@@ -70,27 +73,28 @@ impl Machine {
         Ok(Machine::Gpus(gpu.clone(), count))
     }
 
-    /// As [`Machine::of`], and besides the slices of [`Slice::compilable`].
-    pub fn compilable(name: &str, tables: &Tables) -> Result<Machine> {
-        let unsold = || Slice::compilable(name, tables).map(Machine::Slice);
+    /// Like [`Machine::of`], but also accepts the slices of [`Slice::compilable`].
+    pub fn compilable(name: &str, tables: &ChipTables) -> Result<Machine> {
+        let unsold = || TpuSlice::compilable(name, tables).map(Machine::Slice);
         Machine::of(name, tables).or_else(|refused| unsold().map_err(|_| refused))
     }
 
-    /// What a compiler is told of it; nothing compiles ahead of time for this computer.
+    /// Returns the target of ahead-of-time compilation; this computer has none.
     ///
     /// # Errors
-    /// When the tables do not say what the compiler must know.
-    pub fn ahead(&self, tables: &Tables) -> Result<AheadSlice> {
+    /// If the tables lack data for the compiler.
+    pub fn ahead(&self, tables: &ChipTables) -> Result<AotTopology> {
         match self {
             Machine::Slice(slice) => Ok(slice.ahead(tables)),
             Machine::Gpus(gpu, count) => gpu.ahead(*count),
-            Machine::Cpu(_) => {
-                Err(Error::new(ErrorKind::Unsupported, "programs for this CPU are made when they run"))
-            }
+            Machine::Cpu(_) => Err(Error::new(
+                ErrorKind::Unsupported,
+                "ahead-of-time compilation is not available for this CPU",
+            )),
         }
     }
 
-    /// As the table shows it.
+    /// Name in the plan's table.
     pub fn title(&self) -> String {
         match self {
             Machine::Slice(s) => s.title(),
@@ -100,7 +104,7 @@ impl Machine {
         }
     }
 
-    /// Devices that the batch is split over.
+    /// Number of devices that the batch is split over.
     pub fn devices(&self) -> usize {
         match self {
             Machine::Slice(s) => s.all_devices(),
@@ -109,7 +113,7 @@ impl Machine {
         }
     }
 
-    /// The name in the price table and how many of it are paid; none for this computer.
+    /// Name in the price table and number of billed chips; `None` for this computer.
     pub fn billed(&self) -> Option<(&str, usize)> {
         match self {
             Machine::Slice(s) => Some((&s.generation, s.all_chips())),
@@ -118,8 +122,8 @@ impl Machine {
         }
     }
 
-    /// Watts of all chips, where a figure is published.
-    pub fn watts(&self, tables: &Tables) -> Option<f64> {
+    /// Power of all chips in watts, if published.
+    pub fn watts(&self, tables: &ChipTables) -> Option<f64> {
         match self {
             Machine::Slice(s) => Some(tables.tpu(&s.generation)?.watts? * s.all_chips() as f64),
             Machine::Gpus(g, n) => Some(g.watts * *n as f64),
@@ -127,7 +131,7 @@ impl Machine {
         }
     }
 
-    /// Computers that bring the batch.
+    /// Number of hosts that provide the batch.
     pub(crate) fn hosts(&self) -> usize {
         match self {
             Machine::Slice(s) => s.hosts * s.slices,
@@ -135,19 +139,22 @@ impl Machine {
         }
     }
 
-    /// One of its devices.
-    pub fn device(&self, tables: &Tables, half: Half) -> Result<Device> {
+    /// Returns the model of one device.
+    pub fn device(&self, tables: &ChipTables, half: HalfType) -> Result<DeviceModel> {
         Ok(match self {
-            Machine::Slice(s) => Device::tpu(tables.tpu(&s.generation).ok_or_else(|| {
-                Error::new(ErrorKind::Config, format!("no table has the generation `{}`", s.generation))
+            Machine::Slice(s) => DeviceModel::tpu(tables.tpu(&s.generation).ok_or_else(|| {
+                Error::new(
+                    ErrorKind::Config,
+                    format!("the tables do not have the generation `{}`", s.generation),
+                )
             })?),
-            Machine::Gpus(g, _) => Device::gpu(g, half == Half::F16),
-            Machine::Cpu(cpu) => Device::cpu(cpu),
+            Machine::Gpus(g, _) => DeviceModel::gpu(g, half == HalfType::F16),
+            Machine::Cpu(cpu) => DeviceModel::cpu(cpu),
         })
     }
 
-    /// Seconds in which all devices have the sum of `bytes` of each.
-    pub(crate) fn all_reduce(&self, tables: &Tables, bytes: f64) -> f64 {
+    /// Seconds for an all-reduce of `bytes` per device.
+    pub(crate) fn all_reduce(&self, tables: &ChipTables, bytes: f64) -> f64 {
         match self {
             Machine::Slice(s) => collective::all_reduce(s, tables, bytes),
             Machine::Gpus(_, 1) | Machine::Cpu(_) => 0.0,
@@ -158,8 +165,8 @@ impl Machine {
         }
     }
 
-    /// Bytes a second in which the hosts bring a batch to the devices.
-    pub(crate) fn input_rate(&self, tables: &Tables) -> f64 {
+    /// Bytes per second from the hosts to the devices.
+    pub(crate) fn input_rate(&self, tables: &ChipTables) -> f64 {
         match self {
             Machine::Slice(s) => {
                 let per_chip = tables.tpu(&s.generation).map_or(0.0, |t| t.host_pcie_gb_per_s);
@@ -171,9 +178,9 @@ impl Machine {
     }
 }
 
-/// What 16-bit factors are.
+/// Element type of 16-bit factors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Half {
+pub enum HalfType {
     /// bf16.
     Bf16,
     /// f16.
@@ -186,7 +193,7 @@ mod tests {
 
     #[test]
     fn gpus_have_names_and_numbers() {
-        let tables = Tables::built_in().unwrap();
+        let tables = ChipTables::built_in().unwrap();
         let titles = |name: &str| Machine::of(name, &tables).map(|m| (m.title(), m.devices()));
         assert_eq!(titles("H100").unwrap(), ("h100".into(), 1));
         assert_eq!(titles("8*b200").unwrap(), ("8*b200".into(), 8));
@@ -194,21 +201,21 @@ mod tests {
         for name in ["9*h100", "0*h100", "x*h100", "h100-8", "h100:2x2", "h100-pcie"] {
             assert!(told(name).contains("1 to 8") && told(name).contains("8*h100"), "{}", told(name));
         }
-        assert!(told("h10").contains("nearest: h100") && told("h10").contains("b200"), "{}", told("h10"));
-        assert!(told("8xh100").contains("nearest: h100"), "{}", told("8xh100"));
-        assert!(told("a10").contains("nearest: a100"), "{}", told("a10"));
-        assert!(told("v5e-10").contains("no TPU slice"), "{}", told("v5e-10"));
+        assert!(told("h10").contains("did you mean h100") && told("h10").contains("b200"), "{}", told("h10"));
+        assert!(told("8xh100").contains("did you mean h100"), "{}", told("8xh100"));
+        assert!(told("a10").contains("did you mean a100"), "{}", told("a10"));
+        assert!(told("v5e-10").contains("unknown TPU slice"), "{}", told("v5e-10"));
     }
 
     #[test]
     fn compilers_are_told_of_slices_and_gpus() {
-        let tables = Tables::built_in().unwrap();
+        let tables = ChipTables::built_in().unwrap();
         let ahead = |name: &str| Machine::compilable(name, &tables).unwrap().ahead(&tables).unwrap();
         assert_eq!((ahead("v4").topology.as_str(), ahead("v4").gpu), ("v4:1x1x1", None));
         let gpus = ahead("2*a100");
         assert_eq!((gpus.topology.as_str(), gpus.extents), ("2*a100", vec![1, 1, 2]));
         assert!(gpus.gpu.is_some_and(|text| text.contains("major: 8 minor: 0")));
-        let cpu = Cpu { flops: 1e9, bf16_flops: 1e9, tiers: Vec::new(), threads: 1, memory: 1e9 };
+        let cpu = CpuCeilings { flops: 1e9, bf16_flops: 1e9, tiers: Vec::new(), threads: 1, memory: 1e9 };
         assert!(Machine::Cpu(cpu).ahead(&tables).is_err());
     }
 }

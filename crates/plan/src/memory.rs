@@ -1,32 +1,32 @@
-//! How much of a device's memory a program needs: arguments, and the values that live between its kernels.
+//! Memory that a program needs on one device: arguments, live intermediate values, code.
 
-use crate::device_model::Device;
-use crate::kernel_list::{Kernel, Product, Role, Work};
-use crate::value_placement::Placement;
+use crate::device_model::DeviceModel;
+use crate::kernel_list::{ArgumentRole, KernelList, KernelWork, MatrixProduct};
+use crate::value_placement::ValuePlacement;
 
-/// Bytes by what they are for.
+/// Memory in bytes, by category.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Memory {
+pub struct MemoryNeed {
     /// Weights.
     pub parameters: f64,
-    /// The optimizer's arrays.
+    /// Optimizer state.
     pub optimizer: f64,
     /// The batch and other arguments.
     pub inputs: f64,
-    /// Results that replace no argument.
+    /// Results that do not reuse an argument's memory.
     pub results: f64,
-    /// Values that live longer than to the next kernel when most is in use: kept for the backward pass.
+    /// Long-lived values at peak usage, kept for the backward pass.
     pub activations: f64,
-    /// Values between neighbouring kernels at that time.
+    /// Values between neighboring kernels at peak usage.
     pub temporaries: f64,
-    /// The program.
+    /// Program code.
     pub code: f64,
-    /// What the device gives.
+    /// Memory of the device.
     pub limit: f64,
 }
 
-impl Memory {
-    /// All of it.
+impl MemoryNeed {
+    /// Sum of all categories.
     pub fn total(&self) -> f64 {
         self.parameters
             + self.optimizer
@@ -37,12 +37,12 @@ impl Memory {
             + self.code
     }
 
-    /// Whether it is within the limit.
+    /// Whether the total is within the limit.
     pub fn fits(&self) -> bool {
         self.total() <= self.limit
     }
 
-    /// The parts with their names, largest first.
+    /// Returns the categories with their names, largest first.
     pub fn parts(&self) -> Vec<(&'static str, f64)> {
         let mut parts = vec![
             ("parameters", self.parameters),
@@ -58,28 +58,27 @@ impl Memory {
     }
 }
 
-/// Bytes of code of each core before any kernel, and of one kernel without a product. These and those of products below
-/// are fitted to what libtpu 0.0.51 reports for all generations.
+/// Code bytes per core without kernels, and per kernel without a product. These and the code bytes of products are
+/// fitted to the reports of libtpu 0.0.51 for all generations.
 const PROGRAM: f64 = 1.05e6;
 const KERNEL: f64 = 0.06e6;
 
-/// Bytes that programs of many kernels have beside their values where memory on the chip holds some: for each kernel,
-/// and at most.
+/// Scratch bytes of programs that keep values in on-chip memory: per kernel, and at most.
 const SCRATCH: [f64; 2] = [0.05e6, 0.9e6];
 
-/// What a run needs.
-pub(crate) fn memory(work: &Work, device: &Device, placement: &Placement) -> Memory {
-    let of = |role: Role| -> f64 {
+/// Computes the memory that a run needs.
+pub(crate) fn memory(work: &KernelList, device: &DeviceModel, placement: &ValuePlacement) -> MemoryNeed {
+    let of = |role: ArgumentRole| -> f64 {
         work.arguments.iter().filter(|a| a.role == role).map(|a| device.bytes(&a.ty)).sum()
     };
     let scratch = match device.tile {
         Some(t) if t.on_chip > 0.0 => (work.kernels.len() as f64 * SCRATCH[0]).min(SCRATCH[1]),
         _ => 0.0,
     };
-    Memory {
-        parameters: of(Role::Trainable) + of(Role::Frozen),
-        optimizer: of(Role::Optimizer),
-        inputs: of(Role::Input),
+    MemoryNeed {
+        parameters: of(ArgumentRole::Trainable) + of(ArgumentRole::Frozen),
+        optimizer: of(ArgumentRole::Optimizer),
+        inputs: of(ArgumentRole::Input),
         results: fresh_results(work, device),
         activations: placement.activations,
         temporaries: placement.temporaries + scratch,
@@ -90,8 +89,9 @@ pub(crate) fn memory(work: &Work, device: &Device, placement: &Placement) -> Mem
     }
 }
 
-/// Bytes of a kernel: loops over the blocks of a large product are unrolled, and so are the rounds of random bits.
-fn code(kernel: &Kernel) -> f64 {
+/// Code bytes of a kernel: loops over blocks of a large product are unrolled, and so are the rounds of random number
+/// generation.
+fn code(kernel: &KernelWork) -> f64 {
     let rounds = 0.3e6 + 2.2e6 * (kernel.draws / 524_288.0).min(1.0);
     match &kernel.product {
         Some(p) => 2.0 * KERNEL + unrolled(p),
@@ -100,16 +100,16 @@ fn code(kernel: &Kernel) -> f64 {
     }
 }
 
-fn unrolled(p: &Product) -> f64 {
+fn unrolled(p: &MatrixProduct) -> f64 {
     let by_size = 0.055e6 * (p.flops().log2() - 27.0).max(0.0);
     if p.convolution { 1.6 * by_size } else { by_size }
 }
 
-/// Weights, optimizer state and metrics are given back in place; a result finds an argument of its type.
-fn fresh_results(work: &Work, device: &Device) -> f64 {
-    let mut free: Vec<_> = match work.arguments.iter().any(|a| a.role == Role::Trainable) {
+/// Bytes of results that cannot reuse an argument. Weights, optimizer state and metrics are updated in place.
+fn fresh_results(work: &KernelList, device: &DeviceModel) -> f64 {
+    let mut free: Vec<_> = match work.arguments.iter().any(|a| a.role == ArgumentRole::Trainable) {
         true => work.arguments.iter().map(|a| &a.ty).collect(),
-        // A program that is no training step gives its arguments away to nobody.
+        // A program that is not a training step does not donate its arguments.
         false => Vec::new(),
     };
     let mut bytes = 0.0;

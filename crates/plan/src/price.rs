@@ -1,29 +1,30 @@
-//! What a run costs: dollars an hour by chip and region, billed as the provider does.
+//! Cost of a run: hourly price by chip and region, with the provider's billing granularity.
 
-use crate::table::{Price, Tables};
+use crate::table::{ChipTables, Price};
 
-/// The bill of one run.
+/// Cost of one run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bill {
-    /// The price it is from.
+    /// Price that the cost is based on.
     pub price: Price,
-    /// Dollars an hour of the whole machine on demand.
+    /// Dollars per hour for the whole machine, on demand.
     pub per_hour: f64,
-    /// The part of it that is for hosts, where they are billed apart.
+    /// Part of the hourly price for hosts, if they are billed separately.
     pub host_per_hour: f64,
-    /// Dollars an hour at spot prices.
+    /// Dollars per hour at spot prices.
     pub spot_per_hour: Option<f64>,
-    /// Dollars of the run on demand.
+    /// Dollars of the run, on demand.
     pub run: Option<f64>,
     /// Dollars of the run at spot prices.
     pub spot_run: Option<f64>,
-    /// Whether the price is older than a year.
+    /// Whether the price is older than one year.
     pub old: bool,
 }
 
-/// The bill for `chips` of a kind; `seconds` of the run where it is known. Without a region the chip's first one.
+/// Computes the cost of `chips` chips; `seconds` is the length of the run, if known. Without a region, uses the chip's
+/// first region.
 pub fn bill(
-    tables: &Tables,
+    tables: &ChipTables,
     chip: &str,
     chips: usize,
     region: Option<&str>,
@@ -55,12 +56,12 @@ pub fn bill(
     })
 }
 
-/// Regions with a price of a chip.
-pub fn regions<'a>(tables: &'a Tables, chip: &str) -> Vec<&'a str> {
+/// Returns the regions with a price for a chip.
+pub fn regions<'a>(tables: &'a ChipTables, chip: &str) -> Vec<&'a str> {
     tables.prices.iter().filter(|p| p.chip == chip).map(|p| p.region.as_str()).collect()
 }
 
-/// Whether `date` is more than a year before `today`, both `YYYY-MM-DD`.
+/// Whether `date` is more than one year before `today`, both `YYYY-MM-DD`.
 fn older_than_a_year(date: &str, today: &str) -> bool {
     let parts = |d: &str| {
         let (year, rest) = d.split_once('-')?;
@@ -68,7 +69,7 @@ fn older_than_a_year(date: &str, today: &str) -> bool {
     };
     match (parts(date), parts(today)) {
         (Some((year, rest)), Some(today)) => (year + 1, rest) < today,
-        // A date that does not read vouches for nothing.
+        // An invalid date counts as old.
         _ => true,
     }
 }
@@ -79,7 +80,7 @@ mod tests {
 
     #[test]
     fn runs_are_billed_by_the_second_and_old_prices_are_told() {
-        let t = Tables::built_in().unwrap();
+        let t = ChipTables::built_in().unwrap();
         let b = bill(&t, "v5e", 4, None, Some(180.4), "2026-11-22").unwrap();
         assert!((b.per_hour - 4.8).abs() < 1e-9 && !b.old);
         assert!((b.run.unwrap() - 4.8 * 181.0 / 3600.0).abs() < 1e-9);
@@ -99,7 +100,7 @@ mod tests {
     /// What the tutorials print: v2-8 in three parts of the world, on demand and preemptible.
     #[test]
     fn prices_of_v2_are_those_that_the_tutorials_print() {
-        let t = Tables::built_in().unwrap();
+        let t = ChipTables::built_in().unwrap();
         for (region, on_demand, spot) in [
             ("us-central1", 4.5, 1.35),
             ("europe-west4", 4.95, 1.485),
@@ -117,7 +118,7 @@ mod tests {
 
     #[test]
     fn pods_and_hosts_have_prices_of_their_own() {
-        let t = Tables::built_in().unwrap();
+        let t = ChipTables::built_in().unwrap();
         let v2 = bill(&t, "v2", 256, None, None, "2026-11-25").unwrap();
         assert_eq!((v2.per_hour, v2.spot_per_hour), (384.0, Some(115.2)));
         assert_eq!(bill(&t, "v3", 16, Some("europe-west4"), None, "2026-11-25").unwrap().per_hour, 32.0);

@@ -1,32 +1,32 @@
-//! How long one kernel takes on one device, from its products and bytes.
+//! Roofline model: time of one kernel on one device from its matrix operations and bytes.
 //!
-//! `T = start + max(products, results, bytes, element-wise work) + what their first and last blocks leave uncovered`.
+//! `T = start + max(products, results, bytes, element-wise work) + exposed first and last blocks`.
 
-use crate::device_model::{Device, padded};
-use crate::kernel_list::{Kernel, Product};
-use crate::value_placement::Moved;
+use crate::device_model::{DeviceModel, padded};
+use crate::kernel_list::{KernelWork, MatrixProduct};
+use crate::value_placement::MemoryTraffic;
 
-/// Where a kernel's time goes; all in seconds for one trip.
+/// Time components of one kernel execution, in seconds.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Time {
-    /// Matrix units at work, padding included.
+pub struct KernelTimeParts {
+    /// Matrix unit time, including padding.
     pub products: f64,
-    /// Moving products out of the matrix units.
+    /// Time to move results out of the matrix units.
     pub results: f64,
-    /// Memory.
+    /// Memory time.
     pub memory: f64,
-    /// Element-wise work.
+    /// Element-wise time.
     pub vector: f64,
-    /// Starting it.
+    /// Start overhead.
     pub start: f64,
-    /// In all: not the sum, most of these run at the same time.
+    /// Total time; less than the sum, because components overlap.
     pub total: f64,
-    /// What it cannot take less than: peak rates, no padding, no start.
+    /// Lower bound: peak rates, no padding, no start overhead.
     pub floor: f64,
 }
 
-impl Time {
-    /// `MXU`, `HBM`, `VPU` or `start`: what takes longest.
+impl KernelTimeParts {
+    /// Returns the limiting resource: `MXU`, `HBM`, `VPU` or `start`.
     pub fn limit(&self) -> &'static str {
         let parts = [
             (self.products.max(self.results), "MXU"),
@@ -40,17 +40,17 @@ impl Time {
 
 /// A dimension of a product that the matrix units pad.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Padding {
-    /// What it is in the layer: `output features`, `summed dimension`.
+pub struct DimPadding {
+    /// Name of the dimension: `output features`, `contracted dimension`.
     pub dimension: &'static str,
-    /// As the program has it.
+    /// Size in the program.
     pub from: f64,
-    /// As the matrix units work on it.
+    /// Padded size.
     pub to: f64,
 }
 
-/// The time of one trip that moves so much.
-pub(crate) fn time(kernel: &Kernel, moved: &Moved, device: &Device) -> Time {
+/// Computes the time of one execution with the given memory traffic.
+pub(crate) fn time(kernel: &KernelWork, moved: &MemoryTraffic, device: &DeviceModel) -> KernelTimeParts {
     let arrays = kernel.reads.iter().chain(&kernel.writes);
     let unpadded = arrays.map(|a| a.ty.bytes() as f64 * a.part).sum::<f64>().min(moved.bytes);
     let memory = moved.far;
@@ -58,7 +58,14 @@ pub(crate) fn time(kernel: &Kernel, moved: &Moved, device: &Device) -> Time {
     let Some(p) = &kernel.product else {
         let start = device.start[1];
         let floor = (unpadded / device.bytes_per_s).min(memory);
-        return Time { memory, vector, start, total: start + memory.max(vector), floor, ..Time::default() };
+        return KernelTimeParts {
+            memory,
+            vector,
+            start,
+            total: start + memory.max(vector),
+            floor,
+            ..KernelTimeParts::default()
+        };
     };
     let rate = device.peak(p.dtype);
     let products = p.flops() * waste(p, device) / (rate * device.product_share);
@@ -67,32 +74,32 @@ pub(crate) fn time(kernel: &Kernel, moved: &Moved, device: &Device) -> Time {
     let long = products.max(results).max(memory).max(vector);
     let uncovered = memory.min(products.max(results)).min(device.head_bytes / device.bytes_per_s);
     let floor = (p.flops() / rate).max((unpadded / device.bytes_per_s).min(memory)).min(long);
-    Time { products, results, memory, vector, start, total: start + long + uncovered, floor }
+    KernelTimeParts { products, results, memory, vector, start, total: start + long + uncovered, floor }
 }
 
-/// How many times more multiply-adds the matrix units do than are needed.
-pub fn waste(p: &Product, device: &Device) -> f64 {
+/// Ratio of performed to required multiply-adds, due to padding.
+pub fn waste(p: &MatrixProduct, device: &DeviceModel) -> f64 {
     paddings(p, device).iter().map(|d| d.to / d.from).product()
 }
 
-/// The dimensions that are padded.
-pub fn paddings(p: &Product, device: &Device) -> Vec<Padding> {
+/// Returns the padded dimensions.
+pub fn paddings(p: &MatrixProduct, device: &DeviceModel) -> Vec<DimPadding> {
     let Some(tile) = device.tile else { return Vec::new() };
     let side = tile.mxu as f64;
-    // A window's places and its features fill the summed dimension together.
+    // The window and the input features together form the contracted dimension.
     let inner = p.taps * p.inner;
     let inner = match p.convolution && p.inner < side {
-        true => Padding { dimension: "window × input features", from: inner, to: padded(inner, side) },
-        false => Padding { dimension: "summed dimension", from: p.inner, to: padded(p.inner, side) },
+        true => DimPadding { dimension: "window × input features", from: inner, to: padded(inner, side) },
+        false => DimPadding { dimension: "contracted dimension", from: p.inner, to: padded(p.inner, side) },
     };
     let features = if p.convolution { "output features" } else { "columns" };
-    let columns = |d, from: f64| Padding { dimension: d, from, to: padded(from, side) };
+    let columns = |d, from: f64| DimPadding { dimension: d, from, to: padded(from, side) };
     let by_columns = columns(features, p.columns);
     let by_lanes = columns(if p.convolution { "batch" } else { "rows" }, p.lanes);
-    let ratio = |d: &Padding| d.to / d.from;
+    let ratio = |d: &DimPadding| d.to / d.from;
     let swap = (tile.swaps || !p.convolution) && ratio(&by_lanes) < ratio(&by_columns);
     let across = if swap { by_lanes } else { by_columns };
     let down = if swap { p.columns } else { p.rows };
-    let rows = Padding { dimension: "rows", from: down, to: padded(down, 8.0) };
+    let rows = DimPadding { dimension: "rows", from: down, to: padded(down, 8.0) };
     [inner, across, rows].into_iter().filter(|d| d.to > d.from).collect()
 }

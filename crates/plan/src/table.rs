@@ -1,9 +1,9 @@
-//! Dated tables: chips, slices and prices of TPUs and GPUs. They are TOML inside the program, all that is known of a chip in
-//! one row; a user's file is laid over them.
+//! Tables of TPU and GPU chips, slices and prices, with dates and sources; built in as TOML and extendable by a user's
+//! file.
 //!
-//! Nothing here reads files or knows graphs, so that naming a slice costs a caller nothing else.
+//! This module reads no files and uses no graphs, so resolving a slice name stays cheap.
 
-use crate::cloud_names::Cloud;
+use crate::cloud_names::CloudNames;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use systole_ir::{Error, ErrorKind, Result};
@@ -17,130 +17,130 @@ const BUILT_IN: [(&str, &str); 3] =
 
 /// All tables.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Tables {
+pub struct ChipTables {
     /// TPU generations, oldest first.
     pub tpus: Vec<Tpu>,
     /// GPUs, oldest first.
     pub gpus: Vec<Gpu>,
-    /// Chips that nothing is planned for: before the others, or beside them.
-    pub history: Vec<Past>,
+    /// Historic and other chips that plans do not support.
+    pub history: Vec<HistoricChip>,
     /// Prices of TPU chips and GPUs.
     pub prices: Vec<Price>,
-    /// Where the figures are from.
+    /// Sources of the figures.
     pub sources: Vec<String>,
 }
 
-/// One generation of TPU: figures of one chip unless a field says otherwise.
+/// A TPU generation. Figures are per chip unless a field says otherwise.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tpu {
-    /// `v5e`.
+    /// Name, such as `v5e`.
     pub name: String,
-    /// The product's name, where it is not `TPU` and the name.
+    /// Product name, if it is not `TPU` plus the name.
     #[serde(default)]
     pub product: Option<String>,
-    /// Other beginnings of slice names: `v5litepod`.
+    /// Other prefixes of slice names, such as `v5litepod`.
     #[serde(default)]
     pub aliases: Vec<String>,
-    /// The name in libtpu's topologies.
+    /// Name in libtpu topologies.
     pub libtpu: String,
-    /// libtpu's `chip_config_name`, where the cloud's is not its default.
+    /// libtpu's `chip_config_name`, if the cloud's differs from the default.
     #[serde(default)]
     pub chip_config: Option<String>,
-    /// What PJRT calls a device.
+    /// PJRT device kind.
     pub kind: String,
-    /// TensorCores.
+    /// Number of TensorCores.
     pub cores: usize,
-    /// Devices that a program sees.
+    /// Number of devices that a program sees.
     pub devices: usize,
-    /// Cycles of a core, in 10⁶ a second.
+    /// Core clock in MHz.
     pub clock_mhz: f64,
-    /// Multiply-adds of bf16 factors in one cycle of one core.
+    /// bf16 multiply-adds per cycle and core.
     pub macs: f64,
-    /// Rows and columns of one matrix unit.
+    /// Rows and columns of a matrix unit.
     pub mxu: usize,
-    /// Published peaks in 10¹² operations a second, by element type.
+    /// Published peak rates in 10¹² operations per second, by element type.
     pub peak_tflops: BTreeMap<String, f64>,
-    /// Main memory in 2³⁰ bytes.
+    /// Main memory (HBM) in GiB.
     pub hbm_gib: f64,
-    /// Main memory's 10⁹ bytes a second.
+    /// Main memory bandwidth in 10⁹ bytes per second.
     pub hbm_gb_per_s: f64,
-    /// What a program may use of one device, in bytes.
+    /// Memory of one device available to a program, in bytes.
     pub hbm_limit: u64,
-    /// One core's vector memory in 2²⁰ bytes.
+    /// Vector memory (VMEM) of one core in MiB.
     pub vmem_mib: f64,
-    /// Common memory of a chip in 2²⁰ bytes (v4 only).
+    /// Common memory (CMEM) of a chip in MiB (v4 only).
     #[serde(default)]
     pub cmem_mib: f64,
-    /// One direction of one link between chips, in 10⁹ bytes a second.
+    /// Bandwidth of one inter-chip link in one direction, in 10⁹ bytes per second.
     pub link_gb_per_s: f64,
-    /// Where that figure is from, if sources differ.
+    /// Source of that figure, if sources differ.
     #[serde(default)]
     pub link_note: Option<String>,
-    /// Axes of the torus.
+    /// Number of torus axes.
     pub axes: usize,
     /// Chips of the largest slice.
     pub max_chips: usize,
-    /// Chips that one host feeds.
+    /// Chips per host.
     pub host_chips: usize,
-    /// Host to chip, in 10⁹ bytes a second.
+    /// Host-to-chip bandwidth in 10⁹ bytes per second.
     pub host_pcie_gb_per_s: f64,
-    /// Host to host (between slices), in 10⁹ bytes a second.
+    /// Host network bandwidth (between slices) in 10⁹ bytes per second.
     pub host_network_gb_per_s: f64,
-    /// Which axes close to rings, in words.
+    /// Description of the axes that wrap around to rings.
     pub wrap: String,
-    /// An axis whose length is a multiple of this is a ring; others are lines.
+    /// An axis is a ring if its length is a multiple of this number; otherwise it is a line.
     pub wrap_axis: usize,
     /// Electrical power, if published.
     #[serde(default)]
     pub watts: Option<f64>,
-    /// What kind of figure that is.
+    /// Kind of the power figure.
     #[serde(default)]
     pub watts_note: Option<String>,
-    /// What the number in a slice's name counts: `cores`, `chips` or `topology`.
+    /// Meaning of the number in slice names: `cores`, `chips` or `topology`.
     pub names_count: String,
-    /// Cubes of 4×4×4 that a slice may have, where slices are made of cubes.
+    /// Maximum number of 4×4×4 cubes per slice, if slices consist of cubes.
     #[serde(default)]
     pub cubes: Option<usize>,
-    /// User-facing names and their topologies.
+    /// Slice names and their topologies.
     pub slices: BTreeMap<String, String>,
-    /// Slices that are compared where nobody names any.
+    /// Slices compared by default.
     #[serde(default)]
     pub usual: Vec<String>,
-    /// Names of its machines in Google's clouds, where they have it.
+    /// Machine names in Google Cloud, if it offers the generation.
     #[serde(default)]
-    pub cloud: Option<Cloud>,
-    /// When it came into use.
+    pub cloud: Option<CloudNames>,
+    /// Year of introduction.
     #[serde(default)]
     pub year: Option<u32>,
-    /// Where this chip's figures are from.
+    /// Source of the figures.
     #[serde(default)]
     pub source: String,
-    /// What the well-known tutorials print of it.
+    /// Figures printed in well-known tutorials.
     #[serde(default)]
-    pub printed: Vec<Printed>,
-    /// Constants of the analytic model.
-    pub fit: Fit,
+    pub printed: Vec<PrintedFigure>,
+    /// Fitted constants of the analytic model.
+    pub fit: FittedConstants,
 }
 
-/// A figure that the well-known tutorials print, and what it is compared with here.
+/// A figure printed in a well-known tutorial, and the table value to compare it with.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Printed {
-    /// `peak of a board of 4 chips`.
+pub struct PrintedFigure {
+    /// Description, such as `peak of a board of 4 chips`.
     pub what: String,
-    /// As printed.
+    /// Printed value.
     pub value: f64,
-    /// `TFLOP/s`, `$/h`.
+    /// Unit, such as `TFLOP/s` or `$/h`.
     #[serde(default)]
     pub unit: String,
-    /// What of the tables it is compared with: `peak`, `dollars`, `spot_dollars`, `chips`; none: nothing.
+    /// Table value for the comparison: `peak`, `dollars`, `spot_dollars`, `chips`; `None` for no comparison.
     #[serde(default)]
     pub of: Option<String>,
-    /// Chips that the figure is for.
+    /// Number of chips that the figure covers.
     #[serde(default = "one")]
     pub chips: usize,
-    /// Where a price is of.
+    /// Region of a price.
     #[serde(default)]
     pub region: Option<String>,
 }
@@ -149,59 +149,59 @@ fn one() -> usize {
     1
 }
 
-/// A chip for which nothing is planned, with the same figures as the others.
+/// A historic chip that plans do not support.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Past {
-    /// `v1`.
+pub struct HistoricChip {
+    /// Name, such as `v1`.
     pub name: String,
-    /// The product.
+    /// Product name.
     pub product: String,
-    /// When it came into use.
+    /// Year of introduction.
     pub year: u32,
-    /// Peaks in 10¹² operations a second, by element type.
+    /// Peak rates in 10¹² operations per second, by element type.
     pub peak_tflops: BTreeMap<String, f64>,
     /// Memory in 10⁹ bytes.
     pub memory_gb: f64,
-    /// Memory's 10⁹ bytes a second, where there is memory beside the chip.
+    /// Memory bandwidth in 10⁹ bytes per second, if the chip has external memory.
     #[serde(default)]
     pub memory_gb_per_s: Option<f64>,
     /// Electrical power, if published.
     #[serde(default)]
     pub watts: Option<f64>,
-    /// What kind of figure that is.
+    /// Kind of the power figure.
     #[serde(default)]
     pub watts_note: Option<String>,
-    /// Why nothing is planned for it.
+    /// Why plans do not support the chip.
     pub why: String,
-    /// Where its figures are from.
+    /// Source of the figures.
     pub source: String,
-    /// What the well-known tutorials print of it.
+    /// Figures printed in well-known tutorials.
     #[serde(default)]
-    pub printed: Vec<Printed>,
+    pub printed: Vec<PrintedFigure>,
 }
 
-/// Constants of the analytic model that no specification holds: fitted to the cycles that libtpu's compiler estimates.
+/// Constants of the analytic model, fitted to the cycle estimates of libtpu's compiler.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Fit {
-    /// Cycles of a kernel with a product beside its work.
+pub struct FittedConstants {
+    /// Overhead cycles of a kernel with a product.
     pub product_cycles: f64,
-    /// The same where all its arrays lie in memory on the chip.
+    /// Overhead cycles of a product whose arrays are all on the chip.
     pub near_cycles: f64,
-    /// Cycles of any other kernel beside its work.
+    /// Overhead cycles of any other kernel.
     pub kernel_cycles: f64,
-    /// The part of the peak that large products reach.
+    /// Fraction of the peak that large products reach.
     pub product_share: f64,
-    /// 2²⁰ bytes of first and last blocks that nothing hides.
+    /// MiB of first and last blocks whose transfer is not hidden.
     pub head_mib: f64,
-    /// Cycles of one core to move 1024 elements of a product out of the matrix units.
+    /// Cycles of one core to move 1024 result elements out of the matrix units.
     pub result_cycles: f64,
-    /// Whether convolutions may put the batch on the columns of the matrix units.
+    /// Whether convolutions may map the batch to the columns of the matrix units.
     pub swaps: bool,
-    /// 2²⁰ bytes of values between kernels that the compiler keeps in memory on the chip.
+    /// MiB of intermediate values that the compiler keeps on the chip.
     pub on_chip_mib: f64,
-    /// How many times as long as with bf16 factors large products take with those of f16, which no TPU multiplies.
+    /// Slowdown of large products with f16 factors compared with bf16; no TPU multiplies f16.
     #[serde(default = "same")]
     pub f16: f64,
 }
@@ -210,103 +210,103 @@ fn same() -> f64 {
     1.0
 }
 
-/// One GPU.
+/// A GPU.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Gpu {
-    /// `h100`.
+    /// Name, such as `h100`.
     pub name: String,
-    /// The product.
+    /// Product name.
     pub product: String,
-    /// Dense peaks in 10¹² operations a second, by element type; `f32` is that of frameworks' default (`tf32` apart).
+    /// Dense peak rates in 10¹² operations per second, by element type; `f32` without TF32, which is listed as `tf32`.
     pub peak_tflops: BTreeMap<String, f64>,
     /// Memory in 10⁹ bytes.
     pub memory_gb: f64,
-    /// Memory's 10⁹ bytes a second.
+    /// Memory bandwidth in 10⁹ bytes per second.
     pub memory_gb_per_s: f64,
-    /// All links to other GPUs of the machine, one direction, in 10⁹ bytes a second.
+    /// Bandwidth of all links to other GPUs of the machine in one direction, in 10⁹ bytes per second.
     pub link_gb_per_s: f64,
-    /// Electrical power at most.
+    /// Maximum electrical power.
     pub watts: f64,
-    /// When it came into use.
+    /// Year of introduction.
     #[serde(default)]
     pub year: Option<u32>,
-    /// Machines that are compared where nobody names any: `h100`, `8*h100`.
+    /// Machines compared by default: `h100`, `8*h100`.
     #[serde(default)]
     pub usual: Vec<String>,
-    /// Where this GPU's figures are from.
+    /// Source of the figures.
     #[serde(default)]
     pub source: String,
-    /// What the well-known tutorials print of it.
+    /// Figures printed in well-known tutorials.
     #[serde(default)]
-    pub printed: Vec<Printed>,
-    /// What a compiler is told of it; a GPU that a user adds has none unless it is written down.
+    pub printed: Vec<PrintedFigure>,
+    /// Compiler target data. A GPU added by a user has none unless it is given.
     #[serde(default)]
     pub target: Option<GpuTarget>,
 }
 
-/// What a compiler is told of a GPU, as far as GPUs differ.
+/// Compiler target data in which GPUs differ.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GpuTarget {
-    /// The driver's name of the device.
+    /// Device name in the driver.
     pub device: String,
-    /// CUDA's compute capability, major and minor.
+    /// CUDA compute capability, major and minor.
     pub compute_capability: [u32; 2],
-    /// Whether the compiler may use what only this very capability has (`sm_90a`).
+    /// Whether the compiler may use features of exactly this capability (`sm_90a`).
     pub accelerated_features: bool,
-    /// Multiprocessors.
+    /// Number of multiprocessors.
     pub cores: u32,
-    /// Units of f32 arithmetic in one of them.
+    /// f32 units per multiprocessor.
     pub fpus_per_core: u32,
-    /// Cycles at most, in 10⁹ a second.
+    /// Maximum clock in GHz.
     pub clock_ghz: f64,
-    /// Bytes of memory that the driver reports.
+    /// Memory in bytes, as reported by the driver.
     pub memory: u64,
-    /// Bytes of it that a second moves at best.
+    /// Peak memory bandwidth in bytes per second.
     pub memory_per_s: u64,
-    /// Bytes of the second cache.
+    /// L2 cache in bytes.
     pub l2_cache: u64,
-    /// Bytes of shared memory of a multiprocessor.
+    /// Shared memory per multiprocessor in bytes.
     pub shared_memory_per_core: u64,
-    /// Bytes of that which one block may have.
+    /// Maximum shared memory per block in bytes.
     pub shared_memory_per_block_optin: u64,
 }
 
-/// What one chip or GPU costs for an hour.
+/// Hourly price of one chip or GPU.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Price {
-    /// The chip's name.
+    /// Name of the chip.
     pub chip: String,
-    /// The provider's region.
+    /// Cloud region.
     pub region: String,
-    /// Dollars on demand.
+    /// On-demand price in dollars.
     pub on_demand: f64,
-    /// Dollars of capacity that may be taken back.
+    /// Spot price in dollars.
     #[serde(default)]
     pub spot: Option<f64>,
-    /// The first in slices of several hosts, where they have a price of their own.
+    /// On-demand price in slices of several hosts, if it differs.
     #[serde(default)]
     pub pod: Option<f64>,
-    /// The second in slices of several hosts.
+    /// Spot price in slices of several hosts.
     #[serde(default)]
     pub pod_spot: Option<f64>,
-    /// Dollars for the host beside it, where that is billed apart.
+    /// Price of the host in dollars, if billed separately.
     #[serde(default)]
     pub host: f64,
-    /// The same where both may be taken back.
+    /// Spot price of the host.
     #[serde(default)]
     pub host_spot: Option<f64>,
-    /// Dollars of a virtual machine that was rented beside a slice when TPUs were nodes in the network. Told, and in no sum:
-    /// a TPU VM of today holds its host.
+    /// Price of the VM that was rented in addition to a slice for legacy TPU nodes. Shown, but not included in any sum:
+    /// a current TPU VM includes its host.
     #[serde(default)]
     pub node_vm: Option<f64>,
-    /// When the source said so: `2026-09-10`.
+    /// Date of the source: `2026-09-10`.
     pub date: String,
-    /// Who said so.
+    /// Source of the price.
     pub source: String,
-    /// Seconds that a bill is rounded up to.
+    /// Billing granularity in seconds.
     #[serde(default = "second")]
     pub billed_by_seconds: f64,
 }
@@ -315,14 +315,14 @@ fn second() -> f64 {
     1.0
 }
 
-impl Tables {
-    /// The tables inside the program.
-    pub fn built_in() -> Result<Tables> {
-        Tables::from_texts(&BUILT_IN)
+impl ChipTables {
+    /// Returns the built-in tables.
+    pub fn built_in() -> Result<ChipTables> {
+        ChipTables::from_texts(&BUILT_IN)
     }
 
-    /// The tables inside the program with a user's TOML over them: entries of a name that exists replace fields of it,
-    /// others are added; a price replaces that of the same chip and region.
+    /// Returns the built-in tables overlaid with a user's TOML. Entries with an existing name replace its fields, other
+    /// entries are added. A price replaces the price of the same chip and region.
     ///
     /// ```
     /// use systole_plan::Tables;
@@ -330,11 +330,11 @@ impl Tables {
     /// let tables = Tables::with(mine, "mine.toml").unwrap();
     /// assert_eq!(tables.tpu("v5e").unwrap().hbm_gb_per_s, 800.0);
     /// ```
-    pub fn with(text: &str, origin: &str) -> Result<Tables> {
-        Tables::from_texts(&[&BUILT_IN[..], &[(text, origin)][..]].concat())
+    pub fn with(text: &str, origin: &str) -> Result<ChipTables> {
+        ChipTables::from_texts(&[&BUILT_IN[..], &[(text, origin)][..]].concat())
     }
 
-    fn from_texts(texts: &[(&str, &str)]) -> Result<Tables> {
+    fn from_texts(texts: &[(&str, &str)]) -> Result<ChipTables> {
         let mut sources: Vec<String> = Vec::new();
         let (mut chips, mut gpus, mut prices, mut history) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for (text, origin) in texts {
@@ -357,7 +357,7 @@ impl Tables {
             lay_over(&mut prices, priced, &["chip", "region"]);
         }
         let origin = texts.last().map_or("", |t| t.1);
-        Ok(Tables {
+        Ok(ChipTables {
             tpus: typed(chips, origin)?,
             gpus: typed(gpus, origin)?,
             history: typed(history, origin)?,
@@ -366,17 +366,17 @@ impl Tables {
         })
     }
 
-    /// The TPU generation of a name or alias.
+    /// Returns the TPU generation with this name or alias.
     pub fn tpu(&self, name: &str) -> Option<&Tpu> {
         self.tpus.iter().find(|t| t.name == name || t.aliases.iter().any(|a| a == name))
     }
 
-    /// The GPU of a name.
+    /// Returns the GPU with this name.
     pub fn gpu(&self, name: &str) -> Option<&Gpu> {
         self.gpus.iter().find(|g| g.name == name)
     }
 
-    /// Small machines of every kind, for who has not decided.
+    /// Names of the machines compared by default: small ones of every kind.
     pub fn usual(&self) -> impl Iterator<Item = &str> {
         let tpus = self.tpus.iter().flat_map(|t| &t.usual);
         tpus.chain(self.gpus.iter().flat_map(|g| &g.usual)).map(String::as_str)
@@ -384,25 +384,25 @@ impl Tables {
 }
 
 fn wrong(e: &toml::de::Error, origin: &str) -> Error {
-    Error::new(ErrorKind::Config, "a table of chips or prices does not read")
+    Error::new(ErrorKind::Config, "cannot parse a table of chips or prices")
         .at(origin)
         .because(e.message())
-        .hint("docs/guide/plan.md has the fields")
+        .hint("see docs/guide/plan.md for the fields")
 }
 
-type Entries = Vec<toml::Table>;
+type TableFile = Vec<toml::Table>;
 
-/// Takes the list of tables `key` out of a table.
-fn entries(whole: &mut toml::Table, key: &str, origin: &str) -> Result<Entries> {
+/// Removes the list of tables `key` from a table and returns it.
+fn entries(whole: &mut toml::Table, key: &str, origin: &str) -> Result<TableFile> {
     whole.remove(key).map_or(Ok(Vec::new()), toml::Value::try_into).map_err(|_| {
-        Error::new(ErrorKind::Config, format!("`{key}` is not a list of tables"))
+        Error::new(ErrorKind::Config, format!("`{key}`: expected an array of tables"))
             .at(origin)
-            .hint(format!("write [[{key}]]"))
+            .hint(format!("write it as [[{key}]]"))
     })
 }
 
-/// Fields of an entry with equal `keys` are replaced; an entry without an equal is added.
-fn lay_over(below: &mut Entries, above: Entries, keys: &[&str]) {
+/// Merges `above` into `below`: entries with equal `keys` replace fields, others are added.
+fn lay_over(below: &mut TableFile, above: TableFile, keys: &[&str]) {
     for entry in above {
         match below.iter_mut().find(|b| keys.iter().all(|k| b.get(*k) == entry.get(*k))) {
             Some(found) => found.extend(entry),
@@ -411,8 +411,8 @@ fn lay_over(below: &mut Entries, above: Entries, keys: &[&str]) {
     }
 }
 
-/// A price on demand stands for itself: what the entry below said of hosts, pods and spot goes with that entry's price.
-fn replace_price(below: &mut Entries, entry: &toml::Table) {
+/// A new on-demand price also removes the related prices of the replaced entry (hosts, pods, spot).
+fn replace_price(below: &mut TableFile, entry: &toml::Table) {
     const OWN: [&str; 6] = ["spot", "pod", "pod_spot", "host", "host_spot", "node_vm"];
     let same = |b: &&mut toml::Table| ["chip", "region"].iter().all(|k| b.get(*k) == entry.get(*k));
     if let (true, Some(old)) = (entry.contains_key("on_demand"), below.iter_mut().find(same)) {
@@ -420,7 +420,7 @@ fn replace_price(below: &mut Entries, entry: &toml::Table) {
     }
 }
 
-fn typed<T: for<'a> Deserialize<'a>>(entries: Entries, origin: &str) -> Result<Vec<T>> {
+fn typed<T: for<'a> Deserialize<'a>>(entries: TableFile, origin: &str) -> Result<Vec<T>> {
     entries.into_iter().map(|e| toml::Value::Table(e).try_into().map_err(|e| wrong(&e, origin))).collect()
 }
 
@@ -430,7 +430,7 @@ mod tests {
 
     #[test]
     fn peaks_follow_from_clock_and_multiply_adds() {
-        for t in &Tables::built_in().unwrap().tpus {
+        for t in &ChipTables::built_in().unwrap().tpus {
             let peak = 2.0 * t.macs * t.cores as f64 * t.clock_mhz * 1e6 / 1e12;
             assert!((peak / t.peak_tflops["bf16"] - 1.0).abs() < 0.005, "{}: {peak}", t.name);
         }
@@ -440,10 +440,10 @@ mod tests {
     fn a_users_file_replaces_fields_and_adds_entries() {
         let mine =
             "[[price]]\nchip = 'v5e'\nregion = 'us'\non_demand = 9.0\ndate = '2026-11-01'\nsource = 'me'\n";
-        let t = Tables::with(mine, "mine.toml").unwrap();
+        let t = ChipTables::with(mine, "mine.toml").unwrap();
         let found: Vec<&Price> = t.prices.iter().filter(|p| p.chip == "v5e" && p.region == "us").collect();
         assert_eq!((found.len(), found[0].on_demand), (1, 9.0));
-        let e = Tables::with("[[chip]]\nname = 'v5e'\nhbm = 3\n", "mine.toml").unwrap_err().to_string();
+        let e = ChipTables::with("[[chip]]\nname = 'v5e'\nhbm = 3\n", "mine.toml").unwrap_err().to_string();
         assert!(e.contains("mine.toml") && e.contains("hbm"), "{e}");
     }
 
@@ -451,14 +451,15 @@ mod tests {
     #[test]
     fn prices_may_stand_in_a_chips_row() {
         let price = "region = 'us'\non_demand = 9.0\ndate = '2026-11-01'\nsource = 'me'\n";
-        let inside = Tables::with(&format!("[[chip]]\nname = 'v5e'\n[[chip.price]]\n{price}"), "mine.toml");
-        let apart = Tables::with(&format!("[[price]]\nchip = 'v5e'\n{price}"), "mine.toml");
+        let inside =
+            ChipTables::with(&format!("[[chip]]\nname = 'v5e'\n[[chip.price]]\n{price}"), "mine.toml");
+        let apart = ChipTables::with(&format!("[[price]]\nchip = 'v5e'\n{price}"), "mine.toml");
         assert_eq!(inside.unwrap(), apart.unwrap());
     }
 
     #[test]
     fn every_usual_machine_is_one() {
-        let t = Tables::built_in().unwrap();
+        let t = ChipTables::built_in().unwrap();
         for name in t.usual() {
             let machine = crate::Machine::of(name, &t).unwrap();
             let chips = t.tpus.iter().map(|c| (&c.name, &c.usual));
@@ -472,14 +473,14 @@ mod tests {
     #[test]
     fn a_price_of_ones_own_takes_nothing_from_the_one_it_replaces() {
         let mine = "[[price]]\nchip = 'v2'\nregion = 'us-central1'\non_demand = 1.0\ndate = '2026-11-01'\nsource = 'me'\n";
-        let t = Tables::with(mine, "mine.toml").unwrap();
+        let t = ChipTables::with(mine, "mine.toml").unwrap();
         let p = t.prices.iter().find(|p| p.chip == "v2" && p.region == "us-central1").unwrap();
         assert_eq!((p.on_demand, p.spot, p.pod, p.node_vm), (1.0, None, None, None));
     }
 
     #[test]
     fn every_figure_has_a_source_that_others_can_read() {
-        let t = Tables::built_in().unwrap();
+        let t = ChipTables::built_in().unwrap();
         let texts = [TPU, GPU, HISTORY].concat().to_lowercase();
         assert!(!texts.contains("from memory") && !texts.contains("written down"), "memory is no source");
         let chips = t.tpus.iter().map(|c| (&c.name, &c.source));

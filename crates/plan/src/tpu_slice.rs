@@ -1,33 +1,33 @@
-//! User-facing names of TPU slices and what they are: chips, hosts, topology, rings.
+//! Resolves TPU slice names (`v5e-16`, `v5p:4x4x4`) to chips, hosts, topology and rings.
 
-use crate::table::{Tables, Tpu};
+use crate::table::{ChipTables, Tpu};
 use systole_ir::{Error, ErrorKind, Result};
-use systole_runtime::AheadSlice;
+use systole_runtime::AotTopology;
 
-/// A TPU slice (or several equal ones over the data-centre network).
+/// A TPU slice, or several equal ones over the data-center network.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Slice {
-    /// As the cloud calls it: `v5litepod-16`; a topology that has no such name stays as it was written.
+pub struct TpuSlice {
+    /// Cloud name, such as `v5litepod-16`; a topology without a cloud name is kept as written.
     pub name: String,
-    /// The generation: `v5e`.
+    /// TPU generation, such as `v5e`.
     pub generation: String,
-    /// Chips along each axis: `[4, 4]`.
+    /// Chips along each axis, such as `[4, 4]`.
     pub topology: Vec<usize>,
-    /// Whether each axis closes to a ring.
+    /// Whether each axis wraps around to a ring.
     pub wrap: Vec<bool>,
-    /// Chips of one slice.
+    /// Chips per slice.
     pub chips: usize,
-    /// Devices of one slice that a program sees.
+    /// Devices per slice that a program sees.
     pub devices: usize,
-    /// Hosts of one slice.
+    /// Hosts per slice.
     pub hosts: usize,
-    /// Slices; more than one are joined by the data-centre network.
+    /// Number of slices; several are joined by the data-center network.
     pub slices: usize,
 }
 
-impl Slice {
-    /// The slice of a name: `v2-8`, `v5litepod-16`, `v5e-16`, `v5p-64`, `tpu7x-2x2x1`, a topology `v5e:4x4`; with
-    /// `2*` before it two of them.
+impl TpuSlice {
+    /// Resolves a slice name: `v2-8`, `v5litepod-16`, `v5e-16`, `v5p-64`, `tpu7x-2x2x1` or a topology `v5e:4x4`; the
+    /// prefix `2*` means two slices.
     ///
     /// ```
     /// use systole_plan::{Slice, Tables};
@@ -38,15 +38,16 @@ impl Slice {
     /// let e = Slice::of("v5p-7", &tables).unwrap_err().to_string();
     /// assert!(e.contains("v5p-8"));
     /// ```
-    pub fn of(name: &str, tables: &Tables) -> Result<Slice> {
+    pub fn of(name: &str, tables: &ChipTables) -> Result<TpuSlice> {
         let name = name.trim();
         if let Some((n, rest)) = name.split_once('*') {
             let slices = n.trim().parse::<usize>().ok().filter(|n| (1..=1024).contains(n));
             let slices = slices.ok_or_else(|| {
-                let e = Error::new(ErrorKind::Config, format!("`{n}` is no number of slices")).at(name);
-                e.hint("write 2*v5e-16 for two slices")
+                let e =
+                    Error::new(ErrorKind::Config, format!("expected a number of slices, got `{n}`")).at(name);
+                e.hint("for two slices write 2*v5e-16")
             })?;
-            return Ok(Slice { slices, ..Slice::of(rest, tables)? });
+            return Ok(TpuSlice { slices, ..TpuSlice::of(rest, tables)? });
         }
         let lower = name.to_lowercase();
         let (family, size) = lower.split_once([':', '-']).ok_or_else(|| unknown(name, tables))?;
@@ -59,11 +60,11 @@ impl Slice {
             None => None,
         };
         let topology = topology.ok_or_else(|| unknown(name, tables))?;
-        Ok(Slice::shaped(tpu, topology))
+        Ok(TpuSlice::shaped(tpu, topology))
     }
 
-    /// As [`Slice::of`], and besides any chips along the axes that a compiler may know though no cloud sells them:
-    /// `v2:1x1`; a generation alone is one chip.
+    /// Like [`Slice::of`], but also accepts topologies that the compiler supports and no cloud sells, such as `v2:1x1`.
+    /// A generation alone means one chip.
     ///
     /// ```
     /// use systole_plan::{Slice, Tables};
@@ -72,16 +73,16 @@ impl Slice {
     /// assert_eq!(Slice::compilable("v4:2x1", &tables).unwrap().name, "v4:2x1x1");
     /// assert!(Slice::compilable("v4:64x1", &tables).is_err());
     /// ```
-    pub fn compilable(name: &str, tables: &Tables) -> Result<Slice> {
+    pub fn compilable(name: &str, tables: &ChipTables) -> Result<TpuSlice> {
         let lower = name.trim().to_lowercase();
         let (family, size) = lower.split_once(':').unwrap_or((&lower, "1"));
-        let unsold = tables.tpu(family).and_then(|tpu| Some(Slice::shaped(tpu, small_enough(tpu, size)?)));
-        Slice::of(name, tables).or_else(|refused| unsold.ok_or(refused))
+        let unsold = tables.tpu(family).and_then(|tpu| Some(TpuSlice::shaped(tpu, small_enough(tpu, size)?)));
+        TpuSlice::of(name, tables).or_else(|refused| unsold.ok_or(refused))
     }
 
-    fn shaped(tpu: &Tpu, topology: Vec<usize>) -> Slice {
+    fn shaped(tpu: &Tpu, topology: Vec<usize>) -> TpuSlice {
         let chips = topology.iter().product();
-        Slice {
+        TpuSlice {
             name: cloud_name(tpu, &topology).unwrap_or_else(|| format!("{}:{}", tpu.name, joined(&topology))),
             generation: tpu.name.clone(),
             wrap: topology.iter().map(|&d| d % tpu.wrap_axis == 0).collect(),
@@ -93,26 +94,26 @@ impl Slice {
         }
     }
 
-    /// Every slice that has a name, by generation and size.
-    pub fn all(tables: &Tables) -> Vec<Slice> {
+    /// Returns every named slice, by generation and size.
+    pub fn all(tables: &ChipTables) -> Vec<TpuSlice> {
         let of = |t: &Tpu| {
-            let mut found: Vec<Slice> =
-                t.slices.values().filter_map(|s| Some(Slice::shaped(t, dims(s)?))).collect();
+            let mut found: Vec<TpuSlice> =
+                t.slices.values().filter_map(|s| Some(TpuSlice::shaped(t, dims(s)?))).collect();
             found.sort_by_key(|s| s.chips);
             found
         };
         tables.tpus.iter().flat_map(of).collect()
     }
 
-    /// The topology as libtpu takes it: `v5e:4x4`.
-    pub fn libtpu(&self, tables: &Tables) -> String {
+    /// Topology name for libtpu: `v5e:4x4`.
+    pub fn libtpu(&self, tables: &ChipTables) -> String {
         let tpu = tables.tpu(&self.generation);
         format!("{}:{}", tpu.map_or(self.generation.as_str(), |t| &t.libtpu), joined(&self.topology))
     }
 
-    /// What a compiler is told of it.
-    pub fn ahead(&self, tables: &Tables) -> AheadSlice {
-        AheadSlice {
+    /// Returns the target of ahead-of-time compilation.
+    pub fn ahead(&self, tables: &ChipTables) -> AotTopology {
+        AotTopology {
             topology: self.libtpu(tables),
             extents: self.topology.clone(),
             rings: self.wrap.clone(),
@@ -132,7 +133,7 @@ impl Slice {
         self.devices * self.slices
     }
 
-    /// With the number of slices before it where there are several.
+    /// Name, prefixed by the number of slices if there are several.
     pub fn title(&self) -> String {
         if self.slices == 1 { self.name.clone() } else { format!("{}*{}", self.slices, self.name) }
     }
@@ -146,7 +147,7 @@ fn dims(text: &str) -> Option<Vec<usize>> {
     text.split('x').map(|d| d.parse().ok().filter(|d| (1..=1024).contains(d))).collect()
 }
 
-/// Topologies that can be asked for: those with a name, and those made of cubes of 4×4×4 where slices are.
+/// Whether a topology can be requested: named ones, and multiples of 4×4×4 cubes on generations with cubes.
 fn offered(tpu: &Tpu, dims: &[usize]) -> bool {
     if tpu.slices.values().any(|t| *t == joined(dims)) {
         return true;
@@ -156,7 +157,7 @@ fn offered(tpu: &Tpu, dims: &[usize]) -> bool {
     dims.len() == tpu.axes && dims.iter().all(|d| d % 4 == 0) && chips <= 64 * cubes && chips <= tpu.max_chips
 }
 
-/// `v4-6144`: cubes of 4×4×4 in the box with the shortest sides, where names count cores and slices are made of cubes.
+/// Resolves sizes that count cores (`v4-6144`) to 4×4×4 cubes in the most compact box.
 fn counted(tpu: &Tpu, size: &str) -> Option<Vec<usize>> {
     let cores: usize = size.parse().ok()?;
     let chips =
@@ -164,7 +165,7 @@ fn counted(tpu: &Tpu, size: &str) -> Option<Vec<usize>> {
     compact(chips.min(tpu.max_chips + 1)).filter(|d| offered(tpu, d))
 }
 
-/// The box of whole cubes for so many chips whose sides are shortest together, sides in order.
+/// Returns the box of whole cubes with the smallest sum of sides, in ascending order.
 fn compact(chips: usize) -> Option<Vec<usize>> {
     let cubes = chips.is_multiple_of(64).then_some(chips / 64)?;
     let sides = |a: usize| (a..=cubes / a).map(move |b| [a, b, cubes / (a * b).max(1)]);
@@ -174,7 +175,7 @@ fn compact(chips: usize) -> Option<Vec<usize>> {
     Some(shortest.map(|side| 4 * side).to_vec())
 }
 
-/// The cloud's name of a topology that has one.
+/// Returns the cloud name of a topology, if it has one.
 fn cloud_name(tpu: &Tpu, topology: &[usize]) -> Option<String> {
     let text = joined(topology);
     if let Some((name, _)) = tpu.slices.iter().find(|(_, t)| **t == text) {
@@ -191,7 +192,7 @@ fn cloud_name(tpu: &Tpu, topology: &[usize]) -> Option<String> {
     }
 }
 
-/// Chips along all axes, none longer than the longest of a slice that has a name.
+/// Parses a topology whose sides do not exceed the longest side of a named slice.
 fn small_enough(tpu: &Tpu, size: &str) -> Option<Vec<usize>> {
     let mut found = dims(size)?;
     found.resize(found.len().max(tpu.axes), 1);
@@ -200,11 +201,11 @@ fn small_enough(tpu: &Tpu, size: &str) -> Option<Vec<usize>> {
     (fits && found.iter().product::<usize>() <= tpu.max_chips).then_some(found)
 }
 
-fn unknown(name: &str, tables: &Tables) -> Error {
-    let all = Slice::all(tables);
-    let mut near: Vec<&Slice> = all.iter().collect();
+fn unknown(name: &str, tables: &ChipTables) -> Error {
+    let all = TpuSlice::all(tables);
+    let mut near: Vec<&TpuSlice> = all.iter().collect();
     near.sort_by_key(|s| distance(name, s, tables));
-    let told = |s: &&Slice| match s.libtpu(tables) {
+    let told = |s: &&TpuSlice| match s.libtpu(tables) {
         topology if topology == s.name => topology,
         topology => format!("{} ({topology})", s.name),
     };
@@ -218,13 +219,15 @@ fn unknown(name: &str, tables: &Tables) -> Error {
         }
     };
     let (cores, chips, topology) = (counting("cores"), counting("chips"), counting("topology"));
-    Error::new(ErrorKind::Config, format!("there is no TPU slice `{name}`"))
-        .because(format!("{cores} count TensorCores, {chips} chips; {topology} takes a topology"))
-        .hint(format!("the nearest: {}", near.join(", ")))
+    Error::new(ErrorKind::Config, format!("unknown TPU slice `{name}`"))
+        .because(format!(
+            "the number counts TensorCores for {cores}, chips for {chips}; {topology} needs a topology"
+        ))
+        .hint(format!("did you mean {}?", near.join(", ")))
 }
 
-/// Another generation is farther than any other size; then by how the sizes differ.
-fn distance(name: &str, s: &Slice, tables: &Tables) -> (usize, usize) {
+/// Distance for suggestions: first by generation, then by size.
+fn distance(name: &str, s: &TpuSlice, tables: &ChipTables) -> (usize, usize) {
     let lower = name.to_lowercase();
     let (family, size) = lower.split_once([':', '-']).unwrap_or((&lower, ""));
     let generation = tables.tpu(family).map_or_else(|| closest_family(family, tables), |t| t.name.clone());
@@ -239,8 +242,8 @@ fn distance(name: &str, s: &Slice, tables: &Tables) -> (usize, usize) {
     (usize::from(s.generation != generation), own.abs_diff(count(size)))
 }
 
-/// The generation with the longest common beginning.
-fn closest_family(family: &str, tables: &Tables) -> String {
+/// Returns the generation with the longest common prefix.
+fn closest_family(family: &str, tables: &ChipTables) -> String {
     let common = |t: &&Tpu| family.bytes().zip(t.name.bytes()).take_while(|(a, b)| a == b).count();
     tables.tpus.iter().max_by_key(common).map_or_else(String::new, |t| t.name.clone())
 }
@@ -249,14 +252,14 @@ fn closest_family(family: &str, tables: &Tables) -> String {
 mod tests {
     use super::*;
 
-    fn of(name: &str) -> Slice {
-        Slice::of(name, &Tables::built_in().unwrap()).unwrap()
+    fn of(name: &str) -> TpuSlice {
+        TpuSlice::of(name, &ChipTables::built_in().unwrap()).unwrap()
     }
 
     #[test]
     fn names_count_cores_or_chips() {
-        let tables = Tables::built_in().unwrap();
-        for s in Slice::all(&tables) {
+        let tables = ChipTables::built_in().unwrap();
+        for s in TpuSlice::all(&tables) {
             let t = tables.tpu(&s.generation).unwrap();
             let Some((_, n)) = s.name.split_once('-') else { panic!("{}", s.name) };
             match t.names_count.as_str() {
@@ -265,7 +268,7 @@ mod tests {
                 _ => assert_eq!(dims(n).unwrap(), s.topology),
             }
             assert!(s.chips <= t.max_chips, "{}", s.name);
-            assert_eq!(Slice::of(&s.name, &tables).unwrap(), s);
+            assert_eq!(TpuSlice::of(&s.name, &tables).unwrap(), s);
         }
     }
 
@@ -289,13 +292,13 @@ mod tests {
         assert_eq!(of("tpu7x-12x12x12").name, "tpu7x-12x12x12");
         // A box that is not the usual one of its size has no number.
         assert_eq!(of("v4:4x4x192").name, "v4:4x4x192");
-        let tables = Tables::built_in().unwrap();
+        let tables = ChipTables::built_in().unwrap();
         for name in ["v4-6145", "v4-6080", "v4-8320", "v4-0", "v3-6144", "v5e-512", "v4-99999999999999999999"]
         {
-            assert!(Slice::of(name, &tables).is_err(), "{name}");
+            assert!(TpuSlice::of(name, &tables).is_err(), "{name}");
         }
         // Names in the table are those of this rule.
-        for s in Slice::all(&tables).iter().filter(|s| s.chips % 64 == 0 && s.topology.len() == 3) {
+        for s in TpuSlice::all(&tables).iter().filter(|s| s.chips % 64 == 0 && s.topology.len() == 3) {
             assert_eq!(compact(s.chips).unwrap(), s.topology, "{}", s.name);
         }
     }
@@ -311,17 +314,17 @@ mod tests {
 
     #[test]
     fn names_that_do_not_exist_are_refused_with_the_nearest() {
-        let tables = Tables::built_in().unwrap();
-        let told = |name: &str| Slice::of(name, &tables).unwrap_err().to_string();
+        let tables = ChipTables::built_in().unwrap();
+        let told = |name: &str| TpuSlice::of(name, &tables).unwrap_err().to_string();
         assert!(told("v3-16").contains("v3-8") || told("v3-16").contains("v3-32"), "{}", told("v3-16"));
         assert!(told("v5e-10").contains("v5litepod-8"), "{}", told("v5e-10"));
-        let units = "v2, v3, v4 and v5p count TensorCores, v5e and v6e chips; tpu7x takes a topology";
+        let units = "TensorCores for v2, v3, v4 and v5p, chips for v5e and v6e; tpu7x needs a topology";
         assert!(told("v5e-10").contains(units), "{}", told("v5e-10"));
         assert!(told("v6-8").contains("v6e-8"), "{}", told("v6-8"));
         assert!(told("v5e:3x3").contains("v5litepod-8"), "{}", told("v5e:3x3"));
         assert!(told("v5e:32x16").contains("v5litepod-256"), "{}", told("v5e:32x16"));
-        assert!(told("").contains("no TPU slice"));
+        assert!(told("").contains("unknown TPU slice"));
         assert!(told("0*v5e-4").contains("2*v5e-16"), "{}", told("0*v5e-4"));
-        assert!(told("v4:99999999999999999999x4x4").contains("no TPU slice"));
+        assert!(told("v4:99999999999999999999x4x4").contains("unknown TPU slice"));
     }
 }

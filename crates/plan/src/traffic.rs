@@ -1,43 +1,47 @@
-//! What devices exchange in one run of a compiled program: its collectives, counted.
+//! Counts the collectives of a compiled program and the bytes they exchange.
 
-use crate::hlo_module::{Computation, Instruction, Module};
+use crate::hlo_module::{HloComputation, HloInstruction, OptimizedHlo};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use systole_ir::Result;
 
 /// Collectives of one kind.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Traffic {
-    /// HLO's name: `all-reduce`, `all-gather`, `reduce-scatter`, …
+pub struct CollectiveTraffic {
+    /// HLO opcode: `all-reduce`, `all-gather`, `reduce-scatter`, …
     pub op: String,
-    /// How many run in one run of the program, those in loops once for each trip.
+    /// Number of executions per program run, including loop iterations.
     pub count: usize,
-    /// Bytes of the arrays that they work on, on one device: the gathered array, the array before it is scattered.
+    /// Total bytes of the full arrays on one device: gathered, or before the scatter.
     pub bytes: f64,
 }
 
 const COLLECTIVES: [&str; 6] =
     ["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "send"];
 
-/// The collectives of a serialized `HloModuleProtoWithConfig`, by name.
-pub fn traffic(hlo: &[u8]) -> Result<Vec<Traffic>> {
-    let module = Module::read(hlo)?;
-    let mut counted = Counted { module: &module, seen: HashSet::new(), found: BTreeMap::new() };
+/// Returns the collectives of a serialized `HloModuleProtoWithConfig`, by name.
+pub fn traffic(hlo: &[u8]) -> Result<Vec<CollectiveTraffic>> {
+    let module = OptimizedHlo::read(hlo)?;
+    let mut counted = CollectiveCount { module: &module, seen: HashSet::new(), found: BTreeMap::new() };
     if let Some(entry) = module.computations.get(&module.entry) {
         counted.add(entry, 1.0);
     }
-    let list = counted.found.into_iter().map(|(op, (count, bytes))| Traffic { op: op.into(), count, bytes });
+    let list = counted.found.into_iter().map(|(op, (count, bytes))| CollectiveTraffic {
+        op: op.into(),
+        count,
+        bytes,
+    });
     Ok(list.collect())
 }
 
-struct Counted<'a> {
-    module: &'a Module,
+struct CollectiveCount<'a> {
+    module: &'a OptimizedHlo,
     seen: HashSet<(&'static str, u64)>,
     found: BTreeMap<&'static str, (usize, f64)>,
 }
 
-impl Counted<'_> {
-    fn add(&mut self, c: &Computation, trips: f64) {
-        let known: HashMap<u64, &Instruction> = c.instructions.iter().map(|i| (i.id, i)).collect();
+impl CollectiveCount<'_> {
+    fn add(&mut self, c: &HloComputation, trips: f64) {
+        let known: HashMap<u64, &HloInstruction> = c.instructions.iter().map(|i| (i.id, i)).collect();
         for i in &c.instructions {
             let trips = if i.opcode == "while" { trips * self.module.trips(i) } else { trips };
             let Some(op) = collective(c, i) else {
@@ -45,7 +49,7 @@ impl Counted<'_> {
                 called.for_each(|c| self.add(c, trips));
                 continue;
             };
-            // One that runs beside other work stands in several computations: its start, what it runs beside, its end.
+            // An asynchronous collective occurs in several computations: its start, the overlapped work, its end.
             if i.channel.is_some_and(|channel| !self.seen.insert((op, channel))) {
                 continue;
             }
@@ -57,11 +61,11 @@ impl Counted<'_> {
     }
 }
 
-/// The collective that an instruction begins. `…-done` ends what `…-start` began.
-fn collective(c: &Computation, i: &Instruction) -> Option<&'static str> {
+/// Returns the collective that an instruction starts; `…-done` ends what `…-start` started.
+fn collective(c: &HloComputation, i: &HloInstruction) -> Option<&'static str> {
     let name = i.opcode.strip_suffix("-start").unwrap_or(&i.opcode);
     let op = COLLECTIVES.into_iter().find(|op| *op == name)?;
-    // The compiler's own form: a sum and, in the same computation, the slice that is taken of it.
+    // libtpu's own form: an all-reduce followed by a slice of its result in the same computation.
     let scattered = op == "all-reduce" && c.name.starts_with("all-reduce-scatter");
     Some(if scattered { "reduce-scatter" } else { op })
 }

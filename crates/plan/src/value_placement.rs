@@ -1,53 +1,53 @@
-//! Where the values between kernels lie: when each is alive, and whether it fits into memory on the chip.
+//! Assigns intermediate values to on-chip or main memory, by lifetime and size.
 
-use crate::device_model::Device;
-use crate::kernel_list::{Array, Kernel, Work};
+use crate::device_model::DeviceModel;
+use crate::kernel_list::{KernelList, KernelWork, MemoryArray};
 use std::collections::{HashMap, HashSet};
 
-/// A value that is used up so many kernels later counts as a temporary.
+/// A value last used at most this many kernels later counts as a temporary.
 const NEAR: usize = 4;
 
-/// Values of a program by the memory that they lie in.
+/// Memory assignment of a program's values.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Placement {
-    /// Those on the chip: the program or loop body, and the number of the array.
+pub(crate) struct ValuePlacement {
+    /// Values on the chip: (program or loop body, array id).
     on_chip: HashSet<(usize, usize)>,
-    /// Long-lived bytes in main memory when most of it is in use.
+    /// Long-lived bytes in main memory at peak usage.
     pub(crate) activations: f64,
-    /// Short-lived ones at that time.
+    /// Short-lived bytes in main memory at peak usage.
     pub(crate) temporaries: f64,
-    /// Samples that the program works on.
+    /// Batch size of the program.
     batch: Option<usize>,
     /// Bytes of all arguments.
     arguments: f64,
-    /// Whether arguments are brought onto the chip before they are needed, while other kernels run, and results taken
-    /// away after.
+    /// Whether arguments are prefetched onto the chip, and results copied out, while other kernels run.
     ahead: bool,
-    /// The values between kernels.
+    /// Values between kernels.
     between: HashSet<(usize, usize)>,
 }
 
-/// What a kernel moves: bytes of main memory, seconds of it, seconds of it beside other kernels, and seconds on the chip.
+/// Memory traffic of a kernel: main memory bytes, seconds for them, seconds of asynchronous copies, seconds of on-chip
+/// memory.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Moved {
+pub(crate) struct MemoryTraffic {
     pub(crate) bytes: f64,
     pub(crate) far: f64,
     pub(crate) beside: f64,
     pub(crate) near: f64,
-    /// Whether it finds everything on the chip and leaves its results there.
+    /// Whether all operands and results are on the chip.
     pub(crate) all_near: bool,
 }
 
-/// A value between kernels: arguments are never made, results are counted elsewhere.
-struct Life {
+/// Lifetime of a value between kernels. Arguments and results are not included.
+struct ValueLifetime {
     value: (usize, usize),
     made: usize,
     last: usize,
     bytes: f64,
 }
 
-impl Placement {
-    pub(crate) fn of(work: &Work, device: &Device) -> Placement {
+impl ValuePlacement {
+    pub(crate) fn of(work: &KernelList, device: &DeviceModel) -> ValuePlacement {
         let kernels = ordered(work, device);
         let mut lives = lives(&kernels, device);
         let room = device.tile.map_or(0.0, |t| t.on_chip);
@@ -56,14 +56,14 @@ impl Placement {
         lives.retain(|l| !on_chip.contains(&l.value));
         let (activations, temporaries) = fullest(&lives, kernels.len());
         let arguments: f64 = work.arguments.iter().map(|a| device.bytes(&a.ty)).sum();
-        // Before a single kernel there is nothing that would hide it.
+        // A single kernel has no earlier kernel that could hide its transfers.
         let ahead = arguments < room && kernels.len() > 1;
-        Placement { on_chip, activations, temporaries, batch: work.batch(), arguments, ahead, between }
+        ValuePlacement { on_chip, activations, temporaries, batch: work.batch(), arguments, ahead, between }
     }
 
-    /// What a kernel moves in one trip.
-    pub(crate) fn moved(&self, kernel: &Kernel, device: &Device) -> Moved {
-        let mut moved = Moved { bytes: 0.0, far: 0.0, beside: 0.0, near: 0.0, all_near: true };
+    /// Returns the memory traffic of one execution of a kernel.
+    pub(crate) fn moved(&self, kernel: &KernelWork, device: &DeviceModel) -> MemoryTraffic {
+        let mut moved = MemoryTraffic { bytes: 0.0, far: 0.0, beside: 0.0, near: 0.0, all_near: true };
         let reads = kernel.reads.iter().map(|a| (a, false));
         for (a, written) in reads.chain(kernel.writes.iter().map(|a| (a, true))) {
             let bytes = device.array_bytes(a) * a.part;
@@ -88,9 +88,9 @@ impl Placement {
         moved
     }
 
-    /// Bytes that are in use together with an array, which say what cache it lies in. Values of samples pass between
-    /// kernels in blocks of samples; weights and what stands for a whole batch are read again with all arguments.
-    fn beside(&self, a: &Array, device: &Device) -> f64 {
+    /// Working-set bytes around an array, which determine its cache level. Per-sample values pass between kernels in
+    /// blocks of samples; weights and whole-batch values are read again with all arguments.
+    fn beside(&self, a: &MemoryArray, device: &DeviceModel) -> f64 {
         let whole = device.array_bytes(a);
         match self.batch {
             Some(batch) if a.ty.shape.first() == Some(&batch) => whole / batch as f64 * device.blocks,
@@ -99,17 +99,17 @@ impl Placement {
     }
 }
 
-/// The kernels as compilers order them to save memory: what only makes results (updates of weights) runs as soon as it
-/// can, so that gradients die early.
-fn ordered<'a>(work: &'a Work, device: &Device) -> Vec<&'a Kernel> {
-    let kernels: Vec<&Kernel> = work.kernels.iter().filter(|k| device.runs(k)).collect();
+/// Orders the kernels like memory-saving schedulers: kernels that only produce results (weight updates) run as early as
+/// possible, so that gradients are freed early.
+fn ordered<'a>(work: &'a KernelList, device: &DeviceModel) -> Vec<&'a KernelWork> {
+    let kernels: Vec<&KernelWork> = work.kernels.iter().filter(|k| device.runs(k)).collect();
     let mut made: HashMap<(usize, usize), usize> = HashMap::new();
     let mut read: HashSet<(usize, usize)> = HashSet::new();
     for (i, k) in kernels.iter().enumerate() {
         made.extend(k.writes.iter().map(|a| ((k.graph, a.id), i)));
         read.extend(k.reads.iter().map(|a| (k.graph, a.id)));
     }
-    let place = |(i, k): (usize, &Kernel)| {
+    let place = |(i, k): (usize, &KernelWork)| {
         let last = k.writes.iter().all(|a| !read.contains(&(k.graph, a.id)));
         let ready = k.reads.iter().filter_map(|a| made.get(&(k.graph, a.id))).max();
         if last { ready.map_or(i, |&r| r) } else { i }
@@ -119,12 +119,12 @@ fn ordered<'a>(work: &'a Work, device: &Device) -> Vec<&'a Kernel> {
     order.into_iter().map(|i| kernels[i]).collect()
 }
 
-fn lives(kernels: &[&Kernel], device: &Device) -> Vec<Life> {
-    let mut lives: HashMap<(usize, usize), Life> = HashMap::new();
+fn lives(kernels: &[&KernelWork], device: &DeviceModel) -> Vec<ValueLifetime> {
+    let mut lives: HashMap<(usize, usize), ValueLifetime> = HashMap::new();
     for (i, k) in kernels.iter().enumerate() {
         for a in &k.writes {
             let value = (k.graph, a.id);
-            lives.insert(value, Life { value, made: i, last: i, bytes: device.array_bytes(a) });
+            lives.insert(value, ValueLifetime { value, made: i, last: i, bytes: device.array_bytes(a) });
         }
         for a in &k.reads {
             if let Some(life) = lives.get_mut(&(k.graph, a.id)) {
@@ -135,8 +135,8 @@ fn lives(kernels: &[&Kernel], device: &Device) -> Vec<Life> {
     lives.into_values().filter(|l| l.last > l.made).collect()
 }
 
-/// The smallest first, each where there is room for all its life.
-fn on_chip(lives: &mut [Life], kernels: usize, room: f64) -> HashSet<(usize, usize)> {
+/// Places the smallest values first, if there is room during their whole lifetime.
+fn on_chip(lives: &mut [ValueLifetime], kernels: usize, room: f64) -> HashSet<(usize, usize)> {
     lives.sort_by(|a, b| a.bytes.total_cmp(&b.bytes).then(a.value.cmp(&b.value)));
     let mut free = vec![room; kernels];
     let mut placed = HashSet::new();
@@ -150,8 +150,8 @@ fn on_chip(lives: &mut [Life], kernels: usize, room: f64) -> HashSet<(usize, usi
     placed
 }
 
-/// The long-lived and the short-lived bytes at the kernel where most values are alive.
-fn fullest(lives: &[Life], kernels: usize) -> (f64, f64) {
+/// Returns long-lived and short-lived bytes at the kernel with peak usage.
+fn fullest(lives: &[ValueLifetime], kernels: usize) -> (f64, f64) {
     let mut change = vec![(0.0, 0.0); kernels + 1];
     for l in lives {
         let (long, short) = if l.last - l.made > NEAR { (l.bytes, 0.0) } else { (0.0, l.bytes) };
@@ -174,14 +174,14 @@ fn fullest(lives: &[Life], kernels: usize) -> (f64, f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Machine, Tables};
+    use crate::{ChipTables, Machine};
     use systole_ir::op::Convolution;
     use systole_ir::{DType, GraphBuilder, TensorType, grad};
 
-    fn placed(work: &Work, chip: &str) -> Placement {
-        let tables = Tables::built_in().unwrap();
+    fn placed(work: &KernelList, chip: &str) -> ValuePlacement {
+        let tables = ChipTables::built_in().unwrap();
         let machine = Machine::of(chip, &tables).unwrap();
-        Placement::of(work, &machine.device(&tables, crate::Half::Bf16).unwrap())
+        ValuePlacement::of(work, &machine.device(&tables, crate::HalfType::Bf16).unwrap())
     }
 
     /// libtpu 0.0.51 reports 18.3, 18.4 and 19.5 MB beside arguments and results on v2, v3 and v5p, 2 MB elsewhere.
@@ -191,7 +191,7 @@ mod tests {
         let x = g.parameter(TensorType::new(DType::BF16, [64, 32, 32, 64]), "x");
         let kernel = g.parameter(TensorType::new(DType::BF16, [3, 3, 64, 128]), "kernel");
         let spec = Convolution::same(x.ty(), kernel.ty(), &[1, 1], &[1, 1], 1);
-        let work = Work::of(&g.finish(&[x.convolution(&kernel, spec)]).unwrap());
+        let work = KernelList::of(&g.finish(&[x.convolution(&kernel, spec)]).unwrap());
         for (chip, bytes) in [("v2-8", 16_777_216.0), ("v5p-8", 16_777_216.0), ("v5e-1", 0.0), ("v4-8", 0.0)]
         {
             let p = placed(&work, chip);
@@ -205,7 +205,7 @@ mod tests {
         let g = GraphBuilder::new("main");
         let state = g.parameter(TensorType::new(DType::U64, [2]), "state");
         let (next, draws) = state.random_uniform(&[1024, 512]);
-        let work = Work::of(&g.finish(&[next, draws]).unwrap());
+        let work = KernelList::of(&g.finish(&[next, draws]).unwrap());
         let p = placed(&work, "v2-8");
         let wide = 1024.0 * 512.0 / 4.0 * 128.0;
         assert!(p.temporaries >= wide && p.temporaries < 1.5 * wide, "{p:?}");
@@ -232,7 +232,7 @@ mod tests {
                 }
                 false => relu.convolution(&kernel, spec),
             };
-            let work = Work::of(&g.finish(&[z]).unwrap());
+            let work = KernelList::of(&g.finish(&[z]).unwrap());
             let written = work.kernels.iter().flat_map(|k| &k.writes);
             written.filter(|a| a.ty.rank() == 4).map(|a| a.ty.shape.to_vec()).collect()
         };

@@ -1,65 +1,70 @@
-//! What a program of another system says of devices: how its arguments and results lie on them, and which arguments are
-//! given away. Where it leaves a result open, the way of the arguments is followed through the program (Shardy's
-//! propagation, as far as it is needed to name a result's axes).
+//! Reads sharding and donation annotations (GSPMD, Shardy) of imported programs. Results without a sharding get one by
+//! a subset of Shardy's propagation, sufficient to name their axes.
 
-use crate::call::Failure;
+use crate::call::CallError;
 use std::collections::HashMap;
-use systole_mlir::device_sharding::Tiles;
+use systole_mlir::device_sharding::DeviceSharding;
 use systole_mlir::syntax::{
-    Attribute, Attributes, Elements, Function, Module, OPEN, Operation, Region, Type, Value, closed,
+    Attribute, ElementData, FunctionValue, MlirFunction, MlirModule, MlirRegion, MlirType, NamedAttributes,
+    OPEN, Operation, closed,
 };
 
-/// Calls deeper than this are not followed.
+/// Maximum call depth that is followed.
 const MOST_CALLS: usize = 16;
 
-/// The axes that split each dimension; empty: none known.
-type Axes = Vec<Vec<String>>;
+/// Mesh axes that split each dimension; empty if unknown.
+type DimAxes = Vec<Vec<String>>;
 
-/// What the module says of its devices.
+/// Shardings, donations and layouts of a module's entry function.
 #[derive(Debug)]
-pub(crate) struct Annotations {
-    /// How each argument lies on the devices.
-    pub(crate) arguments: Vec<Tiles>,
-    /// How each result does, where it is said or found out.
-    pub(crate) results: Vec<Tiles>,
-    /// Arguments that callers give away.
+pub(crate) struct ShardingAnnotations {
+    /// Sharding of each argument.
+    pub(crate) arguments: Vec<DeviceSharding>,
+    /// Sharding of each result, stated or propagated.
+    pub(crate) results: Vec<DeviceSharding>,
+    /// Whether the caller donates each argument.
     pub(crate) donated: Vec<bool>,
-    /// What is said of the layout of each argument, and of each result; empty: nothing.
+    /// Stated layout of each argument and each result; empty if none.
     pub(crate) argument_layouts: Vec<String>,
     pub(crate) result_layouts: Vec<String>,
 }
 
-fn find<'a>(attributes: &'a Attributes, name: &str) -> Option<&'a Attribute> {
+fn find<'a>(attributes: &'a NamedAttributes, name: &str) -> Option<&'a Attribute> {
     attributes.iter().find(|(n, _)| n == name).map(|(_, value)| value)
 }
 
-/// The function that is run.
-fn main_of(module: &Module) -> Option<usize> {
+/// Returns the index of the entry function.
+fn main_of(module: &MlirModule) -> Option<usize> {
     let named = module.functions.iter().position(|f| f.name == "main");
     named.or_else(|| module.functions.iter().position(|f| !f.is_private))
 }
 
-/// Reads the annotations of a program for `devices`, and takes those of its face away: the rest is for one device, or
-/// for all together. `chooses`: for each result whether it may lie as the program leads to.
-pub(crate) fn take(module: &mut Module, devices: usize, chooses: &[bool]) -> Result<Annotations, Failure> {
-    let missing = || Failure::invalid("the module has no function to run");
+/// Removes and returns the annotations of a program for `devices`. The remaining module describes one device, or all of
+/// them together. `chooses`: for each result, whether its sharding may be propagated.
+pub(crate) fn take(
+    module: &mut MlirModule,
+    devices: usize,
+    chooses: &[bool],
+) -> Result<ShardingAnnotations, CallError> {
+    let missing = || CallError::invalid("the module has no function to run");
     let at = main_of(module).ok_or_else(missing)?;
     let main = module.functions.get(at).ok_or_else(missing)?;
-    let rank = |ty: Option<&Type>| match ty {
-        Some(Type::Tensor(t)) => t.dims.len(),
-        // An array of no elements.
-        Some(Type::Token) => 1,
+    let rank = |ty: Option<&MlirType>| match ty {
+        Some(MlirType::Tensor(t)) => t.dims.len(),
+        // A token is an array without elements.
+        Some(MlirType::Token) => 1,
         _ => 0,
     };
     let mut arguments = Vec::new();
     for (value, attributes) in main.body.arguments.iter().zip(&main.parameters) {
         let told = tiles(module, attributes, rank(main.values.get(*value)), devices)?;
-        arguments.push(told.unwrap_or_else(|| Tiles::replicated(rank(main.values.get(*value)), devices)));
+        arguments
+            .push(told.unwrap_or_else(|| DeviceSharding::replicated(rank(main.values.get(*value)), devices)));
     }
     let mut results = Vec::new();
-    let mut led: Option<Vec<Axes>> = None;
+    let mut led: Option<Vec<DimAxes>> = None;
     for (i, (ty, attributes)) in main.results.iter().enumerate() {
-        let whole = Tiles::replicated(rank(Some(ty)), devices);
+        let whole = DeviceSharding::replicated(rank(Some(ty)), devices);
         let told = tiles(module, attributes, rank(Some(ty)), devices)?;
         let may = devices > 1 && chooses.get(i).or(chooses.last()).copied().unwrap_or(true);
         let found = match may && is_open(attributes) {
@@ -69,8 +74,8 @@ pub(crate) fn take(module: &mut Module, devices: usize, chooses: &[bool]) -> Res
             }
             false => told,
         };
-        let fits = |t: &Tiles| match ty {
-            Type::Tensor(ty) => {
+        let fits = |t: &DeviceSharding| match ty {
+            MlirType::Tensor(ty) => {
                 let dims: Vec<usize> = ty.dims.iter().map(|d| d.unwrap_or(1) as usize).collect();
                 t.local(&dims).is_ok()
             }
@@ -79,43 +84,43 @@ pub(crate) fn take(module: &mut Module, devices: usize, chooses: &[bool]) -> Res
         results.push(found.filter(fits).unwrap_or(whole));
     }
     let donated = main.parameters.iter().map(gives).collect();
-    let layout = |attributes: &Attributes| match find(attributes, "mhlo.layout_mode") {
+    let layout = |attributes: &NamedAttributes| match find(attributes, "mhlo.layout_mode") {
         Some(Attribute::String(mode)) => mode.clone(),
         _ => String::new(),
     };
     let argument_layouts = main.parameters.iter().map(layout).collect();
     let result_layouts = main.results.iter().map(|(_, attributes)| layout(attributes)).collect();
     if let Some(main) = module.functions.get_mut(at) {
-        let own = |attributes: &mut Attributes| attributes.retain(|(name, _)| name != "sdy.sharding");
+        let own = |attributes: &mut NamedAttributes| attributes.retain(|(name, _)| name != "sdy.sharding");
         main.parameters.iter_mut().for_each(own);
         main.results.iter_mut().for_each(|(_, attributes)| own(attributes));
     }
-    Ok(Annotations { arguments, results, donated, argument_layouts, result_layouts })
+    Ok(ShardingAnnotations { arguments, results, donated, argument_layouts, result_layouts })
 }
 
-fn gives(attributes: &Attributes) -> bool {
+fn gives(attributes: &NamedAttributes) -> bool {
     find(attributes, "tf.aliasing_output").is_some()
         || matches!(find(attributes, "jax.buffer_donor"), Some(Attribute::Bool(true) | Attribute::Unit))
 }
 
-/// How an argument or a result lies, where that is said.
+/// Returns the stated sharding of an argument or result.
 fn tiles(
-    module: &Module,
-    attributes: &Attributes,
+    module: &MlirModule,
+    attributes: &NamedAttributes,
     rank: usize,
     devices: usize,
-) -> Result<Option<Tiles>, Failure> {
+) -> Result<Option<DeviceSharding>, CallError> {
     if let Some((mesh, dims, unreduced)) = find(attributes, "sdy.sharding").and_then(said) {
         return of_axes(module, mesh, &closed(dims), &unreduced, rank, devices).map(Some);
     }
     match find(attributes, "mhlo.sharding") {
-        Some(Attribute::String(text)) => Ok(Some(Tiles::of_text(text, rank, devices)?)),
+        Some(Attribute::String(text)) => Ok(Some(DeviceSharding::of_text(text, rank, devices)?)),
         _ => Ok(None),
     }
 }
 
-/// Mesh, axes and axes along which devices have terms of a sum.
-fn said(sharding: &Attribute) -> Option<(&str, &Axes, Vec<String>)> {
+/// Returns mesh, axes, and unreduced axes of a sharding.
+fn said(sharding: &Attribute) -> Option<(&str, &DimAxes, Vec<String>)> {
     match sharding {
         Attribute::Sharding(mesh, dims) => Some((mesh, dims, Vec::new())),
         Attribute::Struct(_, fields) => {
@@ -132,25 +137,27 @@ fn said(sharding: &Attribute) -> Option<(&str, &Axes, Vec<String>)> {
 }
 
 fn of_axes(
-    module: &Module,
+    module: &MlirModule,
     mesh: &str,
     dims: &[Vec<String>],
     unreduced: &[String],
     rank: usize,
     devices: usize,
-) -> Result<Tiles, Failure> {
+) -> Result<DeviceSharding, CallError> {
     let axes = module.meshes.iter().find(|(name, _)| name == mesh).map(|(_, axes)| axes.as_slice());
     let none = dims.iter().all(Vec::is_empty) && unreduced.is_empty();
     let whole = devices == 1 || dims.len() != rank || none;
     match axes {
-        Some(axes) if !whole && !axes.is_empty() => Ok(Tiles::of_axes(dims, unreduced, axes, devices)?),
-        _ => Ok(Tiles::replicated(rank, devices)),
+        Some(axes) if !whole && !axes.is_empty() => {
+            Ok(DeviceSharding::of_axes(dims, unreduced, axes, devices)?)
+        }
+        _ => Ok(DeviceSharding::replicated(rank, devices)),
     }
 }
 
-/// How the results lie when ops keep what they are given.
-fn lead(module: &Module, main: &Function) -> Vec<Axes> {
-    let mut walk = Walk { module, depth: 0 };
+/// Propagates shardings to the results.
+fn lead(module: &MlirModule, main: &MlirFunction) -> Vec<DimAxes> {
+    let mut walk = AnnotationWalk { module, depth: 0 };
     let given = main.parameters.iter().map(|attributes| {
         let told = find(attributes, "sdy.sharding").and_then(said);
         told.map(|(_, dims, _)| closed(dims)).unwrap_or_default()
@@ -158,8 +165,8 @@ fn lead(module: &Module, main: &Function) -> Vec<Axes> {
     walk.function(main, given.collect())
 }
 
-/// What is said, and along dimensions that are left open as `own` lies.
-fn constrained(dims: &Axes, own: Option<&Axes>) -> Axes {
+/// Returns the stated axes; open dimensions take those of `own`.
+fn constrained(dims: &DimAxes, own: Option<&DimAxes>) -> DimAxes {
     let mut axes = closed(dims);
     for (d, said) in dims.iter().enumerate() {
         if said.iter().any(|axis| axis == OPEN) {
@@ -169,14 +176,14 @@ fn constrained(dims: &Axes, own: Option<&Axes>) -> Axes {
     axes
 }
 
-/// A result as it is said and led to; `None` where there is nothing to say.
+/// Returns a result's sharding from stated and propagated axes; `None` if there are none.
 fn followed(
-    module: &Module,
-    attributes: &Attributes,
+    module: &MlirModule,
+    attributes: &NamedAttributes,
     rank: usize,
     devices: usize,
-    led: Option<&Axes>,
-) -> Option<Tiles> {
+    led: Option<&DimAxes>,
+) -> Option<DeviceSharding> {
     let open = vec![vec![OPEN.to_owned()]; rank];
     let (axes, unreduced) = match find(attributes, "sdy.sharding").and_then(said) {
         Some((_, dims, unreduced)) => (constrained(dims, led), unreduced),
@@ -185,31 +192,37 @@ fn followed(
     if axes.iter().all(Vec::is_empty) && unreduced.is_empty() {
         return None;
     }
-    // Axes of the same name are the same in all meshes of a module.
-    module.meshes.iter().find_map(|(_, mesh)| Tiles::of_axes(&axes, &unreduced, mesh, devices).ok())
+    // Axes with equal names are equal in all meshes of a module.
+    module.meshes.iter().find_map(|(_, mesh)| DeviceSharding::of_axes(&axes, &unreduced, mesh, devices).ok())
 }
 
-/// Whether a result may lie as the program leads to, along some dimension.
-fn is_open(attributes: &Attributes) -> bool {
+/// Whether a result has an open dimension, whose sharding may be propagated.
+fn is_open(attributes: &NamedAttributes) -> bool {
     match find(attributes, "sdy.sharding").and_then(said) {
         Some((_, dims, _)) => dims.iter().flatten().any(|axis| axis == OPEN),
         None => find(attributes, "mhlo.sharding").is_none(),
     }
 }
 
-struct Walk<'m> {
-    module: &'m Module,
+struct AnnotationWalk<'m> {
+    module: &'m MlirModule,
     depth: usize,
 }
 
-impl Walk<'_> {
-    /// The axes of a function's results.
-    fn function(&mut self, f: &Function, given: Vec<Axes>) -> Vec<Axes> {
-        let mut known: HashMap<Value, Axes> = f.body.arguments.iter().copied().zip(given).collect();
+impl AnnotationWalk<'_> {
+    /// Propagates axes through a function.
+    fn function(&mut self, f: &MlirFunction, given: Vec<DimAxes>) -> Vec<DimAxes> {
+        let mut known: HashMap<FunctionValue, DimAxes> =
+            f.body.arguments.iter().copied().zip(given).collect();
         self.body(f, &f.body, &mut known)
     }
 
-    fn body(&mut self, f: &Function, region: &Region, known: &mut HashMap<Value, Axes>) -> Vec<Axes> {
+    fn body(
+        &mut self,
+        f: &MlirFunction,
+        region: &MlirRegion,
+        known: &mut HashMap<FunctionValue, DimAxes>,
+    ) -> Vec<DimAxes> {
         let Some((last, ops)) = region.operations.split_last() else { return Vec::new() };
         for op in ops {
             let results = self.operation(f, op, known);
@@ -222,8 +235,14 @@ impl Walk<'_> {
         last.operands.iter().map(|v| known.get(v).cloned().unwrap_or_default()).collect()
     }
 
-    /// Of what devices compute by themselves: as it says, and along axes of which it says nothing as its body leads to.
-    fn manual(&mut self, f: &Function, op: &Operation, known: &HashMap<Value, Axes>) -> Vec<Axes> {
+    /// Returns the axes of a manual computation's results: stated ones, and propagated ones through its body for other
+    /// axes.
+    fn manual(
+        &mut self,
+        f: &MlirFunction,
+        op: &Operation,
+        known: &HashMap<FunctionValue, DimAxes>,
+    ) -> Vec<DimAxes> {
         let mut results = shardings(&op.attributes, "out_shardings");
         let Some(body) = op.regions.first() else { return results };
         let own = match find(&op.attributes, "manual_axes") {
@@ -246,7 +265,12 @@ impl Walk<'_> {
         results
     }
 
-    fn operation(&mut self, f: &Function, op: &Operation, known: &HashMap<Value, Axes>) -> Vec<Axes> {
+    fn operation(
+        &mut self,
+        f: &MlirFunction,
+        op: &Operation,
+        known: &HashMap<FunctionValue, DimAxes>,
+    ) -> Vec<DimAxes> {
         let name = op.name.strip_prefix("stablehlo.").unwrap_or(&op.name);
         match name {
             "sdy.sharding_constraint" | "sdy.reshard" => {
@@ -277,7 +301,7 @@ impl Walk<'_> {
             "while" => op.operands.iter().map(|v| known.get(v).cloned().unwrap_or_default()).collect(),
             _ => {
                 let results = op.results.iter().filter_map(|r| dims(f, *r)).map(|out| {
-                    let mut axes: Axes = vec![Vec::new(); out.len()];
+                    let mut axes: DimAxes = vec![Vec::new(); out.len()];
                     for (k, operand) in op.operands.iter().enumerate() {
                         let (Some(own), Some(from)) = (known.get(operand), dims(f, *operand)) else {
                             continue;
@@ -294,8 +318,8 @@ impl Walk<'_> {
     }
 }
 
-/// Adds axes to a dimension that has none, where no other dimension is split by them.
-fn join(axes: &mut Axes, to: usize, own: Option<&Vec<String>>) {
+/// Adds axes to a dimension without axes, unless they split another dimension.
+fn join(axes: &mut DimAxes, to: usize, own: Option<&Vec<String>>) {
     let Some(own) = own.filter(|own| !own.is_empty()) else { return };
     let taken = axes.iter().flatten().any(|a| own.contains(a));
     if let Some(place) = axes.get_mut(to).filter(|place| place.is_empty() && !taken) {
@@ -303,15 +327,15 @@ fn join(axes: &mut Axes, to: usize, own: Option<&Vec<String>>) {
     }
 }
 
-fn dims(f: &Function, value: Value) -> Option<Vec<u64>> {
+fn dims(f: &MlirFunction, value: FunctionValue) -> Option<Vec<u64>> {
     match f.values.get(value)? {
-        Type::Tensor(t) => t.dims.iter().copied().collect(),
+        MlirType::Tensor(t) => t.dims.iter().copied().collect(),
         _ => None,
     }
 }
 
-/// The shardings of several values, as `sdy.manual_computation` has them.
-fn shardings(attributes: &Attributes, name: &str) -> Vec<Axes> {
+/// Returns the shardings attribute of `sdy.manual_computation`.
+fn shardings(attributes: &NamedAttributes, name: &str) -> Vec<DimAxes> {
     let one = |item: &Attribute| said(item).map(|(_, dims, _)| closed(dims)).unwrap_or_default();
     match find(attributes, name) {
         Some(Attribute::List(items)) => items.iter().map(one).collect(),
@@ -319,7 +343,7 @@ fn shardings(attributes: &Attributes, name: &str) -> Vec<Axes> {
     }
 }
 
-fn numbers(attributes: &Attributes, name: &str) -> Vec<usize> {
+fn numbers(attributes: &NamedAttributes, name: &str) -> Vec<usize> {
     let int = |item: &Attribute| match item {
         Attribute::Int(i) => usize::try_from(*i).ok(),
         _ => None,
@@ -327,7 +351,7 @@ fn numbers(attributes: &Attributes, name: &str) -> Vec<usize> {
     match find(attributes, name) {
         Some(Attribute::Array(_, items) | Attribute::List(items)) => items.iter().filter_map(int).collect(),
         Some(Attribute::Dense(dense)) => match &dense.elements {
-            Elements::List(_, words) | Elements::Splat(words) => {
+            ElementData::List(_, words) | ElementData::Splat(words) => {
                 words.iter().filter_map(|w| w.parse().ok()).collect()
             }
             _ => Vec::new(),
@@ -337,14 +361,14 @@ fn numbers(attributes: &Attributes, name: &str) -> Vec<usize> {
     }
 }
 
-/// Which dimensions of operand `k` are which of the result.
+/// Returns pairs of corresponding dimensions of operand `k` and the result.
 fn along(
     name: &str,
     op: &Operation,
     k: usize,
     from: &[u64],
     out: &[u64],
-    f: &Function,
+    f: &MlirFunction,
 ) -> Vec<(usize, usize)> {
     let same = || (0..from.len().min(out.len())).filter(|&d| from[d] == out[d]).map(|d| (d, d)).collect();
     match name {
@@ -371,7 +395,7 @@ fn along(
             same()
         }
         "gather" => gathered(op, k, from, out, f),
-        // What the updates leave lies as it lay.
+        // The updates do not change the operand's sharding.
         "scatter" if k < op.results.len() => same(),
         "convolution" | "scatter" | "iota" | "custom_call" | "rng_bit_generator" | "reduce" => Vec::new(),
         _ if from == out => same(),
@@ -379,8 +403,8 @@ fn along(
     }
 }
 
-/// Of gathered slices: dimensions of the operand that each slice has whole, and those of the indices.
-fn gathered(op: &Operation, k: usize, from: &[u64], out: &[u64], f: &Function) -> Vec<(usize, usize)> {
+/// Returns the correspondence for gather: full slice dimensions of the operand, and index dimensions.
+fn gathered(op: &Operation, k: usize, from: &[u64], out: &[u64], f: &MlirFunction) -> Vec<(usize, usize)> {
     let Some(Attribute::Struct(_, fields)) = find(&op.attributes, "dimension_numbers") else {
         return Vec::new();
     };
@@ -402,8 +426,8 @@ fn gathered(op: &Operation, k: usize, from: &[u64], out: &[u64], f: &Function) -
     }
 }
 
-/// Of a product of arrays: first what both have, then rows, then columns.
-fn product(op: &Operation, k: usize, rank: usize, f: &Function) -> Vec<(usize, usize)> {
+/// Returns the correspondence for dot_general: batch dimensions, then rows, then columns.
+fn product(op: &Operation, k: usize, rank: usize, f: &MlirFunction) -> Vec<(usize, usize)> {
     let Some(Attribute::Struct(_, fields)) = find(&op.attributes, "dot_dimension_numbers") else {
         return Vec::new();
     };

@@ -1,118 +1,118 @@
-//! Arrays: what is behind `PJRT_Buffer*`, also while it is still being made.
+//! `PJRT_Buffer` of the plugin: arrays on a logical device, possibly still being computed.
 
-use crate::buffer_type::Kind;
-use crate::call::{Answer, Failure, Handle, destroy, handle, seen};
-use crate::device::{Device, Memory, Stats};
-use crate::event::Event;
+use crate::buffer_type::BufferType;
+use crate::call::{ApiCall, CallError, CallResult, destroy, handle, seen};
+use crate::device::{DeviceMemory, LogicalDevice, MemoryStats};
+use crate::event::PluginEvent;
 use crate::layout::{straight, turn};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use systole_ir::{Literal, TensorType};
-use systole_mlir::device_sharding::Tiles;
-use systole_pjrt::sys::{self, Object};
+use systole_mlir::device_sharding::DeviceSharding;
+use systole_pjrt::sys::{self, OpaquePtr};
 use systole_runtime::Buffer;
 
 /// The object behind `PJRT_Buffer*`.
-pub(crate) struct Array {
-    pub(crate) kind: Arc<Kind>,
-    pub(crate) device: Object,
-    stats: Arc<Stats>,
-    content: Mutex<Content>,
-    /// Before it nobody is to see the array.
-    made: Event,
-    /// Memory that callers read, in their own order of bytes.
-    pinned: OnceLock<Pinned>,
-    /// How many of them there are.
+pub(crate) struct PluginBuffer {
+    pub(crate) kind: Arc<BufferType>,
+    pub(crate) device: OpaquePtr,
+    stats: Arc<MemoryStats>,
+    content: Mutex<BufferContent>,
+    /// Event before which the array must not be read.
+    made: PluginEvent,
+    /// Memory with the external byte order that callers read.
+    pinned: OnceLock<PinnedMemory>,
+    /// Number of external references to it.
     readers: AtomicUsize,
 }
 
 // SAFETY: the pointer is to a device, which the client owns and never changes.
-unsafe impl Send for Array {}
+unsafe impl Send for PluginBuffer {}
 // SAFETY: as above.
-unsafe impl Sync for Array {}
+unsafe impl Sync for PluginBuffer {}
 
-/// The elements of an array.
+/// Contents of a buffer.
 #[derive(Clone)]
-pub(crate) enum Content {
-    /// Its own.
-    Own(Held),
-    /// A device's part of what all devices have together.
-    Part(Arc<Whole>, usize),
+pub(crate) enum BufferContent {
+    /// The buffer's own arrays.
+    Own(EngineArrays),
+    /// A device's shard of a global array.
+    Part(Arc<GlobalArray>, usize),
     /// Deleted or donated.
     Gone,
 }
 
-/// Arrays of the engine, or those that a run will make.
+/// Engine arrays, available or pending.
 #[derive(Clone)]
-pub(crate) enum Held {
+pub(crate) enum EngineArrays {
     Ready(Vec<Buffer>),
-    Later(Arc<Pending>),
+    Later(Arc<PendingArrays>),
 }
 
-/// An array of all devices, of which each has a part.
-pub(crate) struct Whole {
-    pub(crate) held: Held,
-    pub(crate) tiles: Tiles,
-    /// The devices, in order.
+/// A global array of which each device has a shard.
+pub(crate) struct GlobalArray {
+    pub(crate) held: EngineArrays,
+    pub(crate) tiles: DeviceSharding,
+    /// Devices, in order.
     pub(crate) ids: Arc<Vec<i32>>,
 }
 
-/// What a run, or a caller that sends an array in pieces, will make.
-pub(crate) struct Pending {
+/// Arrays that a run or an incremental transfer will provide.
+pub(crate) struct PendingArrays {
     made: Mutex<Option<Vec<Buffer>>>,
-    pub(crate) event: Event,
+    pub(crate) event: PluginEvent,
 }
 
-/// Memory that does not move.
-enum Pinned {
+/// Memory with a stable address.
+enum PinnedMemory {
     Array(Literal),
     Bytes(Box<[u64]>),
 }
 
-impl Pending {
-    /// Made when `event` happens.
-    pub(crate) fn new(event: Event) -> Arc<Pending> {
-        Arc::new(Pending { made: Mutex::new(None), event })
+impl PendingArrays {
+    /// Creates pending arrays, available after `event`.
+    pub(crate) fn new(event: PluginEvent) -> Arc<PendingArrays> {
+        Arc::new(PendingArrays { made: Mutex::new(None), event })
     }
 
     fn made(&self) -> MutexGuard<'_, Option<Vec<Buffer>>> {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// To be called before the event happens.
+    /// Sets the arrays; must be called before the event is signalled.
     pub(crate) fn set(&self, arrays: Vec<Buffer>) {
         *self.made() = Some(arrays);
     }
 }
 
-impl Held {
-    /// The arrays, waited for. What nobody else holds is taken.
-    pub(crate) fn wait(self) -> Result<Vec<Buffer>, Failure> {
+impl EngineArrays {
+    /// Waits for the arrays and returns them, without a copy if nobody else holds them.
+    pub(crate) fn wait(self) -> Result<Vec<Buffer>, CallError> {
         match self {
-            Held::Ready(arrays) => Ok(arrays),
-            Held::Later(pending) => {
+            EngineArrays::Ready(arrays) => Ok(arrays),
+            EngineArrays::Later(pending) => {
                 pending.event.wait()?;
                 let made = match Arc::try_unwrap(pending) {
                     Ok(own) => own.made.into_inner().unwrap_or_else(PoisonError::into_inner),
                     Err(shared) => shared.made().clone(),
                 };
-                made.ok_or_else(|| Failure::invalid("an array was never made"))
+                made.ok_or_else(|| CallError::invalid("an array was never computed"))
             }
         }
     }
 
-    /// When they are there.
-    pub(crate) fn event(&self) -> Event {
+    /// Returns the event after which they are available.
+    pub(crate) fn event(&self) -> PluginEvent {
         match self {
-            Held::Ready(_) => Event::past(),
-            Held::Later(pending) => pending.event.clone(),
+            EngineArrays::Ready(_) => PluginEvent::past(),
+            EngineArrays::Later(pending) => pending.event.clone(),
         }
     }
 }
 
-impl Whole {
-    /// One device's part, which is waited for.
-    pub(crate) fn part(&self, device: usize) -> Result<Vec<Buffer>, Failure> {
+impl GlobalArray {
+    /// Waits for one device's shard and returns it.
+    pub(crate) fn part(&self, device: usize) -> Result<Vec<Buffer>, CallError> {
         let arrays = self.held.clone().wait()?;
         if self.tiles.is_replicated() {
             return Ok(arrays);
@@ -122,46 +122,55 @@ impl Whole {
     }
 }
 
-impl Content {
-    /// The arrays of the engine, waited for.
-    pub(crate) fn wait(self) -> Result<Vec<Buffer>, Failure> {
+impl BufferContent {
+    /// Waits for the engine's arrays and returns them.
+    pub(crate) fn wait(self) -> Result<Vec<Buffer>, CallError> {
         match self {
-            Content::Own(held) => held.wait(),
-            Content::Part(whole, device) => whole.part(device),
-            Content::Gone => Err(gone()),
+            BufferContent::Own(held) => held.wait(),
+            BufferContent::Part(whole, device) => whole.part(device),
+            BufferContent::Gone => Err(gone()),
         }
     }
 
-    pub(crate) fn event(&self) -> Event {
+    pub(crate) fn event(&self) -> PluginEvent {
         match self {
-            Content::Own(held) => held.event(),
-            Content::Part(whole, _) => whole.held.event(),
-            Content::Gone => Event::past(),
+            BufferContent::Own(held) => held.event(),
+            BufferContent::Part(whole, _) => whole.held.event(),
+            BufferContent::Gone => PluginEvent::past(),
         }
     }
 }
 
-fn gone() -> Failure {
-    Failure::invalid("Invalid buffer passed: buffer has been deleted or donated before")
+fn gone() -> CallError {
+    CallError::invalid("Invalid buffer passed: buffer has been deleted or donated before")
 }
 
-impl Array {
-    /// Of arrays that are there.
-    pub(crate) fn ready(kind: Arc<Kind>, arrays: Vec<Buffer>, device: Object) -> Result<Object, Failure> {
-        Array::object(kind, Content::Own(Held::Ready(arrays)), device, Event::past())
+impl PluginBuffer {
+    /// Creates a buffer from available arrays.
+    pub(crate) fn ready(
+        kind: Arc<BufferType>,
+        arrays: Vec<Buffer>,
+        device: OpaquePtr,
+    ) -> Result<OpaquePtr, CallError> {
+        PluginBuffer::object(
+            kind,
+            BufferContent::Own(EngineArrays::Ready(arrays)),
+            device,
+            PluginEvent::past(),
+        )
     }
 
-    /// An array for callers. `made`: before it nobody is to see it.
+    /// Creates a buffer for callers; `made` is signalled when it may be read.
     pub(crate) fn object(
-        kind: Arc<Kind>,
-        content: Content,
-        device: Object,
-        made: Event,
-    ) -> Result<Object, Failure> {
+        kind: Arc<BufferType>,
+        content: BufferContent,
+        device: OpaquePtr,
+        made: PluginEvent,
+    ) -> Result<OpaquePtr, CallError> {
         // SAFETY: devices live as long as their client.
-        let stats = unsafe { seen::<Device>(device)? }.stats.clone();
+        let stats = unsafe { seen::<LogicalDevice>(device)? }.stats.clone();
         stats.add(kind.bytes());
-        let array = Array {
+        let array = PluginBuffer {
             kind,
             device,
             stats,
@@ -173,62 +182,68 @@ impl Array {
         Ok(Box::into_raw(Box::new(array)).cast())
     }
 
-    fn content(&self) -> MutexGuard<'_, Content> {
+    fn content(&self) -> MutexGuard<'_, BufferContent> {
         self.content.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The elements, taken away where they are donated.
-    pub(crate) fn give(&self, donated: bool) -> Result<Content, Failure> {
+    /// Returns the contents, removing them from the buffer if donated.
+    pub(crate) fn give(&self, donated: bool) -> Result<BufferContent, CallError> {
         let mut content = self.content();
         let given = if donated { self.take(&mut content) } else { content.clone() };
         match given {
-            Content::Gone => Err(gone()),
+            BufferContent::Gone => Err(gone()),
             given => Ok(given),
         }
     }
 
-    fn take(&self, content: &mut Content) -> Content {
-        let taken = std::mem::replace(content, Content::Gone);
-        if !matches!(taken, Content::Gone) {
+    fn take(&self, content: &mut BufferContent) -> BufferContent {
+        let taken = std::mem::replace(content, BufferContent::Gone);
+        if !matches!(taken, BufferContent::Gone) {
             self.stats.subtract(self.kind.bytes());
         }
         taken
     }
 
     pub(crate) fn is_gone(&self) -> bool {
-        matches!(*self.content(), Content::Gone)
+        matches!(*self.content(), BufferContent::Gone)
     }
 
-    /// When the elements are there and may be seen.
-    pub(crate) fn event(&self) -> Event {
+    /// Returns the event after which the contents may be read.
+    pub(crate) fn event(&self) -> PluginEvent {
         let own = self.content().event();
         if own.outcome().is_some_and(|o| o.is_ok()) { self.made.clone() } else { own }
     }
 
-    /// The arrays of the engine, waited for.
-    fn arrays(&self) -> Result<Vec<Buffer>, Failure> {
+    /// Waits for the engine's arrays and returns them.
+    fn arrays(&self) -> Result<Vec<Buffer>, CallError> {
         let given = self.give(false)?;
-        let was_ready = matches!(given, Content::Own(Held::Ready(_)));
+        let was_ready = matches!(given, BufferContent::Own(EngineArrays::Ready(_)));
         let arrays = given.wait()?;
         if !was_ready {
             let mut content = self.content();
-            if !matches!(*content, Content::Gone) {
-                *content = Content::Own(Held::Ready(arrays.clone()));
+            if !matches!(*content, BufferContent::Gone) {
+                *content = BufferContent::Own(EngineArrays::Ready(arrays.clone()));
             }
         }
         Ok(arrays)
     }
 
-    /// Calls with the elements in memory as callers see it.
-    pub(crate) fn with_memory<R>(&self, f: impl FnOnce(&[u8]) -> Result<R, Failure>) -> Result<R, Failure> {
+    /// Calls `f` with the elements in the caller's memory layout.
+    pub(crate) fn with_memory<R>(
+        &self,
+        f: impl FnOnce(&[u8]) -> Result<R, CallError>,
+    ) -> Result<R, CallError> {
         if self.kind.is_row_major() {
             return self.with_bytes(f);
         }
         self.with_bytes(|bytes| f(&turn(&self.kind, bytes, &self.kind.minor_to_major)?))
     }
 
-    /// Calls with the elements in row-major order, waited for.
-    pub(crate) fn with_bytes<R>(&self, f: impl FnOnce(&[u8]) -> Result<R, Failure>) -> Result<R, Failure> {
+    /// Waits for the elements and calls `f` with them in row-major order.
+    pub(crate) fn with_bytes<R>(
+        &self,
+        f: impl FnOnce(&[u8]) -> Result<R, CallError>,
+    ) -> Result<R, CallError> {
         if let Some(pinned) = self.pinned.get().filter(|_| self.kind.is_row_major() && !self.is_gone()) {
             return f(pinned.bytes(self.kind.bytes()));
         }
@@ -242,8 +257,8 @@ impl Array {
         }
     }
 
-    /// Memory with the elements, which stays where it is as long as the array.
-    fn pin(&self) -> Result<*const u8, Failure> {
+    /// Returns memory with the elements whose address is stable for the buffer's lifetime.
+    fn pin(&self) -> Result<*const u8, CallError> {
         if self.is_gone() {
             return Err(gone());
         }
@@ -256,10 +271,10 @@ impl Array {
                 let value = one.to_literal()?;
                 // From now on the engine reads the same memory.
                 let mut content = self.content();
-                if !matches!(*content, Content::Gone) {
-                    *content = Content::Own(Held::Ready(vec![value.clone().into()]));
+                if !matches!(*content, BufferContent::Gone) {
+                    *content = BufferContent::Own(EngineArrays::Ready(vec![value.clone().into()]));
                 }
-                Pinned::Array(value)
+                PinnedMemory::Array(value)
             }
             _ => {
                 let bytes = self.with_memory(|bytes| Ok(bytes.to_vec()))?;
@@ -268,32 +283,32 @@ impl Array {
                     word[..c.len()].copy_from_slice(c);
                     u64::from_ne_bytes(word)
                 };
-                Pinned::Bytes(bytes.chunks(8).map(word).collect())
+                PinnedMemory::Bytes(bytes.chunks(8).map(word).collect())
             }
         };
         Ok(self.pinned.get_or_init(|| pinned).bytes(self.kind.bytes()).as_ptr())
     }
 
-    /// The same elements on another device.
-    fn copy_to(&self, device: Object) -> Result<Object, Failure> {
-        // SAFETY: callers hand back what they were given.
-        let to: &Device = unsafe { seen(device)? };
+    /// Copies the buffer to another device.
+    fn copy_to(&self, device: OpaquePtr) -> Result<OpaquePtr, CallError> {
+        // SAFETY: the caller passes a pointer that this plugin returned.
+        let to: &LogicalDevice = unsafe { seen(device)? };
         if !to.is_local() {
-            return Err(Failure::unimplemented("copies to devices of other processes"));
+            return Err(CallError::unimplemented("copies to devices of other processes are not supported"));
         }
-        Array::object(self.kind.clone(), self.give(false)?, device, self.made.clone())
+        PluginBuffer::object(self.kind.clone(), self.give(false)?, device, self.made.clone())
     }
 }
 
-fn is_plain(kind: &Kind, ty: &TensorType) -> bool {
-    kind.face.element == systole_mlir::interface::Element::Plain(ty.dtype)
+fn is_plain(kind: &BufferType, ty: &TensorType) -> bool {
+    kind.face.element == systole_mlir::interface::SourceElement::Plain(ty.dtype)
 }
 
-impl Pinned {
+impl PinnedMemory {
     fn bytes(&self, len: usize) -> &[u8] {
         match self {
-            Pinned::Array(value) => value.bytes(),
-            Pinned::Bytes(words) => {
+            PinnedMemory::Array(value) => value.bytes(),
+            PinnedMemory::Bytes(words) => {
                 // SAFETY: the words have at least that many bytes.
                 unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), len.min(words.len() * 8)) }
             }
@@ -301,91 +316,93 @@ impl Pinned {
     }
 }
 
-impl Drop for Array {
+impl Drop for PluginBuffer {
     fn drop(&mut self) {
-        let mut content =
-            std::mem::replace(self.content.get_mut().unwrap_or_else(PoisonError::into_inner), Content::Gone);
+        let mut content = std::mem::replace(
+            self.content.get_mut().unwrap_or_else(PoisonError::into_inner),
+            BufferContent::Gone,
+        );
         self.take(&mut content);
     }
 }
 
 handle! {
-    Buffer_ElementType: |args, array: Array| buffer => { args.type_ = array.kind.code; }
-    Buffer_Dimensions: |args, array: Array| buffer => {
+    Buffer_ElementType: |args, array: PluginBuffer| buffer => { args.type_ = array.kind.code; }
+    Buffer_Dimensions: |args, array: PluginBuffer| buffer => {
         (args.dims, args.num_dims) = (array.kind.dims.as_ptr(), array.kind.dims.len());
     }
-    Buffer_UnpaddedDimensions: |args, array: Array| buffer => {
+    Buffer_UnpaddedDimensions: |args, array: PluginBuffer| buffer => {
         (args.unpadded_dims, args.num_dims) = (array.kind.dims.as_ptr(), array.kind.dims.len());
     }
-    Buffer_DynamicDimensionIndices: |args, _array: Array| buffer => { args.num_dynamic_dims = 0; }
-    Buffer_GetMemoryLayout: |args, array: Array| buffer => {
+    Buffer_DynamicDimensionIndices: |args, _array: PluginBuffer| buffer => { args.num_dynamic_dims = 0; }
+    Buffer_GetMemoryLayout: |args, array: PluginBuffer| buffer => {
         let order = &array.kind.minor_to_major;
         args.layout.type_ = sys::layout::TILED;
         args.layout.tiled.minor_to_major = order.as_ptr();
         args.layout.tiled.minor_to_major_size = order.len();
     }
-    Buffer_OnDeviceSizeInBytes: |args, array: Array| buffer => {
+    Buffer_OnDeviceSizeInBytes: |args, array: PluginBuffer| buffer => {
         args.on_device_size_in_bytes = array.kind.bytes();
     }
-    Buffer_Device: |args, array: Array| buffer => { args.device = array.device; }
-    Buffer_Memory: |args, array: Array| buffer => {
-        // SAFETY: an array's device lives as long as its client.
-        let device: &Device = unsafe { seen(array.device)? };
+    Buffer_Device: |args, array: PluginBuffer| buffer => { args.device = array.device; }
+    Buffer_Memory: |args, array: PluginBuffer| buffer => {
+        // SAFETY: a buffer's device lives as long as its client.
+        let device: &LogicalDevice = unsafe { seen(array.device)? };
         args.memory = device.memory();
     }
-    Buffer_Delete: |_args, array: Array| buffer => { array.take(&mut array.content()); }
-    Buffer_IsDeleted: |args, array: Array| buffer => { args.is_deleted = array.is_gone(); }
-    Buffer_IsOnCpu: |args, _array: Array| buffer => { args.is_on_cpu = true; }
-    Buffer_ReadyEvent: |args, array: Array| buffer => { args.event = array.event().object(); }
-    Buffer_CopyToDevice: |args, array: Array| buffer => { args.dst_buffer = array.copy_to(args.dst_device)?; }
-    Buffer_CopyToMemory: |args, array: Array| buffer => {
-        // SAFETY: callers hand back what they were given.
-        args.dst_buffer = array.copy_to(unsafe { seen::<Memory>(args.dst_memory)? }.device)?;
+    Buffer_Delete: |_args, array: PluginBuffer| buffer => { array.take(&mut array.content()); }
+    Buffer_IsDeleted: |args, array: PluginBuffer| buffer => { args.is_deleted = array.is_gone(); }
+    Buffer_IsOnCpu: |args, _array: PluginBuffer| buffer => { args.is_on_cpu = true; }
+    Buffer_ReadyEvent: |args, array: PluginBuffer| buffer => { args.event = array.event().object(); }
+    Buffer_CopyToDevice: |args, array: PluginBuffer| buffer => { args.dst_buffer = array.copy_to(args.dst_device)?; }
+    Buffer_CopyToMemory: |args, array: PluginBuffer| buffer => {
+        // SAFETY: the caller passes a pointer that this plugin returned.
+        args.dst_buffer = array.copy_to(unsafe { seen::<DeviceMemory>(args.dst_memory)? }.device)?;
     }
-    Buffer_UnsafePointer: |args, array: Array| buffer => { args.buffer_pointer = array.pin()? as usize; }
-    Buffer_OpaqueDeviceMemoryDataPointer: |args, array: Array| buffer => {
+    Buffer_UnsafePointer: |args, array: PluginBuffer| buffer => { args.buffer_pointer = array.pin()? as usize; }
+    Buffer_OpaqueDeviceMemoryDataPointer: |args, array: PluginBuffer| buffer => {
         args.device_memory_ptr = array.pin()?.cast_mut().cast();
     }
-    Buffer_IncreaseExternalReferenceCount: |_args, array: Array| buffer => {
+    Buffer_IncreaseExternalReferenceCount: |_args, array: PluginBuffer| buffer => {
         array.pin()?;
         array.readers.fetch_add(1, Ordering::Relaxed);
     }
-    Buffer_DecreaseExternalReferenceCount: |_args, array: Array| buffer => {
+    Buffer_DecreaseExternalReferenceCount: |_args, array: PluginBuffer| buffer => {
         let less = |n: usize| n.checked_sub(1);
         if array.readers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_err() {
-            return Err(Failure::invalid("nobody reads the array's memory"));
+            return Err(CallError::invalid("the buffer has no external references"));
         }
     }
 }
 
-/// The device that a caller names, by itself or by its memory: one of this process.
+/// Returns the local device that a caller names directly or by its memory.
 ///
 /// # Safety
 /// Both are null or objects of this plugin.
-pub(crate) unsafe fn destination(device: Object, memory: Object) -> Result<Object, Failure> {
+pub(crate) unsafe fn destination(device: OpaquePtr, memory: OpaquePtr) -> Result<OpaquePtr, CallError> {
     let device = match device.is_null() {
-        // SAFETY: passed on.
-        true => unsafe { seen::<Memory>(memory)? }.device,
+        // SAFETY: same contract as this function.
+        true => unsafe { seen::<DeviceMemory>(memory)? }.device,
         false => device,
     };
-    // SAFETY: passed on.
-    let to: &Device = unsafe { seen(device)? };
+    // SAFETY: same contract as this function.
+    let to: &LogicalDevice = unsafe { seen(device)? };
     match to.is_local() {
         true => Ok(device),
-        false => Err(Failure::invalid(format!("device {} is another process's", to.id))),
+        false => Err(CallError::invalid(format!("device {} belongs to another process", to.id))),
     }
 }
 
-/// An array of the engine with what a caller has in memory.
-pub(crate) fn put_memory(kind: &Kind, bytes: &[u8]) -> Result<Vec<Buffer>, Failure> {
+/// Creates engine arrays from memory in the caller's layout.
+pub(crate) fn put_memory(kind: &BufferType, bytes: &[u8]) -> Result<Vec<Buffer>, CallError> {
     if kind.is_row_major() { put(kind, bytes) } else { put(kind, &straight(kind, bytes)?) }
 }
 
-/// An array of the engine with a caller's elements, in row-major order. The engine reads host memory as it is.
-pub(crate) fn put(kind: &Kind, bytes: &[u8]) -> Result<Vec<Buffer>, Failure> {
+/// Creates engine arrays from row-major elements. The engine reads host memory in place.
+pub(crate) fn put(kind: &BufferType, bytes: &[u8]) -> Result<Vec<Buffer>, CallError> {
     Ok(kind.split(bytes)?.into_iter().map(Buffer::from).collect())
 }
 
 destroy! {
-    Buffer_Destroy: Array, buffer;
+    Buffer_Destroy: PluginBuffer, buffer;
 }

@@ -1,56 +1,56 @@
-//! What arrays are made of: element types and sizes as callers name them, and the arrays of the engine that hold them.
+//! Buffer types: PJRT element types and dimensions, and the engine arrays that hold them.
 
-use crate::call::Failure;
+use crate::call::CallError;
 use std::fmt;
 use std::sync::Arc;
 use systole_ir::{DType, Literal, TensorType};
-use systole_mlir::device_sharding::Tiles;
-use systole_mlir::interface::{Element, Face};
+use systole_mlir::device_sharding::DeviceSharding;
+use systole_mlir::interface::{ProgramPort, SourceElement};
 use systole_mlir::narrow_types::Narrow;
 use systole_pjrt::sys;
 
-/// More bytes than any machine has: a shape like that is a mistake or an attack.
+/// Maximum size of an array in bytes; larger shapes are an error.
 const MOST_BYTES: usize = 1 << 42;
 
-/// The type of an array as callers see it.
+/// Type of a buffer as callers see it.
 #[derive(Clone, Debug)]
-pub(crate) struct Kind {
-    pub(crate) face: Face,
-    /// The number of its element type.
+pub(crate) struct BufferType {
+    pub(crate) face: ProgramPort,
+    /// PJRT code of the element type.
     pub(crate) code: i32,
     pub(crate) dims: Vec<i64>,
-    /// How callers see its elements in memory; the engine's arrays are in row-major order all the same.
+    /// Memory order for callers; the engine's arrays are always row-major.
     pub(crate) minor_to_major: Vec<i64>,
 }
 
-impl PartialEq for Kind {
-    fn eq(&self, other: &Kind) -> bool {
+impl PartialEq for BufferType {
+    fn eq(&self, other: &BufferType) -> bool {
         self.face.element == other.face.element && self.dims == other.dims
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for BufferType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{:?}", self.face.element.name(), self.dims)
     }
 }
 
-/// Arguments and results of a program.
-pub(crate) struct Signature {
-    /// Of one device.
-    pub(crate) arguments: Vec<Arc<Kind>>,
-    pub(crate) results: Vec<Arc<Kind>>,
-    pub(crate) argument_tiles: Vec<Tiles>,
-    pub(crate) result_tiles: Vec<Tiles>,
-    /// Results of which each device makes a term of its own.
+/// Argument and result types of a program.
+pub(crate) struct ProgramSignature {
+    /// Types on one device.
+    pub(crate) arguments: Vec<Arc<BufferType>>,
+    pub(crate) results: Vec<Arc<BufferType>>,
+    pub(crate) argument_tiles: Vec<DeviceSharding>,
+    pub(crate) result_tiles: Vec<DeviceSharding>,
+    /// Whether each device returns its own term of a result.
     pub(crate) terms: Vec<bool>,
-    /// The arrays that hold each argument of all devices together.
+    /// Types of the arrays that hold each global argument.
     pub(crate) wholes: Vec<Vec<TensorType>>,
-    /// Arguments that are given away.
+    /// Whether each argument is donated.
     pub(crate) donated: Vec<bool>,
 }
 
-/// The numbers of element types that the IR has none for, by their names.
+/// PJRT codes of element types that the IR lacks, by name.
 const OTHERS: &[(i32, &str)] = &[
     (14, "complex<f32>"),
     (15, "complex<f64>"),
@@ -71,93 +71,95 @@ const OTHERS: &[(i32, &str)] = &[
     (33, "f6E3M2FN"),
 ];
 
-/// The number of an element type.
-fn code(element: Element) -> Result<i32, Failure> {
-    if let Element::Plain(dtype) = element {
+/// Returns the PJRT code of an element type.
+fn code(element: SourceElement) -> Result<i32, CallError> {
+    if let SourceElement::Plain(dtype) = element {
         return Ok(sys::buffer_type(dtype));
     }
     let name = element.name();
     let found = OTHERS.iter().find(|(_, n)| *n == name);
-    found.map(|(code, _)| *code).ok_or_else(|| Failure::unimplemented(format!("arrays of {name}")))
+    found
+        .map(|(code, _)| *code)
+        .ok_or_else(|| CallError::unimplemented(format!("arrays of {name} are not supported")))
 }
 
-/// The element type of a number.
-fn element(code: i32) -> Result<Element, Failure> {
+/// Returns the element type of a PJRT code.
+fn element(code: i32) -> Result<SourceElement, CallError> {
     if let Some(dtype) = sys::element_type(code) {
-        return Ok(Element::Plain(dtype));
+        return Ok(SourceElement::Plain(dtype));
     }
     match OTHERS.iter().find(|(c, _)| *c == code).map(|(_, name)| *name) {
-        Some("complex<f32>") => Ok(Element::Complex(DType::F32)),
-        Some("complex<f64>") => Ok(Element::Complex(DType::F64)),
+        Some("complex<f32>") => Ok(SourceElement::Complex(DType::F32)),
+        Some("complex<f64>") => Ok(SourceElement::Complex(DType::F64)),
         Some(name) => match Narrow::parse(name) {
-            Some(narrow) => Ok(Element::Narrow(narrow)),
-            None => Err(Failure::unimplemented(format!("arrays of {name} are not implemented"))),
+            Some(narrow) => Ok(SourceElement::Narrow(narrow)),
+            None => Err(CallError::unimplemented(format!("arrays of {name} are not supported"))),
         },
-        None => Err(Failure::invalid(format!("there is no element type {code}"))),
+        None => Err(CallError::invalid(format!("unknown element type {code}"))),
     }
 }
 
-impl Kind {
-    pub(crate) fn new(element: Element, dims: &[usize]) -> Result<Kind, Failure> {
+impl BufferType {
+    pub(crate) fn new(element: SourceElement, dims: &[usize]) -> Result<BufferType, CallError> {
         let code = code(element)?;
         let bytes = dims.iter().try_fold(element.size(), |n, d| n.checked_mul(*d));
         if bytes.is_none_or(|bytes| bytes > MOST_BYTES) {
-            let what = format!("an array of {dims:?} elements does not fit any memory");
-            return Err(Failure::exhausted(what));
+            let what = format!("an array of {dims:?} elements is too large");
+            return Err(CallError::exhausted(what));
         }
-        Ok(Kind {
-            face: Face { dims: dims.to_vec(), element, first: 0 },
+        Ok(BufferType {
+            face: ProgramPort { dims: dims.to_vec(), element, first: 0 },
             code,
             dims: dims.iter().map(|d| *d as i64).collect(),
             minor_to_major: (0..dims.len() as i64).rev().collect(),
         })
     }
 
-    /// Of what callers say of an array.
-    pub(crate) fn of_caller(code: i32, dims: &[i64]) -> Result<Kind, Failure> {
+    /// Returns the type for a caller's element type and dimensions.
+    pub(crate) fn of_caller(code: i32, dims: &[i64]) -> Result<BufferType, CallError> {
         let dims = dims.iter().map(|d| usize::try_from(*d)).collect::<Result<Vec<usize>, _>>();
-        let dims = dims.map_err(|_| Failure::invalid("a dimension is negative"))?;
-        Kind::new(element(code)?, &dims)
+        let dims = dims.map_err(|_| CallError::invalid("a dimension is negative"))?;
+        BufferType::new(element(code)?, &dims)
     }
 
-    /// Of an array of the engine.
-    pub(crate) fn of_type(ty: &TensorType) -> Result<Kind, Failure> {
-        Kind::new(Element::Plain(ty.dtype), &ty.shape)
+    /// Returns the type of an engine array.
+    pub(crate) fn of_type(ty: &TensorType) -> Result<BufferType, CallError> {
+        BufferType::new(SourceElement::Plain(ty.dtype), &ty.shape)
     }
 
-    /// In memory in this order of dimensions.
-    pub(crate) fn ordered(self, minor_to_major: &[i64]) -> Result<Kind, Failure> {
+    /// Returns the type with this memory order.
+    pub(crate) fn ordered(self, minor_to_major: &[i64]) -> Result<BufferType, CallError> {
         let mut seen = minor_to_major.to_vec();
         seen.sort_unstable();
         if !seen.into_iter().eq(0..self.dims.len() as i64) {
-            let what = format!("{minor_to_major:?} is no order of {} dimensions", self.dims.len());
-            return Err(Failure::invalid(what));
+            let what = format!("{minor_to_major:?} is not a permutation of {} dimensions", self.dims.len());
+            return Err(CallError::invalid(what));
         }
-        Ok(Kind { minor_to_major: minor_to_major.to_vec(), ..self })
+        Ok(BufferType { minor_to_major: minor_to_major.to_vec(), ..self })
     }
 
     pub(crate) fn is_row_major(&self) -> bool {
         self.minor_to_major.iter().rev().copied().eq(0..self.dims.len() as i64)
     }
 
-    /// Its layout as XLA writes it.
+    /// Returns its layout in XLA's notation.
     pub(crate) fn layout(&self) -> String {
         let order: Vec<String> = self.minor_to_major.iter().map(ToString::to_string).collect();
         format!("{{{}}}", order.join(","))
     }
 
-    /// Bytes of one element in memory of callers.
+    /// Returns the bytes per element in the caller's memory.
     pub(crate) fn size(&self) -> usize {
         self.face.element.size()
     }
 
-    /// Bytes of all elements in memory of callers.
+    /// Returns the size in bytes in the caller's memory.
     pub(crate) fn bytes(&self) -> usize {
         self.face.bytes()
     }
 
-    /// The arrays of the engine that hold elements in row-major order.
-    pub(crate) fn split(&self, bytes: &[u8]) -> Result<Vec<Literal>, Failure> {
+    /// Returns engine arrays that hold row-major elements.
+    pub(crate) fn split(&self, bytes: &[u8]) -> Result<Vec<Literal>, CallError> {
         Ok(self.face.split(bytes)?)
     }
 }

@@ -1,67 +1,67 @@
-//! How a call comes in, how an answer and an error go out.
+//! Entry and exit of C API calls: argument structures, errors and panics.
 
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicBool;
 use systole_ir::{Error, ErrorKind};
-use systole_pjrt::sys::{self, Args, Object, code};
+use systole_pjrt::sys::{self, ApiArgs, OpaquePtr, code};
 
-/// An error on its way out, with the code that callers see.
+/// An error to return, with its PJRT code.
 #[derive(Clone, Debug)]
-pub(crate) struct Failure {
+pub(crate) struct CallError {
     pub(crate) code: i32,
     pub(crate) message: String,
 }
 
-/// Whether the last client was made by a caller whose header says less of how to make one.
+/// Whether the last client was created with an older header that has fewer creation arguments.
 pub(crate) static IS_OLD: AtomicBool = AtomicBool::new(false);
 
-/// What a function of the plugin returns.
-pub(crate) type Answer = Result<(), Failure>;
+/// Result of a plugin function.
+pub(crate) type CallResult = Result<(), CallError>;
 
-impl Failure {
-    pub(crate) fn invalid(message: impl Into<String>) -> Failure {
-        Failure { code: code::INVALID_ARGUMENT, message: message.into() }
+impl CallError {
+    pub(crate) fn invalid(message: impl Into<String>) -> CallError {
+        CallError { code: code::INVALID_ARGUMENT, message: message.into() }
     }
 
-    pub(crate) fn exhausted(message: impl Into<String>) -> Failure {
-        Failure { code: code::RESOURCE_EXHAUSTED, message: message.into() }
+    pub(crate) fn exhausted(message: impl Into<String>) -> CallError {
+        CallError { code: code::RESOURCE_EXHAUSTED, message: message.into() }
     }
 
-    pub(crate) fn unimplemented(message: impl Into<String>) -> Failure {
-        Failure { code: code::UNIMPLEMENTED, message: message.into() }
+    pub(crate) fn unimplemented(message: impl Into<String>) -> CallError {
+        CallError { code: code::UNIMPLEMENTED, message: message.into() }
     }
 }
 
-impl From<Error> for Failure {
-    fn from(e: Error) -> Failure {
+impl From<Error> for CallError {
+    fn from(e: Error) -> CallError {
         let code = match e.kind() {
             ErrorKind::Unsupported => code::UNIMPLEMENTED,
             ErrorKind::Bug => code::INTERNAL,
             _ => code::INVALID_ARGUMENT,
         };
-        Failure { code, message: e.to_string() }
+        CallError { code, message: e.to_string() }
     }
 }
 
-/// A function of the C API, as a method of its arguments.
-pub(crate) trait Handle: Args {
-    /// Bytes that callers have room for, whatever size they state.
+/// A function of the C API, implemented on its argument structure.
+pub(crate) trait ApiCall: ApiArgs {
+    /// Minimum size of the caller's structure, whatever size it states.
     const LEAST: usize = 0;
 
     /// # Safety
     /// Pointers in the arguments are as the C API says.
-    unsafe fn handle(&mut self) -> Answer;
+    unsafe fn handle(&mut self) -> CallResult;
 }
 
-/// Functions on an object that callers were given: name, the arguments and the object as the body calls them, the object's
-/// type, and the argument that it is.
+/// Implements functions on an object of the plugin: name, names of arguments and object in the body, the object's type,
+/// and the argument that contains it.
 macro_rules! handle {
     ($($name:ident: |$args:ident, $object:ident: $type:ty| $from:ident => $body:block)*) => {
-        $(impl Handle for sys::$name {
-            unsafe fn handle(&mut self) -> Answer {
+        $(impl ApiCall for sys::$name {
+            unsafe fn handle(&mut self) -> CallResult {
                 let $args = self;
-                // SAFETY: callers hand back what they were given.
+                // SAFETY: the caller passes a pointer that this plugin returned.
                 let $object: &$type = unsafe { seen($args.$from)? };
                 $body
                 Ok(())
@@ -70,13 +70,13 @@ macro_rules! handle {
     };
 }
 
-/// Functions that callers give an object back by: name, and the argument that it is.
+/// Implements destructors: name, and the argument that contains the object.
 macro_rules! destroy {
     ($($name:ident: $type:ty, $from:ident;)*) => {
-        $(impl Handle for sys::$name {
-            unsafe fn handle(&mut self) -> Answer {
+        $(impl ApiCall for sys::$name {
+            unsafe fn handle(&mut self) -> CallResult {
                 if !self.$from.is_null() {
-                    // SAFETY: a box of that type that was given away, given back once.
+                    // SAFETY: a box of that type that was leaked, returned once.
                     drop(unsafe { Box::from_raw(self.$from.cast::<$type>()) });
                 }
                 Ok(())
@@ -87,11 +87,11 @@ macro_rules! destroy {
 
 pub(crate) use {destroy, handle};
 
-/// The object behind `PJRT_Error*`. Since version 0.117 it begins with a pointer to its own functions.
+/// The object behind `PJRT_Error*`. Since version 0.117 it starts with a pointer to its function table.
 #[repr(C)]
 struct ErrorObject {
     functions: *const ErrorFunctions,
-    failure: Failure,
+    failure: CallError,
 }
 
 #[repr(C)]
@@ -99,7 +99,7 @@ struct ErrorFunctions {
     struct_size: usize,
     instance_size: usize,
     extension_start: *const c_void,
-    functions: [Option<sys::Function>; 4],
+    functions: [Option<sys::ApiFunction>; 4],
 }
 
 // SAFETY: constant numbers and functions.
@@ -117,33 +117,33 @@ static ERROR_FUNCTIONS: ErrorFunctions = ErrorFunctions {
     ],
 };
 
-/// An error object, which the caller destroys.
-pub(crate) fn error(failure: Failure) -> Object {
+/// Creates an error object, which the caller destroys.
+pub(crate) fn error(failure: CallError) -> OpaquePtr {
     Box::into_raw(Box::new(ErrorObject { functions: &raw const ERROR_FUNCTIONS, failure })).cast()
 }
 
 /// # Safety
 /// `object` is a pointer that this plugin handed out for a `T` that is alive.
-pub(crate) unsafe fn seen<'a, T>(object: Object) -> Result<&'a T, Failure> {
-    // SAFETY: passed on.
-    unsafe { object.cast::<T>().as_ref() }.ok_or_else(|| Failure::invalid("an object is null"))
+pub(crate) unsafe fn seen<'a, T>(object: OpaquePtr) -> Result<&'a T, CallError> {
+    // SAFETY: same contract as this function.
+    unsafe { object.cast::<T>().as_ref() }.ok_or_else(|| CallError::invalid("an object is null"))
 }
 
 /// # Safety
 /// `start` is null or points to `len` values.
 pub(crate) unsafe fn list<'a, T>(start: *const T, len: usize) -> &'a [T] {
-    // SAFETY: passed on.
+    // SAFETY: same contract as this function.
     if start.is_null() { &[] } else { unsafe { std::slice::from_raw_parts(start, len) } }
 }
 
-/// How every call comes in. Callers may have been compiled with a shorter or a longer structure: only what both know
-/// is read and written. A panic must not cross into C.
-pub(crate) unsafe extern "C" fn entry<A: Handle>(args: *mut c_void) -> Object {
+/// Entry point of every call. Callers may be compiled with a shorter or longer structure: only the common prefix is
+/// read and written. Panics must not cross into C.
+pub(crate) unsafe extern "C" fn entry<A: ApiCall>(args: *mut c_void) -> OpaquePtr {
     let answer = catch_unwind(AssertUnwindSafe(|| {
         let mut own = A::new();
-        // SAFETY: every structure begins with its size.
+        // SAFETY: every structure starts with its size.
         let known = unsafe { *args.cast::<usize>() }.max(A::LEAST).min(A::SIZE);
-        // SAFETY: both are at least that long, and any bytes of the caller's are integers and pointers.
+        // SAFETY: both are at least that long, and all fields are integers and pointers.
         unsafe { std::ptr::copy_nonoverlapping(args.cast::<u8>(), (&raw mut own).cast(), known) };
         // SAFETY: the caller follows the C API.
         let answer = unsafe { own.handle() };
@@ -154,7 +154,7 @@ pub(crate) unsafe extern "C" fn entry<A: Handle>(args: *mut c_void) -> Object {
     match answer {
         Ok(Ok(())) => std::ptr::null_mut(),
         Ok(Err(failure)) => error(failure),
-        Err(_) => error(Failure { code: code::INTERNAL, message: "a defect of Systole's plugin".into() }),
+        Err(_) => error(CallError { code: code::INTERNAL, message: "a bug in Systole's plugin".into() }),
     }
 }
 
@@ -165,15 +165,15 @@ handle! {
     Error_GetCode: |args, object: ErrorObject| error => { args.code = object.failure.code; }
 }
 
-impl Handle for sys::Error_ForEachPayload {
-    /// There are none. It must not fail: callers would ask the failure for its payloads, for ever.
-    unsafe fn handle(&mut self) -> Answer {
+impl ApiCall for sys::Error_ForEachPayload {
+    /// Errors have no payloads. This must not fail: callers would query the failure's payloads endlessly.
+    unsafe fn handle(&mut self) -> CallResult {
         Ok(())
     }
 }
 
-/// Pointer and length of a text.
-pub(crate) fn chars(text: &str) -> (sys::Chars, usize) {
+/// Returns pointer and length of a string.
+pub(crate) fn chars(text: &str) -> (sys::CharPtr, usize) {
     (text.as_ptr(), text.len())
 }
 

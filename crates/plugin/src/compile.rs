@@ -1,130 +1,137 @@
-//! Code → a program: text as Systole prints it or as others do, and bytecode, on one or several devices; and back to code.
+//! Compiles programs: StableHLO text (Systole's or external) and bytecode, for one or several devices; also returns the
+//! code of compiled programs.
 
-use crate::buffer_type::{Kind, Signature};
-use crate::call::{Answer, Failure, Handle, chars, handle, list, seen};
-use crate::device::{Client, Device};
-use crate::executable::{Engine, Loaded, Program};
-use crate::executable_info::{Facts, Told};
-use crate::options::Options;
+use crate::buffer_type::{BufferType, ProgramSignature};
+use crate::call::{ApiCall, CallError, CallResult, chars, handle, list, seen};
+use crate::device::{LogicalDevice, PluginClient};
+use crate::executable::{CompiledProgram, PluginExecutable, ProgramEngine};
+use crate::executable_info::{ExecutableFacts, ExecutableInfo};
+use crate::options::CompileSettings;
 use crate::profiler::module_of;
-use crate::serialized::Source;
+use crate::serialized::SerializedSource;
 use crate::{annotations, layout};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
-use systole_dist::{SimulatedMesh, Team, partition};
-use systole_ir::op::Devices;
+use systole_dist::{DeviceOwnership, SimulatedMesh, partition};
+use systole_ir::op::DeviceCounts;
 use systole_ir::rng::fnv1a;
 use systole_ir::{Graph, TensorType, cost, text};
-use systole_mlir::device_sharding::Tiles;
+use systole_mlir::device_sharding::DeviceSharding;
 use systole_mlir::import;
-use systole_mlir::interface::{Face, Interface};
-use systole_mlir::syntax::{Attribute, Function, Module};
-use systole_pjrt::sys::{self, Object};
+use systole_mlir::interface::{ProgramInterface, ProgramPort};
+use systole_mlir::syntax::{Attribute, MlirFunction, MlirModule};
+use systole_pjrt::sys::{self, OpaquePtr};
 use systole_pjrt::with_layers;
 use systole_runtime::{Backend, CompileOptions};
 
-/// How MLIR bytecode begins.
+/// Magic number of MLIR bytecode.
 const BYTECODE: &[u8] = b"ML\xefR";
 
-/// Programs of more work than this run on a thread of their own, so that the caller goes on meanwhile.
+/// Programs with more work than this run asynchronously on a separate thread.
 const LITTLE_WORK: f64 = 4e6;
 
-/// A program as it came.
-enum Written {
-    /// Systole's own text: what each device has is said by its mesh.
-    Own(Box<text::Program>),
-    Other(Box<Module>),
+/// A parsed program.
+enum ProgramSource {
+    /// Systole's own text: its mesh determines each device's shards.
+    Own(Box<text::StableHloProgram>),
+    Other(Box<MlirModule>),
 }
 
-/// Reads text or bytecode.
-fn parse(code: &[u8]) -> Result<Written, Failure> {
+/// Parses text or bytecode.
+fn parse(code: &[u8]) -> Result<ProgramSource, CallError> {
     if code.starts_with(BYTECODE) {
-        return Ok(Written::Other(Box::new(systole_bytecode::parse(code)?)));
+        return Ok(ProgramSource::Other(Box::new(systole_bytecode::parse(code)?)));
     }
     let text = std::str::from_utf8(code).map_err(|_| {
-        Failure::invalid("the program is neither StableHLO text nor bytecode (a portable artifact)")
+        CallError::invalid("the program is neither StableHLO text nor bytecode (a portable artifact)")
     })?;
     if text.starts_with("ML\u{ef}R") {
-        return Err(Failure::invalid("the program is bytecode that was taken for text"));
+        return Err(CallError::invalid("the program is bytecode, but was passed as text"));
     }
     match text::parse_program(text) {
         Ok(mut program) => {
             program.graph = Arc::new(with_layers(Arc::unwrap_or_clone(program.graph), text));
-            Ok(Written::Own(Box::new(program)))
+            Ok(ProgramSource::Own(Box::new(program)))
         }
-        // All in the generic form is meant as text of ours.
+        // Text entirely in generic form is assumed to be Systole's.
         Err(e) if is_ours(text) => Err(e.into()),
-        Err(_) => Ok(Written::Other(Box::new(systole_mlir::text::parse(text)?))),
+        Err(_) => Ok(ProgramSource::Other(Box::new(systole_mlir::text::parse(text)?))),
     }
 }
 
-/// Whether a text that does not read was meant as one of ours: it is in the generic form, or none at all.
+/// Whether text that does not parse is assumed to be Systole's: it is in generic form, or not MLIR.
 fn is_ours(text: &str) -> bool {
     let generic = text.contains("\"stablehlo.") && !text.contains(" stablehlo.");
     generic || !text.contains("func")
 }
 
-/// Which parts of a program this process's devices run.
-fn own_parts(assigned: &[Object]) -> Result<Range<usize>, Failure> {
+/// Returns which parts of a program this process's devices run.
+fn own_parts(assigned: &[OpaquePtr]) -> Result<Range<usize>, CallError> {
     // SAFETY: pointers to devices, which the client owns.
-    let local = |device: &Object| Ok::<_, Failure>(unsafe { seen::<Device>(*device)? }.is_local());
+    let local =
+        |device: &OpaquePtr| Ok::<_, CallError>(unsafe { seen::<LogicalDevice>(*device)? }.is_local());
     let local = assigned.iter().map(local).collect::<Result<Vec<bool>, _>>()?;
     let first = local.iter().position(|l| *l);
-    let first = first.ok_or_else(|| Failure::invalid("none of the program's devices is this process's"))?;
+    let first =
+        first.ok_or_else(|| CallError::invalid("none of the program's devices belongs to this process"))?;
     let own = first..first + local[first..].iter().take_while(|l| **l).count();
     match local[own.end..].contains(&true) {
-        true => Err(Failure::unimplemented("a process's devices must follow each other in the program's")),
+        true => Err(CallError::unimplemented("the devices of a process must be consecutive in the program")),
         false => Ok(own),
     }
 }
 
-/// The devices that a program runs on.
-struct Place {
+/// Devices that run a program.
+struct DeviceAssignment {
     ids: Vec<i32>,
-    /// Those of all processes.
-    assigned: Vec<Object>,
-    /// Which of them are this process's.
+    /// Devices of all processes.
+    assigned: Vec<OpaquePtr>,
+    /// Range of this process's devices.
     own: Range<usize>,
 }
 
-impl Place {
-    fn new(client: &Client, options: &Options, wanted: usize) -> Result<Place, Failure> {
+impl DeviceAssignment {
+    fn new(
+        client: &PluginClient,
+        options: &CompileSettings,
+        wanted: usize,
+    ) -> Result<DeviceAssignment, CallError> {
         if wanted > client.count() {
-            let what = format!("{wanted} devices are wanted, and {} there", client.count());
-            return Err(Failure::invalid(what));
+            let what = format!("the program requires {wanted} devices, the client has {}", client.count());
+            return Err(CallError::invalid(what));
         }
-        // What one device runs is each process's own.
+        // A single-device program runs separately in each process.
         let first = if wanted == 1 { client.local.start } else { 0 };
         let ids = options.devices(wanted, first)?;
         let assigned = ids.iter().map(|id| client.device(*id)).collect::<Result<Vec<_>, _>>()?;
         let own = own_parts(&assigned)?;
-        Ok(Place { ids, assigned, own })
+        Ok(DeviceAssignment { ids, assigned, own })
     }
 
-    fn team(&self, client: &Client, devices: Devices) -> Team {
+    fn team(&self, client: &PluginClient, devices: DeviceCounts) -> DeviceOwnership {
         match &client.line {
             Some(line) if self.own.len() < self.assigned.len() => {
-                Team::of(devices, self.own.clone(), line.clone())
+                DeviceOwnership::of(devices, self.own.clone(), line.clone())
             }
-            _ => Team::alone(devices),
+            _ => DeviceOwnership::alone(devices),
         }
     }
 }
 
-/// A program before it is put together.
-struct Parts {
-    engine: Engine,
+/// A program before it is compiled.
+struct ProgramParts {
+    engine: ProgramEngine,
     graph: Arc<Graph>,
-    signature: Signature,
+    signature: ProgramSignature,
     arena: usize,
     is_foreign: bool,
 }
 
-fn compile(client: &Client, source: Source) -> Result<Program, Failure> {
-    let options = Options::read(&source.options)?;
+fn compile(client: &PluginClient, source: SerializedSource) -> Result<CompiledProgram, CallError> {
+    let options = CompileSettings::read(&source.options)?;
     let (place, parts) = match parse(&source.code)? {
-        Written::Own(program) => own(client, &options, *program)?,
-        Written::Other(module) => other(client, &options, *module)?,
+        ProgramSource::Own(program) => own(client, &options, *program)?,
+        ProgramSource::Other(module) => other(client, &options, *module)?,
     };
     let devices = place.assigned[place.own.clone()].to_vec();
     let work = cost::cost(&parts.graph);
@@ -132,7 +139,7 @@ fn compile(client: &Client, source: Source) -> Result<Program, Failure> {
         && ((work.flops as f64).max(work.bytes as f64) > LITTLE_WORK || has_loops(&parts.graph));
     let mut key = source.code.clone();
     key.extend_from_slice(&source.options);
-    let told = Told::new(Facts {
+    let told = ExecutableInfo::new(ExecutableFacts {
         fingerprint: format!("{:016x}", fnv1a(&key)),
         signature: &parts.signature,
         graph: &parts.graph,
@@ -140,7 +147,7 @@ fn compile(client: &Client, source: Source) -> Result<Program, Failure> {
         partitions: options.partitions,
         own: place.own.clone(),
     });
-    Ok(Program {
+    Ok(CompiledProgram {
         name: parts.graph.name.clone(),
         module: module_of(&source.code),
         engine: parts.engine,
@@ -160,13 +167,13 @@ fn compile(client: &Client, source: Source) -> Result<Program, Failure> {
     })
 }
 
-/// A program with Shardy's ops as StableHLO without them, as each device runs it, and one of several devices with what
-/// JAX until 0.8 reads of how arguments and results lie; `None` where the source has neither.
-fn plain(code: &[u8], signature: &Signature) -> Option<Vec<u8>> {
-    let Signature { argument_tiles: arguments, result_tiles: results, .. } = signature;
-    let Ok(Written::Other(mut module)) = parse(code) else { return None };
-    let is_shardys = |f: &Function| f.body.operations.iter().any(|op| op.name.starts_with("sdy."));
-    let texts = |all: &[Tiles]| all.iter().map(Tiles::to_text).collect::<Vec<_>>();
+/// Returns a program without Shardy ops, as each device runs it; a multi-device one with the attributes that JAX before
+/// 0.9 reads for argument and result shardings. `None` if the source has neither.
+fn plain(code: &[u8], signature: &ProgramSignature) -> Option<Vec<u8>> {
+    let ProgramSignature { argument_tiles: arguments, result_tiles: results, .. } = signature;
+    let Ok(ProgramSource::Other(mut module)) = parse(code) else { return None };
+    let is_shardys = |f: &MlirFunction| f.body.operations.iter().any(|op| op.name.starts_with("sdy."));
+    let texts = |all: &[DeviceSharding]| all.iter().map(DeviceSharding::to_text).collect::<Vec<_>>();
     let outs = match texts(results).as_slice() {
         [one] => one.clone(),
         all => format!("{{{}}}", all.join(", ")),
@@ -175,7 +182,7 @@ fn plain(code: &[u8], signature: &Signature) -> Option<Vec<u8>> {
     const OUTS: &str = "mhlo.spmd_output_sharding";
     if module.functions.iter().any(is_shardys) {
         annotations::take(&mut module, 1, &[]).ok()?;
-        let import::Imported { program, .. } = import::program(&module).ok()?;
+        let import::ImportedProgram { program, .. } = import::program(&module).ok()?;
         let own = text::print_program(&program.graph, &[], None);
         let head = "module @main ";
         let ins = texts(arguments).iter().map(|t| format!("\"{t}\"")).collect::<Vec<_>>().join(", ");
@@ -190,7 +197,7 @@ fn plain(code: &[u8], signature: &Signature) -> Option<Vec<u8>> {
     Some(systole_mlir::text::write(&module).into_bytes())
 }
 
-/// Loops whose number of trips is not known.
+/// Whether there are loops with an unknown number of iterations.
 fn has_loops(graph: &Graph) -> bool {
     let unknown = |op: &systole_ir::Op| match op {
         systole_ir::Op::While(w) => w.trip_count.is_none(),
@@ -199,43 +206,48 @@ fn has_loops(graph: &Graph) -> bool {
     graph.nodes.iter().any(|n| unknown(&n.op))
 }
 
-fn kinds(types: &[TensorType]) -> Result<Vec<Arc<Kind>>, Failure> {
-    types.iter().map(|ty| Kind::of_type(ty).map(Arc::new)).collect()
+fn kinds(types: &[TensorType]) -> Result<Vec<Arc<BufferType>>, CallError> {
+    types.iter().map(|ty| BufferType::of_type(ty).map(Arc::new)).collect()
 }
 
-/// A program of Systole's own client. What it may round is said by nobody: nothing.
-fn own(client: &Client, options: &Options, program: text::Program) -> Result<(Place, Parts), Failure> {
-    let text::Program { graph, donated, spread } = program;
+/// Prepares a program of Systole's own PJRT client; no relaxed precision is allowed.
+fn own(
+    client: &PluginClient,
+    options: &CompileSettings,
+    program: text::StableHloProgram,
+) -> Result<(DeviceAssignment, ProgramParts), CallError> {
+    let text::StableHloProgram { graph, donated, spread } = program;
     let wanted = spread.as_ref().map_or(1, |s| s.mesh.devices());
     if options.replicas != 1 {
-        let what = format!("{} replicas: programs have one here", options.replicas);
-        return Err(Failure::unimplemented(what));
+        let what = format!("{} replicas: only one is supported", options.replicas);
+        return Err(CallError::unimplemented(what));
     }
     if options.partitions != wanted {
-        let what = format!("{} partitions for a mesh of {wanted} devices", options.partitions);
-        return Err(Failure::invalid(what));
+        let what = format!("{} partitions do not match a mesh of {wanted} devices", options.partitions);
+        return Err(CallError::invalid(what));
     }
-    let place = Place::new(client, options, wanted)?;
+    let place = DeviceAssignment::new(client, options, wanted)?;
     let given: Vec<usize> = donated.into_iter().map(|(param, _)| param).collect();
     let compiled = CompileOptions { donated: given.clone(), label: graph.name.clone(), ..Default::default() };
     let (graph, engine, arena) = match &spread {
         None => {
             let program = client.engine.compile(&graph, &compiled)?;
             let arena = program.report().arena_bytes;
-            (graph, Engine::Alone(program), arena)
+            (graph, ProgramEngine::Alone(program), arena)
         }
         Some(spread) => {
-            // What is given away comes back updated: it is the state.
+            // Donated arguments are returned updated: they are the training state.
             let own = partition(&graph, spread, &given)?;
-            let team = place.team(client, Devices::replicas(wanted));
+            let team = place.team(client, DeviceCounts::replicas(wanted));
             let program = SimulatedMesh::compile(&*client.engine, &own, &team, &compiled)?;
             let arena = program.report().arena_bytes;
-            (own, Engine::Each(program), arena)
+            (own, ProgramEngine::Each(program), arena)
         }
     };
-    let whole = |types: &[TensorType]| types.iter().map(|t| Tiles::replicated(t.rank(), wanted)).collect();
+    let whole =
+        |types: &[TensorType]| types.iter().map(|t| DeviceSharding::replicated(t.rank(), wanted)).collect();
     let (params, made) = (graph.param_types(), graph.result_types());
-    let signature = Signature {
+    let signature = ProgramSignature {
         arguments: kinds(&params)?,
         results: kinds(&made)?,
         argument_tiles: whole(&params),
@@ -244,21 +256,28 @@ fn own(client: &Client, options: &Options, program: text::Program) -> Result<(Pl
         wholes: params.iter().map(|t| vec![t.clone()]).collect(),
         donated: (0..params.len()).map(|i| given.contains(&i)).collect(),
     };
-    Ok((place, Parts { engine, graph, signature, arena, is_foreign: false }))
+    Ok((place, ProgramParts { engine, graph, signature, arena, is_foreign: false }))
 }
 
-/// A program of another system.
-fn other(client: &Client, options: &Options, mut module: Module) -> Result<(Place, Parts), Failure> {
+/// Prepares an external program.
+fn other(
+    client: &PluginClient,
+    options: &CompileSettings,
+    mut module: MlirModule,
+) -> Result<(DeviceAssignment, ProgramParts), CallError> {
     let wanted = options.count();
-    let place = Place::new(client, options, wanted)?;
+    let place = DeviceAssignment::new(client, options, wanted)?;
     if place.own.len() < wanted {
-        return Err(Failure::unimplemented("programs of other systems on devices of several processes"));
+        return Err(CallError::unimplemented(
+            "external programs on devices of several processes are not supported",
+        ));
     }
     let split = if options.replicas == 1 { options.partitions } else { 1 };
     let annotated = annotations::take(&mut module, split, &options.chooses_results)?;
-    let import::Imported { program, interface, terms, .. } = import::on_devices(&module, &annotated.results)?;
+    let import::ImportedProgram { program, interface, terms, .. } =
+        import::on_devices(&module, &annotated.results)?;
     let graph = program.graph;
-    let arrays = |face: &Face| face.first..face.first + face.types().len();
+    let arrays = |face: &ProgramPort| face.first..face.first + face.types().len();
     let given = interface.arguments.iter().zip(&annotated.donated).filter(|(_, gives)| **gives);
     let compiled = CompileOptions {
         donated: given.flat_map(|(face, _)| arrays(face)).collect(),
@@ -270,79 +289,79 @@ fn other(client: &Client, options: &Options, mut module: Module) -> Result<(Plac
     };
     let meets = graph.nodes.iter().any(|n| n.op.meets());
     let (engine, arena) = if wanted > 1 && meets {
-        let devices = Devices { replicas: options.replicas, partitions: options.partitions };
-        let program = SimulatedMesh::compile(&*client.engine, &graph, &Team::alone(devices), &compiled)?;
+        let devices = DeviceCounts { replicas: options.replicas, partitions: options.partitions };
+        let program =
+            SimulatedMesh::compile(&*client.engine, &graph, &DeviceOwnership::alone(devices), &compiled)?;
         let arena = program.report().arena_bytes;
-        (if split == wanted { Engine::Same(program) } else { Engine::Each(program) }, arena)
+        (if split == wanted { ProgramEngine::Same(program) } else { ProgramEngine::Each(program) }, arena)
     } else {
         let program = client.engine.compile(&graph, &compiled)?;
         let arena = program.report().arena_bytes;
-        (if split == wanted { Engine::Alone(program) } else { Engine::Copies(program) }, arena)
+        (if split == wanted { ProgramEngine::Alone(program) } else { ProgramEngine::Copies(program) }, arena)
     };
-    let Interface { arguments, results } = &interface;
-    let local = |((face, tiles), mode): ((&Face, &Tiles), &String)| {
-        layout::said(Kind::new(face.element, &tiles.local(&face.dims)?)?, mode).map(Arc::new)
+    let ProgramInterface { arguments, results } = &interface;
+    let local = |((face, tiles), mode): ((&ProgramPort, &DeviceSharding), &String)| {
+        layout::said(BufferType::new(face.element, &tiles.local(&face.dims)?)?, mode).map(Arc::new)
     };
     let given = arguments.iter().zip(&annotated.arguments).zip(&annotated.argument_layouts);
     let made = results.iter().zip(&annotated.results).zip(&annotated.result_layouts);
-    let signature = Signature {
+    let signature = ProgramSignature {
         arguments: given.map(local).collect::<Result<_, _>>()?,
         results: made.map(local).collect::<Result<_, _>>()?,
-        wholes: arguments.iter().map(Face::types).collect(),
+        wholes: arguments.iter().map(ProgramPort::types).collect(),
         argument_tiles: annotated.arguments,
         result_tiles: annotated.results,
         terms,
         donated: annotated.donated,
     };
-    Ok((place, Parts { engine, graph, signature, arena, is_foreign: true }))
+    Ok((place, ProgramParts { engine, graph, signature, arena, is_foreign: true }))
 }
 
 handle! {
-    Client_Compile: |args, client: Client| client => {
+    Client_Compile: |args, client: PluginClient| client => {
         // SAFETY: the caller's program.
-        let program = unsafe { args.program.as_ref() }.ok_or_else(|| Failure::invalid("no program"))?;
-        // SAFETY: code and format have the lengths that stand beside them.
+        let program = unsafe { args.program.as_ref() }.ok_or_else(|| CallError::invalid("no program"))?;
+        // SAFETY: code and format have the lengths stored next to them.
         let (code, format) = unsafe {
             (list(program.code.cast_const(), program.code_size), list(program.format, program.format_size))
         };
         if format != b"mlir" {
             let format = String::from_utf8_lossy(format);
-            return Err(Failure::unimplemented(format!("programs must be StableHLO text, not `{format}`")));
+            return Err(CallError::unimplemented(format!("programs must be StableHLO text, got `{format}`")));
         }
-        // SAFETY: the options have the length that stands beside them.
+        // SAFETY: the options have the length stored next to them.
         let options = unsafe { list(args.compile_options, args.compile_options_size) };
-        let program = compile(client, Source { code: code.into(), options: options.into() })?;
-        args.executable = Loaded::object(&Arc::new(program));
+        let program = compile(client, SerializedSource { code: code.into(), options: options.into() })?;
+        args.executable = PluginExecutable::object(&Arc::new(program));
     }
-    Executable_DeserializeAndLoad: |args, client: Client| client => {
+    Executable_DeserializeAndLoad: |args, client: PluginClient| client => {
         // SAFETY: the caller's bytes are that many.
         let given = unsafe { list(args.serialized_executable, args.serialized_executable_size) };
-        let mut source = Source::read(given)?;
+        let mut source = SerializedSource::read(given)?;
         if !args.overridden_serialized_compile_options.is_null() {
             let len = args.overridden_serialized_compile_options_size;
-            // SAFETY: the options have the length that stands beside them.
+            // SAFETY: the options have the length stored next to them.
             source.options = unsafe { list(args.overridden_serialized_compile_options, len) }.into();
         }
-        args.loaded_executable = Loaded::object(&Arc::new(compile(client, source)?));
+        args.loaded_executable = PluginExecutable::object(&Arc::new(compile(client, source)?));
     }
 }
 
-impl Handle for sys::Executable_OptimizedProgram {
-    /// The program as it came, or one that needs no Shardy to be read. Callers ask twice: how long it is, then for the
-    /// bytes.
-    unsafe fn handle(&mut self) -> Answer {
+impl ApiCall for sys::Executable_OptimizedProgram {
+    /// Returns the program's code, or a version without Shardy. Callers call twice: for the size, then for the bytes.
+    unsafe fn handle(&mut self) -> CallResult {
         const FORMAT: &str = "mlir";
-        // SAFETY: callers hand back what they were given.
-        let program = &unsafe { seen::<Loaded>(self.executable)? }.program;
-        // SAFETY: the caller's structure, which is to be filled.
-        let given = unsafe { self.program.as_mut() }.ok_or_else(|| Failure::invalid("no program"))?;
+        // SAFETY: the caller passes a pointer that this plugin returned.
+        let program = &unsafe { seen::<PluginExecutable>(self.executable)? }.program;
+        // SAFETY: the caller's structure, which is filled in.
+        let given = unsafe { self.program.as_mut() }.ok_or_else(|| CallError::invalid("no program"))?;
         let code = program.plain.get_or_init(|| plain(&program.source.code, &program.signature));
         let code = code.as_deref().unwrap_or(&program.source.code);
         (given.format, given.format_size) = chars(FORMAT);
         if !given.code.is_null() {
             if given.code_size < code.len() {
-                let what = format!("{} bytes of room for {}", given.code_size, code.len());
-                return Err(Failure::invalid(what));
+                let what = format!("buffer of {} bytes is too small for {}", given.code_size, code.len());
+                return Err(CallError::invalid(what));
             }
             // SAFETY: the caller's memory has room for that many bytes.
             unsafe { std::ptr::copy_nonoverlapping(code.as_ptr(), given.code, code.len()) };

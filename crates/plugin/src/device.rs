@@ -1,56 +1,56 @@
-//! The client, its logical devices and their memories. A client owns all of them; callers hold pointers.
+//! PJRT client, logical devices, memories and topology of the plugin. A client owns all of them; callers hold pointers.
 
-use crate::call::{Answer, Failure, Handle, IS_OLD, chars, destroy, handle, list, seen};
-use crate::event::Pace;
-use crate::multi_host::{Line, ProcessOptions};
-use crate::queue::Queue;
+use crate::call::{ApiCall, CallError, CallResult, IS_OLD, chars, destroy, handle, list, seen};
+use crate::event::SimulatedLatency;
+use crate::multi_host::{HostLinks, ProcessOptions};
+use crate::queue::RunQueue;
 use std::ffi::c_void;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use systole_cpu::{CpuBackend, available_memory};
-use systole_pjrt::sys::{self, Args, Object};
+use systole_pjrt::sys::{self, ApiArgs, OpaquePtr};
 
 const PLATFORM: &str = "systole";
 pub(crate) const VERSION: &str = concat!("Systole ", env!("CARGO_PKG_VERSION"), ", CPU engine");
 const KIND: &str = "Systole CPU";
 pub(crate) const MEMORY_KIND: &str = "device";
 const TOPOLOGY: &str = "systole topology ";
-/// More logical devices than this are a mistake.
+/// Maximum number of logical devices.
 const MOST_DEVICES: i64 = 1024;
 
 /// The object behind `PJRT_Client*`.
-pub(crate) struct Client {
+pub(crate) struct PluginClient {
     pub(crate) engine: Arc<CpuBackend>,
-    /// To the other processes, where there are some.
-    pub(crate) line: Option<Arc<Line>>,
-    pub(crate) pace: Pace,
-    /// Which of the devices are this process's.
+    /// Connections to the other processes, if any.
+    pub(crate) line: Option<Arc<HostLinks>>,
+    pub(crate) pace: SimulatedLatency,
+    /// Range of this process's devices.
     pub(crate) local: Range<usize>,
-    /// Runs that go on after their calls.
-    pub(crate) queue: Arc<Queue>,
+    /// Queue of asynchronous runs.
+    pub(crate) queue: Arc<RunQueue>,
     process: i32,
-    topology: Topology,
-    memory_list: Vec<Object>,
+    topology: PluginTopology,
+    memory_list: Vec<OpaquePtr>,
 }
 
 /// The object behind `PJRT_TopologyDescription*`: the devices of all processes.
-struct Topology {
+struct PluginTopology {
     #[allow(clippy::vec_box, reason = "callers hold pointers to each")]
-    devices: Vec<Box<Device>>,
-    device_list: Vec<Object>,
+    devices: Vec<Box<LogicalDevice>>,
+    device_list: Vec<OpaquePtr>,
 }
 
-/// What arrays take on a device.
+/// Memory statistics of a device.
 #[derive(Default)]
-pub(crate) struct Stats {
+pub(crate) struct MemoryStats {
     bytes: AtomicI64,
     peak: AtomicI64,
     arrays: AtomicI64,
     largest: AtomicI64,
 }
 
-impl Stats {
+impl MemoryStats {
     pub(crate) fn add(&self, bytes: usize) {
         let now = self.bytes.fetch_add(bytes as i64, Relaxed) + bytes as i64;
         self.peak.fetch_max(now, Relaxed);
@@ -63,26 +63,26 @@ impl Stats {
     }
 }
 
-/// The object behind `PJRT_Device*`, and behind its description.
-pub(crate) struct Device {
+/// The object behind `PJRT_Device*` and its description.
+pub(crate) struct LogicalDevice {
     pub(crate) id: i32,
     process: i32,
-    pub(crate) stats: Arc<Stats>,
-    /// Its number among this process's; `None`: it is another's.
+    pub(crate) stats: Arc<MemoryStats>,
+    /// Index among this process's devices; `None` for another process's device.
     local: Option<i32>,
     name: String,
-    memory: Box<Memory>,
-    /// The pointer to the memory, as the lists of callers have it.
-    memories: [Object; 1],
+    memory: Box<DeviceMemory>,
+    /// Pointer to the memory, as callers read the list.
+    memories: [OpaquePtr; 1],
 }
 
-/// The object behind `PJRT_Memory*`. Since version 0.117 it begins with a pointer to its own functions.
+/// The object behind `PJRT_Memory*`. Since version 0.117 it starts with a pointer to its function table.
 #[repr(C)]
-pub(crate) struct Memory {
+pub(crate) struct DeviceMemory {
     functions: *const MemoryFunctions,
     id: i32,
-    pub(crate) device: Object,
-    devices: [Object; 1],
+    pub(crate) device: OpaquePtr,
+    devices: [OpaquePtr; 1],
 }
 
 #[repr(C)]
@@ -105,66 +105,78 @@ static MEMORY_FUNCTIONS: MemoryFunctions = MemoryFunctions {
     set_user_data: std::ptr::null(),
 };
 
-impl Client {
-    fn new(place: &ProcessOptions) -> Result<Client, Failure> {
+impl PluginClient {
+    fn new(place: &ProcessOptions) -> Result<PluginClient, CallError> {
         let (each, process) = (place.devices, place.process as i32);
         if !(1..=MOST_DEVICES).contains(&each) {
-            return Err(Failure::invalid(format!("num_devices is {each}, and may be 1 to {MOST_DEVICES}")));
+            return Err(CallError::invalid(format!("num_devices is {each}, expected 1 to {MOST_DEVICES}")));
         }
         let engine = Arc::new(CpuBackend::new()?);
         let line = place.meet()?.map(Arc::new);
-        let pace = Pace::new(place.step).map_err(|e| Failure::invalid(format!("no thread: {e}")))?;
+        let pace = SimulatedLatency::new(place.step)
+            .map_err(|e| CallError::invalid(format!("cannot start a thread: {e}")))?;
         let each = each as i32;
-        let topology = Topology::new(each, place.processes as i32, process);
+        let topology = PluginTopology::new(each, place.processes as i32, process);
         let local = (process * each) as usize..((process + 1) * each) as usize;
         let memory_list = topology.devices[local.clone()].iter().map(|d| d.memories[0]).collect();
-        Ok(Client { engine, line, pace, local, queue: Arc::default(), process, topology, memory_list })
+        Ok(PluginClient { engine, line, pace, local, queue: Arc::default(), process, topology, memory_list })
     }
 
     pub(crate) fn count(&self) -> usize {
         self.topology.device_list.len()
     }
 
-    pub(crate) fn device(&self, id: i32) -> Result<Object, Failure> {
+    pub(crate) fn device(&self, id: i32) -> Result<OpaquePtr, CallError> {
         let found = usize::try_from(id).ok().and_then(|i| self.topology.device_list.get(i).copied());
-        found.ok_or_else(|| Failure::invalid(format!("there is no device {id} of {}", self.count())))
+        found.ok_or_else(|| {
+            CallError::invalid(format!("there is no device {id}: the client has {}", self.count()))
+        })
     }
 
-    fn own(&self) -> &[Box<Device>] {
+    fn own(&self) -> &[Box<LogicalDevice>] {
         &self.topology.devices[self.local.clone()]
     }
 }
 
-impl Topology {
-    fn new(each: i32, processes: i32, process: i32) -> Topology {
-        let device = |id: i32| Device::new(id, id / each, (id / each == process).then_some(id % each));
-        let devices: Vec<Box<Device>> = (0..each * processes).map(device).collect();
+impl PluginTopology {
+    fn new(each: i32, processes: i32, process: i32) -> PluginTopology {
+        let device = |id: i32| LogicalDevice::new(id, id / each, (id / each == process).then_some(id % each));
+        let devices: Vec<Box<LogicalDevice>> = (0..each * processes).map(device).collect();
         let device_list = devices.iter().map(|d| pointer(&**d)).collect();
-        Topology { devices, device_list }
+        PluginTopology { devices, device_list }
     }
 
-    /// `MARK`, then how many devices there are.
+    /// Serializes to `MARK` and the number of devices.
     fn to_bytes(&self) -> Vec<u8> {
         format!("{TOPOLOGY}{}", self.devices.len()).into_bytes()
     }
 
-    fn read(bytes: &[u8]) -> Result<Topology, Failure> {
+    fn read(bytes: &[u8]) -> Result<PluginTopology, CallError> {
         let text = std::str::from_utf8(bytes).ok().and_then(|t| t.strip_prefix(TOPOLOGY));
         let count = text.and_then(|t| t.parse::<i64>().ok()).filter(|n| (1..=MOST_DEVICES).contains(n));
-        let count = count.ok_or_else(|| Failure::invalid("this is no topology of Systole's plugin"))?;
-        Ok(Topology::new(count as i32, 1, 0))
+        let count =
+            count.ok_or_else(|| CallError::invalid("the bytes are not a topology of Systole's plugin"))?;
+        Ok(PluginTopology::new(count as i32, 1, 0))
     }
 }
 
-impl Device {
-    /// Device and memory point to each other, so both are in boxes.
-    fn new(id: i32, process: i32, local: Option<i32>) -> Box<Device> {
+impl LogicalDevice {
+    /// Device and memory refer to each other, so both are boxed.
+    fn new(id: i32, process: i32, local: Option<i32>) -> Box<LogicalDevice> {
         let null = std::ptr::null_mut();
-        let memory = Memory { functions: &raw const MEMORY_FUNCTIONS, id, device: null, devices: [null] };
+        let memory =
+            DeviceMemory { functions: &raw const MEMORY_FUNCTIONS, id, device: null, devices: [null] };
         let name = format!("systole:{id}");
         let stats = Arc::default();
-        let mut device =
-            Box::new(Device { id, process, stats, local, name, memory: Box::new(memory), memories: [null] });
+        let mut device = Box::new(LogicalDevice {
+            id,
+            process,
+            stats,
+            local,
+            name,
+            memory: Box::new(memory),
+            memories: [null],
+        });
         let own = pointer(&*device);
         device.memory.device = own;
         device.memory.devices = [own];
@@ -173,124 +185,124 @@ impl Device {
     }
 }
 
-impl Device {
-    /// Whether this process drives it.
+impl LogicalDevice {
+    /// Whether the device belongs to this process.
     pub(crate) fn is_local(&self) -> bool {
         self.local.is_some()
     }
 
-    /// The pointer to its memory, for callers.
-    pub(crate) fn memory(&self) -> Object {
+    /// Returns the pointer to its memory.
+    pub(crate) fn memory(&self) -> OpaquePtr {
         self.memories[0]
     }
 }
 
-fn pointer<T>(of: &T) -> Object {
+fn pointer<T>(of: &T) -> OpaquePtr {
     std::ptr::from_ref(of).cast_mut().cast()
 }
 
-impl Handle for sys::Client_Create {
-    unsafe fn handle(&mut self) -> Answer {
-        // Callers ask for the plugin's attributes after this.
+impl ApiCall for sys::Client_Create {
+    unsafe fn handle(&mut self) -> CallResult {
+        // Callers query the plugin's attributes after this.
         IS_OLD.store(self.struct_size < Self::SIZE, Relaxed);
-        // SAFETY: the caller's list is that long.
+        // SAFETY: the caller's list has that length.
         let place = unsafe { ProcessOptions::read(self.create_options, self.num_options)? };
-        self.client = Box::into_raw(Box::new(Client::new(&place)?)).cast();
+        self.client = Box::into_raw(Box::new(PluginClient::new(&place)?)).cast();
         Ok(())
     }
 }
 
 handle! {
-    Client_PlatformName: |args, _client: Client| client => {
+    Client_PlatformName: |args, _client: PluginClient| client => {
         (args.platform_name, args.platform_name_size) = chars(PLATFORM);
     }
-    Client_PlatformVersion: |args, _client: Client| client => {
+    Client_PlatformVersion: |args, _client: PluginClient| client => {
         (args.platform_version, args.platform_version_size) = chars(VERSION);
     }
-    Client_ProcessIndex: |args, client: Client| client => { args.process_index = client.process; }
-    Client_Devices: |args, client: Client| client => {
+    Client_ProcessIndex: |args, client: PluginClient| client => { args.process_index = client.process; }
+    Client_Devices: |args, client: PluginClient| client => {
         let all = &client.topology.device_list;
         (args.devices, args.num_devices) = (all.as_ptr(), all.len());
     }
-    Client_AddressableDevices: |args, client: Client| client => {
+    Client_AddressableDevices: |args, client: PluginClient| client => {
         let own = &client.topology.device_list[client.local.clone()];
         (args.addressable_devices, args.num_addressable_devices) = (own.as_ptr(), own.len());
     }
-    Client_LookupDevice: |args, client: Client| client => { args.device = client.device(args.id)?; }
-    Client_LookupAddressableDevice: |args, client: Client| client => {
+    Client_LookupDevice: |args, client: PluginClient| client => { args.device = client.device(args.id)?; }
+    Client_LookupAddressableDevice: |args, client: PluginClient| client => {
         let own = client.own().iter().find(|d| d.local == Some(args.local_hardware_id));
-        let missing = || Failure::invalid(format!("this process has no device {}", args.local_hardware_id));
+        let missing = || CallError::invalid(format!("this process has no device {}", args.local_hardware_id));
         args.addressable_device = pointer(&**own.ok_or_else(missing)?);
     }
-    Client_AddressableMemories: |args, client: Client| client => {
+    Client_AddressableMemories: |args, client: PluginClient| client => {
         args.addressable_memories = client.memory_list.as_ptr();
         args.num_addressable_memories = client.memory_list.len();
     }
-    Client_TopologyDescription: |args, client: Client| client => {
+    Client_TopologyDescription: |args, client: PluginClient| client => {
         args.topology = pointer(&client.topology);
     }
-    Client_DefaultDeviceAssignment: |args, client: Client| client => {
+    Client_DefaultDeviceAssignment: |args, client: PluginClient| client => {
         let wanted = i64::from(args.num_replicas) * i64::from(args.num_partitions);
         if wanted < 0 || wanted as usize > client.count().min(args.default_assignment_size) {
-            return Err(Failure::invalid(format!("{wanted} devices asked for, {} there", client.count())));
+            return Err(CallError::invalid(format!("{wanted} devices requested, the client has {}", client.count())));
         }
         for i in 0..wanted as usize {
             // SAFETY: the caller's list has room for that many.
             unsafe { *args.default_assignment.add(i) = i as i32 };
         }
     }
-    TopologyDescription_PlatformName: |args, _topology: Topology| topology => {
+    TopologyDescription_PlatformName: |args, _topology: PluginTopology| topology => {
         (args.platform_name, args.platform_name_size) = chars(PLATFORM);
     }
-    TopologyDescription_PlatformVersion: |args, _topology: Topology| topology => {
+    TopologyDescription_PlatformVersion: |args, _topology: PluginTopology| topology => {
         (args.platform_version, args.platform_version_size) = chars(VERSION);
     }
-    TopologyDescription_GetDeviceDescriptions: |args, topology: Topology| topology => {
+    TopologyDescription_GetDeviceDescriptions: |args, topology: PluginTopology| topology => {
         let all = &topology.device_list;
         (args.descriptions, args.num_descriptions) = (all.as_ptr(), all.len());
     }
-    TopologyDescription_Attributes: |args, _topology: Topology| topology => {
+    TopologyDescription_Attributes: |args, _topology: PluginTopology| topology => {
         (args.attributes, args.num_attributes) = (std::ptr::null(), 0);
     }
-    TopologyDescription_Serialize: |args, topology: Topology| topology => {
+    TopologyDescription_Serialize: |args, topology: PluginTopology| topology => {
         let bytes = Box::new(topology.to_bytes());
         (args.serialized_bytes, args.serialized_bytes_size) = (bytes.as_ptr(), bytes.len());
         args.serialized_topology = Box::into_raw(bytes).cast();
         args.serialized_topology_deleter = Some(free_bytes);
     }
-    DeviceDescription_Id: |args, device: Device| device_description => { args.id = device.id; }
-    DeviceDescription_ProcessIndex: |args, device: Device| device_description => {
+    DeviceDescription_Id: |args, device: LogicalDevice| device_description => { args.id = device.id; }
+    DeviceDescription_ProcessIndex: |args, device: LogicalDevice| device_description => {
         args.process_index = device.process;
     }
-    DeviceDescription_Attributes: |args, _device: Device| device_description => {
+    DeviceDescription_Attributes: |args, _device: LogicalDevice| device_description => {
         (args.attributes, args.num_attributes) = (std::ptr::null(), 0);
     }
-    DeviceDescription_Kind: |args, _device: Device| device_description => {
+    DeviceDescription_Kind: |args, _device: LogicalDevice| device_description => {
         (args.device_kind, args.device_kind_size) = chars(KIND);
     }
-    DeviceDescription_DebugString: |args, device: Device| device_description => {
+    DeviceDescription_DebugString: |args, device: LogicalDevice| device_description => {
         (args.debug_string, args.debug_string_size) = chars(&device.name);
     }
-    DeviceDescription_ToString: |args, device: Device| device_description => {
+    DeviceDescription_ToString: |args, device: LogicalDevice| device_description => {
         (args.to_string, args.to_string_size) = chars(&device.name);
     }
-    Device_GetDescription: |args, device: Device| device => { args.device_description = pointer(device); }
-    Device_IsAddressable: |args, device: Device| device => { args.is_addressable = device.is_local(); }
-    Device_LocalHardwareId: |args, device: Device| device => {
+    Device_GetDescription: |args, device: LogicalDevice| device => { args.device_description = pointer(device); }
+    Device_IsAddressable: |args, device: LogicalDevice| device => { args.is_addressable = device.is_local(); }
+    Device_LocalHardwareId: |args, device: LogicalDevice| device => {
         args.local_hardware_id = device.local.unwrap_or(-1);
     }
-    Device_AddressableMemories: |args, device: Device| device => {
+    Device_AddressableMemories: |args, device: LogicalDevice| device => {
         (args.memories, args.num_memories) = (device.memories.as_ptr(), device.memories.len());
     }
-    Device_DefaultMemory: |args, device: Device| device => { args.memory = device.memories[0]; }
-    Device_GetAttributes: |args, device: Device| device => {
+    Device_DefaultMemory: |args, device: LogicalDevice| device => { args.memory = device.memories[0]; }
+    Device_GetAttributes: |args, device: LogicalDevice| device => {
         (args.attributes, args.num_attributes) = (std::ptr::null(), 0);
         args.device_attributes = pointer(device);
         args.attributes_deleter = Some(keep);
     }
-    Device_MemoryStats: |args, device: Device| device => {
-        // Callers leave behind what they do not expect to be read.
-        *args = sys::Device_MemoryStats { device: args.device, ..Args::new() };
+    Device_MemoryStats: |args, device: LogicalDevice| device => {
+        // Callers leave fields uninitialized that they do not expect to be read.
+        *args = sys::Device_MemoryStats { device: args.device, ..ApiArgs::new() };
         let stats = &device.stats;
         args.bytes_in_use = stats.bytes.load(Relaxed);
         (args.peak_bytes_in_use, args.peak_bytes_in_use_is_set) = (stats.peak.load(Relaxed), true);
@@ -300,53 +312,53 @@ handle! {
             (args.bytes_limit, args.bytes_limit_is_set) = (args.bytes_in_use.saturating_add(left as i64), true);
         }
     }
-    Memory_Kind_Id: |args, _memory: Memory| memory => { args.kind_id = 0; }
-    Memory_Id: |args, memory: Memory| memory => { args.id = memory.id; }
-    Memory_Kind: |args, _memory: Memory| memory => { (args.kind, args.kind_size) = chars(MEMORY_KIND); }
-    Memory_DebugString: |args, _memory: Memory| memory => {
+    Memory_Kind_Id: |args, _memory: DeviceMemory| memory => { args.kind_id = 0; }
+    Memory_Id: |args, memory: DeviceMemory| memory => { args.id = memory.id; }
+    Memory_Kind: |args, _memory: DeviceMemory| memory => { (args.kind, args.kind_size) = chars(MEMORY_KIND); }
+    Memory_DebugString: |args, _memory: DeviceMemory| memory => {
         (args.debug_string, args.debug_string_size) = chars(MEMORY_KIND);
     }
-    Memory_ToString: |args, _memory: Memory| memory => {
+    Memory_ToString: |args, _memory: DeviceMemory| memory => {
         (args.to_string, args.to_string_size) = chars(MEMORY_KIND);
     }
-    Memory_AddressableByDevices: |args, memory: Memory| memory => {
+    Memory_AddressableByDevices: |args, memory: DeviceMemory| memory => {
         (args.devices, args.num_devices) = (memory.devices.as_ptr(), memory.devices.len());
     }
 }
 
-/// The attributes of a device belong to the client.
-unsafe extern "C" fn keep(_: Object) {}
+/// The client owns the attributes of its devices.
+unsafe extern "C" fn keep(_: OpaquePtr) {}
 
-/// Frees what a call handed out as bytes.
-pub(crate) unsafe extern "C" fn free_bytes(object: Object) {
-    // SAFETY: the box that was given away there, given back once.
+/// Frees bytes that a call returned.
+pub(crate) unsafe extern "C" fn free_bytes(object: OpaquePtr) {
+    // SAFETY: the box that was leaked there, returned once.
     drop(unsafe { Box::from_raw(object.cast::<Vec<u8>>()) });
 }
 
-impl Handle for sys::TopologyDescription_Create {
-    unsafe fn handle(&mut self) -> Answer {
-        // SAFETY: the caller's list is that long.
+impl ApiCall for sys::TopologyDescription_Create {
+    unsafe fn handle(&mut self) -> CallResult {
+        // SAFETY: the caller's list has that length.
         let place = unsafe { ProcessOptions::read(self.create_options, self.num_options)? };
         let (each, processes) = (place.devices, place.processes);
         if each < 1 || each.saturating_mul(processes) > MOST_DEVICES {
-            return Err(Failure::invalid(format!("num_devices is {each}, and may be 1 to {MOST_DEVICES}")));
+            return Err(CallError::invalid(format!("num_devices is {each}, expected 1 to {MOST_DEVICES}")));
         }
-        let topology = Topology::new(each as i32, processes as i32, place.process as i32);
+        let topology = PluginTopology::new(each as i32, processes as i32, place.process as i32);
         self.topology = Box::into_raw(Box::new(topology)).cast();
         Ok(())
     }
 }
 
-impl Handle for sys::TopologyDescription_Deserialize {
-    unsafe fn handle(&mut self) -> Answer {
-        // SAFETY: the bytes are as many as stands beside them.
+impl ApiCall for sys::TopologyDescription_Deserialize {
+    unsafe fn handle(&mut self) -> CallResult {
+        // SAFETY: the bytes are as many as stated next to them.
         let bytes = unsafe { list(self.serialized_topology, self.serialized_topology_size) };
-        self.topology = Box::into_raw(Box::new(Topology::read(bytes)?)).cast();
+        self.topology = Box::into_raw(Box::new(PluginTopology::read(bytes)?)).cast();
         Ok(())
     }
 }
 
 destroy! {
-    Client_Destroy: Client, client;
-    TopologyDescription_Destroy: Topology, topology;
+    Client_Destroy: PluginClient, client;
+    TopologyDescription_Destroy: PluginTopology, topology;
 }

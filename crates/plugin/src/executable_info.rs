@@ -1,23 +1,23 @@
-//! What an executable tells its callers: lists that live as long as it does.
+//! Executable metadata exposed through PJRT; owned for the executable's lifetime.
 
-use crate::buffer_type::{Kind, Signature};
+use crate::buffer_type::{BufferType, ProgramSignature};
 use crate::device::MEMORY_KIND;
 use std::sync::Arc;
 use systole_ir::{Graph, cost};
-use systole_mlir::device_sharding::Tiles;
-use systole_pjrt::sys::{self, Args, Chars, LogicalIds, Object, named};
+use systole_mlir::device_sharding::DeviceSharding;
+use systole_pjrt::sys::{self, ApiArgs, CharPtr, LogicalIds, OpaquePtr, named};
 
-/// Texts or bytes, as callers read lists of them.
+/// Strings or byte arrays, in the form in which callers read lists of them.
 #[derive(Default)]
-pub(crate) struct Texts {
+pub(crate) struct StringLists {
     _own: Vec<Vec<u8>>,
-    starts: Vec<Chars>,
+    starts: Vec<CharPtr>,
     sizes: Vec<usize>,
 }
 
-impl Texts {
-    fn new(own: Vec<Vec<u8>>) -> Texts {
-        Texts {
+impl StringLists {
+    fn new(own: Vec<Vec<u8>>) -> StringLists {
+        StringLists {
             starts: own.iter().map(|t| t.as_ptr()).collect(),
             sizes: own.iter().map(Vec::len).collect(),
             _own: own,
@@ -28,8 +28,8 @@ impl Texts {
         self.starts.len()
     }
 
-    /// Null where there are none: then nothing is said.
-    pub(crate) fn starts(&self) -> *const Chars {
+    /// Returns null if the list is empty, which means unknown.
+    pub(crate) fn starts(&self) -> *const CharPtr {
         if self.starts.is_empty() { std::ptr::null() } else { self.starts.as_ptr() }
     }
 
@@ -38,67 +38,68 @@ impl Texts {
     }
 }
 
-/// Layouts, as callers read lists of them.
-pub(crate) struct Layouts {
+/// Layouts, in the form in which callers read lists of them.
+pub(crate) struct LayoutList {
     #[allow(clippy::vec_box, reason = "callers hold pointers to each")]
     _own: Vec<Box<String>>,
-    objects: Vec<Object>,
+    objects: Vec<OpaquePtr>,
 }
 
-impl Layouts {
-    fn new(kinds: &[Arc<Kind>]) -> Layouts {
+impl LayoutList {
+    fn new(kinds: &[Arc<BufferType>]) -> LayoutList {
         let own: Vec<Box<String>> = kinds.iter().map(|k| Box::new(k.layout())).collect();
         let objects = own.iter().map(|t| std::ptr::from_ref(&**t).cast_mut().cast()).collect();
-        Layouts { _own: own, objects }
+        LayoutList { _own: own, objects }
     }
 
     pub(crate) fn len(&self) -> usize {
         self.objects.len()
     }
 
-    pub(crate) fn objects(&self) -> *const Object {
+    pub(crate) fn objects(&self) -> *const OpaquePtr {
         self.objects.as_ptr()
     }
 }
 
-/// All of it.
-pub(crate) struct Told {
+/// Metadata of an executable.
+pub(crate) struct ExecutableInfo {
     pub(crate) fingerprint: String,
-    pub(crate) argument_memories: Texts,
-    pub(crate) result_memories: Texts,
-    pub(crate) argument_layouts: Layouts,
-    pub(crate) result_layouts: Layouts,
-    pub(crate) argument_shardings: Texts,
-    pub(crate) result_shardings: Texts,
+    pub(crate) argument_memories: StringLists,
+    pub(crate) result_memories: StringLists,
+    pub(crate) argument_layouts: LayoutList,
+    pub(crate) result_layouts: LayoutList,
+    pub(crate) argument_shardings: StringLists,
+    pub(crate) result_shardings: StringLists,
     pub(crate) result_types: Vec<i32>,
-    /// Sizes of all results, one after the other.
+    /// Dimension sizes of all results, concatenated.
     pub(crate) result_dims: Vec<i64>,
     pub(crate) result_ranks: Vec<usize>,
     pub(crate) logical_ids: Vec<LogicalIds>,
     pub(crate) costs: Vec<sys::NamedValue>,
-    /// Bytes of one device's arguments, results, and of results that take the arguments' memory.
+    /// Bytes per device: arguments, results, and results that alias arguments.
     pub(crate) argument_bytes: usize,
     pub(crate) result_bytes: usize,
     pub(crate) alias_bytes: usize,
 }
 
-/// What [`Told`] is made from.
-pub(crate) struct Facts<'a> {
+/// Inputs of [`ExecutableInfo`].
+pub(crate) struct ExecutableFacts<'a> {
     pub(crate) fingerprint: String,
-    pub(crate) signature: &'a Signature,
+    pub(crate) signature: &'a ProgramSignature,
     pub(crate) graph: &'a Graph,
     pub(crate) replicas: usize,
     pub(crate) partitions: usize,
-    /// Which of the devices are this process's.
+    /// Range of this process's devices.
     pub(crate) own: std::ops::Range<usize>,
 }
 
-impl Told {
-    pub(crate) fn new(facts: Facts<'_>) -> Told {
+impl ExecutableInfo {
+    pub(crate) fn new(facts: ExecutableFacts<'_>) -> ExecutableInfo {
         let io = facts.signature;
-        let kinds = |n: usize| Texts::new(vec![MEMORY_KIND.as_bytes().to_vec(); n]);
-        let tiles = |all: &[Tiles]| Texts::new(all.iter().map(Tiles::to_proto).collect());
-        let bytes = |all: &[Arc<Kind>]| all.iter().map(|k| k.bytes()).sum();
+        let kinds = |n: usize| StringLists::new(vec![MEMORY_KIND.as_bytes().to_vec(); n]);
+        let tiles =
+            |all: &[DeviceSharding]| StringLists::new(all.iter().map(DeviceSharding::to_proto).collect());
+        let bytes = |all: &[Arc<BufferType>]| all.iter().map(|k| k.bytes()).sum();
         let given = io.arguments.iter().zip(&io.donated).filter(|(_, gives)| **gives);
         let alias: usize = given.map(|(k, _)| k.bytes()).sum();
         let result_bytes = bytes(&io.results);
@@ -107,11 +108,11 @@ impl Told {
             partition: (d % facts.partitions.max(1)) as i32,
         };
         debug_assert!(facts.own.end <= facts.replicas.max(1) * facts.partitions.max(1));
-        Told {
+        ExecutableInfo {
             argument_memories: kinds(io.arguments.len()),
             result_memories: kinds(io.results.len()),
-            argument_layouts: Layouts::new(&io.arguments),
-            result_layouts: Layouts::new(&io.results),
+            argument_layouts: LayoutList::new(&io.arguments),
+            result_layouts: LayoutList::new(&io.results),
             argument_shardings: tiles(&io.argument_tiles),
             result_shardings: tiles(&io.result_tiles),
             result_types: io.results.iter().map(|k| k.code).collect(),
@@ -127,7 +128,7 @@ impl Told {
     }
 }
 
-/// What XLA calls them.
+/// Returns the cost analysis with XLA's names.
 fn costs(graph: &Graph) -> Vec<sys::NamedValue> {
     let cost = cost::cost(graph);
     let one = |name: &'static str, value: f64| sys::NamedValue {
@@ -136,7 +137,7 @@ fn costs(graph: &Graph) -> Vec<sys::NamedValue> {
         type_: named::FLOAT,
         value: u64::from((value as f32).to_bits()),
         value_size: 1,
-        ..Args::new()
+        ..ApiArgs::new()
     };
     vec![one("flops", cost.flops as f64), one("bytes accessed", cost.bytes as f64)]
 }

@@ -1,40 +1,40 @@
-//! Runs: arrays in, arrays out. Programs with little work run on the caller's thread; others go on after the call.
+//! Executes programs: small ones on the caller's thread, others asynchronously.
 
-use crate::buffer::{Array, Content, Held, Pending, Whole};
-use crate::call::{Answer, Failure, Handle, destroy, list, seen};
-use crate::event::Event;
-use crate::executable::{Engine, Loaded, Program};
+use crate::buffer::{BufferContent, EngineArrays, GlobalArray, PendingArrays, PluginBuffer};
+use crate::call::{ApiCall, CallError, CallResult, destroy, list, seen};
+use crate::event::PluginEvent;
+use crate::executable::{CompiledProgram, PluginExecutable, ProgramEngine};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use systole_ir::Literal;
-use systole_mlir::device_sharding::Tiles;
-use systole_pjrt::sys::{self, Object, code};
-use systole_runtime::{Arg, Buffer, trace};
+use systole_mlir::device_sharding::DeviceSharding;
+use systole_pjrt::sys::{self, OpaquePtr, code};
+use systole_runtime::{Buffer, ExecutableArg, trace};
 
-/// Of each argument the elements on each device.
-type Given = Vec<Vec<Content>>;
+/// Contents of each argument on each device.
+type DeviceArgs = Vec<Vec<BufferContent>>;
 
-/// What a run makes: the arrays that hold each result.
-enum Made {
-    /// Of all devices together.
+/// Output arrays of a run, for each result.
+enum RunOutputs {
+    /// Global arrays.
     Together(Vec<Vec<Buffer>>),
-    /// Of each device.
+    /// Arrays per device.
     Each(Vec<Vec<Vec<Buffer>>>),
-    /// Of each device all of it.
+    /// The whole result, on each device.
     Same(Vec<Vec<Vec<Buffer>>>),
 }
 
-impl Program {
-    /// Before anything is given away.
-    fn check(&self, arrays: &[&Array]) -> Answer {
+impl CompiledProgram {
+    /// Checks the arguments before any is donated.
+    fn check(&self, arrays: &[&PluginBuffer]) -> CallResult {
         for (i, (array, kind)) in arrays.iter().zip(&self.signature.arguments).enumerate() {
             if array.kind != *kind {
-                let what = format!("argument {i} is {} and must be {kind}", array.kind);
-                return Err(Failure::invalid(what));
+                let what = format!("argument {i} is {}, expected {kind}", array.kind);
+                return Err(CallError::invalid(what));
             }
             if array.is_gone() {
                 let what = "Invalid buffer passed: buffer has been deleted or donated before";
-                return Err(Failure::invalid(format!("argument {i}: {what}")));
+                return Err(CallError::invalid(format!("argument {i}: {what}")));
             }
         }
         Ok(())
@@ -44,8 +44,8 @@ impl Program {
         self.signature.donated.get(i).copied().unwrap_or(false) && !kept.contains(&(i as i64))
     }
 
-    /// Nothing may be given away and be used in the same call.
-    fn check_donated(&self, arrays: &[&Array], kept: &[i64]) -> Answer {
+    /// Checks that no donated argument is used twice in a call.
+    fn check_donated(&self, arrays: &[&PluginBuffer], kept: &[i64]) -> CallResult {
         for (i, array) in arrays.iter().enumerate().filter(|(i, _)| self.gives(*i, kept)) {
             let again = arrays.iter().enumerate().position(|(k, a)| k != i && std::ptr::eq(*a, *array));
             if let Some(k) = again {
@@ -54,26 +54,26 @@ impl Program {
                 } else {
                     "f(donate(a), a): Attempt to donate a buffer which is also used by the same call to Execute()"
                 };
-                return Err(Failure::invalid(format!("{what} (arguments {i} and {k})")));
+                return Err(CallError::invalid(format!("{what} (arguments {i} and {k})")));
             }
         }
         Ok(())
     }
 
-    /// The arrays that hold an argument of all devices together.
-    fn together(&self, i: usize, mut own: Vec<Content>) -> Result<Vec<Buffer>, Failure> {
-        let missing = || Failure::invalid("an argument is missing");
+    /// Returns the arrays that hold a global argument.
+    fn together(&self, i: usize, mut own: Vec<BufferContent>) -> Result<Vec<Buffer>, CallError> {
+        let missing = || CallError::invalid("an argument is missing");
         if own.len() <= 1 {
             return own.pop().ok_or_else(missing)?.wait();
         }
         let tiles = self.signature.argument_tiles.get(i).ok_or_else(missing)?;
-        let of = |content: &Content| match content {
-            Content::Part(whole, _) => Some(whole.clone()),
+        let of = |content: &BufferContent| match content {
+            BufferContent::Part(whole, _) => Some(whole.clone()),
             _ => None,
         };
         if let Some(whole) = own.first().and_then(of) {
-            let same = |(d, c): (usize, &Content)| match c {
-                Content::Part(other, at) => Arc::ptr_eq(other, &whole) && *at == d,
+            let same = |(d, c): (usize, &BufferContent)| match c {
+                BufferContent::Part(other, at) => Arc::ptr_eq(other, &whole) && *at == d,
                 _ => false,
             };
             if whole.tiles == *tiles && whole.ids == self.ids && own.iter().enumerate().all(same) {
@@ -87,88 +87,94 @@ impl Program {
         if tiles.is_replicated() {
             return own.swap_remove(0).wait();
         }
-        let parts = own.into_iter().map(Content::wait).collect::<Result<Vec<_>, _>>()?;
+        let parts = own.into_iter().map(BufferContent::wait).collect::<Result<Vec<_>, _>>()?;
         let whole = |(k, ty): (usize, &systole_ir::TensorType)| {
             let own = |arrays: &Vec<Buffer>| Ok(arrays.get(k).ok_or_else(missing)?.to_literal()?);
-            let own = parts.iter().map(own).collect::<Result<Vec<Literal>, Failure>>()?;
+            let own = parts.iter().map(own).collect::<Result<Vec<Literal>, CallError>>()?;
             Ok(tiles.join(ty, &own)?.into())
         };
         self.signature.wholes.get(i).ok_or_else(missing)?.iter().enumerate().map(whole).collect()
     }
 
-    /// Runs once, on this thread.
-    fn compute(&self, given: Given) -> Result<Made, Failure> {
+    /// Runs the program on this thread.
+    fn compute(&self, given: DeviceArgs) -> Result<RunOutputs, CallError> {
         match self.module.is_empty() {
             true => self.computed(given),
             false => trace::within(&self.module, || self.computed(given)),
         }
     }
 
-    fn computed(&self, given: Given) -> Result<Made, Failure> {
+    fn computed(&self, given: DeviceArgs) -> Result<RunOutputs, CallError> {
         match &self.engine {
-            Engine::Alone(program) => {
+            ProgramEngine::Alone(program) => {
                 let mut args = Vec::with_capacity(given.len());
                 for (i, own) in given.into_iter().enumerate() {
-                    args.extend(self.together(i, own)?.into_iter().map(Arg::Donate));
+                    args.extend(self.together(i, own)?.into_iter().map(ExecutableArg::Donate));
                 }
-                Ok(Made::Together(self.grouped(program.run(args)?)))
+                Ok(RunOutputs::Together(self.grouped(program.run(args)?)))
             }
-            Engine::Same(program) => {
-                let mut lists: Vec<Vec<Arg<'static>>> = self.devices.iter().map(|_| Vec::new()).collect();
+            ProgramEngine::Same(program) => {
+                let mut lists: Vec<Vec<ExecutableArg<'static>>> =
+                    self.devices.iter().map(|_| Vec::new()).collect();
                 for (i, own) in given.into_iter().enumerate() {
-                    let whole = self.signature.argument_tiles.get(i).is_some_and(Tiles::is_replicated);
-                    if whole && own.iter().all(|c| matches!(c, Content::Own(_))) {
+                    let whole =
+                        self.signature.argument_tiles.get(i).is_some_and(DeviceSharding::is_replicated);
+                    if whole && own.iter().all(|c| matches!(c, BufferContent::Own(_))) {
                         for (list, content) in lists.iter_mut().zip(own) {
-                            list.extend(content.wait()?.into_iter().map(Arg::Donate));
+                            list.extend(content.wait()?.into_iter().map(ExecutableArg::Donate));
                         }
                         continue;
                     }
                     let arrays = self.together(i, own)?;
-                    lists.iter_mut().for_each(|list| list.extend(arrays.iter().cloned().map(Arg::Donate)));
+                    lists
+                        .iter_mut()
+                        .for_each(|list| list.extend(arrays.iter().cloned().map(ExecutableArg::Donate)));
                 }
                 let results = program.run(lists)?;
-                Ok(Made::Same(results.into_iter().map(|own| self.grouped(own)).collect()))
+                Ok(RunOutputs::Same(results.into_iter().map(|own| self.grouped(own)).collect()))
             }
-            Engine::Each(program) => {
+            ProgramEngine::Each(program) => {
                 let results = program.run(self.lists(given)?)?;
-                Ok(Made::Each(results.into_iter().map(|own| self.grouped(own)).collect()))
+                Ok(RunOutputs::Each(results.into_iter().map(|own| self.grouped(own)).collect()))
             }
-            Engine::Copies(program) => {
+            ProgramEngine::Copies(program) => {
                 let one = |args| Ok(self.grouped(program.run(args)?));
-                Ok(Made::Each(self.lists(given)?.into_iter().map(one).collect::<Result<_, Failure>>()?))
+                Ok(RunOutputs::Each(
+                    self.lists(given)?.into_iter().map(one).collect::<Result<_, CallError>>()?,
+                ))
             }
         }
     }
 
-    fn lists(&self, given: Given) -> Result<Vec<Vec<Arg<'static>>>, Failure> {
-        let mut lists: Vec<Vec<Arg<'static>>> = self.devices.iter().map(|_| Vec::new()).collect();
+    fn lists(&self, given: DeviceArgs) -> Result<Vec<Vec<ExecutableArg<'static>>>, CallError> {
+        let mut lists: Vec<Vec<ExecutableArg<'static>>> = self.devices.iter().map(|_| Vec::new()).collect();
         for own in given {
             for (list, content) in lists.iter_mut().zip(own) {
-                list.extend(content.wait()?.into_iter().map(Arg::Donate));
+                list.extend(content.wait()?.into_iter().map(ExecutableArg::Donate));
             }
         }
         Ok(lists)
     }
 
-    /// The arrays that hold each result.
+    /// Groups the arrays by result.
     fn grouped(&self, arrays: Vec<Buffer>) -> Vec<Vec<Buffer>> {
         let mut arrays = arrays.into_iter();
         self.result_arrays.iter().map(|n| arrays.by_ref().take(*n).collect()).collect()
     }
 
-    /// What each device gets of each result.
-    fn contents(&self, made: Made) -> Vec<Vec<Content>> {
-        let ready = |(k, arrays)| self.shares(k, Held::Ready(arrays));
+    /// Returns the contents of each result on each device.
+    fn contents(&self, made: RunOutputs) -> Vec<Vec<BufferContent>> {
+        let ready = |(k, arrays)| self.shares(k, EngineArrays::Ready(arrays));
         match made {
-            Made::Together(results) => results.into_iter().enumerate().map(ready).collect(),
-            Made::Same(mut devices) => {
+            RunOutputs::Together(results) => results.into_iter().enumerate().map(ready).collect(),
+            RunOutputs::Same(mut devices) => {
                 (0..self.signature.results.len()).map(|k| self.own_shares(k, &mut devices)).collect()
             }
-            Made::Each(devices) => {
-                let mut shares: Vec<Vec<Content>> =
+            RunOutputs::Each(devices) => {
+                let mut shares: Vec<Vec<BufferContent>> =
                     self.signature.results.iter().map(|_| Vec::new()).collect();
                 for own in devices {
-                    let own = own.into_iter().map(|arrays| Content::Own(Held::Ready(arrays)));
+                    let own = own.into_iter().map(|arrays| BufferContent::Own(EngineArrays::Ready(arrays)));
                     shares.iter_mut().zip(own).for_each(|(all, content)| all.push(content));
                 }
                 shares
@@ -176,89 +182,100 @@ impl Program {
         }
     }
 
-    /// What each device gets of a result that all have: its own, or its part of the first one's.
-    fn own_shares(&self, k: usize, devices: &mut [Vec<Vec<Buffer>>]) -> Vec<Content> {
+    /// Returns each device's contents of a replicated result: its own, or a shard of the first device's.
+    fn own_shares(&self, k: usize, devices: &mut [Vec<Vec<Buffer>>]) -> Vec<BufferContent> {
         let mut taken = devices.iter_mut().map(|own| std::mem::take(&mut own[k]));
-        if self.signature.result_tiles.get(k).is_some_and(Tiles::is_replicated) {
-            return taken.map(|arrays| Content::Own(Held::Ready(arrays))).collect();
+        if self.signature.result_tiles.get(k).is_some_and(DeviceSharding::is_replicated) {
+            return taken.map(|arrays| BufferContent::Own(EngineArrays::Ready(arrays))).collect();
         }
         if self.has_terms(k) {
-            let own =
-                taken.enumerate().map(|(d, arrays)| self.shares(k, Held::Ready(arrays)).into_iter().nth(d));
+            let own = taken
+                .enumerate()
+                .map(|(d, arrays)| self.shares(k, EngineArrays::Ready(arrays)).into_iter().nth(d));
             return own.flatten().collect();
         }
-        taken.next().map_or(Vec::new(), |first| self.shares(k, Held::Ready(first)))
+        taken.next().map_or(Vec::new(), |first| self.shares(k, EngineArrays::Ready(first)))
     }
 
-    /// Whether each device makes its own term of a result.
+    /// Whether each device returns its own term of a result.
     fn has_terms(&self, k: usize) -> bool {
         self.signature.terms.get(k).copied().unwrap_or(false)
     }
 
-    /// What each device gets of a result.
-    fn shares(&self, k: usize, held: Held) -> Vec<Content> {
+    /// Returns each device's contents of a result.
+    fn shares(&self, k: usize, held: EngineArrays) -> Vec<BufferContent> {
         let n = self.devices.len();
         match self.signature.result_tiles.get(k) {
             Some(tiles) if n > 1 => {
                 let tiles = if self.has_terms(k) { tiles.without_terms() } else { tiles.clone() };
-                let whole = Arc::new(Whole { held, tiles, ids: self.ids.clone() });
-                (0..n).map(|d| Content::Part(whole.clone(), d)).collect()
+                let whole = Arc::new(GlobalArray { held, tiles, ids: self.ids.clone() });
+                (0..n).map(|d| BufferContent::Part(whole.clone(), d)).collect()
             }
-            _ => vec![Content::Own(held)],
+            _ => vec![BufferContent::Own(held)],
         }
     }
 
-    /// Runs on the client's own thread; what it makes is there when the event happens.
-    fn compute_later(self: &Arc<Program>, given: Given) -> Result<(Vec<Held>, Event), Failure> {
-        let event = Event::coming();
-        let pending: Vec<Arc<Pending>> =
-            self.signature.results.iter().map(|_| Pending::new(event.clone())).collect();
-        let held = pending.iter().map(|p| Held::Later(p.clone())).collect();
+    /// Runs the program on the client's thread; the results are available after the event.
+    fn compute_later(
+        self: &Arc<CompiledProgram>,
+        given: DeviceArgs,
+    ) -> Result<(Vec<EngineArrays>, PluginEvent), CallError> {
+        let event = PluginEvent::coming();
+        let pending: Vec<Arc<PendingArrays>> =
+            self.signature.results.iter().map(|_| PendingArrays::new(event.clone())).collect();
+        let held = pending.iter().map(|p| EngineArrays::Later(p.clone())).collect();
         let (program, told) = (self.clone(), event.clone());
         let job = move || {
             let made = catch_unwind(AssertUnwindSafe(|| program.compute(given)));
-            let defect = Failure { code: code::INTERNAL, message: "a defect of Systole's plugin".into() };
+            let defect = CallError { code: code::INTERNAL, message: "a bug in Systole's plugin".into() };
             let outcome = match made.unwrap_or(Err(defect)) {
-                Ok(Made::Together(results)) => {
+                Ok(RunOutputs::Together(results)) => {
                     pending.iter().zip(results).for_each(|(p, arrays)| p.set(arrays));
                     Ok(())
                 }
-                Ok(Made::Each(_) | Made::Same(_)) => Err(Failure::invalid("results of single devices")),
+                Ok(RunOutputs::Each(_) | RunOutputs::Same(_)) => {
+                    Err(CallError::invalid("per-device results in an asynchronous run"))
+                }
                 Err(failure) => Err(failure),
             };
-            // What waits for them is their only holder then, and may write over them.
+            // Drops this reference, so that waiting callers become the only owner and may update in place.
             drop(pending);
             told.happens(outcome);
         };
-        let closed = || Failure::invalid("the client is closed");
+        let closed = || CallError::invalid("the client is closed");
         self.queue.upgrade().ok_or_else(closed)?.push(job)?;
         Ok((held, event))
     }
 
-    fn is_later(&self, given: &Given) -> bool {
-        let waits = |c: &Content| c.event().outcome().is_none();
-        matches!(self.engine, Engine::Alone(_)) && (self.is_long || given.iter().flatten().any(waits))
+    fn is_later(&self, given: &DeviceArgs) -> bool {
+        let waits = |c: &BufferContent| c.event().outcome().is_none();
+        matches!(self.engine, ProgramEngine::Alone(_)) && (self.is_long || given.iter().flatten().any(waits))
     }
 }
 
-/// A call that runs a program.
-struct Call<'a>(&'a sys::LoadedExecutable_Execute);
+/// An execute call.
+struct ExecuteCall<'a>(&'a sys::LoadedExecutable_Execute);
 
-impl Call<'_> {
-    /// The arrays of each device.
+impl ExecuteCall<'_> {
+    /// Returns the argument buffers of each device.
     ///
     /// # Safety
-    /// Pointers are as the C API says.
-    unsafe fn arrays<'a>(&self, program: &Program, kept: &[i64]) -> Result<Vec<Vec<&'a Array>>, Failure> {
-        let mut arrays: Vec<Vec<&Array>> = Vec::with_capacity(self.0.num_devices);
+    /// Pointers are valid according to the C API.
+    unsafe fn arrays<'a>(
+        &self,
+        program: &CompiledProgram,
+        kept: &[i64],
+    ) -> Result<Vec<Vec<&'a PluginBuffer>>, CallError> {
+        let mut arrays: Vec<Vec<&PluginBuffer>> = Vec::with_capacity(self.0.num_devices);
         for device in 0..self.0.num_devices {
-            let objects: &[Object] = match self.0.num_args {
+            let objects: &[OpaquePtr] = match self.0.num_args {
                 0 => &[],
-                // SAFETY: one list of that many arguments for each device.
+                // SAFETY: one list of that many arguments per device.
                 n => unsafe { std::slice::from_raw_parts(*self.0.argument_lists.add(device), n) },
             };
-            // SAFETY: callers hand back what they were given.
-            let list = objects.iter().map(|a| unsafe { seen::<Array>(*a) }).collect::<Result<Vec<_>, _>>()?;
+            // SAFETY: the caller passes a pointer that this plugin returned.
+            let list =
+                objects.iter().map(|a| unsafe { seen::<PluginBuffer>(*a) }).collect::<Result<Vec<_>, _>>()?;
             program.check(&list)?;
             arrays.push(list);
         }
@@ -266,14 +283,14 @@ impl Call<'_> {
         Ok(arrays)
     }
 
-    /// The devices of this run: the program's, or the one that the caller names.
+    /// Returns the devices of this run: the program's, or the one that the caller names.
     ///
     /// # Safety
     /// `execute_device` is null or a device of this plugin.
-    unsafe fn devices(&self, program: &Program) -> Result<Vec<Object>, Failure> {
+    unsafe fn devices(&self, program: &CompiledProgram) -> Result<Vec<OpaquePtr>, CallError> {
         if self.0.num_devices != program.devices.len() {
-            let what = format!("{} devices were given for {}", self.0.num_devices, program.devices.len());
-            return Err(Failure::invalid(what));
+            let what = format!("got {} devices, expected {}", self.0.num_devices, program.devices.len());
+            return Err(CallError::invalid(what));
         }
         match (program.devices.len(), self.0.execute_device.is_null()) {
             (1, false) => Ok(vec![self.0.execute_device]),
@@ -281,30 +298,33 @@ impl Call<'_> {
         }
     }
 
-    /// Hands results to the caller.
+    /// Returns results to the caller.
     ///
     /// # Safety
     /// The caller's lists have room for every result of every device.
     unsafe fn hand_out(
         &self,
-        program: &Program,
-        devices: &[Object],
-        shares: Vec<Vec<Content>>,
-        end: &Event,
-    ) -> Answer {
+        program: &CompiledProgram,
+        devices: &[OpaquePtr],
+        shares: Vec<Vec<BufferContent>>,
+        end: &PluginEvent,
+    ) -> CallResult {
         for (k, own) in shares.into_iter().enumerate() {
-            let kind =
-                program.signature.results.get(k).ok_or_else(|| Failure::invalid("a result too many"))?;
+            let kind = program
+                .signature
+                .results
+                .get(k)
+                .ok_or_else(|| CallError::invalid("the run has too many results"))?;
             for (d, content) in own.into_iter().enumerate() {
                 let device = devices.get(d).copied().unwrap_or(std::ptr::null_mut());
-                let array = Array::object(kind.clone(), content, device, end.clone())?;
-                // SAFETY: passed on.
+                let array = PluginBuffer::object(kind.clone(), content, device, end.clone())?;
+                // SAFETY: same contract as this function.
                 unsafe { *(*self.0.output_lists.add(d)).add(k) = array };
             }
         }
         if !self.0.device_complete_events.is_null() {
             for d in 0..devices.len() {
-                // SAFETY: room for one event of each device.
+                // SAFETY: room for one event per device.
                 unsafe { *self.0.device_complete_events.add(d) = end.object() };
             }
         }
@@ -312,19 +332,20 @@ impl Call<'_> {
     }
 }
 
-impl Handle for sys::LoadedExecutable_Execute {
-    unsafe fn handle(&mut self) -> Answer {
-        // SAFETY: callers hand back what they were given.
-        let loaded = unsafe { seen::<Loaded>(self.executable)? };
+impl ApiCall for sys::LoadedExecutable_Execute {
+    unsafe fn handle(&mut self) -> CallResult {
+        // SAFETY: the caller passes a pointer that this plugin returned.
+        let loaded = unsafe { seen::<PluginExecutable>(self.executable)? };
         let program = &loaded.program;
         if loaded.is_deleted() {
-            return Err(Failure::invalid("the executable was deleted"));
+            return Err(CallError::invalid("the executable was deleted"));
         }
         // SAFETY: as above.
-        let devices = unsafe { Call(self).devices(program)? };
+        let devices = unsafe { ExecuteCall(self).devices(program)? };
         if self.num_args != program.signature.arguments.len() {
-            let what = format!("{} arguments for {}", self.num_args, program.signature.arguments.len());
-            return Err(Failure::invalid(what));
+            let what =
+                format!("got {} arguments, expected {}", self.num_args, program.signature.arguments.len());
+            return Err(CallError::invalid(what));
         }
         // SAFETY: the caller's options, with a list of that length.
         let kept: &[i64] = match unsafe { self.options.as_ref() } {
@@ -332,28 +353,27 @@ impl Handle for sys::LoadedExecutable_Execute {
             Some(o) => unsafe { list(o.non_donatable_input_indices, o.num_non_donatable_input_indices) },
             None => &[],
         };
-        // SAFETY: passed on.
-        let arrays = unsafe { Call(self).arrays(program, kept)? };
+        // SAFETY: same contract as this function.
+        let arrays = unsafe { ExecuteCall(self).arrays(program, kept)? };
         let given = |i: usize| {
             let gives = program.gives(i, kept);
             arrays.iter().map(|own| own[i].give(gives)).collect::<Result<Vec<_>, _>>()
         };
-        let given = (0..self.num_args).map(given).collect::<Result<Given, _>>()?;
+        let given = (0..self.num_args).map(given).collect::<Result<DeviceArgs, _>>()?;
         let (shares, end) = if program.is_later(&given) {
             let (held, end) = program.compute_later(given)?;
             (held.into_iter().enumerate().map(|(k, held)| program.shares(k, held)).collect(), end)
         } else {
             (program.contents(program.compute(given)?), program.pace.end_of_run())
         };
-        // The content tells by itself when a run that goes on is over.
-        // SAFETY: passed on.
-        unsafe { Call(self).hand_out(program, &devices, shares, &end) }
+        // The contents know when an asynchronous run is complete. SAFETY: same contract as this function.
+        unsafe { ExecuteCall(self).hand_out(program, &devices, shares, &end) }
     }
 }
 
-impl Handle for sys::ExecuteContext_Create {
-    /// There is nothing to know of.
-    unsafe fn handle(&mut self) -> Answer {
+impl ApiCall for sys::ExecuteContext_Create {
+    /// Nothing to report.
+    unsafe fn handle(&mut self) -> CallResult {
         self.context = Box::into_raw(Box::new(0u64)).cast();
         Ok(())
     }

@@ -1,44 +1,44 @@
-//! Extensions of the C API: layouts, which are all row-major, how programs split their arguments and results, and the profiler.
+//! PJRT extensions of the plugin: layouts, shardings of arguments and results, and the profiler.
 
-use crate::buffer::Array;
-use crate::buffer_type::Kind;
-use crate::call::{Answer, Handle, destroy, entry, handle, list, seen};
-use crate::executable::Loaded;
+use crate::buffer::PluginBuffer;
+use crate::buffer_type::BufferType;
+use crate::call::{ApiCall, CallResult, destroy, entry, handle, list, seen};
+use crate::executable::PluginExecutable;
 use crate::profiler;
 use std::ffi::c_void;
 use std::sync::OnceLock;
-use systole_pjrt::sys::{self, Object};
+use systole_pjrt::sys::{self, OpaquePtr};
 
-/// The head of an extension and its functions.
+/// An extension's header and functions.
 #[repr(C)]
-struct Extension<const N: usize> {
+struct ExtensionTable<const N: usize> {
     struct_size: usize,
     type_: i32,
     next: *const c_void,
-    functions: [sys::Function; N],
+    functions: [sys::ApiFunction; N],
 }
 
-/// The extensions, each pointing to the next.
-struct Chain {
-    layouts: Extension<7>,
-    shardings: Box<Extension<2>>,
+/// Linked list of extensions.
+struct ExtensionChain {
+    layouts: ExtensionTable<7>,
+    shardings: Box<ExtensionTable<2>>,
     profiler: Box<sys::profiler::ProfilerExtension>,
 }
 
 // SAFETY: constant numbers and functions; the pointer is to the chain's own box.
-unsafe impl Sync for Chain {}
+unsafe impl Sync for ExtensionChain {}
 // SAFETY: as above.
-unsafe impl Send for Chain {}
+unsafe impl Send for ExtensionChain {}
 
-/// Types of extensions.
+/// Extension types.
 const LAYOUTS: i32 = 4;
 const SHARDINGS: i32 = 19;
 
-impl Chain {
-    fn new() -> Chain {
+impl ExtensionChain {
+    fn new() -> ExtensionChain {
         let profiler = Box::new(profiler::extension());
-        let shardings = Box::new(Extension {
-            struct_size: size_of::<Extension<2>>(),
+        let shardings = Box::new(ExtensionTable {
+            struct_size: size_of::<ExtensionTable<2>>(),
             type_: SHARDINGS,
             next: std::ptr::from_ref(&*profiler).cast(),
             functions: [
@@ -46,8 +46,8 @@ impl Chain {
                 entry::<sys::Shardings_Executable_OutputShardings>,
             ],
         });
-        let layouts = Extension {
-            struct_size: size_of::<Extension<7>>(),
+        let layouts = ExtensionTable {
+            struct_size: size_of::<ExtensionTable<7>>(),
             type_: LAYOUTS,
             next: std::ptr::from_ref(&*shardings).cast(),
             functions: [
@@ -60,59 +60,59 @@ impl Chain {
                 entry::<sys::Layouts_Executable_GetParameterLayouts>,
             ],
         };
-        Chain { layouts, shardings, profiler }
+        ExtensionChain { layouts, shardings, profiler }
     }
 }
 
-/// The first extension.
+/// Returns the first extension.
 pub(crate) fn first() -> *mut c_void {
-    static CHAIN: OnceLock<Chain> = OnceLock::new();
-    let chain = CHAIN.get_or_init(Chain::new);
+    static CHAIN: OnceLock<ExtensionChain> = OnceLock::new();
+    let chain = CHAIN.get_or_init(ExtensionChain::new);
     debug_assert!(std::ptr::eq(chain.layouts.next.cast(), &raw const *chain.shardings));
     debug_assert!(std::ptr::eq(chain.shardings.next.cast(), &raw const *chain.profiler));
     (&raw const chain.layouts).cast_mut().cast()
 }
 
-/// The object behind `PJRT_Layouts_MemoryLayout*`: its text, `{1,0}`.
-fn object(kind: &Kind) -> Object {
+/// Creates the object behind `PJRT_Layouts_MemoryLayout*`: its text, `{1,0}`.
+fn object(kind: &BufferType) -> OpaquePtr {
     Box::into_raw(Box::new(kind.layout())).cast()
 }
 
 /// Layouts own their text.
-unsafe extern "C" fn keep(_: Object) {}
+unsafe extern "C" fn keep(_: OpaquePtr) {}
 
-impl Handle for sys::Layouts_Client_GetDefaultLayout {
-    unsafe fn handle(&mut self) -> Answer {
-        // SAFETY: the caller's list is that long.
-        self.layout = object(&Kind::of_caller(self.type_, unsafe { list(self.dims, self.num_dims) })?);
+impl ApiCall for sys::Layouts_Client_GetDefaultLayout {
+    unsafe fn handle(&mut self) -> CallResult {
+        // SAFETY: the caller's list has that length.
+        self.layout = object(&BufferType::of_caller(self.type_, unsafe { list(self.dims, self.num_dims) })?);
         Ok(())
     }
 }
 
-impl Handle for sys::Layouts_Topology_GetDefaultLayout {
-    unsafe fn handle(&mut self) -> Answer {
-        // SAFETY: the caller's list is that long.
-        self.layout = object(&Kind::of_caller(self.type_, unsafe { list(self.dims, self.num_dims) })?);
+impl ApiCall for sys::Layouts_Topology_GetDefaultLayout {
+    unsafe fn handle(&mut self) -> CallResult {
+        // SAFETY: the caller's list has that length.
+        self.layout = object(&BufferType::of_caller(self.type_, unsafe { list(self.dims, self.num_dims) })?);
         Ok(())
     }
 }
 
 handle! {
-    Layouts_Buffer_MemoryLayout: |args, array: Array| buffer => { args.layout = object(&array.kind); }
-    Layouts_Executable_GetOutputLayouts: |args, program: Loaded| executable => {
+    Layouts_Buffer_MemoryLayout: |args, array: PluginBuffer| buffer => { args.layout = object(&array.kind); }
+    Layouts_Executable_GetOutputLayouts: |args, program: PluginExecutable| executable => {
         let lists = &program.told.result_layouts;
         (args.layouts, args.num_outputs) = (lists.objects(), lists.len());
     }
-    Layouts_Executable_GetParameterLayouts: |args, program: Loaded| executable => {
+    Layouts_Executable_GetParameterLayouts: |args, program: PluginExecutable| executable => {
         let lists = &program.told.argument_layouts;
         (args.layouts, args.num_parameters) = (lists.objects(), lists.len());
     }
-    Shardings_Executable_ParameterShardings: |args, program: Loaded| executable => {
+    Shardings_Executable_ParameterShardings: |args, program: PluginExecutable| executable => {
         let lists = &program.told.argument_shardings;
         args.num_parameters = lists.len();
         (args.shardings, args.sharding_sizes) = (lists.starts(), lists.sizes());
     }
-    Shardings_Executable_OutputShardings: |args, program: Loaded| executable => {
+    Shardings_Executable_OutputShardings: |args, program: PluginExecutable| executable => {
         let lists = &program.told.result_shardings;
         args.num_outputs = lists.len();
         (args.shardings, args.sharding_sizes) = (lists.starts(), lists.sizes());

@@ -1,12 +1,12 @@
-//! Layouts: the order in which callers see an array's elements in memory. The engine's own arrays are in row-major order.
+//! Buffer layouts: converts between the caller's dimension order and the engine's row-major order.
 
-use crate::buffer_type::Kind;
-use crate::call::{Failure, list};
+use crate::buffer_type::BufferType;
+use crate::call::{CallError, list};
 use systole_pjrt::sys;
 
-pub(crate) fn room(bytes: usize) -> Result<Vec<u8>, Failure> {
+pub(crate) fn room(bytes: usize) -> Result<Vec<u8>, CallError> {
     let mut own = Vec::new();
-    let refused = |e| Failure::exhausted(format!("no memory for {bytes} bytes: {e}"));
+    let refused = |e| CallError::exhausted(format!("cannot allocate {bytes} bytes: {e}"));
     own.try_reserve_exact(bytes).map_err(refused)?;
     Ok(own)
 }
@@ -15,51 +15,58 @@ pub(crate) fn room(bytes: usize) -> Result<Vec<u8>, Failure> {
 /// `layout` is null or as the C API has it.
 pub(crate) unsafe fn minor_to_major<'a>(
     layout: *const sys::MemoryLayout,
-) -> Result<Option<&'a [i64]>, Failure> {
-    // SAFETY: passed on.
+) -> Result<Option<&'a [i64]>, CallError> {
+    // SAFETY: same contract as this function.
     let Some(layout) = (unsafe { layout.as_ref() }) else { return Ok(None) };
     match layout.type_ {
         sys::layout::TILED if layout.tiled.num_tiles == 0 => {
-            // SAFETY: the caller's list is that long.
+            // SAFETY: the caller's list has that length.
             Ok(Some(unsafe { list(layout.tiled.minor_to_major, layout.tiled.minor_to_major_size) }))
         }
-        _ => Err(Failure::unimplemented("arrays in tiles, and layouts by strides")),
+        _ => Err(CallError::unimplemented("tiles and layouts by strides are not supported")),
     }
 }
 
-/// In the order that a caller asks for.
+/// Returns the type with a caller's layout.
 ///
 /// # Safety
-/// As [`minor_to_major`].
-pub(crate) unsafe fn ordered(layout: *const sys::MemoryLayout, kind: Kind) -> Result<Kind, Failure> {
-    // SAFETY: passed on.
+/// See [`minor_to_major`].
+pub(crate) unsafe fn ordered(
+    layout: *const sys::MemoryLayout,
+    kind: BufferType,
+) -> Result<BufferType, CallError> {
+    // SAFETY: same contract as this function.
     match unsafe { minor_to_major(layout)? } {
         Some(order) => kind.ordered(order),
         None => Ok(kind),
     }
 }
 
-/// In the order that a program says of an argument or a result; where it leaves that open, in row-major order.
-pub(crate) fn said(kind: Kind, mode: &str) -> Result<Kind, Failure> {
+/// Returns the type with a layout from a program; row-major if it states none.
+pub(crate) fn said(kind: BufferType, mode: &str) -> Result<BufferType, CallError> {
     if matches!(mode, "" | "default" | "auto") {
         return Ok(kind);
     }
-    let unknown = || Failure::unimplemented(format!("the layout `{mode}`: no tiles, and whole elements"));
+    let unknown = || {
+        CallError::unimplemented(format!(
+            "layout `{mode}` is not supported: no tiles, and whole elements only"
+        ))
+    };
     let order = mode.strip_prefix('{').and_then(|m| m.strip_suffix('}')).ok_or_else(unknown)?;
     let order = order.split(',').filter(|d| !d.is_empty()).map(|d| d.trim().parse::<i64>());
     kind.ordered(&order.collect::<Result<Vec<_>, _>>().map_err(|_| unknown())?)
 }
 
-/// Row-major order → the dimensions in another order.
-pub(crate) fn turn(kind: &Kind, bytes: &[u8], minor_to_major: &[i64]) -> Result<Vec<u8>, Failure> {
+/// Converts row-major bytes to another dimension order.
+pub(crate) fn turn(kind: &BufferType, bytes: &[u8], minor_to_major: &[i64]) -> Result<Vec<u8>, CallError> {
     check(kind, bytes)?;
     let mut out = room(bytes.len())?;
     each(kind, minor_to_major, |at, size| out.extend_from_slice(&bytes[at..at + size]))?;
     Ok(out)
 }
 
-/// The kind's own order → row-major order.
-pub(crate) fn straight(kind: &Kind, bytes: &[u8]) -> Result<Vec<u8>, Failure> {
+/// Converts bytes from the type's order to row-major order.
+pub(crate) fn straight(kind: &BufferType, bytes: &[u8]) -> Result<Vec<u8>, CallError> {
     check(kind, bytes)?;
     let mut out = room(bytes.len())?;
     out.resize(bytes.len(), 0);
@@ -71,22 +78,29 @@ pub(crate) fn straight(kind: &Kind, bytes: &[u8]) -> Result<Vec<u8>, Failure> {
     Ok(out)
 }
 
-/// Refuses memory that has more or fewer bytes than the array.
-fn check(kind: &Kind, bytes: &[u8]) -> Result<(), Failure> {
+/// Checks that memory has the size of the array.
+fn check(kind: &BufferType, bytes: &[u8]) -> Result<(), CallError> {
     if bytes.len() == kind.bytes() {
         return Ok(());
     }
-    Err(Failure::invalid(format!("{} bytes are given where {kind} has {}", bytes.len(), kind.bytes())))
+    Err(CallError::invalid(format!("got {} bytes, but {kind} has {}", bytes.len(), kind.bytes())))
 }
 
-/// Calls for each element of that order with its place in row-major order and its bytes.
-fn each(kind: &Kind, minor_to_major: &[i64], mut visit: impl FnMut(usize, usize)) -> Result<(), Failure> {
+/// Calls `visit` for each element in this order with its row-major index and its size.
+fn each(
+    kind: &BufferType,
+    minor_to_major: &[i64],
+    mut visit: impl FnMut(usize, usize),
+) -> Result<(), CallError> {
     let (dims, size) = (&kind.face.dims, kind.size());
     let mut order: Vec<usize> = minor_to_major.iter().rev().map(|d| *d as usize).collect();
     let mut seen = order.clone();
     seen.sort_unstable();
     if !seen.into_iter().eq(0..dims.len()) {
-        return Err(Failure::invalid(format!("{minor_to_major:?} is no order of {} dimensions", dims.len())));
+        return Err(CallError::invalid(format!(
+            "{minor_to_major:?} is not a permutation of {} dimensions",
+            dims.len()
+        )));
     }
     let stride = |d: usize| dims[d + 1..].iter().product::<usize>() * size;
     let strides: Vec<usize> = order.iter().map(|&d| stride(d)).collect();

@@ -1,19 +1,19 @@
-//! Systole's CPU engine as a PJRT plugin: a library that exports `GetPjrtApi`.
+//! Systole's CPU engine as a PJRT plugin: a shared library that exports `GetPjrtApi`.
 //!
-//! It takes StableHLO, as Systole prints it and as other systems do, and offers as many logical devices as the option `num_devices` asks
-//! for, all of them this machine's cores: they show numerics, not speed. Programs that are split over devices (`sdy`) become
-//! the program of each device with collectives, by the partitioner of `systole-dist`. It is the test bed of `systole-pjrt` where no
-//! accelerator is, and JAX runs its programs on it, which come as bytecode.
+//! It compiles StableHLO from Systole and other systems, and has as many logical devices as the option `num_devices`
+//! states. All use this machine's cores: they test numerics, not speed. Programs sharded over devices (`sdy`) are
+//! partitioned into one program per device with collectives by `systole-dist`. The plugin is the test bed of
+//! `systole-pjrt` without an accelerator, and JAX runs its programs on it, passed as bytecode.
 //!
-//! Several processes may be the hosts of one slice (options `num_processes`, `process_id`, `coordinator_address`,
-//! `timeout_seconds`): each drives `num_devices` of its devices, and `hosts` carries what these exchange.
+//! Several processes may be hosts of one slice (options `num_processes`, `process_id`, `coordinator_address`,
+//! `timeout_seconds`): each has `num_devices` devices, and `hosts` exchanges data between them.
 //!
-//! Runs are over when their calls return. With `step_milliseconds` they end so much later and one after the other, as on a
-//! device that works by itself.
+//! Runs are complete when their calls return. With `step_milliseconds` they complete later and one after the other,
+//! like on an asynchronous device.
 //!
-//! `table` answers calls by the C API's rules, `device`, `array` and `program` are what the calls are about.
+//! `table` implements the C API; `device`, `array` and `program` are its objects.
 //!
-//! This crate has `unsafe` code: what callers pass are pointers, which the C API says are valid.
+//! This crate contains `unsafe` code: callers pass pointers that are valid according to the C API.
 #![allow(unsafe_code)]
 
 mod annotations;

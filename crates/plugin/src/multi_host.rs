@@ -1,42 +1,42 @@
-//! Several processes as the hosts of one slice: each has some of its devices, and what these exchange goes over TCP.
+//! Connects several processes as the hosts of one slice: each has some of its devices, and exchanges data over TCP.
 //!
-//! Process 0 listens, the others connect to it. At every meeting each sends it what its devices say, and it sends all of
-//! that back to everyone: the order is that of the processes, so sums have the bits that one process with all devices gets.
-//! Slow, and simple: this shows numerics. A process that ends closes its connection, which the others see at once; one that
-//! hangs is given up when it has been silent for too long.
+//! Process 0 listens, the others connect to it. In every exchange each process sends its devices' data to process 0,
+//! which sends all of it back in process order, so sums are bit-identical to a single process with all devices. This is
+//! slow: it tests numerics. A process that ends closes its connection, which the others notice at once; a silent one is
+//! given up after a timeout.
 
-use crate::call::Failure;
+use crate::call::CallError;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use systole_dist::Exchange;
+use systole_dist::ProcessExchange;
 use systole_ir::{Error, ErrorKind, Result, knobs};
 use systole_pjrt::sys::{self, code};
 
-/// The options of a client: how many devices each process has, and which process of how many this is.
+/// Client options: number of devices per process, index of this process, number of processes.
 pub(crate) struct ProcessOptions {
     pub(crate) devices: i64,
     pub(crate) process: i64,
     pub(crate) processes: i64,
-    /// Where process 0 listens.
+    /// Address where process 0 listens.
     coordinator: String,
-    /// How long a process may be silent.
+    /// Timeout for a silent process.
     patience: Duration,
-    /// How much longer than its work each run takes.
+    /// Simulated additional duration of each run.
     pub(crate) step: Duration,
 }
 
-/// How many devices there are where no option says it.
-fn default_devices() -> std::result::Result<i64, Failure> {
+/// Returns the default number of devices.
+fn default_devices() -> std::result::Result<i64, CallError> {
     let text = knobs::DEVICES.get();
     text.trim().parse().map_err(|_| knobs::DEVICES.no_value(&text).into())
 }
 
-/// More processes than this are a mistake.
+/// Maximum number of processes.
 const MOST_PROCESSES: i64 = 1024;
-/// How often it is looked whether somebody has come.
+/// Poll interval for new connections.
 const POLL: Duration = Duration::from_millis(20);
 
 impl ProcessOptions {
@@ -45,7 +45,7 @@ impl ProcessOptions {
     pub(crate) unsafe fn read(
         start: *const sys::NamedValue,
         len: usize,
-    ) -> std::result::Result<ProcessOptions, Failure> {
+    ) -> std::result::Result<ProcessOptions, CallError> {
         let mut place = ProcessOptions {
             devices: default_devices()?,
             process: 0,
@@ -55,7 +55,7 @@ impl ProcessOptions {
             step: Duration::ZERO,
         };
         for i in 0..len {
-            // SAFETY: the caller's list is that long.
+            // SAFETY: the caller's list has that length.
             let option = unsafe { &*start.add(i) };
             // SAFETY: its name has that many bytes.
             let name = unsafe { std::slice::from_raw_parts(option.name, option.name_size) };
@@ -71,9 +71,10 @@ impl ProcessOptions {
                     place.patience = Duration::from_secs(number.clamp(1, 86_400) as u64);
                 }
                 (b"coordinator_address", sys::named::STRING) => {
-                    // SAFETY: a text's pointer has the length that stands beside it.
-                    let text =
-                        unsafe { std::slice::from_raw_parts(option.value as sys::Chars, option.value_size) };
+                    // SAFETY: a string's pointer has the length stored next to it.
+                    let text = unsafe {
+                        std::slice::from_raw_parts(option.value as sys::CharPtr, option.value_size)
+                    };
                     place.coordinator = String::from_utf8_lossy(text).into_owned();
                 }
                 _ => {}
@@ -83,39 +84,39 @@ impl ProcessOptions {
         Ok(place)
     }
 
-    fn check(&self) -> std::result::Result<(), Failure> {
+    fn check(&self) -> std::result::Result<(), CallError> {
         let ProcessOptions { process, processes, .. } = *self;
         if !(1..=MOST_PROCESSES).contains(&processes) || !(0..processes).contains(&process) {
             let what = format!("process_id is {process} and num_processes {processes}");
-            return Err(Failure::invalid(format!(
-                "{what}: processes count from 0, and are at most {MOST_PROCESSES}"
+            return Err(CallError::invalid(format!(
+                "{what}: processes are numbered from 0, and there are at most {MOST_PROCESSES}"
             )));
         }
         if processes > 1 && self.coordinator.is_empty() {
-            return Err(Failure::invalid(
-                "num_processes needs coordinator_address: where process 0 listens, such as 127.0.0.1:8476",
+            return Err(CallError::invalid(
+                "num_processes requires coordinator_address, where process 0 listens, such as 127.0.0.1:8476",
             ));
         }
         Ok(())
     }
 
-    /// Waits until all processes are there. `None`: this is the only one.
-    pub(crate) fn meet(&self) -> std::result::Result<Option<Line>, Failure> {
+    /// Waits until all processes are connected. `None` for a single process.
+    pub(crate) fn meet(&self) -> std::result::Result<Option<HostLinks>, CallError> {
         if self.processes == 1 {
             return Ok(None);
         }
         let met = if self.process == 0 { self.listen() } else { self.connect() };
-        let ends = met.map_err(|why| Failure { code: code::UNAVAILABLE, message: why })?;
+        let ends = met.map_err(|why| CallError { code: code::UNAVAILABLE, message: why })?;
         let (index, count) = (self.process as usize, self.processes as usize);
-        Ok(Some(Line {
+        Ok(Some(HostLinks {
             index,
             count,
             patience: self.longest(),
-            state: Mutex::new(State { ends, turn: 0, lost: None }),
+            state: Mutex::new(LinkState { ends, turn: 0, lost: None }),
         }))
     }
 
-    /// Connections to processes 1, 2, …
+    /// Accepts connections from processes 1, 2, …
     fn listen(&self) -> std::result::Result<Vec<TcpStream>, String> {
         let address = &self.coordinator;
         let failed = |e: io::Error| format!("process 0 cannot listen at {address}: {e}");
@@ -140,7 +141,7 @@ impl ProcessOptions {
         Ok(ends)
     }
 
-    /// Takes a process in. Who is none is sent away; one that was started otherwise is told so, and ends the wait.
+    /// Accepts a process. A stranger is disconnected; a process with other options is told, and the wait fails.
     fn welcome(&self, stream: TcpStream, ends: &mut [Option<TcpStream>]) -> std::result::Result<(), String> {
         let mut hello = [0; HELLO];
         let said = stream
@@ -159,7 +160,7 @@ impl ProcessOptions {
         let place = usize::try_from(process - 1).ok().and_then(|k| ends.get_mut(k));
         let wrong = match place {
             _ if (processes, devices) != (self.processes, self.devices) => format!(
-                "process {process} was started with {processes} processes of {devices} devices, process 0 with {} of {}",
+                "process {process} was started with {processes} processes of {devices} devices, but process 0 with {} of {}",
                 self.processes, self.devices
             ),
             Some(free @ None) => {
@@ -174,7 +175,7 @@ impl ProcessOptions {
         Err(wrong)
     }
 
-    /// The connection to process 0.
+    /// Connects to process 0.
     fn connect(&self) -> std::result::Result<Vec<TcpStream>, String> {
         let until = Instant::now() + self.patience;
         let mut stream = loop {
@@ -198,8 +199,8 @@ impl ProcessOptions {
         }
     }
 
-    /// How long this process waits for an answer: the others wait for process 0, which waits for each of them in turn, and
-    /// must not give it up before it has told them who is missing.
+    /// Returns how long this process waits for an answer: process 0 waits for each process in turn, and must be able to
+    /// report which one is missing before the others time out.
     fn longest(&self) -> Duration {
         if self.process == 0 { self.patience } else { self.patience * self.processes as u32 }
     }
@@ -215,13 +216,13 @@ impl ProcessOptions {
     fn absent(&self, process: usize) -> String {
         let (named, seconds) = (self.named(process), self.patience.as_secs());
         format!(
-            "{named} did not come within {seconds} s; all must be started with coordinator_address={}",
+            "{named} did not connect within {seconds} s; start all processes with coordinator_address={}",
             self.coordinator
         )
     }
 }
 
-/// How a process begins what it says: this, then its number, how many there are, and its devices.
+/// Greeting of a process; its index, the number of processes and its devices follow.
 const MARK: &[u8] = b"systole hosts 1\n";
 const HELLO: usize = MARK.len() + 24;
 
@@ -231,7 +232,7 @@ fn prepare(stream: &TcpStream, patience: Duration) -> io::Result<()> {
     stream.set_write_timeout(Some(patience))
 }
 
-/// Writes `Ok`, or why not, as a block: nothing is a yes.
+/// Writes `Ok` (an empty block) or the error as a block.
 fn answer(stream: &mut TcpStream, said: std::result::Result<(), &str>) -> io::Result<()> {
     write_block(stream, said.err().unwrap_or_default().as_bytes())
 }
@@ -242,7 +243,7 @@ fn refusal(stream: &mut TcpStream) -> io::Result<Option<String>> {
     Ok(Some(why).filter(|why| !why.is_empty()))
 }
 
-/// `length: u64, bytes`
+/// Writes `length: u64, bytes`.
 fn write_block(stream: &mut TcpStream, bytes: &[u8]) -> io::Result<()> {
     stream.write_all(&(bytes.len() as u64).to_le_bytes())?;
     stream.write_all(bytes)
@@ -252,7 +253,7 @@ fn read_block(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     let mut length = [0; 8];
     stream.read_exact(&mut length)?;
     let length = u64::from_le_bytes(length);
-    // Memory is taken as bytes come, not as a length promises.
+    // Allocates as bytes arrive, since the length is untrusted.
     let mut bytes = Vec::new();
     match stream.take(length).read_to_end(&mut bytes)? as u64 == length {
         true => Ok(bytes),
@@ -260,39 +261,39 @@ fn read_block(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     }
 }
 
-/// What an error of a connection means: `has said nothing for 20 s`.
+/// Describes a connection error: `has not responded for 20 s`.
 fn told(e: &io::Error, patience: Duration) -> String {
     match e.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-            format!("has said nothing for {} s", patience.as_secs())
+            format!("has not responded for {} s", patience.as_secs())
         }
         _ => format!("is gone ({e})"),
     }
 }
 
-/// The connections between the processes of a slice.
-pub(crate) struct Line {
+/// Connections between the processes of a slice.
+pub(crate) struct HostLinks {
     index: usize,
     count: usize,
     patience: Duration,
-    state: Mutex<State>,
+    state: Mutex<LinkState>,
 }
 
-struct State {
-    /// Of process 0 those to the others, of the others that to it.
+struct LinkState {
+    /// In process 0 the connections to the others; otherwise the connection to process 0.
     ends: Vec<TcpStream>,
-    /// Meetings so far.
+    /// Number of exchanges so far.
     turn: u64,
-    /// Why there can be no more.
+    /// Why no further exchange is possible.
     lost: Option<String>,
 }
 
-impl Exchange for Line {
+impl ProcessExchange for HostLinks {
     fn all(&self, what: &str, own: Vec<u8>) -> Result<Vec<Vec<u8>>> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let state = &mut *state;
         state.turn += 1;
-        // Whoever is at another meeting has run another program.
+        // A process in another exchange has run a different program.
         let name = format!("exchange {}, {what}", state.turn);
         let met = match &state.lost {
             Some(why) => Err(why.clone()),
@@ -301,21 +302,21 @@ impl Exchange for Line {
         };
         met.map_err(|why| {
             let e = Error::new(ErrorKind::Unsupported, why.clone()).because(format!(
-                "this is process {} of {}, and the devices of all take part in every step",
+                "this is process {} of {}, and all devices take part in every step",
                 self.index, self.count
             ));
             state.lost = Some(why);
-            e.hint("start all processes again: they go on from the last backup")
+            e.hint("start all processes again: they resume from the last backup")
         })
     }
 }
 
-impl Line {
+impl HostLinks {
     fn failed(&self, process: usize, e: &io::Error) -> String {
         format!("process {process} of {} {}", self.count, told(e, self.patience))
     }
 
-    /// Process 0: hears everyone, and tells everyone all.
+    /// Exchanges in process 0: receives from every process, and sends everything to all.
     fn collect(
         &self,
         ends: &mut [TcpStream],
@@ -343,7 +344,7 @@ impl Line {
                 let list = if lost.is_none() { &all[..] } else { &[] };
                 list.iter().try_for_each(|bytes| write_block(end, bytes))
             };
-            // Where one is gone already, the others still learn why.
+            // If one is gone already, the others still learn why.
             if let Err(e) = tell() {
                 lost = lost.or(Some(self.failed(k + 1, &e)));
             }
@@ -359,7 +360,7 @@ impl Line {
     ) -> std::result::Result<Vec<Vec<u8>>, String> {
         let mut talk = || {
             let sent = write_block(end, name.as_bytes()).and_then(|()| write_block(end, own));
-            // Process 0 may have said why it ends before it was spoken to.
+            // Process 0 may have sent its error before this message.
             match (sent, refusal(end)) {
                 (_, Ok(Some(why))) => Ok(Err(why)),
                 (Err(e), _) | (_, Err(e)) => Err(e),
@@ -383,8 +384,8 @@ mod tests {
         TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
     }
 
-    /// The ends of a line, each made on a thread of its own as processes would.
-    fn lines(processes: i64) -> Vec<Line> {
+    /// Creates the links of all processes, each on its own thread.
+    fn lines(processes: i64) -> Vec<HostLinks> {
         let address = free_address();
         let start = |p| {
             let address = address.clone();
@@ -398,11 +399,11 @@ mod tests {
 
     #[test]
     fn everyone_gets_what_all_say_in_the_order_of_processes() {
-        let talk = |line: Line| {
+        let talk = |line: HostLinks| {
             let index = line.index as u8;
             std::thread::spawn(move || {
                 let small = line.all("a", vec![index; index.into()]).unwrap();
-                // More than any socket keeps.
+                // More than a socket buffers.
                 (small, line.all("b", vec![index; 5_000_000]).unwrap().concat())
             })
         };
@@ -416,7 +417,7 @@ mod tests {
 
     #[test]
     fn who_is_gone_silent_or_elsewhere_is_told_to_all() {
-        type Act = fn(Line) -> String;
+        type Act = fn(HostLinks) -> String;
         let stay: Act = |line| line.all("a", vec![0]).unwrap_err().to_string();
         let gone: Act = |_| String::new();
         let silent: Act = |line| {
@@ -427,7 +428,7 @@ mod tests {
         let elsewhere: Act = |line| line.all("b", vec![0]).unwrap_err().to_string();
         let cases = [
             (gone, "process 1 of 3 is gone"),
-            (silent, "process 1 of 3 has said nothing for 2 s"),
+            (silent, "process 1 of 3 has not responded for 2 s"),
             (elsewhere, "process 1 is at exchange 1, b; process 0 is at exchange 1, a"),
         ];
         for (act, expected) in cases {
@@ -449,18 +450,18 @@ mod tests {
         let failed = |p: ProcessOptions| p.meet().err().map(|f| f.message).unwrap_or_default();
         let address = free_address();
         let alone = failed(ProcessOptions { patience: Duration::from_secs(1), ..place(0, 2, &address) });
-        assert!(alone.contains("process 1 of 2 did not come within 1 s"), "{alone}");
+        assert!(alone.contains("process 1 of 2 did not connect within 1 s"), "{alone}");
         let alone = failed(ProcessOptions { patience: Duration::from_secs(1), ..place(1, 2, &address) });
-        assert!(alone.contains("process 0 of 2 did not come within 1 s"), "{alone}");
+        assert!(alone.contains("process 0 of 2 did not connect within 1 s"), "{alone}");
         let other = std::thread::spawn({
             let address = address.clone();
             move || failed(ProcessOptions { devices: 3, ..place(1, 2, &address) })
         });
         let said = [failed(place(0, 2, &address)), other.join().unwrap()];
         for text in said {
-            assert!(text.contains("2 processes of 3 devices, process 0 with 2 of 1"), "{text}");
+            assert!(text.contains("2 processes of 3 devices, but process 0 with 2 of 1"), "{text}");
         }
-        assert!(place(2, 2, &address).check().is_err_and(|f| f.message.contains("count from 0")));
+        assert!(place(2, 2, &address).check().is_err_and(|f| f.message.contains("numbered from 0")));
         assert!(place(0, 2, "").check().is_err_and(|f| f.message.contains("coordinator_address")));
     }
 }

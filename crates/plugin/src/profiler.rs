@@ -1,23 +1,26 @@
-//! The profiler: the kernels that the engine ran between two instants, as a serialized `XSpace`. `jax.profiler.trace` shows them, and
-//! so does Systole's own `--profile` where it drives this plugin.
+//! PJRT profiler extension: records the engine's kernels between start and stop as a serialized `XSpace`, for
+//! `jax.profiler.trace` and Systole's `--profile`.
 //!
-//! A process has one: two at a time share what is collected, and the one that stops first has it. Callers need not state
-//! sizes: those of JAX do not.
+//! A process has one recording: two concurrent profilers share it, and the first to stop gets it. Callers need not
+//! state structure sizes, and JAX does not.
 
-use crate::call::{Failure, seen};
+use crate::call::{CallError, seen};
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::time::Instant;
-use systole_pjrt::sys::profiler::{Api, Code, CollectData, Create, Message, One, ProfilerExtension, TYPE};
-use systole_pjrt::sys::{self, Object, code};
-use systole_pjrt::xspace::{self, Event, Plane};
+use systole_pjrt::sys::profiler::{
+    Api, CollectData, ErrorCodeArgs, ErrorMessageArgs, ProfilerArgs, ProfilerCreateArgs, ProfilerExtension,
+    TYPE,
+};
+use systole_pjrt::sys::{self, OpaquePtr, code};
+use systole_pjrt::xspace::{self, XEvent, XPlane};
 use systole_runtime::trace;
 
 /// The object behind `PLUGIN_Profiler*`.
 #[derive(Default)]
-struct Profiler {
+struct PluginProfiler {
     started: Option<Instant>,
     bytes: Vec<u8>,
 }
@@ -35,36 +38,37 @@ static API: Api = Api {
     collect_data: Some(collect_data),
 };
 
-/// The extension, the last one of its list.
+/// Returns the extension, the last one in the list.
 pub(crate) fn extension() -> ProfilerExtension {
-    let base = sys::Extension { struct_size: size_of::<ProfilerExtension>(), type_: TYPE, next: null_mut() };
-    // No id of a context: nothing here looks into what callers trace.
+    let base =
+        sys::ExtensionHeader { struct_size: size_of::<ProfilerExtension>(), type_: TYPE, next: null_mut() };
+    // No context id: the plugin does not read the caller's traces.
     ProfilerExtension { base, profiler_api: &raw const API, traceme_context_id: -1 }
 }
 
-/// The answer of a call: null, or an error that the caller destroys. A panic must not cross into C.
-fn answered(call: impl FnOnce() -> Result<(), Failure>) -> Object {
+/// Returns the result of a call: null, or an error that the caller destroys. Panics must not cross into C.
+fn answered(call: impl FnOnce() -> Result<(), CallError>) -> OpaquePtr {
     let outcome = catch_unwind(AssertUnwindSafe(call))
-        .unwrap_or_else(|_| Err(Failure { code: code::INTERNAL, message: "the profiler panicked".into() }));
+        .unwrap_or_else(|_| Err(CallError { code: code::INTERNAL, message: "the profiler panicked".into() }));
     outcome.err().map_or(null_mut(), |failure| Box::into_raw(Box::new(failure)).cast())
 }
 
-unsafe extern "C" fn create(args: *mut c_void) -> Object {
-    // SAFETY: the caller gives this structure.
-    let args = unsafe { &mut *args.cast::<Create>() };
+unsafe extern "C" fn create(args: *mut c_void) -> OpaquePtr {
+    // SAFETY: the caller passes this structure.
+    let args = unsafe { &mut *args.cast::<ProfilerCreateArgs>() };
     answered(|| {
-        args.profiler = Box::into_raw(Box::<Profiler>::default()).cast();
+        args.profiler = Box::into_raw(Box::<PluginProfiler>::default()).cast();
         Ok(())
     })
 }
 
-unsafe extern "C" fn destroy(args: *mut c_void) -> Object {
-    // SAFETY: the caller gives this structure.
-    let args = unsafe { &*args.cast::<One>() };
+unsafe extern "C" fn destroy(args: *mut c_void) -> OpaquePtr {
+    // SAFETY: the caller passes this structure.
+    let args = unsafe { &*args.cast::<ProfilerArgs>() };
     answered(|| {
         if !args.profiler.is_null() {
-            // SAFETY: made by `create`, and given back once.
-            let profiler = unsafe { Box::from_raw(args.profiler.cast::<Profiler>()) };
+            // SAFETY: created by `create`, and returned once.
+            let profiler = unsafe { Box::from_raw(args.profiler.cast::<PluginProfiler>()) };
             if profiler.started.is_some() {
                 drop(trace::collected());
             }
@@ -74,17 +78,18 @@ unsafe extern "C" fn destroy(args: *mut c_void) -> Object {
 }
 
 /// # Safety
-/// `object` is null or a profiler of this plugin, which one call at a time uses.
-unsafe fn own<'a>(object: Object) -> Result<&'a mut Profiler, Failure> {
-    // SAFETY: passed on.
-    unsafe { object.cast::<Profiler>().as_mut() }.ok_or_else(|| Failure::invalid("a profiler is null"))
+/// `object` is null or a profiler of this plugin, used by one call at a time.
+unsafe fn own<'a>(object: OpaquePtr) -> Result<&'a mut PluginProfiler, CallError> {
+    // SAFETY: same contract as this function.
+    unsafe { object.cast::<PluginProfiler>().as_mut() }
+        .ok_or_else(|| CallError::invalid("a profiler is null"))
 }
 
-unsafe extern "C" fn start(args: *mut c_void) -> Object {
-    // SAFETY: the caller gives this structure.
-    let args = unsafe { &*args.cast::<One>() };
+unsafe extern "C" fn start(args: *mut c_void) -> OpaquePtr {
+    // SAFETY: the caller passes this structure.
+    let args = unsafe { &*args.cast::<ProfilerArgs>() };
     answered(|| {
-        // SAFETY: callers hand back what they were given.
+        // SAFETY: the caller passes a pointer that this plugin returned.
         let profiler = unsafe { own(args.profiler)? };
         trace::collect();
         (profiler.started, profiler.bytes) = (Some(Instant::now()), Vec::new());
@@ -92,11 +97,11 @@ unsafe extern "C" fn start(args: *mut c_void) -> Object {
     })
 }
 
-unsafe extern "C" fn stop(args: *mut c_void) -> Object {
-    // SAFETY: the caller gives this structure.
-    let args = unsafe { &*args.cast::<One>() };
+unsafe extern "C" fn stop(args: *mut c_void) -> OpaquePtr {
+    // SAFETY: the caller passes this structure.
+    let args = unsafe { &*args.cast::<ProfilerArgs>() };
     answered(|| {
-        // SAFETY: callers hand back what they were given.
+        // SAFETY: the caller passes a pointer that this plugin returned.
         let profiler = unsafe { own(args.profiler)? };
         if let Some(started) = profiler.started.take() {
             profiler.bytes = xspace::write(&[plane(&trace::collected(), started)]);
@@ -105,7 +110,7 @@ unsafe extern "C" fn stop(args: *mut c_void) -> Object {
     })
 }
 
-/// The name of a program's module, where it is text and has one: `module @jit_step`.
+/// Returns the module name of a text program: `module @jit_step`.
 pub(crate) fn module_of(code: &[u8]) -> Arc<str> {
     let head = String::from_utf8_lossy(code.get(..code.len().min(4096)).unwrap_or_default());
     let name = head.split_once("module @").map_or("", |(_, rest)| rest.trim_start_matches('"'));
@@ -113,17 +118,17 @@ pub(crate) fn module_of(code: &[u8]) -> Arc<str> {
     name.split(|c| !is_part(c)).next().unwrap_or_default().into()
 }
 
-/// What was collected, as the one device that the engine's threads are together: a line for each.
-fn plane(kernels: &[trace::KernelSpan], begin: Instant) -> Plane {
-    let event = |k: &trace::KernelSpan| Event {
+/// Converts the recording to one device plane with a line per thread.
+fn plane(kernels: &[trace::KernelSpan], begin: Instant) -> XPlane {
+    let event = |k: &trace::KernelSpan| XEvent {
         name: k.name.clone(),
         start: k.start.saturating_duration_since(begin).as_nanos() as f64,
         took: k.end.saturating_duration_since(k.start).as_nanos() as f64,
         path: k.path.clone(),
         module: k.program.as_deref().unwrap_or_default().into(),
-        ..Event::default()
+        ..XEvent::default()
     };
-    let mut lines: Vec<(String, Vec<Event>)> = Vec::new();
+    let mut lines: Vec<(String, Vec<XEvent>)> = Vec::new();
     let mut threads = Vec::new();
     for kernel in kernels {
         let known = threads.iter().position(|thread| *thread == kernel.thread);
@@ -134,22 +139,22 @@ fn plane(kernels: &[trace::KernelSpan], begin: Instant) -> Plane {
         });
         lines[at].1.push(event(kernel));
     }
-    // Viewers show planes of devices that they do not know under this name alone. Times that are less than the profile's own
-    // begin, in nanoseconds since 1970, count from that.
-    Plane { name: "/device:CUSTOM:Systole:0".into(), origin: 0, lines }
+    // Viewers show planes of unknown devices only under this name. Times smaller than the profile's start (ns since
+    // 1970) are relative to it.
+    XPlane { name: "/device:CUSTOM:Systole:0".into(), origin: 0, lines }
 }
 
-unsafe extern "C" fn collect_data(args: *mut c_void) -> Object {
-    // SAFETY: the caller gives this structure.
+unsafe extern "C" fn collect_data(args: *mut c_void) -> OpaquePtr {
+    // SAFETY: the caller passes this structure.
     let args = unsafe { &mut *args.cast::<CollectData>() };
     answered(|| {
-        // SAFETY: callers hand back what they were given.
+        // SAFETY: the caller passes a pointer that this plugin returned.
         let profiler = unsafe { own(args.profiler)? };
         if args.buffer.is_null() {
-            // JAX reads from here; others may copy it or ask again with memory of their own.
+            // JAX reads from here; other callers may copy it or call again with their own memory.
             args.buffer = profiler.bytes.as_mut_ptr();
         } else {
-            // SAFETY: the caller's memory has the size that the first call told.
+            // SAFETY: the caller's memory has the size that the first call returned.
             unsafe {
                 std::ptr::copy_nonoverlapping(profiler.bytes.as_ptr(), args.buffer, profiler.bytes.len());
             }
@@ -159,31 +164,31 @@ unsafe extern "C" fn collect_data(args: *mut c_void) -> Object {
     })
 }
 
-unsafe extern "C" fn error_destroy(args: *mut c_void) -> Object {
-    // SAFETY: the caller gives this structure, whose code lies behind its end.
-    let error = unsafe { (*args.cast::<Code>()).error };
+unsafe extern "C" fn error_destroy(args: *mut c_void) -> OpaquePtr {
+    // SAFETY: the caller passes this structure; its code field is not read.
+    let error = unsafe { (*args.cast::<ErrorCodeArgs>()).error };
     if !error.is_null() {
-        // SAFETY: made by `answered`, and given back once.
-        drop(unsafe { Box::from_raw(error.cast::<Failure>()) });
+        // SAFETY: created by `answered`, and returned once.
+        drop(unsafe { Box::from_raw(error.cast::<CallError>()) });
     }
     null_mut()
 }
 
-unsafe extern "C" fn error_message(args: *mut c_void) -> Object {
-    // SAFETY: the caller gives this structure.
-    let args = unsafe { &mut *args.cast::<Message>() };
-    // SAFETY: callers hand back what they were given.
-    if let Ok(failure) = unsafe { seen::<Failure>(args.error) } {
+unsafe extern "C" fn error_message(args: *mut c_void) -> OpaquePtr {
+    // SAFETY: the caller passes this structure.
+    let args = unsafe { &mut *args.cast::<ErrorMessageArgs>() };
+    // SAFETY: the caller passes a pointer that this plugin returned.
+    if let Ok(failure) = unsafe { seen::<CallError>(args.error) } {
         (args.message, args.message_size) = (failure.message.as_ptr(), failure.message.len());
     }
     null_mut()
 }
 
-unsafe extern "C" fn error_get_code(args: *mut c_void) -> Object {
-    // SAFETY: the caller gives this structure.
-    let args = unsafe { &mut *args.cast::<Code>() };
-    // SAFETY: callers hand back what they were given.
-    if let Ok(failure) = unsafe { seen::<Failure>(args.error) } {
+unsafe extern "C" fn error_get_code(args: *mut c_void) -> OpaquePtr {
+    // SAFETY: the caller passes this structure.
+    let args = unsafe { &mut *args.cast::<ErrorCodeArgs>() };
+    // SAFETY: the caller passes a pointer that this plugin returned.
+    if let Ok(failure) = unsafe { seen::<CallError>(args.error) } {
         args.code = failure.code;
     }
     null_mut()

@@ -1,53 +1,54 @@
-//! Runs that go on after their calls: one thread for each client, which takes them in order.
+//! Runs programs asynchronously and in order, on one thread per client.
 
-use crate::call::Failure;
+use crate::call::CallError;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
-/// More runs than this do not wait: the call that would add one waits itself.
+/// Maximum number of queued runs; further calls block.
 const MOST_WAITING: usize = 32;
 
-type Job = Box<dyn FnOnce() + Send>;
+type QueuedRun = Box<dyn FnOnce() + Send>;
 
-/// The thread is started with the first run.
+/// Queue of runs; its thread starts with the first run.
 #[derive(Default)]
-pub(crate) struct Queue(Mutex<Option<Line>>);
+pub(crate) struct RunQueue(Mutex<Option<RunThread>>);
 
-struct Line {
-    jobs: SyncSender<Job>,
+struct RunThread {
+    jobs: SyncSender<QueuedRun>,
     thread: JoinHandle<()>,
 }
 
-impl Queue {
-    fn line(&self) -> MutexGuard<'_, Option<Line>> {
+impl RunQueue {
+    fn line(&self) -> MutexGuard<'_, Option<RunThread>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs after those that were given before.
-    pub(crate) fn push(&self, job: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
+    /// Adds a run to the queue.
+    pub(crate) fn push(&self, job: impl FnOnce() + Send + 'static) -> Result<(), CallError> {
         let jobs = {
             let mut line = self.line();
             match &*line {
                 Some(line) => line.jobs.clone(),
                 None => {
-                    let (jobs, own) = sync_channel::<Job>(MOST_WAITING);
+                    let (jobs, own) = sync_channel::<QueuedRun>(MOST_WAITING);
                     let work = move || own.into_iter().for_each(|job| job());
                     let thread = Builder::new().name("runs".into()).spawn(work);
-                    let thread = thread.map_err(|e| Failure::exhausted(format!("no thread: {e}")))?;
-                    *line = Some(Line { jobs: jobs.clone(), thread });
+                    let thread =
+                        thread.map_err(|e| CallError::exhausted(format!("cannot start a thread: {e}")))?;
+                    *line = Some(RunThread { jobs: jobs.clone(), thread });
                     jobs
                 }
             }
         };
-        jobs.send(Box::new(job)).map_err(|_| Failure::invalid("the client is closed"))
+        jobs.send(Box::new(job)).map_err(|_| CallError::invalid("the client is closed"))
     }
 }
 
-impl Drop for Queue {
-    /// What was begun is ended.
+impl Drop for RunQueue {
+    /// Finishes the queued runs.
     fn drop(&mut self) {
-        if let Some(Line { jobs, thread }) = self.line().take() {
+        if let Some(RunThread { jobs, thread }) = self.line().take() {
             drop(jobs);
             let _ = thread.join();
         }

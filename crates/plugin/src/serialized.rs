@@ -1,13 +1,13 @@
-//! The source of a program, and its serialized form: `MARK`, this plugin's version, a checksum, the options and the code.
+//! Serializes a program's source: `MARK`, the plugin's version, a checksum, the compile options and the code.
 
-use crate::call::Failure;
+use crate::call::CallError;
 use crate::device::VERSION;
 use systole_ir::rng::fnv1a;
 use systole_pjrt::sys::code;
 
-/// What a program is compiled from.
+/// Source of a program.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Source {
+pub(crate) struct SerializedSource {
     /// Text or bytecode.
     pub(crate) code: Vec<u8>,
     pub(crate) options: Vec<u8>,
@@ -15,8 +15,9 @@ pub(crate) struct Source {
 
 const MARK: &[u8] = b"systole program\n";
 
-impl Source {
-    /// `MARK, length of the version: u32, version, checksum: u64, length of the options: u64, options, code`.
+impl SerializedSource {
+    /// Serializes to `MARK, length of the version: u32, version, checksum: u64, length of the options: u64, options,
+    /// code`.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut rest = (self.options.len() as u64).to_le_bytes().to_vec();
         rest.extend_from_slice(&self.options);
@@ -29,20 +30,20 @@ impl Source {
         bytes
     }
 
-    /// Errors: bytes of something else, of another version, or damaged ones.
-    pub(crate) fn read(bytes: &[u8]) -> Result<Source, Failure> {
-        let wrong = |why: &str| Failure {
+    /// Parses a serialized program. Errors: other data, another version, or damage.
+    pub(crate) fn read(bytes: &[u8]) -> Result<SerializedSource, CallError> {
+        let wrong = |why: &str| CallError {
             code: code::INVALID_ARGUMENT,
-            message: format!("this is no program that Systole's plugin can load: {why}; compile it again"),
+            message: format!("this is not a program that Systole's plugin can load: {why}; compile it again"),
         };
-        let cut = || wrong("it is cut off");
-        let rest = bytes.strip_prefix(MARK).ok_or_else(|| wrong("it does not begin as one"))?;
+        let cut = || wrong("it is truncated");
+        let rest = bytes.strip_prefix(MARK).ok_or_else(|| wrong("it has no program header"))?;
         let (length, rest) = rest.split_first_chunk::<4>().ok_or_else(cut)?;
         let length = u32::from_le_bytes(*length) as usize;
         let (version, rest) = rest.split_at_checked(length).ok_or_else(cut)?;
         if version != VERSION.as_bytes() {
             let version = String::from_utf8_lossy(&version[..version.len().min(100)]).into_owned();
-            return Err(wrong(&format!("it was made by {version:?}, and this is {VERSION:?}")));
+            return Err(wrong(&format!("it was written by {version:?}, but this is {VERSION:?}")));
         }
         let (sum, rest) = rest.split_first_chunk::<8>().ok_or_else(cut)?;
         if fnv1a(rest) != u64::from_le_bytes(*sum) {
@@ -51,7 +52,7 @@ impl Source {
         let (length, rest) = rest.split_first_chunk::<8>().ok_or_else(cut)?;
         let length = usize::try_from(u64::from_le_bytes(*length)).map_err(|_| cut())?;
         let (options, code) = rest.split_at_checked(length).ok_or_else(cut)?;
-        Ok(Source { code: code.into(), options: options.into() })
+        Ok(SerializedSource { code: code.into(), options: options.into() })
     }
 }
 
@@ -61,15 +62,15 @@ mod tests {
 
     #[test]
     fn any_changed_or_missing_byte_is_refused() {
-        let program = Source { code: b"func.func @main".into(), options: vec![1, 2, 3] };
+        let program = SerializedSource { code: b"func.func @main".into(), options: vec![1, 2, 3] };
         let bytes = program.to_bytes();
-        assert!(Source::read(&bytes).is_ok_and(|p| p == program));
+        assert!(SerializedSource::read(&bytes).is_ok_and(|p| p == program));
         for n in 0..bytes.len() {
-            assert!(Source::read(&bytes[..n]).is_err(), "the first {n} bytes");
+            assert!(SerializedSource::read(&bytes[..n]).is_err(), "the first {n} bytes");
             for bit in 0..8 {
                 let mut other = bytes.clone();
                 other[n] ^= 1 << bit;
-                let e = Source::read(&other).err().map(|e| e.message).unwrap_or_default();
+                let e = SerializedSource::read(&other).err().map(|e| e.message).unwrap_or_default();
                 assert!(e.contains("compile it again"), "bit {bit} of byte {n}: {e}");
             }
         }

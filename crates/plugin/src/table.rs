@@ -1,21 +1,21 @@
-//! The table of functions, and what the plugin says of itself.
+//! Table of PJRT functions, and the plugin's attributes.
 
-use crate::call::{Answer, Failure, Handle, IS_OLD, entry, error};
+use crate::call::{ApiCall, CallError, CallResult, IS_OLD, entry, error};
 use crate::extensions;
 use std::ffi::c_void;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
-use systole_pjrt::sys::{self, Args, Object};
+use systole_pjrt::sys::{self, ApiArgs, OpaquePtr};
 
 const SLOTS: usize = (sys::API_SIZE - sys::FIRST_SLOT) / size_of::<usize>();
 
-/// What stands in the table for functions that the plugin does not have: each says its name.
-unsafe extern "C" fn lacking<const SLOT: usize>(_: *mut c_void) -> Object {
+/// Table entry for functions that the plugin does not implement: returns an error with the name.
+unsafe extern "C" fn lacking<const SLOT: usize>(_: *mut c_void) -> OpaquePtr {
     let name = sys::NAMES.get(SLOT).copied().unwrap_or_default();
-    error(Failure::unimplemented(format!("PJRT_{name} is not implemented by Systole's plugin")))
+    error(CallError::unimplemented(format!("PJRT_{name} is not implemented by Systole's plugin")))
 }
 
-/// One function for each slot.
+/// Defines one such function per slot.
 macro_rules! lacking {
     ($($tens:literal)*) => {
         [$(lacking::<{ 10 * $tens }>, lacking::<{ 10 * $tens + 1 }>, lacking::<{ 10 * $tens + 2 }>,
@@ -24,21 +24,21 @@ macro_rules! lacking {
            lacking::<{ 10 * $tens + 9 }>),*]
     };
 }
-const LACKING: [sys::Function; 140] = lacking!(0 1 2 3 4 5 6 7 8 9 10 11 12 13);
+const LACKING: [sys::ApiFunction; 140] = lacking!(0 1 2 3 4 5 6 7 8 9 10 11 12 13);
 
 #[repr(C)]
-struct Table {
+struct ApiTable {
     head: sys::Api,
-    functions: [sys::Function; SLOTS],
+    functions: [sys::ApiFunction; SLOTS],
 }
 
 // SAFETY: constant numbers and functions.
-unsafe impl Sync for Table {}
+unsafe impl Sync for ApiTable {}
 // SAFETY: as above.
-unsafe impl Send for Table {}
+unsafe impl Send for ApiTable {}
 
-impl Table {
-    fn new() -> Table {
+impl ApiTable {
+    fn new() -> ApiTable {
         let head = sys::Api {
             struct_size: sys::API_SIZE,
             extension_start: extensions::first(),
@@ -47,19 +47,19 @@ impl Table {
             major: sys::API_VERSION.0,
             minor: sys::API_VERSION.1,
         };
-        let mut table = Table { head, functions: std::array::from_fn(|slot| LACKING[slot]) };
+        let mut table = ApiTable { head, functions: std::array::from_fn(|slot| LACKING[slot]) };
         fill(&mut table);
         table
     }
 
-    fn has<A: Handle>(&mut self) {
+    fn has<A: ApiCall>(&mut self) {
         self.functions[(A::SLOT - sys::FIRST_SLOT) / size_of::<usize>()] = entry::<A>;
     }
 }
 
 macro_rules! functions {
     ($($name:ident)*) => {
-        fn fill(table: &mut Table) {
+        fn fill(table: &mut ApiTable) {
             $(table.has::<sys::$name>();)*
         }
     };
@@ -99,46 +99,46 @@ functions! {
     Executable_ParameterMemoryKinds
 }
 
-/// The plugin's only door.
+/// Returns the plugin's function table.
 #[unsafe(no_mangle)]
 #[allow(non_snake_case, reason = "the name that PJRT looks for")]
 pub extern "C" fn GetPjrtApi() -> *const c_void {
-    static TABLE: OnceLock<Table> = OnceLock::new();
-    std::ptr::from_ref(TABLE.get_or_init(Table::new)).cast()
+    static TABLE: OnceLock<ApiTable> = OnceLock::new();
+    std::ptr::from_ref(TABLE.get_or_init(ApiTable::new)).cast()
 }
 
-impl Handle for sys::Plugin_Initialize {
-    unsafe fn handle(&mut self) -> Answer {
+impl ApiCall for sys::Plugin_Initialize {
+    unsafe fn handle(&mut self) -> CallResult {
         Ok(())
     }
 }
 
-impl Handle for sys::Plugin_Attributes {
-    // The header forgot the last field where it counts the size.
+impl ApiCall for sys::Plugin_Attributes {
+    // The header omits the last field when it counts the size.
     const LEAST: usize = Self::SIZE;
 
-    unsafe fn handle(&mut self) -> Answer {
-        static LISTS: [OnceLock<Attributes>; 2] = [OnceLock::new(), OnceLock::new()];
+    unsafe fn handle(&mut self) -> CallResult {
+        static LISTS: [OnceLock<PluginAttributes>; 2] = [OnceLock::new(), OnceLock::new()];
         let is_old = IS_OLD.load(Ordering::Relaxed);
-        let list = LISTS[usize::from(is_old)].get_or_init(|| Attributes::new(is_old));
+        let list = LISTS[usize::from(is_old)].get_or_init(|| PluginAttributes::new(is_old));
         (self.attributes, self.num_attributes) = (list.0.as_ptr(), list.0.len());
         Ok(())
     }
 }
 
-/// What callers ask a plugin about itself: XLA's version, and the versions of StableHLO that it reads.
-struct Attributes(Vec<sys::NamedValue>);
+/// Plugin attributes: XLA's version, and the supported StableHLO versions.
+struct PluginAttributes(Vec<sys::NamedValue>);
 
-// SAFETY: points to constants only.
-unsafe impl Sync for Attributes {}
+// SAFETY: points only to constants.
+unsafe impl Sync for PluginAttributes {}
 // SAFETY: as above.
-unsafe impl Send for Attributes {}
+unsafe impl Send for PluginAttributes {}
 
-impl Attributes {
-    /// Old callers write programs in the version that they are told, even where they do not know it.
-    fn new(is_old: bool) -> Attributes {
+impl PluginAttributes {
+    /// Old callers write programs in the version they are told, even if they do not know it.
+    fn new(is_old: bool) -> PluginAttributes {
         const OLDEST: &[i64] = &[1, 0, 0];
-        const KNOWN: systole_bytecode::Version = systole_bytecode::CURRENT;
+        const KNOWN: systole_bytecode::StablehloVersion = systole_bytecode::CURRENT;
         const CURRENT: &[i64] = &[KNOWN.major as i64, KNOWN.minor as i64, KNOWN.patch as i64];
         const MINIMUM: &[i64] = &[0, 9, 0];
         let list = |name: &'static str, value: &'static [i64]| sys::NamedValue {
@@ -147,11 +147,11 @@ impl Attributes {
             type_: sys::named::INT64_LIST,
             value: value.as_ptr() as u64,
             value_size: value.len(),
-            ..Args::new()
+            ..ApiArgs::new()
         };
         let xla =
             sys::NamedValue { type_: sys::named::INT64, value: 2, value_size: 1, ..list("xla_version", &[]) };
-        Attributes(vec![
+        PluginAttributes(vec![
             xla,
             list("stablehlo_current_version", if is_old { OLDEST } else { CURRENT }),
             list("stablehlo_minimum_version", MINIMUM),

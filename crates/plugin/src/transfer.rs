@@ -1,24 +1,24 @@
-//! Elements on their way: from host memory in any strides, in one piece or in several, and back.
+//! Transfers between host and device: from strided memory, at once or incrementally, and back.
 
-use crate::buffer::{Array, Content, Held, Pending, destination, put, put_memory};
-use crate::buffer_type::Kind;
-use crate::call::{Answer, Failure, Handle, handle, list, seen};
-use crate::device::Client;
-use crate::event::Event;
+use crate::buffer::{BufferContent, EngineArrays, PendingArrays, PluginBuffer, destination, put, put_memory};
+use crate::buffer_type::BufferType;
+use crate::call::{ApiCall, CallError, CallResult, handle, list, seen};
+use crate::device::PluginClient;
+use crate::event::PluginEvent;
 use crate::layout::{minor_to_major, ordered, room, turn};
 use std::sync::{Arc, Mutex, PoisonError};
 use systole_ir::Literal;
-use systole_pjrt::sys::{self, Object};
+use systole_pjrt::sys::{self, OpaquePtr};
 
-/// Elements that lie in strides → row-major order.
+/// Copies strided elements to row-major order.
 ///
 /// # Safety
 /// Each element that shape and strides reach from `data` is readable.
-unsafe fn gather(data: *const u8, kind: &Kind, strides: &[i64]) -> Result<Vec<u8>, Failure> {
+unsafe fn gather(data: *const u8, kind: &BufferType, strides: &[i64]) -> Result<Vec<u8>, CallError> {
     let size = kind.size();
     let mut bytes: Vec<u8> = room(kind.bytes())?;
     let dims = &kind.face.dims;
-    // The last dimensions that are dense are copied at once.
+    // Dense trailing dimensions are copied at once.
     let (mut run, mut outer) = (size, dims.len());
     while outer > 0 && (strides[outer - 1] == run as i64 || dims[outer - 1] == 1) {
         outer -= 1;
@@ -28,7 +28,7 @@ unsafe fn gather(data: *const u8, kind: &Kind, strides: &[i64]) -> Result<Vec<u8
     let runs: usize = dims[..outer].iter().product();
     for _ in 0..runs {
         let offset: i64 = index.iter().zip(strides).map(|(i, s)| *i as i64 * s).sum();
-        // SAFETY: passed on.
+        // SAFETY: same contract as this function.
         bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(data.offset(offset as isize), run) });
         for axis in (0..outer).rev() {
             index[axis] += 1;
@@ -41,48 +41,52 @@ unsafe fn gather(data: *const u8, kind: &Kind, strides: &[i64]) -> Result<Vec<u8
     Ok(bytes)
 }
 
-impl Handle for sys::Client_BufferFromHostBuffer {
-    unsafe fn handle(&mut self) -> Answer {
-        // SAFETY: callers hand back what they were given.
-        unsafe { seen::<Client>(self.client)? };
-        // SAFETY: the caller's lists are that long.
+impl ApiCall for sys::Client_BufferFromHostBuffer {
+    unsafe fn handle(&mut self) -> CallResult {
+        // SAFETY: the caller passes a pointer that this plugin returned.
+        unsafe { seen::<PluginClient>(self.client)? };
+        // SAFETY: the caller's lists have that length.
         let (dims, strides) =
             unsafe { (list(self.dims, self.num_dims), list(self.byte_strides, self.num_byte_strides)) };
-        let kind = Kind::of_caller(self.type_, dims)?;
-        // SAFETY: null or a layout of the caller's.
+        let kind = BufferType::of_caller(self.type_, dims)?;
+        // SAFETY: null or a layout of the caller.
         let kind = unsafe { ordered(self.device_layout.cast(), kind)? };
         if !strides.is_empty() && strides.len() != dims.len() {
-            return Err(Failure::invalid(format!("{} strides for {} dimensions", strides.len(), dims.len())));
+            return Err(CallError::invalid(format!(
+                "got {} strides for {} dimensions",
+                strides.len(),
+                dims.len()
+            )));
         }
         let bytes = kind.bytes();
         let arrays = if bytes == 0 {
             put(&kind, &[])?
         } else if self.data.is_null() {
-            return Err(Failure::invalid("an array without data"));
+            return Err(CallError::invalid("the array has no data"));
         } else if strides.is_empty() {
             // SAFETY: without strides the array is dense.
             put(&kind, unsafe { list(self.data.cast(), bytes) })?
         } else {
-            // SAFETY: the caller's memory is readable where the strides lead.
+            // SAFETY: the caller's memory is readable at all strided elements.
             put(&kind, &unsafe { gather(self.data.cast(), &kind, strides)? })?
         };
-        // SAFETY: callers hand back what they were given.
+        // SAFETY: the caller passes a pointer that this plugin returned.
         let device = unsafe { destination(self.device, self.memory)? };
-        self.buffer = Array::ready(Arc::new(kind), arrays, device)?;
-        self.done_with_host_buffer = Event::past().object();
+        self.buffer = PluginBuffer::ready(Arc::new(kind), arrays, device)?;
+        self.done_with_host_buffer = PluginEvent::past().object();
         Ok(())
     }
 }
 
-/// The caller's memory, which it keeps until the event.
-struct To(*mut u8);
+/// The caller's destination memory, valid until the event.
+struct HostDestination(*mut u8);
 
-// SAFETY: the C API lets plugins write it from any thread until the event has happened.
-unsafe impl Send for To {}
+// SAFETY: the C API lets plugins write it from any thread until the event completes.
+unsafe impl Send for HostDestination {}
 
-/// Writes elements, from row-major order to the caller's, when they are there.
-fn fetch(array: &Array, order: Vec<i64>, to: To) -> Result<Event, Failure> {
-    let write = move |kind: &Kind, bytes: &[u8], to: &To| {
+/// Writes the elements in the caller's order when they are available.
+fn fetch(array: &PluginBuffer, order: Vec<i64>, to: HostDestination) -> Result<PluginEvent, CallError> {
+    let write = move |kind: &BufferType, bytes: &[u8], to: &HostDestination| {
         let turned;
         let bytes = if order.iter().rev().copied().eq(0..kind.dims.len() as i64) {
             bytes
@@ -101,11 +105,11 @@ fn fetch(array: &Array, order: Vec<i64>, to: To) -> Result<Event, Failure> {
     }
     let content = array.give(false)?;
     if content.event().outcome().is_some() {
-        // The elements are there, and only said to come later.
+        // The elements are available; only the event completes later.
         array.with_bytes(|bytes| write(&array.kind, bytes, &to))?;
         return Ok(event);
     }
-    let (done, kind) = (Event::coming(), array.kind.clone());
+    let (done, kind) = (PluginEvent::coming(), array.kind.clone());
     let told = done.clone();
     event.on_ready(move |outcome| {
         let to = to;
@@ -120,94 +124,97 @@ fn fetch(array: &Array, order: Vec<i64>, to: To) -> Result<Event, Failure> {
     Ok(done)
 }
 
-impl Handle for sys::Client_CreateViewOfDeviceBuffer {
-    /// The elements are copied: the engine's arrays do not change, and the caller's memory may.
-    unsafe fn handle(&mut self) -> Answer {
-        // SAFETY: callers hand back what they were given.
-        unsafe { seen::<Client>(self.client)? };
-        // SAFETY: the caller's list is that long.
-        let kind = Kind::of_caller(self.element_type, unsafe { list(self.dims, self.num_dims) })?;
-        // SAFETY: null or a layout of the caller's.
+impl ApiCall for sys::Client_CreateViewOfDeviceBuffer {
+    /// Copies the elements, since the caller may change its memory.
+    unsafe fn handle(&mut self) -> CallResult {
+        // SAFETY: the caller passes a pointer that this plugin returned.
+        unsafe { seen::<PluginClient>(self.client)? };
+        // SAFETY: the caller's list has that length.
+        let kind = BufferType::of_caller(self.element_type, unsafe { list(self.dims, self.num_dims) })?;
+        // SAFETY: null or a layout of the caller.
         let kind = unsafe { ordered(self.layout, kind)? };
         // SAFETY: the caller's memory holds the array.
         let arrays = put_memory(&kind, unsafe { list(self.device_buffer_ptr.cast(), kind.bytes()) })?;
-        // SAFETY: callers hand back what they were given.
+        // SAFETY: the caller passes a pointer that this plugin returned.
         let device = unsafe { destination(self.device, self.memory)? };
-        self.buffer = Array::ready(Arc::new(kind), arrays, device)?;
+        self.buffer = PluginBuffer::ready(Arc::new(kind), arrays, device)?;
         if let Some(unused) = self.on_delete_callback {
-            // SAFETY: the caller's function with the caller's argument, once.
+            // SAFETY: the caller's function with its argument, called once.
             unsafe { unused(self.device_buffer_ptr, self.on_delete_callback_arg) };
         }
         Ok(())
     }
 }
 
-impl Handle for sys::Client_CreateUninitializedBuffer {
-    unsafe fn handle(&mut self) -> Answer {
-        // SAFETY: the caller's list is that long.
+impl ApiCall for sys::Client_CreateUninitializedBuffer {
+    unsafe fn handle(&mut self) -> CallResult {
+        // SAFETY: the caller's list has that length.
         let dims = unsafe { list(self.shape_dims, self.shape_num_dims) };
-        let kind = Kind::of_caller(self.shape_element_type, dims)?;
-        // SAFETY: null or a layout of the caller's.
+        let kind = BufferType::of_caller(self.shape_element_type, dims)?;
+        // SAFETY: null or a layout of the caller.
         let kind = unsafe { ordered(self.shape_layout, kind)? };
         let arrays = kind.face.types().into_iter().map(|ty| Literal::zeros(ty).into()).collect();
-        // SAFETY: callers hand back what they were given.
+        // SAFETY: the caller passes a pointer that this plugin returned.
         let device = unsafe { destination(self.device, self.memory)? };
-        self.buffer = Array::ready(Arc::new(kind), arrays, device)?;
+        self.buffer = PluginBuffer::ready(Arc::new(kind), arrays, device)?;
         Ok(())
     }
 }
 
-/// The object behind `PJRT_AsyncHostToDeviceTransferManager*`: arrays that come in pieces.
-struct Arrivals {
-    device: Object,
-    arrays: Vec<Arrival>,
+/// The object behind `PJRT_AsyncHostToDeviceTransferManager*`: arrays that are transferred incrementally.
+struct TransferManager {
+    device: OpaquePtr,
+    arrays: Vec<PartialTransfer>,
 }
 
-struct Arrival {
-    kind: Arc<Kind>,
-    pending: Arc<Pending>,
-    /// What has come so far; `None`: it is complete.
+struct PartialTransfer {
+    kind: Arc<BufferType>,
+    pending: Arc<PendingArrays>,
+    /// Bytes received so far; `None` when complete.
     bytes: Mutex<Option<Vec<u8>>>,
 }
 
-impl Handle for sys::Client_CreateBuffersForAsyncHostToDevice {
-    unsafe fn handle(&mut self) -> Answer {
-        // SAFETY: callers hand back what they were given; their lists are as long as they say.
+impl ApiCall for sys::Client_CreateBuffersForAsyncHostToDevice {
+    unsafe fn handle(&mut self) -> CallResult {
+        // SAFETY: the caller passes pointers that this plugin returned, and lists of the stated lengths.
         let device = unsafe { destination(std::ptr::null_mut(), self.memory)? };
         // SAFETY: as above.
         let specs = unsafe { list(self.shape_specs, self.num_shape_specs) };
         let arrival = |spec: &sys::ShapeSpec| {
             // SAFETY: as above.
-            let kind = Kind::of_caller(spec.element_type, unsafe { list(spec.dims, spec.num_dims) })?;
+            let kind = BufferType::of_caller(spec.element_type, unsafe { list(spec.dims, spec.num_dims) })?;
             let mut bytes = room(kind.bytes())?;
             bytes.resize(kind.bytes(), 0);
-            let pending = Pending::new(Event::coming());
-            Ok(Arrival { kind: Arc::new(kind), pending, bytes: Mutex::new(Some(bytes)) })
+            let pending = PendingArrays::new(PluginEvent::coming());
+            Ok(PartialTransfer { kind: Arc::new(kind), pending, bytes: Mutex::new(Some(bytes)) })
         };
-        let arrays = specs.iter().map(arrival).collect::<Result<Vec<_>, Failure>>()?;
-        self.transfer_manager = Box::into_raw(Box::new(Arrivals { device, arrays })).cast();
+        let arrays = specs.iter().map(arrival).collect::<Result<Vec<_>, CallError>>()?;
+        self.transfer_manager = Box::into_raw(Box::new(TransferManager { device, arrays })).cast();
         Ok(())
     }
 }
 
-impl Arrivals {
+impl TransferManager {
     /// # Safety
     /// `object` is null or a transfer manager of this plugin.
-    unsafe fn at<'a>(object: Object, index: i32) -> Result<(&'a Arrivals, &'a Arrival), Failure> {
-        // SAFETY: passed on.
-        let all: &Arrivals = unsafe { seen(object)? };
+    unsafe fn at<'a>(
+        object: OpaquePtr,
+        index: i32,
+    ) -> Result<(&'a TransferManager, &'a PartialTransfer), CallError> {
+        // SAFETY: same contract as this function.
+        let all: &TransferManager = unsafe { seen(object)? };
         let one = usize::try_from(index).ok().and_then(|i| all.arrays.get(i));
-        Ok((all, one.ok_or_else(|| Failure::invalid(format!("there is no array {index}")))?))
+        Ok((all, one.ok_or_else(|| CallError::invalid(format!("there is no array {index}")))?))
     }
 }
 
-impl Arrival {
-    fn receive(&self, data: &[u8], offset: i64, is_last: bool) -> Answer {
+impl PartialTransfer {
+    fn receive(&self, data: &[u8], offset: i64, is_last: bool) -> CallResult {
         let mut held = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
-        let complete = || Failure::invalid("the array is complete already");
+        let complete = || CallError::invalid("the array is already complete");
         let bytes = held.as_mut().ok_or_else(complete)?;
         let place = usize::try_from(offset).ok().and_then(|at| bytes.get_mut(at..)?.get_mut(..data.len()));
-        place.ok_or_else(|| Failure::invalid("the bytes are not the array's"))?.copy_from_slice(data);
+        place.ok_or_else(|| CallError::invalid("the bytes are outside the array"))?.copy_from_slice(data);
         if is_last {
             let values = self.kind.split(&held.take().ok_or_else(complete)?)?;
             self.pending.set(values.into_iter().map(Into::into).collect());
@@ -217,66 +224,67 @@ impl Arrival {
     }
 }
 
-impl Handle for sys::AsyncHostToDeviceTransferManager_TransferData {
-    unsafe fn handle(&mut self) -> Answer {
-        // SAFETY: callers hand back what they were given.
-        let (_, array) = unsafe { Arrivals::at(self.transfer_manager, self.buffer_index)? };
-        let len = usize::try_from(self.transfer_size).map_err(|_| Failure::invalid("a negative size"))?;
+impl ApiCall for sys::AsyncHostToDeviceTransferManager_TransferData {
+    unsafe fn handle(&mut self) -> CallResult {
+        // SAFETY: the caller passes a pointer that this plugin returned.
+        let (_, array) = unsafe { TransferManager::at(self.transfer_manager, self.buffer_index)? };
+        let len = usize::try_from(self.transfer_size).map_err(|_| CallError::invalid("negative size"))?;
         // SAFETY: the caller's memory has that many bytes.
         array.receive(unsafe { list(self.data.cast(), len) }, self.offset, self.is_last_transfer)?;
-        self.done_with_h2d_transfer = Event::past().object();
+        self.done_with_h2d_transfer = PluginEvent::past().object();
         Ok(())
     }
 }
 
-impl Handle for sys::AsyncHostToDeviceTransferManager_RetrieveBuffer {
-    unsafe fn handle(&mut self) -> Answer {
-        // SAFETY: callers hand back what they were given.
-        let (all, array) = unsafe { Arrivals::at(self.transfer_manager, self.buffer_index)? };
-        let content = Content::Own(Held::Later(array.pending.clone()));
-        self.buffer_out = Array::object(array.kind.clone(), content, all.device, Event::past())?;
+impl ApiCall for sys::AsyncHostToDeviceTransferManager_RetrieveBuffer {
+    unsafe fn handle(&mut self) -> CallResult {
+        // SAFETY: the caller passes a pointer that this plugin returned.
+        let (all, array) = unsafe { TransferManager::at(self.transfer_manager, self.buffer_index)? };
+        let content = BufferContent::Own(EngineArrays::Later(array.pending.clone()));
+        self.buffer_out = PluginBuffer::object(array.kind.clone(), content, all.device, PluginEvent::past())?;
         Ok(())
     }
 }
 
-impl Handle for sys::AsyncHostToDeviceTransferManager_BufferSize {
-    unsafe fn handle(&mut self) -> Answer {
-        // SAFETY: callers hand back what they were given.
-        self.buffer_size = unsafe { Arrivals::at(self.transfer_manager, self.buffer_index)? }.1.kind.bytes();
+impl ApiCall for sys::AsyncHostToDeviceTransferManager_BufferSize {
+    unsafe fn handle(&mut self) -> CallResult {
+        // SAFETY: the caller passes a pointer that this plugin returned.
+        self.buffer_size =
+            unsafe { TransferManager::at(self.transfer_manager, self.buffer_index)? }.1.kind.bytes();
         Ok(())
     }
 }
 
-impl Handle for sys::AsyncHostToDeviceTransferManager_SetBufferError {
-    unsafe fn handle(&mut self) -> Answer {
-        // SAFETY: callers hand back what they were given.
-        let (_, array) = unsafe { Arrivals::at(self.transfer_manager, self.buffer_index)? };
-        // SAFETY: the message has the length that stands beside it.
+impl ApiCall for sys::AsyncHostToDeviceTransferManager_SetBufferError {
+    unsafe fn handle(&mut self) -> CallResult {
+        // SAFETY: the caller passes a pointer that this plugin returned.
+        let (_, array) = unsafe { TransferManager::at(self.transfer_manager, self.buffer_index)? };
+        // SAFETY: the message has the length stored next to it.
         let message = unsafe { list(self.error_message, self.error_message_size) };
         let message = String::from_utf8_lossy(message).into_owned();
-        array.pending.event.happens(Err(Failure { code: self.error_code, message }));
+        array.pending.event.happens(Err(CallError { code: self.error_code, message }));
         Ok(())
     }
 }
 
 handle! {
-    Buffer_ToHostBuffer: |args, array: Array| src => {
+    Buffer_ToHostBuffer: |args, array: PluginBuffer| src => {
         let bytes = array.kind.bytes();
         if args.dst.is_null() {
             args.dst_size = bytes;
             return Ok(());
         }
         if args.dst_size < bytes {
-            return Err(Failure::invalid(format!("{} bytes of room for {bytes}", args.dst_size)));
+            return Err(CallError::invalid(format!("buffer of {} bytes is too small for {bytes}", args.dst_size)));
         }
-        // SAFETY: null or a layout of the caller's.
+        // SAFETY: null or a layout of the caller.
         let order = unsafe { minor_to_major(args.host_layout.cast())? };
         let order = order.unwrap_or(&array.kind.minor_to_major).to_vec();
-        args.event = fetch(array, order, To(args.dst.cast()))?.object();
+        args.event = fetch(array, order, HostDestination(args.dst.cast()))?.object();
     }
-    Buffer_CopyRawToHost: |args, array: Array| buffer => {
+    Buffer_CopyRawToHost: |args, array: PluginBuffer| buffer => {
         let part = usize::try_from(args.offset).ok().zip(usize::try_from(args.transfer_size).ok());
-        let outside = || Failure::invalid("the bytes asked for are not the array's");
+        let outside = || CallError::invalid("the requested bytes are outside the array");
         let (at, len) = part.ok_or_else(outside)?;
         let to: *mut u8 = args.dst.cast();
         array.with_memory(|bytes| {
@@ -287,28 +295,28 @@ handle! {
         })?;
         args.event = array.event().object();
     }
-    AsyncHostToDeviceTransferManager_Device: |args, all: Arrivals| transfer_manager => {
+    AsyncHostToDeviceTransferManager_Device: |args, all: TransferManager| transfer_manager => {
         args.device_out = all.device;
     }
-    AsyncHostToDeviceTransferManager_BufferCount: |args, all: Arrivals| transfer_manager => {
+    AsyncHostToDeviceTransferManager_BufferCount: |args, all: TransferManager| transfer_manager => {
         args.buffer_count = all.arrays.len();
     }
-    AsyncHostToDeviceTransferManager_AddMetadata: |_args, _all: Arrivals| transfer_manager => {}
+    AsyncHostToDeviceTransferManager_AddMetadata: |_args, _all: TransferManager| transfer_manager => {}
     // Host memory is the device's memory: there is nothing to map.
-    Client_DmaMap: |_args, _client: Client| client => {}
-    Client_DmaUnmap: |_args, _client: Client| client => {}
+    Client_DmaMap: |_args, _client: PluginClient| client => {}
+    Client_DmaUnmap: |_args, _client: PluginClient| client => {}
 }
 
-impl Handle for sys::AsyncHostToDeviceTransferManager_Destroy {
-    unsafe fn handle(&mut self) -> Answer {
+impl ApiCall for sys::AsyncHostToDeviceTransferManager_Destroy {
+    unsafe fn handle(&mut self) -> CallResult {
         if self.transfer_manager.is_null() {
             return Ok(());
         }
-        // SAFETY: made by `Client_CreateBuffersForAsyncHostToDevice`, and given back once.
-        let all = unsafe { Box::from_raw(self.transfer_manager.cast::<Arrivals>()) };
-        // Who waits for an array that will never be complete is told.
+        // SAFETY: created by `Client_CreateBuffersForAsyncHostToDevice`, and returned once.
+        let all = unsafe { Box::from_raw(self.transfer_manager.cast::<TransferManager>()) };
+        // Reports the failure to callers that wait for an incomplete array.
         let lost =
-            || Err(Failure { code: sys::code::CANCELLED, message: "its transfer was given up".into() });
+            || Err(CallError { code: sys::code::CANCELLED, message: "the transfer was abandoned".into() });
         all.arrays.iter().for_each(|array| array.pending.event.happens(lost()));
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The client against this plugin: all of PJRT that Systole uses, on a machine without an accelerator.
+//! Tests of the PJRT client against Systole's plugin: everything that Systole uses of PJRT, without an accelerator.
 
 #![allow(clippy::print_stdout, reason = "says what was skipped")]
 
@@ -10,14 +10,17 @@ use systole_cpu::CpuBackend;
 use systole_data::Dataset;
 use systole_dist::Strategy;
 use systole_ir::op::TABLE;
-use systole_ir::{DType, Graph, GraphBuilder, Literal, Mesh, Sharding, Spread, TensorType};
+use systole_ir::{DType, Graph, GraphBuilder, Literal, Mesh, Sharding, Shardings, TensorType};
 use systole_nn::{Batch, Compile, Fit, Model, layers::*, loss::Loss, optimizer::adam};
-use systole_pjrt::{Client, CompileCache, Input, PjrtBackend, Plugin, Value, program_text, spread_text};
+use systole_pjrt::{
+    Client, CompileCache, PjrtBackend, Plugin, PluginValue, RunInput, program_text, spread_text,
+};
 use systole_runtime::{
-    Arg, Backend, Buffer, CompileOptions, DeviceData, DeviceId, Pieces, ReadyEvent, STEPS_IN_FLIGHT,
+    Backend, Buffer, CompileOptions, DeviceData, DeviceId, ExecutableArg, ReadyEvent, STEPS_IN_FLIGHT,
+    ShardedArray,
 };
 
-/// The library beside the tests.
+/// Returns the plugin library next to the tests.
 fn library() -> PathBuf {
     let exe = std::env::current_exe().expect("a test has a path");
     let found = exe.ancestors().skip(1).take(2).map(|d| d.join("libsystole_plugin.so")).find(|p| p.is_file());
@@ -26,14 +29,14 @@ fn library() -> PathBuf {
 
 fn client(devices: i64) -> Client {
     let plugin = Plugin::load(&library()).unwrap();
-    Client::open(&plugin, &[("num_devices", Value::Int(devices))]).unwrap()
+    Client::open(&plugin, &[("num_devices", PluginValue::Int(devices))]).unwrap()
 }
 
 fn numbers(n: usize) -> Literal {
     Literal::from_slice([n], &(0..n).map(|i| i as f32).collect::<Vec<_>>()).unwrap()
 }
 
-/// `x: f32[n] → f32[n]`, one more.
+/// Adds one: `x: f32[n] → f32[n]`.
 fn one_more(n: usize) -> Arc<Graph> {
     let g = GraphBuilder::new("one_more");
     let x = g.parameter(TensorType::new(DType::F32, [n]), "x");
@@ -52,7 +55,7 @@ fn every_sample_of_every_op_has_the_engines_bits() {
             let run = |backend: &dyn Backend| -> Vec<Literal> {
                 let program = backend.compile(&sample.graph, &CompileOptions::default()).unwrap();
                 let args: Vec<Buffer> = args.iter().map(|a| backend.put(a, DeviceId(0)).unwrap()).collect();
-                let results = program.run(args.iter().map(Arg::Borrow).collect()).unwrap();
+                let results = program.run(args.iter().map(ExecutableArg::Borrow).collect()).unwrap();
                 results.iter().map(|r| r.to_literal().unwrap()).collect()
             };
             let same = run(&through).iter().zip(&run(&direct)).all(|(a, b)| a.bytes() == b.bytes());
@@ -74,18 +77,18 @@ fn eight_devices_hold_arrays_and_run_programs() {
     for device in 0..8 {
         let x = client.put(&numbers(5), device).unwrap();
         let program = client.compile(&program_text(&one_more(5), &[]), device).unwrap();
-        let y = program.run(&[Input::Kept(&x)]).unwrap();
+        let y = program.run(&[RunInput::Kept(&x)]).unwrap();
         assert_eq!(y[0].to_literal(&ty).unwrap().to_f32s(), [1.0, 2.0, 3.0, 4.0, 5.0]);
         assert_eq!(x.to_literal(&ty).unwrap(), numbers(5));
     }
     assert!(client.put(&numbers(1), 8).err().unwrap().to_string().contains("no device 8"));
     for wrong in [0, -1, i64::MAX] {
         let plugin = Plugin::load(&library()).unwrap();
-        assert!(Client::open(&plugin, &[("num_devices", Value::Int(wrong))]).is_err(), "{wrong}");
+        assert!(Client::open(&plugin, &[("num_devices", PluginValue::Int(wrong))]).is_err(), "{wrong}");
     }
 }
 
-/// Bytes of memory that this process holds now.
+/// Returns the resident memory of this process in bytes.
 fn resident() -> usize {
     let status = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     status.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok()).unwrap_or(0) * 4096
@@ -98,19 +101,19 @@ fn donation_keeps_memory_flat_over_a_thousand_steps() {
     let program = client.compile(&program_text(&one_more(N), &[0]), 0).unwrap();
     let ty = TensorType::new(DType::F32, [N]);
     let first = client.put(&Literal::zeros(ty.clone()), 0).unwrap();
-    let mut x = program.run(&[Input::Donated(&first)]).unwrap().remove(0);
+    let mut x = program.run(&[RunInput::Donated(&first)]).unwrap().remove(0);
     let gone = first.to_literal(&ty).unwrap_err().to_string();
     assert!(gone.contains("donated"), "{gone}");
     let before = resident();
     for _ in 1..1000 {
-        x = program.run(&[Input::Donated(&x)]).unwrap().remove(0);
+        x = program.run(&[RunInput::Donated(&x)]).unwrap().remove(0);
     }
     let grown = resident().saturating_sub(before);
     assert!(grown < 64 * N, "{} MiB more after 1,000 steps with arrays of 4 MiB", grown >> 20);
     assert!(x.to_literal(&ty).unwrap().to_f32s().iter().all(|v| *v == 1000.0));
 }
 
-/// Weights and slots stay on the device, are donated to each step and come back updated.
+/// Weights and optimizer slots stay on the device, are donated to each step and returned updated.
 #[test]
 fn a_model_trains_through_the_client_as_on_the_engine() {
     let losses = |backend: Arc<dyn Backend>| -> Vec<f64> {
@@ -135,7 +138,7 @@ fn a_model_trains_through_the_client_as_on_the_engine() {
     }
 }
 
-/// The tutorial's network, smaller.
+/// Trains a smaller version of the tutorial's network.
 fn train_cnn(backend: Arc<dyn Backend>, strategy: Strategy) -> Vec<f64> {
     let layers = [
         reshape([12, 12, 1]),
@@ -167,14 +170,14 @@ fn a_network_trains_on_eight_devices_as_on_one() {
         for (a, b) in eight.iter().zip(&one) {
             assert!((a - b).abs() <= 1e-5 * b.abs(), "{eight:?}\n{one:?}");
         }
-        // The devices add up what they exchange: the bits are those of eight logical devices, not of one.
+        // The devices sum what they exchange: bit-identical to eight logical devices, not to one.
         let logical = train_cnn(Arc::new(CpuBackend::new().unwrap()), strategy.devices(8));
         assert_eq!(eight, logical);
         assert_ne!(eight, one);
     }
 }
 
-/// Equal layers are a loop in what the client sends; the devices meet inside of it.
+/// Equal layers are sent as a loop with collectives inside.
 #[test]
 fn equal_layers_train_on_four_devices_as_on_one() {
     let run = |backend: Arc<dyn Backend>, strategy: Strategy| -> Vec<f64> {
@@ -202,7 +205,7 @@ fn equal_layers_train_on_four_devices_as_on_one() {
     }
 }
 
-/// A folder of its own, gone with the test.
+/// A temporary directory, removed with the test.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -231,7 +234,9 @@ fn what_was_compiled_is_loaded_the_next_time() {
     std::fs::copy(library(), &own).unwrap();
     let open = |devices: i64| {
         let plugin = Plugin::load(&own).unwrap();
-        Client::open(&plugin, &[("num_devices", Value::Int(devices))]).unwrap().with_cache(scratch.cache())
+        Client::open(&plugin, &[("num_devices", PluginValue::Int(devices))])
+            .unwrap()
+            .with_cache(scratch.cache())
     };
     let four = |client: &Client| {
         let (graph, spread) = sum_on(4, 8);
@@ -241,20 +246,20 @@ fn what_was_compiled_is_loaded_the_next_time() {
     let first = open(4);
     assert!(!four(&first).is_from_cache() && !one(&first).is_from_cache());
     assert_eq!(scratch.cache().usage().0, 2);
-    // Another client: the programs are there, and run, donated memory included.
+    // Another client: the programs are cached and run, including donation.
     let second = open(4);
     let (split, alone) = (four(&second), one(&second));
     assert!(split.is_from_cache() && alone.is_from_cache());
     let x = second.put(&numbers(3), 0).unwrap();
-    let y = alone.run(&[Input::Donated(&x)]).unwrap();
+    let y = alone.run(&[RunInput::Donated(&x)]).unwrap();
     let ty = TensorType::new(DType::F32, [3]);
     assert_eq!(y[0].to_literal(&ty).unwrap().to_f32s(), [1.0, 2.0, 3.0]);
     assert!(x.to_literal(&ty).is_err());
     let parts: Vec<_> = (0..8).map(|k| second.put(&numbers(2), k / 2).unwrap()).collect();
-    let lists: Vec<_> = parts.chunks(2).map(|p| [Input::Kept(&p[0]), Input::Kept(&p[1])]).collect();
+    let lists: Vec<_> = parts.chunks(2).map(|p| [RunInput::Kept(&p[0]), RunInput::Kept(&p[1])]).collect();
     let results = split.run_parts(&lists.iter().map(|l| &l[..]).collect::<Vec<_>>()).unwrap();
     assert_eq!(results[3][1].to_literal(&TensorType::scalar(DType::F32)).unwrap().to_f32s(), [4.0]);
-    // Other devices, another program, another device of the same ones.
+    // Other devices, another program, another device.
     assert!(!four(&open(8)).is_from_cache());
     assert!(!second.compile(&program_text(&one_more(4), &[0]), 0).unwrap().is_from_cache());
     assert!(!second.compile(&program_text(&one_more(3), &[0]), 1).unwrap().is_from_cache());
@@ -285,7 +290,7 @@ fn kept_programs_that_are_damaged_are_compiled_again() {
         assert!(!client.compile(&text, 0).unwrap().is_from_cache(), "{}", file.display());
         assert!(client.compile(&text, 0).unwrap().is_from_cache(), "{}", file.display());
     }
-    // A folder that cannot be made costs nothing but the time to compile.
+    // Without a cache directory programs are compiled again.
     std::fs::write(scratch.0.join("file"), "").unwrap();
     let nowhere = self::client(1).with_cache(CompileCache::new(scratch.0.join("file/cache"), 1 << 20));
     assert!((0..2).all(|_| !nowhere.compile(&text, 0).unwrap().is_from_cache()));
@@ -301,7 +306,7 @@ fn clients_that_compile_at_once_share_a_cache() {
                 for n in (1..6).chain(1..6) {
                     let program = client.compile(&program_text(&one_more(n), &[]), 0).unwrap();
                     let x = client.put(&numbers(n), 0).unwrap();
-                    let y = program.run(&[Input::Kept(&x)]).unwrap();
+                    let y = program.run(&[RunInput::Kept(&x)]).unwrap();
                     let y = y[0].to_literal(&TensorType::new(DType::F32, [n])).unwrap().to_f32s();
                     assert_eq!(y, (1..=n).map(|i| i as f32).collect::<Vec<_>>());
                 }
@@ -312,14 +317,14 @@ fn clients_that_compile_at_once_share_a_cache() {
     assert!((1..6).all(|n| client.compile(&program_text(&one_more(n), &[]), 0).unwrap().is_from_cache()));
 }
 
-/// `w + x` and the sum, with `x` split: `w: f32[n], x: f32[n] → f32[n], f32[]`.
-fn sum_on(devices: usize, n: usize) -> (Arc<Graph>, Spread) {
+/// `w + x` and the sum, with `x` sharded: `w: f32[n], x: f32[n] → f32[n], f32[]`.
+fn sum_on(devices: usize, n: usize) -> (Arc<Graph>, Shardings) {
     let g = GraphBuilder::new("sum");
     let ty = TensorType::new(DType::F32, [n]);
     let (w, x) = (g.parameter(ty.clone(), "w"), g.parameter(ty, "x"));
     let graph = g.finish(&[&w + &x, x.sum_all()]).unwrap();
     let split = Sharding::replicated(1).split(0, 0);
-    let spread = Spread {
+    let spread = Shardings {
         mesh: Mesh::new([("data", devices)]).unwrap(),
         params: vec![split.clone(), split.clone()],
         results: vec![split, Sharding::replicated(0)],
@@ -338,10 +343,11 @@ fn a_thousand_steps_on_eight_devices_keep_memory_flat() {
     let mut w = Buffer::zeros(ones.ty().clone());
     let mut before = 0;
     for step in 0..1000 {
-        let mut results = program.run(vec![Arg::Donate(w), Arg::Donate(ones.clone().into())]).unwrap();
+        let mut results =
+            program.run(vec![ExecutableArg::Donate(w), ExecutableArg::Donate(ones.clone().into())]).unwrap();
         assert_eq!(results[1].to_f64().unwrap(), N as f64);
         w = results.swap_remove(0);
-        let pieces = w.data::<Pieces>().expect("results lie on the devices");
+        let pieces = w.data::<ShardedArray>().expect("results lie on the devices");
         assert_eq!((pieces.parts.len(), pieces.parts[7].ty().shape.dims()), (8, &[N / 8][..]));
         if step == 10 {
             before = resident();
@@ -361,17 +367,17 @@ fn programs_that_do_not_fit_the_devices_are_refused() {
         let program = backend.compile_spread(&graph, &spread, &CompileOptions::default()).unwrap();
         program.err().map(|e| e.to_string()).unwrap_or_default()
     };
-    assert!(compile(8, 8).contains("wants 8 devices, and the plugin offers 4"), "{}", compile(8, 8));
+    assert!(compile(8, 8).contains("requires 8 devices, but the plugin offers 4"), "{}", compile(8, 8));
     assert!(compile(4, 6).contains("4 equal parts"), "{}", compile(4, 6));
     assert_eq!(compile(4, 8), "");
     let (graph, spread) = sum_on(4, 8);
     let text = spread_text(&graph, &[0], &spread);
     for (devices, from, to, says) in [
-        (2, "", "", "2 partitions for a mesh of 4"),
+        (2, "", "", "2 partitions do not match a mesh of 4"),
         (4, "=4]", "=99999999999999999999]", "integer"),
-        (4, "=4]", "=2147483648]", "cannot be split"),
+        (4, "=4]", "=2147483648]", "cannot split"),
         (4, "[{\"data\"}]", "[{\"nobody\"}]", "no axis nobody"),
-        (4, "aliasing_output = 0", "aliasing_output = 77", "no result of its own"),
+        (4, "aliasing_output = 0", "aliasing_output = 77", "invalid tf.aliasing_output"),
     ] {
         let e = client.compile_parts(&text.replacen(from, to, 1), devices).err();
         let e = e.map(|e| e.to_string()).unwrap_or_default();
@@ -380,18 +386,18 @@ fn programs_that_do_not_fit_the_devices_are_refused() {
     let program = client.compile_parts(&text, 4).unwrap();
     let parts: Vec<_> = (0..4).map(|d| client.put(&numbers(2), d).unwrap()).collect();
     let long = client.put(&numbers(3), 3).unwrap();
-    let wrong: Vec<[Input<'_>; 2]> = (0..4)
-        .map(|d| [Input::Donated(&parts[d]), Input::Kept(if d == 3 { &long } else { &parts[d] })])
+    let wrong: Vec<[RunInput<'_>; 2]> = (0..4)
+        .map(|d| [RunInput::Donated(&parts[d]), RunInput::Kept(if d == 3 { &long } else { &parts[d] })])
         .collect();
-    let lists: Vec<&[Input<'_>]> = wrong.iter().map(|l| &l[..]).collect();
+    let lists: Vec<&[RunInput<'_>]> = wrong.iter().map(|l| &l[..]).collect();
     let e = program.run_parts(&lists).err().map(|e| e.to_string()).unwrap_or_default();
     assert!(e.contains("argument 1 is"), "{e}");
     let e = program.run_parts(&lists[..3]).err().map(|e| e.to_string()).unwrap_or_default();
     assert!(e.contains("arguments for 3 devices"), "{e}");
-    // Nothing was given away, and the client is as good as before.
+    // Nothing was donated, and the client is still usable.
     let other: Vec<_> = (0..4).map(|d| client.put(&numbers(2), d).unwrap()).collect();
-    let good: Vec<[Input<'_>; 2]> =
-        (0..4).map(|d| [Input::Donated(&parts[d]), Input::Kept(&other[d])]).collect();
+    let good: Vec<[RunInput<'_>; 2]> =
+        (0..4).map(|d| [RunInput::Donated(&parts[d]), RunInput::Kept(&other[d])]).collect();
     let results = program.run_parts(&good.iter().map(|l| &l[..]).collect::<Vec<_>>()).unwrap();
     let ty = TensorType::new(DType::F32, [2]);
     assert_eq!(results[3][0].to_literal(&ty).unwrap().to_f32s(), [0.0, 2.0]);
@@ -404,7 +410,7 @@ fn what_is_lent_stays_as_it_was() {
     let program = client.compile(&program_text(&one_more(3), &[0]), 0).unwrap();
     let x = client.put(&numbers(3), 0).unwrap();
     for _ in 0..2 {
-        program.run(&[Input::Kept(&x)]).unwrap();
+        program.run(&[RunInput::Kept(&x)]).unwrap();
     }
     assert_eq!(x.to_literal(&TensorType::new(DType::F32, [3])).unwrap(), numbers(3));
 }
@@ -424,19 +430,19 @@ fn errors_leave_the_client_usable() {
         assert!(e.contains(says), "{wrong}: {e}");
     }
     let long = client.put(&numbers(4), 0).unwrap();
-    let e = program.run(&[Input::Donated(&long)]).err().map(message).unwrap_or_default();
+    let e = program.run(&[RunInput::Donated(&long)]).err().map(message).unwrap_or_default();
     assert!(e.contains("argument 0"), "{e}");
     let e = program.run(&[]).err().map(message).unwrap_or_default();
-    assert!(e.contains("0 arguments for 1"), "{e}");
+    assert!(e.contains("got 0 arguments, expected 1"), "{e}");
     let x = client.put(&numbers(3), 0).unwrap();
     let e = {
         let other = self::client(1);
         let foreign = other.put(&numbers(3), 0).unwrap();
-        program.run(&[Input::Kept(&foreign)]).err().map(message).unwrap_or_default()
+        program.run(&[RunInput::Kept(&foreign)]).err().map(message).unwrap_or_default()
     };
     assert!(e.contains("another client"), "{e}");
-    assert!(program.run(&[Input::Donated(&x)]).is_ok());
-    let e = program.run(&[Input::Donated(&x)]).err().map(message).unwrap_or_default();
+    assert!(program.run(&[RunInput::Donated(&x)]).is_ok());
+    let e = program.run(&[RunInput::Donated(&x)]).err().map(message).unwrap_or_default();
     assert!(e.contains("donated before"), "{e}");
 }
 
@@ -457,9 +463,9 @@ fn a_library_that_is_no_plugin_is_refused() {
     for (path, says) in [
         (dir.join("missing.so"), "cannot read the plugin"),
         (dir.clone(), "cannot read the plugin"),
-        (text, "no ELF file"),
+        (text, "not an ELF file"),
         (foreign, "machine type 243"),
-        (cut, "cannot be loaded"),
+        (cut, "cannot load the plugin"),
     ] {
         let e = Plugin::load(&path).err().map(|e| e.to_string()).unwrap_or_default();
         assert!(e.contains(says) && e.contains("try:"), "{}: {e}", path.display());
@@ -467,7 +473,7 @@ fn a_library_that_is_no_plugin_is_refused() {
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
-/// So that client and plugin do not share a misreading of the C API: another client, JAX's.
+/// Ensures that client and plugin do not share a misreading of the C API: uses JAX's client.
 #[test]
 fn jax_lists_the_devices_and_puts_and_gets_arrays() {
     let Ok(python) = std::env::var("SYSTOLE_PYTHON") else {
@@ -500,11 +506,11 @@ for d in devices:
     assert!(said.contains("devices 4 systole Systole CPU"), "{said}");
 }
 
-/// A client whose runs end `EACH` after their calls, one after the other.
+/// A client whose runs complete `EACH` after their calls, one after the other.
 fn late(devices: i64) -> Client {
     let options = [("num_devices", devices), ("step_milliseconds", EACH.as_millis() as i64)];
     let plugin = Plugin::load(&library()).unwrap();
-    Client::open(&plugin, &options.map(|(name, n)| (name, Value::Int(n)))).unwrap()
+    Client::open(&plugin, &options.map(|(name, n)| (name, PluginValue::Int(n)))).unwrap()
 }
 
 const EACH: Duration = Duration::from_millis(5);
@@ -518,13 +524,13 @@ fn runs_go_on_after_their_calls_and_no_more_than_two_are_under_way() {
     assert!(x.ready_event().is_none(), "no run makes it");
     let (mut runs, began) = (Vec::<ReadyEvent>::new(), Instant::now());
     for _ in 0..6 {
-        x = program.run(&[Input::Donated(&x)]).unwrap().remove(0);
+        x = program.run(&[RunInput::Donated(&x)]).unwrap().remove(0);
         runs.push(x.ready_event().expect("a run makes it"));
         let under_way = runs.iter().filter(|run| run.finished().is_none()).count();
         assert!(under_way <= STEPS_IN_FLIGHT, "{under_way} are under way");
     }
     assert_eq!(x.to_literal(&ty).unwrap().to_f32s(), [6.0; 5]);
-    // Of arrays that were given away, too.
+    // Also of donated buffers.
     let ends: Vec<Instant> = runs.iter().map(|run| run.wait().unwrap()).collect();
     assert!(ends.is_sorted() && ends[5] - began >= 6 * EACH, "{ends:?}");
 }

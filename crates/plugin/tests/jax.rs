@@ -1,4 +1,4 @@
-//! JAX itself on the plugin: each case is a Python script that checks its own numbers with NumPy.
+//! Tests of JAX on the plugin: each case is a Python script that checks its results with NumPy.
 
 #![allow(clippy::print_stdout, reason = "says what was skipped")]
 
@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The library beside the tests.
+/// Returns the plugin library next to the tests.
 fn library() -> PathBuf {
     let exe = std::env::current_exe().expect("a test has a path");
     let found = exe.ancestors().skip(1).take(2).map(|d| d.join("libsystole_plugin.so")).find(|p| p.is_file());
     found.expect("cargo builds the library with its tests")
 }
 
-/// A folder of Python modules in which JAX finds the plugin as the wheel has it.
+/// Creates a directory of Python modules in which JAX finds the plugin, as in the wheel.
 fn modules() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -29,7 +29,7 @@ fn modules() -> &'static Path {
     })
 }
 
-/// What every script begins with.
+/// Start of every script.
 const BEGIN: &str = "
 import threading, tempfile, os, jax.experimental
 import numpy as np, jax, jax.numpy as jnp
@@ -42,7 +42,7 @@ def mesh(*sizes):
     return Mesh(np.array(jax.devices()).reshape(sizes), ('x', 'y')[:len(sizes)])
 ";
 
-/// Runs a script on so many devices.
+/// Runs a script on this number of devices.
 fn run(name: &str, devices: usize, script: &str) {
     let Ok(python) = std::env::var("SYSTOLE_PYTHON") else {
         println!("SKIPPED {name}: SYSTOLE_PYTHON names no Python with JAX");
@@ -66,7 +66,7 @@ fn run(name: &str, devices: usize, script: &str) {
     assert!(out.status.success() && said.ends_with("the end\n"), "{name}: {said}\n{wrong}");
 }
 
-/// A test for each script of `tests/jax`.
+/// Defines a test for each script in `tests/jax`.
 macro_rules! scripts {
     ($($name:ident: $devices:literal;)*) => {
         $(#[test]

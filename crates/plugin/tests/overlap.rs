@@ -1,5 +1,5 @@
-//! `fit` has the next batch on its way to the device before the present step ends, on the engine and through PJRT: by the
-//! order of events, which a backend writes down that ends no step before.
+//! Tests that `fit` starts copying the next batch to the device before the current step ends, on the engine and through
+//! PJRT, with a backend that records events and delays the end of steps.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex};
@@ -9,15 +9,17 @@ use systole_data::{Dataset, Sample};
 use systole_ir::{Graph, Literal, Result, TensorType};
 use systole_nn::{Compile, Fit, Model, layers::dense, loss::mean_squared_error, optimizer::adam};
 use systole_pjrt::{Client, PjrtBackend, Plugin};
-use systole_runtime::{Arg, Backend, Buffer, CompileOptions, DeviceId, DeviceInfo, Executable, Report};
+use systole_runtime::{
+    Backend, Buffer, CompileOptions, DeviceId, DeviceInfo, Executable, ExecutableArg, ExecutableReport,
+};
 
 const STEPS: usize = 6;
-/// Batches of this shape are inputs; all their values are the batch's number.
+/// Inputs are batches of this shape whose values are the batch's number.
 const INPUT: [usize; 2] = [4, 3];
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Event {
-    /// The copy of a batch's inputs was begun.
+    /// The copy of a batch's inputs was started.
     Put(usize),
     Begin(usize),
     End(usize),
@@ -35,7 +37,7 @@ impl Log {
         self.changed.notify_all();
     }
 
-    /// Waits for the event; a minute, so that a `fit` without overlap fails instead of standing still.
+    /// Waits for the event, at most a minute, so that a `fit` without overlap fails instead of hanging.
     fn wait_for(&self, event: Event) {
         let events = self.events.lock().unwrap();
         let missing = |events: &mut Vec<Event>| !events.contains(&event);
@@ -43,7 +45,7 @@ impl Log {
     }
 }
 
-/// A backend that writes down what it is asked for, and ends no step before the next batch is on its way.
+/// A backend that records its calls and ends no step before the next batch is being copied.
 struct Recording(Arc<dyn Backend>, Arc<Log>);
 
 impl Backend for Recording {
@@ -80,7 +82,7 @@ impl Executable for Step {
         self.program.param_types()
     }
 
-    fn run(&self, args: Vec<Arg<'_>>) -> Result<Vec<Buffer>> {
+    fn run(&self, args: Vec<ExecutableArg<'_>>) -> Result<Vec<Buffer>> {
         let mut taken = self.taken.lock().unwrap();
         self.log.add(Event::Begin(*taken));
         let results = self.program.run(args)?;
@@ -92,7 +94,7 @@ impl Executable for Step {
         Ok(results)
     }
 
-    fn report(&self) -> &Report {
+    fn report(&self) -> &ExecutableReport {
         self.program.report()
     }
 }
@@ -119,7 +121,7 @@ fn data() -> Dataset {
     })
 }
 
-/// The weights after a pass over the data.
+/// Returns the weights after a pass over the data.
 fn trained(backend: Arc<dyn Backend>, data: &Dataset, steps_per_epoch: Option<usize>) -> Vec<Literal> {
     let mut model = Model::sequential([dense(8).activation("relu"), dense(1)]);
     let compile = Compile {
@@ -150,14 +152,14 @@ fn the_next_batch_is_on_its_way_before_a_step_ends() {
                 if step + 1 < STEPS {
                     assert!(at(Event::Put(step + 1)) < at(Event::End(step)), "{name}: {events:?}");
                 }
-                // One batch ahead, no more: the one behind it waits until a step has taken this one.
+                // Only one batch ahead: the one after it waits until a step has consumed this one.
                 if step + 2 < STEPS {
                     assert!(at(Event::End(step)) < at(Event::Put(step + 2)), "{name}: {events:?}");
                 }
             }
-            // What is read ahead is what would have been read; with `debug()` nothing is.
+            // Prefetching does not change the data; `debug()` disables it.
             assert_eq!(weights, trained(backend.clone(), &data.debug(), steps), "{name}");
-            // No batch that no step takes was read.
+            // No unused batch was read.
             assert_eq!(events.iter().filter(|e| matches!(e, Event::Put(_))).count(), STEPS, "{name}");
         }
     }

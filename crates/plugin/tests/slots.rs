@@ -1,35 +1,35 @@
-//! Every function of the table answers, whatever it is given: an error with a message, or nothing wrong.
+//! Tests that every PJRT function of the table handles any arguments: it returns an error with a message, or succeeds.
 
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
-use systole_pjrt::sys::{self, Args, Object};
+use systole_pjrt::sys::{self, ApiArgs, OpaquePtr};
 
-/// The function in a slot.
-fn function(slot: usize) -> sys::Function {
+/// Returns the function in a slot.
+fn function(slot: usize) -> sys::ApiFunction {
     let table = systole_plugin::GetPjrtApi().cast::<u8>();
-    // SAFETY: the table has that many functions behind its head, and lives for ever.
-    unsafe { *table.add(sys::FIRST_SLOT + slot * size_of::<usize>()).cast::<sys::Function>() }
+    // SAFETY: the table has that many functions after its header, and is never freed.
+    unsafe { *table.add(sys::FIRST_SLOT + slot * size_of::<usize>()).cast::<sys::ApiFunction>() }
 }
 
 /// Calls the function of the arguments' type.
-fn call<A: Args>(args: &mut A) -> Object {
+fn call<A: ApiArgs>(args: &mut A) -> OpaquePtr {
     // SAFETY: the arguments are those of the function.
     unsafe { function((A::SLOT - sys::FIRST_SLOT) / size_of::<usize>())(std::ptr::from_mut(args).cast()) }
 }
 
-/// Message and code of an error, which is destroyed.
-fn told(error: Object) -> (String, i32) {
-    let mut message = sys::Error_Message { error, ..Args::new() };
+/// Returns message and code of an error, and destroys it.
+fn told(error: OpaquePtr) -> (String, i32) {
+    let mut message = sys::Error_Message { error, ..ApiArgs::new() };
     assert!(call(&mut message).is_null());
-    // SAFETY: the plugin says how long its message is.
+    // SAFETY: the plugin states the length of its message.
     let text = unsafe { std::slice::from_raw_parts(message.message, message.message_size) };
     let text = String::from_utf8_lossy(text).into_owned();
-    let mut code = sys::Error_GetCode { error, ..Args::new() };
+    let mut code = sys::Error_GetCode { error, ..ApiArgs::new() };
     assert!(call(&mut code).is_null());
-    let mut payloads = sys::Error_ForEachPayload { error, ..Args::new() };
+    let mut payloads = sys::Error_ForEachPayload { error, ..ApiArgs::new() };
     assert!(call(&mut payloads).is_null());
-    assert!(call(&mut sys::Error_Destroy { error, ..Args::new() }).is_null());
+    assert!(call(&mut sys::Error_Destroy { error, ..ApiArgs::new() }).is_null());
     (text, code.code)
 }
 
@@ -39,9 +39,9 @@ fn every_slot_answers_arguments_that_say_nothing() {
     let (mut lacking, mut refused, mut answered) = (Vec::new(), 0, 0);
     for (slot, name) in sys::NAMES.iter().enumerate() {
         let mut args = [0usize; 40];
-        // A structure with no more than its head.
+        // A structure with only its header.
         args[0] = 16;
-        // SAFETY: every structure begins with its size, and no more is read.
+        // SAFETY: every structure starts with its size, and no more is read.
         let error = unsafe { function(slot)((&raw mut args).cast::<c_void>()) };
         if error.is_null() {
             answered += 1;

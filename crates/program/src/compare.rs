@@ -1,17 +1,17 @@
-//! Two devices' values of the same array: whether they are one but for rounding.
+//! Compares arrays from two devices with a relative tolerance.
 
 use systole_base::{DType, Literal, Scalar};
 
-/// How far values of the same float may be apart, in parts of the larger.
+/// Relative tolerance between floats; `None` selects a default per type.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Tolerance(pub Option<f64>);
 
-/// Where the greatest value of an array is this many times an element, a sum that it came from has lost so many digits.
+/// Elements smaller than the array's maximum by this factor are assumed to have lost digits by cancellation.
 const CANCELLED: f64 = 0.1;
 
 impl Tolerance {
-    /// The share for a type: what was asked for, else what sums of some thousand elements in another order may differ by.
-    /// Integers and truth values are to be equal.
+    /// Returns the tolerance for a type: the requested one, or the error of reordering sums of some thousand elements.
+    /// Integers and bools must be equal.
     pub fn of(self, dtype: DType) -> f64 {
         match dtype {
             DType::F64 => self.0.unwrap_or(1e-11),
@@ -23,22 +23,23 @@ impl Tolerance {
     }
 }
 
-/// The first element that differs beyond a tolerance.
+/// The first element that differs by more than the tolerance.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
-    /// Its place in the array.
+    /// Index in the array.
     pub index: Vec<usize>,
-    /// What the first device has there.
+    /// Value on the first device.
     pub first: Scalar,
-    /// What the second has.
+    /// Value on the second device.
     pub second: Scalar,
-    /// Elements that differ.
+    /// Number of differing elements.
     pub count: usize,
-    /// Elements of the array.
+    /// Number of elements in the array.
     pub elements: usize,
 }
 
-/// The first element that differs by more than `tolerance`; `None`: none does. Arrays of different types differ at once.
+/// Returns the first element that differs by more than `tolerance`; `None` if there is none. Arrays of different types
+/// always differ.
 pub fn compare(a: &Literal, b: &Literal, tolerance: Tolerance) -> Option<Difference> {
     let elements = a.ty().elements();
     if a.ty() != b.ty() {

@@ -1,43 +1,47 @@
-//! What a program is given: arrays of a file by name, or drawn values. Each argument is the arrays that hold it
-//! ([`Face::types`]), row-major.
+//! Program arguments: named arrays from a file, or random values. Each argument is a list of row-major arrays that hold
+//! it ([`ProgramPort::types`]).
 
-use crate::files::Stored;
-use systole_base::rng::{Stream, hash_name};
+use crate::files::StoredArray;
+use systole_base::rng::{RandomStream, hash_name};
 use systole_base::{DType, Error, ErrorKind, Literal, Result, ResultExt, Shape};
-use systole_mlir::interface::Face;
+use systole_mlir::interface::ProgramPort;
 
-/// `f32[2, 3]`, with the element's own name.
-pub fn type_text(face: &Face) -> String {
+/// Returns the type `f32[2, 3]`, with the source element type.
+pub fn type_text(face: &ProgramPort) -> String {
     format!("{}{}", face.element.name(), Shape::new(&face.dims))
 }
 
-/// The name of an argument.
+/// Returns the name of an argument.
 pub fn name(index: usize) -> String {
     format!("arg{index}")
 }
 
-/// `arg0: f32[2, 3], arg1: i32[]`
-pub fn listed(faces: &[Face]) -> String {
-    let one = |(i, face): (usize, &Face)| format!("{}: {}", name(i), type_text(face));
+/// Formats `arg0: f32[2, 3], arg1: i32[]`.
+pub fn listed(faces: &[ProgramPort]) -> String {
+    let one = |(i, face): (usize, &ProgramPort)| format!("{}: {}", name(i), type_text(face));
     faces.iter().enumerate().map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// An error of a program that needs arguments and is given none.
-pub fn missing(faces: &[Face]) -> Error {
+/// Returns an error for a program called without arguments.
+pub fn missing(faces: &[ProgramPort]) -> Error {
     let arguments =
         if faces.len() == 1 { "an argument".into() } else { format!("{} arguments", faces.len()) };
-    Error::new(ErrorKind::Config, format!("the program takes {arguments}, and none is given"))
+    Error::new(ErrorKind::Config, format!("the program requires {arguments}, got none"))
         .because(listed(faces))
-        .hint("--random 0 draws them; --input FILE.npz or FILE.safetensors gives arrays of these names")
+        .hint("pass --random 0 for random values, or arrays of these names with --input FILE.npz or FILE.safetensors")
 }
 
-/// The arrays of a file as a program's arguments, each held as the IR has it. `given` are their names (`arg0`, `arr_0` as
-/// numpy.savez names what has none, or what the program's writer called the argument, in `own`).
+/// Converts a file's arrays to program arguments. They are matched by name: `arg0`, `arr_0` (numpy.savez), or the
+/// parameter's name in `own`.
 ///
 /// # Errors
-/// `Data`: every argument that is missing, is of another type or shape, and every array that no argument has the name of.
-pub fn of_file(faces: &[Face], own: &[String], given: Vec<(String, Stored)>) -> Result<Vec<Vec<Literal>>> {
-    let mut found: Vec<Option<Stored>> = vec![None; faces.len()];
+/// `Data`: lists all missing arguments, type and shape mismatches, and unmatched arrays.
+pub fn of_file(
+    faces: &[ProgramPort],
+    own: &[String],
+    given: Vec<(String, StoredArray)>,
+) -> Result<Vec<Vec<Literal>>> {
+    let mut found: Vec<Option<StoredArray>> = vec![None; faces.len()];
     let mut wrong = Vec::new();
     let alone = faces.len() == 1;
     for (key, array) in given {
@@ -46,7 +50,7 @@ pub fn of_file(faces: &[Face], own: &[String], given: Vec<(String, Stored)>) -> 
             called.contains(&key) || own.get(i).is_some_and(|n| *n == key) || alone && key.is_empty()
         });
         match place.and_then(|i| found.get_mut(i)) {
-            None => wrong.push(format!("`{key}` ({}) is no argument", array.ty())),
+            None => wrong.push(format!("`{key}` ({}) matches no argument", array.ty())),
             Some(Some(_)) => wrong.push(format!("`{key}` is given twice")),
             Some(slot) => *slot = Some(array),
         }
@@ -55,31 +59,29 @@ pub fn of_file(faces: &[Face], own: &[String], given: Vec<(String, Stored)>) -> 
         match array {
             None => wrong.push(format!("{} is missing: {}", name(i), type_text(face))),
             Some(a) if a.dims == face.dims && a.elements.contains(&&*face.element.name()) => {}
-            Some(a) => {
-                wrong.push(format!("{} is {}, and the program takes {}", name(i), a.ty(), type_text(face)))
-            }
+            Some(a) => wrong.push(format!("{} has type {}, expected {}", name(i), a.ty(), type_text(face))),
         }
     }
     if !wrong.is_empty() {
-        return Err(Error::new(ErrorKind::Data, "the arrays do not fit the program")
+        return Err(Error::new(ErrorKind::Data, "the arrays do not match the program's arguments")
             .because(wrong.join("; "))
-            .hint(format!("give {}", listed(faces))));
+            .hint(format!("pass {}", listed(faces))));
     }
-    let split = |(i, (face, array)): (usize, (&Face, Option<Stored>))| {
-        let array = array.ok_or_else(|| Error::new(ErrorKind::Bug, "an array that was there is missing"));
+    let split = |(i, (face, array)): (usize, (&ProgramPort, Option<StoredArray>))| {
+        let array = array.ok_or_else(|| Error::new(ErrorKind::Bug, "a checked array is missing"));
         array.and_then(|a| face.split(&a.bytes)).at(|| name(i))
     };
     faces.iter().zip(found).enumerate().map(split).collect()
 }
 
-/// Arguments that are drawn: floats from −1 to 1, integers from 0 to 9 (they are often places), truth values. The same seed
-/// draws the same, whatever the program computes.
+/// Returns random arguments: floats from −1 to 1, integers from 0 to 9 (often indices), bools. The same seed gives the
+/// same values for every program.
 ///
 /// # Errors
-/// When an element type is not known here.
-pub fn random(faces: &[Face], seed: u64) -> Result<Vec<Vec<Literal>>> {
-    let one = |(i, face): (usize, &Face)| {
-        let mut stream = Stream::new(seed, hash_name("argument"), i as u64);
+/// If an element type is unsupported.
+pub fn random(faces: &[ProgramPort], seed: u64) -> Result<Vec<Vec<Literal>>> {
+    let one = |(i, face): (usize, &ProgramPort)| {
+        let mut stream = RandomStream::new(seed, hash_name("argument"), i as u64);
         let element = face.element.name();
         let mut bytes = Vec::with_capacity(face.bytes());
         for _ in 0..face.dims.iter().product::<usize>() {
@@ -90,8 +92,8 @@ pub fn random(faces: &[Face], seed: u64) -> Result<Vec<Vec<Literal>>> {
     faces.iter().enumerate().map(one).collect()
 }
 
-/// Appends one element.
-fn draw(element: &str, stream: &mut Stream, out: &mut Vec<u8>) -> Result<()> {
+/// Appends a random element.
+fn draw(element: &str, stream: &mut RandomStream, out: &mut Vec<u8>) -> Result<()> {
     if let Some(part) = element.strip_prefix("complex<").and_then(|e| e.strip_suffix('>')) {
         draw(part, stream, out)?;
         return draw(part, stream, out);
@@ -108,7 +110,7 @@ fn draw(element: &str, stream: &mut Stream, out: &mut Vec<u8>) -> Result<()> {
     }
     let bits = stream.next_u32();
     let sign = if bits >> 8 & 1 == 1 { 0x80 } else { 0 };
-    // One, and a little below it: bits of such floats are in the order of the numbers.
+    // One, and values slightly below it: the bits of such floats are ordered like the numbers.
     let below = |one: u8, steps: u32, sign: u8| sign | (one - (bits % steps) as u8);
     out.push(match element {
         "i4" | "ui4" => (bits % 8) as u8,
@@ -122,8 +124,8 @@ fn draw(element: &str, stream: &mut Stream, out: &mut Vec<u8>) -> Result<()> {
         "f8E8M0FNU" => below(0x7f, 4, 0),
         "f4E2M1FN" => (sign >> 4) | (bits % 8) as u8,
         _ => {
-            let what = format!("elements of type {element} cannot be drawn");
-            return Err(Error::new(ErrorKind::Unsupported, what).hint("give arrays with --input"));
+            let what = format!("random elements of type {element} are not supported");
+            return Err(Error::new(ErrorKind::Unsupported, what).hint("pass arrays with --input"));
         }
     });
     Ok(())
@@ -133,10 +135,10 @@ fn draw(element: &str, stream: &mut Stream, out: &mut Vec<u8>) -> Result<()> {
 mod tests {
     use super::*;
     use crate::files::stored;
-    use systole_mlir::interface::Element;
+    use systole_mlir::interface::SourceElement;
 
-    fn face(dtype: DType, dims: &[usize], first: usize) -> Face {
-        Face { dims: dims.to_vec(), element: Element::Plain(dtype), first }
+    fn face(dtype: DType, dims: &[usize], first: usize) -> ProgramPort {
+        ProgramPort { dims: dims.to_vec(), element: SourceElement::Plain(dtype), first }
     }
 
     #[test]
@@ -156,10 +158,10 @@ mod tests {
         );
         let told = told.unwrap_err().to_string();
         for part in [
-            "`y` (i32[]) is no argument",
-            "arg0 is f64[2], and the program takes f32[2]",
+            "`y` (i32[]) matches no argument",
+            "arg0 has type f64[2], expected f32[2]",
             "arg1 is missing: i32[]",
-            "try: give arg0: f32[2], arg1: i32[], arg2: i1[1]",
+            "try: pass arg0: f32[2], arg1: i32[], arg2: i1[1]",
         ] {
             assert!(told.contains(part), "{part}: {told}");
         }

@@ -1,5 +1,6 @@
-//! Program files of other systems at work: opened by what is in them ([`open`]), given named arrays ([`files`], [`inputs`]), run
-//! on a device ([`run`]), compared between two devices op by op ([`bisect`]), made smaller while they still fail ([`shrink`]).
+//! Tools for external program files (StableHLO, ONNX): open them ([`open`]), pass named arrays ([`files`], [`inputs`]),
+//! run them ([`run`]), find the first op that differs between two devices ([`bisect`]), minimize a failing program
+//! ([`shrink`]).
 //!
 //! ```
 //! use systole_program::{inputs, open::open, run::Runner, summary};
@@ -15,7 +16,7 @@
 //! # Ok::<(), systole_base::Error>(())
 //! ```
 //!
-//! Nothing here knows a particular device: they come as [`Backend`](systole_runtime::Backend)s.
+//! Devices are passed in as [`Backend`](systole_runtime::Backend)s.
 
 #![forbid(unsafe_code)]
 

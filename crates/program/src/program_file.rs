@@ -1,126 +1,128 @@
-//! Bytes → a program, by what they are and not by the file's name: StableHLO text, Systole's own or that of other systems,
-//! portable bytecode, or an ONNX model.
+//! Opens program files by content: StableHLO text (Systole's or external), portable bytecode, or an ONNX model.
 
 use std::path::PathBuf;
 use systole_base::{Error, ErrorKind, Result};
-use systole_mlir::import::{self, Imported};
-use systole_mlir::syntax::Module;
-use systole_onnx::{Model, Sizes};
+use systole_mlir::import::{self, ImportedProgram};
+use systole_mlir::syntax::MlirModule;
+use systole_onnx::{DimSizes, OnnxModel};
 
-/// How a program was written.
+/// Format of a program file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum ProgramFormat {
     /// MLIR text.
     Text,
     /// MLIR bytecode.
     Bytecode,
-    /// ONNX's protocol buffer.
+    /// ONNX protobuf.
     Onnx,
 }
 
-/// What a file leaves to others to say.
+/// Context for opening a file: its directory, and sizes of symbolic dimensions.
 #[derive(Clone, Debug, Default)]
-pub struct Around {
-    /// The folder that it lies in: constants of ONNX models may lie in files beside it.
+pub struct OpenContext {
+    /// Directory of the file, for external data of ONNX models.
     pub folder: Option<PathBuf>,
-    /// What settles the sizes that an ONNX model leaves open.
-    pub sizes: Sizes,
+    /// Sizes for the symbolic dimensions of an ONNX model.
+    pub sizes: DimSizes,
 }
 
-/// A program file that was read.
+/// A program read from a file.
 #[derive(Clone, Debug)]
-pub struct Opened {
-    /// How it was written.
-    pub form: Form,
-    /// What it computes.
-    pub imported: Imported,
-    /// Sizes that an ONNX model leaves open, as they are now.
+pub struct ProgramFile {
+    /// File format.
+    pub form: ProgramFormat,
+    /// The imported program.
+    pub imported: ImportedProgram,
+    /// Resolved symbolic dimension sizes of an ONNX model.
     pub settled: Vec<(String, usize)>,
 }
 
-/// What a program file says, before one of its functions is chosen.
+/// A parsed program file, before a function is selected.
 #[derive(Clone, Debug)]
-pub enum Source {
-    /// Functions of StableHLO, as text or bytecode.
-    Module(Form, Module),
-    /// The one graph of an ONNX model.
-    Onnx(Box<Opened>),
+pub enum ParsedProgram {
+    /// StableHLO functions, from text or bytecode.
+    Module(ProgramFormat, MlirModule),
+    /// An ONNX model, which has one graph.
+    Onnx(Box<ProgramFile>),
 }
 
-/// How MLIR bytecode begins.
+/// Magic number of MLIR bytecode.
 const BYTECODE: &[u8] = b"ML\xefR";
 
-/// Whether bytes are, or mean to be, a program: bytecode, an ONNX model, or text that begins as a module does.
+/// Whether bytes look like a program: bytecode, an ONNX model, or text that starts like a module.
 pub fn is_program(start: &[u8]) -> bool {
     let text = String::from_utf8_lossy(start);
     let code = text.lines().map(str::trim_start).find(|l| !l.is_empty() && !l.starts_with("//"));
     let begins = ["module", "func.func", "\"builtin.module\"", "#loc", "builtin.module", "\"func.func\""];
     start.starts_with(BYTECODE)
-        || Model::is_onnx(start)
+        || OnnxModel::is_onnx(start)
         || code.is_some_and(|l| begins.iter().any(|b| l.starts_with(b)))
 }
 
-/// Reads a program: its `main`, or else its first function that is not private.
+/// Opens a program: its `main`, or the first function that is not private.
 ///
 /// # Errors
-/// As [`module`]; as [`import::program`].
-pub fn open(bytes: &[u8]) -> Result<Opened> {
+/// See [`module`] and [`import::program`].
+pub fn open(bytes: &[u8]) -> Result<ProgramFile> {
     open_function(bytes, None)
 }
 
-/// As [`open`], of a function by its name.
+/// Like [`open`], for a function by name.
 ///
 /// # Errors
-/// As [`open`]; when there is no such function, those that there are.
-pub fn open_function(bytes: &[u8], name: Option<&str>) -> Result<Opened> {
-    function(&source(bytes, &Around::default())?, name)
+/// See [`open`]; also if the function does not exist (lists the existing ones).
+pub fn open_function(bytes: &[u8], name: Option<&str>) -> Result<ProgramFile> {
+    function(&source(bytes, &OpenContext::default())?, name)
 }
 
-/// Reads what a program file says.
+/// Parses a program file.
 ///
 /// # Errors
-/// As [`module`].
-pub fn source(bytes: &[u8], around: &Around) -> Result<Source> {
-    if !Model::is_onnx(bytes) {
+/// See [`module`].
+pub fn source(bytes: &[u8], around: &OpenContext) -> Result<ParsedProgram> {
+    if !OnnxModel::is_onnx(bytes) {
         let (form, module) = module(bytes)?;
-        return Ok(Source::Module(form, module));
+        return Ok(ParsedProgram::Module(form, module));
     }
     let read = onnx(bytes, around)?.import(&around.sizes)?;
-    let imported = Imported::of_graph(read.graph);
-    Ok(Source::Onnx(Box::new(Opened { form: Form::Onnx, imported, settled: read.settled })))
+    let imported = ImportedProgram::of_graph(read.graph);
+    Ok(ParsedProgram::Onnx(Box::new(ProgramFile {
+        form: ProgramFormat::Onnx,
+        imported,
+        settled: read.settled,
+    })))
 }
 
-/// Reads an ONNX model, and the files beside it that hold its constants.
+/// Parses an ONNX model with its external data.
 ///
 /// # Errors
-/// When it is damaged, or such a file cannot be read.
-pub fn onnx(bytes: &[u8], around: &Around) -> Result<Model> {
+/// If it is damaged, or external data cannot be read.
+pub fn onnx(bytes: &[u8], around: &OpenContext) -> Result<OnnxModel> {
     let beside = |file: &str| match &around.folder {
         Some(folder) => {
             let path = folder.join(file);
             systole_data::input_file::read(&path).map_err(|e| {
-                Error::io("cannot read", &path, e)
-                    .hint("keep the constants of the model beside it, as they were written")
+                Error::io("cannot read", &path, e).hint("keep the model's external data in its directory")
             })
         }
-        None => Err(Error::new(ErrorKind::Unsupported, format!("constants lie in another file, {file}"))
-            .hint("name the model by its path, with that file beside it")),
+        None => Err(Error::new(ErrorKind::Unsupported, format!("constants are in an external file, {file}"))
+            .hint("pass the model's path, with that file in the same directory")),
     };
-    Model::from_parts("the ONNX model", bytes, &beside)
+    OnnxModel::from_parts("the ONNX model", bytes, &beside)
 }
 
-/// A function of a source as a program: the one of a name, or that of [`open`].
+/// Selects a function as the program: by name, or like [`open`].
 ///
 /// # Errors
-/// As [`open_function`].
-pub fn function(source: &Source, name: Option<&str>) -> Result<Opened> {
+/// See [`open_function`].
+pub fn function(source: &ParsedProgram, name: Option<&str>) -> Result<ProgramFile> {
     let named = name.map(|n| n.trim_start_matches('@'));
     let (form, module) = match source {
-        Source::Module(form, module) => (*form, module),
-        Source::Onnx(opened) if named.is_none_or(|n| n == "main") => return Ok((**opened).clone()),
-        Source::Onnx(_) => {
-            let e = Error::new(ErrorKind::Config, "an ONNX model has one function");
-            return Err(e.hint("leave --function out"));
+        ParsedProgram::Module(form, module) => (*form, module),
+        ParsedProgram::Onnx(opened) if named.is_none_or(|n| n == "main") => return Ok((**opened).clone()),
+        ParsedProgram::Onnx(_) => {
+            let e = Error::new(ErrorKind::Config, "an ONNX model has only one function");
+            return Err(e.hint("omit --function"));
         }
     };
     let imported = match named {
@@ -135,84 +137,84 @@ pub fn function(source: &Source, name: Option<&str>) -> Result<Opened> {
         },
     };
     let imported = imported.map_err(|e| e.hint(UNREAD))?;
-    Ok(Opened { form, imported, settled: Vec::new() })
+    Ok(ProgramFile { form, imported, settled: Vec::new() })
 }
 
-/// Names of the functions of a file that is no program but many tests: there is no `main`, and several take nothing. Else none.
-pub fn tests(source: &Source) -> Vec<String> {
-    let Source::Module(_, module) = source else { return Vec::new() };
+/// Returns the function names of a file of tests: it has no `main` and several functions without arguments. Otherwise
+/// empty.
+pub fn tests(source: &ParsedProgram) -> Vec<String> {
+    let ParsedProgram::Module(_, module) = source else { return Vec::new() };
     let own = || module.functions.iter().filter(|f| !f.is_private);
     let is_program = own().any(|f| f.name == "main" || !f.body.arguments.is_empty());
     if is_program || own().count() < 2 { Vec::new() } else { own().map(|f| f.name.clone()).collect() }
 }
 
-/// A source as a module: an ONNX model is written out as StableHLO.
+/// Converts a source to a module; an ONNX model is written as StableHLO.
 ///
 /// # Errors
-/// When what is written for an ONNX model does not read, which is a defect.
-pub fn as_module(source: Source) -> Result<Module> {
+/// If the StableHLO of an ONNX model does not parse, which is a bug.
+pub fn as_module(source: ParsedProgram) -> Result<MlirModule> {
     match source {
-        Source::Module(_, module) => Ok(module),
-        Source::Onnx(opened) => {
+        ParsedProgram::Module(_, module) => Ok(module),
+        ParsedProgram::Onnx(opened) => {
             let graph = &opened.imported.program.graph;
             systole_mlir::text::parse(&systole_ir::text::print_program(graph, &[], None))
         }
     }
 }
 
-/// Reads what a program says, whether or not it can be run here.
+/// Parses a program as a module, whether or not it can be imported.
 ///
 /// # Errors
-/// `Data` where it is no program, says which kind of file it seems to be; else with line and column, or byte.
-pub fn module(bytes: &[u8]) -> Result<(Form, Module)> {
+/// `Data` if it is not a program (names the apparent file type); otherwise with line and column, or byte offset.
+pub fn module(bytes: &[u8]) -> Result<(ProgramFormat, MlirModule)> {
     if bytes.starts_with(BYTECODE) {
-        return Ok((Form::Bytecode, systole_bytecode::parse(bytes)?));
+        return Ok((ProgramFormat::Bytecode, systole_bytecode::parse(bytes)?));
     }
     if let Some((what, hint)) = other_kind(bytes) {
-        return Err(Error::new(ErrorKind::Data, format!("this is no program: {what}")).hint(hint));
+        return Err(Error::new(ErrorKind::Data, format!("not a program: {what}")).hint(hint));
     }
     let text = std::str::from_utf8(bytes).map_err(|e| {
         let at = e.valid_up_to();
-        Error::new(ErrorKind::Data, "this is neither StableHLO text nor bytecode")
+        Error::new(ErrorKind::Data, "the file is neither StableHLO text nor bytecode")
             .at(format!("byte {at}"))
-            .because("it is no UTF-8 there, and bytecode begins with ML\\xefR")
+            .because("it is not UTF-8, and bytecode starts with ML\\xefR")
             .hint(HINT)
     })?;
-    Ok((Form::Text, systole_mlir::text::parse(text).map_err(|e| e.hint(HINT))?))
+    Ok((ProgramFormat::Text, systole_mlir::text::parse(text).map_err(|e| e.hint(HINT))?))
 }
 
-const HINT: &str = "StableHLO is read as JAX (jax.jit(f).lower(x).as_text()), PyTorch/XLA, MLIR's printer and `systole show \
-                    MODEL --stage stablehlo` write it";
+const HINT: &str = "pass StableHLO as written by JAX (jax.jit(f).lower(x).as_text()), PyTorch/XLA, MLIR or `systole show \
+                    MODEL --stage stablehlo`";
 
-/// For programs that are well written and cannot be run here.
+/// Hint for valid programs that are not supported.
 const UNREAD: &str =
-    "docs/guide/programs.md says what is read; where the specification has it, please report the program";
+    "see docs/guide/programs.md for what is supported; report programs that the specification allows";
 
-/// What bytes seem to be that are no program, and what to do.
+/// Returns the apparent type of a file that is not a program, and a hint.
 fn other_kind(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
     let text = bytes.trim_ascii_start();
     let lower: Vec<u8> = text.iter().take(64).map(u8::to_ascii_lowercase).collect();
     let begins = |with: &[u8]| lower.starts_with(with);
     let kind = match () {
-        () if bytes.is_empty() => ("it is empty", "write the program again: nothing was written there"),
-        () if text.is_empty() => ("there are only spaces in it", "write the program again"),
-        () if begins(b"<!doctype") || begins(b"<html") || begins(b"<?xml") => (
-            "it is a page of the web",
-            "get the file itself: what was fetched is a page about it, or an error's",
-        ),
+        () if bytes.is_empty() => ("the file is empty", "write the program again: the file is empty"),
+        () if text.is_empty() => ("the file contains only spaces", "write the program again"),
+        () if begins(b"<!doctype") || begins(b"<html") || begins(b"<?xml") => {
+            ("it is a web page", "download the file itself: this is a page about it, or an error page")
+        }
         () if begins(b"hlomodule") => (
-            "it is HLO text, which XLA's compiler makes of StableHLO",
-            "take the program before it is compiled: jax.jit(f).lower(x).as_text()",
+            "it is HLO text, which XLA generates from StableHLO",
+            "pass the program before compilation: jax.jit(f).lower(x).as_text()",
         ),
         () if begins(b"{\"") || begins(b"{ \"") => ("it is JSON", HINT),
         () if begins(b"\x7felf") => ("it is machine code", HINT),
-        () if bytes.starts_with(b"\x1f\x8b") => ("it is packed by gzip", "unpack it: gunzip -k FILE"),
+        () if bytes.starts_with(b"\x1f\x8b") => ("it is compressed with gzip", "unpack it: gunzip -k FILE"),
         () if bytes.starts_with(b"PK\x03\x04") => {
-            ("it is a ZIP archive", "unpack it and name the program in it")
+            ("it is a ZIP archive", "unpack it and pass the program in it")
         }
-        () if bytes.starts_with(b"\x93NUMPY") => ("it is a NumPy array", "give arrays with --input"),
+        () if bytes.starts_with(b"\x93NUMPY") => ("it is a NumPy array", "pass arrays with --input"),
         () if bytes.contains(&0) && bytes.get(8..9) == Some(b"{") => {
-            ("it is a safetensors file", "give arrays with --input")
+            ("it is a safetensors file", "pass arrays with --input")
         }
         () => return None,
     };
@@ -228,12 +230,12 @@ mod tests {
         for (bytes, part) in [
             (&b""[..], "empty"),
             (b"  \n", "only spaces"),
-            (b"<!DOCTYPE html><html>", "page of the web"),
+            (b"<!DOCTYPE html><html>", "web page"),
             (b"HloModule jit_f", "HLO text"),
             (b"\x1f\x8b\x08", "gzip"),
             (b"PK\x03\x04", "ZIP"),
             (b"\xff\xfe\x00", "neither StableHLO text nor bytecode"),
-            (b"module {", "StableHLO is read"),
+            (b"module {", "pass StableHLO"),
         ] {
             let told = open(bytes).unwrap_err().to_string();
             assert!(told.contains(part) && told.contains("try: "), "{told}");

@@ -1,64 +1,66 @@
-//! A program on one device: compiled, given its arguments, run, its results read and its own claims judged.
+//! Compiles and runs a program on one device, reads its results and evaluates its assertions.
 
 use crate::inputs::{name, type_text};
 use std::sync::Arc;
 use systole_base::{Error, ErrorKind, Literal, Result, ResultExt};
 use systole_ir::Graph;
-use systole_mlir::import::{Check, Imported};
-use systole_mlir::interface::{Face, Interface};
-use systole_runtime::{Arg, Backend, Buffer, CompileOptions, DeviceId, Executable, Report};
+use systole_mlir::import::{ImportedProgram, ResultCheck};
+use systole_mlir::interface::{ProgramInterface, ProgramPort};
+use systole_runtime::{
+    Backend, Buffer, CompileOptions, DeviceId, Executable, ExecutableArg, ExecutableReport,
+};
 
-/// A result as the IR holds it.
+/// A result with the IR arrays that hold it.
 #[derive(Clone, Debug)]
-pub struct Value {
-    /// What the program's writer calls it.
-    pub face: Face,
+pub struct ResultValue {
+    /// Its shape and element type in the source program.
+    pub face: ProgramPort,
     /// The arrays that hold it.
     pub held: Vec<Literal>,
 }
 
-impl Value {
-    /// `f32[2, 3]`, with the element's own name.
+impl ResultValue {
+    /// Returns the type `f32[2, 3]`, with the source element type.
     pub fn ty(&self) -> String {
         type_text(&self.face)
     }
 
-    /// Its elements as others lay them out, dense and row-major.
+    /// Returns its elements in the external layout, dense and row-major.
     ///
     /// # Errors
-    /// When an array is missing.
+    /// If an array is missing.
     pub fn bytes(&self) -> Result<Vec<u8>> {
         self.face.join(&self.held.iter().collect::<Vec<_>>())
     }
 }
 
-/// What a run gave.
+/// Results of a run.
 #[derive(Clone, Debug)]
-pub struct Ran {
-    /// The results.
-    pub values: Vec<Value>,
-    /// What became of each claim of the program about its own results; an error says which element differs.
+pub struct RunResults {
+    /// Result values.
+    pub values: Vec<ResultValue>,
+    /// Outcome of each assertion in the program; an error names the element that differs.
     pub checks: Vec<Result<(), String>>,
 }
 
-/// A program, compiled for a device.
-pub struct Runner {
+/// A program compiled for a device.
+pub struct ProgramRunner {
     executable: Arc<dyn Executable>,
     backend: Arc<dyn Backend>,
-    interface: Interface,
-    checks: Vec<Check>,
+    interface: ProgramInterface,
+    checks: Vec<ResultCheck>,
 }
 
-impl Runner {
-    /// Compiles a program as it is: no bits are given up for speed.
+impl ProgramRunner {
+    /// Compiles a program without lossy optimizations.
     ///
     /// # Errors
-    /// When it needs more memory than there is; those of the device.
-    pub fn new(program: &Imported, backend: &Arc<dyn Backend>) -> Result<Runner> {
+    /// If it needs more memory than is available; errors of the device.
+    pub fn new(program: &ImportedProgram, backend: &Arc<dyn Backend>) -> Result<ProgramRunner> {
         let graph = &program.program.graph;
         fits(graph, backend.name() == "ref")?;
         let options = CompileOptions { label: graph.name.clone(), ..CompileOptions::default() };
-        Ok(Runner {
+        Ok(ProgramRunner {
             executable: backend.compile(graph, &options)?,
             backend: backend.clone(),
             interface: program.interface.clone(),
@@ -66,15 +68,15 @@ impl Runner {
         })
     }
 
-    /// What compiling found out.
-    pub fn report(&self) -> &Report {
+    /// Returns the compilation report.
+    pub fn report(&self) -> &ExecutableReport {
         self.executable.report()
     }
 
     /// Copies the arguments to the device.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Errors of the device.
     pub fn put(&self, inputs: &[Vec<Literal>]) -> Result<Vec<Buffer>> {
         let put = |(i, held): (usize, &Vec<Literal>)| -> Result<Vec<Buffer>> {
             let each = held.iter().map(|x| self.backend.put(x, DeviceId(0)));
@@ -84,45 +86,46 @@ impl Runner {
         Ok(all.into_iter().flatten().collect())
     }
 
-    /// Runs once, and waits for the end.
+    /// Runs the program once and waits for its end.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Errors of the device.
     pub fn run(&self, arguments: &[Buffer]) -> Result<Vec<Buffer>> {
-        let results = self.executable.run(arguments.iter().map(Arg::Borrow).collect())?;
+        let results = self.executable.run(arguments.iter().map(ExecutableArg::Borrow).collect())?;
         results.iter().try_for_each(Buffer::block_until_ready)?;
         Ok(results)
     }
 
-    /// Reads results and judges the program's claims.
+    /// Reads the results and evaluates the program's assertions.
     ///
     /// # Errors
-    /// When they cannot be read.
-    pub fn results(&self, results: &[Buffer]) -> Result<Ran> {
+    /// If they cannot be read.
+    pub fn results(&self, results: &[Buffer]) -> Result<RunResults> {
         let arrays = results.iter().map(Buffer::to_literal).collect::<Result<Vec<_>>>()?;
-        let value = |face: &Face| {
+        let value = |face: &ProgramPort| {
             let held = arrays.get(face.first..face.first + face.element.held().len());
-            let held = held.ok_or_else(|| Error::new(ErrorKind::Bug, "the device gave too few results"))?;
-            Ok(Value { face: face.clone(), held: held.to_vec() })
+            let held =
+                held.ok_or_else(|| Error::new(ErrorKind::Bug, "the device returned too few results"))?;
+            Ok(ResultValue { face: face.clone(), held: held.to_vec() })
         };
         let values = self.interface.results.iter().map(value).collect::<Result<Vec<_>>>()?;
-        let compared: usize = self.checks.iter().map(Check::arrays).sum();
-        let too_few = || Error::new(ErrorKind::Bug, "the device gave too few results");
+        let compared: usize = self.checks.iter().map(ResultCheck::arrays).sum();
+        let too_few = || Error::new(ErrorKind::Bug, "the device returned too few results");
         let mut rest = arrays.len().checked_sub(compared).map(|at| &arrays[at..]).ok_or_else(too_few)?;
-        let mut judge = |check: &Check| {
+        let mut judge = |check: &ResultCheck| {
             let (own, others) = rest.split_at(check.arrays());
             rest = others;
             check.run(&own.iter().collect::<Vec<_>>())
         };
-        Ok(Ran { values, checks: self.checks.iter().map(&mut judge).collect() })
+        Ok(RunResults { values, checks: self.checks.iter().map(&mut judge).collect() })
     }
 }
 
-/// Refuses a program whose arguments and results, with `all` every value of it, do not fit in memory: an error instead of a
-/// process that the system kills. What else a program takes, its device says when it compiles.
+/// Rejects a program whose arguments and results (with `all`, all values) do not fit in memory, so that the process is
+/// not killed. The device checks its own memory when it compiles.
 ///
 /// # Errors
-/// `Unsupported`: how much is needed, how much there is, and what takes most.
+/// `Unsupported`: required and free memory, and the largest arrays.
 pub fn fits(graph: &Graph, all: bool) -> Result<()> {
     let bytes = |v: &systole_ir::ValueId| (graph.ty(*v).bytes(), graph.ty(*v));
     let own = graph.params.iter().chain(&graph.results).map(bytes);
@@ -143,5 +146,5 @@ pub fn fits(graph: &Graph, all: bool) -> Result<()> {
         format!("this program needs {} of memory for {what}, and {} are free", mib(need), mib(free)),
     )
     .because(format!("its largest arrays: {}", largest.collect::<Vec<_>>().join(", ")))
-    .hint("make the program for smaller arrays, raise --memory-limit, or use a machine with more memory"))
+    .hint("use smaller arrays, raise --memory-limit, or use a machine with more memory"))
 }

@@ -1,11 +1,11 @@
-//! The smallest program that still fails: results, ops and arguments are taken away and sizes made smaller, as long as what is left
-//! fails as the whole did. What an op was given becomes an argument with the value that it had there, or a constant. Bodies of loops,
-//! branches and called functions take the place of the op that has them; those that must stay are made smaller in it.
+//! Minimizes a failing program: removes results, ops and arguments, shrinks sizes, and replaces ops by arguments or
+//! constants with their values, as long as it still fails in the same way. Bodies of loops, branches and calls replace
+//! their op or are shrunk in place.
 
 mod bodies;
 mod sizes;
 
-use bodies::{Fixed, moved};
+use bodies::{LoopControl, moved};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,46 +13,46 @@ use systole_base::{Literal, TensorType};
 use systole_ir::op::{Constant, Op, Parameter};
 use systole_ir::{Graph, Node, ValueId};
 
-/// A program and what it is given.
+/// A program and its arguments.
 #[derive(Clone, Debug)]
-pub struct Case {
+pub struct FailingCase {
     /// The program.
     pub graph: Arc<Graph>,
     /// An array for each parameter.
     pub arguments: Vec<Literal>,
 }
 
-/// What says whether a case fails, and what its values are.
-pub trait Judge {
-    /// Whether the case fails as the whole did.
-    fn fails(&mut self, case: &Case) -> bool;
+/// Decides whether a case fails, and computes values.
+pub trait FailureOracle {
+    /// Whether the case fails like the original.
+    fn fails(&mut self, case: &FailingCase) -> bool;
 
-    /// The results of a program where nothing fails; `None`: nobody could compute them.
-    fn values(&mut self, case: &Case) -> Option<Vec<Literal>>;
+    /// Computes the results of a program without failure; `None` if they cannot be computed.
+    fn values(&mut self, case: &FailingCase) -> Option<Vec<Literal>>;
 
-    /// Is told of each smaller case that fails.
-    fn smaller(&mut self, case: &Case);
+    /// Called for each smaller case that fails.
+    fn smaller(&mut self, case: &FailingCase);
 }
 
-impl Case {
-    fn with_size(&self, size: usize, smaller: usize) -> Option<Case> {
+impl FailingCase {
+    fn with_size(&self, size: usize, smaller: usize) -> Option<FailingCase> {
         let (graph, arguments) = sizes::with(&self.graph, &self.arguments, (size, smaller))?;
-        Some(Case { graph, arguments })
+        Some(FailingCase { graph, arguments })
     }
 
-    /// Ops that are no parameters, those in bodies too.
+    /// Returns the number of ops other than parameters, including those in bodies.
     pub fn ops(&self) -> usize {
         bodies::count(&self.graph, true)
     }
 
-    /// How large it is: what is made smaller.
+    /// Returns the size that is minimized.
     fn weight(&self) -> (usize, usize, usize) {
         let elements = self.graph.nodes.iter().flat_map(|n| &n.outs).map(TensorType::elements);
         (bodies::count(&self.graph, false), self.graph.results.len() + self.arguments.len(), elements.sum())
     }
 
-    /// Without what no result needs: ops, and arguments.
-    fn tidy(&self) -> Case {
+    /// Removes unused ops and arguments.
+    fn tidy(&self) -> FailingCase {
         let live = self.graph.live(&self.graph.results);
         let mut new = BTreeMap::new();
         let mut out = Graph { name: "main".into(), scopes: vec![String::new()], ..Graph::default() };
@@ -70,17 +70,17 @@ impl Case {
             out.nodes.push(node);
         }
         out.results = self.graph.results.iter().map(|v| moved(&new, *v)).collect();
-        Case { graph: Arc::new(out), arguments }
+        FailingCase { graph: Arc::new(out), arguments }
     }
 
-    /// With other results.
-    fn returning(&self, results: Vec<ValueId>) -> Case {
+    /// Returns the case with other results.
+    fn returning(&self, results: Vec<ValueId>) -> FailingCase {
         let graph = Arc::new(Graph { results, ..(*self.graph).clone() });
-        Case { graph, arguments: self.arguments.clone() }.tidy()
+        FailingCase { graph, arguments: self.arguments.clone() }.tidy()
     }
 
-    /// With values in the place of the nodes that make them: an argument where `given` has an array.
-    fn with_given(&self, replaced: &BTreeMap<ValueId, Literal>) -> Case {
+    /// Replaces nodes by their values: by an argument if `given` has an array.
+    fn with_given(&self, replaced: &BTreeMap<ValueId, Literal>) -> FailingCase {
         let nodes: BTreeSet<usize> = replaced.keys().map(|v| v.index()).collect();
         let mut out = Graph { params: Vec::new(), nodes: Vec::new(), ..(*self.graph).clone() };
         let (mut new, mut place) = (BTreeMap::new(), BTreeMap::new());
@@ -115,16 +115,16 @@ impl Case {
         }
         out.results = self.graph.results.iter().map(|v| at(*v, &new)).collect();
         out.param_names = vec![String::new(); out.params.len()];
-        Case { graph: Arc::new(out), arguments }.tidy()
+        FailingCase { graph: Arc::new(out), arguments }.tidy()
     }
 
-    /// With constants in the place of some arguments.
-    fn with_constant(&self, argument: usize, value: Literal) -> Case {
+    /// Replaces an argument by a constant.
+    fn with_constant(&self, argument: usize, value: Literal) -> FailingCase {
         let mut graph = (*self.graph).clone();
         if let Some(node) = graph.params.get(argument).and_then(|p| graph.nodes.get_mut(p.index())) {
             node.op = Op::Constant(Constant { value });
         }
-        // Parameters stand before all else.
+        // Parameters come first.
         let mut order: Vec<usize> = (0..graph.nodes.len()).collect();
         order.sort_by_key(|i| !graph.nodes.get(*i).is_some_and(|n| matches!(n.op, Op::Parameter(_))));
         let new: BTreeMap<usize, usize> = order.iter().enumerate().map(|(new, old)| (*old, new)).collect();
@@ -132,13 +132,18 @@ impl Case {
         nodes.iter_mut().flat_map(|n| n.inputs.iter_mut()).for_each(|v| *v = moved(&new, *v));
         graph.nodes = nodes;
         graph.results.iter_mut().for_each(|v| *v = moved(&new, *v));
-        Case { graph: Arc::new(graph), arguments: self.arguments.clone() }.tidy()
+        FailingCase { graph: Arc::new(graph), arguments: self.arguments.clone() }.tidy()
     }
 }
 
-/// Makes a failing case as small as can be done until `deadline`. `culprit` is the node that is thought to be at fault.
-pub fn shrink(case: &Case, culprit: Option<usize>, judge: &mut dyn Judge, deadline: Instant) -> Case {
-    let mut work = Work { case: case.clone(), judge, deadline };
+/// Minimizes a failing case until `deadline`. `culprit` is the suspected node.
+pub fn shrink(
+    case: &FailingCase,
+    culprit: Option<usize>,
+    judge: &mut dyn FailureOracle,
+    deadline: Instant,
+) -> FailingCase {
+    let mut work = Shrinker { case: case.clone(), judge, deadline };
     work.take(&case.tidy());
     if let Some(node) = culprit {
         let count = case.graph.nodes.get(node).map_or(0, |n| n.outs.len());
@@ -159,20 +164,20 @@ pub fn shrink(case: &Case, culprit: Option<usize>, judge: &mut dyn Judge, deadli
     }
 }
 
-struct Work<'a> {
-    /// The smallest case so far.
-    case: Case,
-    judge: &'a mut dyn Judge,
+struct Shrinker<'a> {
+    /// Smallest failing case so far.
+    case: FailingCase,
+    judge: &'a mut dyn FailureOracle,
     deadline: Instant,
 }
 
-impl Work<'_> {
+impl Shrinker<'_> {
     fn is_late(&self) -> bool {
         Instant::now() >= self.deadline
     }
 
-    /// Goes on with a case if it fails.
-    fn take(&mut self, case: &Case) -> bool {
+    /// Adopts a case if it fails.
+    fn take(&mut self, case: &FailingCase) -> bool {
         if self.is_late() || case.graph.results.is_empty() || case.graph.verify().is_err() {
             return false;
         }
@@ -184,7 +189,7 @@ impl Work<'_> {
         fails
     }
 
-    /// One result, or half of them.
+    /// Tries one result, or half of them.
     fn results(&mut self) {
         let all = self.case.graph.results.clone();
         if all.len() > 1 {
@@ -208,7 +213,7 @@ impl Work<'_> {
         }
     }
 
-    /// What goes into a result in the place of the result, as long as that fails too.
+    /// Replaces a result by its operands while the case fails.
     fn beginnings(&mut self) {
         loop {
             let graph = self.case.graph.clone();
@@ -224,7 +229,7 @@ impl Work<'_> {
         }
     }
 
-    /// Values in the place of ops: many at once, then fewer.
+    /// Replaces ops by their values: many at once, then fewer.
     fn givens(&mut self) {
         let mut size = self.case.graph.nodes.len().next_power_of_two();
         while size > 0 && !self.is_late() {
@@ -235,7 +240,7 @@ impl Work<'_> {
                 let begin = end.saturating_sub(size);
                 let values = if is_known { known.clone() } else { self.known() };
                 let case = self.case.with_given(&self.replaceable(begin..end, &values));
-                // Nodes are numbered anew where some are gone.
+                // Nodes are renumbered after removals.
                 if case.ops() < self.case.ops() && self.take(&case) {
                     is_known = false;
                     end = begin.min(self.case.graph.nodes.len());
@@ -247,7 +252,7 @@ impl Work<'_> {
         }
     }
 
-    /// Values of these nodes that others need. What makes a result stays, and small constants do.
+    /// Returns the values of these nodes that others use, except operands of results and small constants.
     fn replaceable(
         &self,
         nodes: std::ops::Range<usize>,
@@ -264,7 +269,7 @@ impl Work<'_> {
         values.iter().filter(|(v, _)| is_one(v)).map(|(v, x)| (*v, x.clone())).collect()
     }
 
-    /// Values of all nodes but parameters, zeros where nobody could compute them.
+    /// Returns the values of all nodes but parameters; zeros if they cannot be computed.
     fn known(&mut self) -> BTreeMap<ValueId, Literal> {
         let graph = &self.case.graph;
         let all: Vec<ValueId> = (0..graph.nodes.len())
@@ -272,29 +277,29 @@ impl Work<'_> {
             .flat_map(|i| (0..graph.nodes[i].outs.len()).map(move |out| ValueId::new(i, out)))
             .collect();
         let whole = Graph { results: all.clone(), ..(**graph).clone() };
-        let whole = Case { graph: Arc::new(whole), arguments: self.case.arguments.clone() };
+        let whole = FailingCase { graph: Arc::new(whole), arguments: self.case.arguments.clone() };
         let types: Vec<TensorType> = all.iter().map(|v| self.case.graph.ty(*v).clone()).collect();
         let values = self.judge.values(&whole).filter(|v| v.len() == all.len());
         let values = values.unwrap_or_else(|| types.into_iter().map(Literal::zeros).collect());
         all.into_iter().zip(values).collect()
     }
 
-    /// A body in the place of the op that has it, as often as that fails too.
+    /// Replaces ops by their bodies while the case fails.
     fn opened(&mut self) {
         let mut node = self.case.graph.nodes.len();
         while node > 0 && !self.is_late() {
             node -= 1;
-            let graphs = bodies::opened(&self.case.graph, node, &Fixed::default());
-            let case = |g| Case { graph: Arc::new(g), arguments: self.case.arguments.clone() }.tidy();
-            let cases: Vec<Case> = graphs.into_iter().map(case).collect();
+            let graphs = bodies::opened(&self.case.graph, node, &LoopControl::default());
+            let case = |g| FailingCase { graph: Arc::new(g), arguments: self.case.arguments.clone() }.tidy();
+            let cases: Vec<FailingCase> = graphs.into_iter().map(case).collect();
             if cases.iter().any(|case| case.weight() < self.case.weight() && self.take(case)) {
-                // What was in the body may have bodies.
+                // The body may contain further bodies.
                 node = self.case.graph.nodes.len();
             }
         }
     }
 
-    /// Fewer ops in each body: results that are what went into them, numbers in the place of ops.
+    /// Removes ops in each body: results become their operands, ops become numbers.
     fn bodies(&mut self) {
         let mut place = 0;
         while let Some(path) = bodies::paths(&self.case.graph).get(place).cloned() {
@@ -312,20 +317,20 @@ impl Work<'_> {
         bodies::at(&self.case.graph, path).cloned()
     }
 
-    /// Goes on with another body if that has fewer ops and fails too.
+    /// Adopts another body if it has fewer ops and the case fails.
     fn take_body(&mut self, path: &[(usize, usize)], body: Graph) -> bool {
         let graph = bodies::with(&self.case.graph, path, body);
-        let case = |graph| Case { graph: Arc::new(graph), arguments: self.case.arguments.clone() };
+        let case = |graph| FailingCase { graph: Arc::new(graph), arguments: self.case.arguments.clone() };
         graph.map(case).is_some_and(|case| case.weight() < self.case.weight() && self.take(&case))
     }
 
-    /// As [`Work::opened`], in a body.
+    /// Like [`Shrinker::opened`], inside a body.
     fn body_opened(&mut self, path: &[(usize, usize)]) {
         let mut node = self.body(path).map_or(0, |b| b.nodes.len());
         while node > 0 && !self.is_late() {
             node -= 1;
             let Some(body) = self.body(path) else { return };
-            let graphs = bodies::opened(&body, node, &Fixed::of(&self.case.graph, path));
+            let graphs = bodies::opened(&body, node, &LoopControl::of(&self.case.graph, path));
             if graphs.iter().any(|g| self.take_body(path, bodies::tidy(g))) {
                 node = self.body(path).map_or(0, |b| b.nodes.len());
             }
@@ -336,7 +341,7 @@ impl Work<'_> {
         let count = self.body(path).map_or(0, |b| b.results.len());
         for result in 0..count {
             loop {
-                let fixed = Fixed::of(&self.case.graph, path);
+                let fixed = LoopControl::of(&self.case.graph, path);
                 let all = self.body(path).map_or(Vec::new(), |b| bodies::with_results(&b, result, &fixed));
                 if !all.into_iter().any(|body| self.take_body(path, body)) {
                     break;
@@ -352,7 +357,7 @@ impl Work<'_> {
             while end > 0 && !self.is_late() {
                 let begin = end.saturating_sub(size);
                 let numbers = if size == 1 { &[0.0, 1.0][..] } else { &[0.0] };
-                let fixed = Fixed::of(&self.case.graph, path);
+                let fixed = LoopControl::of(&self.case.graph, path);
                 let fewer = numbers.iter().any(|number| {
                     let body = self.body(path);
                     let body = body.and_then(|b| bodies::with_numbers(&b, begin..end, *number, &fixed));
@@ -365,7 +370,7 @@ impl Work<'_> {
         }
     }
 
-    /// Smaller sizes, each wherever it stands.
+    /// Tries smaller sizes, each replaced everywhere.
     fn sizes(&mut self) {
         for size in sizes::of(&self.case.graph) {
             for smaller in [1, 2, size / 2, size - 1] {
@@ -378,7 +383,7 @@ impl Work<'_> {
         }
     }
 
-    /// A constant in the place of an argument: its value where that is one number, else one number everywhere.
+    /// Replaces an argument by a constant: its value if it is a scalar, otherwise one number for all elements.
     fn constants(&mut self) {
         let mut argument = 0;
         while let Some(x) = self.case.arguments.get(argument).cloned() {

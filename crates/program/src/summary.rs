@@ -1,30 +1,30 @@
-//! An array in short: its first elements, and the least, greatest and mean of all that are numbers.
+//! Summarizes an array: first elements, minimum, maximum, mean, and counts of NaN and infinities.
 
 use std::fmt::Write;
 use systole_base::{Literal, Scalar};
 
-/// Elements that are shown.
+/// Number of elements shown.
 const FIRST: usize = 8;
 
-/// What there is to say of an array. A complex one is two arrays: its real and its imaginary parts.
+/// Summary of an array; a complex one is held in two arrays.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Summary {
-    /// The first elements as text.
+pub struct ArraySummary {
+    /// First elements as text.
     pub first: Vec<String>,
-    /// Elements of the whole array.
+    /// Number of elements of the array.
     pub elements: usize,
-    /// Least, greatest and mean of the elements that are not NaN; of complex ones those of their absolute values. `None`:
-    /// there is none, or they are truth values.
+    /// Minimum, maximum and mean of the elements that are not NaN; for complex ones of their absolute values. `None` if
+    /// there are none, or for bools.
     pub range: Option<(f64, f64, f64)>,
-    /// Elements that are NaN.
+    /// Number of NaN elements.
     pub nan: usize,
-    /// Elements that are infinite.
+    /// Number of infinite elements.
     pub infinite: usize,
 }
 
-impl Summary {
-    /// Of the arrays that hold one value.
-    pub fn of(held: &[Literal]) -> Summary {
+impl ArraySummary {
+    /// Summarizes the arrays that hold one value.
+    pub fn of(held: &[Literal]) -> ArraySummary {
         let elements = held.first().map_or(0, |x| x.ty().elements());
         let complex = held.len() == 2;
         let number = |i: usize| match held {
@@ -52,11 +52,11 @@ impl Summary {
             _ => held.first().map_or(String::new(), |x| text(x.get(i))),
         };
         let first = (0..elements.min(FIRST)).map(shown).collect();
-        Summary { first, elements, range, nan, infinite }
+        ArraySummary { first, elements, range, nan, infinite }
     }
 }
 
-impl std::fmt::Display for Summary {
+impl std::fmt::Display for ArraySummary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut line = format!("[{}", self.first.join(", "));
         if self.elements > self.first.len() {
@@ -75,7 +75,7 @@ impl std::fmt::Display for Summary {
     }
 }
 
-/// One element as text.
+/// Formats an element.
 pub fn text(value: Scalar) -> String {
     match value {
         Scalar::Bool(b) => b.to_string(),
@@ -85,7 +85,7 @@ pub fn text(value: Scalar) -> String {
     }
 }
 
-/// A number in six digits.
+/// Formats a number with six digits.
 pub fn short(v: f64) -> String {
     if v == 0.0 || !v.is_finite() {
         return format!("{v}");
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn arrays_are_told_in_a_line() {
-        let told = |held: &[Literal]| Summary::of(held).to_string();
+        let told = |held: &[Literal]| ArraySummary::of(held).to_string();
         assert_eq!(told(&[f32s(&[1.0, 2.5, -3.0])]), "[1, 2.5, -3]  min -3, max 2.5, mean 0.166667");
         assert_eq!(told(&[f32s(&[f32::NAN, f32::NAN])]), "[NaN, NaN]  2 NaN");
         assert_eq!(

@@ -1,23 +1,23 @@
-//! Where two devices part, and the smallest program with which they do: on a device that is wrong on purpose.
+//! Tests of bisection and minimization with a deliberately wrong device.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use systole_base::{Literal, Result};
 use systole_ir::op::{Op, Unary};
 use systole_ir::{Graph, interp};
-use systole_program::bisect::{Compared, Pair, first_difference, run};
+use systole_program::bisect::{DevicePair, RunComparison, first_difference, run};
 use systole_program::compare::Tolerance;
 use systole_program::inputs;
 use systole_program::program_file::open;
-use systole_program::shrink::{Case, Judge, shrink};
+use systole_program::shrink::{FailingCase, FailureOracle, shrink};
 use systole_runtime::{Backend, Buffer, CompileOptions, DeviceId, DeviceInfo, Executable, ReferenceBackend};
 
-/// What the wrong device does with `tanh`.
+/// How the wrong device computes `tanh`.
 #[derive(Clone, Copy)]
 enum Fault {
-    /// Computes the sine.
+    /// As sine.
     Wrong,
-    /// Computes the sine where the operand is a product: as if the two were one kernel.
+    /// As sine if the operand is a product, as if the two were fused.
     WrongBehindProduct,
     Refuses,
     Panics,
@@ -73,18 +73,18 @@ func.func @main(%arg0: tensor<16x32xf32>, %arg1: tensor<32x8xf32>, %arg2: tensor
   return %5, %6, %7 : tensor<16x8xf32>, tensor<f32>, tensor<16xi32>
 }"#;
 
-fn pair(fault: Fault) -> Pair {
-    Pair {
+fn pair(fault: Fault) -> DevicePair {
+    DevicePair {
         devices: [Arc::new(Faulty(fault)), Arc::new(ReferenceBackend)],
         names: ["faulty".into(), "ref".into()],
         tolerance: Tolerance::default(),
     }
 }
 
-fn case() -> Case {
+fn case() -> FailingCase {
     let program = open(PROGRAM).unwrap().imported;
     let arguments = inputs::random(&program.interface.arguments, 0).unwrap();
-    Case { graph: program.program.graph, arguments: arguments.into_iter().flatten().collect() }
+    FailingCase { graph: program.program.graph, arguments: arguments.into_iter().flatten().collect() }
 }
 
 fn op(graph: &Graph, node: usize) -> &str {
@@ -93,61 +93,63 @@ fn op(graph: &Graph, node: usize) -> &str {
 
 #[test]
 fn the_first_op_that_differs_is_found() {
-    let Case { graph, arguments } = case();
+    let FailingCase { graph, arguments } = case();
     let found = first_difference(&pair(Fault::Wrong), &graph, &arguments).unwrap();
     assert_eq!(op(&graph, found.node), "tanh");
-    let Compared::Differs(0, d) = &found.what else { panic!("{:?}", found.what) };
+    let RunComparison::Differs(0, d) = &found.what else { panic!("{:?}", found.what) };
     assert_eq!(d.elements, 128);
     let x = found.operands[0].at(&d.index).as_f64();
     assert!((d.first.as_f64() - x.sin()).abs() < 1e-6 && (d.second.as_f64() - x.tanh()).abs() < 1e-6);
-    assert!(matches!(found.alone, Some(Compared::Differs(..))), "the op alone is wrong too");
+    assert!(matches!(found.alone, Some(RunComparison::Differs(..))), "the op alone is wrong too");
     assert!(found.runs <= 8, "{}", found.runs);
 }
 
 #[test]
 fn what_differs_only_together_is_told_apart() {
-    let Case { graph, arguments } = case();
+    let FailingCase { graph, arguments } = case();
     let found = first_difference(&pair(Fault::WrongBehindProduct), &graph, &arguments).unwrap();
     assert_eq!(op(&graph, found.node), "tanh");
-    assert!(matches!(found.alone, Some(Compared::Same)), "{:?}", found.alone);
+    assert!(matches!(found.alone, Some(RunComparison::Same)), "{:?}", found.alone);
 }
 
 #[test]
 fn errors_and_panics_are_found_as_differences_are() {
     for fault in [Fault::Refuses, Fault::Panics] {
-        let Case { graph, arguments } = case();
+        let FailingCase { graph, arguments } = case();
         let found = first_difference(&pair(fault), &graph, &arguments).unwrap();
         assert_eq!(op(&graph, found.node), "tanh");
-        let Compared::Failed(0, e) = &found.what else { panic!("{:?}", found.what) };
+        let RunComparison::Failed(0, e) = &found.what else { panic!("{:?}", found.what) };
         assert!(e.what().contains("tanh"), "{e}");
-        assert!(matches!(found.alone, Some(Compared::Failed(0, _))));
+        assert!(matches!(found.alone, Some(RunComparison::Failed(0, _))));
     }
-    let Case { graph, arguments } = case();
-    let same =
-        Pair { devices: [Arc::new(ReferenceBackend), Arc::new(ReferenceBackend)], ..pair(Fault::Wrong) };
+    let FailingCase { graph, arguments } = case();
+    let same = DevicePair {
+        devices: [Arc::new(ReferenceBackend), Arc::new(ReferenceBackend)],
+        ..pair(Fault::Wrong)
+    };
     assert!(first_difference(&same, &graph, &arguments).is_none());
 }
 
 struct Test {
-    pair: Pair,
-    kind: Compared,
+    pair: DevicePair,
+    kind: RunComparison,
     tried: usize,
 }
 
-impl Judge for Test {
-    fn fails(&mut self, case: &Case) -> bool {
+impl FailureOracle for Test {
+    fn fails(&mut self, case: &FailingCase) -> bool {
         self.tried += 1;
         self.pair.compare(&case.graph, &case.arguments).is_like(&self.kind)
     }
-    fn values(&mut self, case: &Case) -> Option<Vec<Literal>> {
+    fn values(&mut self, case: &FailingCase) -> Option<Vec<Literal>> {
         run(&case.graph, &case.arguments, &ReferenceBackend).ok()
     }
-    fn smaller(&mut self, case: &Case) {
+    fn smaller(&mut self, case: &FailingCase) {
         assert!(self.pair.compare(&case.graph, &case.arguments).is_like(&self.kind));
     }
 }
 
-fn smallest(fault: Fault, hinted: bool) -> (Case, usize) {
+fn smallest(fault: Fault, hinted: bool) -> (FailingCase, usize) {
     let whole = case();
     let pair = pair(fault);
     let kind = pair.compare(&whole.graph, &whole.arguments);
@@ -181,7 +183,7 @@ fn what_fails_only_together_keeps_both_ops() {
     assert_eq!(small.ops() - ops.iter().filter(|n| **n == "constant").count(), 2, "{ops:?}");
 }
 
-/// A function, a branch and a loop, each with more than what fails.
+/// A function, a branch and a loop, each with more than the failing part.
 const NESTED: &[u8] = br#"
 func.func private @f(%x: tensor<6xf32>) -> tensor<6xf32> {
   %0 = stablehlo.exponential %x : tensor<6xf32>
@@ -213,32 +215,33 @@ func.func @main(%x: tensor<6xf32>, %p: tensor<i1>) -> tensor<6xf32> {
   return %0#1 : tensor<6xf32>
 }"#;
 
-/// Fails where a graph holds something, and is a program.
+/// Fails if a graph satisfies a predicate.
 struct Holds(fn(&Graph) -> bool);
 
-impl Judge for Holds {
-    fn fails(&mut self, case: &Case) -> bool {
+impl FailureOracle for Holds {
+    fn fails(&mut self, case: &FailingCase) -> bool {
         (self.0)(&case.graph) && run(&case.graph, &case.arguments, &ReferenceBackend).is_ok()
     }
-    fn values(&mut self, case: &Case) -> Option<Vec<Literal>> {
+    fn values(&mut self, case: &FailingCase) -> Option<Vec<Literal>> {
         run(&case.graph, &case.arguments, &ReferenceBackend).ok()
     }
-    fn smaller(&mut self, case: &Case) {
+    fn smaller(&mut self, case: &FailingCase) {
         assert!((self.0)(&case.graph));
     }
 }
 
-/// Names of the ops of a graph and its bodies that are no parameters and no constants.
+/// Returns the op names of a graph and its bodies, without parameters and constants.
 fn names(graph: &Graph) -> Vec<&str> {
     let inner = graph.nodes.iter().flat_map(|n| n.op.rule().regions()).flat_map(|g| names(g));
     let own = graph.nodes.iter().map(|n| n.op.name());
     own.chain(inner).filter(|n| !["parameter", "constant"].contains(n)).collect()
 }
 
-fn nested(holds: fn(&Graph) -> bool) -> Case {
+fn nested(holds: fn(&Graph) -> bool) -> FailingCase {
     let program = open(NESTED).unwrap().imported;
     let arguments = inputs::random(&program.interface.arguments, 0).unwrap();
-    let whole = Case { graph: program.program.graph, arguments: arguments.into_iter().flatten().collect() };
+    let whole =
+        FailingCase { graph: program.program.graph, arguments: arguments.into_iter().flatten().collect() };
     let mut judge = Holds(holds);
     assert!(judge.fails(&whole));
     shrink(&whole, None, &mut judge, Instant::now() + Duration::from_secs(60))
@@ -259,7 +262,7 @@ fn what_fails_only_in_a_loop_stays_there_alone() {
     });
     let left = names(&small.graph);
     assert!(left.contains(&"while") && left.contains(&"tanh"), "{left:?}");
-    // The loop ends, and has no branch and no call any more.
+    // The loop ends, and no branch or call is left.
     for gone in ["exponential", "sqrt", "cosine", "logistic"] {
         assert!(!left.contains(&gone), "{left:?}");
     }

@@ -1,4 +1,4 @@
-//! Training progress on standard error: a line that redraws itself on a terminal, one plain line for each epoch elsewhere.
+//! Training progress on standard error: a live progress line on a terminal, one plain line per epoch elsewhere.
 
 pub mod debug_build;
 pub mod progress;

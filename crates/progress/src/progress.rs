@@ -1,5 +1,5 @@
-//! Shows training progress on standard error: a line that redraws itself on a terminal, in the terminal's width; one plain
-//! line per epoch, like Keras's, elsewhere.
+//! Training progress line on standard error, fitted to the terminal's width; without a terminal, one line per epoch as
+//! in Keras.
 
 use crate::terminal::{self, columns, cut};
 use crate::{debug_build, recorder};
@@ -9,30 +9,30 @@ use std::time::Duration;
 use systole_nn::progress::ProgressEvent;
 use systole_nn::{Logs, counted};
 
-/// The epoch that is being shown: its heading, and the steps of it that a run had taken before it was stopped.
+/// Heading of the current epoch, and its steps from before the run was resumed.
 static CURRENT: Mutex<(String, usize)> = Mutex::new((String::new(), 0));
 
-/// Sees events before they are shown.
-pub type Watcher = fn(&ProgressEvent<'_>);
+/// Callback that receives each event before it is shown.
+pub type EventListener = fn(&ProgressEvent<'_>);
 
-/// What sees events, where something does.
-static WATCHER: Mutex<Option<Watcher>> = Mutex::new(None);
+/// The registered callback.
+static WATCHER: Mutex<Option<EventListener>> = Mutex::new(None);
 
-/// Sets what sees events from now on.
-pub fn set_watcher(watcher: Option<Watcher>) {
+/// Registers a callback for progress events, or removes it.
+pub fn set_watcher(watcher: Option<EventListener>) {
     *WATCHER.lock().unwrap_or_else(PoisonError::into_inner) = watcher;
 }
 
-/// Names that metrics were asked for by, by their own.
+/// Display names of metrics, by metric name.
 static ASKED: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());
 
-/// Makes lines for people call a metric as it was asked for: `accuracy`, whichever of the accuracies the loss made of it.
+/// Sets the display name of a metric, such as `accuracy` for the accuracy metric that the loss selected.
 pub fn call(metric: &str, asked: &str) {
     let mut names = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
     names.insert(metric.into(), asked.into());
 }
 
-/// What people call a value of the logs.
+/// Returns the display name of a value in the logs.
 pub fn called(name: &str) -> String {
     let names = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
     let (prefix, metric) = name.strip_prefix(VAL).map_or(("", name), |metric| (VAL, metric));
@@ -52,9 +52,9 @@ pub fn show(event: &ProgressEvent<'_>) {
             *current = (format!("Epoch {}/{epochs}", epoch + 1), *before);
         }
         ProgressEvent::Batch { step, steps, elapsed, data_wait, device_wait, logs } => {
-            let at = Moment { step: *step, steps: *steps, elapsed: *elapsed, data_wait: *data_wait };
+            let at = EpochPosition { step: *step, steps: *steps, elapsed: *elapsed, data_wait: *data_wait };
             if let Some(width) = width {
-                terminal::draw(&Parts::new(&current, at, *device_wait, logs).running(width));
+                terminal::draw(&LineParts::new(&current, at, *device_wait, logs).running(width));
             }
         }
         ProgressEvent::Note(text) => terminal::tell(text),
@@ -64,40 +64,41 @@ pub fn show(event: &ProgressEvent<'_>) {
             terminal::tell(&format!("{}, after {step} steps of it: {}", current.0, values.join("  ")));
         }
         ProgressEvent::EpochEnd { step, steps, elapsed, data_wait, device_wait, logs } => {
-            let at = Moment { step: *step, steps: *steps, elapsed: *elapsed, data_wait: *data_wait };
+            let at = EpochPosition { step: *step, steps: *steps, elapsed: *elapsed, data_wait: *data_wait };
             terminal::print(&match width {
-                Some(width) => Parts::new(&current, at, *device_wait, logs).finished(width),
+                Some(width) => LineParts::new(&current, at, *device_wait, logs).finished(width),
                 None => plain(current.1, &current.0, at, *device_wait, logs, false),
             });
         }
     }
 }
 
-/// How far an epoch is.
+/// Progress within an epoch.
 #[derive(Clone, Copy, Debug)]
-pub struct Moment {
-    /// Steps taken.
+pub struct EpochPosition {
+    /// Number of steps done.
     pub step: usize,
-    /// Steps in the epoch, where known.
+    /// Number of steps in the epoch, if known.
     pub steps: Option<usize>,
-    /// Time that they took.
+    /// Time of the steps done.
     pub elapsed: Duration,
-    /// The part of it that they waited for data, 0 to 1.
+    /// Share of the time spent waiting for data, 0 to 1.
     pub data_wait: f64,
 }
 
-/// `Epoch 1/5  30/60 [=====>    ] 1s 23ms/step, 1s left, 2% data wait  loss: 0.7155  accuracy: 0.71`
-pub fn line(heading: &str, at: Moment, logs: &Logs, running: bool) -> String {
+/// Formats a progress line: `Epoch 1/5  30/60 [=====>    ] 1s 23ms/step, 1s left, 2% data wait  loss: 0.7155  accuracy:
+/// 0.71`.
+pub fn line(heading: &str, at: EpochPosition, logs: &Logs, running: bool) -> String {
     line_since(0, heading, at, logs, running)
 }
 
-/// As [`line()`], where the time is that of the steps after the first `before`.
-fn line_since(before: usize, heading: &str, at: Moment, logs: &Logs, running: bool) -> String {
+/// Like [`line()`], but `elapsed` excludes the first `before` steps.
+fn line_since(before: usize, heading: &str, at: EpochPosition, logs: &Logs, running: bool) -> String {
     plain(before, heading, at, 0.0, logs, running)
 }
 
-fn plain(before: usize, heading: &str, at: Moment, device: f64, logs: &Logs, running: bool) -> String {
-    let Moment { step, steps, elapsed, data_wait } = at;
+fn plain(before: usize, heading: &str, at: EpochPosition, device: f64, logs: &Logs, running: bool) -> String {
+    let EpochPosition { step, steps, elapsed, data_wait } = at;
     let per_step = elapsed.as_secs_f64() / step.saturating_sub(before).max(1) as f64;
     let mut text = match steps {
         Some(n) => format!("{heading}  {step:>w$}/{n} {}", bar(step, n), w = n.to_string().len()),
@@ -112,7 +113,7 @@ fn plain(before: usize, heading: &str, at: Moment, device: f64, logs: &Logs, run
     text
 }
 
-/// The parts of the time that went to waiting for the device, where that is much, and for data.
+/// Formats the share of the time spent waiting for the device (if notable) and for data.
 fn waits(device: f64, data: f64) -> String {
     let device = if device < MUCH { String::new() } else { format!("{:.0}% device wait, ", 100.0 * device) };
     format!("{device}{:.0}% data wait", 100.0 * data)
@@ -125,42 +126,47 @@ fn value(name: &str, value: f64) -> String {
     }
 }
 
-/// A part of the time that is worth telling.
+/// Minimum share of device wait that is shown.
 const MUCH: f64 = 0.05;
-/// What measurements of the validation begin with.
+/// Prefix of validation metrics.
 const VAL: &str = "val_";
-/// The accuracies that `accuracy` may mean.
+/// Metrics that `accuracy` may stand for.
 const ACCURACIES: [&str; 3] = ["sparse_categorical_accuracy", "categorical_accuracy", "binary_accuracy"];
-/// A terminal in which spaces are dear.
+/// Below this width, single spaces separate the items.
 const NARROW: usize = 60;
-/// What follows the first line of an epoch begins with.
+/// Indentation of continuation lines.
 const INDENT: &str = "  ";
 
-/// What a line on a terminal is made of, in its order.
-struct Parts {
+/// Items of a progress line on a terminal, in order.
+struct LineParts {
     heading: String,
-    /// Loss and metrics, by their names and by short ones: those of training, and those of the validation.
+    /// Loss and metrics, with full and with short names; each for training and for validation.
     values: [[Vec<String>; 2]; 2],
-    at: Moment,
-    /// `30/60`
+    at: EpochPosition,
+    /// Step count, such as `30/60`.
     count: String,
-    /// `0s 23ms/step`
+    /// Elapsed and step time, such as `0s 23ms/step`.
     time: String,
-    /// `1s left`
+    /// Remaining time, such as `1s left`.
     left: Option<String>,
     wait: String,
 }
 
-/// A running line gives up, one after the other: data wait, half of the bar, the bar, time left, time, count, double
-/// spaces, the word of the heading; then metrics, the last one first; then the heading.
+/// Items that a running line drops if it is too long, in this order: data wait, half of the bar, the bar, remaining
+/// time, time, count, double spaces, the word `Epoch`; then metrics from the last one; then the heading.
 const TIME: usize = 5;
 const METRICS: usize = 9;
 
-impl Parts {
-    fn new((heading, before): &(String, usize), at: Moment, device_wait: f64, logs: &Logs) -> Parts {
-        let Moment { step, steps, elapsed, data_wait } = at;
+impl LineParts {
+    fn new(
+        (heading, before): &(String, usize),
+        at: EpochPosition,
+        device_wait: f64,
+        logs: &Logs,
+    ) -> LineParts {
+        let EpochPosition { step, steps, elapsed, data_wait } = at;
         let per_step = elapsed.as_secs_f64() / step.saturating_sub(*before).max(1) as f64;
-        Parts {
+        LineParts {
             heading: heading.clone(),
             values: [false, true].map(|short| [false, true].map(|val| values(logs, short, val))),
             at,
@@ -174,10 +180,10 @@ impl Parts {
         }
     }
 
-    /// A line of an epoch that goes on: of at most this width.
+    /// Formats the line of a running epoch in at most `width` columns.
     fn running(&self, width: usize) -> String {
         let values = self.values[1].iter().map(Vec::len).sum::<usize>();
-        // Short names before anything is lost but the bar and what is guessed.
+        // Shorten metric names before dropping more than the bar and the estimates.
         let all = (0..TIME).map(|without| (without, false));
         let all = all.chain((0..=METRICS + values).map(|without| (without, true)));
         let mut last = String::new();
@@ -213,7 +219,7 @@ impl Parts {
         items.join(if without < 7 { "  " } else { " " })
     }
 
-    /// The line of an epoch that is over; in a narrow terminal that of its validation stands below it.
+    /// Formats the line of a finished epoch; in a narrow terminal, validation metrics go to the next line.
     fn finished(&self, width: usize) -> String {
         let end = format!("{} {}, {}", self.count, self.time, self.wait);
         let one = |[train, val]: &[Vec<String>; 2]| {
@@ -236,7 +242,7 @@ impl Parts {
     }
 }
 
-/// To the last line, or to a new one where it would not fit.
+/// Appends an item to the last line, or to a new line if it does not fit.
 fn append(lines: &mut Vec<String>, item: &str, width: usize) {
     let gap = if width < NARROW { " " } else { "  " };
     match lines.last_mut() {
@@ -245,7 +251,7 @@ fn append(lines: &mut Vec<String>, item: &str, width: usize) {
     }
 }
 
-/// The loss first, then the metrics: of training, or (`val`) of the validation.
+/// Formats the loss and metrics, loss first: of training, or of validation if `val` is set.
 fn values(logs: &Logs, short: bool, val: bool) -> Vec<String> {
     let kinds = logs.iter().filter(|(name, _)| ACCURACIES.contains(name) || *name == "accuracy").count();
     let named = |name: &str| match name.strip_prefix(VAL).unwrap_or(name) {
@@ -294,7 +300,7 @@ mod tests {
     fn lines_read_like_keras() {
         let mut logs = Logs::new();
         logs.insert("loss", 0.71554);
-        let at = |step, steps, ms, data_wait| Moment {
+        let at = |step, steps, ms, data_wait| EpochPosition {
             step,
             steps,
             elapsed: Duration::from_millis(ms),
@@ -312,16 +318,18 @@ mod tests {
 
     #[test]
     fn a_run_that_goes_on_in_an_epoch_counts_the_time_of_its_own_steps() {
-        let at = Moment { step: 30, steps: Some(60), elapsed: Duration::from_millis(23), data_wait: 0.0 };
+        let at =
+            EpochPosition { step: 30, steps: Some(60), elapsed: Duration::from_millis(23), data_wait: 0.0 };
         let text = line_since(29, "Epoch 1/5", at, &Logs::new(), true);
         assert!(text.contains("30/60") && text.contains(" 23ms/step"), "{text}");
     }
 
-    fn parts(step: usize, values: &[(&str, f64)]) -> Parts {
+    fn parts(step: usize, values: &[(&str, f64)]) -> LineParts {
         let mut logs = Logs::new();
         values.iter().for_each(|(name, v)| logs.insert(*name, *v));
-        let at = Moment { step, steps: Some(60), elapsed: Duration::from_millis(690), data_wait: 0.021 };
-        Parts::new(&("Epoch 1/5".into(), 0), at, 0.04, &logs)
+        let at =
+            EpochPosition { step, steps: Some(60), elapsed: Duration::from_millis(690), data_wait: 0.021 };
+        LineParts::new(&("Epoch 1/5".into(), 0), at, 0.04, &logs)
     }
 
     const KERAS: [(&str, f64); 4] = [

@@ -1,54 +1,55 @@
-//! What the progress of a run leaves for its report: the loss by step, and the time that went to testing. It is asked of no step:
-//! it takes what is shown anyway, a few times a second.
+//! Records progress events for the run report: the loss by step and the validation time.
+//!
+//! It uses the events that are shown anyway, a few per second, and adds no work to the steps.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use systole_nn::progress::ProgressEvent;
 
-/// Points that are kept; of more, neighbours become one.
+/// Maximum number of points; beyond it, neighboring points are merged.
 const MOST: usize = 2000;
 
-/// What was seen of a run.
+/// Recorded progress of a run.
 #[derive(Clone, Debug, Default)]
-pub struct Recorded {
-    /// The mean loss of the steps since the point before, by the number of the step at the end.
+pub struct RecordedProgress {
+    /// Mean loss of the steps since the previous point, by step number.
     pub by_step: Vec<(f64, f64)>,
-    /// From the last steps of epochs to their ends.
+    /// Time from the last step of each epoch to the end of the epoch.
     pub testing: Duration,
 }
 
 #[derive(Default)]
-struct Recorder {
-    seen: Recorded,
+struct ProgressRecorder {
+    seen: RecordedProgress,
     epoch: usize,
-    /// Steps of the epochs before, where they are not known in advance.
+    /// Number of steps in earlier epochs, if not known in advance.
     base: usize,
-    /// The step that a mean was told for, and the mean of all steps of the epoch up to it.
+    /// Last step with a reported mean, and the mean loss of the epoch up to it.
     last: Option<(usize, f64)>,
     last_step: Option<Instant>,
 }
 
-static RECORDER: Mutex<Option<Recorder>> = Mutex::new(None);
+static RECORDER: Mutex<Option<ProgressRecorder>> = Mutex::new(None);
 
-/// Takes one event in.
+/// Records one event.
 pub fn take(event: &ProgressEvent<'_>) {
     let mut recorder = RECORDER.lock().unwrap_or_else(PoisonError::into_inner);
     recorder.get_or_insert_default().take(event);
 }
 
-/// What there is.
-pub fn recorded() -> Recorded {
+/// Returns the recording so far.
+pub fn recorded() -> RecordedProgress {
     let recorder = RECORDER.lock().unwrap_or_else(PoisonError::into_inner);
-    recorder.as_ref().map_or_else(Recorded::default, |r| r.seen.clone())
+    recorder.as_ref().map_or_else(RecordedProgress::default, |r| r.seen.clone())
 }
 
-impl Recorder {
+impl ProgressRecorder {
     fn take(&mut self, event: &ProgressEvent<'_>) {
         match event {
             ProgressEvent::EpochBegin { epoch, steps, before, .. } => {
                 self.epoch = *epoch;
                 self.base = steps.map_or(self.base, |steps| epoch * steps);
-                // The mean of steps that another process took is not known.
+                // The mean loss of steps in an earlier process is unknown.
                 self.last = (*before == 0).then_some((0, 0.0));
                 self.last_step = None;
             }
@@ -68,7 +69,7 @@ impl Recorder {
                 self.base += step;
             }
             ProgressEvent::Validation { .. } => {
-                // The time until the next step is that of testing.
+                // The time until the next step is validation time.
                 self.seen.testing += self.last_step.take().map_or(Duration::ZERO, |at| at.elapsed());
             }
             ProgressEvent::Note(_) => {}
@@ -93,8 +94,8 @@ mod tests {
 
     #[test]
     fn means_since_the_begin_become_means_of_stretches() {
-        let mut r = Recorder::default();
-        let batch = |r: &mut Recorder, step: usize, loss: f64| {
+        let mut r = ProgressRecorder::default();
+        let batch = |r: &mut ProgressRecorder, step: usize, loss: f64| {
             let mut logs = Logs::new();
             logs.insert("loss", loss);
             let (elapsed, steps) = (Duration::ZERO, Some(4));

@@ -1,49 +1,49 @@
-//! The terminal behind standard error: how wide it is, and a last line that is drawn over.
+//! Terminal on standard error: width, a redrawable last line, text wrapping.
 //!
-//! While such a line stands, the cursor waits in its first column. A terminal that is made narrower either breaks the line
-//! in two, the cursor still where it begins, or cuts it off: what is written next, and clears the screen behind itself,
-//! leaves nothing of it either way.
+//! While a redrawable line is shown, the cursor is in its first column. If the terminal becomes narrower, it either
+//! wraps the line (with the cursor still at its start) or truncates it. Either way the next write, which clears the
+//! screen behind itself, removes the line.
 
 use std::io::{IsTerminal, Write, stderr};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
-/// Whether the last line is to be drawn over.
+/// Whether a redrawable last line is shown.
 static DRAWN: AtomicBool = AtomicBool::new(false);
-/// Columns of a terminal that does not say how many it has.
+/// Columns of a terminal of unknown width.
 const USUAL: usize = 80;
 
-/// Where a line goes.
+/// Output stream of a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Stream {
+pub enum OutputStream {
     /// Standard output.
     Out,
     /// Standard error.
     Err,
 }
 
-/// Takes a line in place of its stream; `false`: it does not.
-pub type Sink = fn(Stream, &str) -> bool;
+/// Receives a line instead of its stream; returns `false` to decline it.
+pub type LineSink = fn(OutputStream, &str) -> bool;
 
-/// What takes lines while something else is on the screen.
-static SINK: Mutex<Option<Sink>> = Mutex::new(None);
+/// Receiver of lines while the dashboard is on the screen.
+static SINK: Mutex<Option<LineSink>> = Mutex::new(None);
 
-fn sink() -> Option<Sink> {
+fn sink() -> Option<LineSink> {
     *SINK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Sets what takes lines; `None`: they are written.
-pub fn set_sink(sink: Option<Sink>) {
+/// Sets the receiver of lines; `None` writes them to their streams.
+pub fn set_sink(sink: Option<LineSink>) {
     *SINK.lock().unwrap_or_else(PoisonError::into_inner) = sink;
 }
 
-/// Whether something else took the line.
-pub fn is_taken(stream: Stream, text: &str) -> bool {
+/// Whether the receiver took the line.
+pub fn is_taken(stream: OutputStream, text: &str) -> bool {
     sink().is_some_and(|takes| takes(stream, text))
 }
 
-/// Columns that a line on standard error may take; `None` where that is no terminal, or one that calls itself dumb, as notebooks
-/// and editors do that keep what is drawn over. The last column stays free: some terminals go to the next line as soon as it is written to.
+/// Maximum line width on standard error; `None` without a terminal or on a dumb one (notebooks and editors, which keep
+/// redrawn lines). The last column stays free: some terminals wrap as soon as it is written.
 pub fn width() -> Option<usize> {
     let err = stderr();
     let is_dumb = std::env::var_os("TERM").is_some_and(|name| name == "dumb");
@@ -61,27 +61,27 @@ fn columns_of<T>(_: &T) -> Option<usize> {
     None
 }
 
-/// Draws a line that the next one replaces, on a terminal only.
+/// Draws a line that the next one replaces; does nothing without a terminal.
 pub fn draw(line: &str) {
     if sink().is_some() {
         return;
     }
     let Some(width) = width() else { return };
     DRAWN.store(true, Relaxed);
-    // No wrapping while drawing: the terminal may have become narrower since it was asked.
+    // Wrapping is off while drawing: the terminal may have become narrower since its width was read.
     put(&format!("\r\x1b[?7l{}\x1b[J\x1b[?7h\r", cut(line, width)));
 }
 
-/// Writes a line (or several) that stays.
+/// Prints one or several permanent lines.
 pub fn print(text: &str) {
-    if is_taken(Stream::Err, text) {
+    if is_taken(OutputStream::Err, text) {
         return;
     }
     let clear = if DRAWN.swap(false, Relaxed) { "\r\x1b[J" } else { "" };
     put(&format!("{clear}{text}\n"));
 }
 
-/// Writes a line for people that stays, broken at spaces where the terminal is narrower.
+/// Prints a permanent line, wrapped at spaces to the terminal's width.
 pub fn tell(text: &str) {
     match width() {
         Some(width) => print(&wrapped(text, width)),
@@ -89,25 +89,25 @@ pub fn tell(text: &str) {
     }
 }
 
-/// Takes away what was drawn last.
+/// Erases the redrawable line.
 pub fn clear() {
     if DRAWN.swap(false, Relaxed) {
         put("\r\x1b[J");
     }
 }
 
-/// All at once, so that no other thread's text comes between. Where standard error is closed there is nobody to tell.
+/// Writes the text at once, so that no other thread's text comes in between. Errors of standard error are ignored.
 fn put(text: &str) {
     let mut err = stderr().lock();
     let _ = err.write_all(text.as_bytes()).and_then(|()| err.flush());
 }
 
-/// Columns that a text takes.
+/// Returns the display width of a text in columns.
 pub fn columns(text: &str) -> usize {
     text.chars().map(columns_of_char).sum()
 }
 
-/// Two for the scripts of East Asia and for pictures, none for marks on the letter before.
+/// Returns 2 for East Asian characters and emoji, 0 for combining marks, otherwise 1.
 fn columns_of_char(c: char) -> usize {
     match c as u32 {
         0x300..=0x36f | 0x200b..=0x200f | 0xfe00..=0xfe0f => 0,
@@ -117,7 +117,7 @@ fn columns_of_char(c: char) -> usize {
     }
 }
 
-/// Breaks lines at spaces; what follows a break stands two columns further in.
+/// Wraps lines at spaces; continuation lines are indented by two more columns.
 pub fn wrapped(text: &str, width: usize) -> String {
     let one = |line: &str| {
         let lead = line.chars().take_while(|c| *c == ' ').count();
@@ -137,7 +137,7 @@ pub fn wrapped(text: &str, width: usize) -> String {
     text.lines().map(one).collect::<Vec<_>>().join("\n")
 }
 
-/// The begin of a line that would not fit.
+/// Truncates a line to a display width.
 pub fn cut(line: &str, width: usize) -> String {
     let mut left = width;
     let fits = |c: &char| {
@@ -148,7 +148,7 @@ pub fn cut(line: &str, width: usize) -> String {
     line.chars().take_while(fits).collect()
 }
 
-/// A name followed by what is told of it, the name's begin left out where both do not fit.
+/// Formats a name followed by a text, and drops the start of the name if both do not fit.
 pub fn told_of(name: &str, told: &str, width: usize) -> String {
     let room = width.saturating_sub(columns(told));
     if columns(name) <= room {

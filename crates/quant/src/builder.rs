@@ -1,22 +1,27 @@
-//! A graph under construction: constants and operators one after the other, with activations and affine maps folded into
-//! what came before where nothing else reads it.
+//! Builder of a TFLite graph: adds constants and operators, and fuses activations and affine maps into the preceding
+//! operator if nothing else reads its result.
 
 use systole_ir::{DType, Literal, Result, Shape};
-use systole_tflite::{Activation, Field, Model, Op, Operator, Padding, Tensor};
+use systole_tflite::{
+    FusedActivation, OptionField, TfliteModel, TfliteOp, TfliteOperator, TflitePadding, TfliteTensor,
+};
 
-/// A graph to which layers add operators.
-pub(crate) struct Builder {
-    pub model: Model,
-    /// How many layers read each tensor.
+/// A TFLite graph to which layers add operators.
+pub(crate) struct TfliteBuilder {
+    pub model: TfliteModel,
+    /// Number of layers that read each tensor.
     pub readers: Vec<usize>,
 }
 
-impl Builder {
-    pub fn new() -> Builder {
-        Builder { model: Model { description: "Systole".into(), ..Model::default() }, readers: Vec::new() }
+impl TfliteBuilder {
+    pub fn new() -> TfliteBuilder {
+        TfliteBuilder {
+            model: TfliteModel { description: "Systole".into(), ..TfliteModel::default() },
+            readers: Vec::new(),
+        }
     }
 
-    pub fn tensor(&mut self, tensor: Tensor) -> usize {
+    pub fn tensor(&mut self, tensor: TfliteTensor) -> usize {
         self.model.tensors.push(tensor);
         self.readers.push(0);
         self.model.tensors.len() - 1
@@ -28,32 +33,33 @@ impl Builder {
 
     pub fn floats(&mut self, name: String, shape: impl Into<Shape>, values: &[f32]) -> Result<usize> {
         let data = Literal::from_slice(shape, values)?;
-        Ok(self.tensor(Tensor::constant(name, data)))
+        Ok(self.tensor(TfliteTensor::constant(name, data)))
     }
 
     pub fn ints(&mut self, name: String, shape: impl Into<Shape>, values: &[i32]) -> Result<usize> {
         let data = Literal::from_slice(shape, values)?;
-        Ok(self.tensor(Tensor::constant(name, data)))
+        Ok(self.tensor(TfliteTensor::constant(name, data)))
     }
 
-    /// Adds an operator whose one output has this shape.
-    pub fn push(&mut self, name: &str, dims: impl Into<Shape>, mut operator: Operator) -> usize {
-        let output = self.tensor(Tensor::new(self.unique(name), dims, DType::F32));
+    /// Adds an operator with one output of this shape.
+    pub fn push(&mut self, name: &str, dims: impl Into<Shape>, mut operator: TfliteOperator) -> usize {
+        let output = self.tensor(TfliteTensor::new(self.unique(name), dims, DType::F32));
         operator.outputs = vec![output];
         self.model.operators.push(operator);
         output
     }
 
-    /// Adds an operator with outputs of one shape.
+    /// Adds an operator with several outputs of one shape.
     pub fn push_several(
         &mut self,
         name: &str,
         dims: &[usize],
         outputs: usize,
-        mut operator: Operator,
+        mut operator: TfliteOperator,
     ) -> Vec<usize> {
         for k in 0..outputs {
-            let output = self.tensor(Tensor::new(self.unique(&format!("{name}/{k}")), dims, DType::F32));
+            let output =
+                self.tensor(TfliteTensor::new(self.unique(&format!("{name}/{k}")), dims, DType::F32));
             operator.outputs.push(output);
         }
         let made = operator.outputs.clone();
@@ -61,7 +67,7 @@ impl Builder {
         made
     }
 
-    /// A name that no tensor has yet.
+    /// Returns an unused tensor name.
     fn unique(&self, name: &str) -> String {
         let taken = |name: &str| self.model.tensors.iter().any(|t| t.name == name);
         let mut found = name.to_string();
@@ -73,18 +79,22 @@ impl Builder {
         found
     }
 
-    /// An operator without options on these tensors.
-    pub fn apply(&mut self, name: &str, op: Op, inputs: &[usize], dims: impl Into<Shape>) -> usize {
-        self.push(name, dims, Operator::new(op, inputs.iter().copied(), []))
+    /// Adds an operator without options.
+    pub fn apply(&mut self, name: &str, op: TfliteOp, inputs: &[usize], dims: impl Into<Shape>) -> usize {
+        self.push(name, dims, TfliteOperator::new(op, inputs.iter().copied(), []))
     }
 
     pub fn reshape(&mut self, name: &str, x: usize, dims: Vec<usize>) -> Result<usize> {
         let list: Vec<i32> = dims.iter().map(|&d| d as i32).collect();
         let shape = self.ints(format!("{name}/shape"), [dims.len()], &list)?;
-        Ok(self.push(name, dims, Operator::new(Op::Reshape, [x, shape], []).with_list(Field::NewShape, list)))
+        Ok(self.push(
+            name,
+            dims,
+            TfliteOperator::new(TfliteOp::Reshape, [x, shape], []).with_list(OptionField::NewShape, list),
+        ))
     }
 
-    /// The operator that makes a tensor which one layer alone reads.
+    /// Returns the operator that computes a tensor, if only one layer reads the tensor.
     pub fn maker(&mut self, tensor: usize) -> Option<usize> {
         if self.readers[tensor] > 1 {
             return None;
@@ -92,43 +102,58 @@ impl Builder {
         self.model.operators.iter().rposition(|o| o.outputs.contains(&tensor))
     }
 
-    /// The operator whose values `x` holds: the greatest of clamped values are the clamped greatest, wherever they move.
+    /// Returns the operator whose values `x` holds, through MAX_POOL and data movement (clamping commutes with both).
     fn source_of_values(&mut self, x: usize) -> Option<usize> {
         let mut at = self.maker(x)?;
-        while matches!(self.model.operators[at].op, Op::MaxPool2D | Op::Reshape) {
+        while matches!(self.model.operators[at].op, TfliteOp::MaxPool2D | TfliteOp::Reshape) {
             let before = self.model.operators[at].inputs.first().copied().flatten()?;
             at = self.maker(before)?;
         }
         Some(at)
     }
 
-    /// Applies a fused activation to `x`: in the operator that makes it where that takes one.
-    pub fn activated(&mut self, name: &str, x: usize, activation: Activation) -> usize {
-        if activation == Activation::None {
+    /// Applies an activation to `x`: fused into the operator that computes it if possible.
+    pub fn activated(&mut self, name: &str, x: usize, activation: FusedActivation) -> usize {
+        if activation == FusedActivation::None {
             return x;
         }
-        let fuses = |op: Op| {
-            matches!(op, Op::Conv2D | Op::DepthwiseConv2D | Op::FullyConnected | Op::Add | Op::Sub | Op::Mul)
+        let fuses = |op: TfliteOp| {
+            matches!(
+                op,
+                TfliteOp::Conv2D
+                    | TfliteOp::DepthwiseConv2D
+                    | TfliteOp::FullyConnected
+                    | TfliteOp::Add
+                    | TfliteOp::Sub
+                    | TfliteOp::Mul
+            )
         };
         if let Some(at) = self.source_of_values(x) {
             let o = &mut self.model.operators[at];
-            if fuses(o.op) && o.int(Field::Activation) == 0 {
-                *o = o.clone().with(Field::Activation, activation.code());
+            if fuses(o.op) && o.int(OptionField::Activation) == 0 {
+                *o = o.clone().with(OptionField::Activation, activation.code());
                 return x;
             }
         }
         let op = match activation {
-            Activation::Relu6 => Op::Relu6,
-            Activation::ReluN1To1 => Op::ReluN1To1,
-            _ => Op::Relu,
+            FusedActivation::Relu6 => TfliteOp::Relu6,
+            FusedActivation::ReluN1To1 => TfliteOp::ReluN1To1,
+            _ => TfliteOp::Relu,
         };
         let dims = self.dims(x);
         self.apply(name, op, &[x], dims)
     }
 }
 
-/// The options of a window.
-pub(crate) fn window(operator: Operator, padding: Padding, [sh, sw]: [usize; 2]) -> Operator {
-    let code = if padding == Padding::Same { 0.0 } else { 1.0 };
-    operator.with(Field::Padding, code).with(Field::StrideH, sh as f64).with(Field::StrideW, sw as f64)
+/// Sets an operator's window options.
+pub(crate) fn window(
+    operator: TfliteOperator,
+    padding: TflitePadding,
+    [sh, sw]: [usize; 2],
+) -> TfliteOperator {
+    let code = if padding == TflitePadding::Same { 0.0 } else { 1.0 };
+    operator
+        .with(OptionField::Padding, code)
+        .with(OptionField::StrideH, sh as f64)
+        .with(OptionField::StrideW, sw as f64)
 }

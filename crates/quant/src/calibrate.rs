@@ -1,99 +1,101 @@
-//! What values tensors take on samples, and which range of them integers shall cover.
+//! Calibration: records tensor values on samples and chooses the quantization range of each tensor (min-max,
+//! percentile, entropy, MSE).
 
-use crate::float_eval::{Floats, Wanted, made};
-use crate::io_quantization::Engine;
+use crate::float_eval::{FloatEvaluator, TensorQuery, made};
+use crate::io_quantization::GraphEngine;
 use std::collections::BTreeMap;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt};
-use systole_tflite::{Interpreter, Model};
+use systole_tflite::{TfliteInterpreter, TfliteModel};
 
-/// Bins of a histogram.
+/// Number of histogram bins.
 const BINS: usize = 2048;
 
-/// How a range is chosen from what was seen.
+/// How a range is chosen from the observed values.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub enum Method {
-    /// From the least to the greatest value.
+pub enum RangeMethod {
+    /// From the minimum to the maximum.
     #[default]
     MinMax,
-    /// Without the outermost values: so many percent are kept.
+    /// Keeps this percentage of the values, without outliers.
     Percentile(f64),
-    /// What loses least information (Kullback-Leibler divergence, as TensorRT's calibration of 2017).
+    /// Minimizes the Kullback-Leibler divergence, like TensorRT's calibration (2017).
     Entropy,
-    /// What has the least mean squared error.
+    /// Minimizes the mean squared error.
     Mse,
 }
 
-/// How ranges are found.
+/// Calibration settings.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Calibration {
-    /// How a range is chosen.
-    pub method: Method,
-    /// Threads that run samples where the interpreter does. The ranges are the same for any number.
+    /// Range selection method.
+    pub method: RangeMethod,
+    /// Number of threads when samples run in the interpreter. The ranges do not depend on it.
     pub threads: usize,
-    /// What computes the floats: the CPU engine, which takes many samples at once, or the interpreter.
-    pub engine: Engine,
+    /// What computes the float graph: the CPU engine, which processes batches, or the interpreter.
+    pub engine: GraphEngine,
 }
 
 impl Default for Calibration {
     fn default() -> Calibration {
-        Calibration { method: Method::MinMax, threads: 1, engine: Engine::Fast }
+        Calibration { method: RangeMethod::MinMax, threads: 1, engine: GraphEngine::Fast }
     }
 }
 
-/// Ranges of the tensors of a graph.
+/// Quantization ranges of a graph's tensors.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Ranges {
-    /// What integers shall cover, of each tensor of floats that is computed or given.
+pub struct TensorRanges {
+    /// Chosen range of each float tensor that is an input or computed.
     pub chosen: Vec<Option<(f32, f32)>>,
-    /// What was seen.
+    /// Observed range.
     pub seen: Vec<Option<(f32, f32)>>,
-    /// Share of the values seen that lie outside what was chosen.
+    /// Fraction of the observed values outside the chosen range.
     pub clipped: Vec<f64>,
-    /// Steps of weights that were trained: of their tensors, one, or one for each channel. Others follow from their greatest.
+    /// Trained weight scales (QAT), by weight tensor: one, or one per channel. Other scales follow from the largest
+    /// weight.
     pub steps: BTreeMap<usize, Vec<f32>>,
 }
 
-impl Ranges {
-    fn none() -> Ranges {
-        Ranges { chosen: Vec::new(), seen: Vec::new(), clipped: Vec::new(), steps: BTreeMap::new() }
+impl TensorRanges {
+    fn none() -> TensorRanges {
+        TensorRanges { chosen: Vec::new(), seen: Vec::new(), clipped: Vec::new(), steps: BTreeMap::new() }
     }
 }
 
 impl Calibration {
-    /// Ranges of a graph of floats on `samples`, each `f32[1, …]` of its input.
+    /// Computes the ranges of a float graph on `samples`, each an input `f32[1, …]`.
     ///
     /// # Errors
-    /// When there is no sample, one does not fit, all inputs are 0, or a value is NaN or infinite; names the tensor.
-    pub fn ranges(&self, model: &Model, samples: &[Literal]) -> Result<Ranges> {
+    /// If there are no samples, one does not match the input, all inputs are 0, or a value is NaN or infinite; names
+    /// the tensor.
+    pub fn ranges(&self, model: &TfliteModel, samples: &[Literal]) -> Result<TensorRanges> {
         self.ranges_of_inputs(model, &samples.iter().map(|x| vec![x.clone()]).collect::<Vec<_>>())
     }
 
-    /// As [`Calibration::ranges`], of a graph of several inputs: each sample is one array for each of them.
-    pub fn ranges_of_inputs(&self, model: &Model, samples: &[Vec<Literal>]) -> Result<Ranges> {
+    /// Like [`Calibration::ranges`], for a graph with several inputs: each sample has one array per input.
+    pub fn ranges_of_inputs(&self, model: &TfliteModel, samples: &[Vec<Literal>]) -> Result<TensorRanges> {
         if samples.is_empty() {
-            return Err(
-                Error::new(ErrorKind::Data, "there are no samples to calibrate on").hint("give at least one")
-            );
+            return Err(Error::new(ErrorKind::Data, "there are no calibration samples")
+                .hint("pass at least one sample"));
         }
         let seen = self.seen(model, samples)?;
         for &i in &model.inputs {
             if seen[i] == Some((0.0, 0.0)) {
                 return Err(Error::new(ErrorKind::Data, "all values of the calibration data are 0")
                     .at(format!("input {}", model.tensor(i)?.name))
-                    .hint("calibrate on samples like those that the model will see: --data-dir, --samples"));
+                    .hint("calibrate on representative samples: --data-dir, --samples"));
             }
         }
-        if self.method == Method::MinMax {
-            return Ok(Ranges {
+        if self.method == RangeMethod::MinMax {
+            return Ok(TensorRanges {
                 chosen: seen.clone(),
                 clipped: vec![0.0; seen.len()],
                 seen,
-                ..Ranges::none()
+                ..TensorRanges::none()
             });
         }
         let histograms = self.histograms(model, samples, &seen)?;
         let clipped = vec![0.0; seen.len()];
-        let mut ranges = Ranges { chosen: seen.clone(), clipped, seen, ..Ranges::none() };
+        let mut ranges = TensorRanges { chosen: seen.clone(), clipped, seen, ..TensorRanges::none() };
         for (i, bins) in histograms.iter().enumerate() {
             let Some(range) = ranges.seen[i].filter(|(low, high)| high > low) else { continue };
             let h = Histogram { bins, range };
@@ -104,19 +106,24 @@ impl Calibration {
         Ok(ranges)
     }
 
-    /// A graph whose results tell of all tensors of floats that are made, where the engine has it.
-    fn on_engine(&self, model: &Model, wanted: Wanted, samples: usize) -> Option<(Vec<usize>, Floats)> {
+    /// Compiles a graph whose results describe all computed float tensors, if the engine supports it.
+    fn on_engine(
+        &self,
+        model: &TfliteModel,
+        wanted: TensorQuery,
+        samples: usize,
+    ) -> Option<(Vec<usize>, FloatEvaluator)> {
         let tensors = made(model);
-        if self.engine == Engine::Reference || tensors.is_empty() {
+        if self.engine == GraphEngine::Reference || tensors.is_empty() {
             return None;
         }
-        let floats = Floats::new(model, &tensors, wanted, samples).ok()?;
+        let floats = FloatEvaluator::new(model, &tensors, wanted, samples).ok()?;
         Some((tensors, floats))
     }
 
-    /// What the engine sees; nothing where the interpreter must tell which sample is at fault.
-    fn seen_fast(&self, model: &Model, samples: &[Vec<Literal>]) -> Option<Vec<Option<(f32, f32)>>> {
-        let (tensors, floats) = self.on_engine(model, Wanted::Ends, samples.len())?;
+    /// Returns the observed ranges from the engine; `None` if the interpreter must find a faulty sample.
+    fn seen_fast(&self, model: &TfliteModel, samples: &[Vec<Literal>]) -> Option<Vec<Option<(f32, f32)>>> {
+        let (tensors, floats) = self.on_engine(model, TensorQuery::Ends, samples.len())?;
         let mut all = vec![None; model.tensors.len()];
         let mut add = |t: usize, low: f32, high: f32| {
             let (least, greatest) = all[t].unwrap_or((f32::INFINITY, f32::NEG_INFINITY));
@@ -125,7 +132,7 @@ impl Calibration {
         };
         let mut is_finite = true;
         for (i, x) in samples.iter().flat_map(|sample| model.inputs.iter().zip(sample)) {
-            // Ids of tokens have no range.
+            // Token ids have no range.
             let values = if x.dtype() == DType::F32 { x.as_slice::<f32>().ok()? } else { &[] };
             for &v in values {
                 is_finite &= add(*i, v, v);
@@ -142,7 +149,7 @@ impl Calibration {
         (ran.is_ok() && is_finite).then_some(all)
     }
 
-    fn seen(&self, model: &Model, samples: &[Vec<Literal>]) -> Result<Vec<Option<(f32, f32)>>> {
+    fn seen(&self, model: &TfliteModel, samples: &[Vec<Literal>]) -> Result<Vec<Option<(f32, f32)>>> {
         if let Some(all) = self.seen_fast(model, samples) {
             return Ok(all);
         }
@@ -175,7 +182,7 @@ impl Calibration {
 
     fn histograms(
         &self,
-        model: &Model,
+        model: &TfliteModel,
         samples: &[Vec<Literal>],
         seen: &[Option<(f32, f32)>],
     ) -> Result<Vec<Vec<u64>>> {
@@ -190,7 +197,7 @@ impl Calibration {
             }
             Ok(())
         };
-        if let Some((tensors, floats)) = self.on_engine(model, Wanted::Values, samples.len()) {
+        if let Some((tensors, floats)) = self.on_engine(model, TensorQuery::Values, samples.len()) {
             let mut all = vec![Vec::new(); n];
             for (i, x) in samples.iter().flat_map(|sample| model.inputs.iter().zip(sample)) {
                 if x.dtype() == DType::F32 {
@@ -216,15 +223,15 @@ impl Calibration {
         Ok(all)
     }
 
-    /// What each thread gathers of the floats that go through the graph.
+    /// Accumulates statistics of the graph's float tensors on several threads.
     fn gather<A: Send>(
         &self,
-        model: &Model,
+        model: &TfliteModel,
         samples: &[Vec<Literal>],
         new: impl Fn() -> A + Sync,
         add: impl Fn(&mut A, usize, &[f32]) -> Result<()> + Sync,
     ) -> Result<Vec<A>> {
-        let interpreter = Interpreter::new(model)?;
+        let interpreter = TfliteInterpreter::new(model)?;
         let per = samples.len().div_ceil(self.threads.max(1)).max(1);
         let work = |part: &[Vec<Literal>], first: usize| {
             let mut all = new();
@@ -252,38 +259,38 @@ impl Calibration {
                     })
                 })
                 .collect();
-            let defect = || Error::new(ErrorKind::Bug, "a thread of the calibration ended early");
+            let defect = || Error::new(ErrorKind::Bug, "a calibration thread ended early");
             threads.into_iter().map(|t| t.join().map_err(|_| defect())?).collect()
         })
     }
 }
 
-fn not_finite(model: &Model, tensor: usize) -> Error {
+fn not_finite(model: &TfliteModel, tensor: usize) -> Error {
     let name = model.tensors.get(tensor).map_or("", |t| t.name.as_str());
     let (what, hint) = match model.inputs.contains(&tensor) {
-        true => ("the calibration data has NaN or infinite values", "clean the data"),
+        true => ("the calibration data contains NaN or infinite values", "remove them from the data"),
         false => (
-            "its values are NaN or infinite, so they have no range",
-            "load an earlier checkpoint, or look at its weights: the model computes no numbers",
+            "it has NaN or infinite values, so it has no range",
+            "load an earlier checkpoint, or check the weights: the model's outputs are not finite",
         ),
     };
     let kind = if model.inputs.contains(&tensor) { "input" } else { "layer" };
     Error::new(ErrorKind::Numeric, what).at(format!("{kind} {}", layer_of(name))).hint(hint)
 }
 
-/// The layer that a tensor's name begins with.
+/// Returns the layer name at the start of a tensor's name.
 pub(crate) fn layer_of(tensor: &str) -> &str {
     tensor.split('/').next().unwrap_or(tensor)
 }
 
-/// Counts of values in equal parts of a range.
+/// Histogram of values with equal bins.
 struct Histogram<'a> {
     bins: &'a [u64],
     range: (f32, f32),
 }
 
 impl Histogram<'_> {
-    /// The middle of a bin.
+    /// Returns the center of a bin.
     fn value(&self, bin: usize) -> f64 {
         let (low, high) = (f64::from(self.range.0), f64::from(self.range.1));
         low + (bin as f64 + 0.5) * (high - low) / self.bins.len() as f64
@@ -300,12 +307,12 @@ impl Histogram<'_> {
         out as f64 / self.total().max(1.0)
     }
 
-    fn choose(&self, method: Method) -> (f32, f32) {
+    fn choose(&self, method: RangeMethod) -> (f32, f32) {
         match method {
-            Method::MinMax => self.range,
-            Method::Percentile(percent) => self.percentile(percent),
-            Method::Entropy => self.entropy(),
-            Method::Mse => self.least_error(),
+            RangeMethod::MinMax => self.range,
+            RangeMethod::Percentile(percent) => self.percentile(percent),
+            RangeMethod::Entropy => self.entropy(),
+            RangeMethod::Mse => self.least_error(),
         }
     }
 
@@ -329,7 +336,7 @@ impl Histogram<'_> {
         if low < high { (low, high) } else { self.range }
     }
 
-    /// Ranges that shrink towards 0; the one whose `cost` is least.
+    /// Returns the range with the lowest `cost` among ranges that shrink towards 0.
     fn best(&self, cost: impl Fn((f64, f64)) -> f64) -> (f32, f32) {
         let (low, high) = (f64::from(self.range.0.min(0.0)), f64::from(self.range.1.max(0.0)));
         let factors = (0..80).map(|i| 1.0 - f64::from(i) / 100.0);
@@ -356,7 +363,7 @@ impl Histogram<'_> {
         })
     }
 
-    /// The divergence of the values as 256 levels from the values with their tails folded in.
+    /// Returns the range that minimizes the divergence of 256 quantized levels from the clipped distribution.
     fn entropy(&self) -> (f32, f32) {
         let total = self.total();
         self.best(|(low, high)| {
@@ -390,6 +397,6 @@ impl Histogram<'_> {
 }
 
 /// Whether a tensor has a range.
-pub(crate) fn is_float(model: &Model, tensor: usize) -> bool {
+pub(crate) fn is_float(model: &TfliteModel, tensor: usize) -> bool {
     model.tensors.get(tensor).is_some_and(|t| t.ty.dtype == DType::F32)
 }

@@ -1,24 +1,24 @@
-//! Weights in eight bits, all else in floats: a quarter of the size, no samples needed.
+//! Dynamic-range quantization: int8 weights, float activations; a quarter of the size, no calibration samples.
 
 use crate::calibrate::layer_of;
-use crate::quantize_weights::{Layout, weights_alone};
+use crate::quantize_weights::{QuantWeightLayout, weights_alone};
 use systole_ir::{Result, ResultExt};
-use systole_tflite::{Model, Op};
+use systole_tflite::{TfliteModel, TfliteOp};
 
-/// Weights of fewer elements stay floats, as TensorFlow's converter has it.
+/// Weights with fewer elements stay f32, as in TensorFlow's converter.
 const LEAST: usize = 1024;
 
-/// The graph with the weights of convolutions and dense layers in int8, each output channel of a convolution with its own
-/// scale; operators dequantise them or quantise their inputs on the way.
+/// Quantizes the weights of convolutions (per channel) and dense layers to int8. Operators dequantize them or quantize
+/// their inputs at run time.
 ///
 /// # Errors
-/// When a scale underflows; names the layer.
-pub fn dynamic(model: &Model) -> Result<Model> {
+/// If a scale underflows; names the layer.
+pub fn dynamic(model: &TfliteModel) -> Result<TfliteModel> {
     let mut made = model.clone();
     for o in &model.operators {
         let dimension = match o.op {
-            Op::Conv2D | Op::FullyConnected => 0,
-            Op::DepthwiseConv2D => 3,
+            TfliteOp::Conv2D | TfliteOp::FullyConnected => 0,
+            TfliteOp::DepthwiseConv2D => 3,
             _ => continue,
         };
         let Some(w) = o.inputs.get(1).copied().flatten() else { continue };
@@ -27,7 +27,12 @@ pub fn dynamic(model: &Model) -> Result<Model> {
             continue;
         }
         let channels = weights.dims().get(dimension).copied().unwrap_or(1);
-        let layout = Layout { dimension, channels, per_channel: o.op != Op::FullyConnected, steps: None };
+        let layout = QuantWeightLayout {
+            dimension,
+            channels,
+            per_channel: o.op != TfliteOp::FullyConnected,
+            steps: None,
+        };
         made.tensors[w] =
             weights_alone(weights, &layout).at(|| format!("layer {}", layer_of(&weights.name)))?;
     }

@@ -1,57 +1,60 @@
-//! What the Edge TPU's compiler would do with a graph, by the published rules: which operators go to the chip, why the others
-//! do not, how much of the on-chip memory the weights take. An estimate, not the compiler, which is closed.
+//! Estimates how the Edge TPU compiler would map a graph, using its published rules: operators on the chip or CPU (with
+//! reasons), and on-chip weight memory. The compiler itself is closed source.
 
 use systole_ir::DType;
-use systole_tflite::{Activation, Field, Model, Op, Operator, Tensor};
+use systole_tflite::{FusedActivation, OptionField, TfliteModel, TfliteOp, TfliteOperator, TfliteTensor};
 
-/// Bytes of on-chip memory for weights that users report as free for a small model: 7.86 MiB.
+/// On-chip memory for weights in bytes, as users report for a small model: 7.86 MiB.
 pub const CACHE: usize = 8_241_807;
-/// Products a second: 64 × 64 units at 480 MHz.
+/// Multiply-accumulates per second: 64 × 64 units at 480 MHz.
 const PRODUCTS: f64 = 64.0 * 64.0 * 480e6;
-/// Seconds that an inference takes at least, over USB.
+/// Minimum latency of an inference over USB, in seconds.
 const FLOOR: f64 = 0.28e-3;
-/// Seconds a byte of weights that must be sent for each inference: 64 KiB in 1.3 ms, the floor included.
+/// Seconds per byte of weights that are sent for each inference: 64 KiB in 1.3 ms, including the minimum.
 const SENDING: f64 = (1.3e-3 - FLOOR) / 65536.0;
 
-/// Where an operator would run.
+/// Placement of an operator.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Placed {
-    /// Its number in the graph.
+pub struct OperatorPlacement {
+    /// Operator index in the graph.
     pub operator: usize,
-    /// Why it stays on the CPU; `None`: the chip runs it.
+    /// Why it runs on the CPU; `None` if it runs on the chip.
     pub reason: Option<String>,
 }
 
-/// What would become of a graph.
+/// Edge TPU mapping of a graph.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Mapping {
-    /// Each operator.
-    pub operators: Vec<Placed>,
-    /// Bytes of weights of those on the chip.
+pub struct EdgeTpuMapping {
+    /// Placement of each operator.
+    pub operators: Vec<OperatorPlacement>,
+    /// Weight bytes of the operators on the chip.
     pub weights: usize,
-    /// Bytes of weights that do not fit and are sent for each inference.
+    /// Weight bytes that exceed the on-chip memory and are sent for each inference.
     pub sent: usize,
-    /// Products of weights and values on the chip.
+    /// Multiply-accumulates on the chip.
     pub products: u64,
-    /// Seconds of an inference on the chip at its peak: an estimate, and a bound from below.
+    /// Estimated lower bound of an inference on the chip, in seconds at peak rate.
     pub seconds: f64,
 }
 
-/// What would become of a graph, operator by operator: from the inputs on they go to the chip, up to the first that it does
-/// not take; that one and all after it stay on the CPU.
-pub fn edgetpu(model: &Model) -> Mapping {
+/// Maps a graph: operators run on the chip from the inputs up to the first unsupported one; that one and all later ones
+/// run on the CPU.
+pub fn edgetpu(model: &TfliteModel) -> EdgeTpuMapping {
     let mut stopped: Option<String> = None;
     let mut placed = Vec::new();
     let (mut weights, mut products) = (0, 0);
     for (n, o) in model.operators.iter().enumerate() {
-        let is_edge = matches!(o.op, Op::Quantize | Op::Dequantize) && at_the_edge(model, n);
-        let own =
-            if is_edge { Some("it converts at the edge of the graph".into()) } else { refused(model, o) };
+        let is_edge = matches!(o.op, TfliteOp::Quantize | TfliteOp::Dequantize) && at_the_edge(model, n);
+        let own = if is_edge {
+            Some("it quantizes or dequantizes at the graph's boundary".into())
+        } else {
+            refused(model, o)
+        };
         let reason = match (&stopped, own) {
             (None, None) => None,
             (None, Some(why)) => {
                 if !is_edge {
-                    stopped = Some(format!("it comes after {}", model.place(n)));
+                    stopped = Some(format!("it comes after {}, which is not supported", model.place(n)));
                 }
                 Some(why)
             }
@@ -61,25 +64,25 @@ pub fn edgetpu(model: &Model) -> Mapping {
             weights += constants(model, o).map(|t| t.ty.bytes()).sum::<usize>();
             products += count(model, o);
         }
-        placed.push(Placed { operator: n, reason });
+        placed.push(OperatorPlacement { operator: n, reason });
     }
     let sent = weights.saturating_sub(CACHE);
     let seconds = FLOOR + products as f64 / PRODUCTS + sent as f64 * SENDING;
-    Mapping { operators: placed, weights, sent, products, seconds }
+    EdgeTpuMapping { operators: placed, weights, sent, products, seconds }
 }
 
-fn constants<'a>(model: &'a Model, o: &'a Operator) -> impl Iterator<Item = &'a Tensor> {
+fn constants<'a>(model: &'a TfliteModel, o: &'a TfliteOperator) -> impl Iterator<Item = &'a TfliteTensor> {
     o.inputs.iter().flatten().filter_map(|&i| model.tensors.get(i)).filter(|t| t.data.is_some())
 }
 
-fn at_the_edge(model: &Model, n: usize) -> bool {
+fn at_the_edge(model: &TfliteModel, n: usize) -> bool {
     let o = &model.operators[n];
     let first = o.inputs.iter().flatten().any(|i| model.inputs.contains(i));
     first || o.outputs.iter().any(|i| model.outputs.contains(i))
 }
 
-/// Products of weights and values.
-fn count(model: &Model, o: &Operator) -> u64 {
+/// Returns the number of multiply-accumulates.
+fn count(model: &TfliteModel, o: &TfliteOperator) -> u64 {
     let elements = |i: usize| model.tensors.get(i).map_or(0, |t| t.ty.elements() as u64);
     let made = o.outputs.first().map_or(0, |&i| elements(i));
     let w = o.inputs.get(1).copied().flatten().and_then(|i| model.tensors.get(i));
@@ -88,23 +91,23 @@ fn count(model: &Model, o: &Operator) -> u64 {
         |range: std::ops::Range<usize>| w.dims().get(range).unwrap_or(&[]).iter().product::<usize>() as u64;
     let rank = w.dims().len();
     match o.op {
-        Op::Conv2D | Op::FullyConnected => made * of(1..rank),
-        Op::DepthwiseConv2D => made * of(1..3),
-        Op::TransposeConv => o.inputs.get(2).copied().flatten().map_or(0, elements) * of(0..3),
+        TfliteOp::Conv2D | TfliteOp::FullyConnected => made * of(1..rank),
+        TfliteOp::DepthwiseConv2D => made * of(1..3),
+        TfliteOp::TransposeConv => o.inputs.get(2).copied().flatten().map_or(0, elements) * of(0..3),
         _ => 0,
     }
 }
 
-/// Why the chip does not take an operator, the others aside.
-fn refused(model: &Model, o: &Operator) -> Option<String> {
+/// Returns why the chip does not support an operator, regardless of other operators.
+fn refused(model: &TfliteModel, o: &TfliteOperator) -> Option<String> {
     let tensor = |i: Option<usize>| i.and_then(|i| model.tensors.get(i));
     let x = tensor(o.inputs.first().copied().flatten())?;
     let y = tensor(o.outputs.first().copied())?;
-    let is_byte = |t: &Tensor| matches!(t.ty.dtype, DType::I8 | DType::U8);
+    let is_byte = |t: &TfliteTensor| matches!(t.ty.dtype, DType::I8 | DType::U8);
     let data =
-        if matches!(o.op, Op::TransposeConv) { tensor(o.inputs.get(2).copied().flatten())? } else { x };
+        if matches!(o.op, TfliteOp::TransposeConv) { tensor(o.inputs.get(2).copied().flatten())? } else { x };
     if !is_byte(data) || !is_byte(y) {
-        return Some(format!("it works on {}: the chip takes int8 alone (`--int8`)", data.ty.dtype));
+        return Some(format!("it computes in {}, the chip supports only int8 (`--int8`)", data.ty.dtype));
     }
     if o.inputs.iter().flatten().any(|&i| model.tensors.get(i).is_some_and(|t| t.ty.rank() > 4)) {
         return Some("it has more than four dimensions".into());
@@ -112,90 +115,98 @@ fn refused(model: &Model, o: &Operator) -> Option<String> {
     by_rule(model, o, x, y)
 }
 
-/// Operators that it takes with any arguments.
-fn has_no_limits(op: Op) -> bool {
+/// Operators that are supported with any arguments.
+fn has_no_limits(op: TfliteOp) -> bool {
     matches!(
         op,
-        Op::Add
-            | Op::Sub
-            | Op::Mul
-            | Op::Maximum
-            | Op::Minimum
-            | Op::Logistic
-            | Op::Relu
-            | Op::Relu6
-            | Op::ReluN1To1
-            | Op::Tanh
-            | Op::L2Normalization
-            | Op::DepthwiseConv2D
-            | Op::Reshape
-            | Op::Slice
-            | Op::SpaceToDepth
-            | Op::Split
-            | Op::ExpandDims
-            | Op::Prelu
-            | Op::Quantize
-            | Op::Rsqrt
-            | Op::SquaredDifference
-            | Op::Transpose
-            | Op::Sum
-            | Op::ReduceMax
-            | Op::Squeeze
+        TfliteOp::Add
+            | TfliteOp::Sub
+            | TfliteOp::Mul
+            | TfliteOp::Maximum
+            | TfliteOp::Minimum
+            | TfliteOp::Logistic
+            | TfliteOp::Relu
+            | TfliteOp::Relu6
+            | TfliteOp::ReluN1To1
+            | TfliteOp::Tanh
+            | TfliteOp::L2Normalization
+            | TfliteOp::DepthwiseConv2D
+            | TfliteOp::Reshape
+            | TfliteOp::Slice
+            | TfliteOp::SpaceToDepth
+            | TfliteOp::Split
+            | TfliteOp::ExpandDims
+            | TfliteOp::Prelu
+            | TfliteOp::Quantize
+            | TfliteOp::Rsqrt
+            | TfliteOp::SquaredDifference
+            | TfliteOp::Transpose
+            | TfliteOp::Sum
+            | TfliteOp::ReduceMax
+            | TfliteOp::Squeeze
     )
 }
 
-/// The limits of each operator that works on int8.
-fn by_rule(model: &Model, o: &Operator, x: &Tensor, y: &Tensor) -> Option<String> {
+/// Checks the limits of each int8 operator.
+fn by_rule(model: &TfliteModel, o: &TfliteOperator, x: &TfliteTensor, y: &TfliteTensor) -> Option<String> {
     let tensor = |i: Option<usize>| i.and_then(|i| model.tensors.get(i));
-    let fused = o.activation().ok().filter(|a| *a != Activation::None);
+    let fused = o.activation().ok().filter(|a| *a != FusedActivation::None);
     match o.op {
         op if has_no_limits(op) => None,
-        Op::Conv2D => {
+        TfliteOp::Conv2D => {
             let w = tensor(o.inputs.get(1).copied().flatten())?;
-            match (x.dims().last() != w.dims().last(), o.int(Field::DilationH) != o.int(Field::DilationW)) {
+            match (
+                x.dims().last() != w.dims().last(),
+                o.int(OptionField::DilationH) != o.int(OptionField::DilationW),
+            ) {
                 (true, _) => Some(
-                    "groups of channels are version 6, which its compiler refuses for the whole file".into(),
+                    "grouped convolutions need operator version 6, which the compiler rejects for the whole file".into(),
                 ),
-                (_, true) => Some("its dilation differs between rows and columns".into()),
+                (_, true) => Some("its dilation differs between height and width".into()),
                 _ => None,
             }
         }
-        Op::TransposeConv => fused
-            .map(|_| "a fused activation is version 4, which its compiler refuses for the whole file".into()),
-        Op::AveragePool2D | Op::MaxPool2D | Op::Concatenation => {
+        TfliteOp::TransposeConv => fused.map(|_| {
+            "a fused activation needs operator version 4, which the compiler rejects for the whole file"
+                .into()
+        }),
+        TfliteOp::AveragePool2D | TfliteOp::MaxPool2D | TfliteOp::Concatenation => {
             fused.map(|_| "it has a fused activation".into())
         }
-        Op::FullyConnected => {
+        TfliteOp::FullyConnected => {
             let rows: usize = y.dims().iter().rev().skip(1).product();
-            (rows != 1).then(|| format!("its output {} has several rows; one is taken", y.ty))
+            (rows != 1).then(|| format!("its output {} has more than one row", y.ty))
         }
-        Op::Mean => {
+        TfliteOp::Mean => {
             let axes = tensor(o.inputs.get(1).copied().flatten())?.data.as_ref()?.to_f64s();
             let places = axes.iter().all(|&a| x.ty.rank() == 4 && (a == 1.0 || a == 2.0));
             match (places, x.dims().iter().product::<usize>() > 64 * 128 * 3 * 16) {
-                (false, _) => Some("it averages over something else than rows and columns".into()),
-                (_, true) => Some("its map is large: users average windows of the whole size instead".into()),
+                (false, _) => Some("it does not average over height and width".into()),
+                (_, true) => {
+                    Some("its input is too large: use average pooling with a window of the whole size".into())
+                }
                 _ => None,
             }
         }
-        Op::Pad => {
+        TfliteOp::Pad => {
             let p = tensor(o.inputs.get(1).copied().flatten())?.data.as_ref()?.to_f64s();
             let outer = p.len() == 8 && p[..2].iter().chain(&p[6..]).any(|&v| v != 0.0);
-            (outer || p.len() != 8).then(|| "it pads something else than rows and columns".into())
+            (outer || p.len() != 8).then(|| "it pads other dimensions than height and width".into())
         }
-        Op::Softmax => {
+        TfliteOp::Softmax => {
             let n = y.ty.elements();
             let rows = n / y.dims().last().copied().unwrap_or(1).max(1);
-            (rows != 1 || n > 16_000)
-                .then(|| format!("it takes {} at once: one row of 16,000 at most is taken", y.ty))
+            (rows != 1 || n > 16_000).then(|| {
+                format!("it processes {} at once: only one row of at most 16,000 is supported", y.ty)
+            })
         }
-        Op::ResizeBilinear | Op::ResizeNearest => o
-            .is(Field::HalfPixelCenters)
-            .then(|| "half-pixel centres are version 3, which older compilers refuse".into()),
-        Op::StridedSlice => {
+        TfliteOp::ResizeBilinear | TfliteOp::ResizeNearest => o
+            .is(OptionField::HalfPixelCenters)
+            .then(|| "half-pixel centers need operator version 3, which older compilers reject".into()),
+        TfliteOp::StridedSlice => {
             let steps = tensor(o.inputs.get(3).copied().flatten())?.data.as_ref()?.to_f64s();
             steps.iter().any(|&s| s != 1.0).then(|| "its strides are not 1".into())
         }
-        other => Some(format!("{other} is not among its operators")),
+        other => Some(format!("the chip does not support {other}")),
     }
 }

@@ -1,21 +1,21 @@
-//! Two ways to lose less, after Nagel et al. 2019 (Data-Free Quantization Through Weight Equalization and Bias
-//! Correction): channels of neighbours are given equal ranges before, and what rounding of weights moves the mean by is taken
-//! off the bias after.
+//! Cross-layer weight equalization and bias correction (Nagel et al. 2019, Data-Free Quantization Through Weight
+//! Equalization and Bias Correction). Channel ranges of adjacent layers are equalized before quantization; the mean
+//! error of rounded weights is subtracted from the biases after it.
 
 use crate::calibrate::is_float;
 use crate::float_eval::{each_sample, made};
 use systole_ir::{Error, ErrorKind, Literal, Result};
-use systole_tflite::{Activation, Model, Op, Operator};
+use systole_tflite::{FusedActivation, TfliteModel, TfliteOp, TfliteOperator};
 
-/// How often neighbours are equalised: each pair changes the next one's ranges.
+/// Number of equalization rounds; each pair changes the next one's ranges.
 const ROUNDS: usize = 10;
 
-/// The same function on floats, with each channel between two convolutions or dense layers scaled so that the weights before and
-/// after it have one range. Only pairs with nothing or RELU between them change.
+/// Scales each channel between two convolutions or dense layers so that the weights before and after it have equal
+/// ranges; the function does not change. Only pairs with nothing or RELU between them are scaled.
 ///
 /// # Errors
-/// When the graph's constants are not floats.
-pub fn equalize(model: &Model) -> Result<Model> {
+/// If the graph's constants are not floats.
+pub fn equalize(model: &TfliteModel) -> Result<TfliteModel> {
     let mut made = model.clone();
     for _ in 0..ROUNDS {
         for n in 0..made.operators.len() {
@@ -27,16 +27,16 @@ pub fn equalize(model: &Model) -> Result<Model> {
     Ok(made)
 }
 
-fn is_weighted(op: Op) -> bool {
-    matches!(op, Op::Conv2D | Op::DepthwiseConv2D | Op::FullyConnected)
+fn is_weighted(op: TfliteOp) -> bool {
+    matches!(op, TfliteOp::Conv2D | TfliteOp::DepthwiseConv2D | TfliteOp::FullyConnected)
 }
 
-/// The one operator that reads what operator `n` makes, where both have weights of their own.
-fn partner(model: &Model, n: usize) -> Option<usize> {
+/// Returns the only reader of operator `n`'s output if both have weights of their own.
+fn partner(model: &TfliteModel, n: usize) -> Option<usize> {
     let o = model.operators.get(n)?;
     let y = *o.outputs.first()?;
-    let fits = |o: &Operator| is_weighted(o.op) && owned(model, o).is_some();
-    let passes = matches!(o.activation().ok()?, Activation::None | Activation::Relu);
+    let fits = |o: &TfliteOperator| is_weighted(o.op) && owned(model, o).is_some();
+    let passes = matches!(o.activation().ok()?, FusedActivation::None | FusedActivation::Relu);
     if !fits(o) || !passes || model.outputs.contains(&y) {
         return None;
     }
@@ -45,21 +45,21 @@ fn partner(model: &Model, n: usize) -> Option<usize> {
     let plain = reader.inputs.first() == Some(&Some(y)) && fits(reader) && readers.next().is_none();
     let (_, before, _) = owned(model, o)?;
     let (_, _, dims) = owned(model, reader)?;
-    // Groups of channels and flattened pictures are left alone.
-    let own = if reader.op == Op::DepthwiseConv2D { *dims.get(3)? } else { *dims.last()? };
+    // Grouped channels and flattened images are skipped.
+    let own = if reader.op == TfliteOp::DepthwiseConv2D { *dims.get(3)? } else { *dims.last()? };
     (plain && own == before).then_some(next)
 }
 
-/// Weights that one operator alone reads: their number, the operator's output channels, their dimensions.
-fn owned(model: &Model, o: &Operator) -> Option<(usize, usize, Vec<usize>)> {
+/// Returns weights that only one operator reads: tensor index, the operator's output channels, dimensions.
+fn owned(model: &TfliteModel, o: &TfliteOperator) -> Option<(usize, usize, Vec<usize>)> {
     let w = o.inputs.get(1).copied().flatten()?;
     let alone = model.operators.iter().filter(|o| o.inputs.contains(&Some(w))).count() == 1;
     let dims = model.tensors.get(w)?.dims().to_vec();
-    let channels = if o.op == Op::DepthwiseConv2D { *dims.last()? } else { *dims.first()? };
+    let channels = if o.op == TfliteOp::DepthwiseConv2D { *dims.last()? } else { *dims.first()? };
     (alone && is_float(model, w) && model.tensors[w].data.is_some()).then_some((w, channels, dims))
 }
 
-fn equalize_pair(model: &mut Model, n: usize, next: usize) -> Result<()> {
+fn equalize_pair(model: &mut TfliteModel, n: usize, next: usize) -> Result<()> {
     let (a, b) = (model.operators[n].clone(), model.operators[next].clone());
     let (Some((wa, channels, _)), Some((wb, _, _))) = (owned(model, &a), owned(model, &b)) else {
         return Ok(());
@@ -67,8 +67,8 @@ fn equalize_pair(model: &mut Model, n: usize, next: usize) -> Result<()> {
     let Some(bias) = a.inputs.get(2).copied().flatten() else { return Ok(()) };
     let (mut first, mut second, mut offset) = (floats(model, wa)?, floats(model, wb)?, floats(model, bias)?);
     let per = first.len() / channels.max(1);
-    let made_by = |at: usize| if a.op == Op::DepthwiseConv2D { at % channels } else { at / per.max(1) };
-    // The last dimension is the input's channels, of single channels the output's too.
+    let made_by = |at: usize| if a.op == TfliteOp::DepthwiseConv2D { at % channels } else { at / per.max(1) };
+    // The last dimension is the input's channels; for depthwise also the output's.
     let read_by = |at: usize| at % channels;
     let greatest = |values: &[f32], channel: &dyn Fn(usize) -> usize| {
         let mut all = vec![0f32; channels];
@@ -87,27 +87,27 @@ fn equalize_pair(model: &mut Model, n: usize, next: usize) -> Result<()> {
     [(wa, first), (wb, second), (bias, offset)].into_iter().try_for_each(|(t, values)| set(model, t, &values))
 }
 
-fn floats(model: &Model, tensor: usize) -> Result<Vec<f32>> {
+fn floats(model: &TfliteModel, tensor: usize) -> Result<Vec<f32>> {
     let t = model.tensor(tensor)?;
     let data = t
         .data
         .as_ref()
-        .ok_or_else(|| Error::new(ErrorKind::Unsupported, format!("{} is no constant", t.name)))?;
+        .ok_or_else(|| Error::new(ErrorKind::Unsupported, format!("{} is not constant", t.name)))?;
     Ok(data.as_slice::<f32>()?.to_vec())
 }
 
-fn set(model: &mut Model, tensor: usize, values: &[f32]) -> Result<()> {
+fn set(model: &mut TfliteModel, tensor: usize, values: &[f32]) -> Result<()> {
     let shape = model.tensor(tensor)?.ty.shape.clone();
     model.tensors[tensor].data = Some(Literal::from_slice(shape, values)?);
     Ok(())
 }
 
-/// The int8 graph with its biases moved by what the rounding of weights adds to the mean of each channel, for the means of
-/// inputs on `samples`; what a picture's border changes is left out of account.
+/// Corrects the int8 graph's biases by the mean shift of each channel from weight rounding, with the input means on
+/// `samples`; padding at image borders is ignored.
 ///
 /// # Errors
-/// When a sample does not fit.
-pub fn correct_bias(float: &Model, int8: &Model, samples: &[Literal]) -> Result<Model> {
+/// If a sample does not match the input.
+pub fn correct_bias(float: &TfliteModel, int8: &TfliteModel, samples: &[Literal]) -> Result<TfliteModel> {
     let means = means(float, samples)?;
     let mut made = int8.clone();
     for o in float.operators.iter().filter(|o| is_weighted(o.op)) {
@@ -127,7 +127,7 @@ pub fn correct_bias(float: &Model, int8: &Model, samples: &[Literal]) -> Result<
         else {
             continue;
         };
-        let moved = moved(float.tensor(w)?, int8.tensor(q)?, &means[x], o.op == Op::DepthwiseConv2D)?;
+        let moved = moved(float.tensor(w)?, int8.tensor(q)?, &means[x], o.op == TfliteOp::DepthwiseConv2D)?;
         let t = int8.tensor(bias)?;
         let (Some(data), Some(steps), Some(moved)) = (&t.data, &t.quantization, moved) else { continue };
         let Ok(values) = data.as_slice::<i32>() else { continue };
@@ -139,10 +139,10 @@ pub fn correct_bias(float: &Model, int8: &Model, samples: &[Literal]) -> Result<
     Ok(made)
 }
 
-/// Σ (w' − w) · mean of the input's channel, for each output channel; `None` where the weights stayed floats.
+/// Computes Σ (w' − w) · mean of the input channel per output channel; `None` if the weights stayed floats.
 fn moved(
-    w: &systole_tflite::Tensor,
-    q: &systole_tflite::Tensor,
+    w: &systole_tflite::TfliteTensor,
+    q: &systole_tflite::TfliteTensor,
     means: &[f64],
     is_depthwise: bool,
 ) -> Result<Option<Vec<f64>>> {
@@ -169,8 +169,8 @@ fn moved(
     Ok(Some(sums))
 }
 
-/// The mean of each channel (the last dimension) of each tensor.
-fn means(model: &Model, samples: &[Literal]) -> Result<Vec<Vec<f64>>> {
+/// Computes the mean of each channel (last dimension) of each tensor.
+fn means(model: &TfliteModel, samples: &[Literal]) -> Result<Vec<Vec<f64>>> {
     let (tensors, n) = (made(model), model.tensors.len());
     let mut sums: Vec<(Vec<f64>, f64)> = vec![(Vec::new(), 0.0); n];
     let mut add = |t: usize, values: &[f32]| {

@@ -1,74 +1,79 @@
-//! Graphs on the CPU engine in floats, many samples at once: by way of ONNX's operators, which the IR is made of. What is int8
-//! in a graph is rounded there as QuantizeLinear does it: within a step of the integers.
+//! Evaluates TFLite graphs in floats on the CPU engine, many samples at once, by way of their ONNX export and the IR.
+//! int8 tensors are rounded like QuantizeLinear: within one step of the integers.
 
 use std::sync::Arc;
 use systole_cpu::CpuBackend;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, TensorType};
-use systole_onnx::{Node, Size, Sizes};
-use systole_runtime::{Arg, Backend, Buffer, CompileOptions, Executable};
-use systole_tflite::{Interpreter, Model};
+use systole_onnx::{DimSize, DimSizes, OnnxNode};
+use systole_runtime::{Backend, Buffer, CompileOptions, Executable, ExecutableArg};
+use systole_tflite::{TfliteInterpreter, TfliteModel};
 
-/// Bytes of results that one call may make.
+/// Maximum bytes of results per call.
 const MOST_BYTES: usize = 64 << 20;
-/// Samples of one call.
+/// Maximum number of samples per call.
 const MOST_SAMPLES: usize = 64;
 
-/// What is asked about tensors.
+/// What is computed about tensors.
 #[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Wanted {
-    /// All of their values.
+pub(crate) enum TensorQuery {
+    /// All values.
     Values,
-    /// The least and the greatest value of each: two results.
+    /// Minimum and maximum of each tensor: two results.
     Ends,
 }
 
-/// A graph compiled for some samples at once.
-pub(crate) struct Floats {
+/// A graph compiled for a batch of samples.
+pub(crate) struct FloatEvaluator {
     executable: Arc<dyn Executable>,
     inputs: Vec<TensorType>,
     batch: usize,
 }
 
-impl Floats {
-    /// A graph whose results are `tensors` that its operators make, for at most `samples` at once.
+impl FloatEvaluator {
+    /// Compiles a graph that returns computed `tensors`, for batches of at most `samples`.
     ///
     /// # Errors
-    /// When an operator has no counterpart in ONNX, or the graph does not compile.
-    pub fn new(model: &Model, tensors: &[usize], wanted: Wanted, samples: usize) -> Result<Floats> {
-        let asked = Model { outputs: tensors.to_vec(), ..model.clone() };
+    /// If an operator has no ONNX counterpart, or the graph does not compile.
+    pub fn new(
+        model: &TfliteModel,
+        tensors: &[usize],
+        wanted: TensorQuery,
+        samples: usize,
+    ) -> Result<FloatEvaluator> {
+        let asked = TfliteModel { outputs: tensors.to_vec(), ..model.clone() };
         let mut onnx = systole_onnx::export(&asked)?;
         let is_open = onnx.graph.inputs.iter().all(|p| {
             let first = p.sizes.as_deref().and_then(|s| s.first());
-            matches!(first, Some(Size::Named(_)))
+            matches!(first, Some(DimSize::Named(_)))
         });
         let bytes: usize = tensors.iter().map(|&t| model.tensor(t).map_or(0, |t| t.ty.bytes())).sum();
         let room = (MOST_BYTES / bytes.max(1)).clamp(1, MOST_SAMPLES).min(samples.max(1));
         let batch = if is_open { room } else { 1 };
-        if wanted == Wanted::Ends {
+        if wanted == TensorQuery::Ends {
             let mut ends = Vec::new();
             for port in std::mem::take(&mut onnx.graph.outputs) {
                 for op in ["ReduceMin", "ReduceMax"] {
                     let name = format!("{}/{op}", port.name);
-                    let node = Node::new(op, [port.name.as_str()], name.as_str());
-                    onnx.graph.nodes.push(node.with("keepdims", systole_onnx::Attribute::Int(0)));
-                    ends.push(systole_onnx::Port { name, ..systole_onnx::Port::default() });
+                    let node = OnnxNode::new(op, [port.name.as_str()], name.as_str());
+                    onnx.graph.nodes.push(node.with("keepdims", systole_onnx::OnnxAttribute::Int(0)));
+                    ends.push(systole_onnx::ValueInfo { name, ..systole_onnx::ValueInfo::default() });
                 }
             }
             onnx.graph.outputs = ends;
         }
         let named =
             if is_open { [(systole_onnx::BATCH.to_string(), batch)].into() } else { Default::default() };
-        let graph = onnx.import(&Sizes { named, ..Sizes::default() })?.graph;
+        let graph = onnx.import(&DimSizes { named, ..DimSizes::default() })?.graph;
         let inputs = graph.param_types().to_vec();
         let executable = CpuBackend::new()?.compile(&graph, &CompileOptions::default())?;
-        Ok(Floats { executable, inputs, batch })
+        Ok(FloatEvaluator { executable, inputs, batch })
     }
 
-    /// The results of all samples, batch by batch; `each` is told how many samples of a batch there are. The last ones of the
-    /// last batch may be copies.
+    /// Runs all samples batch by batch; `each` gets the results and the number of samples in the batch. The last batch
+    /// may be padded with copies.
     ///
     /// # Errors
-    /// When a sample does not fit, or `each` says so.
+    /// If a sample does not match the input, or `each` returns an error.
     pub fn run(
         &self,
         samples: &[Vec<Literal>],
@@ -80,15 +85,18 @@ impl Floats {
                 let mut bytes = Vec::with_capacity(ty.bytes());
                 for k in 0..self.batch {
                     let x = part.get(k).or(part.last()).and_then(|sample| sample.get(i));
-                    let x =
-                        x.ok_or_else(|| Error::new(ErrorKind::Data, format!("input {i} is not given")))?;
+                    let x = x.ok_or_else(|| Error::new(ErrorKind::Data, format!("input {i} is missing")))?;
                     bytes.extend_from_slice(x.bytes());
                     if x.dtype() != ty.dtype || x.ty().bytes() * self.batch != ty.bytes() {
-                        let what = format!("a sample is {}, the model takes {ty} of {}", x.ty(), self.batch);
+                        let what = format!(
+                            "the sample is {}, the model requires {ty} in batches of {}",
+                            x.ty(),
+                            self.batch
+                        );
                         return Err(Error::new(ErrorKind::Data, what));
                     }
                 }
-                inputs.push(Arg::Donate(Buffer::from(Literal::from_bytes(ty.clone(), &bytes)?)));
+                inputs.push(ExecutableArg::Donate(Buffer::from(Literal::from_bytes(ty.clone(), &bytes)?)));
             }
             let made = self.executable.run(inputs)?;
             each(part.len(), &made.iter().map(Buffer::to_literal).collect::<Result<Vec<_>>>()?)?;
@@ -96,22 +104,22 @@ impl Floats {
         Ok(())
     }
 
-    /// How many samples go through at once.
+    /// Returns the batch size.
     pub fn batch(&self) -> usize {
         self.batch
     }
 }
 
-/// What `tensors` of floats hold, sample by sample: on the CPU engine, or where that has no form for the graph by the
-/// interpreter. `each` is given the number of the sample, and the values of each tensor.
+/// Evaluates float `tensors` sample by sample: on the CPU engine, or in the interpreter if the engine does not support
+/// the graph. `each` gets the sample's index and the value of each tensor.
 pub(crate) fn each_sample(
-    model: &Model,
+    model: &TfliteModel,
     tensors: &[usize],
     samples: &[Literal],
     mut each: impl FnMut(usize, &[&[f32]]) -> Result<()>,
 ) -> Result<()> {
-    let Ok(floats) = Floats::new(model, tensors, Wanted::Values, samples.len()) else {
-        let interpreter = Interpreter::new(model)?;
+    let Ok(floats) = FloatEvaluator::new(model, tensors, TensorQuery::Values, samples.len()) else {
+        let interpreter = TfliteInterpreter::new(model)?;
         for (k, sample) in samples.iter().enumerate() {
             let mut held = vec![Vec::new(); tensors.len()];
             interpreter.run_with(std::slice::from_ref(sample), |t, x| {
@@ -140,23 +148,23 @@ pub(crate) fn each_sample(
     })
 }
 
-/// Tensors of floats that operators make.
-pub(crate) fn made(model: &Model) -> Vec<usize> {
+/// Returns the float tensors that operators compute.
+pub(crate) fn made(model: &TfliteModel) -> Vec<usize> {
     let all = model.operators.iter().flat_map(|o| o.outputs.iter().copied());
     all.filter(|&t| model.tensors.get(t).is_some_and(|t| t.ty.dtype == DType::F32)).collect()
 }
 
-/// What a graph that takes and gives floats says of each sample, `f32[1, …] → f32[1, …]`, fast: on the CPU engine, many samples at
-/// once. What is int8 within is computed in floats and rounded, so that it may differ from the integers by a step.
+/// Predicts with a graph that has float inputs and outputs, `f32[1, …] → f32[1, …]`: on the CPU engine, many samples at
+/// once. int8 tensors inside are computed in floats and rounded, so results may differ by one step.
 ///
 /// # Errors
-/// When an operator has no counterpart in ONNX; when a sample does not fit.
-pub fn in_floats(model: &Model, samples: &[Literal]) -> Result<Vec<Literal>> {
-    let floats = Floats::new(model, &model.outputs, Wanted::Values, samples.len())?;
+/// If an operator has no ONNX counterpart, or a sample does not match the input.
+pub fn in_floats(model: &TfliteModel, samples: &[Literal]) -> Result<Vec<Literal>> {
+    let floats = FloatEvaluator::new(model, &model.outputs, TensorQuery::Values, samples.len())?;
     let samples: Vec<Vec<Literal>> = samples.iter().map(|x| vec![x.clone()]).collect();
     let mut all = Vec::with_capacity(samples.len());
     floats.run(&samples, |n, made| {
-        let y = made.first().ok_or_else(|| Error::new(ErrorKind::Bug, "no output"))?;
+        let y = made.first().ok_or_else(|| Error::new(ErrorKind::Bug, "the model returned no output"))?;
         let dims = y.shape().dims();
         let one: Vec<usize> = std::iter::once(1).chain(dims.iter().skip(1).copied()).collect();
         let size = y.ty().bytes() / floats.batch().max(1);

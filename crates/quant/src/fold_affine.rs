@@ -1,12 +1,18 @@
-//! Affine maps of channels, as batch normalisation is when a model predicts: folded into the weights before them, or
-//! a product and a sum.
+//! Folds per-channel affine maps, such as batch normalization in inference mode, into the preceding weights, or adds a
+//! multiplication and an addition.
 
-use crate::builder::Builder;
+use crate::builder::TfliteBuilder;
 use systole_ir::{Error, ErrorKind, Literal, Result};
-use systole_tflite::{Field, Op, Operator};
+use systole_tflite::{OptionField, TfliteOp, TfliteOperator};
 
-/// `x: f32[…, C] → f32[…, C]`: x · factor + offset, for each channel.
-pub(crate) fn affine(b: &mut Builder, name: &str, x: usize, factor: &[f64], offset: &[f64]) -> Result<usize> {
+/// Applies x · factor + offset per channel: `x: f32[…, C] → f32[…, C]`.
+pub(crate) fn affine(
+    b: &mut TfliteBuilder,
+    name: &str,
+    x: usize,
+    factor: &[f64],
+    offset: &[f64],
+) -> Result<usize> {
     if factor.iter().chain(offset).any(|v| !v.is_finite()) {
         return Err(Error::new(ErrorKind::Numeric, "its statistics are not finite")
             .because("a weight is NaN or infinite, or a variance is negative")
@@ -18,29 +24,30 @@ pub(crate) fn affine(b: &mut Builder, name: &str, x: usize, factor: &[f64], offs
     let narrow = |v: &[f64]| v.iter().map(|&v| v as f32).collect::<Vec<f32>>();
     let dims = b.dims(x);
     let factor = b.floats(format!("{name}/factor"), [factor.len()], &narrow(factor))?;
-    let scaled = b.push(&format!("{name}/scaled"), dims.clone(), Operator::new(Op::Mul, [x, factor], []));
+    let scaled =
+        b.push(&format!("{name}/scaled"), dims.clone(), TfliteOperator::new(TfliteOp::Mul, [x, factor], []));
     let offset = b.floats(format!("{name}/offset"), [offset.len()], &narrow(offset))?;
-    Ok(b.push(name, dims, Operator::new(Op::Add, [scaled, offset], [])))
+    Ok(b.push(name, dims, TfliteOperator::new(TfliteOp::Add, [scaled, offset], [])))
 }
 
-/// Multiplies the weights that make `x`, where it is a plain sum that nothing else reads.
-fn fold(b: &mut Builder, x: usize, factor: &[f64], offset: &[f64]) -> Result<bool> {
+/// Folds the map into the weights that compute `x`, if `x` is a linear operator's result that nothing else reads.
+fn fold(b: &mut TfliteBuilder, x: usize, factor: &[f64], offset: &[f64]) -> Result<bool> {
     let Some(at) = b.maker(x) else { return Ok(false) };
     let o = &b.model.operators[at];
     let (weights, bias) = match o.op {
-        Op::Conv2D | Op::DepthwiseConv2D | Op::FullyConnected => (1, 2),
-        Op::TransposeConv => (1, 3),
+        TfliteOp::Conv2D | TfliteOp::DepthwiseConv2D | TfliteOp::FullyConnected => (1, 2),
+        TfliteOp::TransposeConv => (1, 3),
         _ => return Ok(false),
     };
-    let is_depthwise = o.op == Op::DepthwiseConv2D;
-    if o.int(Field::Activation) != 0 {
+    let is_depthwise = o.op == TfliteOp::DepthwiseConv2D;
+    if o.int(OptionField::Activation) != 0 {
         return Ok(false);
     }
     let (Some(Some(w)), Some(Some(bias))) = (o.inputs.get(weights).copied(), o.inputs.get(bias).copied())
     else {
         return Ok(false);
     };
-    // Layers of one name share their weights.
+    // Layers with the same name share weights.
     let readers = |t: usize| b.model.operators.iter().filter(|o| o.inputs.contains(&Some(t))).count();
     if readers(w) != 1 || readers(bias) != 1 {
         return Ok(false);
@@ -65,12 +72,12 @@ fn fold(b: &mut Builder, x: usize, factor: &[f64], offset: &[f64]) -> Result<boo
     Ok(true)
 }
 
-fn floats_of(b: &Builder, tensor: usize) -> Result<Vec<f32>> {
+fn floats_of(b: &TfliteBuilder, tensor: usize) -> Result<Vec<f32>> {
     let data = b.model.tensors[tensor].data.as_ref();
     Ok(data.map(|d| d.as_slice::<f32>()).transpose()?.unwrap_or(&[]).to_vec())
 }
 
-fn replace(b: &mut Builder, tensor: usize, values: &[f32]) -> Result<()> {
+fn replace(b: &mut TfliteBuilder, tensor: usize, values: &[f32]) -> Result<()> {
     let t = &mut b.model.tensors[tensor];
     t.data = Some(Literal::from_slice(&t.ty.shape, values)?);
     Ok(())

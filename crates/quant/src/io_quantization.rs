@@ -1,77 +1,82 @@
-//! Where floats become integers and integers floats, outside the graph; whole models on floats.
+//! Quantizes inputs and dequantizes outputs of a TFLite model; runs whole models with float inputs and outputs.
 
 use std::sync::Arc;
-use systole_cpu::Team;
-use systole_int8::{Program, Settings};
+use systole_cpu::ThreadPool;
+use systole_int8::{Int8Program, Settings};
 use systole_ir::{DType, Error, ErrorKind, Literal, Result};
-use systole_tflite::{Interpreter, Model, Tensor};
+use systole_tflite::{TfliteInterpreter, TfliteModel, TfliteTensor};
 
-/// What computes a graph.
+/// Engine that computes a TFLite graph.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Engine {
-    /// The CPU engine's kernels: `systole_int8::Program`.
+pub enum GraphEngine {
+    /// CPU engine: `systole_int8::Program`.
     #[default]
     Fast,
-    /// The interpreter of `systole-tflite`, which is slow: the same bits.
+    /// Interpreter of `systole-tflite`: slow, bit-identical.
     Reference,
 }
 
-/// A graph of one input and one output that answers in floats.
-pub struct Answers {
-    input: Tensor,
-    output: Tensor,
-    graph: Graph,
+/// A graph with one input and one output that predicts in floats.
+pub struct FloatPredictor {
+    input: TfliteTensor,
+    output: TfliteTensor,
+    graph: CompiledGraph,
     threads: usize,
 }
 
-enum Graph {
-    Fast(Box<Program>),
-    Reference(Model),
+enum CompiledGraph {
+    Fast(Box<Int8Program>),
+    Reference(TfliteModel),
 }
 
-impl Answers {
-    /// Prepares a graph for so many threads.
+impl FloatPredictor {
+    /// Prepares a graph for this number of threads.
     ///
     /// # Errors
-    /// When the graph is not sound, or has several inputs or outputs.
-    pub fn new(model: &Model, engine: Engine, threads: usize) -> Result<Answers> {
+    /// If the graph is invalid, or has several inputs or outputs.
+    pub fn new(model: &TfliteModel, engine: GraphEngine, threads: usize) -> Result<FloatPredictor> {
         model.check()?;
         let ([input], [output]) = (&model.inputs[..], &model.outputs[..]) else {
-            return Err(Error::new(ErrorKind::Unsupported, "a model of several inputs or outputs")
-                .hint("`systole run FILE.tflite --input IN.npz` takes any"));
+            return Err(Error::new(ErrorKind::Unsupported, "the model has several inputs or outputs")
+                .hint("run `systole run FILE.tflite --input IN.npz`"));
         };
         let (input, output) = (model.tensor(*input)?.clone(), model.tensor(*output)?.clone());
         let graph = match engine {
-            Engine::Fast => {
-                let settings = Settings { team: Arc::new(Team::new(threads)), ..Settings::from_knobs()? };
-                Graph::Fast(Box::new(Program::new(model.clone(), &settings)?))
+            GraphEngine::Fast => {
+                let settings =
+                    Settings { team: Arc::new(ThreadPool::new(threads)), ..Settings::from_knobs()? };
+                CompiledGraph::Fast(Box::new(Int8Program::new(model.clone(), &settings)?))
             }
-            Engine::Reference => Graph::Reference(model.clone()),
+            GraphEngine::Reference => CompiledGraph::Reference(model.clone()),
         };
-        Ok(Answers { input, output, graph, threads })
+        Ok(FloatPredictor { input, output, graph, threads })
     }
 
-    /// What the graph says of each of `samples`, `f32[1, …] → f32[1, …]`: rounded to what the file takes and back.
+    /// Predicts for each sample, `f32[1, …] → f32[1, …]`; inputs are quantized and outputs dequantized as the file
+    /// requires.
     ///
     /// # Errors
-    /// When a sample does not fit.
+    /// If a sample does not match the input.
     pub fn of(&self, samples: &[Literal]) -> Result<Vec<Literal>> {
         let made = match &self.graph {
-            Graph::Fast(program) => {
+            CompiledGraph::Fast(program) => {
                 let given = samples.iter().map(|x| quantized(x, &self.input)).collect::<Result<Vec<_>>>()?;
                 let each: Vec<&[Literal]> = given.iter().map(std::slice::from_ref).collect();
                 program.run_all(&each)?
             }
-            Graph::Reference(model) => self.interpreted(&Interpreter::new(model)?, samples)?,
+            CompiledGraph::Reference(model) => self.interpreted(&TfliteInterpreter::new(model)?, samples)?,
         };
         let one = |y: Vec<Literal>| {
-            dequantized(y.first().ok_or_else(|| Error::new(ErrorKind::Bug, "no output"))?, &self.output)
+            dequantized(
+                y.first().ok_or_else(|| Error::new(ErrorKind::Bug, "the model returned no output"))?,
+                &self.output,
+            )
         };
         made.into_iter().map(one).collect()
     }
 
-    /// Sample by sample, each by one of the threads.
-    fn interpreted(&self, interpreter: &Interpreter, samples: &[Literal]) -> Result<Vec<Vec<Literal>>> {
+    /// Runs samples one by one, distributed over the threads.
+    fn interpreted(&self, interpreter: &TfliteInterpreter, samples: &[Literal]) -> Result<Vec<Vec<Literal>>> {
         let one = |x: &Literal| interpreter.run(&[quantized(x, &self.input)?]);
         let per = samples.len().div_ceil(self.threads.max(1)).max(1);
         std::thread::scope(|scope| {
@@ -79,7 +84,7 @@ impl Answers {
             let part =
                 |part| scope.spawn(move || <[Literal]>::iter(part).map(one).collect::<Result<Vec<_>>>());
             let threads: Vec<_> = samples.chunks(per).map(part).collect();
-            let defect = || Error::new(ErrorKind::Bug, "a thread of the interpreter ended early");
+            let defect = || Error::new(ErrorKind::Bug, "an interpreter thread ended early");
             let parts: Vec<Vec<Vec<Literal>>> =
                 threads.into_iter().map(|t| t.join().map_err(|_| defect())?).collect::<Result<_>>()?;
             Ok(parts.concat())
@@ -87,19 +92,24 @@ impl Answers {
     }
 }
 
-/// As [`Answers::of`], of a graph that is asked once.
+/// Like [`FloatPredictor::predict`], for a graph that is used once.
 ///
 /// # Errors
-/// As of [`Answers`].
-pub fn answers(model: &Model, samples: &[Literal], engine: Engine, threads: usize) -> Result<Vec<Literal>> {
-    Answers::new(model, engine, threads)?.of(samples)
+/// See [`FloatPredictor`].
+pub fn answers(
+    model: &TfliteModel,
+    samples: &[Literal],
+    engine: GraphEngine,
+    threads: usize,
+) -> Result<Vec<Literal>> {
+    FloatPredictor::new(model, engine, threads)?.of(samples)
 }
 
-/// `x: f32[…]` as a tensor of the file takes it: rounded where that is int8.
+/// Quantizes `x: f32[…]` for a tensor of the file; unchanged if the tensor is not int8.
 ///
 /// # Errors
-/// When the tensor's scale is none.
-pub fn quantized(x: &Literal, tensor: &Tensor) -> Result<Literal> {
+/// If the tensor's scale is invalid.
+pub fn quantized(x: &Literal, tensor: &TfliteTensor) -> Result<Literal> {
     let x = x.reshape(tensor.dims())?;
     let values = x.to_f32s();
     let (low, high) = match tensor.ty.dtype {
@@ -115,11 +125,11 @@ pub fn quantized(x: &Literal, tensor: &Tensor) -> Result<Literal> {
     }
 }
 
-/// What a tensor of the file says, in floats: `→ f32[…]`.
+/// Dequantizes a tensor of the file to `f32[…]`.
 ///
 /// # Errors
-/// When the tensor's scale is none.
-pub fn dequantized(y: &Literal, tensor: &Tensor) -> Result<Literal> {
+/// If the tensor's scale is invalid.
+pub fn dequantized(y: &Literal, tensor: &TfliteTensor) -> Result<Literal> {
     if tensor.quantization.is_none() || y.dtype().is_float() {
         return Ok(y.convert(DType::F32));
     }

@@ -1,4 +1,5 @@
-//! Models of Systole as graphs of `.tflite`: lowered with batch normalisation folded, ranges found on samples or while training, int8.
+//! Converts Systole models to TFLite graphs with batch normalization folded, and quantizes them to int8 with ranges
+//! from calibration or quantization-aware training.
 //!
 //! ```
 //! use systole_ir::{DType, Literal, TensorType};
@@ -33,13 +34,13 @@ mod quantize_weights;
 mod report;
 mod scales;
 
-pub use calibrate::{Calibration, Method, Ranges};
+pub use calibrate::{Calibration, RangeMethod, TensorRanges};
 pub use dynamic_range::dynamic;
-pub use edgetpu::{CACHE, Mapping, Placed, edgetpu};
+pub use edgetpu::{CACHE, EdgeTpuMapping, OperatorPlacement, edgetpu};
 pub use equalize::{correct_bias, equalize};
 pub use float_eval::in_floats;
-pub use io_quantization::{Answers, Engine, answers, dequantized, quantized};
+pub use io_quantization::{FloatPredictor, GraphEngine, answers, dequantized, quantized};
 pub use lower::{lower, onnx};
-pub use qat_ranges::{Trained, trained};
-pub use quantize::{Options, quantize};
+pub use qat_ranges::{QatModel, trained};
+pub use quantize::{QuantizeOptions, quantize};
 pub use report::{LayerReport, alone, report};

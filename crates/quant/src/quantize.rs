@@ -1,49 +1,58 @@
-//! A graph of floats as one of int8.
+//! Quantizes a float TFLite graph to int8 (post-training quantization).
 
-use crate::calibrate::{Ranges, is_float, layer_of};
-use crate::quantize_weights::{Layout, constant, weighted};
+use crate::calibrate::{TensorRanges, is_float, layer_of};
+use crate::quantize_weights::{QuantWeightLayout, constant, weighted};
 use crate::scales::assign;
 use std::collections::BTreeMap;
 use systole_ir::{DType, Error, ErrorKind, Result, ResultExt};
-use systole_tflite::{Model, Op, Operator, Quantization, Scales, Tensor};
+use systole_tflite::{ScaleRule, TfliteModel, TfliteOp, TfliteOperator, TfliteQuantization, TfliteTensor};
 
-/// How a graph is quantised.
+/// Quantization options.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Options {
-    /// A scale for each output channel of convolutions, rather than one for all their weights.
+pub struct QuantizeOptions {
+    /// Whether each output channel of a convolution has its own weight scale.
     pub per_channel: bool,
-    /// The same for dense layers, which old runtimes and the Edge TPU's compiler do not take.
+    /// The same for dense layers; old runtimes and the Edge TPU compiler do not support it.
     pub per_channel_dense: bool,
-    /// Layers that stay in floats, by name.
+    /// Names of layers that stay in floats.
     pub skip: Vec<String>,
     /// Whether inputs and outputs are floats.
     pub float_interface: bool,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options { per_channel: true, per_channel_dense: false, skip: Vec::new(), float_interface: false }
+impl Default for QuantizeOptions {
+    fn default() -> QuantizeOptions {
+        QuantizeOptions {
+            per_channel: true,
+            per_channel_dense: false,
+            skip: Vec::new(),
+            float_interface: false,
+        }
     }
 }
 
-impl Options {
-    /// One scale for each tensor, weights included.
-    pub fn per_tensor() -> Options {
-        Options { per_channel: false, ..Options::default() }
+impl QuantizeOptions {
+    /// Returns options with one scale per tensor, also for weights.
+    pub fn per_tensor() -> QuantizeOptions {
+        QuantizeOptions { per_channel: false, ..QuantizeOptions::default() }
     }
 }
 
-/// The graph on int8: inputs, outputs and all between, except layers that are skipped.
+/// Quantizes the graph to int8: inputs, outputs and everything between, except skipped layers.
 ///
 /// # Errors
-/// When a layer has no int8 form, a range is none, or a scale underflows; names the layer.
-pub fn quantize(model: &Model, ranges: &Ranges, options: &Options) -> Result<Model> {
+/// If a layer has no int8 form, a range is invalid, or a scale underflows; names the layer.
+pub fn quantize(
+    model: &TfliteModel,
+    ranges: &TensorRanges,
+    options: &QuantizeOptions,
+) -> Result<TfliteModel> {
     let is_int8 = choose(model, options)?;
     let scales = assign(model, ranges, &is_int8)?;
-    let made = Model { tensors: Vec::new(), operators: Vec::new(), ..model.clone() };
+    let made = TfliteModel { tensors: Vec::new(), operators: Vec::new(), ..model.clone() };
     let n = model.tensors.len();
     let (int8, plain, steps) = (vec![None; n], vec![None; n], &ranges.steps);
-    let mut work = Work { from: model, made, scales, options, steps, int8, plain };
+    let mut work = GraphQuantizer { from: model, made, scales, options, steps, int8, plain };
     work.inputs(&is_int8)?;
     for (n, o) in model.operators.iter().enumerate() {
         let place = || format!("layer {}", layer_of(&work_name(model, o)));
@@ -57,31 +66,31 @@ pub fn quantize(model: &Model, ranges: &Ranges, options: &Options) -> Result<Mod
     Ok(work.made)
 }
 
-fn work_name(model: &Model, o: &Operator) -> String {
+fn work_name(model: &TfliteModel, o: &TfliteOperator) -> String {
     o.outputs.first().and_then(|&t| model.tensors.get(t)).map_or(String::new(), |t| t.name.clone())
 }
 
-/// Which operators compute with int8.
-pub(crate) fn choose(model: &Model, options: &Options) -> Result<Vec<bool>> {
+/// Returns which operators compute in int8.
+pub(crate) fn choose(model: &TfliteModel, options: &QuantizeOptions) -> Result<Vec<bool>> {
     let layers: Vec<String> =
         model.operators.iter().map(|o| layer_of(&work_name(model, o)).to_string()).collect();
     if let Some(unknown) = options.skip.iter().find(|name| !layers.contains(name)) {
         let mut known = layers.clone();
         known.dedup();
-        return Err(Error::new(ErrorKind::Config, format!("there is no layer {unknown} to skip"))
+        return Err(Error::new(ErrorKind::Config, format!("no layer {unknown} to skip"))
             .hint(format!("layers with operators: {}", known.join(", "))));
     }
-    let one = |(o, layer): (&Operator, &String)| {
+    let one = |(o, layer): (&TfliteOperator, &String)| {
         if options.skip.contains(layer) {
             return Ok(false);
         }
         let floats = o.outputs.iter().all(|&y| is_float(model, y));
         match (o.op.scales(), floats) {
             (_, false) => Ok(false),
-            (Scales::None, true) => {
+            (ScaleRule::None, true) => {
                 Err(Error::new(ErrorKind::Unsupported, format!("{} has no int8 form", o.op))
                     .at(format!("layer {layer}"))
-                    .hint(format!("leave it in floats: --skip {layer}")))
+                    .hint(format!("keep it in floats: --skip {layer}")))
             }
             (_, true) => Ok(true),
         }
@@ -89,38 +98,38 @@ pub(crate) fn choose(model: &Model, options: &Options) -> Result<Vec<bool>> {
     model.operators.iter().zip(&layers).map(one).collect()
 }
 
-/// A graph under conversion.
-struct Work<'a> {
-    from: &'a Model,
-    made: Model,
+/// A graph being quantized.
+struct GraphQuantizer<'a> {
+    from: &'a TfliteModel,
+    made: TfliteModel,
     scales: Vec<Option<(f32, i32)>>,
-    options: &'a Options,
-    /// Steps of weights that were trained.
+    options: &'a QuantizeOptions,
+    /// Trained weight scales.
     steps: &'a BTreeMap<usize, Vec<f32>>,
-    /// Where each tensor is now, as int8.
+    /// Index of each tensor's int8 version.
     int8: Vec<Option<usize>>,
-    /// Where each tensor is now, as it was.
+    /// Index of each tensor's unquantized version.
     plain: Vec<Option<usize>>,
 }
 
-impl Work<'_> {
-    fn add(&mut self, tensor: Tensor) -> usize {
+impl GraphQuantizer<'_> {
+    fn add(&mut self, tensor: TfliteTensor) -> usize {
         self.made.tensors.push(tensor);
         self.made.tensors.len() - 1
     }
 
-    fn scheme(&self, t: usize) -> Result<Quantization> {
+    fn scheme(&self, t: usize) -> Result<TfliteQuantization> {
         let (scale, zero) = self.scales[t].ok_or_else(|| {
-            let what = format!("tensor {} was not seen in calibration", self.from.tensors[t].name);
+            let what = format!("tensor {} was not observed in calibration", self.from.tensors[t].name);
             Error::new(ErrorKind::Bug, what)
         })?;
-        Ok(Quantization::per_tensor(scale, zero))
+        Ok(TfliteQuantization::per_tensor(scale, zero))
     }
 
-    /// A tensor that is made, as int8.
+    /// Adds the int8 version of a computed tensor.
     fn new_int8(&mut self, t: usize, suffix: &str) -> Result<usize> {
         let tensor = &self.from.tensors[t];
-        let made = Tensor::new(format!("{}{suffix}", tensor.name), &tensor.ty.shape, DType::I8);
+        let made = TfliteTensor::new(format!("{}{suffix}", tensor.name), &tensor.ty.shape, DType::I8);
         let made = made.quantized(self.scheme(t)?);
         Ok(self.add(made))
     }
@@ -163,7 +172,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// A tensor as int8 of its own scale.
+    /// Returns a tensor as int8 with its own scale.
     fn int8(&mut self, t: usize) -> Result<usize> {
         if let Some(now) = self.int8[t] {
             return Ok(now);
@@ -178,7 +187,7 @@ impl Work<'_> {
             None => {
                 let plain = self.plain(t)?;
                 let made = self.new_int8(t, "/int8")?;
-                self.made.operators.push(Operator::new(Op::Quantize, [plain], [made]));
+                self.made.operators.push(TfliteOperator::new(TfliteOp::Quantize, [plain], [made]));
                 made
             }
         };
@@ -186,7 +195,7 @@ impl Work<'_> {
         Ok(now)
     }
 
-    /// A tensor as it was: floats, or integers that are no numbers of a layer.
+    /// Returns a tensor unquantized: floats, or integers such as indices.
     fn plain(&mut self, t: usize) -> Result<usize> {
         if let Some(now) = self.plain[t] {
             return Ok(now);
@@ -194,9 +203,12 @@ impl Work<'_> {
         let tensor = self.from.tensors[t].clone();
         let now = match (tensor.data.is_some(), self.int8[t]) {
             (false, Some(int8)) => {
-                let made =
-                    self.add(Tensor::new(format!("{}/float", tensor.name), &tensor.ty.shape, DType::F32));
-                self.made.operators.push(Operator::new(Op::Dequantize, [int8], [made]));
+                let made = self.add(TfliteTensor::new(
+                    format!("{}/float", tensor.name),
+                    &tensor.ty.shape,
+                    DType::F32,
+                ));
+                self.made.operators.push(TfliteOperator::new(TfliteOp::Dequantize, [int8], [made]));
                 made
             }
             _ => self.add(tensor),
@@ -205,13 +217,13 @@ impl Work<'_> {
         Ok(now)
     }
 
-    fn push(&mut self, o: &Operator, inputs: Vec<Option<usize>>, outputs: Vec<usize>) {
+    fn push(&mut self, o: &TfliteOperator, inputs: Vec<Option<usize>>, outputs: Vec<usize>) {
         let mut o = o.clone();
         (o.inputs, o.outputs, o.version) = (inputs, outputs, 0);
         self.made.operators.push(o);
     }
 
-    fn on_floats(&mut self, o: &Operator) -> Result<()> {
+    fn on_floats(&mut self, o: &TfliteOperator) -> Result<()> {
         let mut inputs = Vec::new();
         for i in &o.inputs {
             inputs.push(i.map(|t| self.plain(t)).transpose()?);
@@ -224,15 +236,15 @@ impl Work<'_> {
         Ok(())
     }
 
-    fn on_int8(&mut self, o: &Operator) -> Result<()> {
+    fn on_int8(&mut self, o: &TfliteOperator) -> Result<()> {
         let inputs = match o.op.scales() {
-            Scales::Weights => self.weights(o)?,
+            ScaleRule::Weights => self.weights(o)?,
             scales => {
                 let mut inputs = Vec::new();
                 for t in &o.inputs {
                     inputs.push(match t {
                         Some(t) if !is_float(self.from, *t) => Some(self.plain(*t)?),
-                        Some(t) if scales == Scales::Same => {
+                        Some(t) if scales == ScaleRule::Same => {
                             Some(self.requantized(*t, o.outputs.first().copied().unwrap_or(*t))?)
                         }
                         Some(t) => Some(self.int8(*t)?),
@@ -252,7 +264,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// An operand in the scale of the result.
+    /// Returns an operand requantized to the result's scale.
     fn requantized(&mut self, t: usize, y: usize) -> Result<usize> {
         if self.scales[t] == self.scales[y] {
             return self.int8(t);
@@ -264,32 +276,36 @@ impl Work<'_> {
         }
         let own = self.int8(t)?;
         let name = format!("{}/requantized", self.from.tensors[t].name);
-        let made = Tensor::new(name, &self.from.tensors[t].ty.shape, DType::I8).quantized(scheme);
+        let made = TfliteTensor::new(name, &self.from.tensors[t].ty.shape, DType::I8).quantized(scheme);
         let made = self.add(made);
-        self.made.operators.push(Operator::new(Op::Quantize, [own], [made]));
+        self.made.operators.push(TfliteOperator::new(TfliteOp::Quantize, [own], [made]));
         Ok(made)
     }
 
-    fn weights(&mut self, o: &Operator) -> Result<Vec<Option<usize>>> {
-        let [x, w, bias] = if o.op == Op::TransposeConv { [2, 1, 3] } else { [0, 1, 2] };
+    fn weights(&mut self, o: &TfliteOperator) -> Result<Vec<Option<usize>>> {
+        let [x, w, bias] = if o.op == TfliteOp::TransposeConv { [2, 1, 3] } else { [0, 1, 2] };
         let operand = |n: usize| o.inputs.get(n).copied().flatten();
         let (Some(x), Some(w), Some(bias)) = (operand(x), operand(w), operand(bias)) else {
-            return Err(Error::new(ErrorKind::Unsupported, format!("{} without a bias", o.op)));
+            return Err(Error::new(ErrorKind::Unsupported, format!("{} has no bias", o.op)));
         };
         let now = self.int8(x)?;
         let input_scale = self.scales[x].map_or(1.0, |(scale, _)| scale);
         let (weights, biases) = (&self.from.tensors[w], &self.from.tensors[bias]);
-        let dimension = if o.op == Op::DepthwiseConv2D { 3 } else { 0 };
+        let dimension = if o.op == TfliteOp::DepthwiseConv2D { 3 } else { 0 };
         let per_channel = match o.op {
-            Op::FullyConnected => self.options.per_channel_dense,
+            TfliteOp::FullyConnected => self.options.per_channel_dense,
             _ => self.options.per_channel,
         };
         let channels = weights.dims().get(dimension).copied().unwrap_or(1);
-        let layout =
-            Layout { dimension, channels, per_channel, steps: self.steps.get(&w).map(Vec::as_slice) };
+        let layout = QuantWeightLayout {
+            dimension,
+            channels,
+            per_channel,
+            steps: self.steps.get(&w).map(Vec::as_slice),
+        };
         let made = weighted(weights, biases, input_scale, &layout)?;
         let (w, bias) = (self.add(made.weights), self.add(made.bias));
-        if o.op != Op::TransposeConv {
+        if o.op != TfliteOp::TransposeConv {
             return Ok(vec![Some(now), Some(w), Some(bias)]);
         }
         let shape = self.plain(operand(0).unwrap_or(x))?;

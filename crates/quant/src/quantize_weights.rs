@@ -1,12 +1,12 @@
-//! Numbers as integers: scales from ranges, weights and biases rounded.
+//! Computes int8 quantization parameters from ranges, and quantizes weights and biases.
 
 use systole_ir::{Error, ErrorKind, Literal, Result};
-use systole_tflite::{Quantization, Tensor};
+use systole_tflite::{TfliteQuantization, TfliteTensor};
 
-/// Scale and zero point of int8 that cover a range, 0 included. A range of nothing but 0 has scale 1.
+/// Returns asymmetric int8 scale and zero point that cover a range and 0. For the range of only 0 the scale is 1.
 ///
 /// # Errors
-/// When the scale is no normal number of f32.
+/// If the scale is not a normal f32.
 pub(crate) fn asymmetric((low, high): (f32, f32)) -> Result<(f32, i32)> {
     let (low, high) = (f64::from(low.min(0.0)), f64::from(high.max(0.0)));
     if low == 0.0 && high == 0.0 {
@@ -14,40 +14,45 @@ pub(crate) fn asymmetric((low, high): (f32, f32)) -> Result<(f32, i32)> {
     }
     let scale = (high - low) / 255.0;
     if !(scale as f32).is_normal() || !(1.0 / scale as f32).is_finite() {
-        return Err(underflow(scale, format!("its values lie from {low:e} to {high:e}")));
+        return Err(underflow(scale, format!("its values range from {low:e} to {high:e}")));
     }
     let zero = (-128.0 - low / scale).round().clamp(-128.0, 127.0);
     Ok((scale as f32, zero as i32))
 }
 
 fn underflow(scale: f64, why: String) -> Error {
-    Error::new(ErrorKind::Numeric, format!("a step of int8 would be {scale:e}, which f32 cannot hold"))
+    Error::new(ErrorKind::Numeric, format!("an int8 step would be {scale:e}, which f32 cannot hold"))
         .because(why)
-        .hint("leave this layer in floats (--skip), or scale the data so that its values are about 1")
+        .hint("keep this layer in floats (--skip), or scale the data to values of about 1")
 }
 
-/// Weights and bias of an operator as integers.
-pub(crate) struct Weighted {
-    pub weights: Tensor,
-    pub bias: Tensor,
+/// Quantized weights and bias of an operator.
+pub(crate) struct QuantizedWeights {
+    pub weights: TfliteTensor,
+    pub bias: TfliteTensor,
 }
 
-/// How the weights of an operator lie.
-pub(crate) struct Layout<'a> {
-    /// The dimension of output channels.
+/// Layout of an operator's weights.
+pub(crate) struct QuantWeightLayout<'a> {
+    /// Dimension of the output channels.
     pub dimension: usize,
     pub channels: usize,
-    /// A scale for each channel.
+    /// Whether each channel has its own scale.
     pub per_channel: bool,
-    /// Scales that are known: one, or one for each channel.
+    /// Given scales: one, or one per channel.
     pub steps: Option<&'a [f32]>,
 }
 
-/// Weights around 0 from −127 to 127, and the bias in steps of the sums.
+/// Quantizes weights symmetrically to −127 … 127, and the bias to int32 with the accumulators' scale.
 ///
 /// # Errors
-/// When a scale underflows.
-pub(crate) fn weighted(w: &Tensor, bias: &Tensor, input_scale: f32, layout: &Layout<'_>) -> Result<Weighted> {
+/// If a scale underflows.
+pub(crate) fn weighted(
+    w: &TfliteTensor,
+    bias: &TfliteTensor,
+    input_scale: f32,
+    layout: &QuantWeightLayout<'_>,
+) -> Result<QuantizedWeights> {
     let values = floats(w)?;
     let bias_values = floats(bias)?;
     let inner: usize = w.dims().iter().skip(layout.dimension + 1).product::<usize>().max(1);
@@ -66,7 +71,7 @@ pub(crate) fn weighted(w: &Tensor, bias: &Tensor, input_scale: f32, layout: &Lay
     if let Some(&s) = sums.iter().find(|&&s| !(s as f32).is_normal()) {
         return Err(underflow(
             s,
-            format!("its input has steps of {input_scale:e}, its weights are as small"),
+            format!("its input has steps of {input_scale:e}, and its weights are as small"),
         ));
     }
     let q: Vec<i8> = values
@@ -78,19 +83,19 @@ pub(crate) fn weighted(w: &Tensor, bias: &Tensor, input_scale: f32, layout: &Lay
         bias_values.iter().zip(&sums).map(|(&b, s)| (f64::from(b) / s).round() as i32).collect();
     let narrow: Vec<f32> = sums.iter().map(|&s| s as f32).collect();
     let scheme = |scales: Vec<f32>, dimension: usize| match layout.per_channel {
-        true => Quantization::per_channel(scales, dimension),
-        false => Quantization::per_tensor(scales.first().copied().unwrap_or(1.0), 0),
+        true => TfliteQuantization::per_channel(scales, dimension),
+        false => TfliteQuantization::per_tensor(scales.first().copied().unwrap_or(1.0), 0),
     };
-    let weights = Tensor::constant(&w.name, Literal::from_slice(&w.ty.shape, &q)?);
-    let biases = Tensor::constant(&bias.name, Literal::from_slice([b.len()], &b)?);
-    Ok(Weighted {
+    let weights = TfliteTensor::constant(&w.name, Literal::from_slice(&w.ty.shape, &q)?);
+    let biases = TfliteTensor::constant(&bias.name, Literal::from_slice([b.len()], &b)?);
+    Ok(QuantizedWeights {
         weights: weights.quantized(scheme(scales, layout.dimension)),
         bias: biases.quantized(scheme(narrow, 0)),
     })
 }
 
-/// The scale of each channel: the known one, or that which puts the greatest weight at 127.
-fn own_scales(values: &[f32], channel: impl Fn(usize) -> usize, layout: &Layout<'_>) -> Vec<f32> {
+/// Returns the scale of each channel: the given one, or one that maps the largest weight to 127.
+fn own_scales(values: &[f32], channel: impl Fn(usize) -> usize, layout: &QuantWeightLayout<'_>) -> Vec<f32> {
     match layout.steps {
         Some(steps) if steps.len() == layout.channels => return steps.to_vec(),
         Some(&[step]) => return vec![step; layout.channels],
@@ -107,31 +112,32 @@ fn own_scales(values: &[f32], channel: impl Fn(usize) -> usize, layout: &Layout<
     greatest.iter().map(|&m| if m == 0.0 { 1.0 / 127.0 } else { m / 127.0 }).collect()
 }
 
-/// Weights around 0 from −127 to 127, for operators on floats.
+/// Quantizes weights symmetrically to −127 … 127, for operators on floats.
 ///
 /// # Errors
-/// When a scale underflows.
-pub(crate) fn weights_alone(w: &Tensor, layout: &Layout<'_>) -> Result<Tensor> {
-    let none = Tensor::constant("", Literal::from_slice([layout.channels], &vec![0f32; layout.channels])?);
+/// If a scale underflows.
+pub(crate) fn weights_alone(w: &TfliteTensor, layout: &QuantWeightLayout<'_>) -> Result<TfliteTensor> {
+    let none =
+        TfliteTensor::constant("", Literal::from_slice([layout.channels], &vec![0f32; layout.channels])?);
     Ok(weighted(w, &none, 1.0, layout)?.weights)
 }
 
-/// A constant operand with its own range.
-pub(crate) fn constant(t: &Tensor, scale: f32, zero: i32) -> Result<Tensor> {
+/// Quantizes a constant operand with its own range.
+pub(crate) fn constant(t: &TfliteTensor, scale: f32, zero: i32) -> Result<TfliteTensor> {
     let q: Vec<i8> =
         floats(t)?.iter().map(|v| ((v / scale).round() + zero as f32).clamp(-128.0, 127.0) as i8).collect();
-    let made = Tensor::constant(&t.name, Literal::from_slice(&t.ty.shape, &q)?);
-    Ok(made.quantized(Quantization::per_tensor(scale, zero)))
+    let made = TfliteTensor::constant(&t.name, Literal::from_slice(&t.ty.shape, &q)?);
+    Ok(made.quantized(TfliteQuantization::per_tensor(scale, zero)))
 }
 
-/// The least and the greatest of a constant.
-pub(crate) fn range_of(t: &Tensor) -> Result<(f32, f32)> {
+/// Returns the minimum and maximum of a constant.
+pub(crate) fn range_of(t: &TfliteTensor) -> Result<(f32, f32)> {
     Ok(floats(t)?.iter().fold((0.0, 0.0), |(low, high): (f32, f32), &v| (low.min(v), high.max(v))))
 }
 
-fn floats(t: &Tensor) -> Result<Vec<f32>> {
+fn floats(t: &TfliteTensor) -> Result<Vec<f32>> {
     let data = t.data.as_ref();
     let data =
-        data.ok_or_else(|| Error::new(ErrorKind::Unsupported, format!("{} is no constant", t.name)))?;
+        data.ok_or_else(|| Error::new(ErrorKind::Unsupported, format!("{} is not constant", t.name)))?;
     Ok(data.as_slice::<f32>()?.to_vec())
 }

@@ -1,36 +1,41 @@
-//! What eight bits do to each layer: how far its integers are from the floats, on samples.
+//! Reports the quantization error of each layer (SNR of int8 against float) on samples.
 
-use crate::calibrate::{Ranges, layer_of};
+use crate::calibrate::{TensorRanges, layer_of};
 use crate::float_eval::{each_sample, made};
 use crate::io_quantization::{dequantized, quantized};
-use crate::quantize::{Options, quantize};
+use crate::quantize::{QuantizeOptions, quantize};
 use std::collections::BTreeMap;
-use systole_int8::{Program, Settings};
+use systole_int8::{Int8Program, Settings};
 use systole_ir::{Literal, Result};
-use systole_tflite::Model;
+use systole_tflite::TfliteModel;
 
-/// A layer in eight bits.
+/// Quantization error of a layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerReport {
-    /// Its name.
+    /// Layer name.
     pub layer: String,
-    /// Its operators' names.
+    /// Names of its operators.
     pub operators: Vec<&'static str>,
-    /// What was seen of its output.
+    /// Observed range of its output.
     pub seen: (f32, f32),
-    /// What its integers cover.
+    /// Quantization range.
     pub chosen: (f32, f32),
-    /// Share of the values that lie outside.
+    /// Fraction of the values outside the quantization range.
     pub clipped: f64,
-    /// Signal over noise of its output in the whole int8 graph, in dB: 10 · log₁₀(Σ x² / Σ (x − x')²); infinite where equal.
+    /// Signal-to-noise ratio of its output in the int8 graph, in dB: 10 · log₁₀(Σ x² / Σ (x − x')²); infinite if equal.
     pub snr: f64,
 }
 
-/// Each layer with operators, in their order.
+/// Reports every layer with operators, in order.
 ///
 /// # Errors
-/// When a sample does not fit.
-pub fn report(float: &Model, int8: &Model, ranges: &Ranges, samples: &[Literal]) -> Result<Vec<LayerReport>> {
+/// If a sample does not match the input.
+pub fn report(
+    float: &TfliteModel,
+    int8: &TfliteModel,
+    ranges: &TensorRanges,
+    samples: &[Literal],
+) -> Result<Vec<LayerReport>> {
     let noise = noise(float, int8, samples)?;
     let mut layers: Vec<LayerReport> = Vec::new();
     for o in &float.operators {
@@ -59,8 +64,12 @@ pub fn report(float: &Model, int8: &Model, ranges: &Ranges, samples: &[Literal])
     Ok(layers)
 }
 
-/// Squares of what tensors hold, and of what integers are away from it, by name.
-fn noise(float: &Model, int8: &Model, samples: &[Literal]) -> Result<BTreeMap<String, (f64, f64)>> {
+/// Computes squared tensor values and squared int8 errors, by tensor name.
+fn noise(
+    float: &TfliteModel,
+    int8: &TfliteModel,
+    samples: &[Literal],
+) -> Result<BTreeMap<String, (f64, f64)>> {
     let tensors = made(float);
     let place = |o: &usize| {
         let name = &int8.tensors.get(*o)?.name;
@@ -68,8 +77,8 @@ fn noise(float: &Model, int8: &Model, samples: &[Literal]) -> Result<BTreeMap<St
     };
     let outputs = int8.operators.iter().flat_map(|o| o.outputs.iter().copied());
     let twins: Vec<(usize, usize)> = outputs.filter_map(|t| Some((place(&t)?, t))).collect();
-    let asked = Model { outputs: twins.iter().map(|(_, t)| *t).collect(), ..int8.clone() };
-    let program = Program::new(asked, &Settings::from_knobs()?)?;
+    let asked = TfliteModel { outputs: twins.iter().map(|(_, t)| *t).collect(), ..int8.clone() };
+    let program = Int8Program::new(asked, &Settings::from_knobs()?)?;
     let input = int8.tensor(int8.inputs.first().copied().unwrap_or(0))?;
     let mut sums: BTreeMap<String, (f64, f64)> = BTreeMap::new();
     each_sample(float, &tensors, samples, |k, exact| {
@@ -86,14 +95,19 @@ fn noise(float: &Model, int8: &Model, samples: &[Literal]) -> Result<BTreeMap<St
     Ok(sums)
 }
 
-/// The graph with one layer in eight bits and all others in floats: what it alone costs.
+/// Quantizes only one layer and keeps all others in floats, to measure its error alone.
 ///
 /// # Errors
-/// As of [`quantize`].
-pub fn alone(float: &Model, ranges: &Ranges, options: &Options, layer: &str) -> Result<Model> {
+/// See [`quantize`].
+pub fn alone(
+    float: &TfliteModel,
+    ranges: &TensorRanges,
+    options: &QuantizeOptions,
+    layer: &str,
+) -> Result<TfliteModel> {
     let name = |y: &usize| float.tensors.get(*y).map(|t| layer_of(&t.name).to_string());
     let others = float.operators.iter().filter_map(|o| name(o.outputs.first()?)).filter(|name| name != layer);
     let mut skip: Vec<String> = others.collect();
     skip.dedup();
-    quantize(float, ranges, &Options { skip, float_interface: true, ..options.clone() })
+    quantize(float, ranges, &QuantizeOptions { skip, float_interface: true, ..options.clone() })
 }

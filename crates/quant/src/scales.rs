@@ -1,13 +1,17 @@
-//! Which scale each tensor has: operators that only move or compare integers need one scale for all that they touch, some
-//! have a scale of their own, the others are free.
+//! Assigns a scale to each tensor: operators that only move or compare integers share one scale, some operators have a
+//! fixed scale, others are free.
 
-use crate::calibrate::{Ranges, is_float, layer_of};
+use crate::calibrate::{TensorRanges, is_float, layer_of};
 use crate::quantize_weights::{asymmetric, range_of};
 use systole_ir::{Error, ErrorKind, Result, ResultExt};
-use systole_tflite::{Model, Op, Scales};
+use systole_tflite::{ScaleRule, TfliteModel, TfliteOp};
 
-/// Scale and zero point of each tensor of floats that an operator on int8 touches.
-pub(crate) fn assign(model: &Model, ranges: &Ranges, is_int8: &[bool]) -> Result<Vec<Option<(f32, i32)>>> {
+/// Returns scale and zero point of each float tensor that an int8 operator reads or writes.
+pub(crate) fn assign(
+    model: &TfliteModel,
+    ranges: &TensorRanges,
+    is_int8: &[bool],
+) -> Result<Vec<Option<(f32, i32)>>> {
     let (groups, fixed) = groups(model, is_int8);
     let joint = joint(model, ranges, &groups)?;
     let scale = |i: usize| {
@@ -21,8 +25,12 @@ pub(crate) fn assign(model: &Model, ranges: &Ranges, is_int8: &[bool]) -> Result
     (0..model.tensors.len()).map(scale).collect()
 }
 
-/// Ranges of all tensors, those of none from what they have one scale with: of graphs of which parts stay in floats.
-pub(crate) fn spread(model: &Model, ranges: &Ranges, is_int8: &[bool]) -> Result<Vec<Option<(f32, f32)>>> {
+/// Extends ranges to tensors without one that share a scale, for partially quantized graphs.
+pub(crate) fn spread(
+    model: &TfliteModel,
+    ranges: &TensorRanges,
+    is_int8: &[bool],
+) -> Result<Vec<Option<(f32, f32)>>> {
     let (groups, fixed) = groups(model, is_int8);
     let joint = joint(model, ranges, &groups)?;
     let range = |i: usize| {
@@ -37,21 +45,21 @@ pub(crate) fn spread(model: &Model, ranges: &Ranges, is_int8: &[bool]) -> Result
     Ok((0..model.tensors.len()).map(range).collect())
 }
 
-type Fixed = Vec<Option<(f32, i32)>>;
+type FixedScales = Vec<Option<(f32, i32)>>;
 
-/// Which tensors have one scale, and the scales that operators have themselves, at the roots.
-fn groups(model: &Model, is_int8: &[bool]) -> (Groups, Fixed) {
-    let mut groups = Groups::new(model.tensors.len());
+/// Returns the groups of tensors that share a scale, and the fixed scales at their roots.
+fn groups(model: &TfliteModel, is_int8: &[bool]) -> (ScaleGroups, FixedScales) {
+    let mut groups = ScaleGroups::new(model.tensors.len());
     let mut fixed = vec![None; model.tensors.len()];
     for (o, _) in model.operators.iter().zip(is_int8).filter(|(_, int8)| **int8) {
         let own = o.outputs.first().copied();
         match (o.op.scales(), own) {
-            (Scales::Fixed(scale, zero), Some(y)) => fixed[y] = Some((scale, zero)),
-            (Scales::Same, Some(y)) => {
+            (ScaleRule::Fixed(scale, zero), Some(y)) => fixed[y] = Some((scale, zero)),
+            (ScaleRule::Same, Some(y)) => {
                 let movable = |&x: &usize| is_float(model, x) && model.tensors[x].data.is_none();
                 let inputs: Vec<usize> = o.inputs.iter().flatten().copied().filter(movable).collect();
                 for x in inputs.iter().chain(&o.outputs) {
-                    // Several operands of which one has a scale of its own: that one is requantised before.
+                    // If one of several operands has a fixed scale, it is requantized first.
                     let (a, b) = (groups.root(*x), groups.root(y));
                     if inputs.len() == 1 || fixed[a].is_none() && fixed[b].is_none() {
                         let one = fixed[a].or(fixed[b]);
@@ -66,13 +74,17 @@ fn groups(model: &Model, is_int8: &[bool]) -> (Groups, Fixed) {
     (groups, fixed)
 }
 
-/// The range of each group, at its root.
-fn joint(model: &Model, ranges: &Ranges, groups: &Groups) -> Result<Vec<Option<(f32, f32)>>> {
+/// Returns the range of each group, at its root.
+fn joint(
+    model: &TfliteModel,
+    ranges: &TensorRanges,
+    groups: &ScaleGroups,
+) -> Result<Vec<Option<(f32, f32)>>> {
     let mut joint: Vec<Option<(f32, f32)>> = vec![None; model.tensors.len()];
     let masked = masked(model);
     for i in 0..model.tensors.len() {
         let root = groups.root(i);
-        // What is hidden is no value: it lies a little below all that are seen. Ranges that were trained have that already.
+        // Masked scores lie slightly below the observed minimum. Trained ranges include that already.
         let is_trained = |y: usize| {
             masked[y] && ranges.seen.get(y).copied().flatten().is_some_and(|(low, _)| low > MASKED / 2.0)
         };
@@ -90,19 +102,19 @@ fn joint(model: &Model, ranges: &Ranges, groups: &Groups) -> Result<Vec<Option<(
     Ok(joint)
 }
 
-/// What hides a place before a softmax: the least of it and a score is what is hidden.
+/// Value that masks a position before a softmax: the minimum of it and the score.
 pub(crate) const MASKED: f32 = -1e9;
-/// How far below the least score what is hidden lies in eight bits: its weight is at most e⁻⁸ of that score's.
+/// Distance of masked scores below the minimum score in int8: their softmax weight is at most e⁻⁸ of that score's.
 const BELOW: f32 = 8.0;
 
-/// Which tensors are scores of which some are hidden.
-fn masked(model: &Model) -> Vec<bool> {
+/// Returns which tensors are partially masked scores.
+fn masked(model: &TfliteModel) -> Vec<bool> {
     let mut found = vec![false; model.tensors.len()];
     let hides = |x: usize| {
         let data = model.tensors[x].data.as_ref().and_then(|data| data.as_slice::<f32>().ok());
         data.is_some_and(|values| values.contains(&MASKED))
     };
-    for o in model.operators.iter().filter(|o| o.op == Op::Minimum) {
+    for o in model.operators.iter().filter(|o| o.op == TfliteOp::Minimum) {
         if o.inputs.iter().flatten().any(|&x| hides(x)) {
             o.outputs.iter().for_each(|&y| found[y] = true);
         }
@@ -110,13 +122,13 @@ fn masked(model: &Model) -> Vec<bool> {
     found
 }
 
-fn place(model: &Model, tensor: usize) -> String {
+fn place(model: &TfliteModel, tensor: usize) -> String {
     let name = model.tensors.get(tensor).map_or("", |t| t.name.as_str());
     let kind = if model.inputs.contains(&tensor) { "input" } else { "layer" };
     format!("{kind} {}", layer_of(name))
 }
 
-fn own_range(model: &Model, ranges: &Ranges, tensor: usize) -> Result<Option<(f32, f32)>> {
+fn own_range(model: &TfliteModel, ranges: &TensorRanges, tensor: usize) -> Result<Option<(f32, f32)>> {
     if !is_float(model, tensor) {
         return Ok(None);
     }
@@ -125,18 +137,18 @@ fn own_range(model: &Model, ranges: &Ranges, tensor: usize) -> Result<Option<(f3
     }
     let Some((low, high)) = ranges.chosen.get(tensor).copied().flatten() else { return Ok(None) };
     if !low.is_finite() || !high.is_finite() || low > high {
-        let e = Error::new(ErrorKind::Numeric, format!("its range, from {low} to {high}, is none"));
+        let e = Error::new(ErrorKind::Numeric, format!("invalid range from {low} to {high}"));
         return Err(e.at(place(model, tensor)).hint("calibrate again, on samples without NaN"));
     }
     Ok(Some((low, high)))
 }
 
-/// Tensors that have one scale.
-struct Groups(Vec<usize>);
+/// Union-find over tensors that share a scale.
+struct ScaleGroups(Vec<usize>);
 
-impl Groups {
-    fn new(n: usize) -> Groups {
-        Groups((0..n).collect())
+impl ScaleGroups {
+    fn new(n: usize) -> ScaleGroups {
+        ScaleGroups((0..n).collect())
     }
 
     fn root(&self, mut at: usize) -> usize {

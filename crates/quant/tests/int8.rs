@@ -1,5 +1,5 @@
-//! Models of all layers as operators: in floats they compute what the layers do; in int8 what LiteRT's reference kernels
-//! do with the same file, to the bit, and nearly what the floats do.
+//! Tests of quantization and lowering: float graphs match the layers; int8 graphs match LiteRT's reference kernels bit
+//! for bit, and the float graphs approximately.
 
 #![allow(clippy::print_stdout, reason = "says what was skipped")]
 
@@ -9,8 +9,8 @@ mod onnx;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::Command;
-use systole_base::rng::Stream;
-use systole_int8::{Program, Settings};
+use systole_base::rng::RandomStream;
+use systole_int8::{Int8Program, Settings};
 use systole_ir::{DType, ErrorKind, Literal, Result, TensorType};
 use systole_nn::layers::testing::samples;
 use systole_nn::layers::*;
@@ -18,19 +18,19 @@ use systole_nn::loss::mean_squared_error;
 use systole_nn::optimizer::sgd;
 use systole_nn::{Compile, Fit, Model as Layers, Quantize, QuantizeRanges, input};
 use systole_quant::{
-    Calibration, Engine, Method, Options, Trained, alone, correct_bias, dequantized, dynamic, edgetpu,
-    equalize, lower, quantize, quantized, report, trained,
+    Calibration, GraphEngine, QatModel, QuantizeOptions, RangeMethod, alone, correct_bias, dequantized,
+    dynamic, edgetpu, equalize, lower, quantize, quantized, report, trained,
 };
-use systole_tflite::{Interpreter, Model, Op};
+use systole_tflite::{TfliteInterpreter, TfliteModel, TfliteOp};
 
-/// Values around 0, the same for the same seed.
+/// Returns random values around 0 for a seed.
 fn drawn(shape: &[usize], seed: u64) -> Literal {
-    let mut stream = Stream::new(seed, 3, 1);
+    let mut stream = RandomStream::new(seed, 3, 1);
     let n = shape.iter().product();
     Literal::from_slice(shape, &(0..n).map(|_| stream.range(-1.5, 1.5)).collect::<Vec<f32>>()).unwrap()
 }
 
-/// Weights that are no starting values: variances above 0, everything else around it.
+/// Sets random weights: variances above 0, everything else around it.
 fn stirred(layers: &mut Layers) {
     let weights: Vec<(String, Vec<usize>)> =
         layers.weights().iter().map(|(p, b)| (p.to_string(), b.ty().shape.dims().to_vec())).collect();
@@ -54,7 +54,7 @@ struct Net {
     name: String,
     layers: Layers,
     inputs: Vec<Vec<usize>>,
-    /// Whether they are tokens, from 0 to 6.
+    /// Whether the inputs are tokens from 0 to 6.
     of_tokens: bool,
 }
 
@@ -85,7 +85,7 @@ impl Net {
         }
     }
 
-    /// A language model: tokens and their places, blocks that look back, a score for each next token.
+    /// Returns a language model: token and position embeddings, causal blocks, a score for each next token.
     fn of_tokens(name: &str, blocks: usize) -> Net {
         let tokens = systole_nn::input_of("tokens", DType::I32, [6]);
         let table = reversible_embedding(7, 8).name("table");
@@ -103,7 +103,7 @@ impl Net {
         Net { name: name.into(), layers, inputs: vec![vec![6]], of_tokens: true }
     }
 
-    /// Tokens by a table that gives no scores.
+    /// Returns a model with an embedding that is not tied to the output.
     fn of_one_way(name: &str) -> Net {
         let layers = vec![embedding(7, 8), transformer_block(12, 2).use_causal_mask(true), dense(4)];
         let mut layers = Layers::sequential(layers);
@@ -112,7 +112,7 @@ impl Net {
         Net { name: name.into(), layers, inputs: vec![vec![6]], of_tokens: true }
     }
 
-    /// Drawn values, or tokens.
+    /// Returns random values or tokens.
     fn input(&self, shape: &[usize], seed: u64) -> Literal {
         let values = drawn(shape, seed);
         if !self.of_tokens {
@@ -122,7 +122,7 @@ impl Net {
         Literal::from_slice(shape, &values.to_f32s().iter().map(token).collect::<Vec<i32>>()).unwrap()
     }
 
-    /// Sample `n`: one array for each input.
+    /// Returns sample `n`: one array per input.
     fn sample(&self, n: u64) -> Vec<Literal> {
         let one = |(i, shape): (usize, &Vec<usize>)| {
             self.input(&[&[1], &shape[..]].concat(), 1000 + 10 * n + i as u64)
@@ -130,7 +130,7 @@ impl Net {
         self.inputs.iter().enumerate().map(one).collect()
     }
 
-    /// What the layers say of it.
+    /// Predicts with the layers.
     fn predicted(&mut self, sample: &[Literal]) -> Literal {
         let names: Vec<String> = self.layers.architecture().inputs.iter().map(|i| i.name.clone()).collect();
         let fields = names.into_iter().zip(sample.iter().map(|x| x.reshape(&x.shape()[1..]).unwrap()));
@@ -141,11 +141,11 @@ impl Net {
     }
 }
 
-/// Every layer that the library's own tests try, by itself.
+/// Returns every layer of the library's own tests as a separate model.
 fn single_layers() -> Vec<Net> {
     let mut nets = Vec::new();
     for (n, s) in samples().into_iter().enumerate() {
-        // A model's output is no layer by itself.
+        // A model's output is not a layer.
         let is_layer = s.spec.class_name() != "ModelOutput";
         if !is_layer || s.inputs.iter().any(|ty| ty.dtype != DType::F32 || ty.shape.elements() == 0) {
             continue;
@@ -158,7 +158,7 @@ fn single_layers() -> Vec<Net> {
     nets
 }
 
-/// Networks of several layers.
+/// Returns networks of several layers.
 fn networks() -> Vec<Net> {
     let mut nets = vec![
         Net::chain(
@@ -221,7 +221,7 @@ fn networks() -> Vec<Net> {
             &[12, 5],
         ),
     ];
-    let mut stream = Stream::new(77, 1, 0);
+    let mut stream = RandomStream::new(77, 1, 0);
     for n in 0..12 {
         nets.push(random_network(n, &mut stream));
     }
@@ -258,7 +258,7 @@ fn networks() -> Vec<Net> {
     nets
 }
 
-fn random_network(n: usize, stream: &mut Stream) -> Net {
+fn random_network(n: usize, stream: &mut RandomStream) -> Net {
     let mut layers = Vec::new();
     for _ in 0..2 + stream.below(3) {
         let filters = 2 + stream.below(7) as usize;
@@ -296,7 +296,7 @@ fn layers_as_operators_compute_what_they_do() {
             }
         };
         let sample = net.sample(0);
-        let made = match Interpreter::new(&graph).and_then(|i| i.run(&sample)) {
+        let made = match TfliteInterpreter::new(&graph).and_then(|i| i.run(&sample)) {
             Ok(made) => made,
             Err(e) => {
                 wrong.push(format!("{}: {e}", net.name));
@@ -315,27 +315,29 @@ fn layers_as_operators_compute_what_they_do() {
     assert!(known.len() >= 46, "{} classes have operators; these have none: {unknown:?}", known.len());
 }
 
-/// A model on int8, and inputs for it.
-fn int8(net: &Net, options: &Options, method: Method) -> Result<(Model, Vec<Literal>)> {
+/// Quantizes a model to int8; also returns inputs.
+fn int8(net: &Net, options: &QuantizeOptions, method: RangeMethod) -> Result<(TfliteModel, Vec<Literal>)> {
     let graph = lower(&net.layers)?;
     let samples: Vec<_> = (0..6).map(|n| net.sample(n)).collect();
-    let ranges =
-        Calibration { method, threads: 2, engine: Engine::Reference }.ranges_of_inputs(&graph, &samples)?;
+    let ranges = Calibration { method, threads: 2, engine: GraphEngine::Reference }
+        .ranges_of_inputs(&graph, &samples)?;
     let made = quantize(&graph, &ranges, options)?;
     let inputs = made.inputs.iter().zip(net.sample(2)).map(|(&i, x)| quantized(&x, &made.tensors[i]));
     let inputs = inputs.collect::<Result<_>>()?;
     Ok((made, inputs))
 }
 
-/// Models on int8, of all layers that have such.
-fn all_int8() -> Vec<(String, Model, Vec<Literal>)> {
+/// Quantizes all models that have an int8 form.
+fn all_int8() -> Vec<(String, TfliteModel, Vec<Literal>)> {
     let (mut all, mut wrong) = (Vec::new(), Vec::new());
     for (n, net) in single_layers().iter().chain(&networks()).enumerate() {
-        let options = if n % 3 == 2 { Options::per_tensor() } else { Options::default() };
-        let method = [Method::MinMax, Method::Percentile(99.9), Method::Mse, Method::Entropy][n % 4];
+        let options = if n % 3 == 2 { QuantizeOptions::per_tensor() } else { QuantizeOptions::default() };
+        let method =
+            [RangeMethod::MinMax, RangeMethod::Percentile(99.9), RangeMethod::Mse, RangeMethod::Entropy]
+                [n % 4];
         match int8(net, &options, method) {
-            // The real interpreter's set of reference kernels has no ELU.
-            Ok((model, _)) if model.operators.iter().any(|o| o.op == Op::Elu) => {}
+            // The reference kernels of the real interpreter lack ELU.
+            Ok((model, _)) if model.operators.iter().any(|o| o.op == TfliteOp::Elu) => {}
             Ok((model, inputs)) => all.push((net.name.clone(), model, inputs)),
             Err(e) if e.kind() == ErrorKind::Unsupported => {}
             Err(e) => wrong.push(format!("{}: {e}", net.name)),
@@ -349,12 +351,12 @@ fn all_int8() -> Vec<(String, Model, Vec<Literal>)> {
 fn int8_models_have_the_bits_of_the_real_interpreter() {
     let models = all_int8();
     assert!(models.len() >= 60, "{} models", models.len());
-    let run = |(name, model, inputs): &(String, Model, Vec<Literal>)| {
-        let read = Model::from_bytes(name, &model.to_bytes().unwrap()).unwrap();
+    let run = |(name, model, inputs): &(String, TfliteModel, Vec<Literal>)| {
+        let read = TfliteModel::from_bytes(name, &model.to_bytes().unwrap()).unwrap();
         assert!(
             read.operators.iter().zip(&model.operators).all(|(a, b)| a.op == b.op && a.inputs == b.inputs)
         );
-        Interpreter::new(&read)
+        TfliteInterpreter::new(&read)
             .and_then(|i| i.run(inputs))
             .unwrap_or_else(|e| panic!("{name}: {e}"))
             .remove(0)
@@ -399,19 +401,19 @@ fn int8_models_have_the_bits_of_the_real_interpreter() {
 fn programs_have_the_bits_of_the_interpreter() {
     let (mut wrong, mut interpreted, mut all) = (Vec::new(), 0, 0);
     for (name, model, inputs) in all_int8() {
-        let expected = Interpreter::new(&model).and_then(|i| i.run(&inputs)).unwrap();
+        let expected = TfliteInterpreter::new(&model).and_then(|i| i.run(&inputs)).unwrap();
         let others: Vec<Literal> = inputs
             .iter()
             .map(|x| {
                 let bytes: Vec<u8> = x.bytes().iter().map(|b| b.wrapping_mul(3)).collect();
                 let other = Literal::from_bytes(x.ty().clone(), &bytes).unwrap();
-                // Tokens are those of a table.
+                // Tokens are indices of a table.
                 if x.dtype() == DType::I8 { other } else { x.clone() }
             })
             .collect();
-        let program = Program::new(model.clone(), &Settings::default()).unwrap();
+        let program = Int8Program::new(model.clone(), &Settings::default()).unwrap();
         let made = program.run_all(&[&inputs, &others, &inputs]).unwrap();
-        let of_others = Interpreter::new(&model).and_then(|i| i.run(&others)).unwrap();
+        let of_others = TfliteInterpreter::new(&model).and_then(|i| i.run(&others)).unwrap();
         let same = |a: &[Literal], b: &[Literal]| a.iter().zip(b).all(|(a, b)| a.bytes() == b.bytes());
         if !same(&made[0], &expected) || !same(&made[1], &of_others) || !same(&made[2], &expected) {
             wrong.push(format!("{name}: {:?}", program.forms().collect::<Vec<_>>()));
@@ -442,10 +444,10 @@ fn recurrent_layers_on_the_first_tpu_have_the_bits_of_the_interpreter() {
     ];
     let mut told = Vec::new();
     for net in &nets {
-        let (model, inputs) = int8(net, &Options::per_tensor(), Method::MinMax).unwrap();
+        let (model, inputs) = int8(net, &QuantizeOptions::per_tensor(), RangeMethod::MinMax).unwrap();
         let (of_chip, last) = systole_tpu1::of_graph(&net.name, &model).unwrap_or_else(|e| panic!("{e}"));
         for (matrix, batch) in [(8, 3), (256, 1), (4, 2)] {
-            let chip = systole_tpu1::Chip { matrix, ..systole_tpu1::Chip::v1() };
+            let chip = systole_tpu1::Tpu1Chip { matrix, ..systole_tpu1::Tpu1Chip::v1() };
             let program = systole_tpu1::compile(&chip, &of_chip, batch).unwrap_or_else(|e| panic!("{e}"));
             let samples: Vec<Literal> = (0..batch)
                 .map(|n| {
@@ -463,7 +465,9 @@ fn recurrent_layers_on_the_first_tpu_have_the_bits_of_the_interpreter() {
                         expected.extend_from_slice(y.as_slice::<i8>().unwrap());
                     }
                 };
-                Interpreter::new(&model).and_then(|i| i.run_with(std::slice::from_ref(x), seen)).unwrap();
+                TfliteInterpreter::new(&model)
+                    .and_then(|i| i.run_with(std::slice::from_ref(x), seen))
+                    .unwrap();
             }
             if made != expected {
                 told.push(format!("{} on {matrix} × {matrix}", net.name));
@@ -486,28 +490,28 @@ fn the_engine_sees_the_ranges_that_the_interpreter_sees() {
     for net in networks().iter().filter(|net| known.contains(&net.name.as_str())) {
         let graph = lower(&net.layers).unwrap();
         let samples: Vec<_> = (0..5).map(|n| net.sample(n)).collect();
-        for method in [Method::MinMax, Method::Percentile(99.0)] {
+        for method in [RangeMethod::MinMax, RangeMethod::Percentile(99.0)] {
             let of = |engine| {
                 let calibration = Calibration { method, engine, ..Calibration::default() };
                 calibration.ranges_of_inputs(&graph, &samples).unwrap_or_else(|e| panic!("{}: {e}", net.name))
             };
-            let (fast, slow) = (of(Engine::Fast), of(Engine::Reference));
+            let (fast, slow) = (of(GraphEngine::Fast), of(GraphEngine::Reference));
             for (t, tensor) in graph.tensors.iter().enumerate() {
                 let (a, b) = (fast.seen[t], slow.seen[t]);
                 assert!(close(a, b), "{} {}: {a:?} and {b:?}", net.name, tensor.name);
             }
         }
-        // One layer in eight bits, in floats and by the integers themselves.
+        // One layer in int8, in floats and with the integers.
         if net.of_tokens || net.inputs.len() > 1 {
             continue;
         }
         let samples: Vec<Literal> = samples.into_iter().map(|mut x| x.remove(0)).collect();
         let ranges = Calibration::default().ranges(&graph, &samples).unwrap();
-        let int8 = quantize(&graph, &ranges, &Options::default()).unwrap();
+        let int8 = quantize(&graph, &ranges, &QuantizeOptions::default()).unwrap();
         let rows = report(&graph, &int8, &ranges, &samples).unwrap();
-        let one = alone(&graph, &ranges, &Options::default(), &rows[0].layer).unwrap();
+        let one = alone(&graph, &ranges, &QuantizeOptions::default(), &rows[0].layer).unwrap();
         let fast = systole_quant::in_floats(&one, &samples).unwrap_or_else(|e| panic!("{}: {e}", net.name));
-        let slow = systole_quant::answers(&one, &samples, Engine::Reference, 1).unwrap();
+        let slow = systole_quant::answers(&one, &samples, GraphEngine::Reference, 1).unwrap();
         for (a, b) in fast.iter().zip(&slow) {
             assert_eq!(a.shape(), b.shape(), "{}", net.name);
             let (a, b) = (a.to_f32s(), b.to_f32s());
@@ -521,25 +525,29 @@ fn the_engine_sees_the_ranges_that_the_interpreter_sees() {
 #[test]
 fn int8_is_near_floats_and_skipped_layers_stay_floats() {
     for mut net in networks() {
-        let (model, inputs) = int8(&net, &Options::default(), Method::MinMax).unwrap();
-        let y = Interpreter::new(&model).and_then(|i| i.run(&inputs)).unwrap().remove(0);
+        let (model, inputs) = int8(&net, &QuantizeOptions::default(), RangeMethod::MinMax).unwrap();
+        let y = TfliteInterpreter::new(&model).and_then(|i| i.run(&inputs)).unwrap().remove(0);
         let y = dequantized(&y, &model.tensors[model.outputs[0]]).unwrap().to_f32s();
         let sample = net.sample(2);
         let expected = net.predicted(&sample).to_f32s();
         let size = expected.iter().fold(0f32, |m, v| m.max(v.abs()));
         let worst = y.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        // Layer normalisation squares and divides: its steps are coarse in eight bits.
+        // Layer normalization squares and divides: its int8 steps are coarse.
         let most = if ["sequence", "attention", "language"].contains(&&*net.name) { 0.5 } else { 0.12 };
         assert!(worst <= most * size.max(0.1), "{}: {worst} of {size}", net.name);
     }
     let net = &networks()[0];
-    let options = Options { skip: vec!["dense".into()], ..Options::default() };
-    let (model, inputs) = int8(net, &options, Method::MinMax).unwrap();
-    let dense = model.operators.iter().find(|o| o.op == Op::FullyConnected).unwrap();
+    let options = QuantizeOptions { skip: vec!["dense".into()], ..QuantizeOptions::default() };
+    let (model, inputs) = int8(net, &options, RangeMethod::MinMax).unwrap();
+    let dense = model.operators.iter().find(|o| o.op == TfliteOp::FullyConnected).unwrap();
     assert_eq!(model.tensors[dense.inputs[1].unwrap()].ty.dtype, DType::F32);
-    assert!(Interpreter::new(&model).and_then(|i| i.run(&inputs)).is_ok());
-    let e =
-        int8(net, &Options { skip: vec!["dens".into()], ..Options::default() }, Method::MinMax).unwrap_err();
+    assert!(TfliteInterpreter::new(&model).and_then(|i| i.run(&inputs)).is_ok());
+    let e = int8(
+        net,
+        &QuantizeOptions { skip: vec!["dens".into()], ..QuantizeOptions::default() },
+        RangeMethod::MinMax,
+    )
+    .unwrap_err();
     assert!(e.to_string().contains("no layer dens"), "{e}");
 }
 
@@ -555,7 +563,7 @@ fn what_cannot_be_calibrated_is_told_by_its_layer() {
     let e = ranges(Literal::from_slice([1, 6, 6], &[f32::NAN; 36]).unwrap());
     assert!(e.contains("NaN"), "{e}");
     assert!(Calibration::default().ranges(&graph, &[]).is_err());
-    let e = int8(&small_values(), &Options::default(), Method::MinMax).unwrap_err().to_string();
+    let e = int8(&small_values(), &QuantizeOptions::default(), RangeMethod::MinMax).unwrap_err().to_string();
     assert!(e.contains("layer dense") && e.contains("f32 cannot hold") && e.contains("--skip"), "{e}");
     let mut broken = Net::chain("nan", vec![dense(2)], &[3]);
     broken.layers.set_weight("dense/kernel", Literal::from_slice([3, 2], &[f32::NAN; 6]).unwrap()).unwrap();
@@ -563,7 +571,7 @@ fn what_cannot_be_calibrated_is_told_by_its_layer() {
     assert!(e.contains("layer dense") && e.contains("NaN"), "{e}");
 }
 
-/// A model whose values are too small for a scale.
+/// Returns a model whose values are too small for a scale.
 fn small_values() -> Net {
     let mut net = Net::chain("small", vec![dense(2)], &[3]);
     net.layers.set_weight("dense/kernel", Literal::from_slice([3, 2], &[1e-38f32; 6]).unwrap()).unwrap();
@@ -578,19 +586,22 @@ fn weights_alone_are_a_quarter_of_the_size() {
     let small = dynamic(&graph).unwrap();
     assert!(small.constant_bytes() * 3 < graph.constant_bytes());
     let sample = net.sample(1);
-    let y = Interpreter::new(&small).and_then(|i| i.run(&sample)).unwrap().remove(0).to_f32s();
+    let y = TfliteInterpreter::new(&small).and_then(|i| i.run(&sample)).unwrap().remove(0).to_f32s();
     let expected = net.predicted(&sample).to_f32s();
     let size = expected.iter().fold(0f32, |m, v| m.max(v.abs()));
     assert!(y.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 0.03 * size));
 }
 
-/// Relative squared error of an int8 graph.
-fn error(int8: &Model, graph: &Model, samples: &[Literal]) -> f64 {
+/// Returns the relative squared error of an int8 graph.
+fn error(int8: &TfliteModel, graph: &TfliteModel, samples: &[Literal]) -> f64 {
     let (mut signal, mut noise) = (0.0, 0.0);
     for x in samples {
-        let exact =
-            Interpreter::new(graph).and_then(|i| i.run(std::slice::from_ref(x))).unwrap().remove(0).to_f32s();
-        let y = systole_quant::answers(int8, std::slice::from_ref(x), Engine::Fast, 1)
+        let exact = TfliteInterpreter::new(graph)
+            .and_then(|i| i.run(std::slice::from_ref(x)))
+            .unwrap()
+            .remove(0)
+            .to_f32s();
+        let y = systole_quant::answers(int8, std::slice::from_ref(x), GraphEngine::Fast, 1)
             .unwrap()
             .remove(0)
             .to_f32s();
@@ -611,7 +622,7 @@ fn equal_channels_and_corrected_biases_lose_less() {
         global_average_pooling2d(),
     ];
     let mut net = Net::chain("uneven", layers, &[9, 9, 3]);
-    // Channels a hundred times as large as others, which the next layer makes up for: one scale for all is coarse.
+    // Channels a hundred times as large as others, compensated by the next layer: one common scale is coarse.
     const SIZES: [f32; 6] = [1.0, 0.01, 5.0, 0.02, 1.0, 0.1];
     for (name, power) in [("conv2d/kernel", 1), ("conv2d/bias", 1), ("depthwise_conv2d/kernel", -1)] {
         let w = net.layers.weight(name).unwrap();
@@ -622,15 +633,15 @@ fn equal_channels_and_corrected_biases_lose_less() {
     let graph = lower(&net.layers).unwrap();
     let equal = equalize(&graph).unwrap();
     let samples: Vec<Literal> = (0..8).map(|n| net.sample(n).remove(0)).collect();
-    let run = |model: &Model| {
-        Interpreter::new(model).and_then(|i| i.run(&samples[..1])).unwrap().remove(0).to_f32s()
+    let run = |model: &TfliteModel| {
+        TfliteInterpreter::new(model).and_then(|i| i.run(&samples[..1])).unwrap().remove(0).to_f32s()
     };
     for (a, b) in run(&graph).iter().zip(run(&equal)) {
         assert!((a - b).abs() < 1e-4 * (1.0 + a.abs()), "the floats are the same: {a} and {b}");
     }
-    let int8 = |graph: &Model| {
+    let int8 = |graph: &TfliteModel| {
         let ranges = Calibration::default().ranges(graph, &samples).unwrap();
-        quantize(graph, &ranges, &Options::per_tensor()).unwrap()
+        quantize(graph, &ranges, &QuantizeOptions::per_tensor()).unwrap()
     };
     let (plain, better) = (int8(&graph), int8(&equal));
     let before = error(&plain, &graph, &samples);
@@ -645,25 +656,25 @@ fn layers_are_reported_and_placed() {
     let net = &networks()[0];
     let graph = lower(&net.layers).unwrap();
     let samples: Vec<Literal> = (0..4).map(|n| net.sample(n).remove(0)).collect();
-    let ranges = Calibration { method: Method::Percentile(99.0), ..Calibration::default() }
+    let ranges = Calibration { method: RangeMethod::Percentile(99.0), ..Calibration::default() }
         .ranges(&graph, &samples)
         .unwrap();
-    let int8 = quantize(&graph, &ranges, &Options::default()).unwrap();
+    let int8 = quantize(&graph, &ranges, &QuantizeOptions::default()).unwrap();
     let rows = report(&graph, &int8, &ranges, &samples).unwrap();
     let names: Vec<&str> = rows.iter().map(|r| r.layer.as_str()).collect();
     assert_eq!(names, ["conv2d", "max_pooling2d", "flatten", "dense"]);
     assert!(rows[0].clipped > 0.0 && rows[0].chosen.1 < rows[0].seen.1, "{:?}", rows[0]);
     assert!(rows.iter().all(|r| r.snr > 5.0), "{rows:?}");
-    let one = alone(&graph, &ranges, &Options::default(), "dense").unwrap();
-    let conv = one.operators.iter().find(|o| o.op == Op::Conv2D).unwrap();
+    let one = alone(&graph, &ranges, &QuantizeOptions::default(), "dense").unwrap();
+    let conv = one.operators.iter().find(|o| o.op == TfliteOp::Conv2D).unwrap();
     assert_eq!(one.tensors[conv.outputs[0]].ty.dtype, DType::F32);
     assert!(edgetpu(&int8).operators.iter().all(|p| p.reason.is_none()), "{:?}", edgetpu(&int8));
     let floats = edgetpu(&graph);
     assert!(floats.operators.iter().all(|p| p.reason.is_some()), "{floats:?}");
-    assert!(floats.operators[0].reason.as_ref().unwrap().contains("int8 alone"));
+    assert!(floats.operators[0].reason.as_ref().unwrap().contains("supports only int8"));
 }
 
-/// Networks that are trained for eight bits: of all layers that are.
+/// Returns networks for quantization-aware training.
 fn trainable() -> Vec<Net> {
     let known = ["tutorial", "mlp", "mobile"];
     let mut nets: Vec<Net> =
@@ -707,7 +718,7 @@ fn trainable() -> Vec<Net> {
     nets
 }
 
-/// The network after some steps of training for eight bits.
+/// Trains a network for some steps with quantization.
 fn trained_net(mut net: Net, quantize: &Quantize) -> Net {
     let (optimizer, loss) = (sgd(0.002), mean_squared_error());
     let compile = Compile { optimizer, loss, quantize: Some(quantize.clone()), ..Compile::default() };
@@ -723,16 +734,16 @@ fn trained_net(mut net: Net, quantize: &Quantize) -> Net {
     net
 }
 
-/// The int8 file and what it and the layers say of a sample: how many levels each value is apart.
+/// Returns the difference of the int8 file and the layers on a sample, in quantization steps per value.
 fn levels_apart(net: &mut Net, sample: u64) -> Vec<f32> {
-    let Trained { float, ranges, options } = trained(&net.layers).unwrap().expect("trained for eight bits");
+    let QatModel { float, ranges, options } = trained(&net.layers).unwrap().expect("trained for eight bits");
     let made = quantize(&float, &ranges, &options).unwrap_or_else(|e| panic!("{}: {e}", net.name));
     let x = net.sample(sample);
     let given = match net.of_tokens {
         true => x[0].clone(),
         false => quantized(&x[0], &made.tensors[made.inputs[0]]).unwrap(),
     };
-    let y = Interpreter::new(&made)
+    let y = TfliteInterpreter::new(&made)
         .and_then(|i| i.run(&[given]))
         .unwrap_or_else(|e| panic!("{}: {e}", net.name))
         .remove(0);
@@ -747,7 +758,7 @@ fn has_batch_normalization(net: &Net) -> bool {
     net.layers.architecture().nodes.iter().any(|node| node.layer.class_name() == "BatchNormalization")
 }
 
-/// Each layer with weights by itself, with what is folded into it.
+/// Returns each layer with weights separately, with what is folded into it.
 fn single_products() -> Vec<Net> {
     let picture: &[usize] = &[7, 6, 3];
     let normalised = |name: &str, layer: LayerSpec| {
@@ -767,7 +778,7 @@ fn single_products() -> Vec<Net> {
     ]
 }
 
-/// Networks that normalise layers.
+/// Returns networks with normalization layers.
 fn normalising() -> Vec<Net> {
     vec![
         Net::chain("normalised", vec![layer_normalization()], &[12]),
@@ -851,8 +862,8 @@ fn int8_files_say_what_was_trained_to_within_a_level() {
             let most = apart.iter().copied().fold(0.0, f32::max);
             let mean = apart.iter().sum::<f32>() / apart.len() as f32;
             println!("{} {:?}: {most} levels at most, {mean} in the mean", net.name, quantize.ranges);
-            // What a batch normalisation is folded into is rounded in the file alone, so that a value may fall to the neighbouring
-            // level, which what comes after multiplies.
+            // Weights with a folded batch normalization are rounded only in the file, so a value may move to a
+            // neighboring step, which later layers amplify.
             let is_exact = is_one || !has_batch_normalization(&net);
             if most > 1.01 && is_exact || mean > 1.0 {
                 wrong.push(format!("{} {:?}: {most} levels, {mean}", net.name, quantize.ranges));
@@ -882,18 +893,18 @@ fn layers_that_stayed_in_floats_while_training_do_so_in_the_file() {
     assert_eq!(found.options.skip, skip);
     let made = quantize(&found.float, &found.ranges, &found.options).unwrap();
     let floats = made.operators.iter().filter(|o| made.tensors[o.outputs[0]].ty.dtype == DType::F32);
-    assert!(floats.filter(|o| o.op == Op::Rsqrt).count() == 1);
+    assert!(floats.filter(|o| o.op == TfliteOp::Rsqrt).count() == 1);
     assert!((0..4).all(|sample| levels_apart(&mut net, sample).iter().all(|d| *d <= 1.01)));
-    // Parts of the graph in eight bits, for reports.
+    // Parts of the graph in int8, for reports.
     for layer in ["conv1d", "max_pooling1d", "dense"] {
-        let options = Options { skip: Vec::new(), ..found.options.clone() };
+        let options = QuantizeOptions { skip: Vec::new(), ..found.options.clone() };
         alone(&found.float, &found.ranges, &options, layer).unwrap_or_else(|e| panic!("{layer}: {e}"));
     }
     let plain = &networks()[0];
     assert!(trained(&plain.layers).unwrap().is_none());
 }
 
-/// A layer of a user that says by which operator it is computed.
+/// A custom layer that names the operator it is lowered to.
 #[derive(Debug)]
 struct Half;
 
@@ -906,8 +917,8 @@ impl systole_nn::Layer for Half {
         &inputs[0] * 0.5
     }
 
-    fn lowering(&self) -> Result<systole_nn::Lowering> {
-        Ok(systole_nn::Lowering::Rescaling { scale: 0.5, offset: 0.0 })
+    fn lowering(&self) -> Result<systole_nn::LayerLowering> {
+        Ok(systole_nn::LayerLowering::Rescaling { scale: 0.5, offset: 0.0 })
     }
 }
 
@@ -919,7 +930,7 @@ fn layers_of_users_become_operators_too() {
     let x = drawn(&[1, 4], 7);
     let expected = layers.predict_on_batch(&x).unwrap().to_f32s();
     let model = lower(&layers).unwrap();
-    let found = Interpreter::new(&model).unwrap().run(&[x]).unwrap()[0].to_f32s();
+    let found = TfliteInterpreter::new(&model).unwrap().run(&[x]).unwrap()[0].to_f32s();
     for (a, b) in found.iter().zip(&expected) {
         assert!((a - b).abs() < 1e-5, "{found:?} {expected:?}");
     }

@@ -1,6 +1,6 @@
 //! Escapes text for HTML.
 
-/// A text as HTML and XML show it. Characters that neither can hold become �.
+/// Escapes text for HTML and XML. Characters that are invalid in either become �.
 pub fn escaped(text: &str) -> String {
     let mut done = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,40 +1,42 @@
-//! A flame graph of what `--profile=kernels` tells: programs, below them their layers, below those their kernels, each as wide as its
-//! share of the time. A picture of its own: no script; what a rectangle is, its tooltip says.
+//! Flame graph (SVG) of kernel time, from the output of `--profile=kernels`.
+//!
+//! Each program is a bar with its layers below and their kernels below those, as wide as their share of the time.
+//! Tooltips name each rectangle; the SVG has no script.
 
 use crate::escape::escaped;
 use std::fmt::Write;
 
 const WIDTH: f64 = 1200.0;
-/// Height of a row, and what lies between two programs.
+/// Row height, and the gap between programs.
 const ROW: f64 = 20.0;
 const GAP: f64 = 30.0;
-/// Columns of a letter; what is narrower has no text.
+/// Width of a letter; narrower rectangles have no text.
 const LETTER: f64 = 7.0;
-/// Warm colours, by name.
+/// Number of hues, selected by a hash of the name.
 const COLOURS: u64 = 40;
 
-/// A part of the time, and what it is made of.
+/// A node of the flame graph.
 #[derive(Default)]
-struct Frame {
+struct FlameNode {
     name: String,
-    /// Percent of the program's.
+    /// Percentage of the program's time.
     share: f64,
-    inner: Vec<Frame>,
+    inner: Vec<FlameNode>,
 }
 
-impl Frame {
+impl FlameNode {
     fn add(&mut self, path: &[&str], share: f64) {
         self.share += share;
         let Some((first, rest)) = path.split_first() else { return };
         let at = self.inner.iter().position(|f| f.name == *first).unwrap_or_else(|| {
-            self.inner.push(Frame { name: first.to_string(), ..Frame::default() });
+            self.inner.push(FlameNode { name: first.to_string(), ..FlameNode::default() });
             self.inner.len() - 1
         });
         self.inner[at].add(rest, share);
     }
 
     fn depth(&self) -> usize {
-        1 + self.inner.iter().map(Frame::depth).max().unwrap_or(0)
+        1 + self.inner.iter().map(FlameNode::depth).max().unwrap_or(0)
     }
 
     fn draw(&self, x: f64, y: f64, scale: f64, svg: &mut String) {
@@ -69,13 +71,13 @@ impl Frame {
     }
 }
 
-/// A row of the table: how deep it lies, its kernel, its share in percent, and its layer.
+/// Parses a profile row: nesting depth, kernel, share in percent, layer.
 fn row(line: &str) -> Option<(usize, String, f64, &str)> {
     let depth = line.chars().take_while(|c| *c == ' ').count() / 2;
     let (_, result) = line.rsplit_once("  ")?;
     let layer = result.split_once(" of ").map_or("(no layer)", |(_, layer)| layer);
     let words: Vec<&str> = line.split_whitespace().collect();
-    // calls, ms a call, share, %
+    // Columns: calls, ms per call, share, %.
     let is_calls = |i: usize| {
         words[i].parse::<u64>().is_ok()
             && words[i + 1].parse::<f64>().is_ok()
@@ -86,15 +88,15 @@ fn row(line: &str) -> Option<(usize, String, f64, &str)> {
     Some((depth, kernel, words[calls + 2].parse().ok()?, layer))
 }
 
-/// A program's time, from the text of its profile; `None` where that is no table of kernels.
-fn of_profile(text: &str) -> Option<Frame> {
+/// Builds the flame graph of one program from its profile; `None` if the text is not a kernel profile.
+fn of_profile(text: &str) -> Option<FlameNode> {
     let (title, table) = text.split_once('\n')?;
     let rows: Vec<_> =
         table.lines().skip_while(|l| !l.starts_with("kernel ")).skip(1).map_while(row).collect();
     let name = title.trim_start_matches("kernels of ").trim_end_matches(':').to_string();
-    let mut all = Frame { name, ..Frame::default() };
+    let mut all = FlameNode { name, ..FlameNode::default() };
     for (i, (depth, kernel, share, layer)) in rows.iter().enumerate() {
-        // What only runs the rows that follow counts by those.
+        // A container row includes the time of its children, so it is skipped.
         let is_container = rows.get(i + 1).is_some_and(|next| next.0 > *depth);
         if !is_container {
             let path: Vec<&str> = layer.split('/').chain([kernel.as_str()]).collect();
@@ -104,9 +106,9 @@ fn of_profile(text: &str) -> Option<Frame> {
     (all.share > 0.0).then_some(all)
 }
 
-/// The picture; `None` where there is no table of kernels.
+/// Draws the flame graph; `None` if there is no kernel profile.
 pub fn graph(profiles: &[String]) -> Option<String> {
-    let programs: Vec<Frame> = profiles.iter().filter_map(|text| of_profile(text)).collect();
+    let programs: Vec<FlameNode> = profiles.iter().filter_map(|text| of_profile(text)).collect();
     if programs.is_empty() {
         return None;
     }
@@ -120,7 +122,7 @@ pub fn graph(profiles: &[String]) -> Option<String> {
     for program in &programs {
         let _ = write!(
             svg,
-            "<text class='t' x='4' y='{:.1}'>{}: layers, and below them their kernels</text>",
+            "<text class='t' x='4' y='{:.1}'>{}: layers, with their kernels below</text>",
             y + 18.0,
             escaped(&program.name)
         );
@@ -148,7 +150,7 @@ kernel                               calls   ms/call   share  GFLOP/s    GB/s   
     #[test]
     fn rows_become_layers_and_kernels() {
         let all = of_profile(TABLE).unwrap();
-        let names = |f: &Frame| f.inner.iter().map(|f| (f.name.clone(), f.share)).collect::<Vec<_>>();
+        let names = |f: &FlameNode| f.inner.iter().map(|f| (f.name.clone(), f.share)).collect::<Vec<_>>();
         let own = |n: &[(&str, f64)]| n.iter().map(|(n, s)| (n.to_string(), *s)).collect::<Vec<_>>();
         assert_eq!(names(&all), own(&[("conv2d", 60.0), ("top", 30.0), ("(no layer)", 10.0)]));
         assert_eq!(names(&all.inner[1]), own(&[("dense", 20.0), ("<b>", 10.0)]));

@@ -1,7 +1,7 @@
-//! A training run as one HTML file that needs nothing else: what came out, how it went, where it errs, what it was made of.
+//! HTML report of a training run: results, curves, confusion matrix, worst mistakes, timing, configuration.
 //!
-//! Where `systole train` writes one, `crates/cli/src/run/html_report.rs` gathers what only the program knows: the configuration, the command,
-//! the test pictures that were mistaken most.
+//! For `systole train`, `crates/cli/src/run/run_report.rs` adds what only the program knows: configuration, command
+//! line, and the worst misclassified test images.
 
 mod escape;
 pub mod flame;
@@ -12,6 +12,6 @@ mod run_findings;
 mod run_report;
 
 pub use escape::escaped;
-pub use html::{Block, Page, Tile, Tone};
-pub use plot::{Plot, Series};
-pub use run_report::{Mistake, RunReport, duration};
+pub use html::{HtmlTile, Page, SectionBlock, Tone};
+pub use plot::{Plot, PlotSeries};
+pub use run_report::{RunReport, WrongPrediction, duration};

@@ -1,39 +1,39 @@
-//! A confusion matrix, and what each class's row and column say.
+//! Confusion matrix as SVG, with recall and precision per class and the most confused pairs.
 
 use crate::escape::escaped;
-use crate::html::Block;
+use crate::html::SectionBlock;
 use std::fmt::Write;
 use systole_nn::grouped;
 
-/// Of more classes no matrix is drawn.
+/// Maximum number of classes for a drawn matrix.
 const MOST: usize = 60;
-/// In cells of a matrix of so many classes there is room for numbers.
+/// Maximum number of classes for numbers in the cells.
 const NUMBERED: usize = 16;
-/// Pairs in the table of what is confused most.
+/// Number of pairs in the table of confusions.
 const PAIRS: usize = 12;
-/// Characters of a class's name.
+/// Maximum length of a class name.
 const NAME: usize = 14;
 
-/// The matrix, recall and precision of each class, and the pairs that are confused most.
-pub(super) fn blocks(names: &[String], counts: &[Vec<u64>]) -> Vec<Block> {
+/// Returns the matrix, recall and precision per class, and the most confused pairs.
+pub(super) fn blocks(names: &[String], counts: &[Vec<u64>]) -> Vec<SectionBlock> {
     let all: u64 = counts.iter().flatten().sum();
     if all == 0 {
         return Vec::new();
     }
     let right: u64 = counts.iter().enumerate().filter_map(|(i, row)| row.get(i)).sum();
     let told = format!(
-        "Rows: what it is; columns: what it was taken for. {} of {} are right ({:.2} %).",
+        "Rows: true class; columns: predicted class. {} of {} are correct ({:.2} %).",
         grouped(right),
         grouped(all),
         100.0 * right as f64 / all as f64
     );
-    let mut blocks = vec![Block::Text(told)];
+    let mut blocks = vec![SectionBlock::Text(told)];
     match names.len() <= MOST {
-        true => blocks.push(Block::Svg(drawn(names, counts))),
-        false => blocks.push(Block::Text(format!("Of {} classes no matrix is drawn.", names.len()))),
+        true => blocks.push(SectionBlock::Svg(drawn(names, counts))),
+        false => blocks.push(SectionBlock::Text(format!("No matrix is drawn for {} classes.", names.len()))),
     }
     blocks.extend(pairs(names, counts));
-    blocks.push(Block::Folded("Each class".into(), Box::new(classes(names, counts))));
+    blocks.push(SectionBlock::Folded("Per class".into(), Box::new(classes(names, counts))));
     blocks
 }
 
@@ -71,14 +71,14 @@ fn drawn(names: &[String], counts: &[Vec<u64>]) -> String {
         for (k, count) in row.iter().enumerate() {
             let (x, y) = (side + k as f64 * cell, side + i as f64 * cell);
             let share = if of > 0 { *count as f64 / of as f64 } else { 0.0 };
-            // The root, so that a few in a hundred are seen.
+            // The square root keeps small shares visible.
             let strength = 0.08 + 0.72 * share.sqrt();
             let kind = if i == k { "right" } else { "wrong" };
             let (kind, strength) = if *count == 0 { ("none", 0.5) } else { (kind, strength) };
             let _ = write!(
                 svg,
                 "<rect class=\"cell {kind}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{cell:.1}\" height=\"{cell:.1}\" fill-opacity=\"{strength:.2}\">\
-                 <title>{} taken for {}: {count} of {of}</title></rect>",
+                 <title>{} predicted as {}: {count} of {of}</title></rect>",
                 escaped(&names[i]),
                 escaped(names.get(k).map_or("", String::as_str))
             );
@@ -95,7 +95,7 @@ fn drawn(names: &[String], counts: &[Vec<u64>]) -> String {
     svg + "</svg>"
 }
 
-fn pairs(names: &[String], counts: &[Vec<u64>]) -> Option<Block> {
+fn pairs(names: &[String], counts: &[Vec<u64>]) -> Option<SectionBlock> {
     let all = counts.iter().enumerate().flat_map(|(i, row)| {
         let of: u64 = row.iter().sum();
         row.iter().enumerate().map(move |(k, n)| (i, k, *n, of))
@@ -103,7 +103,7 @@ fn pairs(names: &[String], counts: &[Vec<u64>]) -> Option<Block> {
     let mut wrong: Vec<_> = all.filter(|(i, k, n, _)| i != k && *n > 0).collect();
     wrong.sort_by_key(|(.., n, _)| std::cmp::Reverse(*n));
     wrong.truncate(PAIRS);
-    let head = ["is", "taken for", "times", "of", "share"].map(String::from).to_vec();
+    let head = ["true", "predicted", "times", "of", "share"].map(String::from).to_vec();
     let row = |(i, k, n, of): (usize, usize, u64, u64)| {
         vec![
             names[i].clone(),
@@ -115,12 +115,15 @@ fn pairs(names: &[String], counts: &[Vec<u64>]) -> Option<Block> {
     };
     let rows: Vec<_> = [head].into_iter().chain(wrong.into_iter().map(row)).collect();
     (rows.len() > 1).then(|| {
-        Block::Folded("What is confused most".into(), Box::new(Block::Table { rows, numbers: false }))
+        SectionBlock::Folded(
+            "Most confused classes".into(),
+            Box::new(SectionBlock::Table { rows, numbers: false }),
+        )
     })
 }
 
-/// Of each class: how many of it were found (recall), and how many taken for it are of it (precision).
-fn classes(names: &[String], counts: &[Vec<u64>]) -> Block {
+/// Recall and precision per class.
+fn classes(names: &[String], counts: &[Vec<u64>]) -> SectionBlock {
     let head = ["class", "tested", "recall", "precision"].map(String::from).to_vec();
     let share = |n: u64, of: u64| {
         if of > 0 { format!("{:.1} %", 100.0 * n as f64 / of as f64) } else { "–".into() }
@@ -131,7 +134,7 @@ fn classes(names: &[String], counts: &[Vec<u64>]) -> Block {
         vec![name.clone(), grouped(of), share(right, of), share(right, taken)]
     };
     let rows = [head].into_iter().chain(names.iter().enumerate().map(row)).collect();
-    Block::Table { rows, numbers: true }
+    SectionBlock::Table { rows, numbers: true }
 }
 
 #[cfg(test)]
@@ -144,8 +147,8 @@ mod tests {
         let names: Vec<String> = (0..80).map(|i| format!("<{i}>")).collect();
         let mut counts = vec![vec![0; 80]; 80];
         counts[3][4] = 5;
-        assert!(blocks(&names, &counts).iter().all(|b| !matches!(b, Block::Svg(_))));
+        assert!(blocks(&names, &counts).iter().all(|b| !matches!(b, SectionBlock::Svg(_))));
         let few = drawn(&names[..2], &[vec![3, 1], vec![0, 0]]);
-        assert!(few.contains("&lt;0&gt; taken for &lt;1&gt;: 1 of 4") && !few.contains("NaN"), "{few}");
+        assert!(few.contains("&lt;0&gt; predicted as &lt;1&gt;: 1 of 4") && !few.contains("NaN"), "{few}");
     }
 }

@@ -1,27 +1,27 @@
-//! Charts with several curves, as SVG that takes its colours from the page.
+//! Line and scatter charts as SVG, with colors from the page's style sheet.
 
 use crate::escape::escaped;
 use std::fmt::Write;
 
-/// Points of a curve that are drawn, at most; of more some are left out.
+/// Maximum number of points drawn per curve; longer curves are subsampled.
 const MOST: usize = 600;
-/// A curve of so few points shows each of them.
+/// Curves with at most this many points get a dot for each.
 const DOTTED: usize = 40;
 const SIZE: [f64; 2] = [460.0, 240.0];
-/// Left, top, right, bottom.
+/// Margins: left, top, right, bottom.
 const EDGE: [f64; 4] = [52.0, 10.0, 14.0, 34.0];
-/// What is so far apart is drawn by its logarithm.
+/// Value ratio from which the y axis is logarithmic.
 const FAR: f64 = 100.0;
 
-/// One curve.
-pub struct Series {
+/// A curve of a chart.
+pub struct PlotSeries {
     /// Name in the legend.
     pub name: String,
-    /// Which of the page's eight colours.
+    /// Index of one of the page's eight colors.
     pub colour: usize,
-    /// A thin line behind the others.
+    /// Whether to draw a thin line behind the others.
     pub is_faint: bool,
-    /// Points without a line.
+    /// Whether to draw points without a line.
     pub is_dots: bool,
     /// x and y of each point.
     pub points: Vec<(f64, f64)>,
@@ -34,24 +34,24 @@ pub struct Plot {
     /// Label of the x axis.
     pub x: String,
     /// Curves, drawn in order.
-    pub series: Vec<Series>,
-    /// Whether the axis is of whole numbers, such as epochs.
+    pub series: Vec<PlotSeries>,
+    /// Whether the x axis has integer ticks, such as epochs.
     pub is_whole: bool,
-    /// Whether values far apart may be drawn by their logarithms.
+    /// Whether the y axis may be logarithmic.
     pub may_be_log: bool,
-    /// Whether the axis goes by powers of ten.
+    /// Whether the x axis is logarithmic.
     pub is_log_across: bool,
 }
 
-/// Where things lie.
-struct Frame {
+/// Value ranges and scales of both axes.
+struct PlotFrame {
     x: [f64; 2],
     y: [f64; 2],
     is_log: bool,
     is_log_across: bool,
 }
 
-impl Frame {
+impl PlotFrame {
     fn across(&self, x: f64) -> f64 {
         let of = |x: f64| if self.is_log_across { x.ln() } else { x };
         let [low, high] = self.x.map(of);
@@ -66,7 +66,7 @@ impl Frame {
         EDGE[1] + (1.0 - share) * (SIZE[1] - EDGE[1] - EDGE[3])
     }
 
-    /// Lines across, with their values.
+    /// Draws horizontal grid lines with their values.
     fn rows(&self) -> String {
         let rows = match self.is_log {
             true => decades(self.y),
@@ -85,7 +85,7 @@ impl Frame {
         rows.into_iter().map(row).collect()
     }
 
-    /// Numbers below.
+    /// Draws the labels of the x axis.
     fn columns(&self, is_whole: bool) -> String {
         let columns = match self.is_log_across {
             true => decades(self.x),
@@ -100,7 +100,7 @@ impl Frame {
     }
 }
 
-/// Numbers at even distances of 1, 2 or 5 times a power of ten.
+/// Returns evenly spaced ticks with a step of 1, 2 or 5 times a power of ten.
 fn ticks([low, high]: [f64; 2], most: f64, is_whole: bool) -> Vec<f64> {
     let range = high - low;
     if !(range.is_finite() && range > 0.0) {
@@ -117,7 +117,7 @@ fn ticks([low, high]: [f64; 2], most: f64, is_whole: bool) -> Vec<f64> {
         .collect()
 }
 
-/// A number of an axis, short.
+/// Formats an axis value compactly.
 pub fn short(v: f64) -> String {
     let size = v.abs();
     match size {
@@ -138,7 +138,7 @@ impl Plot {
         self.series.iter().flat_map(|s| &s.points).filter(|(x, y)| x.is_finite() && y.is_finite())
     }
 
-    fn frame(&self) -> Option<Frame> {
+    fn frame(&self) -> Option<PlotFrame> {
         self.finite().next()?;
         let ends = |of: fn(&(f64, f64)) -> f64| {
             let low = self.finite().map(of).fold(f64::INFINITY, f64::min);
@@ -147,7 +147,7 @@ impl Plot {
         let ([low, high], x) = (ends(|p| p.1), ends(|p| p.0));
         let is_log = self.may_be_log && low > 0.0 && high / low > FAR;
         let room = if is_log { 0.0 } else { 0.05 * (high - low).max(1e-12 * high.abs()) };
-        Some(Frame {
+        Some(PlotFrame {
             x,
             y: [if low >= 0.0 { (low - room).max(0.0) } else { low - room }, high + room],
             is_log,
@@ -155,7 +155,7 @@ impl Plot {
         })
     }
 
-    /// With its title and what the colours mean.
+    /// Returns the chart as an HTML figure with title and legend.
     pub fn figure(&self) -> String {
         let mut html = format!("<figure class=\"plot\"><figcaption><b>{}</b>", escaped(&self.title));
         for s in &self.series {
@@ -193,21 +193,21 @@ impl Plot {
             height - 4.0,
             escaped(&self.x)
         );
-        // The first is drawn last, above the others.
+        // Draw the first curve last, on top of the others.
         self.series.iter().rev().for_each(|s| s.write(&frame, &mut svg));
         svg + "</svg>"
     }
 }
 
-/// Powers of ten in a range, and its ends where there are fewer than two.
+/// Returns the powers of ten in a range, or its ends if there are fewer than two.
 fn decades([low, high]: [f64; 2]) -> Vec<f64> {
     let powers: Vec<f64> =
         (low.log10().ceil() as i32..=high.log10().floor() as i32).map(|d| 10f64.powi(d)).collect();
     if powers.len() < 2 { vec![low, high] } else { powers }
 }
 
-impl Series {
-    fn write(&self, frame: &Frame, svg: &mut String) {
+impl PlotSeries {
+    fn write(&self, frame: &PlotFrame, svg: &mut String) {
         let each = self.points.len().div_ceil(MOST).max(1);
         let last = self.points.len().saturating_sub(1);
         let shown = self.points.iter().enumerate().filter(|(i, _)| i % each == 0 || *i == last);
@@ -252,7 +252,7 @@ mod tests {
     use super::*;
 
     fn of(points: &[(f64, f64)]) -> Plot {
-        let series = Series {
+        let series = PlotSeries {
             name: "loss".into(),
             colour: 0,
             is_faint: false,

@@ -1,33 +1,32 @@
-//! Sentences about a run that its numbers allow.
+//! Derives findings from a run's metrics: diverged, overfitted, still improving.
 
 use crate::html::Tone;
 use std::collections::BTreeMap;
 use systole_nn::History;
 
-/// An epoch: its number from 1, and what was measured, validation under `val_`.
-pub type Epoch = (u64, BTreeMap<String, f64>);
+/// An epoch: its number from 1 and its metrics; validation metrics start with `val_`.
+pub type EpochMetrics = (u64, BTreeMap<String, f64>);
 
-/// A test loss so much above its best is worse.
+/// Ratio of the last to the best test loss from which the model counts as overfitted.
 const WORSE: f64 = 1.05;
-/// A loss that an epoch still takes so much off goes on falling.
+/// Ratio of successive training losses below which the loss is still falling.
 const FALLS: f64 = 0.98;
-/// Columns of a profile's names.
+/// Width of the name column of a profile.
 const NAMES: usize = 28;
 
-/// How it ended, where that is worth a sentence.
+/// Describes how the run ended, if it ended early.
 pub(super) fn of_end(history: &History) -> Option<(Tone, String)> {
     match (&history.stopped_because, history.interrupted) {
-        (_, true) => Some((
-            Tone::Warn,
-            "Stopped as asked, before its end: figures are of the steps that were taken.".into(),
-        )),
+        (_, true) => {
+            Some((Tone::Warn, "Stopped on request before the end: the figures cover the steps done.".into()))
+        }
         (Some(why), _) => Some((Tone::Plain, format!("Ended early: {why}"))),
         _ => None,
     }
 }
 
-/// Whether it learnt, overfitted or diverged.
-pub(super) fn of_curves(epochs: &[Epoch]) -> Option<(Tone, String)> {
+/// Describes whether the model learned, overfitted or diverged.
+pub(super) fn of_curves(epochs: &[EpochMetrics]) -> Option<(Tone, String)> {
     let curve = |name: &str| -> Vec<(u64, f64)> {
         epochs.iter().filter_map(|(n, values)| Some((*n, *values.get(name)?))).collect()
     };
@@ -43,7 +42,7 @@ pub(super) fn of_curves(epochs: &[Epoch]) -> Option<(Tone, String)> {
         && last < first
     {
         let text = format!(
-            "Overfits since epoch {}: the training loss went on falling, while the test loss rose from {:.4} to {:.4}. The model of the best epoch is kept beside the last one.",
+            "Overfits since epoch {}: the training loss kept falling while the test loss rose from {:.4} to {:.4}. The model of the best epoch is kept next to the last one.",
             best.0, best.1, now.1
         );
         return Some((Tone::Warn, text));
@@ -56,11 +55,11 @@ pub(super) fn of_curves(epochs: &[Epoch]) -> Option<(Tone, String)> {
         (true, _) => {
             (Tone::Plain, "The training loss was still falling at the end: more epochs may help.".into())
         }
-        _ => (Tone::Good, "The training loss has levelled off.".into()),
+        _ => (Tone::Good, "The training loss has leveled off.".into()),
     })
 }
 
-/// Layers with their share and milliseconds a run, as the table of `--profile` has them.
+/// Parses the `--profile` table: layers with their share and ms per run.
 pub(super) fn layers_of_profile(table: &str) -> Vec<(String, f64, f64)> {
     let rows = table.lines().skip_while(|l| !l.starts_with("layer ")).skip(1);
     let row = |line: &str| {
@@ -88,7 +87,7 @@ mod tests {
             values.extend(val.get(i).map(|v| ("val_loss".to_string(), *v)));
             (i as u64 + 1, values)
         };
-        let epochs: Vec<Epoch> = loss.iter().enumerate().map(epoch).collect();
+        let epochs: Vec<EpochMetrics> = loss.iter().enumerate().map(epoch).collect();
         of_curves(&epochs)
     }
 

@@ -1,38 +1,38 @@
-//! [`RunReport`]: the report of a training run, and what a model and its history put into it.
+//! Builds the HTML report page of a training run ([`RunReport`]) from a model and its history.
 
 use crate::html::{Bar, Card};
-use crate::run_findings::Epoch;
-use crate::{Block, Page, Plot, Series, Tile, Tone, matrix, run_findings};
+use crate::run_findings::EpochMetrics;
+use crate::{HtmlTile, Page, Plot, PlotSeries, SectionBlock, Tone, matrix, run_findings};
 use std::collections::BTreeMap;
 use std::path::Path;
-use systole_data::file_system::{Disk, write_atomically};
+use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_ir::Result;
-use systole_nn::optimizer::{Optimizer, Scheduled};
+use systole_nn::optimizer::{Optimizer, ScheduledValue};
 use systole_nn::{History, Model, counted, grouped};
 
-/// Steps of the schedule that are drawn, at most.
+/// Maximum number of points of a schedule curve.
 const POINTS: u64 = 400;
-/// Colours of training, of validation, and of what is neither.
+/// Color indices of training, validation and other curves.
 const TRAIN: usize = 0;
 const VALIDATION: usize = 1;
 const OTHER: usize = 2;
 
-/// A sample that was taken for something else, or predicted badly.
+/// A misclassified or badly predicted sample.
 #[derive(Clone, Debug, Default)]
-pub struct Mistake {
-    /// A picture of it: the bytes of a PNG file.
+pub struct WrongPrediction {
+    /// PNG image of the sample.
     pub png: Option<Vec<u8>>,
-    /// What it says, where it is no picture.
+    /// Text of the sample, if it is not an image.
     pub text: Option<String>,
-    /// What it is.
+    /// True class or value.
     pub is: String,
-    /// What it was taken for.
+    /// Predicted class or value.
     pub taken_for: String,
-    /// How sure the model was of that, 0 to 1.
+    /// Predicted probability, 0 to 1.
     pub probability: Option<f64>,
 }
 
-/// A training run as a page; [`RunReport::write`] makes the file.
+/// HTML report of a training run; [`RunReport::write`] writes the file.
 ///
 /// ```
 /// use systole::prelude::*;
@@ -51,33 +51,33 @@ pub struct Mistake {
 pub struct RunReport {
     /// Heading of the page.
     pub title: String,
-    /// The sentence below the heading.
+    /// Sentence below the heading.
     pub lead: String,
     /// Metrics of each epoch.
-    pub epochs: Vec<Epoch>,
-    /// The loss of stretches of steps, by the step at their end.
+    pub epochs: Vec<EpochMetrics>,
+    /// Mean loss of consecutive steps, by the number of the last step.
     pub by_step: Vec<(f64, f64)>,
     /// Label, value and note of each number at the top.
     pub tiles: Vec<(String, String, String)>,
-    /// Findings about the run, and how good each is.
+    /// Findings about the run, with their rating.
     pub verdicts: Vec<(Tone, String)>,
-    /// Seconds by what they went to.
+    /// Seconds by phase.
     pub phases: Vec<(String, f64)>,
-    /// What `--profile` says.
+    /// Output of `--profile`.
     pub profile: Vec<String>,
     /// Lines about the input pipeline.
     pub data: Vec<String>,
-    /// Name and value of what is known of the machine.
+    /// Name and value of each machine property.
     pub machine: Vec<(String, String)>,
-    /// Names that metrics were asked for by, by their own.
+    /// Display names of metrics, by metric name.
     names: BTreeMap<String, String>,
     step_ms: Vec<f64>,
-    /// What followed a schedule, by name.
+    /// Scheduled values by name.
     schedules: Vec<(String, Vec<(f64, f64)>)>,
     layers: Vec<[String; 3]>,
     confusion: Option<(Vec<String>, Vec<Vec<u64>>)>,
-    mistakes: Vec<Mistake>,
-    /// What is to be said of how the mistakes were found.
+    mistakes: Vec<WrongPrediction>,
+    /// Sentence about the mistakes.
     mistakes_told: String,
     stages: Option<String>,
     configuration: Option<String>,
@@ -85,7 +85,7 @@ pub struct RunReport {
 }
 
 impl RunReport {
-    /// What a model and its history tell.
+    /// Creates the report of a model and its history.
     pub fn new(title: impl Into<String>, model: &Model, history: &History) -> RunReport {
         let weights: usize = model.weights().iter().map(|(_, w)| w.ty().elements()).sum();
         let layers = model.summary_rows().iter().map(|row| {
@@ -122,57 +122,57 @@ impl RunReport {
         }
     }
 
-    /// The sentence below the title.
+    /// Sets the sentence below the title.
     pub fn lead(mut self, text: impl Into<String>) -> RunReport {
         self.lead = text.into();
         self
     }
 
-    /// Test samples by what they are (rows) and what they were taken for (columns).
+    /// Sets the confusion matrix: rows are true classes, columns are predicted classes.
     pub fn confusion(mut self, classes: Vec<String>, counts: Vec<Vec<u64>>) -> RunReport {
         self.confusion = Some((classes, counts));
         self
     }
 
-    /// The worst mistakes, the worst first, and how they were found.
-    pub fn mistakes(mut self, mistakes: Vec<Mistake>, told: impl Into<String>) -> RunReport {
+    /// Sets the worst mistakes, worst first, and a sentence about them.
+    pub fn mistakes(mut self, mistakes: Vec<WrongPrediction>, told: impl Into<String>) -> RunReport {
         (self.mistakes, self.mistakes_told) = (mistakes, told.into());
         self
     }
 
-    /// The configuration, as TOML.
+    /// Sets the configuration, as TOML.
     pub fn configuration(mut self, toml: impl Into<String>) -> RunReport {
         self.configuration = Some(toml.into());
         self
     }
 
-    /// The command that makes the same run.
+    /// Adds the command that repeats the run.
     pub fn command(mut self, command: impl Into<String>) -> RunReport {
-        self.commands.push(("The command".into(), command.into()));
+        self.commands.push(("Command".into(), command.into()));
         self
     }
 
-    /// Another command, and what it is for.
+    /// Adds another command with its purpose.
     pub fn command_to(mut self, what: &str, command: String) -> RunReport {
         self.commands.push((what.into(), command));
         self
     }
 
-    /// Calls a metric as it was asked for: `accuracy`.
+    /// Sets the display name of a metric, such as `accuracy`.
     pub fn call(mut self, metric: impl Into<String>, asked: impl Into<String>) -> RunReport {
         self.names.insert(metric.into(), asked.into());
         self
     }
 
-    /// Writes the page as a whole or not at all.
+    /// Writes the page atomically.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// If the file cannot be written.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<()> {
-        write_atomically(&Disk, path.as_ref(), &[self.html().as_bytes()])
+        write_atomically(&OsFileSystem, path.as_ref(), &[self.html().as_bytes()])
     }
 
-    /// The page.
+    /// Returns the HTML page.
     pub fn html(&self) -> String {
         let mut page = Page {
             title: self.title.clone(),
@@ -193,7 +193,7 @@ impl RunReport {
         page.add(
             "configuration",
             "Configuration",
-            self.configuration.iter().cloned().map(Block::Code).collect(),
+            self.configuration.iter().cloned().map(SectionBlock::Code).collect(),
         );
         page.add("machine", "Machine and version", self.machine_table());
         page.add("reproduce", "How to reproduce", self.reproduce());
@@ -204,7 +204,7 @@ impl RunReport {
         self.names.get(name).cloned().unwrap_or_else(|| name.to_string())
     }
 
-    /// Metrics that were measured in training or validation, the loss first.
+    /// Returns the names of all metrics, loss first.
     fn metrics(&self) -> Vec<String> {
         let mut names: Vec<String> = Vec::new();
         for name in self.epochs.iter().flat_map(|(_, values)| values.keys()) {
@@ -221,8 +221,8 @@ impl RunReport {
         self.epochs.iter().filter_map(|(n, values)| Some((*n as f64, *values.get(name)?))).collect()
     }
 
-    /// Each metric's last value, that of the validation where there is one.
-    fn results(&self) -> Vec<Tile> {
+    /// Returns the last value of each metric, of validation if available.
+    fn results(&self) -> Vec<HtmlTile> {
         let mut tiles = Vec::new();
         for name in self.metrics().iter().rev() {
             let val = format!("val_{name}");
@@ -244,17 +244,17 @@ impl RunReport {
                 _ => String::new(),
             };
             let label = format!("{kind} {}", self.called(name));
-            tiles.push(Tile { label, value: value_of(last), note });
+            tiles.push(HtmlTile { label, value: value_of(last), note });
         }
         let others = self.tiles.iter().cloned();
-        tiles.extend(others.map(|(label, value, note)| Tile { label, value, note }));
+        tiles.extend(others.map(|(label, value, note)| HtmlTile { label, value, note }));
         tiles
     }
 
-    fn curves(&self) -> Vec<Block> {
+    fn curves(&self) -> Vec<SectionBlock> {
         let mut plots: Vec<Plot> = self.metrics().iter().filter_map(|name| self.plot_of(name)).collect();
         if self.by_step.len() > 1 {
-            let series = Series {
+            let series = PlotSeries {
                 name: "training".into(),
                 colour: TRAIN,
                 is_faint: false,
@@ -266,23 +266,23 @@ impl RunReport {
         let times: Vec<(f64, f64)> =
             self.step_ms.iter().enumerate().skip(1).map(|(i, ms)| (i as f64 + 1.0, *ms)).collect();
         if times.len() > 1 {
-            // Single steps that stood still, as for a backup, would press the others flat.
-            let series = Series {
-                name: "median of neighbours".into(),
+            // The median hides single slow steps (such as backups), which would flatten the curve.
+            let series = PlotSeries {
+                name: "median of neighboring steps".into(),
                 colour: OTHER,
                 is_faint: false,
                 is_dots: false,
                 points: medians(&times),
             };
-            plots.push(plot("milliseconds a step", "step of this start", vec![series], true));
+            plots.push(plot("milliseconds per step", "step since this start", vec![series], true));
         }
-        if plots.is_empty() { Vec::new() } else { vec![Block::Plots(plots)] }
+        if plots.is_empty() { Vec::new() } else { vec![SectionBlock::Plots(plots)] }
     }
 
     fn plot_of(&self, name: &str) -> Option<Plot> {
         let one = |name: String, told: &str, colour| {
             let points = self.curve(&name);
-            (!points.is_empty()).then(|| Series {
+            (!points.is_empty()).then(|| PlotSeries {
                 name: told.into(),
                 colour,
                 is_faint: false,
@@ -291,43 +291,46 @@ impl RunReport {
             })
         };
         let series = [one(name.into(), "training", TRAIN), one(format!("val_{name}"), "test", VALIDATION)];
-        let series: Vec<Series> = series.into_iter().flatten().collect();
+        let series: Vec<PlotSeries> = series.into_iter().flatten().collect();
         let plot = plot(&self.called(name), "epoch", series, name == "loss");
         (!plot.series.is_empty()).then_some(plot)
     }
 
-    fn schedule(&self) -> Vec<Block> {
+    fn schedule(&self) -> Vec<SectionBlock> {
         if let [(_, points)] = self.schedules.as_slice()
             && let Some((_, first)) = points.first()
             && points.iter().all(|(_, value)| value == first)
         {
-            return vec![Block::Text(format!("The same for every step: {first}"))];
+            return vec![SectionBlock::Text(format!("Constant: {first}"))];
         }
         let one = |(name, points): &(String, Vec<(f64, f64)>)| {
             let (name, points) = (name.replace('_', " "), points.clone());
             let title = format!("{name} by step");
-            let series = Series { name, colour: OTHER, is_faint: false, is_dots: false, points };
+            let series = PlotSeries { name, colour: OTHER, is_faint: false, is_dots: false, points };
             plot(&title, "step", vec![series], false)
         };
         let plots: Vec<Plot> = self.schedules.iter().map(one).collect();
-        if plots.is_empty() { Vec::new() } else { vec![Block::Plots(plots)] }
+        if plots.is_empty() { Vec::new() } else { vec![SectionBlock::Plots(plots)] }
     }
 
-    fn confusions(&self) -> Vec<Block> {
+    fn confusions(&self) -> Vec<SectionBlock> {
         let Some((names, counts)) = &self.confusion else { return Vec::new() };
         matrix::blocks(names, counts)
     }
 
-    fn worst(&self) -> Vec<Block> {
-        let mut blocks: Vec<Block> =
-            Some(self.mistakes_told.clone()).filter(|t| !t.is_empty()).map(Block::Text).into_iter().collect();
-        let card = |m: &Mistake| Card {
+    fn worst(&self) -> Vec<SectionBlock> {
+        let mut blocks: Vec<SectionBlock> = Some(self.mistakes_told.clone())
+            .filter(|t| !t.is_empty())
+            .map(SectionBlock::Text)
+            .into_iter()
+            .collect();
+        let card = |m: &WrongPrediction| Card {
             png: m.png.clone(),
             text: m.text.clone(),
             lines: vec![
-                ("is".into(), m.is.clone()),
+                ("true".into(), m.is.clone()),
                 (
-                    "taken for".into(),
+                    "predicted".into(),
                     match m.probability {
                         Some(p) => format!("{}, {:.1} %", m.taken_for, 100.0 * p),
                         None => m.taken_for.clone(),
@@ -336,18 +339,18 @@ impl RunReport {
             ],
         };
         if !self.mistakes.is_empty() {
-            blocks.push(Block::Cards(self.mistakes.iter().map(card).collect()));
+            blocks.push(SectionBlock::Cards(self.mistakes.iter().map(card).collect()));
         }
         blocks
     }
 
-    fn layer_table(&self) -> Vec<Block> {
+    fn layer_table(&self) -> Vec<SectionBlock> {
         let head = ["layer", "output", "weights"].map(String::from).to_vec();
         let rows = [head].into_iter().chain(self.layers.iter().map(|row| row.to_vec())).collect();
-        vec![Block::Table { rows, numbers: true }]
+        vec![SectionBlock::Table { rows, numbers: true }]
     }
 
-    fn time(&self) -> Vec<Block> {
+    fn time(&self) -> Vec<SectionBlock> {
         let all: f64 = self.phases.iter().map(|p| p.1).sum();
         let bar = |(name, seconds): &(String, f64)| Bar {
             name: name.clone(),
@@ -356,59 +359,62 @@ impl RunReport {
         };
         let mut blocks = Vec::new();
         if all > 0.0 {
-            blocks.push(Block::Bars(self.phases.iter().filter(|p| p.1 > 0.0).map(bar).collect()));
+            blocks.push(SectionBlock::Bars(self.phases.iter().filter(|p| p.1 > 0.0).map(bar).collect()));
         }
         for text in &self.profile {
             let (title, table) = text.split_once('\n').unwrap_or(("profile", text));
             let layers = run_findings::layers_of_profile(table);
             if !layers.is_empty() && title.contains("train") {
-                blocks.push(Block::Text("By layer, in milliseconds of a training step".into()));
+                blocks.push(SectionBlock::Text("By layer, in ms per training step".into()));
                 let bar = |(name, share, ms): (String, f64, f64)| Bar {
                     name,
                     share,
                     told: format!("{ms:.3} ms ({:.1} %)", 100.0 * share),
                 };
-                blocks.push(Block::Bars(layers.into_iter().map(bar).collect()));
+                blocks.push(SectionBlock::Bars(layers.into_iter().map(bar).collect()));
             }
             let title = format!("The {}", title.trim_end_matches(':'));
-            blocks.push(Block::Folded(title, Box::new(Block::Code(table.into()))));
+            blocks.push(SectionBlock::Folded(title, Box::new(SectionBlock::Code(table.into()))));
         }
         if self.profile.is_empty() && !blocks.is_empty() {
-            blocks.push(Block::Text("With --profile: time by layer and by kernel, too.".into()));
-        }
-        blocks
-    }
-
-    fn data_blocks(&self) -> Vec<Block> {
-        let mut blocks: Vec<Block> = self.data.iter().cloned().map(Block::Text).collect();
-        if let Some(stages) = &self.stages {
-            blocks.push(Block::Folded(
-                "The stages of the pipeline".into(),
-                Box::new(Block::Code(stages.clone())),
+            blocks.push(SectionBlock::Text(
+                "Train with --profile to include the time by layer and kernel.".into(),
             ));
         }
         blocks
     }
 
-    fn machine_table(&self) -> Vec<Block> {
-        let head = vec![String::new(); 2];
-        let rows = self.machine.iter().map(|(a, b)| vec![a.clone(), b.clone()]);
-        vec![Block::Table { rows: [head].into_iter().chain(rows).collect(), numbers: false }]
+    fn data_blocks(&self) -> Vec<SectionBlock> {
+        let mut blocks: Vec<SectionBlock> = self.data.iter().cloned().map(SectionBlock::Text).collect();
+        if let Some(stages) = &self.stages {
+            blocks.push(SectionBlock::Folded(
+                "Stages of the pipeline".into(),
+                Box::new(SectionBlock::Code(stages.clone())),
+            ));
+        }
+        blocks
     }
 
-    fn reproduce(&self) -> Vec<Block> {
-        let pair =
-            |(what, command): &(String, String)| [Block::Text(what.clone()), Block::Code(command.clone())];
+    fn machine_table(&self) -> Vec<SectionBlock> {
+        let head = vec![String::new(); 2];
+        let rows = self.machine.iter().map(|(a, b)| vec![a.clone(), b.clone()]);
+        vec![SectionBlock::Table { rows: [head].into_iter().chain(rows).collect(), numbers: false }]
+    }
+
+    fn reproduce(&self) -> Vec<SectionBlock> {
+        let pair = |(what, command): &(String, String)| {
+            [SectionBlock::Text(what.clone()), SectionBlock::Code(command.clone())]
+        };
         self.commands.iter().flat_map(pair).collect()
     }
 }
 
-/// A chart of curves over whole numbers.
-fn plot(title: &str, x: &str, series: Vec<Series>, may_be_log: bool) -> Plot {
+/// Creates a chart over integers.
+fn plot(title: &str, x: &str, series: Vec<PlotSeries>, may_be_log: bool) -> Plot {
     Plot { title: title.into(), x: x.into(), series, is_whole: true, may_be_log, is_log_across: false }
 }
 
-/// A measured value, as the program's lines have it.
+/// Formats a metric as in the program's output.
 fn value_of(v: f64) -> String {
     match v {
         v if !v.is_finite() => v.to_string(),
@@ -417,7 +423,7 @@ fn value_of(v: f64) -> String {
     }
 }
 
-/// `1h02m`, `3m05s`, `12.3 s`, `45 ms`.
+/// Formats a duration: `1h02m`, `3m05s`, `12.3 s`, `45 ms`.
 pub fn duration(s: f64) -> String {
     match s {
         3600.0.. => format!("{}h{:02}m", s as u64 / 3600, s as u64 % 3600 / 60),
@@ -427,7 +433,7 @@ pub fn duration(s: f64) -> String {
     }
 }
 
-/// The middle of each stretch of steps, so that a few slow ones do not hide the others.
+/// Returns the median of consecutive groups of steps, so that a few slow steps do not hide the others.
 fn medians(times: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let each = times.len().div_ceil(200).max(3).min(times.len());
     let middle = |stretch: &[(f64, f64)]| {
@@ -438,12 +444,12 @@ fn medians(times: &[(f64, f64)]) -> Vec<(f64, f64)> {
     times.chunks(each).filter_map(middle).collect()
 }
 
-/// What followed a schedule in the steps that were taken, or in some of them.
+/// Returns the scheduled values over the steps done, subsampled.
 fn schedules(optimizer: &Optimizer, steps: u64) -> Vec<(String, Vec<(f64, f64)>)> {
     let each = steps.div_ceil(POINTS).max(1);
     let last = steps.saturating_sub(1);
     let places = || (0..steps.max(1)).step_by(each as usize).chain([last]);
-    let curve = |(name, at): Scheduled<'_>| {
+    let curve = |(name, at): ScheduledValue<'_>| {
         let mut points: Vec<(f64, f64)> = places().map(|step| (step as f64, at(step))).collect();
         points.dedup();
         (name, points)
@@ -451,7 +457,7 @@ fn schedules(optimizer: &Optimizer, steps: u64) -> Vec<(String, Vec<(f64, f64)>)
     optimizer.scheduled().into_iter().map(curve).collect()
 }
 
-/// Seconds that steps took, without waiting, and what else is known of them.
+/// Returns the seconds of each phase: steps without waiting, compilation, waiting for data, backups.
 fn phases(history: &History) -> Vec<(String, f64)> {
     let seconds = |each: &[f32]| each.iter().map(|ms| f64::from(*ms)).sum::<f64>() / 1e3;
     let (steps, wait) = (seconds(&history.step_ms), seconds(&history.wait_ms));
@@ -460,14 +466,14 @@ fn phases(history: &History) -> Vec<(String, f64)> {
         if history.step_ms.len() > 1 { (first - history.median_step_ms()).max(0.0) / 1e3 } else { 0.0 };
     let rows = [
         ("training steps", (steps - wait - compiling).max(0.0)),
-        ("compiling, with the first step", compiling),
+        ("compilation, with the first step", compiling),
         ("waiting for data", wait),
         ("backups", seconds(&history.backup_ms)),
     ];
     rows.map(|(name, s)| (name.to_string(), s)).to_vec()
 }
 
-/// What this program runs on.
+/// Describes the machine.
 fn machine() -> Vec<(String, String)> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let rows = [

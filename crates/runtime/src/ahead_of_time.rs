@@ -1,35 +1,35 @@
-//! Compiling for machines that are not here: what is asked, and what the compiler says of the program.
+//! Ahead-of-time (AOT) compilation for devices that are not present: request, target topology and compiler report.
 //!
-//! No compiler is here: `systole-pjrt` offers Google's, through the same trait that estimators use.
+//! The compiler itself is in `systole-pjrt` (libtpu, XLA); memory and time estimators implement the same trait.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 use systole_ir::Result;
 
-/// Chips or GPUs wired together, as a compiler is told of them. Names of what clouds sell are in `systole-plan`.
+/// Target topology: the chips or GPUs to compile for. Cloud product names are in `systole-plan`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct AheadSlice {
-    /// The compiler's name of one slice: `v5e:4x4`. GPUs have the name that the reader knows: `h100`.
+pub struct AotTopology {
+    /// The compiler's name of one slice, `v5e:4x4`; for GPUs the display name, `h100`.
     pub topology: String,
-    /// Chips along each axis; for GPUs one slice, one host, and the GPUs of the host.
+    /// Chips along each axis; for GPUs `[1, 1, GPUs per host]`.
     pub extents: Vec<usize>,
-    /// Which axes are closed to rings.
+    /// Whether each axis wraps around (torus).
     pub rings: Vec<bool>,
-    /// The compiler's configuration of a chip, where it is not its default.
+    /// The compiler's chip configuration, if not the default.
     pub chip_config: Option<String>,
-    /// The figures of one GPU, for a compiler that knows none by name: the text of a
-    /// `stream_executor.GpuTargetConfigProto`.
+    /// Target description of one GPU, for a compiler that needs it: a `stream_executor.GpuTargetConfigProto` in text
+    /// format.
     pub gpu: Option<String>,
-    /// How many equal slices the data centre's network joins.
+    /// Number of equal slices connected by the data center network.
     pub count: usize,
 }
 
-impl AheadSlice {
-    /// One slice of a generation without rings: `AheadSlice::new("v5e", &[2, 2])`.
-    pub fn new(generation: &str, extents: &[usize]) -> AheadSlice {
+impl AotTopology {
+    /// Creates a topology of one slice without wrap-around: `AotTopology::new("v5e", &[2, 2])`.
+    pub fn new(generation: &str, extents: &[usize]) -> AotTopology {
         let sizes: Vec<String> = extents.iter().map(usize::to_string).collect();
-        AheadSlice {
+        AotTopology {
             topology: format!("{generation}:{}", sizes.join("x")),
             extents: extents.to_vec(),
             rings: vec![false; extents.len()],
@@ -39,9 +39,9 @@ impl AheadSlice {
         }
     }
 
-    /// So many GPUs of one machine, by the name that messages have and the figures of one.
-    pub fn gpus(name: &str, figures: String, count: usize) -> AheadSlice {
-        AheadSlice {
+    /// Creates a topology of `count` GPUs in one machine, from their display name and the target description of one.
+    pub fn gpus(name: &str, figures: String, count: usize) -> AotTopology {
+        AotTopology {
             topology: name.into(),
             extents: vec![1, 1, count],
             rings: vec![false; 3],
@@ -52,7 +52,7 @@ impl AheadSlice {
     }
 }
 
-impl fmt::Display for AheadSlice {
+impl fmt::Display for AotTopology {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.count {
             1 => f.write_str(&self.topology),
@@ -61,33 +61,33 @@ impl fmt::Display for AheadSlice {
     }
 }
 
-/// A program to compile for a slice.
+/// A program and the topology to compile it for.
 #[derive(Clone, Debug)]
-pub struct AheadRequest {
-    /// StableHLO text with a function `@main`. Where it is partitioned, shapes are those of all partitions together.
+pub struct AotRequest {
+    /// StableHLO text with a function `@main`. If it is partitioned, shapes are global (of all partitions together).
     pub program: String,
-    /// What it is to run on.
-    pub slice: AheadSlice,
-    /// Copies of the program that run beside each other, each with arrays of its own.
+    /// Target topology.
+    pub slice: AotTopology,
+    /// Number of replicas, each with its own arrays.
     pub replicas: usize,
-    /// Parts that the compiler splits the arrays of a copy into, as annotations in the program say.
+    /// Number of partitions per replica (SPMD), split as the sharding annotations say.
     pub partitions: usize,
-    /// Whether the compiler is to take a fraction of its time, for a program that is slower and needs other memory.
+    /// Whether to compile faster at the expense of run time; memory use differs too.
     pub quick: bool,
-    /// Whether to bring the compiler's own program along.
+    /// Whether to return the optimized HLO.
     pub hlo: bool,
-    /// Whether to bring the executable along; may be large.
+    /// Whether to return the executable (may be large).
     pub executable: bool,
-    /// The time that compiling may take.
+    /// Time limit for the compilation.
     pub time_limit: Duration,
-    /// The memory in bytes that compiling may take.
+    /// Memory limit for the compilation, in bytes.
     pub memory_limit: usize,
 }
 
-impl AheadRequest {
-    /// A program for one device of a slice, with the usual limits: ten minutes, 16 GiB.
-    pub fn new(program: impl Into<String>, slice: AheadSlice) -> AheadRequest {
-        AheadRequest {
+impl AotRequest {
+    /// Creates a request for one device of a slice, with default limits: ten minutes, 16 GiB.
+    pub fn new(program: impl Into<String>, slice: AotTopology) -> AotRequest {
+        AotRequest {
             program: program.into(),
             slice,
             replicas: 1,
@@ -101,67 +101,67 @@ impl AheadRequest {
     }
 }
 
-/// What each device needs for a program, in bytes.
+/// Memory that a compiled program needs on each device, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct AheadMemory {
-    /// The program itself.
+pub struct AotMemory {
+    /// Program code.
     pub code: u64,
     /// Arguments.
     pub arguments: u64,
     /// Results.
     pub outputs: u64,
-    /// Results that lie in the memory of donated arguments.
+    /// Results stored in the memory of donated arguments.
     pub aliased: u64,
     /// Intermediate values.
     pub temporaries: u64,
-    /// The most that is in use at once, as the compiler counts it; 0 where it does not say.
+    /// Peak memory, as reported by the compiler; 0 if not reported.
     pub peak: u64,
 }
 
-impl AheadMemory {
-    /// Results that need memory of their own.
+impl AotMemory {
+    /// Bytes of results that need their own memory.
     pub fn results(&self) -> u64 {
         self.outputs.saturating_sub(self.aliased)
     }
 
-    /// What must fit into the device's memory.
+    /// Bytes of device memory needed to run the program.
     pub fn need(&self) -> u64 {
         self.code + self.arguments + self.results() + self.temporaries
     }
 }
 
-/// What a compiler says of a program. Figures are those of one device.
+/// The compiler's report on a program. Figures are per device.
 #[derive(Clone, Debug, Default)]
-pub struct AheadReport {
-    /// The compiler's own words for its version.
+pub struct AotReport {
+    /// Version string of the compiler.
     pub compiler: String,
-    /// The file it was loaded from.
+    /// Path of the compiler's library.
     pub library: String,
-    /// The kind of device: `TPU v5 lite`.
+    /// Device kind: `TPU v5 lite`.
     pub device_kind: String,
-    /// Devices of the slice.
+    /// Number of devices in the topology.
     pub devices: usize,
-    /// Memory of a device that programs may use, where the compiler says so.
+    /// Device memory available to programs, if the compiler reports it.
     pub memory_limit: Option<u64>,
-    /// Seconds that compiling took, without loading the compiler.
+    /// Compile time in seconds, without loading the compiler.
     pub seconds: f64,
-    /// Whether the answer is of an earlier time, and nothing was compiled now.
+    /// Whether the report comes from the compilation cache.
     pub cached: bool,
-    /// The most memory in bytes that the compiler's process used.
+    /// Peak memory of the compiler process, in bytes.
     pub compiler_memory: u64,
-    /// What the program needs.
-    pub memory: AheadMemory,
-    /// The compiler's cost analysis by its own names (`flops`, `bytes accessed`, `optimal_seconds`), uncorrected:
-    /// each custom call counts −1 s in `optimal_seconds`.
+    /// Memory that the program needs.
+    pub memory: AotMemory,
+    /// The compiler's cost analysis with its own keys (`flops`, `bytes accessed`, `optimal_seconds`), uncorrected: each
+    /// custom call counts −1 s in `optimal_seconds`.
     pub cost: BTreeMap<String, f64>,
-    /// A serialized `HloModuleProtoWithConfig`: the optimized program, with cycle estimates. Empty if not asked for.
+    /// Serialized `HloModuleProtoWithConfig`: the optimized program with cycle estimates. Empty if not requested.
     pub hlo: Vec<u8>,
-    /// The serialized executable, for this very compiler and slice. Empty if not asked for.
+    /// Serialized executable, valid only for this compiler version and topology. Empty if not requested.
     pub executable: Vec<u8>,
 }
 
-/// A compiler for machines that are not here.
-pub trait AheadOfTime: Send + Sync {
-    /// Compiles, or says why that failed.
-    fn compile_ahead(&self, request: &AheadRequest) -> Result<AheadReport>;
+/// An ahead-of-time compiler for devices that are not present.
+pub trait AotCompiler: Send + Sync {
+    /// Compiles the program and returns the compiler's report.
+    fn compile_ahead(&self, request: &AotRequest) -> Result<AotReport>;
 }

@@ -1,88 +1,88 @@
-//! The interface between a finished graph and a machine.
+//! Backend interface: compiling a graph into an executable, running it on devices, and coordinating hosts.
 
 use crate::Buffer;
 use std::sync::Arc;
-use systole_ir::{Graph, Literal, Result, Spread, TensorType};
+use systole_ir::{Graph, Literal, Result, Shardings, TensorType};
 
-/// A device of a backend, numbered from 0.
+/// Index of a device in its backend, from 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord, Default)]
 pub struct DeviceId(pub usize);
 
-/// What a backend says of one of its devices.
+/// A device and its description.
 #[derive(Clone, Debug)]
 pub struct DeviceInfo {
-    /// Its number.
+    /// Index in the backend.
     pub id: DeviceId,
-    /// One line for people: `2 cores, avx512`.
+    /// One-line description for display: `2 cores, avx512`.
     pub description: String,
 }
 
-/// An argument of a run.
-pub enum Arg<'a> {
-    /// Given away: the executable may overwrite it in place and hand it back as a result.
+/// An argument of [`Executable::run`]: donated or borrowed.
+pub enum ExecutableArg<'a> {
+    /// Donated: the executable may overwrite it in place and return it as a result.
     Donate(Buffer),
-    /// Lent: it is the same afterwards.
+    /// Borrowed: left unchanged.
     Borrow(&'a Buffer),
 }
 
-impl Arg<'_> {
-    /// The array, whoever owns it.
+impl ExecutableArg<'_> {
+    /// The array, donated or borrowed.
     pub fn buffer(&self) -> &Buffer {
         match self {
-            Arg::Donate(b) => b,
-            Arg::Borrow(b) => b,
+            ExecutableArg::Donate(b) => b,
+            ExecutableArg::Borrow(b) => b,
         }
     }
 }
 
-/// Choices for one compilation. But for the roundings that are named, results of a run do not depend on them.
+/// Compile options. Results do not depend on them, except for the rounding options named below.
 #[derive(Clone, Debug, Default)]
 pub struct CompileOptions {
-    /// Parameters that runs will usually donate, so that results may be planned into their memory.
+    /// Parameters that runs usually donate, so that results can reuse their memory.
     pub donated: Vec<usize>,
-    /// Name for messages and profiles.
+    /// Program name for messages and profiles.
     pub label: String,
-    /// Whether tiny numbers may be flushed to zero (training may, op tests may not).
+    /// Whether denormals may be flushed to zero (allowed in training, not in op tests).
     pub flush_denormals: bool,
-    /// Whether convolutions may be computed through transforms of their operands (Winograd): fewer products, which
-    /// round elsewhere, and an infinity spreads to its neighbours (training may, op tests may not).
+    /// Whether convolutions may use Winograd transforms: fewer multiplications, but different rounding, and an infinity
+    /// spreads to neighboring elements (allowed in training, not in op tests).
     pub winograd: bool,
-    /// Whether narrow floats may keep more digits than their type has until they are stored, and an infinity among them
-    /// may become a NaN (XLA's `allow_excess_precision`; training may, op tests may not).
+    /// Whether intermediate bf16 and f16 values may stay in f32 until they are stored; an infinity among them may
+    /// become a NaN (XLA's `allow_excess_precision`; allowed in training, not in op tests).
     pub excess_precision: bool,
-    /// What parameters and results are to backends that spread a program over devices.
-    pub roles: Roles,
+    /// Roles of parameters and results, for backends that split a program over devices.
+    pub roles: ValueRoles,
 }
 
-/// What the parameters and results of a program mean where it is spread over devices.
+/// Roles of a program's parameters and results when it is split over devices.
 #[derive(Clone, Debug, Default)]
-pub struct Roles {
-    /// Parameters whose dimension 0 runs over samples.
+pub struct ValueRoles {
+    /// Parameters with the batch in dimension 0.
     pub batch: Vec<usize>,
-    /// Parameters that every device has whole, whatever their size.
+    /// Parameters that are replicated on every device, whatever their size.
     pub whole: Vec<usize>,
-    /// For each result the parameter whose place it takes, where it takes one.
+    /// For each result, the parameter that it replaces in the next run, if any.
     pub replaces: Vec<Option<usize>>,
-    /// Whether every device may compute the whole of a batch that does not divide. Training steps may only for the last
-    /// batch of an epoch: one smaller than those before.
+    /// Whether a batch that does not divide evenly may be replicated. Training steps allow it only for the last,
+    /// smaller batch of an epoch.
     pub any_batch: bool,
 }
 
-/// What a compilation produced, for people and programs.
+/// Statistics of a compilation: time, memory, kernels and the program listing.
 #[derive(Clone, Debug, Default)]
-pub struct Report {
-    /// Milliseconds spent compiling.
+pub struct ExecutableReport {
+    /// Compile time in milliseconds.
     pub compile_ms: f64,
-    /// Bytes of working memory beside arguments and results.
+    /// Bytes of temporary memory, without arguments and results.
     pub arena_bytes: usize,
-    /// Bytes that a run holds on each device at the most, arguments and results included, where the device's own compiler says so;
+    /// Peak bytes per device during a run, arguments and results included, if the device's compiler reports it;
     /// otherwise 0.
     pub peak_bytes: usize,
-    /// Kernels in the schedule.
+    /// Number of kernels in the program.
     pub kernels: usize,
-    /// Arithmetic operations of one run.
+    /// Floating-point operations of one run.
     pub flops: f64,
-    /// The compiled program in readable form, where there is one.
+    /// Readable listing of the compiled program, if the backend has one.
     pub listing: String,
 }
 
@@ -91,60 +91,60 @@ pub trait Executable: Send + Sync {
     /// Types of the parameters.
     fn param_types(&self) -> &[TensorType];
 
-    /// Runs once. Arguments must have the parameters' types; donated ones are consumed.
-    fn run(&self, args: Vec<Arg<'_>>) -> Result<Vec<Buffer>>;
+    /// Runs the program once. Arguments must have the parameters' types; donated arguments are consumed.
+    fn run(&self, args: Vec<ExecutableArg<'_>>) -> Result<Vec<Buffer>>;
 
-    /// What compiling found out.
-    fn report(&self) -> &Report;
+    /// Statistics of the compilation.
+    fn report(&self) -> &ExecutableReport;
 }
 
-/// A way to run graphs: an engine and its devices.
+/// A backend: compiles graphs and runs them on its devices.
 pub trait Backend: Send + Sync {
-    /// `cpu`, `ref`, …
+    /// Name of the backend: `cpu`, `ref`, …
     fn name(&self) -> &str;
 
-    /// Its devices, never empty.
+    /// Devices of the backend, never empty.
     fn devices(&self) -> Vec<DeviceInfo>;
 
-    /// Whether its compiler takes long for long programs, so that equal layers are better given as loops. An engine
-    /// that is faster on unrolled layers says no.
+    /// Whether equal layers should be compiled as a loop (scan over layers), because long programs compile slowly.
+    /// False for engines that run unrolled layers faster.
     fn wants_loops(&self) -> bool {
         false
     }
 
-    /// Whether steps run on the cores that input pipelines run on. A thread that brings the next batch to the device
-    /// meanwhile only disturbs them there: the pipeline's own stages are ahead already, and there is nothing to copy.
+    /// Whether steps run on the same cores as the input pipeline. A prefetch-to-device thread would then only compete
+    /// for cores: the pipeline prefetches already, and there is nothing to copy.
     fn shares_cores(&self) -> bool {
         false
     }
 
-    /// Bytes that each device has, as the device itself says; of the computer's own memory what is free.
+    /// Memory of each device in bytes, as reported by the device; for host memory, the free part.
     fn memory_limit(&self) -> Option<u64> {
         None
     }
 
-    /// The same with so many devices, where it has fewer and makes as many as it is asked for; `None`: it has what it has.
+    /// Returns this backend with `count` logical devices. `None` if the number of devices is fixed.
     fn with_devices(&self, count: usize) -> Option<Result<Arc<dyn Backend>>> {
         let _ = count;
         None
     }
 
-    /// What processes on several hosts do together, where this backend's devices are driven by more than this one.
-    fn hosts(&self) -> Option<&dyn Hosts> {
+    /// Collective operations between hosts, if several processes drive this backend's devices.
+    fn hosts(&self) -> Option<&dyn HostGroup> {
         None
     }
 
     /// Compiles a graph.
     fn compile(&self, graph: &Arc<Graph>, options: &CompileOptions) -> Result<Arc<dyn Executable>>;
 
-    /// Compiles a graph for several devices at once, or `None` where the backend does not split programs by itself.
+    /// Compiles a graph for several devices (SPMD). `None` if the backend does not partition programs itself.
     ///
-    /// The graph and its types are those of all devices together. Runs take arguments whose storage is
-    /// [`Pieces`](crate::Pieces) of the spread's mesh and sharding, or host arrays, which they split; results are pieces.
+    /// The graph has global types. Arguments are [`ShardedArray`](crate::ShardedArray)s with the given mesh and
+    /// shardings, or host arrays, which the run splits. Results are [`ShardedArray`](crate::ShardedArray)s.
     fn compile_spread(
         &self,
         _graph: &Arc<Graph>,
-        _spread: &Spread,
+        _spread: &Shardings,
         _options: &CompileOptions,
     ) -> Option<Result<Arc<dyn Executable>>> {
         None
@@ -154,21 +154,21 @@ pub trait Backend: Send + Sync {
     fn put(&self, value: &Literal, device: DeviceId) -> Result<Buffer>;
 }
 
-/// Processes, one on each host of a slice, that drive a backend's devices together.
+/// The processes, one per host of a slice, that drive a backend's devices together.
 ///
-/// Runs of programs on all devices, and the calls of this trait that say so, are meetings: every host makes the same ones
-/// in the same order, or those that wait wait for ever.
-pub trait Hosts {
-    /// Which host this is, from 0. Host 0 shows progress and writes files.
+/// Runs on all devices, and the methods marked as collective, must be called by every host in the same order; otherwise
+/// they deadlock.
+pub trait HostGroup {
+    /// Index of this host, from 0. Host 0 shows progress and writes files.
     fn index(&self) -> usize;
 
-    /// How many there are.
+    /// Number of hosts.
     fn count(&self) -> usize;
 
-    /// The array with all of it on every host, so that it can be read there. A meeting where parts lie at other hosts.
+    /// Gathers an array to every host, so that it can be read there. Collective if other hosts hold shards of it.
     fn gather(&self, array: &Buffer) -> Result<Buffer>;
 
-    /// `own: T[n] → T[devices, n]`: for each device of all hosts, in their order, what its host says. A meeting; the
-    /// answer is waited for where it is read.
+    /// `own: T[n] → T[devices, n]`: gathers each host's values, one row for each device in device order. Collective;
+    /// reading the result waits for it.
     fn share(&self, own: &Literal) -> Result<Buffer>;
 }

@@ -1,4 +1,4 @@
-//! Arrays on devices.
+//! Device arrays ([`Buffer`]) and the storage trait that backends implement ([`DeviceData`]).
 
 use crate::ReadyEvent;
 use std::any::Any;
@@ -6,29 +6,29 @@ use std::fmt;
 use std::sync::{Arc, OnceLock, Weak};
 use systole_ir::{DType, Literal, Result, TensorType};
 
-/// A backend's storage of one array.
+/// Backend-specific storage of one array.
 pub trait DeviceData: Any + Send + Sync {
-    /// A host copy.
+    /// Copies the array to the host.
     fn to_literal(&self, ty: &TensorType) -> Result<Literal>;
 
-    /// The array itself where it is on the host, and on no device.
+    /// Returns the array if it is in host memory and on no device.
     fn host(&self) -> Option<Literal> {
         None
     }
 
-    /// The run that makes the array, where runs go on after their calls have returned.
+    /// Completion event of the run that computes the array, if runs are asynchronous.
     fn ready_event(&self) -> Option<ReadyEvent> {
         None
     }
 
-    /// What the array is made of, where that is known: see [`Buffer::lazy_of`].
+    /// Returns the object from which the array is computed, if known: see [`Buffer::lazy_of`].
     fn origin(&self) -> Option<Arc<dyn Any + Send + Sync>> {
         None
     }
 }
 
-/// An array on a device (or on the host, until a run brings it to one). Clones share the storage; the last owner may
-/// donate it.
+/// An array on a device, or on the host until a run transfers it. Clones share the storage; the last owner may donate
+/// it.
 #[derive(Clone)]
 pub struct Buffer {
     ty: TensorType,
@@ -36,17 +36,17 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Wraps a backend's storage.
+    /// Creates a buffer from a backend's storage.
     pub fn new(ty: TensorType, data: Arc<dyn DeviceData>) -> Buffer {
         Buffer { ty, data }
     }
 
-    /// A rank-0 array.
+    /// Creates a rank-0 array.
     pub fn scalar(dtype: DType, value: f64) -> Buffer {
         Literal::scalar(dtype, value).into()
     }
 
-    /// A host array that is made when something first reads it: until then it takes no memory.
+    /// Creates a host array that is computed when it is first read; until then it uses no memory.
     ///
     /// ```
     /// use systole_runtime::Buffer;
@@ -56,10 +56,11 @@ impl Buffer {
     /// # Ok::<(), systole_ir::Error>(())
     /// ```
     pub fn lazy(ty: TensorType, make: impl Fn() -> Literal + Send + Sync + 'static) -> Buffer {
-        Buffer { ty, data: Arc::new(Lazy { make, made: OnceLock::new() }) }
+        Buffer { ty, data: Arc::new(LazyLiteral { make, made: OnceLock::new() }) }
     }
 
-    /// As [`Buffer::lazy`], of something that stays at hand: [`Buffer::origin`].
+    /// Creates a lazy array computed from `origin`, which stays accessible through [`Buffer::origin`]. See
+    /// [`Buffer::lazy`].
     ///
     /// ```
     /// use systole_runtime::Buffer;
@@ -76,30 +77,30 @@ impl Buffer {
         make: impl Fn(&O) -> Literal + Send + Sync + 'static,
     ) -> Buffer {
         let of = origin.clone();
-        let lazy = Lazy { make: move || make(&of), made: OnceLock::new() };
-        Buffer { ty, data: Arc::new(Derived { lazy, origin }) }
+        let lazy = LazyLiteral { make: move || make(&of), made: OnceLock::new() };
+        Buffer { ty, data: Arc::new(LazyWithOrigin { lazy, origin }) }
     }
 
-    /// What the array is made of, where it was given by [`Buffer::lazy_of`] and is of this type.
+    /// Returns the object from which [`Buffer::lazy_of`] computes the array, if it has type `O`.
     pub fn origin<O: Any + Send + Sync>(&self) -> Option<Arc<O>> {
         self.data.origin()?.downcast().ok()
     }
 
-    /// The array where it is on the host, and on no device.
+    /// Returns the array if it is in host memory and on no device.
     pub fn host(&self) -> Option<Literal> {
         self.data.host()
     }
 
-    /// The run that makes the array, where runs go on after their calls have returned; `None`: nothing is under way.
-    /// It can still be waited for when the array was given away.
+    /// Completion event of the run that computes the array; `None` if no asynchronous run is pending. It remains valid
+    /// after the array is donated.
     pub fn ready_event(&self) -> Option<ReadyEvent> {
         self.data.ready_event()
     }
 
-    /// Waits until the run that makes the array is finished, as JAX's function of that name does.
+    /// Waits until the array is computed, like JAX's `block_until_ready`.
     ///
     /// # Errors
-    /// Why that run failed.
+    /// The error of the failed run.
     pub fn block_until_ready(&self) -> Result<()> {
         self.ready_event().map_or(Ok(()), |event| event.wait().map(drop))
     }
@@ -109,33 +110,33 @@ impl Buffer {
         &self.ty
     }
 
-    /// A host copy.
+    /// Copies the array to the host.
     pub fn to_literal(&self) -> Result<Literal> {
         self.data.to_literal(&self.ty)
     }
 
-    /// The single element, as f64. Errors when it cannot be fetched; NaN when there is none.
+    /// Returns the single element as f64; NaN if the array is empty. Errors if the transfer fails.
     pub fn to_f64(&self) -> Result<f64> {
         Ok(self.to_literal()?.to_f64s().first().copied().unwrap_or(f64::NAN))
     }
 
-    /// True when no clone shares the storage: then it may be donated.
+    /// Whether no clone shares the storage, so that it may be donated.
     pub fn is_unique(&self) -> bool {
         Arc::strong_count(&self.data) == 1
     }
 
-    /// Which storage it is, without keeping it: the same as long as somebody has the array.
+    /// Weak reference to the storage: identifies it without keeping it alive.
     pub fn storage(&self) -> Weak<dyn DeviceData> {
         Arc::downgrade(&self.data)
     }
 
-    /// The storage, when it is of type `T`.
+    /// Returns the storage if it has type `T`.
     pub fn data<T: DeviceData>(&self) -> Option<&T> {
         let any: &dyn Any = &*self.data;
         any.downcast_ref()
     }
 
-    /// The storage for writing, when it is of type `T` and not shared.
+    /// Returns the storage mutably if it has type `T` and is not shared.
     pub fn data_mut<T: DeviceData>(&mut self) -> Option<&mut T> {
         let any: &mut dyn Any = Arc::get_mut(&mut self.data)?;
         any.downcast_mut()
@@ -152,13 +153,13 @@ impl DeviceData for Literal {
     }
 }
 
-/// See [`Buffer::lazy`].
-struct Lazy<F> {
+/// Storage of [`Buffer::lazy`].
+struct LazyLiteral<F> {
     make: F,
     made: OnceLock<Literal>,
 }
 
-impl<F: Fn() -> Literal + Send + Sync + 'static> DeviceData for Lazy<F> {
+impl<F: Fn() -> Literal + Send + Sync + 'static> DeviceData for LazyLiteral<F> {
     fn to_literal(&self, _: &TensorType) -> Result<Literal> {
         Ok(self.made.get_or_init(&self.make).clone())
     }
@@ -168,13 +169,13 @@ impl<F: Fn() -> Literal + Send + Sync + 'static> DeviceData for Lazy<F> {
     }
 }
 
-/// See [`Buffer::lazy_of`].
-struct Derived<F, O> {
-    lazy: Lazy<F>,
+/// Storage of [`Buffer::lazy_of`].
+struct LazyWithOrigin<F, O> {
+    lazy: LazyLiteral<F>,
     origin: Arc<O>,
 }
 
-impl<F: Fn() -> Literal + Send + Sync + 'static, O: Any + Send + Sync> DeviceData for Derived<F, O> {
+impl<F: Fn() -> Literal + Send + Sync + 'static, O: Any + Send + Sync> DeviceData for LazyWithOrigin<F, O> {
     fn to_literal(&self, ty: &TensorType) -> Result<Literal> {
         self.lazy.to_literal(ty)
     }
@@ -189,7 +190,7 @@ impl<F: Fn() -> Literal + Send + Sync + 'static, O: Any + Send + Sync> DeviceDat
 }
 
 impl From<Literal> for Buffer {
-    /// A host array; each run that uses it brings it to its device.
+    /// Wraps a host array; each run that uses it transfers it to its device.
     fn from(value: Literal) -> Buffer {
         Buffer { ty: value.ty().clone(), data: Arc::new(value) }
     }

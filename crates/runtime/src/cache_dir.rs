@@ -1,10 +1,10 @@
-//! Where downloads, plugins and compiled programs are kept.
+//! Location of the cache folder for downloads, plugins and compiled programs.
 
 use std::path::PathBuf;
 use systole_ir::knobs;
 
-/// The user's folder for what can be made or fetched again: `SYSTOLE_CACHE`, else a folder `systole` where the system keeps
-/// such things. `None` where neither that nor a home is known.
+/// Returns the user's cache folder: `SYSTOLE_CACHE`, or else `systole` in the system's cache directory. `None` if
+/// neither the variable nor a home directory is set.
 pub fn cache_folder() -> Option<PathBuf> {
     let var = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     if let Some(path) = Some(knobs::CACHE.get()).filter(|v| !v.is_empty()) {

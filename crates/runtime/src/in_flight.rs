@@ -1,41 +1,41 @@
-//! When work is finished that a device does by itself, and how far the host may be ahead of it.
+//! Completion events of asynchronous runs, and the queue of steps in flight that bounds how far the host runs ahead.
 //!
-//! Backends whose runs end when their calls return (the CPU engine, the interpreter) have no events, and pay nothing.
+//! Synchronous backends (the CPU engine, the interpreter) have no events and no overhead.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use systole_ir::{Error, Result};
 
-/// Steps that may be under way at once: the host prepares one while another runs. More would ask for more memory, answer
-/// a wish to stop later, and make nothing faster.
+/// Maximum number of steps in flight: the host prepares one while another runs. More would need more memory and delay a
+/// stop request without being faster.
 pub const STEPS_IN_FLIGHT: usize = 2;
 
-/// Says when a run that was begun is finished, and how it went. Copies are of the same run.
+/// Completion event of an asynchronous run, with its result. Clones refer to the same run.
 #[derive(Clone)]
-pub struct ReadyEvent(Arc<Run>);
+pub struct ReadyEvent(Arc<ReadySignal>);
 
-struct Run {
-    state: Mutex<State>,
+struct ReadySignal {
+    state: Mutex<ReadyState>,
     changed: Condvar,
 }
 
-struct State {
-    /// Devices that are not done.
+struct ReadyState {
+    /// Number of devices that are still running.
     left: usize,
     finished: Option<Instant>,
     failed: Option<Error>,
 }
 
 impl ReadyEvent {
-    /// Of a run on so many devices, each of which says once that it is done.
+    /// Creates the event of a run on `devices` devices, each of which calls [`ReadyEvent::done`] once.
     pub fn new(devices: usize) -> ReadyEvent {
         let finished = (devices == 0).then(Instant::now);
-        let state = Mutex::new(State { left: devices, finished, failed: None });
-        ReadyEvent(Arc::new(Run { state, changed: Condvar::new() }))
+        let state = Mutex::new(ReadyState { left: devices, finished, failed: None });
+        ReadyEvent(Arc::new(ReadySignal { state, changed: Condvar::new() }))
     }
 
-    /// Says that a device is done, and how it went. Called by whatever thread knows.
+    /// Reports that one device has finished, with its result. Callable from any thread.
     pub fn done(&self, outcome: Result<()>) {
         let mut state = self.state();
         if let Err(e) = outcome {
@@ -48,17 +48,17 @@ impl ReadyEvent {
         }
     }
 
-    /// When it was finished; `None`: it is under way.
+    /// When the run finished; `None` while it is running.
     pub fn finished(&self) -> Option<Instant> {
         self.state().finished
     }
 
-    /// Waits until it is finished, and says when that was.
+    /// Waits until the run finishes; returns when it did.
     ///
     /// # Errors
-    /// Why the run failed.
+    /// The error of the failed run.
     pub fn wait(&self) -> Result<Instant> {
-        let under_way = |state: &mut State| state.finished.is_none();
+        let under_way = |state: &mut ReadyState| state.finished.is_none();
         let state =
             self.0.changed.wait_while(self.state(), under_way).unwrap_or_else(PoisonError::into_inner);
         match &state.failed {
@@ -67,17 +67,17 @@ impl ReadyEvent {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ReadyState> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-enum End {
+enum StepEnd {
     Was(Instant),
     Comes(ReadyEvent),
 }
 
-/// Steps that were begun and whose ends were not taken yet, the oldest first.
+/// Queue of started steps whose completion was not yet consumed, oldest first.
 ///
 /// ```
 /// use systole_runtime::{InFlight, ReadyEvent, STEPS_IN_FLIGHT};
@@ -92,16 +92,16 @@ enum End {
 /// # Ok::<(), systole_ir::Error>(())
 /// ```
 pub struct InFlight<T> {
-    steps: VecDeque<(T, End)>,
+    steps: VecDeque<(T, StepEnd)>,
 }
 
-/// A step that is over.
-pub struct Ended<T> {
-    /// Which.
+/// A completed step.
+pub struct FinishedStep<T> {
+    /// The step, as passed to [`InFlight::push`].
     pub step: T,
-    /// When it ended.
+    /// When it completed.
     pub at: Instant,
-    /// How long the host stood still until then.
+    /// How long the host waited for it.
     pub waited: Duration,
 }
 
@@ -112,32 +112,32 @@ impl<T> Default for InFlight<T> {
 }
 
 impl<T> InFlight<T> {
-    /// A step that was begun just now; without an event it is finished, too.
+    /// Adds a step that was just started; without an event it is already complete.
     pub fn push(&mut self, step: T, event: Option<ReadyEvent>) {
-        self.steps.push_back((step, event.map_or_else(|| End::Was(Instant::now()), End::Comes)));
+        self.steps.push_back((step, event.map_or_else(|| StepEnd::Was(Instant::now()), StepEnd::Comes)));
     }
 
-    /// How many ends were not taken.
+    /// Number of steps in the queue.
     pub fn len(&self) -> usize {
         self.steps.len()
     }
 
-    /// Whether all ends were taken.
+    /// Whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty()
     }
 
-    /// The oldest step's end: waits for it where more than `most` are left, and has none where it is still under way
-    /// otherwise.
+    /// Removes the oldest step if it is complete. Waits for it if more than `most` steps are queued; otherwise returns
+    /// `None` while it is running.
     ///
     /// # Errors
-    /// Why that step failed.
-    pub fn next_end(&mut self, most: usize) -> Result<Option<Ended<T>>> {
+    /// The error of the failed step.
+    pub fn next_end(&mut self, most: usize) -> Result<Option<FinishedStep<T>>> {
         let must = self.steps.len() > most;
         let (at, waited) = match self.steps.front() {
             None => return Ok(None),
-            Some((_, End::Was(at))) => (Ok(*at), Duration::ZERO),
-            Some((_, End::Comes(event))) => match event.finished() {
+            Some((_, StepEnd::Was(at))) => (Ok(*at), Duration::ZERO),
+            Some((_, StepEnd::Comes(event))) => match event.finished() {
                 Some(_) => (event.wait(), Duration::ZERO),
                 None if must => {
                     let since = Instant::now();
@@ -147,7 +147,7 @@ impl<T> InFlight<T> {
             },
         };
         let step = self.steps.pop_front();
-        at.map(|at| step.map(|(step, _)| Ended { step, at, waited }))
+        at.map(|at| step.map(|(step, _)| FinishedStep { step, at, waited }))
     }
 }
 

@@ -1,13 +1,14 @@
-//! `jit`: traces a function over trees of tensors once for each type of its arguments, compiles it and runs it.
+//! `jit`: traces a function over trees of tensors, compiles it once per argument signature, and runs it.
 
 use crate::{
-    Arg, Backend, Buffer, CompileOptions, Executable, Roles, Skeleton, Tree, backend, events, scope, trace,
+    Backend, Buffer, CompileOptions, Executable, ExecutableArg, TensorTree, TreeStructure, ValueRoles,
+    backend, events, scope, trace,
 };
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use systole_ir::{Error, ErrorKind, Graph, GraphBuilder, Result, Tensor, TensorType, grad};
 
-/// A traced function of `I` to `O`. Make it with [`jit`].
+/// A jit-compiled function from `I` to `O`. Create it with [`jit`].
 pub struct Jit<I, O, F> {
     f: F,
     label: String,
@@ -18,25 +19,25 @@ pub struct Jit<I, O, F> {
     batch: Vec<usize>,
     whole: Vec<usize>,
     any_batch: bool,
-    cache: Mutex<HashMap<Signature, Arc<Compiled>>>,
+    cache: Mutex<HashMap<JitSignature, Arc<JitEntry>>>,
     marker: std::marker::PhantomData<fn(I) -> O>,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
-struct Signature {
-    structure: Skeleton,
+struct JitSignature {
+    structure: TreeStructure,
     types: Vec<TensorType>,
 }
 
-struct Compiled {
+struct JitEntry {
     executable: Arc<dyn Executable>,
-    results: Skeleton,
+    results: TreeStructure,
 }
 
-/// Makes a function over trees of tensors callable on buffers.
+/// Turns a function over trees of tensors into one that is compiled and called with buffers, like JAX's `jit`.
 ///
-/// It is traced and compiled once for each structure and type of its arguments. Arguments that the call owns alone
-/// are donated: state that goes in by value is updated in place.
+/// It is traced and compiled once for each structure and type of its arguments. Arguments with no other owner are
+/// donated: state passed by value is updated in place.
 ///
 /// ```
 /// use systole_runtime::{jit, Buffer};
@@ -46,7 +47,7 @@ struct Compiled {
 /// let y = axpy.call((Buffer::scalar(F32, 3.0), x.clone(), x)).unwrap();
 /// assert_eq!(y.to_literal().unwrap().to_f32s(), [4.0, 8.0]);
 /// ```
-pub fn jit<I: Tree, O: Tree, F: Fn(I) -> O>(f: F) -> Jit<I, O, F> {
+pub fn jit<I: TensorTree, O: TensorTree, F: Fn(I) -> O>(f: F) -> Jit<I, O, F> {
     Jit {
         f,
         label: "jit".into(),
@@ -62,65 +63,65 @@ pub fn jit<I: Tree, O: Tree, F: Fn(I) -> O>(f: F) -> Jit<I, O, F> {
     }
 }
 
-impl<I: Tree, O: Tree, F: Fn(I) -> O> Jit<I, O, F> {
-    /// Sets the backend; otherwise the best registered one.
+impl<I: TensorTree, O: TensorTree, F: Fn(I) -> O> Jit<I, O, F> {
+    /// Sets the backend. Default: the registered backend with the highest rank.
     pub fn on(mut self, backend: Arc<dyn Backend>) -> Self {
         self.backend = Some(backend);
         self
     }
 
-    /// Sets the name in messages and profiles.
+    /// Sets the name for messages and profiles.
     pub fn named(mut self, label: &str) -> Self {
         self.label = label.into();
         self
     }
 
-    /// Allows tiny numbers to be flushed to zero.
+    /// Allows denormals to be flushed to zero.
     pub fn flush_denormals(mut self, yes: bool) -> Self {
         self.flush_denormals = yes;
         self
     }
 
-    /// Allows convolutions to be computed from fewer products; see [`CompileOptions::winograd`].
+    /// Allows Winograd convolutions; see [`CompileOptions::winograd`].
     pub fn winograd(mut self, yes: bool) -> Self {
         self.winograd = yes;
         self
     }
 
-    /// Allows narrow floats to keep more digits on the way; see [`CompileOptions::excess_precision`].
+    /// Allows intermediate bf16 and f16 values to stay in f32; see [`CompileOptions::excess_precision`].
     pub fn excess_precision(mut self, yes: bool) -> Self {
         self.excess_precision = yes;
         self
     }
 
-    /// Says that everything in argument `i` runs over samples along its dimension 0, for strategies that split batches.
+    /// Marks argument `i` as batched along dimension 0, for strategies that split batches.
     pub fn batch(mut self, i: usize) -> Self {
         self.batch.push(i);
         self
     }
 
-    /// Says that every device is to have all of argument `i`, for strategies that split state: what the host reads while
-    /// the program goes on.
+    /// Marks argument `i` as replicated on every device, for strategies that shard state. For values that the host
+    /// reads while the program runs.
     pub fn whole(mut self, i: usize) -> Self {
         self.whole.push(i);
         self
     }
 
-    /// Allows batches of any size where they are split: what does not divide is computed on every device.
+    /// Allows batches that do not divide evenly over devices: every device computes the whole batch.
     pub fn any_batch(mut self, yes: bool) -> Self {
         self.any_batch = yes;
         self
     }
 
-    /// What parameters and results are. A result takes the place of the parameter of its name.
-    fn roles(&self, graph: &Graph, results: &Skeleton) -> Roles {
+    /// Roles of parameters and results. A result replaces the parameter of the same name.
+    fn roles(&self, graph: &Graph, results: &TreeStructure) -> ValueRoles {
         let names = &graph.param_names;
         let of = |arguments: &[usize]| {
             let first = |name: &String| name.split('/').next()?.parse::<usize>().ok();
             (0..names.len()).filter(|&i| first(&names[i]).is_some_and(|a| arguments.contains(&a))).collect()
         };
         let place = |name: &String| names.iter().position(|p| p == name && !name.is_empty());
-        Roles {
+        ValueRoles {
             batch: of(&self.batch),
             whole: of(&self.whole),
             replaces: results.leaf_names().iter().map(place).collect(),
@@ -128,51 +129,52 @@ impl<I: Tree, O: Tree, F: Fn(I) -> O> Jit<I, O, F> {
         }
     }
 
-    /// Runs the function, compiling it first where these argument types are new.
+    /// Runs the function; compiles it first if the argument types are new.
     pub fn call(&self, args: I::Host) -> Result<O::Host> {
         let mut leaves = Vec::new();
         let structure = I::flatten_host(args, &mut leaves);
         let types = leaves.iter().map(|b| b.ty().clone()).collect();
-        let compiled = self.compiled(Signature { structure, types })?;
-        let args = leaves.into_iter().map(Arg::Donate).collect();
+        let compiled = self.compiled(JitSignature { structure, types })?;
+        let args = leaves.into_iter().map(ExecutableArg::Donate).collect();
         let start = trace::begin();
         let results = compiled.executable.run(args)?;
-        // Where the device goes on by itself, this was the host's part.
+        // For an asynchronous device, this span covers only the host's part.
         let goes_on = start.is_some() && results.first().is_some_and(|r| r.ready_event().is_some());
         let category = if goes_on { "dispatch" } else { "step" };
         trace::span(category, &self.label, start, || "{}".into());
         Ok(O::unflatten_host(&compiled.results, &mut results.into_iter()))
     }
 
-    /// The graph for the types of `args`, without compiling it.
+    /// Traces the graph for the types of `args` without compiling it.
     pub fn trace(&self, args: I::Host) -> Result<Arc<Graph>> {
         Ok(self.program(args)?.0)
     }
 
-    /// The graph for the types of `args`, and what its parameters and results are, without compiling it.
-    pub fn program(&self, args: I::Host) -> Result<(Arc<Graph>, Roles)> {
+    /// Traces the graph for the types of `args` without compiling it; returns it with the roles of its parameters and
+    /// results.
+    pub fn program(&self, args: I::Host) -> Result<(Arc<Graph>, ValueRoles)> {
         let mut leaves = Vec::new();
         let structure = I::flatten_host(args, &mut leaves);
         let types = leaves.iter().map(|b| b.ty().clone()).collect();
-        let (graph, results) = self.trace_signature(&Signature { structure, types })?;
+        let (graph, results) = self.trace_signature(&JitSignature { structure, types })?;
         let roles = self.roles(&graph, &results);
         Ok((graph, roles))
     }
 
-    /// Number of programs compiled so far: one for each type of the arguments.
+    /// Number of programs compiled so far, one for each argument signature.
     pub fn compiled_programs(&self) -> usize {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// The compiled program for the types of `args`, compiling it where it is new.
+    /// Returns the compiled program for the types of `args`; compiles it if needed.
     pub fn executable(&self, args: I::Host) -> Result<Arc<dyn Executable>> {
         let mut leaves = Vec::new();
         let structure = I::flatten_host(args, &mut leaves);
         let types = leaves.iter().map(|b| b.ty().clone()).collect();
-        Ok(self.compiled(Signature { structure, types })?.executable.clone())
+        Ok(self.compiled(JitSignature { structure, types })?.executable.clone())
     }
 
-    fn trace_signature(&self, signature: &Signature) -> Result<(Arc<Graph>, Skeleton)> {
+    fn trace_signature(&self, signature: &JitSignature) -> Result<(Arc<Graph>, TreeStructure)> {
         let g = GraphBuilder::new("main");
         let names = signature.structure.leaf_names();
         let params: Vec<Tensor> =
@@ -184,13 +186,13 @@ impl<I: Tree, O: Tree, F: Fn(I) -> O> Jit<I, O, F> {
         Ok((g.finish(&results)?, skeleton))
     }
 
-    fn compiled(&self, signature: Signature) -> Result<Arc<Compiled>> {
+    fn compiled(&self, signature: JitSignature) -> Result<Arc<JitEntry>> {
         let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(hit) = cache.get(&signature) {
             return Ok(hit.clone());
         }
         if let Some(changed) = self.first_change(&signature, cache.keys()) {
-            events::emit(1, || format!("{} compiles again: {changed}", self.label));
+            events::emit(1, || format!("recompiling {}: {changed}", self.label));
         }
         let start = trace::begin();
         let (graph, results) = self.trace_signature(&signature)?;
@@ -211,7 +213,7 @@ impl<I: Tree, O: Tree, F: Fn(I) -> O> Jit<I, O, F> {
         events::emit(1, || {
             let r = executable.report();
             format!(
-                "{} compiled for {} in {:.1} ms: {} kernel{}, {:.1} MFLOP, arena {:.1} MiB",
+                "compiled {} for {} in {:.1} ms: {} kernel{}, {:.1} MFLOP, arena {:.1} MiB",
                 self.label,
                 backend.name(),
                 r.compile_ms,
@@ -221,25 +223,25 @@ impl<I: Tree, O: Tree, F: Fn(I) -> O> Jit<I, O, F> {
                 r.arena_bytes as f64 / (1 << 20) as f64
             )
         });
-        let compiled = Arc::new(Compiled { executable, results });
+        let compiled = Arc::new(JitEntry { executable, results });
         cache.insert(signature, compiled.clone());
         Ok(compiled)
     }
 
-    /// Names the first argument whose type differs from an earlier compilation of the same structure.
+    /// Describes the first argument whose type differs from an earlier signature with the same structure.
     fn first_change<'a>(
         &self,
-        new: &Signature,
-        known: impl Iterator<Item = &'a Signature>,
+        new: &JitSignature,
+        known: impl Iterator<Item = &'a JitSignature>,
     ) -> Option<String> {
         let old = known.into_iter().find(|k| k.structure == new.structure)?;
         let names = new.structure.leaf_names();
         let i = (0..new.types.len()).find(|&i| old.types[i] != new.types[i])?;
-        Some(format!("argument {} was {} and is now {}", names[i], old.types[i], new.types[i]))
+        Some(format!("argument {} was {}, is now {}", names[i], old.types[i], new.types[i]))
     }
 }
 
-/// The value of a scalar function of a tree and its gradient, a tree of the same structure. For use while tracing.
+/// Returns the value of a scalar function of a tree, and its gradient with the same structure. For use while tracing.
 ///
 /// ```
 /// use systole_runtime::{jit, value_and_grad, Buffer};
@@ -249,15 +251,18 @@ impl<I: Tree, O: Tree, F: Fn(I) -> O> Jit<I, O, F> {
 /// assert_eq!((value.to_f64().unwrap(), slope.to_f64().unwrap()), (9.0, 6.0));
 /// ```
 #[track_caller]
-pub fn value_and_grad<P: Tree>(f: impl FnOnce(&P) -> Tensor, params: &P) -> (Tensor, P) {
+pub fn value_and_grad<P: TensorTree>(f: impl FnOnce(&P) -> Tensor, params: &P) -> (Tensor, P) {
     let loss = f(params);
     let mut leaves = Vec::new();
     let skeleton = params.flatten(&mut leaves);
     let refs: Vec<&Tensor> = leaves.iter().collect();
     if let Some(bad) = refs.iter().find(|t| !t.dtype().is_float()) {
         bad.fail(
-            Error::new(ErrorKind::Graph, format!("there is no gradient with respect to {}", bad.ty()))
-                .hint("only floating-point values have gradients; keep counters out of the parameter tree"),
+            Error::new(
+                ErrorKind::Graph,
+                format!("cannot differentiate with respect to a value of type {}", bad.ty()),
+            )
+            .hint("pass only floating-point values in the parameter tree; keep counters out of it"),
         );
     }
     let grads = grad(&loss, &refs);
@@ -270,9 +275,9 @@ impl<I, O, F> std::fmt::Debug for Jit<I, O, F> {
     }
 }
 
-/// A buffer of zeros of a type, on the host until used.
+/// Constructors of zero-filled buffers.
 impl Buffer {
-    /// Zeros.
+    /// Creates an array of zeros, kept on the host until it is used.
     pub fn zeros(ty: TensorType) -> Buffer {
         systole_ir::Literal::zeros(ty).into()
     }

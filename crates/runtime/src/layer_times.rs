@@ -1,37 +1,37 @@
-//! Where a program's time went, by layer and by what is done for it, as a table in 80 columns.
+//! Profile table of time per layer, split into forward, backward and update, in 80 columns.
 
-/// Layers in the table, and the least share that one of them has.
+/// Maximum number of layers in the table, and the minimum share of the time to be listed.
 const LAYERS: usize = 20;
 const LEAST: f64 = 0.005;
-/// Columns of the first column.
+/// Width of the name column.
 const NAMES: usize = 28;
 
-/// What is done for a layer.
+/// Part of the training step: forward, backward or weight update.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
-    /// Its outputs.
+pub enum LayerPhase {
+    /// Computes outputs.
     Forward,
-    /// Its gradients.
+    /// Computes gradients.
     Backward,
-    /// Its new weights.
+    /// Computes updated weights.
     Update,
 }
 
-impl Kind {
-    /// By the path of the layer, and whether it is part of a derivative.
-    pub fn of(layer: &str, is_derivative: bool) -> Kind {
+impl LayerPhase {
+    /// Derives the phase from a layer's path and whether the op belongs to a derivative.
+    pub fn of(layer: &str, is_derivative: bool) -> LayerPhase {
         match layer.split('/').next() {
-            Some("optimizer") => Kind::Update,
-            _ if is_derivative => Kind::Backward,
-            _ => Kind::Forward,
+            Some("optimizer") => LayerPhase::Update,
+            _ if is_derivative => LayerPhase::Backward,
+            _ => LayerPhase::Forward,
         }
     }
 }
 
-/// How the path of a layer is marked in a derivative.
+/// Prefix and suffix that mark a layer's path in a derivative.
 const DERIVATIVE: (&str, &str) = ("transpose(jvp(", "))");
 
-/// Where an op of a layer stands, as JAX's programs say it: `dense/add`, and `transpose(jvp(dense))/add` in a derivative.
+/// Formats the location of an op like JAX: `dense/add`, or `transpose(jvp(dense))/add` in a derivative.
 pub fn location(layer: &str, is_derivative: bool, op: &str) -> String {
     match is_derivative {
         _ if layer.is_empty() => op.to_string(),
@@ -40,7 +40,7 @@ pub fn location(layer: &str, is_derivative: bool, op: &str) -> String {
     }
 }
 
-/// The layer path that a location names, and whether it is that of a derivative.
+/// Parses a location into the layer's path and whether it belongs to a derivative.
 ///
 /// ```
 /// use systole_runtime::layer_times::layer_of;
@@ -56,24 +56,24 @@ pub fn layer_of(location: &str) -> (&str, bool) {
     }
 }
 
-/// Time that was spent on a layer.
+/// Time spent on one phase of a layer.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Part {
-    /// Its path, empty where it belongs to none.
+pub struct LayerTime {
+    /// Path of the layer; empty for ops outside of layers.
     pub layer: String,
-    /// What for.
-    pub kind: Kind,
-    /// Of all calls, by the clock.
+    /// Phase.
+    pub kind: LayerPhase,
+    /// Total wall-clock time of all calls.
     pub seconds: f64,
 }
 
-/// A line of the table of layers: seconds by kind.
-struct Layer {
+/// A row of the table: seconds per phase.
+struct LayerTimeRow {
     name: String,
     seconds: [f64; 3],
 }
 
-impl Layer {
+impl LayerTimeRow {
     fn total(&self) -> f64 {
         self.seconds.iter().sum()
     }
@@ -92,23 +92,23 @@ impl Layer {
     }
 }
 
-/// The table of `parts`, which took `total` seconds; `per_run` makes of them milliseconds of a run.
-pub fn layer_table(parts: &[Part], total: f64, per_run: f64) -> String {
+/// Formats the table of `parts`, which took `total` seconds. `per_run` converts seconds to milliseconds per run.
+pub fn layer_table(parts: &[LayerTime], total: f64, per_run: f64) -> String {
     let mut layers = by_layer(parts, total);
     let sums = [0, 1, 2].map(|k| layers.iter().map(|l| l.seconds[k]).sum());
-    let mut shares: Vec<f64> = layers.iter().map(Layer::total).collect();
+    let mut shares: Vec<f64> = layers.iter().map(LayerTimeRow::total).collect();
     shares.sort_by(|a, b| b.total_cmp(a));
     let least = shares.get(LAYERS).copied().unwrap_or(0.0).max(LEAST * total);
-    let others: Vec<Layer> = layers.extract_if(.., |l| l.total() <= least).collect();
+    let others: Vec<LayerTimeRow> = layers.extract_if(.., |l| l.total() <= least).collect();
     if !others.is_empty() {
         let seconds = [0, 1, 2].map(|k| others.iter().map(|l| l.seconds[k]).sum());
         let name = match others.len() {
             1 => others[0].name.clone(),
             n => format!("{n} others"),
         };
-        layers.push(Layer { name, seconds });
+        layers.push(LayerTimeRow { name, seconds });
     }
-    layers.push(Layer { name: "total".into(), seconds: sums });
+    layers.push(LayerTimeRow { name: "total".into(), seconds: sums });
     let mut text = format!(
         "{:<NAMES$}{:>10}{:>10}{:>10}{:>11}{:>10}\n",
         "layer", "forward", "backward", "update", "total", "share"
@@ -117,25 +117,26 @@ pub fn layer_table(parts: &[Part], total: f64, per_run: f64) -> String {
     text
 }
 
-/// In the order of the program. Layers are the first names of paths; what takes more than half of the time is shown by
-/// what it consists of.
-fn by_layer(parts: &[Part], total: f64) -> Vec<Layer> {
+/// Sums times by layer, in program order. Layers are the first components of paths; a layer with more than half of the
+/// time is broken down into its sublayers.
+fn by_layer(parts: &[LayerTime], total: f64) -> Vec<LayerTimeRow> {
     let mut depths: Vec<(String, usize)> = Vec::new();
     loop {
         let named = |path: &str| {
             let deeper = depths.iter().rev().find(|(name, _)| is_within(path, name));
             path.split('/').take(deeper.map_or(1, |(_, depth)| *depth)).collect::<Vec<_>>().join("/")
         };
-        let mut layers: Vec<Layer> = Vec::new();
+        let mut layers: Vec<LayerTimeRow> = Vec::new();
         for part in parts {
             let name = if part.layer.is_empty() { "(no layer)".into() } else { named(&part.layer) };
             let at = layers.iter().position(|l| l.name == name).unwrap_or_else(|| {
-                layers.push(Layer { name, seconds: [0.0; 3] });
+                layers.push(LayerTimeRow { name, seconds: [0.0; 3] });
                 layers.len() - 1
             });
             layers[at].seconds[part.kind as usize] += part.seconds;
         }
-        let is_split = |l: &Layer| parts.iter().any(|p| is_within(&p.layer, &l.name) && p.layer != l.name);
+        let is_split =
+            |l: &LayerTimeRow| parts.iter().any(|p| is_within(&p.layer, &l.name) && p.layer != l.name);
         let large = layers.iter().find(|l| l.total() > 0.5 * total && is_split(l));
         match large.map(|l| l.name.clone()) {
             Some(name) if !name.starts_with("optimizer") => {
@@ -147,12 +148,12 @@ fn by_layer(parts: &[Part], total: f64) -> Vec<Layer> {
     }
 }
 
-/// Whether a path is that of a layer, or of one inside it.
+/// Whether a path is the layer itself or inside it.
 fn is_within(path: &str, layer: &str) -> bool {
     path.strip_prefix(layer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// A text's end, which tells more of a path than its begin.
+/// Truncates a path at its start to `width` characters: the end is more informative.
 fn ending(text: &str, width: usize) -> String {
     let length = text.chars().count();
     match length > width {
@@ -161,7 +162,7 @@ fn ending(text: &str, width: usize) -> String {
     }
 }
 
-/// `94 convolution of conv2d_3`
+/// Formats a kernel and its layer: `94 convolution of conv2d_3`.
 pub fn name_within(kernel: &str, layer: &str, width: usize) -> String {
     let kernel: String = kernel.chars().take(width).collect();
     match width.checked_sub(kernel.chars().count() + 4) {
@@ -170,7 +171,7 @@ pub fn name_within(kernel: &str, layer: &str, width: usize) -> String {
     }
 }
 
-/// `8.7 %`
+/// Formats a share as `8.7 %`.
 pub fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }
@@ -179,20 +180,20 @@ pub fn percent(share: f64) -> String {
 mod tests {
     use super::*;
 
-    fn part(layer: &str, kind: Kind, seconds: f64) -> Part {
-        Part { layer: layer.into(), kind, seconds }
+    fn part(layer: &str, kind: LayerPhase, seconds: f64) -> LayerTime {
+        LayerTime { layer: layer.into(), kind, seconds }
     }
 
     #[test]
     fn time_is_told_by_layer_and_by_what_is_done() {
         let parts = [
-            part("conv2d", Kind::Forward, 0.3),
-            part("dense", Kind::Forward, 0.1),
-            part("dense", Kind::Backward, 0.1),
-            part("conv2d", Kind::Backward, 0.4),
-            part("optimizer", Kind::Update, 0.1),
-            part("metrics", Kind::Forward, 1e-5),
-            part("", Kind::Forward, 2e-5),
+            part("conv2d", LayerPhase::Forward, 0.3),
+            part("dense", LayerPhase::Forward, 0.1),
+            part("dense", LayerPhase::Backward, 0.1),
+            part("conv2d", LayerPhase::Backward, 0.4),
+            part("optimizer", LayerPhase::Update, 0.1),
+            part("metrics", LayerPhase::Forward, 1e-5),
+            part("", LayerPhase::Forward, 2e-5),
         ];
         let total = parts.iter().map(|p| p.seconds).sum();
         let table = layer_table(&parts, total, 1e3);
@@ -207,11 +208,13 @@ mod tests {
 
     #[test]
     fn what_takes_most_of_the_time_is_shown_by_its_parts() {
-        let block = |k: usize| part(&format!("backbone/layer_{k}/attention"), Kind::Forward, 0.2);
-        let parts = [block(0), block(1), block(2), part("head", Kind::Forward, 0.1)];
-        let names = |parts: &[Part]| by_layer(parts, 0.7).into_iter().map(|l| l.name).collect::<Vec<_>>();
+        let block = |k: usize| part(&format!("backbone/layer_{k}/attention"), LayerPhase::Forward, 0.2);
+        let parts = [block(0), block(1), block(2), part("head", LayerPhase::Forward, 0.1)];
+        let names =
+            |parts: &[LayerTime]| by_layer(parts, 0.7).into_iter().map(|l| l.name).collect::<Vec<_>>();
         assert_eq!(names(&parts), ["backbone/layer_0", "backbone/layer_1", "backbone/layer_2", "head"]);
-        let many: Vec<Part> = (0..300).map(|k| part(&format!("layer_{k}"), Kind::Forward, 1.0)).collect();
+        let many: Vec<LayerTime> =
+            (0..300).map(|k| part(&format!("layer_{k}"), LayerPhase::Forward, 1.0)).collect();
         let table = layer_table(&many, 300.0, 1e3);
         assert!(table.lines().count() <= LAYERS + 3 && table.contains("300 others"), "{table}");
     }

@@ -1,27 +1,27 @@
-//! Reading protocol buffers: fields in the order they stand in, no schema.
+//! Protocol buffer (protobuf) reader: iterates over the fields of a message in file order, without a schema.
 
 use systole_ir::{Error, ErrorKind, Result};
 
-/// The value of a field.
+/// Value of a protobuf field.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Value<'a> {
-    /// Varints and fixed widths.
+pub enum ProtoValue<'a> {
+    /// Varint or fixed-width number.
     Number(u64),
-    /// Strings, bytes, messages, packed lists.
+    /// Length-delimited value: string, bytes, message or packed list.
     Bytes(&'a [u8]),
 }
 
-/// The fields of a message.
-pub struct Fields<'a> {
+/// Iterator over the fields of a message.
+pub struct ProtoFieldIter<'a> {
     rest: &'a [u8],
 }
 
-/// The fields of `bytes`.
-pub fn fields(bytes: &[u8]) -> Fields<'_> {
-    Fields { rest: bytes }
+/// Iterates over the fields of the message `bytes`.
+pub fn fields(bytes: &[u8]) -> ProtoFieldIter<'_> {
+    ProtoFieldIter { rest: bytes }
 }
 
-impl<'a> Fields<'a> {
+impl<'a> ProtoFieldIter<'a> {
     fn varint(&mut self) -> Option<u64> {
         let mut value = 0u64;
         for shift in (0..64).step_by(7) {
@@ -41,24 +41,24 @@ impl<'a> Fields<'a> {
         Some(head)
     }
 
-    fn field(&mut self) -> Option<(u64, Value<'a>)> {
+    fn field(&mut self) -> Option<(u64, ProtoValue<'a>)> {
         let tag = self.varint()?;
         let value = match tag & 7 {
-            0 => Value::Number(self.varint()?),
-            1 => Value::Number(u64::from_le_bytes(self.take(8)?.try_into().ok()?)),
+            0 => ProtoValue::Number(self.varint()?),
+            1 => ProtoValue::Number(u64::from_le_bytes(self.take(8)?.try_into().ok()?)),
             2 => {
                 let n = usize::try_from(self.varint()?).ok()?;
-                Value::Bytes(self.take(n)?)
+                ProtoValue::Bytes(self.take(n)?)
             }
-            5 => Value::Number(u32::from_le_bytes(self.take(4)?.try_into().ok()?).into()),
+            5 => ProtoValue::Number(u32::from_le_bytes(self.take(4)?.try_into().ok()?).into()),
             _ => return None,
         };
         Some((tag >> 3, value))
     }
 }
 
-impl<'a> Iterator for Fields<'a> {
-    type Item = Result<(u64, Value<'a>)>;
+impl<'a> Iterator for ProtoFieldIter<'a> {
+    type Item = Result<(u64, ProtoValue<'a>)>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.rest.is_empty() {
@@ -69,28 +69,28 @@ impl<'a> Iterator for Fields<'a> {
             self.rest = &[];
         }
         Some(field.ok_or_else(|| {
-            Error::new(ErrorKind::Data, "a protocol buffer does not read")
-                .because("it is cut short or damaged")
+            Error::new(ErrorKind::Data, "cannot parse the protocol buffer")
+                .because("it is truncated or corrupt")
         }))
     }
 }
 
-impl<'a> Value<'a> {
-    /// As bytes; empty for numbers.
+impl<'a> ProtoValue<'a> {
+    /// Returns the bytes of a length-delimited value; empty for numbers.
     pub fn bytes(self) -> &'a [u8] {
-        if let Value::Bytes(b) = self { b } else { &[] }
+        if let ProtoValue::Bytes(b) = self { b } else { &[] }
     }
 
-    /// As text; empty where it is none.
+    /// Returns the value as UTF-8 text; empty if it is not.
     pub fn text(self) -> &'a str {
         std::str::from_utf8(self.bytes()).unwrap_or("")
     }
 
-    /// The numbers of a repeated field, packed or not.
+    /// Returns the numbers of a repeated field, packed or not.
     pub fn numbers(self) -> Vec<u64> {
         match self {
-            Value::Number(n) => vec![n],
-            Value::Bytes(b) => {
+            ProtoValue::Number(n) => vec![n],
+            ProtoValue::Bytes(b) => {
                 let mut f = fields(b);
                 std::iter::from_fn(|| if f.rest.is_empty() { None } else { f.varint() }).collect()
             }
@@ -106,7 +106,7 @@ mod tests {
     fn fields_read_in_order_and_damage_is_an_error() {
         let message = [0x08, 0x96, 0x01, 0x12, 0x02, b'h', b'i', 0x1a, 0x03, 0x01, 0xac, 0x02];
         let read: Vec<_> = fields(&message).map(|f| f.unwrap()).collect();
-        assert_eq!(read[0], (1, Value::Number(150)));
+        assert_eq!(read[0], (1, ProtoValue::Number(150)));
         assert_eq!((read[1].0, read[1].1.text()), (2, "hi"));
         assert_eq!(read[2].1.numbers(), [1, 300]);
         for end in [1, 2, 4, 6, 10] {

@@ -1,42 +1,44 @@
-//! The reference backend (`ref`): the interpreter behind the backend interface; and `null`, which runs nothing and
-//! returns zeros, to time everything but kernels.
+//! Reference backend (`ref`), which runs graphs in the interpreter, and the `null` backend, which returns zeros without
+//! computing, to time everything except kernels.
 
-use crate::{Arg, Backend, Buffer, CompileOptions, DeviceId, DeviceInfo, Executable, Report};
+use crate::{
+    Backend, Buffer, CompileOptions, DeviceId, DeviceInfo, Executable, ExecutableArg, ExecutableReport,
+};
 use std::sync::Arc;
 use std::time::Instant;
 use systole_ir::{Graph, Literal, Result, TensorType, cost, interp};
 
-/// Runs graphs by the interpreter: slow, exact, everywhere.
+/// Backend `ref`: runs graphs in the reference interpreter; slow, exact, portable.
 pub struct ReferenceBackend;
 
-/// Runs nothing: every result is zeros of its type.
+/// Backend `null`: computes nothing; every result is zeros.
 pub struct NullBackend;
 
-struct Interpreted {
+struct InterpretedExecutable {
     graph: Arc<Graph>,
     params: Vec<TensorType>,
-    report: Report,
+    report: ExecutableReport,
     zeros: bool,
 }
 
 fn prepare(graph: &Arc<Graph>, zeros: bool) -> Result<Arc<dyn Executable>> {
     let start = Instant::now();
     graph.verify()?;
-    let report = Report {
+    let report = ExecutableReport {
         compile_ms: start.elapsed().as_secs_f64() * 1e3,
         kernels: graph.nodes.len(),
         flops: cost::cost(graph).flops,
-        ..Report::default()
+        ..ExecutableReport::default()
     };
-    Ok(Arc::new(Interpreted { graph: graph.clone(), params: graph.param_types(), report, zeros }))
+    Ok(Arc::new(InterpretedExecutable { graph: graph.clone(), params: graph.param_types(), report, zeros }))
 }
 
-impl Executable for Interpreted {
+impl Executable for InterpretedExecutable {
     fn param_types(&self) -> &[TensorType] {
         &self.params
     }
 
-    fn run(&self, args: Vec<Arg<'_>>) -> Result<Vec<Buffer>> {
+    fn run(&self, args: Vec<ExecutableArg<'_>>) -> Result<Vec<Buffer>> {
         if self.zeros {
             let types: Vec<&TensorType> = args.iter().map(|a| a.buffer().ty()).collect();
             interp::check_args(&self.graph, &types)?;
@@ -47,7 +49,7 @@ impl Executable for Interpreted {
         Ok(interp::run(&self.graph, &refs)?.into_iter().map(Buffer::from).collect())
     }
 
-    fn report(&self) -> &Report {
+    fn report(&self) -> &ExecutableReport {
         &self.report
     }
 }
@@ -79,7 +81,7 @@ impl Backend for NullBackend {
         "null"
     }
     fn devices(&self) -> Vec<DeviceInfo> {
-        one_device("runs nothing, returns zeros")
+        one_device("computes nothing, returns zeros")
     }
     fn shares_cores(&self) -> bool {
         true

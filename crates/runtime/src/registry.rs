@@ -1,54 +1,60 @@
-//! The list of backends of this program. `ref` and `null` are always in it; the facade adds the others.
+//! Registry of backends, and the choice of one by name. `ref` and `null` are built in; the facade crate registers the
+//! others.
 
 use crate::{Backend, NullBackend, ReferenceBackend};
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use systole_ir::{Error, ErrorKind, Result, knobs};
 
-/// How to open a backend.
+/// A backend that can be opened by name.
 #[derive(Clone, Copy)]
-pub struct Provider {
-    /// The name users choose it by.
+pub struct BackendProvider {
+    /// Name for `--device` and `SYSTOLE_BACKEND`.
     pub name: &'static str,
-    /// `auto` takes the openable backend of the highest rank.
+    /// Priority: `auto` opens the available backend of the highest rank.
     pub rank: u32,
-    /// Opens it; called once.
+    /// Opens the backend; called once.
     pub open: fn() -> Result<Arc<dyn Backend>>,
 }
 
 #[derive(Default)]
-struct Registry {
-    providers: Vec<Provider>,
+struct BackendRegistry {
+    providers: Vec<BackendProvider>,
     open: BTreeMap<&'static str, Arc<dyn Backend>>,
 }
 
-static REGISTRY: LazyLock<Mutex<Registry>> = LazyLock::new(|| {
-    let mut registry = Registry::default();
-    registry.providers.push(Provider { name: "ref", rank: 1, open: || Ok(Arc::new(ReferenceBackend)) });
-    registry.providers.push(Provider { name: "null", rank: 0, open: || Ok(Arc::new(NullBackend)) });
+static REGISTRY: LazyLock<Mutex<BackendRegistry>> = LazyLock::new(|| {
+    let mut registry = BackendRegistry::default();
+    registry.providers.push(BackendProvider {
+        name: "ref",
+        rank: 1,
+        open: || Ok(Arc::new(ReferenceBackend)),
+    });
+    registry.providers.push(BackendProvider { name: "null", rank: 0, open: || Ok(Arc::new(NullBackend)) });
     Mutex::new(registry)
 });
 
-/// Adds a backend; a second one of the same name is ignored.
-pub fn register(provider: Provider) {
+/// Registers a backend; ignored if the name is already registered.
+pub fn register(provider: BackendProvider) {
     let mut registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
     if registry.providers.iter().all(|p| p.name != provider.name) {
         registry.providers.push(provider);
     }
 }
 
-/// Names of the backends of this program, best first.
+/// Names of all registered backends, highest rank first.
 pub fn provider_names() -> Vec<&'static str> {
     let mut registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
     registry.providers.sort_by_key(|p| std::cmp::Reverse(p.rank));
     registry.providers.iter().map(|p| p.name).collect()
 }
 
-/// The backend of a name; `auto` means the knob `SYSTOLE_BACKEND`, and there the best that opens.
+/// Opens the backend `name`. `auto` means the value of `SYSTOLE_BACKEND`; if that is `auto` too, the highest-ranked
+/// backend that opens.
 ///
 /// # Errors
-/// Those of opening it; for `auto` the last, or the first of a wrong setting: nothing slower takes the place of what was
-/// asked for.
+/// If the backend cannot be opened. For `auto`: the error of the last backend tried, or the first configuration error,
+/// which is never skipped in favor of a slower backend.
 pub fn backend(name: &str) -> Result<Arc<dyn Backend>> {
     let chosen = if name == "auto" { knobs::BACKEND.get() } else { name.to_string() };
     let names = provider_names();
@@ -71,7 +77,7 @@ pub fn backend(name: &str) -> Result<Arc<dyn Backend>> {
         }
     }
     Err(last.unwrap_or_else(|| {
-        Error::new(ErrorKind::Config, format!("there is no backend `{chosen}`"))
-            .hint(format!("one of: auto, {}", names.join(", ")))
+        Error::new(ErrorKind::Config, format!("unknown backend `{chosen}`"))
+            .hint(format!("choose one of: auto, {}", names.join(", ")))
     }))
 }

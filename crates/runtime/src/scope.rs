@@ -1,31 +1,32 @@
-//! Names for parts of functions that are being traced, as profiles show them.
+//! `named_scope`: names groups of traced ops for profiles, like JAX's `named_scope`.
 
 use std::cell::RefCell;
 use systole_ir::GraphBuilder;
 
 thread_local! {
-    /// The graphs that functions are traced into on this thread, the innermost last.
+    /// The graphs being traced on this thread, innermost last.
     static TRACED: RefCell<Vec<GraphBuilder>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Takes its graph out again, whatever ends the tracing.
-struct Traced;
+/// Pops the graph from the stack when tracing ends, also on panic.
+struct TracingGuard;
 
-impl Drop for Traced {
+impl Drop for TracingGuard {
     fn drop(&mut self) {
         TRACED.with_borrow_mut(Vec::pop);
     }
 }
 
-/// Runs `f`, during which [`named_scope`] names what is added to `g`.
+/// Runs `f` with `g` as the graph to which [`named_scope`] applies.
 pub(crate) fn traced<R>(g: &GraphBuilder, f: impl FnOnce() -> R) -> R {
     TRACED.with_borrow_mut(|graphs| graphs.push(g.clone()));
-    let _traced = Traced;
+    let _traced = TracingGuard;
     f()
 }
 
-/// Runs `f`; profiles, traces and programs' locations show the ops that it makes as those of a layer `name`, and their gradients
-/// as its backward pass: JAX's `jax.named_scope`, PyTorch's `record_function`. Names within names are joined: `block/attention`.
+/// Runs `f` and labels the ops that it traces with the layer name `name`, in profiles, traces and program locations.
+/// Their gradients are shown as its backward pass. Like JAX's `jax.named_scope` and PyTorch's `record_function`. Nested
+/// names are joined: `block/attention`.
 ///
 /// Outside of [`jit`](crate::jit) it only runs `f`.
 ///
@@ -59,7 +60,7 @@ mod tests {
             let x = g.parameter(TensorType::new(F32, [3]), "x");
             let y = named_scope("block", || {
                 let inner = named_scope("inner", || x.exp());
-                // A function that is traced meanwhile has a graph of its own.
+                // A function traced inside another one has its own graph.
                 let other = GraphBuilder::new("other");
                 traced(&other, || named_scope("else", || other.scalar(F32, 1.0)));
                 inner.tanh()
@@ -76,7 +77,7 @@ mod tests {
         assert_eq!((named("block/inner", false), named("block", false)), (1, 1));
         assert!(named("block/inner", true) > 0 && named("block", true) > 0);
         assert!(graph.scopes.iter().all(|s| !s.contains("else")), "{:?}", graph.scopes);
-        // Outside of a function that is traced it only runs what it is given.
+        // Outside of tracing it only runs its closure.
         assert_eq!(named_scope("nowhere", || 7), 7);
     }
 }

@@ -1,50 +1,53 @@
-//! Arrays that lie on several devices.
+//! Arrays sharded over several devices: assembling, splitting, and the byte ranges of each shard.
 
 use crate::{Buffer, DeviceData, ReadyEvent};
 use std::ops::Range;
 use std::sync::Arc;
 use systole_ir::{Error, ErrorKind, Literal, Mesh, Result, Shape, Sharding, TensorType};
 
-/// The storage of an array that is split over (or repeated on) the devices of a mesh: one buffer for each device that
-/// this process drives.
-pub struct Pieces {
-    /// The devices, those of other processes too.
+/// Storage of an array that is sharded over (or replicated on) the devices of a mesh: one buffer per device of this
+/// process.
+pub struct ShardedArray {
+    /// The mesh, including devices of other processes.
     pub mesh: Arc<Mesh>,
     /// How the array is split.
     pub sharding: Sharding,
-    /// Each device's part.
+    /// The shard of each device of this process.
     pub parts: Vec<Buffer>,
-    /// The place in the mesh of the first part's device; the others follow it. 0 where one process drives all.
+    /// Mesh index of the first shard's device; the others follow. 0 if one process drives all devices.
     pub first: usize,
 }
 
-impl Pieces {
-    /// Whether the whole array can be had from these parts.
+impl ShardedArray {
+    /// Whether these shards contain the whole array.
     pub fn are_whole(&self) -> bool {
         self.sharding.is_replicated() || self.parts.len() == self.mesh.devices()
     }
 
-    /// The buffer of the whole array. Errors: `sharding` does not fit `ty`.
+    /// Creates the buffer of the whole array. Errors if `sharding` does not match `ty`.
     pub fn buffer(self, ty: TensorType) -> Result<Buffer> {
         self.sharding.local(&self.mesh, &ty)?;
         Ok(Buffer::new(ty, Arc::new(self)))
     }
 }
 
-impl DeviceData for Pieces {
+impl DeviceData for ShardedArray {
     fn to_literal(&self, ty: &TensorType) -> Result<Literal> {
         if self.sharding.is_replicated() {
             return self.parts[0].to_literal();
         }
         if !self.are_whole() {
-            return Err(Error::new(ErrorKind::Unsupported, format!("parts of {ty} lie at other hosts"))
-                .because(format!("{} of {} devices are this host's", self.parts.len(), self.mesh.devices()))
-                .hint("let all hosts gather it first (Hosts::gather)"));
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("cannot read {ty}: other hosts hold some of its shards"),
+            )
+            .because(format!("this host has {} of {} shards", self.parts.len(), self.mesh.devices()))
+            .hint("gather it on all hosts first (Hosts::gather)"));
         }
         let mut whole = Literal::zeros(ty.clone());
         for (device, part) in self.parts.iter().enumerate() {
             let part = part.to_literal()?;
-            let rows = Rows::new(&self.mesh, &self.sharding, ty, device);
+            let rows = ShardRuns::new(&self.mesh, &self.sharding, ty, device);
             for (at, own) in rows.starts() {
                 whole.bytes_mut()[at..at + rows.bytes].copy_from_slice(&part.bytes()[own..own + rows.bytes]);
             }
@@ -52,13 +55,13 @@ impl DeviceData for Pieces {
         Ok(whole)
     }
 
-    /// One run makes all parts, or one after the other.
+    /// Last event of the shards: one run computes all shards, or the runs are sequential.
     fn ready_event(&self) -> Option<ReadyEvent> {
         self.parts.iter().rev().find_map(Buffer::ready_event)
     }
 }
 
-/// The parts of a host array that some devices of a mesh get. Errors: the sharding does not fit its type.
+/// Splits a host array into the shards of the given devices of a mesh. Errors if the sharding does not match its type.
 pub fn split(
     value: &Literal,
     mesh: &Mesh,
@@ -70,7 +73,7 @@ pub fn split(
         return Ok(vec![value.clone(); devices.len()]);
     }
     let part = |device| {
-        let rows = Rows::new(mesh, sharding, value.ty(), device);
+        let rows = ShardRuns::new(mesh, sharding, value.ty(), device);
         let mut part = Literal::zeros(local.clone());
         for (at, own) in rows.starts() {
             part.bytes_mut()[own..own + rows.bytes].copy_from_slice(&value.bytes()[at..at + rows.bytes]);
@@ -80,22 +83,22 @@ pub fn split(
     Ok(devices.map(part).collect())
 }
 
-/// The runs of neighbouring bytes of one device's part.
-struct Rows {
+/// The contiguous byte runs of one device's shard.
+struct ShardRuns {
     whole: Shape,
     first: Vec<usize>,
     part: Shape,
     element: usize,
-    /// Length of a run.
+    /// Bytes per run.
     bytes: usize,
 }
 
-impl Rows {
-    fn new(mesh: &Mesh, sharding: &Sharding, ty: &TensorType, device: usize) -> Rows {
+impl ShardRuns {
+    fn new(mesh: &Mesh, sharding: &Sharding, ty: &TensorType, device: usize) -> ShardRuns {
         let ranges = sharding.ranges(mesh, &ty.shape, device);
         let part: Shape = ranges.iter().map(|r| r.len()).collect();
         let element = ty.bytes() / ty.elements().max(1);
-        Rows {
+        ShardRuns {
             whole: ty.shape.clone(),
             first: ranges.iter().map(|r| r.start).collect(),
             bytes: part.last().map_or(1, |n| *n) * element,
@@ -104,7 +107,7 @@ impl Rows {
         }
     }
 
-    /// Where each run begins, in bytes: in the whole array, in the part.
+    /// Start of each run as byte offsets: in the whole array, in the shard.
     fn starts(&self) -> impl Iterator<Item = (usize, usize)> {
         let rows = Shape::new(&self.part.dims()[..self.part.rank().saturating_sub(1)]);
         rows.indices().enumerate().map(|(n, mut index)| {
@@ -145,7 +148,7 @@ mod tests {
             assert_eq!(held, 48 * copies);
             let ty = TensorType::new(DType::F32, [6, 2, 4]);
             let replicated = sharding.is_replicated();
-            let some = Pieces {
+            let some = ShardedArray {
                 mesh: mesh.clone(),
                 sharding: sharding.clone(),
                 parts: parts[2..5].into(),
@@ -154,9 +157,9 @@ mod tests {
             let buffer = some.buffer(ty.clone()).unwrap();
             match buffer.to_literal() {
                 Ok(value) => assert!(replicated && value == whole),
-                Err(e) => assert!(!replicated && e.to_string().contains("at other hosts"), "{e}"),
+                Err(e) => assert!(!replicated && e.to_string().contains("other hosts"), "{e}"),
             }
-            let buffer = Pieces { mesh: mesh.clone(), sharding, parts, first: 0 }.buffer(ty).unwrap();
+            let buffer = ShardedArray { mesh: mesh.clone(), sharding, parts, first: 0 }.buffer(ty).unwrap();
             assert_eq!(buffer.to_literal().unwrap(), whole);
         }
         let scalar = Literal::scalar(DType::F32, 3.0);

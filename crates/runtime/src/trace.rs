@@ -1,12 +1,13 @@
-//! A timeline of what every thread did, as a file that <https://ui.perfetto.dev> and `chrome://tracing` show.
+//! Writes a timeline of all threads in Chrome's Trace Event Format, for <https://ui.perfetto.dev> and
+//! `chrome://tracing`.
 //!
-//! Off, asking costs one relaxed load. On, spans go through a small buffer into the file, which is whole JSON at every
-//! instant from its first event on, so also when the program is killed. Format: Chrome's "Trace Event Format", an array
-//! of complete events (`"ph": "X"`) with times in microseconds.
+//! When tracing is off, a check costs one relaxed load. When it is on, spans go through a small buffer into the file.
+//! The file is valid JSON at every moment after its first event, even if the process is killed. It is an array of
+//! complete events (`"ph": "X"`) with times in microseconds.
 //!
-//! A kill can cut a write between two pages of memory, never within one. So spaces stand before the closing bracket,
-//! events are written over them with one write for each page, and once they are used up a longer file takes the place
-//! of this one under its name. What is no file of a disk (a pipe, a terminal) is written in order.
+//! A kill can split a write between two memory pages but never within one. Therefore the closing bracket is preceded by
+//! spaces, and events overwrite the spaces with one write per page. When the spaces are used up, a longer file replaces
+//! this one under the same name. Pipes and terminals are written sequentially.
 
 use std::cell::{Cell, RefCell};
 use std::fmt::Write as _;
@@ -19,63 +20,63 @@ use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 use systole_ir::{Error, ErrorKind, Result};
 
-/// Whether spans are wanted: for the timeline, for [`collect`], or for both.
+/// Which consumers record spans: the timeline, [`collect`], or both (bit flags).
 static ON: AtomicU8 = AtomicU8::new(0);
 const TIMELINE_ON: u8 = 1;
 const COLLECTED: u8 = 2;
-/// Kernels since [`collect`].
+/// Kernels recorded since [`collect`].
 static KERNELS: Mutex<Vec<KernelSpan>> = Mutex::new(Vec::new());
 static TIMELINE: Mutex<Option<Timeline>> = Mutex::new(None);
 static TRACKS: AtomicU32 = AtomicU32::new(1);
 
 thread_local! {
-    /// Number of this thread's track; 0 before its first span.
+    /// Track number of this thread; 0 before its first span.
     static TRACK: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Written at once when the buffer holds so many bytes …
+/// The buffer is written when it reaches this size …
 const BUFFER: usize = 64 << 10;
-/// … or was written so long ago.
+/// … or after this interval.
 const INTERVAL: Duration = Duration::from_millis(500);
-/// Then the file is some 100 MB and viewers become slow.
+/// Maximum number of spans: the file is then about 100 MB, and viewers become slow.
 const MOST_SPANS: usize = 500_000;
 const END: &str = "\n]\n";
-/// A write that stays within so many bytes, counted from the file's beginning, is done whole or not at all.
+/// Page size: a write within one page of the file is atomic with respect to kills.
 const PAGE: u64 = 4096;
 
 struct Timeline {
     path: PathBuf,
     file: File,
-    /// Whether the file may be read again and replaced: see the top.
+    /// Whether this is a regular file, which can be read and replaced (see the module documentation).
     whole: bool,
     began: Instant,
-    /// Events that are not in the file yet; each begins with the comma that parts it from the one before.
+    /// Events not yet written; each starts with the comma that separates it from the previous one.
     buffer: String,
     written: Instant,
-    /// Where the events in the file end.
+    /// End offset of the events in the file.
     end: u64,
-    /// Where the spaces after them end.
+    /// End offset of the spaces after them.
     room: u64,
     left: usize,
     failed: Option<Error>,
-    /// Number of the track of what a device does by itself; 0 before its first span.
+    /// Track number for asynchronous device work; 0 before its first span.
     device: u32,
 }
 
-/// Begins a timeline in the file `path`, which is replaced.
+/// Starts a timeline in the file `path`, replacing it.
 ///
 /// # Errors
-/// When the file cannot be written, or a timeline has begun already.
+/// If the file cannot be written, or a timeline is already active.
 pub fn start(path: impl AsRef<Path>) -> Result<()> {
     let mut timeline = lock();
     if timeline.is_some() {
-        return Err(Error::new(ErrorKind::Config, "a trace is being written already"));
+        return Err(Error::new(ErrorKind::Config, "another trace is already active"));
     }
     let path = path.as_ref();
     let open = || {
         let file = File::create(path)?;
         let whole = file.metadata()?.is_file();
-        // What a link leads to is replaced, not the link.
+        // Replaces the target of a symbolic link, not the link.
         let path = if whole { fs::canonicalize(path)? } else { path.to_path_buf() };
         Ok((file, path, whole))
     };
@@ -106,19 +107,19 @@ pub fn start(path: impl AsRef<Path>) -> Result<()> {
     Ok(())
 }
 
-/// Whether spans are wanted.
+/// Whether spans are recorded.
 #[inline]
 pub fn is_on() -> bool {
     ON.load(Relaxed) != 0
 }
 
-/// The time now, where spans are wanted: what [`span`] takes later.
+/// Returns the start time for [`span`], or `None` if spans are not recorded.
 #[inline]
 pub fn begin() -> Option<Instant> {
     is_on().then(Instant::now)
 }
 
-/// Something that this thread did from `start` until now. `args` is a JSON object; nothing stands for an empty one.
+/// Records a span of this thread from `start` until now. `args` is a JSON object, or empty.
 pub fn span(category: &str, name: &str, start: Option<Instant>, args: impl FnOnce() -> String) {
     let (Some(start), true) = (start, is_on()) else { return };
     let now = Instant::now();
@@ -127,7 +128,7 @@ pub fn span(category: &str, name: &str, start: Option<Instant>, args: impl FnOnc
     }
 }
 
-/// Something that a device did by itself, while this thread may have done something else. One follows the other.
+/// Records a span of asynchronous device work, independent of this thread. Device spans do not overlap.
 pub fn device_span(category: &str, name: &str, start: Instant, end: Instant) {
     if !is_on() {
         return;
@@ -137,34 +138,35 @@ pub fn device_span(category: &str, name: &str, start: Instant, end: Instant) {
     }
 }
 
-/// A kernel that ran, for whoever collects them.
+/// A kernel execution recorded by [`collect`].
 #[derive(Clone, Debug)]
 pub struct KernelSpan {
-    /// The kernel.
+    /// Name of the kernel.
     pub name: String,
-    /// The layer's path and the op: `dense/dot_general`.
+    /// Layer path and op: `dense/dot_general`.
     pub path: String,
-    /// When it began.
+    /// Start time.
     pub start: Instant,
-    /// When it ended.
+    /// End time.
     pub end: Instant,
-    /// The thread that it ran on; one that runs others ends after them.
+    /// Thread that ran the kernel; a kernel that runs nested ones ends after them.
     pub thread: ThreadId,
-    /// The program that it was part of, where [`within`] says so.
+    /// Name of the program, if set with [`within`].
     pub program: Option<Arc<str>>,
 }
 
 thread_local! {
-    /// The program that this thread runs.
+    /// The program running on this thread.
     static PROGRAM: RefCell<Option<Arc<str>>> = const { RefCell::new(None) };
 }
 
-/// The program that this thread runs, for threads that help it.
+/// Returns the program running on this thread, to pass it on to helper threads.
 pub fn program() -> Option<Arc<str>> {
     PROGRAM.with_borrow(Clone::clone)
 }
 
-/// Runs `f` as a part of a program: the kernels that are collected meanwhile, on this thread and on those that help it, are its own.
+/// Runs `f` as part of program `name`: kernels collected meanwhile, on this thread and its helper threads, are
+/// attributed to it.
 ///
 /// ```
 /// use systole_runtime::trace::{program, within};
@@ -172,30 +174,30 @@ pub fn program() -> Option<Arc<str>> {
 /// assert_eq!(program(), None);
 /// ```
 pub fn within<R>(name: &Arc<str>, f: impl FnOnce() -> R) -> R {
-    /// Puts back what was there, after a panic too.
-    struct Back(Option<Arc<str>>);
-    impl Drop for Back {
+    /// Restores the previous program name, also on panic.
+    struct RestoreThreadName(Option<Arc<str>>);
+    impl Drop for RestoreThreadName {
         fn drop(&mut self) {
             PROGRAM.set(self.0.take());
         }
     }
-    let _back = Back(PROGRAM.replace(Some(name.clone())));
+    let _back = RestoreThreadName(PROGRAM.replace(Some(name.clone())));
     f()
 }
 
-/// Begins to collect kernels in memory, at most as many as a timeline holds; those that were collected before are forgotten.
+/// Starts recording kernels in memory, up to the span limit of a timeline; discards earlier records.
 pub fn collect() {
     KERNELS.lock().unwrap_or_else(PoisonError::into_inner).clear();
     ON.fetch_or(COLLECTED, Relaxed);
 }
 
-/// Ends that; what was collected.
+/// Stops recording kernels and returns them.
 pub fn collected() -> Vec<KernelSpan> {
     ON.fetch_and(!COLLECTED, Relaxed);
     std::mem::take(&mut KERNELS.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// A kernel that this thread ran from `start` until now, for [`collect`].
+/// Records a kernel that this thread ran from `start` until now, for [`collect`].
 pub fn kernel(start: Instant, what: impl FnOnce() -> (String, String)) {
     if ON.load(Relaxed) & COLLECTED == 0 {
         return;
@@ -209,10 +211,10 @@ pub fn kernel(start: Instant, what: impl FnOnce() -> (String, String)) {
     }
 }
 
-/// Ends the timeline and writes what is left of it.
+/// Ends the timeline and flushes it.
 ///
 /// # Errors
-/// When some of it could not be written.
+/// If part of it could not be written.
 pub fn finish() -> Result<()> {
     ON.fetch_and(!TIMELINE_ON, Relaxed);
     let Some(mut timeline) = lock().take() else { return Ok(()) };
@@ -220,7 +222,7 @@ pub fn finish() -> Result<()> {
     timeline.failed.map_or(Ok(()), Err)
 }
 
-/// A text as a JSON string, quotes included.
+/// Quotes text as a JSON string.
 pub fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
@@ -256,7 +258,7 @@ impl Timeline {
         let track = track(self);
         let micros = |d: Duration| d.as_nanos() as f64 / 1e3;
         let (at, took) = (start.saturating_duration_since(self.began), now.saturating_duration_since(start));
-        // One span without would break the whole file.
+        // A span without arguments would make the whole file invalid.
         let args = if args.is_empty() { "{}" } else { args };
         let _ = write!(
             self.buffer,
@@ -267,7 +269,7 @@ impl Timeline {
         );
         self.left -= 1;
         if self.left == 0 {
-            let text = format!("the trace is full: its first {MOST_SPANS} spans are here");
+            let text = format!("trace limit reached: only the first {MOST_SPANS} spans were recorded");
             let _ = write!(
                 self.buffer,
                 ",\n{{\"ph\":\"i\",\"s\":\"g\",\"name\":\"{text}\",\"pid\":1,\"tid\":{track},\"ts\":{:.3}}}",
@@ -280,7 +282,7 @@ impl Timeline {
         }
     }
 
-    /// The number of this thread's track, which gets the thread's name at its first span.
+    /// Track number of this thread. The first call names the track after the thread.
     fn track(&mut self) -> u32 {
         if TRACK.get() == 0 {
             let thread = std::thread::current();
@@ -305,13 +307,13 @@ impl Timeline {
         track
     }
 
-    /// Writes the buffer into the file.
+    /// Writes the buffer to the file.
     fn flush(&mut self) {
         let written = if !self.whole {
             self.file.write_all(self.buffer.as_bytes()).map(|()| self.buffer.clear())
         } else {
             self.fill().and_then(|()| {
-                // Twice as long each time: every event is copied once on average.
+                // Doubles each time, so that every event is copied once on average.
                 let room = (self.end + self.buffer.len() as u64).max(BUFFER as u64);
                 if self.buffer.is_empty() { Ok(()) } else { self.replace(room) }
             })
@@ -319,7 +321,7 @@ impl Timeline {
         self.note(written);
     }
 
-    /// Writes what is left of the buffer, and the file's end.
+    /// Writes the rest of the buffer and the end of the file.
     fn finish(&mut self) {
         let written = if self.failed.is_some() {
             Ok(())
@@ -331,7 +333,7 @@ impl Timeline {
         self.note(written);
     }
 
-    /// Training goes on without a timeline that cannot be written; the program tells of it at the end.
+    /// Remembers a write error: training continues, and [`finish`] reports it.
     fn note(&mut self, written: io::Result<()>) {
         if let Err(e) = written {
             self.failed.get_or_insert(Error::io("cannot write the trace", &self.path, e));
@@ -341,7 +343,7 @@ impl Timeline {
         self.written = Instant::now();
     }
 
-    /// Writes events over the spaces, page by page, and leaves in the buffer what they have no room for.
+    /// Writes events over the spaces, page by page; events that do not fit stay in the buffer.
     fn fill(&mut self) -> io::Result<()> {
         let mut done = 0;
         while done < self.buffer.len() {
@@ -363,7 +365,7 @@ impl Timeline {
         Ok(())
     }
 
-    /// A new file with all events and `room` bytes of spaces, which takes the place of the old one.
+    /// Replaces the file by a new one with all events and `room` bytes of spaces.
     fn replace(&mut self, room: u64) -> io::Result<()> {
         let mut name = self.path.clone().into_os_string();
         name.push(format!(".{}.part", std::process::id()));
@@ -393,7 +395,8 @@ impl Timeline {
     }
 }
 
-/// How many bytes the most lines have that begin `text`, each a newline behind a comma, and are at most `most` together.
+/// Length of the longest prefix of `text` that consists of whole lines (each ends with a comma and a newline) and has
+/// at most `most` bytes.
 fn whole_lines(text: &str, most: usize) -> usize {
     if text.len() <= most {
         return text.len();
@@ -447,7 +450,7 @@ mod tests {
         fs::remove_file(&path).unwrap();
     }
 
-    /// A timeline of its own, beside the one of the process.
+    /// Creates a timeline separate from that of the process.
     fn timeline(name: &str, room: u64) -> (Timeline, String) {
         let name = format!("systole-trace-{name}-{}.json", std::process::id());
         let path = std::env::temp_dir().join(name);
@@ -471,7 +474,7 @@ mod tests {
         (new, text)
     }
 
-    /// What a kill leaves: the writes are redone one by one on a copy, and the copy is looked at after each.
+    /// Simulates kills: replays the writes one by one on a copy of the file and checks it after each.
     #[test]
     fn every_write_stays_within_a_page_and_leaves_the_file_whole() {
         let (mut timeline, mut old) = timeline("pages", 5 * PAGE);

@@ -1,43 +1,43 @@
-//! Trees: nested values that hold tensors while a function is traced and buffers when it runs.
+//! Trees (pytrees): nested containers that hold tensors while a function is traced and buffers when it runs.
 //!
-//! `Tensor`, tuples, `Vec` and [`Params`] are trees; so a function may take and return
-//! `(Params<Tensor>, Vec<Tensor>, Tensor)` and is called with `(Params<Buffer>, Vec<Buffer>, Buffer)`.
+//! `Tensor`, tuples, `Vec` and [`Params`] are trees. A traced function may take and return `(Params<Tensor>,
+//! Vec<Tensor>, Tensor)`; it is then called with `(Params<Buffer>, Vec<Buffer>, Buffer)`.
 
 use crate::Buffer;
 use systole_ir::Tensor;
 
-/// The structure of a tree without its leaves.
+/// Structure of a tree without its leaves (JAX's treedef).
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Skeleton {
+pub enum TreeStructure {
     /// One tensor.
     Leaf,
     /// A tuple or list.
-    List(Vec<Skeleton>),
+    List(Vec<TreeStructure>),
     /// Named subtrees.
-    Named(Vec<(String, Skeleton)>),
+    Named(Vec<(String, TreeStructure)>),
 }
 
-impl Skeleton {
-    fn list(&self, i: usize) -> &Skeleton {
+impl TreeStructure {
+    fn list(&self, i: usize) -> &TreeStructure {
         match self {
-            Skeleton::List(parts) => &parts[i],
-            _ => systole_ir::bug!("a tree changed its structure"),
+            TreeStructure::List(parts) => &parts[i],
+            _ => systole_ir::bug!("the structure of a tree changed"),
         }
     }
 
-    /// A name for each leaf: `0/dense/kernel`.
+    /// Names of the leaves: `0/dense/kernel`.
     pub fn leaf_names(&self) -> Vec<String> {
         let join = |prefix: &str, inner: String| {
             if inner.is_empty() { prefix.to_string() } else { format!("{prefix}/{inner}") }
         };
         match self {
-            Skeleton::Leaf => vec![String::new()],
-            Skeleton::List(parts) => parts
+            TreeStructure::Leaf => vec![String::new()],
+            TreeStructure::List(parts) => parts
                 .iter()
                 .enumerate()
                 .flat_map(|(i, p)| p.leaf_names().into_iter().map(move |n| join(&i.to_string(), n)))
                 .collect(),
-            Skeleton::Named(parts) => parts
+            TreeStructure::Named(parts) => parts
                 .iter()
                 .flat_map(|(name, p)| p.leaf_names().into_iter().map(move |n| join(name, n)))
                 .collect(),
@@ -45,73 +45,73 @@ impl Skeleton {
     }
 }
 
-/// A nested value of tensors with a counterpart of buffers.
-pub trait Tree: Sized {
-    /// The same structure holding buffers.
+/// A nested container of tensors, and its counterpart that holds buffers.
+pub trait TensorTree: Sized {
+    /// The same structure with buffers as leaves.
     type Host;
 
-    /// Takes the tensors out, in a fixed order.
-    fn flatten(&self, out: &mut Vec<Tensor>) -> Skeleton;
+    /// Appends the tensors in a fixed order; returns the structure.
+    fn flatten(&self, out: &mut Vec<Tensor>) -> TreeStructure;
 
-    /// Puts tensors in, in the same order.
-    fn unflatten(skeleton: &Skeleton, leaves: &mut dyn Iterator<Item = Tensor>) -> Self;
+    /// Rebuilds the tree from its structure and tensors, in the same order.
+    fn unflatten(skeleton: &TreeStructure, leaves: &mut dyn Iterator<Item = Tensor>) -> Self;
 
-    /// Takes the buffers out.
-    fn flatten_host(host: Self::Host, out: &mut Vec<Buffer>) -> Skeleton;
+    /// Appends the buffers in a fixed order; returns the structure.
+    fn flatten_host(host: Self::Host, out: &mut Vec<Buffer>) -> TreeStructure;
 
-    /// Puts buffers in.
-    fn unflatten_host(skeleton: &Skeleton, leaves: &mut dyn Iterator<Item = Buffer>) -> Self::Host;
+    /// Rebuilds the tree of buffers from its structure and leaves.
+    fn unflatten_host(skeleton: &TreeStructure, leaves: &mut dyn Iterator<Item = Buffer>) -> Self::Host;
 }
 
 fn next<T>(leaves: &mut dyn Iterator<Item = T>) -> T {
-    leaves.next().unwrap_or_else(|| systole_ir::bug!("a tree lacks a leaf"))
+    leaves.next().unwrap_or_else(|| systole_ir::bug!("a leaf of a tree is missing"))
 }
 
-impl Tree for Tensor {
+impl TensorTree for Tensor {
     type Host = Buffer;
-    fn flatten(&self, out: &mut Vec<Tensor>) -> Skeleton {
+    fn flatten(&self, out: &mut Vec<Tensor>) -> TreeStructure {
         out.push(self.clone());
-        Skeleton::Leaf
+        TreeStructure::Leaf
     }
-    fn unflatten(_: &Skeleton, leaves: &mut dyn Iterator<Item = Tensor>) -> Tensor {
+    fn unflatten(_: &TreeStructure, leaves: &mut dyn Iterator<Item = Tensor>) -> Tensor {
         next(leaves)
     }
-    fn flatten_host(host: Buffer, out: &mut Vec<Buffer>) -> Skeleton {
+    fn flatten_host(host: Buffer, out: &mut Vec<Buffer>) -> TreeStructure {
         out.push(host);
-        Skeleton::Leaf
+        TreeStructure::Leaf
     }
-    fn unflatten_host(_: &Skeleton, leaves: &mut dyn Iterator<Item = Buffer>) -> Buffer {
+    fn unflatten_host(_: &TreeStructure, leaves: &mut dyn Iterator<Item = Buffer>) -> Buffer {
         next(leaves)
     }
 }
 
-/// No values: for functions that take or return nothing.
-impl Tree for () {
+/// Empty tree, for functions that take or return nothing.
+impl TensorTree for () {
     type Host = ();
-    fn flatten(&self, _: &mut Vec<Tensor>) -> Skeleton {
-        Skeleton::List(Vec::new())
+    fn flatten(&self, _: &mut Vec<Tensor>) -> TreeStructure {
+        TreeStructure::List(Vec::new())
     }
-    fn unflatten(_: &Skeleton, _: &mut dyn Iterator<Item = Tensor>) {}
-    fn flatten_host(_: (), _: &mut Vec<Buffer>) -> Skeleton {
-        Skeleton::List(Vec::new())
+    fn unflatten(_: &TreeStructure, _: &mut dyn Iterator<Item = Tensor>) {}
+    fn flatten_host(_: (), _: &mut Vec<Buffer>) -> TreeStructure {
+        TreeStructure::List(Vec::new())
     }
-    fn unflatten_host(_: &Skeleton, _: &mut dyn Iterator<Item = Buffer>) {}
+    fn unflatten_host(_: &TreeStructure, _: &mut dyn Iterator<Item = Buffer>) {}
 }
 
 macro_rules! tuple_trees {
     ($(($($t:ident $i:tt),*));* $(;)?) => { $(
-        impl<$($t: Tree),*> Tree for ($($t,)*) {
+        impl<$($t: TensorTree),*> TensorTree for ($($t,)*) {
             type Host = ($($t::Host,)*);
-            fn flatten(&self, out: &mut Vec<Tensor>) -> Skeleton {
-                Skeleton::List(vec![$(self.$i.flatten(out)),*])
+            fn flatten(&self, out: &mut Vec<Tensor>) -> TreeStructure {
+                TreeStructure::List(vec![$(self.$i.flatten(out)),*])
             }
-            fn unflatten(skeleton: &Skeleton, leaves: &mut dyn Iterator<Item = Tensor>) -> Self {
+            fn unflatten(skeleton: &TreeStructure, leaves: &mut dyn Iterator<Item = Tensor>) -> Self {
                 ($($t::unflatten(skeleton.list($i), leaves),)*)
             }
-            fn flatten_host(host: Self::Host, out: &mut Vec<Buffer>) -> Skeleton {
-                Skeleton::List(vec![$($t::flatten_host(host.$i, out)),*])
+            fn flatten_host(host: Self::Host, out: &mut Vec<Buffer>) -> TreeStructure {
+                TreeStructure::List(vec![$($t::flatten_host(host.$i, out)),*])
             }
-            fn unflatten_host(skeleton: &Skeleton, leaves: &mut dyn Iterator<Item = Buffer>) -> Self::Host {
+            fn unflatten_host(skeleton: &TreeStructure, leaves: &mut dyn Iterator<Item = Buffer>) -> Self::Host {
                 ($($t::unflatten_host(skeleton.list($i), leaves),)*)
             }
         }
@@ -124,20 +124,24 @@ tuple_trees!(
     (A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7);
 );
 
-impl<A: Tree> Tree for Vec<A> {
+impl<A: TensorTree> TensorTree for Vec<A> {
     type Host = Vec<A::Host>;
-    fn flatten(&self, out: &mut Vec<Tensor>) -> Skeleton {
-        Skeleton::List(self.iter().map(|a| a.flatten(out)).collect())
+    fn flatten(&self, out: &mut Vec<Tensor>) -> TreeStructure {
+        TreeStructure::List(self.iter().map(|a| a.flatten(out)).collect())
     }
-    fn unflatten(skeleton: &Skeleton, leaves: &mut dyn Iterator<Item = Tensor>) -> Self {
-        let Skeleton::List(parts) = skeleton else { systole_ir::bug!("a tree changed its structure") };
+    fn unflatten(skeleton: &TreeStructure, leaves: &mut dyn Iterator<Item = Tensor>) -> Self {
+        let TreeStructure::List(parts) = skeleton else {
+            systole_ir::bug!("the structure of a tree changed")
+        };
         parts.iter().map(|p| A::unflatten(p, leaves)).collect()
     }
-    fn flatten_host(host: Self::Host, out: &mut Vec<Buffer>) -> Skeleton {
-        Skeleton::List(host.into_iter().map(|a| A::flatten_host(a, out)).collect())
+    fn flatten_host(host: Self::Host, out: &mut Vec<Buffer>) -> TreeStructure {
+        TreeStructure::List(host.into_iter().map(|a| A::flatten_host(a, out)).collect())
     }
-    fn unflatten_host(skeleton: &Skeleton, leaves: &mut dyn Iterator<Item = Buffer>) -> Self::Host {
-        let Skeleton::List(parts) = skeleton else { systole_ir::bug!("a tree changed its structure") };
+    fn unflatten_host(skeleton: &TreeStructure, leaves: &mut dyn Iterator<Item = Buffer>) -> Self::Host {
+        let TreeStructure::List(parts) = skeleton else {
+            systole_ir::bug!("the structure of a tree changed")
+        };
         parts.iter().map(|p| A::unflatten_host(p, leaves)).collect()
     }
 }
@@ -153,12 +157,12 @@ impl<T> Default for Params<T> {
 }
 
 impl<T> Params<T> {
-    /// No values.
+    /// Creates an empty list.
     pub fn new() -> Params<T> {
         Params(Vec::new())
     }
 
-    /// Sets the value of a name, keeping its place when it exists.
+    /// Sets the value of a name; an existing name keeps its position.
     pub fn insert(&mut self, name: impl Into<String>, value: T) {
         let name = name.into();
         match self.0.iter_mut().find(|(n, _)| *n == name) {
@@ -167,42 +171,42 @@ impl<T> Params<T> {
         }
     }
 
-    /// The value of a name.
+    /// Returns the value of a name.
     pub fn get(&self, name: &str) -> Option<&T> {
         self.0.iter().find(|(n, _)| n == name).map(|(_, v)| v)
     }
 
-    /// Names and values in order.
+    /// Iterates over names and values in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &T)> {
         self.0.iter().map(|(n, v)| (n.as_str(), v))
     }
 
-    /// Values in order.
+    /// Iterates over the values in order.
     pub fn values(&self) -> impl Iterator<Item = &T> {
         self.0.iter().map(|(_, v)| v)
     }
 
-    /// Names in order.
+    /// Iterates over the names in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|(n, _)| n.as_str())
     }
 
-    /// How many values.
+    /// Number of values.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// True when there are none.
+    /// Whether there are no values.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The same names with values made by `f`.
+    /// Maps each value with `f`, keeping the names.
     pub fn map<U>(&self, mut f: impl FnMut(&str, &T) -> U) -> Params<U> {
         Params(self.0.iter().map(|(n, v)| (n.clone(), f(n, v))).collect())
     }
 
-    /// The same names with values made from two trees of the same names.
+    /// Combines the values of two lists with the same names.
     pub fn zip<U, V>(&self, other: &Params<U>, mut f: impl FnMut(&T, &U) -> V) -> Params<V> {
         Params(self.0.iter().zip(&other.0).map(|((n, a), (_, b))| (n.clone(), f(a, b))).collect())
     }
@@ -225,34 +229,41 @@ impl<T> IntoIterator for Params<T> {
 impl<T> std::ops::Index<&str> for Params<T> {
     type Output = T;
 
-    /// The value of a name.
+    /// Returns the value of a name.
     ///
     /// # Panics
-    /// When there is none; [`Params::get`] does not.
+    /// If the name is missing; use [`Params::get`] to avoid this.
     fn index(&self, name: &str) -> &T {
         match self.get(name) {
             Some(v) => v,
             None => {
-                panic!("no parameter `{name}`; there are: {}", self.names().collect::<Vec<_>>().join(", "))
+                panic!(
+                    "unknown parameter `{name}`; available: {}",
+                    self.names().collect::<Vec<_>>().join(", ")
+                )
             }
         }
     }
 }
 
-impl<A: Tree> Tree for Params<A> {
+impl<A: TensorTree> TensorTree for Params<A> {
     type Host = Params<A::Host>;
-    fn flatten(&self, out: &mut Vec<Tensor>) -> Skeleton {
-        Skeleton::Named(self.0.iter().map(|(n, a)| (n.clone(), a.flatten(out))).collect())
+    fn flatten(&self, out: &mut Vec<Tensor>) -> TreeStructure {
+        TreeStructure::Named(self.0.iter().map(|(n, a)| (n.clone(), a.flatten(out))).collect())
     }
-    fn unflatten(skeleton: &Skeleton, leaves: &mut dyn Iterator<Item = Tensor>) -> Self {
-        let Skeleton::Named(parts) = skeleton else { systole_ir::bug!("a tree changed its structure") };
+    fn unflatten(skeleton: &TreeStructure, leaves: &mut dyn Iterator<Item = Tensor>) -> Self {
+        let TreeStructure::Named(parts) = skeleton else {
+            systole_ir::bug!("the structure of a tree changed")
+        };
         Params(parts.iter().map(|(n, p)| (n.clone(), A::unflatten(p, leaves))).collect())
     }
-    fn flatten_host(host: Self::Host, out: &mut Vec<Buffer>) -> Skeleton {
-        Skeleton::Named(host.0.into_iter().map(|(n, a)| (n, A::flatten_host(a, out))).collect())
+    fn flatten_host(host: Self::Host, out: &mut Vec<Buffer>) -> TreeStructure {
+        TreeStructure::Named(host.0.into_iter().map(|(n, a)| (n, A::flatten_host(a, out))).collect())
     }
-    fn unflatten_host(skeleton: &Skeleton, leaves: &mut dyn Iterator<Item = Buffer>) -> Self::Host {
-        let Skeleton::Named(parts) = skeleton else { systole_ir::bug!("a tree changed its structure") };
+    fn unflatten_host(skeleton: &TreeStructure, leaves: &mut dyn Iterator<Item = Buffer>) -> Self::Host {
+        let TreeStructure::Named(parts) = skeleton else {
+            systole_ir::bug!("the structure of a tree changed")
+        };
         Params(parts.iter().map(|(n, p)| (n.clone(), A::unflatten_host(p, leaves))).collect())
     }
 }

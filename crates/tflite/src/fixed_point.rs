@@ -1,8 +1,9 @@
-//! The fixed-point arithmetic of LiteRT's reference kernels, to the bit. Source: gemmlowp, and `quantization_util` there.
+//! Fixed-point arithmetic of LiteRT's reference kernels, bit-exact. Source: gemmlowp and `quantization_util`.
 
-use crate::op::Activation;
+use crate::op::FusedActivation;
 
-/// `d ≥ 0` as `m · 2^(shift − 31)`, with `m` from 2³⁰ to 2³¹ − 1: `→ (m, shift)`. What is too small to matter is (0, 0).
+/// Converts `d ≥ 0` to a quantized multiplier `(m, shift)` with `d = m · 2^(shift − 31)` and `m` from 2³⁰ to 2³¹ − 1.
+/// Negligibly small values become (0, 0).
 ///
 /// ```
 /// use systole_tflite::quantize_multiplier;
@@ -22,7 +23,7 @@ pub fn quantize_multiplier(d: f64) -> (i32, i32) {
     if shift < -31 { (0, 0) } else { (m as i32, shift.min(30)) }
 }
 
-/// `d = fraction · 2^exponent` with the fraction from ½ to below 1; `d` is finite and not 0.
+/// Splits `d = fraction · 2^exponent` with ½ ≤ fraction < 1; `d` is finite and not 0.
 fn frexp(d: f64) -> (f64, i32) {
     let bits = d.to_bits();
     let exponent = ((bits >> 52) & 0x7ff) as i32;
@@ -33,7 +34,7 @@ fn frexp(d: f64) -> (f64, i32) {
     (f64::from_bits((bits & !(0x7ff << 52)) | (1022 << 52)), exponent - 1022)
 }
 
-/// The high half of `2ab`, rounded: SaturatingRoundingDoublingHighMul.
+/// Returns the rounded high half of `2ab`: SaturatingRoundingDoublingHighMul.
 pub(crate) fn high_mul(a: i32, b: i32) -> i32 {
     if a == i32::MIN && b == i32::MIN {
         return i32::MAX;
@@ -43,7 +44,7 @@ pub(crate) fn high_mul(a: i32, b: i32) -> i32 {
     ((ab + nudge) / (1 << 31)) as i32
 }
 
-/// `x / 2^exponent`, rounded half away from zero: RoundingDivideByPOT.
+/// Computes `x / 2^exponent`, rounded half away from zero: RoundingDivideByPOT.
 pub(crate) fn divide_by_power(x: i32, exponent: i32) -> i32 {
     let exponent = exponent.clamp(0, 31) as u32;
     let mask = ((1i64 << exponent) - 1) as i32;
@@ -52,7 +53,7 @@ pub(crate) fn divide_by_power(x: i32, exponent: i32) -> i32 {
     shifted.wrapping_add(i32::from((x & mask) > threshold))
 }
 
-/// `x · m · 2^(shift − 31)`, rounded twice as the default build does: MultiplyByQuantizedMultiplier.
+/// Computes `x · m · 2^(shift − 31)` with two roundings, like LiteRT's default build: MultiplyByQuantizedMultiplier.
 ///
 /// ```
 /// use systole_tflite::{multiply_by_quantized_multiplier, quantize_multiplier};
@@ -64,8 +65,8 @@ pub fn multiply_by_quantized_multiplier(x: i32, m: i32, shift: i32) -> i32 {
     divide_by_power(high_mul(x.wrapping_shl(left), m), right)
 }
 
-/// The least and the greatest integer that a fused activation leaves: `→ (min, max)`.
-pub fn activation_range(activation: Activation, scale: f32, zero_point: i32) -> (i32, i32) {
+/// Returns the smallest and largest integer after a fused activation: `(min, max)`.
+pub fn activation_range(activation: FusedActivation, scale: f32, zero_point: i32) -> (i32, i32) {
     let q = |x: f32| zero_point.saturating_add((x / scale).round() as i32);
     let (low, high) = activation.bounds();
     let low = if low.is_finite() { q(low).max(-128) } else { -128 };
@@ -73,14 +74,14 @@ pub fn activation_range(activation: Activation, scale: f32, zero_point: i32) -> 
     (low.min(127), high.max(-128))
 }
 
-/// What ADD and SUB multiply with: both operands, which have 20 bits more, and their sum.
+/// Returns the multipliers of ADD and SUB: for both operands, shifted left by 20 bits, and for their sum.
 pub fn sum_multipliers(a: f32, b: f32, y: f32) -> [(i32, i32); 3] {
     let twice = 2.0 * f64::from(a.max(b));
     let of = |s: f32| quantize_multiplier(f64::from(s) / twice);
     [of(a), of(b), quantize_multiplier(twice / ((1 << 20) as f64 * f64::from(y)))]
 }
 
-/// What MEAN multiplies a sum of `n ≥ 1` integers with: 1/n goes into the multiplier, with as many bits as there is room for.
+/// Returns MEAN's multiplier for a sum of `n ≥ 1` integers: 1/n is folded into it with as many bits as fit.
 pub fn mean_multiplier(x: f32, y: f32, n: usize) -> (i32, i32) {
     let (m, shift) = quantize_multiplier(f64::from(x) / f64::from(y));
     let n = n.max(1);
@@ -88,12 +89,12 @@ pub fn mean_multiplier(x: f32, y: f32, n: usize) -> (i32, i32) {
     (((i64::from(m) << up) / n as i64) as i32, shift - up)
 }
 
-/// `x · 2^exponent`, saturated.
+/// Computes `x · 2^exponent`, saturated.
 pub(crate) fn shifted_left(x: i32, exponent: u32) -> i32 {
     (i64::from(x) << exponent.min(31)).clamp(i32::MIN.into(), i32::MAX.into()) as i32
 }
 
-/// `e^a` of `a ≤ 0` with 5 integer bits `→` with none.
+/// Computes `e^a` for `a ≤ 0`, from 5 integer bits to none.
 pub(crate) fn exp_on_negative_values(a: i32) -> i32 {
     const QUARTER: i32 = 1 << 24;
     const FACTORS: [i32; 7] = [1672461947, 1302514674, 790015084, 290630308, 39332535, 720401, 242];
@@ -111,7 +112,7 @@ pub(crate) fn exp_on_negative_values(a: i32) -> i32 {
     result
 }
 
-/// `e^a` for `a` from −¼ to 0, by a polynomial around −⅛.
+/// Computes `e^a` for −¼ ≤ a ≤ 0 with a polynomial around −⅛.
 fn exp_on_a_quarter(a: i32) -> i32 {
     const EXP_OF_MINUS_EIGHTH: i32 = 1895147668;
     const THIRD: i32 = 715827883;
@@ -124,14 +125,14 @@ fn exp_on_a_quarter(a: i32) -> i32 {
     EXP_OF_MINUS_EIGHTH.wrapping_add(high_mul(EXP_OF_MINUS_EIGHTH, x.wrapping_add(tail)))
 }
 
-/// `1 / x` of `x > 0` with 12 integer bits: `→ (value, bits over unity)`.
+/// Computes `1 / x` for `x > 0` with 12 integer bits: `(value, bits over unity)`.
 pub(crate) fn reciprocal(x: i32) -> (i32, i32) {
     let headroom = (x as u32).leading_zeros();
     let fraction = (x as u32).wrapping_shl(headroom).wrapping_sub(1 << 31) as i32;
     (one_over_one_plus(fraction), 12 - headroom as i32)
 }
 
-/// `1 / (1 + a)` for `a` from 0 to 1, by three steps of Newton's method.
+/// Computes `1 / (1 + a)` for 0 ≤ a ≤ 1 with three Newton iterations.
 fn one_over_one_plus(a: i32) -> i32 {
     const START: i32 = 1515870810;
     const SLOPE: i32 = -1010580540;
@@ -153,7 +154,7 @@ mod tests {
         assert_eq!(quantize_multiplier(1.0), (1 << 30, 1));
         assert_eq!(quantize_multiplier(1e-12), (0, 0));
         assert_eq!(quantize_multiplier(0.999_999_999_99), (1 << 30, 1));
-        // The single-rounding build has 78 here.
+        // The single-rounding build returns 78 here.
         assert_eq!(multiply_by_quantized_multiplier(27861, 1548931170, -8), 79);
     }
 

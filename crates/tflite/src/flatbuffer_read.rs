@@ -1,37 +1,37 @@
-//! Reading a flatbuffer that nobody vouches for: every place is checked before it is read, and all vectors together may
-//! take a bounded number of elements, however often the file leads to them.
+//! Reads untrusted flatbuffers: every offset is checked before it is read, and the total size of all vectors is
+//! limited, however often the file refers to them.
 
 use crate::model::broken;
 use std::cell::Cell;
 use systole_base::Result;
 
-/// A file's bytes.
-pub(crate) struct Bytes<'a> {
+/// The bytes of a file.
+pub(crate) struct FlatbufferBytes<'a> {
     all: &'a [u8],
-    /// Bytes of vectors that may still be read.
+    /// Remaining bytes of vectors that may be read.
     left: Cell<usize>,
 }
 
-/// A table in the file.
+/// A flatbuffer table in the file.
 #[derive(Clone, Copy)]
-pub(crate) struct Table<'a> {
-    file: &'a Bytes<'a>,
+pub(crate) struct FlatbufferTable<'a> {
+    file: &'a FlatbufferBytes<'a>,
     at: usize,
     vtable: usize,
     vtable_size: usize,
     size: usize,
 }
 
-impl<'a> Bytes<'a> {
-    pub(crate) fn new(all: &'a [u8]) -> Bytes<'a> {
-        // Vectors that several tables share are read for each.
-        Bytes { all, left: Cell::new(all.len().saturating_mul(4).saturating_add(1 << 16)) }
+impl<'a> FlatbufferBytes<'a> {
+    pub(crate) fn new(all: &'a [u8]) -> FlatbufferBytes<'a> {
+        // Vectors shared by several tables are read for each of them.
+        FlatbufferBytes { all, left: Cell::new(all.len().saturating_mul(4).saturating_add(1 << 16)) }
     }
 
     fn take<const N: usize>(&self, at: usize) -> Result<[u8; N]> {
         let end = at.checked_add(N);
         let found = end.and_then(|end| self.all.get(at..end)).and_then(|b| b.try_into().ok());
-        found.ok_or_else(|| broken(format!("it ends before byte {at}")))
+        found.ok_or_else(|| broken(format!("the file ends before byte {at}")))
     }
 
     fn u16(&self, at: usize) -> Result<usize> {
@@ -42,12 +42,12 @@ impl<'a> Bytes<'a> {
         Ok(u32::from_le_bytes(self.take(at)?) as usize)
     }
 
-    /// Where the offset at `at` leads.
+    /// Returns the target of the offset at `at`.
     fn follow(&self, at: usize) -> Result<usize> {
         Ok(at.saturating_add(self.u32(at)?))
     }
 
-    pub(crate) fn root(&'a self) -> Result<Table<'a>> {
+    pub(crate) fn root(&'a self) -> Result<FlatbufferTable<'a>> {
         self.table(self.follow(0)?)
     }
 
@@ -55,23 +55,22 @@ impl<'a> Bytes<'a> {
         self.all.get(4..8)
     }
 
-    fn table(&'a self, at: usize) -> Result<Table<'a>> {
+    fn table(&'a self, at: usize) -> Result<FlatbufferTable<'a>> {
         let back = i32::from_le_bytes(self.take(at)?);
         let vtable = usize::try_from(at as i64 - i64::from(back))
-            .map_err(|_| broken(format!("the table at byte {at} has no description")))?;
+            .map_err(|_| broken(format!("the table at byte {at} has no vtable")))?;
         let (vtable_size, size) = (self.u16(vtable)?, self.u16(vtable.saturating_add(2))?);
-        Ok(Table { file: self, at, vtable, vtable_size, size })
+        Ok(FlatbufferTable { file: self, at, vtable, vtable_size, size })
     }
 
     fn spend(&self, bytes: usize) -> Result<()> {
         let left = self.left.get().checked_sub(bytes);
-        let left =
-            left.ok_or_else(|| broken("its vectors, read one by one, take many times its size".into()))?;
+        let left = left.ok_or_else(|| broken("its vectors expand to many times the file size".into()))?;
         self.left.set(left);
         Ok(())
     }
 
-    /// Start and number of the elements of the vector at `at`.
+    /// Returns start and length of the vector at `at`.
     fn vector(&self, at: usize, width: usize) -> Result<(usize, usize)> {
         let length = self.u32(at)?;
         let start = at.saturating_add(4);
@@ -79,15 +78,15 @@ impl<'a> Bytes<'a> {
             .checked_mul(width)
             .filter(|b| start.checked_add(*b).is_some_and(|end| end <= self.all.len()));
         let bytes = bytes.ok_or_else(|| {
-            broken(format!("the vector at byte {at} has {length} elements, which the file does not"))
+            broken(format!("the vector at byte {at} has {length} elements, more than the file"))
         })?;
         self.spend(bytes.saturating_add(1))?;
         Ok((start, length))
     }
 }
 
-impl<'a> Table<'a> {
-    /// Where a field is stored; `None`: it has its default.
+impl<'a> FlatbufferTable<'a> {
+    /// Returns the position of a field; `None` if it has its default.
     fn place(&self, id: u16) -> Result<Option<usize>> {
         let slot = 4 + 2 * usize::from(id);
         if slot + 2 > self.vtable_size {
@@ -95,7 +94,7 @@ impl<'a> Table<'a> {
         }
         let offset = self.file.u16(self.vtable.saturating_add(slot))?;
         if offset >= self.size && offset != 0 {
-            return Err(broken(format!("field {id} of the table at byte {} lies outside it", self.at)));
+            return Err(broken(format!("field {id} of the table at byte {} is outside the table", self.at)));
         }
         Ok((offset != 0).then(|| self.at.saturating_add(offset)))
     }
@@ -116,11 +115,11 @@ impl<'a> Table<'a> {
         self.place(id)?.map(|at| self.file.follow(at)).transpose()
     }
 
-    pub(crate) fn table(&self, id: u16) -> Result<Option<Table<'a>>> {
+    pub(crate) fn table(&self, id: u16) -> Result<Option<FlatbufferTable<'a>>> {
         self.target(id)?.map(|at| self.file.table(at)).transpose()
     }
 
-    pub(crate) fn tables(&self, id: u16) -> Result<Vec<Table<'a>>> {
+    pub(crate) fn tables(&self, id: u16) -> Result<Vec<FlatbufferTable<'a>>> {
         let Some(at) = self.target(id)? else { return Ok(Vec::new()) };
         let (start, length) = self.file.vector(at, 4)?;
         (0..length).map(|i| self.file.table(self.file.follow(start + 4 * i)?)).collect()

@@ -1,35 +1,36 @@
-//! A flatbuffer as a tree, and its bytes. The tree is written from the root down, so every offset points forward.
+//! Serializes a tree of tables and vectors as a flatbuffer. It is written from the root down, so every offset points
+//! forward.
 
 use std::rc::Rc;
 
-/// A value that an offset leads to.
-pub(crate) enum Node {
-    Table(Vec<(u16, Slot)>),
+/// A value that an offset refers to.
+pub(crate) enum FlatbufferNode {
+    Table(Vec<(u16, FlatbufferField)>),
     Text(String),
     Ints(Vec<i32>),
     Longs(Vec<i64>),
     Floats(Vec<f32>),
-    /// Bytes of a constant, which begin at a multiple of 16.
+    /// Bytes of a constant, aligned to 16.
     Bytes(Rc<[u8]>),
-    List(Vec<Node>),
+    List(Vec<FlatbufferNode>),
 }
 
 /// A field of a table.
-pub(crate) enum Slot {
+pub(crate) enum FlatbufferField {
     Byte(u8),
-    /// Any scalar of four bytes.
+    /// Any four-byte scalar.
     Word(u32),
-    Node(Node),
+    Node(FlatbufferNode),
 }
 
-impl Slot {
-    pub(crate) fn int(value: i32) -> Slot {
-        Slot::Word(value as u32)
+impl FlatbufferField {
+    pub(crate) fn int(value: i32) -> FlatbufferField {
+        FlatbufferField::Word(value as u32)
     }
 }
 
-/// The file: offset of the root, the identifier, then the tree.
-pub(crate) fn file(identifier: &[u8; 4], root: &Node) -> Vec<u8> {
+/// Returns the file: root offset, identifier, tree.
+pub(crate) fn file(identifier: &[u8; 4], root: &FlatbufferNode) -> Vec<u8> {
     let mut out = vec![0; 4];
     out.extend_from_slice(identifier);
     let at = write(&mut out, root);
@@ -53,11 +54,11 @@ fn word(out: &mut Vec<u8>, value: u32) {
     out.extend_from_slice(&value.to_le_bytes());
 }
 
-/// Writes a node at the end; where it begins.
-fn write(out: &mut Vec<u8>, node: &Node) -> usize {
+/// Appends a node and returns its position.
+fn write(out: &mut Vec<u8>, node: &FlatbufferNode) -> usize {
     match node {
-        Node::Table(fields) => table(out, fields),
-        Node::Text(text) => {
+        FlatbufferNode::Table(fields) => table(out, fields),
+        FlatbufferNode::Text(text) => {
             align(out, 4, 0);
             let at = out.len();
             word(out, text.len() as u32);
@@ -65,11 +66,17 @@ fn write(out: &mut Vec<u8>, node: &Node) -> usize {
             out.push(0);
             at
         }
-        Node::Ints(values) => vector(out, values.len(), 4, values.iter().flat_map(|v| v.to_le_bytes())),
-        Node::Longs(values) => vector(out, values.len(), 8, values.iter().flat_map(|v| v.to_le_bytes())),
-        Node::Floats(values) => vector(out, values.len(), 4, values.iter().flat_map(|v| v.to_le_bytes())),
-        Node::Bytes(bytes) => vector(out, bytes.len(), 16, bytes.iter().copied()),
-        Node::List(nodes) => {
+        FlatbufferNode::Ints(values) => {
+            vector(out, values.len(), 4, values.iter().flat_map(|v| v.to_le_bytes()))
+        }
+        FlatbufferNode::Longs(values) => {
+            vector(out, values.len(), 8, values.iter().flat_map(|v| v.to_le_bytes()))
+        }
+        FlatbufferNode::Floats(values) => {
+            vector(out, values.len(), 4, values.iter().flat_map(|v| v.to_le_bytes()))
+        }
+        FlatbufferNode::Bytes(bytes) => vector(out, bytes.len(), 16, bytes.iter().copied()),
+        FlatbufferNode::List(nodes) => {
             let at = vector(out, nodes.len(), 4, std::iter::repeat_n(0, 4 * nodes.len()));
             for (i, node) in nodes.iter().enumerate() {
                 let slot = at + 4 + 4 * i;
@@ -82,7 +89,7 @@ fn write(out: &mut Vec<u8>, node: &Node) -> usize {
 }
 
 fn vector(out: &mut Vec<u8>, length: usize, aligned: usize, bytes: impl Iterator<Item = u8>) -> usize {
-    // The elements are aligned, and their number stands before them.
+    // The elements are aligned; their count precedes them.
     align(out, aligned.max(4), 4);
     let at = out.len();
     word(out, length as u32);
@@ -91,9 +98,9 @@ fn vector(out: &mut Vec<u8>, length: usize, aligned: usize, bytes: impl Iterator
 }
 
 /// Words come first, so that every field is aligned.
-fn table(out: &mut Vec<u8>, fields: &[(u16, Slot)]) -> usize {
+fn table(out: &mut Vec<u8>, fields: &[(u16, FlatbufferField)]) -> usize {
     let slots = fields.iter().map(|(id, _)| id + 1).max().unwrap_or(0);
-    let is_byte = |slot: &Slot| matches!(slot, Slot::Byte(_));
+    let is_byte = |slot: &FlatbufferField| matches!(slot, FlatbufferField::Byte(_));
     let words = fields.iter().filter(|(_, s)| !is_byte(s)).count();
     let size = 4 + 4 * words + (fields.len() - words);
     let vtable_size = 4 + 2 * usize::from(slots);
@@ -115,9 +122,9 @@ fn table(out: &mut Vec<u8>, fields: &[(u16, Slot)]) -> usize {
     for (id, slot) in fields {
         let place = at + usize::from(places[usize::from(*id)]);
         match slot {
-            Slot::Byte(value) => out[place] = *value,
-            Slot::Word(value) => put(out, place, *value),
-            Slot::Node(node) => {
+            FlatbufferField::Byte(value) => out[place] = *value,
+            FlatbufferField::Word(value) => put(out, place, *value),
+            FlatbufferField::Node(node) => {
                 let target = write(out, node);
                 put(out, place, (target - place) as u32);
             }

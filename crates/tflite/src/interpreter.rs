@@ -1,22 +1,22 @@
-//! The interpreter: every operator in order, each by LiteRT's reference arithmetic. For bits, not for speed.
+//! TFLite interpreter: runs operators in order with the arithmetic of LiteRT's reference kernels; bit-exact, not fast.
 
-use crate::kernels::{Call, row};
-use crate::model::{Model, broken};
+use crate::kernels::{OperatorCall, row};
+use crate::model::{TfliteModel, broken};
 use systole_base::{Error, ErrorKind, Literal, Result};
 
-/// A model that is checked and can be run, from any number of threads.
-pub struct Interpreter<'a> {
-    model: &'a Model,
-    /// The last operator that reads each tensor; later its memory is given back.
+/// A checked model, ready to run from any number of threads.
+pub struct TfliteInterpreter<'a> {
+    model: &'a TfliteModel,
+    /// Last operator that reads each tensor; afterwards its memory is freed.
     last_reads: Vec<usize>,
 }
 
-impl<'a> Interpreter<'a> {
-    /// An interpreter of a model.
+impl<'a> TfliteInterpreter<'a> {
+    /// Creates an interpreter for a model.
     ///
     /// # Errors
-    /// When the graph is not sound ([`Model::check`]).
-    pub fn new(model: &'a Model) -> Result<Interpreter<'a>> {
+    /// If the graph is invalid ([`TfliteModel::check`]).
+    pub fn new(model: &'a TfliteModel) -> Result<TfliteInterpreter<'a>> {
         model.check()?;
         let mut last_reads = vec![0; model.tensors.len()];
         for (n, o) in model.operators.iter().enumerate() {
@@ -25,23 +25,23 @@ impl<'a> Interpreter<'a> {
             }
         }
         model.outputs.iter().for_each(|&i| last_reads[i] = usize::MAX);
-        Ok(Interpreter { model, last_reads })
+        Ok(TfliteInterpreter { model, last_reads })
     }
 
-    /// The model.
-    pub fn model(&self) -> &'a Model {
+    /// Returns the model.
+    pub fn model(&self) -> &'a TfliteModel {
         self.model
     }
 
-    /// The model's outputs for its inputs, each of the file's own type and shape.
+    /// Computes the model's outputs for its inputs, with the types and shapes in the file.
     ///
     /// # Errors
-    /// When an input is not of the model's type, or an operator cannot compute what the file says; names the operator.
+    /// If an input has the wrong type, or an operator cannot be computed; names the operator.
     pub fn run(&self, inputs: &[Literal]) -> Result<Vec<Literal>> {
         self.run_with(inputs, |_, _| {})
     }
 
-    /// As [`Interpreter::run`], showing each tensor that an operator makes, and the inputs, with their numbers.
+    /// Like [`TfliteInterpreter::run`]; also calls `each` with the index and value of every computed tensor and input.
     pub fn run_with(
         &self,
         inputs: &[Literal],
@@ -50,15 +50,15 @@ impl<'a> Interpreter<'a> {
         let model = self.model;
         let mut values: Vec<Option<Literal>> = model.tensors.iter().map(|t| t.data.clone()).collect();
         if inputs.len() != model.inputs.len() {
-            let what = format!("{} inputs were given, the model takes {}", inputs.len(), model.inputs.len());
+            let what = format!("got {} inputs, the model requires {}", inputs.len(), model.inputs.len());
             return Err(Error::new(ErrorKind::Data, what));
         }
         for (&i, given) in model.inputs.iter().zip(inputs) {
             let t = model.tensor(i)?;
             if given.ty() != &t.ty {
-                let what = format!("input {} is {}, the model takes {}", t.name, given.ty(), t.ty);
+                let what = format!("input {} has type {}, the model requires {}", t.name, given.ty(), t.ty);
                 return Err(Error::new(ErrorKind::Data, what)
-                    .hint("`systole summary FILE.tflite` shows what it takes"));
+                    .hint("run `systole summary FILE.tflite` to see the model's inputs"));
             }
             each(i, given);
             values[i] = Some(given.clone());
@@ -75,25 +75,28 @@ impl<'a> Interpreter<'a> {
                 }
             }
         }
-        let output =
-            |&i: &usize| values[i].clone().ok_or_else(|| broken(format!("nothing makes output tensor {i}")));
+        let output = |&i: &usize| {
+            values[i].clone().ok_or_else(|| broken(format!("no operator computes output tensor {i}")))
+        };
         model.outputs.iter().map(output).collect()
     }
 
-    /// What one operator makes, of the file's types; `values`: what each tensor of the model holds by now.
+    /// Runs one operator and returns its outputs; `values` contains the current value of each tensor.
     ///
     /// # Errors
-    /// When there is no such operator, or it cannot compute what the file says; names it.
+    /// If the operator does not exist or cannot be computed; names it.
     pub fn run_operator(&self, n: usize, values: &[Option<Literal>]) -> Result<Vec<Literal>> {
         let model = self.model;
-        let operator = model.operators.get(n).ok_or_else(|| broken(format!("there is no operator {n}")))?;
+        let operator =
+            model.operators.get(n).ok_or_else(|| broken(format!("operator {n} does not exist")))?;
         let row =
-            row(operator.op.code()).ok_or_else(|| broken(format!("{} is not known here", operator.op)))?;
-        let made = (row.kernel)(&Call { model, operator, values }).map_err(|e| e.at(model.place(n)))?;
+            row(operator.op.code()).ok_or_else(|| broken(format!("unknown operator {}", operator.op)))?;
+        let made =
+            (row.kernel)(&OperatorCall { model, operator, values }).map_err(|e| e.at(model.place(n)))?;
         for (&i, y) in operator.outputs.iter().zip(&made) {
             let t = model.tensor(i)?;
             if y.ty() != &t.ty {
-                let why = format!("it makes {}, the file says {}", y.ty(), t.ty);
+                let why = format!("it computes {}, the file states {}", y.ty(), t.ty);
                 return Err(broken(why).at(model.place(n)));
             }
         }

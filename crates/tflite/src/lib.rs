@@ -1,8 +1,8 @@
-//! `.tflite` files: models as data, their reader and writer, and an interpreter that computes what LiteRT's reference
-//! kernels (`OpResolverType.BUILTIN_REF`) compute, int8 to the bit.
+//! Reads and writes `.tflite` files, and runs them in an interpreter that matches LiteRT's reference kernels
+//! (`OpResolverType.BUILTIN_REF`), int8 bit for bit.
 //!
-//! Nothing here knows of layers or of training: models of Systole become such files in `systole-quant`. Files are data of
-//! strangers: every offset and length is checked, and what a file may take of memory is bounded.
+//! Systole models are converted to `.tflite` in `systole-quant`. Files are untrusted: every offset and length is
+//! checked, and memory use is limited.
 //!
 //! ```
 //! use systole_base::{DType, Literal};
@@ -38,7 +38,7 @@ mod write;
 pub use fixed_point::{
     activation_range, mean_multiplier, multiply_by_quantized_multiplier, quantize_multiplier, sum_multipliers,
 };
-pub use interpreter::Interpreter;
-pub use kernels::{IntegerSoftmax, Slide};
-pub use model::{Model, Operator, Quantization, Tensor, axis_of};
-pub use op::{Activation, Field, Op, Padding, Scales};
+pub use interpreter::TfliteInterpreter;
+pub use kernels::{IntegerSoftmax, WindowStride};
+pub use model::{TfliteModel, TfliteOperator, TfliteQuantization, TfliteTensor, axis_of};
+pub use op::{FusedActivation, OptionField, ScaleRule, TfliteOp, TflitePadding};

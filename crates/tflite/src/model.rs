@@ -1,71 +1,71 @@
-//! A model as data: tensors, operators, what goes in and what comes out. What the bytes of a file say, in plain types.
+//! Plain data types for the contents of a `.tflite` file: tensors, operators, inputs and outputs.
 
-use crate::op::{Activation, Field, Op};
+use crate::op::{FusedActivation, OptionField, TfliteOp};
 use std::collections::BTreeMap;
 use systole_base::{DType, Error, ErrorKind, Literal, Result, Shape, TensorType};
 
-/// real = scale · (q − zero point).
+/// Quantization parameters: real = scale · (q − zero point).
 #[derive(Clone, Debug, PartialEq, Default)]
-pub struct Quantization {
-    /// One, or one for each entry of `dimension`.
+pub struct TfliteQuantization {
+    /// One scale, or one for each index along `dimension`.
     pub scale: Vec<f32>,
-    /// As many as scales.
+    /// Zero points, one per scale.
     pub zero_point: Vec<i64>,
-    /// The dimension along which scales differ, where there are several.
+    /// Quantized dimension, if there are several scales.
     pub dimension: usize,
 }
 
-impl Quantization {
-    /// One scale for all.
-    pub fn per_tensor(scale: f32, zero_point: i32) -> Quantization {
-        Quantization { scale: vec![scale], zero_point: vec![zero_point.into()], dimension: 0 }
+impl TfliteQuantization {
+    /// Returns per-tensor quantization parameters.
+    pub fn per_tensor(scale: f32, zero_point: i32) -> TfliteQuantization {
+        TfliteQuantization { scale: vec![scale], zero_point: vec![zero_point.into()], dimension: 0 }
     }
 
-    /// A scale for each entry of a dimension, all around 0.
-    pub fn per_channel(scale: Vec<f32>, dimension: usize) -> Quantization {
-        Quantization { zero_point: vec![0; scale.len()], scale, dimension }
+    /// Returns symmetric per-channel quantization parameters: a scale for each index along a dimension.
+    pub fn per_channel(scale: Vec<f32>, dimension: usize) -> TfliteQuantization {
+        TfliteQuantization { zero_point: vec![0; scale.len()], scale, dimension }
     }
 }
 
-/// A tensor: its type, and its values where they are constant.
+/// A tensor: its type, and its value if it is constant.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Tensor {
-    /// Its name in the file.
+pub struct TfliteTensor {
+    /// Name in the file.
     pub name: String,
-    /// Element type and shape, the batch included.
+    /// Element type and shape, including the batch.
     pub ty: TensorType,
-    /// Its values, of a constant.
+    /// Value of a constant.
     pub data: Option<Literal>,
-    /// How its integers are numbers; `None`: they are what they are.
-    pub quantization: Option<Quantization>,
+    /// Quantization parameters; `None` for plain numbers.
+    pub quantization: Option<TfliteQuantization>,
 }
 
-impl Tensor {
-    /// A tensor that is computed or given.
-    pub fn new(name: impl Into<String>, shape: impl Into<Shape>, dtype: DType) -> Tensor {
-        Tensor { name: name.into(), ty: TensorType::new(dtype, shape), data: None, quantization: None }
+impl TfliteTensor {
+    /// Creates an input or computed tensor.
+    pub fn new(name: impl Into<String>, shape: impl Into<Shape>, dtype: DType) -> TfliteTensor {
+        TfliteTensor { name: name.into(), ty: TensorType::new(dtype, shape), data: None, quantization: None }
     }
 
-    /// A constant.
-    pub fn constant(name: impl Into<String>, data: Literal) -> Tensor {
-        Tensor { name: name.into(), ty: data.ty().clone(), data: Some(data), quantization: None }
+    /// Creates a constant.
+    pub fn constant(name: impl Into<String>, data: Literal) -> TfliteTensor {
+        TfliteTensor { name: name.into(), ty: data.ty().clone(), data: Some(data), quantization: None }
     }
 
-    /// With a quantisation.
-    pub fn quantized(mut self, quantization: Quantization) -> Tensor {
+    /// Adds quantization parameters.
+    pub fn quantized(mut self, quantization: TfliteQuantization) -> TfliteTensor {
         self.quantization = Some(quantization);
         self
     }
 
-    /// Its dimensions.
+    /// Returns the dimensions.
     pub fn dims(&self) -> &[usize] {
         self.ty.shape.dims()
     }
 
-    /// The one scale and zero point of its integers.
+    /// Returns the scale and zero point of a per-tensor quantized tensor.
     ///
     /// # Errors
-    /// When it is not quantised, has several scales, or a scale that is no positive number.
+    /// If it is not quantized, has several scales, or a scale that is not positive.
     pub fn scale(&self) -> Result<(f32, i32)> {
         match &self.quantization {
             Some(q) if q.scale.len() == 1 && q.zero_point.len() == 1 => {
@@ -76,154 +76,158 @@ impl Tensor {
                     _ => (0, 0),
                 };
                 let holds = q.scale[0].is_finite() && q.scale[0] > 0.0 && (low..=high).contains(&zero_point);
-                let wrong = || self.wrong(format!("scale {} and zero point {zero_point}", q.scale[0]));
+                let wrong =
+                    || self.wrong(format!("invalid scale {} and zero point {zero_point}", q.scale[0]));
                 holds.then_some((q.scale[0], zero_point)).ok_or_else(wrong)
             }
-            Some(q) => Err(self.wrong(format!("{} scales where one is needed", q.scale.len()))),
+            Some(q) => Err(self.wrong(format!("{} scales, expected one", q.scale.len()))),
             None => Err(self.wrong("no scale".into())),
         }
     }
 
     fn wrong(&self, has: String) -> Error {
         let what = format!("tensor {} of type {} has {has}", self.name, self.ty);
-        Error::new(ErrorKind::Data, what).hint("quantise the model anew, or use its float version")
+        Error::new(ErrorKind::Data, what).hint("quantize the model again, or use its float version")
     }
 }
 
-/// An operator in its place.
+/// An operator with its inputs, outputs and options.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Operator {
-    /// What it computes.
-    pub op: Op,
-    /// Its version in the file; 0: the writer chooses the lowest that there is for its types.
+pub struct TfliteOperator {
+    /// Operator type.
+    pub op: TfliteOp,
+    /// Version in the file; 0 lets the writer choose the lowest version for the types.
     pub version: i32,
-    /// Numbers of tensors; `None` where an optional one is left out.
+    /// Tensor indices; `None` for an omitted optional input.
     pub inputs: Vec<Option<usize>>,
-    /// Numbers of tensors.
+    /// Tensor indices.
     pub outputs: Vec<usize>,
-    numbers: BTreeMap<Field, f64>,
-    lists: BTreeMap<Field, Vec<i32>>,
+    numbers: BTreeMap<OptionField, f64>,
+    lists: BTreeMap<OptionField, Vec<i32>>,
 }
 
-impl Operator {
-    /// An operator with its options at their defaults.
+impl TfliteOperator {
+    /// Creates an operator with default options.
     pub fn new(
-        op: Op,
+        op: TfliteOp,
         inputs: impl IntoIterator<Item = usize>,
         outputs: impl IntoIterator<Item = usize>,
-    ) -> Operator {
+    ) -> TfliteOperator {
         let inputs = inputs.into_iter().map(Some).collect();
         let outputs = outputs.into_iter().collect();
-        Operator { op, version: 0, inputs, outputs, numbers: BTreeMap::new(), lists: BTreeMap::new() }
+        TfliteOperator { op, version: 0, inputs, outputs, numbers: BTreeMap::new(), lists: BTreeMap::new() }
     }
 
-    /// With an option.
-    pub fn with(mut self, field: Field, value: impl Into<f64>) -> Operator {
+    /// Sets an option.
+    pub fn with(mut self, field: OptionField, value: impl Into<f64>) -> TfliteOperator {
         self.numbers.insert(field, value.into());
         self
     }
 
-    /// With an option that is a list.
-    pub fn with_list(mut self, field: Field, value: Vec<i32>) -> Operator {
+    /// Sets a list option.
+    pub fn with_list(mut self, field: OptionField, value: Vec<i32>) -> TfliteOperator {
         self.lists.insert(field, value);
         self
     }
 
-    /// An option as it is stored.
-    pub fn number(&self, field: Field) -> f64 {
+    /// Returns an option as stored.
+    pub fn number(&self, field: OptionField) -> f64 {
         self.numbers.get(&field).copied().unwrap_or(field.default())
     }
 
-    /// An option that is an integer.
-    pub fn int(&self, field: Field) -> i64 {
+    /// Returns an integer option.
+    pub fn int(&self, field: OptionField) -> i64 {
         self.number(field) as i64
     }
 
-    /// An option that is a switch.
-    pub fn is(&self, field: Field) -> bool {
+    /// Returns a bool option.
+    pub fn is(&self, field: OptionField) -> bool {
         self.number(field) != 0.0
     }
 
-    /// An option of at least 1.
-    pub fn count(&self, field: Field) -> Option<usize> {
+    /// Returns an option that is at least 1.
+    pub fn count(&self, field: OptionField) -> Option<usize> {
         usize::try_from(self.int(field)).ok().filter(|v| (1..1 << 30).contains(v))
     }
 
-    /// Whether windows have as many positions as the strides leave; `None`: the option is neither of [`crate::Padding`]'s.
+    /// Whether padding is SAME; `None` if the option is not a value of [`crate::TflitePadding`].
     pub fn is_same(&self) -> Option<bool> {
-        match self.int(Field::Padding) {
+        match self.int(OptionField::Padding) {
             0 => Some(true),
             1 => Some(false),
             _ => None,
         }
     }
 
-    /// An option that is a list.
-    pub fn list(&self, field: Field) -> &[i32] {
+    /// Returns a list option.
+    pub fn list(&self, field: OptionField) -> &[i32] {
         self.lists.get(&field).map_or(&[], Vec::as_slice)
     }
 
-    /// What is applied to the result.
+    /// Returns the fused activation.
     ///
     /// # Errors
-    /// When it is none of [`Activation`]'s.
-    pub fn activation(&self) -> Result<Activation> {
-        let code = self.int(Field::Activation);
-        Activation::of_code(code).ok_or_else(|| {
-            Error::new(ErrorKind::Unsupported, format!("{} with fused activation {code}", self.op))
+    /// If it is not a value of [`FusedActivation`].
+    pub fn activation(&self) -> Result<FusedActivation> {
+        let code = self.int(OptionField::Activation);
+        FusedActivation::of_code(code).ok_or_else(|| {
+            Error::new(
+                ErrorKind::Unsupported,
+                format!("{} with fused activation {code} is not supported", self.op),
+            )
         })
     }
 }
 
-/// An axis among `rank`, counted from the end where negative.
+/// Normalizes an axis for `rank` dimensions; negative ones count from the end.
 pub fn axis_of(axis: i64, rank: usize) -> Option<usize> {
     let from_start = if axis < 0 { axis.saturating_add(rank as i64) } else { axis };
     usize::try_from(from_start).ok().filter(|a| *a < rank)
 }
 
-/// A model: one graph of operators in the order of their execution.
+/// A model: one graph of operators in execution order.
 #[derive(Clone, Debug, PartialEq, Default)]
-pub struct Model {
-    /// A note of who wrote it.
+pub struct TfliteModel {
+    /// Description, often the writer.
     pub description: String,
-    /// All tensors, by number.
-    pub tensors: Vec<Tensor>,
-    /// Each after those that feed it.
-    pub operators: Vec<Operator>,
-    /// Tensors that are given.
+    /// All tensors, by index.
+    pub tensors: Vec<TfliteTensor>,
+    /// Operators, each after those that feed it.
+    pub operators: Vec<TfliteOperator>,
+    /// Input tensors.
     pub inputs: Vec<usize>,
-    /// Tensors that are asked for.
+    /// Output tensors.
     pub outputs: Vec<usize>,
-    /// Free notes by name: names of classes, how pixels are scaled. Kept as metadata.
+    /// Metadata by name, such as class names and pixel scaling.
     pub notes: BTreeMap<String, String>,
 }
 
-/// Bytes that all tensors that are no constants may have together.
+/// Maximum total bytes of non-constant tensors.
 const MOST_BYTES: usize = 1 << 29;
 
-impl Model {
-    /// The tensor of a number.
-    pub fn tensor(&self, index: usize) -> Result<&Tensor> {
-        self.tensors.get(index).ok_or_else(|| broken(format!("there is no tensor {index}")))
+impl TfliteModel {
+    /// Returns a tensor by index.
+    pub fn tensor(&self, index: usize) -> Result<&TfliteTensor> {
+        self.tensors.get(index).ok_or_else(|| broken(format!("tensor {index} does not exist")))
     }
 
-    /// Where an operator stands, for people: `CONV_2D 3 (conv2d)`.
+    /// Returns an operator's position for messages: `CONV_2D 3 (conv2d)`.
     pub fn place(&self, operator: usize) -> String {
         let Some(o) = self.operators.get(operator) else { return format!("operator {operator}") };
         let made = o.outputs.first().and_then(|&t| self.tensors.get(t)).map_or("", |t| t.name.as_str());
-        format!("operator {operator} ({}, which makes {made})", o.op)
+        format!("operator {operator} ({}, output {made})", o.op)
     }
 
-    /// Bytes of its constants.
+    /// Returns the size of the constants in bytes.
     pub fn constant_bytes(&self) -> usize {
         self.tensors.iter().filter_map(|t| t.data.as_ref()).map(|d| d.ty().bytes()).sum()
     }
 
-    /// What every runtime asks of a graph.
+    /// Checks the graph's validity.
     ///
     /// # Errors
-    /// When a number names no tensor, an operator reads what is made later, a tensor is made twice, scales do not fit their
-    /// tensor, or tensors are too large.
+    /// If an index names no tensor, an operator reads a tensor before it is computed, a tensor is computed twice,
+    /// scales do not match their tensor, or tensors are too large.
     pub fn check(&self) -> Result<()> {
         let mut bytes = 0usize;
         for t in &self.tensors {
@@ -234,7 +238,7 @@ impl Model {
             }
         }
         if bytes > MOST_BYTES {
-            return Err(broken("its tensors take more than 512 MiB".into()));
+            return Err(broken("the tensors take more than 512 MiB".into()));
         }
         self.check_order()
     }
@@ -244,38 +248,39 @@ impl Model {
         for &i in &self.inputs {
             self.tensor(i)?;
             if std::mem::replace(&mut known[i], true) {
-                return Err(broken(format!("input tensor {i} is a constant, or listed twice")));
+                return Err(broken(format!("input tensor {i} is a constant or listed twice")));
             }
         }
         for (n, o) in self.operators.iter().enumerate() {
             for &i in o.inputs.iter().flatten() {
-                if !known.get(i).copied().ok_or_else(|| broken(format!("there is no tensor {i}")))? {
-                    return Err(broken(format!("it reads tensor {i} before that is made")).at(self.place(n)));
+                if !known.get(i).copied().ok_or_else(|| broken(format!("tensor {i} does not exist")))? {
+                    return Err(
+                        broken(format!("it reads tensor {i} before it is computed")).at(self.place(n))
+                    );
                 }
             }
             for &i in &o.outputs {
-                let slot = known.get_mut(i).ok_or_else(|| broken(format!("there is no tensor {i}")))?;
+                let slot = known.get_mut(i).ok_or_else(|| broken(format!("tensor {i} does not exist")))?;
                 if std::mem::replace(slot, true) {
-                    return Err(
-                        broken(format!("it makes tensor {i}, which is there already")).at(self.place(n))
-                    );
+                    return Err(broken(format!("it computes tensor {i}, which already has a value"))
+                        .at(self.place(n)));
                 }
             }
         }
         for &i in &self.outputs {
             self.tensor(i)?;
             if !known[i] {
-                return Err(broken(format!("nothing makes output tensor {i}")));
+                return Err(broken(format!("no operator computes output tensor {i}")));
             }
         }
         Ok(())
     }
 
-    fn check_tensor(&self, t: &Tensor) -> Result<()> {
+    fn check_tensor(&self, t: &TfliteTensor) -> Result<()> {
         if t.data.as_ref().is_some_and(|d| d.ty() != &t.ty) {
-            return Err(broken(format!("the values of tensor {} are not of its type", t.name)));
+            return Err(broken(format!("the value of tensor {} does not have its type", t.name)));
         }
-        // None without elements: so no size can be larger than all of them.
+        // Without empty tensors no size can exceed the number of elements.
         if t.dims().contains(&0) {
             return Err(broken(format!("tensor {} of type {} has no elements", t.name, t.ty)));
         }
@@ -284,14 +289,14 @@ impl Model {
         let fits =
             q.scale.len() == q.zero_point.len() && (q.scale.len() == 1 || channels == Some(q.scale.len()));
         if !fits {
-            let why = format!("the {} scales of tensor {} do not fit {}", q.scale.len(), t.name, t.ty);
+            let why = format!("the {} scales of tensor {} do not match {}", q.scale.len(), t.name, t.ty);
             return Err(broken(why));
         }
         Ok(())
     }
 }
 
-/// A file or graph that is none.
+/// Returns an error about an invalid file or graph.
 pub(crate) fn broken(why: String) -> Error {
-    Error::new(ErrorKind::Data, "this is no sound .tflite model").because(why)
+    Error::new(ErrorKind::Data, "invalid .tflite model").because(why)
 }

@@ -1,197 +1,197 @@
-//! Operators and their options by the schema's numbers. The table of operators is in `kernels`: a row in the file of a family.
+//! Operators and their options by the codes of the TFLite schema. The table of operators is in `kernels`.
 
 use std::fmt;
 
-/// An option of an operator. Numbers, switches and choices are one kind of value here: the schema's default is 0 for all but
-/// the dilations, which are 1.
+/// An operator option. Numbers, bools and enums share one representation: the schema's default is 0, except 1 for
+/// dilations.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Field {
-    /// See [`Padding`].
+pub enum OptionField {
+    /// See [`TflitePadding`].
     Padding,
-    /// Step from column to column.
+    /// Stride along the width.
     StrideW,
-    /// Step from row to row.
+    /// Stride along the height.
     StrideH,
-    /// Columns of a pooling's window.
+    /// Width of a pooling window.
     FilterW,
-    /// Rows of a pooling's window.
+    /// Height of a pooling window.
     FilterH,
-    /// See [`Activation`].
+    /// See [`FusedActivation`].
     Activation,
-    /// Distance of a window's columns.
+    /// Dilation along the width.
     DilationW,
-    /// Distance of a window's rows.
+    /// Dilation along the height.
     DilationH,
-    /// Output channels for each input channel.
+    /// Output channels per input channel of a depthwise convolution.
     DepthMultiplier,
-    /// How the weights of FULLY_CONNECTED lie; 0 alone is read.
+    /// Layout of FULLY_CONNECTED's weights; only 0 is supported.
     WeightsFormat,
     /// Whether FULLY_CONNECTED keeps the leading dimensions.
     KeepNumDims,
-    /// Whether inputs that are quantised on the way have a zero point.
+    /// Whether dynamically quantized inputs have a zero point.
     AsymmetricInputs,
-    /// The dimension.
+    /// Axis.
     Axis,
-    /// Leading dimensions that GATHER pairs.
+    /// Leading batch dimensions of GATHER.
     BatchDims,
-    /// A list: the shape that RESHAPE makes.
+    /// List: output shape of RESHAPE.
     NewShape,
-    /// A list: the dimensions of size 1 that SQUEEZE removes.
+    /// List: dimensions of size 1 that SQUEEZE removes.
     SqueezeDims,
-    /// Rows and columns that become channels.
+    /// Block size of SPACE_TO_DEPTH and DEPTH_TO_SPACE.
     BlockSize,
     /// Factor of SOFTMAX's input.
     Beta,
-    /// Whether a reduction leaves dimensions of size 1.
+    /// Whether a reduction keeps dimensions with size 1.
     KeepDims,
-    /// Whether corners fall on corners.
+    /// Whether resizing aligns the corners.
     AlignCorners,
-    /// Whether a pixel's place is its middle.
+    /// Whether resizing uses half-pixel centers.
     HalfPixelCenters,
-    /// Parts of SPLIT.
+    /// Number of outputs of SPLIT.
     NumSplits,
     /// Whether the first operand is transposed.
     AdjX,
     /// Whether the second operand is transposed.
     AdjY,
-    /// The schema's number of an element type.
+    /// Schema code of an element type.
     OutputType,
     /// Slope below zero.
     Alpha,
-    /// Whether GELU is by tanh.
+    /// Whether GELU uses the tanh approximation.
     Approximate,
-    /// Bits: dimensions whose begin is left out.
+    /// Bit mask of dimensions whose begin is ignored.
     BeginMask,
-    /// Bits: dimensions whose end is left out.
+    /// Bit mask of dimensions whose end is ignored.
     EndMask,
-    /// Bits: an ellipsis.
+    /// Bit mask of the ellipsis.
     EllipsisMask,
-    /// Bits: new dimensions of size 1.
+    /// Bit mask of new dimensions of size 1.
     NewAxisMask,
-    /// Bits: dimensions that vanish.
+    /// Bit mask of removed dimensions.
     ShrinkAxisMask,
-    /// Operands of PACK.
+    /// Number of operands of PACK.
     ValuesCount,
 }
 
-/// How a field is stored.
+/// Storage of an option field.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Stored {
+pub(crate) enum FieldStorage {
     Byte,
     Int,
     Float,
     List,
 }
 
-impl Field {
-    pub(crate) fn stored(self) -> Stored {
-        use Field::*;
+impl OptionField {
+    pub(crate) fn stored(self) -> FieldStorage {
+        use OptionField::*;
         match self {
             Padding | Activation | WeightsFormat | KeepNumDims | AsymmetricInputs | KeepDims
-            | AlignCorners | HalfPixelCenters | AdjX | AdjY | OutputType | Approximate => Stored::Byte,
-            Beta | Alpha => Stored::Float,
-            NewShape | SqueezeDims => Stored::List,
-            _ => Stored::Int,
+            | AlignCorners | HalfPixelCenters | AdjX | AdjY | OutputType | Approximate => FieldStorage::Byte,
+            Beta | Alpha => FieldStorage::Float,
+            NewShape | SqueezeDims => FieldStorage::List,
+            _ => FieldStorage::Int,
         }
     }
 
     pub(crate) fn default(self) -> f64 {
-        if matches!(self, Field::DilationW | Field::DilationH) { 1.0 } else { 0.0 }
+        if matches!(self, OptionField::DilationW | OptionField::DilationH) { 1.0 } else { 0.0 }
     }
 }
 
-/// What happens at the border of a picture.
+/// Padding at the borders of an image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Padding {
-    /// As many places as the strides leave.
+pub enum TflitePadding {
+    /// SAME: as many output positions as the stride allows.
     Same,
-    /// Only whole windows.
+    /// VALID: only complete windows.
     Valid,
 }
 
-/// What an operator applies to its result.
+/// Activation fused into an operator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Activation {
-    /// Nothing.
+pub enum FusedActivation {
+    /// None.
     #[default]
     None,
-    /// At least 0.
+    /// max(x, 0).
     Relu,
-    /// From −1 to 1.
+    /// Clamps to −1 … 1.
     ReluN1To1,
-    /// From 0 to 6.
+    /// Clamps to 0 … 6.
     Relu6,
 }
 
-impl Activation {
-    pub(crate) fn of_code(code: i64) -> Option<Activation> {
-        use Activation::*;
+impl FusedActivation {
+    pub(crate) fn of_code(code: i64) -> Option<FusedActivation> {
+        use FusedActivation::*;
         [None, Relu, ReluN1To1, Relu6].get(usize::try_from(code).ok()?).copied()
     }
 
-    /// The schema's number.
+    /// Returns the schema code.
     pub fn code(self) -> f64 {
         f64::from(self as u8)
     }
 
-    /// The least and the greatest value, in floats.
+    /// Returns the smallest and largest output, as floats.
     pub(crate) fn bounds(self) -> (f32, f32) {
         match self {
-            Activation::None => (f32::NEG_INFINITY, f32::INFINITY),
-            Activation::Relu => (0.0, f32::INFINITY),
-            Activation::ReluN1To1 => (-1.0, 1.0),
-            Activation::Relu6 => (0.0, 6.0),
+            FusedActivation::None => (f32::NEG_INFINITY, f32::INFINITY),
+            FusedActivation::Relu => (0.0, f32::INFINITY),
+            FusedActivation::ReluN1To1 => (-1.0, 1.0),
+            FusedActivation::Relu6 => (0.0, 6.0),
         }
     }
 }
 
-/// An operator, by the schema's name: `Op::Conv2D`.
+/// An operator type, by its schema name: `Op::Conv2D`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Op {
+pub struct TfliteOp {
     code: i32,
     name: &'static str,
 }
 
-impl Op {
-    /// The operator of a row of the table.
-    pub(crate) const fn of_row(code: i32, name: &'static str) -> Op {
-        Op { code, name }
+impl TfliteOp {
+    /// Creates the operator type of a table row.
+    pub(crate) const fn of_row(code: i32, name: &'static str) -> TfliteOp {
+        TfliteOp { code, name }
     }
 
-    /// The schema's number.
+    /// Returns the schema code.
     pub fn code(self) -> i32 {
         self.code
     }
 
-    /// The schema's name: `CONV_2D`.
+    /// Returns the schema name: `CONV_2D`.
     pub fn name(self) -> &'static str {
         self.name
     }
 }
 
-impl fmt::Display for Op {
+impl fmt::Display for TfliteOp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name)
     }
 }
 
-impl fmt::Debug for Op {
+impl fmt::Debug for TfliteOp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name)
     }
 }
 
-/// Which scales an operator on int8 takes.
+/// Requirements of an int8 operator on scales.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Scales {
-    /// Weights and bias are its second and third operand, or as TRANSPOSE_CONV has them.
+pub enum ScaleRule {
+    /// Weights and bias are the second and third operand, or in TRANSPOSE_CONV's order.
     Weights,
-    /// Operands and results have one scale.
+    /// Operands and results share one scale.
     Same,
     /// The result has this scale and zero point.
     Fixed(f32, i32),
     /// Any scales.
     Free,
-    /// It has no int8 form, or converts to it.
+    /// It has no int8 form, or converts to int8.
     None,
 }

@@ -1,128 +1,130 @@
-//! A `.tflite` file as a [`Model`].
+//! Parses a `.tflite` file to a [`TfliteModel`].
 
-use crate::flatbuffer_read::{Bytes, Table};
+use crate::flatbuffer_read::{FlatbufferBytes, FlatbufferTable};
 use crate::kernels::row;
-use crate::model::{Model, Operator, Quantization, Tensor, broken};
-use crate::op::Stored;
+use crate::model::{TfliteModel, TfliteOperator, TfliteQuantization, TfliteTensor, broken};
+use crate::op::FieldStorage;
 use crate::write::dtype_of;
 use systole_base::{Error, ErrorKind, Literal, Result, Shape, TensorType};
 
-impl Model {
-    /// The model of a file; `name` is the file's, for errors.
+impl TfliteModel {
+    /// Parses a file; `name` is the file name for error messages.
     ///
     /// # Errors
-    /// When the bytes are no such file, cut short or at odds with themselves, or ask for an operator or element type that is
-    /// not known here. No bytes make this panic, and what is read takes at most a few times the file's size.
-    pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Model> {
+    /// If the bytes are not a .tflite file, truncated or inconsistent, or use an unknown operator or element type. No
+    /// input causes a panic, and reading takes at most a few times the file's size.
+    pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<TfliteModel> {
         read(bytes)
-            .map_err(|e| e.at(name).hint("make or download the file again; it is cut short or damaged"))
+            .map_err(|e| e.at(name).hint("create or download the file again; it is truncated or damaged"))
     }
 }
 
-fn read(bytes: &[u8]) -> Result<Model> {
-    let file = Bytes::new(bytes);
+fn read(bytes: &[u8]) -> Result<TfliteModel> {
+    let file = FlatbufferBytes::new(bytes);
     if file.identifier() != Some(b"TFL3") {
-        return Err(broken("its fifth to eighth bytes are not TFL3".into()).hint("name a .tflite file"));
+        return Err(broken("bytes 4 to 7 are not TFL3".into()).hint("pass a .tflite file"));
     }
     let root = file.root()?;
     if root.int(0)? != Some(3) {
-        return Err(broken("its version is not 3".into()));
+        return Err(broken("its schema version is not 3".into()));
     }
     let graphs = root.tables(2)?;
     let [graph] = &graphs[..] else {
-        let what = format!("a model with {} graphs", graphs.len());
+        let what = format!("unsupported model with {} graphs", graphs.len());
         return Err(Error::new(ErrorKind::Unsupported, what)
-            .hint("models of one graph are read: no loops, no branches"));
+            .hint("use a model with one graph: control flow is not supported"));
     };
     let codes = root.tables(1)?.iter().map(code).collect::<Result<Vec<_>>>()?;
     let buffers = root.tables(4)?;
     let tensors = graph.tables(0)?.iter().map(|t| tensor(t, &buffers)).collect::<Result<Vec<_>>>()?;
     let operators = graph.tables(3)?.iter().map(|o| operator(o, &codes)).collect::<Result<Vec<_>>>()?;
-    let mut model = Model {
+    let mut model = TfliteModel {
         description: root.text(3)?,
         inputs: indices(&graph.ints(1)?)?,
         outputs: indices(&graph.ints(2)?)?,
         tensors,
         operators,
-        ..Model::default()
+        ..TfliteModel::default()
     };
     for note in root.tables(6)? {
         let at = note.word(1)?.unwrap_or(0) as usize;
-        let buffer = buffers.get(at).ok_or_else(|| broken(format!("there is no buffer {at}")))?;
+        let buffer = buffers.get(at).ok_or_else(|| broken(format!("buffer {at} does not exist")))?;
         model.notes.insert(note.text(0)?, buffer.text(0)?);
     }
     model.check()?;
     Ok(model)
 }
 
-/// Number and version; whether it is known is asked where it is used.
-fn code(table: &Table) -> Result<(i32, i32, String)> {
+/// Returns code and version; support is checked on use.
+fn code(table: &FlatbufferTable) -> Result<(i32, i32, String)> {
     let old = table.byte(0)?.map_or(0, |b| i32::from(b as i8));
     let new = table.int(3)?.unwrap_or(0);
     Ok((old.max(new), table.int(2)?.unwrap_or(1), table.text(1)?))
 }
 
 fn indices(found: &[i32]) -> Result<Vec<usize>> {
-    let one = |&i: &i32| usize::try_from(i).map_err(|_| broken(format!("there is no tensor {i}")));
+    let one = |&i: &i32| usize::try_from(i).map_err(|_| broken(format!("tensor {i} does not exist")));
     found.iter().map(one).collect()
 }
 
-fn tensor(table: &Table, buffers: &[Table]) -> Result<Tensor> {
+fn tensor(table: &FlatbufferTable, buffers: &[FlatbufferTable]) -> Result<TfliteTensor> {
     let name = table.text(3)?;
     let code = table.byte(1)?.unwrap_or(0);
     let dtype = dtype_of(code).ok_or_else(|| {
-        let what = format!("tensor {name} has elements of the schema's type {code}");
-        Error::new(ErrorKind::Unsupported, what).hint("models of f32, int8 and other plain integers are read")
+        let what = format!("tensor {name} has unsupported element type code {code}");
+        Error::new(ErrorKind::Unsupported, what).hint("use a model of f32, int8 or other plain integers")
     })?;
-    let size = |&d: &i32| usize::try_from(d).map_err(|_| broken(format!("tensor {name} has a size of {d}")));
+    let size = |&d: &i32| {
+        usize::try_from(d).map_err(|_| broken(format!("tensor {name} has invalid dimension size {d}")))
+    };
     let dims = table.ints(0)?.iter().map(size).collect::<Result<Vec<_>>>()?;
     let ty = TensorType::new(dtype, Shape::from(dims));
     if ty.shape.checked_elements().and_then(|n| n.checked_mul(dtype.size())).is_none() {
         return Err(broken(format!("the size of tensor {name} overflows")));
     }
     let at = table.word(2)?.unwrap_or(0) as usize;
-    let buffer = buffers.get(at).ok_or_else(|| broken(format!("there is no buffer {at}")))?;
+    let buffer = buffers.get(at).ok_or_else(|| broken(format!("buffer {at} does not exist")))?;
     let bytes = buffer.bytes(0)?.filter(|b| !b.is_empty());
     let data = bytes.map(|b| Literal::from_bytes(ty.clone(), b)).transpose();
     let data = data.map_err(|e| e.at(format!("tensor {name}")))?;
     let quantization = table.table(4)?.map(|q| quantization(&q)).transpose()?.flatten();
-    Ok(Tensor { name, ty, data, quantization })
+    Ok(TfliteTensor { name, ty, data, quantization })
 }
 
-fn quantization(table: &Table) -> Result<Option<Quantization>> {
+fn quantization(table: &FlatbufferTable) -> Result<Option<TfliteQuantization>> {
     let (scale, zero_point) = (table.floats(2)?, table.longs(3)?);
     let dimension = table.int(6)?.unwrap_or(0);
     let dimension =
-        usize::try_from(dimension).map_err(|_| broken(format!("there is no dimension {dimension}")))?;
-    Ok((!scale.is_empty()).then_some(Quantization { scale, zero_point, dimension }))
+        usize::try_from(dimension).map_err(|_| broken(format!("dimension {dimension} does not exist")))?;
+    Ok((!scale.is_empty()).then_some(TfliteQuantization { scale, zero_point, dimension }))
 }
 
-fn operator(table: &Table, codes: &[(i32, i32, String)]) -> Result<Operator> {
+fn operator(table: &FlatbufferTable, codes: &[(i32, i32, String)]) -> Result<TfliteOperator> {
     let at = table.word(0)?.unwrap_or(0) as usize;
     let (code, version, custom) =
-        codes.get(at).ok_or_else(|| broken(format!("there is no operator code {at}")))?;
+        codes.get(at).ok_or_else(|| broken(format!("operator code {at} does not exist")))?;
     let row = row(*code).ok_or_else(|| {
         let what = match custom.as_str() {
-            "" => format!("the operator of the schema's number {code} is not known here"),
-            custom => format!("the custom operator {custom}"),
+            "" => format!("unknown operator code {code}"),
+            custom => format!("unsupported custom operator {custom}"),
         };
         Error::new(ErrorKind::Unsupported, what).hint("run this file with the LiteRT runtime")
     })?;
-    let mut o = Operator::new(row.op, [], indices(&table.ints(2)?)?);
+    let mut o = TfliteOperator::new(row.op, [], indices(&table.ints(2)?)?);
     o.version = *version;
     for i in table.ints(1)? {
         let index =
-            (i != -1).then(|| usize::try_from(i).map_err(|_| broken(format!("there is no tensor {i}"))));
+            (i != -1).then(|| usize::try_from(i).map_err(|_| broken(format!("tensor {i} does not exist"))));
         o.inputs.push(index.transpose()?);
     }
     let union = table.byte(3)?.unwrap_or(0);
     let Some(options) = table.table(4)?.filter(|_| union == row.union && union != 0) else { return Ok(o) };
     for &(slot, field) in row.fields {
         let value = match field.stored() {
-            Stored::Byte => options.byte(slot)?.map(|b| f64::from(b as i8)),
-            Stored::Int => options.int(slot)?.map(f64::from),
-            Stored::Float => options.word(slot)?.map(|w| f64::from(f32::from_bits(w))),
-            Stored::List => {
+            FieldStorage::Byte => options.byte(slot)?.map(|b| f64::from(b as i8)),
+            FieldStorage::Int => options.int(slot)?.map(f64::from),
+            FieldStorage::Float => options.word(slot)?.map(|w| f64::from(f32::from_bits(w))),
+            FieldStorage::List => {
                 let list = options.ints(slot)?;
                 if !list.is_empty() {
                     o = o.with_list(field, list);

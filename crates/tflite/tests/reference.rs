@@ -1,5 +1,5 @@
-//! Our interpreter against LiteRT's reference kernels, to the bit: models of one operator that our writer makes, with the
-//! outputs that the real interpreter gave (`fixtures/tflite/operators.bin`); and the real interpreter itself, where it is.
+//! Tests of the interpreter against LiteRT's reference kernels, bit for bit: single-operator models with recorded
+//! outputs (`fixtures/tflite/operators.bin`), and with the real interpreter if it is installed.
 
 #![allow(clippy::print_stdout, reason = "says what was skipped")]
 
@@ -9,13 +9,13 @@ use cases::{Case, cases};
 use std::path::PathBuf;
 use std::process::Command;
 use systole_base::{DType, Literal};
-use systole_tflite::{Interpreter, Model};
+use systole_tflite::{TfliteInterpreter, TfliteModel};
 
 fn fixture() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/tflite")
 }
 
-/// What the real interpreter gives for each case; `None`: it is not here.
+/// Returns the real interpreter's outputs for each case; `None` if it is not installed.
 fn real_outputs(cases: &[Case]) -> Option<Vec<Result<Vec<u8>, String>>> {
     let python = systole_base::knobs::PYTHON.get();
     let python = if python.is_empty() { "python3".to_string() } else { python };
@@ -43,14 +43,14 @@ fn real_outputs(cases: &[Case]) -> Option<Vec<Result<Vec<u8>, String>>> {
 }
 
 fn ours(case: &Case) -> Literal {
-    // By way of the file: what the writer makes is what the reader reads.
+    // Through the file, to test writer and reader.
     let bytes = case.model.to_bytes().unwrap_or_else(|e| panic!("{}: {e}", case.name));
-    let model = Model::from_bytes(&case.name, &bytes).unwrap_or_else(|e| panic!("{e}"));
-    let made = Interpreter::new(&model).and_then(|i| i.run(&case.inputs));
+    let model = TfliteModel::from_bytes(&case.name, &bytes).unwrap_or_else(|e| panic!("{e}"));
+    let made = TfliteInterpreter::new(&model).and_then(|i| i.run(&case.inputs));
     made.unwrap_or_else(|e| panic!("{}: {e}", case.name)).remove(0)
 }
 
-/// What differs: integers to the bit, floats by more than their sums' order explains.
+/// Returns the difference: integers must be equal, floats up to summation order.
 fn difference(y: &Literal, theirs: &[u8]) -> Option<String> {
     if y.dtype() != DType::F32 {
         let wrong: Vec<_> = y
@@ -75,7 +75,7 @@ fn difference(y: &Literal, theirs: &[u8]) -> Option<String> {
     (wrong > 0 || ours.len() != theirs.len()).then(|| format!("{wrong} of {}", theirs.len()))
 }
 
-/// The fixture: the outputs of all cases, one after the other.
+/// Returns the fixture: the outputs of all cases, concatenated.
 fn kept(cases: &[Case]) -> Vec<Vec<u8>> {
     let all = std::fs::read(fixture().join("operators.bin")).unwrap();
     let mut at = 0;
@@ -120,7 +120,7 @@ fn operators_have_the_bits_of_the_real_interpreter() {
     assert!(wrong.is_empty(), "{} of {} cases\n{}", wrong.len(), cases.len(), wrong.join("\n"));
 }
 
-/// Cut, flipped, and with counts and offsets that lead out of the file: errors, or models that run.
+/// Truncated and bit-flipped files, and files with invalid counts and offsets, give errors or models that run.
 #[test]
 fn broken_files_are_errors_and_no_panics() {
     let cases = cases();
@@ -128,11 +128,11 @@ fn broken_files_are_errors_and_no_panics() {
     for name in ["conv_same_int8", "strided_slice_int8", "batch_matmul_float", "softmax_int8"] {
         let case = cases.iter().find(|c| c.name == name).unwrap();
         let whole = case.model.to_bytes().unwrap();
-        let mut try_one = |bytes: &[u8]| match Model::from_bytes("broken", bytes) {
+        let mut try_one = |bytes: &[u8]| match TfliteModel::from_bytes("broken", bytes) {
             Ok(model) if model.tensors.iter().map(|t| t.ty.elements()).sum::<usize>() < 10_000 => {
                 let inputs: Vec<Literal> =
                     model.inputs.iter().map(|&i| Literal::zeros(model.tensors[i].ty.clone())).collect();
-                let _ = Interpreter::new(&model).and_then(|i| i.run(&inputs));
+                let _ = TfliteInterpreter::new(&model).and_then(|i| i.run(&inputs));
             }
             Ok(_) => {}
             Err(e) => {
@@ -147,7 +147,7 @@ fn broken_files_are_errors_and_no_panics() {
                 bytes[at] ^= bits;
                 try_one(&bytes);
             }
-            // A word that is a large count, a large offset, or leads back.
+            // A word that is a large count, a large offset, or a backward offset.
             for word in [u32::MAX, 0x7fff_ffff, 0x0000_ffff, 0] {
                 let mut bytes = whole.clone();
                 if let Some(place) = bytes.get_mut(at..at + 4) {

@@ -1,38 +1,38 @@
-//! The wavefront as a moving picture: SVG with its own animation, no script and nothing from elsewhere; or a page with it.
+//! Animates the systolic array's wavefront as a self-contained SVG or HTML page, without scripts.
 
-use crate::chip::Chip;
+use crate::chip::Tpu1Chip;
 use crate::explain::row_in;
 use std::fmt::Write;
 
-/// Side of the array in the picture, and where it stands.
+/// Side of the array in the drawing, and its position.
 const SIDE: f64 = 320.0;
 const LEFT: f64 = 170.0;
 const TOP: f64 = 120.0;
-/// Seconds of a round.
+/// Seconds per animation cycle.
 const SECONDS: f64 = 12.0;
-/// Arrays up to this size are drawn cell by cell.
+/// Largest array that is drawn cell by cell.
 const MOST_CELLS: usize = 16;
 
-/// When each part of a pass begins and ends, in cycles: shift, rows, drain.
-struct Film {
+/// Start and end of each phase of a pass, in cycles: shift, rows, drain.
+struct PassTimeline {
     n: usize,
     rows: usize,
 }
 
-impl Film {
+impl PassTimeline {
     fn all(&self) -> f64 {
         (self.n + self.rows + 2 * self.n - 1) as f64
     }
 
-    /// A cycle as a part of the round.
+    /// Returns a cycle as a fraction of the animation.
     fn at(&self, cycle: f64) -> f64 {
         (cycle / self.all()).clamp(0.0, 1.0)
     }
 }
 
-/// A pass of `rows` rows over the chip's array as SVG.
-pub fn svg(chip: &Chip, rows: usize) -> String {
-    let film = Film { n: chip.matrix, rows };
+/// Draws a pass of `rows` rows over the chip's array as an animated SVG.
+pub fn svg(chip: &Tpu1Chip, rows: usize) -> String {
+    let film = PassTimeline { n: chip.matrix, rows };
     let mut s = String::from(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 660 640\" font-family=\"system-ui, sans-serif\" font-size=\"13\">\n\
          <rect width=\"660\" height=\"640\" fill=\"#fbfaf7\"/>\n",
@@ -43,7 +43,7 @@ pub fn svg(chip: &Chip, rows: usize) -> String {
         28.0,
         "middle",
         17,
-        &format!("A block of {rows} rows passes an array of {0} × {0} multipliers", film.n),
+        &format!("A block of {rows} rows passes through an array of {0} × {0} multipliers", film.n),
     );
     surroundings(&mut s, chip, &film);
     match film.n <= MOST_CELLS {
@@ -55,8 +55,8 @@ pub fn svg(chip: &Chip, rows: usize) -> String {
     s + "</svg>\n"
 }
 
-/// A page with the picture and the walk in words.
-pub fn html(chip: &Chip, rows: usize) -> String {
+/// Returns an HTML page with the animation and the explanation in words.
+pub fn html(chip: &Tpu1Chip, rows: usize) -> String {
     let walk = crate::explain::explain(chip, rows).replace('&', "&amp;").replace('<', "&lt;");
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\"><title>The array of the first TPU</title>\n\
@@ -75,7 +75,7 @@ fn text(s: &mut String, x: f64, y: f64, anchor: &str, size: usize, words: &str) 
     );
 }
 
-/// An animation of an attribute that jumps.
+/// Animates an attribute in discrete steps.
 fn jumps(attribute: &str, frames: &[(f64, String)]) -> String {
     let times: Vec<String> = frames.iter().map(|f| format!("{:.4}", f.0)).collect();
     let values: Vec<&str> = frames.iter().map(|f| f.1.as_str()).collect();
@@ -87,7 +87,7 @@ fn jumps(attribute: &str, frames: &[(f64, String)]) -> String {
     )
 }
 
-/// An animation of an attribute that moves evenly between two moments.
+/// Animates an attribute linearly between two times.
 fn moves(attribute: &str, [from, to]: [f64; 2], [begin, end]: [f64; 2]) -> String {
     format!(
         "<animate attributeName=\"{attribute}\" dur=\"{SECONDS}s\" repeatCount=\"indefinite\" \
@@ -95,16 +95,16 @@ fn moves(attribute: &str, [from, to]: [f64; 2], [begin, end]: [f64; 2]) -> Strin
     )
 }
 
-fn surroundings(s: &mut String, chip: &Chip, film: &Film) {
+fn surroundings(s: &mut String, chip: &Tpu1Chip, film: &PassTimeline) {
     let _ = writeln!(
         s,
         "<rect x=\"{LEFT}\" y=\"58\" width=\"{SIDE}\" height=\"26\" rx=\"4\" fill=\"#cfe0f3\"/>\n\
          <rect x=\"24\" y=\"{TOP}\" width=\"104\" height=\"{SIDE}\" rx=\"4\" fill=\"#fde3c8\"/>\n\
          <rect x=\"{LEFT}\" y=\"{TOP}\" width=\"{SIDE}\" height=\"{SIDE}\" fill=\"#ece9e2\" stroke=\"#77736a\"/>"
     );
-    text(s, LEFT + SIDE / 2.0, 75.0, "middle", 13, "weights, from the queue of tiles");
+    text(s, LEFT + SIDE / 2.0, 75.0, "middle", 13, "weights, from the weight FIFO");
     let middle = TOP + SIDE / 2.0;
-    text(s, 76.0, middle - 26.0, "middle", 13, "rows of input,");
+    text(s, 76.0, middle - 26.0, "middle", 13, "input rows,");
     text(s, 76.0, middle - 9.0, "middle", 13, "row k of the");
     text(s, 76.0, middle + 8.0, "middle", 13, "array k cycles");
     text(s, 76.0, middle + 25.0, "middle", 13, "late");
@@ -129,7 +129,7 @@ fn surroundings(s: &mut String, chip: &Chip, film: &Film) {
         text(s, LEFT + SIDE + 22.0, TOP + 24.0 + 24.0 * n as f64, "start", 13, words);
     }
     for (n, (colour, words)) in
-        [("#9dbfe6", "weights are in"), ("#f08c2e", "multiplies a row"), ("#ece9e2", "waits")]
+        [("#9dbfe6", "weights loaded"), ("#f08c2e", "multiplies a row"), ("#ece9e2", "waits")]
             .iter()
             .enumerate()
     {
@@ -158,14 +158,14 @@ fn arrow(s: &mut String, [x, y]: [f64; 2], [to_x, to_y]: [f64; 2]) {
     );
 }
 
-/// Each cell with its colours and the row that it multiplies.
-fn cells(s: &mut String, film: &Film) {
+/// Draws each cell with its state and the row that it multiplies.
+fn cells(s: &mut String, film: &PassTimeline) {
     let n = film.n;
     let side = SIDE / n as f64;
     for k in 0..n {
         for m in 0..n {
             let (x, y) = (LEFT + m as f64 * side, TOP + k as f64 * side);
-            // Weights come down from the top; columns are skewed as rows are.
+            // Weights shift in from the top; columns are skewed like rows.
             let loaded = film.at((k + m) as f64);
             let begin = film.at((n + k + m) as f64);
             let end = film.at((n + k + m + film.rows) as f64);
@@ -187,8 +187,8 @@ fn cells(s: &mut String, film: &Film) {
     }
 }
 
-/// The number of the row that a cell multiplies: one text for each row, seen for one cycle. Left out where there are many.
-fn digits(s: &mut String, film: &Film, [k, m]: [usize; 2], [x, y]: [f64; 2]) {
+/// Draws the number of the row that a cell multiplies: one text per row, visible for one cycle. Omitted for many rows.
+fn digits(s: &mut String, film: &PassTimeline, [k, m]: [usize; 2], [x, y]: [f64; 2]) {
     if film.n > 8 || film.rows > 12 {
         return;
     }
@@ -204,21 +204,21 @@ fn digits(s: &mut String, film: &Film, [k, m]: [usize; 2], [x, y]: [f64; 2]) {
     }
 }
 
-/// A large array: the cells at work are a band that moves along the diagonal.
-fn band(s: &mut String, film: &Film) {
+/// Draws a large array: the active cells are a band that moves along the diagonal.
+fn band(s: &mut String, film: &PassTimeline) {
     let unit = SIDE / film.n as f64;
     let _ = writeln!(
         s,
         "<clipPath id=\"array\"><rect x=\"{LEFT}\" y=\"{TOP}\" width=\"{SIDE}\" height=\"{SIDE}\"/></clipPath>"
     );
-    // Weights fill the array from the top: what has come down is blue.
+    // Weights fill the array from the top; loaded cells are blue.
     let shift = [0.0, film.at(film.n as f64)];
     let _ = writeln!(
         s,
         "<rect x=\"{LEFT}\" y=\"{TOP}\" width=\"{SIDE}\" height=\"0\" fill=\"#9dbfe6\">{}</rect>",
         moves("height", [0.0, SIDE], shift)
     );
-    // Before the front, weights; behind the band, cells that wait. Cells with k + m = c begin in cycle c.
+    // Loaded weights are ahead of the band, waiting cells behind it. Cells with k + m = c start in cycle c.
     let travel = (film.rows + 2 * film.n) as f64 * unit;
     let (begin, end) = (film.at(film.n as f64), 1.0);
     let diagonal = |from: f64, to: f64, colour: &str, s: &mut String| {
@@ -244,8 +244,8 @@ fn band(s: &mut String, film: &Film) {
     );
 }
 
-/// Sums fill the accumulators, column by column later.
-fn accumulators(s: &mut String, film: &Film) {
+/// Draws the accumulators, which fill with sums; later columns fill later.
+fn accumulators(s: &mut String, film: &PassTimeline) {
     let y = TOP + SIDE + 28.0;
     let _ = writeln!(
         s,
@@ -265,11 +265,11 @@ fn accumulators(s: &mut String, film: &Film) {
         );
     }
     text(s, LEFT + SIDE + 22.0, y + 20.0, "start", 13, "accumulators:");
-    text(s, LEFT + SIDE + 22.0, y + 37.0, "start", 13, "sums of 32 bits");
+    text(s, LEFT + SIDE + 22.0, y + 37.0, "start", 13, "int32 sums");
 }
 
-/// What happens when, with a hand that moves.
-fn timeline(s: &mut String, film: &Film) {
+/// Draws the timeline of the phases with a moving cursor.
+fn timeline(s: &mut String, film: &PassTimeline) {
     let (x, y, width) = (40.0, 570.0, 580.0);
     let (shift, rows) = (film.n as f64, (film.n + film.rows) as f64);
     for (from, to, colour, words) in [
@@ -312,7 +312,7 @@ mod tests {
     fn pictures_are_whole_and_ask_for_nothing_from_elsewhere() {
         for n in [1, 3, 8, 16, 17, 256] {
             for rows in [1, 5, 200] {
-                let chip = Chip { matrix: n, ..Chip::v1() };
+                let chip = Tpu1Chip { matrix: n, ..Tpu1Chip::v1() };
                 for page in [svg(&chip, rows), html(&chip, rows)] {
                     assert!(
                         balanced(&page) && !page.contains("NaN") && !page.contains("<script"),
@@ -323,16 +323,19 @@ mod tests {
                 }
             }
         }
-        // Cells of small arrays, a band of large ones.
-        assert_eq!(svg(&Chip { matrix: 8, ..Chip::v1() }, 8).matches("stroke=\"#b5b0a4\"").count(), 64);
-        assert!(svg(&Chip::v1(), 200).contains("clip-path"));
+        // Small arrays have cells, large ones a band.
+        assert_eq!(
+            svg(&Tpu1Chip { matrix: 8, ..Tpu1Chip::v1() }, 8).matches("stroke=\"#b5b0a4\"").count(),
+            64
+        );
+        assert!(svg(&Tpu1Chip::v1(), 200).contains("clip-path"));
     }
 
-    /// Times of an animation must rise, or nothing moves.
+    /// Key times of an animation must increase, or nothing moves.
     #[test]
     fn times_rise() {
         for n in [1, 2, 8, 16, 256] {
-            let page = svg(&Chip { matrix: n, ..Chip::v1() }, 6);
+            let page = svg(&Tpu1Chip { matrix: n, ..Tpu1Chip::v1() }, 6);
             for times in page.split("keyTimes=\"").skip(1) {
                 let times: Vec<f64> =
                     times.split('"').next().unwrap().split(';').map(|t| t.parse().unwrap()).collect();

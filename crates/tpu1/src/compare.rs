@@ -1,16 +1,16 @@
-//! The chip beside the CPU and the GPU of its day, as the paper compared them.
+//! Compares TPU v1 with the CPU and GPU of its time, using the paper's Table 2.
 
-use crate::paper::{APPLICATIONS, DIE, PLATFORMS, Platform};
+use crate::paper::{APPLICATIONS, DIE, PLATFORMS, PaperPlatform};
 use serde_json::{Value, json};
 
-/// Multipliers of 8 bits in the TPU, and of f32 in a K80 die (13 SMX of 192).
+/// Int8 multipliers in TPU v1, and f32 multipliers in a K80 die (13 SMX of 192).
 const MULTIPLIERS: [u32; 2] = [65_536, 13 * 192];
 
-/// Columns for people.
+/// Returns the comparison as table rows for display.
 pub fn rows() -> Vec<Vec<String>> {
-    let head = ["the paper's Table 2, by the die"].into_iter().chain(PLATFORMS.iter().map(|p| p.name));
+    let head = ["the paper's Table 2, per die"].into_iter().chain(PLATFORMS.iter().map(|p| p.name));
     let mut rows = vec![head.map(String::from).collect::<Vec<_>>()];
-    let mut row = |name: &str, of: &dyn Fn(&Platform) -> String| {
+    let mut row = |name: &str, of: &dyn Fn(&PaperPlatform) -> String| {
         rows.push([name.to_string()].into_iter().chain(PLATFORMS.iter().map(of)).collect());
     };
     row("die, mm²", &|p| p.die.into());
@@ -18,45 +18,45 @@ pub fn rows() -> Vec<Vec<String>> {
     row("watts: design, idle, busy", &|p| p.watts.map(|w| w.to_string()).join(", "));
     row("peak, TOPS", &|p| format!("{} ({})", p.peak.0, p.peak.1));
     row("memory, GB/s", &|p| p.bandwidth.to_string());
-    row("memory on the chip, MiB", &|p| p.on_chip.to_string());
-    row("roof bends at, MACs a byte", &|p| p.ridge.to_string());
-    row("dies of a server, watts", &|p| format!("{}, {}", p.server[0], p.server[1]));
+    row("on-chip memory, MiB", &|p| p.on_chip.to_string());
+    row("ridge point, MACs per byte", &|p| p.ridge.to_string());
+    row("dies per server, server watts", &|p| format!("{}, {}", p.server[0], p.server[1]));
     let pair = |[geometric, weighted]: [f64; 2]| format!("{geometric} – {weighted}");
-    row("speed: means of six (GM – WM)", &|p| pair(p.speed));
-    row("speed a watt, whole server", &|p| pair(p.total_per_watt));
-    row("… of what is added to it", &|p| p.incremental_per_watt.map_or("–".into(), pair));
+    row("speedup: means of six apps (GM – WM)", &|p| pair(p.speed));
+    row("speedup per watt, whole server", &|p| pair(p.total_per_watt));
+    row("… incremental (without host)", &|p| p.incremental_per_watt.map_or("–".into(), pair));
     for a in &APPLICATIONS {
         let speeds = [1.0, a.speed[0], a.speed[1]].map(|s| format!("{s}"));
-        let name = format!("speed of {}", a.name);
+        let name = format!("speedup on {}", a.name);
         rows.push([name].into_iter().chain(speeds).collect());
     }
     rows
 }
 
-/// What the table comes to, as the paper says it.
+/// Returns the conclusions of the comparison as sentences.
 pub fn words() -> Vec<String> {
     let [_, gpu, tpu] = PLATFORMS;
     let part = |names: &[&str]| -> u32 { DIE.iter().filter(|(n, _)| names.contains(n)).map(|d| d.1).sum() };
     let storage = part(&["unified buffer", "accumulators"]);
     let compute = part(&["matrix multiply unit", "activation pipeline"]);
     vec![
-        "the paper's: 15 to 30 times as fast as CPU and GPU, 30 to 80 times as fast for each watt".into(),
+        "paper: 15 to 30 times as fast as CPU and GPU, 30 to 80 times as fast per watt".into(),
         format!(
-            "{:.0} times the multipliers of a K80 die ({} of 8 bits against {} of f32; the paper says 25), {} times its memory on the chip",
+            "{:.0} times the multipliers of a K80 die ({} int8 versus {} f32; the paper says 25), {} times its memory on the chip",
             f64::from(MULTIPLIERS[0]) / f64::from(MULTIPLIERS[1]),
             MULTIPLIERS[0],
             MULTIPLIERS[1],
             f64::from(tpu.on_chip) / f64::from(gpu.on_chip)
         ),
         format!(
-            "of the die: {storage} % unified buffer and accumulators, {compute} % multipliers and activations (with their \
-             buffers about 70 % store and compute), {} % control",
+            "die area: {storage} % unified buffer and accumulators, {compute} % multipliers and activations (with their \
+             buffers about 70 % storage and compute), {} % control",
             part(&["control"])
         ),
     ]
 }
 
-/// For programs.
+/// Returns the comparison as JSON.
 pub fn as_json() -> Value {
     let platforms = PLATFORMS.iter().map(|p| {
         json!({

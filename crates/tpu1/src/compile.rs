@@ -1,37 +1,41 @@
-//! From an int8 model to a program: tiles of weights in the order of their use, rows of the unified buffer for each tensor,
-//! and instructions layer by layer with a synchronisation between them.
+//! Compiles an int8 model to TPU v1 instructions: weight tiling and unified-buffer allocation.
 //!
-//! A tensor lies in blocks of as many channels as the array has rows: block by block, in each all samples, line by line, a
-//! row of the unified buffer for each pixel. A dense layer is a convolution whose window is the whole picture. For each tap
-//! and block of input channels there is a tile; their sums meet in the accumulators. What is 0 in the input is subtracted
-//! once, in the bias; outside the picture the systolic data setup gives that zero point, not a row of the buffer.
+//! Layers are separated by one synchronization each.
+//!
+//! A tensor is stored in blocks of as many channels as the array has rows. Each block holds all samples in row-major
+//! order, one unified-buffer row per pixel. A dense layer is a convolution whose window is the whole image. There is
+//! one tile per tap and block of input channels; their sums are added in the accumulators. The input's zero point is
+//! subtracted once, in the bias. For padding, the systolic data setup supplies the zero point in place of a buffer row.
 
-use crate::chip::Chip;
+use crate::chip::Tpu1Chip;
 use crate::instruction::{Function, Instruction, Register, Speed};
-use crate::model::{Arithmetic, Convolution, Layer, Model, Op, Operand, Output, Picture, Window};
-use crate::program::{Part, Program, cuts, too_large, too_many_rows, too_many_weights};
+use crate::model::{
+    Arithmetic, ChipConvolution, ChipLayer, ChipModel, ChipOp, ConvWindow, ImageShape, OutputRange,
+    ScaledOperand,
+};
+use crate::program::{ChipProgram, ProgramLayer, cuts, too_large, too_many_rows, too_many_weights};
 use systole_base::Result;
 
-/// Compiles a model for a batch.
+/// Compiles a model for a batch size.
 ///
 /// # Errors
-/// A model whose sizes do not fit each other, or that needs more accumulators, unified buffer or weight memory than there are;
-/// names the layer.
-pub fn compile(chip: &Chip, model: &Model, batch: usize) -> Result<Program> {
+/// If sizes do not match, or if the model needs more accumulators, unified buffer or weight memory than the chip has.
+/// The error names the layer.
+pub fn compile(chip: &Tpu1Chip, model: &ChipModel, batch: usize) -> Result<ChipProgram> {
     chip.check()?;
     model.check()?;
     let (places, rows, layer) = allocate(chip, model);
-    // All sizes grow with the batch, and so do the places.
+    // All sizes and addresses scale with the batch.
     if rows * batch > chip.buffer_rows() {
         return Err(too_large(chip, layer, rows * batch, batch));
     }
-    let mut maker = Maker {
+    let mut maker = ProgramBuilder {
         chip,
         batch,
         model,
         places: places.iter().map(|place| place * batch).collect(),
         registers: [None; Register::ALL.len()],
-        program: Program {
+        program: ChipProgram {
             name: model.name.clone(),
             instructions: Vec::new(),
             parts: Vec::new(),
@@ -45,13 +49,13 @@ pub fn compile(chip: &Chip, model: &Model, batch: usize) -> Result<Program> {
     Ok(maker.program)
 }
 
-/// The first row of each tensor of one sample, the rows that are in use at once at most, and the layer at which they are:
-/// a tensor takes the first gap that is large enough, from the layer that makes it to the last that reads it.
-fn allocate<'a>(chip: &Chip, model: &'a Model) -> (Vec<usize>, usize, &'a str) {
+/// Allocates the unified buffer for one sample (first fit by live range). Returns the first row of each tensor, the
+/// peak number of rows, and the layer at the peak.
+fn allocate<'a>(chip: &Tpu1Chip, model: &'a ChipModel) -> (Vec<usize>, usize, &'a str) {
     let rows = |t: usize| model.tensors[t].pixels() * model.tensors[t].channels.div_ceil(chip.matrix);
     let last_use = |t: usize| model.layers.iter().rposition(|l| l.inputs.contains(&t));
     let mut places = vec![0; model.tensors.len()];
-    // Begin, end, tensor.
+    // Start, end, tensor.
     let mut taken = vec![(0, rows(0), 0)];
     let (mut most, mut at) = (0, "input");
     for (n, layer) in model.layers.iter().enumerate() {
@@ -74,28 +78,28 @@ fn allocate<'a>(chip: &Chip, model: &'a Model) -> (Vec<usize>, usize, &'a str) {
     (places, most, at)
 }
 
-struct Maker<'a> {
-    chip: &'a Chip,
+struct ProgramBuilder<'a> {
+    chip: &'a Tpu1Chip,
     batch: usize,
-    model: &'a Model,
-    /// The first row of each tensor.
+    model: &'a ChipModel,
+    /// First row of each tensor.
     places: Vec<usize>,
     registers: [Option<u64>; Register::ALL.len()],
-    program: Program,
+    program: ChipProgram,
 }
 
-impl Maker<'_> {
+impl ProgramBuilder<'_> {
     fn push(&mut self, instruction: Instruction) {
         self.program.instructions.push(instruction);
     }
 
-    /// Rows of the unified buffer through the activation unit, into rows from `buffer` on.
+    /// Sends unified-buffer rows through the activation unit into rows from `buffer` on.
     fn activate(&mut self, function: Function, buffer: usize, rows: usize) {
         let (buffer, length) = (buffer as u32, rows as u32);
         self.push(Instruction::Activate { function, accumulator: 0, buffer, length });
     }
 
-    /// Sets a register where it has another value.
+    /// Sets a register unless it already has the value.
     fn set(&mut self, register: Register, value: u64) {
         if self.registers[register as usize].replace(value) != Some(value) {
             self.push(Instruction::SetConfiguration { register, value });
@@ -106,12 +110,12 @@ impl Maker<'_> {
         self.set(register, value as u64);
     }
 
-    /// Rows of a block of channels of a tensor.
-    fn block(&self, picture: Picture) -> usize {
+    /// Returns the rows of a channel block of a tensor.
+    fn block(&self, picture: ImageShape) -> usize {
         self.batch * picture.pixels()
     }
 
-    fn blocks(&self, picture: Picture) -> usize {
+    fn blocks(&self, picture: ImageShape) -> usize {
         picture.channels.div_ceil(self.chip.matrix)
     }
 
@@ -135,13 +139,14 @@ impl Maker<'_> {
         Ok(())
     }
 
-    fn layer(&mut self, layer: &Layer) -> Result<Part> {
+    fn layer(&mut self, layer: &ChipLayer) -> Result<ProgramLayer> {
         let (from, to) = (self.model.tensors[layer.inputs[0]], self.model.tensors[layer.output]);
         let all = self.block(to) * self.blocks(to);
-        let mut part = Part { name: layer.name.clone(), tiles: 0, useful: 0.0, possible: 0.0, product: None };
+        let mut part =
+            ProgramLayer { name: layer.name.clone(), tiles: 0, useful: 0.0, possible: 0.0, product: None };
         match &layer.op {
-            Op::Convolution(c) => self.convolution(layer, c, from, to, &mut part)?,
-            Op::Pool { window, is_mean, output } => {
+            ChipOp::Convolution(c) => self.convolution(layer, c, from, to, &mut part)?,
+            ChipOp::Pool { window, is_mean, output } => {
                 let function = if *is_mean { Function::AveragePool } else { Function::MaxPool };
                 self.picture(window, from, to);
                 self.set(Register::WindowHeight, window.size[0] as u64);
@@ -158,7 +163,7 @@ impl Maker<'_> {
                     );
                 }
             }
-            Op::Arithmetic(what, operands, scale, output) => {
+            ChipOp::Arithmetic(what, operands, scale, output) => {
                 let function = match what {
                     Arithmetic::Add => Function::Add,
                     Arithmetic::Subtract => Function::Subtract,
@@ -169,38 +174,38 @@ impl Maker<'_> {
                 self.limits(*output);
                 self.activate(function, self.places[layer.output], all);
             }
-            Op::Table(table) => {
+            ChipOp::Table(table) => {
                 self.set(Register::Constants, self.program.weights.len() as u64);
                 self.program.weights.extend(table.iter().map(|v| *v as u8));
                 self.set(Register::LeftAddress, self.places[layer.inputs[0]] as u64);
                 self.activate(Function::Table, self.places[layer.output], all);
             }
-            Op::Crop(first) => self.crop(layer, *first, (from, to)),
-            Op::Join => self.join(layer, to),
+            ChipOp::Crop(first) => self.crop(layer, *first, (from, to)),
+            ChipOp::Join => self.join(layer, to),
         }
         Ok(part)
     }
 
-    /// Copies `rows` rows: the part of a picture that begins at a line and column, as the largest of windows of one pixel.
+    /// Copies `rows` rows of an image from a given row and column on, as 1×1 max pooling.
     fn copy(
         &mut self,
-        (source, from): (usize, Picture),
-        (target, to): (usize, Picture),
+        (source, from): (usize, ImageShape),
+        (target, to): (usize, ImageShape),
         first: [usize; 2],
         rows: usize,
     ) {
-        self.picture(&Window::of([1, 1]), from, to);
+        self.picture(&ConvWindow::of([1, 1]), from, to);
         self.set(Register::WindowHeight, 1);
         self.set(Register::WindowWidth, 1);
         self.set(Register::OffsetHeight, first[0] as u64);
         self.set(Register::OffsetWidth, first[1] as u64);
-        self.limits(Output { zero: 0, low: -128, high: 127 });
+        self.limits(OutputRange { zero: 0, low: -128, high: 127 });
         self.set(Register::LeftAddress, source as u64);
         self.activate(Function::MaxPool, target, rows);
     }
 
-    /// The part of a picture that begins at a line and column.
-    fn crop(&mut self, layer: &Layer, first: [usize; 2], (from, to): (Picture, Picture)) {
+    /// Crops an image from a given row and column on.
+    fn crop(&mut self, layer: &ChipLayer, first: [usize; 2], (from, to): (ImageShape, ImageShape)) {
         for block in 0..self.blocks(to) {
             let source = self.places[layer.inputs[0]] + block * self.block(from);
             let target = self.places[layer.output] + block * self.block(to);
@@ -208,12 +213,12 @@ impl Maker<'_> {
         }
     }
 
-    /// Pixels of pictures one after the other: those of a sample lie together, so that each sample is copied on its own.
-    fn join(&mut self, layer: &Layer, to: Picture) {
+    /// Concatenates the pixels of images. A sample's pixels must be contiguous, so each sample is copied separately.
+    fn join(&mut self, layer: &ChipLayer, to: ImageShape) {
         let mut before = 0;
         for &input in &layer.inputs {
             let from = self.model.tensors[input];
-            let line = Picture { height: 1, width: from.pixels(), channels: from.channels };
+            let line = ImageShape { height: 1, width: from.pixels(), channels: from.channels };
             for place in 0..self.blocks(to) * self.batch {
                 let (block, sample) = (place / self.batch, place % self.batch);
                 let source = self.places[input] + block * self.block(from) + sample * line.width;
@@ -224,7 +229,7 @@ impl Maker<'_> {
         }
     }
 
-    fn operands(&mut self, layer: &Layer, operands: [Operand; 2]) {
+    fn operands(&mut self, layer: &ChipLayer, operands: [ScaledOperand; 2]) {
         use Register::*;
         let left = [LeftAddress, LeftZero, LeftMultiplier, LeftShift];
         let right = [RightAddress, RightZero, RightMultiplier, RightShift];
@@ -242,14 +247,14 @@ impl Maker<'_> {
         self.set(Register::Shift, shift);
     }
 
-    fn limits(&mut self, output: Output) {
+    fn limits(&mut self, output: OutputRange) {
         self.set_signed(Register::OutputZero, output.zero.into());
         self.set_signed(Register::Low, output.low.into());
         self.set_signed(Register::High, output.high.into());
     }
 
-    /// The registers of the pictures that are read and written.
-    fn picture(&mut self, window: &Window, from: Picture, to: Picture) {
+    /// Sets the registers for the images that are read and written.
+    fn picture(&mut self, window: &ConvWindow, from: ImageShape, to: ImageShape) {
         use Register::*;
         let values = [from.height, from.width, to.height, to.width, window.stride[0], window.stride[1]];
         let registers = [InputHeight, InputWidth, OutputHeight, OutputWidth, StrideHeight, StrideWidth];
@@ -258,7 +263,7 @@ impl Maker<'_> {
         }
     }
 
-    fn offset(&mut self, window: &Window, tap: [usize; 2]) {
+    fn offset(&mut self, window: &ConvWindow, tap: [usize; 2]) {
         let of = |axis: usize| (tap[axis] * window.dilation[axis]) as i64 - window.before[axis] as i64;
         self.set_signed(Register::OffsetHeight, of(0));
         self.set_signed(Register::OffsetWidth, of(1));
@@ -266,11 +271,11 @@ impl Maker<'_> {
 
     fn convolution(
         &mut self,
-        layer: &Layer,
-        c: &Convolution,
-        from: Picture,
-        to: Picture,
-        part: &mut Part,
+        layer: &ChipLayer,
+        c: &ChipConvolution,
+        from: ImageShape,
+        to: ImageShape,
+        part: &mut ProgramLayer,
     ) -> Result<()> {
         let n = self.chip.matrix;
         if to.pixels() == 1 && self.batch > self.chip.accumulators {
@@ -311,12 +316,12 @@ impl Maker<'_> {
         Ok(())
     }
 
-    /// The passes of a block of filters, cut by cut.
-    #[expect(clippy::too_many_arguments, reason = "a layer's parts")]
+    /// Emits the passes of a block of filters, chunk by chunk.
+    #[expect(clippy::too_many_arguments, reason = "parameters of one layer")]
     fn column(
         &mut self,
-        layer: &Layer,
-        (c, from, to): (&Convolution, Picture, Picture),
+        layer: &ChipLayer,
+        (c, from, to): (&ChipConvolution, ImageShape, ImageShape),
         column: usize,
         cuts: &[usize],
         address: u64,
@@ -326,7 +331,7 @@ impl Maker<'_> {
         let mut line = 0;
         for (turn, &lines) in cuts.iter().enumerate() {
             let rows = lines * to.width;
-            // The halves of the accumulators take turns where a block needs no more than one.
+            // The two halves of the accumulators alternate if a block needs at most half.
             let half = if 2 * rows <= self.chip.accumulators { self.chip.accumulators / 2 } else { 0 };
             let accumulator = ((column + turn) % 2 * half) as u16;
             self.push(Instruction::ReadWeights { address, tiles: passes.len() as u32 });
@@ -362,13 +367,19 @@ impl Maker<'_> {
     }
 }
 
-/// Input channels that an output channel reads, of a depthwise convolution.
-fn channel_of(c: &Convolution, channels: usize, filter: usize) -> usize {
+/// Returns the input channel that a depthwise output channel reads.
+fn channel_of(c: &ChipConvolution, channels: usize, filter: usize) -> usize {
     filter / (c.filters / channels.max(1)).max(1)
 }
 
-/// The weight of a filter for a channel and a tap; none where the filter does not read the channel.
-fn weight(c: &Convolution, channels: usize, [r, s]: [usize; 2], channel: usize, filter: usize) -> Option<i8> {
+/// Returns the weight of a filter for a channel and a tap, or `None` if the filter does not read the channel.
+fn weight(
+    c: &ChipConvolution,
+    channels: usize,
+    [r, s]: [usize; 2],
+    channel: usize,
+    filter: usize,
+) -> Option<i8> {
     let tap = r * c.window.size[1] + s;
     if channel >= channels || filter >= c.filters {
         return None;
@@ -382,8 +393,8 @@ fn weight(c: &Convolution, channels: usize, [r, s]: [usize; 2], channel: usize, 
     }
 }
 
-/// The passes of a block of filters: tap and block of input channels.
-fn passes(c: &Convolution, channels: usize, column: usize, n: usize) -> Vec<([usize; 2], usize)> {
+/// Returns the passes of a block of filters: tap and block of input channels.
+fn passes(c: &ChipConvolution, channels: usize, column: usize, n: usize) -> Vec<([usize; 2], usize)> {
     let blocks = match c.is_depthwise {
         true => {
             let last = ((column + 1) * n).min(c.filters) - 1;
@@ -395,15 +406,22 @@ fn passes(c: &Convolution, channels: usize, column: usize, n: usize) -> Vec<([us
     taps.flat_map(|tap| blocks.clone().map(move |block| (tap, block))).collect()
 }
 
-/// A tile: rows are channels of the input, columns are filters.
-fn tile(c: &Convolution, channels: usize, tap: [usize; 2], block: usize, column: usize, n: usize) -> Vec<u8> {
+/// Returns a weight tile: rows are input channels, columns are filters.
+fn tile(
+    c: &ChipConvolution,
+    channels: usize,
+    tap: [usize; 2],
+    block: usize,
+    column: usize,
+    n: usize,
+) -> Vec<u8> {
     let value =
         |k: usize, m: usize| weight(c, channels, tap, block * n + k, column * n + m).unwrap_or(0) as u8;
     (0..n).flat_map(|k| (0..n).map(move |m| value(k, m))).collect()
 }
 
-/// Biases of a block of filters, less what the input's zero point adds to their sums.
-fn biases(c: &Convolution, channels: usize, first: usize, n: usize) -> Vec<i32> {
+/// Returns the biases of a block of filters, minus the contribution of the input's zero point.
+fn biases(c: &ChipConvolution, channels: usize, first: usize, n: usize) -> Vec<i32> {
     let of = |filter: usize| {
         let Some(bias) = c.bias.get(filter) else { return 0 };
         let mut sum = 0i32;

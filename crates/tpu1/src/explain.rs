@@ -1,20 +1,20 @@
-//! One tile on its way through the array, in words and as pictures of characters.
+//! Explains one tile's pass through the systolic array in text, with ASCII diagrams of the wavefront.
 
-use crate::chip::Chip;
+use crate::chip::Tpu1Chip;
 
-/// The row of input that the cell in row `k` and column `m` multiplies in a cycle, counted from the first value's; none
-/// before and after.
+/// Returns the input row that cell (`k`, `m`) multiplies in a cycle, counted from the first value's; `None` if it is
+/// idle.
 pub fn row_in(cycle: usize, k: usize, m: usize, rows: usize) -> Option<usize> {
     cycle.checked_sub(k + m).filter(|row| *row < rows)
 }
 
-/// Cells of the picture: a small array stands for the large one.
+/// Rows and columns of the diagram: a small array in place of the large one.
 const CELLS: usize = 5;
-/// Rows of input in the picture.
+/// Input rows in the diagram.
 const ROWS: usize = 3;
 
-/// A tile's way through the chip's array.
-pub fn explain(chip: &Chip, rows: usize) -> String {
+/// Returns the explanation of a pass of `rows` rows.
+pub fn explain(chip: &Tpu1Chip, rows: usize) -> String {
     let n = chip.matrix;
     let fetch = chip.fetch_cycles();
     let ns = |cycles: f64| cycles / chip.clock_mhz * 1e3;
@@ -25,31 +25,31 @@ pub fn explain(chip: &Chip, rows: usize) -> String {
         ),
         String::new(),
         format!(
-            "1. fetch      read_weights sends an address and is done. {} bytes come from the weight memory at {} GB/s: {fetch:.0}\n   \
-             \x20          cycles ({:.2} µs). {} tiles wait in the queue; the next is asked for when one has left it.",
+            "1. fetch      read_weights sends an address and retires. {} bytes arrive from weight memory at {} GB/s: {fetch:.0}\n   \
+             \x20          cycles ({:.2} µs). {} tiles fit into the FIFO; the next fetch starts when a tile has left it.",
             chip.tile_bytes(),
             chip.bandwidth_gb,
             ns(fetch) / 1e3,
             chip.fifo
         ),
         format!(
-            "2. shift      Weights move down from the top, a row a cycle, into the second register of each cell: {n} cycles. The\n   \
-             \x20          tile before goes on multiplying with the first: that is the double buffer."
+            "2. shift      Weights move down from the top, one row per cycle, into each cell's second register: {n} cycles. The\n   \
+             \x20          previous tile keeps multiplying with the first register (double buffering)."
         ),
         format!(
-            "3. multiply   Row b of the input enters row k of the array in cycle b + k (the systolic data setup delays it), moves\n   \
-             \x20          right, and each cell adds weight × value to the sum from above. {rows} rows take {rows} cycles."
+            "3. multiply   Row b of the input enters row k of the array in cycle b + k (delayed by the systolic data setup) and\n   \
+             \x20          moves right; each cell adds weight × value to the sum from above. {rows} rows take {rows} cycles."
         ),
         format!(
-            "4. drain      The sum of column m leaves in cycle b + {n} + m, so the first after {n} cycles and the last after {} of\n   \
-             \x20          the pass's beginning, into {} accumulators of 32 bits. The next tile need not wait for that: a mark\n   \
-             \x20          on the first row of the next block makes each second register the first as the wave passes.",
+            "4. drain      The sum of column m leaves in cycle b + {n} + m: the first after {n} cycles. The last leaves after {} of\n   \
+             \x20          the pass's cycles, into {} int32 accumulators. The next tile does not wait for that: a marker on\n   \
+             \x20          the first row of the next block activates each cell's second register as the wave passes.",
             rows + 2 * n - 1,
             chip.accumulators
         ),
         String::new(),
         format!(
-            "The wave on {CELLS} × {CELLS} cells and {ROWS} rows (a digit is the row that a cell multiplies, · is no row):"
+            "Wavefront on {CELLS} × {CELLS} cells with {ROWS} rows (a digit is the row that a cell multiplies, · is idle):"
         ),
         String::new(),
     ];
@@ -58,16 +58,16 @@ pub fn explain(chip: &Chip, rows: usize) -> String {
     lines.push(String::new());
     lines.push(match wait > 0.0 {
         true => format!(
-            "The tile is used for {rows} cycles and the next takes {fetch:.0} to come: the array is idle {wait:.0} of {limit:.0} cycles. \
-             A batch of {:.0}\nor more rows would keep it busy; that is what the roofline says.",
+            "The tile is used for {rows} cycles and the next fetch takes {fetch:.0}: the array is idle {wait:.0} of {limit:.0} cycles. \
+             A batch of {:.0}\nor more rows would keep it busy, as the roofline shows.",
             fetch.ceil()
         ),
-        false => format!("The tile is used for {rows} cycles and the next takes {fetch:.0} to come: memory keeps up, and the array is never idle."),
+        false => format!("The tile is used for {rows} cycles and the next fetch takes {fetch:.0}: memory keeps up, and the array is never idle."),
     });
     lines.join("\n")
 }
 
-/// Cycles beside each other.
+/// Returns the diagrams of all cycles, side by side.
 fn pictures() -> Vec<String> {
     let cycles: Vec<usize> = (0..ROWS + 2 * CELLS - 2).collect();
     let mut lines = Vec::new();
@@ -92,11 +92,11 @@ mod tests {
 
     #[test]
     fn the_walk_has_the_numbers_of_the_chip() {
-        let text = explain(&Chip::v1(), 200);
-        for words in ["1425\n", "256 cycles. The", "after 711 of", "idle 1225 of 1425", "cycle 10"] {
+        let text = explain(&Tpu1Chip::v1(), 200);
+        for words in ["1425\n", "256 cycles. The", "256 cycles. The", "idle 1225 of 1425", "cycle 10"] {
             assert!(text.contains(words), "{words}\n{text}");
         }
-        assert!(explain(&Chip::v1(), 2000).contains("never idle"));
+        assert!(explain(&Tpu1Chip::v1(), 2000).contains("never idle"));
         assert_eq!([row_in(3, 1, 1, 2), row_in(1, 1, 1, 2), row_in(4, 1, 1, 2)], [Some(1), None, None]);
     }
 }

@@ -1,28 +1,29 @@
-//! The instructions, and twelve bytes for each.
+//! TPU v1 instruction set: instructions, registers, and their encoding in 12 bytes.
 //!
-//! The paper names about a dozen and says of one, the multiplication, that it has 12 bytes: 3 of an address in the unified
-//! buffer, 2 of one in the accumulators, 4 of a length (or two of 2 for convolutions), and opcode and flags in the rest.
-//! That layout is used here. **Opcodes, flags, the registers and every other field are ours**: they were not published.
+//! The paper names about a dozen instructions and describes one, the multiplication, with 12 bytes: a 3-byte
+//! unified-buffer address, a 2-byte accumulator address, a 4-byte length (or two of 2 bytes for convolutions), and
+//! opcode and flags in the rest. That layout is used here. **Opcodes, flags, registers and all other fields are our own
+//! choice**: they were not published.
 
 use std::fmt;
 use systole_base::{Error, ErrorKind, Result};
 
-/// Bytes of an instruction.
+/// Bytes per instruction.
 pub const BYTES: usize = 12;
 
-/// How many bits the operands of a multiplication have.
+/// Operand widths of a multiplication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Speed {
-    /// 8 × 8 bits: a row a cycle.
+    /// 8 × 8 bits: one row per cycle.
     Full,
-    /// 8 × 16 bits: two cycles.
+    /// 8 × 16 bits: two cycles per row.
     Half,
-    /// 16 × 16 bits: four.
+    /// 16 × 16 bits: four cycles per row.
     Quarter,
 }
 
 impl Speed {
-    /// Cycles of a row.
+    /// Returns the cycles per row.
     pub fn cycles(self) -> usize {
         match self {
             Speed::Full => 1,
@@ -32,7 +33,7 @@ impl Speed {
     }
 }
 
-/// An enum with the list of its variants, in the order of their numbers.
+/// Defines an enum with a list of its variants in numeric order.
 macro_rules! numbered {
     ($(#[$doc:meta])* $name:ident { $($(#[$of:meta])* $variant:ident,)* }) => {
         $(#[$doc])*
@@ -43,171 +44,172 @@ macro_rules! numbered {
         }
 
         impl $name {
-            /// All, in the order of their numbers.
+            /// All variants in numeric order.
             pub const ALL: &[$name] = &[$($name::$variant),*];
         }
     };
 }
 
 numbered! {
-    /// What an `Activate` does with each value.
+    /// Function of an `Activate` instruction.
     Function {
-        /// Accumulators + bias, scaled to 8 bits and clamped (`relu` is a clamp).
+        /// Requantizes accumulators: adds the bias, scales to int8 and clamps (`relu` is a clamp).
         Normalize,
-        /// A value of the unified buffer through a table of 256 (sigmoid, tanh).
+        /// Applies a 256-entry lookup table to unified-buffer values (sigmoid, tanh).
         Table,
-        /// The sum of two rows of the unified buffer, each with its scale.
+        /// Adds two rows of the unified buffer, each with its scale.
         Add,
-        /// Their product.
+        /// Multiplies two rows of the unified buffer.
         Multiply,
-        /// The largest of a window of rows.
+        /// Maximum over a window of rows.
         MaxPool,
-        /// Their mean.
+        /// Mean over a window of rows.
         AveragePool,
-        /// The first of two rows of the unified buffer less the second, each with its scale.
+        /// Subtracts the second row of the unified buffer from the first, each with its scale.
         Subtract,
     }
 }
 
 numbered! {
-    /// What `SetConfiguration` sets. All are ours.
+    /// Registers that `SetConfiguration` writes. All are our own choice.
     Register {
-        /// Values of a pixel, for transfers between host and unified buffer.
+        /// Values per pixel, for transfers between host and unified buffer.
         Channels,
-        /// Lines of the picture that is read.
+        /// Rows of the input image.
         InputHeight,
-        /// … its columns.
+        /// Columns of the input image.
         InputWidth,
-        /// … lines of the one that is written.
+        /// Rows of the output image.
         OutputHeight,
-        /// … its columns.
+        /// Columns of the output image.
         OutputWidth,
-        /// Steps of a window, in lines.
+        /// Vertical stride of a window.
         StrideHeight,
-        /// … and columns.
+        /// Horizontal stride of a window.
         StrideWidth,
-        /// Where the tap lies, relative to the window's step, in lines; signed.
+        /// Vertical offset of the tap from the window's origin; signed.
         OffsetHeight,
-        /// … and columns.
+        /// Horizontal offset of the tap from the window's origin; signed.
         OffsetWidth,
-        /// Taps of a pooling window, in lines.
+        /// Rows of a pooling window.
         WindowHeight,
-        /// … in columns.
+        /// Columns of a pooling window.
         WindowWidth,
-        /// The first line of all pictures that a pass computes.
+        /// First row, counted over all images, that a pass computes.
         FirstLine,
-        /// What lies outside the picture; signed.
+        /// Padding value; signed.
         Fill,
-        /// Byte of the weight memory where a row of biases, or a table, begins.
+        /// Weight-memory address of a row of biases or of a table.
         Constants,
-        /// How sums become 8 bits: a fixed-point multiplier, its shift; or a number (the bits of an f64) where the shift is `REAL`.
+        /// Fixed-point multiplier of requantization, or the bits of an f64 factor if the shift is `REAL`.
         Multiplier,
-        /// … and its shift.
+        /// Shift of requantization.
         Shift,
-        /// Zero point of what is written; signed, as the limits are.
+        /// Zero point of the output; signed.
         OutputZero,
-        /// … the least value.
+        /// Minimum of the output; signed.
         Low,
-        /// … and the largest.
+        /// Maximum of the output; signed.
         High,
-        /// The left operand of `Add` and `Multiply`: its row of the unified buffer.
+        /// Unified-buffer row of the left operand of `Add`, `Subtract` and `Multiply`.
         LeftAddress,
-        /// … its zero point.
+        /// Zero point of the left operand.
         LeftZero,
-        /// … its multiplier.
+        /// Multiplier of the left operand.
         LeftMultiplier,
-        /// … and shift.
+        /// Shift of the left operand.
         LeftShift,
-        /// The right operand's.
+        /// Unified-buffer row of the right operand.
         RightAddress,
-        /// … its zero point.
+        /// Zero point of the right operand.
         RightZero,
-        /// … its multiplier.
+        /// Multiplier of the right operand.
         RightMultiplier,
-        /// … and shift.
+        /// Shift of the right operand.
         RightShift,
     }
 }
 
-/// An instruction. Addresses of the unified buffer and of accumulators count rows.
+/// TPU v1 instruction. Addresses of the unified buffer and of accumulators count rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Instruction {
-    /// `bytes` of the host's memory into the unified buffer.
+    /// Copies bytes from host memory to the unified buffer.
     ReadHostMemory {
-        /// Byte of the host's memory.
+        /// Byte address in host memory.
         host: u32,
         /// Row of the unified buffer.
         buffer: u32,
-        /// How many.
+        /// Number of bytes.
         bytes: u32,
     },
-    /// … and back.
+    /// Copies bytes from the unified buffer to host memory.
     WriteHostMemory {
-        /// Byte of the host's memory.
+        /// Byte address in host memory.
         host: u32,
         /// Row of the unified buffer.
         buffer: u32,
-        /// How many.
+        /// Number of bytes.
         bytes: u32,
     },
-    /// So many tiles from a byte of the weight memory into the queue; done once the addresses are sent.
+    /// Fetches tiles from weight memory into the FIFO; retires once the addresses are sent.
     ReadWeights {
-        /// Byte of the weight memory.
+        /// Byte address in weight memory.
         address: u64,
-        /// How many.
+        /// Number of tiles.
         tiles: u32,
     },
-    /// A pass over the array. `switch`: with the next tile of the queue. `accumulate`: sums are added, not overwritten.
-    /// `convolve`: rows are picked by the registers of a picture, and the length is lines × columns.
+    /// Multiplies input rows by a tile (one pass over the array). `switch`: use the next tile of the FIFO.
+    /// `accumulate`: add to the accumulators instead of overwriting them. `convolve`: select rows by the image
+    /// registers; the length is rows × columns.
     MatrixMultiply {
         /// First row of the input.
         buffer: u32,
         /// First row of the sums.
         accumulator: u16,
-        /// Rows; lines (upper half) and columns (lower half) where it convolves.
+        /// Number of rows; rows (upper half) and columns (lower half) of the output image if `convolve`.
         length: u32,
-        /// Bits of the operands.
+        /// Operand widths.
         speed: Speed,
-        /// Whether the next tile is taken.
+        /// Whether to switch to the next tile.
         switch: bool,
-        /// Whether sums are added to what is there.
+        /// Whether to add to the accumulators.
         accumulate: bool,
-        /// Whether the registers of a picture pick the rows.
+        /// Whether the image registers select the rows.
         convolve: bool,
     },
-    /// Rows of accumulators (or of the unified buffer) through the activation unit, into the unified buffer.
+    /// Sends rows of accumulators (or of the unified buffer) through the activation unit into the unified buffer.
     Activate {
-        /// What is done.
+        /// Function to apply.
         function: Function,
-        /// First row that is read, of a function that reads accumulators.
+        /// First row to read, if the function reads accumulators.
         accumulator: u16,
-        /// First row that is written.
+        /// First row to write.
         buffer: u32,
-        /// Rows.
+        /// Number of rows.
         length: u32,
     },
-    /// What was written to the unified buffer can be read from here on.
+    /// Waits until earlier writes to the unified buffer are visible.
     Synchronize,
-    /// The host has read or written what it was asked to.
+    /// Waits until host transfers are complete.
     SynchronizeHost,
-    /// A register's new value.
+    /// Writes a register.
     SetConfiguration {
-        /// Which.
+        /// Register to write.
         register: Register,
-        /// Its value; signed ones in two's complement.
+        /// Value to write; signed values in two's complement.
         value: u64,
     },
-    /// The host is told.
+    /// Sends an interrupt to the host.
     InterruptHost,
-    /// A mark for traces: the number of a layer.
+    /// Marks the start of a layer in traces, by number.
     DebugTag(u32),
-    /// Nothing.
+    /// Does nothing.
     Nop,
-    /// The end.
+    /// Ends the program.
     Halt,
 }
 
-/// Opcodes. The values are ours.
+/// Opcodes. The values are our own choice.
 mod opcode {
     pub const NOP: u8 = 0x00;
     pub const HALT: u8 = 0x02;
@@ -223,7 +225,7 @@ mod opcode {
     pub const SYNC: u8 = 0xff;
 }
 
-/// Little-endian fields of so many bytes, one after the other.
+/// Packs little-endian fields `(value, bytes)` one after the other.
 fn pack(opcode: u8, fields: &[(u64, usize)]) -> [u8; BYTES] {
     let mut bytes = [0; BYTES];
     let (mut at, all) = (1, &mut bytes);
@@ -240,7 +242,7 @@ fn field(bytes: &[u8; BYTES], at: usize, width: usize) -> u64 {
 }
 
 impl Instruction {
-    /// Its twelve bytes.
+    /// Encodes the instruction in 12 bytes.
     pub fn encode(self) -> [u8; BYTES] {
         use Instruction::*;
         match self {
@@ -277,10 +279,10 @@ impl Instruction {
         }
     }
 
-    /// The instruction of twelve bytes.
+    /// Decodes 12 bytes.
     ///
     /// # Errors
-    /// An opcode, flag, function or register that there is not.
+    /// If the opcode, flags, function or register is unknown.
     pub fn decode(bytes: &[u8; BYTES]) -> Result<Instruction> {
         use Instruction::*;
         let at = |at, width| field(bytes, at, width);
@@ -305,8 +307,7 @@ impl Instruction {
             opcode::READ_WEIGHTS => ReadWeights { address: at(1, 5), tiles: at(8, 4) as u32 },
             opcode::CONFIGURE => {
                 let register = Register::ALL.get(at(1, 2) as usize);
-                let register =
-                    *register.ok_or_else(|| wrong(format!("there is no register {}", at(1, 2))))?;
+                let register = *register.ok_or_else(|| wrong(format!("unknown register {}", at(1, 2))))?;
                 SetConfiguration { register, value: at(3, 8) }
             }
             opcode::MULTIPLY => {
@@ -315,7 +316,7 @@ impl Instruction {
                     0 => Speed::Full,
                     1 => Speed::Half,
                     2 => Speed::Quarter,
-                    _ => return Err(wrong(format!("a multiplication has no flags {flags:#x}"))),
+                    _ => return Err(wrong(format!("unknown flags {flags:#x} of a multiplication"))),
                 };
                 let is = |bit: u64| flags >> bit & 1 == 1;
                 let (switch, accumulate, convolve) = (is(0), is(1), is(2));
@@ -324,17 +325,16 @@ impl Instruction {
             }
             opcode::ACTIVATE => {
                 let function = Function::ALL.get(at(1, 2) as usize);
-                let function =
-                    *function.ok_or_else(|| wrong(format!("there is no function {}", at(1, 2))))?;
+                let function = *function.ok_or_else(|| wrong(format!("unknown function {}", at(1, 2))))?;
                 let (buffer, accumulator, length) = (at(3, 3) as u32, at(6, 2) as u16, at(8, 4) as u32);
                 Activate { function, accumulator, buffer, length }
             }
-            other => return Err(wrong(format!("there is no opcode {other:#04x}"))),
+            other => return Err(wrong(format!("unknown opcode {other:#04x}"))),
         })
     }
 }
 
-/// As the listing shows it.
+/// Formats the instruction for listings.
 impl fmt::Display for Instruction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use Instruction::*;
@@ -358,7 +358,7 @@ impl fmt::Display for Instruction {
                 write!(f, "{name} ACC[{accumulator}] {sign} UB[{buffer}] · {weights}, {length} rows")?;
                 match speed {
                     Speed::Full => Ok(()),
-                    slow => write!(f, ", {} cycles a row", slow.cycles()),
+                    slow => write!(f, ", {} cycles per row", slow.cycles()),
                 }
             }
             Activate { function: Function::Normalize, accumulator, buffer, length } => {
@@ -384,12 +384,12 @@ impl fmt::Display for Instruction {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use systole_base::rng::Stream;
+    use systole_base::rng::RandomStream;
 
-    /// Whatever twelve bytes hold, they are refused or are what they decode to.
+    /// Any twelve bytes are rejected, or re-encode to the same bytes.
     #[test]
     fn bytes_and_instructions_are_each_others() {
-        let mut draw = Stream::new(1, 2, 3);
+        let mut draw = RandomStream::new(1, 2, 3);
         let codes = [0, 2, 4, 5, 8, 0x10, 0x20, 0x40, 0x41, 0x80, 0xfe, 0xff, 0x33];
         let mut decoded = 0;
         for n in 0..20_000 {
@@ -425,6 +425,6 @@ mod tests {
         assert_eq!(bytes[1..3], [0b1101, 0]);
         assert_eq!(bytes[3..], [3, 2, 1, 5, 4, 9, 8, 7, 6]);
         let e = Instruction::decode(&[0x33; BYTES]).unwrap_err();
-        assert!(e.to_string().contains("no opcode 0x33"), "{e}");
+        assert!(e.to_string().contains("unknown opcode 0x33"), "{e}");
     }
 }

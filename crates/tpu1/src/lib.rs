@@ -1,8 +1,8 @@
-//! The first TPU (2015), simulated: its instructions, the array as registers, a program's result to the bit, and where its
-//! cycles went, as the paper's Table 3 counts them.
+//! Simulator of TPU v1 (2015): instruction set, systolic array, bit-exact results and cycle breakdown.
 //!
-//! [`Chip`] has the sizes. [`Preset`]s are the paper's six applications with reconstructed shapes. A [`Program`] is
-//! instructions; [`Program::timing`] says how long they take. What is published and what is ours stands beside each.
+//! [`Tpu1Chip`] has the hardware parameters. [`Preset`] has the paper's six applications, with reconstructed shapes. A
+//! [`ChipProgram`] is a list of instructions; [`ChipProgram::timing`] computes its cycles. Each item documents which
+//! facts are published and which are our own choice.
 //!
 //! ```
 //! use systole_tpu1::{Chip, Preset};
@@ -34,16 +34,18 @@ mod tflite_graph;
 mod timing;
 mod trace;
 
-pub use chip::Chip;
+pub use chip::Tpu1Chip;
 pub use compile::compile;
 pub use explain::explain;
 pub use instruction::{BYTES, Function, Instruction, Register, Speed};
 pub use preset::{PREFIX, Preset};
-pub use program::{Part, Program};
-pub use report::Report;
-pub use rescale::Scale;
-pub use run::Run;
-pub use sensitivity::{CALIBRATED_ON, Scaled, calibrate, difference, figure_11, predicted, roof, what_if};
+pub use program::{ChipProgram, ProgramLayer};
+pub use report::ChipReport;
+pub use rescale::ScaleFactor;
+pub use run::BatchResult;
+pub use sensitivity::{
+    CALIBRATED_ON, ScaledParameter, calibrate, difference, figure_11, predicted, roof, what_if,
+};
 pub use tflite_graph::of_graph;
-pub use timing::{Event, PassTimes, Timing, timing};
+pub use timing::{BatchTiming, PassTimes, UnitEvent, timing};
 pub use trace::trace;

@@ -1,57 +1,57 @@
-//! [`Model`]: an int8 model as the chip's compiler takes it, one scale for each tensor; and what it computes, written out.
+//! Int8 model format that the TPU v1 compiler reads (per-tensor scales), and its reference evaluation.
 
-use crate::rescale::{Scale, mean};
+use crate::rescale::{ScaleFactor, mean};
 use systole_base::{Error, ErrorKind, Result};
 
-/// A picture of one sample: `i8[height, width, channels]`. A vector has one pixel.
+/// Shape of an image of one sample: `i8[height, width, channels]`. A vector has one pixel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Picture {
-    /// Lines.
+pub struct ImageShape {
+    /// Rows.
     pub height: usize,
     /// Columns.
     pub width: usize,
-    /// Values of a pixel.
+    /// Values per pixel.
     pub channels: usize,
 }
 
-impl Picture {
-    /// A vector.
-    pub fn vector(channels: usize) -> Picture {
-        Picture { height: 1, width: 1, channels }
+impl ImageShape {
+    /// Returns the shape of a vector.
+    pub fn vector(channels: usize) -> ImageShape {
+        ImageShape { height: 1, width: 1, channels }
     }
 
-    /// Pixels.
+    /// Returns the number of pixels.
     pub fn pixels(&self) -> usize {
         self.height * self.width
     }
 
-    /// Values.
+    /// Returns the number of values.
     pub fn values(&self) -> usize {
         self.pixels() * self.channels
     }
 }
 
-/// How a window moves over a picture: sizes, steps, distances of taps, and what lies before the first pixel; lines, columns.
+/// Geometry of a convolution or pooling window; each field is `[rows, columns]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window {
-    /// Taps.
+pub struct ConvWindow {
+    /// Window size in taps.
     pub size: [usize; 2],
-    /// Steps.
+    /// Pixels between windows.
     pub stride: [usize; 2],
-    /// Distances between taps.
+    /// Pixels between taps.
     pub dilation: [usize; 2],
-    /// Padding above and on the left.
+    /// Padding at the top and on the left.
     pub before: [usize; 2],
 }
 
-impl Window {
-    /// One of so many taps that begins at the first pixel and moves by one.
-    pub fn of(size: [usize; 2]) -> Window {
-        Window { size, stride: [1, 1], dilation: [1, 1], before: [0, 0] }
+impl ConvWindow {
+    /// Creates a window of this size with stride 1, dilation 1 and no padding.
+    pub fn of(size: [usize; 2]) -> ConvWindow {
+        ConvWindow { size, stride: [1, 1], dilation: [1, 1], before: [0, 0] }
     }
 
-    /// The line and column of a tap for a place of the output; none outside the picture.
-    fn at(&self, place: [usize; 2], tap: [usize; 2], picture: Picture) -> Option<[usize; 2]> {
+    /// Returns the row and column that a tap reads for an output position, or `None` if it is padding.
+    fn at(&self, place: [usize; 2], tap: [usize; 2], picture: ImageShape) -> Option<[usize; 2]> {
         let along = |axis: usize, size: usize| {
             let at = place[axis] * self.stride[axis] + tap[axis] * self.dilation[axis];
             at.checked_sub(self.before[axis]).filter(|at| *at < size)
@@ -60,141 +60,141 @@ impl Window {
     }
 }
 
-/// What is left of a result: zero point, then limits.
+/// Zero point and range of a quantized result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Output {
-    /// What is 0.
+pub struct OutputRange {
+    /// Zero point.
     pub zero: i32,
-    /// The least value; `relu` is such a limit.
+    /// Minimum; `relu` sets this limit.
     pub low: i32,
-    /// The largest.
+    /// Maximum.
     pub high: i32,
 }
 
-impl Output {
+impl OutputRange {
     pub(crate) fn of(self, x: i32) -> i8 {
         x.saturating_add(self.zero).max(self.low).min(self.high) as i8
     }
 }
 
-/// A convolution; a dense layer is one whose window is the whole picture.
+/// A convolution. A dense layer is a convolution whose window is the whole image.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Convolution {
-    /// Where taps lie.
-    pub window: Window,
-    /// Channels of the output.
+pub struct ChipConvolution {
+    /// Window geometry.
+    pub window: ConvWindow,
+    /// Number of output channels.
     pub filters: usize,
-    /// Whether each channel of the input makes channels of its own (`filters / channels` of them).
+    /// Whether it is depthwise: each input channel has `filters / channels` output channels of its own.
     pub is_depthwise: bool,
     /// `i8[filters, height, width, channels]`; depthwise `i8[height, width, filters]`.
     pub weights: Vec<i8>,
-    /// One for each filter.
+    /// Bias of each filter.
     pub bias: Vec<i32>,
-    /// What is 0 in the input.
+    /// Zero point of the input.
     pub input_zero: i32,
-    /// Of the sums.
-    pub scale: Scale,
-    /// Of the result.
-    pub output: Output,
+    /// Scale of the accumulators.
+    pub scale: ScaleFactor,
+    /// Zero point and range of the result.
+    pub output: OutputRange,
 }
 
-/// An operand of a sum or product.
+/// Quantization parameters of an operand of an arithmetic op.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Operand {
-    /// What is 0.
+pub struct ScaledOperand {
+    /// Zero point.
     pub zero: i32,
-    /// Its factor; of a product not used.
-    pub scale: Scale,
+    /// Scale; not used by products.
+    pub scale: ScaleFactor,
 }
 
-/// What is computed of two values.
+/// Element-wise arithmetic op on two tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arithmetic {
-    /// Their sum.
+    /// Sum.
     Add,
-    /// The first less the second.
+    /// Difference: first minus second.
     Subtract,
-    /// Their product.
+    /// Product.
     Multiply,
 }
 
-/// What a layer computes.
+/// Operation of a layer.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Op {
-    /// Sums of weights times values.
-    Convolution(Convolution),
-    /// The largest value of a window, or the mean of those inside the picture.
+pub enum ChipOp {
+    /// Convolution or dense layer.
+    Convolution(ChipConvolution),
+    /// Max or average pooling; padding is excluded.
     Pool {
-        /// Where taps lie.
-        window: Window,
-        /// Whether it is the mean.
+        /// Window geometry.
+        window: ConvWindow,
+        /// Whether it is average pooling.
         is_mean: bool,
-        /// Limits.
-        output: Output,
+        /// Range of the result.
+        output: OutputRange,
     },
-    /// Two pictures, value by value: `2²⁰ ·` each operand of a sum or difference is scaled, then the result.
-    Arithmetic(Arithmetic, [Operand; 2], Scale, Output),
-    /// Each value through a table: `table[value + 128]`.
+    /// Element-wise arithmetic. For a sum or difference each operand `· 2²⁰` is scaled, then the result.
+    Arithmetic(Arithmetic, [ScaledOperand; 2], ScaleFactor, OutputRange),
+    /// Unary function as a lookup table: `table[value + 128]`.
     Table(Box<[i8; 256]>),
-    /// The part of a picture that begins at this line and column.
+    /// Crop of an image, from this row and column on.
     Crop([usize; 2]),
-    /// Pixels of several pictures one after the other, as one line.
+    /// Concatenates the pixels of several images to one row.
     Join,
 }
 
-impl Op {
-    /// How many tensors it takes, if not any number.
+impl ChipOp {
+    /// Returns the number of input tensors, or `None` if it is variable.
     fn operands(&self) -> Option<usize> {
         match self {
-            Op::Arithmetic(..) => Some(2),
-            Op::Join => None,
+            ChipOp::Arithmetic(..) => Some(2),
+            ChipOp::Join => None,
             _ => Some(1),
         }
     }
 }
 
-/// Bits by which operands of a sum are shifted before they are scaled.
+/// Left shift of operands of a sum before they are scaled.
 pub(crate) const ADD_SHIFT: u32 = 20;
 
-/// A layer: an op on tensors.
+/// A layer: an operation with its input and output tensors.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Layer {
-    /// As errors name it.
+pub struct ChipLayer {
+    /// Name, used in errors.
     pub name: String,
-    /// Numbers of tensors.
+    /// Indices of the input tensors.
     pub inputs: Vec<usize>,
-    /// Number of a tensor.
+    /// Index of the output tensor.
     pub output: usize,
-    /// What it computes.
-    pub op: Op,
+    /// Operation.
+    pub op: ChipOp,
 }
 
-/// Layers in the order of execution. Tensor 0 is the input, the last layer's output the model's.
+/// Int8 model: layers in execution order. Tensor 0 is the input; the last layer's output is the model's output.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Model {
-    /// Its name.
+pub struct ChipModel {
+    /// Name of the model.
     pub name: String,
-    /// Tensors of one sample.
-    pub tensors: Vec<Picture>,
-    /// Layers.
-    pub layers: Vec<Layer>,
+    /// Shapes of all tensors, per sample.
+    pub tensors: Vec<ImageShape>,
+    /// Layers in execution order.
+    pub layers: Vec<ChipLayer>,
 }
 
-impl Model {
-    /// The picture that goes in.
-    pub fn input(&self) -> Picture {
-        self.tensors.first().copied().unwrap_or(Picture::vector(0))
+impl ChipModel {
+    /// Returns the shape of the input.
+    pub fn input(&self) -> ImageShape {
+        self.tensors.first().copied().unwrap_or(ImageShape::vector(0))
     }
 
-    /// The tensor that comes out.
+    /// Returns the index of the output tensor.
     pub fn output(&self) -> usize {
         self.layers.last().map_or(0, |l| l.output)
     }
 
-    /// Whether all sizes fit each other.
+    /// Checks that all sizes match.
     ///
     /// # Errors
-    /// Names the layer that does not.
+    /// If the sizes of a layer do not match; the error names the layer.
     pub fn check(&self) -> Result<()> {
         let mut known = vec![false; self.tensors.len()];
         if let Some(first) = known.first_mut() {
@@ -205,16 +205,16 @@ impl Model {
                 |what: String| Err(Error::new(ErrorKind::Data, what).at(format!("layer `{}`", layer.name)));
             let wanted = layer.op.operands().unwrap_or(layer.inputs.len()).max(1);
             if layer.inputs.len() != wanted || layer.inputs.iter().any(|i| known.get(*i) != Some(&true)) {
-                return wrong(format!(
-                    "its inputs {:?} are not {wanted} tensors that are there",
-                    layer.inputs
-                ));
+                return wrong(format!("its inputs {:?} are not {wanted} computed tensors", layer.inputs));
             }
             let Some(output) = self.tensors.get(layer.output) else {
-                return wrong(format!("there is no tensor {}", layer.output));
+                return wrong(format!("its output tensor {} does not exist", layer.output));
             };
             if std::mem::replace(&mut known[layer.output], true) {
-                return wrong(format!("tensor {} is there already", layer.output));
+                return wrong(format!(
+                    "its output tensor {} is already computed by another layer",
+                    layer.output
+                ));
             }
             let input = self.tensors[layer.inputs[0]];
             if let Some(what) =
@@ -226,8 +226,7 @@ impl Model {
         Ok(())
     }
 
-    /// What the layers compute of one sample, by plain loops: `i8[height, width, channels] → i8[…]`. The model must have been
-    /// checked.
+    /// Evaluates the model on one sample with plain loops: `i8[height, width, channels] → i8[…]`. Call `check` first.
     pub fn evaluate(&self, input: &[i8]) -> Vec<i8> {
         let mut values: Vec<Vec<i8>> = vec![Vec::new(); self.tensors.len()];
         values[0] = input.to_vec();
@@ -235,34 +234,34 @@ impl Model {
             let (from, to) = (self.tensors[layer.inputs[0]], self.tensors[layer.output]);
             let x = |n: usize| &values[layer.inputs[n]];
             values[layer.output] = match &layer.op {
-                Op::Convolution(c) => convolve(c, x(0), from, to),
-                Op::Pool { window, is_mean, output } => pool(window, *is_mean, *output, x(0), from, to),
-                Op::Arithmetic(what, operands, scale, output) => {
+                ChipOp::Convolution(c) => convolve(c, x(0), from, to),
+                ChipOp::Pool { window, is_mean, output } => pool(window, *is_mean, *output, x(0), from, to),
+                ChipOp::Arithmetic(what, operands, scale, output) => {
                     let pairs = x(0).iter().zip(x(1));
                     pairs.map(|(a, b)| what.of(*operands, *scale, *output, *a, *b)).collect()
                 }
-                Op::Table(table) => x(0).iter().map(|v| looked_up(table, *v)).collect(),
-                Op::Crop([line, column]) => {
+                ChipOp::Table(table) => x(0).iter().map(|v| looked_up(table, *v)).collect(),
+                ChipOp::Crop([line, column]) => {
                     let pixels = places(to).map(|[y, x]| (y + line) * from.width + x + column);
                     pixels.flat_map(|p| x(0)[p * from.channels..][..from.channels].iter().copied()).collect()
                 }
-                Op::Join => (0..layer.inputs.len()).flat_map(|n| x(n).iter().copied()).collect(),
+                ChipOp::Join => (0..layer.inputs.len()).flat_map(|n| x(n).iter().copied()).collect(),
             };
         }
         values.swap_remove(self.output())
     }
 }
 
-/// Why sizes do not fit.
+/// Returns why a layer's sizes do not match, if so.
 fn misfit(
-    op: &Op,
-    mut all: impl Iterator<Item = Picture>,
-    input: Picture,
-    output: Picture,
+    op: &ChipOp,
+    mut all: impl Iterator<Item = ImageShape>,
+    input: ImageShape,
+    output: ImageShape,
 ) -> Option<String> {
-    let told = |what: &str| Some(format!("{what} do not fit {input:?} → {output:?}"));
+    let told = |what: &str| Some(format!("{what} do not match the shapes {input:?} → {output:?}"));
     match op {
-        Op::Convolution(c) => {
+        ChipOp::Convolution(c) => {
             let taps = c.window.size[0] * c.window.size[1];
             let weights = if c.is_depthwise { taps * c.filters } else { taps * c.filters * input.channels };
             let grouped = !c.is_depthwise || input.channels > 0 && c.filters.is_multiple_of(input.channels);
@@ -270,23 +269,23 @@ fn misfit(
                 c.weights.len() == weights && c.bias.len() == c.filters && output.channels == c.filters;
             if fits && grouped && !c.window.stride.contains(&0) { None } else { told("its weights") }
         }
-        Op::Pool { window, .. } => {
+        ChipOp::Pool { window, .. } => {
             let fits = input.channels == output.channels && !window.stride.contains(&0);
             if fits { None } else { told("channels") }
         }
-        Op::Crop([line, column]) => {
+        ChipOp::Crop([line, column]) => {
             let fits = input.channels == output.channels
                 && output.height.checked_add(*line).is_some_and(|end| end <= input.height)
                 && output.width.checked_add(*column).is_some_and(|end| end <= input.width);
-            if fits { None } else { told("the place of its part") }
+            if fits { None } else { told("its offset and size") }
         }
-        Op::Join => {
+        ChipOp::Join => {
             let fits = |(pixels, same): (usize, bool)| pixels == output.width && same && output.height == 1;
             let all =
                 all.fold((0, true), |(n, same), p| (n + p.pixels(), same && p.channels == output.channels));
             if fits(all) { None } else { told("its operands") }
         }
-        Op::Arithmetic(..) | Op::Table(_) => {
+        ChipOp::Arithmetic(..) | ChipOp::Table(_) => {
             if all.all(|p| p == output) {
                 None
             } else {
@@ -296,16 +295,16 @@ fn misfit(
     }
 }
 
-fn taps(window: &Window) -> impl Iterator<Item = [usize; 2]> + use<> {
+fn taps(window: &ConvWindow) -> impl Iterator<Item = [usize; 2]> + use<> {
     let [lines, columns] = window.size;
     (0..lines).flat_map(move |r| (0..columns).map(move |s| [r, s]))
 }
 
-fn places(picture: Picture) -> impl Iterator<Item = [usize; 2]> {
+fn places(picture: ImageShape) -> impl Iterator<Item = [usize; 2]> {
     (0..picture.height).flat_map(move |y| (0..picture.width).map(move |x| [y, x]))
 }
 
-fn convolve(c: &Convolution, x: &[i8], from: Picture, to: Picture) -> Vec<i8> {
+fn convolve(c: &ChipConvolution, x: &[i8], from: ImageShape, to: ImageShape) -> Vec<i8> {
     let mut y = Vec::with_capacity(to.values());
     for place in places(to) {
         for filter in 0..c.filters {
@@ -332,7 +331,14 @@ fn convolve(c: &Convolution, x: &[i8], from: Picture, to: Picture) -> Vec<i8> {
     y
 }
 
-fn pool(window: &Window, is_mean: bool, output: Output, x: &[i8], from: Picture, to: Picture) -> Vec<i8> {
+fn pool(
+    window: &ConvWindow,
+    is_mean: bool,
+    output: OutputRange,
+    x: &[i8],
+    from: ImageShape,
+    to: ImageShape,
+) -> Vec<i8> {
     let mut y = Vec::with_capacity(to.values());
     for place in places(to) {
         for channel in 0..to.channels {
@@ -345,8 +351,8 @@ fn pool(window: &Window, is_mean: bool, output: Output, x: &[i8], from: Picture,
     y
 }
 
-/// The largest of values, or their mean.
-pub(crate) fn pooled(is_mean: bool, output: Output, values: &[i8]) -> i8 {
+/// Returns the maximum or the mean of values.
+pub(crate) fn pooled(is_mean: bool, output: OutputRange, values: &[i8]) -> i8 {
     let value = match is_mean {
         true => mean(values.iter().map(|v| i32::from(*v)).sum(), values.len() as i32),
         false => values.iter().map(|v| i32::from(*v)).max().unwrap_or(-128),
@@ -355,10 +361,17 @@ pub(crate) fn pooled(is_mean: bool, output: Output, values: &[i8]) -> i8 {
 }
 
 impl Arithmetic {
-    /// The result of two values.
-    pub(crate) fn of(self, [left, right]: [Operand; 2], scale: Scale, output: Output, a: i8, b: i8) -> i8 {
+    /// Computes the result for two values.
+    pub(crate) fn of(
+        self,
+        [left, right]: [ScaledOperand; 2],
+        scale: ScaleFactor,
+        output: OutputRange,
+        a: i8,
+        b: i8,
+    ) -> i8 {
         let (a, b) = (i32::from(a) - left.zero, i32::from(b) - right.zero);
-        let scaled = |of: Operand, x: i32| of.scale.apply(x << ADD_SHIFT);
+        let scaled = |of: ScaledOperand, x: i32| of.scale.apply(x << ADD_SHIFT);
         output.of(scale.apply(match self {
             Arithmetic::Add => scaled(left, a).wrapping_add(scaled(right, b)),
             Arithmetic::Subtract => scaled(left, a).wrapping_sub(scaled(right, b)),

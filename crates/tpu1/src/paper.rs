@@ -1,26 +1,28 @@
-//! The figures of the paper: Jouppi et al., "In-Datacenter Performance Analysis of a Tensor Processing Unit", ISCA 2017.
+//! Published figures of TPU v1 (Jouppi et al., ISCA 2017): applications, platforms and die area.
+//!
+//! Source: "In-Datacenter Performance Analysis of a Tensor Processing Unit".
 
 /// An application of the paper's Tables 1, 3 and 6.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Application {
-    /// Its name there.
+pub struct PaperApplication {
+    /// Name in the paper.
     pub name: &'static str,
-    /// Samples of a batch.
+    /// Batch size.
     pub batch: usize,
-    /// 10⁶ weights.
+    /// Number of weights, in 10⁶.
     pub weights: f64,
     /// Table 3, in percent: rows 1 to 8 are array active, useful and unused multipliers, weight stall, weight shift,
     /// non-matrix, RAW stalls, input stalls.
     pub rows: [f64; 8],
-    /// Row 9: 10¹² operations a second, of production and not of the counters.
+    /// Row 9: 10¹² operations per second, measured in production rather than by the counters.
     pub tops: f64,
-    /// Multiplications for each byte of weights.
+    /// Multiply-adds per weight byte.
     pub intensity: f64,
-    /// Its part of the weighted means, which reproduces the published ones; the paper does not give it.
+    /// Weight in the weighted means. The paper does not publish it; this value reproduces the published means.
     pub weight: f64,
-    /// Speed of a K80 die and of a TPU die, relative to a Haswell die, host included.
+    /// Speedup of a K80 die and of a TPU die over a Haswell die, including the host.
     pub speed: [f64; 2],
-    /// MiB of the unified buffer that it used, with the improved allocator of Table 8.
+    /// MiB of unified buffer used, with the improved allocator of Table 8.
     pub buffer_mib: f64,
 }
 
@@ -29,8 +31,8 @@ const fn application(
     [batch, weights, intensity]: [usize; 3],
     rows: [f64; 8],
     [tops, weight, gpu, tpu, buffer_mib]: [f64; 5],
-) -> Application {
-    Application {
+) -> PaperApplication {
+    PaperApplication {
         name,
         batch,
         weights: weights as f64,
@@ -43,8 +45,8 @@ const fn application(
     }
 }
 
-/// The six applications.
-pub const APPLICATIONS: [Application; 6] = [
+/// The paper's six applications.
+pub const APPLICATIONS: [PaperApplication; 6] = [
     application(
         "MLP0",
         [200, 20, 200],
@@ -83,52 +85,52 @@ pub const APPLICATIONS: [Application; 6] = [
     ),
 ];
 
-/// Table 3's rows that are all of the cycles: 1, 4, 5, 6.
+/// Indices of Table 3's rows that add up to all cycles: rows 1, 4, 5, 6.
 pub const CYCLE_ROWS: [usize; 4] = [0, 3, 4, 5];
 
-/// Figure 11, read off the picture (± 0.015): the weighted mean of speeds where memory, clock or matrix are scaled by
-/// 0.25, 0.5, 2 and 4.
+/// Figure 11, read off the plot (± 0.015): weighted mean speedup if memory, clock or matrix are scaled by 0.25, 0.5, 2
+/// and 4.
 pub const FIGURE_11: [(&str, [f64; 4]); 3] = [
     ("memory", [0.275, 0.527, 1.815, 3.16]),
     ("clock", [0.955, 0.977, 1.014, 1.014]),
     ("matrix", [0.655, 1.017, 0.875, 0.745]),
 ];
 
-/// By how much Figure 11 scales.
+/// Scale factors of Figure 11.
 pub const SCALES: [f64; 4] = [0.25, 0.5, 2.0, 4.0];
 
-/// A chip of Table 2, by the die.
+/// A chip of Table 2, per die.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Platform {
-    /// Its name.
+pub struct PaperPlatform {
+    /// Name of the chip.
     pub name: &'static str,
-    /// mm²; for the TPU an upper bound.
+    /// Die area in mm²; for the TPU an upper bound.
     pub die: &'static str,
-    /// Millions of cycles a second.
+    /// Clock in MHz.
     pub mhz: u32,
     /// Watts: thermal design, idle, busy.
     pub watts: [u32; 3],
-    /// 10¹² operations a second; the element type.
+    /// Peak rate in 10¹² operations per second, and its element type.
     pub peak: (f64, &'static str),
-    /// 10⁹ bytes a second.
+    /// Memory bandwidth in 10⁹ bytes per second.
     pub bandwidth: u32,
-    /// MiB on the chip.
+    /// On-chip memory in MiB.
     pub on_chip: u32,
-    /// Dies of a server and its thermal design in watts.
+    /// Dies per server, and the server's thermal design power in watts.
     pub server: [u32; 2],
-    /// Multiplications for each byte at which memory no longer limits.
+    /// Roofline ridge point: multiply-adds per byte above which memory is not the limit.
     pub ridge: u32,
-    /// Speed, relative to Haswell: geometric and weighted mean (Table 6).
+    /// Speedup over Haswell: geometric and weighted mean (Table 6).
     pub speed: [f64; 2],
-    /// Speed for each watt of whole servers, relative to Haswell's (Figure 9): geometric and weighted mean.
+    /// Performance per watt of whole servers, relative to Haswell (Figure 9): geometric and weighted mean.
     pub total_per_watt: [f64; 2],
-    /// … and of what the accelerators add to their servers.
+    /// Incremental performance per watt, without the host server.
     pub incremental_per_watt: Option<[f64; 2]>,
 }
 
-/// Haswell, K80 and the TPU.
-pub const PLATFORMS: [Platform; 3] = [
-    Platform {
+/// Haswell, K80 and TPU v1.
+pub const PLATFORMS: [PaperPlatform; 3] = [
+    PaperPlatform {
         name: "Haswell E5-2699 v3",
         die: "662",
         mhz: 2300,
@@ -142,7 +144,7 @@ pub const PLATFORMS: [Platform; 3] = [
         total_per_watt: [1.0, 1.0],
         incremental_per_watt: None,
     },
-    Platform {
+    PaperPlatform {
         name: "NVIDIA K80 (a die of two)",
         die: "561",
         mhz: 560,
@@ -156,7 +158,7 @@ pub const PLATFORMS: [Platform; 3] = [
         total_per_watt: [1.2, 2.1],
         incremental_per_watt: Some([1.7, 2.9]),
     },
-    Platform {
+    PaperPlatform {
         name: "TPU (2015)",
         die: "< 331",
         mhz: 700,
@@ -172,7 +174,7 @@ pub const PLATFORMS: [Platform; 3] = [
     },
 ];
 
-/// What the die is given to, in percent of its area (Figure 2).
+/// Share of each unit in the die area, in percent (Figure 2).
 pub const DIE: [(&str, u32); 10] = [
     ("unified buffer", 29),
     ("matrix multiply unit", 24),
@@ -186,15 +188,15 @@ pub const DIE: [(&str, u32); 10] = [
     ("the rest", 21),
 ];
 
-/// What nobody published and this simulator had to choose.
+/// Facts that are not published, with the simulator's choice.
 pub const UNKNOWN: [&str; 7] = [
-    "bits of the instructions, number and order of the two synchronisations, what the repeat field repeats",
-    "rates and latencies of activation, normalisation and pooling (here 256 values a cycle)",
-    "where a bias is added, and how sums are rounded to 8 bits (here: half away from zero, as .tflite's reference kernels)",
-    "what an accumulator that overflows does (here it wraps)",
-    "shapes of the six applications, and which passes of the LSTMs were 8 × 16 bits (here all)",
-    "the rate of the weight memory as it was reached: 28 to 34 GB/s fit almost equally (here Figure 1's 30 GiB/s)",
-    "whether cycles in which input and weights are both missing count as stall or as non-matrix (here as non-matrix)",
+    "instruction bits, number and order of the two synchronizations, meaning of the repeat field",
+    "throughput and latency of activation, normalization and pooling (here: 256 values per cycle)",
+    "where a bias is added, and how sums are rounded to int8 (here: half away from zero, as in TFLite's reference kernels)",
+    "behavior of an accumulator that overflows (here: it wraps)",
+    "shapes of the six applications, and which LSTM passes were 8 × 16 bits (here: all)",
+    "the achieved bandwidth of the weight memory: 28 to 34 GB/s fit almost equally (here: Figure 1's 30 GiB/s)",
+    "whether cycles that wait for both input and weights count as stall or as non-matrix (here: non-matrix)",
 ];
 
 #[cfg(test)]
@@ -208,7 +210,7 @@ mod tests {
             assert!((cycles - 100.0).abs() < 0.11, "{}: {cycles}", a.name);
             assert!((a.rows[1] + a.rows[2] - a.rows[0]).abs() < 0.11, "{}", a.name);
         }
-        // The means of Table 6 come out of its columns and the parts assumed here.
+        // The means of Table 6 follow from its columns and the weights assumed here.
         for (die, [geometric, weighted]) in [(0, [1.1, 1.9]), (1, [14.5, 29.2])] {
             let logs: f64 = APPLICATIONS.iter().map(|a| a.speed[die].ln()).sum();
             assert!(((logs / 6.0).exp() - geometric).abs() < 0.06);
@@ -217,10 +219,10 @@ mod tests {
             assert!((mean / parts - weighted).abs() < 0.1, "{}", mean / parts);
         }
         assert_eq!(DIE.iter().map(|d| d.1).sum::<u32>(), 100);
-        // Total performance per watt is Table 6's speed times dies, over the servers' watts.
+        // Total performance per watt is Table 6's speedup times dies, divided by the server's watts.
         let [cpu, gpu, tpu] = PLATFORMS;
         for p in [gpu, tpu] {
-            let watts = |p: Platform| f64::from(p.server[1]) / f64::from(p.server[0]);
+            let watts = |p: PaperPlatform| f64::from(p.server[1]) / f64::from(p.server[0]);
             let ratio = p.speed[0] * watts(cpu) / watts(p);
             assert!((ratio / p.total_per_watt[0] - 1.0).abs() < 0.12, "{}: {ratio}", p.name);
         }

@@ -1,13 +1,14 @@
-//! The paper's six applications, with shapes that are **reconstructed**: only their numbers of layers and weights, batches and
-//! kinds are published. A program is made for their time alone; there are no weights.
+//! The paper's six applications as timing-only programs with **reconstructed** layer shapes.
+//!
+//! Only the numbers of layers and weights, batch sizes and layer types are published. The programs have no weights.
 
-use crate::chip::Chip;
+use crate::chip::Tpu1Chip;
 use crate::instruction::{Function, Instruction, Speed};
-use crate::paper::{APPLICATIONS, Application};
-use crate::program::{Part, Program, cuts, too_large, too_many_rows, too_many_weights};
+use crate::paper::{APPLICATIONS, PaperApplication};
+use crate::program::{ChipProgram, ProgramLayer, cuts, too_large, too_many_rows, too_many_weights};
 use systole_base::{Error, ErrorKind, Result};
 
-/// What every preset's name begins with.
+/// Prefix of all preset names.
 pub const PREFIX: &str = "tpu1/";
 
 /// `count` matrices of `inputs` × `outputs` weights.
@@ -20,38 +21,38 @@ struct Matrices {
 
 /// A layer of a preset.
 #[derive(Clone, Copy, Debug)]
-enum Shape {
-    /// Rows of each sample through matrices.
+enum PresetLayer {
+    /// Multiplies rows of each sample by matrices.
     Matrix { rows: usize, of: Matrices },
-    /// Values of each sample through the activation unit.
+    /// Applies the activation unit to values of each sample.
     Vector { values: usize },
-    /// Pictures through the pooling unit: pixels and channels.
+    /// Pools images with these numbers of pixels and channels.
     Pool { pixels: usize, channels: usize },
 }
 
-/// An application of the paper, reconstructed.
+/// A reconstructed application of the paper.
 #[derive(Clone, Debug)]
 pub struct Preset {
-    /// What the paper says of it.
-    pub paper: &'static Application,
-    /// What was assumed.
+    /// Published figures of the application.
+    pub paper: &'static PaperApplication,
+    /// Assumptions of the reconstruction.
     pub reconstruction: &'static str,
-    /// Bytes of a sample's input.
+    /// Bytes of input per sample.
     input: usize,
     speed: Speed,
-    layers: Vec<(String, Shape)>,
+    layers: Vec<(String, PresetLayer)>,
 }
 
-fn matrix(rows: usize, inputs: usize, outputs: usize, count: usize) -> Shape {
-    Shape::Matrix { rows, of: Matrices { inputs, outputs, count } }
+fn matrix(rows: usize, inputs: usize, outputs: usize, count: usize) -> PresetLayer {
+    PresetLayer::Matrix { rows, of: Matrices { inputs, outputs, count } }
 }
 
-fn named(name: &str, shapes: Vec<Shape>) -> Vec<(String, Shape)> {
+fn named(name: &str, shapes: Vec<PresetLayer>) -> Vec<(String, PresetLayer)> {
     shapes.into_iter().enumerate().map(|(n, s)| (format!("{name}_{n}"), s)).collect()
 }
 
-/// Vector layers between others, evenly.
-fn with_vectors(mut matrices: Vec<Shape>, vectors: usize, values: usize) -> Vec<(String, Shape)> {
+/// Inserts vector layers evenly between matrix layers.
+fn with_vectors(mut matrices: Vec<PresetLayer>, vectors: usize, values: usize) -> Vec<(String, PresetLayer)> {
     let all = matrices.len() + vectors;
     matrices.reverse();
     let (mut layers, mut done) = (Vec::new(), 0);
@@ -59,7 +60,7 @@ fn with_vectors(mut matrices: Vec<Shape>, vectors: usize, values: usize) -> Vec<
         match done < n * vectors / all {
             true => {
                 done += 1;
-                layers.push((format!("vector_{done}"), Shape::Vector { values }));
+                layers.push((format!("vector_{done}"), PresetLayer::Vector { values }));
             }
             false => layers.extend(matrices.pop().map(|m| (format!("fc_{}", n - done), m))),
         }
@@ -67,20 +68,20 @@ fn with_vectors(mut matrices: Vec<Shape>, vectors: usize, values: usize) -> Vec<
     layers
 }
 
-fn cnn1() -> Vec<(String, Shape)> {
+fn cnn1() -> Vec<(String, PresetLayer)> {
     let mut shapes = Vec::new();
     for (pixels, inputs, outputs, taps, pools) in
         [(35 * 35, 64, 96, 3, 5), (17 * 17, 192, 192, 7, 4), (8 * 8, 448, 320, 3, 4)]
     {
         shapes.extend(vec![matrix(pixels, inputs, outputs, taps); 24]);
-        shapes.extend(vec![Shape::Pool { pixels, channels: outputs }; pools]);
+        shapes.extend(vec![PresetLayer::Pool { pixels, channels: outputs }; pools]);
     }
     shapes.extend(vec![matrix(1, 4480, 4480, 1); 4]);
     named("layer", shapes)
 }
 
 impl Preset {
-    /// All of them.
+    /// Returns all presets.
     pub fn all() -> Vec<Preset> {
         let dims = [1150, 1000, 1280, 1050, 1020];
         let mlp1 = dims.windows(2).map(|d| matrix(1, d[0], d[1], 1)).collect();
@@ -101,79 +102,85 @@ impl Preset {
                 2000,
                 Speed::Full,
                 named("fc", vec![matrix(1, 2000, 2000, 1); 5]),
-                "5 layers of 2000 × 2000: 20M weights in 5 layers are published",
+                "5 layers of 2000 × 2000 (published: 20M weights in 5 layers)",
             ),
             of(
                 1,
                 1150,
                 Speed::Full,
                 named("fc", mlp1),
-                "1150 → 1000 → 1280 → 1050 → 1020: 4 layers, 5M weights and 11 % of empty multipliers are published",
+                "1150 → 1000 → 1280 → 1050 → 1020 (published: 4 layers, 5M weights, 11 % unused multipliers)",
             ),
             of(
                 2,
                 2048,
                 Speed::Half,
                 with_vectors(vec![matrix(1, 2048, 1024, 1); 24], 34, 1024),
-                "6 LSTM layers of 1024 units as 24 matrices of 2048 × 1024, activations of 16 bits: 24 + 34 layers and 52M weights are published",
+                "6 LSTM layers of 1024 units as 24 matrices of 2048 × 1024, 16-bit activations (published: 24 + 34 layers, 52M weights)",
             ),
             of(
                 3,
                 1200,
                 Speed::Half,
                 with_vectors(lstm1, 19, 600),
-                "94 matrices of 600 × 600 in 37 layers, activations of 16 bits: 37 + 19 layers, 34M weights, and a matrix of 600 × 600 are published",
+                "94 matrices of 600 × 600 in 37 layers, 16-bit activations (published: 37 + 19 layers, 34M weights, and a matrix of 600 × 600)",
             ),
             of(
                 4,
                 361 * 48,
                 Speed::Full,
                 named("conv", cnn0),
-                "a Go board of 19 × 19: 5 × 5 × 48 → 256 (packed), 13 of 3 × 3 × 256 → 256, 2 of 1 × 1: 16 layers and 8M weights are published",
+                "a Go board of 19 × 19: 5 × 5 × 48 → 256 (packed), 13 of 3 × 3 × 256 → 256, 2 of 1 × 1 (published: 16 layers, 8M weights)",
             ),
             of(
                 5,
                 35 * 35 * 64,
                 Speed::Full,
                 cnn1(),
-                "qualitative only: 72 convolutions, 13 pools, 4 dense layers and 100M weights are published, and the published rates contradict each other",
+                "qualitative only: published are 72 convolutions, 13 pools, 4 dense layers and 100M weights, but the published rates contradict each other",
             ),
         ]
     }
 
-    /// The preset of a name, such as `tpu1/mlp0`.
+    /// Returns the preset with this name, such as `tpu1/mlp0`.
     ///
     /// # Errors
-    /// Where there is none.
+    /// If there is no such preset.
     pub fn of(name: &str) -> Result<Preset> {
         let short = name.strip_prefix(PREFIX).unwrap_or(name);
         let all = Preset::all();
         let names: Vec<String> = all.iter().map(Preset::name).collect();
         all.into_iter().find(|p| p.paper.name.eq_ignore_ascii_case(short)).ok_or_else(|| {
-            Error::new(ErrorKind::Config, format!("there is no application `{name}`, and no file or folder"))
-                .hint(format!("one of {}, a run, a model file or an int8 .tflite file", names.join(", ")))
+            Error::new(
+                ErrorKind::Config,
+                format!("unknown application `{name}`, and no file or directory has this name"),
+            )
+            .hint(format!(
+                "pass one of {}, a run directory, a model file or an int8 .tflite file",
+                names.join(", ")
+            ))
         })
     }
 
-    /// `tpu1/mlp0`.
+    /// Returns the name, such as `tpu1/mlp0`.
     pub fn name(&self) -> String {
         format!("{PREFIX}{}", self.paper.name.to_lowercase())
     }
 
-    /// The instructions of a batch (of the paper's size, where none is named), for their time.
+    /// Generates the timing-only instructions of a batch (default: the paper's batch size).
     ///
     /// # Errors
-    /// Where accumulators, unified buffer or weight memory are too small; the error names the layer.
-    pub fn program(&self, chip: &Chip, batch: Option<usize>) -> Result<Program> {
+    /// If accumulators, unified buffer or weight memory are too small; the error names the layer.
+    pub fn program(&self, chip: &Tpu1Chip, batch: Option<usize>) -> Result<ChipProgram> {
         chip.check()?;
         let batch = batch.unwrap_or(self.paper.batch);
-        let mut maker = Maker {
+        let mut maker = PresetBuilder {
             chip,
             batch,
             speed: self.speed,
             at: 0,
             tiles: 0,
-            program: Program {
+            program: ChipProgram {
                 name: self.name(),
                 instructions: Vec::new(),
                 parts: Vec::new(),
@@ -196,37 +203,38 @@ impl Preset {
     }
 }
 
-struct Maker<'a> {
-    chip: &'a Chip,
+struct PresetBuilder<'a> {
+    chip: &'a Tpu1Chip,
     batch: usize,
     speed: Speed,
-    /// Where the layer's input lies: the lower or upper half of the unified buffer.
+    /// Location of the layer's input: lower or upper half of the unified buffer.
     at: u32,
-    /// Tiles so far.
+    /// Number of tiles so far.
     tiles: usize,
-    program: Program,
+    program: ChipProgram,
 }
 
-impl Maker<'_> {
+impl PresetBuilder<'_> {
     fn push(&mut self, instruction: Instruction) {
         self.program.instructions.push(instruction);
     }
 
-    fn layer(&mut self, name: &str, shape: Shape) -> Result<()> {
+    fn layer(&mut self, name: &str, shape: PresetLayer) -> Result<()> {
         self.push(Instruction::DebugTag(self.program.parts.len() as u32));
-        let mut part = Part { name: name.into(), tiles: 0, useful: 0.0, possible: 0.0, product: None };
+        let mut part =
+            ProgramLayer { name: name.into(), tiles: 0, useful: 0.0, possible: 0.0, product: None };
         let n = self.chip.matrix;
         let (input, output) = match shape {
-            Shape::Matrix { rows, of } => {
+            PresetLayer::Matrix { rows, of } => {
                 self.matrices(name, rows, of, &mut part)?;
                 (rows * of.inputs.div_ceil(n), rows * of.outputs.div_ceil(n))
             }
-            Shape::Vector { values } => (values.div_ceil(n), values.div_ceil(n)),
-            Shape::Pool { pixels, channels } => {
+            PresetLayer::Vector { values } => (values.div_ceil(n), values.div_ceil(n)),
+            PresetLayer::Pool { pixels, channels } => {
                 (pixels * channels.div_ceil(n), pixels * channels.div_ceil(n))
             }
         };
-        if let Shape::Vector { .. } | Shape::Pool { .. } = shape {
+        if let PresetLayer::Vector { .. } | PresetLayer::Pool { .. } = shape {
             let length = (self.batch * output * self.speed.cycles()) as u32;
             self.push(Instruction::Activate {
                 function: Function::Table,
@@ -246,7 +254,7 @@ impl Maker<'_> {
         Ok(())
     }
 
-    fn matrices(&mut self, name: &str, rows: usize, of: Matrices, part: &mut Part) -> Result<()> {
+    fn matrices(&mut self, name: &str, rows: usize, of: Matrices, part: &mut ProgramLayer) -> Result<()> {
         let (n, all) = (self.chip.matrix, rows * self.batch);
         if rows == 1 && self.batch > self.chip.accumulators {
             return Err(too_many_rows(self.chip, name, self.batch));
@@ -263,7 +271,7 @@ impl Maker<'_> {
             self.push(Instruction::ReadWeights { address, tiles: (down * across) as u32 });
             part.tiles += down * across;
             for column in 0..across {
-                // The halves of the accumulators take turns.
+                // The halves of the accumulators alternate.
                 let half = if 2 * rows <= self.chip.accumulators { self.chip.accumulators / 2 } else { 0 };
                 let accumulator = ((column % 2) * half) as u16;
                 for k in 0..down {

@@ -1,51 +1,51 @@
-//! [`Program`]: the instructions of a batch with what they were made from, and the events that their time is told by.
+//! TPU v1 program: the instructions and weight memory of a batch, and the events that the timing model reads.
 
-use crate::chip::Chip;
+use crate::chip::Tpu1Chip;
 use crate::instruction::{BYTES, Function, Instruction, Register};
-use crate::timing::{Event, Timing, timing};
+use crate::timing::{BatchTiming, UnitEvent, timing};
 use systole_base::{Error, ErrorKind, Result};
 
-/// A layer as the program has it.
+/// A layer of a program.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Part {
-    /// Its name.
+pub struct ProgramLayer {
+    /// Name of the layer.
     pub name: String,
-    /// Tiles of weights that it reads, again where pictures are cut.
+    /// Number of weight tiles it fetches; tiles count again for each chunk of rows.
     pub tiles: usize,
-    /// Multiplications of weights that the model has.
+    /// Multiply-adds with weights of the model.
     pub useful: f64,
-    /// Rows of all its passes times the multipliers of the array.
+    /// Multiply-adds that its passes could do: rows times the multipliers of the array.
     pub possible: f64,
-    /// Its products, as rows of the batch, inputs, outputs, and how many of them.
+    /// Its matrix products: rows of the batch, inputs, outputs, and number of products.
     pub product: Option<[usize; 4]>,
 }
 
-/// Instructions for a batch, the weight memory that goes with them, and what they were made from.
+/// Instructions for a batch, with the weight memory they read.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Program {
-    /// What the program was made of.
+pub struct ChipProgram {
+    /// Name of the model.
     pub name: String,
-    /// In the order in which they are issued.
+    /// Instructions in issue order.
     pub instructions: Vec<Instruction>,
-    /// Layers in the order of the tags.
-    pub parts: Vec<Part>,
-    /// The weight memory: tiles, then biases and tables. Empty where only the time matters.
+    /// Layers in the order of their debug tags.
+    pub parts: Vec<ProgramLayer>,
+    /// Contents of the weight memory: tiles, then biases and tables. Empty in timing-only programs.
     pub weights: Vec<u8>,
-    /// Samples of the batch.
+    /// Samples per batch.
     pub batch: usize,
-    /// Bytes of a sample's input and of its output.
+    /// Bytes of a sample's input and output.
     pub sample: [usize; 2],
-    /// Rows of the unified buffer that are in use at once, at most.
+    /// Peak number of unified-buffer rows in use.
     pub rows: usize,
 }
 
-/// Registers as they stand.
+/// Current register values.
 #[derive(Clone, Debug)]
-pub(crate) struct Registers([u64; Register::ALL.len()]);
+pub(crate) struct RegisterFile([u64; Register::ALL.len()]);
 
-impl Registers {
-    pub(crate) fn new() -> Registers {
-        Registers([0; Register::ALL.len()])
+impl RegisterFile {
+    pub(crate) fn new() -> RegisterFile {
+        RegisterFile([0; Register::ALL.len()])
     }
 
     pub(crate) fn set(&mut self, register: Register, value: u64) {
@@ -60,19 +60,20 @@ impl Registers {
         self.get(register) as i64
     }
 
-    /// A size or address.
+    /// Returns a register that holds a size or address.
     pub(crate) fn size(&self, register: Register) -> usize {
         self.get(register) as usize
     }
 }
 
-/// Lines and columns that a length of a convolution holds.
+/// Splits a convolution's length into rows and columns.
 pub(crate) fn lines_of(length: u32) -> (usize, usize) {
     ((length >> 16) as usize, (length & 0xffff) as usize)
 }
 
-/// Cycles of an `Activate` that reads the unified buffer, a row a cycle: its two operands, or the pictures that it pools.
-fn vector_cycles(function: Function, length: usize, registers: &Registers) -> f64 {
+/// Returns the cycles of an `Activate` on the unified buffer at one row per cycle: two operands, or the images that it
+/// pools.
+fn vector_cycles(function: Function, length: usize, registers: &RegisterFile) -> f64 {
     let size = |r: Register| registers.size(r).max(1);
     let rows = match function {
         Function::Add | Function::Subtract | Function::Multiply => 2 * length,
@@ -80,7 +81,7 @@ fn vector_cycles(function: Function, length: usize, registers: &Registers) -> f6
             let area = |h, w| size(h).saturating_mul(size(w));
             let made = area(Register::OutputHeight, Register::OutputWidth);
             let windows = made.saturating_mul(area(Register::WindowHeight, Register::WindowWidth));
-            // No row is read twice, and none that lies in no window.
+            // No row is read twice, and rows outside all windows are not read.
             let read = area(Register::InputHeight, Register::InputWidth).min(windows);
             length.max((length / made.max(1)).saturating_mul(read))
         }
@@ -89,70 +90,70 @@ fn vector_cycles(function: Function, length: usize, registers: &Registers) -> f6
     rows as f64
 }
 
-impl Program {
-    /// The program as the chip is sent it.
+impl ChipProgram {
+    /// Encodes the program in bytes, as sent to the chip.
     pub fn bytes(&self) -> Vec<u8> {
         self.instructions.iter().flat_map(|i| i.encode()).collect()
     }
 
-    /// The instructions of a program as the chip is sent it.
+    /// Decodes a program from bytes.
     ///
     /// # Errors
-    /// A number of bytes that is no multiple of twelve, and what [`Instruction::decode`] refuses, with its place.
+    /// If the number of bytes is not a multiple of 12, or if [`Instruction::decode`] fails; the error has the position.
     pub fn instructions_of(bytes: &[u8]) -> Result<Vec<Instruction>> {
         let (each, rest) = bytes.as_chunks::<BYTES>();
         if !rest.is_empty() {
-            let what = format!("{} bytes are no whole number of instructions", bytes.len());
-            return Err(Error::new(ErrorKind::Data, what).because("each has 12"));
+            let what = format!("a program of {} bytes does not consist of whole instructions", bytes.len());
+            return Err(Error::new(ErrorKind::Data, what).because("an instruction has 12 bytes"));
         }
         let decoded = |(n, b)| Instruction::decode(b).map_err(|e: Error| e.at(format!("instruction {n}")));
         each.iter().enumerate().map(decoded).collect()
     }
 
-    /// What its time is told by. An `Activate` of accumulators is overlapped by the next passes where both halves of the
-    /// accumulators take turns; rows that need more than a half hold them up.
-    pub fn events(&self, chip: &Chip) -> Vec<Event> {
-        let mut registers = Registers::new();
+    /// Returns the events that determine the time. An `Activate` on accumulators overlaps with the next passes if both
+    /// halves of the accumulators alternate; rows that need more than a half delay them.
+    pub fn events(&self, chip: &Tpu1Chip) -> Vec<UnitEvent> {
+        let mut registers = RegisterFile::new();
         let mut events = Vec::new();
         for instruction in &self.instructions {
             match *instruction {
                 Instruction::SetConfiguration { register, value } => registers.set(register, value),
-                Instruction::ReadHostMemory { bytes, .. } => events.push(Event::Input(bytes.into())),
+                Instruction::ReadHostMemory { bytes, .. } => events.push(UnitEvent::Input(bytes.into())),
                 Instruction::MatrixMultiply { length, speed, switch, convolve, .. } => {
                     let (lines, columns) = lines_of(length);
                     let rows = if convolve { lines * columns } else { length as usize };
-                    events.push(Event::Pass { rows, slow: speed.cycles(), switch });
+                    events.push(UnitEvent::Pass { rows, slow: speed.cycles(), switch });
                 }
                 Instruction::Activate { function: Function::Normalize, length, .. } => {
                     let held_up = 2 * length as usize > chip.accumulators;
-                    events.extend(held_up.then_some(Event::Empty(length.into())));
+                    events.extend(held_up.then_some(UnitEvent::Empty(length.into())));
                 }
                 Instruction::Activate { function, length, .. } => {
-                    events.push(Event::Vector(vector_cycles(function, length as usize, &registers)));
+                    events.push(UnitEvent::Vector(vector_cycles(function, length as usize, &registers)));
                 }
-                Instruction::Synchronize => events.push(Event::Sync),
+                Instruction::Synchronize => events.push(UnitEvent::Sync),
                 _ => {}
             }
         }
         events
     }
 
-    /// Its time on a chip.
-    pub fn timing(&self, chip: &Chip) -> Timing {
+    /// Computes its timing on a chip.
+    pub fn timing(&self, chip: &Tpu1Chip) -> BatchTiming {
         timing(chip, self.events(chip))
     }
 
-    /// Multiplications of weights that the model has, and those that its passes had room for.
+    /// Returns the multiply-adds with weights of the model, and those that its passes could do.
     pub fn multiplications(&self) -> [f64; 2] {
         [self.parts.iter().map(|p| p.useful).sum(), self.parts.iter().map(|p| p.possible).sum()]
     }
 
-    /// Tiles of weights that are read.
+    /// Returns the number of weight tiles fetched.
     pub fn tiles(&self) -> usize {
         self.parts.iter().map(|p| p.tiles).sum()
     }
 
-    /// The instructions as lines, with the layers' names.
+    /// Returns the instructions as lines of text, with layer names.
     pub fn listing(&self) -> Vec<String> {
         let line = |i: &Instruction| match i {
             Instruction::DebugTag(n) => match self.parts.get(*n as usize) {
@@ -165,11 +166,12 @@ impl Program {
     }
 }
 
-/// How the rows of a layer are cut so that accumulators hold them: lines of so many rows each, as lines of each cut.
+/// Splits the output rows of a layer into chunks that fit into the accumulators, with `columns` pixels per row. Returns
+/// the rows of each chunk.
 ///
 /// # Errors
-/// Where one line is more than the accumulators hold.
-pub(crate) fn cuts(chip: &Chip, layer: &str, lines: usize, columns: usize) -> Result<Vec<usize>> {
+/// If one row does not fit into the accumulators.
+pub(crate) fn cuts(chip: &Tpu1Chip, layer: &str, lines: usize, columns: usize) -> Result<Vec<usize>> {
     let rows = lines * columns;
     if rows <= chip.accumulators {
         return Ok(vec![lines]);
@@ -182,40 +184,42 @@ pub(crate) fn cuts(chip: &Chip, layer: &str, lines: usize, columns: usize) -> Re
         );
         return Err(Error::new(ErrorKind::Unsupported, what)
             .at(format!("layer `{layer}`"))
-            .hint(format!("smaller pictures, or --accumulators {}", 2 * columns)));
+            .hint(format!("use smaller images, or pass --accumulators {}", 2 * columns)));
     }
     let whole = vec![most; lines / most];
     let rest = lines % most;
     Ok(whole.into_iter().chain((rest > 0).then_some(rest)).collect())
 }
 
-/// The error of a batch whose rows no accumulators hold.
-pub(crate) fn too_many_rows(chip: &Chip, layer: &str, rows: usize) -> Error {
-    let what =
-        format!("a batch of {rows} needs {rows} rows of accumulators, and there are {}", chip.accumulators);
+/// Error for a batch whose rows exceed the accumulators.
+pub(crate) fn too_many_rows(chip: &Tpu1Chip, layer: &str, rows: usize) -> Error {
+    let what = format!(
+        "a batch of {rows} needs {rows} rows of accumulators, but the chip has {}",
+        chip.accumulators
+    );
     Error::new(ErrorKind::Unsupported, what)
         .at(format!("layer `{layer}`"))
-        .hint(format!("--batch {}, or less", chip.accumulators))
+        .hint(format!("pass --batch {}, or less", chip.accumulators))
 }
 
-/// The error of activations that no unified buffer holds.
-pub(crate) fn too_large(chip: &Chip, layer: &str, rows: usize, batch: usize) -> Error {
+/// Error for activations that exceed the unified buffer.
+pub(crate) fn too_large(chip: &Tpu1Chip, layer: &str, rows: usize, batch: usize) -> Error {
     let size = |bytes: usize| match bytes >> 20 {
         0 => format!("{:.1} KiB", bytes as f64 / 1024.0),
         _ => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
     };
     let (needed, there) = (size(rows * chip.matrix), size(chip.unified_buffer));
-    let what = format!("its activations need {needed}, and the unified buffer has {there}");
+    let what = format!("its activations need {needed}, but the unified buffer has {there}");
     let fits = batch * chip.buffer_rows() / rows.max(1);
     let hint = match fits {
-        0 => "smaller pictures or fewer channels: a single sample is too large".to_string(),
-        n => format!("--batch {n}, or less"),
+        0 => "use smaller images or fewer channels: a single sample is too large".to_string(),
+        n => format!("pass --batch {n}, or less"),
     };
     Error::new(ErrorKind::Unsupported, what).at(format!("layer `{layer}`")).hint(hint)
 }
 
-/// The error of weights that the memory beside the chip does not hold.
-pub(crate) fn too_many_weights(chip: &Chip, layer: &str) -> Error {
+/// Error for weights that exceed the off-chip weight memory.
+pub(crate) fn too_many_weights(chip: &Tpu1Chip, layer: &str) -> Error {
     let what = format!("the weights need more than the {} GiB of weight memory", chip.weight_memory >> 30);
-    Error::new(ErrorKind::Unsupported, what).at(format!("layer `{layer}`")).hint("a smaller model")
+    Error::new(ErrorKind::Unsupported, what).at(format!("layer `{layer}`")).hint("use a smaller model")
 }

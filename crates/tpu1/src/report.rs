@@ -1,43 +1,44 @@
-//! [`Report`]: a program's time on a chip as the paper's Table 3 tells it, its place under the roofline, and what other chips
-//! would have been worth, as lines and as JSON.
+//! Performance report of a program on TPU v1: cycle breakdown (the paper's Table 3), roofline, what-if speedups.
+//!
+//! Available as text and as JSON.
 
-use crate::chip::Chip;
+use crate::chip::Tpu1Chip;
 use crate::instruction::BYTES;
-use crate::paper::{Application, UNKNOWN};
-use crate::program::Program;
+use crate::paper::{PaperApplication, UNKNOWN};
+use crate::program::ChipProgram;
 use crate::sensitivity::{CALIBRATED_ON, predicted, roof, what_if};
-use crate::timing::Timing;
+use crate::timing::BatchTiming;
 use serde_json::{Value, json};
 use systole_base::Result;
 
-/// What is told of a program on a chip.
-pub struct Report {
-    /// The chip.
-    pub chip: Chip,
-    /// The program.
-    pub program: Program,
-    /// Its time.
-    pub timing: Timing,
-    /// What the paper measured, of one of its applications at its own batch.
-    pub paper: Option<&'static Application>,
-    /// What had to be assumed of the model.
+/// Performance report of a program on a chip.
+pub struct ChipReport {
+    /// Hardware parameters.
+    pub chip: Tpu1Chip,
+    /// Program that was timed.
+    pub program: ChipProgram,
+    /// Timing of the program.
+    pub timing: BatchTiming,
+    /// The paper's measurements, if it is one of the paper's applications at the paper's batch size.
+    pub paper: Option<&'static PaperApplication>,
+    /// Assumptions about the model.
     pub assumed: Option<String>,
-    /// What else is to be said of it.
+    /// Additional remarks.
     pub notes: Vec<String>,
-    /// How many times as fast other chips are.
+    /// Speedup on other chips; `None` if the program does not fit.
     pub what_if: Vec<(String, Option<f64>)>,
 }
 
-impl Report {
-    /// Times the program that `make` gives for the chip, and for others.
+impl ChipReport {
+    /// Times the program that `make` generates for the chip and for its what-if variants.
     ///
     /// # Errors
-    /// Where the program does not fit.
-    pub fn new(chip: &Chip, make: &dyn Fn(&Chip) -> Result<Program>) -> Result<Report> {
+    /// If the program does not fit on the chip.
+    pub fn new(chip: &Tpu1Chip, make: &dyn Fn(&Tpu1Chip) -> Result<ChipProgram>) -> Result<ChipReport> {
         let program = make(chip)?;
         let timing = program.timing(chip);
         let what_if = what_if(chip, make)?;
-        Ok(Report {
+        Ok(ChipReport {
             chip: chip.clone(),
             program,
             timing,
@@ -48,28 +49,29 @@ impl Report {
         })
     }
 
-    /// 10¹² operations a second: multiplications and additions of weights that the model has.
+    /// Returns the achieved rate in 10¹² operations per second, counting multiply-adds with weights of the model as
+    /// two.
     pub fn tops(&self) -> f64 {
         2.0 * self.program.multiplications()[0] / self.timing.seconds(&self.chip) / 1e12
     }
 
-    /// Samples a second, without the host's own work.
+    /// Returns the throughput in samples per second, without work on the host.
     pub fn samples_per_second(&self) -> f64 {
         self.program.batch as f64 / self.timing.seconds(&self.chip)
     }
 
-    /// Multiplications for each byte of weights that is read.
+    /// Returns the arithmetic intensity: multiply-adds per weight byte read.
     pub fn intensity(&self) -> f64 {
         self.program.multiplications()[0] / (self.program.tiles() * self.chip.tile_bytes()).max(1) as f64
     }
 
-    /// The part of the multipliers' active cycles in which they held weights of the model.
+    /// Returns the fraction of active multiplier cycles that use weights of the model.
     fn fill(&self) -> f64 {
         let [useful, possible] = self.program.multiplications();
         if possible > 0.0 { useful / possible } else { 0.0 }
     }
 
-    /// Table 3's rows 1 to 8, as parts of all cycles.
+    /// Returns Table 3's rows 1 to 8 as fractions of all cycles.
     pub fn rows(&self) -> [f64; 8] {
         let [active, stall, shift, non_matrix] = self.timing.shares();
         let part = |cycles: f64| cycles / self.timing.cycles.max(1.0);
@@ -78,7 +80,7 @@ impl Report {
         [active, useful, active - useful, stall, shift, non_matrix, raw, input]
     }
 
-    /// For people.
+    /// Formats the report as text.
     pub fn text(&self) -> String {
         let parts =
             [self.head(), self.table(), self.figures(), self.roofline(), self.others(), self.unknown()];
@@ -105,15 +107,15 @@ impl Report {
     fn table(&self) -> String {
         const NAMES: [&str; 8] = [
             "array active",
-            "  with a weight of the model",
-            "  with none",
+            "  useful multipliers",
+            "  unused multipliers",
             "weight stall",
             "weight shift",
             "non-matrix",
             "  waiting for results (RAW)",
             "  waiting for input",
         ];
-        let mut lines = vec![format!("{:<30}{:>9}", "of all cycles", "here")];
+        let mut lines = vec![format!("{:<30}{:>9}", "share of cycles", "here")];
         if self.paper.is_some() {
             lines[0] += &format!("{:>11}", "Table 3");
         }
@@ -127,13 +129,13 @@ impl Report {
     fn figures(&self) -> String {
         let t = &self.timing;
         let mib = |rows: usize| (rows * self.chip.matrix) as f64 / f64::from(1 << 20);
-        let paper = |of: fn(&Application) -> f64| {
+        let paper = |of: fn(&PaperApplication) -> f64| {
             self.paper.map_or(String::new(), |p| format!(" (paper: {})", of(p)))
         };
         [
-            format!("cycles            {:.0}, {:.0} for each tile of weights", t.cycles, t.cycles_per_tile()),
+            format!("cycles            {:.0}, {:.0} per weight tile", t.cycles, t.cycles_per_tile()),
             format!(
-                "time              {:.3} ms a batch at {} MHz, {:.0} samples a second; the host's own work is not in it",
+                "time              {:.3} ms per batch at {} MHz, {:.0} samples per second, without work on the host",
                 1e3 * t.seconds(&self.chip),
                 self.chip.clock_mhz,
                 self.samples_per_second()
@@ -149,13 +151,13 @@ impl Report {
         .join("\n")
     }
 
-    /// Both axes are logarithmic; the roof as dots, the program as a letter.
+    /// Draws the roofline on logarithmic axes: dots for the roof, a circle for the program.
     fn roofline(&self) -> String {
         const WIDTH: usize = 56;
         const HEIGHT: usize = 9;
         let (x, roof_here) = (self.intensity(), roof(&self.chip, self.intensity()));
         let mut grid = vec![vec![' '; WIDTH]; HEIGHT];
-        // 1 to 10,000 multiplications a byte; 0.1 % of the peak to all of it.
+        // From 1 to 10,000 multiply-adds per byte, and from 0.1 % to 100 % of the peak.
         let intensity = |column: usize| 10f64.powf(4.0 * column as f64 / (WIDTH - 1) as f64);
         let line = |tops: f64| {
             let down = -(tops / self.chip.peak_tops()).log10() / 3.0 * (HEIGHT - 1) as f64;
@@ -168,8 +170,8 @@ impl Report {
         grid[line(self.tops())][column] = '●';
         let limit = if x < self.chip.ridge() { "memory" } else { "the multipliers" };
         let mut lines = vec![format!(
-            "roofline          {x:.0} multiplications for each byte of weights: {limit} would allow {roof_here:.1} TOPS, and {:.0} % \
-             of that is reached\n                  (the roof bends at {:.0})",
+            "roofline          {x:.0} multiply-adds per weight byte: {limit} would allow {roof_here:.1} TOPS, and {:.0} % \
+             of that is reached\n                  (the ridge point is at {:.0})",
             100.0 * self.tops() / roof_here.max(f64::MIN_POSITIVE),
             self.chip.ridge()
         )];
@@ -180,14 +182,14 @@ impl Report {
         }
         lines.push(format!("    TOPS └{}", "─".repeat(WIDTH)));
         lines.push(format!(
-            "          1{:>13}{:>14}{:>14}{:>14}  multiplications a byte",
+            "          1{:>13}{:>14}{:>14}{:>14}  multiply-adds per byte",
             10, 100, "1,000", "10,000"
         ));
         lines.join("\n")
     }
 
     fn others(&self) -> String {
-        let mut lines = vec!["what if           (how many times as fast)".to_string()];
+        let mut lines = vec!["what if           (speedup)".to_string()];
         for (name, gain) in &self.what_if {
             let gain = gain.map_or("does not fit".into(), |g| format!("{g:.2} ×"));
             lines.push(format!("  {name:<26}{gain}"));
@@ -197,7 +199,7 @@ impl Report {
 
     fn unknown(&self) -> String {
         let mut lines = vec![format!(
-            "calibrated on {} alone: cycles of a sync ({}), of the start and end of a batch ({:.0} µs) and between passes ({}); \
+            "calibrated on {} only: cycles per synchronization ({}), time for start and end of a batch ({:.0} µs), cycles between passes ({}); \
              {} are predictions.\nNot published, chosen here:",
             CALIBRATED_ON.join(" and "),
             self.chip.sync,
@@ -209,7 +211,7 @@ impl Report {
         lines.join("\n")
     }
 
-    /// For programs: shares are fractions of all cycles.
+    /// Formats the report as JSON; shares are fractions of all cycles.
     pub fn json(&self) -> Value {
         const NAMES: [&str; 8] = [
             "array_active",

@@ -1,60 +1,64 @@
-//! How sums of 32 bits become 8: the activation unit's arithmetic, which is that of .tflite's reference kernels. The paper says
-//! nothing of it.
+//! Requantizes int32 sums to int8 in the activation unit, with the arithmetic of TFLite's reference kernels.
+//!
+//! The paper does not specify this arithmetic.
 
 use systole_tflite::{multiply_by_quantized_multiplier, quantize_multiplier};
 
-/// A positive factor.
+/// Positive scale factor.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Scale {
-    /// `multiplier · 2^(shift − 31)`, rounded twice, half away from zero: as convolutions, sums and products are scaled.
+pub enum ScaleFactor {
+    /// Fixed-point factor `multiplier · 2^(shift − 31)`, rounded twice, half away from zero: for convolutions, sums and
+    /// products.
     Fixed {
-        /// From 2³⁰ to 2³¹ − 1, or 0.
+        /// Multiplier from 2³⁰ to 2³¹ − 1, or 0.
         multiplier: i32,
-        /// Of the binary point.
+        /// Binary exponent.
         shift: i32,
     },
-    /// The number itself, rounded once, half away from zero: as dense layers are scaled.
+    /// Double-precision factor, rounded once, half away from zero: for dense layers.
     Real(f64),
 }
 
-/// The shift register's value where the multiplier register holds an `f64`.
+/// Value of the shift register if the multiplier register holds an `f64`.
 const REAL: u64 = u64::MAX;
 
-impl Scale {
-    /// The fixed-point form of a number from 2⁻³² up; smaller ones are 0.
-    pub fn fixed(number: f64) -> Scale {
+impl ScaleFactor {
+    /// Returns the fixed-point factor of a number of at least 2⁻³²; smaller numbers become 0.
+    pub fn fixed(number: f64) -> ScaleFactor {
         let (multiplier, shift) = quantize_multiplier(number);
-        Scale::Fixed { multiplier, shift }
+        ScaleFactor::Fixed { multiplier, shift }
     }
 
-    /// `x` scaled.
+    /// Returns the scaled `x`.
     pub fn apply(self, x: i32) -> i32 {
         match self {
-            Scale::Fixed { multiplier, shift } => multiply_by_quantized_multiplier(x, multiplier, shift),
-            Scale::Real(factor) => (f64::from(x) * factor).round() as i32,
+            ScaleFactor::Fixed { multiplier, shift } => {
+                multiply_by_quantized_multiplier(x, multiplier, shift)
+            }
+            ScaleFactor::Real(factor) => (f64::from(x) * factor).round() as i32,
         }
     }
 
-    /// As the two registers hold it.
+    /// Encodes the factor in the two registers.
     pub(crate) fn registers(self) -> [u64; 2] {
         match self {
-            Scale::Fixed { multiplier, shift } => {
+            ScaleFactor::Fixed { multiplier, shift } => {
                 [i64::from(multiplier) as u64, i64::from(shift) as u64 & !(1 << 63)]
             }
-            Scale::Real(factor) => [factor.to_bits(), REAL],
+            ScaleFactor::Real(factor) => [factor.to_bits(), REAL],
         }
     }
 
-    /// What two registers hold.
-    pub(crate) fn of_registers([multiplier, shift]: [u64; 2]) -> Scale {
+    /// Decodes the factor from the two registers.
+    pub(crate) fn of_registers([multiplier, shift]: [u64; 2]) -> ScaleFactor {
         match shift {
-            REAL => Scale::Real(f64::from_bits(multiplier)),
-            _ => Scale::Fixed { multiplier: multiplier as i32, shift: shift as i32 },
+            REAL => ScaleFactor::Real(f64::from_bits(multiplier)),
+            _ => ScaleFactor::Fixed { multiplier: multiplier as i32, shift: shift as i32 },
         }
     }
 }
 
-/// The mean of `n` values with this sum, half away from zero.
+/// Returns the mean of `n` values with this sum, rounded half away from zero.
 pub(crate) fn mean(sum: i32, n: i32) -> i32 {
     let n = n.max(1);
     if sum > 0 { (sum + n / 2) / n } else { (sum - n / 2) / n }
@@ -64,26 +68,32 @@ pub(crate) fn mean(sum: i32, n: i32) -> i32 {
 mod tests {
     use super::*;
 
-    /// Values known of LiteRT's kernels.
+    /// Known values of LiteRT's kernels.
     #[test]
     fn factors_are_the_known_ones() {
-        let fixed =
-            |number, multiplier, shift| assert_eq!(Scale::fixed(number), Scale::Fixed { multiplier, shift });
+        let fixed = |number, multiplier, shift| {
+            assert_eq!(ScaleFactor::fixed(number), ScaleFactor::Fixed { multiplier, shift })
+        };
         fixed(0.5, 1 << 30, 0);
         fixed(1.0, 1 << 30, 1);
         fixed(0.1, 1_717_986_918, -3);
         fixed(1e-12, 0, 0);
         fixed(0.999_999_999_99, 1 << 30, 1);
-        assert_eq!(Scale::Fixed { multiplier: 1_548_931_170, shift: -8 }.apply(27_861), 79);
-        assert_eq!(Scale::fixed(0.00586).apply(85), 1);
-        assert_eq!([1, -1, 3, -3].map(|x| Scale::Real(0.5).apply(x)), [1, -1, 2, -2]);
+        assert_eq!(ScaleFactor::Fixed { multiplier: 1_548_931_170, shift: -8 }.apply(27_861), 79);
+        assert_eq!(ScaleFactor::fixed(0.00586).apply(85), 1);
+        assert_eq!([1, -1, 3, -3].map(|x| ScaleFactor::Real(0.5).apply(x)), [1, -1, 2, -2]);
         assert_eq!([5, -5, 6, -6].map(|x| mean(x, 4)), [1, -1, 2, -2]);
     }
 
     #[test]
     fn registers_hold_every_factor() {
-        for scale in [Scale::fixed(0.3), Scale::fixed(1e-7), Scale::fixed(700.0), Scale::Real(0.017)] {
-            assert_eq!(Scale::of_registers(scale.registers()), scale);
+        for scale in [
+            ScaleFactor::fixed(0.3),
+            ScaleFactor::fixed(1e-7),
+            ScaleFactor::fixed(700.0),
+            ScaleFactor::Real(0.017),
+        ] {
+            assert_eq!(ScaleFactor::of_registers(scale.registers()), scale);
         }
     }
 }

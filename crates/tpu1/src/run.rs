@@ -1,38 +1,38 @@
-//! What a program computes, instruction by instruction, to the bit.
+//! Functional simulator of TPU v1: executes a program instruction by instruction with bit-exact results.
 
-use crate::chip::Chip;
+use crate::chip::Tpu1Chip;
 use crate::instruction::{Function, Instruction, Register, Speed};
-use crate::model::{Arithmetic, Operand, Output, looked_up, pooled};
-use crate::program::{Program, Registers, lines_of};
-use crate::rescale::Scale;
+use crate::model::{Arithmetic, OutputRange, ScaledOperand, looked_up, pooled};
+use crate::program::{ChipProgram, RegisterFile, lines_of};
+use crate::rescale::ScaleFactor;
 use std::collections::VecDeque;
 use std::ops::Range;
 use systole_base::{Error, ErrorKind, Result};
 
-/// What came of a batch.
+/// Result of a simulated batch.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Run {
-    /// Each sample's output, one after the other.
+pub struct BatchResult {
+    /// Outputs of all samples, in order.
     pub output: Vec<i8>,
-    /// Sums that wrapped around.
+    /// Number of accumulator sums that wrapped around.
     pub overflows: u64,
 }
 
-impl Program {
+impl ChipProgram {
     /// Runs the program on a batch: `input: i8[batch, height, width, channels] → i8[batch, …]`.
     ///
     /// # Errors
-    /// Input of another size, and a program that reads what is not there: weights, rows outside the memories, or rows that
-    /// were written since the last synchronisation.
-    pub fn run(&self, chip: &Chip, input: &[i8]) -> Result<Run> {
+    /// If the input has the wrong size, or if the program reads missing weights, rows outside the memories, or rows
+    /// written since the last synchronization.
+    pub fn run(&self, chip: &Tpu1Chip, input: &[i8]) -> Result<BatchResult> {
         chip.check()?;
         let [from, to] = self.sample.map(|values| values * self.batch);
         if input.len() != from {
             let what =
-                format!("the input has {} values, and a batch of {} has {from}", input.len(), self.batch);
+                format!("the input has {} values, but a batch of {} has {from}", input.len(), self.batch);
             return Err(Error::new(ErrorKind::Data, what));
         }
-        let mut machine = Machine {
+        let mut machine = ChipSimulator {
             chip,
             weights: &self.weights,
             buffer: vec![0; chip.buffer_rows() * chip.matrix],
@@ -41,7 +41,7 @@ impl Program {
             accumulators: vec![0; chip.accumulators * chip.matrix],
             queue: VecDeque::new(),
             tile: None,
-            registers: Registers::new(),
+            registers: RegisterFile::new(),
             host: input.iter().copied().chain(std::iter::repeat_n(0, to)).collect(),
             overflows: 0,
         };
@@ -51,31 +51,31 @@ impl Program {
             }
             machine.step(*instruction).map_err(|e| e.at(format!("instruction {n}: {instruction}")))?;
         }
-        Ok(Run { output: machine.host.split_off(from), overflows: machine.overflows })
+        Ok(BatchResult { output: machine.host.split_off(from), overflows: machine.overflows })
     }
 }
 
-struct Machine<'a> {
-    chip: &'a Chip,
+struct ChipSimulator<'a> {
+    chip: &'a Tpu1Chip,
     weights: &'a [u8],
     buffer: Vec<i8>,
-    /// Rows written since the last synchronisation, and which.
+    /// Rows written since the last synchronization: a flag per row, and a list of them.
     is_written: Vec<bool>,
     written: Vec<usize>,
     accumulators: Vec<i32>,
-    /// Bytes of the weight memory where tiles begin that have been asked for.
+    /// Weight-memory addresses of the tiles in the FIFO.
     queue: VecDeque<usize>,
     tile: Option<usize>,
-    registers: Registers,
+    registers: RegisterFile,
     host: Vec<i8>,
     overflows: u64,
 }
 
 fn broken(what: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Data, what).because("the program asks for what is not there")
+    Error::new(ErrorKind::Data, what).because("the program is invalid")
 }
 
-impl Machine<'_> {
+impl ChipSimulator<'_> {
     fn step(&mut self, instruction: Instruction) -> Result<()> {
         use Instruction::*;
         match instruction {
@@ -85,7 +85,7 @@ impl Machine<'_> {
                 let size = self.chip.tile_bytes();
                 let all = (tiles as usize).checked_mul(size).and_then(|n| n.checked_add(address as usize));
                 if all.is_none_or(|end| end > self.weights.len()) {
-                    return Err(broken("a tile outside the weight memory"));
+                    return Err(broken("it reads a tile outside the weight memory"));
                 }
                 self.queue.extend((0..tiles as usize).map(|n| address as usize + n * size));
                 Ok(())
@@ -93,8 +93,8 @@ impl Machine<'_> {
             MatrixMultiply { buffer, accumulator, length, speed, switch, accumulate, convolve } => {
                 if speed != Speed::Full {
                     let e =
-                        Error::new(ErrorKind::Unsupported, "operands of 16 bits are timed, and not computed");
-                    return Err(e.hint("a model of 8 bits"));
+                        Error::new(ErrorKind::Unsupported, "16-bit operands can be timed but not computed");
+                    return Err(e.hint("use an int8 model"));
                 }
                 if switch {
                     self.tile = Some(self.queue.pop_front().ok_or_else(|| broken("no tile in the queue"))?);
@@ -123,10 +123,14 @@ impl Machine<'_> {
         }
     }
 
-    /// Rows of the unified buffer, if there are so many.
+    /// Returns the range of `rows` unified-buffer rows, if they exist.
     fn rows(&self, first: usize, rows: usize) -> Result<Range<usize>> {
         let end = first.checked_add(rows).filter(|end| *end <= self.is_written.len());
-        let end = end.ok_or_else(|| broken(format!("row {first} of the unified buffer and {rows} more")))?;
+        let end = end.ok_or_else(|| {
+            broken(format!(
+                "it accesses row {first} of the unified buffer and {rows} more, which do not all exist"
+            ))
+        })?;
         Ok(first..end)
     }
 
@@ -134,16 +138,16 @@ impl Machine<'_> {
         rows.start * self.chip.matrix..rows.end * self.chip.matrix
     }
 
-    /// Rows of the unified buffer that may be read: values from where to where.
+    /// Returns the value range of unified-buffer rows that may be read.
     fn readable(&self, first: usize, rows: usize) -> Result<Range<usize>> {
         let rows = self.rows(first, rows)?;
         if self.is_written[rows.clone()].contains(&true) {
-            return Err(broken("rows that were written since the last synchronize"));
+            return Err(broken("it reads rows that were written since the last synchronize"));
         }
         Ok(self.values(rows))
     }
 
-    /// Rows of the unified buffer that are written.
+    /// Marks rows of the unified buffer as written and returns their range.
     fn written(&mut self, first: usize, rows: usize) -> Result<Range<usize>> {
         let rows = self.rows(first, rows)?;
         for row in rows.clone() {
@@ -154,12 +158,13 @@ impl Machine<'_> {
         Ok(self.values(rows))
     }
 
-    /// Pixels of the host lie one after the other; here a block of channels does, for all pixels.
+    /// Transfers data between host and unified buffer. Host pixels are contiguous; here a block of channels is, for all
+    /// pixels.
     fn transfer(&mut self, host: u32, buffer: u32, bytes: u32, is_read: bool) -> Result<()> {
         let (channels, n) = (self.registers.size(Register::Channels).max(1), self.chip.matrix);
         let (host, bytes) = (host as usize, bytes as usize);
         if host + bytes > self.host.len() {
-            return Err(broken("bytes outside the host's memory"));
+            return Err(broken("it accesses bytes outside the host's memory"));
         }
         let pixels = bytes / channels;
         let rows = pixels * channels.div_ceil(n);
@@ -180,14 +185,14 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// For each row of a convolution's pass, the pixel that it reads; none outside the picture.
+    /// Returns the pixel that each row of a convolution's pass reads; `None` for padding.
     fn pixels(&self, length: u32) -> Result<Vec<Option<usize>>> {
         use Register::*;
         let size = |r: Register| self.registers.size(r);
         let ((lines, columns), first) = (lines_of(length), size(FirstLine));
         let [height, width, out_height] = [InputHeight, InputWidth, OutputHeight].map(size);
         if out_height == 0 || lines.saturating_mul(columns) > self.chip.accumulators {
-            return Err(broken("a pass over a picture without lines, or with more pixels than accumulators"));
+            return Err(broken("the image of its pass is empty, or has more pixels than accumulators"));
         }
         let at = |place: usize, stride: Register, offset: Register, size: usize| {
             let at = place.checked_mul(self.registers.size(stride)).map(|p| p as i64);
@@ -214,22 +219,23 @@ impl Machine<'_> {
         let n = self.chip.matrix;
         let tile = self.tile.ok_or_else(|| broken("no tile in the array"))?;
         if !convolve && length as usize > self.chip.accumulators {
-            return Err(broken("rows outside the accumulators"));
+            return Err(broken("it accesses rows outside the accumulators"));
         }
         let pixels: Vec<Option<usize>> = match convolve {
             true => self.pixels(length)?,
             false => (0..length as usize).map(Some).collect(),
         };
         if accumulator + pixels.len() > self.chip.accumulators {
-            return Err(broken("rows outside the accumulators"));
+            return Err(broken("it accesses rows outside the accumulators"));
         }
         let fill = self.registers.signed(Register::Fill) as i8;
         let (mut row, mut sums) = (vec![fill; n], vec![0i64; n]);
         for (i, pixel) in pixels.iter().enumerate() {
             match pixel {
                 Some(p) => {
-                    let from =
-                        buffer.checked_add(*p).ok_or_else(|| broken("a row outside the unified buffer"))?;
+                    let from = buffer
+                        .checked_add(*p)
+                        .ok_or_else(|| broken("it reads a row outside the unified buffer"))?;
                     row.copy_from_slice(&self.buffer[self.readable(from, 1)?]);
                 }
                 None => row.fill(fill),
@@ -252,23 +258,24 @@ impl Machine<'_> {
         Ok(())
     }
 
-    fn output(&self) -> Output {
+    fn output(&self) -> OutputRange {
         let of = |r: Register| self.registers.signed(r) as i32;
         let (low, high) = (of(Register::Low), of(Register::High));
-        Output { zero: of(Register::OutputZero), low, high: high.max(low) }
+        OutputRange { zero: of(Register::OutputZero), low, high: high.max(low) }
     }
 
-    fn scale(&self, multiplier: Register, shift: Register) -> Scale {
-        Scale::of_registers([self.registers.get(multiplier), self.registers.get(shift)])
+    fn scale(&self, multiplier: Register, shift: Register) -> ScaleFactor {
+        ScaleFactor::of_registers([self.registers.get(multiplier), self.registers.get(shift)])
     }
 
     fn normalize(&mut self, accumulator: usize, buffer: usize, rows: usize) -> Result<()> {
         let (n, at) = (self.chip.matrix, self.registers.size(Register::Constants));
         let end = at.checked_add(4 * n).filter(|end| *end <= self.weights.len());
-        let constants = &self.weights[at..end.ok_or_else(|| broken("biases outside the weight memory"))?];
+        let constants =
+            &self.weights[at..end.ok_or_else(|| broken("it reads biases outside the weight memory"))?];
         let biases: Vec<i32> = constants.as_chunks::<4>().0.iter().map(|b| i32::from_le_bytes(*b)).collect();
         if accumulator + rows > self.chip.accumulators {
-            return Err(broken("rows outside the accumulators"));
+            return Err(broken("it accesses rows outside the accumulators"));
         }
         let (output, scale) = (self.output(), self.scale(Register::Multiplier, Register::Shift));
         let to = self.written(buffer, rows)?;
@@ -281,7 +288,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// What works on each value of rows of the unified buffer.
+    /// Executes a function that works on values of unified-buffer rows.
     fn vector(&mut self, function: Function, buffer: usize, rows: usize) -> Result<()> {
         use Register::*;
         let left = self.readable(self.registers.size(LeftAddress), rows)?;
@@ -289,12 +296,12 @@ impl Machine<'_> {
             Function::Table => {
                 let at = self.registers.size(Constants);
                 let bytes = at.checked_add(256).and_then(|end| self.weights.get(at..end));
-                let bytes = bytes.ok_or_else(|| broken("a table outside the weight memory"))?;
+                let bytes = bytes.ok_or_else(|| broken("it reads a table outside the weight memory"))?;
                 let table: [i8; 256] = std::array::from_fn(|n| bytes[n] as i8);
                 self.buffer[left].iter().map(|v| looked_up(&table, *v)).collect()
             }
             _ => {
-                let operand = |zero: Register, multiplier: Register, shift: Register| Operand {
+                let operand = |zero: Register, multiplier: Register, shift: Register| ScaledOperand {
                     zero: self.registers.signed(zero) as i32,
                     scale: self.scale(multiplier, shift),
                 };
@@ -325,10 +332,10 @@ impl Machine<'_> {
         let [height, width, out_height, out_width] =
             [InputHeight, InputWidth, OutputHeight, OutputWidth].map(size);
         if size(WindowHeight).max(size(WindowWidth)) > usize::from(u16::MAX) {
-            return Err(broken("a window without end"));
+            return Err(broken("its pooling window is too large"));
         }
         let area = out_height.checked_mul(out_width).filter(|a| *a > 0);
-        let area = area.ok_or_else(|| broken("pooling into a picture without pixels"))?;
+        let area = area.ok_or_else(|| broken("it pools into an image without pixels"))?;
         let all = (rows / area).saturating_mul(height).saturating_mul(width);
         let (from, output, n) = (self.readable(size(LeftAddress), all)?, self.output(), self.chip.matrix);
         let inside = |place: usize, tap: usize, stride: Register, offset: Register, size: usize| {
@@ -336,7 +343,7 @@ impl Machine<'_> {
             let at = at.checked_add(registers.signed(offset))?;
             usize::try_from(at).ok().filter(|at| *at < size)
         };
-        // Refused here where there are not so many rows to write.
+        // This fails if there are not enough rows to write.
         let to = self.written(buffer, rows)?;
         let mut values = Vec::with_capacity(rows * n);
         for row in 0..rows {

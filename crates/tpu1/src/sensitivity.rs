@@ -1,28 +1,28 @@
-//! Questions to the timing: how it was calibrated, how far that carries, and what another chip would have been worth.
+//! Calibration of the timing model, its prediction error, and what-if studies of other chips (the paper's Figure 11).
 
-use crate::chip::Chip;
+use crate::chip::Tpu1Chip;
 use crate::paper::{APPLICATIONS, CYCLE_ROWS, SCALES};
 use crate::preset::Preset;
-use crate::program::Program;
+use crate::program::ChipProgram;
 use crate::timing::timing;
 use systole_base::Result;
 
-/// What [`calibrate`] chooses between: cycles of `sync`, of the fixed cost (at 700 MHz), of `bubble`.
+/// Grid of [`calibrate`]: cycles of `sync`, of the fixed cost (at 700 MHz), and of `bubble`.
 const SYNCS: usize = 21;
 const FIXED: usize = 23;
 const BUBBLES: usize = 11;
 
-/// Applications whose counters the chip is calibrated on.
+/// Applications that the chip is calibrated on.
 pub const CALIBRATED_ON: [&str; 2] = ["MLP0", "CNN0"];
 
-/// `sync`, `fixed_us` and `bubble` that give rows 1, 4, 5 and 6 of Table 3 for MLP0 and CNN0 with the least mean square of
-/// differences, on a grid of 100, 2,000 and 20 cycles. Nothing else is fitted; the other applications are not looked at.
+/// Fits `sync`, `fixed_us` and `bubble` to rows 1, 4, 5 and 6 of Table 3 for MLP0 and CNN0 (least squares), on a grid
+/// of 100, 2,000 and 20 cycles. Nothing else is fitted, and no other application is used.
 ///
-/// Returns the chip and the root of that mean, in percentage points.
+/// Returns the chip and the root mean square difference in percentage points.
 ///
 /// # Errors
-/// None on a chip that takes the two programs.
-pub fn calibrate(chip: &Chip) -> Result<(Chip, f64)> {
+/// If the two programs do not fit on the chip.
+pub fn calibrate(chip: &Tpu1Chip) -> Result<(Tpu1Chip, f64)> {
     let mut cases = Vec::new();
     for name in CALIBRATED_ON {
         let preset = Preset::of(name)?;
@@ -32,8 +32,12 @@ pub fn calibrate(chip: &Chip) -> Result<(Chip, f64)> {
     for n in 0..SYNCS * FIXED * BUBBLES {
         let (sync, rest) = (n % SYNCS * 100, n / SYNCS);
         let (fixed, bubble) = (rest % FIXED * 2_000, rest / FIXED * 20);
-        let tried =
-            Chip { sync: sync as f64, fixed_us: fixed as f64 / 700.0, bubble: bubble as f64, ..chip.clone() };
+        let tried = Tpu1Chip {
+            sync: sync as f64,
+            fixed_us: fixed as f64 / 700.0,
+            bubble: bubble as f64,
+            ..chip.clone()
+        };
         let mut squares = 0.0;
         for (events, rows) in &cases {
             let shares = timing(&tried, events.iter().copied()).shares();
@@ -47,80 +51,83 @@ pub fn calibrate(chip: &Chip) -> Result<(Chip, f64)> {
     Ok(best)
 }
 
-/// Cycles of a batch as seconds, of a program made for the chip.
-fn seconds(chip: &Chip, make: &dyn Fn(&Chip) -> Result<Program>) -> Result<f64> {
+/// Returns the seconds of a batch of a program generated for the chip.
+fn seconds(chip: &Tpu1Chip, make: &dyn Fn(&Tpu1Chip) -> Result<ChipProgram>) -> Result<f64> {
     Ok(make(chip)?.timing(chip).seconds(chip))
 }
 
-/// A chip with one thing changed.
+/// A chip with one parameter changed.
 #[derive(Clone, Debug)]
-pub struct Change {
-    /// In words.
+pub struct ChipVariant {
+    /// Description of the change.
     pub name: String,
-    /// The chip.
-    pub chip: Chip,
+    /// Changed hardware parameters.
+    pub chip: Tpu1Chip,
 }
 
-/// What Figure 11 scales.
+/// Parameter that Figure 11 scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scaled {
+pub enum ScaledParameter {
     /// Bandwidth of the weight memory.
     Memory,
-    /// Clock.
+    /// Clock frequency.
     Clock,
-    /// Rows and columns of the array.
+    /// Rows and columns of the systolic array.
     Matrix,
 }
 
-impl Scaled {
-    /// The chip with this scaled.
-    pub fn of(self, chip: &Chip, by: f64) -> Chip {
+impl ScaledParameter {
+    /// Returns the chip with this parameter scaled.
+    pub fn of(self, chip: &Tpu1Chip, by: f64) -> Tpu1Chip {
         let mut chip = chip.clone();
         match self {
-            Scaled::Memory => chip.bandwidth_gb *= by,
-            Scaled::Clock => chip.clock_mhz *= by,
-            Scaled::Matrix => chip.matrix = ((chip.matrix as f64 * by) as usize).max(1),
+            ScaledParameter::Memory => chip.bandwidth_gb *= by,
+            ScaledParameter::Clock => chip.clock_mhz *= by,
+            ScaledParameter::Matrix => chip.matrix = ((chip.matrix as f64 * by) as usize).max(1),
         }
         chip
     }
 }
 
-/// The chips of the table "what if": Figure 11's, and TPU′.
-pub fn changes(chip: &Chip) -> Vec<Change> {
-    let scaled = |name: &str, chip: Chip| Change { name: name.into(), chip };
-    let prime = Chip { bandwidth_gb: chip.bandwidth_gb * 183.5 / 34.0, ..chip.clone() };
+/// Returns the variants of the what-if table: those of Figure 11, and TPU′.
+pub fn changes(chip: &Tpu1Chip) -> Vec<ChipVariant> {
+    let scaled = |name: &str, chip: Tpu1Chip| ChipVariant { name: name.into(), chip };
+    let prime = Tpu1Chip { bandwidth_gb: chip.bandwidth_gb * 183.5 / 34.0, ..chip.clone() };
     vec![
-        scaled("memory × 2", Scaled::Memory.of(chip, 2.0)),
-        scaled("memory × 4", Scaled::Memory.of(chip, 4.0)),
-        scaled("clock × 1.5", Scaled::Clock.of(chip, 1.5)),
-        scaled("matrix × 2", Scaled::Matrix.of(chip, 2.0)),
+        scaled("memory × 2", ScaledParameter::Memory.of(chip, 2.0)),
+        scaled("memory × 4", ScaledParameter::Memory.of(chip, 4.0)),
+        scaled("clock × 1.5", ScaledParameter::Clock.of(chip, 1.5)),
+        scaled("matrix × 2", ScaledParameter::Matrix.of(chip, 2.0)),
         scaled("TPU′ (memory × 5.4)", prime.clone()),
-        scaled("TPU′ with clock × 1.5", Scaled::Clock.of(&prime, 1.5)),
+        scaled("TPU′ with clock × 1.5", ScaledParameter::Clock.of(&prime, 1.5)),
     ]
 }
 
-/// How many times as fast the program is on each of the changes; none where it does not fit.
+/// Returns the speedup of the program on each what-if variant; `None` if it does not fit.
 ///
 /// # Errors
-/// Where it does not fit the chip itself.
-pub fn what_if(chip: &Chip, make: &dyn Fn(&Chip) -> Result<Program>) -> Result<Vec<(String, Option<f64>)>> {
+/// If the program does not fit on the original chip.
+pub fn what_if(
+    chip: &Tpu1Chip,
+    make: &dyn Fn(&Tpu1Chip) -> Result<ChipProgram>,
+) -> Result<Vec<(String, Option<f64>)>> {
     let now = seconds(chip, make)?;
-    let gain = |c: Change| (c.name, seconds(&c.chip, make).ok().map(|then| now / then));
+    let gain = |c: ChipVariant| (c.name, seconds(&c.chip, make).ok().map(|then| now / then));
     Ok(changes(chip).into_iter().map(gain).collect())
 }
 
-/// Figure 11: the weighted mean of speeds over the applications (CNN0 for both CNNs) where one thing is scaled by
-/// [`SCALES`], relative to the chip.
+/// Computes Figure 11: weighted mean speedup over the applications (CNN0 for both CNNs) if one parameter is scaled by
+/// [`SCALES`].
 ///
 /// # Errors
-/// Where an application does not fit.
-pub fn figure_11(chip: &Chip, scaled: Scaled) -> Result<[f64; 4]> {
+/// If an application does not fit.
+pub fn figure_11(chip: &Tpu1Chip, scaled: ScaledParameter) -> Result<[f64; 4]> {
     let mut curve = [0.0; 4];
     for (mean, by) in curve.iter_mut().zip(SCALES) {
         let other = scaled.of(chip, by);
         let mut parts = 0.0;
         for preset in Preset::all().into_iter().filter(|p| p.paper.name != "CNN1") {
-            let make = |chip: &Chip| preset.program(chip, None);
+            let make = |chip: &Tpu1Chip| preset.program(chip, None);
             let weight = preset.paper.weight * if preset.paper.name == "CNN0" { 2.0 } else { 1.0 };
             *mean += weight * seconds(chip, &make)? / seconds(&other, &make)?;
             parts += weight;
@@ -130,11 +137,11 @@ pub fn figure_11(chip: &Chip, scaled: Scaled) -> Result<[f64; 4]> {
     Ok(curve)
 }
 
-/// Mean absolute difference of rows 1, 4, 5 and 6 of Table 3, in percentage points, for an application of the paper.
+/// Returns the mean absolute difference from rows 1, 4, 5 and 6 of Table 3, in percentage points, for an application.
 ///
 /// # Errors
-/// Where it does not fit.
-pub fn difference(chip: &Chip, name: &str) -> Result<f64> {
+/// If the application does not fit.
+pub fn difference(chip: &Tpu1Chip, name: &str) -> Result<f64> {
     let preset = Preset::of(name)?;
     let shares = preset.program(chip, None)?.timing(chip).shares();
     let rows = preset.paper.rows;
@@ -142,12 +149,12 @@ pub fn difference(chip: &Chip, name: &str) -> Result<f64> {
     Ok(differences.sum::<f64>() / 4.0)
 }
 
-/// 10¹² operations a second that the roofline allows at so many multiplications for each byte of weights.
-pub fn roof(chip: &Chip, intensity: f64) -> f64 {
+/// Returns the roofline limit in 10¹² operations per second at `intensity` multiply-adds per weight byte.
+pub fn roof(chip: &Tpu1Chip, intensity: f64) -> f64 {
     (2.0 * intensity * chip.bandwidth_gb / 1e3).min(chip.peak_tops())
 }
 
-/// Names of the paper's applications that nothing was fitted to and whose figures agree with each other.
+/// Returns the applications that nothing was fitted to and whose published figures are consistent.
 pub fn predicted() -> Vec<&'static str> {
     APPLICATIONS.iter().map(|a| a.name).filter(|n| !CALIBRATED_ON.contains(n) && *n != "CNN1").collect()
 }
@@ -159,16 +166,16 @@ mod tests {
 
     #[test]
     fn the_chip_is_what_two_applications_say() {
-        let start = Chip { sync: 0.0, fixed_us: 0.0, bubble: 0.0, ..Chip::v1() };
+        let start = Tpu1Chip { sync: 0.0, fixed_us: 0.0, bubble: 0.0, ..Tpu1Chip::v1() };
         let (chip, error) = calibrate(&start).unwrap();
-        assert_eq!(chip, Chip::v1(), "{error}");
+        assert_eq!(chip, Tpu1Chip::v1(), "{error}");
         assert!(error < 0.5, "{error}");
     }
 
-    /// Rows 1, 4, 5 and 6 of Table 3 of applications that nothing was fitted to.
+    /// Rows 1, 4, 5 and 6 of Table 3 for applications that nothing was fitted to.
     #[test]
     fn three_applications_are_predicted_within_four_points() {
-        let chip = Chip::v1();
+        let chip = Tpu1Chip::v1();
         assert_eq!(predicted(), ["MLP1", "LSTM0", "LSTM1"]);
         let each: Vec<f64> = predicted().iter().map(|n| difference(&chip, n).unwrap()).collect();
         assert!(each.iter().all(|d| *d <= 4.0), "{each:?}");
@@ -180,39 +187,40 @@ mod tests {
 
     #[test]
     fn four_times_the_memory_gives_three_times_the_speed() {
-        let memory = figure_11(&Chip::v1(), Scaled::Memory).unwrap();
+        let memory = figure_11(&Tpu1Chip::v1(), ScaledParameter::Memory).unwrap();
         assert_eq!(FIGURE_11[0].0, "memory");
         for (is, paper) in memory.iter().zip(FIGURE_11[0].1) {
             assert!((is / paper - 1.0).abs() < 0.06, "{memory:?}");
         }
         assert!((memory[3] - 3.0).abs() < 0.3, "{memory:?}");
-        // A faster clock is worth next to nothing, and a larger matrix is worse.
-        let clock = figure_11(&Chip::v1(), Scaled::Clock).unwrap();
+        // A faster clock gains almost nothing, and a larger matrix is slower.
+        let clock = figure_11(&Tpu1Chip::v1(), ScaledParameter::Clock).unwrap();
         assert!(clock.iter().zip(FIGURE_11[1].1).all(|(is, paper)| (is - paper).abs() < 0.08), "{clock:?}");
-        let matrix = figure_11(&Chip::v1(), Scaled::Matrix).unwrap();
+        let matrix = figure_11(&Tpu1Chip::v1(), ScaledParameter::Matrix).unwrap();
         assert!(matrix[2] < 1.0 && matrix[3] < 1.0, "{matrix:?}");
     }
 
-    /// The paper: four times the memory makes MLPs and LSTMs three times as fast; four times the clock, CNNs twice.
+    /// The paper: four times the bandwidth makes MLPs and LSTMs three times as fast; four times the clock makes CNNs
+    /// twice as fast.
     #[test]
     fn gains_differ_by_application_as_in_the_paper() {
-        let gain = |name: &str, scaled: Scaled| {
+        let gain = |name: &str, scaled: ScaledParameter| {
             let preset = Preset::of(name).unwrap();
-            let make = |chip: &Chip| preset.program(chip, None);
-            let chip = Chip::v1();
+            let make = |chip: &Tpu1Chip| preset.program(chip, None);
+            let chip = Tpu1Chip::v1();
             seconds(&chip, &make).unwrap() / seconds(&scaled.of(&chip, 4.0), &make).unwrap()
         };
         for name in ["MLP0", "LSTM0", "LSTM1"] {
-            assert!((2.7..3.8).contains(&gain(name, Scaled::Memory)), "{name}");
-            assert!(gain(name, Scaled::Clock) < 1.1, "{name}");
+            assert!((2.7..3.8).contains(&gain(name, ScaledParameter::Memory)), "{name}");
+            assert!(gain(name, ScaledParameter::Clock) < 1.1, "{name}");
         }
-        assert!((1.8..3.0).contains(&gain("CNN0", Scaled::Clock)));
-        assert!(gain("CNN0", Scaled::Memory) < 1.1);
+        assert!((1.8..3.0).contains(&gain("CNN0", ScaledParameter::Clock)));
+        assert!(gain("CNN0", ScaledParameter::Memory) < 1.1);
     }
 
     #[test]
     fn the_roofline_bends_where_the_paper_says() {
-        let chip = Chip { bandwidth_gb: 34.0, ..Chip::v1() };
+        let chip = Tpu1Chip { bandwidth_gb: 34.0, ..Tpu1Chip::v1() };
         assert!((roof(&chip, 200.0) - 13.6).abs() < 0.01);
         assert_eq!(roof(&chip, 2888.0), chip.peak_tops());
     }

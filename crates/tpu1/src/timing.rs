@@ -1,136 +1,136 @@
-//! Where the cycles go: the events of a batch, in the order of the program, and when each unit works on them.
+//! Event-based timing model of TPU v1: when each unit works, and what the array's cycles were spent on.
 //!
-//! The rules are few. Tiles of weights are fetched one after the other into a queue of four; a place is free when its tile
-//! has been shifted into the array. The shift takes as many cycles as the array has rows, into registers that are free
-//! when the tile before has become active. A multiplication begins when its weights are there, the one before has ended
-//! and its input is ready. What passes before is put down, in this order, to the input (non-matrix), to the tile (stall)
-//! and to the shift, as the counters of the paper's Table 3 do.
+//! The rules: weight tiles are fetched one after the other into a FIFO of four. A slot is free once its tile has been
+//! shifted into the array. The shift takes one cycle per array row, into registers that are free once the previous tile
+//! has become active. A multiplication starts when its weights are loaded, the previous one has ended and its input is
+//! ready. Idle time is attributed, in this order, to input (non-matrix), tile (stall) and shift, as by the counters of
+//! the paper's Table 3.
 
-use crate::chip::Chip;
+use crate::chip::Tpu1Chip;
 use std::collections::VecDeque;
 
-/// What a program asks of the units that take time.
+/// Event of a program that takes time on some unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Event {
-    /// So many bytes from the host, before what follows.
+pub enum UnitEvent {
+    /// Bytes from the host that the following events wait for.
     Input(f64),
-    /// A pass of so many rows over the array, `slow` cycles each: 1, 2 for 8 × 16 bits, 4 for 16 × 16.
+    /// A pass of rows over the array.
     Pass {
-        /// Rows of the input.
+        /// Number of input rows.
         rows: usize,
-        /// Cycles of each.
+        /// Cycles per row: 1; 2 for 8 × 16 bits; 4 for 16 × 16 bits.
         slow: usize,
-        /// Whether the next tile of weights is taken, and not the one before again.
+        /// Whether it uses the next weight tile, not the previous one again.
         switch: bool,
     },
-    /// The next pass waits so many cycles until accumulators are free again; at the end nothing waits.
+    /// Cycles until accumulators are free for the next pass; no wait at the end.
     Empty(f64),
-    /// So many cycles of the activation unit that nothing overlaps.
+    /// Cycles of the activation unit that do not overlap with passes.
     Vector(f64),
-    /// The next layer reads what this one wrote.
+    /// Waits until the previous layer's results are readable.
     Sync,
 }
 
-/// When the units worked for one pass, in cycles from the start.
+/// Start and end of each unit's work for one pass, in cycles since the start.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PassTimes {
-    /// The tile comes from memory; none where the tile before is used again.
+    /// Fetch of the tile from memory; `None` if the previous tile is reused.
     pub fetch: Option<[f64; 2]>,
-    /// The tile is shifted into the array.
+    /// Shift of the tile into the array.
     pub shift: Option<[f64; 2]>,
-    /// Rows are multiplied.
+    /// Multiplication of the rows.
     pub multiply: [f64; 2],
 }
 
-/// Cycles of a batch and what they went to.
+/// Cycles of a batch, and their breakdown.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Timing {
-    /// All of them.
+pub struct BatchTiming {
+    /// Total cycles.
     pub cycles: f64,
-    /// The array multiplied.
+    /// Cycles in which the array multiplied.
     pub active: f64,
-    /// It waited for a tile of weights from memory.
+    /// Cycles that waited for a weight tile from memory.
     pub stall: f64,
-    /// It waited for the tile to be shifted in.
+    /// Cycles that waited for a tile to be shifted in.
     pub shift: f64,
-    /// It waited for anything else; the next four are parts of this.
+    /// Cycles that waited for anything else: the sum of the next four.
     pub non_matrix: f64,
-    /// … for a layer's results to be written before the next reads them.
+    /// Cycles that waited for results of the previous layer (read after write).
     pub raw: f64,
-    /// … for input from the host.
+    /// Cycles that waited for input from the host.
     pub input: f64,
-    /// … for the start of the batch, its instructions and the end.
+    /// Cycles for the start of the batch, its instructions and its end.
     pub fixed: f64,
-    /// … between two passes.
+    /// Cycles between two passes.
     pub bubble: f64,
-    /// Tiles of weights.
+    /// Number of weight tiles.
     pub tiles: usize,
-    /// Each pass.
+    /// Times of each pass.
     pub passes: Vec<PassTimes>,
 }
 
-/// What the next multiplication waits for, beside weights.
+/// Conditions other than weights that the next multiplication waits for.
 #[derive(Default)]
-struct Pending {
+struct PendingWaits {
     fixed: f64,
     input: f64,
     raw: f64,
     bubble: f64,
 }
 
-impl Pending {
+impl PendingWaits {
     fn total(&self) -> f64 {
         self.fixed + self.input + self.raw + self.bubble
     }
 }
 
-/// Times a batch on a chip.
-pub fn timing(chip: &Chip, events: impl IntoIterator<Item = Event>) -> Timing {
-    let mut run = Run {
+/// Computes the timing of a batch on a chip.
+pub fn timing(chip: &Tpu1Chip, events: impl IntoIterator<Item = UnitEvent>) -> BatchTiming {
+    let mut run = TimingRun {
         chip,
         fetch: chip.fetch_cycles(),
-        pending: Pending { fixed: chip.fixed_us * chip.clock_mhz, ..Pending::default() },
+        pending: PendingWaits { fixed: chip.fixed_us * chip.clock_mhz, ..PendingWaits::default() },
         fetched: 0.0,
         began: 0.0,
         ended: 0.0,
         shifted: VecDeque::new(),
         after: 0.0,
-        told: Timing::default(),
+        told: BatchTiming::default(),
     };
     events.into_iter().for_each(|e| run.event(e));
     run.finish()
 }
 
-struct Run<'a> {
-    chip: &'a Chip,
+struct TimingRun<'a> {
+    chip: &'a Tpu1Chip,
     fetch: f64,
-    pending: Pending,
-    /// When the last tile had been fetched.
+    pending: PendingWaits,
+    /// Cycle in which the last fetch ended.
     fetched: f64,
-    /// When the last pass began and ended.
+    /// Start and end of the last pass.
     began: f64,
     ended: f64,
-    /// When the last tiles had been shifted, as many as the queue holds.
+    /// Ends of the last shifts, as many as the FIFO holds.
     shifted: VecDeque<f64>,
-    /// Vector work since the last pass.
+    /// Cycles of vector work since the last pass.
     after: f64,
-    told: Timing,
+    told: BatchTiming,
 }
 
-impl Run<'_> {
-    fn event(&mut self, event: Event) {
+impl TimingRun<'_> {
+    fn event(&mut self, event: UnitEvent) {
         match event {
-            Event::Input(bytes) => self.pending.input += self.chip.input_cycles(bytes),
-            Event::Empty(cycles) => self.pending.raw += cycles,
-            Event::Vector(cycles) => {
+            UnitEvent::Input(bytes) => self.pending.input += self.chip.input_cycles(bytes),
+            UnitEvent::Empty(cycles) => self.pending.raw += cycles,
+            UnitEvent::Vector(cycles) => {
                 self.pending.raw += cycles;
                 self.after += cycles;
             }
-            Event::Sync => {
+            UnitEvent::Sync => {
                 self.pending.bubble = 0.0;
                 self.pending.raw += self.chip.sync;
             }
-            Event::Pass { rows, slow, switch } => self.pass((rows * slow) as f64, switch),
+            UnitEvent::Pass { rows, slow, switch } => self.pass((rows * slow) as f64, switch),
         }
     }
 
@@ -172,10 +172,10 @@ impl Run<'_> {
         self.told.bubble += p.bubble;
     }
 
-    /// What the last multiplication leaves to be done is part of the fixed cost; vector work after it is not.
-    fn finish(mut self) -> Timing {
+    /// Ends the batch. What remains after the last multiplication is part of the fixed cost, except for vector work.
+    fn finish(mut self) -> BatchTiming {
         if !self.told.passes.is_empty() {
-            self.pending = Pending { raw: self.after, ..Pending::default() };
+            self.pending = PendingWaits { raw: self.after, ..PendingWaits::default() };
         }
         self.pending.bubble = 0.0;
         self.told.non_matrix += self.pending.total();
@@ -185,19 +185,20 @@ impl Run<'_> {
     }
 }
 
-impl Timing {
-    /// Rows 1, 4, 5 and 6 of Table 3: array active, weight stall, weight shift, non-matrix, as parts of all cycles.
+impl BatchTiming {
+    /// Returns rows 1, 4, 5 and 6 of Table 3 (array active, weight stall, weight shift, non-matrix) as fractions of all
+    /// cycles.
     pub fn shares(&self) -> [f64; 4] {
         [self.active, self.stall, self.shift, self.non_matrix].map(|part| part / self.cycles.max(1.0))
     }
 
-    /// Cycles for each tile of weights.
+    /// Returns the cycles per weight tile.
     pub fn cycles_per_tile(&self) -> f64 {
         self.cycles / self.tiles.max(1) as f64
     }
 
-    /// Seconds of the batch.
-    pub fn seconds(&self, chip: &Chip) -> f64 {
+    /// Returns the seconds of the batch.
+    pub fn seconds(&self, chip: &Tpu1Chip) -> f64 {
         self.cycles / (chip.clock_mhz * 1e6)
     }
 }
@@ -206,22 +207,22 @@ impl Timing {
 mod tests {
     use super::*;
 
-    /// Layers of equal tiles.
-    fn layers(n: usize, tiles: usize, rows: usize, slow: usize, extra: f64) -> Vec<Event> {
+    /// Layers with equal numbers of tiles.
+    fn layers(n: usize, tiles: usize, rows: usize, slow: usize, extra: f64) -> Vec<UnitEvent> {
         let mut events = Vec::new();
         for _ in 0..n {
-            events.extend((0..tiles).map(|_| Event::Pass { rows, slow, switch: true }));
-            events.extend([Event::Empty(extra), Event::Sync]);
+            events.extend((0..tiles).map(|_| UnitEvent::Pass { rows, slow, switch: true }));
+            events.extend([UnitEvent::Empty(extra), UnitEvent::Sync]);
         }
         events
     }
 
-    /// An earlier fit of the same rules, to all five applications at once, worked out beside this program: cycles a tile and
+    /// Values of an independent implementation of the same rules, fitted to all five applications: cycles per tile and
     /// the four rows in percent.
     #[test]
     fn the_rules_give_what_they_gave_when_they_were_written_down() {
-        let chip = Chip { sync: 1000.0, fixed_us: 40.0, ..Chip::v1() };
-        let input = |bytes: usize| vec![Event::Input(bytes as f64)];
+        let chip = Tpu1Chip { sync: 1000.0, fixed_us: 40.0, ..Tpu1Chip::v1() };
+        let input = |bytes: usize| vec![UnitEvent::Input(bytes as f64)];
         let cases = [
             (
                 "MLP0",
@@ -256,7 +257,7 @@ mod tests {
 
     #[test]
     fn shares_are_all_of_the_cycles_and_parts_all_of_the_rest() {
-        let t = timing(&Chip::v1(), layers(3, 7, 50, 2, 30.0));
+        let t = timing(&Tpu1Chip::v1(), layers(3, 7, 50, 2, 30.0));
         assert!((t.shares().iter().sum::<f64>() - 1.0).abs() < 1e-12);
         assert!((t.raw + t.input + t.fixed + t.bubble - t.non_matrix).abs() < 1e-6);
         assert_eq!(t.active, 3.0 * 7.0 * 100.0);
@@ -265,19 +266,19 @@ mod tests {
 
     #[test]
     fn vector_work_at_the_end_counts_and_what_only_a_pass_would_wait_for_does_not() {
-        let chip = Chip { fixed_us: 0.0, ..Chip::v1() };
-        let pass = Event::Pass { rows: 10, slow: 1, switch: true };
-        let cycles = |after: Event| timing(&chip, [pass, after, Event::Sync]).cycles;
-        assert_eq!(cycles(Event::Empty(50.0)), timing(&chip, [pass]).cycles);
-        assert_eq!(cycles(Event::Vector(50.0)), timing(&chip, [pass]).cycles + 50.0);
-        assert_eq!(timing(&chip, [Event::Vector(50.0)]).cycles, 50.0);
+        let chip = Tpu1Chip { fixed_us: 0.0, ..Tpu1Chip::v1() };
+        let pass = UnitEvent::Pass { rows: 10, slow: 1, switch: true };
+        let cycles = |after: UnitEvent| timing(&chip, [pass, after, UnitEvent::Sync]).cycles;
+        assert_eq!(cycles(UnitEvent::Empty(50.0)), timing(&chip, [pass]).cycles);
+        assert_eq!(cycles(UnitEvent::Vector(50.0)), timing(&chip, [pass]).cycles + 50.0);
+        assert_eq!(timing(&chip, [UnitEvent::Vector(50.0)]).cycles, 50.0);
     }
 
-    /// Weights that are there are not fetched again, and cost neither stall nor shift.
+    /// Weights that are already loaded are not fetched again and cost neither stall nor shift.
     #[test]
     fn a_pass_with_the_same_weights_needs_no_tile() {
-        let chip = Chip { fixed_us: 0.0, bubble: 0.0, ..Chip::v1() };
-        let pass = |switch| Event::Pass { rows: 10, slow: 1, switch };
+        let chip = Tpu1Chip { fixed_us: 0.0, bubble: 0.0, ..Tpu1Chip::v1() };
+        let pass = |switch| UnitEvent::Pass { rows: 10, slow: 1, switch };
         let t = timing(&chip, [pass(true), pass(false), pass(false)]);
         assert_eq!((t.tiles, t.active), (1, 30.0));
         assert!((t.cycles - (chip.fetch_cycles() + 256.0 + 30.0)).abs() < 1e-9);

@@ -1,14 +1,14 @@
-//! A program's time as a timeline of the chip's units, for ui.perfetto.dev or chrome://tracing.
+//! Exports a program's timing as a Chrome trace (ui.perfetto.dev, chrome://tracing).
 
-use crate::chip::Chip;
-use crate::timing::Timing;
+use crate::chip::Tpu1Chip;
+use crate::timing::BatchTiming;
 use serde_json::{Value, json};
 
-/// Units in the order in which they are shown.
+/// Units in display order.
 const UNITS: [&str; 3] = ["weight memory", "weight shift", "matrix multiply"];
 
-/// Events of the trace format; times in microseconds. `name` says what a pass is.
-pub fn trace(chip: &Chip, timing: &Timing, name: impl Fn(usize) -> String) -> Value {
+/// Returns events in the Chrome trace format, in microseconds. `name`: returns the name of a pass.
+pub fn trace(chip: &Tpu1Chip, timing: &BatchTiming, name: impl Fn(usize) -> String) -> Value {
     let us = |cycles: f64| cycles / chip.clock_mhz;
     let unit = |(n, unit): (usize, &&str)| json!({"ph": "M", "pid": 1, "tid": n, "name": "thread_name", "args": {"name": unit}});
     let mut events: Vec<Value> = UNITS.iter().enumerate().map(unit).collect();
@@ -32,7 +32,7 @@ mod tests {
 
     #[test]
     fn every_pass_has_its_three_spans() {
-        let chip = Chip::v1();
+        let chip = Tpu1Chip::v1();
         let timing = Preset::of("mlp1").unwrap().program(&chip, None).unwrap().timing(&chip);
         let value = trace(&chip, &timing, |n| n.to_string());
         let events = value["traceEvents"].as_array().unwrap();

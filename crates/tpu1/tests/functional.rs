@@ -1,10 +1,13 @@
-//! What a compiled program computes is what the layers, written out as loops, compute: on models drawn at random.
+//! Tests compiled TPU v1 programs against a reference evaluation of the layers, on random models.
 
-use systole_base::rng::Stream;
-use systole_tpu1::model::{Arithmetic, Convolution, Layer, Model, Op, Operand, Output, Picture, Window};
-use systole_tpu1::{Chip, Instruction, Program, Scale, compile};
+use systole_base::rng::RandomStream;
+use systole_tpu1::model::{
+    Arithmetic, ChipConvolution, ChipLayer, ChipModel, ChipOp, ConvWindow, ImageShape, OutputRange,
+    ScaledOperand,
+};
+use systole_tpu1::{ChipProgram, Instruction, ScaleFactor, Tpu1Chip, compile};
 
-struct Draw(Stream);
+struct Draw(RandomStream);
 
 impl Draw {
     fn from(&mut self, low: usize, high: usize) -> usize {
@@ -27,26 +30,26 @@ impl Draw {
         self.byte().into()
     }
 
-    fn output(&mut self) -> Output {
+    fn output(&mut self) -> OutputRange {
         let zero = self.zero();
-        // A relu is a least value at the zero point.
+        // A relu sets the minimum to the zero point.
         let low = if self.is(2) { zero } else { -128 };
-        Output { zero, low, high: if self.is(3) { 127.min(low + 90) } else { 127 } }
+        OutputRange { zero, low, high: if self.is(3) { 127.min(low + 90) } else { 127 } }
     }
 
-    fn scale(&mut self, size: f64) -> Scale {
+    fn scale(&mut self, size: f64) -> ScaleFactor {
         let number = size * (0.5 + self.0.uniform_f64());
-        if self.is(2) { Scale::fixed(number) } else { Scale::Real(number) }
+        if self.is(2) { ScaleFactor::fixed(number) } else { ScaleFactor::Real(number) }
     }
 
-    fn operand(&mut self) -> Operand {
-        Operand { zero: self.zero(), scale: Scale::fixed(0.1 + 0.8 * self.0.uniform_f64()) }
+    fn operand(&mut self) -> ScaledOperand {
+        ScaledOperand { zero: self.zero(), scale: ScaleFactor::fixed(0.1 + 0.8 * self.0.uniform_f64()) }
     }
 
-    /// A window that has a place in the picture, and the picture that it makes.
-    fn window(&mut self, from: Picture) -> (Window, [usize; 2]) {
+    /// A random window that fits into the image, and the shape of its result.
+    fn window(&mut self, from: ImageShape) -> (ConvWindow, [usize; 2]) {
         let sizes = [from.height, from.width];
-        let mut window = Window::of([1, 1]);
+        let mut window = ConvWindow::of([1, 1]);
         let mut made = [1, 1];
         for axis in 0..2 {
             let size = self.from(1, sizes[axis].min(3));
@@ -54,7 +57,7 @@ impl Draw {
             let before = if self.is(2) { self.from(0, size - 1) } else { 0 };
             let stride = self.from(1, 2);
             let reach = (size - 1) * dilation + 1;
-            // Behind the last pixel there may be as much.
+            // There may be as much padding at the end.
             let room = sizes[axis] + before + if self.is(2) { before } else { 0 };
             window.size[axis] = size;
             window.stride[axis] = stride;
@@ -66,12 +69,12 @@ impl Draw {
     }
 }
 
-fn convolution(d: &mut Draw, from: Picture) -> (Op, Picture) {
+fn convolution(d: &mut Draw, from: ImageShape) -> (ChipOp, ImageShape) {
     let kind = d.from(0, 3);
-    // Dense over the whole picture, one pixel at a time, depthwise, or any window.
+    // Dense over the whole image, 1×1, depthwise, or any window.
     let (window, made) = match kind {
-        0 => (Window::of([from.height, from.width]), [1, 1]),
-        1 => (Window::of([1, 1]), [from.height, from.width]),
+        0 => (ConvWindow::of([from.height, from.width]), [1, 1]),
+        1 => (ConvWindow::of([1, 1]), [from.height, from.width]),
         _ => d.window(from),
     };
     let is_depthwise = kind == 2;
@@ -79,7 +82,7 @@ fn convolution(d: &mut Draw, from: Picture) -> (Op, Picture) {
     let taps = window.size[0] * window.size[1];
     let each = if is_depthwise { 1 } else { from.channels };
     let size = 1.0 / (40.0 * f64::sqrt((taps * each) as f64));
-    let op = Op::Convolution(Convolution {
+    let op = ChipOp::Convolution(ChipConvolution {
         window,
         filters,
         is_depthwise,
@@ -89,16 +92,16 @@ fn convolution(d: &mut Draw, from: Picture) -> (Op, Picture) {
         scale: d.scale(size),
         output: d.output(),
     });
-    (op, Picture { height: made[0], width: made[1], channels: filters })
+    (op, ImageShape { height: made[0], width: made[1], channels: filters })
 }
 
-/// A model of so many layers; sums and products join a layer with an earlier tensor of its size.
-fn model(d: &mut Draw) -> Model {
+/// A random model; sums and products join a layer with an earlier tensor of its size.
+fn model(d: &mut Draw) -> ChipModel {
     let input = match d.is(4) {
-        true => Picture::vector(d.from(1, 40)),
-        false => Picture { height: d.from(1, 8), width: d.from(1, 8), channels: d.from(1, 12) },
+        true => ImageShape::vector(d.from(1, 40)),
+        false => ImageShape { height: d.from(1, 8), width: d.from(1, 8), channels: d.from(1, 12) },
     };
-    let mut model = Model { name: "drawn".into(), tensors: vec![input], layers: Vec::new() };
+    let mut model = ChipModel { name: "drawn".into(), tensors: vec![input], layers: Vec::new() };
     for n in 0..d.from(1, 6) {
         let last = model.tensors.len() - 1;
         let from = model.tensors[last];
@@ -107,43 +110,63 @@ fn model(d: &mut Draw) -> Model {
         let (op, to) = match (d.from(0, 5), same) {
             (3, _) => {
                 let (window, made) = d.window(from);
-                let output = Output { zero: 0, ..d.output() };
-                let op = Op::Pool { window: Window { dilation: [1, 1], ..window }, is_mean: d.is(2), output };
-                (op, Picture { height: made[0], width: made[1], channels: from.channels })
+                let output = OutputRange { zero: 0, ..d.output() };
+                let op = ChipOp::Pool {
+                    window: ConvWindow { dilation: [1, 1], ..window },
+                    is_mean: d.is(2),
+                    output,
+                };
+                (op, ImageShape { height: made[0], width: made[1], channels: from.channels })
             }
-            (4, _) => (Op::Table(Box::new(std::array::from_fn(|_| d.byte()))), from),
+            (4, _) => (ChipOp::Table(Box::new(std::array::from_fn(|_| d.byte()))), from),
             (5, Some(other)) => {
                 inputs.push(other);
                 let operands = [d.operand(), d.operand()];
                 match d.is(2) {
                     true => (
-                        Op::Arithmetic(Arithmetic::Add, operands, Scale::fixed(2f64.powi(-20)), d.output()),
+                        ChipOp::Arithmetic(
+                            Arithmetic::Add,
+                            operands,
+                            ScaleFactor::fixed(2f64.powi(-20)),
+                            d.output(),
+                        ),
                         from,
                     ),
-                    false => {
-                        (Op::Arithmetic(Arithmetic::Multiply, operands, Scale::fixed(0.01), d.output()), from)
-                    }
+                    false => (
+                        ChipOp::Arithmetic(
+                            Arithmetic::Multiply,
+                            operands,
+                            ScaleFactor::fixed(0.01),
+                            d.output(),
+                        ),
+                        from,
+                    ),
                 }
             }
             _ => convolution(d, from),
         };
         model.tensors.push(to);
         let output = model.tensors.len() - 1;
-        model.layers.push(Layer { name: format!("layer_{n}"), inputs, output, op });
+        model.layers.push(ChipLayer { name: format!("layer_{n}"), inputs, output, op });
     }
     model
 }
 
-fn chip(d: &mut Draw) -> Chip {
+fn chip(d: &mut Draw) -> Tpu1Chip {
     let accumulators = [24, 40, 4096][d.from(0, 2)];
-    Chip { matrix: [1, 3, 4, 8, 16][d.from(0, 4)], accumulators, unified_buffer: 1 << 18, ..Chip::v1() }
+    Tpu1Chip {
+        matrix: [1, 3, 4, 8, 16][d.from(0, 4)],
+        accumulators,
+        unified_buffer: 1 << 18,
+        ..Tpu1Chip::v1()
+    }
 }
 
 #[test]
 fn programs_of_random_models_compute_what_the_layers_do() {
     let (mut cut, mut ops) = (0, std::collections::BTreeSet::new());
     for seed in 0..240 {
-        let mut d = Draw(Stream::new(33, 1, seed));
+        let mut d = Draw(RandomStream::new(33, 1, seed));
         let (model, chip, batch) = (model(&mut d), chip(&mut d), d.from(1, 5));
         let program =
             compile(&chip, &model, batch).unwrap_or_else(|e| panic!("model {seed}: {e}\n{model:?}"));
@@ -156,93 +179,99 @@ fn programs_of_random_models_compute_what_the_layers_do() {
         cut += usize::from(program.instructions.iter().any(
             |i| matches!(i, Instruction::SetConfiguration { register: systole_tpu1::Register::FirstLine, value } if *value > 0),
         ));
-        let kind = |layer: &Layer| format!("{:?}", layer.op).split([',', '[', ' ']).next().map(String::from);
+        let kind =
+            |layer: &ChipLayer| format!("{:?}", layer.op).split([',', '[', ' ']).next().map(String::from);
         ops.extend(model.layers.iter().filter_map(kind));
-        // What is sent to the chip is the program.
-        let sent = Program::instructions_of(&program.bytes()).unwrap();
+        // The bytes sent to the chip decode to the program.
+        let sent = ChipProgram::instructions_of(&program.bytes()).unwrap();
         assert_eq!(sent, program.instructions, "model {seed}");
         let timing = program.timing(&chip);
         assert_eq!(timing.tiles, program.tiles(), "model {seed}");
         assert!((timing.shares().iter().sum::<f64>() - 1.0).abs() < 1e-9);
     }
     assert_eq!(ops.len(), 5, "{ops:?}");
-    assert!(cut > 10, "{cut} models whose pictures were cut");
+    assert!(cut > 10, "{cut} models whose images were split");
 }
 
-fn dense(inputs: usize, outputs: usize) -> Model {
-    let op = Op::Convolution(Convolution {
-        window: Window::of([1, 1]),
+fn dense(inputs: usize, outputs: usize) -> ChipModel {
+    let op = ChipOp::Convolution(ChipConvolution {
+        window: ConvWindow::of([1, 1]),
         filters: outputs,
         is_depthwise: false,
         weights: vec![1; inputs * outputs],
         bias: vec![0; outputs],
         input_zero: 0,
-        scale: Scale::fixed(0.01),
-        output: Output { zero: 0, low: -128, high: 127 },
+        scale: ScaleFactor::fixed(0.01),
+        output: OutputRange { zero: 0, low: -128, high: 127 },
     });
-    let layer = Layer { name: "dense_1".into(), inputs: vec![0], output: 1, op };
-    Model {
+    let layer = ChipLayer { name: "dense_1".into(), inputs: vec![0], output: 1, op };
+    ChipModel {
         name: "dense".into(),
-        tensors: vec![Picture::vector(inputs), Picture::vector(outputs)],
+        tensors: vec![ImageShape::vector(inputs), ImageShape::vector(outputs)],
         layers: vec![layer],
     }
 }
 
-/// Each error names the layer and what to do.
+/// Each error names the layer and a remedy.
 #[test]
 fn what_does_not_fit_is_told_with_the_layer_and_a_way_out() {
-    let told =
-        |chip: Chip, model: &Model, batch: usize| compile(&chip, model, batch).unwrap_err().to_string();
-    let e = told(Chip::v1(), &dense(8, 8), 5000);
+    let told = |chip: Tpu1Chip, model: &ChipModel, batch: usize| {
+        compile(&chip, model, batch).unwrap_err().to_string()
+    };
+    let e = told(Tpu1Chip::v1(), &dense(8, 8), 5000);
     assert!(
         e.contains("5000 needs 5000 rows of accumulators")
             && e.contains("`dense_1`")
             && e.contains("--batch 4096"),
         "{e}"
     );
-    let e = told(Chip { unified_buffer: 1 << 14, ..Chip::v1() }, &dense(600, 600), 40);
+    let e = told(Tpu1Chip { unified_buffer: 1 << 14, ..Tpu1Chip::v1() }, &dense(600, 600), 40);
     assert!(e.contains("`dense_1`") && e.contains("unified buffer") && e.contains("--batch "), "{e}");
     let fits: usize = e.split("--batch ").nth(1).unwrap().split(',').next().unwrap().parse().unwrap();
-    assert!(compile(&Chip { unified_buffer: 1 << 14, ..Chip::v1() }, &dense(600, 600), fits).is_ok(), "{e}");
-    let e = told(Chip { weight_memory: 1 << 16, ..Chip::v1() }, &dense(600, 600), 1);
+    assert!(
+        compile(&Tpu1Chip { unified_buffer: 1 << 14, ..Tpu1Chip::v1() }, &dense(600, 600), fits).is_ok(),
+        "{e}"
+    );
+    let e = told(Tpu1Chip { weight_memory: 1 << 16, ..Tpu1Chip::v1() }, &dense(600, 600), 1);
     assert!(e.contains("`dense_1`") && e.contains("weight memory"), "{e}");
     let mut wide = dense(1, 1);
-    wide.tensors = vec![Picture { height: 1, width: 50, channels: 1 }; 2];
-    let e = told(Chip { accumulators: 40, ..Chip::v1() }, &wide, 1);
+    wide.tensors = vec![ImageShape { height: 1, width: 50, channels: 1 }; 2];
+    let e = told(Tpu1Chip { accumulators: 40, ..Tpu1Chip::v1() }, &wide, 1);
     assert!(e.contains("line of 50 pixels") && e.contains("--accumulators 100"), "{e}");
     let mut odd = dense(3, 3);
     odd.tensors[1].channels = 4;
-    assert!(told(Chip::v1(), &odd, 1).contains("`dense_1`"));
+    assert!(told(Tpu1Chip::v1(), &odd, 1).contains("`dense_1`"));
 }
 
-/// Programs that nobody compiled are refused where they ask for what is not there.
+/// Invalid programs are rejected at the instruction that fails.
 #[test]
 fn wrong_programs_are_refused_with_the_instruction() {
-    let chip = Chip { matrix: 4, accumulators: 8, unified_buffer: 256, ..Chip::v1() };
+    let chip = Tpu1Chip { matrix: 4, accumulators: 8, unified_buffer: 256, ..Tpu1Chip::v1() };
     let good = compile(&chip, &dense(4, 4), 2).unwrap();
     assert_eq!(good.run(&chip, &[100; 8]).unwrap().output, [4; 8]);
     assert!(good.run(&chip, &[0; 7]).unwrap_err().to_string().contains("7 values"));
-    let told = |wanted: &str, change: &dyn Fn(&mut Program)| {
+    let told = |wanted: &str, change: &dyn Fn(&mut ChipProgram)| {
         let mut program = good.clone();
         change(&mut program);
         let e = program.run(&chip, &[1; 8]).unwrap_err().to_string();
         assert!(e.contains(wanted) && e.contains("instruction "), "{e}");
     };
-    let without =
-        |program: &mut Program, name: &str| program.instructions.retain(|i| !i.to_string().starts_with(name));
+    let without = |program: &mut ChipProgram, name: &str| {
+        program.instructions.retain(|i| !i.to_string().starts_with(name))
+    };
     told("no tile in the queue", &|p| without(p, "read_weights"));
     told("since the last synchronize", &|p| without(p, "synchronize"));
     told("outside the weight memory", &|p| p.weights.truncate(20));
-    let mut draw = Draw(Stream::new(7, 7, 7));
+    let mut draw = Draw(RandomStream::new(7, 7, 7));
     for _ in 0..3000 {
-        // Whatever bytes become instructions end in a result or an error.
+        // Random changes of instruction bytes end in a result or an error.
         let mut program = good.clone();
         let mut bytes = program.bytes();
         for _ in 0..3 {
             let at = draw.from(0, bytes.len() - 1);
             bytes[at] = draw.byte() as u8;
         }
-        if let Ok(instructions) = Program::instructions_of(&bytes) {
+        if let Ok(instructions) = ChipProgram::instructions_of(&bytes) {
             program.instructions = instructions;
             let _ = program.run(&chip, &[1; 8]);
             let _ = program.timing(&chip);

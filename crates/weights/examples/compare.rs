@@ -3,13 +3,13 @@
 
 use systole_ir::Result;
 use systole_nn::Model;
-use systole_weights::Source;
+use systole_weights::WeightSource;
 
 fn main() -> Result<()> {
     let paths: Vec<String> = std::env::args().skip(1).collect();
     systole_runtime::register(systole_cpu::provider());
     let mut model = Model::load_to_predict(&paths[0])?;
-    let arrays = Source::open(paths[1].as_ref())?;
+    let arrays = WeightSource::open(paths[1].as_ref())?;
     let array = |name: &str| arrays.tensors().iter().find(|(n, _)| n == name).expect("an array").1.clone();
     let (found, expected) = (model.predict_on_batch(&array("x"))?.to_f32s(), array("y").to_f32s());
     assert_eq!(found.len(), expected.len());

@@ -1,8 +1,8 @@
-//! Arrays of files: their element types by the names of safetensors, and the limit of what a file may unpack to.
+//! Decodes arrays from files: element types by safetensors name, and a limit on unpacked memory.
 
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, Shape, TensorType};
 
-/// The element types that weights come in, as safetensors calls them.
+/// Element types of weights, by safetensors name.
 const DTYPES: [(&str, DType); 13] = [
     ("F32", DType::F32),
     ("F64", DType::F64),
@@ -27,17 +27,17 @@ pub(crate) fn dtype_name(dtype: DType) -> Option<&'static str> {
     DTYPES.iter().find(|d| d.1 == dtype).map(|d| d.0)
 }
 
-/// The bytes that arrays of these sizes take, or an error where no machine holds them.
+/// Returns the size in bytes of an array, or an error if it overflows.
 pub(crate) fn bytes_of(dtype: DType, dims: &[usize]) -> Result<usize> {
     let elements = Shape::new(dims).checked_elements().filter(|n| *n < 1 << 40);
     let bytes = elements.and_then(|n| n.checked_mul(dtype.size()));
     bytes.ok_or_else(|| {
-        Error::new(ErrorKind::Data, format!("an array of {} {dims:?} is absurdly large", dtype.name()))
-            .hint("the file is damaged: get it again")
+        Error::new(ErrorKind::Data, format!("an array of {} {dims:?} is too large", dtype.name()))
+            .hint("download or save the file again: it is damaged")
     })
 }
 
-/// An array from its bytes; those of bools are brought to 0 and 1.
+/// Returns an array from its bytes; bools are normalized to 0 and 1.
 pub(crate) fn literal(dtype: DType, dims: &[usize], bytes: &[u8]) -> Result<Literal> {
     let ty = TensorType::new(dtype, dims);
     if dtype == DType::Bool {
@@ -47,17 +47,17 @@ pub(crate) fn literal(dtype: DType, dims: &[usize], bytes: &[u8]) -> Result<Lite
     Literal::from_bytes(ty, bytes)
 }
 
-/// What all arrays of a file may take together: eight times the file and a mebibyte. Shared, packed and strided arrays
-/// take more than their bytes in the file; a file that needs more than this is made to fill memory.
-pub(crate) struct Budget {
+/// Memory limit for all arrays of a file: eight times the file size plus 1 MiB. Shared, compressed and strided arrays
+/// take more memory than bytes in the file; a file that needs more than this is malicious.
+pub(crate) struct UnpackLimit {
     left: usize,
     all: usize,
 }
 
-impl Budget {
-    pub(crate) fn of(file: usize) -> Budget {
+impl UnpackLimit {
+    pub(crate) fn of(file: usize) -> UnpackLimit {
         let all = file.saturating_mul(8).saturating_add(1 << 20);
-        Budget { left: all, all }
+        UnpackLimit { left: all, all }
     }
 
     pub(crate) fn left(&self) -> usize {
@@ -70,9 +70,9 @@ impl Budget {
                 self.left = left;
                 Ok(())
             }
-            None => Err(Error::new(ErrorKind::Data, "the file's arrays take far more memory than the file")
-                .because(format!("more than {} bytes, eight times its length", self.all))
-                .hint("it is damaged, or made to fill memory: get it from somebody you trust")),
+            None => Err(Error::new(ErrorKind::Data, "the file's arrays need far more memory than the file")
+                .because(format!("more than {} bytes, eight times the file size", self.all))
+                .hint("use a file from a trusted source: this one is damaged or malicious")),
         }
     }
 }

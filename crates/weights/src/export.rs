@@ -1,63 +1,60 @@
-//! A model's weights as files of other systems.
+//! Exports a model's weights as PyTorch, safetensors or Keras files.
 
 use crate::names::{bert, gpt2, match_by_order, resnet, vit};
-use crate::weight_mapping::{self, Exported, Rule};
+use crate::weight_mapping::{self, ExportedFile, WeightRule};
 use crate::{keras, safetensors, torch};
 use std::path::Path;
 use systole_ir::Result;
 use systole_nn::Model;
 
-/// What a file is written as.
+/// Weight file format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    /// Keras's `.weights.h5`, or, where the file is named so, `.keras` with the layers.
+pub enum WeightFormat {
+    /// Keras: `.weights.h5`, or `.keras` with the layers, depending on the file name.
     Keras,
-    /// PyTorch's `.pt`: a state_dict.
+    /// PyTorch `.pt` with a state_dict.
     Torch,
-    /// The state_dict of PyTorch as a safetensors file.
+    /// safetensors with PyTorch's state_dict names.
     Safetensors,
 }
 
-/// Makes the file that `out` is to be; its name decides between Keras's two kinds.
+/// Returns the file's contents; for Keras the file name `out` selects the format.
 ///
 /// # Errors
-/// When a layer has no counterpart there (names it), or the model has no weights.
-pub fn export(model: &Model, format: Format, out: &Path) -> Result<Exported> {
-    if format == Format::Keras {
+/// If a layer has no counterpart in the format (names it), or the model has no weights.
+pub fn export(model: &Model, format: WeightFormat, out: &Path) -> Result<ExportedFile> {
+    if format == WeightFormat::Keras {
         return keras::export(model, out);
     }
     let (rules, note) = rules(model)?;
     let (arrays, rows) = weight_mapping::taken(model, &rules)?;
     let bytes = match format {
-        Format::Torch => torch::parts(&arrays)?.concat(),
+        WeightFormat::Torch => torch::parts(&arrays)?.concat(),
         _ => safetensors::parts(&arrays, "pt").concat(),
     };
-    Ok(Exported { bytes, rows, notes: vec![note.into()] })
+    Ok(ExportedFile { bytes, rows, notes: vec![note.into()] })
 }
 
-fn rules(model: &Model) -> Result<(Vec<Rule>, &'static str)> {
+fn rules(model: &Model) -> Result<(Vec<WeightRule>, &'static str)> {
     if bert::is_one(model) {
-        return Ok((bert::rules(model, "bert.")?, "by the names of BERT in Hugging Face's transformers"));
+        return Ok((bert::rules(model, "bert.")?, "names of BERT in Hugging Face transformers"));
     }
     if vit::is_one(model) {
-        return Ok((vit::rules(model, "vit.")?, "by the names of ViT in Hugging Face's transformers"));
+        return Ok((vit::rules(model, "vit.")?, "names of ViT in Hugging Face transformers"));
     }
     if gpt2::is_one(model) {
-        return Ok((
-            gpt2::rules(model, "transformer.")?,
-            "by the names of GPT-2 in Hugging Face's transformers",
-        ));
+        return Ok((gpt2::rules(model, "transformer.")?, "names of GPT-2 in Hugging Face transformers"));
     }
     if resnet::is_one(model) {
-        let strided = "by torchvision's names; the model strides in the first convolution of a block, as Keras's ResNet50 does, \
-                       and has biases: torchvision's own class computes something else";
+        let strided = "names of torchvision; like Keras's ResNet50, the model has biases and strides in the first convolution of a \
+                       block, so torchvision's own class computes something else";
         let is_theirs = model
             .architecture()
             .nodes
             .iter()
             .any(|n| n.name == "conv2_block1_2_pad" || n.name == "conv2_block1_1_pad");
-        let note = if is_theirs { "by torchvision's names" } else { strided };
-        return Ok((resnet::rules(model, resnet::Style::Torchvision)?, note));
+        let note = if is_theirs { "names of torchvision" } else { strided };
+        return Ok((resnet::rules(model, resnet::ResNetNaming::Torchvision)?, note));
     }
-    Ok((match_by_order::by_layer(model)?, "by the layers' names"))
+    Ok((match_by_order::by_layer(model)?, "names of the layers"))
 }

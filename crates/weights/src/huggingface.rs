@@ -1,4 +1,4 @@
-//! Folders of Hugging Face: config.json beside model.safetensors, or beside a list of shards, or pytorch_model.bin.
+//! Reads Hugging Face model directories: config.json with model.safetensors, a shard index, or pytorch_model.bin.
 
 use crate::{safetensors, torch};
 use serde_json::Value;
@@ -7,41 +7,41 @@ use std::fs;
 use std::path::Path;
 use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt};
 
-/// Longer descriptions are refused.
+/// Maximum size of JSON files.
 const MAX_JSON: u64 = 64 << 20;
 
 pub(crate) fn file(path: &Path) -> Result<Vec<u8>> {
     fs::read(path)
-        .map_err(|e| Error::io("cannot read", path, e).hint("check the path and the file's access rights"))
+        .map_err(|e| Error::io("cannot read", path, e).hint("check the path and the file's permissions"))
 }
 
 fn json(path: &Path) -> Result<Value> {
     let about = fs::metadata(path).map_err(|e| Error::io("cannot read", path, e))?;
     if about.len() > MAX_JSON {
-        let what = format!("{} has {} bytes, more than such files have", path.display(), about.len());
-        return Err(Error::new(ErrorKind::Data, what).hint("get the file again"));
+        let what = format!("{} has {} bytes, which is too large", path.display(), about.len());
+        return Err(Error::new(ErrorKind::Data, what).hint("download the file again"));
     }
     parsed(&path.display().to_string(), &file(path)?)
 }
 
 pub(crate) fn parsed(name: &str, json: &[u8]) -> Result<Value> {
     serde_json::from_slice(json).map_err(|e| {
-        Error::new(ErrorKind::Data, format!("{name} is no JSON"))
+        Error::new(ErrorKind::Data, format!("{name} is not valid JSON"))
             .because(e.to_string())
-            .hint("get the file again")
+            .hint("download the file again")
     })
 }
 
-/// config.json of a folder, where there is one.
+/// Reads config.json of a directory, if it exists.
 pub(crate) fn config(folder: &Path) -> Result<Option<Value>> {
     let path = folder.join("config.json");
     if path.is_file() { json(&path).map(Some) } else { Ok(None) }
 }
 
-/// All tensors of a folder.
+/// Reads all tensors of a directory.
 ///
 /// # Errors
-/// When there are no weights in it, or a shard is missing or damaged.
+/// If it contains no weights, or a shard is missing or damaged.
 pub(crate) fn tensors(folder: &Path) -> Result<Vec<(String, Literal)>> {
     let single = folder.join("model.safetensors");
     if single.is_file() {
@@ -55,32 +55,32 @@ pub(crate) fn tensors(folder: &Path) -> Result<Vec<(String, Literal)>> {
     if pickled.is_file() {
         return torch::read(&file(&pickled)?).at(|| pickled.display().to_string());
     }
-    let what = format!("{} holds no weights", folder.display());
+    let what = format!("{} contains no weights", folder.display());
     Err(Error::new(ErrorKind::Data, what)
         .because("it has neither model.safetensors, model.safetensors.index.json nor pytorch_model.bin")
-        .hint("name a folder as Hugging Face has it, or a file of weights"))
+        .hint("pass a Hugging Face model directory, or a weight file"))
 }
 
 fn shards(folder: &Path, index: &Value) -> Result<Vec<(String, Literal)>> {
     let wrong = |why: String| {
-        Error::new(ErrorKind::Data, "the list of shards cannot be followed")
+        Error::new(ErrorKind::Data, "the shard index is invalid")
             .because(why)
-            .hint("get the folder again, whole")
+            .hint("download the whole directory again")
     };
     let map = index.get("weight_map").and_then(Value::as_object);
     let map = map.ok_or_else(|| wrong("it has no weight_map".into()))?;
     let names: BTreeSet<&str> = map.values().filter_map(Value::as_str).collect();
     let mut all = Vec::new();
     for name in names {
-        // A list must not lead out of its folder.
+        // An index must not refer to files outside its directory.
         if name.contains(['/', '\\']) || name.starts_with('.') {
-            return Err(wrong(format!("`{name}` is no file of its folder")));
+            return Err(wrong(format!("`{name}` is not a file in its directory")));
         }
         let path = folder.join(name);
         all.extend(safetensors::read(&file(&path)?).at(|| path.display().to_string())?);
     }
     match map.keys().find(|name| !all.iter().any(|(n, _)| n == *name)) {
-        Some(name) => Err(wrong(format!("tensor {name} is in none of the shards"))),
+        Some(name) => Err(wrong(format!("tensor {name} is missing in all shards"))),
         None => Ok(all),
     }
 }

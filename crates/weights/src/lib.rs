@@ -1,7 +1,7 @@
-//! Weights of other systems, in and out: PyTorch's `.pt`, safetensors, Hugging Face folders, Keras's `.keras` and `.h5`.
+//! Imports and exports weights: PyTorch `.pt`, safetensors, Hugging Face directories, Keras `.keras` and `.h5`.
 //!
-//! Files are read as data: nothing in them is executed, every length and offset is checked, and all arrays together
-//! may take eight times the file and a mebibyte. Layers are computed elsewhere (`systole-nn`).
+//! Files are untrusted: nothing in them is executed, every length and offset is checked, and all arrays together may
+//! take eight times the file size plus 1 MiB. Layers are defined in `systole-nn`.
 //!
 //! ```
 //! use systole_nn::{Model, layers::dense};
@@ -31,7 +31,7 @@ mod source;
 mod torch;
 mod weight_mapping;
 
-pub use export::{Format, export};
-pub use source::Source;
-pub use weight_mapping::Exported;
-pub use weight_mapping::{Report, Row};
+pub use export::{WeightFormat, export};
+pub use source::WeightSource;
+pub use weight_mapping::ExportedFile;
+pub use weight_mapping::{ImportReport, ImportRow};

@@ -1,54 +1,54 @@
-//! Pickles without Python: a machine that knows how tensors, dictionaries, lists, tuples, numbers and texts are made,
-//! and nothing else. Nothing is ever imported or called; a name that is not on the list is an error.
+//! Safe pickle reader: supports only tensors, dictionaries, lists, tuples, numbers and strings. Nothing is imported or
+//! called; a global that is not on the allowlist is an error.
 //!
-//! Memory: each byte of the pickle makes at most one value of a fixed size, so no more than 64 times its length.
+//! Each byte of the pickle creates at most one fixed-size value, so memory is at most 64 times its length.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use systole_ir::{Error, ErrorKind, Result};
 
-/// A value that a pickle made.
+/// A value in a pickle.
 #[derive(Clone, Debug)]
-pub(crate) enum Value {
+pub(crate) enum PickleValue {
     None,
     Bool,
     Int(i64),
     Float,
     Text(Arc<str>),
-    /// A tuple, list or dictionary, by its place in [`Pickle::objects`].
+    /// A tuple, list or dictionary, by index in [`Pickle::objects`].
     Object(usize),
-    /// A class or function of the list of known ones.
-    Global(Known),
-    Storage(Arc<Storage>),
-    Tensor(Arc<Tensor>),
-    /// Something that holds no tensors and is not looked at: an element type, a device.
+    /// An allowed class or function.
+    Global(PickleGlobal),
+    Storage(Arc<TorchStorage>),
+    Tensor(Arc<TorchTensor>),
+    /// A value without tensors that is ignored: an element type, a device.
     Other,
 }
 
-/// What a value of several parts holds.
+/// Contents of a container.
 #[derive(Debug)]
-pub(crate) enum Object {
-    Tuple(Vec<Value>),
-    List(Vec<Value>),
-    Dict(Vec<(Value, Value)>),
+pub(crate) enum PickleObject {
+    Tuple(Vec<PickleValue>),
+    List(Vec<PickleValue>),
+    Dict(Vec<(PickleValue, PickleValue)>),
 }
 
-/// Names that a pickle may refer to.
+/// Allowed globals.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Known {
+pub(crate) enum PickleGlobal {
     OrderedDict,
     RebuildTensor,
     RebuildParameter,
     Size,
     Device,
-    /// A storage of elements of this safetensors type.
+    /// A storage class, by safetensors element type.
     Storage(&'static str),
     DType,
 }
 
-/// Elements that lie in another file of the archive.
+/// Elements in another file of the archive.
 #[derive(Debug)]
-pub(crate) struct Storage {
+pub(crate) struct TorchStorage {
     pub key: String,
     pub dtype: &'static str,
     pub elements: usize,
@@ -56,18 +56,18 @@ pub(crate) struct Storage {
 
 /// A view of a storage.
 #[derive(Debug)]
-pub(crate) struct Tensor {
-    pub storage: Arc<Storage>,
+pub(crate) struct TorchTensor {
+    pub storage: Arc<TorchStorage>,
     pub offset: usize,
     pub shape: Vec<usize>,
     pub strides: Vec<usize>,
 }
 
-/// What a pickle made: its root and all that this refers to.
+/// A decoded pickle: its root and all objects.
 #[derive(Debug)]
 pub(crate) struct Pickle {
-    pub root: Value,
-    pub objects: Vec<Object>,
+    pub root: PickleValue,
+    pub objects: Vec<PickleObject>,
 }
 
 const STORAGES: [(&str, &str); 13] = [
@@ -91,53 +91,54 @@ const DTYPES: [&str; 15] = [
     "double", "half", "long", "int",
 ];
 
-fn known(module: &str, name: &str) -> Result<Known> {
+fn known(module: &str, name: &str) -> Result<PickleGlobal> {
     let found = match (module, name) {
-        ("collections", "OrderedDict") => Some(Known::OrderedDict),
-        ("torch._utils", "_rebuild_tensor_v2" | "_rebuild_tensor") => Some(Known::RebuildTensor),
-        ("torch._utils", "_rebuild_parameter") => Some(Known::RebuildParameter),
-        ("torch", "Size") => Some(Known::Size),
-        ("torch", "device") => Some(Known::Device),
-        ("torch.storage", "UntypedStorage") | ("torch", "UntypedStorage") => Some(Known::Storage("U8")),
-        ("torch", name) if DTYPES.contains(&name) => Some(Known::DType),
-        ("torch", name) => STORAGES.iter().find(|s| s.0 == name).map(|s| Known::Storage(s.1)),
+        ("collections", "OrderedDict") => Some(PickleGlobal::OrderedDict),
+        ("torch._utils", "_rebuild_tensor_v2" | "_rebuild_tensor") => Some(PickleGlobal::RebuildTensor),
+        ("torch._utils", "_rebuild_parameter") => Some(PickleGlobal::RebuildParameter),
+        ("torch", "Size") => Some(PickleGlobal::Size),
+        ("torch", "device") => Some(PickleGlobal::Device),
+        ("torch.storage", "UntypedStorage") | ("torch", "UntypedStorage") => {
+            Some(PickleGlobal::Storage("U8"))
+        }
+        ("torch", name) if DTYPES.contains(&name) => Some(PickleGlobal::DType),
+        ("torch", name) => STORAGES.iter().find(|s| s.0 == name).map(|s| PickleGlobal::Storage(s.1)),
         _ => None,
     };
     found.ok_or_else(|| {
-        Error::new(ErrorKind::Data, format!("the file wants `{module}.{name}` of Python"))
-            .because("only tensors, dictionaries, lists, numbers and texts are read: nothing in a file is executed")
-            .hint("save the weights alone: torch.save(model.state_dict(), \"weights.pt\")")
+        Error::new(ErrorKind::Data, format!("the pickle requires the Python object `{module}.{name}`"))
+            .because("only tensors, dictionaries, lists, numbers and strings are read: nothing in a file is executed")
+            .hint("save only the weights: torch.save(model.state_dict(), \"weights.pt\")")
     })
 }
 
-/// Dimensions of a tensor, at most.
+/// Maximum rank of a tensor.
 const RANK: usize = 16;
 
 pub(crate) fn wrong(why: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Data, "this is no readable pickle")
-        .because(why)
-        .hint("get the file again, or save it anew")
+    Error::new(ErrorKind::Data, "cannot read the pickle").because(why).hint("download or save the file again")
 }
 
-enum Item {
+enum StackItem {
     Mark,
-    Value(Value),
+    Value(PickleValue),
 }
 
-struct Machine<'a> {
+struct PickleMachine<'a> {
     bytes: &'a [u8],
     at: usize,
-    stack: Vec<Item>,
-    memo: HashMap<u64, Value>,
-    objects: Vec<Object>,
+    stack: Vec<StackItem>,
+    memo: HashMap<u64, PickleValue>,
+    objects: Vec<PickleObject>,
 }
 
 /// Runs a pickle to its end.
 ///
 /// # Errors
-/// When it is damaged, or refers to anything but what tensors are made of (names it).
+/// If it is damaged, or refers to a global that tensors do not need (names it).
 pub(crate) fn read(bytes: &[u8]) -> Result<Pickle> {
-    let mut machine = Machine { bytes, at: 0, stack: Vec::new(), memo: HashMap::new(), objects: Vec::new() };
+    let mut machine =
+        PickleMachine { bytes, at: 0, stack: Vec::new(), memo: HashMap::new(), objects: Vec::new() };
     loop {
         let at = machine.at;
         let op = machine.take(1)?[0];
@@ -149,7 +150,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Pickle> {
     }
 }
 
-impl<'a> Machine<'a> {
+impl<'a> PickleMachine<'a> {
     fn take(&mut self, n: usize) -> Result<&'a [u8]> {
         let end = self.at.checked_add(n).filter(|end| *end <= self.bytes.len());
         let end = end.ok_or_else(|| wrong(format!("it ends at byte {}", self.bytes.len())))?;
@@ -166,50 +167,50 @@ impl<'a> Machine<'a> {
         usize::try_from(self.number(n)?).map_err(|_| wrong("a length is too large"))
     }
 
-    fn push(&mut self, value: Value) -> Result<()> {
-        self.stack.push(Item::Value(value));
+    fn push(&mut self, value: PickleValue) -> Result<()> {
+        self.stack.push(StackItem::Value(value));
         Ok(())
     }
 
-    fn pop(&mut self) -> Result<Value> {
+    fn pop(&mut self) -> Result<PickleValue> {
         match self.stack.pop() {
-            Some(Item::Value(value)) => Ok(value),
-            _ => Err(wrong("it takes a value where there is none")),
+            Some(StackItem::Value(value)) => Ok(value),
+            _ => Err(wrong("it pops from an empty stack")),
         }
     }
 
-    fn pop_n(&mut self, n: usize) -> Result<Vec<Value>> {
+    fn pop_n(&mut self, n: usize) -> Result<Vec<PickleValue>> {
         let mut values = (0..n).map(|_| self.pop()).collect::<Result<Vec<_>>>()?;
         values.reverse();
         Ok(values)
     }
 
-    fn pop_to_mark(&mut self) -> Result<Vec<Value>> {
+    fn pop_to_mark(&mut self) -> Result<Vec<PickleValue>> {
         let mut values = Vec::new();
         loop {
             match self.stack.pop() {
-                Some(Item::Value(value)) => values.push(value),
-                Some(Item::Mark) => break,
-                None => return Err(wrong("it takes values up to a mark that is not there")),
+                Some(StackItem::Value(value)) => values.push(value),
+                Some(StackItem::Mark) => break,
+                None => return Err(wrong("it pops to a missing mark")),
             }
         }
         values.reverse();
         Ok(values)
     }
 
-    fn object(&mut self, object: Object) -> Result<()> {
+    fn object(&mut self, object: PickleObject) -> Result<()> {
         self.objects.push(object);
-        self.push(Value::Object(self.objects.len() - 1))
+        self.push(PickleValue::Object(self.objects.len() - 1))
     }
 
     fn text(&mut self, length: usize) -> Result<()> {
         let bytes = self.take(length)?;
-        self.push(Value::Text(String::from_utf8_lossy(bytes).into()))
+        self.push(PickleValue::Text(String::from_utf8_lossy(bytes).into()))
     }
 
     fn line(&mut self) -> Result<String> {
         let rest = &self.bytes[self.at..];
-        let end = rest.iter().position(|&b| b == b'\n').ok_or_else(|| wrong("a name does not end"))?;
+        let end = rest.iter().position(|&b| b == b'\n').ok_or_else(|| wrong("a name is not terminated"))?;
         self.at += end + 1;
         Ok(String::from_utf8_lossy(&rest[..end]).into_owned())
     }
@@ -218,7 +219,7 @@ impl<'a> Machine<'a> {
         match op {
             0x80 => drop(self.take(1)?),
             0x95 => drop(self.take(8)?),
-            b'(' => self.stack.push(Item::Mark),
+            b'(' => self.stack.push(StackItem::Mark),
             b'0' => drop(self.stack.pop()),
             b'1' => drop(self.pop_to_mark()?),
             b'2' => {
@@ -226,35 +227,35 @@ impl<'a> Machine<'a> {
                 self.push(top.clone())?;
                 self.push(top)?;
             }
-            b'N' => self.push(Value::None)?,
-            0x88 => self.push(Value::Bool)?,
-            0x89 => self.push(Value::Bool)?,
+            b'N' => self.push(PickleValue::None)?,
+            0x88 => self.push(PickleValue::Bool)?,
+            0x89 => self.push(PickleValue::Bool)?,
             b'q' | b'r' | 0x94 | b'h' | b'j' => self.memo_step(op)?,
-            b']' => self.object(Object::List(Vec::new()))?,
-            b'}' => self.object(Object::Dict(Vec::new()))?,
-            b')' => self.object(Object::Tuple(Vec::new()))?,
+            b']' => self.object(PickleObject::List(Vec::new()))?,
+            b'}' => self.object(PickleObject::Dict(Vec::new()))?,
+            b')' => self.object(PickleObject::Tuple(Vec::new()))?,
             b't' => {
                 let values = self.pop_to_mark()?;
-                self.object(Object::Tuple(values))?;
+                self.object(PickleObject::Tuple(values))?;
             }
             0x85..=0x87 => {
                 let values = self.pop_n(usize::from(op - 0x84))?;
-                self.object(Object::Tuple(values))?;
+                self.object(PickleObject::Tuple(values))?;
             }
             b'a' | b'e' | b's' | b'u' => self.fill(op)?,
             b'c' => {
                 let (module, name) = (self.line()?, self.line()?);
-                self.push(Value::Global(known(&module, &name)?))?;
+                self.push(PickleValue::Global(known(&module, &name)?))?;
             }
             0x93 => {
                 let names = self.pop_n(2)?;
-                let [Value::Text(module), Value::Text(name)] = &names[..] else {
-                    return Err(wrong("a name is no text"));
+                let [PickleValue::Text(module), PickleValue::Text(name)] = &names[..] else {
+                    return Err(wrong("a name is not UTF-8"));
                 };
-                self.push(Value::Global(known(module, name)?))?;
+                self.push(PickleValue::Global(known(module, name)?))?;
             }
             b'R' => self.reduce()?,
-            // The attributes of an OrderedDict: versions of modules.
+            // Attributes of an OrderedDict: module versions.
             b'b' => drop(self.pop()?),
             b'Q' => self.persistent()?,
             _ => self.literal(op)?,
@@ -266,30 +267,30 @@ impl<'a> Machine<'a> {
         match op {
             b'J' => {
                 let n = self.number(4)? as u32 as i32;
-                self.push(Value::Int(n.into()))
+                self.push(PickleValue::Int(n.into()))
             }
             b'K' => {
                 let n = self.number(1)?;
-                self.push(Value::Int(n as i64))
+                self.push(PickleValue::Int(n as i64))
             }
             b'M' => {
                 let n = self.number(2)?;
-                self.push(Value::Int(n as i64))
+                self.push(PickleValue::Int(n as i64))
             }
             0x8a => {
                 let length = self.length(1)?;
                 let bytes = self.take(length)?;
                 if length > 8 {
-                    return self.push(Value::Other);
+                    return self.push(PickleValue::Other);
                 }
                 let fill = if bytes.last().is_some_and(|b| b & 0x80 != 0) { 0xff } else { 0 };
                 let mut all = [fill; 8];
                 all[..length].copy_from_slice(bytes);
-                self.push(Value::Int(i64::from_le_bytes(all)))
+                self.push(PickleValue::Int(i64::from_le_bytes(all)))
             }
             b'G' => {
                 self.take(8)?;
-                self.push(Value::Float)
+                self.push(PickleValue::Float)
             }
             b'X' | b'T' | b'B' => {
                 let length = self.length(4)?;
@@ -303,7 +304,7 @@ impl<'a> Machine<'a> {
                 let length = self.length(8)?;
                 self.text(length)
             }
-            _ => Err(wrong(format!("its instruction {op:#04x} is not one that weights need"))),
+            _ => Err(wrong(format!("unsupported opcode {op:#04x}"))),
         }
     }
 
@@ -312,7 +313,7 @@ impl<'a> Machine<'a> {
             b'h' | b'j' => {
                 let key = self.number(if op == b'h' { 1 } else { 4 })?;
                 let value = self.memo.get(&key).cloned();
-                self.push(value.ok_or_else(|| wrong(format!("it takes value {key}, which was never kept")))?)
+                self.push(value.ok_or_else(|| wrong(format!("memo entry {key} does not exist")))?)
             }
             _ => {
                 let key = match op {
@@ -321,112 +322,123 @@ impl<'a> Machine<'a> {
                     _ => self.memo.len() as u64,
                 };
                 match self.stack.last() {
-                    Some(Item::Value(value)) => drop(self.memo.insert(key, value.clone())),
-                    _ => return Err(wrong("it keeps a value where there is none")),
+                    Some(StackItem::Value(value)) => drop(self.memo.insert(key, value.clone())),
+                    _ => return Err(wrong("it memoizes from an empty stack")),
                 }
                 Ok(())
             }
         }
     }
 
-    /// Puts values into the list or dictionary below them.
+    /// Appends values to the list or dictionary below them.
     fn fill(&mut self, op: u8) -> Result<()> {
         let values = match op {
             b'a' => self.pop_n(1)?,
             b's' => self.pop_n(2)?,
             _ => self.pop_to_mark()?,
         };
-        let Some(Item::Value(Value::Object(at))) = self.stack.last() else {
-            return Err(wrong("it fills what is no list or dictionary"));
+        let Some(StackItem::Value(PickleValue::Object(at))) = self.stack.last() else {
+            return Err(wrong("it appends to a value that is not a list or dictionary"));
         };
         match &mut self.objects[*at] {
-            Object::List(list) if matches!(op, b'a' | b'e') => list.extend(values),
-            Object::Dict(dict) if matches!(op, b's' | b'u') && values.len() % 2 == 0 => {
+            PickleObject::List(list) if matches!(op, b'a' | b'e') => list.extend(values),
+            PickleObject::Dict(dict) if matches!(op, b's' | b'u') && values.len() % 2 == 0 => {
                 let mut values = values.into_iter();
                 while let (Some(key), Some(value)) = (values.next(), values.next()) {
                     dict.push((key, value));
                 }
             }
-            _ => return Err(wrong("it fills what is no list or dictionary")),
+            _ => return Err(wrong("it appends to a value that is not a list or dictionary")),
         }
         Ok(())
     }
 
-    fn tuple(&self, value: &Value) -> Result<&[Value]> {
+    fn tuple(&self, value: &PickleValue) -> Result<&[PickleValue]> {
         match value {
-            Value::Object(at) => match &self.objects[*at] {
-                Object::Tuple(values) | Object::List(values) => Ok(values),
-                Object::Dict(_) => Err(wrong("a dictionary stands where a tuple must")),
+            PickleValue::Object(at) => match &self.objects[*at] {
+                PickleObject::Tuple(values) | PickleObject::List(values) => Ok(values),
+                PickleObject::Dict(_) => Err(wrong("expected a tuple, got a dictionary")),
             },
-            _ => Err(wrong("a tuple is missing")),
+            _ => Err(wrong("expected a tuple")),
         }
     }
 
-    fn sizes(&self, value: &Value) -> Result<Vec<usize>> {
-        let size = |v: &Value| match v {
-            Value::Int(n) => usize::try_from(*n).map_err(|_| wrong("a size is negative")),
-            _ => Err(wrong("a size is no number")),
+    fn sizes(&self, value: &PickleValue) -> Result<Vec<usize>> {
+        let size = |v: &PickleValue| match v {
+            PickleValue::Int(n) => usize::try_from(*n).map_err(|_| wrong("a size is negative")),
+            _ => Err(wrong("a size is not a number")),
         };
         let values = self.tuple(value)?;
         if values.len() > RANK {
-            return Err(wrong(format!("a tensor of {} dimensions", values.len())));
+            return Err(wrong(format!("a tensor has {} dimensions", values.len())));
         }
         values.iter().map(size).collect()
     }
 
-    /// A call: only of what makes tensors and dictionaries.
+    /// Executes REDUCE, only for functions that create tensors and dictionaries.
     fn reduce(&mut self) -> Result<()> {
         let arguments = self.pop()?;
-        let Value::Global(function) = self.pop()? else { return Err(wrong("it calls what is no function")) };
-        let arguments: Vec<Value> = self.tuple(&arguments)?.iter().take(8).cloned().collect();
+        let PickleValue::Global(function) = self.pop()? else {
+            return Err(wrong("it calls a value that is not a function"));
+        };
+        let arguments: Vec<PickleValue> = self.tuple(&arguments)?.iter().take(8).cloned().collect();
         match function {
-            Known::OrderedDict => self.object(Object::Dict(Vec::new())),
-            Known::RebuildTensor => {
-                let [Value::Storage(storage), Value::Int(offset), shape, strides, ..] = &arguments[..] else {
-                    return Err(wrong("a tensor is not made of a storage, an offset, sizes and strides"));
+            PickleGlobal::OrderedDict => self.object(PickleObject::Dict(Vec::new())),
+            PickleGlobal::RebuildTensor => {
+                let [PickleValue::Storage(storage), PickleValue::Int(offset), shape, strides, ..] =
+                    &arguments[..]
+                else {
+                    return Err(wrong("a tensor requires a storage, an offset, sizes and strides"));
                 };
                 let (shape, strides) = (self.sizes(shape)?, self.sizes(strides)?);
                 let offset = usize::try_from(*offset).map_err(|_| wrong("an offset is negative"))?;
                 if shape.len() != strides.len() {
-                    return Err(wrong("a tensor has not as many strides as sizes"));
+                    return Err(wrong("a tensor has different numbers of strides and sizes"));
                 }
                 let storage = storage.clone();
-                self.push(Value::Tensor(Arc::new(Tensor { storage, offset, shape, strides })))
+                self.push(PickleValue::Tensor(Arc::new(TorchTensor { storage, offset, shape, strides })))
             }
-            Known::RebuildParameter => {
+            PickleGlobal::RebuildParameter => {
                 let value = arguments.into_iter().next();
                 self.push(value.ok_or_else(|| wrong("a parameter has no value"))?)
             }
-            Known::Size => {
+            PickleGlobal::Size => {
                 let value = arguments.into_iter().next();
                 self.push(value.ok_or_else(|| wrong("a size has no value"))?)
             }
-            Known::Device => self.push(Value::Other),
-            Known::Storage(_) | Known::DType => Err(wrong("it calls what is no function")),
+            PickleGlobal::Device => self.push(PickleValue::Other),
+            PickleGlobal::Storage(_) | PickleGlobal::DType => {
+                Err(wrong("it calls a value that is not a function"))
+            }
         }
     }
 
-    /// `("storage", class, key, device, elements)`.
+    /// Resolves a persistent id: `("storage", class, key, device, elements)`.
     fn persistent(&mut self) -> Result<()> {
         let id = self.pop()?;
         let id = self.tuple(&id)?;
-        let [Value::Text(kind), Value::Global(Known::Storage(dtype)), Value::Text(key), _, Value::Int(n)] =
-            id
+        let [
+            PickleValue::Text(kind),
+            PickleValue::Global(PickleGlobal::Storage(dtype)),
+            PickleValue::Text(key),
+            _,
+            PickleValue::Int(n),
+        ] = id
         else {
-            return Err(wrong("it refers to something outside that is no storage of elements"));
+            return Err(wrong("a persistent id is not a storage"));
         };
         let elements = usize::try_from(*n).ok().filter(|_| &**kind == "storage");
         let elements = elements.ok_or_else(|| wrong("a storage has a negative size"))?;
-        let storage = Storage { key: key.to_string(), dtype, elements };
-        self.push(Value::Storage(Arc::new(storage)))
+        let storage = TorchStorage { key: key.to_string(), dtype, elements };
+        self.push(PickleValue::Storage(Arc::new(storage)))
     }
 }
 
-/// PyTorch's class of storages of an element type.
+/// Returns PyTorch's storage class for an element type.
 pub(crate) fn storage_class(dtype: systole_ir::DType) -> Result<&'static str> {
     let class = crate::arrays::dtype_name(dtype).and_then(|name| STORAGES.iter().find(|s| s.1 == name));
     class.map(|s| s.0).ok_or_else(|| {
-        Error::new(ErrorKind::Config, format!("PyTorch's files hold no {}", dtype.name()))
+        Error::new(ErrorKind::Config, format!("PyTorch files cannot contain {}", dtype.name()))
             .hint("convert the array to f32 first")
     })
 }

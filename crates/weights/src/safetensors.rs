@@ -1,32 +1,34 @@
-//! The safetensors format as its library writes and reads it: 8 bytes of header length, a JSON header, the arrays' bytes.
+//! Reads and writes safetensors files: 8-byte header length, JSON header, array bytes.
 
-use crate::arrays::{self, Budget};
+use crate::arrays::{self, UnpackLimit};
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt, bug};
 
-/// Longer headers are refused, as the library does.
+/// Maximum header size, as in the reference library.
 const MAX_HEADER: usize = 100_000_000;
 
 fn wrong(why: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Data, "this is no whole safetensors file").because(why).hint("get the file again")
+    Error::new(ErrorKind::Data, "the safetensors file is invalid or truncated")
+        .because(why)
+        .hint("download the file again")
 }
 
-/// Whether bytes begin as such a file does.
+/// Whether the bytes start like safetensors.
 pub(crate) fn is_one(bytes: &[u8]) -> bool {
     bytes.get(8) == Some(&b'{')
 }
 
-/// Every array, in the order of the header. Arrays may lie on each other; together they may take eight times the file.
+/// Reads every array, in header order. Arrays may overlap; together they may take eight times the file size.
 pub(crate) fn read(bytes: &[u8]) -> Result<Vec<(String, Literal)>> {
     let length = bytes.first_chunk::<8>().map(|b| u64::from_le_bytes(*b));
     let length = length.ok_or_else(|| wrong(format!("it has {} bytes", bytes.len())))?;
     let length = usize::try_from(length).ok().filter(|n| *n <= MAX_HEADER.min(bytes.len() - 8));
-    let length = length.ok_or_else(|| wrong("its first 8 bytes are the length of no header"))?;
+    let length = length.ok_or_else(|| wrong("its header length is invalid"))?;
     let (header, data) = bytes[8..].split_at(length);
     let header: Map<String, Value> =
-        serde_json::from_slice(header).map_err(|e| wrong(format!("its header cannot be read: {e}")))?;
-    let mut budget = Budget::of(bytes.len());
+        serde_json::from_slice(header).map_err(|e| wrong(format!("cannot parse its header: {e}")))?;
+    let mut budget = UnpackLimit::of(bytes.len());
     let entries = header.into_iter().filter(|(name, _)| name != "__metadata__");
     entries
         .map(|(name, entry)| {
@@ -36,11 +38,11 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Vec<(String, Literal)>> {
         .collect()
 }
 
-fn array(entry: &Value, data: &[u8], budget: &mut Budget) -> Result<Literal> {
-    let word = entry.get("dtype").and_then(Value::as_str).ok_or_else(|| wrong("an array has no type"))?;
+fn array(entry: &Value, data: &[u8], budget: &mut UnpackLimit) -> Result<Literal> {
+    let word = entry.get("dtype").and_then(Value::as_str).ok_or_else(|| wrong("an array has no dtype"))?;
     let dtype = arrays::dtype(word).ok_or_else(|| {
-        Error::new(ErrorKind::Data, format!("arrays of type {word} are not read"))
-            .hint("convert the array to F32 before it is saved")
+        Error::new(ErrorKind::Data, format!("unsupported array type {word}"))
+            .hint("convert the array to F32 before saving")
     })?;
     let numbers = |key: &str| -> Option<Vec<usize>> {
         entry.get(key)?.as_array()?.iter().map(|n| usize::try_from(n.as_u64()?).ok()).collect()
@@ -50,15 +52,16 @@ fn array(entry: &Value, data: &[u8], budget: &mut Budget) -> Result<Literal> {
         Some([begin, end]) => data.get(*begin..*end),
         _ => None,
     };
-    let bytes = bytes.ok_or_else(|| wrong(format!("an array ends after its {} bytes", data.len())))?;
+    let bytes =
+        bytes.ok_or_else(|| wrong(format!("an array exceeds the file's {} data bytes", data.len())))?;
     if arrays::bytes_of(dtype, &dims)? != bytes.len() {
-        return Err(wrong(format!("{word} of {dims:?} has not {} bytes", bytes.len())));
+        return Err(wrong(format!("{word} of shape {dims:?} does not have {} bytes", bytes.len())));
     }
     budget.take(bytes.len())?;
     arrays::literal(dtype, &dims, bytes)
 }
 
-/// The parts of a file of these arrays. Wide elements come first, so that all are aligned.
+/// Returns the parts of a file. Wide elements come first, so that all are aligned.
 pub(crate) fn parts<'a>(tensors: &'a [(String, Literal)], format: &str) -> Vec<Cow<'a, [u8]>> {
     let mut order: Vec<&(String, Literal)> = tensors.iter().collect();
     order.sort_by_key(|(_, x)| std::cmp::Reverse(x.dtype().size()));

@@ -1,34 +1,34 @@
-//! PyTorch's `.pt` and `.pth` files: a ZIP archive of a pickle and one file for each storage. Read without Python and
-//! without executing anything; written so that `torch.load(…, weights_only=True)` reads them.
+//! Reads and writes PyTorch `.pt` and `.pth` files: a ZIP archive with a pickle and one file per storage. Nothing is
+//! executed; written files load with `torch.load(…, weights_only=True)`.
 
-use crate::arrays::{self, Budget};
-use crate::pickle::{self, Object, Pickle, Tensor, Value};
+use crate::arrays::{self, UnpackLimit};
+use crate::pickle::{self, Pickle, PickleObject, PickleValue, TorchTensor};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use systole_data::format::zip::{Archive, Stored, archive};
+use systole_data::format::zip::{StoredZipEntry, ZipArchive, archive};
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt};
 
-/// Dictionaries in dictionaries, at most.
+/// Maximum nesting of dictionaries.
 const DEPTH: usize = 32;
-/// Bytes of a name, at most: one text may be the key of very many dictionaries.
+/// Maximum name length in bytes, since many dictionaries may share a key.
 const NAME: usize = 512;
-/// Keys under which training scripts keep a model's weights beside other things.
+/// Keys under which training scripts store a model's weights.
 const HOLDERS: [&str; 8] =
     ["state_dict", "model_state_dict", "model", "net", "network", "weights", "params", "module"];
-/// What wrappers put before every name.
+/// Name prefixes added by wrappers.
 const WRAPPERS: [&str; 2] = ["module.", "_orig_mod."];
 
-/// The named tensors of a file, in their order. Names of nested dictionaries are joined by dots.
+/// Reads the named tensors of a file, in order. Names in nested dictionaries are joined by dots.
 ///
 /// # Errors
-/// When it is damaged, holds anything but tensors and plain values, or would take more than eight times its length.
+/// If it is damaged, contains other objects than tensors and plain values, or needs more than eight times its size.
 pub(crate) fn read(bytes: &[u8]) -> Result<Vec<(String, Literal)>> {
-    let archive = Archive::open(bytes)?;
-    let mut budget = Budget::of(bytes.len());
+    let archive = ZipArchive::open(bytes)?;
+    let mut budget = UnpackLimit::of(bytes.len());
     let name = archive.names().find(|n| *n == "data.pkl" || n.ends_with("/data.pkl")).map(str::to_string);
     let name = name.ok_or_else(|| {
-        Error::new(ErrorKind::Data, "the ZIP archive is no file of PyTorch")
+        Error::new(ErrorKind::Data, "the ZIP archive is not a PyTorch file")
             .because("it has no data.pkl")
             .hint("save the weights with torch.save(model.state_dict(), \"weights.pt\")")
     })?;
@@ -36,7 +36,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Vec<(String, Literal)>> {
     check_byte_order(&archive, &folder)?;
     let text = archive.read(&name, budget.left())?.unwrap_or_default();
     let pickle = pickle::read(&text).at(|| name.clone())?;
-    let mut storages = Storages { archive, folder, read: HashMap::new() };
+    let mut storages = StorageReader { archive, folder, read: HashMap::new() };
     let mut found = Vec::new();
     for (name, tensor) in named_tensors(&pickle)? {
         let value = storages.tensor(&tensor, &mut budget).at(|| format!("tensor {name}"))?;
@@ -45,24 +45,24 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Vec<(String, Literal)>> {
     Ok(found)
 }
 
-fn check_byte_order(archive: &Archive<'_>, folder: &str) -> Result<()> {
+fn check_byte_order(archive: &ZipArchive<'_>, folder: &str) -> Result<()> {
     match archive.read(&format!("{folder}byteorder"), 64)? {
         Some(order) if order != b"little" => {
-            Err(Error::new(ErrorKind::Data, "the file was saved on a machine with big endian numbers")
-                .hint("save it again on a usual machine"))
+            Err(Error::new(ErrorKind::Data, "the file has big-endian numbers")
+                .hint("save it again on a little-endian machine"))
         }
         _ => Ok(()),
     }
 }
 
-struct Storages<'a> {
-    archive: Archive<'a>,
+struct StorageReader<'a> {
+    archive: ZipArchive<'a>,
     folder: String,
     read: HashMap<String, Arc<Vec<u8>>>,
 }
 
-impl Storages<'_> {
-    fn bytes(&mut self, key: &str, budget: &mut Budget) -> Result<Arc<Vec<u8>>> {
+impl StorageReader<'_> {
+    fn bytes(&mut self, key: &str, budget: &mut UnpackLimit) -> Result<Arc<Vec<u8>>> {
         if let Some(bytes) = self.read.get(key) {
             return Ok(bytes.clone());
         }
@@ -75,8 +75,8 @@ impl Storages<'_> {
         Ok(bytes)
     }
 
-    /// The elements of a view, in order.
-    fn tensor(&mut self, t: &Tensor, budget: &mut Budget) -> Result<Literal> {
+    /// Returns the elements of a view, in order.
+    fn tensor(&mut self, t: &TorchTensor, budget: &mut UnpackLimit) -> Result<Literal> {
         let dtype = arrays::dtype(t.storage.dtype).unwrap_or(DType::U8);
         let (size, total) = (dtype.size(), arrays::bytes_of(dtype, &t.shape)?);
         budget.take(total)?;
@@ -95,7 +95,7 @@ impl Storages<'_> {
             .try_fold(t.offset, |sum, (n, stride)| sum.checked_add((n - 1).checked_mul(*stride)?));
         if last.is_none_or(|last| last >= t.storage.elements) {
             return Err(pickle::wrong(format!(
-                "a view of sizes {:?}, strides {:?} from {} on leaves its storage of {}",
+                "a view of sizes {:?}, strides {:?} from {} exceeds its storage of {}",
                 t.shape, t.strides, t.offset, t.storage.elements
             )));
         }
@@ -105,7 +105,7 @@ impl Storages<'_> {
     }
 }
 
-/// Appends the elements of a view whose bounds are checked.
+/// Appends the elements of a view with checked bounds.
 fn gather(bytes: &[u8], size: usize, at: usize, shape: &[usize], strides: &[usize], out: &mut Vec<u8>) {
     match (shape, strides) {
         ([n], [1]) => out.extend(&bytes[at * size..(at + n) * size]),
@@ -116,16 +116,16 @@ fn gather(bytes: &[u8], size: usize, at: usize, shape: &[usize], strides: &[usiz
     }
 }
 
-/// The tensors of a model in what `torch.save` was given: a state_dict, or a dictionary that holds one.
-fn named_tensors(pickle: &Pickle) -> Result<Vec<(String, Arc<Tensor>)>> {
+/// Returns a model's tensors from a saved object: a state_dict, or a dictionary that contains one.
+fn named_tensors(pickle: &Pickle) -> Result<Vec<(String, Arc<TorchTensor>)>> {
     let mut root = &pickle.root;
     for _ in 0..DEPTH {
         let Some(dict) = dict(pickle, root) else { break };
-        if dict.iter().any(|(_, v)| matches!(v, Value::Tensor(_))) {
+        if dict.iter().any(|(_, v)| matches!(v, PickleValue::Tensor(_))) {
             break;
         }
         let holder = HOLDERS.iter().find_map(|key| {
-            let held = dict.iter().find(|(k, _)| matches!(k, Value::Text(t) if &**t == *key));
+            let held = dict.iter().find(|(k, _)| matches!(k, PickleValue::Text(t) if &**t == *key));
             held.map(|(_, v)| v).filter(|v| self::dict(pickle, v).is_some())
         });
         match holder {
@@ -136,7 +136,7 @@ fn named_tensors(pickle: &Pickle) -> Result<Vec<(String, Arc<Tensor>)>> {
     let mut found = Vec::new();
     collect(pickle, root, "", DEPTH, &mut HashSet::new(), &mut found)?;
     if found.is_empty() {
-        return Err(Error::new(ErrorKind::Data, "the file holds no tensors")
+        return Err(Error::new(ErrorKind::Data, "the file contains no tensors")
             .hint("save the weights with torch.save(model.state_dict(), \"weights.pt\")"));
     }
     for wrapper in WRAPPERS {
@@ -146,44 +146,44 @@ fn named_tensors(pickle: &Pickle) -> Result<Vec<(String, Arc<Tensor>)>> {
     }
     let mut names = HashSet::new();
     match found.iter().find(|(name, _)| !names.insert(name.as_str())) {
-        Some((name, _)) => Err(pickle::wrong(format!("two tensors are named {name}"))),
+        Some((name, _)) => Err(pickle::wrong(format!("duplicate tensor {name}"))),
         None => Ok(found),
     }
 }
 
-fn dict<'a>(pickle: &'a Pickle, value: &Value) -> Option<&'a [(Value, Value)]> {
+fn dict<'a>(pickle: &'a Pickle, value: &PickleValue) -> Option<&'a [(PickleValue, PickleValue)]> {
     match value {
-        Value::Object(at) => match pickle.objects.get(*at)? {
-            Object::Dict(dict) => Some(dict),
+        PickleValue::Object(at) => match pickle.objects.get(*at)? {
+            PickleObject::Dict(dict) => Some(dict),
             _ => None,
         },
         _ => None,
     }
 }
 
-/// Each dictionary is entered once: one that holds itself ends there.
+/// Collects tensors; each dictionary is visited once, which stops cycles.
 fn collect(
     pickle: &Pickle,
-    value: &Value,
+    value: &PickleValue,
     name: &str,
     depth: usize,
     seen: &mut HashSet<usize>,
-    found: &mut Vec<(String, Arc<Tensor>)>,
+    found: &mut Vec<(String, Arc<TorchTensor>)>,
 ) -> Result<()> {
     match value {
-        Value::Tensor(t) if !name.is_empty() => {
+        PickleValue::Tensor(t) if !name.is_empty() => {
             if found.last().is_some_and(|(last, _)| last == name) {
-                return Err(pickle::wrong(format!("two tensors are named {name}")));
+                return Err(pickle::wrong(format!("duplicate tensor {name}")));
             }
             found.push((name.into(), t.clone()));
         }
-        Value::Object(at) => {
+        PickleValue::Object(at) => {
             let Some(dict) = dict(pickle, value).filter(|_| seen.insert(*at)) else { return Ok(()) };
             if depth == 0 {
-                return Err(pickle::wrong(format!("dictionaries lie more than {DEPTH} deep")));
+                return Err(pickle::wrong(format!("dictionaries are nested more than {DEPTH} deep")));
             }
             for (key, value) in dict {
-                if let Value::Text(key) = key {
+                if let PickleValue::Text(key) = key {
                     if name.len() + key.len() > NAME {
                         return Err(pickle::wrong(format!("a name has more than {NAME} bytes")));
                     }
@@ -197,18 +197,25 @@ fn collect(
     Ok(())
 }
 
-/// The parts of a `.pt` file of these tensors, as a state_dict.
+/// Returns the parts of a `.pt` file with these tensors as a state_dict.
 pub(crate) fn parts(tensors: &[(String, Literal)]) -> Result<Vec<Cow<'_, [u8]>>> {
     let mut pickle = b"\x80\x02ccollections\nOrderedDict\n)R(".to_vec();
     let mut files = Vec::new();
     for (i, (name, value)) in tensors.iter().enumerate() {
         put_text(&mut pickle, name);
         put_tensor(&mut pickle, i, value)?;
-        files.push(Stored { name: format!("archive/data/{i}"), head: Vec::new(), data: value.bytes() });
+        files.push(StoredZipEntry {
+            name: format!("archive/data/{i}"),
+            head: Vec::new(),
+            data: value.bytes(),
+        });
     }
     pickle.extend(b"u.");
-    let head =
-        |name: &str, bytes: Vec<u8>| Stored { name: format!("archive/{name}"), head: bytes, data: &[] };
+    let head = |name: &str, bytes: Vec<u8>| StoredZipEntry {
+        name: format!("archive/{name}"),
+        head: bytes,
+        data: &[],
+    };
     let mut all = vec![head("data.pkl", pickle), head("byteorder", b"little".to_vec())];
     all.extend(files);
     all.push(head("version", b"3\n".to_vec()));
@@ -232,7 +239,7 @@ fn put_sizes(out: &mut Vec<u8>, sizes: &[usize]) {
     out.push(b't');
 }
 
-/// `torch._utils._rebuild_tensor_v2(storage, 0, shape, strides, False, OrderedDict())`.
+/// Writes `torch._utils._rebuild_tensor_v2(storage, 0, shape, strides, False, OrderedDict())`.
 fn put_tensor(out: &mut Vec<u8>, key: usize, value: &Literal) -> Result<()> {
     let class = pickle::storage_class(value.dtype())?;
     out.extend(b"ctorch._utils\n_rebuild_tensor_v2\n((");

@@ -1,48 +1,56 @@
-//! Which array of theirs becomes which weight of ours, and how its elements lie: rules that hold in both directions.
+//! Maps weights between external files and models: which array is which weight, and the layout changes (transposes,
+//! reshapes, gate order) in both directions.
 
 use std::collections::{BTreeSet, HashMap};
 use systole_ir::{Error, ErrorKind, Literal, Result};
 use systole_nn::Model;
 
-/// One change of an array on its way from theirs to ours.
+/// A layout change of an array from the external file to the model.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Step {
+pub(crate) enum LayoutStep {
     Transpose(Vec<usize>),
     Reshape(Vec<usize>),
-    /// Blocks of the first dimension in this order.
+    /// Permutes blocks of the first dimension.
     Gates(Vec<usize>),
-    /// Part of the first dimension: from, count.
+    /// Selects part of the first dimension: start, count.
     Rows(usize, usize),
-    /// Part of the last dimension: from, count.
+    /// Selects part of the last dimension: start, count.
     Columns(usize, usize),
 }
 
-/// An array of theirs as (a part of) a weight of ours.
+/// An external array that provides a weight or part of it.
 #[derive(Clone, Debug)]
-pub(crate) struct Part {
+pub(crate) struct WeightPart {
     pub theirs: String,
     pub shape: Vec<usize>,
-    pub steps: Vec<Step>,
-    /// The first element of ours that it gives.
+    pub steps: Vec<LayoutStep>,
+    /// First element of the weight that it provides.
     pub at: usize,
-    /// Whether it is added to what an earlier part gave.
+    /// Whether it is added to an earlier part.
     pub adds: bool,
-    /// Whether zeros stand for it where it is absent.
+    /// Whether zeros replace it if it is absent.
     pub optional: bool,
 }
 
-impl Part {
-    pub(crate) fn new(theirs: impl Into<String>, shape: &[usize], steps: Vec<Step>) -> Part {
-        Part { theirs: theirs.into(), shape: shape.to_vec(), steps, at: 0, adds: false, optional: false }
+impl WeightPart {
+    pub(crate) fn new(theirs: impl Into<String>, shape: &[usize], steps: Vec<LayoutStep>) -> WeightPart {
+        WeightPart {
+            theirs: theirs.into(),
+            shape: shape.to_vec(),
+            steps,
+            at: 0,
+            adds: false,
+            optional: false,
+        }
     }
 
-    pub(crate) fn optional(self) -> Part {
-        Part { optional: true, ..self }
+    pub(crate) fn optional(self) -> WeightPart {
+        WeightPart { optional: true, ..self }
     }
 
-    /// For each element in our order, its place in theirs; `None` where the order is the same.
+    /// Returns the external index of each element in the weight's order; `None` if the order is the same.
     fn places(&self) -> Option<Vec<u32>> {
-        if self.steps.iter().all(|s| matches!(s, Step::Reshape(_))) {
+        if self.steps.iter().all(|s| matches!(s, LayoutStep::Reshape(_))) {
             return None;
         }
         let count: usize = self.shape.iter().product();
@@ -54,39 +62,39 @@ impl Part {
     }
 
     fn told(&self) -> Vec<String> {
-        let told = |step: &Step| match step {
-            Step::Transpose(order) if order.len() == 2 => "transposed".to_string(),
-            Step::Transpose(order) => format!("transposed {order:?}"),
-            Step::Reshape(dims) => format!("as {dims:?}"),
-            Step::Gates(order) => format!("gates {order:?}"),
-            Step::Rows(from, n) => format!("rows {from}..{}", from + n),
-            Step::Columns(from, n) => format!("columns {from}..{}", from + n),
+        let told = |step: &LayoutStep| match step {
+            LayoutStep::Transpose(order) if order.len() == 2 => "transposed".to_string(),
+            LayoutStep::Transpose(order) => format!("transposed {order:?}"),
+            LayoutStep::Reshape(dims) => format!("reshaped to {dims:?}"),
+            LayoutStep::Gates(order) => format!("gates {order:?}"),
+            LayoutStep::Rows(from, n) => format!("rows {from}..{}", from + n),
+            LayoutStep::Columns(from, n) => format!("columns {from}..{}", from + n),
         };
         self.steps.iter().map(told).collect()
     }
 }
 
-impl Step {
+impl LayoutStep {
     fn applied(&self, x: &[u32], shape: &[usize]) -> (Vec<u32>, Vec<usize>) {
         let row: usize = shape.iter().skip(1).product();
         match self {
-            Step::Reshape(dims) => (x.to_vec(), dims.clone()),
-            Step::Rows(from, n) => {
+            LayoutStep::Reshape(dims) => (x.to_vec(), dims.clone()),
+            LayoutStep::Rows(from, n) => {
                 let mut dims = shape.to_vec();
                 dims[0] = *n;
                 (x[from * row..(from + n) * row].to_vec(), dims)
             }
-            Step::Columns(from, n) => {
+            LayoutStep::Columns(from, n) => {
                 let (mut dims, width) = (shape.to_vec(), shape[shape.len() - 1]);
                 dims[shape.len() - 1] = *n;
                 (x.chunks(width).flat_map(|r| r[*from..from + n].to_vec()).collect(), dims)
             }
-            Step::Gates(order) => {
+            LayoutStep::Gates(order) => {
                 let block = x.len() / order.len();
                 let blocks = order.iter().flat_map(|k| x[k * block..(k + 1) * block].to_vec());
                 (blocks.collect(), shape.to_vec())
             }
-            Step::Transpose(order) => transposed(x, shape, order),
+            LayoutStep::Transpose(order) => transposed(x, shape, order),
         }
     }
 }
@@ -113,21 +121,21 @@ fn transposed(x: &[u32], shape: &[usize], order: &[usize]) -> (Vec<u32>, Vec<usi
     (out, dims)
 }
 
-/// A weight of ours and what it is made of.
+/// A weight of the model and the external arrays it is made of.
 #[derive(Clone, Debug)]
-pub(crate) struct Rule {
+pub(crate) struct WeightRule {
     pub ours: String,
     pub shape: Vec<usize>,
-    pub parts: Vec<Part>,
+    pub parts: Vec<WeightPart>,
 }
 
-impl Rule {
-    /// From one array.
-    pub(crate) fn of(ours: &str, shape: &[usize], part: Part) -> Rule {
-        Rule { ours: ours.into(), shape: shape.to_vec(), parts: vec![part] }
+impl WeightRule {
+    /// Creates a rule for a single array.
+    pub(crate) fn of(ours: &str, shape: &[usize], part: WeightPart) -> WeightRule {
+        WeightRule { ours: ours.into(), shape: shape.to_vec(), parts: vec![part] }
     }
 
-    fn row(&self, theirs: &HashMap<&str, &Literal>) -> Row {
+    fn row(&self, theirs: &HashMap<&str, &Literal>) -> ImportRow {
         let names: Vec<&str> = self.parts.iter().map(|p| p.theirs.as_str()).collect();
         let mut how = Vec::new();
         let joined = self.parts.len() > 1;
@@ -138,9 +146,9 @@ impl Rule {
             how.extend(part.told());
         }
         if self.parts.iter().all(|p| p.optional && !theirs.contains_key(p.theirs.as_str())) {
-            how = vec!["absent there: zeros".into()];
+            how = vec!["missing in the file: zeros".into()];
         }
-        Row {
+        ImportRow {
             theirs: names.join(" + "),
             ours: self.ours.clone(),
             from: self.parts.first().map_or_else(Vec::new, |p| p.shape.clone()),
@@ -150,43 +158,43 @@ impl Rule {
     }
 }
 
-/// A file that was made, and how.
-pub struct Exported {
-    /// The file.
+/// An exported file with its mapping.
+pub struct ExportedFile {
+    /// File contents.
     pub bytes: Vec<u8>,
-    /// Each weight of ours and what it is called there.
-    pub rows: Vec<Row>,
-    /// How names were chosen, and what else is to be known.
+    /// Each weight and its name in the file.
+    pub rows: Vec<ImportRow>,
+    /// Notes on how names were chosen, and warnings.
     pub notes: Vec<String>,
 }
 
-/// A line of the table that is shown: an array of theirs, a weight of ours.
+/// Line of the displayed mapping: an external array and a weight.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Row {
-    /// Their name, or several joined by ` + `.
+pub struct ImportRow {
+    /// External name, or several joined by ` + `.
     pub theirs: String,
-    /// Our path.
+    /// Weight path in the model.
     pub ours: String,
-    /// The shape there.
+    /// Shape in the file.
     pub from: Vec<usize>,
-    /// The shape here.
+    /// Shape in the model.
     pub to: Vec<usize>,
-    /// What was done on the way; empty where nothing was.
+    /// Layout changes; empty if none.
     pub how: String,
 }
 
-/// What an import did.
+/// Result of an import.
 #[derive(Clone, Debug, Default)]
-pub struct Report {
-    /// Each weight of ours.
-    pub rows: Vec<Row>,
-    /// Arrays of theirs that nothing here takes.
+pub struct ImportReport {
+    /// Imported weights.
+    pub rows: Vec<ImportRow>,
+    /// Arrays in the file that match no weight.
     pub left_over: Vec<String>,
-    /// How names were matched, and what else is to be known.
+    /// Notes on how names were matched, and warnings.
     pub notes: Vec<String>,
 }
 
-/// At most so many lines of what is wrong.
+/// Maximum number of listed problems.
 const SHOWN: usize = 6;
 
 fn listed(all: &[String]) -> String {
@@ -198,13 +206,13 @@ fn listed(all: &[String]) -> String {
 /// Fills a model's weights by rules.
 ///
 /// # Errors
-/// When shapes differ (names both), arrays are missing, or some are left over and that is not allowed.
+/// If shapes differ (names both), arrays are missing, or unmatched arrays are left without `partial`.
 pub(crate) fn fill(
     model: &mut Model,
-    rules: &[Rule],
+    rules: &[WeightRule],
     theirs: &[(String, Literal)],
     partial: bool,
-) -> Result<Report> {
+) -> Result<ImportReport> {
     let by_name: HashMap<&str, &Literal> = theirs.iter().map(|(n, v)| (n.as_str(), v)).collect();
     let (mut wrong, mut missing) = (Vec::new(), Vec::new());
     let mut used = BTreeSet::new();
@@ -213,7 +221,7 @@ pub(crate) fn fill(
         match by_name.get(part.theirs.as_str()) {
             Some(value) if value.shape().dims() != part.shape => {
                 let is = value.shape().dims();
-                wrong.push(format!("{} is {is:?}, the model needs {:?}", part.theirs, part.shape));
+                wrong.push(format!("{} has shape {is:?}, expected {:?}", part.theirs, part.shape));
             }
             None if !part.optional => missing.push(format!("{} {:?}", part.theirs, part.shape)),
             _ => {}
@@ -229,39 +237,36 @@ pub(crate) fn fill(
     let covered: BTreeSet<&str> = rules.iter().map(|r| r.ours.as_str()).collect();
     let ours = model.weights();
     if let Some((path, _)) = ours.iter().find(|(path, _)| !covered.contains(path)) {
-        let what = format!("nothing in the file is known to be weight {path}");
-        return Err(
-            Error::new(ErrorKind::Data, what).hint("name the model that the weights are of with --model")
-        );
+        let what = format!("cannot find weight {path} in the file");
+        return Err(Error::new(ErrorKind::Data, what).hint("pass the matching model with --model"));
     }
     let rows = rules.iter().map(|rule| rule.row(&by_name)).collect();
-    Ok(Report { rows, left_over, notes: Vec::new() })
+    Ok(ImportReport { rows, left_over, notes: Vec::new() })
 }
 
 fn check(wrong: &[String], missing: &[String], left_over: &[String], partial: bool) -> Result<()> {
     let error = |what: String| Err(Error::new(ErrorKind::Data, what));
-    let hint = "name the model that these weights are of with --model: a preset, a TOML file or a model file";
+    let hint = "pass the matching model with --model: a preset, a TOML file or a model file";
     if !wrong.is_empty() {
-        let what = format!("the weights are not those of this model: {}", listed(wrong));
+        let what = format!("the weights do not match the model: {}", listed(wrong));
         return error(what).map_err(|e: Error| e.hint(hint));
     }
     if !missing.is_empty() {
         let mut what = format!("the file lacks {}", listed(missing));
         if !left_over.is_empty() {
-            what = format!("{what}. It has besides: {}", listed(left_over));
+            what = format!("{what}. It has unmatched arrays: {}", listed(left_over));
         }
         return error(what).map_err(|e: Error| e.hint(hint));
     }
     if !left_over.is_empty() && !partial {
-        let what = format!("the model has no place for {}", listed(left_over));
-        return error(what)
-            .map_err(|e: Error| e.hint("--partial leaves them out; else name another --model"));
+        let what = format!("arrays without a matching weight in the model: {}", listed(left_over));
+        return error(what).map_err(|e: Error| e.hint("pass --partial to ignore them, or another --model"));
     }
     Ok(())
 }
 
-/// A weight of ours from arrays of theirs.
-fn made(rule: &Rule, theirs: &HashMap<&str, &Literal>) -> Result<Literal> {
+/// Builds a weight from external arrays.
+fn made(rule: &WeightRule, theirs: &HashMap<&str, &Literal>) -> Result<Literal> {
     let count: usize = rule.shape.iter().product();
     let mut out = vec![0f32; count];
     for part in &rule.parts {
@@ -278,16 +283,17 @@ fn made(rule: &Rule, theirs: &HashMap<&str, &Literal>) -> Result<Literal> {
     Literal::from_slice(rule.shape.clone(), &out)
 }
 
-fn misfit(rule: &Rule, part: &Part) -> Error {
-    let what = format!("{} {:?} does not make {} {:?}", part.theirs, part.shape, rule.ours, rule.shape);
-    Error::new(ErrorKind::Data, what).hint("name the model that these weights are of with --model")
+fn misfit(rule: &WeightRule, part: &WeightPart) -> Error {
+    let what =
+        format!("{} {:?} cannot be converted to {} {:?}", part.theirs, part.shape, rule.ours, rule.shape);
+    Error::new(ErrorKind::Data, what).hint("pass the matching model with --model")
 }
 
-/// Arrays by name, in a file's order.
-pub(crate) type Named = Vec<(String, Literal)>;
+/// Arrays by name, in file order.
+pub(crate) type NamedArrays = Vec<(String, Literal)>;
 
-/// Arrays of theirs from a model's weights, in the order of the rules, with what was done.
-pub(crate) fn taken(model: &Model, rules: &[Rule]) -> Result<(Named, Vec<Row>)> {
+/// Returns external arrays from a model's weights, in rule order, with their layout changes.
+pub(crate) fn taken(model: &Model, rules: &[WeightRule]) -> Result<(NamedArrays, Vec<ImportRow>)> {
     let mut order: Vec<String> = Vec::new();
     let mut arrays: HashMap<String, (Vec<usize>, Vec<f32>)> = HashMap::new();
     for rule in rules {

@@ -1,24 +1,24 @@
-//! Files that PyTorch, transformers, Keras and h5py wrote, read into models that compute what theirs do; and written
-//! again. How the files came about: `fixtures/weights`.
+//! Tests with weight files of PyTorch, transformers, Keras and h5py: imported models compute the same, and exports
+//! round-trip. For the origin of the files see `fixtures/weights`.
 
 use std::path::{Path, PathBuf};
 use systole_data::Dataset;
-use systole_data::format::zip::Archive;
+use systole_data::format::zip::ZipArchive;
 use systole_ir::{DType, Literal, TensorType};
 use systole_nn::Model;
 use systole_nn::applications::by_name;
 use systole_nn::layers::*;
-use systole_weights::{Format, Source, export};
+use systole_weights::{WeightFormat, WeightSource, export};
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/weights").join(name)
 }
 
-fn open(name: &str) -> Source {
-    Source::open(&fixture(name)).unwrap_or_else(|e| panic!("{e}"))
+fn open(name: &str) -> WeightSource {
+    WeightSource::open(&fixture(name)).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// `x` and `y` of a case.
+/// Returns `x` and `y` of a case.
 fn expected(of: &str, case: &str) -> (Literal, Literal) {
     let all = open(&format!("{of}_expected.safetensors"));
     let array = |part: &str| {
@@ -28,12 +28,12 @@ fn expected(of: &str, case: &str) -> (Literal, Literal) {
     (array("x"), array("y"))
 }
 
-/// What one sample of `x` is.
+/// Returns the type of one sample of `x`.
 fn sample(x: &Literal) -> TensorType {
     TensorType::new(x.dtype(), &x.shape().dims()[1..])
 }
 
-/// Fails where the model's answers differ by more than 1e-5 of the greatest value.
+/// Asserts that the model's outputs differ by at most 1e-5 of the largest value.
 #[track_caller]
 fn computes(model: &mut Model, x: &Literal, y: &Literal) {
     systole_runtime::register(systole_cpu::provider());
@@ -49,7 +49,7 @@ fn same(found: &Literal, expected: &Literal) {
     assert!(most <= 1e-5 * scale, "differs by {most:e} at values up to {scale:e}");
 }
 
-/// The model that a file describes, filled, and with its answers checked.
+/// Returns the model that a file describes, filled and checked.
 #[track_caller]
 fn told(of: &str, file: &str, case: &str) -> Model {
     let source = open(file);
@@ -63,23 +63,23 @@ fn told(of: &str, file: &str, case: &str) -> Model {
     model
 }
 
-/// A model of layers filled by the order of a state_dict.
+/// Returns a model of layers, filled in the order of a state_dict.
 #[track_caller]
 fn by_order(layers: impl IntoIterator<Item = LayerSpec>, file: &str) -> Model {
     let (x, y) = expected("torch", file);
     let mut model = Model::sequential(layers);
     model.build(&[sample(&x)]).unwrap();
     let report = open(file).fill(&mut model, false).unwrap_or_else(|e| panic!("{e}"));
-    assert!(report.notes[0].contains("order of the layers"), "{:?}", report.notes);
+    assert!(report.notes[0].contains("layer order"), "{:?}", report.notes);
     computes(&mut model, &x, &y);
     model
 }
 
-/// Writes a model, reads what was written into a fresh one, and compares all weights.
+/// Exports a model, imports it into a fresh one, and compares all weights.
 #[track_caller]
-fn survives(model: &Model, format: Format, name: &str) {
+fn survives(model: &Model, format: WeightFormat, name: &str) {
     let bytes = export(model, format, Path::new(name)).unwrap_or_else(|e| panic!("{e}")).bytes;
-    let source = Source::from_bytes(name, bytes).unwrap_or_else(|e| panic!("{e}"));
+    let source = WeightSource::from_bytes(name, bytes).unwrap_or_else(|e| panic!("{e}"));
     let mut other = Model::new(model.architecture().clone());
     let inputs = model.architecture().inputs.iter().map(|i| i.ty.clone().unwrap());
     other.build(&inputs.collect::<Vec<_>>()).unwrap();
@@ -116,10 +116,10 @@ fn attention() -> Vec<LayerSpec> {
 #[test]
 fn torchvisions_resnet_is_known_by_its_names() {
     let model = told("torch", "resnet.pt", "resnet.pt");
-    survives(&model, Format::Torch, "again.pt");
-    survives(&model, Format::Safetensors, "again.safetensors");
-    survives(&model, Format::Keras, "again.keras");
-    let rows = export(&model, Format::Torch, Path::new("x.pt")).unwrap().rows;
+    survives(&model, WeightFormat::Torch, "again.pt");
+    survives(&model, WeightFormat::Safetensors, "again.safetensors");
+    survives(&model, WeightFormat::Keras, "again.keras");
+    let rows = export(&model, WeightFormat::Torch, Path::new("x.pt")).unwrap().rows;
     let row = rows.iter().find(|r| r.ours == "conv3_block1_0_conv/kernel").unwrap();
     assert_eq!((row.theirs.as_str(), &row.from[..]), ("layer2.0.downsample.0.weight", &[32, 16, 1, 1][..]));
 }
@@ -128,13 +128,13 @@ fn torchvisions_resnet_is_known_by_its_names() {
 fn folders_of_hugging_face_are_known_by_their_names() {
     told("torch", "resnet", "resnet");
     let model = told("torch", "gpt2", "gpt2");
-    survives(&model, Format::Safetensors, "again.safetensors");
-    survives(&model, Format::Torch, "again.pt");
-    let refused = export(&model, Format::Keras, Path::new("x.keras")).err().unwrap().to_string();
+    survives(&model, WeightFormat::Safetensors, "again.safetensors");
+    survives(&model, WeightFormat::Torch, "again.pt");
+    let refused = export(&model, WeightFormat::Keras, Path::new("x.keras")).err().unwrap().to_string();
     assert!(refused.contains("which Keras does not have"), "{refused}");
 }
 
-/// The model of a folder, filled, and with its answers to all its inputs checked.
+/// Returns the model of a directory, filled and checked.
 #[track_caller]
 fn encoder(folder: &str) -> Model {
     let source = open(folder);
@@ -160,8 +160,8 @@ fn encoder(folder: &str) -> Model {
 fn folders_of_hugging_face_fill_what_their_names_say() {
     for folder in ["bert", "bert_classifier", "vit", "resnet_basic"] {
         let model = encoder(folder);
-        survives(&model, Format::Safetensors, "again.safetensors");
-        survives(&model, Format::Torch, "again.pt");
+        survives(&model, WeightFormat::Safetensors, "again.safetensors");
+        survives(&model, WeightFormat::Torch, "again.pt");
     }
 }
 
@@ -196,8 +196,8 @@ fn layers_of_every_rank_are_filled_by_order() {
         model.build(&[sample(&array("x"))]).unwrap();
         open(&format!("rank{rank}.pt")).fill(&mut model, false).unwrap_or_else(|e| panic!("{e}"));
         computes(&mut model, &array("x"), &array("y"));
-        survives(&model, Format::Torch, "again.pt");
-        survives(&model, Format::Keras, "again.weights.h5");
+        survives(&model, WeightFormat::Torch, "again.pt");
+        survives(&model, WeightFormat::Keras, "again.weights.h5");
     }
 }
 
@@ -213,12 +213,12 @@ fn our_resnet18_takes_transformers_weights() {
     computes(&mut ours, &array("resnet_basic/image"), &array("resnet_basic/y"));
 }
 
-/// Files of the first years say gamma and beta, and hold the heads that the model was trained with.
+/// Early files name weights gamma and beta, and contain pretraining heads.
 #[test]
 fn berts_of_the_first_years_are_read_without_their_heads() {
     let model = encoder("bert");
-    let exported = export(&model, Format::Safetensors, Path::new("x.safetensors")).unwrap();
-    let mut tensors: Vec<(String, Literal)> = Source::from_bytes("x", exported.bytes)
+    let exported = export(&model, WeightFormat::Safetensors, Path::new("x.safetensors")).unwrap();
+    let mut tensors: Vec<(String, Literal)> = WeightSource::from_bytes("x", exported.bytes)
         .unwrap()
         .tensors()
         .iter()
@@ -229,17 +229,17 @@ fn berts_of_the_first_years_are_read_without_their_heads() {
         .collect();
     tensors.push(("cls.predictions.bias".into(), Literal::from_slice([13], &[0f32; 13]).unwrap()));
     let arrays: Vec<(&str, &Literal)> = tensors.iter().map(|(n, v)| (n.as_str(), v)).collect();
-    let source = Source::from_bytes("x", written(&arrays)).unwrap();
+    let source = WeightSource::from_bytes("x", written(&arrays)).unwrap();
     let mut other = Model::new(model.architecture().clone());
     let inputs = model.architecture().inputs.iter().map(|i| i.ty.clone().unwrap());
     other.build(&inputs.collect::<Vec<_>>()).unwrap();
     let report = source.fill(&mut other, false).unwrap_or_else(|e| panic!("{e}"));
-    assert!(report.notes.iter().any(|n| n.contains("left out: cls.predictions.bias")), "{:?}", report.notes);
+    assert!(report.notes.iter().any(|n| n.contains("ignored: cls.predictions.bias")), "{:?}", report.notes);
     let path = "embeddings_layer_norm/gamma";
     assert_eq!(other.weight(path).unwrap(), model.weight(path).unwrap());
 }
 
-/// A safetensors file of arrays of f32.
+/// Returns a safetensors file of f32 arrays.
 fn written(arrays: &[(&str, &Literal)]) -> Vec<u8> {
     let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
     for (name, value) in arrays {
@@ -254,26 +254,26 @@ fn written(arrays: &[(&str, &Literal)]) -> Vec<u8> {
 
 #[test]
 fn models_of_ones_own_are_filled_by_order() {
-    // Half floats, strides, names of a wrapper, beside an optimizer's state.
+    // f16, strides, wrapper prefixes, next to an optimizer's state.
     let model = by_order(mixed(), "mixed.pt");
-    survives(&model, Format::Torch, "again.pt");
-    survives(&model, Format::Keras, "again.weights.h5");
+    survives(&model, WeightFormat::Torch, "again.pt");
+    survives(&model, WeightFormat::Keras, "again.weights.h5");
     let model = by_order(recurrent(), "recurrent.pt");
-    survives(&model, Format::Keras, "again.keras");
-    survives(&by_order(attention(), "attention.pt"), Format::Safetensors, "again.safetensors");
+    survives(&model, WeightFormat::Keras, "again.keras");
+    survives(&by_order(attention(), "attention.pt"), WeightFormat::Safetensors, "again.safetensors");
 }
 
 #[test]
 fn models_of_keras_bring_their_layers() {
     let model = told("keras", "cnn.keras", "cnn");
-    survives(&model, Format::Keras, "again.weights.h5");
-    survives(&model, Format::Torch, "again.pt");
+    survives(&model, WeightFormat::Keras, "again.weights.h5");
+    survives(&model, WeightFormat::Torch, "again.pt");
     told("keras", "cnn.h5", "cnn");
     let model = told("keras", "branches.keras", "branches");
-    survives(&model, Format::Keras, "again.keras");
+    survives(&model, WeightFormat::Keras, "again.keras");
 }
 
-/// The chains within Keras's ConvNeXt are layers of the model itself here, its sums of tensors are layers.
+/// Chains within Keras's ConvNeXt become layers of the model, and its tensor sums become layers.
 #[test]
 fn applications_of_keras_bring_their_layers_and_fill_ours() {
     let cases = [
@@ -290,25 +290,25 @@ fn applications_of_keras_bring_their_layers_and_fill_ours() {
     ];
     for (case, application, arguments) in cases {
         let model = told("keras_applications", &format!("{case}.keras"), case);
-        survives(&model, Format::Keras, "again.keras");
+        survives(&model, WeightFormat::Keras, "again.keras");
         let (x, y) = expected("keras_applications", case);
         let mut ours = Model::new(by_name(application, arguments.as_object().unwrap()).unwrap());
         ours.build(&[sample(&x)]).unwrap();
         open(&format!("{case}.keras")).fill(&mut ours, false).unwrap_or_else(|e| panic!("{e}"));
         computes(&mut ours, &x, &y);
-        survives(&ours, Format::Keras, "again.weights.h5");
-        survives(&ours, Format::Torch, "again.pt");
+        survives(&ours, WeightFormat::Keras, "again.weights.h5");
+        survives(&ours, WeightFormat::Torch, "again.pt");
     }
 }
 
 #[test]
 fn weights_of_keras_alone_need_a_model() {
     let zip = std::fs::read(fixture("cnn.keras")).unwrap();
-    let weights = Archive::open(&zip).unwrap().read("model.weights.h5", 1 << 20).unwrap().unwrap();
-    let source = Source::from_bytes("cnn.weights.h5", weights).unwrap();
+    let weights = ZipArchive::open(&zip).unwrap().read("model.weights.h5", 1 << 20).unwrap().unwrap();
+    let source = WeightSource::from_bytes("cnn.weights.h5", weights).unwrap();
     assert!(source.architecture().unwrap().is_none());
     let (x, y) = expected("keras", "cnn");
-    // Of another session, where the names are others.
+    // From another session, with other names.
     let layers = told("keras", "cnn.keras", "cnn").architecture().clone();
     let mut renamed = layers.clone();
     renamed.nodes.iter_mut().for_each(|n| n.name = format!("{}_7", n.name));
@@ -347,9 +347,12 @@ fn what_does_not_fit_is_named_with_both_shapes() {
     let mut narrow = mixed();
     narrow[0] = conv2d(6, 3).padding("same");
     let e = fill(narrow, "mixed.pt", &[6, 6, 2]);
-    assert!(e.contains("0.weight is [3, 2, 3, 3], the model needs [6, 2, 3, 3]"), "{e}");
+    assert!(e.contains("0.weight has shape [3, 2, 3, 3], expected [6, 2, 3, 3]"), "{e}");
     let e = fill(mixed()[..6].to_vec(), "mixed.pt", &[6, 6, 2]);
-    assert!(e.contains("no place for 6.weight; 6.bias") && e.contains("--partial"), "{e}");
+    assert!(
+        e.contains("without a matching weight in the model: 6.weight; 6.bias") && e.contains("--partial"),
+        "{e}"
+    );
     let mut more = mixed();
     more.push(dense(2));
     let e = fill(more, "mixed.pt", &[6, 6, 2]);
@@ -358,18 +361,18 @@ fn what_does_not_fit_is_named_with_both_shapes() {
 
 #[test]
 fn nothing_but_tensors_is_made_of_a_pickle() {
-    let e = Source::open(&fixture("whole_module.pt")).err().unwrap().to_string();
+    let e = WeightSource::open(&fixture("whole_module.pt")).err().unwrap().to_string();
     assert!(e.contains("`torch.nn.modules.linear.Linear`") && e.contains("state_dict"), "{e}");
 }
 
 #[test]
 fn layers_that_are_not_there_are_named() {
     let zip = std::fs::read(fixture("cnn.keras")).unwrap();
-    // Of the same length, so that only the checksum is wrong; it is found first.
+    // Of the same length, so that only the checksum is wrong; it is checked first.
     let at = zip.windows(7).position(|w| w == b"Flatten").unwrap();
     let mut other = zip.clone();
     other[at..at + 7].copy_from_slice(b"Flattem");
-    let e = Source::from_bytes("x.keras", other).err().unwrap().to_string();
+    let e = WeightSource::from_bytes("x.keras", other).err().unwrap().to_string();
     assert!(e.contains("checksum"), "{e}");
 }
 
@@ -386,17 +389,17 @@ fn damaged_files_are_errors_and_never_a_panic() {
         "keras_expected.safetensors",
     ] {
         let whole = std::fs::read(fixture(file)).unwrap();
-        // A cut archive is searched for its directory each time: fewer cuts where that is long.
+        // A truncated archive is searched for its directory each time: fewer cuts for long ones.
         let step = if whole.len() > 20_000 { 13 * 16 } else { 13 };
         for cut in (0..whole.len()).step_by(step) {
-            assert!(Source::from_bytes(file, whole[..cut].to_vec()).is_err(), "{file} cut at {cut}");
+            assert!(WeightSource::from_bytes(file, whole[..cut].to_vec()).is_err(), "{file} cut at {cut}");
         }
-        // Bytes replaced: what stands under a checksum is found, elsewhere any answer but a panic is right.
+        // Replaced bytes: damage under a checksum is detected; elsewhere anything but a panic is right.
         for at in (0..whole.len()).step_by(197) {
             for byte in [0, 0xff, whole[at] ^ 1] {
                 let mut bad = whole.clone();
                 bad[at] = byte;
-                if let Ok(source) = Source::from_bytes(file, bad) {
+                if let Ok(source) = WeightSource::from_bytes(file, bad) {
                     let total: usize = source.tensors().iter().map(|(_, v)| v.bytes().len()).sum();
                     assert!(total <= whole.len() * 8 + (1 << 20));
                     let _ = source.architecture();

@@ -1,4 +1,4 @@
-//! Tests of what `caller.rs` keeps to itself. They lie here so that who reads the crate need not read them.
+//! Unit tests of private functions in `caller.rs`, kept apart from the source.
 
 use super::is_ours;
 

@@ -1,10 +1,10 @@
-//! Tests of what `dtype.rs` keeps to itself. They lie here so that who reads the crate need not read them.
+//! Unit tests of private functions in `dtype.rs`, kept apart from the source.
 
 use super::*;
 
 #[test]
 fn bf16_rounds_once() {
-    // Just above a tie: via f32 it would land on the tie and go to even.
+    // Just above a tie: through f32 it would become the tie and round to even.
     let x = 1.0 + 1.0 / 256.0 + 1e-12;
     assert_eq!(round_bf16(x), 1.0 + 1.0 / 128.0);
     assert_eq!(round_bf16(1.0 + 1.0 / 256.0), 1.0);

@@ -1,29 +1,31 @@
-//! Types and attributes: those of MLIR itself and of VHLO, as StableHLO has them.
+//! Reads types and attributes of MLIR's builtin dialect and VHLO in their StableHLO form.
 
-use super::reader::{MAX_DEPTH, Reader, unknown};
-use crate::byte_io::{Bytes, wrong};
-use crate::vhlo_tables::{Field, STRUCTURES, TYPES, WORDS};
+use super::reader::{BytecodeReader, MAX_DEPTH, unknown};
+use crate::byte_io::{ByteReader, wrong};
+use crate::vhlo_tables::{FieldEncoding, STRUCTURES, TYPES, WORDS};
 use systole_base::Result;
-use systole_mlir::syntax::{Attribute, Attributes, Dense, Elements, Ranked, Type};
+use systole_mlir::syntax::{
+    Attribute, DenseElements, ElementData, MlirType, NamedAttributes, RankedTensorType,
+};
 
-/// What one type, and what one attribute takes beside the lists and texts in it.
-const TYPE_BYTES: usize = size_of::<Type>() + 48;
+/// Memory charged for a type or attribute in addition to its lists and strings.
+const TYPE_BYTES: usize = size_of::<MlirType>() + 48;
 const ATTRIBUTE_BYTES: usize = size_of::<(String, Attribute)>() + 48;
 
 /// Types.
-impl<'a> Reader<'a> {
-    /// The type whose number comes next.
-    pub(super) fn ty(&self, bytes: &mut Bytes<'a>, depth: usize) -> Result<Type> {
+impl<'a> BytecodeReader<'a> {
+    /// Reads the number of a type and returns the type.
+    pub(super) fn ty(&self, bytes: &mut ByteReader<'a>, depth: usize) -> Result<MlirType> {
         let n = bytes.number()?;
         self.type_of(n, bytes.at, depth)
     }
 
-    /// A type by number.
-    pub(super) fn type_of(&self, n: u64, at: usize, depth: usize) -> Result<Type> {
+    /// Returns a type by number.
+    pub(super) fn type_of(&self, n: u64, at: usize, depth: usize) -> Result<MlirType> {
         let entry = Self::entry(&self.file.types, n, "type", at)?;
         let mut bytes = entry.bytes;
         if depth == MAX_DEPTH {
-            return Err(bytes.wrong(format!("types nested deeper than {MAX_DEPTH}")));
+            return Err(bytes.wrong(format!("types are nested deeper than {MAX_DEPTH}")));
         }
         self.charge(TYPE_BYTES)?;
         match (entry.dialect, entry.custom) {
@@ -34,16 +36,16 @@ impl<'a> Reader<'a> {
                 self.charge(text.len() * 16)?;
                 systole_mlir::text::parse_type(text).map_err(|e| e.at(format!("byte {at}")))
             }
-            (dialect, _) => Err(unknown(format!("types of the dialect {dialect} are not read"), at)),
+            (dialect, _) => Err(unknown(format!("unsupported types of dialect {dialect}"), at)),
         }
     }
 
-    pub(super) fn types(&self, bytes: &mut Bytes<'a>, depth: usize) -> Result<Vec<Type>> {
+    pub(super) fn types(&self, bytes: &mut ByteReader<'a>, depth: usize) -> Result<Vec<MlirType>> {
         bytes.list(|b| self.ty(b, depth))
     }
 
-    fn builtin_type(&self, bytes: &mut Bytes<'a>, depth: usize) -> Result<Type> {
-        let scalar = |name: &str| Ok(Type::Scalar(name.into()));
+    fn builtin_type(&self, bytes: &mut ByteReader<'a>, depth: usize) -> Result<MlirType> {
+        let scalar = |name: &str| Ok(MlirType::Scalar(name.into()));
         match bytes.number()? {
             0 => {
                 let n = bytes.number()?;
@@ -52,76 +54,76 @@ impl<'a> Reader<'a> {
                     1 => "si",
                     _ => "ui",
                 };
-                Ok(Type::Scalar(format!("{prefix}{}", n >> 2)))
+                Ok(MlirType::Scalar(format!("{prefix}{}", n >> 2)))
             }
             1 => scalar("index"),
-            2 => Ok(Type::Function(self.types(bytes, depth)?, self.types(bytes, depth)?)),
+            2 => Ok(MlirType::Function(self.types(bytes, depth)?, self.types(bytes, depth)?)),
             3 => scalar("bf16"),
             4 => scalar("f16"),
             5 => scalar("f32"),
             6 => scalar("f64"),
-            9 => Ok(Type::Scalar(format!("complex<{}>", self.ty(bytes, depth)?))),
+            9 => Ok(MlirType::Scalar(format!("complex<{}>", self.ty(bytes, depth)?))),
             12 => scalar("none"),
             13 => self.ranked(bytes, None, depth),
             14 => {
                 let encoding = self.encoding(bytes, depth)?;
                 self.ranked(bytes, Some(encoding), depth)
             }
-            15 => Ok(Type::Tuple(self.types(bytes, depth)?)),
-            code => Err(unknown(format!("type {code} of MLIR is not read"), bytes.at)),
+            15 => Ok(MlirType::Tuple(self.types(bytes, depth)?)),
+            code => Err(unknown(format!("unsupported builtin type {code}"), bytes.at)),
         }
     }
 
-    fn vhlo_type(&self, bytes: &mut Bytes<'a>, depth: usize) -> Result<Type> {
+    fn vhlo_type(&self, bytes: &mut ByteReader<'a>, depth: usize) -> Result<MlirType> {
         let code = bytes.number()?;
         if let Some((_, name, ..)) = TYPES.iter().find(|(c, ..)| *c == code) {
-            return Ok(Type::Scalar((*name).into()));
+            return Ok(MlirType::Scalar((*name).into()));
         }
         match code {
-            1 => Ok(Type::Scalar(format!("complex<{}>", self.ty(bytes, depth)?))),
-            8 => Ok(Type::Function(self.types(bytes, depth)?, self.types(bytes, depth)?)),
+            1 => Ok(MlirType::Scalar(format!("complex<{}>", self.ty(bytes, depth)?))),
+            8 => Ok(MlirType::Function(self.types(bytes, depth)?, self.types(bytes, depth)?)),
             20 => self.ranked(bytes, None, depth),
             21 => {
                 let encoding = self.encoding(bytes, depth)?;
                 self.ranked(bytes, Some(encoding), depth)
             }
-            22 => Ok(Type::Token),
-            23 => Ok(Type::Tuple(self.types(bytes, depth)?)),
+            22 => Ok(MlirType::Token),
+            23 => Ok(MlirType::Tuple(self.types(bytes, depth)?)),
             24 => self.quantized(bytes, false, depth),
             30 => self.quantized(bytes, true, depth),
-            25 => Ok(Type::Other(format!("tensor<*x{}>", self.ty(bytes, depth)?))),
+            25 => Ok(MlirType::Other(format!("tensor<*x{}>", self.ty(bytes, depth)?))),
             41 => {
                 let tensor = self.ranked(bytes, None, depth)?.to_string();
-                Ok(Type::Scalar(tensor.replacen("tensor", "memref", 1)))
+                Ok(MlirType::Scalar(tensor.replacen("tensor", "memref", 1)))
             }
             42 => {
-                let all = Type::Tuple(self.types(bytes, depth)?).to_string();
-                Ok(Type::Other(all.replacen("tuple", "!stablehlo.future", 1)))
+                let all = MlirType::Tuple(self.types(bytes, depth)?).to_string();
+                Ok(MlirType::Other(all.replacen("tuple", "!stablehlo.future", 1)))
             }
-            code => Err(unknown(format!("type {code} of VHLO is not read"), bytes.at)),
+            code => Err(unknown(format!("unsupported VHLO type {code}"), bytes.at)),
         }
     }
 
-    /// Sizes and the type of the elements.
-    fn ranked(&self, bytes: &mut Bytes<'a>, encoding: Option<String>, depth: usize) -> Result<Type> {
+    /// Reads dimension sizes and the element type.
+    fn ranked(&self, bytes: &mut ByteReader<'a>, encoding: Option<String>, depth: usize) -> Result<MlirType> {
         let dims = bytes.list(|b| match b.signed()? {
             i64::MIN => Ok(None),
-            n => u64::try_from(n).map(Some).map_err(|_| b.wrong(format!("a size of {n}"))),
+            n => u64::try_from(n).map(Some).map_err(|_| b.wrong(format!("invalid dimension size {n}"))),
         })?;
         let element = self.ty(bytes, depth)?.to_string();
         self.charge(dims.len() * size_of::<Option<u64>>() + 2 * element.len())?;
-        Ok(Type::Tensor(Ranked { dims, element, encoding }))
+        Ok(MlirType::Tensor(RankedTensorType { dims, element, encoding }))
     }
 
-    fn encoding(&self, bytes: &mut Bytes<'a>, depth: usize) -> Result<String> {
+    fn encoding(&self, bytes: &mut ByteReader<'a>, depth: usize) -> Result<String> {
         match self.attribute(bytes, depth)? {
             Attribute::Other(name, text) => Ok(format!("#{name}<{text}>")),
-            _ => Err(unknown("the encoding of a tensor's type is not known", bytes.at)),
+            _ => Err(unknown("unsupported encoding of a tensor type", bytes.at)),
         }
     }
 
-    /// `!quant.uniform<i8:f32, 34.0:16>`, `!quant.uniform<i8:f32:0, {34.0:16, 2.0}>`
-    fn quantized(&self, bytes: &mut Bytes<'a>, per_axis: bool, depth: usize) -> Result<Type> {
+    /// Reads `!quant.uniform<i8:f32, 34.0:16>`, `!quant.uniform<i8:f32:0, {34.0:16, 2.0}>`
+    fn quantized(&self, bytes: &mut ByteReader<'a>, per_axis: bool, depth: usize) -> Result<MlirType> {
         let signed = bytes.number()? & 1 == 1;
         let (storage, expressed) = (self.ty(bytes, depth)?.to_string(), self.ty(bytes, depth)?);
         let axis = if per_axis { format!(":{}", bytes.number()?) } else { String::new() };
@@ -132,7 +134,7 @@ impl<'a> Reader<'a> {
         let (range, scales) = if per_axis {
             let range = (bytes.signed()?, bytes.signed()?);
             let scales = bytes.list(|b| Ok(f64::from_bits(b.signed()? as u64)))?;
-            let zeros = bytes.list(Bytes::signed)?;
+            let zeros = bytes.list(ByteReader::signed)?;
             let all: Vec<String> = scales.iter().zip(&zeros).map(|(s, z)| one(*s, *z)).collect();
             (range, format!("{{{}}}", all.join(", ")))
         } else {
@@ -141,11 +143,11 @@ impl<'a> Reader<'a> {
         };
         let text = quantized_text(&storage, signed, range, &format!("{expressed}{axis}"), &scales);
         self.charge(text.len() * 4)?;
-        Ok(Type::Other(text))
+        Ok(MlirType::Other(text))
     }
 }
 
-/// `storage<min:max>:expressed, scales`: the range stands there where it is not the storage's own.
+/// Formats `storage<min:max>:expressed, scales`; the range appears only if it differs from the storage type's.
 fn quantized_text(storage: &str, signed: bool, range: (i64, i64), expressed: &str, scales: &str) -> String {
     let bits: u32 =
         storage.trim_start_matches(|c: char| !c.is_ascii_digit()).parse().unwrap_or(8).clamp(1, 32);
@@ -158,7 +160,7 @@ fn quantized_text(storage: &str, signed: bool, range: (i64, i64), expressed: &st
     format!("!quant.uniform<{sign}{bits}{range}:{expressed}, {scales}>")
 }
 
-/// A number as MLIR writes floats.
+/// Formats a number like MLIR prints floats.
 pub(super) fn float_text(x: impl std::fmt::Debug) -> String {
     let shortest = format!("{x:?}");
     match shortest.split_once('e') {
@@ -168,19 +170,19 @@ pub(super) fn float_text(x: impl std::fmt::Debug) -> String {
 }
 
 /// Attributes.
-impl<'a> Reader<'a> {
-    /// The attribute whose number comes next.
-    pub(super) fn attribute(&self, bytes: &mut Bytes<'a>, depth: usize) -> Result<Attribute> {
+impl<'a> BytecodeReader<'a> {
+    /// Reads the number of an attribute and returns the attribute.
+    pub(super) fn attribute(&self, bytes: &mut ByteReader<'a>, depth: usize) -> Result<Attribute> {
         let n = bytes.number()?;
         self.attribute_of(n, bytes.at, depth)
     }
 
-    /// An attribute by number.
+    /// Returns an attribute by number.
     pub(super) fn attribute_of(&self, n: u64, at: usize, depth: usize) -> Result<Attribute> {
         let entry = Self::entry(&self.file.attributes, n, "attribute", at)?;
         let mut bytes = entry.bytes;
         if depth == MAX_DEPTH {
-            return Err(bytes.wrong(format!("attributes nested deeper than {MAX_DEPTH}")));
+            return Err(bytes.wrong(format!("attributes are nested deeper than {MAX_DEPTH}")));
         }
         self.charge(ATTRIBUTE_BYTES)?;
         match (entry.dialect, entry.custom) {
@@ -192,32 +194,32 @@ impl<'a> Reader<'a> {
                 self.charge(text.len() * 64)?;
                 systole_mlir::text::parse_attribute(text).map_err(|e| e.at(format!("byte {at}")))
             }
-            (dialect, _) => Err(unknown(format!("attributes of the dialect {dialect} are not read"), at)),
+            (dialect, _) => Err(unknown(format!("unsupported attributes of dialect {dialect}"), at)),
         }
     }
 
-    pub(super) fn list(&self, bytes: &mut Bytes<'a>, depth: usize) -> Result<Vec<Attribute>> {
+    pub(super) fn list(&self, bytes: &mut ByteReader<'a>, depth: usize) -> Result<Vec<Attribute>> {
         bytes.list(|b| self.attribute(b, depth))
     }
 
-    /// `{…}`; what is in it keeps the types of its numbers.
-    pub(super) fn dictionary(&self, bytes: &mut Bytes<'a>, depth: usize) -> Result<Attributes> {
+    /// Reads `{…}`; values keep their integer types.
+    pub(super) fn dictionary(&self, bytes: &mut ByteReader<'a>, depth: usize) -> Result<NamedAttributes> {
         bytes.list(|b| {
             let Attribute::String(name) = self.attribute(b, depth)? else {
-                return Err(b.wrong("an attribute's name that is no string"));
+                return Err(b.wrong("an attribute name must be a string"));
             };
             Ok((name, self.attribute(b, depth)?))
         })
     }
 
-    fn builtin_attribute(&self, bytes: &mut Bytes<'a>, depth: usize) -> Result<Attribute> {
+    fn builtin_attribute(&self, bytes: &mut ByteReader<'a>, depth: usize) -> Result<Attribute> {
         match bytes.number()? {
             0 => Ok(Attribute::List(self.list(bytes, depth)?)),
             1 => Ok(Attribute::Dictionary(self.dictionary(bytes, depth)?)),
             2 | 3 => Ok(Attribute::String(self.text(bytes)?)),
             4 => match self.attribute(bytes, depth)? {
                 Attribute::String(name) => Ok(Attribute::Symbol(name)),
-                _ => Err(bytes.wrong("a reference without a name")),
+                _ => Err(bytes.wrong("a symbol reference has no name")),
             },
             6 => Ok(Attribute::Type(self.ty(bytes, depth)?)),
             7 => Ok(Attribute::Unit),
@@ -225,23 +227,24 @@ impl<'a> Reader<'a> {
             9 => self.float(bytes, depth),
             16 => {
                 let ty = self.ty(bytes, depth)?;
-                let n = bytes.count().map_err(|_| bytes.wrong("no such resource"))?;
-                let (name, _) = *self.file.resources.get(n).ok_or_else(|| bytes.wrong("no such resource"))?;
+                let n = bytes.count().map_err(|_| bytes.wrong("a resource does not exist"))?;
+                let (name, _) =
+                    *self.file.resources.get(n).ok_or_else(|| bytes.wrong("a resource does not exist"))?;
                 self.charge(name.len())?;
-                Ok(Attribute::Dense(Dense { ty, elements: Elements::Resource(name.into()) }))
+                Ok(Attribute::Dense(DenseElements { ty, elements: ElementData::Resource(name.into()) }))
             }
             17 => self.array(bytes, depth),
             18 => self.dense(bytes, depth),
-            code => Err(unknown(format!("attribute {code} of MLIR is not read"), bytes.at)),
+            code => Err(unknown(format!("unsupported builtin attribute {code}"), bytes.at)),
         }
     }
 
-    fn vhlo_attribute(&self, bytes: &mut Bytes<'a>, depth: usize) -> Result<Attribute> {
+    fn vhlo_attribute(&self, bytes: &mut ByteReader<'a>, depth: usize) -> Result<Attribute> {
         let code = bytes.number()?;
         if let Some((_, kind, words)) = WORDS.iter().find(|(c, ..)| *c == code) {
             let n = bytes.number()?;
             let word = usize::try_from(n).ok().and_then(|n| words.split_ascii_whitespace().nth(n));
-            let word = word.ok_or_else(|| bytes.wrong(format!("{n} is no {kind}")))?;
+            let word = word.ok_or_else(|| bytes.wrong(format!("invalid value {n} of {kind}")))?;
             return Ok(match code {
                 19 => Attribute::Other(format!("stablehlo.{kind}"), word.into()),
                 _ => Attribute::Keyword((*kind).into(), word.into()),
@@ -261,7 +264,7 @@ impl<'a> Reader<'a> {
             15 => self.dense(bytes, depth),
             17 => Ok(Attribute::Type(self.ty(bytes, depth)?)),
             18 => {
-                let bounds = bytes.list(Bytes::signed)?;
+                let bounds = bytes.list(ByteReader::signed)?;
                 let one = |n: &i64| if *n == i64::MIN { "?".into() } else { n.to_string() };
                 let all: Vec<String> = bounds.iter().map(one).collect();
                 self.charge(all.len() * 24)?;
@@ -270,33 +273,40 @@ impl<'a> Reader<'a> {
             21 => {
                 Ok(Attribute::Other("sub_axis".into(), format!("({}){}", bytes.signed()?, bytes.signed()?)))
             }
-            code => Err(unknown(format!("attribute {code} of VHLO is not read"), bytes.at)),
+            code => Err(unknown(format!("unsupported VHLO attribute {code}"), bytes.at)),
         }
     }
 
-    /// The fields of a structure.
-    fn fields(&self, fields: &[(&str, Field)], bytes: &mut Bytes<'a>, depth: usize) -> Result<Attributes> {
+    /// Reads the fields of a struct attribute.
+    fn fields(
+        &self,
+        fields: &[(&str, FieldEncoding)],
+        bytes: &mut ByteReader<'a>,
+        depth: usize,
+    ) -> Result<NamedAttributes> {
         let int = |n: i64| Attribute::Int(n.into());
-        let mut all = Attributes::new();
+        let mut all = NamedAttributes::new();
         for (name, field) in fields {
             let value = match field {
-                Field::Ints => {
-                    let numbers = bytes.list(Bytes::signed)?;
+                FieldEncoding::Ints => {
+                    let numbers = bytes.list(ByteReader::signed)?;
                     self.charge(numbers.len() * ATTRIBUTE_BYTES)?;
                     Some(Attribute::List(numbers.into_iter().map(int).collect()))
                 }
-                Field::Int => Some(int(bytes.signed()?)),
-                Field::Float => {
+                FieldEncoding::Int => Some(int(bytes.signed()?)),
+                FieldEncoding::Float => {
                     let value = f64::from_bits(bytes.signed()? as u64);
                     Some(Attribute::Float(float_text(value), "f64".into()))
                 }
-                Field::Attribute => Some(self.attribute(bytes, depth)?),
-                Field::Symbol => Some(match self.attribute(bytes, depth)? {
+                FieldEncoding::Attribute => Some(self.attribute(bytes, depth)?),
+                FieldEncoding::Symbol => Some(match self.attribute(bytes, depth)? {
                     Attribute::String(name) => Attribute::Symbol(name),
                     other => other,
                 }),
-                Field::Tagged => (bytes.number()? != 0).then(|| self.attribute(bytes, depth)).transpose()?,
-                Field::Flagged => {
+                FieldEncoding::Tagged => {
+                    (bytes.number()? != 0).then(|| self.attribute(bytes, depth)).transpose()?
+                }
+                FieldEncoding::Flagged => {
                     let (n, is_there) = bytes.flagged()?;
                     is_there.then(|| self.attribute_of(n, bytes.at, depth)).transpose()?
                 }
@@ -306,15 +316,15 @@ impl<'a> Reader<'a> {
         Ok(all)
     }
 
-    /// A type of numbers and a number of it: bits, in a byte where they fit.
-    fn bits(&self, bytes: &mut Bytes<'a>, depth: usize) -> Result<(String, u32, u64)> {
+    /// Reads a number type and a number of it; numbers that fit are stored in one byte.
+    fn bits(&self, bytes: &mut ByteReader<'a>, depth: usize) -> Result<(String, u32, u64)> {
         let ty = self.ty(bytes, depth)?.to_string();
-        let width = width(&ty).ok_or_else(|| bytes.wrong(format!("a number of type {ty}")))?;
+        let width = width(&ty).ok_or_else(|| bytes.wrong(format!("expected a number type, got {ty}")))?;
         let bits = if width <= 8 { bytes.byte()?.into() } else { bytes.signed()? as u64 };
         Ok((ty, width, bits & u64::MAX >> (64 - width)))
     }
 
-    fn int(&self, bytes: &mut Bytes<'a>, depth: usize) -> Result<Attribute> {
+    fn int(&self, bytes: &mut ByteReader<'a>, depth: usize) -> Result<Attribute> {
         let (ty, width, bits) = self.bits(bytes, depth)?;
         if ty == "i1" {
             return Ok(Attribute::Bool(bits == 1));
@@ -327,7 +337,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    fn float(&self, bytes: &mut Bytes<'a>, depth: usize) -> Result<Attribute> {
+    fn float(&self, bytes: &mut ByteReader<'a>, depth: usize) -> Result<Attribute> {
         let (ty, width, bits) = self.bits(bytes, depth)?;
         let value = match ty.as_str() {
             "f64" => Some(f64::from_bits(bits)),
@@ -342,13 +352,13 @@ impl<'a> Reader<'a> {
         Ok(Attribute::Float(text, ty))
     }
 
-    fn array(&self, bytes: &mut Bytes<'a>, depth: usize) -> Result<Attribute> {
+    fn array(&self, bytes: &mut ByteReader<'a>, depth: usize) -> Result<Attribute> {
         let ty = self.ty(bytes, depth)?.to_string();
         bytes.number()?;
         let blob = bytes.blob()?;
         let width = width(&ty)
             .filter(|_| ty.starts_with('i'))
-            .ok_or_else(|| blob.wrong(format!("an array of {ty}")))?;
+            .ok_or_else(|| blob.wrong(format!("invalid array of {ty}")))?;
         self.charge(blob.len() * ATTRIBUTE_BYTES)?;
         let all = blob.all().chunks_exact(width.div_ceil(8) as usize).map(|chunk| match ty.as_str() {
             "i1" => Attribute::Bool(chunk.first() == Some(&1)),
@@ -357,43 +367,45 @@ impl<'a> Reader<'a> {
         Ok(Attribute::Array(ty.clone(), all.collect()))
     }
 
-    /// Elements as bytes: one element where all are one; those of i1 are packed.
-    fn dense(&self, bytes: &mut Bytes<'a>, depth: usize) -> Result<Attribute> {
+    /// Reads elements as bytes: one element for a splat; i1 is bit-packed.
+    fn dense(&self, bytes: &mut ByteReader<'a>, depth: usize) -> Result<Attribute> {
         let ty = self.ty(bytes, depth)?;
         let blob = bytes.blob()?.all();
-        let Type::Tensor(ranked) = &ty else { return Err(bytes.wrong(format!("elements of {ty}"))) };
+        let MlirType::Tensor(ranked) = &ty else {
+            return Err(bytes.wrong(format!("invalid elements of type {ty}")));
+        };
         let count = ranked.dims.iter().try_fold(1u64, |n, d| n.checked_mul((*d)?));
-        let count = count.ok_or_else(|| bytes.wrong(format!("elements of {ty}")))?;
+        let count = count.ok_or_else(|| bytes.wrong(format!("invalid elements of type {ty}")))?;
         self.charge(blob.len() * 2)?;
         let elements = match (ranked.element.as_str(), blob) {
-            (_, []) => Elements::None,
-            ("i1", [0xFF]) => Elements::Splat(vec!["true".into()]),
-            ("i1", [0]) if count > 1 => Elements::Splat(vec!["false".into()]),
-            // An old writer gave each a byte.
+            (_, []) => ElementData::None,
+            ("i1", [0xFF]) => ElementData::Splat(vec!["true".into()]),
+            ("i1", [0]) if count > 1 => ElementData::Splat(vec!["false".into()]),
+            // An old writer used one byte per i1.
             ("i1", all) if all.len() as u64 == count && count > 1 => {
                 let bit = |chunk: &[u8]| chunk.iter().rev().fold(0, |bits, b| bits << 1 | (b & 1));
-                Elements::Bytes(all.chunks(8).map(bit).collect())
+                ElementData::Bytes(all.chunks(8).map(bit).collect())
             }
-            (_, all) => Elements::Bytes(all.to_vec()),
+            (_, all) => ElementData::Bytes(all.to_vec()),
         };
-        Ok(Attribute::Dense(Dense { ty, elements }))
+        Ok(Attribute::Dense(DenseElements { ty, elements }))
     }
 }
 
-/// Bits of a number of a type.
+/// Returns the number of bits of a number type.
 pub(crate) fn width(ty: &str) -> Option<u32> {
     let known = TYPES.iter().find(|(_, name, ..)| *name == ty).map(|(_, _, bits, _)| *bits);
     let other = || ty.trim_start_matches(['s', 'u']).strip_prefix('i')?.parse().ok();
     known.or_else(other).filter(|bits| (1..=64).contains(bits))
 }
 
-/// A little-endian number with its sign.
+/// Decodes a little-endian signed integer.
 pub(super) fn little(bytes: &[u8]) -> i64 {
     let sign = bytes.last().is_some_and(|b| b & 0x80 != 0);
     bytes.iter().rev().fold(if sign { -1 } else { 0 }, |n, b| n << 8 | i64::from(*b))
 }
 
-/// An error about an attribute of an op.
+/// Returns an error about an op's attribute.
 pub(super) fn bad(at: usize, op: &str, name: &str) -> systole_base::Error {
-    wrong(at, format!("the attribute `{name}` of {op} is not as it must be"))
+    wrong(at, format!("invalid attribute `{name}` of {op}"))
 }

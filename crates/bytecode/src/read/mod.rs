@@ -1,4 +1,4 @@
-//! Bytes → [`Module`].
+//! Reads MLIR bytecode to an [`MlirModule`].
 
 mod attribute;
 mod operation;
@@ -6,26 +6,26 @@ mod raise;
 mod reader;
 mod shardy;
 
-use crate::file::File;
+use crate::file::BytecodeFile;
 pub(crate) use attribute::width;
 pub(crate) use raise::is_default;
-use reader::Reader;
+use reader::BytecodeReader;
 pub use reader::{MOST_BYTES_PER_BYTE, SPARE_BYTES};
 use std::cell::Cell;
 use systole_base::Result;
-use systole_mlir::syntax::Module;
+use systole_mlir::syntax::MlirModule;
 
 /// Reads a portable artifact.
 ///
 /// # Errors
-/// `Data` for bytes that are none, with their place; `Unsupported` for ops, attributes and types that are not known here.
-pub fn parse(bytes: &[u8]) -> Result<Module> {
-    let file = File::new(bytes)?;
+/// `Data` for invalid bytes, with their offset; `Unsupported` for unknown ops, attributes and types.
+pub fn parse(bytes: &[u8]) -> Result<MlirModule> {
+    let file = BytecodeFile::new(bytes)?;
     let budget = bytes.len().saturating_mul(MOST_BYTES_PER_BYTE).saturating_add(SPARE_BYTES);
-    let reader = Reader { file, left: Cell::new(budget) };
+    let reader = BytecodeReader { file, left: Cell::new(budget) };
     let module = operation::module(&reader);
     module.map_err(|e| match reader.file.producer {
         "" => e,
-        producer => e.because(format!("it was written by {producer}")),
+        producer => e.because(format!("the file was written by {producer}")),
     })
 }

@@ -1,16 +1,17 @@
-//! Modules, functions, regions and ops.
+//! Reads the module, functions, regions and ops of MLIR bytecode.
 
 use super::raise::plain;
-use super::reader::{MAX_DEPTH, Reader, unknown};
-use crate::byte_io::{Bytes, wrong};
+use super::reader::{BytecodeReader, MAX_DEPTH, unknown};
+use crate::byte_io::{ByteReader, wrong};
 use crate::file::section;
 use crate::vhlo_tables::{OTHERS, versions};
 use systole_base::{Result, ResultExt};
 use systole_mlir::syntax::{
-    Attribute, Attributes, Function, Module, Operation, Place, Region, Type, Value, take,
+    Attribute, FunctionValue, MlirFunction, MlirModule, MlirRegion, MlirType, NamedAttributes, Operation,
+    SourceSpan, take,
 };
 
-/// What the bits of an op's mask say is there.
+/// Bits of an op's presence mask.
 mod part {
     pub(super) const ATTRIBUTES: u8 = 1;
     pub(super) const RESULTS: u8 = 2;
@@ -21,26 +22,26 @@ mod part {
     pub(super) const PROPERTIES: u8 = 64;
 }
 
-/// What an op takes beside its lists.
+/// Memory charged for an op in addition to its lists.
 const OPERATION_BYTES: usize = size_of::<Operation>() + 64;
 
 /// Reads the module of a file.
-pub(super) fn module(reader: &Reader<'_>) -> Result<Module> {
-    let mut walk = Walk {
+pub(super) fn module(reader: &BytecodeReader<'_>) -> Result<MlirModule> {
+    let mut walk = OpReader {
         reader,
-        module: Module::default(),
+        module: MlirModule::default(),
         values: Vec::new(),
-        scopes: vec![Scope::default()],
+        scopes: vec![ValueScope::default()],
         names: Vec::new(),
     };
     let mut bytes = reader.file.ir;
     let (count, arguments) = bytes.flagged()?;
     if count != 1 || arguments {
-        return Err(bytes.wrong("it does not hold one module"));
+        return Err(bytes.wrong("expected a single module"));
     }
-    let found = walk.operation(&mut bytes, In::File, 0)?;
+    let found = walk.operation(&mut bytes, Enclosing::File, 0)?;
     match found {
-        Some(op) => Err(unknown(format!("{} stands where a module is expected", op.name), bytes.at)),
+        Some(op) => Err(unknown(format!("expected a module, got {}", op.name), bytes.at)),
         None => {
             let named = reader.file.resources.iter();
             for (name, blob) in named {
@@ -52,126 +53,134 @@ pub(super) fn module(reader: &Reader<'_>) -> Result<Module> {
     }
 }
 
-/// Where an op stands.
+/// What encloses an op.
 #[derive(Clone, Copy, PartialEq)]
-enum In {
+enum Enclosing {
     File,
     Module,
     Function,
     Op,
 }
 
-/// Values by number from the start of a region that sees nothing outside of it.
+/// Values by number from the start of an isolated region.
 #[derive(Default)]
-struct Scope {
-    /// The value that each number is, once it is there.
-    values: Vec<Option<Value>>,
-    /// The next number of each open region.
+struct ValueScope {
+    /// Value for each number, once defined.
+    values: Vec<Option<FunctionValue>>,
+    /// Next number of each open region.
     next: Vec<usize>,
 }
 
-/// What reads a module's ops.
-struct Walk<'r, 'a> {
-    reader: &'r Reader<'a>,
-    module: Module,
-    /// Types of the values of the function that is being read.
-    values: Vec<Type>,
-    scopes: Vec<Scope>,
-    /// Names of the arguments of the block that was read last.
+/// Reads the ops of a module.
+struct OpReader<'r, 'a> {
+    reader: &'r BytecodeReader<'a>,
+    module: MlirModule,
+    /// Types of the values of the current function.
+    values: Vec<MlirType>,
+    scopes: Vec<ValueScope>,
+    /// Argument names of the block that was read last.
     names: Vec<String>,
 }
 
 /// An op before its regions.
-struct Head {
-    /// With its dialect and version: `vhlo.add_v1`.
+struct OpHeader {
+    /// Name with dialect and version: `vhlo.add_v1`.
     name: String,
-    /// Its own attributes, by the names of VHLO, and all others.
-    own: Attributes,
-    others: Attributes,
-    results: Vec<Type>,
+    /// The op's own attributes by VHLO name, and all others.
+    own: NamedAttributes,
+    others: NamedAttributes,
+    results: Vec<MlirType>,
     operands: Vec<u64>,
     place: usize,
 }
 
-impl<'a> Walk<'_, 'a> {
-    /// One op; `None`: it is part of the module, and stands there now, or it computes nothing.
-    fn operation(&mut self, bytes: &mut Bytes<'a>, within: In, depth: usize) -> Result<Option<Operation>> {
+impl<'a> OpReader<'_, 'a> {
+    /// Reads an op; `None` if it was added to the module or computes nothing.
+    fn operation(
+        &mut self,
+        bytes: &mut ByteReader<'a>,
+        within: Enclosing,
+        depth: usize,
+    ) -> Result<Option<Operation>> {
         self.reader.charge(OPERATION_BYTES)?;
         let (head, mask) = self.head(bytes)?;
         let (regions, isolated) = if mask & part::REGIONS != 0 { bytes.flagged()? } else { (0, false) };
         let place = head.place;
         match (within, head.name.as_str()) {
-            (In::File, "builtin.module") => {
+            (Enclosing::File, "builtin.module") => {
                 self.module.attributes =
                     head.others.into_iter().map(|(name, value)| (name, plain(value))).collect();
-                self.regions(bytes, (regions, isolated), In::Module, depth)?;
+                self.regions(bytes, (regions, isolated), Enclosing::Module, depth)?;
                 return Ok(None);
             }
-            (In::Module, "sdy.mesh") => {
-                self.mesh(head.own).ok_or_else(|| wrong(place, "a mesh without a name or axes"))?;
+            (Enclosing::Module, "sdy.mesh") => {
+                self.mesh(head.own).ok_or_else(|| wrong(place, "a mesh has no name or no axes"))?;
                 return Ok(None);
             }
-            (In::Module, "vhlo.func_v1") => {
+            (Enclosing::Module, "vhlo.func_v1") => {
                 let function = self.function(head, bytes, (regions, isolated), depth)?;
                 self.module.functions.push(function);
                 return Ok(None);
             }
-            (In::Function | In::Op, "builtin.unrealized_conversion_cast") => {
-                // Types of VHLO and those of MLIR are the same ones here.
+            (Enclosing::Function | Enclosing::Op, "builtin.unrealized_conversion_cast") => {
+                // VHLO types and builtin types are represented alike.
                 let operands = self.operands(&head)?;
                 if operands.len() != head.results.len() {
-                    return Err(wrong(place, "a cast of some values to more or fewer"));
+                    return Err(wrong(place, "a cast has different numbers of operands and results"));
                 }
                 operands.into_iter().try_for_each(|value| self.number(value, place))?;
                 return Ok(None);
             }
-            (In::Function | In::Op, _) => {}
-            (_, name) => return Err(unknown(format!("{name} is not read in a module"), place)),
+            (Enclosing::Function | Enclosing::Op, _) => {}
+            (_, name) => return Err(unknown(format!("unsupported op {name} in a module"), place)),
         }
         let operands = self.operands(&head)?;
         let name = full_name(&head.name, within)
-            .ok_or_else(|| unknown(format!("{} is not known", head.name), place))?;
+            .ok_or_else(|| unknown(format!("unsupported op {}", head.name), place))?;
         let mut results = Vec::new();
         for ty in head.results {
             results.push(self.define(ty, place)?);
         }
-        let regions = self.regions(bytes, (regions, isolated), In::Op, depth).at(|| name.clone())?;
+        let regions = self.regions(bytes, (regions, isolated), Enclosing::Op, depth).at(|| name.clone())?;
         let raised = match name.split_once('.') {
             Some(("sdy", _)) => head.own,
             Some((_, op)) => self.reader.raise(op, head.own, place)?,
-            None => Attributes::new(),
+            None => NamedAttributes::new(),
         };
         let others = head.others.into_iter().map(|(name, value)| (name, plain(value)));
         let attributes = raised.into_iter().chain(others).collect();
-        let place = Place { line: 0, column: place };
+        let place = SourceSpan { line: 0, column: place };
         Ok(Some(Operation { name, operands, results, attributes, regions, place }))
     }
 
-    /// What stands before the regions of an op, and its mask.
-    fn head(&mut self, bytes: &mut Bytes<'a>) -> Result<(Head, u8)> {
+    /// Reads an op up to its regions, and its mask.
+    fn head(&mut self, bytes: &mut ByteReader<'a>) -> Result<(OpHeader, u8)> {
         let place = bytes.at;
         let n = bytes.number()?;
         let (dialect, name, known) = *usize::try_from(n)
             .ok()
             .and_then(|n| self.reader.file.ops.get(n))
-            .ok_or_else(|| wrong(place, format!("there is no op {n}")))?;
+            .ok_or_else(|| wrong(place, format!("op name {n} does not exist")))?;
         let mask = bytes.byte()?;
         bytes.number()?;
         let name = format!("{dialect}.{name}");
         let has = |part: u8| mask & part != 0;
-        let mut all = Attributes::new();
+        let mut all = NamedAttributes::new();
         if has(part::ATTRIBUTES) {
             let Attribute::Dictionary(entries) = self.reader.attribute(bytes, 0)? else {
-                return Err(wrong(place, "attributes that are no dictionary"));
+                return Err(wrong(place, "an op's attributes must be a dictionary"));
             };
             all = entries;
         }
         let mut own = match has(part::PROPERTIES) {
             true if known => self.properties(&name, bytes)?,
             true => {
-                return Err(unknown(format!("{name}, which its writer did not know, is not read"), place));
+                return Err(unknown(
+                    format!("unsupported op {name}, which was unregistered in the writer"),
+                    place,
+                ));
             }
-            false => Attributes::new(),
+            false => NamedAttributes::new(),
         };
         if self.reader.file.version < 5 {
             for name in own_names(&name).unwrap_or_default() {
@@ -182,24 +191,24 @@ impl<'a> Walk<'_, 'a> {
             true => self.reader.types(bytes, 0)?,
             false => Vec::new(),
         };
-        let operands = if has(part::OPERANDS) { bytes.list(Bytes::number)? } else { Vec::new() };
+        let operands = if has(part::OPERANDS) { bytes.list(ByteReader::number)? } else { Vec::new() };
         self.reader.charge(8 * (operands.len() + results.len()))?;
         if has(part::SUCCESSORS) {
-            return Err(unknown(format!("{name}: branches between blocks are not read"), place));
+            return Err(unknown(format!("{name}: branches between blocks are not supported"), place));
         }
         if has(part::USES) {
             orders(bytes, results.len())?;
         }
-        Ok((Head { name, own, others: all, results, operands, place }, mask))
+        Ok((OpHeader { name, own, others: all, results, operands, place }, mask))
     }
 
-    /// An op's own attributes: their numbers in the order of their names.
-    fn properties(&self, name: &str, bytes: &mut Bytes<'a>) -> Result<Attributes> {
+    /// Reads an op's properties: attribute numbers in order of their names.
+    fn properties(&self, name: &str, bytes: &mut ByteReader<'a>) -> Result<NamedAttributes> {
         let n = bytes.number()?;
         let found = usize::try_from(n).ok().and_then(|n| self.reader.file.properties.get(n)).copied();
-        let mut given = found.ok_or_else(|| bytes.wrong(format!("there are no properties {n}")))?;
-        let names = own_names(name).ok_or_else(|| unknown(format!("{name} is not known"), bytes.at))?;
-        let mut own = Attributes::new();
+        let mut given = found.ok_or_else(|| bytes.wrong(format!("properties {n} do not exist")))?;
+        let names = own_names(name).ok_or_else(|| unknown(format!("unsupported op {name}"), bytes.at))?;
+        let mut own = NamedAttributes::new();
         for name in names {
             match name.strip_prefix('?') {
                 None => own.push((name.into(), self.reader.attribute(&mut given, 0)?)),
@@ -213,7 +222,7 @@ impl<'a> Walk<'_, 'a> {
         Ok(own)
     }
 
-    fn operands(&self, head: &Head) -> Result<Vec<Value>> {
+    fn operands(&self, head: &OpHeader) -> Result<Vec<FunctionValue>> {
         let one = |n: &u64| {
             let scope = self.scopes.last()?;
             *scope.values.get(usize::try_from(*n).ok()?)?
@@ -221,32 +230,32 @@ impl<'a> Walk<'_, 'a> {
         let values = head.operands.iter().map(|n| {
             let found = one(n);
             found
-                .ok_or_else(|| wrong(head.place, format!("{} uses a value that is not there yet", head.name)))
+                .ok_or_else(|| wrong(head.place, format!("{} uses a value before its definition", head.name)))
         });
         values.collect()
     }
 
-    /// A new value.
-    fn define(&mut self, ty: Type, place: usize) -> Result<Value> {
+    /// Adds a value.
+    fn define(&mut self, ty: MlirType, place: usize) -> Result<FunctionValue> {
         let value = self.values.len();
         self.values.push(ty);
         self.number(value, place)?;
         Ok(value)
     }
 
-    /// Gives a value the next number.
-    fn number(&mut self, value: Value, place: usize) -> Result<()> {
+    /// Assigns the next number to a value.
+    fn number(&mut self, value: FunctionValue, place: usize) -> Result<()> {
         let slot = self.scopes.last_mut().and_then(|scope| {
             let next = scope.next.last_mut()?;
             let slot = scope.values.get_mut(*next)?;
             *next += 1;
             Some(slot)
         });
-        *slot.ok_or_else(|| wrong(place, "more values than the region promised"))? = Some(value);
+        *slot.ok_or_else(|| wrong(place, "the region has more values than it declares"))? = Some(value);
         Ok(())
     }
 
-    fn mesh(&mut self, mut own: Attributes) -> Option<()> {
+    fn mesh(&mut self, mut own: NamedAttributes) -> Option<()> {
         let axes = super::shardy::mesh(take(&mut own, "mesh")?)?;
         let Attribute::String(name) = take(&mut own, "sym_name")? else { return None };
         self.module.meshes.push((name, axes));
@@ -255,43 +264,43 @@ impl<'a> Walk<'_, 'a> {
 
     fn function(
         &mut self,
-        head: Head,
-        bytes: &mut Bytes<'a>,
+        head: OpHeader,
+        bytes: &mut ByteReader<'a>,
         regions: (u64, bool),
         depth: usize,
-    ) -> Result<Function> {
+    ) -> Result<MlirFunction> {
         let others = head.others.into_iter().map(|(name, value)| (name, plain(value)));
-        let attributes: Attributes = head.own.into_iter().chain(others).collect();
+        let attributes: NamedAttributes = head.own.into_iter().chain(others).collect();
         self.values.clear();
-        let mut body = self.regions(bytes, regions, In::Function, depth)?;
+        let mut body = self.regions(bytes, regions, Enclosing::Function, depth)?;
         if body.len() > 1 {
-            return Err(wrong(head.place, "a function with several bodies"));
+            return Err(wrong(head.place, "a function has more than one body"));
         }
         let names = std::mem::take(&mut self.names);
         let (body, values) = (body.pop().unwrap_or_default(), std::mem::take(&mut self.values));
         let function = systole_mlir::text::function_of(attributes, body, values)
             .map_err(|what| wrong(head.place, what))?;
         let function = match names.len() == function.names.len() {
-            true => Function { names, ..function },
+            true => MlirFunction { names, ..function },
             false => function,
         };
         if !function.body.operations.is_empty() && function.body.arguments.len() != function.parameters.len()
         {
-            return Err(wrong(head.place, format!("@{} has other arguments than its type", function.name)));
+            return Err(wrong(head.place, format!("arguments of @{} do not match its type", function.name)));
         }
         Ok(function)
     }
 
-    /// The regions of an op.
+    /// Reads the regions of an op.
     fn regions(
         &mut self,
-        bytes: &mut Bytes<'a>,
+        bytes: &mut ByteReader<'a>,
         (count, isolated): (u64, bool),
-        within: In,
+        within: Enclosing,
         depth: usize,
-    ) -> Result<Vec<Region>> {
+    ) -> Result<Vec<MlirRegion>> {
         if depth == MAX_DEPTH && count > 0 {
-            return Err(bytes.wrong(format!("regions nested deeper than {MAX_DEPTH}")));
+            return Err(bytes.wrong(format!("regions are nested deeper than {MAX_DEPTH}")));
         }
         let mut regions = Vec::new();
         let mut part;
@@ -299,7 +308,7 @@ impl<'a> Walk<'_, 'a> {
             true => {
                 let (id, content) = bytes.section()?;
                 if id != section::IR {
-                    return Err(content.wrong(format!("section {id} stands where a region is expected")));
+                    return Err(content.wrong(format!("expected a region, got section {id}")));
                 }
                 part = content;
                 &mut part
@@ -307,10 +316,10 @@ impl<'a> Walk<'_, 'a> {
             false => bytes,
         };
         if isolated {
-            self.scopes.push(Scope::default());
+            self.scopes.push(ValueScope::default());
         }
         for _ in 0..bytes.fits(count)? {
-            self.reader.charge(size_of::<Region>())?;
+            self.reader.charge(size_of::<MlirRegion>())?;
             regions.push(self.region(bytes, within, depth)?);
         }
         if isolated {
@@ -319,16 +328,19 @@ impl<'a> Walk<'_, 'a> {
         Ok(regions)
     }
 
-    fn region(&mut self, bytes: &mut Bytes<'a>, within: In, depth: usize) -> Result<Region> {
+    fn region(&mut self, bytes: &mut ByteReader<'a>, within: Enclosing, depth: usize) -> Result<MlirRegion> {
         let blocks = bytes.number()?;
         if blocks == 0 {
-            return Ok(Region::default());
+            return Ok(MlirRegion::default());
         }
         if blocks > 1 {
-            return Err(unknown("a second block: branches between blocks are not read", bytes.at));
+            return Err(unknown(
+                "the region has a second block: branches between blocks are not supported",
+                bytes.at,
+            ));
         }
         let count = bytes.count()?;
-        self.reader.charge(count * size_of::<Option<Value>>())?;
+        self.reader.charge(count * size_of::<Option<FunctionValue>>())?;
         let (from, scope) = (self.scopes.last().map_or(0, |s| s.values.len()), self.scopes.last_mut());
         if let Some(scope) = scope {
             scope.values.resize(from + count, None);
@@ -346,10 +358,10 @@ impl<'a> Walk<'_, 'a> {
             scope.values.truncate(from);
             scope.next.pop();
         }
-        Ok(Region { arguments, operations })
+        Ok(MlirRegion { arguments, operations })
     }
 
-    fn arguments(&mut self, bytes: &mut Bytes<'a>) -> Result<Vec<Value>> {
+    fn arguments(&mut self, bytes: &mut ByteReader<'a>) -> Result<Vec<FunctionValue>> {
         let mut values = Vec::new();
         self.names.clear();
         for _ in 0..bytes.count()? {
@@ -367,23 +379,23 @@ impl<'a> Walk<'_, 'a> {
         Ok(values)
     }
 
-    /// The name that a location gives.
-    fn name(&self, bytes: &mut Bytes<'a>) -> Result<String> {
+    /// Reads the name in a location.
+    fn name(&self, bytes: &mut ByteReader<'a>) -> Result<String> {
         let n = bytes.number()?;
-        let entry = Reader::entry(&self.reader.file.attributes, n, "attribute", bytes.at)?;
+        let entry = BytecodeReader::entry(&self.reader.file.attributes, n, "attribute", bytes.at)?;
         let mut location = entry.bytes;
         if entry.dialect != "builtin" || !entry.custom || location.number()? != 14 {
             return Ok(String::new());
         }
         match self.reader.attribute(&mut location, 0)? {
             Attribute::String(name) => Ok(name),
-            _ => Err(location.wrong("a location whose name is no string")),
+            _ => Err(location.wrong("a location's name must be a string")),
         }
     }
 }
 
-/// Skips in which order values are used.
-fn orders(bytes: &mut Bytes<'_>, values: usize) -> Result<()> {
+/// Skips the order of uses.
+fn orders(bytes: &mut ByteReader<'_>, values: usize) -> Result<()> {
     let count = if values > 1 { bytes.count()? } else { 1 };
     for _ in 0..count {
         if values > 1 {
@@ -397,13 +409,13 @@ fn orders(bytes: &mut Bytes<'_>, values: usize) -> Result<()> {
     Ok(())
 }
 
-/// `add_v1` as `add` and 1.
+/// Splits `add_v1` into `add` and 1.
 fn versioned(name: &str) -> Option<(&str, u16)> {
     let (name, version) = name.rsplit_once("_v")?;
     Some((name, version.parse().ok()?))
 }
 
-/// Names of the attributes that an op has of its own, in the order in which they are written.
+/// Returns the names of an op's own attributes, in the order in which they are written.
 fn own_names(name: &str) -> Option<Vec<&'static str>> {
     if let Some((name, version)) = name.strip_prefix("vhlo.").and_then(versioned) {
         let row = versions(name).find(|row| row.version == version)?;
@@ -413,15 +425,15 @@ fn own_names(name: &str) -> Option<Vec<&'static str>> {
     Some(names.split_ascii_whitespace().collect())
 }
 
-/// The name of an op in StableHLO's text.
-fn full_name(name: &str, within: In) -> Option<String> {
+/// Returns the op's name in StableHLO text.
+fn full_name(name: &str, within: Enclosing) -> Option<String> {
     let Some(op) = name.strip_prefix("vhlo.") else {
         return OTHERS.iter().any(|(known, _)| *known == name).then(|| name.to_owned());
     };
     let (op, version) = versioned(op)?;
     versions(op).find(|row| row.version == version)?;
     match (op, within) {
-        ("return", In::Function) => Some("func.return".into()),
+        ("return", Enclosing::Function) => Some("func.return".into()),
         ("call", _) => Some("func.call".into()),
         _ => Some(format!("stablehlo.{op}")),
     }

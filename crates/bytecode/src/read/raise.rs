@@ -1,21 +1,21 @@
-//! Attributes of VHLO → those of StableHLO: defaults left out, fields gathered, tensors as arrays.
+//! Raises VHLO attributes to StableHLO attributes: drops defaults, collects struct fields, converts tensors to arrays.
 
 use super::attribute::{bad, little};
-use super::reader::Reader;
-use crate::vhlo_tables::{Default, Kind, LAYOUTS, default, gathered, kind};
+use super::reader::BytecodeReader;
+use crate::vhlo_tables::{LAYOUTS, VhloAttributeKind, VhloDefault, default, gathered, kind};
 use systole_base::Result;
-use systole_mlir::syntax::{Attribute, Attributes, Dense, Elements, Type, find, take};
+use systole_mlir::syntax::{Attribute, DenseElements, ElementData, MlirType, NamedAttributes, find, take};
 
-impl Reader<'_> {
-    /// The attributes of an op as StableHLO names and writes them, in the order of their names.
-    pub(super) fn raise(&self, op: &str, mut from: Attributes, at: usize) -> Result<Attributes> {
-        let both_empty = |all: &Attributes| {
+impl BytecodeReader<'_> {
+    /// Returns an op's attributes with their StableHLO names and forms, in order of name.
+    pub(super) fn raise(&self, op: &str, mut from: NamedAttributes, at: usize) -> Result<NamedAttributes> {
+        let both_empty = |all: &NamedAttributes| {
             let is_empty =
                 |name: &str| matches!(find(all, name), Some(Attribute::List(items)) if items.is_empty());
             is_empty("operand_layouts") && is_empty("result_layouts")
         };
         let no_layouts = both_empty(&from);
-        let mut to = Attributes::new();
+        let mut to = NamedAttributes::new();
         for g in gathered(op) {
             let fields: Vec<_> = g.fields.split_ascii_whitespace().collect();
             let given = fields.iter().filter_map(|field| Some((*field, take(&mut from, field)?)));
@@ -23,7 +23,7 @@ impl Reader<'_> {
             if g.kind == "dot_algorithm" && given.iter().all(|(_, value)| is_none_type(value)) {
                 continue;
             }
-            let mut kept = Attributes::new();
+            let mut kept = NamedAttributes::new();
             for (name, value) in given {
                 match self.field(value).ok_or_else(|| bad(at, op, name))? {
                     Attribute::List(items) if items.is_empty() => {}
@@ -60,27 +60,37 @@ impl Reader<'_> {
         Ok(to)
     }
 
-    /// An attribute that stands otherwise in StableHLO; `None`: it is not of its kind.
+    /// Converts an attribute that StableHLO writes differently; `None` if it does not have the expected kind.
     fn special(&self, name: &str, value: Attribute) -> Option<Attribute> {
         let symbol = |value| match value {
             Attribute::String(name) | Attribute::Symbol(name) => Some(Attribute::Symbol(name)),
             _ => None,
         };
         match (kind(name), value) {
-            (Kind::Ints, Attribute::Dense(dense)) => Some(Attribute::Array("i64".into(), self.ints(&dense)?)),
-            (Kind::Bools, Attribute::Dense(dense)) => Some(Attribute::Array("i1".into(), bools(&dense)?)),
-            (Kind::Ints | Kind::Bools, value @ Attribute::Array(..)) => Some(value),
-            (Kind::Unit, Attribute::Bool(true) | Attribute::Unit) => Some(Attribute::Unit),
-            (Kind::Symbol, value) => symbol(value),
-            (Kind::Symbols, Attribute::List(items)) => {
+            (VhloAttributeKind::Ints, Attribute::Dense(dense)) => {
+                Some(Attribute::Array("i64".into(), self.ints(&dense)?))
+            }
+            (VhloAttributeKind::Bools, Attribute::Dense(dense)) => {
+                Some(Attribute::Array("i1".into(), bools(&dense)?))
+            }
+            (VhloAttributeKind::Ints | VhloAttributeKind::Bools, value @ Attribute::Array(..)) => Some(value),
+            (VhloAttributeKind::Unit, Attribute::Bool(true) | Attribute::Unit) => Some(Attribute::Unit),
+            (VhloAttributeKind::Symbol, value) => symbol(value),
+            (VhloAttributeKind::Symbols, Attribute::List(items)) => {
                 Some(Attribute::List(items.into_iter().map(symbol).collect::<Option<_>>()?))
             }
-            (Kind::Ints | Kind::Bools | Kind::Unit | Kind::Symbols, _) => None,
+            (
+                VhloAttributeKind::Ints
+                | VhloAttributeKind::Bools
+                | VhloAttributeKind::Unit
+                | VhloAttributeKind::Symbols,
+                _,
+            ) => None,
             (_, value) => Some(plain(value)),
         }
     }
 
-    /// A field of an attribute that is gathered from several.
+    /// Converts a field of a struct attribute.
     fn field(&self, value: Attribute) -> Option<Attribute> {
         match value {
             Attribute::Dense(dense) => Some(Attribute::List(self.ints(&dense)?)),
@@ -88,26 +98,26 @@ impl Reader<'_> {
         }
     }
 
-    /// The whole numbers of a tensor of one dimension.
-    fn ints(&self, dense: &Dense) -> Option<Vec<Attribute>> {
+    /// Returns the integers of a one-dimensional tensor.
+    fn ints(&self, dense: &DenseElements) -> Option<Vec<Attribute>> {
         let count = count(dense)?;
         let numbers: Vec<i64> = match &dense.elements {
-            Elements::None => Vec::new(),
-            Elements::Bytes(bytes) if bytes.len() == 8 => vec![little(bytes); self.fill(count)?],
-            Elements::Bytes(bytes) => bytes.chunks_exact(8).map(little).collect(),
+            ElementData::None => Vec::new(),
+            ElementData::Bytes(bytes) if bytes.len() == 8 => vec![little(bytes); self.fill(count)?],
+            ElementData::Bytes(bytes) => bytes.chunks_exact(8).map(little).collect(),
             _ => return None,
         };
         self.charge(numbers.len() * size_of::<Attribute>()).ok()?;
         Some(numbers.into_iter().map(|n| Attribute::Int(n.into())).collect())
     }
 
-    /// How often one element stands for itself: few attributes have many dimensions.
+    /// Returns the repeat count of a splat; attributes with many dimensions are rejected.
     fn fill(&self, count: usize) -> Option<usize> {
         self.charge(count.checked_mul(size_of::<Attribute>())?).ok()?;
         Some(count)
     }
 
-    fn layouts(&self, op: &str, from: &mut Attributes, at: usize) -> Result<Attribute> {
+    fn layouts(&self, op: &str, from: &mut NamedAttributes, at: usize) -> Result<Attribute> {
         let mut layouts: [Vec<String>; 3] = [const { Vec::new() }; 3];
         for (layout, parts) in layouts.iter_mut().zip(LAYOUTS) {
             let mut given = Vec::new();
@@ -134,9 +144,10 @@ impl Reader<'_> {
     }
 }
 
-/// Numbers without their types, but in dictionaries, whose readers may ask for them.
+/// Drops the types of integers, except in dictionaries, whose readers may need them.
 pub(super) fn plain(value: Attribute) -> Attribute {
-    let all = |fields: Attributes| fields.into_iter().map(|(name, value)| (name, plain(value))).collect();
+    let all =
+        |fields: NamedAttributes| fields.into_iter().map(|(name, value)| (name, plain(value))).collect();
     match value {
         Attribute::Other(name, digits) => match digits.parse() {
             Ok(n) if super::attribute::width(&name).is_some() => Attribute::Int(n),
@@ -149,23 +160,23 @@ pub(super) fn plain(value: Attribute) -> Attribute {
 }
 
 fn is_none_type(value: &Attribute) -> bool {
-    matches!(value, Attribute::Type(Type::Scalar(name)) if name == "none")
+    matches!(value, Attribute::Type(MlirType::Scalar(name)) if name == "none")
 }
 
-/// The number of a tensor's elements.
-fn count(dense: &Dense) -> Option<usize> {
-    let Type::Tensor(ranked) = &dense.ty else { return None };
+/// Returns the number of elements of a tensor.
+fn count(dense: &DenseElements) -> Option<usize> {
+    let MlirType::Tensor(ranked) = &dense.ty else { return None };
     let count = ranked.dims.iter().try_fold(1u64, |n, d| n.checked_mul((*d)?))?;
     usize::try_from(count).ok()
 }
 
-/// The flags of a tensor of one dimension; they are few.
-fn bools(dense: &Dense) -> Option<Vec<Attribute>> {
+/// Returns the bools of a small one-dimensional tensor.
+fn bools(dense: &DenseElements) -> Option<Vec<Attribute>> {
     let n = count(dense).filter(|n| *n <= 64)?;
     match &dense.elements {
-        Elements::None => Some(Vec::new()),
-        Elements::Splat(words) => Some(vec![Attribute::Bool(words.first()? == "true"); n]),
-        Elements::Bytes(bytes) => {
+        ElementData::None => Some(Vec::new()),
+        ElementData::Splat(words) => Some(vec![Attribute::Bool(words.first()? == "true"); n]),
+        ElementData::Bytes(bytes) => {
             let bit = |i: usize| Some(Attribute::Bool(bytes.get(i / 8)? >> (i % 8) & 1 == 1));
             (0..n).map(bit).collect()
         }
@@ -173,40 +184,42 @@ fn bools(dense: &Dense) -> Option<Vec<Attribute>> {
     }
 }
 
-/// Whether an attribute says what would hold without it.
-pub(crate) fn is_default(value: &Attribute, default: Default) -> bool {
+/// Whether an attribute equals its default.
+pub(crate) fn is_default(value: &Attribute, default: VhloDefault) -> bool {
     let splat = |n: i64| match value {
-        Attribute::Dense(Dense { elements: Elements::Bytes(bytes), .. }) => {
+        Attribute::Dense(DenseElements { elements: ElementData::Bytes(bytes), .. }) => {
             !bytes.is_empty() && bytes.chunks(8).all(|chunk| chunk.len() == 8 && little(chunk) == n)
         }
         _ => false,
     };
     match (default, value) {
-        (Default::False, Attribute::Bool(flag)) => !flag,
-        (Default::Int(n), Attribute::Int(i)) => *i == i128::from(n),
-        (Default::Int(n), Attribute::Other(_, digits)) => digits.parse() == Ok(n),
-        (Default::Int(0), Attribute::Keyword(_, word)) => word == "NOTYPE",
-        (Default::List, Attribute::List(items)) => items.is_empty(),
-        (Default::Empty, Attribute::Dense(dense)) => dense.elements == Elements::None,
-        (Default::Text, Attribute::String(text)) => text.is_empty(),
-        (Default::Text | Default::Dictionary, Attribute::Dictionary(entries)) => entries.is_empty(),
-        (Default::Each(n), _) => splat(n),
-        (Default::Pairs, _) => splat(0),
-        (Default::Falses, Attribute::Dense(dense)) => match &dense.elements {
-            Elements::Splat(words) => words.iter().all(|w| w == "false"),
-            Elements::Bytes(bytes) => bytes.iter().all(|b| *b == 0),
+        (VhloDefault::False, Attribute::Bool(flag)) => !flag,
+        (VhloDefault::Int(n), Attribute::Int(i)) => *i == i128::from(n),
+        (VhloDefault::Int(n), Attribute::Other(_, digits)) => digits.parse() == Ok(n),
+        (VhloDefault::Int(0), Attribute::Keyword(_, word)) => word == "NOTYPE",
+        (VhloDefault::List, Attribute::List(items)) => items.is_empty(),
+        (VhloDefault::Empty, Attribute::Dense(dense)) => dense.elements == ElementData::None,
+        (VhloDefault::Text, Attribute::String(text)) => text.is_empty(),
+        (VhloDefault::Text | VhloDefault::Dictionary, Attribute::Dictionary(entries)) => entries.is_empty(),
+        (VhloDefault::Each(n), _) => splat(n),
+        (VhloDefault::Pairs, _) => splat(0),
+        (VhloDefault::Falses, Attribute::Dense(dense)) => match &dense.elements {
+            ElementData::Splat(words) => words.iter().all(|w| w == "false"),
+            ElementData::Bytes(bytes) => bytes.iter().all(|b| *b == 0),
             _ => false,
         },
-        (Default::Precision, Attribute::List(items)) => {
+        (VhloDefault::Precision, Attribute::List(items)) => {
             items.iter().all(|item| matches!(item, Attribute::Keyword(_, word) if word == "DEFAULT"))
         }
-        (Default::Accuracy, Attribute::Struct(_, fields)) => fields.iter().all(|(_, value)| match value {
-            Attribute::Float(digits, _) => digits.parse() == Ok(0.0),
-            Attribute::Int(n) => *n == 0,
-            Attribute::Other(_, word) => word == "DEFAULT",
-            _ => false,
-        }),
-        (Default::None, value) => is_none_type(value),
+        (VhloDefault::Accuracy, Attribute::Struct(_, fields)) => {
+            fields.iter().all(|(_, value)| match value {
+                Attribute::Float(digits, _) => digits.parse() == Ok(0.0),
+                Attribute::Int(n) => *n == 0,
+                Attribute::Other(_, word) => word == "DEFAULT",
+                _ => false,
+            })
+        }
+        (VhloDefault::None, value) => is_none_type(value),
         _ => false,
     }
 }

@@ -1,16 +1,16 @@
-//! Attributes of Shardy: as much of a sharding as the form of text keeps.
+//! Reads Shardy attributes; keeps as much of a sharding as the text form does.
 
-use super::reader::{Reader, unknown};
-use crate::byte_io::Bytes;
+use super::reader::{BytecodeReader, unknown};
+use crate::byte_io::ByteReader;
 use systole_base::Result;
 use systole_mlir::syntax::{Attribute, OPEN};
 use systole_mlir::text::unreduced_along;
 
-/// What attributes are on the way to a mesh, and to a rule.
+/// Intermediate attributes on the way to a mesh and to a sharding rule.
 const MESH: &str = "sdy.mesh";
 const RULE: &str = "sdy.op_sharding_rule";
 
-/// The letter of a dimension in a rule.
+/// Returns the letter of a factor in a sharding rule.
 fn factor(n: i64) -> String {
     match u8::try_from(n).ok().filter(|n| *n < 18) {
         Some(n) => char::from(b'i' + n).to_string(),
@@ -18,8 +18,8 @@ fn factor(n: i64) -> String {
     }
 }
 
-impl<'a> Reader<'a> {
-    pub(super) fn shardy_attribute(&self, bytes: &mut Bytes<'a>, depth: usize) -> Result<Attribute> {
+impl<'a> BytecodeReader<'a> {
+    pub(super) fn shardy_attribute(&self, bytes: &mut ByteReader<'a>, depth: usize) -> Result<Attribute> {
         match bytes.number()? {
             0 => Ok(Attribute::List(self.list(bytes, depth)?)),
             1 => {
@@ -35,17 +35,17 @@ impl<'a> Reader<'a> {
                     _ => None,
                 });
                 let axes = axes.collect();
-                bytes.list(Bytes::signed)?;
+                bytes.list(ByteReader::signed)?;
                 Ok(Attribute::Struct(MESH.into(), axes))
             }
             4 => {
                 let name = self.text(bytes)?;
                 match bytes.flagged()? {
                     (_, false) => Ok(Attribute::String(name)),
-                    _ => Err(unknown("parts of an axis are not read", bytes.at)),
+                    _ => Err(unknown("sub-axes are not supported", bytes.at)),
                 }
             }
-            // The axes of a dimension, and whether none may be added; its priority is not kept.
+            // Axes of a dimension, and whether it is closed; the priority is dropped.
             5 => {
                 let mut axes = self.list(bytes, depth)?;
                 if bytes.byte()? == 0 {
@@ -60,7 +60,7 @@ impl<'a> Reader<'a> {
                 Ok(unreduced_along(sharding, unreduced))
             }
             8 => {
-                let factors = bytes.list(Bytes::signed)?.into_iter().map(factor).collect::<String>();
+                let factors = bytes.list(ByteReader::signed)?.into_iter().map(factor).collect::<String>();
                 self.part(factors)
             }
             9 => {
@@ -69,18 +69,18 @@ impl<'a> Reader<'a> {
             }
             10 => self.rule(bytes, depth),
             7 | 16 => Ok(Attribute::List(self.list(bytes, depth)?)),
-            code => Err(unknown(format!("attribute {code} of Shardy is not read"), bytes.at)),
+            code => Err(unknown(format!("unsupported Shardy attribute {code}"), bytes.at)),
         }
     }
 
-    /// A part of a rule, in text.
+    /// Formats a part of a sharding rule.
     fn part(&self, text: String) -> Result<Attribute> {
         self.charge(text.len())?;
         Ok(Attribute::Other(RULE.into(), text))
     }
 
-    /// Parts of a rule with commas between them.
-    fn texts(&self, bytes: &mut Bytes<'a>, depth: usize) -> Result<String> {
+    /// Reads a comma-separated list of parts.
+    fn texts(&self, bytes: &mut ByteReader<'a>, depth: usize) -> Result<String> {
         let all = self.list(bytes, depth)?.into_iter().map(|part| match part {
             Attribute::Other(_, text) => text,
             _ => String::new(),
@@ -88,9 +88,10 @@ impl<'a> Reader<'a> {
         Ok(all.collect::<Vec<_>>().join(", "))
     }
 
-    /// `([i, j])->([k]) {i=4, j=4, k=4} reduction={j}, custom`: how the dimensions of an op's operands and results belong together.
-    fn rule(&self, bytes: &mut Bytes<'a>, depth: usize) -> Result<Attribute> {
-        let sizes = bytes.list(Bytes::signed)?;
+    /// Reads `([i, j])->([k]) {i=4, j=4, k=4} reduction={j}, custom`: how dimensions of operands and results
+    /// correspond.
+    fn rule(&self, bytes: &mut ByteReader<'a>, depth: usize) -> Result<Attribute> {
+        let sizes = bytes.list(ByteReader::signed)?;
         let (operands, results) = (self.texts(bytes, depth)?, self.texts(bytes, depth)?);
         let mut text = format!("({operands})->({results})");
         let all: Vec<String> = (0..).zip(sizes).map(|(i, n)| format!("{}={n}", factor(i))).collect();
@@ -98,7 +99,7 @@ impl<'a> Reader<'a> {
             text += &format!(" {{{}}}", all.join(", "));
         }
         for kind in ["reduction", "need_replication", "permutation", "blocked_propagation"] {
-            let all: Vec<String> = bytes.list(Bytes::signed)?.into_iter().map(factor).collect();
+            let all: Vec<String> = bytes.list(ByteReader::signed)?.into_iter().map(factor).collect();
             if !all.is_empty() {
                 text += &format!(" {kind}={{{}}}", all.join(", "));
             }
@@ -107,17 +108,17 @@ impl<'a> Reader<'a> {
         self.part(text)
     }
 
-    fn sharding(&self, bytes: &mut Bytes<'a>, depth: usize) -> Result<Attribute> {
+    fn sharding(&self, bytes: &mut ByteReader<'a>, depth: usize) -> Result<Attribute> {
         let Attribute::Symbol(mesh) = self.attribute(bytes, depth)? else {
-            return Err(unknown("a sharding with a mesh of its own is not read", bytes.at));
+            return Err(unknown("a sharding with an inlined mesh is not supported", bytes.at));
         };
         let dims = self.list(bytes, depth)?.into_iter().map(|dim| match dim {
             Attribute::List(axes) => axes.into_iter().map(axis).collect(),
             _ => None,
         });
         let dims: Option<Vec<Vec<String>>> = dims.collect();
-        let dims = dims.ok_or_else(|| bytes.wrong("a sharding without axes"))?;
-        // Axes that it is replicated over change nothing.
+        let dims = dims.ok_or_else(|| bytes.wrong("a sharding has no axes"))?;
+        // Explicitly replicated axes have no effect.
         self.list(bytes, depth)?;
         Ok(Attribute::Sharding(mesh, dims))
     }
@@ -130,7 +131,7 @@ fn axis(axis: Attribute) -> Option<String> {
     }
 }
 
-/// The axes of a mesh with their sizes.
+/// Returns the axes of a mesh with their sizes.
 pub(super) fn mesh(attribute: Attribute) -> Option<Vec<(String, u64)>> {
     let Attribute::Struct(kind, axes) = attribute else { return None };
     let axes = axes.into_iter().map(|(name, size)| match size {

@@ -1,24 +1,26 @@
-//! Types and attributes in the encodings of VHLO, of MLIR itself and of Shardy.
+//! Writes types and attributes in the encodings of VHLO, MLIR's builtin dialect and Shardy.
 
 use super::elements::{bits_of, bytes, of_ints};
-use super::writer::{MAX_DEPTH, Writer, refused};
-use crate::byte_io::Sink;
+use super::writer::{MAX_DEPTH, ModuleWriter, refused};
+use crate::byte_io::ByteSink;
 use crate::read::width;
-use crate::vhlo_tables::{Field, STRUCTURES, TYPES, WORDS};
+use crate::vhlo_tables::{FieldEncoding, STRUCTURES, TYPES, WORDS};
 use systole_base::Result;
-use systole_mlir::syntax::{Attribute, Attributes, Dense, OPEN, Ranked, Type, find};
+use systole_mlir::syntax::{
+    Attribute, DenseElements, MlirType, NamedAttributes, OPEN, RankedTensorType, find,
+};
 
-/// Whose types and attributes are written.
+/// Dialect whose types and attributes are written.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Dialect {
-    /// StableHLO's.
+pub(super) enum TargetDialect {
+    /// VHLO, StableHLO's versioned dialect.
     Vhlo,
-    /// MLIR's.
+    /// MLIR's builtin dialect.
     Builtin,
 }
-use Dialect::{Builtin, Vhlo};
+use TargetDialect::{Builtin, Vhlo};
 
-impl Dialect {
+impl TargetDialect {
     fn name(self) -> &'static str {
         match self {
             Vhlo => "vhlo",
@@ -27,45 +29,56 @@ impl Dialect {
     }
 }
 
-/// Codes of the types with parameters: StableHLO's and MLIR's.
-fn code(dialect: Dialect, vhlo: u64, builtin: u64) -> Sink {
-    Sink::of([code_of(dialect, vhlo, builtin)])
+/// Returns the code of a parametric type in VHLO or the builtin dialect.
+fn code(dialect: TargetDialect, vhlo: u64, builtin: u64) -> ByteSink {
+    ByteSink::of([code_of(dialect, vhlo, builtin)])
 }
 
 /// Types.
-impl Writer<'_> {
-    /// The number of a type.
-    pub(super) fn ty(&mut self, ty: &Type, dialect: Dialect, depth: usize) -> Result<u64> {
+impl ModuleWriter<'_> {
+    /// Returns the number of a type.
+    pub(super) fn ty(&mut self, ty: &MlirType, dialect: TargetDialect, depth: usize) -> Result<u64> {
         if depth == MAX_DEPTH {
-            return Err(refused(format!("types nested deeper than {MAX_DEPTH}")));
+            return Err(refused(format!("types are nested deeper than {MAX_DEPTH}")));
         }
         let out = match ty {
-            Type::Tensor(ranked) => self.ranked(ranked, dialect, depth)?,
-            Type::Tuple(all) => {
+            MlirType::Tensor(ranked) => self.ranked(ranked, dialect, depth)?,
+            MlirType::Tuple(all) => {
                 let mut out = code(dialect, 23, 15);
                 self.types(all, dialect, depth + 1, &mut out)?;
                 out
             }
-            Type::Function(from, to) => {
+            MlirType::Function(from, to) => {
                 let mut out = code(dialect, 8, 2);
                 self.types(from, dialect, depth + 1, &mut out)?;
                 self.types(to, dialect, depth + 1, &mut out)?;
                 out
             }
-            Type::Token if dialect == Vhlo => code(dialect, 22, 0),
-            Type::Token => return Ok(self.tables.type_text("stablehlo", "!stablehlo.token")),
-            Type::Scalar(name) | Type::Other(name) => return self.named(name, dialect, depth + 1),
+            MlirType::Token if dialect == Vhlo => code(dialect, 22, 0),
+            MlirType::Token => return Ok(self.tables.type_text("stablehlo", "!stablehlo.token")),
+            MlirType::Scalar(name) | MlirType::Other(name) => return self.named(name, dialect, depth + 1),
         };
         Ok(self.tables.ty(dialect.name(), out))
     }
 
-    fn types(&mut self, all: &[Type], dialect: Dialect, depth: usize, out: &mut Sink) -> Result<()> {
+    fn types(
+        &mut self,
+        all: &[MlirType],
+        dialect: TargetDialect,
+        depth: usize,
+        out: &mut ByteSink,
+    ) -> Result<()> {
         let numbers = all.iter().map(|ty| self.ty(ty, dialect, depth)).collect::<Result<Vec<_>>>()?;
         out.numbers(&numbers);
         Ok(())
     }
 
-    fn ranked(&mut self, ranked: &Ranked, dialect: Dialect, depth: usize) -> Result<Sink> {
+    fn ranked(
+        &mut self,
+        ranked: &RankedTensorType,
+        dialect: TargetDialect,
+        depth: usize,
+    ) -> Result<ByteSink> {
         let mut out = match &ranked.encoding {
             None => code(dialect, 20, 13),
             Some(text) => {
@@ -80,7 +93,7 @@ impl Writer<'_> {
         Ok(out)
     }
 
-    /// `#stablehlo.bounds<16, ?>`, `#stablehlo.type_extensions<bounds = [16, ?]>`
+    /// Writes `#stablehlo.bounds<16, ?>`, `#stablehlo.type_extensions<bounds = [16, ?]>`
     fn bounds(&mut self, text: &str) -> Result<u64> {
         let inner =
             text.strip_prefix("#stablehlo.").and_then(|rest| rest.split_once('<')).map(|(_, inner)| inner);
@@ -88,18 +101,17 @@ impl Writer<'_> {
             inner.map(|inner| inner.trim_start_matches("bounds = ").trim_matches(['[', ']', '>']).split(','));
         let one = |item: &str| if item.trim() == "?" { Some(i64::MIN) } else { item.trim().parse().ok() };
         let bounds = items.and_then(|items| items.map(one).collect::<Option<Vec<i64>>>());
-        let bounds =
-            bounds.ok_or_else(|| refused(format!("the encoding {text} of a type is not written")))?;
-        let mut out = Sink::of([18]);
+        let bounds = bounds.ok_or_else(|| refused(format!("cannot write type encoding {text}")))?;
+        let mut out = ByteSink::of([18]);
         out.signeds(&bounds);
         Ok(self.tables.attribute("vhlo", out))
     }
 
-    /// A type by its name.
-    fn named(&mut self, name: &str, dialect: Dialect, depth: usize) -> Result<u64> {
+    /// Writes a type given by name.
+    fn named(&mut self, name: &str, dialect: TargetDialect, depth: usize) -> Result<u64> {
         if let Some(part) = name.strip_prefix("complex<").and_then(|rest| rest.strip_suffix('>')) {
             let part = self.named(part, dialect, depth)?;
-            let out = Sink::of([code_of(dialect, 1, 9), part]);
+            let out = ByteSink::of([code_of(dialect, 1, 9), part]);
             return Ok(self.tables.ty(dialect.name(), out));
         }
         match dialect {
@@ -109,17 +121,17 @@ impl Writer<'_> {
     }
 
     fn vhlo_named(&mut self, name: &str, depth: usize) -> Result<u64> {
-        let mut out = Sink::default();
+        let mut out = ByteSink::default();
         if let Some((code, _, _, since)) = TYPES.iter().find(|(_, n, ..)| *n == name) {
-            self.since(*since, &format!("the type {name}"))?;
+            self.since(*since, &format!("type {name}"))?;
             out.number(*code);
             return Ok(self.tables.ty("vhlo", out));
         }
         let of_text = |from: &str, to: &str| systole_mlir::text::parse_type(&name.replacen(from, to, 1)).ok();
         if name.starts_with("memref<")
-            && let Some(Type::Tensor(ranked)) = of_text("memref", "tensor")
+            && let Some(MlirType::Tensor(ranked)) = of_text("memref", "tensor")
         {
-            self.since((1, 13), "the type memref")?;
+            self.since((1, 13), "type memref")?;
             out.number(41);
             let dims: Vec<i64> = ranked.dims.iter().map(|d| d.map_or(i64::MIN, |d| d as i64)).collect();
             out.signeds(&dims);
@@ -127,26 +139,25 @@ impl Writer<'_> {
             return Ok(self.tables.ty("vhlo", out));
         }
         if name.starts_with("!stablehlo.future<")
-            && let Some(Type::Tuple(all)) = of_text("!stablehlo.future", "tuple")
+            && let Some(MlirType::Tuple(all)) = of_text("!stablehlo.future", "tuple")
         {
-            self.since((1, 15), "the type !stablehlo.future")?;
+            self.since((1, 15), "type !stablehlo.future")?;
             out.number(42);
             self.types(&all, Vhlo, depth + 1, &mut out)?;
             return Ok(self.tables.ty("vhlo", out));
         }
         let quantized = name.strip_prefix("!quant.uniform<").and_then(|rest| rest.strip_suffix('>'));
-        let parts = quantized
-            .and_then(quantization)
-            .ok_or_else(|| refused(format!("the type {name} is not written")))?;
+        let parts =
+            quantized.and_then(quantization).ok_or_else(|| refused(format!("cannot write type {name}")))?;
         self.quantized(parts, depth)
     }
 
-    fn quantized(&mut self, q: Quantization<'_>, depth: usize) -> Result<u64> {
+    fn quantized(&mut self, q: QuantizedTypeFields<'_>, depth: usize) -> Result<u64> {
         let (storage, expressed) =
             (self.named(&q.storage, Vhlo, depth + 1)?, self.named(q.expressed, Vhlo, depth + 1)?);
         let code = if q.axis.is_some() { 30 } else { 24 };
-        let mut out = Sink::of([code, u64::from(q.signed), storage, expressed]);
-        let range = |out: &mut Sink| [q.range.0, q.range.1].into_iter().for_each(|n| out.signed(n));
+        let mut out = ByteSink::of([code, u64::from(q.signed), storage, expressed]);
+        let range = |out: &mut ByteSink| [q.range.0, q.range.1].into_iter().for_each(|n| out.signed(n));
         match (q.axis, q.scales.as_slice()) {
             (Some(axis), scales) => {
                 out.number(axis);
@@ -159,13 +170,13 @@ impl Writer<'_> {
                 out.signed(*zero);
                 range(&mut out);
             }
-            _ => return Err(refused("a quantized type with several scales and no axis")),
+            _ => return Err(refused("a quantized type has several scales but no axis")),
         }
         Ok(self.tables.ty("vhlo", out))
     }
 
     fn builtin_named(&mut self, name: &str) -> u64 {
-        let mut out = Sink::default();
+        let mut out = ByteSink::default();
         let plain = [("index", 1), ("bf16", 3), ("f16", 4), ("f32", 5), ("f64", 6), ("none", 12)];
         let digits =
             name.trim_start_matches(['s', 'u']).strip_prefix('i').and_then(|n| n.parse::<u64>().ok());
@@ -186,19 +197,19 @@ impl Writer<'_> {
     }
 }
 
-/// A quantized type.
-struct Quantization<'a> {
+/// Parts of a quantized type.
+struct QuantizedTypeFields<'a> {
     signed: bool,
     storage: String,
     range: (i64, i64),
     expressed: &'a str,
     axis: Option<u64>,
-    /// Scale and zero point, of each slice where there is an axis.
+    /// Scale and zero point; one pair per slice if there is an axis.
     scales: Vec<(f64, i64)>,
 }
 
-/// `i8<-127:127>:f32:0, {34.0:16, 2.0}`
-fn quantization(text: &str) -> Option<Quantization<'_>> {
+/// Parses `i8<-127:127>:f32:0, {34.0:16, 2.0}`.
+fn quantization(text: &str) -> Option<QuantizedTypeFields<'_>> {
     let (types, scales) = text.split_once(',')?;
     let (storage, rest) = match types.split_once('<') {
         Some((storage, rest)) => (storage, rest),
@@ -223,22 +234,27 @@ fn quantization(text: &str) -> Option<Quantization<'_>> {
         Some((scale.parse().ok()?, zero.trim().parse().ok()?))
     };
     let scales = scales.trim().trim_matches(['{', '}']).split(',').map(scale).collect::<Option<_>>()?;
-    // The dialect has signless storage for both.
-    Some(Quantization { signed, storage: format!("i{bits}"), range, expressed, axis, scales })
+    // The dialect uses signless storage for both.
+    Some(QuantizedTypeFields { signed, storage: format!("i{bits}"), range, expressed, axis, scales })
 }
 
 /// Attributes.
-impl Writer<'_> {
-    /// The number of an attribute.
-    pub(super) fn attribute(&mut self, value: &Attribute, dialect: Dialect, depth: usize) -> Result<u64> {
+impl ModuleWriter<'_> {
+    /// Returns the number of an attribute.
+    pub(super) fn attribute(
+        &mut self,
+        value: &Attribute,
+        dialect: TargetDialect,
+        depth: usize,
+    ) -> Result<u64> {
         if depth == MAX_DEPTH {
-            return Err(refused(format!("attributes nested deeper than {MAX_DEPTH}")));
+            return Err(refused(format!("attributes are nested deeper than {MAX_DEPTH}")));
         }
         let depth = depth + 1;
-        let mut out = Sink::default();
+        let mut out = ByteSink::default();
         match value {
             Attribute::Sharding(mesh, dims) => return Ok(self.sharding(mesh, dims)),
-            Attribute::Unit => return Ok(self.tables.attribute("builtin", Sink::of([7]))),
+            Attribute::Unit => return Ok(self.tables.attribute("builtin", ByteSink::of([7]))),
             Attribute::Array(element, _) if element != "i64" && element != "i1" || dialect == Builtin => {
                 return self.array(value, depth);
             }
@@ -249,7 +265,7 @@ impl Writer<'_> {
             }
             Attribute::Float(digits, ty) => {
                 let bits =
-                    bits_of(digits, ty).ok_or_else(|| refused(format!("{digits} : {ty} is not written")))?;
+                    bits_of(digits, ty).ok_or_else(|| refused(format!("cannot write {digits} : {ty}")))?;
                 self.number_of(ty, bits, code_of(dialect, 8, 9), dialect, &mut out)?;
             }
             Attribute::String(text) => out.numbers_of([code_of(dialect, 14, 2), self.tables.string(text)]),
@@ -269,29 +285,33 @@ impl Writer<'_> {
             Attribute::Dense(dense) => self.dense(dense, dialect, depth, &mut out)?,
             Attribute::Type(ty) => out.numbers_of([code_of(dialect, 17, 6), self.ty(ty, dialect, depth)?]),
             Attribute::Other(ty, digits) if width(ty).is_some() => {
-                let n: i128 =
-                    digits.parse().map_err(|_| refused(format!("{digits} : {ty} is not written")))?;
+                let n: i128 = digits.parse().map_err(|_| refused(format!("cannot write {digits} : {ty}")))?;
                 self.number_of(ty, n as u64, code_of(dialect, 9, 8), dialect, &mut out)?;
             }
             Attribute::Other(name, text) if name.starts_with("sdy.") => {
                 return Ok(self.tables.attribute_text("sdy", &format!("#{name}<{text}>")));
             }
             _ if dialect == Vhlo => self.stablehlo(value, depth, &mut out)?,
-            _ => return Err(refused(format!("the attribute {value:?} is not written"))),
+            _ => return Err(refused(format!("cannot write attribute {value:?}"))),
         }
         let dialect = if matches!(value, Attribute::Array(..)) { Vhlo } else { dialect };
         Ok(self.tables.attribute(dialect.name(), out))
     }
 
-    pub(super) fn all(&mut self, items: &[Attribute], dialect: Dialect, depth: usize) -> Result<Vec<u64>> {
+    pub(super) fn all(
+        &mut self,
+        items: &[Attribute],
+        dialect: TargetDialect,
+        depth: usize,
+    ) -> Result<Vec<u64>> {
         items.iter().map(|item| self.attribute(item, dialect, depth)).collect()
     }
 
-    /// Names and values in the order of the names, which is MLIR's.
+    /// Writes names and values, sorted by name as in MLIR.
     pub(super) fn entries(
         &mut self,
-        entries: &Attributes,
-        (names, values): (Dialect, Dialect),
+        entries: &NamedAttributes,
+        (names, values): (TargetDialect, TargetDialect),
         depth: usize,
     ) -> Result<Vec<u64>> {
         let mut sorted: Vec<_> = entries.iter().collect();
@@ -310,18 +330,25 @@ impl Writer<'_> {
         Ok(all)
     }
 
-    /// A dictionary of MLIR's, whose values may be StableHLO's.
-    pub(super) fn dictionary(&mut self, entries: &Attributes, values: Dialect) -> Result<u64> {
+    /// Writes a builtin dictionary; its values may be VHLO's.
+    pub(super) fn dictionary(&mut self, entries: &NamedAttributes, values: TargetDialect) -> Result<u64> {
         let numbers = self.entries(entries, (Builtin, values), 0)?;
-        let mut out = Sink::of([1, numbers.len() as u64 / 2]);
+        let mut out = ByteSink::of([1, numbers.len() as u64 / 2]);
         numbers.iter().for_each(|n| out.number(*n));
         Ok(self.tables.attribute("builtin", out))
     }
 
-    /// A code, a type, and a number of it in its bits.
-    fn number_of(&mut self, ty: &str, bits: u64, code: u64, dialect: Dialect, out: &mut Sink) -> Result<()> {
+    /// Writes a code, a number type, and a number of it as bits.
+    fn number_of(
+        &mut self,
+        ty: &str,
+        bits: u64,
+        code: u64,
+        dialect: TargetDialect,
+        out: &mut ByteSink,
+    ) -> Result<()> {
         let ty_number = self.named(ty, dialect, 0)?;
-        let width = width(ty).ok_or_else(|| refused(format!("a number of type {ty}")))?;
+        let width = width(ty).ok_or_else(|| refused(format!("expected a number type, got {ty}")))?;
         let bits = bits & u64::MAX >> (64 - width);
         out.numbers_of([code, ty_number]);
         match width {
@@ -332,21 +359,29 @@ impl Writer<'_> {
     }
 
     pub(super) fn symbol(&mut self, name: &str) -> u64 {
-        let name = Sink::of([2, self.tables.string(name)]);
+        let name = ByteSink::of([2, self.tables.string(name)]);
         let name = self.tables.attribute("builtin", name);
-        self.tables.attribute("builtin", Sink::of([4, name]))
+        self.tables.attribute("builtin", ByteSink::of([4, name]))
     }
 
-    fn dense(&mut self, dense: &Dense, dialect: Dialect, depth: usize, out: &mut Sink) -> Result<()> {
+    fn dense(
+        &mut self,
+        dense: &DenseElements,
+        dialect: TargetDialect,
+        depth: usize,
+        out: &mut ByteSink,
+    ) -> Result<()> {
         let ty = self.ty(&dense.ty, dialect, depth)?;
         out.numbers_of([code_of(dialect, 15, 18), ty]);
         out.blob(&bytes(dense, self.module)?);
         Ok(())
     }
 
-    /// `array<i32: 1, 2>`, which only MLIR has.
+    /// Writes `array<i32: 1, 2>`, which only the builtin dialect has.
     fn array(&mut self, value: &Attribute, depth: usize) -> Result<u64> {
-        let Attribute::Array(element, items) = value else { return Err(refused("no array")) };
+        let Attribute::Array(element, items) = value else {
+            return Err(refused("expected an array attribute"));
+        };
         let mut raw = Vec::new();
         let size = width(element).unwrap_or(64).div_ceil(8) as usize;
         for item in items {
@@ -354,29 +389,29 @@ impl Writer<'_> {
                 Attribute::Int(n) => *n as u64,
                 Attribute::Bool(b) => u64::from(*b),
                 Attribute::Float(digits, _) => bits_of(digits, element)
-                    .ok_or_else(|| refused(format!("{digits} in an array of {element}")))?,
-                _ => return Err(refused(format!("an array of {element}"))),
+                    .ok_or_else(|| refused(format!("invalid element {digits} in an array of {element}")))?,
+                _ => return Err(refused(format!("cannot write an array of {element}"))),
             };
             raw.extend(bits.to_le_bytes().iter().take(size));
         }
-        let ty = self.ty(&Type::Scalar(element.clone()), Builtin, depth)?;
-        let mut out = Sink::of([17, ty, items.len() as u64]);
+        let ty = self.ty(&MlirType::Scalar(element.clone()), Builtin, depth)?;
+        let mut out = ByteSink::of([17, ty, items.len() as u64]);
         out.blob(&raw);
         Ok(self.tables.attribute("builtin", out))
     }
 }
 
-fn code_of(dialect: Dialect, vhlo: u64, builtin: u64) -> u64 {
+fn code_of(dialect: TargetDialect, vhlo: u64, builtin: u64) -> u64 {
     if dialect == Vhlo { vhlo } else { builtin }
 }
 
-/// Attributes that StableHLO alone has, and those of Shardy.
-impl Writer<'_> {
-    fn stablehlo(&mut self, value: &Attribute, depth: usize, out: &mut Sink) -> Result<()> {
+/// StableHLO and Shardy attributes.
+impl ModuleWriter<'_> {
+    fn stablehlo(&mut self, value: &Attribute, depth: usize, out: &mut ByteSink) -> Result<()> {
         match value {
             Attribute::Array(element, items) => {
-                let dense =
-                    of_ints(items, element).ok_or_else(|| refused(format!("an array of {element}")))?;
+                let dense = of_ints(items, element)
+                    .ok_or_else(|| refused(format!("cannot write an array of {element}")))?;
                 self.dense(&dense, Vhlo, depth, out)
             }
             Attribute::Keyword(kind, word) => {
@@ -389,28 +424,35 @@ impl Writer<'_> {
             Attribute::Other(kind, text) if kind == "sub_axis" => {
                 let parts = text.strip_prefix('(').and_then(|rest| rest.split_once(')'));
                 let parts = parts.and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
-                let (before, size) = parts.ok_or_else(|| refused(format!("{text} is no part of an axis")))?;
+                let (before, size) =
+                    parts.ok_or_else(|| refused(format!("expected a sub-axis, got {text}")))?;
                 out.number(21);
                 [before, size].into_iter().for_each(|n| out.signed(n));
                 Ok(())
             }
             Attribute::Struct(kind, fields) => self.structure(kind, fields, depth, out),
-            other => Err(refused(format!("the attribute {other:?} is not written"))),
+            other => Err(refused(format!("cannot write attribute {other:?}"))),
         }
     }
 
-    fn word(&mut self, row: Option<&(u64, &str, &str)>, word: &str, out: &mut Sink) -> Result<()> {
+    fn word(&mut self, row: Option<&(u64, &str, &str)>, word: &str, out: &mut ByteSink) -> Result<()> {
         let found = row.and_then(|(code, _, words)| {
             Some((*code, words.split_ascii_whitespace().position(|w| w == word)?))
         });
-        let (code, n) = found.ok_or_else(|| refused(format!("the word {word} is not known")))?;
+        let (code, n) = found.ok_or_else(|| refused(format!("unknown enum value {word}")))?;
         out.numbers_of([code, n as u64]);
         Ok(())
     }
 
-    fn structure(&mut self, kind: &str, given: &Attributes, depth: usize, out: &mut Sink) -> Result<()> {
+    fn structure(
+        &mut self,
+        kind: &str,
+        given: &NamedAttributes,
+        depth: usize,
+        out: &mut ByteSink,
+    ) -> Result<()> {
         let row = STRUCTURES.iter().find(|(_, name, ..)| *name == kind);
-        let row = row.ok_or_else(|| refused(format!("the attribute {kind} is not written")))?;
+        let row = row.ok_or_else(|| refused(format!("cannot write attribute {kind}")))?;
         let &(code, _, since, fields) = row;
         self.since(since, &format!("`{kind}`"))?;
         out.number(code);
@@ -420,71 +462,75 @@ impl Writer<'_> {
         };
         for (name, field) in fields {
             let value = find(given, name);
-            let wrong = || refused(format!("`{name}` of {kind} is missing or is not as it must be"));
+            let wrong = || refused(format!("field `{name}` of {kind} is missing or invalid"));
             match (field, value) {
-                (Field::Ints, None) => out.signeds(&[]),
-                (Field::Ints, Some(Attribute::List(items) | Attribute::Array(_, items))) => {
+                (FieldEncoding::Ints, None) => out.signeds(&[]),
+                (FieldEncoding::Ints, Some(Attribute::List(items) | Attribute::Array(_, items))) => {
                     out.signeds(&items.iter().map(int).collect::<Option<Vec<_>>>().ok_or_else(wrong)?);
                 }
-                (Field::Int, value) => out.signed(value.map_or(Some(0), int).ok_or_else(wrong)?),
-                (Field::Float, Some(Attribute::Float(digits, _))) => {
+                (FieldEncoding::Int, value) => out.signed(value.map_or(Some(0), int).ok_or_else(wrong)?),
+                (FieldEncoding::Float, Some(Attribute::Float(digits, _))) => {
                     out.signed(bits_of(digits, "f64").ok_or_else(wrong)? as i64);
                 }
-                (Field::Attribute | Field::Symbol, Some(value)) => {
+                (FieldEncoding::Attribute | FieldEncoding::Symbol, Some(value)) => {
                     out.number(self.attribute(value, Vhlo, depth)?);
                 }
-                (Field::Tagged, None) => out.number(0),
-                (Field::Tagged, Some(value)) => out.numbers_of([1, self.attribute(value, Vhlo, depth)?]),
-                (Field::Flagged, None) => out.number(0),
-                (Field::Flagged, Some(value)) => out.flagged(self.attribute(value, Vhlo, depth)?, true),
+                (FieldEncoding::Tagged, None) => out.number(0),
+                (FieldEncoding::Tagged, Some(value)) => {
+                    out.numbers_of([1, self.attribute(value, Vhlo, depth)?])
+                }
+                (FieldEncoding::Flagged, None) => out.number(0),
+                (FieldEncoding::Flagged, Some(value)) => {
+                    out.flagged(self.attribute(value, Vhlo, depth)?, true)
+                }
                 _ => return Err(wrong()),
             }
         }
         Ok(())
     }
 
-    /// `#sdy.sharding<@mesh, [{"x"}, {}]>`
+    /// Writes `#sdy.sharding<@mesh, [{"x"}, {}]>`
     fn sharding(&mut self, mesh: &str, dims: &[Vec<String>]) -> u64 {
         let dims: Vec<u64> = dims.iter().map(|axes| self.axes(axes)).collect();
-        let mut out = Sink::of([6, self.symbol(mesh)]);
+        let mut out = ByteSink::of([6, self.symbol(mesh)]);
         out.numbers(&dims);
         out.numbers(&[]);
         self.tables.attribute("sdy", out)
     }
 
-    /// The axes of a dimension.
+    /// Writes the axes of a dimension.
     fn axes(&mut self, axes: &[String]) -> u64 {
         let mut numbers = Vec::new();
         for axis in axes.iter().filter(|a| *a != OPEN) {
-            let axis = Sink::of([4, self.tables.string(axis), 0]);
+            let axis = ByteSink::of([4, self.tables.string(axis), 0]);
             numbers.push(self.tables.attribute("sdy", axis));
         }
-        let mut out = Sink::of([5]);
+        let mut out = ByteSink::of([5]);
         out.numbers(&numbers);
         out.byte(u8::from(!axes.iter().any(|a| a == OPEN)));
         out.flagged(0, false);
         self.tables.attribute("sdy", out)
     }
 
-    /// `<["x"=2, "y"=4]>`
+    /// Writes `<["x"=2, "y"=4]>`
     pub(super) fn mesh(&mut self, axes: &[(String, u64)]) -> u64 {
         let mut numbers = Vec::new();
         for (name, size) in axes {
-            let mut out = Sink::of([1, self.tables.string(name)]);
+            let mut out = ByteSink::of([1, self.tables.string(name)]);
             out.signed(*size as i64);
             numbers.push(self.tables.attribute("sdy", out));
         }
-        let mut out = Sink::of([2]);
+        let mut out = ByteSink::of([2]);
         out.numbers(&numbers);
         out.numbers(&[]);
         self.tables.attribute("sdy", out)
     }
 
-    /// A list of Shardy's: shardings, or names of axes.
+    /// Writes a Shardy list: shardings, or axis names.
     pub(super) fn shardy_list(&mut self, items: &[Attribute]) -> Result<u64> {
         let is_names = items.iter().all(|item| matches!(item, Attribute::String(_)));
         let numbers = self.all(items, Builtin, 0)?;
-        let mut out = Sink::of([if is_names && !items.is_empty() { 0 } else { 7 }]);
+        let mut out = ByteSink::of([if is_names && !items.is_empty() { 0 } else { 7 }]);
         out.numbers(&numbers);
         Ok(self.tables.attribute("sdy", out))
     }

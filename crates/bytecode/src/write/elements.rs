@@ -1,74 +1,76 @@
-//! Elements of arrays as the bytes of a tensor: one element where all are one, those of i1 packed.
+//! Encodes array elements as tensor bytes: one element for a splat; i1 is bit-packed.
 
 use crate::read::width;
 use systole_base::{DType, Error, ErrorKind, Result, Scalar};
 use systole_mlir::narrow_types::Narrow;
-use systole_mlir::syntax::{Attribute, Dense, Elements, Module, Ranked, Type};
+use systole_mlir::syntax::{Attribute, DenseElements, ElementData, MlirModule, MlirType, RankedTensorType};
 
 fn wrong(what: String) -> Error {
     Error::new(ErrorKind::Data, what)
 }
 
-/// The bytes of an array.
-pub(super) fn bytes(dense: &Dense, module: &Module) -> Result<Vec<u8>> {
-    let Type::Tensor(ranked) = &dense.ty else { return Err(wrong(format!("{} is no array", dense.ty))) };
+/// Returns the bytes of an array.
+pub(super) fn bytes(dense: &DenseElements, module: &MlirModule) -> Result<Vec<u8>> {
+    let MlirType::Tensor(ranked) = &dense.ty else {
+        return Err(wrong(format!("expected a tensor type, got {}", dense.ty)));
+    };
     let count = ranked.dims.iter().try_fold(1u64, |n, d| n.checked_mul((*d)?));
     let count = count.and_then(|n| usize::try_from(n).ok());
-    let count = count.ok_or_else(|| wrong(format!("{} has no number of elements", dense.ty)))?;
+    let count = count.ok_or_else(|| wrong(format!("{} has unknown sizes", dense.ty)))?;
     let fits = |n: usize| n == count || n == 1;
     let element = storage(&ranked.element)?;
     let all = match &dense.elements {
-        Elements::None => Vec::new(),
-        Elements::Splat(words) | Elements::List(_, words) => {
+        ElementData::None => Vec::new(),
+        ElementData::Splat(words) | ElementData::List(_, words) => {
             let parts = if element.complex { 2 } else { 1 };
             if words.len() % parts != 0 || !fits(words.len() / parts) {
-                return Err(wrong(format!("{} elements for {}", words.len(), dense.ty)));
+                return Err(wrong(format!("got {} elements for {}", words.len(), dense.ty)));
             }
             of_words(words, &element)?
         }
-        Elements::Bytes(bytes) => unpacked(bytes, count, &element),
-        Elements::Resource(name) => {
-            let bytes = module.resource(name).ok_or_else(|| wrong(format!("there is no resource {name}")))?;
+        ElementData::Bytes(bytes) => unpacked(bytes, count, &element),
+        ElementData::Resource(name) => {
+            let bytes = module.resource(name).ok_or_else(|| wrong(format!("unknown resource {name}")))?;
             unpacked(bytes, count, &element)
         }
     };
     if count > 0 && !fits(all.len() / element.size()) || all.len() % element.size() != 0 {
-        return Err(wrong(format!("{} bytes for {}", all.len(), dense.ty)));
+        return Err(wrong(format!("got {} bytes for {}", all.len(), dense.ty)));
     }
     Ok(shortest(all, count, &element))
 }
 
-/// How an element lies in memory.
-struct Storage {
-    /// The type, of complex numbers that of their parts.
+/// Memory layout of an element.
+struct ElementStorage {
+    /// Type; of a complex element, the type of its parts.
     part: String,
     complex: bool,
     bytes: usize,
 }
 
-impl Storage {
+impl ElementStorage {
     fn size(&self) -> usize {
         self.bytes << u32::from(self.complex)
     }
 }
 
-fn storage(element: &str) -> Result<Storage> {
+fn storage(element: &str) -> Result<ElementStorage> {
     let part = element.strip_prefix("complex<").and_then(|rest| rest.strip_suffix('>'));
     let (part, complex) = part.map_or((element, false), |part| (part, true));
-    let bits = width(part).ok_or_else(|| wrong(format!("elements of type {element} are not written")))?;
-    Ok(Storage { part: part.into(), complex, bytes: bits.div_ceil(8) as usize })
+    let bits = width(part).ok_or_else(|| wrong(format!("cannot write elements of type {element}")))?;
+    Ok(ElementStorage { part: part.into(), complex, bytes: bits.div_ceil(8) as usize })
 }
 
-/// A byte for each element of i1, whichever way they were given.
-fn unpacked(bytes: &[u8], count: usize, element: &Storage) -> Vec<u8> {
+/// Returns one byte per i1, from either encoding.
+fn unpacked(bytes: &[u8], count: usize, element: &ElementStorage) -> Vec<u8> {
     if element.part == "i1" && bytes.len() == count.div_ceil(8) && bytes.len() != count {
         return (0..count).map(|i| bytes.get(i / 8).map_or(0, |b| b >> (i % 8) & 1)).collect();
     }
     bytes.to_vec()
 }
 
-/// One element where all are one; eight of i1 in a byte.
-fn shortest(mut all: Vec<u8>, count: usize, element: &Storage) -> Vec<u8> {
+/// Shortens a splat to one element and packs eight i1 into a byte.
+fn shortest(mut all: Vec<u8>, count: usize, element: &ElementStorage) -> Vec<u8> {
     let size = element.size();
     let first = all.get(..size).map(<[u8]>::to_vec).unwrap_or_default();
     if all.chunks(size).all(|chunk| chunk == first) {
@@ -86,18 +88,18 @@ fn shortest(mut all: Vec<u8>, count: usize, element: &Storage) -> Vec<u8> {
     }
 }
 
-fn of_words(words: &[String], element: &Storage) -> Result<Vec<u8>> {
+fn of_words(words: &[String], element: &ElementStorage) -> Result<Vec<u8>> {
     let mut all = Vec::with_capacity(words.len() * element.bytes);
     for word in words {
         let bits = bits_of(word, &element.part);
         let bits =
-            bits.ok_or_else(|| wrong(format!("`{word}` is not an element of type {}", element.part)))?;
+            bits.ok_or_else(|| wrong(format!("invalid element `{word}` for type {}", element.part)))?;
         all.extend(bits.to_le_bytes().iter().take(element.bytes));
     }
     Ok(all)
 }
 
-/// The bits of a number of a type.
+/// Returns the bits of a number.
 pub(super) fn bits_of(word: &str, ty: &str) -> Option<u64> {
     if ty == "i1" {
         return match word {
@@ -123,15 +125,17 @@ pub(super) fn bits_of(word: &str, ty: &str) -> Option<u64> {
     }
 }
 
-/// Whole numbers as an array of one dimension.
-pub(super) fn of_ints(items: &[Attribute], element: &str) -> Option<Dense> {
+/// Returns integers as a one-dimensional array.
+pub(super) fn of_ints(items: &[Attribute], element: &str) -> Option<DenseElements> {
     let word = |item: &Attribute| match item {
         Attribute::Int(n) => Some(n.to_string()),
         Attribute::Bool(b) => Some(b.to_string()),
         _ => None,
     };
     let words = items.iter().map(word).collect::<Option<Vec<_>>>()?;
-    let ty = Ranked { dims: vec![Some(words.len() as u64)], element: element.into(), encoding: None };
-    let elements = if words.is_empty() { Elements::None } else { Elements::List(vec![words.len()], words) };
-    Some(Dense { ty: Type::Tensor(ty), elements })
+    let ty =
+        RankedTensorType { dims: vec![Some(words.len() as u64)], element: element.into(), encoding: None };
+    let elements =
+        if words.is_empty() { ElementData::None } else { ElementData::List(vec![words.len()], words) };
+    Some(DenseElements { ty: MlirType::Tensor(ty), elements })
 }

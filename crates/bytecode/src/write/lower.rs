@@ -1,18 +1,22 @@
-//! Attributes of StableHLO → those of VHLO, by name: defaults filled in, fields taken apart.
+//! Lowers StableHLO attributes to VHLO attributes: adds defaults, splits struct attributes into fields.
 
 use super::elements::of_ints;
-use super::writer::{Writer, refused};
+use super::writer::{ModuleWriter, refused};
 use crate::read::is_default;
-use crate::vhlo_tables::{Default, Kind, LAYOUTS, OpVersion, default, gathered, kind, versions};
+use crate::vhlo_tables::{
+    LAYOUTS, OpVersion, VhloAttributeKind, VhloDefault, default, gathered, kind, versions,
+};
 use systole_base::{Error, ErrorKind, Result};
-use systole_mlir::syntax::{Attribute, Attributes, Dense, Elements, Operation, Ranked, Type, find, take};
+use systole_mlir::syntax::{
+    Attribute, DenseElements, ElementData, MlirType, NamedAttributes, Operation, RankedTensorType, find, take,
+};
 
 fn lacks(name: &str) -> Error {
-    Error::new(ErrorKind::Data, format!("the attribute `{name}` is missing or is not as it must be"))
+    Error::new(ErrorKind::Data, format!("attribute `{name}` is missing or invalid"))
 }
 
-impl Writer<'_> {
-    /// The version of an op that the file's version has.
+impl ModuleWriter<'_> {
+    /// Returns the version of an op that the artifact's version has.
     pub(super) fn version_of(&self, op: &str) -> Result<OpVersion> {
         let target = self.version.ops();
         let found =
@@ -21,27 +25,27 @@ impl Writer<'_> {
             (Some(row), _) => Ok(row),
             (None, Some(first)) => {
                 self.since(first.since, &format!("stablehlo.{op}"))?;
-                Err(refused(format!("stablehlo.{op} is not written")))
+                Err(refused(format!("cannot write stablehlo.{op}")))
             }
-            (None, None) => Err(refused(format!("stablehlo.{op} is no op of StableHLO"))),
+            (None, None) => Err(refused(format!("stablehlo.{op} is not a StableHLO op"))),
         }
     }
 
-    /// Attributes of an op by their names in VHLO, in order, and those that are not the op's own.
-    pub(super) fn lower(&self, op: &Operation, name: &str) -> Result<(Attributes, Attributes)> {
+    /// Returns the op's own attributes by VHLO name, in order, and all other attributes.
+    pub(super) fn lower(&self, op: &Operation, name: &str) -> Result<(NamedAttributes, NamedAttributes)> {
         let row = self.version_of(name)?;
         let newest = versions(name).last().unwrap_or(row);
         let mut rest = op.attributes.clone();
         let mut parts = taken_apart(name, &mut rest)?;
         let window = window(name, &parts, &rest);
-        let mut own = Attributes::new();
+        let mut own = NamedAttributes::new();
         for attribute in newest.attributes() {
             let given = take(&mut parts, attribute).or_else(|| take(&mut rest, attribute));
             let default = default(name, attribute);
             let is_typed = matches!(find(&rest, "api_version"), Some(Attribute::Int(4)));
             let value = match (given, default) {
                 (Some(value), _) => formed(attribute, value)?,
-                (None, Some(Default::Text)) if attribute == "backend_config" && typed(&own, is_typed) => {
+                (None, Some(VhloDefault::Text)) if attribute == "backend_config" && typed(&own, is_typed) => {
                     Attribute::Dictionary(Vec::new())
                 }
                 (None, Some(default)) => fill(attribute, default, window),
@@ -59,11 +63,11 @@ impl Writer<'_> {
         Ok((own, rest))
     }
 
-    /// Whether an op's operands and regions are such as an older version of it takes.
+    /// Checks that an older version of the op supports its operands and regions.
     fn fits_older(&self, op: &Operation, name: &str, newest: OpVersion) -> Result<()> {
         let single = matches!(name, "all_gather" | "all_reduce" | "all_to_all" | "collective_broadcast");
         if single && op.operands.len() != 1 {
-            return self.since(newest.since, &format!("stablehlo.{name} of several arrays"));
+            return self.since(newest.since, &format!("stablehlo.{name} with several operands"));
         }
         if name == "composite" && !op.regions.is_empty() {
             return self.since(newest.since, "stablehlo.composite with regions");
@@ -72,13 +76,13 @@ impl Writer<'_> {
     }
 }
 
-fn typed(own: &Attributes, rest: bool) -> bool {
+fn typed(own: &NamedAttributes, rest: bool) -> bool {
     rest || matches!(find(own, "api_version"), Some(Attribute::Int(4)))
 }
 
-/// The attributes of VHLO that are fields of some of StableHLO, which are taken out of `rest`.
-fn taken_apart(op: &str, rest: &mut Attributes) -> Result<Attributes> {
-    let mut parts = Attributes::new();
+/// Splits struct attributes, which are removed from `rest`, into VHLO attributes.
+fn taken_apart(op: &str, rest: &mut NamedAttributes) -> Result<NamedAttributes> {
+    let mut parts = NamedAttributes::new();
     for g in gathered(op) {
         let fields = match take(rest, g.name) {
             Some(Attribute::Struct(_, fields)) => fields,
@@ -112,8 +116,8 @@ fn taken_apart(op: &str, rest: &mut Attributes) -> Result<Attributes> {
     Ok(parts)
 }
 
-/// `[b, 0, 1, f]` as numbers of dimensions.
-fn dimensions(layout: &[String], names: [(&str, &str); 3], parts: &mut Attributes) -> Result<()> {
+/// Converts `[b, 0, 1, f]` to dimension numbers.
+fn dimensions(layout: &[String], names: [(&str, &str); 3], parts: &mut NamedAttributes) -> Result<()> {
     let place = |letter: &str| {
         let found = layout.iter().position(|l| l == letter);
         found.map(|i| Attribute::Int(i as i128)).ok_or_else(|| lacks("dimension_numbers"))
@@ -132,62 +136,67 @@ fn dimensions(layout: &[String], names: [(&str, &str); 3], parts: &mut Attribute
     Ok(())
 }
 
-/// How many dimensions the window of an op has.
-fn window(op: &str, parts: &Attributes, rest: &Attributes) -> usize {
+/// Returns the number of window dimensions of an op.
+fn window(op: &str, parts: &NamedAttributes, rest: &NamedAttributes) -> usize {
     let list = match op {
         "convolution" | "dynamic_conv" => find(parts, "input_spatial_dimensions"),
         _ => find(rest, "window_dimensions"),
     };
     match list {
         Some(Attribute::Array(_, items) | Attribute::List(items)) => items.len(),
-        Some(Attribute::Dense(Dense { ty: Type::Tensor(ranked), .. })) => {
+        Some(Attribute::Dense(DenseElements { ty: MlirType::Tensor(ranked), .. })) => {
             ranked.dims.first().copied().flatten().map_or(0, |n| n as usize)
         }
         _ => 0,
     }
 }
 
-/// An attribute as VHLO has it.
+/// Converts an attribute to its VHLO form.
 fn formed(name: &str, value: Attribute) -> Result<Attribute> {
     let ints = |items: &[Attribute], element: &str| of_ints(items, element).map(Attribute::Dense);
     let found = match (kind(name), value) {
-        (Kind::Ints, Attribute::List(items) | Attribute::Array(_, items)) => ints(&items, "i64"),
-        (Kind::Bools, Attribute::List(items) | Attribute::Array(_, items)) => ints(&items, "i1"),
-        (Kind::Int(ty), Attribute::Int(n)) => Some(Attribute::Other(ty.into(), n.to_string())),
-        (Kind::Unit, Attribute::Unit) => Some(Attribute::Bool(true)),
-        (Kind::Word(code), Attribute::Keyword(_, word)) => Some(Attribute::Keyword(code.to_string(), word)),
-        (Kind::Word(5), value @ Attribute::Int(_)) => Some(value),
-        (Kind::Any, Attribute::Array(element, items)) => ints(&items, &element),
-        (Kind::Int(_) | Kind::Unit, value @ (Attribute::Other(..) | Attribute::Bool(_))) => Some(value),
-        (Kind::Int(_), _) => None,
+        (VhloAttributeKind::Ints, Attribute::List(items) | Attribute::Array(_, items)) => ints(&items, "i64"),
+        (VhloAttributeKind::Bools, Attribute::List(items) | Attribute::Array(_, items)) => ints(&items, "i1"),
+        (VhloAttributeKind::Int(ty), Attribute::Int(n)) => Some(Attribute::Other(ty.into(), n.to_string())),
+        (VhloAttributeKind::Unit, Attribute::Unit) => Some(Attribute::Bool(true)),
+        (VhloAttributeKind::Word(code), Attribute::Keyword(_, word)) => {
+            Some(Attribute::Keyword(code.to_string(), word))
+        }
+        (VhloAttributeKind::Word(5), value @ Attribute::Int(_)) => Some(value),
+        (VhloAttributeKind::Any, Attribute::Array(element, items)) => ints(&items, &element),
+        (
+            VhloAttributeKind::Int(_) | VhloAttributeKind::Unit,
+            value @ (Attribute::Other(..) | Attribute::Bool(_)),
+        ) => Some(value),
+        (VhloAttributeKind::Int(_), _) => None,
         (_, value) => Some(value),
     };
     found.ok_or_else(|| lacks(name))
 }
 
-/// What holds where an attribute is not said.
-fn fill(name: &str, default: Default, window: usize) -> Attribute {
+/// Returns the default of an absent attribute.
+fn fill(name: &str, default: VhloDefault, window: usize) -> Attribute {
     let tensor = |dims: Vec<usize>, element: &str, word: String| {
         let dims = dims.into_iter().map(|d| Some(d as u64)).collect();
-        let elements = if window == 0 { Elements::None } else { Elements::Splat(vec![word]) };
-        let ty = Type::Tensor(Ranked { dims, element: element.into(), encoding: None });
-        Attribute::Dense(Dense { ty, elements })
+        let elements = if window == 0 { ElementData::None } else { ElementData::Splat(vec![word]) };
+        let ty = MlirType::Tensor(RankedTensorType { dims, element: element.into(), encoding: None });
+        Attribute::Dense(DenseElements { ty, elements })
     };
     let float = |name: &str| (name.to_owned(), Attribute::Float("0.0".into(), "f64".into()));
     match default {
-        Default::False => Attribute::Bool(false),
-        Default::Int(_) if name == "compare_type" => Attribute::Keyword("4".into(), "NOTYPE".into()),
-        Default::Int(n) if name == "version" => Attribute::Other("i32".into(), n.to_string()),
-        Default::Int(n) => Attribute::Int(n.into()),
-        Default::List => Attribute::List(Vec::new()),
-        Default::Empty => of_ints(&[], "i64").map_or(Attribute::Unit, Attribute::Dense),
-        Default::Text => Attribute::String(String::new()),
-        Default::Dictionary => Attribute::Dictionary(Vec::new()),
-        Default::Each(n) => tensor(vec![window], "i64", n.to_string()),
-        Default::Pairs => tensor(vec![window, 2], "i64", "0".into()),
-        Default::Falses => tensor(vec![window], "i1", "false".into()),
-        Default::Precision => Attribute::List(vec![Attribute::Keyword("11".into(), "DEFAULT".into()); 2]),
-        Default::Accuracy => Attribute::Struct(
+        VhloDefault::False => Attribute::Bool(false),
+        VhloDefault::Int(_) if name == "compare_type" => Attribute::Keyword("4".into(), "NOTYPE".into()),
+        VhloDefault::Int(n) if name == "version" => Attribute::Other("i32".into(), n.to_string()),
+        VhloDefault::Int(n) => Attribute::Int(n.into()),
+        VhloDefault::List => Attribute::List(Vec::new()),
+        VhloDefault::Empty => of_ints(&[], "i64").map_or(Attribute::Unit, Attribute::Dense),
+        VhloDefault::Text => Attribute::String(String::new()),
+        VhloDefault::Dictionary => Attribute::Dictionary(Vec::new()),
+        VhloDefault::Each(n) => tensor(vec![window], "i64", n.to_string()),
+        VhloDefault::Pairs => tensor(vec![window, 2], "i64", "0".into()),
+        VhloDefault::Falses => tensor(vec![window], "i1", "false".into()),
+        VhloDefault::Precision => Attribute::List(vec![Attribute::Keyword("11".into(), "DEFAULT".into()); 2]),
+        VhloDefault::Accuracy => Attribute::Struct(
             "result_accuracy".into(),
             vec![
                 float("atol"),
@@ -196,6 +205,6 @@ fn fill(name: &str, default: Default, window: usize) -> Attribute {
                 ("mode".into(), Attribute::Other("stablehlo.result_accuracy_mode".into(), "DEFAULT".into())),
             ],
         ),
-        Default::None => Attribute::Type(Type::Scalar("none".into())),
+        VhloDefault::None => Attribute::Type(MlirType::Scalar("none".into())),
     }
 }

@@ -1,4 +1,4 @@
-//! [`Module`] → bytes.
+//! Writes an [`MlirModule`] as MLIR bytecode.
 
 mod attribute;
 mod elements;
@@ -7,37 +7,37 @@ mod operation;
 mod table;
 mod writer;
 
-use crate::Version;
-use crate::byte_io::Sink;
+use crate::StablehloVersion;
+use crate::byte_io::ByteSink;
 use crate::file::{MAGIC, NEWEST, section};
 use crate::version::CURRENT;
 use systole_base::{Error, ErrorKind, Result};
-use systole_mlir::syntax::Module;
-use table::Tables;
-use writer::Writer;
+use systole_mlir::syntax::MlirModule;
+use table::BytecodeTables;
+use writer::ModuleWriter;
 
-/// The oldest version that is written.
-const OLDEST: Version = Version::new(1, 0, 0);
+/// Oldest StableHLO version that can be written.
+const OLDEST: StablehloVersion = StablehloVersion::new(1, 0, 0);
 
-/// A module as a portable artifact of a version.
+/// Writes a module as a portable artifact of this version.
 ///
 /// # Errors
-/// `Unsupported`: an op, a type or an attribute that the version does not have, by name; a version that is not known here.
-/// `Data`: an op without an attribute that it must have.
-pub fn write(module: &Module, version: Version) -> Result<Vec<u8>> {
+/// `Unsupported` for ops, types or attributes that the version lacks (by name), or an unknown version; `Data` for an op
+/// that lacks a required attribute.
+pub fn write(module: &MlirModule, version: StablehloVersion) -> Result<Vec<u8>> {
     if version < OLDEST || version.ops() > CURRENT.ops() {
-        return Err(Error::new(ErrorKind::Unsupported, format!("StableHLO {version} is not written"))
-            .because(format!("the ops of versions {OLDEST} to {CURRENT} are known here")));
+        return Err(Error::new(ErrorKind::Unsupported, format!("cannot write StableHLO {version}"))
+            .because(format!("versions {OLDEST} to {CURRENT} are supported")));
     }
-    let mut writer = Writer { module, version, tables: Tables::default() };
+    let mut writer = ModuleWriter { module, version, tables: BytecodeTables::default() };
     let ir = operation::module(&mut writer)?;
     Ok(writer.tables.file(version, &ir))
 }
 
-impl Tables {
-    /// All sections.
-    fn file(self, version: Version, ir: &Sink) -> Vec<u8> {
-        let mut out = Sink(MAGIC.to_vec());
+impl BytecodeTables {
+    /// Returns the file with all sections.
+    fn file(self, version: StablehloVersion, ir: &ByteSink) -> Vec<u8> {
+        let mut out = ByteSink(MAGIC.to_vec());
         out.number(NEWEST);
         out.0.extend(format!("StableHLO_v{version}\0").bytes());
         let (content, sizes) = self.entries();

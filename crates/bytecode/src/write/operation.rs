@@ -1,56 +1,63 @@
-//! Modules, functions, regions and ops.
+//! Writes modules, functions, regions and ops as MLIR bytecode.
 
-use super::attribute::Dialect::{self, Builtin, Vhlo};
-use super::writer::{MAX_DEPTH, Writer, refused};
-use crate::byte_io::Sink;
+use super::attribute::TargetDialect::{self, Builtin, Vhlo};
+use super::writer::{MAX_DEPTH, ModuleWriter, refused};
+use crate::byte_io::ByteSink;
 use crate::file::section;
 use crate::vhlo_tables::OTHERS;
 use systole_base::{Error, ErrorKind, Result, ResultExt};
-use systole_mlir::syntax::{Attribute, Attributes, Function, Operation, Region, Type, Value, find};
+use systole_mlir::syntax::{
+    Attribute, FunctionValue, MlirFunction, MlirRegion, MlirType, NamedAttributes, Operation, find,
+};
 
-/// What an op has.
+/// Parts of an op.
 #[derive(Default)]
-struct Parts<'a> {
+struct OpParts<'a> {
     attributes: Option<u64>,
     properties: Option<u64>,
     results: &'a [u64],
     operands: &'a [u64],
 }
 
-/// The op that is the module.
-pub(super) fn module(writer: &mut Writer<'_>) -> Result<Sink> {
+/// Writes the module op.
+pub(super) fn module(writer: &mut ModuleWriter<'_>) -> Result<ByteSink> {
     let module = writer.module;
-    let mut block = Sink::default();
+    let mut block = ByteSink::default();
     block.flagged((module.meshes.len() + module.functions.len()) as u64, false);
     for (name, axes) in &module.meshes {
         let axes = writer.mesh(axes);
         let name = writer.attribute(&Attribute::String(name.clone()), Builtin, 0)?;
-        let properties = Some(writer.tables.property(Sink::of([axes, name])));
-        writer.head(&mut block, ("sdy", "mesh"), Parts { properties, ..Parts::default() }, false);
+        let properties = Some(writer.tables.property(ByteSink::of([axes, name])));
+        writer.head(&mut block, ("sdy", "mesh"), OpParts { properties, ..OpParts::default() }, false);
     }
     for f in &module.functions {
-        let mut body = Body { writer, function: f, numbers: vec![None; f.values.len()], reserved: 0 };
+        let mut body = BodyWriter { writer, function: f, numbers: vec![None; f.values.len()], reserved: 0 };
         body.function(&mut block).at(|| format!("@{}", f.name))?;
     }
-    let mut region = Sink::of([1, 0]);
+    let mut region = ByteSink::of([1, 0]);
     region.0.extend(&block.0);
 
-    let mut out = Sink::default();
+    let mut out = ByteSink::default();
     out.flagged(1, false);
     let attributes = match module.attributes.is_empty() {
         true => None,
         false => Some(writer.dictionary(&module.attributes, Builtin)?),
     };
-    let properties = Some(writer.tables.property(Sink::of([0, 0])));
-    writer.head(&mut out, ("builtin", "module"), Parts { attributes, properties, ..Parts::default() }, true);
+    let properties = Some(writer.tables.property(ByteSink::of([0, 0])));
+    writer.head(
+        &mut out,
+        ("builtin", "module"),
+        OpParts { attributes, properties, ..OpParts::default() },
+        true,
+    );
     out.flagged(1, true);
     out.section(section::IR, &region);
     Ok(out)
 }
 
-impl Writer<'_> {
-    /// What stands before the regions of an op.
-    fn head(&mut self, out: &mut Sink, (dialect, name): (&str, &str), parts: Parts<'_>, regions: bool) {
+impl ModuleWriter<'_> {
+    /// Writes an op up to its regions, and its mask.
+    fn head(&mut self, out: &mut ByteSink, (dialect, name): (&str, &str), parts: OpParts<'_>, regions: bool) {
         let has = |present: bool, bit: u8| if present { bit } else { 0 };
         out.number(self.tables.op(dialect, name));
         out.byte(
@@ -69,41 +76,41 @@ impl Writer<'_> {
             .for_each(|all| out.numbers(all));
     }
 
-    /// The location that is none.
+    /// Returns the unknown location.
     fn nowhere(&mut self) -> u64 {
-        self.tables.attribute("builtin", Sink::of([15]))
+        self.tables.attribute("builtin", ByteSink::of([15]))
     }
 
-    /// The location that is a name.
+    /// Returns a name location.
     fn name(&mut self, name: &str) -> Result<u64> {
         let name = self.attribute(&Attribute::String(name.into()), Builtin, 0)?;
         let nowhere = self.nowhere();
-        Ok(self.tables.attribute("builtin", Sink::of([14, name, nowhere])))
+        Ok(self.tables.attribute("builtin", ByteSink::of([14, name, nowhere])))
     }
 
-    /// Attributes that are not an op's own; `None`: there are none.
-    fn others(&mut self, attributes: &Attributes, values: Dialect) -> Result<Option<u64>> {
+    /// Writes attributes that are not the op's own; `None` if there are none.
+    fn others(&mut self, attributes: &NamedAttributes, values: TargetDialect) -> Result<Option<u64>> {
         if attributes.is_empty() { Ok(None) } else { self.dictionary(attributes, values).map(Some) }
     }
 }
 
-/// What writes the ops of a function.
-struct Body<'w, 'm> {
-    writer: &'w mut Writer<'m>,
-    function: &'m Function,
-    /// The number of each value, once it is there.
+/// Writes the ops of a function.
+struct BodyWriter<'w, 'm> {
+    writer: &'w mut ModuleWriter<'m>,
+    function: &'m MlirFunction,
+    /// Number of each value, once defined.
     numbers: Vec<Option<u64>>,
-    /// Values of all open regions.
+    /// Number of values of all open regions.
     reserved: u64,
 }
 
-/// An op of Shardy, whose types are MLIR's: casts stand around it.
+/// Whether an op is Shardy's; its types are builtin, so casts are inserted around it.
 fn is_shardy(op: &Operation) -> bool {
     op.name.starts_with("sdy.")
 }
 
-/// How many values the ops of a region and its arguments are, with the casts around ops of Shardy.
-fn count(region: &Region, shardy: bool) -> u64 {
+/// Counts the values of a region's arguments and ops, including casts around Shardy ops.
+fn count(region: &MlirRegion, shardy: bool) -> u64 {
     let of_op = |op: &Operation| match is_shardy(op) {
         true => op.operands.len() + 2 * op.results.len(),
         false => op.results.len(),
@@ -112,28 +119,28 @@ fn count(region: &Region, shardy: bool) -> u64 {
     (arguments + region.operations.iter().map(of_op).sum::<usize>()) as u64
 }
 
-impl<'m> Body<'_, 'm> {
-    fn function(&mut self, out: &mut Sink) -> Result<()> {
+impl<'m> BodyWriter<'_, 'm> {
+    fn function(&mut self, out: &mut ByteSink) -> Result<()> {
         let f = self.function;
-        let list = |all: Vec<&Attributes>| {
+        let list = |all: Vec<&NamedAttributes>| {
             let items = all.iter().map(|a| Attribute::Dictionary((*a).clone())).collect();
             Attribute::List(if all.iter().all(|a| a.is_empty()) { Vec::new() } else { items })
         };
         let from = match f.body.arguments.is_empty() {
             true if f.parameters.is_empty() => Vec::new(),
-            true => return Err(refused("a function without a body, whose arguments have no types here")),
+            true => return Err(refused("cannot write a function declaration without argument types")),
             false => f.body.arguments.iter().map(|v| self.ty(*v).cloned()).collect::<Result<_>>()?,
         };
         let to = f.results.iter().map(|(ty, _)| ty.clone()).collect();
         let visibility = if f.is_private { "private" } else { "" };
         let own = [
             list(f.parameters.iter().collect()),
-            Attribute::Type(Type::Function(from, to)),
+            Attribute::Type(MlirType::Function(from, to)),
             list(f.results.iter().map(|(_, a)| a).collect()),
             Attribute::String(f.name.clone()),
             Attribute::String(visibility.into()),
         ];
-        let mut properties = Sink::default();
+        let mut properties = ByteSink::default();
         for value in own {
             properties.number(self.writer.attribute(&value, Vhlo, 0)?);
         }
@@ -142,29 +149,35 @@ impl<'m> Body<'_, 'm> {
         self.writer.head(
             out,
             ("vhlo", "func_v1"),
-            Parts { attributes, properties, ..Parts::default() },
+            OpParts { attributes, properties, ..OpParts::default() },
             true,
         );
         out.flagged(1, true);
-        let mut region = Sink::default();
+        let mut region = ByteSink::default();
         self.region(&f.body, Vhlo, 0, &mut region)?;
         out.section(section::IR, &region);
         Ok(())
     }
 
-    fn ty(&self, value: Value) -> Result<&'m Type> {
+    fn ty(&self, value: FunctionValue) -> Result<&'m MlirType> {
         let found = self.function.values.get(value);
-        found.ok_or_else(|| Error::new(ErrorKind::Data, "a value without a type"))
+        found.ok_or_else(|| Error::new(ErrorKind::Data, "a value has no type"))
     }
 
-    fn types(&mut self, values: &[Value], dialect: Dialect) -> Result<Vec<u64>> {
+    fn types(&mut self, values: &[FunctionValue], dialect: TargetDialect) -> Result<Vec<u64>> {
         values.iter().map(|v| self.ty(*v).and_then(|ty| self.writer.ty(ty, dialect, 0))).collect()
     }
 
-    /// A region whose arguments have the types of a dialect.
-    fn region(&mut self, region: &'m Region, dialect: Dialect, depth: usize, out: &mut Sink) -> Result<()> {
+    /// Writes a region whose arguments have types of a dialect.
+    fn region(
+        &mut self,
+        region: &'m MlirRegion,
+        dialect: TargetDialect,
+        depth: usize,
+        out: &mut ByteSink,
+    ) -> Result<()> {
         if depth == MAX_DEPTH {
-            return Err(refused(format!("regions nested deeper than {MAX_DEPTH}")));
+            return Err(refused(format!("regions are nested deeper than {MAX_DEPTH}")));
         }
         if region.operations.is_empty() {
             out.number(0);
@@ -174,7 +187,7 @@ impl<'m> Body<'_, 'm> {
         let mut next = self.reserved;
         self.reserved += values;
         let types = self.types(&region.arguments, dialect)?;
-        let mut arguments = Sink::default();
+        let mut arguments = ByteSink::default();
         for (i, (value, ty)) in region.arguments.iter().zip(types).enumerate() {
             let name = self.function.names.get(i).filter(|name| depth == 0 && !name.is_empty());
             arguments.flagged(ty, name.is_some());
@@ -183,7 +196,7 @@ impl<'m> Body<'_, 'm> {
             }
             self.set(*value, &mut next);
         }
-        let (mut ops, mut block) = (0, Sink::default());
+        let (mut ops, mut block) = (0, ByteSink::default());
         if dialect == Builtin {
             self.casts(&region.arguments, Vhlo, &mut block, (&mut next, &mut ops))?;
         }
@@ -203,8 +216,8 @@ impl<'m> Body<'_, 'm> {
         Ok(())
     }
 
-    /// Gives a value the next number.
-    fn set(&mut self, value: Value, next: &mut u64) {
+    /// Assigns the next number to a value.
+    fn set(&mut self, value: FunctionValue, next: &mut u64) {
         if let Some(slot) = self.numbers.get_mut(value) {
             *slot = Some(*next);
         }
@@ -212,27 +225,27 @@ impl<'m> Body<'_, 'm> {
     }
 
     fn operands(&self, op: &Operation) -> Result<Vec<u64>> {
-        let number = |v: &Value| self.numbers.get(*v).copied().flatten();
+        let number = |v: &FunctionValue| self.numbers.get(*v).copied().flatten();
         let all = op.operands.iter().map(|v| {
-            number(v).ok_or_else(|| Error::new(ErrorKind::Data, "it uses a value that is not there yet"))
+            number(v).ok_or_else(|| Error::new(ErrorKind::Data, "a value is used before its definition"))
         });
         all.collect()
     }
 
-    /// Casts of values to the types of a dialect.
+    /// Writes casts of values to types of a dialect.
     fn casts(
         &mut self,
-        values: &[Value],
-        to: Dialect,
-        out: &mut Sink,
+        values: &[FunctionValue],
+        to: TargetDialect,
+        out: &mut ByteSink,
         (next, ops): (&mut u64, &mut u64),
     ) -> Result<()> {
         for value in values {
             let ty = self.types(&[*value], to)?;
             let from = self.numbers.get(*value).copied().flatten();
             let from =
-                from.ok_or_else(|| Error::new(ErrorKind::Data, "it uses a value that is not there yet"))?;
-            let parts = Parts { results: &ty, operands: &[from], ..Parts::default() };
+                from.ok_or_else(|| Error::new(ErrorKind::Data, "a value is used before its definition"))?;
+            let parts = OpParts { results: &ty, operands: &[from], ..OpParts::default() };
             self.writer.head(out, ("builtin", "unrealized_conversion_cast"), parts, false);
             self.set(*value, next);
             *ops += 1;
@@ -243,7 +256,7 @@ impl<'m> Body<'_, 'm> {
     fn operation(
         &mut self,
         op: &'m Operation,
-        out: &mut Sink,
+        out: &mut ByteSink,
         (next, ops): (&mut u64, &mut u64),
         depth: usize,
     ) -> Result<()> {
@@ -255,16 +268,16 @@ impl<'m> Body<'_, 'm> {
             Some(("stablehlo", name)) => name,
             Some(("func", name @ ("return" | "call"))) => name,
             _ => {
-                let what = format!("{} is not written", op.name);
+                let what = format!("cannot write {}", op.name);
                 return Err(
-                    refused(what).because("portable artifacts hold ops of StableHLO, func and Shardy")
+                    refused(what).because("portable artifacts contain only StableHLO, func and Shardy ops")
                 );
             }
         };
         let row = self.writer.version_of(name)?;
         let (own, others) = self.writer.lower(op, name)?;
         self.since_constraints(op, name, &own)?;
-        let mut properties = Sink::default();
+        let mut properties = ByteSink::default();
         for (attribute, value) in &own {
             properties.number(match (attribute.as_str(), value) {
                 ("api_version", Attribute::Int(n)) => self.writer.api_version(*n),
@@ -274,14 +287,20 @@ impl<'m> Body<'_, 'm> {
         let properties = (!own.is_empty()).then(|| self.writer.tables.property(properties));
         let attributes = self.writer.others(&others, Vhlo)?;
         let (results, operands) = (self.types(&op.results, Vhlo)?, self.operands(op)?);
-        let parts = Parts { attributes, properties, results: &results, operands: &operands };
+        let parts = OpParts { attributes, properties, results: &results, operands: &operands };
         let name = format!("{name}_v{}", row.version);
         self.writer.head(out, ("vhlo", &name), parts, !op.regions.is_empty());
         op.results.iter().for_each(|value| self.set(*value, next));
         self.regions(op, Vhlo, out, depth)
     }
 
-    fn regions(&mut self, op: &'m Operation, dialect: Dialect, out: &mut Sink, depth: usize) -> Result<()> {
+    fn regions(
+        &mut self,
+        op: &'m Operation,
+        dialect: TargetDialect,
+        out: &mut ByteSink,
+        depth: usize,
+    ) -> Result<()> {
         if op.regions.is_empty() {
             return Ok(());
         }
@@ -289,45 +308,45 @@ impl<'m> Body<'_, 'm> {
         op.regions.iter().try_for_each(|region| self.region(region, dialect, depth + 1, out))
     }
 
-    /// What an op may say only since some version, though it is no other op then.
-    fn since_constraints(&self, op: &Operation, name: &str, own: &Attributes) -> Result<()> {
+    /// Checks features of an op that depend on the version although the op's own version does not.
+    fn since_constraints(&self, op: &Operation, name: &str, own: &NamedAttributes) -> Result<()> {
         if name != "custom_call" {
             return Ok(());
         }
         for (attribute, value) in own {
             match (attribute.as_str(), value) {
                 ("backend_config", Attribute::Dictionary(_)) | ("api_version", Attribute::Int(4)) => {
-                    self.writer.since((1, 3), &format!("`{attribute}` of this kind"))?;
+                    self.writer.since((1, 3), &format!("this kind of `{attribute}`"))?;
                 }
                 _ => {}
             }
         }
         for value in &op.operands {
             if self.ty(*value)?.to_string().starts_with("!stablehlo.future") {
-                self.writer.since((1, 17), "an argument of type !stablehlo.future")?;
+                self.writer.since((1, 17), "argument type !stablehlo.future")?;
             }
         }
         Ok(())
     }
 
-    /// An op of Shardy, with casts around it.
+    /// Writes a Shardy op with casts around it.
     fn shardy(
         &mut self,
         op: &'m Operation,
-        out: &mut Sink,
+        out: &mut ByteSink,
         (next, ops): (&mut u64, &mut u64),
         depth: usize,
     ) -> Result<()> {
         let known = OTHERS.iter().find(|(name, _)| *name == op.name);
-        let (_, names) = known.ok_or_else(|| refused(format!("{} is not written", op.name)))?;
-        // Ops behind it see the operands as they were.
+        let (_, names) = known.ok_or_else(|| refused(format!("cannot write {}", op.name)))?;
+        // Later ops use the uncast operands.
         let before: Vec<_> =
             op.operands.iter().map(|v| (*v, self.numbers.get(*v).copied().flatten())).collect();
         self.casts(&op.operands, Builtin, out, (&mut *next, &mut *ops))?;
-        let mut properties = Sink::default();
+        let mut properties = ByteSink::default();
         for name in names.split_ascii_whitespace() {
             let found = find(&op.attributes, name);
-            let found = found.ok_or_else(|| refused(format!("{} without `{name}`", op.name)))?;
+            let found = found.ok_or_else(|| refused(format!("{} has no `{name}`", op.name)))?;
             properties.number(match found {
                 Attribute::List(items) if items.is_empty() && name == "manual_axes" => self.writer.no_axes(),
                 Attribute::List(items) => self.writer.shardy_list(items)?,
@@ -336,7 +355,7 @@ impl<'m> Body<'_, 'm> {
         }
         let properties = (!names.is_empty()).then(|| self.writer.tables.property(properties));
         let (results, operands) = (self.types(&op.results, Builtin)?, self.operands(op)?);
-        let parts = Parts { properties, results: &results, operands: &operands, ..Parts::default() };
+        let parts = OpParts { properties, results: &results, operands: &operands, ..OpParts::default() };
         let name = op.name.trim_start_matches("sdy.");
         self.writer.head(out, ("sdy", name), parts, !op.regions.is_empty());
         for (value, number) in before {
@@ -350,14 +369,14 @@ impl<'m> Body<'_, 'm> {
     }
 }
 
-impl Writer<'_> {
-    /// The version of a custom call's interface.
+impl ModuleWriter<'_> {
+    /// Writes the API version of a custom call.
     fn api_version(&mut self, n: i128) -> u64 {
-        self.tables.attribute("vhlo", Sink::of([5, n as u64]))
+        self.tables.attribute("vhlo", ByteSink::of([5, n as u64]))
     }
 
-    /// Of no axes.
+    /// Returns the empty list of axes.
     fn no_axes(&mut self) -> u64 {
-        self.tables.attribute("sdy", Sink::of([0, 0]))
+        self.tables.attribute("sdy", ByteSink::of([0, 0]))
     }
 }

@@ -1,23 +1,23 @@
-//! What ops refer to by number, each once: strings, names of ops, attributes, types, properties.
+//! Interns what ops refer to by number: strings, op names, attributes, types, properties.
 
-use crate::byte_io::Sink;
+use crate::byte_io::ByteSink;
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// Things by number.
-struct Table<T> {
+/// Maps values to numbers.
+struct InternTable<T> {
     all: Vec<T>,
     numbers: HashMap<T, u64>,
 }
 
-impl<T> Default for Table<T> {
+impl<T> Default for InternTable<T> {
     fn default() -> Self {
-        Table { all: Vec::new(), numbers: HashMap::new() }
+        InternTable { all: Vec::new(), numbers: HashMap::new() }
     }
 }
 
-impl<T: Clone + Eq + Hash> Table<T> {
-    /// The number of a thing, which is new or not.
+impl<T: Clone + Eq + Hash> InternTable<T> {
+    /// Returns the number of a value, adding it if it is new.
     fn number(&mut self, thing: T) -> u64 {
         let next = self.all.len() as u64;
         if let Some(n) = self.numbers.get(&thing) {
@@ -29,23 +29,23 @@ impl<T: Clone + Eq + Hash> Table<T> {
     }
 }
 
-/// An attribute or a type: the number of its dialect, whether it is in the dialect's own encoding, its bytes.
-type Entry = (u64, bool, Vec<u8>);
+/// An encoded attribute or type: dialect number, whether it uses the dialect's own encoding, bytes.
+type EncodedEntry = (u64, bool, Vec<u8>);
 
-/// The tables of a file.
+/// All tables of a file.
 #[derive(Default)]
-pub(super) struct Tables {
-    strings: Table<String>,
-    /// Numbers of their names.
-    dialects: Table<u64>,
-    /// The number of the dialect and that of the name.
-    ops: Table<(u64, u64)>,
-    attributes: Table<Entry>,
-    types: Table<Entry>,
-    properties: Table<Vec<u8>>,
+pub(super) struct BytecodeTables {
+    strings: InternTable<String>,
+    /// Numbers of the dialect names.
+    dialects: InternTable<u64>,
+    /// Numbers of dialect and op name.
+    ops: InternTable<(u64, u64)>,
+    attributes: InternTable<EncodedEntry>,
+    types: InternTable<EncodedEntry>,
+    properties: InternTable<Vec<u8>>,
 }
 
-impl Tables {
+impl BytecodeTables {
     pub(super) fn string(&mut self, text: &str) -> u64 {
         self.strings.number(text.to_owned())
     }
@@ -60,36 +60,36 @@ impl Tables {
         self.ops.number(op)
     }
 
-    pub(super) fn attribute(&mut self, dialect: &str, encoding: Sink) -> u64 {
+    pub(super) fn attribute(&mut self, dialect: &str, encoding: ByteSink) -> u64 {
         let entry = (self.dialect(dialect), true, encoding.0);
         self.attributes.number(entry)
     }
 
-    /// An attribute in text.
+    /// Adds an attribute as text.
     pub(super) fn attribute_text(&mut self, dialect: &str, text: &str) -> u64 {
         let entry = (self.dialect(dialect), false, [text.as_bytes(), b"\0"].concat());
         self.attributes.number(entry)
     }
 
-    /// A type in its dialect's encoding.
-    pub(super) fn ty(&mut self, dialect: &str, encoding: Sink) -> u64 {
+    /// Adds a type in its dialect's encoding.
+    pub(super) fn ty(&mut self, dialect: &str, encoding: ByteSink) -> u64 {
         let entry = (self.dialect(dialect), true, encoding.0);
         self.types.number(entry)
     }
 
-    /// A type in text.
+    /// Adds a type as text.
     pub(super) fn type_text(&mut self, dialect: &str, text: &str) -> u64 {
         let entry = (self.dialect(dialect), false, [text.as_bytes(), b"\0"].concat());
         self.types.number(entry)
     }
 
-    pub(super) fn property(&mut self, encoding: Sink) -> u64 {
+    pub(super) fn property(&mut self, encoding: ByteSink) -> u64 {
         self.properties.number(encoding.0)
     }
 
-    /// Lengths from the last string to the first, then the strings.
-    pub(super) fn strings(&self) -> Sink {
-        let mut out = Sink::default();
+    /// Writes the string lengths, last to first, then the strings.
+    pub(super) fn strings(&self) -> ByteSink {
+        let mut out = ByteSink::default();
         let all = &self.strings.all;
         out.number(all.len() as u64);
         all.iter().rev().for_each(|text| out.number(text.len() as u64 + 1));
@@ -100,8 +100,8 @@ impl Tables {
         out
     }
 
-    pub(super) fn dialects(&self) -> Sink {
-        let mut out = Sink::default();
+    pub(super) fn dialects(&self) -> ByteSink {
+        let mut out = ByteSink::default();
         out.number(self.dialects.all.len() as u64);
         self.dialects.all.iter().for_each(|name| out.flagged(*name, false));
         out.number(self.ops.all.len() as u64);
@@ -109,9 +109,9 @@ impl Tables {
         out
     }
 
-    /// Attributes and types one after the other, and their sizes.
-    pub(super) fn entries(&self) -> (Sink, Sink) {
-        let (mut content, mut sizes) = (Sink::default(), Sink::default());
+    /// Writes attributes and types in sequence, and their sizes.
+    pub(super) fn entries(&self) -> (ByteSink, ByteSink) {
+        let (mut content, mut sizes) = (ByteSink::default(), ByteSink::default());
         sizes.number(self.attributes.all.len() as u64);
         sizes.number(self.types.all.len() as u64);
         for entries in [&self.attributes.all, &self.types.all] {
@@ -126,16 +126,16 @@ impl Tables {
         (content, sizes)
     }
 
-    pub(super) fn properties(&self) -> Sink {
-        let mut out = Sink::default();
+    pub(super) fn properties(&self) -> ByteSink {
+        let mut out = ByteSink::default();
         out.number(self.properties.all.len() as u64);
         self.properties.all.iter().for_each(|bytes| out.blob(bytes));
         out
     }
 }
 
-/// Neighbours of one dialect: the dialect, how many they are, each.
-fn grouped<T>(out: &mut Sink, all: &[T], dialect: impl Fn(&T) -> u64, one: impl Fn(&mut Sink, &T)) {
+/// Writes runs of entries of one dialect: the dialect, their count, each entry.
+fn grouped<T>(out: &mut ByteSink, all: &[T], dialect: impl Fn(&T) -> u64, one: impl Fn(&mut ByteSink, &T)) {
     for group in all.chunk_by(|a, b| dialect(a) == dialect(b)) {
         group.first().into_iter().for_each(|first| out.number(dialect(first)));
         out.number(group.len() as u64);

@@ -1,32 +1,32 @@
-//! What the files of this folder share: the module that is written, for which version, and the tables that it fills.
+//! State of the bytecode writer: module, target version and tables.
 
-use super::table::Tables;
-use crate::Version;
+use super::table::BytecodeTables;
+use crate::StablehloVersion;
 use systole_base::{Error, ErrorKind, Result};
-use systole_mlir::syntax::Module;
+use systole_mlir::syntax::MlirModule;
 
-/// Regions, lists and types nested deeper are refused, as where they are read.
+/// Maximum nesting of regions, lists and types, as in the reader.
 pub(super) const MAX_DEPTH: usize = 32;
 
-/// What writes a module.
-pub(super) struct Writer<'m> {
-    pub(super) module: &'m Module,
-    pub(super) version: Version,
-    pub(super) tables: Tables,
+/// Writes a module.
+pub(super) struct ModuleWriter<'m> {
+    pub(super) module: &'m MlirModule,
+    pub(super) version: StablehloVersion,
+    pub(super) tables: BytecodeTables,
 }
 
-/// An error about what a version does not have.
+/// Returns an error about a feature that the target version lacks.
 pub(super) fn refused(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::Unsupported, what)
 }
 
-impl Writer<'_> {
-    /// Whether the version has what is there since another.
+impl ModuleWriter<'_> {
+    /// Checks that the target version has a feature introduced in `since`.
     pub(super) fn since(&self, since: (u16, u16), what: &str) -> Result<()> {
         if self.version.ops() >= since {
             return Ok(());
         }
-        let what = format!("{what} is there since StableHLO {}.{}.0", since.0, since.1);
+        let what = format!("{what} requires StableHLO {}.{}.0", since.0, since.1);
         Err(refused(what).because(format!("the program is written for {}", self.version)))
     }
 }

@@ -1,14 +1,14 @@
-//! What the tests of artifacts share.
+//! Helpers of the artifact tests.
 
 #![allow(dead_code, reason = "each test takes what it needs")]
 
-use systole_mlir::syntax::{Module, Place, Region};
+use systole_mlir::syntax::{MlirModule, MlirRegion, SourceSpan};
 
-/// A module without the places of its ops and the names of its arguments.
-pub fn bare(mut module: Module) -> Module {
-    fn ops(region: &mut Region) {
+/// Returns a module without source positions and argument names.
+pub fn bare(mut module: MlirModule) -> MlirModule {
+    fn ops(region: &mut MlirRegion) {
         for op in &mut region.operations {
-            op.place = Place::default();
+            op.place = SourceSpan::default();
             op.regions.iter_mut().for_each(ops);
         }
     }

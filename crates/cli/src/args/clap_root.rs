@@ -1,17 +1,17 @@
-//! The whole command line, for commands that describe it: they are part of it, and are told.
+//! Holds the definition of the whole command line for commands that print it (`man`, `completions`).
 
 use clap::Command;
 use std::sync::OnceLock;
 
 static ROOT: OnceLock<fn() -> Command> = OnceLock::new();
 
-/// Says what makes it.
+/// Sets the function that builds the command line.
 pub(crate) fn set(root: fn() -> Command) {
-    // Once for a process; another time would be the same.
+    // The first call of a process wins; later calls would set the same function.
     let _ = ROOT.set(root);
 }
 
-/// Every command with its options.
+/// Returns the definition of every command with its options.
 pub(crate) fn command() -> Command {
     ROOT.get().map_or_else(|| Command::new("systole"), |root| root())
 }

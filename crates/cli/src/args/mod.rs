@@ -1,4 +1,4 @@
-//! What commands share of the command line: common options, exit codes, suggestions.
+//! Shared command-line code: common options, exit codes, suggestions for typos.
 
 pub(crate) mod clap_root;
 pub(crate) mod common;

@@ -1,5 +1,6 @@
-//! What to try for a command or option that does not exist: what other programs call so comes before what looks alike, and
-//! only what `--help` lists is ever suggested.
+//! Suggests corrections for unknown commands and options: names that other programs use first, then similar spellings.
+//!
+//! Only names that `--help` lists are suggested.
 
 use crate::render::screen::quoted;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -8,7 +9,8 @@ use std::error::Error as _;
 use systole_config::home_of;
 use systole_nn::did_you_mean::{similar, synonym};
 
-/// Commands and options, and what other programs call them, beside what holds for keys and layers too.
+/// Commands and options with the names that other programs use for them, in addition to the synonyms of keys and
+/// layers.
 const SYNONYMS: [(&str, &str); 41] = [
     ("launch", "torchrun mpirun mpiexec srun spawn"),
     ("train", "fit learn start"),
@@ -53,7 +55,7 @@ const SYNONYMS: [(&str, &str); 41] = [
     ("set", "override param"),
 ];
 
-/// What is named without an option, by the arguments of the commands, and the options that are tried for it.
+/// Positional arguments, and option names that users try for them.
 const WITHOUT_OPTION: [(&str, &str); 6] = [
     ("target", "preset config cfg recipe dataset data folder model file path input arch network net name"),
     ("model", "model modelfile checkpoint ckpt weights path load"),
@@ -63,7 +65,7 @@ const WITHOUT_OPTION: [(&str, &str); 6] = [
     ("workloads", "workload model name preset config"),
 ];
 
-/// An error of the command line with what to try instead.
+/// Adds a suggestion to a command-line error.
 pub(crate) fn with_suggestion(mut error: Error, mut root: Command, args: &[String]) -> Error {
     let about = match error.kind() {
         ErrorKind::InvalidSubcommand => ContextKind::InvalidSubcommand,
@@ -79,7 +81,7 @@ pub(crate) fn with_suggestion(mut error: Error, mut root: Command, args: &[Strin
         ErrorKind::InvalidSubcommand => Some(for_command(&typed, &command)),
         _ => for_value(&typed, &command, args).or_else(|| for_option(&typed, &command, args)),
     };
-    // The library suggests by looks alone, hidden commands too, and shows its guess in the usage.
+    // clap suggests by spelling alone, includes hidden commands, and prints its guess in the usage.
     for kind in [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg, ContextKind::Suggested] {
         error.remove(kind);
     }
@@ -90,7 +92,7 @@ pub(crate) fn with_suggestion(mut error: Error, mut root: Command, args: &[Strin
     error
 }
 
-/// An error about a number without the words of the programming language.
+/// Rewrites an error about a number without Rust terms.
 fn in_words(error: Error, root: &Command) -> Error {
     let told = error.source().map(ToString::to_string).unwrap_or_default();
     let shown = |kind| match error.get(kind) {
@@ -103,21 +105,21 @@ fn in_words(error: Error, root: &Command) -> Error {
     Error::raw(ErrorKind::ValueValidation, text).with_cmd(root)
 }
 
-/// What a number must be, from the library's message about one that is not.
+/// Returns the allowed values, from clap's message about an invalid number.
 fn wanted(told: &str) -> Option<String> {
     if let Some((_, range)) = told.split_once(" is not in ") {
         let (from, to) = range.split_once("..")?;
         let most = to.strip_prefix('=').unwrap_or(to);
         return Some(match most.len() {
-            0 | 19.. => format!("write a whole number from {from} up"),
-            _ => format!("write a whole number from {from} to {most}"),
+            0 | 19.. => format!("expected an integer of at least {from}"),
+            _ => format!("expected an integer from {from} to {most}"),
         });
     }
     let of_digits = ["invalid digit found", "number too large", "number too small", "cannot parse integer"];
-    of_digits.iter().any(|start| told.starts_with(start)).then(|| "write a whole number, such as 10".into())
+    of_digits.iter().any(|start| told.starts_with(start)).then(|| "expected an integer, such as 10".into())
 }
 
-/// An option that was given twice: what to do about it.
+/// Adds a hint to the error for an option that was given twice.
 fn given_twice(mut error: Error) -> Error {
     let twice = match (error.get(ContextKind::InvalidArg), error.get(ContextKind::PriorArg)) {
         (Some(ContextValue::String(option)), Some(ContextValue::String(other))) if option == other => {
@@ -125,12 +127,12 @@ fn given_twice(mut error: Error) -> Error {
         }
         _ => return error,
     };
-    let tip = format!("give {twice} once");
+    let tip = format!("pass {twice} only once");
     error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     error
 }
 
-/// The command that refused what was typed.
+/// Returns the subcommand that rejected `typed`.
 fn command_of(root: &Command, args: &[String], typed: &str) -> Command {
     let mut command = root;
     for arg in args.iter().skip(1).take_while(|a| *a != typed) {
@@ -144,11 +146,11 @@ fn for_command(typed: &str, command: &Command) -> String {
     let visible: Vec<&str> = visible.collect();
     match meant(typed, &visible) {
         Some(name) => format!("did you mean `{name}`?"),
-        None => format!("the commands are {}", visible.join(", ")),
+        None => format!("available commands: {}", visible.join(", ")),
     }
 }
 
-/// A value that stands behind an option which may do without: it belongs behind `=`.
+/// Returns a hint for `--option value` if the option's value must follow `=`.
 fn for_value(typed: &str, command: &Command, args: &[String]) -> Option<String> {
     let at = args.iter().position(|arg| arg == typed)?;
     let option = args.get(at.checked_sub(1)?)?;
@@ -165,7 +167,7 @@ fn for_option(typed: &str, command: &Command, args: &[String]) -> Option<String>
         let names = argument.get_value_names().into_iter().flatten();
         let names: Vec<&str> = names.map(|name| name.as_str()).collect();
         let shown = value.map_or_else(|| names.join(" "), quoted);
-        return Some(format!("it needs no option: {} {shown}", command.get_name()));
+        return Some(format!("pass it without an option: {} {shown}", command.get_name()));
     }
     let visible = command.get_arguments().filter(|a| !a.is_hide_set()).filter_map(Arg::get_long);
     let visible: Vec<&str> = visible.collect();
@@ -177,19 +179,19 @@ fn for_option(typed: &str, command: &Command, args: &[String]) -> Option<String>
     match (other, key, similar(name, &visible)) {
         (Some(option), ..) | (None, None, Some(option)) => Some(format!("did you mean `--{option}`?")),
         (_, Some(key), _) if key.contains('.') => {
-            Some(format!("any key of the TOML is set by: --set {key}={}", value.unwrap_or("VALUE")))
+            Some(format!("set any TOML key with: --set {key}={}", value.unwrap_or("VALUE")))
         }
         _ => None,
     }
 }
 
-/// What a name means among the candidates: what other programs call so, else what looks like it.
+/// Returns the candidate that `typed` means: a synonym, otherwise the most similar spelling.
 fn meant<'a>(typed: &str, candidates: &[&'a str]) -> Option<&'a str> {
     let found = known_as(typed, candidates).or_else(|| synonym(typed, candidates));
     found.or_else(|| similar(typed, candidates))
 }
 
-/// The candidate that other programs call so.
+/// Returns the candidate that other programs call `typed`.
 fn known_as<'a>(typed: &str, candidates: &[&'a str]) -> Option<&'a str> {
     let mut rows = SYNONYMS.iter().filter(|(_, others)| is_one_of(typed, others));
     rows.find_map(|(name, _)| candidates.iter().copied().find(|c| c == name))
@@ -200,12 +202,12 @@ fn is_one_of(typed: &str, others: &str) -> bool {
     others.split(' ').any(|other| other == typed)
 }
 
-/// Whether an option of this name is tried for what the argument names.
+/// Whether users try an option of this name for the positional argument.
 fn is_without_option(name: &str, argument: &Arg) -> bool {
     WITHOUT_OPTION.iter().any(|(id, others)| argument.get_id().as_str() == *id && is_one_of(name, others))
 }
 
-/// The value that was given to the option.
+/// Returns the value given to the option.
 fn value_of<'a>(option: &str, args: &'a [String]) -> Option<&'a str> {
     let joined = args.iter().find_map(|a| a.strip_prefix(option)?.strip_prefix('='));
     let next = || args.iter().skip_while(|a| *a != option).nth(1);
@@ -235,12 +237,12 @@ mod tests {
             ("benchmark", "did you mean `bench`?"),
             ("continue", "did you mean `resume`?"),
             ("data info x.csv", "did you mean `inspect`?"),
-            ("frobnicate", "the commands are train, resume"),
+            ("frobnicate", "available commands: train, resume"),
             ("torchrun", "did you mean `launch`?"),
             ("train small.toml --fast-dev-run 3", "write --fast-dev-run=3"),
             ("compile-her", "did you mean `compile`?"),
-            ("train --preset glyphs", "it needs no option: train glyphs"),
-            ("train --config=run.toml", "it needs no option: train run.toml"),
+            ("train --preset glyphs", "pass it without an option: train glyphs"),
+            ("train --config=run.toml", "pass it without an option: train run.toml"),
             ("train --epoch 3", "did you mean `--epochs`?"),
             ("train --lr 0.1", "did you mean `--learning-rate`?"),
             ("train --bs 8", "did you mean `--batch-size`?"),
@@ -252,7 +254,7 @@ mod tests {
             ("train --optimizer lion", "--set optimizer.type=lion"),
             ("train --momentum 0.9", "--set optimizer.momentum=0.9"),
             ("train --loss=mse", "--set compile.loss=mse"),
-            ("predict --model m.safetensors", "it needs no option: predict m.safetensors"),
+            ("predict --model m.safetensors", "pass it without an option: predict m.safetensors"),
             ("evaluate m.safetensors --data photos", "did you mean `--data-dir`?"),
         ];
         for (line, part) in cases {
@@ -266,10 +268,10 @@ mod tests {
     #[test]
     fn numbers_and_repeated_options_are_told_in_words() {
         for (line, part) in [
-            ("train --epochs 0", "write a whole number from 1 up"),
-            ("train --batch-size 1e3", "write a whole number, such as 10"),
-            ("train --threads=5000", "write a whole number from 0 to 1024"),
-            ("train --seed=-1", "write a whole number, such as 10"),
+            ("train --epochs 0", "expected an integer of at least 1"),
+            ("train --batch-size 1e3", "expected an integer, such as 10"),
+            ("train --threads=5000", "expected an integer from 0 to 1024"),
+            ("train --seed=-1", "expected an integer, such as 10"),
             ("train --epochs 1 --epochs 2", "give --epochs once"),
         ] {
             let text = told(line);

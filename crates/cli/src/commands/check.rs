@@ -1,68 +1,72 @@
-//! `systole check`: the first op of a program whose value differs between two devices.
+//! `systole check`: finds the first op of a program whose value differs between two devices.
 
-use crate::args::common::Common;
-use crate::args::exit_status::{Failure, Outcome, Run};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::models::program::{self, InputArgs};
 use crate::render::screen::{Screen, number_of, quoted};
 use clap::Args;
 use serde_json::{Value, json};
 use std::panic;
 use systole_ir::{Error, ErrorKind, Graph, Literal, Result, ResultExt, text};
-use systole_mlir::import::Imported;
-use systole_program::bisect::{Compared, Culprit, Pair, first_difference, single};
+use systole_mlir::import::ImportedProgram;
+use systole_program::bisect::{DevicePair, DivergingOp, RunComparison, first_difference, single};
 use systole_program::compare::{Difference, Tolerance};
-use systole_program::summary::{self, Summary};
+use systole_program::summary::{self, ArraySummary};
 
 #[derive(Args)]
 pub(crate) struct CheckArgs {
-    /// A program: StableHLO text or bytecode, or an ONNX model; `-` reads standard input
+    /// StableHLO text or bytecode, or an ONNX model; `-` reads standard input
     #[arg(value_name = "FILE")]
     program: String,
     #[command(flatten)]
     pub(crate) pair: PairArgs,
 }
 
-/// Two devices, and what a program is given on both.
+/// Two devices to compare, with the tolerance and the program's arguments.
 #[derive(Args)]
 pub(crate) struct PairArgs {
-    /// The two devices, as --device names them: cpu,ref or xla,ref or pjrt:FILE,cpu. `ref`, the interpreter, is the one that
-    /// decides [default: that of --device or the CPU, and ref]
+    /// Two devices to compare, such as cpu,ref or xla,ref or pjrt:FILE,cpu
+    ///
+    /// `ref`, the interpreter, is the reference. [default: the device of --device or cpu, and ref]
     #[arg(long, value_name = "A,B")]
     pub(crate) devices: Option<String>,
-    /// How far floats may be apart, as a share of the larger; integers must be equal [default: f64 1e-11, f32 1e-4, f16 0.01,
-    /// bf16 0.05]
+    /// Relative tolerance for floats; integers must be equal
+    ///
+    /// [default: f64 1e-11, f32 1e-4, f16 0.01, bf16 0.05]
     #[arg(long, value_name = "SHARE", value_parser = share)]
     pub(crate) tolerance: Option<f64>,
     #[command(flatten)]
     pub(crate) inputs: InputArgs,
 }
 
-/// A share from 0 to 1.
+/// Parses a fraction from 0 to 1.
 fn share(text: &str) -> Result<f64, String> {
     let value = text.parse::<f64>().ok().filter(|v| (0.0..=1.0).contains(v));
-    value.ok_or_else(|| "write a share from 0 to 1, such as 1e-5".into())
+    value.ok_or_else(|| "expected a number from 0 to 1, such as 1e-5".into())
 }
 
 impl PairArgs {
     /// Opens both devices.
-    pub(crate) fn open(&self, common: &Common) -> Result<Pair, Failure> {
+    pub(crate) fn open(&self, common: &CommonArgs) -> Result<DevicePair, CommandError> {
         let usual = format!("{},ref", common.device.as_deref().filter(|d| *d != "ref").unwrap_or("cpu"));
         let said = self.devices.as_deref().unwrap_or(&usual);
         let names: Vec<&str> = said.split(',').map(str::trim).filter(|n| !n.is_empty()).collect();
         let [a, b] = names[..] else {
-            let e = Error::new(ErrorKind::Config, format!("`{said}` are not two devices"));
-            return Err(Failure::usage(e.at("--devices").hint("write cpu,ref or xla,ref")));
+            let e = Error::new(ErrorKind::Config, format!("expected two devices, got `{said}`"));
+            return Err(CommandError::usage(
+                e.at("--devices").hint("pass two names, such as cpu,ref or xla,ref"),
+            ));
         };
-        let opened = |name| systole_devices::named(name).map_err(|e| Failure::from(e.at("--devices")));
-        Ok(Pair {
+        let opened = |name| systole_devices::named(name).map_err(|e| CommandError::from(e.at("--devices")));
+        Ok(DevicePair {
             devices: [opened(a)?, opened(b)?],
             names: [a.into(), b.into()],
             tolerance: Tolerance(self.tolerance),
         })
     }
 
-    /// The program's arguments as the arrays of its graph, drawn where none are given, and where they are from.
-    pub(crate) fn arguments(&self, program: &Imported) -> Result<(Vec<Literal>, String)> {
+    /// Returns the arguments as the graph's arrays (random if none are given) and a description of their source.
+    pub(crate) fn arguments(&self, program: &ImportedProgram) -> Result<(Vec<Literal>, String)> {
         let random = self.inputs.random.or(self.inputs.input.is_none().then_some(0));
         let InputArgs { input, function, dims, .. } = &self.inputs;
         let inputs =
@@ -71,13 +75,13 @@ impl PairArgs {
         Ok((values.into_iter().flatten().collect(), given))
     }
 
-    /// The options as they are written.
-    pub(crate) fn words(&self, pair: &Pair) -> String {
+    /// Formats the options as they are written on a command line.
+    pub(crate) fn words(&self, pair: &DevicePair) -> String {
         let tolerance = self.tolerance.map_or(String::new(), |t| format!(" --tolerance {t}"));
         format!("--devices {}{tolerance}", quoted(pair.names.join(",")))
     }
 
-    /// The arguments as options.
+    /// Formats the arguments as command-line options.
     pub(crate) fn given_words(&self) -> String {
         let function =
             self.inputs.function.as_ref().map_or(String::new(), |f| format!(" --function {}", quoted(f)));
@@ -90,8 +94,8 @@ impl PairArgs {
     }
 }
 
-/// Names of two devices, without files where they can be told apart so.
-pub(crate) fn short(pair: &Pair) -> [&str; 2] {
+/// Device names without plugin files, if they stay distinct.
+pub(crate) fn short(pair: &DevicePair) -> [&str; 2] {
     let [a, b] = pair.names.each_ref().map(String::as_str);
     match [a, b].map(|name| name.split(':').next().unwrap_or(name)) {
         [x, y] if x != y => [x, y],
@@ -99,7 +103,7 @@ pub(crate) fn short(pair: &Pair) -> [&str; 2] {
     }
 }
 
-/// Runs `f` without the messages of panics, which are caught in it.
+/// Runs `f` without printing panic messages; `f` catches the panics.
 pub(crate) fn quietly<T>(f: impl FnOnce() -> T) -> T {
     let before = panic::take_hook();
     panic::set_hook(Box::new(|_| {}));
@@ -108,24 +112,24 @@ pub(crate) fn quietly<T>(f: impl FnOnce() -> T) -> T {
     result
 }
 
-impl Run for CheckArgs {
+impl RunCommand for CheckArgs {
     fn own_devices(&self) -> Option<&str> {
         self.pair.devices.as_deref()
     }
 
-    fn run(self, common: &Common, screen: &Screen) -> Outcome {
+    fn run(self, common: &CommonArgs, screen: &Screen) -> CommandResult {
         let program = self.pair.inputs.open(&self.program)?;
         let pair = self.pair.open(common)?;
         let (arguments, given) = self.pair.arguments(&program)?;
         let graph = &program.program.graph;
         let found = quietly(|| first_difference(&pair, graph, &arguments));
-        let answer = Answer { args: &self, program: &program, pair: &pair, given };
+        let answer = DeviceComparison { args: &self, program: &program, pair: &pair, given };
         match (&found, screen.json) {
             (found, true) => screen.object(&answer.object(found.as_ref())),
             (None, false) => {
                 let results = number_of(program.interface.results.len() + program.checks.len(), "result");
                 let names = short(&pair).join(" and ");
-                screen.line(format!("{names} agree in {results}, given {}", answer.given));
+                screen.line(format!("{names} agree in {results}, with {}", answer.given));
             }
             (Some(culprit), false) => {
                 answer.show(culprit, screen).at(|| program::called(&self.program).into())?
@@ -135,26 +139,26 @@ impl Run for CheckArgs {
     }
 }
 
-/// What there is to tell.
-struct Answer<'a> {
+/// Report of a device comparison.
+struct DeviceComparison<'a> {
     args: &'a CheckArgs,
-    program: &'a Imported,
-    pair: &'a Pair,
+    program: &'a ImportedProgram,
+    pair: &'a DevicePair,
     given: String,
 }
 
-impl Answer<'_> {
+impl DeviceComparison<'_> {
     fn graph(&self) -> &Graph {
         &self.program.program.graph
     }
 
-    /// `line 12:5 of step.mlir`
-    fn place(&self, culprit: &Culprit) -> Option<String> {
+    /// Formats the op's position: `line 12:5 of step.mlir`.
+    fn place(&self, culprit: &DivergingOp) -> Option<String> {
         let place = self.program.place(culprit.node)?;
         Some(format!("{place} of {}", program::called(&self.args.program)))
     }
 
-    fn show(&self, culprit: &Culprit, screen: &Screen) -> Result<()> {
+    fn show(&self, culprit: &DivergingOp, screen: &Screen) -> Result<()> {
         let parameters = self.graph().params.len();
         let [a, b] = short(self.pair);
         let at = format!(
@@ -164,21 +168,21 @@ impl Answer<'_> {
         );
         let place = self.place(culprit).map_or(String::new(), |p| format!(", {p}"));
         screen.line(match &culprit.what {
-            Compared::Failed(i, _) => {
-                format!("{} ends with an error at {at}{place}", if *i == 0 { a } else { b })
+            RunComparison::Failed(i, _) => {
+                format!("{} fails at {at}{place}", if *i == 0 { a } else { b })
             }
-            _ => format!("{a} and {b} part at {at}{place}"),
+            _ => format!("{a} and {b} first differ at {at}{place}"),
         });
         screen.line(format!("  {}", op_text(self.graph(), culprit.node)));
         screen.line(format!("  {}", self.words(&culprit.what)));
         for (i, x) in culprit.operands.iter().enumerate() {
-            screen.line(format!("  operand {i}: {}  {}", x.ty(), Summary::of(std::slice::from_ref(x))));
+            screen.line(format!("  operand {i}: {}  {}", x.ty(), ArraySummary::of(std::slice::from_ref(x))));
         }
         if let Some(alone) = &culprit.alone {
             screen.line(format!("  {}", alone_words(alone)));
         }
         screen.line(format!(
-            "found by {} of the program's beginnings, given {}; the smallest program that still fails:",
+            "found with {} of partial programs, with {}; to minimize the program:",
             number_of(culprit.runs, "run"),
             self.given
         ));
@@ -188,11 +192,11 @@ impl Answer<'_> {
         Ok(())
     }
 
-    fn words(&self, what: &Compared) -> String {
+    fn words(&self, what: &RunComparison) -> String {
         match what {
-            Compared::Same => "the values agree when nothing else is asked for".into(),
-            Compared::Failed(_, e) => e.to_string().replace('\n', "\n  "),
-            Compared::Differs(_, d) => {
+            RunComparison::Same => "the values agree when only this op is a result".into(),
+            RunComparison::Failed(_, e) => e.to_string().replace('\n', "\n  "),
+            RunComparison::Differs(_, d) => {
                 let [a, b] = short(self.pair);
                 let parts = format!("{} of {} differ", d.count, number_of(d.elements, "element"));
                 format!(
@@ -205,10 +209,10 @@ impl Answer<'_> {
         }
     }
 
-    fn object(&self, culprit: Option<&Culprit>) -> Value {
-        let told = |c: &Culprit| {
+    fn object(&self, culprit: Option<&DivergingOp>) -> Value {
+        let told = |c: &DivergingOp| {
             let operand = |x: &Literal| {
-                let s = Summary::of(std::slice::from_ref(x));
+                let s = ArraySummary::of(std::slice::from_ref(x));
                 json!({"type": x.ty().to_string(), "first": s.first})
             };
             json!({
@@ -225,7 +229,7 @@ impl Answer<'_> {
     }
 }
 
-/// An element with all its digits: two that differ must not look the same.
+/// Formats an element with all digits, so that different values look different.
 fn exact(value: systole_ir::Scalar) -> String {
     match value {
         systole_ir::Scalar::Float(v) => format!("{v:?}"),
@@ -233,32 +237,32 @@ fn exact(value: systole_ir::Scalar) -> String {
     }
 }
 
-fn alone_words(alone: &Compared) -> &'static str {
+fn alone_words(alone: &RunComparison) -> &'static str {
     match alone {
-        Compared::Same => {
-            "alone, with these operands, the op agrees: the devices part where it is computed with others"
+        RunComparison::Same => {
+            "with these operands the op alone agrees: it differs only when computed together with other ops"
         }
-        Compared::Differs(..) => "alone, with these operands, the op differs too",
-        Compared::Failed(..) => "alone, with these operands, the op ends with an error too",
+        RunComparison::Differs(..) => "with these operands the op alone differs too",
+        RunComparison::Failed(..) => "with these operands the op alone fails too",
     }
 }
 
-/// An outcome for programs.
-fn difference(what: &Compared) -> Value {
+/// Formats a comparison as JSON.
+fn difference(what: &RunComparison) -> Value {
     match what {
-        Compared::Same => Value::Null,
-        Compared::Failed(i, e) => json!({"device": i, "error": e.to_string()}),
-        Compared::Differs(_, Difference { index, first, second, count, elements }) => json!({
+        RunComparison::Same => Value::Null,
+        RunComparison::Failed(i, e) => json!({"device": i, "error": e.to_string()}),
+        RunComparison::Differs(_, Difference { index, first, second, count, elements }) => json!({
             "index": index, "first": exact(*first), "second": exact(*second), "differ": count, "elements": elements,
         }),
     }
 }
 
-/// A node as text.
+/// Formats a node as StableHLO text.
 fn op_text(graph: &Graph, node: usize) -> String {
     let whole = text::print(&single(graph, node));
     let lines: Vec<&str> = whole.lines().collect();
-    // The module and its function stand around it.
+    // Strip the surrounding module and function.
     let own = lines.get(2..lines.len().saturating_sub(3)).unwrap_or_default();
     own.iter().map(|l| l.strip_prefix("    ").unwrap_or(l)).collect::<Vec<_>>().join("\n  ")
 }

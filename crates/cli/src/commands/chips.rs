@@ -1,7 +1,7 @@
-//! `systole chips`: the tables that plans are made from, and the chips of the tutorials' history beside them.
+//! `systole chips`: lists the chip tables used by `systole plan`, and historic chips.
 
-use crate::args::common::Common;
-use crate::args::exit_status::{Failure, Outcome, Run};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::commands::plan;
 use crate::render::screen::{Screen, table, wrapped};
 use clap::Args;
@@ -9,22 +9,22 @@ use serde_json::{Value, json};
 use std::path::PathBuf;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::did_you_mean::suggestion;
-use systole_plan::{Chip, Compared, Price};
+use systole_plan::{ChipFigures, ComparedFigure, Price};
 
 #[derive(Args)]
 pub(crate) struct ChipsArgs {
-    /// Only these: v1, v2 … tpu7x, edgetpu, k80, v100 … [default: all]
+    /// Chips to list: v1, v2 … tpu7x, edgetpu, k80, v100 … [default: all]
     #[arg(value_name = "NAME")]
     names: Vec<String>,
-    /// A TOML file with chips and prices that replace or extend the built-in ones
+    /// TOML file with chips and prices that replace or extend the built-in tables
     #[arg(long, value_name = "FILE")]
     tables: Option<PathBuf>,
 }
 
-impl Run for ChipsArgs {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for ChipsArgs {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         let tables = plan::tables(self.tables.as_deref())?;
-        let chips = chosen(&self.names, Chip::all(&tables)).map_err(Failure::usage)?;
+        let chips = chosen(&self.names, ChipFigures::all(&tables)).map_err(CommandError::usage)?;
         match screen.json {
             true => screen.object(&chips.iter().map(as_json).collect::<Value>()),
             false => text(&chips, screen),
@@ -33,10 +33,10 @@ impl Run for ChipsArgs {
     }
 }
 
-/// Columns of a line.
+/// Maximum line width.
 const WIDTH: usize = 100;
 
-fn chosen(names: &[String], all: Vec<Chip>) -> Result<Vec<Chip>> {
+fn chosen(names: &[String], all: Vec<ChipFigures>) -> Result<Vec<ChipFigures>> {
     if names.is_empty() {
         return Ok(all);
     }
@@ -44,15 +44,14 @@ fn chosen(names: &[String], all: Vec<Chip>) -> Result<Vec<Chip>> {
     let mut found = Vec::new();
     for name in names {
         let lower = name.to_lowercase();
-        // `v2-8` and `8*h100` mean the chips that they are made of.
+        // `v2-8` and `8*h100` select the chip that they consist of.
         let chip = lower.rsplit('*').next().unwrap_or_default();
         let family = chip.split([':', '-']).next().unwrap_or_default();
-        let is = |c: &&Chip, n: &str| c.name == n || c.aliases.iter().any(|a| a == n);
+        let is = |c: &&ChipFigures, n: &str| c.name == n || c.aliases.iter().any(|a| a == n);
         let hit = all.iter().find(|c| is(c, family));
         let hit = hit.ok_or_else(|| {
             let known: Vec<&str> = known.iter().map(String::as_str).collect();
-            Error::new(ErrorKind::Config, format!("there is no chip `{name}` in the table"))
-                .hint(suggestion(family, &known))
+            Error::new(ErrorKind::Config, format!("unknown chip `{name}`")).hint(suggestion(family, &known))
         })?;
         if !found.contains(hit) {
             found.push(hit.clone());
@@ -61,19 +60,19 @@ fn chosen(names: &[String], all: Vec<Chip>) -> Result<Vec<Chip>> {
     Ok(found)
 }
 
-fn text(chips: &[Chip], screen: &Screen) {
-    let head = ["chip", "product", "since", "peak Tera/s", "memory", "GB/s", "W", "$/h"];
+fn text(chips: &[ChipFigures], screen: &Screen) {
+    let head = ["chip", "product", "since", "peak 10¹²/s", "memory", "GB/s", "W", "$/h"];
     let mut rows = vec![head.map(String::from).to_vec()];
     rows.extend(chips.iter().map(row));
     screen.line(table(&rows));
     screen
-        .detail("\nOne chip, or one GPU. W: see below what kind. ?: not published, or no price was found.\n");
+        .detail("\nFigures are per chip or GPU. W: see below for the kind of figure. ?: not published, or no price found.\n");
     for c in chips {
         about(c).iter().for_each(|line| screen.line(wrapped(line, WIDTH)));
     }
 }
 
-fn row(c: &Chip) -> Vec<String> {
+fn row(c: &ChipFigures) -> Vec<String> {
     let peak = c.peak().map_or("?".into(), |(kind, peak)| format!("{} {kind}", plain(peak)));
     let watts = c.watts.as_ref().map_or("?".into(), |w| plain(w.0));
     vec![
@@ -95,28 +94,28 @@ fn memory(gib: f64) -> String {
     }
 }
 
-/// A number with at most four digits behind the point, and no zeros at the end.
+/// Formats a number with at most four decimals and no trailing zeros.
 fn plain(x: f64) -> String {
     let text = format!("{x:.4}");
     text.trim_end_matches('0').trim_end_matches('.').into()
 }
 
-/// What the table has no room for.
-fn about(c: &Chip) -> Vec<String> {
+/// Details of a chip below the table.
+fn about(c: &ChipFigures) -> Vec<String> {
     let mut lines = vec![format!("{} ({})", c.name, c.product)];
     let peaks: Vec<String> = c.peaks.iter().map(|(kind, peak)| format!("{kind} {}", plain(*peak))).collect();
-    lines.push(format!("  peaks, 10¹² operations a second: {}", peaks.join(", ")));
+    lines.push(format!("  peak, 10¹² operations per second: {}", peaks.join(", ")));
     lines.push(match &c.watts {
         Some((w, kind)) => format!("  watts: {} ({kind})", plain(*w)),
-        None => "  watts: ? (none are published)".into(),
+        None => "  watts: ? (not published)".into(),
     });
     match &c.unplanned {
-        Some(why) => lines.push(format!("  not planned for: {why}")),
+        Some(why) => lines.push(format!("  not supported by plan: {why}")),
         None => lines.push(format!("  names: {}", c.slices.join(" "))),
     }
     lines.extend(c.prices.iter().map(price));
     if c.prices.is_empty() {
-        lines.push("  price: ? (none was found)".into());
+        lines.push("  price: ? (not found)".into());
     }
     lines.push(format!("  source: {}", c.source));
     lines.extend(c.printed.iter().map(compared));
@@ -127,23 +126,22 @@ fn price(p: &Price) -> String {
     let spot = p.spot.map_or(String::new(), |s| format!(", spot {}", plain(s)));
     let pod = p.pod.map_or(String::new(), |pod| format!(", in pods {}", plain(pod)));
     let host = match p.host {
-        h if h > 0.0 => format!(", host {} beside it", plain(h)),
+        h if h > 0.0 => format!(", plus host {}", plain(h)),
         _ => ", host included".into(),
     };
-    let node =
-        p.node_vm.map_or(String::new(), |vm| format!(", as a node in its time a machine of {vm} beside it"));
+    let node = p.node_vm.map_or(String::new(), |vm| format!(", as a legacy TPU node plus a {vm} machine"));
     let (region, date, source) = (&p.region, &p.date, &p.source);
     format!("  $/h in {region}: {}{spot}{pod}{host}{node} ({date}: {source})", plain(p.on_demand))
 }
 
-fn compared(c: &Compared) -> String {
+fn compared(c: &ComparedFigure) -> String {
     let p = &c.printed;
     let unit = if p.unit.is_empty() { String::new() } else { format!(" {}", p.unit) };
-    let here = c.here.map_or(String::new(), |here| format!("; here {}{unit}", plain(here)));
-    format!("  the tutorials print: {}: {}{unit}{here}", p.what, p.value)
+    let here = c.here.map_or(String::new(), |here| format!("; table value {}{unit}", plain(here)));
+    format!("  printed in tutorials: {}: {}{unit}{here}", p.what, p.value)
 }
 
-fn as_json(c: &Chip) -> Value {
+fn as_json(c: &ChipFigures) -> Value {
     let prices = c.prices.iter().map(|p| {
         json!({"region": p.region, "on_demand": p.on_demand, "spot": p.spot, "pod": p.pod, "pod_spot": p.pod_spot,
                "host": p.host, "host_spot": p.host_spot, "node_vm": p.node_vm, "date": p.date, "source": p.source})
@@ -164,11 +162,11 @@ fn as_json(c: &Chip) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use systole_plan::Tables;
+    use systole_plan::ChipTables;
 
     #[test]
     fn chips_are_found_by_names_of_slices_too() {
-        let all = Chip::all(&Tables::built_in().unwrap());
+        let all = ChipFigures::all(&ChipTables::built_in().unwrap());
         let of = |names: &[&str]| {
             let names: Vec<String> = names.iter().map(|n| n.to_string()).collect();
             chosen(&names, all.clone()).map(|found| found.iter().map(|c| c.name.clone()).collect::<Vec<_>>())

@@ -1,75 +1,87 @@
-//! `systole cloud`: files that run a training in a cloud, a cluster or a notebook.
+//! `systole cloud`: writes the files for a training run in a cloud, on a cluster or in a notebook.
 
 use crate::args::clap_root;
-use crate::args::common::Common;
-use crate::args::exit_status::{Failure, Outcome, Run};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::commands::plan;
-use crate::models::command_target::Target;
+use crate::models::command_target::CommandTarget;
 use crate::render::screen::{Screen, quoted};
 use clap::Args;
 use serde_json::json;
 use std::path::PathBuf;
-use systole_cloud::{Job, Model, Options, Place, check_given, file_name};
+use systole_cloud::{CloudJob, CloudOptions, CloudPlatform, JobModel, check_given, file_name};
 use systole_ir::{Error, ErrorKind, Result};
 
 #[derive(Args)]
 pub(crate) struct CloudArgs {
-    /// Where to run: tpu-vm, gke, vertex, ray, slurm, kaggle or colab
+    /// Platform: tpu-vm, gke, vertex, ray, slurm, kaggle or colab
     place: String,
-    /// What to train: a preset or a TOML file, which is copied beside the files
+    /// Preset or TOML file to train; a TOML file is copied to the output folder
     model: String,
-    /// A TPU slice as `plan` names it (v5e-8, v5p-64), or GPUs of one machine for slurm, ray and notebooks (8*h100, t4), or cores of
-    /// each machine for slurm (16*cpu)
+    /// TPU slice (v5e-8), GPUs of one machine (8*h100), or CPU cores (16*cpu)
+    ///
+    /// TPU slices are named as in `systole plan`, such as v5p-64. GPUs are supported by slurm, ray and the notebooks.
+    /// `16*cpu` means cores per machine, for slurm.
     #[arg(long, value_name = "SLICE")]
     slice: String,
-    /// Folder for the files; it must be empty or not there yet
+    /// Output folder; must be empty or not exist
     #[arg(short, long, value_name = "DIR")]
     out: PathBuf,
-    /// Machines that may be taken back at any time, at their price; the run goes on where it was. Needs --bucket
+    /// Use spot (preemptible) machines; needs --bucket
+    ///
+    /// The run resumes after a preemption.
     #[arg(long)]
     spot: bool,
-    /// The provider's region [default: the first that has the chips and a price for them]
+    /// Cloud region [default: the first region with the chips and a known price]
     #[arg(long, value_name = "REGION")]
     region: Option<String>,
-    /// The zone within the region [default: one that has the chips]
+    /// Zone within the region [default: a zone that has the chips]
     #[arg(long, value_name = "ZONE")]
     zone: Option<String>,
-    /// So many equal slices, joined by the data centre's network; each must be of several machines
+    /// Number of equal slices, joined by the data-center network
+    ///
+    /// Each slice must have several machines.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     num_slices: Option<u16>,
-    /// Machines of a job of SLURM, a process of the run on each, which are joined by Systole's own plugin: for --slice 16*cpu
+    /// Number of SLURM machines for --slice 16*cpu
+    ///
+    /// Each machine runs one process; Systole's own plugin connects them.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     nodes: Option<u16>,
-    /// Bucket that the run is kept in, gs://NAME; needed where machines lose their disks and where there are several
+    /// Cloud storage bucket for the run, gs://NAME
+    ///
+    /// Required if machines lose their disks or if there are several machines.
     #[arg(long, value_name = "gs://NAME")]
     bucket: Option<String>,
-    /// Container image with the program, for gke and vertex: the address that you pushed it to
+    /// Container image with the program, for gke and vertex
+    ///
+    /// The registry address that you pushed the image to.
     #[arg(long, value_name = "IMAGE")]
     image: Option<String>,
-    /// Hours after which training is stopped and what costs money is deleted, done or not
+    /// Hours until training is stopped and paid resources are deleted
     #[arg(long, value_name = "HOURS", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=720))]
     max_hours: u32,
-    /// Name of the job and of what is made for it [default: systole-MODEL]
+    /// Name of the job and its resources [default: systole-MODEL]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// A TOML file with chips and prices that replace or extend the built-in ones
+    /// TOML file with chips and prices that replace or extend the built-in tables
     #[arg(long, value_name = "FILE")]
     tables: Option<PathBuf>,
-    /// More arguments of `systole train`, after `--`
+    /// Additional arguments of `systole train`, after `--`
     #[arg(last = true, value_name = "ARGS")]
     args: Vec<String>,
 }
 
-impl Run for CloudArgs {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
-        let place = Place::of(&self.place).map_err(Failure::usage)?;
+impl RunCommand for CloudArgs {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
+        let place = CloudPlatform::of(&self.place).map_err(CommandError::usage)?;
         let options = self.options();
-        place.check(&options).map_err(Failure::usage)?;
+        place.check(&options).map_err(CommandError::usage)?;
         let tables = plan::tables(self.tables.as_deref())?;
-        let model = model(&self.model).map_err(|e| Failure::usage(e.at("MODEL")))?;
-        check_arguments(&self.args, &model.name).map_err(Failure::usage)?;
-        let job = Job::new(&options, model, &tables).map_err(Failure::usage)?;
-        let mut files = (place.make)(&job).map_err(Failure::usage)?;
+        let model = model(&self.model).map_err(|e| CommandError::usage(e.at("MODEL")))?;
+        check_arguments(&self.args, &model.name).map_err(CommandError::usage)?;
+        let job = CloudJob::new(&options, model, &tables).map_err(CommandError::usage)?;
+        let mut files = (place.make)(&job).map_err(CommandError::usage)?;
         files.extend(job.model_file());
         systole_cloud::write(&self.out, &files)?;
         let paths: Vec<PathBuf> = files.iter().map(|file| self.out.join(&file.name)).collect();
@@ -96,15 +108,16 @@ impl Run for CloudArgs {
             screen.line(format!("  {:<width$}  {}", quoted(path), file.what));
         }
         let next = place.next.replace("{}", &quoted(&self.out));
-        screen.line(format!("Nothing was started. Read them, then: {next}"));
-        screen.line("docs/guide/cloud.md says what else each place needs, what of this was run, and what only checked.");
+        screen.line(format!("Nothing was started. Review the files, then run: {next}"));
+        screen
+            .line("See docs/guide/cloud.md for the requirements of each platform, and for what was tested.");
         Ok(0)
     }
 }
 
 impl CloudArgs {
-    fn options(&self) -> Options {
-        Options {
+    fn options(&self) -> CloudOptions {
+        CloudOptions {
             slice: self.slice.clone(),
             spot: self.spot,
             region: self.region.clone(),
@@ -120,25 +133,26 @@ impl CloudArgs {
     }
 }
 
-/// What is trained: a preset or a TOML file.
-fn model(name: &str) -> Result<Model> {
-    let target = Target::of(name)?;
+/// Resolves the model to train: a preset or a TOML file.
+fn model(name: &str) -> Result<JobModel> {
+    let target = CommandTarget::of(name)?;
     let batch = target.config()?.map(|config| config.fit.batch_size);
     match target {
-        Target::Preset(preset) => Ok(Model { name: preset.into(), toml: None, batch }),
-        Target::Toml(path) => {
+        CommandTarget::Preset(preset) => Ok(JobModel { name: preset.into(), toml: None, batch }),
+        CommandTarget::Toml(path) => {
             let text = std::fs::read_to_string(&path).map_err(|e| Error::io("cannot read", &path, e))?;
-            Ok(Model { name: file_name(&path), toml: Some(text), batch })
+            Ok(JobModel { name: file_name(&path), toml: Some(text), batch })
         }
-        Target::Model(_) | Target::Folder(_) => {
-            let what = format!("`{name}` is neither a preset nor a TOML file");
-            let hint = "write the run into a TOML file first: systole init PRESET --out run.toml, or `systole train … --print-config`";
+        CommandTarget::Model(_) | CommandTarget::Folder(_) => {
+            let what = format!("`{name}` is not a preset or TOML file");
+            let hint = "write a TOML file first with `systole init PRESET --out run.toml` or `systole train … --print-config`";
             Err(Error::new(ErrorKind::Config, what).hint(hint))
         }
     }
 }
 
-/// What follows `--` must be arguments of `systole train`: on the rented machine a mistake would cost money.
+/// Rejects words after `--` that are not arguments of `systole train`, because a mistake on a rented machine costs
+/// money.
 fn check_arguments(words: &[String], model: &str) -> Result<()> {
     check_given(words)?;
     let line = ["systole", "train", model].into_iter().map(String::from).chain(words.iter().cloned());
@@ -148,7 +162,7 @@ fn check_arguments(words: &[String], model: &str) -> Result<()> {
             let told = e.to_string();
             let first = told.lines().next().unwrap_or_default().trim_start_matches("error: ").to_string();
             let e = Error::new(ErrorKind::Config, first).at("arguments after --");
-            Err(e.hint("they are those of `systole train`: systole help train"))
+            Err(e.hint("see the arguments of `systole train` with: systole help train"))
         }
     }
 }

@@ -1,7 +1,7 @@
-//! `systole compare`: what several runs had in common, what not, and how they went.
+//! `systole compare`: compares metrics and differing settings of several training runs.
 
-use crate::args::common::Common;
-use crate::args::exit_status::{Failure, Outcome, Run};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::models::command_target::config_of;
 use crate::models::run_directory::{BEST, LAST, model_file};
 use crate::render::screen::{Screen, grouped, table};
@@ -13,34 +13,35 @@ use systole_nn::Model;
 use systole_nn::callback::grows;
 use systole_nn::did_you_mean::suggestion;
 
-/// Columns of a curve.
+/// Maximum number of columns of a sparkline.
 const COLUMNS: usize = 24;
-/// Heights of a curve's places.
+/// Sparkline characters by height.
 const HEIGHTS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 #[derive(Args)]
 pub(crate) struct CompareArgs {
-    /// Folders of runs, or model files
+    /// Run folders or model files
     #[arg(value_name = "RUN", required = true, num_args = 1..)]
     runs: Vec<String>,
-    /// What they are compared by: loss, val_loss or the name of a metric [default: the metric of the first, measured on test
-    /// data where it was]
+    /// Metric to compare: loss, val_loss or the name of a metric
+    ///
+    /// [default: the metric of the first run, on test data if it was measured there]
     #[arg(long, value_name = "NAME")]
     metric: Option<String>,
 }
 
-impl Run for CompareArgs {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for CompareArgs {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         run(&self, screen)
     }
 }
 
-fn run(args: &CompareArgs, screen: &Screen) -> Outcome {
-    let runs = args.runs.iter().map(|name| Past::read(name)).collect::<Result<Vec<_>>>()?;
+fn run(args: &CompareArgs, screen: &Screen) -> CommandResult {
+    let runs = args.runs.iter().map(|name| FinishedRun::read(name)).collect::<Result<Vec<_>>>()?;
     let metric = metric(args, &runs)?;
     let differing = differing(&runs);
     if screen.json {
-        let each = |r: &Past| {
+        let each = |r: &FinishedRun| {
             let own = differing.iter().map(|key| (key.clone(), json!(r.settings.get(key))));
             json!({
                 "run": r.name, "epochs": r.epochs.len(), "steps": r.steps, "weights": r.weights,
@@ -53,27 +54,27 @@ fn run(args: &CompareArgs, screen: &Screen) -> Outcome {
     }
     screen.line(results(&runs, &metric));
     match differing.is_empty() {
-        true if runs.len() > 1 => screen.line("\nTheir settings are the same."),
+        true if runs.len() > 1 => screen.line("\nThe runs have the same settings."),
         true => {}
         false => screen.line(format!("\n{}", settings(&runs, &differing))),
     }
     Ok(0)
 }
 
-/// A run that is over.
-struct Past {
+/// A training run, read from its model file.
+struct FinishedRun {
     name: String,
     steps: u64,
     weights: u64,
-    /// Values by name, of each epoch by its number.
+    /// Metrics by name for each epoch number.
     epochs: Vec<(u64, BTreeMap<String, f64>)>,
-    /// Keys of the configuration with dots.
+    /// Flattened configuration with dotted keys.
     settings: BTreeMap<String, String>,
 }
 
-impl Past {
-    fn read(name: &str) -> Result<Past> {
-        // The last model knows all of the run, the best one only what was before it.
+impl FinishedRun {
+    fn read(name: &str) -> Result<FinishedRun> {
+        // The last model has the whole history; the best model only the epochs before it.
         let file = model_file(name)?;
         let last = file.strip_suffix(BEST).map(|stem| format!("{stem}{LAST}"));
         let file = last.filter(|last| std::path::Path::new(last).is_file()).unwrap_or(file);
@@ -83,16 +84,22 @@ impl Past {
         let mut settings = BTreeMap::new();
         if let Some(config) = config_of(&model, &file)? {
             let written: toml::Table = toml::from_str(&config.to_toml()?).map_err(|e| {
-                Error::new(ErrorKind::Bug, "a configuration does not read back").because(e.to_string())
+                Error::new(ErrorKind::Bug, "cannot parse a written configuration").because(e.to_string())
             })?;
             flatten("", &toml::Value::Table(written), &mut settings);
         }
         let weights = model.weights().iter().map(|(_, w)| w.ty().elements() as u64).sum();
         let epochs = history.iter().filter_map(values_of).collect();
-        Ok(Past { name: name.trim_end_matches('/').into(), steps: model.steps(), weights, epochs, settings })
+        Ok(FinishedRun {
+            name: name.trim_end_matches('/').into(),
+            steps: model.steps(),
+            weights,
+            epochs,
+            settings,
+        })
     }
 
-    /// The epochs in which `metric` was measured.
+    /// Returns the epochs in which `metric` was measured.
     fn curve(&self, metric: &str) -> Vec<(u64, f64)> {
         self.epochs.iter().filter_map(|(n, values)| Some((*n, *values.get(metric)?))).collect()
     }
@@ -104,7 +111,7 @@ impl Past {
     }
 }
 
-/// An epoch's number and values.
+/// Returns an epoch's number and metrics.
 fn values_of(epoch: &Value) -> Option<(u64, BTreeMap<String, f64>)> {
     let values = epoch.as_object()?.iter().filter(|(name, _)| *name != "epoch");
     let number = |v: &Value| v.as_f64().unwrap_or(f64::NAN);
@@ -122,36 +129,36 @@ fn flatten(path: &str, value: &toml::Value, into: &mut BTreeMap<String, String>)
     }
 }
 
-/// Keys that not all runs have, or not with the same value.
-fn differing(runs: &[Past]) -> Vec<String> {
+/// Returns the keys whose values differ between runs.
+fn differing(runs: &[FinishedRun]) -> Vec<String> {
     let keys: BTreeSet<&String> = runs.iter().flat_map(|r| r.settings.keys()).collect();
     let same = |key: &&String| runs.windows(2).all(|w| w[0].settings.get(*key) == w[1].settings.get(*key));
     keys.into_iter().filter(|key| !same(key)).cloned().collect()
 }
 
-fn metric(args: &CompareArgs, runs: &[Past]) -> Result<String, Failure> {
+fn metric(args: &CompareArgs, runs: &[FinishedRun]) -> Result<String, CommandError> {
     let all: BTreeSet<&str> =
         runs.iter().flat_map(|r| &r.epochs).flat_map(|e| e.1.keys()).map(String::as_str).collect();
     match &args.metric {
         Some(asked) if all.contains(asked.as_str()) => Ok(asked.clone()),
         Some(asked) => {
             let known: Vec<&str> = all.into_iter().collect();
-            let e = Error::new(ErrorKind::Config, format!("no run measured `{asked}`")).at("--metric");
-            Err(Failure::usage(e.hint(suggestion(asked, &known))))
+            let e = Error::new(ErrorKind::Config, format!("no run has the metric `{asked}`")).at("--metric");
+            Err(CommandError::usage(e.hint(suggestion(asked, &known))))
         }
         None => {
             let named = |name: &&&str| name.starts_with("val_") && **name != "val_loss";
             let found = all.iter().find(named).or(all.get("val_loss")).or(all.get("loss"));
             found.map(|name| name.to_string()).ok_or_else(|| {
-                Error::new(ErrorKind::Data, "the models hold no history")
-                    .hint("compare models that `systole train` wrote")
+                Error::new(ErrorKind::Data, "the models have no training history")
+                    .hint("compare models written by `systole train`")
                     .into()
             })
         }
     }
 }
 
-fn results(runs: &[Past], metric: &str) -> String {
+fn results(runs: &[FinishedRun], metric: &str) -> String {
     let all = || runs.iter().flat_map(|r| r.curve(metric)).map(|p| p.1).filter(|v| v.is_finite());
     let range = [all().fold(f64::INFINITY, f64::min), all().fold(f64::NEG_INFINITY, f64::max)];
     let best = format!("best {metric}");
@@ -175,7 +182,7 @@ fn results(runs: &[Past], metric: &str) -> String {
     table(&rows)
 }
 
-/// A line of characters, from the least value of all runs to the greatest.
+/// Draws a sparkline scaled to the range over all runs.
 fn drawn(curve: &[(u64, f64)], [least, most]: [f64; 2]) -> String {
     let columns = curve.len().min(COLUMNS);
     let height = |value: f64| {
@@ -186,11 +193,11 @@ fn drawn(curve: &[(u64, f64)], [least, most]: [f64; 2]) -> String {
     (0..columns).map(|i| if at(i).is_finite() { height(at(i)) } else { '×' }).collect()
 }
 
-fn settings(runs: &[Past], keys: &[String]) -> String {
+fn settings(runs: &[FinishedRun], keys: &[String]) -> String {
     let mut rows =
         vec![std::iter::once("setting".to_string()).chain(runs.iter().map(|r| r.name.clone())).collect()];
     for key in keys {
-        let value = |r: &Past| r.settings.get(key).cloned().unwrap_or_else(|| "-".into());
+        let value = |r: &FinishedRun| r.settings.get(key).cloned().unwrap_or_else(|| "-".into());
         rows.push(std::iter::once(key.clone()).chain(runs.iter().map(value)).collect::<Vec<_>>());
     }
     table(&rows)

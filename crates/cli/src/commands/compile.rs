@@ -1,100 +1,106 @@
-//! `systole compile`: a training step, or any StableHLO file, through the compiler of a machine that is not here.
+//! `systole compile`: compiles a training step or a StableHLO file ahead of time for a TPU slice or GPUs that are not
+//! attached.
 
-use crate::args::common::Common;
-use crate::args::exit_status::{Failure, Outcome, Run};
-use crate::models::command_target::{Target, config_of, set_all};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
+use crate::models::command_target::{CommandTarget, config_of, set_all};
 use crate::models::program::{self, DimArgs};
 use crate::render::screen::{Screen, number_of};
 use clap::Args;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::time::Duration;
-use systole_config::Draft;
-use systole_data::file_system::{Disk, write_atomically};
+use systole_config::ConfigDraft;
+use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_devices::{compile_cache, find_plugin};
 use systole_dist::Strategy;
-use systole_ir::{Error, ErrorKind, Graph, Mesh, Spread, knobs};
+use systole_ir::{Error, ErrorKind, Graph, Mesh, Shardings, knobs};
 use systole_nn::{Model, Precision, grouped};
-use systole_pjrt::{AheadCompiler, Platform, program_text, spread_text};
-use systole_plan::{Machine, Slice, Tables, Traffic, traffic};
-use systole_runtime::{AheadOfTime, AheadReport, AheadRequest, AheadSlice, Roles};
+use systole_pjrt::{AcceleratorPlatform, AheadCompiler, program_text, spread_text};
+use systole_plan::{ChipTables, CollectiveTraffic, Machine, TpuSlice, traffic};
+use systole_runtime::{AotCompiler, AotReport, AotRequest, AotTopology, ValueRoles};
 
 #[derive(Args)]
 pub(crate) struct CompileArgs {
-    /// A preset, a TOML file, a model file, or a program: StableHLO text or bytecode, or an ONNX model
+    /// Preset, TOML file, model file, StableHLO text or bytecode, or ONNX model
     #[arg(value_name = "PRESET | FILE")]
     program: String,
-    /// The TPU slice: a cloud's name (v2-8, v5litepod-16, v6e-256), or chips along the axes (v5e:2x2); or GPUs of one
-    /// machine: v100, a100, h100, h200, b200, or so many of them (8*h100)
+    /// TPU slice (v2-8, v5litepod-16, v5e:2x2) or GPUs of one machine (8*h100)
+    ///
+    /// Slices are named as in the cloud or by the chips per axis. GPUs: v100, a100, h100, h200, b200.
     #[arg(long, value_name = "SLICE | GPU")]
     target: String,
-    /// So many equal slices, joined by the data centre's network
+    /// Number of equal slices, joined by the data-center network
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     num_slices: u16,
-    /// How a model's step is split over the devices: one_device, data_parallel or fully_sharded [default:
-    /// data_parallel, where there are several]
+    /// Sharding strategy: one_device, data_parallel or fully_sharded
+    ///
+    /// [default: data_parallel for several devices]
     #[arg(long, value_name = "STRATEGY", value_parser = ["one_device", "data_parallel", "fully_sharded"])]
     strategy: Option<String>,
-    /// The devices as a box with named axes; the batch is split along `data`, else along the first [default: data=N, all of them]
+    /// Device mesh with named axes [default: data=N, all devices]
+    ///
+    /// The batch is split along the axis `data`, or along the first axis if there is none.
     #[arg(long, value_name = "AXIS=N,…")]
     mesh: Option<String>,
-    /// Devices that a StableHLO file's annotations split its arrays over
+    /// Number of devices that a StableHLO file's shardings refer to
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     partitions: Option<u32>,
-    /// Samples in a step, of all devices together [default: as in training]
+    /// Global batch size over all devices [default: as in training]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     batch_size: Option<u64>,
-    /// Set any key of the TOML of a preset or a configuration: biggan.num_D_accumulations=8
+    /// Set any TOML key of the preset or file, e.g. biggan.num_D_accumulations=8
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
     /// float32, mixed_bfloat16 or mixed_float16 [default: as in training]
     #[arg(long, value_name = "POLICY", value_parser = clap::builder::PossibleValuesParser::new(Precision::NAMES))]
     precision: Option<String>,
-    /// The compiler's library [default: the first that is found; `systole devices` shows where]
+    /// Compiler library [default: the first found; `systole devices` lists the paths]
     #[arg(long, value_name = "FILE")]
     plugin: Option<PathBuf>,
-    /// Write the serialized executable to a file; it is for this very compiler and slice
+    /// Write the serialized executable, valid for this compiler version and slice only
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
-    /// Write the compiler's optimized program (a serialized HloModuleProtoWithConfig) to a file
+    /// Write the optimized HLO module (serialized HloModuleProtoWithConfig)
     #[arg(long, value_name = "FILE")]
     save_hlo: Option<PathBuf>,
-    /// Only see whether it compiles: the compiler optimizes less and takes a fraction of the time. Memory and speed are
-    /// then not those of the program that would run
+    /// Compile with fewer optimizations, only to check that it compiles
+    ///
+    /// Takes a fraction of the time. Memory and speed are then not those of the fully optimized program.
     #[arg(long)]
     quick: bool,
-    /// Seconds that the compiler may take
+    /// Time limit of the compiler in seconds
     #[arg(long, value_name = "S", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
     time_limit: u64,
     #[command(flatten)]
     dims: DimArgs,
 }
 
-impl Run for CompileArgs {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for CompileArgs {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         run(&self, screen)
     }
 }
 
-fn run(args: &CompileArgs, screen: &Screen) -> Outcome {
-    let tables = Tables::built_in()?;
+fn run(args: &CompileArgs, screen: &Screen) -> CommandResult {
+    let tables = ChipTables::built_in()?;
     let machine = machine(args, &tables)?;
     let target = machine.ahead(&tables)?;
-    let platform = if target.gpu.is_some() { Platform::Cuda } else { Platform::Tpu };
-    // What is wrong with the command is said whether there is a compiler or not.
+    let platform = if target.gpu.is_some() { AcceleratorPlatform::Cuda } else { AcceleratorPlatform::Tpu };
+    // Report errors in the command even if no compiler is installed.
     let step = step(args, &machine)?;
     let library = find_plugin(platform, args.plugin.as_deref()).require(platform)?;
     screen.detail(format!("compiler: {}", library.display()));
-    let request = AheadRequest {
+    let request = AotRequest {
         hlo: args.save_hlo.is_some() || step.partitions > 1,
         executable: args.save.is_some(),
         partitions: step.partitions,
         quick: args.quick,
         time_limit: Duration::from_secs(args.time_limit),
-        ..AheadRequest::new(step.program.as_str(), target.clone())
+        ..AotRequest::new(step.program.as_str(), target.clone())
     };
     let memory_limit = knobs::MEMORY_LIMIT.get_bytes()?.unwrap_or(request.memory_limit);
-    let request = AheadRequest { memory_limit, ..request };
+    let request = AotRequest { memory_limit, ..request };
     let compiler = AheadCompiler::new(library)?;
     let compiler = match compile_cache()? {
         Some(cache) => compiler.with_cache(cache),
@@ -103,10 +109,10 @@ fn run(args: &CompileArgs, screen: &Screen) -> Outcome {
     let report = compiler.compile_ahead(&request)?;
     for (path, bytes) in [(&args.save, &report.executable), (&args.save_hlo, &report.hlo)] {
         if let Some(path) = path {
-            write_atomically(&Disk, path, &[bytes])?;
+            write_atomically(&OsFileSystem, path, &[bytes])?;
         }
     }
-    let answer = Answer {
+    let answer = CompileReport {
         machine: &machine,
         target: &target,
         step: &step,
@@ -120,34 +126,34 @@ fn run(args: &CompileArgs, screen: &Screen) -> Outcome {
     Ok(0)
 }
 
-/// The slices or GPUs that are named.
-fn machine(args: &CompileArgs, tables: &Tables) -> Result<Machine, Failure> {
-    let refused = |e: Error| Failure::usage(e.at("--target"));
+/// Resolves the named slices or GPUs.
+fn machine(args: &CompileArgs, tables: &ChipTables) -> Result<Machine, CommandError> {
+    let refused = |e: Error| CommandError::usage(e.at("--target"));
     match Machine::compilable(&args.target, tables).map_err(refused)? {
         Machine::Slice(slice) => {
             let slices = slice.slices * usize::from(args.num_slices);
-            Ok(Machine::Slice(Slice { slices, ..slice }))
+            Ok(Machine::Slice(TpuSlice { slices, ..slice }))
         }
         machine if args.num_slices == 1 => Ok(machine),
         _ => {
             let e = Error::new(ErrorKind::Config, "only TPUs have slices").at("--num-slices");
-            Err(Failure::usage(e.hint("write --target 8*h100 for the GPUs of one machine")))
+            Err(CommandError::usage(e.hint("for the GPUs of one machine write --target 8*h100")))
         }
     }
 }
 
-/// What is compiled.
-struct Step {
+/// Program to compile.
+struct CompileInput {
     program: String,
     partitions: usize,
-    /// How a model's step is split over several devices, and the samples of all of them.
+    /// Strategy, mesh and global batch size of a sharded training step.
     split: Option<(String, Mesh, usize)>,
 }
 
-/// A file's program, or a training step with its state donated.
-fn step(args: &CompileArgs, machine: &Machine) -> Result<Step, Failure> {
+/// Builds the program: a file's, or a training step with donated state.
+fn step(args: &CompileArgs, machine: &Machine) -> Result<CompileInput, CommandError> {
     let refused = |option: &str, what: &str, hint: &str| {
-        Failure::usage(Error::new(ErrorKind::Config, what).at(option).hint(hint))
+        CommandError::usage(Error::new(ErrorKind::Config, what).at(option).hint(hint))
     };
     let given =
         |list: &[(&'static str, bool)]| list.iter().find(|(_, given)| *given).map(|(option, _)| *option);
@@ -159,79 +165,75 @@ fn step(args: &CompileArgs, machine: &Machine) -> Result<Step, Failure> {
         ]) {
             return Err(refused(
                 option,
-                "a StableHLO file has its shapes and types already",
-                "leave the option out",
+                "the shapes and types of a StableHLO file are fixed",
+                "remove the option",
             ));
         }
         if let Some(option) =
             given(&[("--strategy", args.strategy.is_some()), ("--mesh", args.mesh.is_some())])
         {
-            let hint = "leave the option out; --partitions says over how many devices";
-            return Err(refused(option, "a StableHLO file says itself how its arrays are split", hint));
+            let hint = "remove the option; pass the number of devices with --partitions";
+            return Err(refused(option, "a StableHLO file contains its own shardings", hint));
         }
         let program = program::text(&args.program, &args.dims)?;
-        return Ok(Step { program, partitions: args.partitions.unwrap_or(1) as usize, split: None });
+        return Ok(CompileInput { program, partitions: args.partitions.unwrap_or(1) as usize, split: None });
     }
     if args.partitions.is_some() {
         let hint = "split a model with --strategy and --mesh";
-        return Err(refused("--partitions", "only StableHLO files have partitions of their own", hint));
+        return Err(refused("--partitions", "--partitions needs a StableHLO file", hint));
     }
     let (mut model, usual) = model(args)?;
     let batch_size = args.batch_size.map_or(usual, |n| n as usize);
-    // XLA for GPUs is not slower with long programs: it gets what runs there.
+    // XLA for GPUs compiles long programs quickly, so it gets the program that runs there.
     let loops = matches!(machine, Machine::Slice(_));
     let (graph, roles) = model.train_program(batch_size, loops)?;
-    // As training compiles it: every argument may be given away.
+    // All arguments may be donated, as in training.
     let all: Vec<usize> = (0..graph.params.len()).collect();
     let usual = if machine.devices() > 1 { "data_parallel" } else { "one_device" };
     let name = args.strategy.as_deref().unwrap_or(usual);
     let strategy = Strategy::parse(name)?;
     if strategy == Strategy::one_device() {
         if args.mesh.is_some() {
-            return Err(refused(
-                "--mesh",
-                "one device has no mesh",
-                "leave one of --mesh and --strategy out",
-            ));
+            return Err(refused("--mesh", "a mesh needs several devices", "remove --mesh or --strategy"));
         }
-        return Ok(Step { program: program_text(&graph, &all), partitions: 1, split: None });
+        return Ok(CompileInput { program: program_text(&graph, &all), partitions: 1, split: None });
     }
     let mesh = mesh(args.mesh.as_deref(), machine)?;
     let spread = spread(&strategy, &graph, &roles, &mesh)?;
     let program = spread_text(&graph, &all, &spread);
-    Ok(Step { program, partitions: mesh.devices(), split: Some((name.into(), mesh, batch_size)) })
+    Ok(CompileInput { program, partitions: mesh.devices(), split: Some((name.into(), mesh, batch_size)) })
 }
 
-/// How the arrays of a training step lie on a mesh.
+/// Shardings of a training step's arrays on a mesh.
 pub(crate) fn spread(
     strategy: &Strategy,
     step: &Graph,
-    roles: &Roles,
+    roles: &ValueRoles,
     mesh: &Mesh,
-) -> Result<Spread, Failure> {
+) -> Result<Shardings, CommandError> {
     let spread = strategy.spread(mesh, step, roles, true)?;
     for (sharding, ty) in spread.params.iter().zip(step.param_types()) {
         sharding.local(mesh, &ty).map_err(|e| {
-            let split = Error::new(ErrorKind::Config, "the batch cannot be split evenly over the devices");
+            let split = Error::new(ErrorKind::Config, "the batch does not divide evenly over the devices");
             let hint = e.hint_text().unwrap_or_default().replace("make it", "make the batch size");
-            Failure::usage(split.because(e.what()).at(format!("the mesh {mesh}")).hint(hint))
+            CommandError::usage(split.because(e.what()).at(format!("the mesh {mesh}")).hint(hint))
         })?;
     }
     Ok(spread)
 }
 
-/// The mesh that was asked for, where there are as many devices; else all of them along one axis.
-pub(crate) fn mesh(text: Option<&str>, machine: &Machine) -> Result<Mesh, Failure> {
+/// Parses the mesh and checks its size; without one, puts all devices on one axis.
+pub(crate) fn mesh(text: Option<&str>, machine: &Machine) -> Result<Mesh, CommandError> {
     let devices = machine.devices();
     let Some(text) = text else { return Ok(Mesh::new([("data", devices)])?) };
-    let mesh: Mesh = text.parse().map_err(|e: Error| Failure::usage(e.at("--mesh")))?;
+    let mesh: Mesh = text.parse().map_err(|e: Error| CommandError::usage(e.at("--mesh")))?;
     let wrong = |what: String, hint: String| {
-        Err(Failure::usage(Error::new(ErrorKind::Config, what).at("--mesh").hint(hint)))
+        Err(CommandError::usage(Error::new(ErrorKind::Config, what).at("--mesh").hint(hint)))
     };
     let wanted = mesh.devices();
     if wanted > devices {
         let what = format!(
-            "the mesh {mesh} has {}, and {} only {devices}",
+            "the mesh {mesh} needs {}, but {} has only {devices}",
             number_of(wanted, "device"),
             machine.title()
         );
@@ -240,19 +242,19 @@ pub(crate) fn mesh(text: Option<&str>, machine: &Machine) -> Result<Mesh, Failur
     let slices = if let Machine::Slice(slice) = machine { slice.slices } else { 1 };
     if slices > 1 && wanted < devices {
         let wanted = number_of(wanted, "device");
-        let what = format!("the mesh {mesh} has {wanted} of the {devices} of several slices");
-        return wrong(what, "a mesh over several slices takes all devices of each".into());
+        let what = format!("the mesh {mesh} has {wanted}, but the slices have {devices}");
+        return wrong(what, "use all devices: a mesh over several slices must cover them".into());
     }
     Ok(mesh)
 }
 
-/// The model, and the batch size that it is trained with.
-fn model(args: &CompileArgs) -> Result<(Model, usize), Failure> {
-    let target = Target::of(&args.program)?;
+/// Returns the model and its training batch size.
+fn model(args: &CompileArgs) -> Result<(Model, usize), CommandError> {
+    let target = CommandTarget::of(&args.program)?;
     let mut draft = match &target {
-        Target::Preset(name) => Draft::preset(name)?,
-        Target::Toml(path) => Draft::read(path)?,
-        Target::Model(_) | Target::Folder(_) => return saved_model(&target, args),
+        CommandTarget::Preset(name) => ConfigDraft::preset(name)?,
+        CommandTarget::Toml(path) => ConfigDraft::read(path)?,
+        CommandTarget::Model(_) | CommandTarget::Folder(_) => return saved_model(&target, args),
     };
     if let Some(precision) = &args.precision {
         draft.set(format!("--precision {precision}"), "compile.precision", precision.as_str());
@@ -262,23 +264,23 @@ fn model(args: &CompileArgs) -> Result<(Model, usize), Failure> {
     Ok((config.untrained()?, config.fit.batch_size))
 }
 
-/// A saved model has its precision already.
-fn saved_model(target: &Target, args: &CompileArgs) -> Result<(Model, usize), Failure> {
+/// Loads a saved model, whose precision and settings are fixed.
+fn saved_model(target: &CommandTarget, args: &CompileArgs) -> Result<(Model, usize), CommandError> {
     if args.precision.is_some() {
-        let e = Error::new(ErrorKind::Config, "a saved model has its precision already").at("--precision");
-        return Err(Failure::usage(e.hint("leave the option out, or name a preset or a TOML file")));
+        let e = Error::new(ErrorKind::Config, "the precision of a saved model is fixed").at("--precision");
+        return Err(CommandError::usage(e.hint("remove the option, or name a preset or a TOML file")));
     }
     if let Some(set) = args.sets.first() {
-        let e = Error::new(ErrorKind::Config, "the step of a saved model is as it was saved");
-        return Err(Failure::usage(e.at(format!("--set {set}")).hint("name a preset or a TOML file")));
+        let e = Error::new(ErrorKind::Config, "the training step of a saved model is fixed");
+        return Err(CommandError::usage(e.at(format!("--set {set}")).hint("name a preset or a TOML file")));
     }
     let model = target.model()?;
     let batch_size = config_of(&model, &args.program)?.map_or(32, |c| c.fit.batch_size);
     Ok((model, batch_size))
 }
 
-/// The clouds' name of a slice that they sell, the maker's of a GPU.
-fn product<'a>(machine: &'a Machine, target: &AheadSlice) -> Option<&'a str> {
+/// Product name of the slice or GPU, if it differs from the target name.
+fn product<'a>(machine: &'a Machine, target: &AotTopology) -> Option<&'a str> {
     match machine {
         Machine::Slice(slice) => Some(slice.name.as_str()).filter(|name| *name != target.topology),
         Machine::Gpus(gpu, _) => Some(&gpu.product),
@@ -286,21 +288,21 @@ fn product<'a>(machine: &'a Machine, target: &AheadSlice) -> Option<&'a str> {
     }
 }
 
-/// What there is to tell.
-struct Answer<'a> {
+/// Report of a compilation.
+struct CompileReport<'a> {
     machine: &'a Machine,
-    target: &'a AheadSlice,
-    step: &'a Step,
-    traffic: Vec<Traffic>,
-    report: &'a AheadReport,
+    target: &'a AotTopology,
+    step: &'a CompileInput,
+    traffic: Vec<CollectiveTraffic>,
+    report: &'a AotReport,
 }
 
-impl Answer<'_> {
+impl CompileReport<'_> {
     fn object(&self, args: &CompileArgs) -> Value {
         let r = self.report;
         let m = &r.memory;
         let told = |bytes: u64| Some(bytes).filter(|n| *n > 0);
-        let collective = |t: &Traffic| json!({"op": t.op, "count": t.count, "bytes": t.bytes});
+        let collective = |t: &CollectiveTraffic| json!({"op": t.op, "count": t.count, "bytes": t.bytes});
         let split = self.step.split.as_ref();
         json!({
             "program": args.program, "precision": args.precision, "target": self.target.to_string(),
@@ -319,7 +321,7 @@ impl Answer<'_> {
         })
     }
 
-    /// Bytes of a device's memory: as the compiler says, or else as the table of GPUs does.
+    /// Memory of a device in bytes, from the compiler or otherwise from the GPU table.
     fn limit(&self) -> Option<u64> {
         let Machine::Gpus(gpu, _) = self.machine else { return self.report.memory_limit };
         self.report.memory_limit.or(gpu.target.as_ref().map(|t| t.memory))
@@ -328,22 +330,22 @@ impl Answer<'_> {
     fn show(&self, quick: bool, screen: &Screen) {
         let r = self.report;
         let m = &r.memory;
-        let name = product(self.machine, self.target).map_or(String::new(), |p| format!(", sold as {p}"));
+        let name = product(self.machine, self.target).map_or(String::new(), |p| format!(", product {p}"));
         let target = self.target;
         let devices = number_of(r.devices, "device");
         screen.line(format!("compiled for {target}{name}: {devices} of {}", r.device_kind));
-        let by = r.compiler.lines().next().unwrap_or("its compiler");
-        let cached = if r.cached { "from the cache, compiled before " } else { "" };
+        let by = r.compiler.lines().next().unwrap_or("an unknown compiler");
+        let cached = if r.cached { "from the cache, originally " } else { "" };
         screen.line(format!("  {cached}in {:.1} s, by {by}", r.seconds));
         if quick {
             screen
-                .line("  optimized less (--quick): these are not the figures of the program that would run");
+                .line("  compiled with fewer optimizations (--quick): the figures are not those of the optimized program");
         }
         if let Some((strategy, mesh, batch)) = &self.step.split {
-            let batch = format!("{} a step, of all devices together", number_of(batch, "sample"));
-            screen.line(format!("split {strategy} over {mesh}: {batch}"));
+            let batch = format!("{} per step over all devices", number_of(batch, "sample"));
+            screen.line(format!("strategy {strategy} over {mesh}: {batch}"));
         }
-        screen.line("each device:");
+        screen.line("per device:");
         let of = self.limit().map_or(String::new(), |limit| format!(" of {}", mib(limit as f64)));
         screen.line(format!("  memory     {}{of}", mib(m.need() as f64)));
         for (what, bytes) in
@@ -351,19 +353,19 @@ impl Answer<'_> {
         {
             screen.line(format!("    {what:<12} {}", mib(bytes as f64)));
         }
-        // The CUDA plugin does not say.
+        // The CUDA plugin does not report it.
         if m.code > 0 {
             screen.line(format!("    {:<12} {}", "code", mib(m.code as f64)));
         }
         if let Some(flops) = r.cost.get("flops") {
-            screen.line(format!("  arithmetic {} MFLOP a step", grouped((flops / 1e6).round() as u64)));
+            screen.line(format!("  arithmetic {} MFLOP per step", grouped((flops / 1e6).round() as u64)));
         }
         for t in &self.traffic {
-            screen.line(format!("  {:<18} {} of {} together", t.op, t.count, mib(t.bytes)));
+            screen.line(format!("  {:<18} {}, {} in total", t.op, t.count, mib(t.bytes)));
         }
         screen.detail(match self.machine {
-            Machine::Gpus(..) => "compiled by XLA's compiler for GPUs, not run: no GPU was needed",
-            _ => "compiled by Google's compiler, not run: no TPU was needed",
+            Machine::Gpus(..) => "compiled by XLA:GPU and not run: no GPU was needed",
+            _ => "compiled by Google's compiler and not run: no TPU was needed",
         });
     }
 }

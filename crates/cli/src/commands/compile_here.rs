@@ -1,19 +1,20 @@
-//! `systole compile-here`: compiles what a request asks for in this process, which the compiler may end.
+//! `systole compile-here` (hidden): compiles one request in a child process, because the compiler may abort the
+//! process.
 
-use crate::args::common::Common;
-use crate::args::exit_status::{Outcome, Run};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandResult, RunCommand};
 use crate::render::screen::Screen;
 use clap::Args;
 use std::path::PathBuf;
 
 #[derive(Args)]
 pub(crate) struct CompileHereArgs {
-    /// Where the request lies
+    /// Folder of the request
     folder: PathBuf,
 }
 
-impl Run for CompileHereArgs {
-    fn run(self, _: &Common, _: &Screen) -> Outcome {
+impl RunCommand for CompileHereArgs {
+    fn run(self, _: &CommonArgs, _: &Screen) -> CommandResult {
         systole_pjrt::serve(&self.folder)?;
         Ok(0)
     }

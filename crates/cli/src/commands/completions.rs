@@ -1,8 +1,8 @@
-//! `systole completions`: what a shell needs to complete commands and options.
+//! `systole completions`: prints a shell completion script.
 
 use crate::args::clap_root;
-use crate::args::common::Common;
-use crate::args::exit_status::{Outcome, Run};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandResult, RunCommand};
 use crate::render::screen::Screen;
 use clap::{Args, ValueEnum};
 use clap_complete::Shell;
@@ -11,16 +11,16 @@ use systole_ir::{Error, ErrorKind};
 
 #[derive(Args)]
 pub(crate) struct CompletionsArgs {
-    /// The shell
+    /// Shell to generate the script for
     shell: Shell,
 }
 
-impl Run for CompletionsArgs {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for CompletionsArgs {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         let mut bytes = Vec::new();
         clap_complete::generate(self.shell, &mut clap_root::command(), "systole", &mut bytes);
         let script = String::from_utf8(bytes)
-            .map_err(|e| Error::new(ErrorKind::Bug, "a script is no text").because(e.to_string()))?;
+            .map_err(|e| Error::new(ErrorKind::Bug, "the script is not UTF-8").because(e.to_string()))?;
         if screen.json {
             let name = self.shell.to_possible_value().map(|value| value.get_name().to_string());
             screen.object(&json!({"shell": name, "script": script}));

@@ -1,8 +1,8 @@
-//! `systole data`: looking at data, checking, converting, counting and timing them, and following one element.
+//! `systole data`: inspects, verifies, converts, counts and benchmarks data pipelines, and traces one element.
 
-use crate::args::common::{Common, DataArgs, bytes};
-use crate::args::exit_status::{Failure, Outcome, Run};
-use crate::models::command_target::{Target, set_all};
+use crate::args::common::{CommonArgs, DataArgs, bytes};
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
+use crate::models::command_target::{CommandTarget, set_all};
 use crate::render::screen::{Screen, note, number_of, quoted};
 use crate::run::training::load_data;
 use clap::{Args, Subcommand, ValueEnum};
@@ -11,74 +11,76 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use systole_config::{Config, Draft};
-use systole_data::file_system::{Disk, append, write_atomically};
-use systole_data::format::example::Features;
-use systole_data::format::tfrecord::Compression;
-use systole_data::tools::{self, Opened};
-use systole_data::{AUTOTUNE, Cardinality, Dataset, Options, Position, Report};
+use systole_config::{ConfigDraft, RunConfig};
+use systole_data::file_system::{OsFileSystem, append, write_atomically};
+use systole_data::format::example::FeatureSpecs;
+use systole_data::format::tfrecord::TfRecordCompression;
+use systole_data::tools::{self, OpenedDataset};
+use systole_data::{AUTOTUNE, Cardinality, Dataset, DatasetOptions, PipelinePosition, PipelineReport};
 use systole_ir::{Error, ErrorKind, Result};
 use systole_progress::terminal;
 
-/// How often progress is redrawn.
+/// Redraw interval of the progress line.
 const REDRAW: Duration = Duration::from_millis(200);
-/// Errors that are shown; the others are counted.
+/// Number of errors that are printed; further errors are only counted.
 const SHOWN: usize = 10;
 
 #[derive(Args)]
 pub(crate) struct DataCommand {
     #[command(subcommand)]
-    action: Action,
+    action: DataAction,
 }
 
 #[derive(Subcommand)]
-enum Action {
-    /// What data are: format, files, types, the first elements
+enum DataAction {
+    /// Show format, files, element types and the first elements
     Inspect {
         #[command(flatten)]
         source: SourceArgs,
-        /// How many elements to show
+        /// Number of elements to show
         #[arg(short = 'n', long, value_name = "N", default_value_t = 3)]
         first: usize,
     },
-    /// Write any data as sharded TFRecord files, which TensorFlow and this program read
+    /// Convert data to sharded TFRecord files, readable by TensorFlow and Systole
     Convert {
         #[command(flatten)]
         source: SourceArgs,
-        /// The files are PREFIX-00000-of-0000N.tfrecord; what they hold is written to PREFIX.features
+        /// Output prefix of the files PREFIX-00000-of-0000N.tfrecord
+        ///
+        /// The features are written to PREFIX.features.
         #[arg(value_name = "PREFIX")]
         prefix: PathBuf,
         #[command(flatten)]
         how: ConvertArgs,
     },
-    /// Count values: types, least, largest, mean, standard deviation, how many of each class
+    /// Count values: types, minimum, maximum, mean, standard deviation, class counts
     Stats {
         #[command(flatten)]
         source: SourceArgs,
-        /// Only the first so many elements
+        /// Use only the first N elements
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
         limit: Option<u64>,
     },
-    /// Read everything and list what is damaged; exits with 1 when anything is
+    /// Read all data and list damaged records; exits with 1 if there are any
     Verify {
         #[command(flatten)]
         source: SourceArgs,
     },
-    /// Measure how fast a pipeline runs: each stage's time, queues, memory, and what was tuned and why
+    /// Benchmark a pipeline: time per stage, queues, memory and tuning decisions
     Bench {
         #[command(flatten)]
         source: SourceArgs,
         #[command(flatten)]
-        how: BenchArgs,
+        how: DataBenchArgs,
     },
-    /// Show one element after every stage of a pipeline
+    /// Show one element after each stage of a pipeline
     Trace {
         #[command(flatten)]
         source: SourceArgs,
-        /// Which element, from 0
+        /// Index of the element, from 0
         #[arg(long, value_name = "N", default_value_t = 0)]
         element: u64,
-        /// Write its pictures to PREFIX-FIELD.png
+        /// Write the element's images to PREFIX-FIELD.png
         #[arg(long, value_name = "PREFIX")]
         pictures: Option<PathBuf>,
     },
@@ -86,25 +88,28 @@ enum Action {
 
 #[derive(Args)]
 struct SourceArgs {
-    /// A file, a pattern ('train-*.tfrecord'), a folder; or a preset or TOML file, whose data set and pipeline are meant
+    /// File, pattern ('train-*.tfrecord'), folder, preset or TOML file
+    ///
+    /// A preset or TOML file selects its dataset and pipeline.
     #[arg(value_name = "SOURCE")]
     source: String,
     #[command(flatten)]
     data: DataArgs,
-    /// What Examples in TFRecord files hold, as 'image: ui8[28, 28, 1], label: i64[]' [default: the file PREFIX.features
-    /// beside them, or what the first record shows]
+    /// Features of TFRecord Examples, such as 'image: ui8[28, 28, 1], label: i64[]'
+    ///
+    /// [default: the file PREFIX.features next to the data, or the features of the first record]
     #[arg(long, value_name = "FEATURES")]
     features: Option<String>,
-    /// Of a preset or TOML file: which part
+    /// Split of a preset's or TOML file's dataset
     #[arg(long, value_enum, default_value_t)]
-    part: Split,
-    /// Set any key of the TOML; of files how they are read, such as data.records.encoding=latin1
+    part: TrainOrTest,
+    /// Set any TOML key, or a read option such as data.records.encoding=latin1
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-enum Split {
+enum TrainOrTest {
     #[default]
     Train,
     Test,
@@ -112,28 +117,28 @@ enum Split {
 
 #[derive(Args)]
 struct ConvertArgs {
-    /// How many files; element i goes into file i mod N
+    /// Number of files; element i is written to file i mod N
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=99_999))]
     shards: u32,
-    /// Pack the files
+    /// Compression of the files
     #[arg(long, value_enum, default_value_t)]
-    compression: Pack,
-    /// Write pictures as pixels with their sizes, not as the JPEG and PNG files that they are
+    compression: ShardCompression,
+    /// Store images as decoded pixels with their sizes, not as JPEG or PNG
     #[arg(long)]
     decode: bool,
-    /// Leave out up to so many elements that cannot be read, naming them
+    /// Skip up to N unreadable elements and name them
     #[arg(long, value_name = "N", default_value_t = 0)]
     skip: u64,
-    /// Add a line about each element that was left out to this file
+    /// Append one line per skipped element to this file
     #[arg(long, value_name = "FILE", requires = "skip")]
     quarantine: Option<PathBuf>,
-    /// Replace files of this prefix
+    /// Replace existing files with this prefix
     #[arg(long)]
     force: bool,
 }
 
 #[derive(Clone, Copy, Default, ValueEnum)]
-enum Pack {
+enum ShardCompression {
     #[default]
     None,
     Gzip,
@@ -141,73 +146,75 @@ enum Pack {
 }
 
 #[derive(Args)]
-struct BenchArgs {
-    /// How long
+struct DataBenchArgs {
+    /// Measuring time in seconds
     #[arg(long, value_name = "S", default_value_t = 5.0, value_parser = seconds)]
     seconds: f64,
-    /// Samples in a batch [default: as in the TOML file; of files: no batches]
+    /// Batch size [default: as in the TOML file; for files: no batching]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     batch_size: Option<u64>,
-    /// Shuffle files' elements through a buffer of so many
+    /// Shuffle the elements of files through a buffer of N elements
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     shuffle: Option<u64>,
-    /// Memory that elements made ahead may take, as 512MiB [default: a quarter of the free memory]
+    /// Memory for prefetched elements, e.g. 512MiB [default: 1/4 of the free memory]
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     ram_budget: Option<usize>,
-    /// Threads that tuned stages may use [default: all cores but one]
+    /// Threads for autotuned stages [default: all cores but one]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
     core_budget: Option<u64>,
-    /// Everything on one thread, in place
+    /// Run all stages on one thread without prefetching
     #[arg(long)]
     debug: bool,
-    /// Write the configuration with the sizes that were found; trained with, it uses them as they are
+    /// Write the configuration with the tuned sizes
+    ///
+    /// Training with that file uses these sizes without tuning.
     #[arg(long, value_name = "FILE.toml")]
     freeze: Option<PathBuf>,
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
     let value = text.parse::<f64>().ok().filter(|s| *s > 0.0 && *s <= 86_400.0);
-    value.ok_or_else(|| format!("`{text}` is no number of seconds above 0"))
+    value.ok_or_else(|| format!("expected a positive number of seconds, got `{text}`"))
 }
 
-impl Run for DataCommand {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for DataCommand {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         run(self, screen)
     }
 }
 
-fn run(command: DataCommand, screen: &Screen) -> Outcome {
+fn run(command: DataCommand, screen: &Screen) -> CommandResult {
     match command.action {
-        Action::Inspect { source, first } => inspect(&source.open(screen)?, first, screen),
-        Action::Convert { source, prefix, how } => convert(source.open(screen)?, &prefix, &how, screen),
-        Action::Stats { source, limit } => stats(&source.open(screen)?, limit, screen),
-        Action::Verify { source } => verify(&source.open(screen)?, screen),
-        Action::Bench { source, how } => bench(source.open(screen)?, &how, screen),
-        Action::Trace { source, element, pictures } => {
+        DataAction::Inspect { source, first } => inspect(&source.open(screen)?, first, screen),
+        DataAction::Convert { source, prefix, how } => convert(source.open(screen)?, &prefix, &how, screen),
+        DataAction::Stats { source, limit } => stats(&source.open(screen)?, limit, screen),
+        DataAction::Verify { source } => verify(&source.open(screen)?, screen),
+        DataAction::Bench { source, how } => bench(source.open(screen)?, &how, screen),
+        DataAction::Trace { source, element, pictures } => {
             trace(&source.open(screen)?, element, pictures.as_deref(), screen)
         }
     }
 }
 
-/// What a command works on.
-struct Source {
-    opened: Opened,
-    /// The pipeline that training would run, where there is a configuration.
-    configured: Option<(Config, Dataset)>,
+/// Data source of a command.
+struct DataSource {
+    opened: OpenedDataset,
+    /// Configuration and its training pipeline, if the source is a preset or TOML file.
+    configured: Option<(RunConfig, Dataset)>,
 }
 
 impl SourceArgs {
-    fn open(&self, screen: &Screen) -> Result<Source, Failure> {
+    fn open(&self, screen: &Screen) -> Result<DataSource, CommandError> {
         let is_file = Path::new(&self.source).exists();
-        let draft = match Target::of(&self.source) {
-            Ok(Target::Toml(path)) => Some(Draft::read(path)?),
-            Ok(Target::Preset(name)) if !is_file => Some(Draft::preset(name)?),
+        let draft = match CommandTarget::of(&self.source) {
+            Ok(CommandTarget::Toml(path)) => Some(ConfigDraft::read(path)?),
+            Ok(CommandTarget::Preset(name)) if !is_file => Some(ConfigDraft::preset(name)?),
             _ => None,
         };
         let Some(mut draft) = draft else {
-            let features = self.features.as_ref().map(|f| f.parse::<Features>());
-            let features = features.transpose().map_err(|e| Failure::usage(e.at("--features")))?;
-            return Ok(Source { opened: self.files(features)?, configured: None });
+            let features = self.features.as_ref().map(|f| f.parse::<FeatureSpecs>());
+            let features = features.transpose().map_err(|e| CommandError::usage(e.at("--features")))?;
+            return Ok(DataSource { opened: self.files(features)?, configured: None });
         };
         set_all(&mut draft, &self.sets)?;
         if let Some(dir) = &self.data.data_dir {
@@ -216,18 +223,18 @@ impl SourceArgs {
         let config = draft.finish()?;
         let data = load_data(&config, screen)?;
         let (elements, pipeline) = match self.part {
-            Split::Train => (data.train.clone(), config.train_pipeline(&data)),
-            Split::Test => (data.test.clone(), config.test_pipeline(&data)),
+            TrainOrTest::Train => (data.train.clone(), config.train_pipeline(&data)),
+            TrainOrTest::Test => (data.test.clone(), config.test_pipeline(&data)),
         };
-        let opened = Opened { classes: data.class_names, ..Opened::of("data set", elements) };
-        Ok(Source { opened, configured: Some((config, pipeline)) })
+        let opened = OpenedDataset { classes: data.class_names, ..OpenedDataset::of("data set", elements) };
+        Ok(DataSource { opened, configured: Some((config, pipeline)) })
     }
 }
 
 impl SourceArgs {
-    /// Files, a folder or a pattern; of the settings those count that say how records are read.
-    fn files(&self, features: Option<Features>) -> Result<Opened, Failure> {
-        let mut draft = Draft::preset("table")?;
+    /// Opens files, a folder or a pattern. Of the settings, only the read options apply.
+    fn files(&self, features: Option<FeatureSpecs>) -> Result<OpenedDataset, CommandError> {
+        let mut draft = ConfigDraft::preset("table")?;
         set_all(&mut draft, &self.sets)?;
         let options = draft.finish()?.data.records.unwrap_or_default();
         let mut opened = tools::open_with(&self.source, features, options.written()?)?;
@@ -238,14 +245,14 @@ impl SourceArgs {
     }
 }
 
-impl Source {
-    /// The pipeline: that of the configuration, or the files' elements.
+impl DataSource {
+    /// Returns the pipeline of the configuration, or the elements of the files.
     fn pipeline(&self) -> &Dataset {
         self.configured.as_ref().map_or(&self.opened.dataset, |(_, pipeline)| pipeline)
     }
 }
 
-fn inspect(source: &Source, first: usize, screen: &Screen) -> Outcome {
+fn inspect(source: &DataSource, first: usize, screen: &Screen) -> CommandResult {
     let found = tools::inspect(&source.opened, first)?;
     screen.line(found.to_string().trim_end());
     if screen.json {
@@ -260,35 +267,35 @@ fn inspect(source: &Source, first: usize, screen: &Screen) -> Outcome {
     Ok(0)
 }
 
-fn convert(source: Source, prefix: &Path, how: &ConvertArgs, screen: &Screen) -> Outcome {
+fn convert(source: DataSource, prefix: &Path, how: &ConvertArgs, screen: &Screen) -> CommandResult {
     check_free(prefix, how.force)?;
     let parent = prefix.parent().filter(|p| !p.as_os_str().is_empty());
     if let Some(parent) = parent {
-        std::fs::create_dir_all(parent).map_err(|e| Error::io("cannot make the folder", parent, e))?;
+        std::fs::create_dir_all(parent).map_err(|e| Error::io("cannot create the folder", parent, e))?;
     }
     let opened = source.opened;
     let elements = match opened.encoded {
         Some(encoded) if !how.decode => encoded,
         _ => opened.dataset,
     };
-    let skipped = Skipped::new(how.quarantine.clone());
+    let skipped = SkippedElements::new(how.quarantine.clone());
     let elements = match how.skip {
         0 => elements.clone(),
         quota => elements.ignore_errors_with(quota, skipped.tell()),
     };
     let compression = match how.compression {
-        Pack::None => Compression::None,
-        Pack::Gzip => Compression::Gzip,
-        Pack::Zlib => Compression::Zlib,
+        ShardCompression::None => TfRecordCompression::None,
+        ShardCompression::Gzip => TfRecordCompression::Gzip,
+        ShardCompression::Zlib => TfRecordCompression::Zlib,
     };
     let counted = Ticker::counting("elements written", &elements, screen);
     let done = tools::convert(&counted, prefix, how.shards as usize, compression)?;
     if !opened.classes.is_empty() {
         let names = opened.classes.join("\n") + "\n";
-        write_atomically(&Disk, &with_end(prefix, ".classes"), &[names.as_bytes()])?;
+        write_atomically(&OsFileSystem, &with_end(prefix, ".classes"), &[names.as_bytes()])?;
     }
     let left_out = skipped.count();
-    let and = if left_out > 0 { format!(", {left_out} left out") } else { String::new() };
+    let and = if left_out > 0 { format!(", {left_out} skipped") } else { String::new() };
     let (elements, files) = (number_of(done.elements, "element"), number_of(done.files.len(), "file"));
     screen.line(format!("{elements} in {files}{and}: {}", done.features));
     if let (Some(first), Some(last)) = (done.files.first(), done.files.last()) {
@@ -310,7 +317,7 @@ fn with_end(prefix: &Path, end: &str) -> PathBuf {
     path.into()
 }
 
-/// Files of an earlier conversion are not mixed with new ones.
+/// Files of an earlier conversion must not be mixed with new ones.
 fn check_free(prefix: &Path, force: bool) -> Result<()> {
     let pattern = with_end(prefix, "-*-of-*.tfrecord");
     let Ok(files) = Dataset::list_files(&pattern.display().to_string()) else { return Ok(()) };
@@ -320,20 +327,20 @@ fn check_free(prefix: &Path, force: bool) -> Result<()> {
             .iter()
             .try_for_each(|p| std::fs::remove_file(p).map_err(|e| Error::io("cannot remove", p, e)));
     }
-    Err(Error::new(ErrorKind::Io, format!("{} files of this prefix are there already", paths.len()))
+    Err(Error::new(ErrorKind::Io, format!("{} files with this prefix already exist", paths.len()))
         .at(paths.first().map_or(String::new(), |p| p.display().to_string()))
-        .hint("choose another prefix, or --force to replace them"))
+        .hint("choose another prefix, or pass --force to replace them"))
 }
 
-/// Elements that were left out, told and kept count of.
-struct Skipped {
+/// Reports and counts skipped elements.
+struct SkippedElements {
     count: Arc<AtomicU64>,
     quarantine: Option<PathBuf>,
 }
 
-impl Skipped {
-    fn new(quarantine: Option<PathBuf>) -> Skipped {
-        Skipped { count: Arc::default(), quarantine }
+impl SkippedElements {
+    fn new(quarantine: Option<PathBuf>) -> SkippedElements {
+        SkippedElements { count: Arc::default(), quarantine }
     }
 
     fn count(&self) -> u64 {
@@ -345,18 +352,19 @@ impl Skipped {
         move |e| {
             let text = e.to_string();
             if count.fetch_add(1, Relaxed) < SHOWN as u64 {
-                note(&format!("left out: {text}"));
+                note(&format!("skipped: {text}"));
             }
             let line = text.lines().map(str::trim).collect::<Vec<_>>().join("; ");
-            let written = file.as_ref().map(|path| append(&Disk, path, format!("{line}\n").as_bytes()));
+            let written =
+                file.as_ref().map(|path| append(&OsFileSystem, path, format!("{line}\n").as_bytes()));
             if let Some(Err(e)) = written {
-                note(&format!("the quarantine file cannot be written: {e}"));
+                note(&format!("cannot write the quarantine file: {e}"));
             }
         }
     }
 }
 
-fn stats(source: &Source, limit: Option<u64>, screen: &Screen) -> Outcome {
+fn stats(source: &DataSource, limit: Option<u64>, screen: &Screen) -> CommandResult {
     let elements = Ticker::counting("elements counted", &source.opened.dataset, screen);
     let found = tools::stats(&elements, limit.unwrap_or(u64::MAX))?;
     screen.line(found.to_string().trim_end());
@@ -383,7 +391,7 @@ fn stats(source: &Source, limit: Option<u64>, screen: &Screen) -> Outcome {
     Ok(0)
 }
 
-fn verify(source: &Source, screen: &Screen) -> Outcome {
+fn verify(source: &DataSource, screen: &Screen) -> CommandResult {
     let files = match source.opened.kind {
         "TFRecord" => verify_records(&source.opened.files, screen)?,
         _ => vec![verify_elements(&source.opened, screen)],
@@ -391,11 +399,11 @@ fn verify(source: &Source, screen: &Screen) -> Outcome {
     let damaged: usize = files.iter().map(|f| f.damage.len()).sum();
     let records: u64 = files.iter().map(|f| f.records).sum();
     screen.line(match damaged {
-        0 => format!("whole: {} can be read", number_of(records, "record")),
-        n => format!("DAMAGED: {n} records; {records} can be read"),
+        0 => format!("intact: {} readable", number_of(records, "record")),
+        n => format!("DAMAGED: {n} records; {records} readable"),
     });
     if screen.json {
-        let file = |f: &Checked| {
+        let file = |f: &VerifiedFile| {
             let damage: Vec<String> = f.damage.iter().map(ToString::to_string).collect();
             json!({"source": f.source, "records": f.records, "damage": damage})
         };
@@ -407,14 +415,14 @@ fn verify(source: &Source, screen: &Screen) -> Outcome {
     Ok(u8::from(damaged > 0))
 }
 
-/// What was read of a file or data set, and what could not be.
-struct Checked {
+/// Readable records and errors of a file or dataset.
+struct VerifiedFile {
     source: String,
     records: u64,
     damage: Vec<Error>,
 }
 
-impl Checked {
+impl VerifiedFile {
     fn show(&self, screen: &Screen) {
         if self.damage.is_empty() {
             return screen.detail(format!("{}: {}, whole", self.source, number_of(self.records, "record")));
@@ -428,14 +436,14 @@ impl Checked {
     }
 }
 
-fn verify_records(files: &[PathBuf], screen: &Screen) -> Result<Vec<Checked>> {
+fn verify_records(files: &[PathBuf], screen: &Screen) -> Result<Vec<VerifiedFile>> {
     let ticker = Ticker::new("files checked", Some(files.len() as u64), screen);
     let mut all = Vec::new();
     for file in files {
         for found in tools::verify(std::slice::from_ref(file))? {
             let source = found.file.display().to_string();
             ticker.tick();
-            let checked = Checked { source, records: found.records, damage: found.damage };
+            let checked = VerifiedFile { source, records: found.records, damage: found.damage };
             ticker.clear();
             checked.show(screen);
             all.push(checked);
@@ -444,8 +452,8 @@ fn verify_records(files: &[PathBuf], screen: &Screen) -> Result<Vec<Checked>> {
     Ok(all)
 }
 
-fn verify_elements(opened: &Opened, screen: &Screen) -> Checked {
-    let mut checked = Checked { source: opened.kind.to_string(), records: 0, damage: Vec::new() };
+fn verify_elements(opened: &OpenedDataset, screen: &Screen) -> VerifiedFile {
+    let mut checked = VerifiedFile { source: opened.kind.to_string(), records: 0, damage: Vec::new() };
     for item in &Ticker::counting("elements read", &opened.dataset, screen) {
         match item {
             Ok(_) => checked.records += 1,
@@ -456,14 +464,14 @@ fn verify_elements(opened: &Opened, screen: &Screen) -> Checked {
     checked
 }
 
-fn bench(source: Source, how: &BenchArgs, screen: &Screen) -> Outcome {
+fn bench(source: DataSource, how: &DataBenchArgs, screen: &Screen) -> CommandResult {
     let freezes = match (&how.freeze, &source.configured) {
         (Some(_), None) => {
             let e = Error::new(
                 ErrorKind::Config,
-                format!("there is no configuration to freeze for {}", source.opened.kind),
+                format!("--freeze needs a configuration, but the source is {}", source.opened.kind),
             );
-            return Err(Failure::usage(e.hint("name a preset or TOML file as the source")));
+            return Err(CommandError::usage(e.hint("name a preset or TOML file as the source")));
         }
         (Some(path), Some((config, _))) => Some((path, config.clone())),
         (None, _) => None,
@@ -474,13 +482,13 @@ fn bench(source: Source, how: &BenchArgs, screen: &Screen) -> Outcome {
     let report = tools::bench(&pipeline, Duration::from_secs_f64(how.seconds), true)?;
     screen.line(report.to_string().trim_end());
     if let Some(slowest) = report.slowest() {
-        screen.line(format!("Most time goes to {}", slowest.label));
+        screen.line(format!("Slowest stage: {}", slowest.label));
     }
     if let Some((path, config)) = freezes {
-        write_atomically(&Disk, path, &[config.frozen(&report.tuning)?.as_bytes()])?;
+        write_atomically(&OsFileSystem, path, &[config.frozen(&report.tuning)?.as_bytes()])?;
         let program = crate::render::screen::program();
         screen.line(format!(
-            "The sizes are frozen in {}\n  {program} train {}",
+            "The tuned sizes were written to {}\n  {program} train {}",
             path.display(),
             quoted(path)
         ));
@@ -491,13 +499,15 @@ fn bench(source: Source, how: &BenchArgs, screen: &Screen) -> Outcome {
     Ok(0)
 }
 
-impl BenchArgs {
-    fn pipeline(&self, source: &Source) -> Result<Dataset, Failure> {
+impl DataBenchArgs {
+    fn pipeline(&self, source: &DataSource) -> Result<Dataset, CommandError> {
         let mut pipeline = match &source.configured {
             Some((_, pipeline)) => {
                 if self.batch_size.is_some() || self.shuffle.is_some() {
-                    let e = Error::new(ErrorKind::Config, "--batch-size and --shuffle are for files");
-                    return Err(Failure::usage(e.hint("change the TOML file: `systole init` writes one")));
+                    let e = Error::new(ErrorKind::Config, "--batch-size and --shuffle apply to files only");
+                    return Err(CommandError::usage(
+                        e.hint("change the TOML file; `systole init` writes one"),
+                    ));
                 }
                 pipeline.clone()
             }
@@ -509,7 +519,11 @@ impl BenchArgs {
         if self.ram_budget.is_some() || self.core_budget.is_some() {
             let core_budget = self.core_budget.map(|n| n as usize);
             let ram_budget = self.ram_budget;
-            pipeline = pipeline.with_options(Options { ram_budget, core_budget, ..Options::default() });
+            pipeline = pipeline.with_options(DatasetOptions {
+                ram_budget,
+                core_budget,
+                ..DatasetOptions::default()
+            });
         }
         Ok(pipeline)
     }
@@ -527,7 +541,7 @@ impl BenchArgs {
     }
 }
 
-fn as_json(report: &Report) -> Value {
+fn as_json(report: &PipelineReport) -> Value {
     let seconds = report.elapsed.as_secs_f64();
     let stages = report
         .stages
@@ -549,10 +563,10 @@ fn as_json(report: &Report) -> Value {
     })
 }
 
-fn trace(source: &Source, element: u64, pictures: Option<&Path>, screen: &Screen) -> Outcome {
+fn trace(source: &DataSource, element: u64, pictures: Option<&Path>, screen: &Screen) -> CommandResult {
     let pipeline = source.pipeline();
     let seen = tools::trace(pipeline, element)?;
-    // A batch is made of many elements that took the same way: the first one is shown.
+    // A batch combines many elements that passed the same stages: show the first one.
     let mut shown: Vec<(&str, usize)> = Vec::new();
     for step in &seen {
         match shown.iter_mut().find(|(stage, _)| *stage == step.stage) {
@@ -566,13 +580,13 @@ fn trace(source: &Source, element: u64, pictures: Option<&Path>, screen: &Screen
         first.iter().for_each(|step| screen.line(format!("{step}{more}")));
     }
     if let Some(prefix) = pictures {
-        let sample = pipeline.debug().iter_at(&Position::new(0, element)).next();
+        let sample = pipeline.debug().iter_at(&PipelinePosition::new(0, element)).next();
         let files = match sample {
             Some(sample) => tools::write_pictures(&sample?, prefix)?,
             None => Vec::new(),
         };
         match files.is_empty() {
-            true => screen.line("The element has no field that is one picture"),
+            true => screen.line("The element has no image field"),
             false => files.iter().for_each(|f| screen.line(f.display().to_string())),
         }
     }
@@ -583,11 +597,11 @@ fn trace(source: &Source, element: u64, pictures: Option<&Path>, screen: &Screen
     Ok(0)
 }
 
-/// Progress of something long, on a terminal only.
+/// Progress line of a long operation, on a terminal only.
 #[derive(Clone)]
-struct Ticker(Option<Arc<Ticks>>);
+struct Ticker(Option<Arc<TickerState>>);
 
-struct Ticks {
+struct TickerState {
     what: &'static str,
     all: Option<u64>,
     done: AtomicU64,
@@ -597,11 +611,11 @@ struct Ticks {
 impl Ticker {
     fn new(what: &'static str, all: Option<u64>, screen: &Screen) -> Ticker {
         let live = terminal::width().is_some() && !screen.quiet;
-        let ticks = Ticks { what, all, done: AtomicU64::new(0), drawn: Mutex::new(Instant::now()) };
+        let ticks = TickerState { what, all, done: AtomicU64::new(0), drawn: Mutex::new(Instant::now()) };
         Ticker(live.then(|| Arc::new(ticks)))
     }
 
-    /// The same elements, counted as they pass.
+    /// Returns the same dataset with every element counted as it passes.
     fn counting(what: &'static str, elements: &Dataset, screen: &Screen) -> Dataset {
         let all = match elements.cardinality() {
             Cardinality::Finite(n) => Some(n),

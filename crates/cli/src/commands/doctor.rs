@@ -1,7 +1,7 @@
-//! `systole doctor`: what keeps TPUs and GPUs from use, and what mends it.
+//! `systole doctor`: diagnoses unusable TPUs and GPUs and suggests fixes.
 
-use crate::args::common::Common;
-use crate::args::exit_status::{Outcome, Run};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandResult, RunCommand};
 use crate::commands::devices::version;
 use crate::render::screen::{Screen, number_of};
 use clap::Args;
@@ -10,45 +10,47 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use systole_devices::{compile_cache, find_plugin};
 use systole_ir::knobs;
-use systole_pjrt::{AheadCompiler, Platform, TpuClusterResolver, device_nodes, refuse_retired, sys};
-use systole_runtime::{AheadOfTime, AheadRequest, AheadSlice};
+use systole_pjrt::{
+    AcceleratorPlatform, AheadCompiler, TpuClusterResolver, device_nodes, refuse_retired, sys,
+};
+use systole_runtime::{AotCompiler, AotRequest, AotTopology};
 
 #[derive(Args)]
 pub(crate) struct DoctorArgs {}
 
-impl Run for DoctorArgs {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for DoctorArgs {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         doctor(screen)
     }
 }
 
-/// One thing that was looked at.
-struct Finding {
+/// Result of one check.
+struct DoctorCheck {
     subject: &'static str,
     said: String,
-    /// The command that mends it, where it is not as it should be.
+    /// Command that fixes the problem, if there is one.
     mend: Option<String>,
 }
 
-/// Every finding with the command that mends it. Exits with 1 where something keeps a present accelerator from use.
-fn doctor(screen: &Screen) -> Outcome {
+/// Prints each check with a fix. Exits with 1 if a present accelerator is unusable.
+fn doctor(screen: &Screen) -> CommandResult {
     let mut findings = variables();
-    for platform in Platform::ACCELERATORS {
+    for platform in AcceleratorPlatform::ACCELERATORS {
         findings.extend(nodes(platform));
         findings.push(plugin(platform));
     }
-    findings.push(plugin(Platform::Xla));
+    findings.push(plugin(AcceleratorPlatform::Xla));
     findings.extend(cluster());
     findings.push(cache());
     let lock = std::env::temp_dir().join("libtpu_lockfile");
-    findings.push(lock_file(&lock, &device_nodes(Platform::Tpu)));
+    findings.push(lock_file(&lock, &device_nodes(AcceleratorPlatform::Tpu)));
     findings.push(metadata());
     findings.push(compiler());
-    let blocking = Platform::ACCELERATORS
+    let blocking = AcceleratorPlatform::ACCELERATORS
         .iter()
         .any(|p| !device_nodes(*p).is_empty() && find_plugin(*p, None).plugin().is_none());
     if screen.json {
-        let object = |f: &Finding| json!({"subject": f.subject, "said": f.said, "mend": f.mend});
+        let object = |f: &DoctorCheck| json!({"subject": f.subject, "said": f.said, "mend": f.mend});
         screen.object(&findings.iter().map(object).collect::<Value>());
         return Ok(u8::from(blocking));
     }
@@ -62,137 +64,138 @@ fn doctor(screen: &Screen) -> Outcome {
     Ok(u8::from(blocking))
 }
 
-/// Variables that plugins and clouds read, where they are set.
-fn variables() -> Vec<Finding> {
+/// Checks the environment variables that plugins and clouds read.
+fn variables() -> Vec<DoctorCheck> {
     let set = knobs::TPU_VARIABLES.iter().filter_map(|(name, _)| Some((*name, knobs::variable(name)?)));
     let finding = |(name, value): (&'static str, String)| {
         let missing = name == "TPU_LIBRARY_PATH" && !Path::new(&value).is_file();
         let retired = matches!(name, "COLAB_TPU_ADDR" | "TPU_NAME") && refuse_retired(&value).is_err();
         let mend = match (missing, retired) {
-            (true, _) => Some(format!("unset {name}   # it names no file")),
-            (_, true) => Some(format!("unset {name}   # TPU nodes behind an address are retired")),
+            (true, _) => Some(format!("unset {name}   # the file does not exist")),
+            (_, true) => Some(format!("unset {name}   # TPU nodes with an address are retired")),
             _ => None,
         };
-        Finding { subject: name, said: value, mend }
+        DoctorCheck { subject: name, said: value, mend }
     };
-    let mut found: Vec<Finding> = set.map(finding).collect();
+    let mut found: Vec<DoctorCheck> = set.map(finding).collect();
     let ours = knobs::PJRT_PLUGIN.get();
     if !ours.is_empty() {
         let mend = (!Path::new(&ours).is_file())
-            .then(|| format!("unset {}   # it names no file", knobs::PJRT_PLUGIN.name));
-        found.push(Finding { subject: knobs::PJRT_PLUGIN.name, said: ours, mend });
+            .then(|| format!("unset {}   # the file does not exist", knobs::PJRT_PLUGIN.name));
+        found.push(DoctorCheck { subject: knobs::PJRT_PLUGIN.name, said: ours, mend });
     }
     found
 }
 
-/// What the cloud says of the TPU, and what of it does not fit together.
-fn cluster() -> Vec<Finding> {
+/// Checks the TPU environment of the cloud for contradictions.
+fn cluster() -> Vec<DoctorCheck> {
     let subject = "TPU cluster";
     let tpu = match TpuClusterResolver::new("") {
         Ok(tpu) => tpu,
         Err(e) => {
             let mend = e.hint_text().map(String::from);
-            return vec![Finding { subject, said: e.what().into(), mend }];
+            return vec![DoctorCheck { subject, said: e.what().into(), mend }];
         }
     };
-    let mut found = vec![Finding { subject, said: tpu.facts().join("; "), mend: None }];
-    found.extend(tpu.doubts.into_iter().map(|d| Finding { subject, said: d.what, mend: Some(d.mend) }));
+    let mut found = vec![DoctorCheck { subject, said: tpu.facts().join("; "), mend: None }];
+    found.extend(tpu.doubts.into_iter().map(|d| DoctorCheck { subject, said: d.what, mend: Some(d.mend) }));
     found
 }
 
-/// Compiled programs that are kept, and how to be rid of them.
-fn cache() -> Finding {
+/// Reports the compile cache and how to clear it.
+fn cache() -> DoctorCheck {
     let subject = "compile cache";
     match compile_cache() {
-        Ok(None) => Finding { subject, said: "off".into(), mend: None },
+        Ok(None) => DoctorCheck { subject, said: "off".into(), mend: None },
         Ok(Some(cache)) => {
             let ((programs, bytes), folder) = (cache.usage(), cache.folder().display());
             let programs = number_of(programs, "program");
-            let said = format!("{programs}, {} MiB; `rm -r {folder}` empties it", bytes >> 20);
-            Finding { subject, said, mend: None }
+            let said = format!("{programs}, {} MiB; clear it with `rm -r {folder}`", bytes >> 20);
+            DoctorCheck { subject, said, mend: None }
         }
         Err(e) => {
             let mend = Some(format!("unset {}", knobs::COMPILE_CACHE.name));
-            Finding { subject, said: e.to_string(), mend }
+            DoctorCheck { subject, said: e.to_string(), mend }
         }
     }
 }
 
-/// Device nodes, and whether this user may open them.
-fn nodes(platform: Platform) -> Vec<Finding> {
+/// Checks that this user may open the device nodes.
+fn nodes(platform: AcceleratorPlatform) -> Vec<DoctorCheck> {
     let subject = match platform {
-        Platform::Tpu => "TPU devices",
-        Platform::Cuda => "GPU devices",
-        Platform::Xla => "XLA on the processor",
+        AcceleratorPlatform::Tpu => "TPU devices",
+        AcceleratorPlatform::Cuda => "GPU devices",
+        AcceleratorPlatform::Xla => "XLA on the CPU",
     };
     let nodes = device_nodes(platform);
     if nodes.is_empty() {
-        return vec![Finding { subject, said: "none on this machine".into(), mend: None }];
+        return vec![DoctorCheck { subject, said: "none on this machine".into(), mend: None }];
     }
     let finding = |path: &Path| {
         let opened = std::fs::OpenOptions::new().read(true).write(true).open(path);
         let mend = opened.as_ref().err().map(|_| format!("sudo chmod a+rw {}", path.display()));
-        let state = opened.map_or_else(|e| e.to_string(), |_| "may be opened".into());
-        Finding { subject, said: format!("{}: {state}", path.display()), mend }
+        let state = opened.map_or_else(|e| e.to_string(), |_| "accessible".into());
+        DoctorCheck { subject, said: format!("{}: {state}", path.display()), mend }
     };
     nodes.iter().map(|n| finding(n)).collect()
 }
 
-fn plugin(platform: Platform) -> Finding {
+fn plugin(platform: AcceleratorPlatform) -> DoctorCheck {
     let subject = match platform {
-        Platform::Tpu => "TPU plugin",
-        Platform::Cuda => "GPU plugin",
-        Platform::Xla => "XLA's CPU plugin",
+        AcceleratorPlatform::Tpu => "TPU plugin",
+        AcceleratorPlatform::Cuda => "GPU plugin",
+        AcceleratorPlatform::Xla => "XLA's CPU plugin",
     };
     let search = find_plugin(platform, None);
-    // Programs compile for TPUs that are not here; a GPU's plugin is of use where one is, XLA's only to who wants it.
+    // The TPU plugin is useful without a TPU (ahead-of-time compilation); a GPU plugin only with a GPU; XLA only if it
+    // is installed.
     let wanted = match platform {
-        Platform::Tpu => true,
-        Platform::Cuda => !device_nodes(platform).is_empty(),
-        Platform::Xla => search.plugin().is_some(),
+        AcceleratorPlatform::Tpu => true,
+        AcceleratorPlatform::Cuda => !device_nodes(platform).is_empty(),
+        AcceleratorPlatform::Xla => search.plugin().is_some(),
     };
     let setup = wanted.then(|| format!("systole setup {}", platform.setup()));
     let Some(place) = search.plugin() else {
         let said = match search.paths.last() {
-            _ if platform == Platform::Xla => "none; nothing but `--device xla` needs it".into(),
+            _ if platform == AcceleratorPlatform::Xla => "none; needed only for `--device xla`".into(),
             Some(named) if search.paths.len() == 1 => named.to_string(),
-            _ => format!("none in {} places (`systole devices` lists them)", search.paths.len()),
+            _ => format!("not found in {} paths (`systole devices` lists them)", search.paths.len()),
         };
-        return Finding { subject, said, mend: setup };
+        return DoctorCheck { subject, said, mend: setup };
     };
     match version(&place.path) {
         Ok(version) => {
             let (major, minor) = sys::API_VERSION;
-            let said = format!("{place}, PJRT {version}; Systole is written for {major}.{minor}");
+            let said = format!("{place}, PJRT {version}; Systole supports {major}.{minor}");
             let other_major = version.split('.').next() != Some(&major.to_string());
-            Finding { subject, said, mend: setup.filter(|_| other_major) }
+            DoctorCheck { subject, said, mend: setup.filter(|_| other_major) }
         }
-        Err(why) => Finding { subject, said: why, mend: setup },
+        Err(why) => DoctorCheck { subject, said: why, mend: setup },
     }
 }
 
-/// One process at a time owns a machine's TPUs; libtpu leaves the file behind.
-fn lock_file(path: &Path, nodes: &[PathBuf]) -> Finding {
+/// Checks libtpu's lock file: one process at a time owns the TPUs, and libtpu does not remove the file.
+fn lock_file(path: &Path, nodes: &[PathBuf]) -> DoctorCheck {
     let subject = "libtpu's lock file";
     if !path.is_file() || nodes.is_empty() {
-        return Finding { subject, said: "in nobody's way".into(), mend: None };
+        return DoctorCheck { subject, said: "not present or not needed".into(), mend: None };
     }
     let path = path.display();
     match holder(nodes) {
-        Some(process) => Finding {
+        Some(process) => DoctorCheck {
             subject,
-            said: format!("process {process} uses the TPU, and no other program can until it ends"),
-            mend: Some(format!("kill {process}   # if it should not")),
+            said: format!("process {process} uses the TPU; other programs must wait until it exits"),
+            mend: Some(format!("kill {process}   # if it should not be running")),
         },
-        None => Finding {
+        None => DoctorCheck {
             subject,
-            said: format!("{path} is there, and no program of yours uses the TPU: it is stale"),
+            said: format!("{path} is stale: no program of yours uses the TPU"),
             mend: Some(format!("rm {path}")),
         },
     }
 }
 
-/// A process that has one of these files open, of those that this user may look at.
+/// Returns a process that has one of these files open, among those that this user may inspect.
 fn holder(files: &[PathBuf]) -> Option<u32> {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = processes.filter_map(|p| p.file_name().to_str()?.parse::<u32>().ok());
@@ -203,35 +206,35 @@ fn holder(files: &[PathBuf]) -> Option<u32> {
     holding.next()
 }
 
-/// Off a cloud libtpu asks for a metadata server that never answers.
-fn metadata() -> Finding {
+/// Outside a cloud, libtpu waits for a metadata server that never answers.
+fn metadata() -> DoctorCheck {
     let subject = "metadata server";
-    let off_cloud = device_nodes(Platform::Tpu).is_empty();
+    let off_cloud = device_nodes(AcceleratorPlatform::Tpu).is_empty();
     let said = match off_cloud {
-        true => "no TPU here: `systole compile` keeps libtpu from asking for it",
-        false => "libtpu asks it which slice this is",
+        true => "no TPU here: `systole compile` stops libtpu from querying it",
+        false => "libtpu queries it for the slice of this machine",
     };
-    Finding { subject, said: said.into(), mend: None }
+    DoctorCheck { subject, said: said.into(), mend: None }
 }
 
-/// Whether the compiler compiles: a small program, in a child process.
-fn compiler() -> Finding {
+/// Compiles a small program in a child process.
+fn compiler() -> DoctorCheck {
     let subject = "compiling for a TPU";
     const PROGRAM: &str = "func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {\n  \
         %y = \"stablehlo.add\"(%x, %x) : (tensor<8xf32>, tensor<8xf32>) -> tensor<8xf32>\n  return %y : tensor<8xf32>\n}\n";
     let compiled = || {
-        let library = find_plugin(Platform::Tpu, None).require(Platform::Tpu)?;
-        let mut request = AheadRequest::new(PROGRAM, AheadSlice::new("v5e", &[1, 1]));
+        let library = find_plugin(AcceleratorPlatform::Tpu, None).require(AcceleratorPlatform::Tpu)?;
+        let mut request = AotRequest::new(PROGRAM, AotTopology::new("v5e", &[1, 1]));
         request.time_limit = Duration::from_secs(60);
         AheadCompiler::new(library)?.compile_ahead(&request)
     };
     match compiled() {
         Ok(report) => {
-            // The build, and the StableHLO that it reads.
+            // The build, and the StableHLO version that it supports.
             let version: Vec<&str> = report.compiler.lines().skip(1).collect();
-            Finding { subject, said: format!("works; {}", version.join("; ")), mend: None }
+            DoctorCheck { subject, said: format!("works; {}", version.join("; ")), mend: None }
         }
-        Err(e) => Finding {
+        Err(e) => DoctorCheck {
             subject,
             said: e.what().into(),
             mend: Some(e.hint_text().unwrap_or("systole setup tpu").into()),

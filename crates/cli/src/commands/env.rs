@@ -1,8 +1,10 @@
-//! `systole env`: what the report of a problem needs to say of the program and the machine. No secrets: of variables that may hold
-//! them it says that they are set, and the user's folder is `~`.
+//! `systole env`: prints version, system, CPU, devices and variables for a bug report.
+//!
+//! Prints no secrets: of variables that may contain secrets it prints only that they are set, and the home directory is
+//! `~`.
 
-use crate::args::common::Common;
-use crate::args::exit_status::{Outcome, Run};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandResult, RunCommand};
 use crate::commands::devices::version;
 use crate::render::screen::Screen;
 use clap::Args;
@@ -10,14 +12,14 @@ use serde_json::{Map, Value, json};
 use std::fs;
 use systole_devices::find_plugin;
 use systole_ir::knobs;
-use systole_pjrt::{Platform, device_nodes};
+use systole_pjrt::{AcceleratorPlatform, device_nodes};
 use systole_runtime::backend;
 
 #[derive(Args)]
 pub(crate) struct EnvArgs {}
 
-impl Run for EnvArgs {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for EnvArgs {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         let told = json!({
             "systole": program(),
             "system": system(),
@@ -62,7 +64,7 @@ fn program() -> Value {
     let on: Vec<&str> = features.into_iter().filter(|(_, on)| *on).map(|(name, _)| name).collect();
     json!({
         "version": env!("CARGO_PKG_VERSION"),
-        // Who builds it may say so; the sources do not know.
+        // Set by the build environment; unknown otherwise.
         "commit": option_env!("SYSTOLE_COMMIT"),
         "build": if cfg!(debug_assertions) { "debug" } else { "release" },
         "features": on,
@@ -94,7 +96,7 @@ fn processor() -> systole_ir::Result<Value> {
         let line = told.lines().find(|line| line.starts_with(name))?;
         line.split_once(':').map(|(_, value)| value.trim().to_string())
     };
-    // Those that kernels are chosen by.
+    // Only the flags that affect kernel selection.
     let matters =
         |flag: &&str| ["avx", "fma", "f16c", "amx", "sse4", "bmi"].iter().any(|s| flag.starts_with(s));
     let flags =
@@ -108,10 +110,10 @@ fn processor() -> systole_ir::Result<Value> {
     }))
 }
 
-/// Nodes and plugins of each platform. Nothing is opened but the plugins' own version.
+/// Lists device nodes and plugins of each platform. Loads plugins only to read their version.
 fn devices() -> Value {
     let mut all = Map::new();
-    for platform in Platform::ACCELERATORS.into_iter().chain([Platform::Xla]) {
+    for platform in AcceleratorPlatform::ACCELERATORS.into_iter().chain([AcceleratorPlatform::Xla]) {
         let nodes = device_nodes(platform).into_iter().map(|n| n.display().to_string());
         let plugin = find_plugin(platform, None);
         let plugin = plugin.plugin().map(|place| {
@@ -124,7 +126,7 @@ fn devices() -> Value {
     all.into()
 }
 
-/// Variables that are set, in the order of `systole knobs`.
+/// Lists the variables that are set, in the order of `systole knobs`.
 fn variables() -> Value {
     const PRIVATE: [&str; 4] = ["TPU_NAME", "TPU_PROJECT", "TPU_WORKER_HOSTNAMES", "COLAB_TPU_ADDR"];
     let mut all = Map::new();
@@ -145,7 +147,7 @@ fn variables() -> Value {
     all.into()
 }
 
-/// Without the user's folder, whose name is often theirs.
+/// Replaces the home directory, whose name often identifies the user, by `~`.
 fn homely(text: &str) -> String {
     match knobs::variable("HOME").filter(|home| home.len() > 1) {
         Some(home) => text.replace(&home, "~"),

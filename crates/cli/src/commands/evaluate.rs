@@ -1,24 +1,24 @@
-//! `systole evaluate`: loss and metrics of a saved model on test data.
+//! `systole evaluate`: computes loss and metrics of a saved model on test data.
 
-use crate::args::common::{Common, DataArgs};
-use crate::args::exit_status::{Failure, Outcome, Run};
-use crate::models::accuracy::Right;
+use crate::args::common::{CommonArgs, DataArgs};
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
+use crate::models::accuracy::CorrectCount;
 use crate::models::command_target::{config_of, set_all};
 use crate::models::model_data::{check_samples, check_tokens, set_columns, tokenizer_of, with_its_classes};
-use crate::models::predictor::{Answerer, answerer, is_of_operators};
-use crate::models::run_directory::{self, Record};
+use crate::models::predictor::{Predictor, answerer, is_of_operators};
+use crate::models::run_directory::{self, RunRecord};
 use crate::models::test_time_augmentation;
 use crate::render::screen::{Screen, counted, values};
 use crate::run::confusion::Confusion;
-use crate::run::generator_scores::{self, Asked};
+use crate::run::generator_scores::{self, ScoreOptions};
 use crate::run::run_summary::one;
 use crate::run::training::{call_as_asked, load_data};
-use crate::run::user_data::OwnData;
+use crate::run::user_data::UserData;
 use clap::Args;
 use serde_json::{Map, json};
 use std::path::Path;
 use std::time::Instant;
-use systole_config::{Config, Data, Draft, fraction};
+use systole_config::{ConfigDraft, DataSection, RunConfig, fraction};
 use systole_ir::{Error, ErrorKind, Result, ResultExt};
 use systole_nn::applications::biggan::BigGan;
 use systole_nn::loss::Loss;
@@ -27,31 +27,37 @@ use systole_progress::progress::called;
 
 #[derive(Args)]
 pub(crate) struct EvaluateArgs {
-    /// A model file, or the folder of a run: its best model; or a .tflite or .onnx file, whose accuracy is measured
+    /// Model file, run folder (its best model), or .tflite or .onnx file
+    ///
+    /// For a .tflite or .onnx file the accuracy is computed.
     model: String,
-    /// A folder of pictures by class, a file or folder of records, or a text: all of it, or its part for testing [default:
-    /// what was kept for testing in training]
+    /// Image folder by class, record file or folder, or text file to evaluate on
+    ///
+    /// All of the data is used. [default: the test split of the training data]
     #[arg(value_name = "DATA", conflicts_with_all = ["dataset", "data_dir"])]
     source: Option<String>,
     #[command(flatten)]
     data: DataArgs,
-    /// fashion-mnist, mnist, glyphs, cifar10, folder, records [default: the one it was trained on]
+    /// Dataset: fashion-mnist, mnist, cifar10, … [default: the training dataset]
+    ///
+    /// One of fashion-mnist, mnist, glyphs, cifar10, folder, records.
     #[arg(long, value_name = "NAME")]
     dataset: Option<String>,
-    /// Samples in a step [default: as in training]
+    /// Batch size [default: as in training]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     batch_size: Option<u64>,
-    /// Pixels, 0 to 255, are multiplied by this [default: as in training]
+    /// Factor for pixel values, 0 to 255 [default: as in training]
     #[arg(long, value_name = "X")]
     scale: Option<String>,
-    /// Test-time augmentation: mix the answer with those to so many changed versions of each picture, as fastai's tta does
-    /// [default: data.tta of the TOML]
+    /// Test-time augmentation with N augmented versions of each image
+    ///
+    /// Blends the predictions as fastai's `tta` does. [default: data.tta of the TOML]
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "4", value_parser = clap::value_parser!(u64).range(1..=1000))]
     tta: Option<u64>,
-    /// Of a model that makes pictures: the classifier that looks at them and at true ones, a model file or the folder of a run
+    /// Classifier for FID and inception score of a generator: model file or run folder
     #[arg(long, value_name = "MODEL")]
     features: Option<String>,
-    /// Pictures that are made and looked at, and true ones [default: 10000]
+    /// Number of generated images, and of real ones, to score [default: 10000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..=1_000_000))]
     pictures: Option<u64>,
     /// Set any key of the model's TOML, such as data.records.encoding=latin1
@@ -59,18 +65,19 @@ pub(crate) struct EvaluateArgs {
     sets: Vec<String>,
 }
 
-impl Run for EvaluateArgs {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for EvaluateArgs {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         if is_of_operators(&self.model) { of_operators(&self, screen) } else { run(&self, screen) }
     }
 }
 
-fn run(args: &EvaluateArgs, screen: &Screen) -> Outcome {
+fn run(args: &EvaluateArgs, screen: &Screen) -> CommandResult {
     let file = run_directory::model_file(&args.model)?;
     let mut model = Model::load(&file)?;
     let mut config = config(args, &file, &model)?;
     if let Some(gan) = BigGan::of(&model) {
-        let asked = Asked { features: args.features.as_deref(), pictures: args.pictures.map(|n| n as usize) };
+        let asked =
+            ScoreOptions { features: args.features.as_deref(), pictures: args.pictures.map(|n| n as usize) };
         return generator_scores::evaluate((&file, &mut model), (&gan, &config), asked, screen);
     }
     no_scores(args, &file)?;
@@ -98,8 +105,8 @@ fn run(args: &EvaluateArgs, screen: &Screen) -> Outcome {
     perplexity.iter().for_each(|p| screen.line(p.text()));
     if let Some(versions) = tta {
         screen.line(format!(
-            "  test-time augmentation: of each, and {} of it",
-            counted(versions, "changed version")
+            "  test-time augmentation: the original and {} of each",
+            counted(versions, "augmented version")
         ));
     }
     let confusions = match config.data.is_own() && !data.class_names.is_empty() {
@@ -125,38 +132,45 @@ fn run(args: &EvaluateArgs, screen: &Screen) -> Outcome {
     Ok(0)
 }
 
-/// The accuracy of a `.tflite` or ONNX file.
-fn of_operators(args: &EvaluateArgs, screen: &Screen) -> Outcome {
+/// Evaluates the accuracy of a .tflite or ONNX file.
+fn of_operators(args: &EvaluateArgs, screen: &Screen) -> CommandResult {
     let file = &args.model;
     no_scores(args, file)?;
     if args.tta.is_some() {
-        let e =
-            Error::new(ErrorKind::Config, "a file of operators is asked once about each sample").at("--tta");
-        return Err(Failure::usage(e.hint("leave it out")));
+        let e = Error::new(
+            ErrorKind::Config,
+            "test-time augmentation needs a Systole model, not a .tflite or ONNX file",
+        )
+        .at("--tta");
+        return Err(CommandError::usage(e.hint("remove --tta")));
     }
-    let Answerer { model, operators } = answerer(file)?;
-    let operators = operators.ok_or_else(|| Error::new(ErrorKind::Bug, "a file without operators"))?;
+    let Predictor { model, operators } = answerer(file)?;
+    let operators = operators.ok_or_else(|| Error::new(ErrorKind::Bug, "the file has no operators"))?;
     let mut config = config(args, file, &model)?;
     config.data.known_tokenizer = tokenizer_of(&model)?;
     let mut data = load_data(&config, screen).at(|| format!("the data for {file}"))?;
     if data.language.is_none() {
         check_samples(&model, &config, &data, file)?;
         if data.class_names.is_empty() {
-            let e =
-                Error::new(ErrorKind::Data, format!("{} has no classes that {file} could tell", data.name));
-            return Err(e.hint("give data with classes, or ask it about samples: predict, run").into());
+            let e = Error::new(
+                ErrorKind::Data,
+                format!("{} has no class labels to evaluate {file} on", data.name),
+            );
+            return Err(e
+                .hint("use data with classes, or run single samples with `systole predict` or `systole run`")
+                .into());
         }
         if !model.class_names.is_empty() {
             data = data.with_classes(&model.class_names)?;
         }
     }
     let began = Instant::now();
-    let found = Right::of(&operators, &config.test_pipeline(&data), "image").at(|| file.clone())?;
+    let found = CorrectCount::of(&operators, &config.test_pipeline(&data), "image").at(|| file.clone())?;
     let seconds = began.elapsed().as_secs_f64();
     let accuracy = found.right as f64 / found.answers.max(1) as f64;
     let places = match found.answers == found.samples {
         true => String::new(),
-        false => format!("{} in ", counted(found.answers as u64, "place")),
+        false => format!("{} in ", counted(found.answers as u64, "position")),
     };
     screen.line(format!(
         "{file}: accuracy {accuracy:.4} on {places}{} of {}",
@@ -172,27 +186,27 @@ fn of_operators(args: &EvaluateArgs, screen: &Screen) -> Outcome {
     Ok(0)
 }
 
-/// An error where scores are asked for of what makes no pictures.
-fn no_scores(args: &EvaluateArgs, file: &str) -> Result<(), Failure> {
+/// Rejects the options of generator scores for a model that generates no images.
+fn no_scores(args: &EvaluateArgs, file: &str) -> Result<(), CommandError> {
     for (flag, given) in [("--features", args.features.is_some()), ("--pictures", args.pictures.is_some())] {
         if given {
-            let e = Error::new(ErrorKind::Config, format!("{file} makes no pictures that could be scored"));
-            return Err(Failure::usage(e.at(flag).hint("leave it out")));
+            let e = Error::new(ErrorKind::Config, format!("{file} is not an image generator"));
+            return Err(CommandError::usage(e.at(flag).hint("remove the option")));
         }
     }
     Ok(())
 }
 
-/// How well a language model tells what comes next.
+/// Perplexity of a language model.
 struct Perplexity {
-    /// Among how many equally likely tokens it would be as unsure.
+    /// Perplexity per token: exp of the mean negative log-likelihood.
     perplexity: f64,
-    /// Whatever tokens are: models of different tokenizers can be compared.
+    /// Comparable between models with different tokenizers.
     bits_per_byte: f64,
 }
 
 impl Perplexity {
-    /// Of the mean negative logarithm of probabilities, where the loss is that.
+    /// Computes the perplexity if the loss is the mean negative log-likelihood.
     fn of(model: &Model, logs: &Logs, bytes_per_token: f64) -> Option<Perplexity> {
         let loss = &model.compile_config()?.loss;
         let nats =
@@ -204,21 +218,23 @@ impl Perplexity {
     }
 
     fn text(&self) -> String {
-        format!("  perplexity {:.2} a token, {:.3} bits a byte", self.perplexity, self.bits_per_byte)
+        format!("  perplexity {:.2} per token, {:.3} bits per byte", self.perplexity, self.bits_per_byte)
     }
 }
 
-/// The configuration in the model file, or the named data set's preset, with the arguments applied.
-fn config(args: &EvaluateArgs, file: &str, model: &Model) -> Result<Config, Failure> {
+/// Returns the configuration in the model file, or the named dataset's preset, with the arguments applied.
+fn config(args: &EvaluateArgs, file: &str, model: &Model) -> Result<RunConfig, CommandError> {
     let known = config_of(model, file)?;
     let own = args.source.as_deref().map(|name| own_data(name).map(|own| (name, own))).transpose()?;
     let mut draft = match (&known, &args.dataset) {
-        (None, None) if own.is_some() => Draft::preset("folder")?,
-        (Some(config), _) => Draft::parse(&config.to_toml()?, &format!("the configuration kept in {file}"))?,
-        (None, Some(dataset)) => Draft::preset(dataset).map_err(Failure::usage)?,
+        (None, None) if own.is_some() => ConfigDraft::preset("folder")?,
+        (Some(config), _) => {
+            ConfigDraft::parse(&config.to_toml()?, &format!("the configuration stored in {file}"))?
+        }
+        (None, Some(dataset)) => ConfigDraft::preset(dataset).map_err(CommandError::usage)?,
         (None, None) => {
-            let e = Error::new(ErrorKind::Config, format!("{file} does not say what it was trained on"));
-            return Err(Failure::usage(e.hint("name the data set with --dataset")));
+            let e = Error::new(ErrorKind::Config, format!("{file} does not contain its training dataset"));
+            return Err(CommandError::usage(e.hint("name the dataset with --dataset")));
         }
     };
     let other_data =
@@ -230,12 +246,12 @@ fn config(args: &EvaluateArgs, file: &str, model: &Model) -> Result<Config, Fail
         set_columns(&mut draft, config, model, file);
     }
     if other_data {
-        // Another data set's folder and size are not this one's.
+        // Folder and size of the original dataset do not apply to the named one.
         draft.set("--dataset", "data.dir", "none");
         draft.set("--dataset", "data.test_samples", "none");
     }
-    // A model file does not say where its data lay; the run does.
-    let run = Record::read(Path::new(&args.model))?.map(|run| run.config.data).filter(Data::is_own);
+    // The model file does not contain the data folder, but the run record does.
+    let run = RunRecord::read(Path::new(&args.model))?.map(|run| run.config.data).filter(DataSection::is_own);
     if let Some((name, own)) = &own {
         own.set(&mut draft, name, known.as_ref(), model);
     } else if let Some(dir) = run.and_then(|data| data.dir).filter(|_| !other_data) {
@@ -249,24 +265,24 @@ fn config(args: &EvaluateArgs, file: &str, model: &Model) -> Result<Config, Fail
     }
     if let Some(scale) = &args.scale {
         let flag = format!("--scale {scale}");
-        let value = fraction(scale).map_err(|e| Failure::usage(e.at(flag.clone())))?;
+        let value = fraction(scale).map_err(|e| CommandError::usage(e.at(flag.clone())))?;
         draft.set(flag, "data.scale", &format!("{value:?}"));
     }
     set_all(&mut draft, &args.sets)?;
     let mut config = draft.finish()?;
     if own.is_some() {
-        // Nothing of it is needed for training.
+        // Evaluate on all of it: no part is needed for training.
         config.data.validation_split = Some(1.0);
     }
     Ok(config)
 }
 
-fn own_data(name: &str) -> Result<OwnData, Failure> {
-    OwnData::of(name)?.ok_or_else(|| {
-        let e = Error::new(ErrorKind::Config, format!("{name} is nothing to evaluate on"));
-        Failure::usage(e.hint(
-            "name a folder with one folder of pictures for each class, a file of records (.csv, .npz, .tfrecord, .tar) or a \
-             text (.txt); --dataset names a published data set",
+fn own_data(name: &str) -> Result<UserData, CommandError> {
+    UserData::of(name)?.ok_or_else(|| {
+        let e = Error::new(ErrorKind::Config, format!("cannot evaluate on {name}"));
+        CommandError::usage(e.hint(
+            "name a folder with one image folder per class, a record file (.csv, .npz, .tfrecord, .tar) or a \
+             text file (.txt); or name a published dataset with --dataset",
         ))
     })
 }

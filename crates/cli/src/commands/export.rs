@@ -1,101 +1,103 @@
-//! `systole export`: a model's weights as a file of Keras, PyTorch or safetensors, or the model as
-//! `.tflite` or ONNX.
+//! `systole export`: writes a model's weights for Keras, PyTorch or safetensors, or the model as `.tflite` or ONNX.
 
-use crate::args::common::Common;
-use crate::args::exit_status::{Failure, Outcome, Run, check_out};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand, check_out};
 use crate::commands::import::{rows_json, rows_table};
-use crate::commands::quantize::{self, Kind, QuantArgs};
+use crate::commands::quantize::{self, FileArithmetic, QuantArgs};
 use crate::models::run_directory;
 use crate::render::screen::{Screen, counted};
 use clap::{Args, ValueEnum};
 use serde_json::json;
 use std::path::PathBuf;
-use systole_data::file_system::{Disk, write_atomically};
+use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_ir::{Error, ErrorKind, ResultExt};
 use systole_nn::Model;
-use systole_weights::{Format, export};
+use systole_weights::{WeightFormat, export};
 
 #[derive(Args)]
 pub(crate) struct ExportArgs {
-    /// A model file, or the folder of a run: its best model
+    /// Model file, or run folder (its best model)
     model: String,
-    /// Whose file it becomes
+    /// Output format
     #[arg(long, value_name = "NAME")]
     format: FormatName,
-    /// The file to write: .keras (with the layers) or .weights.h5, .pt, .safetensors, .tflite, .onnx
+    /// Output file: .keras (full model), .weights.h5, .pt, .safetensors, .tflite, .onnx
     #[arg(short, long, value_name = "FILE")]
     out: PathBuf,
-    /// Replace the file when it exists
+    /// Replace an existing file
     #[arg(long)]
     force: bool,
-    /// .tflite and ONNX: weights, inputs, outputs and all between in eight bits, with ranges found on training data
+    /// Quantize weights and activations to int8 (.tflite and ONNX)
+    ///
+    /// Ranges are calibrated on training data.
     #[arg(long, conflicts_with_all = ["dynamic", "float"])]
     int8: bool,
-    /// .tflite: weights in eight bits, all else in floats
+    /// Quantize only the weights to int8 (.tflite)
     #[arg(long, conflicts_with = "float")]
     dynamic: bool,
-    /// .tflite and ONNX: all in floats, as is the default
+    /// Write floats, the default (.tflite and ONNX)
     #[arg(long)]
     float: bool,
     #[command(flatten)]
     quant: QuantArgs,
 }
 
-/// What `--format` takes.
+/// Values of `--format`.
 #[derive(Clone, Copy, ValueEnum)]
 pub(crate) enum FormatName {
     /// Keras 3: .keras or .weights.h5
     Keras,
     /// PyTorch: a state_dict in a .pt file
     Torch,
-    /// The state_dict of PyTorch as safetensors
+    /// A PyTorch state_dict as safetensors
     Safetensors,
-    /// The model for LiteRT (TensorFlow Lite) and the Edge TPU: a .tflite file
+    /// LiteRT (TensorFlow Lite) and Edge TPU: a .tflite file
     Tflite,
-    /// The model for ONNX Runtime and others: an .onnx file, operators of version 17
+    /// ONNX Runtime and others: an .onnx file, opset 17
     Onnx,
 }
 
 impl FormatName {
-    /// The format of weights, and how files end; `None`: a model of operators.
-    fn format(self) -> (Option<Format>, &'static [&'static str]) {
+    /// Returns the weight format (`None` for a graph of operators) and the file extensions.
+    fn format(self) -> (Option<WeightFormat>, &'static [&'static str]) {
         match self {
-            FormatName::Keras => (Some(Format::Keras), &[".keras", ".h5"]),
-            FormatName::Torch => (Some(Format::Torch), &[".pt", ".pth", ".bin"]),
-            FormatName::Safetensors => (Some(Format::Safetensors), &[".safetensors"]),
+            FormatName::Keras => (Some(WeightFormat::Keras), &[".keras", ".h5"]),
+            FormatName::Torch => (Some(WeightFormat::Torch), &[".pt", ".pth", ".bin"]),
+            FormatName::Safetensors => (Some(WeightFormat::Safetensors), &[".safetensors"]),
             FormatName::Tflite => (None, &[".tflite"]),
             FormatName::Onnx => (None, &[".onnx"]),
         }
     }
 }
 
-impl Run for ExportArgs {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for ExportArgs {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         run(&self, screen)
     }
 }
 
-fn run(args: &ExportArgs, screen: &Screen) -> Outcome {
+fn run(args: &ExportArgs, screen: &Screen) -> CommandResult {
     let (format, endings) = args.format.format();
     let name = args.out.display().to_string();
     if !endings.iter().any(|e| name.ends_with(e)) {
-        let e = Error::new(ErrorKind::Config, format!("{name} is no name of such a file")).at("--out");
-        return Err(Failure::usage(e.hint(format!("end it in {}", endings.join(" or ")))));
+        let e = Error::new(ErrorKind::Config, format!("{name} has the wrong extension for this format"))
+            .at("--out");
+        return Err(CommandError::usage(e.hint(format!("use the extension {}", endings.join(" or ")))));
     }
     check_out(&args.out, args.force)?;
     let Some(format) = format else { return lite(args, screen) };
     if args.int8 || args.dynamic || args.float || !args.quant.is_empty() {
-        let e = Error::new(ErrorKind::Config, "files of weights alone are not quantised").at("--format");
-        return Err(Failure::usage(
-            e.hint("choose --format tflite or onnx, or leave --int8 and its options out"),
+        let e = Error::new(ErrorKind::Config, "weight files cannot be quantized").at("--format");
+        return Err(CommandError::usage(
+            e.hint("choose --format tflite or onnx, or remove --int8 and its options"),
         ));
     }
     let file = run_directory::model_file(&args.model)?;
     let mut model = Model::load_to_predict(&file)?;
-    // Others have no ranges.
+    // Other formats cannot store quantization ranges.
     model.strip_quantization()?;
     let made = export(&model, format, &args.out).at(|| file.clone())?;
-    write_atomically(&Disk, &args.out, &[&made.bytes])?;
+    write_atomically(&OsFileSystem, &args.out, &[&made.bytes])?;
     if screen.json {
         screen.object(&json!({
             "model_file": file, "file": args.out, "bytes": made.bytes.len(), "rows": rows_json(&made.rows),
@@ -103,8 +105,7 @@ fn run(args: &ExportArgs, screen: &Screen) -> Outcome {
         }));
         return Ok(0);
     }
-    screen
-        .line(rows_table(&made.rows, ["theirs", "shape", "ours", "shape", "how it becomes ours"]).trim_end());
+    screen.line(rows_table(&made.rows, ["theirs", "shape", "ours", "shape", "conversion"]).trim_end());
     made.notes.iter().for_each(|note| screen.line(format!("Named {note}.")));
     screen.line(format!(
         "{name}: {}, {}",
@@ -114,20 +115,19 @@ fn run(args: &ExportArgs, screen: &Screen) -> Outcome {
     Ok(0)
 }
 
-fn lite(args: &ExportArgs, screen: &Screen) -> Outcome {
+fn lite(args: &ExportArgs, screen: &Screen) -> CommandResult {
     let kind = match (args.int8, args.dynamic) {
-        (true, _) => Kind::Int8,
-        (_, true) => Kind::Dynamic,
-        _ => Kind::Float,
+        (true, _) => FileArithmetic::Int8,
+        (_, true) => FileArithmetic::Dynamic,
+        _ => FileArithmetic::Float,
     };
-    if kind == Kind::Dynamic && matches!(args.format, FormatName::Onnx) {
-        let e = Error::new(ErrorKind::Config, "ONNX models have no weights of eight bits alone here")
-            .at("--dynamic");
-        return Err(Failure::usage(e.hint("add --int8 instead, or choose --format tflite")));
+    if kind == FileArithmetic::Dynamic && matches!(args.format, FormatName::Onnx) {
+        let e = Error::new(ErrorKind::Config, "weight-only int8 is not supported for ONNX").at("--dynamic");
+        return Err(CommandError::usage(e.hint("use --int8 instead, or choose --format tflite")));
     }
-    if kind != Kind::Int8 && !args.quant.is_empty() {
-        let e = Error::new(ErrorKind::Config, "only --int8 looks at data").at("--format");
-        return Err(Failure::usage(e.hint("add --int8, or leave the options of calibration out")));
+    if kind != FileArithmetic::Int8 && !args.quant.is_empty() {
+        let e = Error::new(ErrorKind::Config, "calibration options need --int8").at("--format");
+        return Err(CommandError::usage(e.hint("add --int8, or remove the calibration options")));
     }
     quantize::make(&args.model, kind, &args.quant, &args.out, screen)
 }

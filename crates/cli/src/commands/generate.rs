@@ -1,7 +1,7 @@
-//! `systole generate`: what a language model makes of the begin of a text.
+//! `systole generate`: generates text from a prompt with a language model.
 
-use crate::args::common::Common;
-use crate::args::exit_status::{Failure, Outcome, Run};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::models::command_target::config_of;
 use crate::models::model_data::tokenizer_of;
 use crate::models::run_directory;
@@ -14,45 +14,49 @@ use std::sync::Arc;
 use std::time::Instant;
 use systole_datasets::Tokenizer;
 use systole_ir::{Error, ErrorKind, Result, ResultExt};
-use systole_nn::{Decoder, Generation, Model, Sampling};
+use systole_nn::{Decoder, Model, Sampling, TextGenerator};
 
 #[derive(Args)]
 pub(crate) struct GenerateArgs {
-    /// A model file of text, or the folder of a run: its best model
+    /// Language model file, or run folder (its best model)
     model: String,
-    /// What to go on from, of any length; `-` reads standard input. Without: the begin of a line
+    /// Prompt of any length; `-` reads standard input [default: a new line]
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
-    /// Tokens to make at most; a model that knows how texts end may end sooner
+    /// Maximum number of tokens to generate
+    ///
+    /// Generation stops earlier at an end-of-text token.
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..))]
     max_tokens: u64,
-    /// What scores are divided by: below 1 for what is likelier, above for more surprises; 0 takes the likeliest token each time
+    /// Sampling temperature; 0 picks the most likely token (greedy)
     #[arg(long, value_name = "X", default_value_t = 1.0)]
     temperature: f64,
-    /// Draw from the K best tokens alone
+    /// Sample only from the K most likely tokens
     #[arg(long, value_name = "K")]
     top_k: Option<usize>,
-    /// Draw from the fewest best tokens alone whose probabilities sum to P
+    /// Nucleus sampling: sample from the smallest token set with total probability P
     #[arg(long, value_name = "P")]
     top_p: Option<f64>,
-    /// Seed of the draws: the same text for the same seed
+    /// Random seed; the same seed generates the same text
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// A tokenizer.json, a vocab.json with merges.txt beside it, or a folder of such, where the model has none
+    /// Tokenizer file, if the model contains none
+    ///
+    /// A tokenizer.json, a vocab.json next to merges.txt, or a folder with these files.
     #[arg(long, value_name = "FILE")]
     tokenizer: Option<PathBuf>,
 }
 
-impl Run for GenerateArgs {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for GenerateArgs {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         run(&self, screen)
     }
 }
 
-fn run(args: &GenerateArgs, screen: &Screen) -> Outcome {
+fn run(args: &GenerateArgs, screen: &Screen) -> CommandResult {
     let sampling =
         Sampling { temperature: args.temperature, top_k: args.top_k, top_p: args.top_p, seed: args.seed };
-    sampling.check().map_err(Failure::usage)?;
+    sampling.check().map_err(CommandError::usage)?;
     let file = run_directory::model_file(&args.model)?;
     let model = Model::load_to_predict(&file)?;
     let decoder = model.decoder().at(|| file.clone())?;
@@ -61,10 +65,10 @@ fn run(args: &GenerateArgs, screen: &Screen) -> Outcome {
     let tokens = tokenizer.encode(&prompt).at(|| "--prompt".into())?;
     tell_of_length(tokens.len(), &decoder);
     let began = Instant::now();
-    let mut text = Generation::new(decoder, &tokens, sampling)?.only(|id| tokenizer.has(id));
+    let mut text = TextGenerator::new(decoder, &tokens, sampling)?.only(|id| tokenizer.has(id));
     let read = began.elapsed().as_secs_f64();
     screen.piece(&prompt);
-    let mut told = Told::default();
+    let mut told = Utf8Stream::default();
     let (mut made, mut ended) = (Vec::new(), false);
     let began = Instant::now();
     while (made.len() as u64) < args.max_tokens {
@@ -96,31 +100,32 @@ fn run(args: &GenerateArgs, screen: &Screen) -> Outcome {
     Ok(0)
 }
 
-/// The text to go on from: there is always a token of it.
+/// Returns the prompt; an empty prompt becomes a line break, because at least one token is needed.
 fn prompt(args: &GenerateArgs) -> Result<String> {
     let mut text = args.prompt.clone().unwrap_or_default();
     if text == "-" {
         text.clear();
         std::io::stdin().read_to_string(&mut text).map_err(|e| {
             Error::io("cannot read", "standard input", e)
-                .hint("give it UTF-8, or name the text with --prompt")
+                .hint("provide UTF-8 text, or pass the prompt with --prompt")
         })?;
     }
     Ok(if text.is_empty() { "\n".into() } else { text })
 }
 
-/// A prompt that is longer than what the model looks back to is no error.
+/// A prompt longer than the context window is not an error; reports the truncation.
 fn tell_of_length(tokens: usize, decoder: &Decoder) {
     if tokens > decoder.context() {
         note(&format!(
-            "the prompt has {}, the model looks back to {}: it goes on from the last of them",
+            "the prompt has {}, but the context window has {}: only the last tokens of the prompt are used",
             counted(tokens as u64, "token"),
             decoder.context()
         ));
     }
 }
 
-/// The one that was asked for, the model's own, or the file beside it; bytes of models that learnt from text before files said so.
+/// Returns the tokenizer: from --tokenizer, the model, the file next to it, or bytes for text models from before
+/// tokenizers were stored.
 fn tokenizer(args: &GenerateArgs, model: &Model, file: &str) -> Result<Arc<Tokenizer>> {
     if let Some(path) = &args.tokenizer {
         return Tokenizer::read(path).map(Arc::new).at(|| "--tokenizer".into());
@@ -134,20 +139,20 @@ fn tokenizer(args: &GenerateArgs, model: &Model, file: &str) -> Result<Arc<Token
     }
     match config_of(model, file)?.is_some_and(|config| config.data.dataset == "text") {
         true => Ok(Arc::new(Tokenizer::bytes())),
-        false => Err(Error::new(ErrorKind::Config, format!("{file} does not say what its tokens are"))
-            .hint("name its tokenizer.json with --tokenizer, or put it beside the model")),
+        false => Err(Error::new(ErrorKind::Config, format!("{file} contains no tokenizer"))
+            .hint("pass its tokenizer.json with --tokenizer, or put it next to the model")),
     }
 }
 
-/// Text as bytes come in, of which a token may end within a character.
+/// Incremental UTF-8 decoder: a token may end within a character.
 #[derive(Default)]
-struct Told {
+struct Utf8Stream {
     text: String,
     waiting: Vec<u8>,
 }
 
-impl Told {
-    /// The characters that are whole now.
+impl Utf8Stream {
+    /// Adds bytes and returns the completed characters.
     fn whole(&mut self, bytes: &[u8]) -> String {
         self.waiting.extend_from_slice(bytes);
         let mut whole = String::new();
@@ -167,7 +172,7 @@ impl Told {
         whole
     }
 
-    /// What is left of a character at the end.
+    /// Returns the incomplete rest at the end.
     fn rest(&mut self) -> String {
         let rest = String::from_utf8_lossy(&std::mem::take(&mut self.waiting)).into_owned();
         self.text.push_str(&rest);
@@ -181,7 +186,7 @@ mod tests {
 
     #[test]
     fn characters_are_shown_when_they_are_whole() {
-        let mut told = Told::default();
+        let mut told = Utf8Stream::default();
         let smile = "🙂".as_bytes();
         assert_eq!(told.whole(b"a"), "a");
         assert_eq!(told.whole(&smile[..1]), "");

@@ -1,51 +1,51 @@
-//! `systole import`: weights of PyTorch, Hugging Face and Keras as a model file.
+//! `systole import`: converts PyTorch, Hugging Face and Keras weights to a model file.
 
-use crate::args::common::Common;
-use crate::args::exit_status::{Failure, Outcome, Run};
-use crate::models::command_target::{Target, config_of};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
+use crate::models::command_target::{CommandTarget, config_of};
 use crate::models::model_data::keep_tokenizer;
 use crate::render::screen::{Screen, counted, program, quoted, table};
 use clap::Args;
 use serde_json::{Value, json};
 use std::path::PathBuf;
-use systole_config::Config;
+use systole_config::RunConfig;
 use systole_datasets::Tokenizer;
 use systole_ir::{Error, ErrorKind, Result, ResultExt, TensorType};
 use systole_nn::loss::Loss;
 use systole_nn::metric::Metric;
 use systole_nn::{Architecture, Compile, Model};
-use systole_weights::{Report, Row, Source};
+use systole_weights::{ImportReport, ImportRow, WeightSource};
 
 #[derive(Args)]
 pub(crate) struct ImportArgs {
-    /// Weights: a .pt or .pth file, .safetensors, .keras, .h5, or a folder of Hugging Face
+    /// Weights: .pt, .pth, .safetensors, .keras, .h5, or a Hugging Face folder
     file: PathBuf,
-    /// What the weights are of: a preset, a TOML file or a model file [default: what the file says]
+    /// Preset, TOML file or model file with the layers [default: read from the file]
     #[arg(long, value_name = "PRESET|TOML|MODEL")]
     model: Option<String>,
-    /// The model file to write
+    /// Model file to write
     #[arg(short, long, value_name = "FILE.safetensors")]
     out: PathBuf,
-    /// Leave out tensors that the model has no place for
+    /// Skip tensors that the model does not have
     #[arg(long)]
     partial: bool,
-    /// Replace the file when it exists
+    /// Replace an existing file
     #[arg(long)]
     force: bool,
 }
 
-impl Run for ImportArgs {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for ImportArgs {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         run(&self, screen)
     }
 }
 
-fn run(args: &ImportArgs, screen: &Screen) -> Outcome {
+fn run(args: &ImportArgs, screen: &Screen) -> CommandResult {
     crate::args::exit_status::check_out(&args.out, args.force)?;
     if !args.file.exists() {
         return Err(crate::models::command_target::missing(&args.file).into());
     }
-    let source = Source::open(&args.file)?;
+    let source = WeightSource::open(&args.file)?;
     let place = || args.file.display().to_string();
     let mut model = model(args, &source)?;
     let mut report = source.fill(&mut model, args.partial).at(place)?;
@@ -55,7 +55,7 @@ fn run(args: &ImportArgs, screen: &Screen) -> Outcome {
     Ok(0)
 }
 
-/// Keeps the tokenizer of a folder of Hugging Face with its model, and says so. One that is of a kind not read here costs no weights.
+/// Stores the tokenizer of a Hugging Face folder in the model file. An unsupported tokenizer is only reported.
 fn bring_tokenizer(args: &ImportArgs, model: &mut Model) -> Option<String> {
     if !["tokenizer.json", "vocab.json"].iter().any(|name| args.file.join(name).is_file()) {
         return None;
@@ -64,7 +64,7 @@ fn bring_tokenizer(args: &ImportArgs, model: &mut Model) -> Option<String> {
         Ok(tokenizer) => {
             keep_tokenizer(model, &tokenizer);
             format!(
-                "with the folder's tokenizer, which the model file keeps ({} tokens)",
+                "with the folder's tokenizer, stored in the model file ({} tokens)",
                 tokenizer.vocabulary_size()
             )
         }
@@ -72,17 +72,17 @@ fn bring_tokenizer(args: &ImportArgs, model: &mut Model) -> Option<String> {
     })
 }
 
-/// The model that the weights are for: named, or what the file says.
-fn model(args: &ImportArgs, source: &Source) -> Result<Model, Failure> {
+/// Builds the model for the weights: named by `--model`, or described by the file.
+fn model(args: &ImportArgs, source: &WeightSource) -> Result<Model, CommandError> {
     let place = || args.file.display().to_string();
     let Some(name) = &args.model else {
         let told = source.architecture().at(place)?;
         let (layers, inputs) = told.ok_or_else(|| {
-            let what = format!("{} does not say what model its weights are of", args.file.display());
-            Failure::usage(
+            let what = format!("cannot determine the model of {}", args.file.display());
+            CommandError::usage(
                 Error::new(ErrorKind::Config, what)
                     .because(format!(
-                        "it is {}, and its names are those of no ResNet, GPT-2, BERT or ViT",
+                        "it is {} and its tensor names match no ResNet, GPT-2, BERT or ViT",
                         source.kind()
                     ))
                     .hint(
@@ -92,25 +92,25 @@ fn model(args: &ImportArgs, source: &Source) -> Result<Model, Failure> {
         })?;
         return Ok(built(layers, &inputs, None)?);
     };
-    let target = Target::of_model(name).map_err(|e| Failure::usage(e.at("--model")))?;
+    let target = CommandTarget::of_model(name).map_err(|e| CommandError::usage(e.at("--model")))?;
     let Some(config) = target.config()? else {
-        let Target::Model(path) = &target else {
-            return Err(Error::new(ErrorKind::Bug, "a name without a configuration").into());
+        let CommandTarget::Model(path) = &target else {
+            return Err(Error::new(ErrorKind::Bug, "a target without a configuration").into());
         };
         return Ok(Model::load_to_predict(path)?);
     };
-    // The sizes are the file's, and where it is of another system, so are the places of strides.
+    // The sizes are those of the file; for files of other frameworks also the placement of the strides.
     match source.architecture().at(place)?.filter(|_| config.model.is_some()) {
         Some((layers, inputs)) => Ok(built(layers, &inputs, Some(&config))?),
         None => Ok(config.untrained()?),
     }
 }
 
-/// A compiled model with fresh weights.
-fn built(layers: Architecture, inputs: &[TensorType], config: Option<&Config>) -> Result<Model> {
+/// Builds and compiles a model with fresh weights.
+fn built(layers: Architecture, inputs: &[TensorType], config: Option<&RunConfig>) -> Result<Model> {
     let mut model = Model::new(layers);
-    let usual = config.map(Config::usual_sample);
-    // Of the size that the configuration's data have, where the layers take it.
+    let usual = config.map(RunConfig::usual_sample);
+    // Use the configuration's sample size if the layers accept it.
     let usual = usual.map(|sample| vec![sample]).filter(|sample| model.output_for(sample).is_ok());
     let inputs = usual.as_deref().unwrap_or(inputs);
     let output = model.output_for(inputs)?;
@@ -126,7 +126,7 @@ fn built(layers: Architecture, inputs: &[TensorType], config: Option<&Config>) -
     Ok(model)
 }
 
-/// What lets a classifier be evaluated: a file of weights does not say its loss.
+/// Default loss and metrics for evaluating a classifier, because a weight file contains no loss.
 fn usual_compile(model: &Model) -> Compile {
     let last = model.architecture().nodes.last();
     let activation = last.and_then(|n| n.layer.layer().config().get("activation").cloned());
@@ -138,13 +138,13 @@ fn usual_compile(model: &Model) -> Compile {
     }
 }
 
-/// `[3, 3, 64, 64]`.
+/// Formats a shape: `[3, 3, 64, 64]`.
 fn dims(shape: &[usize]) -> String {
     format!("{shape:?}")
 }
 
-/// The table of names.
-pub(crate) fn rows_table(rows: &[Row], heads: [&str; 5]) -> String {
+/// Table of source and target weights.
+pub(crate) fn rows_table(rows: &[ImportRow], heads: [&str; 5]) -> String {
     let mut lines = vec![heads.map(String::from).to_vec()];
     lines.extend(
         rows.iter()
@@ -153,12 +153,13 @@ pub(crate) fn rows_table(rows: &[Row], heads: [&str; 5]) -> String {
     table(&lines)
 }
 
-pub(crate) fn rows_json(rows: &[Row]) -> Vec<Value> {
-    let row = |r: &Row| json!({"theirs": r.theirs, "from": r.from, "ours": r.ours, "to": r.to, "how": r.how});
+pub(crate) fn rows_json(rows: &[ImportRow]) -> Vec<Value> {
+    let row =
+        |r: &ImportRow| json!({"theirs": r.theirs, "from": r.from, "ours": r.ours, "to": r.to, "how": r.how});
     rows.iter().map(row).collect()
 }
 
-fn show(args: &ImportArgs, source: &Source, model: &Model, report: &Report, screen: &Screen) {
+fn show(args: &ImportArgs, source: &WeightSource, model: &Model, report: &ImportReport, screen: &Screen) {
     let params: usize = model.weights().iter().map(|(_, b)| b.ty().elements()).sum();
     if screen.json {
         let has_config = config_of(model, "").ok().flatten().is_some();
@@ -171,7 +172,7 @@ fn show(args: &ImportArgs, source: &Source, model: &Model, report: &Report, scre
     }
     screen.line(rows_table(&report.rows, ["theirs", "shape", "ours", "shape", "how"]).trim_end());
     for name in &report.left_over {
-        screen.line(format!("left out: {name}"));
+        screen.line(format!("skipped: {name}"));
     }
     report.notes.iter().for_each(|note| screen.line(format!("Matched {note}.")));
     screen.line(format!(

@@ -1,44 +1,47 @@
-//! `systole init`: a commented TOML file to start from.
+//! `systole init`: writes a commented TOML file for a training run.
 
-use crate::args::common::Common;
-use crate::args::exit_status::{Failure, Outcome, Run};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::render::screen::{Screen, program, quoted};
 use clap::Args;
 use serde_json::json;
 use std::path::PathBuf;
-use systole_config::{Config, Draft};
-use systole_data::file_system::{Disk, write_atomically};
+use systole_config::{ConfigDraft, RunConfig};
+use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_ir::{Error, ErrorKind};
 
 #[derive(Args)]
 pub(crate) struct InitArgs {
-    /// fashion-mnist, mnist, glyphs, mlp, cifar-cnn, folder, tfrecord, table, resnet50, gpt2-small, gpt-micro, lstm, biggan or biggan128
+    /// Preset to write
+    ///
+    /// One of fashion-mnist, mnist, glyphs, mlp, cifar-cnn, folder, tfrecord, table, resnet50, gpt2-small, gpt-micro,
+    /// lstm, biggan or biggan128.
     #[arg(default_value = "fashion-mnist")]
     preset: String,
-    /// The file to write [default: standard output]
+    /// File to write [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Replace the file when it exists
+    /// Replace an existing file
     #[arg(long)]
     force: bool,
 }
 
-impl Run for InitArgs {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for InitArgs {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         run(&self, screen)
     }
 }
 
-fn run(args: &InitArgs, screen: &Screen) -> Outcome {
+fn run(args: &InitArgs, screen: &Screen) -> CommandResult {
     if args.preset.contains(['.', '/']) {
-        let e = Error::new(ErrorKind::Config, format!("there is no preset `{}`", args.preset));
+        let e = Error::new(ErrorKind::Config, format!("unknown preset `{}`", args.preset));
         let to = quoted(&args.preset);
-        return Err(Failure::usage(
-            e.hint(format!("to write a preset into that file: init PRESET --out {to}")),
+        return Err(CommandError::usage(
+            e.hint(format!("to write a preset to that file run: init PRESET --out {to}")),
         ));
     }
-    Draft::preset(&args.preset).map_err(Failure::usage)?;
-    let text = Config::preset_text(&args.preset).unwrap_or_default();
+    ConfigDraft::preset(&args.preset).map_err(CommandError::usage)?;
+    let text = RunConfig::preset_text(&args.preset).unwrap_or_default();
     let Some(path) = &args.out else {
         match screen.json {
             true => screen.object(&json!({"preset": args.preset, "toml": text})),
@@ -47,15 +50,15 @@ fn run(args: &InitArgs, screen: &Screen) -> Outcome {
         return Ok(0);
     };
     if path.exists() && !args.force {
-        let e = Error::new(ErrorKind::Io, format!("{} exists already", path.display()));
-        return Err(e.hint("choose another file with --out, or --force to replace it").into());
+        let e = Error::new(ErrorKind::Io, format!("{} already exists", path.display()));
+        return Err(e.hint("choose another file with --out, or pass --force to replace it").into());
     }
-    write_atomically(&Disk, path, &[text.as_bytes()])?;
+    write_atomically(&OsFileSystem, path, &[text.as_bytes()])?;
     if screen.json {
         screen.object(&json!({"preset": args.preset, "file": path}));
     }
     screen.line(format!(
-        "{} holds the whole run. Next:\n  {} train {}",
+        "{} configures the whole run. Next:\n  {} train {}",
         path.display(),
         program(),
         quoted(path)

@@ -1,7 +1,7 @@
-//! `systole layers`: built-in layers and what each can do besides computing.
+//! `systole layers`: lists the built-in layers and their capabilities.
 
-use crate::args::common::Common;
-use crate::args::exit_status::{Outcome, Run};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandResult, RunCommand};
 use crate::render::screen::{Screen, table};
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -9,13 +9,13 @@ use systole_nn::{CAPABILITIES, LayerCapabilities, layer_capabilities};
 
 #[derive(Args)]
 pub(crate) struct LayersArgs {
-    /// Print why, for one layer
+    /// Layer whose missing capabilities are explained
     #[arg(value_name = "LAYER")]
     layer: Option<String>,
 }
 
-impl Run for LayersArgs {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for LayersArgs {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         let mut all = layer_capabilities();
         if let Some(name) = &self.layer {
             let known: Vec<&str> = all.iter().map(|layer| layer.class).collect();
@@ -36,7 +36,7 @@ impl Run for LayersArgs {
     }
 }
 
-/// A row for each layer, a column for each capability.
+/// Table with a row per layer and a column per capability.
 fn matrix(all: &[LayerCapabilities]) -> Vec<Vec<String>> {
     let head = ["layer"].iter().chain(&CAPABILITIES).map(|name| name.to_string()).collect();
     let cell = |own: &Result<(), String>| if own.is_ok() { "yes" } else { "no" }.to_string();
@@ -47,7 +47,7 @@ fn matrix(all: &[LayerCapabilities]) -> Vec<Vec<String>> {
 }
 
 fn reasons(layer: &LayerCapabilities) -> Vec<Vec<String>> {
-    let head = vec![layer.class.to_string(), String::new(), "why not".to_string()];
+    let head = vec![layer.class.to_string(), String::new(), "why not supported".to_string()];
     let row = |(name, own): (&&str, &Result<(), String>)| match own {
         Ok(()) => vec![name.to_string(), "yes".into(), String::new()],
         Err(why) => vec![name.to_string(), "no".into(), why.clone()],
@@ -55,7 +55,7 @@ fn reasons(layer: &LayerCapabilities) -> Vec<Vec<String>> {
     std::iter::once(head).chain(CAPABILITIES.iter().zip(&layer.all).map(row)).collect()
 }
 
-/// `{"layer": "Dense", "masks": {"supported": true}, …}`.
+/// JSON: `{"layer": "Dense", "masks": {"supported": true}, …}`.
 fn as_json(layer: &LayerCapabilities) -> Value {
     let mut row = Map::from_iter([("layer".to_string(), json!(layer.class))]);
     for (name, own) in CAPABILITIES.iter().zip(&layer.all) {

@@ -1,53 +1,57 @@
-//! `systole lr-find`: which learning rate to train with.
+//! `systole lr-find`: runs a learning rate range test and suggests a rate.
 
-use crate::args::common::Common;
-use crate::args::exit_status::{Failure, Outcome, Run};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::commands::train::{TrainArgs, rate_of};
-use crate::render::chart::{Axis, Chart};
+use crate::render::chart::{Chart, ChartAxis};
 use crate::render::screen::{Screen, counted, program, quoted};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
-use systole_config::{Config, LrFindSection};
-use systole_data::file_system::Disk;
+use systole_config::{LrFindSection, RunConfig};
+use systole_data::file_system::OsFileSystem;
 use systole_ir::{Error, ErrorKind};
-use systole_nn::{LrFinder, SUGGESTIONS, write_atomically};
+use systole_nn::{LrFindResult, SUGGESTIONS, write_atomically};
 use systole_progress::terminal;
 
 #[derive(Args)]
 pub(crate) struct LrFindArgs {
     #[command(flatten)]
     train: TrainArgs,
-    /// The first rate [default: that of [lr_find] in the TOML, or 1e-7]
+    /// First learning rate [default: start_lr of [lr_find] in the TOML, or 1e-7]
     #[arg(long, value_name = "X")]
     start_lr: Option<f64>,
-    /// The last rate [default: that of [lr_find], or 10]
+    /// Last learning rate [default: end_lr of [lr_find] in the TOML, or 10]
     #[arg(long, value_name = "X")]
     end_lr: Option<f64>,
-    /// Updates of the weights, each at a higher rate than the one before [default: those of [lr_find], or 100]
+    /// Number of steps with rising rates [default: num_it of [lr_find], or 100]
     #[arg(long, value_name = "N")]
     num_it: Option<usize>,
-    /// Go on when the loss is above four times the best
+    /// Continue when the loss exceeds four times the best loss
     #[arg(long)]
     no_stop_div: bool,
-    /// Which suggestion `--apply` and the line to paste take: valley, slide, minimum or steep [default: that of [lr_find], or valley]
+    /// Suggestion to use: valley, slide, minimum or steep
+    ///
+    /// Used by `--apply` and in the suggested command. [default: suggest of [lr_find] in the TOML, or valley]
     #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(SUGGESTIONS), hide_possible_values = true)]
     suggest: Option<String>,
-    /// Train with the rate that was found; `--out` is then the run's folder, unless it ends in .svg
+    /// Train with the suggested rate
+    ///
+    /// `--out` then names the run folder, unless it ends in .svg.
     #[arg(long)]
     apply: bool,
 }
 
-impl Run for LrFindArgs {
-    fn run(mut self, common: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for LrFindArgs {
+    fn run(mut self, common: &CommonArgs, screen: &Screen) -> CommandResult {
         let svg = self.picture()?;
         let (mut model, config, data) = self.train.begin(screen)?;
         let asked = self.asked(&config);
         let found = model.lr_find(&config.train_pipeline(&data), asked.options())?;
         if let Some(path) = &svg {
             let drawn = with_chart(&found, &SUGGESTIONS, |chart| chart.svg("Loss by learning rate"));
-            write_atomically(&Disk, path, &[drawn.as_bytes()])?;
+            write_atomically(&OsFileSystem, path, &[drawn.as_bytes()])?;
         }
         if !screen.json {
             self.show(&found, &asked.suggest, screen);
@@ -66,8 +70,8 @@ impl Run for LrFindArgs {
 }
 
 impl LrFindArgs {
-    /// Where the picture goes: `--out` names a file, and only with `--apply` a run's folder.
-    fn picture(&mut self) -> Result<Option<PathBuf>, Failure> {
+    /// Returns the path of the chart. `--out` names the chart file, or with `--apply` the run folder.
+    fn picture(&mut self) -> Result<Option<PathBuf>, CommandError> {
         let is_svg = |path: &Path| path.extension().is_some_and(|e| e.eq_ignore_ascii_case("svg"));
         match self.train.out.take() {
             Some(out) if is_svg(&out) => Ok(Some(out)),
@@ -76,18 +80,18 @@ impl LrFindArgs {
                 Ok(None)
             }
             Some(out) => {
-                let what = format!("{} is no file that a curve is drawn into", out.display());
+                let what = format!("{} is not an .svg file", out.display());
                 let e = Error::new(ErrorKind::Config, what).at("--out");
-                Err(Failure::usage(
-                    e.hint("name a file that ends in .svg; with --apply a folder for the run"),
+                Err(CommandError::usage(
+                    e.hint("pass a file that ends in .svg; with --apply also a folder for the run"),
                 ))
             }
             None => Ok(None),
         }
     }
 
-    /// The arguments, and what the configuration says where they are not given.
-    fn asked(&self, config: &Config) -> LrFindSection {
+    /// Merges the arguments with the section of the configuration.
+    fn asked(&self, config: &RunConfig) -> LrFindSection {
         let section = config.lr_find.clone().unwrap_or_default();
         LrFindSection {
             suggest: self.suggest.clone().unwrap_or(section.suggest),
@@ -99,7 +103,7 @@ impl LrFindArgs {
         }
     }
 
-    fn show(&self, found: &LrFinder, suggest: &str, screen: &Screen) {
+    fn show(&self, found: &LrFindResult, suggest: &str, screen: &Screen) {
         let chosen = found.suggestion(suggest);
         let width = terminal::width().unwrap_or(80).min(100);
         screen.line(with_chart(found, &[suggest], |chart| chart.text(width, 14)));
@@ -115,7 +119,7 @@ impl LrFindArgs {
         }
     }
 
-    /// This command's line as one of `train`.
+    /// Returns the equivalent command line of `train`.
     fn train_line(&self) -> String {
         let own =
             ["--start-lr", "--end-lr", "--num-it", "--suggest", "--out", "--learning-rate", "--one-cycle"];
@@ -132,12 +136,12 @@ impl LrFindArgs {
     }
 }
 
-/// The whole curve with some of what it suggests.
-fn with_chart(found: &LrFinder, names: &[&str], draw: impl FnOnce(&Chart<'_>) -> String) -> String {
+/// Draws the loss curve with the named suggestions.
+fn with_chart(found: &LrFindResult, names: &[&str], draw: impl FnOnce(&Chart<'_>) -> String) -> String {
     let marks: Vec<(&str, f64)> =
         names.iter().filter_map(|name| Some((*name, found.suggestion(name)?))).collect();
     draw(&Chart {
-        axis: Axis::Rates,
+        axis: ChartAxis::Rates,
         x: &found.rates,
         y: &found.losses,
         marks: &marks,
@@ -145,12 +149,12 @@ fn with_chart(found: &LrFinder, names: &[&str], draw: impl FnOnce(&Chart<'_>) ->
     })
 }
 
-/// Two digits, which is more than a finder knows, as `--learning-rate` takes it.
+/// Formats a rate with two digits, as `--learning-rate` accepts it.
 fn shown(rate: f64) -> String {
     format!("{rate:.1e}")
 }
 
-fn object(found: &LrFinder, svg: Option<&Path>) -> Value {
+fn object(found: &LrFindResult, svg: Option<&Path>) -> Value {
     let suggestions: Map<String, Value> =
         SUGGESTIONS.iter().map(|name| (name.to_string(), json!(found.suggestion(name)))).collect();
     let losses: Vec<Option<f64>> = found.losses.iter().map(|l| l.is_finite().then_some(*l)).collect();

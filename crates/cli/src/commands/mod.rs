@@ -1,5 +1,7 @@
-//! The table of commands: what each does, its name, its file. A new command is one file that implements [`Run`], and one
-//! row here; `if "NAME"` puts it behind a feature of the program.
+//! Table of all subcommands, argument parsing and dispatch.
+//!
+//! A new command is one file that implements [`Run`] and one row here; `if "NAME"` puts the command behind a cargo
+//! feature.
 
 mod bench;
 mod check;
@@ -42,8 +44,8 @@ mod tpu1;
 mod train;
 mod translate;
 
-use crate::args::common::{self, Common};
-use crate::args::exit_status::{Failure, Outcome, Run};
+use crate::args::common::{self, CommonArgs};
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::args::{clap_root, plugins, suggest};
 use crate::render::screen::{self, Screen};
 use clap::{CommandFactory, Parser, Subcommand};
@@ -52,20 +54,20 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::ExitCode;
-use systole_data::file_system::{Disk, write_atomically};
+use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_ir::{Error, ErrorKind, knobs as variables};
 use systole_runtime::trace;
 
 macro_rules! commands {
     ($($(#[$about:meta])* $name:ident($args:ty) $(if $feature:literal)?,)*) => {
-        /// A command with its arguments.
+        /// A subcommand with its arguments.
         #[derive(Subcommand)]
         pub(crate) enum Command {
             $($(#[$about])* $(#[cfg(feature = $feature)])? $name($args),)*
         }
 
-        impl Run for Command {
-            fn run(self, common: &Common, screen: &Screen) -> Outcome {
+        impl RunCommand for Command {
+            fn run(self, common: &CommonArgs, screen: &Screen) -> CommandResult {
                 match self {
                     $($(#[cfg(feature = $feature)])? Command::$name(args) => args.run(common, screen),)*
                 }
@@ -93,90 +95,114 @@ macro_rules! commands {
 }
 
 commands! {
-    /// Train a model: from a folder of pictures, a preset, a TOML file, or a saved model
+    /// Train a model from an image folder, a preset, a TOML file or a saved model
     Train(train::TrainArgs),
-    /// Go on with a training run that was stopped or killed, where it was; every train does so too
+    /// Resume an interrupted training run
+    ///
+    /// Training continues where it stopped or was killed. `systole train` resumes automatically as well.
     Resume(resume::ResumeArgs),
-    /// Start several processes as the hosts of one run, here or on other machines, and start them again where one dies
+    /// Run several processes as the hosts of one run, here or on other machines
+    ///
+    /// If a process dies, all processes are restarted from the last backup.
     Launch(launch::LaunchArgs) if "launch",
-    /// What `launch --hosts` starts on another machine
+    /// Run on another machine by `launch --hosts`
     #[command(name = systole_launch::AGENT, hide = true)]
     LaunchAgent(launch::LaunchAgentArgs) if "launch",
-    /// Look for the learning rate to train with: a short run whose rate rises, its curve, and what that suggests
+    /// Find a good learning rate with a short range test
+    ///
+    /// Trains for a short time with a rising learning rate, plots the loss and suggests a rate.
     LrFind(lr_find::LrFindArgs),
-    /// Try many settings: a grid, draws at random or successive halving; a table and a page of which are the best
+    /// Search hyperparameters: grid, random search or successive halving
+    ///
+    /// Prints a table of the trials and writes an HTML page, best trials first.
     Sweep(sweep::SweepArgs),
-    /// Compare runs: how they went, and in what their settings differ
+    /// Compare training runs: their results and the settings that differ
     Compare(compare::CompareArgs),
-    /// Measure a saved model on test data
+    /// Evaluate a saved model on test data
     Evaluate(evaluate::EvaluateArgs),
-    /// Say what is in pictures, rows of tables or sentences
+    /// Run inference on images, tables or text
     Predict(predict::PredictArgs),
-    /// Go on with a text: a language model's own words after a prompt
+    /// Generate text from a prompt with a language model
     Generate(generate::GenerateArgs),
-    /// Look at data, convert, count, check and time them, follow one element through a pipeline
+    /// Inspect, convert, count, verify, benchmark and trace data pipelines
     Data(data::DataCommand),
-    /// Show a model's layers, shapes and numbers of weights, or a .tflite or .onnx file's operators
+    /// Show a model's layers, shapes and weight counts, or a file's operators
+    ///
+    /// Accepts Systole models and .tflite and .onnx files.
     Summary(summary::SummaryArgs),
-    /// Read weights of PyTorch, Hugging Face or Keras into a model file; nothing in them is executed
+    /// Import PyTorch, Hugging Face or Keras weights into a model file
+    ///
+    /// Code in the weight file is never executed.
     Import(import::ImportArgs),
-    /// Write a model's weights for Keras, PyTorch or as safetensors, or the model as .tflite or ONNX
+    /// Export weights for Keras, PyTorch or safetensors, or a model as .tflite or ONNX
     Export(export::ExportArgs),
-    /// Turn a trained model into one of eight-bit integers: a .tflite or .onnx file, and what that costs in accuracy
+    /// Quantize a trained model to int8 as .tflite or .onnx and report the accuracy
     Quantize(quantize::QuantizeArgs),
-    /// Measure how fast training steps, predictions and single operations run on synthetic data
+    /// Benchmark training steps, predictions and single ops on synthetic data
     Bench(bench::BenchArgs),
-    /// Compile a training step for a TPU slice that is not here, with Google's own compiler
+    /// Compile a training step for a TPU slice that is not attached
+    ///
+    /// Uses Google's own TPU compiler (libtpu).
     Compile(compile::CompileArgs),
-    /// Run a program of another system: StableHLO text or bytecode, as JAX, PyTorch/XLA or `systole show` write it, an ONNX model, or a .tflite file
+    /// Run a StableHLO program, an ONNX model or a .tflite file
+    ///
+    /// Reads StableHLO text and bytecode as written by JAX, PyTorch/XLA or `systole show`.
     Run(run::RunArgs),
     /// Find the first op of a program whose value differs between two devices
     Check(check::CheckArgs),
-    /// Make a program that fails as small as it can be while it still fails, for a report
+    /// Minimize a failing program for a bug report
     Shrink(shrink::ShrinkArgs),
-    /// Write a program as StableHLO text or as bytecode, for readers of any version
+    /// Convert a program between StableHLO text and bytecode, for any version
     Translate(translate::TranslateArgs),
-    /// List what this machine can run on: cores, accelerators, plugins and where they were looked for
+    /// List available devices: CPU cores, accelerators, plugins and search paths
     Devices(devices::DevicesArgs),
-    /// Look for what keeps TPUs and GPUs from use, and say what mends it
+    /// Diagnose unusable TPUs and GPUs
     Doctor(doctor::DoctorArgs),
-    /// Fetch the plugin for TPU, GPU or XLA on this processor with pip, without installing it
+    /// Download the plugin for TPU, GPU or XLA:CPU with pip, without installing it
     Setup(setup::SetupArgs),
-    /// What a child of this program is started with: the compiler may end its process
+    /// Compile in a child process, because the compiler may abort it
     #[command(name = systole_pjrt::COMMAND, hide = true)]
     CompileHere(compile_here::CompileHereArgs),
-    /// Test whether a device computes what the CPU does (--device tpu, cuda, cpu, pjrt:FILE), and write a report to share
+    /// Test that a device computes what the CPU computes, and write a report
+    ///
+    /// Use --device tpu, cuda, cpu or pjrt:FILE. The report can be shared.
     Selftest(selftest::SelftestArgs),
-    /// Say what TPU slices, GPUs and this computer would need for a model: memory, time and money
+    /// Estimate memory, time and cost of a model on TPU slices, GPUs and this CPU
     Plan(plan::PlanArgs),
-    /// Show every TPU generation and GPU: peak, memory, bandwidth, watts, slices, price, source, and what tutorials print
+    /// List TPU generations and GPUs with peak FLOP/s, bandwidth, power and price
+    ///
+    /// Also shows memory, slices, sources, and the figures that well-known tutorials print.
     Chips(chips::ChipsArgs),
-    /// Simulate the first TPU (2015): where the cycles of a model go there, its array, and what other chips would need
+    /// Simulate a model on the first TPU (2015), cycle by cycle
+    ///
+    /// Shows how the cycles are spent, the systolic array, and what other chips would need.
     Tpu1(tpu1::Tpu1Args) if "tpu1",
-    /// Write what a cloud, a cluster or a notebook needs to run a training there: scripts, manifests, notebooks
+    /// Write scripts, manifests or notebooks to train in a cloud or on a cluster
     Cloud(cloud::CloudArgs) if "cloud",
-    /// Write a commented TOML file with a whole training run
+    /// Write a commented TOML file that configures a training run
     Init(init::InitArgs),
-    /// Print the graphs that a model is compiled from
+    /// Print the computation graphs that a model compiles to
     Show(show::ShowArgs),
     /// List the operations of the intermediate representation
     Ops(ops::OpsArgs),
-    /// List the built-in layers and what each can do
+    /// List the built-in layers and what each supports
     Layers(layers::LayersArgs),
     /// List the environment variables and their values
     Knobs(knobs::KnobsArgs),
-    /// Say what the report of a problem needs: version, system, processor, devices, variables; no secrets
+    /// Print version, system, CPU, devices and variables for a bug report
+    ///
+    /// Secrets are not printed.
     Env(env::EnvArgs),
-    /// Print what a shell needs to complete commands and options
+    /// Print a shell completion script
     Completions(completions::CompletionsArgs),
     /// Write a manual page for each command
     Man(man::ManArgs),
 }
 
-/// Documented in `--help`; 130 and 143 are what shells report for these signals.
-const EXIT_CODES: &str = "Exit codes: 0 done; 1 failure; 2 wrong usage; 130 interrupted (Ctrl-C), 143 terminated: \
-    training stops after the current step and the run is saved (`systole resume` goes on); a second signal ends it at \
-    once.\n\
+/// Shown in `--help`. 130 and 143 are the exit codes that shells report for these signals.
+const EXIT_CODES: &str = "Exit codes: 0 success; 1 failure; 2 wrong usage; 130 interrupted (Ctrl-C), 143 terminated: \
+    training stops after the current step and the run is saved (`systole resume` continues it); a second signal ends it \
+    immediately.\n\
     Environment: `systole knobs` lists the variables.";
 
 #[derive(Parser)]
@@ -191,15 +217,15 @@ pub(crate) struct Cli {
     #[command(subcommand)]
     command: Command,
     #[command(flatten)]
-    common: Common,
+    common: CommonArgs,
 }
 
-/// Every command with its options: what `--help` shows and the guide to the command line is made of.
+/// Returns the clap definition of every command, for `--help` and the generated command-line guide.
 pub fn command() -> clap::Command {
     Cli::command()
 }
 
-/// Runs the program on the process's arguments.
+/// Parses the process's arguments, runs the command and returns the exit code.
 pub fn main() -> ExitCode {
     let cli = Cli::try_parse().unwrap_or_else(|e| {
         let args: Vec<String> = std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect();
@@ -209,7 +235,7 @@ pub fn main() -> ExitCode {
     plugins::quieten(&cli.common, cli.command.own_devices());
     let shows_warnings = plugins::shows_warnings(&cli.common);
     let screen = Screen::new(cli.common.json, cli.common.quiet, cli.common.verbose > 0);
-    // A panic has printed its message; it must not end in an undocumented exit code.
+    // A panic has already printed its message; map it to a documented exit code.
     let outcome = catch_unwind(AssertUnwindSafe(|| run(cli, &screen)));
     match outcome.unwrap_or_else(|panic| Err(defect(panic.as_ref()).into())) {
         Ok(code) => ExitCode::from(code),
@@ -222,7 +248,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn run(cli: Cli, screen: &Screen) -> Outcome {
+fn run(cli: Cli, screen: &Screen) -> CommandResult {
     start(&cli.common, cli.command.own_devices())?;
     let flame = cli.common.flame.clone();
     let traced = cli.common.trace.as_ref().filter(|_| !cli.command.writes_its_own_trace());
@@ -230,7 +256,7 @@ fn run(cli: Cli, screen: &Screen) -> Outcome {
         trace::start(path).map_err(|e| e.hint("choose another file with --trace"))?;
     }
     let outcome = cli.command.run(&cli.common, screen);
-    // A trace that could not be written is told only where nothing worse happened.
+    // A trace that cannot be written is reported only if the command itself succeeded.
     let written = trace::finish();
     let code = outcome?;
     written?;
@@ -238,9 +264,9 @@ fn run(cli: Cli, screen: &Screen) -> Outcome {
     Ok(code)
 }
 
-fn start(common: &Common, own_devices: Option<&str>) -> Result<(), Failure> {
+fn start(common: &CommonArgs, own_devices: Option<&str>) -> Result<(), CommandError> {
     for knob in [variables::LOG, variables::THREADS, variables::GRACE, variables::PARANOID] {
-        knob.number().map_err(Failure::usage)?;
+        knob.number().map_err(CommandError::usage)?;
     }
     if let Some(n) = common.threads {
         variables::override_value(variables::THREADS, n.to_string());
@@ -255,7 +281,7 @@ fn start(common: &Common, own_devices: Option<&str>) -> Result<(), Failure> {
             variables::override_value(variables::PJRT_PLUGIN, plugin);
         }
     }
-    plugins::set_options(common, own_devices).map_err(Failure::usage)?;
+    plugins::set_options(common, own_devices).map_err(CommandError::usage)?;
     if let Some(what) = common.profile {
         variables::override_value(variables::PROFILE, what.name());
     }
@@ -263,23 +289,24 @@ fn start(common: &Common, own_devices: Option<&str>) -> Result<(), Failure> {
     let shown = variables::LOG.get_usize().max(asked.into());
     screen::show_events(shown);
     if common.flame.is_some() {
-        variables::override_value(variables::PROFILE, common::Profile::Kernels.name());
+        variables::override_value(variables::PROFILE, common::ProfileDetail::Kernels.name());
     }
     let level = if common.flame.is_some() { shown.max(2) } else { shown };
     if level > 0 {
         systole_runtime::events::install(level, screen::log_event);
     }
     systole::register();
-    plugins::check_device(common).map_err(Failure::usage)
+    plugins::check_device(common).map_err(CommandError::usage)
 }
 
-/// The flame graph of all programs that have run, and are dropped by now.
+/// Writes the flame graph of all programs that ran.
 fn draw_flames(path: &Path) -> Result<(), Error> {
     let Some(svg) = systole_report::flame::graph(&screen::profiles()) else {
-        let e = Error::new(ErrorKind::Config, "there is nothing to draw a flame graph of").at("--flame");
-        return Err(e.because("no program ran on the CPU engine, which alone tells of its kernels"));
+        let e = Error::new(ErrorKind::Config, "cannot draw a flame graph: no kernel profile was recorded")
+            .at("--flame");
+        return Err(e.because("no program ran on the CPU engine, the only device that profiles kernels"));
     };
-    write_atomically(&Disk, path, &[svg.as_bytes()])
+    write_atomically(&OsFileSystem, path, &[svg.as_bytes()])
 }
 
 fn defect(panic: &(dyn Any + Send)) -> Error {
@@ -288,7 +315,7 @@ fn defect(panic: &(dyn Any + Send)) -> Error {
     Error::new(ErrorKind::Bug, text).hint("please report this, with the command and its input")
 }
 
-fn report_failure(screen: &Screen, failure: &Failure) {
+fn report_failure(screen: &Screen, failure: &CommandError) {
     let e = &failure.error;
     screen.error(&e.to_string());
     if screen.json {

@@ -1,29 +1,29 @@
-//! `systole ops`: the table of operations.
+//! `systole ops`: lists the operations of the intermediate representation.
 
-use crate::args::common::Common;
-use crate::args::exit_status::{Outcome, Run};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandResult, RunCommand};
 use crate::render::screen::{Screen, table};
 use clap::Args;
 use serde_json::{Value, json};
-use systole_ir::op::{Entry, OpRule, TABLE};
+use systole_ir::op::{OpEntry, OpRule, TABLE};
 use systole_ir::{DType, TensorType};
 
 #[derive(Args)]
 pub(crate) struct OpsArgs {}
 
-impl Run for OpsArgs {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for OpsArgs {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         ops(screen)
     }
 }
 
-/// Every op: name, what it does, where it is specified, whether it has a derivative, which element types it takes.
-fn ops(screen: &Screen) -> Outcome {
+/// Lists every op with its description, specification, derivative support and element types.
+fn ops(screen: &Screen) -> CommandResult {
     if screen.json {
         screen.object(&TABLE.iter().map(as_json).collect::<Value>());
         return Ok(0);
     }
-    let head = ["op", "derivative", "element types", "specification", "what it does"].map(String::from);
+    let head = ["op", "derivative", "element types", "specification", "description"].map(String::from);
     let mut rows = vec![head.to_vec()];
     for e in TABLE {
         let derivative = if differentiable(e) { "yes" } else { "no" };
@@ -33,18 +33,19 @@ fn ops(screen: &Screen) -> Outcome {
     Ok(0)
 }
 
-fn as_json(e: &Entry) -> Value {
+fn as_json(e: &OpEntry) -> Value {
     let types: Vec<&str> = dtypes(e).iter().map(|d| d.name()).collect();
     json!({"name": e.name, "doc": e.doc, "spec": e.spec, "derivative": differentiable(e), "dtypes": types})
 }
 
-fn differentiable(e: &Entry) -> bool {
+fn differentiable(e: &OpEntry) -> bool {
     (e.samples)().iter().any(|s| s.differentiable)
 }
 
-/// The element types that the op's own type rule accepts, tried on its samples. Ops with bodies take what their
-/// bodies take, so trying another type with the same body would say nothing: they are given all types.
-fn dtypes(e: &Entry) -> Vec<DType> {
+/// Returns the element types that the op's type rule accepts, tried on its samples.
+///
+/// Ops with bodies are listed with all types: their bodies determine the types.
+fn dtypes(e: &OpEntry) -> Vec<DType> {
     let samples = (e.samples)();
     let nodes = samples.iter().flat_map(|s| s.graph.nodes.iter().map(move |n| (s, n)));
     let uses: Vec<(&dyn OpRule, Vec<TensorType>)> = nodes
@@ -53,7 +54,7 @@ fn dtypes(e: &Entry) -> Vec<DType> {
         .collect();
     let takes = |d: DType| {
         uses.iter().any(|(rule, args)| {
-            // Operands of one type change together; for which of them the types are told does not matter here.
+            // Change all operands of one type together, for each of the operand types in turn.
             let swapped = |from: DType| -> Vec<TensorType> {
                 let swap = |t: &TensorType| if t.dtype == from { t.with_dtype(d) } else { t.clone() };
                 args.iter().map(swap).collect()
@@ -65,7 +66,7 @@ fn dtypes(e: &Entry) -> Vec<DType> {
     DType::ALL.into_iter().filter(|d| takes(*d)).collect()
 }
 
-/// `all`, or families where they are whole: `bool, int, float`.
+/// Formats types as `all` or by complete families: `bool, int, float`.
 fn families(types: &[DType]) -> String {
     if types.len() == DType::ALL.len() {
         return "all".into();

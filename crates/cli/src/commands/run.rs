@@ -1,7 +1,7 @@
-//! `systole run`: a program of another system, or of our own, on a device.
+//! `systole run`: runs a StableHLO program, an ONNX model or a .tflite file on a device.
 
-use crate::args::common::Common;
-use crate::args::exit_status::{Failure, Outcome, Run};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::models::program::{self, InputArgs};
 use crate::models::tflite;
 use crate::render::screen::{Screen, note, number_of, table};
@@ -11,36 +11,39 @@ use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use systole_ir::{Error, ErrorKind, Literal, Result, Scalar};
-use systole_mlir::import::Imported;
-use systole_program::files::{self, Format};
-use systole_program::program_file::{self, Source};
-use systole_program::run::{Ran, Runner};
-use systole_program::summary::Summary;
+use systole_mlir::import::ImportedProgram;
+use systole_program::files::{self, ArrayFileFormat};
+use systole_program::program_file::{self, ParsedProgram};
+use systole_program::run::{ProgramRunner, RunResults};
+use systole_program::summary::ArraySummary;
 use systole_runtime::backend;
 
 #[derive(Args)]
 pub(crate) struct RunArgs {
-    /// A program: StableHLO text (as JAX, PyTorch/XLA and `systole show --stage stablehlo` write it) or bytecode, an ONNX model,
-    /// or a .tflite file; `-` reads standard input
+    /// StableHLO text or bytecode, ONNX model or .tflite file; `-` reads stdin
+    ///
+    /// Reads StableHLO as written by JAX, PyTorch/XLA and `systole show --stage stablehlo`.
     #[arg(value_name = "FILE")]
     program: String,
     #[command(flatten)]
     inputs: InputArgs,
-    /// Write the results out0, out1, … to a .npz or .safetensors file, instead of showing them in short
+    /// Write the results out0, out1, … to a .npz or .safetensors file
+    ///
+    /// Without it, a summary of the results is printed.
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Run so many times more and show the median time, the best and the spread of four runs in five
+    /// Run N more times; print the median, best, 10th and 90th percentile time
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     repeat: Option<u32>,
 }
 
-impl Run for RunArgs {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for RunArgs {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         run(&self, screen)
     }
 }
 
-fn run(args: &RunArgs, screen: &Screen) -> Outcome {
+fn run(args: &RunArgs, screen: &Screen) -> CommandResult {
     if tflite::is_lite(&args.program) {
         return tflite::run(
             &args.program,
@@ -50,8 +53,12 @@ fn run(args: &RunArgs, screen: &Screen) -> Outcome {
             screen,
         );
     }
-    let format =
-        args.output.as_deref().map(Format::of).transpose().map_err(|e| Failure::usage(e.at("--output")))?;
+    let format = args
+        .output
+        .as_deref()
+        .map(ArrayFileFormat::of)
+        .transpose()
+        .map_err(|e| CommandError::usage(e.at("--output")))?;
     let (source, functions) = args.inputs.functions(&args.program)?;
     if let [function] = &functions[..] {
         let (object, code) = run_one(args, &source, function.as_deref(), format, screen)?;
@@ -61,10 +68,10 @@ fn run(args: &RunArgs, screen: &Screen) -> Outcome {
     if format.is_some() {
         let e = Error::new(
             ErrorKind::Config,
-            format!("{} has {} tests and no program", args.program, functions.len()),
+            format!("{} has {} test functions and no main program", args.program, functions.len()),
         );
-        return Err(Failure::usage(
-            e.at("--output").hint("--function names the one whose results are written"),
+        return Err(CommandError::usage(
+            e.at("--output").hint("name the function whose results to write with --function"),
         ));
     }
     let (mut objects, mut failed) = (Vec::new(), 0);
@@ -89,12 +96,12 @@ fn run(args: &RunArgs, screen: &Screen) -> Outcome {
     Ok(u8::from(failed > 0))
 }
 
-/// Runs one function; what there is to tell as an object, and the exit code.
+/// Runs one function. Returns its JSON object and exit code.
 fn run_one(
     args: &RunArgs,
-    source: &Source,
+    source: &ParsedProgram,
     function: Option<&str>,
-    format: Option<Format>,
+    format: Option<ArrayFileFormat>,
     screen: &Screen,
 ) -> Result<(Option<Value>, u8)> {
     let told = |e: Error| e.at(program::called(&args.program).to_string());
@@ -104,11 +111,11 @@ fn run_one(
     }
     let devices = program.program.spread.as_ref().map_or(1, |s| s.mesh.devices());
     if devices > 1 {
-        note(&format!("the program is written for {devices} devices; here one runs all of it"));
+        note(&format!("the program is sharded over {devices} devices; one device runs all of it"));
     }
     let (inputs, given) = args.inputs.values(&program)?;
     let device = backend("auto")?;
-    let runner = Runner::new(&program, &device).map_err(told)?;
+    let runner = ProgramRunner::new(&program, &device).map_err(told)?;
     let buffers = runner.put(&inputs)?;
     let mut times = vec![];
     let mut results = timed(&runner, &buffers, &mut times).map_err(told)?;
@@ -131,17 +138,17 @@ fn run_one(
 }
 
 /// Writes the results to a file.
-fn write(path: &Path, format: Format, ran: &Ran) -> Result<()> {
-    let stored = |(i, v): (usize, &systole_program::run::Value)| {
+fn write(path: &Path, format: ArrayFileFormat, ran: &RunResults) -> Result<()> {
+    let stored = |(i, v): (usize, &systole_program::run::ResultValue)| {
         Ok((format!("out{i}"), files::stored(&v.face.element.name(), &v.face.dims, v.bytes()?)?))
     };
     let arrays = ran.values.iter().enumerate().map(stored).collect::<Result<_>>()?;
     files::write(path, format, arrays)
 }
 
-/// Runs once, to the end.
+/// Runs once and waits for the end.
 fn timed(
-    runner: &Runner,
+    runner: &ProgramRunner,
     inputs: &[systole_runtime::Buffer],
     times: &mut Vec<f64>,
 ) -> Result<Vec<systole_runtime::Buffer>> {
@@ -151,17 +158,17 @@ fn timed(
     Ok(results)
 }
 
-/// What there is to tell.
+/// Report of a program run.
 struct Answer<'a> {
     args: &'a RunArgs,
-    program: &'a Imported,
+    program: &'a ImportedProgram,
     device: &'a str,
     given: String,
-    runner: &'a Runner,
-    /// Milliseconds of the first run, and of the others in order of length.
+    runner: &'a ProgramRunner,
+    /// Time of the first run in ms, and the sorted times of the others.
     first: f64,
     times: Vec<f64>,
-    ran: Ran,
+    ran: RunResults,
 }
 
 impl Answer<'_> {
@@ -182,8 +189,8 @@ impl Answer<'_> {
         match &self.args.output {
             Some(path) => screen.line(format!("{}: {}", path.display(), self.names())),
             None => {
-                let row = |(i, v): (usize, &systole_program::run::Value)| {
-                    vec![format!("out{i}"), v.ty(), Summary::of(&v.held).to_string()]
+                let row = |(i, v): (usize, &systole_program::run::ResultValue)| {
+                    vec![format!("out{i}"), v.ty(), ArraySummary::of(&v.held).to_string()]
                 };
                 let rows: Vec<Vec<String>> = self.ran.values.iter().enumerate().map(row).collect();
                 if !rows.is_empty() {
@@ -194,7 +201,7 @@ impl Answer<'_> {
     }
 
     fn names(&self) -> String {
-        let one = |(i, v): (usize, &systole_program::run::Value)| format!("out{i} {}", v.ty());
+        let one = |(i, v): (usize, &systole_program::run::ResultValue)| format!("out{i} {}", v.ty());
         self.ran.values.iter().enumerate().map(one).collect::<Vec<_>>().join(", ")
     }
 
@@ -211,7 +218,7 @@ impl Answer<'_> {
         })
     }
 
-    /// Whether the program's claims about itself hold, as an exit code; each that does not is told.
+    /// Prints failed checks of the program and returns the exit code.
     fn code(&self, screen: &Screen) -> u8 {
         let checks = &self.ran.checks;
         let wrong: Vec<String> = checks
@@ -222,24 +229,24 @@ impl Answer<'_> {
         if wrong.is_empty() {
             if !checks.is_empty() && !screen.json {
                 screen.line(match checks.len() {
-                    1 => "the program's check of its result holds".into(),
-                    n => format!("all {n} checks of the program hold"),
+                    1 => "the program's check passed".into(),
+                    n => format!("all {n} checks of the program passed"),
                 });
             }
             return 0;
         }
         let what = match checks.len() {
-            1 => "the program's check of its result does not hold".into(),
-            n => format!("{} of the program's {n} checks do not hold", wrong.len()),
+            1 => "the program's check failed".into(),
+            n => format!("{} of the program's {n} checks failed", wrong.len()),
         };
         let hint = match self.device {
             "ref" => {
-                "the interpreter is the specification's own words: compare the program's claim with them"
+                "the interpreter follows the StableHLO specification: review the expected values in the program"
                     .into()
             }
             device => {
                 format!(
-                    "`systole check` finds the first op that differs from the interpreter (--devices {device},ref)"
+                    "find the first op that differs from the interpreter with `systole check` (--devices {device},ref)"
                 )
             }
         };
@@ -251,9 +258,9 @@ impl Answer<'_> {
     }
 }
 
-/// A result for programs.
-fn result(i: usize, v: &systole_program::run::Value) -> Value {
-    let s = Summary::of(&v.held);
+/// JSON summary of a result.
+fn result(i: usize, v: &systole_program::run::ResultValue) -> Value {
+    let s = ArraySummary::of(&v.held);
     let mut o = Map::new();
     let mut put = |key: &str, value: Value| drop(o.insert(key.into(), value));
     put("name", json!(format!("out{i}")));
@@ -267,7 +274,7 @@ fn result(i: usize, v: &systole_program::run::Value) -> Value {
     o.into()
 }
 
-/// The first elements; a complex one is a pair.
+/// Returns the first elements; a complex element is a pair.
 fn first(held: &[Literal], n: usize) -> Value {
     let one = |x: &Literal, i: usize| match x.get(i) {
         Scalar::Bool(b) => json!(b),
@@ -282,7 +289,7 @@ fn first(held: &[Literal], n: usize) -> Value {
     (0..n).map(element).collect()
 }
 
-/// A number, or its name where JSON has none for it.
+/// A number, or its name (NaN, inf) if JSON cannot represent it.
 fn number(v: f64) -> Value {
     if v.is_finite() { json!(v) } else { json!(v.to_string()) }
 }

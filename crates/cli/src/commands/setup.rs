@@ -1,7 +1,7 @@
-//! `systole setup`: fetches a plugin with the user's pip, checks it, and puts it where Systole finds it.
+//! `systole setup`: downloads a PJRT plugin with pip, verifies it and moves it to Systole's plugin folder.
 
-use crate::args::common::Common;
-use crate::args::exit_status::{Failure, Outcome, Run};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::render::screen::Screen;
 use clap::{Args, ValueEnum};
 use serde_json::json;
@@ -11,49 +11,49 @@ use std::path::Path;
 use std::process::Command;
 use systole_devices::plugin_cache;
 use systole_ir::{Error, ErrorKind, Result, knobs};
-use systole_pjrt::{Platform, Plugin};
+use systole_pjrt::{AcceleratorPlatform, Plugin};
 
 #[derive(Args)]
 pub(crate) struct SetupArgs {
-    /// What for
+    /// Platform to install the plugin for
     #[arg(value_enum)]
-    platform: Which,
-    /// The package's version [default: the newest; of xla-cpu the one whose hash is known]
+    platform: SetupPlatform,
+    /// Package version [default: the newest; xla-cpu: the version with a known hash]
     #[arg(long, value_name = "VERSION")]
     version: Option<String>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Which {
-    /// Google's libtpu: compiles for TPUs that are not here, and runs on those that are
+enum SetupPlatform {
+    /// Google's libtpu: compiles for absent TPUs, and runs on attached ones
     Tpu,
-    /// The CUDA plugin of the OpenXLA project, and NVIDIA's assembler, which it needs to compile for GPUs that are not here
+    /// OpenXLA's CUDA plugin, and NVIDIA's assembler to compile for absent GPUs
     Cuda,
-    /// XLA's kernels for this computer's processor, for comparing (`--device xla`)
+    /// XLA on this computer's CPU, for comparison (`--device xla`)
     #[value(name = "xla-cpu")]
     Xla,
 }
 
-/// What is taken from a package: each file of it, and where that goes in the folder of plugins.
-struct Package {
+/// A pip package: its files and their destinations in the plugin folder.
+struct PipPackage {
     name: &'static str,
     files: &'static [(&'static str, &'static str)],
-    /// Version and the SHA-256 of its one file, where no other is taken.
+    /// Version and SHA-256 of the package's single file, if only that version is accepted.
     pinned: Option<(&'static str, &'static str)>,
 }
 
-impl Package {
-    const fn newest(name: &'static str, files: &'static [(&'static str, &'static str)]) -> Package {
-        Package { name, files, pinned: None }
+impl PipPackage {
+    const fn newest(name: &'static str, files: &'static [(&'static str, &'static str)]) -> PipPackage {
+        PipPackage { name, files, pinned: None }
     }
 
-    /// What pip is asked for.
+    /// Returns the requirement passed to pip.
     fn wanted(&self, version: Option<&str>) -> Result<String> {
         let version = match (self.pinned, version) {
             (Some((known, _)), Some(other)) if known != other => {
-                let what = format!("the hash of {} {other} is not known", self.name);
+                let what = format!("the hash of {} {other} is unknown", self.name);
                 let e = Error::new(ErrorKind::Config, what).at("--version");
-                return Err(e.hint(format!("leave --version out: {known} is fetched and checked")));
+                return Err(e.hint(format!("remove --version to download and verify {known}")));
             }
             (Some((known, _)), _) => Some(known),
             (None, version) => version,
@@ -61,7 +61,7 @@ impl Package {
         Ok(version.map_or(self.name.to_string(), |v| format!("{}=={v}", self.name)))
     }
 
-    /// Whether its files are in the folder of plugins already, with the hash that they must have.
+    /// Whether the files are in the plugin folder already, with the pinned hash.
     fn is_there(&self, cache: &Path) -> bool {
         let right = |(_, to): &(&str, &str)| {
             fs::read(cache.join(to)).is_ok_and(|bytes| self.check(to, &bytes).is_ok())
@@ -69,49 +69,51 @@ impl Package {
         self.pinned.is_some() && self.files.iter().all(right)
     }
 
-    /// Whether a file is the one that this program knows.
+    /// Checks a file against the pinned hash.
     fn check(&self, file: &str, bytes: &[u8]) -> Result<()> {
         let Some((version, known)) = self.pinned else { return Ok(()) };
         let found: String = Sha256::digest(bytes).iter().map(|b| format!("{b:02x}")).collect();
         if found == known {
             return Ok(());
         }
-        let e = Error::new(ErrorKind::Data, format!("{file} is not that of {} {version}", self.name));
+        let e = Error::new(ErrorKind::Data, format!("{file} is not the file of {} {version}", self.name));
         Err(e
-            .because(format!("SHA-256 {found} instead of {known}"))
-            .hint("fetch it again; check which index of packages pip asks"))
+            .because(format!("SHA-256 {found}, expected {known}"))
+            .hint("download it again; check which package index pip uses"))
     }
 }
 
-/// XLA's CPU client as a plugin, built by the project lammps-jax from the XLA of the jaxlib of the same version.
-const XLA_CPU: Package = Package {
+/// XLA's CPU client as a plugin, built by the project lammps-jax from the XLA version of the same jaxlib release.
+const XLA_CPU: PipPackage = PipPackage {
     name: "lammps-jax-pjrt-cpu",
     files: &[("lammps_jax_pjrt_cpu/pjrt_c_api_cpu_plugin.so", "xla/pjrt_c_api_cpu_plugin.so")],
     pinned: Some(("0.11.2", "ad1309ac822b1b24d51b7f9947c7c9fa9ef5d67f390584cbc3d1fa2428fed9c2")),
 };
 
-/// The first package has the plugin; `--version` is its version. The plugin looks for the others in `../nvidia/cu13`.
-fn packages(which: Which) -> (Platform, &'static [Package]) {
+/// The first package contains the plugin; `--version` is its version. The plugin searches the others in
+/// `../nvidia/cu13`.
+fn packages(which: SetupPlatform) -> (AcceleratorPlatform, &'static [PipPackage]) {
     match which {
-        Which::Tpu => {
-            (Platform::Tpu, const { &[Package::newest("libtpu", &[("libtpu/libtpu.so", "tpu/libtpu.so")])] })
-        }
-        Which::Cuda => (
-            Platform::Cuda,
+        SetupPlatform::Tpu => (
+            AcceleratorPlatform::Tpu,
+            const { &[PipPackage::newest("libtpu", &[("libtpu/libtpu.so", "tpu/libtpu.so")])] },
+        ),
+        SetupPlatform::Cuda => (
+            AcceleratorPlatform::Cuda,
             const {
                 &[
-                    Package::newest(
+                    PipPackage::newest(
                         "jax-cuda13-pjrt",
                         &[("jax_plugins/xla_cuda13/xla_cuda_plugin.so", "cuda/xla_cuda_plugin.so")],
                     ),
-                    Package::newest(
+                    PipPackage::newest(
                         "nvidia-cuda-nvcc==13.*",
                         &[
                             ("nvidia/cu13/bin/ptxas", "nvidia/cu13/bin/ptxas"),
                             ("nvidia/cu13/bin/nvlink", "nvidia/cu13/bin/nvlink"),
                         ],
                     ),
-                    Package::newest(
+                    PipPackage::newest(
                         "nvidia-nvvm==13.*",
                         &[(
                             "nvidia/cu13/nvvm/libdevice/libdevice.10.bc",
@@ -121,41 +123,42 @@ fn packages(which: Which) -> (Platform, &'static [Package]) {
                 ]
             },
         ),
-        Which::Xla => (Platform::Xla, &[XLA_CPU]),
+        SetupPlatform::Xla => (AcceleratorPlatform::Xla, &[XLA_CPU]),
     }
 }
 
-impl Run for SetupArgs {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for SetupArgs {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         run(&self, screen)
     }
 }
 
-fn run(args: &SetupArgs, screen: &Screen) -> Outcome {
+fn run(args: &SetupArgs, screen: &Screen) -> CommandResult {
     let (platform, packages) = packages(args.platform);
     let cache = plugin_cache().ok_or_else(|| {
-        Error::new(ErrorKind::Config, "there is no folder for downloads").hint("name one with SYSTOLE_CACHE")
+        Error::new(ErrorKind::Config, "there is no download folder").hint("name one with SYSTOLE_CACHE")
     })?;
     screen.line(match platform {
-        Platform::Tpu => {
-            "libtpu is Google's software; its use is under your agreement with Google (Google Cloud's terms)."
+        AcceleratorPlatform::Tpu => {
+            "libtpu is Google's software; its use is subject to your agreement with Google (Google Cloud's terms)."
         }
-        Platform::Cuda => {
-            "ptxas, nvlink and libdevice are NVIDIA's software; their use is under NVIDIA's CUDA terms."
+        AcceleratorPlatform::Cuda => {
+            "ptxas, nvlink and libdevice are NVIDIA's software; their use is subject to NVIDIA's CUDA terms."
         }
-        Platform::Xla => {
-            "XLA's CPU client is built by the project lammps-jax and under the Apache License 2.0; 63 MB to download."
+        AcceleratorPlatform::Xla => {
+            "XLA's CPU client is built by the project lammps-jax, under the Apache License 2.0; the download is 63 MB."
         }
     });
     let mut fetched = Vec::new();
     for (i, package) in packages.iter().enumerate() {
-        let wanted = package.wanted(args.version.as_deref().filter(|_| i == 0)).map_err(Failure::usage)?;
+        let wanted =
+            package.wanted(args.version.as_deref().filter(|_| i == 0)).map_err(CommandError::usage)?;
         if package.is_there(&cache) {
-            screen.detail(format!("{wanted} was fetched before, and has the hash that it must have"));
+            screen.detail(format!("{wanted} is already downloaded and has the expected hash"));
             fetched.push(wanted);
             continue;
         }
-        screen.detail(format!("fetching {wanted} with pip"));
+        screen.detail(format!("downloading {wanted} with pip"));
         let work = cache.join(format!("{}.part-{}", platform.name(), std::process::id()));
         fs::create_dir_all(&work).map_err(|e| Error::io("cannot create", &work, e))?;
         let placed = fetch(&wanted, &work).and_then(|()| {
@@ -176,7 +179,7 @@ fn run(args: &SetupArgs, screen: &Screen) -> Outcome {
     Ok(0)
 }
 
-/// Downloads a package's wheel and unpacks it; nothing is installed.
+/// Downloads and unpacks a package's wheel without installing it.
 fn fetch(wanted: &str, work: &Path) -> Result<()> {
     let wheels = work.join("wheels");
     let unpacked = work.join("unpacked");
@@ -197,7 +200,7 @@ fn fetch(wanted: &str, work: &Path) -> Result<()> {
     let entries = fs::read_dir(&wheels).map_err(|e| Error::io("cannot read", &wheels, e))?;
     let wheel = entries.flatten().map(|e| e.path()).find(|p| p.extension().is_some_and(|e| e == "whl"));
     let wheel =
-        wheel.ok_or_else(|| Error::new(ErrorKind::Io, format!("pip downloaded no wheel of {wanted}")))?;
+        wheel.ok_or_else(|| Error::new(ErrorKind::Io, format!("pip downloaded no wheel for {wanted}")))?;
     python(&["-m", "zipfile", "-e"], &[&wheel, &unpacked], &[])
 }
 
@@ -216,19 +219,19 @@ fn python(first: &[&str], paths: &[&Path], last: &[&str]) -> Result<()> {
     let e = Error::new(ErrorKind::Io, format!("{program} {} failed", first[1]));
     Err(e
         .because(end.into_iter().rev().collect::<Vec<_>>().join("\n"))
-        .hint("check the network and the version's number"))
+        .hint("check the network and the version number"))
 }
 
-/// Moves a file to its place when its hash is the one that its package states, and the one that is known here.
-fn place(package: &Package, work: &Path, file: &str, to: &Path) -> Result<()> {
+/// Moves a file to its destination after checking its hash against the package's RECORD and the pinned hash.
+fn place(package: &PipPackage, work: &Path, file: &str, to: &Path) -> Result<()> {
     let unpacked = work.join("unpacked");
     let from = unpacked.join(file);
-    let bytes = fs::read(&from).map_err(|e| Error::io("the package lacks", &from, e))?;
+    let bytes = fs::read(&from).map_err(|e| Error::io("the package does not contain", &from, e))?;
     let stated = stated_hash(&unpacked, file)?;
     let found = base64(&Sha256::digest(&bytes));
     if stated != found {
-        let e = Error::new(ErrorKind::Data, format!("{file} is not what its package says"));
-        return Err(e.because(format!("SHA-256 {found} instead of {stated}")).hint("fetch it again"));
+        let e = Error::new(ErrorKind::Data, format!("{file} does not match its package's hash"));
+        return Err(e.because(format!("SHA-256 {found}, expected {stated}")).hint("download it again"));
     }
     package.check(file, &bytes)?;
     make_executable(&from)?;
@@ -237,7 +240,7 @@ fn place(package: &Package, work: &Path, file: &str, to: &Path) -> Result<()> {
     fs::rename(&from, to).map_err(|e| Error::io("cannot move a file to", to, e))
 }
 
-/// Python's zipfile forgets which files are programs.
+/// Sets the executable bit, which Python's zipfile drops.
 fn make_executable(path: &Path) -> Result<()> {
     #[cfg(unix)]
     {
@@ -248,9 +251,9 @@ fn make_executable(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The hash in the package's list of files: `libtpu/libtpu.so,sha256=…,574812664`.
+/// Reads the hash from the package's RECORD: `libtpu/libtpu.so,sha256=…,574812664`.
 fn stated_hash(unpacked: &Path, file: &str) -> Result<String> {
-    let lacking = || Error::new(ErrorKind::Data, format!("the package states no hash of {file}"));
+    let lacking = || Error::new(ErrorKind::Data, format!("the package has no hash for {file}"));
     let entries = fs::read_dir(unpacked).map_err(|e| Error::io("cannot read", unpacked, e))?;
     let record =
         entries.flatten().map(|e| e.path().join("RECORD")).find(|p| p.is_file()).ok_or_else(lacking)?;
@@ -259,7 +262,7 @@ fn stated_hash(unpacked: &Path, file: &str) -> Result<String> {
     hash.map(String::from).ok_or_else(lacking)
 }
 
-/// As packages write hashes: the URL-safe alphabet, no padding.
+/// Base64 as in RECORD files: URL-safe alphabet, no padding.
 fn base64(bytes: &[u8]) -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let mut out = String::new();
@@ -294,7 +297,7 @@ mod tests {
         for (hash, fits) in [("AAAA", false), (good.as_str(), true)] {
             fs::write(package.join("libtpu/libtpu.so"), "library").unwrap();
             fs::write(&record, format!("libtpu/libtpu.so,sha256={hash},7\n")).unwrap();
-            let libtpu = Package::newest("libtpu", &[]);
+            let libtpu = PipPackage::newest("libtpu", &[]);
             let placed = place(&libtpu, &work, "libtpu/libtpu.so", &work.join("cache/libtpu.so"));
             assert_eq!(placed.is_ok(), fits, "{placed:?}");
         }
@@ -318,7 +321,7 @@ mod tests {
         let stated = base64(&Sha256::digest(b"library"));
         fs::write(info.join("RECORD"), format!("{from},sha256={stated},7\n")).unwrap();
         let e = place(&XLA_CPU, &work, from, &work.join(to)).unwrap_err().to_string();
-        assert!(e.contains("instead of ad1309ac"), "{e}");
+        assert!(e.contains("expected ad1309ac"), "{e}");
         assert!(!work.join(to).exists() && !XLA_CPU.is_there(&work));
         fs::remove_dir_all(&work).unwrap();
     }

@@ -1,8 +1,8 @@
-//! `systole summary`: a model's layers.
+//! `systole summary`: prints a model's layers, output shapes and weight counts.
 
-use crate::args::common::Common;
-use crate::args::exit_status::{Outcome, Run};
-use crate::models::command_target::Target;
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandResult, RunCommand};
+use crate::models::command_target::CommandTarget;
 use crate::models::onnx;
 use crate::models::tflite;
 use crate::render::screen::Screen;
@@ -12,26 +12,26 @@ use systole_nn::Model;
 
 #[derive(Args)]
 pub(crate) struct SummaryArgs {
-    /// A model file or the folder of a run, a preset or a TOML file, or a .tflite or .onnx file
+    /// Model file, run folder, preset, TOML file, or .tflite or .onnx file
     target: String,
 }
 
-impl Run for SummaryArgs {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for SummaryArgs {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         summary(&self.target, screen)
     }
 }
 
-/// Layers, output shapes, numbers of weights.
-fn summary(target: &str, screen: &Screen) -> Outcome {
+/// Prints layers, output shapes and weight counts.
+fn summary(target: &str, screen: &Screen) -> CommandResult {
     if tflite::is_lite(target) {
         return tflite::summary(target, screen);
     }
     if onnx::is_onnx(target) {
         return onnx::summary(target, screen);
     }
-    let model = match Target::of_model(target)? {
-        Target::Model(path) => Model::load_to_predict(path)?,
+    let model = match CommandTarget::of_model(target)? {
+        CommandTarget::Model(path) => Model::load_to_predict(path)?,
         other => other.model()?,
     };
     if !screen.json {

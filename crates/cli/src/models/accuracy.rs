@@ -1,31 +1,31 @@
-//! How many classes a graph of operators gets right: of one file, and of floats beside whole numbers.
+//! Classification accuracy of .tflite and ONNX files, and of an int8 graph compared with its float graph.
 
-use crate::models::predictor::Operators;
+use crate::models::predictor::OperatorGraph;
 use crate::models::tflite;
 use systole_data::{Dataset, Sample};
 use systole_ir::{DType, Literal, Result};
 use systole_nn::LABEL_FIELDS;
-use systole_quant::{Engine, answers, in_floats};
+use systole_quant::{GraphEngine, answers, in_floats};
 
-/// What a file gets right of test data.
+/// Number of correct predictions of a file on test data.
 #[derive(Default)]
-pub(crate) struct Right {
+pub(crate) struct CorrectCount {
     pub(crate) samples: usize,
-    /// One for each sample, or for each place of it.
+    /// One per sample, or one per position of a sequence.
     pub(crate) answers: usize,
     pub(crate) right: usize,
 }
 
-impl Right {
-    /// Batch by batch: test data can be larger than memory.
-    pub(crate) fn of(graph: &Operators, batches: &Dataset, input: &str) -> Result<Right> {
-        let mut all = Right::default();
+impl CorrectCount {
+    /// Evaluates batch by batch, because the test data can be larger than memory.
+    pub(crate) fn of(graph: &OperatorGraph, batches: &Dataset, input: &str) -> Result<CorrectCount> {
+        let mut all = CorrectCount::default();
         for batch in batches.iter() {
             let batch = batch?;
             let answers = tflite::rows(&graph.predict(&field(&batch, input)?)?)?;
             let found: Vec<Vec<usize>> = answers.iter().map(likeliest).collect();
             let (samples, labels) = rows(&batch, input)?.into_iter().unzip();
-            let tests = Tests { samples, labels };
+            let tests = LabeledSamples { samples, labels };
             all.samples += tests.samples.len();
             all.answers += found.iter().map(Vec::len).sum::<usize>();
             all.right += tests.right(&found);
@@ -34,7 +34,7 @@ impl Right {
     }
 }
 
-/// The first samples of batches, each alone, and the labels of each: one, or one for each place.
+/// Returns the first `most` samples one by one, each with its labels: one, or one per position.
 pub(crate) fn taken(
     batches: &Dataset,
     (input, dtype): &(String, DType),
@@ -53,7 +53,7 @@ pub(crate) fn taken(
     Ok((samples, labels))
 }
 
-/// The samples of a batch, and their labels.
+/// Splits a batch into samples with their labels.
 fn rows(batch: &Sample, input: &str) -> Result<Vec<(Literal, Vec<i64>)>> {
     let rows = tflite::rows(&field(batch, input)?)?;
     let label = LABEL_FIELDS.iter().find_map(|name| batch.get(name).ok());
@@ -62,7 +62,7 @@ fn rows(batch: &Sample, input: &str) -> Result<Vec<(Literal, Vec<i64>)>> {
     Ok(rows.into_iter().enumerate().map(|(i, row)| (row, given[i * each..(i + 1) * each].to_vec())).collect())
 }
 
-/// The model's input, by its name or as the first field.
+/// Returns the model's input by name, or the first field.
 fn field(batch: &Sample, name: &str) -> Result<Literal> {
     match batch.get(name) {
         Ok(x) => Ok(x.clone()),
@@ -70,8 +70,8 @@ fn field(batch: &Sample, name: &str) -> Result<Literal> {
     }
 }
 
-/// Answers, one for each sample or place, and how many the floats and the integers get right and agree on.
-pub(crate) struct Accuracy {
+/// Number of predictions, and how many of them the float and the int8 model get right and agree on.
+pub(crate) struct Int8Accuracy {
     pub(crate) answers: usize,
     pub(crate) samples: usize,
     pub(crate) float: usize,
@@ -79,16 +79,16 @@ pub(crate) struct Accuracy {
     pub(crate) agree: usize,
 }
 
-impl Accuracy {
+impl Int8Accuracy {
     pub(crate) fn share(&self, n: usize) -> f64 {
         n as f64 / self.answers.max(1) as f64
     }
 
     pub(crate) fn of(
-        float: &systole_tflite::Model,
-        int8: &systole_tflite::Model,
-        tests: &Tests,
-    ) -> Result<Option<Accuracy>> {
+        float: &systole_tflite::TfliteModel,
+        int8: &systole_tflite::TfliteModel,
+        tests: &LabeledSamples,
+    ) -> Result<Option<Int8Accuracy>> {
         if tests.samples.is_empty() {
             return Ok(None);
         }
@@ -96,56 +96,56 @@ impl Accuracy {
         let answers = of_float.iter().map(Vec::len).sum();
         let agree = agreeing(&of_float, &of_int8);
         let (float, int8) = (tests.right(&of_float), tests.right(&of_int8));
-        Ok(Some(Accuracy { answers, samples: tests.samples.len(), float, int8, agree }))
+        Ok(Some(Int8Accuracy { answers, samples: tests.samples.len(), float, int8, agree }))
     }
 }
 
-/// The likeliest class of each sample: one, or one for each place.
-fn classes(model: &systole_tflite::Model, samples: &[Literal]) -> Result<Vec<Vec<usize>>> {
+/// Returns the argmax class of each sample, or of each of its positions.
+fn classes(model: &systole_tflite::TfliteModel, samples: &[Literal]) -> Result<Vec<Vec<usize>>> {
     Ok(answers(model, samples, tflite::engine(), tflite::threads())?.iter().map(likeliest).collect())
 }
 
-/// As [`classes`], of a graph that is floats for the most part: many samples at once, where the CPU engine has it.
+/// Like [`classes`], for a mostly float graph: runs many samples at once if the CPU engine supports it.
 pub(crate) fn classes_in_floats(
-    model: &systole_tflite::Model,
+    model: &systole_tflite::TfliteModel,
     samples: &[Literal],
 ) -> Result<Vec<Vec<usize>>> {
     match tflite::engine() {
-        Engine::Reference => classes(model, samples),
-        // What is wrong with a sample is told where each is asked about alone.
-        Engine::Fast => match in_floats(model, samples) {
+        GraphEngine::Reference => classes(model, samples),
+        // On failure, run the samples one by one, which reports the sample at fault.
+        GraphEngine::Fast => match in_floats(model, samples) {
             Ok(answers) => Ok(answers.iter().map(likeliest).collect()),
             Err(_) => classes(model, samples),
         },
     }
 }
 
-/// `y: f32[…, K]` → the likeliest of K classes, of each place.
+/// `y: f32[…, K]` → argmax over the K classes, per position.
 fn likeliest(y: &Literal) -> Vec<usize> {
     let classes = y.shape().dims().last().copied().unwrap_or(1).max(1);
     let one = |y: &[f32]| (1..y.len()).fold(0, |best, k| if y[k] > y[best] { k } else { best });
     y.to_f32s().chunks(classes).map(one).collect()
 }
 
-/// How many classes are the same.
+/// Counts equal classes.
 pub(crate) fn agreeing(a: &[Vec<usize>], b: &[Vec<usize>]) -> usize {
     a.iter().flatten().zip(b.iter().flatten()).filter(|(a, b)| a == b).count()
 }
 
-/// Test samples with their classes.
+/// Test samples with their class labels.
 #[derive(Default)]
-pub(crate) struct Tests {
+pub(crate) struct LabeledSamples {
     pub(crate) samples: Vec<Literal>,
     labels: Vec<Vec<i64>>,
 }
 
-impl Tests {
-    pub(crate) fn take(batches: &Dataset, input: &(String, DType), most: usize) -> Result<Tests> {
+impl LabeledSamples {
+    pub(crate) fn take(batches: &Dataset, input: &(String, DType), most: usize) -> Result<LabeledSamples> {
         let (samples, labels) = taken(batches, input, most)?;
-        Ok(Tests { samples, labels })
+        Ok(LabeledSamples { samples, labels })
     }
 
-    /// How many answers are right.
+    /// Counts correct predictions.
     fn right(&self, found: &[Vec<usize>]) -> usize {
         let of_sample = |(found, labels): (&Vec<usize>, &Vec<i64>)| match found.len() == labels.len() {
             true => found.iter().zip(labels).filter(|(k, label)| **label == **k as i64).count(),

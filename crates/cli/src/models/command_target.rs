@@ -1,77 +1,77 @@
-//! What a command works on: a model file, a preset, a TOML file, or a folder of pictures.
+//! Resolves a command's argument to a model file, a preset, a TOML file or an image folder.
 
-use crate::args::exit_status::Failure;
+use crate::args::exit_status::CommandError;
 use crate::models::run_directory::model_file;
 use std::path::{Path, PathBuf};
-use systole_config::{Config, Draft, PRESETS};
+use systole_config::{ConfigDraft, PRESETS, RunConfig};
 use systole_data::input_file::{absolute, entries, is_file, is_remote};
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::Model;
 use systole_nn::did_you_mean::{similar, suggestion};
 
-/// A name on the command line, told apart.
-pub(crate) enum Target {
+/// A resolved command-line argument.
+pub(crate) enum CommandTarget {
     Preset(&'static str),
     Toml(String),
     Model(String),
     Folder(PathBuf),
 }
 
-impl Target {
-    /// By its name: a preset's, `….toml`, or else a folder or file, which must be there.
-    pub(crate) fn of(name: &str) -> Result<Target> {
+impl CommandTarget {
+    /// Resolves a name: a preset, `….toml`, or otherwise an existing file or folder.
+    pub(crate) fn of(name: &str) -> Result<CommandTarget> {
         if let Some(preset) = PRESETS.iter().find(|d| **d == name) {
-            return Ok(Target::Preset(preset));
+            return Ok(CommandTarget::Preset(preset));
         }
         let path = Path::new(name);
         if path.extension().is_some_and(|e| e.eq_ignore_ascii_case("toml")) {
-            return Ok(Target::Toml(name.into()));
+            return Ok(CommandTarget::Toml(name.into()));
         }
         if is_file(path) {
-            return Ok(Target::Model(name.into()));
+            return Ok(CommandTarget::Model(name.into()));
         }
         if is_remote(path) {
             return match entries(path)?.as_slice() {
-                [] => Err(Error::new(ErrorKind::Io, format!("there is no object {name}, and none below it"))
+                [] => Err(Error::new(ErrorKind::Io, format!("no object or prefix {name} exists"))
                     .hint("check the bucket and the name: gcloud storage ls, aws s3 ls")),
-                _ => Ok(Target::Folder(path.into())),
+                _ => Ok(CommandTarget::Folder(path.into())),
             };
         }
         if path.is_dir() {
-            // Whole, so that the run can be gone on with from anywhere.
-            return absolute(path).map(Target::Folder);
+            // Absolute, so that the run can be resumed from any directory.
+            return absolute(path).map(CommandTarget::Folder);
         }
         if is_path(name) {
             return Err(missing(path));
         }
-        let e = Error::new(ErrorKind::Io, format!("`{name}` is neither a file, a folder nor a preset"));
+        let e = Error::new(ErrorKind::Io, format!("`{name}` is not a file, a folder or a preset"));
         Err(e.hint(suggestion(name, &PRESETS)))
     }
 
-    /// As [`Target::of`], where the folder of a run stands for its model.
-    pub(crate) fn of_model(name: &str) -> Result<Target> {
-        match Target::of(name)? {
-            Target::Folder(_) => Target::of(&model_file(name)?),
+    /// Like [`Target::of`], but a run's folder resolves to its model.
+    pub(crate) fn of_model(name: &str) -> Result<CommandTarget> {
+        match CommandTarget::of(name)? {
+            CommandTarget::Folder(_) => CommandTarget::of(&model_file(name)?),
             other => Ok(other),
         }
     }
 
-    /// A compiled model: loaded, or built from a configuration for its data set's usual pictures.
+    /// Returns a compiled model: loaded, or built from a configuration for its dataset's default image size.
     pub(crate) fn model(&self) -> Result<Model> {
         match (self, self.config()?) {
-            (Target::Model(path), _) => Model::load(path),
+            (CommandTarget::Model(path), _) => Model::load(path),
             (_, Some(config)) => config.untrained(),
-            (_, None) => Err(Error::new(ErrorKind::Bug, "a name without a configuration")),
+            (_, None) => Err(Error::new(ErrorKind::Bug, "a target without a configuration")),
         }
     }
 
-    /// The configuration that it names; `None` of a model file, which may hold one ([`config_of`]).
-    pub(crate) fn config(&self) -> Result<Option<Config>> {
+    /// Returns the configuration that it names; `None` for a model file, which may contain one ([`config_of`]).
+    pub(crate) fn config(&self) -> Result<Option<RunConfig>> {
         let draft = match self {
-            Target::Model(_) => return Ok(None),
-            Target::Preset(name) => Draft::preset(name)?,
-            Target::Toml(path) => Draft::read(path)?,
-            Target::Folder(path) => {
+            CommandTarget::Model(_) => return Ok(None),
+            CommandTarget::Preset(name) => ConfigDraft::preset(name)?,
+            CommandTarget::Toml(path) => ConfigDraft::read(path)?,
+            CommandTarget::Folder(path) => {
                 let e = Error::new(ErrorKind::Config, format!("{} is a folder", path.display()));
                 return Err(e.hint("name a model file, a preset or a TOML file"));
             }
@@ -80,14 +80,14 @@ impl Target {
     }
 }
 
-/// Whether a name can only be a file's or folder's: it is no preset, misspelt.
+/// Whether a name can only be a path, not a misspelled preset.
 pub(crate) fn is_path(name: &str) -> bool {
     name.contains(['.', '/', std::path::MAIN_SEPARATOR])
 }
 
-/// A path at which nothing is, from where on, and what lies there under a name like it.
+/// Error for a missing path: the first missing ancestor and a similarly named file there.
 pub(crate) fn missing(path: &Path) -> Error {
-    let e = Error::new(ErrorKind::Io, format!("there is no file or folder {}", path.display()));
+    let e = Error::new(ErrorKind::Io, format!("no such file or folder: {}", path.display()));
     let first = path.ancestors().filter(|p| !p.as_os_str().is_empty() && !p.exists()).last();
     let e = match first {
         Some(first) if first != path => e.because(format!("{} does not exist", first.display())),
@@ -95,11 +95,11 @@ pub(crate) fn missing(path: &Path) -> Error {
     };
     e.hint(match beside(first.unwrap_or(path)) {
         Some(other) => format!("check the path; did you mean `{}`?", other.display()),
-        None => "check the path, and the folder that the command runs in".into(),
+        None => "check the path and the current directory".into(),
     })
 }
 
-/// What lies beside the place where nothing is, under a name like the one that was looked for.
+/// Finds a file with a similar name in the folder of a missing path.
 fn beside(path: &Path) -> Option<PathBuf> {
     let folder = path.parent().filter(|f| !f.as_os_str().is_empty());
     let entries = std::fs::read_dir(folder.unwrap_or(Path::new("."))).ok()?;
@@ -110,24 +110,27 @@ fn beside(path: &Path) -> Option<PathBuf> {
     Some(folder.map_or_else(PathBuf::new, Path::to_path_buf).join(similar(name, &names)?))
 }
 
-/// The configuration that a model was trained with, where it says so.
-pub(crate) fn config_of(model: &Model, path: &str) -> Result<Option<Config>> {
+/// Returns the configuration stored in a model, if there is one.
+pub(crate) fn config_of(model: &Model, path: &str) -> Result<Option<RunConfig>> {
     let Some(text) = model.notes.get("config") else { return Ok(None) };
-    Config::parse(text, &format!("the configuration kept in {path}")).map(Some)
+    RunConfig::parse(text, &format!("the configuration stored in {path}")).map(Some)
 }
 
-/// The settings of `--set KEY=VALUE`, on top of a configuration.
-pub(crate) fn set_all(draft: &mut Draft, sets: &[String]) -> Result<(), Failure> {
+/// Applies the settings of `--set KEY=VALUE` to a configuration.
+pub(crate) fn set_all(draft: &mut ConfigDraft, sets: &[String]) -> Result<(), CommandError> {
     set_each(sets, |flag, key, value| draft.set(flag, key, value))
 }
 
-/// The settings of `--set KEY=VALUE`, one by one, each with the flag that it is blamed on.
-pub(crate) fn set_each(sets: &[String], mut set_one: impl FnMut(String, &str, &str)) -> Result<(), Failure> {
+/// Applies the settings of `--set KEY=VALUE` one by one, each with its flag for error messages.
+pub(crate) fn set_each(
+    sets: &[String],
+    mut set_one: impl FnMut(String, &str, &str),
+) -> Result<(), CommandError> {
     for set in sets {
         let Some((key, value)) = set.split_once('=') else {
-            let e = Error::new(ErrorKind::Config, format!("--set {set} has no `=`"));
-            return Err(Failure::usage(
-                e.hint("write it as --set key=value, for example --set data.scale=1/255"),
+            let e = Error::new(ErrorKind::Config, format!("--set {set}: expected KEY=VALUE"));
+            return Err(CommandError::usage(
+                e.hint("write it as --set KEY=VALUE, for example --set data.scale=1/255"),
             ));
         };
         set_one(format!("--set {set}"), key.trim(), value.trim());
@@ -135,22 +138,23 @@ pub(crate) fn set_each(sets: &[String], mut set_one: impl FnMut(String, &str, &s
     Ok(())
 }
 
-/// The configuration of a model, with the settings of `--set`.
+/// Applies the settings of `--set` to a model's configuration.
 pub(crate) fn with_settings(
-    config: Option<Config>,
+    config: Option<RunConfig>,
     sets: &[String],
     path: &str,
-) -> Result<Option<Config>, Failure> {
+) -> Result<Option<RunConfig>, CommandError> {
     match (config, sets) {
         (config, []) => Ok(config),
         (Some(config), sets) => {
-            let mut draft = Draft::parse(&config.to_toml()?, &format!("the configuration kept in {path}"))?;
+            let mut draft =
+                ConfigDraft::parse(&config.to_toml()?, &format!("the configuration stored in {path}"))?;
             set_all(&mut draft, sets)?;
             Ok(Some(draft.finish()?))
         }
         (None, _) => {
-            let e = Error::new(ErrorKind::Config, format!("{path} does not say how it was trained"));
-            Err(Failure::usage(e.hint("leave --set out: there is no configuration that it could change")))
+            let e = Error::new(ErrorKind::Config, format!("{path} has no training configuration"));
+            Err(CommandError::usage(e.hint("remove --set: there is no configuration to change")))
         }
     }
 }

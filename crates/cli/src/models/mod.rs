@@ -1,4 +1,5 @@
-//! Opens what a command names: saved models, run folders, TOML files, ONNX and .tflite files, programs.
+//! Opens the models and data that a command names: saved models, run folders, TOML files, .tflite and ONNX files,
+//! programs.
 
 pub(crate) mod accuracy;
 pub(crate) mod command_target;

@@ -1,6 +1,6 @@
-//! ONNX files on the command line: the operators of one, what they make, what it takes and gives; asked about samples.
+//! Summarizes ONNX files and runs them on samples for `systole summary`, `predict` and `evaluate`.
 
-use crate::args::exit_status::Outcome;
+use crate::args::exit_status::CommandResult;
 use crate::models::program;
 use crate::render::screen::{Screen, number_of, table};
 use serde_json::{Value, json};
@@ -9,29 +9,29 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::path::Path;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt, TensorType};
-use systole_mlir::import::Imported as Program;
+use systole_mlir::import::ImportedProgram as Program;
 use systole_nn::grouped;
-use systole_onnx::{Imported, Model, Node, Port, Size, Sizes};
-use systole_program::program_file::{Around, onnx};
-use systole_program::run::Runner;
+use systole_onnx::{DimSize, DimSizes, ImportedOnnx, OnnxModel, OnnxNode, ValueInfo};
+use systole_program::program_file::{OpenContext, onnx};
+use systole_program::run::ProgramRunner;
 use systole_runtime::backend;
 
-/// Whether a name is that of such a file.
+/// Whether the name has the extension `.onnx`.
 pub(crate) fn is_onnx(name: &str) -> bool {
     Path::new(name).extension().is_some_and(|e| e.eq_ignore_ascii_case("onnx"))
 }
 
-/// Reads such a file, and constants beside it.
-fn open(name: &str) -> Result<Model> {
+/// Reads an ONNX file and its external data.
+fn open(name: &str) -> Result<OnnxModel> {
     let bytes = program::bytes(name)?;
     let folder = Path::new(name).parent().map(Path::to_path_buf);
-    onnx(&bytes, &Around { folder, ..Around::default() }).at(|| name.to_string())
+    onnx(&bytes, &OpenContext { folder, ..OpenContext::default() }).at(|| name.to_string())
 }
 
-/// Operators, what they make where open sizes are 1, weights.
-pub(crate) fn summary(name: &str, screen: &Screen) -> Outcome {
+/// Prints the operators, their output types (with open sizes set to 1) and the weights.
+pub(crate) fn summary(name: &str, screen: &Screen) -> CommandResult {
     let model = open(name)?;
-    let imported = model.import(&Sizes::default());
+    let imported = model.import(&DimSizes::default());
     if screen.json {
         screen.object(&object(name, &model, &imported));
         return Ok(0);
@@ -45,44 +45,44 @@ pub(crate) fn summary(name: &str, screen: &Screen) -> Outcome {
     let ports =
         model.graph.given().map(|p| ("Input", p)).chain(model.graph.outputs.iter().map(|p| ("Output", p)));
     ports.for_each(|(what, p)| screen.line(format!("{what} {}: {p}", p.name)));
-    if let Ok(Imported { settled, .. }) = &imported
+    if let Ok(ImportedOnnx { settled, .. }) = &imported
         && !settled.is_empty()
     {
         let names: Vec<&str> = settled.iter().map(|(name, _)| name.as_str()).collect();
-        screen.line(format!("Above, {} is 1: the file leaves it open.", names.join(" and ")));
+        screen.line(format!("The file leaves {} open; the types above use 1.", names.join(" and ")));
     }
     if let Err(e) = &imported {
-        screen.line(format!("It cannot be run here: {}", e.what()));
+        screen.line(format!("It cannot be run: {}", e.what()));
     }
     screen.line(format!(
-        "{} of version {}, {} bytes of constants, by {}",
+        "{} of opset {}, {} bytes of constants, written by {}",
         number_of(model.graph.nodes.len(), "operator"),
         model.opset,
         grouped(model.graph.constant_bytes() as u64),
-        if model.producer.is_empty() { "an unnamed writer" } else { &model.producer }
+        if model.producer.is_empty() { "an unknown tool" } else { &model.producer }
     ));
     Ok(0)
 }
 
-fn made(n: &Node) -> &str {
+fn made(n: &OnnxNode) -> &str {
     n.outputs.first().map_or("", String::as_str)
 }
 
-fn ty(imported: &Result<Imported>, name: &str) -> String {
+fn ty(imported: &Result<ImportedOnnx>, name: &str) -> String {
     let found = imported.as_ref().ok().and_then(|i| i.types.get(name));
     found.map_or("–".into(), ToString::to_string)
 }
 
-fn constants<'a>(model: &'a Model, n: &'a Node) -> impl Iterator<Item = &'a Literal> {
+fn constants<'a>(model: &'a OnnxModel, n: &'a OnnxNode) -> impl Iterator<Item = &'a Literal> {
     n.inputs.iter().filter_map(|name| model.graph.constants.get(name))
 }
 
-fn object(name: &str, model: &Model, imported: &Result<Imported>) -> Value {
-    let port = |p: &Port| {
+fn object(name: &str, model: &OnnxModel, imported: &Result<ImportedOnnx>) -> Value {
+    let port = |p: &ValueInfo| {
         let sizes = p.sizes.as_ref().map(|s| s.iter().map(ToString::to_string).collect::<Vec<_>>());
         json!({"name": p.name, "dtype": p.dtype.map(|d| d.name()), "sizes": sizes})
     };
-    let operator = |n: &Node| {
+    let operator = |n: &OnnxNode| {
         let constants: Vec<String> = constants(model, n).map(|c| c.ty().to_string()).collect();
         let ty = imported.as_ref().ok().and_then(|i| i.types.get(made(n))).map(ToString::to_string);
         json!({"op": n.op, "name": n.name, "inputs": n.inputs, "outputs": n.outputs, "type": ty, "constants": constants})
@@ -97,53 +97,57 @@ fn object(name: &str, model: &Model, imported: &Result<Imported>) -> Value {
     })
 }
 
-/// A model of one input and one output that is asked about samples, batch by batch.
-pub(crate) struct Asked {
-    model: Model,
+/// Predictor over an ONNX model with one input and one output, batch by batch.
+pub(crate) struct OnnxPredictor {
+    model: OnnxModel,
     name: String,
-    /// Of its input.
+    /// Element type of the input.
     dtype: DType,
-    /// Of one sample, as it is given here: pictures with channels last.
+    /// Shape of one sample as passed in; images have channels last.
     sample: Vec<usize>,
-    /// Whether the model has the channels of pictures in front.
+    /// Whether the model expects images in channels-first layout.
     channels_first: bool,
-    /// How many samples it takes at once, if not any number.
+    /// Fixed batch size, or `None` if any batch size is accepted.
     batch: Option<usize>,
-    /// Scales and zero points of an input and an output of whole numbers.
+    /// Scale and zero point of an integer input and output.
     ends: [Option<(f32, f32)>; 2],
-    /// Compiled for so many samples.
-    runners: RefCell<BTreeMap<usize, Runner>>,
+    /// Compiled programs by batch size.
+    runners: RefCell<BTreeMap<usize, ProgramRunner>>,
 }
 
-impl Asked {
-    /// Reads a model; its notes.
+impl OnnxPredictor {
+    /// Reads a model and its notes.
     ///
     /// # Errors
-    /// When it has several inputs or outputs, or a size of a sample is open.
-    pub fn open(name: &str) -> Result<(Asked, BTreeMap<String, String>)> {
+    /// If the model has several inputs or outputs, or a sample has an open size.
+    pub fn open(name: &str) -> Result<(OnnxPredictor, BTreeMap<String, String>)> {
         let model = open(name)?;
         let notes = model.notes.clone();
-        Ok((Asked::new(model, name).at(|| name.to_string())?, notes))
+        Ok((OnnxPredictor::new(model, name).at(|| name.to_string())?, notes))
     }
 
-    fn new(model: Model, name: &str) -> Result<Asked> {
-        const ANY: &str = "`systole run FILE.onnx --input IN.npz` takes any";
-        let given: Vec<&Port> = model.graph.given().collect();
+    fn new(model: OnnxModel, name: &str) -> Result<OnnxPredictor> {
+        const ANY: &str = "run it with `systole run FILE.onnx --input IN.npz`, which accepts any inputs";
+        let given: Vec<&ValueInfo> = model.graph.given().collect();
         let (&[input], [output]) = (&given[..], &model.graph.outputs[..]) else {
-            let what = format!("it has {} inputs and {} outputs", given.len(), model.graph.outputs.len());
+            let what = format!(
+                "the model has {} inputs and {} outputs; expected one of each",
+                given.len(),
+                model.graph.outputs.len()
+            );
             return Err(Error::new(ErrorKind::Unsupported, what).hint(ANY));
         };
         let (Some(dtype), Some([batch, sizes @ ..])) = (input.dtype, input.sizes.as_deref()) else {
-            let what = format!("its input {} is {input}, which is no batch of samples", input.name);
+            let what = format!("input {} is {input}; expected a batch of samples", input.name);
             return Err(Error::new(ErrorKind::Unsupported, what).hint(ANY));
         };
         let mut sample = Vec::new();
         for size in sizes {
-            let Size::Known(n) = size else {
+            let DimSize::Known(n) = size else {
                 let what =
-                    format!("the size {size} of a sample of its input {} is open: {input}", input.name);
+                    format!("a dimension ({size}) of the samples of input {} is open: {input}", input.name);
                 return Err(Error::new(ErrorKind::Unsupported, what)
-                    .hint(format!("export it with the number of samples alone open; {ANY}")));
+                    .hint(format!("export it with only the batch size open, or {ANY}")));
             };
             sample.push(*n);
         }
@@ -152,13 +156,13 @@ impl Asked {
         if channels_first {
             sample.rotate_left(1);
         }
-        let batch = if let Size::Known(n) = batch { Some((*n).max(1)) } else { None };
+        let batch = if let DimSize::Known(n) = batch { Some((*n).max(1)) } else { None };
         let ends = [scheme(&model, &input.name, true), scheme(&model, &output.name, false)];
         let runners = RefCell::default();
-        Ok(Asked { name: name.into(), dtype, sample, channels_first, batch, ends, runners, model })
+        Ok(OnnxPredictor { name: name.into(), dtype, sample, channels_first, batch, ends, runners, model })
     }
 
-    /// Of one sample.
+    /// Type of one sample.
     pub fn takes(&self) -> TensorType {
         let is_of_tokens = self.dtype.is_int() && self.ends[0].is_none();
         TensorType::new(if is_of_tokens { DType::I32 } else { DType::F32 }, &self.sample[..])
@@ -167,7 +171,7 @@ impl Asked {
     /// `x: T[B, …] → f32[B, …]`
     ///
     /// # Errors
-    /// When a sample does not fit; those of the model and the device.
+    /// If a sample has the wrong shape; errors of the model and the device.
     pub fn predict(&self, x: &Literal) -> Result<Literal> {
         let samples = x.shape().first().copied().unwrap_or(0);
         let together = self.batch.unwrap_or(samples).max(1);
@@ -177,7 +181,7 @@ impl Asked {
         for part in values.chunks(each.max(1) * together) {
             let n = part.len() / each.max(1);
             let mut part = part.to_vec();
-            // A model that takes so many at once is given the last one again in place of those that there are not.
+            // Pad to the fixed batch size by repeating the last sample.
             for _ in n..together {
                 part.extend_from_within((n - 1) * each..n * each);
             }
@@ -206,17 +210,20 @@ impl Asked {
         let runner = match runners.entry(n) {
             Entry::Occupied(there) => there.into_mut(),
             Entry::Vacant(place) => {
-                let sizes = Sizes { given: vec![("arg0".into(), x.shape().to_vec())], ..Sizes::default() };
+                let sizes =
+                    DimSizes { given: vec![("arg0".into(), x.shape().to_vec())], ..DimSizes::default() };
                 let program = Program::of_graph(self.model.import(&sizes)?.graph);
-                place.insert(Runner::new(&program, &backend("auto")?)?)
+                place.insert(ProgramRunner::new(&program, &backend("auto")?)?)
             }
         };
-        let bug = || Error::new(ErrorKind::Bug, "a program has no results");
+        let bug = || Error::new(ErrorKind::Bug, "the program has no results");
         let ran = runner.results(&runner.run(&runner.put(&[vec![x]])?)?)?;
         let y = ran.values.first().and_then(|v| v.held.first()).ok_or_else(bug)?.convert(DType::F32);
         if y.shape().first() != Some(&n) {
-            let what = format!("of {n} samples it makes {}, which are no answers one by one", y.ty());
-            return Err(Error::new(ErrorKind::Unsupported, what).hint("`systole run FILE.onnx` shows it"));
+            let what = format!("the output for {n} samples is {}; expected one row per sample", y.ty());
+            return Err(
+                Error::new(ErrorKind::Unsupported, what).hint("run the file with `systole run FILE.onnx`")
+            );
         }
         match self.ends[1] {
             Some((scale, zero)) => each(&y, |q| scale * (q - zero)),
@@ -225,7 +232,7 @@ impl Asked {
     }
 }
 
-/// A function of each element.
+/// Applies a function to each element.
 fn each(x: &Literal, of: impl Fn(f32) -> f32) -> Result<Literal> {
     Literal::from_slice(x.shape(), &x.to_f32s().into_iter().map(of).collect::<Vec<_>>())
 }
@@ -240,18 +247,19 @@ fn channels_first(x: &Literal) -> Result<Literal> {
     Literal::from_slice([n, c, h, w], &turned)
 }
 
-/// Operators that leave numbers as they are.
+/// Operators that only move elements.
 const MOVES: [&str; 6] = ["Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"];
 
-/// The one scale and zero point of an input or output of whole numbers, which its DequantizeLinear or QuantizeLinear has; what only
-/// moves numbers may stand between.
-fn scheme(model: &Model, port: &str, is_input: bool) -> Option<(f32, f32)> {
+/// Scale and zero point of an integer input or output, from its DequantizeLinear or QuantizeLinear node.
+///
+/// Operators that only move elements may be in between.
+fn scheme(model: &OnnxModel, port: &str, is_input: bool) -> Option<(f32, f32)> {
     let op = if is_input { "DequantizeLinear" } else { "QuantizeLinear" };
-    let ends = |n: &'_ Node| {
+    let ends = |n: &'_ OnnxNode| {
         let (near, far) = (n.inputs.first().cloned(), n.outputs.first().cloned());
         if is_input { (near, far) } else { (far, near) }
     };
-    let nodes: Vec<&Node> = match is_input {
+    let nodes: Vec<&OnnxNode> = match is_input {
         true => model.graph.nodes.iter().collect(),
         false => model.graph.nodes.iter().rev().collect(),
     };

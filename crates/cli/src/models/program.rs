@@ -1,5 +1,6 @@
-//! Program files on the command line: StableHLO text, Systole's own or that of other systems, bytecode, and ONNX models, from a
-//! file or from standard input; told apart by what is in them. Also what such programs are given.
+//! Opens program files (StableHLO text or bytecode, ONNX) from disk or standard input, with their arguments.
+//!
+//! The format is detected from the content.
 
 use crate::models::command_target::missing;
 use crate::render::screen::{note, number_of};
@@ -7,32 +8,33 @@ use clap::Args;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt};
-use systole_mlir::import::Imported;
-use systole_onnx::Sizes;
-use systole_program::program_file::{self, Around, Opened, Source};
+use systole_mlir::import::ImportedProgram;
+use systole_onnx::DimSizes;
+use systole_program::program_file::{self, OpenContext, ParsedProgram, ProgramFile};
 use systole_program::{files, inputs};
 
-/// Where a program's arguments come from.
+/// Source of a program's arguments.
 #[derive(Args)]
 pub(crate) struct InputArgs {
-    /// The arguments: arrays arg0, arg1, … in a .npz (NumPy) or .safetensors file
+    /// File with the arguments arg0, arg1, …: .npz (NumPy) or .safetensors
     #[arg(long, value_name = "FILE", conflicts_with = "random")]
     pub(crate) input: Option<PathBuf>,
-    /// Draw the arguments: floats from -1 to 1, integers from 0 to 9; the same seed draws the same
+    /// Seed for random arguments: floats in -1 to 1, integers 0 to 9
     #[arg(long, value_name = "SEED")]
     pub(crate) random: Option<u64>,
-    /// The function that is the program [default: main, or the first that is not private]
+    /// Function to run [default: main, or the first public function]
     #[arg(long, value_name = "NAME")]
     pub(crate) function: Option<String>,
     #[command(flatten)]
     pub(crate) dims: DimArgs,
 }
 
-/// Sizes that an ONNX model leaves open.
+/// Sizes for the open dimensions of an ONNX model.
 #[derive(Args, Clone, Default)]
 pub(crate) struct DimArgs {
-    /// A size that an ONNX model leaves open, by its name, such as batch=8; may be given again [default: as the arguments have
-    /// it, else 1]
+    /// Size of an open ONNX dimension, such as batch=8; repeatable
+    ///
+    /// [default: the size that the arguments have, otherwise 1]
     #[arg(long = "dim", value_name = "NAME=N", value_parser = dim)]
     dims: Vec<(String, usize)>,
 }
@@ -45,12 +47,13 @@ fn dim(text: &str) -> Result<(String, usize), String> {
 }
 
 impl DimArgs {
-    /// What is known around a file, with the arrays that it is given.
-    fn around(&self, name: &str, input: Option<&Path>, bytes: &[u8]) -> Result<Around> {
-        let is_onnx = systole_onnx::Model::is_onnx(bytes);
+    /// Returns the context of a file: its folder, the open sizes and the shapes of the input arrays.
+    fn around(&self, name: &str, input: Option<&Path>, bytes: &[u8]) -> Result<OpenContext> {
+        let is_onnx = systole_onnx::OnnxModel::is_onnx(bytes);
         if !is_onnx && !self.dims.is_empty() {
-            let e = Error::new(ErrorKind::Config, "the program has no open sizes: it is no ONNX model");
-            return Err(e.at("--dim").hint("leave the option out"));
+            let e =
+                Error::new(ErrorKind::Config, "the program has no open sizes: only ONNX models have them");
+            return Err(e.at("--dim").hint("remove --dim"));
         }
         let given = match input.filter(|_| is_onnx) {
             Some(path) => files::read(path)?.into_iter().map(|(name, x)| (name, x.dims)).collect(),
@@ -58,10 +61,10 @@ impl DimArgs {
         };
         let folder =
             (name != STANDARD_INPUT).then(|| Path::new(name).parent().unwrap_or(Path::new("")).to_path_buf());
-        Ok(Around { folder, sizes: Sizes { named: self.dims.iter().cloned().collect(), given } })
+        Ok(OpenContext { folder, sizes: DimSizes { named: self.dims.iter().cloned().collect(), given } })
     }
 
-    /// As they are written.
+    /// Formats the options as they are written on a command line.
     pub(crate) fn words(&self) -> String {
         self.dims
             .iter()
@@ -70,33 +73,33 @@ impl DimArgs {
     }
 }
 
-/// Says what became of open sizes.
-fn tell(opened: &Opened) {
+/// Reports the sizes chosen for open dimensions.
+fn tell(opened: &ProgramFile) {
     if !opened.settled.is_empty() {
         let all: Vec<String> = opened.settled.iter().map(|(name, n)| format!("{name} = {n}")).collect();
-        note(&format!("sizes that the model leaves open: {}", all.join(", ")));
+        note(&format!("open sizes of the model: {}", all.join(", ")));
     }
 }
 
 impl InputArgs {
-    /// Reads the program that they are for.
-    pub(crate) fn open(&self, name: &str) -> Result<Imported> {
+    /// Reads the program that the arguments are for.
+    pub(crate) fn open(&self, name: &str) -> Result<ImportedProgram> {
         let opened = program_file::function(&self.source(name)?, self.function.as_deref());
         Ok(opened.at(|| called(name).to_string())?.imported)
     }
 
-    fn source(&self, name: &str) -> Result<Source> {
+    fn source(&self, name: &str) -> Result<ParsedProgram> {
         let bytes = bytes(name)?;
         let around = self.dims.around(name, self.input.as_deref(), &bytes)?;
         let source = program_file::source(&bytes, &around).at(|| called(name).to_string())?;
-        if let Source::Onnx(opened) = &source {
+        if let ParsedProgram::Onnx(opened) = &source {
             tell(opened);
         }
         Ok(source)
     }
 
-    /// What the file says, and the functions of it that are run: `None` is the program.
-    pub(crate) fn functions(&self, name: &str) -> Result<(Source, Vec<Option<String>>)> {
+    /// Returns the parsed file and the functions to run; `None` is the main program.
+    pub(crate) fn functions(&self, name: &str) -> Result<(ParsedProgram, Vec<Option<String>>)> {
         let source = self.source(name)?;
         let functions = match (&self.function, program_file::tests(&source)) {
             (None, tests) if !tests.is_empty() => tests.into_iter().map(Some).collect(),
@@ -105,8 +108,8 @@ impl InputArgs {
         Ok((source, functions))
     }
 
-    /// The arguments, each as the arrays that hold it, and where they are from.
-    pub(crate) fn values(&self, program: &Imported) -> Result<(Vec<Vec<Literal>>, String)> {
+    /// Returns the arguments, each as the arrays that hold it, and a description of their source.
+    pub(crate) fn values(&self, program: &ImportedProgram) -> Result<(Vec<Vec<Literal>>, String)> {
         let faces = &program.interface.arguments;
         systole_program::run::fits(&program.program.graph, false)?;
         let count = number_of(faces.len(), "argument");
@@ -118,23 +121,23 @@ impl InputArgs {
                     faces.iter().map(|f| names.get(f.first).cloned().unwrap_or_default()).collect();
                 let given =
                     inputs::of_file(faces, &own, files::read(path)?).at(|| path.display().to_string())?;
-                Ok((given, format!("{count} of {}", path.display())))
+                Ok((given, format!("{count} from {}", path.display())))
             }
             (None, Some(seed)) => {
-                Ok((inputs::random(faces, seed)?, format!("{count} drawn with seed {seed}")))
+                Ok((inputs::random(faces, seed)?, format!("{count}, random with seed {seed}")))
             }
             (None, None) => Err(inputs::missing(faces)),
         }
     }
 }
 
-/// The name of standard input.
+/// Name of standard input.
 const STANDARD_INPUT: &str = "-";
 
-/// Bytes that are looked at to tell what a file is.
+/// Number of bytes read to detect the format.
 const START: u64 = 4096;
 
-/// Whether a name is that of a program file: by its ending, or else by how it begins.
+/// Whether the name is that of a program file, by its extension or its first bytes.
 pub(crate) fn is_program(name: &str) -> bool {
     let extension = Path::new(name).extension().map(|e| e.to_string_lossy().to_lowercase());
     match extension.as_deref() {
@@ -143,55 +146,57 @@ pub(crate) fn is_program(name: &str) -> bool {
         Some("toml") => false,
         _ => std::fs::File::open(name).is_ok_and(|file| {
             let mut start = Vec::new();
-            // A pipe can be read once only.
+            // A pipe can be read only once.
             let is_file = file.metadata().is_ok_and(|m| m.is_file());
             is_file && file.take(START).read_to_end(&mut start).is_ok() && program_file::is_program(&start)
         }),
     }
 }
 
-/// What is in a program file.
+/// Reads the bytes of a program file.
 pub(crate) fn bytes(name: &str) -> Result<Vec<u8>> {
     let path = Path::new(name);
     if name == STANDARD_INPUT {
         return bounded(std::io::stdin().lock(), "standard input");
     }
     if path.is_dir() {
-        let e = Error::new(ErrorKind::Io, format!("{name} is a folder, and no program"));
-        return Err(e.hint("name a file of StableHLO text or bytecode or an ONNX model in it"));
+        let e = Error::new(ErrorKind::Io, format!("{name} is a folder; expected a program file"));
+        return Err(e.hint("name a file of StableHLO text, bytecode or ONNX in it"));
     }
-    // What is no file, such as a pipe, may have no end.
+    // A pipe may be endless.
     if std::fs::metadata(path).is_ok_and(|m| !m.is_file()) {
         let file = std::fs::File::open(path)
-            .map_err(|e| Error::io("cannot read", name, e).hint("check its access rights"))?;
+            .map_err(|e| Error::io("cannot read", name, e).hint("check the file's permissions"))?;
         return bounded(file, name);
     }
     systole_data::input_file::read(path).map_err(|e| match e.kind() {
         std::io::ErrorKind::NotFound => missing(path),
-        _ => Error::io("cannot read", name, e)
-            .hint("check the path of the StableHLO file and its access rights"),
+        _ => Error::io("cannot read", name, e).hint("check the path and the permissions of the program file"),
     })
 }
 
-/// Reads to the end, or as much as memory has room for beside what is made of it.
+/// Reads to the end, but at most an eighth of the free memory: the parsed program needs several times the size.
 fn bounded(source: impl Read, name: &str) -> Result<Vec<u8>> {
     let most = (systole_data::free_memory() / 8) as u64;
     let mut bytes = Vec::new();
     source.take(most).read_to_end(&mut bytes).map_err(|e| Error::io("cannot read", name, e))?;
     if bytes.len() as u64 == most {
-        let e = Error::new(ErrorKind::Data, format!("{name} has no end within {} MiB", most >> 20));
-        return Err(e.hint("give a program; --memory-limit sets how much memory there is"));
+        let e = Error::new(
+            ErrorKind::Data,
+            format!("{name} is larger than the read limit of {} MiB", most >> 20),
+        );
+        return Err(e.hint("check that it is a program; raise the limit with --memory-limit"));
     }
     Ok(bytes)
 }
 
 /// Reads a program file.
-pub(crate) fn open(name: &str, dims: &DimArgs) -> Result<Opened> {
+pub(crate) fn open(name: &str, dims: &DimArgs) -> Result<ProgramFile> {
     let bytes = bytes(name)?;
     opened(name, &bytes, dims)
 }
 
-fn opened(name: &str, bytes: &[u8], dims: &DimArgs) -> Result<Opened> {
+fn opened(name: &str, bytes: &[u8], dims: &DimArgs) -> Result<ProgramFile> {
     let around = dims.around(name, None, bytes)?;
     let opened =
         program_file::source(bytes, &around).and_then(|source| program_file::function(&source, None));
@@ -200,17 +205,17 @@ fn opened(name: &str, bytes: &[u8], dims: &DimArgs) -> Result<Opened> {
     Ok(opened)
 }
 
-/// A program file as a module.
-pub(crate) fn module(name: &str, dims: &DimArgs) -> Result<systole_mlir::syntax::Module> {
+/// Reads a program file as an MLIR module.
+pub(crate) fn module(name: &str, dims: &DimArgs) -> Result<systole_mlir::syntax::MlirModule> {
     let bytes = bytes(name)?;
     let around = dims.around(name, None, &bytes)?;
     program_file::source(&bytes, &around).and_then(program_file::as_module).at(|| called(name).to_string())
 }
 
-/// A program file as text, for a compiler that knows more than is read here: what is text is not looked into.
+/// Reads a program file as text for an external compiler. Text files are passed on without parsing.
 pub(crate) fn text(name: &str, dims: &DimArgs) -> Result<String> {
     let bytes = bytes(name)?;
-    let bytes = match systole_onnx::Model::is_onnx(&bytes) {
+    let bytes = match systole_onnx::OnnxModel::is_onnx(&bytes) {
         true => bytes,
         false => match String::from_utf8(bytes) {
             Ok(text) => return Ok(text),
@@ -221,7 +226,7 @@ pub(crate) fn text(name: &str, dims: &DimArgs) -> Result<String> {
     Ok(systole_ir::text::print_program(&program.graph, &program.donated, program.spread.as_ref()))
 }
 
-/// A file's name in messages.
+/// Name of the file in messages.
 pub(crate) fn called(name: &str) -> &str {
     if name == STANDARD_INPUT { "standard input" } else { name }
 }

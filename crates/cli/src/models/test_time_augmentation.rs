@@ -1,7 +1,6 @@
-//! Test-time augmentation: what a model says of a picture, mixed with what it says of changed versions of it, as fastai's `tta`
-//! does: a quarter of the plain answer and three quarters of the mean of the others.
+//! Test-time augmentation as in fastai's `tta`: 1/4 of the plain prediction plus 3/4 of the mean over augmented images.
 
-use systole_config::{Config, TestTime};
+use systole_config::{RunConfig, TestTimeAugmentation};
 use systole_data::{HostArray, Sample};
 use systole_datasets::TrainingData;
 use systole_ir::{Error, ErrorKind, Literal, Result, Tensor};
@@ -10,10 +9,10 @@ use systole_nn::metric::Metric;
 use systole_nn::{Logs, Model};
 use systole_runtime::{Buffer, Params, jit};
 
-/// fastai's β: how much of the plain answer there is.
+/// fastai's β: weight of the plain prediction.
 const PLAIN: f32 = 0.25;
 
-/// `plain, versions: f32[B, …] → f32[B, …]`.
+/// Blends predictions: `plain, versions: f32[B, …] → f32[B, …]`.
 pub(crate) fn blended(plain: &Literal, versions: &[Literal]) -> Result<Literal> {
     let mut out = plain.to_f32s();
     let share = (1.0 - PLAIN) / versions.len().max(1) as f32;
@@ -24,8 +23,13 @@ pub(crate) fn blended(plain: &Literal, versions: &[Literal]) -> Result<Literal> 
     Literal::from_slice(plain.shape().clone(), &out)
 }
 
-/// The pictures of a batch, `ui8[B, H, W, C]`, as version `version` of them; `first` is the number of its first.
-pub(crate) fn version(x: &Literal, changes: &TestTime, version: u64, first: u64) -> Result<Literal> {
+/// Augments a batch of images `ui8[B, H, W, C]` as version `version`; `first` is the index of its first image.
+pub(crate) fn version(
+    x: &Literal,
+    changes: &TestTimeAugmentation,
+    version: u64,
+    first: u64,
+) -> Result<Literal> {
     let rows = x.shape()[0];
     let shape = &x.shape()[1..];
     let size = x.bytes().len() / rows.max(1);
@@ -38,19 +42,19 @@ pub(crate) fn version(x: &Literal, changes: &TestTime, version: u64, first: u64)
     Ok(out)
 }
 
-/// Loss and metrics of the mixed answers over the test pictures.
+/// Computes loss and metrics of the blended predictions on the test images.
 pub(crate) fn evaluate(
     model: &mut Model,
-    config: &Config,
+    config: &RunConfig,
     data: &TrainingData,
     versions: u64,
 ) -> Result<Logs> {
     if !data.is_pictures() {
-        let e = Error::new(ErrorKind::Config, "the data are no pictures").at("--tta");
-        return Err(e.hint("leave --tta out"));
+        let e = Error::new(ErrorKind::Config, "test-time augmentation needs image data").at("--tta");
+        return Err(e.hint("remove --tta"));
     }
     let compile = model.compile_config().cloned().ok_or_else(|| {
-        Error::new(ErrorKind::Config, "the model says no loss").at("--tta").hint("leave --tta out")
+        Error::new(ErrorKind::Config, "the model has no loss").at("--tta").hint("remove --tta")
     })?;
     let mut metrics: Vec<Metric> = vec![Metric::from(compile.loss.clone().reduction(Reduction::default()))];
     metrics.extend(compile.metrics.iter().chain(&compile.weighted_metrics).cloned());
@@ -69,7 +73,7 @@ pub(crate) fn evaluate(
         let mut answers = Vec::new();
         for other in &mut others {
             let sample: Sample = other.next().transpose()?.ok_or_else(|| {
-                Error::new(ErrorKind::Bug, "a version of the test pictures has fewer batches")
+                Error::new(ErrorKind::Bug, "an augmented version of the test images has fewer batches")
             })?;
             answers.push(model.predict_on_batch(sample.get(&name)?)?);
         }

@@ -1,46 +1,46 @@
-//! `.tflite` files on the command line: what is in them, run on arrays, asked about pictures.
+//! Runs and summarizes .tflite files for `systole run`, `summary`, `predict` and `evaluate`.
 
-use crate::args::exit_status::{Failure, Outcome};
+use crate::args::exit_status::{CommandError, CommandResult};
 use crate::models::program::InputArgs;
 use crate::render::screen::{Screen, number_of, table};
 use crate::render::timing_stats::spread;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::{Duration, Instant};
-use systole_int8::{Program, Settings};
+use systole_int8::{Int8Program, Settings};
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt};
 use systole_nn::grouped;
-use systole_program::files::{self, Format, Stored};
-use systole_quant::{Answers, Engine};
-use systole_tflite::{Field, Interpreter, Model, Op, Tensor};
+use systole_program::files::{self, ArrayFileFormat, StoredArray};
+use systole_quant::{FloatPredictor, GraphEngine};
+use systole_tflite::{OptionField, TfliteInterpreter, TfliteModel, TfliteOp, TfliteTensor};
 
-/// Runs whose operators `--profile` times: what else the machine does meets some of them.
+/// Number of profiled runs; the minimum per operator is shown, because other load on the machine disturbs some runs.
 const PROFILED: usize = 10;
 
-/// Whether a name is that of such a file.
+/// Whether the name has the extension `.tflite`.
 pub(crate) fn is_lite(name: &str) -> bool {
     Path::new(name).extension().is_some_and(|e| e.eq_ignore_ascii_case("tflite"))
 }
 
-/// Reads such a file.
-pub(crate) fn open(name: &str) -> Result<Model> {
+/// Reads a .tflite file.
+pub(crate) fn open(name: &str) -> Result<TfliteModel> {
     let bytes = systole_data::input_file::read(name)
         .map_err(|e| Error::io("cannot read", name, e).hint("check the path of the .tflite file"))?;
-    Model::from_bytes(name, &bytes)
+    TfliteModel::from_bytes(name, &bytes)
 }
 
-/// How many threads run samples.
+/// Number of threads for running samples.
 pub(crate) fn threads() -> usize {
     let asked = systole_ir::knobs::THREADS.get_usize();
     if asked > 0 { asked } else { std::thread::available_parallelism().map_or(1, usize::from) }
 }
 
-/// What computes such files: the CPU engine, or where `--device ref` asks for it the interpreter.
-pub(crate) fn engine() -> Engine {
-    if systole_ir::knobs::BACKEND.get() == "ref" { Engine::Reference } else { Engine::Fast }
+/// Engine for .tflite files: the CPU engine, or the reference interpreter with `--device ref`.
+pub(crate) fn engine() -> GraphEngine {
+    if systole_ir::knobs::BACKEND.get() == "ref" { GraphEngine::Reference } else { GraphEngine::Fast }
 }
 
-/// Rows of a batch: `x: T[B, …] → T[1, …]` each.
+/// Splits a batch into its rows: `x: T[B, …] → T[1, …]` each.
 pub(crate) fn rows(x: &Literal) -> Result<Vec<Literal>> {
     let dims = x.shape().dims();
     let size = x.ty().bytes() / dims.first().copied().unwrap_or(1).max(1);
@@ -49,17 +49,17 @@ pub(crate) fn rows(x: &Literal) -> Result<Vec<Literal>> {
 }
 
 /// `x: f32[B, …] → f32[B, …]`, sample by sample.
-pub(crate) fn predict_on_batch(answers: &Answers, x: &Literal) -> Result<Literal> {
+pub(crate) fn predict_on_batch(answers: &FloatPredictor, x: &Literal) -> Result<Literal> {
     let answers = answers.of(&rows(&x.convert(DType::F32))?)?;
     let dims = answers.first().map_or(&[][..], |y| y.shape().dims());
     let dims: Vec<usize> = std::iter::once(answers.len()).chain(dims.iter().skip(1).copied()).collect();
     Literal::from_slice(dims, &answers.iter().flat_map(|y| y.to_f32s()).collect::<Vec<f32>>())
 }
 
-/// `systole summary FILE.tflite`: operators, scales, sizes.
-pub(crate) fn summary(name: &str, screen: &Screen) -> Outcome {
+/// Prints the operators, scales and sizes of a .tflite file (`systole summary FILE.tflite`).
+pub(crate) fn summary(name: &str, screen: &Screen) -> CommandResult {
     let model = open(name)?;
-    let of = |t: &Tensor| match t.quantization.as_ref().map(|q| (&q.scale[..], &q.zero_point[..])) {
+    let of = |t: &TfliteTensor| match t.quantization.as_ref().map(|q| (&q.scale[..], &q.zero_point[..])) {
         Some(([scale], [zero])) => format!("{} {scale:.6} · (q − {zero})", t.ty),
         Some((scales, _)) => format!("{} {} scales", t.ty, scales.len()),
         None => t.ty.to_string(),
@@ -109,7 +109,7 @@ pub(crate) fn summary(name: &str, screen: &Screen) -> Outcome {
     Ok(0)
 }
 
-fn tensor_json(t: &Tensor) -> Value {
+fn tensor_json(t: &TfliteTensor) -> Value {
     let q = t.quantization.as_ref();
     json!({
         "name": t.name, "dtype": t.ty.dtype.name(), "shape": t.dims(), "constant": t.data.is_some(),
@@ -117,40 +117,42 @@ fn tensor_json(t: &Tensor) -> Value {
     })
 }
 
-/// A file at work.
-enum Runner {
-    Fast(Box<Program>),
-    Reference(Model),
+/// A .tflite model ready to run, compiled or interpreted.
+enum TfliteRunner {
+    Fast(Box<Int8Program>),
+    Reference(TfliteModel),
 }
 
-impl Runner {
-    fn new(model: Model) -> Result<Runner> {
+impl TfliteRunner {
+    fn new(model: TfliteModel) -> Result<TfliteRunner> {
         Ok(match engine() {
-            Engine::Fast => Runner::Fast(Box::new(Program::new(model, &Settings::from_knobs()?)?)),
-            Engine::Reference => Runner::Reference(model),
+            GraphEngine::Fast => {
+                TfliteRunner::Fast(Box::new(Int8Program::new(model, &Settings::from_knobs()?)?))
+            }
+            GraphEngine::Reference => TfliteRunner::Reference(model),
         })
     }
 
     fn device(&self) -> &'static str {
         match self {
-            Runner::Fast(_) => "cpu",
-            Runner::Reference(_) => "ref",
+            TfliteRunner::Fast(_) => "cpu",
+            TfliteRunner::Reference(_) => "ref",
         }
     }
 
-    /// The results, and how many milliseconds they took.
+    /// Runs the model once. Returns the results and the time in ms.
     fn timed(&self, inputs: &[Literal]) -> Result<(Vec<Literal>, f64)> {
         let began = Instant::now();
         let results = match self {
-            Runner::Fast(program) => program.run(inputs)?,
-            Runner::Reference(model) => Interpreter::new(model)?.run(inputs)?,
+            TfliteRunner::Fast(program) => program.run(inputs)?,
+            TfliteRunner::Reference(model) => TfliteInterpreter::new(model)?.run(inputs)?,
         };
         Ok((results, began.elapsed().as_secs_f64() * 1e3))
     }
 
-    /// Where the time of a run goes, if `--profile` asks for it: the ten operators that take most of it, or all.
+    /// Returns the operator profile if `--profile` is set: the ten slowest operators, or all.
     fn profile(&self, inputs: &[Literal]) -> Result<Option<String>> {
-        let Runner::Fast(program) = self else { return Ok(None) };
+        let TfliteRunner::Fast(program) = self else { return Ok(None) };
         if !systole_runtime::events::wanted(2) {
             return Ok(None);
         }
@@ -175,37 +177,38 @@ impl Runner {
             rows.push(vec![o.op.name().into(), form.into(), name, ty, ms, format!("{share:.1} %")]);
         }
         let whole = whole.as_secs_f64() * 1e3;
-        Ok(Some(format!("the least of {PROFILED} runs, {whole:.3} ms together:\n{}", table(&rows))))
+        Ok(Some(format!("minimum of {PROFILED} runs, {whole:.3} ms in total:\n{}", table(&rows))))
     }
 
-    /// How it computes its operators.
+    /// Describes how many operators run as compiled kernels.
     fn told(&self) -> String {
         match self {
-            Runner::Fast(program) => {
+            TfliteRunner::Fast(program) => {
                 let all = program.forms().count();
-                format!("{} of {all} operators by the engine's kernels", all - program.interpreted())
+                format!("{} of {all} operators run as kernels of the CPU engine", all - program.interpreted())
             }
-            Runner::Reference(_) => "all operators by the interpreter".into(),
+            TfliteRunner::Reference(_) => "all operators run in the interpreter".into(),
         }
     }
 }
 
-/// `systole run FILE.tflite`: raw inputs and outputs, of the file's own types.
+/// Runs a .tflite file on raw inputs of the file's own types (`systole run FILE.tflite`).
 pub(crate) fn run(
     name: &str,
     args: &InputArgs,
     output: Option<&Path>,
     repeat: u32,
     screen: &Screen,
-) -> Outcome {
-    let format = output.map(Format::of).transpose().map_err(|e| Failure::usage(e.at("--output")))?;
+) -> CommandResult {
+    let format =
+        output.map(ArrayFileFormat::of).transpose().map_err(|e| CommandError::usage(e.at("--output")))?;
     if args.function.is_some() {
         let e = Error::new(ErrorKind::Config, "a .tflite file has one function").at("--function");
-        return Err(Failure::usage(e.hint("leave --function out")));
+        return Err(CommandError::usage(e.hint("remove --function")));
     }
     let model = open(name)?;
     let inputs = inputs(&model, args)?;
-    let runner = Runner::new(model).at(|| name.to_string())?;
+    let runner = TfliteRunner::new(model).at(|| name.to_string())?;
     let (results, first) = runner.timed(&inputs).at(|| name.to_string())?;
     let profile = runner.profile(&inputs).at(|| name.to_string())?;
     let mut times = (0..repeat).map(|_| Ok(runner.timed(&inputs)?.1)).collect::<Result<Vec<f64>>>()?;
@@ -223,8 +226,8 @@ pub(crate) fn run(
         };
         let all: Vec<Value> = results.iter().enumerate().map(one).collect();
         let interpreted = match &runner {
-            Runner::Fast(program) => Some(program.interpreted()),
-            Runner::Reference(_) => None,
+            TfliteRunner::Fast(program) => Some(program.interpreted()),
+            TfliteRunner::Reference(_) => None,
         };
         screen.object(&json!({
             "program": name, "device": runner.device(), "interpreted": interpreted, "run_ms": first,
@@ -251,21 +254,21 @@ pub(crate) fn run(
     Ok(0)
 }
 
-fn inputs(model: &Model, args: &InputArgs) -> Result<Vec<Literal>> {
+fn inputs(model: &TfliteModel, args: &InputArgs) -> Result<Vec<Literal>> {
     let wanted = model.inputs.iter().map(|&i| model.tensor(i)).collect::<Result<Vec<_>>>()?;
     if let Some(seed) = args.random {
-        let one = |(t, &i): (&&Tensor, &usize)| drawn(t, rows_chosen_by(model, i), seed);
+        let one = |(t, &i): (&&TfliteTensor, &usize)| drawn(t, rows_chosen_by(model, i), seed);
         return wanted.iter().zip(&model.inputs).map(one).collect();
     }
     let Some(path) = &args.input else {
         let list: Vec<String> =
             wanted.iter().enumerate().map(|(i, t)| format!("arg{i} {} ({})", t.ty, t.name)).collect();
-        return Err(Error::new(ErrorKind::Config, "the file needs inputs")
-            .because(format!("it takes {}", list.join(", ")))
-            .hint("give them: --input FILE.npz, or draw them: --random SEED"));
+        return Err(Error::new(ErrorKind::Config, "the .tflite file needs input arrays")
+            .because(format!("expected {}", list.join(", ")))
+            .hint("pass arrays with --input FILE.npz, or random ones with --random SEED"));
     };
     let arrays = files::read(path)?;
-    let find = |(i, t): (usize, &&Tensor)| {
+    let find = |(i, t): (usize, &&TfliteTensor)| {
         let arg = format!("arg{i}");
         let found = arrays
             .iter()
@@ -273,7 +276,7 @@ fn inputs(model: &Model, args: &InputArgs) -> Result<Vec<Literal>> {
             .or_else(|| arrays.iter().find(|(name, _)| *name == t.name));
         let only = || arrays.first().filter(|_| arrays.len() == 1 && wanted.len() == 1);
         let (_, stored) = found.or_else(only).ok_or_else(|| {
-            Error::new(ErrorKind::Data, format!("there is no array {arg} or {}", t.name))
+            Error::new(ErrorKind::Data, format!("expected an array named {arg} or {}", t.name))
                 .at(path.display().to_string())
         })?;
         literal(stored, t).at(|| format!("{arg} of {}", path.display()))
@@ -281,26 +284,28 @@ fn inputs(model: &Model, args: &InputArgs) -> Result<Vec<Literal>> {
     wanted.iter().enumerate().map(find).collect()
 }
 
-fn literal(stored: &Stored, t: &Tensor) -> Result<Literal> {
+fn literal(stored: &StoredArray, t: &TfliteTensor) -> Result<Literal> {
     if !stored.elements.contains(&t.ty.dtype.name()) || stored.dims != t.dims() {
-        let e = Error::new(ErrorKind::Data, format!("the array is {}, the file takes {}", stored.ty(), t.ty));
-        return Err(e.hint("`systole summary FILE.tflite` shows the types and scales of inputs"));
+        let e = Error::new(ErrorKind::Data, format!("the array is {}, expected {}", stored.ty(), t.ty));
+        return Err(e.hint("run `systole summary FILE.tflite` to see the types and scales of the inputs"));
     }
     Literal::from_bytes(t.ty.clone(), &stored.bytes)
 }
 
-/// How many rows the smallest table has in which the numbers of a tensor choose rows; none where they choose nothing.
-fn rows_chosen_by(model: &Model, tensor: usize) -> Option<usize> {
+/// Returns the row count of the smallest table that `tensor` indexes (gather), or `None` if it indexes none.
+fn rows_chosen_by(model: &TfliteModel, tensor: usize) -> Option<usize> {
     let mut same = vec![tensor];
     let mut rows: Option<usize> = None;
     for o in &model.operators {
         let reads = |at: usize| o.inputs.get(at).copied().flatten().is_some_and(|t| same.contains(&t));
         match o.op {
-            Op::Reshape | Op::Squeeze | Op::ExpandDims if reads(0) => same.extend(&o.outputs),
-            Op::Gather if reads(1) => {
+            TfliteOp::Reshape | TfliteOp::Squeeze | TfliteOp::ExpandDims if reads(0) => {
+                same.extend(&o.outputs)
+            }
+            TfliteOp::Gather if reads(1) => {
                 let table = o.inputs.first().copied().flatten().and_then(|t| model.tensor(t).ok());
-                let dims = table.map_or(&[][..], Tensor::dims);
-                let axis = o.int(Field::Axis);
+                let dims = table.map_or(&[][..], TfliteTensor::dims);
+                let axis = o.int(OptionField::Axis);
                 let axis = if axis < 0 { axis + dims.len() as i64 } else { axis };
                 let n = usize::try_from(axis).ok().and_then(|axis| dims.get(axis).copied());
                 rows = rows.into_iter().chain(n).min();
@@ -311,9 +316,9 @@ fn rows_chosen_by(model: &Model, tensor: usize) -> Option<usize> {
     rows
 }
 
-/// Floats from −1 to 1, numbers of `rows` where they choose such, otherwise any bytes.
-fn drawn(t: &Tensor, rows: Option<usize>, seed: u64) -> Result<Literal> {
-    let mut stream = systole_base::rng::Stream::new(seed, systole_base::rng::hash_name(&t.name), 0);
+/// Random input: floats in [−1, 1), row indices below `rows` for index tensors, otherwise random bytes.
+fn drawn(t: &TfliteTensor, rows: Option<usize>, seed: u64) -> Result<Literal> {
+    let mut stream = systole_base::rng::RandomStream::new(seed, systole_base::rng::hash_name(&t.name), 0);
     let n = t.ty.elements();
     match t.ty.dtype {
         DType::F32 => {
@@ -334,14 +339,14 @@ fn drawn(t: &Tensor, rows: Option<usize>, seed: u64) -> Result<Literal> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use systole_tflite::Operator;
+    use systole_tflite::TfliteOperator;
 
     #[test]
     fn numbers_that_choose_rows_are_drawn_among_them() {
-        let of = |name: &str, dims: &[usize], dtype| Tensor::new(name, dims, dtype);
+        let of = |name: &str, dims: &[usize], dtype| TfliteTensor::new(name, dims, dtype);
         let table = |rows: usize| {
             let data = Literal::from_slice([rows, 2], &vec![0.0f32; rows * 2]).unwrap();
-            Tensor::constant("table", data)
+            TfliteTensor::constant("table", data)
         };
         let tensors = vec![
             of("tokens", &[1, 40], DType::I32),
@@ -352,18 +357,21 @@ mod tests {
             table(3),
             of("narrow", &[1, 40, 2], DType::F32),
         ];
-        let mut model = Model {
+        let mut model = TfliteModel {
             tensors,
-            operators: vec![Operator::new(Op::Reshape, [0], [1]), Operator::new(Op::Gather, [2, 1], [3])],
+            operators: vec![
+                TfliteOperator::new(TfliteOp::Reshape, [0], [1]),
+                TfliteOperator::new(TfliteOp::Gather, [2, 1], [3]),
+            ],
             inputs: vec![0, 4],
             outputs: vec![3],
-            ..Model::default()
+            ..TfliteModel::default()
         };
         assert_eq!((rows_chosen_by(&model, 0), rows_chosen_by(&model, 4)), (Some(7), None));
         let drawn = drawn(&model.tensors[0], Some(7), 1).unwrap();
         let seen: std::collections::BTreeSet<i64> = (0..40).map(|i| drawn.get(i).as_i64()).collect();
         assert!(seen.iter().all(|k| (0..7).contains(k)) && seen.len() > 4, "{seen:?}");
-        model.operators.push(Operator::new(Op::Gather, [5, 0], [6]));
+        model.operators.push(TfliteOperator::new(TfliteOp::Gather, [5, 0], [6]));
         assert_eq!(rows_chosen_by(&model, 0), Some(3));
     }
 }

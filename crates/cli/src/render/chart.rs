@@ -1,56 +1,58 @@
-//! A curve, as text for a terminal and as SVG.
+//! Line chart of one curve, as terminal text and as SVG.
 
 use std::fmt::Write;
 
-/// What a curve goes over.
+/// Scale of the x axis.
 #[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Axis {
-    /// Rates above 0, by their logarithms. The curve is cut off a little above where it began, so that its end, which may be
-    /// many times as high, does not press the rest flat.
+pub(crate) enum ChartAxis {
+    /// Positive learning rates on a logarithmic scale. The y axis ends a little above the curve's start, because the
+    /// end may be many times as high and would flatten the rest.
     Rates,
-    /// Steps, and all of the curve from 0 on.
+    /// Steps on a linear scale; the y axis includes 0.
     Steps,
 }
 
-/// A curve, and places on its axis that have a name.
+/// A curve with named marks on the x axis.
 pub(crate) struct Chart<'a> {
-    pub(crate) axis: Axis,
-    /// Rising.
+    pub(crate) axis: ChartAxis,
+    /// Increasing x values.
     pub(crate) x: &'a [f64],
-    /// As many; what is not finite is left out.
+    /// One y value per x; non-finite values are skipped.
     pub(crate) y: &'a [f64],
     pub(crate) marks: &'a [(&'a str, f64)],
     pub(crate) labels: [&'a str; 2],
 }
 
-/// From 0 to 1 along both axes.
-struct Frame {
-    axis: Axis,
+/// Value ranges of both axes; maps values to 0 … 1.
+struct ChartScale {
+    axis: ChartAxis,
     x: [f64; 2],
     y: [f64; 2],
 }
 
-impl Frame {
+impl ChartScale {
     fn across(&self, x: f64) -> f64 {
         match self.axis {
-            Axis::Rates => (x.ln() - self.x[0].ln()) / (self.x[1] / self.x[0]).ln().max(f64::MIN_POSITIVE),
-            Axis::Steps => (x - self.x[0]) / (self.x[1] - self.x[0]).max(f64::MIN_POSITIVE),
+            ChartAxis::Rates => {
+                (x.ln() - self.x[0].ln()) / (self.x[1] / self.x[0]).ln().max(f64::MIN_POSITIVE)
+            }
+            ChartAxis::Steps => (x - self.x[0]) / (self.x[1] - self.x[0]).max(f64::MIN_POSITIVE),
         }
     }
 
-    /// An end of the axis.
+    /// Label of an x value.
     fn told(&self, x: f64) -> String {
-        if self.axis == Axis::Rates { format!("{x:.1e}") } else { x.to_string() }
+        if self.axis == ChartAxis::Rates { format!("{x:.1e}") } else { x.to_string() }
     }
 
-    /// Places of the axis between its ends that are told too.
+    /// Labeled ticks of the x axis.
     fn ticks(&self) -> Vec<(f64, String)> {
         match self.axis {
-            Axis::Rates => {
+            ChartAxis::Rates => {
                 let decades = self.x[0].log10().ceil() as i32..=self.x[1].log10().floor() as i32;
                 decades.map(|decade| (10f64.powi(decade), format!("1e{decade}"))).collect()
             }
-            Axis::Steps => self.x.iter().map(|x| (*x, self.told(*x))).collect(),
+            ChartAxis::Steps => self.x.iter().map(|x| (*x, self.told(*x))).collect(),
         }
     }
 
@@ -65,24 +67,24 @@ impl Chart<'_> {
             .iter()
             .copied()
             .zip(self.y.iter().copied())
-            .filter(|(x, y)| (*x > 0.0 || self.axis == Axis::Steps) && y.is_finite())
+            .filter(|(x, y)| (*x > 0.0 || self.axis == ChartAxis::Steps) && y.is_finite())
     }
 
-    /// What is shown: all of the axis, and what that says of the curve.
-    fn frame(&self) -> Option<Frame> {
+    /// Value ranges to draw, or `None` if there are no points.
+    fn frame(&self) -> Option<ChartScale> {
         let first = self.points().next()?;
         let last = self.points().last()?;
         let least = self.points().map(|p| p.1).fold(f64::INFINITY, f64::min);
         let most = self.points().map(|p| p.1).fold(f64::NEG_INFINITY, f64::max);
         let top = most.min(first.1 + 0.25 * (first.1 - least).max(0.1 * first.1.abs()));
         let y = match self.axis {
-            Axis::Rates => [least, top.max(least)],
-            Axis::Steps => [least.min(0.0), most],
+            ChartAxis::Rates => [least, top.max(least)],
+            ChartAxis::Steps => [least.min(0.0), most],
         };
-        Some(Frame { axis: self.axis, x: [first.0, last.0], y })
+        Some(ChartScale { axis: self.axis, x: [first.0, last.0], y })
     }
 
-    /// Lines of at most `width` columns: the curve, its marks and their names, the ends of both axes.
+    /// Draws the chart as text at most `width` columns wide: curve, marks with names, axis limits.
     pub(crate) fn text(&self, width: usize, height: usize) -> String {
         let Some(frame) = self.frame() else { return String::new() };
         let side = 9;
@@ -120,7 +122,7 @@ impl Chart<'_> {
         text
     }
 
-    /// A file of its own: no script, no font, no picture from elsewhere; readable on light and dark.
+    /// Draws the chart as a self-contained SVG file without scripts or external fonts, for light and dark backgrounds.
     pub(crate) fn svg(&self, title: &str) -> String {
         const SIZE: [f64; 2] = [640.0, 360.0];
         const EDGE: [f64; 4] = [64.0, 40.0, 20.0, 48.0]; // left, top, right, bottom
@@ -176,7 +178,7 @@ mod tests {
     use super::*;
 
     fn of<'a>(x: &'a [f64], y: &'a [f64], marks: &'a [(&'a str, f64)]) -> Chart<'a> {
-        Chart { axis: Axis::Rates, x, y, marks, labels: ["learning rate", "loss"] }
+        Chart { axis: ChartAxis::Rates, x, y, marks, labels: ["learning rate", "loss"] }
     }
 
     #[test]

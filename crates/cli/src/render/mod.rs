@@ -1,4 +1,4 @@
-//! What is drawn for people: lines, charts, the terminal dashboard.
+//! Output for people: text lines, tables, charts, timing statistics.
 
 pub(crate) mod chart;
 pub(crate) mod screen;

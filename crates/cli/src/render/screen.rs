@@ -1,5 +1,5 @@
-//! Writing to the two streams: what is for people goes to standard output, or to standard error where `--json` keeps
-//! that for programs.
+//! Terminal output: results for people go to standard output, or to standard error if `--json` reserves standard
+//! output.
 
 use std::io::{ErrorKind, IsTerminal, Write, stderr, stdout};
 use std::path::{Path, PathBuf};
@@ -9,15 +9,15 @@ pub(crate) use systole_data::shell_quoted as quoted;
 use systole_nn::Logs;
 use systole_progress::terminal;
 
-/// Where output goes.
+/// Output settings of a command.
 pub(crate) struct Screen {
-    /// Whether standard output is for JSON only.
+    /// Whether standard output carries only JSON.
     pub(crate) json: bool,
-    /// Whether to leave progress out.
+    /// Whether to hide progress.
     pub(crate) quiet: bool,
-    /// Whether to say more than usual.
+    /// Whether to print additional details.
     pub(crate) verbose: bool,
-    /// Whether to say nothing of results either: another command tells them.
+    /// Whether to hide results as well, because the calling command prints them.
     is_silent: bool,
 }
 
@@ -26,12 +26,12 @@ impl Screen {
         Screen { json, quiet, verbose, is_silent: false }
     }
 
-    /// One that says nothing but what went wrong.
+    /// Returns a screen that prints only errors.
     pub(crate) fn silent(&self) -> Screen {
         Screen { json: self.json, quiet: true, verbose: false, is_silent: true }
     }
 
-    /// A line (or several) for people.
+    /// Prints one or several lines of text.
     pub(crate) fn line(&self, text: impl AsRef<str>) {
         if self.is_silent {
             return;
@@ -44,14 +44,14 @@ impl Screen {
         }
     }
 
-    /// A line that `--quiet` leaves out.
+    /// Prints a line that `--quiet` hides.
     pub(crate) fn detail(&self, text: impl AsRef<str>) {
         if !self.quiet {
             self.line(text);
         }
     }
 
-    /// A part of a line, shown at once.
+    /// Prints part of a line and flushes it.
     pub(crate) fn piece(&self, text: &str) {
         if !self.is_silent && !self.json {
             terminal::clear();
@@ -60,14 +60,14 @@ impl Screen {
         }
     }
 
-    /// One line of JSON for programs.
+    /// Prints one line of JSON.
     pub(crate) fn object(&self, value: &serde_json::Value) {
         if !self.is_silent {
             out(&value.to_string());
         }
     }
 
-    /// An error, the first word in red on a terminal.
+    /// Prints an error; the word `error` is red on a terminal.
     pub(crate) fn error(&self, text: &str) {
         let colours = stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
         let head = if colours { "\x1b[1;31merror\x1b[0m" } else { "error" };
@@ -75,16 +75,16 @@ impl Screen {
     }
 }
 
-/// To standard output. A reader that has gone away (`systole ops | head`) ends the program quietly.
+/// Prints to standard output. Exits quietly if the reader has closed the pipe (`systole ops | head`).
 fn out(text: &str) {
-    if terminal::is_taken(terminal::Stream::Out, text) {
+    if terminal::is_taken(terminal::OutputStream::Out, text) {
         return;
     }
     terminal::clear();
     written(writeln!(stdout().lock(), "{text}").and_then(|()| stdout().flush()));
 }
 
-/// Without characters that would tell a terminal to do something.
+/// Replaces control characters that would act on the terminal.
 fn harmless(text: &str) -> String {
     let is_order = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
     text.chars().map(|c| if is_order(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
@@ -100,30 +100,30 @@ fn written(result: std::io::Result<()>) {
     }
 }
 
-/// To standard error; where even that fails there is nobody to tell.
+/// Prints to standard error; a failure to do so is ignored.
 pub(crate) fn note(text: &str) {
     terminal::print(text);
 }
 
-/// The highest level of events that are shown, and not only kept.
+/// Highest log level that is printed; events of higher levels are only recorded.
 static SHOWN: AtomicUsize = AtomicUsize::new(usize::MAX);
 
-/// Shows events up to this level.
+/// Prints log events up to this level.
 pub(crate) fn show_events(level: usize) {
     SHOWN.store(level, Ordering::Relaxed);
 }
 
-/// What `--profile` has told so far.
+/// Profiles recorded so far.
 static PROFILES: Mutex<Vec<String>> = Mutex::new(Vec::new());
-/// What a program's profile begins with.
+/// Prefix of a program's profile event.
 const PROFILE: &str = "kernels of ";
 
-/// What `--profile` has told so far, of each program.
+/// Returns the profiles recorded so far, one per program.
 pub(crate) fn profiles() -> Vec<String> {
     PROFILES.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// Shows what `SYSTOLE_LOG` asks for.
+/// Prints a log event if its level is enabled, and records profiles.
 pub(crate) fn log_event(level: usize, message: &str) {
     if message.starts_with(PROFILE) {
         PROFILES.lock().unwrap_or_else(PoisonError::into_inner).push(message.into());
@@ -133,7 +133,7 @@ pub(crate) fn log_event(level: usize, message: &str) {
     }
 }
 
-/// `loss 0.3921, sparse_categorical_accuracy 0.8690` of the values that `pick` renames.
+/// Formats logs as `loss 0.3921, sparse_categorical_accuracy 0.8690`, with names mapped by `pick`.
 pub(crate) fn values(logs: &Logs, pick: impl Fn(&str) -> Option<String>) -> String {
     let shown = logs.iter().filter_map(|(name, v)| Some(format!("{} {v:.4}", pick(name)?)));
     shown.collect::<Vec<_>>().join(", ")
@@ -143,21 +143,21 @@ use std::fmt::Display;
 pub(crate) use systole_nn::{counted, grouped};
 pub(crate) use systole_progress::terminal::wrapped;
 
-/// A number of things without commas, as programs and earlier versions write it: `1 record`, `1200 records`.
+/// Formats a count without thousands separators: `1 record`, `1200 records`.
 pub(crate) fn number_of(n: impl Display, thing: &str) -> String {
     let n = n.to_string();
     let end = if n == "1" { "" } else { "s" };
     format!("{n} {thing}{end}")
 }
 
-/// This program as it was called, for commands to paste: by `cargo run` or by its path.
+/// Returns the command that started this program, to paste into a shell: `cargo run …` or a path.
 pub(crate) fn program() -> String {
     let called = PathBuf::from(std::env::args_os().next().unwrap_or_else(|| "systole".into()));
     let by_cargo = std::env::var_os("CARGO_MANIFEST_DIR").and_then(|_| run_by_cargo(&called, &features()));
     by_cargo.unwrap_or_else(|| quoted(called))
 }
 
-/// Features that the program was built with and cargo must be told again.
+/// Cargo features that the program was built with and that `cargo run` needs again.
 fn features() -> Vec<&'static str> {
     let all = [
         ("object-stores", cfg!(feature = "object-stores")),
@@ -169,7 +169,7 @@ fn features() -> Vec<&'static str> {
     all.into_iter().filter(|(_, on)| *on).map(|(name, _)| name).collect()
 }
 
-/// The `cargo run` that starts a program by this path, which it gives from the folder where it was called.
+/// Returns the `cargo run` command for a program path below `target/`, or `None` for other paths.
 fn run_by_cargo(called: &Path, features: &[&str]) -> Option<String> {
     if called.is_absolute() || called.starts_with(".") {
         return None;
@@ -186,7 +186,7 @@ fn run_by_cargo(called: &Path, features: &[&str]) -> Option<String> {
     Some(format!("cargo run{profile}{features} --"))
 }
 
-/// Rows as columns, the last one ragged.
+/// Formats rows as aligned columns; the last column is not padded.
 pub(crate) fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |k: usize| rows.iter().filter_map(|r| r.get(k)).map(|c| c.chars().count()).max().unwrap_or(0);

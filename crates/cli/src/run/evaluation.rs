@@ -1,46 +1,46 @@
-//! What a model says of test data: which classes it takes for which, and what it gets wrong by far.
+//! Evaluates a model on test data sample by sample: confusion matrix, worst mistakes, sample images.
 
 use crate::run::confusion::Confusion;
 use std::time::{Duration, Instant};
-use systole_config::Config;
+use systole_config::RunConfig;
 use systole_data::format::png;
 use systole_data::{HostArray, Sample};
 use systole_datasets::TrainingData;
 use systole_ir::{DType, Literal, Result};
 use systole_nn::loss::Loss;
 use systole_nn::{Model, grouped};
-use systole_report::Mistake;
+use systole_report::WrongPrediction;
 
-/// Pictures in a row of the grid of samples, and rows.
+/// Rows and columns of the sample image grid.
 const GRID: usize = 5;
-/// Mistakes that are kept.
+/// Number of mistakes to keep.
 const WORST: usize = 12;
-/// A longer side of a picture is brought to this.
+/// Maximum side length of an image in pixels; larger images are scaled down.
 const SIDE: usize = 160;
-/// Values of a batch's answers, at most: more would take a run's memory for a report.
+/// Maximum number of output values per batch. More would use too much memory for a report.
 const VALUES: usize = 16 << 20;
-/// Tokens of text before the one that is wrong.
+/// Number of context tokens shown before a wrong token.
 const CONTEXT: usize = 60;
-/// Fields of a row that are shown.
+/// Number of fields shown of a table row.
 const FIELDS: usize = 12;
 
-/// What was said of test data.
-pub(crate) struct Answers {
-    /// For classes only.
+/// Predictions on test data: confusion matrix, worst mistakes and sample images.
+pub(crate) struct TestPredictions {
+    /// For classifiers only.
     pub(crate) confusion: Option<Confusion>,
-    /// The first test pictures.
+    /// The first test images.
     samples: Vec<Literal>,
-    /// The worst first, with how bad each is.
-    worst: Vec<(f64, Mistake)>,
+    /// The worst mistakes first, each with its badness.
+    worst: Vec<(f64, WrongPrediction)>,
     seen: u64,
     wrong: u64,
-    /// Whether all was tested, not only what there was time for.
+    /// Whether all test data was evaluated within the time limit.
     is_whole: bool,
-    kind: Kind,
+    kind: PredictionTask,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum PredictionTask {
     Classes,
     /// One probability for two classes.
     Binary,
@@ -48,21 +48,22 @@ enum Kind {
     Numbers,
 }
 
-impl Answers {
-    /// Asks the model about all test data, or for about as long as `limit` says.
+impl TestPredictions {
+    /// Runs the model on all test data, or for about `limit`.
     pub(crate) fn gather(
         model: &mut Model,
-        config: &Config,
+        config: &RunConfig,
         data: &TrainingData,
         limit: Option<Duration>,
-    ) -> Result<Option<Answers>> {
+    ) -> Result<Option<TestPredictions>> {
         let Some(kind) = kind_of(model, data) else { return Ok(None) };
         let values = model.output_type().map_or(0, |t| t.elements()) * config.fit.batch_size;
         if limit.is_some() && values > VALUES {
             return Ok(None);
         }
-        let is_counted = matches!(kind, Kind::Classes | Kind::Binary) && !data.class_names.is_empty();
-        let mut answers = Answers {
+        let is_counted =
+            matches!(kind, PredictionTask::Classes | PredictionTask::Binary) && !data.class_names.is_empty();
+        let mut answers = TestPredictions {
             confusion: is_counted.then(|| Confusion::new(model.class_names.clone())),
             samples: Vec::new(),
             worst: Vec::new(),
@@ -83,12 +84,12 @@ impl Answers {
         Ok(Some(answers))
     }
 
-    /// The worst mistakes.
-    pub(crate) fn worst(&self) -> impl Iterator<Item = &Mistake> {
+    /// Returns the worst mistakes.
+    pub(crate) fn worst(&self) -> impl Iterator<Item = &WrongPrediction> {
         self.worst.iter().map(|(_, mistake)| mistake)
     }
 
-    /// The first test pictures in rows, as a PNG file; `None` where there are no pictures.
+    /// Encodes the first test images as a PNG grid; `None` if the data has no images.
     pub(crate) fn grid(&self) -> Result<Option<Vec<u8>>> {
         let Some(first) = self.samples.first() else { return Ok(None) };
         let [h, w, c] = [0, 1, 2].map(|axis| first.shape()[axis]);
@@ -103,21 +104,21 @@ impl Answers {
         png::to_bytes(&Literal::from_slice([rows * h, GRID * w, c], &pixels)?).map(Some)
     }
 
-    /// The worst mistakes, and a sentence of how they were found.
-    pub(crate) fn mistakes(self, elements: &str) -> (Vec<Mistake>, String) {
+    /// Returns the worst mistakes and a sentence that describes them.
+    pub(crate) fn mistakes(self, elements: &str) -> (Vec<WrongPrediction>, String) {
         let what = match self.kind {
-            Kind::Tokens => "tokens",
+            PredictionTask::Tokens => "tokens",
             _ => elements,
         };
         let of = match self.is_whole {
             true => format!("{} test {what}", grouped(self.seen)),
-            false => format!("the first {} test {what}, as many as there was time for", grouped(self.seen)),
+            false => format!("the first {} test {what} (within the time limit)", grouped(self.seen)),
         };
         let told = match self.kind {
-            Kind::Numbers => format!("The greatest errors in {of}."),
-            _ if self.wrong == 0 => format!("None: all of {of} were told right."),
+            PredictionTask::Numbers => format!("The largest errors among {of}."),
+            _ if self.wrong == 0 => format!("None: all of {of} are correct."),
             _ => format!(
-                "{} of {of} are wrong; these are those whose truth the model thought the least likely.",
+                "{} of {of} are wrong; shown are those with the lowest probability for the true class.",
                 grouped(self.wrong)
             ),
         };
@@ -128,7 +129,7 @@ impl Answers {
         &mut self,
         model: &mut Model,
         batch: &Sample,
-        config: &Config,
+        config: &RunConfig,
         data: &TrainingData,
     ) -> Result<()> {
         let name = batch.names().find(|n| *n != "label").unwrap_or("image").to_string();
@@ -145,32 +146,33 @@ impl Answers {
             self.samples.extend(picture(input, sample, (config, data))?);
         }
         for (i, (row, label)) in rows.chunks_exact(width).zip(&labels).enumerate() {
-            let shown = |of: Mistake| shown(of, input, i / each.max(1), i % each.max(1), (config, data));
+            let shown =
+                |of: WrongPrediction| shown(of, input, i / each.max(1), i % each.max(1), (config, data));
             self.judge(row, *label, &model.class_names, shown)?;
         }
         Ok(())
     }
 
-    /// One answer; `shown` adds a picture or a text to what is kept.
+    /// Scores one prediction; `shown` adds an image or a text to a mistake that is kept.
     fn judge(
         &mut self,
         row: &[f32],
         label: f64,
         names: &[String],
-        shown: impl FnOnce(Mistake) -> Result<Mistake>,
+        shown: impl FnOnce(WrongPrediction) -> Result<WrongPrediction>,
     ) -> Result<()> {
         self.seen += 1;
-        if self.kind == Kind::Numbers {
+        if self.kind == PredictionTask::Numbers {
             let error = (f64::from(row[0]) - label).abs();
-            let of = Mistake {
+            let of = WrongPrediction {
                 is: format!("{label:.4}"),
                 taken_for: format!("{:.4}", row[0]),
-                ..Mistake::default()
+                ..WrongPrediction::default()
             };
             return self.keep(if error.is_nan() { f64::INFINITY } else { error }, of, shown);
         }
         let p = match (self.kind, row) {
-            (Kind::Binary, [p]) => {
+            (PredictionTask::Binary, [p]) => {
                 let p = if (0.0..=1.0).contains(p) { *p } else { 1.0 / (1.0 + (-p).exp()) };
                 vec![1.0 - p, p]
             }
@@ -184,19 +186,24 @@ impl Answers {
         }
         self.wrong += 1;
         let name = |k: usize| match self.kind {
-            Kind::Tokens => token(k),
+            PredictionTask::Tokens => token(k),
             _ => names.get(k).cloned().unwrap_or_else(|| format!("class {k}")),
         };
-        let of = Mistake {
+        let of = WrongPrediction {
             is: name(is),
             taken_for: name(best),
             probability: p.get(best).map(|p| f64::from(*p)),
-            ..Mistake::default()
+            ..WrongPrediction::default()
         };
         self.keep(-f64::from(p.get(is).copied().unwrap_or(0.0)), of, shown)
     }
 
-    fn keep(&mut self, bad: f64, of: Mistake, shown: impl FnOnce(Mistake) -> Result<Mistake>) -> Result<()> {
+    fn keep(
+        &mut self,
+        bad: f64,
+        of: WrongPrediction,
+        shown: impl FnOnce(WrongPrediction) -> Result<WrongPrediction>,
+    ) -> Result<()> {
         let at = self.worst.partition_point(|(b, _)| *b >= bad);
         if at < WORST {
             self.worst.insert(at, (bad, shown(of)?));
@@ -206,17 +213,17 @@ impl Answers {
     }
 }
 
-/// `None` where nothing can be said of single samples.
-fn kind_of(model: &Model, data: &TrainingData) -> Option<Kind> {
+/// Returns the prediction task, or `None` if single samples cannot be judged.
+fn kind_of(model: &Model, data: &TrainingData) -> Option<PredictionTask> {
     let output = model.output_type()?;
     let loss = model.compile_config().map(|c| c.loss.base())?;
     match (output.rank(), loss) {
         (2, Loss::SparseCategoricalCrossentropy { .. }) if data.element.dtype == DType::I32 => {
-            Some(Kind::Tokens)
+            Some(PredictionTask::Tokens)
         }
-        (1, Loss::BinaryCrossentropy { .. }) if output.elements() == 1 => Some(Kind::Binary),
-        (1, _) if output.elements() == 1 && data.class_names.is_empty() => Some(Kind::Numbers),
-        (1, _) if output.elements() == data.class_names.len() => Some(Kind::Classes),
+        (1, Loss::BinaryCrossentropy { .. }) if output.elements() == 1 => Some(PredictionTask::Binary),
+        (1, _) if output.elements() == 1 && data.class_names.is_empty() => Some(PredictionTask::Numbers),
+        (1, _) if output.elements() == data.class_names.len() => Some(PredictionTask::Classes),
         _ => None,
     }
 }
@@ -228,14 +235,14 @@ fn token(k: usize) -> String {
     }
 }
 
-/// A mistake with what it was about: row `sample` of a batch, of text the token after place `at`.
+/// Adds the input to a mistake: row `sample` of a batch; for text the token after position `at`.
 fn shown(
-    mut of: Mistake,
+    mut of: WrongPrediction,
     batch: &Literal,
     sample: usize,
     at: usize,
-    (config, data): (&Config, &TrainingData),
-) -> Result<Mistake> {
+    (config, data): (&RunConfig, &TrainingData),
+) -> Result<WrongPrediction> {
     let dims: Vec<usize> = batch.shape().dims().iter().skip(1).copied().collect();
     let n: usize = dims.iter().product();
     let values: Vec<f32> = (sample * n..(sample + 1) * n).map(|i| batch.get(i).as_f64() as f32).collect();
@@ -260,11 +267,11 @@ fn shown(
     Ok(of)
 }
 
-/// Row `sample` of a batch as a picture of bytes, made smaller where it is large; `None` where it is none.
+/// Converts row `sample` of a batch to a `u8` image, scaled down if large; `None` if it is not an image.
 fn picture(
     batch: &Literal,
     sample: usize,
-    (config, data): (&Config, &TrainingData),
+    (config, data): (&RunConfig, &TrainingData),
 ) -> Result<Option<Literal>> {
     let &[_, h, w, c @ 1..=4] = batch.shape().dims() else { return Ok(None) };
     if !data.is_pictures() {
@@ -282,7 +289,7 @@ fn picture(
     HostArray::from(picture).resize(side(h), side(w)).into_literal().map(Some)
 }
 
-/// Probabilities: as they are, or a softmax of them where the model gives logits.
+/// Returns the row if it holds probabilities, otherwise its softmax (logits).
 pub(crate) fn probabilities(row: &[f32]) -> Vec<f32> {
     let sum: f32 = row.iter().sum();
     if row.iter().all(|p| (0.0..=1.0).contains(p)) && (sum - 1.0).abs() < 0.01 {

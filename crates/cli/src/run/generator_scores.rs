@@ -1,46 +1,48 @@
-//! `systole evaluate` of a generator: Fréchet distance and inception score, by a network of our own.
+//! Fréchet distance (FID) and inception score of a generator, with a Systole classifier as the feature network.
 
-use crate::args::exit_status::{Failure, Outcome};
+use crate::args::exit_status::{CommandError, CommandResult};
 use crate::models::command_target::config_of;
 use crate::models::run_directory;
 use crate::render::screen::{Screen, counted, program};
 use crate::run::training::load_data;
 use serde_json::json;
 use std::time::Instant;
-use systole_config::Config;
+use systole_config::RunConfig;
 use systole_data::Dataset;
 use systole_datasets::TrainingData;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt};
 use systole_nn::Model;
-use systole_nn::applications::biggan::{BigGan, FeatureNetwork, Features, frechet_distance, inception_score};
+use systole_nn::applications::biggan::{
+    BigGan, FeatureNetwork, ImageFeatures, frechet_distance, inception_score,
+};
 
-/// Pictures of each kind, unless said otherwise.
+/// Default number of images per set.
 const PICTURES: usize = 10_000;
-/// Pictures that are made or read before the network looks at them.
+/// Number of images passed to the network at once.
 const AT_ONCE: usize = 1000;
-/// Parts of which the inception score is the mean.
+/// Number of splits that the inception score is averaged over.
 const SPLITS: usize = 10;
 
-/// Which network looks, and at how many pictures.
-pub(crate) struct Asked<'a> {
+/// Feature network and number of images.
+pub(crate) struct ScoreOptions<'a> {
     pub(crate) features: Option<&'a str>,
     pub(crate) pictures: Option<usize>,
 }
 
-/// Figures of one kind of pictures.
-struct Score {
+/// Scores of one set of images.
+struct GeneratorScore {
     fid: f64,
     inception: (f64, f64),
     pictures: u64,
 }
 
-/// Scores of a generator that was trained with this configuration, and of true test pictures beside it.
+/// Scores the generator trained with this configuration, and real test images for comparison.
 pub(crate) fn evaluate(
     (file, model): (&str, &mut Model),
-    (gan, config): (&BigGan, &Config),
-    asked: Asked<'_>,
+    (gan, config): (&BigGan, &RunConfig),
+    asked: ScoreOptions<'_>,
     screen: &Screen,
-) -> Outcome {
+) -> CommandResult {
     let Some(features) = asked.features else { return Err(no_network(file, config)) };
     let pictures = asked.pictures.unwrap_or(PICTURES);
     let mut config = config.clone();
@@ -56,24 +58,24 @@ pub(crate) fn evaluate(
     let (made, test) = (score(&made, &of_training)?, score(&of_test, &of_training)?);
     let seconds = began.elapsed().as_secs_f64();
     screen.line(format!(
-        "{file}: FID {:.2} by systole's own network, not Inception: {} made, against {} of {}",
+        "{file}: FID {:.2} with systole's own network, not Inception: {} generated, compared with {} of {}",
         made.fid,
-        counted(made.pictures, "picture"),
-        counted(of_training.statistics.count(), "training picture"),
+        counted(made.pictures, "image"),
+        counted(of_training.statistics.count(), "training image"),
         data.name
     ));
     screen.line(format!(
-        "  IS {:.3} ± {:.3} by the same network, of {} at the most",
+        "  IS {:.3} ± {:.3} with the same network, at most {}",
         made.inception.0,
         made.inception.1,
         data.class_names.len()
     ));
     screen.line(format!(
-        "  true test pictures ({}): FID {:.2}, IS {:.3} ± {:.3}",
+        "  real test images ({}): FID {:.2}, IS {:.3} ± {:.3}",
         test.pictures, test.fid, test.inception.0, test.inception.1
     ));
     screen.line(format!(
-        "  the network: {path}, mark {mark}; figures of another one, or of Inception, cannot be compared with these"
+        "  network: {path}, fingerprint {mark}; scores of other networks, or of Inception, are not comparable"
     ));
     if screen.json {
         screen.object(&json!({
@@ -96,43 +98,41 @@ pub(crate) fn evaluate(
     Ok(0)
 }
 
-/// Where no network was named: which one to train.
-fn no_network(file: &str, config: &Config) -> Failure {
+/// Error if no feature network is named; the hint trains one.
+fn no_network(file: &str, config: &RunConfig) -> CommandError {
     let size =
         config.data.image_size.map_or(String::new(), |[h, w]| format!(" --set data.image_size=[{h},{w}]"));
-    let e = Error::new(
-        ErrorKind::Config,
-        format!("{file} makes pictures, and no network is named that looks at them"),
-    );
-    let e = e.because("scores are made of what a classifier of the same pictures sees in them").hint(format!(
-        "train one, then name it: {0} train cifar-cnn{size} --out runs/features, and {0} evaluate {file} --features runs/features",
+    let e =
+        Error::new(ErrorKind::Config, format!("{file} generates images, and no feature network is named"));
+    let e = e.because("FID and inception score use the features of a classifier of the same images").hint(format!(
+        "train one and pass it: {0} train cifar-cnn{size} --out runs/features, then {0} evaluate {file} --features runs/features",
         program()
     ));
-    Failure::usage(e.at("--features"))
+    CommandError::usage(e.at("--features"))
 }
 
-/// The network of a model file that knows the classes of these data, and its mark.
+/// Loads a feature network trained on the classes of this data, with its fingerprint.
 fn network(path: &str, data: &TrainingData) -> Result<(FeatureNetwork, String)> {
     let model = Model::load(path)?;
     if model.class_names != data.class_names {
         let what = format!("{path} was not trained on the classes of {}", data.name);
         return Err(Error::new(ErrorKind::Config, what)
-            .because(format!("it knows {}", model.class_names.join(", ")))
-            .hint("train a classifier on the same data, and name that"));
+            .because(format!("its classes are {}", model.class_names.join(", ")))
+            .hint("train a classifier on the same data and pass it"));
     }
     let scale = config_of(&model, path)?.map_or(1.0, |config| config.data.scale);
     let mark = model.digest_of_weights();
     Ok((FeatureNetwork::new(model, scale)?, mark))
 }
 
-/// What the network sees in the first pictures of some data.
-fn seen(network: &FeatureNetwork, data: &Dataset, most: usize) -> Result<Features> {
+/// Computes features of the first `most` images of a dataset.
+fn seen(network: &FeatureNetwork, data: &Dataset, most: usize) -> Result<ImageFeatures> {
     let mut seen = None;
     for batch in data.take(most as u64).batch(AT_ONCE).iter() {
         let pictures = batch?.get("image")?.clone();
         network.look(&bytes(pictures)?, &mut seen)?;
     }
-    seen.ok_or_else(|| Error::new(ErrorKind::Data, "there are no true pictures to compare with"))
+    seen.ok_or_else(|| Error::new(ErrorKind::Data, "there are no real images to compare with"))
 }
 
 /// `T[…] → u8[…]`: pixels from 0 to 255.
@@ -144,14 +144,14 @@ fn bytes(x: Literal) -> Result<Literal> {
     Literal::from_slice(x.shape().to_vec(), &all)
 }
 
-/// What it sees in pictures that are made, of all classes alike.
+/// Computes features of `most` generated images, evenly distributed over the classes.
 fn made(
     network: &FeatureNetwork,
     gan: &BigGan,
     model: &mut Model,
     most: usize,
     seed: u64,
-) -> Result<Features> {
+) -> Result<ImageFeatures> {
     let mut seen = None;
     for (part, start) in (0..most).step_by(AT_ONCE).enumerate() {
         let n = AT_ONCE.min(most - start);
@@ -159,12 +159,12 @@ fn made(
         let pictures = gan.pictures(model, &classes, seed.wrapping_add(1 + part as u64))?;
         network.look(&pictures, &mut seen)?;
     }
-    seen.ok_or_else(|| Error::new(ErrorKind::Data, "no pictures were made"))
+    seen.ok_or_else(|| Error::new(ErrorKind::Data, "no images were generated"))
 }
 
-fn score(of: &Features, reference: &Features) -> Result<Score> {
+fn score(of: &ImageFeatures, reference: &ImageFeatures) -> Result<GeneratorScore> {
     let splits = SPLITS.min(of.statistics.count() as usize);
-    Ok(Score {
+    Ok(GeneratorScore {
         fid: frechet_distance(&of.statistics, &reference.statistics)?,
         inception: inception_score(&of.probabilities, of.classes, splits)?,
         pictures: of.statistics.count(),

@@ -1,9 +1,9 @@
-//! `report.html` in a run's folder: what only the program knows of a run, put into its page.
+//! Writes `report.html` in a run's folder: adds command, machine and predictions to the page of `systole_report`.
 
 use crate::render::screen::{self, counted, grouped, note, program, quoted};
-use crate::run::evaluation::Answers;
+use crate::run::evaluation::TestPredictions;
 use crate::run::input_bottleneck;
-use crate::run::run_summary::{Report, peak_rss_mib, step_time, threads};
+use crate::run::run_summary::{RunSummary, peak_rss_mib, step_time, threads};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use systole_base::rng::fnv1a;
@@ -14,32 +14,32 @@ use systole_progress::recorder::recorded;
 use systole_report::{RunReport, duration};
 use systole_runtime::{Buffer, backend};
 
-/// The file's name.
+/// File name of the report.
 const FILE: &str = "report.html";
-/// The part of a run's time that its report may take for asking the model, and the least that it has.
+/// Fraction of a run's time that the report may use for predictions, and its minimum.
 const SHARE: f64 = 0.05;
 const LEAST: Duration = Duration::from_secs(2);
 
-/// How long a model is asked for a report about a run of so many seconds.
+/// Time limit for predictions in the report of a run that took `seconds`.
 pub(crate) fn time_to_ask(seconds: f64) -> Duration {
     Duration::from_secs_f64((SHARE * seconds).max(0.0)).max(LEAST)
 }
 
-/// A page that is on its way: it is written again once there is more to say.
-pub(crate) struct Written {
+/// A report page that is rewritten when profiles arrive.
+pub(crate) struct ReportPage {
     page: RunReport,
     path: PathBuf,
 }
 
-impl Written {
-    /// Writes a run's page; where that fails it is told, and that is all.
+impl ReportPage {
+    /// Writes the page; an error is only reported.
     pub(crate) fn new(
-        run: &Report<'_>,
+        run: &RunSummary<'_>,
         model: &Model,
-        answers: Result<Option<Answers>>,
+        answers: Result<Option<TestPredictions>>,
         folder: &Path,
-    ) -> Option<Written> {
-        let written = Written { page: page(run, model, answers, folder), path: folder.join(FILE) };
+    ) -> Option<ReportPage> {
+        let written = ReportPage { page: page(run, model, answers, folder), path: folder.join(FILE) };
         written.write().then_some(written)
     }
 
@@ -47,7 +47,7 @@ impl Written {
         &self.path
     }
 
-    /// With what `--profile` has told since: of programs, once they are dropped.
+    /// Adds the `--profile` output, which is complete only after the programs are dropped.
     pub(crate) fn with_profile(mut self) {
         self.page.profile = screen::profiles();
         if !self.page.profile.is_empty() {
@@ -59,21 +59,26 @@ impl Written {
         match self.page.write(&self.path) {
             Ok(()) => true,
             Err(e) => {
-                note(&format!("the report is not written: {e}"));
+                note(&format!("cannot write the report: {e}"));
                 false
             }
         }
     }
 }
 
-fn page(run: &Report<'_>, model: &Model, answers: Result<Option<Answers>>, folder: &Path) -> RunReport {
+fn page(
+    run: &RunSummary<'_>,
+    model: &Model,
+    answers: Result<Option<TestPredictions>>,
+    folder: &Path,
+) -> RunReport {
     let (config, data) = (run.config, run.data);
     let name = folder.file_name().map_or(data.name.clone(), |n| n.to_string_lossy().into_owned());
     let mut page = RunReport::new(name, model, &run.history)
         .lead(run.lead(model))
         .configuration(config.to_toml().unwrap_or_default())
         .command(command());
-    page = page.command_to("The same run from its configuration, saved as a file", again(run, folder));
+    page = page.command_to("Repeat the run from its configuration, saved as a file", again(run, folder));
     for name in run.history.epochs.iter().flat_map(|logs| logs.iter().map(|(name, _)| name)) {
         if called(name) != name && !name.starts_with("val_") {
             page = page.call(name, called(name));
@@ -91,7 +96,7 @@ fn page(run: &Report<'_>, model: &Model, answers: Result<Option<Answers>>, folde
     let testing = seen.testing.as_secs_f64();
     page.phases.push(("testing after epochs".into(), testing));
     page.phases
-        .push(("loading, building, saving and the rest".into(), (run.seconds - known - testing).max(0.0)));
+        .push(("loading, building, saving and other".into(), (run.seconds - known - testing).max(0.0)));
     machine(&mut page, model);
     match answers {
         Ok(Some(mut answers)) => {
@@ -102,11 +107,11 @@ fn page(run: &Report<'_>, model: &Model, answers: Result<Option<Answers>>, folde
             page.mistakes(worst, told)
         }
         Ok(None) => page,
-        Err(e) => page.mistakes(Vec::new(), format!("Not looked for: {}", e.what())),
+        Err(e) => page.mistakes(Vec::new(), format!("Not computed: {}", e.what())),
     }
 }
 
-fn origin(run: &Report<'_>) -> String {
+fn origin(run: &RunSummary<'_>) -> String {
     let data = run.data;
     let from = if data.origin.starts_with("drawn") { "" } else { "from " };
     let (train, test) = (grouped(data.train_len as u64), grouped(data.test_len as u64));
@@ -116,16 +121,16 @@ fn origin(run: &Report<'_>) -> String {
     )
 }
 
-fn tiles(page: &mut RunReport, run: &Report<'_>) {
+fn tiles(page: &mut RunReport, run: &RunSummary<'_>) {
     let mut add = |label: &str, value: String, note: String| page.tiles.push((label.into(), value, note));
     if run.steps > 0 {
         let told = format!("{} a second", counted(run.samples_per_second() as u64, "sample"));
         add("a step", step_time(run.history.median_step_ms()), told);
     }
     if let Some(mib) = peak_rss_mib() {
-        add("memory at the most", format!("{mib:.0} MiB"), String::new());
+        add("peak memory", format!("{mib:.0} MiB"), String::new());
     }
-    add("time", duration(run.seconds), "of this start, loading included".into());
+    add("time", duration(run.seconds), "since this start, including loading".into());
 }
 
 fn machine(page: &mut RunReport, model: &Model) {
@@ -147,11 +152,11 @@ fn machine(page: &mut RunReport, model: &Model) {
         add("host", format!("{} of {count}", index + 1));
     }
     if let Some(mark) = mark(model) {
-        add("mark of the weights", mark);
+        add("weights fingerprint", mark);
     }
 }
 
-/// The same for the same weights, bit by bit.
+/// Fingerprint of the weights: equal for bit-identical weights.
 fn mark(model: &Model) -> Option<String> {
     let one = |sum: u64, value: &Buffer| Some(sum.rotate_left(1) ^ fnv1a(value.to_literal().ok()?.bytes()));
     let here = model.host().1 == 1;
@@ -159,13 +164,13 @@ fn mark(model: &Model) -> Option<String> {
     sum.map(|sum| format!("{sum:016x}"))
 }
 
-/// The command line as it was given.
+/// Returns the command line of this process.
 fn command() -> String {
     let words = std::env::args_os().skip(1).map(|word| quoted(PathBuf::from(word)));
     [program()].into_iter().chain(words).collect::<Vec<_>>().join(" ")
 }
 
-fn again(run: &Report<'_>, folder: &Path) -> String {
+fn again(run: &RunSummary<'_>, folder: &Path) -> String {
     let out = format!("{}-again", folder.display().to_string().trim_end_matches('/'));
     let from = run.from.as_ref().map_or(String::new(), |from| format!(" --from {}", quoted(from)));
     format!("{} train FILE.toml{from} --out {}", program(), quoted(out))

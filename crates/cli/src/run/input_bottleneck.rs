@@ -1,11 +1,12 @@
-//! What a run says about waiting for data, with what its configuration can change where that helps. What a program can
-//! change is said by [`History::verdict`].
+//! Diagnoses input-bound training and suggests the configuration key to change.
+//!
+//! Suggestions at program level come from [`History::verdict`].
 
-use systole_config::Config;
+use systole_config::RunConfig;
 use systole_nn::History;
 
-/// In plain words: compute-bound, or input-bound, the slow stage, and the key to change.
-pub(crate) fn of(history: &History, config: &Config) -> String {
+/// Says whether training is compute-bound or input-bound, which stage is slow, and which key to change.
+pub(crate) fn of(history: &History, config: &RunConfig) -> String {
     let finding = history.finding();
     match remedy(history, config).filter(|_| history.waits_steadily()) {
         Some(remedy) => format!("{finding}; {remedy}"),
@@ -13,30 +14,30 @@ pub(crate) fn of(history: &History, config: &Config) -> String {
     }
 }
 
-/// The key that makes data come faster.
-fn remedy(history: &History, config: &Config) -> Option<&'static str> {
+/// Suggests the key that speeds up the data pipeline.
+fn remedy(history: &History, config: &RunConfig) -> Option<&'static str> {
     let report = history.data.as_ref()?;
     let all: f64 = report.stages.iter().map(|s| s.time.as_secs_f64()).sum();
     let slow = report.slowest().filter(|s| s.time.as_secs_f64() > 0.5 * all)?;
-    // The only stage that draws at random is the one that changes pictures.
+    // Augmentation is the only random stage.
     if !config.data.augment.is_empty() && slow.label.starts_with("map_random_parallel") {
-        return Some("fewer changes in data.augment take less time");
+        return Some("use fewer augmentations in data.augment");
     }
     let threads: usize = report.queues.iter().map(|q| q.threads).sum();
     let frozen = config.data.tuning.is_some() && threads < report.core_budget;
-    frozen.then_some("data.tuning was found on fewer cores: without it threads and queues are tuned anew")
+    frozen.then_some("remove data.tuning, which was tuned on fewer cores, to tune threads and queues again")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::time::Instant;
-    use systole_config::Draft;
-    use systole_data::Options;
+    use systole_config::ConfigDraft;
+    use systole_data::DatasetOptions;
 
     /// What a run that waits would say, and how long the data take.
     fn run(augment: &str) -> (String, f64) {
-        let mut draft = Draft::preset("glyphs").unwrap();
+        let mut draft = ConfigDraft::preset("glyphs").unwrap();
         for (key, value) in [
             ("data.augment", augment),
             ("data.train_samples", "800"),
@@ -47,7 +48,7 @@ mod tests {
         }
         let config = draft.finish().unwrap();
         let data = config.load_data(|dir| dir).unwrap();
-        let measured = Options { measure: Some(1), ..Options::default() };
+        let measured = DatasetOptions { measure: Some(1), ..DatasetOptions::default() };
         let pipeline = config.train_pipeline(&data).with_options(measured);
         let (began, mut batches) = (Instant::now(), pipeline.iter());
         for batch in batches.by_ref() {

@@ -1,4 +1,4 @@
-//! What train, resume, evaluate and quantize share: data, training, signals, results.
+//! Code shared by train, resume, evaluate and quantize: data, training, signals, results.
 
 pub(crate) mod confusion;
 pub(crate) mod evaluation;

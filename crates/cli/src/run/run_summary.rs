@@ -1,32 +1,32 @@
-//! What a training run reports when it is over: to people, to programs, and into the model file.
+//! Result of a training run: printed summary, JSON object and history in the model file.
 
 use crate::render::screen::{Screen, counted, program, quoted, values};
 use crate::run::confusion::Confusion;
-use crate::run::evaluation::Answers;
-use crate::run::pruning::Pruned;
+use crate::run::evaluation::TestPredictions;
+use crate::run::pruning::PruningReport;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use systole_config::{CompileSection, Config};
+use systole_config::{CompileSection, RunConfig};
 use systole_datasets::TrainingData;
 use systole_ir::knobs;
 use systole_nn::applications::biggan::SampleGrid;
-use systole_nn::{BestEpoch, History, Logs, Model, RunPlace, Validation};
+use systole_nn::{BestEpoch, History, Logs, Model, RunPosition, Validation};
 use systole_progress::progress::called;
 use systole_runtime::backend;
 
-/// What a run leaves in its folder.
-pub(crate) struct Files<'a> {
+/// Files that a run leaves in its folder.
+pub(crate) struct RunFiles<'a> {
     pub(crate) model: &'a Path,
     pub(crate) best: &'a Path,
     pub(crate) example: &'a Path,
     pub(crate) folder: &'a Path,
 }
 
-/// A finished (or interrupted) run.
-pub(crate) struct Report<'a> {
-    pub(crate) config: &'a Config,
+/// A finished or interrupted run.
+pub(crate) struct RunSummary<'a> {
+    pub(crate) config: &'a RunConfig,
     pub(crate) data: &'a TrainingData,
     pub(crate) reason: String,
     pub(crate) history: History,
@@ -34,27 +34,27 @@ pub(crate) struct Report<'a> {
     epochs: usize,
     interrupted: bool,
     pub(crate) seconds: f64,
-    /// Which classes were taken for which.
+    /// Confusion matrix.
     pub(crate) confusions: Option<Confusion>,
-    /// The model that it went on from.
+    /// The model that the run continued from.
     pub(crate) from: Option<String>,
-    /// The page about the run, where one was written.
+    /// HTML report, if one was written.
     pub(crate) report: Option<PathBuf>,
-    /// What pruning left of the model.
-    pub(crate) pruned: Option<Pruned>,
+    /// Pruning report.
+    pub(crate) pruned: Option<PruningReport>,
 }
 
-impl<'a> Report<'a> {
+impl<'a> RunSummary<'a> {
     pub(crate) fn new(
-        config: &'a Config,
+        config: &'a RunConfig,
         data: &'a TrainingData,
         reason: String,
         history: History,
         model: &Model,
         interrupted: bool,
         began: Instant,
-    ) -> Report<'a> {
-        Report {
+    ) -> RunSummary<'a> {
+        RunSummary {
             config,
             data,
             reason,
@@ -74,17 +74,17 @@ impl<'a> Report<'a> {
         self.interrupted
     }
 
-    /// Whether the last epoch was tested.
+    /// Whether the last epoch was validated.
     pub(crate) fn was_tested(&self) -> bool {
         self.history.last().get("val_loss").is_some() || self.history.epochs.is_empty()
     }
 
-    /// The mistakes that are told at the end: of one's own classes; those of the known sets are well known.
-    pub(crate) fn of_own_classes(&self, answers: &Answers) -> Option<Confusion> {
+    /// Returns the confusion matrix to print: only for user data, because those of published datasets are well known.
+    pub(crate) fn of_own_classes(&self, answers: &TestPredictions) -> Option<Confusion> {
         answers.confusion.clone().filter(|_| self.config.data.is_own())
     }
 
-    /// Values by name, of each epoch by its number, of earlier starts too.
+    /// Returns the metrics of each epoch, including epochs of earlier starts.
     pub(crate) fn epochs_of(&self, model: &Model) -> Vec<(u64, BTreeMap<String, f64>)> {
         let history = self.history_with(model.notes.get("history"));
         let number = |v: &Value| v.as_f64().unwrap_or(f64::NAN);
@@ -95,22 +95,22 @@ impl<'a> Report<'a> {
         history.as_array().map_or(Vec::new(), |all| all.iter().filter_map(one).collect())
     }
 
-    /// The run in a sentence.
+    /// Summarizes the run in one line.
     pub(crate) fn lead(&self, model: &Model) -> String {
         let optimizer = model.compile_config().map_or("", |c| c.optimizer.name());
         let (epochs, steps) = (counted(model.epochs() as u64, "epoch"), counted(model.steps(), "step"));
         let CompileSection { precision, .. } = &self.config.compile;
         format!(
-            "{} with {optimizer} in batches of {}, {precision}: {epochs}, {steps}",
+            "{} with {optimizer}, batch size {}, {precision}: {epochs}, {steps}",
             self.data.name, self.config.fit.batch_size
         )
     }
 
-    /// One object for each epoch, after those of earlier runs.
+    /// Returns one JSON object per epoch, including earlier runs.
     pub(crate) fn history_with(&self, earlier: Option<&String>) -> Value {
         let before = earlier.and_then(|text| serde_json::from_str::<Vec<Value>>(text).ok());
         let mut all = before.unwrap_or_default();
-        // A run may have gone on from a file that it has written over since.
+        // A run may continue from a file that it has overwritten since.
         let first = self.history.initial_epoch as u64;
         all.retain(|epoch| epoch["epoch"].as_u64().is_none_or(|n| n <= first));
         for (i, logs) in self.history.epochs.iter().enumerate() {
@@ -122,7 +122,7 @@ impl<'a> Report<'a> {
         all.into()
     }
 
-    /// One object for each validation in the middle of an epoch.
+    /// Returns one JSON object per validation within an epoch.
     fn validations(&self) -> Value {
         let object = |v: &Validation| {
             let place = [("epoch".to_string(), json!(v.epoch + 1)), ("step".to_string(), json!(v.step))];
@@ -131,15 +131,15 @@ impl<'a> Report<'a> {
         self.history.validations.iter().map(object).collect()
     }
 
-    /// Samples a second while training, compiling left out.
+    /// Training throughput in samples per second, without compilation.
     pub(crate) fn samples_per_second(&self) -> f64 {
         let (h, ms) = (&self.history, self.history.total_step_ms());
         let compiling = if h.step_ms.len() > 1 { self.config.fit.batch_size as u64 } else { 0 };
         if ms > 0.0 { h.samples.saturating_sub(compiling) as f64 / ms * 1e3 } else { 0.0 }
     }
 
-    /// The last line of `--json`.
-    fn object(&self, model: &Model, files: &Files<'_>, resumed: Option<&RunPlace>) -> Value {
+    /// Builds the final JSON object of `--json`.
+    fn object(&self, model: &Model, files: &RunFiles<'_>, resumed: Option<&RunPosition>) -> Value {
         let mut o = Map::new();
         let mut put = |key: &str, value: Value| drop(o.insert(key.into(), value));
         put("dataset", json!(self.data.name));
@@ -194,16 +194,21 @@ impl<'a> Report<'a> {
         o.into()
     }
 
-    /// Everything at the end, and the next commands.
-    pub(crate) fn show(&self, model: &Model, files: &Files<'_>, resumed: Option<&RunPlace>, screen: &Screen) {
+    /// Prints the results and suggests the next commands.
+    pub(crate) fn show(
+        &self,
+        model: &Model,
+        files: &RunFiles<'_>,
+        resumed: Option<&RunPosition>,
+        screen: &Screen,
+    ) {
         screen.line(self.result(model));
         self.confusions.iter().for_each(|c| screen.line(c.text()));
         self.pruned.iter().for_each(|pruned| screen.line(pruned.text()));
         if self.steps > 0 {
-            let memory =
-                peak_rss_mib().map_or(String::new(), |m| format!(", {m:.0} MiB of memory at the most"));
+            let memory = peak_rss_mib().map_or(String::new(), |m| format!(", peak memory {m:.0} MiB"));
             screen.detail(format!(
-                "  {} a step, {} a second{memory}{}\n  {}",
+                "  {} per step, {} per second{memory}{}\n  {}",
                 step_time(self.history.median_step_ms()),
                 counted(self.samples_per_second() as u64, "sample"),
                 waited_for_device(self.history.device_wait()),
@@ -222,27 +227,27 @@ impl<'a> Report<'a> {
         }
     }
 
-    fn best_object(&self, files: &Files<'_>) -> Value {
+    fn best_object(&self, files: &RunFiles<'_>) -> Value {
         let best = |b: &BestEpoch| json!({"epoch": b.epoch, "monitor": b.monitor, "value": b.value, "model_file": files.best.display().to_string()});
         self.history.best.as_ref().map_or(Value::Null, best)
     }
 
-    /// `Best: val_loss 0.4321 after epoch 3, in runs/mine/mine.best.safetensors`
+    /// Formats as `Best: val_loss 0.4321 after epoch 3: runs/mine/mine.best.safetensors`.
     fn best_line(&self, best: &BestEpoch, file: &Path) -> String {
         let BestEpoch { epoch, monitor, value } = best;
         let last = self.history.initial_epoch + self.history.epochs.len();
         let now = self.history.last().get(monitor).filter(|_| *epoch != last && !self.interrupted);
-        let now = now.map_or(String::new(), |v| format!(" (the last epoch: {v:.4})"));
+        let now = now.map_or(String::new(), |v| format!(" (last epoch: {v:.4})"));
         format!("Best: {} {value:.4} after epoch {epoch}{now}: {}", called(monitor), file.display())
     }
 
-    /// Where the model is, and what can be done with it.
-    fn next(&self, files: &Files<'_>, screen: &Screen) {
-        let Files { model, best, example, folder } = files;
+    /// Prints the model's path and commands to use it.
+    fn next(&self, files: &RunFiles<'_>, screen: &Screen) {
+        let RunFiles { model, best, example, folder } = files;
         self.history.best.iter().for_each(|b| screen.line(self.best_line(b, best)));
         screen.line(format!("Model: {}", model.display()));
         if self.config.biggan.is_some() {
-            screen.line(format!("Pictures: {}", quoted(SampleGrid::last(folder))));
+            screen.line(format!("Images: {}", quoted(SampleGrid::last(folder))));
         }
         if let Some(events) = self.config.event_folder(folder) {
             screen.line(format!("Curves: tensorboard --logdir {}", quoted(&events)));
@@ -256,14 +261,14 @@ impl<'a> Report<'a> {
             self.config.data.dir.as_ref().map_or(String::new(), |d| format!(" --data-dir {}", quoted(d)));
         let predict = match self.data.has_example() && example.is_file() {
             _ if self.config.biggan.is_some() => String::new(),
-            true => format!("\n  {program} predict {to_use} {}   # what is in a picture", quoted(example)),
+            true => format!("\n  {program} predict {to_use} {}   # classify an image", quoted(example)),
             false if self.data.language.is_some() => {
-                format!("\n  {program} generate {to_use} --prompt The   # what it makes of a begin")
+                format!("\n  {program} generate {to_use} --prompt The   # generate text")
             }
             false => String::new(),
         };
         let go_on = match self.interrupted && self.epochs < self.config.epochs() {
-            true => format!("{program} resume {}   # go on where it stopped", quoted(folder)),
+            true => format!("{program} resume {}   # continue where it stopped", quoted(folder)),
             false => {
                 let epochs = self.config.epochs();
                 let out = quoted(folder);
@@ -275,16 +280,16 @@ impl<'a> Report<'a> {
         let measure = match &self.config.biggan {
             Some(_) => {
                 format!(
-                    "{program} train cifar-cnn{data} --out runs/features   # a network that looks at pictures\n  \
-                     {program} evaluate {to_use}{data} --features runs/features   # how good its pictures are"
+                    "{program} train cifar-cnn{data} --out runs/features   # train an image classifier for FID\n  \
+                     {program} evaluate {to_use}{data} --features runs/features   # compute FID of the generated images"
                 )
             }
-            None => format!("{program} evaluate {to_use}{data}   # measure it again"),
+            None => format!("{program} evaluate {to_use}{data}   # evaluate it again"),
         };
         screen.detail(format!("\nNext:{predict}\n  {go_on}\n  {measure}"));
     }
 
-    /// `Test: sparse_categorical_accuracy 0.8690, loss 0.3921; after 5 epochs, 300 steps, 12.3 s`
+    /// Formats as `Test: sparse_categorical_accuracy 0.8690, loss 0.3921; after 5 epochs, 300 steps, 12.3 s`.
     fn result(&self, model: &Model) -> String {
         let last = self.history.last();
         let tested = values(&last, |n| n.strip_prefix("val_").map(called));
@@ -292,11 +297,11 @@ impl<'a> Report<'a> {
         let measured = match (tested.is_empty(), trained.is_empty()) {
             (false, _) => format!("Test: {tested} on {}", counted(self.tested(), one(self.data.elements))),
             (true, false) => format!("Training: {trained}"),
-            (true, true) => "Nothing was measured".into(),
+            (true, true) => "No metrics were computed".into(),
         };
-        let stopped = if self.interrupted { "Stopped as asked. " } else { "" };
+        let stopped = if self.interrupted { "Stopped on request. " } else { "" };
         let diverged = match last.get("loss") {
-            Some(v) if !v.is_finite() => "\n  The loss is not finite: the note above says where that arose",
+            Some(v) if !v.is_finite() => "\n  The loss is not finite: see the note above for its origin",
             _ => "",
         };
         format!(
@@ -316,7 +321,7 @@ impl<'a> Report<'a> {
     }
 }
 
-/// Where a device works by itself: how much of the time is the host's to spare.
+/// Share of the time that the host waited for the device.
 fn waited_for_device(share: f64) -> String {
     match share > 0.0 {
         true => format!("\n  the host waited for the device {:.0} % of the time", 100.0 * share),
@@ -324,7 +329,7 @@ fn waited_for_device(share: f64) -> String {
     }
 }
 
-/// `12.3 ms`, `47 µs`: never a time of 0.
+/// Formats a step time: `12.3 ms`, `47 µs`; never 0.
 pub(crate) fn step_time(ms: f64) -> String {
     match ms {
         1.0.. => format!("{ms:.1} ms"),
@@ -333,7 +338,7 @@ pub(crate) fn step_time(ms: f64) -> String {
     }
 }
 
-/// `picture` of `pictures`.
+/// Singular: `image` from `images`.
 pub(crate) fn one(elements: &str) -> &str {
     elements.strip_suffix('s').unwrap_or(elements)
 }
@@ -342,7 +347,7 @@ fn entries(logs: &Logs) -> Vec<(String, Value)> {
     logs.iter().map(|(n, v)| (n.to_string(), json!(v))).collect()
 }
 
-/// Worker threads of the CPU backend.
+/// Number of worker threads of the CPU backend.
 pub(crate) fn threads() -> usize {
     match knobs::THREADS.get_usize() {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
@@ -350,7 +355,7 @@ pub(crate) fn threads() -> usize {
     }
 }
 
-/// The most memory this process has used; where the system says so.
+/// Peak memory (RSS) of this process, if the system reports it.
 pub(crate) fn peak_rss_mib() -> Option<f64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;

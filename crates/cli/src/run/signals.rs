@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM: the first asks training to stop after the current step, the second ends the program at once.
+//! Handles Ctrl-C and SIGTERM: the first signal stops training after the current step, the second exits immediately.
 
 use crate::render::screen::note;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -8,32 +8,32 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use systole_ir::{Error, ErrorKind, Result, knobs};
 
-/// How often it is looked whether a signal has come.
+/// Polling interval for signals.
 const POLL: Duration = Duration::from_millis(200);
 
-/// Whether, and by which signal, the user asked to stop.
+/// Whether the user asked to stop, and by which signal.
 #[derive(Clone)]
-pub(crate) struct Stop {
-    /// For `Fit::stop`.
+pub(crate) struct StopSignal {
+    /// Flag for `Fit::stop`.
     pub(crate) asked: Arc<AtomicBool>,
     code: Arc<AtomicUsize>,
 }
 
-impl Stop {
-    /// Takes the two signals over from here on: once for all runs of a process.
-    pub(crate) fn install() -> Result<Stop> {
-        static INSTALLED: OnceLock<Stop> = OnceLock::new();
+impl StopSignal {
+    /// Installs the signal handlers, once per process.
+    pub(crate) fn install() -> Result<StopSignal> {
+        static INSTALLED: OnceLock<StopSignal> = OnceLock::new();
         match INSTALLED.get() {
             Some(stop) => Ok(stop.clone()),
-            None => Stop::take_over().map(|stop| INSTALLED.get_or_init(|| stop).clone()),
+            None => StopSignal::take_over().map(|stop| INSTALLED.get_or_init(|| stop).clone()),
         }
     }
 
-    fn take_over() -> Result<Stop> {
-        let stop = Stop { asked: Arc::default(), code: Arc::default() };
+    fn take_over() -> Result<StopSignal> {
+        let stop = StopSignal { asked: Arc::default(), code: Arc::default() };
         for signal in [SIGINT, SIGTERM] {
             let code = 128 + signal;
-            // Actions run in the order they are registered: the first signal finds `asked` unset, and passes.
+            // Actions run in registration order: the first signal finds `asked` unset and does not exit.
             flag::register_conditional_shutdown(signal, code, stop.asked.clone())
                 .and_then(|_| flag::register_usize(signal, stop.code.clone(), code as usize))
                 .and_then(|_| flag::register(signal, stop.asked.clone()))
@@ -43,7 +43,7 @@ impl Stop {
         Ok(stop)
     }
 
-    /// Ends the program where finishing the step and saving take longer than whoever sent the signal will wait.
+    /// Exits the program if the current step and the final backup take longer than the grace period.
     fn watch(&self, grace: Duration) {
         let (asked, code) = (self.asked.clone(), self.code.clone());
         let watching = move || {
@@ -51,14 +51,14 @@ impl Stop {
                 std::thread::sleep(POLL);
             }
             std::thread::sleep(grace);
-            note("the time to save is over (SYSTOLE_GRACE); what was saved before is whole");
+            note("the grace period to save is over (SYSTOLE_GRACE); earlier backups are intact");
             std::process::exit(code.load(Ordering::SeqCst) as i32);
         };
-        // Without the thread the program may only take longer to end.
+        // Without this thread the program may only take longer to exit.
         let _ = std::thread::Builder::new().name("systole-grace".into()).spawn(watching);
     }
 
-    /// 130 or 143 when asked to stop, else 0.
+    /// Returns 130 or 143 after a signal, otherwise 0.
     pub(crate) fn exit_code(&self) -> u8 {
         self.code.load(Ordering::SeqCst) as u8
     }

@@ -1,33 +1,40 @@
-//! Pictures for TensorBoard at the end of a run: those that were mistaken most, with what they are, and the first of the test data as
-//! a grid. They are a run of their own, `pictures`, beside those of training and validation.
+//! Writes TensorBoard images at the end of a run: the worst misclassified images and a grid of test images.
+//!
+//! They form a TensorBoard run `pictures` next to those of training and validation.
 
 use crate::render::screen::note;
-use crate::run::evaluation::Answers;
+use crate::run::evaluation::TestPredictions;
 use std::path::Path;
-use systole_config::Config;
-use systole_data::file_system::{Disk, write_atomically};
-use systole_data::format::tensorboard_events::{self, Value};
+use systole_config::RunConfig;
+use systole_data::file_system::{OsFileSystem, write_atomically};
+use systole_data::format::tensorboard_events::{self, SummaryValue};
 use systole_ir::{Error, Result};
 use systole_nn::Model;
 
-/// The folder within that of the events.
+/// Subfolder of the event folder.
 const FOLDER: &str = "pictures";
 
-/// Writes the pictures of a run in `folder`, where it writes events; where that fails it is told, and that is all.
-pub(crate) fn write_of_run(answers: &Result<Option<Answers>>, model: &Model, config: &Config, folder: &Path) {
+/// Writes the images of a run if it logs TensorBoard events in `folder`. An error is only reported.
+pub(crate) fn write_of_run(
+    answers: &Result<Option<TestPredictions>>,
+    model: &Model,
+    config: &RunConfig,
+    folder: &Path,
+) {
     let events = config.event_folder(folder).filter(|_| model.leads());
     let (Ok(Some(answers)), Some(events)) = (answers, events) else { return };
     if let Err(e) = write(answers, &events, model.epochs().saturating_sub(1) as u64) {
-        note(&format!("the pictures for TensorBoard are not written: {e}"));
+        note(&format!("cannot write the images for TensorBoard: {e}"));
     }
 }
 
-/// Writes the pictures in place of those of an earlier end; nothing where there are none.
-fn write(answers: &Answers, events: &Path, epoch: u64) -> Result<()> {
+/// Replaces the images of an earlier run end; writes nothing if there are no images.
+fn write(answers: &TestPredictions, events: &Path, epoch: u64) -> Result<()> {
     let mut bytes = Vec::new();
     tensorboard_events::put_header(&mut bytes);
     let before = bytes.len();
-    let (mut pngs, mut captions) = (Vec::new(), String::from("| | is | taken for |\n|---|---|---|\n"));
+    let (mut pngs, mut captions) =
+        (Vec::new(), String::from("| | true class | predicted |\n|---|---|---|\n"));
     for mistake in answers.worst() {
         let Some(png) = &mistake.png else { continue };
         pngs.push(png.clone());
@@ -40,9 +47,14 @@ fn write(answers: &Answers, events: &Path, epoch: u64) -> Result<()> {
             &mut bytes,
             epoch,
             "misclassified",
-            &Value::Images { width, height, pngs },
+            &SummaryValue::Images { width, height, pngs },
         );
-        tensorboard_events::put_value(&mut bytes, epoch, "misclassified_classes", &Value::Text(captions));
+        tensorboard_events::put_value(
+            &mut bytes,
+            epoch,
+            "misclassified_classes",
+            &SummaryValue::Text(captions),
+        );
     }
     if let Some(grid) = answers.grid()? {
         let [width, height] = size(&grid).unwrap_or_default();
@@ -50,22 +62,22 @@ fn write(answers: &Answers, events: &Path, epoch: u64) -> Result<()> {
             &mut bytes,
             epoch,
             "samples",
-            &Value::Images { width, height, pngs: vec![grid] },
+            &SummaryValue::Images { width, height, pngs: vec![grid] },
         );
     }
     if bytes.len() == before {
         return Ok(());
     }
     let folder = events.join(FOLDER);
-    std::fs::create_dir_all(&folder).map_err(|e| Error::io("cannot make the folder", &folder, e))?;
+    std::fs::create_dir_all(&folder).map_err(|e| Error::io("cannot create the folder", &folder, e))?;
     for file in tensorboard_events::files_of(&folder) {
         std::fs::remove_file(&file).map_err(|e| Error::io("cannot remove", &file, e))?;
     }
     let name = tensorboard_events::next_name(std::slice::from_ref(&folder));
-    write_atomically(&Disk, &folder.join(name), &[&bytes])
+    write_atomically(&OsFileSystem, &folder.join(name), &[&bytes])
 }
 
-/// Width and height, from the head of a PNG file.
+/// Width and height from a PNG header.
 fn size(png: &[u8]) -> Option<[usize; 2]> {
     let number = |at: usize| Some(u32::from_be_bytes(png.get(at..at + 4)?.try_into().ok()?) as usize);
     Some([number(16)?, number(20)?])

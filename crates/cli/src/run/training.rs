@@ -1,21 +1,21 @@
-//! Training as `train` and `resume` do it: load, fit, save, test, report.
+//! Trains a model for `train` and `resume`: load data, fit, save, test, report.
 
-use crate::args::exit_status::Outcome;
+use crate::args::exit_status::CommandResult;
 use crate::models::model_data::keep_tokenizer;
-use crate::models::run_directory::{self, Record, Resume, SaveArgs};
+use crate::models::run_directory::{self, ResumeMode, RunRecord, SaveArgs};
 use crate::render::screen::{Screen, counted, grouped, note, values};
-use crate::run::evaluation::Answers;
-use crate::run::html_report::{self, Written};
-use crate::run::initial_model::{Prepared, prepared};
-use crate::run::pruning::Pruned;
-use crate::run::run_summary::{Files, Report};
-use crate::run::signals::Stop;
+use crate::run::evaluation::TestPredictions;
+use crate::run::html_report::{self, ReportPage};
+use crate::run::initial_model::{InitialModel, prepared};
+use crate::run::pruning::PruningReport;
+use crate::run::run_summary::{RunFiles, RunSummary};
+use crate::run::signals::StopSignal;
 use crate::run::tensorboard_images;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use systole_config::Config;
+use systole_config::RunConfig;
 use systole_data::Dataset;
 use systole_data::file_system::sweep;
 use systole_data::format::png;
@@ -27,34 +27,34 @@ use systole_nn::{Fit, History, KeepBest, Model, RemovedChannels, max_time};
 use systole_progress::{progress, terminal};
 use systole_runtime::backend;
 
-/// Whether this process writes files: it is the only one, or drives the first of several hosts.
+/// Whether this process writes files: it is the only host or host 0.
 fn leads() -> Result<bool> {
     Ok(backend("auto")?.hosts().is_none_or(|hosts| hosts.index() == 0))
 }
 
-/// What a run starts with.
-pub(crate) struct Start {
-    pub(crate) record: Record,
+/// Input of a run.
+pub(crate) struct RunStart {
+    pub(crate) record: RunRecord,
     pub(crate) data: TrainingData,
     /// The saved model of [`Record::from`].
     pub(crate) earlier: Option<Model>,
-    /// Epochs after which it stops, to be gone on with.
+    /// Number of epochs after which it pauses, to be resumed later.
     pub(crate) pause_after: Option<usize>,
 }
 
-/// Trains (or goes on), saves, tests and reports.
+/// Trains or resumes, then saves, tests and reports.
 pub(crate) fn train(
-    start: Start,
-    folder: Folder,
-    (resume, save): (Resume, &SaveArgs),
+    start: RunStart,
+    folder: RunDirectory,
+    (resume, save): (ResumeMode, &SaveArgs),
     began: Instant,
     screen: &Screen,
-) -> Outcome {
-    let Start { record, data, earlier, pause_after } = start;
+) -> CommandResult {
+    let RunStart { record, data, earlier, pause_after } = start;
     let (config, reason, from) = (record.config.clone(), record.reason.clone(), record.from.clone());
     let made = prepared(earlier, record.from.as_deref(), &config, data, screen);
-    let Prepared { mut model, data, phases } = made.inspect_err(|_| folder.undo())?;
-    let record = Record { devices: Some(devices_of(&model)?), ..record };
+    let InitialModel { mut model, data, phases } = made.inspect_err(|_| folder.undo())?;
+    let record = RunRecord { devices: Some(devices_of(&model)?), ..record };
     let class_weight = config.class_weight(&data).inspect_err(|_| folder.undo())?;
     let common = record.common();
     let own = [&*folder.model, &folder.best, &folder.example];
@@ -66,7 +66,7 @@ pub(crate) fn train(
     }
     announce(&model, &config, &resumed, screen)?;
     call_as_asked(&model, &config);
-    let stop = Stop::install()?;
+    let stop = StopSignal::install()?;
     let place = resumed.place.clone();
     note_origin(&mut model, &config, &data)?;
     let best = folder.best(&model, &config).goes_on(resumed.best_goes_on);
@@ -77,9 +77,9 @@ pub(crate) fn train(
     drop(dashboard);
     let tuning = history.data.as_ref().map(|report| &report.tuning);
     let frozen = if folder.leads { save.freeze(&config, tuning) } else { Ok(None) };
-    // A signal that came too late to stop anything still ends the program as interrupted, where no other host counts on it.
+    // A signal after the last step still exits as interrupted, unless other hosts take part.
     let interrupted = history.interrupted || (stop.exit_code() != 0 && model.host().1 == 1);
-    let mut run = Report::new(&config, &data, reason, history, &model, interrupted, began);
+    let mut run = RunSummary::new(&config, &data, reason, history, &model, interrupted, began);
     run.from = from;
     let mut answers = ask(&mut model, &run, folder.leads)?;
     run.confusions = answers.as_mut().ok().and_then(|answers| run.of_own_classes(answers.as_ref()?));
@@ -89,23 +89,23 @@ pub(crate) fn train(
     run.pruned = folder.pruned(&model, &config, removed)?;
     tensorboard_images::write_of_run(&answers, &model, &config, &folder.folder);
     let written =
-        (folder.leads && config.fit.report).then(|| Written::new(&run, &model, answers, &folder.folder));
+        (folder.leads && config.fit.report).then(|| ReportPage::new(&run, &model, answers, &folder.folder));
     let written = written.flatten();
     run.report = written.as_ref().map(|w| w.path().into());
     run.show(&model, &folder.files(), place.as_ref(), screen);
     drop(model);
-    written.into_iter().for_each(Written::with_profile);
-    // After the model: a configuration that cannot be written costs no training.
+    written.into_iter().for_each(ReportPage::with_profile);
+    // After the model is saved, so that an unwritable configuration file loses no training.
     if let Some(path) = frozen? {
-        screen.line(format!("The threads and queues that were found are in {}", path.display()));
+        screen.line(format!("Tuned threads and queue sizes were written to {}", path.display()));
     }
-    // A signal to another host ended this one's run too.
+    // A signal to another host also ended the run on this host.
     let ended_elsewhere = interrupted && stop.exit_code() == 0 && pause_after.is_none();
     Ok(if ended_elsewhere { TERMINATED } else { stop.exit_code() })
 }
 
-/// Keeps with a model what it was made from.
-fn note_origin(model: &mut Model, config: &Config, data: &TrainingData) -> Result<()> {
+/// Stores the configuration, field names and tokenizer with the model.
+fn note_origin(model: &mut Model, config: &RunConfig, data: &TrainingData) -> Result<()> {
     model.notes.insert("config".into(), portable(config).to_toml()?);
     if !data.fields.is_empty() {
         model.notes.insert("fields".into(), json!(data.fields).to_string());
@@ -116,61 +116,69 @@ fn note_origin(model: &mut Model, config: &Config, data: &TrainingData) -> Resul
     Ok(())
 }
 
-/// What the model says of test data: all of one's own, whose classes are told; of published ones for a report, as many as there is
-/// time for. An error is one of the run only where it asks for its own.
-fn ask(model: &mut Model, run: &Report<'_>, leads: bool) -> Result<Result<Option<Answers>>> {
+/// Evaluates the model on test data for the report: all of the user's data, or a time-limited part of a published
+/// dataset.
+///
+/// An error fails the run only for user data.
+fn ask(model: &mut Model, run: &RunSummary<'_>, leads: bool) -> Result<Result<Option<TestPredictions>>> {
     let (config, data) = (run.config, run.data);
     let is_own = config.data.is_own() && !data.class_names.is_empty();
     if run.was_interrupted() {
         return Ok(Ok(None));
     }
     if is_own {
-        return Answers::gather(model, config, data, None).map(Ok);
+        return TestPredictions::gather(model, config, data, None).map(Ok);
     }
-    // A prediction is a meeting of all hosts.
+    // Prediction is a collective operation of all hosts.
     let is_told = config.fit.report || config.asks_for_events();
     let is_wanted = is_told && leads && model.host().1 == 1 && run.was_tested();
     if !is_wanted {
         return Ok(Ok(None));
     }
-    Ok(Answers::gather(model, config, data, Some(html_report::time_to_ask(run.seconds))))
+    Ok(TestPredictions::gather(model, config, data, Some(html_report::time_to_ask(run.seconds))))
 }
 
-/// What a program exits with that SIGTERM ended.
+/// Exit code after SIGTERM.
 const TERMINATED: u8 = 143;
 
-/// A dashboard, where one is asked for and there is a terminal for it.
+/// Starts the terminal dashboard if it is enabled and there is a terminal.
 #[cfg(feature = "tui")]
-fn dashboard(config: &Config, stop: &Stop, screen: &Screen) -> Option<systole_progress::tui::Dashboard> {
+fn dashboard(
+    config: &RunConfig,
+    stop: &StopSignal,
+    screen: &Screen,
+) -> Option<systole_progress::tui::Dashboard> {
     let quit = || drop(signal_hook::low_level::raise(signal_hook::consts::SIGINT));
     let is_wanted = config.fit.tui && !screen.json && !screen.quiet;
     is_wanted.then(|| systole_progress::tui::Dashboard::start_with(stop.asked.clone(), quit)).flatten()
 }
 
-/// None: the program is built without.
+/// Stub for builds without the dashboard.
 #[cfg(not(feature = "tui"))]
 fn dashboard(config: &Config, _: &Stop, _: &Screen) {
     if config.fit.tui {
-        note("this program is built without the feature `tui`: plain lines in place of a dashboard");
+        note(
+            "this program was built without the feature `tui`: printing plain lines instead of the dashboard",
+        );
     }
 }
 
-/// On several hosts: an error where they are not about to train the same.
+/// Rejects a multi-host run whose hosts differ in configuration, data or resume position.
 fn agree(
     model: &Model,
     data: &TrainingData,
     configuration: String,
-    resumed: &run_directory::Plan,
+    resumed: &run_directory::ResumePlan,
 ) -> Result<()> {
     let data = format!("{}: {} and {} {}", data.name, data.train_len, data.test_len, data.elements);
     let place = resumed.place.as_ref().map_or("a new run".into(), |place| {
         let finished = if place.finished { ", finished" } else { "" };
-        format!("the run in the folder, in {}{finished}", run_directory::told(place))
+        format!("the run in the folder at {}{finished}", run_directory::told(place))
     });
-    model.agree(&[("the configuration", configuration), ("the data", data), ("what they go on with", place)])
+    model.agree(&[("the configuration", configuration), ("the data", data), ("the run to resume", place)])
 }
 
-/// Says in the first line what is learned from, and why.
+/// Prints the dataset and why it was chosen.
 pub(crate) fn announce_data(data: &TrainingData, reason: &str, screen: &Screen) {
     let (train, test) = (grouped(data.train_len as u64), grouped(data.test_len as u64));
     let from = if data.origin.starts_with("drawn") { "" } else { "from " };
@@ -184,8 +192,8 @@ pub(crate) fn announce_data(data: &TrainingData, reason: &str, screen: &Screen) 
     data.notes.iter().for_each(|note| screen.line(format!("  {note}")));
 }
 
-/// Loads the data set, with the progress of a download on a terminal.
-pub(crate) fn load_data(config: &Config, screen: &Screen) -> Result<TrainingData> {
+/// Loads the dataset and shows download progress on a terminal.
+pub(crate) fn load_data(config: &RunConfig, screen: &Screen) -> Result<TrainingData> {
     let live = terminal::width().is_some() && !screen.quiet;
     config.load_data(move |dir| {
         if !live {
@@ -197,7 +205,7 @@ pub(crate) fn load_data(config: &Config, screen: &Screen) -> Result<TrainingData
                 let width = terminal::width().unwrap_or(usize::MAX);
                 terminal::told_of(what, &format!(": {percent} %"), width)
             };
-            // Of small things there are many: once for each percent is enough.
+            // Small files are many: redraw once per percent.
             match have == all {
                 true => terminal::print(&text()),
                 false if percent != have.saturating_sub(1) * 100 / all.max(1) => terminal::draw(&text()),
@@ -207,7 +215,12 @@ pub(crate) fn load_data(config: &Config, screen: &Screen) -> Result<TrainingData
     })
 }
 
-fn announce(model: &Model, config: &Config, resumed: &run_directory::Plan, screen: &Screen) -> Result<()> {
+fn announce(
+    model: &Model,
+    config: &RunConfig,
+    resumed: &run_directory::ResumePlan,
+    screen: &Screen,
+) -> Result<()> {
     let weights: usize = model.weights().iter().map(|(_, b)| b.ty().elements()).sum();
     let backend = backend("auto")?;
     let device = backend.devices().first().map(|d| d.description.clone()).unwrap_or_default();
@@ -226,22 +239,22 @@ fn announce(model: &Model, config: &Config, resumed: &run_directory::Plan, scree
     announce_strategy(model, screen);
     match &resumed.place {
         Some(place) if place.finished => screen.line(
-            "The run of this folder is finished: nothing is trained (--resume=never starts anew, --out names another folder)",
+            "The run in this folder is finished: nothing to train (--resume=never starts a new run, --out names another folder)",
         ),
-        Some(place) => screen.line(format!("Going on in {}", run_directory::told(place))),
+        Some(place) => screen.line(format!("Resuming at {}", run_directory::told(place))),
         None => {}
     }
     if let Some(before) = &resumed.moved_from {
         screen.line(format!(
-            "It was on {before} and goes on on {}: sums are added in another order, so its figures differ in rounding \
-             from those of a run that stays where it is",
+            "The run was on {before} and continues on {}: another summation order causes rounding differences \
+             from a run that stays on one device",
             devices_of(model)?
         ));
     }
     Ok(())
 }
 
-/// What steps run on: `cpu`, `data_parallel over 4 devices of cpu`.
+/// Describes the devices of the training step: `cpu`, `data_parallel over 4 devices of cpu`.
 fn devices_of(model: &Model) -> Result<String> {
     let backend = backend("auto")?;
     Ok(match (model.compile_config(), model.devices().len()) {
@@ -252,15 +265,15 @@ fn devices_of(model: &Model) -> Result<String> {
     })
 }
 
-/// Lines for people say `accuracy` where the configuration does.
-pub(crate) fn call_as_asked(model: &Model, config: &Config) {
+/// Prints `accuracy` in progress lines if the configuration names the metric so.
+pub(crate) fn call_as_asked(model: &Model, config: &RunConfig) {
     let names = model.compile_config().map_or(Vec::new(), |compile| config.names(compile));
     for (name, asked) in names.iter().filter(|(name, _)| name.contains("accuracy")) {
         progress::call(name, &if asked == "acc" { "accuracy".into() } else { asked.clone() });
     }
 }
 
-/// Which devices take part, where there are several.
+/// Prints the strategy and devices if there are several.
 fn announce_strategy(model: &Model, screen: &Screen) {
     let devices = model.devices();
     let (Some(config), Some(first)) = (model.compile_config(), devices.first().filter(|_| devices.len() > 1))
@@ -275,23 +288,24 @@ fn announce_strategy(model: &Model, screen: &Screen) {
     screen.line(format!("Strategy: {strategy}; {n} devices{hosts}, each like {}", first.description));
 }
 
-/// How a run goes on, its best model, its folder, when it pauses, and what changes its phases.
-type RunParts<'a> = (run_directory::Plan, KeepBest, &'a Folder, Option<usize>, Option<Box<dyn Callback>>);
+/// Resume decision, best-model callback, folder, pause epoch and fine-tuning phases.
+type RunParts<'a> =
+    (run_directory::ResumePlan, KeepBest, &'a RunDirectory, Option<usize>, Option<Box<dyn Callback>>);
 
-/// The epochs, and the test that the last one is owed.
+/// Trains all epochs and evaluates the last one.
 fn fit(
     model: &mut Model,
-    config: &Config,
+    config: &RunConfig,
     data: &TrainingData,
     (resumed, best, folder, pause_after, phases): RunParts<'_>,
     class_weight: BTreeMap<i64, f64>,
-    stop: &Stop,
+    stop: &StopSignal,
     screen: &Screen,
 ) -> Result<History> {
     let test = config.test_pipeline(data);
     let first = resumed.initial_epoch;
     let compile = model.compile_config().cloned().unwrap_or_default();
-    // What is measured before the weights become their means is not what is saved.
+    // Metrics computed before weight averaging are not those of the saved weights.
     let averaged = model.compile_config().is_some_and(|compile| compile.optimizer.use_ema);
     let fit = Fit {
         callbacks: config.callbacks(&folder.folder, &compile).into_iter().chain(phases).collect(),
@@ -308,7 +322,7 @@ fn fit(
     };
     let tested_batches = config.tested_batches(&test)?;
     let mut history = model.fit(&config.train_pipeline_of(data, model.share_of_batches()), fit)?;
-    // Of an earlier run, where this one goes on from its model.
+    // Remove the note of an earlier run that this one continues.
     model.notes.remove("stopped_because");
     if let Some(why) = &history.stopped_because {
         note(why);
@@ -324,13 +338,15 @@ fn fit(
     }
     if config.restores_weights() && !history.interrupted && tested_batches != Some(0) {
         let shown = values(&model.evaluate_steps(&test, tested_batches)?, |n| Some(progress::called(n)));
-        screen.line(format!("The weights of the best epoch are back: {shown}; what follows is of the last"));
+        screen.line(format!(
+            "Restored the weights of the best epoch: {shown}; the lines below describe the last epoch"
+        ));
     }
     Ok(history)
 }
 
-/// What the configuration says of a run.
-fn asked(config: &Config, test: &Dataset, screen: &Screen) -> Result<Fit> {
+/// Builds the `fit` options from the configuration.
+fn asked(config: &RunConfig, test: &Dataset, screen: &Screen) -> Result<Fit> {
     let of = &config.fit;
     Ok(Fit {
         epochs: of.epochs,
@@ -351,21 +367,21 @@ fn asked(config: &Config, test: &Dataset, screen: &Screen) -> Result<Fit> {
     })
 }
 
-/// A few batches from end to end, which leave nothing behind.
+/// Runs a few batches end to end and writes nothing.
 pub(crate) fn fast_dev_run(
     earlier: Option<Model>,
     from: Option<&str>,
-    config: &Config,
+    config: &RunConfig,
     data: TrainingData,
     screen: &Screen,
-) -> Outcome {
-    let Prepared { mut model, data, .. } = prepared(earlier, from, config, data, screen)?;
+) -> CommandResult {
+    let InitialModel { mut model, data, .. } = prepared(earlier, from, config, data, screen)?;
     let class_weight = config.class_weight(&data)?;
     let n = config.fit.fast_dev_run.unwrap_or(1);
     let batches = if n == 1 { "one batch".into() } else { format!("{n} batches") };
-    screen.line(format!("A trial of {batches}: nothing is kept, callbacks and backups are left out"));
+    screen.line(format!("Trial run of {batches}: nothing is saved, callbacks and backups are skipped"));
     call_as_asked(&model, config);
-    let stop = Stop::install()?;
+    let stop = StopSignal::install()?;
     let train = config.train_pipeline_of(&data, model.share_of_batches());
     let fit = Fit {
         stop: Some(stop.asked.clone()),
@@ -377,7 +393,7 @@ pub(crate) fn fast_dev_run(
     let shown = values(&last, |name| Some(progress::called(name)));
     screen.line(match &history.stopped_because {
         Some(why) => format!("The trial ended early: {why}"),
-        None => format!("It runs: {shown}"),
+        None => format!("The trial succeeded: {shown}"),
     });
     if screen.json {
         let counts = [("fast_dev_run", json!(n)), ("steps", json!(history.step_ms.len()))];
@@ -388,18 +404,18 @@ pub(crate) fn fast_dev_run(
     Ok(stop.exit_code().max(u8::from(history.stopped_because.is_some())))
 }
 
-/// The loop alone, to measure it: nothing is kept.
+/// Times only the training loop and writes nothing.
 pub(crate) fn barebones(
     earlier: Option<Model>,
     from: Option<&str>,
-    config: &Config,
+    config: &RunConfig,
     data: TrainingData,
     screen: &Screen,
-) -> Outcome {
-    let Prepared { mut model, data, .. } = prepared(earlier, from, config, data, screen)?;
+) -> CommandResult {
+    let InitialModel { mut model, data, .. } = prepared(earlier, from, config, data, screen)?;
     let class_weight = config.class_weight(&data)?;
-    screen.line("The loop alone: callbacks, backups and progress are left out, and nothing is kept");
-    let stop = Stop::install()?;
+    screen.line("Training loop only: callbacks, backups and progress are skipped, and nothing is saved");
+    let stop = StopSignal::install()?;
     let train = config.train_pipeline_of(&data, model.share_of_batches());
     let asked = asked(config, &config.test_pipeline(&data), screen)?;
     let history = model.fit(&train, Fit { stop: Some(stop.asked.clone()), class_weight, ..asked })?;
@@ -418,8 +434,8 @@ pub(crate) fn barebones(
     Ok(stop.exit_code())
 }
 
-/// The configuration as it goes into the model file: without this machine's folders and what is told at the end.
-fn portable(config: &Config) -> Config {
+/// Configuration for the model file: without local folders and final-report settings.
+fn portable(config: &RunConfig) -> RunConfig {
     let mut config = config.clone();
     config.data.dir = None;
     let named = config.data.tokenizer.as_ref().and_then(|t| Path::new(t).file_name());
@@ -428,77 +444,77 @@ fn portable(config: &Config) -> Config {
     config.fit.tui = false;
     config.fit.logger = None;
     config.lr_find = None;
-    // Who goes on from the model does not fine-tune it anew.
+    // Training that continues from the model does not repeat the fine-tuning phases.
     config.fine_tune = None;
     config
 }
 
-/// Takes channels of nothing but zeros out of a model; its configuration is of the smaller one then.
-fn smaller(model: &mut Model, config: &Config) -> Result<Vec<RemovedChannels>> {
+/// Removes all-zero channels from a model and updates its configuration.
+fn smaller(model: &mut Model, config: &RunConfig) -> Result<Vec<RemovedChannels>> {
     let removed = model.remove_channels()?;
     let mut config = portable(config).with_removed(&removed, model);
-    // They are gone.
+    // The pruned channels are removed.
     config.pruning = None;
     model.notes.insert("config".into(), config.to_toml()?);
     Ok(removed)
 }
 
-/// Where the run's files go.
-pub(crate) struct Folder {
+/// Output files of a run.
+pub(crate) struct RunDirectory {
     folder: PathBuf,
-    /// Whether this process writes there.
+    /// Whether this process writes files.
     leads: bool,
     made: bool,
     model: PathBuf,
-    /// The model of the best epoch.
+    /// Model file of the best epoch.
     best: PathBuf,
     example: PathBuf,
 }
 
-impl Folder {
-    /// Before training, so that a folder that cannot be made costs no hours.
-    pub(crate) fn make(folder: PathBuf, dataset: &str) -> Result<Folder> {
+impl RunDirectory {
+    /// Creates the folder before training, so that an unwritable path fails early.
+    pub(crate) fn make(folder: PathBuf, dataset: &str) -> Result<RunDirectory> {
         let leads = leads()?;
         let made = leads && !folder.exists();
         if leads {
-            Folder::prepare(&folder)?;
+            RunDirectory::prepare(&folder)?;
         }
         let file = |end: &str| folder.join(format!("{dataset}{end}"));
         let (model, best, example) = (file(".safetensors"), file(run_directory::BEST), file("-example.png"));
-        Ok(Folder { model, best, example, leads, made, folder })
+        Ok(RunDirectory { model, best, example, leads, made, folder })
     }
 
-    fn files(&self) -> Files<'_> {
-        Files { model: &self.model, best: &self.best, example: &self.example, folder: &self.folder }
+    fn files(&self) -> RunFiles<'_> {
+        RunFiles { model: &self.model, best: &self.best, example: &self.example, folder: &self.folder }
     }
 
-    fn best(&self, model: &Model, config: &Config) -> KeepBest {
+    fn best(&self, model: &Model, config: &RunConfig) -> KeepBest {
         let compile = model.compile_config().cloned().unwrap_or_default();
         KeepBest::new(&self.best, &config.monitor(&compile))
     }
 
     fn prepare(folder: &Path) -> Result<()> {
-        let hint = "choose a folder that you may write to with --out";
+        let hint = "choose a writable folder with --out";
         std::fs::create_dir_all(folder)
-            .map_err(|e| Error::io("cannot make the folder", folder, e).hint(hint))?;
+            .map_err(|e| Error::io("cannot create the folder", folder, e).hint(hint))?;
         let trial = folder.join(format!(".systole-{}-trial.tmp", std::process::id()));
         std::fs::write(&trial, b"").map_err(|e| Error::io("cannot write into", folder, e).hint(hint))?;
         std::fs::remove_file(&trial).map_err(|e| Error::io("cannot remove", &trial, e))
     }
 
-    /// What pruning left of the model that was saved.
+    /// Builds the pruning report of the saved model.
     fn pruned(
         &self,
         model: &Model,
-        config: &Config,
+        config: &RunConfig,
         removed: Vec<RemovedChannels>,
-    ) -> Result<Option<Pruned>> {
+    ) -> Result<Option<PruningReport>> {
         let is_pruned = self.leads && config.pruning.is_some();
-        is_pruned.then(|| Pruned::of(model, &self.model, removed)).transpose()
+        is_pruned.then(|| PruningReport::of(model, &self.model, removed)).transpose()
     }
 
-    /// Takes channels that pruning has made zero out of the model, and of the best one that was kept.
-    fn shrink(&self, model: &mut Model, config: &Config) -> Result<Vec<RemovedChannels>> {
+    /// Removes zeroed channels from the model and from the best saved model.
+    fn shrink(&self, model: &mut Model, config: &RunConfig) -> Result<Vec<RemovedChannels>> {
         if config.pruning.as_ref().is_none_or(|pruning| !pruning.channels) {
             return Ok(Vec::new());
         }
@@ -510,15 +526,13 @@ impl Folder {
         smaller(model, config)
     }
 
-    /// The model, then a test picture to try it on.
+    /// Saves the model and an example test image.
     fn save(&self, model: &Model, data: &TrainingData) -> Result<()> {
         if self.leads {
             sweep(&self.folder);
         }
         model.save(&self.model).map_err(|e| {
-            e.hint(
-                "make room or choose another folder with --out; a file that was there before is still whole",
-            )
+            e.hint("free disk space or choose another folder with --out; an existing model file is intact")
         })?;
         if model.has_adapters() {
             model.save_adapters(self.folder.join(run_directory::ADAPTERS))?;
@@ -526,7 +540,7 @@ impl Folder {
         if self.leads
             && let Err(e) = self.save_example(data)
         {
-            note(&format!("the test picture to try the model on is not written: {e}"));
+            note(&format!("cannot write the example test image: {e}"));
         }
         Ok(())
     }
@@ -538,10 +552,10 @@ impl Folder {
         }
     }
 
-    /// After a failure: leaves no empty folder behind.
+    /// Removes the folder after a failure if it is empty.
     fn undo(&self) {
         if self.made {
-            // Refuses, rightly, where anything is in it.
+            // Fails, as intended, if the folder has files.
             let _ = std::fs::remove_dir(&self.folder);
         }
     }

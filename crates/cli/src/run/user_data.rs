@@ -1,49 +1,49 @@
-//! Data of one's own that a command line names beside a saved model: folders of pictures, files of records, texts.
+//! User data named on the command line with a saved model: image folders, record files, text files.
 
-use crate::args::exit_status::Failure;
-use crate::models::command_target::Target;
+use crate::args::exit_status::CommandError;
+use crate::models::command_target::CommandTarget;
 use crate::models::model_data::set_columns;
 use std::path::{Path, PathBuf};
-use systole_config::{Config, Draft};
+use systole_config::{ConfigDraft, RunConfig};
 use systole_data::input_file::absolute;
 use systole_datasets::{holds_records, is_of_records};
 use systole_ir::Result;
 use systole_nn::Model;
 
-/// Where data lie, and what they are.
-pub(crate) struct OwnData {
-    /// Their name in `data.dataset`.
+/// Location and kind of user data.
+pub(crate) struct UserData {
+    /// Value for `data.dataset`.
     pub(crate) dataset: &'static str,
     dir: PathBuf,
-    /// The file, where one of records is named.
+    /// The record file, if a single file is named.
     file: Option<String>,
 }
 
-impl OwnData {
-    /// What a name on the command line means; none: something else than data.
-    pub(crate) fn of(name: &str) -> Result<Option<OwnData>, Failure> {
-        let own = |dataset, dir, file| Ok(Some(OwnData { dataset, dir, file }));
-        match Target::of(name).map_err(Failure::usage)? {
-            Target::Folder(dir) if holds_records(&dir) => own("records", dir, None),
-            Target::Folder(dir) => own("folder", dir, None),
-            Target::Model(file) if is_of_records(&file) => {
+impl UserData {
+    /// Resolves a command-line name to user data; `None` if it names something else.
+    pub(crate) fn of(name: &str) -> Result<Option<UserData>, CommandError> {
+        let own = |dataset, dir, file| Ok(Some(UserData { dataset, dir, file }));
+        match CommandTarget::of(name).map_err(CommandError::usage)? {
+            CommandTarget::Folder(dir) if holds_records(&dir) => own("records", dir, None),
+            CommandTarget::Folder(dir) => own("folder", dir, None),
+            CommandTarget::Model(file) if is_of_records(&file) => {
                 let whole = absolute(Path::new(&file))?;
                 let file = whole.file_name().map(|n| n.to_string_lossy().into_owned());
                 own("records", whole.parent().unwrap_or(Path::new("/")).to_path_buf(), file)
             }
-            Target::Model(file) if file.to_lowercase().ends_with(".txt") => {
+            CommandTarget::Model(file) if file.to_lowercase().ends_with(".txt") => {
                 own("text", absolute(Path::new(&file))?, None)
             }
             _ => Ok(None),
         }
     }
 
-    /// Has a configuration read these data in the place of its own; `name` is what the command line calls them. Pictures
-    /// are brought to what the model takes.
-    pub(crate) fn set(&self, draft: &mut Draft, name: &str, config: Option<&Config>, model: &Model) {
+    /// Makes a configuration read this data instead of its own. `name` is the command-line name for messages. Images
+    /// are resized to the model's input size.
+    pub(crate) fn set(&self, draft: &mut ConfigDraft, name: &str, config: Option<&RunConfig>, model: &Model) {
         draft.set_text(name, "data.dir", &self.dir.display().to_string());
         draft.set_text(name, "data.dataset", self.dataset);
-        // The patterns are of the files that the model learnt from.
+        // The file patterns are those of the training data.
         if config.is_some_and(|config| config.data.records.is_some()) {
             for key in ["train", "test", "pictures"] {
                 draft.set(name, &format!("data.records.{key}"), "none");
@@ -60,25 +60,27 @@ impl OwnData {
     }
 }
 
-/// The configuration of a saved model, for data of one's own that are named beside it; `None` where it is not that. A model that
-/// `adapts` may have learnt from a published data set.
+/// Returns a saved model's configuration changed to read the user data `name`; `None` if `name` is not matching user
+/// data.
+///
+/// If `adapts` is set, the model may have been trained on a published dataset.
 pub(crate) fn beside_model(
     name: &str,
     model: &Model,
     path: &str,
-    config: Option<Config>,
+    config: Option<RunConfig>,
     adapts: bool,
-) -> Result<Option<Draft>, Failure> {
-    let (Some(own), Some(config)) = (OwnData::of(name)?, config) else { return Ok(None) };
+) -> Result<Option<ConfigDraft>, CommandError> {
+    let (Some(own), Some(config)) = (UserData::of(name)?, config) else { return Ok(None) };
     let is_text = config.data.dataset == "text";
     if (own.dataset == "text") != is_text || !(is_text || adapts || config.data.is_own()) {
         return Ok(None);
     }
-    let mut draft = Draft::parse(&config.to_toml()?, &format!("the configuration kept in {path}"))?;
+    let mut draft = ConfigDraft::parse(&config.to_toml()?, &format!("the configuration stored in {path}"))?;
     set_columns(&mut draft, &config, model, path);
     own.set(&mut draft, name, Some(&config), model);
     if adapts {
-        // They were those of the data that it has learnt from.
+        // These keys describe the original training data.
         ["fit.steps_per_epoch", "data.train_samples", "data.test_samples", "fit.class_weight"]
             .iter()
             .for_each(|key| draft.set(name, key, "none"));

@@ -1,4 +1,4 @@
-//! `systole bench` and the options that watch a run: profile, trace, memory limit.
+//! Tests of `systole bench` and of the options that observe a run: profile, trace and memory limit.
 
 use crate::program::{Done, Folder};
 use serde_json::Value;

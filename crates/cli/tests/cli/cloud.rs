@@ -1,7 +1,8 @@
-//! `systole cloud`: what it writes is what stands in `tests/cli/cloud/golden`, shells and Python read it, its scripts do what they promise
-//! against programs that stand for gcloud, kubectl, srun and Ray (`tests/cli/cloud/stub`), and mistakes are told. No cloud has run any of it.
+//! Tests of `systole cloud`: its output equals the golden files in `tests/cli/cloud/golden`, shells and Python can
+//! parse it, its scripts work against stubs of gcloud, kubectl, srun and Ray (`tests/cli/cloud/stub`), and errors are
+//! reported. None of it has run in a real cloud.
 //!
-//! `SYSTOLE_BLESS=1` writes the golden files anew.
+//! `SYSTOLE_BLESS=1` rewrites the golden files.
 
 #![allow(clippy::print_stdout, reason = "says what was skipped")]
 
@@ -230,7 +231,7 @@ fn a_tpu_vm_is_asked_for_watched_copied_from_and_deleted() {
     // The same command goes on: what was copied here goes to the new machine.
     stub(&f, &["error"]);
     let done = start();
-    assert!(done.code == Some(1) && done.err.contains("ended with an error"), "{}", done.err);
+    assert!(done.code == Some(1) && done.err.contains("the run failed"), "{}", done.err);
     assert_eq!(fs::read_to_string(f.path("job/run/log.csv")).unwrap().lines().count(), 2);
     assert!(!f.path("stub/machines").exists());
 
@@ -243,7 +244,7 @@ fn a_tpu_vm_is_asked_for_watched_copied_from_and_deleted() {
     let done = start();
     assert!(done.err.contains("could not be copied") && f.path("stub/machines").exists(), "{}", done.err);
     let done = start();
-    assert!(done.code == Some(1) && done.err.contains("there is a systole-mine already"), "{}", done.err);
+    assert!(done.code == Some(1) && done.err.contains("systole-mine already exists"), "{}", done.err);
     run(bash(&f, "job", "delete.sh")).ok();
     assert!(!f.path("stub/machines").exists());
 
@@ -252,7 +253,7 @@ fn a_tpu_vm_is_asked_for_watched_copied_from_and_deleted() {
     stub(&f, &["ok"]);
     f.write("stub/refused", "");
     let done = start();
-    assert!(done.code == Some(1) && done.err.contains("is there a quota"), "{}", done.err);
+    assert!(done.code == Some(1) && done.err.contains("check the quota"), "{}", done.err);
 }
 
 #[test]
@@ -267,7 +268,7 @@ fn spot_machines_that_are_taken_back_are_asked_for_again_until_the_hours_are_ove
     // Taken back at once; told to stop; done.
     stub(&f, &["taken", "stopped", "ok"]);
     let done = start().ok();
-    assert_eq!(done.err.matches("were taken back").count(), 2, "{}", done.err);
+    assert_eq!(done.err.matches("were preempted").count(), 2, "{}", done.err);
     let told = calls(&f);
     assert_eq!((told.matches("/queuedResources?").count(), told.matches("systole train").count()), (3, 12));
     assert_eq!(fs::read_to_string(f.path("stub/bucket/systole-mlp/log.csv")).unwrap().lines().count(), 12);
@@ -276,7 +277,7 @@ fn spot_machines_that_are_taken_back_are_asked_for_again_until_the_hours_are_ove
     // An error of its own comes again: nothing is asked for another time.
     stub(&f, &["error", "ok"]);
     let done = start();
-    assert!(done.code == Some(1) && done.err.contains("ended with an error"), "{}", done.err);
+    assert!(done.code == Some(1) && done.err.contains("the run failed"), "{}", done.err);
     assert_eq!(calls(&f).matches("/queuedResources?").count(), 1);
 
     // When the hours are over the run is saved, and what the guard ends is not taken for a machine that was taken back.
@@ -284,7 +285,11 @@ fn spot_machines_that_are_taken_back_are_asked_for_again_until_the_hours_are_ove
     fs::write(f.path("job/run.sh"), script.replace("MAX_HOURS=8\n", "MAX_HOURS=0\n")).unwrap();
     stub(&f, &["slow", "ok"]);
     let done = start();
-    assert!(done.code == Some(1) && done.err.contains("0 hours are over"), "{}", done.err);
+    assert!(
+        done.code == Some(1) && done.err.contains("the time limit of 0 hours is reached"),
+        "{}",
+        done.err
+    );
     assert_eq!(calls(&f).matches("/queuedResources?").count(), 1);
     assert!(f.path("stub/bucket/systole-mlp/saved").exists() && !f.path("stub/machines").exists());
 }
@@ -344,7 +349,7 @@ fn slurm_queues_again_what_was_taken_back_and_nothing_else() {
     let done = submit("job", &["stopped"]);
     assert!(done.code == Some(143) && !calls(&f).contains("scontrol"), "{}", done.err);
     let log = fs::read_to_string(f.path("job/systole-mine-77.log")).unwrap();
-    assert!(log.contains("0 hours are over; sbatch job.sh goes on"), "{log}");
+    assert!(log.contains("0 hours is reached; sbatch job.sh resumes"), "{log}");
 }
 
 /// What a container is told and runs, of a JobSet as it stands here: variables, and words.
@@ -433,7 +438,7 @@ fn jobs_of_gke_and_vertex_are_sent_followed_and_deleted() {
     write(&f, &format!("gke mlp --slice v5e-16 --num-slices 2 {image} -- --batch-size 64"), "gke").ok();
     for (state, code, says) in [
         ("systole-mlp/Completed", 0, "done: "),
-        ("systole-mlp/Failed", 1, "ended with an error"),
+        ("systole-mlp/Failed", 1, "the run failed"),
         ("", 1, "was deleted"),
     ] {
         stub(&f, &["ok"]);
@@ -458,7 +463,7 @@ fn jobs_of_gke_and_vertex_are_sent_followed_and_deleted() {
     }
     write(&f, &format!("vertex mine.toml --slice v5e-8 {image}"), "vertex").ok();
     for (state, code, says) in
-        [("JOB_STATE_SUCCEEDED", 0, "done: "), ("JOB_STATE_FAILED", 1, "ended before the run did")]
+        [("JOB_STATE_SUCCEEDED", 0, "done: "), ("JOB_STATE_FAILED", 1, "ended before the run was complete")]
     {
         stub(&f, &["ok"]);
         f.write("stub/state", state);
@@ -509,11 +514,11 @@ fn a_job_of_ray_runs_the_program_once_on_each_machine() {
     assert!(calls(&f).contains("task {\"num_cpus\": 1, \"num_gpus\": 2}"), "{}", calls(&f));
     assert!(f.path("stub/runs/systole-mine/log.csv").exists());
     let done = start("gpu", &["error"]);
-    assert!(done.code == Some(1) && done.err.contains("the machines said [1]"), "{}", done.err);
+    assert!(done.code == Some(1) && done.err.contains("failed on its machines: [1]"), "{}", done.err);
     // Machines that are taken back are waited for; the hours hold for all attempts.
     let done = start("spot", &["stopped", "ok"]).ok();
     assert!(
-        done.out.contains("taken back") && calls(&f).matches("systole train").count() == 8,
+        done.out.contains("preempted") && calls(&f).matches("systole train").count() == 8,
         "{}",
         calls(&f)
     );
@@ -524,7 +529,7 @@ fn a_job_of_ray_runs_the_program_once_on_each_machine() {
         assert_ne!(short, script);
         fs::write(f.path(folder).join("job.py"), short).unwrap();
         let done = start(folder, &["slow", "ok"]);
-        assert!(done.code == Some(1) && done.err.contains("time is over"), "{}", done.err);
+        assert!(done.code == Some(1) && done.err.contains("time limit reached"), "{}", done.err);
         assert_eq!(calls(&f).matches("systole train").count(), if folder == "gpu" { 1 } else { 4 });
     }
 }
@@ -552,59 +557,59 @@ fn files_fit_the_schemas_of_others() {
 
 /// What is refused, and what is said of it.
 const MISTAKES: [(&str, &[&str]); 39] = [
-    ("aws mlp --slice v5e-8", &["there is no place `aws`", "tpu-vm, gke"]),
+    ("aws mlp --slice v5e-8", &["unknown platform `aws`", "tpu-vm, gke"]),
     ("tpu-vm nothing --slice v5e-8", &["nothing", "where: MODEL"]),
-    ("tpu-vm mlp --slice v5e-7", &["no TPU slice `v5e-7`", "v5litepod-8", "where: --slice"]),
-    ("tpu-vm mlp --slice 0*h100", &["not the GPUs of one machine", "8*h100"]),
-    ("tpu-vm mlp --slice h100", &["tpu-vm is for TPU slices here, not for h100", "slurm"]),
+    ("tpu-vm mlp --slice v5e-7", &["unknown TPU slice `v5e-7`", "v5litepod-8", "where: --slice"]),
+    ("tpu-vm mlp --slice 0*h100", &["expected the GPUs of one machine", "8*h100"]),
+    ("tpu-vm mlp --slice h100", &["tpu-vm supports only TPU slices, not h100", "slurm"]),
     ("tpu-vm mlp --slice v5e-8 --region mars", &["not known to be in mars", "us-central1", "--zone mars-a"]),
     (
         "tpu-vm mlp --slice v3-32 --region us-central1 --bucket gs://my-runs",
         &["v3-32 is not known to be in us-central1", "europe-west4"],
     ),
-    ("tpu-vm mlp --slice v5e-8 --zone mars", &["`mars` is no zone", "us-central1-a"]),
-    ("tpu-vm mlp --slice v5e-8 --region us-west4 --zone us-west1-c", &["no zone of us-west4"]),
-    ("tpu-vm mlp --slice tpu7x-2x2x1", &["tpu7x has no TPU VMs", "systole cloud gke"]),
+    ("tpu-vm mlp --slice v5e-8 --zone mars", &["`mars` is not a zone", "us-central1-a"]),
+    ("tpu-vm mlp --slice v5e-8 --region us-west4 --zone us-west1-c", &["not a zone of us-west4"]),
+    ("tpu-vm mlp --slice tpu7x-2x2x1", &["tpu7x is not available as a TPU VM", "systole cloud gke"]),
     ("tpu-vm mlp --slice v5e-8 --spot", &["needs a bucket", "lose their disks", "gs://NAME"]),
     ("tpu-vm mlp --slice v5e-16", &["needs a bucket", "all machines must see"]),
-    ("tpu-vm mlp --slice v5e-16 --bucket my-runs", &["no address of a bucket", "gs://NAME"]),
+    ("tpu-vm mlp --slice v5e-16 --bucket my-runs", &["not a bucket address", "gs://NAME"]),
     ("tpu-vm mlp --slice v5e-16 --bucket gs://a/b", &["a folder in a bucket"]),
     ("tpu-vm mlp --slice v5e-8 --num-slices 2 --bucket gs://my-runs", &["slices of one machine", "v5e:4x4"]),
-    ("tpu-vm mlp --slice 2*v5e-16 --num-slices 3 --bucket gs://my-runs", &["another number of slices"]),
-    ("tpu-vm mlp --slice v5e-8 --name My_Run", &["cannot be the name", "small letters"]),
-    ("tpu-vm mlp --slice v5e-8 --image x", &["tpu-vm has no --image"]),
+    ("tpu-vm mlp --slice 2*v5e-16 --num-slices 3 --bucket gs://my-runs", &["different numbers of slices"]),
+    ("tpu-vm mlp --slice v5e-8 --name My_Run", &["not a valid job name", "lowercase letters"]),
+    ("tpu-vm mlp --slice v5e-8 --image x", &["tpu-vm does not support --image"]),
     (
         "tpu-vm mine.toml --slice v5p-2048 --bucket gs://my-runs",
-        &["batch of 128 does not divide over the 1024 devices", "--batch-size 1024"],
+        &["batch size 128 does not divide over the 1024 devices", "--batch-size 1024"],
     ),
     ("tpu-vm mlp --slice v5e-8 -- --epoch 3", &["--epoch", "systole help train"]),
-    ("tpu-vm mlp --slice v5e-8 -- --out x", &["--out is given by the place"]),
+    ("tpu-vm mlp --slice v5e-8 -- --out x", &["--out is set by the platform"]),
     ("gke mlp --slice v5e-8 --bucket gs://my-runs", &["needs a container image", "--image ADDRESS"]),
-    ("gke mlp --slice v2-8 --bucket gs://my-runs --image x", &["GKE has no v2", "tpu-vm"]),
+    ("gke mlp --slice v2-8 --bucket gs://my-runs --image x", &["GKE does not offer v2", "tpu-vm"]),
     ("gke mlp --slice v5e-8 --image x", &["needs a bucket"]),
     (
         "vertex mlp --slice v5e-16 --spot --bucket gs://my-runs --image x",
         &["no spot slices of several machines"],
     ),
-    ("vertex mlp --slice v5e-16 --num-slices 2 --bucket gs://my-runs --image x", &["has one slice"]),
-    ("slurm mlp --slice h100-4", &["`h100-4` is no TPU slice", "write 4*h100"]),
+    ("vertex mlp --slice v5e-16 --num-slices 2 --bucket gs://my-runs --image x", &["supports one slice"]),
+    ("slurm mlp --slice h100-4", &["`h100-4` is not a TPU slice", "write 4*h100"]),
     ("ray mlp --slice 8xA100", &["write 8*a100"]),
-    ("slurm mlp --slice v5e-8", &["SLURM is for GPUs and processors here", "8*h100", "16*cpu"]),
+    ("slurm mlp --slice v5e-8", &["slurm supports only GPUs and CPUs", "8*h100", "16*cpu"]),
     (
         "slurm mlp --slice 8*h100 --nodes 2",
-        &["h100 GPUs of 2 machines are not joined", "--slice 16*cpu --nodes 2"],
+        &["h100 GPUs of 2 machines cannot be joined", "--slice 16*cpu --nodes 2"],
     ),
-    ("slurm mlp --slice v5e-16 --nodes 2", &["as many machines as its name says", "leave --nodes out"]),
+    ("slurm mlp --slice v5e-16 --nodes 2", &["determines its number of machines", "remove --nodes"]),
     (
         "slurm mine.toml --slice 16*cpu --nodes 3",
-        &["batch of 128 does not divide over the 3 devices", "--batch-size 129"],
+        &["batch size 128 does not divide over the 3 devices", "--batch-size 129"],
     ),
-    ("slurm mlp --slice no*cpu", &["not the cores of a machine", "16*cpu"]),
-    ("tpu-vm mlp --slice v5e-8 --nodes 2", &["tpu-vm has no --nodes", "leave --nodes out"]),
-    ("ray mlp --slice 16*cpu", &["ray is for TPUs and GPUs here", "systole cloud slurm"]),
-    ("slurm mlp --slice h100 --spot", &["slurm has no --spot", "leave --spot out"]),
-    ("colab mlp --slice v5e-8", &["colab has no v5e-8", "v5e-1, v6e-1, t4"]),
-    ("kaggle mlp --slice v5e-8 --spot", &["kaggle has no --spot"]),
+    ("slurm mlp --slice no*cpu", &["expected a number of cores", "16*cpu"]),
+    ("tpu-vm mlp --slice v5e-8 --nodes 2", &["tpu-vm does not support --nodes", "remove --nodes"]),
+    ("ray mlp --slice 16*cpu", &["ray supports only TPUs and GPUs", "systole cloud slurm"]),
+    ("slurm mlp --slice h100 --spot", &["slurm does not support --spot", "remove --spot"]),
+    ("colab mlp --slice v5e-8", &["colab does not offer v5e-8", "v5e-1, v6e-1, t4"]),
+    ("kaggle mlp --slice v5e-8 --spot", &["kaggle does not support --spot"]),
     ("ray mlp --slice h100 --num-slices 2", &["only TPUs have slices", "8*h100"]),
 ];
 

@@ -1,4 +1,4 @@
-//! `systole compare` on runs with other settings and with the same.
+//! Tests of `systole compare` on runs with equal and with different settings.
 
 use crate::program::{Done, Folder, TINY};
 
@@ -36,7 +36,7 @@ fn runs_are_set_side_by_side() {
         "{text}"
     );
     assert!(text.contains('█') && text.contains("\"adamw\""), "{text}");
-    assert!(f.run(&["compare", "a", "same"]).ok().out.contains("settings are the same"));
+    assert!(f.run(&["compare", "a", "same"]).ok().out.contains("have the same settings"));
     assert_eq!(f.run(&["compare", "a"]).ok().out.lines().count(), 2);
 }
 
@@ -47,7 +47,7 @@ fn what_cannot_be_compared_is_told() {
     for (args, told) in [
         (&["compare", "a", "nowhere"][..], "nowhere"),
         (&["compare", "a", "--metric", "val_los"], "did you mean `val_loss`"),
-        (&["compare", "data"], "holds no model"),
+        (&["compare", "data"], "contains no model"),
         (&["compare"], "<RUN>"),
     ] {
         let done = f.run(args);

@@ -1,4 +1,4 @@
-//! `systole data` as a user meets it: the real program, on files that the tests write.
+//! End-to-end tests of `systole data` on files written by the tests.
 
 use crate::program::{Done, Folder};
 use serde_json::{Value, json};
@@ -76,7 +76,7 @@ fn damage_is_found_skipped_up_to_a_quota_and_put_aside() {
     let done = f.run(&["data", "verify", "album"]);
     assert_eq!(done.code, Some(1));
     assert!(
-        done.out.contains("cut.png") && done.out.contains("DAMAGED: 1 records; 6 can be read"),
+        done.out.contains("cut.png") && done.out.contains("DAMAGED: 1 records; 6 readable"),
         "{}",
         done.out
     );
@@ -155,19 +155,19 @@ fn bench_explains_and_freezes_what_was_tuned() {
     assert_eq!(train("run.toml", "a")["loss"], train("fashion-mnist", "b")["loss"]);
     let o = f.run(&["data", "bench", "run.toml", "--seconds=0.1", "--json"]).ok().json();
     assert_eq!(o["queues"][0]["tuned"], false);
-    f.run(&["train", "run.toml", "--set=data.tuning={x={threads=0}}"]).fails(2, &["no size of a stage"]);
+    f.run(&["train", "run.toml", "--set=data.tuning={x={threads=0}}"]).fails(2, &["invalid stage size"]);
 
     f.write("lines.txt", "a\nb\nc\nd\n");
     let files =
         ["data", "bench", "lines.txt", "--seconds=0.1", "--shuffle=4", "--batch-size=2", "--core-budget=1"];
     let done = f.run(&files);
     let text = done.ok().out;
-    for part in ["shuffle(4)", "batch(2)", "a second", "Most time goes to "] {
+    for part in ["shuffle(4)", "batch(2)", "per second", "Slowest stage: "] {
         assert!(text.contains(part), "{part}: {text}");
     }
-    f.run(&["data", "bench", "lines.txt", "--freeze=x.toml"]).fails(2, &["no configuration to freeze"]);
+    f.run(&["data", "bench", "lines.txt", "--freeze=x.toml"]).fails(2, &["needs a configuration"]);
     f.run(&["data", "bench", "fashion-mnist", "--data-dir=data", "--batch-size=2"])
-        .fails(2, &["are for files"]);
+        .fails(2, &["apply to files only"]);
     f.run(&["data", "bench", "lines.txt", "--seconds=0"]).fails(2, &[]);
 }
 
@@ -187,7 +187,7 @@ fn trace_follows_one_element_through_every_stage() {
     assert_eq!(done.json()[0]["stage"], "image_folder(6)");
     let seen = png::read(f.path("seen-image.png")).unwrap();
     assert_eq!(seen, png::read(f.path("album/night/1.png")).unwrap());
-    f.run(&["data", "trace", "album", "--element=6"]).fails(1, &["there is no element 6"]);
+    f.run(&["data", "trace", "album", "--element=6"]).fails(1, &["has no element 6"]);
 }
 
 /// What docs/guide/data.md shows runs as it is printed.

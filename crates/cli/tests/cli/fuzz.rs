@@ -1,4 +1,5 @@
-//! The fuzz targets of `fuzz/` on their seeds, each mutated many times the same way: a small part of what the fuzzers do.
+//! Runs the fuzz targets of `fuzz/` on their seeds with a fixed sequence of mutations: a small, deterministic part of
+//! the fuzzing.
 
 #[path = "../../../../fuzz/src/checkpoints.rs"]
 mod checkpoints;
@@ -9,7 +10,7 @@ mod tokenizers;
 #[path = "../../../../fuzz/src/weights.rs"]
 mod weights;
 
-use systole_base::rng::Stream;
+use systole_base::rng::RandomStream;
 
 /// Mutated inputs for each target; `SYSTOLE_FUZZ_INPUTS` of them in the recorded run.
 fn inputs() -> u64 {
@@ -17,7 +18,7 @@ fn inputs() -> u64 {
 }
 
 /// One of the seeds with a few bytes changed, inserted, cut out or doubled.
-fn mutated(seeds: &[Vec<u8>], draws: &mut Stream) -> Vec<u8> {
+fn mutated(seeds: &[Vec<u8>], draws: &mut RandomStream) -> Vec<u8> {
     let mut bytes = seeds[draws.below(seeds.len() as u64) as usize].clone();
     for _ in 0..1 + draws.below(4) {
         let n = bytes.len() as u64;
@@ -51,7 +52,7 @@ fn seeds_and_their_mutations_make_no_panic() {
         assert!(!seeds.is_empty(), "{name}");
         seeds.iter().for_each(|seed| target(seed));
         for i in 0..inputs() {
-            let input = mutated(&seeds, &mut Stream::new(5, k as u64, i));
+            let input = mutated(&seeds, &mut RandomStream::new(5, k as u64, i));
             let ran = std::panic::catch_unwind(|| target(&input));
             assert!(ran.is_ok(), "{name} panicked on {input:02x?}");
         }
@@ -60,12 +61,12 @@ fn seeds_and_their_mutations_make_no_panic() {
 
 #[test]
 fn any_text_is_a_configuration_or_an_error() {
-    let preset = systole::config::Config::preset_text("fashion-mnist").unwrap().as_bytes().to_vec();
+    let preset = systole::config::RunConfig::preset_text("fashion-mnist").unwrap().as_bytes().to_vec();
     let mut errors = 0;
     for i in 0..inputs() / 4 {
-        let input = mutated(std::slice::from_ref(&preset), &mut Stream::new(6, 0, i));
+        let input = mutated(std::slice::from_ref(&preset), &mut RandomStream::new(6, 0, i));
         let text = String::from_utf8_lossy(&input);
-        let parsed = std::panic::catch_unwind(|| systole::config::Config::parse(&text, "fuzz").is_err());
+        let parsed = std::panic::catch_unwind(|| systole::config::RunConfig::parse(&text, "fuzz").is_err());
         errors += parsed.unwrap_or_else(|_| panic!("panicked on {text}")) as u64;
     }
     assert!(errors > inputs() / 10, "mutations do damage: {errors}");

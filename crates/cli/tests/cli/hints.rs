@@ -1,6 +1,6 @@
-//! Every hint leads somewhere. What the program prints behind `try: ` for many wrong command lines, files and settings is read
-//! as a user reads it (settings, keys, options, commands, "did you mean") and followed: that must succeed, or end in another
-//! error. And every option, key and command that a message of the source names exists.
+//! Tests the hints of error messages by following them. For many wrong command lines, files and settings, the test
+//! reads the text after `try: ` (settings, keys, options, commands, "did you mean") and applies it. That must succeed
+//! or lead to a different error. Every option, key and command named in a message of the source must exist.
 
 use crate::program::made::{album, picture, plain, table};
 use crate::program::{Done, Folder};
@@ -93,7 +93,7 @@ fn steps(hint: &str, case: &Case) -> Vec<Step> {
             all.push(Step::Instead(meant.into()));
         } else if let Some(known) = clause.split("one of: ").nth(1) {
             all.push(Step::Instead(known.split(", ").next().unwrap_or(known).into()));
-        } else if let Some(known) = clause.split("its items are ").nth(1) {
+        } else if let Some(known) = clause.split("an index from ").nth(1) {
             all.push(Step::Instead(known.split(' ').next().unwrap_or(known).into()));
         } else if let Some(named) = clause.strip_prefix("name one of them: ") {
             all.extend(named.split(", ").map(|n| Step::Instead(n.into())));
@@ -228,7 +228,7 @@ fn followed(step: &Step, case: &Case, error: &str) -> Vec<String> {
             };
         }
         Step::Add(more) => {
-            let is_unknown = ["there is no key", "unexpected argument", "has no `=`"];
+            let is_unknown = ["unknown key", "unexpected argument", "expected KEY=VALUE"];
             if is_unknown.iter().any(|text| error.contains(text))
                 && let Some((at, _)) = culprit(error, &args)
             {
@@ -615,7 +615,7 @@ fn what_messages_name_exists() {
         // The text `?` fits no key: the key itself must not be what is refused.
         let of_sgd = "--set=optimizer.type=sgd";
         let done = run(&f, &words(&format!("train t.csv --print-config {of_sgd} --set={key}=?")));
-        for part in ["there is no key", "has no argument"] {
+        for part in ["unknown key", "has no argument"] {
             assert!(!done.err.contains(part), "{path} names `{key}`:\n{}", done.err);
         }
     }

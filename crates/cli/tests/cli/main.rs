@@ -1,4 +1,5 @@
-//! The command line: commands, their output, wrong input and hints. Trainings are in `tests/runs`.
+//! Test binary for the command line: commands, their output, wrong input and hints. `tests/runs` holds the training
+//! tests.
 
 #[path = "../program/mod.rs"]
 mod program;

@@ -1,9 +1,9 @@
-//! `systole plan` as a user meets it.
+//! End-to-end tests of `systole plan`.
 
 use crate::program::Folder;
 use serde_json::Value;
-use systole::config::Draft;
-use systole_plan::{Cpu, Half, Machine, Tables, Work, analytic};
+use systole::config::ConfigDraft;
+use systole_plan::{ChipTables, CpuCeilings, HalfType, KernelList, Machine, analytic};
 
 fn choice<'a>(plan: &'a Value, machine: &str) -> &'a Value {
     let found = plan["choices"].as_array().unwrap().iter().find(|c| c["machine"] == machine);
@@ -18,7 +18,7 @@ fn the_tutorial_on_v2_is_limited_by_its_host_and_the_plan_says_so() {
     let number = |key: &str| v2[key].as_f64().unwrap_or_else(|| panic!("{key}: {v2}"));
     assert!(number("host_seconds") > 0.0 && number("collective_seconds") > 0.0);
     let told = v2["notes"].to_string();
-    assert!(told.contains("printed 11.00 ms a step") && told.contains("was host"), "{told}");
+    assert!(told.contains("printed 11.00 ms per step") && told.contains("was host"), "{told}");
     let device = &v2["device_seconds"];
     assert!(device["low"].as_f64() <= device["likely"].as_f64());
     assert!(device["likely"].as_f64() <= device["high"].as_f64());
@@ -113,7 +113,7 @@ fn what_does_not_fit_says_by_how_much_and_what_would() {
     assert_eq!(c["fits"], false, "{c}");
     assert!(plan["advice"]["machine"].is_null());
     let text = f.run(&args[..6]).ok().out;
-    assert!(text.contains("too large by") && text.contains("a batch of about"), "{text}");
+    assert!(text.contains("too large by") && text.contains("a batch size of about"), "{text}");
 }
 
 #[test]
@@ -161,14 +161,14 @@ fn mistakes_are_told() {
 /// 3.8 GHz is 486 GB/s, of which alternating loads and stores reach less than half.
 #[test]
 fn steps_of_a_cpu_are_within_a_factor_of_two_of_those_measured() {
-    let cpu = Cpu {
+    let cpu = CpuCeilings {
         flops: 445e9,
         bf16_flops: 445e9,
         tiers: vec![(2.1e6, 200e9), (26e6, 52e9), (f64::INFINITY, 23e9)],
         threads: 2,
         memory: 2e10,
     };
-    let tables = Tables::built_in().unwrap();
+    let tables = ChipTables::built_in().unwrap();
     let measured = [
         ("fashion-mnist", 10.46),
         ("mlp", 1.10),
@@ -178,9 +178,10 @@ fn steps_of_a_cpu_are_within_a_factor_of_two_of_those_measured() {
         ("gpt2-small", 4.0 * 256.0 / 387.7 * 1e3),
     ];
     for (preset, ms) in measured {
-        let config = Draft::preset(preset).unwrap().finish().map_err(|r| r.error).unwrap();
+        let config = ConfigDraft::preset(preset).unwrap().finish().map_err(|r| r.error).unwrap();
         let graph = config.untrained().unwrap().train_graph(config.fit.batch_size).unwrap();
-        let step = analytic(&Work::of(&graph), &Machine::Cpu(cpu.clone()), &tables, Half::Bf16).unwrap();
+        let step =
+            analytic(&KernelList::of(&graph), &Machine::Cpu(cpu.clone()), &tables, HalfType::Bf16).unwrap();
         let ratio = step.device.likely * 1e3 / ms;
         assert!(ratio > 0.5 && ratio < 2.0, "{preset}: {ratio:.2} of {ms} ms");
     }
@@ -257,12 +258,9 @@ fn what_has_no_price_keeps_to_no_limits() {
     };
     let (machine, told) = plan(&[]);
     assert_eq!(machine, "tpu7x-2x2x1");
-    assert!(told.contains("price is not known") && !told.contains("limits"), "{told}");
+    assert!(told.contains("price is unknown") && !told.contains("limits"), "{told}");
     let (machine, told) = plan(&["--budget", "1000"]);
-    assert!(
-        machine.is_null() && told.contains("not known") && !told.contains("nothing in the table"),
-        "{told}"
-    );
+    assert!(machine.is_null() && told.contains("unknown") && !told.contains("no option fits"), "{told}");
 }
 
 #[test]
@@ -279,7 +277,7 @@ fn options_of_training_say_nothing_of_programs() {
     let f = Folder::new("plan-program");
     for option in [["--epochs", "3"], ["--samples", "9"], ["--batch-size", "4"], ["--precision", "float32"]] {
         let args = [&["plan", "--matmul", "64x64x64", "--targets", "v2-8"], &option[..]].concat();
-        f.run(&args).fails(2, &[option[0], "no training step", "--steps"]);
+        f.run(&args).fails(2, &[option[0], "training steps only", "--steps"]);
     }
     let text = f.run(&["plan", "--matmul", "64x64x64", "--targets", "v2-8"]).ok().out;
     assert!(text.contains("--steps N") && !text.contains("limits"), "{text}");
@@ -301,7 +299,7 @@ fn energy_is_joules_and_samples_for_a_joule_or_a_question_mark() {
         assert!(!text.contains("kWh") && !text.contains(" 0.000 ") && text.contains('?'), "{text}");
     }
     let text = f.run(&[&args[..], &["--explain"]].concat()).ok().out;
-    assert!(text.contains("energy: ? (no wattage") && text.contains("samples for a joule"), "{text}");
+    assert!(text.contains("energy: ? (its power") && text.contains("samples per joule"), "{text}");
     assert!(!text.to_lowercase().contains("from memory"), "{text}");
 }
 
@@ -351,9 +349,9 @@ fn the_page_shows_more_than_the_table() {
     let parts = [
         "Advice",
         "class=\"bar",
-        "Memory of one device",
+        "Memory per device",
         "conv2d",
-        "samples for a joule",
+        "samples per joule",
         "Source",
         "not validated",
     ];
@@ -424,18 +422,19 @@ fn every_generation_is_shown_with_its_sources_beside_the_tutorials() {
 /// The same steps, of those models that trace fast: what was measured lies within what the table calls least and most.
 #[test]
 fn ranges_of_a_cpu_hold_what_was_measured() {
-    let cpu = Cpu {
+    let cpu = CpuCeilings {
         flops: 445e9,
         bf16_flops: 445e9,
         tiers: vec![(2.1e6, 200e9), (26e6, 52e9), (f64::INFINITY, 23e9)],
         threads: 2,
         memory: 2e10,
     };
-    let tables = Tables::built_in().unwrap();
+    let tables = ChipTables::built_in().unwrap();
     for (preset, ms) in [("fashion-mnist", 10.46), ("mlp", 1.10), ("cifar-cnn", 132.3), ("lstm", 222.6)] {
-        let config = Draft::preset(preset).unwrap().finish().map_err(|r| r.error).unwrap();
+        let config = ConfigDraft::preset(preset).unwrap().finish().map_err(|r| r.error).unwrap();
         let graph = config.untrained().unwrap().train_graph(config.fit.batch_size).unwrap();
-        let step = analytic(&Work::of(&graph), &Machine::Cpu(cpu.clone()), &tables, Half::Bf16).unwrap();
+        let step =
+            analytic(&KernelList::of(&graph), &Machine::Cpu(cpu.clone()), &tables, HalfType::Bf16).unwrap();
         let (low, high) = (step.device.low * 1e3, step.device.high * 1e3);
         assert!(low <= ms && ms <= high, "{preset}: {ms} ms is not within {low:.2} to {high:.2}");
     }
@@ -543,9 +542,9 @@ fn what_the_first_tpu_cannot_do_is_told() {
     f.run(&["tpu1", "tpu1/mlp0", "--check"]).fails(2, &["no weights to compute with", "--check"]);
     f.write("model.tflite", "x");
     f.run(&["tpu1", "model.tflite"]).fails(1, &["model.tflite"]);
-    f.run(&["plan", "mlp", "--targets", "v1"]).fails(2, &["trains nothing", "systole tpu1 FILE.tflite"]);
+    f.run(&["plan", "mlp", "--targets", "v1"]).fails(2, &["cannot train", "systole tpu1 FILE.tflite"]);
     f.run(&["plan", "mlp", "--targets", "edgetpu"])
-        .fails(2, &["trains nothing", "systole export MODEL --format tflite"]);
+        .fails(2, &["cannot train", "systole export MODEL --format tflite"]);
 }
 
 /// A model of layers, quantised by the program and put on the chip: the bits of the file's interpreter.
@@ -574,7 +573,7 @@ fn a_trained_model_runs_on_the_first_tpu() {
         .json();
     assert_eq!((&trained["cycles"], &trained["shares"]), (&json["cycles"], &json["shares"]));
     let told = json["check"].as_str().unwrap();
-    assert!(told.contains("10 values") && told.contains("are the interpreter's"), "{told}");
-    assert_eq!((&json["batch"], &json["notes"][0]), (&8.into(), &"its softmax is left to the host".into()));
+    assert!(told.contains("10 values") && told.contains("match the interpreter"), "{told}");
+    assert_eq!((&json["batch"], &json["notes"][0]), (&8.into(), &"the softmax runs on the host".into()));
     f.run(&["tpu1", "int8.tflite", "--batch", "5000"]).fails(1, &["--batch ", "layer `"]);
 }

@@ -1,5 +1,5 @@
-//! Program files as a user runs them: our own text and JAX's, good arrays and bad ones, from files and pipes; two devices
-//! compared, failing programs made small.
+//! End-to-end tests of `systole run`: program files of Systole and JAX, valid and invalid arrays from files and pipes,
+//! comparison of two devices, and reduction of failing programs.
 
 #![allow(clippy::print_stdout, reason = "says what was skipped")]
 
@@ -88,15 +88,15 @@ fn a_program_of_jax_gives_the_same_on_both_devices() {
 #[test]
 fn our_own_text_runs_as_it_is_shown() {
     let f = Folder::new("run-own");
-    f.write("small.toml", systole::config::Config::preset_text("mlp").unwrap().replace("512", "8"));
+    f.write("small.toml", systole::config::RunConfig::preset_text("mlp").unwrap().replace("512", "8"));
     let text = f.run(&["show", "small.toml", "--stage", "stablehlo", "--batch-size", "4"]).ok().out;
     f.write("step.mlir", &text);
     let run = f.run(&["run", "step.mlir", "--random", "1", "--json"]).ok().json();
     assert!(run["arguments"].as_u64() > Some(6) && run["results"].as_array().unwrap().len() > 6, "{run}");
     f.run(&["show", "step.mlir", "--stage", "kernels"]).ok();
     assert_eq!(f.run(&["show", "step.mlir"]).ok().out, text);
-    f.run(&["show", "step.mlir", "--stage", "grad"]).fails(2, &["a program is no model", "try: "]);
-    f.run(&["show", "step.mlir", "--batch-size", "4"]).fails(2, &["has its shapes", "--batch-size"]);
+    f.run(&["show", "step.mlir", "--stage", "grad"]).fails(2, &["a program has no training step", "try: "]);
+    f.run(&["show", "step.mlir", "--batch-size", "4"]).fails(2, &["are fixed", "--batch-size"]);
 }
 
 #[test]
@@ -157,13 +157,14 @@ fn programs_that_jax_writes_give_jaxs_numbers() {
         let got = arrays("got.npz");
         assert_eq!(got.len(), want.len());
         for ((name, got), (other, want)) in got.iter().zip(&want) {
-            let ty = |x: &npy::Raw| (x.descr.trim_start_matches(['<', '|']).to_string(), x.dims.clone());
+            let ty =
+                |x: &npy::RawNpyArray| (x.descr.trim_start_matches(['<', '|']).to_string(), x.dims.clone());
             assert_eq!((name, ty(got)), (other, ty(want)), "{program} on {device}");
             if !["<f4", "<c8"].contains(&got.descr.as_str()) {
                 assert_eq!(got.bytes, want.bytes, "{program} on {device}: {name}");
                 continue;
             }
-            let floats = |x: &npy::Raw| -> Vec<f32> {
+            let floats = |x: &npy::RawNpyArray| -> Vec<f32> {
                 x.bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
             };
             for (a, b) in floats(got).iter().zip(floats(want)) {
@@ -191,8 +192,11 @@ fn elements_that_the_ir_has_no_type_for_are_given_and_written_as_others_have_the
     f.write("all.mlir", program);
     let complex = [[1f32, 2.0], [0.0, -1.0]].concat();
     let complex: Vec<u8> = complex.iter().flat_map(|x| x.to_le_bytes()).collect();
-    let raw =
-        |descr: &str, bytes: &[u8]| npy::Raw { descr: descr.into(), dims: vec![2], bytes: bytes.to_vec() };
+    let raw = |descr: &str, bytes: &[u8]| npy::RawNpyArray {
+        descr: descr.into(),
+        dims: vec![2],
+        bytes: bytes.to_vec(),
+    };
     // Four bits are −3 and 2 in a byte each; 1.5 and −1 in eight bits; 1 and −2 in bf16.
     let arrays = vec![
         ("arg0".to_string(), raw("<c8", &complex)),
@@ -231,7 +235,7 @@ fn elements_that_the_ir_has_no_type_for_are_given_and_written_as_others_have_the
     f.run(&["check", "all.mlir"]).ok();
     f.write("wide.mlir", program.replace("complex<f32>", "complex<f64>"));
     f.run(&["run", "wide.mlir", "--random", "0", "--output", "out.safetensors"])
-        .fails(1, &["no elements of type complex<f64>", ".npz"]);
+        .fails(1, &["do not support elements of type complex<f64>", ".npz"]);
 }
 
 #[test]
@@ -239,17 +243,17 @@ fn arguments_that_do_not_fit_are_told_with_what_is_expected() {
     let f = folder("misfit");
     let listed = "arg0: f32[4, 3], arg1: f32[3, 2], arg2: i32[4]";
     f.run(&["run", "layer.mlir"])
-        .fails(1, &["takes 3 arguments, and none is given", listed, "--random 0", "--input"]);
+        .fails(1, &["requires 3 arguments, got none", listed, "--random 0", "--input"]);
     let x = npy::to_bytes(&Literal::zeros(systole_ir::TensorType::new(DType::F64, [4, 3]))).unwrap();
     f.write("in.npz", crate::program::made::npz(&[("arg0", x.clone()), ("z", x.clone())]));
     f.run(&["run", "layer.mlir", "--input", "in.npz", "--output", "out.npz"]).fails(
         1,
         &[
             "in.npz",
-            "arg0 is f64[4, 3], and the program takes f32[4, 3]",
+            "arg0 has type f64[4, 3], expected f32[4, 3]",
             "arg1 is missing: f32[3, 2]",
             "arg2 is missing: i32[4]",
-            "`z` (f64[4, 3]) is no argument",
+            "`z` (f64[4, 3]) matches no argument",
             listed,
         ],
     );
@@ -271,8 +275,8 @@ fn arguments_that_do_not_fit_are_told_with_what_is_expected() {
 fn files_that_are_no_programs_end_in_one_clear_error() {
     let f = folder("bad");
     for (name, content, part) in [
-        ("empty.mlir", &b""[..], "it is empty"),
-        ("page.mlir", b"<!DOCTYPE html><html><body>404</body></html>", "page of the web"),
+        ("empty.mlir", &b""[..], "is empty"),
+        ("page.mlir", b"<!DOCTYPE html><html><body>404</body></html>", "web page"),
         ("cut.mlir", &LAYER.as_bytes()[..LAYER.len() / 2], "line 6"),
         ("hlo.txt", b"HloModule jit_f, entry_computation_layout={()->f32[]}", "HLO text"),
         ("binary.bc", b"\x00\x01\x02\xff\xfe", "neither StableHLO text nor bytecode"),
@@ -295,8 +299,9 @@ fn files_that_are_no_programs_end_in_one_clear_error() {
         }
     }
     #[cfg(unix)]
-    f.run(&["run", "/dev/zero", "--memory-limit", "64MiB"]).fails(1, &["/dev/zero has no end within 8 MiB"]);
-    piped(&f, &["run", "-"], b"").fails(1, &["standard input", "it is empty"]);
+    f.run(&["run", "/dev/zero", "--memory-limit", "64MiB"])
+        .fails(1, &["/dev/zero is larger than the read limit of 8 MiB"]);
+    piped(&f, &["run", "-"], b"").fails(1, &["standard input", "is empty"]);
     f.run(&["run", "nothing.mlir"]).fails(1, &["no file or folder nothing.mlir", "try: "]);
     f.run(&["run", "layer.mlr", "--random", "0"]).fails(1, &["did you mean `layer.mlir`?"]);
     f.run(&["run", "."]).fails(1, &["is a folder"]);
@@ -347,11 +352,9 @@ fn programs_that_check_themselves_are_judged() {
     f.write("bad.mlir", checking("[2.0, 4.0]"));
     for device in ["cpu", "ref"] {
         let good = f.run(&["run", "good.mlir", "--device", device]).ok();
-        assert!(good.out.contains("check of its result holds"), "{}", good.out);
-        f.run(&["run", "bad.mlir", "--device", device]).fails(
-            1,
-            &["the program's check of its result does not hold", "element [1] is 3.0, not 4.0", "try: "],
-        );
+        assert!(good.out.contains("the program's check passed"), "{}", good.out);
+        f.run(&["run", "bad.mlir", "--device", device])
+            .fails(1, &["the program's check failed", "element [1] is 3.0, not 4.0", "try: "]);
     }
     let bad = f.run(&["run", "bad.mlir", "--json"]);
     assert_eq!((bad.code, &bad.json()["checks"][0]["holds"]), (Some(1), &Value::Bool(false)));
@@ -374,7 +377,7 @@ fn devices_that_agree_and_devices_that_part_are_told() {
     let parts = f.run(&args);
     assert_eq!(parts.code, Some(1), "{}{}", parts.out, parts.err);
     for part in [
-        "cpu and ref part at op 2 of 3, line 3:8 of exp.mlir",
+        "cpu and ref first differ at op 2 of 3, line 3:8 of exp.mlir",
         "stablehlo.exponential",
         "operand 0: f32[64]",
         "shrink exp.mlir",
@@ -387,7 +390,7 @@ fn devices_that_agree_and_devices_that_part_are_told() {
     assert_ne!(told["first"]["difference"]["first"], told["first"]["difference"]["second"]);
     let agreed = f.run(&["check", "exp.mlir", "--json"]).ok().json();
     assert_eq!((&agreed["agree"], &agreed["first"]), (&Value::Bool(true), &Value::Null));
-    f.run(&["check", "exp.mlir", "--devices", "cpu"]).fails(2, &["not two devices", "--devices"]);
+    f.run(&["check", "exp.mlir", "--devices", "cpu"]).fails(2, &["expected two devices", "--devices"]);
     f.run(&["check", "exp.mlir", "--devices", "cpu,gpu9"]).fails(1, &["gpu9", "--devices", "try: "]);
     f.run(&["check", "exp.mlir", "--tolerance", "7"]).fails(2, &["from 0 to 1"]);
 }
@@ -447,7 +450,8 @@ fn a_file_of_tests_runs_all_of_them() {
         (&Value::from(2), &Value::Bool(false))
     );
     f.run(&["run", "bad.mlir", "--function", "a"]).ok();
-    f.run(&["run", "bad.mlir", "--output", "out.npz"]).fails(2, &["3 tests and no program", "--function"]);
+    f.run(&["run", "bad.mlir", "--output", "out.npz"])
+        .fails(2, &["3 test functions and no main program", "--function"]);
 }
 
 #[test]
@@ -491,7 +495,7 @@ fn programs_are_translated_and_compute_the_same() {
     assert_eq!(results("own.bc"), want);
     for (args, parts) in [
         (&["layer.mlir", "out.txt"][..], &["out.txt", ".mlirbc"][..]),
-        (&["layer.mlir", "out.bc", "--target", "new"], &["`new` is no version", "--target"]),
+        (&["layer.mlir", "out.bc", "--target", "new"], &["expected a version, got `new`", "--target"]),
         (&["layer.mlir", "out.mlir", "--target", "1.0.0"], &["text has no version"]),
     ] {
         translate(args).fails(2, parts);

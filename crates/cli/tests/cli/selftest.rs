@@ -1,4 +1,4 @@
-//! `systole selftest` on the engine, on the interpreter, and through a PJRT plugin.
+//! Tests of `systole selftest` on the CPU engine, on the interpreter and through a PJRT plugin.
 
 use crate::program::Folder;
 use serde_json::Value;

@@ -1,5 +1,5 @@
-//! What the program says to try: names that other systems use come before what looks alike, nothing leads where nothing is,
-//! and the commands it prints are written as the one that was typed.
+//! Tests "did you mean" suggestions: names used by other frameworks are preferred over similar spellings, nothing is
+//! suggested if nothing fits, and suggested commands keep the form of the typed one.
 
 use crate::program::{Done, Folder, TINY};
 use std::os::unix::process::CommandExt;
@@ -9,12 +9,12 @@ fn commands_and_options_of_other_programs_lead_to_ours() {
     let f = Folder::new("suggest-commands");
     let cases: [(&[&str], &str); 7] = [
         (&["fit"], "did you mean `train`?"),
-        (&["train", "--preset", "glyphs"], "it needs no option: train glyphs"),
+        (&["train", "--preset", "glyphs"], "pass it without an option: train glyphs"),
         (&["train", "glyphs", "--lr", "0.1"], "did you mean `--learning-rate`?"),
         (&["train", "glyphs", "--optimizer", "lion"], "--set optimizer.type=lion"),
         (&["data", "info", "x.csv"], "did you mean `inspect`?"),
         (&["plan", "glyphs", "--target", "v5e-8"], "did you mean `--targets`?"),
-        (&["zebra"], "the commands are train, resume"),
+        (&["zebra"], "available commands: train, resume"),
     ];
     for (args, part) in cases {
         let done = f.run(args).fails(2, &[part, "Usage: "]);
@@ -44,7 +44,7 @@ fn a_file_that_is_not_there_is_no_preset_misspelt() {
         assert!(!done.err.contains("did you mean") && !done.err.contains("fashion-mnist"), "{}", done.err);
     }
     f.run(&["train", "mydate.csv"])
-        .fails(2, &["there is no file or folder mydate.csv", "did you mean `mydata.csv`"]);
+        .fails(2, &["no such file or folder: mydate.csv", "did you mean `mydata.csv`"]);
     f.run(&["train", "glyhps"]).fails(2, &["did you mean `glyphs`"]);
     f.run(&["train", "elephants"]).fails(2, &["one of: fashion-mnist"]);
     f.run(&["train", "glyphs", "--set=data.dataset=my.csv"]).fails(2, &["data.dir", "records"]);
@@ -66,14 +66,14 @@ fn keys_and_values_of_other_systems_lead_to_ours() {
         ("compile.precision=bf16", "did you mean `mixed_bfloat16`"),
         ("layers.4.units=\"10\"", "write it without quotes: 10"),
         ("fit.epochs=\"7\"", "write it without quotes: 7"),
-        ("fit.epochs=7.0", "write it without a point: 7"),
+        ("fit.epochs=7.0", "write it without the decimal point: 7"),
     ];
     for (set, part) in cases {
         let done = f.run(&["train", "glyphs", "--print-config", "--set", set]).fails(2, &[part, "try: "]);
         assert!(!done.err.contains("usize") && !done.err.contains("u64"), "{}", done.err);
     }
     let whole = f.run(&["train", "glyphs", "--print-config", "--set", "layers.4.units=\"10\""]);
-    whole.fails(2, &["a whole number"]);
+    whole.fails(2, &["an integer"]);
     for set in
         ["layers.4.units=10", "fit.epochs=7", "compile.precision=mixed_bfloat16", "optimizer.type=lion"]
     {
@@ -101,7 +101,7 @@ fn without_data_and_network_the_first_command_says_so_in_a_line() {
     let args = [&["train", "--set=data.test_samples=16"][..], &TINY[..]].concat();
     let out = f.run(&args).ok().out;
     let lines: Vec<&str> = out.lines().take(2).collect();
-    assert!(lines[0].starts_with("Data: glyphs, because the files of fashion-mnist are not there"), "{out}");
+    assert!(lines[0].starts_with("Data: glyphs, because the files of fashion-mnist were not found"), "{out}");
     assert!(lines[1].starts_with("Model: "), "{out}");
     let said = f.run(&[&args[..], &["-v", "--out=again"][..]].concat()).ok().out;
     assert!(said.contains("  why: looked in"), "{said}");
@@ -111,12 +111,12 @@ fn without_data_and_network_the_first_command_says_so_in_a_line() {
 fn devices_and_strategies_of_others_are_known_before_the_data_are_read() {
     let f = Folder::new("suggest-devices");
     for (option, parts) in [
-        ("--device=gpu", ["there is no device `gpu`", "did you mean `cuda`?"]),
-        ("--device=mps", ["there is no device `mps`", "one of: auto"]),
-        ("--strategy=ddp", ["there is no strategy `ddp`", "did you mean `data_parallel`?"]),
-        ("--strategy=fsdp", ["there is no strategy `fsdp`", "did you mean `fully_sharded`?"]),
+        ("--device=gpu", ["unknown device `gpu`", "did you mean `cuda`?"]),
+        ("--device=mps", ["unknown device `mps`", "one of: auto"]),
+        ("--strategy=ddp", ["unknown strategy `ddp`", "did you mean `data_parallel`?"]),
+        ("--strategy=fsdp", ["unknown strategy `fsdp`", "did you mean `fully_sharded`?"]),
         ("--learning-rate=nan", ["NaN is not a finite number", "--learning-rate"]),
-        ("--learning-rate=1e40", ["beyond the range of float32", "--learning-rate"]),
+        ("--learning-rate=1e40", ["outside the range of float32", "--learning-rate"]),
     ] {
         let done = f.run(&["train", "glyphs", option]).fails(2, &parts);
         assert!(!done.err.contains("null") && !done.out.contains("Data:"), "{}{}", done.out, done.err);

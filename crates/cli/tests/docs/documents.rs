@@ -1,5 +1,5 @@
-//! Documents say what is so: links lead somewhere, paths exist, lists of files and tables of figures are those of the
-//! tree and of the data. With `SYSTOLE_BLESS=1` what is generated is written anew instead of compared.
+//! Tests of the documents: links and paths exist, and lists of files and tables of numbers match the tree and the data.
+//! With `SYSTOLE_BLESS=1` the generated parts are rewritten instead of compared.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,11 +1,11 @@
-//! The examples run and hold what they assert.
+//! Runs the examples; their own assertions must hold.
 
 #![allow(clippy::print_stdout, reason = "says what was skipped")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use systole_base::rng::Stream;
+use systole_base::rng::RandomStream;
 
 /// Where cargo puts examples: beside the program, built by the same `cargo test`.
 fn program(name: &str) -> PathBuf {
@@ -137,7 +137,7 @@ fn a_killed_pytorch_loop_ends_with_the_same_bits() {
     let began = Instant::now();
     let whole = loop_ends(&["--steps", "20", "--batch", "8"]);
     let longest = began.elapsed();
-    let (mut draws, mut kills) = (Stream::new(3, 0, 0), 0);
+    let (mut draws, mut kills) = (RandomStream::new(3, 0, 0), 0);
     while kills < wanted {
         let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("example-pytorch_loop/killed");
         let _ = std::fs::remove_dir_all(&out);

@@ -1,4 +1,5 @@
-//! The documents, the examples and the structure of the workspace: what is written is so, and what is shown runs.
+//! Test binary for the documents, the examples and the structure of the workspace: statements are true and examples
+//! run.
 
 #[path = "../program/mod.rs"]
 mod program;

@@ -1,5 +1,5 @@
-//! What docs/guide/tutorials.md shows as shell commands runs as it is printed, and so does every line that says "runs"; its
-//! Rust is the facade's doc-tests.
+//! Tests of docs/guide/tutorials.md: its shell commands run as printed, and so does every line with the status "runs".
+//! Its Rust code is tested by the doc-tests of the facade crate.
 
 #![allow(clippy::print_stdout, reason = "says what each line took")]
 

@@ -1,20 +1,21 @@
-//! Programs of JAX (`tests/peers/jax_programs/generate.py`), read from text and from bytecode, on both engines: their results are
-//! those of JAX's own CPU. How far floats may differ stands with each program, as a share (2e-5 to 5e-4 for most of f32); where none
-//! does it is that of [`Tolerance`]. Integers and truth values are equal. Programs of several devices run on eight.
+//! Runs StableHLO programs exported by JAX, from text and from bytecode, on both engines and compares the results with
+//! JAX's own CPU backend. `tests/peers/jax_programs/generate.py` makes the programs. Each program may state a relative
+//! tolerance for floats (2e-5 to 5e-4 for most of f32); the default is [`Tolerance`]. Integers and booleans must be
+//! equal. Programs for several devices run on eight.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use systole::cpu::CpuBackend;
-use systole_dist::{SimulatedMesh, Team};
-use systole_ir::op::Devices;
+use systole_dist::{DeviceOwnership, SimulatedMesh};
+use systole_ir::op::DeviceCounts;
 use systole_ir::{Graph, Literal, Result};
-use systole_mlir::interface::Face;
+use systole_mlir::interface::ProgramPort;
 use systole_program::bisect::run;
 use systole_program::compare::{Tolerance, compare};
 use systole_program::files;
-use systole_program::program_file::{Opened, open};
-use systole_runtime::{Arg, Backend, Buffer, CompileOptions, DeviceId, ReferenceBackend};
+use systole_program::program_file::{ProgramFile, open};
+use systole_runtime::{Backend, Buffer, CompileOptions, DeviceId, ExecutableArg, ReferenceBackend};
 
 type Parts = BTreeMap<String, Vec<u8>>;
 
@@ -36,8 +37,8 @@ fn programs() -> BTreeMap<String, Parts> {
 }
 
 /// The arrays that hold arguments (`arg`) or results (`out`).
-fn held(faces: &[Face], parts: &Parts, what: &str) -> std::result::Result<Vec<Literal>, String> {
-    let one = |(i, face): (usize, &Face)| {
+fn held(faces: &[ProgramPort], parts: &Parts, what: &str) -> std::result::Result<Vec<Literal>, String> {
+    let one = |(i, face): (usize, &ProgramPort)| {
         let bytes = parts.get(&format!("{what}{i}")).ok_or(format!("{what}{i} is missing"))?;
         face.split(bytes).map_err(|e| format!("{what}{i}: {e}"))
     };
@@ -46,7 +47,7 @@ fn held(faces: &[Face], parts: &Parts, what: &str) -> std::result::Result<Vec<Li
 }
 
 /// One form of a program on one device: what is wrong.
-fn check(program: &Opened, parts: &Parts, device: &dyn Backend) -> std::result::Result<(), String> {
+fn check(program: &ProgramFile, parts: &Parts, device: &dyn Backend) -> std::result::Result<(), String> {
     let interface = &program.imported.interface;
     let arguments = held(&interface.arguments, parts, "arg")?;
     let expected = held(&interface.results, parts, "out")?;
@@ -72,10 +73,10 @@ fn computed(graph: &Arc<Graph>, arguments: &[Literal], device: &dyn Backend) -> 
     if !graph.nodes.iter().any(|n| n.op.meets()) {
         return Ok(vec![run(graph, arguments, device)?]);
     }
-    let team = Team::alone(Devices { replicas: 1, partitions: 8 });
+    let team = DeviceOwnership::alone(DeviceCounts { replicas: 1, partitions: 8 });
     let program = SimulatedMesh::compile(device, graph, &team, &CompileOptions::default())?;
-    let put = || arguments.iter().map(|x| device.put(x, DeviceId(0)).map(Arg::Donate)).collect();
-    let given = (0..8).map(|_| put()).collect::<Result<Vec<Vec<Arg<'_>>>>>()?;
+    let put = || arguments.iter().map(|x| device.put(x, DeviceId(0)).map(ExecutableArg::Donate)).collect();
+    let given = (0..8).map(|_| put()).collect::<Result<Vec<Vec<ExecutableArg<'_>>>>>()?;
     let literals = |own: &Vec<Buffer>| own.iter().map(Buffer::to_literal).collect();
     program.run(given)?.iter().map(literals).collect()
 }
@@ -110,7 +111,7 @@ fn programs_of_jax_compute_what_jax_computes() {
 /// A program that is cut, or has other bytes, is a program or an error with a reason.
 #[test]
 fn damaged_programs_are_programs_or_errors() {
-    let mut draws = systole_base::rng::Stream::new(11, 0, 0);
+    let mut draws = systole_base::rng::RandomStream::new(11, 0, 0);
     let (mut errors, mut tried) = (0u32, 0u32);
     for (name, parts) in &programs() {
         for form in ["mlir", "bc"] {

@@ -1,7 +1,7 @@
-//! Parity with Keras: the same weights, batches and recipe give Keras's losses, gradients and weights, for the
-//! tutorial's network, a multi-layer perceptron and a network with batch normalisation. The reference is Keras with its
-//! TensorFlow backend; `fixtures/keras/README.md` says how the fixtures were made. Each network runs on every
-//! instruction-set level that this machine has.
+//! Parity tests with Keras (TensorFlow backend): with the same weights, batches and training settings, losses,
+//! gradients and updated weights must match. Covers the tutorial's network, a multi-layer perceptron and a network with
+//! batch normalization, each on every instruction set of this machine. `fixtures/keras/README.md` describes how the
+//! fixtures were made.
 
 #![allow(clippy::print_stdout, reason = "figures for whoever runs it with --nocapture")]
 
@@ -9,7 +9,7 @@ use safetensors::SafeTensors;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use systole::cpu::{CpuBackend, Level, Team};
+use systole::cpu::{CpuBackend, Level, ThreadPool};
 use systole::nn::Batch;
 use systole::nn::loss::Prediction;
 use systole::prelude::*;
@@ -151,7 +151,7 @@ fn check(name: &str, precision: Precision, tolerance: &Tolerance<'_>) {
 
 fn check_level(name: &str, precision: Precision, tolerance: &Tolerance<'_>, level: Level) {
     let backend: Arc<dyn Backend> =
-        Arc::new(CpuBackend::with(Team::from_knob(), level).expect("an available level"));
+        Arc::new(CpuBackend::with(ThreadPool::from_knob(), level).expect("an available level"));
     let fixture = Fixture::load(name);
     let mut model = fixture.model(precision, &backend);
     let mut worst = (0f64, 0f64, 0f64);

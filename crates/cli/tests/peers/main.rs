@@ -1,4 +1,5 @@
-//! Comparisons with other systems: Keras, JAX, XLA and libtpu. Most need a Python with their packages, named by SYSTOLE_PYTHON.
+//! Test binary for comparisons with Keras, JAX, XLA and libtpu. Most tests need a Python with these packages, named by
+//! SYSTOLE_PYTHON.
 
 #[path = "../program/mod.rs"]
 mod program;

@@ -1,5 +1,6 @@
-//! `systole compile` through Google's compiler, for TPUs that are not here; and `--device pjrt:FILE`, `devices`,
-//! `doctor`. Needs libtpu, found as users' are. All presets and slices: `bench/tpu-compiles`.
+//! Tests of `systole compile` with Google's TPU compiler (libtpu), without a TPU, and of `--device pjrt:FILE`,
+//! `devices` and `doctor`. Finds libtpu the same way as the program does. `bench/tpu-compiles` covers all presets and
+//! slices.
 
 #![allow(clippy::print_stdout, reason = "says what was skipped")]
 
@@ -7,7 +8,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use systole::devices::find_plugin;
-use systole::pjrt::Platform;
+use systole::pjrt::AcceleratorPlatform;
 
 /// Without the cache: what an earlier run compiled would prove nothing.
 fn systole(args: &[&str]) -> Output {
@@ -16,7 +17,7 @@ fn systole(args: &[&str]) -> Output {
 }
 
 fn has_libtpu(test: &str) -> bool {
-    let found = find_plugin(Platform::Tpu, None).plugin().is_some();
+    let found = find_plugin(AcceleratorPlatform::Tpu, None).plugin().is_some();
     if !found {
         println!("SKIPPED {test}: libtpu is not installed (`systole setup tpu` fetches it)");
     }
@@ -144,7 +145,7 @@ fn a_partitioned_program_gets_its_collective() {
     let hlo = std::fs::read(hlo).expect("the optimized program");
     assert!(hlo.windows(10).any(|w| w == b"all-reduce"), "no collective in the program");
     let said = refused(&["compile", program, "--target", "v5e:1x1", "--partitions", "4"]);
-    assert!(said.contains("wants 4 devices") && said.contains("larger slice"), "{said}");
+    assert!(said.contains("requires 4 devices") && said.contains("larger slice"), "{said}");
 }
 
 /// How often a compiled program has a collective, and the bytes it works on.
@@ -216,7 +217,8 @@ fn what_was_compiled_before_comes_from_the_cache() {
     let text = "func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {\n  %y = stablehlo.add %x, %x : tensor<8xf32>\n  \
         return %y : tensor<8xf32>\n}\n";
     std::fs::write(&program, text).expect("written");
-    let library = find_plugin(Platform::Tpu, None).require(Platform::Tpu).expect("there is one");
+    let library =
+        find_plugin(AcceleratorPlatform::Tpu, None).require(AcceleratorPlatform::Tpu).expect("there is one");
     let run = |more: &[&str]| -> (Value, Vec<u8>) {
         let saved = dir.join("add.bin");
         let mut command = Command::new(env!("CARGO_BIN_EXE_systole"));
@@ -247,19 +249,19 @@ fn meshes_that_do_not_fit_are_refused() {
         return;
     }
     let said = refused(&["compile", "fashion-mnist", "--target", "v5e:2x2", "--batch-size", "66"]);
-    assert!(said.contains("cannot be split evenly") && said.contains("multiple of 4, such as 68"), "{said}");
+    assert!(said.contains("does not divide evenly") && said.contains("multiple of 4, such as 68"), "{said}");
     let said = refused(&["compile", "fashion-mnist", "--target", "v5e:2x2", "--mesh", "data=8"]);
     assert!(said.contains("data=8 has 8 devices, and v5litepod-4 only 4"), "{said}");
     let said = refused(&["compile", "fashion-mnist", "--target", "v5e:2x2", "--mesh", "data"]);
     assert!(said.contains("--mesh") && said.contains("data=4"), "{said}");
     let two = ["compile", "fashion-mnist", "--target", "v5e:2x2", "--num-slices", "2", "--mesh", "data=4"];
     let said = refused(&two);
-    assert!(said.contains("takes all devices"), "{said}");
+    assert!(said.contains("must cover them"), "{said}");
     let said = refused(&["compile", "fashion-mnist", "--target", "v5e:2x2", "--partitions", "4"]);
     assert!(said.contains("--strategy"), "{said}");
     let alone =
         ["compile", "fashion-mnist", "--target", "v5e:2x2", "--strategy", "one_device", "--mesh", "data=4"];
-    assert!(refused(&alone).contains("one device has no mesh"));
+    assert!(refused(&alone).contains("a mesh needs several devices"));
 }
 
 #[test]
@@ -275,13 +277,13 @@ fn bad_input_is_one_clear_error() {
     let said = refused(&["compile", "fashion-mnist", "--target", "h100", "--num-slices", "2"]);
     assert!(said.contains("only TPUs have slices") && said.contains("8*h100"), "{said}");
     let said = refused(&["compile", "fashion-mnist", "--target", "h100", "--plugin", "no-such.so"]);
-    assert!(said.contains("no-such.so (not there)") && said.contains("systole setup cuda"), "{said}");
+    assert!(said.contains("no-such.so (not found)") && said.contains("systole setup cuda"), "{said}");
     let said = refused(&["compile", "fashion-mnist", "--target", "v5e:1x1", "--plugin", "no-such.so"]);
-    assert!(said.contains("no-such.so (not there)") && said.contains("systole setup tpu"), "{said}");
+    assert!(said.contains("no-such.so (not found)") && said.contains("systole setup tpu"), "{said}");
     let said = refused(&["compile", "fashion-mnist", "--target", "v5e:1x1", "--plugin", wrong]);
-    assert!(said.contains("no ELF file"), "{said}");
+    assert!(said.contains("not an ELF file"), "{said}");
     let said = refused(&["compile", wrong, "--target", "v5e:1x1", "--batch-size", "8"]);
-    assert!(said.contains("has its shapes"), "{said}");
+    assert!(said.contains("are fixed"), "{said}");
     let said = refused(&["compile", "none.mlir", "--target", "v5e:1x1"]);
     assert!(said.contains("no file or folder none.mlir") && said.contains("check the path"), "{said}");
     let said = refused(&["train", "glyphs", "--device", "pjrt:no-such.so"]);

@@ -1,5 +1,6 @@
-//! The wheel for Python, as a user has it: built, installed into a fresh virtual environment beside JAX, and used through
-//! `JAX_PLATFORMS=systole` alone; the notebooks, which install it themselves; and the archive for those without Python.
+//! End-to-end tests of the Python wheel: it is built, installed into a fresh virtual environment beside JAX, and used
+//! with only `JAX_PLATFORMS=systole` set. Also tests the notebooks, which install the wheel themselves, and the archive
+//! for machines without Python.
 
 #![allow(clippy::print_stdout, reason = "says what was skipped")]
 
@@ -176,7 +177,7 @@ fn notebooks_of_training_run_as_they_stand() {
             "--steps-per-epoch 2 --batch-size 16 --set data.train_samples=64 --set data.test_samples=32";
         format!("--epochs {n} {few}")
     };
-    let found = ("DATA", r"fashion-mnist, the default; 64 \+ 32 pictures");
+    let found = ("DATA", r"fashion-mnist, the default; 64 \+ 32 images");
     let drawn = ("DATA", "glyphs, because ");
     let elsewhere = ("PLACE", "This is not Colab");
 
@@ -202,7 +203,7 @@ fn notebooks_of_training_run_as_they_stand() {
 
     // A second session of Kaggle goes on with what the first one left.
     std::fs::create_dir_all(f.path("first/working")).unwrap();
-    let (place, first) = (("PLACE", "The run is kept in"), f.path("first").display().to_string());
+    let (place, first) = (("PLACE", "Run folder:"), f.path("first").display().to_string());
     let arguments = format!("--strategy=data_parallel {}", epochs(2));
     let settings = [("DEVICE", "cpu"), ("ARGUMENTS", &arguments), found, place, ("KAGGLE", &first)];
     e.notebook("kaggle_tpu", "kaggle-cpu", &settings, &data);
@@ -210,7 +211,7 @@ fn notebooks_of_training_run_as_they_stand() {
     std::fs::create_dir_all(f.path("second/input/mine")).unwrap();
     let run = "systole-fashion-mnist";
     std::fs::rename(f.path("first/working").join(run), f.path("second/input/mine").join(run)).unwrap();
-    let (place, second) = (("PLACE", "It goes on with"), f.path("second").display().to_string());
+    let (place, second) = (("PLACE", "Resuming from"), f.path("second").display().to_string());
     let arguments = format!("--resume=force --strategy=data_parallel {}", epochs(3));
     let settings = [("DEVICE", "xla"), ("ARGUMENTS", &arguments), found, place, ("KAGGLE", &second)];
     e.notebook("kaggle_tpu", "kaggle-xla", &settings, &data);

@@ -1,17 +1,17 @@
-//! Whole training steps through another compiler: the StableHLO text of a step is read by MLIR's own parser, compiled by
-//! XLA for this CPU and must give what Systole's engine gives. Needs a Python with JAX, named by SYSTOLE_PYTHON.
+//! Compares whole training steps with XLA: MLIR's parser reads the StableHLO text of a step, XLA compiles it for this
+//! CPU, and the results must match Systole's engine. Needs a Python with JAX, named by SYSTOLE_PYTHON.
 
 #![allow(clippy::print_stdout, reason = "says what was skipped")]
 
 use std::path::Path;
 use std::process::Command;
 use systole::prelude::*;
-use systole::runtime::{Arg, CompileOptions, backend};
+use systole::runtime::{CompileOptions, ExecutableArg, backend};
 use systole::{ir, register};
 
 /// Arguments for a training step: weights as they start, small random numbers elsewhere, labels below ten.
 fn arguments(model: &Model, graph: &ir::Graph) -> Vec<Literal> {
-    let mut s = ir::rng::Stream::new(5, 6, 7);
+    let mut s = ir::rng::RandomStream::new(5, 6, 7);
     let mut draw = |name: &str, ty: &TensorType| -> Literal {
         let weight = name.split_once('/').and_then(|(_, path)| model.weight(path).ok());
         if let Some(w) = weight.filter(|w| w.ty() == ty) {
@@ -67,7 +67,7 @@ fn check(name: &str, layers: Vec<LayerSpec>, optimizer: Optimizer) {
     let theirs = through_xla(&python, name, &graph, &args);
     let program = backend("cpu").expect("cpu").compile(&graph, &CompileOptions::default()).expect("compiles");
     let buffers: Vec<Buffer> = args.into_iter().map(Buffer::from).collect();
-    let ours = program.run(buffers.iter().map(Arg::Borrow).collect()).expect("runs");
+    let ours = program.run(buffers.iter().map(ExecutableArg::Borrow).collect()).expect("runs");
     for (k, (a, b)) in ours.iter().zip(&theirs).enumerate() {
         let (a, b) = (a.to_literal().expect("readable").to_f64s(), b.to_f64s());
         let off: f64 = a.iter().zip(&b).map(|(a, b)| (a - b).powi(2)).sum::<f64>().sqrt();

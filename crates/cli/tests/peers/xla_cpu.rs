@@ -1,7 +1,8 @@
-//! The real XLA on this processor (`--device xla`): every operation, the presets' kinds of model in each precision, every
-//! strategy on four devices, donated memory, and runs that move between our engine and XLA.
+//! Tests of `--device xla` with the real XLA CPU plugin: every operation, the presets' kinds of model in each
+//! precision, every strategy on four devices, donated buffers, and runs that move between Systole's engine and XLA.
 //!
-//! The plugin is found as users' is: `systole setup xla-cpu`, or the package in the Python that SYSTOLE_PYTHON names.
+//! Finds the plugin the same way as the program does: from `systole setup xla-cpu`, or from the package in the Python
+//! that SYSTOLE_PYTHON names.
 
 #![allow(clippy::print_stdout, reason = "says what was skipped")]
 
@@ -12,11 +13,13 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use systole::devices::find_plugin;
 use systole::ir::{DType, GraphBuilder, Literal, Scalar, TensorType};
-use systole::pjrt::{Client, Input, PjrtBackend, Platform, Plugin, Value as OptionValue, program_text};
-use systole::runtime::{Arg, Backend, Buffer, CompileOptions, DeviceData};
+use systole::pjrt::{
+    AcceleratorPlatform, Client, PjrtBackend, Plugin, PluginValue as OptionValue, RunInput, program_text,
+};
+use systole::runtime::{Backend, Buffer, CompileOptions, DeviceData, ExecutableArg};
 
 fn plugin(test: &str) -> Option<PathBuf> {
-    let found = find_plugin(Platform::Xla, None).plugin().map(|place| place.path.clone());
+    let found = find_plugin(AcceleratorPlatform::Xla, None).plugin().map(|place| place.path.clone());
     if found.is_none() {
         println!("SKIPPED {test}: XLA's CPU plugin is not installed (`systole setup xla-cpu` fetches it)");
     }
@@ -177,7 +180,7 @@ fn more_devices_are_asked_for() {
     assert!(told.out.contains("over data=8; 8 devices"), "{}", told.out);
     // Not where the number was given.
     let pinned = r.run(&[&args[..], &["--plugin-option=cpu_device_count=4", "--out=four"]].concat());
-    pinned.fails(1, &["the mesh data=8 has 8 devices, xla has 4", "data=4", "-vv"]);
+    pinned.fails(1, &["the mesh data=8 has 8 devices, but xla has 4", "data=4", "-vv"]);
     let wrong = r.run(&[&args[..], &["--plugin-option=nonsense=1", "--out=wrong"]].concat());
     wrong.fails(1, &["nonsense", "--plugin-option"]);
     // What fails before a plugin is loaded has nothing to do with what it would have written.
@@ -240,7 +243,11 @@ fn killed_runs_go_on_and_models_are_tested_on_the_other_engine() {
         child.kill().unwrap();
         child.wait().unwrap();
         let done = r.run(&long(then, then)).ok();
-        assert!(done.err.contains(&format!("It was on {first} and goes on on {then}")), "{}", done.err);
+        assert!(
+            done.err.contains(&format!("The run was on {first} and continues on {then}")),
+            "{}",
+            done.err
+        );
         near(&losses(&done), &whole, 1e-3, &format!("{first}, then {then}"));
         assert_eq!(done.json()["total_steps"], 120);
         let model = format!("{then}/fashion-mnist.safetensors");
@@ -280,11 +287,11 @@ fn donation_keeps_memory_flat_over_a_thousand_steps() {
     let program = client.compile(&program_text(&graph, &[0]), 0).unwrap();
     let ty = TensorType::new(DType::F32, [N]);
     let first = client.put(&Literal::zeros(ty.clone()), 0).unwrap();
-    let mut x = program.run(&[Input::Donated(&first)]).unwrap().remove(0);
+    let mut x = program.run(&[RunInput::Donated(&first)]).unwrap().remove(0);
     assert!(first.to_literal(&ty).is_err(), "a donated array can be read");
     let before = resident();
     for _ in 1..1000 {
-        x = program.run(&[Input::Donated(&x)]).unwrap().remove(0);
+        x = program.run(&[RunInput::Donated(&x)]).unwrap().remove(0);
     }
     let grown = resident().saturating_sub(before);
     assert!(grown < 64 * N, "{} MiB more after 1,000 steps with arrays of 4 MiB", grown >> 20);
@@ -312,7 +319,10 @@ fn arrays_of_the_host_that_are_given_again_are_those_that_they_are() {
         let w = splat(weight);
         for step in 0..3 {
             let x = splat(10.0 * f64::from(step));
-            let y = program.run(vec![Arg::Donate(w.clone()), Arg::Donate(x)]).unwrap().remove(0);
+            let y = program
+                .run(vec![ExecutableArg::Donate(w.clone()), ExecutableArg::Donate(x)])
+                .unwrap()
+                .remove(0);
             let y = y.to_literal().unwrap().to_f32s();
             assert!(
                 y.iter().all(|v| f64::from(*v) == weight + 10.0 * f64::from(step)),

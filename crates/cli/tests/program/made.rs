@@ -1,4 +1,4 @@
-//! Data that tests make: tables, pictures, albums and archives.
+//! Test data generators: tables, images, image archives with tables of labels, and archives.
 
 #![allow(dead_code, reason = "each test program uses a part")]
 
@@ -6,24 +6,24 @@ use super::Folder;
 use systole_data::format::png;
 use systole_ir::Literal;
 
-/// Two numbers of row `i`, and whether the first is larger.
+/// Returns the two numbers of row `i` and whether the first is larger.
 pub fn pair(i: usize) -> (f64, f64, usize) {
     let (a, b) = ((i * 37 % 100) as f64 / 100.0, (i * 61 % 97) as f64 / 97.0);
     (a, b, usize::from(a > b))
 }
 
-/// [`pair`] as a row of `a,b,label`.
+/// Formats [`pair`] as a CSV row `a,b,label`.
 pub fn plain(i: usize) -> String {
     let (a, b, label) = pair(i);
     format!("{a},{b:.4},{label}")
 }
 
-/// A header and rows.
+/// Formats a CSV table from a header and rows.
 pub fn table(header: &str, rows: usize, row: impl Fn(usize) -> String) -> String {
     header.to_string() + "\n" + &(0..rows).map(|i| row(i) + "\n").collect::<String>()
 }
 
-/// A PNG of 18 × 18 pixels about a shade.
+/// Encodes a PNG of 18 × 18 pixels whose values vary around `shade`.
 pub fn picture(shade: u8, i: usize, alpha: Option<u8>) -> Vec<u8> {
     let c = if alpha.is_some() { 4 } else { 3 };
     let pixel = |p: usize| {
@@ -34,7 +34,7 @@ pub fn picture(shade: u8, i: usize, alpha: Option<u8>) -> Vec<u8> {
     png::to_bytes(&Literal::from_slice([18, 18, c], &pixels).unwrap()).unwrap()
 }
 
-/// A folder of `cat` and `dog`, `n` pictures each.
+/// Writes an image folder with the classes `cat` and `dog`, `n` images each.
 pub fn album(f: &Folder, dir: &str, n: usize) {
     for (class, shade) in [("cat", 20), ("dog", 180)] {
         std::fs::create_dir_all(f.path(&format!("{dir}/{class}"))).unwrap();
@@ -44,7 +44,7 @@ pub fn album(f: &Folder, dir: &str, n: usize) {
     }
 }
 
-/// Files one after the other, as `tar` writes them.
+/// Encodes a tar archive.
 pub fn tar(files: &[(String, Vec<u8>)]) -> Vec<u8> {
     let mut out = Vec::new();
     for (name, data) in files {
@@ -66,7 +66,7 @@ pub fn tar(files: &[(String, Vec<u8>)]) -> Vec<u8> {
     out
 }
 
-/// A PNG of 18 × 18 pixels: bit depth and colour type as the format numbers them, a palette, the bytes of the rows.
+/// Encodes a PNG of 18 × 18 pixels from the PNG bit depth, PNG color type, palette and row bytes.
 pub fn png_of(depth: u8, colour: u8, palette: &[u8], row: impl Fn(usize) -> Vec<u8>) -> Vec<u8> {
     let raw: Vec<u8> = (0..18).flat_map(|y| std::iter::once(0).chain(row(y))).collect();
     let length = raw.len() as u16;
@@ -74,7 +74,7 @@ pub fn png_of(depth: u8, colour: u8, palette: &[u8], row: impl Fn(usize) -> Vec<
         let a = (a + u32::from(*v)) % 65521;
         (a, (b + a) % 65521)
     });
-    // One block that is stored, not packed.
+    // One stored (uncompressed) deflate block.
     let start = [&[0x78, 0x01, 1][..], &length.to_le_bytes(), &(!length).to_le_bytes()].concat();
     let packed = [&start[..], &raw, &(b << 16 | a).to_be_bytes()].concat();
     let chunk = |name: &[u8; 4], data: &[u8]| {
@@ -99,7 +99,7 @@ fn crc(data: &[u8]) -> u32 {
     })
 }
 
-/// A photo with an EXIF block that says which way up it is.
+/// Encodes a JPEG with an EXIF orientation.
 pub fn photo(orientation: u16) -> Vec<u8> {
     let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/../../crates/data/fixtures/gradient.jpg");
     let jpeg = std::fs::read(fixture).unwrap();
@@ -109,7 +109,7 @@ pub fn photo(orientation: u16) -> Vec<u8> {
     [&jpeg[..2], &[0xff, 0xe1], &length, &block, &jpeg[2..]].concat()
 }
 
-/// Names and contents of pictures of all kinds: colour, transparent, 16 bits, palette, a turned photo, grey, BMP.
+/// Names and contents of images in many formats: RGB, transparent, 16-bit, palette, rotated by EXIF, gray, BMP.
 pub fn odd_pictures(shade: u8) -> Vec<(&'static str, Vec<u8>)> {
     let at = |x: usize, y: usize| shade.wrapping_add((x * 7 + y * 3) as u8);
     let deep = |y: usize| (0..18).flat_map(|x| [at(x, y), 7, at(y, x), 0, 9, 200]).collect();
@@ -135,7 +135,7 @@ pub fn odd_pictures(shade: u8) -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// A ZIP archive of stored arrays, as `numpy.savez` writes it.
+/// Encodes a ZIP archive of stored arrays, as `numpy.savez` writes it.
 pub fn npz(arrays: &[(&str, Vec<u8>)]) -> Vec<u8> {
     let (mut out, mut directory) = (Vec::new(), Vec::new());
     for (name, data) in arrays {
@@ -155,7 +155,7 @@ pub fn npz(arrays: &[(&str, Vec<u8>)]) -> Vec<u8> {
     out
 }
 
-/// An array of texts, as NumPy's type `<U3`.
+/// Encodes strings as a NumPy array of type `<U3`.
 pub fn texts(all: &[&str]) -> Vec<u8> {
     let mut header = format!("{{'descr': '<U3', 'fortran_order': False, 'shape': ({},), }}", all.len());
     header.push_str(&" ".repeat(63 - (10 + header.len()) % 64));

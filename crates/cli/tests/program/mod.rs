@@ -1,4 +1,4 @@
-//! Running the real program on small generated data sets; shared by the tests of the command line.
+//! Test helpers that run the real `systole` program on small generated datasets.
 
 #![allow(dead_code, reason = "each test program uses a part")]
 
@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use systole_data::format::idx;
 use systole_ir::Literal;
 
-/// Layers and steps so small that a run takes no time; on top of the preset `fashion-mnist` or `glyphs`.
+/// Settings for layers and steps small enough that a run takes almost no time; for the presets `fashion-mnist` and
+/// `glyphs`.
 pub const TINY: [&str; 6] = [
     "--set=layers.0.filters=2",
     "--epochs=2",
@@ -20,10 +21,10 @@ pub const TINY: [&str; 6] = [
     "--threads=1",
 ];
 
-/// How many folders this process has made: tests of one executable may give theirs the same name.
+/// Number of folders made by this process: tests of one binary may use the same name.
 static FOLDERS: AtomicUsize = AtomicUsize::new(0);
 
-/// A folder of its own for each test, removed at the end.
+/// Temporary folder of a test, removed on drop.
 pub struct Folder(pub PathBuf);
 
 impl Folder {
@@ -36,7 +37,7 @@ impl Folder {
         Folder(dir)
     }
 
-    /// With a data set `data/fashion-mnist` in it.
+    /// Creates a folder with the dataset `data/fashion-mnist`.
     pub fn with_data(name: &str) -> Folder {
         let folder = Folder::new(name);
         folder.write_set("data/fashion-mnist", 64, 32);
@@ -54,7 +55,7 @@ impl Folder {
         path
     }
 
-    /// Four IDX files, images packed and labels plain: each class has its own bright column.
+    /// Writes a dataset as four IDX files, images gzipped and labels plain. Each class has its own bright column.
     pub fn write_set(&self, name: &str, train: usize, test: usize) {
         for (stem, n) in [("train", train), ("t10k", test)] {
             let labels: Vec<u8> = (0..n).map(|i| (i % 10) as u8).collect();
@@ -74,8 +75,8 @@ impl Folder {
         }
     }
 
-    /// The program, to be run in this folder, without the user's settings and without a network: downloads would go
-    /// below a file, which fails before anything is asked.
+    /// Returns a command that runs the program in this folder, without the user's settings and without a network.
+    /// Downloads fail at once, since their cache path lies below a file.
     pub fn command(&self, args: &[&str]) -> Command {
         let no_folder = self.write("no-folder", "");
         let mut command = Command::new(env!("CARGO_BIN_EXE_systole"));
@@ -102,7 +103,7 @@ impl Folder {
         self.path(dir).join("fashion-mnist.safetensors")
     }
 
-    /// Converts the data set of [`Folder::with_data`]: `TO/train-*` in so many files, and `TO/test-*` in one.
+    /// Converts the dataset of [`Folder::with_data`] to `TO/train-*` with `shards` files and `TO/test-*` with one.
     pub fn convert(&self, to: &str, shards: &str, more: &[&str]) {
         for (part, shards) in [("train", shards), ("test", "1")] {
             let prefix = format!("{to}/{part}");
@@ -112,7 +113,7 @@ impl Folder {
         }
     }
 
-    /// Names of everything below `dir`, empty when it is not there.
+    /// Names of all entries below `dir`, empty if it does not exist.
     pub fn files(&self, dir: &str) -> Vec<String> {
         let Ok(entries) = std::fs::read_dir(self.path(dir)) else { return Vec::new() };
         let mut names: Vec<String> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
@@ -127,7 +128,7 @@ impl Drop for Folder {
     }
 }
 
-/// What a run of the program left behind.
+/// Output and exit code of a finished run of the program.
 pub struct Done {
     pub what: String,
     pub code: Option<i32>,
@@ -145,14 +146,14 @@ impl Done {
         }
     }
 
-    /// Itself, when it exited with 0.
+    /// Returns itself after asserting that the exit code is 0.
     #[track_caller]
     pub fn ok(self) -> Done {
         assert_eq!(self.code, Some(0), "{}\n{}\n{}", self.what, self.out, self.err);
         self
     }
 
-    /// Itself, when it failed cleanly: this code, one error that holds all of `parts` and says what to try.
+    /// Returns itself after asserting a clean failure: this exit code, and one error with all of `parts` and a hint.
     #[track_caller]
     pub fn fails(self, code: i32, parts: &[&str]) -> Done {
         let all = format!("{}\n{}\n{}", self.what, self.out, self.err);
@@ -160,12 +161,12 @@ impl Done {
         assert_eq!(self.err.matches("error: ").count(), 1, "{all}");
         assert!(!self.err.contains("panicked") && !self.err.contains('\x1b'), "{all}");
         for part in parts {
-            assert!(self.err.contains(part), "`{part}` is missing:\n{all}");
+            assert!(self.err.contains(part), "expected `{part}` in:\n{all}");
         }
         self
     }
 
-    /// Standard output as one JSON value.
+    /// Parses standard output as one JSON value.
     #[track_caller]
     pub fn json(&self) -> serde_json::Value {
         serde_json::from_str(&self.out)

@@ -1,4 +1,4 @@
-//! `data.augment` and `--augment`, and test-time augmentation of `evaluate` and `predict`.
+//! Tests of `data.augment` and `--augment`, and of test-time augmentation in `evaluate` and `predict`.
 
 use crate::program::Folder;
 use serde_json::Value;
@@ -101,7 +101,7 @@ fn wrong_names_and_values_are_told_before_training() {
         ("rotat=10", "did you mean `rotate`"),
         ("rotate=fast", "choose a number from 0 to 180"),
         ("flip=2", "takes no value"),
-        ("random_hue", "the pictures are grey"),
+        ("random_hue", "the images are grayscale"),
     ] {
         let done = f.run(&["train", "glyphs", "--augment", names, "--out", "run"]);
         assert!(done.code != Some(0) && done.err.contains(told), "{names}: {}", done.err);
@@ -145,5 +145,5 @@ fn pictures_are_mixed_whatever_else_training_does() {
         "--set=compile.loss=mean_squared_error",
         "--set=compile.metrics=[]",
     ]);
-    assert!(e.err.contains("takes no shares of classes"), "{}", e.err);
+    assert!(e.err.contains("does not support soft labels"), "{}", e.err);
 }

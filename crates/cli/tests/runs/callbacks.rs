@@ -1,7 +1,7 @@
-//! `[[callbacks]]` of a configuration as a user meets them.
+//! End-to-end tests of the `[[callbacks]]` of a configuration.
 
 use crate::program::Folder;
-use systole::config::Draft;
+use systole::config::ConfigDraft;
 
 const CONFIG: &str = r#"
 seed = 3
@@ -71,7 +71,7 @@ fn callbacks_of_a_file_stop_lower_save_and_log() {
         f.run(&args).ok().json()["sparse_categorical_accuracy"].clone()
     };
     assert_eq!(evaluate("run/glyphs.safetensors"), evaluate(&format!("run/{best:02}.safetensors")));
-    assert!(done.err.contains("The weights of the best epoch are back"), "{}", done.err);
+    assert!(done.err.contains("Restored the weights of the best epoch"), "{}", done.err);
 
     // A run that a callback ended is finished.
     let again = f.run(&["resume", "run", "--json"]).ok().json();
@@ -86,13 +86,13 @@ fn mistakes_name_the_key_and_what_there_is() {
     let f = Folder::new("callbacks-mistakes");
     std::fs::write(f.path("c.toml"), CONFIG).unwrap();
     for (set, what, hint) in [
-        ("callbacks.0.patience=-1", "expected a whole number", ""),
-        ("callbacks.0.type=early", "there is no callback `early`", "did you mean `EarlyStopping`"),
-        ("callbacks.0.monitor=val_f1", "nothing is measured by the name `val_f1`", "loss, accuracy"),
-        ("callbacks.2.factor=2", "factor is 2", "0.1 is usual"),
-        ("callbacks.1.file=x", "there is no key `file`", "did you mean `filename`"),
-        ("callbacks=[{patience=2}]", "a callback has no `type`", "one of: EarlyStopping"),
-        ("callbacks.1.filename=logs/", "`logs/` is no file's name", "within the run's folder"),
+        ("callbacks.0.patience=-1", "expected an integer", ""),
+        ("callbacks.0.type=early", "unknown callback `early`", "did you mean `EarlyStopping`"),
+        ("callbacks.0.monitor=val_f1", "unknown metric `val_f1`", "loss, accuracy"),
+        ("callbacks.2.factor=2", "factor is 2", "the usual one is 0.1"),
+        ("callbacks.1.file=x", "unknown key `file`", "did you mean `filename`"),
+        ("callbacks=[{patience=2}]", "the callback has no `type`", "one of: EarlyStopping"),
+        ("callbacks.1.filename=logs/", "`logs/` is not a file name", "inside the run directory"),
         ("callbacks.1.filename=glyphs.safetensors", "a file of the run itself", "another name"),
     ] {
         let told = f.run(&["train", "c.toml", "--out", "x", "--set", set]);
@@ -106,24 +106,24 @@ fn values_of_lightnings_arguments_are_checked_with_the_configuration() {
     let two = "[{ type = \"CSVLogger\", filename = \"a\" }, { type = \"SpikeDetection\", exclude_batches_path = \"a\" }]";
     for (key, value, what) in [
         ("callbacks.0.stopping_threshold", "low", "expected a number"),
-        ("callbacks.3.filepath", "../x.safetensors", "leaves the run's folder"),
-        ("callbacks.3.filepath", "/tmp/x.safetensors", "leaves the run's folder"),
-        ("callbacks.3.save_top_k", "2", "both save_best_only and save_top_k"),
+        ("callbacks.3.filepath", "../x.safetensors", "is outside the run directory"),
+        ("callbacks.3.filepath", "/tmp/x.safetensors", "is outside the run directory"),
+        ("callbacks.3.save_top_k", "2", "save_best_only cannot be combined with save_top_k"),
         ("callbacks.3.save_freq", "often", "\"epoch\" or a number of steps"),
-        ("callbacks.1.filename", "run.json", "where the run itself is kept"),
+        ("callbacks.1.filename", "run.json", "is reserved for the run itself"),
         ("callbacks", two, "two callbacks write to `a`"),
-        ("callbacks", "[{ type = \"Timer\", duration = \"soon\" }]", "`soon` is no time"),
+        ("callbacks", "[{ type = \"Timer\", duration = \"soon\" }]", "expected a time, got `soon`"),
         ("callbacks", "[{ type = \"SpikeDetection\", window = 0 }]", "window is 0"),
-        ("callbacks", "[{ type = \"LambdaCallback\" }]", "cannot be told in a configuration"),
+        ("callbacks", "[{ type = \"LambdaCallback\" }]", "cannot be set in a configuration"),
         ("callbacks.3.save_last", "lnk", "true, false or \"link\""),
         ("callbacks.0.check_on_train_epoch_end", "never", "true or false"),
-        ("compile.loss", "{ type = \"mse\", axis = 1 }", "there is no key `axis`"),
+        ("compile.loss", "{ type = \"mse\", axis = 1 }", "unknown key `axis`"),
         ("compile.loss", "{ type = \"mse\", reduction = \"none\" }", "there is no `none`"),
-        ("fit.val_check_interval", "1.5", "no interval of validations"),
-        ("fit.val_check_interval", "soon", "no interval of validations"),
+        ("fit.val_check_interval", "1.5", "expected a validation interval"),
+        ("fit.val_check_interval", "soon", "expected a validation interval"),
         ("fit.check_val_every_n_epoch", "0", "validation_freq is 0"),
     ] {
-        let mut draft = Draft::parse(CONFIG, "c.toml").unwrap();
+        let mut draft = ConfigDraft::parse(CONFIG, "c.toml").unwrap();
         draft.set("--set", key, value);
         let told = draft.finish().map(drop).map_err(|refused| refused.error.to_string()).unwrap_err();
         assert!(told.contains(what), "{key}: {told}");

@@ -1,4 +1,4 @@
-//! `fit.class_weight` and `--class-weights`, on a table of which one class has three quarters.
+//! Tests of `fit.class_weight` and `--class-weights` on an imbalanced table: one class has three quarters of the rows.
 
 use crate::program::Folder;
 
@@ -68,9 +68,9 @@ fn wrong_classes_and_weights_are_told() {
     table(&f);
     for (weights, told) in [
         ("rar=2", "did you mean `rare`"),
-        ("rare=-1", "no number from 0 on"),
-        ("even", "class_weight cannot be"),
-        ("rare=2,usual", "`usual` has no weight"),
+        ("rare=-1", "expected a number of at least 0"),
+        ("even", "invalid class_weight"),
+        ("rare=2,usual", "got `usual`"),
     ] {
         let done = f.run(&["train", "t.csv", "--class-weights", weights, "--out", "run"]);
         assert!(done.code != Some(0) && done.err.contains(told), "{weights}: {}", done.err);
@@ -84,5 +84,5 @@ fn wrong_classes_and_weights_are_told() {
         "--fast-dev-run",
         "--set=model.num_layers=1",
     ]);
-    assert!(done.err.contains("the labels are no classes"), "{}", done.err);
+    assert!(done.err.contains("class_weight requires class labels"), "{}", done.err);
 }

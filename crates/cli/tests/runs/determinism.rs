@@ -1,10 +1,10 @@
-//! The determinism matrix: one stream of samples and one set of final weights, whatever the number of threads that
-//! train, that prepare data, the depth of the queue, with and without a cache and tuning.
+//! Determinism tests: the sample order and the final weights do not depend on the number of training threads, the
+//! number of data threads, the prefetch depth, the cache or tuning.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
-use systole::cpu::{CpuBackend, Level, Team};
-use systole::data::Options;
+use systole::cpu::{CpuBackend, Level, ThreadPool};
+use systole::data::DatasetOptions;
 use systole::prelude::*;
 
 const SAMPLES: i64 = 70;
@@ -48,7 +48,7 @@ fn pipeline(p: Preparing) -> Dataset {
         .map_parallel(|s| s.map("x", |x| x / 3.0), threads)
         .batch(8)
         .prefetch(if tuned { AUTOTUNE } else { prefetch })
-        .with_options(Options { core_budget: Some(workers), ..Options::default() })
+        .with_options(DatasetOptions { core_budget: Some(workers), ..DatasetOptions::default() })
 }
 
 fn matrix() -> Vec<Preparing> {
@@ -78,7 +78,7 @@ fn stream_hash(p: Preparing) -> u64 {
 fn weights_hash(threads: usize, p: Preparing) -> u64 {
     let mut model =
         Sequential::new([dense(8).activation("relu"), dropout(0.2), dense(3).activation("softmax")]);
-    let backend = CpuBackend::with(Team::new(threads), Level::best()).expect("this machine's level");
+    let backend = CpuBackend::with(ThreadPool::new(threads), Level::best()).expect("this machine's level");
     let config = Compile {
         optimizer: adam(1e-2),
         loss: sparse_categorical_crossentropy(),

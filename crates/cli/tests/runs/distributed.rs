@@ -1,4 +1,4 @@
-//! `systole train --strategy` as a user meets it: eight logical devices give the run of one.
+//! Tests of `systole train --strategy`: training on eight logical devices matches training on one.
 
 use crate::program::{Done, Folder, TINY};
 
@@ -27,8 +27,8 @@ fn eight_logical_devices_give_the_run_of_one() {
 fn what_does_not_fit_is_said() {
     let f = Folder::with_data("distributed-wrong");
     train(&f, &["--strategy=sideways"]).fails(2, &["sideways", "data_parallel"]);
-    train(&f, &["--mesh=data"]).fails(2, &["no mesh", "data=4"]);
-    train(&f, &["--devices=3"]).fails(1, &["16 samples", "3 equal parts", "15 or 18"]);
+    train(&f, &["--mesh=data"]).fails(2, &["invalid mesh", "data=4"]);
+    train(&f, &["--devices=3"]).fails(1, &["16 samples", "3 devices", "15 or 18"]);
 }
 
 /// What docs/guide/distributed.md shows runs as it is printed.

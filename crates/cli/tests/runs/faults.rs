@@ -1,5 +1,5 @@
-//! What goes wrong while a run is going on: the folder of a run that cannot be written, or cannot be any more; data that
-//! vanish or shrink; data that do not fit into memory. The real program; by faults that bind an administrator too.
+//! Fault tests of running trainings: a run folder that is or becomes unwritable, data that disappears or shrinks, and
+//! data that does not fit into memory. The faults also affect root.
 
 use crate::program::{Done, Folder};
 use std::fs;
@@ -49,7 +49,7 @@ fn a_folder_that_cannot_be_written_is_told_before_any_training() {
     let f = Folder::with_data("faults-out");
     f.convert("recs", "4", &[]);
     f.write("file", "no folder");
-    f.run(&args("file/run", &[])).fails(1, &["cannot make the folder", "file/run", "--out"]);
+    f.run(&args("file/run", &[])).fails(1, &["cannot create the folder", "file/run", "--out"]);
     f.run(&args("file", &[])).fails(1, &["file", "--out"]);
     // A file system that takes no files, from anybody.
     if cfg!(target_os = "linux") {
@@ -85,7 +85,8 @@ fn a_test_picture_that_cannot_be_written_costs_no_model() {
     fs::create_dir_all(f.path("out/recs-example.png")).unwrap();
     let done = f.run(&args("out", &["--epochs=2"])).ok();
     assert!(
-        done.err.matches("is not written: ").count() == 1 && done.err.contains("recs-example.png"),
+        done.err.matches("cannot write the example test image: ").count() == 1
+            && done.err.contains("recs-example.png"),
         "{}",
         done.err
     );
@@ -101,7 +102,7 @@ fn data_that_vanish_or_shrink_end_the_run_with_their_name_and_cost_no_backup() {
     f.run(&args("whole", &[LONG])).ok();
     let victim = f.path("recs/train-00002-of-00004.tfrecord");
     let bytes = fs::read(&victim).unwrap();
-    for (out, part) in [("vanished", "cannot open"), ("shrunk", "has changed since the run began")] {
+    for (out, part) in [("vanished", "cannot open"), ("shrunk", "has changed since the run started")] {
         let child = started(&f, out, &[LONG]);
         match out {
             "vanished" => fs::remove_file(&victim).unwrap(),
@@ -152,7 +153,7 @@ fn elements_too_large_for_memory_are_refused_by_name() {
     ];
     let done = f.run(&[&["train", "album", "--out=album-run", "--json"], &small[..]].concat()).ok();
     assert!(
-        done.err.contains("1 of 13 pictures cannot be read") && done.err.contains("bomb.png"),
+        done.err.contains("1 of 13 images cannot be read") && done.err.contains("bomb.png"),
         "{}",
         done.err
     );

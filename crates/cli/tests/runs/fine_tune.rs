@@ -1,4 +1,5 @@
-//! `train --from` with `--fine-tune` and `--freeze-until`: the real program, from the weights of one model to another.
+//! Tests of transfer learning: `train --from` with `--fine-tune` and `--freeze-until`, from one model's weights to
+//! another.
 
 use crate::program::{Done, Folder};
 use serde_json::Value;
@@ -55,7 +56,7 @@ fn the_head_is_new_and_all_layers_learn() {
     let done = tune(&f, &model, "out", &["--fine-tune", "--epochs=3"]).ok();
     for said in [
         "from base/two.safetensors; new: dense/kernel, dense/bias",
-        "1 epoch of the head alone, then 3 epochs of all",
+        "1 epoch of only the head, then 3 epochs of all",
     ] {
         assert!(done.err.contains(said), "{said}: {}", done.err);
     }
@@ -66,7 +67,7 @@ fn the_head_is_new_and_all_layers_learn() {
     assert_eq!(after.last().unwrap().1.shape().dims(), [3]);
     // The same command is the same run; what it made goes on as any model does.
     let again = tune(&f, &model, "out", &["--fine-tune", "--epochs=3"]).ok();
-    assert!(again.err.contains("is finished: nothing is trained"), "{}", again.err);
+    assert!(again.err.contains("is finished: nothing to train"), "{}", again.err);
     let on = f
         .run(&[
             "train",
@@ -103,12 +104,12 @@ fn layers_stay_frozen_until_the_named_one() {
     refused(&["--freeze-until=dens"], &["no layer `dens`", "did you mean `dense`"]);
     refused(
         &["--fine-tune", "--set=layers.0.filters=5"],
-        &["conv2d/kernel is f32[", "5] here", "4] in the saved model"],
+        &["conv2d/kernel has shape [", "5], but [", "4] in the saved model"],
     );
     let wrong = tune(&f, &model, "no", &["--fine-tune", "--set=fine_tune.lr_mult=0.1"]);
     wrong.fails(2, &["lr_mult is 0.1", "at least 1"]);
     assert!(!f.path("no").exists());
-    f.run(&["train", "three", "--fine-tune"]).fails(2, &["no model to fine-tune", "--from"]);
+    f.run(&["train", "three", "--fine-tune"]).fails(2, &["fine-tuning needs a saved model", "--from"]);
 }
 
 #[test]
@@ -116,7 +117,7 @@ fn adapters_train_beside_the_weights_of_a_model() {
     let (f, model) = two_and_three("tune-lora");
     let flags = ["--lora=2:6", "--epochs=2", "--set=lora.layers=[\"conv*\"]"];
     let done = tune(&f, &model, "out", &flags).ok();
-    for said in ["LoRA: rank 2, alpha 6, beside conv2d/kernel", "dense trains whole"] {
+    for said in ["LoRA: rank 2, alpha 6, on conv2d/kernel", "dense train in full"] {
         assert!(done.err.contains(said), "{said}: {}", done.err);
     }
     let (before, after) = (weights(&f, &model), weights(&f, "out/three.safetensors"));
@@ -128,9 +129,9 @@ fn adapters_train_beside_the_weights_of_a_model() {
     }
     assert!(f.path("out/adapters.safetensors").is_file());
     let dense_too = tune(&f, &model, "no", &["--lora=2", "--set=lora.layers=[\"covn*\"]"]);
-    dense_too.fails(1, &["`covn*` means no layer"]);
+    dense_too.fails(1, &["pattern `covn*` matches no layer"]);
     tune(&f, &model, "no", &["--lora=0"]).fails(2, &["rank is 0"]);
-    f.run(&["train", "three", "--lora=2"]).fails(2, &["no model to fine-tune", "--from"]);
+    f.run(&["train", "three", "--lora=2"]).fails(2, &["fine-tuning needs a saved model", "--from"]);
 }
 
 #[test]
@@ -147,7 +148,7 @@ fn a_pruned_run_tells_its_zeros() {
         "--json",
     ];
     let done = f.run(&[&["train", "two"][..], &SMALL, &pruned].concat()).ok();
-    assert!(done.err.contains("Zeros after pruning:") && done.err.contains("by deflate"), "{}", done.err);
+    assert!(done.err.contains("Zeros after pruning:") && done.err.contains("with deflate"), "{}", done.err);
     let o = done.json();
     let (bytes, packed) =
         (o["pruning"]["file_bytes"].as_u64().unwrap(), o["pruning"]["deflated_bytes"].as_u64().unwrap());
@@ -157,7 +158,7 @@ fn a_pruned_run_tells_its_zeros() {
         assert!((part - 0.75).abs() < 0.1, "{layer}");
     }
     for (set, part) in [
-        ("type=Polynom", "no pruning schedule"),
+        ("type=Polynom", "unknown pruning schedule"),
         ("sparsity_m_by_n=[4, 2]", "[4, 2]"),
         ("target_sparsity=1.5", "1.5"),
     ] {
@@ -179,7 +180,7 @@ fn a_model_trained_for_eight_bits_brings_its_ranges() {
     assert_eq!((&o["trained_ranges"], &o["calibration_samples"]), (&true.into(), &0.into()), "{o}");
     assert_eq!(o["accuracy"]["samples"], 16, "{o}");
     let e = f.run(&[&quantize[..], &["--force", "--calibrate=mse"]].concat());
-    e.fails(2, &["was trained for eight bits", "--calibrate"]);
+    e.fails(2, &["was trained with int8 quantization", "--calibrate"]);
     // Other formats have no ranges; training goes on with them, or without.
     f.run(&["export", "eight", "--format=torch", "--out=eight.pt"]).ok();
     let on = ["train", "two", "--from", "eight/two.safetensors", "--threads=1", "--epochs=1"];
@@ -200,7 +201,7 @@ fn weights_alone_are_packed_and_channels_taken_out() {
     shades(&f, "two", &[("ant", 10), ("bee", 200)]);
     let narrow = ["--set=pruning.channels=true", "--set=pruning.frequency=1", "--epochs=2", "--json"];
     let done = f.run(&[&["train", "two", "--out=narrow"][..], &SMALL, &narrow].concat()).ok();
-    assert!(done.err.contains("Channels that are left: conv2d 2 of 4"), "{}", done.err);
+    assert!(done.err.contains("Channels kept: conv2d 2 of 4"), "{}", done.err);
     let o = done.json();
     assert_eq!(o["pruning"]["channels"][2]["after"], 4, "{o}");
     for file in ["narrow/two.safetensors", "narrow/two.best.safetensors"] {
@@ -211,7 +212,7 @@ fn weights_alone_are_packed_and_channels_taken_out() {
     let on = ["train", "two", "--from", "narrow/two.safetensors", "--threads=1", "--epochs=1", "--out=on"];
     f.run(&on).ok();
     f.run(&["train", "two", "--set=pruning.channels=true", "--set=pruning.layers=[\"dense\"]", "--out=no"])
-        .fails(1, &["layer dense cannot lose channels", "these can: conv2d"]);
+        .fails(1, &["channels of layer dense cannot be pruned", "choose from: conv2d"]);
 
     f.run(&[&["train", "two", "--out=base", "--epochs=2"], &SMALL[2..]].concat()).ok();
     for (bits, most) in [("int8", 4.2), ("int4", 8.6)] {
@@ -232,7 +233,7 @@ fn weights_alone_are_packed_and_channels_taken_out() {
     let wrong = ["quantize", "base", "--activations=none", "--per=tensor", "--out=n.safetensors"];
     f.run(&wrong).fails(2, &["--per"]);
     let wrong = ["quantize", "base", "--activations=none", "--out=n.tflite"];
-    f.run(&wrong).fails(2, &["end it in .safetensors"]);
+    f.run(&wrong).fails(2, &["use the extension .safetensors"]);
     assert!(said["loss"].as_f64().unwrap().is_finite());
 }
 
@@ -294,7 +295,7 @@ fn killed_runs_with_adapters_or_masks_end_with_the_same_bits() {
     let beside =
         ["train", "two", "--from=p.safetensors", "--lora=2", "--epochs=1", "--threads=1", "--out=beside"];
     let done = f.run(&beside).ok();
-    assert!(done.out.contains("Whole numbers in memory") && done.out.contains("/kernel"), "{}", done.out);
+    assert!(done.out.contains("Quantized weights in memory") && done.out.contains("/kernel"), "{}", done.out);
     assert!(weights(&f, "beside/two.safetensors").iter().all(|(_, w)| w.dtype() == systole_ir::DType::F32));
     f.run(&["evaluate", "beside", "--data-dir=two"]).ok();
     let lora = ["--lora=2", "--set=lora.train=[\"dense\"]", "--epochs=3", "--save-steps=1"];

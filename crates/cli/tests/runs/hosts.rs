@@ -1,6 +1,6 @@
-//! Several processes as the hosts of one slice: the command line trains on them as one process with all devices does.
+//! Multi-host training tests: several processes, as the hosts of one slice, train like one process with all devices.
 //!
-//! The devices are those of Systole's own plugin, and what they exchange goes over TCP. Nothing here has run on a TPU pod.
+//! The devices come from Systole's own plugin and communicate over TCP. Nothing here has run on a TPU pod.
 
 #![allow(clippy::print_stdout, reason = "says what was skipped")]
 
@@ -373,7 +373,7 @@ fn machines_of_a_file_are_started_by_ssh_and_left_out_where_they_are_lost() {
     signal("-KILL", &pid);
     let done = launched.wait().ok();
     let o = done.json();
-    let told = "cannot be reached: {ssh} ended with 255: 127.0.0.3 is left out, and 2 processes go on";
+    let told = "is unreachable: {ssh} exited with 255: 127.0.0.3 is dropped, and 2 processes resume";
     let told = told.replace("{ssh}", &f.path("ssh").display().to_string());
     assert!(done.err.contains("(1 of 1)") && done.err.contains(&told), "{}", done.err);
     assert_eq!((&o["processes"], &o["left_out"][0]), (&2.into(), &"127.0.0.3".into()), "{o}");
@@ -388,16 +388,21 @@ fn machines_of_a_file_are_started_by_ssh_and_left_out_where_they_are_lost() {
         assert_eq!(done.code, Some(code), "{}", done.err);
         parts.iter().for_each(|part| assert!(done.err.contains(part), "{part}: {}", done.err));
     };
-    fails(&["--elastic=3"], &[], 1, &["3 are left", "divide a batch of 16", "when the machine is back"]);
-    let auto = ["a batch of `auto` has no size that could stay", "where: --elastic", "--batch-size 256"];
+    fails(
+        &["--elastic=3"],
+        &[],
+        1,
+        &["3 processes are left", "the batch size 16", "when the machine is back"],
+    );
+    let auto = ["cannot be combined with the batch size `auto`", "where: --elastic", "--batch-size 256"];
     fails(&["--elastic"], &["--set=fit.batch_size=auto"], 2, &auto);
-    fails(&["--elastic"], &["--devices=4"], 2, &["the strategy names its devices", "leave them out"]);
+    fails(&["--elastic"], &["--devices=4"], 2, &["the strategy fixes its devices", "remove the key"]);
     f.write("hosts", "127.0.0.1\n127.0.0.3\n");
     fails(&[], &[], 1, &["process 1 on 127.0.0.3 cannot be reached", "--elastic"]);
     fails(&["--program=/nowhere/systole"], &[], 1, &["127.0.0.1 cannot start the program", "--program"]);
-    fails(&["--env=NEVER_SET"], &[], 2, &["`NEVER_SET` is not set here"]);
+    fails(&["--env=NEVER_SET"], &[], 2, &["`NEVER_SET` is not set"]);
     f.write("hosts", "one\none\n");
-    fails(&[], &[], 2, &["one stands there twice", "hosts, line 2"]);
+    fails(&[], &[], 2, &["one is listed twice", "hosts, line 2"]);
 }
 
 /// A process for each task of a cluster, as that starts them, with what it sets.
@@ -478,9 +483,9 @@ fn a_task_of_a_cluster_is_the_process_that_its_surroundings_say() {
     }
     let train = ["--", "train", "fashion-mnist"];
     for (place, part) in [
-        ("--slurm", "no job of SLURM"),
-        ("--k8s", "which pod of its job"),
-        ("--tpu", "which hosts the TPU has"),
+        ("--slurm", "not a SLURM job"),
+        ("--k8s", "the index of this pod"),
+        ("--tpu", "the hosts of the TPU are unknown"),
     ] {
         f.run(&[&["launch", place], &train[..]].concat()).fails(2, &[part]);
     }
@@ -549,10 +554,10 @@ fn a_batch_script_of_slurm_trains_on_its_machines_and_goes_on_where_it_was() {
 #[test]
 fn a_launch_is_written_to_a_file_and_started_by_it() {
     let f = Folder::new("launch-config");
-    f.run(&["launch", "config"]).fails(2, &["nothing says where", "--nproc N"]);
+    f.run(&["launch", "config"]).fails(2, &["no option says where", "--nproc N"]);
     let written = f.run(&["launch", "config", "--nproc=2", "--max-restarts=5", "--json"]).ok().json();
     assert_eq!((&written["file"], &written["launch"]["nproc"]), (&"launch.toml".into(), &2.into()));
-    f.run(&["launch", "config", "--slurm"]).fails(1, &["launch.toml exists already", "--force"]);
+    f.run(&["launch", "config", "--slurm"]).fails(1, &["launch.toml already exists", "--force"]);
     let done = f.run(&["launch", "config", "--slurm", "--force", "--plugin=p.so"]).ok();
     assert!(done.out.contains("srun ") && done.out.contains("launch --config launch.toml"), "{}", done.out);
     let text = std::fs::read_to_string(f.path("launch.toml")).unwrap();
@@ -560,17 +565,17 @@ fn a_launch_is_written_to_a_file_and_started_by_it() {
 
     let train = ["--", "train", "glyphs"];
     let launch = |more: &[&str]| f.run(&[&["launch", "--config=launch.toml"], more, &train[..]].concat());
-    launch(&[]).fails(2, &["this is no job of SLURM", "srun systole"]);
+    launch(&[]).fails(2, &["this is not a SLURM job", "srun systole"]);
     // An option comes before the file; its plugin stays.
     let done = launch(&["--nproc=1"]);
     assert!(done.code == Some(1) && done.err.contains("p.so"), "{}", done.err);
     f.write("launch.toml", "nproc = 1\nmax_restart = 1\n");
     launch(&[])
-        .fails(2, &["there is no key `max_restart`", "launch.toml, line 2", "did you mean `max_restarts`"]);
-    f.run(&[&["launch"], &train[..]].concat()).fails(2, &["nothing says where", "launch config"]);
+        .fails(2, &["unknown key `max_restart`", "launch.toml, line 2", "did you mean `max_restarts`"]);
+    f.run(&[&["launch"], &train[..]].concat()).fails(2, &["no option says where", "launch config"]);
     f.run(&["launch", "--nproc=2", "--slurm", "--", "train"]).fails(2, &["--slurm"]);
     let xla = ["launch", "--nproc=2", "--", "train", "glyphs", "--device=xla"];
-    f.run(&xla).fails(2, &["processes on xla know nothing of each other"]);
+    f.run(&xla).fails(2, &["processes on xla cannot communicate"]);
 }
 
 /// The plugin's compiler says what a step needs, and each of its devices what it has.
@@ -591,9 +596,9 @@ fn a_batch_is_chosen_by_what_the_devices_compiler_says() {
     let (small, large, two) = (batch("100MiB", "1"), batch("400MiB", "1"), batch("100MiB", "2"));
     assert!(small.is_power_of_two() && small < large && small <= two, "{small} {large} {two}");
     let args = ["train", "cifar-cnn", "--batch-size=auto", "--print-config", "--device=ref"];
-    f.run(&args).fails(1, &["does not say how much memory it has", "--max-memory"]);
+    f.run(&args).fails(1, &["does not report its memory size", "--max-memory"]);
     let args = [&args[..], &["--max-memory=1GiB"]].concat();
-    f.run(&args).fails(1, &["does not say what a step needs", "systole plan"]);
+    f.run(&args).fails(1, &["does not report the memory of a step", "systole plan"]);
 }
 
 #[test]
@@ -612,9 +617,9 @@ fn hosts_that_were_started_otherwise_are_refused() {
     for (args, parts) in [
         (
             &["--strategy=data_parallel", "--devices=2"][..],
-            ["data_parallel over data=2 takes 2 of 4 devices on 2 hosts", "over all 4 devices"],
+            ["data_parallel over data=2 uses 2 of 4 devices on 2 hosts", "over all 4 devices"],
         ),
-        (&["--strategy=one_device"], ["one_device trains on one host", "choose data_parallel"]),
+        (&["--strategy=one_device"], ["one_device does not support several hosts", "choose data_parallel"]),
     ] {
         for done in slice.start("out", args).wait() {
             done.fails(1, &parts);
@@ -626,6 +631,6 @@ fn hosts_that_were_started_otherwise_are_refused() {
     }
     let more = ["--set=fit.epochs=2", "--resume=force"];
     for done in slice.start_each([("seen", &more), ("elsewhere", &more)]).wait() {
-        done.fails(1, &["hosts 0 and 1 differ in what they go on with", "host 1: a new run"]);
+        done.fails(1, &["hosts 0 and 1 differ in the run to resume", "host 1: a new run"]);
     }
 }

@@ -1,4 +1,4 @@
-//! `systole lr-find` as a user meets it.
+//! End-to-end tests of `systole lr-find`.
 
 use crate::program::{Done, Folder, TINY};
 
@@ -47,9 +47,9 @@ fn apply_trains_with_the_rate_and_mistakes_are_told() {
         "one object, the run's: {whole}"
     );
     for (args, what, hint) in [
-        (&["--out", "curve"][..], "no file that a curve is drawn into", "ends in .svg"),
-        (&["--start-lr", "2"], "no way up from rate 2 to 1", "choose start_lr above 0"),
-        (&["--num-it", "5"], "5 updates show no curve", "at least 20"),
+        (&["--out", "curve"][..], "is not an .svg file", "ends in .svg"),
+        (&["--start-lr", "2"], "start_lr 2 and end_lr 1", "choose start_lr above 0"),
+        (&["--num-it", "5"], "num_it is 5, too few for a curve", "at least 20"),
     ] {
         let told = lr_find(&f, args);
         assert!(told.err.contains(what) && told.err.contains(hint), "{}", told.err);
@@ -102,8 +102,8 @@ fn a_table_has_the_rate_looked_for_before_the_first_step() {
     // What a flag says is not looked for.
     assert!(!train("named", &["--learning-rate=0.01"]).ok().out.contains("Learning rate: "));
     for (set, what) in [
-        ("lr_find.suggest=best", "there is no suggestion"),
-        ("lr_find.num_it=5", "5 updates show no curve"),
+        ("lr_find.suggest=best", "unknown suggestion"),
+        ("lr_find.num_it=5", "num_it is 5, too few for a curve"),
         ("lr_find.rate=1", "rate"),
     ] {
         let told = train("wrong", &[&format!("--set={set}")]);
@@ -118,7 +118,7 @@ fn a_schedule_is_shown_over_the_steps_of_its_run() {
     let printed = f.run(&["train", "glyphs", "--one-cycle", "0.05", "--epochs", "4", "--print-config"]).ok();
     f.write("c.toml", &printed.out);
     let shown = f.run(&["show", "c.toml", "--schedule", "--out", "rate.svg"]).ok();
-    assert!(shown.out.contains("240 steps: 2.000e-3 in the first, 5.000e-2 at the most"), "{}", shown.out);
+    assert!(shown.out.contains("240 steps: first 2.000e-3, maximum 5.000e-2"), "{}", shown.out);
     assert!(std::fs::read_to_string(f.path("rate.svg")).unwrap().contains("<polyline"));
     let o = f.run(&["show", "c.toml", "--schedule", "--steps", "1000", "--json"]).ok().json();
     let curve = o["learning_rate"].as_array().unwrap();

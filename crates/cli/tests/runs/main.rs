@@ -1,4 +1,4 @@
-//! Training runs: data, settings, progress, results, kills and resumed runs.
+//! Test binary for training runs: data, settings, progress, results, kills and resumed runs.
 
 #[path = "../program/mod.rs"]
 mod program;

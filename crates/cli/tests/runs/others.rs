@@ -1,5 +1,6 @@
-//! Data of others: tables and albums as they are found, with gaps, other separators, odd names and odd folders. The real
-//! program, on data that the tests make. What cannot be taken is told with its place before training.
+//! Tests of third-party data: tables and image folders with missing values, other separators, unusual names and
+//! layouts. Runs the real program on generated data. Unusable data is reported with its location before training
+//! starts.
 
 use crate::program::{Done, Folder};
 use serde_json::Value;
@@ -68,7 +69,7 @@ fn values_that_are_not_finite_are_told_with_their_place() {
     bad.set_weight(&path, Literal::splat(weight, Scalar::Float(f64::NAN))).unwrap();
     bad.save(f.path("bad.safetensors")).unwrap();
     let done = f.run(&["predict", "bad.safetensors", "new.csv"]);
-    let told = ["new.csv[1] has no answer", "not a finite number", "2 samples have no answer"];
+    let told = ["no prediction for new.csv[1]", "the output is not finite", "2 samples have no prediction"];
     assert!(done.code == Some(1) && done.out.is_empty(), "{}", done.err);
     told.iter().for_each(|part| assert!(done.err.contains(part), "{}", done.err));
     let mut x: Vec<f32> = (0..200).flat_map(|i| [pair(i).0 as f32, pair(i).1 as f32]).collect();
@@ -118,7 +119,7 @@ fn gaps_texts_and_truth_values_are_learnt_from_and_kept_in_the_model() {
     };
     f.write("data/t.csv", table("a,city,flag,remark,label", 300, row));
     let done = train(&f, "data/t.csv", "out", &["--epochs=3"]).ok();
-    assert!(done.err.contains("`remark` is left out: it has 300 different texts"), "{}", done.err);
+    assert!(done.err.contains("`remark` is skipped: it has 300 different texts"), "{}", done.err);
     let o = done.json();
     assert_eq!(columns(&o), ["a", "city", "flag"]);
     let codes = &o["config"]["data"]["records"]["columns"];
@@ -176,12 +177,12 @@ fn tables_are_read_as_other_programs_write_them() {
     let done = train(&f, "headless.csv", "headless", &["--set=data.records.label=2"]).ok();
     assert!(done.err.contains("160 + 40 records"), "{}", done.err);
     f.write("ragged.csv", text.replacen("\n0.37,", "\n0.37,7,", 1));
-    train(&f, "ragged.csv", "x", &[]).fails(1, &["ragged.csv, line 3", "4 fields where there are 3"]);
+    train(&f, "ragged.csv", "x", &[]).fails(1, &["ragged.csv, line 3", "4 fields, expected 3"]);
     train(&f, "ragged.csv", "skip", &["--set=data.records.skip=1"]).ok();
     let accents = table("a,b,label", 200, |i| format!("{i},1,n~gatif"));
     let accents: Vec<u8> = accents.bytes().map(|b| if b == b'~' { 0xe9 } else { b }).collect();
     f.write("latin1.csv", accents);
-    train(&f, "latin1.csv", "x", &[]).fails(1, &["latin1.csv, line 2", "no UTF-8", "iconv"]);
+    train(&f, "latin1.csv", "x", &[]).fails(1, &["latin1.csv, line 2", "invalid UTF-8", "iconv"]);
 }
 
 #[test]
@@ -195,7 +196,7 @@ fn files_are_found_by_their_names_and_odd_ones_are_named() {
     f.write("set/train.csv", &text);
     f.write("set/test.csv", table("a,b", 50, |i| plain(i).rsplit_once(',').unwrap().0.into()));
     let done = train(&f, "set", "set-out", &[]).ok();
-    assert!(done.err.contains("test.csv is left out: it has no `label`"), "{}", done.err);
+    assert!(done.err.contains("test.csv is skipped: it has no `label`"), "{}", done.err);
     f.write("set/sample_submission.csv", table("id,label", 50, |i| format!("{i},0")));
     train(&f, "set", "x", &[]).fails(
         1,
@@ -204,7 +205,7 @@ fn files_are_found_by_their_names_and_odd_ones_are_named() {
     train(&f, "set", "set-again", &["--set=data.records.train=[\"train.csv\"]"]).ok();
     f.write("mixed/a.csv", &text);
     f.write("mixed/b.npz", "PK");
-    train(&f, "mixed", "x", &[]).fails(1, &["b.npz is of another kind than a.csv"]);
+    train(&f, "mixed", "x", &[]).fails(1, &["b.npz has another format than a.csv"]);
     // Shards under other names.
     f.convert("records", "1", &[]);
     fs::create_dir_all(f.path("shards")).unwrap();
@@ -247,7 +248,7 @@ fn arrays_that_nobody_needs_stop_nothing() {
         npz(&[("x", xs.clone()), ("y", ys.clone()), ("mean", mean), ("names", texts(3, "no"))]),
     );
     let done = train(&f, "extra.npz", "extra", &[]).ok();
-    assert!(done.err.contains("the array `mean` is left out"), "{}", done.err);
+    assert!(done.err.contains("the array `mean` is skipped"), "{}", done.err);
     f.write("names.npz", npz(&[("x", xs.clone()), ("y", ys), ("class_names", texts(2, "yes"))]));
     train(&f, "names.npz", "names", &[]).ok();
     let (a, b) = (array([160, 2], &x[..320]), array([40, 2], &x[320..]));
@@ -276,7 +277,7 @@ fn shards_of_web_dataset_and_texts_train_too() {
     f.write("shard.tar", tar(&files));
     let small = ["--set=layers.0.filters=2", "--set=layers.4.filters=2", "--set=layers.8.filters=2"];
     let done = train(&f, "shard.tar", "shard", &small).ok();
-    assert!(done.err.contains("32 + 8 pictures of 2 classes"), "{}", done.err);
+    assert!(done.err.contains("32 + 8 images of 2 classes"), "{}", done.err);
     let model = done.json()["model_file"].as_str().unwrap().to_string();
     assert_eq!(f.run(&["predict", &model, "shard.tar", "--limit=3"]).ok().out.lines().count(), 3);
     f.write("my.txt", "to be or not to be, ".repeat(60));
@@ -337,10 +338,10 @@ fn parts_links_and_transparent_pictures_of_an_album_are_told() {
     let small = ["--set=layers.0.filters=2", "--set=layers.4.filters=2", "--set=layers.8.filters=2"];
     let done = train(&f, "album", "out", &small).ok();
     for part in [
-        "13 + 6 pictures of 2 classes",
-        "more is left out beside Training and Testing",
-        "the folder owl has no pictures",
-        "4 pictures have transparent parts, which are laid on black",
+        "13 + 6 images of 2 classes",
+        "more is skipped: Training and Testing",
+        "the folder owl has no images",
+        "4 images have transparent pixels, which are blended with black",
     ] {
         assert!(done.err.contains(part), "{part}: {}", done.err);
     }
@@ -394,19 +395,18 @@ fn numbers_with_signs_and_tables_without_rows_say_what_to_do() {
     f.write("price.csv", table("a,b,price", 200, |i| format!("{},{},${}.25", i % 7, i % 9, i)));
     let label = ["--set=data.records.label=price"];
     train(&f, "price.csv", "x", &label)
-        .fails(1, &["200 different texts", "such as `$0.25`", "try: take the signs out"]);
+        .fails(1, &["200 different texts", "such as `$0.25`", "try: remove the signs"]);
     f.write("share.csv", table("a,label", 200, |i| format!("{i}%,{}", i % 2)));
     train(&f, "share.csv", "x", &[])
-        .fails(1, &["no column to learn from", "`a` is left out", "such as `0%`", "try: "]);
+        .fails(1, &["no usable input column", "`a` is skipped", "such as `0%`", "try: "]);
     f.write("head.csv", "a,label\n");
-    train(&f, "head.csv", "x", &[]).fails(1, &["there are no records", "a header alone", "try: "]);
+    train(&f, "head.csv", "x", &[]).fails(1, &["the file has no records", "only a header", "try: "]);
     f.write("one.csv", "a,label\n1,0\n");
-    train(&f, "one.csv", "x", &[]).fails(1, &["there are no records to train on", "try: add records"]);
+    train(&f, "one.csv", "x", &[]).fails(1, &["no records to train on", "try: add records"]);
     f.write(
         "wide.csv",
         table("a,b,label", 50, |i| format!("{}{}", plain(i), if i == 7 { ",9" } else { "" })),
     );
-    let wide =
-        train(&f, "wide.csv", "x", &[]).fails(1, &["4 fields where there are 3", "data.records.skip=10"]);
+    let wide = train(&f, "wide.csv", "x", &[]).fails(1, &["4 fields, expected 3", "data.records.skip=10"]);
     assert_eq!(wide.err.matches("data.records.skip").count(), 1, "{}", wide.err);
 }

@@ -1,4 +1,5 @@
-//! What becomes of a run when it is over or stopped: its result, its best model, and what may go on from it. The real program.
+//! Tests of a run's outcome after it finished or was stopped: its result, its best model, and which runs may be
+//! resumed.
 
 use crate::program::{Done, Folder, TINY};
 use serde_json::Value;
@@ -29,7 +30,7 @@ fn is_finished(f: &Folder, out: &str, steps: u64) -> Value {
     let (names, before) = (files(), all());
     for _ in 0..2 {
         let done = f.run(&["resume", out, "--json"]).ok();
-        assert!(done.err.contains("is finished: nothing is trained"), "{}", done.err);
+        assert!(done.err.contains("is finished: nothing to train"), "{}", done.err);
         let o = done.json();
         assert_eq!((&o["steps"], &o["total_steps"]), (&0.into(), &steps.into()), "{o}");
         assert!(o["val_loss"].is_number(), "{o}");
@@ -71,7 +72,7 @@ fn a_run_from_a_model_elsewhere_is_finished_too() {
     assert_eq!(f.run(&from).ok().json()["total_steps"], 6);
     // The same command is the same run.
     let again = f.run(&from).ok();
-    assert!(again.err.contains("is finished: nothing is trained"), "{}", again.err);
+    assert!(again.err.contains("is finished: nothing to train"), "{}", again.err);
     assert_eq!(again.json()["total_steps"], 6);
     f.run(&[&from[..], &["--learning-rate=0.5"]].concat())
         .fails(1, &["holds a finished run", "optimizer.learning_rate is 0.5", "--resume=never"]);
@@ -132,7 +133,7 @@ fn the_best_epoch_is_kept_beside_the_last_and_is_what_the_folder_means() {
     assert_eq!(f.run(&["summary", "out", "--json"]).ok().json()["epochs"], best + 1);
     let from_best = f.run(&["train", "--from=out", "--data-dir=data", "--out=more", "--epochs=1", "--json"]);
     assert_eq!(from_best.ok().json()["total_epochs"], best + 2);
-    f.run(&["resume", "out/run.json"]).fails(1, &["holds no run", "resume out"]);
+    f.run(&["resume", "out/run.json"]).fails(1, &["contains no run", "resume out"]);
     assert_eq!(is_finished(&f, "out", 12)["best"], o["best"]);
 
     // By another value, which is checked before anything is read.
@@ -150,7 +151,7 @@ fn the_best_epoch_is_kept_beside_the_last_and_is_what_the_folder_means() {
     assert_eq!(anew["best"]["value"].as_f64(), values.into_iter().reduce(f64::max));
     // A folder without a model, and one of several, say so.
     f.write("empty/notes.txt", "");
-    f.run(&["evaluate", "empty"]).fails(1, &["empty holds no model", "try: "]);
+    f.run(&["evaluate", "empty"]).fails(1, &["empty contains no model", "try: "]);
     for name in ["a", "b"] {
         std::fs::copy(f.path("out/fashion-mnist.safetensors"), f.path(&format!("empty/{name}.safetensors")))
             .unwrap();
@@ -217,7 +218,7 @@ fn an_interrupted_epoch_shows_how_far_it_came_and_one_epoch_is_no_epochs() {
         [&["train", "fashion-mnist", "--data-dir=data", "--epochs=1", "--steps-per-epoch=1"], &args[6..8]]
             .concat();
     let out = f.run(&one).ok().out;
-    assert!(out.contains("; after 1 epoch, 1 step, ") && !out.contains(" 0.0 ms a step"), "{out}");
+    assert!(out.contains("; after 1 epoch, 1 step, ") && !out.contains(" 0.0 ms per step"), "{out}");
 }
 
 /// Pictures of one shade for each class, `n` to train on and as many to test on.
@@ -336,15 +337,15 @@ fn ids_and_labels_beyond_the_model_are_refused_before_the_first_step() {
     };
     refused(
         &gpt2("words.txt", "no", "--set=model.vocabulary_size=60"),
-        &["has an id", "ids are 0 to 59", "vocabulary_size"],
+        &["has an id", "ids must be 0 to 59", "vocabulary_size"],
     );
     f.run(&gpt2("digits.txt", "digits", "--set=model.vocabulary_size=60")).ok();
     let model = "digits/digits.safetensors";
     refused(
         &["train", "--from", model, "--data-dir=words.txt", "--out=no"],
-        &["has an id", "ids are 0 to 59"],
+        &["has an id", "ids must be 0 to 59"],
     );
-    refused(&["evaluate", "digits", "--data-dir=words.txt"], &["has an id", "ids are 0 to 59"]);
+    refused(&["evaluate", "digits", "--data-dir=words.txt"], &["has an id", "ids must be 0 to 59"]);
     refused(&["predict", "digits", "words.txt"], &["has an id", "words.txt"]);
     // A head with fewer places than the data have tokens.
     let lstm = [
@@ -355,7 +356,7 @@ fn ids_and_labels_beyond_the_model_are_refused_before_the_first_step() {
         "--set=layers.1.units=4",
         "--set=layers.2.units=4",
     ];
-    refused(&[&lstm[..], &["--set=layers.3.units=60"]].concat(), &["there is a label", "0 to 59", "try: "]);
+    refused(&[&lstm[..], &["--set=layers.3.units=60"]].concat(), &["is out of range", "0 to 59", "try: "]);
 }
 
 /// Where a normalized array is only pooled, its gradient asks which element was the greatest of an array computed anew, with
@@ -392,5 +393,5 @@ fn the_greatest_of_rounded_values_has_a_gradient() {
     "#;
     f.write("greatest.toml", toml);
     let said = f.run(&["train", "greatest.toml", "--fast-dev-run=2", "--limit-val-batches=1"]).ok();
-    assert!((said.out.clone() + &said.err).contains("It runs"), "{}{}", said.out, said.err);
+    assert!((said.out.clone() + &said.err).contains("The trial succeeded"), "{}{}", said.out, said.err);
 }

@@ -1,6 +1,6 @@
-//! Data of one's own by every way in: folders, files, records, archives, tables that name pictures. The same sample is the same
-//! by each of them; what cannot be read is told with its place and the others are answered; texts of other encodings are
-//! read when they say what they are, or are told.
+//! Tests of user data in every supported source: folders, files, records, archives, and tables that name images. The
+//! same sample must be identical from each source. Unreadable samples are reported with their location while the others
+//! are processed. Texts in other encodings are decoded if they declare the encoding, and reported otherwise.
 
 use crate::program::made::{album, npz, odd_pictures, pair, picture, plain, table, tar, texts};
 use crate::program::{Done, Folder};
@@ -129,15 +129,18 @@ fn predict_goes_through_folders_and_past_bad_files() {
     let wanted =
         ["new/a/cat/0.png", "new/a/cat/1.png", "new/a/dog/0.png", "new/a/dog/1.png", "new/loose.png"];
     assert_eq!(files, wanted);
-    assert!(done.err.contains("1 file is no picture and is left out: new/a/notes.txt"), "{}", done.err);
+    assert!(done.err.contains("1 file is not an image and is skipped: new/a/notes.txt"), "{}", done.err);
     // Bad ones are told, the others are answered, and the program's end says so.
     f.write("new/a/cut.png", &picture(20, 1, None)[..60]);
     f.write("new/a/anim.gif", b"GIF89a\x01\0\x01\0\0\0\0;");
     let done = f.run(&["predict", &m, "new", "--out", "answers.csv"]);
     assert_eq!(done.code, Some(1), "{}\n{}", done.out, done.err);
-    for part in
-        ["new/a/cut.png has no answer", "new/a/anim.gif has no answer", "GIF", "2 samples have no answer"]
-    {
+    for part in [
+        "no prediction for new/a/cut.png",
+        "no prediction for new/a/anim.gif",
+        "GIF",
+        "2 samples have no prediction",
+    ] {
         assert!(done.err.contains(part), "`{part}`: {}", done.err);
     }
     assert_eq!(fs::read_to_string(f.path("answers.csv")).unwrap().lines().count(), 6);
@@ -148,7 +151,7 @@ fn predict_goes_through_folders_and_past_bad_files() {
     assert_eq!((done.code, answers(&done).len()), (Some(1), 3), "{}\n{}", done.out, done.err);
     assert!(answers(&done)[1]["error"].is_string() && done.err.contains("nowhere.png has no answer"));
     fs::create_dir(f.path("empty")).unwrap();
-    f.run(&["predict", &m, "empty"]).fails(1, &["no pictures in this folder", "empty", "try: "]);
+    f.run(&["predict", &m, "empty"]).fails(1, &["the folder contains no images", "empty", "try: "]);
 }
 
 #[test]
@@ -166,7 +169,7 @@ fn predict_answers_the_good_rows_of_a_table() {
         all.iter().filter(|a| a["error"].is_null()).map(|a| a["index"].as_u64().unwrap()).collect();
     assert_eq!(answered, [0, 5]);
     for part in
-        ["\"large\"", "Lima", "not finite: nan", "3 fields where there are 2", "4 samples have no answer"]
+        ["\"large\"", "Lima", "not finite: nan", "3 fields, expected 2", "4 samples have no prediction"]
     {
         assert!(done.err.contains(part), "`{part}`: {}", done.err);
     }
@@ -200,7 +203,7 @@ fn evaluate_takes_any_data() {
     f.write("unlabelled.csv", "a,b\n1,2\n");
     f.run(&["evaluate", m, "unlabelled.csv"]).fails(1, &["label", "try: "]);
     f.run(&["evaluate", m, "nowhere.csv"]).fails(2, &["nowhere.csv", "try: "]);
-    f.run(&["evaluate", m, m]).fails(2, &["nothing to evaluate on", "try: "]);
+    f.run(&["evaluate", m, m]).fails(2, &["cannot evaluate on", "try: "]);
     // Pictures by the names of their classes, even of one alone.
     album(&f, "album", 6);
     let p = model(train(&f, "album", "runs/album", &SMALL));
@@ -214,7 +217,7 @@ fn evaluate_takes_any_data() {
     let own = f.run(&["predict", &p, "dogs", "--json"]).ok();
     let right = answers(&own).iter().filter(|a| a["class"] == "dog").count() as f64 / 3.0;
     assert!((dogs["sparse_categorical_accuracy"].as_f64().unwrap() - right).abs() < 1e-6, "{dogs}");
-    f.run(&["evaluate", &p, "wolves"]).fails(1, &["other classes: wolf", "cat, dog"]);
+    f.run(&["evaluate", &p, "wolves"]).fails(1, &["unknown classes: wolf", "cat, dog"]);
 }
 
 #[test]
@@ -229,7 +232,7 @@ fn tables_that_name_pictures_train() {
     }
     f.write("pets/labels.csv", &rows);
     let done = train(&f, "pets/labels.csv", "out", &SMALL).ok();
-    assert!(done.err.contains("pictures of 2 classes"), "{}", done.err);
+    assert!(done.err.contains("images of 2 classes"), "{}", done.err);
     let m = model(done);
     let all = answers(&f.run(&["predict", &m, "pets/labels.csv", "--json"]).ok());
     assert_eq!(all.len(), 24);
@@ -241,7 +244,7 @@ fn tables_that_name_pictures_train() {
     f.write("kaggle/breeds.csv", rows.replace("name,label", "id,breed").replace(".png", ""));
     fs::rename(f.path("pets/images"), f.path("photos")).unwrap();
     train(&f, "pets/labels.csv", "x", &SMALL)
-        .fails(1, &["`name` names are not there", "data.records.pictures"]);
+        .fails(1, &["column `name` do not exist", "data.records.pictures"]);
     let folder = "--set=data.records.pictures=../photos";
     train(&f, "kaggle/breeds.csv", "kaggle-out", &[&SMALL[..], &[folder]].concat()).ok();
     // Missing and damaged pictures are named.
@@ -249,18 +252,14 @@ fn tables_that_name_pictures_train() {
     f.write("photos/p6.png", &picture(20, 6, None)[..60]);
     let some = [&SMALL[..], &[folder]].concat();
     train(&f, "pets/labels.csv", "x", &some)
-        .fails(1, &["1 of 24 picture is not there", "photos/p4.png", "data.records.skip=1"]);
+        .fails(1, &["1 of 24 image does not exist", "photos/p4.png", "data.records.skip=1"]);
     let done =
         train(&f, "pets/labels.csv", "some", &[&some[..], &["--set=data.records.skip=1"]].concat()).ok();
-    assert!(
-        done.err.contains("2 of 24 pictures are left out") && done.err.contains("p6.png"),
-        "{}",
-        done.err
-    );
+    assert!(done.err.contains("2 of 24 images are skipped") && done.err.contains("p6.png"), "{}", done.err);
     let done = f.run(&["predict", &m, "pets/labels.csv", "--keep-going", "--json", folder]);
     assert_eq!((done.code, answers(&done).len()), (Some(1), 24), "{}", done.err);
     assert!(
-        done.err.contains("photos/p4.png") && done.err.contains("2 samples have no answer"),
+        done.err.contains("photos/p4.png") && done.err.contains("2 samples have no prediction"),
         "{}",
         done.err
     );
@@ -302,11 +301,11 @@ fn tables_of_other_encodings_are_read_when_they_say_so() {
     assert_eq!(same.ok().json()["probability"], o["probability"]);
     assert_eq!(f.run(&["evaluate", &m, "latin1.csv", "--json"]).ok().json()["samples"], 80);
     train(&f, "latin1.csv", "x", &["--set=data.records.encoding=ebcdic"])
-        .fails(2, &["no encoding `ebcdic`", "windows-1252"]);
+        .fails(2, &["unknown encoding `ebcdic`", "windows-1252"]);
     let wide: Vec<u8> = format!("\u{feff}{text}").encode_utf16().flat_map(u16::to_be_bytes).collect();
     f.write("wide.csv", &wide);
     let done = train(&f, "wide.csv", "wide", &[]).ok();
-    assert!(done.err.contains("is read as utf-16be, which its first bytes tell"), "{}", done.err);
+    assert!(done.err.contains("is decoded as utf-16be because of its byte order mark"), "{}", done.err);
     f.run(&["predict", &model(done), "wide.csv", "--limit=1"]).ok();
     f.write("bare.csv", &wide[2..]);
     train(&f, "bare.csv", "bare", &["--set=data.records.encoding=utf-16be"]).ok();
@@ -349,7 +348,7 @@ fn texts_of_other_encodings_are_told() {
         format!("\u{feff}{}", line.repeat(60)).encode_utf16().flat_map(u16::to_le_bytes).collect();
     f.write("wide.txt", wide);
     let done = train(&f, "wide.txt", "wide", &units).ok();
-    assert!(done.err.contains("is read as utf-16, which its first bytes tell"), "{}", done.err);
+    assert!(done.err.contains("is decoded as utf-16 because of its byte order mark"), "{}", done.err);
     assert_eq!(done.json()["loss"], same["loss"]);
     let m = o["model_file"].as_str().unwrap();
     assert_eq!(f.run(&["predict", m, "latin1.txt"]).ok().out.lines().count(), 1);

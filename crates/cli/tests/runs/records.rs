@@ -1,5 +1,5 @@
-//! Training from files of records, as a user has them: TFRecord files that `systole data convert` wrote, CSV, NumPy.
-//! The real program, on data that the tests make.
+//! Tests of training from record files: TFRecord files written by `systole data convert`, CSV and NumPy. Runs the real
+//! program on generated data.
 
 use crate::program::{Done, Folder};
 use std::fs;
@@ -51,7 +51,7 @@ fn converted_records_train_as_the_data_set_that_they_came_from() {
         answer["class"].as_str().unwrap().parse::<u8>().is_err(),
         "named by the file of classes: {answer}"
     );
-    f.run(&["evaluate", model]).fails(1, &["no files of records are named", "--data-dir"]);
+    f.run(&["evaluate", model]).fails(1, &["the record files are not set", "--data-dir"]);
 
     // Packed files and those of other sizes of a turn hold the same records; the order is another one.
     fs::remove_dir_all(f.path("records")).unwrap();
@@ -158,8 +158,11 @@ fn files_of_pictures_in_records_are_decoded_and_what_is_wrong_is_named() {
     };
     let write = |name: &str, from: u8, to: u8| {
         fs::create_dir_all(f.path("pngs")).unwrap();
-        let mut w =
-            tfrecord::Writer::create(f.path(&format!("pngs/{name}")), tfrecord::Compression::None).unwrap();
+        let mut w = tfrecord::TfRecordWriter::create(
+            f.path(&format!("pngs/{name}")),
+            tfrecord::TfRecordCompression::None,
+        )
+        .unwrap();
         (from..to).for_each(|i| w.write(&record(i)).unwrap());
         w.finish().unwrap();
     };
@@ -178,8 +181,7 @@ fn files_of_pictures_in_records_are_decoded_and_what_is_wrong_is_named() {
         .fails(1, &["part-1.tfrecord, record", "checksum", "data.records.skip"]);
     train(&f, "pngs", "skip", &["--epochs=1", "--set=data.records.skip=1"]).ok();
     train(&f, "pngs", "x", &["--set=data.records.label=kind"]).fails(1, &["no field `kind`", "image, label"]);
-    train(&f, "pngs", "x", &["--set=data.records.cycle_length=0"])
-        .fails(2, &["cycle_length must be at least 1"]);
+    train(&f, "pngs", "x", &["--set=data.records.cycle_length=0"]).fails(2, &["cycle_length of at least 1"]);
     train(&f, "pngs", "x", &["--set=data.records.features=oops"]).fails(2, &["data.records.features=oops"]);
     train(&f, "none.csv", "x", &[]).fails(2, &["none.csv"]);
     if !cfg!(feature = "parquet") {
@@ -217,7 +219,7 @@ fn predictions_for_records_come_from_files_with_or_without_labels() {
     }
     f.write("lacking.csv", "width,size\n1,2\n");
     f.run(&["predict", &model, "lacking.csv"])
-        .fails(1, &["no field `height`", "lacking.csv", "width, size", "learnt from width, height"]);
+        .fails(1, &["no field `height`", "lacking.csv", "width, size", "trained on width, height"]);
     f.write("text.csv", "width,height\n1,tall\n");
     f.run(&["predict", &model, "text.csv"]).fails(1, &["`height` holds text"]);
     f.run(&["predict", &model, "table.csv", "--out=a.txt"]).fails(2, &["--out", ".csv or"]);

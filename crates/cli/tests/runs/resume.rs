@@ -1,4 +1,4 @@
-//! Runs that are killed, started again, and end as if nothing had happened.
+//! Tests that a killed run, when resumed, ends with the same result as an uninterrupted one.
 
 #![allow(clippy::print_stdout, reason = "says how many kills there were")]
 
@@ -6,7 +6,7 @@ use crate::program::{Done, Folder, TINY};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use systole_base::rng::Stream;
+use systole_base::rng::RandomStream;
 
 /// A run of 4 epochs of 30 steps into `out`.
 fn train<'a>(out: &'a str, more: &[&'a str]) -> Vec<&'a str> {
@@ -24,7 +24,7 @@ fn model(f: &Folder, out: &str) -> Vec<u8> {
 
 /// Starts the run again and again, each time with another number of threads, and kills it after a random time, until it
 /// comes to its end.
-fn kill_until_done(f: &Folder, args: &[&str], draws: &mut Stream, longest: Duration) -> usize {
+fn kill_until_done(f: &Folder, args: &[&str], draws: &mut RandomStream, longest: Duration) -> usize {
     for kills in 0.. {
         let mut start = f.command(args);
         start.arg(format!("--threads={}", 1 + kills % 3)).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -65,7 +65,7 @@ fn killed_runs_end_with_the_same_bits() {
     f.run(&train("again", &[])).ok();
     let longest = took.elapsed();
     assert_eq!(model(&f, "again"), model(&f, "whole"));
-    let mut draws = Stream::new(7, 0, 0);
+    let mut draws = RandomStream::new(7, 0, 0);
     let (mut kills, mut runs) = (0, 0);
     while kills < wanted {
         let _ = std::fs::remove_dir_all(f.path("cut"));
@@ -93,7 +93,7 @@ fn killed_runs_of_several_devices_end_with_the_same_bits() {
         let began = Instant::now();
         let whole = f.run(&train(&out("whole"), &split)).ok().json();
         let longest = began.elapsed() / 2;
-        let mut draws = Stream::new(11, at as u64, 0);
+        let mut draws = RandomStream::new(11, at as u64, 0);
         let mut kills = 0;
         while kills < 10 {
             let _ = std::fs::remove_dir_all(f.path(&out("cut")));
@@ -138,7 +138,7 @@ fn killed_runs_of_other_optimizers_end_with_the_same_bits() {
         let began = Instant::now();
         let whole = f.run(&train(&out("whole"), &more)).ok().json();
         let longest = began.elapsed() / 2;
-        let mut draws = Stream::new(12, at as u64, 0);
+        let mut draws = RandomStream::new(12, at as u64, 0);
         let mut kills = 0;
         while kills < 5 {
             let _ = std::fs::remove_dir_all(f.path(&out("cut")));
@@ -183,7 +183,7 @@ fn killed_runs_with_all_callbacks_decide_the_same() {
     let whole = f.run(&train("whole", &more)).ok().json();
     let (longest, files) = (began.elapsed() / 2, left("whole"));
     assert!(files.len() > 4 && whole["validations"].as_array().unwrap().len() > 2, "{whole}");
-    let mut draws = Stream::new(13, 0, 0);
+    let mut draws = RandomStream::new(13, 0, 0);
     let mut kills = 0;
     while kills < wanted {
         let _ = std::fs::remove_dir_all(f.path("cut"));
@@ -241,7 +241,7 @@ fn killed_runs_of_a_gan_end_with_the_same_bits() {
     let whole = f.run(&whole.iter().map(String::as_str).collect::<Vec<_>>()).ok().json();
     // Most of a short run is its start: killed within half of its time it would hardly get on.
     let longest = began.elapsed();
-    let mut draws = Stream::new(14, 0, 0);
+    let mut draws = RandomStream::new(14, 0, 0);
     let cut = run("cut");
     let cut: Vec<&str> = cut.iter().map(String::as_str).collect();
     let mut kills = 0;
@@ -269,9 +269,8 @@ fn a_run_moves_to_other_devices_when_it_is_told_to_and_says_so() {
     f.run(&train("out", &[])).fails(1, &["strategy.type is not set, was", "--resume=force"]);
     let plain: Vec<&str> = train("out", &four).into_iter().filter(|a| *a != "--json").collect();
     let done = f.run(&[&plain[..], &["--resume=force"]].concat()).ok();
-    let says =
-        "It was on data_parallel over 2 devices of cpu and goes on on data_parallel over 4 devices of cpu";
-    assert!(done.out.contains("Going on in epoch") && done.out.contains(says), "{}", done.out);
+    let says = "The run was on data_parallel over 2 devices of cpu and continues on data_parallel over 4 devices of cpu";
+    assert!(done.out.contains("Resuming at epoch") && done.out.contains(says), "{}", done.out);
     let moved = f.run(&train("out", &four)).ok().json();
     let loss = |o: &serde_json::Value| o["loss"].as_f64().unwrap();
     assert!((loss(&moved) - loss(&whole)).abs() <= 1e-4 * loss(&whole), "{moved} {whole}");
@@ -298,12 +297,12 @@ fn a_run_goes_on_by_the_same_command_and_by_resume() {
     assert!(o["resumed_at"]["step"].is_number() && model(&f, "a") == model(&f, "whole"), "{o}");
     kill_after_backups(&f, "b", &[]);
     let done = f.run(&["resume", "b", "--threads=2"]).ok();
-    assert!(done.out.contains("Going on in epoch") && model(&f, "b") == model(&f, "whole"), "{}", done.out);
+    assert!(done.out.contains("Resuming at epoch") && model(&f, "b") == model(&f, "whole"), "{}", done.out);
     // Finished: the same command, and resume, print the result.
     let done = f.run(&["resume", "b"]).ok();
     assert!(done.out.contains("is finished") && done.out.contains("Test: "), "{}", done.out);
     assert!(model(&f, "b") == model(&f, "whole"));
-    f.run(&["resume", "nothing"]).fails(1, &["nothing holds no run", "try: "]);
+    f.run(&["resume", "nothing"]).fails(1, &["nothing contains no run", "try: "]);
 }
 
 #[test]

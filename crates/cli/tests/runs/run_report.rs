@@ -1,4 +1,5 @@
-//! `report.html` at the end of a run: whole, self-contained, escaped, and no reason for a run to fail.
+//! Tests of `report.html`, written at the end of a run: it is complete, self-contained and escaped, and a failure to
+//! write it does not fail the run.
 
 use crate::program::{Folder, TINY};
 use std::collections::BTreeSet;
@@ -148,7 +149,7 @@ fn a_page_that_cannot_be_written_ends_no_run() {
     let f = Folder::with_data("report-fails");
     std::fs::create_dir_all(f.path("run/report.html/in the way")).unwrap();
     let done = f.run(&[&OWN[..], &TINY, &["--out", "run", "--json"]].concat()).ok();
-    assert!(done.err.contains("the report is not written"), "{}", done.err);
+    assert!(done.err.contains("cannot write the report"), "{}", done.err);
     assert!(done.json()["report"].is_null() && f.path("run/fashion-mnist.safetensors").is_file());
 }
 
@@ -170,7 +171,7 @@ fn a_stopped_run_has_its_page_too() {
     let html = page(&f, "run");
     self_contained(&html, &well_formed(&html));
     assert!(
-        html.contains("Stopped as asked") && sections(&html).contains(&"curves"),
+        html.contains("Stopped on request") && sections(&html).contains(&"curves"),
         "{:?}",
         sections(&html)
     );

@@ -1,12 +1,12 @@
-//! Same program, same instruction set, same seed: the same weights, bit for bit, whatever the number of threads.
+//! Tests that the same program, instruction set and seed give bit-identical weights for any number of threads.
 
 use std::sync::Arc;
-use systole::cpu::{CpuBackend, Level, Team};
+use systole::cpu::{CpuBackend, Level, ThreadPool};
 use systole::nn::Batch;
 use systole::prelude::*;
 
 fn batch(samples: usize, shape: &[usize], classes: u64) -> Batch {
-    let mut s = systole::ir::rng::Stream::new(5, 6, 7);
+    let mut s = systole::ir::rng::RandomStream::new(5, 6, 7);
     let mut dims = vec![samples];
     dims.extend(shape);
     let pixels: Vec<f32> = (0..dims.iter().product::<usize>()).map(|_| s.range(-1.0, 1.0)).collect();
@@ -26,7 +26,7 @@ fn trained(
     batch: &Batch,
 ) -> Vec<(String, Vec<u8>)> {
     let mut model = Sequential::new(layers.iter().cloned());
-    let backend = CpuBackend::with(Team::new(threads), Level::best()).expect("this machine's level");
+    let backend = CpuBackend::with(ThreadPool::new(threads), Level::best()).expect("this machine's level");
     model
         .compile(Compile {
             optimizer: adam(1e-3),

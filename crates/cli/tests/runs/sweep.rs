@@ -1,4 +1,4 @@
-//! `systole sweep`: what is tried, that it goes on after a kill to the same bits, and what it says at the end.
+//! Tests of `systole sweep`: which settings it tries, its summary, and that it resumes bit-identically after a kill.
 
 use crate::program::Folder;
 use serde_json::Value;
@@ -99,7 +99,7 @@ fn a_grid_is_trained_told_and_not_trained_again() {
         assert!(page.contains(part), "{part}");
     }
     assert!(!page.contains("<script") && !page.contains("http-equiv=\"refresh"), "nothing that runs");
-    f.run(&["sweep", "s.toml"]).fails(1, &["runs/s holds another sweep", "--out"]);
+    f.run(&["sweep", "s.toml"]).fails(1, &["runs/s contains another sweep", "--out"]);
 }
 
 #[test]
@@ -167,11 +167,7 @@ fn mistakes_are_told_before_anything_runs() {
             "[sweep.parameters]\n\"layers.1\" = [{ type = \"Conv2D\", filters = 2, kernel_size = 3 }]",
             ["trial-001", "Conv2D"],
         ),
-        (
-            "metric",
-            "metric = \"f2\"\n[sweep.parameters]\nseed = [1]",
-            ["nothing is measured by the name `f2`", "accuracy"],
-        ),
+        ("metric", "metric = \"f2\"\n[sweep.parameters]\nseed = [1]", ["unknown metric `f2`", "accuracy"]),
     ] {
         let f = folder(&format!("sweep-wrong-{name}"), sweep);
         let done = f.run(&["sweep", "s.toml", "--out", "x"]);

@@ -1,4 +1,4 @@
-//! `--logger tensorboard` and the table `TensorBoard` of `[[callbacks]]` as a user meets them.
+//! End-to-end tests of `--logger tensorboard` and of the `TensorBoard` entry of `[[callbacks]]`.
 
 #[path = "../../../../crates/nn/tests/events/mod.rs"]
 mod events;
@@ -127,7 +127,7 @@ fn mistakes_are_told_before_the_first_step() {
     // A folder that cannot be made.
     f.write("file", "");
     let told = run(&format!("log_dir = {:?}", f.path("file").display().to_string()));
-    told.fails(1, &["cannot make the folder", "choose another log_dir"]);
+    told.fails(1, &["cannot create the folder", "choose another log_dir"]);
 }
 
 /// What docs/guide/toolbox.md shows runs as it is printed.

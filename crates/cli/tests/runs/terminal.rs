@@ -1,4 +1,4 @@
-//! What training shows on a terminal: in pseudo-terminals of several widths, and in one that is resized.
+//! Tests of the training progress display in pseudo-terminals of several widths, and in one that is resized.
 #![cfg(unix)]
 
 use crate::program::{Folder, TINY};

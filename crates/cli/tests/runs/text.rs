@@ -1,4 +1,4 @@
-//! Text as a user meets it: training on a file of one's own, generating, measuring; the real program on small texts.
+//! End-to-end tests of language models: training on a text file, generation and evaluation, on small texts.
 
 use crate::program::{Done, Folder};
 use serde_json::Value;
@@ -70,7 +70,7 @@ fn a_text_of_ones_own_is_learnt_and_gone_on_with() {
         };
         assert!(expected.contains(&bytes_a_token), "{name}: {bytes_a_token}");
         let shown = f.run(&["evaluate", name, "my.txt"]).ok().out;
-        assert!(shown.contains("perplexity") && shown.contains("bits a byte"), "{shown}");
+        assert!(shown.contains("perplexity") && shown.contains("bits per byte"), "{shown}");
         f.write("begin.txt", TEXT.repeat(4));
         assert!(f.run(&["predict", name, "begin.txt"]).ok().out.starts_with("begin.txt: '"));
     }
@@ -88,7 +88,7 @@ fn prompts_of_any_length_are_taken() {
     let done = f.run(&["generate", "run", "--prompt", &long, "--max-tokens=40", "--temperature=0"]).ok();
     assert!(done.out.starts_with(&long), "{}", done.out);
     assert_eq!(
-        done.err.matches("looks back to 16: it goes on from the last of them").count(),
+        done.err.matches("the context window has 16: only the last tokens").count(),
         1,
         "{}",
         done.err
@@ -170,18 +170,18 @@ fn what_cannot_be_generated_is_told() {
         f.run(&[&["generate", "run", "--max-tokens=2"], args].concat()).fails(code, parts);
     };
     refused(&["--prompt=Zebra"], 1, &["no token for the character `Z`", "--prompt", "try: "]);
-    refused(&["--temperature=-1"], 2, &["temperature of -1", "try: "]);
+    refused(&["--temperature=-1"], 2, &["temperature is -1", "try: "]);
     refused(&["--top-k=0"], 2, &["top_k", "try: "]);
-    refused(&["--top-p=1.5"], 2, &["1.5 is no sum of probabilities"]);
+    refused(&["--top-p=1.5"], 2, &["top_p is 1.5"]);
     f.run(&["generate", "run", "--max-tokens=0"]).fails(2, &["a whole number from 1 up"]);
-    refused(&["--tokenizer=nowhere.json"], 1, &["there is no tokenizer", "nowhere.json", "try: "]);
+    refused(&["--tokenizer=nowhere.json"], 1, &["the tokenizer was not found", "nowhere.json", "try: "]);
     f.write("bad.json", "{\"model\": {\"type\": \"Unigram\"}}");
-    refused(&["--tokenizer=bad.json"], 1, &["`Unigram`", "are not read", "try: "]);
+    refused(&["--tokenizer=bad.json"], 1, &["`Unigram`", "are not supported", "try: "]);
     f.train("pictures");
-    f.run(&["generate", "pictures/fashion-mnist.safetensors"]).fails(1, &["no language model", "try: "]);
-    train(&f, "my.txt", "no", &["--set=data.tokenizer=word"])
-        .fails(2, &["there is no tokenizer `word`", "bpe"]);
-    train(&f, "my.txt", "no", &["--set=data.vocabulary=300"]).fails(2, &["size that bpe learns"]);
+    f.run(&["generate", "pictures/fashion-mnist.safetensors"]).fails(1, &["not a language model", "try: "]);
+    train(&f, "my.txt", "no", &["--set=data.tokenizer=word"]).fails(2, &["unknown tokenizer `word`", "bpe"]);
+    train(&f, "my.txt", "no", &["--set=data.vocabulary=300"])
+        .fails(2, &["data.vocabulary applies only to bpe"]);
     assert!(!f.path("no").exists());
 }
 

@@ -1,5 +1,5 @@
-//! The dashboard of `--tui` in a pseudo-terminal: it is there, `q` ends the run as a signal does, the terminal is as it was; and where
-//! there is no terminal for it, nothing of it is.
+//! Tests of the `--tui` dashboard in a pseudo-terminal: it is drawn, `q` ends the run like a signal, and the terminal
+//! is restored. Without a suitable terminal nothing of it is written.
 #![cfg(all(unix, feature = "tui"))]
 
 use crate::program::{Folder, TINY};
@@ -119,7 +119,9 @@ fn q_ends_the_run_as_a_signal_does_and_the_terminal_is_as_it_was() {
     let (_, after) = seen.split_once(LEAVE).expect("the screen is handed back");
     assert!(seen.matches(ENTER).count() == 1 && !after.contains(ENTER), "{after}");
     assert!(
-        seen.contains("\x1b[?25h") && after.contains("Stopped as asked") && after.contains("Epoch 1/100000"),
+        seen.contains("\x1b[?25h")
+            && after.contains("Stopped on request")
+            && after.contains("Epoch 1/100000"),
         "{after}"
     );
     assert!(f.files("run/backups").iter().any(|name| !name.ends_with(".tmp")));

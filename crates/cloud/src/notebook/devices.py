@@ -1,4 +1,4 @@
-# What this machine has, and the compiler for it.
+# The devices of this machine, and the compiler plugin for them.
 import json
 
 found = json.loads(subprocess.run(['systole', '--json', 'devices'], capture_output=True, text=True, check=True).stdout)
@@ -8,6 +8,6 @@ if 'tpu' in there:
 elif 'cuda' in there:
     !systole setup cuda
 else:
-    print('No TPU and no GPU is here: the processor does the work. Another machine: @HOW@.')
+    print('No TPU or GPU found: using the CPU. To select another machine: @HOW@.')
 !systole devices
 !systole doctor

@@ -1,4 +1,4 @@
-# The run's folder, in your Drive: what a session leaves the next one goes on with.
+# The run's folder in your Drive: the next session resumes from it.
 try:
     from google.colab import drive
 
@@ -7,4 +7,4 @@ try:
 except ImportError:
     print('This is not Colab.')
     OUT = '@NAME@'
-print('The run is kept in', os.path.abspath(OUT))
+print('Run folder:', os.path.abspath(OUT))

@@ -1,2 +1,2 @@
-# The best model of the run, measured on test data.
+# Evaluate the best model of the run on test data.
 !systole evaluate "{OUT}" --device {DEVICE}

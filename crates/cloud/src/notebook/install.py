@@ -1,4 +1,4 @@
-# The program: from SOURCE, or from a wheel that lies beside the notebook or in an input of Kaggle.
+# Install the program from SOURCE, or from a wheel beside the notebook or in a Kaggle input.
 import glob, os, shutil, subprocess, sys, tarfile, urllib.request
 
 if not SOURCE:

@@ -1,26 +1,26 @@
-//! Notebooks of Colab and Kaggle: the program on the machine that the notebook runs on, cell by cell.
+//! Generates Colab and Kaggle notebooks that install and run the program on the notebook's machine.
 
-use super::chips::Chips;
-use super::generated_file::File;
-use super::job::Job;
+use super::chips::RequestedChips;
+use super::generated_file::GeneratedFile;
+use super::job::CloudJob;
 use serde_json::{Value, json};
 use systole_data::shell_quoted as quoted;
 use systole_ir::{Error, ErrorKind, Result};
 
-/// A place of notebooks.
-struct Place {
+/// A notebook service.
+struct NotebookService {
     name: &'static str,
-    /// What its machines have, as far as is known; read in November 2026.
+    /// Available hardware, as of November 2026.
     has: &'static [&'static str],
-    /// How a notebook gets such a machine.
+    /// Menu path that selects the hardware.
     how: &'static str,
-    /// What may be set of where the run is kept.
+    /// Settings for the storage location of the run.
     home: &'static str,
-    /// The cell that says where the run is kept.
+    /// Cell that sets up the storage of the run.
     keep: &'static str,
 }
 
-static COLAB: Place = Place {
+static COLAB: NotebookService = NotebookService {
     name: "colab",
     has: &["v5e-1", "v6e-1", "t4", "l4", "a100"],
     how: "*Runtime → Change runtime type*",
@@ -28,7 +28,7 @@ static COLAB: Place = Place {
     keep: include_str!("drive.py"),
 };
 
-static KAGGLE: Place = Place {
+static KAGGLE: NotebookService = NotebookService {
     name: "kaggle",
     has: &["v5e-8", "p100", "2*t4"],
     how: "*Settings → Accelerator*",
@@ -36,14 +36,14 @@ static KAGGLE: Place = Place {
     keep: include_str!("kaggle.py"),
 };
 
-pub(super) fn colab(job: &Job) -> Result<Vec<File>> {
+pub(super) fn colab(job: &CloudJob) -> Result<Vec<GeneratedFile>> {
     let text = COLAB.notebook(job)?;
-    Ok(vec![File::new("colab.ipynb", "the notebook: File → Upload notebook", text)])
+    Ok(vec![GeneratedFile::new("colab.ipynb", "the notebook: File → Upload notebook", text)])
 }
 
-pub(super) fn kaggle(job: &Job) -> Result<Vec<File>> {
+pub(super) fn kaggle(job: &CloudJob) -> Result<Vec<GeneratedFile>> {
     let text = KAGGLE.notebook(job)?;
-    let is_tpu = matches!(job.chips, Chips::Tpu(..));
+    let is_tpu = matches!(job.chips, RequestedChips::Tpu(..));
     let metadata = json!({
         "id": format!("USER/{}", job.name),
         "title": job.name,
@@ -59,26 +59,32 @@ pub(super) fn kaggle(job: &Job) -> Result<Vec<File>> {
     });
     let metadata = serde_json::to_string_pretty(&metadata).unwrap_or_default() + "\n";
     Ok(vec![
-        File::new("kaggle.ipynb", "the notebook", text),
-        File::new("kernel-metadata.json", "for kaggle kernels push; put your name for USER", metadata),
+        GeneratedFile::new("kaggle.ipynb", "the notebook", text),
+        GeneratedFile::new(
+            "kernel-metadata.json",
+            "for kaggle kernels push; replace USER by your user name",
+            metadata,
+        ),
     ])
 }
 
-impl Place {
-    fn notebook(&self, job: &Job) -> Result<String> {
-        // As the places call it.
+impl NotebookService {
+    fn notebook(&self, job: &CloudJob) -> Result<String> {
+        // Slice name as used by the services.
         let title = job.chips.title().replace("v5litepod", "v5e");
         if !self.has.contains(&title.as_str()) {
-            let e = Error::new(ErrorKind::Config, format!("{} has no {title}", self.name)).at("--slice");
-            let why = "a notebook has one machine, with what the place offers";
-            return Err(e
-                .because(why)
-                .hint(format!("take one of: {}; larger slices: systole cloud tpu-vm", self.has.join(", "))));
+            let e =
+                Error::new(ErrorKind::Config, format!("{} does not offer {title}", self.name)).at("--slice");
+            let why = "a notebook runs on one machine with the hardware of the service";
+            return Err(e.because(why).hint(format!(
+                "use one of {}; for larger slices use `systole cloud tpu-vm`",
+                self.has.join(", ")
+            )));
         }
-        let kind = if matches!(job.chips, Chips::Tpu(..)) { "TPU" } else { "GPU" };
+        let kind = if matches!(job.chips, RequestedChips::Tpu(..)) { "TPU" } else { "GPU" };
         let about = format!(
-            "# Training on {title}, or on what is there\n\nFirst {}: {title}. Then run the cells from the top; one that fails says what to do.\n\n\
-             Written by `systole cloud {}`. It has not been run there: docs/guide/cloud.md says what was checked.",
+            "# Training on {title}, or on the available hardware\n\nFirst {}: {title}. Then run the cells from the top. A failing cell prints what to do.\n\n\
+             Written by `systole cloud {}`. It has not been run on the service: see docs/guide/cloud.md for what was checked.",
             self.how, self.name
         );
         let named =
@@ -100,21 +106,21 @@ impl Place {
             "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
             "language_info": {"name": "python"},
         });
-        if let (Chips::Gpu { kind, .. }, "colab") = (&job.chips, self.name) {
+        if let (RequestedChips::Gpu { kind, .. }, "colab") = (&job.chips, self.name) {
             metadata["colab"] = json!({"gpuType": kind.to_uppercase()});
         }
         let notebook = json!({"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5});
         Ok(serde_json::to_string_pretty(&notebook).unwrap_or_default() + "\n")
     }
 
-    /// The first cell of code, under the tag by which programs that run notebooks find what may be set.
-    fn parameters(&self, job: &Job) -> Value {
-        // Without a name drawn signs stand in for Fashion-MNIST where that is not to be had.
+    /// First code cell, with the tag `parameters`, by which notebook runners find the settings.
+    fn parameters(&self, job: &CloudJob) -> Value {
+        // Without a model name, glyphs replaces Fashion-MNIST if that cannot be downloaded.
         let model = if job.model() == "fashion-mnist" { String::new() } else { quoted(job.model()) };
         let words: Vec<String> = job.arguments().iter().map(quoted).collect();
         let text = format!(
-            "{}MODEL = {}  # a preset or a TOML file; without one Fashion-MNIST, and where that can neither be found nor downloaded drawn signs\n\
-             ARGUMENTS = {}  # more of `systole train`\n{}",
+            "{}MODEL = {}  # preset or TOML file; empty: Fashion-MNIST, or synthetic glyphs if it cannot be found or downloaded\n\
+             ARGUMENTS = {}  # additional arguments of `systole train`\n{}",
             include_str!("parameters.py"),
             literal(&model),
             literal(&words.join(" ")),
@@ -126,7 +132,7 @@ impl Place {
     }
 }
 
-/// A text as Python writes it.
+/// Formats a Python string literal.
 fn literal(text: &str) -> String {
     format!("'{}'", text.replace('\\', "\\\\").replace('\'', "\\'"))
 }
@@ -139,14 +145,14 @@ fn code(text: &str) -> Value {
     json!({"cell_type": "code", "execution_count": null, "id": id(text), "metadata": {}, "outputs": [], "source": lines(text)})
 }
 
-/// A name that stays while the cell does.
+/// Cell id that depends only on the cell's text.
 fn id(text: &str) -> String {
     let hash =
         text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
     format!("{hash:016x}")
 }
 
-/// As notebooks keep text: each line with its end, but the last.
+/// Splits text into the lines of a notebook cell: each keeps its line feed, except the last.
 fn lines(text: &str) -> Vec<String> {
     text.trim_end().split_inclusive('\n').map(String::from).collect()
 }

@@ -1,4 +1,4 @@
-# What may be changed. Nothing of Systole is published yet: SOURCE is the address, or the path here, of what you built from a checkout,
-# the wheel (packaging/python/build writes dist/systole_jax-….whl) or an archive (packaging/release) with the program in it.
+# Settings. Systole is not published yet: SOURCE is the URL or path of a build from a checkout, either the wheel
+# (packaging/python/build writes dist/systole_jax-….whl) or an archive with the program (packaging/release).
 SOURCE = ''
-DEVICE = 'auto'  # the best that is there; or tpu, cuda, xla, cpu
+DEVICE = 'auto'  # auto: the best available; or tpu, cuda, xla, cpu

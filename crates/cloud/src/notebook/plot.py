@@ -1,4 +1,4 @@
-# What the run came to: the last line of its output is one JSON object.
+# Plot the losses: the last line of the training output is a JSON object.
 import matplotlib.pyplot as plt
 
 result = json.loads(open('result.json').read().strip().splitlines()[-1])

@@ -1,4 +1,4 @@
-# What the model says of a picture: one of its test data, which training leaves in the folder; put your own here.
+# Predict the class of an image: a test sample that training saved in the run's folder; replace it by your own.
 from IPython.display import Image, display
 
 pictures = sorted(glob.glob(OUT + '/*-example.png'))
@@ -7,4 +7,4 @@ if pictures:
     display(Image(pictures[0], width=140))
     !systole predict "{TRAINED}" "{pictures[0]}" --device {DEVICE}
 else:
-    print('this model is not one of pictures: systole predict takes rows and sentences, too')
+    print('this model does not take images; systole predict also takes table rows and sentences')

@@ -1,3 +1,3 @@
-# Interrupted, the same cell goes on where the run was. A notebook keeps each line that a terminal would draw over: TERM says so.
+# Train; run this cell again to resume after an interruption. TERM=dumb avoids progress lines that a notebook cannot redraw.
 !TERM=dumb systole train {MODEL} --device {DEVICE} --out "{OUT}" {ARGUMENTS} --json > result.json
-assert _exit_code == 0, 'training ended with an error: it is above'
+assert _exit_code == 0, 'training failed: see the error above'

@@ -1,29 +1,29 @@
-//! In-place `concatenate` and `dynamic_update_slice`: an element-wise program stores its results directly into parts of
+//! In-place `concatenate` and `dynamic_update_slice`: element-wise programs store their results directly into parts of
 //! a larger array.
 //!
 //! A `concatenate` whose operands are all results of one map is fused into that map, which gets strided stores. In loop
 //! bodies a `dynamic_update_slice` that writes one entry of a stacked, loop-carried array is fused into the map that
-//! makes or reads the entry: the map stores through a view of the state, and the state is not copied. This rule runs
-//! after all other fusion, because those rules know only maps with whole results, and before the buffer plan.
+//! produces or reads the entry: the map stores through a view of the state, and the state is not copied. This rule runs
+//! after all other fusion, because those rules support only maps with whole results, and before the buffer plan.
 
 use crate::graph::layout::slices::RUN;
 use crate::memory::lies_together;
-use crate::options::Options;
+use crate::options::PipelineOptions;
 use crate::program::{
-    Expr, Kernel, Load, Location, Schedule, Slot, Step, Storage, Store, StridedMap, is_result, readers,
-    writer,
+    Kernel, Location, MapLoad, MapRegister, ProgramSchedule, SlotId, SlotStorage, Step, StridedMap,
+    StridedStore, is_result, readers, writer,
 };
 use smallvec::SmallVec;
 use systole_ir::op::DynamicSlice;
 use systole_ir::{Op, Shape, TensorType};
 
-/// A step's map with explicit stores: strided ones where it has them, otherwise one whole array for each result.
+/// A step's map with explicit stores: strided ones if it has them, otherwise one whole array for each result.
 fn strided(step: &Step) -> Option<StridedMap> {
     match &step.kernel {
         Kernel::StridedMap(p) => Some(p.clone()),
         Kernel::Map(map) => {
             let strides: SmallVec<[usize; 4]> = map.shape.strides().iter().copied().collect();
-            let part = |output| Store { output, strides: strides.clone(), offset: 0 };
+            let part = |output| StridedStore { output, strides: strides.clone(), offset: 0 };
             Some(StridedMap { map: map.clone(), stores: (0..map.stores.len()).map(part).collect() })
         }
         _ => None,
@@ -54,7 +54,7 @@ fn cut_at(strided: &mut StridedMap, inner: usize) -> bool {
         strides.insert(d + 1, stride);
     };
     for load in &mut strided.map.loads {
-        if let Load::Array { strides, .. } = load {
+        if let MapLoad::Array { strides, .. } = load {
             cut(strides);
         }
     }
@@ -67,7 +67,7 @@ fn cut_at(strided: &mut StridedMap, inner: usize) -> bool {
 }
 
 /// Applies both rewrites wherever they are legal; that of loop states only in loop bodies (`options.state_at`).
-pub fn join(s: &mut Schedule, options: &Options) {
+pub fn join(s: &mut ProgramSchedule, options: &PipelineOptions) {
     let mut at = 0;
     while at < s.steps.len() {
         if !join_concatenate(s, at) {
@@ -76,14 +76,14 @@ pub fn join(s: &mut Schedule, options: &Options) {
     }
     let Some(first) = options.state_at else { return };
     for k in 0..s.results.len() {
-        if let Some(entry) = Entry::of(s, k, first + k) {
+        if let Some(entry) = StackUpdate::of(s, k, first + k) {
             entry.join(s);
         }
     }
 }
 
-/// Fuses the `concatenate` at `at` into the map that makes all its operands; `false`: not legal.
-fn join_concatenate(s: &mut Schedule, at: usize) -> bool {
+/// Fuses the `concatenate` at `at` into the map that produces all its operands; `false` if that is not legal.
+fn join_concatenate(s: &mut ProgramSchedule, at: usize) -> bool {
     let step = &s.steps[at];
     let Kernel::Op { op: Op::Concatenate(c), .. } = &step.kernel else { return false };
     let Some(maker) = step.inputs.first().and_then(|&x| writer(s, x)) else { return false };
@@ -92,11 +92,11 @@ fn join_concatenate(s: &mut Schedule, at: usize) -> bool {
     // Contiguous elements of one operand, and of the result, for each index of the dimensions before `c.dim`.
     let inner: usize = step.input_types[0].shape.dims()[c.dim..].iter().product();
     let row: usize = step.output_types[0].shape.dims()[c.dim..].iter().product();
-    let own = |(k, x): (usize, &Slot)| {
+    let own = |(k, x): (usize, &SlotId)| {
         made.contains(x) && !step.inputs[..k].contains(x) && !is_result(s, *x) && readers(s, *x).count() == 1
     };
     // An operand must be one contiguous store; one that is itself written in parts is left alone.
-    let whole = |x: &Slot| {
+    let whole = |x: &SlotId| {
         let mut stores = parts.stores.iter().filter(|part| made[part.output] == *x);
         stores.next().is_some_and(|part| parts.is_whole(part)) && stores.next().is_none()
     };
@@ -116,7 +116,7 @@ fn join_concatenate(s: &mut Schedule, at: usize) -> bool {
     for part in &mut parts.stores {
         let slot = maker.outputs[part.output];
         if let Some(k) = step.inputs.iter().position(|&x| x == slot) {
-            *part = Store { output, strides: strides.clone(), offset: k * inner };
+            *part = StridedStore { output, strides: strides.clone(), offset: k * inner };
         }
     }
     maker.kernel = Kernel::StridedMap(parts);
@@ -126,14 +126,14 @@ fn join_concatenate(s: &mut Schedule, at: usize) -> bool {
     true
 }
 
-/// Strides of `shape` in elements where runs of `inner` contiguous elements lie `row` elements apart.
+/// Strides of `shape` in elements, if runs of `inner` contiguous elements are `row` elements apart.
 fn row_strides(shape: &Shape, inner: usize, row: usize) -> SmallVec<[usize; 4]> {
     let apart = |&s: &usize| if s >= inner { s / inner * row } else { s };
     shape.strides().iter().map(apart).collect()
 }
 
 /// Removes an output that has no reader from the map that stores it.
-fn drop_output(s: &mut Schedule, slot: Slot) {
+fn drop_output(s: &mut ProgramSchedule, slot: SlotId) {
     s.slots[slot].bytes = 0;
     let Some(step) = s.steps.iter_mut().find(|step| step.outputs.contains(&slot)) else { return };
     let (Some(o), Kernel::StridedMap(parts)) =
@@ -150,23 +150,23 @@ fn drop_output(s: &mut Schedule, slot: Slot) {
     step.output_types.remove(o);
 }
 
-/// A `dynamic_update_slice` of a loop-carried array, and the map that will store the entry in its stead.
-struct Entry {
+/// A `dynamic_update_slice` of a loop-carried array, and the map that will store the entry instead.
+struct StackUpdate {
     /// Index of the state among the results, and the slot of its parameter.
     state: usize,
-    array: Slot,
+    array: SlotId,
     /// The `dynamic_update_slice`.
     update: usize,
     /// The map, and the registers that it will store, with their strides in the entry.
     program: usize,
-    stores: Vec<(Expr, Store)>,
+    stores: Vec<(MapRegister, StridedStore)>,
     /// Steps after the map that compute the start indices. They move before it.
     indices: Vec<usize>,
 }
 
-impl Entry {
-    /// The update that result `k` consists of, if it updates the state in parameter `param` and is its only reader.
-    fn of(s: &Schedule, k: usize, param: usize) -> Option<Entry> {
+impl StackUpdate {
+    /// The update that produces result `k`, if it updates the state in parameter `param` and is its only reader.
+    fn of(s: &ProgramSchedule, k: usize, param: usize) -> Option<StackUpdate> {
         let result = s.results[k].slot;
         let update = writer(s, result)?;
         let step = &s.steps[update];
@@ -187,14 +187,14 @@ impl Entry {
             return None;
         }
         let (program, stores) =
-            Entry::made(s, entry).or_else(|| Entry::read(s, entry, &step.input_types[1]))?;
+            StackUpdate::made(s, entry).or_else(|| StackUpdate::read(s, entry, &step.input_types[1]))?;
         let mut indices = Vec::new();
-        step.inputs[2..].iter().try_for_each(|&x| Entry::before(s, x, program, &mut indices))?;
-        Some(Entry { state: k, array, update, program, stores, indices })
+        step.inputs[2..].iter().try_for_each(|&x| StackUpdate::before(s, x, program, &mut indices))?;
+        Some(StackUpdate { state: k, array, update, program, stores, indices })
     }
 
     /// The map that computes the entry, and its stores.
-    fn made(s: &Schedule, entry: Slot) -> Option<(usize, Vec<(Expr, Store)>)> {
+    fn made(s: &ProgramSchedule, entry: SlotId) -> Option<(usize, Vec<(MapRegister, StridedStore)>)> {
         let program = writer(s, entry)?;
         let parts = strided(&s.steps[program])?;
         let o = s.steps[program].outputs.iter().position(|&x| x == entry)?;
@@ -203,17 +203,21 @@ impl Entry {
     }
 
     /// The first map whose loads read each element of an existing entry exactly once, and these loads as stores.
-    fn read(s: &Schedule, entry: Slot, ty: &TensorType) -> Option<(usize, Vec<(Expr, Store)>)> {
+    fn read(
+        s: &ProgramSchedule,
+        entry: SlotId,
+        ty: &TensorType,
+    ) -> Option<(usize, Vec<(MapRegister, StridedStore)>)> {
         readers(s, entry).find_map(|program| {
             let step = &s.steps[program];
             let parts = strided(step)?;
-            let mut loads: Vec<(Expr, Store)> = Vec::new();
+            let mut loads: Vec<(MapRegister, StridedStore)> = Vec::new();
             for (e, load) in parts.map.loads.iter().enumerate() {
-                if let Load::Array { input, strides, offset, dtype } = load
+                if let MapLoad::Array { input, strides, offset, dtype } = load
                     && step.inputs[*input] == entry
                     && *dtype == ty.dtype
                 {
-                    loads.push((e, Store { output: 0, strides: strides.clone(), offset: *offset }));
+                    loads.push((e, StridedStore { output: 0, strides: strides.clone(), offset: *offset }));
                 }
             }
             loads.sort_by_key(|(_, part)| part.offset);
@@ -229,7 +233,7 @@ impl Entry {
 
     /// Collects the steps that must move before step `program` so that a scalar is available there, in order. `None`:
     /// one of them depends on `program`, or is not scalar.
-    fn before(s: &Schedule, scalar: Slot, program: usize, indices: &mut Vec<usize>) -> Option<()> {
+    fn before(s: &ProgramSchedule, scalar: SlotId, program: usize, indices: &mut Vec<usize>) -> Option<()> {
         let Some(maker) = writer(s, scalar).filter(|&w| w >= program && !indices.contains(&w)) else {
             return Some(());
         };
@@ -237,18 +241,18 @@ impl Entry {
         if maker == program || step.output_types.iter().any(|t| t.rank() > 0) {
             return None;
         }
-        step.inputs.iter().try_for_each(|&x| Entry::before(s, x, program, indices))?;
+        step.inputs.iter().try_for_each(|&x| StackUpdate::before(s, x, program, indices))?;
         indices.push(maker);
         Some(())
     }
 
     /// Replaces the update by a view of the state, to which the map stores.
-    fn join(self, s: &mut Schedule) {
+    fn join(self, s: &mut ProgramSchedule) {
         let Some(mut parts) = strided(&s.steps[self.program]) else { return };
         let update = s.steps[self.update].clone();
         let (entry, ty) = (update.inputs[1], update.input_types[1].clone());
         let view = s.slots.len();
-        s.slots.push(Storage { bytes: ty.bytes(), place: Location::Arena(0), first: 0, last: 0 });
+        s.slots.push(SlotStorage { bytes: ty.bytes(), place: Location::Arena(0), first: 0, last: 0 });
         // The buffer plan turns this slice into a view. The map only writes to it; it is an input so that the map runs
         // after the slice's indices are known.
         let slice = Step {
@@ -267,7 +271,7 @@ impl Entry {
         let output = program.outputs.len();
         for (e, part) in self.stores {
             parts.map.stores.push(e);
-            parts.stores.push(Store { output, ..part });
+            parts.stores.push(StridedStore { output, ..part });
         }
         program.kernel = Kernel::StridedMap(parts);
         program.inputs.push(view);
@@ -295,20 +299,20 @@ impl Entry {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Kernel, Location, Options, ResultPlan, Schedule, Step};
+    use crate::{Kernel, Location, PipelineOptions, ProgramSchedule, ResultPlan, Step};
     use systole_ir::DType::F32;
     use systole_ir::{GraphBuilder, Tensor, TensorType, control_builders};
 
     /// The schedule of `build(x)` for `x: f32[6, 160]`.
-    fn steps(build: impl Fn(&Tensor) -> Vec<Tensor>) -> Schedule {
+    fn steps(build: impl Fn(&Tensor) -> Vec<Tensor>) -> ProgramSchedule {
         let g = GraphBuilder::new("main");
         let x = g.parameter(TensorType::new(F32, [6, 160]), "x");
         let graph = g.finish(&build(&x)).unwrap();
         let (graph, _) = crate::optimize(&graph).unwrap();
-        crate::schedule(&graph, &Options::default()).unwrap()
+        crate::schedule(&graph, &PipelineOptions::default()).unwrap()
     }
 
-    fn names(s: &Schedule) -> Vec<String> {
+    fn names(s: &ProgramSchedule) -> Vec<String> {
         s.steps.iter().map(|step| step.kernel.name()).collect()
     }
 
@@ -353,14 +357,14 @@ mod tests {
     }
 
     /// The body of a scan over 7 entries `x: f32[4, 160]`, with `build(states, x) → (next states, stacked entries)`.
-    fn body(build: impl Fn(&[Tensor], &Tensor) -> (Vec<Tensor>, Vec<Tensor>)) -> Schedule {
+    fn body(build: impl Fn(&[Tensor], &Tensor) -> (Vec<Tensor>, Vec<Tensor>)) -> ProgramSchedule {
         let g = GraphBuilder::new("main");
         let xs = g.parameter(TensorType::new(F32, [7, 4, 160]), "xs");
         let start = g.full(&TensorType::new(F32, [4, 160]), 0.5);
         let (last, all) = control_builders::scan(&[&start, &start], &[&xs], |state, x| build(state, &x[0]));
         let graph = g.finish(&[last, all].concat()).unwrap();
         let (graph, _) = crate::optimize(&graph).unwrap();
-        let s = crate::schedule(&graph, &Options::default()).unwrap();
+        let s = crate::schedule(&graph, &PipelineOptions::default()).unwrap();
         let body = s.steps.iter().find_map(|step| match &step.kernel {
             Kernel::While { body, .. } => Some((**body).clone()),
             _ => None,

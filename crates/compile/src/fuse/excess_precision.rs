@@ -1,35 +1,36 @@
-//! Excess precision: maps over bf16 and f16 keep intermediate values in f32, and round only what they store.
+//! Excess precision: element-wise programs over bf16 and f16 keep intermediate values in f32 and round only what they
+//! store.
 //!
 //! By definition each op rounds its result to the narrow type. Kernels compute in f32 anyway, so each of these
 //! roundings costs instructions and precision. XLA omits them by default too (`xla_allow_excess_precision`). Explicit
 //! `reduce_precision` still rounds.
 
-use crate::program::{Expr, Instr, Kernel, Load, Map, Schedule};
+use crate::program::{Kernel, Map, MapInstr, MapLoad, MapRegister, ProgramSchedule};
 use smallvec::smallvec;
 use systole_ir::op::{CompareType, Convert, Direction};
 use systole_ir::{DType, Op};
 
-/// Rewrites the maps of a schedule, those of reductions included.
-pub fn run(s: &mut Schedule) {
+/// Rewrites the maps of a schedule, including those of reductions.
+pub fn run(s: &mut ProgramSchedule) {
     for step in &mut s.steps {
         if let Kernel::Map(map) | Kernel::Reduce { map, .. } = &mut step.kernel
             && rounds_on_the_way(map)
         {
-            *map = Widening::new(map).run();
+            *map = WideMapBuilder::new(map).run();
         }
     }
 }
 
-/// Whether a type is a float that kernels compute with in f32.
+/// Whether a type is bf16 or f16, for which kernels compute in f32.
 pub fn is_narrow(dtype: DType) -> bool {
     matches!(dtype, DType::BF16 | DType::F16)
 }
 
-/// The map for an input that is given in f32 instead of its narrow type.
+/// Rewrites a map so that it reads an input in f32 instead of bf16 or f16.
 pub fn from_wide(map: &Map, input: usize) -> Map {
-    let mut w = Widening::new(map);
+    let mut w = WideMapBuilder::new(map);
     for (e, load) in w.loads.iter_mut().enumerate() {
-        if let Load::Array { input: i, dtype, .. } = load
+        if let MapLoad::Array { input: i, dtype, .. } = load
             && *i == input
         {
             *dtype = DType::F32;
@@ -39,25 +40,25 @@ pub fn from_wide(map: &Map, input: usize) -> Map {
     w.run()
 }
 
-/// Whether an op on narrow floats means the same on f32 operands, but for roundings. An op that is not listed stays narrow, as its
-/// types say.
-fn reads_wide(instr: &Instr) -> bool {
+/// Whether an op on bf16 or f16 computes the same on f32 operands, up to rounding. Other ops keep their narrow
+/// operands.
+fn reads_wide(instr: &MapInstr) -> bool {
     let by_value = match &instr.op {
         Op::Unary(_) | Op::Binary(_) | Op::Clamp(_) | Op::Select(_) | Op::Convert(_) => true,
-        // Whether a value is the greatest of an array is asked of stored values, one of which was rounded: unrounded ones
-        // would equal none of them, and the gradient of a maximum would be that of no element.
+        // Comparisons that find the maximum of an array compare stored values, which were rounded. An unrounded value
+        // would equal none of them, and the gradient of the maximum would vanish.
         Op::Compare(c) => {
             let is_equality = matches!(c.direction, Direction::Eq | Direction::Ne);
             c.compare_type != CompareType::TotalOrder && !is_equality
         }
-        // reduce_precision rounds by intention. The others are no instructions of a map: loads, or steps of their own.
+        // reduce_precision rounds intentionally. The others are not instructions of a map, but loads or separate steps.
         _ => false,
     };
     by_value && is_narrow(instr.from)
 }
 
-/// Whether an op can produce f32 instead of a narrow float.
-fn gives_wide(instr: &Instr) -> bool {
+/// Whether an op can produce f32 instead of bf16 or f16.
+fn gives_wide(instr: &MapInstr) -> bool {
     let from_f32 = matches!(instr.op, Op::Convert(_)) && instr.from == DType::F32;
     is_narrow(instr.to) && (reads_wide(instr) || from_f32)
 }
@@ -66,25 +67,25 @@ fn gives_wide(instr: &Instr) -> bool {
 fn rounds_on_the_way(map: &Map) -> bool {
     let first = map.loads.len();
     map.instrs.iter().any(|instr| {
-        let rounded = |&&e: &&Expr| e >= first && gives_wide(&map.instrs[e - first]);
+        let rounded = |&&e: &&MapRegister| e >= first && gives_wide(&map.instrs[e - first]);
         reads_wide(instr) && instr.args.iter().any(|e| rounded(&e))
     })
 }
 
-/// Rebuilds a map, instruction by instruction.
-struct Widening<'m> {
+/// Rebuilds a map instruction by instruction.
+struct WideMapBuilder<'m> {
     old: &'m Map,
-    loads: Vec<Load>,
-    instrs: Vec<Instr>,
-    /// For each old register the new ones that hold it in its own type and in f32, as far as they exist.
-    same: Vec<Option<Expr>>,
-    wide: Vec<Option<Expr>>,
+    loads: Vec<MapLoad>,
+    instrs: Vec<MapInstr>,
+    /// For each old register, the new registers that hold it in its own type and in f32, if they exist.
+    same: Vec<Option<MapRegister>>,
+    wide: Vec<Option<MapRegister>>,
 }
 
-impl<'m> Widening<'m> {
-    fn new(old: &'m Map) -> Widening<'m> {
+impl<'m> WideMapBuilder<'m> {
+    fn new(old: &'m Map) -> WideMapBuilder<'m> {
         let registers = old.loads.len() + old.instrs.len();
-        let mut w = Widening {
+        let mut w = WideMapBuilder {
             old,
             loads: old.loads.clone(),
             instrs: Vec::with_capacity(2 * registers),
@@ -93,8 +94,8 @@ impl<'m> Widening<'m> {
         };
         for (e, load) in old.loads.iter().enumerate() {
             match load {
-                Load::Splat { value, dtype } if is_narrow(*dtype) => {
-                    w.loads[e] = Load::Splat { value: *value, dtype: DType::F32 };
+                MapLoad::Splat { value, dtype } if is_narrow(*dtype) => {
+                    w.loads[e] = MapLoad::Splat { value: *value, dtype: DType::F32 };
                     w.wide[e] = Some(e);
                 }
                 _ => w.same[e] = Some(e),
@@ -122,7 +123,7 @@ impl<'m> Widening<'m> {
                 Op::Convert(_) => Convert { to }.into(),
                 op => op.clone(),
             };
-            let new = self.push(Instr { op, args, from, to });
+            let new = self.push(MapInstr { op, args, from, to });
             if gives {
                 self.wide[e] = Some(new);
             } else {
@@ -134,7 +135,7 @@ impl<'m> Widening<'m> {
     }
 
     /// Whether a conversion needs no instruction because its operand exists in f32.
-    fn passes_on(&mut self, e: Expr, instr: &Instr) -> bool {
+    fn passes_on(&mut self, e: MapRegister, instr: &MapInstr) -> bool {
         let a = instr.args[0];
         if reads_wide(instr) && instr.to == DType::F32 {
             self.same[e] = Some(self.wide(a));
@@ -146,29 +147,29 @@ impl<'m> Widening<'m> {
         true
     }
 
-    /// The register that holds an old one in its own type; rounds it where there is only one in f32.
-    fn same(&mut self, e: Expr) -> Expr {
+    /// Register that holds an old one in its own type; rounds the f32 register if there is no other.
+    fn same(&mut self, e: MapRegister) -> MapRegister {
         if let Some(new) = self.same[e] {
             return new;
         }
         let (a, to) = (self.wide(e), self.old.dtype(e));
-        let new = self.push(Instr { op: Convert { to }.into(), args: smallvec![a], from: DType::F32, to });
+        let new = self.push(MapInstr { op: Convert { to }.into(), args: smallvec![a], from: DType::F32, to });
         self.same[e] = Some(new);
         new
     }
 
-    /// The register that holds an old one in f32; widens it where there is none.
-    fn wide(&mut self, e: Expr) -> Expr {
+    /// Register that holds an old one in f32; widens it if there is none.
+    fn wide(&mut self, e: MapRegister) -> MapRegister {
         if let Some(new) = self.wide[e] {
             return new;
         }
         let (a, from, to) = (self.same(e), self.old.dtype(e), DType::F32);
-        let new = self.push(Instr { op: Convert { to }.into(), args: smallvec![a], from, to });
+        let new = self.push(MapInstr { op: Convert { to }.into(), args: smallvec![a], from, to });
         self.wide[e] = Some(new);
         new
     }
 
-    fn push(&mut self, instr: Instr) -> Expr {
+    fn push(&mut self, instr: MapInstr) -> MapRegister {
         self.instrs.push(instr);
         self.loads.len() + self.instrs.len() - 1
     }

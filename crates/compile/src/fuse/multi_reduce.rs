@@ -1,12 +1,13 @@
-//! Multi-output fusion of reductions: reductions by the same monoid over the same index space that share a large
-//! operand become one step, which reads that operand once.
+//! Multi-output fusion of reductions: merges reductions over the same large operand into one step that reads it once.
+//!
+//! The reductions must have the same monoid and index space.
 
-use crate::program::{Expr, Instr, Kernel, Load, Map, Schedule, Slot, Step};
+use crate::program::{Kernel, Map, MapInstr, MapLoad, MapRegister, ProgramSchedule, SlotId, Step};
 use smallvec::SmallVec;
 use systole_ir::TensorType;
 
 /// Fuses reductions pairwise until no pair is left. Runs before the buffer plan.
-pub fn join(s: &mut Schedule) {
+pub fn join(s: &mut ProgramSchedule) {
     let mut j = 0;
     while j < s.steps.len() {
         let place = (0..j).rev().find_map(|i| place(s, i, j).map(|at| (i, at)));
@@ -22,8 +23,8 @@ pub fn join(s: &mut Schedule) {
     }
 }
 
-/// Where reductions `i < j` can be fused without breaking a dependence: at position `i` or `j`.
-fn place(s: &Schedule, i: usize, j: usize) -> Option<usize> {
+/// Position at which reductions `i < j` can be fused without breaking a dependence: `i` or `j`.
+fn place(s: &ProgramSchedule, i: usize, j: usize) -> Option<usize> {
     let (a, b) = (&s.steps[i], &s.steps[j]);
     let (Kernel::Reduce { map: x, folded: f, monoid: m }, Kernel::Reduce { map: y, folded: g, monoid: n }) =
         (&a.kernel, &b.kernel)
@@ -44,16 +45,16 @@ fn place(s: &Schedule, i: usize, j: usize) -> Option<usize> {
     waits.then_some(j)
 }
 
-/// Both steps as one. Its inputs are those of both maps, then the initial values of both.
+/// Merges both steps. The inputs are those of both maps, then the initial values of both.
 fn joined(first: Step, second: Step) -> Step {
     let stores = first.outputs.len();
     let (Kernel::Reduce { map, folded, monoid }, Kernel::Reduce { map: other, .. }) =
         (first.kernel, second.kernel)
     else {
-        systole_ir::bug!("only folds are joined")
+        systole_ir::bug!("only reductions can be merged")
     };
-    let split = |step: (Vec<Slot>, Vec<TensorType>), inits: usize| {
-        let all: Vec<(Slot, TensorType)> = step.0.into_iter().zip(step.1).collect();
+    let split = |step: (Vec<SlotId>, Vec<TensorType>), inits: usize| {
+        let all: Vec<(SlotId, TensorType)> = step.0.into_iter().zip(step.1).collect();
         let inits = all[all.len() - inits..].to_vec();
         (all[..all.len() - inits.len()].to_vec(), inits)
     };
@@ -73,12 +74,12 @@ fn joined(first: Step, second: Step) -> Step {
     }
 }
 
-/// The union of two maps: equal loads and instructions occur once.
+/// Merges two maps: equal loads and instructions occur once.
 fn union(
     mut map: Map,
-    inputs: &mut Vec<(Slot, TensorType)>,
+    inputs: &mut Vec<(SlotId, TensorType)>,
     other: &Map,
-    more: Vec<(Slot, TensorType)>,
+    more: Vec<(SlotId, TensorType)>,
 ) -> Map {
     let places: Vec<usize> = more
         .into_iter()
@@ -90,10 +91,10 @@ fn union(
         })
         .collect();
     let mut loads = map.loads.clone();
-    let mut registers: Vec<Expr> = Vec::new();
+    let mut registers: Vec<MapRegister> = Vec::new();
     for load in &other.loads {
         let mut load = load.clone();
-        if let Load::Array { input, .. } = &mut load {
+        if let MapLoad::Array { input, .. } = &mut load {
             *input = places[*input];
         }
         registers.push(loads.iter().position(|l| same_load(l, &load)).unwrap_or_else(|| {
@@ -104,14 +105,15 @@ fn union(
     // Registers are numbered loads first, so new loads shift those of the instructions.
     let by = loads.len() - map.loads.len();
     let old = map.loads.len();
-    let moved = |e: Expr| if e < old { e } else { e + by };
+    let moved = |e: MapRegister| if e < old { e } else { e + by };
     map.instrs.iter_mut().for_each(|i| i.args.iter_mut().for_each(|a| *a = moved(*a)));
     map.stores.iter_mut().for_each(|s| *s = moved(*s));
     for instr in &other.instrs {
-        let args: SmallVec<[Expr; 3]> = instr.args.iter().map(|&a| registers[a]).collect();
-        let same = |i: &Instr| i.op == instr.op && i.args == args && i.from == instr.from && i.to == instr.to;
+        let args: SmallVec<[MapRegister; 3]> = instr.args.iter().map(|&a| registers[a]).collect();
+        let same =
+            |i: &MapInstr| i.op == instr.op && i.args == args && i.from == instr.from && i.to == instr.to;
         let at = map.instrs.iter().position(same).unwrap_or_else(|| {
-            map.instrs.push(Instr { args: args.clone(), ..instr.clone() });
+            map.instrs.push(MapInstr { args: args.clone(), ..instr.clone() });
             map.instrs.len() - 1
         });
         registers.push(loads.len() + at);
@@ -121,16 +123,16 @@ fn union(
     map
 }
 
-fn same_load(a: &Load, b: &Load) -> bool {
+fn same_load(a: &MapLoad, b: &MapLoad) -> bool {
     match (a, b) {
         (
-            Load::Array { input: i, strides: s, offset: o, .. },
-            Load::Array { input: j, strides: t, offset: p, .. },
+            MapLoad::Array { input: i, strides: s, offset: o, .. },
+            MapLoad::Array { input: j, strides: t, offset: p, .. },
         ) => (i, s, o) == (j, t, p),
-        (Load::Splat { value: v, dtype: d }, Load::Splat { value: w, dtype: e }) => {
+        (MapLoad::Splat { value: v, dtype: d }, MapLoad::Splat { value: w, dtype: e }) => {
             d == e && v.to_bits(*d) == w.to_bits(*e)
         }
-        (Load::Iota { inner, size, dtype }, Load::Iota { inner: i, size: s, dtype: d }) => {
+        (MapLoad::Iota { inner, size, dtype }, MapLoad::Iota { inner: i, size: s, dtype: d }) => {
             inner == i && size == s && dtype == d
         }
         _ => false,

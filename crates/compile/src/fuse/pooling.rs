@@ -1,30 +1,30 @@
-//! Fusion of max pooling that stores its argmax with the convolution, bias, relu and dense layer around it, forward
-//! and backward.
+//! Fuses max pooling with argmax and the convolution, bias, relu and dense layer around it, forward and backward.
 //!
-//! Only windows without overlap, padding and dilation are fused. Each input element then lies in at most one window, so
-//! gradients of windows are written, never added. The rules match on the step list before buffers are planned, and fire
-//! only where no other step reads an array that they remove.
+//! Only windows without overlap, padding and dilation are fused. Each input element is then in at most one window, so
+//! gradients of windows are written, never added. The rules match on the step list before buffers are planned, and
+//! apply only if no other step reads an array that they remove.
 
 use crate::program::{
-    Expr, Instr, Kernel, Load, Map, Pool, Relu, Slot, Step, Steps, Unpool, UnpooledGradient,
+    Kernel, Map, MapInstr, MapLoad, MapRegister, MaxPoolArgmax, Relu, SlotId, Step, StepList, Unpool,
+    UnpooledGradient,
 };
 use smallvec::SmallVec;
 use std::ops::RangeInclusive;
 use systole_ir::op::{Binary, CompareType, ConvDims, Convolution, Direction, Monoid, Window};
 use systole_ir::{DType, Graph, Op, Scalar, Shape, TensorType};
 
-/// Elements of a pooling window. The argmax is one byte, and [`DEAD`](crate::DEAD) takes its highest bit.
+/// Number of elements of a pooling window. The argmax is one byte, and [`DEAD`](crate::DEAD) uses its highest bit.
 const WINDOW: RangeInclusive<usize> = 2..=64;
 
-/// Elements of a window that [`UnpooledGradient`] takes: its kernels select an element by the argmax in a table of 4 or
-/// 16 entries, which fit a vector register.
+/// Number of window elements that [`UnpooledGradient`] supports: its kernels select an element by the argmax in a table
+/// of 4 or 16 entries, which fit a vector register.
 const LOOKED_UP: RangeInclusive<usize> = 2..=16;
 
-/// Padded input elements of one image for [`UnpooledGradient`], which builds a table of each pixel's window. A larger
-/// table does not stay in L1 and L2.
+/// Maximum padded input elements of one image for [`UnpooledGradient`], which builds a table of each pixel's window. A
+/// larger table does not stay in L1 and L2.
 const TABLE: usize = 1 << 14;
 
-/// M and K, and the least N, of a GEMM that is computed inside the kernel that reads it. Kernels read rows of this
+/// M and K, and the minimum N, of a GEMM that is computed inside the kernel that reads it. Kernels read rows of this
 /// length without packing.
 const SMALL: RangeInclusive<usize> = 1..=64;
 const LONG: usize = 256;
@@ -34,7 +34,7 @@ const LONG: usize = 256;
 const COLUMNS: RangeInclusive<usize> = 1..=16;
 const VECTOR: usize = 16;
 
-/// Window and strides of a pooling of `x: T[B, H, W, C]`, where the fused kernels take it.
+/// Window and strides of a pooling of `x: T[B, H, W, C]`, if the fused kernels support it.
 fn plain_window(w: &Window, x: &TensorType) -> Option<Unpool> {
     let fits = x.rank() == 4
         && matches!(x.dtype, DType::F32 | DType::BF16 | DType::F16)
@@ -47,8 +47,8 @@ fn plain_window(w: &Window, x: &TensorType) -> Option<Unpool> {
     fits.then(|| Unpool { window: [w.dimensions[1], w.dimensions[2]], strides: [w.strides[1], w.strides[2]] })
 }
 
-/// Window and strides of a step that is a max pooling, where the fused kernels take it.
-fn max_pool(steps: &Steps<'_>, step: &Step) -> Option<Unpool> {
+/// Window and strides of a step that is a max pooling, if the fused kernels support it.
+fn max_pool(steps: &StepList<'_>, step: &Step) -> Option<Unpool> {
     let Kernel::Op { op: Op::ReduceWindow(op), .. } = &step.kernel else { return None };
     let [_, init] = step.inputs[..] else { return None };
     let from_nothing = steps.constant(init)?.get(0) == Monoid::Maximum.identity(step.input_types[0].dtype);
@@ -67,9 +67,9 @@ fn keeps_first_greatest(select: &Graph) -> bool {
         && node.inputs[..] == select.params[..]
 }
 
-/// Gradient of sum pooling over non-overlapping windows. Autodiff emits it as a window sum over the dilated and padded
-/// output gradient. Each of these sums has a single nonzero term, so the step only spreads values.
-pub fn spread_sums(steps: &mut Steps<'_>) {
+/// Rewrites the gradient of sum pooling over non-overlapping windows. Autodiff emits it as a window sum over the
+/// dilated and padded output gradient. Each of these sums has a single nonzero term, so the step only copies values.
+pub fn spread_sums(steps: &mut StepList<'_>) {
     for r in steps.find(|s| matches!(s.kernel, Kernel::Op { op: Op::ReduceWindow(_), .. })) {
         let Some((pad, at)) = spread_at(steps, r) else { continue };
         let Some(pad) = steps.list[pad].take() else { continue };
@@ -80,7 +80,7 @@ pub fn spread_sums(steps: &mut Steps<'_>) {
     }
 }
 
-fn spread_at(steps: &Steps<'_>, r: usize) -> Option<(usize, Unpool)> {
+fn spread_at(steps: &StepList<'_>, r: usize) -> Option<(usize, Unpool)> {
     let step = steps.step(r)?;
     let (padded, full) = (step.inputs[0], &step.output_types[0]);
     let Kernel::Op { op: Op::ReduceWindow(op), .. } = &step.kernel else { return None };
@@ -88,7 +88,7 @@ fn spread_at(steps: &Steps<'_>, r: usize) -> Option<(usize, Unpool)> {
     let maker = steps.step(pad)?;
     let Kernel::Op { op: Op::Pad(p), .. } = &maker.kernel else { return None };
     (steps.only_reader(padded) == Some(r)).then_some(())?;
-    let is_zero = |slot: Slot| steps.constant(slot).is_some_and(|c| c.get(0).as_f64() == 0.0);
+    let is_zero = |slot: SlotId| steps.constant(slot).is_some_and(|c| c.get(0).as_f64() == 0.0);
     let w = &op.window;
     // The forward pooling's window: its strides are the dilation of the padded gradient.
     let strides: Vec<usize> = p.interior.iter().map(|i| i + 1).collect();
@@ -104,7 +104,7 @@ fn spread_at(steps: &Steps<'_>, r: usize) -> Option<(usize, Unpool)> {
 }
 
 /// Whether a step is the gradient of a max pooling of `operand` with `window`.
-fn is_derivative(steps: &Steps<'_>, step: &Step, operand: Slot, window: &Window) -> bool {
+fn is_derivative(steps: &StepList<'_>, step: &Step, operand: SlotId, window: &Window) -> bool {
     let Kernel::Op { op: Op::SelectAndScatter(op), .. } = &step.kernel else { return false };
     let [x, source, init] = step.inputs[..] else { return false };
     x == operand
@@ -116,9 +116,9 @@ fn is_derivative(steps: &Steps<'_>, step: &Step, operand: Slot, window: &Window)
         && Monoid::of(&op.scatter) == Some(Monoid::Add)
 }
 
-/// `reduce_window` by `maximum` and `select_and_scatter` over the same windows of one array: the first stores its
-/// argmax, and the second reads that instead of the pooled operand.
-pub fn remember_places(steps: &mut Steps<'_>) {
+/// Matches `reduce_window` by `maximum` and `select_and_scatter` over the same windows of one array: the first stores
+/// its argmax, and the second reads that instead of the pooled operand.
+pub fn remember_places(steps: &mut StepList<'_>) {
     for p in steps.find(|s| matches!(s.kernel, Kernel::Op { op: Op::ReduceWindow(_), .. })) {
         let Some(step) = steps.step(p) else { continue };
         let Some(at) = max_pool(steps, step) else { continue };
@@ -134,7 +134,7 @@ pub fn remember_places(steps: &mut Steps<'_>) {
 }
 
 /// Adds the argmax as second result of the pooling at `p`, and makes its gradients read it.
-fn place_at(steps: &mut Steps<'_>, p: usize, at: Unpool, derivatives: &[usize]) {
+fn place_at(steps: &mut StepList<'_>, p: usize, at: Unpool, derivatives: &[usize]) {
     let Some(pool) = &mut steps.list[p] else { return };
     become_pool(pool, at);
     let ty = pool.output_types[0].with_dtype(DType::U8);
@@ -151,10 +151,10 @@ fn place_at(steps: &mut Steps<'_>, p: usize, at: Unpool, derivatives: &[usize]) 
     }
 }
 
-/// Turns a `reduce_window` into a [`Pool`] without argmax.
+/// Turns a `reduce_window` into a [`MaxPoolArgmax`] without argmax.
 fn become_pool(step: &mut Step, at: Unpool) {
     let operand = step.input_types[0].clone();
-    step.kernel = Kernel::Pool(Pool {
+    step.kernel = Kernel::Pool(MaxPoolArgmax {
         window: at.window,
         strides: at.strides,
         relu: Relu::None,
@@ -168,8 +168,8 @@ fn become_pool(step: &mut Step, at: Unpool) {
 
 /// A step that is `select(x <= 0, 0, x)`.
 struct ReluStep {
-    result: Slot,
-    predicate: Option<Slot>,
+    result: SlotId,
+    predicate: Option<SlotId>,
     /// Whether `x` is the step's first input plus a bias for each channel; otherwise `x` is the input itself.
     biased: bool,
 }
@@ -194,41 +194,41 @@ fn relu_of(step: &Step) -> Option<ReluStep> {
         && is_zero(m, zero)
         && (select.args[0], select.args[2]) == (predicate, x)
         && is_zero(m, select.args[1]);
-    let output = |e: Expr| m.stores.iter().position(|&s| s == e).map(|k| step.outputs[k]);
+    let output = |e: MapRegister| m.stores.iter().position(|&s| s == e).map(|k| step.outputs[k]);
     let known = m.stores.iter().all(|&s| s == predicate || s == predicate + 1);
     (fits && known).then_some(())?;
     Some(ReluStep { result: output(predicate + 1)?, predicate: output(predicate), biased })
 }
 
 /// Whether a register is loaded from an array at the element that is computed.
-fn is_own(m: &Map, e: Expr) -> bool {
+fn is_own(m: &Map, e: MapRegister) -> bool {
     m.loads.get(e).is_some_and(|l| m.is_linear(l))
 }
 
-fn is_zero(m: &Map, e: Expr) -> bool {
-    matches!(m.loads.get(e), Some(Load::Splat { value: Scalar::Float(v), .. }) if *v == 0.0)
+fn is_zero(m: &Map, e: MapRegister) -> bool {
+    matches!(m.loads.get(e), Some(MapLoad::Splat { value: Scalar::Float(v), .. }) if *v == 0.0)
 }
 
 /// A step that is `select(predicate, 0, x)` with this predicate: the slots of `x` and of the result.
-fn masked(step: &Step, predicate: Slot) -> Option<(Slot, Slot)> {
+fn masked(step: &Step, predicate: SlotId) -> Option<(SlotId, SlotId)> {
     let Kernel::Map(m) = &step.kernel else { return None };
     let ([select], [y]) = (&m.instrs[..], &step.outputs[..]) else { return None };
     let (&[p, zero, x], Op::Select(_)) = (&select.args[..], &select.op) else { return None };
-    let input = |e: Expr| match m.loads.get(e)? {
-        Load::Array { input, .. } if is_own(m, e) => Some(step.inputs[*input]),
+    let input = |e: MapRegister| match m.loads.get(e)? {
+        MapLoad::Array { input, .. } if is_own(m, e) => Some(step.inputs[*input]),
         _ => None,
     };
     (input(p)? == predicate && is_zero(m, zero)).then_some((input(x)?, *y))
 }
 
 /// A step that is `select(top <= 0, 0, x)` for an array `top`: the slot of `x`.
-fn masked_by(step: &Step, top: Slot) -> Option<Slot> {
+fn masked_by(step: &Step, top: SlotId) -> Option<SlotId> {
     let Kernel::Map(m) = &step.kernel else { return None };
     let ([compare, select], [_]) = (&m.instrs[..], &step.outputs[..]) else { return None };
     let (Op::Compare(c), Op::Select(_)) = (&compare.op, &select.op) else { return None };
     let (&[a, b], &[p, zero, x]) = (&compare.args[..], &select.args[..]) else { return None };
-    let input = |e: Expr| match m.loads.get(e)? {
-        Load::Array { input, .. } if is_own(m, e) => Some(step.inputs[*input]),
+    let input = |e: MapRegister| match m.loads.get(e)? {
+        MapLoad::Array { input, .. } if is_own(m, e) => Some(step.inputs[*input]),
         _ => None,
     };
     let fits = c.direction == Direction::Le
@@ -243,7 +243,7 @@ fn masked_by(step: &Step, top: Slot) -> Option<Slot> {
 
 /// Removes `select(predicate, 0, x)` from a step whose result `k` it is, so that the result is `x`. `Ok`: the rewritten
 /// step. `Err`: the step computed nothing else, and this is the slot of `x`.
-fn unmask(step: &Step, k: usize, predicate: Slot) -> Option<Result<Step, Slot>> {
+fn unmask(step: &Step, k: usize, predicate: SlotId) -> Option<Result<Step, SlotId>> {
     if step.outputs.len() == 1
         && let Some((x, _)) = masked(step, predicate)
     {
@@ -253,13 +253,14 @@ fn unmask(step: &Step, k: usize, predicate: Slot) -> Option<Result<Step, Slot>> 
     let select = m.stores[k];
     let instr = m.instrs.get(select.checked_sub(m.loads.len())?)?;
     let (&[p, zero, x], Op::Select(_)) = (&instr.args[..], &instr.op) else { return None };
-    let &Load::Array { input: gone, .. } = m.loads.get(p)? else { return None };
-    let uses = |e: Expr| m.instrs.iter().flat_map(|i| i.args.iter()).filter(|&&a| a == e).count();
-    let stores = |e: Expr| m.stores.iter().filter(|&&s| s == e).count();
-    let reads = m.loads.iter().filter(|l| matches!(l, Load::Array { input, .. } if *input == gone)).count();
+    let &MapLoad::Array { input: gone, .. } = m.loads.get(p)? else { return None };
+    let uses = |e: MapRegister| m.instrs.iter().flat_map(|i| i.args.iter()).filter(|&&a| a == e).count();
+    let stores = |e: MapRegister| m.stores.iter().filter(|&&s| s == e).count();
+    let reads =
+        m.loads.iter().filter(|l| matches!(l, MapLoad::Array { input, .. } if *input == gone)).count();
     let alone = (uses(p), stores(p), uses(select), stores(select), reads) == (1, 0, 0, 1, 1);
     (alone && step.inputs[gone] == predicate && is_zero(m, zero) && x >= m.loads.len()).then_some(())?;
-    let renumber = |e: Expr| e - usize::from(e > p) - usize::from(e > select);
+    let renumber = |e: MapRegister| e - usize::from(e > p) - usize::from(e > select);
     let mut map = m.clone();
     map.stores[k] = x;
     map.instrs.remove(select - m.loads.len());
@@ -267,7 +268,7 @@ fn unmask(step: &Step, k: usize, predicate: Slot) -> Option<Result<Step, Slot>> 
     map.stores.iter_mut().for_each(|s| *s = renumber(*s));
     map.instrs.iter_mut().flat_map(|i| i.args.iter_mut()).for_each(|a| *a = renumber(*a));
     for load in &mut map.loads {
-        if let Load::Array { input, .. } = load {
+        if let MapLoad::Array { input, .. } = load {
             *input -= usize::from(*input > gone);
         }
     }
@@ -278,7 +279,7 @@ fn unmask(step: &Step, k: usize, predicate: Slot) -> Option<Result<Step, Slot>> 
 }
 
 /// Pooling steps into which no relu is fused yet.
-fn pools(steps: &Steps<'_>) -> Vec<usize> {
+fn pools(steps: &StepList<'_>) -> Vec<usize> {
     steps.find(|s| matches!(&s.kernel, Kernel::Pool(p) if p.relu == Relu::None))
 }
 
@@ -289,15 +290,15 @@ fn set_relu(step: &mut Step, relu: Relu) {
 }
 
 /// The steps that read an argmax, if all of them are [`Kernel::Unpool`].
-fn unpools(steps: &Steps<'_>, place: Slot) -> Option<Vec<usize>> {
+fn unpools(steps: &StepList<'_>, place: SlotId) -> Option<Vec<usize>> {
     let all = steps.readers(place);
     let known = |&u: &usize| steps.step(u).is_some_and(|s| matches!(s.kernel, Kernel::Unpool(_)));
     (!steps.is_result(place) && all.iter().all(known)).then_some(all)
 }
 
-/// `relu(max_pool(x))`: the pooling applies relu and marks the argmax of windows without gradient as
-/// [`DEAD`](crate::DEAD). The selects by which autodiff masks the gradient are removed.
-pub fn relu_after(steps: &mut Steps<'_>) {
+/// Fuses `relu(max_pool(x))`: the pooling applies relu and marks the argmax of windows without gradient as
+/// [`DEAD`](crate::DEAD). The selects with which autodiff masks the gradient are removed.
+pub fn relu_after(steps: &mut StepList<'_>) {
     for p in pools(steps) {
         if let Some(change) = relu_after_at(steps, p) {
             let relu = steps.list[change.relu].take();
@@ -322,13 +323,13 @@ pub fn relu_after(steps: &mut Steps<'_>) {
 
 struct ReluAfter {
     relu: usize,
-    result: Slot,
+    result: SlotId,
     /// For each gradient: the step with its select, the step that unpools it, and what remains of the former (see
     /// [`unmask`]).
-    gradients: Vec<(usize, usize, Result<Step, Slot>)>,
+    gradients: Vec<(usize, usize, Result<Step, SlotId>)>,
 }
 
-fn relu_after_at(steps: &Steps<'_>, p: usize) -> Option<ReluAfter> {
+fn relu_after_at(steps: &StepList<'_>, p: usize) -> Option<ReluAfter> {
     let outputs = &steps.step(p)?.outputs;
     let top = outputs[0];
     let all = outputs.get(1).map_or(Some(Vec::new()), |&place| unpools(steps, place))?;
@@ -364,15 +365,16 @@ fn relu_after_at(steps: &Steps<'_>, p: usize) -> Option<ReluAfter> {
     Some(ReluAfter { relu, result, gradients })
 }
 
-/// `max_pool(relu(x))`: the pooling applies relu to its operand and marks the argmax of windows without gradient as
-/// [`DEAD`](crate::DEAD). The selects by which autodiff masks the gradient are removed.
-pub fn relu_before(steps: &mut Steps<'_>) {
+/// Fuses `max_pool(relu(x))`: the pooling applies relu to its operand and marks the argmax of windows without gradient
+/// as [`DEAD`](crate::DEAD). The selects with which autodiff masks the gradient are removed.
+pub fn relu_before(steps: &mut StepList<'_>) {
     for p in pools(steps) {
         let Some(change) = relu_before_at(steps, p) else { continue };
         let Some(relu) = steps.list[change.relu].take() else { continue };
         if let Some(mut made) = change.biased.and_then(|c| steps.list[c].take()) {
             add_bias(&mut made, &relu);
-            // Where relu stood the bias is there, which the convolution may come before: it may be converted in between.
+            // At the position of the relu step the bias is available. At that of the convolution it may not be: a
+            // conversion of it may come in between.
             steps.list[change.relu] = Some(made);
         }
         if let Some(pool) = &mut steps.list[p] {
@@ -391,13 +393,13 @@ pub fn relu_before(steps: &mut Steps<'_>) {
 
 struct ReluBefore {
     relu: usize,
-    /// The convolution, where relu's step first adds a bias to its result.
+    /// The convolution, if relu's step first adds a bias to its result.
     biased: Option<usize>,
     /// For each gradient: the step with its select, the step that unpools it, and the select's result.
-    gradients: Vec<(usize, usize, Slot)>,
+    gradients: Vec<(usize, usize, SlotId)>,
 }
 
-fn relu_before_at(steps: &Steps<'_>, p: usize) -> Option<ReluBefore> {
+fn relu_before_at(steps: &StepList<'_>, p: usize) -> Option<ReluBefore> {
     let pool = steps.step(p)?;
     let (x, place) = (pool.inputs[0], *pool.outputs.get(1)?);
     let at = steps.writer(x)?;
@@ -420,9 +422,9 @@ fn relu_before_at(steps: &Steps<'_>, p: usize) -> Option<ReluBefore> {
     Some(ReluBefore { relu: at, biased, gradients })
 }
 
-/// The convolution without bias that makes a step's first input, if its result has this shape, no other step reads it,
-/// and a pooling can be fused into it.
-fn convolution_of(steps: &Steps<'_>, reader: usize, shape: &Shape) -> Option<usize> {
+/// The convolution without bias that produces a step's first input, if its result has this shape, no other step reads
+/// it, and a pooling can be fused into it.
+fn convolution_of(steps: &StepList<'_>, reader: usize, shape: &Shape) -> Option<usize> {
     let x = steps.step(reader)?.inputs[0];
     let at = steps.writer(x)?;
     let made = steps.step(at)?;
@@ -444,7 +446,8 @@ fn add_bias(made: &mut Step, adder: &Step) {
     made.input_types.extend(adder.input_types.get(1).cloned());
 }
 
-/// Layout `x: T[B, H, W, C]`, `kernel: T[h, w, C, F]`, one group, no reversal: the only one that fused kernels have.
+/// Whether a convolution has the only layout that fused kernels support: `x: T[B, H, W, C]`, `kernel: T[h, w, C, F]`,
+/// one group, no reversal.
 fn is_plain_convolution(c: &Convolution) -> bool {
     c.dims == ConvDims::channels_last(2)
         && c.feature_groups == 1
@@ -453,7 +456,7 @@ fn is_plain_convolution(c: &Convolution) -> bool {
 }
 
 /// Fuses a convolution, and its bias, into the pooling that is its only reader.
-pub fn convolution_into_pool(steps: &mut Steps<'_>) {
+pub fn convolution_into_pool(steps: &mut StepList<'_>) {
     let candidates = steps.find(|s| match &s.kernel {
         Kernel::Pool(p) => p.conv.is_none(),
         Kernel::Op { op: Op::ReduceWindow(_), .. } => true,
@@ -482,13 +485,13 @@ pub fn convolution_into_pool(steps: &mut Steps<'_>) {
     }
 }
 
-/// The convolution that makes a pooling's operand, and the step that adds its bias where that is a separate one.
-struct Maker {
+/// The convolution that produces a pooling's operand, and the separate step that adds its bias, if there is one.
+struct PoolProducer {
     conv: usize,
     bias: Option<usize>,
 }
 
-fn made_for_pool(steps: &Steps<'_>, p: usize) -> Option<Maker> {
+fn made_for_pool(steps: &StepList<'_>, p: usize) -> Option<PoolProducer> {
     let step = steps.step(p)?;
     (matches!(step.kernel, Kernel::Pool(_)) || max_pool(steps, step).is_some()).then_some(())?;
     let x = step.inputs[0];
@@ -497,7 +500,7 @@ fn made_for_pool(steps: &Steps<'_>, p: usize) -> Option<Maker> {
     (steps.only_reader(x) == Some(p) && made.output_types[0].dtype == step.input_types[0].dtype)
         .then_some(())?;
     if is_channel_bias(made) {
-        return Some(Maker {
+        return Some(PoolProducer {
             conv: convolution_of(steps, writer, &step.input_types[0].shape)?,
             bias: Some(writer),
         });
@@ -505,7 +508,7 @@ fn made_for_pool(steps: &Steps<'_>, p: usize) -> Option<Maker> {
     let Kernel::Op { op: Op::Convolution(c), .. } = &made.kernel else { return None };
     let one_type = made.input_types.iter().all(|t| t.dtype == made.output_types[0].dtype);
     let same_shape = made.output_types[0].shape == step.input_types[0].shape;
-    (is_plain_convolution(c) && one_type && same_shape).then_some(Maker { conv: writer, bias: None })
+    (is_plain_convolution(c) && one_type && same_shape).then_some(PoolProducer { conv: writer, bias: None })
 }
 
 /// Whether a step only adds its second input, a vector, to its first along the last dimension.
@@ -515,11 +518,10 @@ fn is_channel_bias(step: &Step) -> bool {
 }
 
 /// Whether an instruction adds a step's second input, a vector, to its first along the last dimension.
-fn adds_channel_bias(step: &Step, m: &Map, add: &Instr) -> bool {
+fn adds_channel_bias(step: &Step, m: &Map, add: &MapInstr) -> bool {
     let (&[a, b], [_, bias]) = (&add.args[..], &step.input_types[..]) else { return false };
-    let is_input =
-        |e: Expr, k: usize| matches!(m.loads.get(e), Some(Load::Array { input, .. }) if *input == k);
-    let repeats = |e: Expr| matches!(m.loads.get(e), Some(Load::Array { strides, offset: 0, .. }) if strides[..] == [0, 1]);
+    let is_input = |e: MapRegister, k: usize| matches!(m.loads.get(e), Some(MapLoad::Array { input, .. }) if *input == k);
+    let repeats = |e: MapRegister| matches!(m.loads.get(e), Some(MapLoad::Array { strides, offset: 0, .. }) if strides[..] == [0, 1]);
     add.op == Op::Binary(Binary::Add)
         && m.shape.rank() == 2
         && is_input(a, 0)
@@ -529,9 +531,9 @@ fn adds_channel_bias(step: &Step, m: &Map, add: &Instr) -> bool {
         && bias.elements() == m.shape[1]
 }
 
-/// Splits `sum += convolution` into the convolution and an addition, where the convolution is a kernel gradient of an
-/// unpooled array: [`gradient_of_pooled`] matches a plain convolution.
-pub fn add_kernel_gradients_apart(steps: &mut Steps<'_>) {
+/// Splits `sum += convolution` into the convolution and an addition, if the convolution is a kernel gradient of an
+/// unpooled array: [`gradient_of_pooled`] matches only a plain convolution.
+pub fn add_kernel_gradients_apart(steps: &mut StepList<'_>) {
     for i in steps.find(|s| matches!(s.kernel, Kernel::Accumulate { op: Op::Convolution(_) })) {
         let Some(gradient) = apart(steps, i) else { continue };
         let Some(onto) = steps.list[i].take() else { continue };
@@ -550,8 +552,8 @@ pub fn add_kernel_gradients_apart(steps: &mut Steps<'_>) {
     }
 }
 
-/// The kernel gradient of an accumulating step as a step of its own, where [`gradient_of_pooled`] could take it.
-fn apart(steps: &Steps<'_>, i: usize) -> Option<Step> {
+/// The kernel gradient of an accumulating step as a separate step, if [`gradient_of_pooled`] could fuse it.
+fn apart(steps: &StepList<'_>, i: usize) -> Option<Step> {
     let onto = steps.step(i)?;
     let Kernel::Accumulate { op } = &onto.kernel else { return None };
     let dy = onto.inputs[1];
@@ -570,8 +572,8 @@ fn apart(steps: &Steps<'_>, i: usize) -> Option<Step> {
 /// The map `a + b` over two arrays of type `ty`.
 fn sum_of_two(ty: &TensorType) -> Map {
     let strides: SmallVec<[usize; 4]> = [1].into_iter().collect();
-    let load = |input| Load::Array { input, dtype: ty.dtype, strides: strides.clone(), offset: 0 };
-    let add = Instr {
+    let load = |input| MapLoad::Array { input, dtype: ty.dtype, strides: strides.clone(), offset: 0 };
+    let add = MapInstr {
         op: Op::Binary(Binary::Add),
         args: [0, 1].into_iter().collect(),
         from: ty.dtype,
@@ -580,9 +582,9 @@ fn sum_of_two(ty: &TensorType) -> Map {
     Map { shape: [ty.elements()].into(), loads: vec![load(0), load(1)], instrs: vec![add], stores: vec![2] }
 }
 
-/// Gradients of kernel and bias computed directly from the pooled gradient and the argmax, where these are the only
-/// readers of the unpooled array. That array, mostly zeros, is never materialised.
-pub fn gradient_of_pooled(steps: &mut Steps<'_>) {
+/// Computes gradients of kernel and bias directly from the pooled gradient and the argmax, if these are the only
+/// readers of the unpooled array. That array, mostly zeros, is never materialized.
+pub fn gradient_of_pooled(steps: &mut StepList<'_>) {
     for u in steps.find(|s| matches!(s.kernel, Kernel::Unpool(_))) {
         let Some((kernel, bias)) = gradients_of(steps, u) else { continue };
         let first = bias.map_or(kernel, |b| b.min(kernel));
@@ -620,9 +622,9 @@ pub fn gradient_of_pooled(steps: &mut Steps<'_>) {
     }
 }
 
-/// Computes the pooled gradient inside the step of [`gradient_of_pooled`], its only reader, where it is a GEMM of small
-/// K: computing a few columns takes no longer than reading them from L2 or beyond.
-pub fn product_into_gradient(steps: &mut Steps<'_>) {
+/// Computes the pooled gradient inside the step of [`gradient_of_pooled`], its only reader, if it is a GEMM of small K:
+/// computing a few columns takes no longer than reading them from L2 or beyond.
+pub fn product_into_gradient(steps: &mut StepList<'_>) {
     for u in steps.find(|s| matches!(s.kernel, Kernel::UnpooledGradient(_))) {
         let product_of = |s: &Step| small_product(steps, s.inputs[2], s.input_types[1].shape[0]);
         let Some(dot) = steps.step(u).and_then(product_of) else { continue };
@@ -636,10 +638,10 @@ pub fn product_into_gradient(steps: &mut Steps<'_>) {
     }
 }
 
-/// The GEMM `[images, K] · [K, N]` of few images and small K that makes an array with a single reader. M must be the
-/// number of images: the kernel takes row `i` for image `i`, and a dense layer over the channels of each pixel has more
+/// The GEMM `[images, K] · [K, N]` of few images and small K that produces an array with a single reader. M must be the
+/// number of images: the kernel uses row `i` for image `i`, and a dense layer over the channels of each pixel has more
 /// rows.
-fn small_product(steps: &Steps<'_>, array: Slot, images: usize) -> Option<usize> {
+fn small_product(steps: &StepList<'_>, array: SlotId, images: usize) -> Option<usize> {
     steps.only_reader(array)?;
     let writer = steps.writer(array)?;
     let step = steps.step(writer)?;
@@ -656,9 +658,9 @@ fn small_product(steps: &Steps<'_>, array: Slot, images: usize) -> Option<usize>
     (plain && few && by_image).then_some(writer)
 }
 
-/// Fuses a GEMM of small N with the pooled convolution that makes its left operand. It is accumulated after each row of
-/// windows, while that row is in L1 or L2.
-pub fn product_of_pooled(steps: &mut Steps<'_>) {
+/// Fuses a GEMM of small N with the pooled convolution that produces its left operand. It is accumulated after each row
+/// of windows, while that row is in L1 or L2.
+pub fn product_of_pooled(steps: &mut StepList<'_>) {
     for p in steps.find(|s| matches!(&s.kernel, Kernel::Pool(p) if p.conv.is_some())) {
         let Some(dot) = pooled_product(steps, p) else { continue };
         let (Some(made), Some(step)) = (steps.list[dot].take(), &mut steps.list[p]) else { continue };
@@ -674,7 +676,7 @@ pub fn product_of_pooled(steps: &mut Steps<'_>) {
 }
 
 /// A GEMM whose left operand is the result of the pooling at `p`, and whose other operands exist before that step.
-fn pooled_product(steps: &Steps<'_>, p: usize) -> Option<usize> {
+fn pooled_product(steps: &StepList<'_>, p: usize) -> Option<usize> {
     let step = steps.step(p)?;
     let (y, ty) = (step.outputs[0], &step.output_types[0]);
     let fits = |d: &usize| {
@@ -703,7 +705,7 @@ fn is_product_of_images(dot: &Step, images: &TensorType) -> bool {
 }
 
 /// The readers of an unpooled gradient, if they are one kernel gradient and at most one bias gradient.
-fn gradients_of(steps: &Steps<'_>, u: usize) -> Option<(usize, Option<usize>)> {
+fn gradients_of(steps: &StepList<'_>, u: usize) -> Option<(usize, Option<usize>)> {
     let step = steps.step(u).filter(|s| s.inputs.len() == 2)?;
     let Kernel::Unpool(at) = step.kernel else { return None };
     let (full, ty) = (step.outputs[0], &step.output_types[0]);
@@ -725,7 +727,7 @@ fn gradients_of(steps: &Steps<'_>, u: usize) -> Option<(usize, Option<usize>)> {
 
 /// Whether a step is the kernel gradient of a 2-d convolution for the output gradient `dy: ty`, with at most [`TABLE`]
 /// padded input elements per image.
-fn is_kernel_gradient(step: &Step, dy: Slot, ty: &TensorType) -> bool {
+fn is_kernel_gradient(step: &Step, dy: SlotId, ty: &TensorType) -> bool {
     let Kernel::Op { op: Op::Convolution(c), bias: false } = &step.kernel else { return false };
     let d = &c.dims;
     let layout = (d.input_feature, &d.input_spatial[..], d.input_batch) == (0, &[1, 2], 3)
@@ -757,7 +759,7 @@ fn padded_image(c: &Convolution, x: &Shape) -> Option<usize> {
 }
 
 /// Whether a step sums an array of type `ty` over all but its last dimension: a bias gradient.
-fn is_channel_sum(steps: &Steps<'_>, step: &Step, ty: &TensorType) -> bool {
+fn is_channel_sum(steps: &StepList<'_>, step: &Step, ty: &TensorType) -> bool {
     let Kernel::Reduce { map, folded, monoid: Monoid::Add } = &step.kernel else { return false };
     let [_, init] = step.inputs[..] else { return false };
     let widened = match &map.instrs[..] {

@@ -1,24 +1,27 @@
-//! GEMM epilogues: a map that is the only reader of a GEMM's result runs on each block of complete sums while that is
-//! in cache, and the result is not materialised. Examples are activations, and the optimizer update in the GEMM that
-//! computes a weight gradient.
+//! GEMM epilogues: fuses a GEMM with the element-wise map that is the only reader of its result.
 //!
-//! For bf16 and f16 the epilogue reads the f32 accumulators without rounding, which needs excess precision to be
+//! The map runs on each block of complete sums while it is in cache, and the GEMM's result is not materialized.
+//! Examples are activations, and the optimizer update in the GEMM that computes a weight gradient.
+//!
+//! For bf16 and f16 the epilogue reads the f32 accumulators without rounding, which requires excess precision to be
 //! allowed. The rule runs after most others: a map that another rule can fuse is left to that rule.
 
 use super::excess_precision::{from_wide, is_narrow};
-use crate::program::{Kernel, Load, Location, ProductEpilogue, Schedule, Slot, Step, right_operand};
+use crate::program::{
+    Kernel, Location, MapLoad, ProductEpilogue, ProgramSchedule, SlotId, Step, right_operand,
+};
 use systole_ir::{DType, Op, TensorType};
 
-/// Elements of the GEMM's result, at least. Smaller ones do not gain.
+/// Minimum number of elements of the GEMM's result; smaller ones do not gain.
 const LEAST: usize = 4096;
-/// K, at most. With a larger K fewer columns fit in cache at a time, so the epilogue would access its arrays in short
-/// runs, and the traffic saved is small beside that of the operands.
+/// Maximum K. With a larger K fewer columns fit in cache at a time, so the epilogue would access its arrays in short
+/// runs, and the traffic saved is small compared with that of the operands.
 const LONGEST: usize = 256;
-/// As [`LONGEST`], for updates of weights that may be stored as packed column panels: all runs are long there.
+/// Maximum K for updates of weights that may be stored as packed column panels, where all runs are long.
 const LONGEST_IN_PANELS: usize = 1024;
 
-/// Fuses epilogues where that is legal; `narrow`: of bf16 and f16 too. Runs before the buffer plan.
-pub fn join(s: &mut Schedule, narrow: bool) {
+/// Fuses epilogues where that is legal, with `narrow` also for bf16 and f16. Runs before the buffer plan.
+pub fn join(s: &mut ProgramSchedule, narrow: bool) {
     let mut at = 0;
     while at < s.steps.len() {
         match reader(s, at, narrow) {
@@ -35,7 +38,7 @@ pub fn join(s: &mut Schedule, narrow: bool) {
 
 /// The map that is the only reader of the GEMM at `at`, and reads each of its elements once, at the element's own
 /// index.
-fn reader(s: &Schedule, at: usize, narrow: bool) -> Option<usize> {
+fn reader(s: &ProgramSchedule, at: usize, narrow: bool) -> Option<usize> {
     let step = &s.steps[at];
     let Kernel::Op { op: Op::DotGeneral(d), bias } = &step.kernel else { return None };
     let (product, ty) = (step.outputs[0], &step.output_types[0]);
@@ -47,7 +50,7 @@ fn reader(s: &Schedule, at: usize, narrow: bool) -> Option<usize> {
     let fits = readers.next().is_none()
         && s.results.iter().all(|r| r.slot != product)
         && other.inputs.iter().filter(|&&x| x == product).count() == 1
-        // The bias of a narrow GEMM would have to be widened too; such a GEMM has the bias in the map.
+        // The bias of a bf16 or f16 GEMM would have to be widened too; such a GEMM has the bias in the map.
         && (ty.dtype == DType::F32 || narrow && !bias && is_narrow(ty.dtype))
         && other.input_types[k].dtype == ty.dtype
         && ty.elements() >= LEAST
@@ -59,8 +62,8 @@ fn reader(s: &Schedule, at: usize, narrow: bool) -> Option<usize> {
 
 /// Whether a map updates a parameter of type `ty` whose other readers are all GEMMs with it as right operand `[K, N]`:
 /// the backend may store such a weight as packed panels.
-fn updates_weights(s: &Schedule, update: usize, ty: &TensorType) -> bool {
-    let is_weight = |&x: &Slot| {
+fn updates_weights(s: &ProgramSchedule, update: usize, ty: &TensorType) -> bool {
+    let is_weight = |&x: &SlotId| {
         let mut others = s
             .steps
             .iter()
@@ -75,16 +78,16 @@ fn updates_weights(s: &Schedule, update: usize, ty: &TensorType) -> bool {
     ty.rank() == 2 && s.steps[update].inputs.iter().any(is_weight)
 }
 
-/// Both steps as one. Its inputs are those of the GEMM, then those of the map.
+/// Merges both steps. The inputs are those of the GEMM, then those of the map.
 fn joined(product: Step, mut step: Step) -> Step {
     let (Kernel::Op { op: Op::DotGeneral(mut dot), bias }, Kernel::Map(mut map)) =
         (product.kernel, step.kernel)
     else {
-        systole_ir::bug!("only products and element-wise programs are joined")
+        systole_ir::bug!("only a GEMM and an element-wise program can be fused")
     };
     let made = product.outputs[0];
     let Some(k) = step.inputs.iter().position(|&x| x == made) else {
-        systole_ir::bug!("the program does not read the product")
+        systole_ir::bug!("the element-wise program does not read the GEMM's result")
     };
     let ty = TensorType::new(DType::F32, product.output_types[0].shape.clone());
     if dot.element_type != DType::F32 {
@@ -94,7 +97,7 @@ fn joined(product: Step, mut step: Step) -> Step {
     step.inputs.remove(k);
     let others = step.inputs.len();
     for load in &mut map.loads {
-        if let Load::Array { input, .. } = load {
+        if let MapLoad::Array { input, .. } = load {
             *input = match *input {
                 i if i == k => others,
                 i if i > k => i - 1,

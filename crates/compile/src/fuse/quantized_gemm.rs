@@ -1,14 +1,14 @@
-//! Products of few rows by a matrix of whole numbers, which reads the numbers themselves: the floats would be written to memory and read
-//! from there for a few products each.
+//! Fuses dequantization into GEMMs with few rows: reads int8 or int4 weights directly instead of writing the float
+//! matrix to memory.
 
-use crate::program::{Kernel, Packed, PackedProduct, Slot, Steps};
+use crate::program::{DequantizeStep, DequantizedGemm, Kernel, SlotId, StepList};
 use systole_ir::{DType, Op};
 
-/// Rows, at most. More repay unpacking.
+/// Maximum number of rows; with more, dequantizing the matrix once is faster.
 const ROWS: usize = 8;
 
-/// Makes such products steps of their own, and leaves matrices out that nothing else reads.
-pub fn products(steps: &mut Steps<'_>) {
+/// Fuses such GEMMs, and removes dequantization steps without other readers.
+pub fn products(steps: &mut StepList<'_>) {
     for at in steps.find(|s| matches!(&s.kernel, Kernel::Packed(p) if p.product.is_none())) {
         let Some(step) = steps.step(at) else { continue };
         let Kernel::Packed(packed) = &step.kernel else { continue };
@@ -17,8 +17,11 @@ pub fn products(steps: &mut Steps<'_>) {
         for reader in steps.readers(slot) {
             let Some(product) = product_of(steps, reader, slot) else { continue };
             let Some(step) = &mut steps.list[reader] else { continue };
-            step.kernel =
-                Kernel::Packed(Packed { at: [1, 2], product: Some(product), unpack: packed.unpack.clone() });
+            step.kernel = Kernel::Packed(DequantizeStep {
+                at: [1, 2],
+                product: Some(product),
+                unpack: packed.unpack.clone(),
+            });
             let (slots, types) = operands.clone().into_iter().unzip::<_, _, Vec<_>, Vec<_>>();
             step.inputs.splice(1..2, slots);
             step.input_types.splice(1..2, types);
@@ -29,8 +32,8 @@ pub fn products(steps: &mut Steps<'_>) {
     }
 }
 
-/// The product of few rows by the matrix of that slot.
-fn product_of(steps: &Steps<'_>, at: usize, slot: Slot) -> Option<PackedProduct> {
+/// The GEMM with few rows at step `at`, if its right operand is the matrix in `slot`.
+fn product_of(steps: &StepList<'_>, at: usize, slot: SlotId) -> Option<DequantizedGemm> {
     let step = steps.step(at)?;
     let Kernel::Op { op: Op::DotGeneral(d), bias } = &step.kernel else { return None };
     let (left, right) = (&step.input_types[0], &step.input_types[1]);
@@ -40,5 +43,5 @@ fn product_of(steps: &Steps<'_>, at: usize, slot: Slot) -> Option<PackedProduct>
         && d.lhs_batch.is_empty()
         && [left.dtype, right.dtype, d.element_type] == [DType::F32; 3]
         && (1..=ROWS).contains(&rows);
-    fits.then(|| PackedProduct { op: Op::DotGeneral(d.clone()), bias: *bias, right: right.clone() })
+    fits.then(|| DequantizedGemm { op: Op::DotGeneral(d.clone()), bias: *bias, right: right.clone() })
 }

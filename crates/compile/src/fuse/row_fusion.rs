@@ -1,34 +1,34 @@
-//! Row-wise fusion: reductions over trailing dimensions and the maps around them (softmax, layer normalisation,
-//! cross-entropy, and their gradients) become one step.
+//! Row-wise fusion: merges reductions over trailing dimensions and the maps around them (softmax, layer normalization,
+//! cross-entropy, and their gradients) into one step.
 //!
 //! A row is one index of the leading dimensions that the reduction keeps. The fused step runs all its stages for a few
-//! rows before it goes on, so that intermediate arrays stay in L1 and L2 and are not materialised. Starting from each
-//! reduction, steps nearby are added while the set stays convex (no path leaves it and returns) and every stage
-//! needs only its own row of what other stages make.
+//! rows before it continues with the next rows, so that intermediate arrays stay in L1 and L2 and are not materialized.
+//! Starting from each reduction, nearby steps are added while the set stays convex (no path leaves it and returns) and
+//! every stage needs only its own row of the results of other stages.
 
-use crate::program::{Kernel, Load, Map, Rows, Schedule, Slot, Step};
+use crate::program::{FusedRows, Kernel, Map, MapLoad, ProgramSchedule, SlotId, Step};
 use std::collections::HashSet;
 use systole_ir::bug;
 
-/// Bytes of one row of all arrays of a fused step, at most. A longer row does not stay in L2.
+/// Maximum bytes of one row of all arrays of a fused step. A longer row does not stay in L2.
 const ROW_BYTES: usize = 3 << 18;
-/// Steps before and after the reduction that are considered; bounds compile time.
+/// Number of steps before and after the reduction that are considered; limits compile time.
 const WINDOW: usize = 128;
-/// Stages of one fused step, at most.
+/// Maximum number of stages of a fused step.
 const MAX_STAGES: usize = 32;
 
-/// Fuses around every reduction of rows where that is legal. Runs before the buffer plan.
-pub fn join(s: &mut Schedule) {
+/// Fuses around every row reduction where that is legal. Runs before the buffer plan.
+pub fn join(s: &mut ProgramSchedule) {
     let mut seed = 0;
     while seed < s.steps.len() {
-        if let Some(cluster) = Cluster::around(s, seed) {
+        if let Some(cluster) = RowCluster::around(s, seed) {
             seed = cluster.replace(s);
         }
         seed += 1;
     }
 }
 
-/// The number of rows, where a step reduces the trailing dimensions of each row to one value.
+/// Number of rows, if a step reduces the trailing dimensions of each row to one value.
 fn folded_rows(step: &Step) -> Option<usize> {
     let Kernel::Reduce { map, folded, .. } = &step.kernel else { return None };
     let kept = folded.iter().take_while(|f| !**f).count();
@@ -38,24 +38,24 @@ fn folded_rows(step: &Step) -> Option<usize> {
 }
 
 /// Whether a step computes each of `rows` rows from the same row of the arrays that the cluster writes (`inner`).
-fn works_on_rows(step: &Step, rows: usize, inner: &dyn Fn(Slot) -> bool) -> bool {
+fn works_on_rows(step: &Step, rows: usize, inner: &dyn Fn(SlotId) -> bool) -> bool {
     let map = match &step.kernel {
         Kernel::Map(m) => m,
         Kernel::Reduce { map, .. } if folded_rows(step) == Some(rows) => map,
         _ => return false,
     };
     let divides = map.shape.elements() > 0 && map.shape.elements().is_multiple_of(rows);
-    let aligned = |(k, slot): (usize, &Slot)| {
+    let aligned = |(k, slot): (usize, &SlotId)| {
         let is_operand = map.loads_of(k).next().is_some();
         !inner(*slot) || is_operand && map.loads_of(k).all(|l| keeps_rows(map, l, rows))
     };
     divides && step.inputs.iter().enumerate().all(aligned)
 }
 
-/// Whether a load reads a row-major array of the leading dimensions, broadcast over the trailing ones, of which `rows`
-/// divides the elements: row `r` of the index space then reads row `r` of the array alone.
-fn keeps_rows(map: &Map, load: &Load, rows: usize) -> bool {
-    let Load::Array { strides, offset, .. } = load else { return true };
+/// Whether row `r` of the index space reads only row `r` of the loaded array: a row-major array of the leading
+/// dimensions, broadcast over the trailing ones, whose number of elements is a multiple of `rows`.
+fn keeps_rows(map: &Map, load: &MapLoad, rows: usize) -> bool {
+    let MapLoad::Array { strides, offset, .. } = load else { return true };
     let dims = map.shape.dims();
     let leading = strides.iter().rposition(|&s| s != 0).map_or(0, |d| d + 1);
     let mut stride = 1;
@@ -68,17 +68,17 @@ fn keeps_rows(map: &Map, load: &Load, rows: usize) -> bool {
     *offset == 0 && stride.is_multiple_of(rows)
 }
 
-/// Steps to be fused, in order, and the number of their rows.
-struct Cluster {
+/// Steps to be fused, in order, and their number of rows.
+struct RowCluster {
     rows: usize,
     members: Vec<usize>,
 }
 
-impl Cluster {
-    /// The steps that can be fused with the reduction `seed`; `None` where no other step works on whole rows.
-    fn around(s: &Schedule, seed: usize) -> Option<Cluster> {
+impl RowCluster {
+    /// The steps that can be fused with the reduction `seed`; `None` if no other step works on whole rows.
+    fn around(s: &ProgramSchedule, seed: usize) -> Option<RowCluster> {
         let rows = folded_rows(&s.steps[seed])?;
-        let mut c = Cluster { rows, members: vec![seed] };
+        let mut c = RowCluster { rows, members: vec![seed] };
         let window = seed.saturating_sub(WINDOW)..(seed + WINDOW).min(s.steps.len());
         loop {
             let more = window.clone().find_map(|t| c.with(s, t));
@@ -94,8 +94,8 @@ impl Cluster {
         (c.members.iter().filter(|m| whole(m)).count() > 1).then_some(c)
     }
 
-    /// The cluster with step `t`, where that is legal and `t` shares an array with a member.
-    fn with(&self, s: &Schedule, t: usize) -> Option<Cluster> {
+    /// The cluster with step `t` added, if that is legal and `t` shares an array with a member.
+    fn with(&self, s: &ProgramSchedule, t: usize) -> Option<RowCluster> {
         if self.members.contains(&t) || !works_on_rows(&s.steps[t], self.rows, &|_| false) {
             return None;
         }
@@ -117,18 +117,18 @@ impl Cluster {
         let mut members = self.members.clone();
         members.push(t);
         members.sort_unstable();
-        let c = Cluster { rows: self.rows, members };
+        let c = RowCluster { rows: self.rows, members };
         (c.is_convex(s) && c.is_aligned(s) && c.row_bytes(s) <= ROW_BYTES).then_some(c)
     }
 
     /// Slots that members write.
-    fn made(&self, s: &Schedule) -> HashSet<Slot> {
+    fn made(&self, s: &ProgramSchedule) -> HashSet<SlotId> {
         self.members.iter().flat_map(|&m| s.steps[m].outputs.iter().copied()).collect()
     }
 
-    /// Steps between the members that depend on a member and so must move behind all of them. `None`: a member depends
+    /// Steps between the members that depend on a member and so must move after all of them. `None`: a member depends
     /// on such a step, so the set is not convex.
-    fn later(&self, s: &Schedule) -> Option<Vec<usize>> {
+    fn later(&self, s: &ProgramSchedule) -> Option<Vec<usize>> {
         let (&first, &last) = (self.members.first()?, self.members.last()?);
         let mut tainted = self.made(s);
         let own = tainted.clone();
@@ -147,17 +147,17 @@ impl Cluster {
         Some(later)
     }
 
-    fn is_convex(&self, s: &Schedule) -> bool {
+    fn is_convex(&self, s: &ProgramSchedule) -> bool {
         self.later(s).is_some()
     }
 
-    fn is_aligned(&self, s: &Schedule) -> bool {
+    fn is_aligned(&self, s: &ProgramSchedule) -> bool {
         let made = self.made(s);
         self.members.iter().all(|&m| works_on_rows(&s.steps[m], self.rows, &|x| made.contains(&x)))
     }
 
     /// Bytes of one row of all arrays that members read or write.
-    fn row_bytes(&self, s: &Schedule) -> usize {
+    fn row_bytes(&self, s: &ProgramSchedule) -> usize {
         let mut seen = HashSet::new();
         let mut bytes = 0;
         for &m in &self.members {
@@ -170,11 +170,11 @@ impl Cluster {
     }
 
     /// Replaces the members by one step; returns its index.
-    fn replace(self, s: &mut Schedule) -> usize {
-        let later = self.later(s).unwrap_or_else(|| bug!("steps that are not convex are joined"));
+    fn replace(self, s: &mut ProgramSchedule) -> usize {
+        let later = self.later(s).unwrap_or_else(|| bug!("the fused steps are not convex"));
         let (first, last) = (self.members[0], self.members[self.members.len() - 1]);
         let joined = self.step(s);
-        // Intermediate arrays need no place in the arena.
+        // Intermediate arrays need no memory in the arena.
         self.made(s).into_iter().filter(|x| !joined.outputs.contains(x)).for_each(|x| s.slots[x].bytes = 0);
         let mut before = Vec::new();
         let mut after = Vec::new();
@@ -192,14 +192,14 @@ impl Cluster {
         at
     }
 
-    fn step(&self, s: &Schedule) -> Step {
+    fn step(&self, s: &ProgramSchedule) -> Step {
         let made = self.made(s);
-        let wanted: HashSet<Slot> = (0..s.steps.len())
+        let wanted: HashSet<SlotId> = (0..s.steps.len())
             .filter(|u| self.members.binary_search(u).is_err())
             .flat_map(|u| s.steps[u].inputs.iter().copied())
             .chain(s.results.iter().map(|r| r.slot))
             .collect();
-        let mut inputs: Vec<Slot> = Vec::new();
+        let mut inputs: Vec<SlotId> = Vec::new();
         let (mut input_types, mut outputs, mut output_types) = (Vec::new(), Vec::new(), Vec::new());
         let (mut locals, mut local_bytes) = (Vec::new(), Vec::new());
         for &m in &self.members {
@@ -220,8 +220,8 @@ impl Cluster {
                 }
             }
         }
-        let arrays: Vec<Slot> = [&inputs[..], &outputs, &locals].concat();
-        let number = |x: &Slot| arrays.iter().position(|a| a == x).unwrap_or(0);
+        let arrays: Vec<SlotId> = [&inputs[..], &outputs, &locals].concat();
+        let number = |x: &SlotId| arrays.iter().position(|a| a == x).unwrap_or(0);
         let stages = self.members.iter().map(|&m| {
             let step = &s.steps[m];
             Step {
@@ -231,7 +231,11 @@ impl Cluster {
             }
         });
         Step {
-            kernel: Kernel::Rows(Rows { rows: self.rows, stages: stages.collect(), locals: local_bytes }),
+            kernel: Kernel::Rows(FusedRows {
+                rows: self.rows,
+                stages: stages.collect(),
+                locals: local_bytes,
+            }),
             inputs,
             input_types,
             outputs,
@@ -248,7 +252,7 @@ mod tests {
     use systole_ir::{DType::F32, GraphBuilder, Tensor, TensorType, vjp};
 
     /// The schedule of `f(x, shift)` and its gradients; `shift` is broadcast from the last dimension.
-    fn steps(dims: &[usize], f: impl Fn(&Tensor, &Tensor) -> Tensor) -> Schedule {
+    fn steps(dims: &[usize], f: impl Fn(&Tensor, &Tensor) -> Tensor) -> ProgramSchedule {
         let g = GraphBuilder::new("main");
         let x = g.parameter(TensorType::new(F32, dims), "x");
         let shift = g.parameter(TensorType::new(F32, &dims[dims.len() - 1..]), "shift");
@@ -257,7 +261,7 @@ mod tests {
         let grads = vjp(&[&y], &[&dy], &[&x, &shift]);
         let graph = g.finish(&[&[y], &grads[..]].concat()).unwrap();
         let (graph, _) = crate::optimize(&graph).unwrap();
-        crate::schedule(&graph, &crate::Options::default()).unwrap()
+        crate::schedule(&graph, &crate::PipelineOptions::default()).unwrap()
     }
 
     fn centred(x: &Tensor, dims: &[usize]) -> Tensor {
@@ -289,7 +293,7 @@ mod tests {
     fn statistics_of_columns_read_only_what_exists() {
         let s = steps(&[6, 50, 32], |x, shift| (centred(x, &[0, 1]) + shift).relu());
         let large = |step: &Step| step.output_types.iter().filter(|t| t.elements() == 6 * 50 * 32).count();
-        // Result and input gradient: no centred value, square or mask is stored.
+        // Result and input gradient: no centered value, square or mask is stored.
         assert_eq!(s.steps.iter().map(large).sum::<usize>(), 2, "{s}");
         // Three passes over the data: mean, variance, and all sums of the gradient at once. The other two reductions
         // are over per-sample values.

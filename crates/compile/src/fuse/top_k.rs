@@ -1,10 +1,10 @@
-//! Sorts of which only the first elements of each line are read.
+//! Fuses sorts with slices of their first elements into top-k steps.
 
-use crate::program::{Kernel, Step, Steps, TopK};
+use crate::program::{Kernel, Step, StepList, TopK};
 use systole_ir::Op;
 
-/// Makes a sort and the slices that alone read it one step.
-pub fn of_sorts(steps: &mut Steps<'_>) {
+/// Fuses each sort with the slices that are its only readers.
+pub fn of_sorts(steps: &mut StepList<'_>) {
     for at in steps.find(|s| matches!(s.kernel, Kernel::Op { op: Op::Sort(_), bias: false })) {
         let Some((k, slices)) = slices_of(steps, at) else { continue };
         let taken: Vec<Step> = slices.iter().filter_map(|&(_, s)| steps.list[s].take()).collect();
@@ -17,8 +17,8 @@ pub fn of_sorts(steps: &mut Steps<'_>) {
     }
 }
 
-/// How many elements of each line are read, and the slices that read them, each with the operand that it is of.
-fn slices_of(steps: &Steps<'_>, at: usize) -> Option<(usize, Vec<(usize, usize)>)> {
+/// Number of elements of each row that are read, and the slices that read them, with the operand index of each.
+fn slices_of(steps: &StepList<'_>, at: usize) -> Option<(usize, Vec<(usize, usize)>)> {
     let step = steps.step(at)?;
     let mut found = Vec::new();
     let mut count = None;
@@ -37,7 +37,7 @@ fn slices_of(steps: &Steps<'_>, at: usize) -> Option<(usize, Vec<(usize, usize)>
     Some((count?, found))
 }
 
-/// The k of a slice that takes the first k elements of each sorted line of result `x`, and all lines.
+/// The k of a slice that reads the first k elements of every sorted row of result `x`.
 fn first_of_lines(slice: &Step, sort: &Step, x: usize) -> Option<usize> {
     let (Kernel::Op { op: Op::Slice(s), bias: false }, Kernel::Op { op: Op::Sort(by), .. }) =
         (&slice.kernel, &sort.kernel)
@@ -46,7 +46,7 @@ fn first_of_lines(slice: &Step, sort: &Step, x: usize) -> Option<usize> {
     };
     let (from, to) = (slice.input_types.first()?, slice.output_types.first()?);
     let whole = (0..from.rank()).all(|d| d == by.dim || s.limit[d] == from.shape[d]);
-    // A reshape is no step: the slice may be of other lines.
+    // A reshape is not a step, so the slice may have other dimensions.
     let fits = *from == sort.output_types[x]
         && whole
         && s.start.iter().all(|&i| i == 0)

@@ -1,4 +1,4 @@
-//! Passes over graphs. Each maps a graph to an equivalent one; [`PASSES`] lists them in execution order.
+//! Graph passes: each rewrites a graph to an equivalent one; [`PASSES`] lists them in execution order.
 
 mod canonicalize;
 pub mod layout;
@@ -9,4 +9,4 @@ mod reductions;
 pub mod rewrite;
 
 pub use memory::remat::remat;
-pub use pass::{PASSES, Pass, PassStat, optimize, optimize_until, optimize_with};
+pub use pass::{GraphPass, PASSES, PassStat, optimize, optimize_until, optimize_with};

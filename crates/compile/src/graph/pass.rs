@@ -1,4 +1,4 @@
-//! The list of graph passes, and the driver that runs them.
+//! List of graph passes, and the driver that runs and verifies them.
 
 use crate::graph::canonicalize::{cse, dead_code, narrow_integers, pad_sums, simplify};
 use crate::graph::layout::{slices, transpose_weights};
@@ -10,26 +10,25 @@ use crate::graph::reductions::{
 use systole_ir::{Graph, Result, ResultExt, knobs};
 
 /// A rewrite of a graph into an equivalent one.
-pub struct Pass {
+pub struct GraphPass {
     /// Name in listings.
     pub name: &'static str,
     /// One-line description.
     pub doc: &'static str,
-    /// The rewrite.
+    /// Runs the pass.
     pub run: fn(&Graph) -> Graph,
-    /// Whether intermediate results of narrow float types are rounded as before. Other passes run only with excess
-    /// precision.
+    /// Whether bf16 and f16 intermediate results are rounded as before. Inexact passes run only with excess precision.
     pub exact: bool,
 }
 
-impl Pass {
-    /// An exact pass.
-    const fn new(name: &'static str, doc: &'static str, run: fn(&Graph) -> Graph) -> Pass {
-        Pass { name, doc, run, exact: true }
+impl GraphPass {
+    /// Creates an exact pass.
+    const fn new(name: &'static str, doc: &'static str, run: fn(&Graph) -> Graph) -> GraphPass {
+        GraphPass { name, doc, run, exact: true }
     }
 }
 
-/// Statistics of one pass.
+/// Node counts before and after one pass.
 #[derive(Clone, Debug)]
 pub struct PassStat {
     /// Name of the pass.
@@ -42,58 +41,58 @@ pub struct PassStat {
 
 /// All passes, in execution order. `simplify` runs again after `cse`, because merged values expose new identities.
 #[rustfmt::skip]
-pub const PASSES: &[Pass] = &[
-    Pass::new("prune", "drops nodes that no result needs", dead_code::run),
-    Pass::new("simplify", "exact identities, constant folding, chains of moves", simplify::run),
-    Pass::new("ranges", "whole numbers that are known to be small in 32 bits", narrow_integers::run),
-    Pass::new("cse", "computes equal expressions once", cse::run),
-    Pass::new("simplify", "once more, on merged values", simplify::run),
-    Pass::new("pad_sums", "sums of padded pieces that fill an array", pad_sums::run),
-    Pass::new("arg_max", "the place of an extreme element by two plain folds", arg_max::run),
-    Pass::new("folds", "reductions by bodies of several ops as element-wise ops on neighbours", multi_op_reduce::run),
-    Pass::new("sort_keys", "sorts by a function of either element by its values", sort_keys::run),
-    Pass::new("captures", "states of a loop that never change as captures", licm::captures),
-    Pass::new("loops", "sums of all trips of a loop after it", |graph| {
+pub const PASSES: &[GraphPass] = &[
+    GraphPass::new("prune", "dead-code elimination", dead_code::run),
+    GraphPass::new("simplify", "algebraic simplification, constant folding, merging of data movement", simplify::run),
+    GraphPass::new("ranges", "narrows small integers to 32 bits", narrow_integers::run),
+    GraphPass::new("cse", "common-subexpression elimination", cse::run),
+    GraphPass::new("simplify", "simplifies again, on merged values", simplify::run),
+    GraphPass::new("pad_sums", "rewrites sums of zero-padded pieces as concatenations", pad_sums::run),
+    GraphPass::new("arg_max", "splits argmax and argmin into two plain reductions", arg_max::run),
+    GraphPass::new("folds", "rewrites reductions with multi-op bodies as element-wise ops on halves", multi_op_reduce::run),
+    GraphPass::new("sort_keys", "precomputes sort keys", sort_keys::run),
+    GraphPass::new("captures", "turns unchanged loop states into captures", licm::captures),
+    GraphPass::new("loops", "moves sums over all iterations after the loop", |graph| {
         hoist_sums::run(graph, |body| Some(optimize(body).ok()?.0))
     }),
-    Pass::new("invariants", "what a loop moves of its captures before it", licm::run),
-    Pass::new("derived", "what a loop keeps and is a cheap function of what else it keeps is computed where it is read",
+    GraphPass::new("invariants", "loop-invariant code motion", licm::run),
+    GraphPass::new("derived", "recomputes stacked loop states that are cheap functions of others",
         derived_states::run),
-    Pass::new("linear", "sums of linear combinations by sums that exist", sum_linearity::run),
-    Pass::new("batch_variance", "variances by way of each sample's own", batch_variance::run),
-    Pass::new("window_sums", "sums over windows of convolutions by sums of their inputs", window_sums::run),
-    Pass {
+    GraphPass::new("linear", "splits sums of linear combinations to reuse existing sums", sum_linearity::run),
+    GraphPass::new("batch_variance", "computes batch variances from per-sample variances", batch_variance::run),
+    GraphPass::new("window_sums", "moves average pooling before the convolution", window_sums::run),
+    GraphPass {
         exact: false,
-        ..Pass::new(
+        ..GraphPass::new(
             "window_sums",
-            "those of narrow floats: they are not rounded on the way",
+            "the same for bf16 and f16, without intermediate rounding",
             window_sums::run_narrow,
         )
     },
-    Pass::new("slices", "slices before element-wise work, not after it", slices::run),
-    Pass::new("transpose_weights", "weights of few columns by columns", transpose_weights::run),
-    Pass::new("recompute", "copies of cheap nodes for late readers", recompute::run),
-    Pass::new("prune", "drops what the others made superfluous", dead_code::run),
+    GraphPass::new("slices", "moves slices before element-wise ops", slices::run),
+    GraphPass::new("transpose_weights", "transposes weights with few columns", transpose_weights::run),
+    GraphPass::new("recompute", "recomputes cheap values for late readers", recompute::run),
+    GraphPass::new("prune", "removes nodes made dead by other passes", dead_code::run),
 ];
 
-/// Runs the [`PASSES`] that are exact.
+/// Runs the exact [`PASSES`].
 pub fn optimize(graph: &Graph) -> Result<(Graph, Vec<PassStat>)> {
     optimize_with(graph, false)
 }
 
-/// Runs the [`PASSES`]; those that are not exact only with `excess_precision`. Debug builds, and other builds with
-/// `SYSTOLE_PARANOID` set, verify the graph after each.
+/// Runs the [`PASSES`], including inexact ones if `excess_precision` is set. Debug builds, and other builds with
+/// `SYSTOLE_PARANOID` set, verify the graph after each pass.
 pub fn optimize_with(graph: &Graph, excess_precision: bool) -> Result<(Graph, Vec<PassStat>)> {
     run(graph, PASSES, excess_precision)
 }
 
-/// Runs the passes up to and including the last one of that name; `None` if there is none.
+/// Runs the passes up to and including the last one named `name`; `None` if there is none.
 pub fn optimize_until(graph: &Graph, excess_precision: bool, name: &str) -> Result<Option<Graph>> {
     let Some(last) = PASSES.iter().rposition(|pass| pass.name == name) else { return Ok(None) };
     Ok(Some(run(graph, &PASSES[..=last], excess_precision)?.0))
 }
 
-fn run(graph: &Graph, passes: &[Pass], excess_precision: bool) -> Result<(Graph, Vec<PassStat>)> {
+fn run(graph: &Graph, passes: &[GraphPass], excess_precision: bool) -> Result<(Graph, Vec<PassStat>)> {
     let check = cfg!(debug_assertions) || knobs::PARANOID.get_usize() != 0;
     let mut stats = Vec::with_capacity(passes.len());
     let mut graph = graph.clone();
@@ -101,7 +100,7 @@ fn run(graph: &Graph, passes: &[Pass], excess_precision: bool) -> Result<(Graph,
         let before = graph.nodes.len();
         graph = (pass.run)(&graph);
         if check {
-            graph.verify().at(|| format!("the graph after pass {}", pass.name))?;
+            graph.verify().at(|| format!("graph after pass {}", pass.name))?;
         }
         stats.push(PassStat { name: pass.name, before, after: graph.nodes.len() });
     }

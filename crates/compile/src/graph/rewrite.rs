@@ -1,11 +1,11 @@
-//! Node-by-node copying of a graph with replacements, on which the passes are built.
+//! Graph rewriter: copies a graph node by node with replacements. All passes build on it.
 
 use smallvec::SmallVec;
-use systole_ir::op::{BroadcastInDim, Constant, Outs};
+use systole_ir::op::{BroadcastInDim, Constant, ResultTypes};
 use systole_ir::{DType, Dims, Graph, Literal, Node, Op, Shape, TensorType, ValueId, bug};
 
-/// Nodes by their values: those of a graph or of one under construction.
-pub trait Nodes {
+/// Access to nodes by value, in a finished graph or one under construction.
+pub trait NodeLookup {
     /// The node that produces a value.
     fn producer(&self, v: ValueId) -> &Node;
 
@@ -27,13 +27,13 @@ pub trait Nodes {
     }
 }
 
-impl Nodes for Graph {
+impl NodeLookup for Graph {
     fn producer(&self, v: ValueId) -> &Node {
         self.node(v)
     }
 }
 
-impl Nodes for Rewriter {
+impl NodeLookup for Rewriter {
     fn producer(&self, v: ValueId) -> &Node {
         self.node(v)
     }
@@ -45,8 +45,8 @@ pub struct Rewriter {
     nodes: Vec<Node>,
 }
 
-/// The new values that stand for one old node's results.
-pub type Values = SmallVec<[ValueId; 1]>;
+/// New values that replace the results of one old node.
+pub type NodeResults = SmallVec<[ValueId; 1]>;
 
 impl Rewriter {
     /// The type of a new value.
@@ -65,7 +65,7 @@ impl Rewriter {
         let types: Vec<&TensorType> = inputs.iter().map(|&v| self.ty(v)).collect();
         let outs = match op.rule().infer(&types) {
             Ok(outs) => outs,
-            Err(c) => bug!("a pass made an ill-typed {}: ({}) {}", op.name(), c.label, c.message),
+            Err(c) => bug!("a pass created an invalid {}: ({}) {}", op.name(), c.label, c.message),
         };
         self.append(op, inputs, outs, like)[0]
     }
@@ -75,7 +75,7 @@ impl Rewriter {
         self.push(Constant { value: Literal::scalar(dtype, value) }, &[], like)
     }
 
-    /// Appends an array of one number.
+    /// Appends an array filled with one number.
     pub fn full(&mut self, ty: &TensorType, value: f64, like: &Node) -> ValueId {
         let scalar = self.scalar(ty.dtype, value, like);
         self.push(BroadcastInDim { dims: Dims::new(), shape: ty.shape.clone() }, &[scalar], like)
@@ -86,8 +86,8 @@ impl Rewriter {
         self.append(node.op.clone(), inputs, node.outs.clone(), node)[0]
     }
 
-    /// Values of an element-wise body of scalars on arrays of one shape, of which its parameters are `given`. Only what the
-    /// `wanted` values need is made.
+    /// Applies an element-wise body over scalars to arrays of one shape; `given` are its parameters. Copies only the
+    /// nodes that the `wanted` values need.
     pub fn on_arrays(
         &mut self,
         body: &Graph,
@@ -105,7 +105,7 @@ impl Rewriter {
         }
         let mut values: Vec<Option<ValueId>> = Vec::with_capacity(body.nodes.len());
         let made = |v: &ValueId, values: &[Option<ValueId>]| {
-            values[v.index()].unwrap_or_else(|| bug!("a parameter of a body is not given"))
+            values[v.index()].unwrap_or_else(|| bug!("a parameter of a body is missing"))
         };
         for (node, needed) in body.nodes.iter().zip(needed) {
             values.push(match &node.op {
@@ -131,7 +131,7 @@ impl Rewriter {
         self.nodes
     }
 
-    fn append(&mut self, op: Op, inputs: &[ValueId], outs: Outs, like: &Node) -> Values {
+    fn append(&mut self, op: Op, inputs: &[ValueId], outs: ResultTypes, like: &Node) -> NodeResults {
         let count = outs.len();
         let inputs = SmallVec::from_slice(inputs);
         self.nodes.push(Node { op, inputs, outs, loc: like.loc, scope: like.scope });
@@ -144,10 +144,10 @@ impl Rewriter {
 /// use instead, or `None` to copy the node.
 pub fn rebuild(
     graph: &Graph,
-    mut replace: impl FnMut(&mut Rewriter, usize, &Node, &[ValueId]) -> Option<Values>,
+    mut replace: impl FnMut(&mut Rewriter, usize, &Node, &[ValueId]) -> Option<NodeResults>,
 ) -> Graph {
     let mut new = Rewriter { nodes: Vec::with_capacity(graph.nodes.len()) };
-    let mut map: Vec<Values> = Vec::with_capacity(graph.nodes.len());
+    let mut map: Vec<NodeResults> = Vec::with_capacity(graph.nodes.len());
     for (i, node) in graph.nodes.iter().enumerate() {
         let inputs: SmallVec<[ValueId; 4]> =
             node.inputs.iter().map(|v| map[v.index()][v.out as usize]).collect();

@@ -1,11 +1,12 @@
-//! Emits the steps of a program from the grouping decisions of [`Fusion`].
+//! Emits the steps of a program from the grouping decisions of [`FusionGroups`].
 
-use super::grouping::{Fusion, Role};
-use super::map_builder::{MapBuilder, RawInstr, Reg};
+use super::grouping::{FusionGroups, NodeLowering};
+use super::map_builder::{MapBuilder, RawInstr, VirtualRegister};
 use super::nested_ops::kernel_of;
-use crate::nested_compiler::Compiler;
+use crate::nested_compiler::NestedCompiler;
 use crate::program::{
-    Blocks, Kernel, Location, ResultPlan, Schedule, Scope, Slot, Step, Storage, array_bytes,
+    Kernel, LayerScope, Location, ProgramSchedule, ResultPlan, RowBlockLoop, SlotId, SlotStorage, Step,
+    array_bytes,
 };
 use smallvec::SmallVec;
 use std::collections::HashMap;
@@ -13,32 +14,36 @@ use systole_ir::op::Monoid;
 use systole_ir::{Graph, Literal, Op, Result, TensorType, ValueId};
 
 /// Emits the steps of one graph.
-pub struct Emit<'f, 'g> {
-    f: &'f Fusion<'g>,
+pub struct StepEmitter<'f, 'g> {
+    f: &'f FusionGroups<'g>,
     g: &'g Graph,
     /// Row-block programs, by node index.
-    blocks: &'f HashMap<usize, Blocks>,
+    blocks: &'f HashMap<usize, RowBlockLoop>,
     excess_precision: bool,
-    compiler: &'f Compiler,
-    out: Schedule,
-    slots: HashMap<ValueId, Slot>,
+    compiler: &'f NestedCompiler,
+    out: ProgramSchedule,
+    slots: HashMap<ValueId, SlotId>,
 }
 
-impl<'f, 'g> Emit<'f, 'g> {
-    /// `blocks`: programs of the nodes that run as row blocks. `compiler`: compiles the bodies of loops and branches.
+impl<'f, 'g> StepEmitter<'f, 'g> {
+    /// Creates an emitter. `blocks`: programs of the nodes that run as row blocks. `compiler`: compiles the bodies of
+    /// loops and branches.
     pub fn new(
-        f: &'f Fusion<'g>,
-        blocks: &'f HashMap<usize, Blocks>,
+        f: &'f FusionGroups<'g>,
+        blocks: &'f HashMap<usize, RowBlockLoop>,
         excess_precision: bool,
-        compiler: &'f Compiler,
-    ) -> Emit<'f, 'g> {
-        let out =
-            Schedule { name: f.graph.name.clone(), params: f.graph.param_types(), ..Schedule::default() };
-        Emit { f, g: f.graph, blocks, excess_precision, compiler, out, slots: HashMap::new() }
+        compiler: &'f NestedCompiler,
+    ) -> StepEmitter<'f, 'g> {
+        let out = ProgramSchedule {
+            name: f.graph.name.clone(),
+            params: f.graph.param_types(),
+            ..ProgramSchedule::default()
+        };
+        StepEmitter { f, g: f.graph, blocks, excess_precision, compiler, out, slots: HashMap::new() }
     }
 
-    /// The lowered program, with its steps in graph order.
-    pub fn run(mut self) -> Result<Schedule> {
+    /// Emits the lowered program, with its steps in graph order.
+    pub fn run(mut self) -> Result<ProgramSchedule> {
         for (k, &p) in self.g.params.iter().enumerate() {
             let bytes = array_bytes(self.g.ty(p))?;
             let slot = self.new_slot(bytes, Location::Param(k));
@@ -46,9 +51,9 @@ impl<'f, 'g> Emit<'f, 'g> {
         }
         for i in 0..self.g.nodes.len() {
             match self.f.role[i] {
-                Role::Map if self.f.position(i) == i && !self.in_prologue(i) => self.emit_map(i)?,
-                Role::Virtual if self.f.is_materialised(i) => self.emit_virtual(i)?,
-                Role::Step => self.emit_step(i)?,
+                NodeLowering::Map if self.f.position(i) == i && !self.in_prologue(i) => self.emit_map(i)?,
+                NodeLowering::Virtual if self.f.is_materialised(i) => self.emit_virtual(i)?,
+                NodeLowering::Step => self.emit_step(i)?,
                 _ => {}
             }
         }
@@ -60,13 +65,13 @@ impl<'f, 'g> Emit<'f, 'g> {
         self.f.prologue.values().any(|&g| g == self.f.group[i])
     }
 
-    fn new_slot(&mut self, bytes: usize, place: Location) -> Slot {
-        self.out.slots.push(Storage { bytes, place, first: 0, last: 0 });
+    fn new_slot(&mut self, bytes: usize, place: Location) -> SlotId {
+        self.out.slots.push(SlotStorage { bytes, place, first: 0, last: 0 });
         self.out.slots.len() - 1
     }
 
-    /// The slot of an array that is defined already, or of a constant.
-    fn slot(&mut self, v: ValueId) -> Result<Slot> {
+    /// Slot of an array that is already defined, or of a constant.
+    fn slot(&mut self, v: ValueId) -> Result<SlotId> {
         let base = self.f.base(v);
         if let Some(&s) = self.slots.get(&base) {
             return Ok(s);
@@ -78,10 +83,10 @@ impl<'f, 'g> Emit<'f, 'g> {
             self.slots.insert(base, slot);
             return Ok(slot);
         }
-        systole_ir::bug!("%{} {} is read before it is made", base.node, self.g.node(base).op.name())
+        systole_ir::bug!("%{} {} is read before it is defined", base.node, self.g.node(base).op.name())
     }
 
-    fn define(&mut self, v: ValueId) -> Result<Slot> {
+    fn define(&mut self, v: ValueId) -> Result<SlotId> {
         // The offset is assigned by the stage `buffers`.
         let slot = self.new_slot(array_bytes(self.g.ty(v))?, Location::Arena(0));
         self.slots.insert(v, slot);
@@ -91,8 +96,8 @@ impl<'f, 'g> Emit<'f, 'g> {
     fn push(
         &mut self,
         kernel: Kernel,
-        inputs: Vec<(Slot, TensorType)>,
-        outputs: Vec<(Slot, TensorType)>,
+        inputs: Vec<(SlotId, TensorType)>,
+        outputs: Vec<(SlotId, TensorType)>,
         nodes: &[usize],
         flops: f64,
     ) {
@@ -102,11 +107,11 @@ impl<'f, 'g> Emit<'f, 'g> {
         self.out.steps.push(Step { kernel, inputs, input_types, outputs, output_types, scope, flops });
     }
 
-    /// Of the first of these nodes that belongs to a layer, else of the first one.
-    fn scope_of(&self, nodes: &[usize]) -> Scope {
+    /// Layer of the first of these nodes that belongs to a layer, otherwise that of the first node.
+    fn scope_of(&self, nodes: &[usize]) -> LayerScope {
         let nodes = || nodes.iter().map(|&i| &self.g.nodes[i]);
         let named = nodes().find(|node| !self.g.scope(node).is_empty());
-        named.or(nodes().next()).map_or(Scope::default(), |node| Scope {
+        named.or(nodes().next()).map_or(LayerScope::default(), |node| LayerScope {
             layer: self.g.scope(node).to_string(),
             is_derivative: self.g.is_derivative(node),
         })
@@ -137,7 +142,7 @@ impl<'f, 'g> Emit<'f, 'g> {
     }
 
     /// Appends the instruction of node `m`, preceded by those of its operands that are not stored as arrays.
-    fn add_instr(&mut self, b: &mut MapBuilder, m: usize) -> Result<Reg> {
+    fn add_instr(&mut self, b: &mut MapBuilder, m: usize) -> Result<VirtualRegister> {
         let node = &self.g.nodes[m];
         let mut args = SmallVec::new();
         for &v in &node.inputs {
@@ -152,11 +157,11 @@ impl<'f, 'g> Emit<'f, 'g> {
     }
 
     /// The register that holds operand `v` of an element-wise op.
-    fn operand(&mut self, b: &mut MapBuilder, v: ValueId) -> Result<Reg> {
+    fn operand(&mut self, b: &mut MapBuilder, v: ValueId) -> Result<VirtualRegister> {
         if let Some(&r) = b.regs.get(&v) {
             return Ok(r);
         }
-        if self.f.role[v.index()] == Role::Map && !self.slots.contains_key(&v) {
+        if self.f.role[v.index()] == NodeLowering::Map && !self.slots.contains_key(&v) {
             return self.add_instr(b, v.index());
         }
         let ty = self.g.ty(v).clone();
@@ -167,7 +172,7 @@ impl<'f, 'g> Emit<'f, 'g> {
                 b.splat(c.value.get(0), ty.dtype)
             }
             Op::Iota(iota) => b.iota(iota.dim, ty.dtype),
-            Op::Slice(s) if self.f.role[v.index()] == Role::Virtual => {
+            Op::Slice(s) if self.f.role[v.index()] == NodeLowering::Virtual => {
                 let x = self.g.node(v).inputs[0];
                 let whole = self.g.ty(x).clone();
                 let strides = full_strides(&whole);
@@ -213,7 +218,7 @@ impl<'f, 'g> Emit<'f, 'g> {
 
     fn is_unmade_virtual(&self, x: ValueId) -> bool {
         let base = self.f.base(x);
-        self.f.role[base.index()] == Role::Virtual && !self.slots.contains_key(&base)
+        self.f.role[base.index()] == NodeLowering::Virtual && !self.slots.contains_key(&base)
     }
 
     fn emit_virtual(&mut self, i: usize) -> Result<()> {
@@ -278,7 +283,7 @@ impl<'f, 'g> Emit<'f, 'g> {
         let ty = self.g.ty(x).clone();
         let mut b = MapBuilder::new(ty.shape.dims());
         let reg = match self.f.role[x.index()] {
-            Role::Map => self.operand(&mut b, x)?,
+            NodeLowering::Map => self.operand(&mut b, x)?,
             _ => {
                 let strides = full_strides(&ty);
                 let slot = self.slot(x)?;
@@ -296,7 +301,7 @@ impl<'f, 'g> Emit<'f, 'g> {
     }
 
     fn emit_results(&mut self) -> Result<()> {
-        let mut taken: HashMap<Slot, TensorType> = HashMap::new();
+        let mut taken: HashMap<SlotId, TensorType> = HashMap::new();
         for (k, &r) in self.g.results.iter().enumerate() {
             let ty = self.g.ty(r).clone();
             let base = self.f.base(r);
@@ -319,7 +324,7 @@ impl<'f, 'g> Emit<'f, 'g> {
         Ok(())
     }
 
-    fn copy_of(&mut self, slot: Slot, ty: &TensorType, node: usize) -> Result<Slot> {
+    fn copy_of(&mut self, slot: SlotId, ty: &TensorType, node: usize) -> Result<SlotId> {
         let mut b = MapBuilder::new(ty.shape.dims());
         let reg = b.array(slot, ty.clone(), full_strides(ty));
         let (map, inputs) = b.finish(vec![reg]);

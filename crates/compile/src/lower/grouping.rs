@@ -1,38 +1,40 @@
-//! Decides which nodes become one step.
+//! Groups nodes into steps: element-wise groups, reductions with their input, contractions with their bias.
 //!
 //! Element-wise nodes of one shape form groups. Broadcasts, iotas and slices are loads of their consumers. A reduction
-//! absorbs the element-wise group that feeds it alone, and a contraction the bias that is added to it.
+//! absorbs the element-wise group that feeds only this reduction, and a contraction absorbs the bias that is added to
+//! it.
 
 use crate::graph::layout::slices;
 use crate::graph::loops::hoist_sums;
 use std::collections::HashMap;
-use systole_ir::op::{Binary, Lowering, Monoid};
+use systole_ir::op::{Binary, LoweringClass, Monoid};
 use systole_ir::{DType, Graph, Node, Op, ValueId};
 
 /// Maximum number of nodes in a group: the virtual registers of one tile must fit L1.
 const MAX_GROUP: usize = 64;
 
-/// How a node is lowered.
+/// Lowering of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Role {
+pub enum NodeLowering {
     Param,
     Constant,
     /// The same bytes with another type: reshape, barrier, bitcast.
     Alias,
-    /// Element-wise, part of group `Fusion::group[node]`.
+    /// Element-wise, part of group `FusionGroups::group[node]`.
     Map,
     /// Broadcast, iota, or a slice that is read in place ([`slices`]): a load of its element-wise consumers.
     Virtual,
-    /// A step of its own.
+    /// A separate step.
     Step,
     /// Part of a later step, such as a contraction whose bias that step adds.
     Absorbed,
 }
 
-pub struct Fusion<'g> {
-    /// A graph and the lowering decisions about its nodes.
+/// Lowering decisions for the nodes of a graph: roles, groups and fused operands.
+pub struct FusionGroups<'g> {
+    /// The graph to lower.
     pub graph: &'g Graph,
-    pub role: Vec<Role>,
+    pub role: Vec<NodeLowering>,
     /// The nodes that use each node, directly or through aliases and virtual nodes.
     pub users: Vec<Vec<usize>>,
     pub is_result: Vec<bool>,
@@ -52,21 +54,21 @@ pub struct Fusion<'g> {
     pub blank: HashMap<usize, Vec<bool>>,
 }
 
-fn role_of(node: &Node) -> Role {
+fn role_of(node: &Node) -> NodeLowering {
     match &node.op {
-        Op::Parameter(_) => Role::Param,
-        Op::Constant(_) => Role::Constant,
-        Op::Reshape(_) | Op::OptimizationBarrier(_) | Op::BitcastConvert(_) => Role::Alias,
-        Op::BroadcastInDim(_) | Op::Iota(_) => Role::Virtual,
-        op if op.rule().lower() == Lowering::Map => Role::Map,
-        _ => Role::Step,
+        Op::Parameter(_) => NodeLowering::Param,
+        Op::Constant(_) => NodeLowering::Constant,
+        Op::Reshape(_) | Op::OptimizationBarrier(_) | Op::BitcastConvert(_) => NodeLowering::Alias,
+        Op::BroadcastInDim(_) | Op::Iota(_) => NodeLowering::Virtual,
+        op if op.rule().lower() == LoweringClass::Map => NodeLowering::Map,
+        _ => NodeLowering::Step,
     }
 }
 
-impl<'g> Fusion<'g> {
+impl<'g> FusionGroups<'g> {
     /// Makes all decisions except which values are recomputed by their readers.
-    pub fn of(graph: &'g Graph) -> Fusion<'g> {
-        let mut fusion = Fusion::new(graph);
+    pub fn of(graph: &'g Graph) -> FusionGroups<'g> {
+        let mut fusion = FusionGroups::new(graph);
         fusion.find_biases();
         fusion.find_sums();
         fusion.find_groups();
@@ -75,11 +77,11 @@ impl<'g> Fusion<'g> {
         fusion
     }
 
-    /// Roles, users and results, before any nodes are grouped.
-    fn new(graph: &'g Graph) -> Fusion<'g> {
+    /// Initial roles, users and results, before any nodes are grouped.
+    fn new(graph: &'g Graph) -> FusionGroups<'g> {
         let n = graph.nodes.len();
-        let role: Vec<Role> = graph.nodes.iter().map(role_of).collect();
-        let mut f = Fusion {
+        let role: Vec<NodeLowering> = graph.nodes.iter().map(role_of).collect();
+        let mut f = FusionGroups {
             graph,
             role,
             users: vec![Vec::new(); n],
@@ -99,7 +101,7 @@ impl<'g> Fusion<'g> {
             }
         }
         for i in 0..n {
-            if matches!(f.role[i], Role::Alias) {
+            if matches!(f.role[i], NodeLowering::Alias) {
                 continue;
             }
             for (k, &v) in graph.nodes[i].inputs.iter().enumerate() {
@@ -110,7 +112,7 @@ impl<'g> Fusion<'g> {
             }
         }
         // The users of a virtual node also use its operand.
-        for i in (0..n).rev().filter(|&i| f.role[i] == Role::Virtual) {
+        for i in (0..n).rev().filter(|&i| f.role[i] == NodeLowering::Virtual) {
             let through = f.users[i].clone();
             for &v in &graph.nodes[i].inputs {
                 let p = f.base(v).index();
@@ -124,10 +126,10 @@ impl<'g> Fusion<'g> {
         f
     }
 
-    /// Makes slices virtual that only element-wise ops read, where these can read them in place row by row.
+    /// Makes slices virtual that only element-wise ops read, if these can read them in place row by row.
     fn find_slices(&mut self) {
         let graph = self.graph;
-        let is_map = |node: &Node| node.op.rule().lower() == Lowering::Map;
+        let is_map = |node: &Node| node.op.rule().lower() == LoweringClass::Map;
         let mut wanted_whole = vec![false; graph.nodes.len()];
         for node in graph.nodes.iter().filter(|node| !is_map(node)) {
             node.inputs.iter().for_each(|v| wanted_whole[v.index()] = true);
@@ -137,7 +139,7 @@ impl<'g> Fusion<'g> {
             if let (Op::Slice(s), false) = (&node.op, wanted_whole[i])
                 && slices::is_read_in_place(s, graph.ty(node.inputs[0]))
             {
-                self.role[i] = Role::Virtual;
+                self.role[i] = NodeLowering::Virtual;
             }
         }
     }
@@ -152,7 +154,7 @@ impl<'g> Fusion<'g> {
 
     /// The value that owns the bytes of `v`: `v` with all aliases resolved.
     pub fn base(&self, mut v: ValueId) -> ValueId {
-        while self.role[v.index()] == Role::Alias {
+        while self.role[v.index()] == NodeLowering::Alias {
             let inputs = &self.graph.node(v).inputs;
             v = if inputs.len() == 1 { inputs[0] } else { inputs[v.out as usize] };
         }
@@ -160,7 +162,7 @@ impl<'g> Fusion<'g> {
     }
 
     /// Fuses `dot(a, b) + broadcast(bias)`, with the bias along the last dimension, into one step. For bf16 and f16
-    /// this holds for convolutions only, whose kernels round before and after the bias, and only where a reader converts
+    /// this applies only to convolutions, whose kernels round before and after the bias, and only if a reader converts
     /// the sum to f32: the fused step stores the rounded sum for all of its readers.
     fn find_biases(&mut self) {
         for i in 0..self.graph.nodes.len() {
@@ -178,7 +180,7 @@ impl<'g> Fusion<'g> {
             let (a, b) = (node.inputs[0], node.inputs[1]);
             for (product, other) in [(a, b), (b, a)] {
                 let p = product.index();
-                if self.role[p] != Role::Step || self.is_result[p] || self.users[p].len() != 1 {
+                if self.role[p] != NodeLowering::Step || self.is_result[p] || self.users[p].len() != 1 {
                     continue;
                 }
                 let fits = match &self.graph.nodes[p].op {
@@ -193,21 +195,22 @@ impl<'g> Fusion<'g> {
                 let plain = operands.iter().all(|&v| self.graph.ty(v).dtype == dtype);
                 if let (true, true, Some(bias)) = (fits, plain, self.row_of(other)) {
                     self.biased.insert(i, (product, bias));
-                    self.role[i] = Role::Step;
-                    self.role[p] = Role::Absorbed;
+                    self.role[i] = NodeLowering::Step;
+                    self.role[p] = NodeLowering::Absorbed;
                     break;
                 }
             }
         }
     }
 
-    /// Fuses `parameter + contraction` into one step where the sum is a result. This is the accumulation of gradients,
+    /// Fuses `parameter + contraction` into one step if the sum is a result. This is the accumulation of gradients,
     /// which the kernel adds in place.
     fn find_sums(&mut self) {
         for i in 0..self.graph.nodes.len() {
             let node = &self.graph.nodes[i];
             let is_sum = node.op == Op::Binary(Binary::Add) && node.outs[0].dtype == DType::F32;
-            if !is_sum || !self.is_result[i] || !self.users[i].is_empty() || self.role[i] != Role::Map {
+            if !is_sum || !self.is_result[i] || !self.users[i].is_empty() || self.role[i] != NodeLowering::Map
+            {
                 continue;
             }
             let (a, b) = (node.inputs[0], node.inputs[1]);
@@ -215,11 +218,12 @@ impl<'g> Fusion<'g> {
                 let p = product.index();
                 let is_product = matches!(&self.graph.nodes[p].op, Op::DotGeneral(_) | Op::Convolution(_));
                 let alone = !self.is_result[p] && self.users[p].len() == 1;
-                let kept = self.role[so_far.index()] == Role::Param && self.users[so_far.index()].len() == 1;
-                if is_product && alone && kept && self.role[p] == Role::Step {
+                let kept =
+                    self.role[so_far.index()] == NodeLowering::Param && self.users[so_far.index()].len() == 1;
+                if is_product && alone && kept && self.role[p] == NodeLowering::Step {
                     self.onto.insert(i, (product, so_far));
-                    self.role[i] = Role::Step;
-                    self.role[p] = Role::Absorbed;
+                    self.role[i] = NodeLowering::Step;
+                    self.role[p] = NodeLowering::Absorbed;
                     break;
                 }
             }
@@ -235,23 +239,25 @@ impl<'g> Fusion<'g> {
         (b.dims[..] == [last] && x.shape[0] == b.shape[last]).then_some(node.inputs[0])
     }
 
-    /// The position in the graph at which a node's step is emitted: that of the last member of its group.
+    /// Position in the graph at which a node's step is emitted: that of the last member of its group.
     pub fn position(&self, i: usize) -> usize {
         match self.role[i] {
-            Role::Map => self.members.get(&self.group[i]).and_then(|m| m.iter().max()).copied().unwrap_or(i),
+            NodeLowering::Map => {
+                self.members.get(&self.group[i]).and_then(|m| m.iter().max()).copied().unwrap_or(i)
+            }
             _ => i,
         }
     }
 
     fn find_groups(&mut self) {
         for n in 0..self.graph.nodes.len() {
-            if self.role[n] != Role::Map {
+            if self.role[n] != NodeLowering::Map {
                 continue;
             }
             self.members.insert(n, vec![n]);
             for k in 0..self.graph.nodes[n].inputs.len() {
                 let p = self.graph.nodes[n].inputs[k].index();
-                if self.role[p] != Role::Map
+                if self.role[p] != NodeLowering::Map
                     || self.group[p] == self.group[n]
                     || self.graph.nodes[p].outs[0].shape != self.graph.nodes[n].outs[0].shape
                 {
@@ -264,15 +270,15 @@ impl<'g> Fusion<'g> {
         }
     }
 
-    /// Groups that make the parts of one `concatenate` become one, which then writes them where they belong
-    /// ([`crate::fuse`]).
+    /// Merges the groups that produce the operands of one `concatenate`, so that one step can write them directly into
+    /// the result ([`crate::fuse`]).
     fn join_parts(&mut self) {
         let graph = self.graph;
         for (c, node) in graph.nodes.iter().enumerate() {
             let Op::Concatenate(_) = &node.op else { continue };
             let parts: Vec<usize> = node.inputs.iter().map(|v| v.index()).collect();
             let own = |&p: &usize| {
-                self.role[p] == Role::Map
+                self.role[p] == NodeLowering::Map
                     && !self.is_result[p]
                     && self.users[p] == [c]
                     && graph.nodes[p].outs == graph.nodes[parts[0]].outs
@@ -296,9 +302,9 @@ impl<'g> Fusion<'g> {
         let here = self.group[n];
         let size = self.members[&from].len() + self.members[&here].len();
         let later = |u: usize| match self.role[u] {
-            Role::Map => self.group[u] == from || self.group[u] == here || self.position(u) > n,
+            NodeLowering::Map => self.group[u] == from || self.group[u] == here || self.position(u) > n,
             // The users of a virtual node are in the list as well.
-            Role::Virtual if !self.is_materialised(u) => true,
+            NodeLowering::Virtual if !self.is_materialised(u) => true,
             _ => u > n,
         };
         // Within one step a value is available in a register at the same index only. A member that reads it through a
@@ -321,7 +327,7 @@ impl<'g> Fusion<'g> {
         self.members.entry(here).or_default().extend(moved);
     }
 
-    /// A reduction computes the group that feeds it, if nothing else reads the group's values.
+    /// Lets a reduction compute the group that feeds it, if nothing else reads the group's values.
     fn find_prologues(&mut self) {
         for i in 0..self.graph.nodes.len() {
             let node = &self.graph.nodes[i];
@@ -330,13 +336,14 @@ impl<'g> Fusion<'g> {
                 continue;
             }
             let x = node.inputs[0].index();
-            if self.role[x] != Role::Map {
+            if self.role[x] != NodeLowering::Map {
                 continue;
             }
             let group = self.group[x];
             let private = self.members[&group].iter().all(|&m| {
-                let inside =
-                    |&u: &usize| (self.role[u] == Role::Map && self.group[u] == group) || (u == i && m == x);
+                let inside = |&u: &usize| {
+                    (self.role[u] == NodeLowering::Map && self.group[u] == group) || (u == i && m == x)
+                };
                 !self.is_result[m] && self.users[m].iter().all(inside)
             });
             let once = node.inputs.iter().filter(|v| v.index() == x).count() == 1;
@@ -354,9 +361,9 @@ impl<'g> Fusion<'g> {
         }
         self.is_result[i]
             || self.users[i].iter().any(|&u| match self.role[u] {
-                Role::Map => self.group[u] != group,
+                NodeLowering::Map => self.group[u] != group,
                 // The users of a virtual node are in the list as well.
-                Role::Virtual => self.is_materialised(u),
+                NodeLowering::Virtual => self.is_materialised(u),
                 _ => self.prologue.get(&u) != Some(&group),
             })
     }
@@ -367,20 +374,20 @@ impl<'g> Fusion<'g> {
             v.index() != i && {
                 let base = self.base(v);
                 base.index() == i
-                    || (self.role[base.index()] == Role::Virtual
+                    || (self.role[base.index()] == NodeLowering::Virtual
                         && self.graph.node(base).inputs.iter().any(|&w| self.base(w).index() == i))
             }
         })
     }
 
-    /// Whether a virtual node must be materialised, because something other than an element-wise op reads it.
+    /// Whether a virtual node must be materialized, because something other than an element-wise op reads it.
     pub fn is_materialised(&self, i: usize) -> bool {
         let direct = |u: usize| self.graph.nodes[u].inputs.iter().any(|v| v.index() == i);
         self.is_result[i]
             || self.users[i].iter().any(|&u| match self.role[u] {
-                Role::Map => !direct(u),
-                Role::Virtual => true,
-                Role::Step => !self.is_bias_operand(u, i),
+                NodeLowering::Map => !direct(u),
+                NodeLowering::Virtual => true,
+                NodeLowering::Step => !self.is_bias_operand(u, i),
                 _ => true,
             })
     }

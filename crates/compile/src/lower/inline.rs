@@ -1,41 +1,41 @@
-//! Element-wise values that each reader recomputes instead of loading them from memory.
+//! Chooses element-wise values that each reader recomputes instead of loading them from memory (inlining).
 //!
 //! A stored array costs one write (on most machines with a read of its cache lines before, for ownership) and a read by
-//! every step that uses it. Recomputing costs reads of the stored arrays that it derives from. Where recomputing moves
-//! no more bytes and takes few cheap instructions, the array is not stored. Batch normalisation, for example, reads its
+//! every step that uses it. Recomputing costs reads of the stored arrays that it derives from. If recomputing moves no
+//! more bytes and needs few cheap instructions, the array is not stored. Batch normalization, for example, reads its
 //! input three times instead of storing differences and squares.
 
-use super::grouping::{Fusion, Role};
+use super::grouping::{FusionGroups, NodeLowering};
 use crate::graph::memory::rematerializable::is_one_instruction;
 use std::collections::{BTreeSet, HashMap};
-use systole_ir::op::{Binary, Lowering, Monoid};
+use systole_ir::op::{Binary, LoweringClass, Monoid};
 use systole_ir::{Op, ValueId};
 
 /// Maximum number of nodes that are recomputed for one value.
 const MAX_INLINE: usize = 16;
 
-/// What recomputing a value needs.
+/// Nodes and stored arrays needed to recompute a value.
 #[derive(Clone, Default)]
-struct Recipe {
+struct InlinePlan {
     /// Stored arrays with as many elements as the value, from which it is computed. Smaller ones are not counted.
     leaves: BTreeSet<usize>,
-    /// The nodes to recompute, the value's own among them.
+    /// The nodes to recompute, including that of the value.
     nodes: BTreeSet<usize>,
 }
 
 /// For each stored array, the reductions computed from it, as (reduced dimensions, operand of the reduction).
-type FoldedFrom = HashMap<usize, Vec<(Vec<usize>, usize)>>;
+type ReductionsByArray = HashMap<usize, Vec<(Vec<usize>, usize)>>;
 
-impl Fusion<'_> {
+impl FusionGroups<'_> {
     /// Decides which element-wise values are not stored. Runs two rounds, because the cost depends on what the readers
-    /// of a value recompute themselves, which only the first round tells.
+    /// of a value recompute themselves, which is known only after the first round.
     pub fn find_inlined(&mut self) {
-        let mut before: Vec<Option<Recipe>> = vec![None; self.graph.nodes.len()];
+        let mut before: Vec<Option<InlinePlan>> = vec![None; self.graph.nodes.len()];
         for _ in 0..2 {
             let folded_from = self.folded_from(&before);
-            let mut recipes: Vec<Option<Recipe>> = vec![None; before.len()];
+            let mut recipes: Vec<Option<InlinePlan>> = vec![None; before.len()];
             for v in 0..recipes.len() {
-                if self.role[v] != Role::Map {
+                if self.role[v] != NodeLowering::Map {
                     continue;
                 }
                 recipes[v] = self.recipe(v, &recipes);
@@ -50,8 +50,8 @@ impl Fusion<'_> {
     }
 
     /// For each stored array, the reductions that read it.
-    fn folded_from(&self, recipes: &[Option<Recipe>]) -> FoldedFrom {
-        let mut all = FoldedFrom::new();
+    fn folded_from(&self, recipes: &[Option<InlinePlan>]) -> ReductionsByArray {
+        let mut all = ReductionsByArray::new();
         for node in &self.graph.nodes {
             let Op::Reduce(r) = &node.op else { continue };
             let x = node.inputs[0].index();
@@ -62,23 +62,23 @@ impl Fusion<'_> {
         all
     }
 
-    /// What recomputing `v` needs; `None` where an op is expensive or there are more than [`MAX_INLINE`] of them.
-    fn recipe(&self, v: usize, recipes: &[Option<Recipe>]) -> Option<Recipe> {
+    /// Determines how to recompute `v`; `None` if an op is expensive or there are more than [`MAX_INLINE`] of them.
+    fn recipe(&self, v: usize, recipes: &[Option<InlinePlan>]) -> Option<InlinePlan> {
         let node = &self.graph.nodes[v];
         if !is_one_instruction(&node.op) {
             return None;
         }
-        let mut all = Recipe { nodes: BTreeSet::from([v]), ..Recipe::default() };
+        let mut all = InlinePlan { nodes: BTreeSet::from([v]), ..InlinePlan::default() };
         for &x in &node.inputs {
             let i = x.index();
-            if self.role[i] == Role::Map && !self.is_stored(i) {
+            if self.role[i] == NodeLowering::Map && !self.is_stored(i) {
                 let part = recipes[i].as_ref()?;
                 all.leaves.extend(&part.leaves);
                 all.nodes.extend(&part.nodes);
             } else if self.graph.ty(x).elements() == node.outs[0].elements()
                 && match self.role[i] {
-                    Role::Constant => false,
-                    Role::Virtual => matches!(self.graph.nodes[i].op, Op::Slice(_)),
+                    NodeLowering::Constant => false,
+                    NodeLowering::Virtual => matches!(self.graph.nodes[i].op, Op::Slice(_)),
                     _ => true,
                 }
             {
@@ -92,7 +92,7 @@ impl Fusion<'_> {
     fn may_vanish(&self, v: usize) -> bool {
         let shape = |i: usize| &self.graph.nodes[i].outs[0].shape;
         let on_the_way = |&u: &usize| match self.role[u] {
-            Role::Map => {
+            NodeLowering::Map => {
                 shape(u) == shape(v)
                     && self.graph.nodes[u].inputs.iter().any(|x| x.index() == v)
                     && !self.reads_indirectly(u, v)
@@ -106,7 +106,8 @@ impl Fusion<'_> {
     /// would need the bare contraction as an array.
     fn is_biased_product(&self, v: usize) -> bool {
         let node = &self.graph.nodes[v];
-        let is_product = |x: ValueId| self.graph.node(self.base(x)).op.rule().lower() == Lowering::Contract;
+        let is_product =
+            |x: ValueId| self.graph.node(self.base(x)).op.rule().lower() == LoweringClass::Contract;
         let &[a, b] = &node.inputs[..] else { return false };
         node.op == Op::Binary(Binary::Add)
             && ((is_product(a) && self.row_of(b).is_some()) || (is_product(b) && self.row_of(a).is_some()))
@@ -124,7 +125,13 @@ impl Fusion<'_> {
 
     /// Whether recomputing moves no more bytes per element than storing: a write, a read for ownership and a read by
     /// each reader. `recipes` are those of the previous round.
-    fn pays(&self, v: usize, recipe: &Recipe, recipes: &[Option<Recipe>], folded_from: &FoldedFrom) -> bool {
+    fn pays(
+        &self,
+        v: usize,
+        recipe: &InlinePlan,
+        recipes: &[Option<InlinePlan>],
+        folded_from: &ReductionsByArray,
+    ) -> bool {
         let (mut groups, mut folds) = (BTreeSet::new(), BTreeSet::new());
         self.readers(v, v, &mut groups, &mut folds);
         let size = |i: usize| self.graph.nodes[i].outs[0].dtype.size();
@@ -150,7 +157,7 @@ impl Fusion<'_> {
         &self,
         values: impl Iterator<Item = usize>,
         v: usize,
-        recipes: &[Option<Recipe>],
+        recipes: &[Option<InlinePlan>],
     ) -> BTreeSet<usize> {
         let mut leaves = BTreeSet::new();
         for i in values.filter(|&i| i != v) {

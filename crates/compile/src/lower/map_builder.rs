@@ -1,13 +1,13 @@
 //! Builds the loads and instructions of one element-wise program ([`Map`]), and numbers its virtual registers.
 
-use crate::program::{Instr, Load, Map, Slot};
+use crate::program::{Map, MapInstr, MapLoad, SlotId};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use systole_ir::{DType, Op, Scalar, TensorType, ValueId};
 
 /// A register before numbering. In the finished program all loads come before all instructions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Reg {
+pub enum VirtualRegister {
     Load(usize),
     Instr(usize),
 }
@@ -22,7 +22,7 @@ enum RawLoad {
 /// An instruction before registers are numbered.
 pub struct RawInstr {
     pub op: Op,
-    pub args: SmallVec<[Reg; 3]>,
+    pub args: SmallVec<[VirtualRegister; 3]>,
     pub from: DType,
     pub to: DType,
 }
@@ -33,12 +33,12 @@ pub struct MapBuilder {
     loads: Vec<RawLoad>,
     pub instrs: Vec<RawInstr>,
     /// The register of each value that has been computed or loaded.
-    pub regs: HashMap<ValueId, Reg>,
-    inputs: Vec<(Slot, TensorType)>,
+    pub regs: HashMap<ValueId, VirtualRegister>,
+    inputs: Vec<(SlotId, TensorType)>,
 }
 
 impl MapBuilder {
-    /// An empty program over the index space `shape`.
+    /// Creates an empty program over the index space `shape`.
     pub fn new(shape: &[usize]) -> MapBuilder {
         MapBuilder {
             shape: shape.to_vec(),
@@ -49,28 +49,34 @@ impl MapBuilder {
         }
     }
 
-    fn load(&mut self, load: RawLoad) -> Reg {
+    fn load(&mut self, load: RawLoad) -> VirtualRegister {
         self.loads.push(load);
-        Reg::Load(self.loads.len() - 1)
+        VirtualRegister::Load(self.loads.len() - 1)
     }
 
     /// A scalar, broadcast to the whole index space.
-    pub fn splat(&mut self, value: Scalar, dtype: DType) -> Reg {
+    pub fn splat(&mut self, value: Scalar, dtype: DType) -> VirtualRegister {
         self.load(RawLoad::Splat { value, dtype })
     }
 
     /// The index along dimension `dim`.
-    pub fn iota(&mut self, dim: usize, dtype: DType) -> Reg {
+    pub fn iota(&mut self, dim: usize, dtype: DType) -> VirtualRegister {
         self.load(RawLoad::Iota { dim, dtype })
     }
 
     /// A load of an array with these strides (in elements) along the dimensions of the index space.
-    pub fn array(&mut self, slot: Slot, ty: TensorType, strides: SmallVec<[usize; 4]>) -> Reg {
+    pub fn array(&mut self, slot: SlotId, ty: TensorType, strides: SmallVec<[usize; 4]>) -> VirtualRegister {
         self.part(slot, ty, strides, 0)
     }
 
-    /// The same, starting at element `offset` of the array. Identical loads share a register.
-    pub fn part(&mut self, slot: Slot, ty: TensorType, strides: SmallVec<[usize; 4]>, offset: usize) -> Reg {
+    /// Like [`array`](MapBuilder::array), starting at element `offset` of the array. Identical loads share a register.
+    pub fn part(
+        &mut self,
+        slot: SlotId,
+        ty: TensorType,
+        strides: SmallVec<[usize; 4]>,
+        offset: usize,
+    ) -> VirtualRegister {
         let dtype = ty.dtype;
         let input = match self.inputs.iter().position(|(s, t)| *s == slot && *t == ty) {
             Some(known) => known,
@@ -86,34 +92,42 @@ impl MapBuilder {
             _ => false,
         };
         match self.loads.iter().position(same) {
-            Some(known) => Reg::Load(known),
+            Some(known) => VirtualRegister::Load(known),
             None => self.load(RawLoad::Array { input, dtype, strides, offset }),
         }
     }
 
     /// Appends the instruction that computes `v`.
-    pub fn instr(&mut self, v: ValueId, instr: RawInstr) -> Reg {
+    pub fn instr(&mut self, v: ValueId, instr: RawInstr) -> VirtualRegister {
         self.instrs.push(instr);
-        let reg = Reg::Instr(self.instrs.len() - 1);
+        let reg = VirtualRegister::Instr(self.instrs.len() - 1);
         self.regs.insert(v, reg);
         reg
     }
 
-    /// The program that stores these registers, and the inputs that its loads refer to.
-    pub fn finish(self, stores: Vec<Reg>) -> (Map, Vec<(Slot, TensorType)>) {
+    /// Returns the program that stores these registers, and the inputs that its loads refer to.
+    pub fn finish(self, stores: Vec<VirtualRegister>) -> (Map, Vec<(SlotId, TensorType)>) {
         let (map, inputs, _) = self.build(stores, None);
         (map, inputs)
     }
 
-    /// The same for a reduction of `store` over the dimensions marked in `folded`. The last result says which
-    /// dimensions of the collapsed index space are reduced.
-    pub fn finish_fold(self, store: Reg, folded: Vec<bool>) -> (Map, Vec<(Slot, TensorType)>, Vec<bool>) {
+    /// Like [`finish`](MapBuilder::finish), for a reduction of `store` over the dimensions marked in `folded`. The last
+    /// result tells which dimensions of the collapsed index space are reduced.
+    pub fn finish_fold(
+        self,
+        store: VirtualRegister,
+        folded: Vec<bool>,
+    ) -> (Map, Vec<(SlotId, TensorType)>, Vec<bool>) {
         self.build(vec![store], Some(folded))
     }
 
-    /// Collapses adjacent dimensions, where every load has one stride for both and both are reduced or both kept. Then
+    /// Collapses adjacent dimensions if every load has one stride for both and both are reduced or both kept. Then
     /// numbers the registers.
-    fn build(self, stores: Vec<Reg>, folded: Option<Vec<bool>>) -> (Map, Vec<(Slot, TensorType)>, Vec<bool>) {
+    fn build(
+        self,
+        stores: Vec<VirtualRegister>,
+        folded: Option<Vec<bool>>,
+    ) -> (Map, Vec<(SlotId, TensorType)>, Vec<bool>) {
         let folded = folded.unwrap_or_else(|| vec![false; self.shape.len()]);
         let kept = self.joined_dims(&folded);
         let linear = |d: usize| self.shape[d + 1..].iter().product::<usize>();
@@ -121,23 +135,23 @@ impl MapBuilder {
             .loads
             .iter()
             .map(|l| match l {
-                RawLoad::Array { input, dtype, strides, offset } => Load::Array {
+                RawLoad::Array { input, dtype, strides, offset } => MapLoad::Array {
                     input: *input,
                     dtype: *dtype,
                     strides: kept.iter().map(|&(_, last)| strides[last]).collect(),
                     offset: *offset,
                 },
-                RawLoad::Splat { value, dtype } => Load::Splat { value: *value, dtype: *dtype },
+                RawLoad::Splat { value, dtype } => MapLoad::Splat { value: *value, dtype: *dtype },
                 RawLoad::Iota { dim, dtype } => {
-                    Load::Iota { inner: linear(*dim), size: self.shape[*dim], dtype: *dtype }
+                    MapLoad::Iota { inner: linear(*dim), size: self.shape[*dim], dtype: *dtype }
                 }
             })
             .collect::<Vec<_>>();
-        let number = |r: Reg| match r {
-            Reg::Load(k) => k,
-            Reg::Instr(k) => loads.len() + k,
+        let number = |r: VirtualRegister| match r {
+            VirtualRegister::Load(k) => k,
+            VirtualRegister::Instr(k) => loads.len() + k,
         };
-        let instrs = self.instrs.iter().map(|i| Instr {
+        let instrs = self.instrs.iter().map(|i| MapInstr {
             op: i.op.clone(),
             args: i.args.iter().map(|&r| number(r)).collect(),
             from: i.from,

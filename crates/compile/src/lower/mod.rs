@@ -1,4 +1,4 @@
-//! Lowers a graph to steps: decides which nodes form one step, and builds the kernel of each.
+//! Lowers a graph to steps: groups nodes into steps and builds the kernel of each.
 
 mod emit;
 mod grouping;
@@ -6,19 +6,19 @@ mod inline;
 mod map_builder;
 mod nested_ops;
 
-use crate::nested_compiler::Compiler;
-use crate::program::{Blocks, Schedule};
+use crate::nested_compiler::NestedCompiler;
+use crate::program::{ProgramSchedule, RowBlockLoop};
 use std::collections::HashMap;
 use systole_ir::{Graph, Result};
 
 /// Lowers a graph in which the nodes of `blocks` run as row blocks. The result is neither fused nor ordered yet.
 pub fn lower(
     graph: &Graph,
-    blocks: &HashMap<usize, Blocks>,
+    blocks: &HashMap<usize, RowBlockLoop>,
     excess_precision: bool,
-    compiler: &Compiler,
-) -> Result<Schedule> {
-    let mut fusion = grouping::Fusion::of(graph);
+    compiler: &NestedCompiler,
+) -> Result<ProgramSchedule> {
+    let mut fusion = grouping::FusionGroups::of(graph);
     fusion.find_inlined();
-    emit::Emit::new(&fusion, blocks, excess_precision, compiler).run()
+    emit::StepEmitter::new(&fusion, blocks, excess_precision, compiler).run()
 }

@@ -1,26 +1,25 @@
-//! Kernels of ops with nested graphs: loops, branches, and what was outlined as a branch: attention, matrices of whole
-//! numbers.
+//! Kernels of ops with nested graphs: loops, branches, and outlined branches (attention, dequantization of weights).
 
 use crate::graph::optimize_with;
-use crate::nested_compiler::Compiler;
-use crate::options::Options;
-use crate::program::{Kernel, Packed};
+use crate::nested_compiler::NestedCompiler;
+use crate::options::PipelineOptions;
+use crate::program::{DequantizeStep, Kernel};
 use systole_ir::attention::AttentionMatch;
 use systole_ir::op::Case;
-use systole_ir::quantized_weights::Unpack;
+use systole_ir::quantized_weights::DequantizeWeights;
 use systole_ir::{DType, Graph, Op, Result};
 
-/// The kernel of a node that becomes a step of its own. `blank`: for each state of a loop, whether its initial value is
+/// The kernel of a node that becomes a separate step. `blank`: for each state of a loop, whether its initial value is
 /// never read (see `loops::blank_states`).
 pub fn kernel_of(
     op: &Op,
     bias: bool,
     blank: Option<&Vec<bool>>,
     excess_precision: bool,
-    compiler: &Compiler,
+    compiler: &NestedCompiler,
 ) -> Result<Kernel> {
-    let alone = Options { excess_precision, ..Options::default() };
-    let compile = |g: &Graph, options: &Options| {
+    let alone = PipelineOptions { excess_precision, ..PipelineOptions::default() };
+    let compile = |g: &Graph, options: &PipelineOptions| {
         (compiler.schedule)(&optimize_with(g, options.excess_precision)?.0, options)
     };
     Ok(match op {
@@ -28,7 +27,7 @@ pub fn kernel_of(
             let states = w.captures..w.body.params.len();
             let body = compile(
                 &w.body,
-                &Options { donated: states.collect(), state_at: Some(w.captures), ..alone.clone() },
+                &PipelineOptions { donated: states.collect(), state_at: Some(w.captures), ..alone.clone() },
             )?;
             let cond = Box::new(compile(&w.cond, &alone)?);
             let mut next = w.captures;
@@ -49,14 +48,14 @@ pub fn kernel_of(
     })
 }
 
-/// The matrix of whole numbers that a single-branch `case` makes floats of.
-fn matrix_of(c: &Case) -> Option<Packed> {
+/// The weight matrix that a single-branch `case` dequantizes.
+fn matrix_of(c: &Case) -> Option<DequantizeStep> {
     let [branch] = &c.branches[..] else { return None };
-    let (unpack, at) = Unpack::of(branch)?;
-    (unpack.elements() > 0).then_some(Packed { unpack, at, product: None })
+    let (unpack, at) = DequantizeWeights::of(branch)?;
+    (unpack.elements() > 0).then_some(DequantizeStep { unpack, at, product: None })
 }
 
-/// The attention computation that a single-branch `case` consists of, if a kernel for its element types exists.
+/// The attention that a single-branch `case` computes, if a kernel for its element types exists.
 fn attention_of(c: &Case) -> Option<AttentionMatch> {
     let [branch] = &c.branches[..] else { return None };
     let found = AttentionMatch::of(branch)?;

@@ -1,16 +1,16 @@
-//! Buffer assignment: where each array is stored.
+//! Buffer assignment: chooses the memory of each array.
 //!
 //! Arrays share one arena according to their live ranges, and `dynamic_slice` results may be views of their operand
-//! ([`views`]). A step writes in place over an operand of which it is the last reader, where its kernel allows that. A
+//! ([`views`]). A step writes in place over an operand of which it is the last reader, if its kernel allows that. A
 //! result is written into a donated parameter that has no later reader.
 
 use super::views;
-use crate::options::Options;
-use crate::program::{ALIGN, Location, Schedule, Slot};
+use crate::options::PipelineOptions;
+use crate::program::{ALIGN, Location, ProgramSchedule, SlotId};
 use systole_ir::{Error, ErrorKind, Result};
 
 /// Computes live ranges, storage locations, aliases with donated parameters, and the size of the arena.
-pub fn run(s: &mut Schedule, options: &Options) -> Result<()> {
+pub fn run(s: &mut ProgramSchedule, options: &PipelineOptions) -> Result<()> {
     lifetimes(s);
     views::run(s, options);
     reuse_donated(s, options);
@@ -18,7 +18,7 @@ pub fn run(s: &mut Schedule, options: &Options) -> Result<()> {
     allocate(s, &shared)
 }
 
-fn lifetimes(s: &mut Schedule) {
+fn lifetimes(s: &mut ProgramSchedule) {
     for (i, step) in s.steps.iter().enumerate() {
         for &slot in &step.outputs {
             s.slots[slot].first = i;
@@ -33,8 +33,9 @@ fn lifetimes(s: &mut Schedule) {
     }
 }
 
-fn reuse_donated(s: &mut Schedule, options: &Options) {
-    let param_slot = |s: &Schedule, p: usize| s.slots.iter().position(|x| x.place == Location::Param(p));
+fn reuse_donated(s: &mut ProgramSchedule, options: &PipelineOptions) {
+    let param_slot =
+        |s: &ProgramSchedule, p: usize| s.slots.iter().position(|x| x.place == Location::Param(p));
     let mut free: Vec<usize> = options.donated.iter().copied().filter(|&p| p < s.params.len()).collect();
     for k in 0..s.results.len() {
         let slot = s.results[k].slot;
@@ -73,9 +74,9 @@ fn reuse_donated(s: &mut Schedule, options: &Options) {
     }
 }
 
-/// For each slot the input slot whose memory it takes over, where the producing step writes in place.
-fn write_in_place(s: &mut Schedule) -> Vec<Option<Slot>> {
-    let mut takes: Vec<Option<Slot>> = vec![None; s.slots.len()];
+/// For each slot, the input slot whose memory it reuses if the producing step writes in place.
+fn write_in_place(s: &mut ProgramSchedule) -> Vec<Option<SlotId>> {
+    let mut takes: Vec<Option<SlotId>> = vec![None; s.slots.len()];
     let mut taken = vec![false; s.slots.len()];
     for (i, step) in s.steps.iter().enumerate() {
         for &out in &step.outputs {
@@ -100,15 +101,15 @@ fn write_in_place(s: &mut Schedule) -> Vec<Option<Slot>> {
 
 /// First-fit allocation in order of decreasing size: each slot gets the lowest gap between the slots with overlapping
 /// live ranges that are placed already.
-fn allocate(s: &mut Schedule, takes: &[Option<Slot>]) -> Result<()> {
+fn allocate(s: &mut ProgramSchedule, takes: &[Option<SlotId>]) -> Result<()> {
     // A chain of in-place writes is one allocation, live from its first write to its last read.
-    let root = |mut slot: Slot| {
+    let root = |mut slot: SlotId| {
         while let Some(before) = takes[slot] {
             slot = before;
         }
         slot
     };
-    let mut blocks: Vec<(Slot, usize, usize, usize)> = Vec::new();
+    let mut blocks: Vec<(SlotId, usize, usize, usize)> = Vec::new();
     for slot in 0..s.slots.len() {
         if !matches!(s.slots[slot].place, Location::Arena(_)) {
             continue;
@@ -152,21 +153,24 @@ fn allocate(s: &mut Schedule, takes: &[Option<Slot>]) -> Result<()> {
 }
 
 fn too_large() -> Error {
-    Error::new(ErrorKind::Unsupported, "the program's arrays do not fit an address space")
+    Error::new(ErrorKind::Unsupported, "the program's arrays exceed the address space")
         .hint("use a smaller batch")
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::{Location, Options, Schedule};
+    use crate::{Location, PipelineOptions, ProgramSchedule};
     use systole_ir::{DType::F32, GraphBuilder, TensorType};
 
-    fn planned(build: impl Fn(&GraphBuilder) -> Vec<systole_ir::Tensor>, donated: Vec<usize>) -> Schedule {
+    fn planned(
+        build: impl Fn(&GraphBuilder) -> Vec<systole_ir::Tensor>,
+        donated: Vec<usize>,
+    ) -> ProgramSchedule {
         let g = GraphBuilder::new("main");
         let results = build(&g);
         let graph = g.finish(&results).unwrap();
         let (graph, _) = crate::optimize(&graph).unwrap();
-        crate::schedule(&graph, &Options { donated, ..Options::default() }).unwrap()
+        crate::schedule(&graph, &PipelineOptions { donated, ..PipelineOptions::default() }).unwrap()
     }
 
     #[test]
@@ -179,7 +183,7 @@ mod tests {
             },
             vec![0, 1],
         );
-        // The dot still reads `w`, so the new `w` takes the memory of `x` or of no parameter.
+        // The dot still reads `w`, so the new `w` uses the memory of `x` or of no parameter.
         assert!(s.results.iter().all(|r| r.reuse != Some(0)) || s.steps.len() == 2);
         let s = planned(
             |g| {

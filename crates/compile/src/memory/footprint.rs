@@ -1,11 +1,11 @@
-//! Memory use of a program by kind, and its largest arrays, for error messages and listings.
+//! Memory footprint of a program by kind, and its largest arrays, for error messages and listings.
 
-use crate::program::{Location, ResultPlan, Schedule, Slot};
+use crate::program::{Location, ProgramSchedule, ResultPlan, SlotId};
 use systole_ir::TensorType;
 
 /// One array in a listing of memory use.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Holding {
+pub struct ArrayUsage {
     /// Type of the array.
     pub ty: TensorType,
     /// The kernel that computes it and its layer, such as `convolution of conv2d`; for an argument, its name.
@@ -24,7 +24,7 @@ pub struct Footprint {
 }
 
 /// Memory that a run needs, not counting the workspace of its kernels.
-pub fn footprint(s: &Schedule) -> Footprint {
+pub fn footprint(s: &ProgramSchedule) -> Footprint {
     let fresh = |(k, r): (usize, &ResultPlan)| {
         let owns = s.slots[r.slot].place == Location::Result(k) && r.reuse.is_none();
         if owns { s.slots[r.slot].bytes } else { 0 }
@@ -37,8 +37,8 @@ pub fn footprint(s: &Schedule) -> Footprint {
     }
 }
 
-/// The intermediate values that are live at the step of peak arena use, largest first.
-pub fn largest_intermediates(s: &Schedule) -> Vec<Holding> {
+/// Intermediate values that are live at the step of peak arena use, largest first.
+pub fn largest_intermediates(s: &ProgramSchedule) -> Vec<ArrayUsage> {
     let slots: Vec<usize> =
         (0..s.slots.len()).filter(|&x| matches!(s.slots[x].place, Location::Arena(_))).collect();
     let alive =
@@ -50,10 +50,10 @@ pub fn largest_intermediates(s: &Schedule) -> Vec<Holding> {
     found.into_iter().filter_map(|x| made_by(s, x)).collect()
 }
 
-fn made_by(s: &Schedule, slot: Slot) -> Option<Holding> {
+fn made_by(s: &ProgramSchedule, slot: SlotId) -> Option<ArrayUsage> {
     let step = s.steps.get(s.slots[slot].first)?;
     let output = step.outputs.iter().position(|&o| o == slot)?;
     let name = step.kernel.name();
     let what = if step.scope.is_empty() { name } else { format!("{name} of {}", step.scope) };
-    Some(Holding { ty: step.output_types[output].clone(), what })
+    Some(ArrayUsage { ty: step.output_types[output].clone(), what })
 }

@@ -1,40 +1,40 @@
-//! List scheduling of the steps for low memory: a step that frees more bytes than it allocates runs as soon as it is
+//! Orders steps for low memory (list scheduling): a step that frees more bytes than it allocates runs as soon as it is
 //! ready.
 //!
 //! A training graph lists all gradients before the first weight update. In that order every gradient would be live at
 //! once. Here each update directly follows the gradient that it consumes, which is then still in cache.
 
-use crate::options::Options;
-use crate::program::{Location, Schedule, Slot, Step};
+use crate::options::PipelineOptions;
+use crate::program::{Location, ProgramSchedule, SlotId, Step};
 use std::collections::BTreeSet;
 
-/// Bytes. A step whose outputs total at most this much runs as soon as it is ready: it costs almost no memory, and
-/// steps that free large arrays may depend on it.
+/// Maximum bytes of the outputs of a tiny step, which runs as soon as it is ready: it costs almost no memory, and steps
+/// that free large arrays may depend on it.
 const TINY: i64 = 4096;
 
 /// Reorders the steps. Runs before arena offsets are assigned, because these depend on the order.
-pub fn run(s: &mut Schedule, options: &Options) {
-    let order = Ordering::new(s, options).run();
+pub fn run(s: &mut ProgramSchedule, options: &PipelineOptions) {
+    let order = StepScheduler::new(s, options).run();
     let mut steps: Vec<Option<Step>> = std::mem::take(&mut s.steps).into_iter().map(Some).collect();
     s.steps = order.into_iter().filter_map(|i| steps[i].take()).collect();
 }
 
-struct Ordering<'s> {
-    s: &'s Schedule,
-    /// For each slot, whether its memory is free after its last reader. Not so for results, constants, views and
+struct StepScheduler<'s> {
+    s: &'s ProgramSchedule,
+    /// For each slot, whether its memory is free after its last reader. False for results, constants, views and
     /// parameters that are not donated.
     may_end: Vec<bool>,
-    /// The steps that read each slot.
+    /// Steps that read each slot.
     readers: Vec<Vec<usize>>,
-    /// How many readers of each slot have not run yet.
+    /// Number of readers of each slot that have not run yet.
     left: Vec<usize>,
-    /// For each step, how many of its inputs are not computed yet.
+    /// Number of inputs of each step that are not computed yet.
     missing: Vec<usize>,
     ready: BTreeSet<usize>,
 }
 
-impl<'s> Ordering<'s> {
-    fn new(s: &'s Schedule, options: &Options) -> Ordering<'s> {
+impl<'s> StepScheduler<'s> {
+    fn new(s: &'s ProgramSchedule, options: &PipelineOptions) -> StepScheduler<'s> {
         let mut readers = vec![Vec::new(); s.slots.len()];
         let mut made = vec![false; s.slots.len()];
         for (i, step) in s.steps.iter().enumerate() {
@@ -57,7 +57,7 @@ impl<'s> Ordering<'s> {
             s.steps.iter().map(|step| distinct(&step.inputs).filter(|&x| made[x]).count()).collect();
         let ready = (0..s.steps.len()).filter(|&i| missing[i] == 0).collect();
         let left = readers.iter().map(Vec::len).collect();
-        Ordering { s, may_end, readers, left, missing, ready }
+        StepScheduler { s, may_end, readers, left, missing, ready }
     }
 
     fn run(mut self) -> Vec<usize> {
@@ -71,7 +71,7 @@ impl<'s> Ordering<'s> {
         order
     }
 
-    /// By how many bytes live memory grows if step `i` runs next; −1 for steps with tiny outputs.
+    /// Number of bytes by which live memory grows if step `i` runs next; −1 for steps with tiny outputs.
     fn growth(&self, i: usize) -> i64 {
         let step = &self.s.steps[i];
         let takes: i64 = step.outputs.iter().map(|&x| self.s.slots[x].bytes as i64).sum();
@@ -102,7 +102,7 @@ impl<'s> Ordering<'s> {
 }
 
 /// The slots without duplicates.
-fn distinct(slots: &[Slot]) -> impl Iterator<Item = Slot> {
+fn distinct(slots: &[SlotId]) -> impl Iterator<Item = SlotId> {
     slots.iter().enumerate().filter(|(k, x)| !slots[..*k].contains(x)).map(|(_, &x)| x)
 }
 
@@ -123,7 +123,7 @@ mod tests {
         let loss = y.sum(&[0, 1]);
         let updated: Vec<_> = grad(&loss, &refs).iter().zip(&weights).map(|(d, w)| w - &(d * 0.1)).collect();
         let (graph, _) = crate::optimize(&g.finish(&updated).unwrap()).unwrap();
-        let options = Options { donated: (1..=layers).collect(), ..Options::default() };
+        let options = PipelineOptions { donated: (1..=layers).collect(), ..PipelineOptions::default() };
         let s = crate::schedule(&graph, &options).unwrap();
         // The activations of the forward pass and a few more arrays, but not one gradient for each weight in addition.
         let array = ty.bytes();

@@ -1,16 +1,16 @@
-//! Views: `dynamic_slice` without a copy.
+//! Views: turns `dynamic_slice` of contiguous parts into aliases, without a copy.
 //!
 //! A contiguous slice of an array, such as one iteration's entry of a stacked array, needs no memory of its own. It
 //! aliases the sliced array, provided that nothing writes there before the last reader of the slice has run. The offset
-//! depends on run-time indices, so each run resolves it when it reaches the slicing step.
+//! depends on run-time indices, so each run computes it when it reaches the slicing step.
 
-use crate::options::Options;
-use crate::program::{ALIGN, Kernel, Location, Schedule, View};
+use crate::options::PipelineOptions;
+use crate::program::{ALIGN, Kernel, Location, ProgramSchedule, SlotView};
 use systole_ir::{Op, TensorType};
 
-/// Turns slices into views of their operands where that is legal. Needs live ranges, and extends those of the sliced
+/// Turns slices into views of their operands if that is legal. Needs live ranges, and extends those of the sliced
 /// arrays.
-pub fn run(s: &mut Schedule, options: &Options) {
+pub fn run(s: &mut ProgramSchedule, options: &PipelineOptions) {
     for i in 0..s.steps.len() {
         let step = &s.steps[i];
         let Kernel::Op { op: Op::DynamicSlice(_), .. } = &step.kernel else { continue };
@@ -29,7 +29,7 @@ pub fn run(s: &mut Schedule, options: &Options) {
         if stays {
             s.slots[slice].place = Location::View(s.views.len());
             s.slots[of].last = s.slots[of].last.max(last);
-            s.views.push(View { of, by: i });
+            s.views.push(SlotView { of, by: i });
         }
     }
 }
@@ -66,14 +66,18 @@ mod tests {
 
     /// The program of `build(x, i, row)` with `x: f32[8, 64]`, `i: i32[]` and `row: f32[1, 64]`, the slice of `x` at
     /// `i`.
-    fn planned(donated: &[usize], build: impl Fn(&Tensor, &Tensor, &Tensor) -> Vec<Tensor>) -> Schedule {
+    fn planned(
+        donated: &[usize],
+        build: impl Fn(&Tensor, &Tensor, &Tensor) -> Vec<Tensor>,
+    ) -> ProgramSchedule {
         let g = GraphBuilder::new("main");
         let x = g.parameter(TensorType::new(F32, [8, 64]), "x");
         let i = g.parameter(TensorType::scalar(DType::I32), "i");
         let row = x.dynamic_slice(&[&i, &g.scalar(DType::I32, 0.0)], &[1, 64]);
         let graph = g.finish(&build(&x, &i, &row)).unwrap();
         let (graph, _) = crate::optimize(&graph).unwrap();
-        crate::schedule(&graph, &Options { donated: donated.to_vec(), ..Options::default() }).unwrap()
+        crate::schedule(&graph, &PipelineOptions { donated: donated.to_vec(), ..PipelineOptions::default() })
+            .unwrap()
     }
 
     #[test]

@@ -1,45 +1,44 @@
-//! The compiled program as data: steps (kernel calls) over slots (buffers), and for each kernel its meaning, which
-//! operands it may overwrite, and its name.
+//! Program steps and kernels as data: type checks, aliasing rules, memory traffic and names of all kernels.
 //!
-//! A slot has a size in bytes and a live range, but no type. Types are those of the steps' operands, so that reshapes
-//! and bitcasts need no step.
+//! A program consists of steps (kernel calls) over slots (buffers). A slot has a size in bytes and a live range, but no
+//! type. Types are those of the steps' operands, so that reshapes and bitcasts need no step.
 
 use super::attention;
-use super::conv_moments::Moments;
+use super::conv_moments::ConvWithMoments;
 use super::map::Map;
-use super::nested_kernels::{Blocks, Rows};
-use super::pooling::{Pool, Unpool, UnpooledGradient};
+use super::nested_kernels::{FusedRows, RowBlockLoop};
+use super::pooling::{MaxPoolArgmax, Unpool, UnpooledGradient};
 use super::product_epilogue::ProductEpilogue;
-use super::quantized_gemm::Packed;
-use super::storage::{ResultPlan, Slot, Storage, View};
+use super::quantized_gemm::DequantizeStep;
+use super::storage::{ResultPlan, SlotId, SlotStorage, SlotView};
 use super::strided_map::StridedMap;
 use super::top_k::TopK;
-use super::type_check::{self, Checked};
+use super::type_check::{self, CheckResult};
 use std::fmt;
 use std::ops::Deref;
 use systole_ir::attention::AttentionMatch;
 use systole_ir::op::Monoid;
 use systole_ir::{Literal, Op, TensorType};
 
-/// A program: kernel calls in order, and the location of every array.
+/// A compiled program: kernel calls in order, and the memory location of every array.
 #[derive(Clone, Debug, Default)]
-pub struct Schedule {
+pub struct ProgramSchedule {
     /// Name of the graph.
     pub name: String,
     /// Kernel calls in order.
     pub steps: Vec<Step>,
-    /// Storage of every materialised array, by [`Slot`].
-    pub slots: Vec<Storage>,
+    /// Storage of every materialized array, by [`SlotId`].
+    pub slots: Vec<SlotStorage>,
     /// Arrays known at compile time.
     pub constants: Vec<Literal>,
     /// Types of the parameters.
     pub params: Vec<TensorType>,
     /// Type and slot of each result.
     pub results: Vec<ResultPlan>,
-    /// Bytes of the arena, in which all intermediate arrays are placed.
+    /// Size in bytes of the arena, which holds all intermediate arrays.
     pub arena_bytes: usize,
     /// Slots that alias a part of another slot.
-    pub views: Vec<View>,
+    pub views: Vec<SlotView>,
 }
 
 /// One kernel call.
@@ -48,42 +47,42 @@ pub struct Step {
     /// What it computes.
     pub kernel: Kernel,
     /// Slots that it reads.
-    pub inputs: Vec<Slot>,
-    /// Types as which it reads them.
+    pub inputs: Vec<SlotId>,
+    /// Types in which it reads them.
     pub input_types: Vec<TensorType>,
-    /// Slots that it writes. Their memory may be that of an input where that is legal (see [`Step::overwrites`]).
-    pub outputs: Vec<Slot>,
+    /// Slots that it writes. They may share memory with an input if that is legal (see [`Step::overwrites`]).
+    pub outputs: Vec<SlotId>,
     /// Types of the results.
     pub output_types: Vec<TensorType>,
-    /// Where it comes from, for profiles and messages.
-    pub scope: Scope,
+    /// Layer of the step, for profiles and messages.
+    pub scope: LayerScope,
     /// Arithmetic operations; a multiply-add counts two.
     pub flops: f64,
 }
 
-/// The layer path of a step, empty where it belongs to none. A step of several layers belongs to that of its result.
+/// Layer path of a step, empty if it belongs to none. A step that covers several layers belongs to that of its result.
 #[derive(Clone, Debug, Default)]
-pub struct Scope {
+pub struct LayerScope {
     /// The path.
     pub layer: String,
     /// Whether the step is part of the layer's derivative.
     pub is_derivative: bool,
 }
 
-impl Deref for Scope {
+impl Deref for LayerScope {
     type Target = str;
     fn deref(&self) -> &str {
         &self.layer
     }
 }
 
-impl fmt::Display for Scope {
+impl fmt::Display for LayerScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.layer)
     }
 }
 
-/// Kernels of fused patterns: they run no programs, have no map of their own, and read and write their arrays whole.
+/// Kernels of fused patterns: without nested programs or maps; they read and write their arrays whole.
 macro_rules! fused {
     () => {
         Kernel::Attention(_)
@@ -96,9 +95,9 @@ macro_rules! fused {
     };
 }
 
-/// What a step computes.
+/// Computation of a step.
 #[derive(Clone, Debug)]
-#[allow(clippy::large_enum_variant)] // There are few steps, and no arrays of them are moved about.
+#[allow(clippy::large_enum_variant)] // There are few steps, and arrays of them are not moved.
 pub enum Kernel {
     /// A fused element-wise loop with one output for each store.
     Map(Map),
@@ -116,8 +115,8 @@ pub enum Kernel {
     /// A GEMM with a fused element-wise epilogue.
     ProductEpilogue(ProductEpilogue),
     /// Maps and reductions along rows, fused row by row.
-    Rows(Rows),
-    /// One op. With `bias`, the last input is a vector that is added along the result's last dimension.
+    Rows(FusedRows),
+    /// A single op. With `bias`, the last input is a vector that is added along the result's last dimension.
     Op {
         /// The op.
         op: Op,
@@ -125,49 +124,49 @@ pub enum Kernel {
         bias: bool,
     },
     /// `op(inputs…) + addend`, where the addend is the last input and has the result's type (`beta = 1` in BLAS). It is
-    /// updated in place where that is legal.
+    /// updated in place if that is legal.
     Accumulate {
         /// The op: a GEMM or a convolution.
         op: Op,
     },
-    /// A part of the graph that runs for one block of rows after the other.
-    Blocks(Box<Blocks>),
+    /// A part of the graph that runs one row block after the other.
+    Blocks(Box<RowBlockLoop>),
     /// Multi-head attention, or its gradients. The last input, the index of the `case` that it was matched in, is
     /// unused.
     Attention(AttentionMatch),
     /// Max pooling, with the convolution, relu and dense layer that are fused into it.
-    Pool(Pool),
+    Pool(MaxPoolArgmax),
     /// The gradient of max or sum pooling.
     Unpool(Unpool),
     /// Kernel and bias gradients of a convolution, from the gradient of its pooled result.
     UnpooledGradient(UnpooledGradient),
-    /// A convolution with the batch-normalisation statistics of its result.
-    Moments(Moments),
-    /// The first elements of sorted lines.
+    /// A convolution with the batch-normalization statistics of its result.
+    Moments(ConvWithMoments),
+    /// The first elements of each sorted row.
     TopK(TopK),
-    /// A matrix of whole numbers, or a product with it.
-    Packed(Packed),
+    /// Dequantization of a weight matrix, or a GEMM with it.
+    Packed(DequantizeStep),
     /// `(captures…, initial states…) → states…`: runs `body` while `cond`.
     While {
-        /// The number of leading inputs that are loop-invariant.
+        /// Number of leading inputs that are loop-invariant.
         captures: usize,
         /// For each state, the input that holds its initial value. `None`: the loop overwrites it before it is read,
         /// and it has no input.
         starts: Vec<Option<usize>>,
         /// `(captures…, states…) → bool[]`.
-        cond: Box<Schedule>,
-        /// `(captures…, states…) → states…`, each state updated in place where that is legal.
-        body: Box<Schedule>,
+        cond: Box<ProgramSchedule>,
+        /// `(captures…, states…) → states…`, each state updated in place if that is legal.
+        body: Box<ProgramSchedule>,
     },
     /// `(captures…, index: i32[]) → …`: runs one branch.
     Case {
-        /// The branches, all of `(captures…) → …`.
-        branches: Vec<Schedule>,
+        /// The branches, each with type `(captures…) → …`.
+        branches: Vec<ProgramSchedule>,
     },
 }
 
 impl Kernel {
-    /// A short name for listings and profiles.
+    /// Short name for listings and profiles.
     pub fn name(&self) -> String {
         match self {
             Kernel::Map(m) | Kernel::StridedMap(StridedMap { map: m, .. }) => match &m.instrs[..] {
@@ -199,8 +198,8 @@ impl Kernel {
         }
     }
 
-    /// Programs inside the kernel: of a block of rows, of a loop's condition and body, of branches.
-    pub fn bodies(&self) -> Vec<&Schedule> {
+    /// Programs inside the kernel: row block, loop condition and body, or branches.
+    pub fn bodies(&self) -> Vec<&ProgramSchedule> {
         match self {
             Kernel::Blocks(b) => std::iter::once(&b.body).chain(&b.rest).collect(),
             Kernel::While { cond, body, .. } => vec![cond, body],
@@ -216,7 +215,7 @@ impl Kernel {
         }
     }
 
-    /// The element-wise program of the kernel, where it has exactly one.
+    /// The element-wise program of the kernel, if it has exactly one.
     pub fn map(&self) -> Option<&Map> {
         match self {
             Kernel::Map(map) | Kernel::Reduce { map, .. } => Some(map),
@@ -235,7 +234,7 @@ impl Kernel {
 
 impl Step {
     /// Checks the types of operands and results, without the bodies.
-    pub(super) fn check(&self) -> Checked {
+    pub(super) fn check(&self) -> CheckResult {
         let (ins, outs) = (&self.input_types[..], &self.output_types[..]);
         match &self.kernel {
             Kernel::Map(m) => type_check::map(m, ins).and_then(|()| type_check::stores(m, outs)),
@@ -245,8 +244,8 @@ impl Step {
             Kernel::Rows(r) => r.check(ins, outs),
             Kernel::Op { op, bias } => type_check::op_with_bias(op, *bias, ins, outs),
             Kernel::Accumulate { op } => {
-                let (addend, operands) = ins.split_last().ok_or("nothing is added to")?;
-                type_check::same("the addend", addend, outs.first().ok_or("there is no result")?)?;
+                let (addend, operands) = ins.split_last().ok_or("the addend is missing")?;
+                type_check::same("addend", addend, outs.first().ok_or("the result is missing")?)?;
                 type_check::infers(op, operands, outs)
             }
             Kernel::Attention(a) => attention::check(a, ins, outs),
@@ -303,7 +302,7 @@ impl Step {
         }
     }
 
-    /// Least bytes that the step reads and writes. Of an array that it accesses in part, only the part counts.
+    /// Minimum bytes that the step reads and writes. Only the accessed part of an array counts.
     pub fn bytes_moved(&self) -> f64 {
         let sum = |types: &[TensorType]| types.iter().map(|t| t.bytes() as f64).sum::<f64>();
         let (read, written) = (sum(&self.input_types), sum(&self.output_types));
@@ -330,7 +329,7 @@ impl Step {
         }
     }
 
-    /// Whether its arithmetic is that of a GEMM or convolution of the first two operands.
+    /// Whether its arithmetic is a GEMM or convolution of the first two operands.
     pub fn is_product(&self) -> bool {
         match &self.kernel {
             Kernel::Op { op, .. } => matches!(op, Op::DotGeneral(_) | Op::Convolution(_)),
@@ -339,27 +338,27 @@ impl Step {
         }
     }
 
-    /// The index of the only input that reads a slot; `None` where several do, possibly as different types.
-    pub fn sole_input(&self, slot: Slot) -> Option<usize> {
+    /// Index of the only input that reads a slot; `None` if several do, possibly with different types.
+    pub fn sole_input(&self, slot: SlotId) -> Option<usize> {
         let mut found = self.inputs.iter().enumerate().filter(|(_, s)| **s == slot).map(|(i, _)| i);
         let first = found.next()?;
         found.next().is_none().then_some(first)
     }
 
     /// Whether output slot `to` may alias input slot `from`.
-    pub fn may_write_over(&self, from: Slot, to: Slot) -> bool {
+    pub fn may_write_over(&self, from: SlotId, to: SlotId) -> bool {
         let output = self.outputs.iter().position(|&x| x == to);
         matches!((self.sole_input(from), output), (Some(i), Some(o)) if self.overwrites(i, o))
     }
 }
 
-/// The slot and shape `[K, N]` of a GEMM's right operand, where it is a matrix that the step reads once: the backend
-/// may store it as packed panels.
-pub fn right_operand(step: &Step) -> Option<(Slot, [usize; 2])> {
+/// Slot and shape `[K, N]` of a GEMM's right operand, if it is a matrix that the step reads once: the backend may store
+/// it as packed panels.
+pub fn right_operand(step: &Step) -> Option<(SlotId, [usize; 2])> {
     let op = match &step.kernel {
         Kernel::Op { op, .. } => op,
         Kernel::ProductEpilogue(h) => &h.op,
-        // None of the accumulating kernels takes a packed operand.
+        // No accumulating kernel supports a packed operand.
         Kernel::Accumulate { .. } => return None,
         // Not a GEMM, or a kernel with a packed layout of its own.
         Kernel::Map(_)

@@ -1,37 +1,40 @@
-//! Element-wise programs (fused loops) over one index space: loads into registers, instructions on registers, stores of
-//! registers. Every register holds one element per index; there is no control flow and no reduction.
+//! Element-wise programs (fused loops) over one index space: load, compute and store instructions on registers.
+//!
+//! Every register holds one element per index; there is no control flow and no reduction.
 
 use smallvec::SmallVec;
 use systole_ir::{DType, Op, Scalar, Shape};
 
-/// A register of a [`Map`]: loads are numbered first, then instructions. Each is written once.
-pub type Expr = usize;
+/// Register of a [`Map`]: loads are numbered first, then instructions. Each register is written once.
+pub type MapRegister = usize;
 
 /// An element-wise program over a common index space.
 #[derive(Clone, Debug)]
 pub struct Map {
-    /// The index space. Adjacent dimensions are collapsed where the strides of all loads allow it.
+    /// The index space. Adjacent dimensions are collapsed if the strides of all loads allow it.
     pub shape: Shape,
     /// Registers `0..loads.len()`.
-    pub loads: Vec<Load>,
+    pub loads: Vec<MapLoad>,
     /// The registers after those of the loads; each instruction reads lower registers only.
-    pub instrs: Vec<Instr>,
-    /// The register that is stored to each output.
-    pub stores: Vec<Expr>,
+    pub instrs: Vec<MapInstr>,
+    /// Register that is stored to each output.
+    pub stores: Vec<MapRegister>,
 }
 
 impl Map {
     /// Element type of a register.
-    pub fn dtype(&self, e: Expr) -> DType {
+    pub fn dtype(&self, e: MapRegister) -> DType {
         match self.loads.get(e) {
-            Some(Load::Array { dtype, .. } | Load::Iota { dtype, .. } | Load::Splat { dtype, .. }) => *dtype,
+            Some(
+                MapLoad::Array { dtype, .. } | MapLoad::Iota { dtype, .. } | MapLoad::Splat { dtype, .. },
+            ) => *dtype,
             None => self.instrs[e - self.loads.len()].to,
         }
     }
 
-    /// The loads of an input.
-    pub fn loads_of(&self, input: usize) -> impl Iterator<Item = &Load> {
-        self.loads.iter().filter(move |l| matches!(l, Load::Array { input: i, .. } if *i == input))
+    /// Loads of an input.
+    pub fn loads_of(&self, input: usize) -> impl Iterator<Item = &MapLoad> {
+        self.loads.iter().filter(move |l| matches!(l, MapLoad::Array { input: i, .. } if *i == input))
     }
 
     /// Whether an input is read only at the index that is computed, so that an output may alias it.
@@ -39,43 +42,43 @@ impl Map {
         self.loads_of(input).all(|l| self.is_linear(l))
     }
 
-    /// The number of loads of an input; `None` where one of them is not linear.
+    /// Number of loads of an input; `None` if one of them is not linear.
     pub fn linear_loads(&self, input: usize) -> Option<usize> {
         self.loads_of(input).try_fold(0, |count, load| self.is_linear(load).then_some(count + 1))
     }
 
     /// Whether a load reads element `i` of its array for row-major index `i`.
-    pub fn is_linear(&self, load: &Load) -> bool {
-        let Load::Array { strides, offset: 0, .. } = load else { return false };
+    pub fn is_linear(&self, load: &MapLoad) -> bool {
+        let MapLoad::Array { strides, offset: 0, .. } = load else { return false };
         let own = self.shape.strides();
         (0..self.shape.rank()).all(|d| self.shape[d] == 1 || strides[d] == own[d])
     }
 }
 
-/// Where a register's value comes from.
+/// Source of a register's value.
 #[derive(Clone, Debug)]
-pub enum Load {
+pub enum MapLoad {
     /// A strided read of an array.
     Array {
-        /// Which input of the step.
+        /// Index of the step's input.
         input: usize,
-        /// Its element type.
+        /// Element type of the array.
         dtype: DType,
         /// Strides in elements, one for each dimension of the index space; 0 broadcasts.
         strides: SmallVec<[usize; 4]>,
-        /// The element that index 0 reads; nonzero for a slice.
+        /// Element that index 0 reads; nonzero for a slice.
         offset: usize,
     },
     /// A constant.
     Splat {
         /// The value.
         value: Scalar,
-        /// Its element type.
+        /// Element type.
         dtype: DType,
     },
-    /// The coordinate along a dimension, `index / inner % size` for row-major `index`.
+    /// Index along a dimension: `index / inner % size` for row-major `index`.
     Iota {
-        /// Elements of the dimensions behind it.
+        /// Number of elements of the dimensions after it.
         inner: usize,
         /// Size of the dimension.
         size: usize,
@@ -86,12 +89,12 @@ pub enum Load {
 
 /// One element-wise op on registers.
 #[derive(Clone, Debug)]
-pub struct Instr {
+pub struct MapInstr {
     /// The op.
     pub op: Op,
     /// Operands.
-    pub args: SmallVec<[Expr; 3]>,
-    /// Element type of the operands; of `select`, of the two values.
+    pub args: SmallVec<[MapRegister; 3]>,
+    /// Element type of the operands; for `select`, of the two values.
     pub from: DType,
     /// Element type of the result.
     pub to: DType,

@@ -1,4 +1,4 @@
-//! The compiled program: kernels and storage as data, rewriting, the listing and the verifier.
+//! Compiled program as data: kernels, storage, step editing, listing and verifier.
 
 mod attention;
 mod conv_moments;
@@ -16,19 +16,19 @@ mod top_k;
 mod type_check;
 mod verify;
 
-pub use conv_moments::Moments;
-pub use kernel::{Kernel, Schedule, Scope, Step, right_operand};
-pub use map::{Expr, Instr, Load, Map};
-pub use nested_kernels::{Blocks, Rows};
-pub use pooling::{DEAD, Pool, Relu, Unpool, UnpooledGradient};
+pub use conv_moments::ConvWithMoments;
+pub use kernel::{Kernel, LayerScope, ProgramSchedule, Step, right_operand};
+pub use map::{Map, MapInstr, MapLoad, MapRegister};
+pub use nested_kernels::{FusedRows, RowBlockLoop};
+pub use pooling::{DEAD, MaxPoolArgmax, Relu, Unpool, UnpooledGradient};
 pub use product_epilogue::ProductEpilogue;
-pub use quantized_gemm::{Packed, PackedProduct};
-pub use storage::{ALIGN, Location, ResultPlan, Slot, Storage, View};
-pub use strided_map::{Store, StridedMap};
+pub use quantized_gemm::{DequantizeStep, DequantizedGemm};
+pub use storage::{ALIGN, Location, ResultPlan, SlotId, SlotStorage, SlotView};
+pub use strided_map::{StridedMap, StridedStore};
 pub use top_k::TopK;
 pub use verify::verify_planned as verify;
 
-// Of this crate alone.
-pub(crate) use step_list::{Steps, is_result, readers, writer};
+// Used in this crate only.
+pub(crate) use step_list::{StepList, is_result, readers, writer};
 pub(crate) use storage::array_bytes;
 pub(crate) use verify::{verify_planned, verify_steps};

@@ -1,24 +1,24 @@
-//! Kernels that contain steps or programs: fused row-wise steps, and blocks of rows.
+//! Kernels that contain steps or programs: row-wise fused steps, and row blocks.
 
-use super::kernel::{Kernel, Schedule, Step};
+use super::kernel::{Kernel, ProgramSchedule, Step};
 use super::storage::Location;
-use super::type_check::{Checked, holds};
+use super::type_check::{CheckResult, holds};
 use systole_ir::TensorType;
 
 /// Maps and reductions along the rows of the same arrays. All stages run for a few rows before the next rows begin.
 #[derive(Clone, Debug)]
-pub struct Rows {
-    /// The number of rows.
+pub struct FusedRows {
+    /// Number of rows.
     pub rows: usize,
     /// Maps and reductions along rows, in order. Their slots index the arrays of this step: its inputs, its outputs,
-    /// then [`Rows::locals`].
+    /// then [`FusedRows::locals`].
     pub stages: Vec<Step>,
     /// Bytes of one row of each intermediate array. Only the rows in progress have memory.
     pub locals: Vec<usize>,
 }
 
-impl Rows {
-    /// A short name for listings and profiles.
+impl FusedRows {
+    /// Short name for listings and profiles.
     pub(super) fn name(&self) -> String {
         format!("rows[{}]", self.stages.len())
     }
@@ -41,7 +41,7 @@ impl Rows {
     }
 
     /// Checks that stages read only inputs and arrays that an earlier stage has written, and write each array once.
-    pub(super) fn check(&self, ins: &[TensorType], outs: &[TensorType]) -> Checked {
+    pub(super) fn check(&self, ins: &[TensorType], outs: &[TensorType]) -> CheckResult {
         let bytes: Vec<usize> = ins.iter().chain(outs).map(TensorType::bytes).collect();
         let bytes: Vec<usize> =
             bytes.into_iter().chain(self.locals.iter().map(|row| row * self.rows)).collect();
@@ -51,15 +51,21 @@ impl Rows {
             for (&x, ty) in stage.inputs.iter().zip(&stage.input_types) {
                 let there = made.get(x).copied().unwrap_or(false);
                 holds(there, || format!("stage {k} reads array {x} before it is written"))?;
-                holds(bytes[x] == ty.bytes(), || format!("stage {k} reads array {x} as {ty}"))?;
+                holds(bytes[x] == ty.bytes(), || {
+                    format!("stage {k} reads array {x} with another size, {ty}")
+                })?;
             }
             for (&x, ty) in stage.outputs.iter().zip(&stage.output_types) {
-                holds(made.get(x) == Some(&false), || format!("stage {k} writes array {x} again"))?;
-                holds(bytes[x] == ty.bytes(), || format!("stage {k} writes array {x} as {ty}"))?;
+                holds(made.get(x) == Some(&false), || {
+                    format!("stage {k} writes array {x} twice, or writes an input")
+                })?;
+                holds(bytes[x] == ty.bytes(), || {
+                    format!("stage {k} writes array {x} with another size, {ty}")
+                })?;
                 made[x] = true;
             }
         }
-        holds(made.iter().all(|made| *made), || "an array of the rows is never written".into())
+        holds(made.iter().all(|made| *made), || "an array of the row-wise step is never written".into())
     }
 }
 
@@ -69,12 +75,12 @@ impl Rows {
 /// and has its own copy of the sums; the copies are added in a tree. The order of additions is therefore independent of
 /// the number of threads.
 #[derive(Clone, Debug)]
-pub struct Blocks {
+pub struct RowBlockLoop {
     /// `(sums so far…, inputs…) → (sums…, outputs…)` for `block` rows.
-    pub body: Schedule,
-    /// The same for the last block, where that is shorter.
-    pub rest: Option<Schedule>,
-    /// Rows of the whole step.
+    pub body: ProgramSchedule,
+    /// The same for the last block, if it is shorter.
+    pub rest: Option<ProgramSchedule>,
+    /// Total number of rows.
     pub rows: usize,
     /// Rows per block.
     pub block: usize,
@@ -88,8 +94,8 @@ pub struct Blocks {
     pub outputs: Vec<usize>,
 }
 
-impl Blocks {
-    /// A short name for listings and profiles.
+impl RowBlockLoop {
+    /// Short name for listings and profiles.
     pub(super) fn name(&self) -> String {
         format!("blocks[{}×{}]", self.rows.div_ceil(self.block), self.block)
     }
@@ -99,7 +105,7 @@ impl Blocks {
     pub fn overwrites(&self, i: usize, o: usize) -> bool {
         let sums = self.sums.len();
         let Some(k) = o.checked_sub(sums) else { return false };
-        let done_before = |s: &Schedule| {
+        let done_before = |s: &ProgramSchedule| {
             let result = s.results[o].slot;
             let Some(param) = s.slots.iter().position(|x| x.place == Location::Param(sums + i)) else {
                 return false;
@@ -115,7 +121,7 @@ impl Blocks {
 
     /// Arithmetic operations of all blocks.
     pub fn flops(&self) -> f64 {
-        let of = |s: &Schedule| s.steps.iter().map(|step| step.flops).sum::<f64>();
+        let of = |s: &ProgramSchedule| s.steps.iter().map(|step| step.flops).sum::<f64>();
         of(&self.body) * (self.rows / self.block) as f64 + self.rest.as_ref().map_or(0.0, of)
     }
 }

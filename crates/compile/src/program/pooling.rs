@@ -1,6 +1,6 @@
-//! Kernels of max pooling as data: pooling with argmax, its gradient, and kernel gradients from a pooled gradient.
+//! Max pooling kernels as data: pooling with argmax, its gradient, and kernel gradients from a pooled gradient.
 
-use super::type_check::{Checked, holds, op_with_bias, same};
+use super::type_check::{CheckResult, holds, op_with_bias, same};
 use systole_ir::op::Convolution;
 use systole_ir::{DType, Op, TensorType};
 
@@ -8,31 +8,31 @@ use systole_ir::{DType, Op, TensorType};
 pub const DEAD: u8 = 0x80;
 
 /// `x: T[B, H, W, C] → y: T[B, H', W', C][, argmax: u8[B, H', W', C]]`: the maximum of each window, and its row-major
-/// index in the window. Of equal elements the first counts, as in `select_and_scatter` by `ge`.
+/// index in the window. The first of equal elements wins, as in `select_and_scatter` with `ge`.
 ///
-/// With `conv` the operand `x` is computed here: the inputs are the convolution's input and kernel, and a bias
-/// `T[C]` where there are three.
+/// With `conv` the operand `x` is computed here: the inputs are the convolution's input and kernel, and optionally a
+/// bias `T[C]`.
 ///
-/// With `product` the inputs of a GEMM follow, `right: T[N, H' W' C]` and, where there are two, a bias `T[N]`. The last
-/// result is then `y · rightᵀ [+ bias]: T[B, N]`.
+/// With `product` the inputs of a GEMM follow, `right: T[N, H' W' C]` and optionally a bias `T[N]`. The last result is
+/// then `y · rightᵀ [+ bias]: T[B, N]`.
 #[derive(Clone, Debug)]
-pub struct Pool {
+pub struct MaxPoolArgmax {
     /// Window height and width in elements.
     pub window: [usize; 2],
-    /// Vertical and horizontal stride in elements, no less than the window: windows do not overlap.
+    /// Vertical and horizontal stride in elements, at least the window size: windows do not overlap.
     pub strides: [usize; 2],
-    /// Whether relu is applied, and when.
+    /// Whether relu is applied, before or after pooling.
     pub relu: Relu,
     /// The convolution that computes the operand; `None`: the operand is the only input.
     pub conv: Option<Convolution>,
-    /// Inputs of the GEMM that is accumulated while `y` is produced: 0 (no GEMM), 1, or 2 with a bias.
+    /// Number of extra inputs of the GEMM that is accumulated while `y` is produced: 0 (no GEMM), 1, or 2 with a bias.
     pub product: usize,
     /// Type of the operand `x: T[B, H, W, C]`.
     pub operand: TensorType,
 }
 
-impl Pool {
-    /// A short name for listings and profiles.
+impl MaxPoolArgmax {
+    /// Short name for listings and profiles.
     pub(crate) fn name(&self) -> String {
         let conv = if self.conv.is_some() { "convolution+" } else { "" };
         let (before, after) = match self.relu {
@@ -45,8 +45,14 @@ impl Pool {
     }
 
     /// Checks the types of operands and results.
-    pub(super) fn check(&self, ins: &[TensorType], outs: &[TensorType]) -> Checked {
-        let missing = || format!("{} operands for a pooling and {} of a product", ins.len(), self.product);
+    pub(super) fn check(&self, ins: &[TensorType], outs: &[TensorType]) -> CheckResult {
+        let missing = || {
+            format!(
+                "wrong number of operands for max_pool: got {}, including {} of the fused GEMM",
+                ins.len(),
+                self.product
+            )
+        };
         let count = ins.len().checked_sub(self.product).ok_or_else(missing)?;
         let (operands, of_product) = ins.split_at(count);
         match &self.conv {
@@ -61,14 +67,17 @@ impl Pool {
             }
             None => {
                 holds(count == 1 && self.product == 0, missing)?;
-                same("the operand", &operands[0], &self.operand)?;
+                same("operand of max_pool", &operands[0], &self.operand)?;
             }
         }
         let x = &self.operand.shape;
         let fits =
             x.rank() == 4 && (0..2).all(|d| (1..=x[d + 1]).contains(&self.window[d]) && self.strides[d] > 0);
         holds(fits, || {
-            format!("windows {:?} at strides {:?} over {}", self.window, self.strides, self.operand)
+            format!(
+                "unsupported windows {:?} with strides {:?} over {}",
+                self.window, self.strides, self.operand
+            )
         })?;
         let windows = |d: usize| (x[d + 1] - self.window[d]) / self.strides[d] + 1;
         let y = self.operand.with_shape([x[0], windows(0), windows(1), x[3]]);
@@ -79,25 +88,26 @@ impl Pool {
             }
             _ => (outs.first(), outs.get(1..).unwrap_or_default()),
         };
-        same("the pooled array", pooled.ok_or("there is no result")?, &y)?;
-        holds(argmax.len() <= 1, || format!("{} results of a pooling", outs.len()))?;
-        argmax.iter().try_for_each(|ty| same("the place of the maximum", ty, &y.with_dtype(DType::U8)))
+        same("result of max_pool", pooled.ok_or("the result is missing")?, &y)?;
+        holds(argmax.len() <= 1, || format!("too many results of max_pool: {}", outs.len()))?;
+        argmax.iter().try_for_each(|ty| same("argmax", ty, &y.with_dtype(DType::U8)))
     }
 }
 
-/// Where relu is applied. With relu, the argmax of windows where it is flat has the bit [`DEAD`].
+/// Where relu is applied. The argmax of windows where relu is flat has the bit [`DEAD`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Relu {
     /// No relu.
     None,
-    /// To the elements of the window.
+    /// On the elements of the window, before pooling.
     Before,
-    /// To the maximum.
+    /// On the maximum, after pooling.
     After,
 }
 
-/// `dy: T[B, H', W', C], argmax: u8[B, H', W', C] → dx: T[B, H, W, C]`: each element of `dy` at its argmax, zero
-/// elsewhere. Without `argmax`, each element of `dy` at all elements of its window: the gradient of sum pooling.
+/// `dy: T[B, H', W', C], argmax: u8[B, H', W', C] → dx: T[B, H, W, C]`: gradient of max pooling. Each element of `dy`
+/// goes to its argmax, the rest is zero. Without `argmax`, each element of `dy` goes to all elements of its window: the
+/// gradient of sum pooling.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unpool {
     /// Window height and width in elements.
@@ -112,18 +122,18 @@ impl Unpool {
         count.saturating_sub(1) * self.strides[d] + self.window[d]
     }
 
-    /// A short name for listings and profiles.
+    /// Short name for listings and profiles.
     pub(crate) fn name(&self) -> String {
         format!("unpool {}x{}", self.window[0], self.window[1])
     }
 
     /// Checks the types of operands and results.
-    pub(super) fn check(&self, ins: &[TensorType], outs: &[TensorType]) -> Checked {
+    pub(super) fn check(&self, ins: &[TensorType], outs: &[TensorType]) -> CheckResult {
         let (Some(dy), Some(dx)) = (ins.first(), outs.first()) else {
-            return Err("nothing is unpooled".into());
+            return Err("unpool: operand or result is missing".into());
         };
         if let Some(place) = ins.get(1) {
-            same("the place of the maximum", place, &dy.with_dtype(DType::U8))?;
+            same("argmax", place, &dy.with_dtype(DType::U8))?;
         }
         let fits = ins.len() <= 2
             && outs.len() == 1
@@ -132,78 +142,92 @@ impl Unpool {
             && dy.dtype == dx.dtype
             && [0, 3].iter().all(|&d| dy.shape[d] == dx.shape[d])
             && (0..2).all(|d| self.covered(d, dy.shape[d + 1]) <= dx.shape[d + 1]);
-        holds(fits, || format!("{dy} is unpooled to {dx}"))
+        holds(fits, || format!("unpool: cannot compute {dx} from {dy}"))
     }
 }
 
 /// `x, argmax: u8[B, H', W', F], dy: T[B, H', W', F] → dkernel[, dbias: S[F]]`: gradients of a convolution's kernel and
-/// bias, from the gradient `dy` of its pooled result. `S` is `T`, or f32 where `T` is bf16 or f16.
+/// bias, from the gradient `dy` of its pooled result. `S` is `T`, or f32 if `T` is bf16 or f16.
 ///
-/// With `product`, the inputs `left: T[B, K]` and `right: T[K, H' W' F]` stand in the place of `dy`, which is their
-/// product. The kernel computes a few of its columns at a time, just before it reads them.
+/// With `product`, the inputs `left: T[B, K]` and `right: T[K, H' W' F]` replace `dy`, which is their product. The
+/// kernel computes a few of its columns at a time, just before it reads them.
 #[derive(Clone, Debug)]
 pub struct UnpooledGradient {
-    /// Whether `dy` is a GEMM that is computed here.
+    /// Whether `dy` is the result of a GEMM that is computed here.
     pub product: bool,
     /// The kernel gradient as autodiff emits it: the convolution of `x` with the unpooled gradient.
     pub conv: Convolution,
     /// Window and strides of the pooling.
     pub unpool: Unpool,
-    /// Type of the unpooled gradient, `T[B, H, W, F]`. It is never materialised.
+    /// Type of the unpooled gradient, `T[B, H, W, F]`. It is never materialized.
     pub full: TensorType,
 }
 
 impl UnpooledGradient {
-    /// A short name for listings and profiles.
+    /// Short name for listings and profiles.
     pub(super) fn name(&self) -> String {
         let product = if self.product { "product+" } else { "" };
         format!("{product}unpooled kernel gradient")
     }
 
     /// Checks the types of operands and results.
-    pub(super) fn check(&self, ins: &[TensorType], outs: &[TensorType]) -> Checked {
+    pub(super) fn check(&self, ins: &[TensorType], outs: &[TensorType]) -> CheckResult {
         let [x, place, of_dy @ ..] = ins else {
-            return Err(format!("{} operands for a gradient", ins.len()));
+            return Err(format!("wrong number of operands for an unpooled kernel gradient: {}", ins.len()));
         };
         let dy = place.with_dtype(self.full.dtype);
         self.unpool.check(&[dy.clone(), place.clone()], std::slice::from_ref(&self.full))?;
         match of_dy {
-            [whole] if !self.product => same("the pooled gradient", whole, &dy)?,
+            [whole] if !self.product => same("pooled gradient", whole, &dy)?,
             [left, right] if self.product => {
                 let (images, terms) = (dy.shape[0], left.shape.last().copied().unwrap_or(0));
                 let elements = dy.elements() / images.max(1);
-                same("the left operand of the pooled gradient", left, &dy.with_shape([images, terms]))?;
-                same("the right operand of the pooled gradient", right, &dy.with_shape([terms, elements]))?;
+                same("left operand of the pooled gradient", left, &dy.with_shape([images, terms]))?;
+                same("right operand of the pooled gradient", right, &dy.with_shape([terms, elements]))?;
             }
-            _ => return Err(format!("{} operands for a gradient", ins.len())),
+            _ => {
+                return Err(format!(
+                    "wrong number of operands for an unpooled kernel gradient: {}",
+                    ins.len()
+                ));
+            }
         }
         same(
-            "the element type of the input",
+            "element type of the input",
             &TensorType::scalar(x.dtype),
             &TensorType::scalar(self.full.dtype),
         )?;
         let kernel = self.conv.clone();
         let inferred = Op::from(kernel).rule().infer(&[x, &self.full]).map_err(|c| c.message)?;
-        let dkernel = outs.first().ok_or("there is no result")?;
+        let dkernel = outs.first().ok_or("the result is missing")?;
         let fits = |ty: &TensorType| ty.elements() == dkernel.elements() && ty.dtype == dkernel.dtype;
-        holds(inferred.first().is_some_and(fits), || format!("{dkernel} is not the inferred {inferred:?}"))?;
+        holds(inferred.first().is_some_and(fits), || {
+            format!("kernel gradient has type {dkernel}, expected {inferred:?}")
+        })?;
         let dbias = outs.get(1);
         let is_sum = |dtype: DType| dtype == self.full.dtype || dtype == DType::F32;
         let fits = |ty: &TensorType| ty.elements() == self.full.shape[3] && is_sum(ty.dtype);
-        holds(outs.len() <= 2 && dbias.is_none_or(fits), || format!("a bias's gradient {dbias:?}"))
+        holds(outs.len() <= 2 && dbias.is_none_or(fits), || {
+            format!("wrong type of the bias gradient: {dbias:?}")
+        })
     }
 }
 
 /// Checks the GEMM fused with a pooling, `y: T[B, H', W', C], right: T[N, H' W' C][, bias: T[N]] → T[B, N]`.
-fn pooled_product(y: &TensorType, operands: &[TensorType], out: &TensorType) -> Checked {
+fn pooled_product(y: &TensorType, operands: &[TensorType], out: &TensorType) -> CheckResult {
     let (right, bias) = match operands {
         [right] => (right, None),
         [right, bias] => (right, Some(bias)),
-        _ => return Err(format!("{} operands of the product with a pooled array", operands.len())),
+        _ => {
+            return Err(format!(
+                "wrong number of operands for the GEMM fused with max_pool: {}",
+                operands.len()
+            ));
+        }
     };
     let (images, rows) = (y.shape[0], right.shape.first().copied().unwrap_or(0));
     let elements = y.elements() / images.max(1);
-    same("the right operand of the pooled product", right, &y.with_shape([rows, elements]))?;
-    bias.map_or(Ok(()), |ty| same("the bias of the pooled product", ty, &y.with_shape([rows])))?;
-    same("the pooled product", out, &y.with_shape([images, rows]))
+    same("right operand of the fused GEMM", right, &y.with_shape([rows, elements]))?;
+    bias.map_or(Ok(()), |ty| same("bias of the fused GEMM", ty, &y.with_shape([rows])))?;
+    same("result of the fused GEMM", out, &y.with_shape([images, rows]))
 }

@@ -1,12 +1,12 @@
-//! The readable listing of a schedule: one line for each step, then its map and bodies.
+//! Prints the listing of a schedule: one line per step, then its map and bodies.
 
-use super::kernel::{Kernel, Schedule};
-use super::map::{Load, Map};
-use super::storage::{Location, Slot};
-use super::strided_map::Store;
+use super::kernel::{Kernel, ProgramSchedule};
+use super::map::{Map, MapLoad};
+use super::storage::{Location, SlotId};
+use super::strided_map::StridedStore;
 use std::fmt;
 
-impl fmt::Display for Schedule {
+impl fmt::Display for ProgramSchedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
@@ -16,7 +16,7 @@ impl fmt::Display for Schedule {
             self.arena_bytes
         )?;
         for (i, step) in self.steps.iter().enumerate() {
-            let show = |slots: &[Slot], types: &[systole_ir::TensorType]| {
+            let show = |slots: &[SlotId], types: &[systole_ir::TensorType]| {
                 let each = slots.iter().zip(types).map(|(&s, t)| format!("{t} @{}", self.place(s)));
                 each.collect::<Vec<_>>().join(", ")
             };
@@ -28,10 +28,11 @@ impl fmt::Display for Schedule {
                 write_map(f, m)?;
             }
             if let Kernel::StridedMap(p) = &step.kernel {
-                let to = |part: &Store| format!("{}{:?}+{}", part.output, &part.strides[..], part.offset);
+                let to =
+                    |part: &StridedStore| format!("{}{:?}+{}", part.output, &part.strides[..], part.offset);
                 writeln!(f, "       to {}", p.stores.iter().map(to).collect::<Vec<_>>().join(", "))?;
             }
-            let bodies: &[Schedule] = match &step.kernel {
+            let bodies: &[ProgramSchedule] = match &step.kernel {
                 Kernel::Blocks(b) => std::slice::from_ref(&b.body),
                 Kernel::While { body, .. } => std::slice::from_ref(body),
                 Kernel::Case { branches } => branches,
@@ -53,15 +54,15 @@ impl fmt::Display for Schedule {
             }
         }
         for (k, r) in self.results.iter().enumerate() {
-            let reuse = r.reuse.map_or(String::new(), |p| format!(", into parameter {p} where donated"));
+            let reuse = r.reuse.map_or(String::new(), |p| format!(", into parameter {p} if donated"));
             writeln!(f, "result {k}: {} @{}{reuse}", r.ty, self.place(r.slot))?;
         }
         Ok(())
     }
 }
 
-impl Schedule {
-    fn place(&self, slot: Slot) -> String {
+impl ProgramSchedule {
+    fn place(&self, slot: SlotId) -> String {
         match self.slots[slot].place {
             Location::Param(p) => format!("param{p}"),
             Location::Constant(c) => format!("const{c}"),
@@ -79,13 +80,13 @@ fn write_map(f: &mut fmt::Formatter<'_>, m: &Map) -> fmt::Result {
     write!(f, "       over {}:", m.shape)?;
     for (k, load) in m.loads.iter().enumerate() {
         match load {
-            Load::Array { input, .. } if m.is_linear(load) => write!(f, " r{k}=in{input};")?,
-            Load::Array { input, strides, offset, .. } => {
+            MapLoad::Array { input, .. } if m.is_linear(load) => write!(f, " r{k}=in{input};")?,
+            MapLoad::Array { input, strides, offset, .. } => {
                 let from = if *offset == 0 { String::new() } else { format!("+{offset}") };
                 write!(f, " r{k}=in{input}{:?}{from};", &strides[..])?
             }
-            Load::Splat { value, .. } => write!(f, " r{k}={};", value.as_f64())?,
-            Load::Iota { inner, size, .. } => write!(f, " r{k}=i/{inner}%{size};")?,
+            MapLoad::Splat { value, .. } => write!(f, " r{k}={};", value.as_f64())?,
+            MapLoad::Iota { inner, size, .. } => write!(f, " r{k}=i/{inner}%{size};")?,
         }
     }
     for (k, instr) in m.instrs.iter().enumerate() {

@@ -1,10 +1,10 @@
-//! A GEMM with a fused element-wise epilogue, as data.
+//! GEMM kernel with a fused element-wise epilogue, as data.
 
 use super::map::Map;
-use super::type_check::{Checked, map, op_with_bias, stores};
+use super::type_check::{CheckResult, map, op_with_bias, stores};
 use systole_ir::{Op, TensorType};
 
-/// A GEMM and the map that runs on its complete sums. The GEMM's result is not materialised.
+/// A GEMM and the map that runs on its complete sums. The GEMM's result is not materialized.
 #[derive(Clone, Debug)]
 pub struct ProductEpilogue {
     /// The GEMM, a `dot_general`. Its operands are the step's first inputs.
@@ -18,25 +18,25 @@ pub struct ProductEpilogue {
 }
 
 impl ProductEpilogue {
-    /// The number of inputs that are the GEMM's.
+    /// Number of inputs of the GEMM.
     pub fn operands(&self) -> usize {
         2 + self.bias as usize
     }
 
-    /// Whether the epilogue, and it alone, reads input `i`, and only at the index that is computed.
+    /// Whether only the epilogue reads input `i`, and only at the index that is computed.
     pub(crate) fn reads_in_place(&self, i: usize) -> bool {
         i.checked_sub(self.operands()).is_some_and(|k| self.map.linear_loads(k).is_some())
     }
 
-    /// A short name for listings and profiles.
+    /// Short name for listings and profiles.
     pub(crate) fn name(&self) -> String {
         let bias = if self.bias { "+bias" } else { "" };
         format!("{}{bias}+map[{}]", self.op.name(), self.map.instrs.len())
     }
 
     /// Checks the types of operands and results.
-    pub(super) fn check(&self, ins: &[TensorType], outs: &[TensorType]) -> Checked {
-        let (product, others) = ins.split_at_checked(self.operands()).ok_or("a product without operands")?;
+    pub(super) fn check(&self, ins: &[TensorType], outs: &[TensorType]) -> CheckResult {
+        let (product, others) = ins.split_at_checked(self.operands()).ok_or("the GEMM has no operands")?;
         op_with_bias(&self.op, self.bias, product, std::slice::from_ref(&self.product))?;
         let read: Vec<TensorType> = others.iter().chain([&self.product]).cloned().collect();
         map(&self.map, &read)?;

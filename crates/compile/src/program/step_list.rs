@@ -1,29 +1,29 @@
-//! Rewriting of step lists for fusion rules, before steps are ordered and buffers are planned.
+//! Step list editing for fusion rules: readers, writers, replacement and removal of steps.
 //!
-//! At this point every array has one writer and a known list of readers, so a rule can check that no other step reads
-//! an array that it removes.
+//! Before steps are ordered and buffers are planned, every array has one writer and a known list of readers. A rule can
+//! check that no other step reads an array that it removes.
 
-use super::kernel::{Schedule, Step};
-use super::storage::{Location, Slot, Storage};
+use super::kernel::{ProgramSchedule, Step};
+use super::storage::{Location, SlotId, SlotStorage};
 use systole_ir::{Literal, TensorType};
 
-/// The steps that read a slot.
-pub fn readers(s: &Schedule, slot: Slot) -> impl Iterator<Item = usize> {
+/// Steps that read a slot.
+pub fn readers(s: &ProgramSchedule, slot: SlotId) -> impl Iterator<Item = usize> {
     s.steps.iter().enumerate().filter(move |(_, step)| step.inputs.contains(&slot)).map(|(i, _)| i)
 }
 
-/// The step that writes a slot.
-pub fn writer(s: &Schedule, slot: Slot) -> Option<usize> {
+/// Step that writes a slot.
+pub fn writer(s: &ProgramSchedule, slot: SlotId) -> Option<usize> {
     s.steps.iter().position(|step| step.outputs.contains(&slot))
 }
 
 /// Whether a slot is a result of the program.
-pub fn is_result(s: &Schedule, slot: Slot) -> bool {
+pub fn is_result(s: &ProgramSchedule, slot: SlotId) -> bool {
     s.results.iter().any(|r| r.slot == slot)
 }
 
-/// Sets the size of slots to 0 that no step writes any more.
-fn forget_unmade(s: &mut Schedule) {
+/// Sets the size of slots that no step writes any more to 0.
+fn forget_unmade(s: &mut ProgramSchedule) {
     let mut made = vec![false; s.slots.len()];
     s.steps.iter().flat_map(|step| &step.outputs).for_each(|&slot| made[slot] = true);
     for (storage, made) in s.slots.iter_mut().zip(made) {
@@ -33,25 +33,25 @@ fn forget_unmade(s: &mut Schedule) {
     }
 }
 
-/// The steps while a rule rewrites them.
-pub struct Steps<'s> {
-    /// `None` where a step was removed, so that indices stay valid.
+/// The steps of a program while a rule rewrites them.
+pub struct StepList<'s> {
+    /// `None` if a step was removed, so that indices stay valid.
     pub list: Vec<Option<Step>>,
-    /// Whether each slot is a result; slots that are new since then are not.
+    /// Whether each slot is a result; excludes slots added since.
     results: Vec<bool>,
-    schedule: &'s mut Schedule,
+    schedule: &'s mut ProgramSchedule,
 }
 
-impl<'s> Steps<'s> {
+impl<'s> StepList<'s> {
     /// Takes the steps out of a program, until [`close`](Self::close).
-    pub fn open(s: &'s mut Schedule) -> Steps<'s> {
+    pub fn open(s: &'s mut ProgramSchedule) -> StepList<'s> {
         let steps = std::mem::take(&mut s.steps);
         let mut results = vec![false; s.slots.len()];
         s.results.iter().for_each(|r| results[r.slot] = true);
-        Steps { list: steps.into_iter().map(Some).collect(), results, schedule: s }
+        StepList { list: steps.into_iter().map(Some).collect(), results, schedule: s }
     }
 
-    /// Puts the steps back that are left.
+    /// Puts the remaining steps back.
     pub fn close(self) {
         self.schedule.steps = self.list.into_iter().flatten().collect();
         forget_unmade(self.schedule);
@@ -63,25 +63,25 @@ impl<'s> Steps<'s> {
         (0..self.list.len()).filter(fits).collect()
     }
 
-    /// Indices of the steps that read a slot, each once.
-    pub fn readers(&self, slot: Slot) -> Vec<usize> {
+    /// Indices of the steps that read a slot, without duplicates.
+    pub fn readers(&self, slot: SlotId) -> Vec<usize> {
         self.find(|s| s.inputs.contains(&slot))
     }
 
     /// Whether a slot is a result of the program.
-    pub fn is_result(&self, slot: Slot) -> bool {
+    pub fn is_result(&self, slot: SlotId) -> bool {
         self.results.get(slot).copied().unwrap_or(false)
     }
 
-    /// The only step that reads a slot, if it has one input of that slot and the slot is no result.
-    pub fn only_reader(&self, slot: Slot) -> Option<usize> {
+    /// The only step that reads a slot, if it reads it as one input and the slot is not a result.
+    pub fn only_reader(&self, slot: SlotId) -> Option<usize> {
         let &[reader] = &self.readers(slot)[..] else { return None };
         let uses = self.step(reader)?.inputs.iter().filter(|&&x| x == slot).count();
         (uses == 1 && !self.is_result(slot)).then_some(reader)
     }
 
-    /// The step that writes a slot.
-    pub fn writer(&self, slot: Slot) -> Option<usize> {
+    /// Index of the step that writes a slot.
+    pub fn writer(&self, slot: SlotId) -> Option<usize> {
         self.find(|s| s.outputs.contains(&slot)).first().copied()
     }
 
@@ -90,17 +90,22 @@ impl<'s> Steps<'s> {
         self.list[i].as_ref()
     }
 
-    /// The value of a slot that is a constant.
-    pub fn constant(&self, slot: Slot) -> Option<&Literal> {
+    /// Value of a slot that is a constant.
+    pub fn constant(&self, slot: SlotId) -> Option<&Literal> {
         match self.schedule.slots[slot].place {
             Location::Constant(c) => self.schedule.constants.get(c),
             _ => None,
         }
     }
 
-    /// A new slot for an array of type `ty`.
-    pub fn new_slot(&mut self, ty: &TensorType) -> Slot {
-        self.schedule.slots.push(Storage { bytes: ty.bytes(), place: Location::Arena(0), first: 0, last: 0 });
+    /// Creates a slot for an array of type `ty`.
+    pub fn new_slot(&mut self, ty: &TensorType) -> SlotId {
+        self.schedule.slots.push(SlotStorage {
+            bytes: ty.bytes(),
+            place: Location::Arena(0),
+            first: 0,
+            last: 0,
+        });
         self.schedule.slots.len() - 1
     }
 }

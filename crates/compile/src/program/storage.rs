@@ -1,19 +1,19 @@
-//! Storage of arrays: slots, their live ranges and their locations in memory.
+//! Storage of arrays: slots, their live ranges and their memory locations.
 
 use systole_ir::{Error, ErrorKind, Result, TensorType};
 
 /// Alignment of arrays in the arena in bytes: a cache line, and the widest vector (512 bits).
 pub const ALIGN: usize = 64;
 
-/// Index into `Schedule::slots`.
-pub type Slot = usize;
+/// Index into `ProgramSchedule::slots`.
+pub type SlotId = usize;
 
 /// Storage of one array.
 #[derive(Clone, Debug)]
-pub struct Storage {
-    /// Size.
+pub struct SlotStorage {
+    /// Size in bytes.
     pub bytes: usize,
-    /// Its memory.
+    /// Memory location.
     pub place: Location,
     /// Start of the live range: the step that writes it; 0 for parameters and constants.
     pub first: usize,
@@ -21,46 +21,46 @@ pub struct Storage {
     pub last: usize,
 }
 
-/// The memory of an array.
+/// Memory location of an array.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Location {
-    /// The caller's argument of this index.
+    /// The caller's argument with this index.
     Param(usize),
-    /// An entry of `Schedule::constants`.
+    /// An entry of `ProgramSchedule::constants`.
     Constant(usize),
-    /// This byte offset of the arena. Slots share bytes if their live ranges do not overlap, or if a step writes one in
-    /// place of an operand that it is the last to read (see `Step::overwrites`).
+    /// Byte offset in the arena. Slots share bytes if their live ranges do not overlap, or if a step writes one over an
+    /// operand that it is the last to read (see `Step::overwrites`).
     Arena(usize),
-    /// The memory of the result of this index.
+    /// The memory of the result with this index.
     Result(usize),
-    /// A part of another array: an entry of `Schedule::views`.
+    /// A part of another array: an entry of `ProgramSchedule::views`.
     View(usize),
 }
 
-/// One result.
+/// Type and memory of a result.
 #[derive(Clone, Debug)]
 pub struct ResultPlan {
-    /// Its type.
+    /// Type of the result.
     pub ty: TensorType,
     /// The slot that holds it: its own, another result's, a parameter's or a constant's.
-    pub slot: Slot,
-    /// A donated parameter of the same size whose memory the result may take.
+    pub slot: SlotId,
+    /// A donated parameter of the same size whose memory the result may reuse.
     pub reuse: Option<usize>,
 }
 
 /// An array that aliases a contiguous part of another one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct View {
+pub struct SlotView {
     /// Slot of the other array.
-    pub of: Slot,
+    pub of: SlotId,
     /// The `dynamic_slice` step whose indices give the offset at run time. It copies nothing.
     pub by: usize,
 }
 
-/// Bytes of an array; an error where they overflow `usize`.
+/// Bytes of an array; an error if they overflow `usize`.
 pub fn array_bytes(ty: &TensorType) -> Result<usize> {
     ty.shape.checked_elements().and_then(|n| n.checked_mul(ty.dtype.size())).ok_or_else(|| {
-        Error::new(ErrorKind::Unsupported, format!("an array of type {ty} does not fit an address space"))
+        Error::new(ErrorKind::Unsupported, format!("an array of type {ty} exceeds the address space"))
             .hint("use smaller shapes")
     })
 }

@@ -1,33 +1,33 @@
-//! An element-wise program with strided stores, as data: its results may be parts of larger arrays.
+//! Element-wise program with strided stores, as data: its results may be parts of larger arrays.
 
 use super::map::Map;
-use super::type_check::{Checked, holds, inside, map};
+use super::type_check::{CheckResult, holds, inside, map};
 use smallvec::SmallVec;
 use systole_ir::TensorType;
 
-/// A map whose stores have strides and offsets, so that several of them can make up one output.
+/// A map whose stores have strides and offsets, so that several of them can fill one output.
 #[derive(Clone, Debug)]
 pub struct StridedMap {
     /// The map.
     pub map: Map,
     /// Destination of each of the map's stores.
-    pub stores: Vec<Store>,
+    pub stores: Vec<StridedStore>,
 }
 
 /// Destination of a store.
 #[derive(Clone, Debug)]
-pub struct Store {
+pub struct StridedStore {
     /// Index of the output of the step.
     pub output: usize,
     /// Strides in elements, one for each dimension of the index space.
     pub strides: SmallVec<[usize; 4]>,
-    /// The element of the output to which index 0 is stored.
+    /// Element of the output to which index 0 is stored.
     pub offset: usize,
 }
 
 impl StridedMap {
     /// Whether a store writes element `i` of its output for row-major index `i`.
-    pub fn is_whole(&self, store: &Store) -> bool {
+    pub fn is_whole(&self, store: &StridedStore) -> bool {
         store.offset == 0 && store.strides[..] == self.map.shape.strides()[..]
     }
 
@@ -38,17 +38,19 @@ impl StridedMap {
     }
 
     /// Checks the types of operands and results.
-    pub(super) fn check(&self, ins: &[TensorType], outs: &[TensorType]) -> Checked {
+    pub(super) fn check(&self, ins: &[TensorType], outs: &[TensorType]) -> CheckResult {
         map(&self.map, ins)?;
-        holds(self.stores.len() == self.map.stores.len(), || "stores without a place".into())?;
+        holds(self.stores.len() == self.map.stores.len(), || "some stores have no destination".into())?;
         let mut written = vec![0; outs.len()];
         for (&e, store) in self.map.stores.iter().zip(&self.stores) {
-            let ty = outs.get(store.output).ok_or("a store into no result")?;
-            holds(self.map.dtype(e) == ty.dtype, || format!("register {e} is stored as {ty}"))?;
+            let ty = outs.get(store.output).ok_or("a store refers to a missing result")?;
+            holds(self.map.dtype(e) == ty.dtype, || {
+                format!("register {e} is stored with another type, {ty}")
+            })?;
             inside(&self.map, &store.strides, store.offset, ty).map_err(|what| format!("a store {what}"))?;
             written[store.output] += self.map.shape.elements();
         }
         let whole = written.iter().zip(outs).all(|(n, ty)| *n == ty.elements());
-        holds(whole, || format!("{written:?} elements are stored into {outs:?}"))
+        holds(whole, || format!("stores of {written:?} elements do not fill {outs:?}"))
     }
 }

@@ -1,16 +1,16 @@
-//! Cost model of mini-batch blocking, in nanoseconds of one core.
+//! Cost model of row blocks (mini-batch blocking), in nanoseconds of one core.
 //!
 //! The gain is memory traffic: arrays between kernels stay in L2 instead of going through memory. The cost is that each
-//! block reads the weights again and adds to all sums. The constants are of the order of current machines. They only
-//! have to tell large differences apart, and must not depend on the machine that compiles: the block size decides the
-//! order in which sums are added, and so the bits of the result.
+//! block reads the weights again and adds to all sums. The constants have the order of magnitude of current machines.
+//! They only have to distinguish large differences, and must not depend on the machine that compiles: the block size
+//! determines the order in which sums are added, and so the bits of the result.
 
 use super::row_rules::{Use, row_op};
-use super::segment::Region;
+use super::segment::BlockSegment;
 use crate::graph::optimize;
-use crate::nested_compiler::Compiler;
-use crate::options::{Blocking, Options};
-use crate::program::{Blocks, Kernel, Location, Schedule, Step, Storage};
+use crate::nested_compiler::NestedCompiler;
+use crate::options::{PipelineOptions, RowBlocksMode};
+use crate::program::{Kernel, Location, ProgramSchedule, RowBlockLoop, SlotStorage, Step};
 use systole_ir::{Graph, Op, Result, ValueId};
 
 /// Nanoseconds per byte moved from or to L2 (`NEAR`), the shared last-level cache and memory.
@@ -27,46 +27,47 @@ const CALL: f64 = 400.0;
 const FLOP: f64 = 1.0 / 80.0;
 /// GEMM rows (M) from which the arithmetic units are fully used.
 const FULL_ROWS: f64 = 8.0;
-/// Blocks, at least, so that several threads have work; fewer only where every block is one row.
+/// Minimum number of blocks, so that several threads have work; fewer only if every block is one row.
 const FEWEST_BLOCKS: usize = 16;
-/// Nanoseconds that a segment must gain.
+/// Minimum gain of a segment in nanoseconds.
 const WORTH: f64 = 15_000.0;
-/// Fraction of the saved traffic that must remain as gain. The model is rough, and blocks have costs outside it.
+/// Fraction of the saved traffic that must remain as gain. The model is rough, and blocks have costs that it ignores.
 const SURE: f64 = 0.2;
-/// Block sizes whose cost is within this factor of the least count as equal, which is the model's resolution. The
-/// largest of them is taken: fewer kernel calls.
+/// Block sizes whose cost is within this factor of the minimum count as equal, which is the model's resolution. The
+/// largest of them is used: fewer kernel calls.
 const ALIKE: f64 = 1.1;
-/// Rows of the program that is compiled to measure memory and traffic per row.
+/// Number of rows of the program that is compiled to measure memory and traffic per row.
 const PROBE: usize = 8;
-/// Groups of blocks, at most. So many threads can work at once, and so many copies of the sums exist.
+/// Maximum number of groups of blocks: the number of threads that can work at once, and of copies of the sums.
 const GROUPS: usize = 64;
-/// Bytes that all copies of the sums may take together; [`FEWEST_GROUPS`] are made even if they take more.
+/// Maximum total bytes of all copies of the sums; at least [`FEWEST_GROUPS`] copies are made anyway.
 const COPIES: usize = 2 << 20;
 const FEWEST_GROUPS: usize = 8;
 
-/// The decision on a segment.
-pub enum Verdict {
-    /// It runs by blocks. Nanoseconds gained, and nanoseconds that blocks cost beside the arithmetic.
-    Gains(Box<Blocks>, f64, f64),
+/// Decision on a segment.
+pub enum BlockingDecision {
+    /// Run it in blocks. Nanoseconds gained, and nanoseconds that blocks cost in addition to the arithmetic.
+    Gains(Box<RowBlockLoop>, f64, f64),
     /// It loses, but may gain without this node.
     Without(usize),
     /// It does not gain.
     Loses,
 }
 
-pub struct Costs<'g> {
+/// Cost model of row blocks for a graph and a row count.
+pub struct BlockingCostModel<'g> {
     graph: &'g Graph,
     rows: usize,
     cache: usize,
-    /// Rows per block, where blocks are forced and gains are not considered.
+    /// Rows per block if blocks are forced and gains are ignored.
     forced: Option<usize>,
     excess_precision: bool,
-    compiler: &'g Compiler,
+    compiler: &'g NestedCompiler,
 }
 
-/// Traffic and work of a segment.
+/// Memory traffic and arithmetic of a segment.
 #[derive(Default)]
-struct Loads {
+struct SegmentTraffic {
     /// Bytes of operands that are read whole, counted once per read.
     weights: f64,
     /// Bytes of operands that are read whole, counted once each.
@@ -82,20 +83,26 @@ struct Loads {
     /// Arithmetic operations per row: of GEMMs, and of all kernels.
     flops: f64,
     work: f64,
-    /// Least M of the segment's GEMMs per row of the segment.
+    /// Minimum M of the segment's GEMMs per row of the segment.
     product_rows: f64,
     /// Kernel calls per block.
     calls: f64,
 }
 
-impl<'g> Costs<'g> {
-    pub fn new(graph: &'g Graph, rows: usize, options: &Options, compiler: &'g Compiler) -> Costs<'g> {
+impl<'g> BlockingCostModel<'g> {
+    /// Creates the cost model for segments of `rows` rows.
+    pub fn new(
+        graph: &'g Graph,
+        rows: usize,
+        options: &PipelineOptions,
+        compiler: &'g NestedCompiler,
+    ) -> BlockingCostModel<'g> {
         let (cache, forced) = match options.blocks {
-            Blocking::Off => (0, None),
-            Blocking::Cache(bytes) => (bytes, None),
-            Blocking::Rows(n) => (usize::MAX / 8, Some(n)),
+            RowBlocksMode::Off => (0, None),
+            RowBlocksMode::Cache(bytes) => (bytes, None),
+            RowBlocksMode::Rows(n) => (usize::MAX / 8, Some(n)),
         };
-        Costs { graph, rows, cache, forced, excess_precision: options.excess_precision, compiler }
+        BlockingCostModel { graph, rows, cache, forced, excess_precision: options.excess_precision, compiler }
     }
 
     /// Whether a node reads whole, or sums into, so many bytes per block that no block size can gain.
@@ -117,20 +124,20 @@ impl<'g> Costs<'g> {
         whole.map(|(&v, _)| self.graph.ty(v).bytes()).sum()
     }
 
-    fn sum_bytes(&self, region: &Region<'_>) -> usize {
+    fn sum_bytes(&self, region: &BlockSegment<'_>) -> usize {
         region.sums.iter().map(|&v| region.sum_type(v).bytes()).sum()
     }
 
-    /// Loads of the segment, taken from its program for `probe` rows. That is fused, so only materialised arrays count.
-    fn loads(&self, region: &Region<'_>, body: &Schedule, probe: usize) -> Loads {
+    /// Measures a segment by its program for `probe` rows. The program is fused, so only materialized arrays count.
+    fn loads(&self, region: &BlockSegment<'_>, body: &ProgramSchedule, probe: usize) -> SegmentTraffic {
         let (rows, times) = (self.rows as f64, self.rows as f64 / probe as f64);
         let sums = region.sums.len();
-        let mut l = Loads {
+        let mut l = SegmentTraffic {
             sums: self.sum_bytes(region),
             live: body.arena_bytes as f64 / probe as f64,
             calls: body.steps.len() as f64,
             product_rows: f64::INFINITY,
-            ..Loads::default()
+            ..SegmentTraffic::default()
         };
         let mut uses = vec![0; body.slots.len()];
         for step in &body.steps {
@@ -169,7 +176,7 @@ impl<'g> Costs<'g> {
             }
         }
         // Inputs that are read again and results that are read must stay in cache as well.
-        let stays = |(storage, &uses): (&Storage, &usize)| match storage.place {
+        let stays = |(storage, &uses): (&SlotStorage, &usize)| match storage.place {
             Location::Param(p) if p < sums || region.inputs[p - sums].1 != Use::Rows => 0,
             Location::Param(_) | Location::Result(_) if uses > 1 => storage.bytes,
             _ => 0,
@@ -179,15 +186,21 @@ impl<'g> Costs<'g> {
     }
 
     /// Whether the program with new segments (`after`), whose blocks cost `inside`, saves at least the fraction
-    /// [`SURE`] of what the segments claim. Each segment was judged alone and unfused with its surroundings: the
+    /// [`SURE`] of what the segments claim. Each segment was judged alone and not fused with its surroundings: the
     /// program without it may fuse away some of the arrays, and a segment must write what another segment reads.
-    pub fn is_better(&self, before: &Schedule, after: &Schedule, inside: f64, claimed: f64) -> bool {
+    pub fn is_better(
+        &self,
+        before: &ProgramSchedule,
+        after: &ProgramSchedule,
+        inside: f64,
+        claimed: f64,
+    ) -> bool {
         let gain = self.traffic(before) - self.traffic(after) - inside;
         self.forced.is_some() || gain > SURE * claimed
     }
 
     /// Nanoseconds of memory traffic of a program: each kernel moves each of its arrays once.
-    pub fn traffic(&self, s: &Schedule) -> f64 {
+    pub fn traffic(&self, s: &ProgramSchedule) -> f64 {
         let of_step = |step: &Step| -> f64 {
             let mut slots: Vec<usize> = step.inputs.iter().chain(&step.outputs).copied().collect();
             slots.sort_unstable();
@@ -207,21 +220,22 @@ impl<'g> Costs<'g> {
         }
     }
 
-    pub fn judge(&self, region: &Region<'_>) -> Result<Verdict> {
+    /// Decides whether a segment gains from row blocks, and chooses the block size.
+    pub fn judge(&self, region: &BlockSegment<'_>) -> Result<BlockingDecision> {
         let made: usize =
             region.members.iter().flat_map(|&m| &self.graph.nodes[m].outs).map(|t| t.bytes()).sum();
         if let Some(block) = self.forced {
-            let loads = Loads { sums: self.sum_bytes(region), ..Loads::default() };
+            let loads = SegmentTraffic { sums: self.sum_bytes(region), ..SegmentTraffic::default() };
             let blocks = self.blocks(region, &loads, block.clamp(1, self.rows))?;
-            return Ok(Verdict::Gains(Box::new(blocks), made as f64, 0.0));
+            return Ok(BlockingDecision::Gains(Box::new(blocks), made as f64, 0.0));
         }
         if made < self.cache {
-            return Ok(Verdict::Loses);
+            return Ok(BlockingDecision::Loses);
         }
         let probe = PROBE.min(self.rows);
         let loads = self.loads(region, &self.program(region, probe)?, probe);
         if loads.saved < WORTH {
-            return Ok(Verdict::Loses);
+            return Ok(BlockingDecision::Loses);
         }
         let costs: Vec<(usize, f64)> =
             sizes(self.rows).map(|block| (block, self.cost(&loads, block))).collect();
@@ -230,13 +244,13 @@ impl<'g> Costs<'g> {
         if gain > WORTH.max(SURE * loads.saved) {
             let alike = costs.iter().filter(|c| c.1 <= ALIKE * cost).map(|c| c.0);
             let block = alike.max().unwrap_or(1);
-            return Ok(Verdict::Gains(Box::new(self.blocks(region, &loads, block)?), gain, cost));
+            return Ok(BlockingDecision::Gains(Box::new(self.blocks(region, &loads, block)?), gain, cost));
         }
-        Ok(self.heaviest(region).map_or(Verdict::Loses, Verdict::Without))
+        Ok(self.heaviest(region).map_or(BlockingDecision::Loses, BlockingDecision::Without))
     }
 
-    /// Nanoseconds that blocks of a size cost in all, beside the arithmetic.
-    fn cost(&self, l: &Loads, block: usize) -> f64 {
+    /// Total nanoseconds that blocks of a size cost, in addition to the arithmetic.
+    fn cost(&self, l: &SegmentTraffic, block: usize) -> f64 {
         let (cache, rows, block) = (self.cache as f64, self.rows as f64, block as f64);
         let (count, sums) = ((rows / block).ceil(), l.sums as f64);
         // The live rows of a block have priority in cache; weights and sums, touched once per block, get the rest.
@@ -260,7 +274,7 @@ impl<'g> Costs<'g> {
     }
 
     /// The member with the most bytes of sums and whole operands per block, if these are more than 1/16 of the cache.
-    fn heaviest(&self, region: &Region<'_>) -> Option<usize> {
+    fn heaviest(&self, region: &BlockSegment<'_>) -> Option<usize> {
         let weight = |m: usize| {
             let sums: usize =
                 region.sums.iter().filter(|v| v.index() == m).map(|&v| self.graph.ty(v).bytes()).sum();
@@ -275,21 +289,26 @@ impl<'g> Costs<'g> {
         most.min(count)
     }
 
-    fn program(&self, region: &Region<'_>, block: usize) -> Result<Schedule> {
+    fn program(&self, region: &BlockSegment<'_>, block: usize) -> Result<ProgramSchedule> {
         let (body, _) = optimize(&region.body(block))?;
         let donated = (0..region.sums.len()).collect();
         let excess_precision = self.excess_precision;
         (self.compiler.schedule)(
             &body,
-            &Options { donated, state_at: Some(0), blocks: Blocking::Off, excess_precision },
+            &PipelineOptions { donated, state_at: Some(0), blocks: RowBlocksMode::Off, excess_precision },
         )
     }
 
-    fn blocks(&self, region: &Region<'_>, loads: &Loads, block: usize) -> Result<Blocks> {
+    fn blocks(
+        &self,
+        region: &BlockSegment<'_>,
+        loads: &SegmentTraffic,
+        block: usize,
+    ) -> Result<RowBlockLoop> {
         let row_bytes = |v: ValueId| self.graph.ty(v).bytes() / self.rows;
         let rest = self.rows % block;
         let row_of = |&(v, how): &(ValueId, Use)| (how == Use::Rows).then(|| row_bytes(v));
-        Ok(Blocks {
+        Ok(RowBlockLoop {
             body: self.program(region, block)?,
             rest: if rest == 0 { None } else { Some(self.program(region, rest)?) },
             rows: self.rows,

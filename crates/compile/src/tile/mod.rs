@@ -1,26 +1,26 @@
-//! Mini-batch blocking: parts of a graph run for a few samples at a time, so that their intermediate arrays stay in
-//! cache.
+//! Row blocks (mini-batch blocking, loop tiling over the batch): runs parts of a graph for a few samples at a time, so
+//! that their intermediate arrays stay in cache.
 //!
-//! Between two reductions over the batch, every sample depends on itself alone. [`outline`] finds such segments for any
-//! number of rows ([`rules`]: the op that each node becomes for a block; [`phases`]: which nodes can run together),
-//! keeps those that a cost model expects to gain ([`cost`]), and outlines each into one node: a `case` of one branch,
-//! which computes the segment for all rows and defines its meaning. The program for one block ([`Blocks`]) is kept
-//! beside it, and is what runs. Sums over the rows (weight gradients, losses, statistics) are accumulated block by
-//! block in a fixed order. A row need not be a sample: it is one index of the leading dimensions whose sizes multiply
-//! to the number of rows.
+//! Between two reductions over the batch, every sample depends only on itself. [`outline`] finds such segments for any
+//! number of rows ([`row_rules`]: the op of each node for a block; [`segment_partition`]: which nodes can run
+//! together). It keeps those that a cost model expects to gain ([`cost`]), and outlines each into one node: a `case`
+//! with one branch, which computes the segment for all rows and defines its meaning. The program for one block
+//! ([`RowBlockLoop`]) is kept with it, and is what runs. Sums over the rows (weight gradients, losses, statistics) are
+//! accumulated block by block in a fixed order. A row need not be a sample: it is one index of the leading dimensions
+//! whose sizes multiply to the number of rows.
 
 mod cost;
 mod row_rules;
 mod segment;
 mod segment_partition;
 
-use crate::nested_compiler::Compiler;
-use crate::options::{Blocking, Options};
-use crate::program::Blocks;
-use cost::{Costs, Verdict};
+use crate::nested_compiler::NestedCompiler;
+use crate::options::{PipelineOptions, RowBlocksMode};
+use crate::program::RowBlockLoop;
+use cost::{BlockingCostModel, BlockingDecision};
 use row_rules::{Use, is_free, prefix, row_op};
-use segment::{Region, base};
-use segment_partition::{Phases, RowRole};
+use segment::{BlockSegment, base};
+use segment_partition::{RowRole, SegmentPartition};
 use smallvec::SmallVec;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet};
@@ -28,39 +28,41 @@ use std::sync::Arc;
 use systole_ir::op::{Case, Constant, Transpose};
 use systole_ir::{DType, Graph, Literal, Node, Op, Result, ValueId};
 
-/// Numbers of rows for which segments are searched, at most: those for which most bytes can be computed by rows.
+/// Maximum number of row counts for which segments are searched: those for which most bytes can be computed by rows.
 const CANDIDATES: usize = 4;
-/// Most passes over the graph. A pass takes segments of one number of rows, and the next pass may take another.
+/// Maximum number of passes over the graph. A pass outlines segments of one row count, and the next pass may use
+/// another.
 const ROUNDS: usize = 3;
-/// How often segments are formed again without the nodes that cost them most.
+/// Maximum number of retries that form segments again without their most expensive nodes.
 const TRIALS: usize = 6;
 
 /// A graph with each segment outlined to one node, and the block programs.
 #[derive(Default)]
-pub struct Outlined {
+pub struct OutlinedGraph {
     pub graph: Graph,
     /// The block program of each outlined node, by the node's index.
-    pub blocks: HashMap<usize, Blocks>,
+    pub blocks: HashMap<usize, RowBlockLoop>,
 }
 
 /// A segment that is expected to gain from blocks.
-struct Chosen<'g> {
-    region: Region<'g>,
-    blocks: Blocks,
-    /// Nanoseconds gained, and nanoseconds that blocks cost beside the arithmetic (see [`Verdict::Gains`]).
+struct ProfitableSegment<'g> {
+    region: BlockSegment<'g>,
+    blocks: RowBlockLoop,
+    /// Nanoseconds gained, and nanoseconds that blocks cost in addition to the arithmetic (see
+    /// [`BlockingDecision::Gains`]).
     gain: f64,
     cost: f64,
 }
 
-/// Outlines the segments that gain; the graph unchanged where there are none.
-pub fn outline(graph: &Graph, options: &Options, compiler: &Compiler) -> Result<Outlined> {
-    let mut now = Outlined { graph: graph.clone(), blocks: HashMap::new() };
-    if options.blocks == Blocking::Off {
+/// Outlines the segments that gain. Returns the graph unchanged if there are none.
+pub fn outline(graph: &Graph, options: &PipelineOptions, compiler: &NestedCompiler) -> Result<OutlinedGraph> {
+    let mut now = OutlinedGraph { graph: graph.clone(), blocks: HashMap::new() };
+    if options.blocks == RowBlocksMode::Off {
         return Ok(now);
     }
     for _ in 0..ROUNDS {
-        let mut best: Vec<Chosen<'_>> = Vec::new();
-        let total = |chosen: &[Chosen<'_>]| chosen.iter().map(|c| c.gain).sum::<f64>();
+        let mut best: Vec<ProfitableSegment<'_>> = Vec::new();
+        let total = |chosen: &[ProfitableSegment<'_>]| chosen.iter().map(|c| c.gain).sum::<f64>();
         for rows in candidates(&now.graph, options.blocks) {
             let chosen = choose(&now.graph, rows, options, compiler)?;
             if total(&chosen) > total(&best) {
@@ -68,10 +70,10 @@ pub fn outline(graph: &Graph, options: &Options, compiler: &Compiler) -> Result<
             }
         }
         let Some(first) = best.first() else { break };
-        let costs = Costs::new(&now.graph, first.region.rows, options, compiler);
+        let costs = BlockingCostModel::new(&now.graph, first.region.rows, options, compiler);
         let (inside, claimed) = (best.iter().map(|c| c.cost).sum(), total(&best));
-        let next = Outlining::new(&now.graph, best, &now.blocks).run();
-        let steps = |o: &Outlined| (compiler.estimate)(&o.graph, &o.blocks, options);
+        let next = SegmentOutliner::new(&now.graph, best, &now.blocks).run();
+        let steps = |o: &OutlinedGraph| (compiler.estimate)(&o.graph, &o.blocks, options);
         if !costs.is_better(&steps(&now)?, &steps(&next)?, inside, claimed) {
             break;
         }
@@ -80,10 +82,10 @@ pub fn outline(graph: &Graph, options: &Options, compiler: &Compiler) -> Result<
     Ok(now)
 }
 
-/// Numbers of rows to try: products of leading dimensions, ranked by the bytes of the values that can be computed by so
+/// Row counts to try: products of leading dimensions, ranked by the bytes of the values that can be computed by that
 /// many rows.
-fn candidates(graph: &Graph, blocking: Blocking) -> Vec<usize> {
-    let least = if let Blocking::Cache(bytes) = blocking { bytes } else { 0 };
+fn candidates(graph: &Graph, blocking: RowBlocksMode) -> Vec<usize> {
+    let least = if let RowBlocksMode::Cache(bytes) = blocking { bytes } else { 0 };
     let mut bytes: HashMap<usize, usize> = HashMap::new();
     for node in graph.nodes.iter().filter(|n| !is_free(&n.op) && !matches!(n.op, Op::Parameter(_))) {
         for ty in &node.outs {
@@ -111,20 +113,20 @@ fn candidates(graph: &Graph, blocking: Blocking) -> Vec<usize> {
     all.into_iter().map(|(rows, _)| rows).collect()
 }
 
-/// The segments for a number of rows that gain from blocks. A segment that loses is formed again without its heaviest
-/// node, as often as [`TRIALS`] allows.
+/// Chooses the segments for a row count that gain from blocks. A segment that loses is formed again without its
+/// heaviest node, as often as [`TRIALS`] allows.
 fn choose<'g>(
     graph: &'g Graph,
     rows: usize,
-    options: &Options,
-    compiler: &'g Compiler,
-) -> Result<Vec<Chosen<'g>>> {
-    let costs = Costs::new(graph, rows, options, compiler);
+    options: &PipelineOptions,
+    compiler: &'g NestedCompiler,
+) -> Result<Vec<ProfitableSegment<'g>>> {
+    let costs = BlockingCostModel::new(graph, rows, options, compiler);
     let mut barred: HashSet<usize> = (0..graph.nodes.len()).filter(|&i| costs.is_hopeless(i)).collect();
-    let mut chosen: Vec<Chosen<'g>> = Vec::new();
+    let mut chosen: Vec<ProfitableSegment<'g>> = Vec::new();
     let mut known: HashMap<Vec<usize>, bool> = HashMap::new();
     for trial in 0..=TRIALS {
-        let phases = Phases::new(graph, rows, &|i| barred.contains(&i));
+        let phases = SegmentPartition::new(graph, rows, &|i| barred.contains(&i));
         let needed = phases.needed();
         chosen.clear();
         let mut again = false;
@@ -136,12 +138,12 @@ fn choose<'g>(
                 continue;
             }
             let outs: Vec<ValueId> = members.iter().flat_map(|&m| needed[m].iter().copied()).collect();
-            let region = Region::new(graph, rows, members, outs);
+            let region = BlockSegment::new(graph, rows, members, outs);
             match costs.judge(&region)? {
-                Verdict::Gains(blocks, gain, cost) => {
-                    chosen.push(Chosen { region, blocks: *blocks, gain, cost });
+                BlockingDecision::Gains(blocks, gain, cost) => {
+                    chosen.push(ProfitableSegment { region, blocks: *blocks, gain, cost });
                 }
-                Verdict::Without(node) if trial < TRIALS => {
+                BlockingDecision::Without(node) if trial < TRIALS => {
                     barred.insert(node);
                     again = true;
                 }
@@ -158,29 +160,33 @@ fn choose<'g>(
 }
 
 /// Rebuilds a graph with each chosen segment as one node.
-struct Outlining<'g> {
+struct SegmentOutliner<'g> {
     graph: &'g Graph,
-    chosen: Vec<Chosen<'g>>,
+    chosen: Vec<ProfitableSegment<'g>>,
     /// Block programs of nodes that an earlier pass outlined.
-    before: &'g HashMap<usize, Blocks>,
+    before: &'g HashMap<usize, RowBlockLoop>,
     /// The segment of each node, as an index into `chosen`.
     owner: Vec<Option<usize>>,
     nodes: Vec<Node>,
     map: HashMap<ValueId, ValueId>,
-    blocks: HashMap<usize, Blocks>,
+    blocks: HashMap<usize, RowBlockLoop>,
 }
 
-impl<'g> Outlining<'g> {
-    fn new(graph: &'g Graph, chosen: Vec<Chosen<'g>>, before: &'g HashMap<usize, Blocks>) -> Outlining<'g> {
+impl<'g> SegmentOutliner<'g> {
+    fn new(
+        graph: &'g Graph,
+        chosen: Vec<ProfitableSegment<'g>>,
+        before: &'g HashMap<usize, RowBlockLoop>,
+    ) -> SegmentOutliner<'g> {
         let mut owner = vec![None; graph.nodes.len()];
         for (k, c) in chosen.iter().enumerate() {
             c.region.members.iter().for_each(|&m| owner[m] = Some(k));
         }
         let (nodes, map, blocks) = (Vec::new(), HashMap::new(), HashMap::new());
-        Outlining { graph, chosen, before, owner, nodes, map, blocks }
+        SegmentOutliner { graph, chosen, before, owner, nodes, map, blocks }
     }
 
-    fn run(mut self) -> Outlined {
+    fn run(mut self) -> OutlinedGraph {
         let graph = self.graph;
         for &p in &graph.params {
             self.plain(p.index());
@@ -201,7 +207,7 @@ impl<'g> Outlining<'g> {
             scopes: graph.scopes.clone(),
             nodes: self.nodes,
         };
-        Outlined { graph, blocks: self.blocks }
+        OutlinedGraph { graph, blocks: self.blocks }
     }
 
     /// The node that represents another one in the order: its segment's first member, or the node itself.
@@ -306,7 +312,7 @@ impl<'g> Outlining<'g> {
         ValueId { node, out: 0 }
     }
 
-    /// A segment's result in the graph's type: sums of narrow floats are accumulated in f32 and rounded once.
+    /// A segment's result in the graph's type: sums of bf16 and f16 are accumulated in f32 and rounded once.
     fn narrowed(&mut self, made: ValueId, v: ValueId, like: &Node) -> ValueId {
         let (have, want) = (&self.nodes[made.index()].outs[made.out as usize], self.graph.ty(v));
         if have == want {

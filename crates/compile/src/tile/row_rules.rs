@@ -1,25 +1,27 @@
-//! The op that computes a block of rows of a node's result, as the op describes it
-//! ([`StructuralOp::row_op`](systole_ir::op::StructuralOp::row_op)), and in the form that kernels want.
+//! Row block rules: the op that computes a block of rows of a node's result.
+//!
+//! Refines the op's own description ([`StructuralOp::row_op`](systole_ir::op::StructuralOp::row_op)) for the layouts
+//! that kernels prefer.
 
 use crate::graph::layout::transpose_weights::FEW;
 use smallvec::smallvec;
-use systole_ir::op::{Binary, DotGeneral, NodeView, RowOp, Rows};
+use systole_ir::op::{Binary, DotGeneral, NodeView, RowBlocking, RowOp};
 use systole_ir::{Graph, Node, Op, TensorType};
 
 pub use systole_ir::op::{RowUse as Use, row_dims as prefix, sum_type};
 
-/// The type of `block` rows of a value that has `rows` rows: its row dimensions become one of size `block`.
+/// Type of `block` rows of a value that has `rows` rows: its row dimensions become one of size `block`.
 pub fn block_type(ty: &TensorType, rows: usize, block: usize) -> Option<TensorType> {
-    Some(ty.with_shape(Rows { rows, block }.cut(ty)?.shape(ty)))
+    Some(ty.with_shape(RowBlocking { rows, block }.cut(ty)?.shape(ty)))
 }
 
-/// The op of `node` for `block` of `rows` rows (at least 2); `None` where it does not work by rows.
+/// The op of `node` for `block` of `rows` rows (at least 2); `None` if it does not work by rows.
 ///
-/// Kernels read a right operand `[K, N]` along its rows, unless it has few columns
-/// (see [`crate::graph::layout::transpose_weights`]); it is transposed once, not in each block.
+/// Kernels read a right operand `[K, N]` along its rows, unless it has few columns (see
+/// [`crate::graph::layout::transpose_weights`]); it is transposed once, not in each block.
 pub fn row_op(graph: &Graph, node: &Node, rows: usize, block: usize) -> Option<RowOp> {
     let at = NodeView { graph, node };
-    let row = at.row_op(Rows { rows, block })?;
+    let row = at.row_op(RowBlocking { rows, block })?;
     match &row.op {
         Op::DotGeneral(d)
             if row.uses[..] == [Use::Rows, Use::Whole]
@@ -38,11 +40,11 @@ pub fn transposed(d: &DotGeneral) -> DotGeneral {
     DotGeneral { rhs_contract: smallvec![0], ..d.clone() }
 }
 
-/// Whether a value is free to compute again in each block: constants, broadcasts and reshapes, which lower to no kernel
-/// or to strides of their readers.
+/// Whether a value costs nothing to recompute in each block: constants, broadcasts and reshapes, which lower to no
+/// kernel or to strides of their readers.
 pub fn is_free(op: &Op) -> bool {
     matches!(op, Op::Constant(_) | Op::Iota(_) | Op::BroadcastInDim(_) | Op::Reshape(_))
 }
 
-/// The op by which a block adds to a sum.
+/// The op with which a block adds to a sum.
 pub const ADD: Op = Op::Binary(Binary::Add);

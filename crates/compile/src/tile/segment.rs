@@ -1,6 +1,6 @@
-//! A segment (a set of nodes that runs block by block) as two graphs: for one block of rows, and for all rows.
+//! Builds the graphs of a segment (a set of nodes that runs block by block): one for a row block, one for all rows.
 //!
-//! Free nodes (see [`is_free`]) are no members. They are copied into the segment, so that its inputs are the values
+//! Free nodes (see [`is_free`]) are not members. They are copied into the segment, so that its inputs are the values
 //! behind them.
 
 use super::row_rules::{ADD, Use, block_type, is_free, row_op, sum_type, transposed};
@@ -9,22 +9,21 @@ use std::collections::HashMap;
 use systole_ir::op::{Constant, Convert, Parameter, Reduce};
 use systole_ir::{Graph, Literal, Node, Op, TensorType, ValueId, bug};
 
-/// Nodes that work by rows, with the values that enter and leave the segment.
-pub struct Region<'g> {
+/// A segment: nodes that work by rows, with the values that enter and leave it.
+pub struct BlockSegment<'g> {
     pub graph: &'g Graph,
     pub rows: usize,
-    /// In graph order.
+    /// Member nodes in graph order.
     pub members: Vec<usize>,
-    /// Values that enter, and the part that a block reads.
+    /// Values that enter, with the part that a block reads.
     pub inputs: Vec<(ValueId, Use)>,
     /// Values that leave and are sums over the rows.
     pub sums: Vec<ValueId>,
-    /// Values that leave and have the rows.
+    /// Values that leave and have rows.
     pub outs: Vec<ValueId>,
 }
 
-/// The first value behind a chain of free nodes that is not free; `None` where the chain starts with a constant or
-/// iota.
+/// Skips a chain of free nodes and returns the value behind it; `None` if the chain starts with a constant or iota.
 pub fn base(graph: &Graph, mut v: ValueId) -> Option<ValueId> {
     loop {
         let node = graph.node(v);
@@ -35,17 +34,17 @@ pub fn base(graph: &Graph, mut v: ValueId) -> Option<ValueId> {
     }
 }
 
-impl<'g> Region<'g> {
-    /// `needed`: values of the members that are read outside.
+impl<'g> BlockSegment<'g> {
+    /// Creates a segment; `needed` are the values of its members that are read outside.
     pub fn new(graph: &'g Graph, rows: usize, members: Vec<usize>, needed: Vec<ValueId>) -> Self {
         let mut region =
-            Region { graph, rows, members, inputs: Vec::new(), sums: Vec::new(), outs: Vec::new() };
+            BlockSegment { graph, rows, members, inputs: Vec::new(), sums: Vec::new(), outs: Vec::new() };
         let sums = |v: &ValueId| row_op(graph, graph.node(*v), rows, rows).is_some_and(|r| r.sums);
         (region.sums, region.outs) = needed.into_iter().partition(sums);
         for m in region.members.clone() {
             let node = &graph.nodes[m];
             let Some(row) = row_op(graph, node, rows, rows) else {
-                bug!("a member that does not work by rows")
+                bug!("a member of the segment does not work by rows")
             };
             for (&v, &how) in node.inputs.iter().zip(&row.uses) {
                 region.gather(v, how);
@@ -58,7 +57,7 @@ impl<'g> Region<'g> {
         self.members.binary_search(&v.index()).is_ok()
     }
 
-    /// The op and operand of a free node that is copied into the segment; `None` where its value is an input instead.
+    /// Op and operand of a free node that is copied into the segment; `None` if its value is an input instead.
     fn inner(&self, v: ValueId, how: Use, block: Option<usize>) -> Option<(Op, Option<(ValueId, Use)>)> {
         let node = self.graph.node(v);
         if !is_free(&node.op) {
@@ -108,18 +107,18 @@ impl<'g> Region<'g> {
         ty.with_dtype(sum_type(ty.dtype))
     }
 
-    /// `(sums so far…, inputs…) → (sums…, outs…)` for `block` rows.
+    /// Graph for one block: `(sums so far…, inputs…) → (sums…, outs…)` for `block` rows.
     pub fn body(&self, block: usize) -> Graph {
         self.build(Some(block))
     }
 
-    /// `(inputs…) → (sums…, outs…)` for all rows, with the graph's own types.
+    /// Graph for all rows: `(inputs…) → (sums…, outs…)`, with the graph's own types.
     pub fn whole(&self) -> Graph {
         self.build(None)
     }
 
     fn build(&self, block: Option<usize>) -> Graph {
-        let mut b = Builder {
+        let mut b = SegmentGraphBuilder {
             region: self,
             block,
             new: Rewriter::default(),
@@ -164,16 +163,16 @@ impl<'g> Region<'g> {
     }
 }
 
-struct Builder<'r, 'g> {
-    region: &'r Region<'g>,
-    /// Rows of a block; `None`: all rows, with the graph's own ops.
+struct SegmentGraphBuilder<'r, 'g> {
+    region: &'r BlockSegment<'g>,
+    /// Rows of a block; `None` for all rows, with the graph's own ops.
     block: Option<usize>,
     new: Rewriter,
     map: HashMap<(ValueId, Use), ValueId>,
     params: Vec<ValueId>,
 }
 
-impl Builder<'_, '_> {
+impl SegmentGraphBuilder<'_, '_> {
     fn parameter(&mut self, ty: TensorType, like: &Node) -> ValueId {
         let v = self.new.push(Parameter { index: self.params.len(), ty }, &[], like);
         self.params.push(v);
@@ -185,7 +184,7 @@ impl Builder<'_, '_> {
             return new;
         }
         let Some((op, operand)) = self.region.inner(v, how, self.block) else {
-            bug!("%{} is read by rows before it is made", v.node)
+            bug!("%{} is read by rows before it is defined", v.node)
         };
         let operands: Vec<ValueId> = operand.map(|(x, how)| self.value(x, how)).into_iter().collect();
         let new = self.new.push(op, &operands, self.region.graph.node(v));

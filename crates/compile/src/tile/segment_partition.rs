@@ -1,20 +1,20 @@
-//! Partition of the nodes that work by rows into segments, each of which can run block by block.
+//! Partitions the nodes that work by rows into segments, each of which can run block by block.
 //!
 //! A node's phase counts the full passes over the rows that must be complete before it runs. It is that of its
-//! operands, or one more where an operand is computed by rows but read as a whole, or is a sum over the rows. Nodes of
-//! one phase that read rows of each other, or the same arrays, form a segment. A segment is convex: a path that leaves
-//! it and returns would have to raise the phase.
+//! operands, or one more if an operand is computed by rows but read as a whole, or is a sum over the rows. Nodes of one
+//! phase that read rows of each other, or the same arrays, form a segment. A segment is convex: a path that leaves it
+//! and returns would have to raise the phase.
 
 use super::row_rules::{Use, is_free, row_op};
 use super::segment::base;
 use std::collections::HashMap;
-use systole_ir::op::Lowering;
+use systole_ir::op::LoweringClass;
 use systole_ir::{Graph, ValueId};
 
-/// How a node takes part in blocks.
+/// How a node participates in row blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RowRole {
-    /// Its results have the rows, and are computed by rows.
+    /// Its results have rows and are computed by rows.
     Rows,
     /// Its result is a sum over the rows.
     Sum,
@@ -24,24 +24,25 @@ pub enum RowRole {
 
 /// An operand: the value behind free nodes, and whether a block reads only the rows that the same block computes.
 #[derive(Clone, Copy, Debug)]
-pub struct Read {
+pub struct OperandRead {
     pub value: ValueId,
     pub by_rows: bool,
 }
 
-pub struct Phases<'g> {
+/// Roles and phases of the nodes of a graph for a row count.
+pub struct SegmentPartition<'g> {
     graph: &'g Graph,
     rows: usize,
     pub roles: Vec<RowRole>,
-    reads: Vec<Vec<Read>>,
+    reads: Vec<Vec<OperandRead>>,
     phase: Vec<usize>,
 }
 
-impl<'g> Phases<'g> {
-    /// `barred`: nodes that must not work by rows.
-    pub fn new(graph: &'g Graph, rows: usize, barred: &dyn Fn(usize) -> bool) -> Phases<'g> {
+impl<'g> SegmentPartition<'g> {
+    /// Assigns roles and phases; nodes for which `barred` holds must not work by rows.
+    pub fn new(graph: &'g Graph, rows: usize, barred: &dyn Fn(usize) -> bool) -> SegmentPartition<'g> {
         let n = graph.nodes.len();
-        let mut p = Phases {
+        let mut p = SegmentPartition {
             graph,
             rows,
             roles: vec![RowRole::Other; n],
@@ -69,8 +70,8 @@ impl<'g> Phases<'g> {
         self.graph.results.iter().filter_map(|&r| base(self.graph, r)).for_each(|v| until[v.index()] = 0);
         for i in (0..n).rev() {
             let node = &self.graph.nodes[i];
-            let can_wait = self.roles[i] == RowRole::Rows && node.op.rule().lower() == Lowering::Map;
-            let is_there = |read: &Read| {
+            let can_wait = self.roles[i] == RowRole::Rows && node.op.rule().lower() == LoweringClass::Map;
+            let is_there = |read: &OperandRead| {
                 let small = self.graph.ty(read.value).bytes() * 16 <= node.outs[0].bytes();
                 small || last[read.value.index()] >= until[i]
             };
@@ -111,7 +112,7 @@ impl<'g> Phases<'g> {
         self.phase[i] = phase;
     }
 
-    fn read(&self, v: ValueId, how: Use) -> Option<Read> {
+    fn read(&self, v: ValueId, how: Use) -> Option<OperandRead> {
         let value = base(self.graph, v)?;
         let mut by_rows = how == Use::Rows && self.roles[value.index()] == RowRole::Rows;
         let mut at = v;
@@ -121,13 +122,13 @@ impl<'g> Phases<'g> {
                 row_op(self.graph, node, self.rows, self.rows).is_some_and(|r| r.uses[..] == [Use::Rows]);
             at = node.inputs[0];
         }
-        Some(Read { value, by_rows })
+        Some(OperandRead { value, by_rows })
     }
 
-    /// The members of each segment; segments are in order of their first members.
+    /// Members of each segment; segments are in order of their first members.
     pub fn segments(&self) -> Vec<Vec<usize>> {
         let n = self.graph.nodes.len();
-        let mut joined = Sets((0..n).collect());
+        let mut joined = DisjointSets((0..n).collect());
         let mut shared: HashMap<(ValueId, usize), usize> = HashMap::new();
         for i in (0..n).filter(|&i| self.roles[i] != RowRole::Other) {
             for read in &self.reads[i] {
@@ -153,7 +154,7 @@ impl<'g> Phases<'g> {
         segments
     }
 
-    /// For each node, those of its results that are read outside the block that computes them.
+    /// For each node, its results that are read outside the block that computes them.
     pub fn needed(&self) -> Vec<Vec<ValueId>> {
         let mut needed: Vec<Vec<ValueId>> = vec![Vec::new(); self.graph.nodes.len()];
         let mut note = |v: ValueId| {
@@ -174,10 +175,10 @@ impl<'g> Phases<'g> {
     }
 }
 
-/// Disjoint sets.
-struct Sets(Vec<usize>);
+/// Union-find over nodes.
+struct DisjointSets(Vec<usize>);
 
-impl Sets {
+impl DisjointSets {
     fn root(&mut self, mut i: usize) -> usize {
         while self.0[i] != i {
             self.0[i] = self.0[self.0[i]];
@@ -186,7 +187,7 @@ impl Sets {
         i
     }
 
-    /// Unites two sets; the lesser root remains.
+    /// Merges two sets; the smaller root remains.
     fn join(&mut self, a: usize, b: usize) {
         let (a, b) = (self.root(a), self.root(b));
         self.0[a.max(b)] = a.min(b);

@@ -1,9 +1,10 @@
+//! Tests of row blocks: segments in blocks equal the whole segment, and the cost model keeps those that gain.
 use super::*;
 use crate::pipeline::COMPILER;
-use crate::{Kernel, Options, Schedule, optimize, schedule};
+use crate::{Kernel, PipelineOptions, ProgramSchedule, optimize, schedule};
 use systole_ir::DType::*;
-use systole_ir::op::{Convolution, Domain, Monoid, Window};
-use systole_ir::rng::Stream;
+use systole_ir::op::{ArgDomain, Convolution, Monoid, Window};
+use systole_ir::rng::RandomStream;
 use systole_ir::{GraphBuilder, Tensor, TensorType, grad, interp};
 
 /// One training step of the tutorial's net: convolution, max pooling, relu, dense layer, cross-entropy, SGD update.
@@ -27,8 +28,9 @@ fn conv_net(batch: usize, side: usize, filters: usize) -> Arc<Graph> {
 }
 
 fn arguments(graph: &Graph) -> Vec<Literal> {
-    let draw =
-        |(i, t): (usize, &TensorType)| Domain::Uniform(-1.0, 1.0).draw(t, &mut Stream::new(3, 1, i as u64));
+    let draw = |(i, t): (usize, &TensorType)| {
+        ArgDomain::Uniform(-1.0, 1.0).draw(t, &mut RandomStream::new(3, 1, i as u64))
+    };
     graph.param_types().iter().enumerate().map(draw).collect()
 }
 
@@ -40,7 +42,7 @@ fn near(a: &Literal, b: &Literal) -> bool {
 }
 
 /// Runs a segment block by block in the interpreter: the reference for backends.
-fn by_blocks(region: &Region<'_>, args: &[Literal], block: usize) -> Vec<Literal> {
+fn by_blocks(region: &BlockSegment<'_>, args: &[Literal], block: usize) -> Vec<Literal> {
     let mut sums: Vec<Literal> = region.sums.iter().map(|&v| Literal::zeros(region.sum_type(v))).collect();
     let mut outs: Vec<Vec<u8>> = vec![Vec::new(); region.outs.len()];
     for first in (0..region.rows).step_by(block) {
@@ -69,13 +71,13 @@ fn by_blocks(region: &Region<'_>, args: &[Literal], block: usize) -> Vec<Literal
 
 /// Checks that every segment of a graph, whether or not it gains, computes the same in blocks as for all rows.
 fn check_regions(graph: &Graph, rows: usize, block: usize) -> usize {
-    let phases = Phases::new(graph, rows, &|_| false);
+    let phases = SegmentPartition::new(graph, rows, &|_| false);
     let needed = phases.needed();
     let segments = phases.segments();
     let count = segments.len();
     for members in segments {
         let outs = members.iter().flat_map(|&m| needed[m].iter().copied()).collect();
-        let region = Region::new(graph, rows, members, outs);
+        let region = BlockSegment::new(graph, rows, members, outs);
         let whole = region.whole();
         whole.verify().unwrap();
         let args = arguments(&whole);
@@ -189,14 +191,14 @@ fn every_sample_of_every_op_that_works_by_rows() {
         }
     }
     for name in ["convolution", "dot_general", "reduce", "reduce_window"] {
-        assert!(seen.contains(name), "{name} was not met");
+        assert!(seen.contains(name), "{name} was not tested");
     }
 }
 
 /// Checks one node in blocks against the node for all rows.
 fn check_node(graph: &Graph, node: usize, rows: usize, args: &[Literal]) {
     let outs = (0..graph.nodes[node].outs.len()).map(|k| ValueId::new(node, k)).collect();
-    let region = Region::new(graph, rows, vec![node], outs);
+    let region = BlockSegment::new(graph, rows, vec![node], outs);
     // The node's operands, from a run of the graph.
     let reads = Graph { results: region.inputs.iter().map(|i| i.0).collect(), ..graph.clone() };
     let mut values = interp::run(&reads, &args.iter().collect::<Vec<_>>()).unwrap();
@@ -221,7 +223,7 @@ fn check_node(graph: &Graph, node: usize, rows: usize, args: &[Literal]) {
     }
 }
 
-fn blocks_of(s: &Schedule) -> Vec<&Blocks> {
+fn blocks_of(s: &ProgramSchedule) -> Vec<&RowBlockLoop> {
     let blocks = s.steps.iter().filter_map(|step| match &step.kernel {
         Kernel::Blocks(b) => Some(&**b),
         _ => None,
@@ -232,7 +234,7 @@ fn blocks_of(s: &Schedule) -> Vec<&Blocks> {
 #[test]
 fn a_large_batch_runs_by_blocks_and_adds_to_its_sums_in_place() {
     let graph = optimize(&conv_net(1000, 28, 64)).unwrap().0;
-    let options = Options { blocks: Blocking::Cache(1 << 20), ..Options::default() };
+    let options = PipelineOptions { blocks: RowBlocksMode::Cache(1 << 20), ..PipelineOptions::default() };
     let plan = schedule(&graph, &options).unwrap();
     let blocks = blocks_of(&plan);
     assert_eq!(blocks.len(), 1, "{plan}");
@@ -246,12 +248,12 @@ fn a_large_batch_runs_by_blocks_and_adds_to_its_sums_in_place() {
     }
     // No intermediate array of all samples is left.
     assert!(plan.arena_bytes < 1 << 20, "{plan}");
-    assert!(blocks_of(&schedule(&graph, &Options::default()).unwrap()).is_empty());
+    assert!(blocks_of(&schedule(&graph, &PipelineOptions::default()).unwrap()).is_empty());
 }
 
 #[test]
 fn batches_that_are_no_multiple_of_a_round_size_run_by_blocks_too() {
-    let options = Options { blocks: Blocking::Cache(1 << 20), ..Options::default() };
+    let options = PipelineOptions { blocks: RowBlocksMode::Cache(1 << 20), ..PipelineOptions::default() };
     for batch in [500, 512, 516, 800] {
         let plan = schedule(&optimize(&conv_net(batch, 28, 64)).unwrap().0, &options).unwrap();
         let [blocks] = blocks_of(&plan)[..] else { panic!("batch {batch}: {:?}", plan.steps) };
@@ -263,7 +265,11 @@ fn batches_that_are_no_multiple_of_a_round_size_run_by_blocks_too() {
 #[test]
 fn small_graphs_stay_as_they_are() {
     let graph = optimize(&conv_net(4, 8, 4)).unwrap().0;
-    let plan = schedule(&graph, &Options { blocks: Blocking::Cache(1 << 20), ..Options::default() }).unwrap();
+    let plan = schedule(
+        &graph,
+        &PipelineOptions { blocks: RowBlocksMode::Cache(1 << 20), ..PipelineOptions::default() },
+    )
+    .unwrap();
     assert!(blocks_of(&plan).is_empty());
 }
 
@@ -271,7 +277,7 @@ fn small_graphs_stay_as_they_are() {
 fn an_outlined_graph_computes_the_same() {
     let graph = optimize(&conv_net(12, 12, 8)).unwrap().0;
     // All segments, whether or not they gain: this graph is too small for any to gain.
-    let chosen = Outlining::new(&graph, choose_all(&graph, 12), &HashMap::new()).run();
+    let chosen = SegmentOutliner::new(&graph, choose_all(&graph, 12), &HashMap::new()).run();
     chosen.graph.verify().unwrap();
     assert!(chosen.graph.nodes.len() < graph.nodes.len());
     let args = arguments(&graph);
@@ -281,15 +287,15 @@ fn an_outlined_graph_computes_the_same() {
 }
 
 /// Every segment, whether or not it gains, with an empty block program.
-fn choose_all(graph: &Graph, rows: usize) -> Vec<Chosen<'_>> {
-    let phases = Phases::new(graph, rows, &|_| false);
+fn choose_all(graph: &Graph, rows: usize) -> Vec<ProfitableSegment<'_>> {
+    let phases = SegmentPartition::new(graph, rows, &|_| false);
     let needed = phases.needed();
     let segments = phases.segments().into_iter();
     let all = segments.map(|members| {
         let outs = members.iter().flat_map(|&m| needed[m].iter().copied()).collect();
-        let region = Region::new(graph, rows, members, outs);
-        let blocks = Blocks {
-            body: Schedule::default(),
+        let region = BlockSegment::new(graph, rows, members, outs);
+        let blocks = RowBlockLoop {
+            body: ProgramSchedule::default(),
             rest: None,
             rows,
             block: 1,
@@ -298,7 +304,7 @@ fn choose_all(graph: &Graph, rows: usize) -> Vec<Chosen<'_>> {
             inputs: Vec::new(),
             outputs: Vec::new(),
         };
-        Chosen { region, blocks, gain: 1.0, cost: 0.0 }
+        ProfitableSegment { region, blocks, gain: 1.0, cost: 0.0 }
     });
     all.collect()
 }
@@ -332,7 +338,7 @@ fn normalised_net(batch: usize, side: usize, filters: &[usize]) -> Arc<Graph> {
 
 #[test]
 fn segments_between_statistics_run_by_blocks_where_the_whole_program_then_moves_less() {
-    let options = Options { blocks: Blocking::Cache(1 << 20), ..Options::default() };
+    let options = PipelineOptions { blocks: RowBlocksMode::Cache(1 << 20), ..PipelineOptions::default() };
     let nets = [
         (conv_net(1000, 28, 64), true),
         (normalised_net(128, 32, &[32, 32]), false),
@@ -341,9 +347,9 @@ fn segments_between_statistics_run_by_blocks_where_the_whole_program_then_moves_
     for (graph, pays) in nets {
         let graph = optimize(&graph).unwrap().0;
         let outlined = outline(&graph, &options, &COMPILER).unwrap();
-        let costs = Costs::new(&graph, graph.param_types()[0].shape[0], &options, &COMPILER);
-        let moved = |g: &Graph, blocks: &HashMap<usize, Blocks>| {
-            costs.traffic(&(COMPILER.estimate)(g, blocks, &Options::default()).unwrap())
+        let costs = BlockingCostModel::new(&graph, graph.param_types()[0].shape[0], &options, &COMPILER);
+        let moved = |g: &Graph, blocks: &HashMap<usize, RowBlockLoop>| {
+            costs.traffic(&(COMPILER.estimate)(g, blocks, &PipelineOptions::default()).unwrap())
         };
         let (before, after) = (moved(&graph, &HashMap::new()), moved(&outlined.graph, &outlined.blocks));
         assert_eq!(outlined.blocks.is_empty(), !pays, "{before} {after}");
@@ -354,9 +360,9 @@ fn segments_between_statistics_run_by_blocks_where_the_whole_program_then_moves_
 #[test]
 fn a_segment_that_only_moves_its_own_arrays_less_is_refused() {
     let graph = optimize(&normalised_net(128, 32, &[32, 32])).unwrap().0;
-    let options = Options { blocks: Blocking::Cache(1 << 20), ..Options::default() };
-    let costs = Costs::new(&graph, 128, &options, &COMPILER);
-    let plain = (COMPILER.estimate)(&graph, &HashMap::new(), &Options::default()).unwrap();
+    let options = PipelineOptions { blocks: RowBlocksMode::Cache(1 << 20), ..PipelineOptions::default() };
+    let costs = BlockingCostModel::new(&graph, 128, &options, &COMPILER);
+    let plain = (COMPILER.estimate)(&graph, &HashMap::new(), &PipelineOptions::default()).unwrap();
     assert!(!costs.is_better(&plain, &plain, 0.0, 1e6), "nothing is gained");
     // Without blocks, batch statistics are fused into the convolutions.
     let whole = schedule(&graph, &options).unwrap();

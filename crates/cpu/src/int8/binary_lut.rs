@@ -1,73 +1,73 @@
-//! Functions of two bytes, of which one operand may be repeated: by a formula where one gives the same for all pairs, else by a table.
+//! Broadcasting binary int8 ops (max, mul, add …): an exact arithmetic formula if there is one, else a lookup table.
 
-use crate::int8::isa::Unit;
-use crate::int8::output_quantization::{Output, Scale, fast_ends};
+use crate::int8::isa::Int8Isa;
+use crate::int8::output_quantization::{OutputQuantization, OutputScale, fast_ends};
 use crate::int8::parallel_blocks::in_chunks;
-use crate::machine::thread_pool::Team;
-use crate::simd::int8::add_sub::Linear;
-use crate::simd::int8::binary_formula::{Formula, Pairs as Call, Product, pairs};
+use crate::machine::thread_pool::ThreadPool;
+use crate::simd::int8::add_sub::LinearFormula;
+use crate::simd::int8::binary_formula::{BinaryArgs as Call, BinaryFormula, ProductFormula, pairs};
 
-/// Elements of a part that a thread takes.
+/// Elements per parallel block.
 const PART: usize = 1 << 14;
-/// Elements that are worth a call.
+/// Fewest elements for which a vectorized call pays off.
 const RUN: usize = 16;
 
-/// What a function of two bytes may be.
+/// Formula to try for a binary int8 function.
 #[derive(Clone, Copy, Debug)]
-pub enum Likely {
-    /// The lesser one.
+pub enum FormulaHint {
+    /// Minimum of both operands.
     Least,
-    /// The greater one.
+    /// Maximum of both operands.
     Greatest,
-    /// A sum of both under these slopes.
+    /// Weighted sum of both operands, with these slopes.
     Sum([f64; 2]),
-    /// A product: zero points of both, multiplier and shift of their product, and the zero point of the result.
+    /// Product: zero points of both operands, multiplier and shift of the product, zero point of the result.
     Product([i32; 2], (i32, i32), i32),
-    /// Something else.
+    /// No known formula.
     Other,
 }
 
-/// A function of two bytes.
+/// A binary int8 function, given by its 256 × 256 table.
 #[derive(Debug)]
-pub struct Pairs {
+pub struct BinaryLut {
     entries: Box<[i8; 65536]>,
     bounds: [i8; 2],
-    formula: Option<(Unit, Formula)>,
+    formula: Option<(Int8Isa, BinaryFormula)>,
 }
 
 fn byte(q: i8) -> usize {
     usize::from((q as u8) ^ 0x80)
 }
 
-impl Pairs {
-    /// Of the results of all pairs: `entries[256 · (a + 128) + b + 128]`.
-    pub fn new(unit: Unit, entries: Box<[i8; 65536]>, likely: Likely) -> Pairs {
+impl BinaryLut {
+    /// Creates the function from its table: `f(a, b) = entries[256 · (a + 128) + b + 128]`.
+    pub fn new(unit: Int8Isa, entries: Box<[i8; 65536]>, likely: FormulaHint) -> BinaryLut {
         let bounds = [entries.iter().min(), entries.iter().max()].map(|v| v.copied().unwrap_or(0));
-        let mut own = Pairs { entries, bounds, formula: None };
+        let mut own = BinaryLut { entries, bounds, formula: None };
         own.formula = own.guess(unit, likely).map(|formula| (unit, formula)).filter(|f| own.holds(f));
         own
     }
 
-    /// Whether a formula gives the same for all pairs.
+    /// Whether a formula replaces the table.
     pub fn is_formula(&self) -> bool {
         self.formula.is_some()
     }
 
-    fn guess(&self, unit: Unit, likely: Likely) -> Option<Formula> {
+    fn guess(&self, unit: Int8Isa, likely: FormulaHint) -> Option<BinaryFormula> {
         let [low, high] = self.bounds.map(i32::from);
         match likely {
-            Likely::Least => Some(Formula::Least),
-            Likely::Greatest => Some(Formula::Greatest),
-            Likely::Sum(slopes) => {
+            FormulaHint::Least => Some(BinaryFormula::Least),
+            FormulaHint::Greatest => Some(BinaryFormula::Greatest),
+            FormulaHint::Sum(slopes) => {
                 let exact: Vec<i64> = self.entries.iter().map(|y| i64::from(*y)).collect();
-                Linear::fit(slopes, &exact, [low, high]).map(Formula::Linear)
+                LinearFormula::fit(slopes, &exact, [low, high]).map(BinaryFormula::Linear)
             }
-            Likely::Product(zeros, scale, zero) => {
-                let scale = Scale::Fixed(vec![scale]);
-                let output = Output { bias: None, scale, zero, low, high };
+            FormulaHint::Product(zeros, scale, zero) => {
+                let scale = OutputScale::Fixed(vec![scale]);
+                let output = OutputQuantization { bias: None, scale, zero, low, high };
                 let near = fast_ends(unit, &output, &[0], &[255 * 255])?.near?;
                 let first = |list: &[f32]| list.first().copied();
-                Some(Formula::Product(Product {
+                Some(BinaryFormula::Product(ProductFormula {
                     zeros,
                     constant: -*near.shift.first()?,
                     line: [first(&near.high)?, first(&near.low)?],
@@ -76,12 +76,12 @@ impl Pairs {
                     limit: *near.limit.first()?,
                 }))
             }
-            Likely::Other => None,
+            FormulaHint::Other => None,
         }
     }
 
-    /// Whether the formula gives the same for all pairs.
-    fn holds(&self, formula: &(Unit, Formula)) -> bool {
+    /// Whether the formula equals the table for all pairs.
+    fn holds(&self, formula: &(Int8Isa, BinaryFormula)) -> bool {
         let all: [i8; 256] = std::array::from_fn(|i| (i as i32 - 128) as i8);
         let mut y = [0; 256];
         self.entries.as_chunks::<256>().0.iter().zip(&all).all(|(row, a)| {
@@ -90,8 +90,8 @@ impl Pairs {
         })
     }
 
-    /// `y[i] = f(a[i], b[i])`, or `b[0]` for all where there is no other.
-    fn call(&self, (unit, formula): &(Unit, Formula), a: &[i8], b: &[i8], y: &mut [i8]) {
+    /// Computes `y[i] = f(a[i], b[i])`, or `f(a[i], b[0])` if `b` has one element.
+    fn call(&self, (unit, formula): &(Int8Isa, BinaryFormula), a: &[i8], b: &[i8], y: &mut [i8]) {
         assert!(a.len() >= y.len() && (b.len() == 1 || b.len() >= y.len()), "{} and {}", a.len(), b.len());
         let call = Call {
             how: formula,
@@ -102,12 +102,12 @@ impl Pairs {
             n: y.len(),
             to: y.as_mut_ptr(),
         };
-        // SAFETY: a unit's level is the machine's; the operands are as long as the result.
+        // SAFETY: the machine supports the instruction set's level; the operands are as long as the result.
         unsafe { pairs(unit.level())(&call) };
     }
 
-    /// `y[i] = f(a[i], b)`, where `b` is `b[(i / inner) % b.len()]`.
-    pub fn run(&self, team: &Team, a: &[i8], b: &[i8], inner: usize, y: &mut [i8]) {
+    /// Computes `y[i] = f(a[i], b[(i / inner) % b.len()])`.
+    pub fn run(&self, team: &ThreadPool, a: &[i8], b: &[i8], inner: usize, y: &mut [i8]) {
         let inner = inner.max(1);
         if b.is_empty() {
             return;
@@ -126,7 +126,7 @@ impl Pairs {
 
     fn by_formula(
         &self,
-        formula: &(Unit, Formula),
+        formula: &(Int8Isa, BinaryFormula),
         mut a: &[i8],
         (b, inner, first): (&[i8], usize, usize),
         mut y: &mut [i8],

@@ -1,122 +1,122 @@
-//! The instructions that multiply bytes.
+//! Instruction sets for int8 dot products (AMX, VNNI, AVX2 …) and their selection.
 
-use crate::simd::amx::int8::Bytes;
-use crate::simd::int8::accumulator_block::Block;
+use crate::simd::amx::int8::AmxInt8Kernels;
+use crate::simd::int8::accumulator_block::AccumulatorBlock;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::int8::add_sub::row_sums_of_quads;
-use crate::simd::int8::add_sub::{RowSums, row_sums};
-use crate::simd::int8::{Form, ROWS, dots};
+use crate::simd::int8::add_sub::{Int8RowSums, row_sums};
+use crate::simd::int8::{Int8WeightLayout, ROWS, dots};
 use crate::simd::level::Level;
 
-/// What multiplies bytes: an instruction set.
+/// Instruction set that int8 kernels use.
 #[derive(Clone, Copy)]
-pub struct Unit {
+pub struct Int8Isa {
     name: &'static str,
-    /// Of its vectors.
+    /// Level of its vector code.
     level: Level,
-    pub(super) kind: Kind,
+    pub(super) kind: Int8IsaKind,
 }
 
-/// How products are computed.
+/// Instructions that compute dot products.
 #[derive(Clone, Copy)]
-pub(super) enum Kind {
-    Vectors(Form, unsafe fn(&[Block<'_>])),
-    Tiles(&'static Bytes),
+pub(super) enum Int8IsaKind {
+    Vectors(Int8WeightLayout, unsafe fn(&[AccumulatorBlock<'_>])),
+    Tiles(&'static AmxInt8Kernels),
 }
 
-impl Unit {
-    /// Plain loops.
-    const PLAIN: Unit = Unit {
+impl Int8Isa {
+    /// Portable scalar loops.
+    const PLAIN: Int8Isa = Int8Isa {
         name: "portable",
         level: Level::Portable,
-        kind: Kind::Vectors(Form::Pairs, dots::pairs_plain),
+        kind: Int8IsaKind::Vectors(Int8WeightLayout::Pairs, dots::pairs_plain),
     };
 
-    /// The best of a level that this machine has: the level's own (AMX), VNNI where there is that, else products of 16 bits.
-    pub fn of(level: Level) -> Unit {
-        Unit::up_to(level).pop().unwrap_or(Unit::PLAIN)
+    /// Returns the fastest instruction set of a level that this machine supports: AMX, VNNI, or int16 products.
+    pub fn of(level: Level) -> Int8Isa {
+        Int8Isa::up_to(level).pop().unwrap_or(Int8Isa::PLAIN)
     }
 
-    /// All that this machine has, slowest first.
-    pub fn all() -> Vec<Unit> {
-        Unit::up_to(Level::Amx)
+    /// Returns all instruction sets of this machine, slowest first.
+    pub fn all() -> Vec<Int8Isa> {
+        Int8Isa::up_to(Level::Amx)
     }
 
-    fn up_to(most: Level) -> Vec<Unit> {
-        let mut all = vec![Unit::PLAIN];
+    fn up_to(most: Level) -> Vec<Int8Isa> {
+        let mut all = vec![Int8Isa::PLAIN];
         #[cfg(target_arch = "x86_64")]
         {
             let has = |level: Level| level <= most && level.is_available();
             let mut add = |name, level, form, kernel, there: bool| {
                 if there {
-                    all.push(Unit { name, level, kind: Kind::Vectors(form, kernel) });
+                    all.push(Int8Isa { name, level, kind: Int8IsaKind::Vectors(form, kernel) });
                 }
             };
             let (avx2, avx512) = (has(Level::Avx2), has(Level::Avx512));
             let vnni = avx512 && is_x86_feature_detected!("avx512vnni");
             let avx_vnni = avx2 && is_x86_feature_detected!("avxvnni");
-            add("avx2", Level::Avx2, Form::Pairs, dots::pairs_avx2, avx2);
-            add("avx-vnni", Level::Avx2, Form::Above, dots::above_avx_vnni, avx_vnni);
-            add("avx512", Level::Avx512, Form::Pairs, dots::pairs_avx512, avx512);
-            add("avx512-vnni", Level::Avx512, Form::Above, dots::above_avx512_vnni, vnni);
+            add("avx2", Level::Avx2, Int8WeightLayout::Pairs, dots::pairs_avx2, avx2);
+            add("avx-vnni", Level::Avx2, Int8WeightLayout::Above, dots::above_avx_vnni, avx_vnni);
+            add("avx512", Level::Avx512, Int8WeightLayout::Pairs, dots::pairs_avx512, avx512);
+            add("avx512-vnni", Level::Avx512, Int8WeightLayout::Above, dots::above_avx512_vnni, vnni);
             if has(Level::Amx) {
-                let kind = Kind::Tiles(&crate::simd::amx::int8::HARDWARE);
-                all.push(Unit { name: "amx-int8", level: Level::Avx512, kind });
+                let kind = Int8IsaKind::Tiles(&crate::simd::amx::int8::HARDWARE);
+                all.push(Int8Isa { name: "amx-int8", level: Level::Avx512, kind });
             }
         }
         let _ = most;
         all
     }
 
-    /// Tile registers of a program.
+    /// Software-emulated tile registers.
     #[cfg(test)]
-    pub(super) fn emulated() -> Unit {
-        let kind = Kind::Tiles(&crate::simd::amx::int8::EMULATED);
-        Unit { name: "amx-int8, emulated", level: Level::Portable, kind }
+    pub(super) fn emulated() -> Int8Isa {
+        let kind = Int8IsaKind::Tiles(&crate::simd::amx::int8::EMULATED);
+        Int8Isa { name: "amx-int8, emulated", level: Level::Portable, kind }
     }
 
-    /// Its name: `amx-int8`.
+    /// Returns the name, such as `amx-int8`.
     pub fn name(self) -> &'static str {
         self.name
     }
 
-    /// The level of its vectors.
+    /// Returns the level of its vector code.
     pub(super) fn level(self) -> Level {
         self.level
     }
 
-    /// Whether its vectors round each result as it is asked to.
+    /// Whether its vector instructions support an explicit rounding mode.
     pub(super) fn rounds_downwards(self) -> bool {
         self.level == Level::Avx512
     }
 
-    /// Whether its vectors multiply bytes, 64 at a time.
+    /// Whether it has vector dot products of four int8 (64 bytes at a time).
     pub(super) fn has_quads(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         let there = is_x86_feature_detected!("avx512vnni");
         #[cfg(not(target_arch = "x86_64"))]
         let there = false;
-        self.level == Level::Avx512 && self.form() != Form::Pairs && there
+        self.level == Level::Avx512 && self.form() != Int8WeightLayout::Pairs && there
     }
 
-    /// The least number of rows that it multiplies at full speed.
+    /// Returns the fewest rows that run at full speed.
     pub(super) fn least_rows(self) -> usize {
         match self.kind {
-            Kind::Tiles(_) => ROWS,
-            Kind::Vectors(..) => 4,
+            Int8IsaKind::Tiles(_) => ROWS,
+            Int8IsaKind::Vectors(..) => 4,
         }
     }
 
-    /// What gathering a row costs, in columns of products.
+    /// Returns the cost of gathering a row, in columns multiplied.
     pub(super) fn gathering(self) -> usize {
         match self.kind {
-            Kind::Tiles(_) => 32,
-            Kind::Vectors(..) => 12,
+            Int8IsaKind::Tiles(_) => 32,
+            Int8IsaKind::Vectors(..) => 12,
         }
     }
 
-    /// What sums up rows.
-    pub(super) fn row_sums(self) -> unsafe fn(&RowSums<'_>) {
+    /// Returns the kernel that sums rows.
+    pub(super) fn row_sums(self) -> unsafe fn(&Int8RowSums<'_>) {
         #[cfg(target_arch = "x86_64")]
         if self.has_quads() {
             return row_sums_of_quads;
@@ -124,53 +124,54 @@ impl Unit {
         row_sums(self.level())
     }
 
-    /// How it takes operands.
-    pub(super) fn form(self) -> Form {
+    /// Returns the operand layout it reads.
+    pub(super) fn form(self) -> Int8WeightLayout {
         match self.kind {
-            Kind::Vectors(form, _) => form,
-            Kind::Tiles(_) => Form::Signed,
+            Int8IsaKind::Vectors(form, _) => form,
+            Int8IsaKind::Tiles(_) => Int8WeightLayout::Signed,
         }
     }
 
-    /// Prepares this thread for blocks, until the guard is dropped.
-    pub(super) fn configure(self) -> Configured {
-        if let Kind::Tiles(bytes) = self.kind {
-            // SAFETY: units are made where the machine has them.
+    /// Configures this thread's tile registers until the guard is dropped.
+    pub(super) fn configure(self) -> Int8TileGuard {
+        if let Int8IsaKind::Tiles(bytes) = self.kind {
+            // SAFETY: values of this type exist only if the machine has the instructions.
             unsafe { (bytes.configure)() };
         }
-        Configured(self)
+        Int8TileGuard(self)
     }
 }
 
-/// Guard of [`Unit::configure`].
-pub(super) struct Configured(Unit);
+/// Guard of [`Int8Isa::configure`].
+pub(super) struct Int8TileGuard(Int8Isa);
 
-impl Configured {
+impl Int8TileGuard {
     /// Computes blocks.
     ///
     /// # Safety
-    /// As [`Block`] says, in the unit's form.
-    pub(super) unsafe fn blocks(&self, all: &[Block<'_>]) {
-        // SAFETY: units are made where the machine has them; the rest is the caller's promise.
+    /// See [`AccumulatorBlock`]; operands have this instruction set's layout.
+    pub(super) unsafe fn blocks(&self, all: &[AccumulatorBlock<'_>]) {
+        // SAFETY: values of this type exist only if the machine has the instructions; the rest is guaranteed by the
+        // caller.
         unsafe {
             match self.0.kind {
-                Kind::Vectors(_, kernel) => kernel(all),
-                Kind::Tiles(bytes) => (bytes.blocks)(all),
+                Int8IsaKind::Vectors(_, kernel) => kernel(all),
+                Int8IsaKind::Tiles(bytes) => (bytes.blocks)(all),
             }
         }
     }
 }
 
-impl Drop for Configured {
+impl Drop for Int8TileGuard {
     fn drop(&mut self) {
-        if let Kind::Tiles(bytes) = self.0.kind {
+        if let Int8IsaKind::Tiles(bytes) = self.0.kind {
             // SAFETY: this thread's registers are configured.
             unsafe { (bytes.release)() };
         }
     }
 }
 
-impl std::fmt::Debug for Unit {
+impl std::fmt::Debug for Int8Isa {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name)
     }

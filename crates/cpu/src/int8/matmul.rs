@@ -1,105 +1,120 @@
-//! Dense layers and convolutions: rows of bytes by packed weights.
+//! Int8 matrix multiplication for dense layers and convolutions (im2col), with weights packed once.
 //!
-//! A task takes some rows and some panels of columns. Rows are read where they lie if the instruction takes bytes and they do
-//! not end too near the array's end; windows are gathered, or, where windows move by one and channels fill whole steps, read
-//! from a copy of the picture with a border, whose pixels follow each other as rows do.
+//! A task computes some rows and some panels of columns. Rows are read in place if the instruction reads bytes and they
+//! do not end too close to the end of the array. Convolution windows are gathered (im2col). With stride 1 and channels
+//! that fill whole K steps, they are read from a padded copy of the image instead, whose pixels are consecutive rows.
 
-use crate::int8::isa::Unit;
-use crate::int8::output_quantization::{Output, ends, fast_ends, starts};
-use crate::int8::packed_weights::Packed;
-use crate::int8::parallel_blocks::Shared;
-use crate::int8::staging::{Picture, SLACK, widen};
-use crate::int8::windows::Along;
+use crate::int8::isa::Int8Isa;
+use crate::int8::output_quantization::{OutputQuantization, ends, fast_ends, starts};
+use crate::int8::packed_weights::PackedInt8Weights;
+use crate::int8::parallel_blocks::SharedAddress;
+use crate::int8::staging::{ConvInput, SLACK, widen};
+use crate::int8::windows::Int8WindowDim;
 use crate::kernel::with_scratch;
-use crate::machine::thread_pool::{self, Team};
-use crate::simd::int8::accumulator_block::Block;
-use crate::simd::int8::add_sub::RowSums;
-use crate::simd::int8::requantize::Ends;
-use crate::simd::int8::{COLUMNS, Form, ROWS, STEP};
+use crate::machine::thread_pool::{self, ThreadPool};
+use crate::simd::int8::accumulator_block::AccumulatorBlock;
+use crate::simd::int8::add_sub::Int8RowSums;
+use crate::simd::int8::requantize::RequantizeParams;
+use crate::simd::int8::{COLUMNS, Int8WeightLayout, ROWS, STEP};
 use std::ops::Range;
 
 /// Bytes of rows that a task stages at a time: they stay in L2.
 const STAGED: usize = 1 << 18;
-/// Rows of a task, at most.
+/// Maximum number of rows per task.
 const MOST_ROWS: usize = 256;
-/// Weights of a column, at most, and bytes of weights that may be mostly filling: what is larger is no network's, and would take
-/// too much memory.
+/// Maximum K. Also the maximum size in bytes of packed weights that are mostly padding; no real network needs more, and
+/// it would take too much memory.
 const MOST_K: usize = 1 << 19;
 const MOST_PADDED: usize = 1 << 26;
-/// Bytes of a picture that is copied with a border, at most.
+/// Maximum bytes of an image that is copied with padding.
 const MOST_PICTURE: usize = 1 << 26;
-/// Columns of a thread, at least, where many rows are shared by columns: threads write to the same lines of few.
+/// Minimum columns per thread if many rows are split by columns; with fewer, threads write to the same cache lines.
 const APART: usize = 128;
-/// Blocks of a call: they stay in L1.
+/// Blocks per call: they stay in L1.
 const BLOCKS: usize = 32;
 
-/// Where rows come from.
+/// How the rows of the left operand are obtained.
 #[derive(Clone, Copy, Debug)]
-enum Source {
-    /// They are the input's.
+enum RowSource {
+    /// Rows of the input.
     Rows,
-    /// They are gathered.
-    Windows(Picture),
-    /// They are pixels of a picture with its border; each step of a row is a part of one place of the window.
-    Bordered(Picture),
+    /// Windows, gathered (im2col).
+    Windows(ConvInput),
+    /// Pixels of a padded image; each K step of a row reads one tap of the window.
+    Bordered(ConvInput),
 }
 
-/// A layer that multiplies bytes: weights are packed once.
-pub struct Product {
-    unit: Unit,
-    packed: Packed,
-    ends: Ends,
+/// An int8 dense layer or convolution with packed weights.
+pub struct Int8Matmul {
+    unit: Int8Isa,
+    packed: PackedInt8Weights,
+    ends: RequantizeParams,
     k: usize,
     n: usize,
-    from: Source,
+    from: RowSource,
     steps: Vec<usize>,
 }
 
-impl Product {
-    /// `x: i8[M, K]`, `w: i8[N, K] → i8[M, N]`. `None`: a number could leave 32 bits, or sizes do not fit.
-    pub fn dense(unit: Unit, w: &[i8], k: usize, input_zero: i32, output: &Output) -> Option<Product> {
-        Product::new(unit, w, k, input_zero, output, Source::Rows, true)
-    }
-
-    /// As [`Product::dense`], made sooner and a little slower: for weights that are multiplied once.
-    pub fn dense_once(unit: Unit, w: &[i8], k: usize, input_zero: i32, output: &Output) -> Option<Product> {
-        Product::new(unit, w, k, input_zero, output, Source::Rows, false)
-    }
-
-    /// `x: i8[B, H, W, C]`, `w: i8[N, h, w, C] → i8[B, H', W', N]`; `along`: lines and columns.
-    pub fn convolution(
-        unit: Unit,
+impl Int8Matmul {
+    /// Creates a dense layer: `x: i8[M, K]`, `w: i8[N, K] → i8[M, N]`. Returns `None` if an accumulator could overflow
+    /// 32 bits or the sizes do not match.
+    pub fn dense(
+        unit: Int8Isa,
         w: &[i8],
-        along: [Along; 2],
+        k: usize,
+        input_zero: i32,
+        output: &OutputQuantization,
+    ) -> Option<Int8Matmul> {
+        Int8Matmul::new(unit, w, k, input_zero, output, RowSource::Rows, true)
+    }
+
+    /// Like [`Int8Matmul::dense`], but faster to create and slightly slower to run: for weights that are used once.
+    pub fn dense_once(
+        unit: Int8Isa,
+        w: &[i8],
+        k: usize,
+        input_zero: i32,
+        output: &OutputQuantization,
+    ) -> Option<Int8Matmul> {
+        Int8Matmul::new(unit, w, k, input_zero, output, RowSource::Rows, false)
+    }
+
+    /// Creates a convolution: `x: i8[B, H, W, C]`, `w: i8[N, h, w, C] → i8[B, H', W', N]`. `along`: window geometry of
+    /// rows and columns.
+    pub fn convolution(
+        unit: Int8Isa,
+        w: &[i8],
+        along: [Int8WindowDim; 2],
         channels: usize,
         input_zero: i32,
-        output: &Output,
-    ) -> Option<Product> {
+        output: &OutputQuantization,
+    ) -> Option<Int8Matmul> {
         let [rows, columns] = along;
         let k = rows.window.checked_mul(columns.window)?.checked_mul(channels).filter(|k| *k > 0)?;
         let zero = i8::try_from(input_zero).ok()?;
-        let picture = Picture { rows, columns, channels, zero };
-        let is_pixel = |a: &Along| a.window == 1 && a.stride == 1 && a.before == 0 && a.positions == a.size;
+        let picture = ConvInput { rows, columns, channels, zero };
+        let is_pixel =
+            |a: &Int8WindowDim| a.window == 1 && a.stride == 1 && a.before == 0 && a.positions == a.size;
         let n = w.len() / k;
         let from = if along.iter().all(is_pixel) {
-            Source::Rows
+            RowSource::Rows
         } else if in_place(unit, &picture, n) {
-            Source::Bordered(picture)
+            RowSource::Bordered(picture)
         } else {
-            Source::Windows(picture)
+            RowSource::Windows(picture)
         };
-        Product::new(unit, w, k, input_zero, output, from, true)
+        Int8Matmul::new(unit, w, k, input_zero, output, from, true)
     }
 
     fn new(
-        unit: Unit,
+        unit: Int8Isa,
         w: &[i8],
         k: usize,
         zero: i32,
-        output: &Output,
-        from: Source,
+        output: &OutputQuantization,
+        from: RowSource,
         is_kept: bool,
-    ) -> Option<Product> {
+    ) -> Option<Int8Matmul> {
         if k == 0 || w.is_empty() || !w.len().is_multiple_of(k) {
             return None;
         }
@@ -113,10 +128,10 @@ impl Product {
             true => fast_ends(unit, output, &start, &bounds)?,
             false => ends(output, &start, &bounds)?,
         };
-        let packed = Packed::new(unit.form(), w, n, k);
+        let packed = PackedInt8Weights::new(unit.form(), w, n, k);
         let steps = match from {
-            Source::Rows | Source::Windows(_) => (0..packed.steps).map(|s| s * STEP).collect(),
-            Source::Bordered(p) => {
+            RowSource::Rows | RowSource::Windows(_) => (0..packed.steps).map(|s| s * STEP).collect(),
+            RowSource::Bordered(p) => {
                 let [_, line] = p.bordered();
                 let place = |at: usize| {
                     let (ky, kx) = (at / p.columns.window, at % p.columns.window);
@@ -126,46 +141,46 @@ impl Product {
                 (0..packed.steps).map(|s| place(s / each) + s % each * STEP).collect()
             }
         };
-        Some(Product { unit, packed, ends, k, n, from, steps })
+        Some(Int8Matmul { unit, packed, ends, k, n, from, steps })
     }
 
-    /// Whether all rows are written anew before they are multiplied.
+    /// Whether all rows are copied before they are multiplied.
     fn stages(&self) -> bool {
-        matches!(self.from, Source::Windows(_)) || self.unit.form() == Form::Pairs
+        matches!(self.from, RowSource::Windows(_)) || self.unit.form() == Int8WeightLayout::Pairs
     }
 
-    /// Computes all rows of `x`; `y` has room for the result.
-    pub fn run(&self, team: &Team, x: &[i8], y: &mut [i8]) {
+    /// Computes all rows of `x` into `y`.
+    pub fn run(&self, team: &ThreadPool, x: &[i8], y: &mut [i8]) {
         let (images, rows) = match &self.from {
-            Source::Rows => (1, x.len() / self.k),
-            Source::Windows(p) => (1, x.len() / p.size() * p.positions()),
-            Source::Bordered(p) => {
+            RowSource::Rows => (1, x.len() / self.k),
+            RowSource::Windows(p) => (1, x.len() / p.size() * p.positions()),
+            RowSource::Bordered(p) => {
                 let [_, line] = p.bordered();
                 (x.len() / p.size(), (p.rows.positions - 1) * line + p.columns.positions)
             }
         };
         let made = match &self.from {
-            Source::Bordered(p) => images * p.positions(),
+            RowSource::Bordered(p) => images * p.positions(),
             _ => rows,
         };
-        assert_eq!(y.len(), made * self.n, "the result of {made} rows and {} columns", self.n);
-        let y = Shared(y.as_mut_ptr());
-        let work = Work { product: self, x, y: &y, bordered: std::ptr::null(), size: 0, rows, images };
+        assert_eq!(y.len(), made * self.n, "result has {made} rows and {} columns", self.n);
+        let y = SharedAddress(y.as_mut_ptr());
+        let work = MatmulTask { product: self, x, y: &y, bordered: std::ptr::null(), size: 0, rows, images };
         match &self.from {
-            Source::Bordered(p) => {
+            RowSource::Bordered(p) => {
                 let [h, w] = p.bordered();
                 let size = h * w * p.channels;
-                // Whole tiles of rows are read.
+                // The kernel reads whole tiles of rows.
                 with_scratch(images * size + ROWS * p.channels, |to| {
-                    let to = Shared(to.cast::<i8>());
+                    let to = SharedAddress(to.cast::<i8>());
                     team.run(images * h, (images * size) as f64 / 8.0, &|line| {
                         let (n, y) = (line / h, line % h);
-                        // SAFETY: each line has its own part.
+                        // SAFETY: each image row has its own part of the buffer.
                         unsafe { p.line_with_border(&x[n * p.size()..], y, to.at(line * w * p.channels)) };
                     });
-                    // SAFETY: the end of the scratch, which is read and whose sums are dropped.
+                    // SAFETY: the end of the scratch buffer, which is read; its sums are discarded.
                     unsafe { to.at(images * size).write_bytes(0, ROWS * p.channels) };
-                    Work { bordered: to.at(0).cast(), size, ..work }.run_on(team);
+                    MatmulTask { bordered: to.at(0).cast(), size, ..work }.run_on(team);
                 });
             }
             _ => work.run_on(team),
@@ -173,15 +188,15 @@ impl Product {
     }
 }
 
-/// Whether a picture with its border is worth more than windows gathered: gathering costs as much as products with so many
-/// columns, the border as many more rows.
-fn in_place(unit: Unit, p: &Picture, n: usize) -> bool {
-    let small = |a: &Along| (a.window - 1).checked_mul(a.dilation).is_some_and(|more| more <= a.size);
+/// Whether a padded copy of the image beats gathering windows. Gathering costs as much as multiplying some number of
+/// columns; padding costs the additional rows.
+fn in_place(unit: Int8Isa, p: &ConvInput, n: usize) -> bool {
+    let small = |a: &Int8WindowDim| (a.window - 1).checked_mul(a.dilation).is_some_and(|more| more <= a.size);
     if p.size() > MOST_PICTURE || ![p.rows, p.columns].iter().all(small) {
         return false;
     }
     let [_, line] = p.bordered();
-    unit.form() != Form::Pairs
+    unit.form() != Int8WeightLayout::Pairs
         && p.channels.is_multiple_of(STEP)
         && p.rows.stride == 1
         && p.columns.stride == 1
@@ -189,52 +204,52 @@ fn in_place(unit: Unit, p: &Picture, n: usize) -> bool {
 }
 
 /// Up to [`ROWS`] rows that are ready to be multiplied.
-struct Ready {
+struct StagedRows {
     a: *const u8,
     a_row: usize,
     corrections: [i32; ROWS],
     rows: usize,
-    /// Where each row of the result begins; null: it is none.
+    /// Start of each result row; null if the row is padding.
     to: [*mut i8; ROWS],
 }
 
-/// How the work of a product is shared out.
-struct Shares {
-    /// Rows of a task, and parts of the columns.
+/// How a matmul is partitioned into tasks.
+struct MatmulPartition {
+    /// Rows per task, and number of column groups.
     per_task: usize,
     groups: usize,
-    /// Of the thread that has most: rows times columns.
+    /// Work of the busiest thread: rows times columns.
     time: usize,
 }
 
-/// One run of a product.
+/// One execution of a matmul.
 #[derive(Clone, Copy)]
-struct Work<'a> {
-    product: &'a Product,
+struct MatmulTask<'a> {
+    product: &'a Int8Matmul,
     x: &'a [i8],
-    y: &'a Shared<i8>,
-    /// The pictures with their borders, and the size of one.
+    y: &'a SharedAddress<i8>,
+    /// The padded images, and the size of one.
     bordered: *const u8,
     size: usize,
-    /// Rows, of each picture where these have borders; else all are of one.
+    /// Rows per padded image; without padding all rows belong to one image.
     rows: usize,
     images: usize,
 }
 
-// SAFETY: the addresses are of arrays that all threads read.
-unsafe impl Sync for Work<'_> {}
+// SAFETY: the pointers are to arrays that threads only read.
+unsafe impl Sync for MatmulTask<'_> {}
 
-impl Work<'_> {
-    /// Shares tasks among threads.
-    fn run_on(&self, team: &Team) {
+impl MatmulTask<'_> {
+    /// Runs the tasks on the threads.
+    fn run_on(&self, team: &ThreadPool) {
         let p = self.product;
-        // Within another loop this one runs on one thread.
+        // Nested parallel loops run on one thread.
         let threads = if thread_pool::inside() { 1 } else { team.threads() };
         let panels = p.n.div_ceil(COLUMNS);
-        let Shares { per_task, groups, .. } = self.shares(threads);
+        let MatmulPartition { per_task, groups, .. } = self.shares(threads);
         let parts = self.rows.div_ceil(per_task);
         let tasks = self.images * parts;
-        // Few rows take as long as it takes to read the weights.
+        // With few rows, reading the weights dominates.
         let weights = p.n as f64 * p.k as f64;
         let time = ((self.images * self.rows) as f64 * weights / 400.0).max(weights / 40.0);
         team.run(tasks * groups, time, &|task| {
@@ -247,18 +262,18 @@ impl Work<'_> {
         });
     }
 
-    /// The way to share the work that is done first: by rows alone, or by columns, too; in whole blocks of rows where parts of
-    /// them gain little.
-    fn shares(&self, threads: usize) -> Shares {
+    /// Returns the partition that finishes first: by rows only, or also by columns. Uses whole blocks of rows if
+    /// partial blocks gain little.
+    fn shares(&self, threads: usize) -> MatmulPartition {
         let p = self.product;
         let groups = threads.clamp(1, p.n.div_ceil(COLUMNS));
         let least = p.unit.least_rows();
-        let sooner = |a: Shares, b: Shares| if 33 * b.time < 32 * a.time { b } else { a };
+        let sooner = |a: MatmulPartition, b: MatmulPartition| if 33 * b.time < 32 * a.time { b } else { a };
         let of =
             |groups| sooner(self.shares_of(threads, groups, ROWS), self.shares_of(threads, groups, least));
         let (by_rows, by_columns) = (of(1), of(groups));
         if self.rows <= self.most_rows() {
-            // Each thread reads a part of the weights.
+            // Each thread reads only a part of the weights.
             sooner(by_columns, by_rows)
         } else if p.n / groups >= APART {
             sooner(by_rows, by_columns)
@@ -267,16 +282,17 @@ impl Work<'_> {
         }
     }
 
-    /// Rows of a task, at most.
+    /// Maximum number of rows per task.
     fn most_rows(&self) -> usize {
         (STAGED / self.product.packed.pitch() / ROWS).clamp(1, MOST_ROWS / ROWS) * ROWS
     }
 
-    /// Shares of so many groups of columns and of multiples of `each` rows, and how long they take.
-    fn shares_of(&self, threads: usize, groups: usize, each: usize) -> Shares {
+    /// Returns the partition into `groups` column groups and tasks of a multiple of `each` rows, with its estimated
+    /// time.
+    fn shares_of(&self, threads: usize, groups: usize, each: usize) -> MatmulPartition {
         let p = self.product;
         let panels = p.n.div_ceil(COLUMNS);
-        // As many tasks for each thread, where pictures are not shared out as they are.
+        // Equally many tasks per thread, unless images already define the tasks.
         let mut parts = self.rows.div_ceil(self.most_rows());
         if self.images == 1 && groups == 1 {
             parts = parts.next_multiple_of(threads);
@@ -284,7 +300,7 @@ impl Work<'_> {
         let per_task = self.rows.div_ceil(parts.max(1)).next_multiple_of(each).max(each);
         let tasks = self.images * self.rows.div_ceil(per_task) * groups;
         let columns = panels.div_ceil(groups) * COLUMNS + if p.stages() { p.unit.gathering() } else { 0 };
-        Shares { per_task, groups, time: tasks.div_ceil(threads) * per_task * columns }
+        MatmulPartition { per_task, groups, time: tasks.div_ceil(threads) * per_task * columns }
     }
 
     fn task(&self, image: usize, from: usize, rows: usize, panels: Range<usize>) {
@@ -294,25 +310,26 @@ impl Work<'_> {
         with_scratch(staged + pitch + SLACK, |scratch| {
             let one = |at: usize| {
                 let (first, own) = (from + at, ROWS.min(rows - at));
-                // SAFETY: each tile has its part of the scratch; the row that is being widened stands behind all.
+                // SAFETY: each tile has its part of the scratch buffer; the row that is being widened comes after all
+                // of them.
                 unsafe { self.ready(image, first, own, scratch.add(at * pitch), scratch.add(staged)) }
             };
-            let ready: Vec<Ready> = (0..rows).step_by(ROWS).map(one).collect();
+            let ready: Vec<StagedRows> = (0..rows).step_by(ROWS).map(one).collect();
             let configured = self.product.unit.configure();
             let (each, end) = ((BLOCKS / ready.len().max(1)).max(1), panels.end);
             for first in panels.step_by(each) {
                 let some = (first..end.min(first + each)).flat_map(|n| ready.iter().map(move |r| (n, r)));
-                let blocks: Vec<Block> = some.map(|(panel, r)| self.block(panel, r)).collect();
-                // SAFETY: rows are staged or have been found to lie whole in their array; tasks write to rows and columns of
-                // their own.
+                let blocks: Vec<AccumulatorBlock> = some.map(|(panel, r)| self.block(panel, r)).collect();
+                // SAFETY: rows are staged or were checked to be entirely inside their array; tasks write to disjoint
+                // rows and columns.
                 unsafe { configured.blocks(&blocks) };
             }
         });
     }
 
-    fn block<'b>(&'b self, panel: usize, r: &'b Ready) -> Block<'b> {
+    fn block<'b>(&'b self, panel: usize, r: &'b StagedRows) -> AccumulatorBlock<'b> {
         let p = self.product;
-        Block {
+        AccumulatorBlock {
             a: r.a,
             a_row: r.a_row,
             steps: &p.steps,
@@ -327,15 +344,22 @@ impl Work<'_> {
         }
     }
 
-    /// Rows `first` to `first + rows`, where they lie or staged.
+    /// Returns rows `first` to `first + rows`, in place or staged.
     ///
     /// # Safety
-    /// `to` has room for [`ROWS`] rows, `spare` for one and [`SLACK`] bytes.
-    unsafe fn ready(&self, image: usize, first: usize, rows: usize, to: *mut u8, spare: *mut u8) -> Ready {
+    /// `to` has room for [`ROWS`] rows, `spare` for one row and [`SLACK`] bytes.
+    unsafe fn ready(
+        &self,
+        image: usize,
+        first: usize,
+        rows: usize,
+        to: *mut u8,
+        spare: *mut u8,
+    ) -> StagedRows {
         let p = self.product;
         let (pitch, k) = (p.packed.pitch(), p.k);
         let to_row = |row: Option<usize>| row.map_or(std::ptr::null_mut(), |row| self.y.at(row * p.n));
-        let mut ready = Ready {
+        let mut ready = StagedRows {
             a: to,
             a_row: pitch,
             corrections: [0; ROWS],
@@ -343,7 +367,7 @@ impl Work<'_> {
             to: std::array::from_fn(|i| to_row((i < rows).then_some(first + i))),
         };
         match &p.from {
-            Source::Bordered(picture) => {
+            RowSource::Bordered(picture) => {
                 let [_, line] = picture.bordered();
                 ready.a = self.bordered.wrapping_add(image * self.size + first * picture.channels);
                 ready.a_row = picture.channels;
@@ -353,28 +377,28 @@ impl Work<'_> {
                     to_row((i < rows && ox < w).then_some(own + oy * w + ox))
                 });
             }
-            Source::Rows if p.unit.form() != Form::Pairs && self.reaches(first, rows) => {
+            RowSource::Rows if p.unit.form() != Int8WeightLayout::Pairs && self.reaches(first, rows) => {
                 ready.a = self.x.as_ptr().wrapping_add(first * k).cast();
                 ready.a_row = k;
             }
-            Source::Rows => {
+            RowSource::Rows => {
                 let row = |i: usize, to: *mut i8| {
                     let from = &self.x[(first + i) * k..(first + i + 1) * k];
-                    // SAFETY: rows have room for all of K.
+                    // SAFETY: rows have room for K bytes.
                     unsafe { to.copy_from_nonoverlapping(from.as_ptr(), k) };
                 };
-                // SAFETY: by the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe { self.stage(rows, to, spare, row) };
             }
-            Source::Windows(picture) => {
-                // SAFETY: by the caller's promise; what a short copy writes too much is the next row's.
+            RowSource::Windows(picture) => {
+                // SAFETY: guaranteed by the caller; a short copy overruns only into the next row.
                 let row = |i: usize, to: *mut i8| unsafe { picture.window(self.x, first + i, to) };
-                // SAFETY: by the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe { self.stage(rows, to, spare, row) };
             }
         }
-        if p.unit.form() == Form::Above {
-            let sums = RowSums {
+        if p.unit.form() == Int8WeightLayout::Above {
+            let sums = Int8RowSums {
                 a: ready.a,
                 a_row: ready.a_row,
                 rows,
@@ -382,41 +406,41 @@ impl Work<'_> {
                 bytes: 4 * p.packed.words,
                 to: ready.corrections.as_mut_ptr(),
             };
-            // SAFETY: the rows can be read to the end of their steps.
+            // SAFETY: the rows can be read to the end of their K steps.
             unsafe { p.unit.row_sums()(&sums) };
         }
         ready
     }
 
-    /// Whether whole tiles of rows can be read to the end of their steps.
+    /// Whether whole tiles of rows can be read to the end of their K steps.
     fn reaches(&self, first: usize, rows: usize) -> bool {
         let p = self.product;
         (first + rows.next_multiple_of(16) - 1) * p.k + p.packed.pitch() <= self.x.len()
     }
 
-    /// Writes rows one by one, then zeros to the end of their steps, and rows of zeros to the end of a tile.
+    /// Writes rows one by one, zero-padded to whole K steps, and zero rows to the end of a tile.
     unsafe fn stage(&self, rows: usize, to: *mut u8, spare: *mut u8, row: impl Fn(usize, *mut i8)) {
         let p = self.product;
         let (pitch, k) = (p.packed.pitch(), p.k);
         for i in 0..rows {
             let to = to.wrapping_add(i * pitch);
-            // SAFETY: by the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe {
-                if p.unit.form() == Form::Pairs {
+                if p.unit.form() == Int8WeightLayout::Pairs {
                     row(i, spare.cast());
                     widen(spare.cast(), k, to.cast());
                     to.add(2 * k).write_bytes(0, pitch - 2 * k);
                 } else {
                     row(i, to.cast());
-                    // Tiles multiply what follows by zeros.
-                    if p.unit.form() != Form::Signed {
+                    // Tile instructions multiply the rest by zero weights.
+                    if p.unit.form() != Int8WeightLayout::Signed {
                         to.add(k).write_bytes(0, pitch - k);
                     }
                 }
             }
         }
         let whole = rows.next_multiple_of(16);
-        // SAFETY: by the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { to.add(rows * pitch).write_bytes(0, (whole - rows) * pitch) };
     }
 }

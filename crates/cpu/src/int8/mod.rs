@@ -1,9 +1,9 @@
-//! Kernels of quantised models: bytes in, sums of 32 bits, bytes out, rounded as the reference kernels of `.tflite` round.
+//! Int8 kernels for quantized models: int32 accumulators, rounding as in TFLite's reference kernels.
 //!
-//! Not part of compiled programs: crates that hold a graph of bytes call these one by one. Arrays are slices, batches
-//! come first, channels last. Whatever the machine and the number of threads, results are the same bits, since
-//! sums of integers have no order; a constructor gives `None` where a sum or a product could leave 32 bits, so that what
-//! wraps around or saturates elsewhere is left to who counts on it.
+//! These kernels are not part of compiled programs: the crate that executes a quantized graph calls them one by one.
+//! Arrays are slices in NHWC layout. Results are bit-identical on every machine and for any number of threads, since
+//! integer addition is associative. A constructor returns `None` if an accumulator or product could overflow 32 bits;
+//! the caller then falls back to a kernel that defines wrapping or saturation.
 //!
 //! ```
 //! use systole_cpu::int8::{Output, Product, Scale, Unit};
@@ -28,10 +28,10 @@ mod staging;
 mod tests;
 mod windows;
 
-pub use binary_lut::{Likely, Pairs};
-pub use elementwise::{Addition, table};
-pub use isa::Unit;
-pub use matmul::Product;
-pub use output_quantization::{Output, Scale};
+pub use binary_lut::{BinaryLut, FormulaHint};
+pub use elementwise::{Int8Add, table};
+pub use isa::Int8Isa;
+pub use matmul::Int8Matmul;
+pub use output_quantization::{OutputQuantization, OutputScale};
 pub use parallel_blocks::in_chunks;
-pub use windows::{Along, Depthwise, Pool, Pooling};
+pub use windows::{Int8DepthwiseConv, Int8Pool, Int8WindowDim, PoolMode};

@@ -1,40 +1,41 @@
-//! What becomes of sums, as callers say it, and what must hold for it.
+//! Output quantization parameters of an int8 layer, and the checks that requantization cannot overflow.
 
-use crate::int8::isa::Unit;
+use crate::int8::isa::Int8Isa;
 use crate::simd::int8::COLUMNS;
-use crate::simd::int8::requantize::Ends;
-use crate::simd::int8::requantize_f32::Near;
-use crate::simd::int8::requantize_ref::Scaled;
+use crate::simd::int8::requantize::RequantizeParams;
+use crate::simd::int8::requantize_f32::RequantizeF32;
+use crate::simd::int8::requantize_ref::RequantizeScale;
 
-/// What becomes of the sums of a layer: a bias, a scale, a zero point and bounds.
+/// Bias, scale, zero point and clamping range that turn a layer's int32 accumulators into int8 results.
 #[derive(Clone, Debug)]
-pub struct Output<'a> {
-    /// For each column.
+pub struct OutputQuantization<'a> {
+    /// One bias per column.
     pub bias: Option<&'a [i32]>,
-    /// One for all columns, or one for each.
-    pub scale: Scale,
+    /// Per-tensor or per-column scale.
+    pub scale: OutputScale,
     /// Zero point of the result.
     pub zero: i32,
-    /// Its least value.
+    /// Minimum of the result.
     pub low: i32,
-    /// Its greatest value.
+    /// Maximum of the result.
     pub high: i32,
 }
 
-/// What sums are multiplied with.
+/// Factor that accumulators are multiplied by.
 #[derive(Clone, Debug)]
-pub enum Scale {
-    /// `m · 2^(shift − 31)`, `m ≥ 0`, rounded twice: convolutions.
+pub enum OutputScale {
+    /// Fixed-point factor `(m, shift)`: `m · 2^(shift − 31)`, `m ≥ 0`, rounded twice (TFLite convolutions).
     Fixed(Vec<(i32, i32)>),
-    /// Doubles, rounded half away from zero: dense layers.
+    /// Double-precision factor, rounded half away from zero (TFLite dense layers).
     Factor(Vec<f64>),
 }
 
-/// A sum's magnitude that could wrap around.
+/// Upper limit of an accumulator's magnitude; larger sums could wrap around.
 const LIMIT: i64 = (1 << 31) - 512;
 
-/// The ends of sums that begin with `start` and whose magnitude is at most `bounds`; `None`: a number could leave 32 bits.
-pub(super) fn ends(output: &Output, start: &[i32], bounds: &[i64]) -> Option<Ends> {
+/// Returns requantization parameters for accumulators that start at `start` and whose magnitude is at most `bounds`.
+/// Returns `None` if an intermediate value could overflow 32 bits.
+pub(super) fn ends(output: &OutputQuantization, start: &[i32], bounds: &[i64]) -> Option<RequantizeParams> {
     let n = start.len();
     let whole = n.next_multiple_of(COLUMNS);
     let in_panels = |mut v: Vec<i32>| {
@@ -47,7 +48,7 @@ pub(super) fn ends(output: &Output, start: &[i32], bounds: &[i64]) -> Option<End
         && bounds.iter().all(|b| (0..LIMIT).contains(b));
     let of = |i: usize, all: usize| if all == 1 { 0 } else { i };
     let scaled = match &output.scale {
-        Scale::Fixed(all) if all.len() == 1 || all.len() == n => {
+        OutputScale::Fixed(all) if all.len() == 1 || all.len() == n => {
             let all: Vec<(i32, i32)> = (0..n).map(|i| all[of(i, all.len())]).collect();
             let half = |right: i32| ((1i64 << right) >> 1) as i32;
             let holds = |(&(m, shift), &bound): (&(i32, i32), &i64)| {
@@ -58,7 +59,7 @@ pub(super) fn ends(output: &Output, start: &[i32], bounds: &[i64]) -> Option<End
             if !all.iter().zip(bounds).all(holds) {
                 return None;
             }
-            // The zero point is added before the division where no sum becomes too large by it.
+            // The zero point is added before the division if no sum can overflow by that.
             let more = |right: i32| i64::from(half(right)) + (i64::from(output.zero) << right);
             let has_room = |(&(_, shift), &bound): (&(i32, i32), &i64)| {
                 (bound << shift.max(0)) + more((-shift).max(0)).abs() < LIMIT
@@ -67,7 +68,7 @@ pub(super) fn ends(output: &Output, start: &[i32], bounds: &[i64]) -> Option<End
             let start = |right: i32| if has_zero { more(right) as i32 } else { half(right) };
             let [left, right] =
                 [1, -1].map(|sign| all.iter().map(|s| (sign * s.1).max(0)).collect::<Vec<_>>());
-            Scaled::Fixed {
+            RequantizeScale::Fixed {
                 is_shifted: left.iter().any(|l| *l > 0),
                 is_bounded: output.low >= output.zero,
                 has_zero,
@@ -78,36 +79,43 @@ pub(super) fn ends(output: &Output, start: &[i32], bounds: &[i64]) -> Option<End
                 right: in_panels(right),
             }
         }
-        Scale::Factor(all) if all.len() == 1 || all.len() == n => {
+        OutputScale::Factor(all) if all.len() == 1 || all.len() == n => {
             let mut all: Vec<f64> = (0..n).map(|i| all[of(i, all.len())]).collect();
             let holds = |(f, bound): (&f64, &i64)| f.is_finite() && f.abs() * (*bound as f64) < LIMIT as f64;
             if !all.iter().zip(bounds).all(holds) {
                 return None;
             }
             all.resize(whole, 0.0);
-            Scaled::Factor(all)
+            RequantizeScale::Factor(all)
         }
         _ => return None,
     };
     let (zero, low, high) = (output.zero, output.low, output.high);
-    known.then(|| Ends { bias: in_panels(start.to_vec()), scaled, near: None, zero, low, high })
+    known.then(|| RequantizeParams { bias: in_panels(start.to_vec()), scaled, near: None, zero, low, high })
 }
 
-/// As [`ends`], in fewer instructions where the unit has them: it takes longer, and is for what runs often.
-pub(super) fn fast_ends(unit: Unit, output: &Output, start: &[i32], bounds: &[i64]) -> Option<Ends> {
+/// Like [`ends`], but with cheaper run-time code if the instruction set supports it. Takes longer to construct; use it
+/// for layers that run often.
+pub(super) fn fast_ends(
+    unit: Int8Isa,
+    output: &OutputQuantization,
+    start: &[i32],
+    bounds: &[i64],
+) -> Option<RequantizeParams> {
     let mut ends = ends(output, start, bounds)?;
     if unit.rounds_downwards() {
-        ends.near = Near::of(&ends.scaled, bounds, [ends.zero, ends.low, ends.high], ends.bias.len());
+        ends.near =
+            RequantizeF32::of(&ends.scaled, bounds, [ends.zero, ends.low, ends.high], ends.bias.len());
         let shifts = ends.near.iter().flat_map(|near| &near.shift);
         ends.bias.iter_mut().zip(shifts).for_each(|(b, shift)| *b -= shift);
     }
     Some(ends)
 }
 
-/// Sums of `n` columns of weights, where inputs have a zero point: what they begin with, and their greatest magnitude.
-/// `weights(i)` are those of column `i`.
+/// Returns the initial accumulators and the largest possible magnitudes for `n` columns of weights, given the input's
+/// zero point. `weights(i)`: the weights of column `i`.
 pub(super) fn starts<'w>(
-    output: &Output,
+    output: &OutputQuantization,
     n: usize,
     input_zero: i32,
     weights: impl Fn(usize) -> Box<dyn Iterator<Item = i8> + 'w>,

@@ -1,22 +1,22 @@
-//! Rows of products that are made of pictures: windows gathered (im2col), and pictures with a border.
+//! Stages convolution input for int8 matmul: im2col window gathering and zero-point padding of images.
 
-use crate::int8::windows::Along;
+use crate::int8::windows::Int8WindowDim;
 
-/// Pictures, and the windows that move over them.
+/// Geometry of a batch of images and of the windows over them.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Picture {
-    pub rows: Along,
-    pub columns: Along,
+pub(super) struct ConvInput {
+    pub rows: Int8WindowDim,
+    pub columns: Int8WindowDim,
     pub channels: usize,
-    /// What lies outside.
+    /// Padding value (the input's zero point).
     pub zero: i8,
 }
 
-/// Bytes that a short copy may read and write too much.
+/// Bytes that a short copy may read and write past its end.
 pub(super) const SLACK: usize = 32;
 
-impl Picture {
-    /// Bytes of a picture, and its windows.
+impl ConvInput {
+    /// Bytes per image.
     pub fn size(&self) -> usize {
         self.rows.size * self.columns.size * self.channels
     }
@@ -25,10 +25,10 @@ impl Picture {
         self.rows.positions * self.columns.positions
     }
 
-    /// Writes the window of row `at` of all pictures' windows.
+    /// Gathers window number `at`, counted over all images.
     ///
     /// # Safety
-    /// `x` has that picture; `to` has room for the window and [`SLACK`] bytes.
+    /// `x` contains that image; `to` has room for the window and [`SLACK`] bytes.
     pub unsafe fn window(&self, x: &[i8], at: usize, to: *mut i8) {
         let (image, own) = (at / self.positions(), at % self.positions());
         let (oy, ox) = (own / self.columns.positions, own % self.columns.positions);
@@ -37,14 +37,14 @@ impl Picture {
             let (from, next) = (image * self.size() + from, self.columns.size * c);
             let reach = from + (self.rows.window - 1) * next + line.max(SLACK);
             if reach <= x.len() {
-                // SAFETY: all lines lie in `x`, with what a short copy reads too much.
+                // SAFETY: all window rows are inside `x`, including the overrun of short copies.
                 unsafe { lines(x.as_ptr().add(from), next, self.rows.window, line, to) };
                 return;
             }
         }
         let x = &x[image * self.size()..];
         for ky in 0..self.rows.window {
-            // SAFETY: by the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 let to = to.add(ky * line);
                 let Some(py) = self.rows.place(oy, ky) else {
@@ -66,10 +66,10 @@ impl Picture {
         }
     }
 
-    /// Where a window begins in its picture, if it has no gaps and lies whole inside.
+    /// Returns the offset of a window in its image if the window is contiguous per row and entirely inside.
     #[inline(always)]
     fn inside(&self, oy: usize, ox: usize) -> Option<usize> {
-        let first = |a: &Along, at: usize| {
+        let first = |a: &Int8WindowDim, at: usize| {
             let first = (at * a.stride).checked_sub(a.before)?;
             (a.dilation == 1 && first + a.window <= a.size).then_some(first)
         };
@@ -77,7 +77,7 @@ impl Picture {
         Some((y * self.columns.size + x) * self.channels)
     }
 
-    /// A line of a window whose places follow each other.
+    /// Gathers one row of a window whose taps are adjacent.
     #[inline(always)]
     unsafe fn line(&self, row: &[i8], ox: usize, to: *mut i8) {
         let (c, columns) = (self.channels, self.columns);
@@ -86,7 +86,7 @@ impl Picture {
         let before = before.min(columns.window);
         let end = (first + columns.window).saturating_sub(columns.before).min(columns.size);
         let inside = end.saturating_sub(from);
-        // SAFETY: by the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             if before > 0 {
                 to.write_bytes(self.zero as u8, before * c);
@@ -101,12 +101,12 @@ impl Picture {
         }
     }
 
-    /// Lines and columns of a picture with its border, where windows move by one.
+    /// Returns rows and columns of the padded image (stride 1).
     pub fn bordered(&self) -> [usize; 2] {
         [self.rows, self.columns].map(|a| a.positions + (a.window - 1) * a.dilation)
     }
 
-    /// Writes a line of a picture with its border.
+    /// Writes row `y` of the padded image.
     ///
     /// # Safety
     /// `to` has room for it.
@@ -115,7 +115,7 @@ impl Picture {
         let (c, line) = (self.channels, w * self.channels);
         let before = self.columns.before.min(w) * c;
         let own = (self.columns.size * c).min(line - before);
-        // SAFETY: by the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             match y.checked_sub(self.rows.before).filter(|y| *y < self.rows.size) {
                 None => to.write_bytes(self.zero as u8, line),
@@ -130,11 +130,11 @@ impl Picture {
     }
 }
 
-/// Copies so many lines of `n` bytes, `next` bytes apart.
+/// Copies `count` rows of `n` bytes; source rows are `next` bytes apart.
 #[inline(always)]
 unsafe fn lines(mut from: *const i8, next: usize, count: usize, n: usize, mut to: *mut i8) {
     for _ in 0..count {
-        // SAFETY: by the caller's promise; both have room for whole short copies.
+        // SAFETY: guaranteed by the caller; both sides have room for whole short copies.
         unsafe {
             if n <= SLACK {
                 to.cast::<[i8; SLACK]>().write_unaligned(from.cast::<[i8; SLACK]>().read_unaligned());
@@ -146,11 +146,11 @@ unsafe fn lines(mut from: *const i8, next: usize, count: usize, n: usize, mut to
     }
 }
 
-/// Copies `n` bytes, which `from` has.
+/// Copies the first `n` bytes of `from`.
 #[inline(always)]
 unsafe fn copy(from: &[i8], to: *mut i8, n: usize) {
     debug_assert!(from.len() >= n);
-    // SAFETY: `to` has room for `n` bytes and more; whole short copies are for where `from` goes on, too.
+    // SAFETY: `to` has room for `n` bytes and the overrun; short copies are used only if `from` is long enough.
     unsafe {
         if n <= SLACK && from.len() >= SLACK {
             to.cast::<[i8; SLACK]>().write_unaligned(from.as_ptr().cast::<[i8; SLACK]>().read_unaligned());
@@ -160,13 +160,13 @@ unsafe fn copy(from: &[i8], to: *mut i8, n: usize) {
     }
 }
 
-/// Widens `n` bytes to integers of 16 bits.
+/// Widens `n` values from int8 to int16.
 ///
 /// # Safety
-/// `from` has them, `to` has room.
+/// `from` has `n` bytes; `to` has room for `n` results.
 pub(super) unsafe fn widen(from: *const i8, n: usize, to: *mut i16) {
     for i in 0..n {
-        // SAFETY: by the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { to.add(i).write(i16::from(*from.add(i))) };
     }
 }

@@ -1,44 +1,45 @@
-//! Every unit of this machine, and emulated tile registers, against sums one by one and the interpreter's arithmetic.
+//! Tests int8 kernels on every instruction set of this machine, and on emulated AMX, against scalar references.
 
 use super::*;
-use crate::machine::thread_pool::Team;
-use systole_ir::rng::Stream;
+use crate::machine::thread_pool::ThreadPool;
+use systole_ir::rng::RandomStream;
 use systole_tflite::{multiply_by_quantized_multiplier, quantize_multiplier};
 
-fn units() -> Vec<Unit> {
-    Unit::all().into_iter().chain([Unit::emulated()]).collect()
+fn units() -> Vec<Int8Isa> {
+    Int8Isa::all().into_iter().chain([Int8Isa::emulated()]).collect()
 }
 
-fn bytes(stream: &mut Stream, n: usize) -> Vec<i8> {
+fn bytes(stream: &mut RandomStream, n: usize) -> Vec<i8> {
     (0..n).map(|_| stream.next_u32() as i8).collect()
 }
 
-/// Scales from ones that shift left to ones that shift far right.
-fn scale(stream: &mut Stream, n: usize, is_fixed: bool) -> Scale {
-    let real =
-        |stream: &mut Stream| f64::from(stream.range(0.3, 1.0)) * 0.5f64.powi(stream.below(14) as i32 - 1);
+/// Scales with shifts from left to far right.
+fn scale(stream: &mut RandomStream, n: usize, is_fixed: bool) -> OutputScale {
+    let real = |stream: &mut RandomStream| {
+        f64::from(stream.range(0.3, 1.0)) * 0.5f64.powi(stream.below(14) as i32 - 1)
+    };
     match is_fixed {
-        true => Scale::Fixed((0..n).map(|_| quantize_multiplier(real(stream))).collect()),
-        false => Scale::Factor((0..n).map(|_| real(stream)).collect()),
+        true => OutputScale::Fixed((0..n).map(|_| quantize_multiplier(real(stream))).collect()),
+        false => OutputScale::Factor((0..n).map(|_| real(stream)).collect()),
     }
 }
 
-fn end(output: &Output, column: usize, sum: i32) -> i8 {
+fn end(output: &OutputQuantization, column: usize, sum: i32) -> i8 {
     let of = |n: usize| if n == 1 { 0 } else { column };
     let y = match &output.scale {
-        Scale::Fixed(all) => {
+        OutputScale::Fixed(all) => {
             let (m, shift) = all[of(all.len())];
             multiply_by_quantized_multiplier(sum, m, shift)
         }
-        Scale::Factor(all) => (f64::from(sum) * all[of(all.len())]).round() as i32,
+        OutputScale::Factor(all) => (f64::from(sum) * all[of(all.len())]).round() as i32,
     };
     y.saturating_add(output.zero).max(output.low).min(output.high) as i8
 }
 
 #[test]
 fn dense_layers_have_the_sums_of_the_definition() {
-    let mut stream = Stream::new(5, 1, 0);
-    // Rows, K, columns: one row, ends of tiles, steps and panels, K shorter than a word.
+    let mut stream = RandomStream::new(5, 1, 0);
+    // Rows, K, columns: one row, tails of tiles, K steps and panels, K shorter than a word.
     for (n, [m, k, columns]) in
         [[1, 1, 1], [3, 64, 32], [17, 65, 33], [32, 3, 16], [40, 130, 49], [2, 7, 70], [65, 128, 8]]
             .into_iter()
@@ -48,7 +49,7 @@ fn dense_layers_have_the_sums_of_the_definition() {
         let bias: Vec<i32> = (0..columns).map(|_| stream.below(4001) as i32 - 2000).collect();
         let zero = stream.below(256) as i32 - 128;
         let several = if n % 3 == 1 { 1 } else { columns };
-        let output = Output {
+        let output = OutputQuantization {
             bias: (n % 4 != 3).then_some(&bias[..]),
             scale: scale(&mut stream, several, n % 2 == 0),
             zero: stream.below(256) as i32 - 128,
@@ -64,26 +65,33 @@ fn dense_layers_have_the_sums_of_the_definition() {
             })
             .collect();
         for unit in units() {
-            let dense = Product::dense(unit, &w, k, zero, &output).unwrap();
+            let dense = Int8Matmul::dense(unit, &w, k, zero, &output).unwrap();
             for threads in [1, 3] {
                 let mut y = vec![0; m * columns];
-                dense.run(&Team::new(threads), &x, &mut y);
+                dense.run(&ThreadPool::new(threads), &x, &mut y);
                 assert!(y == expected, "{unit:?}, {m} rows, K {k}, {columns} columns, {threads} threads");
             }
         }
     }
 }
 
-/// Windows along a dimension, with a border.
-fn along(size: usize, window: usize, stride: usize, dilation: usize, before: usize, after: usize) -> Along {
+/// Window geometry of one dimension, with padding.
+fn along(
+    size: usize,
+    window: usize,
+    stride: usize,
+    dilation: usize,
+    before: usize,
+    after: usize,
+) -> Int8WindowDim {
     let positions = (size + before + after - (window - 1) * dilation - 1) / stride + 1;
-    Along { size, window, stride, dilation, before, positions }
+    Int8WindowDim { size, window, stride, dilation, before, positions }
 }
 
-/// Sums of each window, of pictures around their zero point.
+/// Reference sums of each window; pixels outside are the zero point.
 fn windows(
     x: &[i8],
-    [rows, columns]: [Along; 2],
+    [rows, columns]: [Int8WindowDim; 2],
     channels: usize,
     n: usize,
     mut sum: impl FnMut(usize, &dyn Fn(usize, usize, usize) -> Option<i8>) -> i8,
@@ -104,9 +112,9 @@ fn windows(
 
 #[test]
 fn convolutions_have_the_sums_of_the_definition() {
-    let mut stream = Stream::new(6, 1, 0);
+    let mut stream = RandomStream::new(6, 1, 0);
     let cases = [
-        // Pixels as rows; gathered windows, with borders, strides and dilation; whole steps of channels.
+        // 1×1 convolutions; gathered windows with padding, strides and dilation; channels that fill whole K steps.
         ([along(5, 1, 1, 1, 0, 0), along(3, 1, 1, 1, 0, 0)], 9, 5),
         ([along(6, 3, 2, 1, 0, 1), along(5, 2, 1, 1, 1, 0)], 3, 35),
         ([along(7, 3, 1, 2, 2, 2), along(9, 2, 1, 3, 0, 0)], 5, 4),
@@ -121,8 +129,13 @@ fn convolutions_have_the_sums_of_the_definition() {
         let w = bytes(&mut stream, columns * k);
         let zero = stream.below(256) as i32 - 128;
         let scale = scale(&mut stream, columns, true);
-        let output =
-            Output { bias: None, scale, zero: 3, low: -128, high: if n % 2 == 0 { 127 } else { 40 } };
+        let output = OutputQuantization {
+            bias: None,
+            scale,
+            zero: 3,
+            low: -128,
+            high: if n % 2 == 0 { 127 } else { 40 },
+        };
         let expected = windows(&x, along, channels, columns, |o, at| {
             let mut sum = 0;
             for (i, w) in w[o * k..(o + 1) * k].iter().enumerate() {
@@ -133,10 +146,10 @@ fn convolutions_have_the_sums_of_the_definition() {
             end(&output, o, sum)
         });
         for unit in units() {
-            let layer = Product::convolution(unit, &w, along, channels, zero, &output).unwrap();
+            let layer = Int8Matmul::convolution(unit, &w, along, channels, zero, &output).unwrap();
             for threads in [1, 2] {
                 let mut y = vec![0; expected.len()];
-                layer.run(&Team::new(threads), &x, &mut y);
+                layer.run(&ThreadPool::new(threads), &x, &mut y);
                 assert!(y == expected, "{unit:?}, case {n}, {threads} threads");
             }
         }
@@ -145,7 +158,7 @@ fn convolutions_have_the_sums_of_the_definition() {
 
 #[test]
 fn channels_on_their_own_and_poolings_have_the_sums_of_the_definition() {
-    let mut stream = Stream::new(7, 1, 0);
+    let mut stream = RandomStream::new(7, 1, 0);
     let cases = [
         ([along(6, 3, 2, 1, 0, 1), along(5, 3, 1, 1, 1, 1)], 5),
         ([along(5, 2, 1, 1, 0, 0), along(7, 3, 2, 1, 1, 1)], 37),
@@ -159,7 +172,7 @@ fn channels_on_their_own_and_poolings_have_the_sums_of_the_definition() {
         let zero = stream.below(256) as i32 - 128;
         let bias: Vec<i32> = (0..channels).map(|_| stream.below(401) as i32 - 200).collect();
         let scale = scale(&mut stream, channels, n % 2 == 0);
-        let output = Output { bias: Some(&bias), scale, zero: -7, low: -90, high: 127 };
+        let output = OutputQuantization { bias: Some(&bias), scale, zero: -7, low: -90, high: 127 };
         let places = || (0..taps).map(|t| (t / line.window, t % line.window));
         let by_channel = windows(&x, along, channels, channels, |c, at| {
             let product = |(t, (ky, kx)): (usize, (usize, usize))| {
@@ -178,22 +191,25 @@ fn channels_on_their_own_and_poolings_have_the_sums_of_the_definition() {
             let (sum, n) = (all.iter().sum::<i32>(), all.len() as i32);
             ((sum + if sum > 0 { n / 2 } else { -(n / 2) }) / n) as i8
         });
-        let scaled =
-            Output { bias: None, scale: Scale::Fixed(vec![quantize_multiplier(0.07)]), ..output.clone() };
+        let scaled = OutputQuantization {
+            bias: None,
+            scale: OutputScale::Fixed(vec![quantize_multiplier(0.07)]),
+            ..output.clone()
+        };
         let sum = windows(&x, along, channels, channels, |c, at| {
             end(&scaled, c, all(at, c).iter().sum::<i32>() - zero * taps as i32)
         });
         for unit in units() {
-            let team = Team::new(2);
+            let team = ThreadPool::new(2);
             let mut y = vec![0; by_channel.len()];
-            Depthwise::new(unit, &w, along, channels, zero, &output).unwrap().run(&team, &x, &mut y);
+            Int8DepthwiseConv::new(unit, &w, along, channels, zero, &output).unwrap().run(&team, &x, &mut y);
             assert!(y == by_channel, "{unit:?}, case {n}");
-            let mut pools = vec![(Pooling::Max(-20, 100), &greatest), (Pooling::Mean(-128, 127), &mean)];
+            let mut pools = vec![(PoolMode::Max(-20, 100), &greatest), (PoolMode::Mean(-128, 127), &mean)];
             if rows.before + line.before == 0 {
-                pools.push((Pooling::Sum(zero, scaled.clone()), &sum));
+                pools.push((PoolMode::Sum(zero, scaled.clone()), &sum));
             }
             for (pooling, expected) in pools {
-                Pool::new(unit, along, channels, &pooling).unwrap().run(&team, &x, &mut y);
+                Int8Pool::new(unit, along, channels, &pooling).unwrap().run(&team, &x, &mut y);
                 assert!(y == *expected, "{unit:?}, case {n}, {pooling:?}");
             }
         }
@@ -202,10 +218,10 @@ fn channels_on_their_own_and_poolings_have_the_sums_of_the_definition() {
 
 #[test]
 fn depthwise_windows_have_the_sums_of_the_definition() {
-    let mut stream = Stream::new(11, 1, 0);
+    let mut stream = RandomStream::new(11, 1, 0);
     let three = |size, stride, before, after| along(size, 3, stride, 1, before, after);
     let cases = [
-        // A row of results with its neighbour, and an odd one at the end; channels that fill a block, parts of one, several.
+        // Two result rows at once, and an odd last row; channels that fill one block, a part of one, or several.
         ([three(6, 1, 1, 1), three(9, 1, 1, 1)], 64),
         ([three(7, 1, 1, 1), three(5, 1, 1, 1)], 130),
         ([three(3, 1, 0, 0), three(11, 1, 0, 0)], 32),
@@ -216,7 +232,7 @@ fn depthwise_windows_have_the_sums_of_the_definition() {
         ([three(7, 2, 1, 1), three(9, 3, 1, 1)], 33),
         ([along(9, 3, 1, 2, 2, 2), along(11, 3, 1, 3, 3, 3)], 48),
         ([along(8, 2, 1, 1, 0, 1), along(7, 3, 1, 2, 2, 2)], 32),
-        // Windows of more lines than a vector has, of one line, of one column, and a border wider than the picture.
+        // Windows with more rows than a vector holds, of one row, of one column, and padding wider than the image.
         ([along(9, 5, 1, 1, 2, 2), along(8, 5, 1, 1, 2, 2)], 16),
         ([along(11, 7, 2, 1, 3, 3), along(9, 7, 2, 1, 3, 3)], 66),
         ([along(4, 1, 1, 1, 0, 0), along(13, 5, 1, 1, 4, 0)], 7),
@@ -231,7 +247,7 @@ fn depthwise_windows_have_the_sums_of_the_definition() {
         let bias: Vec<i32> = (0..channels).map(|_| stream.below(4001) as i32 - 2000).collect();
         let (low, y_zero) = [(-128, -128), (-128, 9), (-90, -7)][n % 3];
         let scale = scale(&mut stream, channels, n % 4 != 0);
-        let output = Output { bias: Some(&bias), scale, zero: y_zero, low, high: 127 };
+        let output = OutputQuantization { bias: Some(&bias), scale, zero: y_zero, low, high: 127 };
         let expected = windows(&x, along, channels, channels, |c, at| {
             let product = |t: usize| {
                 let x = at(t / line.window, t % line.window, c).map_or(0, |x| i32::from(x) - zero);
@@ -240,10 +256,10 @@ fn depthwise_windows_have_the_sums_of_the_definition() {
             end(&output, c, (0..taps).map(product).sum::<i32>() + bias[c])
         });
         for unit in units() {
-            let layer = Depthwise::new(unit, &w, along, channels, zero, &output).unwrap();
+            let layer = Int8DepthwiseConv::new(unit, &w, along, channels, zero, &output).unwrap();
             for threads in [1, 3] {
                 let mut y = vec![0; expected.len()];
-                layer.run(&Team::new(threads), &x, &mut y);
+                layer.run(&ThreadPool::new(threads), &x, &mut y);
                 assert!(y == expected, "{unit:?}, case {n}, {threads} threads");
             }
         }
@@ -252,13 +268,13 @@ fn depthwise_windows_have_the_sums_of_the_definition() {
 
 #[test]
 fn sums_and_tables_are_taken_element_by_element() {
-    let mut stream = Stream::new(8, 1, 0);
+    let mut stream = RandomStream::new(8, 1, 0);
     let (a, b) = (bytes(&mut stream, 3001), bytes(&mut stream, 3001));
     let factors = [0.5, 0.31, 0.9 / f64::from(1 << 19)].map(quantize_multiplier);
-    let (zeros, team) = ([-3, 100], Team::new(2));
+    let (zeros, team) = ([-3, 100], ThreadPool::new(2));
     for is_difference in [false, true] {
-        let sum = Addition::new(zeros, [factors[0], factors[1]], is_difference, factors[2], (5, -128, 100))
-            .unwrap();
+        let sum =
+            Int8Add::new(zeros, [factors[0], factors[1]], is_difference, factors[2], (5, -128, 100)).unwrap();
         let expected = a.iter().zip(&b).map(|(a, b)| {
             let one = |q: i8, i: usize| {
                 multiply_by_quantized_multiplier((i32::from(q) - zeros[i]) << 20, factors[i].0, factors[i].1)
@@ -273,7 +289,8 @@ fn sums_and_tables_are_taken_element_by_element() {
             assert!(y == expected, "{unit:?}");
         }
     }
-    // Pairs of all bytes: halves on both sides of zero, a factor too large for a formula, drawn ones.
+    // All pairs of int8 values: scales with halves on both sides of zero, a factor too large for a formula, random
+    // ones.
     let all: [Vec<i8>; 2] =
         [|i: u32| (i >> 8) as i8, |i: u32| i as i8].map(|of| (0..1 << 16).map(of).collect());
     let mut shorter = 0;
@@ -290,7 +307,7 @@ fn sums_and_tables_are_taken_element_by_element() {
         let (zero, low) =
             if n == 0 { (0, -128) } else { (stream.below(100) as i32 - 50, -128 + 40 * (n % 3)) };
         let sum =
-            Addition::new(zeros, [factors[0], factors[1]], n % 4 == 3, factors[2], (zero, low, 127)).unwrap();
+            Int8Add::new(zeros, [factors[0], factors[1]], n % 4 == 3, factors[2], (zero, low, 127)).unwrap();
         assert!(n != 1 || !sum.is_linear());
         shorter += u32::from(sum.is_linear());
         let one = |q: i8, i: usize| {
@@ -317,7 +334,7 @@ fn sums_and_tables_are_taken_element_by_element() {
     assert!(y.iter().zip(&a).all(|(y, a)| *y == entries[at(*a)]));
 }
 
-/// What a function says of all pairs, in the order of the table.
+/// Returns the table of `f` over all pairs, in table order.
 fn of_all(f: impl Fn(i32, i32) -> i32) -> Box<[i8; 65536]> {
     let all = (-128..128).flat_map(|a| (-128..128).map(move |b| (a, b)));
     let all: Vec<i8> = all.map(|(a, b)| f(a, b).clamp(-128, 127) as i8).collect();
@@ -326,44 +343,49 @@ fn of_all(f: impl Fn(i32, i32) -> i32) -> Box<[i8; 65536]> {
 
 #[test]
 fn functions_of_pairs_are_those_of_their_tables() {
-    let team = Team::new(2);
+    let team = ThreadPool::new(2);
     let scaled = |x: i32, by: (i32, i32)| multiply_by_quantized_multiplier(x, by.0, by.1);
     let (m, wide) = ((1_518_500_250, -6), (1_234_567_890, -9));
-    let functions: [(&str, Box<[i8; 65536]>, Likely, bool); 8] = [
-        ("least", of_all(i32::min), Likely::Least, true),
-        ("greatest", of_all(i32::max), Likely::Greatest, true),
+    let functions: [(&str, Box<[i8; 65536]>, FormulaHint, bool); 8] = [
+        ("least", of_all(i32::min), FormulaHint::Least, true),
+        ("greatest", of_all(i32::max), FormulaHint::Greatest, true),
         (
             "sum",
             of_all(|a, b| (f64::from(3 * a - 5 * b) / 7.3 + 2.6).floor() as i32),
-            Likely::Sum([3.0 / 7.3, -5.0 / 7.3]),
+            FormulaHint::Sum([3.0 / 7.3, -5.0 / 7.3]),
             true,
         ),
         (
             "product",
             of_all(|a, b| scaled((a + 3) * (b - 128), m) - 4),
-            Likely::Product([-3, 128], m, -4),
+            FormulaHint::Product([-3, 128], m, -4),
             true,
         ),
         (
             "square",
             of_all(|a, b| scaled((a - 11) * (b - 11), wide) - 128),
-            Likely::Product([11, 11], wide, -128),
+            FormulaHint::Product([11, 11], wide, -128),
             true,
         ),
-        // What is said to be likely is not believed.
-        ("no least", of_all(|a, b| if (a, b) == (7, -9) { 0 } else { a.min(b) }), Likely::Least, false),
-        ("no product", of_all(|a, b| a * b / 100), Likely::Product([1, 0], m, 0), false),
-        ("other", of_all(|a, b| a ^ b), Likely::Other, false),
+        // A wrong hint is rejected.
+        (
+            "not a minimum",
+            of_all(|a, b| if (a, b) == (7, -9) { 0 } else { a.min(b) }),
+            FormulaHint::Least,
+            false,
+        ),
+        ("not a product", of_all(|a, b| a * b / 100), FormulaHint::Product([1, 0], m, 0), false),
+        ("other", of_all(|a, b| a ^ b), FormulaHint::Other, false),
     ];
-    let mut s = Stream::new(7, 8, 9);
+    let mut s = RandomStream::new(7, 8, 9);
     let [a, b] = [0, 1].map(|_| bytes(&mut s, 40_007));
     let at = |q: i8| (i32::from(q) + 128) as usize;
     for unit in units() {
         for (name, entries, likely, is_formula) in &functions {
-            let pairs = Pairs::new(unit, entries.clone(), *likely);
-            let by_line = matches!(likely, Likely::Product(..)) && !unit.rounds_downwards();
+            let pairs = BinaryLut::new(unit, entries.clone(), *likely);
+            let by_line = matches!(likely, FormulaHint::Product(..)) && !unit.rounds_downwards();
             assert_eq!(pairs.is_formula(), *is_formula && !by_line, "{name} on {unit:?}");
-            // Repeated lists, elements that stand for many, few of both; parts begin in the middle of each.
+            // Repeated operands, one element for many, few of both; parallel blocks start inside each.
             for (others, inner) in
                 [(40_007, 1), (1000, 1), (1, 1), (3, 1), (57, 33), (10, 3), (5, 40_000), (1, 17)]
             {
@@ -381,17 +403,18 @@ fn functions_of_pairs_are_those_of_their_tables() {
 
 #[test]
 fn what_could_leave_32_bits_is_refused() {
-    let output = |scale, bias| Output { bias, scale, zero: 0, low: -128, high: 127 };
-    let unit = Unit::of(crate::Level::Portable);
-    let dense = |w: &[i8], output: &Output| Product::dense(unit, w, w.len(), 0, output).is_some();
-    let (one, far) = (Scale::Fixed(vec![(1 << 30, 1)]), Scale::Fixed(vec![(1 << 30, 20)]));
+    let output = |scale, bias| OutputQuantization { bias, scale, zero: 0, low: -128, high: 127 };
+    let unit = Int8Isa::of(crate::Level::Portable);
+    let dense =
+        |w: &[i8], output: &OutputQuantization| Int8Matmul::dense(unit, w, w.len(), 0, output).is_some();
+    let (one, far) = (OutputScale::Fixed(vec![(1 << 30, 1)]), OutputScale::Fixed(vec![(1 << 30, 20)]));
     assert!(dense(&[1; 100], &output(one.clone(), None)));
     assert!(!dense(&[1; 100], &output(one.clone(), Some(&[i32::MAX]))));
     assert!(!dense(&[1; 100], &output(one.clone(), Some(&[0, 0]))));
     assert!(!dense(&[1; 100], &output(far, None)));
-    assert!(!dense(&[1; 100], &output(Scale::Fixed(vec![(-5, 0)]), None)));
-    assert!(!dense(&[1; 100], &output(Scale::Factor(vec![f64::NAN]), None)));
-    assert!(!dense(&[1; 100], &output(Scale::Factor(vec![1e9]), None)));
+    assert!(!dense(&[1; 100], &output(OutputScale::Fixed(vec![(-5, 0)]), None)));
+    assert!(!dense(&[1; 100], &output(OutputScale::Factor(vec![f64::NAN]), None)));
+    assert!(!dense(&[1; 100], &output(OutputScale::Factor(vec![1e9]), None)));
     assert!(!dense(&[], &output(one.clone(), None)));
-    assert!(Product::dense(unit, &[1; 10], 10, 300, &output(one, None)).is_none());
+    assert!(Int8Matmul::dense(unit, &[1; 10], 10, 300, &output(one, None)).is_none());
 }

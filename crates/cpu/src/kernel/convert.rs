@@ -1,13 +1,19 @@
-//! Parallel conversion of whole arrays to another element type.
+//! Converts whole arrays to another element type, in parallel.
 
-use crate::kernel::{Cx, Ptr};
+use crate::kernel::{KernelContext, Ptr};
 use crate::simd::level::TileFn;
 
-/// Applies a unary element-wise loop to `n` elements. `from` and `to`: address and element size in bytes.
+/// Applies a unary element-wise loop to `n` elements. `from` and `to`: address, and element size in bytes.
 ///
 /// # Safety
 /// Both arrays have `n` elements.
-pub unsafe fn convert(cx: &Cx<'_>, f: TileFn, from: (*const u8, usize), to: (*mut u8, usize), n: usize) {
+pub unsafe fn convert(
+    cx: &KernelContext<'_>,
+    f: TileFn,
+    from: (*const u8, usize),
+    to: (*mut u8, usize),
+    n: usize,
+) {
     const BLOCK: usize = 1 << 14;
     let (src, dst) = (Ptr::of(from.0), Ptr(to.0));
     let body = |block: usize| {

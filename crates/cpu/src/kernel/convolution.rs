@@ -1,4 +1,4 @@
-//! Classification of convolutions by their dimension numbers: forward, gradient w.r.t. input, gradient w.r.t. weights.
+//! Classifies convolutions by their dimension numbers: forward, gradient w.r.t. input, gradient w.r.t. weights.
 
 use systole_ir::op::Convolution;
 
@@ -7,13 +7,13 @@ pub fn is_channels_last(batch: usize, feature: usize, spatial: &[usize]) -> bool
     batch == 0 && feature == spatial.len() + 1 && spatial.iter().copied().eq(1..=spatial.len())
 }
 
-/// Whether it is a forward convolution of one group, or the gradient w.r.t. the input of one: `x: [B, …, C]` gives
-/// `[B, …', F]`. At least one spatial dimension.
+/// Whether it is an ungrouped forward convolution, or the gradient w.r.t. the input of one: `x: [B, …, C]` gives `[B,
+/// …', F]`. At least one spatial dimension.
 pub fn is_forward(c: &Convolution) -> bool {
     !c.dims.input_spatial.is_empty() && is_forward_of_any_rank(c)
 }
 
-/// As [`is_forward`], with any number of spatial dimensions, also none.
+/// Like [`is_forward`], with any number of spatial dimensions, including none.
 pub fn is_forward_of_any_rank(c: &Convolution) -> bool {
     let d = &c.dims;
     c.feature_groups == 1
@@ -22,8 +22,8 @@ pub fn is_forward_of_any_rank(c: &Convolution) -> bool {
         && is_channels_last(d.output_batch, d.output_feature, &d.output_spatial)
 }
 
-/// Whether it is the gradient w.r.t. the weights of a convolution of one group, as autodiff builds it: `x: [B, …, C]`
-/// and `dy: [B, …', F]` give `[…, C, F]`.
+/// Whether it is the gradient w.r.t. the weights of an ungrouped convolution, as autodiff builds it: `x: [B, …, C]` and
+/// `dy: [B, …', F]` give `[…, C, F]`.
 pub fn is_kernel_gradient(c: &Convolution) -> bool {
     let (d, n) = (&c.dims, c.dims.input_spatial.len());
     n > 0

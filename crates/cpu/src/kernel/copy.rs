@@ -1,9 +1,9 @@
-//! Strided N-dimensional copies: transposition, slicing, the interior of padding, and reordering of operands.
+//! Strided N-dimensional copies: transpose, slice, the interior of pad, and reordering of operands.
 //!
 //! A copy has a list of dimensions, each with a size and a stride in source and destination. Dimensions that are
 //! contiguous to each other on both sides are merged. Two-dimensional transposition is blocked for cache lines.
 
-use crate::kernel::{Cx, Ptr};
+use crate::kernel::{KernelContext, Ptr};
 use smallvec::SmallVec;
 
 /// One dimension of a strided copy.
@@ -26,17 +26,17 @@ pub struct BoxCopy {
     dst: isize,
 }
 
-/// Fewest bytes of one task of the parallel loop.
+/// Minimum bytes per task of the parallel loop.
 const BLOCK_BYTES: usize = 64 << 10;
 /// Edge of a square transposition tile, in elements.
 const EDGE: usize = 16;
-/// Transposition with a dimension of at most `FEW`: the other one is blocked by `LONG` elements, so that a block stays
-/// in L1.
+/// If a transposition has a dimension of at most `FEW`, the other one is blocked by `LONG` elements, so that a block
+/// stays in L1.
 const FEW: usize = 32;
 const LONG: usize = 256;
 
 impl BoxCopy {
-    /// A copy of elements of `size` bytes, from source element `src` to destination element `dst`.
+    /// Creates a copy of elements of `size` bytes, from source element `src` to destination element `dst`.
     pub fn new(size: usize, dims: &[Dim], src: isize, dst: isize) -> BoxCopy {
         let mut kept: SmallVec<[Dim; 6]> = SmallVec::new();
         let empty = dims.iter().any(|d| d.size == 0);
@@ -57,22 +57,22 @@ impl BoxCopy {
         BoxCopy { size, dims: kept, src, dst }
     }
 
-    /// The same copy, from source element `src`.
+    /// Returns the same copy, from source element `src`.
     pub fn from(&self, src: isize) -> BoxCopy {
         BoxCopy { src, ..self.clone() }
     }
 
-    /// The same copy, to destination element `dst`.
+    /// Returns the same copy, to destination element `dst`.
     pub fn to(&self, dst: isize) -> BoxCopy {
         BoxCopy { dst, ..self.clone() }
     }
 
-    /// Bytes of an element.
+    /// Returns the bytes of an element.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn elements(&self) -> usize {
         self.dims.iter().map(|d| d.size).product()
     }
@@ -82,11 +82,11 @@ impl BoxCopy {
     /// # Safety
     /// All indices are inside source and destination; no two map to the same destination element; the arrays do not
     /// overlap.
-    pub unsafe fn run(&self, cx: &Cx<'_>, src: *const u8, dst: *mut u8) {
+    pub unsafe fn run(&self, cx: &KernelContext<'_>, src: *const u8, dst: *mut u8) {
         let (src, dst) = (Ptr::of(src), Ptr(dst));
         let bytes = self.elements() * self.size;
-        // The outermost dimension is divided among tasks; of a transposed matrix the longer one, so that tasks share as
-        // few cache lines as possible.
+        // The outermost dimension is divided among tasks. For a transposition it is the longer one, so that tasks share
+        // as few cache lines as possible.
         let cut = match &self.dims[..] {
             [a, b] if b.src != 1 && b.size > a.size => 1,
             _ => 0,
@@ -100,7 +100,7 @@ impl BoxCopy {
             let mut dims = self.dims.clone();
             dims[cut].size = size;
             let at = |base: isize, step: isize| base + from as isize * step;
-            // SAFETY: by the caller's promise, and strips are disjoint parts of the box.
+            // SAFETY: guaranteed by the caller; strips are disjoint parts of the box.
             unsafe {
                 copy_box(
                     self.size,
@@ -120,13 +120,13 @@ impl BoxCopy {
     /// # Safety
     /// As for [`BoxCopy::run`].
     pub unsafe fn run_here(&self, src: *const u8, src_at: isize, dst: *mut u8, dst_at: isize) {
-        // SAFETY: by the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { copy_box(self.size, &self.dims, self.src + src_at, self.dst + dst_at, src, dst) }
     }
 }
 
 unsafe fn copy_box(size: usize, dims: &[Dim], src_at: isize, dst_at: isize, src: *const u8, dst: *mut u8) {
-    // SAFETY: by the caller's promise; an integer of the same size copies the bits of any element.
+    // SAFETY: guaranteed by the caller; an integer of the same size copies the bits of any element.
     unsafe {
         match size {
             1 => copy_dims::<u8>(dims, src.cast::<u8>().offset(src_at), dst.cast::<u8>().offset(dst_at)),
@@ -141,7 +141,7 @@ unsafe fn copy_dims<T: Copy>(dims: &[Dim], src: *const T, dst: *mut T) {
     let Some((last, outer)) = dims.split_last() else { return };
     // The dimension along which the source is contiguous, if it is not the last one: a transposition.
     let along = outer.iter().rposition(|d| d.src == 1 && d.size > 1);
-    // SAFETY: by the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match along {
             Some(k) if last.src != 1 && last.dst == 1 => {
@@ -157,7 +157,7 @@ unsafe fn copy_dims<T: Copy>(dims: &[Dim], src: *const T, dst: *mut T) {
 unsafe fn each_index<T>(dims: &[Dim], src: *const T, dst: *mut T, f: &mut impl FnMut(*const T, *mut T)) {
     let Some((first, rest)) = dims.split_first() else { return f(src, dst) };
     for i in 0..first.size as isize {
-        // SAFETY: by the caller's promise these indices are inside both arrays.
+        // SAFETY: the caller guarantees that these indices are inside both arrays.
         unsafe {
             each_index(rest, src.wrapping_offset(i * first.src), dst.wrapping_offset(i * first.dst), f)
         };
@@ -165,7 +165,7 @@ unsafe fn each_index<T>(dims: &[Dim], src: *const T, dst: *mut T, f: &mut impl F
 }
 
 unsafe fn copy_line<T: Copy>(d: Dim, src: *const T, dst: *mut T) {
-    // SAFETY: by the caller's promise these indices are inside both arrays.
+    // SAFETY: the caller guarantees that these indices are inside both arrays.
     unsafe {
         match (d.src, d.dst) {
             (1, 1) => std::ptr::copy_nonoverlapping(src, dst, d.size),
@@ -178,8 +178,8 @@ unsafe fn copy_line<T: Copy>(d: Dim, src: *const T, dst: *mut T) {
     }
 }
 
-/// Source contiguous along `a`, destination along `b`. By square tiles, so that both sides use whole cache lines; if
-/// one dimension is short, along the long one.
+/// Transposes: source contiguous along `a`, destination along `b`. Works in square tiles, so that both sides use whole
+/// cache lines; if one dimension is short, along the long one.
 unsafe fn transpose<T: Copy>(a: Dim, b: Dim, src: *const T, dst: *mut T) {
     if a.size.min(b.size) <= FEW {
         // For each index of the short dimension, a run of the long one.
@@ -189,7 +189,7 @@ unsafe fn transpose<T: Copy>(a: Dim, b: Dim, src: *const T, dst: *mut T) {
             for k in 0..few.size as isize {
                 let (src, dst) = (src.wrapping_offset(k * few.src), dst.wrapping_offset(k * few.dst));
                 for i in from as isize..to as isize {
-                    // SAFETY: by the caller's promise these indices are inside both arrays.
+                    // SAFETY: the caller guarantees that these indices are inside both arrays.
                     unsafe { *dst.offset(i * long.dst) = *src.offset(i * long.src) };
                 }
             }
@@ -201,7 +201,7 @@ unsafe fn transpose<T: Copy>(a: Dim, b: Dim, src: *const T, dst: *mut T) {
             for i in i0..(i0 + EDGE).min(a.size) {
                 for j in j0..(j0 + EDGE).min(b.size) {
                     let (i, j) = (i as isize, j as isize);
-                    // SAFETY: by the caller's promise these indices are inside both arrays.
+                    // SAFETY: the caller guarantees that these indices are inside both arrays.
                     unsafe { *dst.offset(i * a.dst + j) = *src.offset(i + j * b.src) };
                 }
             }
@@ -213,7 +213,7 @@ unsafe fn transpose<T: Copy>(a: Dim, b: Dim, src: *const T, dst: *mut T) {
 ///
 /// # Safety
 /// `out` has room for `n` elements of `size` bytes.
-pub unsafe fn fill(cx: &Cx<'_>, out: *mut u8, n: usize, size: usize, value: *const u8) {
+pub unsafe fn fill(cx: &KernelContext<'_>, out: *mut u8, n: usize, size: usize, value: *const u8) {
     const BLOCK: usize = 1 << 16;
     let (out, value) = (Ptr(out), Ptr::of(value));
     let body = |block: usize| {
@@ -233,6 +233,6 @@ pub unsafe fn fill(cx: &Cx<'_>, out: *mut u8, n: usize, size: usize, value: *con
 }
 
 unsafe fn fill_with<T: Copy>(out: *mut T, n: usize, value: T) {
-    // SAFETY: by the caller's promise `out` has room for `n` elements.
+    // SAFETY: the caller guarantees that `out` has room for `n` elements.
     unsafe { std::slice::from_raw_parts_mut(out, n) }.fill(value);
 }

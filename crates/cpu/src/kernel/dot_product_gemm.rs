@@ -1,17 +1,16 @@
-//! Dot-product GEMM `[M, K] · [N, K]ᵀ` for N ≤ 16 and K ≥ 128, where both operands are contiguous along K, such as a
-//! classifier with transposed weights.
+//! Dot-product GEMM `[M, K] · [N, K]ᵀ` for N ≤ 16 and K ≥ 128, with both operands contiguous along K.
 //!
-//! Vectors run along K: each SIMD lane accumulates its own part of a sum, and a lane reduction at the end gives the dot
-//! product. Nothing is packed. A K block of all columns of B stays in L1 while a task's rows of A stream past it;
-//! between K blocks, the lane sums are kept in scratch. The order of additions depends on the level and the
-//! element type, not on which rows are computed together.
+//! An example is a classifier with transposed weights. Vectors run along K: each SIMD lane accumulates its own part of
+//! a sum, and a lane reduction at the end gives the dot product. Nothing is packed. A K block of all columns of B stays
+//! in L1 while a task's rows of A stream past it; between K blocks, the lane sums are kept in scratch. The order of
+//! additions depends on the level and the element type, not on which rows are computed together.
 
-use crate::kernel::gemm_dims::{Epilogue, Roles, count, joint_stride};
-use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
-use crate::simd::level::{Isa, Level, Tile, TileFn, by_level};
+use crate::kernel::gemm_dims::{Epilogue, OperandDims, count, joint_stride};
+use crate::kernel::{Io, Kernel, KernelContext, Ptr, with_scratch};
+use crate::simd::level::{Isa, Level, TileFn, TileLoop, by_level};
 use crate::simd::loops::widen;
 use crate::simd::math;
-use crate::simd::narrow_floats::{BF16, F16, F32, Format, Halves};
+use crate::simd::narrow_floats::{BF16, F16, F32, NarrowFloats, NarrowFormat};
 use crate::simd::prefetch::fetch;
 use crate::simd::ranges::pieces;
 use crate::simd::vector::{Portable32, Vector};
@@ -37,9 +36,9 @@ struct DotArgs {
     a: *const u8,
     /// Row stride in elements.
     a_row: usize,
-    /// The rows of A that are prefetched, with the same stride.
+    /// Rows of A to prefetch, with the same stride.
     next: *const u8,
-    /// f32, or bf16 with pairs.
+    /// B, as f32, or as bf16 with pairs.
     b: *const u8,
     b_row: usize,
     /// Lane sums: [`LANES`] elements for each row and column; row stride in elements.
@@ -49,25 +48,25 @@ struct DotArgs {
     first: bool,
 }
 
-/// How a vector type loads operands along K.
+/// Operand loads of a vector type along K.
 ///
 /// # Safety
 /// As for [`Vector`].
-unsafe trait Load: Vector<T = f32> {
+unsafe trait LoadAlongK: Vector<T = f32> {
     /// Reduction elements of a vector.
     const PRODUCTS: usize;
     /// Loads A, of format `F`, from element `at` on.
-    unsafe fn left<const F: Format>(a: *const u8, at: usize) -> Self;
+    unsafe fn left<const F: NarrowFormat>(a: *const u8, at: usize) -> Self;
     /// Loads B from element `at` on.
     unsafe fn right(b: *const u8, at: usize) -> Self;
 }
 
-// SAFETY: `V` keeps the promises of `Vector`, and the loads add none.
-unsafe impl<V: Halves> Load for V {
+// SAFETY: `V` meets the contract of `Vector`, and the loads add no requirements.
+unsafe impl<V: NarrowFloats> LoadAlongK for V {
     const PRODUCTS: usize = V::LANES;
     #[inline(always)]
-    unsafe fn left<const F: Format>(a: *const u8, at: usize) -> V {
-        // SAFETY: by the caller's promise the operand has a vector from `at` on.
+    unsafe fn left<const F: NarrowFormat>(a: *const u8, at: usize) -> V {
+        // SAFETY: the caller guarantees that the operand has a vector from `at` on.
         unsafe {
             match F {
                 F32 => V::load(a.cast::<f32>().add(at)),
@@ -77,32 +76,32 @@ unsafe impl<V: Halves> Load for V {
     }
     #[inline(always)]
     unsafe fn right(b: *const u8, at: usize) -> V {
-        // SAFETY: by the caller's promise the operand has a vector from `at` on.
+        // SAFETY: the caller guarantees that the operand has a vector from `at` on.
         unsafe { V::load(b.cast::<f32>().add(at)) }
     }
 }
 
 // SAFETY: as for the other vectors. Both operands are contiguous along K, so that pairs need no interleaving.
 #[cfg(target_arch = "x86_64")]
-unsafe impl Load for HalfPairs16 {
+unsafe impl LoadAlongK for HalfPairs16 {
     const PRODUCTS: usize = PAIRED;
     #[inline(always)]
-    unsafe fn left<const F: Format>(a: *const u8, at: usize) -> HalfPairs16 {
-        // SAFETY: by the caller's promise the operand has a vector from `at` on.
+    unsafe fn left<const F: NarrowFormat>(a: *const u8, at: usize) -> HalfPairs16 {
+        // SAFETY: the caller guarantees that the operand has a vector from `at` on.
         unsafe { HalfPairs16::load(a.cast::<u16>().add(at).cast()) }
     }
     #[inline(always)]
     unsafe fn right(b: *const u8, at: usize) -> HalfPairs16 {
-        // SAFETY: by the caller's promise the operand has a vector from `at` on.
+        // SAFETY: the caller guarantees that the operand has a vector from `at` on.
         unsafe { HalfPairs16::load(b.cast::<u16>().add(at).cast()) }
     }
 }
 
 /// Microkernel of `R` rows by `N` columns. `F`: format of A.
 /// Plain loops, as closures would not inherit the level's target features.
-#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
+#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once are harder to read.
 #[inline(always)]
-unsafe fn dots<V: Load, const R: usize, const N: usize, const F: Format>(c: &DotArgs) {
+unsafe fn dots<V: LoadAlongK, const R: usize, const N: usize, const F: NarrowFormat>(c: &DotArgs) {
     // SAFETY: the caller's operands cover the rows, columns and the K block; the level is available.
     unsafe {
         let mut acc = [[V::splat(0.0); N]; R];
@@ -142,9 +141,9 @@ type DotsFn = unsafe fn(usize, usize, &DotArgs);
 macro_rules! kernels {
     ($name:ident, $v:ty, [$($r:literal: $($n:literal)*;)*] $(, $feature:literal)?) => {
         $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
-        unsafe fn $name<const F: Format>(rows: usize, columns: usize, c: &DotArgs) {
+        unsafe fn $name<const F: NarrowFormat>(rows: usize, columns: usize, c: &DotArgs) {
             match (rows, columns) {
-                // SAFETY: the caller's promises are those of `dots`.
+                // SAFETY: the contract is that of `dots`.
                 $($(($r, $n) => unsafe { dots::<$v, $r, $n, F>(c) },)*)*
                 _ => {}
             }
@@ -169,13 +168,13 @@ kernels!(
     "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma"
 );
 
-/// Lane reduction, as a binary tree: `n` sums at `a`, [`LANES`] elements apart, to `dst`. `c` points to the number of
-/// lanes (a `usize`).
-struct Totals;
-impl Tile for Totals {
+/// Reduces the lanes of `n` sums at `a`, [`LANES`] elements apart, to `dst`, as a binary tree. `c` points to the number
+/// of lanes (a `usize`).
+struct LaneReduction;
+impl TileLoop for LaneReduction {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, c: *const u8, n: usize) {
-        // SAFETY: by the caller's promise `a` and `dst` have `n` sums, and `c` points to a `usize`.
+        // SAFETY: the caller guarantees that `a` and `dst` have `n` sums, and `c` points to a `usize`.
         unsafe {
             let lanes = *c.cast::<usize>();
             for i in 0..n {
@@ -194,9 +193,9 @@ impl Tile for Totals {
 }
 
 /// Lane sums of some rows while K blocks are added: see [`InnerProducts::start`].
-pub struct RowSums {
+pub struct RowLaneSums {
     rows: Range<usize>,
-    /// The first of the rows of A, and B.
+    /// First of the rows of A, and B.
     a: *const u8,
     b: *const u8,
     sums: *mut f32,
@@ -215,21 +214,21 @@ pub struct InnerProducts {
     from: DType,
     to: DType,
     epilogue: Epilogue,
-    /// The level's microkernels, for A of f32 and of its own type, and the most rows and columns that they take.
+    /// The level's microkernels, for A in f32 and in its own type, and their maximum rows and columns.
     run: [DotsFn; 2],
     most: [usize; 2],
     lanes: usize,
-    /// Reduction elements of one microkernel step.
+    /// Elements along K per microkernel step.
     step: usize,
     totals: TileFn,
     widen: Option<TileFn>,
 }
 
 impl InnerProducts {
-    /// The GEMM, or `None` if these kernels do not take it.
+    /// Returns the GEMM, or `None` if these kernels reject it.
     pub fn new(
-        ra: &Roles,
-        rb: &Roles,
+        ra: &OperandDims,
+        rb: &OperandDims,
         types: [DType; 2],
         epilogue: Epilogue,
         level: Level,
@@ -237,10 +236,10 @@ impl InnerProducts {
         InnerProducts::accept(ra, rb, types, epilogue, level).ok()
     }
 
-    /// The GEMM, or the reason why these kernels do not take it.
+    /// Returns the GEMM, or the reason why these kernels reject it.
     pub fn accept(
-        ra: &Roles,
-        rb: &Roles,
+        ra: &OperandDims,
+        rb: &OperandDims,
         [from, to]: [DType; 2],
         epilogue: Epilogue,
         level: Level,
@@ -285,12 +284,12 @@ impl InnerProducts {
             most,
             lanes,
             step: lanes,
-            totals: level.tile::<Totals>(),
+            totals: level.tile::<LaneReduction>(),
             widen: widen(from, level),
         })
     }
 
-    /// Uses bf16 pairs where the level has the instruction, and both K and the `at_a_time` elements of each
+    /// Uses bf16 pairs if the level has the instruction, and if both K and the `at_a_time` elements of each
     /// [`add`](InnerProducts::add) (0: all of K) are whole vectors of pairs.
     pub fn with_pairs(mut self, level: Level, at_a_time: usize) -> InnerProducts {
         let whole = self.k.is_multiple_of(PAIRED) && at_a_time.is_multiple_of(PAIRED);
@@ -304,30 +303,31 @@ impl InnerProducts {
         self
     }
 
-    /// Bytes of scratch for the sums of some rows.
+    /// Returns the bytes of scratch for the sums of some rows.
     pub fn bytes(rows: usize) -> usize {
         (rows * MAX_N * LANES + MAX_N * KC + (rows + MAX_N) * LANES) * 4
     }
 
-    /// Sums of some rows before the first K block. How many rows are summed together does not change their bits.
+    /// Starts the sums of some rows, before the first K block. The result does not depend on how many rows are summed
+    /// together.
     ///
     /// # Safety
     /// `a` and `b` are the operands, and `memory` has [`bytes`](InnerProducts::bytes) bytes, until
     /// [`finish`](InnerProducts::finish).
-    pub unsafe fn start(&self, rows: Range<usize>, a: Ptr, b: Ptr, memory: *mut u8) -> RowSums {
+    pub unsafe fn start(&self, rows: Range<usize>, a: Ptr, b: Ptr, memory: *mut u8) -> RowLaneSums {
         let sums = memory.cast::<f32>();
         let wide = sums.wrapping_add(rows.len() * MAX_N * LANES);
         let ends = wide.wrapping_add(MAX_N * KC);
         let a = a.at(rows.start * self.a_row * self.from.size()).cast_const();
-        RowSums { rows, a, b: b.at(0).cast_const(), sums, wide, ends }
+        RowLaneSums { rows, a, b: b.at(0).cast_const(), sums, wide, ends }
     }
 
-    /// Adds a range of K in whole vectors, which continues that of the previous call. `near`: these elements of A are
-    /// still cached, and are not prefetched.
+    /// Adds a range of K in whole vectors; ranges are consecutive. `near`: these elements of A are still cached, and
+    /// are not prefetched.
     ///
     /// # Safety
     /// As for [`start`](InnerProducts::start); the operands' elements of this range are written.
-    pub unsafe fn add(&self, s: &RowSums, products: Range<usize>, near: bool) {
+    pub unsafe fn add(&self, s: &RowLaneSums, products: Range<usize>, near: bool) {
         let size = self.from.size();
         // SAFETY: operands have the shapes of `new`; `s` has the arrays that `start` lays out.
         unsafe {
@@ -360,13 +360,12 @@ impl InnerProducts {
         }
     }
 
-    /// Adds the remainder of K that fills no vector, reduces the lanes, and stores the results, with the bias if there
-    /// is one.
+    /// Adds the tail of K, reduces the lanes, and stores the results, with the bias if there is one.
     ///
     /// # Safety
     /// As for [`start`](InnerProducts::start); the rest of K has been added, and no other thread accesses these rows of
     /// `c`.
-    pub unsafe fn finish(&self, s: RowSums, bias: Option<Ptr>, c: Ptr) {
+    pub unsafe fn finish(&self, s: RowLaneSums, bias: Option<Ptr>, c: Ptr) {
         let (size, whole, count) = (self.from.size(), self.k / self.step * self.step, s.rows.len());
         // SAFETY: as for `add`; `ends` has a vector for each row of both operands.
         unsafe {
@@ -394,7 +393,7 @@ impl InnerProducts {
 
     /// Copies the last `n` elements of a row as f32, zero-padded to [`LANES`].
     unsafe fn copy_end(&self, from: *const u8, to: *mut f32, n: usize) {
-        // SAFETY: by the caller's promise the row has `n` elements here, and `to` room for `LANES`.
+        // SAFETY: the caller guarantees that the row has `n` elements here, and `to` room for `LANES`.
         unsafe {
             to.write_bytes(0, LANES);
             match self.widen {
@@ -404,12 +403,12 @@ impl InnerProducts {
         }
     }
 
-    /// Row stride of lane sums, in elements.
+    /// Returns the row stride of lane sums, in elements.
     fn sums_row(&self) -> usize {
         self.n * LANES
     }
 
-    /// Microkernel calls for `rows` rows and all columns. `left`: element type of `c.a`.
+    /// Calls microkernels for `rows` rows and all columns. `left`: element type of `c.a`.
     unsafe fn tiles(&self, rows: usize, left: DType, near: bool, c: &DotArgs) {
         let run = self.run[usize::from(left != DType::F32)];
         let paired = self.step == PAIRED && left == DType::BF16;
@@ -437,7 +436,7 @@ impl InnerProducts {
     unsafe fn put(&self, sums: *const f32, row: usize, bias: Option<Ptr>, c: Ptr) {
         let mut totals = [0f32; MAX_N];
         let (sums, lanes) = (sums.cast(), (&raw const self.lanes).cast());
-        // SAFETY: by the caller's promise `sums` has `n` lane sums, and this thread alone writes the row of `c`.
+        // SAFETY: the caller guarantees that `sums` has `n` lane sums, and this thread alone writes the row of `c`.
         unsafe {
             (self.totals)(totals.as_mut_ptr().cast(), sums, sums, lanes, self.n);
             for (j, &total) in totals.iter().enumerate().take(self.n) {
@@ -455,13 +454,13 @@ impl InnerProducts {
 }
 
 impl Kernel for InnerProducts {
-    /// Refused where results are rounded.
+    /// Not supported if results are rounded.
     fn add_to_result(&mut self) -> bool {
         self.epilogue.accumulate = self.to == DType::F32;
         self.epilogue.accumulate
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> systole_ir::Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> systole_ir::Result<()> {
         let (a, b, c) = (Ptr::of(io.inputs[0]), Ptr::of(io.inputs[1]), Ptr(io.outputs[0]));
         let bias = io.inputs.get(2).filter(|_| self.epilogue.bias).map(|&p| Ptr::of(p));
         let body = |task: usize| {
@@ -485,7 +484,7 @@ impl Kernel for InnerProducts {
 mod tests {
     use super::*;
     use crate::kernel::copy::Dim;
-    use crate::machine::thread_pool::Team;
+    use crate::machine::thread_pool::ThreadPool;
     use systole_ir::{bf16, f16};
 
     fn bits(dtype: DType, x: f32) -> u16 {
@@ -511,7 +510,7 @@ mod tests {
         let row = k + gap;
         let (a, b, bias, old) = (numbers(m * row, 5), numbers(n * row, 3), numbers(n, 2), numbers(m * n, 4));
         let dim = |size: usize, src: usize| vec![Dim { size, src: src as isize, dst: 0 }];
-        let roles = |size: usize| Roles { batch: vec![], free: dim(size, row), inner: dim(k, 1) };
+        let roles = |size: usize| OperandDims { batch: vec![], free: dim(size, row), inner: dim(k, 1) };
         let dots = InnerProducts::new(&roles(m), &roles(n), types, epilogue, level.vectors())
             .unwrap()
             .with_pairs(level, 0);
@@ -526,7 +525,7 @@ mod tests {
             if types[1] == DType::F32 { wide.as_mut_ptr().cast() } else { narrow.as_mut_ptr().cast() };
         let io = Io { inputs: &inputs, outputs: &[c], scratch: std::ptr::null_mut() };
         // SAFETY: all arrays have the product's sizes.
-        unsafe { dots.run(&Cx { team: &Team::new(2), flush: false }, &io).unwrap() };
+        unsafe { dots.run(&KernelContext { team: &ThreadPool::new(2), flush: false }, &io).unwrap() };
         for i in 0..m * n {
             let mut want: f32 = (0..k).map(|x| a[i / n * row + x] * b[i % n * row + x]).sum();
             want += if epilogue.bias { bias[i % n] } else { 0.0 };

@@ -1,25 +1,25 @@
-//! Fused element-wise kernels: JIT-compiled loops where `jit` supports the program, else an interpreter over tiles.
+//! Fused element-wise kernels: JIT-compiled loops if the JIT supports the program, else an interpreter over tiles.
 //!
 //! The interpreter works on tiles of at most [`TILE`] elements of the flattened index space. A virtual register is a
-//! slice of one tile's values in scratch, small enough for L1; each instruction is one vectorised loop over registers.
+//! slice of one tile's values in scratch, small enough for L1; each instruction is one vectorized loop over registers.
 //! f16 and bf16 are f32 in registers. Arrays that are read at the running index are read in place; broadcast, permuted
-//! and widened arrays are copied to registers. JIT code is one loop with all instructions, whose tiles may be longer:
-//! up to a row, or the whole range where every load is read in place.
+//! and widened arrays are copied to registers. JIT code is one loop with all instructions. Its tiles may be longer: up
+//! to a row, or the whole range if every load is read in place.
 
-use crate::kernel::{Cx, Io, Kernel, OutputBlock, Ptr, with_scratch};
-use crate::machine::memory::Memory;
+use crate::kernel::{Io, Kernel, KernelContext, OutputBlock, Ptr, with_scratch};
+use crate::machine::memory::AlignedMemory;
 use crate::simd::jit;
-use crate::simd::jit::{ACCUMULATORS, Access, Loop, Sink};
+use crate::simd::jit::{ACCUMULATORS, JitLoop, LoadAccess, ResultSink};
 use crate::simd::level::{Level, TileFn};
 use crate::simd::loops::{lane_size, lanes_mut, loop_of, narrow, widen};
 use smallvec::SmallVec;
 use std::ops::Range;
-use systole_compile::{Load, Map, Store, StridedMap};
+use systole_compile::{Map, MapLoad, StridedMap, StridedStore};
 use systole_ir::interp::EvalCx;
-use systole_ir::op::Lowering;
+use systole_ir::op::LoweringClass;
 use systole_ir::{DType, Literal, LiteralBuilder, Op, Result, Scalar, TensorType};
 
-/// Most elements of an interpreter tile, and of a tile with registers.
+/// Maximum elements of an interpreter tile, and of a tile with registers.
 pub(crate) const TILE: usize = 512;
 
 /// Copies elements `start..start + n` of a vector that repeats with `period`, across one wrap-around.
@@ -29,14 +29,14 @@ pub(crate) const TILE: usize = 512;
 #[inline(always)]
 unsafe fn around(src: *const u8, [size, period]: [usize; 2], start: usize, n: usize, to: *mut u8) {
     let (at, before) = (start % period, period - start % period);
-    // SAFETY: by the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         std::ptr::copy_nonoverlapping(src.add(at * size), to, before * size);
         std::ptr::copy_nonoverlapping(src, to.add(before * size), (n - before) * size);
     }
 }
 
-/// Bytes from one register to the next. Two cache lines more than a tile, as powers of two would conflict in L1.
+/// Bytes between registers: two cache lines more than a tile, since powers of two would conflict in L1.
 fn register_bytes(lane: usize) -> usize {
     TILE * lane + 2 * 64
 }
@@ -47,24 +47,24 @@ const PAGE: usize = 4096;
 /// Nanoseconds of one interpreter instruction for one element.
 const INSTRUCTION_NS: f64 = 0.15;
 
-/// Elements of one task of the parallel loop.
+/// Elements per task of the parallel loop.
 const BLOCK: usize = 16 * TILE;
 
-/// An element-wise program that is ready to run tile by tile.
-pub struct Program {
+/// An element-wise program, ready to run tile by tile.
+pub struct ElementwiseProgram {
     loads: Vec<Fetch>,
-    /// Byte offset of each load: what index 0 reads of its array.
+    /// Byte offset of each load: the element of its array at index 0.
     offsets: Vec<usize>,
-    body: Body,
+    body: ElementwiseBody,
     /// Where each virtual register is stored: loads first, then instructions.
-    homes: Vec<Home>,
+    homes: Vec<RegisterHome>,
     scratch_registers: usize,
     /// Number of [`Fetch::Periodic`] loads.
     periodic: usize,
-    /// Bytes from register to register: [`register_bytes`].
+    /// Bytes between registers: [`register_bytes`].
     register: usize,
-    /// One filled register for each splat constant.
-    splats: Memory,
+    /// One filled register per splat constant.
+    splats: AlignedMemory,
     pub stores: Vec<usize>,
     dims: SmallVec<[usize; 4]>,
     dtypes: Vec<DType>,
@@ -74,20 +74,20 @@ pub struct Program {
     long: bool,
 }
 
-enum Body {
+enum ElementwiseBody {
     /// Interpreter: one loop for each instruction.
-    Loops(Vec<Code>),
+    Loops(Vec<InterpreterStep>),
     /// JIT: one loop for all instructions.
-    Fused(Loop),
+    Fused(JitLoop),
 }
 
 #[derive(Clone, Copy)]
-enum Home {
+enum RegisterHome {
     /// In an array; the address changes from tile to tile.
     Elsewhere,
     /// Index of a scratch register.
     Scratch(usize),
-    /// Byte offset in [`Program::splats`].
+    /// Byte offset in [`ElementwiseProgram::splats`].
     Splat(usize),
     /// Index of a periodic load, which has two registers after the scratch registers.
     Repeated(usize),
@@ -100,7 +100,7 @@ enum Fetch {
         size: usize,
     },
     /// A vector of at most a tile, broadcast to all rows: read from two registers that hold `TILE + period` elements of
-    /// its repetition, so that a tile can begin anywhere in it.
+    /// its repetition, so that a tile can start anywhere in it.
     Periodic {
         input: usize,
         size: usize,
@@ -136,18 +136,19 @@ enum Fetch {
 }
 
 /// An array load of a map.
-struct Array<'a> {
+struct ArrayLoad<'a> {
     input: usize,
     dtype: DType,
     strides: &'a SmallVec<[usize; 4]>,
-    /// Whether element `i` is read for index `i`.
+    /// Whether index `i` reads element `i`.
     linear: bool,
 }
 
-impl Array<'_> {
-    /// How the interpreter reads it. `period`: length of the vector that is broadcast to all rows, if it is one.
+impl ArrayLoad<'_> {
+    /// Returns how the interpreter reads the load. `period`: length of the vector, if it is one that is broadcast to
+    /// all rows.
     fn fetch(&self, period: Option<usize>, level: Level) -> Fetch {
-        let Array { input, dtype, linear, .. } = *self;
+        let ArrayLoad { input, dtype, linear, .. } = *self;
         let (size, widen) = (dtype.size(), widen(dtype, level));
         match period {
             _ if linear && widen.is_none() => Fetch::Direct { input, size },
@@ -158,14 +159,14 @@ impl Array<'_> {
     }
 }
 
-struct Code {
-    run: Run,
+struct InterpreterStep {
+    run: StepLoop,
     args: [usize; 3],
 }
 
-enum Run {
+enum StepLoop {
     Loop(TileFn),
-    /// Element by element with the op's own evaluation rule, for ops without a vectorised loop.
+    /// Element by element with the op's own evaluation rule, for ops without a vectorized loop.
     Scalar {
         op: Box<Op>,
         arity: usize,
@@ -174,58 +175,58 @@ enum Run {
     },
 }
 
-/// Fewest elements of a row for which JIT tiles end at row ends, so that broadcast loads need no copy.
+/// Minimum row length for which JIT tiles end at row ends, so that broadcast loads need no copy.
 const LEAST_ROW: usize = 128;
 
-/// How JIT code reads a load, and how its address is found. `cut`: whether tiles may end at row ends.
-fn fused_fetch(map: &Map, load: &Load, cut: bool) -> (Access, Fetch) {
+/// Returns how JIT code reads a load, and how its address is found. `cut`: whether tiles may end at row ends.
+fn fused_fetch(map: &Map, load: &MapLoad, cut: bool) -> (LoadAccess, Fetch) {
     match load {
-        Load::Splat { .. } => (Access::Constant, Fetch::Splat),
-        Load::Iota { inner, size, dtype } => {
-            (Access::Stream, Fetch::Iota { inner: *inner, size: *size, dtype: *dtype })
+        MapLoad::Splat { .. } => (LoadAccess::Constant, Fetch::Splat),
+        MapLoad::Iota { inner, size, dtype } => {
+            (LoadAccess::Stream, Fetch::Iota { inner: *inner, size: *size, dtype: *dtype })
         }
-        Load::Array { input, dtype, strides, .. } => {
+        MapLoad::Array { input, dtype, strides, .. } => {
             let (input, size, strides) = (*input, dtype.size(), strides.clone());
             let same = strides.iter().all(|&s| s == 0);
             match (period(map, &strides), strides.last()) {
-                _ if map.is_linear(load) => (Access::Stream, Fetch::Direct { input, size }),
-                // One element for all indices: without strides, no index has to be computed.
-                _ if same => (Access::Spread, Fetch::InRow { input, size, strides: SmallVec::new() }),
-                (_, Some(0)) if cut => (Access::Spread, Fetch::InRow { input, size, strides }),
-                (_, Some(1)) if cut => (Access::Stream, Fetch::InRow { input, size, strides }),
+                _ if map.is_linear(load) => (LoadAccess::Stream, Fetch::Direct { input, size }),
+                // One element for all indices: no strides, so no index has to be computed.
+                _ if same => (LoadAccess::Spread, Fetch::InRow { input, size, strides: SmallVec::new() }),
+                (_, Some(0)) if cut => (LoadAccess::Spread, Fetch::InRow { input, size, strides }),
+                (_, Some(1)) if cut => (LoadAccess::Stream, Fetch::InRow { input, size, strides }),
                 (Some(period), _) if period <= TILE => {
-                    (Access::Stream, Fetch::Periodic { input, size, period, widen: None })
+                    (LoadAccess::Stream, Fetch::Periodic { input, size, period, widen: None })
                 }
-                _ => (Access::Stream, Fetch::Copied { input, size, strides, linear: false, widen: None }),
+                _ => (LoadAccess::Stream, Fetch::Copied { input, size, strides, linear: false, widen: None }),
             }
         }
     }
 }
 
-impl Program {
-    /// `run`: contiguous elements that a reduction along the last dimension takes at once; `fuse`: use the JIT if
-    /// possible.
-    pub fn new(map: &Map, sink: Sink, run: usize, level: Level, fuse: bool) -> Program {
-        let fused = if fuse { Program::fused(map, sink, run, level) } else { None };
-        fused.unwrap_or_else(|| Program::interpreted(map, level))
+impl ElementwiseProgram {
+    /// Compiles a map. `run`: contiguous elements that a reduction along the last dimension reads at a time; `fuse`:
+    /// use the JIT if possible.
+    pub fn new(map: &Map, sink: ResultSink, run: usize, level: Level, fuse: bool) -> ElementwiseProgram {
+        let fused = if fuse { ElementwiseProgram::fused(map, sink, run, level) } else { None };
+        fused.unwrap_or_else(|| ElementwiseProgram::interpreted(map, level))
     }
 
-    fn fused(map: &Map, sink: Sink, run: usize, level: Level) -> Option<Program> {
+    fn fused(map: &Map, sink: ResultSink, run: usize, level: Level) -> Option<ElementwiseProgram> {
         let row = map.shape.dims().last().copied().unwrap_or(1);
-        let along = matches!(sink, Sink::Along(_));
-        // A reduction along rows starts with accumulator 0 in each tile. Tiles must be the interpreter's, for equal
-        // bits.
+        let along = matches!(sink, ResultSink::Along(_));
+        // A reduction along rows starts with accumulator 0 in each tile. Tiles must equal the interpreter's, for
+        // bit-identical results.
         let cut = row >= LEAST_ROW && (!along || row > TILE || run == row);
-        let (access, loads): (Vec<Access>, Vec<Fetch>) =
+        let (access, loads): (Vec<LoadAccess>, Vec<Fetch>) =
             map.loads.iter().map(|load| fused_fetch(map, load, cut)).unzip();
-        let body = Body::Fused(Loop::new(map, &access, sink, level)?);
+        let body = ElementwiseBody::Fused(JitLoop::new(map, &access, sink, level)?);
         let dtypes: Vec<DType> = (0..map.loads.len() + map.instrs.len()).map(|e| map.dtype(e)).collect();
         let (mut scratch_registers, mut periodic) = (0, 0);
         let homes = loads.iter().map(|load| {
-            let (count, home): (&mut usize, fn(usize) -> Home) = match load {
-                Fetch::Periodic { .. } => (&mut periodic, Home::Repeated),
-                Fetch::Copied { .. } | Fetch::Iota { .. } => (&mut scratch_registers, Home::Scratch),
-                _ => return Home::Elsewhere,
+            let (count, home): (&mut usize, fn(usize) -> RegisterHome) = match load {
+                Fetch::Periodic { .. } => (&mut periodic, RegisterHome::Repeated),
+                Fetch::Copied { .. } | Fetch::Iota { .. } => (&mut scratch_registers, RegisterHome::Scratch),
+                _ => return RegisterHome::Elsewhere,
             };
             *count += 1;
             home(*count - 1)
@@ -233,7 +234,7 @@ impl Program {
         let homes = homes.collect();
         let in_rows =
             |load: &Fetch| matches!(load, Fetch::InRow { strides, .. } if strides.iter().any(|&s| s != 0));
-        Some(Program {
+        Some(ElementwiseProgram {
             by_row: loads.iter().any(in_rows) || along && row > TILE && map.shape.rank() > 1,
             long: scratch_registers + periodic == 0,
             offsets: map.loads.iter().map(bytes_before).collect(),
@@ -250,7 +251,7 @@ impl Program {
         })
     }
 
-    fn interpreted(map: &Map, level: Level) -> Program {
+    fn interpreted(map: &Map, level: Level) -> ElementwiseProgram {
         let dtypes: Vec<DType> = (0..map.loads.len() + map.instrs.len()).map(|e| map.dtype(e)).collect();
         let register = register_bytes(dtypes.iter().map(|&d| lane_size(d)).max().unwrap_or(8));
         let mut loads = Vec::new();
@@ -260,42 +261,44 @@ impl Program {
         let mut periodic = 0;
         let mut fresh = || {
             next += 1;
-            Home::Scratch(next - 1)
+            RegisterHome::Scratch(next - 1)
         };
         for load in &map.loads {
             let (fetch, home) = match load {
-                Load::Array { input, dtype, strides, .. } => {
-                    let array = Array { input: *input, dtype: *dtype, strides, linear: map.is_linear(load) };
+                MapLoad::Array { input, dtype, strides, .. } => {
+                    let array =
+                        ArrayLoad { input: *input, dtype: *dtype, strides, linear: map.is_linear(load) };
                     let fetch = array.fetch(period(map, strides), level);
                     let home = match fetch {
                         Fetch::Periodic { .. } => {
                             periodic += 1;
-                            Home::Repeated(periodic - 1)
+                            RegisterHome::Repeated(periodic - 1)
                         }
                         _ => fresh(),
                     };
                     (fetch, home)
                 }
-                Load::Splat { value, dtype } => {
+                MapLoad::Splat { value, dtype } => {
                     splats.push((*value, *dtype));
-                    (Fetch::Splat, Home::Splat((splats.len() - 1) * register))
+                    (Fetch::Splat, RegisterHome::Splat((splats.len() - 1) * register))
                 }
-                Load::Iota { inner, size, dtype } => {
+                MapLoad::Iota { inner, size, dtype } => {
                     (Fetch::Iota { inner: *inner, size: *size, dtype: *dtype }, fresh())
                 }
             };
             loads.push(fetch);
             homes.push(home);
         }
-        let code: Vec<Code> = map.instrs.iter().map(|i| Code::new(i, map, level)).collect();
+        let code: Vec<InterpreterStep> =
+            map.instrs.iter().map(|i| InterpreterStep::new(i, map, level)).collect();
         let scratch_registers = assign_registers(map, &code, &mut homes, next);
         let dims: SmallVec<[usize; 4]> = map.shape.dims().iter().copied().collect();
-        Program {
+        ElementwiseProgram {
             by_row: dims.len() > 1 && dims.last().is_some_and(|&row| row > TILE),
             long: false,
             offsets: map.loads.iter().map(bytes_before).collect(),
             loads,
-            body: Body::Loops(code),
+            body: ElementwiseBody::Loops(code),
             homes,
             scratch_registers,
             periodic,
@@ -307,9 +310,9 @@ impl Program {
         }
     }
 
-    /// Scratch of one thread, in bytes.
+    /// Returns the scratch bytes per thread.
     pub fn scratch(&self) -> usize {
-        // One more register as source of widening; a periodic load has two.
+        // One more register as the source of widening; a periodic load has two.
         (self.scratch_registers + 1 + 2 * self.periodic) * self.register
     }
 
@@ -317,20 +320,20 @@ impl Program {
         self.dtypes[register]
     }
 
-    /// Cost of one element in units of [`INSTRUCTION_NS`].
+    /// Returns the cost of one element in units of [`INSTRUCTION_NS`].
     pub fn weight(&self) -> f64 {
         match &self.body {
-            Body::Loops(code) => 1.0 + code.len() as f64,
-            Body::Fused(code) => code.nanoseconds() / INSTRUCTION_NS,
+            ElementwiseBody::Loops(code) => 1.0 + code.len() as f64,
+            ElementwiseBody::Fused(code) => code.nanoseconds() / INSTRUCTION_NS,
         }
     }
 
-    /// Whether it is JIT-compiled: [`Program::run_fused`].
+    /// Whether it is JIT-compiled: [`ElementwiseProgram::run_fused`].
     pub fn is_fused(&self) -> bool {
-        matches!(self.body, Body::Fused(_))
+        matches!(self.body, ElementwiseBody::Fused(_))
     }
 
-    /// The input, if the program is nothing but one direct load without widening.
+    /// Returns the input, if the program is only one direct load without widening.
     pub fn is_plain(&self) -> Option<usize> {
         let same = |register: usize, size: usize| lane_size(self.dtypes[register]) == size;
         match &self.loads[..] {
@@ -339,8 +342,8 @@ impl Program {
         }
     }
 
-    /// Length of the tile at `start`, in a range that ends at `end`. Long rows are divided into equal tiles, so that
-    /// what is broadcast to all rows is read in place.
+    /// Returns the length of the tile at `start`, in a range that ends at `end`. Long rows are divided into equal
+    /// tiles, so that vectors broadcast to all rows are read in place.
     pub fn tile_len(&self, start: usize, end: usize) -> usize {
         let left = end - start;
         match self.dims.last() {
@@ -355,60 +358,60 @@ impl Program {
         }
     }
 
-    /// Register addresses before the first tile.
-    pub fn start(&self, scratch: *mut u8) -> Registers {
+    /// Returns the register addresses before the first tile.
+    pub fn start(&self, scratch: *mut u8) -> RegisterAddresses {
         let after = self.scratch_registers + 1;
-        let at = |h: &Home| match *h {
-            Home::Elsewhere => std::ptr::null_mut(),
-            Home::Scratch(k) => scratch.wrapping_add(k * self.register),
-            Home::Splat(k) => self.splats.ptr().wrapping_add(k),
-            Home::Repeated(k) => scratch.wrapping_add((after + 2 * k) * self.register),
+        let at = |h: &RegisterHome| match *h {
+            RegisterHome::Elsewhere => std::ptr::null_mut(),
+            RegisterHome::Scratch(k) => scratch.wrapping_add(k * self.register),
+            RegisterHome::Splat(k) => self.splats.ptr().wrapping_add(k),
+            RegisterHome::Repeated(k) => scratch.wrapping_add((after + 2 * k) * self.register),
         };
         let mut at: SmallVec<[*mut u8; 32]> = self.homes.iter().map(at).collect();
         if self.is_fused() {
             at.resize(self.loads.len() + self.stores.len(), std::ptr::null_mut());
         }
-        Registers { at, held: smallvec::smallvec![None; self.loads.len()] }
+        RegisterAddresses { at, held: smallvec::smallvec![None; self.loads.len()] }
     }
 
-    /// Computes the tile `start..start + n` by JIT code. `to(s)` is the address of store `s`.
+    /// Computes the tile `start..start + n` with JIT code. `to(s)` is the address of store `s`.
     ///
     /// # Safety
-    /// `inputs`, `regs` and `scratch` as for [`Program::tile`]; the program [is fused](Program::is_fused), and
-    /// its level is available; `to` gives addresses of `n` elements of the results' types, or of the accumulators of a
-    /// reduction.
+    /// `inputs`, `regs` and `scratch` as for [`ElementwiseProgram::tile`]; the program [is
+    /// fused](ElementwiseProgram::is_fused), and its level is available; `to` gives addresses of `n` elements of the
+    /// results' types, or of the accumulators of a reduction.
     pub unsafe fn run_fused(
         &self,
-        regs: &mut Registers,
+        regs: &mut RegisterAddresses,
         inputs: &[*const u8],
         scratch: *mut u8,
         start: usize,
         n: usize,
         to: impl Fn(usize) -> *mut u8,
     ) {
-        let Body::Fused(code) = &self.body else { return };
-        // SAFETY: by the caller's promise. In place, code reads an element before it writes the result at the same
+        let ElementwiseBody::Fused(code) = &self.body else { return };
+        // SAFETY: guaranteed by the caller. In place, code reads an element before it writes the result at the same
         // address.
         unsafe { self.fetch(regs, inputs, &[], scratch, start, n) };
         let results = &mut regs.at[self.loads.len()..];
         results.iter_mut().enumerate().for_each(|(s, at)| *at = to(s));
-        // SAFETY: by the caller's promise; `fetch` set the addresses of all loads.
+        // SAFETY: guaranteed by the caller; `fetch` set the addresses of all loads.
         unsafe { code.run(&regs.at, n) };
     }
 
-    /// All loads as [`Even`]; `None` if it is not JIT code, or a load has another form.
-    fn even(&self) -> Option<Vec<Even>> {
+    /// Returns all loads as [`StridedLoad`]; `None` if the program is not JIT code, or a load has another form.
+    fn even(&self) -> Option<Vec<StridedLoad>> {
         let each = self.loads.iter().zip(&self.offsets).map(|(load, &offset)| match load {
             _ if offset != 0 => None,
-            Fetch::Direct { input, size } => Some(Even::all_along(Some(*input), *size)),
+            Fetch::Direct { input, size } => Some(StridedLoad::all_along(Some(*input), *size)),
             Fetch::InRow { input, strides, .. } if strides.is_empty() => {
-                Some(Even::all_along(Some(*input), 0))
+                Some(StridedLoad::all_along(Some(*input), 0))
             }
             Fetch::InRow { input, size, strides } if self.dims.len() == 2 => {
                 let across = Some([strides[0] * size, strides[1] * size]);
-                Some(Even { across, ..Even::all_along(Some(*input), 0) })
+                Some(StridedLoad { across, ..StridedLoad::all_along(Some(*input), 0) })
             }
-            Fetch::Splat => Some(Even::all_along(None, 0)),
+            Fetch::Splat => Some(StridedLoad::all_along(None, 0)),
             _ => None,
         });
         if self.is_fused() { each.collect() } else { None }
@@ -418,22 +421,22 @@ impl Program {
     /// output and are copied to registers before anything is written.
     ///
     /// # Safety
-    /// `inputs` are the arrays of the map's loads; `regs` comes from [`Program::start`] on `scratch`, which
-    /// has [`Program::scratch`] bytes and belongs to this thread. Registers that the caller pointed at outputs have
-    /// room for `n` elements.
+    /// `inputs` are the arrays of the map's loads; `regs` comes from [`ElementwiseProgram::start`] on `scratch`, which
+    /// has [`ElementwiseProgram::scratch`] bytes and belongs to this thread. Registers that the caller pointed at
+    /// outputs have room for `n` elements.
     pub unsafe fn tile(
         &self,
-        regs: &mut Registers,
+        regs: &mut RegisterAddresses,
         inputs: &[*const u8],
         copies: &[bool],
         scratch: *mut u8,
         start: usize,
         n: usize,
     ) {
-        // SAFETY: by the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.fetch(regs, inputs, copies, scratch, start, n) };
-        let (Body::Loops(code), regs) = (&self.body, &regs.at) else {
-            systole_ir::bug!("machine code leaves nothing in registers")
+        let (ElementwiseBody::Loops(code), regs) = (&self.body, &regs.at) else {
+            systole_ir::bug!("machine code leaves no values in registers")
         };
         for (k, code) in code.iter().enumerate() {
             let dst = regs[self.loads.len() + k];
@@ -441,8 +444,8 @@ impl Program {
             match &code.run {
                 // SAFETY: registers hold `n` elements of the types that the loop was chosen for, and `assign_registers`
                 // never gives an instruction an operand's register as destination.
-                Run::Loop(f) => unsafe { f(dst, a, b, c, n) },
-                Run::Scalar { op, arity, types, to } => {
+                StepLoop::Loop(f) => unsafe { f(dst, a, b, c, n) },
+                StepLoop::Scalar { op, arity, types, to } => {
                     // SAFETY: as for the other registers.
                     unsafe { scalar_loop(op, *arity, types, *to, dst, [a, b, c], n) }
                 }
@@ -450,7 +453,7 @@ impl Program {
         }
     }
 
-    /// Address of a periodic load's elements from `start` on. Fills its two registers on first use.
+    /// Returns the address of a periodic load's elements from `start` on. Fills its two registers on first use.
     ///
     /// # Safety
     /// `from` is the array of load `k`; scratch has the program's registers.
@@ -478,7 +481,7 @@ impl Program {
     /// Sets the address of each load's elements `start..start + n`, and copies those that are not read in place.
     unsafe fn fetch(
         &self,
-        regs: &mut Registers,
+        regs: &mut RegisterAddresses,
         inputs: &[*const u8],
         copies: &[bool],
         scratch: *mut u8,
@@ -486,7 +489,7 @@ impl Program {
         n: usize,
     ) {
         let spare = scratch.wrapping_add(self.scratch_registers * self.register);
-        let Registers { at: regs, held } = regs;
+        let RegisterAddresses { at: regs, held } = regs;
         for (k, load) in self.loads.iter().enumerate() {
             let source = |input: usize| inputs[input].wrapping_add(self.offsets[k]);
             match load {
@@ -494,14 +497,14 @@ impl Program {
                     let from = source(*input).wrapping_add(start * size);
                     if !copies.get(*input).copied().unwrap_or(false) {
                         regs[k] = from.cast_mut();
-                    } else if let Home::Scratch(home) = self.homes[k] {
+                    } else if let RegisterHome::Scratch(home) = self.homes[k] {
                         regs[k] = scratch.wrapping_add(home * self.register);
                         // SAFETY: the array has `n` elements from here on, the register `TILE ≥ n`.
                         unsafe { std::ptr::copy_nonoverlapping(from, regs[k], n * size) };
                     }
                 }
                 Fetch::Periodic { input, .. } => {
-                    let Home::Repeated(home) = self.homes[k] else { continue };
+                    let RegisterHome::Repeated(home) = self.homes[k] else { continue };
                     // SAFETY: `source` is the load's array; its two registers belong to no other value.
                     regs[k] = unsafe { self.repeated(k, source(*input), scratch, home, &mut held[k], start) };
                 }
@@ -509,7 +512,7 @@ impl Program {
                     regs[k] = source(*input).wrapping_add(start % period * size).cast_mut();
                 }
                 Fetch::Row { input, size, period } => {
-                    let Home::Scratch(home) = self.homes[k] else { continue };
+                    let RegisterHome::Scratch(home) = self.homes[k] else { continue };
                     regs[k] = scratch.wrapping_add(home * self.register);
                     // SAFETY: the vector has `period ≥ n` elements.
                     unsafe { around(source(*input), [*size, *period], start, n, regs[k]) };
@@ -564,7 +567,7 @@ impl Program {
         }
     }
 
-    /// The row that contains `start..start + n`, if a load has one value for each row and they are in one row.
+    /// Returns the row that contains `start..start + n`, if a load has one value per row and the range is in one row.
     fn row(&self, strides: &[usize], start: usize, n: usize) -> Option<usize> {
         match (strides.last(), self.dims.last()) {
             (Some(0), Some(&inner)) if start / inner == (start + n - 1) / inner => Some(start / inner),
@@ -572,7 +575,8 @@ impl Program {
         }
     }
 
-    /// Whether a register already holds a tile's values: `held` is the row whose value it holds, and how many elements.
+    /// Whether a register already holds a tile's values. `held`: the row whose value it holds, and the number of
+    /// elements.
     fn holds(&self, held: Option<(usize, usize)>, strides: &[usize], start: usize, n: usize) -> bool {
         held.is_some_and(|(row, lanes)| n <= lanes && self.row(strides, start, n) == Some(row))
     }
@@ -619,21 +623,23 @@ impl Program {
     }
 }
 
-/// Addresses of all registers, kept from tile to tile. JIT code: of loads, then of stores.
-pub struct Registers {
+/// Addresses of all registers, kept from tile to tile. For JIT code: of loads, then of stores.
+pub struct RegisterAddresses {
     pub at: SmallVec<[*mut u8; 32]>,
-    /// For loads that stay the same for some tiles: the row whose value the register holds, and how many elements.
+    /// For loads that stay the same for some tiles: the row whose value the register holds, and the number of elements.
     held: SmallVec<[Option<(usize, usize)>; 16]>,
 }
 
-/// Bytes of an element of a load as stored.
-fn stored_size(load: &Load) -> usize {
+/// Returns the bytes of a load's stored element.
+fn stored_size(load: &MapLoad) -> usize {
     match load {
-        Load::Array { dtype, .. } | Load::Splat { dtype, .. } | Load::Iota { dtype, .. } => dtype.size(),
+        MapLoad::Array { dtype, .. } | MapLoad::Splat { dtype, .. } | MapLoad::Iota { dtype, .. } => {
+            dtype.size()
+        }
     }
 }
 
-/// Element offset in an array with these strides for flat index `i` of a program with these dimensions.
+/// Returns the element offset, in an array with these strides, of flat index `i` of a program with these dimensions.
 fn element(dims: &[usize], strides: &[usize], i: usize) -> usize {
     let (mut rest, mut at) = (i, 0);
     for (&size, &stride) in dims.iter().zip(strides).rev() {
@@ -647,15 +653,15 @@ fn element(dims: &[usize], strides: &[usize], i: usize) -> usize {
     at
 }
 
-/// Byte offset of a load in its array.
-fn bytes_before(load: &Load) -> usize {
+/// Returns the byte offset of a load in its array.
+fn bytes_before(load: &MapLoad) -> usize {
     match load {
-        Load::Array { dtype, offset, .. } => dtype.size() * offset,
+        MapLoad::Array { dtype, offset, .. } => dtype.size() * offset,
         _ => 0,
     }
 }
 
-/// The length of the last dimension, if the load is a vector along it that is broadcast along all others.
+/// Returns the length of the last dimension, if the load is a vector along it that is broadcast along all others.
 fn period(map: &Map, strides: &[usize]) -> Option<usize> {
     let (last, others) = strides.split_last()?;
     let period = map.shape[others.len()];
@@ -672,7 +678,7 @@ unsafe fn repeat(
     widen: Option<TileFn>,
 ) {
     let (end, mut done) = ((TILE + period) * lane, period * lane);
-    // SAFETY: by the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match widen {
             Some(widen) => widen(dst, src, src, src, period),
@@ -686,27 +692,32 @@ unsafe fn repeat(
     }
 }
 
-impl Code {
-    fn new(instr: &systole_compile::Instr, map: &Map, level: Level) -> Code {
+impl InterpreterStep {
+    fn new(instr: &systole_compile::MapInstr, map: &Map, level: Level) -> InterpreterStep {
         let mut args = [0; 3];
         let arity = instr.args.len().min(3);
         args[..arity].copy_from_slice(&instr.args[..arity]);
         let run = match loop_of(&instr.op, instr.from, instr.to, level) {
-            Some(f) => Run::Loop(f),
-            None => Run::Scalar {
+            Some(f) => StepLoop::Loop(f),
+            None => StepLoop::Scalar {
                 op: Box::new(instr.op.clone()),
                 arity,
                 types: instr.args.iter().map(|&e| map.dtype(e)).collect(),
                 to: instr.to,
             },
         };
-        Code { run, args }
+        InterpreterStep { run, args }
     }
 }
 
 /// Linear-scan register allocation: an instruction's register is free after its last reader. Loads keep theirs. Returns
 /// the number of scratch registers.
-fn assign_registers(map: &Map, code: &[Code], homes: &mut Vec<Home>, loads: usize) -> usize {
+fn assign_registers(
+    map: &Map,
+    code: &[InterpreterStep],
+    homes: &mut Vec<RegisterHome>,
+    loads: usize,
+) -> usize {
     let count = map.loads.len() + code.len();
     let mut last_use = vec![0; count];
     for (k, instr) in map.instrs.iter().enumerate() {
@@ -721,12 +732,12 @@ fn assign_registers(map: &Map, code: &[Code], homes: &mut Vec<Home>, loads: usiz
             total += 1;
             total - 1
         });
-        homes.push(Home::Scratch(home));
+        homes.push(RegisterHome::Scratch(home));
         let mut args: SmallVec<[usize; 3]> = map.instrs[k].args.clone();
         args.sort_unstable();
         args.dedup();
         for a in args {
-            if let (Home::Scratch(h), true) = (homes[a], last_use[a] == me && a >= map.loads.len()) {
+            if let (RegisterHome::Scratch(h), true) = (homes[a], last_use[a] == me && a >= map.loads.len()) {
                 free.push(h);
             }
         }
@@ -737,8 +748,8 @@ fn assign_registers(map: &Map, code: &[Code], homes: &mut Vec<Home>, loads: usiz
     total
 }
 
-fn splat_lanes(splats: &[(Scalar, DType)], register: usize) -> Memory {
-    let memory = match Memory::new(splats.len() * register) {
+fn splat_lanes(splats: &[(Scalar, DType)], register: usize) -> AlignedMemory {
+    let memory = match AlignedMemory::new(splats.len() * register) {
         Ok(m) => m,
         Err(e) => systole_ir::bug!("{e}"),
     };
@@ -754,7 +765,7 @@ fn splat_lanes(splats: &[(Scalar, DType)], register: usize) -> Memory {
 
 /// Stores a value, already of type `dtype`, as element `i` of a register.
 unsafe fn write_lane(dst: *mut u8, dtype: DType, i: usize, value: Scalar) {
-    // SAFETY: by the caller's promise the register has element `i`.
+    // SAFETY: the caller guarantees that the register has element `i`.
     unsafe {
         match dtype {
             DType::F16 | DType::BF16 => *dst.cast::<f32>().add(i) = value.as_f64() as f32,
@@ -767,9 +778,9 @@ unsafe fn write_lane(dst: *mut u8, dtype: DType, i: usize, value: Scalar) {
     }
 }
 
-/// Element `i` of a register.
+/// Returns element `i` of a register.
 unsafe fn read_lane(src: *const u8, dtype: DType, i: usize) -> Scalar {
-    // SAFETY: by the caller's promise the register has element `i`.
+    // SAFETY: the caller guarantees that the register has element `i`.
     unsafe {
         match dtype {
             DType::F16 | DType::BF16 => Scalar::Float(*src.cast::<f32>().add(i) as f64),
@@ -792,7 +803,7 @@ unsafe fn scalar_loop(
     args: [*const u8; 3],
     n: usize,
 ) {
-    // SAFETY: by the caller's promise the registers hold `n` elements of these types.
+    // SAFETY: the caller guarantees that the registers hold `n` elements of these types.
     let arg = |k: usize, i: usize| unsafe { read_lane(args[k], types[k], i) };
     for i in 0..n {
         let value = match op {
@@ -815,24 +826,24 @@ unsafe fn scalar_loop(
         };
         let values: Vec<Literal> = (0..arity).map(read).collect();
         let refs: Vec<&Literal> = values.iter().collect();
-        debug_assert_eq!(op.rule().lower(), Lowering::Map);
+        debug_assert_eq!(op.rule().lower(), LoweringClass::Map);
         let outs = smallvec::smallvec![TensorType::new(to, [n])];
         match op.rule().eval(&mut EvalCx::default(), &refs, &outs) {
             // SAFETY: as for the other registers.
             Ok(y) => (0..n).for_each(|i| unsafe { write_lane(dst, to, i, y[0].get(i)) }),
-            Err(e) => systole_ir::bug!("{} on one tile: {e}", op.name()),
+            Err(e) => systole_ir::bug!("cannot evaluate {} on one tile: {e}", op.name()),
         }
     }
 }
 
-/// Index along one dimension of elements `start..start + n`, in runs of equal or of consecutive values.
+/// Writes the index along one dimension for elements `start..start + n`, in runs of equal or of consecutive values.
 unsafe fn iota(dst: *mut u8, dtype: DType, inner: usize, size: usize, start: usize, n: usize) {
     let mut done = 0;
     while done < n {
         let (at, within) = ((start + done) / inner % size, (start + done) % inner);
         let (run, step) = if inner == 1 { (size - at, 1) } else { (inner - within, 0) };
         let run = run.min(n - done);
-        // SAFETY: by the caller's promise `dst` has room for `n` elements.
+        // SAFETY: the caller guarantees that `dst` has room for `n` elements.
         unsafe {
             match dtype {
                 DType::I32 | DType::U32 => {
@@ -855,7 +866,7 @@ unsafe fn iota(dst: *mut u8, dtype: DType, inner: usize, size: usize, start: usi
 /// Copies `run` elements at a stride of `stride` elements to contiguous ones.
 #[inline]
 unsafe fn copy_run(to: *mut u8, from: *const u8, size: usize, stride: usize, run: usize) {
-    // SAFETY: by the caller's promise source and destination have `run` elements.
+    // SAFETY: the caller guarantees that source and destination have `run` elements.
     unsafe {
         match (size, stride) {
             (_, 1) => std::ptr::copy_nonoverlapping(from, to, run * size),
@@ -869,7 +880,7 @@ unsafe fn copy_run(to: *mut u8, from: *const u8, size: usize, stride: usize, run
 
 #[inline]
 unsafe fn strided<T: Copy>(to: *mut u8, from: *const u8, stride: usize, run: usize) {
-    // SAFETY: by the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let to = unsafe { lanes_mut::<T>(to, run) };
     if stride == 0 {
         // SAFETY: one element.
@@ -877,7 +888,7 @@ unsafe fn strided<T: Copy>(to: *mut u8, from: *const u8, stride: usize, run: usi
         return;
     }
     for (i, t) in to.iter_mut().enumerate() {
-        // SAFETY: element `i · stride` exists by the caller's promise.
+        // SAFETY: element `i · stride` exists, guaranteed by the caller.
         *t = unsafe { *from.cast::<T>().add(i * stride) };
     }
 }
@@ -887,7 +898,7 @@ unsafe fn strided<T: Copy>(to: *mut u8, from: *const u8, stride: usize, run: usi
 /// # Safety
 /// `dst` has room for `n` elements of `dtype`, `src` holds `n` register elements; they do not overlap.
 pub unsafe fn store(dst: *mut u8, src: *const u8, dtype: DType, narrow: Option<TileFn>, n: usize) {
-    // SAFETY: by the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match narrow {
             Some(f) => f(dst, src, src, src, n),
@@ -896,48 +907,48 @@ pub unsafe fn store(dst: *mut u8, src: *const u8, dtype: DType, narrow: Option<T
     }
 }
 
-/// A load of JIT code whose address advances by a constant from row to row: of an input, or of a constant.
-struct Even {
+/// A load of JIT code whose address advances by a constant from row to row: from an input or a constant.
+struct StridedLoad {
     input: Option<usize>,
-    /// Bytes from element to element of a load at the running index; 0: one element for all.
+    /// Bytes between elements of a load at the running index; 0 if one element is used for all.
     size: usize,
-    /// Strides in bytes, from row to row and within a row, where it is broadcast along one of them.
+    /// Strides in bytes, from row to row and within a row, if it is broadcast along one of them.
     across: Option<[usize; 2]>,
 }
 
-impl Even {
-    fn all_along(input: Option<usize>, size: usize) -> Even {
-        Even { input, size, across: None }
+impl StridedLoad {
+    fn all_along(input: Option<usize>, size: usize) -> StridedLoad {
+        StridedLoad { input, size, across: None }
     }
 }
 
-/// A fused element-wise step.
+/// Kernel of a fused element-wise step.
 pub struct MapKernel {
-    program: Program,
+    program: ElementwiseProgram,
     elements: usize,
-    outputs: Vec<Output>,
-    /// How [`Kernel::run_block`] reads its loads; `None`: it cannot be an epilogue.
-    even: Option<Vec<Even>>,
-    /// [`MapKernel::row_steps`].
+    outputs: Vec<MapOutput>,
+    /// Loads of [`Kernel::run_block`]; `None` if the kernel cannot be an epilogue.
+    even: Option<Vec<StridedLoad>>,
+    /// Cached [`MapKernel::row_steps`].
     steps: Option<Vec<usize>>,
-    /// [`MapKernel::rows_to_fetch`].
+    /// Cached [`MapKernel::rows_to_fetch`].
     ahead: Vec<(usize, usize)>,
 }
 
-struct Output {
+struct MapOutput {
     register: usize,
     dtype: DType,
     narrow: Option<TileFn>,
-    /// Whether the instruction's loop writes straight to the array: no rounding, and no earlier store of it.
+    /// Whether the instruction's loop writes directly to the array: no rounding, and no earlier store of it.
     direct: bool,
-    /// Index of the step's output that it is, or is part of.
+    /// Index of the step's output that it belongs to.
     array: usize,
-    /// Offset and strides in that output; `None`: it is the whole array.
-    part: Option<Store>,
+    /// Offset and strides in that output; `None` if it is the whole array.
+    part: Option<StridedStore>,
 }
 
-impl Output {
-    /// Address of flat index `i`, for a program with these dimensions.
+impl MapOutput {
+    /// Returns the address of flat index `i`, for a program with these dimensions.
     fn address(&self, outputs: &[*mut u8], dims: &[usize], i: usize) -> *mut u8 {
         let element = self.part.as_ref().map_or(i, |part| part.offset + element(dims, &part.strides, i));
         outputs[self.array].wrapping_add(element * self.dtype.size())
@@ -949,14 +960,14 @@ impl MapKernel {
         MapKernel::with(map, level, jit::is_wanted())
     }
 
-    /// `fuse`: use the JIT if possible.
+    /// Compiles a map. `fuse`: use the JIT if possible.
     pub(crate) fn with(map: &Map, level: Level, fuse: bool) -> MapKernel {
-        MapKernel::whole(map, Program::new(map, Sink::Arrays, 0, level, fuse), level)
+        MapKernel::whole(map, ElementwiseProgram::new(map, ResultSink::Arrays, 0, level, fuse), level)
     }
 
-    /// A program whose stores are strided parts of outputs.
+    /// Compiles a map whose stores are strided parts of outputs.
     pub fn of_parts(parts: &StridedMap, level: Level, fuse: bool) -> MapKernel {
-        let program = Program::new(&parts.map, Sink::Arrays, 0, level, fuse);
+        let program = ElementwiseProgram::new(&parts.map, ResultSink::Arrays, 0, level, fuse);
         let mut kernel = MapKernel::whole(&parts.map, program, level);
         for (output, part) in kernel.outputs.iter_mut().zip(&parts.stores) {
             output.array = part.output;
@@ -969,13 +980,13 @@ impl MapKernel {
         kernel
     }
 
-    fn whole(map: &Map, program: Program, level: Level) -> MapKernel {
+    fn whole(map: &Map, program: ElementwiseProgram, level: Level) -> MapKernel {
         let outputs = map.stores.iter().enumerate().map(|(k, &register)| {
             let dtype = program.dtype(register);
             let narrow = narrow(dtype, level);
             let first = map.stores[..k].iter().all(|&s| s != register);
             let direct = narrow.is_none() && register >= map.loads.len() && first;
-            Output { register, dtype, narrow, direct, array: k, part: None }
+            MapOutput { register, dtype, narrow, direct, array: k, part: None }
         });
         let (outputs, even) = (outputs.collect(), program.even());
         let mut kernel = MapKernel {
@@ -997,12 +1008,12 @@ impl MapKernel {
         self.program.is_fused()
     }
 
-    /// Elements of the index space.
+    /// Returns the number of elements of the index space.
     pub fn elements(&self) -> usize {
         self.elements
     }
 
-    /// Cost of one element, as [`Program::weight`].
+    /// Returns the cost of one element, see [`ElementwiseProgram::weight`].
     pub fn weight(&self) -> f64 {
         self.program.weight()
     }
@@ -1013,7 +1024,7 @@ impl MapKernel {
     /// The module's contract, for these elements.
     pub unsafe fn range(&self, inputs: &[*const u8], outputs: &[*mut u8], range: Range<usize>) {
         if self.program.is_fused() {
-            // SAFETY: by the caller's promise.
+            // SAFETY: guaranteed by the caller.
             return unsafe { self.fused_range(inputs, outputs, range) };
         }
         let written = |i: &*const u8| outputs.iter().any(|&o| std::ptr::eq(o, *i));
@@ -1028,7 +1039,7 @@ impl MapKernel {
                         regs.at[o.register] = o.address(outputs, &self.program.dims, start);
                     }
                 }
-                // SAFETY: by the caller's promise; this thread owns the scratch; inputs that alias an output are
+                // SAFETY: guaranteed by the caller; this thread owns the scratch; inputs that alias an output are
                 // copied before a tile of it is written.
                 unsafe {
                     self.program.tile(&mut regs, inputs, &copies, scratch, start, len);
@@ -1042,13 +1053,13 @@ impl MapKernel {
         });
     }
 
-    /// [`MapKernel::range`] by JIT code.
+    /// Computes [`MapKernel::range`] with JIT code.
     unsafe fn fused_range(&self, inputs: &[*const u8], outputs: &[*mut u8], range: Range<usize>) {
         if let Some(steps) = &self.steps
             && range.start.is_multiple_of(self.program.dims[1])
             && range.end.is_multiple_of(self.program.dims[1])
         {
-            // SAFETY: by the caller's promise.
+            // SAFETY: guaranteed by the caller.
             return unsafe { self.fused_rows(steps, inputs, outputs, range) };
         }
         with_scratch(self.program.scratch(), |scratch| {
@@ -1057,7 +1068,7 @@ impl MapKernel {
             while start < range.end {
                 let len = self.program.tile_len(start, range.end);
                 let to = |s: usize| self.outputs[s].address(outputs, &self.program.dims, start);
-                // SAFETY: by the caller's promise; this thread owns the scratch.
+                // SAFETY: guaranteed by the caller; this thread owns the scratch.
                 unsafe { self.program.run_fused(&mut regs, inputs, scratch, start, len, to) };
                 start += len;
             }
@@ -1066,8 +1077,8 @@ impl MapKernel {
 }
 
 impl MapKernel {
-    /// Bytes from row to row of each load, then of each store; `None` unless the program is two-dimensional JIT code
-    /// that works row by row and copies no load.
+    /// Returns the bytes between rows of each load, then of each store; `None` unless the program is two-dimensional
+    /// JIT code that works row by row and copies no load.
     fn row_steps(&self) -> Option<Vec<usize>> {
         let &[_, row] = &self.program.dims[..] else { return None };
         let load = |load: &Fetch| match load {
@@ -1075,13 +1086,13 @@ impl MapKernel {
             Fetch::InRow { size, strides, .. } => strides.first().map_or(0, |s| s * size),
             _ => 0,
         };
-        let store = |o: &Output| o.part.as_ref().map_or(row, |part| part.strides[0]) * o.dtype.size();
+        let store = |o: &MapOutput| o.part.as_ref().map_or(row, |part| part.strides[0]) * o.dtype.size();
         let all = self.program.loads.iter().map(load).chain(self.outputs.iter().map(store));
         (self.program.is_fused() && self.program.long && self.program.by_row).then(|| all.collect())
     }
 
-    /// Loads to prefetch one row ahead, with the bytes of a row: a program of strided parts has more short runs than
-    /// the hardware prefetcher follows.
+    /// Returns the loads to prefetch one row ahead, with the bytes of a row. A program of strided parts has more short
+    /// runs than the hardware prefetcher can follow.
     fn rows_to_fetch(&self) -> Vec<(usize, usize)> {
         let row = self.program.dims.last().copied().unwrap_or(1);
         let bytes = |(k, load): (usize, &Fetch)| match load {
@@ -1093,7 +1104,8 @@ impl MapKernel {
         all.filter(|&(_, bytes)| bytes <= PAGE).collect()
     }
 
-    /// Whole rows by JIT code. Before a row is computed, the next row of the loads in `self.ahead` is prefetched.
+    /// Computes whole rows with JIT code. Before a row is computed, the next row of the loads in `self.ahead` is
+    /// prefetched.
     unsafe fn fused_rows(
         &self,
         steps: &[usize],
@@ -1101,7 +1113,7 @@ impl MapKernel {
         outputs: &[*mut u8],
         range: Range<usize>,
     ) {
-        let Body::Fused(code) = &self.program.body else { return };
+        let ElementwiseBody::Fused(code) = &self.program.body else { return };
         let row = self.program.dims[1];
         let mut regs = self.program.start(std::ptr::null_mut());
         // SAFETY: `row_steps` holds for programs that copy no load, so that `fetch` uses no scratch.
@@ -1120,7 +1132,7 @@ impl MapKernel {
                         .for_each(|line| crate::simd::prefetch::fetch(next.wrapping_add(line)));
                 }
             }
-            // SAFETY: by the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe { code.run(&regs.at, row) };
             regs.at.iter_mut().zip(steps).for_each(|(at, &step)| *at = at.wrapping_add(step));
         }
@@ -1128,7 +1140,7 @@ impl MapKernel {
 }
 
 impl Kernel for MapKernel {
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         let inputs: SmallVec<[Ptr; 8]> = io.inputs.iter().map(|&p| Ptr::of(p)).collect();
         let outputs: SmallVec<[Ptr; 4]> = io.outputs.iter().map(|&p| Ptr(p)).collect();
         let n = self.elements;
@@ -1144,13 +1156,13 @@ impl Kernel for MapKernel {
     }
 
     fn takes_blocks(&self, columns: usize) -> bool {
-        let fits = |e: &Even| e.across.is_none() || self.program.dims[1] == columns;
+        let fits = |e: &StridedLoad| e.across.is_none() || self.program.dims[1] == columns;
         self.even.as_ref().is_some_and(|loads| loads.iter().all(fits))
     }
 
     unsafe fn run_block(&self, inputs: &[*const u8], outputs: &[*mut u8], block: &OutputBlock) {
-        let (Some(loads), Body::Fused(code)) = (&self.even, &self.program.body) else { return };
-        let load = |&Even { input, size, across }: &Even| match (input, across) {
+        let (Some(loads), ElementwiseBody::Fused(code)) = (&self.even, &self.program.body) else { return };
+        let load = |&StridedLoad { input, size, across }: &StridedLoad| match (input, across) {
             (Some(i), _) if i + 1 == inputs.len() => (inputs[i].cast_mut(), block.stride * size),
             (Some(i), Some([row, column])) => {
                 let at = block.first / block.row * row + block.first % block.row * column;
@@ -1159,14 +1171,14 @@ impl Kernel for MapKernel {
             (Some(i), None) => (inputs[i].wrapping_add(block.first * size).cast_mut(), block.row * size),
             (None, _) => (std::ptr::null_mut(), 0),
         };
-        let store = |(o, &out): (&Output, &*mut u8)| {
+        let store = |(o, &out): (&MapOutput, &*mut u8)| {
             let size = o.dtype.size();
             (out.wrapping_add(block.first * size), block.row * size)
         };
         let (mut at, steps): (SmallVec<[*mut u8; 32]>, SmallVec<[usize; 32]>) =
             loads.iter().map(load).chain(self.outputs.iter().zip(outputs).map(store)).unzip();
         for _ in 0..block.rows {
-            // SAFETY: by the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe { code.run(&at, block.columns) };
             at.iter_mut().zip(&steps).for_each(|(at, &step)| *at = at.wrapping_add(step));
         }

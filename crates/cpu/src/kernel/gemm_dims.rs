@@ -1,24 +1,23 @@
-//! Description of a GEMM (`dot_general`): its operands' dimensions as batch, free (M or N) and contracting (K)
-//! dimensions, and its epilogue.
+//! GEMM description (`dot_general`): batch, free (M or N) and contracting (K) dimensions, and epilogue.
 
 use crate::kernel::copy::Dim;
 use systole_ir::TensorType;
 
-/// One operand's dimensions by role. `src` of a [`Dim`] is its stride in elements; `dst` is not used.
+/// Dimensions of one operand by role. `src` of a [`Dim`] is its stride in elements; `dst` is not used.
 #[derive(Clone, Debug)]
-pub struct Roles {
+pub struct OperandDims {
     pub batch: Vec<Dim>,
     /// M of the left operand, N of the right one.
     pub free: Vec<Dim>,
     pub inner: Vec<Dim>,
 }
 
-/// Number of index combinations.
+/// Returns the number of index combinations.
 pub fn count(dims: &[Dim]) -> usize {
     dims.iter().map(|d| d.size).product()
 }
 
-/// Element offsets of all index combinations, in row-major order.
+/// Returns the element offsets of all index combinations, in row-major order.
 pub fn offsets(dims: &[Dim]) -> Vec<usize> {
     let mut all = vec![0];
     for d in dims {
@@ -27,7 +26,7 @@ pub fn offsets(dims: &[Dim]) -> Vec<usize> {
     all
 }
 
-/// The stride of the dimensions as one flattened dimension, if they have one.
+/// Returns the stride of the dimensions as one flattened dimension, if they have one.
 pub fn joint_stride(dims: &[Dim]) -> Option<usize> {
     let mut stride = None;
     let mut expected = 0;
@@ -42,20 +41,20 @@ pub fn joint_stride(dims: &[Dim]) -> Option<usize> {
     Some(stride.unwrap_or(1))
 }
 
-/// Dimensions of a dense row-major operand by role.
-pub fn roles(ty: &TensorType, batch: &[usize], free: &[usize], inner: &[usize]) -> Roles {
+/// Returns the dimensions of a dense row-major operand by role.
+pub fn roles(ty: &TensorType, batch: &[usize], free: &[usize], inner: &[usize]) -> OperandDims {
     let strides = ty.shape.strides();
     let pick = |dims: &[usize]| -> Vec<Dim> {
         dims.iter().map(|&d| Dim { size: ty.shape[d], src: strides[d] as isize, dst: 0 }).collect()
     };
-    Roles { batch: pick(batch), free: pick(free), inner: pick(inner) }
+    OperandDims { batch: pick(batch), free: pick(free), inner: pick(inner) }
 }
 
-/// What is added to the GEMM's sums.
+/// Values added to the GEMM's sums.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Epilogue {
-    /// A third operand, `bias: [N]`.
+    /// Whether a third operand, `bias: [N]`, is added.
     pub bias: bool,
-    /// The previous contents of the result (beta = 1).
+    /// Whether the previous contents of the result are added (beta = 1).
     pub accumulate: bool,
 }

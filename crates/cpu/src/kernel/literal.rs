@@ -1,4 +1,4 @@
-//! Copies of device arrays as [`Literal`]s, for kernels that use the interpreter's evaluation rules.
+//! Copies arrays to [`Literal`]s, for kernels that use the interpreter's evaluation rules.
 
 use systole_ir::{Literal, Result, TensorType};
 
@@ -7,7 +7,7 @@ use systole_ir::{Literal, Result, TensorType};
 /// # Safety
 /// `ptr` points to an array of type `ty`.
 pub unsafe fn literal(ty: &TensorType, ptr: *const u8) -> Result<Literal> {
-    // SAFETY: by the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let bytes = unsafe { std::slice::from_raw_parts(ptr, ty.bytes()) };
     Literal::from_bytes(ty.clone(), bytes)
 }

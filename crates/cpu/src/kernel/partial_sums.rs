@@ -1,15 +1,15 @@
-//! Parallel reduction over the batch: tasks sum parts of a batch separately, and a fixed binary tree adds the parts.
+//! Parallel reduction over the batch: tasks sum parts of a batch, and a fixed binary tree adds the partial sums.
 //!
-//! The number of parts does not depend on the number of threads, so results have the same bits for any.
+//! The number of parts does not depend on the number of threads, so results are bit-identical for any number.
 
-use crate::kernel::{Cx, Io, Ptr};
+use crate::kernel::{Io, KernelContext, Ptr};
 use crate::simd::level::{Level, TileFn};
 use crate::simd::loops::narrow;
 use systole_compile::ALIGN;
 use systole_ir::TensorType;
 
-/// Partial sums of a weight gradient: `[count, size]` in f32 scratch. With one part and an f32 result, the result
-/// itself.
+/// Partial sums of a weight gradient: `[count, size]` in f32 scratch. With one part and an f32 result, they are the
+/// result itself.
 pub struct PartialSums {
     pub count: usize,
     /// Elements of the result.
@@ -28,18 +28,18 @@ impl PartialSums {
         self.count > 1 || self.narrow.is_some()
     }
 
-    /// Bytes of scratch.
+    /// Returns the bytes of scratch.
     pub fn bytes(&self) -> usize {
         if self.are_apart() { (self.count * self.size * 4).next_multiple_of(ALIGN) } else { 0 }
     }
 
-    /// Asks for the sum to be accumulated into the result. Returns whether it will; refused if results are rounded.
+    /// Makes the sum accumulate into the result. Returns whether that is supported; it is not if results are rounded.
     pub fn add_to_result(&mut self) -> bool {
         self.onto = self.narrow.is_none();
         self.onto
     }
 
-    /// Whether tasks accumulate into what is there from the first sum on: there is one part, and it is the result.
+    /// Whether tasks accumulate into the result from the first sum on: there is one part, and it is the result.
     pub fn begin_with_result(&self) -> bool {
         self.onto && !self.are_apart()
     }
@@ -52,7 +52,7 @@ impl PartialSums {
     /// bytes.
     pub unsafe fn sum(
         &self,
-        cx: &Cx<'_>,
+        cx: &KernelContext<'_>,
         io: &Io<'_>,
         per_part: usize,
         work: f64,
@@ -65,7 +65,7 @@ impl PartialSums {
         unsafe { self.finish(cx, io) };
     }
 
-    /// Address of the first part's sums.
+    /// Returns the address of the first part's sums.
     fn place(&self, io: &Io<'_>) -> Ptr {
         Ptr(if self.are_apart() { io.scratch } else { io.outputs[0] })
     }
@@ -74,18 +74,18 @@ impl PartialSums {
     ///
     /// # Safety
     /// The sums are complete, and at [`PartialSums::place`].
-    unsafe fn finish(&self, cx: &Cx<'_>, io: &Io<'_>) {
+    unsafe fn finish(&self, cx: &KernelContext<'_>, io: &Io<'_>) {
         if self.are_apart() {
             let finish =
-                if self.onto { Finish::Add } else { self.narrow.map_or(Finish::Copy, Finish::Narrow) };
-            // SAFETY: by the caller's promise; the result has `size` elements.
+                if self.onto { SumStore::Add } else { self.narrow.map_or(SumStore::Copy, SumStore::Narrow) };
+            // SAFETY: guaranteed by the caller; the result has `size` elements.
             unsafe { sum_parts(cx, io.scratch.cast(), self.count, self.size, io.outputs[0], finish) };
         }
     }
 }
 
-/// Implements [`Kernel`](crate::kernel::Kernel) for a gradient w.r.t. a filter with fields and methods `parts`, `per_part`
-/// and `task`. The expression is the time of all tasks on one core in nanoseconds.
+/// Implements [`Kernel`](crate::kernel::Kernel) for a weight gradient with fields and methods `parts`, `per_part` and
+/// `task`. The expression is the time of all tasks on one core in nanoseconds.
 macro_rules! kernel_of_parts {
     ($name:ty, |$this:ident| $work:expr) => {
         impl $crate::kernel::Kernel for $name {
@@ -99,7 +99,7 @@ macro_rules! kernel_of_parts {
 
             unsafe fn run(
                 &self,
-                cx: &$crate::kernel::Cx<'_>,
+                cx: &$crate::kernel::KernelContext<'_>,
                 io: &$crate::kernel::Io<'_>,
             ) -> systole_ir::Result<()> {
                 let $this = self;
@@ -117,13 +117,13 @@ macro_rules! kernel_of_parts {
 }
 pub(crate) use kernel_of_parts;
 
-/// How a sum is stored.
+/// Destination of a sum: overwrite, accumulate or narrow.
 #[derive(Clone, Copy)]
-pub enum Finish {
+pub enum SumStore {
     Copy,
-    /// Accumulated into the result.
+    /// Accumulate into the result.
     Add,
-    /// Rounded to 16 bits by this loop.
+    /// Round to 16 bits with this loop.
     Narrow(TileFn),
 }
 
@@ -132,12 +132,12 @@ pub enum Finish {
 /// # Safety
 /// `rows` has `parts · size` elements, which are overwritten; `out` has room for `size` elements.
 pub unsafe fn sum_parts(
-    cx: &Cx<'_>,
+    cx: &KernelContext<'_>,
     rows: *mut f32,
     parts: usize,
     size: usize,
     out: *mut u8,
-    finish: Finish,
+    finish: SumStore,
 ) {
     const BLOCK: usize = 4096;
     let (rows, out) = (Ptr(rows.cast()), Ptr(out));
@@ -162,9 +162,9 @@ pub unsafe fn sum_parts(
         // SAFETY: tasks have disjoint blocks of the result.
         unsafe {
             match finish {
-                Finish::Narrow(f) => f(out.at(from * 2), sum.cast(), sum.cast(), sum.cast(), n),
-                Finish::Copy => std::ptr::copy_nonoverlapping(sum, out.elem(from), n),
-                Finish::Add => {
+                SumStore::Narrow(f) => f(out.at(from * 2), sum.cast(), sum.cast(), sum.cast(), n),
+                SumStore::Copy => std::ptr::copy_nonoverlapping(sum, out.elem(from), n),
+                SumStore::Add => {
                     let (sum, out) = (
                         std::slice::from_raw_parts(sum, n),
                         std::slice::from_raw_parts_mut(out.elem::<f32>(from), n),

@@ -1,60 +1,62 @@
-//! Skinny GEMM `[M, K] · [K, N]` with M, K ≤ 64 and N ≥ 256, such as the weight gradient of a classifier whose weights
-//! are transposed.
+//! Skinny GEMM `[M, K] · [K, N]` with M, K ≤ 64 and N ≥ 256; B is not packed.
 //!
-//! B is read in place (bf16 and f16 are widened in registers), since each element is used for few rows: packing would
-//! move more data than the product does. A is copied once, k-major and as f32. Each microkernel call computes a strip:
-//! some rows of two vectors, over all K or over a block of it. With f32 results, K blocks are added in order to C.
-//! Variants use bf16 pairs (AVX512_BF16) or AMX tile registers.
+//! An example is the weight gradient of a classifier whose weights are transposed. B is read in place (bf16 and f16 are
+//! widened in registers), since each element is used for few rows: packing would move more data than the product does.
+//! A is copied once, k-major and as f32. Each microkernel call computes a strip: some rows of two vectors, over all K
+//! or over a block of it. With f32 results, K blocks are added in order to C. Variants use bf16 pairs (AVX512_BF16) or
+//! AMX tile registers.
 
-use crate::kernel::gemm_dims::{Roles, count, joint_stride};
-use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
+use crate::kernel::gemm_dims::{OperandDims, count, joint_stride};
+use crate::kernel::{Io, Kernel, KernelContext, Ptr, with_scratch};
 use crate::machine::thread_pool::inside;
 use crate::simd::amx::LANES;
-use crate::simd::amx::fused::few_rows::To;
-use crate::simd::amx::fused::{Fused, WIDTH, few_rows as tiles};
+use crate::simd::amx::fused::few_rows::StoreMode;
+use crate::simd::amx::fused::{FusedAmxKernels, WIDTH, few_rows as tiles};
 use crate::simd::level::{Level, by_level};
 use crate::simd::math;
-use crate::simd::narrow_floats::{BF16, F16, F32, Format, Halves};
+use crate::simd::narrow_floats::{BF16, F16, F32, NarrowFloats, NarrowFormat};
 use crate::simd::prefetch::fetch;
 use crate::simd::ranges::pieces;
 use crate::simd::vector::Portable32;
 use std::ops::Range;
 use systole_ir::DType;
 
-/// Largest M and K.
+/// Maximum M and maximum K.
 const MAX_MK: usize = 64;
-/// Smallest N.
+/// Minimum N.
 const MIN_N: usize = 256;
-/// Columns of a task, whose results stay in L1.
+/// Columns per task; their results stay in L1.
 const TASK: usize = 512;
-/// Rows of B that a strip reads at the same time, where sums may be stored in between.
+/// Rows of B that a strip reads at a time, if sums may be stored in between.
 const KC: usize = 32;
 /// Prefetch distance in the rows of B, in bytes. The hardware prefetcher does not follow so many streams.
 const AHEAD: usize = 256;
 /// Columns of the widest strip of any level.
 const STRIP: usize = 32;
 
-/// Arguments of a microkernel: a strip of C, some rows by two vectors of columns.
+/// Arguments of a microkernel: a strip of C with some rows and two vectors of columns.
 #[derive(Clone, Copy)]
 struct RowsArgs {
     k: usize,
     /// A, k-major: element `(row, k)` at `k · a_k + row`. With bf16 pairs, words of two k.
     a: *const f32,
     a_k: usize,
-    /// B, f32, bf16 or f16: row k begins at element `k · b_k`.
+    /// B, as f32, bf16 or f16: row k starts at element `k · b_k`.
     b: *const u8,
     b_k: usize,
     c: *mut u8,
     c_row: usize,
-    /// Whether to accumulate into C or to overwrite it.
+    /// Whether to accumulate into C instead of overwriting it.
     add: bool,
 }
 
 /// Microkernel of `R` rows by two vectors. `FROM`, `TO`: formats of B and C.
 /// Plain loops, as closures would not inherit the level's target features.
-#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
+#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once are harder to read.
 #[inline(always)]
-unsafe fn strip<V: Halves, const R: usize, const FROM: Format, const TO: Format>(c: &RowsArgs) {
+unsafe fn strip<V: NarrowFloats, const R: usize, const FROM: NarrowFormat, const TO: NarrowFormat>(
+    c: &RowsArgs,
+) {
     // SAFETY: the caller's operands cover `R` rows, `k` and two vectors of columns; the level is available.
     unsafe {
         let mut acc = [[V::splat(0.0); 2]; R];
@@ -94,10 +96,10 @@ unsafe fn strip<V: Halves, const R: usize, const FROM: Format, const TO: Format>
     }
 }
 
-/// As [`strip`], with VDPBF16PS. Two rows of B are interleaved in registers to VNNI layout: one word of two k per
+/// Like [`strip`], with VDPBF16PS. Two rows of B are interleaved in registers to VNNI layout: one word of two k per
 /// column.
 #[cfg(target_arch = "x86_64")]
-#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
+#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once are harder to read.
 #[inline(always)]
 unsafe fn strip_of_pairs<const R: usize, const NARROW: bool>(c: &RowsArgs) {
     use crate::simd::vector::Vector;
@@ -146,9 +148,9 @@ type StripFn = unsafe fn(usize, &RowsArgs);
 macro_rules! kernels {
     ($name:ident, $v:ty, [$($r:literal)*] $(, $feature:literal)?) => {
         $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
-        unsafe fn $name<const FROM: Format, const TO: Format>(rows: usize, c: &RowsArgs) {
+        unsafe fn $name<const FROM: NarrowFormat, const TO: NarrowFormat>(rows: usize, c: &RowsArgs) {
             match rows {
-                // SAFETY: the caller's promises are those of `strip`.
+                // SAFETY: the contract is that of `strip`.
                 $($r => unsafe { strip::<$v, $r, FROM, TO>(c) },)*
                 _ => {}
             }
@@ -161,14 +163,14 @@ use crate::simd::vector::x86::{V8x32, V16x32};
 kernels!(avx2, V8x32, [1 2 3 4 5 6], "avx2,fma,f16c");
 kernels!(avx512, V16x32, [1 2 3 4 5 6 7 8 9 10 11 12 13], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
 
-/// Microkernels of bf16 pairs.
+/// Microkernel on bf16 pairs.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
 unsafe fn of_pairs<const NARROW: bool>(rows: usize, c: &RowsArgs) {
     macro_rules! by_rows {
         ($($r:literal)*) => {
             match rows {
-                // SAFETY: the caller's promises are those of `strip_of_pairs`.
+                // SAFETY: the contract is that of `strip_of_pairs`.
                 $($r => unsafe { strip_of_pairs::<$r, NARROW>(c) },)*
                 _ => {}
             }
@@ -177,7 +179,7 @@ unsafe fn of_pairs<const NARROW: bool>(rows: usize, c: &RowsArgs) {
     by_rows!(1 2 3 4 5 6 7 8 9 10 11 12 13);
 }
 
-/// The microkernel of a level for element types of B and C, its MR, and its columns.
+/// Returns the microkernel of a level for element types of B and C, its MR, and its columns.
 fn kernel(level: Level, [from, to]: [DType; 2]) -> Option<(StripFn, usize, usize)> {
     macro_rules! of_types {
         ($name:ident, $rows:literal, $columns:literal) => {{
@@ -209,17 +211,17 @@ pub struct FewRows {
     run: StripFn,
     rows: usize,
     columns: usize,
-    /// Whether the microkernel takes bf16 pairs along K.
+    /// Whether the microkernel reads bf16 pairs along K.
     pairs: bool,
-    /// The AMX kernel, which is used instead if there is one.
-    tiles: Option<&'static Fused>,
+    /// AMX kernel, which takes precedence if present.
+    tiles: Option<&'static FusedAmxKernels>,
 }
 
 impl FewRows {
-    /// The GEMM, or the reason why these kernels do not take it.
+    /// Returns the GEMM, or the reason why these kernels reject it.
     pub fn accept(
-        ra: &Roles,
-        rb: &Roles,
+        ra: &OperandDims,
+        rb: &OperandDims,
         [from, to]: [DType; 2],
         level: Level,
     ) -> Result<FewRows, &'static str> {
@@ -234,7 +236,7 @@ impl FewRows {
         if count(&ra.batch) != 1 {
             return Err("it is a batch of GEMMs");
         }
-        let strides = |r: &Roles| Some((joint_stride(&r.free)?, joint_stride(&r.inner)?));
+        let strides = |r: &OperandDims| Some((joint_stride(&r.free)?, joint_stride(&r.inner)?));
         let (Some((a_row, a_k)), Some((1, b_k))) = (strides(ra), strides(rb)) else {
             return Err("the right operand is not contiguous along N");
         };
@@ -258,23 +260,23 @@ impl FewRows {
         })
     }
 
-    /// MR: rows that a strip computes at a time.
+    /// Returns MR: the rows that a strip computes at a time.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// K, and the strides along K in elements: of the copied left operand `[K, M]`, and of the right operand.
+    /// Returns K, and the strides along K in elements: of the copied left operand `[K, M]`, and of the right operand.
     pub fn terms(&self) -> (usize, usize, usize) {
         (self.k, self.m, self.b_k)
     }
 
-    /// Uses AMX for bf16 if N is a multiple of [`WIDTH`]. Columns are then computed in multiples of it.
-    pub fn with_tiles(mut self, fused: Option<&'static Fused>) -> FewRows {
+    /// Uses AMX for bf16 if N is a multiple of [`WIDTH`]. Columns must then be computed in multiples of it.
+    pub fn with_tiles(mut self, fused: Option<&'static FusedAmxKernels>) -> FewRows {
         self.tiles = fused.filter(|_| self.from == DType::BF16 && self.n.is_multiple_of(WIDTH));
         self
     }
 
-    /// Uses bf16 pairs where the level has the instruction.
+    /// Uses bf16 pairs if the level has the instruction.
     pub fn with_pairs(mut self, level: Level) -> FewRows {
         #[cfg(target_arch = "x86_64")]
         if level == Level::Avx512Bf16 && self.from == DType::BF16 {
@@ -285,10 +287,10 @@ impl FewRows {
         self
     }
 
-    /// Copies the left operand as [`part`](FewRows::part) reads it.
+    /// Copies the left operand to the layout that [`part`](FewRows::part) reads.
     ///
     /// # Safety
-    /// `a` is the left operand; `left` has room for as many bytes as [`scratch`](FewRows::scratch) says.
+    /// `a` is the left operand; `left` has room for [`scratch`](FewRows::scratch) bytes.
     pub unsafe fn copy_left(&self, a: *const u8, left: *mut f32) {
         if self.tiles.is_some() {
             for from in (0..self.m).step_by(LANES) {
@@ -346,10 +348,10 @@ impl FewRows {
         c: (*mut u8, usize),
     ) {
         if let Some(fused) = self.tiles {
-            // SAFETY: by the caller's promise.
+            // SAFETY: guaranteed by the caller.
             return unsafe { self.part_by_tiles(fused, left, b, rows, columns, c) };
         }
-        // Narrow results are rounded once: all of K in one call.
+        // Narrow results are rounded once, so one call covers all of K.
         let products = if self.to == DType::F32 { KC } else { self.k };
         for (from, k) in pieces(self.k, products) {
             let add = self.add || from > 0;
@@ -375,10 +377,10 @@ impl FewRows {
         }
     }
 
-    /// As [`part`](FewRows::part), by AMX; `rows` begins at a multiple of a tile's rows.
+    /// Like [`part`](FewRows::part), with AMX; `rows` starts at a multiple of a tile's rows.
     unsafe fn part_by_tiles(
         &self,
-        fused: &Fused,
+        fused: &FusedAmxKernels,
         left: *const f32,
         b: *const u8,
         rows: Range<usize>,
@@ -387,9 +389,9 @@ impl FewRows {
     ) {
         let _registers = fused.configure(tiles::shapes(rows.len().min(LANES), self.k));
         let to = match self.to {
-            DType::F32 if self.add => To::Sum,
-            DType::F32 => To::F32,
-            _ => To::Bf16,
+            DType::F32 if self.add => StoreMode::Sum,
+            DType::F32 => StoreMode::F32,
+            _ => StoreMode::Bf16,
         };
         for from in rows.clone().step_by(LANES) {
             let call = tiles::TileRowsArgs {
@@ -408,7 +410,7 @@ impl FewRows {
         }
     }
 
-    /// Computes a strip of `n` columns. If the microkernel has more, it works on padded copies.
+    /// Computes a strip of `n` columns. If the microkernel has more columns, it works on padded copies.
     unsafe fn strip(&self, call: &RowsArgs, rows: usize, n: usize) {
         if n == self.columns {
             // SAFETY: the caller's strip has the microkernel's columns; its level was available when it was chosen.
@@ -440,7 +442,7 @@ impl FewRows {
 }
 
 impl Kernel for FewRows {
-    /// Bytes of scratch: the copy of A.
+    /// Returns the bytes of scratch: the copy of A.
     fn scratch(&self) -> usize {
         match self.tiles {
             Some(_) => self.m.div_ceil(LANES) * tiles::packed_bytes(self.k),
@@ -448,17 +450,17 @@ impl Kernel for FewRows {
         }
     }
 
-    /// Refused where results are rounded.
+    /// Not supported if results are rounded.
     fn add_to_result(&mut self) -> bool {
         self.add = self.to == DType::F32;
         self.add
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> systole_ir::Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> systole_ir::Result<()> {
         let (b, c, left) = (Ptr::of(io.inputs[1]), Ptr(io.outputs[0]), Ptr(io.scratch));
         // SAFETY: `inputs[0]` is A; scratch has `scratch()` bytes.
         unsafe { self.copy_left(io.inputs[0], left.elem(0)) };
-        // AMX tiles are configured once for each task. Inside a parallel loop tasks run serially: one is enough.
+        // AMX tiles are configured once per task. Inside a parallel loop tasks run serially: one is enough.
         let size = if self.tiles.is_some() && inside() { self.n } else { TASK };
         let tasks = self.n.div_ceil(size);
         let body = |task: usize| {
@@ -479,8 +481,8 @@ impl Kernel for FewRows {
 mod tests {
     use super::*;
     use crate::kernel::copy::Dim;
-    use crate::machine::memory::Memory;
-    use crate::machine::thread_pool::Team;
+    use crate::machine::memory::AlignedMemory;
+    use crate::machine::thread_pool::ThreadPool;
     use systole_ir::{bf16, f16};
 
     fn bits(dtype: DType, x: f32) -> u16 {
@@ -505,11 +507,11 @@ mod tests {
         let (a, b, old) = (numbers(m * k, 5), numbers(k * n, 3), numbers(m * n, 4));
         let (a_row, a_k) = if turned { (1, m) } else { (k, 1) };
         let dim = |size: usize, src: usize| vec![Dim { size, src: src as isize, dst: 0 }];
-        let ra = Roles { batch: vec![], free: dim(m, a_row), inner: dim(k, a_k) };
-        let rb = Roles { batch: vec![], free: dim(n, 1), inner: dim(k, n) };
+        let ra = OperandDims { batch: vec![], free: dim(m, a_row), inner: dim(k, a_k) };
+        let rb = OperandDims { batch: vec![], free: dim(n, 1), inner: dim(k, n) };
         let mut thin = FewRows::accept(&ra, &rb, [from, to], level.vectors()).unwrap().with_pairs(level);
         assert!(!add || thin.add_to_result());
-        let scratch = Memory::new(thin.scratch()).unwrap();
+        let scratch = AlignedMemory::new(thin.scratch()).unwrap();
         let half = |x: &[f32]| x.iter().map(|&x| bits(from, x)).collect::<Vec<u16>>();
         let (half_a, half_b) = (half(&a), half(&b));
         let inputs: [*const u8; 2] = match from {
@@ -520,7 +522,7 @@ mod tests {
         let c: *mut u8 = if to == DType::F32 { wide.as_mut_ptr().cast() } else { narrow.as_mut_ptr().cast() };
         let io = Io { inputs: &inputs, outputs: &[c], scratch: scratch.ptr() };
         // SAFETY: all arrays have the product's sizes, scratch `scratch()` bytes.
-        unsafe { thin.run(&Cx { team: &Team::new(2), flush: false }, &io).unwrap() };
+        unsafe { thin.run(&KernelContext { team: &ThreadPool::new(2), flush: false }, &io).unwrap() };
         for i in 0..m * n {
             let mut want: f32 = (0..k).map(|x| a[i / n * a_row + x * a_k] * b[x * n + i % n]).sum();
             want += if add { old[i] } else { 0.0 };

@@ -1,11 +1,11 @@
-//! `y = op(inputs…) + addend` (beta = 1): a matrix product or convolution added to its last operand.
+//! Matrix product or convolution accumulated into its last operand (beta = 1): `y = op(inputs…) + addend`.
 //!
 //! `addend` and `y` have one type. If the buffer plan gives them different memory, the addend is first copied to `y`.
-//! The kernel of the op is bound by the op's own family. [`InPlace`] has it add to `y`; [`AddAfter`] has it write to
-//! scratch, which a second pass adds to `y`.
+//! The op's own family binds the kernel of the op. [`InPlace`] has it add to `y`; [`AddAfter`] has it write to scratch,
+//! which a second pass adds to `y`.
 
-use crate::kernel::{Cx, Io, Kernel, Ptr};
-use crate::select::{Accepted, Candidate, EVERY, Family, Problem};
+use crate::kernel::{Io, Kernel, KernelContext, Ptr};
+use crate::select::{EVERY, Family, KernelCandidate, Problem, SelectResult};
 use crate::simd::level::TileFn;
 use crate::simd::reduce_loops::adder;
 use systole_compile::{Kernel as Plan, Step};
@@ -14,14 +14,14 @@ use systole_ir::Result;
 /// Elements per block of the parallel loop that adds.
 const BLOCK: usize = 1 << 14;
 
-/// A kernel that adds to its result (beta = 1).
+/// Kernel that adds to its result (beta = 1).
 struct InPlace {
     inner: Box<dyn Kernel>,
     /// Bytes of the result.
     bytes: usize,
 }
 
-/// A kernel that overwrites its result, which is therefore scratch, and a loop that adds the scratch to `y`.
+/// Kernel that overwrites its result, which is therefore in scratch, and a loop that adds the scratch to `y`.
 struct AddAfter {
     inner: Box<dyn Kernel>,
     add: TileFn,
@@ -31,9 +31,9 @@ struct AddAfter {
 }
 
 /// Binds the op without the addend.
-fn bind(p: &Problem<'_>) -> Accepted<Box<dyn Kernel>> {
+fn bind(p: &Problem<'_>) -> SelectResult<Box<dyn Kernel>> {
     let step = p.step;
-    let Plan::Accumulate { op } = &step.kernel else { return Err("it adds to no operand".into()) };
+    let Plan::Accumulate { op } = &step.kernel else { return Err("the step adds to no operand".into()) };
     let operands = step.inputs.len() - 1;
     let plain = Step {
         kernel: Plan::Op { op: op.clone(), bias: false },
@@ -63,7 +63,7 @@ impl Kernel for InPlace {
         self.inner.scratch()
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         // SAFETY: addend and result have one type; the plan lets them be the same array or keeps them apart. The
         // operands do not overlap the result.
         unsafe {
@@ -85,11 +85,11 @@ impl Kernel for AddAfter {
         self.inner.scratch() + self.padded_bytes()
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         let out = io.outputs[0];
         let scratch = io.scratch.wrapping_add(self.padded_bytes());
         // SAFETY: addend and result have one type; the plan lets them be the same array or keeps them apart. Scratch
-        // has room for the op's result, and after it for the inner kernel's own scratch.
+        // has room for the op's result, followed by the inner kernel's own scratch.
         unsafe {
             let inputs = start_from_addend(io, self.elements * self.size);
             self.inner.run(cx, &Io { inputs, outputs: &[io.scratch], scratch })?;
@@ -106,14 +106,14 @@ impl Kernel for AddAfter {
     }
 }
 
-/// Products and convolutions with beta = 1.
+/// Kernels for products and convolutions with beta = 1.
 pub static FAMILY: Family = Family {
     name: "accumulate",
     doc: "a product or convolution that is added to its last operand",
     takes: |step| matches!(step.kernel, Plan::Accumulate { .. }),
     #[rustfmt::skip]
     candidates: &[
-        Candidate::new("in_place", EVERY, "the op's kernel adds to its result (beta = 1): no second pass, no \
+        KernelCandidate::new("in_place", EVERY, "the op's kernel adds to its result (beta = 1): no second pass, no \
              array of the result's size",
             |p| {
                 let mut inner = bind(p)?;
@@ -122,8 +122,8 @@ pub static FAMILY: Family = Family {
                 }
                 Ok(Box::new(InPlace { inner, bytes: p.step.output_types[0].bytes() }))
             }),
-        Candidate::new("add_after", EVERY, "the op's kernel writes to scratch, which a second pass adds to \
-             the result; takes every op",
+        KernelCandidate::new("add_after", EVERY, "the op's kernel writes to scratch, which a second pass adds to \
+             the result; supports every op",
             |p| {
                 let (inner, ty) = (bind(p)?, &p.step.output_types[0]);
                 let add = adder(ty.dtype, p.target.level);

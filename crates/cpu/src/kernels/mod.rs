@@ -1,4 +1,6 @@
-//! Kernels: one folder or file per family, each with a table of candidates. [`FAMILIES`] lists the tables.
+//! CPU kernels by operation family: convolution, GEMM, attention, pooling, reduction and others.
+//!
+//! Each folder or file has a table of candidate kernels. [`FAMILIES`] lists the tables.
 
 mod accumulate;
 mod attention;
@@ -15,8 +17,8 @@ mod via_f32;
 
 use crate::select::Family;
 
-/// The families of each folder that run no programs of their own, in the order in which they are asked whether a step is
-/// theirs.
+/// Kernel families of each folder, in the order in which they are checked for a step. Families that run nested programs
+/// are not included.
 pub const FAMILIES: &[&[&Family]] = &[
     &[&elementwise::FAMILY],
     &[&reduce::FAMILY],

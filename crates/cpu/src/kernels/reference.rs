@@ -1,24 +1,25 @@
-//! Any op by the interpreter's evaluation rule: slow, and correct for every element type and attribute.
+//! Fallback kernel that runs any op by the interpreter's evaluation rule: slow, for every element type and attribute.
 
 use crate::kernel::literal::literal;
-use crate::kernel::{Cx, Io, Kernel};
-use crate::select::{Candidate, EVERY};
+use crate::kernel::{Io, Kernel, KernelContext};
+use crate::select::{EVERY, KernelCandidate};
 use systole_compile::{Kernel as Plan, Step};
 use systole_ir::interp::EvalCx;
-use systole_ir::op::{Binary, Outs};
+use systole_ir::op::{Binary, ResultTypes};
 use systole_ir::{Literal, LiteralBuilder, Op, Result, TensorType};
 
-/// Runs the evaluation rule of one op.
-pub struct Reference {
+/// Kernel that runs the interpreter's evaluation rule of one op.
+pub struct ReferenceKernel {
     op: Op,
     bias: bool,
     inputs: Vec<TensorType>,
-    outputs: Outs,
+    outputs: ResultTypes,
 }
 
-impl Reference {
-    pub fn new(op: &Op, bias: bool, step: &Step) -> Reference {
-        Reference {
+impl ReferenceKernel {
+    /// Creates the kernel of an op, optionally with a bias.
+    pub fn new(op: &Op, bias: bool, step: &Step) -> ReferenceKernel {
+        ReferenceKernel {
             op: op.clone(),
             bias,
             inputs: step.input_types.clone(),
@@ -27,8 +28,8 @@ impl Reference {
     }
 }
 
-impl Kernel for Reference {
-    unsafe fn run(&self, _: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+impl Kernel for ReferenceKernel {
+    unsafe fn run(&self, _: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         let mut args = Vec::with_capacity(self.inputs.len());
         for (ty, &ptr) in self.inputs.iter().zip(io.inputs) {
             // SAFETY: inputs are arrays of the step's types.
@@ -47,21 +48,21 @@ impl Kernel for Reference {
         }
         for (value, &out) in values.iter().zip(io.outputs) {
             let bytes = value.bytes();
-            // SAFETY: outputs have the step's types, of which `eval` makes values.
+            // SAFETY: outputs have the step's types, which are also the types of the values from `eval`.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), out, bytes.len()) };
         }
         Ok(())
     }
 }
 
-/// The last candidate of every family of single ops.
+/// Last candidate of every family of single ops.
 #[rustfmt::skip]
-pub const CANDIDATE: Candidate = Candidate::new("reference", EVERY, "takes every op, element type and \
+pub const CANDIDATE: KernelCandidate = KernelCandidate::new("reference", EVERY, "supports every op, element type and \
      attribute, slowly",
     |p| match &p.step.kernel {
         Plan::Op { op: Op::DynamicSlice(_), .. } => {
-            Err("those who read a slice may ask where it lies".into())
+            Err("other steps read the slice in place, which needs its address".into())
         }
-        Plan::Op { op, bias } => Ok(Box::new(Reference::new(op, *bias, p.step))),
-        _ => Err("the interpreter knows single ops only".into()),
+        Plan::Op { op, bias } => Ok(Box::new(ReferenceKernel::new(op, *bias, p.step))),
+        _ => Err("the interpreter supports single ops only".into()),
     });

@@ -1,9 +1,10 @@
-//! Convolutions and products of narrow floats by an f32 kernel: operands are widened, the kernel runs, results are
-//! rounded.
+//! Runs convolutions and products of bf16 or f16 by an f32 kernel.
+//!
+//! Operands are widened to f32, the f32 kernel runs, and results are rounded.
 
 use crate::kernel::convert::convert;
-use crate::kernel::{Cx, Io, Kernel};
-use crate::select::{Answer, Candidate, EVERY, Problem, answer};
+use crate::kernel::{Io, Kernel, KernelContext};
+use crate::select::{CandidateResult, EVERY, KernelCandidate, Problem, answer};
 use crate::simd::level::TileFn;
 use crate::simd::loops::{narrow, widen};
 use crate::simd::narrow_bias::sum_rounding;
@@ -11,19 +12,18 @@ use systole_compile::{Kernel as Plan, Step};
 use systole_ir::op::{Convolution, DotGeneral};
 use systole_ir::{DType, Op, Result, TensorType};
 
-/// An f32 kernel between conversions.
+/// An f32 kernel with conversions before and after it.
 pub struct ViaF32 {
     inner: Box<dyn Kernel>,
-    inputs: Vec<Array>,
-    outputs: Vec<Array>,
+    inputs: Vec<ConvertedArray>,
+    outputs: Vec<ConvertedArray>,
     scratch: usize,
     /// Adds a narrow bias, the last operand, to the rounded result and rounds again; and the elements of a row.
     bias: Option<(TileFn, usize)>,
 }
 
-/// An operand or result: its elements, the byte offset of its f32 copy in scratch, and its conversion (`None`: no
-/// copy).
-struct Array {
+/// Operand or result: its elements, the byte offset of its f32 copy in scratch, and its conversion (`None`: no copy).
+struct ConvertedArray {
     elements: usize,
     at: usize,
     convert: Option<TileFn>,
@@ -34,7 +34,7 @@ fn is_narrow(t: &TensorType) -> bool {
 }
 
 impl ViaF32 {
-    /// `None` where nothing is narrow or the op is neither a convolution nor a product.
+    /// Binds the f32 kernel. `None` if nothing is narrow or the op is neither a convolution nor a product.
     pub fn new(op: &Op, bias: bool, problem: &Problem<'_>) -> Result<Option<ViaF32>> {
         let Problem { step, target, .. } = *problem;
         if !step.input_types.iter().chain(&step.output_types).any(is_narrow) {
@@ -48,7 +48,7 @@ impl ViaF32 {
         };
         let mut at = 0;
         let mut side = |t: &TensorType, convert: Option<TileFn>| {
-            let side = Array { elements: t.elements(), at, convert };
+            let side = ConvertedArray { elements: t.elements(), at, convert };
             at += if convert.is_some() { (t.elements() * 4).next_multiple_of(64) } else { 0 };
             side
         };
@@ -78,12 +78,12 @@ impl Kernel for ViaF32 {
         self.scratch
     }
 
-    /// Refused where results are rounded.
+    /// Returns false if results are rounded.
     fn add_to_result(&mut self) -> bool {
         self.outputs.iter().all(|side| side.convert.is_none()) && self.inner.add_to_result()
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         let mut end = 0;
         let mut inputs = io.inputs.to_vec();
         let mut outputs = io.outputs.to_vec();
@@ -120,21 +120,21 @@ impl Kernel for ViaF32 {
     }
 }
 
-/// The candidate for convolutions of narrow floats that have no kernel of their own.
+/// Candidate for convolutions of narrow floats that no other kernel supports.
 #[rustfmt::skip]
-pub const CANDIDATE: Candidate = Candidate::new("via_f32", EVERY, "narrow floats that no other kernel takes: \
-     whole operands are converted to f32, one pass more over them",
+pub const CANDIDATE: KernelCandidate = KernelCandidate::new("via_f32", EVERY, "narrow floats that no other kernel supports: \
+     whole operands are converted to f32, one more pass over them",
     |p| match &p.step.kernel {
-        Plan::Op { op, bias } => answer(ViaF32::new(op, *bias, p)?, "it is no convolution of bf16 or f16"),
-        _ => Err("it is no single op".into()),
+        Plan::Op { op, bias } => answer(ViaF32::new(op, *bias, p)?, "not a convolution of bf16 or f16"),
+        _ => Err("not a single op".into()),
     });
 
-/// A product by the kernel that f32 has for it.
-pub fn product(p: &Problem<'_>) -> Answer {
+/// Binds a product to the f32 kernel of its family.
+pub fn product(p: &Problem<'_>) -> CandidateResult {
     match &p.step.kernel {
         Plan::Op { op: op @ Op::DotGeneral(_), bias } => {
             answer(ViaF32::new(op, *bias, p)?, "its elements are not narrow")
         }
-        _ => Err("it is no product".into()),
+        _ => Err("not a product".into()),
     }
 }

@@ -1,11 +1,11 @@
-//! Detection of the instruction-set levels of this machine.
+//! Detects which instruction-set levels this machine supports.
 
 use crate::simd::amx;
 use crate::simd::level::Level;
 use systole_ir::{Error, ErrorKind, Result, knobs};
 
 impl Level {
-    /// Whether this machine has the level.
+    /// Whether this machine supports the level.
     pub fn is_available(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         {
@@ -34,19 +34,19 @@ impl Level {
         }
     }
 
-    /// The fastest level of this machine: the highest one, except bf16 pairs where these are slow.
+    /// Returns the fastest level of this machine: the highest one, except AVX512_BF16 on CPUs where it is slow.
     pub fn best() -> Level {
         let good = |l: &Level| l.is_available() && (*l != Level::Avx512Bf16 || pairs_are_fast());
         Level::ALL.into_iter().rev().find(good).unwrap_or(Level::Portable)
     }
 
-    /// The error that this machine lacks the level.
+    /// Returns the error for a level that this machine does not support.
     pub(crate) fn lacking(self) -> Error {
-        Error::new(ErrorKind::Config, format!("this machine lacks {}", self.name()))
-            .hint(format!("the best level here is {}", Level::best().name()))
+        Error::new(ErrorKind::Config, format!("this machine does not support {}", self.name()))
+            .hint(format!("use {}, the best level of this machine", Level::best().name()))
     }
 
-    /// The level that the knob `SYSTOLE_ISA` asks for.
+    /// Returns the level selected by the environment variable `SYSTOLE_ISA`.
     pub fn from_knob() -> Result<Level> {
         let asked = knobs::ISA.get();
         if asked == "auto" {
@@ -55,15 +55,15 @@ impl Level {
         match Level::ALL.into_iter().find(|l| l.name() == asked) {
             Some(level) if level.is_available() => Ok(level),
             Some(level) => Err(level.lacking().at(knobs::ISA.name)),
-            None => Err(Error::new(ErrorKind::Config, format!("`{asked}` is no instruction-set level"))
+            None => Err(Error::new(ErrorKind::Config, format!("unknown instruction-set level `{asked}`"))
                 .at(knobs::ISA.name)
-                .hint(format!("one of {}", knobs::ISA.values))),
+                .hint(format!("use one of {}", knobs::ISA.values))),
         }
     }
 }
 
-/// Whether `VDPBF16PS` is as fast as an f32 multiply-add. On AMD cores it is; on Intel cores with AMX it takes four
-/// times as long. Virtual machines may hide AMX, so those cores are also recognised by AVX512_FP16, which earlier Intel
+/// Whether `VDPBF16PS` is as fast as an f32 multiply-add. It is on AMD cores; on Intel cores with AMX it takes four
+/// times as long. Virtual machines may hide AMX, so those cores are also recognized by AVX512_FP16, which earlier Intel
 /// cores lack.
 #[cfg(target_arch = "x86_64")]
 fn pairs_are_fast() -> bool {

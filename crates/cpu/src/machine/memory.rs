@@ -1,45 +1,46 @@
-//! Aligned memory, and how much of it is available.
+//! Aligned memory allocation with reuse of freed memory, and queries for available memory.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::sync::{Mutex, PoisonError};
 use systole_ir::{Error, ErrorKind, Result, knobs};
 
-/// Owned, initially zero bytes. Aligned to cache lines; from 1 MiB on to huge pages.
-pub struct Memory {
+/// Owned memory, aligned to cache lines; to huge pages from 1 MiB on.
+pub struct AlignedMemory {
     ptr: *mut u8,
     bytes: usize,
     layout: Layout,
 }
 
-// SAFETY: plain bytes with one owner; access follows Rust's rules for the `Memory` itself.
-unsafe impl Send for Memory {}
-// SAFETY: as above; a shared `Memory` is only read.
-unsafe impl Sync for Memory {}
+// SAFETY: plain bytes with one owner; access follows Rust's rules for the `AlignedMemory` itself.
+unsafe impl Send for AlignedMemory {}
+// SAFETY: as above; a shared `AlignedMemory` is only read.
+unsafe impl Sync for AlignedMemory {}
 
 /// Size of a huge page. Kernels walk along columns: with small pages each element would need its own TLB entry.
 const HUGE: usize = 2 << 20;
 
-impl Memory {
-    /// Allocates `bytes` zero bytes.
-    pub fn new(bytes: usize) -> Result<Memory> {
-        let memory = Memory::of(bytes)?;
+impl AlignedMemory {
+    /// Allocates `bytes` bytes, filled with zeros.
+    pub fn new(bytes: usize) -> Result<AlignedMemory> {
+        let memory = AlignedMemory::of(bytes)?;
         // SAFETY: the allocation has that many bytes.
         unsafe { memory.ptr.write_bytes(0, memory.layout.size()) };
         Ok(memory)
     }
 
-    /// `bytes` bytes that are about to be written from end to end: until then they are whatever was there before. Pages that the
-    /// system gives anew are made by the threads that write them, side by side.
-    pub fn unfilled(bytes: usize) -> Result<Memory> {
-        let memory = Memory::of(bytes)?;
+    /// Allocates `bytes` bytes without initializing them; the caller overwrites all. New pages are then faulted in by
+    /// the threads that write them, in parallel.
+    pub fn unfilled(bytes: usize) -> Result<AlignedMemory> {
+        let memory = AlignedMemory::of(bytes)?;
         if cfg!(debug_assertions) {
-            // SAFETY: the allocation has that many bytes. NaN for floats: what is left unwritten shows in tests.
+            // SAFETY: the allocation has that many bytes. Debug builds fill with NaN, so that unwritten elements show
+            // up in tests.
             unsafe { memory.ptr.write_bytes(0xff, memory.layout.size()) };
         }
         Ok(memory)
     }
 
-    fn of(bytes: usize) -> Result<Memory> {
+    fn of(bytes: usize) -> Result<AlignedMemory> {
         // The last page is rounded up to a huge one if most of it is used.
         let huge = bytes.saturating_add(HUGE / 2) / HUGE * HUGE;
         let align = if huge > 0 { HUGE } else { systole_compile::ALIGN };
@@ -48,7 +49,7 @@ impl Memory {
         if huge > 0
             && let Some(ptr) = kept().take(layout)
         {
-            return Ok(Memory { ptr, bytes, layout });
+            return Ok(AlignedMemory { ptr, bytes, layout });
         }
         // SAFETY: the size is not zero.
         let mut ptr = unsafe { alloc(layout) };
@@ -65,27 +66,27 @@ impl Memory {
             advise_huge(ptr, layout.size());
             kept().used += layout.size();
         }
-        Ok(Memory { ptr, bytes, layout })
+        Ok(AlignedMemory { ptr, bytes, layout })
     }
 
-    /// The first byte.
+    /// Pointer to the first byte.
     pub fn ptr(&self) -> *mut u8 {
         self.ptr
     }
 
-    /// The bytes.
+    /// Returns the contents.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: `ptr` points to `bytes` initialised (zeroed) bytes that live as long as `self`.
+        // SAFETY: `ptr` points to `bytes` initialized (zeroed) bytes that live as long as `self`.
         unsafe { std::slice::from_raw_parts(self.ptr, self.bytes) }
     }
 
-    /// How many bytes.
+    /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         self.bytes
     }
 }
 
-impl Drop for Memory {
+impl Drop for AlignedMemory {
     fn drop(&mut self) {
         match self.layout.align() {
             HUGE => kept().keep(self.ptr, self.layout),
@@ -95,30 +96,30 @@ impl Drop for Memory {
     }
 }
 
-/// Bytes of freed memory that are kept in any case for the next array of the same size: the system gives each page anew at a
-/// cost that is that of a few passes over it. As many bytes as are in use are kept too: a step whose arguments stay,
-/// as those of other frameworks do, needs the memory of all its results again in the next one, and had it before.
+/// Bytes of freed memory that are always kept for reuse: a page from the system costs as much as a few passes over it.
+/// In addition, as many bytes are kept as are in use. If the caller keeps a step's arguments alive, as other frameworks
+/// do, the next step needs the memory of all its results again.
 const ALWAYS_KEPT: usize = 64 << 20;
 
-/// From so many bytes on, kept memory goes before new memory is taken from a machine that has little left.
+/// If an allocation has at least this many bytes and little memory is left, kept memory is freed first.
 const SMALL: usize = 256 << 20;
 
-/// Freed memory that is kept: where it begins, and its layout.
-struct Kept {
+/// A freed block that is kept for reuse: its address and layout.
+struct FreeBlock {
     all: Vec<(usize, Layout)>,
     bytes: usize,
-    /// Bytes in use, of the sizes that are kept.
+    /// Bytes in use, of blocks large enough to be kept.
     used: usize,
 }
 
-static KEPT: Mutex<Kept> = Mutex::new(Kept { all: Vec::new(), bytes: 0, used: 0 });
+static KEPT: Mutex<FreeBlock> = Mutex::new(FreeBlock { all: Vec::new(), bytes: 0, used: 0 });
 
-fn kept() -> std::sync::MutexGuard<'static, Kept> {
+fn kept() -> std::sync::MutexGuard<'static, FreeBlock> {
     KEPT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Kept {
-    /// The memory that was freed last of those of a layout.
+impl FreeBlock {
+    /// Takes the most recently freed block of this layout.
     fn take(&mut self, layout: Layout) -> Option<*mut u8> {
         let Some(at) = self.all.iter().rposition(|(_, l)| *l == layout) else {
             if self.bytes > SMALL && free().is_some_and(|free| free < layout.size().saturating_add(SMALL)) {
@@ -131,19 +132,19 @@ impl Kept {
         Some(self.all.remove(at).0 as *mut u8)
     }
 
-    /// Keeps memory that was in use. What was freed longest ago goes first where there is too much.
+    /// Keeps a freed block. If too much is kept, the oldest blocks are freed.
     fn keep(&mut self, ptr: *mut u8, layout: Layout) {
         self.all.push((ptr as usize, layout));
         self.bytes += layout.size();
         self.used -= layout.size();
         if self.bytes > ALWAYS_KEPT {
-            // A limit is for all that the process has.
+            // A memory limit applies to the whole process.
             let is_limited = knobs::MEMORY_LIMIT.get_bytes().is_ok_and(|limit| limit.is_some());
             self.shrink(if is_limited { ALWAYS_KEPT } else { self.used.max(ALWAYS_KEPT) });
         }
     }
 
-    /// Gives memory back until so many bytes at most are kept.
+    /// Frees kept blocks until at most `most` bytes remain.
     fn shrink(&mut self, most: usize) {
         let mut left = self.bytes;
         let goes = self.all.iter().take_while(|(_, layout)| {
@@ -153,7 +154,7 @@ impl Kept {
         });
         let goes = goes.count();
         for (ptr, layout) in self.all.drain(..goes) {
-            // SAFETY: `Memory` of this layout was dropped, and nothing else refers to it.
+            // SAFETY: an `AlignedMemory` of this layout was dropped, and nothing else refers to it.
             unsafe { dealloc(ptr as *mut u8, layout) };
         }
         self.bytes = left;
@@ -166,7 +167,7 @@ fn advise_huge(ptr: *mut u8, bytes: usize) {
         fn madvise(addr: *mut std::ffi::c_void, length: usize, advice: i32) -> i32;
     }
     const MADV_HUGEPAGE: i32 = 14;
-    // SAFETY: advice about memory that we own; it changes no contents, and a refusal is harmless.
+    // SAFETY: only advice about memory that we own; it changes no contents, and failure is harmless.
     unsafe { madvise(ptr.cast(), bytes, MADV_HUGEPAGE) };
 }
 
@@ -176,18 +177,18 @@ fn advise_huge(_: *mut u8, _: usize) {}
 fn out_of_memory(bytes: usize) -> Error {
     Error::new(
         ErrorKind::Unsupported,
-        format!("cannot get {:.1} MiB of memory", bytes as f64 / (1 << 20) as f64),
+        format!("cannot allocate {:.1} MiB of memory", bytes as f64 / (1 << 20) as f64),
     )
     .hint("use a smaller batch")
 }
 
-/// Bytes that this process may still use: the machine's available memory, or the rest of its cgroup's limit if that is
-/// less. `None` if the system does not report it.
+/// Returns the bytes that this process can still use: the machine's available memory, or the rest of its cgroup limit
+/// if that is less. Returns `None` if the system does not report it.
 pub fn available() -> Option<usize> {
     Some(free()?.saturating_add(kept().bytes))
 }
 
-/// As [`available`], without what this process keeps of freed memory.
+/// Like [`available`], but without freed memory that this process keeps for reuse.
 fn free() -> Option<usize> {
     let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = meminfo.lines().find(|l| l.starts_with("MemAvailable:"))?;
@@ -200,7 +201,8 @@ fn free() -> Option<usize> {
     Some(group.map_or(machine, |g| g.min(machine)))
 }
 
-/// Resident memory of this process in bytes, without what it keeps of freed memory; `None` if the system does not report it.
+/// Returns the resident memory of this process in bytes, without freed memory kept for reuse; `None` if the system does
+/// not report it.
 pub(crate) fn resident() -> Option<usize> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"))?;
@@ -215,36 +217,36 @@ mod tests {
     #[test]
     fn memory_is_zero_and_aligned() {
         for bytes in [0, 1, 100, 5 << 20] {
-            let m = Memory::new(bytes).unwrap();
+            let m = AlignedMemory::new(bytes).unwrap();
             assert!((m.ptr() as usize).is_multiple_of(64) && m.bytes().iter().all(|&b| b == 0));
         }
-        assert!(Memory::new(usize::MAX / 2).is_err());
+        assert!(AlignedMemory::new(usize::MAX / 2).is_err());
     }
 
     #[test]
     fn freed_memory_is_used_again_and_bounded() {
         for round in 0..50 {
-            let all: Vec<Memory> = (1..6).map(|i| Memory::unfilled(i << 21).unwrap()).collect();
+            let all: Vec<AlignedMemory> = (1..6).map(|i| AlignedMemory::unfilled(i << 21).unwrap()).collect();
             // SAFETY: the memory has that many bytes.
             all.iter().for_each(|m| unsafe { m.ptr().write_bytes(round, m.len()) });
         }
-        assert!(Memory::new(6 << 20).unwrap().bytes().iter().all(|&b| b == 0));
-        let all = |n: usize| (0..n).map(|_| Memory::unfilled(20 << 20).unwrap()).collect::<Vec<_>>();
+        assert!(AlignedMemory::new(6 << 20).unwrap().bytes().iter().all(|&b| b == 0));
+        let all = |n: usize| (0..n).map(|_| AlignedMemory::unfilled(20 << 20).unwrap()).collect::<Vec<_>>();
         let first = all(8);
         let second = all(8);
         drop(first);
-        let bounds = |kept: &Kept| {
+        let bounds = |kept: &FreeBlock| {
             assert!(kept.bytes <= ALWAYS_KEPT.max(kept.used), "{} kept, {} used", kept.bytes, kept.used);
             assert_eq!(kept.bytes, kept.all.iter().map(|(_, l)| l.size()).sum::<usize>());
             kept.bytes
         };
-        // As many as are in use; other tests use and free some.
+        // As many bytes as are in use; other tests allocate and free some.
         assert!(bounds(&kept()) >= 7 * (20 << 20));
         drop(second);
         bounds(&kept());
         kept().shrink(0);
         assert_eq!(kept().all.iter().filter(|(_, l)| l.size() == 20 << 20).count(), 0);
-        // What a limit is for has no memory beside it.
+        // With a memory limit nothing is kept for reuse.
         let [first, second] = [all(8), all(8)];
         knobs::override_value(knobs::MEMORY_LIMIT, "1024GiB");
         drop(first);

@@ -1,4 +1,4 @@
-//! The machine: instruction-set levels, threads, memory, and measured peak rates.
+//! Host machine: instruction-set levels, thread pool, memory, and measured peak rates.
 
 mod level;
 pub mod memory;

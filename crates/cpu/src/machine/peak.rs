@@ -1,27 +1,27 @@
-//! Peak rates of this machine: fused multiply-adds and bandwidth, measured by short loops on all threads at once.
+//! Measures peak rates of this machine (FLOP/s and memory bandwidth) for rooflines.
 //!
-//! Benchmarks and profiles compare with these ceilings. Each thread reports the best of many short bursts, so that
-//! other processes disturb the result little. No result of a program depends on them.
+//! Benchmarks and profiles compare with these ceilings. Short loops run on all threads at once, and each thread reports
+//! the best of many bursts, so that other processes disturb the result little. No result of a program depends on them.
 
 use crate::simd::amx;
 use crate::simd::gemm::int8_peak_loop;
-use crate::simd::level::{Isa, Level, Tile};
+use crate::simd::level::{Isa, Level, TileLoop};
 use std::sync::{Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use systole_ir::DType;
 
-/// Peak rates of a number of threads at one instruction-set level.
+/// Measured peak rates for a number of threads at one instruction-set level.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Peak {
     /// Instruction-set level.
     pub level: Level,
-    /// Threads that run at the same time.
+    /// Number of threads that run at the same time.
     pub threads: usize,
     /// f32 multiply-adds, in GFLOP/s (a multiply-add is two operations).
     pub fma_gflops: f64,
-    /// bf16 products with f32 accumulators, in GFLOP/s; the f32 rate if no instruction is faster.
+    /// bf16 multiply-adds with f32 accumulators, in GFLOP/s; the f32 rate if no bf16 instruction is faster.
     pub bf16_gflops: f64,
-    /// int8 products with i32 accumulators, in 10⁹ operations per second.
+    /// int8 multiply-adds with i32 accumulators, in 10⁹ operations per second.
     pub int8_gflops: f64,
     /// Bandwidth by size of the working set, smallest first.
     pub tiers: Vec<Tier>,
@@ -32,21 +32,21 @@ pub struct Peak {
 pub struct Tier {
     /// `L2`, `L3` or `memory`.
     pub name: &'static str,
-    /// Largest working set of all threads together that it holds, in bytes.
+    /// Largest working set, summed over all threads, that fits into it, in bytes.
     pub bytes: usize,
-    /// 10⁹ bytes per second of all threads: the larger of the rates of reading and of copying (reads and writes
-    /// counted).
+    /// Bandwidth of all threads in 10⁹ bytes per second: the larger of the read rate and the copy rate (reads plus
+    /// writes).
     pub gb_per_s: f64,
 }
 
 impl Peak {
-    /// The tier that holds a working set of `bytes`.
+    /// Returns the smallest memory level that holds a working set of `bytes`.
     pub fn tier(&self, bytes: f64) -> &Tier {
         let last = self.tiers.len() - 1;
         self.tiers.iter().find(|t| bytes <= t.bytes as f64).unwrap_or(&self.tiers[last])
     }
 
-    /// Peak rate of multiply-adds of a type, in 10⁹ operations per second.
+    /// Returns the peak rate of multiply-adds of an element type, in 10⁹ operations per second.
     pub fn products(&self, dtype: DType) -> f64 {
         match dtype {
             DType::BF16 => self.bf16_gflops,
@@ -55,7 +55,7 @@ impl Peak {
         }
     }
 
-    /// Main memory bandwidth in 10⁹ bytes per second.
+    /// Returns the main memory bandwidth in 10⁹ bytes per second.
     pub fn memory_gb_per_s(&self) -> f64 {
         self.tier(f64::INFINITY).gb_per_s
     }
@@ -63,14 +63,15 @@ impl Peak {
 
 static MEASURED: Mutex<Vec<Peak>> = Mutex::new(Vec::new());
 
-/// Peak rates of `threads` threads at `level`: measured at the first call (a fifth of a second), then cached.
+/// Returns the peak rates of `threads` threads at `level`. The first call measures them (0.2 s); later calls are
+/// cached.
 ///
 /// ```
 /// let peak = systole_cpu::peak(systole_cpu::Level::Portable, 1);
 /// assert!(peak.fma_gflops > 0.0 && peak.memory_gb_per_s() > 0.0);
 /// ```
 pub fn peak(level: Level, threads: usize) -> Peak {
-    // A level that the machine lacks cannot be run.
+    // An unsupported level cannot be measured.
     let level = if level.is_available() { level } else { Level::best() };
     let threads = threads.max(1);
     let mut known = MEASURED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -93,7 +94,7 @@ fn measure(level: Level, threads: usize) -> Peak {
         }
         None => [fma_gflops, rate(&|| bytes_burst(level))],
     };
-    // Working sets are half a cache: the other half is left to other data.
+    // Working sets are half a cache; the other half is left for other data.
     let mut tiers = vec![("L2", l2 * threads, l2 / 2)];
     if l3 > l2 * threads {
         tiers.push(("L3", l3, l3 / 2 / threads));
@@ -106,7 +107,7 @@ fn measure(level: Level, threads: usize) -> Peak {
     Peak { level, threads, fma_gflops, bf16_gflops, int8_gflops, tiers: tiers.collect() }
 }
 
-/// Size of the cache of a level in bytes, if the system reports it.
+/// Returns the size in bytes of a cache level, if the system reports it.
 fn cache_bytes(level: usize) -> Option<usize> {
     let read = |i: usize, what: &str| {
         std::fs::read_to_string(format!("/sys/devices/system/cpu/cpu0/cache/index{i}/{what}")).ok()
@@ -133,7 +134,7 @@ fn on_all(threads: usize, rate: impl Fn() -> f64 + Sync) -> f64 {
     })
 }
 
-/// The best rate (10⁹ per second) of a burst that returns how much it did, repeated for `time`.
+/// Returns the best rate (10⁹ per second) of a burst that returns its amount of work, repeated for `time`.
 fn best(time: Duration, mut burst: impl FnMut() -> f64) -> f64 {
     let began = Instant::now();
     let mut best = 0f64;
@@ -145,15 +146,15 @@ fn best(time: Duration, mut burst: impl FnMut() -> f64) -> f64 {
     best
 }
 
-/// [`CHAINS`] vectors of independent multiply-add chains, `N` floats in all: few enough for the registers. One flat
-/// array, since the compiler keeps nested arrays in memory.
+/// [`CHAINS`] vectors of independent multiply-add chains, `N` floats in total: few enough for the registers. The array
+/// is flat, since the compiler keeps nested arrays in memory.
 struct Chains<const N: usize>;
 
 const CHAINS: usize = 12;
 /// Length of each chain in one burst: about 50 µs.
 const STEPS: usize = 1 << 13;
 
-impl<const N: usize> Tile for Chains<N> {
+impl<const N: usize> TileLoop for Chains<N> {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
         // SAFETY: `a` and `dst` hold N floats.
@@ -179,7 +180,7 @@ fn fma_burst(level: Level) -> f64 {
 }
 
 fn burst_of<const N: usize>(level: Level) -> f64 {
-    // Opaque start values: the compiler would find the chains equal and compute one. They converge to 1.
+    // Opaque start values: the compiler would otherwise merge equal chains. They converge to 1.
     let start = std::hint::black_box([0.5f32; N]);
     let mut out = start;
     let from = start.as_ptr().cast::<u8>();
@@ -190,7 +191,7 @@ fn burst_of<const N: usize>(level: Level) -> f64 {
     (2 * N * STEPS) as f64
 }
 
-/// As [`fma_burst`], of bf16 pairs: two multiply-adds per f32 lane.
+/// Like [`fma_burst`], for bf16 pairs: two multiply-adds per f32 lane.
 #[cfg(target_arch = "x86_64")]
 fn pairs_burst() -> f64 {
     use std::arch::x86_64::{__m512, __m512bh, _mm512_dpbf16_ps, _mm512_set1_ps};
@@ -216,7 +217,7 @@ fn pairs_burst() -> f64 {
     0.0
 }
 
-/// As [`fma_burst`], of int8.
+/// Like [`fma_burst`], for int8.
 fn bytes_burst(level: Level) -> f64 {
     let (run, operations) = int8_peak_loop(level);
     // SAFETY: the level is available (see `peak`).
@@ -224,17 +225,17 @@ fn bytes_burst(level: Level) -> f64 {
     (operations * STEPS) as f64
 }
 
-/// As [`fma_burst`], by tile registers: bf16 (`which` 0) or int8 (1).
-fn tiles_burst(unit: &amx::Kernels, which: usize) -> f64 {
+/// Like [`fma_burst`], on tile registers: bf16 (`which` 0) or int8 (1).
+fn tiles_burst(unit: &amx::AmxKernels, which: usize) -> f64 {
     // SAFETY: the level is available (see `peak`).
     unsafe { (unit.at_most[which])(STEPS / 4) };
     (amx::AT_MOST[which] * (STEPS / 4)) as f64
 }
 
-/// Sums words: a loop that is limited by reads.
+/// Sums 64-bit words: a read-bound loop.
 struct ReadWords;
 
-impl Tile for ReadWords {
+impl TileLoop for ReadWords {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
         // SAFETY: `a` holds n words, `dst` one.
@@ -243,13 +244,13 @@ impl Tile for ReadWords {
     }
 }
 
-/// The larger of the rates of reading and of copying, over a working set of `bytes` in one thread.
+/// Returns the larger of the read rate and the copy rate over a working set of `bytes` in one thread.
 fn bandwidth(level: Level, bytes: usize) -> f64 {
     let words = bytes / 8;
     let mut data = vec![1u64; words];
     let read = level.tile::<ReadWords>();
     let time = Duration::from_millis(20);
-    // Small working sets are traversed several times per burst, so that reading the clock costs nothing.
+    // Small working sets are traversed several times per burst, so that reading the clock costs little.
     let rounds = (1usize << 20).div_ceil(bytes);
     let reading = best(time, || {
         for _ in 0..rounds {
@@ -271,13 +272,13 @@ fn bandwidth(level: Level, bytes: usize) -> f64 {
     reading.max(copying)
 }
 
-/// CPU time of all threads of this process so far, in seconds; `None` if the system does not report it.
+/// Returns the CPU time of all threads of this process so far, in seconds; `None` if the system does not report it.
 pub fn process_cpu_seconds() -> Option<f64> {
     const CLOCK_PROCESS_CPUTIME_ID: i32 = 2;
     clock(CLOCK_PROCESS_CPUTIME_ID)
 }
 
-/// CPU time of the calling thread so far, in seconds; `None` if the system does not report it.
+/// Returns the CPU time of the calling thread so far, in seconds; `None` if the system does not report it.
 pub fn thread_cpu_seconds() -> Option<f64> {
     const CLOCK_THREAD_CPUTIME_ID: i32 = 3;
     clock(CLOCK_THREAD_CPUTIME_ID)

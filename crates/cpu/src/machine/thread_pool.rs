@@ -1,12 +1,12 @@
-//! The thread pool: persistent workers that share the blocks of one parallel loop at a time.
+//! Thread pool: persistent workers that share the blocks of one parallel loop at a time, with work stealing.
 //!
-//! Each thread starts with its own range of blocks, the same in every loop with the same number of blocks: what it
-//! wrote in one loop is in its cache when it reads the same part in the next. A thread that is done steals from the end
-//! of another thread's range.
+//! Each thread starts with its own range of blocks, the same in every loop with the same number of blocks. So data that
+//! it wrote in one loop is in its cache when it reads the same part in the next loop. A thread that is done steals from
+//! the end of another thread's range.
 //!
 //! Workers spin briefly after a loop, since a program is many short loops, then park. A loop never waits for a worker
 //! that has not joined it: on a busy machine the caller runs the blocks itself. Nested loops, and loops of other
-//! threads while the team is busy, run serially. Results must not depend on which thread runs a block.
+//! threads while the pool is busy, run serially. Results must not depend on which thread runs a block.
 
 use crate::machine::trace_spans;
 use std::any::Any;
@@ -20,26 +20,26 @@ use std::time::{Duration, Instant};
 use systole_ir::knobs;
 use systole_runtime::trace;
 
-/// How long an idle worker spins before it parks. Longer than the serial kernels of a small training step take, each of
-/// which would otherwise cost a wake-up.
+/// How long an idle worker spins before it parks. This is longer than the serial kernels of a small training step, each
+/// of which would otherwise cost a wake-up.
 const SPIN: Duration = Duration::from_micros(100);
 
-/// Loops with less work than this (nanoseconds on one core) run serially: sharing costs more than it gains.
+/// Loops with less work than this (nanoseconds on one core) run serially, because sharing costs more than it gains.
 pub const SERIAL_BELOW_NS: f64 = 6_000.0;
 
-/// A thread pool for parallel loops.
-pub struct Team {
-    shared: Arc<Shared>,
+/// Thread pool for parallel loops.
+pub struct ThreadPool {
+    shared: Arc<PoolShared>,
     workers: Vec<JoinHandle<()>>,
     busy: Mutex<()>,
 }
 
-struct Shared {
+struct PoolShared {
     /// Loop number (upper 32 bits), [`OPEN`], and the number of workers in the loop ([`MEMBERS`]).
     state: AtomicU64,
-    job: Mutex<Option<Job>>,
-    /// Blocks that remain, per thread.
-    ranges: Vec<Blocks>,
+    job: Mutex<Option<PoolJob>>,
+    /// Remaining blocks of each thread.
+    ranges: Vec<BlockRange>,
     parked: AtomicUsize,
     lock: Mutex<()>,
     wake: Condvar,
@@ -50,18 +50,18 @@ struct Shared {
 const OPEN: u64 = 1 << 31;
 const MEMBERS: u64 = OPEN - 1;
 
-/// A range of blocks that is taken from at both ends: start in the upper 32 bits, end in the lower. Aligned to avoid
+/// Range of blocks that is consumed from both ends: start in the upper 32 bits, end in the lower. Aligned to avoid
 /// false sharing.
 #[derive(Default)]
 #[repr(align(128))]
-struct Blocks(AtomicU64);
+struct BlockRange(AtomicU64);
 
-impl Blocks {
+impl BlockRange {
     fn set(&self, range: Range<usize>) {
         self.0.store((range.start as u64) << 32 | range.end as u64, Relaxed);
     }
 
-    /// Takes the first block, or the last.
+    /// Takes the first block or the last one.
     fn take(&self, first: bool) -> Option<usize> {
         let rest = |r: u64| {
             let (start, end) = (r >> 32, r & 0xffff_ffff);
@@ -72,9 +72,9 @@ impl Blocks {
     }
 }
 
-/// The body of the current loop, with its lifetime erased; see [`Team::run_with`] for why that is sound.
+/// Body of the current loop, with its lifetime erased; see [`ThreadPool::run_with`] for why that is sound.
 #[derive(Clone, Copy)]
-struct Job {
+struct PoolJob {
     body: &'static (dyn Fn(usize) + Sync),
     flush: bool,
 }
@@ -83,13 +83,13 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-impl Team {
-    /// A team of `threads` threads, including the caller of each loop; at least 1.
-    pub fn new(threads: usize) -> Team {
-        let shared = Arc::new(Shared {
+impl ThreadPool {
+    /// Creates a pool of `threads` threads (at least 1), including the caller of each loop.
+    pub fn new(threads: usize) -> ThreadPool {
+        let shared = Arc::new(PoolShared {
             state: AtomicU64::new(0),
             job: Mutex::new(None),
-            ranges: (0..threads.max(1)).map(|_| Blocks::default()).collect(),
+            ranges: (0..threads.max(1)).map(|_| BlockRange::default()).collect(),
             parked: AtomicUsize::new(0),
             lock: Mutex::new(()),
             wake: Condvar::new(),
@@ -100,30 +100,31 @@ impl Team {
             let shared = shared.clone();
             std::thread::Builder::new().name(format!("systole-{i}")).spawn(move || shared.work(i)).ok()
         };
-        // If the system refuses a thread, the team has fewer.
+        // If the system cannot create a thread, the pool has fewer.
         let workers = (1..threads.max(1)).filter_map(spawn).collect();
-        Team { shared, workers, busy: Mutex::new(()) }
+        ThreadPool { shared, workers, busy: Mutex::new(()) }
     }
 
-    /// The team that the knob `SYSTOLE_THREADS` asks for; 0 means all cores.
-    pub fn from_knob() -> Team {
+    /// Creates the pool selected by the environment variable `SYSTOLE_THREADS`; 0 means all cores.
+    pub fn from_knob() -> ThreadPool {
         let asked = knobs::THREADS.get_usize().min(1024);
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-        Team::new(if asked == 0 { cores } else { asked })
+        ThreadPool::new(if asked == 0 { cores } else { asked })
     }
 
-    /// Number of threads, including the caller.
+    /// Returns the number of threads, including the caller.
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
     }
 
-    /// Runs `body(0)`, …, `body(blocks − 1)`, each once, in any order and on any thread. `work_ns` estimates the time
-    /// of all on one core. If a block panics, the panic is raised here after all threads have left the loop.
+    /// Runs `body(0)`, …, `body(blocks − 1)`, each once, in any order and on any thread. `work_ns`: estimated total
+    /// time on one core. If a block panics, the panic is raised here after all threads have left the loop.
     pub fn run(&self, blocks: usize, work_ns: f64, body: &(dyn Fn(usize) + Sync)) {
         self.run_with(blocks, work_ns, false, body);
     }
 
-    /// As [`Team::run`]; `flush`: the workers flush subnormals to zero in the blocks. The caller sets its own mode.
+    /// Like [`ThreadPool::run`]. `flush`: whether workers flush subnormals to zero in the blocks. The caller sets its
+    /// own mode.
     pub fn run_with(&self, blocks: usize, work_ns: f64, flush: bool, body: &(dyn Fn(usize) + Sync)) {
         let countable = u32::try_from(blocks).is_ok();
         let alone = self.workers.is_empty() || blocks < 2 || !countable || work_ns < SERIAL_BELOW_NS;
@@ -132,7 +133,7 @@ impl Team {
             (0..blocks).for_each(body);
             return;
         }
-        // Kernels that workers run inside of this one are told to be of the same program.
+        // Kernels that workers run inside this loop are attributed to the same program.
         let program = if trace::is_on() { trace::program() } else { None };
         let named = |block: usize| match &program {
             Some(program) => trace::within(program, || body(block)),
@@ -143,7 +144,7 @@ impl Team {
         // function returns (or unwinds) only after it has closed the loop and the last member has left.
         let body: &'static (dyn Fn(usize) + Sync) = unsafe { std::mem::transmute(body) };
         let s = &*self.shared;
-        *lock(&s.job) = Some(Job { body, flush });
+        *lock(&s.job) = Some(PoolJob { body, flush });
         let threads = s.ranges.len();
         for (i, range) in s.ranges.iter().enumerate() {
             range.set(blocks * i / threads..blocks * (i + 1) / threads);
@@ -168,7 +169,7 @@ impl Team {
     }
 }
 
-impl Drop for Team {
+impl Drop for ThreadPool {
     fn drop(&mut self) {
         self.shared.stop.store(true, SeqCst);
         drop(lock(&self.shared.lock));
@@ -188,7 +189,7 @@ fn lock<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Spins, then yields: the thread waited for may have lost its core.
+/// Spins, then yields, because the other thread may have lost its core.
 fn wait_until(done: impl Fn() -> bool) {
     let mut spins = 0u32;
     while !done() {
@@ -201,7 +202,7 @@ fn wait_until(done: impl Fn() -> bool) {
     }
 }
 
-impl Shared {
+impl PoolShared {
     /// Runs blocks as thread `me` until none remain.
     fn take_blocks(&self, me: usize, body: &(dyn Fn(usize) + Sync)) {
         let threads = self.ranges.len();
@@ -242,7 +243,7 @@ impl Shared {
         }
     }
 
-    /// Waits for an open loop other than number `last`; `None` when the team is dropped.
+    /// Waits for an open loop other than number `last`; returns `None` when the pool is dropped.
     fn next_loop(&self, last: u64) -> Option<u64> {
         let fresh = || {
             let s = self.state.load(SeqCst);
@@ -271,7 +272,7 @@ impl Shared {
         }
     }
 
-    /// Becomes a member of loop `number`, unless it is closed.
+    /// Joins loop `number`, unless it is closed.
     fn join_loop(&self, number: u64) -> bool {
         let enter = |s: u64| (s & OPEN != 0 && s >> 32 == number).then_some(s + 1);
         self.state.fetch_update(AcqRel, Acquire, enter).is_ok()
@@ -303,8 +304,8 @@ pub fn restore_denormals(before: Option<u32>) {
 
 #[cfg(target_arch = "x86_64")]
 fn set_mxcsr(value: u32) {
-    // SAFETY: the value is one that was read from MXCSR, with only the bits FTZ and DAZ added: no exception is
-    // unmasked and rounding stays to nearest, which is all that compiled code relies on.
+    // SAFETY: the value was read from MXCSR, with only the bits FTZ and DAZ added. No exception is unmasked and
+    // rounding stays to nearest, which is all that compiled code relies on.
     unsafe { std::arch::asm!("ldmxcsr [{}]", in(reg) &value, options(nostack, preserves_flags, readonly)) };
 }
 
@@ -315,7 +316,7 @@ mod tests {
     #[test]
     fn every_block_runs_once_for_any_team() {
         for threads in [1, 2, 3, 8] {
-            let team = Team::new(threads);
+            let team = ThreadPool::new(threads);
             for blocks in [0usize, 1, 2, 7, 1000] {
                 for _ in 0..20 {
                     let hits: Vec<AtomicUsize> = (0..blocks).map(|_| AtomicUsize::new(0)).collect();
@@ -332,7 +333,7 @@ mod tests {
 
     #[test]
     fn ranges_are_taken_from_both_ends() {
-        let range = Blocks::default();
+        let range = BlockRange::default();
         assert_eq!((range.take(true), range.take(false)), (None, None));
         range.set(3..7);
         let taken = [true, false, true, false, true, false].map(|first| range.take(first));
@@ -341,7 +342,7 @@ mod tests {
 
     #[test]
     fn a_panic_reaches_the_caller_and_the_team_lives_on() {
-        let team = Team::new(3);
+        let team = ThreadPool::new(3);
         for _ in 0..10 {
             let caught = catch_unwind(AssertUnwindSafe(|| {
                 team.run(100, 1e9, &|i| assert!(i != 57, "block 57"));
@@ -357,7 +358,7 @@ mod tests {
 
     #[test]
     fn many_threads_share_one_team() {
-        let team = Team::new(2);
+        let team = ThreadPool::new(2);
         std::thread::scope(|s| {
             for _ in 0..4 {
                 s.spawn(|| {

@@ -1,41 +1,40 @@
-//! Whether runs are being observed (events or traces), and the trace spans of workers.
+//! Trace spans of kernels and workers, and whether runs must be timed.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use systole_runtime::{events, trace};
 
-/// Whether runs have to be timed.
+/// Whether runs must be timed (events or traces are on).
 #[inline]
 pub fn wanted() -> bool {
     events::wanted(2) || trace::is_on()
 }
 
-/// Name and trace arguments of the kernels that are running, the innermost last, for the spans of the workers that take
-/// part in it.
+/// Name and trace arguments of the running kernels, innermost last, for the spans of workers.
 static RUNNING: Mutex<Vec<(String, String)>> = Mutex::new(Vec::new());
 
 fn running() -> MutexGuard<'static, Vec<(String, String)>> {
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A kernel begins, with its trace arguments (a JSON object).
+/// Records the start of a kernel, with its trace arguments (a JSON object).
 pub fn begin_kernel(name: String, args: String) {
     running().push((name, args));
 }
 
-/// The kernel that began last is over.
+/// Records the end of the kernel that started last.
 pub fn end_kernel() {
     running().pop();
 }
 
-/// Records the span of a worker's share of the current kernel, or of a loop that belongs to none.
+/// Records the span of a worker's share of the current kernel, or of a loop outside all kernels.
 pub fn worker_span(start: Option<Instant>) {
     if start.is_none() {
         return;
     }
     match running().last().cloned() {
         Some((name, args)) => trace::span("kernel", &name, start, || args),
-        // Weights are packed and arrays converted outside of kernels too.
+        // Weight packing and array conversion run outside kernels.
         None => trace::span("loop", "parallel loop", start, || "{}".into()),
     }
 }

@@ -1,39 +1,39 @@
-//! Arrays of the backend, in row-major order or in panels of columns ([`Panels`]).
+//! Array of the CPU backend, row-major or in column panels ([`PanelLayout`]).
 
-use crate::kernel::Cx;
-use crate::machine::memory::Memory;
-use crate::machine::thread_pool::Team;
+use crate::kernel::KernelContext;
+use crate::machine::memory::AlignedMemory;
+use crate::machine::thread_pool::ThreadPool;
 use crate::run::panel_layout;
-use crate::run::panel_layout::Panels;
+use crate::run::panel_layout::PanelLayout;
 use std::sync::OnceLock;
 use systole_ir::{Literal, Result, TensorType};
 use systole_runtime::DeviceData;
 
 /// An array of this backend.
 pub struct CpuData {
-    /// Its bytes; at least those of its type.
-    pub memory: Memory,
-    /// The panels in which its elements are stored; `None`: row-major.
-    pub panels: Option<Panels>,
-    /// A row-major copy, made when something first asks for it.
-    rows: OnceLock<Memory>,
+    /// Contents; at least as many bytes as its type needs.
+    pub memory: AlignedMemory,
+    /// Panel layout of its elements; `None`: row-major.
+    pub panels: Option<PanelLayout>,
+    /// Row-major copy, made on first use.
+    rows: OnceLock<AlignedMemory>,
 }
 
 impl CpuData {
-    pub fn new(memory: Memory, panels: Option<Panels>) -> CpuData {
+    pub fn new(memory: AlignedMemory, panels: Option<PanelLayout>) -> CpuData {
         CpuData { memory, panels, rows: OnceLock::new() }
     }
 
-    /// The elements in row-major order, `size` bytes each. An array in panels is copied on the first call.
-    pub fn in_order(&self, team: &Team, size: usize) -> Result<&Memory> {
+    /// Returns the elements in row-major order, `size` bytes each. An array in panels is copied on the first call.
+    pub fn in_order(&self, team: &ThreadPool, size: usize) -> Result<&AlignedMemory> {
         if self.panels.is_none() {
             return Ok(&self.memory);
         }
         if let Some(made) = self.rows.get() {
             return Ok(made);
         }
-        let cx = Cx { team, flush: false };
-        // SAFETY: the memory holds the array, which has the shape that `panels` says.
+        let cx = KernelContext { team, flush: false };
+        // SAFETY: the memory holds the array, whose shape is that of `panels`.
         let rows =
             unsafe { panel_layout::turned(&cx, [self.panels, None], size, self.memory.ptr().cast_const())? };
         Ok(self.rows.get_or_init(|| rows))
@@ -46,9 +46,9 @@ impl DeviceData for CpuData {
         let memory = match self.panels {
             None => &self.memory,
             Some(_) => {
-                let cx = Cx { team: &Team::new(1), flush: false };
+                let cx = KernelContext { team: &ThreadPool::new(1), flush: false };
                 let from = self.memory.ptr().cast_const();
-                // SAFETY: the memory holds the array, which has the shape that `panels` says.
+                // SAFETY: the memory holds the array, whose shape is that of `panels`.
                 rows = unsafe { panel_layout::turned(&cx, [self.panels, None], ty.dtype.size(), from)? };
                 &rows
             }

@@ -1,14 +1,14 @@
-//! Control flow: loops and branches, whose bodies are programs of their own with their own executors.
+//! Control-flow kernels: `while` and `case` run their bodies as nested programs.
 
-use crate::kernel::{Cx, Inner, Io, Kernel};
+use crate::kernel::{InnerProgram, Io, Kernel, KernelContext};
 use crate::run::executor::Executor;
 use crate::run::row_blocks::BlocksKernel;
-use crate::select::{Candidate, EVERY, Family, Problem};
-use systole_compile::{ALIGN, Kernel as Plan, Location, Schedule};
+use crate::select::{EVERY, Family, KernelCandidate, Problem};
+use systole_compile::{ALIGN, Kernel as Plan, Location, ProgramSchedule};
 use systole_ir::{Error, ErrorKind, Result};
 
-/// `while`: the state lives in the step's outputs. States that the body cannot update in place are double-buffered:
-/// their second array is in scratch, and the two change roles after each trip.
+/// `while`: the state is stored in the step's outputs. States that the body cannot update in place are double-buffered:
+/// their second array is in scratch, and the two swap after each iteration.
 pub struct WhileKernel {
     /// Number of leading inputs that are loop-invariant.
     captures: usize,
@@ -24,8 +24,8 @@ pub struct WhileKernel {
     cond_at: usize,
     body_at: usize,
     flag_at: usize,
-    /// Per step of the body: offset in scratch of what its kernel precomputes from captures (packed operands), if
-    /// anything.
+    /// Per step of the body: scratch offset of the data that its kernel precomputes from captures (packed operands), if
+    /// any.
     kept: Vec<Option<usize>>,
     scratch: usize,
 }
@@ -34,7 +34,7 @@ impl WhileKernel {
     pub fn new(
         captures: usize,
         starts: &[Option<usize>],
-        [cond, body]: [&Schedule; 2],
+        [cond, body]: [&ProgramSchedule; 2],
         problem: &Problem<'_>,
     ) -> Result<WhileKernel> {
         let step = problem.step;
@@ -44,7 +44,7 @@ impl WhileKernel {
             let at = total;
             total =
                 at.checked_add(bytes).and_then(|t| t.checked_next_multiple_of(ALIGN)).ok_or_else(|| {
-                    Error::new(ErrorKind::Unsupported, "the loop's memory does not fit an address space")
+                    Error::new(ErrorKind::Unsupported, "the loop's memory exceeds the address space")
                 })?;
             Ok::<usize, Error>(at)
         };
@@ -83,11 +83,11 @@ impl Kernel for WhileKernel {
         self.scratch
     }
 
-    fn inner(&self) -> Vec<Inner<'_>> {
+    fn inner(&self) -> Vec<InnerProgram<'_>> {
         vec![("while".into(), &self.cond), ("do".into(), &self.body)]
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         let captured = &io.inputs[..self.captures];
         let mut state: Vec<*mut u8> = io.outputs.to_vec();
         for (k, (from, &to)) in self.starts.iter().zip(&state).enumerate() {
@@ -99,7 +99,7 @@ impl Kernel for WhileKernel {
         }
         let place = |at: &Option<usize>| at.map_or(std::ptr::null_mut(), |at| io.scratch.wrapping_add(at));
         let kept: Vec<*mut u8> = self.kept.iter().map(place).collect();
-        // SAFETY: captures are loop-invariant; the offsets `kept` have room for what each kernel precomputes.
+        // SAFETY: captures are loop-invariant; the offsets `kept` have room for the data that each kernel precomputes.
         unsafe { self.body.keep(cx, captured, &kept) };
         let mut other: Vec<Option<*mut u8>> =
             self.second.iter().map(|at| at.map(|at| io.scratch.wrapping_add(at))).collect();
@@ -141,7 +141,7 @@ pub struct CaseKernel {
 }
 
 impl CaseKernel {
-    pub fn new(branches: &[Schedule], problem: &Problem<'_>) -> Result<CaseKernel> {
+    pub fn new(branches: &[ProgramSchedule], problem: &Problem<'_>) -> Result<CaseKernel> {
         let branches =
             branches.iter().map(|b| Executor::of(b, problem)).collect::<Result<Vec<Executor>>>()?;
         let mut scratch = 0;
@@ -157,11 +157,11 @@ impl Kernel for CaseKernel {
         self.scratch
     }
 
-    fn inner(&self) -> Vec<Inner<'_>> {
+    fn inner(&self) -> Vec<InnerProgram<'_>> {
         self.branches.iter().enumerate().map(|(i, b)| (format!("case {i}"), b as _)).collect()
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         let Some((index, captures)) = io.inputs.split_last() else {
             systole_ir::bug!("case without an index")
         };
@@ -175,29 +175,29 @@ impl Kernel for CaseKernel {
     }
 }
 
-/// Steps that run programs of their own.
+/// Kernels of steps with nested programs.
 pub static FAMILY: Family = Family {
     name: "control",
     doc: "loops, branches, blocks of rows: programs inside a program",
     takes: |step| matches!(step.kernel, Plan::While { .. } | Plan::Case { .. } | Plan::Blocks(_)),
     #[rustfmt::skip]
     candidates: &[
-        Candidate::new("while", EVERY, "loops: the state lies in the results",
+        KernelCandidate::new("while", EVERY, "loops: the state is stored in the results",
             |p| match &p.step.kernel {
                 Plan::While { captures, starts, cond, body } => {
                     Ok(Box::new(WhileKernel::new(*captures, starts, [cond, body], p)?))
                 }
-                _ => Err("no loop".into()),
+                _ => Err("not a loop".into()),
             }),
-        Candidate::new("case", EVERY, "branches",
+        KernelCandidate::new("case", EVERY, "branches",
             |p| match &p.step.kernel {
                 Plan::Case { branches } => Ok(Box::new(CaseKernel::new(branches, p)?)),
-                _ => Err("no branches".into()),
+                _ => Err("not a branch".into()),
             }),
-        Candidate::new("row_blocks", EVERY, "a part of the program for a few rows at a time",
+        KernelCandidate::new("row_blocks", EVERY, "a part of the program for a few rows at a time",
             |p| match &p.step.kernel {
                 Plan::Blocks(b) => Ok(Box::new(BlocksKernel::new(b, p)?)),
-                _ => Err("no blocks of rows".into()),
+                _ => Err("not blocks of rows".into()),
             }),
     ],
 };

@@ -1,36 +1,40 @@
-//! A schedule with kernels bound to its steps, and its execution over raw memory.
+//! Executor: binds kernels to the steps of a schedule and runs them on raw memory.
 //!
 //! All addresses come from the compiler's buffer plan: an arena, parameters, constants, results, and views of other
-//! arrays. The executor itself allocates nothing large and adds no synchronisation: steps run in order, and each kernel
+//! arrays. The executor itself allocates nothing large and adds no synchronization: steps run in order, and each kernel
 //! shares its own work among the threads.
 
-use crate::kernel::{Choice, Cx, Io, Kernel, Program, StepTimes};
+use crate::kernel::{Io, Kernel, KernelChoice, KernelContext, KernelTimes, ProgramView};
 use crate::machine::trace_spans;
 use crate::run::panel_layout;
-use crate::run::panel_layout::Panels;
-use crate::run::profile::Profile;
-use crate::select::{Problem, Registry, choose};
-use crate::simd::level::Target;
+use crate::run::panel_layout::PanelLayout;
+use crate::run::profile::ProgramProfile;
+use crate::select::{KernelRegistry, Problem, choose};
+use crate::simd::level::CompileTarget;
 use smallvec::{SmallVec, smallvec};
-use systole_compile::{ALIGN, Location, Schedule, Step};
+use systole_compile::{ALIGN, Location, ProgramSchedule, Step};
 use systole_ir::{Error, ErrorKind, Result, ResultExt};
 
-/// A program ready to run.
+/// A schedule with kernels, ready to run.
 pub struct Executor {
-    schedule: Schedule,
+    schedule: ProgramSchedule,
     kernels: Vec<Box<dyn Kernel>>,
-    choices: Vec<Choice>,
+    choices: Vec<KernelChoice>,
     scratch: usize,
-    /// Per step: the view whose address it computes instead of copying a slice, if it is such a step.
+    /// Per step: the view whose address it computes instead of copying a slice, if any.
     makes_view: Vec<Option<usize>>,
-    /// Per slot: the panels in which it is stored. Empty or `None`: row-major.
-    panels: Vec<Option<Panels>>,
-    profile: Profile,
+    /// Per slot: its panel layout. Empty or `None`: row-major.
+    panels: Vec<Option<PanelLayout>>,
+    profile: ProgramProfile,
 }
 
 impl Executor {
     /// Binds each step to a kernel.
-    pub fn new(schedule: Schedule, target: Target, registry: Registry) -> Result<Executor> {
+    pub fn new(
+        schedule: ProgramSchedule,
+        target: CompileTarget,
+        registry: KernelRegistry,
+    ) -> Result<Executor> {
         let mut kernels = Vec::with_capacity(schedule.steps.len());
         let mut choices = Vec::with_capacity(schedule.steps.len());
         for step in &schedule.steps {
@@ -39,69 +43,69 @@ impl Executor {
             choices.push(choice);
         }
         let scratch = kernels.iter().map(|k| k.scratch()).max().unwrap_or(0);
-        let profile = Profile::new(kernels.len());
+        let profile = ProgramProfile::new(kernels.len());
         let makes_view = (0..kernels.len()).map(|i| schedule.views.iter().position(|v| v.by == i)).collect();
         Ok(Executor { schedule, kernels, choices, scratch, makes_view, panels: Vec::new(), profile })
     }
 
-    /// Binds a program inside a step, for the same machine and registry.
-    pub fn of(schedule: &Schedule, around: &Problem<'_>) -> Result<Executor> {
+    /// Binds kernels to a nested program of a step, for the same machine and registry.
+    pub fn of(schedule: &ProgramSchedule, around: &Problem<'_>) -> Result<Executor> {
         Executor::new(schedule.clone(), around.target, around.registry)
     }
 
-    /// Stores state in panels of columns where that pays off: see [`panels`].
+    /// Assigns panel layout to state arrays that benefit from it: see [`panel_layout`](crate::run::panel_layout).
     pub fn arrange(&mut self) {
         self.panels = panel_layout::arrange(&self.schedule, &mut self.kernels);
         self.scratch = self.kernels.iter().map(|k| k.scratch()).max().unwrap_or(0);
     }
 
-    /// Lines for listings: the parameters that are stored in panels.
+    /// Returns listing lines for the parameters in panel layout.
     pub fn panels(&self) -> String {
         let of_param = |p: usize| {
-            let Panels { rows, columns, width } = self.panels_of_param(p)?;
-            Some(format!("  @param{p} [{rows}, {columns}] lies in panels of {width} columns\n"))
+            let PanelLayout { rows, columns, width } = self.panels_of_param(p)?;
+            Some(format!("  @param{p} [{rows}, {columns}] is stored in panels of {width} columns\n"))
         };
         (0..self.schedule.params.len()).filter_map(of_param).collect()
     }
 
-    /// The panels in which the caller has to store parameter `p`; `None`: row-major.
-    pub fn panels_of_param(&self, p: usize) -> Option<Panels> {
+    /// Returns the panel layout that parameter `p` must have; `None`: row-major.
+    pub fn panels_of_param(&self, p: usize) -> Option<PanelLayout> {
         let slot = self.schedule.slots.iter().position(|x| x.place == Location::Param(p))?;
         self.panels_of(slot)
     }
 
-    /// The panels in which a slot is stored; `None`: row-major.
-    pub fn panels_of(&self, slot: usize) -> Option<Panels> {
+    /// Returns the panel layout of a slot; `None`: row-major.
+    pub fn panels_of(&self, slot: usize) -> Option<PanelLayout> {
         self.panels.get(slot).copied().flatten()
     }
 
-    /// The program.
-    pub fn schedule(&self) -> &Schedule {
+    /// Returns the schedule.
+    pub fn schedule(&self) -> &ProgramSchedule {
         &self.schedule
     }
 
-    /// Bytes of working memory that [`Executor::run`] needs.
+    /// Returns the bytes of working memory that [`Executor::run`] needs.
     pub fn memory_bytes(&self) -> Result<usize> {
         let arena = self.schedule.arena_bytes.checked_next_multiple_of(ALIGN);
         arena.and_then(|a| a.checked_add(self.scratch)).ok_or_else(|| {
-            Error::new(ErrorKind::Unsupported, "the program's working memory does not fit an address space")
+            Error::new(ErrorKind::Unsupported, "the program's working memory exceeds the address space")
         })
     }
 
-    /// Per step: bytes of what its kernel can precompute (pack) from parameters that are the `same` for many runs; 0:
-    /// nothing.
+    /// Returns, for each step, the bytes that its kernel can precompute (pack) from parameters that stay the `same` for
+    /// many runs; 0 if it precomputes nothing.
     pub fn kept(&self, same: &dyn Fn(usize) -> bool) -> Vec<usize> {
         let is_same = |&x: &usize| matches!(self.schedule.slots[x].place, Location::Param(p) if same(p));
         let steps = self.schedule.steps.iter().zip(&self.kernels);
         steps.map(|(step, k)| k.kept(&step.inputs.iter().map(is_same).collect::<Vec<bool>>())).collect()
     }
 
-    /// Precomputes that, each to its address in `kept`; steps with a null address are skipped.
+    /// Precomputes (packs) data for each step into its address in `kept`; steps with a null address are skipped.
     ///
     /// # Safety
-    /// `params` has the addresses of the parameters that are the same, as far as the last of them; each address in
-    /// `kept` has room for the bytes that [`Executor::kept`] says.
-    pub unsafe fn keep(&self, cx: &Cx<'_>, params: &[*const u8], kept: &[*mut u8]) {
+    /// `params` has the addresses of the unchanging parameters, up to the last of them. Each address in `kept` has room
+    /// for the bytes that [`Executor::kept`] returns.
+    pub unsafe fn keep(&self, cx: &KernelContext<'_>, params: &[*const u8], kept: &[*mut u8]) {
         let address = |&x: &usize| match self.schedule.slots[x].place {
             Location::Param(p) => params.get(p).copied().unwrap_or(std::ptr::null()),
             _ => std::ptr::null(),
@@ -110,7 +114,7 @@ impl Executor {
         for (i, &to) in made {
             let inputs: SmallVec<[*const u8; 8]> =
                 self.schedule.steps[i].inputs.iter().map(address).collect();
-            // SAFETY: by the caller's promise; other operands have null addresses, which `keep` does not read.
+            // SAFETY: guaranteed by the caller; other operands have null addresses, which `keep` does not read.
             unsafe { self.kernels[i].keep(cx, &inputs, to) };
         }
     }
@@ -123,22 +127,22 @@ impl Executor {
     /// [`Executor::memory_bytes`] bytes that nothing else uses.
     pub unsafe fn run(
         &self,
-        cx: &Cx<'_>,
+        cx: &KernelContext<'_>,
         params: &[*const u8],
         results: &[*mut u8],
         memory: *mut u8,
     ) -> Result<()> {
-        // SAFETY: by the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.run_kept(cx, params, results, memory, &[]) }
     }
 
-    /// Runs all steps, with what [`Executor::keep`] precomputed unless `kept` is empty.
+    /// Runs all steps, using the data that [`Executor::keep`] precomputed unless `kept` is empty.
     ///
     /// # Safety
-    /// As for [`Executor::run`]; parameters that something was precomputed from have not changed since.
+    /// As for [`Executor::run`]. Parameters used for precomputing have not changed since.
     unsafe fn run_kept(
         &self,
-        cx: &Cx<'_>,
+        cx: &KernelContext<'_>,
         params: &[*const u8],
         results: &[*mut u8],
         memory: *mut u8,
@@ -183,21 +187,21 @@ impl Executor {
         Ok(())
     }
 
-    /// As [`Executor::run`], but fills every address in `results`: also those of results without memory of their own
-    /// (parameters and constants that are returned unchanged, and repeated results), by copying.
+    /// Like [`Executor::run`], but fills every address in `results`. Results without memory of their own (returned
+    /// parameters and constants, repeated results) are copied.
     ///
     /// # Safety
-    /// As for [`Executor::run`], with an address for every result; `kept` is what [`Executor::keep`] made of the same
-    /// parameters, or empty.
+    /// As for [`Executor::run`], with an address for every result. `kept` was precomputed by [`Executor::keep`] from
+    /// the same parameters, or is empty.
     pub unsafe fn run_raw(
         &self,
-        cx: &Cx<'_>,
+        cx: &KernelContext<'_>,
         params: &[*const u8],
         results: &[*mut u8],
         memory: *mut u8,
         kept: &[*mut u8],
     ) -> Result<()> {
-        // SAFETY: by the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.run_kept(cx, params, results, memory, kept)? };
         let s = &self.schedule;
         for (k, r) in s.results.iter().enumerate() {
@@ -216,7 +220,7 @@ impl Executor {
     }
 }
 
-impl Program for Executor {
+impl ProgramView for Executor {
     fn steps(&self) -> &[Step] {
         &self.schedule.steps
     }
@@ -225,16 +229,16 @@ impl Program for Executor {
         &self.kernels
     }
 
-    fn choices(&self) -> &[Choice] {
+    fn choices(&self) -> &[KernelChoice] {
         &self.choices
     }
 
-    fn times(&self, step: usize) -> Option<StepTimes> {
+    fn times(&self, step: usize) -> Option<KernelTimes> {
         self.profile.times(step)
     }
 }
 
-/// Names a step in errors.
+/// Returns the name of a step for errors.
 fn place_of(step: &Step) -> String {
     match &*step.scope {
         "" => step.kernel.name(),

@@ -1,7 +1,8 @@
-//! Which kernel each step of a program got, and why candidates of higher priority refused (`systole show --stage
-//! kernels`).
+//! Explains kernel selection: the kernel of each step, and why candidates of higher priority rejected it.
+//!
+//! `systole show --stage kernels` prints this.
 
-use crate::kernel::{Choice, Program};
+use crate::kernel::{KernelChoice, ProgramView};
 use std::fmt::Write;
 use systole_ir::TensorType;
 
@@ -21,33 +22,33 @@ use systole_ir::TensorType;
 /// ```
 #[derive(Clone, Debug)]
 pub struct StepKernel {
-    /// The nested programs that contain it, outermost first: `block`, `while`, `do`, `case 0`. Empty at top level.
+    /// Nested programs that contain the step, outermost first: `block`, `while`, `do`, `case 0`. Empty at top level.
     pub program: Vec<String>,
-    /// Its index in its program.
+    /// Index of the step in its program.
     pub step: usize,
-    /// What it computes.
+    /// Description of the computation.
     pub computes: String,
-    /// The layer that it comes from; empty: none.
+    /// Layer that the step belongs to, or empty.
     pub layer: String,
-    /// Types of its results.
+    /// Types of the results.
     pub results: Vec<TensorType>,
-    /// What was chosen.
+    /// Selected kernel.
     pub kernel: ChosenKernel,
 }
 
-/// A kernel, and how it was chosen.
+/// A kernel and the selection that led to it.
 #[derive(Clone, Debug)]
 pub struct ChosenKernel {
-    /// `family/candidate`.
+    /// Name as `family/candidate`.
     pub name: String,
-    /// Candidates of higher priority, and why they refused.
+    /// Candidates of higher priority, and why they rejected the step.
     pub refused: Vec<(String, String)>,
-    /// Kernels that it calls, such as the matrix product inside a convolution.
+    /// Kernels that it calls, such as the matrix product of a convolution.
     pub inside: Vec<ChosenKernel>,
 }
 
 impl ChosenKernel {
-    fn of(choice: &Choice) -> ChosenKernel {
+    fn of(choice: &KernelChoice) -> ChosenKernel {
         let refused = choice.refused.iter().map(|(name, why)| (name.to_string(), why.to_string()));
         ChosenKernel {
             name: format!("{}/{}", choice.family, choice.candidate),
@@ -72,14 +73,14 @@ impl ChosenKernel {
     }
 }
 
-/// All steps of a program; the steps of nested programs follow the step that contains them.
-pub(crate) fn steps(program: &dyn Program) -> Vec<StepKernel> {
+/// Returns all steps of a program; steps of nested programs follow the step that contains them.
+pub(crate) fn steps(program: &dyn ProgramView) -> Vec<StepKernel> {
     let mut all = Vec::new();
     collect(program, &[], &mut all);
     all
 }
 
-fn collect(program: &dyn Program, around: &[String], all: &mut Vec<StepKernel>) {
+fn collect(program: &dyn ProgramView, around: &[String], all: &mut Vec<StepKernel>) {
     for (i, step) in program.steps().iter().enumerate() {
         all.push(StepKernel {
             program: around.to_vec(),
@@ -95,8 +96,8 @@ fn collect(program: &dyn Program, around: &[String], all: &mut Vec<StepKernel>) 
     }
 }
 
-/// The steps as lines of text: index, what it computes, layer, results, kernel. Below each line follow the candidates
-/// that refused, and the kernels that it calls. Nested programs are indented.
+/// Formats steps as lines of text: index, computation, layer, results, kernel. Indented below each line are the
+/// candidates that rejected it and the kernels it calls. Nested programs are indented.
 pub fn kernel_listing(steps: &[StepKernel]) -> String {
     let mut text = String::new();
     let mut before: &[String] = &[];

@@ -1,55 +1,56 @@
-//! Refuses programs that do not fit into memory before they run: an error instead of a process killed by the system.
+//! Memory check before a run: rejects programs that do not fit, instead of risking an out-of-memory kill.
 
 use crate::machine::memory::{available, resident};
 use crate::run::executor::Executor;
-use systole_compile::{Holding, footprint, largest_intermediates};
+use systole_compile::{ArrayUsage, footprint, largest_intermediates};
 use systole_ir::{Error, ErrorKind, Result, knobs};
 
-/// Bytes. Programs that need less are not checked against the machine's free memory, which costs reads of system files.
+/// Programs that need fewer bytes are not compared with the machine's free memory, since that costs reads of system
+/// files.
 const SMALL: usize = 256 << 20;
 
 /// Returns an error if the program needs more memory than `SYSTOLE_MEMORY_LIMIT` allows or than the machine has
-/// available. This is the only place that decides so. The backend answers the error with rematerialisation, and
-/// returns it if no variant fits.
+/// available. No other code makes this decision. The backend reacts with rematerialization, and returns the error if no
+/// variant fits.
 pub(crate) fn check(executor: &Executor, param_names: &[String]) -> Result<()> {
     let limit = knobs::MEMORY_LIMIT.get_bytes()?;
-    let need = Need::of(executor)?;
+    let need = MemoryDemand::of(executor)?;
     if limit.is_none() && need.own() < SMALL {
         return Ok(());
     }
     let used = resident().unwrap_or(0);
-    // Most arguments are resident already and part of `used`; those that are not will be.
+    // Most arguments are already resident and part of `used`; the others will be.
     let total = used.max(need.arguments).saturating_add(need.own());
     if let Some(limit) = limit.filter(|&l| total > l) {
-        let told = format!("the limit is {}", mib(limit));
+        let told = format!("but the limit is {}", mib(limit));
         return Err(need.refused(executor, param_names, total, &told, "raise --memory-limit"));
     }
     match available() {
         Some(free) if need.own() > free => {
-            let told = format!("{} are available", mib(used.saturating_add(free)));
+            let told = format!("but {} are available", mib(used.saturating_add(free)));
             Err(need.refused(executor, param_names, total, &told, "give the process more memory"))
         }
         _ => Ok(()),
     }
 }
 
-/// Bytes of a run, by kind.
-struct Need {
+/// Bytes that a run needs, by purpose.
+struct MemoryDemand {
     arguments: usize,
     results: usize,
-    /// Arena of intermediate values, and kernels' scratch.
+    /// Arena of intermediate values, and scratch of kernels.
     working: usize,
     arena: usize,
 }
 
-impl Need {
-    fn of(executor: &Executor) -> Result<Need> {
+impl MemoryDemand {
+    fn of(executor: &Executor) -> Result<MemoryDemand> {
         let f = footprint(executor.schedule());
         let working = executor.memory_bytes()?;
-        Ok(Need { arguments: f.arguments, results: f.results, working, arena: f.arena })
+        Ok(MemoryDemand { arguments: f.arguments, results: f.results, working, arena: f.arena })
     }
 
-    /// Bytes that a run allocates: all but its arguments.
+    /// Returns the bytes that a run allocates: all but its arguments.
     fn own(&self) -> usize {
         self.results.saturating_add(self.working)
     }
@@ -65,7 +66,7 @@ impl Need {
         let kernels = self.working.saturating_sub(self.arena);
         let mut parts = vec![
             format!(
-                "weights, optimizer state, batch and what the process holds already {}",
+                "weights, optimizer state, batch and other memory of the process {}",
                 mib(total - self.own())
             ),
             format!("intermediate values {}", mib(self.arena)),
@@ -90,15 +91,15 @@ impl Need {
             e = e.because(format!("its largest arrays: {}", largest.join(", ")));
         }
         e.hint(format!(
-            "use a smaller batch (--batch-size), half as many bytes for each value (--precision mixed_bfloat16), layers \
-             with remat = true, which compute again instead of keeping, or {raise}"
+            "use a smaller batch (--batch-size), 16-bit values (--precision mixed_bfloat16), layers with remat = true \
+             (which recompute instead of storing), or {raise}"
         ))
     }
 }
 
-fn arguments<'a>(executor: &'a Executor, names: &'a [String]) -> impl Iterator<Item = Holding> + 'a {
+fn arguments<'a>(executor: &'a Executor, names: &'a [String]) -> impl Iterator<Item = ArrayUsage> + 'a {
     let types = executor.schedule().params.iter().zip(names);
-    types.map(|(ty, name)| Holding { ty: ty.clone(), what: format!("argument {name}") })
+    types.map(|(ty, name)| ArrayUsage { ty: ty.clone(), what: format!("argument {name}") })
 }
 
 fn mib(bytes: usize) -> String {

@@ -1,5 +1,4 @@
-//! Runs a compiled program: binds kernels to its steps, executes them, and contains the steps that run programs of
-//! their own.
+//! Executes compiled programs: binds kernels to steps, runs them, and implements steps with nested programs.
 
 pub mod buffer;
 pub mod control_flow;
@@ -23,7 +22,7 @@ const COUNT: usize = {
     count
 };
 
-/// All families of kernels in the order in which they are asked. Control flow comes first; it is here, because its
+/// All kernel families in the order in which they are tried. Control flow comes first; it is defined here, because its
 /// kernels need the executor.
 pub static ALL_FAMILIES: &[&Family] = &{
     let mut all = [&control_flow::FAMILY; COUNT];

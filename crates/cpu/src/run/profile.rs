@@ -1,49 +1,53 @@
-//! Times of kernels, and their spans in a trace. Steps are timed only if somebody asked for it (`SYSTOLE_LOG=2`,
-//! `--profile`, `--trace`).
+//! Kernel profiling: times of steps, and their trace spans.
+//!
+//! Steps are timed only on request (`SYSTOLE_LOG=2`, `--profile`, `--trace`).
 
-use crate::kernel::StepTimes;
+use crate::kernel::KernelTimes;
 use crate::machine::{thread_pool, trace_spans};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
-use systole_compile::{Schedule, Step};
+use systole_compile::{ProgramSchedule, Step};
 use systole_ir::TensorType;
 use systole_runtime::layer_times::location;
 use systole_runtime::trace;
 
-/// Times of a program's steps.
-pub(crate) struct Profile {
-    steps: Vec<Times>,
-    /// Per step: the arguments of its span in a trace, a JSON object.
+/// Accumulated times of a program's steps.
+pub(crate) struct ProgramProfile {
+    steps: Vec<AccumulatedTimes>,
+    /// Per step: trace arguments of its span, a JSON object.
     spans: OnceLock<Vec<String>>,
 }
 
-/// Times of one step.
+/// Accumulated times of one step.
 #[derive(Default)]
-struct Times {
+struct AccumulatedTimes {
     calls: AtomicU64,
     nanos: AtomicU64,
-    /// Nanoseconds of the first call. It has page faults, so the mean leaves it out if there are others.
+    /// Nanoseconds of the first call. It includes page faults, so the mean excludes it if there are other calls.
     first: AtomicU64,
-    /// Whether it runs inside another kernel's parallel loop, so on one core.
+    /// Whether it runs inside another kernel's parallel loop, and so on one core.
     alone: AtomicBool,
 }
 
-impl Profile {
-    pub(crate) fn new(steps: usize) -> Profile {
-        Profile { steps: (0..steps).map(|_| Times::default()).collect(), spans: OnceLock::new() }
+impl ProgramProfile {
+    pub(crate) fn new(steps: usize) -> ProgramProfile {
+        ProgramProfile {
+            steps: (0..steps).map(|_| AccumulatedTimes::default()).collect(),
+            spans: OnceLock::new(),
+        }
     }
 
-    /// Called before step `i`.
-    pub(crate) fn begin(&self, s: &Schedule, i: usize) -> Instant {
+    /// Records the start of step `i`.
+    pub(crate) fn begin(&self, s: &ProgramSchedule, i: usize) -> Instant {
         if trace::is_on() && !thread_pool::inside() {
             trace_spans::begin_kernel(s.steps[i].kernel.name(), self.span(s, i).to_string());
         }
         Instant::now()
     }
 
-    /// Called after step `i`.
-    pub(crate) fn end(&self, s: &Schedule, i: usize, start: Instant) {
+    /// Records the end of step `i`.
+    pub(crate) fn end(&self, s: &ProgramSchedule, i: usize, start: Instant) {
         let nanos = start.elapsed().as_nanos() as u64;
         let times = &self.steps[i];
         if times.calls.fetch_add(1, Relaxed) == 0 {
@@ -62,12 +66,12 @@ impl Profile {
         }
     }
 
-    /// Number of calls and mean time of step `i`; `None` if it did not run.
-    pub(crate) fn times(&self, i: usize) -> Option<StepTimes> {
+    /// Returns the number of calls and the mean time of step `i`; `None` if it did not run.
+    pub(crate) fn times(&self, i: usize) -> Option<KernelTimes> {
         times_of(&self.steps[i])
     }
 
-    fn span(&self, s: &Schedule, i: usize) -> &str {
+    fn span(&self, s: &ProgramSchedule, i: usize) -> &str {
         &self.spans.get_or_init(|| s.steps.iter().map(span_of).collect())[i]
     }
 }
@@ -85,8 +89,8 @@ fn span_of(step: &Step) -> String {
     )
 }
 
-/// Calls and mean seconds per call; `None` if the step did not run.
-fn times_of(times: &Times) -> Option<StepTimes> {
+/// Returns the calls and mean seconds per call; `None` if the step did not run.
+fn times_of(times: &AccumulatedTimes) -> Option<KernelTimes> {
     let (calls, nanos, first) =
         (times.calls.load(Relaxed), times.nanos.load(Relaxed), times.first.load(Relaxed));
     let seconds = match calls {
@@ -94,5 +98,5 @@ fn times_of(times: &Times) -> Option<StepTimes> {
         1 => nanos as f64 * 1e-9,
         n => nanos.saturating_sub(first) as f64 * 1e-9 / (n - 1) as f64,
     };
-    Some(StepTimes { calls, seconds, alone: times.alone.load(Relaxed) })
+    Some(KernelTimes { calls, seconds, alone: times.alone.load(Relaxed) })
 }

@@ -1,60 +1,60 @@
-//! Where a program's time went: by layer and by what is done for it, and kernel by kernel against the machine's roofline.
+//! Profile tables: time by layer and purpose, and each kernel compared with the machine's roofline.
 //!
-//! A share is of the time that the program's kernels took by the clock. Steps inside a parallel loop run on one thread
-//! each: their processor time counts divided by the threads, and never for more than the step that contains them.
+//! Shares are fractions of the wall time of the program's kernels. Steps inside a parallel loop run on one thread each:
+//! their CPU time is divided by the number of threads, and counts for at most the step that contains them.
 //!
-//! The lower bound of a kernel's time is the larger of two: its operations at the peak rate of its element type (FMA,
-//! bf16, int8), and the bytes that it must read and write at the bandwidth of the smallest cache that holds them; of a
-//! nearer one where the kernel was faster than that, since its data lay there already.
+//! The lower bound of a kernel's time is the larger of two times. One is its operations at the peak rate of its element
+//! type (FMA, bf16, int8). The other is the bytes that it must read and write, at the bandwidth of the smallest cache
+//! that holds them. If a kernel was faster than that, its data was already in a faster cache, which is then used.
 
-use crate::kernel::{Program, StepTimes};
+use crate::kernel::{KernelTimes, ProgramView};
 use crate::machine::peak::{Peak, peak};
 use crate::simd::level::Level;
 use systole_compile::{Kernel, Step};
 use systole_ir::DType;
-use systole_runtime::layer_times::{Kind, Part, layer_table, name_within, percent};
+use systole_runtime::layer_times::{LayerPhase, LayerTime, layer_table, name_within, percent};
 
-/// Kernels in the short table.
+/// Number of kernels in the short table.
 const SLOWEST: usize = 10;
-/// Columns of the first column of the short table.
+/// Width of the short table's first column.
 const KERNELS: usize = 41;
 
-/// A step, with its part of the program's time.
-struct Row<'p> {
+/// A step with its share of the program's time.
+struct ProfileRow<'p> {
     /// Nesting depth of the program.
     depth: usize,
     index: usize,
     step: &'p Step,
-    times: StepTimes,
-    /// By the clock, of all calls.
+    times: KernelTimes,
+    /// Wall time of all calls.
     seconds: f64,
-    kind: Kind,
-    /// Path of the layer that the time counts for.
+    kind: LayerPhase,
+    /// Path of the layer that the time is attributed to.
     layer: String,
     /// Whether it only runs the steps that follow.
     is_container: bool,
 }
 
-/// The machine that a program ran on.
-struct Machine {
+/// Machine configuration that a program ran on.
+struct ProfiledMachine {
     level: Level,
     threads: usize,
 }
 
-/// By layer, and the slowest kernels: in 80 columns. `None` if no run was timed.
-pub(crate) fn summary(program: &dyn Program, level: Level, threads: usize) -> Option<String> {
-    let (machine, rows) = (Machine { level, threads }, rows_of(program, threads));
+/// Formats times by layer and the slowest kernels in 80 columns. Returns `None` if no run was timed.
+pub(crate) fn summary(program: &dyn ProgramView, level: Level, threads: usize) -> Option<String> {
+    let (machine, rows) = (ProfiledMachine { level, threads }, rows_of(program, threads));
     let total = total_of(&rows)?;
     let runs = rows.iter().filter(|r| r.depth == 0).map(|r| r.times.calls).max().unwrap_or(1);
     let per_run = 1e3 / runs as f64;
     let mut text = format!(
-        "{runs} run{} on {threads} thread{}: ms a run, and shares of the time in kernels\n",
+        "{runs} run{} on {threads} thread{}: ms per run, and shares of the time in kernels\n",
         if runs == 1 { "" } else { "s" },
         if threads == 1 { "" } else { "s" },
     );
-    let parts: Vec<Part> = rows.iter().filter(|r| !r.is_container).map(Row::part).collect();
+    let parts: Vec<LayerTime> = rows.iter().filter(|r| !r.is_container).map(ProfileRow::part).collect();
     text += &layer_table(&parts, total, per_run);
-    let mut slowest: Vec<&Row> = rows.iter().filter(|r| !r.is_container).collect();
+    let mut slowest: Vec<&ProfileRow> = rows.iter().filter(|r| !r.is_container).collect();
     slowest.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
     let all = slowest.len();
     slowest.truncate(SLOWEST);
@@ -78,9 +78,10 @@ pub(crate) fn summary(program: &dyn Program, level: Level, threads: usize) -> Op
     Some(text)
 }
 
-/// Every kernel, the steps of nested programs behind the one that contains them. `None` if no run was timed.
-pub(crate) fn all_kernels(program: &dyn Program, level: Level, threads: usize) -> Option<String> {
-    let (machine, rows) = (Machine { level, threads }, rows_of(program, threads));
+/// Formats the times of all kernels; steps of nested programs follow the step that contains them. Returns `None` if no
+/// run was timed.
+pub(crate) fn all_kernels(program: &dyn ProgramView, level: Level, threads: usize) -> Option<String> {
+    let (machine, rows) = (ProfiledMachine { level, threads }, rows_of(program, threads));
     let total = total_of(&rows)?;
     let mut text = machine.ceilings();
     text += &format!(
@@ -106,65 +107,72 @@ pub(crate) fn all_kernels(program: &dyn Program, level: Level, threads: usize) -
     Some(text)
 }
 
-fn total_of(rows: &[Row<'_>]) -> Option<f64> {
+fn total_of(rows: &[ProfileRow<'_>]) -> Option<f64> {
     let total: f64 = rows.iter().filter(|r| r.depth == 0).map(|r| r.seconds).sum();
     (total > 0.0).then_some(total)
 }
 
-/// All steps that ran, those of a program by their time.
-fn rows_of(program: &dyn Program, threads: usize) -> Vec<Row<'_>> {
+/// Returns all steps that ran, those of each program sorted by time.
+fn rows_of(program: &dyn ProgramView, threads: usize) -> Vec<ProfileRow<'_>> {
     let mut rows = Vec::new();
     collect(&[program], threads, None, &mut rows);
     rows
 }
 
-/// Appends the rows of programs; `outer`: the one that contains them, such as a loop's condition and body.
-fn collect<'p>(programs: &[&'p dyn Program], threads: usize, outer: Option<usize>, rows: &mut Vec<Row<'p>>) {
+/// Appends the rows of nested programs, such as a loop's condition and body. `outer`: the row that contains them.
+fn collect<'p>(
+    programs: &[&'p dyn ProgramView],
+    threads: usize,
+    outer: Option<usize>,
+    rows: &mut Vec<ProfileRow<'p>>,
+) {
     let steps = programs.iter().flat_map(|&p| (0..p.steps().len()).map(move |i| (p, i)));
     let all: Vec<_> = steps.filter_map(|(p, i)| Some((p, i, p.times(i)?))).collect();
-    let by_clock = |t: &StepTimes| t.calls as f64 * t.seconds / if t.alone { threads as f64 } else { 1.0 };
+    let by_clock = |t: &KernelTimes| t.calls as f64 * t.seconds / if t.alone { threads as f64 } else { 1.0 };
     let own: Vec<f64> = all.iter().map(|(_, _, t)| by_clock(t)).collect();
     let seconds = within(&own, outer.map(|o| rows[o].seconds));
     let mut timed: Vec<_> = all.into_iter().zip(seconds).collect();
     timed.sort_by(|a, b| b.1.total_cmp(&a.1));
     for ((program, index, times), seconds) in timed {
         let step = &program.steps()[index];
-        let inner: Vec<&dyn Program> = program.kernels()[index].inner().into_iter().map(|(_, p)| p).collect();
+        let inner: Vec<&dyn ProgramView> =
+            program.kernels()[index].inner().into_iter().map(|(_, p)| p).collect();
         let (kind, layer) = place_of(step, outer.map(|o| &rows[o]));
         let depth = outer.map_or(0, |o| rows[o].depth + 1);
         let at = rows.len();
-        rows.push(Row { depth, index, step, times, seconds, kind, layer, is_container: false });
+        rows.push(ProfileRow { depth, index, step, times, seconds, kind, layer, is_container: false });
         collect(&inner, threads, Some(at), rows);
         rows[at].is_container = rows.len() > at + 1;
     }
 }
 
-/// Times of steps, which together take no longer than what contains them.
+/// Returns the times of steps, scaled so that their sum does not exceed that of the containing step.
 fn within(own: &[f64], outer: Option<f64>) -> Vec<f64> {
     let sum: f64 = own.iter().sum();
     let scale = outer.filter(|_| sum > 0.0).map_or(1.0, |outer| outer / sum);
     own.iter().map(|t| t * scale).collect()
 }
 
-/// What a step is for. Bodies of loops are their layer's; blocks of rows hold parts of several layers.
-fn place_of(step: &Step, outer: Option<&Row<'_>>) -> (Kind, String) {
+/// Returns the purpose and layer of a step. Loop bodies belong to their layer; row blocks contain parts of several
+/// layers.
+fn place_of(step: &Step, outer: Option<&ProfileRow<'_>>) -> (LayerPhase, String) {
     let own = outer.is_none_or(|o| o.layer.is_empty() || matches!(o.step.kernel, Kernel::Blocks(_)));
     let layer = match outer {
         Some(o) if !own || step.scope.is_empty() => o.layer.clone(),
         _ => step.scope.to_string(),
     };
-    let is_derivative = step.scope.is_derivative || outer.is_some_and(|o| o.kind == Kind::Backward);
-    (Kind::of(&layer, is_derivative), layer)
+    let is_derivative = step.scope.is_derivative || outer.is_some_and(|o| o.kind == LayerPhase::Backward);
+    (LayerPhase::of(&layer, is_derivative), layer)
 }
 
-impl Row<'_> {
-    fn part(&self) -> Part {
-        Part { layer: self.layer.clone(), kind: self.kind, seconds: self.seconds }
+impl ProfileRow<'_> {
+    fn part(&self) -> LayerTime {
+        LayerTime { layer: self.layer.clone(), kind: self.kind, seconds: self.seconds }
     }
 }
 
-impl Machine {
-    /// The peaks that kernels are compared with.
+impl ProfiledMachine {
+    /// Formats the peak rates that kernels are compared with.
     fn ceilings(&self) -> String {
         let all = peak(self.level, self.threads);
         let tiers: Vec<String> =
@@ -183,22 +191,22 @@ impl Machine {
         )
     }
 
-    /// Which part of a ceiling a kernel reached, and of which: `73 % memory`.
-    fn of_ceiling(&self, row: &Row<'_>) -> String {
+    /// Returns the fraction of a ceiling that a kernel reached, and the ceiling's name: `73 % memory`.
+    fn of_ceiling(&self, row: &ProfileRow<'_>) -> String {
         if row.is_container {
             return String::new();
         }
         let threads = if row.times.alone { 1 } else { self.threads };
         let (share, name) = reached(&peak(self.level, threads), row.step, row.times.seconds);
         match share > 1.0 {
-            // Measured peaks are those of a moment.
+            // Measured peaks vary over time.
             true => format!("above {name}"),
             false => format!("{:.0} % {name}", 100.0 * share),
         }
     }
 }
 
-/// The larger of a step's shares of the machine's arithmetic and of the bandwidth of the cache that its data came from.
+/// Returns the larger fraction of peak: of arithmetic, or of the bandwidth of the cache that the data came from.
 fn reached(peak: &Peak, step: &Step, seconds: f64) -> (f64, &'static str) {
     let factors = step.input_types.first().map(|t| t.dtype);
     let alike = step.is_product() && step.input_types.iter().take(2).all(|t| Some(t.dtype) == factors);
@@ -212,7 +220,7 @@ fn reached(peak: &Peak, step: &Step, seconds: f64) -> (f64, &'static str) {
     if computing > moving.0 { (computing, name) } else { moving }
 }
 
-/// The share of a bandwidth at which so many bytes were moved.
+/// Returns the fraction of a memory level's bandwidth at which `bytes` were moved.
 fn moved(peak: &Peak, bytes: f64, seconds: f64) -> (f64, &'static str) {
     let holds = peak.tier(bytes);
     let nearer = peak.tiers.iter().rev().skip_while(|t| t.name != holds.name);

@@ -1,25 +1,24 @@
-//! Blocks of rows (mini-batch blocking): a part of the program that runs for a few samples at a time, so that its
-//! intermediate arrays stay in the cache. One parallel loop runs all blocks.
+//! Row blocks (mini-batch blocking): runs part of the program for a few samples at a time, to stay in cache.
 //!
-//! Results are either rows, which blocks write to disjoint ranges, or sums over all rows, such as weight gradients.
-//! Blocks are assigned to a fixed number of groups in contiguous runs; the blocks of a group run in order on one thread
-//! and add to the group's own sums, and a tree adds the groups' sums. The number of groups is part of the plan, so the
-//! order of additions does not depend on the number of threads.
+//! One parallel loop runs all blocks. Results are either rows, which blocks write to disjoint ranges, or sums over all
+//! rows, such as weight gradients. Blocks are assigned to a fixed number of groups in contiguous runs. The blocks of a
+//! group run in order on one thread and add to the group's own sums; a tree adds the groups' sums. The number of groups
+//! is part of the plan, so the order of additions does not depend on the number of threads.
 
-use crate::kernel::{Cx, Inner, Io, Kernel, Ptr, with_scratch};
+use crate::kernel::{InnerProgram, Io, Kernel, KernelContext, Ptr, with_scratch};
 use crate::run::executor::Executor;
 use crate::select::Problem;
 use crate::simd::level::TileFn;
 use crate::simd::reduce_loops::adder;
 use std::sync::{Mutex, PoisonError};
-use systole_compile::{ALIGN, Blocks, Location};
+use systole_compile::{ALIGN, Location, RowBlockLoop};
 use systole_ir::{Error, ErrorKind, Result};
 
 /// Elements per block of the parallel loop that adds the groups' sums.
 const PART: usize = 1 << 13;
 
-/// A result that is summed over all blocks; every group has an array for it.
-struct Sum {
+/// A result that is summed over all blocks; every group has its own array.
+struct BlockSum {
     elements: usize,
     bytes: usize,
     /// Bytes of an element.
@@ -31,29 +30,33 @@ struct Sum {
 
 /// A bound step of row blocks.
 pub struct BlocksKernel {
-    plan: Blocks,
-    body: Program,
-    /// For the last block, if it is shorter.
-    rest: Option<Program>,
-    sums: Vec<Sum>,
+    plan: RowBlockLoop,
+    body: BlockProgram,
+    /// Program of the last block, if that is shorter.
+    rest: Option<BlockProgram>,
+    sums: Vec<BlockSum>,
     scratch: usize,
     work_ns: f64,
 }
 
 /// The program for one block.
-struct Program {
+struct BlockProgram {
     executor: Executor,
-    /// Per sum: offset in the thread's memory of the new sum if it cannot be updated in place.
+    /// Per sum: offset in the thread's memory of the new sum, if it cannot be updated in place.
     apart: Vec<Option<usize>>,
     /// Bytes of memory per thread: the executor's, then the sums of `apart`.
     memory: usize,
-    /// Per step: offset in the step's scratch of what its kernel precomputes from operands that every block reads whole
-    /// (packed weights), if anything. All blocks share it.
+    /// Per step: scratch offset of the data that its kernel precomputes from operands that every block reads completely
+    /// (packed weights), if any. All blocks share it.
     kept: Vec<Option<usize>>,
 }
 
-impl Program {
-    fn new(plan: &systole_compile::Schedule, sums: &[Sum], problem: &Problem<'_>) -> Result<Program> {
+impl BlockProgram {
+    fn new(
+        plan: &systole_compile::ProgramSchedule,
+        sums: &[BlockSum],
+        problem: &Problem<'_>,
+    ) -> Result<BlockProgram> {
         let executor = Executor::of(plan, problem)?;
         let mut memory = executor.memory_bytes()?.next_multiple_of(ALIGN);
         let mut apart = Vec::new();
@@ -64,11 +67,11 @@ impl Program {
             apart.push((!in_place).then_some(memory));
             memory += if in_place { 0 } else { sum.bytes.next_multiple_of(ALIGN) };
         }
-        Ok(Program { executor, apart, memory, kept: Vec::new() })
+        Ok(BlockProgram { executor, apart, memory, kept: Vec::new() })
     }
 
-    /// Reserves scratch from offset `scratch` on for what kernels precompute from parameters that are the `same` for
-    /// all blocks.
+    /// Reserves scratch, from offset `scratch` on, for data that kernels precompute from parameters that are the `same`
+    /// for all blocks.
     fn take_kept(&mut self, same: &dyn Fn(usize) -> bool, scratch: &mut usize) {
         let take = |bytes: usize| {
             let at = *scratch;
@@ -78,7 +81,7 @@ impl Program {
         self.kept = self.executor.kept(same).into_iter().map(take).collect();
     }
 
-    /// The addresses of what is precomputed; null: nothing.
+    /// Returns the addresses of precomputed data; null if there is none.
     fn kept(&self, scratch: Ptr) -> Vec<*mut u8> {
         self.kept.iter().map(|at| at.map_or(std::ptr::null_mut(), |at| scratch.at(at))).collect()
     }
@@ -90,8 +93,8 @@ impl Program {
     /// `self.memory` bytes.
     unsafe fn run(
         &self,
-        cx: &Cx<'_>,
-        sums: &[Sum],
+        cx: &KernelContext<'_>,
+        sums: &[BlockSum],
         params: &[*const u8],
         results: &[*mut u8],
         memory: *mut u8,
@@ -103,7 +106,7 @@ impl Program {
                 *target = memory.wrapping_add(*at);
             }
         }
-        // SAFETY: by the caller's promise; sums that the program does not update in place are written to `memory`
+        // SAFETY: guaranteed by the caller; sums that the program does not update in place are written to `memory`
         // first.
         unsafe {
             self.executor.run_raw(cx, params, &targets, memory, kept)?;
@@ -118,21 +121,21 @@ impl Program {
 }
 
 impl BlocksKernel {
-    pub fn new(plan: &Blocks, problem: &Problem<'_>) -> Result<BlocksKernel> {
+    pub fn new(plan: &RowBlockLoop, problem: &Problem<'_>) -> Result<BlocksKernel> {
         let target = problem.target;
         let mut scratch = 0usize;
         let mut sums = Vec::new();
         for ty in &plan.sums {
             let bytes = ty.bytes();
             let (elements, size) = (ty.elements(), ty.dtype.size());
-            sums.push(Sum { elements, bytes, size, add: adder(ty.dtype, target.level), at: scratch });
+            sums.push(BlockSum { elements, bytes, size, add: adder(ty.dtype, target.level), at: scratch });
             let copies = bytes.checked_next_multiple_of(ALIGN).and_then(|b| b.checked_mul(plan.groups - 1));
             scratch = copies.and_then(|c| scratch.checked_add(c)).ok_or_else(|| {
-                Error::new(ErrorKind::Unsupported, "the sums of all groups do not fit an address space")
+                Error::new(ErrorKind::Unsupported, "the sums of all groups exceed the address space")
             })?;
         }
-        let mut body = Program::new(&plan.body, &sums, problem)?;
-        let mut rest = plan.rest.as_ref().map(|rest| Program::new(rest, &sums, problem)).transpose()?;
+        let mut body = BlockProgram::new(&plan.body, &sums, problem)?;
+        let mut rest = plan.rest.as_ref().map(|rest| BlockProgram::new(rest, &sums, problem)).transpose()?;
         let same = |p: usize| p >= sums.len() && plan.inputs[p - sums.len()].is_none();
         for program in std::iter::once(&mut body).chain(&mut rest) {
             program.take_kept(&same, &mut scratch);
@@ -141,8 +144,8 @@ impl BlocksKernel {
         Ok(BlocksKernel { plan: plan.clone(), body, rest, sums, scratch, work_ns })
     }
 
-    /// The array of group `g` for a sum.
-    fn sum_at(&self, sum: &Sum, g: usize, result: Ptr, scratch: Ptr) -> *mut u8 {
+    /// Returns the array of group `g` for a sum.
+    fn sum_at(&self, sum: &BlockSum, g: usize, result: Ptr, scratch: Ptr) -> *mut u8 {
         match g {
             0 => result.at(0),
             _ => scratch.at(sum.at + (g - 1) * sum.bytes.next_multiple_of(ALIGN)),
@@ -153,7 +156,7 @@ impl BlocksKernel {
     unsafe fn group(
         &self,
         g: usize,
-        cx: &Cx<'_>,
+        cx: &KernelContext<'_>,
         inputs: &[Ptr],
         outputs: &[Ptr],
         scratch: Ptr,
@@ -194,8 +197,8 @@ impl BlocksKernel {
         })
     }
 
-    /// Adds the groups' arrays in a tree, into that of group 0, which is the result.
-    unsafe fn add_groups(&self, cx: &Cx<'_>, sum: &Sum, result: Ptr, scratch: Ptr) {
+    /// Adds the groups' arrays in a tree, into the array of group 0, which is the result.
+    unsafe fn add_groups(&self, cx: &KernelContext<'_>, sum: &BlockSum, result: Ptr, scratch: Ptr) {
         let groups = self.plan.groups;
         let body = |part: usize| {
             let from = part * PART;
@@ -221,19 +224,20 @@ impl Kernel for BlocksKernel {
         self.scratch
     }
 
-    fn inner(&self) -> Vec<Inner<'_>> {
+    fn inner(&self) -> Vec<InnerProgram<'_>> {
         let rest = self.rest.iter().map(|r| ("last block".into(), &r.executor as _));
         std::iter::once(("block".into(), &self.body.executor as _)).chain(rest).collect()
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         let inputs: Vec<Ptr> = io.inputs.iter().map(|&p| Ptr::of(p)).collect();
         let outputs: Vec<Ptr> = io.outputs.iter().map(|&p| Ptr(p)).collect();
         let scratch = Ptr(io.scratch);
         let none = std::iter::repeat_n(std::ptr::null(), self.sums.len());
         let params: Vec<*const u8> = none.chain(io.inputs.iter().copied()).collect();
         for program in std::iter::once(&self.body).chain(&self.rest) {
-            // SAFETY: `kept` covers only inputs that every block reads whole; scratch has room for what they give.
+            // SAFETY: `kept` covers only inputs that every block reads completely; scratch has room for the precomputed
+            // data.
             unsafe { program.executor.keep(cx, &params, &program.kept(scratch)) };
         }
         let failed: Mutex<Option<Error>> = Mutex::new(None);

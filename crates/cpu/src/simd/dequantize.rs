@@ -1,31 +1,31 @@
-//! Whole numbers of eight and four bits as vectors of f32.
+//! Dequantizing loads: int8 and int4 weights as vectors of f32.
 
 use super::vector::{Portable32, Vector};
 
-/// Vectors that whole numbers are read as.
-pub trait Lift: Vector<T = f32> {
-    /// `n` bytes, at most all lanes; the others are 0.
+/// f32 vectors that can be loaded from int8 and int4.
+pub trait DequantizeLoad: Vector<T = f32> {
+    /// Loads `n` int8, at most one per lane; the other lanes are 0.
     unsafe fn bytes(p: *const u8, n: usize) -> Self;
-    /// `n` numbers of four bits, two in a byte, the first below.
+    /// Loads `n` int4, two per byte, the first in the low half.
     unsafe fn halves(p: *const u8, n: usize) -> Self;
 }
 
-/// Eight bytes, of which as many are read as `n` halves take.
+/// Loads as many of eight bytes as `n` int4 occupy.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn word(p: *const u8, n: usize) -> u64 {
     let mut bytes = [0u8; 8];
-    // SAFETY: by the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { std::ptr::copy_nonoverlapping(p, bytes.as_mut_ptr(), n.min(16).div_ceil(2)) };
     u64::from_le_bytes(bytes)
 }
 
-impl Lift for Portable32 {
+impl DequantizeLoad for Portable32 {
     #[inline(always)]
     unsafe fn bytes(p: *const u8, n: usize) -> Self {
         let mut all = [0.0; Self::LANES];
         for (i, y) in all.iter_mut().enumerate().take(n) {
-            // SAFETY: by the caller's promise.
+            // SAFETY: guaranteed by the caller.
             *y = f32::from(unsafe { *p.add(i) } as i8);
         }
         Portable32(all)
@@ -34,7 +34,7 @@ impl Lift for Portable32 {
     unsafe fn halves(p: *const u8, n: usize) -> Self {
         let mut all = [0.0; Self::LANES];
         for (i, y) in all.iter_mut().enumerate().take(n) {
-            // SAFETY: by the caller's promise.
+            // SAFETY: guaranteed by the caller.
             let byte = unsafe { *p.add(i / 2) };
             // The sign is the highest of the four bits.
             *y = f32::from((byte << (4 - i % 2 * 4)) as i8 >> 4);
@@ -45,11 +45,11 @@ impl Lift for Portable32 {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{Lift, word};
+    use super::{DequantizeLoad, word};
     use crate::simd::vector::x86::{V8x32, V16x32};
     use std::arch::x86_64::*;
 
-    impl Lift for V8x32 {
+    impl DequantizeLoad for V8x32 {
         #[inline(always)]
         unsafe fn bytes(p: *const u8, n: usize) -> Self {
             // SAFETY: the level is available, and the caller has the bytes there.
@@ -72,7 +72,7 @@ mod x86 {
         }
     }
 
-    /// The byte of an odd last number has another behind it.
+    /// Clears the extra value in the byte of an odd last value.
     #[inline(always)]
     unsafe fn without_last(all: V8x32, n: usize) -> V8x32 {
         use crate::simd::vector::Vector;
@@ -84,7 +84,7 @@ mod x86 {
         }
     }
 
-    impl Lift for V16x32 {
+    impl DequantizeLoad for V16x32 {
         #[inline(always)]
         unsafe fn bytes(p: *const u8, n: usize) -> Self {
             // SAFETY: the level is available; the mask keeps from reading more than the caller has.
@@ -105,7 +105,7 @@ mod x86 {
                 let words = _mm512_castsi128_si512(_mm_cvtsi64_si128(word as i64));
                 let words = _mm512_permutexvar_epi32(twice, words);
                 let to_bottom = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
-                // The lowest four bits of each lane choose its number.
+                // The lowest four bits of each lane select its value.
                 let numbers = _mm512_setr_ps(
                     0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, -8.0, -7.0, -6.0, -5.0, -4.0, -3.0, -2.0, -1.0,
                 );

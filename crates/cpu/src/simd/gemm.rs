@@ -1,8 +1,8 @@
 //! GEMM microkernels: f32, f64, bf16 pairs, and narrow integers in groups that one instruction sums (VNNI).
 //!
 //! A microkernel computes a register tile of C: up to `M` rows by one or two vectors of columns. A is read from packed
-//! micro-panels or in place with any two strides; B is read one vector of columns at a time, packed or in place.
-//! Blocking, packing and threads are the caller's ([`Tile`] is one call). An element of C is one accumulator: a chain
+//! micro-panels or in place with any two strides; B is read one vector of columns at a time, packed or in place. The
+//! caller does blocking, packing and threading ([`GemmTile`] is one call). An element of C is one accumulator: a chain
 //! of multiply-adds in the order of K, whatever the size of the tile. Its rounding depends on how K is blocked, not on
 //! how M and N are.
 
@@ -18,12 +18,12 @@ pub const KC: usize = 256;
 
 /// One microkernel call: `C[rows, columns] = from + A[rows, k] · B[k, columns] + bias`. Strides are in elements.
 #[derive(Clone, Copy)]
-pub struct Tile<T> {
-    /// K in groups: a group is one element, or the two or four narrow ones that one instruction sums.
+pub struct GemmTile<T> {
+    /// K in groups: a group is one element, or the two or four narrow elements that one instruction sums.
     pub k: usize,
-    /// Rows to write. A kernel that is compiled for one number of rows has exactly these.
+    /// Rows to write. A kernel compiled for one number of rows has exactly these.
     pub rows: usize,
-    /// A: element (row, k) at `row · a_row + k · a_k`. Of a packed panel, `a_k` is its height (rows it has room for).
+    /// A: element (row, k) at `row · a_row + k · a_k`. For a packed panel, `a_k` is its height (rows it has room for).
     pub a: *const T,
     pub a_row: usize,
     pub a_k: usize,
@@ -49,9 +49,9 @@ pub struct Tile<T> {
     pub ahead_step: usize,
 }
 
-/// Layout of A as a kernel reads it.
+/// Layout in which a kernel reads A.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Left {
+pub enum LhsLayout {
     /// Micro-panels: the rows of one k group are adjacent, and k groups follow each other.
     Packed,
     /// In place, with any strides.
@@ -70,7 +70,7 @@ pub struct TileArgs<T> {
     /// C, rows `c_row` apart.
     pub c: *mut T,
     pub c_row: usize,
-    /// Whether to add to C (beta = 1) or to overwrite it.
+    /// Whether to add to C (beta = 1) instead of overwriting it.
     pub add: bool,
     /// `bias[columns]`, added to each row, whole vectors readable; null if none.
     pub bias: *const T,
@@ -78,11 +78,11 @@ pub struct TileArgs<T> {
     pub columns: usize,
 }
 
-/// A microkernel.
+/// GEMM microkernel.
 ///
 /// Callers ensure that the operands cover the tile's rows, k and columns, and that the CPU has the level's
 /// instructions.
-pub type TileKernel<T> = unsafe fn(&Tile<T>);
+pub type TileKernel<T> = unsafe fn(&GemmTile<T>);
 
 /// Unrolls `body` for each row `I < M`. Accumulators stay in registers only if every index is a constant, and the
 /// compiler does not unroll this many iterations itself. A branch behind a false `const` is not compiled, so a kernel
@@ -101,11 +101,11 @@ macro_rules! each_row {
 
 /// Computes a tile of `M` rows by `N` vectors. `STRIDED`: A is read in place. `PADDED`: B is always padded to whole
 /// vectors. `add` is [`add_rows`] for these vectors.
-#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
+#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once are harder to read.
 #[inline(always)]
 unsafe fn tile<V: Vector, const M: usize, const N: usize, const STRIDED: bool, const PADDED: bool>(
-    t: &Tile<V::T>,
-    add: unsafe fn(&Tile<V::T>, *const V, usize),
+    t: &GemmTile<V::T>,
+    add: unsafe fn(&GemmTile<V::T>, *const V, usize),
 ) {
     // SAFETY: the caller's operands cover `M` rows, `k` and the columns; the level's instructions are available.
     unsafe {
@@ -131,7 +131,7 @@ unsafe fn tile<V: Vector, const M: usize, const N: usize, const STRIDED: bool, c
 
 /// Number of SIMD lanes of vector `j` that are columns of the tile.
 #[inline(always)]
-fn lanes_of<V: Vector>(t: &Tile<V::T>, j: usize) -> usize {
+fn lanes_of<V: Vector>(t: &GemmTile<V::T>, j: usize) -> usize {
     t.columns.saturating_sub(j * V::LANES).min(V::LANES)
 }
 
@@ -144,10 +144,10 @@ const AHEAD: usize = 16;
 /// Rows per pointer of a strided A: the other rows are addressed at one and two times `a_row`, which saves registers.
 const ROWS_PER_POINTER: usize = 3;
 
-/// The loop over k. `MASKED`: only the tile's own columns of B may be read.
+/// Loop over k. `MASKED`: only the tile's own columns of B may be read.
 #[inline(always)]
 unsafe fn k_loop<V: Vector, const M: usize, const N: usize, const STRIDED: bool, const MASKED: bool>(
-    t: &Tile<V::T>,
+    t: &GemmTile<V::T>,
     acc: &mut [[V; N]; M],
 ) {
     let mut a = [t.a; M];
@@ -188,10 +188,10 @@ unsafe fn k_loop<V: Vector, const M: usize, const N: usize, const STRIDED: bool,
 }
 
 /// One rank-1 update (one k group) of all accumulators; advances the pointers to A and B.
-#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
+#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once are harder to read.
 #[inline(always)]
 unsafe fn step<V: Vector, const M: usize, const N: usize, const STRIDED: bool, const MASKED: bool>(
-    t: &Tile<V::T>,
+    t: &GemmTile<V::T>,
     a: &mut [*const V::T; M],
     b: &mut *const V::T,
     acc: &mut [[V; N]; M],
@@ -222,9 +222,9 @@ unsafe fn step<V: Vector, const M: usize, const N: usize, const STRIDED: bool, c
     }
 }
 
-/// Stores accumulators (`rows` by `N` vectors) to C, plus `from` and the bias where there are any.
+/// Stores accumulators (`rows` by `N` vectors) to C, plus `from` and the bias if present.
 #[inline(always)]
-unsafe fn add_rows<V: Vector, const N: usize>(t: &Tile<V::T>, sums: *const V, rows: usize) {
+unsafe fn add_rows<V: Vector, const N: usize>(t: &GemmTile<V::T>, sums: *const V, rows: usize) {
     for i in 0..rows {
         for j in 0..N {
             let lanes = lanes_of::<V>(t, j);
@@ -265,7 +265,7 @@ unsafe fn write_tile<V: Vector, const M: usize, const N: usize>(t: &TileArgs<V::
     }
 }
 
-/// A tile with A read through offset tables: element (row, k) at `rows[row] + steps[k]`.
+/// Computes a tile with A read through offset tables: element (row, k) at `rows[row] + steps[k]`.
 #[inline(always)]
 unsafe fn indirect<V: Vector, const M: usize, const N: usize>(
     t: &TileArgs<V::T>,
@@ -333,7 +333,7 @@ unsafe fn finish_whole<V: Vector, const M: usize, const N: usize>(
 }
 
 /// Microkernels of one vector count, indexed by rows − 1: for packed A, and for strided A (may be empty).
-pub struct Table<T: 'static> {
+pub struct MicrokernelTable<T: 'static> {
     pub packed: &'static [TileKernel<T>],
     pub strided: &'static [TileKernel<T>],
 }
@@ -341,9 +341,9 @@ pub struct Table<T: 'static> {
 macro_rules! kernels {
     ($table:ident, $run:ident, $v:ty, $t:ty, $n:literal, $padded:literal, [$($m:literal)*], [$($s:literal)*] $(, $feature:literal)?) => {
         $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
-        unsafe fn $run<const M: usize, const STRIDED: bool>(t: &Tile<$t>) {
+        unsafe fn $run<const M: usize, const STRIDED: bool>(t: &GemmTile<$t>) {
             $(#[target_feature(enable = $feature)])?
-            unsafe fn add(t: &Tile<$t>, sums: *const $v, rows: usize) {
+            unsafe fn add(t: &GemmTile<$t>, sums: *const $v, rows: usize) {
                 // SAFETY: `TileKernel`'s contract, and that of `tile`.
                 unsafe { add_rows::<$v, $n>(t, sums, rows) }
             }
@@ -351,7 +351,7 @@ macro_rules! kernels {
             unsafe { tile::<$v, M, $n, STRIDED, $padded>(t, add) }
         }
         $(#[cfg(target_arch = "x86_64")] #[doc = $feature])?
-        static $table: Table<$t> = Table { packed: &[$($run::<$m, false>),*], strided: &[$($run::<$s, true>),*] };
+        static $table: MicrokernelTable<$t> = MicrokernelTable { packed: &[$($run::<$m, false>),*], strided: &[$($run::<$s, true>),*] };
     };
     // A and B packed or in place.
     (any $table:ident, $run:ident, $v:ty, $t:ty, $n:literal, [$($m:literal)*] $(, $feature:literal)?) => {
@@ -384,7 +384,7 @@ macro_rules! indirect_kernels {
         unsafe fn $name(count: usize, t: &TileArgs<$t>, rows: *const usize, steps: *const usize) {
             $(#[target_feature(enable = $feature)])?
             unsafe fn of<const M: usize>(t: &TileArgs<$t>, rows: *const usize, steps: *const usize) {
-                // SAFETY: the caller's promises are those of `indirect`.
+                // SAFETY: the contract is that of `indirect`.
                 unsafe { indirect::<$v, M, $n>(t, rows, steps) }
             }
             match count {
@@ -401,10 +401,10 @@ indirect_kernels!(avx2_32x2_indirect, x86::V8x32, f32, 2, [1 2 3 4 5 6], "avx2,f
 indirect_kernels!(avx512_32x2_indirect, x86::V16x32, f32, 2, [1 2 3 4 5 6 7 8 9 10 11 12], "avx512f,avx2,fma");
 indirect_kernels!(avx512_32x1_indirect, x86::V16x32, f32, 1, [1 2 3 4 5 6 7 8 9 10 11 12], "avx512f,avx2,fma");
 
-/// A microkernel that reads A through tables of row and k offsets. The first argument is the number of rows.
+/// Microkernel that reads A through tables of row and k offsets. The first argument is the number of rows.
 pub type IndirectKernel = unsafe fn(usize, &TileArgs<f32>, *const usize, *const usize);
 
-/// The f32 microkernel with offset tables for N = `n`: kernel, rows (MR), columns (NR).
+/// Returns the f32 microkernel with offset tables for N = `n`: kernel, rows (MR), columns (NR).
 pub fn indirect_shape(level: Level, n: usize) -> (IndirectKernel, usize, usize) {
     match level {
         #[cfg(target_arch = "x86_64")]
@@ -429,30 +429,30 @@ pub const WIDEST: usize = 256;
 
 /// Microkernels of one vector width, with their blocking.
 #[derive(Clone, Copy)]
-pub struct Shape<T: 'static> {
-    table: &'static Table<T>,
+pub struct MicrokernelShape<T: 'static> {
+    table: &'static MicrokernelTable<T>,
     /// NR: columns of a tile; and SIMD lanes of one vector.
     pub columns: usize,
     pub lanes: usize,
-    /// Kernels of one vector, for the last columns.
-    narrow: Option<&'static Table<T>>,
-    /// KC, about (blocks of K are made even), and what K is padded to a multiple of; both in k groups.
+    /// Kernels of one vector, for the column tail.
+    narrow: Option<&'static MicrokernelTable<T>>,
+    /// Approximate KC (blocks of K are made even), and the multiple that K is padded to; both in k groups.
     pub chain: usize,
     pub unit: usize,
     /// NC: columns of a block of packed B that stays in L2.
     pub group: usize,
-    /// MC: rows of one task, at most, where partial sums are kept between blocks of K. Tile-register kernels are fast
-    /// enough to need their sums in L2; vector kernels are not limited.
+    /// MC: maximum rows per task, if partial sums are kept between blocks of K. Tile-register kernels are fast enough
+    /// to need their sums in L2; vector kernels have no limit.
     pub task_rows: usize,
     /// Cost estimate: nanoseconds of one core for one k group of `lanes` elements of C.
     pub step_ns: f64,
-    /// Set-up of tile registers, for kernels that use them.
-    pub registers: Option<Registers>,
+    /// Configuration of tile registers, for kernels that use them.
+    pub registers: Option<TileRegisters>,
 }
 
 /// Tile-register configuration around kernel calls (AMX `LDTILECFG` and `TILERELEASE`).
 #[derive(Clone, Copy)]
-pub struct Registers {
+pub struct TileRegisters {
     /// Configures this thread's tile registers for A panels of this many rows.
     pub configure: unsafe fn(usize),
     /// Releases this thread's tile registers.
@@ -460,26 +460,30 @@ pub struct Registers {
 }
 
 /// Guard: this thread's tile registers are configured until it is dropped.
-pub struct Configured(Registers);
+pub struct TileConfigGuard(TileRegisters);
 
-impl Configured {
-    pub fn new(r: Registers, height: usize) -> Configured {
-        // SAFETY: such kernels are selected only where the CPU has tile registers.
+impl TileConfigGuard {
+    pub fn new(r: TileRegisters, height: usize) -> TileConfigGuard {
+        // SAFETY: such kernels are selected only if the CPU has tile registers.
         unsafe { (r.configure)(height) };
-        Configured(r)
+        TileConfigGuard(r)
     }
 }
 
-impl Drop for Configured {
+impl Drop for TileConfigGuard {
     fn drop(&mut self) {
         // SAFETY: as above.
         unsafe { (self.0.release)() };
     }
 }
 
-impl<T> Shape<T> {
-    const fn new(table: &'static Table<T>, lanes: usize, narrow: Option<&'static Table<T>>) -> Shape<T> {
-        Shape {
+impl<T> MicrokernelShape<T> {
+    const fn new(
+        table: &'static MicrokernelTable<T>,
+        lanes: usize,
+        narrow: Option<&'static MicrokernelTable<T>>,
+    ) -> MicrokernelShape<T> {
+        MicrokernelShape {
             table,
             columns: 2 * lanes,
             lanes,
@@ -493,68 +497,68 @@ impl<T> Shape<T> {
         }
     }
 
-    /// Kernels of one vector.
-    const fn single(table: &'static Table<T>, lanes: usize) -> Shape<T> {
-        Shape { columns: lanes, ..Shape::new(table, lanes, None) }
+    /// Creates kernels of one vector.
+    const fn single(table: &'static MicrokernelTable<T>, lanes: usize) -> MicrokernelShape<T> {
+        MicrokernelShape { columns: lanes, ..MicrokernelShape::new(table, lanes, None) }
     }
 
-    /// Tile-register kernels: two tiles of `lanes` columns side by side, KC = `chain`, K padded to `unit`.
+    /// Creates tile-register kernels: two adjacent tiles of `lanes` columns, KC = `chain`, K padded to `unit`.
     pub const fn tiled(
-        table: &'static Table<T>,
+        table: &'static MicrokernelTable<T>,
         lanes: usize,
         (chain, unit): (usize, usize),
-        registers: Registers,
-    ) -> Shape<T> {
+        registers: TileRegisters,
+    ) -> MicrokernelShape<T> {
         let registers = Some(registers);
-        Shape {
+        MicrokernelShape {
             chain,
             unit,
             group: WIDEST,
             task_rows: 512,
             step_ns: 0.02,
             registers,
-            ..Shape::new(table, lanes, Some(table))
+            ..MicrokernelShape::new(table, lanes, Some(table))
         }
     }
 
-    /// Height of a packed A panel of `rows` rows. Above one tile's rows, two tiles of equal height hold it: an even
-    /// number.
+    /// Returns the height of a packed A panel of `rows` rows. Above one tile's rows, two tiles of equal height hold it:
+    /// an even number.
     pub fn height(&self, rows: usize) -> usize {
         if self.registers.is_some() && rows > self.lanes { rows.next_multiple_of(2) } else { rows }
     }
 
-    /// MR: the most rows of a tile.
+    /// Returns MR: the maximum rows of a tile.
     pub fn rows(&self) -> usize {
         self.table.packed.len()
     }
 
-    /// The kernel for a tile of `rows` by `columns`.
-    pub fn kernel(&self, rows: usize, left: Left, columns: usize) -> TileKernel<T> {
+    /// Returns the kernel for a tile of `rows` by `columns`.
+    pub fn kernel(&self, rows: usize, left: LhsLayout, columns: usize) -> TileKernel<T> {
         let table = match self.narrow {
             Some(narrow) if columns <= self.lanes => narrow,
             _ => self.table,
         };
         match left {
-            Left::Packed => table.packed[rows - 1],
-            Left::Strided => table.strided[rows - 1],
+            LhsLayout::Packed => table.packed[rows - 1],
+            LhsLayout::Strided => table.strided[rows - 1],
         }
     }
 
-    /// Columns that the kernel for `columns` columns reads from a padded B.
+    /// Returns the columns that the kernel for `columns` columns reads from a padded B.
     pub fn width(&self, columns: usize) -> usize {
         if self.narrow.is_some() && columns <= self.lanes { self.lanes } else { self.columns }
     }
 }
 
-/// Accumulator types of the microkernels.
-pub trait Element: Copy + Send + Sync + Default + 'static {
-    /// The sum of two; wraps for integers.
+/// Accumulator type of the microkernels.
+pub trait GemmElement: Copy + Send + Sync + Default + 'static {
+    /// Returns the sum of two values; wraps for integers.
     fn plus(self, other: Self) -> Self;
 }
 
 macro_rules! elements {
     ($($t:ty, $plus:expr;)*) => {$(
-        impl Element for $t {
+        impl GemmElement for $t {
             #[inline(always)]
             fn plus(self, other: $t) -> $t {
                 $plus(self, other)
@@ -568,73 +572,73 @@ elements! {
     i32, i32::wrapping_add;
 }
 
-/// The f32 kernels for N = `n`.
-pub fn shape_f32(level: Level, n: usize) -> Shape<f32> {
+/// Returns the f32 kernels for N = `n`.
+pub fn shape_f32(level: Level, n: usize) -> MicrokernelShape<f32> {
     match level {
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512 if n <= 16 => Shape::single(&AVX512_32_NARROW, 16),
+        Level::Avx512 if n <= 16 => MicrokernelShape::single(&AVX512_32_NARROW, 16),
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => Shape::new(&AVX512_32, 16, Some(&AVX512_32_NARROW)),
+        Level::Avx512 => MicrokernelShape::new(&AVX512_32, 16, Some(&AVX512_32_NARROW)),
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 if n <= 8 => Shape::single(&AVX2_32_NARROW, 8),
+        Level::Avx2 if n <= 8 => MicrokernelShape::single(&AVX2_32_NARROW, 8),
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => Shape::new(&AVX2_32, 8, Some(&AVX2_32_NARROW)),
+        Level::Avx2 => MicrokernelShape::new(&AVX2_32, 8, Some(&AVX2_32_NARROW)),
         _ => {
             let _ = n;
-            Shape::new(&PORTABLE_32, 4, None)
+            MicrokernelShape::new(&PORTABLE_32, 4, None)
         }
     }
 }
 
-/// The kernels whose k group is a pair of bf16 (`VDPBF16PS`), for N = `n`; `None` where the level lacks the
+/// Returns the kernels whose k group is a pair of bf16 (`VDPBF16PS`), for N = `n`; `None` if the level lacks the
 /// instruction.
-pub fn shape_halves(level: Level, n: usize) -> Option<Shape<f32>> {
+pub fn shape_halves(level: Level, n: usize) -> Option<MicrokernelShape<f32>> {
     #[cfg(target_arch = "x86_64")]
     if level == Level::Avx512Bf16 {
         return Some(match n {
-            ..=16 => Shape::single(&AVX512_HALVES_NARROW, 16),
-            _ => Shape::new(&AVX512_HALVES, 16, Some(&AVX512_HALVES_NARROW)),
+            ..=16 => MicrokernelShape::single(&AVX512_HALVES_NARROW, 16),
+            _ => MicrokernelShape::new(&AVX512_HALVES, 16, Some(&AVX512_HALVES_NARROW)),
         });
     }
     let _ = (level, n);
     None
 }
 
-/// The f64 kernels.
-pub fn shape_f64(level: Level) -> Shape<f64> {
+/// Returns the f64 kernels.
+pub fn shape_f64(level: Level) -> MicrokernelShape<f64> {
     by_level!(
         level,
-        Shape::new(&AVX512_64, 8, None),
-        Shape::new(&AVX2_64, 4, None),
-        Shape::new(&PORTABLE_64, 2, None)
+        MicrokernelShape::new(&AVX512_64, 8, None),
+        MicrokernelShape::new(&AVX2_64, 4, None),
+        MicrokernelShape::new(&PORTABLE_64, 2, None)
     )
 }
 
-/// The kernels whose k group is a pair of i16.
-pub fn shape_pairs(level: Level) -> Shape<i32> {
+/// Returns the kernels whose k group is a pair of i16.
+pub fn shape_pairs(level: Level) -> MicrokernelShape<i32> {
     by_level!(
         level,
-        Shape::new(&AVX512_PAIRS, 16, None),
-        Shape::new(&AVX2_PAIRS, 8, None),
-        Shape::new(&PORTABLE_PAIRS, 4, None)
+        MicrokernelShape::new(&AVX512_PAIRS, 16, None),
+        MicrokernelShape::new(&AVX2_PAIRS, 8, None),
+        MicrokernelShape::new(&PORTABLE_PAIRS, 4, None)
     )
 }
 
-/// The kernels whose k group is four u8 by four i8 (VNNI); `None` where the machine lacks the instruction.
-pub fn shape_quads(level: Level) -> Option<Shape<i32>> {
+/// Returns the kernels whose k group is four u8 by four i8 (VNNI); `None` if the machine lacks the instruction.
+pub fn shape_quads(level: Level) -> Option<MicrokernelShape<i32>> {
     #[cfg(target_arch = "x86_64")]
     if level == Level::Avx512 && is_x86_feature_detected!("avx512vnni") {
-        return Some(Shape::new(&AVX512_QUADS, 16, None));
+        return Some(MicrokernelShape::new(&AVX512_QUADS, 16, None));
     }
     let _ = level;
     None
 }
 
-/// The peak rate of int8 multiply-adds: a loop of that many iterations of independent register-only multiply-adds, as
-/// the level's kernels use them, and the operations (two per multiply-add) of one iteration.
+/// Returns a peak-rate loop of int8 multiply-adds on registers, with the instructions of the level's kernels, and the
+/// operations (two per multiply-add) of one iteration. The loop's argument is the number of iterations.
 pub fn int8_peak_loop(level: Level) -> (unsafe fn(usize), usize) {
     /// `ROWS` by four accumulators, as many as the registers hold.
-    #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
+    #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once are harder to read.
     #[inline(always)]
     unsafe fn busy<V: Vector<T = i32>, const ROWS: usize>(steps: usize) {
         // SAFETY: the caller has the level.
@@ -677,13 +681,13 @@ pub fn int8_peak_loop(level: Level) -> (unsafe fn(usize), usize) {
 
 /// A matrix in memory: element (i, j) at `i · row + j · col` elements.
 #[derive(Clone, Copy)]
-pub struct View<T> {
+pub struct MatrixView<T> {
     pub ptr: *const T,
     pub row: usize,
     pub col: usize,
 }
 
-/// Elements of packed B, `[k, n]` in panels of `columns` columns.
+/// Returns the number of elements of packed B, `[k, n]` in panels of `columns` columns.
 pub fn packed_len(columns: usize, k: usize, n: usize) -> usize {
     n.next_multiple_of(columns) * k
 }
@@ -692,11 +696,11 @@ pub fn packed_len(columns: usize, k: usize, n: usize) -> usize {
 ///
 /// # Safety
 /// The view covers `k` by `n`; `dst` has room for [`packed_len`] elements.
-pub unsafe fn pack_right<T: Element>(w: usize, b: View<T>, k: usize, n: usize, dst: *mut T) {
+pub unsafe fn pack_right<T: GemmElement>(w: usize, b: MatrixView<T>, k: usize, n: usize, dst: *mut T) {
     for (p, j0) in (0..n).step_by(w).enumerate() {
         let columns = w.min(n - j0);
         let panel = dst.wrapping_add(p * w * k);
-        // SAFETY: by the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             if b.col == 1 {
                 for i in 0..k {
@@ -705,7 +709,7 @@ pub unsafe fn pack_right<T: Element>(w: usize, b: View<T>, k: usize, n: usize, d
                     (columns..w).for_each(|j| *to.add(j) = T::default());
                 }
             } else {
-                // Rows of B are strided: copy by columns, which are contiguous where B is transposed.
+                // Rows of B are strided: copy by columns, which are contiguous if B is transposed.
                 for j in 0..columns {
                     let from = b.ptr.add((j0 + j) * b.col);
                     for i in 0..k {

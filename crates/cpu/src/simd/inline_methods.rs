@@ -1,4 +1,4 @@
-//! Methods of one expression each, for vectors that are intrinsics.
+//! Macro `inlined!`: defines always-inlined one-expression methods for vectors of intrinsics.
 
 /// Defines methods that are always inlined, since intrinsics are instructions only within functions that have their
 /// target features: `fn add(self, other: Self) -> Self = _mm512_add_epi32(self, other);`.

@@ -1,8 +1,8 @@
-//! Instruction-set levels, and how kernels are instantiated for each.
+//! Instruction-set levels ([`Level`], AVX2 to AMX), and instantiation of kernels for each.
 //!
 //! Kernels are written once, as inlined generic functions over an [`Isa`]. [`Level`] selects one of three wrappers
-//! whose target features let the compiler vectorise the same code for that level. Only GEMM and convolution use more
-//! than vectors: bf16 pairs and tile registers, at the levels above.
+//! whose target features let the compiler vectorize the same code for that level. Only GEMM and convolution use more
+//! than vectors: bf16 pairs and tile registers, at the higher levels.
 
 /// Instruction-set level of all kernels of a program.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
@@ -23,7 +23,7 @@ impl Level {
     /// All levels, lowest first.
     pub const ALL: [Level; 5] = [Level::Portable, Level::Avx2, Level::Avx512, Level::Avx512Bf16, Level::Amx];
 
-    /// The value of the knob `SYSTOLE_ISA`.
+    /// Returns the name, a value of the environment variable `SYSTOLE_ISA`.
     pub fn name(self) -> &'static str {
         match self {
             Level::Portable => "portable",
@@ -34,15 +34,15 @@ impl Level {
         }
     }
 
-    /// The level of its vector instructions, which is all that most kernels depend on.
+    /// Returns the level of its vector instructions, which is all that most kernels depend on.
     pub(crate) fn vectors(self) -> Level {
         self.min(Level::Avx512)
     }
 }
 
-/// What a program is compiled for.
+/// Compilation target: instruction-set level, and allowed approximations.
 #[derive(Clone, Copy, Debug)]
-pub struct Target {
+pub struct CompileTarget {
     pub level: Level,
     /// Whether f32 products may use 16 of the 24 significand bits of each factor (split bf16).
     pub tensor_float_32: bool,
@@ -54,9 +54,9 @@ pub struct Target {
     pub flush: bool,
 }
 
-impl Target {
-    /// The level of element-wise programs. The instruction that rounds to bf16 always flushes subnormals, so it needs
-    /// `flush`.
+impl CompileTarget {
+    /// Returns the level of element-wise programs. The instruction that rounds to bf16 always flushes subnormals, so it
+    /// needs `flush`.
     pub(crate) fn programs(self) -> Level {
         match self.level {
             Level::Avx512Bf16 | Level::Amx if self.flush => Level::Avx512Bf16,
@@ -65,7 +65,7 @@ impl Target {
     }
 }
 
-/// One of three values, by the level of vectors: AVX-512, AVX2, any machine. Only x86-64 has the first two.
+/// Selects one of three values by vector level: AVX-512, AVX2, portable. Only x86-64 has the first two.
 macro_rules! by_level {
     ($level:expr, $avx512:expr, $avx2:expr, $portable:expr) => {
         match $level {
@@ -79,9 +79,9 @@ macro_rules! by_level {
 }
 pub(crate) use by_level;
 
-/// What generic kernels may ask about the instruction set they are instantiated for.
+/// Properties of the instruction set that a generic kernel is instantiated for.
 pub trait Isa: Copy + Send + Sync + 'static {
-    /// The level, which every machine that runs the instance has.
+    /// The level; every machine that runs the instance has it.
     const LEVEL: Level;
     /// Whether it has fused multiply-add. Without it `f32::mul_add` is a slow library call.
     const FMA: bool;
@@ -115,9 +115,9 @@ impl Isa for Avx512 {
 pub type TileFn = unsafe fn(*mut u8, *const u8, *const u8, *const u8, usize);
 
 /// A loop that is instantiated for each level.
-pub trait Tile {
-    /// Whether it is instantiated for the vector levels. Element types and reductions that networks hardly use have the
-    /// portable instance only: hundreds of instances would take a large part of this crate's compile time.
+pub trait TileLoop {
+    /// Whether it is instantiated for the vector levels. Rarely used element types and reductions have the portable
+    /// instance only, because hundreds of instances would take a large part of this crate's compile time.
     const EVERY_LEVEL: bool = true;
 
     /// Runs the loop.
@@ -128,28 +128,28 @@ pub trait Tile {
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize);
 }
 
-unsafe fn tile_portable<T: Tile>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
-    // SAFETY: the caller's promises are those of `Tile::run`.
+unsafe fn tile_portable<T: TileLoop>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
+    // SAFETY: guaranteed by the contract of `TileLoop::run`.
     unsafe { T::run::<Portable>(dst, a, b, c, n) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,bmi1,bmi2,f16c")]
-unsafe fn tile_avx2<T: Tile>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
-    // SAFETY: the caller's promises are those of `Tile::run`.
+unsafe fn tile_avx2<T: TileLoop>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
+    // SAFETY: guaranteed by the contract of `TileLoop::run`.
     unsafe { T::run::<Avx2>(dst, a, b, c, n) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx2,fma,bmi1,bmi2,f16c")]
-unsafe fn tile_avx512<T: Tile>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
-    // SAFETY: the caller's promises are those of `Tile::run`.
+unsafe fn tile_avx512<T: TileLoop>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
+    // SAFETY: guaranteed by the contract of `TileLoop::run`.
     unsafe { T::run::<Avx512>(dst, a, b, c, n) }
 }
 
 impl Level {
-    /// The instance of a loop for this level. It may only be called where the CPU has the level.
-    pub fn tile<T: Tile>(self) -> TileFn {
+    /// Returns the instance of a loop for this level. It may only be called if the CPU has the level.
+    pub fn tile<T: TileLoop>(self) -> TileFn {
         if const { !T::EVERY_LEVEL } {
             return tile_portable::<T>;
         }

@@ -1,18 +1,18 @@
-//! Vectorisable loops over one tile of elements, for each element-wise op and element type that has one.
+//! Vectorizable loops over one tile of elements, for each element-wise op and element type.
 //!
 //! The interpreter of element-wise programs calls these; `jit` compiles whole programs instead. Lanes are the elements
 //! as loops see them: f32, f64 and integers unchanged, bool as bytes 0 and 1, f16 and bf16 as f32 that is rounded to
-//! the narrow type after every op. Results are therefore those of an engine that stores every intermediate value. An op
-//! without a loop is evaluated element by element.
+//! the narrow type after every op. Results therefore equal those of an engine that stores every intermediate value. An
+//! op without a loop is evaluated element by element.
 
-use crate::simd::level::{Isa, Level, Tile, TileFn};
+use crate::simd::level::{Isa, Level, TileFn, TileLoop};
 use crate::simd::math;
 use crate::simd::narrow_floats::{NarrowF16, WidenF16};
 use std::marker::PhantomData;
 use systole_ir::op::{Binary, Direction, Unary};
 use systole_ir::{DType, Op};
 
-/// Bytes of one lane (an element as loops see it).
+/// Returns the bytes of one lane (an element as loops see it).
 pub fn lane_size(dtype: DType) -> usize {
     match dtype {
         DType::F16 | DType::BF16 => 4,
@@ -21,32 +21,32 @@ pub fn lane_size(dtype: DType) -> usize {
 }
 
 /// Rounds an f32 lane to the stored type.
-pub trait Round {
+pub trait RoundLane {
     fn round(x: f32) -> f32;
 }
-pub struct Exact;
-pub struct Bf16;
-pub struct F16;
-impl Round for Exact {
+pub struct NoRounding;
+pub struct Bf16Rounding;
+pub struct F16Rounding;
+impl RoundLane for NoRounding {
     #[inline(always)]
     fn round(x: f32) -> f32 {
         x
     }
 }
-impl Round for Bf16 {
+impl RoundLane for Bf16Rounding {
     #[inline(always)]
     fn round(x: f32) -> f32 {
         math::from_bf16(math::to_bf16(x))
     }
 }
-impl Round for F16 {
+impl RoundLane for F16Rounding {
     #[inline(always)]
     fn round(x: f32) -> f32 {
         math::from_f16(math::to_f16(x))
     }
 }
 
-/// A function of one lane, compiled for instruction set `I`.
+/// Unary function of a lane, compiled for instruction set `I`.
 trait Fn1<A, Z> {
     fn f<I: Isa>(a: A) -> Z;
 }
@@ -54,24 +54,24 @@ trait Fn2<A, Z> {
     fn f<I: Isa>(a: A, b: A) -> Z;
 }
 
-/// An element type of the loops.
-pub trait Lane: Copy {
-    /// Whether its loops are compiled for every level; others run the portable code (see [`Tile::EVERY_LEVEL`]).
+/// Element type of the loops.
+pub trait LoopElement: Copy {
+    /// Whether its loops are compiled for every level; others run the portable code (see [`TileLoop::EVERY_LEVEL`]).
     const COMMON: bool;
 }
 macro_rules! lane_types {
-    ($($t:ty: $common:literal),*) => { $(impl Lane for $t { const COMMON: bool = $common; })* };
+    ($($t:ty: $common:literal),*) => { $(impl LoopElement for $t { const COMMON: bool = $common; })* };
 }
 lane_types!(f32: true, i32: true, u8: true, u32: true, f64: false, i8: false, i16: false, u16: false, i64: false, u64: false);
 
 struct Loop1<A, Z, F>(PhantomData<(A, Z, F)>);
-impl<A: Lane, Z: Lane, F: Fn1<A, Z>> Tile for Loop1<A, Z, F> {
+impl<A: LoopElement, Z: LoopElement, F: Fn1<A, Z>> TileLoop for Loop1<A, Z, F> {
     // Either type: f16 and bf16 are u16 in memory and f32 lanes, and u16 alone is not common.
     const EVERY_LEVEL: bool = A::COMMON || Z::COMMON;
 
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
-        // SAFETY: by the promises of `Tile::run`.
+        // SAFETY: guaranteed by the contract of `TileLoop::run`.
         let (d, a) = unsafe { (lanes_mut::<Z>(dst, n), lanes::<A>(a, n)) };
         for (d, a) in d.iter_mut().zip(a) {
             *d = F::f::<I>(*a);
@@ -80,12 +80,12 @@ impl<A: Lane, Z: Lane, F: Fn1<A, Z>> Tile for Loop1<A, Z, F> {
 }
 
 struct Loop2<A, Z, F>(PhantomData<(A, Z, F)>);
-impl<A: Lane, Z, F: Fn2<A, Z>> Tile for Loop2<A, Z, F> {
+impl<A: LoopElement, Z, F: Fn2<A, Z>> TileLoop for Loop2<A, Z, F> {
     const EVERY_LEVEL: bool = A::COMMON;
 
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, n: usize) {
-        // SAFETY: by the promises of `Tile::run`.
+        // SAFETY: guaranteed by the contract of `TileLoop::run`.
         let (d, a, b) = unsafe { (lanes_mut::<Z>(dst, n), lanes::<A>(a, n), lanes::<A>(b, n)) };
         for ((d, a), b) in d.iter_mut().zip(a).zip(b) {
             *d = F::f::<I>(*a, *b);
@@ -146,7 +146,8 @@ macro_rules! f32_loops {
             )*
         }
 
-        /// The loop of an op of [`math::f32_functions`], rounded where the type is narrower; `None`: it has no row there.
+        /// Returns the loop of an op of [`math::f32_functions`], rounded if the type is narrower; `None` if the op is
+        /// not listed there.
         fn f32_function(op: Unary, dtype: DType, level: Level) -> Option<TileFn> {
             Some(match op {
                 $(Unary::$op => float1::<of_f32::$op>(dtype, level),)*
@@ -158,15 +159,15 @@ macro_rules! f32_loops {
 
 math::f32_functions!(f32_loops);
 
-/// An f32 function, its result rounded by `R`.
-struct Rounded<F, R>(PhantomData<(F, R)>);
-impl<F: Fn1<f32, f32>, R: Round> Fn1<f32, f32> for Rounded<F, R> {
+/// An f32 function whose result is rounded by `R`.
+struct RoundedFn<F, R>(PhantomData<(F, R)>);
+impl<F: Fn1<f32, f32>, R: RoundLane> Fn1<f32, f32> for RoundedFn<F, R> {
     #[inline(always)]
     fn f<I: Isa>(a: f32) -> f32 {
         R::round(F::f::<I>(a))
     }
 }
-impl<F: Fn2<f32, f32>, R: Round> Fn2<f32, f32> for Rounded<F, R> {
+impl<F: Fn2<f32, f32>, R: RoundLane> Fn2<f32, f32> for RoundedFn<F, R> {
     #[inline(always)]
     fn f<I: Isa>(a: f32, b: f32) -> f32 {
         R::round(F::f::<I>(a, b))
@@ -206,14 +207,14 @@ impl Fn2<f32, f32> for Pow32 {
     }
 }
 
-/// A vector loop; then the standard library's function, in f64, for elements outside the vector method's range.
+/// A vector loop, then the standard library's function, in f64, for elements outside the vector method's range.
 struct Fixed1<F, const QUARTER: i64>(PhantomData<F>);
-impl<F: Fn1<f32, f32>, const QUARTER: i64> Tile for Fixed1<F, QUARTER> {
+impl<F: Fn1<f32, f32>, const QUARTER: i64> TileLoop for Fixed1<F, QUARTER> {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
-        // SAFETY: the caller's promises are those of `Tile::run`.
+        // SAFETY: guaranteed by the contract of `TileLoop::run`.
         unsafe { Loop1::<f32, f32, F>::run::<I>(dst, a, b, c, n) };
-        // SAFETY: by the promises of `Tile::run`.
+        // SAFETY: guaranteed by the contract of `TileLoop::run`.
         let (d, a) = unsafe { (lanes_mut::<f32>(dst, n), lanes::<f32>(a, n)) };
         // A NaN compares false, so it is not covered either.
         let covered = |x: &f32| x.abs() <= math::TRIG_LIMIT;
@@ -227,12 +228,12 @@ impl<F: Fn1<f32, f32>, const QUARTER: i64> Tile for Fixed1<F, QUARTER> {
 }
 
 struct FixedPow;
-impl Tile for FixedPow {
+impl TileLoop for FixedPow {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
-        // SAFETY: the caller's promises are those of `Tile::run`.
+        // SAFETY: guaranteed by the contract of `TileLoop::run`.
         unsafe { Loop2::<f32, f32, Pow32>::run::<I>(dst, a, b, c, n) };
-        // SAFETY: by the promises of `Tile::run`.
+        // SAFETY: guaranteed by the contract of `TileLoop::run`.
         let (d, a, b) = unsafe { (lanes_mut::<f32>(dst, n), lanes::<f32>(a, n), lanes::<f32>(b, n)) };
         if !a.iter().zip(b).fold(true, |all, (a, b)| all & math::pow_is_plain(*a, *b)) {
             for ((d, a), b) in d.iter_mut().zip(a).zip(b) {
@@ -337,15 +338,15 @@ macro_rules! relations {
 }
 relations!(IsEq, ==; IsNe, !=; IsGe, >=; IsGt, >; IsLe, <=; IsLt, <;);
 
-/// Bits of an element.
-trait Bits: Copy {
-    /// All of them where the predicate holds, else none.
+/// Bitwise view of an element.
+trait ElementBits: Copy {
+    /// Returns all bits set if the predicate holds, else no bits.
     fn all_if(p: u8) -> Self;
     fn choose(self, a: Self, b: Self) -> Self;
 }
 macro_rules! bits {
     ($($t:ty),*) => { $(
-        impl Bits for $t {
+        impl ElementBits for $t {
             #[inline(always)]
             fn all_if(p: u8) -> $t {
                 <$t>::from(p != 0).wrapping_neg()
@@ -361,29 +362,29 @@ bits!(u8, u16, u32, u64);
 
 /// `pred ? a : b`; the predicate is the first operand.
 struct SelectLoop<T>(PhantomData<T>);
-impl<T: Bits> Tile for SelectLoop<T> {
+impl<T: ElementBits> TileLoop for SelectLoop<T> {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, p: *const u8, a: *const u8, b: *const u8, n: usize) {
-        // SAFETY: by the promises of `Tile::run`.
+        // SAFETY: guaranteed by the contract of `TileLoop::run`.
         let (d, p, a, b) =
             unsafe { (lanes_mut::<T>(dst, n), lanes::<u8>(p, n), lanes::<T>(a, n), lanes::<T>(b, n)) };
         for (((d, p), a), b) in d.iter_mut().zip(p).zip(a).zip(b) {
-            // By bits: an `if` would be a branch, and a conditional move is not vectorised.
+            // Bitwise: an `if` would be a branch, and a conditional move is not vectorized.
             *d = T::all_if(*p).choose(*a, *b);
         }
     }
 }
 
 struct Clamp32;
-impl Tile for Clamp32 {
+impl TileLoop for Clamp32 {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, lo: *const u8, x: *const u8, hi: *const u8, n: usize) {
-        // SAFETY: by the promises of `Tile::run`.
+        // SAFETY: guaranteed by the contract of `TileLoop::run`.
         let (d, lo, x, hi) = unsafe {
             (lanes_mut::<f32>(dst, n), lanes::<f32>(lo, n), lanes::<f32>(x, n), lanes::<f32>(hi, n))
         };
-        // Two loops: from a fused one the compiler makes code that keeps subnormal numbers where the thread treats them
-        // as zero (DAZ); each loop alone does not.
+        // Two loops: the compiler's code for a fused loop keeps subnormal numbers even if the thread treats them as
+        // zero (DAZ); each loop alone does not.
         d.iter_mut().zip(x).zip(lo).for_each(|((d, x), lo)| *d = math::maximum(*x, *lo));
         d.iter_mut().zip(hi).for_each(|(d, hi)| *d = math::minimum(*d, *hi));
     }
@@ -406,37 +407,37 @@ casts!(
     u8 => f32, f64, i32, i64, u32; u16 => f32, i32; u32 => f32, f64, i32, u64, i64; u64 => f32, u32;
 );
 
-fn loop1<A: Lane, Z: Lane, F: Fn1<A, Z>>(level: Level) -> TileFn {
+fn loop1<A: LoopElement, Z: LoopElement, F: Fn1<A, Z>>(level: Level) -> TileFn {
     level.tile::<Loop1<A, Z, F>>()
 }
 
-fn loop2<A: Lane, Z, F: Fn2<A, Z>>(level: Level) -> TileFn {
+fn loop2<A: LoopElement, Z, F: Fn2<A, Z>>(level: Level) -> TileFn {
     level.tile::<Loop2<A, Z, F>>()
 }
 
 fn float1<F: Fn1<f32, f32>>(dtype: DType, level: Level) -> TileFn {
     match dtype {
-        DType::BF16 => loop1::<f32, f32, Rounded<F, Bf16>>(level),
-        DType::F16 => loop1::<f32, f32, Rounded<F, F16>>(level),
-        _ => loop1::<f32, f32, Rounded<F, Exact>>(level),
+        DType::BF16 => loop1::<f32, f32, RoundedFn<F, Bf16Rounding>>(level),
+        DType::F16 => loop1::<f32, f32, RoundedFn<F, F16Rounding>>(level),
+        _ => loop1::<f32, f32, RoundedFn<F, NoRounding>>(level),
     }
 }
 
 fn float2<F: Fn2<f32, f32>>(dtype: DType, level: Level) -> TileFn {
     match dtype {
-        DType::BF16 => loop2::<f32, f32, Rounded<F, Bf16>>(level),
-        DType::F16 => loop2::<f32, f32, Rounded<F, F16>>(level),
-        _ => loop2::<f32, f32, Rounded<F, Exact>>(level),
+        DType::BF16 => loop2::<f32, f32, RoundedFn<F, Bf16Rounding>>(level),
+        DType::F16 => loop2::<f32, f32, RoundedFn<F, F16Rounding>>(level),
+        _ => loop2::<f32, f32, RoundedFn<F, NoRounding>>(level),
     }
 }
 
-/// Whether an element-wise op on f32 is a vector loop; else it is evaluated element by element.
+/// Whether an element-wise op on f32 has a vector loop; otherwise it is evaluated element by element.
 pub fn has_vector_form(op: &Op) -> bool {
     let is_finite = *op == Op::Unary(Unary::IsFinite);
     loop_of(op, DType::F32, if is_finite { DType::Bool } else { DType::F32 }, Level::Portable).is_some()
 }
 
-/// The loop of an op from lanes of `from` to lanes of `to`; `None`: it must be evaluated element by element.
+/// Returns the loop of an op from lanes of `from` to lanes of `to`; `None` if it must be evaluated element by element.
 pub fn loop_of(op: &Op, from: DType, to: DType, level: Level) -> Option<TileFn> {
     match op {
         Op::Unary(op) => unary(*op, from, level),
@@ -532,7 +533,7 @@ fn binary(op: Binary, dtype: DType, level: Level) -> Option<TileFn> {
     })
 }
 
-fn int_order<T: Int + Lane>(op: Binary, level: Level) -> Option<TileFn> {
+fn int_order<T: Int + LoopElement>(op: Binary, level: Level) -> Option<TileFn> {
     match op {
         Binary::Maximum => Some(loop2::<T, T, IntMax>(level)),
         Binary::Minimum => Some(loop2::<T, T, IntMin>(level)),
@@ -540,7 +541,7 @@ fn int_order<T: Int + Lane>(op: Binary, level: Level) -> Option<TileFn> {
     }
 }
 
-fn int_binary<T: Int + Lane>(op: Binary, level: Level) -> Option<TileFn> {
+fn int_binary<T: Int + LoopElement>(op: Binary, level: Level) -> Option<TileFn> {
     Some(match op {
         Binary::Add => loop2::<T, T, IntAdd>(level),
         Binary::Subtract => loop2::<T, T, IntSub>(level),
@@ -570,7 +571,7 @@ fn compare(direction: Direction, dtype: DType, level: Level) -> TileFn {
     }
 }
 
-fn compare_lanes<T: PartialOrd + Lane>(direction: Direction, level: Level) -> TileFn {
+fn compare_lanes<T: PartialOrd + LoopElement>(direction: Direction, level: Level) -> TileFn {
     match direction {
         Direction::Eq => loop2::<T, u8, IsEq>(level),
         Direction::Ne => loop2::<T, u8, IsNe>(level),
@@ -581,7 +582,7 @@ fn compare_lanes<T: PartialOrd + Lane>(direction: Direction, level: Level) -> Ti
     }
 }
 
-fn cast<A: Lane, Z: Lane>(level: Level) -> TileFn
+fn cast<A: LoopElement, Z: LoopElement>(level: Level) -> TileFn
 where
     CastLoop<A, Z>: Fn1<A, Z>,
 {
@@ -640,7 +641,7 @@ fn convert(from: DType, to: DType, level: Level) -> Option<TileFn> {
     })
 }
 
-/// Loads stored narrow floats as f32 lanes; `None` where storage and lanes are the same.
+/// Returns the loop that loads stored narrow floats as f32 lanes; `None` if storage and lanes are the same.
 pub fn widen(dtype: DType, level: Level) -> Option<TileFn> {
     match dtype {
         DType::BF16 => Some(loop1::<u16, f32, FromBf16>(level)),
@@ -651,11 +652,11 @@ pub fn widen(dtype: DType, level: Level) -> Option<TileFn> {
 
 /// Interleaves 16-bit numbers into 32-bit words: the low half from `a`, the high half from `b`; zero for an absent
 /// operand.
-struct Interleave<const A: bool, const B: bool>;
-impl<const A: bool, const B: bool> Tile for Interleave<A, B> {
+struct InterleaveU16<const A: bool, const B: bool>;
+impl<const A: bool, const B: bool> TileLoop for InterleaveU16<A, B> {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, n: usize) {
-        // SAFETY: by the promises of `Tile::run`, for the operands that are present.
+        // SAFETY: guaranteed by the contract of `TileLoop::run`, for the operands that are present.
         unsafe {
             let d = lanes_mut::<u32>(dst, n);
             let a = if A { lanes::<u16>(a, n) } else { &[] };
@@ -676,18 +677,18 @@ impl<const A: bool, const B: bool> Tile for Interleave<A, B> {
 
 /// Interleaves two arrays of bf16 into 32-bit words (VNNI pairs).
 #[derive(Clone, Copy)]
-pub struct Pairs {
+pub struct InterleaveBf16 {
     both: TileFn,
     first: TileFn,
     second: TileFn,
 }
 
-impl Pairs {
-    pub fn new(level: Level) -> Pairs {
-        Pairs {
-            both: level.tile::<Interleave<true, true>>(),
-            first: level.tile::<Interleave<true, false>>(),
-            second: level.tile::<Interleave<false, true>>(),
+impl InterleaveBf16 {
+    pub fn new(level: Level) -> InterleaveBf16 {
+        InterleaveBf16 {
+            both: level.tile::<InterleaveU16<true, true>>(),
+            first: level.tile::<InterleaveU16<true, false>>(),
+            second: level.tile::<InterleaveU16<false, true>>(),
         }
     }
 
@@ -698,7 +699,7 @@ impl Pairs {
     #[inline(always)]
     pub unsafe fn put(&self, a: Option<*const u8>, b: Option<*const u8>, to: *mut f32, n: usize) {
         let d = to.cast::<u8>();
-        // SAFETY: by the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             match (a, b) {
                 (Some(a), Some(b)) => (self.both)(d, a, b, a, n),
@@ -710,7 +711,7 @@ impl Pairs {
     }
 }
 
-/// Stores f32 lanes as narrow floats: the inverse of [`widen`].
+/// Returns the loop that stores f32 lanes as narrow floats: the inverse of [`widen`].
 pub fn narrow(dtype: DType, level: Level) -> Option<TileFn> {
     match dtype {
         DType::BF16 => Some(loop1::<f32, u16, IntoBf16>(level)),
@@ -738,6 +739,9 @@ mod tests {
         let mut listed = WITHOUT_VECTORS.to_vec();
         found.sort();
         listed.sort();
-        assert_eq!(found, listed, "give a new op a loop here and in `jit`, or list it with what that costs");
+        assert_eq!(
+            found, listed,
+            "add a loop for the new op here and in `jit`, or add it to the list with its cost"
+        );
     }
 }

@@ -1,8 +1,8 @@
-//! Elementary functions of f32 as straight-line code that the compiler vectorises.
+//! Elementary functions of f32 (exp, log, tanh, erf …) as straight-line code that the compiler vectorizes.
 //!
-//! Branches are selects, and NaN propagates. Where f32 arithmetic would cost more than a few ulp, a function computes
-//! in f64: half the lanes per vector, but a short polynomial and a result that is nearly always correctly rounded.
-//! Results are deterministic for an instruction set; they differ between levels with and without FMA.
+//! Branches are selects, and NaN propagates. If f32 arithmetic would cost more than a few ulp, a function computes in
+//! f64: half the lanes per vector, but a short polynomial and a result that is nearly always correctly rounded. Results
+//! are deterministic for an instruction set; they differ between levels with and without FMA.
 
 use crate::simd::level::Isa;
 
@@ -33,7 +33,7 @@ macro_rules! f32_functions {
 }
 pub(super) use f32_functions;
 
-/// `a·b + c`, fused where the instruction set has FMA.
+/// Returns `a·b + c`, fused if the instruction set has FMA.
 #[inline(always)]
 pub fn mul_add<I: Isa>(a: f32, b: f32, c: f32) -> f32 {
     if I::FMA { a.mul_add(b, c) } else { a * b + c }
@@ -44,7 +44,7 @@ fn mul_add64<I: Isa>(a: f64, b: f64, c: f64) -> f64 {
     if I::FMA { a.mul_add(b, c) } else { a * b + c }
 }
 
-/// Horner's rule, highest power first.
+/// Evaluates a polynomial by Horner's rule, highest power first.
 #[inline(always)]
 fn poly<I: Isa, const N: usize>(x: f32, c: [f32; N]) -> f32 {
     let mut y = c[0];
@@ -71,7 +71,7 @@ fn poly64<I: Isa, const N: usize>(x: f64, c: [f64; N]) -> f64 {
 pub const MAGIC: f32 = 12_582_912.0;
 const MAGIC64: f64 = 6_755_399_441_055_744.0;
 
-/// 2ᵏ for normal exponents.
+/// Returns 2ᵏ for normal exponents.
 #[inline(always)]
 fn power_of_two(k: i32) -> f32 {
     f32::from_bits((k.wrapping_add(127) as u32) << 23)
@@ -116,7 +116,7 @@ pub const ERF_TOP: [f32; 7] = [
 pub const ERF_BOTTOM: [f32; 5] =
     [-1.456_607_2e-5, -2.133_740_6e-4, -1.682_827e-3, -7.373_329_2e-3, -1.426_473_9e-2];
 
-/// `(y, k)` with eˣ = y·2ᵏ, as in Cephes `expf`: x = k·ln 2 + r, and a polynomial in r.
+/// Returns `(y, k)` with eˣ = y·2ᵏ, as in Cephes `expf`: x = k·ln 2 + r, and a polynomial in r.
 #[inline(always)]
 fn exp_parts<I: Isa>(x: f32) -> (f32, i32) {
     let shifted = mul_add::<I>(x, std::f32::consts::LOG2_E, MAGIC);
@@ -128,7 +128,7 @@ fn exp_parts<I: Isa>(x: f32) -> (f32, i32) {
     (mul_add::<I>(p, r * r, r) + 1.0, k)
 }
 
-/// eˣ. 2ᵏ is applied in two factors, so that subnormal results are right.
+/// Returns eˣ. 2ᵏ is applied in two factors, so that subnormal results are correct.
 #[inline(always)]
 pub fn exp<I: Isa>(x: f32) -> f32 {
     // Selects instead of min and max, so that NaN passes: its k is meaningless, but y is NaN as well.
@@ -140,7 +140,7 @@ pub fn exp<I: Isa>(x: f32) -> f32 {
     y * power_of_two(half) * power_of_two(k.wrapping_sub(half))
 }
 
-/// ln x, as in Cephes `logf`: mantissa in [√½, √2), polynomial, and exponent times ln 2 in two parts.
+/// Returns ln x, as in Cephes `logf`: mantissa in [√½, √2), polynomial, and exponent times ln 2 in two parts.
 #[inline(always)]
 pub fn log<I: Isa>(x: f32) -> f32 {
     let denormal = x < f32::MIN_POSITIVE;
@@ -163,7 +163,7 @@ pub fn log<I: Isa>(x: f32) -> f32 {
     if x == 0.0 { f32::NEG_INFINITY } else { y }
 }
 
-/// eˣ in f64 for |x| ≤ 300; relative error below 1e-13.
+/// Returns eˣ in f64 for |x| ≤ 300; relative error below 1e-13.
 #[inline(always)]
 fn exp_wide<I: Isa>(x: f64) -> f64 {
     let shifted = mul_add64::<I>(x, std::f64::consts::LOG2_E, MAGIC64);
@@ -191,7 +191,7 @@ fn exp_wide<I: Isa>(x: f64) -> f64 {
     y * f64::from_bits((k.wrapping_add(1023) as u64) << 52)
 }
 
-/// ln x in f64 for positive, normal, finite x; relative error about 1e-14. ln m = 2·artanh((m−1)/(m+1)).
+/// Returns ln x in f64 for positive, normal, finite x; relative error about 1e-14. ln m = 2·artanh((m−1)/(m+1)).
 #[inline(always)]
 fn log_wide<I: Isa>(x: f64) -> f64 {
     let bits = x.to_bits();
@@ -228,7 +228,7 @@ fn clamp_wide(x: f32, bound: f64) -> f64 {
     if x < -bound { -bound } else { x }
 }
 
-/// eˣ − 1.
+/// Returns eˣ − 1.
 #[inline(always)]
 pub fn expm1<I: Isa>(x: f32) -> f32 {
     let w = clamp_wide(x, 110.0);
@@ -239,7 +239,7 @@ pub fn expm1<I: Isa>(x: f32) -> f32 {
     if x.is_nan() || x == 0.0 { x } else { y }
 }
 
-/// ln(1 + x).
+/// Returns ln(1 + x).
 #[inline(always)]
 pub fn log1p<I: Isa>(x: f32) -> f32 {
     let w = x as f64;
@@ -251,7 +251,7 @@ pub fn log1p<I: Isa>(x: f32) -> f32 {
     if x >= -1.0 { y } else { f32::NAN }
 }
 
-/// 1 / (1 + e⁻ˣ), from e^−|x|, so that small results keep their precision.
+/// Returns 1 / (1 + e⁻ˣ), from e^−|x|, so that small results keep their precision.
 #[inline(always)]
 pub fn logistic<I: Isa>(x: f32) -> f32 {
     let e = exp::<I>(-x.abs());
@@ -259,7 +259,7 @@ pub fn logistic<I: Isa>(x: f32) -> f32 {
     top / (1.0 + e)
 }
 
-/// tanh x, as in Cephes `tanhf`: an odd polynomial near 0, 1 − 2 / (e²ˣ + 1) elsewhere.
+/// Returns tanh x, as in Cephes `tanhf`: an odd polynomial near 0, 1 − 2 / (e²ˣ + 1) elsewhere.
 #[inline(always)]
 pub fn tanh<I: Isa>(x: f32) -> f32 {
     let z = x * x;
@@ -271,7 +271,7 @@ pub fn tanh<I: Isa>(x: f32) -> f32 {
     if x.abs() > 0.625 { far.copysign(x) } else { near }
 }
 
-/// erf x as an odd rational function; the argument is clamped to where erf is 1 in f32.
+/// Returns erf x as an odd rational function; the argument is clamped to where erf is 1 in f32.
 #[inline(always)]
 pub fn erf<I: Isa>(x: f32) -> f32 {
     let w = if x > ERF_IS_ONE { ERF_IS_ONE } else { x };
@@ -296,10 +296,10 @@ const ERFC: [f64; 10] = [
     -1.265_512_23,
 ];
 
-/// 1 − erf x, with a relative error below 1.2e-7 however small it is.
+/// Returns 1 − erf x, with a relative error below 1.2e-7 for any magnitude.
 #[inline(always)]
 pub fn erfc<I: Isa>(x: f32) -> f32 {
-    // Where it is 0 in f32, and from where on erf is −1.
+    // The limits where it is 0 in f32, and where erf is −1.
     let w = clamp_wide(x, 10.2);
     let a = w.abs();
     let t = 1.0 / (1.0 + 0.5 * a);
@@ -332,7 +332,7 @@ const ERF_INV_FAR: [f32; 9] = [
     2.832_976_8,
 ];
 
-/// The inverse of [`erf`]: ±∞ at ±1, NaN beyond.
+/// Returns the inverse of [`erf`]: ±∞ at ±1, NaN beyond.
 #[inline(always)]
 pub fn erf_inv<I: Isa>(x: f32) -> f32 {
     // (1 − x)(1 + x) instead of 1 − x², which cancels near 1.
@@ -343,13 +343,14 @@ pub fn erf_inv<I: Isa>(x: f32) -> f32 {
     if x.abs() == 1.0 { f32::INFINITY.copysign(x) } else { y }
 }
 
-/// From here on erf is 1 in f32.
+/// Smallest x for which erf is 1 in f32.
 pub const ERF_IS_ONE: f32 = 3.832_507;
 
 /// Largest |x| for which the argument reduction of [`sin_cos`] is accurate enough.
 pub const TRIG_LIMIT: f32 = 1e5;
 
-/// sin x (`quarter` 0) or cos x (`quarter` 1) for |x| ≤ [`TRIG_LIMIT`]: reduction and polynomials of fdlibm, in f64.
+/// Returns sin x (`quarter` 0) or cos x (`quarter` 1) for |x| ≤ [`TRIG_LIMIT`]: reduction and polynomials of fdlibm, in
+/// f64.
 #[inline(always)]
 pub fn sin_cos<I: Isa>(x: f32, quarter: i64) -> f32 {
     let w = x as f64;
@@ -392,7 +393,7 @@ pub fn pow_is_plain(a: f32, b: f32) -> bool {
     a > 0.0 && a < f32::INFINITY && b.abs() < 1e30
 }
 
-/// aᵇ for operands accepted by [`pow_is_plain`].
+/// Returns aᵇ for operands accepted by [`pow_is_plain`].
 #[inline(always)]
 pub fn pow<I: Isa>(a: f32, b: f32) -> f32 {
     let y = b as f64 * log_wide::<I>(a as f64);
@@ -417,7 +418,7 @@ pub fn minimum(a: f32, b: f32) -> f32 {
     if a.is_nan() { a } else { m }
 }
 
-/// [`maximum`] of f64.
+/// Like [`maximum`], for f64.
 #[inline(always)]
 pub fn maximum64(a: f64, b: f64) -> f64 {
     let m = if a > b { a } else { b };
@@ -425,7 +426,7 @@ pub fn maximum64(a: f64, b: f64) -> f64 {
     if a.is_nan() { a } else { m }
 }
 
-/// [`minimum`] of f64.
+/// Like [`minimum`], for f64.
 #[inline(always)]
 pub fn minimum64(a: f64, b: f64) -> f64 {
     let m = if a < b { a } else { b };
@@ -433,7 +434,7 @@ pub fn minimum64(a: f64, b: f64) -> f64 {
     if a.is_nan() { a } else { m }
 }
 
-/// f32 to bf16 bits, round to nearest even; NaN stays NaN.
+/// Converts f32 to bf16 bits, round to nearest even; NaN stays NaN.
 #[inline(always)]
 pub fn to_bf16(x: f32) -> u16 {
     let bits = x.to_bits();
@@ -441,14 +442,14 @@ pub fn to_bf16(x: f32) -> u16 {
     if x.is_nan() { ((bits >> 16) | 0x40) as u16 } else { rounded as u16 }
 }
 
-/// bf16 bits to f32, exact.
+/// Converts bf16 bits to f32, exactly.
 #[inline(always)]
 pub fn from_bf16(x: u16) -> f32 {
     f32::from_bits((x as u32) << 16)
 }
 
-/// f32 to f16 bits, round to nearest even, including subnormals; without branches. The bits are those of the instruction
-/// (VCVTPS2PH): a NaN becomes quiet and keeps its upper bits.
+/// Converts f32 to f16 bits, round to nearest even, including subnormals, without branches. The bits equal those of the
+/// instruction (VCVTPS2PH): a NaN becomes quiet and keeps its upper bits.
 #[inline(always)]
 pub fn to_f16(x: f32) -> u16 {
     let bits = x.to_bits();
@@ -465,7 +466,7 @@ pub fn to_f16(x: f32) -> u16 {
     (y.min(0x7fff) | sign) as u16
 }
 
-/// f16 bits to f32, exact; a NaN becomes quiet, as by the instruction (VCVTPH2PS).
+/// Converts f16 bits to f32, exactly; a NaN becomes quiet, as with the instruction (VCVTPH2PS).
 #[inline(always)]
 pub fn from_f16(x: u16) -> f32 {
     let sign = (x as u32 & 0x8000) << 16;

@@ -1,5 +1,6 @@
-//! Vectorised code that several kernel families share: SIMD types, narrow floats, elementary functions, element-wise
-//! and reduction loops, GEMM microkernels and packing. It knows nothing of threads or memory allocation.
+//! SIMD code shared by kernel families: vectors, math functions, element-wise loops, GEMM microkernels, packing.
+//!
+//! It has no threads and allocates no memory.
 
 pub mod amx;
 pub mod dequantize;

@@ -1,9 +1,9 @@
-//! Bias of a narrow-float result: added after rounding and rounded again, as two separate ops would.
+//! Adds a bias to narrow-float results: round, add, round again, as two separate ops would.
 
-use crate::simd::level::{Isa, Level, Tile, TileFn};
+use crate::simd::level::{Isa, Level, TileFn, TileLoop};
 use crate::simd::loops::{lanes, lanes_mut};
 use crate::simd::math;
-use crate::simd::narrow_floats::{BF16, F16, Format, Halves};
+use crate::simd::narrow_floats::{BF16, F16, NarrowFloats, NarrowFormat};
 use crate::simd::vector::Portable32;
 use systole_ir::DType;
 
@@ -12,11 +12,11 @@ use crate::simd::vector::x86::{V8x32, V16x32};
 
 /// Rounds `n` rows of f32 to values of a narrow format in place, adds a bias, and rounds again. `dst: [n, width]`, `b:
 /// [width]`, `c`: pointer to `width`.
-struct NarrowBias<const BIAS: bool, const F: Format>;
-impl<const BIAS: bool, const F: Format> Tile for NarrowBias<BIAS, F> {
+struct NarrowBias<const BIAS: bool, const F: NarrowFormat>;
+impl<const BIAS: bool, const F: NarrowFormat> TileLoop for NarrowBias<BIAS, F> {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, _: *const u8, b: *const u8, c: *const u8, n: usize) {
-        // SAFETY: by the promises of `Tile::run`, with these operands; the bias does not overlap the rows.
+        // SAFETY: guaranteed by the contract of `TileLoop::run`, with these operands; the bias does not overlap the rows.
         unsafe {
             let width = *c.cast::<usize>();
             for row in 0..n {
@@ -49,9 +49,9 @@ unsafe fn bf16_row<const BIAS: bool>(y: *mut f32, bias: *const u8, width: usize)
     }
 }
 
-/// By vectors, which the compiler does not make of the conversions in [`math`].
+/// Vectorized explicitly, because the compiler does not vectorize the conversions in [`math`].
 #[inline(always)]
-unsafe fn f16_row<V: Halves, const BIAS: bool>(y: *mut f32, bias: *const f32, width: usize) {
+unsafe fn f16_row<V: NarrowFloats, const BIAS: bool>(y: *mut f32, bias: *const f32, width: usize) {
     let mut at = 0;
     // SAFETY: the caller's row and bias have `width` elements; the level is available.
     unsafe {
@@ -67,7 +67,7 @@ unsafe fn f16_row<V: Halves, const BIAS: bool>(y: *mut f32, bias: *const f32, wi
     }
 }
 
-/// The loop that rounds results of a narrow type, with a bias or without; `None` for f32.
+/// Returns the loop that rounds results of a narrow type, with or without a bias; `None` for f32.
 pub fn sum_rounding(x: DType, bias: bool, level: Level) -> Option<TileFn> {
     match (x, bias) {
         (DType::BF16, true) => Some(level.tile::<NarrowBias<true, BF16>>()),

@@ -1,6 +1,6 @@
-//! Vectors of f32 that are loaded from bf16 or f16 and rounded to these types.
+//! Narrow-float conversions in f32 vectors: load from and round to bf16 and f16.
 
-use crate::simd::level::{Isa, Tile, by_level};
+use crate::simd::level::{Isa, TileLoop, by_level};
 use crate::simd::math;
 use crate::simd::vector::{Portable32, Vector};
 
@@ -8,51 +8,51 @@ use crate::simd::vector::{Portable32, Vector};
 use crate::simd::vector::x86::{V8x32, V16x32};
 
 /// Element type of an array that a microkernel reads or writes, as a const parameter.
-pub type Format = u8;
-/// Nothing is converted.
-pub const F32: Format = 0;
-pub const BF16: Format = 1;
-/// Instructions convert f16 (F16C, AVX-512). They keep subnormal numbers, whatever the mode.
-pub const F16: Format = 2;
+pub type NarrowFormat = u8;
+/// f32: no conversion.
+pub const F32: NarrowFormat = 0;
+pub const BF16: NarrowFormat = 1;
+/// f16, converted by instructions (F16C, AVX-512). They keep subnormal numbers, whatever the mode.
+pub const F16: NarrowFormat = 2;
 
 /// Conversions of f32 vectors from and to a narrow format `F`. A rounded vector stays f32; its values are representable
 /// in the format.
 ///
 /// # Safety
 /// As for [`Vector`].
-pub unsafe trait Halves: Vector<T = f32> {
-    /// Loads and widens.
-    unsafe fn load_wide<const F: Format>(p: *const u16) -> Self;
+pub unsafe trait NarrowFloats: Vector<T = f32> {
+    /// Loads narrow values and widens them.
+    unsafe fn load_wide<const F: NarrowFormat>(p: *const u16) -> Self;
     /// Rounds to the nearest value of the format.
-    unsafe fn narrow<const F: Format>(self) -> Self;
-    /// As [`Halves::narrow`], for finite values only.
-    unsafe fn narrow_finite<const F: Format>(self) -> Self;
-    /// Stores values that are representable in the format. Others are truncated to bf16, and rounded to f16.
-    unsafe fn store_narrow<const F: Format>(self, p: *mut u16);
+    unsafe fn narrow<const F: NarrowFormat>(self) -> Self;
+    /// Like [`NarrowFloats::narrow`], for finite values only.
+    unsafe fn narrow_finite<const F: NarrowFormat>(self) -> Self;
+    /// Stores values that are representable in the format. Other values are truncated to bf16, or rounded to f16.
+    unsafe fn store_narrow<const F: NarrowFormat>(self, p: *mut u16);
 }
 
 // SAFETY: scalar code, available everywhere.
-unsafe impl Halves for Portable32 {
+unsafe impl NarrowFloats for Portable32 {
     #[inline(always)]
-    unsafe fn load_wide<const F: Format>(p: *const u16) -> Self {
+    unsafe fn load_wide<const F: NarrowFormat>(p: *const u16) -> Self {
         // SAFETY: the caller has the vector's elements at `p`.
         let x = unsafe { *p.cast::<[u16; 4]>() };
         Portable32(if F == F16 { x.map(math::from_f16) } else { x.map(math::from_bf16) })
     }
     #[inline(always)]
-    unsafe fn narrow<const F: Format>(self) -> Self {
+    unsafe fn narrow<const F: NarrowFormat>(self) -> Self {
         Portable32(self.0.map(|x| match F {
             F16 => math::from_f16(math::to_f16(x)),
             _ => math::from_bf16(math::to_bf16(x)),
         }))
     }
     #[inline(always)]
-    unsafe fn narrow_finite<const F: Format>(self) -> Self {
+    unsafe fn narrow_finite<const F: NarrowFormat>(self) -> Self {
         // SAFETY: available everywhere.
         unsafe { self.narrow::<F>() }
     }
     #[inline(always)]
-    unsafe fn store_narrow<const F: Format>(self, p: *mut u16) {
+    unsafe fn store_narrow<const F: NarrowFormat>(self, p: *mut u16) {
         let bits = |x: f32| if F == F16 { math::to_f16(x) } else { (x.to_bits() >> 16) as u16 };
         // SAFETY: the caller has room for the vector's elements at `p`.
         unsafe { *p.cast() = self.0.map(bits) }
@@ -61,14 +61,14 @@ unsafe impl Halves for Portable32 {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{F16, Format, Halves};
+    use super::{F16, NarrowFloats, NarrowFormat};
     use crate::simd::vector::x86::{V8x32, V16x32};
     use std::arch::x86_64::*;
 
     // SAFETY: callers ensure that the CPU has these instructions.
-    unsafe impl Halves for V16x32 {
+    unsafe impl NarrowFloats for V16x32 {
         #[inline(always)]
-        unsafe fn load_wide<const F: Format>(p: *const u16) -> Self {
+        unsafe fn load_wide<const F: NarrowFormat>(p: *const u16) -> Self {
             // SAFETY: the CPU has the level; the caller has the vector's elements at `p`.
             unsafe {
                 if F == F16 {
@@ -79,8 +79,8 @@ mod x86 {
             }
         }
         #[inline(always)]
-        unsafe fn narrow<const F: Format>(self) -> Self {
-            // SAFETY: the CPU has the level, by the caller's promise.
+        unsafe fn narrow<const F: NarrowFormat>(self) -> Self {
+            // SAFETY: the CPU has the level, guaranteed by the caller.
             unsafe {
                 if F == F16 {
                     return V16x32(_mm512_cvtph_ps(_mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0)));
@@ -94,8 +94,8 @@ mod x86 {
             }
         }
         #[inline(always)]
-        unsafe fn narrow_finite<const F: Format>(self) -> Self {
-            // SAFETY: the CPU has the level, by the caller's promise.
+        unsafe fn narrow_finite<const F: NarrowFormat>(self) -> Self {
+            // SAFETY: the CPU has the level, guaranteed by the caller.
             unsafe {
                 if F == F16 {
                     return V16x32(_mm512_cvtph_ps(_mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0)));
@@ -108,7 +108,7 @@ mod x86 {
             }
         }
         #[inline(always)]
-        unsafe fn store_narrow<const F: Format>(self, p: *mut u16) {
+        unsafe fn store_narrow<const F: NarrowFormat>(self, p: *mut u16) {
             // SAFETY: the CPU has the level; the caller has room for the vector's elements at `p`.
             unsafe {
                 if F == F16 {
@@ -124,9 +124,9 @@ mod x86 {
     }
 
     // SAFETY: as above.
-    unsafe impl Halves for V8x32 {
+    unsafe impl NarrowFloats for V8x32 {
         #[inline(always)]
-        unsafe fn load_wide<const F: Format>(p: *const u16) -> Self {
+        unsafe fn load_wide<const F: NarrowFormat>(p: *const u16) -> Self {
             // SAFETY: the CPU has the level; the caller has the vector's elements at `p`.
             unsafe {
                 if F == F16 {
@@ -137,8 +137,8 @@ mod x86 {
             }
         }
         #[inline(always)]
-        unsafe fn narrow<const F: Format>(self) -> Self {
-            // SAFETY: the CPU has the level, by the caller's promise.
+        unsafe fn narrow<const F: NarrowFormat>(self) -> Self {
+            // SAFETY: the CPU has the level, guaranteed by the caller.
             unsafe {
                 if F == F16 {
                     return V8x32(_mm256_cvtph_ps(_mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0)));
@@ -154,8 +154,8 @@ mod x86 {
             }
         }
         #[inline(always)]
-        unsafe fn narrow_finite<const F: Format>(self) -> Self {
-            // SAFETY: the CPU has the level, by the caller's promise.
+        unsafe fn narrow_finite<const F: NarrowFormat>(self) -> Self {
+            // SAFETY: the CPU has the level, guaranteed by the caller.
             unsafe {
                 if F == F16 {
                     return V8x32(_mm256_cvtph_ps(_mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0)));
@@ -168,7 +168,7 @@ mod x86 {
             }
         }
         #[inline(always)]
-        unsafe fn store_narrow<const F: Format>(self, p: *mut u16) {
+        unsafe fn store_narrow<const F: NarrowFormat>(self, p: *mut u16) {
             // SAFETY: the CPU has the level; the caller has room for the vector's elements at `p`.
             unsafe {
                 if F == F16 {
@@ -184,11 +184,11 @@ mod x86 {
 
 /// Widens `n` f16 at `a` to f32.
 pub struct WidenF16;
-impl Tile for WidenF16 {
+impl TileLoop for WidenF16 {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
         let (to, from) = (dst.cast(), a.cast());
-        // SAFETY: by the promises of `Tile::run`; the level is that of the instance.
+        // SAFETY: guaranteed by the contract of `TileLoop::run`; the level is that of the instance.
         unsafe {
             by_level!(
                 I::LEVEL,
@@ -201,7 +201,7 @@ impl Tile for WidenF16 {
 }
 
 #[inline(always)]
-unsafe fn widen<V: Halves>(to: *mut f32, from: *const u16, n: usize) {
+unsafe fn widen<V: NarrowFloats>(to: *mut f32, from: *const u16, n: usize) {
     let mut at = 0;
     // SAFETY: the caller has `n` elements on both sides.
     unsafe {
@@ -223,11 +223,11 @@ unsafe fn widen<V: Halves>(to: *mut f32, from: *const u16, n: usize) {
 
 /// Rounds `n` f32 at `a` to f16: the inverse of [`WidenF16`].
 pub struct NarrowF16;
-impl Tile for NarrowF16 {
+impl TileLoop for NarrowF16 {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
         let (to, from) = (dst.cast(), a.cast());
-        // SAFETY: by the promises of `Tile::run`; the level is that of the instance.
+        // SAFETY: guaranteed by the contract of `TileLoop::run`; the level is that of the instance.
         unsafe {
             by_level!(
                 I::LEVEL,
@@ -240,7 +240,7 @@ impl Tile for NarrowF16 {
 }
 
 #[inline(always)]
-unsafe fn narrow<V: Halves>(to: *mut u16, from: *const f32, n: usize) {
+unsafe fn narrow<V: NarrowFloats>(to: *mut u16, from: *const f32, n: usize) {
     let mut at = 0;
     // SAFETY: the caller has `n` elements on both sides.
     unsafe {
@@ -283,7 +283,7 @@ mod tests {
     #[test]
     fn every_level_converts_f16_to_the_same_bits() {
         let all: Vec<u16> = (0..=u16::MAX).collect();
-        // Every 4093rd bit pattern, and the neighbourhood of each f16 and of the middle between two.
+        // Every 4093rd bit pattern, and the neighborhood of each f16 and of the midpoint between two.
         let middle = |x: u16| math::from_f16(x).to_bits().wrapping_add(0x1000);
         let near = all.iter().flat_map(|&x| [middle(x) - 1, middle(x), middle(x) + 1]);
         let floats = (0..=u32::MAX).step_by(4093).chain(near).map(f32::from_bits).collect::<Vec<f32>>();

@@ -1,5 +1,4 @@
-//! Packs GEMM operands into micro-panels, the layout in which microkernels read them, with conversion to the panel's
-//! type.
+//! Packs GEMM operands into micro-panels, the layout that microkernels read, converting to the panel's element type.
 //!
 //! A panel is `k` groups of a few lanes (rows of A, or columns of B); the lanes of one group are adjacent. A group is
 //! one float, or the narrow integers along K that one instruction sums (four bytes or two 16-bit words in an i32: VNNI
@@ -17,7 +16,7 @@ pub struct PanelArgs<T> {
     /// Source strides in bytes: between lanes, and between elements along K.
     pub lane: usize,
     pub step: usize,
-    /// Lanes of the source, and lanes to write: zero beyond the source's.
+    /// Lanes of the source, and lanes to write; lanes beyond the source's are zero.
     pub lanes: usize,
     pub fill: usize,
     /// Groups to write.
@@ -29,63 +28,63 @@ pub struct PanelArgs<T> {
     pub stride: usize,
 }
 
-/// Packs panels that lie side by side in one source (all have the same strides and `k`).
+/// Packs adjacent panels of one source (all have the same strides and `k`).
 ///
 /// Callers ensure that the source covers `lanes` by `products`, that each destination covers `k` groups of `fill`
 /// lanes, and that the CPU has the level's instructions.
 pub type PackFn<T> = unsafe fn(&[PanelArgs<T>]);
 
-/// How stored integers form groups.
+/// Layout of a group of integers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Group {
+pub enum IntegerGroup {
     /// Four bytes, unchanged.
     Bytes,
-    /// Four signed bytes, 128 added to each: unsigned.
+    /// Four signed bytes plus 128: unsigned.
     Offset,
-    /// Two numbers, widened to 16 bits.
+    /// Two integers, widened to 16 bits.
     Words,
 }
 
-/// Packs stored floats as f32.
+/// Returns the function that packs stored floats as f32.
 pub fn floats(stored: DType, level: Level) -> PackFn<f32> {
     match (stored, level) {
         #[cfg(target_arch = "x86_64")]
-        (DType::BF16, Level::Avx512) => avx512::panel::<x86::Bf16>,
+        (DType::BF16, Level::Avx512) => avx512::panel::<x86::Bf16Load>,
         #[cfg(target_arch = "x86_64")]
-        (DType::F16, Level::Avx512) => avx512::panel::<x86::F16>,
+        (DType::F16, Level::Avx512) => avx512::panel::<x86::F16Load>,
         #[cfg(target_arch = "x86_64")]
-        (_, Level::Avx512) => avx512::panel::<x86::Word>,
+        (_, Level::Avx512) => avx512::panel::<x86::WordLoad>,
         #[cfg(target_arch = "x86_64")]
-        (DType::BF16, Level::Avx2) => avx2::panel::<x86::Bf16>,
+        (DType::BF16, Level::Avx2) => avx2::panel::<x86::Bf16Load>,
         #[cfg(target_arch = "x86_64")]
-        (DType::F16, Level::Avx2) => avx2::panel::<x86::F16>,
+        (DType::F16, Level::Avx2) => avx2::panel::<x86::F16Load>,
         #[cfg(target_arch = "x86_64")]
-        (_, Level::Avx2) => avx2::panel::<x86::Word>,
+        (_, Level::Avx2) => avx2::panel::<x86::WordLoad>,
         (DType::BF16, _) => plain::<f32, Bf16Cell>,
         (DType::F16, _) => plain::<f32, F16Cell>,
-        _ => plain::<f32, Same>,
+        _ => plain::<f32, UnconvertedCell>,
     }
 }
 
-/// Packs pairs of bf16 along K; an f32 of the panel holds the bits of one pair.
+/// Returns the function that packs pairs of bf16 along K; an f32 of the panel holds the bits of one pair.
 #[cfg(target_arch = "x86_64")]
 pub fn halves() -> PackFn<f32> {
     avx512::halves
 }
 
-/// Packs f64.
+/// Returns the function that packs f64.
 pub fn doubles() -> PackFn<f64> {
-    plain::<f64, Same>
+    plain::<f64, UnconvertedCell>
 }
 
-/// Packs integers in groups; `None` where the group cannot hold the stored type.
-pub fn integers(stored: DType, group: Group, level: Level) -> Option<PackFn<i32>> {
+/// Returns the function that packs integers in groups; `None` if the group cannot hold the stored type.
+pub fn integers(stored: DType, group: IntegerGroup, level: Level) -> Option<PackFn<i32>> {
     Some(match (stored, group) {
-        (DType::I8 | DType::U8, Group::Bytes) => quads::<0>(level),
-        (DType::I8, Group::Offset) => quads::<{ FLIP }>(level),
-        (DType::I8, Group::Words) => pairs::<i8>,
-        (DType::U8, Group::Words) => pairs::<u8>,
-        (DType::I16, Group::Words) => pairs::<i16>,
+        (DType::I8 | DType::U8, IntegerGroup::Bytes) => quads::<0>(level),
+        (DType::I8, IntegerGroup::Offset) => quads::<{ FLIP }>(level),
+        (DType::I8, IntegerGroup::Words) => pairs::<i8>,
+        (DType::U8, IntegerGroup::Words) => pairs::<u8>,
+        (DType::I16, IntegerGroup::Words) => pairs::<i16>,
         _ => return None,
     })
 }
@@ -102,12 +101,12 @@ fn quads<const FLIP: u32>(level: Level) -> PackFn<i32> {
 }
 
 /// Loads one stored element as the panel's type.
-pub trait Cell<T> {
+pub trait PanelElement<T> {
     unsafe fn get(p: *const u8) -> T;
 }
 
-pub struct Same;
-impl<T: Copy> Cell<T> for Same {
+pub struct UnconvertedCell;
+impl<T: Copy> PanelElement<T> for UnconvertedCell {
     #[inline(always)]
     unsafe fn get(p: *const u8) -> T {
         // SAFETY: the caller has an element there.
@@ -116,7 +115,7 @@ impl<T: Copy> Cell<T> for Same {
 }
 
 pub struct Bf16Cell;
-impl Cell<f32> for Bf16Cell {
+impl PanelElement<f32> for Bf16Cell {
     #[inline(always)]
     unsafe fn get(p: *const u8) -> f32 {
         // SAFETY: the caller has an element there.
@@ -125,7 +124,7 @@ impl Cell<f32> for Bf16Cell {
 }
 
 pub struct F16Cell;
-impl Cell<f32> for F16Cell {
+impl PanelElement<f32> for F16Cell {
     #[inline(always)]
     unsafe fn get(p: *const u8) -> f32 {
         // SAFETY: the caller has an element there.
@@ -133,14 +132,14 @@ impl Cell<f32> for F16Cell {
     }
 }
 
-/// Element by element, with the source's smaller stride innermost.
-unsafe fn plain<T: Copy + Default, C: Cell<T>>(panels: &[PanelArgs<T>]) {
-    // SAFETY: by the promise of `PackFn`.
+/// Packs element by element, with the source's smaller stride innermost.
+unsafe fn plain<T: Copy + Default, C: PanelElement<T>>(panels: &[PanelArgs<T>]) {
+    // SAFETY: guaranteed by the contract of `PackFn`.
     panels.iter().for_each(|p| unsafe { plain_panel::<T, C>(p) });
 }
 
-unsafe fn plain_panel<T: Copy + Default, C: Cell<T>>(p: &PanelArgs<T>) {
-    // SAFETY: by the promise of `PackFn`.
+unsafe fn plain_panel<T: Copy + Default, C: PanelElement<T>>(p: &PanelArgs<T>) {
+    // SAFETY: guaranteed by the contract of `PackFn`.
     unsafe { part::<T, C>(p, 0..p.lanes, 0..p.k) };
     for step in 0..p.k {
         for lane in p.lanes..p.fill {
@@ -150,15 +149,15 @@ unsafe fn plain_panel<T: Copy + Default, C: Cell<T>>(p: &PanelArgs<T>) {
     }
 }
 
-/// A range of lanes and groups of a panel (groups of one element).
+/// Packs a range of lanes and groups of a panel (groups of one element).
 #[inline(always)]
-unsafe fn part<T: Copy, C: Cell<T>>(
+unsafe fn part<T: Copy, C: PanelElement<T>>(
     p: &PanelArgs<T>,
     lanes: std::ops::Range<usize>,
     steps: std::ops::Range<usize>,
 ) {
     let one = |lane: usize, step: usize| {
-        // SAFETY: by the promise of `PackFn`.
+        // SAFETY: guaranteed by the contract of `PackFn`.
         unsafe { *p.dst.add(step * p.stride + lane) = C::get(p.src.add(lane * p.lane + step * p.step)) };
     };
     if p.lane < p.step {
@@ -168,28 +167,28 @@ unsafe fn part<T: Copy, C: Cell<T>>(
     }
 }
 
-/// Up to four bytes of a lane, from element `4 · step` along K; zero beyond the source.
+/// Returns up to four bytes of a lane, from element `4 · step` along K; zero beyond the source.
 #[inline(always)]
 unsafe fn quad(p: &PanelArgs<i32>, lane: usize, step: usize) -> u32 {
     let from = p.src.wrapping_add(lane * p.lane + 4 * step * p.step);
     let count = p.products.saturating_sub(4 * step).min(4);
     let mut bytes = [0u8; 4];
     for (i, b) in bytes[..count].iter_mut().enumerate() {
-        // SAFETY: by the promise of `PackFn` the source has these products.
+        // SAFETY: the contract of `PackFn` guarantees that the source has these products.
         *b = unsafe { *from.add(i * p.step) };
     }
     u32::from_le_bytes(bytes)
 }
 
 unsafe fn plain_quads<const FLIP: u32>(panels: &[PanelArgs<i32>]) {
-    // SAFETY: by the promise of `PackFn`.
+    // SAFETY: guaranteed by the contract of `PackFn`.
     panels.iter().for_each(|p| unsafe { quads_of_panel::<FLIP>(p) });
 }
 
 unsafe fn quads_of_panel<const FLIP: u32>(p: &PanelArgs<i32>) {
     for step in 0..p.k {
         for lane in 0..p.fill {
-            // SAFETY: by the promise of `PackFn`.
+            // SAFETY: guaranteed by the contract of `PackFn`.
             unsafe {
                 let bits = if lane < p.lanes { quad(p, lane, step) ^ FLIP } else { 0 };
                 *p.dst.add(step * p.stride + lane) = bits as i32;
@@ -199,11 +198,11 @@ unsafe fn quads_of_panel<const FLIP: u32>(p: &PanelArgs<i32>) {
 }
 
 unsafe fn pairs<S: Copy + Into<i16>>(panels: &[PanelArgs<i32>]) {
-    // SAFETY: by the promise of `PackFn`.
+    // SAFETY: guaranteed by the contract of `PackFn`.
     panels.iter().for_each(|p| unsafe { pairs_of_panel::<i32, S>(p) });
 }
 
-/// Pairs of 16-bit numbers, for any strides.
+/// Packs pairs of 16-bit integers, for any strides.
 unsafe fn pairs_of_panel<T, S: Copy + Into<i16>>(p: &PanelArgs<T>) {
     for step in 0..p.k {
         for lane in 0..p.fill {
@@ -212,11 +211,11 @@ unsafe fn pairs_of_panel<T, S: Copy + Into<i16>>(p: &PanelArgs<T>) {
                     return 0;
                 }
                 let at = lane * p.lane + (2 * step + i) * p.step;
-                // SAFETY: by the promise of `PackFn` the source has this product.
+                // SAFETY: the contract of `PackFn` guarantees that the source has this product.
                 let x = unsafe { p.src.add(at).cast::<S>().read_unaligned() };
                 u32::from(x.into() as u16)
             };
-            // SAFETY: by the promise of `PackFn`.
+            // SAFETY: guaranteed by the contract of `PackFn`.
             unsafe { *p.dst.add(step * p.stride + lane).cast::<u32>() = get(0) | get(1) << 16 };
         }
     }
@@ -225,43 +224,43 @@ unsafe fn pairs_of_panel<T, S: Copy + Into<i16>>(p: &PanelArgs<T>) {
 /// Vector loads of stored types, as 32-bit SIMD lanes.
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{Bf16Cell, Cell, F16Cell, Same};
+    use super::{Bf16Cell, F16Cell, PanelElement, UnconvertedCell};
     use std::arch::x86_64::*;
 
     /// Vector loads of a stored type. Callers ensure that the CPU has the instructions of each.
-    pub trait Stored {
-        type Cell: Cell<f32>;
+    pub trait VectorLoad {
+        type Cell: PanelElement<f32>;
         const SIZE: usize;
-        /// AVX-512: the lanes of the mask, zero elsewhere.
+        /// Loads the lanes of the mask with AVX-512; other lanes are zero.
         unsafe fn load16(p: *const u8, mask: __mmask16) -> __m512;
-        /// AVX2: eight lanes.
+        /// Loads eight lanes with AVX2.
         unsafe fn load8(p: *const u8) -> __m256;
     }
 
     /// f32, or any four bytes.
-    pub struct Word;
-    impl Stored for Word {
-        type Cell = Same;
+    pub struct WordLoad;
+    impl VectorLoad for WordLoad {
+        type Cell = UnconvertedCell;
         const SIZE: usize = 4;
         #[inline(always)]
         unsafe fn load16(p: *const u8, mask: __mmask16) -> __m512 {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe { _mm512_maskz_loadu_ps(mask, p.cast()) }
         }
         #[inline(always)]
         unsafe fn load8(p: *const u8) -> __m256 {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe { _mm256_loadu_ps(p.cast()) }
         }
     }
 
-    pub struct Bf16;
-    impl Stored for Bf16 {
+    pub struct Bf16Load;
+    impl VectorLoad for Bf16Load {
         type Cell = Bf16Cell;
         const SIZE: usize = 2;
         #[inline(always)]
         unsafe fn load16(p: *const u8, mask: __mmask16) -> __m512 {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 let bits = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, p.cast()));
                 _mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits))
@@ -269,7 +268,7 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn load8(p: *const u8) -> __m256 {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 let bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
                 _mm256_castsi256_ps(_mm256_slli_epi32::<16>(bits))
@@ -277,18 +276,18 @@ mod x86 {
         }
     }
 
-    pub struct F16;
-    impl Stored for F16 {
+    pub struct F16Load;
+    impl VectorLoad for F16Load {
         type Cell = F16Cell;
         const SIZE: usize = 2;
         #[inline(always)]
         unsafe fn load16(p: *const u8, mask: __mmask16) -> __m512 {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe { _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, p.cast())) }
         }
         #[inline(always)]
         unsafe fn load8(p: *const u8) -> __m256 {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) }
         }
     }
@@ -296,7 +295,7 @@ mod x86 {
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512 {
-    use super::x86::{Stored, Word};
+    use super::x86::{VectorLoad, WordLoad};
     use super::{PanelArgs, pairs_of_panel, plain, quads_of_panel};
     use std::arch::x86_64::*;
 
@@ -310,9 +309,9 @@ pub(crate) mod avx512 {
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-    pub unsafe fn panel<S: Stored>(panels: &[PanelArgs<f32>]) {
+    pub unsafe fn panel<S: VectorLoad>(panels: &[PanelArgs<f32>]) {
         let Some(first) = panels.first() else { return };
-        // SAFETY: by the promise of `PackFn`.
+        // SAFETY: guaranteed by the contract of `PackFn`.
         unsafe {
             if first.lane == S::SIZE {
                 rows::<S>(panels, first.k);
@@ -324,9 +323,9 @@ pub(crate) mod avx512 {
         }
     }
 
-    /// Lanes are contiguous in the source: copies row by row, across all panels.
+    /// Packs lanes that are contiguous in the source: copies row by row, across all panels.
     #[inline(always)]
-    unsafe fn rows<S: Stored>(panels: &[PanelArgs<f32>], k: usize) {
+    unsafe fn rows<S: VectorLoad>(panels: &[PanelArgs<f32>], k: usize) {
         for step in 0..k {
             for p in panels {
                 let (from, to) = (p.src.wrapping_add(step * p.step), p.dst.wrapping_add(step * p.stride));
@@ -360,9 +359,10 @@ pub(crate) mod avx512 {
         unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) };
     }
 
-    /// K is contiguous in the source: transposes 16 × 16 blocks. `flip` is XORed to the bits of each present element.
+    /// Packs a source with contiguous K: transposes 16 × 16 blocks. `flip` is XORed to the bits of each present
+    /// element.
     #[inline(always)]
-    unsafe fn columns<S: Stored>(p: &PanelArgs<f32>, flip: f32) {
+    unsafe fn columns<S: VectorLoad>(p: &PanelArgs<f32>, flip: f32) {
         let steps = p.k;
         // SAFETY: masks keep reads and writes within the lanes and K of source and panel.
         unsafe {
@@ -439,18 +439,18 @@ pub(crate) mod avx512 {
         }
     }
 
-    /// Pairs of bf16, of panels that lie side by side in one source.
+    /// Packs pairs of bf16, for adjacent panels of one source.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
     pub unsafe fn halves(panels: &[PanelArgs<f32>]) {
         let Some(first) = panels.first() else { return };
         let whole = first.products.min(2 * first.k) / 2;
-        // SAFETY: by the promise of `PackFn`.
+        // SAFETY: guaranteed by the contract of `PackFn`.
         unsafe {
             if first.step == 2 {
-                // The two of a pair are adjacent: pairs are transposed as 32-bit words.
+                // The two elements of a pair are adjacent: pairs are transposed as 32-bit words.
                 panels
                     .iter()
-                    .for_each(|p| columns::<Word>(&PanelArgs { k: whole, products: whole, ..*p }, 0.0));
+                    .for_each(|p| columns::<WordLoad>(&PanelArgs { k: whole, products: whole, ..*p }, 0.0));
             } else if first.lane == 2 {
                 halves_of_rows(panels, whole);
             } else {
@@ -468,7 +468,7 @@ pub(crate) mod avx512 {
         }
     }
 
-    /// Lanes are contiguous: interleaves two source rows, across all panels.
+    /// Packs contiguous lanes: interleaves two source rows, across all panels.
     #[inline(always)]
     unsafe fn halves_of_rows(panels: &[PanelArgs<f32>], steps: usize) {
         for step in 0..steps {
@@ -492,20 +492,20 @@ pub(crate) mod avx512 {
         }
     }
 
-    /// Groups of four bytes.
+    /// Packs groups of four bytes.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
     pub unsafe fn quads<const FLIP: u32>(panels: &[PanelArgs<i32>]) {
-        // SAFETY: by the promise of `PackFn`.
+        // SAFETY: guaranteed by the contract of `PackFn`.
         panels.iter().for_each(|p| unsafe { quads_of::<FLIP>(p) });
     }
 
     #[inline(always)]
     unsafe fn quads_of<const FLIP: u32>(p: &PanelArgs<i32>) {
         let full = p.products.min(4 * p.k) / 4;
-        // SAFETY: by the promise of `PackFn`.
+        // SAFETY: guaranteed by the contract of `PackFn`.
         unsafe {
             if p.step == 1 {
-                // The four of a group are adjacent: groups are transposed as 32-bit words.
+                // The four bytes of a group are adjacent: groups are transposed as 32-bit words.
                 let words = PanelArgs {
                     src: p.src,
                     lane: p.lane,
@@ -517,7 +517,7 @@ pub(crate) mod avx512 {
                     dst: p.dst.cast::<f32>(),
                     stride: p.stride,
                 };
-                columns::<Word>(&words, f32::from_bits(FLIP));
+                columns::<WordLoad>(&words, f32::from_bits(FLIP));
             } else if p.lane == 1 {
                 interleaved::<FLIP>(p, full);
             } else {
@@ -536,7 +536,7 @@ pub(crate) mod avx512 {
         }
     }
 
-    /// Lanes are contiguous: interleaves 16 bytes of each of four source rows.
+    /// Packs contiguous lanes: interleaves 16 bytes of each of four source rows.
     #[inline(always)]
     unsafe fn interleaved<const FLIP: u32>(p: &PanelArgs<i32>, steps: usize) {
         for step in 0..steps {
@@ -565,19 +565,19 @@ pub(crate) mod avx512 {
 
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
-    use super::x86::Stored;
+    use super::x86::VectorLoad;
     use super::{PanelArgs, part, plain_panel};
     use std::arch::x86_64::*;
 
     #[target_feature(enable = "avx2,fma,f16c")]
-    pub unsafe fn panel<S: Stored>(panels: &[PanelArgs<f32>]) {
-        // SAFETY: by the promise of `PackFn`.
+    pub unsafe fn panel<S: VectorLoad>(panels: &[PanelArgs<f32>]) {
+        // SAFETY: guaranteed by the contract of `PackFn`.
         panels.iter().for_each(|p| unsafe { one::<S>(p) });
     }
 
     #[inline(always)]
-    unsafe fn one<S: Stored>(p: &PanelArgs<f32>) {
-        // SAFETY: by the promise of `PackFn`; whole vectors are read and written only where there are eight lanes.
+    unsafe fn one<S: VectorLoad>(p: &PanelArgs<f32>) {
+        // SAFETY: guaranteed by the contract of `PackFn`; whole vectors are read and written only where there are eight lanes.
         unsafe {
             if p.lane != S::SIZE && p.step != S::SIZE {
                 return plain_panel::<f32, S::Cell>(p);

@@ -1,16 +1,17 @@
-//! Philox4x32-10, vectorised over counters. Bit-identical to `systole_ir::op::rng`, whose documentation says how words
-//! and elements correspond.
+//! Philox4x32-10 random number generator, vectorized over counters; bit-identical to `systole_ir::op::rng`.
+//!
+//! The documentation of `systole_ir::op::rng` describes how words and elements correspond.
 
-use crate::simd::level::{Isa, Level, Tile, TileFn};
+use crate::simd::level::{Isa, Level, TileFn, TileLoop};
 use crate::simd::loops::lanes_mut;
 
-/// The low and the high 32 bits.
+/// Returns the low and the high 32 bits.
 pub fn halves(x: u64) -> [u32; 2] {
     [x as u32, (x >> 32) as u32]
 }
 
-/// Key and first counter of a generator.
-pub struct Start {
+/// Key and first counter of a Philox generator.
+pub struct PhiloxStart {
     pub key: u64,
     pub counter: u128,
 }
@@ -29,17 +30,17 @@ pub fn runs(first: u128, n: usize, mut f: impl FnMut([u32; 4], std::ops::Range<u
     }
 }
 
-/// Four words for each of `n` counters, `dst: [n, 4]`; `a` points to the [`Start`].
+/// Generates four words for each of `n` counters, `dst: [n, 4]`; `a` points to the [`PhiloxStart`].
 pub struct Philox;
-impl Tile for Philox {
+impl TileLoop for Philox {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
-        // SAFETY: by the promises of `Tile::run`, with the operands that the type's documentation names.
-        let (start, out) = unsafe { (&*a.cast::<Start>(), lanes_mut::<[u32; 4]>(dst, n)) };
+        // SAFETY: guaranteed by the contract of `TileLoop::run`, with the operands that the type's documentation names.
+        let (start, out) = unsafe { (&*a.cast::<PhiloxStart>(), lanes_mut::<[u32; 4]>(dst, n)) };
         let [k0, k1] = halves(start.key);
         runs(start.counter, n, |[a, b, c, d], range| {
             for (j, out) in out[range].iter_mut().enumerate() {
-                // Straight-line code of one counter, which the compiler vectorises over counters.
+                // Straight-line code of one counter, which the compiler vectorizes over counters.
                 let (mut w, mut k0, mut k1) = ([a.wrapping_add(j as u32), b, c, d], k0, k1);
                 for _ in 0..10 {
                     let p0 = 0xD251_1F53u64 * w[0] as u64;
@@ -54,23 +55,23 @@ impl Tile for Philox {
     }
 }
 
-/// Key and first counter of a Philox state of two or three words.
-pub fn start_of(state: &[u64]) -> Start {
+/// Returns key and first counter of a Philox state of two or three words.
+pub fn start_of(state: &[u64]) -> PhiloxStart {
     // With two words of state, the key is also the counter's high half.
     let high = *state.get(2).unwrap_or(&state[0]);
-    Start { key: state[0], counter: (high as u128) << 64 | state[1] as u128 }
+    PhiloxStart { key: state[0], counter: (high as u128) << 64 | state[1] as u128 }
 }
 
 /// Random access to the 32-bit elements of one Philox draw.
-pub struct Words(TileFn);
+pub struct PhiloxWords(TileFn);
 
-impl Words {
-    /// For a level (its vector instructions).
-    pub fn new(level: Level) -> Words {
-        Words(level.tile::<Philox>())
+impl PhiloxWords {
+    /// Creates a generator for a level (its vector instructions).
+    pub fn new(level: Level) -> PhiloxWords {
+        PhiloxWords(level.tile::<Philox>())
     }
 
-    /// Writes the `n` elements from index `first` on to `buffer`; returns where the first one is in it.
+    /// Writes the `n` elements from index `first` on to `buffer`; returns the position of the first one in it.
     ///
     /// # Safety
     /// `state` points to two words; `buffer` has room for `n + 6` elements.
@@ -81,7 +82,7 @@ impl Words {
         n: usize,
         buffer: *mut u32,
     ) -> *const u32 {
-        // SAFETY: by the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let mut start = start_of(unsafe { &*state });
         start.counter = start.counter.wrapping_add((first / 4) as u128);
         let a: *const u8 = (&raw const start).cast();

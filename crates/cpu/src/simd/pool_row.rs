@@ -1,13 +1,13 @@
 //! Max pooling of one row of windows, with each window's argmax.
 //!
-//! Values equal those of `reduce_window` with `maximum`, argmax that of `select_and_scatter` with `ge`: also for NaN,
-//! ties, and zeros of both signs.
+//! Values equal those of `reduce_window` with `maximum`; argmax equals that of `select_and_scatter` with `ge`. This
+//! includes NaN, ties, and zeros of both signs.
 
-use crate::simd::level::{Isa, Level, Tile, TileFn};
+use crate::simd::level::{Isa, Level, TileFn, TileLoop};
 use crate::simd::loops::{lanes, lanes_mut};
 use crate::simd::math;
 use crate::simd::narrow_floats::{NarrowF16, WidenF16};
-use crate::simd::stored_elements::{Bf16, Cell, F16};
+use crate::simd::stored_elements::{Bf16Bits, F16Bits, StoredElement};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use systole_compile::{DEAD, Relu};
@@ -15,8 +15,8 @@ use systole_ir::DType;
 
 /// Channels compared at a time; their state stays in L1.
 const LANES: usize = 64;
-/// A row of adjacent windows, channels innermost. Strides are in elements.
-pub struct Row {
+/// Arguments: a row of adjacent windows, channels innermost. Strides are in elements.
+pub struct PoolRowArgs {
     /// Window height and width.
     pub window: [usize; 2],
     /// Stride between windows.
@@ -29,15 +29,15 @@ pub struct Row {
     pub argmax: *mut u8,
 }
 
-/// Pools `n` windows. `dst`: maxima, `[n, channels]`; `a`: the operand at the first window; `b`: a [`Row`]. `A` and `Z`
-/// are the stored types of operand and result; all values must be representable in `Z`.
+/// Pools `n` windows. `dst`: maxima, `[n, channels]`; `a`: the operand at the first window; `b`: a [`PoolRowArgs`]. `A`
+/// and `Z` are the stored types of operand and result; all values must be representable in `Z`.
 pub struct PoolRow<A, Z>(PhantomData<(A, Z)>);
-impl<A: Cell<Lane = f32>, Z: Cell<Lane = f32>> Tile for PoolRow<A, Z> {
+impl<A: StoredElement<Lane = f32>, Z: StoredElement<Lane = f32>> TileLoop for PoolRow<A, Z> {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, n: usize) {
-        // SAFETY: by the promises of `Tile::run`, with the operands that the type's documentation names.
+        // SAFETY: guaranteed by the contract of `TileLoop::run`, with the operands that the type's documentation names.
         unsafe {
-            let r = &*b.cast::<Row>();
+            let r = &*b.cast::<PoolRowArgs>();
             for i in 0..n {
                 let mut at = 0;
                 while at < r.channels {
@@ -55,22 +55,22 @@ impl<A: Cell<Lane = f32>, Z: Cell<Lane = f32>> Tile for PoolRow<A, Z> {
     }
 }
 
-/// Elements of the largest window of f16 that is widened at once.
+/// Elements of the largest f16 window that is widened as a whole.
 const WIDENED: usize = 64;
 
-/// As [`PoolRow`] to f16, of f32 (`WIDE`) or of f16: elements are widened, and maxima rounded, by instructions.
+/// Like [`PoolRow`] to f16, from f32 (`WIDE`) or f16: instructions widen elements and round maxima.
 struct PoolF16<const WIDE: bool>;
-impl<const WIDE: bool> Tile for PoolF16<WIDE> {
+impl<const WIDE: bool> TileLoop for PoolF16<WIDE> {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
         // SAFETY: as for `PoolRow`; a window of at most `WIDENED` elements is written before it is pooled.
         unsafe {
-            let r = &*b.cast::<Row>();
+            let r = &*b.cast::<PoolRowArgs>();
             let [height, width] = r.window;
             if !WIDE && height * width > WIDENED {
-                return Level::Portable.tile::<PoolRow<F16, F16>>()(dst, a, b, c, n);
+                return Level::Portable.tile::<PoolRow<F16Bits, F16Bits>>()(dst, a, b, c, n);
             }
-            let near = Row { line: width * LANES, channels: LANES, ..*r };
+            let near = PoolRowArgs { line: width * LANES, channels: LANES, ..*r };
             let mut wide = [const { MaybeUninit::<[f32; LANES]>::uninit() }; WIDENED];
             let mut top = [0f32; LANES];
             for i in 0..n {
@@ -99,9 +99,9 @@ impl<const WIDE: bool> Tile for PoolF16<WIDE> {
 
 /// Pools some channels of a window.
 #[inline(always)]
-unsafe fn pool<A: Cell<Lane = f32>, Z: Cell<Lane = f32>>(
+unsafe fn pool<A: StoredElement<Lane = f32>, Z: StoredElement<Lane = f32>>(
     x: *const A,
-    r: &Row,
+    r: &PoolRowArgs,
     y: &mut [Z],
     argmax: Option<&mut [u8]>,
 ) {
@@ -121,15 +121,21 @@ fn relu(x: f32) -> f32 {
     if x <= 0.0 { 0.0 } else { x }
 }
 
-/// The mark of an argmax whose element is `kept`, after ReLU of the elements.
+/// Returns the argmax marker of an element `kept`, after ReLU of the elements.
 #[inline(always)]
 fn mark<const RELU: bool>(kept: f32) -> u32 {
     if RELU && kept <= 0.0 { DEAD as u32 } else { 0 }
 }
 
-/// Stores maxima and argmax of one window's channels. Where ReLU of the maxima is inactive, argmax has [`DEAD`].
+/// Stores maxima and argmax of one window's channels. If ReLU of the maximum is inactive, argmax is [`DEAD`].
 #[inline(always)]
-fn put<Z: Cell<Lane = f32>>(r: &Row, y: &mut [Z], argmax: Option<&mut [u8]>, top: &[f32], which: &[u32]) {
+fn put<Z: StoredElement<Lane = f32>>(
+    r: &PoolRowArgs,
+    y: &mut [Z],
+    argmax: Option<&mut [u8]>,
+    top: &[f32],
+    which: &[u32],
+) {
     let after = r.relu == Relu::After;
     for (y, top) in y.iter_mut().zip(top) {
         *y = Z::store(if after { relu(*top) } else { *top });
@@ -141,11 +147,11 @@ fn put<Z: Cell<Lane = f32>>(r: &Row, y: &mut [Z], argmax: Option<&mut [u8]>, top
     }
 }
 
-/// A window of any size.
+/// Pools a window of any size.
 #[inline(always)]
-unsafe fn window<A: Cell<Lane = f32>, Z: Cell<Lane = f32>, const RELU: bool>(
+unsafe fn window<A: StoredElement<Lane = f32>, Z: StoredElement<Lane = f32>, const RELU: bool>(
     x: *const A,
-    r: &Row,
+    r: &PoolRowArgs,
     y: &mut [Z],
     argmax: Option<&mut [u8]>,
 ) {
@@ -158,25 +164,25 @@ unsafe fn window<A: Cell<Lane = f32>, Z: Cell<Lane = f32>, const RELU: bool>(
         let others = unsafe { lanes::<A>(x.add(at).cast(), n) };
         for (((kept, which), top), other) in kept.iter_mut().zip(&mut which).zip(&mut top).zip(others) {
             let other = if RELU { relu(other.load()) } else { other.load() };
-            // Position 0 is always taken, whatever it compares to (NaN).
+            // Position 0 is always selected, whatever it compares to (NaN).
             let keeps = number > 0 && *kept >= other;
             *kept = if keeps { *kept } else { other };
             *which = if keeps { *which } else { number as u32 };
             *top = math::maximum(*top, other);
         }
     }
-    // The gradient goes by the element that comparisons keep, which beside a NaN is not the maximum.
+    // The gradient follows the element that comparisons keep; with a NaN in the window this is not the maximum.
     for (which, kept) in which[..n].iter_mut().zip(&kept) {
         *which |= mark::<RELU>(*kept);
     }
     put(r, y, argmax, &top[..n], &which[..n]);
 }
 
-/// A 2×2 window, the usual case, in registers.
+/// Pools a 2×2 window, the usual case, in registers.
 #[inline(always)]
-unsafe fn four<A: Cell<Lane = f32>, Z: Cell<Lane = f32>, const RELU: bool>(
+unsafe fn four<A: StoredElement<Lane = f32>, Z: StoredElement<Lane = f32>, const RELU: bool>(
     x: *const A,
-    r: &Row,
+    r: &PoolRowArgs,
     y: &mut [Z],
     argmax: Option<&mut [u8]>,
 ) {
@@ -202,12 +208,12 @@ unsafe fn four<A: Cell<Lane = f32>, Z: Cell<Lane = f32>, const RELU: bool>(
     put(r, y, argmax, &top[..n], &which[..n]);
 }
 
-/// The pooling loop for an operand and result of these types, if there is one.
+/// Returns the pooling loop for an operand and result of these types, if there is one.
 pub fn pool_row(operand: DType, result: DType, level: Level) -> Option<TileFn> {
     match (operand, result) {
         (DType::F32, DType::F32) => Some(level.tile::<PoolRow<f32, f32>>()),
-        (DType::F32, DType::BF16) => Some(level.tile::<PoolRow<f32, Bf16>>()),
-        (DType::BF16, DType::BF16) => Some(level.tile::<PoolRow<Bf16, Bf16>>()),
+        (DType::F32, DType::BF16) => Some(level.tile::<PoolRow<f32, Bf16Bits>>()),
+        (DType::BF16, DType::BF16) => Some(level.tile::<PoolRow<Bf16Bits, Bf16Bits>>()),
         (DType::F32, DType::F16) => Some(level.tile::<PoolF16<true>>()),
         (DType::F16, DType::F16) => Some(level.tile::<PoolF16<false>>()),
         _ => None,

@@ -1,8 +1,8 @@
-//! Software prefetch.
+//! Software prefetch of cache lines into L1 and L2.
 
 use crate::simd::vector::Vector;
 
-/// Prefetches one cache line into L1, where the hardware prefetcher does not foresee the access.
+/// Prefetches one cache line into L1, for accesses that the hardware prefetcher does not predict.
 #[inline(always)]
 pub fn fetch<T>(p: *const T) {
     #[cfg(target_arch = "x86_64")]

@@ -1,6 +1,7 @@
-//! Partition of loops into pieces of nearly equal size.
+//! Partitions loops into pieces of nearly equal size.
 
-/// Partitions `0..n` into as few pieces of at most `most` as possible, of nearly equal size: `(start, size)` of each.
+/// Partitions `0..n` into as few pieces of at most `most` as possible, of nearly equal size. Returns `(start, size)` of
+/// each.
 pub fn pieces(n: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
     let count = n.div_ceil(most.max(1)).max(1);
     let (size, larger) = (n / count, n % count);

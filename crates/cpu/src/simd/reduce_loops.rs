@@ -1,9 +1,8 @@
-//! Reduction loops over one tile of elements, for each associative op and element type. Narrow floats are reduced as
-//! f32 lanes.
+//! Vectorized reduction loops for each associative op and element type; narrow floats are reduced as f32 lanes.
 
-use crate::simd::level::{Isa, Level, Tile, TileFn};
-use crate::simd::loops::{Lane, lanes, lanes_mut};
-use crate::simd::stored_elements::{Add, And, Cell, Fold, Max, Min, Mul, Or};
+use crate::simd::level::{Isa, Level, TileFn, TileLoop};
+use crate::simd::loops::{LoopElement, lanes, lanes_mut};
+use crate::simd::stored_elements::{Add, And, Max, Min, Mul, Or, ReduceFn, StoredElement};
 use std::marker::PhantomData;
 use systole_ir::DType;
 use systole_ir::op::Monoid;
@@ -12,18 +11,18 @@ use systole_ir::op::Monoid;
 /// vector width.
 pub const LANES: usize = 64;
 
-/// A type of elements that are their own lanes.
-trait Element: Lane + Cell<Lane = Self> {}
-impl<T: Lane + Cell<Lane = T>> Element for T {}
+/// Element types that are their own lane type.
+trait ReduceElement: LoopElement + StoredElement<Lane = Self> {}
+impl<T: LoopElement + StoredElement<Lane = T>> ReduceElement for T {}
 
 /// Reduces `n` contiguous elements into [`LANES`] accumulators at `dst`: element `i` into accumulator `i % LANES`.
-struct Along<T, F>(PhantomData<(T, F)>);
-impl<T: Element, F: Fold<T>> Tile for Along<T, F> {
-    const EVERY_LEVEL: bool = <T as Lane>::COMMON;
+struct ReduceToLanes<T, F>(PhantomData<(T, F)>);
+impl<T: ReduceElement, F: ReduceFn<T>> TileLoop for ReduceToLanes<T, F> {
+    const EVERY_LEVEL: bool = <T as LoopElement>::COMMON;
 
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
-        // SAFETY: by the promises of `Tile::run`; the accumulators do not overlap the elements.
+        // SAFETY: guaranteed by the contract of `TileLoop::run`; the accumulators do not overlap the elements.
         let (d, a) = unsafe { (&mut *dst.cast::<[T; LANES]>(), lanes::<T>(a, n)) };
         let mut acc = *d;
         let chunks = a.chunks_exact(LANES);
@@ -41,13 +40,13 @@ impl<T: Element, F: Fold<T>> Tile for Along<T, F> {
 }
 
 /// Reduces `n` elements into `n` accumulators, element by element.
-struct Across<T, F>(PhantomData<(T, F)>);
-impl<T: Element, F: Fold<T>> Tile for Across<T, F> {
-    const EVERY_LEVEL: bool = <T as Lane>::COMMON;
+struct ReduceElementwise<T, F>(PhantomData<(T, F)>);
+impl<T: ReduceElement, F: ReduceFn<T>> TileLoop for ReduceElementwise<T, F> {
+    const EVERY_LEVEL: bool = <T as LoopElement>::COMMON;
 
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
-        // SAFETY: by the promises of `Tile::run`; the accumulators do not overlap the elements.
+        // SAFETY: guaranteed by the contract of `TileLoop::run`; the accumulators do not overlap the elements.
         let (d, a) = unsafe { (lanes_mut::<T>(dst, n), lanes::<T>(a, n)) };
         for (x, y) in d.iter_mut().zip(a) {
             *x = F::f(*x, *y);
@@ -56,9 +55,9 @@ impl<T: Element, F: Fold<T>> Tile for Across<T, F> {
 }
 
 /// Reduces [`LANES`] accumulators to one, as a binary tree.
-struct Within<T, F>(PhantomData<(T, F)>);
-impl<T: Element, F: Fold<T>> Tile for Within<T, F> {
-    const EVERY_LEVEL: bool = <T as Lane>::COMMON;
+struct ReduceLanes<T, F>(PhantomData<(T, F)>);
+impl<T: ReduceElement, F: ReduceFn<T>> TileLoop for ReduceLanes<T, F> {
+    const EVERY_LEVEL: bool = <T as LoopElement>::COMMON;
 
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, _: usize) {
@@ -79,13 +78,13 @@ impl<T: Element, F: Fold<T>> Tile for Within<T, F> {
 }
 
 /// Reduces each of `n` rows at `a` to one lane of `dst`; `b` points to the row length (a `usize`).
-struct Short<T, F>(PhantomData<(T, F)>);
-impl<T: Element, F: Fold<T>> Tile for Short<T, F> {
-    const EVERY_LEVEL: bool = <T as Lane>::COMMON;
+struct ReduceShortRows<T, F>(PhantomData<(T, F)>);
+impl<T: ReduceElement, F: ReduceFn<T>> TileLoop for ReduceShortRows<T, F> {
+    const EVERY_LEVEL: bool = <T as LoopElement>::COMMON;
 
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, n: usize) {
-        // SAFETY: by the promises of `Tile::run`; rows have at least one element.
+        // SAFETY: guaranteed by the contract of `TileLoop::run`; rows have at least one element.
         unsafe {
             let row = *b.cast::<usize>();
             let elements = lanes::<T>(a, n * row);
@@ -96,52 +95,52 @@ impl<T: Element, F: Fold<T>> Tile for Short<T, F> {
     }
 }
 
-/// The loops of one reduction.
+/// All loops of one reduction.
 #[derive(Clone, Copy)]
-pub struct Loops {
-    /// [`Along`].
+pub struct ReduceLoops {
+    /// Loop [`ReduceToLanes`].
     pub along: TileFn,
-    /// [`Across`].
+    /// Loop [`ReduceElementwise`].
     pub across: TileFn,
-    /// [`Within`].
+    /// Loop [`ReduceLanes`].
     pub within: TileFn,
-    /// [`Short`].
+    /// Loop [`ReduceShortRows`].
     pub short: TileFn,
 }
 
-fn loops<T: Element, F: Fold<T>>(level: Level) -> Loops {
-    Loops {
-        along: level.tile::<Along<T, F>>(),
-        across: level.tile::<Across<T, F>>(),
-        within: level.tile::<Within<T, F>>(),
-        short: level.tile::<Short<T, F>>(),
+fn loops<T: ReduceElement, F: ReduceFn<T>>(level: Level) -> ReduceLoops {
+    ReduceLoops {
+        along: level.tile::<ReduceToLanes<T, F>>(),
+        across: level.tile::<ReduceElementwise<T, F>>(),
+        within: level.tile::<ReduceLanes<T, F>>(),
+        short: level.tile::<ReduceShortRows<T, F>>(),
     }
 }
 
-fn float_loops<T: Element>(monoid: Monoid, level: Level) -> Loops
+fn float_loops<T: ReduceElement>(monoid: Monoid, level: Level) -> ReduceLoops
 where
-    Add: Fold<T>,
-    Mul: Fold<T>,
-    Min: Fold<T>,
-    Max: Fold<T>,
+    Add: ReduceFn<T>,
+    Mul: ReduceFn<T>,
+    Min: ReduceFn<T>,
+    Max: ReduceFn<T>,
 {
     match monoid {
         Monoid::Multiply => loops::<T, Mul>(level),
         Monoid::Minimum => loops::<T, Min>(level),
         Monoid::Maximum => loops::<T, Max>(level),
-        // Bitwise reductions of floats do not pass the type checker.
+        // Bitwise reductions of floats are rejected by the type checker.
         Monoid::Add | Monoid::And | Monoid::Or => loops::<T, Add>(level),
     }
 }
 
-fn int_loops<T: Element>(monoid: Monoid, level: Level) -> Loops
+fn int_loops<T: ReduceElement>(monoid: Monoid, level: Level) -> ReduceLoops
 where
-    Add: Fold<T>,
-    Mul: Fold<T>,
-    Min: Fold<T>,
-    Max: Fold<T>,
-    And: Fold<T>,
-    Or: Fold<T>,
+    Add: ReduceFn<T>,
+    Mul: ReduceFn<T>,
+    Min: ReduceFn<T>,
+    Max: ReduceFn<T>,
+    And: ReduceFn<T>,
+    Or: ReduceFn<T>,
 {
     match monoid {
         Monoid::And => loops::<T, And>(level),
@@ -155,8 +154,8 @@ where
     }
 }
 
-/// The loops that reduce elements of a type.
-pub fn loops_of(monoid: Monoid, dtype: DType, level: Level) -> Loops {
+/// Returns the loops that reduce elements of a type.
+pub fn loops_of(monoid: Monoid, dtype: DType, level: Level) -> ReduceLoops {
     match dtype {
         DType::F32 | DType::F16 | DType::BF16 => float_loops::<f32>(monoid, level),
         DType::F64 => float_loops::<f64>(monoid, level),
@@ -175,7 +174,7 @@ pub fn loops_of(monoid: Monoid, dtype: DType, level: Level) -> Loops {
     }
 }
 
-/// The loop that adds `n` elements to `dst`. Narrow floats must be widened first: it treats them as f32.
+/// Returns the loop that adds `n` elements to `dst`. Narrow floats must be widened first: it treats them as f32.
 pub fn adder(dtype: DType, level: Level) -> TileFn {
     loops_of(Monoid::Add, dtype, level.vectors()).across
 }

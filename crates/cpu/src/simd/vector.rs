@@ -1,9 +1,9 @@
-//! SIMD vectors behind one trait: portable ones, and those of each x86 level.
+//! SIMD vector trait [`Vector`], with portable, AVX2 and AVX-512 implementations.
 
-/// A vector of one element type at one level.
+/// Vector of one element type at one level.
 ///
 /// # Safety
-/// The methods may only be called where the CPU has the level's instructions.
+/// The methods may only be called if the CPU has the level's instructions.
 pub unsafe trait Vector: Copy {
     type T: Copy;
     const LANES: usize;
@@ -14,7 +14,7 @@ pub unsafe trait Vector: Copy {
     unsafe fn load_part(p: *const Self::T, n: usize) -> Self;
     /// Stores the first `n` lanes.
     unsafe fn store_part(self, p: *mut Self::T, n: usize);
-    /// `self · b + c`
+    /// Returns `self · b + c`.
     unsafe fn mul_add(self, b: Self, c: Self) -> Self;
     unsafe fn add(self, b: Self) -> Self;
 }
@@ -81,11 +81,11 @@ macro_rules! array_vector {
     };
 }
 array_vector!(
-    /// An array that the compiler vectorises for the baseline instruction set.
+    /// Array that the compiler vectorizes for the baseline instruction set.
     Portable32, f32, 4, |x, y| x + y, |a, b| a * b
 );
 array_vector!(
-    /// An array that the compiler vectorises for the baseline instruction set.
+    /// Array that the compiler vectorizes for the baseline instruction set.
     Portable64, f64, 2, |x, y| x + y, |a, b| a * b
 );
 array_vector!(
@@ -100,7 +100,8 @@ pub(crate) mod x86 {
     use crate::simd::vector::Vector;
     use std::arch::x86_64::*;
 
-    /// Implements a vector by intrinsics; arguments are the register and pointer types and one intrinsic per operation.
+    /// Implements a vector with intrinsics; arguments are the register and pointer types and one intrinsic per
+    /// operation.
     macro_rules! intrinsic_vector {
         ($name:ident, $reg:ty, $t:ty, $n:expr, $p:ty; $set:expr, $load:expr, $store:expr, $load_part:expr,
          $store_part:expr, $fma:expr, $add:expr) => {
@@ -123,7 +124,7 @@ pub(crate) mod x86 {
         };
     }
 
-    /// The lowest `n` bits, at most 16.
+    /// Returns the lowest `n` bits, at most 16.
     #[inline(always)]
     fn bits(n: usize) -> u16 {
         if n >= 16 { !0 } else { (1 << n) - 1 }
@@ -160,7 +161,7 @@ pub(crate) mod x86 {
         |p: *mut __m256i, n, x| _mm256_maskstore_epi32(p.cast(), first8(n), x),
         |a, b, c| _mm256_add_epi32(c, _mm256_madd_epi16(a, b)), _mm256_add_epi32
     }
-    /// Sixteen f32 lanes; the types differ in `mul_add`.
+    /// Defines sixteen f32 lanes; the types differ in `mul_add`.
     macro_rules! floats16 {
         ($name:ident, $fma:expr) => {
             intrinsic_vector! {
@@ -180,7 +181,7 @@ pub(crate) mod x86 {
         |p, n, x| _mm512_mask_storeu_pd(p, bits(n) as u8, x),
         _mm512_fmadd_pd, _mm512_add_pd
     }
-    /// Sixteen i32 lanes whose `mul_add` accumulates groups of narrow integers; the types differ in `mul_add`.
+    /// Defines sixteen i32 lanes whose `mul_add` accumulates groups of narrow integers; the types differ in `mul_add`.
     macro_rules! sums16 {
         ($name:ident, $fma:expr) => {
             intrinsic_vector! {
@@ -195,7 +196,7 @@ pub(crate) mod x86 {
     sums16!(Pairs16, |a, b, c| _mm512_add_epi32(c, _mm512_madd_epi16(a, b)));
     sums16!(Quads16, |a, b, c| _mm512_dpbusd_epi32(c, a, b));
 
-    /// Sixteen f32 lanes reinterpreted as pairs of bf16, the operand type of `VDPBF16PS`.
+    /// Reinterprets sixteen f32 lanes as pairs of bf16, the operand type of `VDPBF16PS`.
     #[inline(always)]
     unsafe fn pairs(x: __m512) -> __m512bh {
         // SAFETY: both types have 512 bits, and any bits are valid.
@@ -216,8 +217,8 @@ pub(crate) mod x86 {
         }
     }
 
-    /// Interleaves two rows of bf16 into words (VNNI pairs): 16 columns, and the next 16. An absent second row is
-    /// zeros.
+    /// Interleaves two rows of bf16 into words (VNNI pairs): 16 columns, and the next 16. A missing second row is read
+    /// as zeros.
     #[inline(always)]
     pub unsafe fn in_turn(first: *const u16, second: Option<*const u16>) -> [HalfPairs16; 2] {
         // SAFETY: the level is available; the caller's rows have 32 columns.

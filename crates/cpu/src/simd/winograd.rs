@@ -1,4 +1,4 @@
-//! Transforms of Winograd's minimal filtering F(2×2, 3×3) and their gradients, vectorised over channels.
+//! Winograd transforms for convolution F(2×2, 3×3) and their gradients, vectorized over channels.
 //!
 //! Notation as in Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (2015): the input transform `Bᵀ d
 //! B`, the filter transform `G g Gᵀ`, the output transform `Aᵀ m A`; and for gradients `A dy Aᵀ` and `Gᵀ u G`. The
@@ -13,8 +13,8 @@ use crate::simd::vector::x86;
 /// Elements of a transformed tile, 4×4.
 pub const COMPONENTS: usize = 16;
 
-/// Tiles to transform, and the destination. Strides are in elements.
-pub struct Tiles {
+/// Input tiles to transform, and the destination. Strides are in elements.
+pub struct InputTiles {
     /// First elements of the `count` tiles, as offsets from `from`; row and column strides; channels to transform.
     pub from: *const f32,
     pub offsets: *const usize,
@@ -28,9 +28,9 @@ pub struct Tiles {
     pub component: usize,
 }
 
-/// Transformed results of a strip and the destination of their output tiles. Tiles `[images, rows, columns]` follow
-/// each other. Strides are in elements.
-pub struct Pixels {
+/// Transformed results of a strip, and the destination of their output tiles. Tiles `[images, rows, columns]` are
+/// consecutive. Strides are in elements.
+pub struct OutputTiles {
     pub from: *const f32,
     pub pitch: usize,
     pub component: usize,
@@ -51,7 +51,7 @@ pub struct Pixels {
 
 /// 3×3 filters and their transforms, `rows` by `elements`. Tap `t` is at `taps + t · tap`, rows `row` apart; component
 /// `p` is at `components + p · component`, rows of whole vectors `wide` apart.
-pub struct Window {
+pub struct FilterTransforms {
     pub taps: *mut f32,
     pub tap: usize,
     pub row: usize,
@@ -65,23 +65,23 @@ pub struct Window {
     pub add: bool,
 }
 
-/// The transforms of one level.
+/// Winograd transforms of one level.
 #[derive(Clone, Copy)]
-pub struct Transforms {
-    /// `Bᵀ d B`
-    pub input: unsafe fn(&Tiles),
-    /// `A dy Aᵀ`
-    pub cotangent: unsafe fn(&Tiles),
-    /// `Aᵀ m A`
-    pub result: unsafe fn(&Pixels),
-    /// `G g Gᵀ`
-    pub kernel: unsafe fn(&Window),
-    /// `Gᵀ u G`
-    pub gradient: unsafe fn(&Window),
+pub struct WinogradTransforms {
+    /// Input transform `Bᵀ d B`.
+    pub input: unsafe fn(&InputTiles),
+    /// Transform of the output gradient, `A dy Aᵀ`.
+    pub cotangent: unsafe fn(&InputTiles),
+    /// Output transform `Aᵀ m A`.
+    pub result: unsafe fn(&OutputTiles),
+    /// Filter transform `G g Gᵀ`.
+    pub kernel: unsafe fn(&FilterTransforms),
+    /// Transform of the filter gradient, `Gᵀ u G`.
+    pub gradient: unsafe fn(&FilterTransforms),
 }
 
-impl Transforms {
-    pub fn of(level: Level) -> Transforms {
+impl WinogradTransforms {
+    pub fn of(level: Level) -> WinogradTransforms {
         match level {
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 | Level::Avx512Bf16 | Level::Amx => AVX512,
@@ -118,14 +118,14 @@ unsafe fn set<V: Vector<T = f32>>(v: V, p: *mut f32, lanes: usize) {
     unsafe { if lanes == V::LANES { v.store(p) } else { v.store_part(p, lanes) } }
 }
 
-/// `a − b`
+/// Returns `a − b`.
 #[inline(always)]
 unsafe fn sub<V: Vector<T = f32>>(a: V, b: V) -> V {
     // SAFETY: the level is available.
     unsafe { b.mul_add(V::splat(-1.0), a) }
 }
 
-/// Row `i` of `Bᵀ` times four elements `step` apart.
+/// Returns row `i` of `Bᵀ` times four elements `step` apart.
 #[inline(always)]
 unsafe fn across<V: Vector<T = f32>>(i: usize, x: *const f32, step: usize, lanes: usize) -> V {
     // SAFETY: the caller has the four elements.
@@ -137,8 +137,8 @@ unsafe fn across<V: Vector<T = f32>>(i: usize, x: *const f32, step: usize, lanes
 }
 
 #[inline(always)]
-unsafe fn input<V: Vector<T = f32>>(t: &Tiles) {
-    // SAFETY: by the caller's promise, tiles and components hold all channels.
+unsafe fn input<V: Vector<T = f32>>(t: &InputTiles) {
+    // SAFETY: the caller guarantees that tiles and components hold all channels.
     unsafe {
         for tile in 0..t.count {
             let (from, to) = (t.from.add(*t.offsets.add(tile)), t.to.add(tile * t.pitch));
@@ -164,7 +164,7 @@ unsafe fn input<V: Vector<T = f32>>(t: &Tiles) {
 }
 
 #[inline(always)]
-unsafe fn cotangent<V: Vector<T = f32>>(t: &Tiles) {
+unsafe fn cotangent<V: Vector<T = f32>>(t: &InputTiles) {
     // SAFETY: as for `input`.
     unsafe {
         let zero = V::splat(0.0);
@@ -191,8 +191,8 @@ unsafe fn cotangent<V: Vector<T = f32>>(t: &Tiles) {
 }
 
 #[inline(always)]
-unsafe fn result<V: Vector<T = f32>>(r: &Pixels) {
-    // SAFETY: by the caller's promise, components hold whole vectors of all features, pixels all features.
+unsafe fn result<V: Vector<T = f32>>(r: &OutputTiles) {
+    // SAFETY: the caller guarantees that components hold whole vectors of all features, and pixels all features.
     unsafe {
         let mut from = r.from;
         for image in 0..r.images {
@@ -235,7 +235,7 @@ unsafe fn result<V: Vector<T = f32>>(r: &Pixels) {
     }
 }
 
-/// `G` times three vectors.
+/// Returns `G` times three vectors.
 #[inline(always)]
 unsafe fn four<V: Vector<T = f32>>(a: V, b: V, c: V) -> [V; 4] {
     // SAFETY: the level is available.
@@ -246,7 +246,7 @@ unsafe fn four<V: Vector<T = f32>>(a: V, b: V, c: V) -> [V; 4] {
     }
 }
 
-/// `Gᵀ` times four vectors.
+/// Returns `Gᵀ` times four vectors.
 #[inline(always)]
 unsafe fn three<V: Vector<T = f32>>(a: V, b: V, c: V, d: V) -> [V; 3] {
     // SAFETY: the level is available.
@@ -258,8 +258,8 @@ unsafe fn three<V: Vector<T = f32>>(a: V, b: V, c: V, d: V) -> [V; 3] {
 }
 
 #[inline(always)]
-unsafe fn kernel<V: Vector<T = f32>>(w: &Window) {
-    // SAFETY: by the caller's promise, taps and components hold all rows, both of whole vectors here.
+unsafe fn kernel<V: Vector<T = f32>>(w: &FilterTransforms) {
+    // SAFETY: the caller guarantees that taps and components hold all rows, both of whole vectors here.
     unsafe {
         for row in 0..w.rows {
             let (taps, components) = (w.taps.add(row * w.row), w.components.add(row * w.wide));
@@ -289,8 +289,8 @@ unsafe fn kernel<V: Vector<T = f32>>(w: &Window) {
 }
 
 #[inline(always)]
-unsafe fn gradient<V: Vector<T = f32>>(w: &Window) {
-    // SAFETY: by the caller's promise, components hold whole vectors of all rows, taps all elements.
+unsafe fn gradient<V: Vector<T = f32>>(w: &FilterTransforms) {
+    // SAFETY: the caller guarantees that components hold whole vectors of all rows, and taps all elements.
     unsafe {
         for row in 0..w.rows {
             let (taps, components) = (w.taps.add(row * w.row), w.components.add(row * w.wide));
@@ -323,19 +323,19 @@ unsafe fn gradient<V: Vector<T = f32>>(w: &Window) {
 macro_rules! transforms {
     ($name:ident, $v:ty $(, $feature:literal)?) => {
         $(#[cfg(target_arch = "x86_64")] #[doc = $feature])?
-        const $name: Transforms = {
-            transforms!(@of input, Tiles, $v $(, $feature)?);
-            transforms!(@of cotangent, Tiles, $v $(, $feature)?);
-            transforms!(@of result, Pixels, $v $(, $feature)?);
-            transforms!(@of kernel, Window, $v $(, $feature)?);
-            transforms!(@of gradient, Window, $v $(, $feature)?);
-            Transforms { input, cotangent, result, kernel, gradient }
+        const $name: WinogradTransforms = {
+            transforms!(@of input, InputTiles, $v $(, $feature)?);
+            transforms!(@of cotangent, InputTiles, $v $(, $feature)?);
+            transforms!(@of result, OutputTiles, $v $(, $feature)?);
+            transforms!(@of kernel, FilterTransforms, $v $(, $feature)?);
+            transforms!(@of gradient, FilterTransforms, $v $(, $feature)?);
+            WinogradTransforms { input, cotangent, result, kernel, gradient }
         };
     };
     (@of $f:ident, $t:ty, $v:ty $(, $feature:literal)?) => {
         $(#[target_feature(enable = $feature)])?
         unsafe fn $f(t: &$t) {
-            // SAFETY: the caller's promises are those of the loop; the level is available.
+            // SAFETY: the contract is that of the loop; the level is available.
             unsafe { crate::simd::winograd::$f::<$v>(t) }
         }
     };

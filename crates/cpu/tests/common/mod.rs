@@ -1,4 +1,4 @@
-//! What the tests share: drawing arguments, running on the engine and on the interpreter, comparing.
+//! Test helpers: random arguments, running on the engine and on the interpreter, comparison.
 #![allow(dead_code)]
 
 pub mod net;
@@ -6,23 +6,23 @@ pub mod odd;
 pub mod programs;
 
 use std::sync::Arc;
-use systole_cpu::{CpuBackend, Level, Team};
-use systole_ir::op::{Domain, Lowering};
-use systole_ir::rng::Stream;
+use systole_cpu::{CpuBackend, Level, ThreadPool};
+use systole_ir::op::{ArgDomain, LoweringClass};
+use systole_ir::rng::RandomStream;
 use systole_ir::{DType, Graph, Literal, Scalar, TensorType, interp};
-use systole_runtime::{Arg, Backend, Buffer, CompileOptions};
+use systole_runtime::{Backend, Buffer, CompileOptions, ExecutableArg};
 
-/// Arguments of a graph, all from one interval.
+/// Random arguments of a graph, all from one interval.
 pub fn arguments(graph: &Graph, low: f64, high: f64, seed: u64) -> Vec<Literal> {
     let draw = |(i, t): (usize, &TensorType)| {
-        Domain::Uniform(low, high).draw(t, &mut Stream::new(seed, 11, i as u64))
+        ArgDomain::Uniform(low, high).draw(t, &mut RandomStream::new(seed, 11, i as u64))
     };
     graph.param_types().iter().enumerate().map(draw).collect()
 }
 
 /// A backend of a level and a number of threads.
 pub fn backend(level: Level, threads: usize) -> CpuBackend {
-    CpuBackend::with(Team::new(threads), level).unwrap()
+    CpuBackend::with(ThreadPool::new(threads), level).unwrap()
 }
 
 /// Levels of this machine.
@@ -35,7 +35,7 @@ pub fn run(backend: &CpuBackend, graph: &Arc<Graph>, args: &[Literal]) -> Vec<Li
     run_with(backend, graph, args, &CompileOptions::default())
 }
 
-/// As [`run`], compiled with these options.
+/// Like [`run`], compiled with these options.
 pub fn run_with(
     backend: &CpuBackend,
     graph: &Arc<Graph>,
@@ -43,19 +43,19 @@ pub fn run_with(
     options: &CompileOptions,
 ) -> Vec<Literal> {
     let exe = backend.compile(graph, options).unwrap_or_else(|e| panic!("{e}"));
-    let args = args.iter().map(|a| Arg::Donate(Buffer::from(a.clone()))).collect();
+    let args = args.iter().map(|a| ExecutableArg::Donate(Buffer::from(a.clone()))).collect();
     let out = exe.run(args).unwrap_or_else(|e| panic!("{e}"));
     out.iter().map(|b| b.to_literal().unwrap()).collect()
 }
 
-/// Runs a graph by the interpreter.
+/// Runs a graph on the interpreter.
 pub fn oracle(graph: &Graph, args: &[Literal]) -> Vec<Literal> {
     let refs: Vec<&Literal> = args.iter().collect();
     interp::run(graph, &refs).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// Distance of two floats of one type in units in the last place of the greater one or of `at_least`. The zeros
-/// coincide, and so do all NaNs. (As in the tests of the ops themselves.)
+/// Returns the distance of two floats of one type in units in the last place of the larger one or of `at_least`. The
+/// zeros coincide, and so do all NaNs. (The same as in the tests of the ops themselves.)
 fn ulps(dtype: DType, a: f64, b: f64, at_least: f64) -> f64 {
     if a == b || (a.is_nan() && b.is_nan()) {
         return 0.0;
@@ -75,8 +75,9 @@ fn ulps(dtype: DType, a: f64, b: f64, at_least: f64) -> f64 {
     (a - b).abs() / 2f64.powi(exponent - digits + 1)
 }
 
-/// The greatest distance between two arrays in units in the last place, and where; other types must be equal. Of a
-/// sum only the size of the summands bounds the error: there the greatest element of the array gives the unit.
+/// Returns the largest distance between two arrays in units in the last place, and its position; other types must be
+/// equal. The error of a sum is bounded only by the size of its terms: there the largest element of the array gives the
+/// unit.
 pub fn distance(got: &Literal, want: &Literal, is_sum: bool) -> (f64, usize) {
     assert_eq!(got.ty(), want.ty());
     let greatest = want.to_f64s().into_iter().filter(|v| v.is_finite()).fold(0.0, |m: f64, v| m.max(v.abs()));
@@ -100,12 +101,12 @@ pub fn distance(got: &Literal, want: &Literal, is_sum: bool) -> (f64, usize) {
     worst
 }
 
-/// Whether a program sums anything.
+/// Whether a program contains sums.
 pub fn sums(graph: &Graph) -> bool {
-    graph.nodes.iter().any(|n| matches!(n.op.rule().lower(), Lowering::Fold | Lowering::Contract))
+    graph.nodes.iter().any(|n| matches!(n.op.rule().lower(), LoweringClass::Fold | LoweringClass::Contract))
 }
 
-/// Relative L2 distance, for results of long sums.
+/// Returns the relative L2 distance, for results of long sums.
 pub fn relative(a: &Literal, b: &Literal) -> f64 {
     let (x, y) = (a.to_f64s(), b.to_f64s());
     let diff: f64 = x.iter().zip(&y).map(|(x, y)| (x - y).powi(2)).sum();
@@ -113,7 +114,7 @@ pub fn relative(a: &Literal, b: &Literal) -> f64 {
     if diff == 0.0 { 0.0 } else { (diff / norm.max(1e-300)).sqrt() }
 }
 
-/// Near the interpreter on every level, and the same bits for any number of threads.
+/// Checks that results are close to the interpreter's at every level, and bit-identical for any number of threads.
 pub fn check_near(graph: &Arc<Graph>, args: &[Literal], tolerance: f64) {
     let want = oracle(graph, args);
     for level in levels() {

@@ -1,11 +1,11 @@
-//! The convolutional net of the TPU tutorial as one train step.
+//! The convolutional network of the TPU tutorial as one train step.
 
 use std::sync::Arc;
 use systole_ir::DType::*;
 use systole_ir::op::{Convolution, Monoid, Window};
 use systole_ir::{Graph, GraphBuilder, Tensor, TensorType, grad};
 
-/// Sizes of the net.
+/// Sizes of the network.
 pub struct Net {
     pub batch: usize,
     pub side: usize,

@@ -1,9 +1,9 @@
-//! Numbers that are not finite among the elements of arrays, and what programs may make of them.
+//! Puts NaN, infinities and subnormals into arrays, and compares results that contain them.
 
-use systole_ir::rng::Stream;
+use systole_ir::rng::RandomStream;
 use systole_ir::{Graph, Literal, LiteralBuilder, Scalar};
 
-/// What is put among the elements of one operand, and how many of it.
+/// Special numbers to put into one operand: label, values, count.
 pub const ODD: [(&str, &[f64], usize); 5] = [
     ("NaN", &[f64::NAN], 1),
     ("an infinity", &[f64::INFINITY], 1),
@@ -12,8 +12,8 @@ pub const ODD: [(&str, &[f64], usize); 5] = [
     ("everything", &[f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1e-40, 0.0, -0.0], 6),
 ];
 
-/// `x` with some of `values` among its elements.
-pub fn with_odd(x: &Literal, values: &[f64], count: usize, s: &mut Stream) -> Literal {
+/// Returns `x` with some of `values` among its elements.
+pub fn with_odd(x: &Literal, values: &[f64], count: usize, s: &mut RandomStream) -> Literal {
     let n = x.ty().elements();
     let mut b = LiteralBuilder::new(x.ty().clone());
     (0..n).for_each(|k| b.set(k, x.get(k)));
@@ -23,22 +23,22 @@ pub fn with_odd(x: &Literal, values: &[f64], count: usize, s: &mut Stream) -> Li
     b.finish()
 }
 
-/// What a program may do to numbers that are not finite.
+/// Permitted differences in non-finite results.
 #[derive(Clone, Copy)]
 pub struct Allowed {
     /// An infinity may become a NaN.
     pub other_class: bool,
-    /// Numbers that are finite may become NaN: beside others in a tile, or by a product with zeros around an operand.
+    /// Finite numbers may become NaN: next to others in a tile, or by a product with padding zeros.
     pub spread: bool,
 }
 
-/// Whether a program has convolutions. By the specification zeros around the operand are multiplied too, and zero times what
-/// is not finite is NaN; the interpreter leaves them out, some kernels do, others do not.
+/// Whether a program has convolutions. By the specification padding zeros are multiplied too, and zero times a
+/// non-finite number is NaN. The interpreter skips padding; some kernels do, others do not.
 pub fn convolves(graph: &Graph) -> bool {
     graph.nodes.iter().any(|n| n.op.name() == "convolution")
 }
 
-/// How a result differs in what is not finite, or by more than the tolerance in what is.
+/// Returns how a result differs: in its non-finite elements, or by more than the tolerance in the finite ones.
 pub fn difference(got: &Literal, want: &Literal, allowed: Allowed, tolerance: f64) -> Option<String> {
     let (mut x, mut y) = (got.to_f64s(), want.to_f64s());
     let mut worst = None;

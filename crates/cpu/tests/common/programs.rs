@@ -1,28 +1,28 @@
-//! Programs that between them have every kind of step: what candidates of all families are tried on.
+//! Test programs that together have every kind of step, for tests of candidates of all families.
 
 #![allow(clippy::type_complexity, reason = "tables of cases")]
 
 use super::net::{Net, train_step};
 use std::sync::Arc;
 use systole_ir::DType::{self, *};
-use systole_ir::attention::{Attention, Dropped};
-use systole_ir::op::{Convolution, Domain, Monoid, Window};
-use systole_ir::rng::Stream;
+use systole_ir::attention::{AttentionConfig, AttentionDropout};
+use systole_ir::op::{ArgDomain, Convolution, Monoid, Window};
+use systole_ir::rng::RandomStream;
 use systole_ir::{Graph, GraphBuilder, Literal, Tensor, TensorType, control_builders, grad, vjp};
 
-/// Arguments: small numbers, class numbers, keys of random bits.
+/// Random arguments: small numbers, class labels, keys of random bits.
 pub fn draw(graph: &Graph) -> Vec<Literal> {
     let domain = |t: &TensorType| match t.dtype {
-        I32 => Domain::Uniform(0.0, 2.0),
-        U64 => Domain::Uniform(1.0, 1e9),
-        _ if t.rank() == 0 => Domain::Uniform(0.0, 0.2),
-        _ => Domain::Uniform(-1.0, 1.0),
+        I32 => ArgDomain::Uniform(0.0, 2.0),
+        U64 => ArgDomain::Uniform(1.0, 1e9),
+        _ if t.rank() == 0 => ArgDomain::Uniform(0.0, 0.2),
+        _ => ArgDomain::Uniform(-1.0, 1.0),
     };
-    let one = |(i, t): (usize, &TensorType)| domain(t).draw(t, &mut Stream::new(3, 4, i as u64));
+    let one = |(i, t): (usize, &TensorType)| domain(t).draw(t, &mut RandomStream::new(3, 4, i as u64));
     graph.param_types().iter().enumerate().map(one).collect()
 }
 
-/// The programs, each with the same one in f32: narrow floats are summed in f32, which the interpreter does not do.
+/// Returns the programs, each with the same program in f32: narrow floats are summed in f32, unlike in the interpreter.
 pub fn all() -> Vec<[Arc<Graph>; 2]> {
     let net =
         |batch, filters, same| Net { batch, side: 8, channels: 1, filters, kernel: 3, classes: 10, same };
@@ -34,18 +34,18 @@ pub fn all() -> Vec<[Arc<Graph>; 2]> {
     alone.chain(narrow).chain(half).collect()
 }
 
-/// Those with most kernels, of one element type.
+/// The programs with most kernels, of one element type.
 fn some_of(dtype: DType) -> Vec<Arc<Graph>> {
     let mut all = [products(dtype), convolutions(dtype), pooled(dtype)].concat();
     all.push(attention(dtype, None));
     all
 }
 
-/// Those of one element type.
+/// The programs of one element type.
 fn of(dtype: DType) -> Vec<Arc<Graph>> {
     let mut all = [products(dtype), convolutions(dtype), large(dtype), pooled(dtype), rows(dtype)].concat();
     all.push(attention(dtype, None));
-    all.push(attention(dtype, Some(Dropped { threshold: 1 << 30, factor: 4.0 / 3.0 })));
+    all.push(attention(dtype, Some(AttentionDropout { threshold: 1 << 30, factor: 4.0 / 3.0 })));
     all.push(recurrent(dtype));
     all
 }
@@ -57,7 +57,7 @@ fn graph(name: &str, types: &[TensorType], f: impl Fn(&[Tensor]) -> Vec<Tensor>)
     g.finish(&f(&xs)).unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 
-/// As [`graph`], and gradients by all floating parameters for a drawn cotangent.
+/// Like [`graph`], with gradients w.r.t. all floating-point parameters for a random cotangent.
 fn with_gradients(name: &str, types: &[TensorType], f: impl Fn(&[Tensor]) -> Tensor) -> Arc<Graph> {
     let g = GraphBuilder::new(name);
     let xs: Vec<Tensor> = types.iter().map(|t| g.parameter(t.clone(), "x")).collect();
@@ -68,7 +68,8 @@ fn with_gradients(name: &str, types: &[TensorType], f: impl Fn(&[Tensor]) -> Ten
     g.finish(&results.collect::<Vec<_>>()).unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 
-/// Products of every shape, with a bias, an activation, an update of their gradient, onto running sums.
+/// Matrix products of every shape, with a bias, an activation, an update with their gradient, accumulated onto running
+/// sums.
 fn products(dtype: DType) -> Vec<Arc<Graph>> {
     let matrix = |rows: usize, columns: usize| TensorType::new(dtype, [rows, columns]);
     let mut all = Vec::new();
@@ -103,7 +104,8 @@ fn products(dtype: DType) -> Vec<Arc<Graph>> {
     all
 }
 
-/// Convolutions large enough for what pays only there, with gradients and with batch statistics of their results.
+/// Convolutions large enough for algorithms that pay off only there, with gradients and batch statistics of their
+/// results.
 fn large(dtype: DType) -> Vec<Arc<Graph>> {
     let mut all = Vec::new();
     for (x, k) in
@@ -125,7 +127,7 @@ fn large(dtype: DType) -> Vec<Arc<Graph>> {
     all
 }
 
-/// Convolutions with gradients, with a bias and the statistics of their result: windows, strides, groups, single pixels.
+/// Convolutions with gradients, with a bias and batch statistics: windows, strides, groups, 1×1.
 fn convolutions(dtype: DType) -> Vec<Arc<Graph>> {
     let mut all = Vec::new();
     let cases: [([usize; 4], [usize; 4], usize, usize, bool); 9] = [
@@ -163,7 +165,7 @@ fn convolutions(dtype: DType) -> Vec<Arc<Graph>> {
     all
 }
 
-/// Convolutions that are max-pooled, with their gradients, and pools alone.
+/// Max-pooled convolutions with their gradients, and pooling alone.
 fn pooled(dtype: DType) -> Vec<Arc<Graph>> {
     let mut all = Vec::new();
     let cases: [([usize; 4], [usize; 4], [usize; 2], usize); 7] = [
@@ -222,7 +224,7 @@ fn pooled_step(
     g.finish(&results).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// Softmax, normalisation, cross-entropy: long rows, rows of few elements, folds over rows.
+/// Softmax, normalization, cross-entropy: long rows, rows of few elements, reductions over rows.
 fn rows(dtype: DType) -> Vec<Arc<Graph>> {
     let mut all = Vec::new();
     for shape in [[40usize, 10], [7, 200], [3, 1300]] {
@@ -241,14 +243,14 @@ fn rows(dtype: DType) -> Vec<Arc<Graph>> {
     all
 }
 
-fn attention(dtype: DType, dropout: Option<Dropped>) -> Arc<Graph> {
+fn attention(dtype: DType, dropout: Option<AttentionDropout>) -> Arc<Graph> {
     let array = TensorType::new(dtype, [2, 33, 2, 16]);
     let types = [array.clone(), array.clone(), array, TensorType::new(U64, [2])];
-    let options = Attention { causal: true, scale: 0.25, dropout };
+    let options = AttentionConfig { causal: true, scale: 0.25, dropout };
     with_gradients("attention", &types, |p| options.of(&p[0], &p[1], &p[2], dropout.map(|_| &p[3])))
 }
 
-/// A loop with a product on captured weights, and what its gradient sums in all trips.
+/// A loop with a product on captured weights, and gradients that are summed over all iterations.
 fn recurrent(dtype: DType) -> Arc<Graph> {
     let (steps, batch, units) = (3, 20, 40);
     let g = GraphBuilder::new("recurrent");

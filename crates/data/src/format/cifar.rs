@@ -1,5 +1,6 @@
-//! CIFAR's binary files: each record is one label (CIFAR-10) or two (CIFAR-100) and the red, green and blue planes of a
-//! picture of 32 × 32.
+//! CIFAR-10 and CIFAR-100 binary files.
+//!
+//! A record is one label (CIFAR-10) or two (CIFAR-100) and the red, green and blue planes of a 32 × 32 image.
 //!
 //! Krizhevsky, "Learning multiple layers of features from tiny images", 2009.
 
@@ -10,20 +11,23 @@ use systole_base::{Error, ErrorKind, Literal, Result};
 const SIDE: usize = 32;
 const PLANE: usize = SIDE * SIDE;
 
-/// Which set the files are of.
+/// CIFAR variant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Cifar {
-    /// Ten classes.
+pub enum CifarVariant {
+    /// CIFAR-10: ten classes.
     Ten,
-    /// A hundred fine classes (the labels) of twenty coarse ones.
+    /// CIFAR-100: 100 fine classes (the labels) in twenty coarse ones.
     Hundred,
 }
 
 /// Reads batch files: `→ ui8[N, 32, 32, 3], i32[N]`.
 ///
 /// # Errors
-/// `Io` when a file cannot be read; `Data` when it is no whole number of records, or a label is out of range.
-pub fn read<P: AsRef<Path>>(files: impl IntoIterator<Item = P>, set: Cifar) -> Result<(Literal, Literal)> {
+/// `Io` if a file cannot be read; `Data` if its size is not a multiple of the record size, or a label is out of range.
+pub fn read<P: AsRef<Path>>(
+    files: impl IntoIterator<Item = P>,
+    set: CifarVariant,
+) -> Result<(Literal, Literal)> {
     let (mut images, mut labels) = (Vec::new(), Vec::new());
     for path in files {
         let path = path.as_ref();
@@ -34,24 +38,33 @@ pub fn read<P: AsRef<Path>>(files: impl IntoIterator<Item = P>, set: Cifar) -> R
     Ok((Literal::from_slice([count, SIDE, SIDE, 3], &images)?, Literal::from_slice([count], &labels)?))
 }
 
-fn append(name: &str, bytes: &[u8], set: Cifar, images: &mut Vec<u8>, labels: &mut Vec<i32>) -> Result<()> {
-    let (before, classes) = if set == Cifar::Ten { (1, 10) } else { (2, 100) };
+fn append(
+    name: &str,
+    bytes: &[u8],
+    set: CifarVariant,
+    images: &mut Vec<u8>,
+    labels: &mut Vec<i32>,
+) -> Result<()> {
+    let (before, classes) = if set == CifarVariant::Ten { (1, 10) } else { (2, 100) };
     let record = before + 3 * PLANE;
     let damaged = |place: usize, why: String| {
-        Error::new(ErrorKind::Data, "this is no batch of CIFAR")
+        Error::new(ErrorKind::Data, "invalid CIFAR batch file")
             .at(format!("{name}, byte {place}"))
             .because(why)
-            .hint("unpack the binary version again (cifar-10-binary.tar.gz, not the python one)")
+            .hint("extract the binary version again (cifar-10-binary.tar.gz, not the python one)")
     };
     if bytes.is_empty() || !bytes.len().is_multiple_of(record) {
-        return Err(damaged(0, format!("{} bytes are no whole number of records of {record}", bytes.len())));
+        return Err(damaged(
+            0,
+            format!("{} bytes are not a multiple of the record size {record}", bytes.len()),
+        ));
     }
     for (i, record) in bytes.chunks_exact(record).enumerate() {
         let label = record[before - 1];
         if label >= classes {
             return Err(damaged(
                 i * record.len() + before - 1,
-                format!("a label is {label} of {classes} classes"),
+                format!("label {label} is out of range for {classes} classes"),
             ));
         }
         labels.push(i32::from(label));
@@ -62,11 +75,11 @@ fn append(name: &str, bytes: &[u8], set: Cifar, images: &mut Vec<u8>, labels: &m
 }
 
 impl Dataset {
-    /// The records of CIFAR batch files: `image: ui8[32, 32, 3], label: i32[]`.
+    /// Creates a dataset of the records of CIFAR batch files: `image: ui8[32, 32, 3], label: i32[]`.
     ///
     /// # Errors
-    /// As [`read`].
-    pub fn cifar(files: impl IntoIterator<Item = PathBuf>, set: Cifar) -> Result<Dataset> {
+    /// See [`read`].
+    pub fn cifar(files: impl IntoIterator<Item = PathBuf>, set: CifarVariant) -> Result<Dataset> {
         let (images, labels) = read(files, set)?;
         Dataset::from_named_slices("cifar", [("image", images), ("label", labels)])
     }
@@ -84,18 +97,18 @@ mod tests {
             labels.iter().copied().chain(planes).collect::<Vec<u8>>()
         };
         std::fs::write(&path, [record(&[7]), record(&[9])].concat()).unwrap();
-        let d = Dataset::cifar([path.clone()], Cifar::Ten).unwrap();
+        let d = Dataset::cifar([path.clone()], CifarVariant::Ten).unwrap();
         let last = d.iter().last().unwrap().unwrap();
         assert_eq!(
             (last.get("label").unwrap().to_f64s(), &last.get("image").unwrap().bytes()[..4]),
             (vec![9.0], &[10, 20, 30, 10][..])
         );
-        assert!(read([&path], Cifar::Hundred).is_err());
+        assert!(read([&path], CifarVariant::Hundred).is_err());
         std::fs::write(&path, record(&[3, 42])).unwrap();
-        assert_eq!(read([&path], Cifar::Hundred).unwrap().1.to_f64s(), [42.0]);
+        assert_eq!(read([&path], CifarVariant::Hundred).unwrap().1.to_f64s(), [42.0]);
         std::fs::write(&path, [record(&[1]), record(&[10])].concat()).unwrap();
-        let e = read([&path], Cifar::Ten).unwrap_err().to_string();
-        assert!(e.contains("byte 3073") && e.contains("a label is 10"), "{e}");
+        let e = read([&path], CifarVariant::Ten).unwrap_err().to_string();
+        assert!(e.contains("byte 3073") && e.contains("label 10 is out of range"), "{e}");
         std::fs::remove_file(path).unwrap();
     }
 }

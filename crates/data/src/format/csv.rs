@@ -1,9 +1,9 @@
-//! CSV after RFC 4180: fields between separators, quoted where they hold separators, quotes or line ends.
+//! CSV parsing (RFC 4180): splits records into fields, with quoting.
 
 use systole_base::{Error, ErrorKind, Result};
 
-/// Splits one record that begins at the start of `text`: its fields, and the bytes that it takes with its line end.
-/// `None`: the text ends within a quoted field, so more of it is needed.
+/// Parses the record at the start of `text`: returns its fields and its length in bytes including the line end. Returns
+/// `None` if the text ends within a quoted field, so that more of it is needed.
 pub fn record(text: &str, separator: char) -> Option<(Vec<String>, usize)> {
     let (mut fields, mut field) = (Vec::new(), String::new());
     let mut is_quoted = false;
@@ -36,26 +36,25 @@ pub fn record(text: &str, separator: char) -> Option<(Vec<String>, usize)> {
     Some((fields, text.len()))
 }
 
-/// Whether a cell says that there is no value. `nan` is none of these: it is a value that is not finite.
+/// Whether a cell is a missing value. `nan` is not: it is a non-finite value.
 pub fn is_missing(cell: &str) -> bool {
     ["", "NA", "N/A", "n/a", "#N/A", "<NA>", "null", "NULL", "None", "?"].contains(&cell.trim())
 }
 
-/// The value of a cell as a truth value.
+/// Parses a cell as a boolean.
 pub fn boolean(cell: &str) -> Option<bool> {
     let cell = cell.trim();
     let is = |word: &str| cell.eq_ignore_ascii_case(word);
     (is("true") || is("false")).then(|| is("true"))
 }
 
-/// A number with a comma where English has a point: `3,25`.
+/// Parses a number with a decimal comma: `3,25`.
 pub fn comma_number(cell: &str) -> Option<f64> {
     let cell = cell.trim();
     (!cell.contains('.') && cell.matches(',').count() == 1).then(|| cell.replace(',', ".").parse().ok())?
 }
 
-/// The names of the columns by a header: without blanks around them, nameless ones by their number, and no name twice
-/// (`a`, `a_1`), so that each column can be told.
+/// Returns unique column names for a header: trimmed, unnamed columns by index, duplicates with a suffix (`a`, `a_1`).
 pub fn names(header: &[String]) -> Vec<String> {
     let mut all: Vec<String> = Vec::with_capacity(header.len());
     for (i, field) in header.iter().enumerate() {
@@ -70,11 +69,11 @@ pub fn names(header: &[String]) -> Vec<String> {
     all
 }
 
-/// A number of a field; the error names what is there instead.
+/// Parses a number; the error shows the field.
 pub(crate) fn number<T: std::str::FromStr>(text: &str, kind: &str) -> Result<T> {
     text.trim().parse().map_err(|_| {
         let shown: String = text.chars().take(40).collect();
-        Error::new(ErrorKind::Data, format!("{shown:?} is no {kind}"))
+        Error::new(ErrorKind::Data, format!("expected {kind}, got {shown:?}"))
     })
 }
 

@@ -1,10 +1,10 @@
-//! tf.train.Example and SequenceExample: the messages that TFRecord files usually hold, to samples and back.
+//! Parses and writes tf.train.Example and SequenceExample, the usual messages of TFRecord files.
 //!
-//! [`Features`] says what is in them, as tf.io.parse_single_example's dictionary does; it is also text
-//! (`image: ui8[28, 28, 1], label: i64[]`), for command lines and files. There are no string arrays here: bytes become
-//! `ui8[n]`, and lists of them one `ui8[total]` with row splits beside it.
+//! [`FeatureSpecs`] describes the fields, like the dictionary of tf.io.parse_single_example. It has a text form (`image:
+//! ui8[28, 28, 1], label: i64[]`) for command lines and files. There are no string arrays: bytes become `ui8[n]`, and
+//! lists of byte strings one `ui8[total]` with row splits.
 
-use super::protobuf_wire::{Fields, Value, put_bytes, put_varint};
+use super::protobuf_wire::{ProtoFieldValue, ProtoFields, put_bytes, put_varint};
 use crate::host_array::cast;
 use crate::sample::{ElementSpec, Sample};
 use crate::{Dataset, HostArray};
@@ -14,138 +14,140 @@ use std::str::FromStr;
 use std::sync::Arc;
 use systole_base::{DType, Error, ErrorKind, Literal, Result, Shape, TensorType};
 
-/// What one feature is, and what becomes of it.
+/// Description of one feature and its parsed form.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Feature {
-    /// `T[shape]` from a list of just as many numbers (tf.io.FixedLenFeature).
+pub enum FeatureSpec {
+    /// `T[shape]` from a list of exactly that many numbers (tf.io.FixedLenFeature).
     Fixed {
-        /// Integers are read from int64 lists, floats from float lists.
+        /// Type: integers are read from int64 lists, floats from float lists.
         ty: TensorType,
-        /// Used where the record has no such feature; without it that is an error.
+        /// Default if the record lacks the feature; without it that is an error.
         default: Option<Literal>,
     },
-    /// `T[steps, shape…]` from any number of whole rows (tf.io.FixedLenSequenceFeature).
+    /// `T[steps, shape…]` from any number of complete rows (tf.io.FixedLenSequenceFeature).
     Sequence {
         /// Type of one row.
         row: TensorType,
     },
-    /// `T[n]` from a list of any length, empty where there is none (tf.io.VarLenFeature, made dense).
+    /// `T[n]` from a list of any length, empty if missing (tf.io.VarLenFeature, made dense).
     VarLen {
-        /// Type of an element.
+        /// Element type.
         dtype: DType,
     },
     /// `NAME: T[n]` and `NAME/row_splits: i64[rows + 1]` for each partition (tf.io.RaggedFeature).
     Ragged {
-        /// Type of a value.
+        /// Element type of the values.
         dtype: DType,
-        /// The feature that holds the values.
+        /// Name of the feature that contains the values.
         values: Arc<str>,
-        /// Outermost first.
-        partitions: Vec<Partition>,
+        /// Row partitions, outermost first.
+        partitions: Vec<RaggedPartition>,
     },
     /// `ui8[n]` from one byte string (FixedLenFeature([], tf.string)): a file's content, a text.
     Bytes {
-        /// Used where the record has no such feature.
+        /// Default if the record lacks the feature.
         default: Option<Vec<u8>>,
     },
     /// `NAME: ui8[total]` and `NAME/row_splits: i64[k + 1]` from any number of byte strings.
     ByteLists,
-    /// `T[shape]` from one byte string that holds its bytes, little endian (tf.io.decode_raw).
+    /// `T[shape]` from one byte string with the array's little-endian bytes (tf.io.decode_raw).
     Raw {
         /// Type of the array.
         ty: TensorType,
     },
 }
 
-/// How the rows of a ragged feature are told (tf.io.RaggedFeature.Row*).
+/// Row partition of a ragged feature (tf.io.RaggedFeature.Row*).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Partition {
-    /// The named int64 feature holds the ends of all rows, with a 0 in front.
+pub enum RaggedPartition {
+    /// The named int64 feature contains 0 and the end of each row.
     RowSplits(Arc<str>),
-    /// The lengths of the rows.
+    /// Length of each row.
     RowLengths(Arc<str>),
-    /// The first element of each row.
+    /// Start of each row.
     RowStarts(Arc<str>),
-    /// The end of each row.
+    /// End of each row.
     RowLimits(Arc<str>),
-    /// For each value the row that it is in.
+    /// Row index of each value.
     ValueRowids(Arc<str>),
-    /// Rows of one length.
+    /// Rows of equal length.
     UniformRowLength(usize),
 }
 
-/// The features that are read from a record, in the order of the sample's fields.
+/// Features to parse from a record, in the order of the sample's fields.
 ///
 /// ```
-/// use systole_data::format::example::Features;
-/// let features: Features = "image: ui8[28, 28, 1], tokens: i64[?], label: i64[]".parse()?;
+/// use systole_data::format::example::FeatureSpecs;
+/// let features: FeatureSpecs = "image: ui8[28, 28, 1], tokens: i64[?], label: i64[]".parse()?;
 /// assert_eq!(features.to_string(), "image: ui8[28, 28, 1], tokens: i64[?], label: i64[]");
 /// # Ok::<(), systole_base::Error>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Features {
-    list: Vec<(Arc<str>, Feature)>,
+pub struct FeatureSpecs {
+    list: Vec<(Arc<str>, FeatureSpec)>,
 }
 
-impl Features {
-    /// None yet.
-    pub fn new() -> Features {
-        Features::default()
+impl FeatureSpecs {
+    /// Creates an empty list.
+    pub fn new() -> FeatureSpecs {
+        FeatureSpecs::default()
     }
 
-    /// With one more.
-    pub fn with(mut self, name: impl Into<Arc<str>>, feature: Feature) -> Features {
+    /// Adds a feature.
+    pub fn with(mut self, name: impl Into<Arc<str>>, feature: FeatureSpec) -> FeatureSpecs {
         self.list.push((name.into(), feature));
         self
     }
 
-    /// With `name: T[shape]` from just as many numbers.
-    pub fn fixed(self, name: impl Into<Arc<str>>, dtype: DType, shape: impl Into<Shape>) -> Features {
-        self.with(name, Feature::Fixed { ty: TensorType::new(dtype, shape), default: None })
+    /// Adds `name: T[shape]` from exactly that many numbers.
+    pub fn fixed(self, name: impl Into<Arc<str>>, dtype: DType, shape: impl Into<Shape>) -> FeatureSpecs {
+        self.with(name, FeatureSpec::Fixed { ty: TensorType::new(dtype, shape), default: None })
     }
 
-    /// With `name: T[n]` from any number of numbers.
-    pub fn var_len(self, name: impl Into<Arc<str>>, dtype: DType) -> Features {
-        self.with(name, Feature::VarLen { dtype })
+    /// Adds `name: T[n]` from any number of numbers.
+    pub fn var_len(self, name: impl Into<Arc<str>>, dtype: DType) -> FeatureSpecs {
+        self.with(name, FeatureSpec::VarLen { dtype })
     }
 
-    /// With `name: ui8[n]` from one byte string.
-    pub fn bytes(self, name: impl Into<Arc<str>>) -> Features {
-        self.with(name, Feature::Bytes { default: None })
+    /// Adds `name: ui8[n]` from one byte string.
+    pub fn bytes(self, name: impl Into<Arc<str>>) -> FeatureSpecs {
+        self.with(name, FeatureSpec::Bytes { default: None })
     }
 
-    /// With `name: T[shape]` from one byte string that holds the array's bytes.
-    pub fn raw(self, name: impl Into<Arc<str>>, dtype: DType, shape: impl Into<Shape>) -> Features {
-        self.with(name, Feature::Raw { ty: TensorType::new(dtype, shape) })
+    /// Adds `name: T[shape]` from one byte string with the array's bytes.
+    pub fn raw(self, name: impl Into<Arc<str>>, dtype: DType, shape: impl Into<Shape>) -> FeatureSpecs {
+        self.with(name, FeatureSpec::Raw { ty: TensorType::new(dtype, shape) })
     }
 
-    /// Names and features, in order.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &Feature)> {
+    /// Iterates over names and features, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &FeatureSpec)> {
         self.list.iter().map(|(n, f)| (&**n, f))
     }
 
-    /// The features that [`encode`] makes of samples of these types.
-    pub fn of(spec: &ElementSpec) -> Features {
+    /// Returns the features that [`encode`] writes for samples of these types.
+    pub fn of(spec: &ElementSpec) -> FeatureSpecs {
         let feature = |ty: &TensorType| match ty.dtype {
-            DType::U8 => Feature::Raw { ty: ty.clone() },
-            _ => Feature::Fixed { ty: ty.clone(), default: None },
+            DType::U8 => FeatureSpec::Raw { ty: ty.clone() },
+            _ => FeatureSpec::Fixed { ty: ty.clone(), default: None },
         };
-        Features { list: spec.fields().map(|(name, ty)| (name.into(), feature(ty))).collect() }
+        FeatureSpecs { list: spec.fields().map(|(name, ty)| (name.into(), feature(ty))).collect() }
     }
 
-    /// What a record seems to hold: for looking at unknown files.
-    pub fn guess(record: &[u8]) -> Result<Features> {
-        let mut found = Features::new();
+    /// Infers the features of a record, for inspecting unknown files.
+    pub fn guess(record: &[u8]) -> Result<FeatureSpecs> {
+        let mut found = FeatureSpecs::new();
         let mut entries = Vec::new();
         each_entry(record, |name, feature| entries.push((name, feature)))?;
         for (name, feature) in entries {
             let name: Arc<str> = std::str::from_utf8(name).map_err(|_| not_utf8(name))?.into();
-            let feature = match List::of(feature)? {
-                List::Bytes(list) if strings(list)?.len() == 1 => Feature::Bytes { default: None },
-                List::Bytes(_) => Feature::ByteLists,
-                List::Ints(list) => guessed(DType::I64, integers(list)?.len()),
-                List::Floats(list) => guessed(DType::F32, floats(list)?.len()),
-                List::Empty => Feature::VarLen { dtype: DType::I64 },
+            let feature = match FeatureValues::of(feature)? {
+                FeatureValues::Bytes(list) if strings(list)?.len() == 1 => {
+                    FeatureSpec::Bytes { default: None }
+                }
+                FeatureValues::Bytes(_) => FeatureSpec::ByteLists,
+                FeatureValues::Ints(list) => guessed(DType::I64, integers(list)?.len()),
+                FeatureValues::Floats(list) => guessed(DType::F32, floats(list)?.len()),
+                FeatureValues::Empty => FeatureSpec::VarLen { dtype: DType::I64 },
             };
             found.list.push((name, feature));
         }
@@ -153,14 +155,14 @@ impl Features {
         Ok(found)
     }
 
-    /// A serialized tf.train.Example → the sample (tf.io.parse_single_example).
+    /// Parses a serialized tf.train.Example (tf.io.parse_single_example).
     ///
     /// # Errors
-    /// When the bytes are no Example, a feature is missing, of another kind, or of another number of elements.
+    /// If the bytes are not an Example, or a feature is missing or has another type or number of elements.
     pub fn parse(&self, record: &[u8]) -> Result<Sample> {
         let mut found: SmallVec<[Option<&[u8]>; 8]> = smallvec![None; self.list.len()];
         let mut extra = Vec::new();
-        let wants_more = self.list.iter().any(|(_, f)| matches!(f, Feature::Ragged { .. }));
+        let wants_more = self.list.iter().any(|(_, f)| matches!(f, FeatureSpec::Ragged { .. }));
         each_entry(record, |name, feature| {
             if let Some(i) = self.list.iter().position(|(n, _)| n.as_bytes() == name) {
                 found[i] = Some(feature);
@@ -172,7 +174,7 @@ impl Features {
         let mut fields = Vec::with_capacity(self.list.len());
         for ((name, feature), message) in self.list.iter().zip(found) {
             let done = match feature {
-                Feature::Ragged { dtype, values, partitions } => {
+                FeatureSpec::Ragged { dtype, values, partitions } => {
                     ragged(&mut fields, name, *dtype, values, partitions, &extra)
                 }
                 _ => single(&mut fields, name, feature, message),
@@ -183,35 +185,35 @@ impl Features {
     }
 }
 
-fn guessed(dtype: DType, n: usize) -> Feature {
+fn guessed(dtype: DType, n: usize) -> FeatureSpec {
     let shape: Vec<usize> = if n == 1 { Vec::new() } else { vec![n] };
-    Feature::Fixed { ty: TensorType::new(dtype, shape), default: None }
+    FeatureSpec::Fixed { ty: TensorType::new(dtype, shape), default: None }
 }
 
-/// The features of a serialized tf.train.SequenceExample: those of the context, and those of its steps.
+/// Features of a serialized tf.train.SequenceExample: context features and per-step features.
 ///
-/// Of a step's features `Fixed`, `Bytes` and `Raw` are stacked (`T[steps, shape…]`), all others become
-/// `NAME: T[total]` with `NAME/row_splits: i64[steps + 1]`.
+/// Step features of kind `Fixed`, `Bytes` and `Raw` are stacked (`T[steps, shape…]`); all others become `NAME:
+/// T[total]` with `NAME/row_splits: i64[steps + 1]`.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct SequenceFeatures {
-    /// Once for the whole sequence.
-    pub context: Features,
-    /// For each step.
-    pub steps: Features,
+pub struct SequenceFeatureSpecs {
+    /// Features of the whole sequence.
+    pub context: FeatureSpecs,
+    /// Features of each step.
+    pub steps: FeatureSpecs,
 }
 
-impl SequenceFeatures {
-    /// A serialized SequenceExample → the sample (tf.io.parse_single_sequence_example).
+impl SequenceFeatureSpecs {
+    /// Parses a serialized SequenceExample (tf.io.parse_single_sequence_example).
     ///
     /// # Errors
-    /// As [`Features::parse`].
+    /// Like [`FeatureSpecs::parse`].
     pub fn parse(&self, record: &[u8]) -> Result<Sample> {
         let (mut context, mut lists) = (Vec::new(), &[][..]);
-        for field in Fields::of(record) {
+        for field in ProtoFields::of(record) {
             match field? {
-                // `Features` stands in field 1 of both messages, so the context parses as an Example.
-                (1, Value::Bytes(bytes)) => put_bytes(&mut context, 1, bytes),
-                (2, Value::Bytes(bytes)) => lists = bytes,
+                // `Features` is field 1 of both messages, so the context parses as an Example.
+                (1, ProtoFieldValue::Bytes(bytes)) => put_bytes(&mut context, 1, bytes),
+                (2, ProtoFieldValue::Bytes(bytes)) => lists = bytes,
                 _ => {}
             }
         }
@@ -226,47 +228,52 @@ impl SequenceFeatures {
     }
 }
 
-type FieldList = Vec<(Arc<str>, HostArray)>;
+type SampleFields = Vec<(Arc<str>, HostArray)>;
 
-/// Adds what one feature of a record gives.
-fn single(fields: &mut FieldList, name: &Arc<str>, feature: &Feature, message: Option<&[u8]>) -> Result<()> {
-    let list = message.map(List::of).transpose()?.unwrap_or(List::Empty);
-    let is_there = !matches!(list, List::Empty);
+/// Adds the fields of one feature of a record.
+fn single(
+    fields: &mut SampleFields,
+    name: &Arc<str>,
+    feature: &FeatureSpec,
+    message: Option<&[u8]>,
+) -> Result<()> {
+    let list = message.map(FeatureValues::of).transpose()?.unwrap_or(FeatureValues::Empty);
+    let is_there = !matches!(list, FeatureValues::Empty);
     let x = match feature {
-        Feature::Fixed { default: Some(x), .. } if !is_there => x.clone(),
-        Feature::Fixed { ty, .. } => shaped(numbers(ty.dtype, some(list)?)?, ty.shape.clone())?,
-        Feature::Sequence { row } => rows_of(numbers(row.dtype, list)?, row)?,
-        Feature::VarLen { dtype: DType::U8 } | Feature::ByteLists => {
+        FeatureSpec::Fixed { default: Some(x), .. } if !is_there => x.clone(),
+        FeatureSpec::Fixed { ty, .. } => shaped(numbers(ty.dtype, some(list)?)?, ty.shape.clone())?,
+        FeatureSpec::Sequence { row } => rows_of(numbers(row.dtype, list)?, row)?,
+        FeatureSpec::VarLen { dtype: DType::U8 } | FeatureSpec::ByteLists => {
             let list = byte_strings(list)?;
             let splits = row_splits(list.iter().map(|s| s.len()));
             fields.push((name.clone(), bytes_array(&list.concat())?.into()));
             fields.push((splits_name(name), integers_array(&splits)?.into()));
             return Ok(());
         }
-        Feature::VarLen { dtype } => numbers(*dtype, list)?,
-        Feature::Bytes { default: Some(bytes) } if !is_there => bytes_array(bytes)?,
-        Feature::Bytes { .. } => bytes_array(one_string(some(list)?)?)?,
-        Feature::Raw { ty } => raw(ty, one_string(some(list)?)?)?,
-        Feature::Ragged { .. } => return Ok(()),
+        FeatureSpec::VarLen { dtype } => numbers(*dtype, list)?,
+        FeatureSpec::Bytes { default: Some(bytes) } if !is_there => bytes_array(bytes)?,
+        FeatureSpec::Bytes { .. } => bytes_array(one_string(some(list)?)?)?,
+        FeatureSpec::Raw { ty } => raw(ty, one_string(some(list)?)?)?,
+        FeatureSpec::Ragged { .. } => return Ok(()),
     };
     fields.push((name.clone(), x.into()));
     Ok(())
 }
 
 fn ragged(
-    fields: &mut FieldList,
+    fields: &mut SampleFields,
     name: &Arc<str>,
     dtype: DType,
     values: &str,
-    partitions: &[Partition],
+    partitions: &[RaggedPartition],
     record: &[(&[u8], &[u8])],
 ) -> Result<()> {
     let find = |key: &str| {
         let found = record.iter().rev().find(|(n, _)| *n == key.as_bytes());
-        found.map_or(Ok(List::Empty), |(_, feature)| List::of(feature))
+        found.map_or(Ok(FeatureValues::Empty), |(_, feature)| FeatureValues::of(feature))
     };
     let values = numbers(dtype, find(values)?)?;
-    // From the innermost partition outward each one's rows are the values of the next.
+    // From the innermost partition outward: the rows of one are the values of the next.
     let mut count = values.ty().elements();
     let mut splits = Vec::new();
     for partition in partitions.iter().rev() {
@@ -283,12 +290,12 @@ fn ragged(
     Ok(())
 }
 
-impl Partition {
+impl RaggedPartition {
     fn row_splits(&self, values: usize, list: impl Fn(&str) -> Result<Vec<i64>>) -> Result<Vec<i64>> {
         let n = values as i64;
         let splits = match self {
-            Partition::RowSplits(key) => list(key)?,
-            Partition::RowLengths(key) => {
+            RaggedPartition::RowSplits(key) => list(key)?,
+            RaggedPartition::RowLengths(key) => {
                 let mut end = 0i64;
                 let ends = list(key)?.into_iter().map(|len| {
                     end = end.saturating_add(len);
@@ -296,18 +303,18 @@ impl Partition {
                 });
                 std::iter::once(0).chain(ends).collect()
             }
-            Partition::RowStarts(key) => list(key)?.into_iter().chain([n]).collect(),
-            Partition::RowLimits(key) => std::iter::once(0).chain(list(key)?).collect(),
-            Partition::ValueRowids(key) => {
+            RaggedPartition::RowStarts(key) => list(key)?.into_iter().chain([n]).collect(),
+            RaggedPartition::RowLimits(key) => std::iter::once(0).chain(list(key)?).collect(),
+            RaggedPartition::ValueRowids(key) => {
                 let ids = list(key)?;
                 if ids.len() != values {
-                    return Err(uneven(format!("{} row ids for {values} values", ids.len())));
+                    return Err(uneven(format!("there are {} row ids for {values} values", ids.len())));
                 }
                 let rows =
                     ids.last().map_or(0, |&last| last.saturating_add(1)).clamp(0, n.saturating_add(1 << 20));
                 (0..=rows).map(|row| ids.partition_point(|&id| id < row) as i64).collect()
             }
-            Partition::UniformRowLength(len) => {
+            RaggedPartition::UniformRowLength(len) => {
                 let len = *len.max(&1);
                 (0..=values / len).map(|i| (i * len) as i64).collect()
             }
@@ -318,42 +325,47 @@ impl Partition {
 }
 
 fn uneven(why: String) -> Error {
-    Error::new(ErrorKind::Data, "the values do not fit the rows").because(why)
+    Error::new(ErrorKind::Data, "the values do not match the row partition").because(why)
 }
 
-/// Adds what one feature of a sequence's steps gives.
-fn steps(fields: &mut FieldList, name: &Arc<str>, feature: &Feature, list: Option<&[u8]>) -> Result<()> {
+/// Adds the fields of one feature of a sequence's steps.
+fn steps(
+    fields: &mut SampleFields,
+    name: &Arc<str>,
+    feature: &FeatureSpec,
+    list: Option<&[u8]>,
+) -> Result<()> {
     let mut messages = Vec::new();
-    for field in Fields::of(list.unwrap_or_default()) {
-        if let (1, Value::Bytes(message)) = field? {
-            messages.push(List::of(message)?);
+    for field in ProtoFields::of(list.unwrap_or_default()) {
+        if let (1, ProtoFieldValue::Bytes(message)) = field? {
+            messages.push(FeatureValues::of(message)?);
         }
     }
     let is_stacked =
-        matches!(feature, Feature::Fixed { .. } | Feature::Raw { .. } | Feature::Sequence { .. });
+        matches!(feature, FeatureSpec::Fixed { .. } | FeatureSpec::Raw { .. } | FeatureSpec::Sequence { .. });
     if list.is_none() && is_stacked {
         return Err(absent());
     }
     let count = messages.len();
     match feature {
-        Feature::Fixed { ty, .. } | Feature::Sequence { row: ty } => {
+        FeatureSpec::Fixed { ty, .. } | FeatureSpec::Sequence { row: ty } => {
             let row = |list| shaped(numbers(ty.dtype, list)?, ty.shape.clone());
             let rows = messages.into_iter().map(row).collect::<Result<Vec<_>>>()?;
             fields.push((name.clone(), stacked(ty, &rows, count)?.into()));
         }
-        Feature::Raw { ty } => {
+        FeatureSpec::Raw { ty } => {
             let rows =
                 messages.into_iter().map(|list| raw(ty, one_string(list)?)).collect::<Result<Vec<_>>>()?;
             fields.push((name.clone(), stacked(ty, &rows, count)?.into()));
         }
-        Feature::Bytes { .. } | Feature::ByteLists | Feature::VarLen { dtype: DType::U8 } => {
+        FeatureSpec::Bytes { .. } | FeatureSpec::ByteLists | FeatureSpec::VarLen { dtype: DType::U8 } => {
             let strings = messages.into_iter().map(byte_strings).collect::<Result<Vec<_>>>()?;
             let splits = row_splits(strings.iter().map(|s| s.iter().map(|b| b.len()).sum()));
             let all: Vec<u8> = strings.iter().flatten().flat_map(|s| s.iter().copied()).collect();
             fields.push((name.clone(), bytes_array(&all)?.into()));
             fields.push((splits_name(name), integers_array(&splits)?.into()));
         }
-        Feature::VarLen { dtype } | Feature::Ragged { dtype, .. } => {
+        FeatureSpec::VarLen { dtype } | FeatureSpec::Ragged { dtype, .. } => {
             let rows = messages.into_iter().map(|list| numbers(*dtype, list)).collect::<Result<Vec<_>>>()?;
             let splits = row_splits(rows.iter().map(|r| r.ty().elements()));
             let bytes: Vec<u8> = rows.iter().flat_map(|r| r.bytes()).copied().collect();
@@ -384,10 +396,10 @@ fn splits_name(name: &str) -> Arc<str> {
     format!("{name}/row_splits").into()
 }
 
-/// Gives the map entries of the message in field 1, (key, value message), in order: later ones win.
+/// Passes the map entries (key, value message) in field 1 of the message to `give`, in order: later ones win.
 fn each_entry<'a>(message: &'a [u8], mut give: impl FnMut(&'a [u8], &'a [u8])) -> Result<()> {
-    for field in Fields::of(message) {
-        if let (1, Value::Bytes(map)) = field? {
+    for field in ProtoFields::of(message) {
+        if let (1, ProtoFieldValue::Bytes(map)) = field? {
             each_map_entry(map, &mut give)?;
         }
     }
@@ -395,13 +407,13 @@ fn each_entry<'a>(message: &'a [u8], mut give: impl FnMut(&'a [u8], &'a [u8])) -
 }
 
 fn each_map_entry<'a>(map: &'a [u8], mut give: impl FnMut(&'a [u8], &'a [u8])) -> Result<()> {
-    for field in Fields::of(map) {
-        let (1, Value::Bytes(entry)) = field? else { continue };
+    for field in ProtoFields::of(map) {
+        let (1, ProtoFieldValue::Bytes(entry)) = field? else { continue };
         let (mut key, mut feature) = (&[][..], &[][..]);
-        for field in Fields::of(entry) {
+        for field in ProtoFields::of(entry) {
             match field? {
-                (1, Value::Bytes(bytes)) => key = bytes,
-                (2, Value::Bytes(bytes)) => feature = bytes,
+                (1, ProtoFieldValue::Bytes(bytes)) => key = bytes,
+                (2, ProtoFieldValue::Bytes(bytes)) => feature = bytes,
                 _ => {}
             }
         }
@@ -410,23 +422,23 @@ fn each_map_entry<'a>(map: &'a [u8], mut give: impl FnMut(&'a [u8], &'a [u8])) -
     Ok(())
 }
 
-/// A feature's list, by its kind.
+/// Values of a feature, by type.
 #[derive(Clone, Copy)]
-enum List<'a> {
+enum FeatureValues<'a> {
     Bytes(&'a [u8]),
     Floats(&'a [u8]),
     Ints(&'a [u8]),
     Empty,
 }
 
-impl<'a> List<'a> {
-    fn of(feature: &'a [u8]) -> Result<List<'a>> {
-        let mut list = List::Empty;
-        for field in Fields::of(feature) {
+impl<'a> FeatureValues<'a> {
+    fn of(feature: &'a [u8]) -> Result<FeatureValues<'a>> {
+        let mut list = FeatureValues::Empty;
+        for field in ProtoFields::of(feature) {
             list = match field? {
-                (1, Value::Bytes(bytes)) => List::Bytes(bytes),
-                (2, Value::Bytes(bytes)) => List::Floats(bytes),
-                (3, Value::Bytes(bytes)) => List::Ints(bytes),
+                (1, ProtoFieldValue::Bytes(bytes)) => FeatureValues::Bytes(bytes),
+                (2, ProtoFieldValue::Bytes(bytes)) => FeatureValues::Floats(bytes),
+                (3, ProtoFieldValue::Bytes(bytes)) => FeatureValues::Ints(bytes),
                 _ => list,
             };
         }
@@ -435,35 +447,35 @@ impl<'a> List<'a> {
 
     fn kind(&self) -> &'static str {
         match self {
-            List::Bytes(_) => "a list of byte strings",
-            List::Floats(_) => "a list of floats",
-            List::Ints(_) => "a list of integers",
-            List::Empty => "empty",
+            FeatureValues::Bytes(_) => "a list of byte strings",
+            FeatureValues::Floats(_) => "a list of floats",
+            FeatureValues::Ints(_) => "a list of integers",
+            FeatureValues::Empty => "empty",
         }
     }
 }
 
-fn some(list: List<'_>) -> Result<List<'_>> {
-    if let List::Empty = list { Err(absent()) } else { Ok(list) }
+fn some(list: FeatureValues<'_>) -> Result<FeatureValues<'_>> {
+    if let FeatureValues::Empty = list { Err(absent()) } else { Ok(list) }
 }
 
 fn absent() -> Error {
-    Error::new(ErrorKind::Data, "the record has no such feature")
-        .hint("check the name, or give the feature a default; `systole data inspect` shows what a file holds")
+    Error::new(ErrorKind::Data, "the record lacks the feature")
+        .hint("check the name, or set a default for the feature; `systole data inspect` shows the features of a file")
 }
 
-fn other_kind(expected: &str, list: &List) -> Error {
-    Error::new(ErrorKind::Data, format!("expected {expected}, the record has {}", list.kind()))
+fn other_kind(expected: &str, list: &FeatureValues) -> Error {
+    Error::new(ErrorKind::Data, format!("expected {expected}, but the record has {}", list.kind()))
 }
 
-fn numbers(dtype: DType, list: List) -> Result<Literal> {
+fn numbers(dtype: DType, list: FeatureValues) -> Result<Literal> {
     match (list, dtype.is_float()) {
-        (List::Empty, _) => Ok(Literal::zeros(TensorType::new(dtype, [0]))),
-        (List::Floats(bytes), true) => {
+        (FeatureValues::Empty, _) => Ok(Literal::zeros(TensorType::new(dtype, [0]))),
+        (FeatureValues::Floats(bytes), true) => {
             let values = floats(bytes)?;
             Ok(cast(&Literal::from_slice([values.len()], &values)?, dtype))
         }
-        (List::Ints(_), false) => {
+        (FeatureValues::Ints(_), false) => {
             let values = integer_list(list)?;
             Ok(cast(&integers_array(&values)?, dtype))
         }
@@ -472,21 +484,21 @@ fn numbers(dtype: DType, list: List) -> Result<Literal> {
     }
 }
 
-fn integer_list(list: List) -> Result<SmallVec<[i64; 4]>> {
+fn integer_list(list: FeatureValues) -> Result<SmallVec<[i64; 4]>> {
     match list {
-        List::Ints(bytes) => integers(bytes),
-        List::Empty => Ok(SmallVec::new()),
+        FeatureValues::Ints(bytes) => integers(bytes),
+        FeatureValues::Empty => Ok(SmallVec::new()),
         other => Err(other_kind("integers", &other)),
     }
 }
 
 fn integers(list: &[u8]) -> Result<SmallVec<[i64; 4]>> {
     let mut out = SmallVec::new();
-    for field in Fields::of(list) {
+    for field in ProtoFields::of(list) {
         match field? {
-            (1, Value::Varint(v)) => out.push(v as i64),
-            (1, Value::Bytes(packed)) => {
-                let mut packed = Fields::of(packed);
+            (1, ProtoFieldValue::Varint(v)) => out.push(v as i64),
+            (1, ProtoFieldValue::Bytes(packed)) => {
+                let mut packed = ProtoFields::of(packed);
                 while let Some(v) = packed.packed()? {
                     out.push(v as i64);
                 }
@@ -499,13 +511,16 @@ fn integers(list: &[u8]) -> Result<SmallVec<[i64; 4]>> {
 
 fn floats(list: &[u8]) -> Result<Vec<f32>> {
     let mut out = Vec::new();
-    for field in Fields::of(list) {
+    for field in ProtoFields::of(list) {
         match field? {
-            (1, Value::Fixed32(bytes)) => out.push(f32::from_le_bytes(bytes)),
-            (1, Value::Bytes(packed)) => {
+            (1, ProtoFieldValue::Fixed32(bytes)) => out.push(f32::from_le_bytes(bytes)),
+            (1, ProtoFieldValue::Bytes(packed)) => {
                 let (all, rest) = packed.as_chunks::<4>();
                 if !rest.is_empty() {
-                    return Err(uneven(format!("{} bytes are no whole number of floats", packed.len())));
+                    return Err(uneven(format!(
+                        "{} bytes are not a multiple of the size of a float",
+                        packed.len()
+                    )));
                 }
                 out.extend(all.iter().map(|b| f32::from_le_bytes(*b)));
             }
@@ -517,29 +532,29 @@ fn floats(list: &[u8]) -> Result<Vec<f32>> {
 
 fn strings(list: &[u8]) -> Result<SmallVec<[&[u8]; 2]>> {
     let mut out = SmallVec::new();
-    for field in Fields::of(list) {
-        if let (1, Value::Bytes(bytes)) = field? {
+    for field in ProtoFields::of(list) {
+        if let (1, ProtoFieldValue::Bytes(bytes)) = field? {
             out.push(bytes);
         }
     }
     Ok(out)
 }
 
-fn byte_strings(list: List<'_>) -> Result<SmallVec<[&[u8]; 2]>> {
+fn byte_strings(list: FeatureValues<'_>) -> Result<SmallVec<[&[u8]; 2]>> {
     match list {
-        List::Bytes(bytes) => strings(bytes),
-        List::Empty => Ok(SmallVec::new()),
+        FeatureValues::Bytes(bytes) => strings(bytes),
+        FeatureValues::Empty => Ok(SmallVec::new()),
         other => Err(other_kind("byte strings", &other)),
     }
 }
 
-fn one_string(list: List<'_>) -> Result<&[u8]> {
+fn one_string(list: FeatureValues<'_>) -> Result<&[u8]> {
     let all = byte_strings(list)?;
     match all.as_slice() {
         [one] => Ok(one),
         _ => Err(Error::new(
             ErrorKind::Data,
-            format!("expected one byte string, the record has {}", all.len()),
+            format!("expected one byte string, but the record has {}", all.len()),
         )),
     }
 }
@@ -565,7 +580,7 @@ fn rows_of(x: Literal, row: &TensorType) -> Result<Literal> {
     let size = row.shape.checked_elements().filter(|&n| n > 0).unwrap_or(usize::MAX);
     let n = x.ty().elements();
     if !n.is_multiple_of(size) {
-        return Err(uneven(format!("{n} values are no whole number of rows of {row}")));
+        return Err(uneven(format!("{n} values are not a multiple of the row size {row}")));
     }
     let dims: Vec<usize> = std::iter::once(n / size).chain(row.shape.iter().copied()).collect();
     x.reshape(dims)
@@ -579,15 +594,15 @@ fn not_utf8(name: &[u8]) -> Error {
     Error::new(ErrorKind::Data, format!("the feature name {:?} is not text", String::from_utf8_lossy(name)))
 }
 
-/// A sample → a serialized tf.train.Example, which [`Features::of`] reads back: `ui8` arrays become one byte string,
-/// integers and bools int64 lists, floats float lists (f64 loses digits). Shapes are not written.
+/// Serializes a sample to a tf.train.Example, which [`FeatureSpecs::of`] reads back. `ui8` arrays become one byte string,
+/// integers and bools int64 lists, floats float lists (f64 loses precision). Shapes are not stored.
 ///
 /// # Errors
-/// Those that the sample carries.
+/// If the sample carries an error.
 pub fn encode(sample: &Sample) -> Result<Vec<u8>> {
     let mut map = Vec::new();
     let mut names: Vec<&str> = sample.names().collect();
-    // As TensorFlow's deterministic serialization: equal samples give equal bytes.
+    // As in TensorFlow's deterministic serialization: equal samples yield equal bytes.
     names.sort_unstable();
     for name in names {
         let x = sample.get(name)?;
@@ -620,33 +635,33 @@ pub fn encode(sample: &Sample) -> Result<Vec<u8>> {
     Ok(out)
 }
 
-/// A packed list; as in Protocol Buffers, an empty one is not written.
+/// Appends a packed list; as in Protocol Buffers, an empty one is not written.
 fn put_packed(list: &mut Vec<u8>, values: &[u8]) {
     if !values.is_empty() {
         put_bytes(list, 1, values);
     }
 }
 
-/// A function for [`Dataset::map`] that replaces the field `record: ui8[n]` by the features in it.
-pub fn parse_example(features: Features) -> impl Fn(Sample) -> Result<Sample> + Send + Sync + 'static {
+/// Returns a function for [`Dataset::map`] that replaces the field `record: ui8[n]` by its parsed features.
+pub fn parse_example(features: FeatureSpecs) -> impl Fn(Sample) -> Result<Sample> + Send + Sync + 'static {
     move |s| features.parse(s.get("record")?.bytes())
 }
 
 /// [`parse_example`] for tf.train.SequenceExample.
 pub fn parse_sequence_example(
-    features: SequenceFeatures,
+    features: SequenceFeatureSpecs,
 ) -> impl Fn(Sample) -> Result<Sample> + Send + Sync + 'static {
     move |s| features.parse(s.get("record")?.bytes())
 }
 
 impl Dataset {
-    /// `record: ui8[n] → the features`: a map with [`parse_example`].
-    pub fn parse_example(&self, features: Features) -> Dataset {
+    /// Maps `record: ui8[n]` to its features with [`parse_example`].
+    pub fn parse_example(&self, features: FeatureSpecs) -> Dataset {
         self.map(parse_example(features))
     }
 }
 
-impl fmt::Display for Features {
+impl fmt::Display for FeatureSpecs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, (name, feature)) in self.list.iter().enumerate() {
             write!(f, "{}{name}: {feature}", if i == 0 { "" } else { ", " })?;
@@ -655,33 +670,33 @@ impl fmt::Display for Features {
     }
 }
 
-/// As in the text of [`Features`]: `?` is a number that each record has of its own.
-impl fmt::Display for Feature {
+/// Text form as in [`FeatureSpecs`]: `?` is a size that varies between records.
+impl fmt::Display for FeatureSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Feature::Raw { ty } if ty.dtype != DType::U8 => write!(f, "raw {ty}"),
-            Feature::Fixed { ty, .. } | Feature::Raw { ty } => write!(f, "{ty}"),
-            Feature::Sequence { row } => {
+            FeatureSpec::Raw { ty } if ty.dtype != DType::U8 => write!(f, "raw {ty}"),
+            FeatureSpec::Fixed { ty, .. } | FeatureSpec::Raw { ty } => write!(f, "{ty}"),
+            FeatureSpec::Sequence { row } => {
                 let dims: String = row.shape.iter().map(|d| format!(", {d}")).collect();
                 write!(f, "{}[?{dims}]", row.dtype)
             }
-            Feature::VarLen { dtype } => write!(f, "{dtype}[?]"),
-            Feature::Bytes { .. } => f.write_str("ui8[?]"),
-            Feature::ByteLists => f.write_str("ui8[?, ?]"),
-            Feature::Ragged { dtype, partitions, .. } => {
+            FeatureSpec::VarLen { dtype } => write!(f, "{dtype}[?]"),
+            FeatureSpec::Bytes { .. } => f.write_str("ui8[?]"),
+            FeatureSpec::ByteLists => f.write_str("ui8[?, ?]"),
+            FeatureSpec::Ragged { dtype, partitions, .. } => {
                 write!(f, "{dtype}[?{}]", ", ?".repeat(partitions.len()))
             }
         }
     }
 }
 
-impl FromStr for Features {
+impl FromStr for FeatureSpecs {
     type Err = Error;
-    fn from_str(text: &str) -> Result<Features> {
-        let mut features = Features::new();
+    fn from_str(text: &str) -> Result<FeatureSpecs> {
+        let mut features = FeatureSpecs::new();
         let mut rest = text.trim();
         while !rest.is_empty() {
-            // Names may hold anything but a colon; types have no brackets within brackets.
+            // Names may contain anything but a colon; types have no nested brackets.
             let (name, after) = rest.split_once(':').ok_or_else(|| unreadable(rest))?;
             let end = after.find(']').ok_or_else(|| unreadable(rest))?;
             features =
@@ -692,27 +707,27 @@ impl FromStr for Features {
     }
 }
 
-/// `f32[2, 3`, `i64[?`, `raw f32[4`: a feature's type without its last bracket.
-fn feature(text: &str) -> Option<Feature> {
+/// Parses a feature's type without its last bracket: `f32[2, 3`, `i64[?`, `raw f32[4`.
+fn feature(text: &str) -> Option<FeatureSpec> {
     let (is_raw, text) = text.strip_prefix("raw ").map_or((false, text), |t| (true, t));
     let (dtype, dims) = text.split_once('[')?;
     let dtype = DType::parse(dtype.trim())?;
     let dims: Vec<&str> = dims.split(',').map(str::trim).filter(|d| !d.is_empty()).collect();
     let sizes = |dims: &[&str]| dims.iter().map(|d| d.parse().ok()).collect::<Option<Vec<usize>>>();
     Some(match (dims.as_slice(), dtype) {
-        (["?"], DType::U8) => Feature::Bytes { default: None },
-        (["?", "?"], DType::U8) => Feature::ByteLists,
-        (["?"], _) => Feature::VarLen { dtype },
-        (["?", rest @ ..], _) => Feature::Sequence { row: TensorType::new(dtype, sizes(rest)?) },
-        (all, DType::U8) => Feature::Raw { ty: TensorType::new(dtype, sizes(all)?) },
-        (all, _) if is_raw => Feature::Raw { ty: TensorType::new(dtype, sizes(all)?) },
-        (all, _) => Feature::Fixed { ty: TensorType::new(dtype, sizes(all)?), default: None },
+        (["?"], DType::U8) => FeatureSpec::Bytes { default: None },
+        (["?", "?"], DType::U8) => FeatureSpec::ByteLists,
+        (["?"], _) => FeatureSpec::VarLen { dtype },
+        (["?", rest @ ..], _) => FeatureSpec::Sequence { row: TensorType::new(dtype, sizes(rest)?) },
+        (all, DType::U8) => FeatureSpec::Raw { ty: TensorType::new(dtype, sizes(all)?) },
+        (all, _) if is_raw => FeatureSpec::Raw { ty: TensorType::new(dtype, sizes(all)?) },
+        (all, _) => FeatureSpec::Fixed { ty: TensorType::new(dtype, sizes(all)?), default: None },
     })
 }
 
 fn unreadable(text: &str) -> Error {
     let shown: String = text.chars().take(60).collect();
-    Error::new(ErrorKind::Config, format!("{shown:?} is no list of features"))
+    Error::new(ErrorKind::Config, format!("expected a list of features, got {shown:?}"))
         .hint("write it as \"image: ui8[28, 28, 1], tokens: i64[?], label: i64[]\"")
 }
 
@@ -741,7 +756,7 @@ mod tests {
     }
 
     fn parse(features: &str) -> Result<Sample> {
-        features.parse::<Features>()?.parse(&example())
+        features.parse::<FeatureSpecs>()?.parse(&example())
     }
 
     #[test]
@@ -753,7 +768,7 @@ mod tests {
         assert_eq!(s.get("image").unwrap().bytes(), [1, 2, 3, 4]);
         assert_eq!(s.get("neg").unwrap().as_slice::<i32>().unwrap(), [-1, 2]);
         assert_eq!(encode(&s).unwrap(), example(), "in any order of the fields");
-        let guess = Features::guess(&example()).unwrap();
+        let guess = FeatureSpecs::guess(&example()).unwrap();
         assert_eq!(guess.to_string(), "image: ui8[?], label: i64[], neg: i64[2], w: f32[2]");
     }
 
@@ -765,9 +780,9 @@ mod tests {
         assert_eq!(s.get("image2/row_splits").unwrap().as_slice::<i64>().unwrap(), [0]);
         assert_eq!(s.get("no").unwrap().ty().to_string(), "i64[0]");
         let default = Some(Literal::from_slice([1], &[9i64]).unwrap());
-        let features = Features::new()
-            .with("no", Feature::Fixed { ty: TensorType::new(DType::I64, [1]), default })
-            .with("nothing", Feature::Bytes { default: Some(b"-".to_vec()) });
+        let features = FeatureSpecs::new()
+            .with("no", FeatureSpec::Fixed { ty: TensorType::new(DType::I64, [1]), default })
+            .with("nothing", FeatureSpec::Bytes { default: Some(b"-".to_vec()) });
         let s = features.parse(&example()).unwrap();
         assert_eq!(
             (s.get("no").unwrap().to_f64s(), s.get("nothing").unwrap().bytes()),
@@ -791,7 +806,8 @@ mod tests {
         ]))
         .unwrap();
         let ragged = |partitions| {
-            Features::new().with("x", Feature::Ragged { dtype: DType::I64, values: "v".into(), partitions })
+            FeatureSpecs::new()
+                .with("x", FeatureSpec::Ragged { dtype: DType::I64, values: "v".into(), partitions })
         };
         let splits = |partitions, field: &str| {
             ragged(partitions)
@@ -799,25 +815,27 @@ mod tests {
                 .map(|s| s.get(field).unwrap().as_slice::<i64>().unwrap().to_vec())
         };
         for one in [
-            Partition::RowSplits("splits".into()),
-            Partition::RowLengths("lengths".into()),
-            Partition::RowStarts("starts".into()),
-            Partition::RowLimits("limits".into()),
-            Partition::ValueRowids("ids".into()),
+            RaggedPartition::RowSplits("splits".into()),
+            RaggedPartition::RowLengths("lengths".into()),
+            RaggedPartition::RowStarts("starts".into()),
+            RaggedPartition::RowLimits("limits".into()),
+            RaggedPartition::ValueRowids("ids".into()),
         ] {
             assert_eq!(splits(vec![one.clone()], "x/row_splits").unwrap(), [0, 1, 1, 4], "{one:?}");
         }
-        assert_eq!(splits(vec![Partition::UniformRowLength(2)], "x/row_splits").unwrap(), [0, 2, 4]);
-        let two = || vec![Partition::RowLengths("outer".into()), Partition::RowLengths("lengths".into())];
+        assert_eq!(splits(vec![RaggedPartition::UniformRowLength(2)], "x/row_splits").unwrap(), [0, 2, 4]);
+        let two = || {
+            vec![RaggedPartition::RowLengths("outer".into()), RaggedPartition::RowLengths("lengths".into())]
+        };
         assert_eq!(splits(two(), "x/row_splits_0").unwrap(), [0, 2, 3]);
         assert_eq!(splits(two(), "x/row_splits_1").unwrap(), [0, 1, 1, 4]);
-        assert!(splits(vec![Partition::RowLengths("outer".into())], "x").is_err());
-        assert!(splits(vec![Partition::UniformRowLength(3)], "x").is_err());
+        assert!(splits(vec![RaggedPartition::RowLengths("outer".into())], "x").is_err());
+        assert!(splits(vec![RaggedPartition::UniformRowLength(3)], "x").is_err());
     }
 
     #[test]
     fn sequences_are_stacked_or_ragged() {
-        let features = |steps: &str| SequenceFeatures {
+        let features = |steps: &str| SequenceFeatureSpecs {
             context: "id: i64[]".parse().unwrap(),
             steps: steps.parse().unwrap(),
         };
@@ -829,7 +847,7 @@ mod tests {
         assert_eq!(s.get("fr").unwrap().to_f32s(), [1.0, 2.0, 3.0, 4.0]);
         assert_eq!(s.get("tok/row_splits").unwrap().as_slice::<i64>().unwrap(), [0, 2, 3, 3]);
         for (steps, why) in
-            [("fr: f32[3]", "shape"), ("other: f32[1]", "no such feature"), ("tok: f32[?]", "floats")]
+            [("fr: f32[3]", "shape"), ("other: f32[1]", "lacks the feature"), ("tok: f32[?]", "floats")]
         {
             let e = features(steps).parse(&sequence()).unwrap_err().to_string();
             assert!(e.contains(why) && e.contains("sequence feature"), "{e}");
@@ -840,7 +858,7 @@ mod tests {
     fn wrong_expectations_are_named() {
         for (features, parts) in [
             ("label: i64[2]", &["feature label", "1 values"][..]),
-            ("lable: i64[]", &["no such feature", "feature lable"]),
+            ("lable: i64[]", &["lacks the feature", "feature lable"]),
             ("label: f32[]", &["expected floats", "a list of integers"]),
             ("image: ui8[2, 3]", &["feature image", "4 bytes"]),
             ("w: f32[?, 3]", &["rows"]),
@@ -851,7 +869,7 @@ mod tests {
         }
         for text in ["x", "x: f32", "x: what[2]", "x: f32[a]"] {
             assert!(
-                text.parse::<Features>().unwrap_err().to_string().contains("no list of features"),
+                text.parse::<FeatureSpecs>().unwrap_err().to_string().contains("expected a list of features"),
                 "{text}"
             );
         }
@@ -859,16 +877,21 @@ mod tests {
 
     #[test]
     fn damaged_messages_are_errors_or_other_values_and_never_panics() {
-        let features: Features = "label: i64[], w: f32[?], image: ui8[?], neg: i64[?]".parse().unwrap();
+        let features: FeatureSpecs = "label: i64[], w: f32[?], image: ui8[?], neg: i64[?]".parse().unwrap();
         let (good, steps) = (example(), sequence());
-        let reader =
-            SequenceFeatures { context: features.clone(), steps: "tok: i64[?], fr: f32[2]".parse().unwrap() };
+        let reader = SequenceFeatureSpecs {
+            context: features.clone(),
+            steps: "tok: i64[?], fr: f32[2]".parse().unwrap(),
+        };
         for bytes in [&good, &steps] {
             for bit in 0..bytes.len() * 8 {
                 let mut bad = bytes.clone();
                 bad[bit / 8] ^= 1 << (bit % 8);
-                let _ =
-                    (features.parse(&bad).is_ok(), reader.parse(&bad).is_ok(), Features::guess(&bad).is_ok());
+                let _ = (
+                    features.parse(&bad).is_ok(),
+                    reader.parse(&bad).is_ok(),
+                    FeatureSpecs::guess(&bad).is_ok(),
+                );
             }
         }
         let broken = (0..good.len()).filter(|&cut| features.parse(&good[..cut]).is_err()).count();

@@ -1,62 +1,65 @@
-//! IDX, the format of MNIST and its followers: magic `00 00 TT RR`, RR big-endian u32 sizes, then the elements,
-//! big-endian. Gzip is recognised by content, not by name.
+//! IDX files, the array format of MNIST, plain or gzip.
 //!
-//! Nothing that a header says is believed before it is checked: memory stays within what the file can hold.
+//! Layout: magic `00 00 TT RR`, RR big-endian u32 sizes, then big-endian elements. Gzip is detected by content, not by
+//! name.
+//!
+//! All header values are validated before use: memory stays within what the file can hold.
 
-use crate::file_system::{Disk, write_atomically};
-use crate::input_file::Input;
+use crate::file_system::{OsFileSystem, write_atomically};
+use crate::input_file::InputFile;
 use flate2::bufread::MultiGzDecoder;
 use flate2::{Compression, GzBuilder};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::Path;
 use systole_base::{DType, Error, ErrorKind, Literal, Result, Shape, TensorType};
 
-/// More dimensions than any known file has; a larger rank byte means that the file is not IDX.
+/// Maximum rank; a larger rank byte means that the file is not IDX.
 const MAX_RANK: u8 = 8;
-/// No deflate stream expands by more than about 1,032 to 1.
+/// Maximum expansion factor of deflate (about 1,032).
 const MAX_EXPANSION: u64 = 1040;
-/// Up to here a header is believed and the array made at once; beyond, memory grows with what really comes.
-/// Low in tests, so that small files take both ways.
+/// Size up to which an array is allocated from the header; beyond it, memory grows with the data that arrives. Low in
+/// tests, so that small files cover both paths.
 const TRUSTED: usize = if cfg!(test) { 32 } else { 64 << 20 };
 
 /// Reads an IDX file, plain or gzip: `→ T[…]` with T one of u8, i8, i16, i32, f32, f64.
 ///
 /// # Errors
-/// `Io` when the file cannot be read; `Data` when it is not what its header says: wrong magic, sizes that the
-/// file cannot hold, fewer or more bytes than promised, damaged gzip. Each with file, byte offset, expected, found.
+/// `Io` if the file cannot be read; `Data` if it is invalid: wrong magic, sizes that the file cannot hold, too few or
+/// too many bytes, damaged gzip. Each with file, byte offset, expected and found value.
 pub fn read(path: impl AsRef<Path>) -> Result<Literal> {
     let path = path.as_ref();
-    let file = Input::open(path).map_err(|e| {
-        Error::io("cannot open", path, e).hint("check the path; data sets come as .gz or unpacked, both work")
+    let file = InputFile::open(path).map_err(|e| {
+        Error::io("cannot open", path, e)
+            .hint("check the path; compressed (.gz) and uncompressed files are supported")
     })?;
     let size = file.size().map_err(|e| Error::io("cannot read", path, e))?;
     parse(&path.display().to_string(), size, BufReader::with_capacity(1 << 16, file))
 }
 
-/// Reads IDX data, plain or gzip, from memory; `name` stands for the file in messages.
+/// Reads IDX data, plain or gzip, from memory; `name` is used in messages.
 pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Literal> {
     parse(name, bytes.len() as u64, bytes)
 }
 
-/// Writes an array as IDX. `gzip` compresses, without a time stamp, so equal arrays give equal files.
+/// Writes an array as IDX. `gzip` compresses without a time stamp, so equal arrays yield equal files.
 ///
 /// # Errors
-/// Element types that IDX does not have; sizes beyond u32; what the operating system says.
+/// If IDX does not support the element type, a size exceeds u32, or the file cannot be written.
 pub fn write(path: impl AsRef<Path>, x: &Literal, gzip: bool) -> Result<()> {
-    write_atomically(&Disk, path.as_ref(), &[&to_bytes(x, gzip)?])
+    write_atomically(&OsFileSystem, path.as_ref(), &[&to_bytes(x, gzip)?])
 }
 
-/// An array as the bytes of an IDX file.
+/// Returns the bytes of an IDX file.
 pub fn to_bytes(x: &Literal, gzip: bool) -> Result<Vec<u8>> {
     let code = TYPES.iter().find(|(_, d)| *d == x.dtype()).map(|(code, _)| *code);
     let code = code.filter(|_| x.ty().rank() <= MAX_RANK as usize).ok_or_else(|| {
-        Error::new(ErrorKind::Data, format!("IDX has no arrays of type {}", x.ty()))
-            .hint("its elements are ui8, i8, i16, i32, f32 and f64, its rank at most 8")
+        Error::new(ErrorKind::Data, format!("IDX does not support arrays of type {}", x.ty()))
+            .hint("use an element type of ui8, i8, i16, i32, f32 or f64, and a rank of at most 8")
     })?;
     let mut out = vec![0, 0, code, x.ty().rank() as u8];
     for &d in x.shape().iter() {
         let d = u32::try_from(d).map_err(|_| {
-            Error::new(ErrorKind::Data, format!("IDX sizes are 32-bit, {} is too large", x.ty()))
+            Error::new(ErrorKind::Data, format!("IDX sizes are 32-bit, but {} is larger", x.ty()))
         })?;
         out.extend(d.to_be_bytes());
     }
@@ -71,10 +74,10 @@ pub fn to_bytes(x: &Literal, gzip: bool) -> Result<Vec<u8>> {
     packed.map_err(|e| Error::new(ErrorKind::Io, "cannot compress").because(e.to_string()))
 }
 
-/// Checks that labels fit images: `images: T[N, …], labels: integer[N]`, each label in `0..num_classes`.
+/// Checks that labels match images: `images: T[N, …], labels: integer[N]`, each label in `0..num_classes`.
 ///
 /// # Errors
-/// Different counts (names both files); a label out of range (with its index and byte offset in the IDX file).
+/// If the counts differ (names both files) or a label is out of range (with its index and byte offset in the IDX file).
 pub fn check_labels(
     (images_name, images): (&str, &Literal),
     (labels_name, labels): (&str, &Literal),
@@ -83,10 +86,10 @@ pub fn check_labels(
     let n = match (images.shape().first(), labels.shape().dims()) {
         (Some(&m), &[n]) if m == n && labels.dtype().is_int() => n,
         _ => {
-            return Err(Error::new(ErrorKind::Data, "images and labels do not belong together")
+            return Err(Error::new(ErrorKind::Data, "images and labels do not match")
                 .at(format!("{images_name} and {labels_name}"))
-                .because(format!("the images are {}, the labels {}", images.ty(), labels.ty()))
-                .hint("each image needs one label: take both files of one set (train or t10k)"));
+                .because(format!("the images are {}, but the labels are {}", images.ty(), labels.ty()))
+                .hint("use two files of the same split (train or t10k)"));
         }
     };
     let label = |i: usize| labels.get(i).as_i64();
@@ -98,8 +101,8 @@ pub fn check_labels(
         None => Ok(()),
         Some(i) => Err(Error::new(ErrorKind::Data, format!("label {} is out of range", label(i)))
             .at(format!("{labels_name}, label {i}, byte {}", 8 + i * labels.dtype().size()))
-            .because(format!("the set has {num_classes} classes, 0 to {}", num_classes.saturating_sub(1)))
-            .hint("the file is damaged or belongs to another data set")),
+            .because(format!("the dataset has {num_classes} classes, 0 to {}", num_classes.saturating_sub(1)))
+            .hint("check the file: it is damaged or belongs to another dataset")),
     }
 }
 
@@ -115,27 +118,29 @@ const TYPES: [(u8, DType); 6] = [
 fn parse(name: &str, size: u64, mut input: impl BufRead) -> Result<Literal> {
     let start = input.fill_buf().map_err(|e| Error::io("cannot read", name, e))?;
     if start.is_empty() {
-        return Err(Error::new(ErrorKind::Data, "the file is empty").at(name).hint("get the file again"));
+        return Err(Error::new(ErrorKind::Data, "the file is empty")
+            .at(name)
+            .hint("download the file again"));
     }
-    // 1f alone cannot open an IDX file either, so a file cut after one byte is judged as gzip.
+    // An IDX file cannot start with 1f, so a file truncated after one byte is reported as gzip.
     if start[0] == 0x1f {
-        let mut at = Source { name, packed: true, reader: MultiGzDecoder::new(input), offset: 0 };
+        let mut at = IdxByteSource { name, packed: true, reader: MultiGzDecoder::new(input), offset: 0 };
         at.array(size.saturating_mul(MAX_EXPANSION))
     } else {
-        Source { name, packed: false, reader: input, offset: 0 }.array(size)
+        IdxByteSource { name, packed: false, reader: input, offset: 0 }.array(size)
     }
 }
 
-struct Source<'a, R> {
+struct IdxByteSource<'a, R> {
     name: &'a str,
     packed: bool,
     reader: R,
-    /// In the unpacked data.
+    /// Offset in the uncompressed data.
     offset: u64,
 }
 
-impl<R: Read> Source<'_, R> {
-    /// `limit`: no more than this many bytes can follow.
+impl<R: Read> IdxByteSource<'_, R> {
+    /// Reads the array; `limit` is the maximum number of bytes that can follow.
     fn array(&mut self, limit: u64) -> Result<Literal> {
         let ty = self.header()?;
         let expected = ty.shape.checked_elements().and_then(|n| n.checked_mul(ty.dtype.size()));
@@ -146,7 +151,7 @@ impl<R: Read> Source<'_, R> {
                 let promised =
                     expected.map_or("more bytes than can be counted".into(), |n| format!("{n} bytes"));
                 return Err(self.lie(
-                    format!("the header promises {promised} of data"),
+                    format!("the header specifies {promised} of data"),
                     format!("type {ty}; the file can hold at most {found}"),
                 ));
             }
@@ -160,8 +165,8 @@ impl<R: Read> Source<'_, R> {
     fn body(&mut self, ty: &TensorType, bytes: usize) -> Result<Literal> {
         let short = |found: usize| {
             (
-                "the file is cut short".into(),
-                format!("{ty} takes {bytes} bytes after the header, found {found}"),
+                "the file is truncated".into(),
+                format!("{ty} needs {bytes} bytes after the header, found {found}"),
             )
         };
         if bytes <= TRUSTED {
@@ -205,13 +210,13 @@ impl<R: Read> Source<'_, R> {
         self.fill(&mut bytes, N as u64)?;
         bytes.try_into().map_err(|bytes: Vec<u8>| {
             self.lie(
-                "the file is cut short".into(),
-                format!("{what}: {N} bytes expected, {} found", bytes.len()),
+                "the file is truncated".into(),
+                format!("{what}: expected {N} bytes, found {}", bytes.len()),
             )
         })
     }
 
-    /// Appends up to `n` bytes; the vector grows with what really comes.
+    /// Appends up to `n` bytes; the vector grows with the data that arrives.
     fn fill(&mut self, into: &mut Vec<u8>, n: u64) -> Result<()> {
         let before = into.len();
         let result = (&mut self.reader).take(n).read_to_end(into);
@@ -222,33 +227,36 @@ impl<R: Read> Source<'_, R> {
     fn end(&mut self, bytes: usize) -> Result<()> {
         let at = self.offset;
         let mut more = Vec::new();
-        // The read past the last byte is also what makes gzip compare its checksum.
+        // Reading past the last byte also makes gzip verify its checksum.
         self.fill(&mut more, 1)?;
         if more.is_empty() {
             return Ok(());
         }
         self.offset = at;
-        Err(self.lie("there is more data than promised".into(), format!("the header promises {bytes} bytes")))
+        Err(self.lie(
+            "the file has more data than its header specifies".into(),
+            format!("the header specifies {bytes} bytes"),
+        ))
     }
 
     fn failed(&self, e: io::Error) -> Error {
         if !self.packed {
             return Error::io("cannot read", self.name, e);
         }
-        let what = if e.kind() == io::ErrorKind::UnexpectedEof { "is cut short" } else { "is damaged" };
+        let what = if e.kind() == io::ErrorKind::UnexpectedEof { "is truncated" } else { "is damaged" };
         self.lie(format!("the gzip file {what}"), e.to_string())
     }
 
     fn lie(&self, what: String, why: String) -> Error {
-        let unpacked = if self.packed { " of the unpacked data" } else { "" };
+        let unpacked = if self.packed { " of the uncompressed data" } else { "" };
         Error::new(ErrorKind::Data, what)
             .at(format!("{}, byte {}{unpacked}", self.name, self.offset))
             .because(why)
-            .hint("get the file again")
+            .hint("download the file again")
     }
 }
 
-/// Fills `buffer` as far as the reader goes: bytes read, and the error that ended it, if any.
+/// Fills `buffer` as far as possible; returns the bytes read, and the error that ended reading, if any.
 fn read_into(reader: &mut impl Read, buffer: &mut [u8]) -> (usize, io::Result<()>) {
     let mut at = 0;
     while at < buffer.len() {
@@ -262,7 +270,7 @@ fn read_into(reader: &mut impl Read, buffer: &mut [u8]) -> (usize, io::Result<()
     (at, Ok(()))
 }
 
-/// Big-endian to little-endian and back.
+/// Swaps the byte order.
 fn swap(bytes: &mut [u8], size: usize) {
     if size > 1 {
         bytes.chunks_exact_mut(size).for_each(<[u8]>::reverse);
@@ -320,8 +328,8 @@ mod tests {
             ("magic", &with(1, 7), &["not an IDX file", "byte 0", "00 07 08 03"]),
             ("type", &with(2, 0x0a), &["not an IDX file", "byte 0"]),
             ("rank", &with(3, 200), &["not an IDX file", "c8"]),
-            ("cut", &good[..30], &["promises 60 bytes", "at most 14", "byte 16"]),
-            ("header", &good[..9], &["cut short", "byte 9"]),
+            ("cut", &good[..30], &["specifies 60 bytes", "at most 14", "byte 16"]),
+            ("header", &good[..9], &["truncated", "byte 9"]),
             ("longer", &longer, &["more data", "byte 76", "60"]),
             (
                 "absurd",
@@ -352,7 +360,7 @@ mod tests {
                 bad[bit / 8] ^= 1 << (bit % 8);
                 match from_bytes("flipped", &bad) {
                     Ok(y) if y == x => harmless += 1,
-                    // Without a checksum a flipped element is just another element.
+                    // Without a checksum, a flipped bit in an element is not detected.
                     Ok(y) => assert!(!gzip && (bit / 8 >= 16 || y.dtype() == DType::I8), "bit {bit}"),
                     Err(e) => assert!(e.to_string().contains("flipped"), "{e}"),
                 }

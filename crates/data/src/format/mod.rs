@@ -1,4 +1,6 @@
-//! File formats: bytes to arrays and back. Every lie of a file is an error with file, offset, expected and found.
+//! File formats: TFRecord, CSV, NumPy, IDX, TAR, ZIP, CIFAR, images.
+//!
+//! Damaged files yield errors with file, offset, expected and found value.
 
 pub mod cifar;
 pub mod csv;

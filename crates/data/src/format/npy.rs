@@ -1,9 +1,11 @@
-//! NumPy's `.npy` (one array) and `.npz` (a ZIP of them), little endian, C order; Fortran order is turned.
+//! NumPy's `.npy` (one array) and `.npz` (a ZIP of arrays).
 //!
-//! The header is read as text with three keys, never evaluated; pickled objects are refused.
+//! Reads both byte orders and Fortran order, writes little-endian C order.
+//!
+//! The header is parsed as text with three keys, never evaluated; pickled objects are rejected.
 
 use super::zip;
-use crate::file_system::{Disk, write_atomically};
+use crate::file_system::{OsFileSystem, write_atomically};
 use crate::input_file;
 use std::borrow::Cow;
 use std::path::Path;
@@ -14,7 +16,7 @@ const MAGIC: &[u8] = b"\x93NUMPY";
 /// Reads an `.npy` file.
 ///
 /// # Errors
-/// `Io` when it cannot be read; `Data` when it is damaged, cut, or of a type that is not offered.
+/// `Io` if it cannot be read; `Data` if it is damaged, truncated, or of an unsupported type.
 pub fn read(path: impl AsRef<Path>) -> Result<Literal> {
     let path = path.as_ref();
     let bytes = input_file::read(path).map_err(|e| Error::io("cannot read", path, e))?;
@@ -24,21 +26,21 @@ pub fn read(path: impl AsRef<Path>) -> Result<Literal> {
 /// Reads an `.npz` file: names (without `.npy`) and arrays, in the file's order.
 ///
 /// # Errors
-/// As [`read`].
+/// See [`read`].
 pub fn read_npz(path: impl AsRef<Path>) -> Result<Vec<(String, Literal)>> {
     let path = path.as_ref();
     let bytes = input_file::read(path).map_err(|e| Error::io("cannot read", path, e))?;
     npz_from_bytes(&path.display().to_string(), &bytes)
 }
 
-/// Reads the bytes of an `.npz` file; `name` stands for the file in messages.
+/// Parses the bytes of an `.npz` file; `name` is used in messages.
 pub fn npz_from_bytes(name: &str, bytes: &[u8]) -> Result<Vec<(String, Literal)>> {
     all(name, bytes, from_bytes)
 }
 
-type Read<T> = fn(&str, &[u8]) -> Result<T>;
+type ParseArrayFn<T> = fn(&str, &[u8]) -> Result<T>;
 
-fn all<T>(name: &str, bytes: &[u8], read: Read<T>) -> Result<Vec<(String, T)>> {
+fn all<T>(name: &str, bytes: &[u8], read: ParseArrayFn<T>) -> Result<Vec<(String, T)>> {
     let array = |(entry, data): (String, Vec<u8>)| {
         let x = read(&format!("{name}, {entry}"), &data)?;
         Ok((entry.strip_suffix(".npy").unwrap_or(&entry).to_string(), x))
@@ -46,55 +48,59 @@ fn all<T>(name: &str, bytes: &[u8], read: Read<T>) -> Result<Vec<(String, T)>> {
     zip::entries(bytes).at(|| name.to_string())?.into_iter().map(array).collect()
 }
 
-/// Reads the bytes of an `.npy` file; `name` stands for the file in messages.
+/// Parses the bytes of an `.npy` file; `name` is used in messages.
 pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Literal> {
     parse(bytes).at(|| name.to_string())
 }
 
-/// An array of any of NumPy's types of fixed size, also of those that have no [`DType`]: complex numbers, and the bytes (`V2`) as
-/// which NumPy keeps what it has no name for, such as bf16.
+/// Array of any NumPy type of fixed size, including types without a [`DType`]: complex numbers, and raw bytes (`V2`),
+/// which NumPy uses for types unknown to it, such as bf16.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Raw {
-    /// The type as NumPy writes it, little endian: `<f4`, `<c8`, `|V1`.
+pub struct RawNpyArray {
+    /// NumPy type string, little endian: `<f4`, `<c8`, `|V1`.
     pub descr: String,
-    /// Sizes of its dimensions.
+    /// Shape of the array.
     pub dims: Vec<usize>,
-    /// Its elements, little endian and row-major.
+    /// Elements, little endian and row-major.
     pub bytes: Vec<u8>,
 }
 
-/// Reads the bytes of an `.npy` file of any type of fixed size; `name` stands for the file in messages.
+/// Parses the bytes of an `.npy` file of any type of fixed size; `name` is used in messages.
 ///
 /// # Errors
-/// When it is damaged, cut, or holds texts or objects.
-pub fn raw_from_bytes(name: &str, bytes: &[u8]) -> Result<Raw> {
+/// If it is damaged, truncated, or contains strings or objects.
+pub fn raw_from_bytes(name: &str, bytes: &[u8]) -> Result<RawNpyArray> {
     raw(bytes).at(|| name.to_string())
 }
 
-/// As [`raw_from_bytes`], of every array of an `.npz` file, in the file's order.
+/// Like [`raw_from_bytes`], for every array of an `.npz` file, in the file's order.
 ///
 /// # Errors
-/// As [`raw_from_bytes`]; when the archive is damaged.
-pub fn raw_npz_from_bytes(name: &str, bytes: &[u8]) -> Result<Vec<(String, Raw)>> {
+/// Like [`raw_from_bytes`]; also if the archive is damaged.
+pub fn raw_npz_from_bytes(name: &str, bytes: &[u8]) -> Result<Vec<(String, RawNpyArray)>> {
     all(name, bytes, raw_from_bytes)
 }
 
-/// Arrays as the parts of an `.npz` file, one after the other, as numpy.savez writes it.
+/// Returns consecutive parts of an `.npz` file with these arrays, as numpy.savez writes it.
 ///
 /// # Errors
-/// For an array with too many dimensions.
-pub fn npz_parts<'a>(arrays: &'a [(String, Raw)]) -> Result<Vec<Cow<'a, [u8]>>> {
-    let entry = |(name, x): &'a (String, Raw)| -> Result<zip::Stored<'a>> {
-        Ok(zip::Stored { name: format!("{name}.npy"), head: head(&x.descr, &x.dims)?, data: &x.bytes })
+/// If an array has too many dimensions.
+pub fn npz_parts<'a>(arrays: &'a [(String, RawNpyArray)]) -> Result<Vec<Cow<'a, [u8]>>> {
+    let entry = |(name, x): &'a (String, RawNpyArray)| -> Result<zip::StoredZipEntry<'a>> {
+        Ok(zip::StoredZipEntry {
+            name: format!("{name}.npy"),
+            head: head(&x.descr, &x.dims)?,
+            data: &x.bytes,
+        })
     };
     Ok(zip::archive(arrays.iter().map(entry).collect::<Result<_>>()?))
 }
 
-fn raw(bytes: &[u8]) -> Result<Raw> {
-    let Header { descr, is_fortran, dims, data } = split(bytes)?;
+fn raw(bytes: &[u8]) -> Result<RawNpyArray> {
+    let NpyHeader { descr, is_fortran, dims, data } = split(bytes)?;
     let refused = || {
-        Error::new(ErrorKind::Data, format!("arrays of NumPy's type {descr:?} are not offered"))
-            .hint("convert it to numbers or truth values")
+        Error::new(ErrorKind::Data, format!("NumPy type {descr:?} is not supported"))
+            .hint("convert it to numbers or booleans")
     };
     let (order, kind) = descr.split_at_checked(1).ok_or_else(refused)?;
     let (letter, size) = kind.split_at_checked(1).ok_or_else(refused)?;
@@ -103,11 +109,14 @@ fn raw(bytes: &[u8]) -> Result<Raw> {
         return Err(refused());
     }
     if dims.iter().chain([&size]).try_fold(1usize, |n, d| n.checked_mul(*d)) != Some(data.len()) {
-        return Err(wrong(&format!("its header says {kind} of {dims:?}, and {} bytes follow", data.len())));
+        return Err(wrong(&format!(
+            "its header specifies {kind} of {dims:?}, but {} bytes follow",
+            data.len()
+        )));
     }
     let mut bytes = data.to_vec();
     if order == ">" && letter != "V" {
-        // The two parts of a complex number are turned each for itself.
+        // The two parts of a complex number are byte-swapped separately.
         let unit = if letter == "c" { size / 2 } else { size };
         bytes.chunks_exact_mut(unit.max(1)).for_each(<[u8]>::reverse);
     }
@@ -115,35 +124,35 @@ fn raw(bytes: &[u8]) -> Result<Raw> {
         bytes = from_fortran(&bytes, &dims, size);
     }
     let order = if letter == "V" || size == 1 { "|" } else { "<" };
-    Ok(Raw { descr: format!("{order}{kind}"), dims, bytes })
+    Ok(RawNpyArray { descr: format!("{order}{kind}"), dims, bytes })
 }
 
-/// What an `.npy` file holds.
-pub enum Array {
-    /// Numbers or truth values.
+/// Content of an `.npy` file.
+pub enum NpyArray {
+    /// Numbers or booleans.
     Numbers(Literal),
-    /// Texts, and the array's shape.
+    /// Strings, and the array's shape.
     Texts(Vec<String>, Vec<usize>),
 }
 
-/// Reads every array of an `.npz` file that can be read, in the file's order; the others with the reason why not.
+/// Reads every array of an `.npz` file, in the file's order; unreadable arrays yield their error.
 ///
 /// # Errors
-/// When the file cannot be read, or is no whole archive.
-pub fn read_npz_each(path: impl AsRef<Path>) -> Result<Vec<(String, Result<Array>)>> {
+/// If the file cannot be read, or the archive is damaged.
+pub fn read_npz_each(path: impl AsRef<Path>) -> Result<Vec<(String, Result<NpyArray>)>> {
     let path = path.as_ref();
     let bytes = input_file::read(path).map_err(|e| Error::io("cannot read", path, e))?;
     let name = path.display().to_string();
     let array = |(entry, data): (String, Vec<u8>)| {
-        let read = texts(&data).map_or_else(|| from_bytes(&name, &data).map(Array::Numbers), Ok);
+        let read = texts(&data).map_or_else(|| from_bytes(&name, &data).map(NpyArray::Numbers), Ok);
         (entry.strip_suffix(".npy").unwrap_or(&entry).to_string(), read)
     };
     Ok(zip::entries(&bytes).at(|| name.clone())?.into_iter().map(array).collect())
 }
 
-/// The texts of an array of NumPy's types `U` (UCS-4) and `S` (bytes); none: it is of another type, or damaged.
-fn texts(bytes: &[u8]) -> Option<Array> {
-    let Header { descr, dims, data, .. } = split(bytes).ok()?;
+/// Reads a string array of NumPy's types `U` (UCS-4) and `S` (bytes); `None`: it has another type, or is damaged.
+fn texts(bytes: &[u8]) -> Option<NpyArray> {
+    let NpyHeader { descr, dims, data, .. } = split(bytes).ok()?;
     let (order, kind) = descr.split_at_checked(1)?;
     let (kind, length) = kind.split_at_checked(1)?;
     let (length, count) = (length.parse::<usize>().ok()?, dims.iter().product::<usize>());
@@ -164,11 +173,11 @@ fn texts(bytes: &[u8]) -> Option<Array> {
         Some(text.trim_end_matches('\0').to_string())
     };
     let all = (0..count).map(one).collect::<Option<Vec<_>>>()?;
-    Some(Array::Texts(all, dims))
+    Some(NpyArray::Texts(all, dims))
 }
 
-/// The parts of a file.
-struct Header<'a> {
+/// Parsed `.npy` file.
+struct NpyHeader<'a> {
     descr: String,
     is_fortran: bool,
     dims: Vec<usize>,
@@ -176,13 +185,13 @@ struct Header<'a> {
 }
 
 fn wrong(why: &str) -> Error {
-    Error::new(ErrorKind::Data, "this is no whole .npy array")
+    Error::new(ErrorKind::Data, "invalid .npy file")
         .because(why)
         .hint("save it again with numpy.save, allow_pickle=False")
 }
 
-fn split(bytes: &[u8]) -> Result<Header<'_>> {
-    let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| wrong("it does not begin with \\x93NUMPY"))?;
+fn split(bytes: &[u8]) -> Result<NpyHeader<'_>> {
+    let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| wrong("it does not start with \\x93NUMPY"))?;
     let (len, start) = match rest {
         [1, _, a, b, ..] => (usize::from(u16::from_le_bytes([*a, *b])), 4),
         [2 | 3, _, a, b, c, d, ..] => (u32::from_le_bytes([*a, *b, *c, *d]) as usize, 6),
@@ -190,21 +199,21 @@ fn split(bytes: &[u8]) -> Result<Header<'_>> {
     };
     let header =
         rest.get(start..).and_then(|r| r.get(..len)).ok_or_else(|| wrong("it ends within its header"))?;
-    let header = std::str::from_utf8(header).map_err(|_| wrong("its header is no text"))?;
-    let (descr, is_fortran, dims) = header_of(header).ok_or_else(|| wrong("its header cannot be read"))?;
-    Ok(Header { descr, is_fortran, dims, data: &rest[start + len..] })
+    let header = std::str::from_utf8(header).map_err(|_| wrong("its header is not text"))?;
+    let (descr, is_fortran, dims) = header_of(header).ok_or_else(|| wrong("its header cannot be parsed"))?;
+    Ok(NpyHeader { descr, is_fortran, dims, data: &rest[start + len..] })
 }
 
 fn parse(bytes: &[u8]) -> Result<Literal> {
-    let Header { descr, is_fortran, dims, data } = split(bytes)?;
+    let NpyHeader { descr, is_fortran, dims, data } = split(bytes)?;
     let (dtype, is_big) = dtype_of(&descr).ok_or_else(|| {
-        Error::new(ErrorKind::Data, format!("arrays of NumPy's type {descr:?} are not offered"))
+        Error::new(ErrorKind::Data, format!("NumPy type {descr:?} is not supported"))
             .hint("convert it to bool, an integer, float16, float32 or float64")
     })?;
     let ty = TensorType::new(dtype, dims);
     let expected = ty.shape.checked_elements().and_then(|n| n.checked_mul(dtype.size()));
     if expected != Some(data.len()) {
-        return Err(wrong(&format!("its header says {ty}, and {} bytes follow", data.len())));
+        return Err(wrong(&format!("its header specifies {ty}, but {} bytes follow", data.len())));
     }
     let mut x = Literal::from_bytes(ty, data)?;
     if is_big {
@@ -216,7 +225,7 @@ fn parse(bytes: &[u8]) -> Result<Literal> {
     Ok(x)
 }
 
-/// Type, order and shape of `{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }`.
+/// Parses type, order and shape: `{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }`.
 fn header_of(text: &str) -> Option<(String, bool, Vec<usize>)> {
     let value = |key: &str| {
         let after = text.split_once(&format!("'{key}'"))?.1;
@@ -233,7 +242,7 @@ fn header_of(text: &str) -> Option<(String, bool, Vec<usize>)> {
     Some((descr, is_fortran, dims.map(|d| d.trim_end_matches('L').parse().ok()).collect::<Option<_>>()?))
 }
 
-/// NumPy's names, less the order of bytes, of the types that are offered.
+/// NumPy's type strings without byte order.
 const TYPES: [(&str, DType); 12] = [
     ("b1", DType::Bool),
     ("i1", DType::I8),
@@ -249,14 +258,14 @@ const TYPES: [(&str, DType); 12] = [
     ("f8", DType::F64),
 ];
 
-/// Type, and whether its bytes are big endian.
+/// Returns the type, and whether its bytes are big endian.
 fn dtype_of(descr: &str) -> Option<(DType, bool)> {
     let (order, kind) = descr.split_at_checked(1)?;
     let (_, dtype) = TYPES.iter().find(|(name, _)| *name == kind)?;
     matches!(order, "<" | "|" | "=" | ">").then_some((*dtype, order == ">"))
 }
 
-/// Row-major from column-major, of elements of `size` bytes.
+/// Converts column-major to row-major elements of `size` bytes.
 fn from_fortran(bytes: &[u8], dims: &[usize], size: usize) -> Vec<u8> {
     let mut rows = Vec::with_capacity(bytes.len());
     for index in Shape::new(dims).indices() {
@@ -266,24 +275,24 @@ fn from_fortran(bytes: &[u8], dims: &[usize], size: usize) -> Vec<u8> {
     rows
 }
 
-/// An array as the bytes of an `.npy` file, as numpy.save writes them.
+/// Returns the bytes of an `.npy` file, as numpy.save writes it.
 ///
 /// # Errors
-/// For bf16, which NumPy does not have.
+/// For bf16, which NumPy does not support.
 pub fn to_bytes(x: &Literal) -> Result<Vec<u8>> {
     let Some((kind, dtype)) = TYPES.iter().find(|(_, dtype)| *dtype == x.dtype()) else {
-        return Err(Error::new(ErrorKind::Data, "NumPy has no bf16").hint("cast it to f32"));
+        return Err(Error::new(ErrorKind::Data, "NumPy does not support bf16").hint("cast it to f32"));
     };
     let order = if dtype.size() == 1 { "|" } else { "<" };
     Ok([&head(&format!("{order}{kind}"), x.shape())?[..], x.bytes()].concat())
 }
 
-/// What stands before the elements.
+/// Returns the bytes before the elements.
 fn head(descr: &str, dims: &[usize]) -> Result<Vec<u8>> {
     let sizes: Vec<String> = dims.iter().map(ToString::to_string).collect();
     let shape = if let [one] = &sizes[..] { format!("{one},") } else { sizes.join(", ") };
     let mut header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({shape}), }}");
-    // The data begin at a multiple of 64 bytes.
+    // The data starts at a multiple of 64 bytes.
     let pad = 63 - (MAGIC.len() + 4 + header.len()) % 64;
     header.push_str(&" ".repeat(pad));
     header.push('\n');
@@ -291,9 +300,9 @@ fn head(descr: &str, dims: &[usize]) -> Result<Vec<u8>> {
     Ok([MAGIC, &[1, 0], &len.to_le_bytes(), header.as_bytes()].concat())
 }
 
-/// [`to_bytes`] into a file.
+/// Writes an array as an `.npy` file: see [`to_bytes`].
 pub fn write(path: impl AsRef<Path>, x: &Literal) -> Result<()> {
-    write_atomically(&Disk, path.as_ref(), &[&to_bytes(x)?])
+    write_atomically(&OsFileSystem, path.as_ref(), &[&to_bytes(x)?])
 }
 
 #[cfg(test)]
@@ -326,7 +335,7 @@ mod tests {
 
     #[test]
     fn types_that_numpy_alone_has_come_back_with_the_archive() {
-        let raw = |descr: &str, dims: &[usize], bytes: &[u8]| Raw {
+        let raw = |descr: &str, dims: &[usize], bytes: &[u8]| RawNpyArray {
             descr: descr.into(),
             dims: dims.to_vec(),
             bytes: bytes.to_vec(),
@@ -386,6 +395,6 @@ mod tests {
             assert!(from_bytes("x", &with_header(&header, &[1])).is_err());
         }
         let object = with_header("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }", &[1]);
-        assert!(from_bytes("x", &object).unwrap_err().to_string().contains("not offered"));
+        assert!(from_bytes("x", &object).unwrap_err().to_string().contains("not supported"));
     }
 }

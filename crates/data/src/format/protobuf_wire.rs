@@ -1,43 +1,43 @@
-//! The protocol buffer wire format, as far as tf.train.Example and TensorBoard's events need it: reading fields in place, writing them.
+//! Protocol buffer wire format for tf.train.Example and TensorBoard events: zero-copy field reader, and writers.
 
 use systole_base::{Error, ErrorKind, Result};
 
-/// A field's value as it stands in the message.
+/// Value of a field as encoded in the message.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Value<'a> {
+pub(crate) enum ProtoFieldValue<'a> {
     Varint(u64),
     Fixed64([u8; 8]),
     Bytes(&'a [u8]),
     Fixed32([u8; 4]),
 }
 
-/// Walks the fields of a message.
-pub(crate) struct Fields<'a> {
+/// Iterator over the fields of a message.
+pub(crate) struct ProtoFields<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Fields<'a> {
-    pub fn of(message: &'a [u8]) -> Fields<'a> {
-        Fields { rest: message }
+impl<'a> ProtoFields<'a> {
+    pub fn of(message: &'a [u8]) -> ProtoFields<'a> {
+        ProtoFields { rest: message }
     }
 
     #[inline]
-    fn field(&mut self) -> Result<(u64, Value<'a>)> {
+    fn field(&mut self) -> Result<(u64, ProtoFieldValue<'a>)> {
         let tag = self.varint()?;
         let value = match tag & 7 {
-            0 => Value::Varint(self.varint()?),
-            1 => Value::Fixed64(self.array()?),
+            0 => ProtoFieldValue::Varint(self.varint()?),
+            1 => ProtoFieldValue::Fixed64(self.array()?),
             2 => {
                 let len = self.varint()?;
-                Value::Bytes(self.take(usize::try_from(len).unwrap_or(usize::MAX))?)
+                ProtoFieldValue::Bytes(self.take(usize::try_from(len).unwrap_or(usize::MAX))?)
             }
-            5 => Value::Fixed32(self.array()?),
-            kind => return Err(broken(format!("a field of wire type {kind}"))),
+            5 => ProtoFieldValue::Fixed32(self.array()?),
+            kind => return Err(broken(format!("a field has wire type {kind}"))),
         };
         Ok((tag >> 3, value))
     }
 
-    /// The next varint of a packed list; `None` at its end.
+    /// Returns the next varint of a packed list; `None` at its end.
     pub fn packed(&mut self) -> Result<Option<u64>> {
         if self.rest.is_empty() { Ok(None) } else { self.varint().map(Some) }
     }
@@ -64,7 +64,7 @@ impl<'a> Fields<'a> {
                 return Ok(value);
             }
         }
-        Err(broken("a number without an end".into()))
+        Err(broken("a varint is too long".into()))
     }
 
     fn take(&mut self, n: usize) -> Result<&'a [u8]> {
@@ -84,9 +84,9 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Number and value of each field.
-impl<'a> Iterator for Fields<'a> {
-    type Item = Result<(u64, Value<'a>)>;
+/// Yields number and value of each field.
+impl<'a> Iterator for ProtoFields<'a> {
+    type Item = Result<(u64, ProtoFieldValue<'a>)>;
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
@@ -95,11 +95,11 @@ impl<'a> Iterator for Fields<'a> {
 }
 
 fn too_short(wanted: usize, left: usize) -> Error {
-    broken(format!("a field of {wanted} bytes where {left} are left"))
+    broken(format!("a field needs {wanted} bytes, but only {left} remain"))
 }
 
 fn broken(why: String) -> Error {
-    Error::new(ErrorKind::Data, "this is no protocol buffer message of the expected kind")
+    Error::new(ErrorKind::Data, "invalid protocol buffer message")
         .because(why)
         .hint("check that the records are tf.train.Example messages")
 }
@@ -132,11 +132,14 @@ mod tests {
         put_bytes(&mut message, 200, b"abc");
         message.extend([3 << 3 | 5, 1, 2, 3, 4]);
         message.extend([4 << 3 | 1, 1, 2, 3, 4, 5, 6, 7, 8]);
-        let mut fields = Fields::of(&message);
-        assert_eq!(fields.next().transpose().unwrap(), Some((1, Value::Varint(u64::MAX))));
-        assert_eq!(fields.next().transpose().unwrap(), Some((200, Value::Bytes(b"abc"))));
-        assert_eq!(fields.next().transpose().unwrap(), Some((3, Value::Fixed32([1, 2, 3, 4]))));
-        assert_eq!(fields.next().transpose().unwrap(), Some((4, Value::Fixed64([1, 2, 3, 4, 5, 6, 7, 8]))));
+        let mut fields = ProtoFields::of(&message);
+        assert_eq!(fields.next().transpose().unwrap(), Some((1, ProtoFieldValue::Varint(u64::MAX))));
+        assert_eq!(fields.next().transpose().unwrap(), Some((200, ProtoFieldValue::Bytes(b"abc"))));
+        assert_eq!(fields.next().transpose().unwrap(), Some((3, ProtoFieldValue::Fixed32([1, 2, 3, 4]))));
+        assert_eq!(
+            fields.next().transpose().unwrap(),
+            Some((4, ProtoFieldValue::Fixed64([1, 2, 3, 4, 5, 6, 7, 8])))
+        );
         assert_eq!(fields.next().transpose().unwrap(), None);
     }
 
@@ -150,7 +153,7 @@ mod tests {
             &[1 << 3 | 5, 1],
             &[0x0a, 0xff, 0xff],
         ] {
-            let mut fields = Fields::of(bad);
+            let mut fields = ProtoFields::of(bad);
             assert!(fields.next().is_some_and(|field| field.is_err()), "{bad:?}");
         }
     }

@@ -1,47 +1,47 @@
-//! TAR archives, ustar, GNU and pax: names and contents of their files, one after the other.
+//! Reads TAR archives (ustar, GNU, pax) sequentially.
 
 use std::io::{self, Read};
 use systole_base::{Error, ErrorKind, Result};
 
 const BLOCK: usize = 512;
-/// No name is longer.
+/// Maximum length of a name.
 const LONGEST_NAME: u64 = 1 << 16;
 
-/// Reads the files of an archive in order.
-pub struct Reader<R> {
+/// Sequential reader of the files of an archive.
+pub struct TarReader<R> {
     input: R,
     name: String,
-    /// Bytes read.
+    /// Number of bytes read.
     offset: u64,
 }
 
-/// One file of an archive.
+/// File in an archive.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// Its path in the archive.
+pub struct TarEntry {
+    /// Path in the archive.
     pub path: String,
-    /// Its bytes.
+    /// Content of the file.
     pub data: Vec<u8>,
-    /// Where it begins in the archive.
+    /// Byte offset in the archive.
     pub offset: u64,
 }
 
-impl<R: Read> Reader<R> {
-    /// Reads from `input`, which stands at byte `offset` of the archive; `name` stands for it in messages.
-    pub fn new(name: &str, input: R, offset: u64) -> Reader<R> {
-        Reader { input, name: name.into(), offset }
+impl<R: Read> TarReader<R> {
+    /// Creates a reader of `input`, which is at byte `offset` of the archive; `name` is used in messages.
+    pub fn new(name: &str, input: R, offset: u64) -> TarReader<R> {
+        TarReader { input, name: name.into(), offset }
     }
 
-    /// The next file; folders, links and the like are left out. `None` at the end.
+    /// Returns the next file, or `None` at the end; skips directories, links etc.
     ///
     /// # Errors
-    /// When the archive is damaged or cut: nothing after that can be read.
+    /// If the archive is damaged or truncated: nothing after that can be read.
     #[allow(clippy::should_implement_trait)]
-    pub fn next(&mut self) -> Option<Result<Entry>> {
+    pub fn next(&mut self) -> Option<Result<TarEntry>> {
         self.read().map_err(|e| e.at(format!("{}, byte {}", self.name, self.offset))).transpose()
     }
 
-    fn read(&mut self) -> Result<Option<Entry>> {
+    fn read(&mut self) -> Result<Option<TarEntry>> {
         let (begin, mut long_name) = (self.offset, None);
         loop {
             let mut header = [0; BLOCK];
@@ -49,18 +49,19 @@ impl<R: Read> Reader<R> {
                 0 => return Ok(None),
                 BLOCK if header.iter().all(|&b| b == 0) => return Ok(None),
                 BLOCK => {}
-                _ => return Err(damaged("it is cut short")),
+                _ => return Err(damaged("the archive is truncated")),
             }
-            let expected =
-                octal(&header[148..156]).ok_or_else(|| damaged("a header's checksum is no number"))?;
+            let expected = octal(&header[148..156])
+                .ok_or_else(|| damaged("the checksum in a header is not a number"))?;
             let sum: u64 = header.iter().map(|&b| u64::from(b)).sum::<u64>()
                 - header[148..156].iter().map(|&b| u64::from(b)).sum::<u64>()
                 + 8 * u64::from(b' ');
             if sum != expected {
-                return Err(damaged("a header does not fit its checksum")
+                return Err(damaged("a header does not match its checksum")
                     .because(format!("expected {expected}, found {sum}")));
             }
-            let size = octal(&header[124..136]).ok_or_else(|| damaged("a file's size is no number"))?;
+            let size =
+                octal(&header[124..136]).ok_or_else(|| damaged("the size of a file is not a number"))?;
             match header[156] {
                 b'L' => {
                     let text = self.text(size)?;
@@ -69,7 +70,7 @@ impl<R: Read> Reader<R> {
                 b'x' => long_name = pax_path(&self.text(size)?).or(long_name),
                 0 | b'0' => {
                     let path = long_name.take().unwrap_or_else(|| ustar_path(&header));
-                    return Ok(Some(Entry { path, data: self.content(size)?, offset: begin }));
+                    return Ok(Some(TarEntry { path, data: self.content(size)?, offset: begin }));
                 }
                 _ => {
                     long_name = None;
@@ -81,18 +82,20 @@ impl<R: Read> Reader<R> {
 
     fn text(&mut self, size: u64) -> Result<String> {
         if size > LONGEST_NAME {
-            return Err(damaged("a name is absurdly long"));
+            return Err(damaged("a name is too long"));
         }
         Ok(String::from_utf8_lossy(&self.content(size)?).into_owned())
     }
 
-    /// A file's bytes and the padding after them. Memory grows with what comes.
+    /// Reads a file's content and the padding after it. Memory grows with the data that arrives.
     fn content(&mut self, size: u64) -> Result<Vec<u8>> {
         let mut data = Vec::new();
         let got = (&mut self.input).take(size).read_to_end(&mut data).map_err(unreadable)?;
         self.offset += got as u64;
         if (got as u64) < size {
-            return Err(damaged("it is cut short").because(format!("a file of {size} bytes has {got}")));
+            return Err(
+                damaged("the archive is truncated").because(format!("a file of {size} bytes has only {got}"))
+            );
         }
         self.leave_out_padding(size)?;
         Ok(data)
@@ -108,7 +111,7 @@ impl<R: Read> Reader<R> {
         let padding = (BLOCK as u64 - size % BLOCK as u64) % BLOCK as u64;
         let got = io::copy(&mut (&mut self.input).take(padding), &mut io::sink()).map_err(unreadable)?;
         self.offset += got;
-        if got < padding { Err(damaged("it is cut short")) } else { Ok(()) }
+        if got < padding { Err(damaged("the archive is truncated")) } else { Ok(()) }
     }
 
     fn fill(&mut self, block: &mut [u8; BLOCK]) -> Result<usize> {
@@ -127,15 +130,15 @@ impl<R: Read> Reader<R> {
 }
 
 fn damaged(what: &str) -> Error {
-    Error::new(ErrorKind::Data, format!("this TAR archive cannot be read: {what}"))
-        .hint("get the archive again")
+    Error::new(ErrorKind::Data, format!("cannot read the TAR archive: {what}"))
+        .hint("download the archive again")
 }
 
 fn unreadable(e: io::Error) -> Error {
     damaged(&e.to_string())
 }
 
-/// A number in octal digits, or in GNU's binary form where the first bit is set.
+/// Parses an octal number, or GNU's binary form if the first bit is set.
 fn octal(field: &[u8]) -> Option<u64> {
     if let Some((first, rest)) = field.split_first().filter(|(first, _)| **first >= 0x80) {
         let (high, low) = rest.split_at(rest.len().saturating_sub(8));
@@ -156,12 +159,12 @@ fn ustar_path(header: &[u8; BLOCK]) -> String {
     if is_posix && !prefix.is_empty() { format!("{prefix}/{name}") } else { name }
 }
 
-/// The path of a pax header's lines `LENGTH key=value`.
+/// Returns the path in a pax header's lines `LENGTH key=value`.
 fn pax_path(text: &str) -> Option<String> {
     text.lines().find_map(|l| Some(l.split_once(' ')?.1.strip_prefix("path=")?.to_string()))
 }
 
-/// A file as it stands in an archive.
+/// Returns the archive entry of a file.
 pub fn frame(path: &str, data: &[u8]) -> Vec<u8> {
     let mut header = [0u8; BLOCK];
     let name = &path.as_bytes()[..path.len().min(100)];
@@ -183,7 +186,7 @@ mod tests {
     use super::*;
 
     fn all(bytes: &[u8]) -> Vec<Result<(String, Vec<u8>), String>> {
-        let mut reader = Reader::new("t.tar", bytes, 0);
+        let mut reader = TarReader::new("t.tar", bytes, 0);
         let next = || reader.next().map(|e| e.map(|e| (e.path, e.data)).map_err(|e| e.to_string()));
         // A damaged archive ends with its error.
         let mut over = false;
@@ -214,7 +217,7 @@ mod tests {
         for bit in 0..good.len() * 8 {
             let mut bad = good.clone();
             bad[bit / 8] ^= 1 << (bit % 8);
-            // A space for a leading zero of a number, or for its end, says the same.
+            // A space is equivalent to a leading zero of a number, or to its end.
             let in_header = [0..512, 1024..1536, 2560..3584].iter().any(|r| r.contains(&(bit / 8)));
             let read = all(&bad);
             assert!(!in_header || read == all(&good) || read.iter().any(Result::is_err), "bit {bit}");

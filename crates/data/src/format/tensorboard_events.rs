@@ -1,7 +1,7 @@
-//! TensorBoard's event files: TFRecord files of the protocol buffer message `Event`. Written, not read.
+//! Writes TensorBoard event files: TFRecord files of the protocol buffer message `Event`.
 //!
-//! Field numbers are those of tensorboard's `compat/proto` and of `plugins/hparams/plugin_data.proto`; what a plugin shows it knows by
-//! the metadata, which stand in every event here, so that a file can be read from any record on.
+//! Field numbers are those of tensorboard's `compat/proto` and of `plugins/hparams/plugin_data.proto`. Every event
+//! contains its plugin's metadata, so that a file can be read from any record on.
 
 use crate::format::protobuf_wire::{put_bytes, put_varint};
 use crate::format::tfrecord::frame;
@@ -9,104 +9,104 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// How the names of event files begin; then come ten digits of seconds.
+/// Prefix of event file names; ten digits of seconds follow.
 const PREFIX: &str = "events.out.tfevents.";
-/// More would not be ten digits.
+/// Largest time stamp with ten digits.
 const LATEST: u64 = 9_999_999_999;
-/// Buckets of a histogram.
+/// Number of buckets of a histogram.
 const BUCKETS: usize = 30;
 
-/// TensorFlow's numbers of element types.
+/// TensorFlow's element type numbers.
 const DT_FLOAT: u64 = 1;
 const DT_DOUBLE: u64 = 2;
 const DT_STRING: u64 = 7;
 
-/// What one tag has at one step.
+/// Value of a tag at one step.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Value {
-    /// A number, written as a float32.
+pub enum SummaryValue {
+    /// Scalar, written as float32.
     Scalar(f64),
-    /// Left and right edge of each bucket, and how many values are in it: [`histogram`] makes them.
+    /// Histogram: left edge, right edge and count of each bucket, as returned by [`histogram`].
     Histogram(Vec<[f64; 3]>),
-    /// Markdown.
+    /// Markdown text.
     Text(String),
-    /// PNG files of one size.
+    /// PNG images of one size.
     Images {
-        /// Pixels across.
+        /// Width in pixels.
         width: usize,
-        /// Pixels down.
+        /// Height in pixels.
         height: usize,
-        /// The files.
+        /// Encoded PNG files.
         pngs: Vec<Vec<u8>>,
     },
 }
 
-/// The value of a hyperparameter.
+/// Value of a hyperparameter.
 #[derive(Clone, Debug, PartialEq)]
-pub enum HParam {
-    /// A number.
+pub enum HParamValue {
+    /// Number.
     Number(f64),
-    /// A text.
+    /// String.
     Text(String),
-    /// Yes or no.
+    /// Boolean.
     Bool(bool),
 }
 
-/// A node of a graph: its name (with `/` for scopes), what it is, the names of those that feed it, and a text that says more.
+/// Graph node: name (with `/` for scopes), op, inputs and a description.
 #[derive(Clone, Debug, PartialEq)]
-pub struct GraphNode {
-    /// Its name.
+pub struct TensorBoardGraphNode {
+    /// Name of the node.
     pub name: String,
-    /// What it computes: the class of a layer.
+    /// Op name: the class of a layer.
     pub op: String,
-    /// Names of nodes.
+    /// Names of the input nodes.
     pub inputs: Vec<String>,
-    /// Shown as the attribute `config`; nothing where it is empty.
+    /// Shown as the attribute `config`; omitted if empty.
     pub config: String,
 }
 
-/// A message that is being written.
+/// Protocol buffer message under construction.
 #[derive(Default)]
-struct Message(Vec<u8>);
+struct ProtoMessageWriter(Vec<u8>);
 
-impl Message {
-    fn varint(mut self, field: u64, value: u64) -> Message {
+impl ProtoMessageWriter {
+    fn varint(mut self, field: u64, value: u64) -> ProtoMessageWriter {
         put_varint(&mut self.0, field << 3);
         put_varint(&mut self.0, value);
         self
     }
 
-    fn double(mut self, field: u64, value: f64) -> Message {
+    fn double(mut self, field: u64, value: f64) -> ProtoMessageWriter {
         put_varint(&mut self.0, field << 3 | 1);
         self.0.extend(value.to_le_bytes());
         self
     }
 
-    fn bytes(mut self, field: u64, bytes: &[u8]) -> Message {
+    fn bytes(mut self, field: u64, bytes: &[u8]) -> ProtoMessageWriter {
         put_bytes(&mut self.0, field, bytes);
         self
     }
 
-    fn text(self, field: u64, text: &str) -> Message {
+    fn text(self, field: u64, text: &str) -> ProtoMessageWriter {
         self.bytes(field, text.as_bytes())
     }
 
-    fn message(self, field: u64, message: Message) -> Message {
+    fn message(self, field: u64, message: ProtoMessageWriter) -> ProtoMessageWriter {
         self.bytes(field, &message.0)
     }
 }
 
-/// Seconds since 1970, as events have them.
+/// Returns the seconds since the Unix epoch, as stored in events.
 pub fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64())
 }
 
-/// Whether a file of this name holds events.
+/// Whether the file name is that of an event file.
 pub fn is_event_file(name: &str) -> bool {
     name.starts_with(PREFIX)
 }
 
-/// The event files of a folder, in the order in which TensorBoard reads them; none where there is no such folder.
+/// Lists the event files of a directory in TensorBoard's reading order; empty if the directory does not exist.
 pub fn files_of(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let named = entries.filter(|e| e.file_name().to_str().is_some_and(is_event_file));
@@ -115,7 +115,7 @@ pub fn files_of(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// A name for a new event file that TensorBoard reads after all that the folders hold, whatever the clock says.
+/// Returns a name for a new event file that TensorBoard reads after all existing ones, whatever the clock says.
 pub fn next_name(folders: &[PathBuf]) -> String {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let seconds = |file: PathBuf| -> Option<u64> {
@@ -127,33 +127,33 @@ pub fn next_name(folders: &[PathBuf]) -> String {
     format!("{PREFIX}{second:010}.systole.{}.{count}", std::process::id())
 }
 
-/// Appends the record of an event with one field beside its time and step.
+/// Appends an event record with one field in addition to time and step.
 fn put_event(out: &mut Vec<u8>, step: u64, field: u64, content: &[u8]) {
-    let event = Message::default().double(1, now()).varint(2, step).bytes(field, content);
-    // Writing into memory does not fail.
+    let event = ProtoMessageWriter::default().double(1, now()).varint(2, step).bytes(field, content);
+    // Writing to memory cannot fail.
     let _ = frame(out, &event.0);
 }
 
-/// Appends what every event file begins with.
+/// Appends the header of an event file.
 pub fn put_header(out: &mut Vec<u8>) {
-    let event = Message::default().double(1, now()).text(3, "brain.Event:2");
-    let event = event.message(10, Message::default().text(1, "systole"));
+    let event = ProtoMessageWriter::default().double(1, now()).text(3, "brain.Event:2");
+    let event = event.message(10, ProtoMessageWriter::default().text(1, "systole"));
     let _ = frame(out, &event.0);
 }
 
 /// Appends the value of a tag at a step.
-pub fn put_value(out: &mut Vec<u8>, step: u64, tag: &str, value: &Value) {
+pub fn put_value(out: &mut Vec<u8>, step: u64, tag: &str, value: &SummaryValue) {
     let (plugin, class, tensor) = match value {
-        Value::Scalar(x) => {
+        SummaryValue::Scalar(x) => {
             let tensor = tensor(DT_FLOAT, &[]).bytes(5, &(*x as f32).to_le_bytes());
             ("scalars", 1, tensor)
         }
-        Value::Histogram(buckets) => {
+        SummaryValue::Histogram(buckets) => {
             let bytes: Vec<u8> = buckets.iter().flatten().flat_map(|x| x.to_le_bytes()).collect();
             ("histograms", 2, tensor(DT_DOUBLE, &[buckets.len(), 3]).bytes(4, &bytes))
         }
-        Value::Text(markdown) => ("text", 2, tensor(DT_STRING, &[]).text(8, markdown)),
-        Value::Images { width, height, pngs } => {
+        SummaryValue::Text(markdown) => ("text", 2, tensor(DT_STRING, &[]).text(8, markdown)),
+        SummaryValue::Images { width, height, pngs } => {
             let sizes = tensor(DT_STRING, &[pngs.len() + 2]).text(8, &width.to_string());
             let sizes = sizes.text(8, &height.to_string());
             ("images", 3, pngs.iter().fold(sizes, |tensor, png| tensor.bytes(8, png)))
@@ -162,64 +162,71 @@ pub fn put_value(out: &mut Vec<u8>, step: u64, tag: &str, value: &Value) {
     put_summary(out, step, tag, metadata(plugin, &[]).varint(4, class), tensor);
 }
 
-/// Appends the begin of a run with the values of its hyperparameters, which TensorBoard looks for in the folder above the runs.
-pub fn put_session_start(out: &mut Vec<u8>, hparams: &[(String, HParam)]) {
-    let info = hparams.iter().fold(Message::default(), |info, (name, value)| {
+/// Appends the start of a run with its hyperparameters; TensorBoard expects them in the parent directory of the runs.
+pub fn put_session_start(out: &mut Vec<u8>, hparams: &[(String, HParamValue)]) {
+    let info = hparams.iter().fold(ProtoMessageWriter::default(), |info, (name, value)| {
         let value = match value {
-            HParam::Number(x) => Message::default().double(2, *x),
-            HParam::Text(text) => Message::default().text(3, text),
-            HParam::Bool(yes) => Message::default().varint(4, u64::from(*yes)),
+            HParamValue::Number(x) => ProtoMessageWriter::default().double(2, *x),
+            HParamValue::Text(text) => ProtoMessageWriter::default().text(3, text),
+            HParamValue::Bool(yes) => ProtoMessageWriter::default().varint(4, u64::from(*yes)),
         };
-        info.message(1, Message::default().text(1, name).message(2, value))
+        info.message(1, ProtoMessageWriter::default().text(1, name).message(2, value))
     });
     put_session(out, "_hparams_/session_start_info", 3, info.double(5, now()));
 }
 
-/// Appends that a run came to its end.
+/// Appends the end of a run.
 pub fn put_session_end(out: &mut Vec<u8>) {
     const SUCCESS: u64 = 1;
-    let info = Message::default().varint(1, SUCCESS).double(2, now());
+    let info = ProtoMessageWriter::default().varint(1, SUCCESS).double(2, now());
     put_session(out, "_hparams_/session_end_info", 4, info);
 }
 
-fn put_session(out: &mut Vec<u8>, tag: &str, field: u64, info: Message) {
-    let content = Message::default().varint(1, 0).message(field, info);
+fn put_session(out: &mut Vec<u8>, tag: &str, field: u64, info: ProtoMessageWriter) {
+    let content = ProtoMessageWriter::default().varint(1, 0).message(field, info);
     put_summary(out, 0, tag, metadata("hparams", &content.0), tensor(DT_FLOAT, &[0]));
 }
 
 /// Appends a graph.
-pub fn put_graph(out: &mut Vec<u8>, step: u64, nodes: &[GraphNode]) {
-    let graph = nodes.iter().fold(Message::default(), |graph, node| {
-        let message = Message::default().text(1, &node.name).text(2, &node.op);
+pub fn put_graph(out: &mut Vec<u8>, step: u64, nodes: &[TensorBoardGraphNode]) {
+    let graph = nodes.iter().fold(ProtoMessageWriter::default(), |graph, node| {
+        let message = ProtoMessageWriter::default().text(1, &node.name).text(2, &node.op);
         let mut message = node.inputs.iter().fold(message, |m, input| m.text(3, input));
         if !node.config.is_empty() {
-            let value = Message::default().text(2, &node.config);
-            message = message.message(5, Message::default().text(1, "config").message(2, value));
+            let value = ProtoMessageWriter::default().text(2, &node.config);
+            message = message.message(5, ProtoMessageWriter::default().text(1, "config").message(2, value));
         }
         graph.message(1, message)
     });
-    put_event(out, step, 4, &graph.message(4, Message::default().varint(1, 22)).0);
+    put_event(out, step, 4, &graph.message(4, ProtoMessageWriter::default().varint(1, 22)).0);
 }
 
-fn put_summary(out: &mut Vec<u8>, step: u64, tag: &str, metadata: Message, tensor: Message) {
-    let value = Message::default().text(1, tag).message(8, tensor).message(9, metadata);
-    put_event(out, step, 5, &Message::default().message(1, value).0);
+fn put_summary(
+    out: &mut Vec<u8>,
+    step: u64,
+    tag: &str,
+    metadata: ProtoMessageWriter,
+    tensor: ProtoMessageWriter,
+) {
+    let value = ProtoMessageWriter::default().text(1, tag).message(8, tensor).message(9, metadata);
+    put_event(out, step, 5, &ProtoMessageWriter::default().message(1, value).0);
 }
 
-/// A tensor without its elements.
-fn tensor(dtype: u64, shape: &[usize]) -> Message {
-    let shape = shape
-        .iter()
-        .fold(Message::default(), |shape, &size| shape.message(2, Message::default().varint(1, size as u64)));
-    Message::default().varint(1, dtype).message(2, shape)
+/// Creates a tensor message without elements.
+fn tensor(dtype: u64, shape: &[usize]) -> ProtoMessageWriter {
+    let shape = shape.iter().fold(ProtoMessageWriter::default(), |shape, &size| {
+        shape.message(2, ProtoMessageWriter::default().varint(1, size as u64))
+    });
+    ProtoMessageWriter::default().varint(1, dtype).message(2, shape)
 }
 
-fn metadata(plugin: &str, content: &[u8]) -> Message {
-    Message::default().message(1, Message::default().text(1, plugin).bytes(2, content))
+fn metadata(plugin: &str, content: &[u8]) -> ProtoMessageWriter {
+    ProtoMessageWriter::default().message(1, ProtoMessageWriter::default().text(1, plugin).bytes(2, content))
 }
 
-/// The buckets of values, as `tensorboard.summary.v2.histogram` makes them: 30 of one width from the least to the greatest. Where
-/// all are the same the last one has them and none a width. What is not finite is left out; nothing left: no buckets.
+/// Computes a histogram like `tensorboard.summary.v2.histogram`: 30 buckets of equal width from minimum to maximum. If
+/// all values are equal, they are in the last bucket and widths are 0. Non-finite values are skipped; without values
+/// there are no buckets.
 pub fn histogram(values: &[f64]) -> Vec<[f64; 3]> {
     let finite = || values.iter().copied().filter(|x| x.is_finite());
     let (least, greatest) =
@@ -229,7 +236,7 @@ pub fn histogram(values: &[f64]) -> Vec<[f64; 3]> {
         return Vec::new();
     }
     let width = (greatest - least) / BUCKETS as f64;
-    // A difference beyond the range of numbers has no width either.
+    // A difference beyond the float range has no width either.
     if !(width > 0.0 && width.is_finite()) {
         let mut buckets = vec![[greatest, greatest, 0.0]; BUCKETS];
         buckets[BUCKETS - 1][2] = count as f64;
@@ -246,11 +253,11 @@ pub fn histogram(values: &[f64]) -> Vec<[f64; 3]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::tfrecord::{Compression, OnCorrupt, Reader};
+    use crate::format::tfrecord::{OnCorrupt, TfRecordCompression, TfRecordReader};
 
-    /// The records of a file, without their times (the first nine bytes).
+    /// Returns the records of a file without their times (the first nine bytes).
     fn records(bytes: Vec<u8>) -> Vec<Vec<u8>> {
-        let mut reader = Reader::from_bytes("events", bytes, OnCorrupt::Fail);
+        let mut reader = TfRecordReader::from_bytes("events", bytes, OnCorrupt::Fail);
         std::iter::from_fn(|| reader.next().map(|r| r.unwrap()[9..].to_vec())).collect()
     }
 
@@ -258,7 +265,7 @@ mod tests {
     fn bytes_are_tensorboards() {
         let mut out = Vec::new();
         put_header(&mut out);
-        put_value(&mut out, 3, "loss", &Value::Scalar(0.5));
+        put_value(&mut out, 3, "loss", &SummaryValue::Scalar(0.5));
         let [header, scalar] = &records(out)[..] else { panic!("two records") };
         assert_eq!(header, b"\x1a\x0dbrain.Event:2\x52\x09\x0a\x07systole");
         // Event{step 3, summary{value{tag, tensor{DT_FLOAT, shape {}, float_val 0.5}, metadata{plugin_data{scalars, ""}, 1}}}}
@@ -305,12 +312,17 @@ mod tests {
         put_graph(
             &mut out,
             0,
-            &[GraphNode { name: "a".into(), op: "Dense".into(), inputs: vec![], config: "{}".into() }],
+            &[TensorBoardGraphNode {
+                name: "a".into(),
+                op: "Dense".into(),
+                inputs: vec![],
+                config: "{}".into(),
+            }],
         );
-        put_session_start(&mut out, &[("lr".into(), HParam::Number(0.1))]);
+        put_session_start(&mut out, &[("lr".into(), HParamValue::Number(0.1))]);
         put_session_end(&mut out);
         std::fs::write(&path, &out).unwrap();
-        let mut reader = Reader::open(&path, Compression::None, OnCorrupt::Fail).unwrap();
+        let mut reader = TfRecordReader::open(&path, TfRecordCompression::None, OnCorrupt::Fail).unwrap();
         assert_eq!(std::iter::from_fn(|| reader.next().map(|r| r.unwrap().len())).count(), 3);
         std::fs::remove_file(path).unwrap();
     }

@@ -1,95 +1,95 @@
-//! Encodings of text: what is no UTF-8 becomes UTF-8, by the mark at its start or by what it is said to be.
+//! Text encodings (UTF-8, Latin-1, Windows-1252, UTF-16): detects byte order marks and converts to UTF-8.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 use systole_base::{Error, ErrorKind, Result};
 
-/// An encoding of text.
+/// Text encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Encoding {
+pub enum TextEncoding {
     /// UTF-8.
     Utf8,
-    /// ISO 8859-1: each byte is the character of its number.
+    /// ISO 8859-1: each byte is a code point.
     Latin1,
-    /// Latin-1 with quotes, dashes and the euro sign in the place of 32 control characters.
+    /// Latin-1 with quotes, dashes and the euro sign instead of 32 control characters.
     Windows1252,
-    /// Two bytes a unit, the low one first.
+    /// UTF-16, little endian.
     Utf16Le,
-    /// Two bytes a unit, the high one first.
+    /// UTF-16, big endian.
     Utf16Be,
 }
 
-/// Names of encodings, as Python and web pages write them too.
-const NAMES: [(&str, Encoding); 13] = [
-    ("utf-8", Encoding::Utf8),
-    ("latin1", Encoding::Latin1),
-    ("windows-1252", Encoding::Windows1252),
-    ("utf-16", Encoding::Utf16Le),
-    ("utf-16be", Encoding::Utf16Be),
-    ("utf8", Encoding::Utf8),
-    ("latin-1", Encoding::Latin1),
-    ("iso-8859-1", Encoding::Latin1),
-    ("cp1252", Encoding::Windows1252),
-    ("ansi", Encoding::Windows1252),
-    ("utf16", Encoding::Utf16Le),
-    ("utf-16le", Encoding::Utf16Le),
-    ("utf-16-le", Encoding::Utf16Le),
+/// Names of the encodings, including those used by Python and web pages.
+const NAMES: [(&str, TextEncoding); 13] = [
+    ("utf-8", TextEncoding::Utf8),
+    ("latin1", TextEncoding::Latin1),
+    ("windows-1252", TextEncoding::Windows1252),
+    ("utf-16", TextEncoding::Utf16Le),
+    ("utf-16be", TextEncoding::Utf16Be),
+    ("utf8", TextEncoding::Utf8),
+    ("latin-1", TextEncoding::Latin1),
+    ("iso-8859-1", TextEncoding::Latin1),
+    ("cp1252", TextEncoding::Windows1252),
+    ("ansi", TextEncoding::Windows1252),
+    ("utf16", TextEncoding::Utf16Le),
+    ("utf-16le", TextEncoding::Utf16Le),
+    ("utf-16-le", TextEncoding::Utf16Le),
 ];
-/// Those that messages name: the first.
+/// Number of names listed in messages, from the first.
 const NAMED: usize = 5;
 
-/// Windows-1252 from 0x80 to 0x9f; five places are empty and stay what they are in Latin-1.
+/// Windows-1252 from 0x80 to 0x9f; five codes are unassigned and map as in Latin-1.
 const WINDOWS: [char; 32] = [
     '€', '\u{81}', '‚', 'ƒ', '„', '…', '†', '‡', 'ˆ', '‰', 'Š', '‹', 'Œ', '\u{8d}', 'Ž', '\u{8f}', '\u{90}',
     '‘', '’', '“', '”', '•', '–', '—', '˜', '™', 'š', '›', 'œ', '\u{9d}', 'ž', 'Ÿ',
 ];
 
-impl FromStr for Encoding {
+impl FromStr for TextEncoding {
     type Err = Error;
 
-    fn from_str(name: &str) -> Result<Encoding> {
+    fn from_str(name: &str) -> Result<TextEncoding> {
         let lower = name.trim().to_lowercase().replace('_', "-");
         NAMES.iter().find(|(known, _)| *known == lower).map(|(_, encoding)| *encoding).ok_or_else(|| {
             let known: Vec<&str> = NAMES[..NAMED].iter().map(|(known, _)| *known).collect();
-            Error::new(ErrorKind::Config, format!("there is no encoding `{name}`"))
-                .hint(format!("one of: {}", known.join(", ")))
+            Error::new(ErrorKind::Config, format!("unknown encoding `{name}`"))
+                .hint(format!("use one of: {}", known.join(", ")))
         })
     }
 }
 
-impl fmt::Display for Encoding {
+impl fmt::Display for TextEncoding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = NAMES.iter().find(|(_, encoding)| encoding == self).map_or("", |(name, _)| *name);
         f.write_str(name)
     }
 }
 
-impl Encoding {
-    /// UTF-16 by the mark at the start of a file.
-    pub fn of_mark(start: &[u8]) -> Option<Encoding> {
+impl TextEncoding {
+    /// Detects UTF-16 by the byte order mark.
+    pub fn of_mark(start: &[u8]) -> Option<TextEncoding> {
         match start {
-            [0xff, 0xfe, ..] => Some(Encoding::Utf16Le),
-            [0xfe, 0xff, ..] => Some(Encoding::Utf16Be),
+            [0xff, 0xfe, ..] => Some(TextEncoding::Utf16Le),
+            [0xfe, 0xff, ..] => Some(TextEncoding::Utf16Be),
             _ => None,
         }
     }
 
-    /// Whether a unit has two bytes, so that lines cannot be told before the text is decoded.
+    /// Whether code units have two bytes, so that lines can be found only after decoding.
     pub fn is_wide(self) -> bool {
-        matches!(self, Encoding::Utf16Le | Encoding::Utf16Be)
+        matches!(self, TextEncoding::Utf16Le | TextEncoding::Utf16Be)
     }
 
-    /// A text of single bytes; of UTF-16 as UTF-8.
+    /// Decodes text of an encoding with single bytes; UTF-16 is expected as UTF-8.
     ///
     /// # Errors
-    /// Where it is no UTF-8 though it is to be.
+    /// If the text should be UTF-8 and is not.
     pub fn text(self, bytes: &[u8]) -> Result<Cow<'_, str>, std::str::Utf8Error> {
         let decode = |of: fn(u8) -> char| Ok(Cow::Owned(bytes.iter().map(|b| of(*b)).collect()));
         match self {
             _ if bytes.is_ascii() => std::str::from_utf8(bytes).map(Cow::Borrowed),
-            Encoding::Latin1 => decode(char::from),
-            Encoding::Windows1252 => decode(|b| match b {
+            TextEncoding::Latin1 => decode(char::from),
+            TextEncoding::Windows1252 => decode(|b| match b {
                 0x80..=0x9f => WINDOWS[usize::from(b) - 0x80],
                 b => char::from(b),
             }),
@@ -98,35 +98,40 @@ impl Encoding {
     }
 }
 
-/// UTF-16 as UTF-8; a mark at the start is left out.
+/// Decodes UTF-16 and drops the byte order mark.
 ///
 /// # Errors
-/// When it is cut or damaged.
-pub fn from_utf16(name: &str, bytes: &[u8], encoding: Encoding) -> Result<String> {
-    let marked = Encoding::of_mark(bytes).is_some();
+/// If it is truncated or damaged.
+pub fn from_utf16(name: &str, bytes: &[u8], encoding: TextEncoding) -> Result<String> {
+    let marked = TextEncoding::of_mark(bytes).is_some();
     let (units, rest) = bytes[if marked { 2 } else { 0 }..].as_chunks::<2>();
-    let is_big = Encoding::of_mark(bytes).unwrap_or(encoding) == Encoding::Utf16Be;
+    let is_big = TextEncoding::of_mark(bytes).unwrap_or(encoding) == TextEncoding::Utf16Be;
     let units = units.iter().map(|&u| if is_big { u16::from_be_bytes(u) } else { u16::from_le_bytes(u) });
     let text: Result<String, _> = char::decode_utf16(units).collect();
     match (text, rest) {
         (Ok(text), []) => Ok(text),
-        _ => Err(Error::new(ErrorKind::Data, "this is no whole UTF-16 text")
+        _ => Err(Error::new(ErrorKind::Data, "invalid UTF-16 text")
             .at(name)
             .because(match marked {
-                true => "it begins with the mark of UTF-16 and is damaged or cut",
-                false => "it is damaged or cut, or is of another encoding",
+                true => "it has a UTF-16 byte order mark, but is damaged or truncated",
+                false => "it is damaged, truncated, or in another encoding",
             })
-            .hint("save it again as UTF-8")),
+            .hint("save the file as UTF-8")),
     }
 }
 
-/// A whole text as UTF-8, and the encoding that a mark at its start tells. A character that is cut at the end is left out.
+/// Converts a whole text to UTF-8; also returns the encoding of its byte order mark. A truncated character at the end
+/// is dropped.
 ///
 /// # Errors
-/// Where it is no UTF-8 and nothing says what it is: names the byte and the line.
-pub fn to_utf8(name: &str, bytes: Vec<u8>, told: Option<Encoding>) -> Result<(Vec<u8>, Option<Encoding>)> {
-    let marked = Encoding::of_mark(&bytes);
-    let encoding = marked.or(told).unwrap_or(Encoding::Utf8);
+/// If it is not UTF-8 and no other encoding is known; names the byte and the line.
+pub fn to_utf8(
+    name: &str,
+    bytes: Vec<u8>,
+    told: Option<TextEncoding>,
+) -> Result<(Vec<u8>, Option<TextEncoding>)> {
+    let marked = TextEncoding::of_mark(&bytes);
+    let encoding = marked.or(told).unwrap_or(TextEncoding::Utf8);
     if encoding.is_wide() {
         return Ok((from_utf16(name, &bytes, encoding)?.into_bytes(), marked));
     }
@@ -143,15 +148,15 @@ pub fn to_utf8(name: &str, bytes: Vec<u8>, told: Option<Encoding>) -> Result<(Ve
     Ok((decoded.unwrap_or(bytes), None))
 }
 
-/// An error about the byte at a place.
+/// Returns an error about the invalid byte at an offset.
 pub(crate) fn not_utf8(bytes: &[u8], at: usize) -> Error {
     let before = String::from_utf8_lossy(&bytes[at.saturating_sub(48)..at]).into_owned();
     let tail: String = before.chars().rev().take(12).collect::<Vec<_>>().into_iter().rev().collect();
     let byte = bytes.get(at).copied().unwrap_or_default();
-    Error::new(ErrorKind::Data, "this is no UTF-8 text")
-        .because(format!("there is the byte {byte:#04x} behind {tail:?}"))
+    Error::new(ErrorKind::Data, "invalid UTF-8 text")
+        .because(format!("byte {byte:#04x} follows {tail:?}"))
         .hint(
-            "say what it is: data.records.encoding=windows-1252 (latin1, utf-16); or save the file as UTF-8: iconv -f \
+            "set the encoding: data.records.encoding=windows-1252 (latin1, utf-16); or save the file as UTF-8: iconv -f \
              WINDOWS-1252 -t UTF-8 OLD > NEW",
         )
 }
@@ -165,28 +170,28 @@ mod tests {
         let of = |bytes: &[u8], told| {
             to_utf8("t", bytes.to_vec(), told).map(|(b, e)| (String::from_utf8(b).unwrap(), e))
         };
-        assert_eq!(of(b"caf\xe9 \x80", Some(Encoding::Windows1252)).unwrap().0, "café €");
-        assert_eq!(of(b"caf\xe9 \x80", Some(Encoding::Latin1)).unwrap().0, "café \u{80}");
+        assert_eq!(of(b"caf\xe9 \x80", Some(TextEncoding::Windows1252)).unwrap().0, "café €");
+        assert_eq!(of(b"caf\xe9 \x80", Some(TextEncoding::Latin1)).unwrap().0, "café \u{80}");
         let wide: Vec<u8> = "é\n€".encode_utf16().flat_map(u16::to_be_bytes).collect();
-        assert_eq!(of(&wide, Some(Encoding::Utf16Be)).unwrap(), ("é\n€".into(), None));
+        assert_eq!(of(&wide, Some(TextEncoding::Utf16Be)).unwrap(), ("é\n€".into(), None));
         let marked = [&[0xfe, 0xff][..], &wide].concat();
-        assert_eq!(of(&marked, None).unwrap(), ("é\n€".into(), Some(Encoding::Utf16Be)));
+        assert_eq!(of(&marked, None).unwrap(), ("é\n€".into(), Some(TextEncoding::Utf16Be)));
         let e = of(b"a\nb\xe9c", None).unwrap_err().to_string();
         for part in ["t, line 2, byte 3", "0xe9", "data.records.encoding"] {
             assert!(e.contains(part), "{e}");
         }
-        // A text that was cut within a character.
+        // A text truncated within a character.
         assert!(to_utf8("t", "a€".as_bytes()[..3].to_vec(), None).is_ok());
-        assert!(of(&wide[..3], Some(Encoding::Utf16Be)).unwrap_err().to_string().contains("UTF-16"));
+        assert!(of(&wide[..3], Some(TextEncoding::Utf16Be)).unwrap_err().to_string().contains("UTF-16"));
     }
 
     #[test]
     fn encodings_have_names() {
         for (name, encoding) in NAMES {
-            assert_eq!(name.parse::<Encoding>().unwrap(), encoding);
-            assert_eq!(encoding.to_string().parse::<Encoding>().unwrap(), encoding);
+            assert_eq!(name.parse::<TextEncoding>().unwrap(), encoding);
+            assert_eq!(encoding.to_string().parse::<TextEncoding>().unwrap(), encoding);
         }
-        assert_eq!("ISO_8859-1".parse::<Encoding>().unwrap(), Encoding::Latin1);
-        assert!("ebcdic".parse::<Encoding>().unwrap_err().to_string().contains("windows-1252"));
+        assert_eq!("ISO_8859-1".parse::<TextEncoding>().unwrap(), TextEncoding::Latin1);
+        assert!("ebcdic".parse::<TextEncoding>().unwrap_err().to_string().contains("windows-1252"));
     }
 }

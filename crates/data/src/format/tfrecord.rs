@@ -1,11 +1,12 @@
-//! TFRecord files: each record is its length (u64), a checksum of the length, the bytes, a checksum of the bytes; all
-//! little endian, the checksums CRC-32C, "masked" as TensorFlow does. Plain, gzip or zlib around the whole file.
+//! TFRecord reader and writer, plain or with gzip or zlib, with recovery after damaged records.
 //!
-//! Both checksums are always checked. A length is only believed when its checksum fits and the file can hold so much,
-//! and memory grows with what really comes. After a damaged length the next record is looked for byte by byte.
+//! A record is its length (u64), a checksum of the length, the data, and a checksum of the data; all little endian, the
+//! checksums TensorFlow's masked CRC-32C. Both checksums are always verified. A length is used only if its checksum
+//! matches and the file is large enough; memory grows with the data that arrives. After a damaged length the next
+//! record is searched byte by byte.
 
-use crate::file_system::{Disk, FileSystem, NewFile, append};
-use crate::input_file::Input;
+use crate::file_system::{AtomicFile, FileSystem, OsFileSystem, append};
+use crate::input_file::InputFile;
 use crate::mutex::lock;
 use flate2::read::{MultiGzDecoder, ZlibDecoder};
 use flate2::write::{GzEncoder, ZlibEncoder};
@@ -16,25 +17,25 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use systole_base::{Error, ErrorKind, Result};
 
-/// Bytes before and after a record's data.
+/// Number of bytes before a record's data.
 pub const HEADER: usize = 12;
-/// Bytes after a record's data.
+/// Number of bytes after a record's data.
 pub const FOOTER: usize = 4;
-/// Bytes that are read at a time: of a few files together they stay in a core's cache until their records are copied.
-/// The fuzzer's inputs are small, and are to meet the ends of blocks too.
+/// Read block size: blocks of a few files together fit into a core's cache until their records are copied. The fuzzer's
+/// inputs are small and should also cross block boundaries.
 #[allow(unexpected_cfgs)]
 const BLOCK: usize = if cfg!(fuzzing) { 256 } else { 64 << 10 };
-/// Most that bytes in memory are unpacked to: the fuzzer learns nothing from the rest.
+/// Maximum size to which data in memory is decompressed; limited for the fuzzer.
 #[allow(unexpected_cfgs)]
 const UNPACKED: u64 = if cfg!(fuzzing) { 4 << 10 } else { u64::MAX };
 
-/// What is around a TFRecord file.
+/// Compression of a TFRecord file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Compression {
-    /// Told by the first bytes; for reading. Writes plain files.
+pub enum TfRecordCompression {
+    /// Detected by the first bytes when reading; writes plain files.
     #[default]
     Auto,
-    /// Nothing.
+    /// No compression.
     None,
     /// gzip.
     Gzip,
@@ -42,21 +43,21 @@ pub enum Compression {
     Zlib,
 }
 
-/// What to do about a damaged record.
+/// Policy for damaged records.
 #[derive(Clone, Default)]
 pub enum OnCorrupt {
-    /// It is an error in its place. The records after it follow, if they can be found without guessing.
+    /// Yield an error in the record's position. Later records follow if they can be found without guessing.
     #[default]
     Fail,
-    /// It is left out, up to `quota` of them in one pass over the source; the next one is an error.
+    /// Skip up to `quota` damaged records in one pass over the source; the next one is an error.
     Skip {
-        /// How many may be left out.
+        /// Maximum number of damaged records to skip.
         quota: u64,
     },
-    /// As `Skip`, and each is reported once in a file: one line with file, byte, record, what, expected and found.
+    /// Like `Skip`, and append a line with file, byte, record, problem, expected and found value to a report file.
     Quarantine(Quarantine),
-    /// It is left out and told to a function, however many there are.
-    Report(Arc<dyn Fn(&Damage) + Send + Sync>),
+    /// Skip all damaged records and pass each to a function.
+    Report(Arc<dyn Fn(&CorruptRecord) + Send + Sync>),
 }
 
 impl fmt::Debug for OnCorrupt {
@@ -70,17 +71,17 @@ impl fmt::Debug for OnCorrupt {
     }
 }
 
-/// Where damaged records are reported.
+/// Report file for damaged records.
 #[derive(Clone, Debug)]
 pub struct Quarantine {
     path: Arc<PathBuf>,
     quota: u64,
-    /// A record that is read again in the next epoch is not reported again.
+    /// Records already reported, so that later epochs do not report them again.
     reported: Arc<Mutex<HashSet<(String, u64)>>>,
 }
 
 impl OnCorrupt {
-    /// [`OnCorrupt::Quarantine`] into this file, at most `quota` records in one pass over the source.
+    /// Returns [`OnCorrupt::Quarantine`] with this report file and at most `quota` records in one pass over the source.
     pub fn quarantine(path: impl Into<PathBuf>, quota: u64) -> OnCorrupt {
         OnCorrupt::Quarantine(Quarantine { path: Arc::new(path.into()), quota, reported: Arc::default() })
     }
@@ -96,35 +97,35 @@ impl OnCorrupt {
 }
 
 impl Quarantine {
-    fn report(&self, damage: &Damage) -> Result<()> {
-        // Held while writing: lines of several threads do not mix.
+    fn report(&self, damage: &CorruptRecord) -> Result<()> {
+        // Held while writing, so that lines of several threads do not mix.
         let mut reported = lock(&self.reported);
         if !reported.insert((damage.file.to_string(), damage.offset)) {
             return Ok(());
         }
-        append(&Disk, &self.path, damage.line().as_bytes())
+        append(&OsFileSystem, &self.path, damage.line().as_bytes())
             .map_err(|e| Error::io("cannot write the quarantine report", &*self.path, e))
     }
 }
 
-/// A damaged record: where, what, and the checksums where they are what is wrong.
+/// Damaged record: location, problem, and checksums if they differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Damage {
-    /// The file.
+pub struct CorruptRecord {
+    /// Name of the file.
     pub file: Arc<str>,
-    /// Where the record begins: bytes from the start of the (unpacked) file.
+    /// Byte offset of the record in the (uncompressed) file.
     pub offset: u64,
-    /// Which record it is, counted from 0 with the damaged ones.
+    /// Index of the record, counting damaged ones.
     pub record: u64,
-    /// What is wrong.
+    /// Description of the problem.
     pub what: String,
-    /// The checksum that the file has, and the one of what is there.
+    /// Stored and computed checksum.
     pub crc: Option<(u32, u32)>,
-    /// Whether the next record's place is known.
+    /// Whether the next record's position is known.
     framed: bool,
 }
 
-impl Damage {
+impl CorruptRecord {
     fn line(&self) -> String {
         let (expected, found) = self.crc.map_or((String::new(), String::new()), |(e, f)| (hex(e), hex(f)));
         format!("{}\t{}\t{}\t{}\t{expected}\t{found}\n", self.file, self.offset, self.record, self.what)
@@ -135,8 +136,8 @@ fn hex(crc: u32) -> String {
     format!("{crc:#010x}")
 }
 
-impl From<Damage> for Error {
-    fn from(d: Damage) -> Error {
+impl From<CorruptRecord> for Error {
+    fn from(d: CorruptRecord) -> Error {
         let e = Error::new(ErrorKind::Data, d.what.clone())
             .at(format!("{}, record {}, byte {}", d.file, d.record, d.offset));
         let e = match d.crc {
@@ -145,42 +146,46 @@ impl From<Damage> for Error {
             }
             None => e,
         };
-        e.hint("get the file again, or read it with OnCorrupt::Skip or OnCorrupt::quarantine")
+        e.hint("download the file again, or read it with OnCorrupt::Skip or OnCorrupt::quarantine")
     }
 }
 
-/// Up to eight bytes as a number.
+/// Parses up to eight little-endian bytes.
 pub(crate) fn little_endian(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
 }
 
-/// TensorFlow's masked CRC-32C.
+/// Computes TensorFlow's masked CRC-32C.
 pub fn masked_crc(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
-/// Reads the records of one file.
-pub struct Reader {
+/// Reader of the records of one file.
+pub struct TfRecordReader {
     file: Arc<str>,
-    window: Window,
+    window: ReadWindow,
     record: u64,
     on_corrupt: OnCorrupt,
     left_out: u64,
     over: bool,
 }
 
-impl Reader {
+impl TfRecordReader {
     /// Opens a file.
     ///
     /// # Errors
-    /// `Io` when it cannot be opened or read.
-    pub fn open(path: impl AsRef<Path>, compression: Compression, on_corrupt: OnCorrupt) -> Result<Reader> {
+    /// `Io` if it cannot be opened or read.
+    pub fn open(
+        path: impl AsRef<Path>,
+        compression: TfRecordCompression,
+        on_corrupt: OnCorrupt,
+    ) -> Result<TfRecordReader> {
         let path = path.as_ref();
         let wrong = |e| Error::io("cannot open", path, e).hint("check the path of the TFRecord file");
-        let mut file = Input::open(path).map_err(wrong)?;
+        let mut file = InputFile::open(path).map_err(wrong)?;
         let size = file.size().map_err(wrong)?;
         let kind = match compression {
-            Compression::Auto => {
+            TfRecordCompression::Auto => {
                 let mut start = [0; HEADER];
                 let n = read_up_to(&mut file, &mut start).map_err(wrong)?;
                 file.seek(SeekFrom::Start(0)).map_err(wrong)?;
@@ -190,25 +195,33 @@ impl Reader {
         };
         let name = path.display().to_string();
         let input = match kind {
-            Compression::Gzip => Bytes::Packed(Box::new(MultiGzDecoder::new(file))),
-            Compression::Zlib => Bytes::Packed(Box::new(ZlibDecoder::new(file))),
-            _ => Bytes::Plain(file, size),
+            TfRecordCompression::Gzip => RecordBytes::Packed(Box::new(MultiGzDecoder::new(file))),
+            TfRecordCompression::Zlib => RecordBytes::Packed(Box::new(ZlibDecoder::new(file))),
+            _ => RecordBytes::Plain(file, size),
         };
-        Ok(Reader::new(name, input, on_corrupt))
+        Ok(TfRecordReader::new(name, input, on_corrupt))
     }
 
-    /// Opens a plain file that somebody appends to: what was not there at first is read too, by [`Reader::seek`].
-    pub(crate) fn open_growing(path: &Path) -> Result<Reader> {
-        let file = Input::open(path).map_err(|e| Error::io("cannot open", path, e))?;
-        Ok(Reader::new(path.display().to_string(), Bytes::Plain(file, u64::MAX), OnCorrupt::Fail))
+    /// Opens a plain file that is still being appended to; [`TfRecordReader::seek`] also reaches new records.
+    pub(crate) fn open_growing(path: &Path) -> Result<TfRecordReader> {
+        let file = InputFile::open(path).map_err(|e| Error::io("cannot open", path, e))?;
+        Ok(TfRecordReader::new(
+            path.display().to_string(),
+            RecordBytes::Plain(file, u64::MAX),
+            OnCorrupt::Fail,
+        ))
     }
 
-    /// Reads from memory; `name` stands for the file in messages.
-    pub fn from_bytes(name: &str, bytes: Vec<u8>, on_corrupt: OnCorrupt) -> Reader {
-        let packed = |input| Reader::new(name.into(), Bytes::Packed(input), on_corrupt);
+    /// Reads from memory; `name` is used in messages.
+    pub fn from_bytes(name: &str, bytes: Vec<u8>, on_corrupt: OnCorrupt) -> TfRecordReader {
+        let packed = |input| TfRecordReader::new(name.into(), RecordBytes::Packed(input), on_corrupt);
         match detect(&bytes) {
-            Compression::Gzip => packed(Box::new(MultiGzDecoder::new(io::Cursor::new(bytes)).take(UNPACKED))),
-            Compression::Zlib => packed(Box::new(ZlibDecoder::new(io::Cursor::new(bytes)).take(UNPACKED))),
+            TfRecordCompression::Gzip => {
+                packed(Box::new(MultiGzDecoder::new(io::Cursor::new(bytes)).take(UNPACKED)))
+            }
+            TfRecordCompression::Zlib => {
+                packed(Box::new(ZlibDecoder::new(io::Cursor::new(bytes)).take(UNPACKED)))
+            }
             _ => {
                 let mut reader = packed(Box::new(io::empty()));
                 (reader.window.end, reader.window.bytes, reader.window.ended) = (bytes.len(), bytes, true);
@@ -217,15 +230,15 @@ impl Reader {
         }
     }
 
-    fn new(name: String, input: Bytes, on_corrupt: OnCorrupt) -> Reader {
-        let window = Window { input, bytes: Vec::new(), start: 0, end: 0, offset: 0, ended: false };
-        Reader { file: name.into(), window, record: 0, on_corrupt, left_out: 0, over: false }
+    fn new(name: String, input: RecordBytes, on_corrupt: OnCorrupt) -> TfRecordReader {
+        let window = ReadWindow { input, bytes: Vec::new(), start: 0, end: 0, offset: 0, ended: false };
+        TfRecordReader { file: name.into(), window, record: 0, on_corrupt, left_out: 0, over: false }
     }
 
-    /// The next record's bytes; `None` at the end.
+    /// Returns the next record's data; `None` at the end.
     ///
     /// # Errors
-    /// A damaged record, unless the policy leaves it out; reading errors of the system.
+    /// A damaged record, unless the policy skips it; I/O errors.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Option<Result<&[u8]>> {
         loop {
@@ -241,11 +254,11 @@ impl Reader {
                     self.over = true;
                     return None;
                 }
-                Err(Fault::System(e)) => {
+                Err(RecordFault::System(e)) => {
                     self.over = true;
                     return Some(Err(e));
                 }
-                Err(Fault::Damage(damage)) => {
+                Err(RecordFault::Damage(damage)) => {
                     if let Err(e) = self.handle(damage) {
                         return Some(Err(e));
                     }
@@ -254,50 +267,52 @@ impl Reader {
         }
     }
 
-    /// File, byte and number of the next record, and how many were left out before it.
+    /// Returns byte offset and index of the next record, and the number of records skipped before it.
     pub fn place(&self) -> [u64; 3] {
         [self.window.offset, self.record, self.left_out]
     }
 
-    /// Counts records that were left out elsewhere against the quota.
+    /// Counts records skipped elsewhere against the quota.
     pub fn carry(&mut self, left_out: u64) {
         self.left_out = left_out;
     }
 
-    /// Whether the file is compressed (or in memory), so that places before the present one are out of reach.
+    /// Whether the file is compressed (or in memory), so that seeking backward is impossible.
     pub fn is_packed(&self) -> bool {
         self.window.is_packed()
     }
 
-    /// Goes to a place that [`Reader::place`] gave for the same file.
+    /// Seeks to a position returned by [`TfRecordReader::place`] for the same file.
     ///
     /// # Errors
-    /// When the file has no such place any more.
+    /// If the file does not have this position.
     pub fn seek(&mut self, [offset, record, left_out]: [u64; 3]) -> Result<()> {
         self.window.go_to(offset).map_err(|e| {
-            Error::new(ErrorKind::Data, "the data position is not in this file")
+            Error::new(ErrorKind::Data, "the position is beyond the end of the file")
                 .at(format!("{}, byte {offset}", self.file))
                 .because(e.to_string())
-                .hint("resume with the data that the position was taken from")
+                .hint("resume with the same data files")
         })?;
         (self.record, self.left_out, self.over) = (record, left_out, false);
         Ok(())
     }
 
-    fn read(&mut self) -> Result<Option<std::ops::Range<usize>>, Fault> {
+    fn read(&mut self) -> Result<Option<std::ops::Range<usize>>, RecordFault> {
         let header = self.fill(HEADER)?;
         if header == 0 {
             return Ok(None);
         }
         if header < HEADER {
             return Err(
-                self.damage(format!("the file ends within a record's header: {header} of 12 bytes"), None)
+                self.damage(format!("the file ends within a record header: {header} of 12 bytes"), None)
             );
         }
         let (len, crc) = self.window.header(0);
         let found = masked_crc(&self.window.unread()[..8]);
         if found != crc {
-            return Err(self.damage("a record's length does not fit its checksum".into(), Some((crc, found))));
+            return Err(
+                self.damage("a record's length does not match its checksum".into(), Some((crc, found)))
+            );
         }
         if self.window.left().is_some_and(|left| len > left.saturating_sub((HEADER + FOOTER) as u64)) {
             return Err(self.cut(len, self.window.left().unwrap_or(0)));
@@ -314,8 +329,8 @@ impl Reader {
         let found = masked_crc(data);
         if found != expected {
             let mut damage =
-                self.damage("a record's data do not fit their checksum".into(), Some((expected, found)));
-            if let Fault::Damage(d) = &mut damage {
+                self.damage("a record's data does not match its checksum".into(), Some((expected, found)));
+            if let RecordFault::Damage(d) = &mut damage {
                 d.framed = true;
             }
             self.window.consume(whole);
@@ -326,26 +341,26 @@ impl Reader {
         Ok(Some(start..start + whole - HEADER - FOOTER))
     }
 
-    fn fill(&mut self, n: usize) -> Result<usize, Fault> {
+    fn fill(&mut self, n: usize) -> Result<usize, RecordFault> {
         self.window.fill(n).map_err(|e| match e.kind() {
-            // A damaged or cut gzip stream: nothing after it can be read.
+            // Damaged or truncated gzip stream: nothing after it can be read.
             io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput | io::ErrorKind::UnexpectedEof => {
                 self.window.ended = true;
-                self.damage(format!("the compressed data cannot be unpacked: {e}"), None)
+                self.damage(format!("cannot decompress the data: {e}"), None)
             }
-            _ => Fault::System(Error::io("cannot read", &*self.file, e)),
+            _ => RecordFault::System(Error::io("cannot read", &*self.file, e)),
         })
     }
 
-    fn cut(&self, len: u64, left: u64) -> Fault {
+    fn cut(&self, len: u64, left: u64) -> RecordFault {
         self.damage(
-            format!("the file is cut short: a record of {len} bytes, and {left} are left with its frame"),
+            format!("the file is truncated: a record has {len} bytes, but only {left} remain including its checksum"),
             None,
         )
     }
 
-    fn damage(&self, what: String, crc: Option<(u32, u32)>) -> Fault {
-        Fault::Damage(Damage {
+    fn damage(&self, what: String, crc: Option<(u32, u32)>) -> RecordFault {
+        RecordFault::Damage(CorruptRecord {
             file: self.file.clone(),
             offset: self.window.offset,
             record: self.record,
@@ -355,8 +370,8 @@ impl Reader {
         })
     }
 
-    /// Applies the policy: `Err` is handed out, `Ok` goes on with the next record.
-    fn handle(&mut self, damage: Damage) -> Result<()> {
+    /// Applies the policy: `Err` is returned to the caller, `Ok` continues with the next record.
+    fn handle(&mut self, damage: CorruptRecord) -> Result<()> {
         let framed = damage.framed;
         self.record += 1;
         let Some(quota) = self.on_corrupt.quota() else {
@@ -366,7 +381,7 @@ impl Reader {
         self.left_out += 1;
         if self.left_out > quota {
             self.over = true;
-            return Err(Error::from(damage).because(format!("{quota} damaged records were left out already")));
+            return Err(Error::from(damage).because(format!("{quota} damaged records were already skipped")));
         }
         match &self.on_corrupt {
             OnCorrupt::Quarantine(q) => q.report(&damage)?,
@@ -379,7 +394,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Looks for the next place where both checksums of a record fit. False: there is none.
+    /// Searches the next position where both checksums of a record match. Returns false if there is none.
     fn resync(&mut self) -> io::Result<bool> {
         loop {
             self.window.consume(1.min(self.window.end - self.window.start));
@@ -411,29 +426,29 @@ impl Reader {
     }
 }
 
-enum Fault {
-    Damage(Damage),
+enum RecordFault {
+    Damage(CorruptRecord),
     System(Error),
 }
 
-/// Where bytes come from; a plain file has so many of them.
-enum Bytes {
-    Plain(Input, u64),
+/// Source of the bytes; the size of a plain file is known.
+enum RecordBytes {
+    Plain(InputFile, u64),
     Packed(Box<dyn Read + Send>),
 }
 
-/// A part of the file in memory: `bytes[start..end]` are read and not consumed.
-struct Window {
-    input: Bytes,
+/// Part of the file in memory: `bytes[start..end]` is read and not consumed.
+struct ReadWindow {
+    input: RecordBytes,
     bytes: Vec<u8>,
     start: usize,
     end: usize,
-    /// Of `start`, in the unpacked file.
+    /// Offset of `start` in the uncompressed file.
     offset: u64,
     ended: bool,
 }
 
-impl Window {
+impl ReadWindow {
     fn unread(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }
@@ -444,25 +459,25 @@ impl Window {
     }
 
     fn is_packed(&self) -> bool {
-        matches!(self.input, Bytes::Packed(_))
+        matches!(self.input, RecordBytes::Packed(_))
     }
 
-    /// Bytes from here to the end of the file, where that is known.
+    /// Number of bytes up to the end of the file, if known.
     fn left(&self) -> Option<u64> {
         match self.input {
-            Bytes::Plain(_, size) => Some(size.saturating_sub(self.offset)),
-            Bytes::Packed(_) => None,
+            RecordBytes::Plain(_, size) => Some(size.saturating_sub(self.offset)),
+            RecordBytes::Packed(_) => None,
         }
     }
 
-    /// Length and its checksum of a record that begins `at` bytes from here; they must be there.
+    /// Returns the length and its checksum of a record `at` bytes ahead, which must be in memory.
     fn header(&self, at: usize) -> (u64, u32) {
         let bytes = &self.unread()[at..at + HEADER];
         let (len, crc) = bytes.split_at(8);
         (little_endian(len), little_endian(crc) as u32)
     }
 
-    /// Reads until at least `n` bytes are unread or the file ends; says how many there are, at most `n`.
+    /// Reads until at least `n` bytes are available or the file ends; returns the number available, at most `n`.
     fn fill(&mut self, n: usize) -> io::Result<usize> {
         while self.end - self.start < n && !self.ended {
             if self.start > 0 {
@@ -470,14 +485,14 @@ impl Window {
                 self.end -= self.start;
                 self.start = 0;
             }
-            // Grows with what comes, not with what a length promises.
+            // Grows with the data that arrives, not with an unverified length.
             if self.bytes.len() < self.end + BLOCK {
                 self.bytes.resize(self.end + BLOCK, 0);
             }
             let room = &mut self.bytes[self.end..];
             let got = match &mut self.input {
-                Bytes::Plain(file, _) => file.read(room),
-                Bytes::Packed(reader) => reader.read(room),
+                RecordBytes::Plain(file, _) => file.read(room),
+                RecordBytes::Packed(reader) => reader.read(room),
             };
             match got {
                 Ok(0) => self.ended = true,
@@ -489,11 +504,11 @@ impl Window {
         Ok((self.end - self.start).min(n))
     }
 
-    /// To a byte at or after this one (any, in a plain file).
+    /// Seeks to a byte at or after the current one (any byte in a plain file).
     fn go_to(&mut self, offset: u64) -> io::Result<()> {
-        let cut = || io::Error::new(io::ErrorKind::UnexpectedEof, "the file is shorter");
-        if let Bytes::Plain(file, size) = &mut self.input {
-            // What is in memory already is not read again.
+        let cut = || io::Error::new(io::ErrorKind::UnexpectedEof, "the file is too short");
+        if let RecordBytes::Plain(file, size) = &mut self.input {
+            // Data in memory is not read again.
             if let Some(ahead) =
                 offset.checked_sub(self.offset).filter(|&n| n < (self.end - self.start) as u64)
             {
@@ -520,7 +535,7 @@ impl Window {
     }
 }
 
-fn read_up_to(file: &mut Input, bytes: &mut [u8]) -> io::Result<usize> {
+fn read_up_to(file: &mut InputFile, bytes: &mut [u8]) -> io::Result<usize> {
     let mut n = 0;
     while n < bytes.len() {
         match file.read(&mut bytes[n..]) {
@@ -533,74 +548,81 @@ fn read_up_to(file: &mut Input, bytes: &mut [u8]) -> io::Result<usize> {
     Ok(n)
 }
 
-/// A record whose length fits its checksum is plain, whatever else its first bytes may mean.
-fn detect(start: &[u8]) -> Compression {
+/// A record whose length matches its checksum is plain, whatever else its first bytes may mean.
+fn detect(start: &[u8]) -> TfRecordCompression {
     let is_record = start.len() >= HEADER && masked_crc(&start[..8]).to_le_bytes() == start[8..HEADER];
     match start {
-        _ if is_record => Compression::None,
-        [0x1f, 0x8b, ..] => Compression::Gzip,
-        [a, b, ..] if a & 0x0f == 8 && (u16::from(*a) << 8 | u16::from(*b)) % 31 == 0 => Compression::Zlib,
-        _ => Compression::None,
+        _ if is_record => TfRecordCompression::None,
+        [0x1f, 0x8b, ..] => TfRecordCompression::Gzip,
+        [a, b, ..] if a & 0x0f == 8 && (u16::from(*a) << 8 | u16::from(*b)) % 31 == 0 => {
+            TfRecordCompression::Zlib
+        }
+        _ => TfRecordCompression::None,
     }
 }
 
-/// Writes the records of one file, under another name until it is whole.
-pub struct Writer<F: FileSystem = Disk> {
-    out: Output<F>,
+/// Writer of the records of one file, under a temporary name until it is complete.
+pub struct TfRecordWriter<F: FileSystem = OsFileSystem> {
+    out: TfRecordOutput<F>,
     path: PathBuf,
 }
 
-enum Output<F: FileSystem> {
-    Plain(BufWriter<NewFile<F>>),
-    Gzip(GzEncoder<BufWriter<NewFile<F>>>),
-    Zlib(ZlibEncoder<BufWriter<NewFile<F>>>),
+enum TfRecordOutput<F: FileSystem> {
+    Plain(BufWriter<AtomicFile<F>>),
+    Gzip(GzEncoder<BufWriter<AtomicFile<F>>>),
+    Zlib(ZlibEncoder<BufWriter<AtomicFile<F>>>),
 }
 
-impl Writer {
-    /// Starts a file. It appears under its name with [`Writer::finish`].
-    pub fn create(path: impl AsRef<Path>, compression: Compression) -> Result<Writer> {
-        Writer::create_on(Disk, path, compression)
+impl TfRecordWriter {
+    /// Starts a file, which appears under its name on [`TfRecordWriter::finish`].
+    pub fn create(path: impl AsRef<Path>, compression: TfRecordCompression) -> Result<TfRecordWriter> {
+        TfRecordWriter::create_on(OsFileSystem, path, compression)
     }
 }
 
-impl<F: FileSystem> Writer<F> {
-    /// As [`Writer::create`] on a given file system.
-    pub fn create_on(files: F, path: impl AsRef<Path>, compression: Compression) -> Result<Writer<F>> {
+impl<F: FileSystem> TfRecordWriter<F> {
+    /// Like [`TfRecordWriter::create`], on a given file system.
+    pub fn create_on(
+        files: F,
+        path: impl AsRef<Path>,
+        compression: TfRecordCompression,
+    ) -> Result<TfRecordWriter<F>> {
         let path = path.as_ref().to_path_buf();
-        let file = BufWriter::with_capacity(BLOCK, NewFile::create_partial(files, &path)?);
+        let file = BufWriter::with_capacity(BLOCK, AtomicFile::create_partial(files, &path)?);
         let level = flate2::Compression::default();
         let out = match compression {
-            Compression::Auto | Compression::None => Output::Plain(file),
-            Compression::Gzip => Output::Gzip(GzEncoder::new(file, level)),
-            Compression::Zlib => Output::Zlib(ZlibEncoder::new(file, level)),
+            TfRecordCompression::Auto | TfRecordCompression::None => TfRecordOutput::Plain(file),
+            TfRecordCompression::Gzip => TfRecordOutput::Gzip(GzEncoder::new(file, level)),
+            TfRecordCompression::Zlib => TfRecordOutput::Zlib(ZlibEncoder::new(file, level)),
         };
-        Ok(Writer { out, path })
+        Ok(TfRecordWriter { out, path })
     }
 
     /// Appends a record.
     pub fn write(&mut self, data: &[u8]) -> Result<()> {
         let written = match &mut self.out {
-            Output::Plain(w) => frame(w, data),
-            Output::Gzip(w) => frame(w, data),
-            Output::Zlib(w) => frame(w, data),
+            TfRecordOutput::Plain(w) => frame(w, data),
+            TfRecordOutput::Gzip(w) => frame(w, data),
+            TfRecordOutput::Zlib(w) => frame(w, data),
         };
-        written.map_err(|e| Error::io("cannot write", &self.path, e).hint("make room, or write elsewhere"))
+        written
+            .map_err(|e| Error::io("cannot write", &self.path, e).hint("free disk space, or write elsewhere"))
     }
 
-    /// Makes the file durable and gives it its name.
+    /// Syncs the file and renames it to its final name.
     pub fn finish(self) -> Result<()> {
         let buffered = match self.out {
-            Output::Plain(w) => Ok(w),
-            Output::Gzip(w) => w.finish(),
-            Output::Zlib(w) => w.finish(),
+            TfRecordOutput::Plain(w) => Ok(w),
+            TfRecordOutput::Gzip(w) => w.finish(),
+            TfRecordOutput::Zlib(w) => w.finish(),
         };
         let file = buffered.and_then(|w| w.into_inner().map_err(io::IntoInnerError::into_error));
-        let wrong = |e| Error::io("cannot write", &self.path, e).hint("make room, or write elsewhere");
+        let wrong = |e| Error::io("cannot write", &self.path, e).hint("free disk space, or write elsewhere");
         file.map_err(wrong)?.publish()
     }
 }
 
-/// A record as it stands in the file.
+/// Writes a record with its length and checksums.
 pub fn frame(out: &mut (impl Write + ?Sized), data: &[u8]) -> io::Result<()> {
     let len = (data.len() as u64).to_le_bytes();
     out.write_all(&len)?;
@@ -612,7 +634,7 @@ pub fn frame(out: &mut (impl Write + ?Sized), data: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::file_system::{Fault, Faulty};
+    use crate::file_system::{FaultInjectingFileSystem, InjectedFault};
 
     fn file(records: &[&[u8]]) -> Vec<u8> {
         let mut out = Vec::new();
@@ -620,7 +642,7 @@ mod tests {
         out
     }
 
-    fn read_all(mut reader: Reader) -> Vec<Result<Vec<u8>, String>> {
+    fn read_all(mut reader: TfRecordReader) -> Vec<Result<Vec<u8>, String>> {
         let mut out = Vec::new();
         while let Some(item) = reader.next() {
             out.push(item.map(<[u8]>::to_vec).map_err(|e| e.to_string()));
@@ -629,7 +651,7 @@ mod tests {
     }
 
     fn all(bytes: &[u8], on_corrupt: OnCorrupt) -> Vec<Result<Vec<u8>, String>> {
-        read_all(Reader::from_bytes("f", bytes.to_vec(), on_corrupt))
+        read_all(TfRecordReader::from_bytes("f", bytes.to_vec(), on_corrupt))
     }
 
     #[test]
@@ -649,25 +671,25 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("systole-tfrecord-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let records: Vec<Vec<u8>> = (0..50).map(|i| vec![i as u8; i * 31]).collect();
-        for kind in [Compression::None, Compression::Gzip, Compression::Zlib] {
+        for kind in [TfRecordCompression::None, TfRecordCompression::Gzip, TfRecordCompression::Zlib] {
             let path = dir.join(format!("{kind:?}"));
-            let mut w = Writer::create(&path, kind).unwrap();
+            let mut w = TfRecordWriter::create(&path, kind).unwrap();
             records.iter().for_each(|r| w.write(r).unwrap());
             assert!(!path.exists(), "not before it is whole");
             w.finish().unwrap();
-            for told in [Compression::Auto, kind] {
-                let read = read_all(Reader::open(&path, told, OnCorrupt::Fail).unwrap());
+            for told in [TfRecordCompression::Auto, kind] {
+                let read = read_all(TfRecordReader::open(&path, told, OnCorrupt::Fail).unwrap());
                 assert_eq!(read.into_iter().map(Result::unwrap).collect::<Vec<_>>(), records);
             }
-            let mut r = Reader::open(&path, kind, OnCorrupt::Fail).unwrap();
+            let mut r = TfRecordReader::open(&path, kind, OnCorrupt::Fail).unwrap();
             (0..20).for_each(|_| drop(r.next()));
             let place = r.place();
-            let mut again = Reader::open(&path, kind, OnCorrupt::Fail).unwrap();
+            let mut again = TfRecordReader::open(&path, kind, OnCorrupt::Fail).unwrap();
             again.seek(place).unwrap();
             assert_eq!(again.next().unwrap().unwrap(), records[20]);
             assert!(again.seek([1 << 40, 0, 0]).is_err());
         }
-        drop(Writer::create(dir.join("given-up"), Compression::None).unwrap());
+        drop(TfRecordWriter::create(dir.join("given-up"), TfRecordCompression::None).unwrap());
         assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 3);
         std::fs::remove_dir_all(&dir).unwrap();
     }
@@ -677,22 +699,25 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("systole-writer-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let path = dir.join("f");
-        let write = |files: &Faulty, byte: u8, kind| -> Result<()> {
-            let mut w = Writer::create_on(files, &path, kind)?;
+        let write = |files: &FaultInjectingFileSystem, byte: u8, kind| -> Result<()> {
+            let mut w = TfRecordWriter::create_on(files, &path, kind)?;
             (0..3).try_for_each(|i| w.write(&vec![byte; (i + 1) * BLOCK / 2]))?;
             w.finish()
         };
-        for kind in [Compression::None, Compression::Gzip, Compression::Zlib] {
-            let healthy = Faulty::never();
+        for kind in [TfRecordCompression::None, TfRecordCompression::Gzip, TfRecordCompression::Zlib] {
+            let healthy = FaultInjectingFileSystem::never();
             write(&healthy, 2, kind).unwrap();
             let (calls, new) = (healthy.calls(), std::fs::read(&path).unwrap());
-            for fault in
-                [Fault::Error(io::ErrorKind::StorageFull), Fault::Io, Fault::Interrupted, Fault::Short]
-            {
+            for fault in [
+                InjectedFault::Error(io::ErrorKind::StorageFull),
+                InjectedFault::Io,
+                InjectedFault::Interrupted,
+                InjectedFault::Short,
+            ] {
                 for n in 0..calls.len() {
                     std::fs::write(&path, "old").unwrap();
-                    let failed = write(&Faulty::at(n, fault), 2, kind).is_err();
-                    let is_error = matches!(fault, Fault::Error(_) | Fault::Io);
+                    let failed = write(&FaultInjectingFileSystem::at(n, fault), 2, kind).is_err();
+                    let is_error = matches!(fault, InjectedFault::Error(_) | InjectedFault::Io);
                     assert_eq!(failed, is_error, "{fault:?} in call {n} of {calls:?}");
                     let found = std::fs::read(&path).unwrap();
                     let is_new = !is_error || n + 1 == calls.len();
@@ -720,9 +745,7 @@ mod tests {
         assert_eq!(read[2].as_ref().unwrap(), b"three");
         let read = all(&bad, OnCorrupt::Skip { quota: 1 });
         assert_eq!(read.into_iter().map(Result::unwrap).collect::<Vec<_>>(), [&b"one"[..], b"three"]);
-        assert!(
-            all(&bad, OnCorrupt::Skip { quota: 0 })[1].as_ref().unwrap_err().contains("left out already")
-        );
+        assert!(all(&bad, OnCorrupt::Skip { quota: 0 })[1].as_ref().unwrap_err().contains("already skipped"));
     }
 
     #[test]
@@ -790,8 +813,8 @@ mod tests {
             let mut bytes = len.to_le_bytes().to_vec();
             bytes.extend(masked_crc(&len.to_le_bytes()).to_le_bytes());
             bytes.extend([0; 100]);
-            let mut r = Reader::from_bytes("f", bytes, OnCorrupt::Fail);
-            assert!(r.next().unwrap().unwrap_err().to_string().contains("cut short"));
+            let mut r = TfRecordReader::from_bytes("f", bytes, OnCorrupt::Fail);
+            assert!(r.next().unwrap().unwrap_err().to_string().contains("truncated"));
             assert!(r.window.bytes.len() <= 2 * BLOCK);
         }
     }

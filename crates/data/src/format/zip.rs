@@ -1,5 +1,6 @@
-//! ZIP archives as far as `.npz` files and model files need them: stored and deflated entries, sizes of more than 32 bits, checksums. Written
-//! entries are stored.
+//! ZIP archives, for `.npz` and model files.
+//!
+//! Reads stored and deflated entries with ZIP64 sizes, verifies checksums; writes stored entries.
 
 use flate2::Crc;
 use flate2::read::DeflateDecoder;
@@ -13,12 +14,12 @@ const LOCATOR: [u8; 4] = *b"PK\x06\x07";
 const CENTRAL: [u8; 4] = *b"PK\x01\x02";
 const LOCAL: [u8; 4] = *b"PK\x03\x04";
 
-/// Names and contents of the files in an archive.
+/// Reads the names and contents of all files in an archive.
 ///
 /// # Errors
-/// When it is damaged, cut, encrypted or packed in another way than deflate.
+/// If it is damaged, truncated, encrypted or uses a compression other than deflate.
 pub(crate) fn entries(bytes: &[u8]) -> Result<Vec<(String, Vec<u8>)>> {
-    let zip = Zip(bytes);
+    let zip = ZipBytes(bytes);
     let (mut at, count) = zip.directory()?;
     let mut out = Vec::new();
     for _ in 0..count {
@@ -29,28 +30,28 @@ pub(crate) fn entries(bytes: &[u8]) -> Result<Vec<(String, Vec<u8>)>> {
     Ok(out)
 }
 
-/// An archive whose entries are unpacked one by one.
+/// Archive whose entries are decompressed on demand.
 ///
 /// ```
-/// use systole_data::format::zip::{Archive, Stored, archive};
-/// let bytes = archive(vec![Stored { name: "a.txt".into(), head: b"hello".to_vec(), data: &[] }]).concat();
-/// let archive = Archive::open(&bytes)?;
+/// use systole_data::format::zip::{StoredZipEntry, ZipArchive, archive};
+/// let bytes = archive(vec![StoredZipEntry { name: "a.txt".into(), head: b"hello".to_vec(), data: &[] }]).concat();
+/// let archive = ZipArchive::open(&bytes)?;
 /// assert_eq!(archive.names().collect::<Vec<_>>(), ["a.txt"]);
 /// assert_eq!(archive.read("a.txt", 100)?.unwrap(), b"hello");
 /// # Ok::<(), systole_base::Error>(())
 /// ```
-pub struct Archive<'a> {
-    zip: Zip<'a>,
-    entries: Vec<Entry>,
+pub struct ZipArchive<'a> {
+    zip: ZipBytes<'a>,
+    entries: Vec<ZipEntry>,
 }
 
-impl<'a> Archive<'a> {
-    /// Reads the directory.
+impl<'a> ZipArchive<'a> {
+    /// Reads the central directory.
     ///
     /// # Errors
-    /// When it is damaged, cut or encrypted.
-    pub fn open(bytes: &'a [u8]) -> Result<Archive<'a>> {
-        let zip = Zip(bytes);
+    /// If it is damaged, truncated or encrypted.
+    pub fn open(bytes: &'a [u8]) -> Result<ZipArchive<'a>> {
+        let zip = ZipBytes(bytes);
         let (mut at, count) = zip.directory()?;
         let mut entries = Vec::new();
         for _ in 0..count {
@@ -58,31 +59,28 @@ impl<'a> Archive<'a> {
             entries.push(entry);
             at = next;
         }
-        Ok(Archive { zip, entries })
+        Ok(ZipArchive { zip, entries })
     }
 
-    /// The names of the entries, in the directory's order.
+    /// Returns the names of the entries, in directory order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.entries.iter().map(|e| e.name.as_str())
     }
 
-    /// The content of an entry; `None` where there is none of that name.
+    /// Reads an entry; `None` if there is none with this name.
     ///
     /// # Errors
-    /// When it is damaged, or would take more than `limit` bytes.
+    /// If it is damaged, or its size exceeds `limit` bytes.
     pub fn read(&self, name: &str, limit: usize) -> Result<Option<Vec<u8>>> {
         let Some(entry) = self.entries.iter().find(|e| e.name == name) else { return Ok(None) };
         if entry.size > limit {
-            return Err(wrong(&format!(
-                "{name} would take {} bytes, more than the {limit} allowed",
-                entry.size
-            )));
+            return Err(wrong(&format!("{name} has {} bytes, more than the limit of {limit}", entry.size)));
         }
         self.zip.content(entry).map(Some)
     }
 }
 
-struct Entry {
+struct ZipEntry {
     name: String,
     method: u64,
     crc: u32,
@@ -91,14 +89,16 @@ struct Entry {
     offset: usize,
 }
 
-struct Zip<'a>(&'a [u8]);
+struct ZipBytes<'a>(&'a [u8]);
 
-impl Zip<'_> {
+impl ZipBytes<'_> {
     fn part(&self, at: usize, len: usize) -> Result<&[u8]> {
-        at.checked_add(len).and_then(|end| self.0.get(at..end)).ok_or_else(|| wrong("it is cut short"))
+        at.checked_add(len)
+            .and_then(|end| self.0.get(at..end))
+            .ok_or_else(|| wrong("the archive is truncated"))
     }
 
-    /// A little endian number of up to 8 bytes.
+    /// Reads a little-endian integer of up to 8 bytes.
     fn number(&self, at: usize, len: usize) -> Result<u64> {
         Ok(self.part(at, len)?.iter().rev().fold(0, |n, &b| n << 8 | u64::from(b)))
     }
@@ -107,34 +107,34 @@ impl Zip<'_> {
         usize::try_from(self.number(at, len)?).map_err(|_| wrong("a size is too large"))
     }
 
-    /// Where the list of entries begins, and how many there are.
+    /// Returns the offset of the list of entries, and their number.
     fn directory(&self) -> Result<(usize, usize)> {
         let last = self.0.len().saturating_sub(22 + 65_535);
         let end = (last..self.0.len()).rev().find(|&at| self.0[at..].starts_with(&END));
-        let end = end.ok_or_else(|| wrong("it has no directory"))?;
+        let end = end.ok_or_else(|| wrong("it has no central directory"))?;
         self.part(end, 22)?;
         let (mut count, mut at) = (self.size(end + 10, 2)?, self.size(end + 16, 4)?);
         if end >= 20 && self.0[end - 20..].starts_with(&LOCATOR) {
             let large = self.size(end - 12, 8)?;
             if self.part(large, 4)? != END64 {
-                return Err(wrong("its directory is damaged"));
+                return Err(wrong("its central directory is damaged"));
             }
             (count, at) = (self.size(large + 32, 8)?, self.size(large + 48, 8)?);
         }
-        // No entry takes less than 46 bytes.
+        // An entry has at least 46 bytes.
         if count > self.0.len() / 46 {
-            return Err(wrong("its directory is damaged"));
+            return Err(wrong("its central directory is damaged"));
         }
         Ok((at, count))
     }
 
-    fn entry(&self, at: usize) -> Result<(Entry, usize)> {
+    fn entry(&self, at: usize) -> Result<(ZipEntry, usize)> {
         if self.part(at, 4)? != CENTRAL {
-            return Err(wrong("its directory is damaged"));
+            return Err(wrong("its central directory is damaged"));
         }
         let (name, extra, comment) = (self.size(at + 28, 2)?, self.size(at + 30, 2)?, self.size(at + 32, 2)?);
         let text = String::from_utf8_lossy(self.part(at + 46, name)?).into_owned();
-        let mut entry = Entry {
+        let mut entry = ZipEntry {
             name: text,
             method: self.number(at + 10, 2)?,
             crc: self.number(at + 16, 4)? as u32,
@@ -150,8 +150,8 @@ impl Zip<'_> {
         Ok((entry, extra_at + extra + comment))
     }
 
-    /// Sizes that do not fit 32 bits stand in an extra field, in this order, where the short one is all ones.
-    fn large_sizes(&self, entry: &mut Entry, mut at: usize, len: usize) -> Result<()> {
+    /// Reads ZIP64 sizes, which are in an extra field, in this order, if the 32-bit one is all ones.
+    fn large_sizes(&self, entry: &mut ZipEntry, mut at: usize, len: usize) -> Result<()> {
         let end = at + len;
         while at + 4 <= end {
             let (kind, size) = (self.number(at, 2)?, self.size(at + 2, 2)?);
@@ -169,9 +169,9 @@ impl Zip<'_> {
         Ok(())
     }
 
-    fn content(&self, entry: &Entry) -> Result<Vec<u8>> {
+    fn content(&self, entry: &ZipEntry) -> Result<Vec<u8>> {
         if self.part(entry.offset, 4)? != LOCAL {
-            return Err(wrong("an entry is not where the directory says"));
+            return Err(wrong("an entry is not at the offset in the directory"));
         }
         let start = entry.offset + 30 + self.size(entry.offset + 26, 2)? + self.size(entry.offset + 28, 2)?;
         let packed = self.part(start, entry.packed)?;
@@ -179,40 +179,40 @@ impl Zip<'_> {
         match entry.method {
             0 => data.extend(packed),
             8 => {
-                // One byte more than promised shows a lie; memory grows with what comes.
+                // One extra byte reveals a wrong size; memory grows with the data that arrives.
                 let limit = (entry.size as u64).saturating_add(1);
                 let unpacked = DeflateDecoder::new(packed).take(limit).read_to_end(&mut data);
                 unpacked.map_err(|e| wrong(&e.to_string()))?;
             }
-            other => return Err(wrong(&format!("packing method {other} is not offered"))),
+            other => return Err(wrong(&format!("compression method {other} is not supported"))),
         }
         let mut crc = Crc::new();
         crc.update(&data);
         if data.len() != entry.size || crc.sum() != entry.crc {
-            return Err(wrong(&format!("the content of {} does not fit its checksum", entry.name)));
+            return Err(wrong(&format!("the content of {} does not match its checksum", entry.name)));
         }
         Ok(data)
     }
 }
 
-/// A file that goes into an archive as it is.
-pub struct Stored<'a> {
-    /// Its name.
+/// File to store in an archive uncompressed.
+pub struct StoredZipEntry<'a> {
+    /// Name in the archive.
     pub name: String,
-    /// Its first bytes.
+    /// First bytes of the content.
     pub head: Vec<u8>,
-    /// The others.
+    /// Remaining bytes of the content.
     pub data: &'a [u8],
 }
 
-/// Sizes from here on stand in an extra field.
+/// Sizes from this value on are stored in an extra field (ZIP64).
 const LARGE: u64 = 0xffff_ffff;
 
-/// The parts of an archive of these files, one after the other.
-pub fn archive(files: Vec<Stored<'_>>) -> Vec<Cow<'_, [u8]>> {
+/// Returns consecutive parts of an archive with these files.
+pub fn archive(files: Vec<StoredZipEntry<'_>>) -> Vec<Cow<'_, [u8]>> {
     let (mut parts, mut directory, mut at) = (Vec::new(), Vec::new(), 0u64);
     let count = files.len() as u64;
-    for Stored { name, head, data } in files {
+    for StoredZipEntry { name, head, data } in files {
         let mut crc = Crc::new();
         crc.update(&head);
         crc.update(data);
@@ -221,7 +221,7 @@ pub fn archive(files: Vec<Stored<'_>>) -> Vec<Cow<'_, [u8]>> {
         let sizes = if is_large { [size, size].map(u64::to_le_bytes).concat() } else { Vec::new() };
         let begin = entry(&LOCAL, &[], &name, crc.sum(), size, &sizes, &[]);
         let offset = if at >= LARGE { at.to_le_bytes().to_vec() } else { Vec::new() };
-        // Attributes and the number of the disk are none.
+        // Attributes and disk number are 0.
         let place = [&[0; 10][..], &(at.min(LARGE) as u32).to_le_bytes()].concat();
         directory.extend(entry(
             &CENTRAL,
@@ -239,20 +239,20 @@ pub fn archive(files: Vec<Stored<'_>>) -> Vec<Cow<'_, [u8]>> {
     parts
 }
 
-/// What stands before a file, or of it in the directory.
+/// Returns the header before a file, or its entry in the central directory.
 fn entry(magic: &[u8; 4], by: &[u8], name: &str, crc: u32, size: u64, large: &[u8], place: &[u8]) -> Vec<u8> {
     let short = (size.min(LARGE) as u32).to_le_bytes();
     let field = match large.len() {
         0 => Vec::new(),
         n => [&[1, 0][..], &(n as u16).to_le_bytes(), large].concat(),
     };
-    // Version 4.5, no flags, stored, the first of January 1980.
+    // Version 4.5, no flags, stored, 1 January 1980.
     let common = [&[45, 0, 0, 0, 0, 0, 0, 0, 33, 0][..], &crc.to_le_bytes(), &short, &short].concat();
     let lengths = [name.len() as u16, field.len() as u16].map(u16::to_le_bytes).concat();
     [magic, by, &common, &lengths, place, name.as_bytes(), &field].concat()
 }
 
-/// The end of an archive whose directory of `count` files has `size` bytes from `at` on.
+/// Returns the end of an archive whose central directory of `count` files has `size` bytes at offset `at`.
 fn end(count: u64, size: u64, at: u64) -> Vec<u8> {
     let mut out = Vec::new();
     if count >= 0xffff || size >= LARGE || at >= LARGE {
@@ -268,7 +268,7 @@ fn end(count: u64, size: u64, at: u64) -> Vec<u8> {
 }
 
 fn wrong(why: &str) -> Error {
-    Error::new(ErrorKind::Data, "this is no whole ZIP archive").because(why).hint("get the file again")
+    Error::new(ErrorKind::Data, "invalid ZIP archive").because(why).hint("download the file again")
 }
 
 #[cfg(test)]

@@ -1,36 +1,38 @@
-//! fastai's `aug_transforms` and random erasing.
+//! fastai's `aug_transforms` (flip, rotate, zoom, warp, lighting), and random erasing.
 //!
-//! Flip, warp, rotation and zoom are composed, so that a picture is interpolated once: bilinear, mirrored at its edges. Both
-//! kinds of light change the logit of a value. Distributions and formulas are those of fastai's `vision/augment`.
+//! The geometric parts are composed, so that an image is interpolated once: bilinear, with reflection padding.
+//! Brightness and contrast act on the logits of values. Distributions and formulas are those of fastai's
+//! `vision/augment`.
 
 use super::color::between;
 use super::dims;
 use crate::HostArray;
 use crate::host_array::zeros;
-use systole_base::rng::{Stream, hash_name};
+use systole_base::rng::{RandomStream, hash_name};
 use systole_base::{DType, Literal, Result};
 
-/// The arguments of fastai's `aug_transforms`, with its defaults. A part whose extent is 0 (of zoom: 1) is left out.
+/// Arguments of fastai's `aug_transforms`, with its defaults. A part with extent 0 (zoom: 1) is disabled.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct AugTransforms {
-    /// Mirrors left and right in half of the cases.
+    /// Flips left to right with probability 0.5.
     pub do_flip: bool,
-    /// With `do_flip`: one of the eight symmetries of a square (turns by quarters, mirrored or not) in half of the cases, instead of
-    /// mirroring; pictures that are not square get one of the four that keep their shape. Without it nothing, as in fastai.
+    /// With `do_flip`: applies one of the eight symmetries of a square (quarter turns and reflections) with probability
+    /// 0.5, instead of flipping; non-square images use the four that keep their shape. Has no effect without `do_flip`,
+    /// as in fastai.
     pub flip_vert: bool,
-    /// Degrees, either way.
+    /// Maximum rotation in degrees, either way.
     pub max_rotate: f64,
-    /// Least zoom: 1 is none.
+    /// Minimum zoom factor; 1 is none.
     pub min_zoom: f64,
-    /// Greatest zoom: 1 is none.
+    /// Maximum zoom factor; 1 is none.
     pub max_zoom: f64,
-    /// How much brightness and contrast change.
+    /// Maximum change of brightness and contrast.
     pub max_lighting: f64,
-    /// How far the corners of the perspective move, in halves of a side.
+    /// Maximum shift of the corners for the perspective warp, in halves of a side.
     pub max_warp: f64,
-    /// How often a picture is warped, rotated, zoomed: each on its own.
+    /// Probability of warp, rotation and zoom, each independently.
     pub p_affine: f64,
-    /// How often brightness and contrast change: each on its own.
+    /// Probability of brightness and contrast changes, each independently.
     pub p_lighting: f64,
 }
 
@@ -48,7 +50,7 @@ impl Default for AugTransforms {
 }
 
 impl AugTransforms {
-    /// With every part left out.
+    /// Returns options with every part disabled.
     pub fn none() -> AugTransforms {
         AugTransforms {
             do_flip: false,
@@ -63,8 +65,9 @@ impl AugTransforms {
         }
     }
 
-    /// Where the pixels of one picture come from. All numbers are drawn, so that a part that is off changes no other.
-    fn place(&self, is_square: bool, rng: &mut Stream) -> Place {
+    /// Samples the geometric transform of one image. All random numbers are always drawn, so that disabling a part does
+    /// not change the others.
+    fn place(&self, is_square: bool, rng: &mut RandomStream) -> PixelMapping {
         let (is_drawn, which) = (rng.below(2) == 1, rng.below(8) as usize);
         let flip = match (is_drawn && self.do_flip, self.flip_vert) {
             (false, _) => IDENTITY,
@@ -81,11 +84,11 @@ impl AugTransforms {
         let [column, row] = [(); 2].map(|()| (1.0 - scale) * (2.0 * rng.uniform_f64() - 1.0));
         let rotate = [[cos, -sin, 0.0], [sin, cos, 0.0], [0.0, 0.0, 1.0]];
         let zoom = [[scale, 0.0, column], [0.0, scale, row], [0.0, 0.0, 1.0]];
-        Place { warp: [x, y], affine: product(flip, product(rotate, zoom)) }
+        PixelMapping { warp: [x, y], affine: product(flip, product(rotate, zoom)) }
     }
 
-    /// What is added to the logit of a value, and what the sum is multiplied by.
-    fn light(&self, rng: &mut Stream) -> (f64, f64) {
+    /// Samples the offset and factor for the logits of values.
+    fn light(&self, rng: &mut RandomStream) -> (f64, f64) {
         let most = self.max_lighting;
         let mut often = |low: f64, high: f64, otherwise: f64| {
             let (drawn, value) = (rng.uniform_f64() < self.p_lighting, between(low, high, rng));
@@ -98,9 +101,9 @@ impl AugTransforms {
 }
 
 impl HostArray {
-    /// `x: T[H, W, C] → T[H, W, C]`: placed and lit anew by draws, as fastai's `aug_transforms`.
+    /// Applies fastai's `aug_transforms` with random parameters: `x: T[H, W, C] → T[H, W, C]`.
     #[track_caller]
-    pub fn aug_transforms(self, options: AugTransforms, rng: &mut Stream) -> HostArray {
+    pub fn aug_transforms(self, options: AugTransforms, rng: &mut RandomStream) -> HostArray {
         let is_square = self.ty().is_ok_and(|ty| ty.shape.first() == ty.shape.get(1));
         let (place, (added, factor)) = (options.place(is_square, rng), options.light(rng));
         self.then(|x| {
@@ -111,37 +114,38 @@ impl HostArray {
         })
     }
 
-    /// The pixel at (x, y) comes from `matrix · (x, y, 1)`, divided by its last part: −1 is the first, 1 the last pixel of each
-    /// side, x to the right. Bilinear; beyond the edges the picture is mirrored.
+    /// Projective transform: the pixel at (x, y) is taken from `matrix · (x, y, 1)`, divided by its last component. −1
+    /// is the first, 1 the last pixel of each side, x to the right. Bilinear, with reflection beyond the edges.
     #[track_caller]
     pub fn project(self, matrix: [[f64; 3]; 3]) -> HostArray {
         self.then(|x| project(&x, &matrix))
     }
 
-    /// `x: T[H, W, C] → T[H, W, C]`: with probability `p` a rectangle of 2 to 33 % of the area and a shape from 0.3 to 3.3
-    /// becomes noise (Zhong et al. 2017).
+    /// Random erasing: `x: T[H, W, C] → T[H, W, C]`. With probability `p`, a rectangle of 2 to 33 % of the area and an
+    /// aspect ratio of 0.3 to 3.3 becomes noise (Zhong et al. 2017).
     #[track_caller]
-    pub fn random_erasing(self, p: f64, rng: &mut Stream) -> HostArray {
+    pub fn random_erasing(self, p: f64, rng: &mut RandomStream) -> HostArray {
         let is_drawn = rng.uniform_f64() < p;
-        // A stream of its own: how much it draws changes nothing that comes after.
-        let mut rng = Stream::new(rng.below(u64::MAX), hash_name("random_erasing"), 0);
+        // A separate random stream, so that the number of draws does not affect later operations.
+        let mut rng = RandomStream::new(rng.below(u64::MAX), hash_name("random_erasing"), 0);
         if !is_drawn { self } else { self.then(|x| erased(x, &mut rng)) }
     }
 }
 
-type Matrix = [[f64; 3]; 3];
+type Homography = [[f64; 3]; 3];
 
-/// Where the pixels of one picture come from, as it was drawn: of a picture of any sides.
-struct Place {
-    /// How far the corners of the perspective move.
+/// Sampled geometric transform, for images of any size.
+struct PixelMapping {
+    /// Shift of the corners for the perspective warp.
     warp: [f64; 2],
-    /// Flip, rotation and zoom, of a square.
-    affine: Matrix,
+    /// Flip, rotation and zoom of a square.
+    affine: Homography,
 }
 
-impl Place {
-    /// For pictures of these sides: places are from −1 to 1 along both, and a rotation is one of pixels.
-    fn matrix(&self, h: usize, w: usize) -> Matrix {
+impl PixelMapping {
+    /// Returns the matrix for this image size: coordinates range from −1 to 1 along both axes, and rotations preserve
+    /// pixel distances.
+    fn matrix(&self, h: usize, w: usize) -> Homography {
         let mut affine = self.affine;
         let shape = h as f64 / w.max(1) as f64;
         affine[0][1] *= shape;
@@ -150,11 +154,11 @@ impl Place {
     }
 }
 
-const IDENTITY: Matrix = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]];
-const MIRROR: Matrix = [[-1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]];
+const IDENTITY: Homography = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]];
+const MIRROR: Homography = [[-1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]];
 
-/// One of the eight symmetries of a square; the first four keep any picture's shape.
-fn symmetry(which: usize) -> Matrix {
+/// Returns one of the eight symmetries of a square; the first four keep any image's shape.
+fn symmetry(which: usize) -> Homography {
     let sign = |bit: usize| if which & bit == 0 { 1.0 } else { -1.0 };
     let (across, down) = (sign(1), sign(2));
     match which & 4 {
@@ -163,12 +167,12 @@ fn symmetry(which: usize) -> Matrix {
     }
 }
 
-fn product(a: Matrix, b: Matrix) -> Matrix {
+fn product(a: Homography, b: Homography) -> Homography {
     std::array::from_fn(|i| std::array::from_fn(|j| (0..3).map(|k| a[i][k] * b[k][j]).sum()))
 }
 
-/// The matrix that takes the corners, moved by `x` and `y` as fastai's Warp does, to the corners of the picture.
-fn perspective(x: f64, y: f64) -> Matrix {
+/// Returns the matrix that maps the corners, moved by `x` and `y` as in fastai's Warp, to the corners of the image.
+fn perspective(x: f64, y: f64) -> Homography {
     if x == 0.0 && y == 0.0 {
         return IDENTITY;
     }
@@ -183,7 +187,7 @@ fn perspective(x: f64, y: f64) -> Matrix {
     [[c[0], c[1], c[2]], [c[3], c[4], c[5]], [c[6], c[7], 1.0]]
 }
 
-/// Gauss's elimination of eight equations; the last column is what they are equal to.
+/// Solves eight linear equations by Gaussian elimination; the last column is the right-hand side.
 fn solved(mut rows: [[f64; 9]; 8]) -> [f64; 8] {
     for k in 0..8 {
         let pivot = (k..8).max_by(|&a, &b| rows[a][k].abs().total_cmp(&rows[b][k].abs())).unwrap_or(k);
@@ -197,7 +201,7 @@ fn solved(mut rows: [[f64; 9]; 8]) -> [f64; 8] {
     std::array::from_fn(|k| rows[k][8] / rows[k][k])
 }
 
-/// A place within 0 … n − 1, mirrored at both ends.
+/// Reflects a coordinate into 0 … n − 1.
 fn mirrored(at: f32, n: usize) -> f32 {
     let last = n as f32 - 1.0;
     if (0.0..=last).contains(&at) {
@@ -210,7 +214,7 @@ fn mirrored(at: f32, n: usize) -> f32 {
     if around > last { 2.0 * last - around } else { around }
 }
 
-fn project(x: &Literal, m: &Matrix) -> Result<Literal> {
+fn project(x: &Literal, m: &Homography) -> Result<Literal> {
     let [h, w, c] = dims(x, "project")?;
     let mut out = zeros(x.ty().clone())?;
     match x.dtype() {
@@ -227,7 +231,7 @@ fn sampled<T: Copy>(
     from: &[T],
     to: &mut [T],
     [h, w, c]: [usize; 3],
-    m: &Matrix,
+    m: &Homography,
     read: impl Fn(T) -> f32,
     write: impl Fn(f32) -> T,
 ) {
@@ -260,7 +264,7 @@ fn logit(x: f64) -> f64 {
     (x / (1.0 - x)).ln()
 }
 
-/// 1 / (1 + e^−((logit x + added) · factor)).
+/// Computes 1 / (1 + e^−((logit x + added) · factor)).
 fn lit(mut x: Literal, added: f64, factor: f64) -> Result<Literal> {
     dims(&x, "lighting")?;
     let changed = |v: f64| 1.0 / (1.0 + (-(logit(v) + added) * factor).exp());
@@ -274,9 +278,9 @@ fn lit(mut x: Literal, added: f64, factor: f64) -> Result<Literal> {
     Ok(x)
 }
 
-fn erased(mut x: Literal, rng: &mut Stream) -> Result<Literal> {
+fn erased(mut x: Literal, rng: &mut RandomStream) -> Result<Literal> {
     let [h, w, c] = dims(&x, "random_erasing")?;
-    // As torchvision: some tries for a rectangle that lies within.
+    // As in torchvision: several attempts to find a rectangle inside the image.
     for _ in 0..10 {
         let area = (h * w) as f64 * between(0.02, 0.33, rng);
         let ratio = between(0.3f64.ln(), 3.3f64.ln(), rng).exp();
@@ -322,13 +326,13 @@ mod tests {
         let flip = [[-1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]];
         assert_eq!(bytes(grid(4, 5).project(flip)), bytes(grid(4, 5).flip_left_right()));
         assert_eq!(bytes(grid(4, 5).project(IDENTITY)), bytes(grid(4, 5)));
-        // A quarter turn and its way back, composed, are nothing: two interpolations would blur.
+        // A quarter turn composed with its inverse is the identity; two interpolations would blur.
         let turn = |d: f64| {
             let (s, c) = d.to_radians().sin_cos();
             [[c, -s, 0.0], [s, c, 0.0], [0.0, 0.0, 1.0]]
         };
         assert_eq!(bytes(grid(7, 7).project(product(turn(30.0), turn(-30.0)))), bytes(grid(7, 7)));
-        // One pixel to the right beyond the edge is the last but one.
+        // One pixel beyond the right edge is the second to last.
         let row: HostArray = Literal::from_slice([1, 3, 1], &[10u8, 20, 30]).unwrap().into();
         let shift = [[1.0, 0.0, 1.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]];
         assert_eq!(bytes(row.project(shift)), [20, 30, 20]);
@@ -346,7 +350,7 @@ mod tests {
         }
     }
 
-    /// By hand: logit(0.5) = 0, so that brightness 0.6 alone makes 0.6 of it, and contrast leaves it.
+    /// By hand: logit(0.5) = 0, so that brightness 0.6 alone maps it to 0.6, and contrast has no effect.
     #[test]
     fn light_is_fastais() {
         let half = || HostArray::from(Literal::from_slice([1, 2, 1], &[0.5f32, 0.8]).unwrap());
@@ -356,15 +360,15 @@ mod tests {
         // 0.8: odds 4; times 1.5: 6.
         assert!((lit(logit(0.6), 1.0)[1] - 6.0 / 7.0).abs() < 1e-6);
         assert!((lit(0.0, 2.0)[0] - 0.5).abs() < 1e-6 && (lit(0.0, 2.0)[1] - 16.0 / 17.0).abs() < 1e-6);
-        let light = |i| AugTransforms::default().light(&mut Stream::new(1, 2, i));
+        let light = |i| AugTransforms::default().light(&mut RandomStream::new(1, 2, i));
         let all: Vec<(f64, f64)> = (0..4000).map(light).collect();
         let kept = |f: fn(&(f64, f64)) -> bool| all.iter().filter(|l| f(l)).count() as f64 / 4000.0;
         assert!((kept(|l| l.0 == 0.0) - 0.25).abs() < 0.03 && (kept(|l| l.1 == 1.0) - 0.25).abs() < 0.03);
         assert!(all.iter().all(|(b, c)| b.abs() <= logit(0.6) + 1e-9 && (0.8..=1.25).contains(c)));
     }
 
-    /// How far a sample's distribution lies from that of "with probability `p` from `low` to `high`, all alike, else `rest`", at the
-    /// most: Kolmogorov and Smirnov's distance. Of 20,000 draws 0.014 is passed once in a thousand times.
+    /// Kolmogorov-Smirnov distance between a sample's distribution and "with probability `p` uniform from `low` to
+    /// `high`, otherwise `rest`". For 20,000 draws, 0.014 is exceeded once in a thousand times.
     fn distance(mut drawn: Vec<f64>, p: f64, [low, high, rest]: [f64; 3]) -> f64 {
         drawn.sort_by(f64::total_cmp);
         let n = drawn.len() as f64;
@@ -379,21 +383,21 @@ mod tests {
         drawn.iter().step_by(37).chain(drawn.last()).map(|x| at(*x)).fold(0.0, f64::max)
     }
 
-    /// The numbers of fastai's `Flip`, `Warp`, `Rotate`, `Zoom`, `Brightness` and `Contrast` with the arguments that `aug_transforms`
-    /// gives them, each read back from the matrix (or light) that it alone makes.
+    /// Distributions of fastai's `Flip`, `Warp`, `Rotate`, `Zoom`, `Brightness` and `Contrast` with the arguments that
+    /// `aug_transforms` passes, each recovered from the matrix (or lighting) that it alone yields.
     #[test]
     fn what_is_drawn_has_fastais_distributions() {
         let usual = AugTransforms::default();
         let none = AugTransforms::none();
-        let of = |options: AugTransforms, read: fn(&Place) -> f64| -> Vec<f64> {
-            (0..20_000).map(|i| read(&options.place(true, &mut Stream::new(7, 8, i)))).collect()
+        let of = |options: AugTransforms, read: fn(&PixelMapping) -> f64| -> Vec<f64> {
+            (0..20_000).map(|i| read(&options.place(true, &mut RandomStream::new(7, 8, i)))).collect()
         };
         let flip = AugTransforms { do_flip: true, ..none };
         let rotate = AugTransforms { max_rotate: usual.max_rotate, ..none };
         let zoom = AugTransforms { max_zoom: usual.max_zoom, ..none };
         let warp = AugTransforms { max_warp: usual.max_warp, ..none };
-        let degrees = |p: &Place| p.affine[1][0].atan2(p.affine[0][0]).to_degrees();
-        let factor = |p: &Place| 1.0 / p.affine[0][0];
+        let degrees = |p: &PixelMapping| p.affine[1][0].atan2(p.affine[0][0]).to_degrees();
+        let factor = |p: &PixelMapping| 1.0 / p.affine[0][0];
         let flips = of(flip, |p| p.affine[0][0]);
         assert!(flips.iter().all(|v| v.abs() == 1.0));
         assert!((flips.iter().filter(|v| **v < 0.0).count() as f64 / 20_000.0 - 0.5).abs() < 0.012);
@@ -403,15 +407,15 @@ mod tests {
             ("warp x", distance(of(warp, |p| p.warp[0]), 0.75, [-0.2, 0.2, 0.0])),
             ("warp y", distance(of(warp, |p| p.warp[1]), 0.75, [-0.2, 0.2, 0.0])),
         ];
-        // Where a zoom looks: any place within (1 − s)·(2u − 1), u from 0 to 1, its column and its row.
+        // Center of a zoom: (1 − s)·(2u − 1), u from 0 to 1, for column and row.
         for (name, at) in [("column", 0), ("row", 1)] {
             let places = (0..40_000).filter_map(|i| {
-                let m = zoom.place(true, &mut Stream::new(7, 8, i)).affine;
+                let m = zoom.place(true, &mut RandomStream::new(7, 8, i)).affine;
                 (m[0][0] != 1.0).then(|| m[at][2] / (1.0 - m[0][0]))
             });
             far.push((name, distance(places.take(20_000).collect(), 1.0, [-1.0, 1.0, 9.0])));
         }
-        let lights = (0..20_000).map(|i| usual.light(&mut Stream::new(7, 9, i)));
+        let lights = (0..20_000).map(|i| usual.light(&mut RandomStream::new(7, 9, i)));
         let (brightness, contrast): (Vec<f64>, Vec<f64>) =
             lights.map(|(added, factor)| (1.0 / (1.0 + (-added).exp()), factor.ln())).unzip();
         far.push(("brightness", distance(brightness, 0.75, [0.4, 0.6, 0.5])));
@@ -423,8 +427,8 @@ mod tests {
         assert!(distance(turned(), 0.7, [-10.0, 10.0, 0.0]) > 0.02);
     }
 
-    /// fastai's order of parts: flip · rotate · zoom, of which the parts off the diagonal are stretched by the picture's shape, and then
-    /// the warp of those places.
+    /// fastai's order: flip · rotate · zoom, with off-diagonal entries scaled by the image's aspect ratio, then the
+    /// warp.
     #[test]
     fn parts_are_composed_as_fastai_composes_them() {
         let (h, w) = (30usize, 50usize);
@@ -435,13 +439,13 @@ mod tests {
             AugTransforms { max_zoom: 1.1, ..none },
         ];
         for i in 0..200 {
-            let alone = parts.map(|part| part.place(false, &mut Stream::new(3, 4, i)).affine);
-            let whole = usual.place(false, &mut Stream::new(3, 4, i));
+            let alone = parts.map(|part| part.place(false, &mut RandomStream::new(3, 4, i)).affine);
+            let whole = usual.place(false, &mut RandomStream::new(3, 4, i));
             let mut affine = product(alone[0], product(alone[1], alone[2]));
             affine[0][1] *= h as f64 / w as f64;
             affine[1][0] *= w as f64 / h as f64;
             let warp = perspective(whole.warp[0], whole.warp[1]);
-            let apply = |m: &Matrix, p: [f64; 2]| {
+            let apply = |m: &Homography, p: [f64; 2]| {
                 let [u, v, z] = [0, 1, 2].map(|k: usize| m[k][0] * p[0] + m[k][1] * p[1] + m[k][2]);
                 [u / z, v / z]
             };
@@ -450,20 +454,22 @@ mod tests {
                     (apply(&whole.matrix(h, w), point), apply(&warp, apply(&affine, point)));
                 assert!((0..2).all(|k| (found[k] - wanted[k]).abs() < 1e-12), "{i}: {found:?} {wanted:?}");
             }
-            // A rotation turns pixels: it keeps lengths, whatever the picture's shape.
-            let turned = parts[1].place(false, &mut Stream::new(3, 4, i)).matrix(h, w);
+            // A rotation preserves pixel distances, whatever the image's shape.
+            let turned = parts[1].place(false, &mut RandomStream::new(3, 4, i)).matrix(h, w);
             let [x, y] = apply(&turned, [0.5, 0.25]);
             let length = |[x, y]: [f64; 2]| (x * w as f64).hypot(y * h as f64);
             assert!((length([x, y]) - length([0.5, 0.25])).abs() < 1e-9);
         }
     }
 
-    /// fastai's `Dihedral(p=0.5)`: half of the pictures are drawn, each gets one of the eight symmetries, of which one is none. Those of
-    /// the formula are pixels that change places: (i, j) from (i or last − i, j or last − j), transposed or not.
+    /// fastai's `Dihedral(p=0.5)`: half of the images get one of the eight symmetries, including the identity. The
+    /// formula's symmetries are pixel permutations: (i, j) from (i or last − i, j or last − j), transposed or not.
     #[test]
     fn flip_vert_draws_the_symmetries_of_a_square() {
         let options = AugTransforms { do_flip: true, flip_vert: true, ..AugTransforms::none() };
-        let of = |h: usize, w: usize, i| bytes(grid(h, w).aug_transforms(options, &mut Stream::new(3, 4, i)));
+        let of = |h: usize, w: usize, i| {
+            bytes(grid(h, w).aug_transforms(options, &mut RandomStream::new(3, 4, i)))
+        };
         let n = 4000;
         for (h, w, kinds) in [(6, 6, 8), (6, 5, 4)] {
             let plain = bytes(grid(h, w));
@@ -485,18 +491,17 @@ mod tests {
                 let kind = wanted.iter().position(|p| *p == drawn).expect("a symmetry that keeps the shape");
                 counts[kind] += 1;
             }
-            // Five deviations of a binomial's share are below 0.04.
+            // Five standard deviations of a binomial proportion are below 0.04.
             for (kind, count) in counts.iter().enumerate() {
                 let share = 0.5 / kinds as f64 + if kind == 0 { 0.5 } else { 0.0 };
                 assert!((f64::from(*count) / n as f64 - share).abs() < 0.04, "{h}x{w}, {kind}: {counts:?}");
             }
         }
-        // Without do_flip there is none, as in fastai.
+        // No effect without do_flip, as in fastai.
         let alone = AugTransforms { do_flip: false, ..options };
         assert!(
-            (0..20)
-                .all(|i| bytes(grid(6, 6).aug_transforms(alone, &mut Stream::new(3, 4, i)))
-                    == bytes(grid(6, 6)))
+            (0..20).all(|i| bytes(grid(6, 6).aug_transforms(alone, &mut RandomStream::new(3, 4, i)))
+                == bytes(grid(6, 6)))
         );
     }
 
@@ -506,11 +511,12 @@ mod tests {
             AugTransforms::default(),
             AugTransforms { do_flip: true, flip_vert: true, ..AugTransforms::none() },
         ] {
-            let of = |i| bytes(grid(12, 10).aug_transforms(options, &mut Stream::new(3, 4, i)));
+            let of = |i| bytes(grid(12, 10).aug_transforms(options, &mut RandomStream::new(3, 4, i)));
             assert!((0..20).all(|i| of(i) == of(i)));
             assert!((0..20).any(|i| of(i) != bytes(grid(12, 10))));
         }
-        let nothing = |i| bytes(grid(9, 9).aug_transforms(AugTransforms::none(), &mut Stream::new(3, 4, i)));
+        let nothing =
+            |i| bytes(grid(9, 9).aug_transforms(AugTransforms::none(), &mut RandomStream::new(3, 4, i)));
         assert!((0..20).all(|i| nothing(i) == bytes(grid(9, 9))));
     }
 
@@ -519,12 +525,12 @@ mod tests {
         let mut sizes = Vec::new();
         for i in 0..200 {
             let black: HostArray = Literal::from_slice([20, 20, 1], &[0f32; 400]).unwrap().into();
-            let out = black.random_erasing(0.5, &mut Stream::new(5, 6, i)).into_literal().unwrap();
+            let out = black.random_erasing(0.5, &mut RandomStream::new(5, 6, i)).into_literal().unwrap();
             sizes.push(out.to_f32s().iter().filter(|v| **v != 0.0).count());
         }
         let erased: Vec<_> = sizes.iter().filter(|n| **n > 0).collect();
         assert!((70..130).contains(&erased.len()), "{}", erased.len());
         assert!(erased.iter().all(|n| (5..=145).contains(*n)), "{erased:?}");
-        assert!(bytes(grid(1, 1).random_erasing(1.0, &mut Stream::new(5, 6, 1))) == bytes(grid(1, 1)));
+        assert!(bytes(grid(1, 1).random_erasing(1.0, &mut RandomStream::new(5, 6, 1))) == bytes(grid(1, 1)));
     }
 }

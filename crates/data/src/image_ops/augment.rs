@@ -1,24 +1,24 @@
-//! RandAugment and random resized crops.
+//! RandAugment and random resized crop (Inception crop).
 //!
 //! Cubuk, Zoph, Shlens, Le, "RandAugment: practical automated data augmentation with a reduced search space", 2019. The
-//! operations and their ranges are torchvision's, in 31 steps of magnitude; what comes from outside is black.
+//! operations and their ranges are torchvision's, with 31 magnitude steps; pixels from outside the image are black.
 
 use super::color::between;
 use super::geometry::crop;
 use super::{Resize, dims, resize};
 use crate::HostArray;
 use systole_base::Literal;
-use systole_base::rng::Stream;
+use systole_base::rng::RandomStream;
 
-/// Steps of the magnitude.
+/// Largest magnitude step.
 const BINS: f64 = 30.0;
 
-/// How many random operations, and how strong.
+/// Options of RandAugment.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct RandAugment {
-    /// Operations, one after the other (2 in the paper's ImageNet runs).
+    /// Number of consecutive operations (2 in the paper's ImageNet runs).
     pub count: usize,
-    /// 0 (nothing) to 30 (most); 9 in the paper's ImageNet runs.
+    /// Magnitude: 0 (none) to 30 (strongest); 9 in the paper's ImageNet runs.
     pub magnitude: f64,
 }
 
@@ -28,41 +28,43 @@ impl Default for RandAugment {
     }
 }
 
-/// Which part of a picture a random resized crop takes.
+/// Options of a random resized crop.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct ResizedCrop {
-    /// Least and most of the picture's area.
+pub struct RandomResizedCrop {
+    /// Minimum and maximum fraction of the image's area.
     pub area: (f64, f64),
-    /// Least and most width over height.
+    /// Minimum and maximum aspect ratio, width over height.
     pub ratio: (f64, f64),
-    /// How it is resized.
+    /// Resizing method.
     pub method: Resize,
 }
 
-impl Default for ResizedCrop {
-    fn default() -> ResizedCrop {
-        ResizedCrop { area: (0.08, 1.0), ratio: (3.0 / 4.0, 4.0 / 3.0), method: Resize::Bilinear }
+impl Default for RandomResizedCrop {
+    fn default() -> RandomResizedCrop {
+        RandomResizedCrop { area: (0.08, 1.0), ratio: (3.0 / 4.0, 4.0 / 3.0), method: Resize::Bilinear }
     }
 }
 
 impl HostArray {
-    /// `x: ui8[H, W, C] → ui8[H, W, C]`, C of 1 or 3, after `count` operations drawn from 14. Grey pictures: a change of saturation
-    /// leaves them as they are, contrast is about the mean, the others are those of colours (as in torchvision).
+    /// RandAugment: `x: ui8[H, W, C] → ui8[H, W, C]`, C of 1 or 3, applies `count` of 14 random operations. On
+    /// grayscale images, saturation has no effect and contrast is about the mean; the others act as on color images (as
+    /// in torchvision).
     #[track_caller]
-    pub fn rand_augment(self, options: RandAugment, rng: &mut Stream) -> HostArray {
+    pub fn rand_augment(self, options: RandAugment, rng: &mut RandomStream) -> HostArray {
         (0..options.count).fold(self, |x, _| {
             let (kind, sign) = (rng.below(14), if rng.below(2) == 1 { -1.0 } else { 1.0 });
             operation(x, kind, options.magnitude.clamp(0.0, BINS) / BINS, sign)
         })
     }
 
-    /// `x: T[H, W, C] → T[height, width, C]`: a random part of random shape, resized (Inception's crop).
+    /// Random resized crop: `x: T[H, W, C] → T[height, width, C]`, a random part with random aspect ratio (Inception
+    /// crop).
     pub fn random_resized_crop(
         self,
         height: usize,
         width: usize,
-        options: ResizedCrop,
-        rng: &mut Stream,
+        options: RandomResizedCrop,
+        rng: &mut RandomStream,
     ) -> HostArray {
         let mut draws = [(); 10].map(|()| [(); 4].map(|()| rng.uniform_f64()));
         self.then(|x| {
@@ -75,8 +77,8 @@ impl HostArray {
     }
 }
 
-/// A part of the wanted area and shape, where it fits.
-fn part(h: usize, w: usize, o: ResizedCrop, draws: &[f64; 4]) -> Option<(usize, usize, usize, usize)> {
+/// Returns a rectangle with the sampled area and aspect ratio, if it fits.
+fn part(h: usize, w: usize, o: RandomResizedCrop, draws: &[f64; 4]) -> Option<(usize, usize, usize, usize)> {
     let area = (h * w) as f64 * (o.area.0 + (o.area.1 - o.area.0) * draws[0]);
     let (low, high) = (o.ratio.0.ln(), o.ratio.1.ln());
     let ratio = (low + (high - low) * draws[1]).exp();
@@ -88,7 +90,7 @@ fn part(h: usize, w: usize, o: ResizedCrop, draws: &[f64; 4]) -> Option<(usize, 
     Some((place(h, ch, draws[2]), place(w, cw, draws[3]), ch, cw))
 }
 
-/// `strength` from 0 to 1; `sign` for operations that go both ways.
+/// Applies one operation; `strength` is 0 to 1, `sign` the direction of symmetric operations.
 fn operation(x: HostArray, kind: u64, strength: f64, sign: f64) -> HostArray {
     let both = sign * strength;
     let shear = |along: [[f64; 2]; 2]| (along, [0.0, 0.0]);
@@ -119,7 +121,7 @@ fn operation(x: HostArray, kind: u64, strength: f64, sign: f64) -> HostArray {
     }
 }
 
-/// How light a pixel is, in colour or grey.
+/// Luminance of a color or gray pixel.
 fn luma(p: &[f32]) -> f32 {
     match p {
         [r, g, b] => 0.2989 * r + 0.587 * g + 0.114 * b,
@@ -141,7 +143,7 @@ fn shifted(x: HostArray, by: impl FnOnce(f64, f64) -> [f64; 2]) -> HostArray {
     }
 }
 
-/// `factor · x + (1 - factor) · other(x, C)`.
+/// Computes `factor · x + (1 - factor) · other(x, C)`.
 fn blended(x: HostArray, factor: f64, other: impl FnOnce(&[f32], usize) -> Vec<f32>) -> HostArray {
     x.toned("rand_augment", move |values, c| {
         if c == 3 || c == 1 {
@@ -152,7 +154,7 @@ fn blended(x: HostArray, factor: f64, other: impl FnOnce(&[f32], usize) -> Vec<f
     })
 }
 
-/// Away from, or towards, the picture smoothed with a 3 × 3 kernel of 1s and a 5; the edges stay.
+/// Sharpens or smooths with a 3 × 3 kernel of 1s and a central 5; border pixels stay.
 fn sharpened(x: HostArray, factor: f64) -> HostArray {
     let width = x.ty().map_or(0, |ty| ty.shape.get(1).copied().unwrap_or(0));
     blended(x, factor, |p, c| {
@@ -175,7 +177,7 @@ fn bytes(x: HostArray, f: impl Fn(u8) -> u8) -> HostArray {
     })
 }
 
-/// Each channel through a table that is made from how often each value occurs.
+/// Maps each channel through a lookup table computed from its histogram.
 fn channels(x: HostArray, table: fn(&[u32; 256]) -> Option<[u8; 256]>) -> HostArray {
     x.then(|mut x: Literal| {
         let [_, _, c] = dims(&x, "rand_augment")?;
@@ -191,7 +193,7 @@ fn channels(x: HostArray, table: fn(&[u32; 256]) -> Option<[u8; 256]>) -> HostAr
     })
 }
 
-/// The least value becomes 0, the largest 255.
+/// Autocontrast: maps the minimum to 0 and the maximum to 255.
 fn stretched(counts: &[u32; 256]) -> Option<[u8; 256]> {
     let low = counts.iter().position(|&n| n > 0)?;
     let high = counts.iter().rposition(|&n| n > 0)?;
@@ -199,7 +201,7 @@ fn stretched(counts: &[u32; 256]) -> Option<[u8; 256]> {
     Some(std::array::from_fn(|v| ((v as f64 - low as f64) * scale).round() as u8))
 }
 
-/// Every value becomes about equally frequent.
+/// Histogram equalization.
 fn equalized(counts: &[u32; 256]) -> Option<[u8; 256]> {
     let last = counts.iter().rfind(|&&n| n > 0)?;
     let step = (counts.iter().sum::<u32>() - last) / 255;
@@ -214,14 +216,14 @@ fn equalized(counts: &[u32; 256]) -> Option<[u8; 256]> {
     }))
 }
 
-/// A factor for mixing two pictures, from a Beta(alpha, alpha) distribution.
-pub(super) fn beta(alpha: f64, rng: &mut Stream) -> f64 {
+/// Samples a Beta(alpha, alpha) distribution.
+pub(super) fn beta(alpha: f64, rng: &mut RandomStream) -> f64 {
     let (a, b) = (gamma(alpha, rng), gamma(alpha, rng));
     if a + b > 0.0 { a / (a + b) } else { f64::from(rng.below(2) as u32) }
 }
 
-/// Marsaglia and Tsang, "A simple method for generating gamma variables", 2000.
-fn gamma(shape: f64, rng: &mut Stream) -> f64 {
+/// Samples a gamma distribution: Marsaglia and Tsang, "A simple method for generating gamma variables", 2000.
+fn gamma(shape: f64, rng: &mut RandomStream) -> f64 {
     if shape < 1.0 {
         let u = between(f64::MIN_POSITIVE, 1.0, rng);
         return gamma(shape + 1.0, rng) * u.powf(1.0 / shape);
@@ -248,8 +250,8 @@ mod tests {
         Literal::from_slice([32, 24, 3], &data).unwrap().into()
     }
 
-    fn rng(i: u64) -> Stream {
-        Stream::new(1, hash_name("test"), i)
+    fn rng(i: u64) -> RandomStream {
+        RandomStream::new(1, hash_name("test"), i)
     }
 
     #[test]
@@ -269,7 +271,8 @@ mod tests {
         assert_eq!(stretched.bytes(), [0, 51, 51, 255]);
     }
 
-    /// A grey picture changes as the picture in colour of three such channels does, but for roundings of the luma's weights.
+    /// A grayscale image gives the same result as a color image with three such channels, except for rounding of the
+    /// luma weights.
     #[test]
     fn grey_pictures_change_as_grey_ones_in_colour_do() {
         let data: Vec<u8> = (0..32 * 24).map(|i| (i * 7 % 200 + 20) as u8).collect();
@@ -295,7 +298,7 @@ mod tests {
         let different = (0..40).map(of).collect::<std::collections::HashSet<_>>().len();
         assert!(different > 20, "{different}");
         for i in 0..50 {
-            let crop = photo().random_resized_crop(5, 7, ResizedCrop::default(), &mut rng(i));
+            let crop = photo().random_resized_crop(5, 7, RandomResizedCrop::default(), &mut rng(i));
             assert_eq!(crop.ty().unwrap().to_string(), "ui8[5, 7, 3]");
         }
         assert!(

@@ -1,38 +1,41 @@
-//! Colours and tones. u8 pictures are taken to 0..1, changed, and taken back, as tf.image does.
+//! Color adjustments: brightness, contrast, saturation, hue, gamma, grayscale.
+//!
+//! Like tf.image, u8 images are converted to 0..1 and back.
 
 use super::dims;
 use crate::HostArray;
 use crate::host_array::{bad, zeros};
-use systole_base::rng::Stream;
+use systole_base::rng::RandomStream;
 use systole_base::{DType, Literal, Result};
 
 impl HostArray {
-    /// `x: T[H, W, C] → T[H, W, 1]`, u8 or f32: 3 and 4 channels by ITU-R 601 luma (alpha over black), else unchanged.
+    /// Converts to grayscale: `x: T[H, W, C] → T[H, W, 1]`, u8 or f32; 3 and 4 channels by ITU-R 601 luma (alpha over
+    /// black), others unchanged.
     #[track_caller]
     pub fn rgb_to_grayscale(self) -> HostArray {
         self.then(|x| grayscale(&x))
     }
 
-    /// `x: T[H, W, 1, 2 or 4] → T[H, W, 3]`: grey in all three channels; alpha multiplies (a black ground).
+    /// Converts to RGB: `x: T[H, W, 1, 2 or 4] → T[H, W, 3]`; gray in all three channels, alpha over black.
     #[track_caller]
     pub fn to_rgb(self) -> HostArray {
         self.then(|x| rgb(&x))
     }
 
-    /// `x: T[H, W, 2 or 4] → T[H, W, 1 or 3]`: what is seen of grey or colours with alpha on a grey ground, from 0 (black)
-    /// to 1 (white); pictures without alpha stay as they are.
+    /// Blends alpha over a gray background, from 0 (black) to 1 (white): `x: T[H, W, 2 or 4] → T[H, W, 1 or 3]`; images
+    /// without alpha are unchanged.
     #[track_caller]
     pub fn on_ground(self, ground: f64) -> HostArray {
         self.then(|x| on_ground(&x, ground as f32))
     }
 
-    /// Every value and `delta` more (in 0..1).
+    /// Adds `delta` to all values (in 0..1).
     #[track_caller]
     pub fn adjust_brightness(self, delta: f64) -> HostArray {
         self.toned("adjust_brightness", move |values, _| values.iter_mut().for_each(|v| *v += delta as f32))
     }
 
-    /// Away from each channel's mean, by this factor.
+    /// Scales the distance from each channel's mean by `factor`.
     #[track_caller]
     pub fn adjust_contrast(self, factor: f64) -> HostArray {
         self.toned("adjust_contrast", move |values, c| {
@@ -46,19 +49,19 @@ impl HostArray {
         })
     }
 
-    /// The saturation of RGB, times this factor.
+    /// Multiplies the saturation of an RGB image by `factor`.
     #[track_caller]
     pub fn adjust_saturation(self, factor: f64) -> HostArray {
         self.pixels("adjust_saturation", move |[h, s, v]| [h, (s * factor as f32).clamp(0.0, 1.0), v])
     }
 
-    /// The hue of RGB, turned by `delta` of the circle.
+    /// Rotates the hue of an RGB image by `delta` of the circle.
     #[track_caller]
     pub fn adjust_hue(self, delta: f64) -> HostArray {
         self.pixels("adjust_hue", move |[h, s, v]| [(h + delta as f32).rem_euclid(1.0), s, v])
     }
 
-    /// `gain · x^gamma`.
+    /// Gamma correction: `gain · x^gamma`.
     #[track_caller]
     pub fn adjust_gamma(self, gamma: f64, gain: f64) -> HostArray {
         self.toned("adjust_gamma", move |values, _| {
@@ -66,7 +69,7 @@ impl HostArray {
         })
     }
 
-    /// `x: T[H, W, C] → f32[H, W, C]` of mean 0 and variance 1 (of u8: of the values 0 to 255).
+    /// Standardizes `x: T[H, W, C] → f32[H, W, C]` to mean 0 and variance 1 (u8: of the values 0 to 255).
     #[track_caller]
     pub fn per_image_standardization(self) -> HostArray {
         self.cast(DType::F32).then(|mut x| {
@@ -81,35 +84,35 @@ impl HostArray {
         })
     }
 
-    /// [`HostArray::adjust_brightness`] by a number in [-`most`, `most`).
+    /// [`HostArray::adjust_brightness`] with a random delta in [-`most`, `most`).
     #[track_caller]
-    pub fn random_brightness(self, most: f64, rng: &mut Stream) -> HostArray {
+    pub fn random_brightness(self, most: f64, rng: &mut RandomStream) -> HostArray {
         let delta = between(-most, most, rng);
         self.adjust_brightness(delta)
     }
 
-    /// [`HostArray::adjust_contrast`] by a factor in [`low`, `high`).
+    /// [`HostArray::adjust_contrast`] with a random factor in [`low`, `high`).
     #[track_caller]
-    pub fn random_contrast(self, low: f64, high: f64, rng: &mut Stream) -> HostArray {
+    pub fn random_contrast(self, low: f64, high: f64, rng: &mut RandomStream) -> HostArray {
         let factor = between(low, high, rng);
         self.adjust_contrast(factor)
     }
 
-    /// [`HostArray::adjust_saturation`] by a factor in [`low`, `high`).
+    /// [`HostArray::adjust_saturation`] with a random factor in [`low`, `high`).
     #[track_caller]
-    pub fn random_saturation(self, low: f64, high: f64, rng: &mut Stream) -> HostArray {
+    pub fn random_saturation(self, low: f64, high: f64, rng: &mut RandomStream) -> HostArray {
         let factor = between(low, high, rng);
         self.adjust_saturation(factor)
     }
 
-    /// [`HostArray::adjust_hue`] by a number in [-`most`, `most`).
+    /// [`HostArray::adjust_hue`] with a random delta in [-`most`, `most`).
     #[track_caller]
-    pub fn random_hue(self, most: f64, rng: &mut Stream) -> HostArray {
+    pub fn random_hue(self, most: f64, rng: &mut RandomStream) -> HostArray {
         let delta = between(-most, most, rng);
         self.adjust_hue(delta)
     }
 
-    /// A change of the values in 0..1, given with the number of channels.
+    /// Applies a function to the values in 0..1 and the number of channels.
     pub(super) fn toned(self, what: &str, f: impl FnOnce(&mut [f32], usize)) -> HostArray {
         self.then(|mut x| {
             let [_, _, c] = dims(&x, what)?;
@@ -119,7 +122,7 @@ impl HostArray {
             }
             let mut values: Vec<f32> = x.bytes().iter().map(|&b| f32::from(b) / 255.0).collect();
             f(&mut values, c);
-            // Each byte stands for an equal part of 0..1; `as` saturates.
+            // Each byte covers an equal part of 0..1; `as` saturates.
             x.as_mut_slice::<u8>()?.iter_mut().zip(values).for_each(|(o, v)| *o = (v * 255.5) as u8);
             Ok(x)
         })
@@ -129,7 +132,9 @@ impl HostArray {
         let what = what.to_string();
         let is_rgb = self.ty().is_ok_and(|ty| ty.shape.last() == Some(&3));
         if !is_rgb {
-            return self.then(|x| Err(bad(format!("{what} of {}", x.ty()), "it takes 3 channels: RGB")));
+            return self.then(|x| {
+                Err(bad(format!("{what} does not support {}", x.ty()), "it requires 3 channels (RGB)"))
+            });
         }
         self.toned(&what, |values, _| {
             for pixel in values.as_chunks_mut::<3>().0 {
@@ -139,7 +144,7 @@ impl HostArray {
     }
 }
 
-pub(super) fn between(low: f64, high: f64, rng: &mut Stream) -> f64 {
+pub(super) fn between(low: f64, high: f64, rng: &mut RandomStream) -> f64 {
     low + (high - low) * rng.uniform_f64()
 }
 
@@ -167,7 +172,7 @@ fn to_rgb([h, s, v]: [f32; 3]) -> [f32; 3] {
     [channel(5.0), channel(3.0), channel(1.0)]
 }
 
-/// 1 channel stays; 2 are grey and alpha; 3 and 4 colours and alpha. Luma after ITU-R BT.601; alpha multiplies.
+/// Channels: 1 is gray, 2 gray and alpha, 3 RGB, 4 RGB and alpha. Luma after ITU-R BT.601; alpha multiplies.
 fn grayscale(x: &Literal) -> Result<Literal> {
     let [h, w, c] = dims(x, "rgb_to_grayscale")?;
     if c == 1 {
@@ -213,13 +218,16 @@ fn on_ground(x: &Literal, ground: f32) -> Result<Literal> {
     stored(x, [h, w, c - 1], &done)
 }
 
-/// What an opaque pixel has as alpha. Errors when there are not 1 to 4 channels.
+/// Returns the alpha value of an opaque pixel. Errors unless there are 1 to 4 channels.
 fn full(x: &Literal) -> Result<f32> {
     let c = x.shape()[2];
     if (1..=4).contains(&c) {
         return Ok(if x.dtype() == DType::U8 { 255.0 } else { 1.0 });
     }
-    Err(bad(format!("the colours of {}", x.ty()), format!("{c} channels are neither grey nor RGB")))
+    Err(bad(
+        format!("color operations do not support {}", x.ty()),
+        format!("expected 1 to 4 channels (gray or RGB, with or without alpha), got {c}"),
+    ))
 }
 
 fn stored(x: &Literal, dims: [usize; 3], values: &[f32]) -> Result<Literal> {

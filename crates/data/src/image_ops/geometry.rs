@@ -1,32 +1,32 @@
-//! Cutting, padding, mirroring and turning pictures.
+//! Geometric image transforms: crop, pad, flip, rotate, affine.
 
 use super::dims;
 use crate::HostArray;
 use crate::host_array::{bad, zeros};
-use systole_base::rng::Stream;
+use systole_base::rng::RandomStream;
 use systole_base::{DType, Literal, Result};
 
 impl HostArray {
-    /// `x: T[H, W, C] → T[height, width, C]`: the part from row `top` and column `left` on.
+    /// Crops `x: T[H, W, C] → T[height, width, C]` from row `top` and column `left`.
     #[track_caller]
     pub fn crop(self, top: usize, left: usize, height: usize, width: usize) -> HostArray {
         self.then(|x| crop(&x, top, left, height, width))
     }
 
-    /// `x: T[H, W, C] → T[H', W', C]`: the middle, `fraction` of each side.
+    /// Crops the center: `x: T[H, W, C] → T[H', W', C]`, `fraction` of each side.
     #[track_caller]
     pub fn central_crop(self, fraction: f64) -> HostArray {
         self.then(|x| {
             let [h, w, _] = dims(&x, "central_crop")?;
             if !(fraction > 0.0 && fraction <= 1.0) {
-                return Err(bad(format!("central_crop of a fraction {fraction}"), "it lies in (0, 1]"));
+                return Err(bad(format!("invalid central_crop fraction {fraction}"), "it must be in (0, 1]"));
             }
             let start = |n: usize| ((n as f64 - n as f64 * fraction) / 2.0) as usize;
             crop(&x, start(h), start(w), h - 2 * start(h), w - 2 * start(w))
         })
     }
 
-    /// `x: T[H, W, C] → T[height, width, C]`: the middle where the picture is larger, zeros around where it is smaller.
+    /// Crops or zero-pads centrally: `x: T[H, W, C] → T[height, width, C]`.
     #[track_caller]
     pub fn resize_with_crop_or_pad(self, height: usize, width: usize) -> HostArray {
         self.then(|x| {
@@ -37,7 +37,7 @@ impl HostArray {
         })
     }
 
-    /// `x: T[H, W, C] → T[H + 2 p, W + 2 p, C]`: zeros on every side.
+    /// Zero-pads every side by `pixels`: `x: T[H, W, C] → T[H + 2 p, W + 2 p, C]`.
     #[track_caller]
     pub fn pad_image(self, pixels: usize) -> HostArray {
         self.then(|x| {
@@ -46,7 +46,7 @@ impl HostArray {
         })
     }
 
-    /// Mirrored: left becomes right.
+    /// Flips left to right.
     #[track_caller]
     pub fn flip_left_right(self) -> HostArray {
         self.then(|x| {
@@ -55,7 +55,7 @@ impl HostArray {
         })
     }
 
-    /// Mirrored: up becomes down.
+    /// Flips upside down.
     #[track_caller]
     pub fn flip_up_down(self) -> HostArray {
         self.then(|x| {
@@ -64,7 +64,7 @@ impl HostArray {
         })
     }
 
-    /// Turned counter-clockwise by `turns` right angles.
+    /// Rotates counter-clockwise by `turns` right angles.
     #[track_caller]
     pub fn rot90(self, turns: usize) -> HostArray {
         self.then(|x| {
@@ -78,35 +78,36 @@ impl HostArray {
         })
     }
 
-    /// Turned counter-clockwise about its middle, at the same size; what comes from outside is 0. Bilinear.
+    /// Rotates counter-clockwise about the center, with bilinear interpolation; the size stays, pixels from outside are
+    /// 0.
     #[track_caller]
     pub fn rotate(self, degrees: f64) -> HostArray {
         let (sin, cos) = degrees.to_radians().sin_cos();
         self.affine([[cos, -sin], [sin, cos]], [0.0, 0.0])
     }
 
-    /// Each output pixel (x to the right, y down, from the middle) comes from `matrix · (x, y) + shift`, bilinear;
-    /// what comes from outside is 0.
+    /// Affine transform with bilinear interpolation: each output pixel (x to the right, y down, relative to the center)
+    /// is taken from `matrix · (x, y) + shift`; pixels from outside are 0.
     #[track_caller]
     pub fn affine(self, matrix: [[f64; 2]; 2], shift: [f64; 2]) -> HostArray {
         self.then(|x| affine(&x, matrix, shift))
     }
 
-    /// Mirrored in half of the cases.
+    /// Flips left to right with probability 0.5.
     #[track_caller]
-    pub fn random_flip_left_right(self, rng: &mut Stream) -> HostArray {
+    pub fn random_flip_left_right(self, rng: &mut RandomStream) -> HostArray {
         if rng.below(2) == 1 { self.flip_left_right() } else { self }
     }
 
-    /// Upside down in half of the cases.
+    /// Flips upside down with probability 0.5.
     #[track_caller]
-    pub fn random_flip_up_down(self, rng: &mut Stream) -> HostArray {
+    pub fn random_flip_up_down(self, rng: &mut RandomStream) -> HostArray {
         if rng.below(2) == 1 { self.flip_up_down() } else { self }
     }
 
-    /// `x: T[H, W, C] → T[height, width, C]`: a part of this size, anywhere.
+    /// Crops a random part: `x: T[H, W, C] → T[height, width, C]`.
     #[track_caller]
-    pub fn random_crop(self, height: usize, width: usize, rng: &mut Stream) -> HostArray {
+    pub fn random_crop(self, height: usize, width: usize, rng: &mut RandomStream) -> HostArray {
         let draws = [rng.uniform_f64(), rng.uniform_f64()];
         self.then(|x| {
             let [h, w, _] = dims(&x, "random_crop")?;
@@ -124,8 +125,8 @@ pub(super) fn crop(x: &Literal, top: usize, left: usize, height: usize, width: u
     let fits = |at: usize, size: usize, n: usize| at.checked_add(size).is_some_and(|end| end <= n);
     if !fits(top, height, h) || !fits(left, width, w) {
         return Err(bad(
-            format!("cannot cut {height} × {width} at ({top}, {left}) from {}", x.ty()),
-            "it reaches beyond the picture",
+            format!("cannot crop {height} × {width} at ({top}, {left}) from {}", x.ty()),
+            "the crop extends beyond the image",
         ));
     }
     let mut out = zeros(x.ty().with_shape([height, width, c]))?;
@@ -136,7 +137,7 @@ pub(super) fn crop(x: &Literal, top: usize, left: usize, height: usize, width: u
     Ok(out)
 }
 
-/// On a larger ground of zeros.
+/// Zero-pads to a larger size.
 pub(super) fn pad_to(x: &Literal, top: usize, left: usize, height: usize, width: usize) -> Result<Literal> {
     let [h, w, c] = dims(x, "pad")?;
     let mut out = zeros(x.ty().with_shape([height, width, c]))?;
@@ -150,7 +151,7 @@ pub(super) fn pad_to(x: &Literal, top: usize, left: usize, height: usize, width:
     Ok(out)
 }
 
-/// Output pixel (i, j) is the input pixel `from(i, j)`, or 0.
+/// Moves pixels: output pixel (i, j) is input pixel `from(i, j)`, or 0.
 fn moved(
     x: &Literal,
     [h, w, c]: [usize; 3],
@@ -200,12 +201,12 @@ fn affine(x: &Literal, [[a, b], [d, e]]: [[f64; 2]; 2], [right, down]: [f64; 2])
     Ok(out)
 }
 
-/// A picture's values without looking at each element's type.
-trait Values {
+/// Image values as f32, with one dispatch on the element type.
+trait ImageValues {
     fn to_f32s_of_image(&self) -> Vec<f32>;
 }
 
-impl Values for Literal {
+impl ImageValues for Literal {
     fn to_f32s_of_image(&self) -> Vec<f32> {
         match self.as_slice::<u8>() {
             Ok(bytes) => bytes.iter().map(|&b| f32::from(b)).collect(),
@@ -257,14 +258,14 @@ mod tests {
     fn random_parts_are_parts_and_come_from_everywhere() {
         let mut firsts = std::collections::HashSet::new();
         for i in 0..200 {
-            let mut rng = Stream::new(1, hash_name("test"), i);
+            let mut rng = RandomStream::new(1, hash_name("test"), i);
             firsts.insert(bytes(grid().random_crop(2, 3, &mut rng))[0]);
         }
         assert_eq!(firsts, [0, 1, 4, 5].into());
-        let mut rng = Stream::new(1, hash_name("test"), 0);
+        let mut rng = RandomStream::new(1, hash_name("test"), 0);
         assert!(grid().random_crop(4, 1, &mut rng).get().is_err());
         let mirrored = (0..100).filter(|&i| {
-            let mut rng = Stream::new(2, hash_name("test"), i);
+            let mut rng = RandomStream::new(2, hash_name("test"), i);
             bytes(grid().random_flip_left_right(&mut rng))[0] == 3
         });
         assert!((30..70).contains(&mirrored.count()));

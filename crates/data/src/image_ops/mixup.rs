@@ -1,32 +1,40 @@
-//! mixup and cutmix: each picture of a batch mixed with another one, its label in the same proportion. Of `mixup` and `cutmix` the
-//! partner of row i is row n - 1 - i, so shuffle before batching; [`mixup_each`] draws partners.
+//! mixup and CutMix: mix the images of a batch in pairs, and their labels in the same proportion.
 //!
-//! Zhang and others, "mixup: beyond empirical risk minimization", 2017; Yun and others, "CutMix", 2019. Labels must be
-//! f32 vectors (one_hot).
+//! In `mixup` and `cutmix` row i is paired with row n - 1 - i, so shuffle before batching; [`mixup_each`] pairs
+//! randomly. Zhang and others, "mixup: beyond empirical risk minimization", 2017; Yun and others, "CutMix", 2019.
+//! Labels must be f32 vectors (one_hot).
 
 use super::augment::beta;
 use crate::Sample;
 use crate::host_array::bad;
-use systole_base::rng::Stream;
+use systole_base::rng::RandomStream;
 use systole_base::{DType, Literal, Result};
 
-/// `image: f32[n, …], label: f32[n, classes]`: both `t · own + (1 - t) · partner's`, with t from Beta(alpha, alpha).
+/// Applies mixup: `image: f32[n, …], label: f32[n, classes]` become `t · own + (1 - t) · partner's`, with one t from
+/// Beta(alpha, alpha).
 ///
 /// # Errors
-/// When a field is missing or not f32, or the numbers of rows differ.
-pub fn mixup(batch: Sample, image: &str, label: &str, alpha: f64, rng: &mut Stream) -> Result<Sample> {
+/// If a field is missing or not f32, or the numbers of rows differ.
+pub fn mixup(batch: Sample, image: &str, label: &str, alpha: f64, rng: &mut RandomStream) -> Result<Sample> {
     let (x, y) = (rows(&batch, image)?, rows(&batch, label)?);
     let t = draw(alpha, rng)?;
     let (x, y) = (blend(x, t)?, blend(y, t)?);
     batch.with(image, x).with(label, y).check()
 }
 
-/// `image: f32[n, …], label: f32[n, classes]`: each row `t · own + (1 - t) · partner's`, with a t of its own from Beta(alpha, alpha),
-/// or 1 - t where that is greater, and partners in a drawn order: fastai's `MixUp`.
+/// Applies fastai's `MixUp`: each row of `image: f32[n, …], label: f32[n, classes]` becomes `t · own + (1 - t) ·
+/// partner's`, with its own t from Beta(alpha, alpha), or 1 - t if that is greater, and a random permutation of
+/// partners.
 ///
 /// # Errors
-/// As [`mixup`].
-pub fn mixup_each(batch: Sample, image: &str, label: &str, alpha: f64, rng: &mut Stream) -> Result<Sample> {
+/// See [`mixup`].
+pub fn mixup_each(
+    batch: Sample,
+    image: &str,
+    label: &str,
+    alpha: f64,
+    rng: &mut RandomStream,
+) -> Result<Sample> {
     let (x, y) = (rows(&batch, image)?, rows(&batch, label)?);
     let n = x.shape()[0];
     let mut pairs = Vec::with_capacity(n);
@@ -42,18 +50,21 @@ pub fn mixup_each(batch: Sample, image: &str, label: &str, alpha: f64, rng: &mut
     batch.with(image, x).with(label, y).check()
 }
 
-/// `image: T[n, H, W, C], label: f32[n, classes]`: a rectangle of each picture is its partner's; the label is mixed by
-/// the areas.
+/// Applies CutMix: in `image: T[n, H, W, C]` a rectangle of each image is its partner's; `label: f32[n, classes]` is
+/// mixed by area.
 ///
 /// # Errors
-/// As [`mixup`]; images may be of any type.
-pub fn cutmix(batch: Sample, image: &str, label: &str, alpha: f64, rng: &mut Stream) -> Result<Sample> {
+/// Like [`mixup`]; images may have any type.
+pub fn cutmix(batch: Sample, image: &str, label: &str, alpha: f64, rng: &mut RandomStream) -> Result<Sample> {
     let (x, y) = (batch.get(image)?.clone(), rows(&batch, label)?);
     let &[n, h, w, c] = x.shape().dims() else {
-        return Err(bad(format!("cutmix of {}", x.ty()), "it takes images [n, height, width, channels]"));
+        return Err(bad(
+            format!("cutmix does not support {}", x.ty()),
+            "it requires images [n, height, width, channels]",
+        ));
     };
     let side = (1.0 - draw(alpha, rng)?).sqrt();
-    let span = |size: usize, rng: &mut Stream| {
+    let span = |size: usize, rng: &mut RandomStream| {
         let half = side * size as f64 / 2.0;
         let middle = rng.uniform_f64() * size as f64;
         ((middle - half).max(0.0) as usize, ((middle + half) as usize).min(size))
@@ -74,11 +85,11 @@ pub fn cutmix(batch: Sample, image: &str, label: &str, alpha: f64, rng: &mut Str
     batch.with(image, out).with(label, y).check()
 }
 
-fn draw(alpha: f64, rng: &mut Stream) -> Result<f64> {
+fn draw(alpha: f64, rng: &mut RandomStream) -> Result<f64> {
     if alpha > 0.0 && alpha.is_finite() {
         return Ok(beta(alpha, rng));
     }
-    Err(bad(format!("mixing with alpha = {alpha}"), "it is a positive number").hint("0.2 is usual"))
+    Err(bad(format!("invalid alpha {alpha} for mixing"), "it must be a positive number").hint("try 0.2"))
 }
 
 fn rows<'a>(batch: &'a Sample, name: &str) -> Result<&'a Literal> {
@@ -86,8 +97,8 @@ fn rows<'a>(batch: &'a Sample, name: &str) -> Result<&'a Literal> {
     if x.dtype() == DType::F32 && x.ty().rank() > 0 {
         return Ok(x);
     }
-    Err(bad(format!("mixing {name}: {}", x.ty()), "it takes f32 with a row for each element")
-        .hint("cast pictures to f32 and make labels vectors with one_hot, before batch"))
+    Err(bad(format!("cannot mix {name}: {}", x.ty()), "mixing requires f32 with one row per element")
+        .hint("cast images to f32 and convert labels to vectors with one_hot, before batch"))
 }
 
 fn blend(x: &Literal, own: f64) -> Result<Literal> {
@@ -95,11 +106,14 @@ fn blend(x: &Literal, own: f64) -> Result<Literal> {
     blend_each(x, &(0..n).map(|i| (n - 1 - i, own)).collect::<Vec<_>>())
 }
 
-/// Rows mixed with the rows of these numbers; what is left of each.
+/// Mixes each row with the given row; the number is the weight of the row itself.
 fn blend_each(x: &Literal, pairs: &[(usize, f64)]) -> Result<Literal> {
     let n = x.shape()[0];
     if n != pairs.len() {
-        return Err(bad(format!("mixing {n} rows with {}", pairs.len()), "pictures and labels are as many"));
+        return Err(bad(
+            format!("cannot mix {n} rows with {}", pairs.len()),
+            "images and labels must have equal numbers of rows",
+        ));
     }
     let mut out = x.clone();
     let row = x.ty().elements() / n.max(1);
@@ -129,11 +143,11 @@ mod tests {
     fn labels_keep_the_proportion_of_the_pictures() {
         for i in 0..50 {
             for cut in [false, true] {
-                let mut rng = Stream::new(1, hash_name("test"), i);
+                let mut rng = RandomStream::new(1, hash_name("test"), i);
                 let mix = if cut { cutmix } else { mixup };
                 let out = mix(batch(), "image", "label", 1.0, &mut rng).unwrap();
                 let (x, y) = (out.get("image").unwrap().to_f32s(), out.get("label").unwrap().to_f32s());
-                // Row 0 is 0 and its partner 2, so its mean is twice the partner's share.
+                // Row 0 is 0 and its partner 2, so its mean is twice the partner's weight.
                 let share = x[..16].iter().sum::<f32>() / 32.0;
                 assert!((y[2] - share).abs() < 1e-5 && (y[0] - (1.0 - share)).abs() < 1e-5, "{cut} {i}");
                 assert!(x[16..32].iter().all(|&v| (v - 1.0).abs() < 1e-6), "the middle is its own partner");
@@ -145,7 +159,7 @@ mod tests {
     fn each_row_has_a_share_and_a_partner_of_its_own() {
         let mut shares = Vec::new();
         for i in 0..50 {
-            let mut rng = Stream::new(1, hash_name("each"), i);
+            let mut rng = RandomStream::new(1, hash_name("each"), i);
             let out = mixup_each(batch(), "image", "label", 0.4, &mut rng).unwrap();
             let (x, y) = (out.get("image").unwrap().to_f32s(), out.get("label").unwrap().to_f32s());
             for row in 0..3 {
@@ -161,7 +175,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_mixed_is_named() {
-        let mut rng = Stream::new(1, 1, 1);
+        let mut rng = RandomStream::new(1, 1, 1);
         let integers = batch().map("label", |x| x.cast(DType::I32));
         assert!(
             mixup(integers, "image", "label", 0.2, &mut rng).unwrap_err().to_string().contains("one_hot")

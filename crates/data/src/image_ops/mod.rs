@@ -1,7 +1,7 @@
-//! Host pictures, `[H, W, C]` in u8 (0 to 255) or f32 (0 to 1): resizing, cutting, turning, colours, augmentation.
+//! Image operations on host arrays: resizing, geometry, color, augmentation.
 //!
-//! Names and numbers are tf.image's. Functions that draw take the numbers from a [`systole_base::rng::Stream`]:
-//! [`crate::Dataset::map_random`] gives one to each element.
+//! Images are `[H, W, C]` in u8 (0 to 255) or f32 (0 to 1). Names and results are tf.image's. Random functions take a
+//! [`systole_base::rng::Stream`], which [`crate::Dataset::map_random`] provides for each element.
 
 mod aug_transforms;
 mod augment;
@@ -11,7 +11,7 @@ mod mixup;
 mod resize;
 
 pub use aug_transforms::AugTransforms;
-pub use augment::{RandAugment, ResizedCrop};
+pub use augment::{RandAugment, RandomResizedCrop};
 pub use mixup::{cutmix, mixup, mixup_each};
 pub use resize::Resize;
 
@@ -20,12 +20,13 @@ pub(crate) use resize::resize;
 use crate::host_array::bad;
 use systole_base::{DType, Literal, Result};
 
-/// Height, width and channels of a picture.
+/// Returns height, width and channels of an image.
 pub(crate) fn dims(x: &Literal, what: &str) -> Result<[usize; 3]> {
     match (x.dtype(), x.shape().dims()) {
         (DType::U8 | DType::F32, &[h, w, c]) => Ok([h, w, c]),
-        _ => {
-            Err(bad(format!("{what} of {}", x.ty()), "it takes ui8 or f32 images [height, width, channels]"))
-        }
+        _ => Err(bad(
+            format!("{what} does not support {}", x.ty()),
+            "it requires ui8 or f32 images [height, width, channels]",
+        )),
     }
 }

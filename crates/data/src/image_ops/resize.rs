@@ -1,4 +1,4 @@
-//! Resizing, one axis at a time, each output a weighted sum of a few inputs.
+//! Image resizing (bilinear, bicubic, area, nearest): separable filters, one axis at a time.
 
 use super::dims;
 use crate::HostArray;
@@ -6,45 +6,46 @@ use crate::host_array::{bad, unfilled};
 use crate::simd16::*;
 use systole_base::{DType, Literal, Result};
 
-/// How pictures are resized; the numbers are tf.image.resize's, with pixel centres at halves.
+/// Resizing method; the results are tf.image.resize's, with half-pixel centers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Resize {
-    /// Between the nearest 2 × 2 pixels (tf's default).
+    /// Bilinear: the nearest 2 × 2 pixels (TensorFlow's default).
     Bilinear,
-    /// As `Bilinear`, over all pixels that an output pixel covers where the picture shrinks (antialias = True).
+    /// Like `Bilinear`, but averages over all covered pixels when shrinking (antialias = True).
     BilinearAntialias,
-    /// Keys's cubic over 4 × 4 pixels.
+    /// Keys's bicubic kernel over 4 × 4 pixels.
     Bicubic,
-    /// As `Bicubic`, over all pixels that an output pixel covers where the picture shrinks (antialias = True).
+    /// Like `Bicubic`, but averages over all covered pixels when shrinking (antialias = True).
     BicubicAntialias,
-    /// The average of the area that an output pixel covers.
+    /// Average of the covered area.
     Area,
-    /// The pixel there.
+    /// Nearest neighbor.
     Nearest,
-    /// Each axis bilinear where it grows, area where it shrinks.
+    /// Bilinear along growing axes, area along shrinking axes.
     Fit,
 }
 
 impl HostArray {
-    /// `x: T[H, W, C] → T[height, width, C]`, u8 or f32: bilinear where it grows, area average where it shrinks.
+    /// Resizes `x: T[H, W, C] → T[height, width, C]`, u8 or f32: bilinear along growing axes, area along shrinking
+    /// ones.
     #[track_caller]
     pub fn resize(self, height: usize, width: usize) -> HostArray {
         self.resize_with(height, width, Resize::Fit)
     }
 
-    /// `x: T[H, W, C] → T[height, width, C]`, u8 or f32; u8 rounds to nearest.
+    /// Resizes `x: T[H, W, C] → T[height, width, C]`, u8 or f32, with the given method; u8 rounds to nearest.
     #[track_caller]
     pub fn resize_with(self, height: usize, width: usize, method: Resize) -> HostArray {
         self.then(|x| resize(&x, height, width, method))
     }
 
-    /// `x: T[H, W, C] → f32[height, width, C]`: resized, and u8 left as 0 to 255, as tf.image.resize does.
+    /// Resizes `x: T[H, W, C] → f32[height, width, C]` like tf.image.resize: u8 values stay 0 to 255.
     #[track_caller]
     pub fn resize_to_f32(self, height: usize, width: usize, method: Resize) -> HostArray {
         self.then(|x| resize_to_f32(&x, height, width, method))
     }
 
-    /// `x: T[H, W, C] → T[height, width, C]`: the whole picture as large as fits, centred on zeros.
+    /// Resizes `x: T[H, W, C] → T[height, width, C]` with its aspect ratio, centered on zero padding.
     #[track_caller]
     pub fn resize_with_pad(self, height: usize, width: usize, method: Resize) -> HostArray {
         self.then(|x| {
@@ -75,7 +76,7 @@ pub(crate) fn resize(x: &Literal, height: usize, width: usize, method: Resize) -
     }
     let values = resize_to_f32(x, height, width, method)?;
     let mut out = unfilled(x.ty().with_shape([height, width, c]))?;
-    // `as` saturates, so that overshoot is clipped; adding a half and cutting off rounds what is not negative.
+    // `as` saturates, so that overshoot is clipped; adding a half and truncating rounds nonnegative values.
     for (o, v) in out.as_mut_slice::<u8>()?.iter_mut().zip(values.as_slice::<f32>()?) {
         *o = (v + 0.5) as u8;
     }
@@ -88,8 +89,8 @@ fn resize_to_f32(x: &Literal, height: usize, width: usize, method: Resize) -> Re
         return Err(bad(format!("cannot resize {} to {height} × {width}", x.ty()), "an image side is 0"));
     }
     let mut out = unfilled(x.ty().with_dtype(DType::F32).with_shape([height, width, c]))?;
-    let (down, across) = (Taps::of(method, h, height), Taps::of(method, w, width));
-    // One more, so that pixels can be read four numbers at a time.
+    let (down, across) = (ResizeTaps::of(method, h, height), ResizeTaps::of(method, w, width));
+    // One extra element, so that pixels can be read four values at a time.
     let mut row = vec![0f32; w * c + 1];
     for (i, to) in out.as_mut_slice::<f32>()?.chunks_exact_mut((width * c).max(1)).enumerate() {
         match x.dtype() {
@@ -106,20 +107,20 @@ fn resize_to_f32(x: &Literal, height: usize, width: usize, method: Resize) -> Re
     Ok(out)
 }
 
-/// For each output of an axis the inputs that make it: the first one, and their weights.
-struct Taps {
+/// Filter taps of one axis: for each output the first input and the weights.
+struct ResizeTaps {
     spans: Vec<(usize, usize)>,
     weights: Vec<f32>,
     /// Output `i` has the weights `ends[i] .. ends[i + 1]`.
     ends: Vec<usize>,
-    /// Whether every output has two: bilinear, which is by far the most frequent.
+    /// Whether every output has two taps (bilinear), the most frequent case.
     are_pairs: bool,
 }
 
-impl Taps {
-    fn of(method: Resize, from: usize, to: usize) -> Taps {
+impl ResizeTaps {
+    fn of(method: Resize, from: usize, to: usize) -> ResizeTaps {
         let mut taps =
-            Taps { spans: Vec::with_capacity(to), weights: Vec::new(), ends: vec![0], are_pairs: true };
+            ResizeTaps { spans: Vec::with_capacity(to), weights: Vec::new(), ends: vec![0], are_pairs: true };
         let scale = from as f64 / to as f64;
         for i in 0..to {
             let (first, weights) = one(method, i, from, scale);
@@ -135,8 +136,8 @@ impl Taps {
         &self.weights[self.ends[i]..self.ends[i + 1]]
     }
 
-    /// Row `i` of the output's height, from whole rows of the input.
-    fn rows<T: Copy + Into<f32>>(&self, i: usize, x: &[T], row: &mut [f32], mixed: Mix<T>) {
+    /// Computes row `i` of the output from whole input rows.
+    fn rows<T: Copy + Into<f32>>(&self, i: usize, x: &[T], row: &mut [f32], mixed: BlendRowsFn<T>) {
         let (first, _) = self.spans[i];
         let size = row.len().max(1);
         let inputs = x.get(first * size..).unwrap_or_default().chunks_exact(size);
@@ -179,8 +180,8 @@ impl Taps {
         }
     }
 
-    /// [`Taps::columns`] of pairs in colour. Each pixel is read with the first number of the next; four pixels are three
-    /// whole lanes. `None` where the row is not as wide as these taps are for.
+    /// [`ResizeTaps::columns`] for two taps and RGB. Each pixel is read with the first value of the next; four pixels are
+    /// three full vectors. `None` if the row's width does not match these taps.
     #[inline(never)]
     fn pairs_of_three(&self, row: &[f32], to: &mut [f32]) -> Option<()> {
         let (weights, _) = self.weights.as_chunks::<2>();
@@ -221,8 +222,8 @@ impl Taps {
     }
 }
 
-/// `a · upper + b · lower` of rows.
-type Mix<T> = fn([f32; 2], &[T], &[T], &mut [f32]);
+/// Blends rows: `a · upper + b · lower`.
+type BlendRowsFn<T> = fn([f32; 2], &[T], &[T], &mut [f32]);
 
 fn mixed_rows<T: Copy + Into<f32>>([a, b]: [f32; 2], upper: &[T], lower: &[T], out: &mut [f32]) {
     for ((o, &u), &l) in out.iter_mut().zip(upper).zip(lower) {
@@ -230,7 +231,7 @@ fn mixed_rows<T: Copy + Into<f32>>([a, b]: [f32; 2], upper: &[T], lower: &[T], o
     }
 }
 
-/// [`mixed_rows`], sixteen at a time.
+/// [`mixed_rows`] for bytes, sixteen at a time.
 fn mixed_bytes(weights: [f32; 2], upper: &[u8], lower: &[u8], out: &mut [f32]) {
     let (uppers, upper) = upper.as_chunks::<16>();
     let (lowers, lower) = lower.as_chunks::<16>();
@@ -249,7 +250,7 @@ fn sixteen(bytes: [u8; 16]) -> [Floats; 4] {
     [zip16_low(low, zero), zip16_high(low, zero), zip16_low(high, zero), zip16_high(high, zero)].map(floats)
 }
 
-/// The first input and the weights of output `i`; `scale` inputs go to one output. The weights sum to 1.
+/// Returns the first input and the weights of output `i`; `scale` inputs map to one output. The weights sum to 1.
 fn one(method: Resize, i: usize, from: usize, scale: f64) -> (usize, Vec<f32>) {
     let shrinks = scale > 1.0;
     match method {
@@ -277,13 +278,14 @@ fn bilinear(i: usize, from: usize, scale: f64) -> (usize, Vec<f32>) {
     let part = (centre - low as f64) as f32;
     match from {
         1 => (0, vec![1.0]),
-        // Two taps at the far edge too: then all outputs have two.
+        // Two taps also at the far edge, so that all outputs have two.
         _ if low + 1 == from => (low - 1, vec![0.0, 1.0]),
         _ => (low, vec![1.0 - part, part]),
     }
 }
 
-/// A symmetric kernel of `radius`, stretched by `wide`; what falls outside the picture is shared among the rest.
+/// Returns taps of a symmetric kernel of `radius`, stretched by `wide`; weights outside the image are distributed over
+/// the rest.
 fn kernel(i: usize, from: usize, scale: f64, wide: f64, radius: f64, f: fn(f64) -> f64) -> (usize, Vec<f32>) {
     let centre = (i as f64 + 0.5) * scale;
     let reach = radius * wide;
@@ -359,7 +361,7 @@ mod tests {
 
     #[test]
     fn colour_is_three_greys_to_the_bit() {
-        let mut draws = systole_base::rng::Stream::new(7, 1, 2);
+        let mut draws = systole_base::rng::RandomStream::new(7, 1, 2);
         for (h, w, to_h, to_w) in [(9, 31, 5, 14), (4, 2, 7, 9), (3, 40, 3, 3), (2, 17, 6, 40), (1, 3, 2, 2)]
         {
             let bytes: Vec<u8> = (0..h * w * 3).map(|_| draws.below(256) as u8).collect();

@@ -1,5 +1,6 @@
-//! What the crate `object_store` needs of a program: how requests are sent ([`Wire`]), how text is signed ([`Crypto`]), and
-//! how its futures are waited for ([`block_on`]).
+//! HTTP transport, request signing and a blocking executor for the crate `object_store`.
+//!
+//! See [`HttpConnection`], [`RequestSigner`] and [`block_on`].
 
 use crate::web::Request;
 use object_store::client::{
@@ -16,37 +17,37 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-/// Longer answers than this are not what was asked for.
+/// Maximum length of an answer in bytes.
 const LONGEST_ANSWER: u64 = 64 << 20;
-/// A wait between attempts is never longer.
+/// Maximum wait between attempts.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
-/// How often, and how long.
+/// Retry policy: number of attempts and timeouts.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Patience {
-    /// Requests that are made before one is given up.
+pub struct RetryPolicy {
+    /// Maximum number of attempts per request.
     pub attempts: u32,
-    /// Before the second attempt; twice as long before each next one, at most 10 seconds.
+    /// Wait before the second attempt; doubles for each next one, up to 10 seconds.
     pub wait: Duration,
-    /// How long a server may be silent.
+    /// Maximum time without data from the server.
     pub answer: Duration,
 }
 
 impl Default for Patience {
-    /// 7 attempts within 19 seconds, unless the server is silent for up to 30 seconds in each.
+    /// 7 attempts within 19 seconds, plus up to 30 seconds of server silence each.
     fn default() -> Patience {
         Patience { attempts: 7, wait: Duration::from_millis(300), answer: Duration::from_secs(30) }
     }
 }
 
-/// Sends requests by [`crate::web`], again where that may help: no connection, a cut or stalled answer, and what servers say
-/// when they are busy (408, 429, 5xx). All requests of reading can be made again.
+/// Sends requests through [`crate::http`] with retries: for connection failures, truncated or stalled answers, and busy
+/// servers (408, 429, 5xx). Read requests are idempotent.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wire(pub Patience);
+pub(super) struct HttpConnection(pub Patience);
 
 impl HttpConnector for Wire {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        // One second is what the servers of machines in a cloud are given to say who the machine is.
+        // The metadata servers of cloud machines get one second.
         let at_once =
             options.get_config_value(&ClientConfigKey::ConnectTimeout).as_deref() == Some("1 seconds");
         let patience = match at_once {
@@ -57,7 +58,7 @@ impl HttpConnector for Wire {
     }
 }
 
-type Answer = Pin<Box<dyn Future<Output = Result<HttpResponse, HttpError>> + Send>>;
+type HttpResult = Pin<Box<dyn Future<Output = Result<HttpResponse, HttpError>> + Send>>;
 
 impl HttpService for Wire {
     fn call<'a, 'b>(
@@ -94,7 +95,7 @@ impl Wire {
         for attempt in 1.. {
             let trouble = match once(&request) {
                 Ok(answer) if !is_busy(answer.status().as_u16()) => return Ok(answer),
-                Ok(answer) => format!("the server answers with status {}", answer.status()),
+                Ok(answer) => format!("the server returned status {}", answer.status()),
                 Err(e) => e,
             };
             if attempt >= self.0.attempts {
@@ -108,7 +109,7 @@ impl Wire {
     }
 }
 
-/// What servers say when asking again may help.
+/// Whether a status means that a retry may help.
 fn is_busy(status: u16) -> bool {
     matches!(status, 408 | 429 | 500..)
 }
@@ -118,11 +119,11 @@ fn once(request: &Request) -> Result<HttpResponse, String> {
     let mut body = Vec::new();
     (&mut answer).take(LONGEST_ANSWER + 1).read_to_end(&mut body).map_err(|e| e.to_string())?;
     if body.len() as u64 > LONGEST_ANSWER {
-        return Err("the server sends more than was asked for".into());
+        return Err("the server sends more data than requested".into());
     }
     let mut response = HttpResponse::new(body.into());
     *response.status_mut() =
-        answer.status.try_into().map_err(|_| format!("there is no status {}", answer.status))?;
+        answer.status.try_into().map_err(|_| format!("invalid HTTP status {}", answer.status))?;
     for (name, value) in answer.fields() {
         let name = http::HeaderName::from_bytes(name.as_bytes());
         if let (Ok(name), Ok(value)) = (name, http::HeaderValue::from_str(value)) {
@@ -132,9 +133,9 @@ fn once(request: &Request) -> Result<HttpResponse, String> {
     Ok(response)
 }
 
-/// SHA-256 and its HMAC; no RSA.
+/// SHA-256 and HMAC-SHA-256; RSA is not supported.
 #[derive(Debug)]
-pub(super) struct Crypto;
+pub(super) struct RequestSigner;
 
 impl CryptoProvider for Crypto {
     fn digest(&self, _: DigestAlgorithm) -> object_store::Result<Box<dyn DigestContext>> {
@@ -148,16 +149,16 @@ impl CryptoProvider for Crypto {
     fn sign(&self, _: SigningAlgorithm, _: &[u8]) -> object_store::Result<Box<dyn Signer>> {
         Err(object_store::Error::NotSupported {
             source:
-                "the key of a service account signs by RSA, which this program does not have; log in with \
-                `gcloud auth application-default login`, or set CLOUDSDK_AUTH_ACCESS_TOKEN to what \
-                `gcloud auth print-access-token` prints"
+                "service account keys need RSA signatures, which this program does not support; log in with \
+                `gcloud auth application-default login`, or set CLOUDSDK_AUTH_ACCESS_TOKEN to the output of \
+                `gcloud auth print-access-token`"
                     .into(),
         })
     }
 }
 
-/// A sum that is being taken; with a key (RFC 2104) another one around it.
-struct Sum {
+/// Running digest; with a key (RFC 2104), also the outer digest.
+struct DigestState {
     inner: Sha256,
     outer: Option<Sha256>,
     sum: [u8; 32],
@@ -211,7 +212,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Waits for a future on this thread. Those of a store hardly wait: [`Wire`] answers at once, having waited itself.
+/// Runs a future on this thread. A store's futures rarely wait: [`HttpConnection`] blocks until it has the answer.
 pub(super) fn block_on<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     let waker = Waker::from(Arc::new(Unpark(thread::current())));

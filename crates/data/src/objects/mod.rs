@@ -1,7 +1,9 @@
-//! Objects of `gs://BUCKET/KEY` and `s3://BUCKET/KEY` as files, by the crate `object_store`; the feature `object-stores`.
+//! Object store access: reads `gs://BUCKET/KEY` and `s3://BUCKET/KEY` as files.
 //!
-//! Credentials come from the environment as the clouds' own tools take them (the table in `docs/guide/data.md`), or from
-//! [`configure`]. Objects are read in ranges, a next one while this one is used; a position is a byte offset.
+//! Uses the crate `object_store` (feature `object-stores`).
+//!
+//! Credentials come from the same environment variables as for the clouds' own tools (table in `docs/guide/data.md`),
+//! or from [`configure`]. Objects are read in ranges, with read-ahead; a position is a byte offset.
 
 mod http_connector;
 mod object_reader;
@@ -22,28 +24,28 @@ use std::sync::{Arc, Mutex};
 use systole_base::knobs::variable;
 use systole_base::{Error, ErrorKind, Result};
 
-/// A bucket and how it is reached.
+/// Bucket with its client.
 struct Bucket {
     /// `gs://BUCKET`.
     name: String,
     store: Box<dyn ObjectStore>,
 }
 
-/// Those that are known by now: tokens are asked for once.
+/// Known buckets, so that access tokens are requested only once.
 static BUCKETS: Mutex<BTreeMap<String, Arc<Bucket>>> = Mutex::new(BTreeMap::new());
 
-/// Says how a bucket is reached, for this program: settings by the names of the crate `object_store` (`endpoint`, `region`,
-/// `access_key_id`, `skip_signature`; `base_url`, `bearer_token`), stronger than the environment.
+/// Configures access to a bucket for this process, with settings named as in the crate `object_store` (`endpoint`,
+/// `region`, `access_key_id`, `skip_signature`; `base_url`, `bearer_token`). They override the environment.
 ///
 /// ```no_run
-/// use systole_data::objects::{Patience, configure};
+/// use systole_data::objects::{RetryPolicy, configure};
 /// let settings = [("endpoint", "http://127.0.0.1:9000"), ("skip_signature", "true")];
-/// configure("s3://pictures", settings, Patience::default())?;
+/// configure("s3://pictures", settings, RetryPolicy::default())?;
 /// # Ok::<(), systole_base::Error>(())
 /// ```
 ///
 /// # Errors
-/// When the bucket is none, or a setting is not known.
+/// If the bucket is invalid, or a setting is unknown.
 pub fn configure<'a>(
     bucket: &str,
     settings: impl IntoIterator<Item = (&'a str, &'a str)>,
@@ -55,27 +57,27 @@ pub fn configure<'a>(
     Ok(())
 }
 
-/// `gs://BUCKET` and the key.
+/// Splits a path into `gs://BUCKET` and the key.
 fn split(path: &str) -> Result<(&str, &str)> {
     let scheme = path.find("://").map_or(0, |i| i + 3);
     let end = path[scheme..].find('/').map_or(path.len(), |i| scheme + i);
     let (bucket, key) = (&path[..end], path[end..].trim_matches('/'));
     match &bucket[..scheme] {
         "gs://" | "s3://" if scheme < end => Ok((bucket, key)),
-        _ => Err(Error::new(ErrorKind::Config, format!("`{path}` names no bucket"))
-            .hint("write gs://BUCKET/KEY or s3://BUCKET/KEY")),
+        _ => Err(Error::new(ErrorKind::Config, format!("`{path}` has no bucket name"))
+            .hint("use a path such as gs://BUCKET/KEY or s3://BUCKET/KEY")),
     }
 }
 
 impl Bucket {
-    /// The bucket that a path is in, and the key.
+    /// Returns the bucket of a path, and the key.
     fn of(path: &Path) -> Result<(Arc<Bucket>, object_store::path::Path)> {
         let text = path.to_str().unwrap_or_default();
         let (name, key) = split(text)?;
         let key = object_store::path::Path::parse(key).map_err(|e| {
-            let e = Error::new(ErrorKind::Config, format!("`{text}` is no path of an object"))
+            let e = Error::new(ErrorKind::Config, format!("`{text}` is not a valid object path"))
                 .because(e.to_string());
-            e.hint("leave out empty parts, `.` and `..`")
+            e.hint("remove empty components, `.` and `..`")
         })?;
         let mut known = lock(&BUCKETS);
         if let Some(bucket) = known.get(name) {
@@ -98,30 +100,31 @@ impl Bucket {
         Ok(Bucket { name: name.to_string(), store })
     }
 
-    /// What went wrong with a key.
+    /// Returns the error for a failed operation on a key.
     fn explain(&self, what: &str, key: &str, place: Option<String>, e: &object_store::Error) -> io::Error {
         let error = Error::new(ErrorKind::Io, format!("cannot {what} {}/{key}", self.name));
         let error = place.into_iter().fold(error, Error::at);
         io::Error::other(match e {
             object_store::Error::NotFound { .. } => error
-                .because("there is no such object, or no such bucket (404)")
-                .hint(format!("look what is there: {}", self.listing())),
+                .because("the object or the bucket does not exist (404)")
+                .hint(format!("list the existing objects: {}", self.listing())),
             object_store::Error::PermissionDenied { .. } => {
-                error.because("the store refuses it (403)").hint(hint_for_credentials(&self.name))
+                error.because("the store denies access (403)").hint(hint_for_credentials(&self.name))
             }
-            object_store::Error::Unauthenticated { .. } => {
-                error.because("the store does not know who asks (401)").hint(hint_for_credentials(&self.name))
-            }
+            object_store::Error::Unauthenticated { .. } => error
+                .because("the store does not accept the credentials (401)")
+                .hint(hint_for_credentials(&self.name)),
             object_store::Error::Precondition { .. } => error
-                .because("the object changed while it was in use (412)")
-                .hint("put it back, or start a new run with what is there now"),
+                .because("the object changed while it was being read (412)")
+                .hint("restore it, or start a new run with the current object"),
             other => {
                 let why = chain(other);
-                // Servers that know who a machine is are asked where nothing else is set; refused lists are of no kind.
+                // The metadata servers of cloud machines are the fallback for credentials; the error types of denied
+                // listings vary.
                 let unknown = ["169.254.169.254", "metadata", "status code: 401", "status code: 403"];
                 let hint = match unknown.iter().any(|m| why.contains(m)) {
                     true => hint_for_credentials(&self.name),
-                    false => "check the network; the same command goes on from the last backup".into(),
+                    false => "check the network; the same command resumes from the last backup".into(),
                 };
                 error.because(why).hint(hint)
             }
@@ -137,17 +140,17 @@ impl Bucket {
 fn hint_for_credentials(bucket: &str) -> String {
     match bucket.starts_with("gs://") {
         true => {
-            "log in with `gcloud auth application-default login`, or set CLOUDSDK_AUTH_ACCESS_TOKEN to what \
-            `gcloud auth print-access-token` prints; GOOGLE_SKIP_SIGNATURE=true reads public buckets"
+            "log in with `gcloud auth application-default login`, or set CLOUDSDK_AUTH_ACCESS_TOKEN to the output of \
+            `gcloud auth print-access-token`; set GOOGLE_SKIP_SIGNATURE=true for public buckets"
                 .into()
         }
         false => "set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION, or AWS_PROFILE; \
-            AWS_SKIP_SIGNATURE=true reads public buckets"
+            set AWS_SKIP_SIGNATURE=true for public buckets"
             .into(),
     }
 }
 
-/// All that an error says, without what it says twice.
+/// Formats an error and its sources without repetitions.
 fn chain(e: &dyn std::error::Error) -> String {
     let mut text = e.to_string();
     let mut next = e.source();
@@ -161,12 +164,12 @@ fn chain(e: &dyn std::error::Error) -> String {
     text
 }
 
-/// [`Wire`] makes requests again itself.
+/// Disables the crate's retries: [`HttpConnection`] retries itself.
 fn never_again() -> RetryConfig {
     RetryConfig { max_retries: 0, ..RetryConfig::default() }
 }
 
-type Store = object_store::Result<Box<dyn ObjectStore>>;
+type ObjectStoreRef = object_store::Result<Box<dyn ObjectStore>>;
 
 fn google(bucket: &str, settings: &[(&str, &str)], patience: Patience) -> Store {
     let mut builder = GoogleCloudStorageBuilder::from_env();
@@ -190,7 +193,7 @@ fn amazon(bucket: &str, settings: &[(&str, &str)], patience: Patience) -> Store 
     let given = |b: &AmazonS3Builder, key| b.get_config_value(&key).is_some();
     let is_settled = variable("AWS_WEB_IDENTITY_TOKEN_FILE").is_some();
     for (name, value) in if is_settled { Vec::new() } else { profile() } {
-        // `from_env` knows those that stand in the environment, which are stronger.
+        // `from_env` reads those in the environment, which take precedence.
         let Ok(key) = name.parse::<AmazonS3ConfigKey>() else { continue };
         if !given(&builder, key) {
             builder = builder.with_config(key, value);
@@ -204,7 +207,7 @@ fn amazon(bucket: &str, settings: &[(&str, &str)], patience: Patience) -> Store 
     Ok(Box::new(store))
 }
 
-/// What `aws configure` wrote down for the profile in use: keys, token and region.
+/// Returns the settings that `aws configure` stored for the current profile: keys, token and region.
 fn profile() -> Vec<(String, String)> {
     let profile = variable("AWS_PROFILE").unwrap_or_else(|| "default".into());
     let files =
@@ -216,7 +219,7 @@ fn profile() -> Vec<(String, String)> {
     files.into_iter().filter_map(read).flatten().collect()
 }
 
-/// `name = value` of one section; the file `config` calls it `[profile NAME]`.
+/// Returns `name = value` of one section; the file `config` names it `[profile NAME]`.
 fn section(text: &str, profile: &str) -> Vec<(String, String)> {
     const READ: [&str; 4] = ["aws_access_key_id", "aws_secret_access_key", "aws_session_token", "region"];
     let mut inside = false;
@@ -233,7 +236,7 @@ fn section(text: &str, profile: &str) -> Vec<(String, String)> {
     found
 }
 
-/// What keys begin with a folder's path, up to the next `/`.
+/// Lists the keys below a directory's path, up to the next `/`.
 pub(crate) fn entries(dir: &Path) -> io::Result<Vec<Entry>> {
     let (bucket, key) = Bucket::of(dir).map_err(io::Error::other)?;
     let prefix = (!key.as_ref().is_empty()).then_some(&key);
@@ -249,10 +252,10 @@ pub(crate) fn entries(dir: &Path) -> io::Result<Vec<Entry>> {
     Ok(listed.common_prefixes.iter().map(|p| entry(p, true)).chain(objects).collect())
 }
 
-/// How many bytes an object has; `None` where there is none, or the store does not tell.
+/// Returns the size of an object in bytes; `None` if it does not exist, or the store does not report it.
 pub(crate) fn size(path: &Path) -> Option<u64> {
     let (bucket, key) = Bucket::of(path).ok()?;
-    // A store answers for the bucket itself, too.
+    // A store also answers for the bucket itself.
     let named = !key.as_ref().is_empty();
     named.then(|| block_on(bucket.store.head(&key)).ok())?.map(|meta| meta.size)
 }

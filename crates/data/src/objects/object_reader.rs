@@ -1,4 +1,4 @@
-//! An object as a file that is read and sought in: ranges of it in memory, the next one on its way.
+//! Seekable reader of an object in an object store: reads byte ranges, with read-ahead.
 
 use super::{Bucket, block_on};
 use object_store::{GetOptions, GetRange, ObjectStoreExt};
@@ -9,44 +9,44 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
 
-/// What is read first: enough to tell what an object is, and all of a small one.
+/// Size of the first range: enough to detect the format, and all of a small object.
 const FIRST: u64 = 256 << 10;
-/// Ranges grow up to this while an object is read in order. It holds two of them at a time.
+/// Maximum range size, reached by sequential reads. Two ranges are in memory at a time.
 const LARGEST: u64 = 8 << 20;
 
-/// An open object.
-pub struct Object {
+/// Open object.
+pub struct ObjectReader {
     source: Arc<Source>,
     position: u64,
-    /// The range in memory: its first byte, and the bytes.
+    /// Start of the range in memory, and its bytes.
     start: u64,
     bytes: Vec<u8>,
     ahead: Option<Ahead>,
 }
 
-/// An object as it was when it was opened.
-struct Source {
+/// Version of an object at the time it was opened.
+struct OpenedObject {
     bucket: Arc<Bucket>,
     key: object_store::path::Path,
     size: u64,
-    /// What tells it from another one under this key.
+    /// Entity tag that identifies the version.
     tag: Option<String>,
 }
 
-/// A range that is being read by another thread.
-struct Ahead {
+/// Range that another thread is reading.
+struct RangeReadAhead {
     start: u64,
     bytes: Receiver<io::Result<Vec<u8>>>,
 }
 
 impl Object {
-    /// Opens an object and reads its first range, which tells its size too.
+    /// Opens an object and reads its first range, which also yields its size.
     pub(crate) fn open(path: &Path) -> io::Result<Object> {
         let (bucket, key) = Bucket::of(path).map_err(io::Error::other)?;
         let (source, bytes) = match get(&bucket, &key, 0..FIRST, None) {
             Ok((meta, bytes)) => (Source { size: meta.size, tag: meta.e_tag, bucket, key }, bytes),
             Err(e) => match block_on(bucket.store.head(&key)) {
-                // Stores refuse any range of what has no bytes.
+                // Stores reject any range of an empty object.
                 Ok(meta) if meta.size == 0 => (Source { size: 0, tag: meta.e_tag, bucket, key }, Vec::new()),
                 _ => return Err(bucket.explain("open", key.as_ref(), None, &e)),
             },
@@ -54,7 +54,7 @@ impl Object {
         Ok(Object { source: Arc::new(source), position: 0, start: 0, bytes, ahead: None })
     }
 
-    /// How many bytes it has.
+    /// Returns the size in bytes.
     pub(crate) fn size(&self) -> u64 {
         self.source.size
     }
@@ -63,7 +63,7 @@ impl Object {
         self.start + self.bytes.len() as u64
     }
 
-    /// Has the range at hand that begins at the position, and sends for the next one where this one follows the last.
+    /// Loads the range at the current position, and requests the next one if reading is sequential.
     fn turn(&mut self) -> io::Result<()> {
         let in_order = self.position == self.end();
         let length = match in_order {
@@ -87,7 +87,7 @@ impl Ahead {
     fn of(source: Arc<Source>, start: u64, length: u64) -> Ahead {
         let (sender, bytes) = sync_channel(1);
         thread::spawn(move || {
-            // Nobody may want it any more.
+            // The receiver may be gone.
             let _ = sender.send(source.range(start, length));
         });
         Ahead { start, bytes }
@@ -102,7 +102,7 @@ impl Source {
         let (_, bytes) = read.map_err(|e| self.bucket.explain("read", self.key.as_ref(), place(), &e))?;
         match bytes.len() as u64 == range.end - range.start {
             true => Ok(bytes),
-            false => Err(io::Error::other(format!("the store sends {} bytes for {range:?}", bytes.len()))),
+            false => Err(io::Error::other(format!("the store sent {} bytes for {range:?}", bytes.len()))),
         }
     }
 }

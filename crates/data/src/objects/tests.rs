@@ -1,4 +1,6 @@
-//! Against a server on a thread that does what it is told to: S3's and Google's listing and reading, and their troubles.
+//! Tests of object store access against a local mock server.
+//!
+//! Covers listing and reading of S3 and Google Cloud Storage, and failures.
 
 use super::*;
 use crate::format::tfrecord::{Compression, Writer};
@@ -12,12 +14,12 @@ use std::thread;
 use std::time::Duration;
 use systole_base::{DType, Literal};
 
-/// What happens to a request instead of its answer.
+/// Behavior of the server for one request.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     Serve,
     Status(u16),
-    /// The head promises all, and so many bytes come.
+    /// Announces the full length, but sends only this many bytes.
     Cut(usize),
     Silence,
 }
@@ -48,7 +50,7 @@ impl Server {
                     lock(&requests).push(asked.clone());
                     let act = lock(&acts).pop_front().unwrap_or(Act::Serve);
                     let answer = answer(&asked, &lock(&objects).clone());
-                    // Who asked may have gone away.
+                    // The client may have disconnected.
                     let _ = send(stream, act, &answer);
                 });
             }
@@ -56,7 +58,7 @@ impl Server {
         server
     }
 
-    /// A bucket of this server, under a name of its own.
+    /// Configures a bucket on this server with its own name.
     fn bucket(&self, name: &str) -> String {
         let patience =
             Patience { attempts: 4, wait: Duration::from_millis(1), answer: Duration::from_millis(400) };
@@ -81,7 +83,7 @@ impl Server {
         lock(&self.acts).extend(acts);
     }
 
-    /// What was asked since the last time.
+    /// Returns and clears the received requests.
     fn asked(&self) -> Vec<String> {
         std::mem::take(&mut *lock(&self.requests))
     }
@@ -105,7 +107,7 @@ fn tag(bytes: &[u8]) -> String {
     format!("\"{:08x}-{}\"", crc32c::crc32c(bytes), bytes.len())
 }
 
-/// With the bytes that `%2F` and the like stand for.
+/// Decodes percent-encoding such as `%2F`.
 fn decoded(text: &str) -> String {
     let mut parts = text.split('%');
     let mut out = parts.next().unwrap_or_default().to_string();
@@ -116,7 +118,7 @@ fn decoded(text: &str) -> String {
     out
 }
 
-/// Head and body.
+/// Returns head and body.
 fn answer(asked: &str, objects: &BTreeMap<String, Vec<u8>>) -> (String, Vec<u8>) {
     let target = asked.split(' ').nth(1).unwrap_or_default().trim_start_matches('/');
     let target = &decoded(target);
@@ -179,7 +181,7 @@ fn send(mut stream: TcpStream, act: Act, (head, body): &(String, Vec<u8>)) -> io
     }
 }
 
-/// Records `0..n`, each of so many bytes.
+/// Records `0..n` of `size` bytes each.
 fn records(n: u8, size: usize) -> Vec<u8> {
     let name = format!("systole-objects-{:?}-{}", thread::current().id(), std::process::id());
     let path = std::env::temp_dir().join(name);
@@ -246,7 +248,7 @@ fn files_of_both_clouds_are_listed_read_and_resumed() {
     };
     let lacking = Dataset::csv_with([format!("s3://{bucket}/recs/deep/table.csv")], options);
     let e = lacking.iter().next().unwrap().unwrap_err().to_string();
-    assert!(e.contains("there is no column z") && e.contains("s3://"), "{e}");
+    assert!(e.contains("unknown column z") && e.contains("s3://"), "{e}");
 }
 
 #[test]
@@ -346,7 +348,7 @@ fn what_does_not_pass_is_told_with_place_and_advice() {
     assert!(
         e.contains(&format!("{path}-none"))
             && e.contains("404")
-            && e.contains("try: look what is there: aws s3 ls"),
+            && e.contains("try: list the existing objects: aws s3 ls"),
         "{e}"
     );
     let e = error(&[Act::Status(403); 3], &path);
@@ -366,25 +368,25 @@ fn what_does_not_pass_is_told_with_place_and_advice() {
     assert!(e.contains("the connection ended after 9 of 638000 bytes (4 attempts)"), "{e}");
     let e = error(&[Act::Silence; 8], &path);
     assert!(e.contains("stopped answering") && e.contains(&path), "{e}");
-    // Another object under the same key is not taken for the rest of this one.
+    // A replaced object under the same key is detected.
     let records_of = Dataset::tfrecord([&path]);
     let mut iter = records_of.iter();
     iter.next().unwrap().unwrap();
     server.put(&bucket, "recs", records(9, 100_001));
     let e = iter.find_map(Result::err).unwrap().to_string();
-    assert!(e.contains("changed while it was in use"), "{e}");
+    assert!(e.contains("changed while it was being read"), "{e}");
 }
 
 #[test]
 fn keys_and_settings_that_are_none_are_told() {
     for (path, what) in [
-        ("s3://", "names no bucket"),
-        ("gs:///a", "names no bucket"),
-        ("s3://b/a//b", "no path of an object"),
+        ("s3://", "has no bucket name"),
+        ("gs:///a", "has no bucket name"),
+        ("s3://b/a//b", "not a valid object path"),
     ] {
         let e = Error::io("cannot read", path, input::read(path).unwrap_err()).to_string();
         assert!(e.contains(path) && e.contains("try: "), "{e}");
-        assert!(e.contains(what) || e.contains("leave out") || e.contains("write gs://"), "{e}");
+        assert!(e.contains(what) || e.contains("remove empty") || e.contains("such as gs://"), "{e}");
     }
     let e = configure("s3://b", [("regoin", "x")], Patience::default()).unwrap_err().to_string();
     assert!(e.contains("regoin") && e.contains("s3://b"), "{e}");
@@ -401,7 +403,7 @@ fn profiles_of_the_clouds_own_tool_are_read() {
     assert!(section(text, "other").is_empty());
 }
 
-/// A key of a service account would need RSA: the error says what works instead.
+/// A service account key would need RSA: the error names an alternative.
 #[test]
 fn keys_of_service_accounts_are_refused_with_what_works() {
     let key = r#"{"private_key": "-----BEGIN PRIVATE KEY-----\nAA==\n-----END PRIVATE KEY-----", "private_key_id": "1",

@@ -1,11 +1,10 @@
-//! How many threads and how much memory a running pipeline uses: a budget that is not exceeded, sizes that are tuned
-//! while it runs, and an account of both.
+//! Autotuning of threads and queue sizes of a running pipeline, within a memory budget.
 //!
-//! A stage that computes ahead has a [`Gauge`]. Whoever takes its elements looks at it now and then: where it waited,
-//! the stage gets another thread, or a longer queue; where its threads have nothing to do, one goes. Nothing of this
-//! changes the elements or their order.
+//! A stage that computes ahead has a [`StageGauge`], which its consumer evaluates periodically: if the consumer waits, the
+//! stage gets another thread or a longer queue; if threads are idle, one is removed. The elements and their order do
+//! not change.
 
-use super::stage_ids::{Owner, Stages};
+use super::stage_ids::{StageId, StageList};
 use crate::mutex::lock;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -15,48 +14,48 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use systole_base::{Error, ErrorKind, Result, knobs};
 
-/// How often a gauge is looked at.
+/// Interval between evaluations of a gauge.
 const WINDOW: Duration = Duration::from_millis(50);
-/// Windows after which a number of threads that gained nothing is tried again.
+/// Number of windows after which a thread count that gained nothing is tried again.
 const FORGET: u32 = 200;
-/// Decisions that are kept for [`Gauge::reasons`].
+/// Number of decisions kept for [`StageGauge::reasons`].
 const REASONS: usize = 8;
-/// No queue is tuned longer than this many elements.
+/// Maximum queue length chosen by tuning.
 const MOST_AHEAD: usize = 4096;
 
 /// Lets a stage choose its own size, as in tf.data.
 pub const AUTOTUNE: usize = usize::MAX;
 
-/// How many threads a stage wants.
+/// Requested number of threads of a stage.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Threads {
-    /// So many.
+pub enum ThreadCount {
+    /// Fixed number.
     Fixed(usize),
-    /// As many as pay, within the core budget.
+    /// Tuned, within the core budget.
     Auto,
 }
 
-impl Threads {
-    /// A number, or [`AUTOTUNE`].
-    pub fn of(n: usize) -> Threads {
-        if n == AUTOTUNE { Threads::Auto } else { Threads::Fixed(n) }
+impl ThreadCount {
+    /// Converts a number or [`AUTOTUNE`].
+    pub fn of(n: usize) -> ThreadCount {
+        if n == AUTOTUNE { ThreadCount::Auto } else { ThreadCount::Fixed(n) }
     }
 }
 
-/// Bytes that elements computed ahead may take, all stages of a run together.
-pub(crate) struct Budget {
+/// Memory budget in bytes for elements computed ahead, shared by all stages of a run.
+pub(crate) struct MemoryBudget {
     limit: usize,
     used: AtomicUsize,
     peak: AtomicUsize,
-    /// Stages that compute ahead or hold elements, and the largest element that any of them made.
+    /// Number of stages that compute ahead or hold elements, and the size of their largest element.
     stages: AtomicUsize,
     largest: AtomicUsize,
 }
 
-impl Budget {
-    pub fn new(limit: usize) -> Budget {
+impl MemoryBudget {
+    pub fn new(limit: usize) -> MemoryBudget {
         let zero = || AtomicUsize::new(0);
-        Budget { limit, used: zero(), peak: zero(), stages: zero(), largest: zero() }
+        MemoryBudget { limit, used: zero(), peak: zero(), stages: zero(), largest: zero() }
     }
 
     pub fn limit(&self) -> usize {
@@ -67,7 +66,7 @@ impl Budget {
         self.peak.load(Relaxed)
     }
 
-    /// One more stage that computes ahead or holds elements, or one less.
+    /// Registers a stage that computes ahead or holds elements; `leave` unregisters it.
     pub fn enter(&self) {
         self.stages.fetch_add(1, Relaxed);
     }
@@ -76,39 +75,39 @@ impl Budget {
         self.stages.fetch_sub(1, Relaxed);
     }
 
-    /// Takes note of an element's size.
+    /// Records an element's size.
     pub fn note(&self, bytes: usize) {
         self.largest.fetch_max(bytes, Relaxed);
     }
 
-    /// So many bytes, where they are left: each stage may insist on one element while its taker still has another,
-    /// and room for those is kept.
-    pub fn lease(self: &Arc<Budget>, bytes: usize) -> Option<Lease> {
+    /// Reserves `bytes` if available, leaving room for one more element per stage: a stage may need one while its
+    /// consumer holds another.
+    pub fn lease(self: &Arc<MemoryBudget>, bytes: usize) -> Option<MemoryLease> {
         let kept = self.largest.load(Relaxed).saturating_mul(2 * self.stages.load(Relaxed));
         let take = |used: usize| {
             used.checked_add(bytes).filter(|n| n.checked_add(kept).is_some_and(|all| all <= self.limit))
         };
         let before = self.used.fetch_update(Relaxed, Relaxed, take).ok()?;
         self.peak.fetch_max(before + bytes, Relaxed);
-        Some(Lease { budget: self.clone(), bytes })
+        Some(MemoryLease { budget: self.clone(), bytes })
     }
 
-    /// So many bytes whether they are left or not: the one element without which nothing would move.
-    pub fn insist(self: &Arc<Budget>, bytes: usize) -> Lease {
+    /// Reserves `bytes` unconditionally, for the one element without which no progress is possible.
+    pub fn insist(self: &Arc<MemoryBudget>, bytes: usize) -> MemoryLease {
         let before = self.used.fetch_add(bytes, Relaxed);
         self.peak.fetch_max(before.saturating_add(bytes), Relaxed);
-        Lease { budget: self.clone(), bytes }
+        MemoryLease { budget: self.clone(), bytes }
     }
 }
 
-/// Bytes of the budget, given back when dropped.
-pub(crate) struct Lease {
-    budget: Arc<Budget>,
+/// Reserved bytes of the budget, returned when dropped.
+pub(crate) struct MemoryLease {
+    budget: Arc<MemoryBudget>,
     bytes: usize,
 }
 
-impl Lease {
-    /// Changes the number of bytes to what it turned out to be.
+impl MemoryLease {
+    /// Adjusts the reservation to the actual size.
     pub fn settle(&mut self, bytes: usize) {
         if bytes > self.bytes {
             let before = self.budget.used.fetch_add(bytes - self.bytes, Relaxed);
@@ -119,7 +118,7 @@ impl Lease {
         self.bytes = bytes;
     }
 
-    /// Gives a part back before the rest.
+    /// Returns a part of the reservation early.
     pub fn give_back(&mut self, bytes: usize) {
         let bytes = bytes.min(self.bytes);
         self.budget.used.fetch_sub(bytes, Relaxed);
@@ -127,14 +126,14 @@ impl Lease {
     }
 }
 
-impl Drop for Lease {
+impl Drop for MemoryLease {
     fn drop(&mut self) {
         self.budget.used.fetch_sub(self.bytes, Relaxed);
     }
 }
 
-/// Bytes that this process may still take: what the machine and its control group have left, at most the knob
-/// `SYSTOLE_MEMORY_LIMIT`. One GiB where that cannot be found out.
+/// Returns the bytes that this process may still allocate: the free memory of the machine and its control group,
+/// limited by `SYSTOLE_MEMORY_LIMIT`. One GiB if unknown.
 pub fn free_memory() -> usize {
     let read = |path: &str| std::fs::read_to_string(path).ok();
     let number = |path: &str| read(path)?.trim().parse::<usize>().ok();
@@ -149,34 +148,34 @@ pub fn free_memory() -> usize {
     machine.into_iter().chain(group).chain(knob).min().unwrap_or(1 << 30)
 }
 
-/// The gauges of one run.
-pub(crate) struct Tuner {
-    stages: Stages,
+/// Gauges of one run.
+pub(crate) struct PipelineTuner {
+    stages: StageList,
     cores: usize,
-    /// Threads that tuned stages have now.
+    /// Number of threads granted to tuned stages.
     granted: AtomicUsize,
-    frozen: Tuning,
-    gauges: Mutex<BTreeMap<String, Arc<Gauge>>>,
+    frozen: PipelineTuning,
+    gauges: Mutex<BTreeMap<String, Arc<StageGauge>>>,
 }
 
-impl Tuner {
-    pub fn new(stages: Stages, cores: usize, frozen: Option<Tuning>) -> Tuner {
-        Tuner { stages, cores, frozen: frozen.unwrap_or_default(), ..Tuner::idle() }
+impl PipelineTuner {
+    pub fn new(stages: StageList, cores: usize, frozen: Option<PipelineTuning>) -> PipelineTuner {
+        PipelineTuner { stages, cores, frozen: frozen.unwrap_or_default(), ..PipelineTuner::idle() }
     }
 
-    /// For runs that only look at the first element.
-    pub fn idle() -> Tuner {
-        Tuner {
-            stages: Stages::default(),
+    /// Creates a tuner for runs that only inspect the first element.
+    pub fn idle() -> PipelineTuner {
+        PipelineTuner {
+            stages: StageList::default(),
             cores: 1,
             granted: AtomicUsize::new(0),
-            frozen: Tuning::default(),
+            frozen: PipelineTuning::default(),
             gauges: Mutex::default(),
         }
     }
 
-    /// The gauge of a stage; the same one each time, so that an epoch starts with what the last one found.
-    pub fn gauge(&self, owner: &Owner, threads: Threads, ahead: Option<usize>) -> Arc<Gauge> {
+    /// Returns the gauge of a stage; the same one in every epoch, so that tuning continues.
+    pub fn gauge(&self, owner: &StageId, threads: ThreadCount, ahead: Option<usize>) -> Arc<StageGauge> {
         let id = self.stages.id(owner.address);
         let key = id.map_or_else(|| owner.label.clone(), |id| format!("{id} {}", owner.label));
         let mut gauges = lock(&self.gauges);
@@ -184,24 +183,24 @@ impl Tuner {
         gauges.entry(key.clone()).or_insert_with(make).clone()
     }
 
-    fn new_gauge(&self, key: &str, threads: Threads, ahead: Option<usize>) -> Gauge {
+    fn new_gauge(&self, key: &str, threads: ThreadCount, ahead: Option<usize>) -> StageGauge {
         let frozen = self.frozen.0.get(key);
-        let threads = frozen.map_or(threads, |size| Threads::Fixed(size.threads));
+        let threads = frozen.map_or(threads, |size| ThreadCount::Fixed(size.threads));
         let ahead = frozen.map_or(ahead, |size| Some(size.ahead));
         let (count, auto_threads) = match threads {
-            Threads::Fixed(n) => (n.max(1), false),
-            Threads::Auto => (self.grant(self.cores), true),
+            ThreadCount::Fixed(n) => (n.max(1), false),
+            ThreadCount::Auto => (self.grant(self.cores), true),
         };
-        Gauge {
+        StageGauge {
             auto_threads,
             auto_ahead: ahead.is_none(),
             threads: AtomicUsize::new(count),
             ahead: AtomicUsize::new(ahead.unwrap_or(2 * count).max(1)),
-            ..Gauge::default()
+            ..StageGauge::default()
         }
     }
 
-    /// Up to `wanted` threads of the core budget, at least one.
+    /// Grants up to `wanted` threads of the core budget, at least one.
     fn grant(&self, wanted: usize) -> usize {
         let granted = self.granted.load(Relaxed);
         let count = wanted.min(self.cores.saturating_sub(granted)).max(1);
@@ -209,15 +208,16 @@ impl Tuner {
         count
     }
 
-    /// What was chosen, for a configuration.
-    pub fn tuning(&self) -> Tuning {
+    /// Returns the chosen sizes, for a configuration.
+    pub fn tuning(&self) -> PipelineTuning {
         let gauges = lock(&self.gauges);
-        let size = |g: &Gauge| Size { threads: g.threads.load(Relaxed), ahead: g.ahead.load(Relaxed) };
-        Tuning(gauges.iter().map(|(key, g)| (key.clone(), size(g))).collect())
+        let size =
+            |g: &StageGauge| TunedSize { threads: g.threads.load(Relaxed), ahead: g.ahead.load(Relaxed) };
+        PipelineTuning(gauges.iter().map(|(key, g)| (key.clone(), size(g))).collect())
     }
 
-    /// Key and gauge of each stage that computes ahead.
-    pub fn gauges(&self) -> Vec<(String, Arc<Gauge>)> {
+    /// Returns key and gauge of each stage that computes ahead.
+    pub fn gauges(&self) -> Vec<(String, Arc<StageGauge>)> {
         lock(&self.gauges).iter().map(|(k, g)| (k.clone(), g.clone())).collect()
     }
 
@@ -226,17 +226,18 @@ impl Tuner {
     }
 }
 
-/// Sizes of the stages that compute ahead, as a run found them. Shown as lines of TOML, and parses back.
+/// Thread counts and queue lengths of the stages that compute ahead, as tuned in a run. Displays as and parses from
+/// lines of TOML.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Tuning(BTreeMap<String, Size>);
+pub struct PipelineTuning(BTreeMap<String, TunedSize>);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Size {
+struct TunedSize {
     threads: usize,
     ahead: usize,
 }
 
-impl fmt::Display for Tuning {
+impl fmt::Display for PipelineTuning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (key, size) in &self.0 {
             writeln!(f, "{key:?} = {{ threads = {}, ahead = {} }}", size.threads, size.ahead)?;
@@ -245,50 +246,50 @@ impl fmt::Display for Tuning {
     }
 }
 
-impl FromStr for Tuning {
+impl FromStr for PipelineTuning {
     type Err = Error;
-    fn from_str(text: &str) -> Result<Tuning> {
+    fn from_str(text: &str) -> Result<PipelineTuning> {
         let lines = text.lines().filter(|l| !l.trim().is_empty());
-        lines.map(|l| size_line(l).ok_or_else(|| bad_line(l))).collect::<Result<_>>().map(Tuning)
+        lines.map(|l| size_line(l).ok_or_else(|| bad_line(l))).collect::<Result<_>>().map(PipelineTuning)
     }
 }
 
-fn size_line(line: &str) -> Option<(String, Size)> {
+fn size_line(line: &str) -> Option<(String, TunedSize)> {
     let (key, rest) = line.trim().strip_prefix('"')?.rsplit_once("\" = { threads = ")?;
     let (threads, ahead) = rest.strip_suffix(" }")?.split_once(", ahead = ")?;
-    Some((key.to_string(), Size { threads: threads.parse().ok()?, ahead: ahead.parse().ok()? }))
+    Some((key.to_string(), TunedSize { threads: threads.parse().ok()?, ahead: ahead.parse().ok()? }))
 }
 
 fn bad_line(line: &str) -> Error {
-    Error::new(ErrorKind::Config, format!("{line:?} is no size of a stage"))
-        .because("it is written as \"3 prefetch\" = { threads = 2, ahead = 8 }")
-        .hint("take the text that freeze() gave")
+    Error::new(ErrorKind::Config, format!("invalid stage size {line:?}"))
+        .because("the expected form is \"3 prefetch\" = { threads = 2, ahead = 8 }")
+        .hint("use the text returned by freeze()")
 }
 
-/// What one stage that computes ahead uses and how it fares.
+/// Sizes and statistics of one stage that computes ahead.
 #[derive(Default)]
-pub(crate) struct Gauge {
+pub(crate) struct StageGauge {
     auto_threads: bool,
     auto_ahead: bool,
     threads: AtomicUsize,
     ahead: AtomicUsize,
-    /// Elements handed out.
+    /// Number of elements yielded.
     pub elements: AtomicU64,
-    /// Nanoseconds that the taker waited.
+    /// Nanoseconds that the consumer waited.
     pub waited: AtomicU64,
     /// Nanoseconds that threads worked, and that they waited for room in the queue.
     pub busy: AtomicU64,
     pub blocked: AtomicU64,
-    /// Times that the memory budget, not the length, held the queue back.
+    /// Number of times that the memory budget, not the length, limited the queue.
     pub short_of_memory: AtomicU64,
     pub deepest: AtomicUsize,
-    /// Bytes of the largest element so far.
+    /// Size in bytes of the largest element so far.
     pub element_bytes: AtomicUsize,
-    window: Mutex<Window>,
+    window: Mutex<TuningWindow>,
 }
 
 #[derive(Default)]
-struct Window {
+struct TuningWindow {
     start: Option<Instant>,
     elements: u64,
     waited: u64,
@@ -301,7 +302,7 @@ struct Window {
     reasons: VecDeque<String>,
 }
 
-impl Gauge {
+impl StageGauge {
     pub fn threads(&self) -> usize {
         self.threads.load(Relaxed)
     }
@@ -314,7 +315,7 @@ impl Gauge {
         self.auto_threads || self.auto_ahead
     }
 
-    /// Whether the queue may be made longer, and if so makes it at least this long.
+    /// Raises the queue length to at least `ahead`; returns whether that is allowed.
     pub fn stretch(&self, ahead: usize) -> bool {
         if self.auto_ahead {
             self.ahead.fetch_max(ahead.min(MOST_AHEAD), Relaxed);
@@ -322,13 +323,13 @@ impl Gauge {
         self.ahead() >= ahead
     }
 
-    /// The last decisions, oldest first.
+    /// Returns the last decisions, oldest first.
     pub fn reasons(&self) -> Vec<String> {
         lock(&self.window).reasons.iter().cloned().collect()
     }
 
-    /// Looks at the last window, if it is over, and changes one size.
-    pub fn consider(&self, tuner: &Tuner) {
+    /// Evaluates the last window, if it is over, and changes one size.
+    pub fn consider(&self, tuner: &PipelineTuner) {
         if !self.is_tuned() {
             return;
         }
@@ -345,7 +346,7 @@ impl Gauge {
         let (elements, waited, blocked) =
             (self.elements.load(Relaxed), self.waited.load(Relaxed), self.blocked.load(Relaxed));
         let nanos = span.as_nanos() as f64;
-        let fared = Fared {
+        let fared = WindowStats {
             rate: (elements - w.elements) as f64 / nanos,
             starved: (waited - w.waited) as f64 / nanos,
             idle: (blocked - w.blocked) as f64 / (nanos * self.threads() as f64),
@@ -354,8 +355,8 @@ impl Gauge {
         self.decide(&mut w, fared, tuner);
     }
 
-    fn decide(&self, w: &mut Window, fared: Fared, tuner: &Tuner) {
-        let Fared { rate, starved, idle } = fared;
+    fn decide(&self, w: &mut TuningWindow, fared: WindowStats, tuner: &PipelineTuner) {
+        let WindowStats { rate, starved, idle } = fared;
         let threads = self.threads();
         let percent = |x: f64| format!("{:.0} %", 100.0 * x.clamp(0.0, 1.0));
         w.ceiling = w.ceiling.and_then(|(n, age)| (age < FORGET).then_some((n, age + 1)));
@@ -364,7 +365,7 @@ impl Gauge {
         {
             self.set_threads(before, tuner);
             w.ceiling = Some((before, 0));
-            w.say(format!("back to {}: one more gained nothing", threads_told(before)));
+            w.say(format!("back to {}: another thread gained nothing", threads_told(before)));
         } else if self.auto_threads
             && starved > 0.1
             && w.ceiling.is_none_or(|(n, _)| threads < n)
@@ -374,33 +375,36 @@ impl Gauge {
             w.floor = threads + 1;
             self.set_threads(threads + 1, tuner);
             let more = threads_told(threads + 1);
-            w.say(format!("{more}: the taker waited {} of the time", percent(starved)));
+            w.say(format!("{more}: the consumer waited {} of the time", percent(starved)));
         } else if self.auto_ahead && starved > 0.02 && idle > 0.1 && self.ahead() < MOST_AHEAD {
             let ahead = 2 * self.ahead();
             self.ahead.store(ahead, Relaxed);
-            w.say(format!("{ahead} elements ahead: it comes in bursts (waiting {})", percent(starved)));
+            w.say(format!(
+                "{ahead} elements ahead: elements arrive in bursts (waiting {})",
+                percent(starved)
+            ));
         } else if self.auto_threads && starved < 0.01 && idle > 0.6 && threads > w.floor.max(1) {
             self.set_threads(threads - 1, tuner);
             let fewer = threads_told(threads - 1);
-            w.say(format!("{fewer}: they were idle {} of the time", percent(idle)));
+            w.say(format!("{fewer}: threads were idle {} of the time", percent(idle)));
         }
     }
 
-    fn set_threads(&self, n: usize, tuner: &Tuner) {
+    fn set_threads(&self, n: usize, tuner: &PipelineTuner) {
         let before = self.threads.swap(n, Relaxed);
         tuner.granted.fetch_add(n, Relaxed);
         tuner.granted.fetch_sub(before, Relaxed);
     }
 }
 
-/// How a stage fared in a window: elements per nanosecond, shares of the time.
-struct Fared {
+/// Statistics of a stage in a window: elements per nanosecond, fractions of the time.
+struct WindowStats {
     rate: f64,
     starved: f64,
     idle: f64,
 }
 
-impl Window {
+impl TuningWindow {
     fn say(&mut self, reason: String) {
         if self.reasons.len() == REASONS {
             self.reasons.pop_front();
@@ -409,7 +413,7 @@ impl Window {
     }
 }
 
-/// `1 thread`, `2 threads`
+/// Formats `1 thread`, `2 threads`.
 pub(super) fn threads_told(n: usize) -> String {
     format!("{n} thread{}", if n == 1 { "" } else { "s" })
 }
@@ -420,7 +424,7 @@ mod tests {
 
     #[test]
     fn a_budget_is_not_exceeded_unless_one_insists() {
-        let budget = Arc::new(Budget::new(100));
+        let budget = Arc::new(MemoryBudget::new(100));
         let a = budget.lease(60).unwrap();
         assert!(budget.lease(41).is_none());
         let mut b = budget.lease(40).unwrap();
@@ -439,30 +443,33 @@ mod tests {
     fn sizes_are_text_and_parse_back() {
         let text =
             "\"1 map_parallel\" = { threads = 3, ahead = 48 }\n\"4 prefetch\" = { threads = 1, ahead = 2 }\n";
-        let tuning: Tuning = text.parse().unwrap();
+        let tuning: PipelineTuning = text.parse().unwrap();
         assert_eq!(tuning.to_string(), text);
         for bad in ["x", "\"a\" = { threads = x, ahead = 1 }", "\"a\" = 3"] {
-            assert!(bad.parse::<Tuning>().unwrap_err().to_string().contains("no size of a stage"), "{bad}");
+            assert!(
+                bad.parse::<PipelineTuning>().unwrap_err().to_string().contains("invalid stage size"),
+                "{bad}"
+            );
         }
     }
 
-    fn gauge(threads: usize) -> Gauge {
+    fn gauge(threads: usize) -> StageGauge {
         let set = AtomicUsize::new;
-        Gauge {
+        StageGauge {
             auto_threads: true,
             auto_ahead: true,
             threads: set(threads),
             ahead: set(4),
-            ..Gauge::default()
+            ..StageGauge::default()
         }
     }
 
     #[test]
     fn waiting_brings_threads_and_idleness_takes_them() {
-        let tuner = Tuner { cores: 3, ..Tuner::idle() };
+        let tuner = PipelineTuner { cores: 3, ..PipelineTuner::idle() };
         tuner.granted.store(1, Relaxed);
-        let (g, mut w) = (gauge(1), Window::default());
-        let starving = |rate| Fared { rate, starved: 0.9, idle: 0.0 };
+        let (g, mut w) = (gauge(1), TuningWindow::default());
+        let starving = |rate| WindowStats { rate, starved: 0.9, idle: 0.0 };
         g.decide(&mut w, starving(1.0), &tuner);
         g.decide(&mut w, starving(1.9), &tuner);
         assert_eq!(g.threads(), 3);
@@ -470,10 +477,10 @@ mod tests {
         assert_eq!(g.threads(), 2, "the third gained nothing");
         g.decide(&mut w, starving(1.9), &tuner);
         assert_eq!((g.threads(), tuner.granted.load(Relaxed)), (2, 2), "and is not tried at once again");
-        let mut calm = Window::default();
-        g.decide(&mut calm, Fared { rate: 1.0, starved: 0.0, idle: 0.9 }, &tuner);
+        let mut calm = TuningWindow::default();
+        g.decide(&mut calm, WindowStats { rate: 1.0, starved: 0.0, idle: 0.9 }, &tuner);
         assert_eq!(g.threads(), 1);
-        g.decide(&mut calm, Fared { rate: 1.0, starved: 0.05, idle: 0.5 }, &tuner);
+        g.decide(&mut calm, WindowStats { rate: 1.0, starved: 0.05, idle: 0.5 }, &tuner);
         assert_eq!(g.ahead(), 8, "bursts bring a longer queue");
         assert_eq!(calm.reasons.len(), 2);
     }

@@ -1,6 +1,6 @@
-//! How elements are stacked along a new first dimension; `batch`, windows and threads that put batches together share it.
+//! Stacks elements along a new leading dimension; shared by `batch`, windows and fused map-and-batch threads.
 
-use super::cursor::Cursor;
+use super::cursor::ElementCursor;
 use crate::HostArray;
 use crate::host_array::unfilled;
 use crate::sample::Sample;
@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use systole_base::{Error, ErrorKind, Literal, Result, TensorType};
 
-/// How elements become batches.
+/// Batch size and handling of the remainder.
 #[derive(Clone, Copy)]
 pub(crate) struct Batching {
     pub size: usize,
@@ -16,38 +16,40 @@ pub(crate) struct Batching {
 }
 
 impl Batching {
-    /// Refuses batches of nothing.
+    /// Rejects a batch size of 0.
     pub fn check(self, stage: impl FnOnce() -> String) -> Result<()> {
         if self.size > 0 {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::Config, "the batch size is 0").at(stage()).hint("use at least 1"))
+        Err(Error::new(ErrorKind::Config, "the batch size is 0")
+            .at(stage())
+            .hint("use a batch size of at least 1"))
     }
 
-    /// The elements of the next batch; none at the end.
-    pub fn next(self, up: &mut dyn Cursor) -> Option<Vec<Result<Sample>>> {
+    /// Returns the elements of the next batch; `None` at the end.
+    pub fn next(self, up: &mut dyn ElementCursor) -> Option<Vec<Result<Sample>>> {
         let items: Vec<Result<Sample>> = std::iter::from_fn(|| up.next()).take(self.size).collect();
         let is_one = !items.is_empty() && (items.len() == self.size || !self.drop_remainder);
         is_one.then_some(items)
     }
 
-    /// Leaves out up to `n` batches of a stream's elements and says how many there were.
-    pub fn skip(self, up: &mut dyn Cursor, n: u64) -> u64 {
+    /// Skips up to `n` batches of a stream's elements and returns the number skipped.
+    pub fn skip(self, up: &mut dyn ElementCursor, n: u64) -> u64 {
         self.batches(up.skip(n.saturating_mul(self.size as u64)))
     }
 
-    /// How many batches `n` elements are.
+    /// Number of batches for `n` elements.
     pub fn batches(self, n: u64) -> u64 {
         let size = self.size.max(1) as u64;
         if self.drop_remainder { n / size } else { n.div_ceil(size) }
     }
 
-    /// How many elements the last of so many elements' batches lacks.
+    /// Number of elements missing in the last batch of `elements` elements.
     pub fn lacking(self, elements: usize) -> u64 {
         (self.batches(elements as u64).saturating_mul(self.size as u64)).saturating_sub(elements as u64)
     }
 
-    /// Stacks elements as they come; `first` is the number of the first batch.
+    /// Stacks elements as they arrive; `first` is the index of the first batch.
     pub fn stack(
         self,
         first: u64,
@@ -63,17 +65,17 @@ impl Batching {
     }
 }
 
-/// All of the elements as one batch.
+/// Stacks all elements to one batch.
 pub(crate) fn stack_all(items: Vec<Result<Sample>>) -> Result<Sample> {
     let count = items.len();
     stack(items.into_iter(), count)
 }
 
-/// `count` elements as one batch. One bad element makes a bad batch; the others are used up with it, so that positions
-/// stay fixed.
+/// Stacks `count` elements to one batch. A failed element fails the batch; its other elements are consumed, so that
+/// positions stay fixed.
 fn stack(mut items: impl Iterator<Item = Result<Sample>>, count: usize) -> Result<Sample> {
     let Some(first) = items.next() else { return Ok(Sample::default()) };
-    let mut pushed = first.and_then(|first| Stack::new(first, count, 0));
+    let mut pushed = first.and_then(|first| BatchBuilder::new(first, count, 0));
     for item in items {
         if let Ok(stack) = &mut pushed
             && let Err(e) = item.and_then(|item| stack.push(item))
@@ -81,23 +83,23 @@ fn stack(mut items: impl Iterator<Item = Result<Sample>>, count: usize) -> Resul
             pushed = Err(e);
         }
     }
-    pushed.map(Stack::finish)
+    pushed.map(BatchBuilder::finish)
 }
 
-/// Says which batch an error is about.
+/// Adds the batch index to an error.
 pub(crate) fn at_batch(e: Error, batch: u64) -> Error {
     e.at(format!("batch {batch}"))
 }
 
-/// Batches in the making: one array per field, filled row by row.
-pub(crate) struct Stack {
+/// Batch under construction: one array per field, filled row by row.
+pub(crate) struct BatchBuilder {
     fields: Vec<(Arc<str>, TensorType, Literal)>,
     filled: usize,
 }
 
-impl Stack {
-    /// Room for `count` rows, of which those before `at` are zeros and that one is `first`.
-    pub fn new(first: Sample, count: usize, at: usize) -> Result<Stack> {
+impl BatchBuilder {
+    /// Allocates `count` rows: those before `at` are zeros, row `at` is `first`.
+    pub fn new(first: Sample, count: usize, at: usize) -> Result<BatchBuilder> {
         let first = first.check()?;
         let mut fields = Vec::new();
         for (i, (_, array)) in first.fields().enumerate() {
@@ -105,13 +107,13 @@ impl Stack {
             let dims: Vec<usize> = std::iter::once(count).chain(ty.shape.iter().copied()).collect();
             fields.push((first.shared_name(i), ty.clone(), unfilled(ty.with_shape(dims))?));
         }
-        let mut stack = Stack { fields, filled: at };
+        let mut stack = BatchBuilder { fields, filled: at };
         stack.clear(0..at);
         stack.push(first)?;
         Ok(stack)
     }
 
-    /// Zeros in the rows that were not pushed.
+    /// Fills the remaining rows with zeros.
     pub fn rest(&mut self) {
         self.clear(self.filled..usize::MAX);
     }
@@ -130,7 +132,7 @@ impl Stack {
         let mut given = 0;
         for ((name, array), (expected, ty, out)) in sample.fields().zip(&mut self.fields) {
             let x = array.get()?;
-            // Mostly the same text, not only an equal one.
+            // Usually the same pointer, not only equal text.
             let is_named = std::ptr::eq(name, &**expected) || name == &**expected;
             if !is_named || x.ty() != ty {
                 return Err(sample.locate(mismatch(self.filled, name, x.ty(), expected, ty)));
@@ -142,7 +144,7 @@ impl Stack {
         if given != self.fields.len() || sample.fields().count() != given {
             return Err(sample.locate(Error::new(
                 ErrorKind::Data,
-                format!("element {} of the batch has other fields than the first", self.filled),
+                format!("element {} of the batch has other fields than the first one", self.filled),
             )));
         }
         self.filled += 1;
@@ -156,7 +158,7 @@ impl Stack {
 }
 
 fn mismatch(at: usize, name: &str, ty: &TensorType, expected: &str, expected_ty: &TensorType) -> Error {
-    Error::new(ErrorKind::Data, format!("element {at} of the batch does not fit the first one"))
-        .because(format!("it has {name}: {ty}, the first has {expected}: {expected_ty}"))
+    Error::new(ErrorKind::Data, format!("element {at} of the batch does not match the first one"))
+        .because(format!("it has {name}: {ty}, but the first one has {expected}: {expected_ty}"))
         .hint("make the types equal with map (cast, resize) before batch")
 }

@@ -1,18 +1,18 @@
-//! [`Cardinality`]: how many elements there are, as far as that is known without running a pipeline.
+//! [`Cardinality`]: number of elements of a pipeline, as far as known without running it.
 
-/// How many elements a pipeline yields in one epoch.
+/// Number of elements that a pipeline yields in one epoch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cardinality {
-    /// This many.
+    /// Exactly this many elements.
     Finite(u64),
-    /// It never ends.
+    /// Endless.
     Infinite,
-    /// Not known without running it (generators, filters).
+    /// Unknown without running the pipeline (generators, filters).
     Unknown,
 }
 
 impl Cardinality {
-    /// The number when it is known and finite.
+    /// Returns the number if it is known and finite.
     pub fn finite(self) -> Option<u64> {
         match self {
             Cardinality::Finite(n) => Some(n),
@@ -20,7 +20,7 @@ impl Cardinality {
         }
     }
 
-    /// What is left when only running tells how many elements each one becomes.
+    /// Returns `Unknown` unless empty, for stages that yield an unpredictable number of elements per input.
     pub(crate) fn unknown_unless_empty(self) -> Cardinality {
         match self {
             Cardinality::Finite(0) => self,
@@ -28,7 +28,7 @@ impl Cardinality {
         }
     }
 
-    /// Changes a finite number.
+    /// Applies a function to a finite number.
     pub(crate) fn map(self, f: impl FnOnce(u64) -> u64) -> Cardinality {
         match self {
             Cardinality::Finite(n) => Cardinality::Finite(f(n)),

@@ -1,42 +1,42 @@
-//! [`Access`] and [`Cursor`]: the two ways to get at the elements of one epoch.
+//! Element access within one epoch: random access ([`RandomAccess`]) and sequential ([`ElementCursor`]).
 
 use super::position::{IteratorState, foreign};
 use crate::sample::Sample;
 use systole_base::Result;
 
-/// Reads any element of one epoch.
-pub trait Access: Send {
-    /// Number of elements; `None` when endless.
+/// Random access to the elements of one epoch.
+pub trait RandomAccess: Send {
+    /// Number of elements; `None` if endless.
     fn len(&self) -> Option<u64>;
 
-    /// True when there are no elements.
+    /// Whether there are no elements.
     fn is_empty(&self) -> bool {
         self.len() == Some(0)
     }
 
-    /// Element `index`, which is below the length. Not for the same index twice with different results.
+    /// Returns element `index`, which is below the length. Repeated calls return the same element.
     fn get(&mut self, index: u64) -> Result<Sample>;
 }
 
-/// Walks the elements of one epoch.
-pub trait Cursor: Send {
-    /// The next element, or an error about it; `None` at the end.
+/// Sequential iterator over the elements of one epoch, whose state can be saved and restored.
+pub trait ElementCursor: Send {
+    /// Returns the next element, or an error about it; `None` at the end.
     fn next(&mut self) -> Option<Result<Sample>>;
 
-    /// Leaves out up to `n` elements and says how many there were. Errors count as elements, as in `next`.
+    /// Skips up to `n` elements and returns the number skipped. Errors count as elements, as in `next`.
     fn skip(&mut self, n: u64) -> u64 {
         (0..n).take_while(|_| self.next().is_some()).count() as u64
     }
 
-    /// The state before the next element.
+    /// Returns the state before the next element.
     fn save(&self) -> IteratorState;
 
-    /// Goes to a state that a cursor of the same stage was at. Only for a cursor that was just opened.
+    /// Restores a state saved by a cursor of the same stage. Only valid on a newly opened cursor.
     fn restore(&mut self, state: &IteratorState) -> Result<()>;
 }
 
-/// Goes to a state that is the number of elements before it, for stages whose state only their elements give.
-pub(crate) fn replay(cursor: &mut dyn Cursor, state: &IteratorState) -> Result<()> {
+/// Restores a state that is an element count by replaying the elements before it.
+pub(crate) fn replay(cursor: &mut dyn ElementCursor, state: &IteratorState) -> Result<()> {
     let taken = state.number(0)?;
     match cursor.skip(taken) {
         skipped if skipped < taken => Err(foreign()),
@@ -44,13 +44,13 @@ pub(crate) fn replay(cursor: &mut dyn Cursor, state: &IteratorState) -> Result<(
     }
 }
 
-/// The cursor of anything with access.
-pub(crate) struct Walk {
-    pub access: Box<dyn Access>,
+/// Cursor over random access.
+pub(crate) struct AccessCursor {
+    pub access: Box<dyn RandomAccess>,
     pub at: u64,
 }
 
-impl Cursor for Walk {
+impl ElementCursor for AccessCursor {
     fn next(&mut self) -> Option<Result<Sample>> {
         if self.access.len().is_some_and(|n| self.at >= n) {
             return None;
@@ -74,7 +74,7 @@ impl Cursor for Walk {
         self.at = state.number(0)?;
         match self.access.len() {
             Some(n) if self.at > n => Err(foreign()),
-            // A run without order left gaps, which only its threads know how to fill.
+            // An unordered run left gaps, which only its threads can fill.
             _ if state.numbers.len() > 1 => Err(foreign()),
             _ => Ok(()),
         }

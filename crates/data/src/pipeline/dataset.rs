@@ -1,46 +1,45 @@
-//! [`Dataset`]: the description of a pipeline; [`DatasetIter`]: one run of it.
+//! [`Dataset`]: description of a pipeline; [`DatasetIter`]: iterator of one run.
 //!
-//! What a stage does lies in its own file under `stage/` or `source/`, with the method that adds it; here is only the
-//! chain and its outer behaviour.
+//! Each stage is in its own file under `stage/` or `source/`, with the method that adds it.
 
-use super::autotune::Tuning;
+use super::autotune::PipelineTuning;
 use super::cardinality::Cardinality;
-use super::cursor::Cursor;
-use super::position::Position;
-use super::report::Report;
-use super::run::Run;
-use super::run_observer::Watch;
-use super::stage::{Node, Stage, open, options_of, stages_of};
+use super::cursor::ElementCursor;
+use super::position::PipelinePosition;
+use super::report::PipelineReport;
+use super::run::PipelineRun;
+use super::run_observer::RunObserver;
+use super::stage::{DatasetStage, StageNode, open, options_of, stages_of};
 use crate::sample::{ElementSpec, Sample};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use systole_base::{Error, ErrorKind, Result};
 
-/// An input pipeline: an immutable description, cheap to clone, safe to share between threads.
+/// Input pipeline: an immutable description, cheap to clone, safe to share between threads.
 ///
-/// Every method gives a new pipeline; nothing runs until [`Dataset::iter`]. A wrong argument (a batch size of
-/// 0) is an error that the first element of the iteration, or [`Dataset::element_spec`], returns.
+/// Every method returns a new pipeline; nothing runs until [`Dataset::iter`]. An invalid argument (a batch size of 0)
+/// is an error returned by the first element of the iteration, or by [`Dataset::element_spec`].
 #[derive(Clone)]
 pub struct Dataset {
-    node: Node,
+    node: StageNode,
 }
 
 impl Dataset {
-    /// A pipeline that ends in a stage of your own.
-    pub fn new(stage: impl Stage + 'static) -> Dataset {
+    /// Creates a pipeline that ends in a custom stage.
+    pub fn new(stage: impl DatasetStage + 'static) -> Dataset {
         Dataset { node: Arc::new(stage) }
     }
 
-    /// How many elements one epoch has.
+    /// Number of elements in one epoch.
     pub fn cardinality(&self) -> Cardinality {
         self.node.cardinality()
     }
 
-    /// Names and types of the first element. Computes as little as it can; what it computes is thrown away.
+    /// Returns names and types of the first element, computing as little as possible.
     ///
     /// # Errors
-    /// Those of the first element; an empty dataset.
+    /// Errors of the first element; an empty dataset.
     pub fn element_spec(&self) -> Result<ElementSpec> {
         self.node.spec()
     }
@@ -50,45 +49,45 @@ impl Dataset {
         self.iter_epoch(0)
     }
 
-    /// Runs the pipeline from a given epoch: for training loops that iterate anew in each of their epochs.
+    /// Runs the pipeline from a given epoch, for training loops that iterate once per epoch.
     ///
-    /// Below a `repeat_n(k)` epoch `e` of the whole is rounds `e·k … e·k + k-1` of what is repeated; below an
-    /// endless `repeat` it starts at round `e`.
+    /// After a `repeat_n(k)`, epoch `e` is rounds `e·k … e·k + k-1` of the repeated part; after an endless `repeat` it
+    /// starts at round `e`.
     pub fn iter_epoch(&self, epoch: u64) -> DatasetIter {
         self.run(epoch, None)
     }
 
-    pub(crate) fn run(&self, epoch: u64, watch: Option<Watch>) -> DatasetIter {
-        let run = Run::new(stages_of(&self.node), options_of(&self.node), epoch, watch);
+    pub(crate) fn run(&self, epoch: u64, watch: Option<RunObserver>) -> DatasetIter {
+        let run = PipelineRun::new(stages_of(&self.node), options_of(&self.node), epoch, watch);
         let cursor = open(&self.node, &run).map_err(Some);
         DatasetIter { cursor, epoch, taken: 0, run, waited: Duration::ZERO, started: Instant::now() }
     }
 
-    /// Continues where an earlier run of the same pipeline stood: yields exactly what that one would have next.
+    /// Resumes an earlier run of the same pipeline: yields exactly the elements that it would have yielded next.
     ///
-    /// Takes constant time where every stage can seek (slices, map, shuffle, repeat, batch, …); otherwise the
-    /// elements before are produced again and dropped.
-    pub fn iter_at(&self, position: &Position) -> DatasetIter {
+    /// Takes constant time if every stage can seek (slices, map, shuffle, repeat, batch, …); otherwise the earlier
+    /// elements are produced again and dropped.
+    pub fn iter_at(&self, position: &PipelinePosition) -> DatasetIter {
         let mut iter = self.iter_epoch(position.epoch);
         iter.go_to(position);
         iter
     }
 
-    /// What a user should know about this pipeline though it is no error, one sentence each.
+    /// Returns warnings about this pipeline, one sentence each.
     pub fn warnings(&self) -> Vec<String> {
         self.node.warnings()
     }
 
-    pub(crate) fn into_node(self) -> Node {
+    pub(crate) fn into_node(self) -> StageNode {
         self.node
     }
 
-    pub(crate) fn then<S: Stage + 'static>(&self, stage: impl FnOnce(Node) -> S) -> Dataset {
+    pub(crate) fn then<S: DatasetStage + 'static>(&self, stage: impl FnOnce(StageNode) -> S) -> Dataset {
         Dataset::new(stage(self.node.clone()))
     }
 }
 
-/// The stages in order, for example `range(10).shuffle(10).batch(3)`.
+/// Formats the stages in order, for example `range(10).shuffle(10).batch(3)`.
 impl fmt::Debug for Dataset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.node.name())
@@ -103,55 +102,55 @@ impl IntoIterator for &Dataset {
     }
 }
 
-/// One run of a pipeline. Yields elements or errors about them; an error does not end the run unless no more
-/// elements can follow it.
+/// Iterator of one run. Yields elements or errors about them; an error ends the run only if no more elements can
+/// follow.
 pub struct DatasetIter {
-    /// `Err(None)`: over.
-    cursor: Result<Box<dyn Cursor>, Option<Error>>,
+    /// `Err(None)`: finished.
+    cursor: Result<Box<dyn ElementCursor>, Option<Error>>,
     epoch: u64,
-    /// Elements yielded (errors count).
+    /// Number of elements yielded (including errors).
     taken: u64,
-    run: Run,
+    run: PipelineRun,
     waited: Duration,
     started: Instant,
 }
 
 impl DatasetIter {
-    /// The position before the next element, for [`Dataset::iter_at`].
+    /// Returns the position before the next element, for [`Dataset::iter_at`].
     ///
-    /// It holds integers only: what stages have buffered is read again. Where a stage shuffles a stream through a
-    /// buffer it has one number for each element in the buffer, otherwise a few.
-    pub fn position(&self) -> Position {
+    /// It contains only integers: buffered elements are read again. A stage that shuffles a stream through a buffer
+    /// stores one number for each buffered element, other stages a few.
+    pub fn position(&self) -> PipelinePosition {
         let state = self.cursor.as_ref().ok().map(|c| c.save());
-        Position { epoch: self.epoch, taken: self.taken, state }
+        PipelinePosition { epoch: self.epoch, taken: self.taken, state }
     }
 
-    /// Whether everything runs on the thread that takes the elements, as [`Dataset::debug`] asks.
+    /// Whether everything runs on the calling thread, as set by [`Dataset::debug`].
     pub fn runs_in_place(&self) -> bool {
         !self.run.has_threads()
     }
 
-    /// Time that the taker of the elements spent waiting for them.
+    /// Time that the consumer waited for elements.
     pub fn waited(&self) -> Duration {
         self.waited
     }
 
-    /// What the run's stages did and why, so far.
-    pub fn report(&self) -> Report {
-        Report::of(&self.run, self.taken, self.waited, self.started.elapsed())
+    /// Returns the statistics of the run's stages so far.
+    pub fn report(&self) -> PipelineReport {
+        PipelineReport::of(&self.run, self.taken, self.waited, self.started.elapsed())
     }
 
-    /// What was tuned and why, in plain words; [`Report`] as text.
+    /// Returns the [`PipelineReport`] as text: what was tuned and why.
     pub fn explain(&self) -> String {
         self.report().to_string()
     }
 
-    /// The sizes that were found, to be used as they are by `Options::tuning`.
-    pub fn freeze(&self) -> Tuning {
+    /// Returns the tuned sizes, to be fixed with `DatasetOptions::tuning`.
+    pub fn freeze(&self) -> PipelineTuning {
         self.run.tuner().tuning()
     }
 
-    pub(crate) fn go_to(&mut self, position: &Position) {
+    pub(crate) fn go_to(&mut self, position: &PipelinePosition) {
         self.taken = position.taken;
         let Ok(cursor) = &mut self.cursor else { return };
         let went = match &position.state {
@@ -167,10 +166,10 @@ impl DatasetIter {
     }
 }
 
-fn past_the_end(position: &Position, elements: u64) -> Error {
-    Error::new(ErrorKind::Data, format!("position {position} is past the end of the data"))
+fn past_the_end(position: &PipelinePosition, elements: u64) -> Error {
+    Error::new(ErrorKind::Data, format!("position {position} is beyond the end of the data"))
         .because(format!("epoch {} has {elements} elements", position.epoch))
-        .hint("resume with the pipeline and the data that the position was taken from")
+        .hint("resume with the same pipeline and data")
 }
 
 impl Iterator for DatasetIter {
@@ -196,9 +195,9 @@ mod tests {
     #[test]
     fn past_the_end_is_an_error() {
         let d = Dataset::range(5);
-        assert_eq!(d.iter_at(&Position::new(0, 5)).count(), 0);
-        let mut late = d.iter_at(&Position::new(0, 6));
-        assert!(late.next().unwrap().unwrap_err().to_string().contains("past the end"));
+        assert_eq!(d.iter_at(&PipelinePosition::new(0, 5)).count(), 0);
+        let mut late = d.iter_at(&PipelinePosition::new(0, 6));
+        assert!(late.next().unwrap().unwrap_err().to_string().contains("beyond the end"));
         assert!(late.next().is_none());
     }
 
@@ -206,7 +205,7 @@ mod tests {
     fn any_place_is_reached_at_once_where_all_can_seek() {
         let d = ints(1000).shuffle(1000, 3).repeat().skip(7).enumerate().batch(32).prefetch(2);
         for (epoch, taken) in [(0, 1_000_000_000_000), (u64::MAX, 5), (3, u64::MAX - 1)] {
-            let batch = d.iter_at(&Position::new(epoch, taken)).next().unwrap().unwrap();
+            let batch = d.iter_at(&PipelinePosition::new(epoch, taken)).next().unwrap().unwrap();
             assert_eq!(batch.get("x").unwrap().shape().dims(), [32]);
         }
     }

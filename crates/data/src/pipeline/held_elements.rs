@@ -1,39 +1,40 @@
-//! [`HeldElements`]: a stream of which a stage keeps elements back (a shuffle buffer, unfinished buckets, windows), and which
-//! can say where it stands without saving an element: the state of the source before the oldest element that is held,
-//! and the numbers of the held ones counted from there. They are read again when the state is restored.
+//! [`HeldElements`]: stream wrapper for stages that hold elements back (shuffle buffer, unfinished buckets, windows).
+//!
+//! Its saved state contains no elements: it is the source's state before the oldest held element, and the indices of
+//! the held ones counted from there. Restoring reads them again.
 
-use super::cursor::Cursor;
+use super::cursor::ElementCursor;
 use super::position::{IteratorState, foreign};
 use crate::sample::Sample;
 use std::collections::VecDeque;
 use systole_base::Result;
 
-/// States of the source are remembered at least this many elements apart, since taking one costs time.
+/// Minimum distance in elements between saved source states, since saving has a cost.
 const APART: u64 = 64;
 
-/// An element with its number in the stream.
-pub(crate) type Numbered = (u64, Result<Sample>);
+/// Element with its index in the stream.
+pub(crate) type NumberedSample = (u64, Result<Sample>);
 
 pub(crate) struct HeldElements {
-    up: Box<dyn Cursor>,
-    /// The number of the next element.
+    up: Box<dyn ElementCursor>,
+    /// Index of the next element.
     seq: u64,
     anchors: VecDeque<(u64, IteratorState)>,
-    /// The element before which the next state is to be remembered.
+    /// Index before which the next source state is to be saved.
     due: u64,
-    /// Anchors at which it is worth looking for ones that can be forgotten.
+    /// Number of saved states at which a cleanup is worthwhile.
     crowd: usize,
 }
 
 impl HeldElements {
-    pub fn new(up: Box<dyn Cursor>) -> HeldElements {
+    pub fn new(up: Box<dyn ElementCursor>) -> HeldElements {
         HeldElements { up, seq: 0, anchors: VecDeque::new(), due: 0, crowd: 64 }
     }
 
-    pub fn pull(&mut self) -> Option<Numbered> {
+    pub fn pull(&mut self) -> Option<NumberedSample> {
         if self.seq >= self.due {
             let state = self.up.save();
-            // A state that is expensive to take is taken less often.
+            // An expensive state is saved less often.
             self.due = self.seq + (state.size() as u64).max(APART);
             self.anchors.push_back((self.seq, state));
         }
@@ -42,7 +43,7 @@ impl HeldElements {
         Some((self.seq - 1, item))
     }
 
-    /// Forgets states that are not needed when nothing before `oldest` is held; asks only when it is worth it.
+    /// Drops states that are not needed if nothing before `oldest` is held; calls `oldest` only if a cleanup is due.
     pub fn forget(&mut self, oldest: impl FnOnce() -> Option<u64>) {
         if self.anchors.len() < self.crowd {
             return;
@@ -53,7 +54,7 @@ impl HeldElements {
         self.crowd = (2 * self.anchors.len()).max(64);
     }
 
-    /// The state, with the numbers of the elements that are held, in the holder's order.
+    /// Returns the state, with the indices of the held elements in the holder's order.
     pub fn save(&self, held: &[u64]) -> IteratorState {
         let oldest = held.iter().copied().min().unwrap_or(self.seq);
         if oldest == self.seq {
@@ -68,13 +69,13 @@ impl HeldElements {
         IteratorState::at(numbers).over(anchor.clone())
     }
 
-    /// Goes to a state and reads what was held there again, in the holder's order.
-    pub fn restore(&mut self, state: &IteratorState) -> Result<Vec<Numbered>> {
+    /// Restores a state and reads the held elements again, in the holder's order.
+    pub fn restore(&mut self, state: &IteratorState) -> Result<Vec<NumberedSample>> {
         self.up.restore(state.above(0)?)?;
         let (end, held) = state.numbers.split_first().ok_or_else(foreign)?;
         let mut by_number: Vec<(u64, usize)> = held.iter().enumerate().map(|(i, &seq)| (seq, i)).collect();
         by_number.sort_unstable();
-        let mut items: Vec<Option<Numbered>> = held.iter().map(|_| None).collect();
+        let mut items: Vec<Option<NumberedSample>> = held.iter().map(|_| None).collect();
         for (seq, i) in by_number {
             if seq < self.seq || seq >= *end {
                 return Err(foreign());

@@ -1,13 +1,13 @@
-//! [`MapFn`]: the function of a `map` stage, which the stage or its threads call.
+//! [`MapFn`]: function of a `map` stage, called by the stage or its threads.
 
 use crate::sample::Sample;
 use std::sync::Arc;
 use systole_base::Result;
 
-/// A function of a sample.
+/// Map function: sample to sample.
 pub type MapFn = Arc<dyn Fn(Sample) -> Result<Sample> + Send + Sync>;
 
-/// The function may build a sample anew: the origin must survive that, for messages further down.
+/// Applies a map function. If it builds a new sample, the origin is carried over for later messages.
 pub(crate) fn apply(f: &MapFn, sample: Sample) -> Result<Sample> {
     let origin = sample.origin();
     match f(sample) {

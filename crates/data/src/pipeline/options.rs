@@ -1,35 +1,36 @@
-//! [`Options`]: how a pipeline is run, as tf.data's `with_options`.
+//! [`DatasetOptions`]: run-time options of a pipeline, as in tf.data's `with_options`.
 
-use super::autotune::Tuning;
+use super::autotune::PipelineTuning;
 
-/// The label of the stage `with_options`; it does no work, so reports leave it out.
+/// Label of the stage `with_options`; reports omit it because it does no work.
 pub(crate) const WITH_OPTIONS: &str = "with_options";
 
-/// How a pipeline is run. What is `None` keeps its default; of several [`crate::Dataset::with_options`] in a chain
-/// the last one that says something counts.
+/// Run-time options of a pipeline. `None` keeps the default; if a chain has several [`crate::Dataset::with_options`],
+/// the last one that sets a value applies.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
-    /// False: parallel stages hand out elements as they are ready, which is faster and has no fixed order.
-    /// Default: true.
+pub struct DatasetOptions {
+    /// Whether the order of elements is fixed. False: parallel stages yield elements as soon as they are ready, which
+    /// is faster. Default: true.
     pub deterministic: Option<bool>,
-    /// True: everything runs on the calling thread, in place, so that a debugger and a backtrace show all of it.
-    /// The elements are the same. Default: false.
+    /// Whether everything runs on the calling thread, for debuggers and backtraces. The elements are the same. Default:
+    /// false.
     pub debug: Option<bool>,
-    /// Bytes that elements computed ahead may take, all stages together. Default: a quarter of the free memory.
+    /// Memory budget in bytes for elements computed ahead, for all stages together. Default: a quarter of the free
+    /// memory.
     pub ram_budget: Option<usize>,
-    /// Threads that stages with [`crate::AUTOTUNE`] may use, all together. Default: all cores but one.
+    /// Maximum number of threads of all stages with [`crate::AUTOTUNE`] together. Default: all cores but one.
     pub core_budget: Option<usize>,
-    /// Sizes that an earlier run found ([`crate::DatasetIter::freeze`]), used as they are instead of being tuned.
-    pub tuning: Option<Tuning>,
-    /// Measures the time of every stage, for [`crate::DatasetIter::report`], for one of so many elements: 1 measures all
-    /// and costs some, 16 costs next to nothing and gives estimates, 0 measures nothing. Default: 0.
+    /// Fixed sizes from an earlier run ([`crate::DatasetIter::freeze`]), instead of tuning.
+    pub tuning: Option<PipelineTuning>,
+    /// Sampling interval for measuring stage times for [`crate::DatasetIter::report`]: 1 measures all elements at some
+    /// cost, 16 costs almost nothing and yields estimates, 0 disables measuring. Default: 0.
     pub measure: Option<u32>,
 }
 
-impl Options {
-    /// These, and what they leave open as in `other`.
-    pub(crate) fn or(self, other: Options) -> Options {
-        Options {
+impl DatasetOptions {
+    /// Returns these options, with unset ones taken from `other`.
+    pub(crate) fn or(self, other: DatasetOptions) -> DatasetOptions {
+        DatasetOptions {
             deterministic: self.deterministic.or(other.deterministic),
             debug: self.debug.or(other.debug),
             ram_budget: self.ram_budget.or(other.ram_budget),

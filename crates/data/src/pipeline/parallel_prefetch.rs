@@ -1,21 +1,21 @@
-//! [`ParallelPrefetch`]: elements computed ahead by worker threads and handed out in order.
+//! [`ParallelPrefetch`]: worker threads that compute elements ahead and deliver them in order.
 //!
-//! Workers take turns at the source for a few elements at a time (so that small elements do not pay for a lock each),
-//! compute them side by side, and put them into numbered slots; the taker empties the slots in their order. So the
-//! stream is the same for any number of threads and any length of the queue. Where order is given up
-//! (`deterministic: false`) the taker takes whatever is ready, and its state says which elements those were.
+//! Workers take turns at the source for a few elements at a time (to amortize the lock), compute them in parallel, and
+//! store them in numbered slots; the consumer empties the slots in order. So the stream is the same for any number of
+//! threads and any queue length. If order is not required (`deterministic: false`), the consumer takes any ready slot,
+//! and its state records which elements those were.
 //!
-//! Threads start with the first element (so that seeking needs none) and end soon after it is dropped. Errors
-//! travel as elements, a panic as a panic of the taker. The memory budget holds for everything that is computed ahead:
-//! only the one element that the taker is waiting for is made without asking.
+//! Threads start with the first element (so that seeking needs none) and end soon after it is dropped. Errors are
+//! delivered as elements, panics as panics of the consumer. The memory budget applies to everything that is computed
+//! ahead; only the one element that the consumer is waiting for is computed unconditionally.
 
-use super::autotune::{Gauge, Lease, Threads};
+use super::autotune::{MemoryLease, StageGauge, ThreadCount};
 use super::batching::Batching;
-use super::cursor::{Access, Cursor};
+use super::cursor::{ElementCursor, RandomAccess};
 use super::map_fn::{MapFn, apply};
 use super::position::{IteratorState, foreign};
-use super::run::Run;
-use super::stage_ids::Owner;
+use super::run::PipelineRun;
+use super::stage_ids::StageId;
 use crate::mutex::lock;
 use crate::sample::Sample;
 use std::any::Any;
@@ -27,92 +27,92 @@ use std::thread;
 use std::time::{Duration, Instant};
 use systole_base::{Error, ErrorKind, Result};
 
-/// Elements that a worker takes at a time, at most.
+/// Maximum number of elements that a worker takes at a time.
 const CHUNK: usize = 64;
-/// And bytes of them: large elements pay for a lock each, and many of them ahead would leave the caches.
+/// Maximum size of a chunk in bytes: for large elements the lock is cheap, and larger chunks would exceed the caches.
 const CHUNK_BYTES: usize = 256 << 10;
-/// A chunk that takes less time than this is too small, one that takes more than the other too large.
+/// Chunks that take less time than this are enlarged, chunks that take longer than the maximum are reduced.
 const SHORT: Duration = Duration::from_micros(100);
 const LONG: Duration = Duration::from_millis(2);
-/// Elements that room is made for before they are there.
+/// Maximum number of slots allocated in advance.
 const AT_ONCE: usize = 1 << 12;
-/// States of the source are remembered at least this many elements apart, since taking one costs time.
+/// Minimum distance in elements between saved source states, since saving has a cost.
 const ANCHORS: u64 = 64;
 
-/// Opens one more random access to the same elements.
-pub(crate) type OpenAccess = Box<dyn Fn() -> Result<Option<Box<dyn Access>>> + Send + Sync>;
+/// Opens another random access to the same elements.
+pub(crate) type OpenAccess = Box<dyn Fn() -> Result<Option<Box<dyn RandomAccess>>> + Send + Sync>;
 
-/// A stage that is to compute ahead: which, in which run, with how many threads.
-pub(crate) struct Ahead {
-    owner: Owner,
-    run: Run,
-    gauge: Arc<Gauge>,
+/// Builder: stage, run and thread count of a prefetch.
+pub(crate) struct PrefetchBuilder {
+    owner: StageId,
+    run: PipelineRun,
+    gauge: Arc<StageGauge>,
 }
 
-/// The taker's end.
+/// Consumer side of the prefetch.
 pub(crate) struct ParallelPrefetch {
-    engine: Arc<Engine>,
-    /// Not yet running: what the workers will take from.
-    idle: Option<Intake>,
+    engine: Arc<PrefetchShared>,
+    /// Source, before the threads are started.
+    idle: Option<PrefetchIntake>,
     over: bool,
     current: VecDeque<Result<Sample>>,
     current_seq: u64,
-    lease: Option<Lease>,
-    /// Bytes of the element that was handed out last: whoever has it may still be using it.
+    lease: Option<MemoryLease>,
+    /// Size in bytes of the element delivered last, which may still be in use.
     handed_out: usize,
-    progress: Progress,
-    /// The number behind the last batch, and how many elements that one lacks.
+    progress: DeliveryProgress,
+    /// Index after the last batch, and how many elements it lacks.
     short: Option<(u64, u64)>,
 }
 
-/// What workers and taker share.
-struct Engine {
-    owner: Owner,
-    /// Where the feed is random access: another access for another worker.
+/// State shared by workers and consumer.
+struct PrefetchShared {
+    owner: StageId,
+    /// For random access: opens another access for another worker.
     open: Option<OpenAccess>,
-    run: Run,
-    gauge: Arc<Gauge>,
+    run: PipelineRun,
+    gauge: Arc<StageGauge>,
     f: Option<MapFn>,
-    /// What the workers hand out are batches of `f`'s results, put together where they were made.
+    /// Workers deliver batches of `f`'s results, stacked by the worker that computed them.
     batching: Option<Batching>,
-    intake: Mutex<Intake>,
-    state: Mutex<State>,
-    /// Signals the workers: there is room, or an end.
+    intake: Mutex<PrefetchIntake>,
+    state: Mutex<PrefetchState>,
+    /// Signals the workers: room in the queue, or the end.
     room: Condvar,
-    /// Signals the taker: a slot is filled, or there will be no more.
+    /// Signals the consumer: a slot is filled, or no more will follow.
     ready: Condvar,
     ordered: bool,
 }
 
-/// Where the elements come from; one worker at a time.
-struct Intake {
-    feed: Feed,
-    /// Number of the next element.
+/// Source of the elements, used by one worker at a time.
+struct PrefetchIntake {
+    feed: PrefetchFeed,
+    /// Index of the next element.
     seq: u64,
-    /// The first element that is to have the source's state with it.
+    /// Index of the first element that needs a saved source state.
     anchor_due: u64,
-    /// Elements that were handed out before the rest, in a run without order: (first, end).
+    /// Ranges already delivered ahead of others in an unordered run: (first, end).
     gaps: VecDeque<(u64, u64)>,
     ended: bool,
 }
 
-enum Feed {
-    Cursor(Box<dyn Cursor>),
-    /// Indices below the length; the first worker gets the access that is open already.
-    Access(Option<Box<dyn Access>>, Option<u64>),
+enum PrefetchFeed {
+    Cursor(Box<dyn ElementCursor>),
+    /// Indices below the length; the first worker uses the access that is already open.
+    Access(Option<Box<dyn RandomAccess>>, Option<u64>),
 }
 
-enum Work {
+enum PrefetchWork {
     Items(u64, Vec<Result<Sample>>),
     Indices(u64, u64),
 }
 
 #[derive(Default)]
-struct State {
-    slots: VecDeque<Slot>,
-    /// Number of the first slot.
+struct PrefetchState {
+    slots: VecDeque<PrefetchSlot>,
+    /// Index of the first slot.
     base: u64,
-    /// Elements claimed and not yet taken.
+    /// Number of elements claimed and not yet consumed.
     in_flight: usize,
     chunk: usize,
     live: usize,
@@ -120,33 +120,33 @@ struct State {
     stop: bool,
 }
 
-struct Slot {
+struct PrefetchSlot {
     seq: u64,
     anchor: Option<IteratorState>,
-    /// Elements that its last batch lacks.
+    /// Number of elements that its last batch lacks.
     lacking: u64,
-    content: Content,
+    content: SlotContent,
 }
 
-enum Content {
+enum SlotContent {
     Pending,
-    Ready(Vec<Result<Sample>>, Lease),
+    Ready(Vec<Result<Sample>>, MemoryLease),
     Panic(Box<dyn Any + Send>),
     Taken,
 }
 
-/// Which elements were handed out.
+/// Delivered elements.
 #[derive(Default)]
-struct Progress {
-    /// All before this one.
+struct DeliveryProgress {
+    /// All elements before this index are delivered.
     low: u64,
-    /// And these: first → end. Empty where order is kept.
+    /// Further delivered ranges: first → end. Empty for ordered runs.
     beyond: BTreeMap<u64, u64>,
-    /// States of the source, by element; the last at or before `low`, and later ones.
+    /// Source states by element index: the last one at or before `low`, and later ones.
     anchors: VecDeque<(u64, IteratorState)>,
 }
 
-impl Progress {
+impl DeliveryProgress {
     fn took(&mut self, seq: u64) {
         if seq == self.low {
             self.low += 1;
@@ -169,56 +169,62 @@ impl Progress {
     }
 }
 
-impl Ahead {
-    /// `ahead`: how many elements; tuned where nobody says.
-    pub fn new(owner: Owner, run: &Run, threads: Threads, ahead: Option<usize>) -> Ahead {
-        Ahead { gauge: run.tuner().gauge(&owner, threads, ahead), owner, run: run.clone() }
+impl PrefetchBuilder {
+    /// `ahead`: number of elements; `None` is tuned.
+    pub fn new(
+        owner: StageId,
+        run: &PipelineRun,
+        threads: ThreadCount,
+        ahead: Option<usize>,
+    ) -> PrefetchBuilder {
+        PrefetchBuilder { gauge: run.tuner().gauge(&owner, threads, ahead), owner, run: run.clone() }
     }
 
-    /// Over random access: the workers compute any elements, side by side, each through an access of its own.
-    pub fn over_access(self, first: Box<dyn Access>, open: OpenAccess) -> ParallelPrefetch {
+    /// Prefetches from random access: workers compute elements in parallel, each through its own access.
+    pub fn over_access(self, first: Box<dyn RandomAccess>, open: OpenAccess) -> ParallelPrefetch {
         let len = first.len();
-        self.over(Some(open), (None, None), Feed::Access(Some(first), len))
+        self.over(Some(open), (None, None), PrefetchFeed::Access(Some(first), len))
     }
 
-    /// Over a stream: one worker at a time takes elements from `up`; `f` of them is computed side by side.
-    pub fn over_cursor(self, up: Box<dyn Cursor>, f: Option<MapFn>) -> ParallelPrefetch {
-        self.over(None, (f, None), Feed::Cursor(up))
+    /// Prefetches from a stream: one worker at a time reads from `up`; `f` runs in parallel.
+    pub fn over_cursor(self, up: Box<dyn ElementCursor>, f: Option<MapFn>) -> ParallelPrefetch {
+        self.over(None, (f, None), PrefetchFeed::Cursor(up))
     }
 
-    /// Batches of `f` of a stream's elements, `map` its stage for those who watch. Its states are those of `batch` over `map_parallel`.
+    /// Applies `f` and batches on the worker threads (fused map-and-batch); `map` is the id of the map stage. Saved
+    /// states equal those of `batch` after `map_parallel`.
     pub fn over_batches(
         self,
-        up: Box<dyn Cursor>,
+        up: Box<dyn ElementCursor>,
         (f, map): (MapFn, Option<usize>),
         batching: Batching,
     ) -> ParallelPrefetch {
         let watch = self.run.watch().clone();
-        // The report still knows the function's own time.
+        // The report still lists the function's own time.
         let f: MapFn = Arc::new(move |s| watch.within(map, || f(s)));
-        self.over(None, (Some(f), Some(batching)), Feed::Cursor(up))
+        self.over(None, (Some(f), Some(batching)), PrefetchFeed::Cursor(up))
     }
 
     fn over(
         self,
         open: Option<OpenAccess>,
         (f, batching): (Option<MapFn>, Option<Batching>),
-        feed: Feed,
+        feed: PrefetchFeed,
     ) -> ParallelPrefetch {
-        let Ahead { owner, run, gauge } = self;
-        let mut progress = Progress::default();
-        if let Feed::Cursor(up) = &feed {
+        let PrefetchBuilder { owner, run, gauge } = self;
+        let mut progress = DeliveryProgress::default();
+        if let PrefetchFeed::Cursor(up) = &feed {
             progress.anchor(0, up.save());
         }
-        let intake = || Intake {
-            feed: Feed::Access(None, Some(0)),
+        let intake = || PrefetchIntake {
+            feed: PrefetchFeed::Access(None, Some(0)),
             seq: 0,
             anchor_due: ANCHORS,
             gaps: VecDeque::new(),
             ended: true,
         };
-        let idle = Intake { feed, ended: false, ..intake() };
-        let engine = Engine {
+        let idle = PrefetchIntake { feed, ended: false, ..intake() };
+        let engine = PrefetchShared {
             ordered: run.is_deterministic(),
             owner,
             open,
@@ -227,7 +233,7 @@ impl Ahead {
             f,
             batching,
             intake: Mutex::new(intake()),
-            state: Mutex::new(State { chunk: 1, ..State::default() }),
+            state: Mutex::new(PrefetchState { chunk: 1, ..PrefetchState::default() }),
             room: Condvar::new(),
             ready: Condvar::new(),
         };
@@ -254,7 +260,7 @@ impl ParallelPrefetch {
         self.spawn()
     }
 
-    /// Brings the number of threads up to what the gauge says; surplus ones end by themselves.
+    /// Starts threads up to the gauge's number; surplus threads end by themselves.
     fn spawn(&mut self) -> Result<()> {
         let wanted = self.engine.gauge.threads();
         loop {
@@ -269,13 +275,13 @@ impl ParallelPrefetch {
             let spawned = thread::Builder::new().name("systole-data".into()).spawn(move || engine.work());
             if let Err(e) = spawned {
                 lock(&self.engine.state).live -= 1;
-                // One thread does all the work too, only later.
+                // One thread also does all the work, only slower.
                 return if first { Err(no_thread(e)) } else { Ok(()) };
             }
         }
     }
 
-    /// Waits for the next chunk. `None`: there is none.
+    /// Waits for the next chunk; `None` at the end.
     fn take(&mut self) -> Option<Result<()>> {
         if let Err(e) = self.start().and_then(|()| self.spawn()) {
             self.over = true;
@@ -299,17 +305,17 @@ impl ParallelPrefetch {
         };
         let slot = &mut state.slots[at];
         let (seq, anchor, lacking) = (slot.seq, slot.anchor.take(), slot.lacking);
-        match std::mem::replace(&mut slot.content, Content::Taken) {
-            Content::Ready(items, lease) => {
+        match std::mem::replace(&mut slot.content, SlotContent::Taken) {
+            SlotContent::Ready(items, lease) => {
                 self.current = items.into();
                 self.lease = Some(lease);
             }
-            Content::Panic(panic) => {
+            SlotContent::Panic(panic) => {
                 drop(state);
                 self.over = true;
                 resume_unwind(panic)
             }
-            Content::Pending | Content::Taken => {}
+            SlotContent::Pending | SlotContent::Taken => {}
         }
         state.in_flight -= self.current.len();
         state.drop_taken();
@@ -334,7 +340,7 @@ impl ParallelPrefetch {
     }
 }
 
-impl Cursor for ParallelPrefetch {
+impl ElementCursor for ParallelPrefetch {
     fn next(&mut self) -> Option<Result<Sample>> {
         loop {
             if let Some(item) = self.current.pop_front() {
@@ -361,12 +367,12 @@ impl Cursor for ParallelPrefetch {
         match &mut self.idle {
             Some(idle) if idle.gaps.is_empty() => {
                 let skipped = match (&mut idle.feed, self.engine.batching) {
-                    (Feed::Cursor(up), None) => up.skip(n),
-                    (Feed::Cursor(up), Some(b)) => b.skip(&mut **up, n),
-                    (Feed::Access(_, len), _) => n.min(len.unwrap_or(u64::MAX) - self.progress.low),
+                    (PrefetchFeed::Cursor(up), None) => up.skip(n),
+                    (PrefetchFeed::Cursor(up), Some(b)) => b.skip(&mut **up, n),
+                    (PrefetchFeed::Access(_, len), _) => n.min(len.unwrap_or(u64::MAX) - self.progress.low),
                 };
                 self.progress.low += skipped;
-                if let Feed::Cursor(up) = &idle.feed {
+                if let PrefetchFeed::Cursor(up) = &idle.feed {
                     self.progress.anchors = [(self.progress.low, up.save())].into();
                 }
                 skipped
@@ -396,26 +402,28 @@ impl Cursor for ParallelPrefetch {
         let Some(idle) = &mut self.idle else { return Err(foreign()) };
         let past = state.number(0)?;
         match &mut idle.feed {
-            Feed::Cursor(up) if self.engine.batching.is_some() => {
+            PrefetchFeed::Cursor(up) if self.engine.batching.is_some() => {
                 let inside = state.above(0)?;
                 up.restore(inside.above(0)?)?;
                 if up.skip(inside.number(0)?) < inside.number(0)? {
                     return Err(foreign());
                 }
-                self.progress = Progress { anchors: [(past, up.save())].into(), ..Progress::default() };
+                self.progress =
+                    DeliveryProgress { anchors: [(past, up.save())].into(), ..DeliveryProgress::default() };
                 self.progress.low = past;
                 return Ok(());
             }
-            Feed::Cursor(up) => {
+            PrefetchFeed::Cursor(up) => {
                 up.restore(state.above(0)?)?;
-                self.progress = Progress { anchors: [(0, up.save())].into(), ..Progress::default() };
+                self.progress =
+                    DeliveryProgress { anchors: [(0, up.save())].into(), ..DeliveryProgress::default() };
                 if up.skip(past) < past {
                     return Err(foreign());
                 }
                 self.progress.low = past;
             }
-            Feed::Access(_, Some(len)) if past > *len => return Err(foreign()),
-            Feed::Access(..) => self.progress.low = past,
+            PrefetchFeed::Access(_, Some(len)) if past > *len => return Err(foreign()),
+            PrefetchFeed::Access(..) => self.progress.low = past,
         }
         for pair in state.numbers[1..].chunks(2) {
             let [first, end] = *pair else { return Err(foreign()) };
@@ -438,10 +446,11 @@ impl Drop for ParallelPrefetch {
     }
 }
 
-impl State {
-    /// The slot to take from next.
+impl PrefetchState {
+    /// Returns the slot to consume next.
     fn next(&self, ordered: bool) -> Option<usize> {
-        let is_filled = |s: &Slot| matches!(s.content, Content::Ready(..) | Content::Panic(_));
+        let is_filled =
+            |s: &PrefetchSlot| matches!(s.content, SlotContent::Ready(..) | SlotContent::Panic(_));
         match ordered {
             true => self.slots.front().is_some_and(is_filled).then_some(0),
             false => self.slots.iter().position(is_filled),
@@ -449,21 +458,21 @@ impl State {
     }
 
     fn drop_taken(&mut self) {
-        while self.slots.front().is_some_and(|s| matches!(s.content, Content::Taken)) {
+        while self.slots.front().is_some_and(|s| matches!(s.content, SlotContent::Taken)) {
             self.slots.pop_front();
             self.base += 1;
         }
     }
 }
 
-/// A worker's turn: the slot it is to fill, with what.
-struct Claim {
+/// Worker's claim: the slot to fill, and the elements to compute.
+struct WorkerClaim {
     number: u64,
-    work: Work,
-    lease: Lease,
+    work: PrefetchWork,
+    lease: MemoryLease,
 }
 
-impl Engine {
+impl PrefetchShared {
     fn work(&self) {
         let mut access = None;
         loop {
@@ -478,22 +487,22 @@ impl Engine {
                     self.gauge.element_bytes.fetch_max(most, Relaxed);
                     self.run.budget().note(most);
                     claim.lease.settle(all);
-                    Content::Ready(items, claim.lease)
+                    SlotContent::Ready(items, claim.lease)
                 }
-                Err(panic) => Content::Panic(panic),
+                Err(panic) => SlotContent::Panic(panic),
             };
             self.deliver(claim.number, content, start.elapsed());
         }
     }
 
-    /// Waits for a turn at the source and for room, and takes a few elements. `None`: the worker is to end.
-    fn claim(&self, access: &mut Option<Box<dyn Access>>) -> Option<Claim> {
+    /// Waits for access to the source and for room, and claims a few elements. `None`: the worker should end.
+    fn claim(&self, access: &mut Option<Box<dyn RandomAccess>>) -> Option<WorkerClaim> {
         let mut intake = lock(&self.intake);
         let (wanted, lease) = if intake.ended { None } else { self.room() }.or_else(|| {
             lock(&self.state).live -= 1;
             None
         })?;
-        if let Feed::Access(first @ Some(_), _) = &mut intake.feed
+        if let PrefetchFeed::Access(first @ Some(_), _) = &mut intake.feed
             && access.is_none()
         {
             *access = first.take();
@@ -506,22 +515,22 @@ impl Engine {
             Ok((work, count)) => {
                 state.in_flight += count;
                 intake.seq = seq + count as u64;
-                (count > 0).then_some((work, Content::Pending))
+                (count > 0).then_some((work, SlotContent::Pending))
             }
             Err(panic) => {
                 intake.ended = true;
-                Some((Work::Items(seq, Vec::new()), Content::Panic(panic)))
+                Some((PrefetchWork::Items(seq, Vec::new()), SlotContent::Panic(panic)))
             }
         };
         let ended = intake.ended;
         let number = state.base + state.slots.len() as u64;
         let claim = claim.map(|(work, content)| {
-            let panicked = matches!(content, Content::Panic(_));
+            let panicked = matches!(content, SlotContent::Panic(_));
             let lacking = match (&work, self.batching) {
-                (Work::Items(_, items), Some(b)) => b.lacking(items.len()),
+                (PrefetchWork::Items(_, items), Some(b)) => b.lacking(items.len()),
                 _ => 0,
             };
-            state.slots.push_back(Slot { seq, anchor, lacking, content });
+            state.slots.push_back(PrefetchSlot { seq, anchor, lacking, content });
             (work, panicked)
         });
         state.ended |= ended;
@@ -530,7 +539,7 @@ impl Engine {
             self.ready.notify_all();
         }
         match claim {
-            Some((work, false)) => Some(Claim { number, work, lease }),
+            Some((work, false)) => Some(WorkerClaim { number, work, lease }),
             _ => {
                 state.live -= 1;
                 None
@@ -538,8 +547,8 @@ impl Engine {
         }
     }
 
-    /// Waits until elements may be computed: how many, and the memory for them. `None`: stop.
-    fn room(&self) -> Option<(usize, Lease)> {
+    /// Waits until elements may be computed; returns their number and memory lease. `None`: stop.
+    fn room(&self) -> Option<(usize, MemoryLease)> {
         let mut state = lock(&self.state);
         let mut since = None;
         let found = loop {
@@ -558,7 +567,7 @@ impl Engine {
                 self.gauge.short_of_memory.fetch_add(1, Relaxed);
                 state.chunk = 1;
                 since.get_or_insert_with(Instant::now);
-                // Another stage may give memory back without knowing of this one.
+                // Another stage may return memory without notifying this one.
                 let wait = self.room.wait_timeout(state, Duration::from_millis(2));
                 state = wait.unwrap_or_else(PoisonError::into_inner).0;
                 continue;
@@ -572,9 +581,9 @@ impl Engine {
         found
     }
 
-    fn compute(&self, work: Work, access: &mut Option<Box<dyn Access>>) -> Vec<Result<Sample>> {
+    fn compute(&self, work: PrefetchWork, access: &mut Option<Box<dyn RandomAccess>>) -> Vec<Result<Sample>> {
         match work {
-            Work::Items(seq, items) => {
+            PrefetchWork::Items(seq, items) => {
                 let f = |item: Result<Sample>| match &self.f {
                     Some(f) => item.and_then(|s| apply(f, s)),
                     None => item,
@@ -584,7 +593,7 @@ impl Engine {
                     None => items.into_iter().map(f).collect(),
                 }
             }
-            Work::Indices(first, end) => {
+            PrefetchWork::Indices(first, end) => {
                 if let (None, Some(open)) = (&access, &self.open) {
                     match open() {
                         Ok(opened) => *access = opened,
@@ -596,7 +605,7 @@ impl Engine {
         }
     }
 
-    fn deliver(&self, number: u64, content: Content, took: Duration) {
+    fn deliver(&self, number: u64, content: SlotContent, took: Duration) {
         self.gauge.busy.fetch_add(took.as_nanos() as u64, Relaxed);
         let mut state = lock(&self.state);
         let threads = self.gauge.threads();
@@ -605,7 +614,7 @@ impl Engine {
         } else if took < SHORT && state.chunk < CHUNK {
             let larger = 2 * state.chunk;
             let bytes = self.gauge.element_bytes.load(Relaxed).saturating_mul(larger);
-            // Several chunks must fit the queue, or the threads would wait for each other.
+            // Several chunks must fit into the queue; otherwise the threads would wait for each other.
             if bytes <= CHUNK_BYTES && self.gauge.stretch(4 * larger * threads) {
                 state.chunk = larger;
             }
@@ -620,12 +629,12 @@ impl Engine {
     }
 }
 
-impl Intake {
-    /// The number of the next element that was not handed out before.
+impl PrefetchIntake {
+    /// Returns the index of the next element not yet delivered.
     fn next_seq(&mut self) -> u64 {
         let mut seq = self.seq;
         while let Some(&(first, end)) = self.gaps.front().filter(|(first, _)| *first <= seq) {
-            if let Feed::Cursor(up) = &mut self.feed {
+            if let PrefetchFeed::Cursor(up) = &mut self.feed {
                 up.skip(end.saturating_sub(first.max(seq)));
             }
             seq = end.max(seq);
@@ -634,48 +643,48 @@ impl Intake {
         seq
     }
 
-    /// The source's state before element `seq`, if it is time to take one.
+    /// Returns the source's state before element `seq`, if one is due.
     fn due_anchor(&mut self, seq: u64, ordered: bool) -> Option<IteratorState> {
-        let Feed::Cursor(up) = &self.feed else { return None };
-        // Without order any chunk may be the first that is missing.
+        let PrefetchFeed::Cursor(up) = &self.feed else { return None };
+        // In an unordered run any chunk may be the first missing one.
         if ordered && seq < self.anchor_due {
             return None;
         }
         let state = up.save();
-        // A state that is expensive to take is taken less often.
+        // An expensive state is saved less often.
         self.anchor_due = seq + (state.size() as u64).max(ANCHORS);
         Some(state)
     }
 
-    fn pull(&mut self, seq: u64, wanted: usize, batching: Option<Batching>) -> (Work, usize) {
+    fn pull(&mut self, seq: u64, wanted: usize, batching: Option<Batching>) -> (PrefetchWork, usize) {
         let until = self.gaps.front().map_or(u64::MAX, |(first, _)| first - seq);
         let wanted = until.min(wanted as u64);
         match &mut self.feed {
-            Feed::Cursor(up) => {
+            PrefetchFeed::Cursor(up) => {
                 let wanted = (wanted as usize).saturating_mul(batching.map_or(1, |b| b.size));
                 let mut items = Vec::with_capacity(wanted.min(AT_ONCE));
                 items.extend(std::iter::from_fn(|| up.next()).take(wanted));
                 self.ended = items.len() < wanted;
                 let count = batching.map_or(items.len(), |b| b.batches(items.len() as u64) as usize);
-                (Work::Items(seq, items), count)
+                (PrefetchWork::Items(seq, items), count)
             }
-            Feed::Access(_, len) => {
+            PrefetchFeed::Access(_, len) => {
                 let len = len.unwrap_or(u64::MAX);
                 let end = seq.saturating_add(wanted).min(len);
                 self.ended = end == len;
-                (Work::Indices(seq, end), (end - seq) as usize)
+                (PrefetchWork::Indices(seq, end), (end - seq) as usize)
             }
         }
     }
 }
 
-/// What [`ParallelPrefetch`] over a stream does, on the calling thread; the states are the same.
-pub(crate) struct Inline {
-    pub up: Box<dyn Cursor>,
+/// [`ParallelPrefetch`] from a stream on the calling thread; the saved states are the same.
+pub(crate) struct InlinePrefetch {
+    pub up: Box<dyn ElementCursor>,
     pub f: Option<MapFn>,
 }
 
-impl Cursor for Inline {
+impl ElementCursor for InlinePrefetch {
     fn next(&mut self) -> Option<Result<Sample>> {
         let item = self.up.next()?;
         Some(match &self.f {
@@ -703,23 +712,23 @@ impl Cursor for Inline {
 }
 
 fn gone() -> Error {
-    Error::new(ErrorKind::Data, "a stage that had random access has none any more")
+    Error::new(ErrorKind::Data, "random access is no longer available")
 }
 
 fn no_thread(e: std::io::Error) -> Error {
     Error::new(ErrorKind::Io, "cannot start a thread of the input pipeline")
         .because(e.to_string())
-        .hint("raise the limit on threads, or run the pipeline with .debug()")
+        .hint("raise the thread limit, or run the pipeline with .debug()")
 }
 
 #[cfg(test)]
 mod tests {
     use crate::stage::test::{ints, stream, values, values_of};
-    use crate::{AUTOTUNE, Dataset, Options, Position, Sample};
+    use crate::{AUTOTUNE, Dataset, DatasetOptions, PipelinePosition, Sample};
     use std::time::Duration;
     use systole_base::{DType, TensorType};
 
-    /// Takes a time that differs from element to element, so that threads overtake each other.
+    /// Takes a different time for each element, so that threads overtake each other.
     fn uneven(s: Sample) -> Sample {
         let i = s.get("x").unwrap().get(0).as_i64() as u64;
         std::thread::sleep(Duration::from_micros(i * 7919 % 300));
@@ -758,7 +767,7 @@ mod tests {
             for taken in [0, 1, 17, 63, 119, 120] {
                 let mut iter = d.iter();
                 let first = values_of(iter.by_ref().take(taken));
-                let position: Position = iter.position().to_string().parse().unwrap();
+                let position: PipelinePosition = iter.position().to_string().parse().unwrap();
                 let rest = values_of(d.iter_at(&position));
                 assert_eq!(sorted([first, rest].concat()), all, "resumed at {position}");
             }
@@ -770,7 +779,7 @@ mod tests {
         let large =
             |s: Sample| s.with("large", systole_base::Literal::zeros(TensorType::new(DType::U8, [1 << 16])));
         for d in [ints(200), stream(200)] {
-            let options = Options { ram_budget: Some(6 << 16), ..Options::default() };
+            let options = DatasetOptions { ram_budget: Some(6 << 16), ..DatasetOptions::default() };
             let d = d.map_parallel(large, 3).batch(1).prefetch(100).with_options(options);
             let mut iter = d.iter();
             let mut n = 0;
@@ -793,9 +802,9 @@ mod tests {
         let mut iter = d.iter();
         assert_eq!(values_of(iter.by_ref()).len(), 50);
         let frozen = iter.freeze();
-        assert_eq!(frozen.to_string().parse::<crate::Tuning>().unwrap(), frozen);
+        assert_eq!(frozen.to_string().parse::<crate::PipelineTuning>().unwrap(), frozen);
         let told = frozen.to_string().replace("threads = 1", "threads = 3");
-        let options = Options { tuning: Some(told.parse().unwrap()), ..Options::default() };
+        let options = DatasetOptions { tuning: Some(told.parse().unwrap()), ..DatasetOptions::default() };
         let mut iter = d.with_options(options).iter();
         iter.next().unwrap().unwrap();
         assert!(iter.report().queues.iter().all(|q| !q.tuned), "{}", iter.report());

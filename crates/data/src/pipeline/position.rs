@@ -1,56 +1,57 @@
-//! [`IteratorState`]: where a running pipeline stands, as a small tree of integers; [`Position`]: where a whole run does.
+//! Resumable positions of a pipeline: [`PipelinePosition`] and [`IteratorState`].
 //!
-//! A state holds no elements: what a stage had buffered is read again from the state of the stage above. It is
-//! text to the outside (`epoch:taken@1.7(12)`), so that a checkpoint of any format can hold it.
+//! [`IteratorState`] is the state of a cursor as a small tree of integers, [`PipelinePosition`] the state of a run. A state
+//! contains no elements: buffered elements are read again from the upstream state. Its text form
+//! (`epoch:taken@1.7(12)`) can be stored in a checkpoint of any format.
 
 use std::fmt;
 use std::str::FromStr;
 use systole_base::{Error, ErrorKind, Result};
 
-/// Deeper trees are not made by any pipeline and are refused when they are read.
+/// Maximum depth accepted when parsing; no pipeline produces deeper trees.
 const MAX_DEPTH: usize = 64;
 
-/// Where a cursor stands: its own numbers, and the states of the stages above it.
+/// State of a cursor: its own numbers, and the states of the upstream stages.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct IteratorState {
-    /// What the stage itself counts.
+    /// Counters of the stage itself.
     pub numbers: Vec<u64>,
-    /// The stages above, in the stage's own order.
+    /// States of the upstream stages, in the stage's order.
     pub inner: Vec<IteratorState>,
 }
 
 impl IteratorState {
-    /// The state of a source: only numbers.
+    /// Creates the state of a source: only numbers.
     pub fn at(numbers: impl Into<Vec<u64>>) -> IteratorState {
         IteratorState { numbers: numbers.into(), inner: Vec::new() }
     }
 
-    /// The same with the state of one more stage above.
+    /// Adds the state of an upstream stage.
     pub fn over(mut self, inner: IteratorState) -> IteratorState {
         self.inner.push(inner);
         self
     }
 
-    /// Number `i`. Errors when the state was taken from another pipeline.
+    /// Returns number `i`. Errors if the state belongs to another pipeline.
     pub fn number(&self, i: usize) -> Result<u64> {
         self.numbers.get(i).copied().ok_or_else(foreign)
     }
 
-    /// The state of the stage `i` above. Errors when the state was taken from another pipeline.
+    /// Returns the state of upstream stage `i`. Errors if the state belongs to another pipeline.
     pub fn above(&self, i: usize) -> Result<&IteratorState> {
         self.inner.get(i).ok_or_else(foreign)
     }
 
-    /// Numbers in the whole tree: what it costs to keep.
+    /// Number of integers in the whole tree: its storage cost.
     pub fn size(&self) -> usize {
         1 + self.numbers.len() + self.inner.iter().map(IteratorState::size).sum::<usize>()
     }
 }
 
-/// The error of a state that does not fit.
+/// Returns the error for a state of another pipeline.
 pub(crate) fn foreign() -> Error {
     Error::new(ErrorKind::Data, "this data position belongs to another pipeline")
-        .hint("resume with the pipeline and the data that the position was taken from")
+        .hint("resume with the same pipeline and data")
 }
 
 impl fmt::Display for IteratorState {
@@ -71,16 +72,16 @@ impl fmt::Display for IteratorState {
 impl FromStr for IteratorState {
     type Err = Error;
     fn from_str(text: &str) -> Result<IteratorState> {
-        let mut parser = Parser { rest: text.as_bytes() };
+        let mut parser = PositionParser { rest: text.as_bytes() };
         parser.state(0).filter(|_| parser.rest.is_empty()).ok_or_else(|| unreadable(text))
     }
 }
 
-struct Parser<'a> {
+struct PositionParser<'a> {
     rest: &'a [u8],
 }
 
-impl Parser<'_> {
+impl PositionParser<'_> {
     fn eat(&mut self, byte: u8) -> bool {
         let found = self.rest.first() == Some(&byte);
         self.rest = &self.rest[found as usize..];
@@ -118,32 +119,32 @@ impl Parser<'_> {
 
 fn unreadable(text: &str) -> Error {
     let shown: String = text.chars().take(60).collect();
-    Error::new(ErrorKind::Data, format!("{shown:?} is not a data position"))
-        .because("it is written as epoch:taken or epoch:taken@place")
+    Error::new(ErrorKind::Data, format!("invalid data position {shown:?}"))
+        .because("the expected form is epoch:taken or epoch:taken@place")
 }
 
-/// Where a run of a pipeline stands. Shown as `epoch:taken@state`, and parses back.
+/// Position in a run of a pipeline. Displays as and parses from `epoch:taken@state`.
 ///
-/// `epoch:taken` alone is enough to continue: then the elements before are produced again where a stage cannot
-/// seek. With the state every stage goes there at once.
+/// `epoch:taken` alone is enough to resume: stages that cannot seek then produce the earlier elements again. With the
+/// state, every stage resumes directly.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Position {
-    /// The epoch at which the run began.
+pub struct PipelinePosition {
+    /// Epoch in which the run started.
     pub epoch: u64,
-    /// Elements yielded since (errors count).
+    /// Number of elements yielded since then (including errors).
     pub taken: u64,
-    /// Where each stage stands.
+    /// State of each stage.
     pub state: Option<IteratorState>,
 }
 
-impl Position {
-    /// After `taken` elements of a run that began at `epoch`.
-    pub fn new(epoch: u64, taken: u64) -> Position {
-        Position { epoch, taken, state: None }
+impl PipelinePosition {
+    /// Creates the position after `taken` elements of a run that started in `epoch`.
+    pub fn new(epoch: u64, taken: u64) -> PipelinePosition {
+        PipelinePosition { epoch, taken, state: None }
     }
 }
 
-impl fmt::Display for Position {
+impl fmt::Display for PipelinePosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.epoch, self.taken)?;
         match &self.state {
@@ -153,9 +154,9 @@ impl fmt::Display for Position {
     }
 }
 
-impl FromStr for Position {
+impl FromStr for PipelinePosition {
     type Err = Error;
-    fn from_str(text: &str) -> Result<Position> {
+    fn from_str(text: &str) -> Result<PipelinePosition> {
         let (counts, state) = match text.split_once('@') {
             Some((counts, state)) => (counts, Some(state.parse()?)),
             None => (text, None),
@@ -163,7 +164,7 @@ impl FromStr for Position {
         let parse = |s: &str| s.parse().ok();
         counts
             .split_once(':')
-            .and_then(|(e, t)| Some(Position { epoch: parse(e)?, taken: parse(t)?, state }))
+            .and_then(|(e, t)| Some(PipelinePosition { epoch: parse(e)?, taken: parse(t)?, state }))
             .ok_or_else(|| unreadable(text))
     }
 }
@@ -185,16 +186,16 @@ mod tests {
         ];
         for state in states {
             assert_eq!(state.to_string().parse::<IteratorState>().unwrap(), state, "{state}");
-            let position = Position { epoch: 3, taken: 17, state: Some(state) };
-            assert_eq!(position.to_string().parse::<Position>().unwrap(), position);
+            let position = PipelinePosition { epoch: 3, taken: 17, state: Some(state) };
+            assert_eq!(position.to_string().parse::<PipelinePosition>().unwrap(), position);
         }
-        assert_eq!("3:17".parse::<Position>().unwrap(), Position::new(3, 17));
+        assert_eq!("3:17".parse::<PipelinePosition>().unwrap(), PipelinePosition::new(3, 17));
     }
 
     #[test]
     fn damage_is_an_error() {
         for text in ["3", "a:1", "1:2@x", "1:2@3(", "1:2@3(4))", "1:2@3.", "1:2@99999999999999999999"] {
-            assert!(text.parse::<Position>().is_err(), "{text}");
+            assert!(text.parse::<PipelinePosition>().is_err(), "{text}");
         }
         let deep = "(".repeat(100_000);
         assert!(deep.parse::<IteratorState>().is_err());

@@ -1,97 +1,102 @@
-//! [`Report`]: what the stages of a run did, what was tuned and why, and a verdict in plain words.
+//! [`PipelineReport`]: statistics of a run's stages and queues, tuning decisions, and a verdict (input-bound or compute-bound).
 
-use super::autotune::{Gauge, Tuning, threads_told};
+use super::autotune::{PipelineTuning, StageGauge, threads_told};
 use super::options::WITH_OPTIONS;
-use super::run::Run;
-use super::run_observer::Watch;
+use super::run::PipelineRun;
+use super::run_observer::RunObserver;
 use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-/// Below this share of the time the taker did not really wait.
+/// Below this fraction of the time, waiting is negligible.
 const NO_WAIT: f64 = 0.05;
-/// From this share on its data are what bounds it, whether anything helps or not.
+/// From this fraction on, the consumer is input-bound, whether anything helps or not.
 const BOUND: f64 = 0.2;
-/// Threads that work for this share of the time have no more to give.
+/// Threads that work for this fraction of the time are fully used.
 const BUSY: f64 = 0.9;
 
-/// What the stages of a run did. Shown as lines of text.
+/// Statistics of a run. Displays as lines of text.
 #[derive(Clone, Debug)]
-pub struct Report {
-    /// Elements that the run yielded.
+pub struct PipelineReport {
+    /// Number of elements yielded.
     pub elements: u64,
-    /// Time that the taker waited for them.
+    /// Time that the consumer waited for elements.
     pub waited: Duration,
-    /// Time since the run began.
+    /// Time since the start of the run.
     pub elapsed: Duration,
-    /// Bytes that elements computed ahead may take, and the most that they took.
+    /// Memory budget in bytes for elements computed ahead.
     pub ram_budget: usize,
-    /// The most that elements computed ahead took.
+    /// Peak size in bytes of elements computed ahead.
     pub ram_peak: usize,
-    /// Threads that tuned stages may use.
+    /// Maximum number of threads of tuned stages.
     pub core_budget: usize,
-    /// Cores that the machine has for this process.
+    /// Number of cores available to this process.
     pub cores: usize,
-    /// Stages with their own time, sources first. Empty unless [`crate::Options::measure`] is set.
+    /// Stages with their own time, sources first. Empty unless [`crate::DatasetOptions::measure`] is set.
     pub stages: Vec<StageReport>,
     /// Stages that compute ahead.
     pub queues: Vec<QueueReport>,
-    /// What went wrong without ending the run, one sentence each.
+    /// Problems that did not end the run, one sentence each.
     pub notes: Vec<String>,
-    /// The sizes that they have now, for [`crate::Options::tuning`].
-    pub tuning: Tuning,
+    /// Current sizes, for [`crate::DatasetOptions::tuning`].
+    pub tuning: PipelineTuning,
 }
 
-/// One stage's own time, without the stages above it.
+/// Time of one stage, excluding upstream stages.
 #[derive(Clone, Debug)]
 pub struct StageReport {
-    /// As it was written: `batch(128)`.
+    /// Label: `batch(128)`.
     pub label: String,
-    /// Own time, of all threads together.
+    /// Own time, summed over all threads.
     pub time: Duration,
-    /// Elements that it yielded.
+    /// Number of elements yielded.
     pub elements: u64,
 }
 
-/// One stage that computes ahead.
+/// Statistics of one stage that computes ahead.
 #[derive(Clone, Debug)]
 pub struct QueueReport {
-    /// Number in the chain and label.
+    /// Index in the chain, and label.
     pub label: String,
-    /// Threads now.
+    /// Current number of threads.
     pub threads: usize,
-    /// Elements that it may be ahead now.
+    /// Current maximum number of elements ahead.
     pub ahead: usize,
-    /// The most that it was ahead.
+    /// Peak number of elements ahead.
     pub deepest: usize,
-    /// Elements that it handed out.
+    /// Number of elements yielded.
     pub elements: u64,
-    /// Bytes of its largest element.
+    /// Size in bytes of the largest element.
     pub element_bytes: usize,
-    /// Time that its taker waited.
+    /// Time that the consumer waited.
     pub waited: Duration,
-    /// Time that its threads worked, all together.
+    /// Time that the threads worked, summed.
     pub busy: Duration,
-    /// Times that the memory budget held it back.
+    /// Number of times that the memory budget limited the queue.
     pub short_of_memory: u64,
-    /// Whether its sizes are tuned, and the last decisions.
+    /// Whether its sizes are tuned.
     pub tuned: bool,
-    /// The last decisions, oldest first.
+    /// Last tuning decisions, oldest first.
     pub reasons: Vec<String>,
 }
 
-impl Report {
-    pub(crate) fn of(run: &Run, elements: u64, waited: Duration, elapsed: Duration) -> Report {
+impl PipelineReport {
+    pub(crate) fn of(
+        run: &PipelineRun,
+        elements: u64,
+        waited: Duration,
+        elapsed: Duration,
+    ) -> PipelineReport {
         let stages = match run.watch() {
-            Watch::Meter(meter) => meter.rows(),
+            RunObserver::Meter(meter) => meter.rows(),
             _ => Vec::new(),
         };
         let does_work = |label: &String| label != WITH_OPTIONS;
         let stages = stages.into_iter().filter(|(label, ..)| does_work(label));
         let stages = stages.map(|(label, time, elements)| StageReport { label, time, elements }).collect();
         let queues = run.tuner().gauges().into_iter().map(|(label, g)| QueueReport::of(label, &g)).collect();
-        Report {
+        PipelineReport {
             elements,
             waited,
             elapsed,
@@ -106,13 +111,13 @@ impl Report {
         }
     }
 
-    /// The stage that takes most time, where stages were measured.
+    /// Returns the stage with the largest time, if stages were measured.
     pub fn slowest(&self) -> Option<&StageReport> {
         self.stages.iter().max_by_key(|s| s.time)
     }
 
-    /// Whether the consumer waited for data, why, and what a program can do, where that helps. `share`: of its time that
-    /// it waited.
+    /// Describes whether the consumer waited for data, why, and a remedy if there is one. `share`: fraction of its time
+    /// that it waited.
     pub fn verdict(&self, share: f64) -> String {
         match self.remedy().filter(|_| share >= NO_WAIT) {
             Some(remedy) => format!("input-bound: {}; {remedy}", self.waiting(share)),
@@ -120,7 +125,7 @@ impl Report {
         }
     }
 
-    /// Whether the consumer waited for data, and where the time went.
+    /// Describes whether the consumer waited for data, and the slowest stage.
     pub fn finding(&self, share: f64) -> String {
         match share {
             s if s < NO_WAIT => format!("compute-bound: {}", went_to_waiting(share)),
@@ -137,7 +142,7 @@ impl Report {
         format!("{}{slow}", went_to_waiting(share))
     }
 
-    /// What a program can change so that less waiting is to be expected; `None` where that is not known.
+    /// Suggests a change that should reduce waiting; `None` if unknown.
     pub fn remedy(&self) -> Option<String> {
         if self.queues.is_empty() {
             return Some(
@@ -150,7 +155,7 @@ impl Report {
         if let Some(q) = self.queues.iter().filter(|q| q.short_of_memory > 0).find(idle) {
             let budget = self.ram_budget >> 20;
             return Some(format!(
-                "{} was held back by the memory budget: raise Options::ram_budget above {budget} MiB",
+                "{} was limited by the memory budget: raise DatasetOptions::ram_budget above {budget} MiB",
                 q.label
             ));
         }
@@ -160,7 +165,10 @@ impl Report {
         let auto: Vec<&QueueReport> = self.queues.iter().filter(|q| q.tuned && q.threads > 0).collect();
         let works = auto.iter().any(|q| !idle(q) && q.threads >= self.core_budget);
         (works && self.core_budget + 1 < self.cores).then(|| {
-            format!("raise Options::core_budget above {}: there are {} cores", self.core_budget, self.cores)
+            format!(
+                "raise DatasetOptions::core_budget above {}: there are {} cores",
+                self.core_budget, self.cores
+            )
         })
     }
 
@@ -171,13 +179,13 @@ impl Report {
     }
 }
 
-/// `10.0 % of the time went to waiting for data`
+/// Formats `10.0 % of the time went to waiting for data`.
 fn went_to_waiting(share: f64) -> String {
     format!("{:.1} % of the time went to waiting for data", 100.0 * share)
 }
 
 impl QueueReport {
-    fn of(label: String, g: &Gauge) -> QueueReport {
+    fn of(label: String, g: &StageGauge) -> QueueReport {
         let time = |nanos: u64| Duration::from_nanos(nanos);
         QueueReport {
             label,
@@ -195,19 +203,19 @@ impl QueueReport {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for PipelineReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.elapsed.as_secs_f64();
         writeln!(
             f,
-            "{} elements in {seconds:.2} s ({:.0} a second), waited {:.2} s",
+            "{} elements in {seconds:.2} s ({:.0} per second), waited {:.2} s",
             self.elements,
             self.elements as f64 / seconds.max(1e-9),
             self.waited.as_secs_f64(),
         )?;
         writeln!(
             f,
-            "memory ahead: at most {} of {} MiB; core budget {}",
+            "memory for elements ahead: at most {} of {} MiB; core budget {}",
             self.ram_peak.div_ceil(1 << 20),
             self.ram_budget >> 20,
             self.core_budget
@@ -222,7 +230,7 @@ impl fmt::Display for Report {
         for q in &self.queues {
             writeln!(
                 f,
-                "{}: {}, {} ahead{} (deepest {}), taker waited {:.2} s, threads worked {:.2} s",
+                "{}: {}, {} ahead{} (peak {}), consumer waited {:.2} s, threads worked {:.2} s",
                 q.label,
                 threads_told(q.threads),
                 q.ahead,
@@ -232,7 +240,7 @@ impl fmt::Display for Report {
                 q.busy.as_secs_f64(),
             )?;
             if q.short_of_memory > 0 {
-                writeln!(f, "  held back {} times by the memory budget", q.short_of_memory)?;
+                writeln!(f, "  limited {} times by the memory budget", q.short_of_memory)?;
             }
             q.reasons.iter().try_for_each(|r| writeln!(f, "  {r}"))?;
         }
@@ -243,7 +251,7 @@ impl fmt::Display for Report {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{AUTOTUNE, Dataset, Options, Sample};
+    use crate::{AUTOTUNE, Dataset, DatasetOptions, Sample};
     use std::thread::sleep;
     use std::time::Instant;
     use systole_base::Literal;
@@ -260,9 +268,9 @@ mod tests {
         }
     }
 
-    /// The share of waiting of a taker that works on each element for so long, in bursts, and what the run says.
-    fn taken(data: &Dataset, work: Duration, burst: usize) -> (f64, Report) {
-        let data = data.with_options(Options { measure: Some(1), ..Options::default() });
+    /// Returns the waiting fraction of a consumer that works on each element for `work`, in bursts, and the report.
+    fn taken(data: &Dataset, work: Duration, burst: usize) -> (f64, PipelineReport) {
+        let data = data.with_options(DatasetOptions { measure: Some(1), ..DatasetOptions::default() });
         let (mut waited, began) = (Duration::ZERO, Instant::now());
         let mut elements = data.iter();
         for i in 1.. {
@@ -278,7 +286,7 @@ mod tests {
         (waited.as_secs_f64() / began.elapsed().as_secs_f64(), elements.report())
     }
 
-    /// Less than two thirds: what helps shows on a busy machine too.
+    /// Less than two thirds, so that an improvement shows even on a busy machine.
     fn less(after: f64, before: f64) {
         assert!(after < before * 0.66, "{before} of the time was waiting, then {after}");
     }
@@ -295,7 +303,7 @@ mod tests {
 
     #[test]
     fn a_parallel_map_is_told_where_one_is_slow_and_helps() {
-        let cores = Options { core_budget: Some(6), ..Options::default() };
+        let cores = DatasetOptions { core_budget: Some(6), ..DatasetOptions::default() };
         let (before, report) =
             taken(&numbers(100).map(slow(8)).prefetch(2).with_options(cores.clone()), WORK, 1);
         let told = report.verdict(before);
@@ -307,13 +315,14 @@ mod tests {
     #[test]
     fn the_core_budget_is_told_where_cores_are_left_and_helps() {
         let data = numbers(120).map_parallel(slow(8), AUTOTUNE);
-        let with = |n| data.with_options(Options { core_budget: Some(n), ..Options::default() });
+        let with =
+            |n| data.with_options(DatasetOptions { core_budget: Some(n), ..DatasetOptions::default() });
         let (before, mut report) = taken(&with(1), WORK / 2, 1);
         report.cores = 8;
         let told = report.verdict(before);
         assert!(told.contains("Options::core_budget above 1"), "{told}");
         less(taken(&with(6), WORK / 2, 1).0, before);
-        // Where the budget is all that the machine has, nothing is known to help, and nothing is told.
+        // If the budget is the whole machine, no remedy is known and none is reported.
         report.cores = 2;
         let told = report.verdict(before);
         assert!(told.starts_with("input-bound") && told.ends_with("is map_parallel(AUTOTUNE)"), "{told}");
@@ -328,8 +337,9 @@ mod tests {
             s.with("y", Literal::from_slice([1 << 18], &vec![1i32; 1 << 18]).unwrap())
         };
         let data = numbers(96).map(big).prefetch(16);
-        let with =
-            |mib: usize| data.with_options(Options { ram_budget: Some(mib << 20), ..Options::default() });
+        let with = |mib: usize| {
+            data.with_options(DatasetOptions { ram_budget: Some(mib << 20), ..DatasetOptions::default() })
+        };
         let (before, report) = taken(&with(3), WORK, 16);
         let told = report.verdict(before);
         assert!(told.contains("Options::ram_budget above 3 MiB"), "{told}");

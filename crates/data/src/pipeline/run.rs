@@ -1,74 +1,81 @@
-//! [`Run`]: what the stages of one running pipeline share: the epoch, the options, the memory budget, the tuner and
-//! whoever is watching.
+//! [`PipelineRun`]: context shared by the stages of one running pipeline: epoch, options, memory budget, tuner, observer.
 
-use super::autotune::{Budget, Tuner, free_memory};
-use super::options::Options;
-use super::run_observer::Watch;
-use super::stage_ids::Stages;
+use super::autotune::{MemoryBudget, PipelineTuner, free_memory};
+use super::options::DatasetOptions;
+use super::run_observer::RunObserver;
+use super::stage_ids::StageList;
 use crate::mutex::lock;
 use std::sync::{Arc, Mutex};
 use std::thread::available_parallelism;
 
-/// One run of a pipeline, as its stages see it. Cheap to clone.
+/// Context of one run of a pipeline, passed to its stages. Cheap to clone.
 #[derive(Clone)]
-pub struct Run {
+pub struct PipelineRun {
     epoch: u64,
-    shared: Arc<Shared>,
+    shared: Arc<PipelineRunInner>,
 }
 
-struct Shared {
+struct PipelineRunInner {
     deterministic: bool,
     threads: bool,
-    budget: Arc<Budget>,
-    tuner: Arc<Tuner>,
-    watch: Watch,
+    budget: Arc<MemoryBudget>,
+    tuner: Arc<PipelineTuner>,
+    watch: RunObserver,
     notes: Mutex<Vec<String>>,
 }
 
-impl Run {
-    /// A run of these stages; `watch` in place of what the options ask to be measured.
-    pub(crate) fn new(stages: Stages, options: Options, epoch: u64, watch: Option<Watch>) -> Run {
+impl PipelineRun {
+    /// Creates a run of these stages; `watch` replaces the measuring set in the options.
+    pub(crate) fn new(
+        stages: StageList,
+        options: DatasetOptions,
+        epoch: u64,
+        watch: Option<RunObserver>,
+    ) -> PipelineRun {
         let cores = available_parallelism().map_or(1, |n| n.get());
         let cores = options.core_budget.unwrap_or(cores.saturating_sub(1)).max(1);
-        let budget = Arc::new(Budget::new(options.ram_budget.unwrap_or_else(|| free_memory() / 4)));
+        let budget = Arc::new(MemoryBudget::new(options.ram_budget.unwrap_or_else(|| free_memory() / 4)));
         let watch = match watch {
             Some(watch) => watch,
             None => match options.measure.unwrap_or(0) {
-                0 => Watch::Off,
-                every => Watch::meter(stages.clone(), every),
+                0 => RunObserver::Off,
+                every => RunObserver::meter(stages.clone(), every),
             },
         };
         let threads = options.debug != Some(true) && !watch.is_trace();
-        let tuner = Arc::new(Tuner::new(stages, cores, options.tuning));
+        let tuner = Arc::new(PipelineTuner::new(stages, cores, options.tuning));
         let deterministic = options.deterministic.unwrap_or(true);
         let notes = Mutex::default();
-        Run { epoch, shared: Arc::new(Shared { deterministic, threads, budget, tuner, watch, notes }) }
+        PipelineRun {
+            epoch,
+            shared: Arc::new(PipelineRunInner { deterministic, threads, budget, tuner, watch, notes }),
+        }
     }
 
-    /// A run that only looks at the first element: no threads, nothing measured.
-    pub(crate) fn inspecting() -> Run {
-        let shared = Shared {
+    /// Creates a run that only inspects the first element: no threads, no measuring.
+    pub(crate) fn inspecting() -> PipelineRun {
+        let shared = PipelineRunInner {
             deterministic: true,
             threads: false,
-            budget: Arc::new(Budget::new(usize::MAX)),
-            tuner: Arc::new(Tuner::idle()),
-            watch: Watch::Off,
+            budget: Arc::new(MemoryBudget::new(usize::MAX)),
+            tuner: Arc::new(PipelineTuner::idle()),
+            watch: RunObserver::Off,
             notes: Mutex::default(),
         };
-        Run { epoch: 0, shared: Arc::new(shared) }
+        PipelineRun { epoch: 0, shared: Arc::new(shared) }
     }
 
-    /// The epoch that the stage is to yield.
+    /// Returns the epoch that the stage should yield.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// The same run at another epoch, for the stages above.
-    pub fn at_epoch(&self, epoch: u64) -> Run {
-        Run { epoch, shared: self.shared.clone() }
+    /// Returns the same run in another epoch, for upstream stages.
+    pub fn at_epoch(&self, epoch: u64) -> PipelineRun {
+        PipelineRun { epoch, shared: self.shared.clone() }
     }
 
-    /// False when everything is to run on the calling thread.
+    /// Whether threads may be used; otherwise everything runs on the calling thread.
     pub fn has_threads(&self) -> bool {
         self.shared.threads
     }
@@ -78,7 +85,7 @@ impl Run {
         self.shared.deterministic
     }
 
-    /// Keeps what the user should know for the report, once.
+    /// Adds a note to the report, once.
     pub(crate) fn note(&self, text: String) {
         let mut notes = lock(&self.shared.notes);
         if !notes.contains(&text) {
@@ -90,15 +97,15 @@ impl Run {
         lock(&self.shared.notes).clone()
     }
 
-    pub(crate) fn budget(&self) -> &Arc<Budget> {
+    pub(crate) fn budget(&self) -> &Arc<MemoryBudget> {
         &self.shared.budget
     }
 
-    pub(crate) fn tuner(&self) -> &Arc<Tuner> {
+    pub(crate) fn tuner(&self) -> &Arc<PipelineTuner> {
         &self.shared.tuner
     }
 
-    pub(crate) fn watch(&self) -> &Watch {
+    pub(crate) fn watch(&self) -> &RunObserver {
         &self.shared.watch
     }
 }

@@ -1,9 +1,9 @@
-//! Watching a run: how long each stage takes ([`Meter`]), or what each stage makes of one element ([`Trace`]).
+//! Instrumentation of a run: time of each stage ([`StageMeter`]), or the outputs of each stage for one element ([`ElementTrace`]).
 //!
-//! A watched stage's cursor or access is wrapped; where nothing watches there is no wrapper and no cost.
+//! An instrumented stage's cursor or access is wrapped; without instrumentation there is no wrapper and no cost.
 
-use super::cursor::{Access, Cursor};
-use super::stage_ids::Stages;
+use super::cursor::{ElementCursor, RandomAccess};
+use super::stage_ids::StageList;
 use crate::pipeline::IteratorState;
 use crate::sample::Sample;
 use std::cell::Cell;
@@ -12,93 +12,100 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use systole_base::{Error, ErrorKind, Result};
 
-/// Who is watching.
+/// Instrumentation of a run.
 #[derive(Clone, Default)]
-pub(crate) enum Watch {
+pub(crate) enum RunObserver {
     #[default]
     Off,
-    Meter(Arc<Meter>),
-    Trace(Arc<Trace>),
+    Meter(Arc<StageMeter>),
+    Trace(Arc<ElementTrace>),
 }
 
-impl Watch {
-    /// Times one of `every` calls that no other contains.
-    pub fn meter(stages: Stages, every: u32) -> Watch {
-        let rows = stages.labels.iter().map(|_| Row::default()).collect();
+impl RunObserver {
+    /// Measures one of `every` outermost calls.
+    pub fn meter(stages: StageList, every: u32) -> RunObserver {
+        let rows = stages.labels.iter().map(|_| StageTime::default()).collect();
         let zero = || AtomicU64::new(0);
-        Watch::Meter(Arc::new(Meter { stages, rows, every: every.max(1), calls: zero(), timed: zero() }))
+        RunObserver::Meter(Arc::new(StageMeter {
+            stages,
+            rows,
+            every: every.max(1),
+            calls: zero(),
+            timed: zero(),
+        }))
     }
 
-    pub fn trace(stages: Stages) -> Watch {
-        Watch::Trace(Arc::new(Trace { stages, seen: Mutex::default() }))
+    pub fn trace(stages: StageList) -> RunObserver {
+        RunObserver::Trace(Arc::new(ElementTrace { stages, seen: Mutex::default() }))
     }
 
     pub fn is_trace(&self) -> bool {
-        matches!(self, Watch::Trace(_))
+        matches!(self, RunObserver::Trace(_))
     }
 
-    /// The access of the stage at `address`, watched.
-    pub fn access(&self, address: usize, access: Box<dyn Access>) -> Box<dyn Access> {
+    /// Instruments the access of the stage at `address`.
+    pub fn access(&self, address: usize, access: Box<dyn RandomAccess>) -> Box<dyn RandomAccess> {
         match self.id(address) {
-            Some(id) => Box::new(Watched { inner: access, watch: self.clone(), id }),
+            Some(id) => Box::new(ObservedStage { inner: access, watch: self.clone(), id }),
             None => access,
         }
     }
 
-    /// The cursor of the stage at `address`, watched.
-    pub fn cursor(&self, address: usize, cursor: Box<dyn Cursor>) -> Box<dyn Cursor> {
+    /// Instruments the cursor of the stage at `address`.
+    pub fn cursor(&self, address: usize, cursor: Box<dyn ElementCursor>) -> Box<dyn ElementCursor> {
         match self.id(address) {
-            Some(id) => Box::new(Watched { inner: cursor, watch: self.clone(), id }),
+            Some(id) => Box::new(ObservedStage { inner: cursor, watch: self.clone(), id }),
             None => cursor,
         }
     }
 
-    /// `None`: not watched, or a stage that was made while running (inside flat_map or interleave).
+    /// Returns the stage's id; `None`: not instrumented, or a stage created while running (inside flat_map or
+    /// interleave).
     pub fn id(&self, address: usize) -> Option<usize> {
         match self {
-            Watch::Off => None,
-            Watch::Meter(meter) => meter.stages.id(address),
-            Watch::Trace(trace) => trace.stages.id(address),
+            RunObserver::Off => None,
+            RunObserver::Meter(meter) => meter.stages.id(address),
+            RunObserver::Trace(trace) => trace.stages.id(address),
         }
     }
 
-    /// Work of stage `id` that is done outside its cursor, on a thread of its own.
+    /// Measures work of stage `id` that runs outside its cursor, on another thread.
     pub fn aside<T>(&self, id: Option<usize>, work: impl FnOnce() -> T) -> T {
         match (self, id) {
-            (Watch::Meter(meter), Some(id)) => meter.time(id, work),
+            (RunObserver::Meter(meter), Some(id)) => meter.time(id, work),
             _ => work(),
         }
     }
 
-    /// One element's work of stage `id`, done within that of another stage.
+    /// Measures one element's work of stage `id` that runs within another stage.
     pub fn within<T>(&self, id: Option<usize>, work: impl FnOnce() -> T) -> T {
-        let (Watch::Meter(meter), Some(id)) = (self, id) else { return work() };
+        let (RunObserver::Meter(meter), Some(id)) = (self, id) else { return work() };
         meter.time(id, || {
-            if TIMING.get() == Timing::Timed {
+            if TIMING.get() == ThreadTiming::Timed {
                 meter.rows[id].elements.fetch_add(1, Relaxed);
             }
             work()
         })
     }
 
-    /// Does not count time that the stage now being timed on this thread only waited.
+    /// Excludes time that the stage being timed on this thread only waited.
     pub fn leave_out(&self, nanos: u64) {
-        if let Watch::Meter(_) = self {
+        if let RunObserver::Meter(_) = self {
             ABOVE.set(ABOVE.get() + nanos);
         }
     }
 
     fn observe(&self, id: usize, next: impl FnOnce() -> Option<Result<Sample>>) -> Option<Result<Sample>> {
         match self {
-            Watch::Off => next(),
-            Watch::Meter(meter) => meter.time(id, || {
+            RunObserver::Off => next(),
+            RunObserver::Meter(meter) => meter.time(id, || {
                 let item = next();
-                if item.is_some() && TIMING.get() == Timing::Timed {
+                if item.is_some() && TIMING.get() == ThreadTiming::Timed {
                     meter.rows[id].elements.fetch_add(1, Relaxed);
                 }
                 item
             }),
-            Watch::Trace(trace) => {
+            RunObserver::Trace(trace) => {
                 let item = next()?;
                 let mut seen = trace.seen.lock().unwrap_or_else(PoisonError::into_inner);
                 seen.push((id, item.clone()));
@@ -108,50 +115,50 @@ impl Watch {
     }
 }
 
-/// Time and elements of each stage.
-pub(crate) struct Meter {
-    stages: Stages,
-    rows: Vec<Row>,
-    /// Of the calls that no other contains one of so many is timed, with all that it contains.
+/// Time and element count of each stage.
+pub(crate) struct StageMeter {
+    stages: StageList,
+    rows: Vec<StageTime>,
+    /// Sampling interval: one of this many outermost calls is timed, including nested calls.
     every: u32,
     calls: AtomicU64,
     timed: AtomicU64,
 }
 
 #[derive(Default)]
-struct Row {
+struct StageTime {
     nanos: AtomicU64,
     elements: AtomicU64,
 }
 
 thread_local! {
-    /// Time of the stages above, within the call that is being timed on this thread.
+    /// Time of upstream stages within the call being timed on this thread.
     static ABOVE: Cell<u64> = const { Cell::new(0) };
-    /// Whether the call that runs on this thread is timed, and how many calls that no other contains there were.
-    static TIMING: Cell<Timing> = const { Cell::new(Timing::Outside) };
+    /// Whether the current call on this thread is timed, and the number of outermost calls.
+    static TIMING: Cell<ThreadTiming> = const { Cell::new(ThreadTiming::Outside) };
     static CALLS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Whether a thread is inside a call of a stage, and whether that one is timed.
+/// Whether a thread is inside a stage call, and whether that call is timed.
 #[derive(Clone, Copy, PartialEq)]
-enum Timing {
+enum ThreadTiming {
     Outside,
     Timed,
     Skipped,
 }
 
-impl Meter {
-    /// Times a call, or leaves it out with all that it contains.
+impl StageMeter {
+    /// Times a call, or skips it including nested calls.
     fn time<T>(&self, id: usize, work: impl FnOnce() -> T) -> T {
         match TIMING.get() {
-            Timing::Skipped => return work(),
-            Timing::Timed => return self.add(id, work),
-            Timing::Outside => {}
+            ThreadTiming::Skipped => return work(),
+            ThreadTiming::Timed => return self.add(id, work),
+            ThreadTiming::Outside => {}
         }
         let number = CALLS.replace(CALLS.get().wrapping_add(1));
         let is_timed = number.is_multiple_of(self.every);
         self.calls.fetch_add(1, Relaxed);
-        TIMING.set(if is_timed { Timing::Timed } else { Timing::Skipped });
+        TIMING.set(if is_timed { ThreadTiming::Timed } else { ThreadTiming::Skipped });
         let out = match is_timed {
             true => {
                 self.timed.fetch_add(1, Relaxed);
@@ -159,11 +166,11 @@ impl Meter {
             }
             false => work(),
         };
-        TIMING.set(Timing::Outside);
+        TIMING.set(ThreadTiming::Outside);
         out
     }
 
-    /// Adds what `work` takes, less what the stages above take within it.
+    /// Adds the time of `work`, less that of upstream stages within it.
     fn add<T>(&self, id: usize, work: impl FnOnce() -> T) -> T {
         let outer = ABOVE.replace(0);
         let start = Instant::now();
@@ -174,7 +181,7 @@ impl Meter {
         out
     }
 
-    /// Label, own time and elements of each stage, sources first; estimates where not every call was timed.
+    /// Returns label, own time and elements of each stage, sources first; estimates if not every call was timed.
     pub fn rows(&self) -> Vec<(String, Duration, u64)> {
         let scale = self.calls.load(Relaxed) as f64 / self.timed.load(Relaxed).max(1) as f64;
         let whole = |x: &AtomicU64| (x.load(Relaxed) as f64 * scale) as u64;
@@ -186,27 +193,27 @@ impl Meter {
     }
 }
 
-/// What stages yielded, in the order in which they did.
-pub(crate) struct Trace {
-    stages: Stages,
+/// Outputs of stages, in order.
+pub(crate) struct ElementTrace {
+    stages: StageList,
     seen: Mutex<Vec<(usize, Result<Sample>)>>,
 }
 
-impl Trace {
-    /// Takes what was seen since the last call: (label, element).
+impl ElementTrace {
+    /// Returns and clears the recorded outputs: (label, element).
     pub fn drain(&self) -> Vec<(String, Result<Sample>)> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.drain(..).map(|(id, item)| (self.stages.labels[id].clone(), item)).collect()
     }
 }
 
-struct Watched<U> {
+struct ObservedStage<U> {
     inner: U,
-    watch: Watch,
+    watch: RunObserver,
     id: usize,
 }
 
-impl Access for Watched<Box<dyn Access>> {
+impl RandomAccess for ObservedStage<Box<dyn RandomAccess>> {
     fn len(&self) -> Option<u64> {
         self.inner.len()
     }
@@ -214,11 +221,11 @@ impl Access for Watched<Box<dyn Access>> {
     fn get(&mut self, index: u64) -> Result<Sample> {
         let inner = &mut self.inner;
         let item = self.watch.observe(self.id, || Some(inner.get(index)));
-        item.unwrap_or_else(|| Err(Error::new(ErrorKind::Bug, "a watched element was lost")))
+        item.unwrap_or_else(|| Err(Error::new(ErrorKind::Bug, "an instrumented element was lost")))
     }
 }
 
-impl Cursor for Watched<Box<dyn Cursor>> {
+impl ElementCursor for ObservedStage<Box<dyn ElementCursor>> {
     fn next(&mut self) -> Option<Result<Sample>> {
         let inner = &mut self.inner;
         self.watch.observe(self.id, || inner.next())
@@ -240,7 +247,7 @@ impl Cursor for Watched<Box<dyn Cursor>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Options;
+    use crate::DatasetOptions;
     use crate::stage::test::ints;
     use std::time::Duration;
 
@@ -252,7 +259,8 @@ mod tests {
         };
         let d = ints(64).map(slow).batch(1);
         let rows = |every| {
-            let watched = d.with_options(Options { measure: Some(every), ..Options::default() });
+            let watched =
+                d.with_options(DatasetOptions { measure: Some(every), ..DatasetOptions::default() });
             let mut iter = watched.iter();
             assert_eq!(iter.by_ref().count(), 64);
             iter.report().stages

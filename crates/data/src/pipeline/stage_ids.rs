@@ -1,23 +1,23 @@
-//! [`Stages`]: the stages of a running pipeline, by address and by number; what measures and tunes them needs no more.
+//! Ids of the stages of a running pipeline, by address and index; used for measuring and tuning.
 
 use std::collections::HashMap;
 
-/// Which stage of a chain something belongs to.
-pub(crate) struct Owner {
+/// Identifies a stage of a pipeline.
+pub(crate) struct StageId {
     pub address: usize,
     pub label: String,
 }
 
-/// The stages of a chain in the order in which elements pass them, with an id each.
+/// Stages of a pipeline in the order that elements pass them, with their ids.
 #[derive(Clone, Default)]
-pub(crate) struct Stages {
+pub(crate) struct StageList {
     pub labels: Vec<String>,
     ids: HashMap<usize, usize>,
 }
 
-impl Stages {
-    /// Adds a stage behind those that are there; a stage that two others read counts once.
-    pub fn add(&mut self, owner: Owner) {
+impl StageList {
+    /// Appends a stage; a stage with two consumers is added once.
+    pub fn add(&mut self, owner: StageId) {
         self.ids.entry(owner.address).or_insert_with(|| {
             self.labels.push(owner.label);
             self.labels.len() - 1

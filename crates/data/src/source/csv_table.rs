@@ -1,45 +1,47 @@
-//! What a table in CSV files holds, told by reading it once: how it is written, and each column's kind, gaps, median and
-//! texts. Not how the rows are read while training, which is [`Dataset::csv`]'s.
+//! Infers the schema of CSV files in one pass.
+//!
+//! Detects separator, header, and each column's type, missing values, median and categories. For reading rows in a
+//! pipeline, see [`Dataset::csv`].
 
-use super::text_files::{Dialect, TextFile, Written};
+use super::text_files::{CsvDialect, CsvFormat, TextFile};
 use crate::format::csv;
-use crate::format::text_encoding::Encoding;
-use crate::{Column, Csv, Dataset};
+use crate::format::text_encoding::TextEncoding;
+use crate::{CsvColumn, CsvOptions, Dataset};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use systole_base::{DType, Result};
 
-/// Separators that are looked for, the less likely within a field first.
+/// Candidate separators, those less likely within a field first.
 const SEPARATORS: [char; 4] = ['\t', ';', ',', '|'];
-/// Records that tell the separator.
+/// Number of records used to detect the separator.
 const LOOKED_AT: usize = 20;
-/// Bytes of a table that its columns are told by; what follows is read by the same kinds.
+/// Maximum number of bytes used for inference; later rows are read with the same types.
 const MOST_BYTES: u64 = 1 << 30;
-/// Different texts of a column that are kept.
+/// Maximum number of distinct texts collected per column.
 const MOST_TEXTS: usize = 1000;
-/// Texts that are shown of a column.
+/// Number of texts shown per column.
 const SHOWN: usize = 5;
-/// Numbers of a column that its median is told by: evenly spread where there are more.
+/// Maximum number of values for a median; evenly sampled if there are more.
 const MOST_VALUES: usize = 1 << 20;
 
-/// What the cells of a column are.
+/// Type of a column's cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ColumnKind {
-    /// Nothing.
+    /// No values.
     Empty,
-    /// Whole numbers.
+    /// Integers.
     Integer,
     /// Numbers.
     Number,
     /// `true` and `false`.
     Boolean,
-    /// Anything else.
+    /// Any other text.
     Text,
 }
 
 impl ColumnKind {
-    /// Its name.
+    /// Returns the name of the type.
     pub fn name(self) -> &'static str {
         match self {
             ColumnKind::Empty => "empty",
@@ -51,36 +53,36 @@ impl ColumnKind {
     }
 }
 
-/// A value of a cell and where it stands: file, line, record.
-pub type Found = (String, String);
+/// Cell value and its location: file, line, record.
+pub type CellLocation = (String, String);
 
-/// A column of a table.
+/// Column of a table.
 #[derive(Clone, Debug)]
 pub struct TableColumn {
-    /// Its name by the header, or its number from 0 where there is none.
+    /// Name in the header, or index from 0 if there is none.
     pub name: String,
-    /// What its cells are.
+    /// Type of the cells.
     pub kind: ColumnKind,
-    /// Cells without a value: empty, or `NA`, `null`, `?` and their like.
+    /// Number of missing values: empty, or `NA`, `null`, `?` etc.
     pub gaps: u64,
-    /// Where the first of them is.
+    /// Location of the first missing value.
     pub first_gap: Option<String>,
-    /// The first number that is not finite.
-    pub not_finite: Option<Found>,
-    /// The first value that is no number.
-    pub not_a_number: Option<Found>,
-    /// The middle one of its finite numbers.
+    /// First non-finite number.
+    pub not_finite: Option<CellLocation>,
+    /// First value that is not a number.
+    pub not_a_number: Option<CellLocation>,
+    /// Median of the finite numbers.
     pub median: Option<f64>,
-    /// Its different values as texts, each with the place of its first; none: there are more than a thousand.
+    /// Distinct values as texts, each with its first location; `None`: more than a thousand.
     pub texts: Option<BTreeMap<String, String>>,
-    /// Whether it is the number of the row, as programs write it into a column of their own.
+    /// Whether it contains the row number, as some programs write.
     pub counts_up: bool,
-    /// Whether the header gives it a name.
+    /// Whether the header names it.
     pub is_named: bool,
 }
 
 impl TableColumn {
-    /// The element type that it is read as: whole numbers without gaps, numbers (a gap is NaN), texts.
+    /// Element type for reading: integers without missing values, numbers (missing is NaN), or text.
     pub fn dtype(&self) -> DType {
         match self.kind {
             ColumnKind::Integer if self.gaps == 0 => DType::I64,
@@ -90,7 +92,7 @@ impl TableColumn {
     }
 }
 
-/// `city: texts ("Oslo", "Rome"), 3 missing`
+/// Formats `city: texts ("Oslo", "Rome"), 3 missing`.
 impl fmt::Display for TableColumn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.name, self.kind.name())?;
@@ -114,55 +116,55 @@ impl fmt::Display for TableColumn {
     }
 }
 
-/// A table.
+/// Schema of a CSV table.
 #[derive(Clone, Debug)]
-pub struct Table {
-    /// Its files.
+pub struct CsvTable {
+    /// Paths of the files.
     pub files: Vec<PathBuf>,
-    /// Its columns.
+    /// Columns of the table.
     pub columns: Vec<TableColumn>,
-    /// Rows that were read.
+    /// Number of rows read.
     pub rows: u64,
-    /// Between fields.
+    /// Field separator.
     pub separator: char,
-    /// Whether the first record names the columns.
+    /// Whether the first record is a header.
     pub has_header: bool,
-    /// The encoding that its first bytes tell, where it is not UTF-8.
-    pub marked: Option<Encoding>,
-    dialect: Dialect,
+    /// Encoding of the byte order mark, if it is not UTF-8.
+    pub marked: Option<TextEncoding>,
+    dialect: CsvDialect,
 }
 
-impl Table {
-    /// Reads files of the same columns. Rows that are not as the header says are passed over here: they are errors when
-    /// the rows are read.
+impl CsvTable {
+    /// Reads files with equal columns. Rows that do not match the header are skipped here and are errors when the rows
+    /// are read.
     ///
     /// # Errors
-    /// When a file cannot be read, or is no text.
-    pub fn read(files: &[PathBuf]) -> Result<Table> {
-        Table::read_written(files, Written::default())
+    /// If a file cannot be read, or is not text.
+    pub fn read(files: &[PathBuf]) -> Result<CsvTable> {
+        CsvTable::read_written(files, CsvFormat::default())
     }
 
-    /// [`Table::read`] of files that do not tell how they are written.
+    /// [`CsvTable::read`] with format options for what cannot be inferred.
     ///
     /// # Errors
-    /// When a file cannot be read, or is no text.
-    pub fn read_written(files: &[PathBuf], written: Written) -> Result<Table> {
+    /// If a file cannot be read, or is not text.
+    pub fn read_written(files: &[PathBuf], written: CsvFormat) -> Result<CsvTable> {
         let encoding = written.encoding;
         let Some(first) = files.first() else {
-            return Ok(Table {
+            return Ok(CsvTable {
                 files: Vec::new(),
                 columns: Vec::new(),
                 rows: 0,
                 separator: ',',
                 has_header: true,
                 marked: None,
-                dialect: Dialect::default(),
+                dialect: CsvDialect::default(),
             });
         };
         let separator = separator_of(first, encoding);
         let has_header = begins_with_names(first, separator, encoding)?;
         let marked = TextFile::open(first, Some(encoding))?.marked();
-        let (mut columns, mut bytes): (Vec<Seen>, u64) = (Vec::new(), 0);
+        let (mut columns, mut bytes): (Vec<ColumnScan>, u64) = (Vec::new(), 0);
         for path in files {
             let mut file = TextFile::open(path, Some(encoding))?;
             let names = if has_header { file.header(separator)?.unwrap_or_default() } else { Vec::new() };
@@ -185,40 +187,40 @@ impl Table {
                 }
             }
             if columns.is_empty() {
-                columns = names.into_iter().map(Seen::new).collect();
+                columns = names.into_iter().map(ColumnScan::new).collect();
             }
             bytes += file.offset();
         }
-        Ok(Table { marked, ..Table::of(files, columns, (separator, has_header), written) })
+        Ok(CsvTable { marked, ..CsvTable::of(files, columns, (separator, has_header), written) })
     }
 
     fn of(
         files: &[PathBuf],
-        columns: Vec<Seen>,
+        columns: Vec<ColumnScan>,
         (separator, has_header): (char, bool),
-        written: Written,
-    ) -> Table {
-        // A comma is one of numbers where fields are parted otherwise and no number has a point.
+        written: CsvFormat,
+    ) -> CsvTable {
+        // Commas are decimal if the separator is another character and no number has a point.
         let commas = columns.iter().any(|c| c.commas > 0);
         let guessed = separator != ',' && commas && !columns.iter().any(|c| c.has_points);
         let decimal_comma = written.decimal_comma.unwrap_or(guessed);
         let rows = columns.iter().map(|c| c.rows).max().unwrap_or(0);
-        Table {
+        CsvTable {
             files: files.to_vec(),
             columns: columns.into_iter().map(|c| c.finish(decimal_comma)).collect(),
             rows,
             separator,
             has_header,
             marked: None,
-            dialect: Dialect { decimal_comma, loose: true, encoding: written.encoding },
+            dialect: CsvDialect { decimal_comma, loose: true, encoding: written.encoding },
         }
     }
 
-    /// The names of the columns of a file, without reading more of it.
+    /// Returns the column names of a file without reading more of it.
     ///
     /// # Errors
-    /// When it cannot be read, or is no text.
-    pub fn names_of(path: &PathBuf, encoding: Option<Encoding>) -> Result<Vec<String>> {
+    /// If it cannot be read, or is not text.
+    pub fn names_of(path: &PathBuf, encoding: Option<TextEncoding>) -> Result<Vec<String>> {
         let separator = separator_of(path, encoding);
         let names = TextFile::open(path, Some(encoding))?.header(separator)?.unwrap_or_default();
         Ok(match begins_with_names(path, separator, encoding)? {
@@ -227,22 +229,23 @@ impl Table {
         })
     }
 
-    /// Whether numbers have a comma where English has a point.
+    /// Whether numbers have a decimal comma.
     pub fn has_decimal_comma(&self) -> bool {
         self.dialect.decimal_comma
     }
 
-    /// The column of a name.
+    /// Returns the column with this name.
     pub fn column(&self, name: &str) -> Option<&TableColumn> {
         self.columns.iter().find(|c| c.name == name)
     }
 
-    /// The rows, all columns as what they are; but for nameless ones without values, which end each line of some programs.
+    /// Returns the rows with all columns in their types, except unnamed ones without values, which some programs add at
+    /// the end of lines.
     pub fn dataset(&self) -> Dataset {
         self.dataset_as(|c| (c.is_named || c.kind != ColumnKind::Empty).then(|| c.dtype()))
     }
 
-    /// The rows, each column as the type that it is given; none: it is left out.
+    /// Returns the rows, each column in the given type; `None` skips the column.
     pub fn dataset_as(&self, dtype: impl Fn(&TableColumn) -> Option<DType>) -> Dataset {
         let column = |c: &TableColumn| {
             let dtype = dtype(c)?;
@@ -251,16 +254,16 @@ impl Table {
                 d if d.is_float() => Some("nan".into()),
                 _ => None,
             };
-            Some(Column { name: c.name.clone(), dtype, default })
+            Some(CsvColumn { name: c.name.clone(), dtype, default })
         };
         let columns = self.columns.iter().filter_map(column).collect();
-        let options = Csv { columns, separator: self.separator, header: self.has_header };
+        let options = CsvOptions { columns, separator: self.separator, header: self.has_header };
         Dataset::csv_written(self.files.clone(), options, self.dialect)
     }
 }
 
-/// The separator by which the first records have equally many fields, more than one.
-fn separator_of(path: &PathBuf, encoding: Option<Encoding>) -> char {
+/// Detects the separator: the first records have equally many fields, more than one.
+fn separator_of(path: &PathBuf, encoding: Option<TextEncoding>) -> char {
     if path.to_string_lossy().to_lowercase().contains(".tsv") {
         return '\t';
     }
@@ -277,53 +280,53 @@ fn separator_of(path: &PathBuf, encoding: Option<Encoding>) -> char {
     SEPARATORS.into_iter().find(fits).or_else(by_first).unwrap_or(',')
 }
 
-/// Whether the first record holds names, rather than a row of numbers.
-fn begins_with_names(path: &PathBuf, separator: char, encoding: Option<Encoding>) -> Result<bool> {
+/// Whether the first record is a header rather than a row of numbers.
+fn begins_with_names(path: &PathBuf, separator: char, encoding: Option<TextEncoding>) -> Result<bool> {
     let Some(fields) = TextFile::open(path, Some(encoding))?.fields(separator)? else { return Ok(true) };
     let is_number = |f: &String| f.trim().parse::<f64>().is_ok() || csv::comma_number(f).is_some();
     let is_value = |f: &String| is_number(f) || csv::is_missing(f);
     Ok(!(fields.iter().any(is_number) && fields.iter().all(is_value)))
 }
 
-/// Where the column of a name is; the first file says which there are.
-fn place_of(columns: &mut Vec<Seen>, name: String, is_first: bool) -> usize {
+/// Returns the index of a column by name; the first file defines the columns.
+fn place_of(columns: &mut Vec<ColumnScan>, name: String, is_first: bool) -> usize {
     match columns.iter().position(|c| c.name == name) {
         Some(at) => at,
         None if is_first => {
-            columns.push(Seen::new(name));
+            columns.push(ColumnScan::new(name));
             columns.len() - 1
         }
         None => usize::MAX,
     }
 }
 
-/// What was seen of a column so far.
-struct Seen {
+/// Statistics of a column so far.
+struct ColumnScan {
     name: String,
     rows: u64,
     gaps: u64,
     first_gap: Option<String>,
-    /// Cells that are whole numbers, numbers, numbers with a comma, truth values.
+    /// Number of cells that are integers, numbers, numbers with a comma, booleans.
     integers: u64,
     numbers: u64,
     commas: u64,
     booleans: u64,
     has_points: bool,
-    not_finite: Option<Found>,
-    not_a_number: Option<Found>,
-    /// The first number that has a comma.
-    with_comma: Option<Found>,
+    not_finite: Option<CellLocation>,
+    not_a_number: Option<CellLocation>,
+    /// First number with a comma.
+    with_comma: Option<CellLocation>,
     values: Vec<f64>,
-    /// Each so manieth number is kept.
+    /// Every n-th number is kept.
     every: u64,
     texts: Option<BTreeMap<String, String>>,
     counts_up: bool,
     starts_at: i64,
 }
 
-impl Seen {
-    fn new(name: String) -> Seen {
-        Seen {
+impl ColumnScan {
+    fn new(name: String) -> ColumnScan {
+        ColumnScan {
             name,
             rows: 0,
             gaps: 0,
@@ -388,7 +391,7 @@ impl Seen {
         }
     }
 
-    /// Remembers a number, or each so manieth.
+    /// Stores a number, or every n-th one.
     fn keep(&mut self, value: f64) {
         if self.rows.is_multiple_of(self.every) {
             self.values.push(value);
@@ -440,17 +443,17 @@ impl Seen {
 mod tests {
     use super::*;
 
-    fn table(name: &str, text: &str) -> (Table, Vec<String>) {
+    fn table(name: &str, text: &str) -> (CsvTable, Vec<String>) {
         let path = std::env::temp_dir().join(format!("systole-table-{name}-{}.csv", std::process::id()));
         std::fs::write(&path, text).unwrap();
-        let table = Table::read(std::slice::from_ref(&path)).unwrap();
+        let table = CsvTable::read(std::slice::from_ref(&path)).unwrap();
         let row = |s: Result<crate::Sample>| s.map_or_else(|e| e.to_string(), |s| crate::tools::summary(&s));
         let rows = table.dataset().iter().map(row).collect();
         std::fs::remove_file(path).unwrap();
         (table, rows)
     }
 
-    fn kinds(table: &Table) -> Vec<(&str, ColumnKind)> {
+    fn kinds(table: &CsvTable) -> Vec<(&str, ColumnKind)> {
         table.columns.iter().map(|c| (c.name.as_str(), c.kind)).collect()
     }
 

@@ -1,53 +1,54 @@
-//! `from_generator`: samples from a closure that starts an iterator, once for each epoch.
+//! `from_generator`: samples from a closure that returns an iterator for each epoch.
 
 use crate::Dataset;
-use crate::pipeline::{Cursor, IteratorState, Run, Stage, replay};
-use crate::sample::{Origin, Sample};
+use crate::pipeline::{DatasetStage, ElementCursor, IteratorState, PipelineRun, replay};
+use crate::sample::{Sample, SampleOrigin};
 use std::sync::Arc;
 use systole_base::Result;
 
 impl Dataset {
-    /// The samples that `start` yields; it is called anew for each epoch and must yield the same each time.
+    /// Creates a dataset from the samples that `start` returns; it is called once per epoch and must yield the same
+    /// samples.
     pub fn from_generator<I>(start: impl Fn() -> I + Send + Sync + 'static) -> Dataset
     where
         I: Iterator<Item = Result<Sample>> + Send + 'static,
     {
-        Dataset::new(Generator::new(move || Box::new(start())))
+        Dataset::new(GeneratorStage::new(move || Box::new(start())))
     }
 }
 
-type Samples = Box<dyn Iterator<Item = Result<Sample>> + Send>;
+type SampleIterator = Box<dyn Iterator<Item = Result<Sample>> + Send>;
 
-pub(crate) struct Generator {
-    start: Box<dyn Fn() -> Samples + Send + Sync>,
+pub(crate) struct GeneratorStage {
+    start: Box<dyn Fn() -> SampleIterator + Send + Sync>,
 }
 
-impl Generator {
-    pub fn new(start: impl Fn() -> Samples + Send + Sync + 'static) -> Generator {
-        Generator { start: Box::new(start) }
+impl GeneratorStage {
+    pub fn new(start: impl Fn() -> SampleIterator + Send + Sync + 'static) -> GeneratorStage {
+        GeneratorStage { start: Box::new(start) }
     }
 }
 
-impl Stage for Generator {
+impl DatasetStage for GeneratorStage {
     fn label(&self) -> String {
         "from_generator".into()
     }
 
-    fn stream(&self, _run: &Run) -> Result<Box<dyn Cursor>> {
-        Ok(Box::new(Running { samples: (self.start)(), source: self.label().into(), at: 0 }))
+    fn stream(&self, _run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
+        Ok(Box::new(GeneratorCursor { samples: (self.start)(), source: self.label().into(), at: 0 }))
     }
 }
 
-struct Running {
-    samples: Samples,
+struct GeneratorCursor {
+    samples: SampleIterator,
     source: Arc<str>,
     at: u64,
 }
 
-impl Cursor for Running {
+impl ElementCursor for GeneratorCursor {
     fn next(&mut self) -> Option<Result<Sample>> {
         let item = self.samples.next()?;
-        let origin = Origin { source: self.source.clone(), index: self.at };
+        let origin = SampleOrigin { source: self.source.clone(), index: self.at };
         self.at += 1;
         Some(match item {
             Ok(sample) => sample.with_origin(Some(origin)).check(),
@@ -59,7 +60,7 @@ impl Cursor for Running {
         IteratorState::at([self.at])
     }
 
-    // An iterator cannot seek: it replays to its place.
+    // An iterator cannot seek: it is replayed.
     fn restore(&mut self, state: &IteratorState) -> Result<()> {
         replay(self, state)
     }

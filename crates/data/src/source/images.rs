@@ -1,10 +1,10 @@
-//! Folders of pictures, one folder for each class.
+//! `ImageFolder`: images in folders, one folder per class.
 
 use super::list_files::path_text;
 use crate::format::any_format;
-use crate::input_file::{self, Entry, Input, entries, leads_back};
-use crate::pipeline::{Access, Cardinality, Run, Stage};
-use crate::sample::{Origin, Sample};
+use crate::input_file::{self, DirectoryEntry, InputFile, entries, leads_back};
+use crate::pipeline::{Cardinality, DatasetStage, PipelineRun, RandomAccess};
+use crate::sample::{Sample, SampleOrigin};
 use crate::{Dataset, HostArray};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -12,28 +12,28 @@ use std::sync::Arc;
 use systole_base::rng::{hash_name, mix};
 use systole_base::{DType, Error, ErrorKind, Literal, Result};
 
-/// What unpacking an archive made on a Mac leaves behind.
+/// Directory that archives from macOS contain.
 const LEFT_BEHIND: &str = "__MACOSX";
 
-/// A folder with one folder for each class, pictures of any sizes in them (and in folders within).
+/// Folder with one folder per class, which contain images of any size (also in nested folders).
 #[derive(Clone, Debug)]
 pub struct ImageFolder {
-    /// The names of the folders, sorted; a label is an index into them.
+    /// Class names (folder names), sorted; a label is an index into them.
     pub classes: Vec<String>,
-    /// Path and label of each picture, sorted by class and path.
+    /// Path and label of each image, sorted by class and path.
     pub pictures: Arc<Vec<(PathBuf, i32)>>,
-    /// Files that are no pictures.
+    /// Files that are not images.
     pub left_out: Vec<PathBuf>,
-    /// Folders without pictures, which are no classes.
+    /// Folders without images, which are not classes.
     pub empty: Vec<String>,
 }
 
 impl ImageFolder {
-    /// Looks through the folder. Files are told by their first bytes; what is no JPEG or PNG is left out, and so is what
-    /// systems hide or leave behind (names that begin with a dot, `__MACOSX`).
+    /// Scans a folder. Files are recognized by their first bytes; files other than images, hidden files and `__MACOSX`
+    /// are skipped.
     ///
     /// # Errors
-    /// When the folder cannot be read, has no folders in it, or no pictures.
+    /// If the folder cannot be read, has no subfolders, or no images.
     pub fn open(dir: impl AsRef<Path>) -> Result<ImageFolder> {
         let dir = dir.as_ref();
         let mut found = ImageFolder {
@@ -43,7 +43,9 @@ impl ImageFolder {
             empty: Vec::new(),
         };
         let mut pictures = Vec::new();
-        for Entry { path, name, is_dir, .. } in entries(dir)?.into_iter().filter(|e| e.name != LEFT_BEHIND) {
+        for DirectoryEntry { path, name, is_dir, .. } in
+            entries(dir)?.into_iter().filter(|e| e.name != LEFT_BEHIND)
+        {
             if is_dir {
                 let before = pictures.len();
                 let class = std::fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
@@ -57,22 +59,22 @@ impl ImageFolder {
             }
         }
         if pictures.is_empty() {
-            return Err(Error::new(ErrorKind::Data, "there are no classes of pictures in this folder")
+            return Err(Error::new(ErrorKind::Data, "this folder has no class folders with images")
                 .at(dir.display().to_string())
                 .because(match found.left_out.len() {
-                    0 => "there are no files in folders of classes".into(),
-                    n => format!("of {n} files in folders of classes none is a JPEG or PNG"),
+                    0 => "its subfolders contain no files".into(),
+                    n => format!("none of the {n} files in its subfolders is a supported image"),
                 })
-                .hint("put the pictures of each class into a folder with its name"));
+                .hint("put the images of each class into a folder with its name"));
         }
         found.pictures = Arc::new(pictures);
         Ok(found)
     }
 
-    /// All pictures below a folder, whatever folders they lie in, as one class without a name.
+    /// Collects all images below a folder as one unnamed class.
     ///
     /// # Errors
-    /// When the folder cannot be read.
+    /// If the folder cannot be read.
     pub fn flat(dir: impl AsRef<Path>) -> Result<ImageFolder> {
         let dir = dir.as_ref();
         let here = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.to_path_buf());
@@ -86,26 +88,26 @@ impl ImageFolder {
         })
     }
 
-    /// `image: ui8[H, W, C], label: i32[]`, each picture read and decoded when it is asked for. Sizes and channels are
-    /// those of the files: make them equal with a map (to_rgb, resize) before batching.
+    /// Returns `image: u8[H, W, C], label: i32[]`; images are read and decoded on demand. Sizes and channels vary:
+    /// unify them with a map (to_rgb, resize) before batching.
     pub fn dataset(&self) -> Dataset {
-        Dataset::new(Pictures { files: self.pictures.clone(), decoded: true })
+        Dataset::new(ImageFolderStage { files: self.pictures.clone(), decoded: true })
     }
 
-    /// `image: ui8[n], label: i32[]`: the files as they are, not decoded.
+    /// Returns `image: ui8[n], label: i32[]`: the undecoded files.
     pub fn encoded(&self) -> Dataset {
-        Dataset::new(Pictures { files: self.pictures.clone(), decoded: false })
+        Dataset::new(ImageFolderStage { files: self.pictures.clone(), decoded: false })
     }
 
-    /// The pictures whose place in [`ImageFolder::pictures`] is kept.
+    /// Returns the images with these indices into [`ImageFolder::pictures`].
     pub fn keep(&self, places: &[usize]) -> ImageFolder {
         let kept = places.iter().filter_map(|i| self.pictures.get(*i).cloned()).collect();
         ImageFolder { pictures: Arc::new(kept), ..self.clone() }
     }
 
-    /// The pictures in two parts, for training and validation: of each class this fraction (at least one picture where
-    /// it has two) is validated. Which ones depends on the seed and the path within the class only, so pictures that
-    /// are added later do not move the others.
+    /// Splits the images for training and validation: this fraction of each class (at least one image if it has two) is
+    /// for validation. The choice depends only on the seed and the path within the class, so images added later do not
+    /// move others.
     pub fn split(&self, validation: f64, seed: u64) -> (ImageFolder, ImageFolder) {
         let with = |pictures| ImageFolder { pictures: Arc::new(pictures), ..self.clone() };
         let (mut train, mut held) = (Vec::new(), Vec::new());
@@ -127,7 +129,7 @@ impl ImageFolder {
     }
 }
 
-/// Linked folders are read too, once: not those that lie in the class anyway, nor such as lead back.
+/// Follows links, once: not to directories within the class, nor to parents.
 fn collect(
     dir: &Path,
     class: &Path,
@@ -135,7 +137,9 @@ fn collect(
     pictures: &mut Vec<(PathBuf, i32)>,
     left_out: &mut Vec<PathBuf>,
 ) -> Result<()> {
-    for Entry { path, is_dir, is_link, .. } in entries(dir)?.into_iter().filter(|e| e.name != LEFT_BEHIND) {
+    for DirectoryEntry { path, is_dir, is_link, .. } in
+        entries(dir)?.into_iter().filter(|e| e.name != LEFT_BEHIND)
+    {
         if is_dir {
             let is_here = || std::fs::canonicalize(&path).is_ok_and(|to| to.starts_with(class));
             if !is_link || !(is_here() || leads_back(&path)) {
@@ -152,16 +156,16 @@ fn collect(
 
 fn begins_as_picture(path: &Path) -> bool {
     let mut start = Vec::new();
-    let read = Input::open(path).and_then(|f| f.take(16).read_to_end(&mut start));
+    let read = InputFile::open(path).and_then(|f| f.take(16).read_to_end(&mut start));
     read.is_ok() && any_format::is_picture(&start)
 }
 
-struct Pictures {
+struct ImageFolderStage {
     files: Arc<Vec<(PathBuf, i32)>>,
     decoded: bool,
 }
 
-impl Stage for Pictures {
+impl DatasetStage for ImageFolderStage {
     fn label(&self) -> String {
         format!("image_folder({})", self.files.len())
     }
@@ -170,17 +174,17 @@ impl Stage for Pictures {
         Cardinality::Finite(self.files.len() as u64)
     }
 
-    fn access(&self, _run: &Run) -> Result<Option<Box<dyn Access>>> {
-        Ok(Some(Box::new(Reader { files: self.files.clone(), decoded: self.decoded })))
+    fn access(&self, _run: &PipelineRun) -> Result<Option<Box<dyn RandomAccess>>> {
+        Ok(Some(Box::new(ImageFolderAccess { files: self.files.clone(), decoded: self.decoded })))
     }
 }
 
-struct Reader {
+struct ImageFolderAccess {
     files: Arc<Vec<(PathBuf, i32)>>,
     decoded: bool,
 }
 
-impl Access for Reader {
+impl RandomAccess for ImageFolderAccess {
     fn len(&self) -> Option<u64> {
         Some(self.files.len() as u64)
     }
@@ -192,7 +196,7 @@ impl Access for Reader {
             false => whole_file(path)?,
         });
         let label = HostArray::scalar(DType::I32, f64::from(*label));
-        let origin = Origin { source: path_text(path)?.into(), index: 0 };
+        let origin = SampleOrigin { source: path_text(path)?.into(), index: 0 };
         Ok(Sample::from_parts(vec![("image".into(), image), ("label".into(), label)], Some(origin)))
     }
 }
@@ -203,9 +207,9 @@ fn whole_file(path: &Path) -> Result<Literal> {
     Literal::from_slice([bytes.len()], &bytes)
 }
 
-/// A function for [`Dataset::map`] that replaces a field of bytes, `ui8[n]`, by the JPEG or PNG in it.
+/// Returns a map function that decodes an encoded image in a byte field, `ui8[n]`.
 pub fn decode_image(field: &'static str) -> impl Fn(Sample) -> Sample + Send + Sync + 'static {
-    move |s| s.map(field, |x| x.then(|x| any_format::from_bytes("the picture", x.bytes())))
+    move |s| s.map(field, |x| x.then(|x| any_format::from_bytes("the image", x.bytes())))
 }
 
 #[cfg(test)]

@@ -1,40 +1,40 @@
-//! `list_files`: the paths that match patterns, as `path: ui8[n]`, sorted; a shuffle below gives them a random order.
+//! `list_files`: paths that match a glob pattern, as `path: ui8[n]`, sorted or shuffled.
 
-use crate::input_file::{Entry, entries, is_dir, is_file, is_remote, leads_back};
-use crate::pipeline::{Access, Cardinality, Run, Stage};
-use crate::sample::{Origin, Sample};
+use crate::input_file::{DirectoryEntry, entries, is_dir, is_file, is_remote, leads_back};
+use crate::pipeline::{Cardinality, DatasetStage, PipelineRun, RandomAccess};
+use crate::sample::{Sample, SampleOrigin};
 use crate::{Dataset, HostArray};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use systole_base::{Error, ErrorKind, Literal, Result};
 
 impl Dataset {
-    /// The files that match a pattern (`*`, `?`, `[a-c]` within a name, `**` for any folders): `path: ui8[n]`, sorted,
-    /// so that the order does not depend on the file system. [`crate::Sample::text`] reads the path.
+    /// Lists the files that match a pattern (`*`, `?`, `[a-c]` within a name, `**` for any directories): `path:
+    /// ui8[n]`, sorted, so that the order does not depend on the file system. [`crate::Sample::text`] returns the path.
     ///
     /// # Errors
-    /// When a folder cannot be read, or nothing matches.
+    /// If a directory cannot be read, or nothing matches.
     pub fn list_files(pattern: &str) -> Result<Dataset> {
         Ok(Dataset::files(glob(pattern)?))
     }
 
-    /// [`Dataset::list_files`] in an order that is a pure function of the seed and the epoch.
+    /// [`Dataset::list_files`] in an order that is a pure function of seed and epoch.
     pub fn list_files_shuffled(pattern: &str, seed: u64) -> Result<Dataset> {
         Ok(Dataset::list_files(pattern)?.shuffle(usize::MAX, seed))
     }
 
-    /// These paths: `path: ui8[n]`.
+    /// Creates a dataset of the given paths: `path: ui8[n]`.
     pub fn files<P: Into<PathBuf>>(paths: impl IntoIterator<Item = P>) -> Dataset {
         let paths = paths.into_iter().map(Into::into).collect();
-        Dataset::new(Files { paths: Arc::new(paths) })
+        Dataset::new(FileListStage { paths: Arc::new(paths) })
     }
 }
 
-struct Files {
+struct FileListStage {
     paths: Arc<Vec<PathBuf>>,
 }
 
-impl Stage for Files {
+impl DatasetStage for FileListStage {
     fn label(&self) -> String {
         format!("files({})", self.paths.len())
     }
@@ -43,17 +43,17 @@ impl Stage for Files {
         Cardinality::Finite(self.paths.len() as u64)
     }
 
-    fn access(&self, _run: &Run) -> Result<Option<Box<dyn Access>>> {
-        Ok(Some(Box::new(Paths { paths: self.paths.clone(), source: self.label().into() })))
+    fn access(&self, _run: &PipelineRun) -> Result<Option<Box<dyn RandomAccess>>> {
+        Ok(Some(Box::new(FileListAccess { paths: self.paths.clone(), source: self.label().into() })))
     }
 }
 
-struct Paths {
+struct FileListAccess {
     paths: Arc<Vec<PathBuf>>,
     source: Arc<str>,
 }
 
-impl Access for Paths {
+impl RandomAccess for FileListAccess {
     fn len(&self) -> Option<u64> {
         Some(self.paths.len() as u64)
     }
@@ -62,7 +62,7 @@ impl Access for Paths {
         let path = &self.paths[index as usize];
         let text = path_text(path)?;
         let bytes = Literal::from_slice([text.len()], text.as_bytes())?;
-        let origin = Origin { source: self.source.clone(), index };
+        let origin = SampleOrigin { source: self.source.clone(), index };
         Ok(Sample::from_parts(vec![("path".into(), HostArray::from(bytes))], Some(origin)))
     }
 }
@@ -74,9 +74,9 @@ pub(crate) fn path_text(path: &Path) -> Result<&str> {
     })
 }
 
-/// The files that match a pattern, sorted.
+/// Returns the files that match a pattern, sorted.
 pub(crate) fn glob(pattern: &str) -> Result<Vec<PathBuf>> {
-    // A file may be named like a pattern: `data[1].csv`.
+    // A file may have a name that looks like a pattern: `data[1].csv`.
     if pattern.contains(['*', '?', '[']) && is_file(pattern) {
         return Ok(vec![pattern.into()]);
     }
@@ -89,9 +89,9 @@ pub(crate) fn glob(pattern: &str) -> Result<Vec<PathBuf>> {
     if !found.is_empty() {
         return Ok(found);
     }
-    let mut hint = "check the pattern; it is taken from the current folder unless it begins with /";
+    let mut hint = "check the pattern; it is relative to the current folder unless it starts with /";
     if is_remote(pattern) {
-        // A store that cannot be asked looked empty until here: now it says why.
+        // An unreachable store looked empty so far: report the reason now.
         let plain = below.split(['*', '?', '[']).next().unwrap_or_default();
         let folder = plain.rsplit_once('/').map_or("", |(folder, _)| folder);
         entries(root.join(folder.trim_start_matches('/')))?;
@@ -100,7 +100,7 @@ pub(crate) fn glob(pattern: &str) -> Result<Vec<PathBuf>> {
     Err(Error::new(ErrorKind::Io, format!("no file matches {pattern}")).hint(hint))
 }
 
-/// Where a pattern begins: `/`, a bucket, or the current folder; and the rest of it.
+/// Returns the root of a pattern (`/`, a bucket, or the current directory) and the rest.
 fn root_of(pattern: &str) -> (PathBuf, &str) {
     if is_remote(pattern) {
         // `gs://` and `s3://` have the same length.
@@ -126,7 +126,7 @@ fn expand(dir: PathBuf, parts: &[&str], found: &mut Vec<PathBuf>) -> Result<()> 
     if *part == "**" {
         expand(dir.clone(), rest, found)?;
     }
-    for Entry { path, name, is_dir, is_link } in entries(&dir)? {
+    for DirectoryEntry { path, name, is_dir, is_link } in entries(&dir)? {
         if *part == "**" {
             if is_dir && !(is_link && leads_back(&path)) {
                 expand(path, parts, found)?;
@@ -142,7 +142,8 @@ fn expand(dir: PathBuf, parts: &[&str], found: &mut Vec<PathBuf>) -> Result<()> 
     Ok(())
 }
 
-/// Whether a name matches a pattern. Steps back only to the last star, so it takes at most their product in time.
+/// Whether a name matches a pattern. Backtracks only to the last star, so the time is at most the product of the
+/// lengths.
 fn matches(pattern: &[u8], name: &[u8]) -> bool {
     let (mut p, mut n) = (0, 0);
     let mut star: Option<(usize, usize)> = None;
@@ -168,7 +169,7 @@ fn matches(pattern: &[u8], name: &[u8]) -> bool {
     pattern[p..].iter().all(|&b| b == b'*')
 }
 
-/// Whether the pattern's first item matches a byte, and how long the item is.
+/// Matches the pattern's first item against a byte; returns the item's length.
 fn one(pattern: &[u8], byte: u8) -> Option<usize> {
     match pattern.first()? {
         b'*' | b'?' => Some(1),

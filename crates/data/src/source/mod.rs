@@ -1,4 +1,4 @@
-//! Sources: where elements come from.
+//! Pipeline sources: arrays, generators, text, CSV, TFRecord, Parquet, WebDataset, image folders.
 
 pub(crate) mod csv_table;
 pub(crate) mod generator;

@@ -1,4 +1,4 @@
-//! Arrays in files as datasets: NumPy's `.npy` and `.npz`, by rows.
+//! `from_npy`, `from_npz`: datasets of the rows of NumPy arrays in files.
 
 use crate::Dataset;
 use crate::format::npy;
@@ -8,46 +8,46 @@ use systole_base::{DType, Error, ErrorKind, TensorType};
 use systole_base::{Literal, Result};
 
 impl Dataset {
-    /// The rows of an `.npy` file: `value: T[…]` of an array `T[N, …]`.
+    /// Creates a dataset of the rows of an `.npy` file: `value: T[…]` for an array `T[N, …]`.
     ///
     /// # Errors
-    /// As [`npy::read`]; when the array has rank 0.
+    /// Like [`npy::read`]; also if the array has rank 0.
     pub fn from_npy(path: impl AsRef<Path>) -> Result<Dataset> {
         let path = path.as_ref();
         Dataset::from_named_slices(path.display().to_string(), [("value", npy::read(path)?)])
     }
 
-    /// The rows of the arrays of an `.npz` file: a field for each, under its name.
+    /// Creates a dataset of the rows of the arrays of an `.npz` file, one field per array.
     ///
     /// # Errors
-    /// As [`npy::read_npz`]; when the arrays have different numbers of rows.
+    /// Like [`npy::read_npz`]; also if the arrays have different numbers of rows.
     pub fn from_npz(path: impl AsRef<Path>) -> Result<Dataset> {
         let path = path.as_ref();
         Dataset::from_named_slices(path.display().to_string(), npy::read_npz(path)?)
     }
 }
 
-/// The arrays of an `.npz` file that belong together.
-pub(crate) struct Rows {
-    /// The elements, and where the file has a part for testing, those.
+/// Arrays of an `.npz` file that have equal numbers of rows.
+pub(crate) struct NumpyRows {
+    /// Training elements, and test elements if the file has a test split.
     pub train: Dataset,
     pub test: Option<Dataset>,
-    /// What the labels stand for, where an array says so.
+    /// Class names, if an array contains them.
     pub classes: Vec<String>,
-    /// What is to be said of arrays that are left out.
+    /// Notes about skipped arrays.
     pub notes: Vec<String>,
 }
 
-/// Arrays that name the classes.
+/// Names of arrays with class names.
 const CLASSES: [&str; 4] = ["class_names", "classes", "label_names", "target_names"];
-/// How names of arrays end, or begin, that belong to a part.
+/// Suffixes and prefixes of array names that mark a split.
 const PARTS: [(&str, bool); 5] =
     [("train", false), ("test", true), ("val", true), ("valid", true), ("validation", true)];
 
-/// The rows of an `.npz` file as it is found: arrays of another number of rows, and such as cannot be read, are left out.
-/// `x_train`, `y_train`, `x_test`, `y_test` are Keras's names for two parts.
-pub(crate) fn rows_of_npz(path: &Path) -> Result<Rows> {
-    let mut rows = Gathered::default();
+/// Reads the rows of an arbitrary `.npz` file: skips arrays with another number of rows, and unreadable ones.
+/// `x_train`, `y_train`, `x_test`, `y_test` are Keras's names for two splits.
+pub(crate) fn rows_of_npz(path: &Path) -> Result<NumpyRows> {
+    let mut rows = NumpyRowAccess::default();
     for (name, array) in npy::read_npz_each(path)? {
         rows.add(name, array)?;
     }
@@ -55,29 +55,30 @@ pub(crate) fn rows_of_npz(path: &Path) -> Result<Rows> {
 }
 
 #[derive(Default)]
-struct Gathered {
+struct NumpyRowAccess {
     train: Vec<(String, Literal)>,
     test: Vec<(String, Literal)>,
     classes: Vec<String>,
     notes: Vec<String>,
 }
 
-impl Gathered {
-    fn add(&mut self, name: String, array: Result<npy::Array>) -> Result<()> {
+impl NumpyRowAccess {
+    fn add(&mut self, name: String, array: Result<npy::NpyArray>) -> Result<()> {
         let x = match array {
-            Ok(npy::Array::Numbers(x)) => x,
-            Ok(npy::Array::Texts(texts, _)) if CLASSES.contains(&name.as_str()) => {
+            Ok(npy::NpyArray::Numbers(x)) => x,
+            Ok(npy::NpyArray::Texts(texts, _)) if CLASSES.contains(&name.as_str()) => {
                 self.classes = texts;
                 return Ok(());
             }
-            Ok(npy::Array::Texts(texts, dims)) if dims.len() == 1 => padded(&texts)?,
-            Ok(npy::Array::Texts(..)) => {
-                self.notes
-                    .push(format!("the array `{name}` is left out: it holds texts in several dimensions"));
+            Ok(npy::NpyArray::Texts(texts, dims)) if dims.len() == 1 => padded(&texts)?,
+            Ok(npy::NpyArray::Texts(..)) => {
+                self.notes.push(format!(
+                    "the array `{name}` is skipped: it contains strings in several dimensions"
+                ));
                 return Ok(());
             }
             Err(e) => {
-                self.notes.push(format!("the array `{name}` is left out: {}", e.what()));
+                self.notes.push(format!("the array `{name}` is skipped: {}", e.what()));
                 return Ok(());
             }
         };
@@ -87,7 +88,7 @@ impl Gathered {
         Ok(())
     }
 
-    fn finish(mut self, path: &Path) -> Result<Rows> {
+    fn finish(mut self, path: &Path) -> Result<NumpyRows> {
         let source = path.display().to_string();
         let whole = |all: Vec<(String, Literal)>, part: &str, notes: &mut Vec<String>| {
             let rows = count(&all);
@@ -95,7 +96,7 @@ impl Gathered {
                 all.into_iter().partition(|(_, x)| x.shape().first().copied() == rows);
             notes.extend(others.iter().map(|(name, x)| {
                 let rows = rows.unwrap_or(0);
-                format!("the array `{name}`{part} is left out: it is {}, others have {rows} rows", x.ty())
+                format!("the array `{name}`{part} is skipped: it is {}, but others have {rows} rows", x.ty())
             }));
             Dataset::from_named_slices(source.clone(), kept)
         };
@@ -107,11 +108,11 @@ impl Gathered {
             true => None,
             false => Some(whole(self.test, " for testing", &mut self.notes)?),
         };
-        Ok(Rows { train, test, classes: self.classes, notes: self.notes })
+        Ok(NumpyRows { train, test, classes: self.classes, notes: self.notes })
     }
 }
 
-/// The name without the word for a part, and whether that is one to test on.
+/// Returns the name without the word for a split, and whether it is the test split.
 fn part_of(name: &str) -> (String, bool) {
     for (word, is_test) in PARTS {
         let cut = name.strip_suffix(word).and_then(|n| n.strip_suffix('_'));
@@ -123,13 +124,13 @@ fn part_of(name: &str) -> (String, bool) {
     (name.to_string(), false)
 }
 
-/// The number of rows that most arrays have, of equally many the largest.
+/// Returns the most frequent number of rows, the largest of ties.
 fn count(all: &[(String, Literal)]) -> Option<usize> {
     let rows: Vec<usize> = all.iter().filter_map(|(_, x)| x.shape().first().copied()).collect();
     rows.iter().copied().max_by_key(|n| (rows.iter().filter(|m| *m == n).count(), *n))
 }
 
-/// Texts as rows of bytes: `ui8[N, longest]`, padded with zeros as NumPy does.
+/// Converts strings to rows of bytes: `ui8[N, longest]`, zero-padded as in NumPy.
 fn padded(texts: &[String]) -> Result<Literal> {
     let longest = texts.iter().map(String::len).max().unwrap_or(0).max(1);
     let mut bytes = vec![0; longest * texts.len()];
@@ -154,16 +155,16 @@ mod tests {
 
     #[test]
     fn arrays_of_other_sizes_are_left_out_and_told() {
-        let mut rows = Gathered::default();
+        let mut rows = NumpyRowAccess::default();
         let floats =
-            |dims: &[usize]| Ok(npy::Array::Numbers(Literal::zeros(TensorType::new(DType::F32, dims))));
+            |dims: &[usize]| Ok(npy::NpyArray::Numbers(Literal::zeros(TensorType::new(DType::F32, dims))));
         rows.add("x_train".into(), floats(&[5, 2])).unwrap();
         rows.add("mean".into(), floats(&[2])).unwrap();
         rows.add("seed".into(), floats(&[])).unwrap();
         let texts: Vec<String> = ["no", "yes", "no", "no", "yes"].map(String::from).to_vec();
-        rows.add("y_train".into(), Ok(npy::Array::Texts(texts, vec![5]))).unwrap();
+        rows.add("y_train".into(), Ok(npy::NpyArray::Texts(texts, vec![5]))).unwrap();
         rows.add("x_test".into(), floats(&[3, 2])).unwrap();
-        rows.add("class_names".into(), Ok(npy::Array::Texts(vec!["a".into()], vec![1]))).unwrap();
+        rows.add("class_names".into(), Ok(npy::NpyArray::Texts(vec!["a".into()], vec![1]))).unwrap();
         rows.add("object".into(), Err(Error::new(ErrorKind::Data, "arrays of type O"))).unwrap();
         let rows = rows.finish(Path::new("a.npz")).unwrap();
         assert_eq!(rows.train.element_spec().unwrap().to_string(), "x: f32[2], y: ui8[3]");

@@ -1,7 +1,7 @@
-//! `parquet`: the rows of Parquet files, some columns of them, row group by row group. Behind the feature `parquet`.
+//! `parquet`: rows of Parquet files, with column selection (feature `parquet`).
 //!
-//! A row group is read whole, so memory grows with the files' row groups. Columns of numbers, texts, bytes and flat lists
-//! of numbers are read; other columns are an error that names them, and can be left out.
+//! A row group is read completely, so memory grows with the files' row groups. Supports columns of numbers, strings,
+//! bytes and flat lists of numbers; other columns are an error that names them, and can be deselected.
 
 use crate::input;
 use crate::pipeline::{Cardinality, Cursor, IteratorState, Run, Stage, foreign};
@@ -18,10 +18,10 @@ use std::sync::Arc;
 use systole_base::{DType, Error, ErrorKind, Literal, Result};
 
 impl Dataset {
-    /// The rows of Parquet files, a field for each column: numbers as they are, texts and bytes as `ui8[n]`, lists of
-    /// numbers as `T[n]`. `columns` says which, in the files' order; none: all.
+    /// Creates a dataset of the rows of Parquet files, one field per column: numbers as they are, strings and bytes as
+    /// `ui8[n]`, lists of numbers as `T[n]`. `columns` selects columns, in the files' order; empty selects all.
     ///
-    /// Compressed pages are read where they are plain or Snappy. A resumed run goes to its row group at once.
+    /// Compressed pages require Snappy or the codecs that the build supports. Resuming seeks to the row group.
     pub fn parquet<P: Into<PathBuf>>(
         files: impl IntoIterator<Item = P>,
         columns: impl IntoIterator<Item = impl Into<String>>,
@@ -32,7 +32,7 @@ impl Dataset {
     }
 }
 
-struct Rows {
+struct ParquetStage {
     files: Arc<Vec<PathBuf>>,
     columns: Arc<Vec<String>>,
 }
@@ -66,7 +66,7 @@ fn wrong(path: &Path, what: &str, e: &ParquetError) -> Error {
     Error::new(ErrorKind::Data, what.to_string()).at(path.display().to_string()).because(e.to_string())
 }
 
-/// An object of a store is read whole: what is where in it stands at its end.
+/// An object of a store is read completely: its index is at its end.
 fn open(path: &Path) -> Result<Box<dyn FileReader>> {
     let failed = |e| Error::io("cannot read", path, e);
     let boxed: ParquetResult<Box<dyn FileReader>> = match input::is_remote(path) {
@@ -77,24 +77,25 @@ fn open(path: &Path) -> Result<Box<dyn FileReader>> {
         false => SerializedFileReader::new(File::open(path).map_err(failed)?).map(|r| Box::new(r) as _),
     };
     boxed.map_err(|e| {
-        wrong(path, "this is no whole Parquet file", &e).hint("its last bytes hold its contents: was it cut?")
+        wrong(path, "invalid Parquet file", &e)
+            .hint("check whether the file is truncated: its index is at its end")
     })
 }
 
-struct Walking {
+struct ParquetCursor {
     files: Arc<Vec<PathBuf>>,
     columns: Arc<Vec<String>>,
-    /// File, row group, row of the group: what comes next.
+    /// Next position: file, row group, row in the group.
     at: [usize; 3],
-    /// Rows of the file before this row group.
+    /// Number of rows in the file before this row group.
     before: u64,
     open: Option<Box<dyn FileReader>>,
-    /// The rows of the group; empty: it is not read yet.
+    /// Rows of the group; empty: not read yet.
     rows: Vec<Row>,
 }
 
 impl Walking {
-    /// Has the rows of the present group at hand; false: there is none any more.
+    /// Ensures that the rows of the current group are loaded; false at the end.
     fn ready(&mut self) -> Result<bool> {
         loop {
             let Some(path) = self.files.get(self.at[0]).cloned() else { return Ok(false) };
@@ -131,23 +132,23 @@ impl Walking {
     }
 }
 
-/// The rows of a group, of these columns.
+/// Reads the selected columns of a row group.
 fn read_group(reader: &dyn FileReader, group: usize, columns: &[String], path: &Path) -> Result<Vec<Row>> {
     let schema = reader.metadata().file_metadata().schema();
     let projection = project(schema, columns).map_err(|e| e.at(path.display().to_string()))?;
     let failed = |e: ParquetError| {
-        wrong(path, &format!("row group {group} cannot be read"), &e)
+        wrong(path, &format!("cannot read row group {group}"), &e)
             .hint(match cfg!(feature = "parquet-zstd") {
-                true => "pages are read plain or packed by Snappy, gzip or zstd; write them so, or get the file again",
-                false => "pages are read plain or packed by Snappy or gzip, and by zstd with --features parquet-zstd; write \
-                          them so, or get the file again",
+                true => "compress the pages with Snappy, gzip or zstd, or not at all; or download the file again",
+                false => "compress the pages with Snappy or gzip (zstd needs --features parquet-zstd), or not at all; \
+                          or download the file again",
             })
     };
     let rows = reader.get_row_group(group).map_err(failed)?;
     rows.get_row_iter(projection).map_err(failed)?.collect::<Result<Vec<Row>, _>>().map_err(failed)
 }
 
-/// The part of a schema with these columns; none: all.
+/// Returns the part of a schema with these columns; `None`: all.
 fn project(schema: &Type, columns: &[String]) -> Result<Option<Type>> {
     if columns.is_empty() {
         return Ok(None);
@@ -155,12 +156,13 @@ fn project(schema: &Type, columns: &[String]) -> Result<Option<Type>> {
     let all = schema.get_fields();
     if let Some(unknown) = columns.iter().find(|c| all.iter().all(|f| f.name() != c.as_str())) {
         let names: Vec<&str> = all.iter().map(|f| f.name()).collect();
-        return Err(Error::new(ErrorKind::Data, format!("there is no column `{unknown}`"))
+        return Err(Error::new(ErrorKind::Data, format!("unknown column `{unknown}`"))
             .because(format!("the columns are {}", names.join(", "))));
     }
     let wanted = all.iter().filter(|f| columns.iter().any(|c| c == f.name())).cloned().collect();
     let made = Type::group_type_builder(schema.name()).with_fields(wanted).build();
-    made.map(Some).map_err(|e| Error::new(ErrorKind::Bug, "columns are no schema").because(e.to_string()))
+    made.map(Some)
+        .map_err(|e| Error::new(ErrorKind::Bug, "cannot select columns of the schema").because(e.to_string()))
 }
 
 impl Cursor for Walking {
@@ -208,7 +210,7 @@ impl Cursor for Walking {
     }
 }
 
-/// A cell as an array.
+/// Converts a cell to an array.
 fn array(field: &Field) -> Result<Literal> {
     match field {
         Field::Str(text) => bytes(text.as_bytes()),
@@ -228,7 +230,7 @@ fn bytes(data: &[u8]) -> Result<Literal> {
     Literal::from_slice([data.len()], data)
 }
 
-/// A number with its type.
+/// Returns a number with its type.
 fn number(field: &Field) -> Result<(DType, Literal)> {
     let int =
         |dtype, value: i64| Ok((dtype, Literal::from_slice([] as [usize; 0], &[value])?.convert(dtype)));
@@ -245,13 +247,13 @@ fn number(field: &Field) -> Result<(DType, Literal)> {
         Field::Float16(x) => Ok((DType::F16, Literal::scalar(DType::F16, x.to_f64()))),
         Field::Float(x) => Ok((DType::F32, Literal::from_slice([] as [usize; 0], &[*x])?)),
         Field::Double(x) => Ok((DType::F64, Literal::from_slice([] as [usize; 0], &[*x])?)),
-        Field::Null => Err(Error::new(ErrorKind::Data, "there is no value")
-            .hint("fill the gaps where the file is made, or leave the column out")),
+        Field::Null => Err(Error::new(ErrorKind::Data, "the cell has no value")
+            .hint("fill missing values when writing the file, or deselect the column")),
         other => Err(Error::new(
             ErrorKind::Unsupported,
-            format!("{other:?} is neither number, text, bytes nor a list of numbers"),
+            format!("expected a number, string, bytes or a list of numbers, got {other:?}"),
         )
-        .hint("leave the column out: name those that you want")),
+        .hint("deselect the column: list the columns to read")),
     }
 }
 
@@ -310,18 +312,21 @@ mod tests {
         assert_eq!(some.element_spec().unwrap().to_string(), "id: i64[], x: f32[]");
         resumes(&some.shuffle(5, 1).batch(3));
         let e = Dataset::parquet(&files, ["y"]).iter().next().unwrap().unwrap_err().to_string();
-        assert!(e.contains("no column `y`") && e.contains("id, x, name") && e.contains("a.parquet"), "{e}");
+        assert!(
+            e.contains("unknown column `y`") && e.contains("id, x, name") && e.contains("a.parquet"),
+            "{e}"
+        );
 
         let bytes = std::fs::read(&files[0]).unwrap();
         std::fs::write(&files[0], &bytes[..bytes.len() / 2]).unwrap();
         let items: Vec<Result<Sample>> = all.iter().collect();
         let e = items[0].as_ref().unwrap_err().to_string();
-        assert!(e.contains("a.parquet") && e.contains("no whole Parquet file"), "{e}");
+        assert!(e.contains("a.parquet") && e.contains("invalid Parquet file"), "{e}");
         assert_eq!(items.len(), 5, "the other file is read");
         std::fs::remove_dir_all(&dir).unwrap();
     }
 
-    /// The folder of files that pyarrow wrote; none: there is no pyarrow.
+    /// Directory of files written by pyarrow; `None`: pyarrow is not installed.
     #[allow(clippy::print_stdout)]
     fn by_pyarrow(test: &str) -> Option<PathBuf> {
         let Ok(python) = std::env::var("SYSTOLE_PYTHON") else {
@@ -379,7 +384,7 @@ mod tests {
         }
         resumes(&open("snappy.parquet"));
 
-        // A gap is an error in its place, with row and column; the rows around it are read.
+        // A missing value is an error in its position, with row and column; the rows around it are read.
         let rows: Vec<Result<Sample>> = open("gaps.parquet").iter().collect();
         assert_eq!(rows.iter().position(Result::is_err), Some(5));
         assert_eq!((rows.len(), rows.iter().filter(|r| r.is_err()).count()), (10, 1));
@@ -390,14 +395,14 @@ mod tests {
             10
         );
 
-        // Packed otherwise than is read: said for each row group, by the name of the packing.
+        // Unsupported compression: reported for each row group, with the name of the codec.
         if cfg!(feature = "parquet-zstd") {
             std::fs::remove_dir_all(&dir).unwrap();
             return;
         }
         let rows: Vec<Result<Sample>> = open("zstd.parquet").iter().collect();
         let e = rows[0].as_ref().unwrap_err().to_string();
-        assert!(rows.len() == 3 && e.contains("row group 0 cannot be read"), "{e}");
+        assert!(rows.len() == 3 && e.contains("cannot read row group 0"), "{e}");
         assert!(e.to_lowercase().contains("zstd") && e.contains("try: "), "{e}");
         std::fs::remove_dir_all(&dir).unwrap();
     }

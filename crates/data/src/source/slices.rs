@@ -2,57 +2,57 @@
 
 use crate::Dataset;
 use crate::HostArray;
-use crate::pipeline::{Access, Cardinality, Run, Stage};
-use crate::sample::{Origin, Sample};
+use crate::pipeline::{Cardinality, DatasetStage, PipelineRun, RandomAccess};
+use crate::sample::{Sample, SampleOrigin};
 use std::sync::Arc;
 use systole_base::{Error, ErrorKind, Literal, Result};
 
 impl Dataset {
-    /// `name: T[N, …] → N samples of name: T[…]`: slices along the first dimension, without copying the whole.
+    /// Slices arrays along the first dimension: `name: T[N, …] → N samples of name: T[…]`, without copying the whole.
     ///
     /// # Errors
-    /// When there is no field, a field has rank 0, or the first dimensions differ (names both).
+    /// If there is no field, a field has rank 0, or the first dimensions differ (names both).
     pub fn from_tensor_slices<N: Into<Arc<str>>>(
         fields: impl IntoIterator<Item = (N, Literal)>,
     ) -> Result<Dataset> {
         let fields: Vec<(Arc<str>, Literal)> = fields.into_iter().map(|(n, x)| (n.into(), x)).collect();
         let names: Vec<&str> = fields.iter().map(|(n, _)| &**n).collect();
         let source = format!("from_tensor_slices({})", names.join(", "));
-        Ok(Dataset::new(Slices::new(source.into(), fields)?))
+        Ok(Dataset::new(SlicesStage::new(source.into(), fields)?))
     }
 
-    /// [`Dataset::from_tensor_slices`] under a name of its own, which error messages then use.
+    /// [`Dataset::from_tensor_slices`] with a source name for error messages.
     pub fn from_named_slices<N: Into<Arc<str>>>(
         source: impl Into<Arc<str>>,
         fields: impl IntoIterator<Item = (N, Literal)>,
     ) -> Result<Dataset> {
         let fields = fields.into_iter().map(|(n, x)| (n.into(), x)).collect();
-        Ok(Dataset::new(Slices::new(source.into(), fields)?))
+        Ok(Dataset::new(SlicesStage::new(source.into(), fields)?))
     }
 }
 
-pub(crate) struct Slices {
-    data: Arc<Data>,
+pub(crate) struct SlicesStage {
+    data: Arc<SliceFields>,
 }
 
-struct Data {
+struct SliceFields {
     source: Arc<str>,
     fields: Vec<(Arc<str>, Literal)>,
     rows: usize,
 }
 
-impl Slices {
-    pub fn new(source: Arc<str>, fields: Vec<(Arc<str>, Literal)>) -> Result<Slices> {
+impl SlicesStage {
+    pub fn new(source: Arc<str>, fields: Vec<(Arc<str>, Literal)>) -> Result<SlicesStage> {
         let rows =
             rows(fields.iter().map(|(n, x)| (&**n, x)).collect()).map_err(|e| e.at(source.to_string()))?;
-        Ok(Slices { data: Arc::new(Data { source, fields, rows }) })
+        Ok(SlicesStage { data: Arc::new(SliceFields { source, fields, rows }) })
     }
 }
 
-/// The common first dimension of some arrays.
+/// Returns the common first dimension of arrays.
 pub(crate) fn rows(fields: Vec<(&str, &Literal)>) -> Result<usize> {
     let Some((first, rest)) = fields.split_first() else {
-        return Err(Error::new(ErrorKind::Data, "there are no fields to take rows of"));
+        return Err(Error::new(ErrorKind::Data, "there are no fields"));
     };
     for (name, x) in &fields {
         if x.ty().rank() == 0 {
@@ -66,19 +66,19 @@ pub(crate) fn rows(fields: Vec<(&str, &Literal)>) -> Result<usize> {
             ErrorKind::Data,
             format!("{} and {name} have different numbers of elements", first.0),
         )
-        .because(format!("{} is {}, {name} is {}", first.0, first.1.ty(), x.ty()))
-        .hint("the first dimensions must agree: one row of each makes an element")),
+        .because(format!("{} is {}, but {name} is {}", first.0, first.1.ty(), x.ty()))
+        .hint("make the first dimensions equal: each element is one row of every field")),
     }
 }
 
-/// Row `i`, copied.
+/// Returns a copy of row `i`.
 pub(crate) fn slice(x: &Literal, i: usize) -> Result<Literal> {
     let ty = x.ty().with_shape(&x.shape().dims()[1..]);
     let size = ty.bytes();
     Literal::from_bytes(ty, &x.bytes()[i * size..][..size])
 }
 
-impl Stage for Slices {
+impl DatasetStage for SlicesStage {
     fn label(&self) -> String {
         self.data.source.to_string()
     }
@@ -87,14 +87,14 @@ impl Stage for Slices {
         Cardinality::Finite(self.data.rows as u64)
     }
 
-    fn access(&self, _run: &Run) -> Result<Option<Box<dyn Access>>> {
-        Ok(Some(Box::new(Reader(self.data.clone()))))
+    fn access(&self, _run: &PipelineRun) -> Result<Option<Box<dyn RandomAccess>>> {
+        Ok(Some(Box::new(SlicesAccess(self.data.clone()))))
     }
 }
 
-struct Reader(Arc<Data>);
+struct SlicesAccess(Arc<SliceFields>);
 
-impl Access for Reader {
+impl RandomAccess for SlicesAccess {
     fn len(&self) -> Option<u64> {
         Some(self.0.rows as u64)
     }
@@ -103,7 +103,7 @@ impl Access for Reader {
         let fields = self.0.fields.iter();
         let fields =
             fields.map(|(name, x)| (name.clone(), HostArray::from(slice(x, index as usize)))).collect();
-        Ok(Sample::from_parts(fields, Some(Origin { source: self.0.source.clone(), index })))
+        Ok(Sample::from_parts(fields, Some(SampleOrigin { source: self.0.source.clone(), index })))
     }
 }
 

@@ -1,10 +1,10 @@
-//! Text files by lines (`text_lines`), and CSV files by records.
+//! `text_lines` and `csv`: text files by lines, CSV files by records.
 
 use crate::format::csv;
-use crate::format::text_encoding::{Encoding, from_utf16, not_utf8};
-use crate::input_file::Input;
-use crate::pipeline::{self, IteratorState, Run, Stage, foreign};
-use crate::sample::{Origin, Sample};
+use crate::format::text_encoding::{TextEncoding, from_utf16, not_utf8};
+use crate::input_file::InputFile;
+use crate::pipeline::{self, DatasetStage, IteratorState, PipelineRun, foreign};
+use crate::sample::{Sample, SampleOrigin};
 use crate::{Dataset, HostArray};
 use flate2::read::MultiGzDecoder;
 use std::io::{BufRead, BufReader, Cursor, Read, Seek, SeekFrom};
@@ -12,38 +12,38 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use systole_base::{DType, Error, ErrorKind, Literal, Result, ResultExt};
 
-/// A line, or a CSV record, is at most this long: what is longer is no text file.
+/// Maximum length of a line or CSV record; longer ones mean that the file is not text.
 const LONGEST: usize = 64 << 20;
 
-/// A column of a CSV file.
+/// Column to read from a CSV file.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Column {
-    /// Its name in the header line, or its number from 0 where there is none.
+pub struct CsvColumn {
+    /// Name in the header line, or index from 0 if there is no header.
     pub name: String,
     /// Type of the value; `U8` means text, as `ui8[n]`.
     pub dtype: DType,
-    /// What an empty field is; without it that is an error.
+    /// Default for an empty field; without it that is an error.
     pub default: Option<String>,
 }
 
-/// How [`Dataset::csv_with`] reads.
+/// Options of [`Dataset::csv_with`].
 #[derive(Clone, Debug)]
-pub struct Csv {
-    /// The columns that are read, in the order of the fields.
-    pub columns: Vec<Column>,
-    /// Between fields.
+pub struct CsvOptions {
+    /// Columns to read, in the order of the sample's fields.
+    pub columns: Vec<CsvColumn>,
+    /// Field separator.
     pub separator: char,
-    /// Whether the first record of each file names the columns.
+    /// Whether the first record of each file is a header.
     pub header: bool,
 }
 
 impl Dataset {
-    /// The lines of text files without their ends: `line: ui8[n]`. Gzip is recognised.
+    /// Creates a dataset of the lines of text files without line ends: `line: ui8[n]`. Gzip is detected.
     pub fn text_lines<P: Into<PathBuf>>(files: impl IntoIterator<Item = P>) -> Dataset {
-        Dataset::new(Lines { files: paths(files), label: "text_lines", shape: Shape::Lines })
+        Dataset::new(TextFileStage { files: paths(files), label: "text_lines", shape: TextRecordKind::Lines })
     }
 
-    /// The records of CSV files with a header line: a field for each column named, `T[]`.
+    /// Creates a dataset of the records of CSV files with a header: one field `T[]` for each listed column.
     ///
     /// ```
     /// use systole_base::DType;
@@ -55,49 +55,51 @@ impl Dataset {
     /// # Ok::<(), systole_base::Error>(())
     /// ```
     pub fn csv<P: Into<PathBuf>>(files: impl IntoIterator<Item = P>, columns: &[(&str, DType)]) -> Dataset {
-        let column =
-            |(name, dtype): &(&str, DType)| Column { name: name.to_string(), dtype: *dtype, default: None };
+        let column = |(name, dtype): &(&str, DType)| CsvColumn {
+            name: name.to_string(),
+            dtype: *dtype,
+            default: None,
+        };
         let columns = columns.iter().map(column).collect();
-        Dataset::csv_with(files, Csv { columns, separator: ',', header: true })
+        Dataset::csv_with(files, CsvOptions { columns, separator: ',', header: true })
     }
 
-    /// [`Dataset::csv`] with every option.
-    pub fn csv_with<P: Into<PathBuf>>(files: impl IntoIterator<Item = P>, options: Csv) -> Dataset {
-        Dataset::csv_written(files, options, Dialect::default())
+    /// [`Dataset::csv`] with all options.
+    pub fn csv_with<P: Into<PathBuf>>(files: impl IntoIterator<Item = P>, options: CsvOptions) -> Dataset {
+        Dataset::csv_written(files, options, CsvDialect::default())
     }
 
-    /// [`Dataset::csv_with`] of files that are written in a way of their own.
+    /// [`Dataset::csv_with`] with a given dialect.
     pub(super) fn csv_written<P: Into<PathBuf>>(
         files: impl IntoIterator<Item = P>,
-        options: Csv,
-        dialect: Dialect,
+        options: CsvOptions,
+        dialect: CsvDialect,
     ) -> Dataset {
-        Dataset::new(Lines {
+        Dataset::new(TextFileStage {
             files: paths(files),
             label: "csv",
-            shape: Shape::Csv(Arc::new(options), dialect),
+            shape: TextRecordKind::Csv(Arc::new(options), dialect),
         })
     }
 }
 
-/// How cells are written.
+/// Format of the cells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Dialect {
-    /// Numbers have a comma where English has a point.
+pub(super) struct CsvDialect {
+    /// Whether numbers have a decimal comma.
     pub decimal_comma: bool,
-    /// `NA` and its like are empty, and blanks around a cell do not count.
+    /// Whether `NA` etc. are missing values, and cells are trimmed.
     pub loose: bool,
-    /// What the text is where no mark at its start says so.
-    pub encoding: Option<Encoding>,
+    /// Encoding of files without a byte order mark.
+    pub encoding: Option<TextEncoding>,
 }
 
-/// How a table is written, where it does not tell itself.
+/// Format of a table, as far as it cannot be inferred.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Written {
-    /// What its text is; none: UTF-8, or UTF-16 where a mark at its start says so.
-    pub encoding: Option<Encoding>,
-    /// Whether numbers have a comma where English has a point; none: where fields are parted otherwise and no number has a
-    /// point.
+pub struct CsvFormat {
+    /// Text encoding; `None`: UTF-8, or UTF-16 if there is a byte order mark.
+    pub encoding: Option<TextEncoding>,
+    /// Whether numbers have a decimal comma; `None`: yes if the separator is not a comma and no number has a point.
     pub decimal_comma: Option<bool>,
 }
 
@@ -106,18 +108,18 @@ fn paths<P: Into<PathBuf>>(files: impl IntoIterator<Item = P>) -> Arc<Vec<PathBu
 }
 
 #[derive(Clone)]
-pub(super) enum Shape {
+pub(super) enum TextRecordKind {
     Lines,
-    Csv(Arc<Csv>, Dialect),
+    Csv(Arc<CsvOptions>, CsvDialect),
 }
 
-struct Lines {
+struct TextFileStage {
     files: Arc<Vec<PathBuf>>,
     label: &'static str,
-    shape: Shape,
+    shape: TextRecordKind,
 }
 
-impl Stage for Lines {
+impl DatasetStage for TextFileStage {
     fn label(&self) -> String {
         match self.files.as_slice() {
             [one] => format!("{}({})", self.label, one.display()),
@@ -125,73 +127,73 @@ impl Stage for Lines {
         }
     }
 
-    fn stream(&self, _run: &Run) -> Result<Box<dyn pipeline::Cursor>> {
+    fn stream(&self, _run: &PipelineRun) -> Result<Box<dyn pipeline::ElementCursor>> {
         let shape = self.shape.clone();
-        Ok(Box::new(Reading { files: self.files.clone(), shape, at: 0, open: None }))
+        Ok(Box::new(TextFileCursor { files: self.files.clone(), shape, at: 0, open: None }))
     }
 }
 
-struct Reading {
+struct TextFileCursor {
     files: Arc<Vec<PathBuf>>,
-    shape: Shape,
+    shape: TextRecordKind,
     at: usize,
     open: Option<TextFile>,
 }
 
-/// An open file: where the next record begins, and which one it is.
+/// Open text file with the position of the next record.
 pub(super) struct TextFile {
     name: Arc<str>,
-    input: Box<dyn Forward>,
+    input: Box<dyn SkipForward>,
     offset: u64,
     record: u64,
-    /// Lines that were read.
+    /// Number of lines read.
     lines: u64,
-    /// The first line of the record that was read last, from 1.
+    /// First line of the last record, from 1.
     begins: u64,
-    /// The byte at the end of a line: old Macs have a carriage return alone.
+    /// Line end byte: classic Mac OS files have only a carriage return.
     end: u8,
-    /// What the bytes of a record are; UTF-16 is decoded when the file is opened.
-    encoding: Encoding,
-    /// The encoding that the file's first bytes tell.
-    marked: Option<Encoding>,
-    /// For each column its place in a record.
+    /// Encoding of a record's bytes; UTF-16 is decoded when the file is opened.
+    encoding: TextEncoding,
+    /// Encoding of the byte order mark.
+    marked: Option<TextEncoding>,
+    /// Index in a record of each column.
     places: Vec<usize>,
-    /// How many fields a record has; 0: none was read yet.
+    /// Number of fields of a record; 0: none was read yet.
     width: usize,
 }
 
-/// Reads, and goes forward.
-trait Forward: BufRead + Send {
+/// Reader that can skip bytes.
+trait SkipForward: BufRead + Send {
     fn forward(&mut self, bytes: u64) -> std::io::Result<()>;
 }
 
-impl Forward for BufReader<Input> {
+impl SkipForward for BufReader<InputFile> {
     fn forward(&mut self, bytes: u64) -> std::io::Result<()> {
         self.seek(SeekFrom::Current(bytes as i64)).map(drop)
     }
 }
 
-impl Forward for Cursor<Vec<u8>> {
+impl SkipForward for Cursor<Vec<u8>> {
     fn forward(&mut self, bytes: u64) -> std::io::Result<()> {
         self.seek(SeekFrom::Current(bytes as i64)).map(drop)
     }
 }
 
-impl Forward for BufReader<MultiGzDecoder<Input>> {
+impl SkipForward for BufReader<MultiGzDecoder<InputFile>> {
     fn forward(&mut self, bytes: u64) -> std::io::Result<()> {
         std::io::copy(&mut self.take(bytes), &mut std::io::sink()).map(drop)
     }
 }
 
-impl Reading {
+impl TextFileCursor {
     fn open(&mut self) -> Result<bool> {
         if self.open.is_some() {
             return Ok(true);
         }
         let Some(path) = self.files.get(self.at) else { return Ok(false) };
         let table = match &self.shape {
-            Shape::Csv(_, dialect) => Some(dialect.encoding),
-            Shape::Lines => None,
+            TextRecordKind::Csv(_, dialect) => Some(dialect.encoding),
+            TextRecordKind::Lines => None,
         };
         let opened = TextFile::open(path, table).and_then(|mut file| {
             file.find_columns(&self.shape)?;
@@ -208,7 +210,7 @@ impl Reading {
     }
 }
 
-impl pipeline::Cursor for Reading {
+impl pipeline::ElementCursor for TextFileCursor {
     fn next(&mut self) -> Option<Result<Sample>> {
         loop {
             match self.open() {
@@ -254,23 +256,24 @@ impl pipeline::Cursor for Reading {
 }
 
 impl TextFile {
-    /// A table may be of another encoding, `table`, and may have the line ends of old Macs; lines of text (none) are read
-    /// as they are.
-    pub(super) fn open(path: &PathBuf, table: Option<Option<Encoding>>) -> Result<TextFile> {
+    /// Opens a file. A table may have the encoding `table` and classic Mac OS line ends; `None` reads plain lines of
+    /// text.
+    pub(super) fn open(path: &PathBuf, table: Option<Option<TextEncoding>>) -> Result<TextFile> {
         let wrong = |e| Error::io("cannot open", path, e).hint("check the path of the text file");
-        let mut file = Input::open(path).map_err(wrong)?;
+        let mut file = InputFile::open(path).map_err(wrong)?;
         let mut start = [0; 2];
         let n = file.read(&mut start).map_err(wrong)?;
         file.seek(SeekFrom::Start(0)).map_err(wrong)?;
-        let mut input: Box<dyn Forward> = match &start[..n] {
+        let mut input: Box<dyn SkipForward> = match &start[..n] {
             [0x1f, 0x8b] => Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(file))),
             _ => Box::new(BufReader::with_capacity(1 << 16, file)),
         };
         let marked = match table {
-            Some(_) => Encoding::of_mark(input.fill_buf().map_err(wrong)?),
+            Some(_) => TextEncoding::of_mark(input.fill_buf().map_err(wrong)?),
             None => None,
         };
-        let (is_table, encoding) = (table.is_some(), marked.or(table.flatten()).unwrap_or(Encoding::Utf8));
+        let (is_table, encoding) =
+            (table.is_some(), marked.or(table.flatten()).unwrap_or(TextEncoding::Utf8));
         if encoding.is_wide() {
             let mut bytes = Vec::new();
             input.read_to_end(&mut bytes).map_err(wrong)?;
@@ -296,7 +299,7 @@ impl TextFile {
         })
     }
 
-    /// Appends the next line with its end. False: there is none.
+    /// Appends the next line with its end. Returns false at the end of the file.
     fn line(&mut self, bytes: &mut Vec<u8>) -> Result<bool> {
         let limit = (LONGEST - bytes.len().min(LONGEST)) as u64;
         let n = (&mut *self.input)
@@ -309,22 +312,22 @@ impl TextFile {
             *last = b'\n';
         }
         if n as u64 == limit {
-            return Err(Error::new(ErrorKind::Data, "a line without an end").at(self.place()));
+            return Err(Error::new(ErrorKind::Data, "a line is too long").at(self.place()));
         }
         Ok(n > 0)
     }
 
-    /// The encoding that the file's first bytes tell.
-    pub(super) fn marked(&self) -> Option<Encoding> {
+    /// Returns the encoding of the byte order mark.
+    pub(super) fn marked(&self) -> Option<TextEncoding> {
         self.marked
     }
 
-    /// Where the next record begins.
+    /// Returns the offset of the next record.
     pub(super) fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// The next record is another one.
+    /// Advances the record number.
     pub(super) fn count(&mut self) {
         self.record += 1;
     }
@@ -333,7 +336,7 @@ impl TextFile {
         format!("{}, line {}, record {}", self.name, self.begins, self.record)
     }
 
-    /// The fields of the next CSV record; lines with nothing in them are passed over. `None`: the end.
+    /// Returns the fields of the next CSV record, skipping empty lines; `None` at the end.
     pub(super) fn fields(&mut self, separator: char) -> Result<Option<Vec<String>>> {
         let mut bytes = Vec::new();
         let is_blank = |bytes: &[u8]| bytes.iter().all(|b| matches!(b, b' ' | b'\r' | b'\n'));
@@ -352,7 +355,7 @@ impl TextFile {
                 Some((fields, _)) => return Ok(Some(fields)),
                 None if more => more = self.line(&mut bytes)?,
                 None => {
-                    return Err(Error::new(ErrorKind::Data, "a quoted field has no end")
+                    return Err(Error::new(ErrorKind::Data, "a quoted field is not closed")
                         .at(self.place())
                         .hint("close the quotation mark, or write \"\" for one within a field"));
                 }
@@ -369,7 +372,7 @@ impl TextFile {
         ))
     }
 
-    /// The next record for `shape`'s columns, as many fields as the header has.
+    /// Returns the next record with as many fields as the header has.
     pub(super) fn whole_record(&mut self, separator: char) -> Result<Option<Result<Vec<String>>>> {
         let Some(mut fields) = self.fields(separator)? else { return Ok(None) };
         if self.width == 0 {
@@ -383,21 +386,21 @@ impl TextFile {
             return Ok(Some(Ok(fields)));
         }
         let (has, width) = (fields.len(), self.width);
-        Ok(Some(Err(Error::new(ErrorKind::Data, format!("a row has {has} fields where there are {width} columns"))
+        Ok(Some(Err(Error::new(ErrorKind::Data, format!("a row has {has} fields, expected {width}"))
             .at(self.place())
-            .because("its values cannot be told to be of which columns")
-            .hint("quote fields that hold separators (\"a, b\"); data.records.skip=10 leaves out up to ten such rows"))))
+            .because("its values cannot be assigned to columns")
+            .hint("quote fields that contain separators (\"a, b\"); data.records.skip=10 skips up to ten such rows"))))
     }
 
-    /// The names of the columns, where the first record has them.
+    /// Returns the column names, if the first record is a header.
     pub(super) fn header(&mut self, separator: char) -> Result<Option<Vec<String>>> {
         let header = self.fields(separator)?;
         self.width = header.as_ref().map_or(0, Vec::len);
         Ok(header.map(|h| csv::names(&h)))
     }
 
-    fn find_columns(&mut self, shape: &Shape) -> Result<()> {
-        let Shape::Csv(csv, _) = shape else { return Ok(()) };
+    fn find_columns(&mut self, shape: &TextRecordKind) -> Result<()> {
+        let TextRecordKind::Csv(csv, _) = shape else { return Ok(()) };
         let header = if csv.header { self.header(csv.separator)? } else { None };
         for column in &csv.columns {
             let place = match &header {
@@ -405,8 +408,8 @@ impl TextFile {
                 None => column.name.parse().ok(),
             };
             let place = place.ok_or_else(|| {
-                let there = header.as_ref().map_or("numbers from 0".into(), |h| h.join(", "));
-                Error::new(ErrorKind::Data, format!("there is no column {}", column.name))
+                let there = header.as_ref().map_or("numbered from 0".into(), |h| h.join(", "));
+                Error::new(ErrorKind::Data, format!("unknown column {}", column.name))
                     .at(self.name.to_string())
                     .because(format!("the columns are {there}"))
             })?;
@@ -415,10 +418,10 @@ impl TextFile {
         Ok(())
     }
 
-    /// The next element, or the error of its content; `Err`: the file cannot be read on.
-    fn next(&mut self, shape: &Shape) -> Result<Option<Result<Sample>>> {
+    /// Returns the next element, or the error of its content; `Err`: the file cannot be read further.
+    fn next(&mut self, shape: &TextRecordKind) -> Result<Option<Result<Sample>>> {
         let sample = match shape {
-            Shape::Lines => {
+            TextRecordKind::Lines => {
                 let mut bytes = Vec::new();
                 if !self.line(&mut bytes)? {
                     return Ok(None);
@@ -429,7 +432,7 @@ impl TextFile {
                 }
                 text(&bytes).map(|x| vec![("line".into(), x)])
             }
-            &Shape::Csv(ref csv, dialect) => {
+            &TextRecordKind::Csv(ref csv, dialect) => {
                 let Some(fields) = self.whole_record(csv.separator)? else { return Ok(None) };
                 let pairs = csv.columns.iter().zip(&self.places);
                 fields.and_then(|fields| {
@@ -438,7 +441,7 @@ impl TextFile {
                 })
             }
         };
-        let origin = Origin { source: self.name.clone(), index: self.record };
+        let origin = SampleOrigin { source: self.name.clone(), index: self.record };
         self.record += 1;
         Ok(Some(sample.map(|fields| Sample::from_parts(fields, Some(origin)))))
     }
@@ -448,7 +451,7 @@ fn text(bytes: &[u8]) -> Result<HostArray> {
     Literal::from_slice([bytes.len()], bytes).map(HostArray::from)
 }
 
-fn value(column: &Column, field: Option<&String>, dialect: Dialect) -> Result<(Arc<str>, HostArray)> {
+fn value(column: &CsvColumn, field: Option<&String>, dialect: CsvDialect) -> Result<(Arc<str>, HostArray)> {
     let given = field.map_or("", |f| f.as_str());
     let given = if dialect.loose { given.trim() } else { given };
     let is_gap = given.is_empty() || (dialect.loose && csv::is_missing(given));
@@ -459,13 +462,13 @@ fn value(column: &Column, field: Option<&String>, dialect: Dialect) -> Result<(A
     let scalar = match column.dtype {
         DType::U8 => text(given.as_bytes()),
         dtype if dtype.is_float() && dialect.decimal_comma => {
-            csv::number::<f64>(&given.replace(',', "."), "number")
+            csv::number::<f64>(&given.replace(',', "."), "a number")
                 .map(|v| HostArray::from(Literal::scalar(dtype, v)))
         }
         dtype if dtype.is_float() => {
-            csv::number::<f64>(given, "number").map(|v| HostArray::from(Literal::scalar(dtype, v)))
+            csv::number::<f64>(given, "a number").map(|v| HostArray::from(Literal::scalar(dtype, v)))
         }
-        dtype => csv::number::<i64>(given, "integer")
+        dtype => csv::number::<i64>(given, "an integer")
             .map(|v| HostArray::from(Literal::from_slice([], &[v])).cast(dtype)),
     };
     Ok((column.name.as_str().into(), scalar.at(|| format!("column {}", column.name))?))
@@ -520,7 +523,7 @@ mod tests {
         assert_eq!(rows("blank", b"\n  \nname,b\n\nx,1\r\n\r\ny,2\n\n\n"), ["1 x", "2 y"]);
         assert_eq!(rows("trailing", b"name,b\nx,1,\ny,2,,\n"), ["1 x", "2 y"]);
         let all = rows("ragged", b"name,b\n\"x\nx\",1\ny\nz,3,4\nw,5\n");
-        assert!(all[1].contains("1 fields where there are 2") && all[1].contains("line 4"), "{all:?}");
+        assert!(all[1].contains("1 fields, expected 2") && all[1].contains("line 4"), "{all:?}");
         assert!(all[2].contains("line 5") && all[3] == "5 w", "{all:?}");
         let all = rows("latin1", b"name,b\nn\xe9gatif,1\n");
         assert!(all[0].contains("line 2") && all[0].contains("iconv") && all[0].contains("0xe9"), "{all:?}");
@@ -535,12 +538,12 @@ mod tests {
         let e = items[1].as_ref().unwrap_err().to_string();
         assert!(e.contains("column y") && e.contains("no integer") && e.contains("record 1"), "{e}");
         assert_eq!(items[2].as_ref().unwrap().get("x").unwrap().to_f64s(), [-1000.0]);
-        let column = |name: &str, default: Option<&str>| Column {
+        let column = |name: &str, default: Option<&str>| CsvColumn {
             name: name.into(),
             dtype: DType::I64,
             default: default.map(String::from),
         };
-        let with = |columns, header| Dataset::csv_with([&a], Csv { columns, separator: ',', header });
+        let with = |columns, header| Dataset::csv_with([&a], CsvOptions { columns, separator: ',', header });
         resumes(&with(vec![column("y", Some("-1"))], true));
         assert!(with(vec![column("z", None)], true).iter().next().unwrap().is_err());
         assert_eq!(with(vec![column("2", Some("0"))], false).iter().filter(|s| s.is_ok()).count(), 3);

@@ -1,62 +1,69 @@
-//! `tfrecord`: the records of TFRecord files, as `record: ui8[n]`, one file after the other; or, where the files are
-//! plain and an index of them fits in memory, any record at once.
+//! `tfrecord`: records of TFRecord files, as `record: ui8[n]`.
+//!
+//! Reads sequentially, or with random access through an index, for plain files.
 
-use crate::format::tfrecord::{Compression, FOOTER, HEADER, OnCorrupt, Reader, little_endian};
-use crate::input_file::Input;
+use crate::format::tfrecord::{
+    FOOTER, HEADER, OnCorrupt, TfRecordCompression, TfRecordReader, little_endian,
+};
+use crate::input_file::InputFile;
 use crate::mutex::lock;
-use crate::pipeline::{Access, Cardinality, Cursor, IteratorState, Run, Stage, foreign};
-use crate::sample::{Origin, Sample};
+use crate::pipeline::{
+    Cardinality, DatasetStage, ElementCursor, IteratorState, PipelineRun, RandomAccess, foreign,
+};
+use crate::sample::{Sample, SampleOrigin};
 use crate::{Dataset, HostArray};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use systole_base::{Error, ErrorKind, Literal, Result};
 
-/// How [`Dataset::tfrecord_with`] reads.
+/// Options of [`Dataset::tfrecord_with`].
 #[derive(Clone, Debug, Default)]
-pub struct TfRecord {
-    /// What is around the files.
-    pub compression: Compression,
-    /// What to do about damaged records.
+pub struct TfRecordOptions {
+    /// Compression of the files.
+    pub compression: TfRecordCompression,
+    /// Policy for damaged records.
     pub on_corrupt: OnCorrupt,
-    /// Reads through the files once for an index (16 bytes a record), and then any record at once: so that a shuffle
-    /// is a true one of all records without a buffer, and threads read side by side. Needs plain files and
-    /// [`OnCorrupt::Fail`].
+    /// Builds an index in one pass (16 bytes per record) and then reads any record directly: shuffling is uniform over
+    /// all records without a buffer, and threads read in parallel. Requires plain files and [`OnCorrupt::Fail`].
     pub random_access: bool,
 }
 
 impl Dataset {
-    /// The records of a TFRecord file, or of several: `record: ui8[n]`. Gzip and zlib are recognised.
+    /// Creates a dataset of the records of TFRecord files: `record: ui8[n]`. Gzip and zlib are detected.
     pub fn tfrecord<P: Into<PathBuf>>(files: impl IntoIterator<Item = P>) -> Dataset {
-        Dataset::tfrecord_with(files, TfRecord::default())
+        Dataset::tfrecord_with(files, TfRecordOptions::default())
     }
 
-    /// [`Dataset::tfrecord`] with every option.
-    pub fn tfrecord_with<P: Into<PathBuf>>(files: impl IntoIterator<Item = P>, options: TfRecord) -> Dataset {
+    /// [`Dataset::tfrecord`] with all options.
+    pub fn tfrecord_with<P: Into<PathBuf>>(
+        files: impl IntoIterator<Item = P>,
+        options: TfRecordOptions,
+    ) -> Dataset {
         let files: Arc<Vec<PathBuf>> = Arc::new(files.into_iter().map(Into::into).collect());
-        Dataset::new(Records { files, options, index: Mutex::default() })
+        Dataset::new(TfRecordStage { files, options, index: Mutex::default() })
     }
 }
 
-struct Records {
+struct TfRecordStage {
     files: Arc<Vec<PathBuf>>,
-    options: TfRecord,
-    index: Mutex<Option<Arc<Index>>>,
+    options: TfRecordOptions,
+    index: Mutex<Option<Arc<RecordIndex>>>,
 }
 
-impl Records {
-    fn index(&self) -> Result<Arc<Index>> {
+impl TfRecordStage {
+    fn index(&self) -> Result<Arc<RecordIndex>> {
         let mut index = lock(&self.index);
         if let Some(index) = &*index {
             return Ok(index.clone());
         }
-        let made = Arc::new(Index::of(&self.files, &self.options)?);
+        let made = Arc::new(RecordIndex::of(&self.files, &self.options)?);
         *index = Some(made.clone());
         Ok(made)
     }
 }
 
-impl Stage for Records {
+impl DatasetStage for TfRecordStage {
     fn label(&self) -> String {
         match self.files.as_slice() {
             [one] => format!("tfrecord({})", one.display()),
@@ -71,15 +78,15 @@ impl Stage for Records {
         }
     }
 
-    fn access(&self, _run: &Run) -> Result<Option<Box<dyn Access>>> {
+    fn access(&self, _run: &PipelineRun) -> Result<Option<Box<dyn RandomAccess>>> {
         if !self.options.random_access {
             return Ok(None);
         }
-        Ok(Some(Box::new(AnyRecord { index: self.index()?, open: None, bytes: Vec::new() })))
+        Ok(Some(Box::new(TfRecordAccess { index: self.index()?, open: None, bytes: Vec::new() })))
     }
 
-    fn stream(&self, _run: &Run) -> Result<Box<dyn Cursor>> {
-        Ok(Box::new(Walking {
+    fn stream(&self, _run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
+        Ok(Box::new(TfRecordCursor {
             files: self.files.clone(),
             options: self.options.clone(),
             at: 0,
@@ -91,26 +98,26 @@ impl Stage for Records {
 }
 
 /// Reads one file after the other.
-struct Walking {
+struct TfRecordCursor {
     files: Arc<Vec<PathBuf>>,
-    options: TfRecord,
-    /// The file that is open, or is to be opened next.
+    options: TfRecordOptions,
+    /// Index of the file that is open, or to be opened next.
     at: usize,
-    /// Records left out in the files before.
+    /// Number of records skipped in earlier files.
     left_out: u64,
-    open: Option<(Reader, Arc<str>)>,
+    open: Option<(TfRecordReader, Arc<str>)>,
     field: Arc<str>,
 }
 
-impl Walking {
+impl TfRecordCursor {
     fn open(&mut self) -> Result<bool> {
         if self.open.is_some() {
             return Ok(true);
         }
         let Some(path) = self.files.get(self.at) else { return Ok(false) };
-        match Reader::open(path, self.options.compression, self.options.on_corrupt.clone()) {
+        match TfRecordReader::open(path, self.options.compression, self.options.on_corrupt.clone()) {
             Ok(mut reader) => {
-                // The quota is for the whole source.
+                // The quota applies to the whole source.
                 reader.carry(self.left_out);
                 self.open = Some((reader, path.display().to_string().into()));
                 Ok(true)
@@ -130,7 +137,7 @@ impl Walking {
     }
 }
 
-impl Cursor for Walking {
+impl ElementCursor for TfRecordCursor {
     fn next(&mut self) -> Option<Result<Sample>> {
         loop {
             match self.open() {
@@ -143,7 +150,7 @@ impl Cursor for Walking {
                 Some(Ok(bytes)) => {
                     let data = Literal::from_slice([bytes.len()], bytes);
                     let index = reader.place()[1] - 1;
-                    let origin = Origin { source: name.clone(), index };
+                    let origin = SampleOrigin { source: name.clone(), index };
                     return Some(data.map(|x| {
                         Sample::from_parts(vec![(self.field.clone(), HostArray::from(x))], Some(origin))
                     }));
@@ -180,30 +187,36 @@ impl Cursor for Walking {
     }
 }
 
-/// Where every record's data lie: (file, first byte, length).
-struct Index {
+/// Index of all records: file, offset of the data, length.
+struct RecordIndex {
     files: Arc<Vec<PathBuf>>,
     names: Vec<Arc<str>>,
-    /// Number of the first record of each file.
+    /// Index of the first record of each file.
     starts: Vec<u64>,
     records: Vec<(u32, u64)>,
 }
 
-impl Index {
-    fn of(files: &Arc<Vec<PathBuf>>, options: &TfRecord) -> Result<Index> {
+impl RecordIndex {
+    fn of(files: &Arc<Vec<PathBuf>>, options: &TfRecordOptions) -> Result<RecordIndex> {
         let OnCorrupt::Fail = options.on_corrupt else {
-            return Err(Error::new(ErrorKind::Config, "records that may be left out have no fixed numbers")
-                .because("random access reads any record by its number")
-                .hint("read the files in order, or write them anew without the damaged records"));
+            return Err(Error::new(
+                ErrorKind::Config,
+                "random access cannot be combined with skipping damaged records",
+            )
+            .because("random access needs fixed record numbers")
+            .hint("read the files in order, or rewrite them without the damaged records"));
         };
         let mut index =
-            Index { files: files.clone(), names: Vec::new(), starts: Vec::new(), records: Vec::new() };
+            RecordIndex { files: files.clone(), names: Vec::new(), starts: Vec::new(), records: Vec::new() };
         for (i, path) in files.iter().enumerate() {
-            let mut reader = Reader::open(path, options.compression, OnCorrupt::Fail)?;
+            let mut reader = TfRecordReader::open(path, options.compression, OnCorrupt::Fail)?;
             if reader.is_packed() {
-                return Err(Error::new(ErrorKind::Config, "a compressed file has no random access")
-                    .at(path.display().to_string())
-                    .hint("unpack it, or read it in order"));
+                return Err(Error::new(
+                    ErrorKind::Config,
+                    "a compressed file does not support random access",
+                )
+                .at(path.display().to_string())
+                .hint("decompress it, or read it in order"));
             }
             index.starts.push(index.records.len() as u64);
             index.names.push(path.display().to_string().into());
@@ -220,28 +233,29 @@ impl Index {
     }
 }
 
-struct AnyRecord {
-    index: Arc<Index>,
-    open: Option<(u32, Input)>,
+struct TfRecordAccess {
+    index: Arc<RecordIndex>,
+    open: Option<(u32, InputFile)>,
     bytes: Vec<u8>,
 }
 
-impl AnyRecord {
+impl TfRecordAccess {
     fn read(&mut self, file: u32, offset: u64) -> Result<Literal> {
         let path: &Path = &self.index.files[file as usize];
         if self.open.as_ref().is_none_or(|(open, _)| *open != file) {
-            let opened = Input::open(path).map_err(|e| Error::io("cannot open", path, e))?;
+            let opened = InputFile::open(path).map_err(|e| Error::io("cannot open", path, e))?;
             self.open = Some((file, opened));
         }
         let Some((_, open)) = &mut self.open else { return Err(foreign()) };
-        let wrong = |e| Error::io("cannot read", path, e).hint("the file changed while it was in use");
+        let wrong = |e| Error::io("cannot read", path, e).hint("do not change the file while it is in use");
         let mut header = [0; HEADER];
         open.seek(SeekFrom::Start(offset)).and_then(|_| open.read_exact(&mut header)).map_err(wrong)?;
         let len = little_endian(&header[..8]);
         self.bytes.clear();
         open.take(len.saturating_add(FOOTER as u64)).read_to_end(&mut self.bytes).map_err(wrong)?;
         let framed = [&header[..], &self.bytes].concat();
-        let mut reader = Reader::from_bytes(&self.index.names[file as usize], framed, OnCorrupt::Fail);
+        let mut reader =
+            TfRecordReader::from_bytes(&self.index.names[file as usize], framed, OnCorrupt::Fail);
         match reader.next() {
             Some(data) => {
                 let data = data?;
@@ -252,7 +266,7 @@ impl AnyRecord {
     }
 }
 
-impl Access for AnyRecord {
+impl RandomAccess for TfRecordAccess {
     fn len(&self) -> Option<u64> {
         Some(self.index.records.len() as u64)
     }
@@ -261,7 +275,8 @@ impl Access for AnyRecord {
         let (file, offset) = self.index.records[index as usize];
         let record = self.read(file, offset)?;
         let at = file as usize;
-        let origin = Origin { source: self.index.names[at].clone(), index: index - self.index.starts[at] };
+        let origin =
+            SampleOrigin { source: self.index.names[at].clone(), index: index - self.index.starts[at] };
         Ok(Sample::from_parts(vec![("record".into(), HostArray::from(record))], Some(origin)))
     }
 }
@@ -269,17 +284,17 @@ impl Access for AnyRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::tfrecord::Writer;
+    use crate::format::tfrecord::TfRecordWriter;
     use crate::stage::test::resumes;
 
-    /// Three files of 7 records, record `i` holding the byte `i` ten times; the second gzip.
+    /// Three files of 7 records, record `i` with the byte `i` ten times; the second gzip.
     fn files(name: &str, gzip: bool) -> (PathBuf, Vec<PathBuf>) {
         let dir = std::env::temp_dir().join(format!("systole-records-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let paths: Vec<PathBuf> = (0..3).map(|i| dir.join(format!("{i}.tfrecord"))).collect();
         for (f, path) in paths.iter().enumerate() {
-            let kind = if f == 1 && gzip { Compression::Gzip } else { Compression::None };
-            let mut w = Writer::create(path, kind).unwrap();
+            let kind = if f == 1 && gzip { TfRecordCompression::Gzip } else { TfRecordCompression::None };
+            let mut w = TfRecordWriter::create(path, kind).unwrap();
             (0..7).for_each(|i| w.write(&[7 * f as u8 + i; 10]).unwrap());
             w.finish().unwrap();
         }
@@ -303,7 +318,7 @@ mod tests {
     #[test]
     fn random_access_shuffles_everything_without_a_buffer() {
         let (dir, paths) = files("any", false);
-        let options = TfRecord { random_access: true, ..TfRecord::default() };
+        let options = TfRecordOptions { random_access: true, ..TfRecordOptions::default() };
         let d = Dataset::tfrecord_with(&paths, options.clone());
         assert_eq!((firsts(&d), d.cardinality()), ((0..21).collect(), Cardinality::Finite(21)));
         let all = d.shuffle(21, 1);
@@ -316,7 +331,7 @@ mod tests {
         std::fs::write(&paths[2], bytes).unwrap();
         let damaged: Vec<bool> = d.iter().map(|s| s.is_err()).collect();
         assert_eq!(damaged.iter().position(|&e| e), Some(14));
-        let skip = TfRecord { on_corrupt: OnCorrupt::Skip { quota: 1 }, ..options };
+        let skip = TfRecordOptions { on_corrupt: OnCorrupt::Skip { quota: 1 }, ..options };
         assert!(Dataset::tfrecord_with(&paths, skip).iter().next().unwrap().is_err());
         std::fs::remove_dir_all(&dir).unwrap();
     }
@@ -330,7 +345,8 @@ mod tests {
             std::fs::write(path, bytes).unwrap();
         }
         let with = |quota| {
-            let options = TfRecord { on_corrupt: OnCorrupt::Skip { quota }, ..TfRecord::default() };
+            let options =
+                TfRecordOptions { on_corrupt: OnCorrupt::Skip { quota }, ..TfRecordOptions::default() };
             Dataset::tfrecord_with(&paths, options)
         };
         assert_eq!(firsts(&with(2)).len(), 19);
@@ -338,7 +354,7 @@ mod tests {
         let items: Vec<_> = with(1).iter().collect();
         assert_eq!(items.iter().filter(|i| i.is_err()).count(), 1);
         let e = items.into_iter().find_map(Result::err).unwrap().to_string();
-        assert!(e.contains("1.tfrecord, record 3, byte 78") && e.contains("left out already"), "{e}");
+        assert!(e.contains("1.tfrecord, record 3, byte 78") && e.contains("already skipped"), "{e}");
         let missing = Dataset::tfrecord([dir.join("none"), paths[2].clone()]);
         let items: Vec<_> = missing.iter().collect();
         assert!(items.len() == 8 && items[0].is_err(), "a file that is not there is one error");

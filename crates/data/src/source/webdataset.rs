@@ -1,9 +1,9 @@
-//! WebDataset shards: TAR archives in which the files of one sample stand together, `0001.jpg`, `0001.cls`.
+//! WebDataset shards: TAR archives in which the files of a sample are adjacent: `0001.jpg`, `0001.cls`.
 
-use crate::format::tar::{Entry, Reader};
-use crate::input_file::Input;
-use crate::pipeline::{Cursor, IteratorState, Run, Stage, foreign};
-use crate::sample::{Origin, Sample};
+use crate::format::tar::{TarEntry, TarReader};
+use crate::input_file::InputFile;
+use crate::pipeline::{DatasetStage, ElementCursor, IteratorState, PipelineRun, foreign};
+use crate::sample::{Sample, SampleOrigin};
 use crate::{Dataset, HostArray};
 use flate2::read::MultiGzDecoder;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
@@ -12,9 +12,9 @@ use std::sync::Arc;
 use systole_base::{Error, Literal, Result};
 
 impl Dataset {
-    /// The samples of WebDataset shards: `key: ui8[n]` (the path up to the first dot of the file's name), and for each
-    /// of its files a field of bytes, `ui8[n]`, under what follows that dot (`jpg`, `cls`, `seg.png`). Gzip is
-    /// recognised. [`crate::decode_image`] makes pictures of such fields.
+    /// Creates a dataset of the samples of WebDataset shards: `key: ui8[n]` (the path up to the first dot of the file
+    /// name), and for each file of the sample a byte field, `ui8[n]`, named by the part after that dot (`jpg`, `cls`,
+    /// `seg.png`). Gzip is detected. [`crate::decode_image`] decodes such fields.
     pub fn webdataset<P: Into<PathBuf>>(shards: impl IntoIterator<Item = P>) -> Dataset {
         Dataset::new(Shards { files: Arc::new(shards.into_iter().map(Into::into).collect()) })
     }
@@ -24,37 +24,37 @@ struct Shards {
     files: Arc<Vec<PathBuf>>,
 }
 
-impl Stage for Shards {
+impl DatasetStage for Shards {
     fn label(&self) -> String {
         format!("webdataset({} shards)", self.files.len())
     }
 
-    fn stream(&self, _run: &Run) -> Result<Box<dyn Cursor>> {
-        Ok(Box::new(Walking { files: self.files.clone(), at: 0, open: None }))
+    fn stream(&self, _run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
+        Ok(Box::new(WebDatasetCursor { files: self.files.clone(), at: 0, open: None }))
     }
 }
 
-struct Walking {
+struct WebDatasetCursor {
     files: Arc<Vec<PathBuf>>,
     at: usize,
-    open: Option<Shard>,
+    open: Option<OpenTarShard>,
 }
 
-struct Shard {
+struct OpenTarShard {
     name: Arc<str>,
-    reader: Reader<Box<dyn Read + Send>>,
-    /// The first file of the next sample, which ended the last one.
-    waiting: Option<Entry>,
-    /// Where the next sample begins, and its number.
+    reader: TarReader<Box<dyn Read + Send>>,
+    /// First file of the next sample, already read.
+    waiting: Option<TarEntry>,
+    /// Offset of the next sample.
     offset: u64,
     index: u64,
     over: bool,
 }
 
-impl Shard {
-    fn open(path: &Path, offset: u64, index: u64) -> Result<Shard> {
+impl OpenTarShard {
+    fn open(path: &Path, offset: u64, index: u64) -> Result<OpenTarShard> {
         let wrong = |e| Error::io("cannot open", path, e).hint("check the path of the shard");
-        let mut file = Input::open(path).map_err(wrong)?;
+        let mut file = InputFile::open(path).map_err(wrong)?;
         let mut start = Vec::new();
         (&mut file).take(2).read_to_end(&mut start).map_err(wrong)?;
         let is_gzip = start == [0x1f, 0x8b];
@@ -67,11 +67,11 @@ impl Shard {
             io::copy(&mut (&mut input).take(offset), &mut io::sink()).map_err(wrong)?;
         }
         let name = path.display().to_string();
-        let reader = Reader::new(&name, input, offset);
-        Ok(Shard { name: name.into(), reader, waiting: None, offset, index, over: false })
+        let reader = TarReader::new(&name, input, offset);
+        Ok(OpenTarShard { name: name.into(), reader, waiting: None, offset, index, over: false })
     }
 
-    /// The next sample; `None` at the end of the shard.
+    /// Returns the next sample; `None` at the end of the shard.
     fn next(&mut self) -> Option<Result<Sample>> {
         let first = match self.waiting.take() {
             Some(entry) => entry,
@@ -99,7 +99,7 @@ impl Shard {
                 }
             }
         }
-        let origin = Origin { source: self.name.clone(), index: self.index };
+        let origin = SampleOrigin { source: self.name.clone(), index: self.index };
         self.index += 1;
         Some(match failed {
             Some(e) => Err(e),
@@ -107,7 +107,7 @@ impl Shard {
         })
     }
 
-    fn entry(&mut self) -> Option<Result<Entry>> {
+    fn entry(&mut self) -> Option<Result<TarEntry>> {
         if self.over {
             return None;
         }
@@ -117,7 +117,7 @@ impl Shard {
     }
 }
 
-/// Key and field of a file: `a/0001.seg.png` is field `seg.png` of `a/0001`.
+/// Splits a path into key and field: `a/0001.seg.png` is field `seg.png` of `a/0001`.
 fn split(path: &str) -> (&str, &str) {
     let name = path.rfind('/').map_or(0, |i| i + 1);
     match path[name..].find('.') {
@@ -135,11 +135,11 @@ fn sample(key: &str, files: Vec<(String, Vec<u8>)>) -> Result<Sample> {
     Sample::new(fields).check()
 }
 
-impl Cursor for Walking {
+impl ElementCursor for WebDatasetCursor {
     fn next(&mut self) -> Option<Result<Sample>> {
         loop {
             if self.open.is_none() {
-                match Shard::open(self.files.get(self.at)?, 0, 0) {
+                match OpenTarShard::open(self.files.get(self.at)?, 0, 0) {
                     Ok(shard) => self.open = Some(shard),
                     Err(e) => {
                         self.at += 1;
@@ -147,7 +147,7 @@ impl Cursor for Walking {
                     }
                 }
             }
-            match self.open.as_mut().and_then(Shard::next) {
+            match self.open.as_mut().and_then(OpenTarShard::next) {
                 Some(item) => return Some(item),
                 None => {
                     self.open = None;
@@ -172,7 +172,7 @@ impl Cursor for Walking {
         self.at = usize::try_from(at).map_err(|_| foreign())?;
         if offset > 0 {
             let path = self.files.get(self.at).ok_or_else(foreign)?;
-            self.open = Some(Shard::open(path, offset, index)?);
+            self.open = Some(OpenTarShard::open(path, offset, index)?);
         }
         Ok(())
     }

@@ -1,68 +1,68 @@
-//! `batch`: consecutive samples stacked along a new first dimension.
+//! `batch`: stacks consecutive samples along a new leading dimension.
 
 use crate::Dataset;
 use crate::pipeline::{
-    Access, Ahead, Batching, Cardinality, Cursor, IteratorState, Node, Owner, Run, Stack, Stage, access,
-    at_batch, open, stack_all,
+    BatchBuilder, Batching, Cardinality, DatasetStage, ElementCursor, IteratorState, PipelineRun,
+    PrefetchBuilder, RandomAccess, StageId, StageNode, access, at_batch, open, stack_all,
 };
 use crate::sample::{ElementSpec, Sample};
 use std::ops::Range;
 use systole_base::Result;
 
 impl Dataset {
-    /// `name: T[…] → name: T[n, …]`; the last batch may be smaller.
+    /// Stacks `n` samples: `name: T[…] → name: T[n, …]`; the last batch may be smaller.
     pub fn batch(&self, n: usize) -> Dataset {
         self.batch_share(n, None)
     }
 
-    /// As [`Dataset::batch`], where only some rows of each batch are wanted: those of one of several hosts. Shapes and positions
-    /// are those of whole batches. Where elements can be had one by one, only wanted ones are read and computed, and the
-    /// other rows are zeros; from a stream (TFRecord files, `filter`, …) all are. No stage below may mix rows.
+    /// Like [`Dataset::batch`], but fills only some rows of each batch: those that one of several hosts needs. Shapes
+    /// and positions are those of whole batches. With random access only the needed rows are computed, and the others
+    /// are zeros; from a stream (TFRecord files, `filter`, …) all are. No later stage may mix rows.
     ///
     /// ```
-    /// use systole_data::{Dataset, Share};
-    /// let last = Dataset::range(8).batch_share(4, Some(Share { parts: 1..2, of: 2 }));
+    /// use systole_data::{BatchShare, Dataset};
+    /// let last = Dataset::range(8).batch_share(4, Some(BatchShare { parts: 1..2, of: 2 }));
     /// let batch = last.iter().next().unwrap()?;
     /// assert_eq!(batch.get("value")?.to_f32s(), [0.0, 0.0, 2.0, 3.0]);
     /// # Ok::<(), systole_base::Error>(())
     /// ```
-    pub fn batch_share(&self, n: usize, share: Option<Share>) -> Dataset {
+    pub fn batch_share(&self, n: usize, share: Option<BatchShare>) -> Dataset {
         let batching = Batching { size: n, drop_remainder: false };
-        self.then(|up| Batch { up, batching, share })
+        self.then(|up| BatchStage { up, batching, share })
     }
 
-    /// `name: T[…] → name: T[n, …]`; elements that do not fill a batch are dropped.
+    /// Stacks `n` samples: `name: T[…] → name: T[n, …]`; an incomplete last batch is dropped.
     pub fn batch_drop_remainder(&self, n: usize) -> Dataset {
         let batching = Batching { size: n, drop_remainder: true };
-        self.then(|up| Batch { up, batching, share: None })
+        self.then(|up| BatchStage { up, batching, share: None })
     }
 }
 
-pub(crate) struct Batch {
-    pub up: Node,
+pub(crate) struct BatchStage {
+    pub up: StageNode,
     pub batching: Batching,
-    /// Which rows are wanted; the others may be anything.
-    pub share: Option<Share>,
+    /// Rows that are needed; the others may contain anything.
+    pub share: Option<BatchShare>,
 }
 
-/// Of each batch that divides into `of` equal parts, some parts: what one of several hosts needs of it.
+/// Part of each batch that one of several hosts needs: some of `of` equal parts, if the batch divides evenly.
 ///
 /// ```
-/// use systole_data::Share;
-/// let half = Share { parts: 2..4, of: 4 };
+/// use systole_data::BatchShare;
+/// let half = BatchShare { parts: 2..4, of: 4 };
 /// assert_eq!(half.rows(64), 32..64);
 /// assert_eq!(half.rows(7), 0..7); // what does not divide is everybody's
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Share {
-    /// The parts, from 0.
+pub struct BatchShare {
+    /// Indices of the parts, from 0.
     pub parts: Range<usize>,
-    /// How many parts there are.
+    /// Number of equal parts.
     pub of: usize,
 }
 
-impl Share {
-    /// The rows of a batch of `size`.
+impl BatchShare {
+    /// Returns the rows of a batch of `size`.
     pub fn rows(&self, size: usize) -> Range<usize> {
         let fits = self.parts.start < self.parts.end && self.parts.end <= self.of;
         if !fits || !size.is_multiple_of(self.of) {
@@ -73,13 +73,13 @@ impl Share {
     }
 }
 
-impl Stage for Batch {
+impl DatasetStage for BatchStage {
     fn label(&self) -> String {
         let name = if self.batching.drop_remainder { "batch_drop_remainder" } else { "batch" };
         format!("{name}({})", self.batching.size)
     }
 
-    fn inputs(&self) -> Vec<Node> {
+    fn inputs(&self) -> Vec<StageNode> {
         vec![self.up.clone()]
     }
 
@@ -87,28 +87,33 @@ impl Stage for Batch {
         self.up.cardinality().map(|n| self.batching.batches(n))
     }
 
-    fn access(&self, run: &Run) -> Result<Option<Box<dyn Access>>> {
+    fn access(&self, run: &PipelineRun) -> Result<Option<Box<dyn RandomAccess>>> {
         self.batching.check(|| self.name())?;
         let Some(up) = access(&self.up, run)? else { return Ok(None) };
         let len = up.len().map(|n| self.batching.batches(n));
-        Ok(Some(Box::new(Gathered { up, size: self.batching.size as u64, len, share: self.share.clone() })))
+        Ok(Some(Box::new(BatchAccess {
+            up,
+            size: self.batching.size as u64,
+            len,
+            share: self.share.clone(),
+        })))
     }
 
-    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
+    fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
         self.batching.check(|| self.name())?;
         if let Some((up, f, threads)) = self.up.mapped()
             && self.is_ahead(run)
         {
-            // The threads of the map put the batches together too: an element never leaves its core's cache.
-            let ahead = Ahead::new(Owner::of(self), run, threads, None);
-            let (up, map) = (open(&up, run)?, run.watch().id(Owner::of(&*self.up).address));
+            // The map's threads also assemble the batches: an element stays in its core's cache.
+            let ahead = PrefetchBuilder::new(StageId::of(self), run, threads, None);
+            let (up, map) = (open(&up, run)?, run.watch().id(StageId::of(&*self.up).address));
             return Ok(Box::new(ahead.over_batches(up, (f, map), self.batching)));
         }
         let up = open(&self.up, run)?;
-        Ok(Box::new(Collected { up, batching: self.batching, at: 0 }))
+        Ok(Box::new(BatchCursor { up, batching: self.batching, at: 0 }))
     }
 
-    fn is_ahead(&self, run: &Run) -> bool {
+    fn is_ahead(&self, run: &PipelineRun) -> bool {
         self.up.mapped().is_some() && run.has_threads() && run.is_deterministic()
     }
 
@@ -124,27 +129,27 @@ impl Stage for Batch {
     }
 }
 
-struct Gathered {
-    up: Box<dyn Access>,
+struct BatchAccess {
+    up: Box<dyn RandomAccess>,
     size: u64,
     len: Option<u64>,
-    share: Option<Share>,
+    share: Option<BatchShare>,
 }
 
-impl Access for Gathered {
+impl RandomAccess for BatchAccess {
     fn len(&self) -> Option<u64> {
         self.len
     }
 
     fn get(&mut self, index: u64) -> Result<Sample> {
-        // Saturating: a damaged checkpoint may ask for any position in an endless pipeline.
+        // Saturating: a damaged checkpoint may request any position in an endless pipeline.
         let start = index.saturating_mul(self.size);
         let count = self.size.min(self.up.len().map_or(u64::MAX, |n| n - start));
         let wanted = self.share.as_ref().map_or(0..count as usize, |share| share.rows(count as usize));
         let up = &mut self.up;
         let mut gather = || {
             let at = |i: usize| start.saturating_add(i as u64);
-            let mut stack = Stack::new(up.get(at(wanted.start))?, count as usize, wanted.start)?;
+            let mut stack = BatchBuilder::new(up.get(at(wanted.start))?, count as usize, wanted.start)?;
             for i in wanted.start + 1..wanted.end {
                 stack.push(up.get(at(i))?)?;
             }
@@ -155,13 +160,13 @@ impl Access for Gathered {
     }
 }
 
-struct Collected {
-    up: Box<dyn Cursor>,
+struct BatchCursor {
+    up: Box<dyn ElementCursor>,
     batching: Batching,
     at: u64,
 }
 
-impl Cursor for Collected {
+impl ElementCursor for BatchCursor {
     fn next(&mut self) -> Option<Result<Sample>> {
         let items = self.batching.next(&mut *self.up)?;
         self.at += 1;

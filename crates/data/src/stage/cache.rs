@@ -1,11 +1,15 @@
-//! `cache`: keeps the elements of epoch 0 in memory, shared by all iterators of the dataset, and yields them in
-//! every epoch. What is random above it is frozen, as in tf.data. Errors are not kept.
+//! `cache`: keeps the elements of the first epoch in memory and yields them in every epoch.
 //!
-//! Over random access each element is kept when it is first read, so a shuffle below still seeks; over a
-//! stream the elements are kept once somebody has walked to its end.
+//! The cache is shared by all iterators of the dataset. Random upstream stages are frozen, as in tf.data. Errors are
+//! not cached.
+//!
+//! With random access each element is cached when first read, so a later shuffle still seeks; a stream is cached once
+//! it has been read to its end.
 
 use crate::Dataset;
-use crate::pipeline::{Access, Cursor, IteratorState, Node, Run, Stage, access, open, replay};
+use crate::pipeline::{
+    DatasetStage, ElementCursor, IteratorState, PipelineRun, RandomAccess, StageNode, access, open, replay,
+};
 use crate::sample::{ElementSpec, Sample};
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
@@ -14,44 +18,44 @@ use systole_base::Result;
 impl Dataset {
     /// Keeps the elements of the first epoch in memory and yields them in every epoch.
     pub fn cache(&self) -> Dataset {
-        self.then(Cache::new)
+        self.then(CacheStage::new)
     }
 }
 
-type Slots = Arc<RwLock<HashMap<u64, Sample>>>;
+type CacheSlots = Arc<RwLock<HashMap<u64, Sample>>>;
 
-pub(crate) struct Cache {
-    up: Node,
-    slots: Slots,
+pub(crate) struct CacheStage {
+    up: StageNode,
+    slots: CacheSlots,
     walked: Arc<OnceLock<Vec<Sample>>>,
 }
 
-impl Cache {
-    pub fn new(up: Node) -> Cache {
-        Cache { up, slots: Arc::default(), walked: Arc::default() }
+impl CacheStage {
+    pub fn new(up: StageNode) -> CacheStage {
+        CacheStage { up, slots: Arc::default(), walked: Arc::default() }
     }
 }
 
-impl Stage for Cache {
+impl DatasetStage for CacheStage {
     fn label(&self) -> String {
         "cache".into()
     }
 
-    fn inputs(&self) -> Vec<Node> {
+    fn inputs(&self) -> Vec<StageNode> {
         vec![self.up.clone()]
     }
 
-    fn access(&self, run: &Run) -> Result<Option<Box<dyn Access>>> {
+    fn access(&self, run: &PipelineRun) -> Result<Option<Box<dyn RandomAccess>>> {
         let Some(up) = access(&self.up, &run.at_epoch(0))? else { return Ok(None) };
-        Ok(Some(Box::new(Kept { up, slots: self.slots.clone() })))
+        Ok(Some(Box::new(CacheAccess { up, slots: self.slots.clone() })))
     }
 
-    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
+    fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
         if self.walked.get().is_some() {
-            return Ok(Box::new(Replay { kept: self.walked.clone(), at: 0 }));
+            return Ok(Box::new(CacheReplayCursor { kept: self.walked.clone(), at: 0 }));
         }
         let up = open(&self.up, &run.at_epoch(0))?;
-        Ok(Box::new(Recording { up, kept: self.walked.clone(), seen: Some(Vec::new()), at: 0 }))
+        Ok(Box::new(CacheRecordingCursor { up, kept: self.walked.clone(), seen: Some(Vec::new()), at: 0 }))
     }
 
     fn spec(&self) -> Result<ElementSpec> {
@@ -67,31 +71,31 @@ impl Stage for Cache {
     }
 }
 
-/// The warnings of a chain, and one more where a stage that keeps elements keeps random ones.
-pub(crate) fn frozen_chance(up: &Node, keeper: &str) -> Vec<String> {
+/// Adds a warning to those of a chain if a caching stage would freeze random upstream stages.
+pub(crate) fn frozen_chance(up: &StageNode, keeper: &str) -> Vec<String> {
     let mut warnings = up.warnings();
     if up.is_random() {
         warnings.push(format!(
-            "{keeper} keeps what the random stages above it drew in the first epoch ({}): every later epoch is the \
-             same; put {keeper} above them",
+            "{keeper} freezes the random stages before it in their state of the first epoch ({}): every later epoch is the \
+             same; move {keeper} before them",
             up.name()
         ));
     }
     warnings
 }
 
-struct Kept {
-    up: Box<dyn Access>,
-    slots: Slots,
+struct CacheAccess {
+    up: Box<dyn RandomAccess>,
+    slots: CacheSlots,
 }
 
-impl Access for Kept {
+impl RandomAccess for CacheAccess {
     fn len(&self) -> Option<u64> {
         self.up.len()
     }
 
     fn get(&mut self, index: u64) -> Result<Sample> {
-        // A writer cannot leave the map half changed, so a poisoned lock is as good as any.
+        // A writer cannot leave the map inconsistent, so poisoning can be ignored.
         if let Some(sample) = self.slots.read().unwrap_or_else(PoisonError::into_inner).get(&index) {
             return Ok(sample.clone());
         }
@@ -101,15 +105,15 @@ impl Access for Kept {
     }
 }
 
-struct Recording {
-    up: Box<dyn Cursor>,
+struct CacheRecordingCursor {
+    up: Box<dyn ElementCursor>,
     kept: Arc<OnceLock<Vec<Sample>>>,
-    /// `None` once an element failed: an incomplete epoch must not be taken for the whole.
+    /// `None` once an element failed: an incomplete epoch must not be cached.
     seen: Option<Vec<Sample>>,
     at: u64,
 }
 
-impl Cursor for Recording {
+impl ElementCursor for CacheRecordingCursor {
     fn next(&mut self) -> Option<Result<Sample>> {
         let item = self.up.next();
         self.at += item.is_some() as u64;
@@ -141,7 +145,7 @@ impl Cursor for Recording {
         let at = state.number(0)?;
         match state.above(0) {
             Ok(above) if at > 0 => {
-                // What comes before is not seen, so this round cannot be kept.
+                // Earlier elements are missing, so this round cannot be cached.
                 self.seen = None;
                 self.at = at;
                 self.up.restore(above)
@@ -151,12 +155,12 @@ impl Cursor for Recording {
     }
 }
 
-struct Replay {
+struct CacheReplayCursor {
     kept: Arc<OnceLock<Vec<Sample>>>,
     at: usize,
 }
 
-impl Cursor for Replay {
+impl ElementCursor for CacheReplayCursor {
     fn next(&mut self) -> Option<Result<Sample>> {
         let sample = self.kept.get()?.get(self.at)?.clone();
         self.at += 1;

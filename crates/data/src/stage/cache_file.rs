@@ -1,13 +1,15 @@
-//! `cache_file` and `snapshot`: keeps the elements of epoch 0 in a file and yields them in every epoch and every run.
+//! `cache_file` and `snapshot`: keep the elements of the first epoch in a file.
 //!
-//! Elements are written as they are made, and only their places are in memory. A run that is ended before the file is
-//! whole leaves what it wrote: the next run goes on from there. Errors are not kept.
+//! They are yielded in every epoch and every run. Elements are written as they are produced, and only their positions
+//! are in memory. An interrupted run leaves a partial file, which the next run completes. Errors are not cached.
 
 use super::cache::frozen_chance;
 use crate::Dataset;
-use crate::pipeline::{Access, Cursor, IteratorState, Node, Run, Stage, access, open};
+use crate::pipeline::{
+    DatasetStage, ElementCursor, IteratorState, PipelineRun, RandomAccess, StageNode, access, open,
+};
 use crate::sample::{ElementSpec, Sample};
-use crate::sample_store::Store;
+use crate::sample_store::SampleStore;
 use std::path::PathBuf;
 use std::sync::Arc;
 use systole_base::Result;
@@ -16,50 +18,50 @@ use systole_base::rng::hash_name;
 impl Dataset {
     /// Keeps the elements of the first epoch in a file and yields them in every epoch, and in later runs.
     ///
-    /// The file says by which stages it was made, not by which functions: delete it when a function changes.
+    /// The file identifies the stages that produced it, not their functions: delete it when a function changes.
     pub fn cache_file(&self, path: impl Into<PathBuf>) -> Dataset {
         let made_by = format!("{self:?}");
-        let store = Arc::new(Store::new(path.into(), made_by));
-        self.then(|up| CacheFile { up, label: "cache_file", store })
+        let store = Arc::new(SampleStore::new(path.into(), made_by));
+        self.then(|up| CacheFileStage { up, label: "cache_file", store })
     }
 
-    /// [`Dataset::cache_file`] in a folder, in a file named after the stages above and `version`: another pipeline or
-    /// another version gets a file of its own. Change the version when a function changes.
+    /// [`Dataset::cache_file`] in a folder, with a file name derived from the upstream stages and `version`: another
+    /// pipeline or version gets its own file. Change the version when a function changes.
     pub fn snapshot(&self, folder: impl Into<PathBuf>, version: &str) -> Dataset {
         let made_by = format!("{self:?} {version}");
         let path = folder.into().join(format!("{:016x}.snapshot", hash_name(&made_by)));
-        let store = Arc::new(Store::new(path, made_by));
-        self.then(|up| CacheFile { up, label: "snapshot", store })
+        let store = Arc::new(SampleStore::new(path, made_by));
+        self.then(|up| CacheFileStage { up, label: "snapshot", store })
     }
 }
 
-struct CacheFile {
-    up: Node,
+struct CacheFileStage {
+    up: StageNode,
     label: &'static str,
-    store: Arc<Store>,
+    store: Arc<SampleStore>,
 }
 
-impl Stage for CacheFile {
+impl DatasetStage for CacheFileStage {
     fn label(&self) -> String {
         self.label.into()
     }
 
-    fn inputs(&self) -> Vec<Node> {
+    fn inputs(&self) -> Vec<StageNode> {
         vec![self.up.clone()]
     }
 
-    fn access(&self, run: &Run) -> Result<Option<Box<dyn Access>>> {
+    fn access(&self, run: &PipelineRun) -> Result<Option<Box<dyn RandomAccess>>> {
         let Some(up) = access(&self.up, &run.at_epoch(0))? else { return Ok(None) };
         if let Some(n) = up.len() {
-            // An earlier run may have been ended between the last element and saying so.
+            // An earlier run may have been interrupted between the last element and the end marker.
             tell(run, self.store.finish(n));
         }
-        Ok(Some(Box::new(Kept { up, store: self.store.clone(), run: run.clone() })))
+        Ok(Some(Box::new(CacheFileAccess { up, store: self.store.clone(), run: run.clone() })))
     }
 
-    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
+    fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
         let up = open(&self.up, &run.at_epoch(0))?;
-        Ok(Box::new(Walking { up, above: 0, at: 0, store: self.store.clone(), run: run.clone() }))
+        Ok(Box::new(CacheFileCursor { up, above: 0, at: 0, store: self.store.clone(), run: run.clone() }))
     }
 
     fn spec(&self) -> Result<ElementSpec> {
@@ -75,20 +77,20 @@ impl Stage for CacheFile {
     }
 }
 
-/// What cannot be kept is computed again in the next epoch; that is told and ends nothing.
-fn tell(run: &Run, kept: Result<()>) {
+/// Elements that cannot be cached are computed again in the next epoch; this is reported and does not end the run.
+fn tell(run: &PipelineRun, kept: Result<()>) {
     if let Err(e) = kept {
-        run.note(format!("the cache is not written further: {e}"));
+        run.note(format!("the cache file is no longer written: {e}"));
     }
 }
 
-struct Kept {
-    up: Box<dyn Access>,
-    store: Arc<Store>,
-    run: Run,
+struct CacheFileAccess {
+    up: Box<dyn RandomAccess>,
+    store: Arc<SampleStore>,
+    run: PipelineRun,
 }
 
-impl Access for Kept {
+impl RandomAccess for CacheFileAccess {
     fn len(&self) -> Option<u64> {
         self.up.len()
     }
@@ -106,16 +108,16 @@ impl Access for Kept {
     }
 }
 
-struct Walking {
-    up: Box<dyn Cursor>,
-    /// Where the stages above stand; behind `at` while elements come from the file.
+struct CacheFileCursor {
+    up: Box<dyn ElementCursor>,
+    /// Position of the upstream stages; lags behind `at` while elements come from the file.
     above: u64,
     at: u64,
-    store: Arc<Store>,
-    run: Run,
+    store: Arc<SampleStore>,
+    run: PipelineRun,
 }
 
-impl Walking {
+impl CacheFileCursor {
     fn read(&mut self) -> Result<Option<Sample>> {
         if let Some(sample) = self.store.get(self.at)? {
             return Ok(Some(sample));
@@ -139,7 +141,7 @@ impl Walking {
     }
 }
 
-impl Cursor for Walking {
+impl ElementCursor for CacheFileCursor {
     fn next(&mut self) -> Option<Result<Sample>> {
         let item = self.read().transpose();
         self.at += item.is_some() as u64;

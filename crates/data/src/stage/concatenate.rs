@@ -1,28 +1,31 @@
-//! `concatenate`: the elements of one dataset after those of another.
+//! `concatenate`: the elements of one dataset, then those of another.
 
 use crate::Dataset;
-use crate::pipeline::{Access, Cardinality, Cursor, IteratorState, Node, Run, Stage, access, foreign, open};
+use crate::pipeline::{
+    Cardinality, DatasetStage, ElementCursor, IteratorState, PipelineRun, RandomAccess, StageNode, access,
+    foreign, open,
+};
 use crate::sample::{ElementSpec, Sample};
 use systole_base::Result;
 
 impl Dataset {
-    /// The elements of this dataset, then those of the other.
+    /// Appends the elements of another dataset.
     pub fn concatenate(&self, other: &Dataset) -> Dataset {
         let second = other.clone().into_node();
-        self.then(|first| Concatenate { parts: [first, second] })
+        self.then(|first| ConcatenateStage { parts: [first, second] })
     }
 }
 
-struct Concatenate {
-    parts: [Node; 2],
+struct ConcatenateStage {
+    parts: [StageNode; 2],
 }
 
-impl Stage for Concatenate {
+impl DatasetStage for ConcatenateStage {
     fn label(&self) -> String {
         "concatenate".into()
     }
 
-    fn inputs(&self) -> Vec<Node> {
+    fn inputs(&self) -> Vec<StageNode> {
         self.parts.to_vec()
     }
 
@@ -36,17 +39,17 @@ impl Stage for Concatenate {
         }
     }
 
-    fn access(&self, run: &Run) -> Result<Option<Box<dyn Access>>> {
+    fn access(&self, run: &PipelineRun) -> Result<Option<Box<dyn RandomAccess>>> {
         let [first, second] = &self.parts;
         let (Some(first), Some(second)) = (access(first, run)?, access(second, run)?) else {
             return Ok(None);
         };
-        Ok(Some(Box::new(Joined { first, second })))
+        Ok(Some(Box::new(ConcatenateAccess { first, second })))
     }
 
-    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
+    fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
         let [first, second] = &self.parts;
-        Ok(Box::new(OneByOne { parts: [open(first, run)?, open(second, run)?], at: 0 }))
+        Ok(Box::new(ConcatenateCursor { parts: [open(first, run)?, open(second, run)?], at: 0 }))
     }
 
     fn spec(&self) -> Result<ElementSpec> {
@@ -55,12 +58,12 @@ impl Stage for Concatenate {
     }
 }
 
-struct Joined {
-    first: Box<dyn Access>,
-    second: Box<dyn Access>,
+struct ConcatenateAccess {
+    first: Box<dyn RandomAccess>,
+    second: Box<dyn RandomAccess>,
 }
 
-impl Access for Joined {
+impl RandomAccess for ConcatenateAccess {
     fn len(&self) -> Option<u64> {
         Some(self.first.len()?.saturating_add(self.second.len()?))
     }
@@ -73,12 +76,12 @@ impl Access for Joined {
     }
 }
 
-struct OneByOne {
-    parts: [Box<dyn Cursor>; 2],
+struct ConcatenateCursor {
+    parts: [Box<dyn ElementCursor>; 2],
     at: usize,
 }
 
-impl Cursor for OneByOne {
+impl ElementCursor for ConcatenateCursor {
     fn next(&mut self) -> Option<Result<Sample>> {
         if self.at == 0 {
             if let Some(item) = self.parts[0].next() {

@@ -2,41 +2,43 @@
 
 use crate::Dataset;
 use crate::HostArray;
-use crate::pipeline::{Access, Cursor, IteratorState, Node, Run, Stage, access, open};
+use crate::pipeline::{
+    DatasetStage, ElementCursor, IteratorState, PipelineRun, RandomAccess, StageNode, access, open,
+};
 use crate::sample::Sample;
 use systole_base::{Error, ErrorKind, Literal, Result};
 
 impl Dataset {
     /// Adds a field `index: i64[]` that counts the elements of the epoch from 0.
     pub fn enumerate(&self) -> Dataset {
-        self.then(|up| Enumerate { up })
+        self.then(|up| EnumerateStage { up })
     }
 }
 
-pub(crate) struct Enumerate {
-    pub up: Node,
+pub(crate) struct EnumerateStage {
+    pub up: StageNode,
 }
 
-impl Stage for Enumerate {
+impl DatasetStage for EnumerateStage {
     fn label(&self) -> String {
         "enumerate".into()
     }
 
-    fn inputs(&self) -> Vec<Node> {
+    fn inputs(&self) -> Vec<StageNode> {
         vec![self.up.clone()]
     }
 
-    fn access(&self, run: &Run) -> Result<Option<Box<dyn Access>>> {
-        Ok(access(&self.up, run)?.map(|up| Box::new(Counted { up, at: 0, number: count }) as _))
+    fn access(&self, run: &PipelineRun) -> Result<Option<Box<dyn RandomAccess>>> {
+        Ok(access(&self.up, run)?.map(|up| Box::new(EnumerateReader { up, at: 0, number: count }) as _))
     }
 
-    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
-        Ok(Box::new(Counted { up: open(&self.up, run)?, at: 0, number: count }))
+    fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
+        Ok(Box::new(EnumerateReader { up: open(&self.up, run)?, at: 0, number: count }))
     }
 }
 
-/// Gives each element its number.
-pub(super) struct Counted<U> {
+/// Adds the index to each element.
+pub(super) struct EnumerateReader<U> {
     pub(super) up: U,
     pub(super) at: u64,
     pub(super) number: fn(Sample, u64) -> Result<Sample>,
@@ -44,14 +46,14 @@ pub(super) struct Counted<U> {
 
 fn count(sample: Sample, index: u64) -> Result<Sample> {
     if sample.names().any(|n| n == "index") {
-        return Err(Error::new(ErrorKind::Data, "enumerate would replace the field index")
+        return Err(Error::new(ErrorKind::Data, "enumerate would overwrite the field `index`")
             .hint("rename that field before enumerate"));
     }
     let index = Literal::from_slice([], &[index as i64]);
     Ok(sample.with("index", HostArray::from(index)))
 }
 
-impl Access for Counted<Box<dyn Access>> {
+impl RandomAccess for EnumerateReader<Box<dyn RandomAccess>> {
     fn len(&self) -> Option<u64> {
         self.up.len()
     }
@@ -61,7 +63,7 @@ impl Access for Counted<Box<dyn Access>> {
     }
 }
 
-impl Cursor for Counted<Box<dyn Cursor>> {
+impl ElementCursor for EnumerateReader<Box<dyn ElementCursor>> {
     fn next(&mut self) -> Option<Result<Sample>> {
         let item = self.up.next()?;
         self.at += 1;

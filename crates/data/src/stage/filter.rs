@@ -1,31 +1,35 @@
-//! `filter`: keeps the samples for which a predicate holds. Cannot seek: which elements stay is not known ahead.
+//! `filter`: keeps the samples that satisfy a predicate.
+//!
+//! Cannot seek, because the kept elements are not known in advance.
 
 use crate::Dataset;
-use crate::pipeline::{Cardinality, Cursor, IteratorState, Node, Run, Stage, open};
+use crate::pipeline::{
+    Cardinality, DatasetStage, ElementCursor, IteratorState, PipelineRun, StageNode, open,
+};
 use crate::sample::{ElementSpec, Sample};
 use std::sync::Arc;
 use systole_base::Result;
 
 impl Dataset {
-    /// Keeps the samples for which the predicate holds. Resuming replays the elements before the position.
+    /// Keeps the samples that satisfy a predicate. Resuming replays the elements before the position.
     pub fn filter(&self, keep: impl Fn(&Sample) -> bool + Send + Sync + 'static) -> Dataset {
-        self.then(|up| Filter { up, keep: Arc::new(keep) })
+        self.then(|up| FilterStage { up, keep: Arc::new(keep) })
     }
 }
 
-type Predicate = Arc<dyn Fn(&Sample) -> bool + Send + Sync>;
+type FilterPredicate = Arc<dyn Fn(&Sample) -> bool + Send + Sync>;
 
-pub(crate) struct Filter {
-    pub up: Node,
-    pub keep: Predicate,
+pub(crate) struct FilterStage {
+    pub up: StageNode,
+    pub keep: FilterPredicate,
 }
 
-impl Stage for Filter {
+impl DatasetStage for FilterStage {
     fn label(&self) -> String {
         "filter".into()
     }
 
-    fn inputs(&self) -> Vec<Node> {
+    fn inputs(&self) -> Vec<StageNode> {
         vec![self.up.clone()]
     }
 
@@ -33,8 +37,8 @@ impl Stage for Filter {
         self.up.cardinality().unknown_unless_empty()
     }
 
-    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
-        Ok(Box::new(Filtered { up: open(&self.up, run)?, keep: self.keep.clone() }))
+    fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
+        Ok(Box::new(FilterCursor { up: open(&self.up, run)?, keep: self.keep.clone() }))
     }
 
     fn spec(&self) -> Result<ElementSpec> {
@@ -42,12 +46,12 @@ impl Stage for Filter {
     }
 }
 
-struct Filtered {
-    up: Box<dyn Cursor>,
-    keep: Predicate,
+struct FilterCursor {
+    up: Box<dyn ElementCursor>,
+    keep: FilterPredicate,
 }
 
-impl Cursor for Filtered {
+impl ElementCursor for FilterCursor {
     fn next(&mut self) -> Option<Result<Sample>> {
         loop {
             match self.up.next()? {

@@ -1,9 +1,10 @@
-//! `group_by_window` and `bucket_by_sequence_length`: elements gathered by a key and handed out as groups.
+//! `group_by_window` and `bucket_by_sequence_length`: group elements by a key and batch each group.
 
-use super::padded_batch::{Padding, padded_stack};
+use super::padded_batch::{PaddingOptions, padded_stack};
 use crate::Dataset;
 use crate::pipeline::{
-    Cardinality, Cursor, HeldElements, IteratorState, Node, Run, Stage, foreign, open, stack_all,
+    Cardinality, DatasetStage, ElementCursor, HeldElements, IteratorState, PipelineRun, StageNode, foreign,
+    open, stack_all,
 };
 use crate::sample::Sample;
 use std::collections::BTreeMap;
@@ -11,26 +12,26 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use systole_base::{Error, ErrorKind, Result};
 
-type Key = Arc<dyn Fn(&Sample) -> i64 + Send + Sync>;
-type Size = Arc<dyn Fn(i64) -> usize + Send + Sync>;
-/// Key, elements, whether the group is whole → the element; `None`: it is left out.
-type Finish = Arc<dyn Fn(i64, Vec<Sample>, bool) -> Result<Option<Sample>> + Send + Sync>;
+type GroupKeyFn = Arc<dyn Fn(&Sample) -> i64 + Send + Sync>;
+type GroupSizeFn = Arc<dyn Fn(i64) -> usize + Send + Sync>;
+/// Function of key, elements and whether the group is complete; returns the output element, or `None` to drop it.
+type FinishGroupFn = Arc<dyn Fn(i64, Vec<Sample>, bool) -> Result<Option<Sample>> + Send + Sync>;
 
 /// Options of [`Dataset::bucket_by_sequence_length_with`].
 #[derive(Clone, Debug, Default)]
-pub struct Bucketing {
-    /// Pads to the longest length of the bucket instead of the longest of the batch: few different shapes, which is
-    /// what compiled programs want. Elements of the last, open bucket are then an error.
+pub struct BucketOptions {
+    /// Whether to pad to the bucket's boundary instead of the longest element of the batch: few distinct shapes, as
+    /// compiled programs need. Elements of the last, unbounded bucket are then an error.
     pub pad_to_bucket_boundary: bool,
-    /// Leaves out batches that the end of the data cuts short.
+    /// Whether to drop incomplete batches at the end.
     pub drop_remainder: bool,
-    /// What the padding holds.
-    pub padding: Padding,
+    /// Padding values.
+    pub padding: PaddingOptions,
 }
 
 impl Dataset {
-    /// `name: T[…] → name: T[n, …]`: elements of one key, `window_size` at a time, stacked; what is left at the end
-    /// follows by rising key.
+    /// Groups elements by key: `name: T[…] → name: T[n, …]`, `window_size` at a time, stacked; incomplete groups follow
+    /// at the end by ascending key.
     pub fn group_by_window(
         &self,
         key: impl Fn(&Sample) -> i64 + Send + Sync + 'static,
@@ -41,27 +42,27 @@ impl Dataset {
         self.grouped("group_by_window", Arc::new(key), Arc::new(move |_| window_size), Arc::new(finish))
     }
 
-    /// `name: T[len, …] → name: T[n, longest, …]`: batches of elements of like length. Bucket `i` holds lengths below
-    /// `boundaries[i]` (the last one all others) and is handed out `batch_sizes[i]` at a time, padded with zeros.
+    /// Batches elements of similar length: `name: T[len, …] → name: T[n, longest, …]`. Bucket `i` contains lengths
+    /// below `boundaries[i]` (the last one all others) and yields batches of `batch_sizes[i]`, zero-padded.
     pub fn bucket_by_sequence_length(
         &self,
         length: impl Fn(&Sample) -> usize + Send + Sync + 'static,
         boundaries: &[usize],
         batch_sizes: &[usize],
     ) -> Dataset {
-        self.bucket_by_sequence_length_with(length, boundaries, batch_sizes, Bucketing::default())
+        self.bucket_by_sequence_length_with(length, boundaries, batch_sizes, BucketOptions::default())
     }
 
-    /// [`Dataset::bucket_by_sequence_length`] with every option.
+    /// [`Dataset::bucket_by_sequence_length`] with all options.
     pub fn bucket_by_sequence_length_with(
         &self,
         length: impl Fn(&Sample) -> usize + Send + Sync + 'static,
         boundaries: &[usize],
         batch_sizes: &[usize],
-        options: Bucketing,
+        options: BucketOptions,
     ) -> Dataset {
         let (bounds, sizes) = (boundaries.to_vec(), batch_sizes.to_vec());
-        // A group of 0 elements is refused when the run starts.
+        // A group size of 0 is rejected when the run starts.
         let fits = sizes.len() == bounds.len() + 1 && bounds.is_sorted();
         let limits = bounds.clone();
         let key = move |s: &Sample| limits.partition_point(|&b| b <= length(s)) as i64;
@@ -80,31 +81,37 @@ impl Dataset {
         self.grouped("bucket_by_sequence_length", Arc::new(key), Arc::new(size), Arc::new(finish))
     }
 
-    fn grouped(&self, label: &'static str, key: Key, size: Size, finish: Finish) -> Dataset {
-        self.then(|up| Group { up, label, key, size, finish })
+    fn grouped(
+        &self,
+        label: &'static str,
+        key: GroupKeyFn,
+        size: GroupSizeFn,
+        finish: FinishGroupFn,
+    ) -> Dataset {
+        self.then(|up| GroupStage { up, label, key, size, finish })
     }
 }
 
 fn too_long() -> Error {
     Error::new(ErrorKind::Data, "an element is longer than the last boundary")
-        .because("pad_to_bucket_boundary has no boundary to pad it to")
-        .hint("add a boundary, or filter such elements out")
+        .because("pad_to_bucket_boundary requires a boundary for every length")
+        .hint("add a boundary, or filter out such elements")
 }
 
-struct Group {
-    up: Node,
+struct GroupStage {
+    up: StageNode,
     label: &'static str,
-    key: Key,
-    size: Size,
-    finish: Finish,
+    key: GroupKeyFn,
+    size: GroupSizeFn,
+    finish: FinishGroupFn,
 }
 
-impl Stage for Group {
+impl DatasetStage for GroupStage {
     fn label(&self) -> String {
         self.label.into()
     }
 
-    fn inputs(&self) -> Vec<Node> {
+    fn inputs(&self) -> Vec<StageNode> {
         vec![self.up.clone()]
     }
 
@@ -112,14 +119,14 @@ impl Stage for Group {
         self.up.cardinality().unknown_unless_empty()
     }
 
-    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
+    fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
         if (self.size)(0) == 0 {
-            return Err(Error::new(ErrorKind::Config, "the groups have no size")
+            return Err(Error::new(ErrorKind::Config, "invalid group sizes")
                 .at(self.label())
-                .because("a window size of 0, or not one batch size more than rising boundaries")
-                .hint("for n boundaries give n + 1 batch sizes of at least 1"));
+                .because("the window size is 0, or the batch sizes do not match the ascending boundaries")
+                .hint("pass n + 1 batch sizes of at least 1 for n boundaries"));
         }
-        Ok(Box::new(Gathering {
+        Ok(Box::new(GroupCursor {
             up: HeldElements::new(open(&self.up, run)?),
             key: self.key.clone(),
             size: self.size.clone(),
@@ -129,16 +136,16 @@ impl Stage for Group {
     }
 }
 
-struct Gathering {
+struct GroupCursor {
     up: HeldElements,
-    key: Key,
-    size: Size,
-    finish: Finish,
+    key: GroupKeyFn,
+    size: GroupSizeFn,
+    finish: FinishGroupFn,
     groups: BTreeMap<i64, Vec<(u64, Sample)>>,
 }
 
-impl Gathering {
-    /// Puts an element into its group; the group where it is whole now.
+impl GroupCursor {
+    /// Adds an element to its group; returns the group if it is complete.
     fn put(&mut self, seq: u64, sample: Sample) -> Option<(i64, Vec<Sample>)> {
         let key = (self.key)(&sample);
         let mut group = match self.groups.entry(key) {
@@ -157,7 +164,7 @@ impl Gathering {
     }
 }
 
-impl Cursor for Gathering {
+impl ElementCursor for GroupCursor {
     fn next(&mut self) -> Option<Result<Sample>> {
         loop {
             let groups = &self.groups;
@@ -222,7 +229,7 @@ mod tests {
         s.get("x").map_or(0, |x| x.ty().elements())
     }
 
-    /// The shapes, and for each batch the elements that begin its rows.
+    /// The shapes, and for each batch the first elements of its rows.
     fn shape(d: &Dataset) -> Vec<(String, Vec<i64>)> {
         let first = |(ty, v): (String, Vec<f64>)| {
             let rows: usize = ty[4..].split(',').next().unwrap().parse().unwrap();
@@ -253,9 +260,9 @@ mod tests {
         resumes(&d);
         resumes(&d.repeat_n(2));
         let with = |d: &Dataset, o| shape(&d.bucket_by_sequence_length_with(length, &[4, 8], &[2, 3, 2], o));
-        let dropped = Bucketing { drop_remainder: true, ..Bucketing::default() };
+        let dropped = BucketOptions { drop_remainder: true, ..BucketOptions::default() };
         assert_eq!(with(&sequences(99), dropped), expected(&whole[..4]));
-        let bound = Bucketing { pad_to_bucket_boundary: true, ..Bucketing::default() };
+        let bound = BucketOptions { pad_to_bucket_boundary: true, ..BucketOptions::default() };
         let padded: [(&str, &[i64]); 4] =
             [("2, 3", &[0, 2]), ("3, 7", &[1, 6, 7]), ("2, 3", &[4, 10]), ("1, 7", &[8])];
         assert_eq!(with(&sequences(7), bound), expected(&padded));
@@ -272,7 +279,7 @@ mod tests {
             sequences(9).bucket_by_sequence_length(length, &[4], &[1]),
             sequences(9).bucket_by_sequence_length(length, &[8, 4], &[1, 1, 1]),
         ] {
-            assert!(wrong.iter().next().unwrap().unwrap_err().to_string().contains("no size"));
+            assert!(wrong.iter().next().unwrap().unwrap_err().to_string().contains("invalid group sizes"));
         }
     }
 }

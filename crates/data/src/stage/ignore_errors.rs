@@ -1,33 +1,35 @@
-//! `ignore_errors`: leaves out elements that are errors, up to a number of them.
+//! `ignore_errors`: skips elements that are errors, up to a quota.
 
 use crate::Dataset;
-use crate::pipeline::{Cardinality, Cursor, IteratorState, Node, Run, Stage, first_spec, open};
+use crate::pipeline::{
+    Cardinality, DatasetStage, ElementCursor, IteratorState, PipelineRun, StageNode, first_spec, open,
+};
 use crate::sample::{ElementSpec, Sample};
 use std::sync::Arc;
 use systole_base::{Error, Result};
 
-type Tell = Arc<dyn Fn(&Error) + Send + Sync>;
+type ErrorCallback = Arc<dyn Fn(&Error) + Send + Sync>;
 
 impl Dataset {
-    /// Leaves out elements that are errors, up to `quota` of them in an epoch; the next one is handed out. A quota of
-    /// `u64::MAX` is tf.data's behaviour.
+    /// Skips elements that are errors, up to `quota` of them in an epoch; the next one is yielded. A quota of
+    /// `u64::MAX` is tf.data's behavior.
     pub fn ignore_errors(&self, quota: u64) -> Dataset {
         self.ignore_errors_with(quota, |_| ())
     }
 
-    /// [`Dataset::ignore_errors`], telling each error to a function (for a log, a count).
+    /// [`Dataset::ignore_errors`] with a callback for each error (for a log, a count).
     pub fn ignore_errors_with(&self, quota: u64, tell: impl Fn(&Error) + Send + Sync + 'static) -> Dataset {
-        self.then(|up| IgnoreErrors { up, quota, tell: Arc::new(tell) })
+        self.then(|up| IgnoreErrorsStage { up, quota, tell: Arc::new(tell) })
     }
 }
 
-struct IgnoreErrors {
-    up: Node,
+struct IgnoreErrorsStage {
+    up: StageNode,
     quota: u64,
-    tell: Tell,
+    tell: ErrorCallback,
 }
 
-impl Stage for IgnoreErrors {
+impl DatasetStage for IgnoreErrorsStage {
     fn label(&self) -> String {
         match self.quota {
             u64::MAX => "ignore_errors".into(),
@@ -35,7 +37,7 @@ impl Stage for IgnoreErrors {
         }
     }
 
-    fn inputs(&self) -> Vec<Node> {
+    fn inputs(&self) -> Vec<StageNode> {
         vec![self.up.clone()]
     }
 
@@ -43,8 +45,8 @@ impl Stage for IgnoreErrors {
         self.up.cardinality().unknown_unless_empty()
     }
 
-    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
-        Ok(Box::new(Tolerant {
+    fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
+        Ok(Box::new(IgnoreErrorsCursor {
             up: open(&self.up, run)?,
             quota: self.quota,
             tell: self.tell.clone(),
@@ -53,18 +55,18 @@ impl Stage for IgnoreErrors {
     }
 
     fn spec(&self) -> Result<ElementSpec> {
-        self.up.spec().or_else(|_| first_spec(self, &Run::inspecting()))
+        self.up.spec().or_else(|_| first_spec(self, &PipelineRun::inspecting()))
     }
 }
 
-struct Tolerant {
-    up: Box<dyn Cursor>,
+struct IgnoreErrorsCursor {
+    up: Box<dyn ElementCursor>,
     quota: u64,
-    tell: Tell,
+    tell: ErrorCallback,
     left_out: u64,
 }
 
-impl Cursor for Tolerant {
+impl ElementCursor for IgnoreErrorsCursor {
     fn next(&mut self) -> Option<Result<Sample>> {
         loop {
             match self.up.next()? {
@@ -73,7 +75,7 @@ impl Cursor for Tolerant {
                     (self.tell)(&e);
                 }
                 Err(e) => {
-                    return Some(Err(e.because(format!("{} errors were left out already", self.left_out))));
+                    return Some(Err(e.because(format!("{} errors were already skipped", self.left_out))));
                 }
                 item => return Some(item),
             }
@@ -110,7 +112,7 @@ mod tests {
             let items: Vec<_> = some.iter().collect();
             assert_eq!((items.len(), told.load(Ordering::Relaxed)), (6, 2));
             let e = items[5].as_ref().unwrap_err().to_string();
-            assert!(e.contains("2 errors were left out already"), "{e}");
+            assert!(e.contains("2 errors were already skipped"), "{e}");
         }
     }
 }

@@ -1,20 +1,21 @@
-//! `interleave` and `flat_map`: a dataset made of each element, their elements mixed in a fixed pattern.
+//! `interleave` and `flat_map`: map each element to a dataset, and interleave the elements of these datasets.
 //!
-//! The order is tf.data's: `cycle_length` inner datasets are open; each in turn gives up to `block_length` elements;
-//! one that ends is replaced by the next when its turn comes. Threads read the open ones ahead without changing that.
+//! The order is tf.data's: `cycle_length` inner datasets are open; each in turn yields up to `block_length` elements; a
+//! finished one is replaced by the next in its turn. Threads prefetch from the open datasets without changing the
+//! order.
 
 use crate::Dataset;
 use crate::pipeline::{
-    Ahead, Cardinality, Cursor, Inline, IteratorState, Node, Owner, Run, Stage, Threads, Walk, access,
-    foreign, open, prefetch_access,
+    AccessCursor, Cardinality, DatasetStage, ElementCursor, InlinePrefetch, IteratorState, PipelineRun,
+    PrefetchBuilder, StageId, StageNode, ThreadCount, access, foreign, open, prefetch_access,
 };
 use crate::sample::Sample;
 use std::sync::Arc;
 use systole_base::{Error, ErrorKind, Result};
 
-/// What the function of [`Dataset::interleave`] and [`Dataset::flat_map`] may return.
+/// Return type of the function of [`Dataset::interleave`] and [`Dataset::flat_map`].
 pub trait IntoDataset {
-    /// The dataset, or the error.
+    /// Returns the dataset, or the error.
     fn into_dataset(self) -> Result<Dataset>;
 }
 
@@ -30,16 +31,16 @@ impl IntoDataset for Result<Dataset> {
     }
 }
 
-type Inner = Arc<dyn Fn(Sample) -> Result<Dataset> + Send + Sync>;
+type InnerDatasetFn = Arc<dyn Fn(Sample) -> Result<Dataset> + Send + Sync>;
 
 impl Dataset {
-    /// The elements of the dataset that `f` makes of each element, one dataset after the other.
+    /// Maps each element to a dataset, and yields their elements one dataset after the other.
     pub fn flat_map<R: IntoDataset>(&self, f: impl Fn(Sample) -> R + Send + Sync + 'static) -> Dataset {
         self.interleaved(f, 1, 1, None)
     }
 
-    /// The elements of the datasets that `f` makes of the elements: `cycle_length` of them are open at a time, and
-    /// each in turn gives `block_length` elements.
+    /// Maps each element to a dataset, and interleaves them: `cycle_length` are open at a time, and each in turn yields
+    /// `block_length` elements.
     pub fn interleave<R: IntoDataset>(
         &self,
         f: impl Fn(Sample) -> R + Send + Sync + 'static,
@@ -49,8 +50,8 @@ impl Dataset {
         self.interleaved(f, cycle_length, block_length, None)
     }
 
-    /// [`Dataset::interleave`] with up to `threads` of the open datasets read ahead, each by a thread of its own
-    /// ([`crate::AUTOTUNE`]: as many as the core budget allows). The order is the same.
+    /// [`Dataset::interleave`] with up to `threads` of the open datasets prefetched, each by its own thread ([`crate::AUTOTUNE`]: within
+    /// the core budget). The order is the same.
     pub fn interleave_parallel<R: IntoDataset>(
         &self,
         f: impl Fn(Sample) -> R + Send + Sync + 'static,
@@ -58,7 +59,7 @@ impl Dataset {
         block_length: usize,
         threads: usize,
     ) -> Dataset {
-        self.interleaved(f, cycle_length, block_length, Some(Threads::of(threads)))
+        self.interleaved(f, cycle_length, block_length, Some(ThreadCount::of(threads)))
     }
 
     fn interleaved<R: IntoDataset>(
@@ -66,34 +67,34 @@ impl Dataset {
         f: impl Fn(Sample) -> R + Send + Sync + 'static,
         cycle: usize,
         block: usize,
-        threads: Option<Threads>,
+        threads: Option<ThreadCount>,
     ) -> Dataset {
-        let f: Inner = Arc::new(move |s| f(s).into_dataset());
-        self.then(|up| Interleave { up, f, cycle, block, threads })
+        let f: InnerDatasetFn = Arc::new(move |s| f(s).into_dataset());
+        self.then(|up| InterleaveStage { up, f, cycle, block, threads })
     }
 }
 
-struct Interleave {
-    up: Node,
-    f: Inner,
+struct InterleaveStage {
+    up: StageNode,
+    f: InnerDatasetFn,
     cycle: usize,
     block: usize,
-    threads: Option<Threads>,
+    threads: Option<ThreadCount>,
 }
 
-impl Stage for Interleave {
+impl DatasetStage for InterleaveStage {
     fn label(&self) -> String {
         match (self.cycle, self.threads) {
             (1, None) => "flat_map".into(),
             (_, None) => format!("interleave({}, {})", self.cycle, self.block),
-            (_, Some(Threads::Fixed(n))) => {
+            (_, Some(ThreadCount::Fixed(n))) => {
                 format!("interleave({}, {}, {n} threads)", self.cycle, self.block)
             }
-            (_, Some(Threads::Auto)) => format!("interleave({}, {}, AUTOTUNE)", self.cycle, self.block),
+            (_, Some(ThreadCount::Auto)) => format!("interleave({}, {}, AUTOTUNE)", self.cycle, self.block),
         }
     }
 
-    fn inputs(&self) -> Vec<Node> {
+    fn inputs(&self) -> Vec<StageNode> {
         vec![self.up.clone()]
     }
 
@@ -101,22 +102,30 @@ impl Stage for Interleave {
         self.up.cardinality().unknown_unless_empty()
     }
 
-    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
-        // A cycle of AUTOTUNE would make the order depend on the machine.
+    fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
+        // An automatic cycle length would make the order depend on the machine.
         if self.cycle == 0 || self.block == 0 || self.cycle == crate::AUTOTUNE {
-            return Err(Error::new(ErrorKind::Config, "interleave needs a cycle and a block of at least 1")
-                .at(self.label())
-                .because("they decide the order of the elements, so they are numbers of your own"));
+            return Err(Error::new(
+                ErrorKind::Config,
+                "interleave requires a cycle and a block length of at least 1",
+            )
+            .at(self.label())
+            .because("they determine the order of the elements, so AUTOTUNE is not allowed"));
         }
         let ahead = match self.threads {
             None => 0,
-            Some(Threads::Fixed(n)) => n,
-            Some(Threads::Auto) => run.tuner().cores(),
+            Some(ThreadCount::Fixed(n)) => n,
+            Some(ThreadCount::Auto) => run.tuner().cores(),
         };
-        Ok(Box::new(Mixed {
+        Ok(Box::new(InterleaveCursor {
             up: open(&self.up, run)?,
             node: self.up.clone(),
-            opener: Opener { f: self.f.clone(), run: run.clone(), owner: Owner::of(self), block: self.block },
+            opener: InnerDatasetOpener {
+                f: self.f.clone(),
+                run: run.clone(),
+                owner: StageId::of(self),
+                block: self.block,
+            },
             ahead: if self.threads.is_some() { Some(ahead) } else { None },
             slots: (0..self.cycle).map(|_| None).collect(),
             at: 0,
@@ -126,54 +135,55 @@ impl Stage for Interleave {
     }
 }
 
-/// Opens the dataset of an element.
-struct Opener {
-    f: Inner,
-    run: Run,
-    owner: Owner,
+/// Opens the inner dataset of an element.
+struct InnerDatasetOpener {
+    f: InnerDatasetFn,
+    run: PipelineRun,
+    owner: StageId,
     block: usize,
 }
 
-impl Opener {
-    /// `ahead`: read by a thread. The states are the same with and without one.
-    fn open(&self, element: Result<Sample>, ahead: Option<bool>) -> Result<Box<dyn Cursor>> {
+impl InnerDatasetOpener {
+    /// Opens an inner dataset; `ahead`: prefetched by a thread. The states are the same with and without one.
+    fn open(&self, element: Result<Sample>, ahead: Option<bool>) -> Result<Box<dyn ElementCursor>> {
         let node = (self.f)(element?)?.into_node();
         let Some(ahead) = ahead else { return open(&node, &self.run) };
-        let owner = Owner { address: self.owner.address, label: self.owner.label.clone() };
+        let owner = StageId { address: self.owner.address, label: self.owner.label.clone() };
         let threads = ahead && self.run.has_threads();
-        let ahead = || Ahead::new(owner, &self.run, Threads::Fixed(1), Some(2 * self.block.max(16)));
+        let ahead =
+            || PrefetchBuilder::new(owner, &self.run, ThreadCount::Fixed(1), Some(2 * self.block.max(16)));
         Ok(match access(&node, &self.run)? {
             Some(first) if threads => Box::new(prefetch_access(&node, &self.run, ahead(), first)),
-            Some(first) => Box::new(Walk { access: first, at: 0 }),
+            Some(first) => Box::new(AccessCursor { access: first, at: 0 }),
             None if threads => {
                 let up = node.stream(&self.run)?;
                 Box::new(ahead().over_cursor(up, None))
             }
-            None => Box::new(Inline { up: node.stream(&self.run)?, f: None }),
+            None => Box::new(InlinePrefetch { up: node.stream(&self.run)?, f: None }),
         })
     }
 }
 
-/// An open inner dataset, and the state before the element that it was made of.
-struct Slot {
+/// Open inner dataset, and the source's state before its element.
+struct InterleaveSlot {
     before: IteratorState,
-    cursor: Box<dyn Cursor>,
+    cursor: Box<dyn ElementCursor>,
 }
 
-struct Mixed {
-    up: Box<dyn Cursor>,
-    node: Node,
-    opener: Opener,
-    /// How many of the slots are read ahead; `None`: threads were not asked for.
+struct InterleaveCursor {
+    up: Box<dyn ElementCursor>,
+    node: StageNode,
+    opener: InnerDatasetOpener,
+    /// Number of slots to prefetch; `None`: no threads were requested.
     ahead: Option<usize>,
-    slots: Vec<Option<Slot>>,
-    /// The slot whose turn it is, and how many elements it has given in this turn.
+    slots: Vec<Option<InterleaveSlot>>,
+    /// Index of the current slot, and the number of elements it has yielded in this turn.
     at: usize,
     given: usize,
     ended: bool,
 }
 
-impl Mixed {
+impl InterleaveCursor {
     fn next_slot(&mut self) {
         self.at = (self.at + 1) % self.slots.len();
         self.given = 0;
@@ -183,7 +193,7 @@ impl Mixed {
         self.ahead.map(|n| slot < n)
     }
 
-    /// Opens the dataset of the next element in the present slot.
+    /// Opens the dataset of the next element in the current slot.
     fn refill(&mut self) -> Result<()> {
         let before = self.up.save();
         let Some(element) = self.up.next() else {
@@ -192,7 +202,7 @@ impl Mixed {
         };
         let opened = self.opener.open(element, self.is_ahead(self.at));
         match opened {
-            Ok(cursor) => self.slots[self.at] = Some(Slot { before, cursor }),
+            Ok(cursor) => self.slots[self.at] = Some(InterleaveSlot { before, cursor }),
             Err(e) => {
                 self.next_slot();
                 return Err(e);
@@ -207,12 +217,13 @@ impl Mixed {
         let element = up.next().ok_or_else(foreign)?;
         let mut cursor = self.opener.open(element, self.is_ahead(slot))?;
         cursor.restore(inside)?;
-        *self.slots.get_mut(slot).ok_or_else(foreign)? = Some(Slot { before: before.clone(), cursor });
+        *self.slots.get_mut(slot).ok_or_else(foreign)? =
+            Some(InterleaveSlot { before: before.clone(), cursor });
         Ok(())
     }
 }
 
-impl Cursor for Mixed {
+impl ElementCursor for InterleaveCursor {
     fn next(&mut self) -> Option<Result<Sample>> {
         loop {
             let Some(slot) = &mut self.slots[self.at] else {
@@ -272,7 +283,7 @@ mod tests {
     use crate::stage::test::{ints, resumes, stream, values};
     use crate::{Dataset, Sample};
 
-    /// Dataset `i` of `range(lens)` holds `100 i, 100 i + 1, …`.
+    /// Dataset `i` of `range(lens)` contains `100 i, 100 i + 1, …`.
     fn inner(
         lens: &'static [u64],
         streams: bool,

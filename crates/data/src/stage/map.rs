@@ -1,9 +1,9 @@
-//! `map`: a function of each sample, on the taker's thread or on several, the same elements in the same order.
+//! `map`: applies a function to each sample, sequentially or in parallel, preserving order.
 
 use crate::Dataset;
 use crate::pipeline::{
-    Access, Ahead, Cursor, Inline, IteratorState, MapFn, Node, Owner, Run, Stage, Threads, access, apply,
-    open,
+    DatasetStage, ElementCursor, InlinePrefetch, IteratorState, MapFn, PipelineRun, PrefetchBuilder,
+    RandomAccess, StageId, StageNode, ThreadCount, access, apply, open,
 };
 use crate::sample::IntoSample;
 use crate::sample::Sample;
@@ -13,91 +13,91 @@ use systole_base::Result;
 impl Dataset {
     /// Applies a function to each sample; it may return a [`Sample`] or a `Result<Sample>`.
     pub fn map<R: IntoSample>(&self, f: impl Fn(Sample) -> R + Send + Sync + 'static) -> Dataset {
-        self.then(|up| Map { up, f: Arc::new(move |s| f(s).into_sample()), threads: None })
+        self.then(|up| MapStage { up, f: Arc::new(move |s| f(s).into_sample()), threads: None })
     }
 
-    /// [`Dataset::map`] on `threads` threads ([`crate::AUTOTUNE`]: as many as pay), the elements in their order.
+    /// [`Dataset::map`] on `threads` threads ([`crate::AUTOTUNE`]: tuned), preserving order.
     ///
-    /// Over random access the threads compute whole elements of the stages below too, up to the next stage that
-    /// only walks, so that batches are put together side by side.
+    /// With random access the threads also compute downstream stages, up to the next sequential one, so that batches
+    /// are assembled in parallel.
     pub fn map_parallel<R: IntoSample>(
         &self,
         f: impl Fn(Sample) -> R + Send + Sync + 'static,
         threads: usize,
     ) -> Dataset {
-        let threads = Some(Threads::of(threads));
-        self.then(|up| Map { up, f: Arc::new(move |s| f(s).into_sample()), threads })
+        let threads = Some(ThreadCount::of(threads));
+        self.then(|up| MapStage { up, f: Arc::new(move |s| f(s).into_sample()), threads })
     }
 }
 
-pub(crate) struct Map {
-    pub up: Node,
+pub(crate) struct MapStage {
+    pub up: StageNode,
     pub f: MapFn,
-    /// `None`: on the thread that takes the elements.
-    pub threads: Option<Threads>,
+    /// `None`: on the consumer's thread.
+    pub threads: Option<ThreadCount>,
 }
 
-impl Stage for Map {
+impl DatasetStage for MapStage {
     fn label(&self) -> String {
         label("map", self.threads)
     }
 
-    fn inputs(&self) -> Vec<Node> {
+    fn inputs(&self) -> Vec<StageNode> {
         vec![self.up.clone()]
     }
 
-    fn access(&self, run: &Run) -> Result<Option<Box<dyn Access>>> {
-        Ok(access(&self.up, run)?.map(|up| Box::new(Mapped { up, f: self.f.clone() }) as _))
+    fn access(&self, run: &PipelineRun) -> Result<Option<Box<dyn RandomAccess>>> {
+        Ok(access(&self.up, run)?.map(|up| Box::new(MapReader { up, f: self.f.clone() }) as _))
     }
 
-    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
+    fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
         let up = open(&self.up, run)?;
-        over_stream(Owner::of(self), run, up, self.f.clone(), self.threads)
+        over_stream(StageId::of(self), run, up, self.f.clone(), self.threads)
     }
 
-    fn threads(&self) -> Option<Threads> {
+    fn threads(&self) -> Option<ThreadCount> {
         self.threads.max(self.up.threads())
     }
 
-    fn is_ahead(&self, run: &Run) -> bool {
+    fn is_ahead(&self, run: &PipelineRun) -> bool {
         self.threads.is_some() && run.has_threads()
     }
 
-    fn mapped(&self) -> Option<(Node, MapFn, Threads)> {
+    fn mapped(&self) -> Option<(StageNode, MapFn, ThreadCount)> {
         Some((self.up.clone(), self.f.clone(), self.threads?))
     }
 }
 
-/// `map`, `map_parallel(4)`
-pub(super) fn label(name: &str, threads: Option<Threads>) -> String {
+/// Returns `map` or `map_parallel(4)`.
+pub(super) fn label(name: &str, threads: Option<ThreadCount>) -> String {
     match threads {
         None => name.into(),
-        Some(Threads::Fixed(n)) => format!("{name}_parallel({n})"),
-        Some(Threads::Auto) => format!("{name}_parallel(AUTOTUNE)"),
+        Some(ThreadCount::Fixed(n)) => format!("{name}_parallel({n})"),
+        Some(ThreadCount::Auto) => format!("{name}_parallel(AUTOTUNE)"),
     }
 }
 
-/// The function of a stream's elements, with the threads asked for.
+/// Applies a function to a stream's elements, with the requested threads.
 pub(crate) fn over_stream(
-    owner: Owner,
-    run: &Run,
-    up: Box<dyn Cursor>,
+    owner: StageId,
+    run: &PipelineRun,
+    up: Box<dyn ElementCursor>,
     f: MapFn,
-    threads: Option<Threads>,
-) -> Result<Box<dyn Cursor>> {
+    threads: Option<ThreadCount>,
+) -> Result<Box<dyn ElementCursor>> {
     Ok(match threads {
-        None => Box::new(Mapped { up, f }),
-        Some(_) if !run.has_threads() => Box::new(Inline { up, f: Some(f) }),
-        Some(threads) => Box::new(Ahead::new(owner, run, threads, None).over_cursor(up, Some(f))),
+        None => Box::new(MapReader { up, f }),
+        Some(_) if !run.has_threads() => Box::new(InlinePrefetch { up, f: Some(f) }),
+        Some(threads) => Box::new(PrefetchBuilder::new(owner, run, threads, None).over_cursor(up, Some(f))),
     })
 }
 
-pub(crate) struct Mapped<U> {
+pub(crate) struct MapReader<U> {
     pub up: U,
     pub f: MapFn,
 }
 
-impl Access for Mapped<Box<dyn Access>> {
+impl RandomAccess for MapReader<Box<dyn RandomAccess>> {
     fn len(&self) -> Option<u64> {
         self.up.len()
     }
@@ -107,7 +107,7 @@ impl Access for Mapped<Box<dyn Access>> {
     }
 }
 
-impl Cursor for Mapped<Box<dyn Cursor>> {
+impl ElementCursor for MapReader<Box<dyn ElementCursor>> {
     fn next(&mut self) -> Option<Result<Sample>> {
         Some(self.up.next()?.and_then(|s| apply(&self.f, s)))
     }
@@ -159,7 +159,7 @@ mod tests {
             s
         });
         let d = d.shuffle(100, 1).repeat().batch(10);
-        let p = crate::Position::new(0, 55);
+        let p = crate::PipelinePosition::new(0, 55);
         d.iter_at(&p).next().unwrap().unwrap();
         assert_eq!(calls.load(Ordering::Relaxed), 10);
     }

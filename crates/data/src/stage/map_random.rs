@@ -1,89 +1,94 @@
-//! `map_random`: a function of each sample and of random numbers that belong to it alone, a pure function of (seed,
-//! epoch, index): the same with any number of threads and after any resume, other ones in each epoch.
+//! `map_random`: applies a function of each sample and a random stream.
+//!
+//! The stream is keyed by (seed, epoch, index): results are the same with any number of threads and after any resume,
+//! and differ between epochs.
 
-use super::enumerate::Counted;
+use super::enumerate::EnumerateReader;
 use super::map::{label, over_stream};
 use crate::Dataset;
-use crate::pipeline::{Access, Cursor, MapFn, Node, Owner, Run, Stage, Threads, access, apply, open};
+use crate::pipeline::{
+    DatasetStage, ElementCursor, MapFn, PipelineRun, RandomAccess, StageId, StageNode, ThreadCount, access,
+    apply, open,
+};
 
 use crate::sample::{IntoSample, Sample};
 use std::sync::Arc;
 use systole_base::Result;
-use systole_base::rng::{Stream, hash_name, mix};
+use systole_base::rng::{RandomStream, hash_name, mix};
 
-type RandomFn = Arc<dyn Fn(Sample, &mut Stream) -> Result<Sample> + Send + Sync>;
+type RandomMapFn = Arc<dyn Fn(Sample, &mut RandomStream) -> Result<Sample> + Send + Sync>;
 
 impl Dataset {
-    /// A function of each sample and of random numbers keyed by (seed, epoch, index of the element): augmentation.
+    /// Applies a function of each sample and a random stream keyed by (seed, epoch, element index): for augmentation.
     pub fn map_random<R: IntoSample>(
         &self,
         seed: u64,
-        f: impl Fn(Sample, &mut Stream) -> R + Send + Sync + 'static,
+        f: impl Fn(Sample, &mut RandomStream) -> R + Send + Sync + 'static,
     ) -> Dataset {
         self.randomly(seed, f, None)
     }
 
-    /// [`Dataset::map_random`] on `threads` threads ([`crate::AUTOTUNE`]: as many as pay); the elements are the same.
+    /// [`Dataset::map_random`] on `threads` threads ([`crate::AUTOTUNE`]: tuned); the elements are the same.
     pub fn map_random_parallel<R: IntoSample>(
         &self,
         seed: u64,
-        f: impl Fn(Sample, &mut Stream) -> R + Send + Sync + 'static,
+        f: impl Fn(Sample, &mut RandomStream) -> R + Send + Sync + 'static,
         threads: usize,
     ) -> Dataset {
-        self.randomly(seed, f, Some(Threads::of(threads)))
+        self.randomly(seed, f, Some(ThreadCount::of(threads)))
     }
 
     fn randomly<R: IntoSample>(
         &self,
         seed: u64,
-        f: impl Fn(Sample, &mut Stream) -> R + Send + Sync + 'static,
-        threads: Option<Threads>,
+        f: impl Fn(Sample, &mut RandomStream) -> R + Send + Sync + 'static,
+        threads: Option<ThreadCount>,
     ) -> Dataset {
-        let f: RandomFn = Arc::new(move |s, rng| f(s, rng).into_sample());
-        self.then(|up| RandomMap { up, f, seed, threads })
+        let f: RandomMapFn = Arc::new(move |s, rng| f(s, rng).into_sample());
+        self.then(|up| RandomMapStage { up, f, seed, threads })
     }
 }
 
-struct RandomMap {
-    up: Node,
-    f: RandomFn,
+struct RandomMapStage {
+    up: StageNode,
+    f: RandomMapFn,
     seed: u64,
-    threads: Option<Threads>,
+    threads: Option<ThreadCount>,
 }
 
-impl RandomMap {
-    /// The function of a numbered sample in an epoch.
-    fn keyed(&self, run: &Run) -> MapFn {
+impl RandomMapStage {
+    /// Returns the function for numbered samples in an epoch.
+    fn keyed(&self, run: &PipelineRun) -> MapFn {
         let (f, seed, stream) = (self.f.clone(), self.seed, hash_name("map_random") ^ mix(run.epoch()));
         Arc::new(move |s| {
-            let mut rng = Stream::new(seed, stream, s.number());
+            let mut rng = RandomStream::new(seed, stream, s.number());
             f(s, &mut rng)
         })
     }
 }
 
-impl Stage for RandomMap {
+impl DatasetStage for RandomMapStage {
     fn label(&self) -> String {
         label("map_random", self.threads)
     }
 
-    fn inputs(&self) -> Vec<Node> {
+    fn inputs(&self) -> Vec<StageNode> {
         vec![self.up.clone()]
     }
 
-    fn access(&self, run: &Run) -> Result<Option<Box<dyn Access>>> {
+    fn access(&self, run: &PipelineRun) -> Result<Option<Box<dyn RandomAccess>>> {
         let f = self.keyed(run);
-        Ok(access(&self.up, run)?.map(|up| Box::new(Numbered { up, f }) as _))
+        Ok(access(&self.up, run)?.map(|up| Box::new(RandomMapReader { up, f }) as _))
     }
 
-    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
-        // Numbers are given before threads take the elements.
+    fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
+        // Indices are assigned before threads take the elements.
         let number = |s: Sample, n| Ok(s.with_number(n));
-        let up = Box::new(Counted { up: open(&self.up, run)?, at: 0, number });
-        over_stream(Owner::of(self), run, up, self.keyed(run), self.threads)
+        let up = Box::new(EnumerateReader { up: open(&self.up, run)?, at: 0, number });
+        over_stream(StageId::of(self), run, up, self.keyed(run), self.threads)
     }
 
-    fn threads(&self) -> Option<Threads> {
+    fn threads(&self) -> Option<ThreadCount> {
         self.threads.max(self.up.threads())
     }
 
@@ -92,12 +97,12 @@ impl Stage for RandomMap {
     }
 }
 
-struct Numbered {
-    up: Box<dyn Access>,
+struct RandomMapReader {
+    up: Box<dyn RandomAccess>,
     f: MapFn,
 }
 
-impl Access for Numbered {
+impl RandomAccess for RandomMapReader {
     fn len(&self) -> Option<u64> {
         self.up.len()
     }
@@ -111,9 +116,9 @@ impl Access for Numbered {
 mod tests {
     use crate::stage::test::{ints, resumes, stream, values, values_of};
     use crate::{Dataset, Sample};
-    use systole_base::rng::Stream;
+    use systole_base::rng::RandomStream;
 
-    fn noise(s: Sample, rng: &mut Stream) -> Sample {
+    fn noise(s: Sample, rng: &mut RandomStream) -> Sample {
         let x = rng.below(1000) as f64;
         s.map("x", |v| v * 1000 + x)
     }

@@ -1,6 +1,6 @@
-//! The stages of a pipeline, one file each: the method of [`crate::Dataset`] that adds it, and what it does.
+//! Pipeline transformations (tf.data's), one file each, with the method of [`crate::Dataset`] that adds it.
 //!
-//! A stage of one's own implements [`Stage`].
+//! A custom stage implements [`DatasetStage`].
 
 pub(crate) mod batch;
 pub(crate) mod cache;
@@ -30,13 +30,15 @@ pub(crate) mod window;
 pub(crate) mod with_options;
 pub(crate) mod zip;
 
-pub use crate::pipeline::{Access, Cursor, MapFn, Node, Stage, Threads, access, open};
+pub use crate::pipeline::{
+    DatasetStage, ElementCursor, MapFn, RandomAccess, StageNode, ThreadCount, access, open,
+};
 
 #[cfg(test)]
 pub(crate) mod test {
-    //! What the tests of all stages share.
+    //! Helpers for the tests of all stages.
 
-    use crate::{Cardinality, Dataset, HostArray, Position, Sample};
+    use crate::{Cardinality, Dataset, HostArray, PipelinePosition, Sample};
     use systole_base::{DType, Literal};
 
     /// `x: i32[]` = 0 … n-1, with random access.
@@ -62,14 +64,14 @@ pub(crate) mod test {
         iter.flat_map(|s| first(s.unwrap())).map(|v| v as i64).collect()
     }
 
-    /// Every element as text, errors included.
+    /// Every element as text, including errors.
     fn shown(iter: impl Iterator<Item = systole_base::Result<Sample>>, n: usize) -> Vec<String> {
         let show =
             |s: Sample| s.fields().map(|(k, v)| format!("{k}={:?};", v.get().unwrap())).collect::<String>();
         iter.take(n).map(|s| s.map_or_else(|e| e.to_string(), show)).collect()
     }
 
-    /// Snapshot before each element, restore each: the remainder must be identical, and the cardinality true.
+    /// Saves the state before each element and restores it: the remainder must be identical, and the cardinality true.
     pub fn resumes(d: &Dataset) {
         for epoch in [0, 3] {
             let limit = 40;
@@ -82,11 +84,11 @@ pub(crate) mod test {
             }
             let mut iter = d.iter_epoch(epoch);
             for taken in 0..=whole.len() {
-                let position: Position = iter.position().to_string().parse().unwrap();
+                let position: PipelinePosition = iter.position().to_string().parse().unwrap();
                 assert_eq!((position.epoch, position.taken), (epoch, taken as u64));
                 let rest = shown(d.iter_at(&position), limit - taken);
                 assert_eq!(rest, whole[taken..], "{d:?} at {position}");
-                let counted = Position::new(epoch, taken as u64);
+                let counted = PipelinePosition::new(epoch, taken as u64);
                 let rest = shown(d.iter_at(&counted), limit - taken);
                 assert_eq!(rest, whole[taken..], "{d:?} at {counted}");
                 iter.next();
@@ -119,7 +121,7 @@ pub(crate) mod test {
                 Dataset::zip([source.clone(), source.shuffle(4, 1).rename_first("y")]).repeat(),
                 source.skip(3).repeat().skip(20).batch_drop_remainder(5),
                 source.shuffle(4, 8).repeat_n(2).repeat_n(2),
-                // Walked, not seeked, but of known length.
+                // Sequential, but of known length.
                 source.prefetch(1).shuffle(4, 1).repeat().skip(14).take(20),
                 source.prefetch(2).repeat_n(3).skip(4).batch(3),
                 source.map(|s| s.map("nothing", |x| x)).repeat_n(2).batch(3),

@@ -1,63 +1,66 @@
-//! `padded_batch`: elements of different sizes, padded to one size and stacked.
+//! `padded_batch`: pads elements of different sizes to one size and stacks them.
 
 use crate::host_array::zeros;
-use crate::pipeline::{Batching, Cardinality, Cursor, IteratorState, Node, Run, Stage, open};
+use crate::pipeline::{
+    Batching, Cardinality, DatasetStage, ElementCursor, IteratorState, PipelineRun, StageNode, open,
+};
 use crate::sample::Sample;
 use crate::{Dataset, HostArray};
 use std::sync::Arc;
 use systole_base::{Error, ErrorKind, Literal, Result, Scalar, TensorType};
 
-/// What elements are padded to, and with what.
+/// Padded sizes and padding values.
 #[derive(Clone, Debug, Default)]
-pub struct Padding {
-    /// For a field its size in each dimension; `None`: the largest in the batch. Fields that are not named: the
-    /// largest everywhere.
+pub struct PaddingOptions {
+    /// Sizes of each dimension by field; `None`: the largest in the batch. Other fields use the largest in all
+    /// dimensions.
     pub shapes: Vec<(Arc<str>, Vec<Option<usize>>)>,
-    /// For a field the value of the padding; 0 for others.
+    /// Padding value by field; 0 for others.
     pub values: Vec<(Arc<str>, f64)>,
-    /// The first dimension of every field that is not in `shapes`.
+    /// First dimension of every field that is not in `shapes`.
     pub(crate) first: Option<usize>,
 }
 
-impl Padding {
-    /// With a field's size in each dimension; `None`: the largest in the batch.
-    pub fn shape(mut self, field: &str, sizes: impl Into<Vec<Option<usize>>>) -> Padding {
+impl PaddingOptions {
+    /// Sets a field's size in each dimension; `None`: the largest in the batch.
+    pub fn shape(mut self, field: &str, sizes: impl Into<Vec<Option<usize>>>) -> PaddingOptions {
         self.shapes.push((field.into(), sizes.into()));
         self
     }
 
-    /// With a field's value of the padding.
-    pub fn value(mut self, field: &str, value: f64) -> Padding {
+    /// Sets a field's padding value.
+    pub fn value(mut self, field: &str, value: f64) -> PaddingOptions {
         self.values.push((field.into(), value));
         self
     }
 }
 
 impl Dataset {
-    /// `name: T[len, …] → name: T[n, longest, …]`: padded with zeros at the ends; the last batch may be smaller.
+    /// Pads with zeros at the ends and stacks: `name: T[len, …] → name: T[n, longest, …]`; the last batch may be
+    /// smaller.
     pub fn padded_batch(&self, n: usize) -> Dataset {
-        self.padded_batch_with(n, Padding::default(), false)
+        self.padded_batch_with(n, PaddingOptions::default(), false)
     }
 
-    /// [`Dataset::padded_batch`] with every option.
-    pub fn padded_batch_with(&self, n: usize, padding: Padding, drop_remainder: bool) -> Dataset {
+    /// [`Dataset::padded_batch`] with all options.
+    pub fn padded_batch_with(&self, n: usize, padding: PaddingOptions, drop_remainder: bool) -> Dataset {
         let batching = Batching { size: n, drop_remainder };
-        self.then(|up| PaddedBatch { up, batching, padding: Arc::new(padding) })
+        self.then(|up| PaddedBatchStage { up, batching, padding: Arc::new(padding) })
     }
 }
 
-struct PaddedBatch {
-    up: Node,
+struct PaddedBatchStage {
+    up: StageNode,
     batching: Batching,
-    padding: Arc<Padding>,
+    padding: Arc<PaddingOptions>,
 }
 
-impl Stage for PaddedBatch {
+impl DatasetStage for PaddedBatchStage {
     fn label(&self) -> String {
         format!("padded_batch({})", self.batching.size)
     }
 
-    fn inputs(&self) -> Vec<Node> {
+    fn inputs(&self) -> Vec<StageNode> {
         vec![self.up.clone()]
     }
 
@@ -65,20 +68,20 @@ impl Stage for PaddedBatch {
         self.up.cardinality().map(|n| self.batching.batches(n))
     }
 
-    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
+    fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
         self.batching.check(|| self.name())?;
         let up = open(&self.up, run)?;
-        Ok(Box::new(Padded { up, batching: self.batching, padding: self.padding.clone() }))
+        Ok(Box::new(PaddedBatchCursor { up, batching: self.batching, padding: self.padding.clone() }))
     }
 }
 
-struct Padded {
-    up: Box<dyn Cursor>,
+struct PaddedBatchCursor {
+    up: Box<dyn ElementCursor>,
     batching: Batching,
-    padding: Arc<Padding>,
+    padding: Arc<PaddingOptions>,
 }
 
-impl Cursor for Padded {
+impl ElementCursor for PaddedBatchCursor {
     fn next(&mut self) -> Option<Result<Sample>> {
         let items = self.batching.next(&mut *self.up)?.into_iter().collect::<Result<Vec<_>>>();
         Some(items.and_then(|items| padded_stack(items, &self.padding)))
@@ -97,8 +100,8 @@ impl Cursor for Padded {
     }
 }
 
-/// Samples of the same fields → one with every field padded to one size and stacked.
-pub(crate) fn padded_stack(items: Vec<Sample>, padding: &Padding) -> Result<Sample> {
+/// Pads every field of samples with the same fields to one size and stacks them.
+pub(crate) fn padded_stack(items: Vec<Sample>, padding: &PaddingOptions) -> Result<Sample> {
     let items = items.into_iter().map(Sample::check).collect::<Result<Vec<_>>>()?;
     let Some(first) = items.first() else { return Ok(Sample::default()) };
     let mut fields = Vec::new();
@@ -110,15 +113,18 @@ pub(crate) fn padded_stack(items: Vec<Sample>, padding: &Padding) -> Result<Samp
     Ok(Sample::from_parts(fields, None))
 }
 
-fn pad_field(rows: &[&Literal], name: &str, padding: &Padding) -> Result<Literal> {
+fn pad_field(rows: &[&Literal], name: &str, padding: &PaddingOptions) -> Result<Literal> {
     let ty = rows[0].ty();
     if let Some(other) = rows.iter().find(|r| r.dtype() != ty.dtype || r.ty().rank() != ty.rank()) {
-        return Err(Error::new(ErrorKind::Data, format!("{} and {ty} cannot be in one batch", other.ty()))
+        return Err(Error::new(ErrorKind::Data, format!("cannot batch {} with {ty}", other.ty()))
             .because("their element types or ranks differ"));
     }
     let told = padding.shapes.iter().find(|(n, _)| &**n == name).map(|(_, s)| s.as_slice());
     if told.is_some_and(|s| s.len() != ty.rank()) {
-        return Err(Error::new(ErrorKind::Config, format!("the padded shape has not the rank of {ty}")));
+        return Err(Error::new(
+            ErrorKind::Config,
+            format!("the rank of the padded shape differs from that of {ty}"),
+        ));
     }
     let mut size = vec![0; ty.rank()];
     for (d, size) in size.iter_mut().enumerate() {
@@ -129,9 +135,12 @@ fn pad_field(rows: &[&Literal], name: &str, padding: &Padding) -> Result<Literal
         };
         *size = wanted.unwrap_or(largest);
         if largest > *size {
-            return Err(Error::new(ErrorKind::Data, format!("an element has {largest} in dimension {d}"))
-                .because(format!("it is to be padded to {size}"))
-                .hint("pad to more, or cut or filter such elements"));
+            return Err(Error::new(
+                ErrorKind::Data,
+                format!("an element has size {largest} in dimension {d}"),
+            )
+            .because(format!("the padded size is {size}"))
+            .hint("increase the padded size, or truncate or filter such elements"));
         }
     }
     let dims: Vec<usize> = std::iter::once(rows.len()).chain(size.iter().copied()).collect();
@@ -150,7 +159,7 @@ fn pad_field(rows: &[&Literal], name: &str, padding: &Padding) -> Result<Literal
     Ok(out)
 }
 
-/// Copies an array into the corner of a larger one, run by run of its last dimension.
+/// Copies an array into the corner of a larger one, along contiguous runs of its last dimension.
 fn place(x: &Literal, size: &[usize], out: &mut [u8]) {
     let dims = x.shape().dims();
     let (Some(&last), Some(&wide)) = (dims.last(), size.last()) else {
@@ -163,7 +172,7 @@ fn place(x: &Literal, size: &[usize], out: &mut [u8]) {
         return;
     }
     for (r, from) in x.bytes().chunks_exact(run).enumerate() {
-        // The row's index in each outer dimension, then its place in the larger array.
+        // The row's index in each outer dimension, then its offset in the larger array.
         let (mut rest, mut at, mut stride) = (r, 0, wide);
         for d in (0..dims.len() - 1).rev() {
             at += rest % dims[d] * stride;
@@ -201,7 +210,7 @@ mod tests {
         assert_eq!(all[0], ("i32[2, 5]".into(), vec![0., 0., 0., 0., 0., 1., 1., 1., 1., 1.]));
         assert_eq!((all[1].0.as_str(), all[2].0.as_str()), ("i32[2, 9]", "i32[1, 2]"));
         resumes(&d);
-        let six = Padding::default().shape("x", [Some(6)]).value("x", -1.0);
+        let six = PaddingOptions::default().shape("x", [Some(6)]).value("x", -1.0);
         let d = sequences().take(3).padded_batch_with(2, six.clone(), false);
         assert_eq!(batches(&d)[0].1, [0., -1., -1., -1., -1., -1., 1., 1., 1., 1., 1., -1.]);
         assert_eq!(batches(&sequences().take(3).padded_batch_with(2, six.clone(), true)).len(), 1);
@@ -213,8 +222,9 @@ mod tests {
     fn higher_ranks_are_padded_at_every_end() {
         let a = Literal::from_slice([1, 2, 1], &[1u8, 2]).unwrap();
         let b = Literal::from_slice([2, 1, 1], &[3u8, 4]).unwrap();
-        let x = padded_stack(vec![Sample::new([("x", a)]), Sample::new([("x", b)])], &Padding::default())
-            .unwrap();
+        let x =
+            padded_stack(vec![Sample::new([("x", a)]), Sample::new([("x", b)])], &PaddingOptions::default())
+                .unwrap();
         let x = x.get("x").unwrap();
         assert_eq!(
             (x.ty().to_string().as_str(), x.bytes()),
@@ -224,6 +234,6 @@ mod tests {
             Sample::new([("x", Literal::from_slice([1], &[1u8]).unwrap())]),
             Sample::new([("x", Literal::from_slice([1], &[1i32]).unwrap())]),
         ];
-        assert!(padded_stack(mixed, &Padding::default()).is_err());
+        assert!(padded_stack(mixed, &PaddingOptions::default()).is_err());
     }
 }

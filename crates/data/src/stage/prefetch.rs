@@ -1,59 +1,60 @@
-//! `prefetch`: elements computed ahead on threads of their own, through a bounded queue. The stream is the same at any
-//! depth.
+//! `prefetch`: computes elements ahead in background threads, through a bounded queue.
 //!
-//! Over random access the threads that stages above asked for (`map_parallel`) compute whole elements of this stage
-//! side by side; over a stream one thread runs ahead, but for AUTOTUNE over a stage whose own threads do: one more
-//! would only hand on what is there.
+//! The stream is the same at any depth. With random access, the threads requested by upstream stages (`map_parallel`)
+//! compute whole elements in parallel. Over a stream one thread runs ahead, except with AUTOTUNE after a stage that has
+//! its own threads.
 
 use crate::AUTOTUNE;
 use crate::Dataset;
 use crate::pipeline::{
-    Ahead, Cursor, Inline, Node, Owner, Run, Stage, Threads, access, open, prefetch_access, stream,
+    DatasetStage, ElementCursor, InlinePrefetch, PipelineRun, PrefetchBuilder, StageId, StageNode,
+    ThreadCount, access, open, prefetch_access, stream,
 };
 use crate::sample::ElementSpec;
 use systole_base::Result;
 
 impl Dataset {
-    /// Computes up to `n` elements ahead on threads of their own ([`crate::AUTOTUNE`]: tuned). The stream does not change.
+    /// Computes up to `n` elements ahead in background threads ([`crate::AUTOTUNE`]: tuned). The stream does not
+    /// change.
     ///
-    /// The threads start with the first element and end soon after the iterator is dropped. `n = 0` does nothing.
+    /// The threads start with the first element and end soon after the iterator is dropped. `n = 0` has no effect.
     pub fn prefetch(&self, n: usize) -> Dataset {
-        self.then(|up| Prefetch { up, depth: n })
+        self.then(|up| PrefetchStage { up, depth: n })
     }
 }
 
-pub(crate) struct Prefetch {
-    pub up: Node,
-    /// 0: nothing ahead; [`AUTOTUNE`]: tuned.
+pub(crate) struct PrefetchStage {
+    pub up: StageNode,
+    /// 0: no prefetch; [`AUTOTUNE`]: tuned.
     pub depth: usize,
 }
 
-impl Stage for Prefetch {
+impl DatasetStage for PrefetchStage {
     fn label(&self) -> String {
         if self.depth == AUTOTUNE { "prefetch(AUTOTUNE)".into() } else { format!("prefetch({})", self.depth) }
     }
 
-    fn inputs(&self) -> Vec<Node> {
+    fn inputs(&self) -> Vec<StageNode> {
         vec![self.up.clone()]
     }
 
-    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
-        let owner = Owner::of(self);
+    fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
+        let owner = StageId::of(self);
         let ahead = Some(self.depth).filter(|&n| n != AUTOTUNE);
         let is_ahead = run.has_threads() && self.depth > 0;
         if let Some(first) = access(&self.up, run)? {
             if !is_ahead {
                 return open(&self.up, run);
             }
-            let threads = self.up.threads().unwrap_or(Threads::Fixed(1));
-            let ahead = Ahead::new(owner, run, threads, ahead);
+            let threads = self.up.threads().unwrap_or(ThreadCount::Fixed(1));
+            let ahead = PrefetchBuilder::new(owner, run, threads, ahead);
             return Ok(Box::new(prefetch_access(&self.up, run, ahead, first)));
         }
         let up = stream(&self.up, run)?;
         if !is_ahead || (self.depth == AUTOTUNE && self.up.is_ahead(run)) {
-            return Ok(Box::new(Inline { up, f: None }));
+            return Ok(Box::new(InlinePrefetch { up, f: None }));
         }
-        Ok(Box::new(Ahead::new(owner, run, Threads::Fixed(1), ahead).over_cursor(up, None)))
+        Ok(Box::new(PrefetchBuilder::new(owner, run, ThreadCount::Fixed(1), ahead).over_cursor(up, None)))
     }
 
     fn spec(&self) -> Result<ElementSpec> {

@@ -1,18 +1,20 @@
-//! `rejection_resample`: leaves out elements by chance so that the classes come as often as wanted.
+//! `rejection_resample`: randomly drops elements to reach a target class distribution.
 
 use crate::Dataset;
-use crate::pipeline::{Cardinality, Cursor, IteratorState, Node, Run, Stage, foreign, open};
+use crate::pipeline::{
+    Cardinality, DatasetStage, ElementCursor, IteratorState, PipelineRun, StageNode, foreign, open,
+};
 use crate::sample::{ElementSpec, Sample};
 use std::sync::Arc;
-use systole_base::rng::{Stream, hash_name, mix};
+use systole_base::rng::{RandomStream, hash_name, mix};
 use systole_base::{Error, ErrorKind, Result};
 
-type Class = Arc<dyn Fn(&Sample) -> Result<usize> + Send + Sync>;
+type ClassFn = Arc<dyn Fn(&Sample) -> Result<usize> + Send + Sync>;
 
 impl Dataset {
-    /// Leaves out elements so that class `k` makes up `target[k]` of those that stay. `initial` says how often the
-    /// classes come; without it that is learned while running, from an equal share on. What stays is a pure function
-    /// of (seed, epoch, index). The elements are handed on as they are (tf.data puts the class beside them).
+    /// Drops elements so that class `k` makes up `target[k]` of the rest. `initial` is the original distribution;
+    /// without it, it is estimated while running, starting uniform. The kept elements are a pure function of (seed,
+    /// epoch, index) and are yielded unchanged (tf.data adds the class).
     pub fn rejection_resample(
         &self,
         class: impl Fn(&Sample) -> Result<usize> + Send + Sync + 'static,
@@ -21,24 +23,24 @@ impl Dataset {
         seed: u64,
     ) -> Dataset {
         let (target, initial) = (target.to_vec(), initial.map(<[f64]>::to_vec));
-        self.then(|up| Resample { up, class: Arc::new(class), target, initial, seed })
+        self.then(|up| ResampleStage { up, class: Arc::new(class), target, initial, seed })
     }
 }
 
-struct Resample {
-    up: Node,
-    class: Class,
+struct ResampleStage {
+    up: StageNode,
+    class: ClassFn,
     target: Vec<f64>,
     initial: Option<Vec<f64>>,
     seed: u64,
 }
 
-impl Stage for Resample {
+impl DatasetStage for ResampleStage {
     fn label(&self) -> String {
         "rejection_resample".into()
     }
 
-    fn inputs(&self) -> Vec<Node> {
+    fn inputs(&self) -> Vec<StageNode> {
         vec![self.up.clone()]
     }
 
@@ -46,15 +48,15 @@ impl Stage for Resample {
         self.up.cardinality().unknown_unless_empty()
     }
 
-    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
+    fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
         let fits = self.initial.as_ref().is_none_or(|i| i.len() == self.target.len() && are_shares(i));
         if !are_shares(&self.target) || !fits {
-            return Err(Error::new(ErrorKind::Config, "the shares of the classes do not fit")
+            return Err(Error::new(ErrorKind::Config, "invalid class distributions")
                 .at(self.label())
                 .because(format!("target {:?}, initial {:?}", self.target, self.initial))
-                .hint("give one share for each class, none negative, not all 0"));
+                .hint("pass one number for each class, none negative, not all 0"));
         }
-        Ok(Box::new(Resampling {
+        Ok(Box::new(ResampleCursor {
             up: open(&self.up, run)?,
             class: self.class.clone(),
             target: self.target.clone(),
@@ -79,26 +81,26 @@ pub(super) fn are_shares(shares: &[f64]) -> bool {
     shares.iter().all(|s| *s >= 0.0 && s.is_finite()) && shares.iter().sum::<f64>() > 0.0
 }
 
-struct Resampling {
-    up: Box<dyn Cursor>,
-    class: Class,
+struct ResampleCursor {
+    up: Box<dyn ElementCursor>,
+    class: ClassFn,
     target: Vec<f64>,
     initial: Option<Vec<f64>>,
     draws: (u64, u64),
-    /// Elements of each class so far.
+    /// Number of elements of each class so far.
     counts: Vec<u64>,
-    /// Elements so far.
+    /// Number of elements so far.
     taken: u64,
 }
 
-impl Resampling {
-    /// Whether an element stays: in proportion to how much rarer its class is than wanted.
+impl ResampleCursor {
+    /// Whether to keep an element: with a probability proportional to how underrepresented its class is.
     fn stays(&mut self, sample: &Sample) -> Result<bool> {
         let class = (self.class)(sample)?;
         let Some(count) = self.counts.get_mut(class) else {
-            return Err(Error::new(ErrorKind::Data, format!("there is no class {class}"))
-                .because(format!("shares are given for {} classes", self.target.len()))
-                .hint("give a share for each class"));
+            return Err(Error::new(ErrorKind::Data, format!("class {class} is out of range"))
+                .because(format!("the target distribution has {} classes", self.target.len()))
+                .hint("pass a number for each class"));
         };
         *count += 1;
         let share = |k: usize| match &self.initial {
@@ -110,12 +112,12 @@ impl Resampling {
             share => self.target[k] / share,
         };
         let most = (0..self.target.len()).map(lack).fold(0.0, f64::max);
-        let draw = Stream::new(self.draws.0, self.draws.1, self.taken - 1).uniform_f64();
+        let draw = RandomStream::new(self.draws.0, self.draws.1, self.taken - 1).uniform_f64();
         Ok(draw * most < lack(class))
     }
 }
 
-impl Cursor for Resampling {
+impl ElementCursor for ResampleCursor {
     fn next(&mut self) -> Option<Result<Sample>> {
         loop {
             let item = self.up.next()?;

@@ -1,36 +1,39 @@
-//! `repeat`: the stages above again and again; each round is their next epoch.
+//! `repeat`: repeats the upstream stages; each round is their next epoch.
 
 use crate::Dataset;
-use crate::pipeline::{Access, Cardinality, Cursor, IteratorState, Node, Run, Stage, access, foreign, open};
+use crate::pipeline::{
+    Cardinality, DatasetStage, ElementCursor, IteratorState, PipelineRun, RandomAccess, StageNode, access,
+    foreign, open,
+};
 use crate::sample::{ElementSpec, Sample};
 use systole_base::Result;
 
 impl Dataset {
-    /// Starts again at each end, without end. Each round is the next epoch of the stages above.
+    /// Repeats the dataset endlessly. Each round is the next epoch of the upstream stages.
     pub fn repeat(&self) -> Dataset {
-        self.then(|up| Repeat { up, count: None })
+        self.then(|up| RepeatStage { up, count: None })
     }
 
-    /// `count` rounds; each is the next epoch of the stages above.
+    /// Repeats the dataset `count` times; each round is the next epoch of the upstream stages.
     pub fn repeat_n(&self, count: u64) -> Dataset {
-        self.then(|up| Repeat { up, count: Some(count) })
+        self.then(|up| RepeatStage { up, count: Some(count) })
     }
 }
 
-pub(crate) struct Repeat {
-    pub up: Node,
-    /// `None`: without end.
+pub(crate) struct RepeatStage {
+    pub up: StageNode,
+    /// Number of rounds; `None`: endless.
     pub count: Option<u64>,
 }
 
-impl Repeat {
-    /// The epoch of the stages above with which an epoch of this one begins.
-    fn first_round(&self, run: &Run) -> Run {
+impl RepeatStage {
+    /// Returns the first upstream epoch of an epoch of this stage.
+    fn first_round(&self, run: &PipelineRun) -> PipelineRun {
         run.at_epoch(run.epoch().saturating_mul(self.count.unwrap_or(1)))
     }
 }
 
-impl Stage for Repeat {
+impl DatasetStage for RepeatStage {
     fn label(&self) -> String {
         match self.count {
             Some(n) => format!("repeat_n({n})"),
@@ -38,7 +41,7 @@ impl Stage for Repeat {
         }
     }
 
-    fn inputs(&self) -> Vec<Node> {
+    fn inputs(&self) -> Vec<StageNode> {
         vec![self.up.clone()]
     }
 
@@ -47,22 +50,22 @@ impl Stage for Repeat {
             (Cardinality::Finite(0), _) | (_, Some(0)) => Cardinality::Finite(0),
             (Cardinality::Finite(n), Some(k)) => Cardinality::Finite(n.saturating_mul(k)),
             (up, Some(_)) => up,
-            // As in tf.data; above may still turn out to be empty.
+            // As in tf.data; the input may still turn out to be empty.
             (_, None) => Cardinality::Infinite,
         }
     }
 
-    fn access(&self, run: &Run) -> Result<Option<Box<dyn Access>>> {
+    fn access(&self, run: &PipelineRun) -> Result<Option<Box<dyn RandomAccess>>> {
         let base = self.first_round(run);
         let Some(up) = access(&self.up, &base)? else { return Ok(None) };
         let Some(n) = up.len().filter(|&n| n > 0) else { return Ok(Some(up)) };
         let len = self.count.map(|k| n.saturating_mul(k));
-        Ok(Some(Box::new(Rounds { node: self.up.clone(), up, base, round: 0, n, len })))
+        Ok(Some(Box::new(RepeatAccess { node: self.up.clone(), up, base, round: 0, n, len })))
     }
 
-    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
+    fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
         let base = self.first_round(run);
-        Ok(Box::new(Repeated {
+        Ok(Box::new(RepeatCursor {
             up: open(&self.up, &base)?,
             node: self.up.clone(),
             base,
@@ -77,21 +80,21 @@ impl Stage for Repeat {
     }
 }
 
-/// The run of a later round.
-fn later(base: &Run, rounds: u64) -> Run {
+/// Returns the run of a later round.
+fn later(base: &PipelineRun, rounds: u64) -> PipelineRun {
     base.at_epoch(base.epoch().saturating_add(rounds))
 }
 
-struct Rounds {
-    node: Node,
-    up: Box<dyn Access>,
-    base: Run,
+struct RepeatAccess {
+    node: StageNode,
+    up: Box<dyn RandomAccess>,
+    base: PipelineRun,
     round: u64,
     n: u64,
     len: Option<u64>,
 }
 
-impl Access for Rounds {
+impl RandomAccess for RepeatAccess {
     fn len(&self) -> Option<u64> {
         self.len
     }
@@ -108,17 +111,17 @@ impl Access for Rounds {
     }
 }
 
-struct Repeated {
-    node: Node,
-    up: Box<dyn Cursor>,
-    base: Run,
+struct RepeatCursor {
+    node: StageNode,
+    up: Box<dyn ElementCursor>,
+    base: PipelineRun,
     round: u64,
     rounds: u64,
-    /// Elements of this round so far.
+    /// Number of elements of this round so far.
     at: u64,
 }
 
-impl Repeated {
+impl RepeatCursor {
     fn go_to(&mut self, round: u64) -> Result<()> {
         self.round = round;
         self.at = 0;
@@ -129,7 +132,7 @@ impl Repeated {
     }
 }
 
-impl Cursor for Repeated {
+impl ElementCursor for RepeatCursor {
     fn next(&mut self) -> Option<Result<Sample>> {
         while self.round < self.rounds {
             if let Some(item) = self.up.next() {
@@ -137,7 +140,7 @@ impl Cursor for Repeated {
                 return Some(item);
             }
             if self.at == 0 {
-                // An empty round: the next would be empty too, and an endless search would follow.
+                // An empty round: the next would be empty too, and the search would never end.
                 self.rounds = 0;
             } else if let Err(e) = self.go_to(self.round + 1) {
                 self.rounds = 0;

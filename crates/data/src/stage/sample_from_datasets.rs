@@ -1,58 +1,69 @@
-//! `sample_from_datasets` and `choose_from_datasets`: elements of several datasets, one at a time, by weighted chance or
-//! as another dataset says.
+//! `sample_from_datasets` and `choose_from_datasets`: take each element from one of several datasets.
+//!
+//! The dataset is chosen by random weights, or by another dataset.
 
 use super::rejection_resample::are_shares;
 use crate::Dataset;
-use crate::pipeline::{Cardinality, Cursor, IteratorState, Node, Run, Stage, foreign, open};
+use crate::pipeline::{
+    Cardinality, DatasetStage, ElementCursor, IteratorState, PipelineRun, StageNode, foreign, open,
+};
 use crate::sample::{ElementSpec, Sample};
-use systole_base::rng::{Stream, hash_name, mix};
+use systole_base::rng::{RandomStream, hash_name, mix};
 use systole_base::{Error, ErrorKind, Result};
 
 impl Dataset {
-    /// Each element from one of the datasets, drawn with these weights: a pure function of (seed, epoch, index).
-    /// `stop_on_empty`: the first dataset that ends ends all; otherwise the others go on.
+    /// Takes each element from a random dataset with these weights: a pure function of (seed, epoch, index).
+    /// `stop_on_empty`: the first dataset that ends ends the result; otherwise the others continue.
     pub fn sample_from_datasets(
         datasets: impl IntoIterator<Item = Dataset>,
         weights: &[f64],
         seed: u64,
         stop_on_empty: bool,
     ) -> Dataset {
-        let by = By::Weights { weights: weights.to_vec(), seed };
-        Dataset::new(Select { up: datasets.into_iter().map(Dataset::into_node).collect(), by, stop_on_empty })
+        let by = SelectionRule::Weights { weights: weights.to_vec(), seed };
+        Dataset::new(SelectStage {
+            up: datasets.into_iter().map(Dataset::into_node).collect(),
+            by,
+            stop_on_empty,
+        })
     }
 
-    /// Each element from the dataset whose index the next element of `choice` (its first field, an integer) is.
+    /// Takes each element from the dataset whose index is the next element of `choice` (its first field, an integer).
     pub fn choose_from_datasets(
         datasets: impl IntoIterator<Item = Dataset>,
         choice: &Dataset,
         stop_on_empty: bool,
     ) -> Dataset {
-        let by = By::Choice(choice.clone().into_node());
-        Dataset::new(Select { up: datasets.into_iter().map(Dataset::into_node).collect(), by, stop_on_empty })
+        let by = SelectionRule::Choice(choice.clone().into_node());
+        Dataset::new(SelectStage {
+            up: datasets.into_iter().map(Dataset::into_node).collect(),
+            by,
+            stop_on_empty,
+        })
     }
 }
 
-enum By {
+enum SelectionRule {
     Weights { weights: Vec<f64>, seed: u64 },
-    Choice(Node),
+    Choice(StageNode),
 }
 
-struct Select {
-    up: Vec<Node>,
-    by: By,
+struct SelectStage {
+    up: Vec<StageNode>,
+    by: SelectionRule,
     stop_on_empty: bool,
 }
 
-impl Stage for Select {
+impl DatasetStage for SelectStage {
     fn label(&self) -> String {
         match self.by {
-            By::Weights { .. } => "sample_from_datasets".into(),
-            By::Choice(_) => "choose_from_datasets".into(),
+            SelectionRule::Weights { .. } => "sample_from_datasets".into(),
+            SelectionRule::Choice(_) => "choose_from_datasets".into(),
         }
     }
 
-    fn inputs(&self) -> Vec<Node> {
-        let choice = if let By::Choice(node) = &self.by { Some(node.clone()) } else { None };
+    fn inputs(&self) -> Vec<StageNode> {
+        let choice = if let SelectionRule::Choice(node) = &self.by { Some(node.clone()) } else { None };
         self.up.iter().cloned().chain(choice).collect()
     }
 
@@ -60,55 +71,67 @@ impl Stage for Select {
         Cardinality::Unknown
     }
 
-    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
+    fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
         let wrong = |what: &str| {
             Error::new(ErrorKind::Config, what)
                 .at(self.label())
-                .hint("give one weight for each dataset, none negative, not all 0")
+                .hint("pass one weight for each dataset, none negative, not all 0")
         };
         if self.up.is_empty() {
-            return Err(wrong("there is no dataset to take elements from"));
+            return Err(wrong("the list of datasets is empty"));
         }
         let turns = match &self.by {
-            By::Weights { weights, seed } => {
+            SelectionRule::Weights { weights, seed } => {
                 if weights.len() != self.up.len() || !are_shares(weights) {
-                    return Err(wrong("the weights do not fit the datasets"));
+                    return Err(wrong("the weights do not match the datasets"));
                 }
-                Turns::Drawn { weights: weights.clone(), seed: *seed, epoch: run.epoch(), count: 0 }
+                SelectionSequence::Drawn {
+                    weights: weights.clone(),
+                    seed: *seed,
+                    epoch: run.epoch(),
+                    count: 0,
+                }
             }
-            By::Choice(node) => Turns::Told(open(node, run)?),
+            SelectionRule::Choice(node) => SelectionSequence::Told(open(node, run)?),
         };
         let up = self.up.iter().map(|n| open(n, run)).collect::<Result<Vec<_>>>()?;
-        Ok(Box::new(Selecting { ended: vec![false; up.len()], up, turns, stop_on_empty: self.stop_on_empty }))
+        Ok(Box::new(SelectCursor {
+            ended: vec![false; up.len()],
+            up,
+            turns,
+            stop_on_empty: self.stop_on_empty,
+        }))
     }
 
     fn spec(&self) -> Result<ElementSpec> {
-        self.up.first().map_or_else(|| Err(Error::new(ErrorKind::Config, "no datasets")), |n| n.spec())
+        self.up
+            .first()
+            .map_or_else(|| Err(Error::new(ErrorKind::Config, "the list of datasets is empty")), |n| n.spec())
     }
 
     fn is_random(&self) -> bool {
-        matches!(self.by, By::Weights { .. }) || self.inputs().iter().any(|n| n.is_random())
+        matches!(self.by, SelectionRule::Weights { .. }) || self.inputs().iter().any(|n| n.is_random())
     }
 }
 
-/// Whose turn it is.
-enum Turns {
+/// Sequence of dataset choices.
+enum SelectionSequence {
     Drawn { weights: Vec<f64>, seed: u64, epoch: u64, count: u64 },
-    Told(Box<dyn Cursor>),
+    Told(Box<dyn ElementCursor>),
 }
 
-impl Turns {
-    /// `None`: there are no more turns.
+impl SelectionSequence {
+    /// Returns the next choice; `None` at the end.
     fn next(&mut self, ended: &[bool]) -> Option<Result<usize>> {
         match self {
-            Turns::Drawn { weights, seed, epoch, count } => {
+            SelectionSequence::Drawn { weights, seed, epoch, count } => {
                 let left = |i: usize| if ended[i] { 0.0 } else { weights[i] };
                 let all: f64 = (0..weights.len()).map(left).sum();
                 if all <= 0.0 {
                     return None;
                 }
                 let stream = hash_name("sample_from_datasets") ^ mix(*epoch);
-                let mut at = Stream::new(*seed, stream, *count).uniform_f64() * all;
+                let mut at = RandomStream::new(*seed, stream, *count).uniform_f64() * all;
                 *count += 1;
                 let last = (0..weights.len()).rfind(|&i| left(i) > 0.0)?;
                 for i in 0..last {
@@ -119,7 +142,7 @@ impl Turns {
                 }
                 Some(Ok(last))
             }
-            Turns::Told(choice) => Some(choice.next()?.and_then(|s| index(&s, ended.len()))),
+            SelectionSequence::Told(choice) => Some(choice.next()?.and_then(|s| index(&s, ended.len()))),
         }
     }
 }
@@ -129,19 +152,22 @@ fn index(sample: &Sample, n: usize) -> Result<usize> {
     let x = x.get()?;
     let value = if x.ty().elements() == 1 { x.get(0).as_i64() } else { -1 };
     usize::try_from(value).ok().filter(|&i| i < n).ok_or_else(|| {
-        Error::new(ErrorKind::Data, format!("{name} chooses dataset {value} of {n}"))
-            .because("a choice is one integer from 0 to the number of datasets less 1")
+        Error::new(
+            ErrorKind::Data,
+            format!("invalid dataset index {value} in {name}: there are {n} datasets"),
+        )
+        .because("a choice is one integer from 0 to the number of datasets minus 1")
     })
 }
 
-struct Selecting {
-    up: Vec<Box<dyn Cursor>>,
-    turns: Turns,
+struct SelectCursor {
+    up: Vec<Box<dyn ElementCursor>>,
+    turns: SelectionSequence,
     ended: Vec<bool>,
     stop_on_empty: bool,
 }
 
-impl Cursor for Selecting {
+impl ElementCursor for SelectCursor {
     fn next(&mut self) -> Option<Result<Sample>> {
         loop {
             if self.stop_on_empty && self.ended.contains(&true) {
@@ -166,8 +192,8 @@ impl Cursor for Selecting {
             saved = saved.over(up.save());
         }
         saved.over(match &self.turns {
-            Turns::Drawn { count, .. } => IteratorState::at([*count]),
-            Turns::Told(choice) => choice.save(),
+            SelectionSequence::Drawn { count, .. } => IteratorState::at([*count]),
+            SelectionSequence::Told(choice) => choice.save(),
         })
     }
 
@@ -178,8 +204,8 @@ impl Cursor for Selecting {
         }
         let turns = state.above(self.up.len())?;
         match &mut self.turns {
-            Turns::Drawn { count, .. } => *count = turns.number(0)?,
-            Turns::Told(choice) => choice.restore(turns)?,
+            SelectionSequence::Drawn { count, .. } => *count = turns.number(0)?,
+            SelectionSequence::Told(choice) => choice.restore(turns)?,
         }
         Ok(())
     }

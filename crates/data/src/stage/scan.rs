@@ -1,17 +1,18 @@
-//! `scan`: a function of each sample and of a state that goes from sample to sample. Its iterator state is a count: the state is
-//! computed again from the start of the epoch when a position is restored.
+//! `scan`: applies a function to each sample with a state that is carried from sample to sample.
+//!
+//! Restoring a position recomputes the state from the start of the epoch.
 
 use crate::Dataset;
-use crate::pipeline::{Cursor, IteratorState, Node, Run, Stage, open, replay};
+use crate::pipeline::{DatasetStage, ElementCursor, IteratorState, PipelineRun, StageNode, open, replay};
 use crate::sample::Sample;
 use std::sync::Arc;
 use systole_base::Result;
 
-type Step = Arc<dyn Fn(Sample, Sample) -> Result<(Sample, Sample)> + Send + Sync>;
+type ScanFn = Arc<dyn Fn(Sample, Sample) -> Result<(Sample, Sample)> + Send + Sync>;
 
 impl Dataset {
-    /// `f(state, element) → (state, element)`, from `initial` on in every epoch: running sums, differences, counters.
-    /// An element that is an error leaves the state as it was.
+    /// Applies `f(state, element) → (state, element)`, from `initial` on in every epoch: running sums, differences,
+    /// counters. An element that is an error does not change the state.
     ///
     /// Resuming computes the elements before the position again.
     pub fn scan(
@@ -19,39 +20,39 @@ impl Dataset {
         initial: Sample,
         f: impl Fn(Sample, Sample) -> Result<(Sample, Sample)> + Send + Sync + 'static,
     ) -> Dataset {
-        self.then(|up| Scan { up, initial, f: Arc::new(f) })
+        self.then(|up| ScanStage { up, initial, f: Arc::new(f) })
     }
 }
 
-struct Scan {
-    up: Node,
+struct ScanStage {
+    up: StageNode,
     initial: Sample,
-    f: Step,
+    f: ScanFn,
 }
 
-impl Stage for Scan {
+impl DatasetStage for ScanStage {
     fn label(&self) -> String {
         "scan".into()
     }
 
-    fn inputs(&self) -> Vec<Node> {
+    fn inputs(&self) -> Vec<StageNode> {
         vec![self.up.clone()]
     }
 
-    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
+    fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
         let up = open(&self.up, run)?;
-        Ok(Box::new(Scanning { up, state: self.initial.clone(), f: self.f.clone(), taken: 0 }))
+        Ok(Box::new(ScanCursor { up, state: self.initial.clone(), f: self.f.clone(), taken: 0 }))
     }
 }
 
-struct Scanning {
-    up: Box<dyn Cursor>,
+struct ScanCursor {
+    up: Box<dyn ElementCursor>,
     state: Sample,
-    f: Step,
+    f: ScanFn,
     taken: u64,
 }
 
-impl Scanning {
+impl ScanCursor {
     fn step(&mut self, sample: Sample) -> Result<Sample> {
         let origin = sample.origin();
         let out = (self.f)(self.state.clone(), sample).and_then(|(state, out)| Ok((state.check()?, out)));
@@ -61,7 +62,7 @@ impl Scanning {
     }
 }
 
-impl Cursor for Scanning {
+impl ElementCursor for ScanCursor {
     fn next(&mut self) -> Option<Result<Sample>> {
         let item = self.up.next()?;
         self.taken += 1;

@@ -1,31 +1,37 @@
-//! `shard`: every n-th element, for one of n workers.
+//! `shard`: takes every n-th element, for one of n workers.
 
 use crate::Dataset;
-use crate::pipeline::{Access, Cardinality, Cursor, IteratorState, Node, Run, Stage, access, open};
+use crate::pipeline::{
+    Cardinality, DatasetStage, ElementCursor, IteratorState, PipelineRun, RandomAccess, StageNode, access,
+    open,
+};
 use crate::sample::Sample;
 use systole_base::{Error, ErrorKind, Result};
 
 impl Dataset {
-    /// Of `shards` equal parts the part `index`: elements `index`, `index + shards`, … Shard before you shuffle.
+    /// Takes elements `index`, `index + shards`, …: one of `shards` equal parts. Shard before shuffling.
     pub fn shard(&self, shards: u64, index: u64) -> Dataset {
-        self.then(|up| Shard { up, shards, index })
+        self.then(|up| ShardStage { up, shards, index })
     }
 }
 
-struct Shard {
-    up: Node,
+struct ShardStage {
+    up: StageNode,
     shards: u64,
     index: u64,
 }
 
-impl Shard {
+impl ShardStage {
     fn check(&self) -> Result<()> {
         if self.index < self.shards {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::Config, format!("there is no shard {} of {}", self.index, self.shards))
-            .at(self.label())
-            .hint("the index counts from 0 and is below the number of shards"))
+        Err(Error::new(
+            ErrorKind::Config,
+            format!("invalid shard index {} of {} shards", self.index, self.shards),
+        )
+        .at(self.label())
+        .hint("use an index from 0 to the number of shards minus 1"))
     }
 
     fn count(&self, n: u64) -> u64 {
@@ -33,12 +39,12 @@ impl Shard {
     }
 }
 
-impl Stage for Shard {
+impl DatasetStage for ShardStage {
     fn label(&self) -> String {
         format!("shard({}, {})", self.shards, self.index)
     }
 
-    fn inputs(&self) -> Vec<Node> {
+    fn inputs(&self) -> Vec<StageNode> {
         vec![self.up.clone()]
     }
 
@@ -46,27 +52,27 @@ impl Stage for Shard {
         self.up.cardinality().map(|n| self.count(n))
     }
 
-    fn access(&self, run: &Run) -> Result<Option<Box<dyn Access>>> {
+    fn access(&self, run: &PipelineRun) -> Result<Option<Box<dyn RandomAccess>>> {
         self.check()?;
         let Some(up) = access(&self.up, run)? else { return Ok(None) };
         let len = up.len().map(|n| self.count(n));
-        Ok(Some(Box::new(Every { up, shards: self.shards, index: self.index, len })))
+        Ok(Some(Box::new(ShardAccess { up, shards: self.shards, index: self.index, len })))
     }
 
-    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
+    fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
         self.check()?;
-        Ok(Box::new(Stepping { up: open(&self.up, run)?, shards: self.shards, due: self.index }))
+        Ok(Box::new(ShardCursor { up: open(&self.up, run)?, shards: self.shards, due: self.index }))
     }
 }
 
-struct Every {
-    up: Box<dyn Access>,
+struct ShardAccess {
+    up: Box<dyn RandomAccess>,
     shards: u64,
     index: u64,
     len: Option<u64>,
 }
 
-impl Access for Every {
+impl RandomAccess for ShardAccess {
     fn len(&self) -> Option<u64> {
         self.len
     }
@@ -76,14 +82,14 @@ impl Access for Every {
     }
 }
 
-struct Stepping {
-    up: Box<dyn Cursor>,
+struct ShardCursor {
+    up: Box<dyn ElementCursor>,
     shards: u64,
-    /// Elements to leave out before the next one.
+    /// Number of elements to skip before the next one.
     due: u64,
 }
 
-impl Cursor for Stepping {
+impl ElementCursor for ShardCursor {
     fn next(&mut self) -> Option<Result<Sample>> {
         let due = std::mem::replace(&mut self.due, self.shards - 1);
         if self.up.skip(due) < due { None } else { self.up.next() }

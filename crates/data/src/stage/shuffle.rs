@@ -1,70 +1,71 @@
-//! `shuffle`: tf.data's buffer, driven by counter-based draws, so that the order is a pure function of
-//! (seed, epoch, index).
+//! `shuffle`: tf.data's shuffle buffer with counter-based random numbers.
 //!
-//! Over random access the same algorithm runs on indices alone and gives a table: the order is the one that a
-//! stream of the same elements would get, but nothing is buffered and any position is reached in constant time.
+//! The order is a pure function of (seed, epoch, index). With random access the same algorithm runs on indices alone
+//! and yields a permutation: the order equals that of a stream, but no element is buffered and any position is reached
+//! in constant time.
 
 use crate::Dataset;
 use crate::mutex::lock;
 use crate::pipeline::{
-    Access, Budget, Cursor, HeldElements, IteratorState, Lease, Node, Run, Stage, access, foreign, open,
+    DatasetStage, ElementCursor, HeldElements, IteratorState, MemoryBudget, MemoryLease, PipelineRun,
+    RandomAccess, StageNode, access, foreign, open,
 };
 use crate::sample::{ElementSpec, Sample};
 use std::sync::{Arc, Mutex, Weak};
-use systole_base::rng::{Stream, hash_name};
+use systole_base::rng::{RandomStream, hash_name};
 use systole_base::{Error, ErrorKind, Result};
 
 impl Dataset {
-    /// A random order that is a pure function of (seed, epoch, index), another one in each epoch.
+    /// Shuffles the elements: the order is a pure function of (seed, epoch, index) and differs between epochs.
     ///
-    /// As in tf.data a buffer of `buffer_size` elements is filled and each output drawn from it; with
-    /// `buffer_size` at least the number of elements that is a uniform permutation. Over sources with random
-    /// access no element is copied or computed early: only indices are shuffled.
+    /// As in tf.data, each output is drawn from a buffer of `buffer_size` elements; with `buffer_size` at least the
+    /// number of elements, the result is a uniform permutation. With random access only indices are shuffled: no
+    /// element is copied or computed early.
     pub fn shuffle(&self, buffer_size: usize, seed: u64) -> Dataset {
-        self.shuffle_with(Shuffle { buffer_size, seed, reshuffle_each_iteration: true })
+        self.shuffle_with(ShuffleOptions { buffer_size, seed, reshuffle_each_iteration: true })
     }
 
-    /// [`Dataset::shuffle`] with every option.
-    pub fn shuffle_with(&self, options: Shuffle) -> Dataset {
+    /// [`Dataset::shuffle`] with all options.
+    pub fn shuffle_with(&self, options: ShuffleOptions) -> Dataset {
         self.then(|up| ShuffleStage::new(up, options))
     }
 }
 
 /// Options of [`crate::Dataset::shuffle_with`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Shuffle {
-    /// Elements to draw from at a time; at least the size of the dataset gives a uniform permutation.
+pub struct ShuffleOptions {
+    /// Buffer size in elements; at least the size of the dataset yields a uniform permutation.
     pub buffer_size: usize,
-    /// Two shuffles with the same seed give the same order.
+    /// Random seed; shuffles with the same seed have the same order.
     pub seed: u64,
-    /// Another order in each epoch (tf.data's default); false: the order of epoch 0 in all.
+    /// Whether each epoch has another order (tf.data's default); otherwise all have that of epoch 0.
     pub reshuffle_each_iteration: bool,
 }
 
 pub(crate) struct ShuffleStage {
-    up: Node,
-    options: Shuffle,
-    /// The orders in use, by epoch and length: threads of one run share them.
-    tables: Mutex<Vec<Table>>,
+    up: StageNode,
+    options: ShuffleOptions,
+    /// Permutations in use, by epoch and length, shared by the threads of one run.
+    tables: Mutex<Vec<ShuffleOrder>>,
 }
 
-/// Epoch, length, order.
-type Table = (u64, u32, Weak<Vec<u32>>);
+/// Epoch, length, permutation.
+type ShuffleOrder = (u64, u32, Weak<Vec<u32>>);
 
 impl ShuffleStage {
-    pub fn new(up: Node, options: Shuffle) -> ShuffleStage {
+    pub fn new(up: StageNode, options: ShuffleOptions) -> ShuffleStage {
         ShuffleStage { up, options, tables: Mutex::default() }
     }
 
-    fn draws(&self, epoch: u64) -> Result<Stream> {
+    fn draws(&self, epoch: u64) -> Result<RandomStream> {
         if self.options.buffer_size == 0 {
-            return Err(Error::new(ErrorKind::Config, "shuffle with a buffer of 0 elements")
+            return Err(Error::new(ErrorKind::Config, "the shuffle buffer size is 0")
                 .at(self.name())
-                .because("each element is drawn from the buffer, so it must hold at least one")
-                .hint("use the number of elements for a full shuffle, or leave shuffle out"));
+                .because("elements are drawn from the buffer, so it must hold at least one")
+                .hint("use the number of elements for a full shuffle, or remove shuffle"));
         }
         let epoch = if self.options.reshuffle_each_iteration { epoch } else { 0 };
-        Ok(Stream::new(self.options.seed, hash_name("shuffle"), epoch))
+        Ok(RandomStream::new(self.options.seed, hash_name("shuffle"), epoch))
     }
 
     fn table(&self, n: u32, epoch: u64) -> Result<Arc<Vec<u32>>> {
@@ -76,7 +77,7 @@ impl ShuffleStage {
             return Ok(table);
         }
         let mut indices = 0..n;
-        let mut buffer = Buffer::new(self.options.buffer_size, draws);
+        let mut buffer = ShuffleBuffer::new(self.options.buffer_size, draws);
         let next = || {
             while buffer.has_room() {
                 buffer.add(indices.next());
@@ -89,29 +90,29 @@ impl ShuffleStage {
     }
 }
 
-impl Stage for ShuffleStage {
+impl DatasetStage for ShuffleStage {
     fn label(&self) -> String {
         format!("shuffle({})", self.options.buffer_size)
     }
 
-    fn inputs(&self) -> Vec<Node> {
+    fn inputs(&self) -> Vec<StageNode> {
         vec![self.up.clone()]
     }
 
-    fn access(&self, run: &Run) -> Result<Option<Box<dyn Access>>> {
+    fn access(&self, run: &PipelineRun) -> Result<Option<Box<dyn RandomAccess>>> {
         self.draws(run.epoch())?;
         let Some(up) = access(&self.up, run)? else { return Ok(None) };
-        // An endless source, or one whose table would not fit 32-bit indices, goes through the buffer.
+        // An endless source, or one too long for 32-bit indices, uses the buffer.
         let Some(n) = up.len().and_then(|n| u32::try_from(n).ok()) else { return Ok(None) };
-        Ok(Some(Box::new(Ordered { up, order: self.table(n, run.epoch())? })))
+        Ok(Some(Box::new(ShuffleAccess { up, order: self.table(n, run.epoch())? })))
     }
 
-    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
-        let buffer = Buffer::new(self.options.buffer_size, self.draws(run.epoch())?);
+    fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
+        let buffer = ShuffleBuffer::new(self.options.buffer_size, self.draws(run.epoch())?);
         let up = HeldElements::new(open(&self.up, run)?);
         let budget = run.budget().clone();
         budget.enter();
-        Ok(Box::new(Buffered { up, buffer, lease: budget.insist(0), bytes: 0, budget }))
+        Ok(Box::new(ShuffleCursor { up, buffer, lease: budget.insist(0), bytes: 0, budget }))
     }
 
     fn spec(&self) -> Result<ElementSpec> {
@@ -124,20 +125,20 @@ impl Stage for ShuffleStage {
     }
 }
 
-/// The algorithm: keep up to `size` items, hand out a random one, put the next of the source in its place.
-struct Buffer<T> {
+/// The algorithm: keep up to `size` items, yield a random one, replace it with the source's next item.
+struct ShuffleBuffer<T> {
     items: Vec<T>,
     size: usize,
-    draws: Stream,
+    draws: RandomStream,
     ended: bool,
 }
 
-impl<T> Buffer<T> {
-    fn new(size: usize, draws: Stream) -> Buffer<T> {
-        Buffer { items: Vec::new(), size, draws, ended: false }
+impl<T> ShuffleBuffer<T> {
+    fn new(size: usize, draws: RandomStream) -> ShuffleBuffer<T> {
+        ShuffleBuffer { items: Vec::new(), size, draws, ended: false }
     }
 
-    /// Whether an item of the source is to be added before the next draw.
+    /// Whether to read an item before the next draw.
     fn has_room(&self) -> bool {
         !self.ended && self.items.len() < self.size
     }
@@ -158,12 +159,12 @@ impl<T> Buffer<T> {
     }
 }
 
-struct Ordered {
-    up: Box<dyn Access>,
+struct ShuffleAccess {
+    up: Box<dyn RandomAccess>,
     order: Arc<Vec<u32>>,
 }
 
-impl Access for Ordered {
+impl RandomAccess for ShuffleAccess {
     fn len(&self) -> Option<u64> {
         Some(self.order.len() as u64)
     }
@@ -173,22 +174,22 @@ impl Access for Ordered {
     }
 }
 
-struct Buffered {
+struct ShuffleCursor {
     up: HeldElements,
-    buffer: Buffer<(u64, Result<Sample>)>,
-    lease: Lease,
+    buffer: ShuffleBuffer<(u64, Result<Sample>)>,
+    lease: MemoryLease,
     bytes: usize,
-    budget: Arc<Budget>,
+    budget: Arc<MemoryBudget>,
 }
 
-impl Drop for Buffered {
+impl Drop for ShuffleCursor {
     fn drop(&mut self) {
         self.budget.leave();
     }
 }
 
-impl Buffered {
-    /// The buffer is never larger than the whole memory budget: better an error than a process that is ended.
+impl ShuffleCursor {
+    /// Returns an error if the buffer exceeds the memory budget, rather than risk an out-of-memory kill.
     fn too_large(&mut self) -> Option<Error> {
         if self.bytes <= self.budget.limit() {
             return None;
@@ -199,29 +200,29 @@ impl Buffered {
         Some(
             Error::new(ErrorKind::Data, "the shuffle buffer is larger than the pipeline's memory budget")
                 .because(format!(
-                    "{held} of {} elements take {} bytes already, the budget is {} bytes",
+                    "{held} of {} elements already use {} bytes, but the budget is {} bytes",
                     self.buffer.size,
                     self.bytes,
                     self.budget.limit()
                 ))
-                .hint("raise ram_budget, use a smaller buffer, or shuffle before the elements are decoded"),
+                .hint("increase ram_budget, use a smaller buffer, or shuffle before decoding"),
         )
     }
 }
 
-impl Cursor for Buffered {
-    /// An error comes at once: drawn later, the elements before it would be in another order than without it, and a run
-    /// that goes on when the fault is mended would not be the one that had no fault.
+impl ElementCursor for ShuffleCursor {
+    /// Errors are yielded immediately: if they were drawn like elements, the order of the others would change, and a
+    /// run resumed after fixing the problem would differ from one without it.
     fn next(&mut self) -> Option<Result<Sample>> {
         let filling = self.buffer.items.len() + 1 < self.buffer.size;
-        // The oldest element that is held decides which states of the source can be forgotten.
+        // The oldest held element determines which source states can be dropped.
         self.up.forget(|| self.buffer.items.iter().map(|(seq, _)| *seq).min());
         while self.buffer.has_room() {
             let item = self.up.pull();
             match &item {
                 Some((_, Err(e))) => return Some(Err(e.clone())),
                 Some((_, Ok(sample))) if filling => {
-                    // At once: a queue above would take the room that this element leaves there.
+                    // Counted immediately: otherwise a later queue would use the room that this element leaves.
                     self.bytes += sample.bytes();
                     self.lease.settle(self.bytes);
                 }
@@ -331,7 +332,7 @@ mod tests {
 
     #[test]
     fn reshuffling_can_be_turned_off() {
-        let o = Shuffle { buffer_size: 50, seed: 1, reshuffle_each_iteration: false };
+        let o = ShuffleOptions { buffer_size: 50, seed: 1, reshuffle_each_iteration: false };
         let s = ints(50).shuffle_with(o);
         assert_eq!(values(&s), values_of(s.iter_epoch(9)));
     }

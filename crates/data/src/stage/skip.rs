@@ -1,28 +1,31 @@
-//! `skip`: all but the first n elements.
+//! `skip`: skips the first n elements.
 
 use crate::Dataset;
-use crate::pipeline::{Access, Cardinality, Cursor, IteratorState, Node, Run, Stage, access, open};
+use crate::pipeline::{
+    Cardinality, DatasetStage, ElementCursor, IteratorState, PipelineRun, RandomAccess, StageNode, access,
+    open,
+};
 use crate::sample::{ElementSpec, Sample};
 use systole_base::Result;
 
 impl Dataset {
-    /// All but the first `n` elements.
+    /// Skips the first `n` elements.
     pub fn skip(&self, n: u64) -> Dataset {
-        self.then(|up| Skip { up, n })
+        self.then(|up| SkipStage { up, n })
     }
 }
 
-pub(crate) struct Skip {
-    pub up: Node,
+pub(crate) struct SkipStage {
+    pub up: StageNode,
     pub n: u64,
 }
 
-impl Stage for Skip {
+impl DatasetStage for SkipStage {
     fn label(&self) -> String {
         format!("skip({})", self.n)
     }
 
-    fn inputs(&self) -> Vec<Node> {
+    fn inputs(&self) -> Vec<StageNode> {
         vec![self.up.clone()]
     }
 
@@ -30,12 +33,12 @@ impl Stage for Skip {
         self.up.cardinality().map(|n| n.saturating_sub(self.n))
     }
 
-    fn access(&self, run: &Run) -> Result<Option<Box<dyn Access>>> {
-        Ok(access(&self.up, run)?.map(|up| Box::new(Later { up, n: self.n }) as _))
+    fn access(&self, run: &PipelineRun) -> Result<Option<Box<dyn RandomAccess>>> {
+        Ok(access(&self.up, run)?.map(|up| Box::new(SkipAccess { up, n: self.n }) as _))
     }
 
-    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
-        Ok(Box::new(Skipping { up: open(&self.up, run)?, first: self.n }))
+    fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
+        Ok(Box::new(SkipCursor { up: open(&self.up, run)?, first: self.n }))
     }
 
     fn spec(&self) -> Result<ElementSpec> {
@@ -43,12 +46,12 @@ impl Stage for Skip {
     }
 }
 
-struct Later {
-    up: Box<dyn Access>,
+struct SkipAccess {
+    up: Box<dyn RandomAccess>,
     n: u64,
 }
 
-impl Access for Later {
+impl RandomAccess for SkipAccess {
     fn len(&self) -> Option<u64> {
         self.up.len().map(|n| n.saturating_sub(self.n))
     }
@@ -58,13 +61,13 @@ impl Access for Later {
     }
 }
 
-/// Leaves out the first elements only when the first one is wanted: a position that is restored needs none of them.
-struct Skipping {
-    up: Box<dyn Cursor>,
+/// Skips lazily, at the first element: a restored position needs no skipping.
+struct SkipCursor {
+    up: Box<dyn ElementCursor>,
     first: u64,
 }
 
-impl Cursor for Skipping {
+impl ElementCursor for SkipCursor {
     fn next(&mut self) -> Option<Result<Sample>> {
         self.skip(0);
         self.up.next()

@@ -1,28 +1,31 @@
-//! `take`: at most the first n elements.
+//! `take`: yields at most the first n elements.
 
 use crate::Dataset;
-use crate::pipeline::{Access, Cardinality, Cursor, IteratorState, Node, Run, Stage, access, foreign, open};
+use crate::pipeline::{
+    Cardinality, DatasetStage, ElementCursor, IteratorState, PipelineRun, RandomAccess, StageNode, access,
+    foreign, open,
+};
 use crate::sample::{ElementSpec, Sample};
 use systole_base::Result;
 
 impl Dataset {
-    /// At most the first `n` elements.
+    /// Takes at most the first `n` elements.
     pub fn take(&self, n: u64) -> Dataset {
-        self.then(|up| Take { up, n })
+        self.then(|up| TakeStage { up, n })
     }
 }
 
-pub(crate) struct Take {
-    pub up: Node,
+pub(crate) struct TakeStage {
+    pub up: StageNode,
     pub n: u64,
 }
 
-impl Stage for Take {
+impl DatasetStage for TakeStage {
     fn label(&self) -> String {
         format!("take({})", self.n)
     }
 
-    fn inputs(&self) -> Vec<Node> {
+    fn inputs(&self) -> Vec<StageNode> {
         vec![self.up.clone()]
     }
 
@@ -34,12 +37,12 @@ impl Stage for Take {
         }
     }
 
-    fn access(&self, run: &Run) -> Result<Option<Box<dyn Access>>> {
-        Ok(access(&self.up, run)?.map(|up| Box::new(Taken { up, left: self.n }) as _))
+    fn access(&self, run: &PipelineRun) -> Result<Option<Box<dyn RandomAccess>>> {
+        Ok(access(&self.up, run)?.map(|up| Box::new(TakeReader { up, left: self.n }) as _))
     }
 
-    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
-        Ok(Box::new(Taken { up: open(&self.up, run)?, left: self.n }))
+    fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
+        Ok(Box::new(TakeReader { up: open(&self.up, run)?, left: self.n }))
     }
 
     fn spec(&self) -> Result<ElementSpec> {
@@ -47,12 +50,12 @@ impl Stage for Take {
     }
 }
 
-struct Taken<U> {
+struct TakeReader<U> {
     up: U,
     left: u64,
 }
 
-impl Access for Taken<Box<dyn Access>> {
+impl RandomAccess for TakeReader<Box<dyn RandomAccess>> {
     fn len(&self) -> Option<u64> {
         Some(self.up.len().map_or(self.left, |n| n.min(self.left)))
     }
@@ -62,7 +65,7 @@ impl Access for Taken<Box<dyn Access>> {
     }
 }
 
-impl Cursor for Taken<Box<dyn Cursor>> {
+impl ElementCursor for TakeReader<Box<dyn ElementCursor>> {
     fn next(&mut self) -> Option<Result<Sample>> {
         self.left = self.left.checked_sub(1)?;
         self.up.next()

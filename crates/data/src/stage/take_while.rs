@@ -1,31 +1,33 @@
-//! `take_while`: the elements before the first one for which a predicate does not hold.
+//! `take_while`: yields the elements before the first one that fails a predicate.
 
 use crate::Dataset;
-use crate::pipeline::{Cardinality, Cursor, IteratorState, Node, Run, Stage, open};
+use crate::pipeline::{
+    Cardinality, DatasetStage, ElementCursor, IteratorState, PipelineRun, StageNode, open,
+};
 use crate::sample::Sample;
 use std::sync::Arc;
 use systole_base::Result;
 
-type Predicate = Arc<dyn Fn(&Sample) -> bool + Send + Sync>;
+type TakeWhilePredicate = Arc<dyn Fn(&Sample) -> bool + Send + Sync>;
 
 impl Dataset {
-    /// The elements before the first one for which the predicate does not hold.
+    /// Takes the elements before the first one that fails the predicate.
     pub fn take_while(&self, go_on: impl Fn(&Sample) -> bool + Send + Sync + 'static) -> Dataset {
-        self.then(|up| TakeWhile { up, go_on: Arc::new(go_on) })
+        self.then(|up| TakeWhileStage { up, go_on: Arc::new(go_on) })
     }
 }
 
-struct TakeWhile {
-    up: Node,
-    go_on: Predicate,
+struct TakeWhileStage {
+    up: StageNode,
+    go_on: TakeWhilePredicate,
 }
 
-impl Stage for TakeWhile {
+impl DatasetStage for TakeWhileStage {
     fn label(&self) -> String {
         "take_while".into()
     }
 
-    fn inputs(&self) -> Vec<Node> {
+    fn inputs(&self) -> Vec<StageNode> {
         vec![self.up.clone()]
     }
 
@@ -33,18 +35,18 @@ impl Stage for TakeWhile {
         self.up.cardinality().unknown_unless_empty()
     }
 
-    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
-        Ok(Box::new(Taking { up: open(&self.up, run)?, go_on: self.go_on.clone(), over: false }))
+    fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
+        Ok(Box::new(TakeWhileCursor { up: open(&self.up, run)?, go_on: self.go_on.clone(), over: false }))
     }
 }
 
-struct Taking {
-    up: Box<dyn Cursor>,
-    go_on: Predicate,
+struct TakeWhileCursor {
+    up: Box<dyn ElementCursor>,
+    go_on: TakeWhilePredicate,
     over: bool,
 }
 
-impl Cursor for Taking {
+impl ElementCursor for TakeWhileCursor {
     fn next(&mut self) -> Option<Result<Sample>> {
         if self.over {
             return None;

@@ -1,29 +1,31 @@
-//! `unbatch`: the rows of each element as elements of their own.
+//! `unbatch`: splits each element into its rows.
 
 use crate::Dataset;
 use crate::HostArray;
-use crate::pipeline::{Cardinality, Cursor, IteratorState, Node, Run, Stage, foreign, open};
+use crate::pipeline::{
+    Cardinality, DatasetStage, ElementCursor, IteratorState, PipelineRun, StageNode, foreign, open,
+};
 use crate::sample::Sample;
 use crate::source::slices::{rows, slice};
 use systole_base::Result;
 
 impl Dataset {
-    /// `name: T[n, …] → n samples of name: T[…]`.
+    /// Splits along the first dimension: `name: T[n, …] → n samples of name: T[…]`.
     pub fn unbatch(&self) -> Dataset {
-        self.then(|up| Unbatch { up })
+        self.then(|up| UnbatchStage { up })
     }
 }
 
-pub(crate) struct Unbatch {
-    pub up: Node,
+pub(crate) struct UnbatchStage {
+    pub up: StageNode,
 }
 
-impl Stage for Unbatch {
+impl DatasetStage for UnbatchStage {
     fn label(&self) -> String {
         "unbatch".into()
     }
 
-    fn inputs(&self) -> Vec<Node> {
+    fn inputs(&self) -> Vec<StageNode> {
         vec![self.up.clone()]
     }
 
@@ -31,23 +33,23 @@ impl Stage for Unbatch {
         self.up.cardinality().unknown_unless_empty()
     }
 
-    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
-        Ok(Box::new(Rows::new(open(&self.up, run)?)))
+    fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
+        Ok(Box::new(UnbatchCursor::new(open(&self.up, run)?)))
     }
 }
 
-struct Rows {
-    up: Box<dyn Cursor>,
+struct UnbatchCursor {
+    up: Box<dyn ElementCursor>,
     batch: Sample,
-    /// The state before the batch.
+    /// State before the batch.
     before: IteratorState,
     at: usize,
     count: usize,
 }
 
-impl Rows {
-    fn new(up: Box<dyn Cursor>) -> Rows {
-        Rows { up, batch: Sample::default(), before: IteratorState::default(), at: 0, count: 0 }
+impl UnbatchCursor {
+    fn new(up: Box<dyn ElementCursor>) -> UnbatchCursor {
+        UnbatchCursor { up, batch: Sample::default(), before: IteratorState::default(), at: 0, count: 0 }
     }
 
     fn refill(&mut self, batch: Result<Sample>) -> Result<()> {
@@ -68,7 +70,7 @@ impl Rows {
     }
 }
 
-impl Cursor for Rows {
+impl ElementCursor for UnbatchCursor {
     fn next(&mut self) -> Option<Result<Sample>> {
         while self.at == self.count {
             self.before = self.up.save();

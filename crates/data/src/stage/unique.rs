@@ -1,32 +1,35 @@
-//! `unique`: each element once. What was seen is kept as 128 bits an element, and found again by reading the elements
-//! before the position when a position is restored.
+//! `unique`: drops duplicate elements.
+//!
+//! Keeps a 128-bit hash per distinct element; restoring a position reads the elements before it again.
 
 use crate::Dataset;
-use crate::pipeline::{Cardinality, Cursor, IteratorState, Node, Run, Stage, open, replay};
+use crate::pipeline::{
+    Cardinality, DatasetStage, ElementCursor, IteratorState, PipelineRun, StageNode, open, replay,
+};
 use crate::sample::{ElementSpec, Sample};
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use systole_base::Result;
 
 impl Dataset {
-    /// The elements without those that an earlier one of the epoch equals, names, types and values alike.
+    /// Drops elements equal to an earlier one of the epoch in names, types and values.
     ///
-    /// Takes 16 bytes for each element that is kept. Resuming reads the elements before the position again.
+    /// Needs 16 bytes per distinct element. Resuming reads the elements before the position again.
     pub fn unique(&self) -> Dataset {
-        self.then(|up| Unique { up })
+        self.then(|up| UniqueStage { up })
     }
 }
 
-struct Unique {
-    up: Node,
+struct UniqueStage {
+    up: StageNode,
 }
 
-impl Stage for Unique {
+impl DatasetStage for UniqueStage {
     fn label(&self) -> String {
         "unique".into()
     }
 
-    fn inputs(&self) -> Vec<Node> {
+    fn inputs(&self) -> Vec<StageNode> {
         vec![self.up.clone()]
     }
 
@@ -34,8 +37,8 @@ impl Stage for Unique {
         self.up.cardinality().unknown_unless_empty()
     }
 
-    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
-        Ok(Box::new(Seeing { up: open(&self.up, run)?, seen: HashSet::new(), taken: 0 }))
+    fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
+        Ok(Box::new(UniqueCursor { up: open(&self.up, run)?, seen: HashSet::new(), taken: 0 }))
     }
 
     fn spec(&self) -> Result<ElementSpec> {
@@ -43,14 +46,14 @@ impl Stage for Unique {
     }
 }
 
-struct Seeing {
-    up: Box<dyn Cursor>,
+struct UniqueCursor {
+    up: Box<dyn ElementCursor>,
     seen: HashSet<u128>,
-    /// Elements of this stage that were handed out.
+    /// Number of elements yielded by this stage.
     taken: u64,
 }
 
-/// Two different hashes of names, types and values: no two elements of any data set meet by chance.
+/// Hashes names, types and values with two hash functions, so that collisions are negligible.
 fn mark(sample: &Sample) -> Result<u128> {
     let mut halves = [DefaultHasher::new(), DefaultHasher::new()];
     for (salt, half) in halves.iter_mut().enumerate() {
@@ -65,7 +68,7 @@ fn mark(sample: &Sample) -> Result<u128> {
     Ok(high << 64 | low)
 }
 
-impl Cursor for Seeing {
+impl ElementCursor for UniqueCursor {
     fn next(&mut self) -> Option<Result<Sample>> {
         loop {
             let item = self.up.next()?;

@@ -1,57 +1,59 @@
-//! `window`: overlapping or spaced groups of consecutive elements, each stacked as a batch is.
+//! `window`: overlapping or strided windows of consecutive elements, each stacked like a batch.
 //!
-//! tf.data's window yields datasets, which are then flattened and batched; here the stacked window is the element.
+//! tf.data's window yields datasets, to be flattened and batched; here the stacked window is the element.
 
 use crate::Dataset;
 use crate::pipeline::{
-    Cardinality, Cursor, HeldElements, IteratorState, Node, Numbered, Run, Stage, foreign, open, stack_all,
+    Cardinality, DatasetStage, ElementCursor, HeldElements, IteratorState, NumberedSample, PipelineRun,
+    StageNode, foreign, open, stack_all,
 };
 use crate::sample::Sample;
 use std::collections::VecDeque;
 use systole_base::{Error, ErrorKind, Result};
 
-/// The windows of [`Dataset::window_with`].
+/// Options of [`Dataset::window_with`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Window {
-    /// Elements in a window.
+pub struct WindowOptions {
+    /// Number of elements in a window.
     pub size: usize,
-    /// How far the next window begins after this one.
+    /// Number of elements between the starts of consecutive windows.
     pub shift: usize,
-    /// Every so manieth element is in it.
+    /// Distance between the elements of a window.
     pub stride: usize,
-    /// Whether windows that the end cuts short are left out.
+    /// Whether to drop incomplete windows at the end.
     pub drop_remainder: bool,
 }
 
 impl Dataset {
-    /// `name: T[…] → name: T[size, …]`: windows of `size` elements, the next one `shift` later; whole ones only.
+    /// Sliding windows: `name: T[…] → name: T[size, …]`, each `shift` elements after the previous one; only complete
+    /// ones.
     pub fn window(&self, size: usize, shift: usize) -> Dataset {
-        self.window_with(Window { size, shift, stride: 1, drop_remainder: true })
+        self.window_with(WindowOptions { size, shift, stride: 1, drop_remainder: true })
     }
 
-    /// [`Dataset::window`] with every option.
-    pub fn window_with(&self, options: Window) -> Dataset {
+    /// [`Dataset::window`] with all options.
+    pub fn window_with(&self, options: WindowOptions) -> Dataset {
         self.then(|up| WindowStage { up, options })
     }
 }
 
 struct WindowStage {
-    up: Node,
-    options: Window,
+    up: StageNode,
+    options: WindowOptions,
 }
 
-impl Stage for WindowStage {
+impl DatasetStage for WindowStage {
     fn label(&self) -> String {
-        let Window { size, shift, stride, drop_remainder } = self.options;
+        let WindowOptions { size, shift, stride, drop_remainder } = self.options;
         format!("window({size}, {shift}, {stride}, {drop_remainder})")
     }
 
-    fn inputs(&self) -> Vec<Node> {
+    fn inputs(&self) -> Vec<StageNode> {
         vec![self.up.clone()]
     }
 
     fn cardinality(&self) -> Cardinality {
-        let Window { size, shift, stride, drop_remainder } = self.options;
+        let WindowOptions { size, shift, stride, drop_remainder } = self.options;
         let (shift, span) = (shift.max(1) as u64, (size.max(1) as u64 - 1).saturating_mul(stride as u64) + 1);
         self.up.cardinality().map(|n| match drop_remainder {
             true if n < span => 0,
@@ -60,29 +62,32 @@ impl Stage for WindowStage {
         })
     }
 
-    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
-        let Window { size, shift, stride, .. } = self.options;
+    fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
+        let WindowOptions { size, shift, stride, .. } = self.options;
         if size == 0 || shift == 0 || stride == 0 {
-            return Err(Error::new(ErrorKind::Config, "size, shift and stride of a window are at least 1")
-                .at(self.label())
-                .hint("for windows that do not overlap give shift the value of size"));
+            return Err(Error::new(
+                ErrorKind::Config,
+                "size, shift and stride of a window must be at least 1",
+            )
+            .at(self.label())
+            .hint("set shift to size for windows that do not overlap"));
         }
         let up = HeldElements::new(open(&self.up, run)?);
-        Ok(Box::new(Windows { up, options: self.options, held: VecDeque::new(), gap: 0 }))
+        Ok(Box::new(WindowCursor { up, options: self.options, held: VecDeque::new(), gap: 0 }))
     }
 }
 
-struct Windows {
+struct WindowCursor {
     up: HeldElements,
-    options: Window,
-    held: VecDeque<Numbered>,
-    /// Elements between the last window and the next one.
+    options: WindowOptions,
+    held: VecDeque<NumberedSample>,
+    /// Number of elements between the last window and the next one.
     gap: u64,
 }
 
-impl Cursor for Windows {
+impl ElementCursor for WindowCursor {
     fn next(&mut self) -> Option<Result<Sample>> {
-        let Window { size, shift, stride, drop_remainder } = self.options;
+        let WindowOptions { size, shift, stride, drop_remainder } = self.options;
         let span = (size - 1).saturating_mul(stride).saturating_add(1);
         for _ in 0..std::mem::take(&mut self.gap) {
             drop(self.up.pull()?);
@@ -118,7 +123,7 @@ impl Cursor for Windows {
 
 #[cfg(test)]
 mod tests {
-    use super::Window;
+    use super::WindowOptions;
     use crate::stage::test::{ints, resumes, stream};
 
     #[test]
@@ -139,7 +144,7 @@ mod tests {
         ];
         for (n, [size, shift, stride], drop_remainder, expected) in cases {
             for d in [ints(n), stream(n)] {
-                let d = d.window_with(Window { size, shift, stride, drop_remainder });
+                let d = d.window_with(WindowOptions { size, shift, stride, drop_remainder });
                 let windows: Vec<_> = d.iter().map(|w| w.unwrap().get("x").unwrap().to_f64s()).collect();
                 assert_eq!(windows, expected, "{d:?}");
                 resumes(&d);

@@ -1,46 +1,49 @@
-//! `with_options`: how the whole pipeline is run. Passes the elements on as they are.
+//! `with_options`: sets run-time options of the whole pipeline. Passes elements through.
 
 use crate::Dataset;
-use crate::pipeline::{Access, Cursor, Node, Options, Run, Stage, WITH_OPTIONS, access, stream};
+use crate::pipeline::{
+    DatasetOptions, DatasetStage, ElementCursor, PipelineRun, RandomAccess, StageNode, WITH_OPTIONS, access,
+    stream,
+};
 use crate::sample::ElementSpec;
 use systole_base::Result;
 
 impl Dataset {
-    /// How the whole pipeline is run; the elements stay the same unless it gives up their order.
-    pub fn with_options(&self, options: Options) -> Dataset {
-        self.then(|up| WithOptions { up, options })
+    /// Sets run-time options of the whole pipeline; the elements do not change unless a fixed order is disabled.
+    pub fn with_options(&self, options: DatasetOptions) -> Dataset {
+        self.then(|up| WithOptionsStage { up, options })
     }
 
-    /// False: parallel stages hand out elements as they are ready, in no fixed order.
+    /// Sets whether the order is fixed; if not, parallel stages yield elements as soon as they are ready.
     pub fn deterministic(&self, deterministic: bool) -> Dataset {
-        self.with_options(Options { deterministic: Some(deterministic), ..Options::default() })
+        self.with_options(DatasetOptions { deterministic: Some(deterministic), ..DatasetOptions::default() })
     }
 
-    /// The same pipeline on the calling thread alone, for a debugger: same elements, same order.
+    /// Runs the pipeline on the calling thread, for a debugger: same elements, same order.
     pub fn debug(&self) -> Dataset {
-        self.with_options(Options { debug: Some(true), ..Options::default() })
+        self.with_options(DatasetOptions { debug: Some(true), ..DatasetOptions::default() })
     }
 }
 
-pub(crate) struct WithOptions {
-    pub up: Node,
-    pub options: Options,
+pub(crate) struct WithOptionsStage {
+    pub up: StageNode,
+    pub options: DatasetOptions,
 }
 
-impl Stage for WithOptions {
+impl DatasetStage for WithOptionsStage {
     fn label(&self) -> String {
         WITH_OPTIONS.into()
     }
 
-    fn inputs(&self) -> Vec<Node> {
+    fn inputs(&self) -> Vec<StageNode> {
         vec![self.up.clone()]
     }
 
-    fn access(&self, run: &Run) -> Result<Option<Box<dyn Access>>> {
+    fn access(&self, run: &PipelineRun) -> Result<Option<Box<dyn RandomAccess>>> {
         access(&self.up, run)
     }
 
-    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
+    fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
         stream(&self.up, run)
     }
 
@@ -48,7 +51,7 @@ impl Stage for WithOptions {
         self.up.spec()
     }
 
-    fn options(&self) -> Option<&Options> {
+    fn options(&self) -> Option<&DatasetOptions> {
         Some(&self.options)
     }
 }

@@ -1,36 +1,40 @@
-//! `zip`: the elements of several datasets side by side, their fields merged.
+//! `zip`: merges the fields of corresponding elements of several datasets.
 
 use crate::Dataset;
-use crate::pipeline::{Access, Cardinality, Cursor, IteratorState, Node, Run, Stage, access, open};
+use crate::pipeline::{
+    Cardinality, DatasetStage, ElementCursor, IteratorState, PipelineRun, RandomAccess, StageNode, access,
+    open,
+};
 use crate::sample::Sample;
 use systole_base::{Error, ErrorKind, Result};
 
 impl Dataset {
-    /// Merges the fields of the datasets' elements, side by side; ends with the shortest.
+    /// Merges the fields of corresponding elements of the datasets; ends with the shortest.
     pub fn zip(datasets: impl IntoIterator<Item = Dataset>) -> Dataset {
-        Dataset::new(Zip { up: datasets.into_iter().map(Dataset::into_node).collect() })
+        Dataset::new(ZipStage { up: datasets.into_iter().map(Dataset::into_node).collect() })
     }
 }
 
-pub(crate) struct Zip {
-    pub up: Vec<Node>,
+pub(crate) struct ZipStage {
+    pub up: Vec<StageNode>,
 }
 
-impl Zip {
+impl ZipStage {
     fn check(&self) -> Result<()> {
         if self.up.is_empty() {
-            return Err(Error::new(ErrorKind::Config, "zip of no datasets").hint("give it at least one"));
+            return Err(Error::new(ErrorKind::Config, "the list of datasets to zip is empty")
+                .hint("pass at least one dataset"));
         }
         Ok(())
     }
 }
 
-impl Stage for Zip {
+impl DatasetStage for ZipStage {
     fn label(&self) -> String {
         "zip".into()
     }
 
-    fn inputs(&self) -> Vec<Node> {
+    fn inputs(&self) -> Vec<StageNode> {
         self.up.clone()
     }
 
@@ -50,19 +54,19 @@ impl Stage for Zip {
         .unwrap_or(Cardinality::Finite(0))
     }
 
-    fn access(&self, run: &Run) -> Result<Option<Box<dyn Access>>> {
+    fn access(&self, run: &PipelineRun) -> Result<Option<Box<dyn RandomAccess>>> {
         self.check()?;
         let all = self.up.iter().map(|n| access(n, run)).collect::<Result<Option<Vec<_>>>>()?;
-        Ok(all.map(|up| Box::new(Zipped { up }) as _))
+        Ok(all.map(|up| Box::new(ZipReader { up }) as _))
     }
 
-    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
+    fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
         self.check()?;
-        Ok(Box::new(Zipped { up: self.up.iter().map(|n| open(n, run)).collect::<Result<Vec<_>>>()? }))
+        Ok(Box::new(ZipReader { up: self.up.iter().map(|n| open(n, run)).collect::<Result<Vec<_>>>()? }))
     }
 }
 
-struct Zipped<U> {
+struct ZipReader<U> {
     up: Vec<U>,
 }
 
@@ -71,13 +75,13 @@ fn merge(samples: Vec<Sample>) -> Result<Sample> {
     let fields: Vec<_> = samples.into_iter().flat_map(Sample::into_fields).collect();
     let clash = fields.iter().enumerate().find(|(i, (name, _))| fields[..*i].iter().any(|(n, _)| n == name));
     if let Some((_, (name, _))) = clash {
-        return Err(Error::new(ErrorKind::Data, format!("two of the zipped datasets have a field {name}"))
+        return Err(Error::new(ErrorKind::Data, format!("two of the zipped datasets have a field `{name}`"))
             .hint("rename one of them with map before zip"));
     }
     Ok(Sample::from_parts(fields, origin))
 }
 
-impl Access for Zipped<Box<dyn Access>> {
+impl RandomAccess for ZipReader<Box<dyn RandomAccess>> {
     fn len(&self) -> Option<u64> {
         self.up.iter().filter_map(|a| a.len()).min()
     }
@@ -87,9 +91,9 @@ impl Access for Zipped<Box<dyn Access>> {
     }
 }
 
-impl Cursor for Zipped<Box<dyn Cursor>> {
+impl ElementCursor for ZipReader<Box<dyn ElementCursor>> {
     fn next(&mut self) -> Option<Result<Sample>> {
-        // All step even where one has an error: otherwise they would be out of step after it.
+        // All inputs advance even if one has an error, so that they stay aligned.
         let items: Vec<Result<Sample>> = self.up.iter_mut().map(|c| c.next()).collect::<Option<_>>()?;
         Some(items.into_iter().collect::<Result<_>>().and_then(merge))
     }

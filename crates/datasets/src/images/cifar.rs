@@ -1,24 +1,24 @@
-//! CIFAR-10: finding its binary files, which `systole_data::format::cifar` reads.
+//! CIFAR-10: locates its binary files, which `systole_data::format::cifar` reads; falls back to synthetic color glyphs.
 
 use super::glyphs::colour_glyphs;
 use crate::idx_datasets::{DataDir, roots};
-use crate::{Arrays, ImageDataset};
+use crate::{ImageArrays, ImageDataset};
 use std::path::{Path, PathBuf};
 use systole_base::{Error, ErrorKind, Result};
-use systole_data::format::cifar::{self, Cifar};
+use systole_data::format::cifar::{self, CifarVariant};
 
 const FOLDER: &str = "cifar-10-batches-bin";
 const CLASSES: [&str; 10] =
     ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"];
 
-/// CIFAR-10: 50,000 + 10,000 colour pictures, `u8[32, 32, 3]`, ten classes, from its binary files.
+/// Loads CIFAR-10: 50,000 + 10,000 color images, `u8[32, 32, 3]`, ten classes, from its binary files.
 ///
-/// Where no folder is named and none of the usual places has the files, colour glyphs of the same shape are drawn in
-/// their place; the data set's name and origin say so. Krizhevsky, "Learning multiple layers of features from tiny
-/// images", 2009.
+/// If no directory is given and none of the default locations has the files, returns synthetic color glyphs of the same
+/// shape; the dataset's name and origin say so. Krizhevsky, "Learning multiple layers of features from tiny images",
+/// 2009.
 ///
 /// # Errors
-/// `Io` when a named folder has not all six files; `Data` when they are damaged.
+/// `Io` if a given directory lacks any of the six files; `Data` if they are damaged.
 pub fn cifar10(dir: impl Into<DataDir>) -> Result<ImageDataset> {
     let dir = dir.into();
     let places = roots(&dir);
@@ -28,7 +28,7 @@ pub fn cifar10(dir: impl Into<DataDir>) -> Result<ImageDataset> {
         None if dir.is_named() => Err(missing(&places)),
         None => {
             let mut drawn = colour_glyphs(0)?;
-            drawn.origin += &format!(", as there is no folder {FOLDER}");
+            drawn.origin += &format!(", because there is no folder {FOLDER}");
             Ok(drawn)
         }
     }
@@ -36,9 +36,9 @@ pub fn cifar10(dir: impl Into<DataDir>) -> Result<ImageDataset> {
 
 fn missing(places: &[PathBuf]) -> Error {
     let places: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
-    Error::new(ErrorKind::Io, "the files of cifar10 are not there")
+    Error::new(ErrorKind::Io, "the files of cifar10 were not found")
         .because(format!("looked for {FOLDER} in {}", places.join(", ")))
-        .hint("unpack cifar-10-binary.tar.gz there; without a folder, colour glyphs are drawn by code")
+        .hint("unpack cifar-10-binary.tar.gz there, or leave the folder out to use synthetic color glyphs")
 }
 
 fn read(folder: &Path) -> Result<ImageDataset> {
@@ -48,9 +48,9 @@ fn read(folder: &Path) -> Result<ImageDataset> {
     ImageDataset::new("cifar10", folder.display().to_string(), &CLASSES, train, test)
 }
 
-fn arrays(files: &[PathBuf]) -> Result<Arrays> {
-    let (images, labels) = cifar::read(files, Cifar::Ten)?;
-    Ok(Arrays { images, labels })
+fn arrays(files: &[PathBuf]) -> Result<ImageArrays> {
+    let (images, labels) = cifar::read(files, CifarVariant::Ten)?;
+    Ok(ImageArrays { images, labels })
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Datasets of images: CIFAR-10, folders with one folder for each class, and glyphs, which are drawn by code.
+//! Image datasets: CIFAR-10, folders with one subfolder per class, and synthetic glyphs.
 
 mod cifar;
 pub(crate) mod folder;

@@ -1,40 +1,40 @@
-//! Which folders within a folder hold a part of the pictures each (to train on, to test on), rather than a class.
+//! Detects train/test split folders (`train` and `val`, …) inside an image folder, as opposed to class folders.
 //!
-//! Two folders are parts when their names are the same but for a word that says which part (`train` and `val`, `seg_train`
-//! and `seg_test`, `Training` and `Testing`) and the first one has folders in it. What is taken so, and what is left out
-//! beside it, is told.
+//! Two folders are splits if their names are the same except for a word that names the split (`train` and `val`,
+//! `seg_train` and `seg_test`, `Training` and `Testing`) and the first one contains folders. Notes report the splits
+//! and the skipped folders.
 
 use std::path::{Path, PathBuf};
 use systole_base::Result;
 use systole_data::input_file::entries;
 
-/// Words for the pictures to train on …
+/// Words for the training split.
 const TRAIN: [&str; 4] = ["train", "training", "trainset", "trn"];
-/// … and for those to test on, the preferred first.
+/// Words for the test split, in order of preference.
 const TEST: [&str; 10] =
     ["validation", "valid", "val", "dev", "test", "testing", "testset", "tst", "evaluation", "eval"];
 
-/// The parts of a folder.
-pub(super) struct Parts {
+/// Train and test folders.
+pub(super) struct FolderSplits {
     pub train: PathBuf,
-    /// None: only the part for training has classes.
+    /// `None`: only the training folder has classes.
     pub test: Option<PathBuf>,
-    /// What is to be said of the folders beside them.
+    /// Notes about the folders that are not used.
     pub notes: Vec<String>,
 }
 
-/// A folder whose name is that of a part.
-struct Candidate {
+/// Folder whose name contains a split word.
+struct SplitFolder {
     path: PathBuf,
     name: String,
-    /// Place of its word in the list.
+    /// Index of its word in the list.
     rank: usize,
-    /// The other words of the name.
+    /// Remaining words of the name.
     rest: String,
 }
 
-/// The parts of a folder; none: its folders are classes.
-pub(super) fn parts(root: &Path) -> Result<Option<Parts>> {
+/// Returns the split folders; `None`: the subfolders are classes.
+pub(super) fn parts(root: &Path) -> Result<Option<FolderSplits>> {
     let folders: Vec<(PathBuf, String)> =
         entries(root)?.into_iter().filter(|e| e.is_dir).map(|e| (e.path, e.name)).collect();
     let mut train = candidates(&folders, &TRAIN);
@@ -47,9 +47,9 @@ pub(super) fn parts(root: &Path) -> Result<Option<Parts>> {
     for other in &tests {
         notes.push(match (&test, has_folders(&other.path)) {
             (Some(test), true) => {
-                format!("{} is left out: the pictures of {} are tested on", other.name, test.name)
+                format!("{} is skipped: testing uses {}", other.name, test.name)
             }
-            _ => format!("{} is left out: it has no folders of classes", other.name),
+            _ => format!("{} is skipped: it has no class folders", other.name),
         });
     }
     let known = |name: &String| {
@@ -64,16 +64,16 @@ pub(super) fn parts(root: &Path) -> Result<Option<Parts>> {
             test.as_ref().map_or(train.name.clone(), |test| format!("{} and {}", train.name, test.name));
         let are = if others.len() == 1 { "is" } else { "are" };
         notes.push(format!(
-            "{} {are} left out beside {beside}, which are parts, not classes",
+            "{} {are} skipped: {beside} contain the training and test splits",
             others.join(", ")
         ));
     }
-    let inner = |t: Candidate| innermost(t.path);
-    Ok(Some(Parts { train: innermost(train.path), test: test.map(inner), notes }))
+    let inner = |t: SplitFolder| innermost(t.path);
+    Ok(Some(FolderSplits { train: innermost(train.path), test: test.map(inner), notes }))
 }
 
-/// The folders with one of these words in their names, the preferred first.
-fn candidates(folders: &[(PathBuf, String)], words: &[&str]) -> Vec<Candidate> {
+/// Returns the folders with one of these words in their names, in order of preference.
+fn candidates(folders: &[(PathBuf, String)], words: &[&str]) -> Vec<SplitFolder> {
     let of = |(path, name): &(PathBuf, String)| {
         let lower = name.to_lowercase();
         let parts: Vec<&str> =
@@ -81,9 +81,9 @@ fn candidates(folders: &[(PathBuf, String)], words: &[&str]) -> Vec<Candidate> {
         let at = parts.iter().position(|p| words.contains(p))?;
         let rank = words.iter().position(|w| *w == parts[at])?;
         let rest = [&parts[..at], &parts[at + 1..]].concat().join(" ");
-        Some(Candidate { path: path.clone(), name: name.clone(), rank, rest })
+        Some(SplitFolder { path: path.clone(), name: name.clone(), rank, rest })
     };
-    let mut all: Vec<Candidate> = folders.iter().filter_map(of).collect();
+    let mut all: Vec<SplitFolder> = folders.iter().filter_map(of).collect();
     all.sort_by_key(|c| c.rank);
     all
 }
@@ -92,7 +92,7 @@ fn has_folders(dir: &Path) -> bool {
     entries(dir).is_ok_and(|all| all.iter().any(|e| e.is_dir))
 }
 
-/// Archives often hold their own name once more: `seg_train/seg_train/forest`.
+/// Unpacks repeated archive names: `seg_train/seg_train/forest`.
 fn innermost(dir: PathBuf) -> PathBuf {
     let again = entries(&dir).ok().and_then(|all| match all.as_slice() {
         [only]
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
     use std::fs;
 
-    fn parts_of(name: &str, paths: &[&str]) -> (Option<Parts>, PathBuf) {
+    fn parts_of(name: &str, paths: &[&str]) -> (Option<FolderSplits>, PathBuf) {
         let root = std::env::temp_dir().join(format!("systole-parts-{name}-{}", std::process::id()));
         for path in paths {
             fs::create_dir_all(root.join(path)).unwrap();
@@ -142,11 +142,7 @@ mod tests {
         let found = found.unwrap();
         assert_eq!(found.train, root.join("seg_train/seg_train"));
         assert_eq!(found.test, Some(root.join("seg_test/seg_test")));
-        assert!(
-            found.notes[0].contains("seg_pred is left out beside seg_train and seg_test"),
-            "{:?}",
-            found.notes
-        );
+        assert!(found.notes[0].contains("seg_pred is skipped: seg_train and seg_test"), "{:?}", found.notes);
     }
 
     #[test]
@@ -154,15 +150,11 @@ mod tests {
         let (found, root) = parts_of("three", &["train/a", "val/a", "test/a"]);
         let found = found.unwrap();
         assert_eq!(found.test, Some(root.join("val")));
-        assert_eq!(found.notes, ["test is left out: the pictures of val are tested on"]);
+        assert_eq!(found.notes, ["test is skipped: testing uses val"]);
         let (found, _) = parts_of("unlabelled", &["train/a", "test"]);
         let found = found.unwrap();
-        assert!(
-            found.test.is_none() && found.notes[0].contains("no folders of classes"),
-            "{:?}",
-            found.notes
-        );
-        // Vehicles, of which one is the train; and folders that only sound alike.
+        assert!(found.test.is_none() && found.notes[0].contains("no class folders"), "{:?}", found.notes);
+        // `train` as a vehicle class, and names that only contain a split word.
         assert!(parts_of("vehicles", &["train", "bus", "test"]).0.is_none());
         assert!(parts_of("stations", &["train station/x", "test/x"]).0.is_none());
         assert!(parts_of("alone", &["train/x"]).0.is_none());

@@ -1,11 +1,11 @@
-//! Hashing: things to bins without a vocabulary, by the hashes of TensorFlow: FarmHash's `Fingerprint64`, SipHash-2-4 with a salt.
+//! Keras's `Hashing` and `HashedCrossing` with TensorFlow's hashes: FarmHash `Fingerprint64`, SipHash-2-4 with a salt.
 
-use super::{OutputMode, wrong};
+use super::{LookupOutputMode, wrong};
 use serde::{Deserialize, Serialize};
 use std::hash::Hasher;
 use systole_base::{Literal, Result};
 
-/// Texts or integers to bins: Keras's `Hashing`.
+/// Hashes strings or integers to bins: Keras's `Hashing`.
 ///
 /// ```
 /// use systole_datasets::preprocessing::Hashing;
@@ -17,24 +17,24 @@ use systole_base::{Literal, Result};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Hashing {
-    /// How many bins there are. Required.
+    /// Number of bins. Required.
     pub num_bins: u64,
-    /// What has bin 0 to itself.
+    /// Value that is mapped to bin 0, which no other value uses.
     pub mask_value: Option<String>,
-    /// Keys of SipHash, in the place of FarmHash.
+    /// Keys for SipHash, which replaces FarmHash.
     pub salt: Option<[u64; 2]>,
-    /// What bins become; not [`OutputMode::TfIdf`].
-    pub output_mode: OutputMode,
+    /// Output encoding; not [`LookupOutputMode::TfIdf`].
+    pub output_mode: LookupOutputMode,
 }
 
 impl Hashing {
-    /// The bin of a text, or of an integer as a text.
+    /// Returns the bin of a string, or of an integer formatted as a string.
     ///
     /// # Errors
-    /// When there are no bins.
+    /// If `num_bins` is 0.
     pub fn bin(&self, value: &str) -> Result<u64> {
         if self.num_bins == 0 {
-            return Err(wrong("Hashing: num_bins is 0", "give at least one bin"));
+            return Err(wrong("Hashing: num_bins is 0", "set num_bins to at least 1"));
         }
         let Some(mask) = self.mask_value.as_deref().filter(|_| self.num_bins > 1) else {
             return Ok(bin(value, self.num_bins, self.salt));
@@ -42,78 +42,81 @@ impl Hashing {
         Ok(if value == mask { 0 } else { 1 + bin(value, self.num_bins - 1, self.salt) })
     }
 
-    /// `values → i64[n], f32[n, num_bins] or f32[num_bins]`.
+    /// Hashes `values → i64[n], f32[n, num_bins] or f32[num_bins]`.
     ///
     /// # Errors
-    /// When there are no bins, or the output mode is `tf_idf`.
+    /// If `num_bins` is 0, or the output mode is `tf_idf`.
     pub fn call<T: ToString>(&self, values: impl IntoIterator<Item = T>) -> Result<Literal> {
         let bins = values.into_iter().map(|value| Ok(self.bin(&value.to_string())? as i64));
         encode("Hashing", &bins.collect::<Result<Vec<i64>>>()?, self.num_bins, self.output_mode)
     }
 }
 
-/// What [`HashedCrossing`] crosses.
+/// Value of a feature for [`HashedCrossing`].
 #[derive(Clone, Debug, PartialEq)]
-pub enum Feature {
-    /// A text.
+pub enum CrossedFeature {
+    /// String value.
     Text(String),
-    /// An integer.
+    /// Integer value.
     Int(i64),
 }
 
-/// Several features of one sample to one bin: Keras's `HashedCrossing`.
+/// Hashes a combination of features to one bin: Keras's `HashedCrossing`.
 ///
 /// ```
-/// use systole_datasets::preprocessing::{Feature, HashedCrossing};
+/// use systole_datasets::preprocessing::{CrossedFeature, HashedCrossing};
 /// let crossing = HashedCrossing { num_bins: 5, ..Default::default() };
-/// let bin = |a: &str, b| crossing.bin(&[Feature::Text(a.into()), Feature::Int(b)]);
+/// let bin = |a: &str, b| crossing.bin(&[CrossedFeature::Text(a.into()), CrossedFeature::Int(b)]);
 /// assert_eq!([bin("A", 101)?, bin("B", 101)?, bin("A", 102)?], [1, 4, 3]);
 /// # Ok::<(), systole_base::Error>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HashedCrossing {
-    /// How many bins there are. Required.
+    /// Number of bins. Required.
     pub num_bins: u64,
-    /// What the bin becomes: itself or one-hot.
-    pub output_mode: OutputMode,
+    /// Output encoding: the bin index or one-hot.
+    pub output_mode: LookupOutputMode,
 }
 
 impl HashedCrossing {
-    /// The bin of features together.
+    /// Returns the bin of the combined features.
     ///
     /// # Errors
-    /// When there are no bins, or fewer than two features.
-    pub fn bin(&self, features: &[Feature]) -> Result<u64> {
+    /// If `num_bins` is 0, or there are fewer than two features.
+    pub fn bin(&self, features: &[CrossedFeature]) -> Result<u64> {
         if self.num_bins == 0 || features.len() < 2 {
             let what = format!("HashedCrossing: {} features and {} bins", features.len(), self.num_bins);
-            return Err(wrong(what, "cross at least two features, to at least one bin"));
+            return Err(wrong(what, "pass at least two features, and set num_bins to at least 1"));
         }
-        let of = |feature: &Feature| match feature {
-            Feature::Text(text) => fingerprint64(text.as_bytes()),
-            Feature::Int(n) => *n as u64,
+        let of = |feature: &CrossedFeature| match feature {
+            CrossedFeature::Text(text) => fingerprint64(text.as_bytes()),
+            CrossedFeature::Int(n) => *n as u64,
         };
         Ok(features.iter().fold(CROSS_KEY, |hash, feature| fingerprint_cat(hash, of(feature)))
             % self.num_bins)
     }
 
-    /// `features of one sample → i64[1] or f32[1, num_bins]`.
+    /// Hashes `features of one sample → i64[1] or f32[1, num_bins]`.
     ///
     /// # Errors
-    /// As [`HashedCrossing::bin`].
-    pub fn call(&self, features: &[Feature]) -> Result<Literal> {
+    /// See [`HashedCrossing::bin`].
+    pub fn call(&self, features: &[CrossedFeature]) -> Result<Literal> {
         encode("HashedCrossing", &[self.bin(features)? as i64], self.num_bins, self.output_mode)
     }
 }
 
-fn encode(of: &str, bins: &[i64], num_bins: u64, mode: OutputMode) -> Result<Literal> {
-    if mode == OutputMode::TfIdf {
-        return Err(wrong(format!("{of}: output_mode is tf_idf"), "hashes know no frequencies: use count"));
+fn encode(of: &str, bins: &[i64], num_bins: u64, mode: LookupOutputMode) -> Result<Literal> {
+    if mode == LookupOutputMode::TfIdf {
+        return Err(wrong(
+            format!("{of}: output_mode is tf_idf"),
+            "set output_mode to count: hashing has no term frequencies",
+        ));
     }
     mode.encode(bins, num_bins as usize, &[])
 }
 
-/// The bin of a text among so many, which are some.
+/// Returns the bin of a string; `bins` is not 0.
 pub(super) fn bin(value: &str, bins: u64, salt: Option<[u64; 2]>) -> u64 {
     let hash = match salt {
         Some(key) => siphash(key, value.as_bytes()),
@@ -122,7 +125,7 @@ pub(super) fn bin(value: &str, bins: u64, salt: Option<[u64; 2]>) -> u64 {
     hash % bins
 }
 
-/// Where TensorFlow's crossed hashes begin.
+/// Initial hash of TensorFlow's feature crosses.
 const CROSS_KEY: u64 = 0x00DE_CAFC_AFFE;
 const K0: u64 = 0xc3a5_c85c_97cb_3127;
 const K1: u64 = 0xb492_b66f_be98_f273;
@@ -141,7 +144,7 @@ fn fingerprint_cat(a: u64, b: u64) -> u64 {
     shift_mix(shift_mix(result).wrapping_mul(MUL))
 }
 
-/// Eight bytes from `at` on; those beyond the end are 0, which no caller reads.
+/// Loads eight bytes from `at`; bytes beyond the end are 0, and no caller uses them.
 fn u64_at(s: &[u8], at: usize) -> u64 {
     s.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
 }
@@ -155,7 +158,7 @@ fn hash_16(u: u64, v: u64, mul: u64) -> u64 {
     shift_mix((v ^ a).wrapping_mul(mul)).wrapping_mul(mul)
 }
 
-/// FarmHash's `Fingerprint64`, which is its hash `na`. Source: Geoff Pike, FarmHash.
+/// Computes FarmHash's `Fingerprint64` (farmhashna). Source: Geoff Pike, FarmHash.
 pub(super) fn fingerprint64(s: &[u8]) -> u64 {
     let len = s.len();
     let mul = K2.wrapping_add(2 * len as u64);
@@ -192,7 +195,7 @@ pub(super) fn fingerprint64(s: &[u8]) -> u64 {
     }
 }
 
-/// What the first and the last 16 bytes come to, for 17 to 64 of them.
+/// Hashes the first and last 16 bytes of inputs of 17 to 64 bytes.
 fn halves(s: &[u8], first: u64, mul: u64) -> (u64, u64) {
     let len = s.len();
     let (a, b) = (u64_at(s, 0).wrapping_mul(first), u64_at(s, 8));
@@ -201,7 +204,7 @@ fn halves(s: &[u8], first: u64, mul: u64) -> (u64, u64) {
     (u, a.wrapping_add(b.wrapping_add(K2).rotate_right(18)).wrapping_add(c))
 }
 
-/// 32 bytes from `at` on.
+/// Hashes 32 bytes from `at`.
 fn weak_hash(s: &[u8], at: usize, a: u64, b: u64) -> (u64, u64) {
     let [w, x, y, z] = [0, 8, 16, 24].map(|k| u64_at(s, at + k));
     let a = a.wrapping_add(w);
@@ -212,8 +215,8 @@ fn weak_hash(s: &[u8], at: usize, a: u64, b: u64) -> (u64, u64) {
     (a.wrapping_add(z), b.wrapping_add(c))
 }
 
-/// What the loop over blocks of 64 bytes carries.
-struct Blocks {
+/// State of FarmHash's loop over 64-byte blocks.
+struct FarmHashState {
     x: u64,
     y: u64,
     z: u64,
@@ -221,8 +224,8 @@ struct Blocks {
     w: (u64, u64),
 }
 
-impl Blocks {
-    /// One block; `last` is the multiplier of the last one, which is taken apart a little otherwise.
+impl FarmHashState {
+    /// Processes one block; `last` marks the last one, whose multiplier and mixing differ.
     fn take(&mut self, s: &[u8], at: usize, mul: u64, last: bool) {
         let (nine, w1, v0) = (if last { 9u64 } else { 1 }, self.w.1, self.v.0);
         let sum = self.x.wrapping_add(self.y).wrapping_add(v0).wrapping_add(u64_at(s, at + 8));
@@ -244,14 +247,14 @@ fn fingerprint_long(s: &[u8]) -> u64 {
     let y = SEED.wrapping_mul(K1).wrapping_add(113);
     let z = shift_mix(y.wrapping_mul(K2).wrapping_add(113)).wrapping_mul(K2);
     let x = SEED.wrapping_mul(K2).wrapping_add(u64_at(s, 0));
-    let mut blocks = Blocks { x, y, z, v: (0, 0), w: (0, 0) };
+    let mut blocks = FarmHashState { x, y, z, v: (0, 0), w: (0, 0) };
     (0..(len - 1) / 64).for_each(|k| blocks.take(s, 64 * k, K1, false));
     let mul = K1.wrapping_add((blocks.z & 0xff) << 1);
     blocks.w.0 = blocks.w.0.wrapping_add(((len - 1) & 63) as u64);
     blocks.v.0 = blocks.v.0.wrapping_add(blocks.w.0);
     blocks.w.0 = blocks.w.0.wrapping_add(blocks.v.0);
     blocks.take(s, len - 64, mul, true);
-    let Blocks { x, y, z, v, w } = blocks;
+    let FarmHashState { x, y, z, v, w } = blocks;
     let left = hash_16(v.0, w.0, mul).wrapping_add(shift_mix(y).wrapping_mul(K0)).wrapping_add(z);
     hash_16(left, hash_16(v.1, w.1, mul).wrapping_add(x), mul)
 }
@@ -259,7 +262,7 @@ fn fingerprint_long(s: &[u8]) -> u64 {
 /// SipHash-2-4. Source: Aumasson and Bernstein 2012.
 #[expect(
     deprecated,
-    reason = "deprecated as a hasher of maps; of a fixed algorithm there is no other in the standard library"
+    reason = "deprecated as a map hasher, but the only fixed SipHash in the standard library"
 )]
 fn siphash([first, second]: [u64; 2], bytes: &[u8]) -> u64 {
     let mut hasher = std::hash::SipHasher::new_with_keys(first, second);

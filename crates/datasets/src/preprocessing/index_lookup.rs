@@ -1,7 +1,7 @@
-//! Vocabularies: words or numbers to indices and back, given or counted from data.
+//! Keras's `StringLookup` and `IntegerLookup`: vocabularies, given or learned, that map terms to indices and back.
 
 use super::hashing::bin;
-use super::{OutputMode, wrong};
+use super::{LookupOutputMode, wrong};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -11,36 +11,36 @@ use std::sync::OnceLock;
 use systole_base::{DType, Error, ErrorKind, Literal, Result};
 use systole_data::Sample;
 
-/// How what is not in an integer vocabulary is spread over several indices.
+/// How out-of-vocabulary integers are distributed over several indices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OovMethod {
-    /// By the remainder of the number.
+    /// By the remainder of the integer.
     #[default]
     Floormod,
-    /// By the hash of the number as a text.
+    /// By the hash of the integer formatted as a string.
     Farmhash,
 }
 
-/// What a vocabulary is of: `String` or `i64`.
-pub trait Term: Clone + Ord + Hash + Debug + Display + Serialize + DeserializeOwned {
-    /// Keras's name of the layer.
+/// Type of a vocabulary's terms: `String` or `i64`.
+pub trait VocabularyTerm: Clone + Ord + Hash + Debug + Display + Serialize + DeserializeOwned {
+    /// Name of the Keras layer.
     const LAYER: &'static str;
 
-    /// What stands for all that is not in the vocabulary, on the way back.
+    /// Default out-of-vocabulary token for the inverse lookup.
     fn oov() -> Self;
 
-    /// Its bin among several for what is not in the vocabulary.
+    /// Returns the bin of an out-of-vocabulary term.
     fn oov_bin(&self, bins: u64, method: OovMethod, salt: Option<[u64; 2]>) -> u64;
 
-    /// The terms of a field of a sample, and whether that was a single one.
+    /// Returns the terms of a sample's field, and whether the field is a scalar.
     ///
     /// # Errors
-    /// When the field is missing or is of something else.
+    /// If the field is missing or has another type.
     fn of_field(sample: &Sample, field: &str) -> Result<(Vec<Self>, bool)>;
 }
 
-impl Term for String {
+impl VocabularyTerm for String {
     const LAYER: &'static str = "StringLookup";
 
     fn oov() -> String {
@@ -56,7 +56,7 @@ impl Term for String {
     }
 }
 
-impl Term for i64 {
+impl VocabularyTerm for i64 {
     const LAYER: &'static str = "IntegerLookup";
 
     fn oov() -> i64 {
@@ -73,23 +73,23 @@ impl Term for i64 {
     fn of_field(sample: &Sample, field: &str) -> Result<(Vec<i64>, bool)> {
         let x = sample.get(field)?;
         if !x.dtype().is_int() {
-            let what = format!("IntegerLookup takes integers, field {field} is {}", x.ty());
+            let what = format!("IntegerLookup requires integers, but field {field} is {}", x.ty());
             return Err(Error::new(ErrorKind::Data, what).hint("cast it to i32 or i64"));
         }
         Ok(((0..x.shape().elements()).map(|i| x.get(i).as_i64()).collect(), x.shape().rank() == 0))
     }
 }
 
-/// Words to indices: Keras's `StringLookup`. See [`IndexLookup`].
+/// Maps strings to indices: Keras's `StringLookup`. See [`IndexLookup`].
 pub type StringLookup = IndexLookup<String>;
 
-/// Integers to indices: Keras's `IntegerLookup`. See [`IndexLookup`].
+/// Maps integers to indices: Keras's `IntegerLookup`. See [`IndexLookup`].
 pub type IntegerLookup = IndexLookup<i64>;
 
-/// A vocabulary of words ([`StringLookup`]) or integers ([`IntegerLookup`]) and what their indices become.
+/// Vocabulary of strings ([`StringLookup`]) or integers ([`IntegerLookup`]), and the output encoding of indices.
 ///
-/// Index 0 is the mask token's, where there is one; then come those of what is not in the vocabulary, then the vocabulary, the
-/// most frequent first when it was counted.
+/// Index 0 is the mask token, if there is one; then the out-of-vocabulary indices, then the vocabulary. A learned
+/// vocabulary is sorted by decreasing frequency.
 ///
 /// ```
 /// use systole_datasets::preprocessing::StringLookup;
@@ -101,32 +101,32 @@ pub type IntegerLookup = IndexLookup<i64>;
 /// # Ok::<(), systole_base::Error>(())
 /// ```
 #[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(bound = "K: Term", default, deny_unknown_fields)]
-pub struct IndexLookup<K: Term> {
+#[serde(bound = "K: VocabularyTerm", default, deny_unknown_fields)]
+pub struct IndexLookup<K: VocabularyTerm> {
     max_tokens: Option<usize>,
     num_oov_indices: usize,
     mask_token: Option<K>,
     oov_token: K,
-    output_mode: OutputMode,
+    output_mode: LookupOutputMode,
     pad_to_max_tokens: bool,
     oov_method: OovMethod,
     salt: Option<[u64; 2]>,
-    /// Without mask and what is not in it.
+    /// Terms without the mask and out-of-vocabulary tokens.
     vocabulary: Vec<K>,
-    /// As long as all indices, for `tf_idf`.
+    /// One weight per index, for `tf_idf`.
     idf_weights: Vec<f32>,
     #[serde(skip)]
     places: OnceLock<HashMap<K, usize>>,
 }
 
-impl<K: Term> Default for IndexLookup<K> {
+impl<K: VocabularyTerm> Default for IndexLookup<K> {
     fn default() -> IndexLookup<K> {
         IndexLookup {
             max_tokens: None,
             num_oov_indices: 1,
             mask_token: None,
             oov_token: K::oov(),
-            output_mode: OutputMode::Int,
+            output_mode: LookupOutputMode::Int,
             pad_to_max_tokens: false,
             oov_method: OovMethod::Floormod,
             salt: None,
@@ -137,135 +137,141 @@ impl<K: Term> Default for IndexLookup<K> {
     }
 }
 
-/// Settings, to be chained.
-impl<K: Term> IndexLookup<K> {
-    /// Most indices that there are, all included.
+/// Builder methods.
+impl<K: VocabularyTerm> IndexLookup<K> {
+    /// Sets the maximum number of indices, including special tokens.
     pub fn max_tokens(self, most: usize) -> Self {
         IndexLookup { max_tokens: Some(most), ..self }
     }
 
-    /// How many indices there are for what is not in the vocabulary; with 0 that is an error.
+    /// Sets the number of out-of-vocabulary indices; with 0, unknown terms are an error.
     pub fn num_oov_indices(self, n: usize) -> Self {
         IndexLookup { num_oov_indices: n, ..self }
     }
 
-    /// What has index 0 to itself, and counts for nothing in rows.
+    /// Sets the mask token, which has index 0 and is ignored in one-hot and count outputs.
     pub fn mask_token(self, token: impl Into<K>) -> Self {
         IndexLookup { mask_token: Some(token.into()), ..self }
     }
 
-    /// What stands for all that is not in the vocabulary, on the way back.
+    /// Sets the out-of-vocabulary token of the inverse lookup.
     pub fn oov_token(self, token: impl Into<K>) -> Self {
         IndexLookup { oov_token: token.into(), ..self }
     }
 
-    /// What indices become.
-    pub fn output_mode(self, mode: OutputMode) -> Self {
+    /// Sets the output encoding.
+    pub fn output_mode(self, mode: LookupOutputMode) -> Self {
         IndexLookup { output_mode: mode, ..self }
     }
 
-    /// Whether rows are as long as `max_tokens` although the vocabulary is smaller.
+    /// Sets whether output rows have `max_tokens` entries even if the vocabulary is smaller.
     pub fn pad_to_max_tokens(self, yes: bool) -> Self {
         IndexLookup { pad_to_max_tokens: yes, ..self }
     }
 
-    /// How integers that are not in the vocabulary are spread over several indices.
+    /// Sets how out-of-vocabulary integers are distributed over several indices.
     pub fn oov_method(self, method: OovMethod) -> Self {
         IndexLookup { oov_method: method, ..self }
     }
 
-    /// Keys of SipHash, which then spreads what is not in the vocabulary.
+    /// Sets SipHash keys for distributing out-of-vocabulary terms.
     pub fn salt(self, keys: [u64; 2]) -> Self {
         IndexLookup { salt: Some(keys), ..self }
     }
 }
 
-impl<K: Term> IndexLookup<K> {
+impl<K: VocabularyTerm> IndexLookup<K> {
     fn check(&self) -> Result<()> {
         let layer = K::LAYER;
         match self.max_tokens {
-            Some(n) if n <= 1 => {
-                Err(wrong(format!("{layer}: max_tokens is {n}"), "give at least 2, or leave it out"))
-            }
+            Some(n) if n <= 1 => Err(wrong(
+                format!("{layer}: max_tokens is {n}"),
+                "set max_tokens to at least 2, or leave it out",
+            )),
             Some(n) if self.vocabulary_size() > n => Err(wrong(
-                format!("{layer}: the vocabulary has {} entries, max_tokens is {n}", self.vocabulary_size()),
+                format!(
+                    "{layer}: the vocabulary has {} entries, but max_tokens is {n}",
+                    self.vocabulary_size()
+                ),
                 "raise max_tokens",
             )),
             None if self.pad_to_max_tokens => {
-                Err(wrong(format!("{layer}: pad_to_max_tokens without max_tokens"), "set max_tokens"))
+                Err(wrong(format!("{layer}: pad_to_max_tokens requires max_tokens"), "set max_tokens"))
             }
             _ => Ok(()),
         }
     }
 
-    /// Indices before those of what is not in the vocabulary.
+    /// Number of indices before the out-of-vocabulary ones.
     fn oov_start(&self) -> usize {
-        usize::from(self.mask_token.is_some() && self.output_mode == OutputMode::Int)
+        usize::from(self.mask_token.is_some() && self.output_mode == LookupOutputMode::Int)
     }
 
     fn token_start(&self) -> usize {
         self.oov_start() + self.num_oov_indices
     }
 
-    /// How many indices there are.
+    /// Number of indices, including special tokens.
     pub fn vocabulary_size(&self) -> usize {
         self.token_start() + self.vocabulary.len()
     }
 
-    /// Length of rows.
+    /// Length of output rows.
     pub fn depth(&self) -> usize {
         let padded = self.max_tokens.filter(|_| self.pad_to_max_tokens);
         padded.unwrap_or_else(|| self.vocabulary_size())
     }
 
-    /// All terms in the order of their indices.
+    /// Returns all terms in index order.
     pub fn get_vocabulary(&self) -> Vec<K> {
         let mask = self.mask_token.iter().filter(|_| self.oov_start() == 1).cloned();
         let oov = std::iter::repeat_n(self.oov_token.clone(), self.num_oov_indices);
         mask.chain(oov).chain(self.vocabulary.iter().cloned()).collect()
     }
 
-    /// Takes a vocabulary, with or without mask and out-of-vocabulary tokens in front; for `tf_idf` with the weights of its terms.
+    /// Sets the vocabulary, with or without leading mask and out-of-vocabulary tokens; `tf_idf` also requires the
+    /// terms' weights.
     ///
     /// # Errors
-    /// When it is empty, has a term twice or the mask token among its terms, is larger than `max_tokens`, or the weights are not as many.
+    /// If it is empty, contains a term twice or the mask token among its terms, is larger than `max_tokens`, or the
+    /// number of weights differs.
     pub fn set_vocabulary(&mut self, terms: &[K], idf_weights: Option<&[f32]>) -> Result<()> {
         let layer = K::LAYER;
         let special = IndexLookup { vocabulary: Vec::new(), ..self.clone() }.get_vocabulary();
         let has_special = !special.is_empty() && terms.starts_with(&special);
         let own = if has_special { &terms[special.len()..] } else { terms };
         if terms.is_empty() {
-            return Err(wrong(format!("{layer}: the vocabulary is empty"), "give at least one term"));
+            return Err(wrong(format!("{layer}: the vocabulary is empty"), "pass at least one term"));
         }
         let mut sorted: Vec<&K> = own.iter().collect();
         sorted.sort();
         if let Some(pair) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
             return Err(wrong(
-                format!("{layer}: the vocabulary has {:?} twice", pair[0]),
-                "give each term once",
+                format!("{layer}: the vocabulary contains {:?} twice", pair[0]),
+                "pass each term once",
             ));
         }
         if let Some(mask) = self.mask_token.as_ref().filter(|mask| own.contains(mask)) {
             return Err(wrong(
                 format!("{layer}: the mask token {mask:?} is in the middle of the vocabulary"),
-                "leave mask and out-of-vocabulary tokens out, or give them first",
+                "remove the mask and out-of-vocabulary tokens, or put them first",
             ));
         }
         let idf_weights = match (self.output_mode, idf_weights) {
-            (OutputMode::TfIdf, Some(weights)) if weights.len() == terms.len() => {
+            (LookupOutputMode::TfIdf, Some(weights)) if weights.len() == terms.len() => {
                 let front = if has_special { 0 } else { special.len() };
                 let mean = weights.iter().sum::<f32>() / weights.len() as f32;
                 std::iter::repeat_n(mean, front).chain(weights.iter().copied()).collect()
             }
-            (OutputMode::TfIdf, _) => {
+            (LookupOutputMode::TfIdf, _) => {
                 return Err(wrong(
-                    format!("{layer}: tf_idf needs a weight for each term"),
-                    "give idf_weights",
+                    format!("{layer}: tf_idf requires one weight per term"),
+                    "pass idf_weights",
                 ));
             }
             (_, Some(_)) => {
                 return Err(wrong(
-                    format!("{layer}: idf_weights are given for another output mode"),
+                    format!("{layer}: idf_weights require output_mode = tf_idf"),
                     "set output_mode to tf_idf",
                 ));
             }
@@ -278,14 +284,14 @@ impl<K: Term> IndexLookup<K> {
         Ok(())
     }
 
-    /// Learns the vocabulary from documents, each a list of terms: the most frequent first, equals from high to low.
+    /// Learns the vocabulary from documents (lists of terms), sorted by decreasing frequency, ties in descending order.
     ///
     /// # Errors
-    /// When settings do not fit each other.
+    /// If the settings are inconsistent.
     pub fn adapt(&mut self, documents: impl IntoIterator<Item = Vec<K>>) -> Result<()> {
         (self.vocabulary, self.idf_weights, self.places) = (Vec::new(), Vec::new(), OnceLock::new());
         self.check()?;
-        // How often a term was seen, in how many documents, and in which one last.
+        // Per term: occurrences, number of documents, and the last document that contains it.
         let mut counts: HashMap<K, (u64, u64, u64)> = HashMap::new();
         let mut seen = 0u64;
         for document in documents {
@@ -304,7 +310,7 @@ impl<K: Term> IndexLookup<K> {
         if let Some(most) = self.max_tokens {
             all.truncate(most.saturating_sub(self.token_start()));
         }
-        if self.output_mode == OutputMode::TfIdf {
+        if self.output_mode == LookupOutputMode::TfIdf {
             let idf = |of_documents: u64| (1.0 + seen as f64 / (1.0 + of_documents as f64)).ln() as f32;
             let own: Vec<f32> = all.iter().map(|(_, (_, of_documents, _))| idf(*of_documents)).collect();
             let mean = own.iter().sum::<f32>() / own.len().max(1) as f32;
@@ -314,13 +320,13 @@ impl<K: Term> IndexLookup<K> {
         Ok(())
     }
 
-    /// The index of a term; in rows the mask token has none.
+    /// Returns the index of a term; `None` for the mask token in one-hot and count modes.
     ///
     /// # Errors
-    /// When it is not in the vocabulary and there is no index for that.
+    /// If it is not in the vocabulary and there is no out-of-vocabulary index.
     pub fn index(&self, term: &K) -> Result<Option<usize>> {
         if self.mask_token.as_ref() == Some(term) {
-            return Ok((self.output_mode == OutputMode::Int).then_some(0));
+            return Ok((self.output_mode == LookupOutputMode::Int).then_some(0));
         }
         let number = || self.vocabulary.iter().cloned().enumerate().map(|(i, term)| (term, i)).collect();
         if let Some(at) = self.places.get_or_init(number).get(term) {
@@ -336,17 +342,18 @@ impl<K: Term> IndexLookup<K> {
         }
     }
 
-    /// `terms of one sample → i64[n], f32[n, depth] or f32[depth]`.
+    /// Encodes `terms of one sample → i64[n], f32[n, depth] or f32[depth]`.
     ///
     /// # Errors
-    /// As [`IndexLookup::index`], or when settings do not fit each other.
+    /// See [`IndexLookup::index`]; also if the settings are inconsistent.
     pub fn call(&self, terms: &[K]) -> Result<Literal> {
         self.check()?;
         let indices = terms.iter().map(|term| Ok(self.index(term)?.map_or(-1, |i| i as i64)));
         self.output_mode.encode(&indices.collect::<Result<Vec<_>>>()?, self.depth(), &self.idf_weights)
     }
 
-    /// The terms of indices: Keras's `invert=True`. Indices beyond the vocabulary give the out-of-vocabulary token.
+    /// Returns the terms of indices: Keras's `invert=True`. Indices beyond the vocabulary yield the out-of-vocabulary
+    /// token.
     pub fn invert(&self, indices: &[i64]) -> Vec<K> {
         let all = self.get_vocabulary();
         let term =
@@ -354,8 +361,8 @@ impl<K: Term> IndexLookup<K> {
         indices.iter().map(term).collect()
     }
 
-    /// A function for [`Dataset::map`](systole_data::Dataset::map): the field of each sample becomes what [`IndexLookup::call`] makes
-    /// of it; with [`OutputMode::Int`] in the field's own shape.
+    /// Returns a function for [`Dataset::map`](systole_data::Dataset::map) that applies [`IndexLookup::call`] to a
+    /// field of each sample; with [`LookupOutputMode::Int`] the field keeps its shape.
     pub fn on(&self, field: &str) -> impl Fn(Sample) -> Result<Sample> + Send + Sync + Clone + 'static
     where
         K: Send + Sync + 'static,
@@ -365,10 +372,10 @@ impl<K: Term> IndexLookup<K> {
             let (terms, is_one) = K::of_field(&sample, &field)?;
             let found = lookup.call(&terms)?;
             let found = match lookup.output_mode {
-                OutputMode::Int if is_one => {
+                LookupOutputMode::Int if is_one => {
                     Literal::from_bytes(systole_base::TensorType::scalar(DType::I64), found.bytes())?
                 }
-                OutputMode::Int => {
+                LookupOutputMode::Int => {
                     let shape = sample.get(&field)?.shape().clone();
                     Literal::from_bytes(systole_base::TensorType::new(DType::I64, shape), found.bytes())?
                 }
@@ -378,23 +385,23 @@ impl<K: Term> IndexLookup<K> {
         }
     }
 
-    /// Settings and vocabulary as JSON, to be kept in a model's notes.
+    /// Serializes settings and vocabulary to JSON, for a model's metadata.
     ///
     /// # Errors
-    /// When it does not serialise.
+    /// If serialization fails.
     pub fn to_json(&self) -> Result<String> {
         serde_json::to_string(self).map_err(|e| {
-            Error::new(ErrorKind::Bug, format!("a {} does not serialise", K::LAYER)).because(e.to_string())
+            Error::new(ErrorKind::Bug, format!("cannot serialize {}", K::LAYER)).because(e.to_string())
         })
     }
 
-    /// What [`IndexLookup::to_json`] has written.
+    /// Parses the output of [`IndexLookup::to_json`].
     ///
     /// # Errors
-    /// When it is something else.
+    /// If the text is not such JSON.
     pub fn from_json(text: &str) -> Result<Self> {
         let read: Self = serde_json::from_str(text).map_err(|e| {
-            Error::new(ErrorKind::Data, format!("this is no {}", K::LAYER)).because(e.to_string())
+            Error::new(ErrorKind::Data, format!("cannot parse {}", K::LAYER)).because(e.to_string())
         })?;
         read.check()?;
         Ok(read)

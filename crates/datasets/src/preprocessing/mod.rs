@@ -1,45 +1,46 @@
-//! Keras's preprocessing layers of words and numbers that stand for things: [`StringLookup`], [`IntegerLookup`],
-//! [`TextVectorization`], [`Hashing`], [`HashedCrossing`].
+//! Keras's preprocessing layers for categorical data and text.
 //!
-//! Texts cannot be in a compiled graph, so these are no layers of a model: they are functions of the data, for
-//! [`Dataset::map`](systole_data::Dataset::map), and strings of JSON in the notes of a model that is to meet texts again. Same names,
-//! arguments, vocabularies and numbers as Keras's.
+//! [`StringLookup`], [`IntegerLookup`], [`TextVectorization`], [`Hashing`], [`HashedCrossing`].
+//!
+//! Strings cannot be part of a compiled graph, so these are not model layers. They are functions for
+//! [`Dataset::map`](systole_data::Dataset::map), and a model stores them as JSON in its metadata. Names, arguments,
+//! vocabularies and results are Keras's.
 
 mod hashing;
 mod index_lookup;
 mod text_vectorization;
 
-pub use hashing::{Feature, HashedCrossing, Hashing};
-pub use index_lookup::{IndexLookup, IntegerLookup, OovMethod, StringLookup, Term};
-pub use text_vectorization::{Ngrams, Split, Standardize, TextVectorization};
+pub use hashing::{CrossedFeature, HashedCrossing, Hashing};
+pub use index_lookup::{IndexLookup, IntegerLookup, OovMethod, StringLookup, VocabularyTerm};
+pub use text_vectorization::{Ngrams, Standardize, TextVectorization, TokenSplit};
 
 use serde::{Deserialize, Serialize};
 use systole_base::{Error, ErrorKind, Literal, Result};
 
-/// What numbers become.
+/// Output encoding of indices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum OutputMode {
-    /// Themselves: `i64`.
+pub enum LookupOutputMode {
+    /// The indices: `i64`.
     #[default]
     Int,
-    /// A row for each with a one at its place: `f32[n, depth]`.
+    /// A one-hot row for each index: `f32[n, depth]`.
     OneHot,
-    /// One row with ones at the places of all: `f32[depth]`.
+    /// One row with ones for all indices: `f32[depth]`.
     MultiHot,
-    /// One row that counts them: `f32[depth]`.
+    /// One row of counts: `f32[depth]`.
     Count,
-    /// One row that counts them, each by how rare it was when adapted: `f32[depth]`.
+    /// One row of counts multiplied by inverse document frequencies: `f32[depth]`.
     TfIdf,
 }
 
-impl OutputMode {
-    /// `numbers → i64[n], f32[n, depth] or f32[depth]`; a number of −1 is left out of rows.
+impl LookupOutputMode {
+    /// Encodes `numbers → i64[n], f32[n, depth] or f32[depth]`; −1 is ignored in rows.
     fn encode(self, numbers: &[i64], depth: usize, idf_weights: &[f32]) -> Result<Literal> {
         let at = |n: &i64| usize::try_from(*n).ok().filter(|n| *n < depth);
         match self {
-            OutputMode::Int => Literal::from_slice([numbers.len()], numbers),
-            OutputMode::OneHot => {
+            LookupOutputMode::Int => Literal::from_slice([numbers.len()], numbers),
+            LookupOutputMode::OneHot => {
                 let mut rows = vec![0f32; numbers.len() * depth];
                 for (row, n) in numbers.iter().enumerate() {
                     if let Some(slot) = at(n).and_then(|n| rows.get_mut(row * depth + n)) {
@@ -48,15 +49,15 @@ impl OutputMode {
                 }
                 Literal::from_slice([numbers.len(), depth], &rows)
             }
-            OutputMode::MultiHot | OutputMode::Count | OutputMode::TfIdf => {
+            LookupOutputMode::MultiHot | LookupOutputMode::Count | LookupOutputMode::TfIdf => {
                 let mut row = vec![0f32; depth];
                 for slot in numbers.iter().filter_map(at) {
                     row[slot] += 1.0;
                 }
-                if self == OutputMode::MultiHot {
+                if self == LookupOutputMode::MultiHot {
                     row.iter_mut().for_each(|count| *count = count.min(1.0));
                 }
-                if self == OutputMode::TfIdf {
+                if self == LookupOutputMode::TfIdf {
                     let weights = idf_weights.iter().copied().chain(std::iter::repeat(0.0));
                     row.iter_mut().zip(weights).for_each(|(count, weight)| *count *= weight);
                 }
@@ -66,7 +67,7 @@ impl OutputMode {
     }
 }
 
-/// `StringLookup: max_tokens is 1`.
+/// Returns an error such as `StringLookup: max_tokens is 1`.
 fn wrong(what: impl std::fmt::Display, hint: &str) -> Error {
     Error::new(ErrorKind::Config, what.to_string()).hint(hint)
 }

@@ -1,4 +1,4 @@
-//! Against Keras: `fixtures/keras/preprocessing.json`.
+//! Parity tests of the preprocessing layers against Keras: `fixtures/keras/preprocessing.json`.
 
 use super::*;
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ fn strings(value: &Value) -> Vec<String> {
     list(value).iter().map(|v| v.as_str().unwrap().to_string()).collect()
 }
 
-/// All numbers of nested lists.
+/// Flattens nested lists of numbers.
 fn numbers(value: &Value) -> Vec<f64> {
     match value {
         Value::Array(all) => all.iter().flat_map(numbers).collect(),
@@ -32,7 +32,7 @@ fn same(what: &Value, got: &Literal, keras: &Value) {
     }
 }
 
-/// The layer with a case's arguments, which are read as a file of it is.
+/// Creates the layer with a case's arguments, by deserialization.
 fn with_arguments<T: Serialize + serde::de::DeserializeOwned>(base: &T, kwargs: &Value) -> T {
     let mut all = serde_json::to_value(base).unwrap();
     for (key, value) in kwargs.as_object().unwrap() {
@@ -101,8 +101,10 @@ fn hashes_are_tensorflow_s() {
     let case = &fixture["crossings"][0];
     let layer = HashedCrossing { num_bins: case["num_bins"].as_u64().unwrap(), ..Default::default() };
     for (pair, bin) in list(&case["asked"]).iter().zip(list(&case["y"])) {
-        let features =
-            [Feature::Text(pair[0].as_str().unwrap().into()), Feature::Int(pair[1].as_i64().unwrap())];
+        let features = [
+            CrossedFeature::Text(pair[0].as_str().unwrap().into()),
+            CrossedFeature::Int(pair[1].as_i64().unwrap()),
+        ];
         assert_eq!(layer.bin(&features).unwrap(), bin.as_u64().unwrap(), "{pair}");
     }
 }
@@ -120,7 +122,7 @@ fn vocabularies_may_be_given_and_go_both_ways() {
     assert!(e.contains("mask token"), "{e}");
     let e = lookup.clone().num_oov_indices(0).call(&words(&["zebra"])).unwrap_err().to_string();
     assert!(e.contains("not in the vocabulary") && e.contains("num_oov_indices"), "{e}");
-    let mut rare = StringLookup::default().output_mode(OutputMode::TfIdf);
+    let mut rare = StringLookup::default().output_mode(LookupOutputMode::TfIdf);
     rare.set_vocabulary(&words(&["a", "b"]), Some(&[0.5, 1.5])).unwrap();
     assert_eq!(rare.call(&words(&["a", "a", "q", "b"])).unwrap().to_f64s(), [1.0, 1.0, 1.5]);
     assert!(StringLookup::from_json(r#"{"max_tokens": 1}"#).is_err());
@@ -139,5 +141,5 @@ fn pipelines_look_fields_up() {
     let wrong =
         data.map(|s: Sample| s.map("ids", |x| x.cast(systole_base::DType::F32))).map(lookup.on("ids"));
     let e = wrong.iter().next().unwrap().unwrap_err().to_string();
-    assert!(e.contains("takes integers"), "{e}");
+    assert!(e.contains("requires integers"), "{e}");
 }

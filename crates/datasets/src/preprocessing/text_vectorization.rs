@@ -1,50 +1,50 @@
-//! TextVectorization: text to the indices of its words, or to one row that says which there are.
+//! Keras's `TextVectorization`: converts text to word indices, or to one multi-hot, count or TF-IDF row.
 
 use super::index_lookup::StringLookup;
-use super::{OutputMode, wrong};
+use super::{LookupOutputMode, wrong};
 use serde::{Deserialize, Serialize};
 use systole_base::{Error, ErrorKind, Literal, Result};
 use systole_data::Sample;
 
-/// What is done to a text before it is split.
+/// Standardization of a text before it is split.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Standardize {
-    /// Letters A to Z become small, and ASCII's punctuation is taken out.
+    /// Lowercases A to Z and removes ASCII punctuation.
     #[default]
     LowerAndStripPunctuation,
-    /// Letters A to Z become small.
+    /// Lowercases A to Z.
     Lower,
-    /// ASCII's punctuation is taken out.
+    /// Removes ASCII punctuation.
     StripPunctuation,
-    /// Nothing.
+    /// No standardization.
     None,
 }
 
-/// What a text is cut into.
+/// How a text is split into tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Split {
-    /// Words between white space.
+pub enum TokenSplit {
+    /// At whitespace, into words.
     #[default]
     Whitespace,
-    /// Characters.
+    /// Into characters.
     Character,
-    /// The text is one token.
+    /// Not at all: the text is one token.
     None,
 }
 
-/// Which runs of words are tokens beside them.
+/// N-grams that become tokens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Ngrams {
-    /// Runs of one to so many words.
+    /// All n-grams of one to this many words.
     UpTo(usize),
-    /// Runs of these lengths.
+    /// N-grams of these lengths.
     Of(Vec<usize>),
 }
 
-/// Texts to numbers: Keras's `TextVectorization`. Index 0 is padding, 1 what is not in the vocabulary.
+/// Converts text to integers: Keras's `TextVectorization`. Index 0 is padding, 1 is out of vocabulary.
 ///
 /// ```
 /// use systole_data::{Dataset, Sample};
@@ -65,10 +65,10 @@ pub enum Ngrams {
 #[serde(default, deny_unknown_fields)]
 pub struct TextVectorization {
     standardize: Standardize,
-    split: Split,
+    split: TokenSplit,
     ngrams: Option<Ngrams>,
     output_sequence_length: Option<usize>,
-    output_mode: OutputMode,
+    output_mode: LookupOutputMode,
     lookup: StringLookup,
 }
 
@@ -76,48 +76,48 @@ impl Default for TextVectorization {
     fn default() -> TextVectorization {
         TextVectorization {
             standardize: Standardize::default(),
-            split: Split::default(),
+            split: TokenSplit::default(),
             ngrams: None,
             output_sequence_length: None,
-            output_mode: OutputMode::Int,
+            output_mode: LookupOutputMode::Int,
             lookup: StringLookup::default().mask_token(""),
         }
     }
 }
 
-/// Settings, to be chained.
+/// Builder methods.
 impl TextVectorization {
-    /// Most tokens of the vocabulary, padding and what is not in it included.
+    /// Sets the maximum vocabulary size, including padding and the out-of-vocabulary token.
     pub fn max_tokens(self, most: usize) -> Self {
         TextVectorization { lookup: self.lookup.max_tokens(most), ..self }
     }
 
-    /// What is done to a text before it is split.
+    /// Sets the standardization applied before splitting.
     pub fn standardize(self, how: Standardize) -> Self {
         TextVectorization { standardize: how, ..self }
     }
 
-    /// What a text is cut into.
-    pub fn split(self, how: Split) -> Self {
+    /// Sets how a text is split.
+    pub fn split(self, how: TokenSplit) -> Self {
         TextVectorization { split: how, ..self }
     }
 
-    /// Which runs of words are tokens.
+    /// Sets the n-grams that become tokens.
     pub fn ngrams(self, which: Ngrams) -> Self {
         TextVectorization { ngrams: Some(which), ..self }
     }
 
-    /// What a text becomes.
-    pub fn output_mode(self, mode: OutputMode) -> Self {
+    /// Sets the output encoding.
+    pub fn output_mode(self, mode: LookupOutputMode) -> Self {
         TextVectorization { output_mode: mode, lookup: self.lookup.output_mode(mode), ..self }
     }
 
-    /// How many indices a text becomes: longer ones are cut, shorter ones padded by 0.
+    /// Sets the number of indices per text: longer texts are truncated, shorter ones padded with 0.
     pub fn output_sequence_length(self, length: usize) -> Self {
         TextVectorization { output_sequence_length: Some(length), ..self }
     }
 
-    /// Whether rows are as long as `max_tokens` although the vocabulary is smaller.
+    /// Sets whether output rows have `max_tokens` entries even if the vocabulary is smaller.
     pub fn pad_to_max_tokens(self, yes: bool) -> Self {
         TextVectorization { lookup: self.lookup.pad_to_max_tokens(yes), ..self }
     }
@@ -131,25 +131,25 @@ impl TextVectorization {
             Some(Ngrams::Of(all)) => all.clone(),
         };
         if widths.is_empty() || widths.contains(&0) {
-            return Err(wrong("TextVectorization: ngrams has a 0", "give lengths of at least 1"));
+            return Err(wrong("TextVectorization: ngrams contains 0", "use lengths of at least 1"));
         }
-        if self.split == Split::None {
-            return Err(wrong("TextVectorization: ngrams of texts that are not split", "set split"));
+        if self.split == TokenSplit::None {
+            return Err(wrong("TextVectorization: ngrams require split texts", "set split"));
         }
         self.check_length()
     }
 
     fn check_length(&self) -> Result<()> {
         match (self.output_mode, self.output_sequence_length) {
-            (OutputMode::Int, _) | (_, None) => Ok(()),
+            (LookupOutputMode::Int, _) | (_, None) => Ok(()),
             _ => Err(wrong(
-                "TextVectorization: output_sequence_length with rows",
+                "TextVectorization: output_sequence_length requires output_mode = int",
                 "leave it out, or set output_mode to int",
             )),
         }
     }
 
-    /// The tokens of a text, before they are looked up.
+    /// Returns the tokens of a text before the vocabulary lookup.
     pub fn tokens(&self, text: &str) -> Vec<String> {
         let mut text = text.to_string();
         if matches!(self.standardize, Standardize::Lower | Standardize::LowerAndStripPunctuation) {
@@ -159,12 +159,12 @@ impl TextVectorization {
             text.retain(|c| !c.is_ascii_punctuation());
         }
         let words: Vec<String> = match self.split {
-            Split::Whitespace => {
+            TokenSplit::Whitespace => {
                 let is_space = |c: char| matches!(c, ' ' | '\t' | '\n' | '\x0b' | '\x0c' | '\r');
                 text.split(is_space).filter(|word| !word.is_empty()).map(str::to_string).collect()
             }
-            Split::Character => text.chars().map(String::from).collect(),
-            Split::None => vec![text],
+            TokenSplit::Character => text.chars().map(String::from).collect(),
+            TokenSplit::None => vec![text],
         };
         let runs = |width: usize| words.windows(width.max(1)).map(|run| run.join(" ")).collect::<Vec<_>>();
         match &self.ngrams {
@@ -174,71 +174,71 @@ impl TextVectorization {
         }
     }
 
-    /// Learns the vocabulary from texts: the most frequent tokens first, equals from high to low.
+    /// Learns the vocabulary from texts, sorted by decreasing frequency, ties in descending order.
     ///
     /// # Errors
-    /// When settings do not fit each other.
+    /// If the settings are inconsistent.
     pub fn adapt<T: AsRef<str>>(&mut self, texts: impl IntoIterator<Item = T>) -> Result<()> {
         self.check()?;
         let documents: Vec<Vec<String>> = texts.into_iter().map(|text| self.tokens(text.as_ref())).collect();
         self.lookup.adapt(documents)
     }
 
-    /// Takes a vocabulary: [`IndexLookup::set_vocabulary`](super::IndexLookup::set_vocabulary).
+    /// Sets the vocabulary: [`IndexLookup::set_vocabulary`](super::IndexLookup::set_vocabulary).
     ///
     /// # Errors
-    /// As there.
+    /// See there.
     pub fn set_vocabulary(&mut self, terms: &[String], idf_weights: Option<&[f32]>) -> Result<()> {
         self.lookup.set_vocabulary(terms, idf_weights)
     }
 
-    /// All tokens in the order of their indices.
+    /// Returns all tokens in index order.
     pub fn get_vocabulary(&self) -> Vec<String> {
         self.lookup.get_vocabulary()
     }
 
-    /// How many indices there are: an Embedding's `input_dim`.
+    /// Number of indices: an Embedding's `input_dim`.
     pub fn vocabulary_size(&self) -> usize {
         self.lookup.vocabulary_size()
     }
 
-    /// `text → i64[n]`, or `f32[depth]` in modes of rows (`f32[n, depth]` in `one_hot`).
+    /// Vectorizes `text → i64[n]`, or `f32[depth]` in row modes (`f32[n, depth]` in `one_hot`).
     ///
     /// # Errors
-    /// When settings do not fit each other.
+    /// If the settings are inconsistent.
     pub fn call(&self, text: &str) -> Result<Literal> {
         self.check()?;
         let found = self.lookup.call(&self.tokens(text))?;
         match (self.output_mode, self.output_sequence_length) {
-            (OutputMode::Int, Some(length)) => fitted(&found, length),
+            (LookupOutputMode::Int, Some(length)) => fitted(&found, length),
             _ => Ok(found),
         }
     }
 
-    /// `texts → i64[B, n]`, where `n` is `output_sequence_length` or the longest's, or `f32[B, depth]`.
+    /// Vectorizes `texts → i64[B, n]`, where `n` is `output_sequence_length` or the longest length, or `f32[B, depth]`.
     ///
     /// # Errors
-    /// When settings do not fit each other; in `one_hot` when texts differ in length.
+    /// If the settings are inconsistent; in `one_hot`, if texts differ in length.
     pub fn call_batch<T: AsRef<str>>(&self, texts: &[T]) -> Result<Literal> {
         let mut rows = texts.iter().map(|text| self.call(text.as_ref())).collect::<Result<Vec<_>>>()?;
-        if self.output_mode == OutputMode::Int {
+        if self.output_mode == LookupOutputMode::Int {
             let longest = rows.iter().map(|row| row.shape().elements()).max().unwrap_or(0);
             rows = rows.iter().map(|row| fitted(row, longest)).collect::<Result<_>>()?;
         }
         let Some(first) = rows.first() else {
-            return Err(Error::new(ErrorKind::Data, "TextVectorization: there is no text"));
+            return Err(Error::new(ErrorKind::Data, "TextVectorization: the batch is empty"));
         };
         if rows.iter().any(|row| row.shape() != first.shape()) {
             return Err(Error::new(ErrorKind::Data, "TextVectorization: texts differ in length")
-                .hint("one_hot rows are one for each token: vectorize them one by one"));
+                .hint("vectorize one_hot texts one by one"));
         }
         let dims: Vec<usize> = std::iter::once(rows.len()).chain(first.shape().iter().copied()).collect();
         let bytes: Vec<u8> = rows.iter().flat_map(|row| row.bytes().iter().copied()).collect();
         Literal::from_bytes(systole_base::TensorType::new(first.dtype(), dims), &bytes)
     }
 
-    /// A function for [`Dataset::map`](systole_data::Dataset::map): the text in this field of each sample, `ui8[n]`, becomes what
-    /// [`TextVectorization::call`] makes of it.
+    /// Returns a function for [`Dataset::map`](systole_data::Dataset::map) that applies [`TextVectorization::call`] to
+    /// the text in a field, `ui8[n]`, of each sample.
     pub fn on(&self, field: &str) -> impl Fn(Sample) -> Result<Sample> + Send + Sync + Clone + 'static {
         let (vectorize, field) = (self.clone(), field.to_string());
         move |sample: Sample| {
@@ -247,30 +247,30 @@ impl TextVectorization {
         }
     }
 
-    /// Settings and vocabulary as JSON, to be kept in a model's notes.
+    /// Serializes settings and vocabulary to JSON, for a model's metadata.
     ///
     /// # Errors
-    /// When it does not serialise.
+    /// If serialization fails.
     pub fn to_json(&self) -> Result<String> {
         serde_json::to_string(self).map_err(|e| {
-            Error::new(ErrorKind::Bug, "a TextVectorization does not serialise").because(e.to_string())
+            Error::new(ErrorKind::Bug, "cannot serialize TextVectorization").because(e.to_string())
         })
     }
 
-    /// What [`TextVectorization::to_json`] has written.
+    /// Parses the output of [`TextVectorization::to_json`].
     ///
     /// # Errors
-    /// When it is something else.
+    /// If the text is not such JSON.
     pub fn from_json(text: &str) -> Result<TextVectorization> {
         let read: TextVectorization = serde_json::from_str(text).map_err(|e| {
-            Error::new(ErrorKind::Data, "this is no TextVectorization").because(e.to_string())
+            Error::new(ErrorKind::Data, "cannot parse TextVectorization").because(e.to_string())
         })?;
         read.check()?;
         Ok(read)
     }
 }
 
-/// `i64[n] → i64[length]`, cut or padded by 0.
+/// Truncates or pads with 0: `i64[n] → i64[length]`.
 fn fitted(row: &Literal, length: usize) -> Result<Literal> {
     let all = row.as_slice::<i64>()?;
     let fitted: Vec<i64> = all.iter().copied().chain(std::iter::repeat(0)).take(length).collect();

@@ -1,28 +1,28 @@
-//! How the columns of a table become numbers: as they are, with the median where a cell is empty; texts as 0 and 1 for each
-//! category; true and false as 1 and 0. What was chosen in training is kept with the model, so that others' rows are read
-//! the same way.
+//! Encodes table columns as numbers: numeric (median imputation), one-hot categories, boolean.
+//!
+//! The encoding found in training is stored with the model and applied to new tables.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use systole_base::{DType, Error, ErrorKind, Literal, Result};
 use systole_data::format::csv;
-use systole_data::{ColumnKind, Dataset, HostArray, Sample, Table, TableColumn};
+use systole_data::{ColumnKind, CsvTable, Dataset, HostArray, Sample, TableColumn};
 
-/// A column with more different texts is no list of categories.
+/// Maximum number of categories of a column.
 const MOST_CATEGORIES: usize = 100;
-/// Categories that are named in messages.
+/// Maximum number of categories listed in messages.
 const NAMED: usize = 8;
 
-/// How a column becomes numbers: an entry of `data.records.columns`.
+/// Encoding of one table column: an entry of `data.records.columns`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ColumnCode {
-    /// The column's name.
+pub struct ColumnEncoding {
+    /// Name of the column.
     pub name: String,
-    /// What stands where a number is missing.
+    /// Replacement for missing numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub median: Option<f64>,
-    /// The texts; each becomes a number that is 1 where the cell has it, else 0. The empty one stands for empty cells.
+    /// Categories for one-hot encoding; the empty string stands for empty cells.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub categories: Vec<String>,
     /// Whether the cells are true and false.
@@ -34,13 +34,13 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-impl ColumnCode {
-    /// A column of numbers without gaps.
-    pub(super) fn number(name: &str) -> ColumnCode {
-        ColumnCode { name: name.into(), median: None, categories: Vec::new(), boolean: false }
+impl ColumnEncoding {
+    /// Creates the encoding of a numeric column without missing cells.
+    pub(super) fn number(name: &str) -> ColumnEncoding {
+        ColumnEncoding { name: name.into(), median: None, categories: Vec::new(), boolean: false }
     }
 
-    /// How many numbers a cell becomes.
+    /// Number of values that a cell is encoded to.
     pub fn width(&self) -> usize {
         self.categories.len().max(1)
     }
@@ -49,13 +49,13 @@ impl ColumnCode {
         self.boolean || !self.categories.is_empty()
     }
 
-    /// By what the column of a name holds in these tables; the other one: why it cannot be learned from.
-    fn of(name: &str, tables: &[&Table]) -> Result<ColumnCode, String> {
+    /// Chooses the encoding of a column from these tables; the error says why the column cannot be used.
+    fn of(name: &str, tables: &[&CsvTable]) -> Result<ColumnEncoding, String> {
         let columns: Vec<&TableColumn> = tables.iter().filter_map(|t| t.column(name)).collect();
         let filled = || columns.iter().filter(|c| c.kind != ColumnKind::Empty);
         let all = |kinds: &[ColumnKind]| filled().all(|c| kinds.contains(&c.kind));
         let has_gaps = columns.iter().any(|c| c.gaps > 0);
-        let mut code = ColumnCode::number(name);
+        let mut code = ColumnEncoding::number(name);
         if filled().next().is_none() {
             return Err("it has no values".into());
         }
@@ -81,8 +81,8 @@ impl ColumnCode {
         Ok(code)
     }
 
-    /// Refuses a column whose cells are not as in training: each with its place.
-    fn check(&self, table: &Table) -> Result<()> {
+    /// Returns an error if a cell does not match the encoding; names its location.
+    fn check(&self, table: &CsvTable) -> Result<()> {
         let Some(column) = table.column(&self.name) else { return Err(no_field(&self.name, table)) };
         if let Some((value, place)) = &column.not_finite {
             return Err(not_finite(&self.name, value, place));
@@ -92,15 +92,13 @@ impl ColumnCode {
             (Some((value, place)), _) if is_number => {
                 return Err(Error::new(ErrorKind::Data, format!("the field `{name}` holds text: {value:?}"))
                     .at(place.clone())
-                    .because("the other cells of this column are numbers, or were in training")
-                    .hint(
-                        "put a number there, or leave the cell empty: then the column's median stands there",
-                    ));
+                    .because("the column is numeric in the other rows or in training")
+                    .hint("enter a number, or leave the cell empty to use the column's median"));
             }
             (_, Some(place)) if (is_number && self.median.is_none()) || self.boolean => {
                 return Err(Error::new(ErrorKind::Data, format!("the field `{name}` is empty"))
                     .at(place.clone())
-                    .hint("fill it in; in training this column had no empty cells"));
+                    .hint("enter a value; in training this column had no empty cells"));
             }
             _ => {}
         }
@@ -117,8 +115,8 @@ impl ColumnCode {
                 ErrorKind::Data,
                 format!("the field `{}` has more than 1000 different texts", self.name),
             )
-            .because("in training it had a few, each a category")
-            .hint("check that the column is the one that training had under this name"));
+            .because("in training the column was categorical")
+            .hint("check that this is the column used in training"));
         }
         let unknown = column.texts.iter().flatten().find(|(text, _)| self.is_text() && !known(text));
         let gap = column.first_gap.iter().find(|_| !self.categories.is_empty() && !known(&String::new()));
@@ -132,18 +130,20 @@ impl ColumnCode {
         let there = if self.boolean { "true, false".into() } else { shown.join(", ") + more };
         Err(Error::new(
             ErrorKind::Data,
-            format!("the field `{}` has a value that training did not have: {value:?}", self.name),
+            format!("the field `{}` has a value that does not occur in training: {value:?}", self.name),
         )
         .at(place.clone())
-        .because(format!("its values were {there}"))
+        .because(format!("the values in training were {there}"))
         .hint("correct the cell, or train again with such rows"))
     }
 
-    /// Appends the numbers of a row whose cells are texts; what training would refuse is an error about this row.
+    /// Encodes a row whose cells are strings and appends the values to `out`; invalid cells are an error about this
+    /// row.
     fn put_text(&self, row: &Sample, decimal_comma: bool, out: &mut Vec<f32>) -> Result<()> {
         let (cell, name) = (row.text(&self.name)?.trim(), &self.name);
-        let wrong =
-            |what: String| Error::new(ErrorKind::Data, what).because("the cells of training were not so");
+        let wrong = |what: String| {
+            Error::new(ErrorKind::Data, what).because("the cell does not match the column's type in training")
+        };
         let is_gap = csv::is_missing(cell);
         if !self.is_text() {
             let number = match (cell.parse::<f64>(), csv::comma_number(cell)) {
@@ -163,7 +163,7 @@ impl ColumnCode {
         }
         let text = if is_gap { "" } else { cell };
         let unknown =
-            || wrong(format!("the field `{name}` has a value that training did not have: {text:?}"));
+            || wrong(format!("the field `{name}` has a value that does not occur in training: {text:?}"));
         if self.boolean {
             out.push(f32::from(csv::boolean(text).ok_or_else(unknown)?));
             return Ok(());
@@ -173,11 +173,11 @@ impl ColumnCode {
         Ok(())
     }
 
-    /// Appends a row's numbers.
+    /// Encodes a row and appends the values to `out`.
     fn put(&self, row: &Sample, out: &mut Vec<f32>) -> Result<()> {
         let lost = |text: &str| {
             Error::new(ErrorKind::Data, format!("the field `{}` has the new value {text:?}", self.name))
-                .because("the file was read before and did not have it: it was changed")
+                .because("the file has changed since it was first read")
         };
         if !self.is_text() {
             let values = row.get(&self.name)?.convert(DType::F32).to_f32s();
@@ -196,15 +196,15 @@ impl ColumnCode {
     }
 }
 
-/// The codes of the columns to learn from, and what is to be said of those that are left out.
+/// Returns the encodings of the input columns, and notes about the columns that are skipped.
 ///
-/// `told` are codes that are known already, `inputs` the columns that are asked for; none: all but the label.
+/// `told` are known encodings; `inputs` are the selected columns, or all except the label if empty.
 pub(super) fn codes(
-    tables: &[&Table],
+    tables: &[&CsvTable],
     label: &str,
     inputs: &[String],
-    told: &[ColumnCode],
-) -> Result<(Vec<ColumnCode>, Vec<String>)> {
+    told: &[ColumnEncoding],
+) -> Result<(Vec<ColumnEncoding>, Vec<String>)> {
     let (mut all, mut notes) = (Vec::new(), Vec::new());
     let Some(first) = tables.first() else { return Ok((all, notes)) };
     let wanted = || inputs.iter().chain(told.iter().map(|c| &c.name).filter(|_| inputs.is_empty()));
@@ -222,8 +222,8 @@ pub(super) fn codes(
                 continue;
             }
             None if inputs.is_empty() && !told.is_empty() => continue,
-            None if inputs.is_empty() && numbers_rows(column) => "it numbers the rows".into(),
-            None => match ColumnCode::of(name, tables) {
+            None if inputs.is_empty() && numbers_rows(column) => "it only numbers the rows".into(),
+            None => match ColumnEncoding::of(name, tables) {
                 Ok(code) => {
                     all.push(code);
                     continue;
@@ -232,15 +232,12 @@ pub(super) fn codes(
             },
         };
         if !inputs.is_empty() {
-            return Err(Error::new(
-                ErrorKind::Data,
-                format!("nothing can be learned from the column `{name}`"),
-            )
-            .because(reason)
-            .hint("leave it out of data.records.inputs"));
+            return Err(Error::new(ErrorKind::Data, format!("cannot use the column `{name}` as an input"))
+                .because(reason)
+                .hint("remove it from data.records.inputs"));
         }
         if column.is_named || column.kind != ColumnKind::Empty {
-            notes.push(format!("the column `{name}` is left out: {reason}"));
+            notes.push(format!("the column `{name}` is skipped: {reason}"));
         }
     }
     all.sort_by_key(|c| wanted().position(|name| *name == c.name));
@@ -248,7 +245,7 @@ pub(super) fn codes(
     Ok((all, notes))
 }
 
-/// Of texts that are numbers but for signs of money, shares or thousands: one of them, and what could be done.
+/// Returns an example and advice if the texts are numbers with currency signs, percent signs or thousands separators.
 pub(super) fn signed_numbers<'t>(texts: impl Iterator<Item = &'t String>) -> Option<String> {
     let is_sign = |c: char| "$€£¥%,'_".contains(c) || c.is_whitespace();
     let plain = |text: &str| text.replace(is_sign, "").parse::<f64>().is_ok();
@@ -260,55 +257,50 @@ pub(super) fn signed_numbers<'t>(texts: impl Iterator<Item = &'t String>) -> Opt
         some = some.or_else(|| text.contains(is_sign).then(|| text.clone()));
     }
     some.map(|text| {
-        format!(
-            ", such as `{text}`: it would be a number without its signs ($ % , …), take them out of the file"
-        )
+        format!(", such as `{text}`; remove its signs ($ % , …) from the file to make it a number")
     })
 }
 
-/// Whether programs wrote the number of the row into a column of its own. It would tell the label of sorted data.
+/// Whether the column contains row numbers, which would reveal the label of sorted data.
 fn numbers_rows(column: &TableColumn) -> bool {
     let name = column.name.to_lowercase();
     column.counts_up && (!column.is_named || ["index", "id", "unnamed: 0"].contains(&name.as_str()))
 }
 
-/// Refuses rows without a label, and labels that are not finite.
-pub(super) fn check_label(table: &Table, label: &str) -> Result<()> {
+/// Returns an error for a missing or non-finite label.
+pub(super) fn check_label(table: &CsvTable, label: &str) -> Result<()> {
     let Some(column) = table.column(label) else { return Err(no_field(label, table)) };
     match (&column.first_gap, &column.not_finite) {
-        (Some(place), _) => Err(Error::new(ErrorKind::Data, format!("a row has no `{label}`"))
+        (Some(place), _) => Err(Error::new(ErrorKind::Data, format!("a row has no label `{label}`"))
             .at(place.clone())
-            .because(format!(
-                "{} of {} rows have none, and it is what is to be predicted",
-                column.gaps, table.rows
-            ))
-            .hint("fill it in, take the row out, or name another column: data.records.label")),
+            .because(format!("the label is missing in {} of {} rows", column.gaps, table.rows))
+            .hint("enter it, remove the row, or name another column: data.records.label")),
         (_, Some((value, place))) => Err(not_finite(label, value, place)),
         _ => Ok(()),
     }
 }
 
-/// An error about a value that is not finite.
+/// Returns an error about a non-finite value.
 pub(super) fn not_finite(field: &str, value: &str, place: &str) -> Error {
     Error::new(ErrorKind::Data, format!("the field `{field}` is not finite: {value}"))
         .at(place)
-        .because("training on it makes all weights NaN")
-        .hint("put a number there; in a table an empty cell stands for the column's median")
+        .because("training on it would make all weights NaN")
+        .hint("enter a number; in a table, an empty cell stands for the column's median")
 }
 
-fn no_field(name: &str, table: &Table) -> Error {
+fn no_field(name: &str, table: &CsvTable) -> Error {
     let there: Vec<&str> = table.columns.iter().map(|c| c.name.as_str()).collect();
     let e = Error::new(ErrorKind::Data, format!("the records have no field `{name}`"))
         .at(table.files.first().map_or(String::new(), |f| f.display().to_string()))
         .because(format!("their fields are {}", there.join(", ")));
     match table.has_header {
         true => e.hint("give the columns the names that they had in training, or name others: data.records.inputs, data.records.label"),
-        false => e.hint("the first line holds numbers, so that columns go by their number from 0: data.records.label=2; or give the file a line of names"),
+        false => e.hint("the first line contains numbers, so columns are numbered from 0: data.records.label=2; or add a header line to the file"),
     }
 }
 
-/// The rows of a table with what the codes need of them, and the label where there is one.
-pub(super) fn rows(table: &Table, codes: &[ColumnCode], label: Option<&str>) -> Dataset {
+/// Returns the rows with the columns that the encodings need, and the label if present.
+pub(super) fn rows(table: &CsvTable, codes: &[ColumnEncoding], label: Option<&str>) -> Dataset {
     table.dataset_as(|column| {
         if label == Some(column.name.as_str()) {
             return Some(column.dtype());
@@ -318,9 +310,9 @@ pub(super) fn rows(table: &Table, codes: &[ColumnCode], label: Option<&str>) -> 
     })
 }
 
-/// The rows of a table with the cells that the codes need as texts, and the numbers that these become: `x: f32[n]`. What
-/// is wrong with a row is an error in its place.
-pub(super) fn rows_one_by_one(table: &Table, codes: &[ColumnCode]) -> Result<Dataset> {
+/// Returns the encoded rows of a table: `x: f32[n]`, plus the cells as strings. An invalid row is an error in its
+/// position.
+pub(super) fn rows_one_by_one(table: &CsvTable, codes: &[ColumnEncoding]) -> Result<Dataset> {
     if let Some(lacking) = codes.iter().find(|code| table.column(&code.name).is_none()) {
         return Err(no_field(&lacking.name, table));
     }
@@ -333,8 +325,8 @@ pub(super) fn rows_one_by_one(table: &Table, codes: &[ColumnCode]) -> Result<Dat
     }))
 }
 
-/// A row as a model takes it: `x: f32[n]`.
-pub(super) fn encode(row: &Sample, codes: &[ColumnCode], count: usize) -> Result<HostArray> {
+/// Encodes a row as the model's input: `x: f32[n]`.
+pub(super) fn encode(row: &Sample, codes: &[ColumnEncoding], count: usize) -> Result<HostArray> {
     let mut all = Vec::with_capacity(count);
     codes.iter().try_for_each(|code| code.put(row, &mut all))?;
     Ok(Literal::from_slice([count], &all)?.into())

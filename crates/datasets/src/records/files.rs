@@ -1,15 +1,15 @@
-//! Which files are files of records, and which of them are to train and to test on.
+//! Finds record files (TFRecord, CSV, NumPy, …) in a directory and splits them into training and test files.
 
 use super::options::RecordOptions;
 use crate::idx_datasets::DataDir;
 use std::path::{Path, PathBuf};
 use systole_base::{Error, ErrorKind, Result};
-use systole_data::Table;
+use systole_data::CsvTable;
 use systole_data::tools::files_of;
 
-/// How the names of files begin that are for testing.
+/// Prefixes of the names of test files.
 const TEST: [&str; 4] = ["test", "val", "valid", "t10k"];
-/// Ends of files of records, and what they are.
+/// Extensions of record files and their formats.
 const ENDS: [(&str, &str); 10] = [
     (".tfrecord", "TFRecord"),
     (".tfrecords", "TFRecord"),
@@ -27,12 +27,12 @@ fn name_of(file: &Path) -> String {
     file.file_name().map_or(String::new(), |n| n.to_string_lossy().to_lowercase())
 }
 
-/// Whether a file's name is that of a file of records.
+/// Whether a file's extension is that of a record file.
 pub fn is_of_records(file: impl AsRef<Path>) -> bool {
     kind_of(file.as_ref()).is_some()
 }
 
-/// What a file is by its name. Shards of TFRecord files are also written `train.tfrecord-00000-of-00008` and
+/// Returns a file's format by its name. TFRecord shards are also named `train.tfrecord-00000-of-00008` and
 /// `train-00000-of-00008`.
 fn kind_of(file: &Path) -> Option<&'static str> {
     let name = name_of(file);
@@ -47,7 +47,7 @@ fn is_shard(name: &str) -> bool {
     parts.is_some_and(|(one, all)| is_number(one) && is_number(all))
 }
 
-/// The files to train and to test on.
+/// Returns the training and test files.
 pub(super) fn find(dir: &DataDir, options: &RecordOptions) -> Result<(Vec<PathBuf>, Vec<PathBuf>)> {
     let root = dir.named().unwrap_or(Path::new(""));
     let all = |patterns: &[String]| -> Result<Vec<PathBuf>> {
@@ -61,8 +61,8 @@ pub(super) fn find(dir: &DataDir, options: &RecordOptions) -> Result<(Vec<PathBu
         return Ok((all(&options.train)?, all(&options.test)?));
     }
     if dir.named().is_none() {
-        return Err(Error::new(ErrorKind::Config, "no files of records are named").hint(
-            "name their folder with --data-dir or data.dir, or patterns of files with data.records.train",
+        return Err(Error::new(ErrorKind::Config, "the record files are not set").hint(
+            "pass their folder with --data-dir or data.dir, or file patterns with data.records.train",
         ));
     }
     let found: Vec<PathBuf> = files_of(root)?.into_iter().filter(|f| is_of_records(f)).collect();
@@ -74,16 +74,13 @@ pub(super) fn find(dir: &DataDir, options: &RecordOptions) -> Result<(Vec<PathBu
     let (test, train): (Vec<_>, Vec<_>) = found.into_iter().partition(is_test);
     if train.is_empty() {
         let ends: Vec<&str> = ENDS.iter().map(|(end, _)| *end).collect();
-        return Err(Error::new(
-            ErrorKind::Io,
-            format!("{} has no files of records to train on", root.display()),
-        )
-        .hint(format!("files are known by their ends: {}", ends.join(", "))));
+        return Err(Error::new(ErrorKind::Io, format!("{} has no record files to train on", root.display()))
+            .hint(format!("use files with one of these extensions: {}", ends.join(", "))));
     }
     Ok((train, if options.test.is_empty() { test } else { all(&options.test)? }))
 }
 
-/// Refuses files of several kinds, and tables of other columns than the first: they are no parts of one data set.
+/// Returns an error if the files have different formats, or tables different columns: they are not one dataset.
 pub(super) fn check_alike(dir: &DataDir, files: &[PathBuf], options: &RecordOptions) -> Result<()> {
     let encoding = options.written()?.encoding;
     let root = dir.named().unwrap_or(Path::new(""));
@@ -94,21 +91,18 @@ pub(super) fn check_alike(dir: &DataDir, files: &[PathBuf], options: &RecordOpti
         Err(Error::new(ErrorKind::Data, format!("{} {what} {}", shown(other), shown(main)))
             .at(root.display().to_string())
             .because(why)
-            .hint(format!(
-                "say which files are to be trained on: --set 'data.records.train=[\"{}\"]'",
-                shown(main)
-            )))
+            .hint(format!("select the training files: --set 'data.records.train=[\"{}\"]'", shown(main))))
     };
     let kind = |f: &Path| kind_of(f).unwrap_or_default();
     if let Some(other) = files.iter().find(|f| kind(f) != kind(main)) {
-        return odd(other, "is of another kind than", format!("{} and {}", kind(other), kind(main)));
+        return odd(other, "has another format than", format!("{} and {}", kind(other), kind(main)));
     }
     if kind(main) != "CSV" || files.len() == 1 {
         return Ok(());
     }
-    let columns = Table::names_of(main, encoding)?;
+    let columns = CsvTable::names_of(main, encoding)?;
     for other in files.iter().filter(|f| *f != main) {
-        let names = Table::names_of(other, encoding)?;
+        let names = CsvTable::names_of(other, encoding)?;
         if columns.iter().any(|c| !names.contains(c)) || names.len() != columns.len() {
             let why = format!("{} and {}", names.join(", "), columns.join(", "));
             return odd(other, "has other columns than", why);

@@ -1,6 +1,6 @@
-//! Tables whose rows name pictures: a column of file names beside the column of labels, as fastai's `from_csv` and Keras's
-//! `flow_from_dataframe` read them. The files lie beside the table, in a folder beside it, or where `data.records.pictures`
-//! says; their ends may be left out.
+//! Tables with a column of image paths, as for fastai's `from_csv` and Keras's `flow_from_dataframe`.
+//!
+//! The images are next to the table, in a folder next to it, or in `data.records.pictures`; extensions may be omitted.
 
 use super::options::{LABELS, RecordOptions};
 use crate::images::folder::has_transparent;
@@ -11,47 +11,47 @@ use systole_base::rng::{hash_name, mix};
 use systole_base::{DType, Error, ErrorKind, Literal, Result};
 use systole_data::format::any_format;
 use systole_data::input_file::{self, entries, is_file};
-use systole_data::{AUTOTUNE, ColumnKind, Dataset, Options, Sample, Table};
+use systole_data::{AUTOTUNE, ColumnKind, CsvTable, Dataset, DatasetOptions, Sample};
 
-/// Rows that tell whether a column names pictures.
+/// Number of rows to inspect when looking for a column of image paths.
 const LOOKED_AT: usize = 20;
-/// Ends that a name may lack.
+/// Extensions that a path may omit.
 const ENDS: [&str; 6] = ["", ".jpg", ".png", ".jpeg", ".JPG", ".bmp"];
-/// Ends by which a cell is taken for the name of a picture though no such file is there.
+/// Extensions that mark a cell as an image path even if the file does not exist.
 const PICTURES: [&str; 6] = [".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp"];
-/// Files that are named in messages.
+/// Maximum number of files listed in messages.
 const NAMED: usize = 3;
 
-/// The column that names pictures.
+/// Column of image paths.
 #[derive(Clone, Debug)]
-pub(super) struct PictureColumn {
+pub(super) struct ImagePathColumn {
     pub field: String,
     root: PathBuf,
     end: &'static str,
 }
 
-/// What was found when all pictures of a table were looked for.
-pub(super) struct Checked {
-    /// Cells whose pictures cannot be read.
+/// Result of checking all images of a table.
+pub(super) struct ImageTableCheck {
+    /// Cells whose images cannot be read.
     pub bad: HashSet<String>,
     pub note: Option<String>,
-    /// Pictures that can be seen through somewhere.
+    /// Number of images with transparent pixels.
     pub transparent: usize,
-    /// What tells these pictures from others of the same names.
+    /// Fingerprint of the images.
     pub mark: u64,
 }
 
-impl PictureColumn {
-    /// The column of a table, where it has one; `strict`: a folder that the options name must hold the pictures.
+impl ImagePathColumn {
+    /// Finds the column of image paths; `strict`: the folder set in the options must contain the images.
     ///
     /// # Errors
-    /// When a column names pictures and none of them is there.
+    /// If a column contains image paths and none of the files exists.
     pub fn find(
-        table: &Table,
+        table: &CsvTable,
         options: &RecordOptions,
         dir: Option<&Path>,
         strict: bool,
-    ) -> Result<Option<PictureColumn>> {
+    ) -> Result<Option<ImagePathColumn>> {
         let Some(first) = table.files.first() else { return Ok(None) };
         let beside = first.parent().unwrap_or(Path::new("")).to_path_buf();
         let told = options.pictures.as_ref().map(|p| dir.unwrap_or(&beside).join(p));
@@ -73,7 +73,7 @@ impl PictureColumn {
                 continue;
             }
             if let Some((root, end)) = place_of(&cells, &roots) {
-                return Ok(Some(PictureColumn { field: column.name.clone(), root, end }));
+                return Ok(Some(ImagePathColumn { field: column.name.clone(), root, end }));
             }
             let named = cells.iter().filter(|c| is_named_as_picture(c)).count();
             if named * 2 > cells.len() && strict {
@@ -83,8 +83,8 @@ impl PictureColumn {
         Ok(None)
     }
 
-    /// The rows: the path of the picture in place of its name, and the other columns that are wanted.
-    pub fn rows(&self, table: &Table, label: Option<(&str, DType)>) -> Dataset {
+    /// Returns the rows, with the full path of the image instead of its name, and the selected other columns.
+    pub fn rows(&self, table: &CsvTable, label: Option<(&str, DType)>) -> Dataset {
         let this = self.clone();
         let rows = table.dataset_as(|c| match label {
             _ if c.name == self.field => Some(DType::U8),
@@ -103,15 +103,15 @@ impl PictureColumn {
         path_of(&self.root, cell, self.end)
     }
 
-    /// Reads every picture once: those that are missing are an error that names them, unless so many rows may be left
-    /// out; those that cannot be read are left out up to a part of them, and told.
+    /// Reads every image once. Missing images are an error that names them, unless that many rows may be skipped;
+    /// unreadable images are skipped and reported, up to a quota.
     pub fn check(
         &self,
         rows: &Dataset,
         options: &RecordOptions,
         quota: f64,
         progress: &dyn Fn(u64, u64),
-    ) -> Result<Checked> {
+    ) -> Result<ImageTableCheck> {
         let field = self.field.clone();
         let look = move |row: Sample| -> Result<Sample> {
             let path = row.text(&field)?.to_string();
@@ -120,7 +120,7 @@ impl PictureColumn {
             Ok(row.with("index", Literal::from_slice([2], &[size as i64, i64::from(is_transparent)])?))
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let all = Options { core_budget: Some(cores), ..Options::default() };
+        let all = DatasetOptions { core_budget: Some(cores), ..DatasetOptions::default() };
         let paths: Vec<String> =
             rows.iter().filter_map(|row| Some(row.ok()?.text(&self.field).ok()?.to_string())).collect();
         let whole = rows.ignore_errors(u64::MAX).map_parallel(look, AUTOTUNE).with_options(all);
@@ -147,32 +147,32 @@ impl PictureColumn {
         if missing.len() as u64 > options.skip {
             return Err(self.missing(&missing, paths.len()));
         }
-        let what = format!("{} of {} pictures cannot be read", unreadable.len(), paths.len());
+        let what = format!("{} of {} images cannot be read", unreadable.len(), paths.len());
         if unreadable.len() as f64 > quota * paths.len() as f64 {
             return Err(Error::new(ErrorKind::Data, what)
                 .at(self.root.display().to_string())
                 .because(named(&unreadable))
-                .hint("mend or remove them, or allow more: --set data.unreadable_quota=0.5"));
+                .hint("repair or remove them, or allow more: --set data.unreadable_quota=0.5"));
         }
-        let all: Vec<String> = missing.iter().map(|p| format!("{p} (not there)")).chain(unreadable).collect();
+        let all: Vec<String> = missing.iter().map(|p| format!("{p} (not found)")).chain(unreadable).collect();
         let note = (!all.is_empty())
-            .then(|| format!("{} of {} pictures are left out: {}", all.len(), paths.len(), named(&all)));
-        Ok(Checked { bad, note, transparent, mark })
+            .then(|| format!("{} of {} images are skipped: {}", all.len(), paths.len(), named(&all)));
+        Ok(ImageTableCheck { bad, note, transparent, mark })
     }
 
     fn missing(&self, missing: &[String], count: usize) -> Error {
-        let are = if missing.len() == 1 { "picture is" } else { "pictures are" };
-        Error::new(ErrorKind::Io, format!("{} of {count} {are} not there", missing.len()))
+        let are = if missing.len() == 1 { "image does" } else { "images do" };
+        Error::new(ErrorKind::Io, format!("{} of {count} {are} not exist", missing.len()))
             .at(format!("the column `{}`", self.field))
             .because(named(missing))
             .hint(format!(
-                "put them there, or name their folder: data.records.pictures; or leave out so many rows: \
+                "add them, or name their folder: data.records.pictures; or skip such rows: \
                  data.records.skip={}",
                 missing.len()
             ))
     }
 
-    /// The rows without those whose pictures are bad.
+    /// Returns the rows without unreadable images.
     pub fn without(&self, rows: Dataset, bad: HashSet<String>) -> Dataset {
         if bad.is_empty() {
             return rows;
@@ -182,8 +182,8 @@ impl PictureColumn {
     }
 }
 
-/// The label of a table of pictures that has none of the usual names: its only other column.
-pub(super) fn only_other(table: &Table, field: &str) -> Option<String> {
+/// Returns the label column of a table of images without a usual label name: its only other column.
+pub(super) fn only_other(table: &CsvTable, field: &str) -> Option<String> {
     let is_one =
         |c: &&systole_data::TableColumn| c.name != field && c.kind != ColumnKind::Empty && !c.counts_up;
     let mut others = table.columns.iter().filter(is_one);
@@ -196,13 +196,13 @@ fn named(all: &[String]) -> String {
     all[..all.len().min(NAMED)].join(", ") + &more
 }
 
-fn first_cells(table: &Table, column: &str) -> Vec<String> {
+fn first_cells(table: &CsvTable, column: &str) -> Vec<String> {
     let cells = table.dataset_as(|c| (c.name == column).then_some(DType::U8));
     let text = |row: Result<Sample>| Some(row.ok()?.text(column).ok()?.trim().to_string());
     cells.debug().iter().take(LOOKED_AT).filter_map(text).filter(|cell| !cell.is_empty()).collect()
 }
 
-/// Numbers that name pictures differ from row to row.
+/// Numbers that name images differ from row to row.
 fn counts_as_name(cells: &[String]) -> bool {
     cells.iter().collect::<BTreeSet<_>>().len() == cells.len()
 }
@@ -215,7 +215,7 @@ fn path_of(root: &Path, cell: &str, end: &str) -> PathBuf {
     root.join(name.trim().to_string() + end)
 }
 
-/// Where at least half of these files lie, and the end that their names lack.
+/// Returns the directory where at least half of the files exist, and the extension that their names omit.
 fn place_of(cells: &[String], roots: &[PathBuf]) -> Option<(PathBuf, &'static str)> {
     for root in roots {
         for end in ENDS {
@@ -233,10 +233,10 @@ fn is_named_as_picture(cell: &str) -> bool {
     PICTURES.iter().any(|end| lower.ends_with(end))
 }
 
-fn nothing_there(column: &str, cell: &str, table: &Table, roots: &[PathBuf]) -> Error {
+fn nothing_there(column: &str, cell: &str, table: &CsvTable, roots: &[PathBuf]) -> Error {
     let looked: Vec<String> = roots.iter().take(NAMED).map(|r| r.display().to_string()).collect();
-    Error::new(ErrorKind::Io, format!("the pictures that the column `{column}` names are not there: {cell}"))
+    Error::new(ErrorKind::Io, format!("images listed in the column `{column}` do not exist: {cell}"))
         .at(table.files.first().map_or(String::new(), |f| f.display().to_string()))
         .because(format!("looked in {}", looked.join(", ")))
-        .hint("name their folder, below that of the table: data.records.pictures; or learn from other columns: data.records.inputs")
+        .hint("name their folder, relative to the table: data.records.pictures; or use other columns as inputs: data.records.inputs")
 }

@@ -1,50 +1,49 @@
-//! What the labels of records are: classes by number or by name, one-hot rows, or numbers to come close to. Told by all of
-//! them, not by the first.
+//! Infers the kind of labels from all records: class indices, class names, one-hot rows or regression targets.
 
 use super::columns::{not_finite, signed_numbers};
 use std::collections::BTreeSet;
 use systole_base::{DType, Error, ErrorKind, Literal, Result};
 use systole_data::HostArray;
 
-/// More classes than this go by their names only, and only where each has several records.
+/// Maximum number of integer classes; larger labels are classes only as names, if each occurs in several records.
 const MOST_NUMBERED: i64 = 1000;
-/// Different whole numbers that are kept.
+/// Maximum number of distinct integers to collect.
 const MOST_KEPT: usize = 1001;
-/// Fewer records do not tell whether their labels are classes.
+/// Minimum number of records to decide whether labels are classes.
 const TELLING: usize = 20;
 
-/// What labels become.
+/// Label encoding.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Labels {
-    /// Numbers of classes as they are.
+pub(super) enum LabelEncoding {
+    /// Class indices, unchanged.
     Classes,
-    /// Names of classes, sorted.
+    /// Class names, sorted.
     Names(Vec<String>),
-    /// Classes whose names are whole numbers, sorted.
+    /// Classes whose names are integers, sorted.
     Numbered(Vec<i64>),
-    /// One number for each class, of which one is 1.
+    /// One-hot row.
     OneHot,
-    /// Numbers to come close to.
+    /// Regression targets.
     Values,
 }
 
-/// What was decided about labels.
+/// Inferred label encoding.
 #[derive(Debug)]
-pub(super) struct Decided {
-    pub labels: Labels,
-    /// Empty: there are no classes.
+pub(super) struct LabelDecision {
+    pub labels: LabelEncoding,
+    /// Class names; empty if the labels are not classes.
     pub class_names: Vec<String>,
     pub note: Option<String>,
 }
 
-/// Labels that were seen.
-pub(super) struct Counted {
+/// Statistics of the labels seen so far.
+pub(super) struct LabelStatistics {
     field: String,
     rows: usize,
     texts: BTreeSet<String>,
     has_texts: bool,
     dtype: DType,
-    /// Numbers of a label.
+    /// Number of values per label.
     width: usize,
     whole: bool,
     one_hot: bool,
@@ -53,9 +52,9 @@ pub(super) struct Counted {
     max: f64,
 }
 
-impl Counted {
-    pub fn new(field: &str) -> Counted {
-        Counted {
+impl LabelStatistics {
+    pub fn new(field: &str) -> LabelStatistics {
+        LabelStatistics {
             field: field.into(),
             rows: 0,
             texts: BTreeSet::new(),
@@ -70,7 +69,7 @@ impl Counted {
         }
     }
 
-    /// A label more. `place` is where it stands.
+    /// Adds a label; `place` returns its location.
     pub fn add(&mut self, label: &Literal, place: impl Fn() -> String) -> Result<()> {
         let width = label.ty().elements();
         if self.rows == 0 {
@@ -89,7 +88,7 @@ impl Counted {
             return Ok(());
         }
         if width != self.width {
-            let what = format!("a label has {width} numbers, the first one has {}", self.width);
+            let what = format!("a label has {width} values, but the first one has {}", self.width);
             return Err(self.wrong(what, place()));
         }
         let mut ones = 0;
@@ -116,107 +115,108 @@ impl Counted {
             .hint("correct the record, or name the field to predict: data.records.label")
     }
 
-    /// What they are. `told` names the classes where it is not empty; `numbers`: whether they are numbers to predict or
-    /// classes, where that is known.
-    pub fn decide(self, told: &[String], numbers: Option<bool>) -> Result<Decided> {
+    /// Chooses the encoding. `told` contains the class names unless empty; `numbers` says whether labels are regression
+    /// targets (true) or classes (false), if known.
+    pub fn decide(self, told: &[String], numbers: Option<bool>) -> Result<LabelDecision> {
         let seen = if self.has_texts { self.texts.len() } else { self.distinct.len() };
         let is_alone = seen == 1 && self.width == 1 && self.whole;
         let mut decided = self.decide_what(told, numbers)?;
         if is_alone && !decided.class_names.is_empty() {
-            decided.note =
-                Some("all records are of one class: a classifier learns to tell at least two apart".into());
+            decided.note = Some("all records are of one class: a classifier needs at least two".into());
         }
         Ok(decided)
     }
 
-    fn decide_what(self, told: &[String], numbers: Option<bool>) -> Result<Decided> {
-        let names = |labels, class_names| Ok(Decided { labels, class_names, note: None });
+    fn decide_what(self, told: &[String], numbers: Option<bool>) -> Result<LabelDecision> {
+        let names = |labels, class_names| Ok(LabelDecision { labels, class_names, note: None });
         if self.has_texts {
             return self.named(numbers == Some(true));
         }
         if numbers == Some(true) {
-            return names(Labels::Values, Vec::new());
+            return names(LabelEncoding::Values, Vec::new());
         }
         if self.width > 1 {
             let classes = (0..self.width).map(|k| told.get(k).cloned().unwrap_or_else(|| k.to_string()));
             return match self.one_hot {
-                true => names(Labels::OneHot, classes.collect()),
-                false => names(Labels::Values, Vec::new()),
+                true => names(LabelEncoding::OneHot, classes.collect()),
+                false => names(LabelEncoding::Values, Vec::new()),
             };
         }
         if self.dtype == DType::Bool {
-            return names(Labels::Classes, vec!["false".into(), "true".into()]);
+            return names(LabelEncoding::Classes, vec!["false".into(), "true".into()]);
         }
         if !told.is_empty() && self.whole {
             return match self.min >= 0.0 && self.max < told.len() as f64 {
-                true => names(Labels::Classes, told.to_vec()),
+                true => names(LabelEncoding::Classes, told.to_vec()),
                 false => Err(self.beyond(told.len())),
             };
         }
         match self.classes(numbers == Some(false)) {
-            Some(labels @ Labels::Classes) => {
+            Some(labels @ LabelEncoding::Classes) => {
                 names(labels, (0..=self.max as i64).map(|k| k.to_string()).collect())
             }
             Some(labels) => names(labels, self.distinct.iter().map(i64::to_string).collect()),
-            None => {
-                Ok(Decided { labels: Labels::Values, class_names: Vec::new(), note: Some(self.as_numbers()) })
-            }
+            None => Ok(LabelDecision {
+                labels: LabelEncoding::Values,
+                class_names: Vec::new(),
+                note: Some(self.as_numbers()),
+            }),
         }
     }
 
-    /// Whole numbers as classes; none: they are numbers to predict.
-    fn classes(&self, known: bool) -> Option<Labels> {
+    /// Interprets integers as classes; `None`: they are regression targets.
+    fn classes(&self, known: bool) -> Option<LabelEncoding> {
         let (kept, rows) = (self.distinct.len(), self.rows);
         if !self.whole || kept >= MOST_KEPT {
             return None;
         }
-        let numbered = || Labels::Numbered(self.distinct.iter().copied().collect());
+        let numbered = || LabelEncoding::Numbered(self.distinct.iter().copied().collect());
         let is_numbered = self.min >= 0.0 && self.max < MOST_NUMBERED as f64;
         let each_is_rare = kept * 2 > rows && rows >= TELLING;
         if known {
-            return Some(if is_numbered { Labels::Classes } else { numbered() });
+            return Some(if is_numbered { LabelEncoding::Classes } else { numbered() });
         }
         if self.dtype.is_float() {
-            // 0.0 and 1.0 are classes that a gap elsewhere made fractions of.
+            // 0.0 and 1.0 are classes; missing cells elsewhere turned the column into floats.
             let all = is_numbered && !each_is_rare && kept as f64 == self.max + 1.0;
-            return all.then_some(Labels::Classes);
+            return all.then_some(LabelEncoding::Classes);
         }
         match is_numbered {
-            true => (!each_is_rare).then_some(Labels::Classes),
+            true => (!each_is_rare).then_some(LabelEncoding::Classes),
             false => (kept * 10 <= rows || kept <= 2).then(numbered),
         }
     }
 
-    fn named(self, numbers: bool) -> Result<Decided> {
+    fn named(self, numbers: bool) -> Result<LabelDecision> {
         let field = self.field;
         if numbers {
-            return Err(Error::new(ErrorKind::Data, format!("the labels `{field}` are texts"))
-                .because("the loss is one for numbers")
+            return Err(Error::new(ErrorKind::Data, format!("the labels `{field}` are text, not numbers"))
+                .because("the loss expects numbers")
                 .hint("set compile.loss to sparse_categorical_crossentropy, or name another field: data.records.label"));
         }
         if self.rows >= TELLING && self.texts.len() * 2 > self.rows {
-            let e = Error::new(ErrorKind::Data, format!("the labels `{field}` are no classes"));
+            let e = Error::new(ErrorKind::Data, format!("the labels `{field}` do not look like classes"));
             let signs = signed_numbers(self.texts.iter());
             let n = self.texts.len();
             let why = format!(
-                "{} records have {n} different texts there{}",
+                "{} records have {n} different texts{}",
                 self.rows,
                 signs.clone().unwrap_or_default()
             );
             return Err(e.because(why).hint(match signs {
-                Some(_) => "take the signs out, so that they are numbers to predict",
+                Some(_) => "remove the signs so that the labels become numbers",
                 None => "name the field to predict: data.records.label",
             }));
         }
         let all: Vec<String> = self.texts.into_iter().collect();
-        Ok(Decided { labels: Labels::Names(all.clone()), class_names: all, note: None })
+        Ok(LabelDecision { labels: LabelEncoding::Names(all.clone()), class_names: all, note: None })
     }
 
     fn beyond(&self, classes: usize) -> Error {
         let label = if self.min < 0.0 { self.min } else { self.max };
-        Error::new(ErrorKind::Data, format!("there is a label {label}"))
-            .because(format!("the file of classes names {classes} of them"))
-            .hint("give the file PREFIX.classes a line for each class, or remove it")
+        Error::new(ErrorKind::Data, format!("label {label} is out of range"))
+            .because(format!("the classes file names {classes} classes"))
+            .hint("add a line for each class to the file PREFIX.classes, or remove the file")
     }
 
     fn as_numbers(&self) -> String {
@@ -233,32 +233,34 @@ fn is_text(label: &Literal) -> bool {
         || label.dtype() == DType::U8 && label.ty().elements() == 0
 }
 
-/// NumPy pads texts with zeros.
+/// Decodes a label as text; NumPy pads strings with zeros.
 fn text(label: &Literal) -> Result<&str> {
     std::str::from_utf8(label.bytes())
         .map(|t| t.trim_end_matches('\0').trim())
-        .map_err(|_| Error::new(ErrorKind::Data, "a label is no UTF-8 text").hint("save the file as UTF-8"))
+        .map_err(|_| Error::new(ErrorKind::Data, "a label is not UTF-8 text").hint("save the file as UTF-8"))
 }
 
-impl Labels {
-    /// A record's label as a model takes it: `i32[]` of classes, `f32[n]` of numbers.
+impl LabelEncoding {
+    /// Returns a record's label as the model's target: `i32[]` for classes, `f32[n]` for numbers.
     pub fn of(&self, label: &Literal) -> Result<HostArray> {
         let gone = |name: String| {
-            Error::new(ErrorKind::Data, format!("there is no class `{name}`"))
-                .because("the files were read before training and did not have it: they were changed")
+            Error::new(ErrorKind::Data, format!("unknown class `{name}`"))
+                .because("the files have changed since they were first read")
         };
         let class = match self {
-            Labels::Values => return Ok(HostArray::from(label).cast(DType::F32).flatten()),
-            Labels::Classes => return Ok(HostArray::from(label).cast(DType::I32).reshape([] as [usize; 0])),
-            Labels::Names(names) => {
+            LabelEncoding::Values => return Ok(HostArray::from(label).cast(DType::F32).flatten()),
+            LabelEncoding::Classes => {
+                return Ok(HostArray::from(label).cast(DType::I32).reshape([] as [usize; 0]));
+            }
+            LabelEncoding::Names(names) => {
                 let name = text(label)?;
                 names.iter().position(|n| n == name).ok_or_else(|| gone(name.into()))?
             }
-            Labels::Numbered(all) => {
+            LabelEncoding::Numbered(all) => {
                 let number = label.to_f64s().first().map_or(0, |v| *v as i64);
                 all.binary_search(&number).map_err(|_| gone(number.to_string()))?
             }
-            Labels::OneHot => {
+            LabelEncoding::OneHot => {
                 label.to_f64s().iter().position(|v| *v == 1.0).ok_or_else(|| gone("none".into()))?
             }
         };
@@ -273,8 +275,8 @@ mod tests {
     fn decide(
         labels: impl IntoIterator<Item = Literal>,
         known: impl Into<Option<bool>>,
-    ) -> Result<(Labels, usize)> {
-        let mut counted = Counted::new("y");
+    ) -> Result<(LabelEncoding, usize)> {
+        let mut counted = LabelStatistics::new("y");
         for (i, label) in labels.into_iter().enumerate() {
             counted.add(&label, || format!("record {i}"))?;
         }
@@ -292,17 +294,27 @@ mod tests {
     #[test]
     fn numbers_are_classes_where_they_look_so() {
         let each = |n: i64, rows: i64| ints((0..rows).map(move |i| i % n));
-        assert_eq!(decide(each(10, 100), None).unwrap(), (Labels::Classes, 10));
-        assert_eq!(decide(each(10, 100), true).unwrap(), (Labels::Values, 0));
-        assert_eq!(decide(ints((0..200).map(|i| i * 1873)), None).unwrap(), (Labels::Values, 0));
+        assert_eq!(decide(each(10, 100), None).unwrap(), (LabelEncoding::Classes, 10));
+        assert_eq!(decide(each(10, 100), true).unwrap(), (LabelEncoding::Values, 0));
+        assert_eq!(decide(ints((0..200).map(|i| i * 1873)), None).unwrap(), (LabelEncoding::Values, 0));
         assert_eq!(decide(ints((0..200).map(|i| i % 3 * 100_000)), None).unwrap().1, 3);
         assert_eq!(
             decide(ints((0..50).map(|i| i % 2 * 2 - 1)), None).unwrap(),
-            (Labels::Numbered(vec![-1, 1]), 2)
+            (LabelEncoding::Numbered(vec![-1, 1]), 2)
         );
-        assert_eq!(decide(floats((0..50).map(|i| f64::from(i % 2))), None).unwrap(), (Labels::Classes, 2));
-        assert_eq!(decide(floats((0..50).map(|i| f64::from(i) / 3.0)), None).unwrap(), (Labels::Values, 0));
-        assert_eq!(decide(ints(0..50), false).unwrap(), (Labels::Classes, 50), "as a model knows them");
+        assert_eq!(
+            decide(floats((0..50).map(|i| f64::from(i % 2))), None).unwrap(),
+            (LabelEncoding::Classes, 2)
+        );
+        assert_eq!(
+            decide(floats((0..50).map(|i| f64::from(i) / 3.0)), None).unwrap(),
+            (LabelEncoding::Values, 0)
+        );
+        assert_eq!(
+            decide(ints(0..50), false).unwrap(),
+            (LabelEncoding::Classes, 50),
+            "as a model knows them"
+        );
         let e = decide(floats([0.0, f64::NAN]), None).unwrap_err().to_string();
         assert!(e.contains("record 1") && e.contains("not finite"), "{e}");
     }
@@ -313,11 +325,11 @@ mod tests {
             let values: Vec<i64> = (0..3).map(|i| i64::from(i == k)).collect();
             Literal::from_slice([3], &values).unwrap()
         };
-        assert_eq!(decide((0..30).map(|i| row(i % 3)), None).unwrap(), (Labels::OneHot, 3));
-        assert_eq!(decide((0..30).map(|_| row(7)), None).unwrap(), (Labels::Values, 0));
-        assert_eq!(Labels::OneHot.of(&row(2)).unwrap().get().unwrap().get(0).as_i64(), 2);
+        assert_eq!(decide((0..30).map(|i| row(i % 3)), None).unwrap(), (LabelEncoding::OneHot, 3));
+        assert_eq!(decide((0..30).map(|_| row(7)), None).unwrap(), (LabelEncoding::Values, 0));
+        assert_eq!(LabelEncoding::OneHot.of(&row(2)).unwrap().get().unwrap().get(0).as_i64(), 2);
         let truth = |b: bool| Literal::from_bools([], &[b]).unwrap();
-        assert_eq!(decide([truth(true), truth(false)], None).unwrap(), (Labels::Classes, 2));
+        assert_eq!(decide([truth(true), truth(false)], None).unwrap(), (LabelEncoding::Classes, 2));
         let text = |t: &str| Literal::from_slice([t.len()], t.as_bytes()).unwrap();
         let (labels, n) = decide((0..30).map(|i| text(["no\0\0", "yes"][i % 2])), None).unwrap();
         assert_eq!((labels.of(&text("no")).unwrap().get().unwrap().get(0).as_i64(), n), (0, 2));

@@ -1,8 +1,8 @@
-//! Files of records of your own: TFRecord files of Examples, CSV, NumPy, and what else `systole_data::tools` opens.
+//! Datasets from record files: TFRecord files of Examples, CSV, NumPy, and other formats of `systole_data::tools`.
 //!
-//! All of them are read once before training: for their number, for the classes of their labels, and so that damage is
-//! found before hours are spent. TFRecord files are then read as tf.data's tutorials do, several at a time in turns; the
-//! shuffle holds records as they are in the files, and what they hold is taken out and decoded after it.
+//! All files are read once before training: to count records, to find the classes, and to detect damage early. TFRecord
+//! files are then interleaved as in tf.data's tutorials. The shuffle buffer holds raw records, which are parsed and
+//! decoded after it.
 
 mod columns;
 mod files;
@@ -10,15 +10,15 @@ mod image_tables;
 mod labels;
 mod options;
 
-pub use columns::ColumnCode;
+pub use columns::ColumnEncoding;
 pub use files::is_of_records;
-pub use options::{Packed, RecordOptions};
+pub use options::{RecordCompression, RecordOptions};
 
 use crate::idx_datasets::DataDir;
 use crate::images::folder::{LOOKED_AT, SIDES, fit_picture_on, size_for, told_transparent};
-use crate::{Prepare, Streamed, TrainingData, numbered, unnumbered};
-use image_tables::PictureColumn;
-use labels::{Counted, Labels};
+use crate::{PrepareFn, StreamedDataset, TrainingData, numbered, unnumbered};
+use image_tables::ImagePathColumn;
+use labels::{LabelEncoding, LabelStatistics};
 use options::LABELS;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -26,70 +26,70 @@ use std::sync::Arc;
 use systole_base::rng::{hash_name, mix};
 use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
 use systole_data::format::any_format;
-use systole_data::format::example::{Features, parse_example};
+use systole_data::format::example::{FeatureSpecs, parse_example};
 use systole_data::format::tfrecord::OnCorrupt;
 use systole_data::input_file;
-use systole_data::tools::{Opened, files_of, open_written};
-use systole_data::{AUTOTUNE, Dataset, HostArray, Sample, Shuffle, Table, TfRecord};
+use systole_data::tools::{OpenedDataset, files_of, open_written};
+use systole_data::{AUTOTUNE, CsvTable, Dataset, HostArray, Sample, ShuffleOptions, TfRecordOptions};
 
-/// Fields that hold a picture: `image`, and what WebDataset calls files.
+/// Fields that contain an image: `image`, and WebDataset's extensions.
 const PICTURES: [&str; 7] = ["image", "jpg", "jpeg", "png", "bmp", "webp", "gif"];
-/// Records that a shuffle over files draws from where nobody says.
+/// Default shuffle buffer size for file data, in records.
 const BUFFER: usize = 10_000;
-/// Files of tables up to this size are gone through for a few samples of all of it.
+/// Tables up to this size in bytes are read completely to sample across all rows.
 const SMALL: u64 = 256 << 20;
 
-/// What is asked of pictures in records, and of the split.
+/// Settings for images in records, and for the train/test split.
 #[derive(Clone, Debug)]
 pub struct RecordShape {
-    /// Height and width that pictures are brought to; none: those of the first one.
+    /// Height and width of the images; `None`: those of the first image.
     pub size: Option<[usize; 2]>,
-    /// 1: grey, 3: colour; none: as the first one.
+    /// Channels: 1 is grayscale, 3 color; `None`: those of the first image.
     pub channels: Option<usize>,
-    /// The part of the records that is kept for testing, where no files are for that.
+    /// Fraction of the records held out for testing, if there are no test files.
     pub validation_split: f64,
-    /// Which records are kept for testing, and the order of files.
+    /// Random seed of the split and of the file order.
     pub seed: u64,
-    /// Whether labels are numbers to predict (true) or classes (false), where that is known; else they tell themselves.
+    /// Whether labels are regression targets (true) or classes (false); `None`: inferred.
     pub numbers: Option<bool>,
-    /// What transparent parts of pictures are laid on, from 0 (black) to 1 (white).
+    /// Background for transparent pixels, from 0 (black) to 1 (white).
     pub background: f64,
-    /// The part of the pictures that a table names which may be unreadable.
+    /// Maximum fraction of unreadable images among those that a table lists.
     pub unreadable_quota: f64,
 }
 
 impl RecordShape {
-    /// What a picture of this size is brought to.
+    /// Returns the output size for an image of this size.
     fn picture(&self, [h, w, c]: [usize; 3]) -> [usize; 3] {
         let [h, w] = self.size.unwrap_or([h, w]);
         [h, w, self.channels.unwrap_or(if c <= 2 { 1 } else { 3 })]
     }
 }
 
-/// Whether a folder holds files of records, rather than folders of pictures.
+/// Whether a folder contains record files, rather than folders of images.
 pub fn holds_records(dir: impl AsRef<Path>) -> bool {
     files_of(dir.as_ref()).is_ok_and(|files| files.iter().any(is_of_records))
 }
 
-/// Height, width and channels to bring the pictures in files of records to, by some of them; none: they hold no pictures.
+/// Returns the default height, width and channels for images in record files, from some of them; `None`: no images.
 ///
 /// # Errors
-/// As [`records`], for the first record.
+/// Like [`records`], for the first record.
 pub fn picture_size_of_records(
     dir: impl Into<DataDir>,
     options: &RecordOptions,
 ) -> Result<Option<[usize; 3]>> {
     let dir = dir.into();
     let (train, _) = files::find(&dir, options)?;
-    // What is wrong with files is told when all options are known, which may leave the wrong ones out.
+    // Errors in files are reported later, when all options are known: those may exclude the files.
     let Some(first) = train.into_iter().next() else { return Ok(None) };
-    let source = match Source::open(vec![first], options) {
+    let source = match RecordFiles::open(vec![first], options) {
         Ok(source) => source,
         Err(e) if e.kind() == ErrorKind::Unsupported => return Err(e),
         Err(_) => return Ok(None),
     };
     if let Some(table) = &source.opened.table {
-        let Some(column) = PictureColumn::find(table, options, dir.named(), true)? else { return Ok(None) };
+        let Some(column) = ImagePathColumn::find(table, options, dir.named(), true)? else { return Ok(None) };
         let paths = column.rows(table, None).debug();
         let paths = paths
             .iter()
@@ -97,20 +97,20 @@ pub fn picture_size_of_records(
             .filter_map(|row| any_format::size(row.ok()?.text(&column.field).ok()?).ok());
         return Ok(Some(size_for(&paths.collect::<Vec<_>>())));
     }
-    // The label may still have to be named: a field with a picture tells itself.
+    // The label may not be set yet; an image field needs no label.
     let Ok(first) = source.first() else { return Ok(None) };
     let label = label_of(&first, options).unwrap_or_default();
-    Ok(match Input::of(&first, &label, options, &SHAPELESS) {
-        Ok(Input::File { field, .. }) => {
+    Ok(match RecordInput::of(&first, &label, options, &SHAPELESS) {
+        Ok(RecordInput::File { field, .. }) => {
             let all = source.opened.dataset.debug();
             let size = |s: Result<Sample>| {
                 let s = s.ok()?;
                 let bytes = s.get(picture_field(&s, &field)).ok()?.bytes().to_vec();
-                any_format::size_of_bytes("the picture", &bytes).ok()
+                any_format::size_of_bytes("the image", &bytes).ok()
             };
             size_of_all(&all.iter().take(LOOKED_AT).filter_map(size).collect::<Vec<_>>())
         }
-        Ok(Input::Pixels { field, .. }) if first.names().any(|n| *n == format!("{field}/shape")) => {
+        Ok(RecordInput::Pixels { field, .. }) if first.names().any(|n| *n == format!("{field}/shape")) => {
             let all = source.opened.dataset.debug();
             let size = |s: Result<Sample>| match *shape_of(&s.ok()?, &field).ok()?.as_slice() {
                 [h, w] => Some([h, w, 1]),
@@ -119,12 +119,13 @@ pub fn picture_size_of_records(
             };
             size_of_all(&all.iter().take(LOOKED_AT).filter_map(size).collect::<Vec<_>>())
         }
-        Ok(Input::Pixels { size, .. }) => Some(size),
+        Ok(RecordInput::Pixels { size, .. }) => Some(size),
         _ => None,
     })
 }
 
-/// Small pictures keep the size of the first, large ones are brought to what folders of such are; grey where all are grey.
+/// Keeps the first image's size for small images, otherwise uses the default of image folders; grayscale if all images
+/// are.
 fn size_of_all(sizes: &[[usize; 3]]) -> Option<[usize; 3]> {
     let [height, width, channels] = size_for(sizes);
     Some(match sizes.first() {
@@ -143,29 +144,29 @@ const SHAPELESS: RecordShape = RecordShape {
     unreadable_quota: 0.1,
 };
 
-/// Records of your own: `image: u8[H, W, C], label: i32[]` where they hold pictures, else `x: f32[n]` and `label`, which
-/// is `i32[]` where labels are classes and `f32[1]` where they are numbers.
+/// Loads record files: `image: u8[H, W, C], label: i32[]` for images, otherwise `x: f32[n]` and `label`, which is
+/// `i32[]` for classes and `f32[1]` for regression targets.
 ///
 /// # Errors
-/// `Io` when there are no files; `Data` when a record cannot be read, or has no label (names it).
+/// `Io` if there are no files; `Data` if a record cannot be read or has no label (names the record).
 pub fn records(
     dir: impl Into<DataDir>,
     options: &RecordOptions,
     shape: &RecordShape,
 ) -> Result<TrainingData> {
     let dir = dir.into();
-    let Sources { train: source, test, label, columns: of_table, mut notes, mark } =
-        Sources::find(&dir, options, shape)?;
+    let RecordSplits { train: source, test, label, columns: of_table, mut notes, mark } =
+        RecordSplits::find(&dir, options, shape)?;
     let (train_part, test_part) = match &test {
-        // All of them are to be tested on.
-        None if shape.validation_split >= 1.0 => (Subset::All, Subset::All),
-        None => Subset::split(shape)?,
-        Some(_) => (Subset::All, Subset::All),
+        // Use all records for testing.
+        None if shape.validation_split >= 1.0 => (RecordSubset::All, RecordSubset::All),
+        None => RecordSubset::split(shape)?,
+        Some(_) => (RecordSubset::All, RecordSubset::All),
     };
     let test_source = test.unwrap_or_else(|| source.clone());
-    let mut reading = Reading::of(&source, (&label, of_table), options, shape)?;
+    let mut reading = RecordParser::of(&source, (&label, of_table), options, shape)?;
     let report = |done, all| dir.report("reading records", done, all);
-    let mut counted = Counted::new(&label);
+    let mut counted = LabelStatistics::new(&label);
     let train = reading.count(&source, train_part, &mut counted, &report)?;
     let test = reading.count(&test_source, test_part, &mut counted, &report)?;
     some_of_each(train, test, &source)?;
@@ -174,8 +175,8 @@ pub fn records(
     reading.labels = decided.labels;
     let element = reading.element();
     let (fields, columns) = (reading.input.fields(), reading.input.columns());
-    let prepare = Prepare(Arc::new(move |s| reading.prepare(s)));
-    let in_order = |source: &Source, part| {
+    let prepare = PrepareFn(Arc::new(move |s| reading.prepare(s)));
+    let in_order = |source: &RecordFiles, part| {
         let prepare = prepare.clone();
         source.in_order(part).map_parallel(move |s| prepare.call(s), AUTOTUNE)
     };
@@ -187,7 +188,7 @@ pub fn records(
         test: in_order(&test_source, test_part),
         train_len: train,
         test_len: test,
-        elements: if element.rank() == 3 { "pictures" } else { "records" },
+        elements: if element.rank() == 3 { "images" } else { "records" },
         element,
         class_names: decided.class_names,
         fields,
@@ -195,7 +196,7 @@ pub fn records(
         notes,
         language: None,
         identity: Some(identity(&[source.files(), test_source.files()], train, test, mark)),
-        streamed: Some(Streamed {
+        streamed: Some(StreamedDataset {
             in_order: source.in_order(train_part),
             mixed: source.mixed(train_part, mix(shape.seed ^ hash_name("order of files"))),
             buffer,
@@ -205,53 +206,53 @@ pub fn records(
     })
 }
 
-/// Refuses a part without records.
-fn some_of_each(train: usize, test: usize, source: &Source) -> Result<()> {
+/// Returns an error if a split has no records.
+fn some_of_each(train: usize, test: usize, source: &RecordFiles) -> Result<()> {
     let what = match (train, test) {
         (0, _) => "train",
         (_, 0) => "test",
         _ => return Ok(()),
     };
-    Err(Error::new(ErrorKind::Data, format!("there are no records to {what} on"))
+    Err(Error::new(ErrorKind::Data, format!("no records to {what} on"))
         .at(source.place())
-        .because(format!("there are {} in all", train + test))
-        .hint("add records; data.validation_split says what part of them is kept for testing"))
+        .because(format!("there are {} records in total", train + test))
+        .hint("add records, or change data.validation_split, the fraction held out for testing"))
 }
 
-/// What is trained and tested on, of which columns.
-struct Sources {
-    train: Source,
-    /// None: a part of the others.
-    test: Option<Source>,
+/// Training and test files, and the role of their columns.
+struct RecordSplits {
+    train: RecordFiles,
+    /// `None`: the test split is a fraction of the training files.
+    test: Option<RecordFiles>,
     label: String,
-    columns: Columns,
+    columns: ColumnRoles,
     notes: Vec<String>,
-    /// What tells the pictures that tables name from others of the same names.
+    /// Fingerprint of the images that tables list.
     mark: u64,
 }
 
-/// What the columns of tables are.
+/// Role of the columns of tables.
 #[derive(Clone, Default)]
-enum Columns {
-    /// These are no tables.
+enum ColumnRoles {
+    /// The files are not tables.
     #[default]
     None,
-    /// How they become numbers.
-    Codes(Vec<ColumnCode>),
-    /// One of them names pictures.
-    Pictures(PictureColumn),
+    /// Numeric encodings of the columns.
+    Codes(Vec<ColumnEncoding>),
+    /// One column contains image paths.
+    Pictures(ImagePathColumn),
 }
 
-impl Sources {
-    fn find(dir: &DataDir, options: &RecordOptions, shape: &RecordShape) -> Result<Sources> {
+impl RecordSplits {
+    fn find(dir: &DataDir, options: &RecordOptions, shape: &RecordShape) -> Result<RecordSplits> {
         let (train_files, test_files) = files::find(dir, options)?;
         if options.train.is_empty() {
             files::check_alike(dir, &train_files, options)?;
         }
-        let train = Source::open(train_files, options)?;
+        let train = RecordFiles::open(train_files, options)?;
         let mut notes = train.opened.notes.clone();
         let pictures = match &train.opened.table {
-            Some(table) => PictureColumn::find(table, options, dir.named(), true)?,
+            Some(table) => ImagePathColumn::find(table, options, dir.named(), true)?,
             None => None,
         };
         let other = train.opened.table.as_ref().zip(pictures.as_ref());
@@ -259,24 +260,24 @@ impl Sources {
         let label = label_of(&train.first()?, options).or_else(|e| other.ok_or(e))?;
         let test = match test_files.is_empty() || test_files == train.files() {
             true => train.opened.test.clone().map(|dataset| train.with(dataset)),
-            false => Some(Source::open(test_files, options)?),
+            false => Some(RecordFiles::open(test_files, options)?),
         };
         let test = match test {
-            // What competitions give: rows whose answers are to be told.
+            // Unlabeled test sets of competitions.
             Some(t) if options.test.is_empty() && t.first()?.names().all(|n| n != label) => {
                 let files: Vec<String> = t.files().iter().map(|f| f.display().to_string()).collect();
                 notes.push(format!(
-                    "{} is left out: it has no `{label}`, so nothing can be tested on it (predict takes it)",
+                    "{} is skipped: it has no `{label}` to test on (predict accepts it)",
                     files.join(", ")
                 ));
                 None
             }
             test => test,
         };
-        let tables: Vec<Arc<Table>> =
+        let tables: Vec<Arc<CsvTable>> =
             std::iter::once(&train).chain(&test).filter_map(|s| s.opened.table.clone()).collect();
         tables.iter().try_for_each(|t| columns::check_label(t, &label))?;
-        let mut sources = Sources { train, test, label, columns: Columns::None, notes, mark: 0 };
+        let mut sources = RecordSplits { train, test, label, columns: ColumnRoles::None, notes, mark: 0 };
         match (tables.is_empty(), pictures) {
             (true, _) => {}
             (false, Some(column)) => sources.name_pictures(column, (dir, options, shape))?,
@@ -285,33 +286,33 @@ impl Sources {
         Ok(sources)
     }
 
-    /// Tables whose columns become numbers.
-    fn encode_columns(&mut self, tables: &[Arc<Table>], options: &RecordOptions) -> Result<()> {
-        let all: Vec<&Table> = tables.iter().map(|t| &**t).collect();
+    /// Sets up tables whose columns are encoded as numbers.
+    fn encode_columns(&mut self, tables: &[Arc<CsvTable>], options: &RecordOptions) -> Result<()> {
+        let all: Vec<&CsvTable> = tables.iter().map(|t| &**t).collect();
         let (found, left_out) = columns::codes(&all, &self.label, &options.inputs, &options.columns)?;
         for source in std::iter::once(&mut self.train).chain(&mut self.test) {
             if let Some(table) = &source.opened.table {
                 source.opened.dataset = columns::rows(table, &found, Some(&self.label));
             }
         }
-        Input::of_columns(found.clone(), &left_out)?;
+        RecordInput::of_columns(found.clone(), &left_out)?;
         self.notes.extend(left_out);
-        self.columns = Columns::Codes(found);
+        self.columns = ColumnRoles::Codes(found);
         Ok(())
     }
 
-    /// Tables of which one column names pictures.
+    /// Sets up tables with a column of image paths.
     fn name_pictures(
         &mut self,
-        column: PictureColumn,
+        column: ImagePathColumn,
         (dir, options, shape): (&DataDir, &RecordOptions, &RecordShape),
     ) -> Result<()> {
-        let report = |done, all| dir.report("reading pictures", done, all);
+        let report = |done, all| dir.report("reading images", done, all);
         let mut transparent = 0;
         for source in std::iter::once(&mut self.train).chain(&mut self.test) {
             let Some(table) = source.opened.table.clone() else { continue };
-            // Another table may lie in another folder.
-            let here = PictureColumn::find(&table, options, dir.named(), true)?.unwrap_or(column.clone());
+            // Another table may be in another folder.
+            let here = ImagePathColumn::find(&table, options, dir.named(), true)?.unwrap_or(column.clone());
             let dtype = table.column(&self.label).map_or(DType::U8, |c| c.dtype());
             let rows = here.rows(&table, Some((&self.label, dtype)));
             let checked = here.check(&rows, options, shape.unreadable_quota, &report)?;
@@ -321,48 +322,48 @@ impl Sources {
             source.opened.dataset = here.without(rows, checked.bad);
         }
         self.notes.extend(told_transparent(transparent, shape.background));
-        self.columns = Columns::Pictures(column);
+        self.columns = ColumnRoles::Pictures(column);
         Ok(())
     }
 }
 
-/// What is wanted of files of records whose labels may be missing.
+/// Options for reading record files whose labels may be missing.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordInputs<'a> {
-    /// How they were read in training.
+    /// Reading options of training.
     pub options: &'a RecordOptions,
-    /// The fields that the model learnt from; none: as for training.
+    /// Fields that the model was trained on; empty: as in training.
     pub fields: &'a [String],
-    /// What pictures are brought to; none: the model takes numbers.
+    /// Image size; `None`: the model's input is numeric.
     pub size: Option<[usize; 3]>,
-    /// What transparent parts of pictures are laid on, from 0 (black) to 1 (white).
+    /// Background for transparent pixels, from 0 (black) to 1 (white).
     pub background: f64,
-    /// Whether a row of a table that is not as in training is an error in its place; else the whole table is refused.
+    /// Whether an invalid table row is an error in its position; otherwise the whole table is rejected.
     pub goes_on: bool,
 }
 
-/// What a model takes of records, whose labels may be missing: `image: u8[H, W, C]` where they hold pictures or name them,
-/// brought to a size, else `x: f32[n]`.
+/// Reads the model's inputs from record files, whose labels may be missing: `image: u8[H, W, C]`, resized, if they
+/// contain or list images, otherwise `x: f32[n]`.
 ///
 /// # Errors
-/// `Io` when a file cannot be opened; `Data` when it has no such field.
+/// `Io` if a file cannot be opened; `Data` if it lacks a field.
 pub fn record_inputs(files: Vec<PathBuf>, wanted: &RecordInputs<'_>) -> Result<Dataset> {
     let &RecordInputs { options, fields, size, background, goes_on } = wanted;
-    let mut source = Source::open(files, options)?;
-    // A file with a part for testing has these rows too.
+    let mut source = RecordFiles::open(files, options)?;
+    // A file's test split contains these rows, too.
     if let Some(test) = source.opened.test.take() {
         source.opened.dataset = source.opened.dataset.concatenate(&test);
     }
     let first = source.first()?;
     let lacking = fields.iter().find(|name| first.names().all(|n| n != name.as_str()));
-    // A picture is one, whatever the field is called that it comes in.
+    // The name of the image field does not matter.
     let fields = if size.is_some() && lacking.is_some() { &[][..] } else { fields };
     if let Some(lacking) = lacking.filter(|_| size.is_none()) {
         let there = first.names().collect::<Vec<_>>().join(", ");
         return Err(Error::new(ErrorKind::Data, format!("the records have no field `{lacking}`"))
             .at(source.place())
-            .because(format!("their fields are {there}; the model learnt from {}", fields.join(", ")))
-            .hint("give them the names that they had in training"));
+            .because(format!("their fields are {there}; the model was trained on {}", fields.join(", ")))
+            .hint("rename the fields as in training"));
     }
     let label = label_of(&first, options).unwrap_or_default();
     let inputs = if fields.is_empty() && size.is_none() { options.inputs.clone() } else { fields.to_vec() };
@@ -372,8 +373,8 @@ pub fn record_inputs(files: Vec<PathBuf>, wanted: &RecordInputs<'_>) -> Result<D
     let input = match (source.opened.table.clone(), size) {
         (Some(table), None) => {
             let told = match options.columns.is_empty() {
-                // Models of earlier versions learnt from numbers alone.
-                true => fields.iter().map(|name| ColumnCode::number(name)).collect(),
+                // Models of earlier versions have only numeric columns.
+                true => fields.iter().map(|name| ColumnEncoding::number(name)).collect(),
                 false => options.columns.clone(),
             };
             if goes_on && !told.is_empty() {
@@ -381,21 +382,21 @@ pub fn record_inputs(files: Vec<PathBuf>, wanted: &RecordInputs<'_>) -> Result<D
             }
             let (codes, notes) = columns::codes(&[&*table], &label, &options.inputs, &told)?;
             source.opened.dataset = columns::rows(&table, &codes, None);
-            Input::of_columns(codes, &notes)?
+            RecordInput::of_columns(codes, &notes)?
         }
         (Some(table), Some(size)) => {
-            let Some(column) = PictureColumn::find(&table, &options, None, false)? else {
+            let Some(column) = ImagePathColumn::find(&table, &options, None, false)? else {
                 return Err(no_pictures(&table));
             };
             source.opened.dataset = column.rows(&table, None);
-            Input::Path { field: column.field, size }
+            RecordInput::Path { field: column.field, size }
         }
-        (None, _) => Input::of(&first, &label, &options, &shape)?,
+        (None, _) => RecordInput::of(&first, &label, &options, &shape)?,
     };
     let features = source.features().map(|all| only(all, |name| input.reads(name)));
-    let reading = Reading { features, input, label, labels: Labels::Values, background };
+    let reading = RecordParser { features, input, label, labels: LabelEncoding::Values, background };
     let place = source.place();
-    Ok(numbered(source.in_order(Subset::All)).map_parallel(
+    Ok(numbered(source.in_order(RecordSubset::All)).map_parallel(
         move |s| {
             let row = s.get("index")?.get(0).as_i64();
             let parsed = reading.parse(unnumbered(s))?;
@@ -407,48 +408,48 @@ pub fn record_inputs(files: Vec<PathBuf>, wanted: &RecordInputs<'_>) -> Result<D
     ))
 }
 
-fn no_pictures(table: &Table) -> Error {
+fn no_pictures(table: &CsvTable) -> Error {
     let names: Vec<&str> = table.columns.iter().map(|c| c.name.as_str()).collect();
-    Error::new(ErrorKind::Data, "no column of this table names pictures that are there")
+    Error::new(ErrorKind::Data, "no column of this table contains paths of existing images")
         .at(table.files.first().map_or(String::new(), |f| f.display().to_string()))
-        .because(format!("the model takes pictures; the columns are {}", names.join(", ")))
-        .hint("put the pictures beside the table, or name their folder: data.records.pictures")
+        .because(format!("the model's input is an image; the columns are {}", names.join(", ")))
+        .hint("put the images next to the table, or name their folder: data.records.pictures")
 }
 
-/// Which of the records of a file are meant.
+/// Subset of a file's records.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Subset {
+enum RecordSubset {
     All,
-    /// All but the ten-thousandths that are kept for testing, which the seed chooses.
+    /// All records except the held-out ones, given as a count out of [`PARTS`] and a seed.
     Train(u64, u64),
-    /// Those.
+    /// The held-out records.
     Test(u64, u64),
 }
 
-/// Neighbours among which a part is chosen, where it is not one of each so many.
+/// Size of the groups of neighboring records that are sampled, unless every n-th record is held out.
 const NEIGHBOURS: u64 = 100;
-/// A part is counted in these.
+/// Denominator of the held-out fraction.
 const PARTS: u64 = 10_000;
 
-impl Subset {
-    fn split(shape: &RecordShape) -> Result<(Subset, Subset)> {
+impl RecordSubset {
+    fn split(shape: &RecordShape) -> Result<(RecordSubset, RecordSubset)> {
         if shape.validation_split <= 0.0 {
-            return Err(Error::new(ErrorKind::Config, "there are no records to test on")
-                .because("no files are for testing, and data.validation_split is 0")
+            return Err(Error::new(ErrorKind::Config, "no records to test on")
+                .because("there are no test files, and data.validation_split is 0")
                 .hint("name files with data.records.test, or set data.validation_split to 0.2"));
         }
         let part = (shape.validation_split * PARTS as f64).round().clamp(1.0, PARTS as f64 - 1.0) as u64;
-        Ok((Subset::Train(part, shape.seed), Subset::Test(part, shape.seed)))
+        Ok((RecordSubset::Train(part, shape.seed), RecordSubset::Test(part, shape.seed)))
     }
 
     fn of(self, records: Dataset) -> Dataset {
         let (is_test, part, seed) = match self {
-            Subset::All => return records,
-            Subset::Train(part, seed) => (false, part, seed),
-            Subset::Test(part, seed) => (true, part, seed),
+            RecordSubset::All => return records,
+            RecordSubset::Train(part, seed) => (false, part, seed),
+            RecordSubset::Test(part, seed) => (true, part, seed),
         };
         if let Some(n) = records.cardinality().finite() {
-            let fixed = Shuffle { buffer_size: usize::MAX, seed, reshuffle_each_iteration: false };
+            let fixed = ShuffleOptions { buffer_size: usize::MAX, seed, reshuffle_each_iteration: false };
             let mixed = records.shuffle_with(fixed);
             let kept = (u128::from(n) * u128::from(part) / u128::from(PARTS)) as u64;
             return if is_test { mixed.take(kept) } else { mixed.skip(kept) };
@@ -461,8 +462,7 @@ impl Subset {
     }
 }
 
-/// Whether a record is of the part that is kept for testing: some of its neighbours, others each time, as data may be
-/// sorted in turns.
+/// Whether a record is held out. The choice varies between groups of neighbors, since data may be sorted periodically.
 fn is_kept(place: u64, part: u64, seed: u64) -> bool {
     if PARTS.is_multiple_of(part) {
         let every = PARTS / part;
@@ -477,24 +477,24 @@ fn is_kept(place: u64, part: u64, seed: u64) -> bool {
     ahead < wanted
 }
 
-/// Files, and how they are read.
+/// Record files and how to read them.
 #[derive(Clone)]
-struct Source {
-    opened: Opened,
+struct RecordFiles {
+    opened: OpenedDataset,
     options: RecordOptions,
-    /// Bytes of the files when they were opened first.
+    /// File sizes in bytes when first opened.
     sizes: Arc<BTreeMap<PathBuf, u64>>,
 }
 
-impl Source {
-    fn open(files: Vec<PathBuf>, options: &RecordOptions) -> Result<Source> {
+impl RecordFiles {
+    fn open(files: Vec<PathBuf>, options: &RecordOptions) -> Result<RecordFiles> {
         if files.is_empty() {
-            return Err(Error::new(ErrorKind::Io, "there are no files of records")
+            return Err(Error::new(ErrorKind::Io, "there are no record files")
                 .hint("check data.records.train and data.records.test"));
         }
         let features = options.parse_features()?;
         let mut opened = open_written(files, features, options.written()?)?;
-        // These are read whole, one file at a time.
+        // These formats are read completely, one file at a time.
         if ["NumPy array", "NumPy arrays", "IDX"].contains(&opened.kind) {
             for file in &opened.files[1..] {
                 let next = open_written(vec![file.clone()], None, options.written()?)?;
@@ -508,16 +508,16 @@ impl Source {
         }
         let size = |f: &PathBuf| Some((f.clone(), input_file::size(f)?));
         let sizes = Arc::new(opened.files.iter().filter_map(size).collect());
-        Ok(Source { opened, options: options.clone(), sizes })
+        Ok(RecordFiles { opened, options: options.clone(), sizes })
     }
 
-    /// The same files for other elements of theirs.
-    fn with(&self, dataset: Dataset) -> Source {
-        let opened = Opened { dataset, test: None, ..self.opened.clone() };
-        Source { opened, ..self.clone() }
+    /// Returns the same files with other elements.
+    fn with(&self, dataset: Dataset) -> RecordFiles {
+        let opened = OpenedDataset { dataset, test: None, ..self.opened.clone() };
+        RecordFiles { opened, ..self.clone() }
     }
 
-    /// The first file, for messages.
+    /// Path of the first file, for messages.
     fn place(&self) -> String {
         self.files().first().map_or(String::new(), |f| f.display().to_string())
     }
@@ -529,44 +529,45 @@ impl Source {
     fn first(&self) -> Result<Sample> {
         let first = self.opened.dataset.debug().iter().next();
         first.ok_or_else(|| {
-            Error::new(ErrorKind::Data, "there are no records")
+            Error::new(ErrorKind::Data, "the file has no records")
                 .at(self.place())
-                .because("it is empty, or holds a header alone")
-                .hint("check that it was written whole")
+                .because("it is empty, or contains only a header")
+                .hint("check that it was written completely")
         })?
     }
 
-    /// What Examples hold; none: the files are read as they are.
-    fn features(&self) -> Option<&Features> {
+    /// Returns the fields of Examples; `None`: the files contain no Examples.
+    fn features(&self) -> Option<&FeatureSpecs> {
         self.opened.features.as_ref()
     }
 
-    /// Whether all elements can be had at once, so that a shuffle needs no buffer.
+    /// Whether all elements are in memory, so that shuffling needs no buffer.
     fn is_in_memory(&self) -> bool {
         self.opened.dataset.cardinality().finite().is_some()
     }
 
-    fn of_file(options: &RecordOptions, path: PathBuf, part: Subset) -> Dataset {
+    fn of_file(options: &RecordOptions, path: PathBuf, part: RecordSubset) -> Dataset {
         let on_corrupt = match options.skip {
             0 => OnCorrupt::Fail,
             quota => OnCorrupt::Skip { quota },
         };
-        let how = TfRecord { compression: options.compression.into(), on_corrupt, random_access: false };
+        let how =
+            TfRecordOptions { compression: options.compression.into(), on_corrupt, random_access: false };
         part.of(Dataset::tfrecord_with([path], how))
     }
 
-    /// File by file: the same elements in the same order in each epoch.
-    fn in_order(&self, part: Subset) -> Dataset {
+    /// Reads file by file, in the same order in each epoch.
+    fn in_order(&self, part: RecordSubset) -> Dataset {
         self.read(Dataset::files(self.files().to_vec()), part, 1)
     }
 
-    /// Several files at a time, their order new in each epoch.
-    fn mixed(&self, part: Subset, seed: u64) -> Dataset {
+    /// Interleaves several files, in a new order in each epoch.
+    fn mixed(&self, part: RecordSubset, seed: u64) -> Dataset {
         let files = Dataset::files(self.files().to_vec()).shuffle(usize::MAX, seed);
         self.read(files, part, self.options.cycle_length)
     }
 
-    fn read(&self, files: Dataset, part: Subset, cycle: usize) -> Dataset {
+    fn read(&self, files: Dataset, part: RecordSubset, cycle: usize) -> Dataset {
         if self.features().is_none() {
             return part.of(match self.options.skip {
                 0 => self.opened.dataset.clone(),
@@ -577,87 +578,87 @@ impl Source {
         let open = move |s: Sample| -> Result<Dataset> {
             let path = PathBuf::from(s.text("path")?);
             same_size(&path, sizes.get(&path).copied())?;
-            Ok(Source::of_file(&options, path, part))
+            Ok(RecordFiles::of_file(&options, path, part))
         };
         files.interleave_parallel(open, cycle, self.options.block_length, AUTOTUNE)
     }
 }
 
-/// A file that was cut between two records looks like a shorter one: only its size tells.
+/// Returns an error if a file's size has changed: a file truncated between two records is otherwise valid.
 fn same_size(path: &Path, had: Option<u64>) -> Result<()> {
-    // A file that is gone is told by who opens it.
+    // A missing file is reported when it is opened.
     let has = input_file::size(path);
     match (has, had) {
         (Some(has), Some(had)) if has != had => {
-            Err(Error::new(ErrorKind::Data, "the file has changed since the run began")
+            Err(Error::new(ErrorKind::Data, "the file has changed since the run started")
                 .at(path.display().to_string())
-                .because(format!("it has {has} bytes, it had {had}"))
-                .hint("put it back and start the same command again: the run goes on from its last backup"))
+                .because(format!("it has {has} bytes, but had {had}"))
+                .hint("restore it and start the same command again to resume from the last backup"))
         }
         _ => Ok(()),
     }
 }
 
-/// What becomes of a record.
+/// Converts records to training elements.
 #[derive(Clone)]
-struct Reading {
-    features: Option<Features>,
-    input: Input,
+struct RecordParser {
+    features: Option<FeatureSpecs>,
+    input: RecordInput,
     label: String,
-    labels: Labels,
+    labels: LabelEncoding,
     background: f64,
 }
 
-/// What a model takes of a record.
+/// Model input taken from a record.
 #[derive(Clone)]
-enum Input {
-    /// The path of a picture, brought to this size.
+enum RecordInput {
+    /// Path of an image, and the size to resize it to.
     Path { field: String, size: [usize; 3] },
-    /// A JPEG or PNG file, brought to this size.
+    /// Encoded image file, and the size to resize it to.
     File { field: String, size: [usize; 3] },
-    /// Pixels `T[H, W]` or `T[H, W, C]`; with their sizes in a field beside them where these differ.
+    /// Pixels `T[H, W]` or `T[H, W, C]`; variable sizes are in another field.
     Pixels { field: String, size: [usize; 3], dtype: DType },
-    /// Numbers, side by side.
+    /// Concatenated numeric fields.
     Numbers { fields: Vec<String>, count: usize },
-    /// Columns of a table.
-    Columns { codes: Vec<ColumnCode>, count: usize },
+    /// Encoded table columns.
+    Columns { codes: Vec<ColumnEncoding>, count: usize },
 }
 
-impl Reading {
-    /// By the first record. What labels are is told by all of them, later.
+impl RecordParser {
+    /// Chooses the input from the first record. The label kind is inferred later from all records.
     fn of(
-        source: &Source,
-        (label, columns): (&str, Columns),
+        source: &RecordFiles,
+        (label, columns): (&str, ColumnRoles),
         options: &RecordOptions,
         shape: &RecordShape,
-    ) -> Result<Reading> {
+    ) -> Result<RecordParser> {
         let input = match columns {
-            Columns::Codes(codes) => Input::of_columns(codes, &[])?,
-            Columns::Pictures(column) => {
+            ColumnRoles::Codes(codes) => RecordInput::of_columns(codes, &[])?,
+            ColumnRoles::Pictures(column) => {
                 let first = source.first()?.text(&column.field)?.to_string();
-                Input::Path { size: shape.picture(any_format::size(first)?), field: column.field }
+                RecordInput::Path { size: shape.picture(any_format::size(first)?), field: column.field }
             }
-            Columns::None => Input::of(&source.first()?, label, options, shape)?,
+            ColumnRoles::None => RecordInput::of(&source.first()?, label, options, shape)?,
         };
-        Ok(Reading {
+        Ok(RecordParser {
             features: source.features().cloned(),
             input,
             label: label.into(),
-            labels: Labels::Values,
+            labels: LabelEncoding::Values,
             background: shape.background,
         })
     }
 
-    /// How many records there are; remembers their labels.
+    /// Counts the records and collects label statistics.
     fn count(
         &self,
-        source: &Source,
-        part: Subset,
-        counted: &mut Counted,
+        source: &RecordFiles,
+        part: RecordSubset,
+        counted: &mut LabelStatistics,
         progress: &dyn Fn(u64, u64),
     ) -> Result<usize> {
-        // The part for testing is one of the same files.
-        if !matches!(part, Subset::Test(..)) {
+        // The test split uses the same files.
+        if !matches!(part, RecordSubset::Test(..)) {
             self.check_numbers(source)?;
         }
         let files = source.files();
@@ -665,19 +666,19 @@ impl Reading {
         let Some(features) = &self.features else {
             return self.count_all(&source.in_order(part), counted, &first).map_err(explain);
         };
-        // Of each record the label only: the pictures are looked at when they are trained on.
+        // Parse only the label of each record; images are checked during training.
         let only = only(features, |name| name == self.label);
         let mut n = 0;
         for (i, file) in files.iter().enumerate() {
             let records =
-                Source::of_file(&source.options, file.clone(), part).map(parse_example(only.clone()));
+                RecordFiles::of_file(&source.options, file.clone(), part).map(parse_example(only.clone()));
             n += self.count_all(&records, counted, &file.display().to_string()).map_err(explain)?;
             progress(i as u64 + 1, files.len() as u64);
         }
         Ok(n)
     }
 
-    fn count_all(&self, records: &Dataset, counted: &mut Counted, file: &str) -> Result<usize> {
+    fn count_all(&self, records: &Dataset, counted: &mut LabelStatistics, file: &str) -> Result<usize> {
         let mut n = 0;
         for sample in records {
             let sample = sample?;
@@ -688,15 +689,15 @@ impl Reading {
         Ok(n)
     }
 
-    /// Refuses files with numbers that are not finite. Of tables that was done when they were read. All records are gone
-    /// through in their order, so that their numbers are those of the files.
-    fn check_numbers(&self, source: &Source) -> Result<()> {
+    /// Returns an error for non-finite numbers in files other than tables (those were checked when read). Reads all
+    /// records in order, so that record numbers are those of the files.
+    fn check_numbers(&self, source: &RecordFiles) -> Result<()> {
         if !self.input.has_numbers() {
             return Ok(());
         }
         let check = |records: Dataset, file: &Path| -> Result<()> {
             for (n, sample) in records.iter().enumerate() {
-                // What cannot be read is told when it is counted.
+                // Unreadable records are reported when counting.
                 let Ok(sample) = sample else { continue };
                 self.check_finite(&sample, || format!("{}, record {n}", file.display()))?;
             }
@@ -708,17 +709,17 @@ impl Reading {
                 source.files().first().map_or(Path::new(""), |f| f.as_path()),
             ),
             Some(features) => source.files().iter().try_for_each(|file| {
-                let all = Source::of_file(&source.options, file.clone(), Subset::All);
+                let all = RecordFiles::of_file(&source.options, file.clone(), RecordSubset::All);
                 check(all.map(parse_example(only(features, |name| self.input.reads(name)))), file)
             }),
         }
     }
 
-    /// Refuses numbers that are not finite.
+    /// Returns an error for non-finite numbers.
     fn check_finite(&self, parsed: &Sample, place: impl Fn() -> String) -> Result<()> {
         let fields: &[String] = match &self.input {
-            Input::Numbers { fields, .. } => fields,
-            Input::Pixels { field, dtype, .. } if dtype.is_float() => std::slice::from_ref(field),
+            RecordInput::Numbers { fields, .. } => fields,
+            RecordInput::Pixels { field, dtype, .. } if dtype.is_float() => std::slice::from_ref(field),
             _ => return Ok(()),
         };
         for field in fields {
@@ -732,25 +733,27 @@ impl Reading {
         Ok(())
     }
 
-    /// What an element's input is.
+    /// Returns the type of an element's input.
     fn element(&self) -> TensorType {
         match &self.input {
-            Input::Path { size, .. } | Input::File { size, .. } => TensorType::new(DType::U8, *size),
-            Input::Pixels { size, dtype, .. } => TensorType::new(*dtype, *size),
-            Input::Numbers { count, .. } | Input::Columns { count, .. } => {
+            RecordInput::Path { size, .. } | RecordInput::File { size, .. } => {
+                TensorType::new(DType::U8, *size)
+            }
+            RecordInput::Pixels { size, dtype, .. } => TensorType::new(*dtype, *size),
+            RecordInput::Numbers { count, .. } | RecordInput::Columns { count, .. } => {
                 TensorType::new(DType::F32, [*count])
             }
         }
     }
 
-    /// `record` or fields → `image` or `x`, and `label`.
+    /// Converts `record` or fields to `image` or `x`, and `label`.
     fn prepare(&self, sample: Sample) -> Result<Sample> {
         let parsed = self.parse(sample)?;
         let label = self.labels.of(parsed.get(&self.label)?)?;
         Sample::new([self.input(&parsed)?, ("label", label)]).check()
     }
 
-    /// The fields of a record.
+    /// Parses the fields of a record.
     fn parse(&self, sample: Sample) -> Result<Sample> {
         match &self.features {
             Some(features) => parse_example(features.clone())(sample),
@@ -758,43 +761,45 @@ impl Reading {
         }
     }
 
-    /// What the model takes of the fields.
+    /// Returns the name and value of the model's input.
     fn input(&self, parsed: &Sample) -> Result<(&'static str, HostArray)> {
         Ok(match &self.input {
-            Input::Path { field, size } => {
+            RecordInput::Path { field, size } => {
                 let pixels = any_format::read(parsed.text(field)?)?;
                 ("image", fit_picture_on(pixels.into(), *size, self.background))
             }
-            Input::File { field, size } => {
+            RecordInput::File { field, size } => {
                 let field = picture_field(parsed, field);
-                let pixels = any_format::from_bytes("the picture", parsed.get(field)?.bytes())?;
+                let pixels = any_format::from_bytes("the image", parsed.get(field)?.bytes())?;
                 ("image", fit_picture_on(pixels.into(), *size, self.background))
             }
-            Input::Pixels { field, size, .. } => ("image", pixels(parsed, field, *size, self.background)?),
-            Input::Numbers { fields, count } => ("x", numbers(parsed, fields, *count)?),
-            Input::Columns { codes, count } => ("x", columns::encode(parsed, codes, *count)?),
+            RecordInput::Pixels { field, size, .. } => {
+                ("image", pixels(parsed, field, *size, self.background)?)
+            }
+            RecordInput::Numbers { fields, count } => ("x", numbers(parsed, fields, *count)?),
+            RecordInput::Columns { codes, count } => ("x", columns::encode(parsed, codes, *count)?),
         })
     }
 }
 
-/// Those features whose names are wanted.
-fn only(features: &Features, wanted: impl Fn(&str) -> bool) -> Features {
+/// Returns the features whose names satisfy `wanted`.
+fn only(features: &FeatureSpecs, wanted: impl Fn(&str) -> bool) -> FeatureSpecs {
     let kept = features.iter().filter(|(name, _)| wanted(name));
-    kept.fold(Features::new(), |all, (name, feature)| all.with(name, feature.clone()))
+    kept.fold(FeatureSpecs::new(), |all, (name, feature)| all.with(name, feature.clone()))
 }
 
-/// What the command line can do about a record that cannot be read.
+/// Adds a hint to the error of an unreadable record.
 fn explain(e: Error) -> Error {
     let says_so = e.hint_text().is_some_and(|hint| hint.contains("data.records.skip"));
     match e.kind() {
         ErrorKind::Data if !says_so => e.because(
-            "`systole data verify` lists what is damaged; data.records.skip=10 leaves out up to ten in each file",
+            "`systole data verify` lists damaged records; data.records.skip=10 skips up to ten in each file",
         ),
         _ => e,
     }
 }
 
-/// The field to predict.
+/// Returns the label field.
 fn label_of(first: &Sample, options: &RecordOptions) -> Result<String> {
     let has = |name: &str| first.names().any(|n| n == name);
     let like = |label: &str| first.names().find(|n| n.eq_ignore_ascii_case(label)).map(str::to_string);
@@ -808,15 +813,15 @@ fn label_of(first: &Sample, options: &RecordOptions) -> Result<String> {
             .or_else(|| LABELS.into_iter().find_map(like)),
     };
     found.ok_or_else(|| {
-        let what = options.label.as_ref().map_or("no field of the records is a label".into(), |l| {
+        let what = options.label.as_ref().map_or("the records have no label field".into(), |l| {
             format!("the records have no field `{l}`")
         });
         Error::new(ErrorKind::Data, what)
             .because(format!("their fields are {}", first.names().collect::<Vec<_>>().join(", ")))
             .hint(match first.names().last() {
                 Some(last) if last.parse::<usize>().is_ok() => format!(
-                    "the first line holds numbers, so that columns go by their number from 0: data.records.label={last}; or \
-                     give the file a line of names"
+                    "the first line contains numbers, so columns are numbered from 0: data.records.label={last}; or \
+                     add a header line to the file"
                 ),
                 Some(last) => format!("name the field to predict: data.records.label={last}"),
                 None => "name the field to predict: data.records.label".into(),
@@ -824,45 +829,47 @@ fn label_of(first: &Sample, options: &RecordOptions) -> Result<String> {
     })
 }
 
-impl Input {
+impl RecordInput {
     fn fields(&self) -> Vec<String> {
         match self {
-            Input::Path { field, .. } | Input::File { field, .. } | Input::Pixels { field, .. } => {
+            RecordInput::Path { field, .. }
+            | RecordInput::File { field, .. }
+            | RecordInput::Pixels { field, .. } => {
                 vec![field.clone()]
             }
-            Input::Numbers { fields, .. } => fields.clone(),
-            Input::Columns { codes, .. } => codes.iter().map(|c| c.name.clone()).collect(),
+            RecordInput::Numbers { fields, .. } => fields.clone(),
+            RecordInput::Columns { codes, .. } => codes.iter().map(|c| c.name.clone()).collect(),
         }
     }
 
-    fn columns(&self) -> Vec<ColumnCode> {
+    fn columns(&self) -> Vec<ColumnEncoding> {
         match self {
-            Input::Columns { codes, .. } => codes.clone(),
+            RecordInput::Columns { codes, .. } => codes.clone(),
             _ => Vec::new(),
         }
     }
 
-    /// Whether numbers are read that may not be finite.
+    /// Whether the input contains floating-point numbers that may be non-finite.
     fn has_numbers(&self) -> bool {
         match self {
-            Input::Numbers { .. } => true,
-            Input::Pixels { dtype, .. } => dtype.is_float(),
+            RecordInput::Numbers { .. } => true,
+            RecordInput::Pixels { dtype, .. } => dtype.is_float(),
             _ => false,
         }
     }
 
-    /// `notes` say of each column that is left out why.
-    fn of_columns(codes: Vec<ColumnCode>, notes: &[String]) -> Result<Input> {
-        let count = codes.iter().map(ColumnCode::width).sum();
+    /// Builds the input from column encodings; `notes` explain the skipped columns.
+    fn of_columns(codes: Vec<ColumnEncoding>, notes: &[String]) -> Result<RecordInput> {
+        let count = codes.iter().map(ColumnEncoding::width).sum();
         if count > 0 {
-            return Ok(Input::Columns { codes, count });
+            return Ok(RecordInput::Columns { codes, count });
         }
         Err(match notes {
-            [] => Error::new(ErrorKind::Data, "the records hold a label and nothing else")
+            [] => Error::new(ErrorKind::Data, "the records contain only a label")
                 .hint("name the fields to learn from: data.records.inputs"),
-            _ => Error::new(ErrorKind::Data, "the records have no column to learn from")
+            _ => Error::new(ErrorKind::Data, "the records have no usable input column")
                 .because(notes.join("; "))
-                .hint("write numbers, or texts that repeat, into the columns to learn from"),
+                .hint("add columns of numbers, or of texts that repeat"),
         })
     }
 
@@ -871,7 +878,7 @@ impl Input {
         self.fields().iter().any(|f| name == f || name.strip_suffix("/shape") == Some(f))
     }
 
-    fn of(first: &Sample, label: &str, options: &RecordOptions, shape: &RecordShape) -> Result<Input> {
+    fn of(first: &Sample, label: &str, options: &RecordOptions, shape: &RecordShape) -> Result<RecordInput> {
         let picture = PICTURES.into_iter().find(|p| first.names().any(|n| n == *p));
         let names = match options.inputs.as_slice() {
             [] if picture.is_some() => picture.into_iter().map(str::to_string).collect(),
@@ -881,11 +888,11 @@ impl Input {
             told => told.to_vec(),
         };
         if names.is_empty() {
-            return Err(Error::new(ErrorKind::Data, "the records hold a label and nothing else")
+            return Err(Error::new(ErrorKind::Data, "the records contain only a label")
                 .hint("name the fields to learn from: data.records.inputs"));
         }
         if let [field] = names.as_slice()
-            && let Some(input) = Input::picture(first, field, shape)?
+            && let Some(input) = RecordInput::picture(first, field, shape)?
         {
             return Ok(input);
         }
@@ -893,41 +900,44 @@ impl Input {
         for name in &names {
             let ty = first.get(name)?.ty().clone();
             if ty.dtype == DType::U8 && ty.rank() == 1 {
-                return Err(Error::new(ErrorKind::Data, format!("the field `{name}` holds text or bytes"))
-                    .because("a model takes numbers, or one picture")
-                    .hint("name the fields to learn from: data.records.inputs = [\"a\", \"b\"]"));
+                return Err(Error::new(
+                    ErrorKind::Data,
+                    format!("the field `{name}` contains text or bytes"),
+                )
+                .because("the model's input must be numbers or one image")
+                .hint("name the fields to learn from: data.records.inputs = [\"a\", \"b\"]"));
             }
             count += ty.elements();
         }
-        Ok(Input::Numbers { fields: names, count })
+        Ok(RecordInput::Numbers { fields: names, count })
     }
 
-    /// A picture, as a file or as pixels.
-    fn picture(first: &Sample, field: &str, shape: &RecordShape) -> Result<Option<Input>> {
+    /// Returns the input for an image field, as a file or as pixels.
+    fn picture(first: &Sample, field: &str, shape: &RecordShape) -> Result<Option<RecordInput>> {
         let x = first.get(field)?;
         let field = field.to_string();
         let wanted = |size: [usize; 3]| shape.picture(size);
         if x.dtype() == DType::U8 && x.shape().rank() == 1 && any_format::is_picture(x.bytes()) {
-            let pixels = any_format::from_bytes("the first picture", x.bytes())?;
+            let pixels = any_format::from_bytes("the first image", x.bytes())?;
             let [h, w, c] = *pixels.shape().dims() else { return Ok(None) };
-            return Ok(Some(Input::File { field, size: wanted([h, w, c]) }));
+            return Ok(Some(RecordInput::File { field, size: wanted([h, w, c]) }));
         }
         let dtype = x.dtype();
         Ok(match *shape_of(first, &field)?.as_slice() {
-            [h, w, c @ 1..=4] => Some(Input::Pixels { field, size: wanted([h, w, c]), dtype }),
-            [h, w] => Some(Input::Pixels { field, size: wanted([h, w, 1]), dtype }),
+            [h, w, c @ 1..=4] => Some(RecordInput::Pixels { field, size: wanted([h, w, c]), dtype }),
+            [h, w] => Some(RecordInput::Pixels { field, size: wanted([h, w, 1]), dtype }),
             _ => None,
         })
     }
 }
 
-/// The field of a record with its picture: samples of one archive may hold JPEG and PNG.
+/// Returns the image field of a record: samples of one archive may contain JPEG and PNG.
 fn picture_field<'a>(sample: &Sample, field: &'a str) -> &'a str {
     let has = |name: &str| sample.names().any(|n| n == name);
     if has(field) { field } else { PICTURES.into_iter().find(|p| has(p)).unwrap_or(field) }
 }
 
-/// The shape of a field: its own, or what stands beside it where shapes differ from record to record.
+/// Returns the shape of a field: its own, or that stored in another field if shapes vary between records.
 fn shape_of(sample: &Sample, field: &str) -> Result<Vec<usize>> {
     let beside = format!("{field}/shape");
     match sample.names().any(|n| n == beside) {
@@ -951,14 +961,14 @@ fn numbers(sample: &Sample, fields: &[String], count: usize) -> Result<HostArray
         all.extend(sample.get(name)?.convert(DType::F32).to_f32s());
     }
     if all.len() != count {
-        return Err(Error::new(ErrorKind::Data, format!("a record has {} numbers", all.len()))
-            .because(format!("the first one has {count}, and a model takes the same number of each"))
+        return Err(Error::new(ErrorKind::Data, format!("a record has {} values", all.len()))
+            .because(format!("the first record has {count}; all records must have the same number"))
             .hint("name fields of a fixed size: data.records.inputs"));
     }
     Ok(Literal::from_slice([count], &all)?.into())
 }
 
-/// The folder's name, or that of the only file.
+/// Returns the name of the folder or of the only file.
 fn name_of(dir: &DataDir, files: &[PathBuf]) -> String {
     let stem = |p: &Path| p.file_stem().map(|n| n.to_string_lossy().into_owned());
     let name = match (files, dir.named()) {
@@ -977,7 +987,7 @@ fn origin(dir: &DataDir, files: &[PathBuf]) -> String {
     }
 }
 
-/// Names and sizes of the files and the number of records in a line: a run that goes on must find the same.
+/// Fingerprint of names and sizes of the files and the number of records: a resumed run must find the same.
 fn identity(parts: &[&[PathBuf]], train: usize, test: usize, mut mark: u64) -> String {
     for path in parts.iter().flat_map(|files| files.iter()) {
         let size = input_file::size(path).unwrap_or(0);

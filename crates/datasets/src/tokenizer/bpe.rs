@@ -1,55 +1,56 @@
-//! Byte-pair encoding of bytes: words are cut where a pattern says, and their bytes are joined by the merges, of which the first in
-//! the list comes first. Source: Sennrich, Haddow and Birch 2016; of bytes: Radford et al. 2019.
+//! Byte-level byte-pair encoding (BPE): splits words by a pattern and merges their bytes by rank.
+//!
+//! Sources: Sennrich, Haddow and Birch 2016; for bytes: Radford et al. 2019.
 
-use super::pre_tokenizer::Pattern;
+use super::pre_tokenizer::PreTokenizer;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use systole_base::{Error, ErrorKind, Result};
 
-/// Bytes in the order of GPT-2's tokens: those that can be printed first.
+/// Returns the bytes in the order of GPT-2's tokens: printable ones first.
 pub(super) fn byte_order() -> impl Iterator<Item = u8> {
     let is_printed = |b: &u8| matches!(b, 33..=126 | 161..=172 | 174..=255);
     (0..=255u8).filter(is_printed).chain((0..=255u8).filter(move |b| !is_printed(b)))
 }
 
-/// A token that is found in a text as a whole, before words are cut.
+/// Added token that is matched as a whole before the text is split into words.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Added {
+pub(super) struct SpecialToken {
     pub(super) text: String,
     pub(super) id: u32,
-    /// Whether it stands for no text: decoding leaves it out where asked.
+    /// Whether the token is special: decoding can skip it.
     pub(super) special: bool,
 }
 
-/// What a vocabulary is made of.
+/// Parts of a BPE vocabulary.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Parts {
-    /// By id; a gap has none.
+pub(super) struct BpeParts {
+    /// Tokens by id; `None` for unused ids.
     pub(super) tokens: Vec<Option<Vec<u8>>>,
-    /// In the order of their ranks.
+    /// Merges in rank order.
     pub(super) merges: Vec<(u32, u32)>,
-    pub(super) pattern: Pattern,
-    /// Whether a space is put before the text.
+    pub(super) pattern: PreTokenizer,
+    /// Whether to put a space before the text.
     pub(super) add_prefix_space: bool,
-    /// Whether a whole word that is a token is taken as it is.
+    /// Whether a word that is a token is used as is, without merges.
     pub(super) ignore_merges: bool,
-    /// Longest first.
-    pub(super) added: Vec<Added>,
+    /// Added tokens, longest first.
+    pub(super) added: Vec<SpecialToken>,
 }
 
-/// A vocabulary with its merges.
+/// BPE vocabulary and merges.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Bpe {
-    pub(super) parts: Parts,
+    pub(super) parts: BpeParts,
     by_bytes: HashMap<Vec<u8>, u32>,
     ranks: HashMap<(u32, u32), (u32, u32)>,
     single: Vec<Option<u32>>,
 }
 
 impl Bpe {
-    /// Checks that all that merges name is there.
-    pub(super) fn new(mut parts: Parts) -> Result<Bpe> {
-        let Parts { tokens, merges, added, .. } = &parts;
+    /// Checks that all tokens used in merges exist.
+    pub(super) fn new(mut parts: BpeParts) -> Result<Bpe> {
+        let BpeParts { tokens, merges, added, .. } = &parts;
         let is_added = |id: usize| added.iter().any(|a| a.id as usize == id);
         let mut by_bytes = HashMap::with_capacity(tokens.len());
         for (id, token) in tokens.iter().enumerate().filter(|(id, _)| !is_added(*id)) {
@@ -61,15 +62,18 @@ impl Bpe {
         for (rank, &(a, b)) in merges.iter().enumerate() {
             let of = |id: u32| {
                 tokens.get(id as usize).and_then(Option::as_deref).ok_or_else(|| {
-                    Error::new(ErrorKind::Data, format!("merge {} names {id}, which is no token", rank + 1))
+                    Error::new(
+                        ErrorKind::Data,
+                        format!("merge {} contains {id}, which is not a token", rank + 1),
+                    )
                 })
             };
             let joined = [of(a)?, of(b)?].concat();
             let new = by_bytes.get(&joined).ok_or_else(|| {
                 let text = String::from_utf8_lossy(&joined).into_owned();
-                Error::new(ErrorKind::Data, format!("merge {} of the tokenizer makes no token", rank + 1))
+                Error::new(ErrorKind::Data, format!("the result of merge {} is not a token", rank + 1))
                     .because(format!("the vocabulary has no `{text}`"))
-                    .hint("vocabulary and merges are not of one tokenizer: take both from the same place")
+                    .hint("use vocabulary and merges of the same tokenizer")
             })?;
             ranks.entry((a, b)).or_insert((rank as u32, *new));
         }
@@ -78,7 +82,7 @@ impl Bpe {
         Ok(Bpe { parts, by_bytes, ranks, single })
     }
 
-    /// The tokens of a text.
+    /// Returns the tokens of a text.
     pub(super) fn encode(&self, text: &str) -> Result<Vec<u32>> {
         let (mut ids, mut known) = (Vec::with_capacity(text.len() / 3), HashMap::new());
         let mut rest = text;
@@ -96,10 +100,10 @@ impl Bpe {
         Ok(ids)
     }
 
-    /// The first place of an added token; of those that begin there the longest.
-    fn next_added(&self, text: &str) -> Option<(usize, &Added)> {
+    /// Returns the first added token in the text; at one position, the longest.
+    fn next_added(&self, text: &str) -> Option<(usize, &SpecialToken)> {
         let places = self.parts.added.iter().filter_map(|a| Some((text.find(&a.text)?, a)));
-        // The first of equals stays, and that is the longest.
+        // The first of equals is kept, which is the longest.
         places.reduce(|best, next| if next.0 < best.0 { next } else { best })
     }
 
@@ -128,7 +132,7 @@ impl Bpe {
         Ok(())
     }
 
-    /// The tokens of a word: again and again the pair of the lowest rank is joined, of equals the leftmost.
+    /// Returns the tokens of a word: repeatedly merges the pair of the lowest rank, the leftmost first.
     fn word(&self, word: &str) -> Result<Vec<u32>> {
         if self.parts.ignore_merges
             && let Some(id) = self.by_bytes.get(word.as_bytes())
@@ -139,20 +143,20 @@ impl Bpe {
             self.single.get(usize::from(b)).copied().flatten().ok_or_else(|| {
                 Error::new(ErrorKind::Data, format!("the tokenizer has no token for byte 0x{b:02x}"))
                     .at(format!("`{word}`"))
-                    .hint("its vocabulary lacks bytes: train one with all of them, or take such text out")
+                    .hint("train a tokenizer with all bytes, or remove such text")
             })
         };
         let mut symbols = word.bytes().map(of_byte).collect::<Result<Vec<u32>>>()?;
-        let mut chain = Chain::new(symbols.len());
+        let mut chain = MergeList::new(symbols.len());
         let mut queue = BinaryHeap::new();
-        let rank_at = |symbols: &[u32], chain: &Chain, i: usize| {
+        let rank_at = |symbols: &[u32], chain: &MergeList, i: usize| {
             let (a, b) = (symbols[i], symbols[chain.links[i].next?]);
             self.ranks.get(&(a, b)).map(|(rank, new)| Reverse((*rank, i, *new)))
         };
         queue.extend((0..symbols.len()).filter_map(|i| rank_at(&symbols, &chain, i)));
         while let Some(Reverse(entry)) = queue.pop() {
             let i = entry.1;
-            // An entry that other merges have overtaken is not what stands there now.
+            // Skip entries whose symbols other merges have changed.
             if !chain.links[i].is_there || rank_at(&symbols, &chain, i) != Some(Reverse(entry)) {
                 continue;
             }
@@ -169,28 +173,28 @@ impl Bpe {
     }
 }
 
-/// Places that are joined with the next one.
-struct Chain {
-    links: Vec<Link>,
+/// Linked list of the symbols of a word.
+struct MergeList {
+    links: Vec<MergeLink>,
 }
 
-struct Link {
+struct MergeLink {
     before: Option<usize>,
     next: Option<usize>,
     is_there: bool,
 }
 
-impl Chain {
-    fn new(length: usize) -> Chain {
-        let link = |i: usize| Link {
+impl MergeList {
+    fn new(length: usize) -> MergeList {
+        let link = |i: usize| MergeLink {
             before: i.checked_sub(1),
             next: (i + 1 < length).then_some(i + 1),
             is_there: true,
         };
-        Chain { links: (0..length).map(link).collect() }
+        MergeList { links: (0..length).map(link).collect() }
     }
 
-    /// Takes the place after `i` out.
+    /// Merges symbol `i` with the next one.
     fn join(&mut self, i: usize) {
         let Some(gone) = self.links[i].next else { return };
         self.links[gone].is_there = false;

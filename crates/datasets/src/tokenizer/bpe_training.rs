@@ -1,18 +1,18 @@
-//! Learning a byte-pair vocabulary from a text: the pair that occurs most often becomes a token, again and again.
+//! Trains a byte-pair vocabulary (BPE): repeatedly merges the most frequent pair of tokens.
 //!
-//! The merges are those of Hugging Face's `BpeTrainer` with the whole alphabet of bytes: of pairs that are equally frequent the one
-//! with the lower ids is taken, and a pair that makes a token which is there already becomes a merge without a new token.
+//! The merges equal those of Hugging Face's `BpeTrainer` with the full byte alphabet: of equally frequent pairs, the
+//! one with the lower ids is merged first; a pair whose result is already a token becomes a merge without a new token.
 
-use super::bpe::{Bpe, Parts, byte_order};
-use super::pre_tokenizer::Pattern;
+use super::bpe::{Bpe, BpeParts, byte_order};
+use super::pre_tokenizer::PreTokenizer;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
 use systole_base::Result;
 
-/// A vocabulary of `size` tokens, or of fewer where the text has no more pairs; 256 are the bytes.
+/// Returns a vocabulary of `size` tokens including the 256 bytes, or fewer if the text has too few pairs.
 pub(super) fn train(text: &str, size: usize) -> Result<Bpe> {
     let mut counted: HashMap<&str, u64> = HashMap::new();
-    Pattern::Gpt2.words(text).for_each(|word| *counted.entry(word).or_default() += 1);
+    PreTokenizer::Gpt2.words(text).for_each(|word| *counted.entry(word).or_default() += 1);
     let mut of_byte = [0u32; 256];
     let mut tokens: Vec<Vec<u8>> = Vec::with_capacity(size);
     for byte in byte_order() {
@@ -23,30 +23,30 @@ pub(super) fn train(text: &str, size: usize) -> Result<Bpe> {
     }
     let ids = |word: &str| word.bytes().filter_map(|b| of_byte.get(usize::from(b)).copied()).collect();
     let words = counted.iter().map(|(word, count)| (ids(word), *count)).collect();
-    let merges = Pairs::of(words).learn(&mut tokens, size);
-    Bpe::new(Parts {
+    let merges = PairCounts::of(words).learn(&mut tokens, size);
+    Bpe::new(BpeParts {
         tokens: tokens.into_iter().map(Some).collect(),
         merges,
-        pattern: Pattern::Gpt2,
+        pattern: PreTokenizer::Gpt2,
         add_prefix_space: false,
         ignore_merges: false,
         added: Vec::new(),
     })
 }
 
-/// Words as tokens, and how often each pair of neighbours occurs.
-struct Pairs {
+/// Words as tokens, and the frequency of each adjacent pair.
+struct PairCounts {
     words: Vec<(Vec<u32>, u64)>,
     counts: HashMap<(u32, u32), u64>,
-    /// Words that a pair was seen in.
+    /// Indices of the words that contain a pair.
     places: HashMap<(u32, u32), BTreeSet<u32>>,
     queue: BinaryHeap<(u64, Reverse<(u32, u32)>)>,
 }
 
-impl Pairs {
-    fn of(words: Vec<(Vec<u32>, u64)>) -> Pairs {
+impl PairCounts {
+    fn of(words: Vec<(Vec<u32>, u64)>) -> PairCounts {
         let mut pairs =
-            Pairs { words, counts: HashMap::new(), places: HashMap::new(), queue: BinaryHeap::new() };
+            PairCounts { words, counts: HashMap::new(), places: HashMap::new(), queue: BinaryHeap::new() };
         for (i, (word, count)) in pairs.words.iter().enumerate() {
             for pair in neighbours(word) {
                 *pairs.counts.entry(pair).or_default() += count;
@@ -82,7 +82,7 @@ impl Pairs {
         merges
     }
 
-    /// Joins a pair in all words.
+    /// Merges a pair in all words.
     fn merge(&mut self, pair: (u32, u32), new: u32) {
         let mut grown = BTreeSet::new();
         for place in self.places.remove(&pair).unwrap_or_default() {
@@ -112,7 +112,7 @@ fn neighbours(word: &[u32]) -> impl Iterator<Item = (u32, u32)> {
     word.iter().copied().zip(word.iter().copied().skip(1))
 }
 
-/// The word with each occurrence of a pair, from the left on, replaced.
+/// Returns the word with each occurrence of a pair, from the left, replaced by `new`.
 fn join(word: &[u32], pair: (u32, u32), new: u32) -> Vec<u32> {
     let mut joined = Vec::with_capacity(word.len());
     let mut rest = word;

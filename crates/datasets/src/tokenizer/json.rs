@@ -1,49 +1,52 @@
-//! Tokenizers as JSON: Hugging Face's `tokenizer.json` of byte-level BPE, GPT-2's `vocab.json` with `merges.txt`, and in the shape of
-//! the former our own for bytes and characters. What the format can say and we do not do is refused by name.
+//! Reads and writes tokenizer files: Hugging Face's `tokenizer.json`, GPT-2's `vocab.json`.
+//!
+//! `tokenizer.json` of byte-level BPE, `vocab.json` with `merges.txt`, and the same layout for byte and character
+//! tokenizers. Unsupported features are rejected by name.
 
-use super::bpe::{Added, Bpe, Parts, byte_order};
-use super::pre_tokenizer::Pattern;
-use super::vocabulary::{Chars, END_OF_TEXT, Vocabulary};
+use super::bpe::{Bpe, BpeParts, SpecialToken, byte_order};
+use super::pre_tokenizer::PreTokenizer;
+use super::vocabulary::{CharVocabulary, END_OF_TEXT, Vocabulary};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 use systole_base::{Error, ErrorKind, Result};
 
-/// Whether a JSON text is an object of tokens and numbers alone, as GPT-2's `vocab.json`.
+/// Whether a JSON text only maps tokens to integers, like GPT-2's `vocab.json`.
 pub(super) fn is_plain_vocabulary(text: &str) -> bool {
     let parsed = serde_json::from_str::<HashMap<String, Value>>(text);
     parsed.is_ok_and(|all| !all.is_empty() && all.values().all(Value::is_u64))
 }
 
-/// GPT-2's two files.
+/// Parses GPT-2's `vocab.json` and `merges.txt`.
 pub(super) fn from_vocabulary(vocabulary: &str, merges: &str) -> Result<Vocabulary> {
     let parsed: Value = parse(vocabulary)?;
     let vocabulary = object(&parsed, "the vocabulary")?;
     let lines = merges.lines().filter(|line| !line.is_empty() && !line.starts_with("#version"));
     let pairs = lines.map(pair_of_line).collect::<Result<Vec<_>>>()?;
     let end = vocabulary.get(END_OF_TEXT).and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok());
-    let added = end.map(|id| Added { text: END_OF_TEXT.into(), id, special: true }).into_iter().collect();
-    byte_pairs(vocabulary, &pairs, added, (Pattern::Gpt2, false), false)
+    let added =
+        end.map(|id| SpecialToken { text: END_OF_TEXT.into(), id, special: true }).into_iter().collect();
+    byte_pairs(vocabulary, &pairs, added, (PreTokenizer::Gpt2, false), false)
 }
 
 pub(super) fn from_json(text: &str) -> Result<Vocabulary> {
     let root: Value = parse(text)?;
-    let model = root.get("model").ok_or_else(|| broken("there is no `model`"))?;
+    let model = root.get("model").ok_or_else(|| broken("`model` is missing"))?;
     match model.get("type").and_then(Value::as_str) {
         Some("Bytes") => Ok(Vocabulary::Bytes),
         Some("Chars") => {
             let chars: Vec<char> = model
                 .get("vocab")
                 .and_then(Value::as_str)
-                .ok_or_else(|| broken("`vocab` is no text"))?
+                .ok_or_else(|| broken("`vocab` is not a string"))?
                 .chars()
                 .collect();
-            let made = Chars::new(chars);
+            let made = CharVocabulary::new(chars);
             match made.ids.len() == made.chars.len() && !made.chars.is_empty() {
                 true => Ok(Vocabulary::Chars(made)),
-                false => Err(broken("characters are there twice, or none is")),
+                false => Err(broken("`vocab` is empty or contains a character twice")),
             }
         }
-        // Files of the first versions do not say what they are.
+        // Files of the first versions have no `type`.
         Some("BPE") | None if model.get("merges").is_some() => of_hugging_face(&root, model),
         other => Err(unsupported(&format!("a model `{}`", other.unwrap_or("without merges")))),
     }
@@ -54,18 +57,19 @@ fn of_hugging_face(root: &Value, model: &Value) -> Result<Vocabulary> {
     let added = match root.get("added_tokens") {
         None | Some(Value::Null) => Vec::new(),
         Some(list) => {
-            let list = list.as_array().ok_or_else(|| broken("`added_tokens` is no list"))?;
+            let list = list.as_array().ok_or_else(|| broken("`added_tokens` is not a list"))?;
             list.iter().map(added_token).collect::<Result<Vec<_>>>()?
         }
     };
-    let pairs = model.get("merges").and_then(Value::as_array).ok_or_else(|| broken("`merges` is no list"))?;
+    let pairs =
+        model.get("merges").and_then(Value::as_array).ok_or_else(|| broken("`merges` is not a list"))?;
     let pairs = pairs.iter().map(pair).collect::<Result<Vec<_>>>()?;
-    let vocabulary = model.get("vocab").ok_or_else(|| broken("there is no `vocab`"))?;
+    let vocabulary = model.get("vocab").ok_or_else(|| broken("`vocab` is missing"))?;
     let ignore = model.get("ignore_merges").and_then(Value::as_bool).unwrap_or(false);
     byte_pairs(object(vocabulary, "`vocab`")?, &pairs, added, words(root.get("pre_tokenizer"))?, ignore)
 }
 
-/// What would change the tokens and is not done here.
+/// Returns an error for settings that would change the tokens and are not supported.
 fn refuse_others(root: &Value, model: &Value) -> Result<()> {
     if let Some(kind) = root.get("normalizer").filter(|n| !n.is_null()) {
         return Err(unsupported(&format!("a normalizer {}", kind_of(kind))));
@@ -82,13 +86,13 @@ fn refuse_others(root: &Value, model: &Value) -> Result<()> {
     }
 }
 
-/// How words are cut, and whether a space is put before the text.
-fn words(pre: Option<&Value>) -> Result<(Pattern, bool)> {
+/// Returns the pattern that splits words, and whether to put a space before the text.
+fn words(pre: Option<&Value>) -> Result<(PreTokenizer, bool)> {
     let pre = pre.filter(|p| !p.is_null()).ok_or_else(|| unsupported("no `pre_tokenizer`"))?;
     let flag = |of: &Value, key: &str, default: bool| of.get(key).and_then(Value::as_bool).unwrap_or(default);
     match kind_of(pre).as_str() {
         "ByteLevel" if flag(pre, "use_regex", true) => {
-            Ok((Pattern::Gpt2, flag(pre, "add_prefix_space", true)))
+            Ok((PreTokenizer::Gpt2, flag(pre, "add_prefix_space", true)))
         }
         "Sequence" => match pre.get("pretokenizers").and_then(Value::as_array).map(Vec::as_slice) {
             Some([split, bytes]) if kind_of(split) == "Split" && kind_of(bytes) == "ByteLevel" => {
@@ -96,8 +100,8 @@ fn words(pre: Option<&Value>) -> Result<(Pattern, bool)> {
                     && !flag(split, "invert", false)
                     && !flag(bytes, "use_regex", true);
                 let regex = split.pointer("/pattern/Regex").and_then(Value::as_str).unwrap_or_default();
-                let pattern = Pattern::of(regex).filter(|_| plain);
-                let pattern = pattern.ok_or_else(|| unsupported(&format!("words cut by `{regex}`")))?;
+                let pattern = PreTokenizer::of(regex).filter(|_| plain);
+                let pattern = pattern.ok_or_else(|| unsupported(&format!("words split by `{regex}`")))?;
                 Ok((pattern, flag(bytes, "add_prefix_space", true)))
             }
             _ => Err(unsupported("this sequence of pre-tokenizers")),
@@ -110,7 +114,7 @@ fn kind_of(value: &Value) -> String {
     value.get("type").and_then(Value::as_str).unwrap_or("without a type").to_string()
 }
 
-fn added_token(value: &Value) -> Result<Added> {
+fn added_token(value: &Value) -> Result<SpecialToken> {
     let text = value.get("content").and_then(Value::as_str).filter(|t| !t.is_empty());
     let id = value.get("id").and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok());
     let (Some(text), Some(id)) = (text, id) else {
@@ -123,14 +127,14 @@ fn added_token(value: &Value) -> Result<Added> {
         return Err(unsupported(&format!("`{key}` of the token `{text}`")));
     }
     let special = value.get("special").and_then(Value::as_bool).unwrap_or(false);
-    Ok(Added { text: text.into(), id, special })
+    Ok(SpecialToken { text: text.into(), id, special })
 }
 
 fn byte_pairs(
     vocabulary: &Map<String, Value>,
     pairs: &[(String, String)],
-    added: Vec<Added>,
-    (pattern, add_prefix_space): (Pattern, bool),
+    added: Vec<SpecialToken>,
+    (pattern, add_prefix_space): (PreTokenizer, bool),
     ignore_merges: bool,
 ) -> Result<Vocabulary> {
     let bytes_of = bytes_by_char();
@@ -138,7 +142,7 @@ fn byte_pairs(
     let mut tokens: Vec<Option<Vec<u8>>> = Vec::new();
     let mut put = |id: u64, bytes: Vec<u8>| -> Result<()> {
         let id = usize::try_from(id).ok().filter(|id| *id < most).ok_or_else(|| {
-            broken(&format!("token {id} is far beyond the number of tokens, {}", vocabulary.len()))
+            broken(&format!("token {id} is far above the number of tokens, {}", vocabulary.len()))
         })?;
         tokens.resize(tokens.len().max(id + 1), None);
         if let Some(token) = tokens.get_mut(id) {
@@ -149,11 +153,11 @@ fn byte_pairs(
     let is_added = |text: &str| added.iter().any(|a| a.text == text);
     let mut ids: HashMap<&str, u32> = HashMap::with_capacity(vocabulary.len());
     for (text, id) in vocabulary {
-        let id = id.as_u64().ok_or_else(|| broken(&format!("the number of token `{text}` is none")))?;
+        let id = id.as_u64().ok_or_else(|| broken(&format!("the id of token `{text}` is not an integer")))?;
         let bytes: Option<Vec<u8>> = text.chars().map(|c| bytes_of.get(&c).copied()).collect();
         let bytes =
             bytes.filter(|_| !is_added(text)).or_else(|| is_added(text).then(|| text.as_bytes().to_vec()));
-        let not_of_bytes = || unsupported(&format!("token `{text}`, which is not of bytes"));
+        let not_of_bytes = || unsupported(&format!("the token `{text}`, which is not byte-level"));
         put(id, bytes.ok_or_else(not_of_bytes)?)?;
         ids.insert(text, id as u32);
     }
@@ -161,10 +165,12 @@ fn byte_pairs(
         put(u64::from(a.id), a.text.as_bytes().to_vec())?;
     }
     let id = |text: &str| {
-        ids.get(text).copied().ok_or_else(|| broken(&format!("a merge names `{text}`, which is no token")))
+        ids.get(text)
+            .copied()
+            .ok_or_else(|| broken(&format!("a merge contains `{text}`, which is not a token")))
     };
     let merges = pairs.iter().map(|(a, b)| Ok((id(a)?, id(b)?))).collect::<Result<Vec<_>>>()?;
-    let parts = Parts { tokens, merges, pattern, add_prefix_space, ignore_merges, added };
+    let parts = BpeParts { tokens, merges, pattern, add_prefix_space, ignore_merges, added };
     Ok(Vocabulary::Bpe(Box::new(Bpe::new(parts)?)))
 }
 
@@ -172,7 +178,7 @@ fn pair_of_line(line: &str) -> Result<(String, String)> {
     let parts: Vec<&str> = line.split(' ').collect();
     match parts.as_slice() {
         [a, b] => Ok((a.to_string(), b.to_string())),
-        _ => Err(broken(&format!("`{line}` is no pair of tokens"))),
+        _ => Err(broken(&format!("expected a pair of tokens, got `{line}`"))),
     }
 }
 
@@ -181,11 +187,11 @@ fn pair(value: &Value) -> Result<(String, String)> {
     match (value.as_str(), as_list) {
         (Some(line), _) => pair_of_line(line),
         (None, Some([Value::String(a), Value::String(b)])) => Ok((a.clone(), b.clone())),
-        _ => Err(broken(&format!("{value} is no pair of tokens"))),
+        _ => Err(broken(&format!("expected a pair of tokens, got {value}"))),
     }
 }
 
-/// GPT-2 writes each byte as a character that can be printed: others are shifted beyond the first 256.
+/// GPT-2's mapping from bytes to printable characters: unprintable bytes are shifted above 256.
 fn char_of_bytes() -> [char; 256] {
     let mut chars = ['\0'; 256];
     let mut shifted = 256u32;
@@ -215,7 +221,7 @@ pub(super) fn to_json(vocabulary: &Vocabulary) -> String {
     value.to_string()
 }
 
-fn hugging_face(bpe: &Parts) -> Value {
+fn hugging_face(bpe: &BpeParts) -> Value {
     let chars = char_of_bytes();
     let text = |id: u32| -> String {
         let bytes = bpe.tokens.get(id as usize).and_then(Option::as_ref).into_iter().flatten();
@@ -227,7 +233,7 @@ fn hugging_face(bpe: &Parts) -> Value {
     let vocabulary: Map<String, Value> =
         ids.filter(|id| !is_added(*id)).map(|id| (text(id), json!(id))).collect();
     let merges: Vec<Value> = bpe.merges.iter().map(|(a, b)| json!([text(*a), text(*b)])).collect();
-    let mut added: Vec<&Added> = bpe.added.iter().collect();
+    let mut added: Vec<&SpecialToken> = bpe.added.iter().collect();
     added.sort_by_key(|a| a.id);
     let added: Vec<Value> = added
         .into_iter()
@@ -237,9 +243,9 @@ fn hugging_face(bpe: &Parts) -> Value {
         })
         .collect();
     let bytes = json!({"type": "ByteLevel", "add_prefix_space": bpe.add_prefix_space, "trim_offsets": true,
-                       "use_regex": bpe.pattern == Pattern::Gpt2});
+                       "use_regex": bpe.pattern == PreTokenizer::Gpt2});
     let pre = match bpe.pattern {
-        Pattern::Gpt2 => bytes,
+        PreTokenizer::Gpt2 => bytes,
         pattern => json!({"type": "Sequence", "pretokenizers": [
             {"type": "Split", "pattern": {"Regex": pattern.regex()}, "behavior": "Isolated", "invert": false},
             bytes,
@@ -260,17 +266,17 @@ fn parse(text: &str) -> Result<Value> {
 }
 
 fn object<'v>(value: &'v Value, what: &str) -> Result<&'v Map<String, Value>> {
-    value.as_object().ok_or_else(|| broken(&format!("{what} is no object")))
+    value.as_object().ok_or_else(|| broken(&format!("{what} is not an object")))
 }
 
 fn broken(why: &str) -> Error {
-    Error::new(ErrorKind::Data, "the tokenizer cannot be read")
+    Error::new(ErrorKind::Data, "cannot read the tokenizer")
         .because(why)
-        .hint("name a tokenizer.json, or a vocab.json with merges.txt beside it")
+        .hint("pass a tokenizer.json, or a vocab.json with merges.txt next to it")
 }
 
 fn unsupported(what: &str) -> Error {
-    Error::new(ErrorKind::Unsupported, format!("tokenizers with {what} are not read"))
-        .because("byte-level BPE is: that of GPT-2, GPT-4, Llama 3, Qwen 2 and their like")
-        .hint("take such a tokenizer, or let one be learnt: data.tokenizer = \"bpe\"")
+    Error::new(ErrorKind::Unsupported, format!("tokenizers with {what} are not supported"))
+        .because("only byte-level BPE is supported, as in GPT-2, GPT-4, Llama 3 and Qwen 2")
+        .hint("use such a tokenizer, or train one: data.tokenizer = \"bpe\"")
 }

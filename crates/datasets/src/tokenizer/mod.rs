@@ -1,7 +1,7 @@
-//! Tokenizers: text to numbers and back. Bytes, characters, and byte-pair encoding, learnt here or read from files of others.
+//! Tokenizers: bytes, characters and byte-pair encoding (BPE), trained here or read from Hugging Face and GPT-2 files.
 //!
-//! A model keeps its tokenizer as JSON: that of Hugging Face's `tokenizer.json` for byte pairs, the same shape with models of our own
-//! for bytes and characters.
+//! A model stores its tokenizer as JSON: Hugging Face's `tokenizer.json` for byte pairs, and the same layout with
+//! custom model types for bytes and characters.
 
 mod bpe;
 mod bpe_training;
@@ -12,12 +12,12 @@ mod vocabulary;
 
 use std::path::Path;
 use systole_base::{Error, ErrorKind, Result};
-use vocabulary::{Chars, END_OF_TEXT, Vocabulary};
+use vocabulary::{CharVocabulary, END_OF_TEXT, Vocabulary};
 
-/// Bytes of a tokenizer's file at most: the largest in use have 20 million.
+/// Maximum size of a tokenizer file in bytes; the largest in use have 20 million.
 const MOST_BYTES: u64 = 100_000_000;
 
-/// Turns text into tokens, numbers below [`Tokenizer::vocabulary_size`], and back.
+/// Converts text to token ids, which are below [`Tokenizer::vocabulary_size`], and back.
 ///
 /// ```
 /// use systole_datasets::Tokenizer;
@@ -32,36 +32,39 @@ const MOST_BYTES: u64 = 100_000_000;
 pub struct Tokenizer(Vocabulary);
 
 impl Tokenizer {
-    /// A token is a byte.
+    /// Creates a byte tokenizer.
     pub fn bytes() -> Tokenizer {
         Tokenizer(Vocabulary::Bytes)
     }
 
-    /// A token is a character; those of `text`, sorted, are the vocabulary.
+    /// Creates a character tokenizer; its vocabulary is the sorted characters of `text`.
     pub fn chars_of(text: &str) -> Tokenizer {
         let chars: std::collections::BTreeSet<char> = text.chars().collect();
-        Tokenizer(Vocabulary::Chars(Chars::new(chars.into_iter().collect())))
+        Tokenizer(Vocabulary::Chars(CharVocabulary::new(chars.into_iter().collect())))
     }
 
-    /// A byte-pair vocabulary of `size` tokens, learnt from `text`: the 256 bytes and what is joined of them. It has fewer where the
-    /// text has no more pairs.
+    /// Trains a byte-pair tokenizer on `text` with a vocabulary of `size`, including the 256 bytes. The vocabulary is
+    /// smaller if the text has too few pairs.
     ///
     /// # Errors
-    /// When `size` is below 256 or above 1,000,000.
+    /// If `size` is below 256 or above 1,000,000.
     pub fn train_bpe(text: &str, size: usize) -> Result<Tokenizer> {
         if !(256..=1_000_000).contains(&size) {
-            return Err(Error::new(ErrorKind::Config, format!("there is no byte-pair vocabulary of {size}"))
-                .because("the 256 bytes are tokens themselves")
-                .hint("choose a size from 256 to 1000000; 512 to 4096 suit a book"));
+            return Err(Error::new(
+                ErrorKind::Config,
+                format!("invalid vocabulary size {size} for byte-pair encoding"),
+            )
+            .because("the vocabulary includes the 256 bytes")
+            .hint("choose a size from 256 to 1000000; 512 to 4096 suit a book"));
         }
         Ok(Tokenizer(Vocabulary::Bpe(Box::new(bpe_training::train(text, size)?))))
     }
 
-    /// Reads a `tokenizer.json` of Hugging Face's, the `vocab.json` beside a `merges.txt` of GPT-2's, or a folder that has one of
-    /// them.
+    /// Reads Hugging Face's `tokenizer.json`, GPT-2's `vocab.json` next to `merges.txt`, or a folder that contains one
+    /// of them.
     ///
     /// # Errors
-    /// `Io` when there is none; `Data` when it is damaged; `Unsupported` when it works otherwise than by byte pairs.
+    /// `Io` if there is none; `Data` if it is damaged; `Unsupported` if it is not byte-level BPE.
     pub fn read(path: impl AsRef<Path>) -> Result<Tokenizer> {
         let path = path.as_ref();
         let within = |name: &str| path.join(name);
@@ -70,10 +73,10 @@ impl Tokenizer {
             false => path.is_file().then(|| path.to_path_buf()),
         };
         let file = file.ok_or_else(|| {
-            Error::new(ErrorKind::Io, "there is no tokenizer")
+            Error::new(ErrorKind::Io, "the tokenizer was not found")
                 .at(path.display().to_string())
-                .because("a tokenizer is a tokenizer.json, or a vocab.json with merges.txt beside it")
-                .hint("check the path, or let one be learnt: data.tokenizer = \"bpe\"")
+                .because("expected a tokenizer.json, or a vocab.json with merges.txt next to it")
+                .hint("check the path, or train a tokenizer: data.tokenizer = \"bpe\"")
         })?;
         let text = read_text(&file)?;
         let merges = file.with_file_name("merges.txt");
@@ -84,20 +87,20 @@ impl Tokenizer {
         made.map(Tokenizer).map_err(|e| e.at(file.display().to_string()))
     }
 
-    /// Reads what [`Tokenizer::to_json`] wrote, or the text of a `tokenizer.json`.
+    /// Parses the output of [`Tokenizer::to_json`], or a `tokenizer.json`.
     ///
     /// # Errors
-    /// As [`Tokenizer::read`].
+    /// Like [`Tokenizer::read`].
     pub fn from_json(text: &str) -> Result<Tokenizer> {
         json::from_json(text).map(Tokenizer)
     }
 
-    /// As JSON: for byte pairs a `tokenizer.json` that Hugging Face's library reads.
+    /// Serializes to JSON: for byte pairs, a `tokenizer.json` that Hugging Face's library reads.
     pub fn to_json(&self) -> String {
         json::to_json(&self.0)
     }
 
-    /// What a token is: `bytes`, `chars` or `bpe`.
+    /// Returns the kind of token: `bytes`, `chars` or `bpe`.
     pub fn name(&self) -> &'static str {
         match &self.0 {
             Vocabulary::Bytes => "bytes",
@@ -106,7 +109,7 @@ impl Tokenizer {
         }
     }
 
-    /// Tokens are below this.
+    /// Size of the vocabulary; token ids are below it.
     pub fn vocabulary_size(&self) -> usize {
         match &self.0 {
             Vocabulary::Bytes => 256,
@@ -115,10 +118,10 @@ impl Tokenizer {
         }
     }
 
-    /// The tokens of a text.
+    /// Converts a text to token ids.
     ///
     /// # Errors
-    /// When the vocabulary lacks a character or a byte of it.
+    /// If the vocabulary lacks a character or byte of the text.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
         match &self.0 {
             Vocabulary::Bytes => Ok(text.bytes().map(u32::from).collect()),
@@ -127,7 +130,7 @@ impl Tokenizer {
         }
     }
 
-    /// The text of tokens, as bytes: a token may be a part of a character. Tokens that are none give nothing.
+    /// Converts token ids to bytes: a token may be a part of a character. Invalid ids are skipped.
     pub fn decode(&self, tokens: &[u32]) -> Vec<u8> {
         let mut text = Vec::with_capacity(tokens.len() * 4);
         for &id in tokens {
@@ -144,7 +147,7 @@ impl Tokenizer {
         text
     }
 
-    /// Whether a number is a token.
+    /// Whether an id is a token.
     pub fn has(&self, id: u32) -> bool {
         match &self.0 {
             Vocabulary::Bpe(bpe) => bpe.parts.tokens.get(id as usize).is_some_and(Option::is_some),
@@ -152,7 +155,7 @@ impl Tokenizer {
         }
     }
 
-    /// The token that ends a document, where the vocabulary has one.
+    /// Returns the end-of-text token, if the vocabulary has one.
     pub fn end_of_text(&self) -> Option<u32> {
         match &self.0 {
             Vocabulary::Bpe(bpe) => bpe.parts.added.iter().find(|a| a.text == END_OF_TEXT).map(|a| a.id),
@@ -165,16 +168,16 @@ fn read_text(file: &Path) -> Result<String> {
     let cannot = |e| Error::io("cannot read", file, e);
     let length = std::fs::metadata(file).map_err(cannot)?.len();
     if length > MOST_BYTES {
-        return Err(Error::new(ErrorKind::Data, format!("{length} bytes are no tokenizer"))
+        return Err(Error::new(ErrorKind::Data, format!("{length} bytes are too many for a tokenizer file"))
             .at(file.display().to_string())
-            .hint("name a tokenizer.json, or a vocab.json with merges.txt beside it"));
+            .hint("pass a tokenizer.json, or a vocab.json with merges.txt next to it"));
     }
     let bytes = std::fs::read(file).map_err(cannot)?;
     String::from_utf8(bytes).map_err(|e| {
         Error::new(ErrorKind::Data, "the tokenizer is not UTF-8")
             .at(file.display().to_string())
             .because(e.to_string())
-            .hint("name a tokenizer.json, or a vocab.json with merges.txt beside it")
+            .hint("pass a tokenizer.json, or a vocab.json with merges.txt next to it")
     })
 }
 

@@ -1,17 +1,17 @@
-//! Where byte-level tokenizers cut a text into words: the regular expressions of GPT-2 and of its successors, as scanners.
+//! Pre-tokenizers that split text into words: scanners for the patterns of GPT-2, GPT-4, Llama 3, Qwen 2.
 //!
-//! GPT-2: `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`. Its successors take contractions in
-//! either case, numbers in groups of at most `most` digits, line breaks together with what stands before them, and any one sign
-//! (not only a space) before letters.
+//! GPT-2: `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`. The others also accept
+//! contractions in either case, group digits by at most `most`, attach line breaks to the preceding symbols, and allow
+//! any one symbol (not only a space) before letters.
 
 use super::unicode_letters::is_letter;
 
-/// A way to cut a text into words.
+/// Pattern that splits a text into words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pattern {
-    /// GPT-2's.
+pub(super) enum PreTokenizer {
+    /// GPT-2's pattern.
     Gpt2,
-    /// GPT-4's and Llama 3's (3 digits), Qwen 2's (1 digit).
+    /// Pattern of GPT-4 and Llama 3 (3 digits), and of Qwen 2 (1 digit).
     Digits { most: usize },
 }
 
@@ -19,34 +19,34 @@ const LIKE_GPT4: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|
 const LIKE_QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const LIKE_GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 
-impl Pattern {
-    /// The one that a regular expression stands for, where it is known.
-    pub(super) fn of(regex: &str) -> Option<Pattern> {
+impl PreTokenizer {
+    /// Returns the pattern for a known regular expression.
+    pub(super) fn of(regex: &str) -> Option<PreTokenizer> {
         match regex {
-            LIKE_GPT2 => Some(Pattern::Gpt2),
-            LIKE_GPT4 => Some(Pattern::Digits { most: 3 }),
-            LIKE_QWEN2 => Some(Pattern::Digits { most: 1 }),
+            LIKE_GPT2 => Some(PreTokenizer::Gpt2),
+            LIKE_GPT4 => Some(PreTokenizer::Digits { most: 3 }),
+            LIKE_QWEN2 => Some(PreTokenizer::Digits { most: 1 }),
             _ => None,
         }
     }
 
-    /// The regular expression, for files.
+    /// Returns the regular expression, for tokenizer files.
     pub(super) fn regex(self) -> &'static str {
         match self {
-            Pattern::Gpt2 => LIKE_GPT2,
-            Pattern::Digits { most: 1 } => LIKE_QWEN2,
-            Pattern::Digits { .. } => LIKE_GPT4,
+            PreTokenizer::Gpt2 => LIKE_GPT2,
+            PreTokenizer::Digits { most: 1 } => LIKE_QWEN2,
+            PreTokenizer::Digits { .. } => LIKE_GPT4,
         }
     }
 
-    /// The words of a text: joined they are the text.
+    /// Returns the words of a text; concatenated, they are the text.
     pub(super) fn words(self, text: &str) -> impl Iterator<Item = &str> {
         let mut rest = text;
         std::iter::from_fn(move || {
             let length = match self {
                 _ if rest.is_empty() => return None,
-                Pattern::Gpt2 => gpt2(rest),
-                Pattern::Digits { most } => digits(rest, most),
+                PreTokenizer::Gpt2 => gpt2(rest),
+                PreTokenizer::Digits { most } => digits(rest, most),
             };
             let (word, after) = rest.split_at_checked(length).filter(|_| length > 0)?;
             rest = after;
@@ -56,28 +56,28 @@ impl Pattern {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Class {
+enum CharClass {
     Letter,
     Number,
     Space,
     Other,
 }
 
-fn class(c: char) -> Class {
+fn class(c: char) -> CharClass {
     match c {
-        c if is_letter(c) => Class::Letter,
-        c if c.is_numeric() => Class::Number,
-        c if c.is_whitespace() => Class::Space,
-        _ => Class::Other,
+        c if is_letter(c) => CharClass::Letter,
+        c if c.is_numeric() => CharClass::Number,
+        c if c.is_whitespace() => CharClass::Space,
+        _ => CharClass::Other,
     }
 }
 
-/// Bytes of the characters at the begin of `text` that are so.
+/// Length in bytes of the leading characters of `text` that satisfy `is_so`.
 fn run(text: &str, is_so: impl Fn(char) -> bool) -> usize {
     text.find(|c| !is_so(c)).unwrap_or(text.len())
 }
 
-/// Bytes of the first word by GPT-2's rules; `text` is not empty.
+/// Length in bytes of the first word by GPT-2's pattern; `text` is not empty.
 fn gpt2(text: &str) -> usize {
     if let Some(length) = contraction(text, |a, b| a == b) {
         return length;
@@ -85,12 +85,12 @@ fn gpt2(text: &str) -> usize {
     let space = usize::from(text.starts_with(' '));
     let after = &text[space..];
     match after.chars().next().map(class) {
-        None | Some(Class::Space) => white(text),
+        None | Some(CharClass::Space) => white(text),
         Some(of) => space + run(after, |c| class(c) == of),
     }
 }
 
-/// Bytes of the first word by the rules of GPT-2's successors.
+/// Length in bytes of the first word by the pattern of GPT-2's successors.
 fn digits(text: &str, most: usize) -> usize {
     let folded = |a: char, b: char| a.eq_ignore_ascii_case(&b) || (a == 'ſ' && b == 's');
     if let Some(length) = contraction(text, folded) {
@@ -99,7 +99,7 @@ fn digits(text: &str, most: usize) -> usize {
     let Some(first) = text.chars().next() else { return 0 };
     let is_line_end = |c: char| c == '\r' || c == '\n';
     let sign = match class(first) {
-        Class::Letter | Class::Number => 0,
+        CharClass::Letter | CharClass::Number => 0,
         _ if is_line_end(first) => 0,
         _ => first.len_utf8(),
     };
@@ -107,12 +107,12 @@ fn digits(text: &str, most: usize) -> usize {
     if letters > 0 {
         return sign + letters;
     }
-    if class(first) == Class::Number {
+    if class(first) == CharClass::Number {
         return text.chars().take(most).take_while(|c| c.is_numeric()).map(char::len_utf8).sum();
     }
     let space = usize::from(first == ' ');
     let after = &text[space..];
-    let others = run(after, |c| class(c) == Class::Other);
+    let others = run(after, |c| class(c) == CharClass::Other);
     if others > 0 {
         return space + others + run(&after[others..], is_line_end);
     }
@@ -120,14 +120,15 @@ fn digits(text: &str, most: usize) -> usize {
     spaces.rfind(is_line_end).map_or_else(|| white(text), |at| at + 1)
 }
 
-/// Bytes of white space up to the next word, whose own space stays with it; all of it at the end of the text.
+/// Length in bytes of the white space before the next word, whose own space stays with it; all of it at the end of the
+/// text.
 fn white(text: &str) -> usize {
     let all = run(text, char::is_whitespace);
     let last = text.get(..all).and_then(|t| t.chars().next_back()).map_or(0, char::len_utf8);
     if all == text.len() || all == last { all } else { all - last }
 }
 
-/// Bytes of `'s`, `'ll` and the like at the begin of `text`.
+/// Length in bytes of a leading `'s`, `'ll` etc.
 fn contraction(text: &str, same: impl Fn(char, char) -> bool) -> Option<usize> {
     let after = text.strip_prefix('\'')?;
     ["s", "t", "re", "ve", "m", "ll", "d"].into_iter().find_map(|end| {
@@ -145,7 +146,7 @@ fn contraction(text: &str, same: impl Fn(char, char) -> bool) -> Option<usize> {
 mod tests {
     use super::*;
 
-    fn cut(pattern: Pattern, text: &str) -> Vec<&str> {
+    fn cut(pattern: PreTokenizer, text: &str) -> Vec<&str> {
         pattern.words(text).collect()
     }
 
@@ -153,27 +154,29 @@ mod tests {
     fn words_are_those_of_the_expressions() {
         let text = "I'll  say 'Hi',\n\n  don'T: 12345 €5!\t";
         assert_eq!(
-            cut(Pattern::Gpt2, text),
+            cut(PreTokenizer::Gpt2, text),
             [
                 "I", "'ll", " ", " say", " '", "Hi", "',", "\n\n ", " don", "'", "T", ":", " 12345", " €",
                 "5", "!", "\t"
             ]
         );
         assert_eq!(
-            cut(Pattern::Digits { most: 3 }, text),
+            cut(PreTokenizer::Digits { most: 3 }, text),
             [
                 "I", "'ll", " ", " say", " '", "Hi", "',\n\n", " ", " don", "'T", ":", " ", "123", "45",
                 " €", "5", "!", "\t"
             ]
         );
-        assert_eq!(cut(Pattern::Digits { most: 1 }, "42\n \n x"), ["4", "2", "\n \n", " x"]);
+        assert_eq!(cut(PreTokenizer::Digits { most: 1 }, "42\n \n x"), ["4", "2", "\n \n", " x"]);
     }
 
     #[test]
     fn expressions_are_known_by_their_text() {
-        for pattern in [Pattern::Gpt2, Pattern::Digits { most: 3 }, Pattern::Digits { most: 1 }] {
-            assert_eq!(Pattern::of(pattern.regex()), Some(pattern));
+        for pattern in
+            [PreTokenizer::Gpt2, PreTokenizer::Digits { most: 3 }, PreTokenizer::Digits { most: 1 }]
+        {
+            assert_eq!(PreTokenizer::of(pattern.regex()), Some(pattern));
         }
-        assert_eq!(Pattern::of(r"\w+"), None);
+        assert_eq!(PreTokenizer::of(r"\w+"), None);
     }
 }

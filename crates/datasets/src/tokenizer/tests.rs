@@ -1,10 +1,10 @@
-//! Tokenizers against what Hugging Face's library makes of the same text, and what is refused.
+//! Parity tests of the tokenizers against Hugging Face's library, and rejected files.
 
 use super::*;
 use serde_json::Value;
-use systole_base::rng::{Stream, hash_name};
+use systole_base::rng::{RandomStream, hash_name};
 
-/// Made by `fixtures/tokenizer/generate.py`: vocabularies that it trains, and the tokens of texts.
+/// Created by `fixtures/tokenizer/generate.py`: trained vocabularies, and the tokens of texts.
 const FIXTURE: &str = include_str!("../../../../fixtures/tokenizer/parity.json");
 
 fn fixture() -> Value {
@@ -61,13 +61,13 @@ fn gpt2s_two_files_are_read() {
     assert_eq!(Tokenizer::read(&dir).unwrap(), whole);
     std::fs::remove_dir_all(&dir).unwrap();
     let e = Tokenizer::read(&dir).unwrap_err().to_string();
-    assert!(e.contains("there is no tokenizer") && e.contains("try: "), "{e}");
+    assert!(e.contains("the tokenizer was not found") && e.contains("try: "), "{e}");
 }
 
 #[test]
 fn any_text_comes_back() {
     let text = "The quick brown fox. Zwölf Boxkämpfer! 一二三 🙂";
-    let mut draws = Stream::new(0, hash_name("tokenizer test"), 0);
+    let mut draws = RandomStream::new(0, hash_name("tokenizer test"), 0);
     let bpe = Tokenizer::train_bpe(text, 300).unwrap();
     for _ in 0..200 {
         let drawn: String =
@@ -78,7 +78,7 @@ fn any_text_comes_back() {
             assert_eq!(tokenizer.decode(&tokens), drawn.as_bytes(), "{drawn:?}");
         }
     }
-    // One word of many equal parts takes no time that grows with its square.
+    // The time for one word of many equal parts must not grow quadratically.
     let long = "a".repeat(200_000);
     assert_eq!(bpe.decode(&bpe.encode(&long).unwrap()), long.as_bytes());
     assert_eq!(Tokenizer::chars_of("hello").vocabulary_size(), 4);
@@ -101,16 +101,16 @@ fn files_that_are_no_tokenizer_are_refused_by_name() {
     assert!(with("/normalizer", serde_json::json!({"type": "NFC"})).contains("a normalizer NFC"));
     assert!(with("/pre_tokenizer", serde_json::json!({"type": "Metaspace"})).contains("Metaspace"));
     assert!(with("/model/byte_fallback", true.into()).contains("byte_fallback"));
-    assert!(with("/model/vocab/a", (1u64 << 40).into()).contains("far beyond"));
-    assert!(with("/model/vocab/a", "x".into()).contains("is none"));
-    assert!(with("/model/merges/0", "one".into()).contains("no pair"));
+    assert!(with("/model/vocab/a", (1u64 << 40).into()).contains("far above"));
+    assert!(with("/model/vocab/a", "x".into()).contains("is not an integer"));
+    assert!(with("/model/merges/0", "one".into()).contains("expected a pair"));
     assert!(with("/model/merges/0", serde_json::json!(["a", "nowhere"])).contains("`nowhere`"));
-    assert!(with("/model/merges/0", serde_json::json!(["!", "~"])).contains("makes no token"));
+    assert!(with("/model/merges/0", serde_json::json!(["!", "~"])).contains("is not a token"));
     assert!(with("/added_tokens/0/lstrip", true.into()).contains("`lstrip`"));
     for text in ["", "{}", "[1]", "{\"model\": 3}", "{\"model\": {\"type\": \"Chars\", \"vocab\": \"aa\"}}"] {
         assert!(Tokenizer::from_json(text).is_err(), "{text}");
     }
-    // Cut anywhere, it is an error and no panic.
+    // A truncated file is an error, never a panic.
     let whole = good.to_string();
     for end in (0..whole.len()).step_by(97).filter(|end| whole.is_char_boundary(*end)) {
         assert!(Tokenizer::from_json(&whole[..end]).is_err());

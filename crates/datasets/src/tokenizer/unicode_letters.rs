@@ -1,5 +1,6 @@
-//! The letters of Unicode 17.0 (categories Lu, Ll, Lt, Lm, Lo): `\p{L}` of regular expressions. Rust's `is_alphabetic` takes
-//! marks and numerals, too.
+//! Unicode 17.0 letters, as matched by `\p{L}` in regular expressions.
+//!
+//! Categories Lu, Ll, Lt, Lm, Lo. Rust's `is_alphabetic` also accepts marks and numerals.
 
 /// Whether a character is a letter.
 pub(super) fn is_letter(c: char) -> bool {
@@ -11,7 +12,7 @@ pub(super) fn is_letter(c: char) -> bool {
     after > 0 && LETTERS.get(after - 1).is_some_and(|(_, last)| c <= *last)
 }
 
-/// First and last of each run of letters.
+/// Ranges of letters: first and last code point.
 #[rustfmt::skip]
 const LETTERS: [(u32, u32); 694] = [
     (0x41, 0x5a), (0x61, 0x7a), (0xaa, 0xaa), (0xb5, 0xb5), (0xba, 0xba), (0xc0, 0xd6), (0xd8, 0xf6),

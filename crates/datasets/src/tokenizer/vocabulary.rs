@@ -1,31 +1,31 @@
-//! [`Vocabulary`]: what the tokens of a tokenizer are.
+//! Vocabulary of a tokenizer: bytes, characters or byte pairs.
 
 use super::bpe::Bpe;
 use std::collections::HashMap;
 use systole_base::{Error, ErrorKind, Result};
 
-/// What GPT-2 and its followers end a document with.
+/// GPT-2's end-of-text token.
 pub(super) const END_OF_TEXT: &str = "<|endoftext|>";
 
-/// What a token is.
+/// Kind of token.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Vocabulary {
     Bytes,
-    Chars(Chars),
+    Chars(CharVocabulary),
     Bpe(Box<Bpe>),
 }
 
-/// Characters in the order of their tokens.
+/// Characters by token id.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Chars {
+pub(super) struct CharVocabulary {
     pub(super) chars: Vec<char>,
     pub(super) ids: HashMap<char, u32>,
 }
 
-impl Chars {
-    pub(super) fn new(chars: Vec<char>) -> Chars {
+impl CharVocabulary {
+    pub(super) fn new(chars: Vec<char>) -> CharVocabulary {
         let ids = chars.iter().enumerate().map(|(id, c)| (*c, id as u32)).collect();
-        Chars { chars, ids }
+        CharVocabulary { chars, ids }
     }
 
     pub(super) fn encode(&self, text: &str) -> Result<Vec<u32>> {
@@ -33,8 +33,8 @@ impl Chars {
             self.ids.get(&c).copied().ok_or_else(|| {
                 let known: String = self.chars.iter().take(100).collect();
                 Error::new(ErrorKind::Data, format!("the model has no token for the character `{c}`"))
-                    .because(format!("the text that it learnt from has {} others: {known:?}", self.chars.len()))
-                    .hint("leave it out, or train with data.tokenizer = \"bytes\" or \"bpe\", which take any text")
+                    .because(format!("its training text has {} other characters: {known:?}", self.chars.len()))
+                    .hint("remove it, or train with data.tokenizer = \"bytes\" or \"bpe\", which support any text")
             })
         };
         text.chars().map(of).collect()

@@ -1,38 +1,38 @@
-//! Products of two computed tensors, matrix by matrix: what attention is made of.
+//! Int8 BATCH_MATMUL of two computed tensors, as in attention.
 //!
-//! The right matrix is packed as a dense layer's weights are. Its distances from its zero point may need nine bits: they are two
-//! or three terms of eight, and the left matrix is read as often.
+//! The right matrix is packed like a dense layer's weights. Its values minus the zero point may need nine bits. They
+//! are then split into two or three int8 terms, and the left matrix is repeated as often.
 
-use super::op_kernel::{Context, Form};
-use crate::op_context::Site;
+use super::op_kernel::{OpKernel, OpKernelContext};
+use crate::op_context::OpContext;
 use systole_base::bug;
-use systole_cpu::Team;
-use systole_cpu::int8::{Output, Product, Scale, Unit, in_chunks};
-use systole_tflite::{Field, quantize_multiplier};
+use systole_cpu::ThreadPool;
+use systole_cpu::int8::{Int8Isa, Int8Matmul, OutputQuantization, OutputScale, in_chunks};
+use systole_tflite::{OptionField, quantize_multiplier};
 
 struct BatchMatmul {
-    unit: Unit,
+    unit: Int8Isa,
     m: usize,
     k: usize,
     n: usize,
-    /// Whether the right matrix lies as `[N, K]`.
+    /// Whether the right matrix is stored as `[N, K]`.
     is_turned: bool,
     zeros: [i32; 2],
-    /// Terms of the right matrix's distances.
+    /// Number of int8 terms that represent a value of the right matrix.
     terms: usize,
     scale: (i32, i32),
     zero: i32,
 }
 
 impl BatchMatmul {
-    /// The product with a right matrix `[N, terms · K]`.
-    fn product(&self, w: &[i8]) -> Option<Product> {
-        let scale = Scale::Fixed(vec![self.scale]);
-        let output = Output { bias: None, scale, zero: self.zero, low: -128, high: 127 };
-        Product::dense_once(self.unit, w, self.terms * self.k, self.zeros[0], &output)
+    /// Creates the matmul with a right matrix `[N, terms · K]`.
+    fn product(&self, w: &[i8]) -> Option<Int8Matmul> {
+        let scale = OutputScale::Fixed(vec![self.scale]);
+        let output = OutputQuantization { bias: None, scale, zero: self.zero, low: -128, high: 127 };
+        Int8Matmul::dense_once(self.unit, w, self.terms * self.k, self.zeros[0], &output)
     }
 
-    /// `b` as rows of distances from its zero point, each row once for every term.
+    /// Returns `b` minus its zero point as rows, each repeated for every term.
     fn columns(&self, b: &[i8]) -> Vec<i8> {
         let (k, n, width) = (self.k, self.n, self.terms * self.k);
         let mut w = vec![0; n * width];
@@ -54,12 +54,12 @@ impl BatchMatmul {
         w
     }
 
-    /// One product on this thread.
+    /// Computes one matrix product on this thread.
     fn one(&self, a: &[i8], b: &[i8], y: &mut [i8]) {
         let Some(product) = self.product(&self.columns(b)) else {
-            bug!("a product whose numbers are at most those that it was chosen for cannot be made")
+            bug!("cannot create a matmul whose values are within the limits it was chosen for")
         };
-        let team = Team::new(1);
+        let team = ThreadPool::new(1);
         if self.terms == 1 {
             return product.run(&team, a, y);
         }
@@ -71,12 +71,12 @@ impl BatchMatmul {
     }
 }
 
-impl Form for BatchMatmul {
+impl OpKernel for BatchMatmul {
     fn name(&self) -> &'static str {
         "batch product"
     }
 
-    fn run(&self, cx: &Context, y: &mut [u8]) {
+    fn run(&self, cx: &OpKernelContext, y: &mut [u8]) {
         let (a, b): (&[i8], &[i8]) = (cx.bytes(0), cx.bytes(1));
         let (of_a, of_b, of_y) = (self.m * self.k, self.k * self.n, self.m * self.n);
         let y: &mut [i8] = bytemuck::cast_slice_mut(y);
@@ -87,15 +87,15 @@ impl Form for BatchMatmul {
     }
 }
 
-/// BATCH_MATMUL of two tensors that are both computed, matrices of which none is read twice.
-pub(super) fn matmul(site: &Site) -> Option<Box<dyn Form>> {
+/// Returns the kernel for a BATCH_MATMUL of two computed tensors without batch broadcasting.
+pub(super) fn matmul(site: &OpContext) -> Option<Box<dyn OpKernel>> {
     let (a, b) = (site.bytes(0)?, site.bytes(1)?);
     let (lead, &[m, k]) = a.dims().split_last_chunk::<2>()?;
     let (lead_b, &[b0, b1]) = b.dims().split_last_chunk::<2>()?;
-    let is_turned = site.operator.is(Field::AdjY);
+    let is_turned = site.operator.is(OptionField::AdjY);
     let (own, n) = if is_turned { (b1, b0) } else { (b0, b1) };
     let y = site.byte_output(&[lead, &[m, n]].concat())?;
-    if lead != lead_b || own != k || k == 0 || m == 0 || n == 0 || site.operator.is(Field::AdjX) {
+    if lead != lead_b || own != k || k == 0 || m == 0 || n == 0 || site.operator.is(OptionField::AdjX) {
         return None;
     }
     let ((sa, za), (sb, zb), (scale, zero)) = (a.scale().ok()?, b.scale().ok()?, y.scale().ok()?);
@@ -109,7 +109,7 @@ pub(super) fn matmul(site: &Site) -> Option<Box<dyn Form>> {
     };
     let scale = quantize_multiplier(f64::from(sa * sb) / f64::from(scale));
     let form = BatchMatmul { unit: site.unit, m, k, n, is_turned, zeros: [za, zb], terms, scale, zero };
-    // The farthest from the zero point that there can be.
+    // The largest possible distance from the zero point.
     let farthest = if zb >= 0 { -128 } else { 127 };
-    form.product(&form.columns(&vec![farthest; k * n])).is_some().then(|| Box::new(form) as Box<dyn Form>)
+    form.product(&form.columns(&vec![farthest; k * n])).is_some().then(|| Box::new(form) as Box<dyn OpKernel>)
 }

@@ -1,4 +1,4 @@
-//! The forms of operators: what the engine's kernels compute.
+//! Kernel selection: maps `.tflite` operators to the CPU engine's int8 kernels.
 
 mod batch_matmul;
 mod elementwise;
@@ -8,37 +8,41 @@ mod products;
 mod softmax;
 mod windows;
 
-use crate::op_context::Site;
-pub(crate) use op_kernel::{Context, Form};
-use systole_tflite::Op;
+use crate::op_context::OpContext;
+pub(crate) use op_kernel::{OpKernel, OpKernelContext};
+use systole_tflite::TfliteOp;
 
-/// The forms of an operator, one for each output; `None`: it has none.
-pub(crate) fn choose(site: &Site) -> Option<Vec<Box<dyn Form>>> {
-    let one = |form: Option<Box<dyn Form>>| Some(vec![form?]);
+/// Returns the kernels of an operator, one per output, or `None` if it has none.
+pub(crate) fn choose(site: &OpContext) -> Option<Vec<Box<dyn OpKernel>>> {
+    let one = |form: Option<Box<dyn OpKernel>>| Some(vec![form?]);
     match site.operator.op {
-        Op::Conv2D => one(products::convolution(site)),
-        Op::DepthwiseConv2D => one(products::depthwise(site)),
-        Op::FullyConnected => one(products::dense(site)),
-        Op::BatchMatmul => one(batch_matmul::matmul(site)),
-        Op::AveragePool2D | Op::MaxPool2D => one(windows::pool(site)),
-        Op::Mean | Op::Sum | Op::ReduceMax => one(windows::reduction(site)),
-        Op::Dequantize => one(elementwise::table(site)),
-        Op::Quantize => one(elementwise::quantize(site)),
-        Op::Add | Op::Sub | Op::Mul | Op::Maximum | Op::Minimum | Op::SquaredDifference | Op::Prelu => {
-            one(elementwise::both(site))
-        }
-        Op::Softmax => one(softmax::softmax(site)),
-        Op::Concatenation => one(movement::concatenation(site)),
-        Op::Transpose
-        | Op::Slice
-        | Op::StridedSlice
-        | Op::Split
-        | Op::Gather
-        | Op::SpaceToDepth
-        | Op::DepthToSpace
-        | Op::ResizeNearest
-        | Op::BroadcastTo
-        | Op::Pad => movement::moves(site),
+        TfliteOp::Conv2D => one(products::convolution(site)),
+        TfliteOp::DepthwiseConv2D => one(products::depthwise(site)),
+        TfliteOp::FullyConnected => one(products::dense(site)),
+        TfliteOp::BatchMatmul => one(batch_matmul::matmul(site)),
+        TfliteOp::AveragePool2D | TfliteOp::MaxPool2D => one(windows::pool(site)),
+        TfliteOp::Mean | TfliteOp::Sum | TfliteOp::ReduceMax => one(windows::reduction(site)),
+        TfliteOp::Dequantize => one(elementwise::table(site)),
+        TfliteOp::Quantize => one(elementwise::quantize(site)),
+        TfliteOp::Add
+        | TfliteOp::Sub
+        | TfliteOp::Mul
+        | TfliteOp::Maximum
+        | TfliteOp::Minimum
+        | TfliteOp::SquaredDifference
+        | TfliteOp::Prelu => one(elementwise::both(site)),
+        TfliteOp::Softmax => one(softmax::softmax(site)),
+        TfliteOp::Concatenation => one(movement::concatenation(site)),
+        TfliteOp::Transpose
+        | TfliteOp::Slice
+        | TfliteOp::StridedSlice
+        | TfliteOp::Split
+        | TfliteOp::Gather
+        | TfliteOp::SpaceToDepth
+        | TfliteOp::DepthToSpace
+        | TfliteOp::ResizeNearest
+        | TfliteOp::BroadcastTo
+        | TfliteOp::Pad => movement::moves(site),
         op if op.is_unary() => one(elementwise::table(site)),
         _ => None,
     }

@@ -1,38 +1,40 @@
-//! Elements that move whole: where each comes from is what the interpreter does with their numbers.
+//! Data-movement kernels (TRANSPOSE, SLICE, PAD, CONCATENATION …) as lists of copies.
+//!
+//! The copies are found by running the interpreter on element indices.
 
-use super::op_kernel::{Context, Form};
-use crate::op_context::Site;
-use crate::probe::{Probe, probe};
+use super::op_kernel::{OpKernel, OpKernelContext};
+use crate::op_context::OpContext;
+use crate::probe::{ProbeOperand, probe};
 use systole_base::{DType, Literal};
 use systole_cpu::int8::in_chunks;
-use systole_tflite::{Field, Op, axis_of};
+use systole_tflite::{OptionField, TfliteOp, axis_of};
 
-/// Elements of a tensor that is moved so, at most: their numbers take four times as much.
+/// Maximum elements of a moved tensor: their indices take four times as many bytes.
 const MOST: usize = 1 << 22;
 
-/// Bytes of the operand that follow each other, or filling.
+/// Consecutive bytes of the operand, or fill values.
 #[derive(Clone, Copy)]
-struct Piece {
-    /// `None`: filling.
+struct CopySpan {
+    /// Offset in the operand; `None` for fill values.
     from: Option<u32>,
     bytes: u32,
 }
 
-struct Moves {
+struct DataMovementKernel {
     operand: usize,
-    pieces: Vec<Piece>,
+    pieces: Vec<CopySpan>,
     fill: u8,
-    /// Bytes of a sample.
+    /// Bytes per sample of the operand.
     x: usize,
     y: usize,
 }
 
-impl Form for Moves {
+impl OpKernel for DataMovementKernel {
     fn name(&self) -> &'static str {
         "moves"
     }
 
-    fn run(&self, cx: &Context, y: &mut [u8]) {
+    fn run(&self, cx: &OpKernelContext, y: &mut [u8]) {
         let x = cx.inputs.get(self.operand).copied().unwrap_or_default();
         let work = y.len() as f64 / 4.0;
         in_chunks(cx.team, y, self.y, work, |n, y| {
@@ -49,9 +51,9 @@ impl Form for Moves {
     }
 }
 
-/// TRANSPOSE, SLICE, PAD and others: the operand that is no constant is moved.
-pub(super) fn moves(site: &Site) -> Option<Vec<Box<dyn Form>>> {
-    let operand = usize::from(site.operator.op == Op::Split);
+/// Returns the kernels of TRANSPOSE, SLICE, PAD and similar operators with one computed operand.
+pub(super) fn moves(site: &OpContext) -> Option<Vec<Box<dyn OpKernel>>> {
+    let operand = usize::from(site.operator.op == TfliteOp::Split);
     let mut others = (0..site.operator.inputs.len()).filter(|n| *n != operand);
     let x = site.input(operand)?;
     if x.data.is_some() || !others.all(|n| site.input(n).is_some_and(|t| t.data.is_some())) {
@@ -67,47 +69,47 @@ pub(super) fn moves(site: &Site) -> Option<Vec<Box<dyn Form>>> {
     {
         return None;
     }
-    // From 1 on: what stays 0 is filling.
+    // Indices start at 1: 0 means fill value.
     let numbers: Vec<i32> = (1..=x.ty.elements() as i32).collect();
     let value = Literal::from_slice(x.dims(), &numbers).ok()?;
-    let found = probe(site, vec![Probe { operand, value }], None, Some(DType::I32))?;
-    let one = |(y, numbers): (&&systole_tflite::Tensor, &Literal)| {
+    let found = probe(site, vec![ProbeOperand { operand, value }], None, Some(DType::I32))?;
+    let one = |(y, numbers): (&&systole_tflite::TfliteTensor, &Literal)| {
         let is_scaled = x.ty.dtype == DType::I8 && y.quantization.is_some();
         let fill = if is_scaled { y.scale().ok()?.1 as u8 } else { 0 };
         let pieces = pieces(numbers.as_slice::<i32>().ok()?, size);
-        let moves = Moves { operand, pieces, fill, x: x.ty.bytes(), y: y.ty.bytes() };
-        Some(Box::new(moves) as Box<dyn Form>)
+        let moves = DataMovementKernel { operand, pieces, fill, x: x.ty.bytes(), y: y.ty.bytes() };
+        Some(Box::new(moves) as Box<dyn OpKernel>)
     };
     (outputs.len() == found.len()).then(|| outputs.iter().zip(&found).map(one).collect())?
 }
 
-/// Neighbours that stay neighbours as one piece.
-fn pieces(numbers: &[i32], size: usize) -> Vec<Piece> {
-    let mut all: Vec<Piece> = Vec::new();
+/// Merges consecutive elements into spans.
+fn pieces(numbers: &[i32], size: usize) -> Vec<CopySpan> {
+    let mut all: Vec<CopySpan> = Vec::new();
     let size = size as u32;
     for &n in numbers {
         let from = n.checked_sub(1).filter(|n| *n >= 0).map(|n| n as u32 * size);
         match all.last_mut() {
             Some(last) if last.from.map(|f| f + last.bytes) == from => last.bytes += size,
-            _ => all.push(Piece { from, bytes: size }),
+            _ => all.push(CopySpan { from, bytes: size }),
         }
     }
     all
 }
 
-struct Joined {
-    /// Bytes of each operand that follow each other, and whether it is a constant.
+struct ConcatKernel {
+    /// For each operand: bytes per contiguous block, and whether it is constant.
     blocks: Vec<(usize, bool)>,
-    /// How often they take turns in a sample.
+    /// Number of interleaved blocks per sample.
     outer: usize,
 }
 
-impl Form for Joined {
+impl OpKernel for ConcatKernel {
     fn name(&self) -> &'static str {
         "concatenation"
     }
 
-    fn run(&self, cx: &Context, y: &mut [u8]) {
+    fn run(&self, cx: &OpKernelContext, y: &mut [u8]) {
         let line: usize = self.blocks.iter().map(|(n, _)| n).sum();
         let work = y.len() as f64 / 8.0;
         in_chunks(cx.team, y, line, work, |at, y| {
@@ -121,14 +123,14 @@ impl Form for Joined {
     }
 }
 
-pub(super) fn concatenation(site: &Site) -> Option<Box<dyn Form>> {
+pub(super) fn concatenation(site: &OpContext) -> Option<Box<dyn OpKernel>> {
     let parts = (0..site.operator.inputs.len()).map(|n| site.input(n)).collect::<Option<Vec<_>>>()?;
     let (first, y) = (*parts.first()?, site.output()?);
-    let axis = axis_of(site.operator.int(Field::Axis), first.dims().len())?;
+    let axis = axis_of(site.operator.int(OptionField::Axis), first.dims().len())?;
     let mut dims = first.dims().to_vec();
     dims[axis] = 0;
     for p in &parts {
-        let same = |t: &systole_tflite::Tensor| t.quantization.clone().map(|q| (q.scale, q.zero_point));
+        let same = |t: &systole_tflite::TfliteTensor| t.quantization.clone().map(|q| (q.scale, q.zero_point));
         let fits = p.dims().len() == dims.len()
             && p.ty.dtype == y.ty.dtype
             && p.dims().iter().zip(&dims).enumerate().all(|(i, (a, b))| i == axis || a == b)
@@ -138,10 +140,10 @@ pub(super) fn concatenation(site: &Site) -> Option<Box<dyn Form>> {
         }
         dims[axis] += p.dims()[axis];
     }
-    if y.dims() != dims || site.operator.op != Op::Concatenation {
+    if y.dims() != dims || site.operator.op != TfliteOp::Concatenation {
         return None;
     }
     let outer: usize = dims[..axis].iter().product();
     let blocks = parts.iter().map(|p| (p.ty.bytes() / outer, p.data.is_some())).collect();
-    Some(Box::new(Joined { blocks, outer }))
+    Some(Box::new(ConcatKernel { blocks, outer }))
 }

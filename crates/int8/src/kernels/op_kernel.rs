@@ -1,26 +1,26 @@
-//! What a form is.
+//! The `OpKernel` trait: interface of an int8 operator's kernel.
 
-use systole_cpu::Team;
+use systole_cpu::ThreadPool;
 
-/// An operator's way through the engine: one output, of any number of samples.
-pub(crate) trait Form: Send + Sync {
-    /// What it is called in listings.
+/// Kernel that computes one output of an operator for any number of samples.
+pub(crate) trait OpKernel: Send + Sync {
+    /// Returns the name shown in listings.
     fn name(&self) -> &'static str;
 
     /// Computes the output of all samples.
-    fn run(&self, cx: &Context, y: &mut [u8]);
+    fn run(&self, cx: &OpKernelContext, y: &mut [u8]);
 }
 
-/// What a form computes with.
-pub(crate) struct Context<'a> {
-    pub team: &'a Team,
+/// Arguments of [`OpKernel::run`].
+pub(crate) struct OpKernelContext<'a> {
+    pub team: &'a ThreadPool,
     pub samples: usize,
-    /// The operands: a constant once, others of each sample, one after the other; empty where left out.
+    /// Operands: constants once, other tensors for all samples in order; empty if omitted.
     pub inputs: Vec<&'a [u8]>,
 }
 
-impl Context<'_> {
-    /// An operand of int8.
+impl OpKernelContext<'_> {
+    /// Returns operand `n` as int8.
     pub fn bytes(&self, n: usize) -> &[i8] {
         bytemuck::cast_slice(self.inputs.get(n).copied().unwrap_or_default())
     }

@@ -1,42 +1,42 @@
-//! Poolings, and reductions of dimensions that follow each other, which are poolings of all.
+//! Kernels of AVERAGE_POOL_2D and MAX_POOL_2D, and of reductions over adjacent dimensions (global pooling).
 
-use super::op_kernel::{Context, Form};
-use crate::op_context::Site;
+use super::op_kernel::{OpKernel, OpKernelContext};
+use crate::op_context::OpContext;
 use systole_base::DType;
-use systole_cpu::int8::{Along, Output, Pool, Pooling, Scale};
-use systole_tflite::{Field, Op, axis_of, mean_multiplier, quantize_multiplier};
+use systole_cpu::int8::{Int8Pool, Int8WindowDim, OutputQuantization, OutputScale, PoolMode};
+use systole_tflite::{OptionField, TfliteOp, axis_of, mean_multiplier, quantize_multiplier};
 
-impl Form for Pool {
+impl OpKernel for Int8Pool {
     fn name(&self) -> &'static str {
         "pool"
     }
 
-    fn run(&self, cx: &Context, y: &mut [u8]) {
-        Pool::run(self, cx.team, cx.bytes(0), bytemuck::cast_slice_mut(y));
+    fn run(&self, cx: &OpKernelContext, y: &mut [u8]) {
+        Int8Pool::run(self, cx.team, cx.bytes(0), bytemuck::cast_slice_mut(y));
     }
 }
 
-pub(super) fn pool(site: &Site) -> Option<Box<dyn Form>> {
+pub(super) fn pool(site: &OpContext) -> Option<Box<dyn OpKernel>> {
     let x = site.bytes(0)?;
     let &[b, h, w, c] = x.dims() else { return None };
-    let window = [site.operator.count(Field::FilterH)?, site.operator.count(Field::FilterW)?];
+    let window = [site.operator.count(OptionField::FilterH)?, site.operator.count(OptionField::FilterW)?];
     let along = site.slides([h, w], window, false)?;
     let y = site.byte_output(&[b, along[0].positions, along[1].positions, c])?;
     let (scale, zero) = y.scale().ok()?;
     let (low, high) = site.range(scale, zero)?;
     let pooling = match site.operator.op {
-        Op::MaxPool2D => Pooling::Max(low, high),
-        _ => Pooling::Mean(low, high),
+        TfliteOp::MaxPool2D => PoolMode::Max(low, high),
+        _ => PoolMode::Mean(low, high),
     };
-    Some(Box::new(Pool::new(site.unit, along, c, &pooling)?))
+    Some(Box::new(Int8Pool::new(site.unit, along, c, &pooling)?))
 }
 
 /// One window over `size` pixels.
-fn whole(size: usize) -> Along {
-    Along { size, window: size, stride: 1, dilation: 1, before: 0, positions: 1 }
+fn whole(size: usize) -> Int8WindowDim {
+    Int8WindowDim { size, window: size, stride: 1, dilation: 1, before: 0, positions: 1 }
 }
 
-pub(super) fn reduction(site: &Site) -> Option<Box<dyn Form>> {
+pub(super) fn reduction(site: &OpContext) -> Option<Box<dyn OpKernel>> {
     let (x, y) = (site.bytes(0)?, site.output()?);
     let rank = x.dims().len();
     let mut gone = vec![false; rank];
@@ -44,14 +44,14 @@ pub(super) fn reduction(site: &Site) -> Option<Box<dyn Form>> {
         gone[axis_of(axis, rank)?] = true;
     }
     let each = || x.dims().iter().zip(&gone);
-    let dims: Vec<usize> = match site.operator.is(Field::KeepDims) {
+    let dims: Vec<usize> = match site.operator.is(OptionField::KeepDims) {
         true => each().map(|(&d, &g)| if g { 1 } else { d }).collect(),
         false => each().filter(|(_, g)| !**g).map(|(&d, _)| d).collect(),
     };
     if y.ty.dtype != DType::I8 || y.dims() != dims {
         return None;
     }
-    // Dimensions of 1 stand in nobody's way.
+    // Dimensions of size 1 do not separate reduced dimensions.
     let real: Vec<(usize, bool)> = each().map(|(&d, &g)| (d, g)).filter(|(d, _)| *d > 1).collect();
     let first = real.iter().position(|(_, g)| *g)?;
     let count = real[first..].iter().take_while(|(_, g)| *g).count();
@@ -64,13 +64,19 @@ pub(super) fn reduction(site: &Site) -> Option<Box<dyn Form>> {
     let along = if channels == 1 { [whole(1), whole(n)] } else { [whole(n), whole(1)] };
     let ((own, own_zero), (scale, zero)) = (x.scale().ok()?, y.scale().ok()?);
     let scaled = |multiplier| {
-        let output = Output { bias: None, scale: Scale::Fixed(vec![multiplier]), zero, low: -128, high: 127 };
-        Pooling::Sum(own_zero, output)
+        let output = OutputQuantization {
+            bias: None,
+            scale: OutputScale::Fixed(vec![multiplier]),
+            zero,
+            low: -128,
+            high: 127,
+        };
+        PoolMode::Sum(own_zero, output)
     };
     let pooling = match site.operator.op {
-        Op::ReduceMax => Pooling::Max(-128, 127),
-        Op::Mean => scaled(mean_multiplier(own, scale, n)),
+        TfliteOp::ReduceMax => PoolMode::Max(-128, 127),
+        TfliteOp::Mean => scaled(mean_multiplier(own, scale, n)),
         _ => scaled(quantize_multiplier(f64::from(own) / f64::from(scale))),
     };
-    Some(Box::new(Pool::new(site.unit, along, channels, &pooling)?))
+    Some(Box::new(Int8Pool::new(site.unit, along, channels, &pooling)?))
 }

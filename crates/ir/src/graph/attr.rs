@@ -1,16 +1,16 @@
-//! Attributes of ops as data: [`Attrs`] is what an op says of itself.
+//! Op attributes as data: named values ([`AttrList`]) in the forms that StableHLO text uses.
 
 use super::ConvDims;
 use systole_base::Literal;
 
-/// An attribute value in the forms that StableHLO text uses.
+/// Value of an op attribute, in the forms of StableHLO text.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Attr {
     /// `3 : i64`
     Int(i64),
     /// `3 : i32`
     Int32(i32),
-    /// Only its name: `use_global_device_ids`.
+    /// Unit attribute, only its name is printed: `use_global_device_ids`.
     Unit,
     /// `true`
     Bool(bool),
@@ -29,25 +29,25 @@ pub enum Attr {
     /// `[#stablehlo<precision DEFAULT>, …]`
     Enums(&'static str, Vec<String>),
     /// `#stablehlo.gather<offset_dims = [0], index_vector_dim = 1>`: mnemonic and fields.
-    Struct(&'static str, Vec<(&'static str, Field)>),
+    Struct(&'static str, Vec<(&'static str, AttrField)>),
     /// `#stablehlo.conv<[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]>`
     Conv(ConvDims),
 }
 
 /// A field of an [`Attr::Struct`].
 #[derive(Clone, Debug, PartialEq)]
-pub enum Field {
-    /// `[0, 1]`; printed only when not empty.
+pub enum AttrField {
+    /// `[0, 1]`; printed only if not empty.
     List(Vec<i64>),
-    /// A single number.
+    /// A single integer.
     Int(i64),
 }
 
-/// Named attributes, in the order they are printed. Names with a dialect (`systole.trip_count`) are ours: other
-/// readers of StableHLO skip them.
-pub type Attrs = Vec<(&'static str, Attr)>;
+/// Named attributes in print order. Names with a dialect prefix (`systole.trip_count`) are Systole's extensions; other
+/// StableHLO readers ignore them.
+pub type AttrList = Vec<(&'static str, Attr)>;
 
-/// Widens sizes to the i64 of attributes.
+/// Converts sizes to a list of i64.
 pub fn ints(values: &[usize]) -> Attr {
     Attr::Ints(values.iter().map(|&v| v as i64).collect())
 }

@@ -1,10 +1,10 @@
-//! Building graphs: [`GraphBuilder`] appends typed nodes, a [`Tensor`] is one of their results.
+//! Graph construction: [`GraphBuilder`] appends typed nodes; a [`Tensor`] is a value of the graph under construction.
 //!
-//! Nothing here returns `Result` and nothing panics: the first error poisons the builder, every tensor made
-//! from a poisoned one is poisoned, and the error surfaces once, from [`GraphBuilder::finish`], with the op, the
-//! violated constraint, the types, the layer's path and the user's file and line.
+//! No method returns `Result` or panics. The first error poisons the builder, and every tensor computed from a poisoned
+//! one is poisoned. [`GraphBuilder::finish`] returns the error, with the op, the violated constraint, the types, the
+//! layer path and the user's file and line.
 
-use super::{Constant, DERIVATIVE, Graph, Iota, Loc, Node, Op, Outs, Parameter, ValueId};
+use super::{Constant, DERIVATIVE, Graph, Iota, Node, Op, Parameter, ResultTypes, SourceLoc, ValueId};
 use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -14,38 +14,38 @@ use std::rc::Rc;
 use std::sync::Arc;
 use systole_base::{DType, Error, ErrorKind, Literal, Result, Shape, TensorType, user_line};
 
-/// A graph under construction. Clones share it. Not `Send`: finish it to get an `Arc<Graph>` that is.
+/// A graph under construction. Clones share it. Not `Send`, unlike the finished `Arc<Graph>`.
 #[derive(Clone)]
-pub struct GraphBuilder(Rc<Inner>);
+pub struct GraphBuilder(Rc<BuilderInner>);
 
-type Places = Rc<RefCell<Vec<&'static Location<'static>>>>;
+type LocationStack = Rc<RefCell<Vec<&'static Location<'static>>>>;
 
-struct Inner {
-    state: RefCell<State>,
-    /// 0 for a whole program, one more inside each region.
+struct BuilderInner {
+    state: RefCell<BuilderState>,
+    /// Nesting depth: 0 for a whole program, one more in each region.
     depth: usize,
-    /// The region that is being traced inside this graph: new nodes go there.
+    /// The region being traced inside this graph; new nodes are added to it.
     region: RefCell<Option<GraphBuilder>>,
-    /// Where users asked for what is being built, innermost last. Shared by a graph and its regions.
-    asked: Places,
+    /// Stack of user code locations for error messages, innermost last. Shared by a graph and its regions.
+    asked: LocationStack,
 }
 
 #[derive(Default)]
-struct State {
+struct BuilderState {
     name: String,
     nodes: Vec<Node>,
     params: Vec<ValueId>,
     param_names: Vec<String>,
     scopes: Vec<String>,
     scope: Vec<u32>,
-    /// Values of enclosing graphs that this region uses, and the parameters that stand for them.
+    /// Values of enclosing graphs that this region uses, with the parameters that represent them.
     captures: Vec<(Tensor, Tensor)>,
-    /// Runs of nodes that derivatives compute again.
+    /// Ranges of nodes that derivatives recompute.
     rematerialized: Vec<Range<usize>>,
     first_error: Option<Error>,
 }
 
-/// A value in a graph that is being built. Cheap to clone.
+/// A value in a graph under construction. Cheap to clone.
 #[derive(Clone)]
 pub struct Tensor {
     pub(super) builder: GraphBuilder,
@@ -56,17 +56,17 @@ pub struct Tensor {
 const POISON: u32 = u32::MAX;
 
 impl GraphBuilder {
-    /// Starts an empty graph.
+    /// Creates an empty graph.
     pub fn new(name: &str) -> GraphBuilder {
         GraphBuilder::at_depth(name, 0, Rc::default())
     }
 
-    /// Starts a region inside this graph: it may use this graph's tensors, which become captures.
+    /// Creates a region inside this graph. Tensors of this graph that it uses become captures.
     pub fn child(&self, name: &str) -> GraphBuilder {
         GraphBuilder::at_depth(name, self.active().0.depth + 1, self.0.asked.clone())
     }
 
-    /// Runs `f`, during which every new node goes to `region`, also where only tensors of this graph are used.
+    /// Runs `f` and adds every new node to `region`, even if its operands are tensors of this graph.
     pub(crate) fn in_region<R>(&self, region: &GraphBuilder, f: impl FnOnce() -> R) -> R {
         let outer = self.active();
         *outer.0.region.borrow_mut() = Some(region.clone());
@@ -75,7 +75,7 @@ impl GraphBuilder {
         result
     }
 
-    /// The builder that new nodes go to: this one, or the innermost region that is being traced.
+    /// The builder that receives new nodes: this one, or the innermost region being traced.
     pub(crate) fn active(&self) -> GraphBuilder {
         match &*self.0.region.borrow() {
             Some(region) => region.active(),
@@ -83,18 +83,27 @@ impl GraphBuilder {
         }
     }
 
-    /// The builder that an op over `tensors` goes to; `None` when there are none.
+    /// The builder for an op over `tensors`: that of the innermost graph. `None` if there are no tensors.
     pub(crate) fn of(tensors: &[&Tensor]) -> Option<GraphBuilder> {
         tensors.iter().max_by_key(|t| t.builder.0.depth).map(|t| t.builder.active())
     }
 
-    fn at_depth(name: &str, depth: usize, asked: Places) -> GraphBuilder {
-        let state =
-            State { name: name.into(), scopes: vec![String::new()], scope: vec![0], ..State::default() };
-        GraphBuilder(Rc::new(Inner { state: RefCell::new(state), depth, region: RefCell::default(), asked }))
+    fn at_depth(name: &str, depth: usize, asked: LocationStack) -> GraphBuilder {
+        let state = BuilderState {
+            name: name.into(),
+            scopes: vec![String::new()],
+            scope: vec![0],
+            ..BuilderState::default()
+        };
+        GraphBuilder(Rc::new(BuilderInner {
+            state: RefCell::new(state),
+            depth,
+            region: RefCell::default(),
+            asked,
+        }))
     }
 
-    /// Adds a parameter.
+    /// Appends a parameter.
     #[track_caller]
     pub fn parameter(&self, ty: TensorType, name: &str) -> Tensor {
         let index = self.0.state.borrow().params.len();
@@ -105,25 +114,25 @@ impl GraphBuilder {
         t
     }
 
-    /// Adds a constant array.
+    /// Appends a constant array.
     #[track_caller]
     pub fn constant(&self, value: Literal) -> Tensor {
         self.emit(Constant { value }, &[]).remove(0)
     }
 
-    /// Adds a rank-0 constant, converted to `dtype`.
+    /// Appends a rank-0 constant, converted to `dtype`.
     #[track_caller]
     pub fn scalar(&self, dtype: DType, value: f64) -> Tensor {
         self.constant(Literal::scalar(dtype, value))
     }
 
-    /// `→ T[…]`: coordinates along `dim`.
+    /// `→ T[…]`: each element is its index along `dim`.
     #[track_caller]
     pub fn iota(&self, ty: TensorType, dim: usize) -> Tensor {
         self.emit(Iota { dim, ty }, &[]).remove(0)
     }
 
-    /// Appends a node and returns its results. The general form behind every method of [`Tensor`].
+    /// Appends a node and returns its results. Every method of [`Tensor`] uses this.
     #[track_caller]
     pub fn emit(&self, op: impl Into<Op>, inputs: &[&Tensor]) -> Vec<Tensor> {
         self.active().emit_here(op.into(), inputs)
@@ -158,13 +167,13 @@ impl GraphBuilder {
         &self,
         op: Op,
         inputs: SmallVec<[ValueId; 2]>,
-        outs: Outs,
+        outs: ResultTypes,
         loc: &'static Location<'static>,
     ) -> Vec<Tensor> {
         let mut state = self.0.state.borrow_mut();
         let node = state.nodes.len();
         let scope = state.scope.last().copied().unwrap_or(0);
-        let loc = Some(Loc { file: loc.file(), line: loc.line() });
+        let loc = Some(SourceLoc { file: loc.file(), line: loc.line() });
         state.nodes.push(Node { op, inputs, outs: outs.clone(), loc, scope });
         let tensor =
             |(i, ty): (usize, TensorType)| Tensor { builder: self.clone(), id: ValueId::new(node, i), ty };
@@ -177,17 +186,17 @@ impl GraphBuilder {
         vec![Tensor { builder: self.clone(), id, ty }; count]
     }
 
-    /// `count` tensors without meaning, after an error.
+    /// Creates `count` poisoned tensors after an error.
     pub(crate) fn poisoned(&self, count: usize, like: &[&Tensor]) -> Vec<Tensor> {
         self.poison(count, &like.iter().map(|&t| t.clone()).collect::<Vec<_>>())
     }
 
-    /// A tensor of this or an enclosing graph as a tensor of this graph.
+    /// Converts a tensor of this or an enclosing graph to a tensor of this graph.
     pub(crate) fn capture(&self, t: &Tensor) -> Tensor {
         self.bring_in(t)
     }
 
-    /// Makes a tensor of an enclosing graph usable here, as a captured parameter.
+    /// Captures a tensor of an enclosing graph as a parameter of this region.
     #[track_caller]
     fn bring_in(&self, t: &Tensor) -> Tensor {
         self.bring_in_at(t, Location::caller())
@@ -199,8 +208,8 @@ impl GraphBuilder {
         }
         if t.builder.0.depth >= self.0.depth {
             self.fail_at(
-                Error::new(ErrorKind::Graph, "a tensor of another graph is used here")
-                    .because("every tensor belongs to the graph it was made in")
+                Error::new(ErrorKind::Graph, "cannot use a tensor of another graph here")
+                    .because("a tensor can be used only in the graph that created it and in its regions")
                     .hint("pass it as an argument of the traced function"),
                 loc,
             );
@@ -221,7 +230,7 @@ impl GraphBuilder {
         })
     }
 
-    /// The outer tensors that this region's nodes and `results` use, in order of first use.
+    /// Outer tensors that this region's nodes and `results` use, in order of first use.
     pub fn captured(&self, results: &[Tensor]) -> Vec<Tensor> {
         let results: Vec<ValueId> = results.iter().map(|t| self.bring_in(t).id).collect();
         let state = self.0.state.borrow();
@@ -234,7 +243,7 @@ impl GraphBuilder {
         used.into_iter().map(|(outer, _)| outer.clone()).collect()
     }
 
-    /// Records an error of the line that calls this; the first one is kept and surfaces from [`GraphBuilder::finish`].
+    /// Records an error at the caller's line. The first error is kept and returned by [`GraphBuilder::finish`].
     #[track_caller]
     pub fn fail(&self, error: Error) {
         self.fail_at(error, Location::caller());
@@ -247,13 +256,12 @@ impl GraphBuilder {
         });
     }
 
-    /// The line of a user's program that a node made at `loc` comes from.
+    /// User code line for a node created at `loc`.
     fn users_line(&self, loc: &Location) -> Option<String> {
         user_line(loc).or_else(|| self.0.asked.borrow().last().and_then(|asked| user_line(asked)))
     }
 
-    /// Runs `f`. Where its errors would name a line of Systole, which says nothing to a user, they name `place`: where a
-    /// user asked for what `f` builds.
+    /// Runs `f`; errors that would point to a line of Systole point to `place`, the user's line, instead.
     ///
     /// ```
     /// use std::panic::Location;
@@ -271,7 +279,7 @@ impl GraphBuilder {
         result
     }
 
-    /// Records an error that says where it is; the first one is kept.
+    /// Records an error that already has its location. The first error is kept.
     pub(crate) fn record(&self, error: Error) {
         let mut state = self.0.state.borrow_mut();
         let scope = state.scope.last().copied().unwrap_or(0) & !DERIVATIVE;
@@ -280,12 +288,12 @@ impl GraphBuilder {
         state.first_error.get_or_insert(error);
     }
 
-    /// The first error so far.
+    /// Returns the first error so far.
     pub fn error(&self) -> Option<Error> {
         self.0.state.borrow().first_error.clone()
     }
 
-    /// Runs `f` with `name` appended to the layer path that new nodes carry.
+    /// Runs `f` with `name` appended to the layer path of new nodes.
     pub fn scope<R>(&self, name: &str, f: impl FnOnce() -> R) -> R {
         {
             let mut state = self.0.state.borrow_mut();
@@ -305,8 +313,8 @@ impl GraphBuilder {
         result
     }
 
-    /// Runs `f`, whose nodes a derivative computes again from their inputs instead of keeping their values: less memory
-    /// for more time. Values and derivatives are the same.
+    /// Runs `f` with gradient checkpointing: the derivative recomputes its nodes from their inputs instead of storing
+    /// their values. Saves memory at the cost of time; values and derivatives are unchanged.
     ///
     /// ```
     /// use systole_ir::{grad, interp, DType::F32, GraphBuilder, Literal, TensorType};
@@ -326,23 +334,23 @@ impl GraphBuilder {
         let result = f();
         let mut state = g.0.state.borrow_mut();
         let run = start..state.nodes.len();
-        // What lies inside is computed again with the whole.
+        // Nested ranges are recomputed with the outer one.
         state.rematerialized.retain(|inner| inner.start < run.start);
         state.rematerialized.push(run);
         result
     }
 
-    /// The run of nodes with `node` in it that derivatives compute again.
+    /// The range of recomputed nodes that contains `node`.
     pub(crate) fn rematerialized_around(&self, node: usize) -> Option<Range<usize>> {
         self.0.state.borrow().rematerialized.iter().find(|run| run.contains(&node)).cloned()
     }
 
-    /// The finished graph, or the first error made while building it.
+    /// Returns the finished graph, or the first error.
     pub fn finish(&self, results: &[Tensor]) -> Result<Arc<Graph>> {
         self.finish_region(results, &[])
     }
 
-    /// A finished region whose first parameters stand for `captures`, used by it or not.
+    /// Returns the finished region. Its first parameters are `captures`, whether used or not.
     pub fn finish_region(&self, results: &[Tensor], captures: &[Tensor]) -> Result<Arc<Graph>> {
         let results: Vec<Tensor> = results.iter().map(|t| self.bring_in(t)).collect();
         let inner: Vec<Tensor> = captures.iter().map(|t| self.bring_in(t)).collect();
@@ -366,14 +374,14 @@ impl GraphBuilder {
         }))
     }
 
-    /// Appends a copy of `graph` with `args` as its parameters and returns its results.
+    /// Appends a copy of `graph` with `args` as its parameters; returns its results.
     #[track_caller]
     pub fn inline(&self, graph: &Graph, args: &[&Tensor]) -> Vec<Tensor> {
         let values = self.inline_all(graph, args);
         graph.results.iter().map(|r| values[r.index()][r.out as usize].clone()).collect()
     }
 
-    /// As [`GraphBuilder::inline`]; returns the values of all nodes.
+    /// Like [`GraphBuilder::inline`], but returns the values of all nodes.
     #[track_caller]
     pub(crate) fn inline_all(&self, graph: &Graph, args: &[&Tensor]) -> Vec<Vec<Tensor>> {
         let mut values: Vec<Vec<Tensor>> = Vec::with_capacity(graph.nodes.len());
@@ -405,7 +413,7 @@ impl GraphBuilder {
         values
     }
 
-    /// Appends what `results` of `graph` need besides the values of it that are `known`: parameters and others.
+    /// Appends copies of the nodes of `graph` that compute `results`, given replacements for the values in `known`.
     #[track_caller]
     pub(crate) fn inline_given(
         &self,
@@ -431,24 +439,27 @@ impl GraphBuilder {
         results.iter().map(|r| values[r].clone()).collect()
     }
 
-    /// How many nodes there are.
+    /// Number of nodes.
     pub(crate) fn node_count(&self) -> usize {
         self.0.state.borrow().nodes.len()
     }
 
-    /// Runs `f` on node `i`; for autodiff, which reads nodes while it appends others.
+    /// Runs `f` on node `i`. Autodiff uses it to read nodes while it appends others.
     pub(crate) fn with_node<R>(&self, i: usize, f: impl FnOnce(&Node) -> R) -> R {
         f(&self.0.state.borrow().nodes[i])
     }
 
-    /// Replaces the op of node `i` by one with `extra` operands after the old ones and more results likewise.
-    /// The extra operands may be made later than node `i`: [`GraphBuilder::finish`] puts nodes in order.
-    pub(crate) fn augment_node(&self, i: usize, op: Op, extra: &[Tensor], outs: Outs) {
+    /// Replaces the op of node `i` by one with the `extra` operands and additional results appended. The extra operands
+    /// may be created after node `i`: [`GraphBuilder::finish`] sorts the nodes.
+    pub(crate) fn augment_node(&self, i: usize, op: Op, extra: &[Tensor], outs: ResultTypes) {
         if extra.iter().any(|t| !Rc::ptr_eq(&t.builder.0, &self.0)) {
             self.fail(
-                Error::new(ErrorKind::Graph, format!("{} cannot be differentiated from here", op.name()))
-                    .because("it lies outside of the body that asks for the derivative")
-                    .hint("take the gradient outside of the loop or branch"),
+                Error::new(
+                    ErrorKind::Graph,
+                    format!("cannot differentiate {} from inside this body", op.name()),
+                )
+                .because("the op is outside of the body that requests the derivative")
+                .hint("take the gradient outside of the loop or branch"),
             );
             return;
         }
@@ -458,7 +469,7 @@ impl GraphBuilder {
         state.nodes[i].outs = outs;
     }
 
-    /// Whether a value is zeros by its making: a constant 0, broadcast or not.
+    /// Whether a value is a constant zero or a broadcast of one.
     pub(crate) fn is_zeros(&self, v: ValueId) -> bool {
         self.with_node(v.index(), |n| match &n.op {
             Op::Constant(c) => c.value.bytes().iter().all(|&b| b == 0),
@@ -467,23 +478,23 @@ impl GraphBuilder {
         })
     }
 
-    /// What tells this graph from others that are being built.
+    /// Address that identifies this graph among those under construction.
     pub(crate) fn address(&self) -> usize {
         Rc::as_ptr(&self.0) as usize
     }
 
-    /// The value of an outer graph that a parameter of this region stands for.
+    /// The outer value that a parameter of this region captures.
     pub(crate) fn captured_as(&self, id: ValueId) -> Option<Tensor> {
         self.0.state.borrow().captures.iter().find(|(_, inner)| inner.id == id).map(|c| c.0.clone())
     }
 
-    /// The tensor that stands for a result of one of this builder's nodes.
+    /// Returns a result of one of this builder's nodes as a tensor.
     pub(crate) fn value(&self, id: ValueId) -> Tensor {
         let ty = self.0.state.borrow().nodes[id.index()].outs[id.out as usize].clone();
         Tensor { builder: self.clone(), id, ty }
     }
 
-    /// Runs `f`, whose nodes get the layer path of node `i`, and `mark`: 0 or [`DERIVATIVE`].
+    /// Runs `f` with the layer path of node `i` for new nodes, marked with `mark`: 0 or [`DERIVATIVE`].
     pub(crate) fn in_scope_of<R>(&self, i: usize, mark: u32, f: impl FnOnce() -> R) -> R {
         let scope = self.with_node(i, |n| n.scope) | mark;
         self.0.state.borrow_mut().scope.push(scope);
@@ -493,15 +504,15 @@ impl GraphBuilder {
     }
 }
 
-/// The error behind a result without meaning, which may be that of another graph: tensors of both met there.
+/// Finds the error behind a poisoned result; it may be in another graph if tensors of two graphs were mixed.
 fn error_of(results: &[Tensor]) -> Option<Error> {
     let poisoned = results.iter().find(|t| t.is_poisoned())?;
-    let unknown = || Error::new(ErrorKind::Graph, "a result comes from a mistake in another graph");
+    let unknown = || Error::new(ErrorKind::Graph, "a result is invalid because of an error in another graph");
     Some(poisoned.builder.error().unwrap_or_else(unknown))
 }
 
-/// A graph of `nodes` with the parameters first and every other node after those it uses, else in the given order.
-/// Captures that nothing uses are no parameters and disappear.
+/// Sorts `nodes` topologically into a graph: parameters first, otherwise in creation order. Drops captures that nothing
+/// uses.
 fn in_order(nodes: &[Node], params: &[ValueId], results: &[ValueId]) -> Graph {
     let mut order: Vec<usize> = params.iter().map(|p| p.index()).collect();
     let mut placed = vec![false; nodes.len()];
@@ -530,8 +541,8 @@ fn in_order(nodes: &[Node], params: &[ValueId], results: &[ValueId]) -> Graph {
     graph
 }
 
-/// Places what node `i` uses, then node `i`. Recursion ends early: only operands that autodiff added come later
-/// than their user, and those are constants.
+/// Appends the operands of node `i`, then node `i`. The recursion is shallow: only operands added by autodiff come
+/// after their user, and those are constants.
 fn place(i: usize, nodes: &[Node], placed: &mut [bool], order: &mut Vec<usize>) {
     if placed[i] {
         return;
@@ -543,7 +554,7 @@ fn place(i: usize, nodes: &[Node], placed: &mut [bool], order: &mut Vec<usize>) 
     order.push(i);
 }
 
-/// Reading a tensor's type.
+/// Accessors of a tensor's type.
 impl Tensor {
     /// Element type and shape.
     pub fn ty(&self) -> &TensorType {
@@ -565,18 +576,18 @@ impl Tensor {
         self.ty.rank()
     }
 
-    /// Size of dimension `d`; negative counts from the last. 1 when there is no such dimension.
+    /// Size of dimension `d`; negative counts from the last. 1 if there is no such dimension.
     pub fn dim(&self, d: isize) -> usize {
         let d = if d < 0 { d + self.rank() as isize } else { d };
         usize::try_from(d).ok().and_then(|d| self.ty.shape.get(d).copied()).unwrap_or(1)
     }
 
-    /// The graph it belongs to.
+    /// The graph that the tensor belongs to.
     pub fn builder(&self) -> &GraphBuilder {
         &self.builder
     }
 
-    /// Its place in the graph.
+    /// Identifies the value in its graph.
     pub fn id(&self) -> ValueId {
         self.id
     }
@@ -586,12 +597,12 @@ impl Tensor {
         Rc::ptr_eq(&self.builder.0, &other.builder.0) && self.id == other.id
     }
 
-    /// True when an earlier error made it meaningless.
+    /// Whether the tensor is invalid because of an earlier error.
     pub fn is_poisoned(&self) -> bool {
         self.id.node == POISON
     }
 
-    /// Records an error of the line that calls this in the graph and returns a poisoned tensor.
+    /// Records an error at the caller's line and returns a poisoned tensor.
     #[track_caller]
     pub fn fail(&self, error: Error) -> Tensor {
         self.builder.fail(error);

@@ -1,8 +1,8 @@
-//! The core of the IR: [`Graph`] and [`Op`] (data), [`OpRule`] (what every op must say of itself), and
-//! [`GraphBuilder`], which appends typed nodes by these rules. Nothing here knows any single op's rules.
+//! Core of the IR: [`Graph`] and [`Op`] (data), [`OpRule`] (rules of an op), and [`GraphBuilder`], which appends typed
+//! nodes. Independent of the rules of any single op.
 //!
-//! A finished graph is nodes in an order in which every value is made before it is used. It is immutable; passes make
-//! new graphs. Source locations and layer paths ride along for messages and are not part of a graph's identity.
+//! The nodes of a finished graph are topologically sorted. Graphs are immutable; passes create new ones. Source
+//! locations and layer paths are kept for messages and ignored when graphs are compared.
 
 pub mod attr;
 mod builder;
@@ -17,7 +17,7 @@ pub use builder::{GraphBuilder, Tensor};
 pub use elementwise::{Binary, Unary};
 pub(crate) use elementwise::{binary_ops, mnemonic, unary_ops};
 pub use op::*;
-pub use op_rule::{Constraint, Cost, EvalCx, Grad, Lowering, OpRule, Outs, moved_bytes};
+pub use op_rule::{EvalCx, Grad, LoweringClass, OpCost, OpRule, ResultTypes, SpecConstraint, moved_bytes};
 pub(crate) use op_rule::{MAX_DEPTH, too_deep};
 pub(crate) use tensor_arithmetic::{broadcast_shape, emit, emit1};
 
@@ -25,81 +25,80 @@ use smallvec::SmallVec;
 use std::hash::{Hash, Hasher};
 use systole_base::{Error, ErrorKind, Result, TensorType};
 
-/// One result of one node.
+/// Identifies one result of one node.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ValueId {
     /// Index into [`Graph::nodes`].
     pub node: u32,
-    /// Which of the node's results.
+    /// Index of the result.
     pub out: u32,
 }
 
 impl ValueId {
-    /// Result `out` of node `node`.
+    /// Creates the id of result `out` of node `node`.
     pub fn new(node: usize, out: usize) -> ValueId {
         ValueId { node: node as u32, out: out as u32 }
     }
 
-    /// The node's index.
+    /// Index of the node.
     pub fn index(self) -> usize {
         self.node as usize
     }
 }
 
-/// The user's file and line that made a node.
+/// User code location that created a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Loc {
+pub struct SourceLoc {
     /// Source file.
     pub file: &'static str,
     /// Line, from 1.
     pub line: u32,
 }
 
-/// Marks, in [`Node::scope`], what a derivative is computed by.
+/// Bit in [`Node::scope`] that marks nodes of a derivative.
 pub const DERIVATIVE: u32 = 1 << 31;
 
-/// One operation with its operands and result types.
+/// An operation with its operands and result types.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// What it computes.
+    /// The operation and its attributes.
     pub op: Op,
-    /// Its operands, made by earlier nodes.
+    /// Operands, defined by earlier nodes.
     pub inputs: SmallVec<[ValueId; 2]>,
-    /// Types of its results.
+    /// Types of the results.
     pub outs: SmallVec<[TensorType; 1]>,
-    /// Where the user asked for it. Not part of identity.
-    pub loc: Option<Loc>,
-    /// Path of the layer it belongs to (index into [`Graph::scopes`]); the highest bit is set in the layer's derivative. Not
-    /// part of identity.
+    /// User code location. Ignored in comparisons.
+    pub loc: Option<SourceLoc>,
+    /// Layer path (index into [`Graph::scopes`]); the highest bit marks the layer's derivative. Ignored in comparisons.
     pub scope: u32,
 }
 
-/// A function over tensors: typed nodes, parameters, results.
+/// A function over tensors: typed nodes, parameters and results.
 ///
-/// Finished graphs hold their parameters first.
+/// In finished graphs the parameters are the first nodes.
 #[derive(Clone, Default, Debug)]
 pub struct Graph {
     /// Name of the function, `main` for whole programs.
     pub name: String,
-    /// Nodes, each after those it uses.
+    /// Nodes in topological order.
     pub nodes: Vec<Node>,
-    /// The parameters, in order.
+    /// Parameters, in order.
     pub params: Vec<ValueId>,
-    /// A name for each parameter, for messages and text.
+    /// Names of the parameters, for messages and text.
     pub param_names: Vec<String>,
-    /// The results, in order.
+    /// Results, in order.
     pub results: Vec<ValueId>,
     /// Layer paths that nodes refer to; entry 0 is the empty path.
     pub scopes: Vec<String>,
 }
 
 impl Graph {
-    /// The type of a value.
+    /// Type of a value.
     pub fn ty(&self, v: ValueId) -> &TensorType {
         &self.nodes[v.index()].outs[v.out as usize]
     }
 
-    /// The node that makes a value.
+    /// The node that defines a value.
     pub fn node(&self, v: ValueId) -> &Node {
         &self.nodes[v.index()]
     }
@@ -114,12 +113,12 @@ impl Graph {
         self.results.iter().map(|&r| self.ty(r).clone()).collect()
     }
 
-    /// The layer path of a node, empty when it belongs to none.
+    /// Layer path of a node, empty if it belongs to no layer.
     pub fn scope(&self, node: &Node) -> &str {
         self.scopes.get((node.scope & !DERIVATIVE) as usize).map_or("", |s| s.as_str())
     }
 
-    /// Whether a node is part of a derivative.
+    /// Whether a node belongs to a derivative.
     pub fn is_derivative(&self, node: &Node) -> bool {
         node.scope & DERIVATIVE != 0
     }
@@ -136,8 +135,8 @@ impl Graph {
         live
     }
 
-    /// The part of this graph that makes `results` out of the first `params` parameters. The results must not
-    /// depend on others.
+    /// Extracts the subgraph that computes `results` from the first `params` parameters. The results must not depend on
+    /// other parameters.
     pub(crate) fn pruned(&self, results: &[ValueId], params: usize) -> Graph {
         let mut keep = self.live(results);
         self.params[..params].iter().for_each(|p| keep[p.index()] = true);
@@ -160,7 +159,7 @@ impl Graph {
         }
     }
 
-    /// How many times each node's values are used by other nodes or as results.
+    /// Number of uses of each node's values by other nodes and as results.
     pub fn use_counts(&self) -> Vec<usize> {
         let mut counts = vec![0; self.nodes.len()];
         for v in self.nodes.iter().flat_map(|n| n.inputs.iter()).chain(&self.results) {
@@ -195,7 +194,7 @@ impl Hash for Graph {
     }
 }
 
-/// Checks arguments against a graph's parameters.
+/// Checks the number and types of arguments against a graph's parameters.
 pub fn check_args(graph: &Graph, args: &[&TensorType]) -> Result<()> {
     if args.len() != graph.params.len() {
         return Err(Error::new(
@@ -208,7 +207,7 @@ pub fn check_args(graph: &Graph, args: &[&TensorType]) -> Result<()> {
             return Err(Error::new(
                 ErrorKind::Graph,
                 format!(
-                    "argument `{}` of `{}` is {arg}, not {}",
+                    "argument `{}` of `{}` has type {arg}, expected {}",
                     graph.param_names[i],
                     graph.name,
                     graph.ty(p)

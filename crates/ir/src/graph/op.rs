@@ -1,71 +1,71 @@
-//! [`Op`] and the attributes of every operation, by the names of the StableHLO specification: data without rules.
+//! Definitions of all operations ([`Op`]) with their attributes, named as in the StableHLO specification. Data only.
 //!
-//! What an op does with its attributes (types, values, derivative, text) is its [`OpRule`](super::OpRule), in the op's
-//! file below `op/`.
+//! The rules of an op (types, evaluation, derivative, text) are its [`OpRule`](super::OpRule), in the op's file in
+//! `op/`.
 
 use super::Graph;
 use super::elementwise::{Binary, Unary};
 use std::sync::Arc;
 use systole_base::{DType, Dims, Literal, Shape, TensorType};
 
-/// Calls a macro with the structural ops, by the file of `op/` that holds their rules: variant, mnemonic of StableHLO,
+/// Calls a macro with all ops that are not element-wise, grouped by their file in `op/`: variant, StableHLO mnemonic,
 /// and one line for `systole ops`.
 macro_rules! structural_ops {
     ($callback:ident) => {
         $callback! {
             constant {
-                Constant = "constant", "An array.";
-                Iota = "iota", "Coordinates along a dimension.";
+                Constant = "constant", "Constant array.";
+                Iota = "iota", "Index of each element along a dimension.";
             }
             compare {
-                Compare = "compare", "A relation between elements.";
-                Select = "select", "One of two elements, by a bool.";
+                Compare = "compare", "Element-wise comparison.";
+                Select = "select", "Selects between two elements by a predicate.";
                 Clamp = "clamp", "min(max(x, low), high).";
             }
             convert {
-                Convert = "convert", "Change of element type.";
-                BitcastConvert = "bitcast_convert", "The same bits as another type.";
+                Convert = "convert", "Converts the element type.";
+                BitcastConvert = "bitcast_convert", "Reinterprets the bits as another type.";
                 ReducePrecision = "reduce_precision", "Rounds to fewer exponent and mantissa bits.";
             }
             shape {
-                BroadcastInDim = "broadcast_in_dim", "Repeats elements along new dimensions or those of size 1.";
-                Reshape = "reshape", "The same elements in another shape.";
-                Transpose = "transpose", "Dimensions in another order.";
-                Reverse = "reverse", "Dimensions backwards.";
+                BroadcastInDim = "broadcast_in_dim", "Repeats elements along new dimensions or dimensions of size 1.";
+                Reshape = "reshape", "Same elements in another shape.";
+                Transpose = "transpose", "Permutes dimensions.";
+                Reverse = "reverse", "Reverses the element order along dimensions.";
                 Concatenate = "concatenate", "Joins arrays along a dimension.";
-                Slice = "slice", "Every n-th element from start to limit.";
-                Pad = "pad", "A value around and between elements, or elements cut off.";
+                Slice = "slice", "Extracts every n-th element from start to limit.";
+                Pad = "pad", "Pads around and between elements; negative padding crops.";
             }
             dynamic {
-                DynamicSlice = "dynamic_slice", "The block at a place known when running.";
-                DynamicUpdateSlice = "dynamic_update_slice", "Writes a block at a place known when running.";
+                DynamicSlice = "dynamic_slice", "Extracts a block at a start index given at run time.";
+                DynamicUpdateSlice = "dynamic_update_slice", "Overwrites a block at a start index given at run time.";
             }
-            gather { Gather = "gather", "Slices at positions that are data."; }
-            scatter { Scatter = "scatter", "Folds updates into positions that are data."; }
-            dot { DotGeneral = "dot_general", "Sums of products over pairs of dimensions."; }
-            conv { Convolution = "convolution", "Sliding sums of products, any layout, dilated and grouped."; }
-            reduce { Reduce = "reduce", "Folds dimensions with any body."; }
+            gather { Gather = "gather", "Gathers slices at an array of indices."; }
+            scatter { Scatter = "scatter", "Combines updates into an operand at an array of indices."; }
+            dot { DotGeneral = "dot_general", "Batched matrix product over any dimensions."; }
+            conv { Convolution = "convolution", "Convolution in any layout, dilated and grouped."; }
+            reduce { Reduce = "reduce", "Reduces dimensions with any body."; }
             window {
-                ReduceWindow = "reduce_window", "Folds sliding windows with any body.";
-                SelectAndScatter = "select_and_scatter", "Folds a value into the place that each window selects.";
+                ReduceWindow = "reduce_window", "Reduces sliding windows with any body (pooling).";
+                SelectAndScatter = "select_and_scatter", "Scatters values to the element selected in each window (gradient of max pooling).";
             }
-            rng { RngBitGenerator = "rng_bit_generator", "Random bits as a function of a state."; }
-            sort { Sort = "sort", "Sorts arrays together by any comparator."; }
+            rng { RngBitGenerator = "rng_bit_generator", "Random bits from an explicit generator state."; }
+            sort { Sort = "sort", "Sorts arrays together with any comparator."; }
             control {
                 While = "while", "Runs a body while a condition holds.";
-                Case = "case", "Runs the branch that an index names.";
-                OptimizationBarrier = "optimization_barrier", "The same values; no work moves across.";
+                Case = "case", "Runs the branch selected by an index.";
+                OptimizationBarrier = "optimization_barrier", "Identity that blocks code motion.";
             }
             collective {
-                AllReduce = "all_reduce", "The fold of all devices' arrays.";
-                AllGather = "all_gather", "Arrays of all devices, joined.";
-                ReduceScatter = "reduce_scatter", "A part of the fold of all devices' arrays.";
-                AllToAll = "all_to_all", "Each device's parts to all devices.";
-                CollectivePermute = "collective_permute", "An array from another device.";
-                PartitionId = "partition_id", "The number of this partition.";
-                ReplicaId = "replica_id", "The number of this replica.";
+                AllReduce = "all_reduce", "Reduction over all devices, result on each.";
+                AllGather = "all_gather", "Concatenation of all devices' arrays.";
+                ReduceScatter = "reduce_scatter", "Reduction over all devices, one shard of the result on each.";
+                AllToAll = "all_to_all", "Sends a shard of each device's array to every device.";
+                CollectivePermute = "collective_permute", "Sends arrays between pairs of devices.";
+                PartitionId = "partition_id", "Index of this partition.";
+                ReplicaId = "replica_id", "Index of this replica.";
             }
-            collective_broadcast { CollectiveBroadcast = "collective_broadcast", "The array of the first device of a group."; }
+            collective_broadcast { CollectiveBroadcast = "collective_broadcast", "Sends the array of a group's first device to the group."; }
         }
     };
 }
@@ -73,16 +73,16 @@ pub(crate) use structural_ops;
 
 macro_rules! op_enum {
     ($($variant:ident),*) => {
-        /// Any operation. Its data are the attributes; operands live in the node.
+        /// Any operation with its attributes; the operands are stored in the node.
         #[derive(Clone, PartialEq, Eq, Hash, Debug)]
         #[allow(missing_docs)]
         pub enum Op { $($variant($variant)),* }
 
         impl Op {
-            /// The name of every variant.
+            /// Names of all variants.
             pub const VARIANTS: &[&str] = &[$(stringify!($variant)),*];
 
-            /// The name of this variant: its family.
+            /// Name of the variant, such as `Unary` or `Reshape`.
             pub fn variant(&self) -> &'static str {
                 match self { $(Op::$variant(_) => stringify!($variant)),* }
             }
@@ -99,8 +99,8 @@ macro_rules! op_variants {
         op_enum!(Parameter, Unary, Binary, $($($variant),*),*);
 
         impl Op {
-            /// The StableHLO mnemonic, without the dialect (`add`); ops outside StableHLO carry their dialect (`chlo.erf`).
-            // Not inlined: a loop that compares names would become one over all ops, which takes minutes to compile.
+            /// StableHLO mnemonic without the dialect (`add`); ops of other dialects include it (`chlo.erf`).
+            // Not inlined: inlining this into a loop over all ops makes compilation take minutes.
             #[inline(never)]
             pub fn name(&self) -> &'static str {
                 match self {
@@ -116,12 +116,12 @@ macro_rules! op_variants {
 
 structural_ops!(op_variants);
 
-/// A parameter of the graph. Printed as a function argument, not as an op.
+/// Parameter of the graph. Printed as a function argument, not as an op.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Parameter {
-    /// Position among the parameters.
+    /// Index of the parameter.
     pub index: usize,
-    /// Its type.
+    /// Type of the parameter.
     pub ty: TensorType,
 }
 
@@ -132,16 +132,16 @@ pub struct Constant {
     pub value: Literal,
 }
 
-/// `() → T[…]`: each element is its coordinate along `dim`. Spec: iota.
+/// `() → T[…]`: each element is its index along `dim`. Spec: iota.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Iota {
-    /// The dimension along which values count up.
+    /// Dimension along which values increase.
     pub dim: usize,
     /// Result type.
     pub ty: TensorType,
 }
 
-/// Which relation [`Compare`] tests.
+/// Comparison operator of [`Compare`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[allow(missing_docs)]
 pub enum Direction {
@@ -153,12 +153,12 @@ pub enum Direction {
     Lt,
 }
 
-/// How elements are compared.
+/// Order in which elements are compared.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum CompareType {
-    /// IEEE comparison: every relation with NaN is false but `NE`.
+    /// IEEE comparison: every comparison with NaN is false except `NE`.
     Float,
-    /// −NaN < −∞ < … < −0 < 0 < … < ∞ < NaN.
+    /// Total order: −NaN < −∞ < … < −0 < 0 < … < ∞ < NaN.
     TotalOrder,
     /// Signed integers.
     Signed,
@@ -169,9 +169,9 @@ pub enum CompareType {
 /// `a: T[…], b: T[…] → bool[…]`. Spec: compare.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Compare {
-    /// The relation.
+    /// Comparison operator.
     pub direction: Direction,
-    /// How elements are compared.
+    /// Order in which elements are compared.
     pub compare_type: CompareType,
 }
 
@@ -190,10 +190,9 @@ pub struct Convert {
     pub to: DType,
 }
 
-/// `x: T[…] → U[…]`: the same bits read as another type of the same width. Spec: bitcast_convert.
+/// `x: T[…] → U[…]`: the same bits read as another type. Spec: bitcast_convert.
 ///
-/// Between widths that differ the specification adds or drops a last dimension; so does this:
-/// `u32[2, 3] → u8[2, 3, 4]` and back.
+/// If the widths differ, the last dimension is added or dropped: `u32[2, 3] → u8[2, 3, 4]` and back.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct BitcastConvert {
     /// Element type of the result.
@@ -203,17 +202,17 @@ pub struct BitcastConvert {
 /// `x: T[…] → T[…]`: rounds as if stored with fewer exponent and mantissa bits. Spec: reduce_precision.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ReducePrecision {
-    /// Bits of the exponent, at least 1.
+    /// Exponent bits, at least 1.
     pub exponent_bits: u32,
-    /// Bits of the mantissa.
+    /// Mantissa bits.
     pub mantissa_bits: u32,
 }
 
-/// `x: T[…] → T[shape]`: operand dimension `i` becomes result dimension `dims[i]`; size-1 ones repeat.
+/// `x: T[…] → T[shape]`: operand dimension `i` becomes result dimension `dims[i]`; dimensions of size 1 are repeated.
 /// Spec: broadcast_in_dim.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct BroadcastInDim {
-    /// For each operand dimension, its place in the result.
+    /// Result dimension of each operand dimension.
     pub dims: Dims,
     /// Result shape.
     pub shape: Shape,
@@ -229,11 +228,11 @@ pub struct Reshape {
 /// `x: T[…] → T[…]`: result dimension `i` is operand dimension `permutation[i]`. Spec: transpose.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Transpose {
-    /// For each result dimension, the operand dimension.
+    /// Operand dimension of each result dimension.
     pub permutation: Dims,
 }
 
-/// `x: T[…] → T[…]` with the named dimensions running backwards. Spec: reverse.
+/// `x: T[…] → T[…]`: reverses the element order along `dims`. Spec: reverse.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Reverse {
     /// Dimensions to reverse.
@@ -243,7 +242,7 @@ pub struct Reverse {
 /// `x₀: T[…], x₁: T[…], … → T[…]` joined along `dim`. Spec: concatenate.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Concatenate {
-    /// The dimension that grows.
+    /// Dimension along which operands are joined.
     pub dim: usize,
 }
 
@@ -252,37 +251,38 @@ pub struct Concatenate {
 pub struct Slice {
     /// First index in each dimension.
     pub start: Dims,
-    /// End (not included) in each dimension.
+    /// End index (exclusive) in each dimension.
     pub limit: Dims,
     /// Step in each dimension, at least 1.
     pub strides: Dims,
 }
 
-/// `x: T[…], value: T[] → T[…]`: `value` around the elements (negative: cut off) and between them. Spec: pad.
+/// `x: T[…], value: T[] → T[…]`: inserts `value` around the elements (negative: crops) and between them. Spec: pad.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Pad {
-    /// Elements before the first, for each dimension; may be negative.
+    /// Padding before the first element of each dimension; may be negative.
     pub low: Vec<i64>,
-    /// Elements after the last, for each dimension; may be negative.
+    /// Padding after the last element of each dimension; may be negative.
     pub high: Vec<i64>,
-    /// Elements between neighbours, for each dimension.
+    /// Padding between adjacent elements of each dimension.
     pub interior: Vec<usize>,
 }
 
-/// `x: T[…], start₀: I[], … → T[sizes]`; starts are clamped so that the block lies inside. Spec: dynamic_slice.
+/// `x: T[…], start₀: I[], … → T[sizes]`; start indices are clamped to keep the block in bounds. Spec: dynamic_slice.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct DynamicSlice {
     /// Sizes of the block.
     pub sizes: Dims,
 }
 
-/// `x: T[…], update: T[…'], start₀: I[], … → T[…]`; starts are clamped likewise. Spec: dynamic_update_slice.
+/// `x: T[…], update: T[…'], start₀: I[], … → T[…]`; start indices are clamped to keep the block in bounds. Spec:
+/// dynamic_update_slice.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct DynamicUpdateSlice;
 
-/// `x: T[…], indices: I[…] → T[…]`. Spec: gather, whose attribute names these are.
+/// `x: T[…], indices: I[…] → T[…]`. Spec: gather, with the same attribute names.
 ///
-/// Each index vector names the start of a block of `slice_sizes`, clamped so that the block lies inside.
+/// Each index vector is the start of a block of `slice_sizes`, clamped to keep the block in bounds.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 #[allow(missing_docs)]
 pub struct Gather {
@@ -296,10 +296,10 @@ pub struct Gather {
     pub indices_are_sorted: bool,
 }
 
-/// `x₀: T₀[…], …, indices: I[…], update₀: T₀[…], … → T₀[…], …`. Spec: scatter, whose attribute names these are.
+/// `x₀: T₀[…], …, indices: I[…], update₀: T₀[…], … → T₀[…], …`. Spec: scatter, with the same attribute names.
 ///
-/// Updates are folded in row-major order by the interpreter, in any order by backends. A block that does not lie
-/// inside the operand is dropped as a whole, as XLA does; the specification drops its outer elements only.
+/// The interpreter applies updates in row-major order, backends in any order. A block that is not entirely in bounds is
+/// dropped, as in XLA; the specification drops only its out-of-bounds elements.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 #[allow(missing_docs)]
 pub struct Scatter {
@@ -322,17 +322,17 @@ pub struct Scatter {
 pub struct DotGeneral {
     /// Batch dimensions of `a`.
     pub lhs_batch: Dims,
-    /// Batch dimensions of `b`, paired with those of `a`.
+    /// Batch dimensions of `b`, paired with `lhs_batch`.
     pub rhs_batch: Dims,
-    /// Dimensions of `a` that are summed over.
+    /// Contracting dimensions of `a`.
     pub lhs_contract: Dims,
-    /// Dimensions of `b` that are summed over, paired with those of `a`.
+    /// Contracting dimensions of `b`, paired with `lhs_contract`.
     pub rhs_contract: Dims,
     /// Element type of the result.
     pub element_type: DType,
 }
 
-/// Which dimension of input, kernel and output means what.
+/// Layouts of a convolution: the role of each dimension of input, kernel and output.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ConvDims {
     /// Batch dimension of the input.
@@ -355,107 +355,107 @@ pub struct ConvDims {
     pub output_spatial: Dims,
 }
 
-/// `x: T[B, …, C], kernel: T[…, C/groups, F] → U[B, …', F]` in the layout that `dims` names. Spec: convolution.
+/// `x: T[B, …, C], kernel: T[…, C/groups, F] → U[B, …', F]` in the layout given by `dims`. Spec: convolution.
 ///
-/// Floats are summed in f64 by the interpreter and at least f32 by backends, and rounded to `element_type` once.
+/// The interpreter accumulates floats in f64, backends in at least f32; the sum is rounded to `element_type` once.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Convolution {
-    /// Step of the window, for each spatial dimension.
+    /// Window stride of each spatial dimension.
     pub strides: Dims,
-    /// Zeros before and after each spatial dimension of the input; may be negative.
+    /// Zero padding before and after each spatial dimension of the input; may be negative.
     pub padding: Vec<[i64; 2]>,
-    /// Holes between input elements: 1 is none.
+    /// Input dilation of each spatial dimension: 1 is none.
     pub lhs_dilation: Dims,
-    /// Holes between kernel elements: 1 is none.
+    /// Kernel dilation of each spatial dimension: 1 is none.
     pub rhs_dilation: Dims,
-    /// Whether the kernel runs backwards, for each spatial dimension.
+    /// Whether the kernel is flipped along each spatial dimension.
     pub reversal: Vec<bool>,
     /// Layouts.
     pub dims: ConvDims,
-    /// Groups of input features.
+    /// Number of feature groups.
     pub feature_groups: usize,
-    /// Groups of the batch.
+    /// Number of batch groups.
     pub batch_groups: usize,
     /// Element type of the result.
     pub element_type: DType,
 }
 
-/// `x₀: T₀[…], …, init₀: T₀[], … → T₀[remaining…], …`: folds `dims` with `body`. Spec: reduce.
+/// `x₀: T₀[…], …, init₀: T₀[], … → T₀[remaining…], …`: reduces `dims` with `body`. Spec: reduce.
 ///
-/// The interpreter folds in row-major order, starting from `init`; backends may use another grouping.
+/// The interpreter reduces in row-major order, starting from `init`; backends may group differently.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Reduce {
-    /// Dimensions that are folded away.
+    /// Reduced dimensions.
     pub dims: Dims,
     /// `(acc₀, …, x₀, …) → (acc₀, …)` over scalars.
     pub body: Arc<Graph>,
 }
 
-/// Where a window lies and how it moves, for each dimension of the operand.
+/// Sliding window, with one entry for each dimension of the operand.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Window {
-    /// Sizes.
+    /// Window sizes.
     pub dimensions: Dims,
-    /// Steps.
+    /// Window strides.
     pub strides: Dims,
-    /// Holes between operand elements: 1 is none.
+    /// Operand dilation: 1 is none.
     pub base_dilations: Dims,
-    /// Holes between window elements: 1 is none.
+    /// Window dilation: 1 is none.
     pub window_dilations: Dims,
-    /// Initial values before and after; may be negative.
+    /// Padding before and after; may be negative.
     pub padding: Vec<[i64; 2]>,
 }
 
-/// `x₀: T₀[…], …, init₀: T₀[], … → T₀[…'], …`: folds each window with `body`. Spec: reduce_window.
+/// `x₀: T₀[…], …, init₀: T₀[], … → T₀[…'], …`: reduces each window with `body`. Spec: reduce_window.
 ///
-/// Each window is folded once from its initial value, over the operand's elements in row-major order; padding and
-/// holes hold no elements. (The specification folds `init` in for them too, which is the same for the monoids that
-/// it asks for; this is what XLA does for others.)
+/// Each window starts from its initial value and reduces the operand's elements in row-major order; padding and holes
+/// are skipped. (The specification includes `init` for them too. Both agree for the monoids that it requires; for other
+/// bodies this matches XLA.)
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ReduceWindow {
-    /// The window.
+    /// Sliding window.
     pub window: Window,
     /// `(acc₀, …, x₀, …) → (acc₀, …)` over scalars.
     pub body: Arc<Graph>,
 }
 
-/// `x: T[…], source: T[…'], init: T[] → T[…]`: in each window picks one element by `select` and folds the source
-/// element into its place by `scatter`. Spec: select_and_scatter.
+/// `x: T[…], source: T[…'], init: T[] → T[…]`: selects one element of each window with `select` and combines the source
+/// element into its position with `scatter`. Spec: select_and_scatter.
 ///
-/// Windows are scanned in row-major order; one without elements drops its source element.
+/// Windows are scanned in row-major order; a window without elements drops its source element.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct SelectAndScatter {
     /// Window sizes.
     pub dimensions: Dims,
-    /// Window steps.
+    /// Window strides.
     pub strides: Dims,
     /// Padding before and after.
     pub padding: Vec<[i64; 2]>,
-    /// `(kept, candidate) → bool`: true keeps.
+    /// `(kept, candidate) → bool`: true keeps the first.
     pub select: Arc<Graph>,
     /// `(acc, source) → acc`.
     pub scatter: Arc<Graph>,
 }
 
-/// The generator. `DEFAULT` of the specification is Philox here.
+/// Random number generator. The specification's `DEFAULT` is Philox here.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum RngAlgorithm {
-    /// Philox4x32-10; the state is `u64[2]` (key, counter) or `u64[3]` (key, counter's low and high half).
+    /// Philox4x32-10; the state is `u64[2]` (key, counter) or `u64[3]` (key, low and high half of the counter).
     Philox,
     /// Threefry2x32-20; the state is `u64[2]`: key, counter.
     ThreeFry,
 }
 
-/// `state: u64[2 or 3] → (u64[…], T[…])`: the next state and random bits. Spec: rng_bit_generator.
+/// `state: u64[2 or 3] → (u64[…], T[…])`: next state and random bits. Spec: rng_bit_generator.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct RngBitGenerator {
-    /// The generator.
+    /// Generator algorithm.
     pub algorithm: RngAlgorithm,
-    /// Type of the bits: unsigned integers. (XLA draws unsigned ones for signed types too, and mislabels them.)
+    /// Type of the random bits: unsigned integers. (XLA also accepts signed types, but returns unsigned bits for them.)
     pub ty: TensorType,
 }
 
-/// `x₀: T₀[…], … → T₀[…], …`. Spec: sort.
+/// `x₀: T₀[…], … → T₀[…], …`: sorts all operands together along `dim`. Spec: sort.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Sort {
     /// The dimension to sort along.
@@ -469,116 +469,117 @@ pub struct Sort {
 /// `captures…, state₀, … → state₀, …`: runs `body` while `cond`. Spec: while.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct While {
-    /// How many leading operands are captures, passed to both bodies and not changed.
+    /// Number of leading operands that are captures: passed to both bodies unchanged.
     pub captures: usize,
     /// `(captures…, state…) → bool[]`.
     pub cond: Arc<Graph>,
     /// `(captures…, state…) → state…`.
     pub body: Arc<Graph>,
-    /// Number of trips when it is known while building; its derivative needs it.
+    /// Number of iterations, if known at build time; required for the derivative.
     pub trip_count: Option<usize>,
-    /// Whether its derivative keeps, for each trip, what products, folds and inner loops resulted in. Otherwise it
-    /// computes the body again from the state.
+    /// Whether the derivative stores the results of products, reductions and inner loops of each iteration. Otherwise
+    /// it recomputes the body from the state.
     pub keeps: bool,
-    /// Set by autodiff: the state ends in a trip counter `i32[]` and, for each value named here, an array `[trips, …]`
-    /// of what it was in each trip. Numbers below those of the state's own values name these, at the start of the
-    /// trip; numbers after them values of the body.
+    /// Set by autodiff: values recorded in each iteration. The state then ends with an iteration counter `i32[]` and,
+    /// for each recorded value, a stacked array `[iterations, …]`. Indices below the number of states refer to states
+    /// at the start of the iteration; higher ones refer to values of the body.
     pub recorded: Option<Dims>,
 }
 
-/// `captures…, index: i32[] → results…`: runs the branch that `index` names, the last when it is out of range.
-/// Spec: case.
+/// `captures…, index: i32[] → results…`: runs branch `index`, or the last branch if it is out of range. Spec: case.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Case {
-    /// `(captures…) → results…`, all of one type.
+    /// `(captures…) → results…`, all with the same types.
     pub branches: Vec<Arc<Graph>>,
 }
 
-/// `x₀, … → x₀, …`: the same values; keeps passes from moving work across it. Spec: optimization_barrier.
+/// `x₀, … → x₀, …`: identity that keeps passes from moving work across it. Spec: optimization_barrier.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct OptimizationBarrier {
-    /// Whether gradients stop here.
+    /// Whether gradients stop here (`stop_gradient`).
     pub stop_gradient: bool,
 }
 
-/// Who exchanges with whom: the attributes `replica_groups`, `channel_handle` and `use_global_device_ids`.
+/// Device groups of a collective: the attributes `replica_groups`, `channel_handle` and `use_global_device_ids`.
 ///
-/// Groups are of one size and name devices by number. Programs of replicas and partitions at once are not offered, so a
-/// device's number is its replica or its partition, whatever the channel says.
+/// All groups have the same size and list device numbers. Programs with both replicas and partitions are not supported,
+/// so a device's number is its replica or its partition, whatever the channel says.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Groups {
-    /// Members of each group, in the order in which pieces are joined.
+pub struct ReplicaGroups {
+    /// Members of each group, in the order in which shards are joined.
     pub members: Vec<Vec<usize>>,
-    /// `handle` of the channel; 0: none.
+    /// `handle` of the channel; 0 is none.
     pub channel: usize,
-    /// Whether numbers count all devices of all replicas.
+    /// Whether device numbers are global over all replicas.
     pub global: bool,
 }
 
-/// `x: T[…] → T[…]`: the fold of all operands of a group, on each of its devices. Spec: all_reduce.
+/// `x: T[…] → T[…]`: reduces the operands of a group; each device gets the result. Spec: all_reduce.
 ///
-/// Floats are folded in f64 in the order of the group and rounded once.
+/// Floats are accumulated in f64 in group order and rounded once.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct AllReduce {
-    /// Who takes part.
-    pub groups: Groups,
+    /// Device groups.
+    pub groups: ReplicaGroups,
     /// `(a, b) → a ∘ b` over scalars.
     pub body: Arc<Graph>,
 }
 
-/// `x: T[…, n, …] → T[…, n · size, …]`: operands of a group joined along `dim`. Spec: all_gather.
+/// `x: T[…, n, …] → T[…, n · size, …]`: concatenates the operands of a group along `dim`. Spec: all_gather.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct AllGather {
-    /// Who takes part.
-    pub groups: Groups,
-    /// The dimension that grows.
+    /// Device groups.
+    pub groups: ReplicaGroups,
+    /// Dimension along which operands are joined.
     pub dim: usize,
 }
 
-/// `x: T[…, n · size, …] → T[…, n, …]`: the fold of all operands of a group, each device its part along `dim`.
-/// Spec: reduce_scatter.
+/// `x: T[…, n · size, …] → T[…, n, …]`: reduces the operands of a group; each device gets one shard along `dim`. Spec:
+/// reduce_scatter.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ReduceScatter {
-    /// Who takes part.
-    pub groups: Groups,
-    /// The dimension that is split.
+    /// Device groups.
+    pub groups: ReplicaGroups,
+    /// Dimension that is split.
     pub dim: usize,
     /// `(a, b) → a ∘ b` over scalars.
     pub body: Arc<Graph>,
 }
 
-/// `x: T[…] → T[…]`: part `k` along `split_dim` goes to member `k` of the group, which joins what it gets along
-/// `concat_dim`. Spec: all_to_all.
+/// `x: T[…] → T[…]`: sends shard `k` along `split_dim` to member `k` of the group, which concatenates what it receives
+/// along `concat_dim`. Spec: all_to_all.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct AllToAll {
-    /// Who takes part.
-    pub groups: Groups,
-    /// The dimension that is split.
+    /// Device groups.
+    pub groups: ReplicaGroups,
+    /// Dimension that is split.
     pub split_dim: usize,
-    /// The dimension that grows.
+    /// Dimension along which received shards are joined.
     pub concat_dim: usize,
 }
 
-/// `x: T[…] → T[…]`: the operand of the device that sends here, zeros where none does. Spec: collective_permute.
+/// `x: T[…] → T[…]`: sends arrays between pairs of devices; a device that receives nothing gets zeros. Spec:
+/// collective_permute.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct CollectivePermute {
-    /// From where to where.
+    /// Pairs of (source, target) devices.
     pub pairs: Vec<[usize; 2]>,
-    /// `handle` of the channel; 0: none.
+    /// `handle` of the channel; 0 is none.
     pub channel: usize,
 }
 
-/// `x: T[…] → T[…]`: the operand of the first device of each group, zeros on devices of none. Spec: collective_broadcast.
+/// `x: T[…] → T[…]`: sends the operand of each group's first device to the group; devices in no group get zeros. Spec:
+/// collective_broadcast.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct CollectiveBroadcast {
-    /// Who takes part.
-    pub groups: Groups,
+    /// Device groups.
+    pub groups: ReplicaGroups,
 }
 
-/// `→ ui32[]`: the number of this device among the partitions of its replica. Spec: partition_id.
+/// `→ ui32[]`: index of this partition in its replica. Spec: partition_id.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PartitionId;
 
-/// `→ ui32[]`: the number of this device's replica. Spec: replica_id.
+/// `→ ui32[]`: index of this replica. Spec: replica_id.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ReplicaId;

@@ -1,36 +1,37 @@
-//! What an op must say of itself: [`OpRule`], and how the rules of bodies are run ([`EvalCx`]).
+//! Op rules ([`OpRule`]): type inference, evaluation, derivative, cost and text of each op; and evaluation of bodies
+//! ([`EvalCx`]).
 
-use super::attr::Attrs;
+use super::attr::AttrList;
 use super::{Graph, Op, Tensor, check_args, op::structural_ops};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use systole_base::{DType, Error, ErrorKind, Literal, Result, ResultExt, Scalar, TensorType};
 
 /// Result types of a node.
-pub type Outs = SmallVec<[TensorType; 1]>;
+pub type ResultTypes = SmallVec<[TensorType; 1]>;
 
-/// A violated constraint of the StableHLO specification: its label there (`C1`, …) and what does not hold.
+/// A violated constraint of the StableHLO specification: its label (`C1`, …) and a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Constraint {
-    /// The label in the op's section of the specification, e.g. `C3`; `-` for conditions on operand count or type.
+pub struct SpecConstraint {
+    /// Label in the op's section of the specification, e.g. `C3`; `-` for the number and types of operands.
     pub label: &'static str,
-    /// What does not hold, with the offending numbers.
+    /// Description of the violation, with the offending numbers.
     pub message: String,
 }
 
-impl Constraint {
-    /// A violated constraint.
-    pub fn new(label: &'static str, message: impl Into<String>) -> Constraint {
-        Constraint { label, message: message.into() }
+impl SpecConstraint {
+    /// Creates a constraint violation.
+    pub fn new(label: &'static str, message: impl Into<String>) -> SpecConstraint {
+        SpecConstraint { label, message: message.into() }
     }
 }
 
-/// Errors with `label` and the formatted message unless the condition holds.
+/// Returns an error with `label` and the formatted message unless the condition holds.
 #[macro_export]
 macro_rules! require {
     ($cond:expr, $label:literal, $($arg:tt)*) => {
         if !$cond {
-            return Err($crate::op::Constraint::new($label, format!($($arg)*)));
+            return Err($crate::op::SpecConstraint::new($label, format!($($arg)*)));
         }
     };
 }
@@ -38,100 +39,101 @@ macro_rules! require {
 /// Gradient with respect to one operand.
 #[derive(Clone, Debug)]
 pub enum Grad {
-    /// The cotangent of the operand, of the operand's type.
+    /// Cotangent of the operand, with the operand's type.
     Of(Tensor),
-    /// Does not depend on the operand (or only through integers).
+    /// Zero: the result does not depend on the operand (or only through integers).
     Zero,
-    /// There is no derivative, and why.
+    /// Not differentiable.
     None {
-        /// A reason for the user.
+        /// Reason, for the error message.
         why: &'static str,
     },
 }
 
-/// What an op does to elements, coarsely: what a compiler needs to know to group nodes.
+/// Class of an op by its data dependences: how a compiler may group it with others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Lowering {
+pub enum LoweringClass {
     /// A parameter or constant.
     Leaf,
-    /// Result element `i` depends on element `i` of each operand (scalars for some operands of `clamp`, `select`).
+    /// Element-wise: result element `i` depends on element `i` of each operand (or on scalars, as in `clamp` and
+    /// `select`).
     Map,
-    /// Moves elements to other places without arithmetic.
+    /// Data movement without arithmetic.
     Move,
-    /// Folds many elements into one.
+    /// Reduction of many elements to one.
     Fold,
-    /// Sums of products: dot and convolution.
+    /// Contraction (sums of products): dot and convolution.
     Contract,
-    /// Draws random bits.
+    /// Random bit generation.
     Draw,
-    /// Has bodies that run any number of times.
+    /// Control flow: has bodies that run any number of times.
     Control,
-    /// Depends on other devices.
+    /// Collective: depends on other devices.
     Exchange,
 }
 
-/// Work of one node: arithmetic operations and bytes that must move at the least.
+/// Cost of a node: arithmetic operations and minimum bytes moved.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub struct Cost {
-    /// Floating-point (or integer) operations; a multiply-add counts two.
+pub struct OpCost {
+    /// Floating-point or integer operations; a multiply-add counts two.
     pub flops: f64,
     /// Bytes of operands and results.
     pub bytes: f64,
 }
 
-/// All rules of one op. See the module text for how they are used.
+/// Rules of one op: type inference, evaluation, derivative, cost and text.
 pub trait OpRule {
-    /// Result types from operand types: shape rule and verifier in one.
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint>;
+    /// Infers and verifies the result types from the operand types.
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint>;
 
-    /// How many results the op has with `args` operands, whether or not their types fit.
+    /// Number of results with `args` operands, even if their types are invalid.
     fn result_count(&self, _args: usize) -> usize {
         1
     }
 
-    /// Results by naive loops; the oracle that all backends are tested against. Types were checked by `infer`.
-    fn eval(&self, cx: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>>;
+    /// Computes the results with naive loops: the reference for all backends. Types have been checked by `infer`.
+    fn eval(&self, cx: &mut EvalCx, args: &[&Literal], outs: &ResultTypes) -> Result<Vec<Literal>>;
 
-    /// Gradients with respect to each operand `x` from results `y` and their cotangents `dy` (`None`: zero).
+    /// Computes the gradients for the operands `x` from the results `y` and their cotangents `dy` (`None`: zero).
     fn vjp(&self, x: &[Tensor], y: &[Tensor], dy: &[Option<Tensor>]) -> Vec<Grad>;
 
-    /// The op to run instead when its derivative needs more results, and the operands that it takes after the op's
-    /// own ones. The new results come after the op's own results.
+    /// Returns a variant of the op with additional results that its derivative needs, and the operands that the variant
+    /// takes after the original ones. The additional results follow the original results.
     fn augment(&self, _x: &[Tensor]) -> Option<(Op, Vec<Tensor>)> {
         None
     }
 
-    /// The value at one element, for ops whose result element depends on one element of each operand: bodies of folds
-    /// and sorts run without arrays in between.
+    /// Computes one element, for element-wise ops. Bodies of reductions and sorts use it to run without intermediate
+    /// arrays.
     fn eval_scalar(&self, _args: &[Scalar], _out: DType) -> Option<Scalar> {
         None
     }
 
-    /// What it does to elements.
-    fn lower(&self) -> Lowering;
+    /// Class of the op.
+    fn lower(&self) -> LoweringClass;
 
-    /// Attributes in text order; the parser reads them back.
-    fn attrs(&self) -> Attrs {
-        Attrs::default()
+    /// Attributes in print order; the parser reads them back.
+    fn attrs(&self) -> AttrList {
+        AttrList::default()
     }
 
-    /// Bodies, in text order.
+    /// Bodies, in print order.
     fn regions(&self) -> SmallVec<[&Arc<Graph>; 2]> {
         SmallVec::new()
     }
 
-    /// How many leading operands are values that the bodies capture.
+    /// Number of leading operands that the bodies capture.
     fn captures(&self) -> usize {
         0
     }
 
-    /// Work. The default counts one operation for each result element.
-    fn cost(&self, args: &[&TensorType], outs: &Outs) -> Cost {
-        Cost { flops: outs.iter().map(|t| t.elements() as f64).sum(), bytes: moved_bytes(args, outs) }
+    /// Cost of the op. By default one operation per result element.
+    fn cost(&self, args: &[&TensorType], outs: &ResultTypes) -> OpCost {
+        OpCost { flops: outs.iter().map(|t| t.elements() as f64).sum(), bytes: moved_bytes(args, outs) }
     }
 }
 
-/// Bytes of all operands and results.
+/// Total bytes of all operands and results.
 pub fn moved_bytes(args: &[&TensorType], outs: &[TensorType]) -> f64 {
     args.iter().map(|t| t.bytes() as f64).chain(outs.iter().map(|t| t.bytes() as f64)).sum()
 }
@@ -152,13 +154,13 @@ macro_rules! op_dispatch {
 
 structural_ops!(op_dispatch);
 
-/// What `eval` rules may use besides their operands: running bodies.
+/// Evaluation context: lets `eval` rules run bodies, with a limit on nesting.
 #[derive(Default)]
 pub struct EvalCx {
     depth: usize,
 }
 
-/// Bodies nested deeper than this are refused: hostile text must not overflow the stack.
+/// Maximum nesting depth of bodies: malicious input must not overflow the stack.
 pub(crate) const MAX_DEPTH: usize = 64;
 
 impl EvalCx {
@@ -173,7 +175,7 @@ impl EvalCx {
         result
     }
 
-    /// Runs a body of rank-0 parameters and results on single elements.
+    /// Runs a body with rank-0 parameters and results on single elements.
     pub fn run_scalars(&mut self, graph: &Graph, args: &[Scalar]) -> Result<Vec<Scalar>> {
         if let Some(values) = run_elementwise(graph, args) {
             return Ok(values);
@@ -189,7 +191,7 @@ impl EvalCx {
     }
 }
 
-/// A body of element-wise ops without arrays in between; `None` when it has others.
+/// Runs a body of element-wise ops without intermediate arrays; `None` if it contains other ops.
 fn run_elementwise(graph: &Graph, args: &[Scalar]) -> Option<Vec<Scalar>> {
     let mut values: Vec<Scalar> = Vec::with_capacity(graph.nodes.len());
     for node in &graph.nodes {
@@ -206,8 +208,9 @@ fn run_elementwise(graph: &Graph, args: &[Scalar]) -> Option<Vec<Scalar>> {
     Some(graph.results.iter().map(|r| values[r.index()]).collect())
 }
 
+/// Creates the error for bodies nested too deeply.
 pub(crate) fn too_deep() -> Error {
-    Error::new(ErrorKind::Unsupported, format!("bodies nest deeper than {MAX_DEPTH}"))
+    Error::new(ErrorKind::Unsupported, format!("bodies are nested deeper than {MAX_DEPTH} levels"))
 }
 
 fn run_nodes(cx: &mut EvalCx, graph: &Graph, args: &[&Literal]) -> Result<Vec<Literal>> {
@@ -223,7 +226,7 @@ fn run_nodes(cx: &mut EvalCx, graph: &Graph, args: &[&Literal]) -> Result<Vec<Li
                     node.inputs.iter().map(|v| &values[v.index()][v.out as usize]).collect();
                 op.rule().eval(cx, &inputs, &node.outs).at(|| match graph.scope(node) {
                     "" => op.name().to_string(),
-                    place => format!("{} of layer {place}", op.name()),
+                    place => format!("{} in layer {place}", op.name()),
                 })?
             }
         };

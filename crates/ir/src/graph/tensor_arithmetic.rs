@@ -1,32 +1,34 @@
-//! What derivatives and loops need of a [`Tensor`] whatever the op: arithmetic, constants like it, broadcasting.
+//! Tensor arithmetic operators, constants of a tensor's type, and NumPy broadcasting.
 //!
-//! Operators (`+ - * /`) and the two-operand methods broadcast as NumPy does; the ops themselves never do. The methods
-//! of all other ops stand in `op/`.
+//! Operators (`+ - * /`) and methods with two operands broadcast like NumPy; ops require equal shapes. Methods of all
+//! other ops are in `op/`.
 
 use super::{Binary, BroadcastInDim, GraphBuilder, Op, Tensor, Unary};
 use std::ops;
 use systole_base::{Shape, TensorType};
 
-/// The builder that an op over `tensors` goes to.
+/// The builder for an op over `tensors`: that of the innermost graph.
 fn innermost(tensors: &[&Tensor]) -> GraphBuilder {
     match GraphBuilder::of(tensors) {
         Some(g) => g,
-        None => systole_base::bug!("an op over tensors needs at least one"),
+        None => systole_base::bug!("an op over tensors needs at least one operand"),
     }
 }
 
+/// Appends an op over `inputs` to their graph; returns its results.
 #[track_caller]
 pub(crate) fn emit(op: impl Into<Op>, inputs: &[&Tensor]) -> Vec<Tensor> {
     innermost(inputs).emit(op, inputs)
 }
 
+/// Appends an op with one result.
 #[track_caller]
 pub(crate) fn emit1(op: impl Into<Op>, inputs: &[&Tensor]) -> Tensor {
     emit(op, inputs).remove(0)
 }
 
 impl GraphBuilder {
-    /// `→ T[shape]` filled with one value.
+    /// `→ T[shape]`: an array filled with one value.
     #[track_caller]
     pub fn full(&self, ty: &TensorType, value: f64) -> Tensor {
         self.scalar(ty.dtype, value).broadcast_to(&ty.shape)
@@ -99,7 +101,7 @@ impl ops::Neg for Tensor {
     }
 }
 
-/// Constants like this tensor.
+/// Constants with the type of this tensor.
 impl Tensor {
     /// `→ T[]`: a constant of this element type.
     #[track_caller]
@@ -120,7 +122,7 @@ impl Tensor {
     }
 }
 
-/// The NumPy broadcast of two shapes, or `None` where they do not fit.
+/// NumPy broadcast of two shapes, or `None` if they are incompatible.
 pub(crate) fn broadcast_shape(a: &Shape, b: &Shape) -> Option<Shape> {
     let rank = a.rank().max(b.rank());
     let size = |s: &Shape, i: usize| (i + s.rank()).checked_sub(rank).map_or(1, |d| s[d]);
@@ -135,9 +137,10 @@ pub(crate) fn broadcast_shape(a: &Shape, b: &Shape) -> Option<Shape> {
         .map(Shape::from)
 }
 
-/// Broadcasting as NumPy does.
+/// NumPy broadcasting.
 impl Tensor {
-    /// Both tensors broadcast to their common NumPy shape (unchanged where there is none: the op then reports it).
+    /// Broadcasts both tensors to their common NumPy shape. Leaves them unchanged if there is none; the op then reports
+    /// the error.
     #[track_caller]
     pub fn broadcast_with(&self, other: &Tensor) -> (Tensor, Tensor) {
         match broadcast_shape(self.shape(), other.shape()) {
@@ -146,7 +149,7 @@ impl Tensor {
         }
     }
 
-    /// `x: T[…] → T[shape]`, aligned at the last dimension as NumPy does.
+    /// `x: T[…] → T[shape]`: broadcasts like NumPy, aligned at the last dimension.
     #[track_caller]
     pub fn broadcast_to(&self, shape: &Shape) -> Tensor {
         if self.shape() == shape {
@@ -163,7 +166,7 @@ impl Tensor {
         emit1(BroadcastInDim { dims: dims.into(), shape: shape.clone() }, &[self])
     }
 
-    /// Puts a reduced tensor back into the shape it was reduced from: repeats it along `reduced`.
+    /// Broadcasts a reduced tensor back to the shape it was reduced from, along the dimensions `reduced`.
     #[track_caller]
     pub fn broadcast_except(&self, shape: &Shape, reduced: &[usize]) -> Tensor {
         let kept: Vec<usize> = (0..shape.rank()).filter(|d| !reduced.contains(d)).collect();

@@ -1,11 +1,11 @@
-//! The verifier: re-infers every type. Passes call it between stages in debug builds and tests.
+//! Graph verifier: re-infers all types. Runs after each pass in debug builds and tests.
 
 use super::{Graph, Op};
 use systole_base::{Error, ErrorKind, Result, TensorType};
 
 impl Graph {
-    /// Checks that operands exist before they are used, that every op's constraints hold and that stored types are
-    /// the inferred ones; bodies included.
+    /// Checks that values are defined before they are used, that every op satisfies its constraints, and that the
+    /// stored types match the inferred ones. Includes nested bodies.
     pub fn verify(&self) -> Result<()> {
         for (i, node) in self.nodes.iter().enumerate() {
             let broken = |what: String| {
@@ -18,7 +18,7 @@ impl Graph {
             for v in &node.inputs {
                 if v.index() >= i || v.out as usize >= self.nodes[v.index()].outs.len() {
                     return Err(broken(format!(
-                        "operand %{}:{} is not made before it is used",
+                        "operand %{}:{} is used before it is defined",
                         v.node, v.out
                     )));
                 }
@@ -27,7 +27,10 @@ impl Graph {
             let outs =
                 node.op.rule().infer(&args).map_err(|c| broken(format!("({}) {}", c.label, c.message)))?;
             if outs != node.outs {
-                return Err(broken(format!("stored types {:?} are not the inferred {outs:?}", node.outs)));
+                return Err(broken(format!(
+                    "stored types {:?} differ from the inferred {outs:?}",
+                    node.outs
+                )));
             }
             for region in node.op.rule().regions() {
                 region.verify()?;
@@ -37,7 +40,7 @@ impl Graph {
             if !matches!(&self.nodes[p.index()].op, Op::Parameter(q) if q.index == index) {
                 return Err(Error::new(
                     ErrorKind::Graph,
-                    format!("parameter {index} of `{}` is misplaced", self.name),
+                    format!("parameter {index} of `{}` is at the wrong position", self.name),
                 ));
             }
         }

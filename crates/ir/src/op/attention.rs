@@ -1,57 +1,58 @@
-//! Attention of several heads as one node of a graph.
+//! Multi-head attention as one node (fused attention, forward and backward).
 //!
-//! The node is a branch that always runs ([`flow::outlined`]), so it stays plain StableHLO, has the interpreter's
-//! values, and its derivative computes the scores again instead of keeping them. Backends that can do so without ever
-//! having all scores find it by [`AttentionMatch::of`], which builds the branch anew and compares: whoever emits the same
-//! ops, gets the same kernel.
+//! The node is a branch that always runs ([`control_builders::outlined`]): plain StableHLO that the interpreter can
+//! evaluate. Its derivative recomputes the scores instead of storing them. Backends with a fused kernel recognize the
+//! node with [`AttentionMatch::of`], which rebuilds the branch and compares. Any code that emits the same ops gets the
+//! same kernel.
 
 use super::{Op, RngAlgorithm, RngBitGenerator, control_builders};
 use crate::{Graph, GraphBuilder, Tensor, ValueId, vjp};
 use std::sync::Arc;
 use systole_base::{DType, Scalar, TensorType};
 
-/// What a hidden score is replaced by: its weight becomes 0.
+/// Score of masked positions: their weight becomes 0.
 pub const HIDDEN: f64 = -1e9;
 
-/// Weighs values by `softmax(scale · q · kᵀ)`.
+/// Scaled dot-product attention, `softmax(scale · q · kᵀ) · v`, with optional causal mask and dropout.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Attention {
-    /// What queries are multiplied by, `1 / √key_dim` as a rule.
+pub struct AttentionConfig {
+    /// Scale of the scores, usually `1 / √key_dim`.
     pub scale: f64,
-    /// Whether a place sees only itself and those before it.
+    /// Whether each position attends only to itself and earlier positions (causal mask).
     pub causal: bool,
-    /// Which weights are dropped.
-    pub dropout: Option<Dropped>,
+    /// Dropout of attention weights.
+    pub dropout: Option<AttentionDropout>,
 }
 
-/// Weights whose random bits lie below a threshold become 0, the others are multiplied.
+/// Dropout of attention weights: a weight is dropped if its random bits are below `threshold`, otherwise multiplied by
+/// `factor`.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Dropped {
-    /// The fraction that is dropped, times 2³².
+pub struct AttentionDropout {
+    /// Dropout rate times 2³².
     pub threshold: u32,
-    /// What the others are multiplied by.
+    /// Scale of the kept weights.
     pub factor: f64,
 }
 
-impl Dropped {
-    /// A fraction of weights, 0 to 1; the sums keep their means.
-    pub fn rate(rate: f64) -> Dropped {
+impl AttentionDropout {
+    /// Creates dropout with a rate from 0 to 1; preserves the expected value.
+    pub fn rate(rate: f64) -> AttentionDropout {
         let threshold = (rate * 2f64.powi(32)).round() as u32;
-        Dropped { threshold, factor: if rate < 1.0 { 1.0 / (1.0 - rate) } else { 0.0 } }
+        AttentionDropout { threshold, factor: if rate < 1.0 { 1.0 / (1.0 - rate) } else { 0.0 } }
     }
 }
 
-impl Attention {
-    /// `q: T[B, S, N, K], k: T[B, S', N, K], v: T[B, S', N, V], random: u64[2] → T[B, S, N, V]`: for each of N heads, what
-    /// each of S places gathers from S' places, as one node. `random` is the state of the generator that drops weights.
+impl AttentionConfig {
+    /// `q: T[B, S, N, K], k: T[B, S', N, K], v: T[B, S', N, V], random: u64[2] → T[B, S, N, V]`: attention of N heads
+    /// from S query positions to S' key positions, as one node. `random` is the generator state for dropout.
     ///
-    /// Softmax is in f32. Source: Vaswani et al. 2017.
+    /// Softmax is computed in f32. Source: Vaswani et al. 2017.
     ///
     /// ```
-    /// use systole_ir::{attention::Attention, interp, DType::F32, GraphBuilder, Literal, TensorType};
+    /// use systole_ir::{attention::AttentionConfig, interp, DType::F32, GraphBuilder, Literal, TensorType};
     /// let g = GraphBuilder::new("main");
     /// let x = g.parameter(TensorType::new(F32, [1, 2, 1, 1]), "x");
-    /// let attention = Attention { scale: 1.0, causal: true, dropout: None };
+    /// let attention = AttentionConfig { scale: 1.0, causal: true, dropout: None };
     /// let y = attention.of(&x, &x, &x, None);
     /// let graph = g.finish(&[y]).unwrap();
     /// let x = Literal::from_slice([1, 2, 1, 1], &[3f32, 3.]).unwrap();
@@ -62,10 +63,10 @@ impl Attention {
         control_builders::outlined(q, || vec![self.expand(q, k, v, random)]).remove(0)
     }
 
-    /// The ops of [`Attention::of`].
+    /// The ops inside [`AttentionConfig::of`].
     fn expand(&self, q: &Tensor, k: &Tensor, v: &Tensor, random: Option<&Tensor>) -> Tensor {
         let scores = (q * self.scale).dot_general(k, &[0, 2], &[0, 2], &[3], &[3]);
-        // In f32: half precision cannot tell sums of many exponentials apart.
+        // In f32: f16 and bf16 are too coarse for sums of many exponentials.
         let mut wide = scores.convert(DType::F32);
         if self.causal {
             let place = |dim| wide.builder().iota(wide.ty().with_dtype(DType::I32), dim);
@@ -84,56 +85,57 @@ impl Attention {
     }
 }
 
-/// A part of the derivative.
+/// Operand whose gradient is computed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Wanted {
-    /// By the queries.
+pub enum AttentionOperand {
+    /// Gradient of the queries.
     Queries,
-    /// By the keys.
+    /// Gradient of the keys.
     Keys,
-    /// By the values.
+    /// Gradient of the values.
     Values,
 }
 
-/// Attention found in a branch, or its derivative. Operands are numbers of the branch's parameters.
+/// Attention, or its derivative, recognized in a branch. Operands are parameter indices of the branch.
 #[derive(Clone, PartialEq, Debug)]
 pub struct AttentionMatch {
-    /// What it computes.
-    pub attention: Attention,
+    /// Scale, mask and dropout.
+    pub attention: AttentionConfig,
     /// Queries.
     pub q: usize,
     /// Keys.
     pub k: usize,
     /// Values.
     pub v: usize,
-    /// The state of the random generator.
+    /// State of the random generator.
     pub random: Option<usize>,
-    /// For the derivative: the cotangent of the output, and what each result is.
-    pub gradient: Option<(usize, Vec<Wanted>)>,
+    /// For the derivative: the cotangent of the output, and the operand that each result is the gradient of.
+    pub gradient: Option<(usize, Vec<AttentionOperand>)>,
 }
 
 impl AttentionMatch {
-    /// The attention, or the derivative of one, that a graph consists of.
+    /// Recognizes a graph that consists of attention or its derivative.
     pub fn of(graph: &Graph) -> Option<AttentionMatch> {
-        let clues = Clues(graph);
+        let clues = AttentionMatcher(graph);
         let mut found = clues.forward()?;
         if graph.params.len() == clues.operands(&found).len() {
             return (*found.build(graph)? == *graph).then_some(found);
         }
-        // Of two parameters that are left, one is the values and the other the cotangent.
+        // The two remaining parameters are the values and the cotangent.
         let left: Vec<usize> =
             (0..graph.params.len()).filter(|p| !clues.operands(&found)[..2].contains(p)).collect();
         let left: Vec<usize> = left.into_iter().filter(|p| Some(*p) != found.random).collect();
         let &[a, b] = &left[..] else { return None };
         [(a, b), (b, a)].into_iter().find_map(|(v, dy)| {
             found.v = v;
-            found.gradient = Some((dy, vec![Wanted::Queries, Wanted::Keys, Wanted::Values]));
+            found.gradient =
+                Some((dy, vec![AttentionOperand::Queries, AttentionOperand::Keys, AttentionOperand::Values]));
             let like = found.build(graph)?;
             found.order_of_results(&like, graph)
         })
     }
 
-    /// The branch anew, with parameters as those of `graph`.
+    /// Rebuilds the branch with the parameters of `graph`.
     fn build(&self, graph: &Graph) -> Option<Arc<Graph>> {
         let g = GraphBuilder::new(&graph.name);
         let types = graph.param_types();
@@ -148,12 +150,12 @@ impl AttentionMatch {
         g.finish(&results).ok()
     }
 
-    /// This derivative, where `graph` computes what `like` does, in any order of results. Each is asked for once: kernels
-    /// write one array for a gradient.
+    /// Matches this derivative if `graph` computes the same results as `like` in any order. Each gradient may occur
+    /// only once: kernels write one array per gradient.
     fn order_of_results(&self, like: &Graph, graph: &Graph) -> Option<AttentionMatch> {
-        let all = [Wanted::Queries, Wanted::Keys, Wanted::Values];
+        let all = [AttentionOperand::Queries, AttentionOperand::Keys, AttentionOperand::Values];
         let place = |r: &ValueId| like.results.iter().position(|l| l == r).map(|i| all[i]);
-        let wanted: Option<Vec<Wanted>> = graph.results.iter().map(place).collect();
+        let wanted: Option<Vec<AttentionOperand>> = graph.results.iter().map(place).collect();
         let twice = (1..graph.results.len()).any(|i| graph.results[..i].contains(&graph.results[i]));
         if twice {
             return None;
@@ -164,10 +166,10 @@ impl AttentionMatch {
     }
 }
 
-/// What the nodes of a branch say about an attention that it may be; [`AttentionMatch::of`] checks whether it is.
-struct Clues<'g>(&'g Graph);
+/// Extracts candidate attributes of an attention from the nodes of a branch; [`AttentionMatch::of`] verifies them.
+struct AttentionMatcher<'g>(&'g Graph);
 
-impl Clues<'_> {
+impl AttentionMatcher<'_> {
     fn forward(&self) -> Option<AttentionMatch> {
         let of = |name: &str| self.0.nodes.iter().find(|n| n.op.name() == name);
         let scaled = of("multiply")?;
@@ -177,7 +179,7 @@ impl Clues<'_> {
             Some(n) => Some(self.param(n.inputs[0])?),
             None => None,
         };
-        let attention = Attention {
+        let attention = AttentionConfig {
             scale: self.splat(scaled.inputs[1])?,
             causal: of("iota").is_some(),
             dropout: if random.is_some() { Some(self.dropped()?) } else { None },
@@ -187,13 +189,13 @@ impl Clues<'_> {
         Some(AttentionMatch { attention, q, k, v, random, gradient: None })
     }
 
-    /// The parameters that a forward pass reads.
+    /// Parameters that the forward pass reads.
     fn operands(&self, r: &AttentionMatch) -> Vec<usize> {
         [r.q, r.k, r.v].into_iter().chain(r.random).collect()
     }
 
-    /// The selection by random bits.
-    fn dropped(&self) -> Option<Dropped> {
+    /// Finds the dropout: the selection by random bits.
+    fn dropped(&self) -> Option<AttentionDropout> {
         let node = |v: ValueId| self.0.node(v);
         self.0.nodes.iter().filter(|n| matches!(n.op, Op::Select(_))).find_map(|n| {
             let (compare, product) = (node(n.inputs[0]), node(n.inputs[1]));
@@ -202,7 +204,7 @@ impl Clues<'_> {
                 return None;
             }
             let threshold = self.splat(*compare.inputs.get(1)?)? as u32;
-            Some(Dropped { threshold, factor: self.splat(*product.inputs.get(1)?)? })
+            Some(AttentionDropout { threshold, factor: self.splat(*product.inputs.get(1)?)? })
         })
     }
 
@@ -210,7 +212,7 @@ impl Clues<'_> {
         self.0.params.iter().position(|&p| p == v)
     }
 
-    /// The one number that a value repeats.
+    /// The number that all elements of a value equal.
     fn splat(&self, v: ValueId) -> Option<f64> {
         match &self.0.node(v).op {
             Op::BroadcastInDim(_) => self.splat(self.0.node(v).inputs[0]),
@@ -227,7 +229,7 @@ impl Clues<'_> {
 mod tests {
     use super::*;
 
-    fn branches(attention: Attention, dtype: DType) -> Vec<Arc<Graph>> {
+    fn branches(attention: AttentionConfig, dtype: DType) -> Vec<Arc<Graph>> {
         let g = GraphBuilder::new("main");
         let array = |places: usize, width: usize| TensorType::new(dtype, [2, places, 3, width]);
         let q = g.parameter(array(5, 4), "q");
@@ -247,7 +249,7 @@ mod tests {
 
     #[test]
     fn a_gradient_that_is_asked_for_twice_is_no_kernel() {
-        let attention = Attention { scale: 0.375, causal: false, dropout: None };
+        let attention = AttentionConfig { scale: 0.375, causal: false, dropout: None };
         let mut twice = (*branches(attention, DType::F32)[1]).clone();
         assert!(AttentionMatch::of(&twice).is_some());
         twice.results.push(twice.results[0]);
@@ -258,8 +260,8 @@ mod tests {
     fn attention_and_its_derivative_are_found_again() {
         for dtype in [DType::F32, DType::BF16, DType::F64] {
             for causal in [false, true] {
-                for dropout in [None, Some(Dropped::rate(0.1)), Some(Dropped::rate(1.0))] {
-                    let attention = Attention { scale: 0.375, causal, dropout };
+                for dropout in [None, Some(AttentionDropout::rate(0.1)), Some(AttentionDropout::rate(1.0))] {
+                    let attention = AttentionConfig { scale: 0.375, causal, dropout };
                     let found: Vec<AttentionMatch> =
                         branches(attention, dtype).iter().map(|b| AttentionMatch::of(b).unwrap()).collect();
                     assert_eq!(found.len(), 2);
@@ -281,7 +283,7 @@ mod tests {
         let g = GraphBuilder::new("main");
         let ty = TensorType::new(DType::F32, [2, 5, 3, 4]);
         let x: Vec<Tensor> = (0..3).map(|_| g.parameter(ty.clone(), "x")).collect();
-        let attention = Attention { scale: 0.5, causal: false, dropout: None };
+        let attention = AttentionConfig { scale: 0.5, causal: false, dropout: None };
         let y = attention.expand(&x[0], &x[1], &x[2], None);
         assert!(AttentionMatch::of(&g.finish(std::slice::from_ref(&y)).unwrap()).is_some());
         assert_eq!(AttentionMatch::of(&g.finish(&[y.abs()]).unwrap()), None);

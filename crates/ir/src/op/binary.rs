@@ -1,5 +1,5 @@
-//! Element-wise ops of two operands of one type: the rules that all of the family share. One op is one row of
-//! `graph/elementwise.rs`; only long derivatives, which need tensors, stand here.
+//! Element-wise binary ops: rules shared by the whole family. Each op is a row in `graph/elementwise.rs`; this file
+//! contains only derivatives that need more than an expression.
 
 use super::*;
 use crate::graph::binary_ops;
@@ -8,28 +8,28 @@ use crate::require;
 use smallvec::smallvec;
 use systole_base::{DType, LiteralBuilder, Scalar};
 
-/// Gradients of both operands from `(a, b, y, dy)`.
+/// Computes the gradients of both operands from `(a, b, y, dy)`.
 pub type BinaryVjp = fn(&Tensor, &Tensor, &Tensor, &Tensor) -> [Grad; 2];
 
-/// Everything about one op of the family.
-pub struct Row {
+/// Table row of a binary op: evaluation, derivative, documentation and test domains.
+pub struct BinaryOpRow {
     /// The op.
     pub op: Binary,
     /// One line for `systole ops`.
     pub doc: &'static str,
     /// Dialect and section of the specification.
     pub spec: &'static str,
-    /// Value on floats, computed in f64 and rounded once; `None`: floats are refused.
+    /// Evaluation on floats, computed in f64 and rounded once; `None` if floats are not supported.
     pub float: Option<fn(f64, f64) -> f64>,
-    /// Value on integers before wrapping to their width; `None`: they are refused.
+    /// Evaluation on integers before wrapping to their width; `None` if integers are not supported.
     pub int: Option<fn(DType, Scalar, Scalar) -> Scalar>,
-    /// Value on bool; `None`: bool is refused.
+    /// Evaluation on bool; `None` if bool is not supported.
     pub bool: Option<fn(bool, bool) -> bool>,
     /// Gradients; `None`: zero.
     pub vjp: Option<BinaryVjp>,
-    /// Intervals from which tests draw the two operands.
+    /// Intervals of random test arguments.
     pub domain: [(f64, f64); 2],
-    /// How far a backend's f32 may be from the rounded exact value, in units in the last place.
+    /// Tolerance of a backend's f32 result against the rounded exact value, in units in the last place (ULP).
     pub ulp: u32,
 }
 
@@ -37,28 +37,28 @@ use Binary::*;
 
 macro_rules! binary_rows {
     ($($op:ident = $dialect:ident $name:literal, $method:tt, $doc:literal, { $($rules:tt)* };)*) => {
-        /// The family's table, in the order of the enum.
-        pub const ROWS: &[Row] =
-            &[$(Row { op: $op, doc: $doc, spec: concat!(stringify!($dialect), ": ", $name), $($rules)* }),*];
+        /// Rows of all binary ops, in the order of the enum.
+        pub const ROWS: &[BinaryOpRow] =
+            &[$(BinaryOpRow { op: $op, doc: $doc, spec: concat!(stringify!($dialect), ": ", $name), $($rules)* }),*];
     };
 }
 
 binary_ops!(binary_rows);
 
 impl Binary {
-    /// This op's row.
-    pub fn row(self) -> &'static Row {
+    /// Row of this op.
+    pub fn row(self) -> &'static BinaryOpRow {
         &ROWS[self as usize]
     }
 
-    /// The value at one element of type `dtype`, rounded to it.
+    /// Evaluates one pair of elements of type `dtype`, rounded to it.
     pub fn apply(self, dtype: DType, a: Scalar, b: Scalar) -> Scalar {
         let row = self.row();
         match (a, b, row.float, row.int, row.bool) {
             (Scalar::Float(a), Scalar::Float(b), Some(f), ..) => Scalar::Float(f(a, b)).round_to(dtype),
             (Scalar::Bool(a), Scalar::Bool(b), .., Some(f)) => Scalar::Bool(f(a, b)),
             (_, _, _, Some(f), _) => f(dtype, a, b).round_to(dtype),
-            _ => systole_base::bug!("{} on {dtype} passed infer", self.name()),
+            _ => systole_base::bug!("type inference accepted {} on {dtype}", self.name()),
         }
     }
 }
@@ -66,7 +66,7 @@ impl Binary {
 impl OpRule for Binary {
     lowered!(Map);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         expect_args(args, 2)?;
         let (row, a, b) = (self.row(), args[0], args[1]);
         require!(a == b, "C1", "operand types differ: {a} and {b}");
@@ -75,11 +75,11 @@ impl OpRule for Binary {
             d if d.is_float() => row.float.is_some(),
             _ => row.int.is_some(),
         };
-        require!(accepted, "-", "is not defined on {} elements", a.dtype);
+        require!(accepted, "-", "not supported for element type {}", a.dtype);
         Ok(smallvec![a.clone()])
     }
 
-    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &ResultTypes) -> Result<Vec<Literal>> {
         let mut b = LiteralBuilder::new(outs[0].clone());
         for i in 0..outs[0].elements() {
             b.set(i, self.apply(outs[0].dtype, args[0].get(i), args[1].get(i)));
@@ -103,8 +103,8 @@ fn of(t: Tensor) -> Grad {
     Grad::Of(t)
 }
 
-/// Ties give half to each side, as XLA and TensorFlow do. Where the result is NaN, both have the cotangent: what is not
-/// finite there stays so.
+/// Gradient of maximum and minimum. Ties give half to each operand, as in XLA and TensorFlow. If the result is NaN,
+/// both operands get the full cotangent, so that NaN propagates.
 fn pick_vjp(a: &Tensor, b: &Tensor, y: &Tensor, dy: &Tensor) -> [Grad; 2] {
     let half = dy * 0.5;
     let tie = a.equal(b);
@@ -115,7 +115,7 @@ fn pick_vjp(a: &Tensor, b: &Tensor, y: &Tensor, dy: &Tensor) -> [Grad; 2] {
 fn power_vjp(a: &Tensor, b: &Tensor, y: &Tensor, dy: &Tensor) -> [Grad; 2] {
     let one = b.zeros_like() + 1.0;
     let zero = b.zeros_like();
-    // d/da is b·a^(b−1); where b is 0 it is 0 even at a = 0, where a^(b−1) is infinite.
+    // d/da is b·a^(b−1). If b is 0 it is 0 even at a = 0, where a^(b−1) is infinite.
     let da = b.equal(&zero).select(&zero, &(dy * &(b * &a.power(&(b - &one)))));
     let log_a = a.equal(&zero).select(&zero, &a.log());
     [of(da), of(dy * &(y * &log_a))]

@@ -1,8 +1,8 @@
-//! Ops in which several devices take part: all_reduce, all_gather, reduce_scatter, all_to_all, collective_permute; and
-//! partition_id and replica_id, by which a device knows itself.
+//! Collective ops all_reduce, all_gather, reduce_scatter, all_to_all and collective_permute; and the device indices
+//! partition_id and replica_id.
 //!
-//! A program on one device is a group of one. [`together`](Collective::together) is the meaning on several devices: the
-//! interpreter runs them in lock-step ([`interp::run_devices`](crate::interp::run_devices)).
+//! A program on one device is a group of one. [`together`](Collective::together) evaluates a collective on several
+//! devices: the interpreter runs them in lockstep ([`interp::run_devices`](crate::interp::run_devices)).
 
 use super::elementwise_samples::{moved, program};
 use super::*;
@@ -11,47 +11,52 @@ use smallvec::smallvec;
 use std::sync::Arc;
 use systole_base::{DType, Error, ErrorKind, LiteralBuilder, Scalar, Shape};
 
-impl Groups {
-    /// Groups of replicas.
-    pub fn of(members: Vec<Vec<usize>>) -> Groups {
-        Groups { members, channel: 0, global: false }
+impl ReplicaGroups {
+    /// Creates groups of replicas.
+    pub fn of(members: Vec<Vec<usize>>) -> ReplicaGroups {
+        ReplicaGroups { members, channel: 0, global: false }
     }
 
-    /// Devices of a group.
+    /// Number of devices per group.
     pub fn size(&self) -> usize {
         self.members.first().map_or(1, |g| g.len())
     }
 
-    /// Checks the groups; `labels` are those of the op for groups that repeat a device and for ids without a channel.
-    pub(super) fn check(&self, [unique, global]: [&'static str; 2]) -> Result<(), Constraint> {
+    /// Checks the groups. `labels` are the op's constraint labels for repeated devices and for global ids without a
+    /// channel.
+    pub(super) fn check(&self, [unique, global]: [&'static str; 2]) -> Result<(), SpecConstraint> {
         let all: Vec<usize> = self.members.iter().flatten().copied().collect();
         let size = self.size();
-        let wrong = |label: &'static str, what: &str| Err(Constraint::new(label, what));
+        let wrong = |label: &'static str, what: &str| Err(SpecConstraint::new(label, what));
         if size == 0 || all.is_empty() {
-            return wrong(unique, "replica_groups are empty");
+            return wrong(unique, "replica_groups is empty");
         }
         if self.members.iter().any(|g| g.len() != size) {
-            return wrong(unique, "replica_groups differ in size");
+            return wrong(unique, "replica_groups must have equal sizes");
         }
         if !gather::unique(&all) {
-            return wrong(unique, "a device is in replica_groups twice");
+            return wrong(unique, "a device occurs twice in replica_groups");
         }
         match self.global && self.channel == 0 {
-            true => wrong(global, "use_global_device_ids needs a channel"),
+            true => wrong(global, "use_global_device_ids requires a channel"),
             false => Ok(()),
         }
     }
 
-    /// Each device's group and its place there.
+    /// Group of a device, and its index in the group.
     fn place(&self, device: usize) -> Result<(&[usize], usize)> {
         let found = self.members.iter().find_map(|g| Some((&g[..], g.iter().position(|&d| d == device)?)));
         found.ok_or_else(|| {
-            Error::new(ErrorKind::Graph, format!("device {device} is in no group of {:?}", self.members))
-                .hint("replica_groups name each device of the program once")
+            Error::new(
+                ErrorKind::Graph,
+                format!("device {device} is in none of the groups {:?}", self.members),
+            )
+            .hint("list each device of the program once in replica_groups")
         })
     }
 
-    /// `f` of each group's operands, a result for each member; then in order of devices.
+    /// Applies `f` to each group's operands, which returns a result for each member; collects the results in device
+    /// order.
     fn each(
         &self,
         args: &[Vec<&Literal>],
@@ -59,7 +64,7 @@ impl Groups {
     ) -> Result<Vec<Literal>> {
         let mut out: Vec<Option<Literal>> = vec![None; args.len()];
         for group in &self.members {
-            group.iter().zip(f(&Groups::operands(group, args)?)?).for_each(|(&d, y)| out[d] = Some(y));
+            group.iter().zip(f(&ReplicaGroups::operands(group, args)?)?).for_each(|(&d, y)| out[d] = Some(y));
         }
         for device in 0..args.len() {
             self.place(device)?;
@@ -67,21 +72,23 @@ impl Groups {
         Ok(out.into_iter().flatten().collect())
     }
 
-    /// The operands of a group's devices.
+    /// Operands of a group's devices.
     pub(super) fn operands<'a>(group: &[usize], args: &[Vec<&'a Literal>]) -> Result<Vec<&'a Literal>> {
         let operands: Option<Vec<&Literal>> = group.iter().map(|&d| Some(args.get(d)?[0])).collect();
         operands.ok_or_else(|| {
-            let what = format!("a group {group:?} of a program on {} devices", args.len());
-            Error::new(ErrorKind::Graph, what).hint("run it on as many devices as its groups name")
+            let what = format!("group {group:?} exceeds the {} devices of the program", args.len());
+            Error::new(ErrorKind::Graph, what)
+                .hint("run the program on as many devices as its groups contain")
         })
     }
 
-    pub(super) fn attrs(&self) -> Attrs {
+    /// Attributes `replica_groups`, `channel_handle` and `use_global_device_ids` for text.
+    pub(super) fn attrs(&self) -> AttrList {
         let ids: Vec<i64> = self.members.iter().flatten().map(|&d| d as i64).collect();
         let mut attrs = vec![("replica_groups", matrix(self.members.len(), self.size(), &ids))];
         if self.channel > 0 {
-            // Type 1: from device to device.
-            let fields = vec![("handle", Field::Int(self.channel as i64)), ("type", Field::Int(1))];
+            // Type 1: device to device.
+            let fields = vec![("handle", AttrField::Int(self.channel as i64)), ("type", AttrField::Int(1))];
             attrs.push(("channel_handle", Attr::Struct("channel_handle", fields)));
         }
         if self.global {
@@ -90,72 +97,81 @@ impl Groups {
         attrs
     }
 
-    pub(super) fn read(s: &Source<'_>) -> Unread<Groups> {
+    /// Parses the groups from an op's attributes.
+    pub(super) fn read(s: &OpSource<'_>) -> OpParseResult<ReplicaGroups> {
         let channel = match s.has("channel_handle") {
             true => s.field_size("channel_handle", "channel_handle", "handle")?,
             false => 0,
         };
-        Ok(Groups { members: numbers(s, "replica_groups")?, channel, global: s.has("use_global_device_ids") })
+        Ok(ReplicaGroups {
+            members: numbers(s, "replica_groups")?,
+            channel,
+            global: s.has("use_global_device_ids"),
+        })
     }
 }
 
 fn matrix(rows: usize, columns: usize, values: &[i64]) -> Attr {
     match Literal::from_slice([rows, columns], values) {
         Ok(l) => Attr::Dense(l),
-        Err(e) => systole_base::bug!("a list of {} is no matrix: {e}", values.len()),
+        Err(e) => systole_base::bug!("cannot make a matrix of {} values: {e}", values.len()),
     }
 }
 
-/// Rows of a matrix of numbers that are not negative.
-fn numbers(s: &Source<'_>, name: &str) -> Unread<Vec<Vec<usize>>> {
-    let wrong = |what: &str| format!("the attribute `{name}` {what}");
+/// Parses a matrix of non-negative integers into rows.
+fn numbers(s: &OpSource<'_>, name: &str) -> OpParseResult<Vec<Vec<usize>>> {
+    let wrong = |what: &str| format!("attribute `{name}` {what}");
     let l = s.dense(name)?;
     if l.shape().rank() != 2 {
-        return Err(wrong("is no matrix"));
+        return Err(wrong("must be a matrix"));
     }
-    let flat = l.as_slice::<i64>().map_err(|_| wrong("is not of i64"))?;
+    let flat = l.as_slice::<i64>().map_err(|_| wrong("must have element type i64"))?;
     let flat: Result<Vec<usize>, _> = flat.iter().map(|&i| usize::try_from(i)).collect();
-    let flat = flat.map_err(|_| wrong("has a negative entry; groups of different sizes are not offered"))?;
+    let flat =
+        flat.map_err(|_| wrong("has a negative entry; groups of different sizes are not supported"))?;
     Ok(flat.chunks(l.shape()[1].max(1)).map(<[usize]>::to_vec).collect())
 }
 
-/// What all devices say of a loop or branch in which they meet.
+/// Returns the value that all devices agree on, for the condition of a loop or branch with collectives.
 ///
 /// # Errors
-/// When they say different things: some would wait for others that never come.
+/// If devices disagree: some would wait forever for others.
 pub fn agreed(said: impl IntoIterator<Item = Scalar>) -> Result<Scalar> {
     let mut said = said.into_iter();
     let first = said.next().unwrap_or(Scalar::Bool(false));
     if said.all(|other| other == first) {
         return Ok(first);
     }
-    Err(Error::new(ErrorKind::Graph, "devices disagree on the way through a loop or branch with collectives")
-        .because(
-            "all devices must take the same trips and branches, or they would wait for each other for ever",
-        )
-        .hint("make the condition from values that are the same on all devices"))
+    Err(Error::new(
+        ErrorKind::Graph,
+        "devices disagree on the condition of a loop or branch with collectives",
+    )
+    .because(
+        "all devices must run the same iterations and branches, otherwise they wait for each other forever",
+    )
+    .hint("compute the condition from values that are the same on all devices"))
 }
 
 impl Collective for AllReduce {
-    fn together(&self, _: Devices, args: &[Vec<&Literal>]) -> Result<Vec<Literal>> {
+    fn together(&self, _: DeviceCounts, args: &[Vec<&Literal>]) -> Result<Vec<Literal>> {
         self.groups.each(args, |xs| Ok(vec![fold(&self.body, xs)?; xs.len()]))
     }
 }
 
 impl Collective for AllGather {
-    fn together(&self, _: Devices, args: &[Vec<&Literal>]) -> Result<Vec<Literal>> {
+    fn together(&self, _: DeviceCounts, args: &[Vec<&Literal>]) -> Result<Vec<Literal>> {
         self.groups.each(args, |xs| Ok(vec![join(xs, self.dim); xs.len()]))
     }
 }
 
 impl Collective for ReduceScatter {
-    fn together(&self, _: Devices, args: &[Vec<&Literal>]) -> Result<Vec<Literal>> {
+    fn together(&self, _: DeviceCounts, args: &[Vec<&Literal>]) -> Result<Vec<Literal>> {
         self.groups.each(args, |xs| Ok(cut(&fold(&self.body, xs)?, self.dim, xs.len())))
     }
 }
 
 impl Collective for AllToAll {
-    fn together(&self, _: Devices, args: &[Vec<&Literal>]) -> Result<Vec<Literal>> {
+    fn together(&self, _: DeviceCounts, args: &[Vec<&Literal>]) -> Result<Vec<Literal>> {
         self.groups.each(args, |xs| {
             let parts: Vec<Vec<Literal>> = xs.iter().map(|x| cut(x, self.split_dim, xs.len())).collect();
             let got = |k: usize| parts.iter().map(|p| &p[k]).collect::<Vec<_>>();
@@ -165,14 +181,15 @@ impl Collective for AllToAll {
 }
 
 impl Collective for CollectivePermute {
-    fn together(&self, _: Devices, args: &[Vec<&Literal>]) -> Result<Vec<Literal>> {
+    fn together(&self, _: DeviceCounts, args: &[Vec<&Literal>]) -> Result<Vec<Literal>> {
         let got = |to: usize| {
             let from = self.pairs.iter().find(|p| p[1] == to).and_then(|p| args.get(p[0]));
             from.map_or_else(|| Literal::zeros(args[to][0].ty().clone()), |x| x[0].clone())
         };
         if let Some(pair) = self.pairs.iter().find(|p| p.iter().any(|&d| d >= args.len())) {
-            let what = format!("a transfer {pair:?} in a program on {} devices", args.len());
-            return Err(Error::new(ErrorKind::Graph, what).hint("run it on as many devices as it names"));
+            let what = format!("transfer {pair:?} exceeds the {} devices of the program", args.len());
+            return Err(Error::new(ErrorKind::Graph, what)
+                .hint("run the program on as many devices as its transfers use"));
         }
         Ok((0..args.len()).map(got).collect())
     }
@@ -183,18 +200,18 @@ fn number(n: usize) -> Literal {
 }
 
 impl Collective for PartitionId {
-    fn together(&self, devices: Devices, _: &[Vec<&Literal>]) -> Result<Vec<Literal>> {
+    fn together(&self, devices: DeviceCounts, _: &[Vec<&Literal>]) -> Result<Vec<Literal>> {
         Ok((0..devices.count()).map(|d| number(d % devices.partitions)).collect())
     }
 }
 
 impl Collective for ReplicaId {
-    fn together(&self, devices: Devices, _: &[Vec<&Literal>]) -> Result<Vec<Literal>> {
+    fn together(&self, devices: DeviceCounts, _: &[Vec<&Literal>]) -> Result<Vec<Literal>> {
         Ok((0..devices.count()).map(|d| number(d / devices.partitions)).collect())
     }
 }
 
-/// Arrays of one type folded element by element.
+/// Reduces arrays of one type element by element.
 fn fold(body: &Arc<Graph>, xs: &[&Literal]) -> Result<Literal> {
     let ty = xs[0].ty();
     let mut out = LiteralBuilder::new(ty.clone());
@@ -217,13 +234,13 @@ fn fold(body: &Arc<Graph>, xs: &[&Literal]) -> Result<Literal> {
     Ok(out.finish())
 }
 
-/// Bytes of neighbouring elements from `dim` on, and how many such runs there are.
+/// Bytes of the contiguous elements from `dim` on, and the number of such runs.
 fn runs(ty: &TensorType, dim: usize) -> (usize, usize) {
     let count: usize = ty.shape[..dim].iter().product();
     (ty.bytes() / count.max(1), count)
 }
 
-/// Arrays of one type joined along a dimension.
+/// Concatenates arrays of one type along a dimension.
 fn join(xs: &[&Literal], dim: usize) -> Literal {
     let ty = xs[0].ty();
     let mut dims = ty.shape.to_vec();
@@ -239,7 +256,7 @@ fn join(xs: &[&Literal], dim: usize) -> Literal {
     out
 }
 
-/// An array cut into equal parts along a dimension.
+/// Splits an array into equal parts along a dimension.
 fn cut(x: &Literal, dim: usize, parts: usize) -> Vec<Literal> {
     let mut dims = x.shape().to_vec();
     dims[dim] /= parts;
@@ -256,17 +273,18 @@ fn cut(x: &Literal, dim: usize, parts: usize) -> Vec<Literal> {
     (0..parts).map(own).collect()
 }
 
-/// A program that runs alone.
+/// Evaluates a collective on one device.
 pub(super) fn alone(op: &impl Collective, args: &[&Literal]) -> Result<Vec<Literal>> {
-    op.together(Devices::ONE, &[args.to_vec()])
+    op.together(DeviceCounts::ONE, &[args.to_vec()])
 }
 
-pub(super) fn one(args: &[&TensorType]) -> Result<TensorType, Constraint> {
+/// Checks that there is one operand; returns its type.
+pub(super) fn one(args: &[&TensorType]) -> Result<TensorType, SpecConstraint> {
     expect_args(args, 1)?;
     Ok(args[0].clone())
 }
 
-/// The type with dimension `dim` changed.
+/// The type with another size of dimension `dim`.
 fn resized(x: &TensorType, dim: usize, size: impl FnOnce(usize) -> Option<usize>) -> Option<TensorType> {
     let mut dims = x.shape.to_vec();
     *dims.get_mut(dim)? = size(x.shape[dim])?;
@@ -279,25 +297,26 @@ fn divided(n: usize, parts: usize) -> Option<usize> {
     (parts > 0 && n.is_multiple_of(parts)).then(|| n / parts)
 }
 
-/// The gradient of a sum is sent everywhere; other folds have none.
+/// Gradient of a sum over devices; other reductions are not differentiable.
 fn summed(body: &Graph, dy: &[Option<Tensor>], back: impl FnOnce(&Tensor) -> Tensor) -> Vec<Grad> {
     match &dy[0] {
         None => vec![Grad::Zero],
         Some(dy) if Monoid::of(body) == Some(Monoid::Add) => vec![Grad::Of(back(dy))],
-        Some(_) => vec![Grad::None { why: "only sums over devices have a derivative" }],
+        Some(_) => vec![Grad::None { why: "only sums over devices are differentiable" }],
     }
 }
 
+/// Appends a collective with one operand and one result.
 pub(super) fn emit(op: impl Into<Op>, x: &Tensor) -> Tensor {
     x.builder().emit(op, &[x]).remove(0)
 }
 
-/// Rules that all ops here share.
+/// Rules shared by all collectives.
 macro_rules! shared {
     () => {
         lowered!(Exchange);
 
-        fn eval(&self, _: &mut EvalCx, args: &[&Literal], _: &Outs) -> Result<Vec<Literal>> {
+        fn eval(&self, _: &mut EvalCx, args: &[&Literal], _: &ResultTypes) -> Result<Vec<Literal>> {
             alone(self, args)
         }
     };
@@ -306,10 +325,10 @@ macro_rules! shared {
 impl OpRule for AllReduce {
     shared!();
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         let x = one(args)?;
         self.groups.check(["C1", "C4"])?;
-        reduce::check_fold_body(&self.body, &[x.dtype]).map_err(|c| Constraint::new("C5", c.message))?;
+        reduce::check_fold_body(&self.body, &[x.dtype]).map_err(|c| SpecConstraint::new("C5", c.message))?;
         Ok(smallvec![x])
     }
 
@@ -317,7 +336,7 @@ impl OpRule for AllReduce {
         summed(&self.body, dy, |dy| emit(self.clone(), dy))
     }
 
-    fn attrs(&self) -> Attrs {
+    fn attrs(&self) -> AttrList {
         self.groups.attrs()
     }
 
@@ -329,12 +348,20 @@ impl OpRule for AllReduce {
 impl OpRule for AllGather {
     shared!();
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         let x = one(args)?;
         self.groups.check(["C2", "C5"])?;
-        require!(self.dim < x.rank(), "C1", "all_gather_dim {} is not below rank {}", self.dim, x.rank());
+        require!(
+            self.dim < x.rank(),
+            "C1",
+            "all_gather_dim {} must be below the rank {}",
+            self.dim,
+            x.rank()
+        );
         let grown = resized(&x, self.dim, |n| n.checked_mul(self.groups.size()));
-        Ok(smallvec![grown.ok_or_else(|| Constraint::new("C6", format!("{x} cannot grow so much")))?])
+        Ok(smallvec![
+            grown.ok_or_else(|| SpecConstraint::new("C6", format!("the result size overflows for {x}")))?
+        ])
     }
 
     fn vjp(&self, _: &[Tensor], _: &[Tensor], dy: &[Option<Tensor>]) -> Vec<Grad> {
@@ -343,7 +370,7 @@ impl OpRule for AllGather {
         vec![Grad::Of(emit(ReduceScatter { groups: self.groups.clone(), dim: self.dim, body }, dy))]
     }
 
-    fn attrs(&self) -> Attrs {
+    fn attrs(&self) -> AttrList {
         [vec![("all_gather_dim", Attr::Int(self.dim as i64))], self.groups.attrs()].concat()
     }
 }
@@ -351,15 +378,15 @@ impl OpRule for AllGather {
 impl OpRule for ReduceScatter {
     shared!();
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         let x = one(args)?;
         self.groups.check(["C3", "C6"])?;
         let (dim, n) = (self.dim, self.groups.size());
-        require!(dim < x.rank(), "C2", "scatter_dimension {dim} is not below rank {}", x.rank());
-        reduce::check_fold_body(&self.body, &[x.dtype]).map_err(|c| Constraint::new("C7", c.message))?;
+        require!(dim < x.rank(), "C2", "scatter_dimension {dim} must be below the rank {}", x.rank());
+        reduce::check_fold_body(&self.body, &[x.dtype]).map_err(|c| SpecConstraint::new("C7", c.message))?;
         let part = resized(&x, dim, |size| divided(size, n));
         Ok(smallvec![part.ok_or_else(|| {
-            Constraint::new("C1", format!("dimension {dim} of {x} does not divide into {n} parts"))
+            SpecConstraint::new("C1", format!("cannot split dimension {dim} of {x} into {n} equal parts"))
         })?])
     }
 
@@ -367,7 +394,7 @@ impl OpRule for ReduceScatter {
         summed(&self.body, dy, |dy| emit(AllGather { groups: self.groups.clone(), dim: self.dim }, dy))
     }
 
-    fn attrs(&self) -> Attrs {
+    fn attrs(&self) -> AttrList {
         [vec![("scatter_dimension", Attr::Int(self.dim as i64))], self.groups.attrs()].concat()
     }
 
@@ -379,18 +406,20 @@ impl OpRule for ReduceScatter {
 impl OpRule for AllToAll {
     shared!();
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         let x = one(args)?;
         self.groups.check(["C5", "-"])?;
         let (split, concat, n) = (self.split_dim, self.concat_dim, self.groups.size());
-        require!(split < x.rank(), "C1", "split_dimension {split} is not below rank {}", x.rank());
-        require!(concat < x.rank(), "C3", "concat_dimension {concat} is not below rank {}", x.rank());
+        require!(split < x.rank(), "C1", "split_dimension {split} must be below the rank {}", x.rank());
+        require!(concat < x.rank(), "C3", "concat_dimension {concat} must be below the rank {}", x.rank());
         let part = resized(&x, split, |size| divided(size, n));
         let part = part.ok_or_else(|| {
-            Constraint::new("C2", format!("dimension {split} of {x} does not divide into {n} parts"))
+            SpecConstraint::new("C2", format!("cannot split dimension {split} of {x} into {n} equal parts"))
         })?;
         let joined = resized(&part, concat, |size| size.checked_mul(n));
-        Ok(smallvec![joined.ok_or_else(|| Constraint::new("C9", format!("{x} cannot grow so much")))?])
+        Ok(smallvec![
+            joined.ok_or_else(|| SpecConstraint::new("C9", format!("the result size overflows for {x}")))?
+        ])
     }
 
     fn vjp(&self, _: &[Tensor], _: &[Tensor], dy: &[Option<Tensor>]) -> Vec<Grad> {
@@ -399,7 +428,7 @@ impl OpRule for AllToAll {
         vec![dy[0].as_ref().map_or(Grad::Zero, |dy| Grad::Of(emit(back, dy)))]
     }
 
-    fn attrs(&self) -> Attrs {
+    fn attrs(&self) -> AttrList {
         let own = vec![
             ("split_dimension", Attr::Int(self.split_dim as i64)),
             ("concat_dimension", Attr::Int(self.concat_dim as i64)),
@@ -412,11 +441,11 @@ impl OpRule for AllToAll {
 impl OpRule for CollectivePermute {
     shared!();
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         let x = one(args)?;
         let ends = |k: usize| self.pairs.iter().map(|p| p[k]).collect::<Vec<_>>();
-        require!(gather::unique(&ends(0)), "C2", "a device sends twice: {:?}", self.pairs);
-        require!(gather::unique(&ends(1)), "C3", "a device gets twice: {:?}", self.pairs);
+        require!(gather::unique(&ends(0)), "C2", "a device is a source twice: {:?}", self.pairs);
+        require!(gather::unique(&ends(1)), "C3", "a device is a target twice: {:?}", self.pairs);
         Ok(smallvec![x])
     }
 
@@ -426,21 +455,22 @@ impl OpRule for CollectivePermute {
         vec![dy[0].as_ref().map_or(Grad::Zero, |dy| Grad::Of(emit(back, dy)))]
     }
 
-    fn attrs(&self) -> Attrs {
+    fn attrs(&self) -> AttrList {
         let pairs: Vec<i64> = self.pairs.iter().flatten().map(|&d| d as i64).collect();
-        let channel = Groups { channel: self.channel, ..Groups::default() }.attrs().into_iter().skip(1);
+        let channel =
+            ReplicaGroups { channel: self.channel, ..ReplicaGroups::default() }.attrs().into_iter().skip(1);
         let pairs = ("source_target_pairs", matrix(self.pairs.len(), 2, &pairs));
         std::iter::once(pairs).chain(channel).collect()
     }
 }
 
-/// partition_id and replica_id.
+/// Rules of partition_id and replica_id.
 macro_rules! identity {
     ($($op:ident),*) => { $(
         impl OpRule for $op {
             shared!();
 
-            fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+            fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
                 expect_args(args, 0)?;
                 Ok(smallvec![TensorType::scalar(DType::U32)])
             }
@@ -454,15 +484,15 @@ macro_rules! identity {
 
 identity!(PartitionId, ReplicaId);
 
-/// How the ops here are read from text, and their samples on one device: more take more than one program to run.
+/// Parsing of the collectives, and their samples on one device (several devices need several programs).
 macro_rules! exchanges {
     ($($op:ident: $parse:expr, $samples:expr;)*) => { $(
         impl StructuralOp for $op {
-            fn parse(source: &Source<'_>) -> Unread<Self> {
+            fn parse(source: &OpSource<'_>) -> OpParseResult<Self> {
                 $parse(source)
             }
 
-            fn samples() -> Vec<Sample> {
+            fn samples() -> Vec<OpSample> {
                 $samples
             }
 
@@ -474,56 +504,56 @@ macro_rules! exchanges {
 }
 
 exchanges! {
-    AllReduce: |s: &Source<'_>| Ok(AllReduce { groups: Groups::read(s)?, body: s.region(0)? }),
+    AllReduce: |s: &OpSource<'_>| Ok(AllReduce { groups: ReplicaGroups::read(s)?, body: s.region(0)? }),
         on_one(|dtype| AllReduce { groups: me(), body: Monoid::Add.body(dtype) }.into());
-    AllGather: |s: &Source<'_>| Ok(AllGather { groups: Groups::read(s)?, dim: s.size("all_gather_dim")? }),
+    AllGather: |s: &OpSource<'_>| Ok(AllGather { groups: ReplicaGroups::read(s)?, dim: s.size("all_gather_dim")? }),
         on_one(|_| AllGather { groups: me(), dim: 1 }.into());
-    ReduceScatter: |s: &Source<'_>| {
+    ReduceScatter: |s: &OpSource<'_>| {
         let dim = s.size("scatter_dimension")?;
-        Ok(ReduceScatter { groups: Groups::read(s)?, dim, body: s.region(0)? })
+        Ok(ReduceScatter { groups: ReplicaGroups::read(s)?, dim, body: s.region(0)? })
     }, on_one(|dtype| ReduceScatter { groups: me(), dim: 1, body: Monoid::Add.body(dtype) }.into());
     AllToAll: read_all_to_all, on_one(|_| AllToAll { groups: me(), split_dim: 1, concat_dim: 0 }.into());
     CollectivePermute: read_permute, on_one(|_| CollectivePermute { pairs: vec![[0, 0]], channel: 0 }.into());
-    PartitionId: |_: &Source<'_>| Ok(PartitionId), identity_samples(PartitionId.into());
-    ReplicaId: |_: &Source<'_>| Ok(ReplicaId), identity_samples(ReplicaId.into());
+    PartitionId: |_: &OpSource<'_>| Ok(PartitionId), identity_samples(PartitionId.into());
+    ReplicaId: |_: &OpSource<'_>| Ok(ReplicaId), identity_samples(ReplicaId.into());
 }
 
-fn read_all_to_all(s: &Source<'_>) -> Unread<AllToAll> {
-    let groups = Groups::read(s)?;
+fn read_all_to_all(s: &OpSource<'_>) -> OpParseResult<AllToAll> {
+    let groups = ReplicaGroups::read(s)?;
     let (split_dim, concat_dim) = (s.size("split_dimension")?, s.size("concat_dimension")?);
     if s.size("split_count")? == 0 {
-        return Err("split_count is 0 (C4)".into());
+        return Err("split_count must be positive (C4)".into());
     }
     match s.size("split_count")? == groups.size() {
         true => Ok(AllToAll { groups, split_dim, concat_dim }),
-        false => Err("split_count is not the size of a group (C8)".into()),
+        false => Err("split_count must equal the group size (C8)".into()),
     }
 }
 
-fn read_permute(s: &Source<'_>) -> Unread<CollectivePermute> {
+fn read_permute(s: &OpSource<'_>) -> OpParseResult<CollectivePermute> {
     let pairs = numbers(s, "source_target_pairs")?;
     let pairs: Option<Vec<[usize; 2]>> = pairs.into_iter().map(|p| p.try_into().ok()).collect();
     let channel = match s.has("channel_handle") {
         true => s.field_size("channel_handle", "channel_handle", "handle")?,
         false => 0,
     };
-    Ok(CollectivePermute { pairs: pairs.ok_or("source_target_pairs are no pairs (C1)")?, channel })
+    Ok(CollectivePermute { pairs: pairs.ok_or("source_target_pairs must be pairs (C1)")?, channel })
 }
 
-/// Samples of an op of one operand, on one device.
-pub(super) fn on_one(op: impl Fn(DType) -> Op) -> Vec<Sample> {
+/// Samples of a unary collective on one device.
+pub(super) fn on_one(op: impl Fn(DType) -> Op) -> Vec<OpSample> {
     let run = |x: &[Tensor]| x.iter().map(|x| emit(op(x.dtype()), x)).collect();
     let mut all = moved("one", &[&[3, 5]], run);
     all.extend(moved("empty", &[&[0, 3]], run).into_iter().take(1));
     all
 }
 
-/// The groups of a program on one device.
-pub(super) fn me() -> Groups {
-    Groups::of(vec![vec![0]])
+/// Groups of a program on one device.
+pub(super) fn me() -> ReplicaGroups {
+    ReplicaGroups::of(vec![vec![0]])
 }
 
-fn identity_samples(op: Op) -> Vec<Sample> {
+fn identity_samples(op: Op) -> Vec<OpSample> {
     let case = |label: &str, shape: &[usize]| {
         program(label, |g| vec![g.emit(op.clone(), &[]).remove(0).broadcast_to(&Shape::new(shape))])
     };

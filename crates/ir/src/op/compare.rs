@@ -1,4 +1,4 @@
-//! Ops around bool: compare, select, clamp.
+//! Ops compare, select and clamp.
 
 use super::elementwise_samples::{COUNTS, SPECIAL, array, program};
 use super::sample::{WIDE, sample};
@@ -9,7 +9,7 @@ use std::cmp::Ordering;
 use systole_base::{DType, LiteralBuilder, Scalar};
 
 impl Direction {
-    /// All six, with their spelling in text.
+    /// All six operators with their names in text.
     pub const ALL: [(Direction, &'static str); 6] = [
         (Direction::Eq, "EQ"),
         (Direction::Ne, "NE"),
@@ -19,7 +19,7 @@ impl Direction {
         (Direction::Lt, "LT"),
     ];
 
-    /// Whether the relation holds for an ordering; `None` is unordered (a NaN).
+    /// Whether the comparison holds for an ordering; `None` is unordered (a NaN).
     pub fn holds(self, order: Option<Ordering>) -> bool {
         match self {
             Direction::Eq => order == Some(Ordering::Equal),
@@ -33,7 +33,7 @@ impl Direction {
 }
 
 impl CompareType {
-    /// The usual comparison of an element type.
+    /// Default comparison type of an element type.
     pub fn of(dtype: DType) -> CompareType {
         match dtype {
             d if d.is_float() => CompareType::Float,
@@ -42,7 +42,7 @@ impl CompareType {
         }
     }
 
-    /// Spelling in text.
+    /// Name in text.
     pub fn name(self) -> &'static str {
         match self {
             CompareType::Float => "FLOAT",
@@ -54,7 +54,7 @@ impl CompareType {
 }
 
 impl Compare {
-    /// The relation at one pair of elements.
+    /// Compares one pair of elements.
     pub fn apply(self, a: Scalar, b: Scalar) -> bool {
         let order = match (a, b) {
             (Scalar::Float(a), Scalar::Float(b)) if self.compare_type == CompareType::TotalOrder => {
@@ -71,7 +71,7 @@ impl Compare {
 impl OpRule for Compare {
     lowered!(Map);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         expect_args(args, 2)?;
         let (a, b) = (args[0], args[1]);
         require!(a.dtype == b.dtype, "C1", "element types differ: {a} and {b}");
@@ -79,10 +79,16 @@ impl OpRule for Compare {
         let natural = CompareType::of(a.dtype);
         let fits = self.compare_type == natural
             || (natural == CompareType::Float && self.compare_type == CompareType::TotalOrder);
-        require!(fits, "C3", "compare_type {} does not fit {}", self.compare_type.name(), a.dtype);
+        require!(
+            fits,
+            "C3",
+            "invalid compare_type {} for element type {}",
+            self.compare_type.name(),
+            a.dtype
+        );
         Ok(smallvec![a.with_dtype(DType::Bool)])
     }
-    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &ResultTypes) -> Result<Vec<Literal>> {
         let mut b = LiteralBuilder::new(outs[0].clone());
         for i in 0..outs[0].elements() {
             b.set(i, Scalar::Bool(self.apply(args[0].get(i), args[1].get(i))));
@@ -96,7 +102,7 @@ impl OpRule for Compare {
         Some(Scalar::Bool(self.apply(args[0], args[1])))
     }
 
-    fn attrs(&self) -> Attrs {
+    fn attrs(&self) -> AttrList {
         let spelled = Direction::ALL.iter().find(|d| d.0 == self.direction).map_or("", |d| d.1);
         vec![
             ("comparison_direction", Attr::Enum("comparison_direction", spelled.into())),
@@ -106,26 +112,26 @@ impl OpRule for Compare {
 }
 
 impl StructuralOp for Compare {
-    fn parse(s: &Source<'_>) -> Unread<Self> {
+    fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         let word = s.keyword("comparison_direction", "comparison_direction")?;
         let direction = Direction::ALL.iter().find(|d| d.1 == word).map(|d| d.0);
-        let direction = direction.ok_or_else(|| format!("there is no relation `{word}`"))?;
-        let operand = s.operands.first().ok_or("needs operands")?;
+        let direction = direction.ok_or_else(|| format!("unknown comparison direction `{word}`"))?;
+        let operand = s.operands.first().ok_or("the operands are missing")?;
         let natural = CompareType::of(operand.dtype);
         let all = [CompareType::Float, CompareType::TotalOrder, CompareType::Signed, CompareType::Unsigned];
         let compare_type = if s.has("compare_type") {
             let word = s.keyword("compare_type", "comparison_type")?;
             let found = all.into_iter().find(|t| t.name() == word);
-            found.ok_or_else(|| format!("there is no comparison `{word}`"))?
+            found.ok_or_else(|| format!("unknown comparison type `{word}`"))?
         } else {
             natural
         };
         Ok(Compare { direction, compare_type })
     }
 
-    fn samples() -> Vec<Sample> {
+    fn samples() -> Vec<OpSample> {
         let case = |label: String, dtype: DType, rows: usize, op: Compare| {
-            let few = Domain::Uniform(-2.0, 2.0);
+            let few = ArgDomain::Uniform(-2.0, 2.0);
             let params = [(TensorType::new(dtype, [rows, 5]), few), (TensorType::new(dtype, [rows, 5]), few)];
             sample(label, &params, 0, false, |x| x[0].builder().emit(op, &[&x[0], &x[1]]))
         };
@@ -147,7 +153,7 @@ impl StructuralOp for Compare {
     }
 }
 
-/// Every pair of the special values, compared.
+/// Compares every pair of special values.
 fn special_pairs(g: &GraphBuilder, op: Compare) -> Vec<Tensor> {
     let n = SPECIAL.len();
     let pick = |f: &dyn Fn(usize) -> usize| {
@@ -155,7 +161,7 @@ fn special_pairs(g: &GraphBuilder, op: Compare) -> Vec<Tensor> {
         g.constant(array(DType::F32, &[n * n], &values))
     };
     let (a, b) = (pick(&|i| i / n), pick(&|i| i % n));
-    // Without the barrier XLA compares the constants itself, and as if the comparison were FLOAT.
+    // Without the barrier XLA folds the comparison of the constants, always as FLOAT.
     let hidden = g.emit(OptimizationBarrier { stop_gradient: false }, &[&a, &b]);
     g.emit(op, &[&hidden[0], &hidden[1]])
 }
@@ -163,15 +169,19 @@ fn special_pairs(g: &GraphBuilder, op: Compare) -> Vec<Tensor> {
 impl OpRule for Select {
     lowered!(Map);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         expect_args(args, 3)?;
         let (p, t, f) = (args[0], args[1], args[2]);
-        require!(p.dtype == DType::Bool, "-", "the predicate is {p}, not bool");
-        require!(p.rank() == 0 || p.shape == t.shape, "C1", "predicate {p} fits neither a scalar nor {t}");
+        require!(p.dtype == DType::Bool, "-", "the predicate has type {p}, expected bool");
+        require!(
+            p.rank() == 0 || p.shape == t.shape,
+            "C1",
+            "the predicate has type {p}, expected a scalar or the shape of {t}"
+        );
         require!(t == f, "C2", "on_true and on_false differ: {t} and {f}");
         Ok(smallvec![t.clone()])
     }
-    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &ResultTypes) -> Result<Vec<Literal>> {
         let mut b = LiteralBuilder::new(outs[0].clone());
         let scalar = args[0].shape().rank() == 0;
         for i in 0..outs[0].elements() {
@@ -191,11 +201,11 @@ impl OpRule for Select {
 }
 
 impl StructuralOp for Select {
-    fn parse(_: &Source<'_>) -> Unread<Self> {
+    fn parse(_: &OpSource<'_>) -> OpParseResult<Self> {
         Ok(Select)
     }
 
-    fn samples() -> Vec<Sample> {
+    fn samples() -> Vec<OpSample> {
         let case = |what: &str, dtype: DType, pred: &[usize], shape: &[usize]| {
             let ty = TensorType::new(dtype, shape);
             let params = [(TensorType::new(DType::Bool, pred), WIDE), (ty.clone(), COUNTS), (ty, COUNTS)];
@@ -204,7 +214,7 @@ impl StructuralOp for Select {
                 x[0].builder().emit(Select, &[&x[0], &x[1], &x[2]])
             })
         };
-        let mut all: Vec<Sample> = DType::ALL.into_iter().map(|d| case("", d, &[3, 5], &[3, 5])).collect();
+        let mut all: Vec<OpSample> = DType::ALL.into_iter().map(|d| case("", d, &[3, 5], &[3, 5])).collect();
         all.push(case("scalar_pred_", DType::F64, &[], &[3, 5]));
         all.push(case("empty_", DType::F32, &[5, 0], &[5, 0]));
         all
@@ -214,16 +224,24 @@ impl StructuralOp for Select {
 impl OpRule for Clamp {
     lowered!(Map);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         expect_args(args, 3)?;
         let (lo, x, hi) = (args[0], args[1], args[2]);
-        require!(lo.rank() == 0 || lo.shape == x.shape, "C1", "min {lo} fits neither a scalar nor {x}");
-        require!(hi.rank() == 0 || hi.shape == x.shape, "C2", "max {hi} fits neither a scalar nor {x}");
+        require!(
+            lo.rank() == 0 || lo.shape == x.shape,
+            "C1",
+            "min has type {lo}, expected a scalar or the shape of {x}"
+        );
+        require!(
+            hi.rank() == 0 || hi.shape == x.shape,
+            "C2",
+            "max has type {hi}, expected a scalar or the shape of {x}"
+        );
         require!(lo.dtype == x.dtype && hi.dtype == x.dtype, "C3", "element types differ: {lo}, {x}, {hi}");
-        require!(x.dtype != DType::Bool, "-", "is not defined on bool");
+        require!(x.dtype != DType::Bool, "-", "not supported for bool");
         Ok(smallvec![x.clone()])
     }
-    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &ResultTypes) -> Result<Vec<Literal>> {
         let mut b = LiteralBuilder::new(outs[0].clone());
         let pick = |a: &Literal, i: usize| a.get(if a.shape().rank() == 0 { 0 } else { i });
         let dtype = outs[0].dtype;
@@ -253,20 +271,20 @@ impl OpRule for Clamp {
 }
 
 impl StructuralOp for Clamp {
-    fn parse(_: &Source<'_>) -> Unread<Self> {
+    fn parse(_: &OpSource<'_>) -> OpParseResult<Self> {
         Ok(Clamp)
     }
 
-    fn samples() -> Vec<Sample> {
+    fn samples() -> Vec<OpSample> {
         let case = |what: &str, dtype: DType, bound: &[usize], shape: &[usize]| {
             let (ty, bound) = (TensorType::new(dtype, shape), TensorType::new(dtype, bound));
-            let (low, high) = (Domain::Uniform(-3.0, 2.0), Domain::Uniform(2.5, 5.0));
-            let params = [(bound.clone(), low), (ty, Domain::Uniform(-8.0, 8.0)), (bound, high)];
+            let (low, high) = (ArgDomain::Uniform(-3.0, 2.0), ArgDomain::Uniform(2.5, 5.0));
+            let params = [(bound.clone(), low), (ty, ArgDomain::Uniform(-8.0, 8.0)), (bound, high)];
             let label = format!("{what}{dtype}");
             sample(label, &params, 0, dtype == DType::F64, |x| vec![x[1].clamp(&x[0], &x[2])])
         };
         let dtypes = DType::ALL.into_iter().filter(|&d| d != DType::Bool);
-        let mut all: Vec<Sample> = dtypes.map(|d| case("", d, &[3, 5], &[3, 5])).collect();
+        let mut all: Vec<OpSample> = dtypes.map(|d| case("", d, &[3, 5], &[3, 5])).collect();
         all.push(case("scalar_bounds_", DType::F64, &[], &[3, 5]));
         all.push(case("empty_", DType::F32, &[], &[0]));
         all

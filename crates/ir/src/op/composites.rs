@@ -1,33 +1,33 @@
-//! Composites: plain functions over tensors that expand into ops. They become ops only where a fused kernel is
-//! measured to pay.
+//! Composite functions (softmax, gelu, variance, …): plain functions over tensors that expand into ops. A composite
+//! becomes an op only if a fused kernel is measurably faster.
 
 use super::{Monoid, Op, Reduce};
 use crate::Tensor;
 use systole_base::{DType, Literal, TensorType};
 
-/// Statistics over dimensions. Means of integers are not defined: convert first.
+/// Statistics over dimensions. Means of integers are undefined: convert first.
 impl Tensor {
-    /// Mean over `dims`, which disappear.
+    /// Mean over `dims`, which are removed.
     #[track_caller]
     pub fn mean(&self, dims: &[usize]) -> Tensor {
         let n: usize = dims.iter().map(|&d| self.dim(d as isize)).product();
         self.sum(dims) * (1.0 / n as f64)
     }
 
-    /// Mean of all elements, `→ T[]`.
+    /// Mean of all elements: `→ T[]`.
     #[track_caller]
     pub fn mean_all(&self) -> Tensor {
         self.mean(&(0..self.rank()).collect::<Vec<_>>())
     }
 
-    /// Biased variance over `dims`, two-pass: the mean is subtracted before squaring.
+    /// Biased variance over `dims`, two-pass: subtracts the mean before squaring.
     #[track_caller]
     pub fn variance(&self, dims: &[usize]) -> Tensor {
         let centred = self - self.mean(dims).broadcast_except(self.shape(), dims);
         (&centred * &centred).mean(dims)
     }
 
-    /// For each element, the product of the others along `dims`; exact where elements are zero.
+    /// For each element, the product of the other elements along `dims`; exact even with zeros.
     #[track_caller]
     pub(crate) fn products_of_others(&self, dims: &[usize]) -> Tensor {
         let zero = self.zeros_like();
@@ -35,13 +35,15 @@ impl Tensor {
         let count = is_zero.convert(self.dtype()).sum(dims).broadcast_except(self.shape(), dims);
         let nonzero = is_zero.select(&self.ones_like(), self);
         let product = nonzero.prod(dims).broadcast_except(self.shape(), dims);
-        // Without zeros: product / x. With one zero: the product at that place, 0 elsewhere. With more: 0.
+        // Without zeros: product / x. With one zero: the product of the others at its position, 0 elsewhere. With more:
+        // 0.
         let one = self.ones_like();
         let alone = is_zero.select(&count.equal(&one).select(&product, &zero), &zero);
         count.equal(&zero).select(&(product / nonzero), &alone)
     }
 
-    /// Index of the greatest element along `dim`, `→ i32[…]`; the first of equals, and the first NaN where there is one.
+    /// Index of the maximum along `dim`: `→ i32[…]`. Returns the first of equal elements, and the first NaN if there is
+    /// one.
     #[track_caller]
     pub fn argmax(&self, dim: usize) -> Tensor {
         let index = self.builder().iota(self.ty().with_dtype(DType::I32), dim);
@@ -63,7 +65,7 @@ impl Tensor {
         self.broadcast_in_dim(&wide.shape, &own).equal(&places).convert(dtype)
     }
 
-    /// Sum over the last dimension of `log(softmax(x))`'s parts: `x − max − log Σ exp(x − max)`.
+    /// Log-softmax over the last dimension: `x − max − log Σ exp(x − max)`.
     #[track_caller]
     pub fn log_softmax(&self) -> Tensor {
         let last = [self.rank().saturating_sub(1)];
@@ -73,7 +75,7 @@ impl Tensor {
         shifted - norm
     }
 
-    /// `exp(x) / Σ exp(x)` over the last dimension, shifted by the greatest element.
+    /// `exp(x) / Σ exp(x)` over the last dimension, shifted by the maximum.
     #[track_caller]
     pub fn softmax(&self) -> Tensor {
         let last = [self.rank().saturating_sub(1)];
@@ -83,16 +85,16 @@ impl Tensor {
         e / sum
     }
 
-    /// max(x, 0); NaN stays NaN.
+    /// max(x, 0); NaN propagates.
     #[track_caller]
     pub fn relu(&self) -> Tensor {
-        // As select: at 0 the derivative is 0, as in TensorFlow, where that of `maximum` would be a half. By `<=`, which
-        // does not hold for a NaN: it passes, and so does its cotangent.
+        // As a select, so that the derivative at 0 is 0 as in TensorFlow; that of `maximum` would be 0.5. With `<=`,
+        // which is false for NaN, so that NaN and its cotangent propagate.
         let zero = self.zeros_like();
         self.less_equal(&zero).select(&zero, self)
     }
 
-    /// x where positive, else slope·x.
+    /// x if positive, otherwise slope·x.
     #[track_caller]
     pub fn leaky_relu(&self, slope: f64) -> Tensor {
         self.greater(&self.zeros_like()).select(self, &(self * slope))
@@ -104,21 +106,21 @@ impl Tensor {
         self * self.logistic()
     }
 
-    /// x where positive, else α(eˣ − 1).
+    /// x if positive, otherwise α(eˣ − 1).
     #[track_caller]
     pub fn elu(&self, alpha: f64) -> Tensor {
         let zero = self.zeros_like();
         let positive = self.greater(&zero);
-        // The unused branch must stay finite: its gradient is multiplied by zero, not skipped.
+        // The unselected branch must be finite: its gradient is multiplied by zero, not skipped.
         let negative_part = positive.select(&zero, self);
         positive.select(self, &(negative_part.expm1() * alpha))
     }
 
-    /// Hyperbolic sine: by eˣ − 1 below 1, where eˣ − e⁻ˣ would cancel, and without overflow before its own. CHLO: sinh.
+    /// Hyperbolic sine: uses eˣ − 1 below 1, where eˣ − e⁻ˣ would cancel, and avoids premature overflow. CHLO: sinh.
     #[track_caller]
     pub fn sinh(&self) -> Tensor {
         let near = self.abs().less(&self.ones_like());
-        // The unused branch must stay finite: its gradient is multiplied by zero, not skipped.
+        // The unselected branch must be finite: its gradient is multiplied by zero, not skipped.
         let u = near.select(self, &self.zeros_like()).expm1();
         let small = (&u + &(&u / &(&u + 1.0))) * 0.5;
         let half = 0.5f64.ln();
@@ -132,20 +134,20 @@ impl Tensor {
         self.relu() + (-self.abs()).exp().log1p()
     }
 
-    /// x·Φ(x), by erf.
+    /// x·Φ(x), computed with erf.
     #[track_caller]
     pub fn gelu(&self) -> Tensor {
         self * 0.5 * ((self * std::f64::consts::FRAC_1_SQRT_2).erf() + 1.0)
     }
 
-    /// gelu's tanh approximation: 0.5·x·(1 + tanh(√(2/π)(x + 0.044715x³))).
+    /// Tanh approximation of gelu: 0.5·x·(1 + tanh(√(2/π)(x + 0.044715x³))).
     #[track_caller]
     pub fn gelu_tanh(&self) -> Tensor {
         let inner = (self + &(self * self * self * 0.044715)) * (2.0 / std::f64::consts::PI).sqrt();
         self * 0.5 * (inner.tanh() + 1.0)
     }
 
-    /// Sum accumulated in f32 whatever the element type, result in this type.
+    /// Sum accumulated in f32, converted back to this element type.
     #[track_caller]
     pub fn sum_in_f32(&self, dims: &[usize]) -> Tensor {
         if matches!(self.dtype(), DType::F16 | DType::BF16) {
@@ -156,7 +158,7 @@ impl Tensor {
 }
 
 impl Monoid {
-    /// `x: T[…] → T[…]`: this fold over `dims` as a node, from its identity.
+    /// `x: T[…] → T[…]`: reduces `dims` with this monoid, starting from its identity.
     #[track_caller]
     pub fn over(self, x: &Tensor, dims: &[usize]) -> Tensor {
         let init = Literal::splat(TensorType::scalar(x.dtype()), self.identity(x.dtype()));
@@ -165,7 +167,7 @@ impl Monoid {
         x.builder().emit(op, &[x, &init]).remove(0)
     }
 
-    /// The element-wise op's name, for messages.
+    /// Name of the element-wise op, for messages.
     pub fn name(self) -> &'static str {
         self.op().name()
     }

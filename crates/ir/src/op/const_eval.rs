@@ -1,20 +1,20 @@
-//! Values that are known while a graph is built: those that depend on constants alone, such as shapes that are computed.
+//! Constant evaluation while a graph is built: values that depend only on constants, such as computed shapes.
 
-use super::{EvalCx, Lowering};
+use super::{EvalCx, LoweringClass};
 use crate::graph::{Node, Op, Tensor, ValueId};
 use std::collections::HashMap;
 use systole_base::Literal;
 
-/// Nodes that one question may look at, and elements of each of their values: shapes are small.
+/// Maximum number of nodes visited, and of elements per value: shapes are small.
 const MOST_NODES: usize = 1 << 14;
 const MOST_ELEMENTS: usize = 1 << 16;
 
-/// A node of one of the graphs that are being built.
-type Key = (usize, u32);
+/// Identifies a node of one of the graphs under construction.
+type GraphNodeKey = (usize, u32);
 
 impl Tensor {
-    /// `→ T[…]`: the elements, where they are known while the graph is built: they depend on constants alone, through small
-    /// arrays and no bodies.
+    /// `→ T[…]`: evaluates the tensor if it depends only on constants, through small arrays and without bodies;
+    /// otherwise `None`.
     ///
     /// ```
     /// use systole_ir::{DType::{F32, I32}, GraphBuilder, Literal, TensorType};
@@ -26,7 +26,7 @@ impl Tensor {
     /// # Ok::<(), systole_ir::Error>(())
     /// ```
     pub fn known(&self) -> Option<Literal> {
-        let mut values: HashMap<Key, Vec<Literal>> = HashMap::new();
+        let mut values: HashMap<GraphNodeKey, Vec<Literal>> = HashMap::new();
         let mut open = vec![self.clone()];
         let mut looked = 0;
         while let Some(t) = open.last().cloned() {
@@ -59,20 +59,20 @@ impl Tensor {
     }
 }
 
-fn key(t: &Tensor) -> Key {
+fn key(t: &Tensor) -> GraphNodeKey {
     (t.builder().address(), t.id().node)
 }
 
-/// What a node is computed of: its operands, or the value of an outer graph that a parameter stands for; `None` where it is
-/// not known or too much.
+/// Values that a node depends on: its operands, or the outer value of a captured parameter. `None` if the node is not
+/// constant or too large.
 fn inputs_of(t: &Tensor, node: &Node) -> Option<Vec<Tensor>> {
     if node.outs.iter().any(|ty| ty.elements() > MOST_ELEMENTS) || !node.op.rule().regions().is_empty() {
         return None;
     }
     match &node.op {
         Op::Parameter(_) => Some(vec![t.builder().captured_as(t.id())?]),
-        // Sums of products take long, and no shape is made of them.
-        op if op.rule().lower() == Lowering::Contract => None,
+        // Contractions are slow, and shapes do not depend on them.
+        op if op.rule().lower() == LoweringClass::Contract => None,
         op if op.collective().is_some() => None,
         _ => Some(node.inputs.iter().map(|&v: &ValueId| t.builder().value(v)).collect()),
     }

@@ -1,9 +1,9 @@
-//! Ops whose bodies run any number of times: while, case; and optimization_barrier.
+//! Control flow ops while and case with their derivatives, and optimization_barrier.
 //!
-//! Operands that the bodies capture come first among the operands; bodies take them as their first parameters.
-//! In text bodies name the outer values instead, as StableHLO does.
+//! Operands captured by the bodies come first among the operands, and are the first parameters of the bodies. In text,
+//! bodies refer to the outer values by name instead, as in StableHLO.
 //!
-//! The builders are in [`flow`].
+//! The builders are in [`control_builders`].
 
 use super::control_builders::{self, entry, read_trip, write_trip};
 use super::elementwise_samples::moved;
@@ -17,11 +17,11 @@ use systole_base::{DType, Dims, Error, Scalar};
 impl OpRule for While {
     lowered!(Control);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         require!(
             self.captures <= args.len(),
             "-",
-            "{} captures do not fit {} operands",
+            "got {} captures but only {} operands",
             self.captures,
             args.len()
         );
@@ -30,21 +30,21 @@ impl OpRule for While {
         require!(
             takes(&self.cond, args) && cond == [TensorType::scalar(DType::Bool)],
             "C1",
-            "the condition {:?} → {cond:?} is no predicate of the state {state:?}",
+            "the condition has type {:?} → {cond:?}, expected a predicate of the state {state:?}",
             self.cond.param_types()
         );
         let results = self.body.result_types();
         require!(
             takes(&self.body, args) && results.iter().eq(state.iter().copied()),
             "C2",
-            "the body {:?} → {results:?} does not step the state {state:?}",
+            "the body has type {:?} → {results:?}, expected results of the state's types {state:?}",
             self.body.param_types()
         );
         if let Some(recorded) = &self.recorded {
             require!(
                 self.records(recorded, state),
                 "-",
-                "recorded state {recorded:?} does not fit {state:?}"
+                "the recorded values {recorded:?} do not match the state {state:?}"
             );
         }
         Ok(results.into())
@@ -54,7 +54,7 @@ impl OpRule for While {
         self.body.results.len()
     }
 
-    fn eval(&self, cx: &mut EvalCx, args: &[&Literal], _: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, cx: &mut EvalCx, args: &[&Literal], _: &ResultTypes) -> Result<Vec<Literal>> {
         let (captures, init) = args.split_at(self.captures);
         let mut state: Vec<Literal> = init.iter().map(|&l| l.clone()).collect();
         loop {
@@ -66,13 +66,13 @@ impl OpRule for While {
         }
     }
 
-    /// Adds a trip counter and the arrays that keep what the derivative needs of each trip's state.
+    /// Adds an iteration counter and the stacked arrays that store what the derivative needs of each iteration.
     fn augment(&self, x: &[Tensor]) -> Option<(Op, Vec<Tensor>)> {
         let trips = self.trip_count.filter(|&n| n > 0)?;
         if self.recorded.is_some() {
             return None;
         }
-        // A body without derivative is reported by vjp.
+        // If the body is not differentiable, vjp reports it.
         let mut needed = self.needed().ok()?;
         needed.retain(|&v| v != self.body.params[self.captures] || !self.counts_trips(x));
         let g = x.first()?.builder();
@@ -84,7 +84,7 @@ impl OpRule for While {
 
     fn vjp(&self, x: &[Tensor], y: &[Tensor], dy: &[Option<Tensor>]) -> Vec<Grad> {
         let Some(trips) = self.trip_count else {
-            let why = "the number of trips is not known when the graph is built; fori_loop and scan know it";
+            let why = "the number of iterations is unknown when the graph is built; use fori_loop or scan";
             return vec![Grad::None { why }; x.len()];
         };
         if trips == 0 {
@@ -94,13 +94,13 @@ impl OpRule for While {
         match &self.recorded {
             Some(recorded) => self.backward(trips, recorded, x, y, dy),
             None => {
-                let why = Error::new(systole_base::ErrorKind::Graph, "this loop has no derivative");
+                let why = Error::new(systole_base::ErrorKind::Graph, "cannot differentiate this loop");
                 refused(x, &self.needed().err().unwrap_or(why))
             }
         }
     }
 
-    fn attrs(&self) -> Attrs {
+    fn attrs(&self) -> AttrList {
         let trips = self.trip_count.map(|n| ("systole.trip_count", Attr::Int(n as i64)));
         let keeps = self.keeps.then_some(("systole.keeps", Attr::Bool(true)));
         let recorded = self.recorded.as_ref().map(|r| ("systole.recorded", attr::ints(r)));
@@ -115,16 +115,16 @@ impl OpRule for While {
         self.captures
     }
 
-    fn cost(&self, _: &[&TensorType], _: &Outs) -> Cost {
+    fn cost(&self, _: &[&TensorType], _: &ResultTypes) -> OpCost {
         let trips = self.trip_count.unwrap_or(1) as f64;
         let (cond, body) = (crate::cost::cost(&self.cond), crate::cost::cost(&self.body));
-        Cost { flops: trips * (cond.flops + body.flops), bytes: trips * (cond.bytes + body.bytes) }
+        OpCost { flops: trips * (cond.flops + body.flops), bytes: trips * (cond.bytes + body.bytes) }
     }
 }
 
-/// Neither cut nor split here: bodies are graphs over all rows, and the partitioner looks into them.
+/// Not split here: bodies are graphs over all rows, and the partitioner handles them.
 impl StructuralOp for While {
-    fn parse(s: &Source<'_>) -> Unread<Self> {
+    fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         let has = |name: &'static str| s.has(name).then_some(name);
         Ok(While {
             captures: s.captures,
@@ -136,7 +136,7 @@ impl StructuralOp for While {
         })
     }
 
-    fn samples() -> Vec<Sample> {
+    fn samples() -> Vec<OpSample> {
         let sized = |what: &str, dtype: DType, n: usize, build: &dyn Fn(&[Tensor]) -> Vec<Tensor>| {
             let params = [(TensorType::new(dtype, [3]), WIDE), (TensorType::new(dtype, [n, 3]), WIDE)];
             let differentiable = dtype == DType::F64 && what != "until";
@@ -176,23 +176,23 @@ impl StructuralOp for While {
     }
 }
 
-/// Whether the parameters of `graph` are of the types `args`.
+/// Whether the parameters of `graph` have the types `args`.
 fn takes(graph: &Graph, args: &[&TensorType]) -> bool {
     graph.params.len() == args.len() && graph.params.iter().zip(args).all(|(&p, &t)| graph.ty(p) == t)
 }
 
-/// `T[…] → T[trips, …]`
+/// Type of a stacked array: `T[…] → T[trips, …]`.
 fn stacked(ty: &TensorType, trips: usize) -> TensorType {
     ty.with_shape([&[trips], ty.shape.dims()].concat())
 }
 
-/// The first of equal tensors: what a value contributes through several captures counts once.
+/// Whether `x[i]` is the first of equal tensors: a value captured several times contributes once.
 fn is_first(x: &[Tensor], i: usize) -> bool {
     x[..i].iter().all(|t| t.id() != x[i].id())
 }
 
 impl While {
-    /// How many state values are the user's.
+    /// Number of the user's state values, without those added by autodiff.
     fn own_state(&self) -> usize {
         let recorded = self.recorded.as_ref().map_or(0, |r| r.len() + 1);
         self.body.results.len().saturating_sub(recorded)
@@ -207,8 +207,8 @@ impl While {
             })
     }
 
-    /// Whether state 0 is the number of the trip, from 0 and one more each time, as [`flow::fori_loop`] and
-    /// [`flow::scan`] have it.
+    /// Whether state 0 is the iteration counter, starting from 0, as in [`control_builders::fori_loop`] and
+    /// [`control_builders::scan`].
     fn counts_trips(&self, x: &[Tensor]) -> bool {
         let (body, Some(from)) = (&self.body, x.get(self.captures)) else { return false };
         let (counter, next) = (body.params[self.captures], body.node(body.results[0]));
@@ -220,9 +220,8 @@ impl While {
             && is_one(next.inputs[1])
     }
 
-    /// The body without what autodiff added to it, with the values of it that are recorded as further results; and which
-    /// of its results are only what a trip writes to its own entry of an array of all trips: nothing reads such an array
-    /// before the loop ends.
+    /// The body without autodiff's additions and with the recorded values as further results. Also returns which
+    /// results are only entries written to a stacked array that nothing reads before the loop ends.
     fn body_of_a_trip(&self, trips: usize, counted: bool) -> (Graph, Vec<usize>) {
         let (nc, own) = (self.captures, self.own_state());
         let mut results = self.body.results[..own].to_vec();
@@ -234,12 +233,12 @@ impl While {
         let of_body = recorded.filter(|(k, _)| **k >= own);
         results.extend(of_body.map(|(_, &written)| {
             let entry = self.body.node(written).inputs[1];
-            self.body.node(entry).inputs[0] // what was reshaped to an entry
+            self.body.node(entry).inputs[0] // the value that was reshaped to an entry
         }));
         (self.body.pruned(&results, nc + own), outputs)
     }
 
-    /// Whether each trip sets its entry of state `k`, an array of as many as there are trips, and does no more with it.
+    /// Whether state `k` is a stacked array in which each iteration only writes its own entry.
     fn is_output(&self, k: usize, trips: usize) -> bool {
         let (nc, body) = (self.captures, &self.body);
         let (before, made) = (body.params[nc + k], body.node(body.results[k]));
@@ -255,11 +254,12 @@ impl While {
             && counts(&self.cond, self.cond.params[nc + k]) == 0
     }
 
-    /// For each node of the body, whether it is a function of the state or of work, with no other function in between.
+    /// For each node of the body, whether it is a transcendental function of the state or of expensive results, without
+    /// another such function in between.
     fn functions(&self) -> Vec<bool> {
         let state = &self.body.params[self.captures..];
         let mut found: Vec<bool> = Vec::with_capacity(self.body.nodes.len());
-        // What is made of the state or of work, without a function, and what is made with one.
+        // Nodes derived from state or expensive results, without and with such a function in between.
         let (mut direct, mut through) = (found.clone(), found.clone());
         for (i, node) in self.body.nodes.iter().enumerate() {
             let any = |of: &[bool]| node.inputs.iter().any(|v| of[v.index()]);
@@ -271,9 +271,9 @@ impl While {
         found
     }
 
-    /// What must be kept of each trip for the derivative of the body: the state that it reads and, where this loop keeps
-    /// them, the results of work that is not to be done again. Functions of these are kept instead where that is no more:
-    /// a recurrent layer's gates rather than their sums.
+    /// Values to store for each iteration, for the derivative of the body: the state that it reads and, if this loop
+    /// stores them, the results of expensive ops. Functions of these are stored instead if they are not larger, for
+    /// example a recurrent layer's gates instead of their pre-activations.
     fn needed(&self) -> Result<Vec<ValueId>> {
         let g = GraphBuilder::new("backward");
         let args: Vec<Tensor> = self.body.param_types().into_iter().map(|t| g.parameter(t, "x")).collect();
@@ -318,7 +318,7 @@ impl While {
         Ok(least.into_iter().collect())
     }
 
-    /// This loop with `extra` state: a counter, and an array for each value of the body in `needed`.
+    /// This loop with `extra` state: a counter, and a stacked array for each body value in `needed`.
     fn recording(&self, needed: &[ValueId], extra: &[Tensor]) -> Result<While> {
         let start = |graph: &Graph| {
             let g = GraphBuilder::new(&graph.name);
@@ -345,28 +345,29 @@ impl While {
         Ok(While { cond, body, recorded: Some(recorded), ..self.clone() })
     }
 
-    /// What of a loop has a derivative; `outputs` are those states that no later trip reads.
+    /// Determines what to differentiate; `outputs` are the states that no later iteration reads.
     fn differentiated(
         &self,
         recorded: &Dims,
         outputs: &[usize],
         (x, y, dy): (&[Tensor], &[Tensor], &[Option<Tensor>]),
-    ) -> Differentiated {
+    ) -> LoopGradientSpec {
         let (nc, own) = (self.captures, self.own_state());
         let floats = || (0..own).filter(|&k| y[k].dtype().is_float());
         let state: Vec<usize> = floats().filter(|k| !outputs.contains(k)).collect();
         let outputs: Vec<usize> = floats().filter(|&k| outputs.contains(&k) && dy[k].is_some()).collect();
         let captures: Vec<usize> =
             (0..nc).filter(|&k| x[k].dtype().is_float() && is_first(&x[..nc], k)).collect();
-        // Which arrays of all trips hold values of the body, in the order of the body's further results.
+        // Stacked arrays that hold values of the body, in the order of the body's further results.
         let stacks = recorded.iter().enumerate().filter(|(_, k)| **k >= own).map(|(p, _)| own + 1 + p);
         let stacks: Vec<usize> = stacks.collect();
-        // Second derivatives: kept values have cotangents of their own.
+        // For second derivatives: stored values have their own cotangents.
         let owed: Vec<usize> = (0..stacks.len()).filter(|&j| dy[stacks[j]].is_some()).collect();
-        Differentiated { state, outputs, captures, stacks, owed }
+        LoopGradientSpec { state, outputs, captures, stacks, owed }
     }
 
-    /// The loop that runs the trips backwards: its state is the cotangents of the state and, summed, of captures.
+    /// Builds the backward loop, which runs the iterations in reverse. Its state consists of the cotangents of the
+    /// state and the summed cotangents of captures.
     fn backward(
         &self,
         trips: usize,
@@ -379,9 +380,9 @@ impl While {
         let counted = self.counts_trips(x);
         let (body, outputs) = self.body_of_a_trip(trips, counted);
         let g = x[0].builder().clone();
-        let Differentiated { state, outputs, captures, stacks, owed } =
+        let LoopGradientSpec { state, outputs, captures, stacks, owed } =
             self.differentiated(recorded, &outputs, (x, y, dy));
-        let trip = Trip {
+        let trip = BodyGradientSpec {
             ys: state.iter().chain(&outputs).copied().chain(owed.iter().map(|j| own + j)).collect(),
             xs: state.iter().map(|k| nc + k).chain(captures.iter().copied()).collect(),
             kept: (own..body.results.len()).collect(),
@@ -399,7 +400,7 @@ impl While {
             let value = |k: usize| match kept(k) {
                 Some(s) => read_trip(&y[s], &at),
                 None if k == 0 && counted => at.clone(),
-                None => r.full(y[k].ty(), 0.0), // the derivative does not read it
+                None => r.full(y[k].ty(), 0.0), // not read by the derivative
             };
             let args = x[..nc].iter().map(|t| r.capture(t)).chain((0..own).map(value));
             let (dys, sums) = carried.split_at(state.len());
@@ -430,7 +431,7 @@ impl While {
     }
 }
 
-/// What the loop that runs backwards starts with: the results' cotangents, and zeros for the sums of captures.
+/// Initial state of the backward loop: the results' cotangents, and zeros for the sums over captures.
 fn first_cotangents(
     state: &[usize],
     captures: &[usize],
@@ -440,32 +441,32 @@ fn first_cotangents(
     cotangents.chain(captures.iter().map(|&k| x[k].zeros_like())).collect()
 }
 
-/// The parts of a loop that have a derivative, all by number.
-struct Differentiated {
-    /// State whose cotangent goes from trip to trip.
+/// Indices of the parts of a loop that are differentiated.
+struct LoopGradientSpec {
+    /// States whose cotangent is passed from iteration to iteration.
     state: Vec<usize>,
-    /// State that only the loop's results hold, of those that have a cotangent.
+    /// States with a cotangent that are only results of the loop.
     outputs: Vec<usize>,
-    /// Captured values, each once.
+    /// Captured values, without duplicates.
     captures: Vec<usize>,
-    /// Arrays of all trips that hold values of the body, in the order of the body's further results.
+    /// Stacked arrays that hold values of the body, in the order of the body's further results.
     stacks: Vec<usize>,
-    /// Of those, the ones with cotangents of their own: for second derivatives.
+    /// Those of `stacks` with their own cotangents, for second derivatives.
     owed: Vec<usize>,
 }
 
-/// Which derivative of a body is wanted, all by number.
-struct Trip {
-    /// Results that have cotangents.
+/// Indices that define the derivative of a body.
+struct BodyGradientSpec {
+    /// Results with cotangents.
     ys: Vec<usize>,
-    /// Parameters whose cotangents are wanted.
+    /// Parameters whose cotangents are computed.
     xs: Vec<usize>,
-    /// Results whose values are known.
+    /// Results whose values are stored.
     kept: Vec<usize>,
 }
 
-impl Trip {
-    /// `body's parameters …, cotangents of ys … → cotangents of xs …, kept results …`
+impl BodyGradientSpec {
+    /// Builds the derivative: `body's parameters …, cotangents of ys … → cotangents of xs …, kept results …`.
     fn derivative(&self, body: &Graph) -> Result<Arc<Graph>> {
         let g = GraphBuilder::new("trip");
         let args: Vec<Tensor> = body.param_types().into_iter().map(|t| g.parameter(t, "x")).collect();
@@ -479,34 +480,34 @@ impl Trip {
     }
 }
 
-/// Whether an op does what is not worth doing twice: products, folds and loops; anything else is next to free where
-/// its result is read, and large where it would be kept.
+/// Whether an op is too expensive to recompute: products, reductions and loops. Other ops are nearly free to recompute,
+/// and their results are large to store.
 fn is_work(op: &Op) -> bool {
-    matches!(op.rule().lower(), Lowering::Contract | Lowering::Fold | Lowering::Control)
+    matches!(op.rule().lower(), LoweringClass::Contract | LoweringClass::Fold | LoweringClass::Control)
         && !matches!(op, Op::OptimizationBarrier(_))
 }
 
-/// Whether an op takes many instructions and its result is all that its derivative reads.
+/// Whether an op takes many instructions and its derivative needs only its result (exp, tanh, …).
 fn is_function(op: &Op) -> bool {
     matches!(op, Op::Unary(Unary::Exponential | Unary::ExponentialMinusOne | Unary::Logistic | Unary::Tanh))
 }
 
-/// Poisoned gradients of all operands.
+/// Poisoned gradients for all operands.
 fn refused(x: &[Tensor], why: &Error) -> Vec<Grad> {
-    let error = why.clone().at("the body of while");
+    let error = why.clone().at("body of while");
     x.iter().map(|x| Grad::Of(x.fail(error.clone()))).collect()
 }
 
-/// Whether a block is one entry of an array with an entry for each trip.
+/// Whether a block is one entry of a stacked array.
 fn is_entry(stack: &TensorType, block: &TensorType, trips: usize) -> bool {
     stack.shape.first() == Some(&trips)
         && block.shape.first() == Some(&1)
         && stack.shape[1..] == block.shape[1..]
 }
 
-/// `sum + grad`; where `grad` is a block in an array of zeros, only that block is read and written. Without this,
-/// a loop over slices of one array would take time quadratic in the number of trips. Where the block is the trip's
-/// own entry, nothing is there yet to add to.
+/// `sum + grad`. If `grad` is a block in an array of zeros, only that block is read and written: otherwise a loop over
+/// slices of one array would take quadratic time. If the block is the iteration's own entry, it is written without
+/// adding.
 fn add_to(sum: &Tensor, grad: &Tensor, trip: &Tensor, trips: usize) -> Tensor {
     let g = grad.builder();
     let in_zeros = !grad.is_poisoned()
@@ -526,7 +527,7 @@ fn add_to(sum: &Tensor, grad: &Tensor, trip: &Tensor, trips: usize) -> Tensor {
 }
 
 impl Case {
-    /// The number of the branch that an index means: the last where it is out of range.
+    /// Index of the branch that runs: the last if `index` is out of range.
     pub fn taken(&self, index: Scalar) -> usize {
         let last = self.branches.len() - 1;
         usize::try_from(index.as_i64()).unwrap_or(last).min(last)
@@ -536,20 +537,24 @@ impl Case {
 impl OpRule for Case {
     lowered!(Control);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         let Some(first) = self.branches.first() else {
-            return Err(Constraint::new("C1", "needs at least one branch"));
+            return Err(SpecConstraint::new("C1", "expected at least one branch"));
         };
         let Some((index, captures)) = args.split_last() else {
-            return Err(Constraint::new("-", "needs an index"));
+            return Err(SpecConstraint::new("-", "the index operand is missing"));
         };
-        require!(**index == TensorType::scalar(DType::I32), "I1", "the index is {index}, not i32[]");
+        require!(
+            **index == TensorType::scalar(DType::I32),
+            "I1",
+            "the index has type {index}, expected i32[]"
+        );
         let results = first.result_types();
         for (i, branch) in self.branches.iter().enumerate() {
             let types = branch.param_types();
-            require!(takes(branch, captures), "C2", "branch {i} takes {types:?}, not {captures:?}");
+            require!(takes(branch, captures), "C2", "branch {i} takes {types:?}, expected {captures:?}");
             let these = branch.result_types();
-            require!(these == results, "C3", "branch {i} results in {these:?}, branch 0 in {results:?}");
+            require!(these == results, "C3", "branch {i} returns {these:?}, branch 0 returns {results:?}");
         }
         Ok(results.into())
     }
@@ -558,7 +563,7 @@ impl OpRule for Case {
         self.branches.first().map_or(0, |b| b.results.len())
     }
 
-    fn eval(&self, cx: &mut EvalCx, args: &[&Literal], _: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, cx: &mut EvalCx, args: &[&Literal], _: &ResultTypes) -> Result<Vec<Literal>> {
         let captures = &args[..args.len() - 1];
         cx.run(&self.branches[self.taken(args[args.len() - 1].get(0))], captures)
     }
@@ -579,10 +584,10 @@ impl OpRule for Case {
             let dys: Vec<&Tensor> = dy.iter().flatten().collect();
             crate::vjp(&ys, &dys, &captures.iter().map(|&k| &args[k]).collect::<Vec<_>>())
         };
-        let branches: Vec<control_builders::Branch<'_>> = self
+        let branches: Vec<control_builders::BranchBody<'_>> = self
             .branches
             .iter()
-            .map(|b| Box::new(move |r: &GraphBuilder| backward(b, r)) as control_builders::Branch<'_>)
+            .map(|b| Box::new(move |r: &GraphBuilder| backward(b, r)) as control_builders::BranchBody<'_>)
             .collect();
         let outs = control_builders::case_in(x[nc].builder(), &x[nc], branches);
         captures.iter().zip(outs).for_each(|(&k, d)| grads[k] = Grad::Of(d));
@@ -597,23 +602,26 @@ impl OpRule for Case {
         self.branches.first().map_or(0, |b| b.params.len())
     }
 
-    /// The most expensive branch.
-    fn cost(&self, _: &[&TensorType], _: &Outs) -> Cost {
+    /// Cost of the most expensive branch.
+    fn cost(&self, _: &[&TensorType], _: &ResultTypes) -> OpCost {
         let costs = self.branches.iter().map(|b| crate::cost::cost(b));
-        costs.fold(Cost::default(), |a, b| Cost { flops: a.flops.max(b.flops), bytes: a.bytes.max(b.bytes) })
+        costs.fold(OpCost::default(), |a, b| OpCost {
+            flops: a.flops.max(b.flops),
+            bytes: a.bytes.max(b.bytes),
+        })
     }
 }
 
-/// Neither cut nor split here: bodies are graphs over all rows, and the partitioner looks into them.
+/// Not split here: bodies are graphs over all rows, and the partitioner handles them.
 impl StructuralOp for Case {
-    fn parse(s: &Source<'_>) -> Unread<Self> {
+    fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         Ok(Case { branches: s.regions.clone() })
     }
 
-    fn samples() -> Vec<Sample> {
+    fn samples() -> Vec<OpSample> {
         let case = |label: &str, index: f64, dtype: DType, size: usize| {
             let ty = TensorType::new(dtype, [size]);
-            let index = Domain::Uniform(index, index);
+            let index = ArgDomain::Uniform(index, index);
             let params = [(TensorType::scalar(DType::I32), index), (ty.clone(), WIDE), (ty, WIDE)];
             sample(format!("{label}_{dtype}"), &params, 8, dtype == DType::F64, |x| {
                 control_builders::case(
@@ -638,7 +646,7 @@ impl StructuralOp for Case {
 impl OpRule for OptimizationBarrier {
     lowered!(Map);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         Ok(args.iter().map(|&t| t.clone()).collect())
     }
 
@@ -646,7 +654,7 @@ impl OpRule for OptimizationBarrier {
         args
     }
 
-    fn eval(&self, _: &mut EvalCx, args: &[&Literal], _: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, _: &mut EvalCx, args: &[&Literal], _: &ResultTypes) -> Result<Vec<Literal>> {
         Ok(args.iter().map(|&l| l.clone()).collect())
     }
 
@@ -657,21 +665,21 @@ impl OpRule for OptimizationBarrier {
         dy.iter().map(|d| d.clone().map_or(Grad::Zero, Grad::Of)).collect()
     }
 
-    fn attrs(&self) -> Attrs {
+    fn attrs(&self) -> AttrList {
         if self.stop_gradient { vec![("systole.stop_gradient", Attr::Bool(true))] } else { vec![] }
     }
 
-    fn cost(&self, _: &[&TensorType], _: &Outs) -> Cost {
-        Cost::default()
+    fn cost(&self, _: &[&TensorType], _: &ResultTypes) -> OpCost {
+        OpCost::default()
     }
 }
 
 impl StructuralOp for OptimizationBarrier {
-    fn parse(s: &Source<'_>) -> Unread<Self> {
+    fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         Ok(OptimizationBarrier { stop_gradient: s.flag("systole.stop_gradient")? })
     }
 
-    fn samples() -> Vec<Sample> {
+    fn samples() -> Vec<OpSample> {
         let pass = |x: &[Tensor]| {
             let inputs: Vec<&Tensor> = x.iter().collect();
             x[0].builder().emit(OptimizationBarrier { stop_gradient: false }, &inputs)
@@ -682,12 +690,12 @@ impl StructuralOp for OptimizationBarrier {
         all
     }
 
-    /// Nothing may be moved across a barrier, which fusing it into a segment could do.
-    fn row_op(&self, _: NodeView<'_>, _: Rows) -> Option<RowOp> {
+    /// Not fused into a segment, because no work may be moved across a barrier.
+    fn row_op(&self, _: NodeView<'_>, _: RowBlocking) -> Option<RowOp> {
         None
     }
 
-    fn factors(&self, _: NodeView<'_>) -> Vec<Factor> {
+    fn factors(&self, _: NodeView<'_>) -> Vec<ShardingFactor> {
         Vec::new()
     }
 }
@@ -717,7 +725,7 @@ mod tests {
         assert_eq!(case.infer(&[&f32, &f32]).unwrap_err().label, "I1");
         let index = TensorType::scalar(DType::I32);
         assert_eq!(case.infer(&[&index]).unwrap_err().label, "C2");
-        let outs: Outs = smallvec![f32.clone()];
+        let outs: ResultTypes = smallvec![f32.clone()];
         assert_eq!(case.infer(&[&f32, &index]), Ok(outs));
     }
 }

@@ -1,30 +1,30 @@
-//! Builders of loops and branches over [`While`] and [`Case`].
+//! Builders of loops and branches (`while_loop`, `fori_loop`, `scan`, `cond`) over [`While`] and [`Case`].
 //!
-//! Bodies are traced once, into graphs of their own. They may use any tensor of the enclosing graph: those become
-//! captures of the op. Everything that a body builds belongs to the body, even where it only uses outer tensors.
+//! Bodies are traced once, into their own graphs. They may use any tensor of the enclosing graph; these become captures
+//! of the op. All nodes created in a body belong to the body, even if they use only outer tensors.
 
 use super::{Case, Op, While};
 use crate::{Graph, GraphBuilder, Tensor};
 use std::sync::Arc;
 use systole_base::{DType, Dims, Error, ErrorKind, Result};
 
-/// The body of one branch of [`case_in`].
-pub(crate) type Branch<'a> = Box<dyn FnOnce(&GraphBuilder) -> Vec<Tensor> + 'a>;
-/// The body of [`fori_in`].
-pub(crate) type Trip<'a> = Box<dyn FnOnce(&GraphBuilder, &Tensor, &[Tensor]) -> Vec<Tensor> + 'a>;
-/// The body of [`scan`].
-type Fold<'a> = Box<dyn FnOnce(&[Tensor], &[Tensor]) -> (Vec<Tensor>, Vec<Tensor>) + 'a>;
+/// Body of one branch of [`case_in`].
+pub(crate) type BranchBody<'a> = Box<dyn FnOnce(&GraphBuilder) -> Vec<Tensor> + 'a>;
+/// Body of [`fori_in`].
+pub(crate) type ForBody<'a> = Box<dyn FnOnce(&GraphBuilder, &Tensor, &[Tensor]) -> Vec<Tensor> + 'a>;
+/// Body of [`scan`].
+type ScanBody<'a> = Box<dyn FnOnce(&[Tensor], &[Tensor]) -> (Vec<Tensor>, Vec<Tensor>) + 'a>;
 
-/// Runs `body` on the state while `cond: state → bool[]` holds; returns the last state.
+/// Runs `body` on the state while `cond: state → bool[]` holds; returns the final state.
 ///
-/// The number of trips is not known while building, so it has no derivative; see [`fori_loop`].
+/// Not differentiable, because the number of iterations is unknown at build time; see [`fori_loop`].
 ///
 /// ```
-/// use systole_ir::{flow, interp, DType::F32, GraphBuilder, Literal, TensorType};
+/// use systole_ir::{control_builders, interp, DType::F32, GraphBuilder, Literal, TensorType};
 /// let g = GraphBuilder::new("main");
 /// let x = g.parameter(TensorType::scalar(F32), "x");
 /// let limit = g.scalar(F32, 100.0);
-/// let y = flow::while_loop(&[&x], |s| s[0].less(&limit), |s| vec![&s[0] * 2.0]);
+/// let y = control_builders::while_loop(&[&x], |s| s[0].less(&limit), |s| vec![&s[0] * 2.0]);
 /// let graph = g.finish(&y).unwrap();
 /// let out = interp::run(&graph, &[&Literal::scalar(F32, 3.0)]).unwrap();
 /// assert_eq!(out[0].to_f32s(), [192.0]);
@@ -40,13 +40,13 @@ pub fn while_loop(
     while_in(&g, init, None, false, |_, s| cond(s), |_, s| body(s))
 }
 
-/// Runs `body(i, state)` for `i: i32[]` from 0 to `n` − 1; returns the last state. Differentiable.
+/// Runs `body(i, state)` for `i: i32[]` from 0 to `n` − 1; returns the final state. Differentiable.
 ///
 /// ```
-/// use systole_ir::{flow, grad, interp, DType::F32, GraphBuilder, Literal, TensorType};
+/// use systole_ir::{control_builders, grad, interp, DType::F32, GraphBuilder, Literal, TensorType};
 /// let g = GraphBuilder::new("main");
 /// let x = g.parameter(TensorType::scalar(F32), "x");
-/// let y = flow::fori_loop(3, &[&x.ones_like()], |_, s| vec![&s[0] * &x]).remove(0); // x³
+/// let y = control_builders::fori_loop(3, &[&x.ones_like()], |_, s| vec![&s[0] * &x]).remove(0); // x³
 /// let dx = grad(&y, &[&x]).remove(0);
 /// let graph = g.finish(&[y, dx]).unwrap();
 /// let out = interp::run(&graph, &[&Literal::scalar(F32, 2.0)]).unwrap();
@@ -62,15 +62,15 @@ pub fn fori_loop(
     fori_in(&g, n, false, init, Box::new(|_, i, s| body(i, s)))
 }
 
-/// Folds `body(carry, x) → (carry, y)` over the leading dimension of `xs`: `T[N, …]` each; returns the last carry
-/// and the `ys`, stacked to `[N, …]`. Differentiable.
+/// Runs `body(carry, x) → (carry, y)` over the leading dimension of `xs`, each `T[N, …]`. Returns the final carry and
+/// the `ys` stacked to `[N, …]`. Differentiable. Like JAX's `lax.scan`.
 ///
 /// ```
-/// use systole_ir::{flow, interp, DType::F32, GraphBuilder, Literal, TensorType};
+/// use systole_ir::{control_builders, interp, DType::F32, GraphBuilder, Literal, TensorType};
 /// let g = GraphBuilder::new("main");
 /// let xs = g.parameter(TensorType::new(F32, [4]), "xs");
 /// let zero = g.scalar(F32, 0.0);
-/// let (_, sums) = flow::scan(&[&zero], &[&xs], |carry, x| {
+/// let (_, sums) = control_builders::scan(&[&zero], &[&xs], |carry, x| {
 ///     let sum = &carry[0] + &x[0];
 ///     (vec![sum.clone()], vec![sum])
 /// });
@@ -87,16 +87,16 @@ pub fn scan(
     scan_in(false, init, xs, Box::new(body))
 }
 
-/// As [`scan`], for few long trips: the derivative keeps what products, folds and loops of all trips resulted in, as it
-/// does without a loop. That of [`scan`] keeps the carry, or functions of it where these are no more, and computes each trip
-/// again.
+/// Like [`scan`], for few long iterations: the derivative stores the results of products, reductions and loops of all
+/// iterations, as it would without a loop. The derivative of [`scan`] stores the carry (or functions of it, if these
+/// are not larger) and recomputes each iteration.
 ///
 /// ```
-/// use systole_ir::{flow, grad, DType::F32, GraphBuilder, Node, TensorType};
+/// use systole_ir::{control_builders, grad, DType::F32, GraphBuilder, Node, TensorType};
 /// let g = GraphBuilder::new("main");
 /// let x = g.parameter(TensorType::new(F32, [2, 4]), "x");
 /// let w = g.parameter(TensorType::new(F32, [3, 4, 4]), "w");
-/// let (y, _) = flow::scan_keeping(&[&x], &[&w], |carry, w| (vec![carry[0].dot(&w[0]).sine()], vec![]));
+/// let (y, _) = control_builders::scan_keeping(&[&x], &[&w], |carry, w| (vec![carry[0].dot(&w[0]).sine()], vec![]));
 /// let dw = grad(&y[0].sum_all(), &[&w]).remove(0);
 /// let graph = g.finish(&[dw]).unwrap();
 /// let products = |n: &Node| -> usize {
@@ -116,18 +116,18 @@ pub fn scan_keeping(
 }
 
 #[track_caller]
-fn scan_in(keeps: bool, init: &[&Tensor], xs: &[&Tensor], body: Fold<'_>) -> (Vec<Tensor>, Vec<Tensor>) {
+fn scan_in(keeps: bool, init: &[&Tensor], xs: &[&Tensor], body: ScanBody<'_>) -> (Vec<Tensor>, Vec<Tensor>) {
     let Some(g) = GraphBuilder::of(&[xs, init].concat()) else { return Default::default() };
     let n = xs.first().filter(|x| x.rank() > 0).map_or(0, |x| x.shape()[0]);
     if xs.is_empty() || xs.iter().any(|x| x.shape().first() != Some(&n)) {
         let types: Vec<String> = xs.iter().map(|x| x.ty().to_string()).collect();
         g.fail(
-            Error::new(ErrorKind::Graph, "scan needs arrays of one leading size")
-                .because(format!("they are {}", types.join(", "))),
+            Error::new(ErrorKind::Graph, "scan: the arrays must have the same leading dimension")
+                .because(format!("their types are {}", types.join(", "))),
         );
         return (g.poisoned(init.len(), init), Vec::new());
     }
-    // The step is traced first, on its own: the types of its ys are those of the loop's state.
+    // The body is traced first on its own, because the types of its ys determine the loop's state.
     let step = g.child("step");
     let param = |t: &Tensor, shape: &[usize]| step.parameter(t.ty().with_shape(shape), "step");
     let carry: Vec<Tensor> = init.iter().map(|t| param(t, t.shape())).collect();
@@ -163,31 +163,32 @@ fn scan_in(keeps: bool, init: &[&Tensor], xs: &[&Tensor], body: Fold<'_>) -> (Ve
     (last, stacked)
 }
 
-/// The results of the branch that `index: i32[]` names; of the last one when it is out of range. Only that branch
-/// runs. All branches return the same types. Differentiable.
+/// Returns the results of branch `index: i32[]`, or of the last branch if it is out of range. Only that branch runs.
+/// All branches must have the same result types. Differentiable.
 ///
 /// ```
-/// use systole_ir::{flow, interp, DType::{F32, I32}, GraphBuilder, Literal, TensorType};
+/// use systole_ir::{control_builders, interp, DType::{F32, I32}, GraphBuilder, Literal, TensorType};
 /// let g = GraphBuilder::new("main");
 /// let (i, x) = (g.parameter(TensorType::scalar(I32), "i"), g.parameter(TensorType::scalar(F32), "x"));
-/// let y = flow::case(&i, &[&|| vec![x.clone()], &|| vec![&x * 10.0], &|| vec![x.exp()]]);
+/// let y = control_builders::case(&i, &[&|| vec![x.clone()], &|| vec![&x * 10.0], &|| vec![x.exp()]]);
 /// let graph = g.finish(&y).unwrap();
 /// let out = interp::run(&graph, &[&Literal::scalar(I32, 1.0), &Literal::scalar(F32, 3.0)]).unwrap();
 /// assert_eq!(out[0].to_f32s(), [30.0]);
 /// ```
 #[track_caller]
 pub fn case(index: &Tensor, branches: &[&dyn Fn() -> Vec<Tensor>]) -> Vec<Tensor> {
-    let branches = branches.iter().map(|f| Box::new(move |_: &GraphBuilder| f()) as Branch<'_>).collect();
+    let branches = branches.iter().map(|f| Box::new(move |_: &GraphBuilder| f()) as BranchBody<'_>).collect();
     case_in(index.builder(), index, branches)
 }
 
-/// The results of `on_true` where `pred: bool[]` holds, else of `on_false`. Only that one runs. Differentiable.
+/// Returns the results of `on_true` if `pred: bool[]` holds, otherwise of `on_false`. Only that branch runs.
+/// Differentiable.
 ///
 /// ```
-/// use systole_ir::{flow, interp, DType::F32, GraphBuilder, Literal, TensorType};
+/// use systole_ir::{control_builders, interp, DType::F32, GraphBuilder, Literal, TensorType};
 /// let g = GraphBuilder::new("main");
 /// let x = g.parameter(TensorType::scalar(F32), "x");
-/// let y = flow::cond(&x.less(&x.scalar_like(0.0)), || vec![-&x], || vec![x.sqrt()]);
+/// let y = control_builders::cond(&x.less(&x.scalar_like(0.0)), || vec![-&x], || vec![x.sqrt()]);
 /// let graph = g.finish(&y).unwrap();
 /// assert_eq!(interp::run(&graph, &[&Literal::scalar(F32, 9.0)]).unwrap()[0].to_f32s(), [3.0]);
 /// ```
@@ -197,19 +198,19 @@ pub fn cond(
     on_true: impl FnOnce() -> Vec<Tensor>,
     on_false: impl FnOnce() -> Vec<Tensor>,
 ) -> Vec<Tensor> {
-    // Branch 0 is for false, as false converts to 0.
-    let branches: Vec<Branch<'_>> = vec![Box::new(|_| on_false()), Box::new(|_| on_true())];
+    // False converts to 0, so branch 0 is `on_false`.
+    let branches: Vec<BranchBody<'_>> = vec![Box::new(|_| on_false()), Box::new(|_| on_true())];
     case_in(pred.builder(), &pred.convert(DType::I32), branches)
 }
 
-/// The results of `body` as those of one node, a branch that always runs: what it computes on the way is not kept for
-/// derivatives, which compute it again.
+/// Outlines `body` into a single node: a branch that always runs. Derivatives recompute its intermediate values instead
+/// of storing them.
 ///
 /// ```
-/// use systole_ir::{flow, grad, interp, DType::F32, GraphBuilder, Literal, TensorType};
+/// use systole_ir::{control_builders, grad, interp, DType::F32, GraphBuilder, Literal, TensorType};
 /// let g = GraphBuilder::new("main");
 /// let x = g.parameter(TensorType::scalar(F32), "x");
-/// let y = flow::outlined(&x, || vec![x.exp().sine()]).remove(0);
+/// let y = control_builders::outlined(&x, || vec![x.exp().sine()]).remove(0);
 /// let dx = grad(&y, &[&x]).remove(0);
 /// let graph = g.finish(&[y, dx]).unwrap();
 /// assert!(graph.nodes.iter().all(|n| n.op.name() != "exponential"));
@@ -223,14 +224,14 @@ pub fn outlined(like: &Tensor, body: impl FnOnce() -> Vec<Tensor>) -> Vec<Tensor
     case_in(&g, &always, vec![Box::new(|_| body())])
 }
 
-/// [`fori_loop`] in a named builder; the body also gets its own builder.
+/// Like [`fori_loop`], with an explicit builder; the body also receives its builder.
 #[track_caller]
 pub(crate) fn fori_in(
     g: &GraphBuilder,
     n: usize,
     keeps: bool,
     init: &[&Tensor],
-    body: Trip<'_>,
+    body: ForBody<'_>,
 ) -> Vec<Tensor> {
     let zero = g.scalar(DType::I32, 0.0);
     let init: Vec<&Tensor> = std::iter::once(&zero).chain(init.iter().copied()).collect();
@@ -277,11 +278,11 @@ fn while_in(
     }
 }
 
-/// [`case`] in a named builder; the branches also get their own builders.
+/// Like [`case`], with an explicit builder; the branches also receive their builders.
 #[track_caller]
-pub(crate) fn case_in(g: &GraphBuilder, index: &Tensor, branches: Vec<Branch<'_>>) -> Vec<Tensor> {
+pub(crate) fn case_in(g: &GraphBuilder, index: &Tensor, branches: Vec<BranchBody<'_>>) -> Vec<Tensor> {
     let mut count = 0;
-    let mut trace = |f: Branch<'_>| {
+    let mut trace = |f: BranchBody<'_>| {
         let r = g.child("branch");
         let results = g.in_region(&r, || f(&r));
         count = results.len();
@@ -304,7 +305,7 @@ fn emit(g: &GraphBuilder, op: Op, inputs: Vec<&Tensor>) -> Vec<Tensor> {
     g.emit(op, &inputs)
 }
 
-/// Finishes the regions of one op with the union of their captures, in order of first use.
+/// Finishes the regions of one op. All get the union of their captures, in order of first use.
 pub fn finish(regions: &[(GraphBuilder, Vec<Tensor>)]) -> Result<(Vec<Tensor>, Vec<Arc<Graph>>)> {
     let mut captured: Vec<Tensor> = Vec::new();
     for t in regions.iter().flat_map(|(r, results)| r.captured(results)) {
@@ -322,20 +323,20 @@ fn trip_start(trip: &Tensor, rank: usize) -> Vec<Tensor> {
     std::iter::once(trip.clone()).chain(std::iter::repeat_n(zero, rank)).collect()
 }
 
-/// `stack: T[trips, …] → T[…]`: entry `trip`.
+/// Reads one entry of a stack without its leading dimension: `stack: T[trips, …] → T[…]`.
 pub(crate) fn read_trip(stack: &Tensor, trip: &Tensor) -> Tensor {
     let shape: Dims = stack.shape().iter().skip(1).copied().collect();
     entry(stack, trip).reshape(&shape[..])
 }
 
-/// `stack: T[trips, …] → T[1, …]`: entry `trip`.
+/// Reads one entry of a stack: `stack: T[trips, …] → T[1, …]`.
 pub(crate) fn entry(stack: &Tensor, trip: &Tensor) -> Tensor {
     let sizes: Dims = std::iter::once(1).chain(stack.shape().iter().skip(1).copied()).collect();
     let start = trip_start(trip, stack.rank() - 1);
     stack.dynamic_slice(&start.iter().collect::<Vec<_>>(), &sizes)
 }
 
-/// `stack: T[trips, …], value: T[…] → T[trips, …]`: with entry `trip` set.
+/// Writes one entry of a stack: `stack: T[trips, …], value: T[…] → T[trips, …]`.
 pub(crate) fn write_trip(stack: &Tensor, value: &Tensor, trip: &Tensor) -> Tensor {
     let sizes: Dims = std::iter::once(1).chain(value.shape().iter().copied()).collect();
     let start = trip_start(trip, value.rank());

@@ -1,4 +1,4 @@
-//! convolution: sliding sums of products with strides, padding, dilations, groups and any layout.
+//! convolution: strides, padding, dilation, groups and any layout; input and kernel gradients.
 
 use super::attr::ints;
 use super::dot::sum_of_products;
@@ -9,7 +9,8 @@ use smallvec::smallvec;
 use systole_base::{DType, Dims, LiteralBuilder, Scalar, Shape};
 
 impl ConvDims {
-    /// Keras's layout with `n` spatial dimensions: input `[B, …, C]`, kernel `[…, C, F]`, output `[B, …, F]`.
+    /// Channels-last layout (Keras) with `n` spatial dimensions: input `[B, …, C]`, kernel `[…, C, F]`, output `[B, …,
+    /// F]`.
     pub fn channels_last(n: usize) -> ConvDims {
         let spatial: Dims = (1..=n).collect();
         ConvDims {
@@ -25,7 +26,8 @@ impl ConvDims {
         }
     }
 
-    /// PyTorch's layout with `n` spatial dimensions: input `[B, C, …]`, kernel `[F, C, …]`, output `[B, F, …]`.
+    /// Channels-first layout (PyTorch) with `n` spatial dimensions: input `[B, C, …]`, kernel `[F, C, …]`, output `[B,
+    /// F, …]`.
     pub fn channels_first(n: usize) -> ConvDims {
         let spatial: Dims = (2..n + 2).collect();
         ConvDims {
@@ -41,7 +43,7 @@ impl ConvDims {
         }
     }
 
-    /// The layout of the convolution of the output's cotangent with the reversed kernel that gives the input's.
+    /// Layout of the convolution that computes the input gradient: the output's cotangent with the flipped kernel.
     fn for_input_gradient(&self) -> ConvDims {
         ConvDims {
             input_batch: self.output_batch,
@@ -56,8 +58,8 @@ impl ConvDims {
         }
     }
 
-    /// The layout of the convolution of the input with the output's cotangent that gives the kernel's: batch and
-    /// features change places.
+    /// Layout of the convolution that computes the kernel gradient: the input with the output's cotangent, batch and
+    /// features exchanged.
     fn for_kernel_gradient(&self) -> ConvDims {
         ConvDims {
             input_batch: self.input_feature,
@@ -72,8 +74,8 @@ impl ConvDims {
         }
     }
 
-    /// The layout of the convolution of the output's cotangent with the dilated input that gives the kernel's cotangent
-    /// backwards.
+    /// Layout of the convolution that computes the flipped kernel gradient: the output's cotangent with the dilated
+    /// input.
     fn for_transposed_kernel_gradient(&self) -> ConvDims {
         ConvDims {
             input_batch: self.output_feature,
@@ -89,8 +91,8 @@ impl ConvDims {
     }
 }
 
-/// `[before, after]` so that the output has ⌈size/stride⌉ elements, as Keras's and TensorFlow's `padding="same"`:
-/// an odd one goes to the end. `dilation` is that of the window.
+/// Padding `[before, after]` for ⌈size/stride⌉ outputs, as Keras's and TensorFlow's `padding="same"`; an odd element
+/// goes to the end. `dilation` is that of the window.
 ///
 /// ```
 /// use systole_ir::op::conv::same_padding;
@@ -107,8 +109,8 @@ pub fn same_padding(size: usize, window: usize, stride: usize, dilation: usize) 
 }
 
 impl Convolution {
-    /// `x: T[B, …, C], kernel: T[…, C/groups, F] → U[B, …', F]`, Keras's layout and attributes. One entry of
-    /// `strides`, `padding` and `dilation` for each spatial dimension.
+    /// Channels-last convolution `x: T[B, …, C], kernel: T[…, C/groups, F] → U[B, …', F]` with Keras's attributes.
+    /// `strides`, `padding` and `dilation` have one entry per spatial dimension.
     pub fn channels_last(
         strides: &[usize],
         padding: &[[i64; 2]],
@@ -130,12 +132,13 @@ impl Convolution {
         }
     }
 
-    /// Keras's `padding="valid"`: no padding, for an input and kernel of these types.
+    /// Convolution without padding (Keras's `padding="valid"`) for an input and kernel of these types.
     pub fn valid(x: &TensorType, strides: &[usize], dilation: &[usize], groups: usize) -> Convolution {
         Convolution::channels_last(strides, &vec![[0, 0]; strides.len()], dilation, groups, x.dtype)
     }
 
-    /// Keras's `padding="same"`: ⌈size/stride⌉ outputs, for an input `[B, …, C]` and kernel `[…, C/groups, F]`.
+    /// Convolution with ⌈size/stride⌉ outputs (Keras's `padding="same"`) for an input `[B, …, C]` and kernel `[…,
+    /// C/groups, F]`.
     pub fn same(
         x: &TensorType,
         kernel: &TensorType,
@@ -143,7 +146,7 @@ impl Convolution {
         dilation: &[usize],
         groups: usize,
     ) -> Convolution {
-        // Missing dimensions read as 1: infer then reports the ranks.
+        // Missing dimensions count as 1: infer then reports the ranks.
         let size = |t: &TensorType, d: usize| t.shape.get(d).copied().unwrap_or(1);
         let pad =
             |(i, (&s, &d)): (usize, (&usize, &usize))| same_padding(size(x, i + 1), size(kernel, i), s, d);
@@ -151,7 +154,7 @@ impl Convolution {
         Convolution::channels_last(strides, &padding, dilation, groups, x.dtype)
     }
 
-    /// How the kernel moves along spatial dimension `i`.
+    /// Window of the kernel along spatial dimension `i`.
     pub(crate) fn along(&self, i: usize, x: &Shape, kernel: &Shape) -> WindowDim {
         WindowDim {
             size: x[self.dims.input_spatial[i]],
@@ -163,25 +166,49 @@ impl Convolution {
         }
     }
 
-    fn check_attributes(&self, n: usize) -> Result<(), Constraint> {
+    fn check_attributes(&self, n: usize) -> Result<(), SpecConstraint> {
         let spatial = n - 2;
         let sized = |v: &[usize]| v.len() == spatial;
         let positive = |v: &[usize]| v.iter().all(|&s| s > 0);
-        require!(sized(&self.strides), "C2", "{} window_strides for rank {n}", self.strides.len());
+        require!(sized(&self.strides), "C2", "got {} window_strides for rank {n}", self.strides.len());
         require!(positive(&self.strides), "C3", "window_strides must be positive");
-        require!(self.padding.len() == spatial, "C4", "{} pairs of padding for rank {n}", self.padding.len());
-        require!(sized(&self.lhs_dilation), "C5", "{} lhs_dilations for rank {n}", self.lhs_dilation.len());
+        require!(
+            self.padding.len() == spatial,
+            "C4",
+            "got {} padding pairs for rank {n}",
+            self.padding.len()
+        );
+        require!(
+            sized(&self.lhs_dilation),
+            "C5",
+            "got {} entries of lhs_dilation for rank {n}",
+            self.lhs_dilation.len()
+        );
         require!(positive(&self.lhs_dilation), "C6", "lhs_dilation must be positive");
-        require!(sized(&self.rhs_dilation), "C7", "{} rhs_dilations for rank {n}", self.rhs_dilation.len());
+        require!(
+            sized(&self.rhs_dilation),
+            "C7",
+            "got {} entries of rhs_dilation for rank {n}",
+            self.rhs_dilation.len()
+        );
         require!(positive(&self.rhs_dilation), "C8", "rhs_dilation must be positive");
-        require!(self.reversal.len() == spatial, "C9", "{} reversals for rank {n}", self.reversal.len());
-        require!(self.feature_groups > 0, "C21", "feature_group_count is 0");
-        require!(self.batch_groups > 0, "C22", "batch_group_count is 0");
-        require!(self.feature_groups == 1 || self.batch_groups == 1, "C23", "both group counts are above 1");
+        require!(
+            self.reversal.len() == spatial,
+            "C9",
+            "got {} entries of window_reversal for rank {n}",
+            self.reversal.len()
+        );
+        require!(self.feature_groups > 0, "C21", "feature_group_count must be positive");
+        require!(self.batch_groups > 0, "C22", "batch_group_count must be positive");
+        require!(
+            self.feature_groups == 1 || self.batch_groups == 1,
+            "C23",
+            "feature_group_count and batch_group_count cannot both be above 1"
+        );
         self.check_layout(n)
     }
 
-    fn check_layout(&self, n: usize) -> Result<(), Constraint> {
+    fn check_layout(&self, n: usize) -> Result<(), SpecConstraint> {
         let d = &self.dims;
         let each_once = |first: usize, second: usize, rest: &[usize]| {
             let mut all: Dims = [&[first, second], rest].concat().into();
@@ -189,52 +216,79 @@ impl Convolution {
             all.iter().copied().eq(0..n)
         };
         let sized = |v: &[usize]| v.len() == n - 2;
-        require!(sized(&d.input_spatial), "C12", "{} input_spatial_dimensions", d.input_spatial.len());
+        require!(
+            sized(&d.input_spatial),
+            "C12",
+            "got {} input_spatial_dimensions for this rank",
+            d.input_spatial.len()
+        );
         require!(
             each_once(d.input_batch, d.input_feature, &d.input_spatial),
             "C13",
-            "the input's dimension numbers do not name each of {n} dimensions once"
+            "the input's dimension numbers must list each of {n} dimensions once"
         );
-        require!(sized(&d.kernel_spatial), "C17", "{} kernel_spatial_dimensions", d.kernel_spatial.len());
+        require!(
+            sized(&d.kernel_spatial),
+            "C17",
+            "got {} kernel_spatial_dimensions for this rank",
+            d.kernel_spatial.len()
+        );
         require!(
             each_once(d.kernel_input_feature, d.kernel_output_feature, &d.kernel_spatial),
             "C18",
-            "the kernel's dimension numbers do not name each of {n} dimensions once"
+            "the kernel's dimension numbers must list each of {n} dimensions once"
         );
-        require!(sized(&d.output_spatial), "C19", "{} output_spatial_dimensions", d.output_spatial.len());
+        require!(
+            sized(&d.output_spatial),
+            "C19",
+            "got {} output_spatial_dimensions for this rank",
+            d.output_spatial.len()
+        );
         require!(
             each_once(d.output_batch, d.output_feature, &d.output_spatial),
             "C20",
-            "the output's dimension numbers do not name each of {n} dimensions once"
+            "the output's dimension numbers must list each of {n} dimensions once"
         );
         Ok(())
     }
 
-    fn check_groups(&self, x: &TensorType, kernel: &TensorType) -> Result<(), Constraint> {
+    fn check_groups(&self, x: &TensorType, kernel: &TensorType) -> Result<(), SpecConstraint> {
         let d = &self.dims;
         let (batch, channels) = (x.shape[d.input_batch], x.shape[d.input_feature]);
         let (inputs, outputs) = (kernel.shape[d.kernel_input_feature], kernel.shape[d.kernel_output_feature]);
         let (fg, bg) = (self.feature_groups, self.batch_groups);
-        require!(batch % bg == 0, "C10", "batch size {batch} is no multiple of {bg} groups");
-        require!(channels % fg == 0, "C11", "{channels} input features are no multiple of {fg} groups");
+        require!(batch % bg == 0, "C10", "the batch size {batch} must be a multiple of {bg} batch groups");
+        require!(
+            channels % fg == 0,
+            "C11",
+            "the number of input features {channels} must be a multiple of {fg} feature groups"
+        );
         require!(
             inputs == channels / fg,
             "C14",
-            "the kernel {kernel} takes {inputs} input features, the input {x} has {channels} in {fg} groups"
+            "the kernel {kernel} expects {inputs} input features per group, the input {x} has {channels} in {fg} groups"
         );
-        require!(outputs % bg == 0, "C15", "{outputs} output features are no multiple of {bg} batch groups");
-        require!(outputs % fg == 0, "C16", "{outputs} output features are no multiple of {fg} groups");
+        require!(
+            outputs % bg == 0,
+            "C15",
+            "the number of output features {outputs} must be a multiple of {bg} batch groups"
+        );
+        require!(
+            outputs % fg == 0,
+            "C16",
+            "the number of output features {outputs} must be a multiple of {fg} feature groups"
+        );
         Ok(())
     }
 
-    /// The output element at `index` as a sum over kernel positions.
+    /// Computes the output element at `index` as a sum over kernel positions.
     fn element(&self, x: &Literal, kernel: &Literal, index: &[usize]) -> Scalar {
         let d = &self.dims;
         let (xs, ks) = (x.shape().strides(), kernel.shape().strides());
         let (features, inputs) =
             (kernel.shape()[d.kernel_output_feature], kernel.shape()[d.kernel_input_feature]);
         let feature = index[d.output_feature];
-        // Feature groups pick a range of input features, batch groups a range of the batch.
+        // Feature groups select a range of input features, batch groups a range of the batch.
         let group = feature / (features / (self.feature_groups * self.batch_groups));
         let batch_per_group = x.shape()[d.input_batch] / self.batch_groups;
         let group_of_batch = if self.batch_groups > 1 { group } else { 0 };
@@ -259,14 +313,14 @@ impl Convolution {
         sum_of_products(x.dtype(), self.element_type, elements)
     }
 
-    /// Spatial dimensions of the kernel that run backwards.
+    /// Spatial dimensions along which the kernel is flipped.
     fn reversed_dims(&self) -> Vec<usize> {
         let dims = self.dims.kernel_spatial.iter().zip(&self.reversal);
         dims.filter(|(_, r)| **r).map(|(d, _)| *d).collect()
     }
 
-    /// The cotangent of the input: the dilated cotangent convolved with the kernel run backwards. The padding is
-    /// that of JAX's `_conv_general_dilated_transpose_lhs`.
+    /// Gradient of the input: the dilated cotangent convolved with the flipped kernel. Padding as in JAX's
+    /// `_conv_general_dilated_transpose_lhs`.
     fn input_gradient(&self, x: &Tensor, kernel: &Tensor, dy: &Tensor) -> Tensor {
         let d = &self.dims;
         let groups = self.feature_groups.max(self.batch_groups);
@@ -286,7 +340,7 @@ impl Convolution {
             batch_groups: 1,
             element_type: x.dtype(),
         };
-        // A reverse node rather than window_reversal, which backends rarely have fast paths for.
+        // A reverse node instead of window_reversal, because backends rarely have fast paths for the latter.
         let dx = dy.convolution(&reverse(&kernel_by_input, &d.kernel_spatial), op);
         if self.batch_groups > 1 {
             return move_factor(&dx, d.input_feature, d.input_batch, groups);
@@ -294,7 +348,7 @@ impl Convolution {
         dx
     }
 
-    /// The cotangent of the kernel: the input convolved with the dilated cotangent, batch and features exchanged.
+    /// Gradient of the kernel: the input convolved with the dilated cotangent, batch and features exchanged.
     fn kernel_gradient(&self, x: &Tensor, kernel: &Tensor, dy: &Tensor) -> Tensor {
         let d = &self.dims;
         let is_transposed = self.lhs_dilation.iter().any(|s| *s > 1) && self.strides.iter().all(|s| *s == 1);
@@ -319,8 +373,8 @@ impl Convolution {
         x.convolution(dy, op)
     }
 
-    /// As [`Convolution::kernel_gradient`] where the input is dilated and the window's stride is 1, with the operands in each
-    /// other's place: the dilated input then is the window, and no convolution over holes is needed.
+    /// Like [`Convolution::kernel_gradient`] for a dilated input and stride 1, with the operands exchanged: the dilated
+    /// input becomes the window, which avoids a convolution over holes.
     fn transposed_kernel_gradient(&self, x: &Tensor, kernel: &Tensor, dy: &Tensor) -> Tensor {
         let d = &self.dims;
         let padding = (0..d.output_spatial.len()).map(|i| {
@@ -345,7 +399,7 @@ impl Convolution {
     }
 }
 
-/// Splits dimension `from` of size `n·m` into `n` and `m` and makes `n` the slower part of dimension `into`.
+/// Splits dimension `from` of size `n·m` into `n` and `m`, and makes `n` the slower part of dimension `into`.
 fn move_factor(t: &Tensor, from: usize, into: usize, n: usize) -> Tensor {
     if n == 1 {
         return t.clone();
@@ -367,17 +421,18 @@ fn reverse(t: &Tensor, dims: &[usize]) -> Tensor {
 }
 
 impl ConvDims {
-    /// Of the layouts of input, kernel and output as text writes them: `b`, `f`, `i`, `o`, and spatial dimensions by number.
+    /// Parses the layouts of input, kernel and output as written in text: `b`, `f`, `i`, `o`, and spatial dimensions by
+    /// number.
     ///
     /// # Errors
-    /// What a layout lacks.
+    /// If a dimension is missing in a layout.
     pub fn of_layouts(layouts: &[Vec<String>; 3]) -> Result<ConvDims, String> {
         let read = |layout: &[String], first: &str, second: &str| {
             let place = |word: &str| layout.iter().position(|w| w == word);
             let spatial: Option<Dims> =
                 (0..layout.len().saturating_sub(2)).map(|i| place(&i.to_string())).collect();
             let found = place(first).zip(place(second)).zip(spatial);
-            found.ok_or_else(|| format!("the layout needs `{first}`, `{second}` and 0, 1, …"))
+            found.ok_or_else(|| format!("the layout must contain `{first}`, `{second}` and 0, 1, …"))
         };
         let [input, kernel, output] = layouts;
         let ((input_batch, input_feature), input_spatial) = read(input, "b", "f")?;
@@ -400,7 +455,7 @@ impl ConvDims {
 impl OpRule for Convolution {
     lowered!(Contract);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         expect_args(args, 2)?;
         let (x, kernel) = (args[0], args[1]);
         let n = x.rank();
@@ -411,7 +466,7 @@ impl OpRule for Convolution {
         require!(
             x.dtype.is_float() == self.element_type.is_float(),
             "C27",
-            "{} products cannot sum to {}",
+            "cannot accumulate products of {} in {}",
             x.dtype,
             self.element_type
         );
@@ -427,7 +482,7 @@ impl OpRule for Convolution {
         Ok(smallvec![checked_type("C25", self.element_type, &dims)?])
     }
 
-    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &ResultTypes) -> Result<Vec<Literal>> {
         let mut b = LiteralBuilder::new(outs[0].clone());
         for (i, index) in outs[0].shape.indices().enumerate() {
             b.set(i, self.element(args[0], args[1], &index));
@@ -438,7 +493,7 @@ impl OpRule for Convolution {
     fn vjp(&self, x: &[Tensor], _: &[Tensor], dy: &[Option<Tensor>]) -> Vec<Grad> {
         let Some(dy) = &dy[0] else { return vec![Grad::Zero, Grad::Zero] };
         let (x, kernel) = (&x[0], &x[1]);
-        // Empty sums have no inverse convolution, and their gradient is zero.
+        // Empty sums have no inverse convolution; their gradient is zero.
         if [x, kernel, dy].iter().any(|t| t.ty().elements() == 0) {
             return vec![Grad::Zero, Grad::Zero];
         }
@@ -450,7 +505,7 @@ impl OpRule for Convolution {
         vec![Grad::Of(dx), Grad::Of(reverse(&dk, &backwards))]
     }
 
-    fn attrs(&self) -> Attrs {
+    fn attrs(&self) -> AttrList {
         vec![
             ("window_strides", ints(&self.strides)),
             ("padding", Attr::Pairs(self.padding.clone())),
@@ -463,16 +518,16 @@ impl OpRule for Convolution {
         ]
     }
 
-    /// A multiply-add for each output element and kernel position, padding and holes included.
-    fn cost(&self, args: &[&TensorType], outs: &Outs) -> Cost {
+    /// One multiply-add per output element and kernel position, including padding and holes.
+    fn cost(&self, args: &[&TensorType], outs: &ResultTypes) -> OpCost {
         let features = args[1].shape[self.dims.kernel_output_feature].max(1);
         let per_output = args[1].elements() as f64 / features as f64;
-        Cost { flops: 2.0 * outs[0].elements() as f64 * per_output, bytes: moved_bytes(args, outs) }
+        OpCost { flops: 2.0 * outs[0].elements() as f64 * per_output, bytes: moved_bytes(args, outs) }
     }
 }
 
 impl StructuralOp for Convolution {
-    fn parse(s: &Source<'_>) -> Unread<Self> {
+    fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         let dims = s.conv("dimension_numbers")?;
         let n = dims.input_spatial.len();
         let count = |name: &str| if s.has(name) { s.size(name) } else { Ok(1) };
@@ -489,11 +544,11 @@ impl StructuralOp for Convolution {
         })
     }
 
-    fn samples() -> Vec<Sample> {
+    fn samples() -> Vec<OpSample> {
         elementwise_samples::every_dtype(samples())
     }
 
-    fn row_op(&self, at: NodeView<'_>, rows: Rows) -> Option<RowOp> {
+    fn row_op(&self, at: NodeView<'_>, rows: RowBlocking) -> Option<RowOp> {
         let d = &self.dims;
         let is_row = |k: usize, dim: usize| dim == 0 && at.ty(k).shape[0] == rows.rows;
         if self.batch_groups == 1 && is_row(0, d.input_batch) && d.output_batch == 0 {
@@ -508,29 +563,32 @@ impl StructuralOp for Convolution {
         if sums { RowOp::sum(op, [RowUse::Rows, RowUse::Rows]) } else { None }
     }
 
-    fn factors(&self, _: NodeView<'_>) -> Vec<Factor> {
+    fn factors(&self, _: NodeView<'_>) -> Vec<ShardingFactor> {
         let d = &self.dims;
         let mut all = Vec::new();
         if self.batch_groups == 1 {
-            all.push(Factor::dim([Some(d.input_batch), None], d.output_batch));
+            all.push(ShardingFactor::dim([Some(d.input_batch), None], d.output_batch));
         }
         if self.batch_groups == 1 && self.feature_groups == 1 {
-            all.push(Factor::dim([None, Some(d.kernel_output_feature)], d.output_feature));
-            all.push(Factor::fold([Some(d.input_feature), Some(d.kernel_input_feature)], Monoid::Add));
+            all.push(ShardingFactor::dim([None, Some(d.kernel_output_feature)], d.output_feature));
+            all.push(ShardingFactor::fold(
+                [Some(d.input_feature), Some(d.kernel_input_feature)],
+                Monoid::Add,
+            ));
         }
         all
     }
 
-    fn shard(&self, along: Along, _: usize) -> Option<Op> {
+    fn shard(&self, along: FactorResult, _: usize) -> Option<Op> {
         let element_type = sum_type(self.element_type);
-        matches!(along, Along::Fold(_)).then(|| Convolution { element_type, ..self.clone() }.into())
+        matches!(along, FactorResult::Fold(_)).then(|| Convolution { element_type, ..self.clone() }.into())
     }
 }
 
-/// Tiny programs for the tests: each attribute away from its default at least once.
-pub fn samples() -> Vec<Sample> {
+/// Small test programs: each attribute differs from its default at least once.
+pub fn samples() -> Vec<OpSample> {
     let floats = [DType::F32, DType::F64].into_iter().flat_map(cases);
-    let mut all: Vec<Sample> = floats.collect();
+    let mut all: Vec<OpSample> = floats.collect();
     for dtype in [DType::BF16, DType::F16, DType::I32] {
         all.push(case("same", dtype, &[1, 4, 5, 2], &[3, 3, 2, 3], |x, k| {
             Convolution::same(x, k, &[2, 1], &[1, 1], 1)
@@ -550,7 +608,7 @@ fn case(
     x: &[usize],
     kernel: &[usize],
     spec: impl Fn(&TensorType, &TensorType) -> Convolution,
-) -> Sample {
+) -> OpSample {
     let types = [TensorType::new(dtype, x), TensorType::new(dtype, kernel)];
     let op = spec(&types[0], &types[1]);
     let params = types.map(|t| (t, sample::WIDE));
@@ -560,7 +618,7 @@ fn case(
 }
 
 #[rustfmt::skip]
-fn cases(dtype: DType) -> Vec<Sample> {
+fn cases(dtype: DType) -> Vec<OpSample> {
     let valid = |x: &TensorType, _: &TensorType| Convolution::valid(x, &[1, 1], &[1, 1], 1);
     let plain = |n: usize| Convolution::channels_last(&vec![1; n], &vec![[0, 0]; n], &vec![1; n], 1, dtype);
     vec![
@@ -589,7 +647,7 @@ fn cases(dtype: DType) -> Vec<Sample> {
     ]
 }
 
-/// Input `[s1, s0, f, b]`, kernel `[s0, s1, i, o]`, output `[f, s1, b, s0]`.
+/// Unusual layout: input `[s1, s0, f, b]`, kernel `[s0, s1, i, o]`, output `[f, s1, b, s0]`.
 fn odd_layout() -> ConvDims {
     ConvDims {
         input_batch: 3,
@@ -621,7 +679,7 @@ mod tests {
         interp::run(&graph, &[x, k]).unwrap().remove(0)
     }
 
-    /// The example of the specification.
+    /// Example from the specification.
     #[test]
     fn dilated_input_of_the_specification() {
         let x = [1, 2, 5, 6, 3, 4, 7, 8, 10, 11, 14, 15, 12, 13, 16, 17];

@@ -1,4 +1,4 @@
-//! Changes of element type: convert, bitcast_convert, reduce_precision.
+//! Element type conversions: convert, bitcast_convert, reduce_precision.
 
 use super::elementwise_samples::{COUNTS, SPECIAL, array, program};
 use super::sample::sample;
@@ -10,11 +10,11 @@ use systole_base::{DType, LiteralBuilder, Scalar};
 impl OpRule for Convert {
     lowered!(Map);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         expect_args(args, 1)?;
         Ok(smallvec![args[0].with_dtype(self.to)])
     }
-    fn eval(&self, _: &mut EvalCx, args: &[&Literal], _: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, _: &mut EvalCx, args: &[&Literal], _: &ResultTypes) -> Result<Vec<Literal>> {
         Ok(vec![args[0].convert(self.to)])
     }
     fn vjp(&self, x: &[Tensor], _: &[Tensor], dy: &[Option<Tensor>]) -> Vec<Grad> {
@@ -29,11 +29,11 @@ impl OpRule for Convert {
 }
 
 impl StructuralOp for Convert {
-    fn parse(s: &Source<'_>) -> Unread<Self> {
+    fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         Ok(Convert { to: s.result(0)?.dtype })
     }
 
-    fn samples() -> Vec<Sample> {
+    fn samples() -> Vec<OpSample> {
         let pairs = DType::ALL.into_iter().flat_map(|a| DType::ALL.into_iter().map(move |b| (a, b)));
         let case = |what: &str, (from, to): (DType, DType), size: usize| {
             let same = from == DType::F64 && to == DType::F64;
@@ -42,7 +42,7 @@ impl StructuralOp for Convert {
                 x[0].builder().emit(Convert { to }, &[&x[0]])
             })
         };
-        let mut all: Vec<Sample> = pairs.map(|p| case("", p, 7)).collect();
+        let mut all: Vec<OpSample> = pairs.map(|p| case("", p, 7)).collect();
         all.push(case("empty_", (DType::F32, DType::I8), 0));
         for to in DType::ALL {
             let wide =
@@ -58,13 +58,13 @@ impl StructuralOp for Convert {
 impl OpRule for BitcastConvert {
     lowered!(Move);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         expect_args(args, 1)?;
         let x = args[0];
         require!(
             (x.dtype == DType::Bool) == (self.to == DType::Bool),
             "C1",
-            "bool has no bits to share with another type"
+            "cannot bitcast between bool and another type"
         );
         let (from, to) = (x.dtype.size(), self.to.size());
         let mut dims = x.shape.dims().to_vec();
@@ -72,11 +72,11 @@ impl OpRule for BitcastConvert {
             dims.push(from / to);
         } else if from < to {
             let last = dims.pop();
-            require!(last == Some(to / from), "C1", "the last dimension of {x} must be {}", to / from);
+            require!(last == Some(to / from), "C1", "the last dimension of {x} must have size {}", to / from);
         }
         Ok(smallvec![TensorType::new(self.to, dims)])
     }
-    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &ResultTypes) -> Result<Vec<Literal>> {
         Ok(vec![Literal::from_bytes(outs[0].clone(), args[0].bytes())?])
     }
     fn vjp(&self, _: &[Tensor], _: &[Tensor], _: &[Option<Tensor>]) -> Vec<Grad> {
@@ -84,13 +84,13 @@ impl OpRule for BitcastConvert {
     }
 }
 
-/// Neither cut nor split: an element may become several along a dimension of its own.
+/// Not split: an element may become several elements along a new dimension.
 impl StructuralOp for BitcastConvert {
-    fn parse(s: &Source<'_>) -> Unread<Self> {
+    fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         Ok(BitcastConvert { to: s.result(0)?.dtype })
     }
 
-    fn samples() -> Vec<Sample> {
+    fn samples() -> Vec<OpSample> {
         let case = |from: DType, shape: &[usize], to: DType| {
             let params = [(TensorType::new(from, shape), COUNTS)];
             sample(format!("{from}_{to}"), &params, 0, false, |x| vec![x[0].bitcast_convert(to)])
@@ -111,7 +111,7 @@ impl StructuralOp for BitcastConvert {
             (I64, U64),
             (U64, F64),
         ];
-        let mut all: Vec<Sample> = same.into_iter().map(|(a, b)| case(a, &[3, 5], b)).collect();
+        let mut all: Vec<OpSample> = same.into_iter().map(|(a, b)| case(a, &[3, 5], b)).collect();
         all.extend([
             case(U32, &[2, 3], U8),
             case(F32, &[3], BF16),
@@ -124,10 +124,10 @@ impl StructuralOp for BitcastConvert {
 }
 
 impl ReducePrecision {
-    /// The value at one element.
+    /// Evaluates one element.
     pub fn apply(self, x: f64) -> f64 {
         if x.is_nan() && self.mantissa_bits == 0 {
-            return f64::INFINITY.copysign(x); // no bit is left that tells NaN from infinity
+            return f64::INFINITY.copysign(x); // no mantissa bit is left to tell NaN from infinity
         }
         if !x.is_finite() || x == 0.0 {
             return x;
@@ -152,13 +152,13 @@ impl ReducePrecision {
 impl OpRule for ReducePrecision {
     lowered!(Map);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         expect_args(args, 1)?;
-        require!(args[0].dtype.is_float(), "-", "is not defined on {}", args[0].dtype);
+        require!(args[0].dtype.is_float(), "-", "not supported for element type {}", args[0].dtype);
         require!(self.exponent_bits >= 1, "C2", "exponent_bits must be at least 1");
         Ok(smallvec![args[0].clone()])
     }
-    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &ResultTypes) -> Result<Vec<Literal>> {
         let mut b = LiteralBuilder::new(outs[0].clone());
         for i in 0..outs[0].elements() {
             b.set(i, Scalar::Float(self.apply(args[0].get(i).as_f64())));
@@ -168,7 +168,7 @@ impl OpRule for ReducePrecision {
     fn vjp(&self, _: &[Tensor], _: &[Tensor], dy: &[Option<Tensor>]) -> Vec<Grad> {
         vec![dy[0].clone().map_or(Grad::Zero, Grad::Of)]
     }
-    fn attrs(&self) -> Attrs {
+    fn attrs(&self) -> AttrList {
         vec![
             ("exponent_bits", Attr::Int32(self.exponent_bits as i32)),
             ("mantissa_bits", Attr::Int32(self.mantissa_bits as i32)),
@@ -177,12 +177,12 @@ impl OpRule for ReducePrecision {
 }
 
 impl StructuralOp for ReducePrecision {
-    fn parse(s: &Source<'_>) -> Unread<Self> {
+    fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         let bits = |name: &str| Ok::<u32, String>(s.size(name)?.min(64) as u32);
         Ok(ReducePrecision { exponent_bits: bits("exponent_bits")?, mantissa_bits: bits("mantissa_bits")? })
     }
 
-    fn samples() -> Vec<Sample> {
+    fn samples() -> Vec<OpSample> {
         let sized = |what: &str, dtype: DType, rows: usize, exponent: u32, mantissa: u32| {
             let params = [(TensorType::new(dtype, [rows, 5]), COUNTS)];
             let label = format!("{what}{dtype}_e{exponent}m{mantissa}");
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn reduce_precision_agrees_with_bf16_and_f16_on_normal_values() {
-        let mut s = systole_base::rng::Stream::new(1, 2, 3);
+        let mut s = systole_base::rng::RandomStream::new(1, 2, 3);
         for _ in 0..10_000 {
             let x = f32::from_bits(s.next_u32() & 0x3fff_ffff | 0x2000_0000) as f64;
             let bf16 = ReducePrecision { exponent_bits: 8, mantissa_bits: 7 }.apply(x);

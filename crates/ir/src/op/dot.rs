@@ -1,4 +1,4 @@
-//! dot_general: sums of products over pairs of dimensions, batched over others.
+//! dot_general: batched matrix product over any dimensions.
 
 use super::sample::{WIDE, sample};
 use super::*;
@@ -7,12 +7,12 @@ use smallvec::smallvec;
 use systole_base::{DType, Dims, LiteralBuilder, Scalar};
 
 impl DotGeneral {
-    /// Dimensions of `a` that are neither batch nor contracted.
+    /// Free dimensions of `a`: neither batch nor contracting.
     pub fn lhs_free(&self, rank: usize) -> Dims {
         (0..rank).filter(|d| !self.lhs_batch.contains(d) && !self.lhs_contract.contains(d)).collect()
     }
 
-    /// Dimensions of `b` that are neither batch nor contracted.
+    /// Free dimensions of `b`: neither batch nor contracting.
     pub fn rhs_free(&self, rank: usize) -> Dims {
         (0..rank).filter(|d| !self.rhs_batch.contains(d) && !self.rhs_contract.contains(d)).collect()
     }
@@ -26,30 +26,38 @@ fn distinct(batch: &[usize], contract: &[usize]) -> bool {
 impl OpRule for DotGeneral {
     lowered!(Contract);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         expect_args(args, 2)?;
         let (a, b) = (args[0], args[1]);
-        require!(self.lhs_batch.len() == self.rhs_batch.len(), "C1", "batch dimensions do not pair up");
+        require!(
+            self.lhs_batch.len() == self.rhs_batch.len(),
+            "C1",
+            "the operands must have the same number of batch dimensions"
+        );
         require!(
             self.lhs_contract.len() == self.rhs_contract.len(),
             "C2",
-            "contracting dimensions do not pair up"
+            "the operands must have the same number of contracting dimensions"
         );
         let below = |dims: &[usize], x: &TensorType| dims.iter().all(|d| *d < x.rank());
-        require!(below(&self.lhs_batch, a), "C5", "batch dimensions are not below the rank of {a}");
-        require!(below(&self.lhs_contract, a), "C6", "contracting dimensions are not below the rank of {a}");
-        require!(below(&self.rhs_batch, b), "C7", "batch dimensions are not below the rank of {b}");
-        require!(below(&self.rhs_contract, b), "C8", "contracting dimensions are not below the rank of {b}");
-        require!(distinct(&self.lhs_batch, &self.lhs_contract), "C3", "dimensions of {a} are named twice");
-        require!(distinct(&self.rhs_batch, &self.rhs_contract), "C4", "dimensions of {b} are named twice");
+        require!(below(&self.lhs_batch, a), "C5", "batch dimensions must be below the rank of {a}");
+        require!(below(&self.lhs_contract, a), "C6", "contracting dimensions must be below the rank of {a}");
+        require!(below(&self.rhs_batch, b), "C7", "batch dimensions must be below the rank of {b}");
+        require!(below(&self.rhs_contract, b), "C8", "contracting dimensions must be below the rank of {b}");
+        require!(distinct(&self.lhs_batch, &self.lhs_contract), "C3", "a dimension of {a} is listed twice");
+        require!(distinct(&self.rhs_batch, &self.rhs_contract), "C4", "a dimension of {b} is listed twice");
         for (&l, &r) in self.lhs_batch.iter().zip(&self.rhs_batch) {
-            require!(a.shape[l] == b.shape[r], "C9", "batch sizes differ: {l} of {a}, {r} of {b}");
+            require!(
+                a.shape[l] == b.shape[r],
+                "C9",
+                "batch sizes differ: dimension {l} of {a}, dimension {r} of {b}"
+            );
         }
         for (&l, &r) in self.lhs_contract.iter().zip(&self.rhs_contract) {
             require!(
                 a.shape[l] == b.shape[r],
                 "C10",
-                "summed sizes differ: dimension {l} of {a} is {}, dimension {r} of {b} is {}",
+                "contracting sizes differ: dimension {l} of {a} has size {}, dimension {r} of {b} has size {}",
                 a.shape[l],
                 b.shape[r]
             );
@@ -58,7 +66,7 @@ impl OpRule for DotGeneral {
         require!(
             a.dtype.is_float() == self.element_type.is_float(),
             "C13",
-            "{} products cannot sum to {}",
+            "cannot accumulate products of {} in {}",
             a.dtype,
             self.element_type
         );
@@ -72,7 +80,7 @@ impl OpRule for DotGeneral {
         Ok(smallvec![TensorType::new(self.element_type, &dims[..])])
     }
 
-    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &ResultTypes) -> Result<Vec<Literal>> {
         let (a, b) = (args[0], args[1]);
         let (sa, sb) = (a.shape().strides(), b.shape().strides());
         let (fa, fb) = (self.lhs_free(a.shape().rank()), self.rhs_free(b.shape().rank()));
@@ -106,7 +114,7 @@ impl OpRule for DotGeneral {
         let rows: Vec<usize> = (nb..nb + fa.len()).collect();
         let cols: Vec<usize> = (nb + fa.len()..dy.rank()).collect();
 
-        // da[batch, free a, contract] = Σ over b's free dims of dy · b, then back to a's order of dimensions.
+        // da[batch, free a, contract] = Σ over b's free dims of dy · b, then transposed to a's dimension order.
         let da = dy.dot_general(b, &batch, &self.rhs_batch, &cols, &fb);
         let da_order = order_of(&self.rhs_contract);
         let da_dims: Vec<usize> = [
@@ -126,9 +134,9 @@ impl OpRule for DotGeneral {
         vec![Grad::Of(da.transpose(&inverse(&da_dims))), Grad::Of(db.transpose(&inverse(&db_dims)))]
     }
 
-    fn attrs(&self) -> Attrs {
-        use super::attr::Field;
-        let list = |d: &[usize]| Field::List(d.iter().map(|&d| d as i64).collect());
+    fn attrs(&self) -> AttrList {
+        use super::attr::AttrField;
+        let list = |d: &[usize]| AttrField::List(d.iter().map(|&d| d as i64).collect());
         vec![(
             "dot_dimension_numbers",
             Attr::Struct(
@@ -143,14 +151,14 @@ impl OpRule for DotGeneral {
         )]
     }
 
-    fn cost(&self, args: &[&TensorType], outs: &Outs) -> Cost {
+    fn cost(&self, args: &[&TensorType], outs: &ResultTypes) -> OpCost {
         let inner: usize = self.lhs_contract.iter().map(|&d| args[0].shape[d]).product();
-        Cost { flops: 2.0 * outs[0].elements() as f64 * inner as f64, bytes: moved_bytes(args, outs) }
+        OpCost { flops: 2.0 * outs[0].elements() as f64 * inner as f64, bytes: moved_bytes(args, outs) }
     }
 }
 
 impl StructuralOp for DotGeneral {
-    fn parse(s: &Source<'_>) -> Unread<Self> {
+    fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         let list = |field: &str| s.field("dot_dimension_numbers", "dot", field);
         Ok(DotGeneral {
             lhs_batch: list("lhs_batching_dimensions")?,
@@ -161,20 +169,20 @@ impl StructuralOp for DotGeneral {
         })
     }
 
-    fn samples() -> Vec<Sample> {
-        // Lists: batch dimensions of both operands, then the contracted ones of both.
+    fn samples() -> Vec<OpSample> {
+        // Batch dimensions of both operands, then contracting dimensions of both.
         type Lists<'a> = [&'a [usize]; 4];
         let case = |what: &str, from: DType, to: DType, a: &[usize], b: &[usize], lists: Lists<'_>| {
             let [lhs_batch, rhs_batch, lhs_contract, rhs_contract] = lists.map(systole_base::Dims::from);
             let op = DotGeneral { lhs_batch, rhs_batch, lhs_contract, rhs_contract, element_type: to };
             let params = [(TensorType::new(from, a), WIDE), (TensorType::new(from, b), WIDE)];
-            // Products are summed in another order and, in narrow types, with other roundings.
+            // Backends sum in another order and, in bf16 and f16, round differently.
             let label = format!("{what}_{from}_{to}");
             sample(label, &params, 32, from == DType::F64, |x| x[0].builder().emit(op, &[&x[0], &x[1]]))
         };
         use DType::*;
         let matrix: Lists<'_> = [&[], &[], &[1], &[0]];
-        let mut all: Vec<Sample> =
+        let mut all: Vec<OpSample> =
             DType::ALL.into_iter().map(|d| case("matrix", d, d, &[3, 5], &[5, 2], matrix)).collect();
         all.extend([
             case("batched", F64, F64, &[2, 3, 5], &[2, 5, 4], [&[0], &[0], &[2], &[1]]),
@@ -191,7 +199,7 @@ impl StructuralOp for DotGeneral {
         all
     }
 
-    fn row_op(&self, at: NodeView<'_>, rows: Rows) -> Option<RowOp> {
+    fn row_op(&self, at: NodeView<'_>, rows: RowBlocking) -> Option<RowOp> {
         let cut = rows.cut(at.ty(0))?;
         if let (Some(lhs_batch), Some(rhs_batch)) =
             (cut.leading(&self.lhs_batch), cut.leading(&self.rhs_batch))
@@ -233,22 +241,22 @@ impl StructuralOp for DotGeneral {
         RowOp::sum(op, [RowUse::Rows, RowUse::Rows])
     }
 
-    fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
+    fn factors(&self, at: NodeView<'_>) -> Vec<ShardingFactor> {
         let batch = self.lhs_batch.iter().zip(&self.rhs_batch).enumerate();
-        let batch = batch.map(|(i, (&l, &r))| Factor::dim([Some(l), Some(r)], i));
+        let batch = batch.map(|(i, (&l, &r))| ShardingFactor::dim([Some(l), Some(r)], i));
         let (rows, columns) = (self.lhs_free(at.ty(0).rank()), self.rhs_free(at.ty(1).rank()));
         let first = self.lhs_batch.len();
-        let left = rows.iter().enumerate().map(|(i, &l)| Factor::dim([Some(l), None], first + i));
+        let left = rows.iter().enumerate().map(|(i, &l)| ShardingFactor::dim([Some(l), None], first + i));
         let right = columns.iter().enumerate();
-        let right = right.map(|(i, &r)| Factor::dim([None, Some(r)], first + rows.len() + i));
+        let right = right.map(|(i, &r)| ShardingFactor::dim([None, Some(r)], first + rows.len() + i));
         let summed = self.lhs_contract.iter().zip(&self.rhs_contract);
-        let summed = summed.map(|(&l, &r)| Factor::fold([Some(l), Some(r)], Monoid::Add));
+        let summed = summed.map(|(&l, &r)| ShardingFactor::fold([Some(l), Some(r)], Monoid::Add));
         batch.chain(left).chain(right).chain(summed).collect()
     }
 
-    fn shard(&self, along: Along, _: usize) -> Option<Op> {
+    fn shard(&self, along: FactorResult, _: usize) -> Option<Op> {
         let element_type = sum_type(self.element_type);
-        matches!(along, Along::Fold(_)).then(|| DotGeneral { element_type, ..self.clone() }.into())
+        matches!(along, FactorResult::Fold(_)).then(|| DotGeneral { element_type, ..self.clone() }.into())
     }
 }
 
@@ -268,14 +276,14 @@ pub(crate) fn sum_of_products(
     Scalar::Int(sum).round_to(to)
 }
 
-/// The positions of `dims` sorted by value: free dimensions come out in increasing order.
+/// Positions of `dims` sorted by value, so that free dimensions come out in increasing order.
 fn order_of(dims: &[usize]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..dims.len()).collect();
     order.sort_by_key(|&k| dims[k]);
     order
 }
 
-/// The permutation that undoes `dims`.
+/// Inverse permutation of `dims`.
 fn inverse(dims: &[usize]) -> Vec<usize> {
     let mut inv = vec![0; dims.len()];
     dims.iter().enumerate().for_each(|(i, &d)| inv[d] = i);

@@ -1,4 +1,4 @@
-//! Slices at places known only when running: dynamic_slice, dynamic_update_slice.
+//! dynamic_slice and dynamic_update_slice: read or overwrite a block at a start index given at run time.
 
 use super::attr::ints;
 use super::gather::{as_index, elements};
@@ -7,26 +7,28 @@ use crate::require;
 use smallvec::smallvec;
 use systole_base::{DType, Dims, LiteralBuilder, Shape};
 
-/// Checks that starts are integer scalars of one type.
-fn check_starts(starts: &[&TensorType], label: &'static str) -> Result<(), Constraint> {
+/// Checks that start indices are integer scalars of one type.
+fn check_starts(starts: &[&TensorType], label: &'static str) -> Result<(), SpecConstraint> {
     for s in starts {
         let fits = s.rank() == 0 && s.dtype.is_int() && *s == starts[0];
         if !fits {
-            let what =
-                format!("the start {s} is no integer scalar, or not of the type {} of others", starts[0]);
-            return Err(Constraint::new(label, what));
+            let what = format!(
+                "the start index has type {s}, expected an integer scalar of the same type as the others, {}",
+                starts[0]
+            );
+            return Err(SpecConstraint::new(label, what));
         }
     }
     Ok(())
 }
 
-/// Starts moved so that a block of `sizes` lies inside `shape`.
+/// Clamps start indices so that a block of `sizes` is inside `shape`.
 fn clamped(starts: &[&Literal], shape: &Shape, sizes: &[usize]) -> Dims {
     let last = (0..shape.rank()).map(|d| (shape[d] - sizes[d]) as i64);
     starts.iter().zip(last).map(|(s, last)| as_index(s.get(0)).clamp(0, last) as usize).collect()
 }
 
-/// Positions in `shape` of the elements of a block of `sizes` at `start`, in row-major order.
+/// Indices in `shape` of the elements of a block of `sizes` at `start`, in row-major order.
 fn block<'a>(shape: &'a Shape, start: &'a [usize], sizes: &Shape) -> impl Iterator<Item = usize> + 'a {
     sizes.indices().map(move |index| {
         let at: Dims = index.iter().zip(start).map(|(i, s)| i + s).collect();
@@ -37,13 +39,13 @@ fn block<'a>(shape: &'a Shape, start: &'a [usize], sizes: &Shape) -> impl Iterat
 impl OpRule for DynamicSlice {
     lowered!(Move);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
-        require!(!args.is_empty(), "-", "takes an operand and its start indices");
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
+        require!(!args.is_empty(), "-", "expected an operand and its start indices");
         let (x, starts) = (args[0], &args[1..]);
         require!(
             starts.len() == x.rank() && self.sizes.len() == x.rank(),
             "C2",
-            "{} start_indices and {} slice_sizes for {x}",
+            "got {} start_indices and {} slice_sizes for {x}",
             starts.len(),
             self.sizes.len()
         );
@@ -53,7 +55,7 @@ impl OpRule for DynamicSlice {
         Ok(smallvec![x.with_shape(&self.sizes[..])])
     }
 
-    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &ResultTypes) -> Result<Vec<Literal>> {
         let x = args[0];
         let start = clamped(&args[1..], x.shape(), &self.sizes);
         let mut b = LiteralBuilder::new(outs[0].clone());
@@ -66,39 +68,39 @@ impl OpRule for DynamicSlice {
     fn vjp(&self, x: &[Tensor], _: &[Tensor], dy: &[Option<Tensor>]) -> Vec<Grad> {
         let mut grads = vec![Grad::Zero; x.len()];
         if let Some(dy) = &dy[0] {
-            // Starts are clamped alike: both blocks are of one size.
+            // Both blocks have the same size, so the starts are clamped in the same way.
             let starts: Vec<&Tensor> = x[1..].iter().collect();
             grads[0] = Grad::Of(x[0].zeros_like().dynamic_update_slice(dy, &starts));
         }
         grads
     }
 
-    fn attrs(&self) -> Attrs {
+    fn attrs(&self) -> AttrList {
         vec![("slice_sizes", ints(&self.sizes))]
     }
 
-    /// Only the block moves.
-    fn cost(&self, _: &[&TensorType], outs: &Outs) -> Cost {
-        Cost { flops: 0.0, bytes: 2.0 * outs[0].bytes() as f64 }
+    /// Only the block is moved.
+    fn cost(&self, _: &[&TensorType], outs: &ResultTypes) -> OpCost {
+        OpCost { flops: 0.0, bytes: 2.0 * outs[0].bytes() as f64 }
     }
 }
 
-/// Not cut: the block may be of other rows.
+/// Not split: the block may cover other rows.
 impl StructuralOp for DynamicSlice {
-    fn parse(s: &Source<'_>) -> Unread<Self> {
+    fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         Ok(DynamicSlice { sizes: s.sizes("slice_sizes")? })
     }
 
-    fn samples() -> Vec<Sample> {
+    fn samples() -> Vec<OpSample> {
         elementwise_samples::every_dtype(dynamic_slice_samples())
     }
 
-    fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
+    fn factors(&self, at: NodeView<'_>) -> Vec<ShardingFactor> {
         at.same_dims(1, |d| self.sizes[d] == at.ty(0).shape[d])
     }
 
-    fn shard(&self, along: Along, parts: usize) -> Option<Op> {
-        let Along::Dim(d) = along else { return None };
+    fn shard(&self, along: FactorResult, parts: usize) -> Option<Op> {
+        let FactorResult::Dim(d) = along else { return None };
         Some(DynamicSlice { sizes: shard_of(&self.sizes, d, parts) }.into())
     }
 }
@@ -106,19 +108,19 @@ impl StructuralOp for DynamicSlice {
 impl OpRule for DynamicUpdateSlice {
     lowered!(Move);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
-        require!(args.len() >= 2, "-", "takes an operand, an update and its start indices");
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
+        require!(args.len() >= 2, "-", "expected an operand, an update and the start indices");
         let (x, update, starts) = (args[0], args[1], &args[2..]);
         require!(x.dtype == update.dtype, "C2", "element types differ: {x} and {update}");
         require!(x.rank() == update.rank(), "C3", "ranks differ: {x} and {update}");
-        require!(starts.len() == x.rank(), "C4", "{} start_indices for {x}", starts.len());
+        require!(starts.len() == x.rank(), "C4", "got {} start_indices for {x}", starts.len());
         check_starts(starts, "C5")?;
         let inside = update.shape.iter().zip(x.shape.iter()).all(|(s, n)| s <= n);
-        require!(inside, "C6", "the update {update} exceeds {x}");
+        require!(inside, "C6", "the update {update} is larger than {x}");
         Ok(smallvec![x.clone()])
     }
 
-    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &ResultTypes) -> Result<Vec<Literal>> {
         let (x, update) = (args[0], args[1]);
         let start = clamped(&args[2..], x.shape(), update.shape());
         let mut b = LiteralBuilder::new(outs[0].clone());
@@ -139,29 +141,29 @@ impl OpRule for DynamicUpdateSlice {
         grads
     }
 
-    /// Only the block moves when the operand is updated in place.
-    fn cost(&self, args: &[&TensorType], _: &Outs) -> Cost {
-        Cost { flops: 0.0, bytes: 2.0 * args[1].bytes() as f64 }
+    /// Only the block is moved if the operand is updated in place.
+    fn cost(&self, args: &[&TensorType], _: &ResultTypes) -> OpCost {
+        OpCost { flops: 0.0, bytes: 2.0 * args[1].bytes() as f64 }
     }
 }
 
-/// Not cut: the block may be of other rows.
+/// Not split: the block may cover other rows.
 impl StructuralOp for DynamicUpdateSlice {
-    fn parse(_: &Source<'_>) -> Unread<Self> {
+    fn parse(_: &OpSource<'_>) -> OpParseResult<Self> {
         Ok(DynamicUpdateSlice)
     }
 
-    fn samples() -> Vec<Sample> {
+    fn samples() -> Vec<OpSample> {
         elementwise_samples::every_dtype(dynamic_update_slice_samples())
     }
 
-    fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
+    fn factors(&self, at: NodeView<'_>) -> Vec<ShardingFactor> {
         at.same_dims(2, |d| at.ty(1).shape[d] == at.ty(0).shape[d])
     }
 }
 
-/// Tiny programs for the tests: starts inside, outside and at both ends.
-pub fn dynamic_slice_samples() -> Vec<Sample> {
+/// Small test programs: start indices inside, outside and at both ends.
+pub fn dynamic_slice_samples() -> Vec<OpSample> {
     let mut all = vec![];
     for dtype in [DType::F32, DType::F64, DType::BF16, DType::I32, DType::Bool] {
         for index in [DType::I32, DType::I64, DType::U8] {
@@ -174,23 +176,23 @@ pub fn dynamic_slice_samples() -> Vec<Sample> {
     all
 }
 
-/// The parameters: arrays of these shapes, and one start for each dimension.
-fn with_starts(dtype: DType, index: DType, shapes: &[&[usize]]) -> Vec<(TensorType, Domain)> {
+/// Parameters: arrays of these shapes, and one start index per dimension.
+fn with_starts(dtype: DType, index: DType, shapes: &[&[usize]]) -> Vec<(TensorType, ArgDomain)> {
     let low = if index.is_unsigned_int() { 0.0 } else { -3.0 };
     let arrays = shapes.iter().map(|s| (TensorType::new(dtype, *s), elements(dtype)));
-    let start = (TensorType::scalar(index), Domain::Uniform(low, 6.0));
+    let start = (TensorType::scalar(index), ArgDomain::Uniform(low, 6.0));
     arrays.chain(vec![start; shapes[0].len()]).collect()
 }
 
-fn sliced(what: &str, dtype: DType, index: DType, shape: &[usize], sizes: &[usize]) -> Sample {
+fn sliced(what: &str, dtype: DType, index: DType, shape: &[usize], sizes: &[usize]) -> OpSample {
     let params = with_starts(dtype, index, &[shape]);
     sample::sample(format!("{what}_{dtype}_{index}"), &params, 0, dtype == DType::F64, |x| {
         vec![x[0].dynamic_slice(&x[1..].iter().collect::<Vec<_>>(), sizes)]
     })
 }
 
-/// Tiny programs for the tests: starts inside, outside and at both ends.
-pub fn dynamic_update_slice_samples() -> Vec<Sample> {
+/// Small test programs: start indices inside, outside and at both ends.
+pub fn dynamic_update_slice_samples() -> Vec<OpSample> {
     let mut all = vec![];
     for dtype in [DType::F32, DType::F64, DType::BF16, DType::I32, DType::Bool] {
         for index in [DType::I32, DType::I64, DType::U8] {
@@ -203,7 +205,7 @@ pub fn dynamic_update_slice_samples() -> Vec<Sample> {
     all
 }
 
-fn updated(what: &str, dtype: DType, index: DType, shape: &[usize], sizes: &[usize]) -> Sample {
+fn updated(what: &str, dtype: DType, index: DType, shape: &[usize], sizes: &[usize]) -> OpSample {
     let params = with_starts(dtype, index, &[shape, sizes]);
     sample::sample(format!("{what}_{dtype}_{index}"), &params, 0, dtype == DType::F64, |x| {
         vec![x[0].dynamic_update_slice(&x[1], &x[2..].iter().collect::<Vec<_>>())]
@@ -221,7 +223,7 @@ mod tests {
         sample::check::all(&dynamic_update_slice_samples());
     }
 
-    /// The examples of the specification: starts −1 and 3 become 0 and 2.
+    /// Examples from the specification: starts −1 and 3 become 0 and 2.
     #[test]
     fn starts_are_clamped() {
         let g = GraphBuilder::new("main");

@@ -1,16 +1,16 @@
-//! The samples of element-wise ops, and what the samples of several ops are made of.
+//! Generates test samples of element-wise ops, and helpers for the samples of other ops.
 
 use super::sample::{WIDE, sample};
 use super::*;
 use crate::GraphBuilder;
 use systole_base::{DType, LiteralBuilder, Scalar};
 
-pub(super) const COUNTS: Domain = Domain::Uniform(-99.0, 99.0);
+pub(super) const COUNTS: ArgDomain = ArgDomain::Uniform(-99.0, 99.0);
 
-/// One op on operands of one shape, for every element type that it accepts, and on empty and rank-0 arrays.
-pub(super) fn elementwise(op: impl Elementwise) -> Vec<Sample> {
+/// Samples of an element-wise op for every element type that it accepts, and for empty and rank-0 arrays.
+pub(super) fn elementwise(op: impl Elementwise) -> Vec<OpSample> {
     let ((domains, ulp, differentiable), op) = (op.sampled(), op.into());
-    let domains: Vec<Domain> = domains.into_iter().map(|(a, b)| Domain::Uniform(a, b)).collect();
+    let domains: Vec<ArgDomain> = domains.into_iter().map(|(a, b)| ArgDomain::Uniform(a, b)).collect();
     let accepts = |d: &DType| {
         let ty = TensorType::new(*d, [1]);
         op.rule().infer(&vec![&ty; domains.len()]).is_ok()
@@ -23,16 +23,16 @@ pub(super) fn elementwise(op: impl Elementwise) -> Vec<Sample> {
             x[0].builder().emit(op.clone(), &x.iter().collect::<Vec<_>>())
         })
     };
-    let mut all: Vec<Sample> = accepted.iter().map(|&d| case("", d, &[3, 5])).collect();
+    let mut all: Vec<OpSample> = accepted.iter().map(|&d| case("", d, &[3, 5])).collect();
     for &d in accepted.iter().rev().take(1) {
         all.extend([case("empty_", d, &[0, 3]), case("scalar_", d, &[])]);
     }
     all
 }
 
-/// The samples of a row.
+/// Element-wise ops whose samples are generated from their row.
 pub(super) trait Elementwise: Copy + Into<Op> {
-    /// Domains of the operands, tolerance in units in the last place, whether the derivative is checked.
+    /// Operand domains, tolerance in units in the last place (ULP), and whether the derivative is checked.
     fn sampled(self) -> (Vec<(f64, f64)>, u32, bool);
 }
 
@@ -48,11 +48,11 @@ impl Elementwise for Binary {
     }
 }
 
-/// Adds to an op's samples one for each further element type that it accepts: the first sample over f32, retyped.
-/// Ops with bodies accept only the types of their bodies.
-pub(super) fn every_dtype(mut samples: Vec<Sample>) -> Vec<Sample> {
-    let over = |s: &Sample, d: DType| s.graph.nodes.iter().any(|n| n.outs[0].dtype == d);
-    let single = |s: &&Sample| s.graph.nodes.len() == s.graph.params.len() + 1;
+/// Adds one sample for each further element type that the op accepts: the first f32 sample with the type replaced. Ops
+/// with bodies accept only the types of their bodies.
+pub(super) fn every_dtype(mut samples: Vec<OpSample>) -> Vec<OpSample> {
+    let over = |s: &OpSample, d: DType| s.graph.nodes.iter().any(|n| n.outs[0].dtype == d);
+    let single = |s: &&OpSample| s.graph.nodes.len() == s.graph.params.len() + 1;
     let Some(base) = samples.iter().filter(single).find(|s| over(s, DType::F32)).cloned() else {
         return samples;
     };
@@ -74,12 +74,12 @@ pub(super) fn every_dtype(mut samples: Vec<Sample>) -> Vec<Sample> {
     samples
 }
 
-/// `what_dtype` for every element type: one program over arrays of `shapes`.
+/// Samples named `what_dtype`, one for each element type: the same program over arrays of `shapes`.
 pub(super) fn moved(
     what: &str,
     shapes: &[&[usize]],
     build: impl Fn(&[Tensor]) -> Vec<Tensor>,
-) -> Vec<Sample> {
+) -> Vec<OpSample> {
     let case = |dtype: DType| {
         let params: Vec<_> = shapes.iter().map(|&s| (TensorType::new(dtype, s), COUNTS)).collect();
         sample(format!("{what}_{dtype}"), &params, 0, dtype == DType::F64, &build)
@@ -87,20 +87,24 @@ pub(super) fn moved(
     DType::ALL.into_iter().map(case).collect()
 }
 
-/// The same for f64 alone.
-pub(super) fn moved_f64(what: &str, shapes: &[&[usize]], build: impl Fn(&[Tensor]) -> Vec<Tensor>) -> Sample {
+/// Like [`moved`], for f64 only.
+pub(super) fn moved_f64(
+    what: &str,
+    shapes: &[&[usize]],
+    build: impl Fn(&[Tensor]) -> Vec<Tensor>,
+) -> OpSample {
     let params: Vec<_> = shapes.iter().map(|&s| (TensorType::new(DType::F64, s), WIDE)).collect();
     sample(format!("{what}_f64"), &params, 0, true, build)
 }
 
-/// A sample without parameters.
-pub(super) fn program(label: &str, build: impl FnOnce(&GraphBuilder) -> Vec<Tensor>) -> Sample {
+/// Creates a sample without parameters.
+pub(super) fn program(label: &str, build: impl FnOnce(&GraphBuilder) -> Vec<Tensor>) -> OpSample {
     let g = GraphBuilder::new("main");
     match g.finish(&build(&g)) {
         Ok(graph) => {
-            Sample { label: label.into(), graph, domains: Vec::new(), ulp: 0, differentiable: false }
+            OpSample { label: label.into(), graph, domains: Vec::new(), ulp: 0, differentiable: false }
         }
-        Err(e) => systole_base::bug!("the sample {label} does not build: {e}"),
+        Err(e) => systole_base::bug!("cannot build the sample {label}: {e}"),
     }
 }
 

@@ -1,6 +1,7 @@
-//! gather: slices of an operand at positions that are data; and what it shares with scatter.
+//! gather: reads slices of an operand at an array of indices (embedding lookup). Also index helpers shared with
+//! scatter.
 
-use super::attr::{Field, ints};
+use super::attr::{AttrField, ints};
 use super::window::checked_type;
 use super::*;
 use crate::require;
@@ -8,7 +9,7 @@ use smallvec::smallvec;
 use systole_base::{DType, Dims, LiteralBuilder, Scalar};
 
 impl Gather {
-    /// `x: T[N, …], indices: I[…] → T[indices…, …]`: whole rows by number.
+    /// `x: T[N, …], indices: I[…] → T[indices…, …]`: gathers whole rows by index.
     pub fn rows(x: &TensorType, indices_rank: usize) -> Gather {
         let mut slice_sizes: Dims = x.shape.dims().into();
         if let Some(first) = slice_sizes.first_mut() {
@@ -26,8 +27,8 @@ impl Gather {
         }
     }
 
-    fn placement(&self) -> Placement<'_> {
-        Placement {
+    fn placement(&self) -> GatherDims<'_> {
+        GatherDims {
             window_dims: &self.offset_dims,
             dropped: &self.collapsed_slice_dims,
             operand_batching: &self.operand_batching_dims,
@@ -37,86 +38,124 @@ impl Gather {
         }
     }
 
-    fn check_slices(&self, x: &TensorType) -> Result<(), Constraint> {
+    fn check_slices(&self, x: &TensorType) -> Result<(), SpecConstraint> {
         let (n, sizes) = (x.rank(), &self.slice_sizes);
         let below = |v: &[usize]| v.iter().all(|&d| d < n);
         let thin = |v: &[usize]| v.iter().all(|&d| sizes[d] <= 1);
-        require!(sizes.len() == n, "C20", "{} slice_sizes for {x}", sizes.len());
+        require!(sizes.len() == n, "C20", "got {} slice_sizes for {x}", sizes.len());
         let inside = sizes.iter().zip(x.shape.iter()).all(|(s, n)| s <= n);
         require!(inside, "C21", "slice_sizes {:?} exceed {x}", &sizes[..]);
-        require!(below(&self.collapsed_slice_dims), "C8", "collapsed_slice_dims are not below rank {n}");
-        require!(below(&self.operand_batching_dims), "C11", "operand_batching_dims are not below rank {n}");
+        require!(below(&self.collapsed_slice_dims), "C8", "collapsed_slice_dims must be below the rank {n}");
+        require!(
+            below(&self.operand_batching_dims),
+            "C11",
+            "operand_batching_dims must be below the rank {n}"
+        );
         let dropped = [&self.collapsed_slice_dims[..], &self.operand_batching_dims].concat();
-        require!(unique(&dropped), "C6", "collapsed_slice_dims and operand_batching_dims repeat");
-        require!(sorted(&self.collapsed_slice_dims), "C7", "collapsed_slice_dims are not sorted");
-        require!(thin(&self.collapsed_slice_dims), "C9", "a collapsed slice size is above 1");
-        require!(sorted(&self.operand_batching_dims), "C10", "operand_batching_dims are not sorted");
-        require!(thin(&self.operand_batching_dims), "C12", "a batching slice size is above 1");
+        require!(
+            unique(&dropped),
+            "C6",
+            "a dimension occurs twice in collapsed_slice_dims and operand_batching_dims"
+        );
+        require!(sorted(&self.collapsed_slice_dims), "C7", "collapsed_slice_dims must be sorted");
+        require!(
+            thin(&self.collapsed_slice_dims),
+            "C9",
+            "slice sizes of collapsed dimensions must be at most 1"
+        );
+        require!(sorted(&self.operand_batching_dims), "C10", "operand_batching_dims must be sorted");
+        require!(
+            thin(&self.operand_batching_dims),
+            "C12",
+            "slice sizes of batching dimensions must be at most 1"
+        );
         let kept = self.offset_dims.len() + dropped.len();
-        require!(n == kept, "C1", "offset, collapsed and batching dimensions are {kept}, {x} has {n}");
+        require!(
+            n == kept,
+            "C1",
+            "got {kept} offset, collapsed and batching dimensions in total, but {x} has {n} dimensions"
+        );
         Ok(())
     }
 
-    fn check_indices(&self, x: &TensorType, indices: &TensorType) -> Result<(), Constraint> {
+    fn check_indices(&self, x: &TensorType, indices: &TensorType) -> Result<(), SpecConstraint> {
         let (n, rank, ivd) = (x.rank(), indices.rank(), self.index_vector_dim);
         let batching = &self.start_indices_batching_dims;
-        require!(indices.dtype.is_int(), "-", "the indices {indices} are no integers");
-        require!(ivd <= rank, "C2", "index_vector_dim {ivd} is above the rank of {indices}");
+        require!(indices.dtype.is_int(), "-", "the indices have type {indices}, expected integers");
+        require!(ivd <= rank, "C2", "index_vector_dim {ivd} exceeds the rank of {indices}");
         let length = if ivd < rank { indices.shape[ivd] } else { 1 };
         let named = self.start_index_map.len();
-        require!(named == length, "C3", "start_index_map has {named} entries, index vectors {length}");
-        require!(unique(batching), "C13", "start_indices_batching_dims repeat");
-        require!(batching.iter().all(|&d| d < rank), "C14", "start_indices_batching_dims exceed {indices}");
-        require!(!batching.contains(&ivd), "C15", "index_vector_dim {ivd} is a batching dimension");
+        require!(
+            named == length,
+            "C3",
+            "start_index_map has {named} entries, but index vectors have length {length}"
+        );
+        require!(unique(batching), "C13", "start_indices_batching_dims must be unique");
+        require!(
+            batching.iter().all(|&d| d < rank),
+            "C14",
+            "start_indices_batching_dims must be below the rank of {indices}"
+        );
+        require!(!batching.contains(&ivd), "C15", "index_vector_dim {ivd} must not be a batching dimension");
         let paired = batching.len() == self.operand_batching_dims.len();
-        require!(paired, "C16", "batching dimensions of operand and indices do not pair up");
+        require!(paired, "C16", "operand and indices must have the same number of batching dimensions");
         for (&o, &i) in self.operand_batching_dims.iter().zip(batching) {
             let same = x.shape[o] == indices.shape[i];
-            require!(same, "C17", "batch sizes differ: dimension {o} of {x}, {i} of {indices}");
+            require!(same, "C17", "batch sizes differ: dimension {o} of {x}, dimension {i} of {indices}");
         }
         let moved = [&self.start_index_map[..], &self.operand_batching_dims].concat();
-        require!(unique(&moved), "C18", "start_index_map and operand_batching_dims repeat");
-        require!(self.start_index_map.iter().all(|&d| d < n), "C19", "start_index_map is not below rank {n}");
+        require!(
+            unique(&moved),
+            "C18",
+            "a dimension occurs twice in start_index_map and operand_batching_dims"
+        );
+        require!(
+            self.start_index_map.iter().all(|&d| d < n),
+            "C19",
+            "start_index_map must be below the rank {n}"
+        );
         Ok(())
     }
 }
 
+/// Whether no dimension occurs twice.
 pub(crate) fn unique(dims: &[usize]) -> bool {
     dims.iter().enumerate().all(|(i, d)| !dims[..i].contains(d))
 }
 
+/// Whether dimensions are in increasing order.
 pub(crate) fn sorted(dims: &[usize]) -> bool {
     dims.windows(2).all(|w| w[0] <= w[1])
 }
 
-/// How dimensions of operand, indices and blocks (gather's result, scatter's updates) correspond.
-pub(crate) struct Placement<'a> {
-    /// Dimensions of the blocks that run inside a block.
+/// Correspondence between the dimensions of operand, indices and blocks (gather's result, scatter's updates).
+pub(crate) struct GatherDims<'a> {
+    /// Dimensions of the blocks that index within a block.
     pub(crate) window_dims: &'a [usize],
-    /// Operand dimensions that blocks do not show.
+    /// Operand dimensions that are dropped from blocks.
     pub(crate) dropped: &'a [usize],
-    /// Operand dimensions that run with dimensions of the indices.
+    /// Batching dimensions of the operand.
     pub(crate) operand_batching: &'a [usize],
-    /// Those dimensions of the indices.
+    /// Corresponding batching dimensions of the indices.
     pub(crate) indices_batching: &'a [usize],
     /// Operand dimension of each component of an index vector.
     pub(crate) index_map: &'a [usize],
     pub(crate) index_vector_dim: usize,
 }
 
-impl Placement<'_> {
-    /// Operand dimensions that blocks show, in the order of `window_dims`.
+impl GatherDims<'_> {
+    /// Operand dimensions that are kept in blocks, in the order of `window_dims`.
     pub(crate) fn shown(&self, operand_rank: usize) -> Dims {
         let hidden = |d: &usize| self.dropped.contains(d) || self.operand_batching.contains(d);
         (0..operand_rank).filter(|d| !hidden(d)).collect()
     }
 
-    /// Dimensions of blocks of this rank that name an index vector.
+    /// Batch dimensions of blocks of this rank: those that select an index vector.
     pub(crate) fn batch_dims(&self, rank: usize) -> Dims {
         (0..rank).filter(|d| !self.window_dims.contains(d)).collect()
     }
 
-    /// Shape of the blocks from that of the indices and the sizes inside a block.
+    /// Shape of the blocks, from that of the indices and the sizes within a block.
     pub(crate) fn block_shape(&self, indices: &TensorType, inside: &[usize]) -> Dims {
         let batch = (0..indices.rank()).filter(|&d| d != self.index_vector_dim).map(|d| indices.shape[d]);
         let batch: Dims = batch.collect();
@@ -125,8 +164,8 @@ impl Placement<'_> {
         (0..batch.len() + inside.len()).map(size).map(|s| s.copied().unwrap_or(0)).collect()
     }
 
-    /// For element `index` of the blocks: where its block starts in each operand dimension, and how far from that
-    /// start it lies. Starts are as the indices say: neither clamped nor checked.
+    /// For element `index` of the blocks: the start of its block in each operand dimension, and its offset from that
+    /// start. Starts are unmodified indices: neither clamped nor checked.
     pub(crate) fn locate(&self, rank: usize, indices: &Literal, index: &[usize]) -> (Vec<i64>, Dims) {
         let batch: Dims = self.batch_dims(index.len()).iter().map(|&d| index[d]).collect();
         let (mut start, mut offset) = (vec![0i64; rank], smallvec![0; rank]);
@@ -146,7 +185,7 @@ impl Placement<'_> {
         (start, offset)
     }
 
-    /// `indices → J[…]` with component `k` of each vector in `0..=high[k]`.
+    /// `indices → J[…]`: clamps component `k` of each vector to `0..=high[k]`.
     pub(crate) fn clamped(&self, indices: &Tensor, high: &[usize]) -> Tensor {
         let indices = signed(indices, high);
         let zero = indices.zeros_like();
@@ -154,7 +193,7 @@ impl Placement<'_> {
         indices.maximum(&zero).minimum(&high)
     }
 
-    /// `→ bool[…]` over the index vectors: whether each component lies in `0..=high[k]`.
+    /// `→ bool[…]` over the index vectors: whether each component `k` is in `0..=high[k]`.
     pub(crate) fn all_inside(&self, indices: &Tensor, high: &[usize]) -> Tensor {
         let indices = signed(indices, high);
         let high = self.bounds(&indices, high);
@@ -162,7 +201,7 @@ impl Placement<'_> {
         if self.index_vector_dim < indices.rank() { inside.all(&[self.index_vector_dim]) } else { inside }
     }
 
-    /// One bound for each component of the index vectors, in the shape of the indices.
+    /// Upper bound for each component of the index vectors, in the shape of the indices.
     fn bounds(&self, indices: &Tensor, high: &[usize]) -> Tensor {
         let g = indices.builder();
         let ty = TensorType::new(indices.dtype(), [high.len()]);
@@ -176,7 +215,7 @@ impl Placement<'_> {
     }
 }
 
-/// The element of an index array; what does not fit an i64 is as far out of range as can be.
+/// Converts an index to i64; a value that does not fit becomes out of range.
 pub(crate) fn as_index(s: Scalar) -> i64 {
     match s {
         Scalar::Uint(u) => i64::try_from(u).unwrap_or(i64::MAX),
@@ -184,12 +223,12 @@ pub(crate) fn as_index(s: Scalar) -> i64 {
     }
 }
 
-/// Indices as i32 or i64, with room for the bounds `high`, so that they can be compared with them.
+/// Converts indices to i32 or i64, wide enough to compare them with the bounds `high`.
 fn signed(indices: &Tensor, high: &[usize]) -> Tensor {
     let small = high.iter().all(|&h| h < i32::MAX as usize);
     match indices.dtype() {
         DType::I8 | DType::I16 | DType::I32 | DType::U8 | DType::U16 if small => indices.convert(DType::I32),
-        // Greater than any size, and exact in f64 and u64.
+        // Larger than any size, and exact in f64 and u64.
         DType::U64 => indices.minimum(&indices.scalar_like((1u64 << 62) as f64)).convert(DType::I64),
         _ => indices.convert(DType::I64),
     }
@@ -198,7 +237,7 @@ fn signed(indices: &Tensor, high: &[usize]) -> Tensor {
 impl OpRule for Gather {
     lowered!(Move);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         expect_args(args, 2)?;
         let (x, indices) = (args[0], args[1]);
         self.check_slices(x)?;
@@ -206,13 +245,13 @@ impl OpRule for Gather {
         let place = self.placement();
         let inside: Dims = place.shown(x.rank()).iter().map(|&d| self.slice_sizes[d]).collect();
         let dims = place.block_shape(indices, &inside);
-        require!(unique(&self.offset_dims) && sorted(&self.offset_dims), "C4", "offset_dims are not sorted");
+        require!(unique(&self.offset_dims) && sorted(&self.offset_dims), "C4", "offset_dims must be sorted");
         let inside_result = self.offset_dims.iter().all(|&d| d < dims.len());
-        require!(inside_result, "C5", "offset_dims are not below the result's rank {}", dims.len());
+        require!(inside_result, "C5", "offset_dims must be below the result's rank {}", dims.len());
         Ok(smallvec![checked_type("C22", x.dtype, &dims)?])
     }
 
-    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &ResultTypes) -> Result<Vec<Literal>> {
         let (x, indices) = (args[0], args[1]);
         let (place, shape) = (self.placement(), x.shape());
         let mut b = LiteralBuilder::new(outs[0].clone());
@@ -235,7 +274,7 @@ impl OpRule for Gather {
         if operand.ty().elements() == 0 || dy.ty().elements() == 0 {
             return vec![Grad::Zero, Grad::Zero];
         }
-        // Scatter drops what gather clamps: clamp before.
+        // Scatter drops out-of-range blocks that gather clamps, so clamp first.
         let room = |&d: &usize| operand.shape()[d] - self.slice_sizes[d];
         let high: Vec<usize> = self.start_index_map.iter().map(room).collect();
         let indices = self.placement().clamped(indices, &high);
@@ -246,7 +285,7 @@ impl OpRule for Gather {
             scatter_indices_batching_dims: self.start_indices_batching_dims.clone(),
             scatter_dims_to_operand_dims: self.start_index_map.clone(),
             index_vector_dim: self.index_vector_dim,
-            // Clamping keeps the order of numbers, not that of vectors.
+            // Clamping preserves the order of numbers, but not that of vectors.
             indices_are_sorted: self.indices_are_sorted && high.len() == 1,
             unique_indices: false,
             body: Monoid::Add.body(operand.dtype()),
@@ -254,14 +293,14 @@ impl OpRule for Gather {
         vec![Grad::Of(operand.zeros_like().scatter(&indices, dy, op)), Grad::Zero]
     }
 
-    fn attrs(&self) -> Attrs {
+    fn attrs(&self) -> AttrList {
         let numbers = vec![
             ("offset_dims", list(&self.offset_dims)),
             ("collapsed_slice_dims", list(&self.collapsed_slice_dims)),
             ("operand_batching_dims", list(&self.operand_batching_dims)),
             ("start_indices_batching_dims", list(&self.start_indices_batching_dims)),
             ("start_index_map", list(&self.start_index_map)),
-            ("index_vector_dim", Field::Int(self.index_vector_dim as i64)),
+            ("index_vector_dim", AttrField::Int(self.index_vector_dim as i64)),
         ];
         vec![
             ("dimension_numbers", Attr::Struct("gather", numbers)),
@@ -270,14 +309,14 @@ impl OpRule for Gather {
         ]
     }
 
-    /// Only what is read of the operand moves.
-    fn cost(&self, args: &[&TensorType], outs: &Outs) -> Cost {
-        Cost { flops: 0.0, bytes: 2.0 * outs[0].bytes() as f64 + args[1].bytes() as f64 }
+    /// Counts only the elements that are read.
+    fn cost(&self, args: &[&TensorType], outs: &ResultTypes) -> OpCost {
+        OpCost { flops: 0.0, bytes: 2.0 * outs[0].bytes() as f64 + args[1].bytes() as f64 }
     }
 }
 
 impl StructuralOp for Gather {
-    fn parse(s: &Source<'_>) -> Unread<Self> {
+    fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         let list = |field: &str| s.field("dimension_numbers", "gather", field);
         Ok(Gather {
             offset_dims: list("offset_dims")?,
@@ -291,12 +330,12 @@ impl StructuralOp for Gather {
         })
     }
 
-    fn samples() -> Vec<Sample> {
+    fn samples() -> Vec<OpSample> {
         elementwise_samples::every_dtype(gather_samples())
     }
 
-    /// The table whole, the indices by rows.
-    fn row_op(&self, at: NodeView<'_>, rows: Rows) -> Option<RowOp> {
+    /// Reads the table whole and the indices by rows.
+    fn row_op(&self, at: NodeView<'_>, rows: RowBlocking) -> Option<RowOp> {
         let cut = rows.cut(at.ty(1))?;
         if !self.operand_batching_dims.is_empty() {
             return None;
@@ -309,24 +348,24 @@ impl StructuralOp for Gather {
         RowOp::rows(op, [RowUse::Whole, RowUse::Rows])
     }
 
-    /// Dimensions of the indices. The table is whole, except where it has such dimensions too.
-    fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
+    /// Dimensions of the indices. The table is replicated, except for batching dimensions.
+    fn factors(&self, at: NodeView<'_>) -> Vec<ShardingFactor> {
         let batch = (0..at.out().rank()).filter(|d| !self.offset_dims.contains(d));
         let own = (0..at.ty(1).rank()).filter(|&d| d != self.index_vector_dim);
         let paired = |i: usize| {
             let k = self.start_indices_batching_dims.iter().position(|&d| d == i)?;
             Some(self.operand_batching_dims[k])
         };
-        own.zip(batch).map(|(i, d)| Factor::dim([paired(i), Some(i)], d)).collect()
+        own.zip(batch).map(|(i, d)| ShardingFactor::dim([paired(i), Some(i)], d)).collect()
     }
 }
 
-pub(crate) fn list(dims: &[usize]) -> Field {
-    Field::List(dims.iter().map(|&d| d as i64).collect())
+pub(crate) fn list(dims: &[usize]) -> AttrField {
+    AttrField::List(dims.iter().map(|&d| d as i64).collect())
 }
 
-/// Tiny programs for the tests: each attribute away from its default at least once; indices inside and outside.
-pub fn gather_samples() -> Vec<Sample> {
+/// Small test programs: each attribute differs from its default at least once; indices inside and outside.
+pub fn gather_samples() -> Vec<OpSample> {
     let mut all = vec![];
     for dtype in [DType::F32, DType::F64, DType::BF16, DType::I32, DType::Bool] {
         all.extend(cases(dtype));
@@ -339,7 +378,7 @@ pub fn gather_samples() -> Vec<Sample> {
 }
 
 #[rustfmt::skip]
-fn cases(dtype: DType) -> Vec<Sample> {
+fn cases(dtype: DType) -> Vec<OpSample> {
     let plain = || Gather {
         offset_dims: smallvec![], collapsed_slice_dims: smallvec![], operand_batching_dims: smallvec![],
         start_indices_batching_dims: smallvec![], start_index_map: smallvec![], index_vector_dim: 0,
@@ -371,28 +410,28 @@ fn case(
     x: &[usize],
     indices: &[usize],
     spec: impl Fn(&TensorType) -> Gather,
-) -> Sample {
+) -> OpSample {
     let x = TensorType::new(dtype, x);
     let op = spec(&x);
     let low = if index.is_unsigned_int() { 0.0 } else { -2.0 };
-    let params = [(x, elements(dtype)), (TensorType::new(index, indices), Domain::Uniform(low, 6.0))];
+    let params = [(x, elements(dtype)), (TensorType::new(index, indices), ArgDomain::Uniform(low, 6.0))];
     sample::sample(format!("{what}_{dtype}_{index}"), &params, 0, dtype == DType::F64, |x| {
         vec![x[0].gather(&x[1], op)]
     })
 }
 
-pub(crate) fn elements(dtype: DType) -> Domain {
-    if dtype == DType::Bool { Domain::Uniform(0.0, 1.0) } else { sample::WIDE }
+pub(crate) fn elements(dtype: DType) -> ArgDomain {
+    if dtype == DType::Bool { ArgDomain::Uniform(0.0, 1.0) } else { sample::WIDE }
 }
 
-/// `→ i32[…]`: constant indices, where a sample promises something about them.
+/// `→ i32[…]`: constant indices, for samples that guarantee properties such as sorted indices.
 pub(crate) fn fixed_indices(g: &crate::GraphBuilder, shape: &[usize], values: &[i64]) -> Tensor {
     let mut b = LiteralBuilder::new(TensorType::new(DType::I32, shape));
     values.iter().enumerate().for_each(|(i, &v)| b.set(i, Scalar::Int(v)));
     g.constant(b.finish())
 }
 
-fn sorted_rows(dtype: DType) -> Sample {
+fn sorted_rows(dtype: DType) -> OpSample {
     let params = [(TensorType::new(dtype, [4, 3]), elements(dtype))];
     sample::sample(format!("sorted_{dtype}"), &params, 0, dtype == DType::F64, |x| {
         let indices = fixed_indices(x[0].builder(), &[4, 1], &[0, 1, 1, 9]);
@@ -411,7 +450,7 @@ mod tests {
         sample::check::all(&gather_samples());
     }
 
-    /// The example of the specification, whose last index is out of range.
+    /// Example from the specification; its last index is out of range.
     #[test]
     fn example_of_the_specification() {
         let g = GraphBuilder::new("main");
@@ -449,7 +488,7 @@ mod tests {
         assert_eq!(out, Literal::from_slice([2, 2, 3, 2, 2], &expected).unwrap());
     }
 
-    /// Repeated and out-of-range rows of an embedding: cotangents add up where the look-up read.
+    /// Repeated and out-of-range rows of an embedding: cotangents are summed where the lookup read.
     #[test]
     fn embedding_gradient() {
         let g = GraphBuilder::new("main");

@@ -1,16 +1,17 @@
-//! The rules of all operations. One op (or one family of element-wise ops) is one file: shape inference (which is also
-//! the verifier), evaluation, derivative, text attributes, cost, samples, and how the op is cut into blocks of rows and
-//! split over devices. Attributes are data and stand in `graph/op.rs`.
+//! Rules of all operations: type inference and verification, evaluation, derivative, text, cost and test samples.
 //!
-//! Adding an element-wise op is one row in `graph/elementwise.rs`; adding one that is composed of others is one row in
-//! `op/compose.rs`. Adding a structural op is a row and an attribute struct in `graph/op.rs`, and a file with its
-//! [`OpRule`] and [`StructuralOp`]. Everything else is derived from the rules.
+//! Each file contains one op or one family of element-wise ops, including how the op is split into row blocks and
+//! sharded over devices. The attributes are data, defined in `graph/op.rs`.
+//!
+//! To add an element-wise op, add a row to `graph/elementwise.rs`. To add an op composed of others, add a function to
+//! `op/composites.rs`. To add a structural op, add a row and an attribute struct to `graph/op.rs`, and a file with its
+//! [`OpRule`] and [`StructuralOp`]. Everything else is derived from these.
 
-/// What an op does to elements, in one line.
+/// Implements `OpRule::lower` in one line.
 macro_rules! lowered {
     ($lowering:ident) => {
-        fn lower(&self) -> Lowering {
-            Lowering::$lowering
+        fn lower(&self) -> LoweringClass {
+            LoweringClass::$lowering
         }
     };
 }
@@ -31,17 +32,21 @@ mod table;
 mod tensor_methods;
 pub mod unary;
 
-pub use crate::graph::attr::{self, Attr, Attrs, Field};
+pub use crate::graph::attr::{self, Attr, AttrField, AttrList};
 pub use crate::graph::op::*;
 pub use crate::graph::{Binary, Unary};
-pub use crate::graph::{Constraint, Cost, EvalCx, Grad, Lowering, OpRule, Outs, moved_bytes};
+pub use crate::graph::{
+    EvalCx, Grad, LoweringClass, OpCost, OpRule, ResultTypes, SpecConstraint, moved_bytes,
+};
 pub use collective::agreed;
 pub use monoid::Monoid;
-pub use op_source::{Source, Unread};
-pub use partitioning::{Along, Cut, Factor, NodeView, RowOp, RowUse, Rows, is_zeros, row_dims, sum_type};
-pub use sample::{Domain, Sample};
-pub use structural::{Collective, Devices, StructuralOp};
-pub use table::{Entry, TABLE, entry};
+pub use op_source::{OpParseResult, OpSource};
+pub use partitioning::{
+    FactorResult, NodeView, RowBlocking, RowDims, RowOp, RowUse, ShardingFactor, is_zeros, row_dims, sum_type,
+};
+pub use sample::{ArgDomain, OpSample};
+pub use structural::{Collective, DeviceCounts, StructuralOp};
+pub use table::{OpEntry, TABLE, entry};
 
 use crate::graph::structural_ops;
 use crate::{Graph, Tensor};
@@ -50,15 +55,15 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use systole_base::{Literal, Result, TensorType};
 
-/// Declares the files of structural ops.
+/// Declares the modules of structural ops.
 macro_rules! files {
     ($($file:ident { $($row:tt)* })*) => { $(pub mod $file;)* };
 }
 
 structural_ops!(files);
 
-/// Checks the number of operands; a missing operand is a violated constraint, not a panic.
-pub fn expect_args(args: &[&TensorType], n: usize) -> Result<(), Constraint> {
-    crate::require!(args.len() == n, "-", "takes {n} operands, got {}", args.len());
+/// Checks the number of operands. A wrong number is a constraint violation, not a panic.
+pub fn expect_args(args: &[&TensorType], n: usize) -> Result<(), SpecConstraint> {
+    crate::require!(args.len() == n, "-", "expected {n} operands, got {}", args.len());
     Ok(())
 }

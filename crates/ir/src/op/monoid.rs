@@ -1,10 +1,10 @@
-//! Bodies of folds that are one associative op.
+//! Monoids: reduction bodies that consist of one associative op (add, max, …).
 
 use crate::graph::{Binary, Graph, GraphBuilder, Op};
 use std::sync::Arc;
 use systole_base::{DType, Scalar, TensorType};
 
-/// Bodies that compilers and derivatives know: one associative op of both arguments.
+/// A reduction body that compilers and derivatives recognize: one associative op of both arguments.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[allow(missing_docs)]
 pub enum Monoid {
@@ -17,7 +17,7 @@ pub enum Monoid {
 }
 
 impl Monoid {
-    /// What a body computes, when it is a single op of its two parameters.
+    /// Recognizes a body that is a single op of its two parameters.
     pub fn of(body: &Graph) -> Option<Monoid> {
         let [result] = body.results[..] else { return None };
         let node = body.node(result);
@@ -51,7 +51,7 @@ impl Monoid {
         }
     }
 
-    /// The value that changes nothing.
+    /// The identity element.
     pub fn identity(self, dtype: DType) -> Scalar {
         match self {
             Monoid::Add | Monoid::Or => Scalar::of(dtype, 0.0),
@@ -63,7 +63,7 @@ impl Monoid {
         }
     }
 
-    /// The body `(a, b) → a op b` over scalars of `dtype`.
+    /// Builds the body `(a, b) → a op b` over scalars of `dtype`.
     pub fn body(self, dtype: DType) -> Arc<Graph> {
         let g = GraphBuilder::new("body");
         let a = g.parameter(TensorType::scalar(dtype), "a");

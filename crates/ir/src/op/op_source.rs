@@ -1,13 +1,13 @@
-//! What text says of an op: attributes by name, bodies and types. Table entries rebuild ops from it.
+//! Parsed form of an op: attributes by name, bodies and types. The op table rebuilds ops from it.
 
-use crate::graph::attr::Field;
+use crate::graph::attr::AttrField;
 use crate::graph::{ConvDims, Graph};
 use std::sync::Arc;
 use systole_base::{Dims, Literal, TensorType};
 
-/// An attribute value as read from text. See [`Source`].
+/// Attribute value parsed from text. See [`OpSource`].
 #[derive(Clone, Debug, PartialEq)]
-pub enum Value {
+pub enum AttrValue {
     /// `3 : i64`, `3 : i32`, `3`
     Int(i64),
     /// `true`
@@ -23,105 +23,105 @@ pub enum Value {
     /// `#stablehlo<comparison_direction LT>`: kind and value.
     Keyword(String, String),
     /// `#stablehlo.gather<offset_dims = [0], index_vector_dim = 1>`: mnemonic and fields.
-    Struct(String, Vec<(String, Field)>),
+    Struct(String, Vec<(String, AttrField)>),
     /// `#stablehlo.conv<…>`
     Conv(ConvDims),
-    /// `#sdy.sharding<@mesh, [{"data"}, {}]>`: the axes that split each dimension.
+    /// `#sdy.sharding<@mesh, [{"data"}, {}]>`: mesh axes that split each dimension.
     Split(Vec<Vec<String>>),
-    /// A list, a dictionary or `unit`: no op of ours reads one.
+    /// A list, a dictionary or `unit`: not used by any op.
     Other,
 }
 
-/// What the text says of one op: its attributes, bodies and types. Table entries rebuild ops from it.
+/// Attributes, bodies and types of a parsed op. The op table rebuilds ops from it.
 ///
-/// Getters name the attribute in their errors.
-pub struct Source<'a> {
+/// Errors of the getters name the attribute.
+pub struct OpSource<'a> {
     /// Attributes by name.
-    pub attrs: &'a [(String, Value)],
-    /// Bodies; captured values are their first parameters.
+    pub attrs: &'a [(String, AttrValue)],
+    /// Bodies; their first parameters are the captured values.
     pub regions: Vec<Arc<Graph>>,
-    /// How many leading operands the bodies capture.
+    /// Number of leading operands that the bodies capture.
     pub captures: usize,
-    /// Types of the operands, captures included.
+    /// Types of the operands, including captures.
     pub operands: Vec<TensorType>,
     /// Types of the results.
     pub results: Vec<TensorType>,
 }
 
-/// Why an op cannot be rebuilt.
-pub type Unread<T> = Result<T, String>;
+/// Result of rebuilding an op; the error is a message.
+pub type OpParseResult<T> = Result<T, String>;
 
-impl Source<'_> {
-    fn find(&self, name: &str) -> Option<&Value> {
+impl OpSource<'_> {
+    fn find(&self, name: &str) -> Option<&AttrValue> {
         self.attrs.iter().find(|(n, _)| n == name).map(|(_, v)| v)
     }
 
-    fn get<T>(&self, name: &str, form: &str, read: impl FnOnce(&Value) -> Option<T>) -> Unread<T> {
-        let value = self.find(name).ok_or_else(|| format!("the attribute `{name}` is missing"))?;
-        read(value).ok_or_else(|| format!("the attribute `{name}` is not {form}"))
+    fn get<T>(&self, name: &str, form: &str, read: impl FnOnce(&AttrValue) -> Option<T>) -> OpParseResult<T> {
+        let value = self.find(name).ok_or_else(|| format!("attribute `{name}` is missing"))?;
+        read(value).ok_or_else(|| format!("attribute `{name}` must be {form}"))
     }
 
-    /// Whether the attribute is there.
+    /// Whether the attribute is present.
     pub fn has(&self, name: &str) -> bool {
         self.find(name).is_some()
     }
 
-    /// A whole number that is not negative.
-    pub fn size(&self, name: &str) -> Unread<usize> {
-        self.get(name, "a whole number", |v| match v {
-            Value::Int(i) => usize::try_from(*i).ok(),
+    /// Returns a non-negative integer attribute.
+    pub fn size(&self, name: &str) -> OpParseResult<usize> {
+        self.get(name, "a non-negative integer", |v| match v {
+            AttrValue::Int(i) => usize::try_from(*i).ok(),
             _ => None,
         })
     }
 
-    /// A bool; `false` when missing.
-    pub fn flag(&self, name: &str) -> Unread<bool> {
+    /// Returns a bool attribute; `false` if missing.
+    pub fn flag(&self, name: &str) -> OpParseResult<bool> {
         if !self.has(name) {
             return Ok(false);
         }
         self.get(name, "true or false", |v| match v {
-            Value::Bool(b) => Some(*b),
+            AttrValue::Bool(b) => Some(*b),
             _ => None,
         })
     }
 
-    /// `array<i64: …>`
-    pub fn ints(&self, name: &str) -> Unread<Vec<i64>> {
+    /// Returns an attribute `array<i64: …>`.
+    pub fn ints(&self, name: &str) -> OpParseResult<Vec<i64>> {
         self.get(name, "an array of i64", |v| match v {
-            Value::Ints(v) => Some(v.clone()),
+            AttrValue::Ints(v) => Some(v.clone()),
             _ => None,
         })
     }
 
-    /// `array<i64: …>` without negative entries.
-    pub fn sizes(&self, name: &str) -> Unread<Dims> {
+    /// Returns an attribute `array<i64: …>` without negative entries.
+    pub fn sizes(&self, name: &str) -> OpParseResult<Dims> {
         let sizes = self.ints(name)?.into_iter().map(usize::try_from).collect::<Result<Dims, _>>();
-        sizes.map_err(|_| format!("the attribute `{name}` has a negative entry"))
+        sizes.map_err(|_| format!("attribute `{name}` has a negative entry"))
     }
 
-    /// `array<i64: …>`; `n` ones when missing.
-    pub fn sizes_or_ones(&self, name: &str, n: usize) -> Unread<Dims> {
+    /// Returns an attribute `array<i64: …>`; `n` ones if missing.
+    pub fn sizes_or_ones(&self, name: &str, n: usize) -> OpParseResult<Dims> {
         if self.has(name) { self.sizes(name) } else { Ok(Dims::from_elem(1, n)) }
     }
 
-    /// `array<i1: …>`; `n` times false when missing.
-    pub fn flags(&self, name: &str, n: usize) -> Unread<Vec<bool>> {
+    /// Returns an attribute `array<i1: …>`; `n` times false if missing.
+    pub fn flags(&self, name: &str, n: usize) -> OpParseResult<Vec<bool>> {
         if !self.has(name) {
             return Ok(vec![false; n]);
         }
         self.get(name, "an array of i1", |v| match v {
-            Value::Bools(v) => Some(v.clone()),
+            AttrValue::Bools(v) => Some(v.clone()),
             _ => None,
         })
     }
 
-    /// `dense<…> : tensor<Nx2xi64>`; `n` pairs of zeros when missing.
-    pub fn pairs(&self, name: &str, n: usize) -> Unread<Vec<[i64; 2]>> {
+    /// Returns an attribute `dense<…> : tensor<Nx2xi64>`; `n` pairs of zeros if missing.
+    pub fn pairs(&self, name: &str, n: usize) -> OpParseResult<Vec<[i64; 2]>> {
         if !self.has(name) {
             return Ok(vec![[0, 0]; n]);
         }
         self.get(name, "pairs of i64 below 2³¹", |v| match v {
-            Value::Dense(l) if l.shape().rank() == 2 && l.shape()[1] == 2 => {
+            AttrValue::Dense(l) if l.shape().rank() == 2 && l.shape()[1] == 2 => {
                 let ints = l.as_slice::<i64>().ok()?;
                 let small = ints.iter().all(|i| i.unsigned_abs() <= 1 << 31);
                 small.then(|| ints.chunks_exact(2).map(|p| [p[0], p[1]]).collect())
@@ -130,70 +130,70 @@ impl Source<'_> {
         })
     }
 
-    /// `dense<…> : tensor<…>`
-    pub fn dense(&self, name: &str) -> Unread<Literal> {
+    /// Returns an attribute `dense<…> : tensor<…>`.
+    pub fn dense(&self, name: &str) -> OpParseResult<Literal> {
         self.get(name, "a dense array", |v| match v {
-            Value::Dense(l) => Some(l.clone()),
+            AttrValue::Dense(l) => Some(l.clone()),
             _ => None,
         })
     }
 
-    /// The value of `#stablehlo<name value>`; attribute and kind have different names at times.
-    pub fn keyword(&self, name: &str, kind: &str) -> Unread<&str> {
-        let value = self.find(name).ok_or_else(|| format!("the attribute `{name}` is missing"))?;
+    /// Returns the value of `#stablehlo<kind value>`; the names of attribute and kind may differ.
+    pub fn keyword(&self, name: &str, kind: &str) -> OpParseResult<&str> {
+        let value = self.find(name).ok_or_else(|| format!("attribute `{name}` is missing"))?;
         match value {
-            Value::Keyword(k, word) if k == kind => Ok(word),
-            _ => Err(format!("the attribute `{name}` is not #stablehlo<{kind} …>")),
+            AttrValue::Keyword(k, word) if k == kind => Ok(word),
+            _ => Err(format!("attribute `{name}` must be #stablehlo<{kind} …>")),
         }
     }
 
-    /// A field of a struct attribute as a list; empty when missing.
-    pub fn field(&self, name: &str, kind: &str, field: &str) -> Unread<Dims> {
+    /// Returns a field of a struct attribute as a list; empty if missing.
+    pub fn field(&self, name: &str, kind: &str, field: &str) -> OpParseResult<Dims> {
         match self.find_field(name, kind, field)? {
             None => Ok(Dims::new()),
-            Some(Field::List(v)) => v
+            Some(AttrField::List(v)) => v
                 .iter()
                 .map(|&i| usize::try_from(i))
                 .collect::<Result<Dims, _>>()
-                .map_err(|_| format!("the field `{field}` of `{name}` has a negative entry")),
-            Some(Field::Int(_)) => Err(format!("the field `{field}` of `{name}` is not a list")),
+                .map_err(|_| format!("field `{field}` of `{name}` has a negative entry")),
+            Some(AttrField::Int(_)) => Err(format!("field `{field}` of `{name}` must be a list")),
         }
     }
 
-    /// A field of a struct attribute as a number; 0 when missing.
-    pub fn field_size(&self, name: &str, kind: &str, field: &str) -> Unread<usize> {
+    /// Returns a field of a struct attribute as a number; 0 if missing.
+    pub fn field_size(&self, name: &str, kind: &str, field: &str) -> OpParseResult<usize> {
         match self.find_field(name, kind, field)? {
             None => Ok(0),
-            Some(Field::Int(i)) if *i >= 0 => Ok(*i as usize),
-            Some(_) => Err(format!("the field `{field}` of `{name}` is not a size")),
+            Some(AttrField::Int(i)) if *i >= 0 => Ok(*i as usize),
+            Some(_) => Err(format!("field `{field}` of `{name}` must be a non-negative integer")),
         }
     }
 
-    fn find_field(&self, name: &str, kind: &str, field: &str) -> Unread<Option<&Field>> {
+    fn find_field(&self, name: &str, kind: &str, field: &str) -> OpParseResult<Option<&AttrField>> {
         match self.find(name) {
-            Some(Value::Struct(k, fields)) if k == kind => {
+            Some(AttrValue::Struct(k, fields)) if k == kind => {
                 Ok(fields.iter().find(|(f, _)| f == field).map(|(_, v)| v))
             }
-            Some(_) => Err(format!("the attribute `{name}` is not #stablehlo.{kind}<…>")),
-            None => Err(format!("the attribute `{name}` is missing")),
+            Some(_) => Err(format!("attribute `{name}` must be #stablehlo.{kind}<…>")),
+            None => Err(format!("attribute `{name}` is missing")),
         }
     }
 
-    /// `#stablehlo.conv<…>`
-    pub fn conv(&self, name: &str) -> Unread<ConvDims> {
+    /// Returns an attribute `#stablehlo.conv<…>`.
+    pub fn conv(&self, name: &str) -> OpParseResult<ConvDims> {
         self.get(name, "#stablehlo.conv<…>", |v| match v {
-            Value::Conv(c) => Some(c.clone()),
+            AttrValue::Conv(c) => Some(c.clone()),
             _ => None,
         })
     }
 
-    /// Body `i`.
-    pub fn region(&self, i: usize) -> Unread<Arc<Graph>> {
-        self.regions.get(i).cloned().ok_or_else(|| format!("needs {} regions", i + 1))
+    /// Returns body `i`.
+    pub fn region(&self, i: usize) -> OpParseResult<Arc<Graph>> {
+        self.regions.get(i).cloned().ok_or_else(|| format!("expected at least {} regions", i + 1))
     }
 
     /// Type of result `i`.
-    pub fn result(&self, i: usize) -> Unread<&TensorType> {
-        self.results.get(i).ok_or_else(|| format!("needs {} results", i + 1))
+    pub fn result(&self, i: usize) -> OpParseResult<&TensorType> {
+        self.results.get(i).ok_or_else(|| format!("expected at least {} results", i + 1))
     }
 }

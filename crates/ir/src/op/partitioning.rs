@@ -1,7 +1,7 @@
-//! Describes how an op is cut into blocks of rows ([`RowOp`]) and how devices share its work ([`Factor`]).
+//! Describes how an op is split into row blocks ([`RowOp`]) and sharded over devices ([`ShardingFactor`]).
 //!
-//! The compiler cuts leading dimensions, joined into one, for the sake of caches; the partitioner divides any one
-//! dimension, and ops keep their form.
+//! The compiler splits leading dimensions, collapsed into one, to keep intermediate arrays in the cache. The
+//! partitioner splits any single dimension, and shapes keep their rank.
 
 use super::Monoid;
 use crate::graph::{Constant, Op};
@@ -9,7 +9,7 @@ use crate::{Graph, Node, ValueId};
 use smallvec::SmallVec;
 use systole_base::{DType, Dims, Shape, TensorType};
 
-/// A node in its graph: types and constants of its operands.
+/// A node in its graph, with accessors for the types and constants of its operands.
 #[derive(Clone, Copy)]
 pub struct NodeView<'g> {
     /// The graph that holds the node.
@@ -29,7 +29,7 @@ impl<'g> NodeView<'g> {
         &self.node.outs[0]
     }
 
-    /// Operand `k`, if it is a constant.
+    /// Operand `k` if it is a constant.
     pub fn constant(self, k: usize) -> Option<&'g Constant> {
         match &self.graph.node(*self.node.inputs.get(k)?).op {
             Op::Constant(c) => Some(c),
@@ -37,67 +37,69 @@ impl<'g> NodeView<'g> {
         }
     }
 
-    /// Factors for the result dimensions that `keep` names: the same dimension of the first `n` operands, all of the others.
-    pub fn same_dims(self, n: usize, keep: impl Fn(usize) -> bool) -> Vec<Factor> {
+    /// Factors for the result dimensions that `keep` accepts. The first `n` operands are split along the same
+    /// dimension, the others are replicated.
+    pub fn same_dims(self, n: usize, keep: impl Fn(usize) -> bool) -> Vec<ShardingFactor> {
         let operands = |d: usize| (0..self.node.inputs.len()).map(move |k| (k < n).then_some(d));
-        (0..self.out().rank()).filter(|&d| keep(d)).map(|d| Factor::dim(operands(d), d)).collect()
+        (0..self.out().rank()).filter(|&d| keep(d)).map(|d| ShardingFactor::dim(operands(d), d)).collect()
     }
 }
 
-/// The part of an operand that a block of rows reads.
+/// Part of an operand that a row block reads.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum RowUse {
     /// The same rows.
     Rows,
-    /// All of it.
+    /// The whole operand.
     Whole,
-    /// All of it, a matrix, transposed.
+    /// The whole operand, a matrix, transposed.
     Transposed,
 }
 
-/// An op for a block of rows.
+/// The op for a row block.
 ///
-/// A value has `rows` rows if the sizes of its leading dimensions multiply to `rows`. An op works by rows if a row of
-/// its result depends on the same row of some operands ([`RowUse::Rows`]) and on nothing but the whole of others
-/// ([`RowUse::Whole`]), or if it sums over the rows, so that the sums of the blocks add up to its result.
+/// A value has `rows` rows if the sizes of its leading dimensions multiply to `rows`. An op works by rows if each row
+/// of its result depends only on the same row of some operands ([`RowUse::Rows`]) and on other operands as a whole
+/// ([`RowUse::Whole`]). It also works by rows if it sums over the rows, so that the sums of the blocks add up to its
+/// result.
 pub struct RowOp {
     /// The op on values whose row dimensions are collapsed into one.
     pub op: Op,
-    /// How it reads each operand.
+    /// Part of each operand that it reads.
     pub uses: SmallVec<[RowUse; 3]>,
-    /// Whether it sums over the rows. Narrow floats are then accumulated in f32.
+    /// Whether it sums over the rows. Bf16 and f16 are then accumulated in f32.
     pub sums: bool,
 }
 
 impl RowOp {
-    /// An op that computes rows of its result.
+    /// Creates an op that computes rows of its result.
     pub fn rows(op: impl Into<Op>, uses: impl IntoIterator<Item = RowUse>) -> Option<RowOp> {
         Some(RowOp { op: op.into(), uses: uses.into_iter().collect(), sums: false })
     }
 
-    /// An op that sums over the rows, of which it reads the operands with [`RowUse::Rows`].
+    /// Creates an op that sums over the rows of its [`RowUse::Rows`] operands.
     pub fn sum(op: impl Into<Op>, uses: impl IntoIterator<Item = RowUse>) -> Option<RowOp> {
         Some(RowOp { op: op.into(), uses: uses.into_iter().collect(), sums: true })
     }
 }
 
-/// Blocks of `block` of `rows` rows (at least 2).
+/// Splits `rows` rows (at least 2) into blocks of `block` rows.
 #[derive(Clone, Copy)]
-pub struct Rows {
-    /// Rows in all.
+pub struct RowBlocking {
+    /// Total number of rows.
     pub rows: usize,
-    /// Rows of a block.
+    /// Rows per block.
     pub block: usize,
 }
 
-impl Rows {
-    /// How a value of this type is cut; `None`: it does not have so many rows.
-    pub fn cut(self, ty: &TensorType) -> Option<Cut> {
-        Some(Cut { dims: row_dims(ty, self.rows)?, block: self.block })
+impl RowBlocking {
+    /// Row dimensions of a value of this type; `None` if it does not have this number of rows.
+    pub fn cut(self, ty: &TensorType) -> Option<RowDims> {
+        Some(RowDims { dims: row_dims(ty, self.rows)?, block: self.block })
     }
 }
 
-/// The smallest number of leading dimensions whose sizes multiply to `rows`.
+/// Smallest number of leading dimensions whose sizes multiply to `rows`.
 pub fn row_dims(ty: &TensorType, rows: usize) -> Option<usize> {
     let mut product = 1usize;
     for (d, &n) in ty.shape.iter().enumerate() {
@@ -111,25 +113,25 @@ pub fn row_dims(ty: &TensorType, rows: usize) -> Option<usize> {
 
 /// Collapses the first `dims` dimensions into one of size `block`.
 #[derive(Clone, Copy)]
-pub struct Cut {
-    /// How many leading dimensions make up the rows.
+pub struct RowDims {
+    /// Number of leading dimensions that make up the rows.
     pub dims: usize,
-    /// Rows of a block.
+    /// Rows per block.
     pub block: usize,
 }
 
-impl Cut {
-    /// The shape of a block.
+impl RowDims {
+    /// Shape of a block.
     pub fn shape(self, ty: &TensorType) -> Shape {
         self.list(&ty.shape, self.block).into_iter().collect()
     }
 
-    /// A list with one entry per dimension, after the collapse; `first` is the entry of the row dimension.
+    /// Converts a list with one entry per dimension to collapsed dimensions; `first` is the entry of the row dimension.
     pub fn list<T: Clone>(self, all: &[T], first: T) -> Vec<T> {
         std::iter::once(first).chain(all[self.dims..].iter().cloned()).collect()
     }
 
-    /// [`list`](Cut::list) of sizes or indices.
+    /// Like [`list`](RowDims::list), for sizes or indices.
     pub fn sizes(self, all: &[usize], first: usize) -> Dims {
         self.list(all, first).into_iter().collect()
     }
@@ -139,17 +141,17 @@ impl Cut {
         (0..self.dims).all(holds)
     }
 
-    /// The new index of a dimension that is none of the rows'.
+    /// Index of a non-row dimension after the collapse; `None` for a row dimension.
     pub fn dim(self, d: usize) -> Option<usize> {
         (d >= self.dims).then(|| d + 1 - self.dims)
     }
 
-    /// The new indices of dimensions that are none of the rows'.
+    /// Indices of non-row dimensions after the collapse; `None` if one is a row dimension.
     pub fn other_dims(self, dims: &[usize]) -> Option<Dims> {
         dims.iter().map(|&d| self.dim(d)).collect()
     }
 
-    /// A list of dimensions that begins with exactly the row dimensions, after the collapse.
+    /// Collapses a list of dimensions that starts with exactly the row dimensions; `None` if it does not.
     pub fn leading(self, dims: &[usize]) -> Option<Dims> {
         let (rows, rest) = dims.split_at_checked(self.dims)?;
         if !rows.iter().copied().eq(0..self.dims) {
@@ -159,56 +161,57 @@ impl Cut {
     }
 }
 
-/// The first `n` operands by rows, the others whole.
+/// Reads the first `n` operands by rows, the others whole.
 pub(super) fn first_by_rows(n: usize, operands: usize) -> impl Iterator<Item = RowUse> {
     (0..operands).map(move |k| if k < n { RowUse::Rows } else { RowUse::Whole })
 }
 
-/// Element type of the accumulator for sums of `dtype` over blocks or devices: narrow floats would be rounded once for each.
+/// Accumulator type for sums of `dtype` over blocks or devices: f32 for bf16 and f16, to round only once.
 pub fn sum_type(dtype: DType) -> DType {
     if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype }
 }
 
-/// Where a factor is in the results.
+/// Position of a sharding factor in the results.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Along {
-    /// Its dimension in every result.
+pub enum FactorResult {
+    /// Dimension of every result.
     Dim(usize),
-    /// Nowhere: it is folded away, and so are the results of devices that divide it.
+    /// Reduced: it is in no result, and the partial results of the devices must be reduced too.
     Fold(Monoid),
 }
 
-/// An index that an op runs over: of a product of matrices the rows, the columns or what is summed. Devices that divide one
-/// factor can each do their part alone. (Shardy calls an op's factors its sharding rule.)
+/// A sharding factor (Shardy's term): an index that an op iterates over, such as the rows, the columns or the
+/// contracted dimension of a matrix product. Devices can divide the op along one factor and compute their parts
+/// independently.
 #[derive(Clone, Debug)]
-pub struct Factor {
-    /// The dimension of each operand that it runs along; `None`: every device needs all of the operand.
+pub struct ShardingFactor {
+    /// Dimension of each operand along which the factor runs; `None` if every device needs the whole operand.
     pub operands: SmallVec<[Option<usize>; 3]>,
-    /// Its dimension in the results, or how it is folded away.
-    pub along: Along,
+    /// Dimension of the results, or the reduction over the factor.
+    pub along: FactorResult,
 }
 
-impl Factor {
-    /// A factor along dimension `along` of the results.
-    pub fn dim(operands: impl IntoIterator<Item = Option<usize>>, along: usize) -> Factor {
-        Factor { operands: operands.into_iter().collect(), along: Along::Dim(along) }
+impl ShardingFactor {
+    /// Creates a factor along dimension `along` of the results.
+    pub fn dim(operands: impl IntoIterator<Item = Option<usize>>, along: usize) -> ShardingFactor {
+        ShardingFactor { operands: operands.into_iter().collect(), along: FactorResult::Dim(along) }
     }
 
-    /// A factor that is folded away.
-    pub fn fold(operands: impl IntoIterator<Item = Option<usize>>, monoid: Monoid) -> Factor {
-        Factor { operands: operands.into_iter().collect(), along: Along::Fold(monoid) }
+    /// Creates a factor that is reduced.
+    pub fn fold(operands: impl IntoIterator<Item = Option<usize>>, monoid: Monoid) -> ShardingFactor {
+        ShardingFactor { operands: operands.into_iter().collect(), along: FactorResult::Fold(monoid) }
     }
 }
 
-/// Sizes of one of `parts` equal parts along dimension `d`.
+/// Shape of one of `parts` equal shards along dimension `d`.
 pub(super) fn shard_of(dims: &[usize], d: usize, parts: usize) -> Dims {
     let mut dims = Dims::from(dims);
     dims[d] /= parts;
     dims
 }
 
-/// The row op of an element-wise op: operands of the result's shape by rows, scalars whole.
-pub(super) fn elementwise_row_op(at: NodeView<'_>, rows: Rows) -> Option<RowOp> {
+/// Row op of an element-wise op: operands with the result's shape are read by rows, scalars whole.
+pub(super) fn elementwise_row_op(at: NodeView<'_>, rows: RowBlocking) -> Option<RowOp> {
     rows.cut(at.out())?;
     let uses = (0..at.node.inputs.len()).map(|k| match at.ty(k) {
         t if t.shape == at.out().shape => Some(RowUse::Rows),
@@ -219,17 +222,20 @@ pub(super) fn elementwise_row_op(at: NodeView<'_>, rows: Rows) -> Option<RowOp> 
     RowOp::rows(at.node.op.clone(), uses?)
 }
 
-/// The factors of an element-wise op: operands of the result's shape along the same dimension, scalars whole.
-pub(super) fn elementwise_factors(at: NodeView<'_>) -> Vec<Factor> {
+/// Sharding factors of an element-wise op: operands with the result's shape are split along the same dimension, scalars
+/// are replicated.
+pub(super) fn elementwise_factors(at: NodeView<'_>) -> Vec<ShardingFactor> {
     let same = |k: usize| at.ty(k).shape == at.out().shape;
     let operands = 0..at.node.inputs.len();
     if !operands.clone().all(|k| same(k) || at.ty(k).rank() == 0) {
         return Vec::new();
     }
-    (0..at.out().rank()).map(|d| Factor::dim(operands.clone().map(|k| same(k).then_some(d)), d)).collect()
+    (0..at.out().rank())
+        .map(|d| ShardingFactor::dim(operands.clone().map(|k| same(k).then_some(d)), d))
+        .collect()
 }
 
-/// Whether a value is known to be all zeros.
+/// Whether all elements of a value are known to be zero.
 pub fn is_zeros(graph: &Graph, v: ValueId) -> bool {
     let node = graph.node(v);
     match &node.op {

@@ -1,47 +1,49 @@
-//! Matrices of whole numbers with scales, as floats, in one node of a graph.
+//! Dequantization of int8 and int4 weights as one node: block-wise scales, float result.
 //!
-//! As with attention the node is a branch that always runs ([`flow::outlined`]): plain StableHLO, with the interpreter's values.
-//! Backends that can multiply without ever having the floats find it by [`Unpack::of`], which builds the branch anew and compares.
+//! Like attention, the node is a branch that always runs ([`control_builders::outlined`]): plain StableHLO that the
+//! interpreter can evaluate. Backends that multiply quantized weights directly recognize it with [`DequantizeWeights`],
+//! which rebuilds the branch and compares.
 
 use super::{Op, control_builders};
 use crate::{Dims, Graph, GraphBuilder, Tensor};
 use std::sync::Arc;
 use systole_base::{DType, TensorType};
 
-/// How a matrix of whole numbers lies in memory: `T[…]` of `inputs` by outputs, or of outputs by `inputs`.
+/// Layout of a quantized weight matrix: `T[…]` of inputs × outputs or outputs × inputs, with one scale per block of
+/// inputs.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Unpack {
-    /// Two numbers of four bits in a byte, the first below; otherwise int8.
+pub struct DequantizeWeights {
+    /// Whether weights are int4, two per byte (low half first); otherwise int8.
     pub is_halves: bool,
-    /// The shape of the floats.
+    /// Shape of the float matrix.
     pub shape: Dims,
-    /// How many numbers each output is a sum of.
+    /// Number of inputs: weights that each output sums over.
     pub inputs: usize,
-    /// Whether the inputs of an output lie side by side.
+    /// Whether the inputs of one output are contiguous.
     pub by_output: bool,
-    /// Inputs that share a scale, from the first on.
+    /// Number of consecutive inputs that share a scale.
     pub block: usize,
-    /// Whether scales are `[blocks, outputs]`; otherwise `[outputs, blocks]`.
+    /// Whether scales have shape `[blocks, outputs]`; otherwise `[outputs, blocks]`.
     pub by_block: bool,
 }
 
-impl Unpack {
-    /// Numbers in all.
+impl DequantizeWeights {
+    /// Number of weights.
     pub fn elements(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// Sums.
+    /// Number of outputs.
     pub fn outputs(&self) -> usize {
         self.elements() / self.inputs.max(1)
     }
 
-    /// Scales of an output.
+    /// Number of scales per output.
     pub fn blocks(&self) -> usize {
         self.inputs.div_ceil(self.block.max(1))
     }
 
-    /// Types of the whole numbers and of their scales.
+    /// Types of the quantized weights and of their scales.
     pub fn types(&self) -> [TensorType; 2] {
         let numbers = match self.is_halves {
             false => TensorType::new(DType::I8, &self.shape[..]),
@@ -52,11 +54,11 @@ impl Unpack {
         [numbers, TensorType::new(DType::F32, scales)]
     }
 
-    /// `numbers, scales → f32[shape]`, as one node.
+    /// `numbers, scales → f32[shape]`: dequantizes weights, as one node.
     ///
     /// ```
-    /// use systole_ir::{packed::Unpack, interp, DType, GraphBuilder, Literal};
-    /// let how = Unpack { is_halves: false, shape: vec![2, 2].into(), inputs: 2, by_output: false, block: 2, by_block: false };
+    /// use systole_ir::{quantized_weights::DequantizeWeights, interp, DType, GraphBuilder, Literal};
+    /// let how = DequantizeWeights { is_halves: false, shape: vec![2, 2].into(), inputs: 2, by_output: false, block: 2, by_block: false };
     /// let g = GraphBuilder::new("main");
     /// let [numbers, scales] = how.types().map(|ty| g.parameter(ty, "x"));
     /// let graph = g.finish(&[how.node(&numbers, &scales)]).unwrap();
@@ -69,7 +71,7 @@ impl Unpack {
         control_builders::outlined(numbers, || vec![self.expand(numbers, scales)]).remove(0)
     }
 
-    /// The ops of [`Unpack::node`].
+    /// The ops inside [`DequantizeWeights::node`].
     #[track_caller]
     pub fn expand(&self, numbers: &Tensor, scales: &Tensor) -> Tensor {
         let (n, inputs, outputs, blocks) = (self.elements(), self.inputs, self.outputs(), self.blocks());
@@ -100,8 +102,8 @@ impl Unpack {
         (q * steps.reshape([n])).reshape(&self.shape[..])
     }
 
-    /// What a graph consists of, with the numbers of its parameters: whole numbers, scales.
-    pub fn of(graph: &Graph) -> Option<(Unpack, [usize; 2])> {
+    /// Recognizes a graph that dequantizes weights; also returns the parameter indices of weights and scales.
+    pub fn of(graph: &Graph) -> Option<(DequantizeWeights, [usize; 2])> {
         let &[result] = &graph.results[..] else { return None };
         let types = graph.param_types();
         let scales = types.iter().position(|t| t.dtype == DType::F32 && t.rank() == 2)?;
@@ -113,7 +115,7 @@ impl Unpack {
         let shape = graph.ty(result).shape.dims();
         let elements: usize = shape.iter().product();
         let mut found = graph.nodes.iter().filter_map(|n| match &n.op {
-            // The only broadcast to three dimensions says how many inputs share a scale.
+            // The only broadcast to three dimensions gives the number of inputs per scale.
             Op::BroadcastInDim(_) if n.outs[0].rank() == 3 => Some(n.outs[0].shape.dims()),
             _ => None,
         });
@@ -121,15 +123,21 @@ impl Unpack {
         let of = |by_output: bool, by_block: bool| {
             let (outputs, block) = if by_output { (wide[0], wide[2]) } else { (wide[2], wide[1]) };
             let inputs = elements.checked_div(outputs)?;
-            let how =
-                Unpack { is_halves, shape: Dims::from_slice(shape), inputs, by_output, block, by_block };
+            let how = DequantizeWeights {
+                is_halves,
+                shape: Dims::from_slice(shape),
+                inputs,
+                by_output,
+                block,
+                by_block,
+            };
             let fits = how.types() == [types[numbers].clone(), types[scales].clone()] && block > 0;
             (fits && *how.build(graph, [numbers, scales])? == *graph).then_some((how, [numbers, scales]))
         };
         [(false, false), (false, true), (true, false), (true, true)].into_iter().find_map(|(a, b)| of(a, b))
     }
 
-    /// The branch anew, with parameters as those of `graph`.
+    /// Rebuilds the branch with the parameters of `graph`.
     fn build(&self, graph: &Graph, [numbers, scales]: [usize; 2]) -> Option<Arc<Graph>> {
         let g = GraphBuilder::new(&graph.name);
         let x: Vec<Tensor> = graph.param_types().iter().map(|t| g.parameter(t.clone(), "x")).collect();
@@ -148,8 +156,14 @@ mod tests {
                 for block in [2, 3, 6] {
                     let (outputs, inputs) = (4, 6);
                     let shape = if by_output { [outputs, inputs] } else { [inputs, outputs] };
-                    let how =
-                        Unpack { is_halves, shape: shape[..].into(), inputs, by_output, block, by_block };
+                    let how = DequantizeWeights {
+                        is_halves,
+                        shape: shape[..].into(),
+                        inputs,
+                        by_output,
+                        block,
+                        by_block,
+                    };
                     let g = GraphBuilder::new("main");
                     let [numbers, scales] = how.types().map(|ty| g.parameter(ty, "x"));
                     let graph = g.finish(&[how.node(&numbers, &scales)]).unwrap();
@@ -157,7 +171,7 @@ mod tests {
                         Op::Case(c) => c.branches.first().cloned(),
                         _ => None,
                     });
-                    let (found, places) = Unpack::of(&branch.unwrap()).unwrap();
+                    let (found, places) = DequantizeWeights::of(&branch.unwrap()).unwrap();
                     assert_eq!((found, places), (how, [0, 1]));
                 }
             }
@@ -166,7 +180,7 @@ mod tests {
 
     #[test]
     fn what_only_looks_like_one_is_not() {
-        let how = Unpack {
+        let how = DequantizeWeights {
             is_halves: false,
             shape: vec![6, 4].into(),
             inputs: 6,
@@ -177,9 +191,9 @@ mod tests {
         let g = GraphBuilder::new("main");
         let [numbers, scales] = how.types().map(|ty| g.parameter(ty, "x"));
         let w = how.expand(&numbers, &scales);
-        assert!(Unpack::of(&g.finish(std::slice::from_ref(&w)).unwrap()).is_some());
-        assert!(Unpack::of(&g.finish(&[w.abs()]).unwrap()).is_none());
-        assert!(Unpack::of(&g.finish(&[&w * 2.0]).unwrap()).is_none());
-        assert!(Unpack::of(&g.finish(&[scales.abs()]).unwrap()).is_none());
+        assert!(DequantizeWeights::of(&g.finish(std::slice::from_ref(&w)).unwrap()).is_some());
+        assert!(DequantizeWeights::of(&g.finish(&[w.abs()]).unwrap()).is_none());
+        assert!(DequantizeWeights::of(&g.finish(&[&w * 2.0]).unwrap()).is_none());
+        assert!(DequantizeWeights::of(&g.finish(&[scales.abs()]).unwrap()).is_none());
     }
 }

@@ -1,4 +1,4 @@
-//! reduce: folds dimensions with any body over any number of operands.
+//! reduce: reduces dimensions of one or more operands with any body.
 
 use super::attr::ints;
 use super::elementwise_samples::COUNTS;
@@ -8,8 +8,8 @@ use crate::{GraphBuilder, require};
 use std::sync::Arc;
 use systole_base::{DType, Dims, LiteralBuilder, Scalar, Shape};
 
-/// Checks a folding body: `n` accumulators and `n` elements in, `n` accumulators out.
-pub(crate) fn check_fold_body(body: &Graph, dtypes: &[DType]) -> Result<(), Constraint> {
+/// Checks a reduction body: takes `n` accumulators and `n` elements, returns `n` accumulators.
+pub(crate) fn check_fold_body(body: &Graph, dtypes: &[DType]) -> Result<(), SpecConstraint> {
     let n = dtypes.len();
     let params = body.param_types();
     let results = body.result_types();
@@ -19,18 +19,22 @@ pub(crate) fn check_fold_body(body: &Graph, dtypes: &[DType]) -> Result<(), Cons
             let t = TensorType::scalar(dtypes[i]);
             params[i] == t && params[n + i] == t && results[i] == t
         });
-    require!(fits, "C6", "the body {params:?} → {results:?} does not fold scalars of {dtypes:?}");
+    require!(
+        fits,
+        "C6",
+        "the body has type {params:?} → {results:?}, expected a reduction of scalars of {dtypes:?}"
+    );
     Ok(())
 }
 
 impl OpRule for Reduce {
     lowered!(Fold);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         require!(
             !args.is_empty() && args.len().is_multiple_of(2),
             "C3",
-            "takes as many inputs as initial values"
+            "expected one initial value per input"
         );
         let (xs, inits) = args.split_at(args.len() / 2);
         for (x, init) in xs.iter().zip(inits) {
@@ -38,13 +42,13 @@ impl OpRule for Reduce {
             require!(
                 init.rank() == 0 && init.dtype == x.dtype,
                 "C2",
-                "the initial value of {x} is {init}, not {}[]",
+                "the initial value of {x} has type {init}, expected {}[]",
                 x.dtype
             );
         }
         for (i, &d) in self.dims.iter().enumerate() {
-            require!(d < xs[0].rank(), "C4", "dimension {d} is not below rank {}", xs[0].rank());
-            require!(!self.dims[..i].contains(&d), "C5", "dimension {d} is named twice");
+            require!(d < xs[0].rank(), "C4", "dimension {d} must be below the rank {}", xs[0].rank());
+            require!(!self.dims[..i].contains(&d), "C5", "dimension {d} is listed twice");
         }
         let dtypes: Vec<_> = xs.iter().map(|x| x.dtype).collect();
         check_fold_body(&self.body, &dtypes)?;
@@ -57,7 +61,7 @@ impl OpRule for Reduce {
         args / 2
     }
 
-    fn eval(&self, cx: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, cx: &mut EvalCx, args: &[&Literal], outs: &ResultTypes) -> Result<Vec<Literal>> {
         let n = outs.len();
         let mut acc: Vec<LiteralBuilder> = outs.iter().map(|t| LiteralBuilder::new(t.clone())).collect();
         for (k, b) in acc.iter_mut().enumerate() {
@@ -102,7 +106,7 @@ impl OpRule for Reduce {
         }
     }
 
-    fn attrs(&self) -> Attrs {
+    fn attrs(&self) -> AttrList {
         vec![("dimensions", ints(&self.dims))]
     }
 
@@ -110,18 +114,18 @@ impl OpRule for Reduce {
         SmallVec::from_slice(&[&self.body])
     }
 
-    fn cost(&self, args: &[&TensorType], outs: &Outs) -> Cost {
+    fn cost(&self, args: &[&TensorType], outs: &ResultTypes) -> OpCost {
         let per_element = self.body.nodes.len().saturating_sub(self.body.params.len()) as f64;
-        Cost { flops: args[0].elements() as f64 * per_element, bytes: moved_bytes(args, outs) }
+        OpCost { flops: args[0].elements() as f64 * per_element, bytes: moved_bytes(args, outs) }
     }
 }
 
 impl StructuralOp for Reduce {
-    fn parse(s: &Source<'_>) -> Unread<Self> {
+    fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         Ok(Reduce { dims: s.sizes("dimensions")?, body: s.region(0)? })
     }
 
-    fn samples() -> Vec<Sample> {
+    fn samples() -> Vec<OpSample> {
         let case = |what: &str, monoid: Monoid, dtype: DType, shape: &[usize], dims: &[usize]| {
             let domain = if matches!(monoid, Monoid::And | Monoid::Or) { COUNTS } else { WIDE };
             let params = [(TensorType::new(dtype, shape), domain), (TensorType::scalar(dtype), WIDE)];
@@ -151,7 +155,7 @@ impl StructuralOp for Reduce {
         all
     }
 
-    fn row_op(&self, at: NodeView<'_>, rows: Rows) -> Option<RowOp> {
+    fn row_op(&self, at: NodeView<'_>, rows: RowBlocking) -> Option<RowOp> {
         let n = at.node.inputs.len() / 2;
         let x = at.ty(0);
         let cut = rows.cut(x)?;
@@ -170,26 +174,27 @@ impl StructuralOp for Reduce {
         RowOp::sum(Reduce { dims, body }, first_by_rows(n, 2 * n))
     }
 
-    fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
+    fn factors(&self, at: NodeView<'_>) -> Vec<ShardingFactor> {
         let n = at.node.inputs.len() / 2;
         let x = at.ty(0);
         let operands = |d: usize| (0..2 * n).map(move |k| (k < n).then_some(d));
         let kept = (0..x.rank()).filter(|d| !self.dims.contains(d));
-        let mut all: Vec<Factor> = kept.enumerate().map(|(to, d)| Factor::dim(operands(d), to)).collect();
+        let mut all: Vec<ShardingFactor> =
+            kept.enumerate().map(|(to, d)| ShardingFactor::dim(operands(d), to)).collect();
         if let (1, Some(monoid)) = (n, Monoid::of(&self.body))
             && at.constant(1).is_some_and(|c| c.value.get(0) == monoid.identity(x.dtype))
         {
-            all.extend(self.dims.iter().map(|&d| Factor::fold(operands(d), monoid)));
+            all.extend(self.dims.iter().map(|&d| ShardingFactor::fold(operands(d), monoid)));
         }
         all
     }
 }
 
-/// Two operands folded together: the greatest element and its place.
-fn argmax() -> Sample {
+/// Sample that reduces two operands together: the maximum and its index.
+fn argmax() -> OpSample {
     let params = [
-        (TensorType::new(DType::F32, [3, 5]), Domain::Distinct(0.5)),
-        (TensorType::new(DType::I32, [3, 5]), Domain::Distinct(1.0)),
+        (TensorType::new(DType::F32, [3, 5]), ArgDomain::Distinct(0.5)),
+        (TensorType::new(DType::I32, [3, 5]), ArgDomain::Distinct(1.0)),
     ];
     sample("pair".into(), &params, 0, false, |x| {
         let g = GraphBuilder::new("body");
@@ -197,7 +202,7 @@ fn argmax() -> Sample {
             .map(|d| g.parameter(TensorType::scalar(d), "element"));
         let keep = a.greater_equal(&b);
         let body = g.finish(&[keep.select(&a, &b), keep.select(&i, &j)]);
-        let Ok(body) = body else { systole_base::bug!("argmax does not build") };
+        let Ok(body) = body else { systole_base::bug!("cannot build the sample argmax") };
         let inits = [x[0].scalar_like(f64::NEG_INFINITY), x[1].scalar_like(-1.0)];
         Tensor::reduce(&[&x[0], &x[1]], &[&inits[0], &inits[1]], &[1], body)
     })

@@ -1,7 +1,7 @@
-//! rng_bit_generator: counter-based random bits as a pure function of a state.
+//! rng_bit_generator: random bits from an explicit state (Philox and Threefry), identical to XLA's.
 //!
-//! The specification leaves the bits to the implementation. These are XLA's, bit for bit, so that a program draws
-//! the same numbers on every backend.
+//! The specification leaves the bits to the implementation. These match XLA bit for bit, so that a program draws the
+//! same numbers on every backend.
 
 use super::sample::sample;
 use super::*;
@@ -11,7 +11,7 @@ use systole_base::rng::philox4x32;
 use systole_base::{DType, LiteralBuilder, Scalar, Shape};
 
 impl RngAlgorithm {
-    /// Spelling in text.
+    /// Name in text.
     pub fn name(self) -> &'static str {
         match self {
             RngAlgorithm::Philox => "PHILOX",
@@ -23,16 +23,25 @@ impl RngAlgorithm {
 impl OpRule for RngBitGenerator {
     lowered!(Draw);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         expect_args(args, 1)?;
         let state = args[0];
-        require!(state.rank() == 1 && state.dtype == DType::U64, "I2", "the state is {state}, not ui64[2]");
+        require!(
+            state.rank() == 1 && state.dtype == DType::U64,
+            "I2",
+            "the state has type {state}, expected ui64[2]"
+        );
         let fits = match self.algorithm {
             RngAlgorithm::Philox => state.shape[0] == 2 || state.shape[0] == 3,
             RngAlgorithm::ThreeFry => state.shape[0] == 2,
         };
-        require!(fits, "C2", "{} does not take the state {state}", self.algorithm.name());
-        require!(self.ty.dtype.is_unsigned_int(), "-", "draws unsigned integers, not {}", self.ty.dtype);
+        require!(fits, "C2", "{} does not support a state of type {state}", self.algorithm.name());
+        require!(
+            self.ty.dtype.is_unsigned_int(),
+            "-",
+            "expected an unsigned integer result type, got {}",
+            self.ty.dtype
+        );
         Ok(smallvec![state.clone(), self.ty.clone()])
     }
 
@@ -40,7 +49,7 @@ impl OpRule for RngBitGenerator {
         2
     }
 
-    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &ResultTypes) -> Result<Vec<Literal>> {
         let state: Vec<u64> = args[0].as_slice::<u64>()?.to_vec();
         let (next, bits) = match self.algorithm {
             RngAlgorithm::Philox => philox(&state, &outs[1]),
@@ -53,29 +62,29 @@ impl OpRule for RngBitGenerator {
         vec![Grad::Zero]
     }
 
-    fn attrs(&self) -> Attrs {
+    fn attrs(&self) -> AttrList {
         vec![("rng_algorithm", Attr::Enum("rng_algorithm", self.algorithm.name().into()))]
     }
 
-    fn cost(&self, args: &[&TensorType], outs: &Outs) -> Cost {
-        // Ten rounds of about ten operations for each four words.
-        Cost { flops: 25.0 * outs[1].elements() as f64, bytes: moved_bytes(args, outs) }
+    fn cost(&self, args: &[&TensorType], outs: &ResultTypes) -> OpCost {
+        // Ten rounds of about ten operations per four words.
+        OpCost { flops: 25.0 * outs[1].elements() as f64, bytes: moved_bytes(args, outs) }
     }
 }
 
-/// Neither cut nor split: the bits of an element depend on the shape of the whole array.
+/// Not split: the bits of an element depend on the shape of the whole array.
 impl StructuralOp for RngBitGenerator {
-    fn parse(s: &Source<'_>) -> Unread<Self> {
+    fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         let algorithm = match s.keyword("rng_algorithm", "rng_algorithm")? {
             "PHILOX" | "DEFAULT" => RngAlgorithm::Philox,
             "THREE_FRY" => RngAlgorithm::ThreeFry,
-            other => return Err(format!("there is no generator `{other}`")),
+            other => return Err(format!("unknown generator algorithm `{other}`")),
         };
         Ok(RngBitGenerator { algorithm, ty: s.result(1)?.clone() })
     }
 
-    fn samples() -> Vec<Sample> {
-        const STATE: Domain = Domain::Uniform(0.0, 1e15);
+    fn samples() -> Vec<OpSample> {
+        const STATE: ArgDomain = ArgDomain::Uniform(0.0, 1e15);
         let case = |algorithm: RngAlgorithm, words: usize, dtype: DType, shape: &[usize]| {
             let params = [(TensorType::new(DType::U64, [words]), STATE)];
             let dims: String = shape.iter().map(|d| format!("_{d}")).collect();
@@ -102,10 +111,10 @@ fn low_high(x: u64) -> [u32; 2] {
     [x as u32, (x >> 32) as u32]
 }
 
-/// Blocks of four words at consecutive 128-bit counters, in order; 64-bit elements take two words, low first, and
-/// 8- and 16-bit ones the low bits of a whole word.
+/// Philox: blocks of four words at consecutive 128-bit counters, in order. 64-bit elements use two words, low first; 8-
+/// and 16-bit elements use the low bits of a whole word.
 fn philox(state: &[u64], ty: &TensorType) -> (Vec<u64>, Literal) {
-    // With two words of state the key is the counter's high half too.
+    // With a two-word state the key is also the high half of the counter.
     let (low, high) = (state[1], if state.len() == 3 { state[2] } else { state[0] });
     let counter = (high as u128) << 64 | low as u128;
     let wide = ty.dtype.size() == 8;
@@ -128,8 +137,8 @@ fn philox(state: &[u64], ty: &TensorType) -> (Vec<u64>, Literal) {
     (next_state, out.finish())
 }
 
-/// One counter for each two words. The pair lies side by side in the first even dimension (the greatest, when all
-/// are odd), so that halves of a sharded array need only their own counters.
+/// Threefry: one counter per two words. The pair is adjacent along the first even dimension (or the largest, if all are
+/// odd), so that halves of a sharded array need only their own counters.
 fn threefry(state: &[u64], ty: &TensorType) -> (Vec<u64>, Literal) {
     let key = low_high(state[0]);
     let block = |i: usize| threefry2x32(low_high(state[1].wrapping_add(i as u64)), key);
@@ -179,7 +188,7 @@ pub fn threefry2x32(counter: [u32; 2], key: [u32; 2]) -> [u32; 2] {
     x
 }
 
-/// Draws as a function of this tensor as the generator's state. Each returns the next state first.
+/// Random draws from this tensor as the generator state. Each method returns the next state first.
 impl Tensor {
     /// `state: u64[2 or 3] → (u64[…], T[…])`: random bits.
     #[track_caller]
@@ -189,7 +198,7 @@ impl Tensor {
         (outs.remove(0), bits)
     }
 
-    /// `state: u64[2 or 3] → (u64[…], f32[shape])`: uniform in [0, 1), 24 bits, by Philox.
+    /// `state: u64[2 or 3] → (u64[…], f32[shape])`: uniform in [0, 1), 24 bits, with Philox.
     ///
     /// ```
     /// use systole_ir::{interp, DType, GraphBuilder, Literal, TensorType};
@@ -208,19 +217,19 @@ impl Tensor {
         (next, top.convert(DType::F32) * (1.0 / (1u32 << 24) as f64))
     }
 
-    /// `state: u64[2 or 3] → (u64[…], f32[shape])`: standard normal (Box–Muller), by Philox.
+    /// `state: u64[2 or 3] → (u64[…], f32[shape])`: standard normal (Box–Muller), with Philox.
     #[track_caller]
     pub fn random_normal(&self, shape: &[usize]) -> (Tensor, Tensor) {
         let pairs: Vec<usize> = std::iter::once(2).chain(shape.iter().copied()).collect();
         let (next, uniform) = self.random_uniform(&pairs);
         let (first, second) =
             (uniform.slice_dim(0, 0, 1).reshape(shape), uniform.slice_dim(0, 1, 2).reshape(shape));
-        // 1 − u lies in (0, 1]: its logarithm is finite.
+        // 1 − u is in (0, 1], so its logarithm is finite.
         let radius = ((1.0 - first).log() * -2.0).sqrt();
         (next, radius * (second * std::f64::consts::TAU).cosine())
     }
 
-    /// `state: u64[2 or 3] → (u64[…], bool[shape])`: true with probability `p`, by Philox.
+    /// `state: u64[2 or 3] → (u64[…], bool[shape])`: true with probability `p`, with Philox.
     #[track_caller]
     pub fn random_bernoulli(&self, p: f64, shape: &[usize]) -> (Tensor, Tensor) {
         let (next, uniform) = self.random_uniform(shape);
@@ -293,7 +302,7 @@ mod tests {
             assert_eq!(state, [5, *counter], "{algorithm:?} {dtype} {shape:?}");
             assert_eq!(drawn, *bits, "{algorithm:?} {dtype} {shape:?}");
         }
-        // The longest dimension is split when all are odd.
+        // The longest dimension is split if all are odd.
         let (state, drawn) = draw(ThreeFry, &[5, 7], DType::U32, &[3, 5]);
         assert_eq!(state, [5, 16]);
         assert_eq!(drawn[..6], [4000641395, 1063621336, 10964293, 2057536082, 3804237681, 3127050898]);

@@ -1,42 +1,44 @@
-//! Samples: tiny graphs and the domains of their arguments, from which the tests of every op are generated; how they are
-//! put together, and a quick check of their derivatives.
+//! Test samples of ops: small graphs with the domains of their arguments, from which the tests of every op are
+//! generated. Includes a quick gradient check.
 
 use super::monoid::Monoid;
 use crate::graph::{Node, Op, ValueId};
 use crate::{Graph, GraphBuilder, Tensor};
 use std::sync::Arc;
-use systole_base::rng::{Stream, hash_name};
+use systole_base::rng::{RandomStream, hash_name};
 use systole_base::{DType, Literal, LiteralBuilder, Scalar, TensorType};
 
-/// From which values a test draws the elements of one argument.
+/// Domain from which a test draws the elements of an argument.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Domain {
-    /// Uniform in an interval; integers are drawn from its whole numbers, bool is a coin.
+pub enum ArgDomain {
+    /// Uniform in an interval, rounded to integers for integer types; a coin flip for bool.
     Uniform(f64, f64),
-    /// Distinct values in random order, at least `gap` apart: no ties.
+    /// Distinct values in random order, at least the given gap apart: no ties.
     Distinct(f64),
 }
 
-impl Domain {
-    /// An array of `ty` with elements from this domain.
-    pub fn draw(self, ty: &TensorType, rng: &mut Stream) -> Literal {
+impl ArgDomain {
+    /// Draws an array of type `ty` from this domain.
+    pub fn draw(self, ty: &TensorType, rng: &mut RandomStream) -> Literal {
         let n = ty.elements();
         let mut values: Vec<f64> = match self {
-            Domain::Uniform(..) if ty.dtype == DType::Bool => (0..n).map(|_| rng.below(2) as f64).collect(),
-            Domain::Uniform(low, high) => (0..n).map(|_| low + (high - low) * rng.uniform_f64()).collect(),
-            Domain::Distinct(gap) => {
+            ArgDomain::Uniform(..) if ty.dtype == DType::Bool => {
+                (0..n).map(|_| rng.below(2) as f64).collect()
+            }
+            ArgDomain::Uniform(low, high) => (0..n).map(|_| low + (high - low) * rng.uniform_f64()).collect(),
+            ArgDomain::Distinct(gap) => {
                 (0..n).map(|i| gap * (i as f64 - n as f64 / 2.0) * (1.0 + rng.uniform_f64() / 1e3)).collect()
             }
         };
-        if matches!(self, Domain::Distinct(_)) {
+        if matches!(self, ArgDomain::Distinct(_)) {
             (1..n).rev().for_each(|i| values.swap(i, rng.below(i as u64 + 1) as usize));
         }
         let mut b = LiteralBuilder::new(ty.clone());
         for (i, v) in values.into_iter().enumerate() {
             let whole = match self {
                 // Rounding must not leave the interval: a divisor must not become 0.
-                Domain::Uniform(low, high) => v.round().clamp(low.ceil(), high.floor()),
-                Domain::Distinct(_) => v.round(),
+                ArgDomain::Uniform(low, high) => v.round().clamp(low.ceil(), high.floor()),
+                ArgDomain::Distinct(_) => v.round(),
             };
             b.set(i, Scalar::of(ty.dtype, if ty.dtype.is_float() { v } else { whole }));
         }
@@ -44,35 +46,36 @@ impl Domain {
     }
 }
 
-/// One tiny program around an op.
+/// Small test program for an op.
 #[derive(Clone, Debug)]
-pub struct Sample {
-    /// Names the case in test output; unique among those of its op.
+pub struct OpSample {
+    /// Name of the case in test output; unique within its op.
     pub label: String,
     /// The program.
     pub graph: Arc<Graph>,
     /// Domain of each parameter.
-    pub domains: Vec<Domain>,
-    /// How far a backend's floats may be from the interpreter's, in units in the last place of the result's type.
+    pub domains: Vec<ArgDomain>,
+    /// Tolerance of a backend's floats relative to the interpreter, in units in the last place (ULP) of the result
+    /// type.
     pub ulp: u32,
-    /// Whether the derivative is checked against differences.
+    /// Whether the derivative is checked against finite differences.
     pub differentiable: bool,
 }
 
-impl Sample {
-    /// Arguments for the program, a pure function of the label and `seed`.
+impl OpSample {
+    /// Arguments for the program; a pure function of the label and `seed`.
     pub fn arguments(&self, seed: u64) -> Vec<Literal> {
         let types = self.graph.param_types();
-        let draw = |(i, (ty, domain)): (usize, (&TensorType, &Domain))| {
-            domain.draw(ty, &mut Stream::new(seed, hash_name(&self.label), i as u64))
+        let draw = |(i, (ty, domain)): (usize, (&TensorType, &ArgDomain))| {
+            domain.draw(ty, &mut RandomStream::new(seed, hash_name(&self.label), i as u64))
         };
         types.iter().zip(&self.domains).enumerate().map(draw).collect()
     }
 
-    /// The same, for which the specification leaves but one result: arguments that folds begin with are the identities of
-    /// their bodies, as how often another value takes part, and where, is each implementation's choice (StableHLO: reduce,
-    /// reduce_window, select_and_scatter); and a scatter whose result depends on the order of its updates, which is open
-    /// as well, writes no element twice, or the same value.
+    /// Like [`arguments`](OpSample::arguments), restricted to inputs for which the specification defines a single
+    /// result. Initial values of reductions are the identities of their bodies, because implementations differ in how
+    /// often another value is included (StableHLO: reduce, reduce_window, select_and_scatter). Order-dependent scatters
+    /// write no element twice, or the same value.
     pub fn specified_arguments(&self, seed: u64) -> Vec<Literal> {
         let mut arguments = self.arguments(seed);
         for node in &self.graph.nodes {
@@ -97,10 +100,10 @@ impl Sample {
         let half = node.inputs.len() / 2;
         let place = |input: ValueId| self.graph.params.iter().position(|p| *p == input);
         if let Some(i) = place(node.inputs[half]) {
-            let mut rng = Stream::new(seed, hash_name(&self.label), i as u64);
-            arguments[i] = Domain::Distinct(1.0).draw(arguments[i].ty(), &mut rng);
+            let mut rng = RandomStream::new(seed, hash_name(&self.label), i as u64);
+            arguments[i] = ArgDomain::Distinct(1.0).draw(arguments[i].ty(), &mut rng);
         }
-        // Windows that begin at different places may still overlap.
+        // Windows with different starts may still overlap.
         let apart = |dim: &usize| op.inserted_window_dims.contains(dim);
         if !op.scatter_dims_to_operand_dims.iter().any(apart) {
             for i in node.inputs[half + 1..].iter().filter_map(|input| place(*input)) {
@@ -111,7 +114,7 @@ impl Sample {
     }
 }
 
-/// What a node's folds begin with, and their body.
+/// Initial values of a node's reductions, with their bodies.
 fn initial_values(node: &Node) -> Vec<(ValueId, &Graph)> {
     let half = node.inputs.len() / 2;
     match &node.op {
@@ -122,63 +125,63 @@ fn initial_values(node: &Node) -> Vec<(ValueId, &Graph)> {
     }
 }
 
-/// A sample whose parameters have the given types and domains and whose results are those of `build`.
+/// Creates a sample with the given parameter types and domains; `build` computes its results.
 pub(crate) fn sample(
     label: String,
-    params: &[(TensorType, Domain)],
+    params: &[(TensorType, ArgDomain)],
     ulp: u32,
     differentiable: bool,
     build: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
-) -> Sample {
-    // There are hundreds of these closures: only what must be is compiled for each.
+) -> OpSample {
+    // There are hundreds of these closures: the generic part is kept small to limit compile time.
     let (g, x) = parameters(params);
     finished(label, params, (ulp, differentiable), &g, &build(&x))
 }
 
-fn parameters(params: &[(TensorType, Domain)]) -> (GraphBuilder, Vec<Tensor>) {
+fn parameters(params: &[(TensorType, ArgDomain)]) -> (GraphBuilder, Vec<Tensor>) {
     let g = GraphBuilder::new("main");
-    let make = |(i, (ty, _)): (usize, &(TensorType, Domain))| g.parameter(ty.clone(), &format!("x{i}"));
+    let make = |(i, (ty, _)): (usize, &(TensorType, ArgDomain))| g.parameter(ty.clone(), &format!("x{i}"));
     let x = params.iter().enumerate().map(make).collect();
     (g, x)
 }
 
 fn finished(
     label: String,
-    params: &[(TensorType, Domain)],
+    params: &[(TensorType, ArgDomain)],
     (ulp, differentiable): (u32, bool),
     g: &GraphBuilder,
     results: &[Tensor],
-) -> Sample {
+) -> OpSample {
     match g.finish(results) {
         Ok(graph) => {
             let domains = params.iter().map(|p| p.1).collect();
-            Sample { label, graph, domains, ulp, differentiable }
+            OpSample { label, graph, domains, ulp, differentiable }
         }
-        Err(e) => systole_base::bug!("the sample {label} does not build: {e}"),
+        Err(e) => systole_base::bug!("cannot build the sample {label}: {e}"),
     }
 }
 
-/// Values that tests draw where an op puts no limits on them.
-pub(crate) const WIDE: Domain = Domain::Uniform(-4.0, 4.0);
+/// Default domain of test inputs.
+pub(crate) const WIDE: ArgDomain = ArgDomain::Uniform(-4.0, 4.0);
 
 #[cfg(test)]
 pub(crate) mod check {
     use super::*;
     use crate::{grad, interp};
-    use systole_base::{DType, Literal, rng::Stream};
+    use systole_base::{DType, Literal, rng::RandomStream};
 
-    /// Arguments of a sample.
-    pub(crate) fn arguments(s: &Sample, rng: &mut Stream) -> Vec<Literal> {
+    /// Draws the arguments of a sample.
+    pub(crate) fn arguments(s: &OpSample, rng: &mut RandomStream) -> Vec<Literal> {
         s.graph.param_types().iter().zip(&s.domains).map(|(t, d)| d.draw(t, rng)).collect()
     }
 
-    /// Runs every sample, and for those over f64 compares the derivative in a random direction with a difference.
-    pub(crate) fn all(samples: &[Sample]) {
+    /// Runs every sample; for f64 samples, compares the directional derivative with a finite difference.
+    pub(crate) fn all(samples: &[OpSample]) {
         assert!(!samples.is_empty());
         let mut checked = 0;
         for (i, s) in samples.iter().enumerate() {
             s.graph.verify().unwrap();
-            let mut rng = Stream::new(7, 1, i as u64);
+            let mut rng = RandomStream::new(7, 1, i as u64);
             let args = arguments(s, &mut rng);
             let refs: Vec<&Literal> = args.iter().collect();
             let out = interp::run(&s.graph, &refs).unwrap();
@@ -191,14 +194,14 @@ pub(crate) mod check {
         assert!(checked > 0);
     }
 
-    /// y·w and its gradients with respect to the f64 parameters, as one graph.
-    fn with_gradients(s: &Sample, rng: &mut Stream) -> std::sync::Arc<crate::Graph> {
+    /// Builds a graph that computes y·w and its gradients with respect to the f64 parameters.
+    fn with_gradients(s: &OpSample, rng: &mut RandomStream) -> std::sync::Arc<crate::Graph> {
         let g = GraphBuilder::new("check");
         let xs: Vec<Tensor> = s.graph.param_types().into_iter().map(|t| g.parameter(t, "x")).collect();
         let ys = g.inline(&s.graph, &xs.iter().collect::<Vec<_>>());
         let mut loss = g.scalar(DType::F64, 0.0);
         for y in ys.iter().filter(|y| y.dtype() == DType::F64) {
-            let w = g.constant(Domain::Uniform(0.5, 1.5).draw(y.ty(), rng));
+            let w = g.constant(ArgDomain::Uniform(0.5, 1.5).draw(y.ty(), rng));
             loss = loss + (y * &w).sum_all();
         }
         let floats: Vec<&Tensor> = xs.iter().filter(|x| x.dtype() == DType::F64).collect();
@@ -206,11 +209,11 @@ pub(crate) mod check {
         g.finish(&[vec![loss], grads].concat()).unwrap_or_else(|e| panic!("{}: {e}", s.label))
     }
 
-    fn derivative(s: &Sample, args: &[Literal], rng: &mut Stream) {
+    fn derivative(s: &OpSample, args: &[Literal], rng: &mut RandomStream) {
         let graph = with_gradients(s, rng);
         let is_float: Vec<bool> = args.iter().map(|a| a.dtype() == DType::F64).collect();
         let toward: Vec<Literal> =
-            args.iter().map(|a| Domain::Uniform(-1.0, 1.0).draw(a.ty(), rng)).collect();
+            args.iter().map(|a| ArgDomain::Uniform(-1.0, 1.0).draw(a.ty(), rng)).collect();
         let run = |t: f64| {
             let moved: Vec<Literal> = (0..args.len())
                 .map(|k| if is_float[k] { shifted(&args[k], &toward[k], t) } else { args[k].clone() })
@@ -226,7 +229,11 @@ pub(crate) mod check {
         let step = 1e-5;
         let difference = (run(step)[0].to_f64s()[0] - run(-step)[0].to_f64s()[0]) / (2.0 * step);
         let scale = 1.0 + analytic.abs().max(difference.abs());
-        assert!((analytic - difference).abs() < 1e-6 * scale, "{}: {analytic} {difference}", s.label);
+        assert!(
+            (analytic - difference).abs() < 1e-6 * scale,
+            "{}: gradient {analytic}, finite difference {difference}",
+            s.label
+        );
         assert!(analytic.is_finite());
     }
 

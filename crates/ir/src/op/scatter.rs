@@ -1,7 +1,7 @@
-//! scatter: folds updates into positions that are data.
+//! scatter: combines updates into an operand at an array of indices.
 
-use super::attr::Field;
-use super::gather::{Placement, elements, fixed_indices, list, sorted, unique};
+use super::attr::AttrField;
+use super::gather::{GatherDims, elements, fixed_indices, list, sorted, unique};
 use super::reduce::check_fold_body;
 use super::*;
 use crate::{GraphBuilder, require};
@@ -9,19 +9,19 @@ use smallvec::smallvec;
 use std::sync::Arc;
 use systole_base::{DType, Dims, LiteralBuilder, Scalar};
 
-/// The body `(current, update) → update` over scalars of `dtype`: plain overwriting.
+/// Body `(current, update) → update` over scalars of `dtype`: overwrites.
 pub fn overwrite_body(dtype: DType) -> Arc<Graph> {
     let g = GraphBuilder::new("body");
     g.parameter(TensorType::scalar(dtype), "current");
     let update = g.parameter(TensorType::scalar(dtype), "update");
     match g.finish(&[update]) {
         Ok(body) => body,
-        Err(e) => systole_base::bug!("overwriting {dtype}: {e}"),
+        Err(e) => systole_base::bug!("overwrite body for {dtype}: {e}"),
     }
 }
 
 impl Scatter {
-    /// `x: T[N, …], indices: I[…], updates: T[indices…, …] → T[N, …]`: folds whole rows by number.
+    /// `x: T[N, …], indices: I[…], updates: T[indices…, …] → T[N, …]`: combines whole rows by index.
     pub fn rows(x: &TensorType, indices_rank: usize, body: Arc<Graph>) -> Scatter {
         Scatter {
             update_window_dims: (indices_rank..indices_rank + x.rank().saturating_sub(1)).collect(),
@@ -36,8 +36,8 @@ impl Scatter {
         }
     }
 
-    fn placement(&self) -> Placement<'_> {
-        Placement {
+    fn placement(&self) -> GatherDims<'_> {
+        GatherDims {
             window_dims: &self.update_window_dims,
             dropped: &self.inserted_window_dims,
             operand_batching: &self.input_batching_dims,
@@ -47,7 +47,7 @@ impl Scatter {
         }
     }
 
-    /// Sizes of a block in each operand dimension.
+    /// Block size in each operand dimension.
     fn block(&self, operand_rank: usize, updates: &[usize]) -> Dims {
         let mut sizes: Dims = smallvec![1; operand_rank];
         for (&d, &w) in self.placement().shown(operand_rank).iter().zip(&self.update_window_dims) {
@@ -56,49 +56,69 @@ impl Scatter {
         sizes
     }
 
-    /// Greatest start of a block inside the operand, for each component of an index vector; `None`: no block fits.
+    /// Maximum start of a block for each component of an index vector; `None` if no block fits.
     fn room(&self, operand: &[usize], updates: &[usize]) -> Option<Vec<usize>> {
         let block = self.block(operand.len(), updates);
         self.scatter_dims_to_operand_dims.iter().map(|&d| operand[d].checked_sub(block[d])).collect()
     }
 
-    fn check_operand(&self, x: &TensorType) -> Result<(), Constraint> {
+    fn check_operand(&self, x: &TensorType) -> Result<(), SpecConstraint> {
         let n = x.rank();
         let (inserted, batching) = (&self.inserted_window_dims, &self.input_batching_dims);
         let named = self.update_window_dims.len() + inserted.len() + batching.len();
-        require!(n == named, "C2", "window, inserted and batching dimensions are {named}, {x} has {n}");
+        require!(
+            n == named,
+            "C2",
+            "got {named} window, inserted and batching dimensions in total, but {x} has {n} dimensions"
+        );
         let dropped = [&inserted[..], batching].concat();
-        require!(unique(&dropped), "C9", "inserted_window_dims and input_batching_dims repeat");
-        require!(sorted(inserted), "C10", "inserted_window_dims are not sorted");
-        require!(inserted.iter().all(|&d| d < n), "C11", "inserted_window_dims are not below rank {n}");
-        require!(sorted(batching), "C12", "input_batching_dims are not sorted");
-        require!(batching.iter().all(|&d| d < n), "C13", "input_batching_dims are not below rank {n}");
+        require!(
+            unique(&dropped),
+            "C9",
+            "a dimension occurs twice in inserted_window_dims and input_batching_dims"
+        );
+        require!(sorted(inserted), "C10", "inserted_window_dims must be sorted");
+        require!(inserted.iter().all(|&d| d < n), "C11", "inserted_window_dims must be below the rank {n}");
+        require!(sorted(batching), "C12", "input_batching_dims must be sorted");
+        require!(batching.iter().all(|&d| d < n), "C13", "input_batching_dims must be below the rank {n}");
         let moved = [&self.scatter_dims_to_operand_dims[..], batching].concat();
-        require!(unique(&moved), "C20", "scatter_dims_to_operand_dims and input_batching_dims repeat");
-        require!(moved.iter().all(|&d| d < n), "C21", "scatter_dims_to_operand_dims are not below rank {n}");
+        require!(
+            unique(&moved),
+            "C20",
+            "a dimension occurs twice in scatter_dims_to_operand_dims and input_batching_dims"
+        );
+        require!(
+            moved.iter().all(|&d| d < n),
+            "C21",
+            "scatter_dims_to_operand_dims must be below the rank {n}"
+        );
         Ok(())
     }
 
-    fn check_indices(&self, x: &TensorType, indices: &TensorType) -> Result<(), Constraint> {
+    fn check_indices(&self, x: &TensorType, indices: &TensorType) -> Result<(), SpecConstraint> {
         let (rank, ivd) = (indices.rank(), self.index_vector_dim);
         let batching = &self.scatter_indices_batching_dims;
-        require!(indices.dtype.is_int(), "-", "the indices {indices} are no integers");
-        require!(unique(batching), "C14", "scatter_indices_batching_dims repeat");
-        require!(batching.iter().all(|&d| d < rank), "C15", "scatter_indices_batching_dims exceed {indices}");
-        require!(!batching.contains(&ivd), "C16", "index_vector_dim {ivd} is a batching dimension");
+        require!(indices.dtype.is_int(), "-", "the indices have type {indices}, expected integers");
+        require!(unique(batching), "C14", "scatter_indices_batching_dims must be unique");
+        require!(
+            batching.iter().all(|&d| d < rank),
+            "C15",
+            "scatter_indices_batching_dims must be below the rank of {indices}"
+        );
+        require!(!batching.contains(&ivd), "C16", "index_vector_dim {ivd} must not be a batching dimension");
         let paired = batching.len() == self.input_batching_dims.len();
-        require!(paired, "C17", "batching dimensions of operand and indices do not pair up");
+        require!(paired, "C17", "operand and indices must have the same number of batching dimensions");
         for (&o, &i) in self.input_batching_dims.iter().zip(batching) {
             let same = x.shape[o] == indices.shape[i];
-            require!(same, "C18", "batch sizes differ: dimension {o} of {x}, {i} of {indices}");
+            require!(same, "C18", "batch sizes differ: dimension {o} of {x}, dimension {i} of {indices}");
         }
-        require!(ivd <= rank, "C22", "index_vector_dim {ivd} is above the rank of {indices}");
+        require!(ivd <= rank, "C22", "index_vector_dim {ivd} exceeds the rank of {indices}");
         let length = if ivd < rank { indices.shape[ivd] } else { 1 };
         let named = self.scatter_dims_to_operand_dims.len();
         require!(
             named == length,
             "C19",
-            "scatter_dims_to_operand_dims has {named} entries, vectors {length}"
+            "scatter_dims_to_operand_dims has {named} entries, but index vectors have length {length}"
         );
         Ok(())
     }
@@ -108,11 +128,11 @@ impl Scatter {
         x: &TensorType,
         indices: &TensorType,
         updates: &TensorType,
-    ) -> Result<(), Constraint> {
+    ) -> Result<(), SpecConstraint> {
         let windows = &self.update_window_dims;
-        require!(unique(windows) && sorted(windows), "C7", "update_window_dims are not sorted");
+        require!(unique(windows) && sorted(windows), "C7", "update_window_dims must be sorted");
         let below = windows.iter().all(|&d| d < updates.rank());
-        require!(below, "C8", "update_window_dims are not below the rank of {updates}");
+        require!(below, "C8", "update_window_dims must be below the rank of {updates}");
         let place = self.placement();
         let inside: Dims = windows.iter().map(|&d| updates.shape[d]).collect();
         let expected = place.block_shape(indices, &inside);
@@ -120,7 +140,7 @@ impl Scatter {
         require!(
             fits && expected[..] == *updates.shape,
             "C4",
-            "the updates {updates} fit neither the indices {indices} nor blocks inside {x}"
+            "the updates {updates} do not match the indices {indices} and blocks inside {x}"
         );
         Ok(())
     }
@@ -129,8 +149,12 @@ impl Scatter {
 impl OpRule for Scatter {
     lowered!(Fold);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
-        require!(args.len() >= 3 && !args.len().is_multiple_of(2), "C5", "takes as many updates as inputs");
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
+        require!(
+            args.len() >= 3 && !args.len().is_multiple_of(2),
+            "C5",
+            "expected inputs, indices and one update per input"
+        );
         let n = args.len() / 2;
         let (xs, indices, updates) = (&args[..n], args[n], &args[n + 1..]);
         for (x, u) in xs.iter().zip(updates) {
@@ -142,7 +166,7 @@ impl OpRule for Scatter {
         self.check_indices(xs[0], indices)?;
         self.check_updates(xs[0], indices, updates[0])?;
         let dtypes: Vec<_> = xs.iter().map(|x| x.dtype).collect();
-        check_fold_body(&self.body, &dtypes).map_err(|c| Constraint::new("C23", c.message))?;
+        check_fold_body(&self.body, &dtypes).map_err(|c| SpecConstraint::new("C23", c.message))?;
         Ok(xs.iter().map(|&x| x.clone()).collect())
     }
 
@@ -150,7 +174,7 @@ impl OpRule for Scatter {
         args.saturating_sub(1) / 2
     }
 
-    fn eval(&self, cx: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, cx: &mut EvalCx, args: &[&Literal], outs: &ResultTypes) -> Result<Vec<Literal>> {
         let n = outs.len();
         let (xs, indices, updates) = (&args[..n], args[n], &args[n + 1..]);
         let (place, shape) = (self.placement(), &outs[0].shape);
@@ -181,7 +205,7 @@ impl OpRule for Scatter {
         let overwrites = self.body.results[..] == self.body.params[self.body.params.len() / 2..];
         let monoid = Monoid::of(&self.body);
         if x.len() != 3 || (monoid.is_none() && !overwrites) {
-            let why = "a scatter has a derivative only with one input and a body that is a single add, multiply, \
+            let why = "scatter is differentiable only with one input and a body that is a single add, multiply, \
                        minimum or maximum, or that returns the update";
             return vec![Grad::None { why }; x.len()];
         }
@@ -191,7 +215,7 @@ impl OpRule for Scatter {
         let (Some(room), false) = (room, operand.ty().elements() * updates.ty().elements() == 0) else {
             return vec![Grad::Of(dy.clone()), Grad::Zero, Grad::Zero];
         };
-        let at = Places { op: self, indices, updates, room };
+        let at = UpdateLocations { op: self, indices, updates, room };
         let [dx, du] = match monoid {
             Some(Monoid::Add) => [dy.clone(), at.read(dy)],
             Some(Monoid::Multiply) => at.product_gradients(operand, dy),
@@ -202,14 +226,14 @@ impl OpRule for Scatter {
         vec![Grad::Of(dx), Grad::Zero, Grad::Of(du)]
     }
 
-    fn attrs(&self) -> Attrs {
+    fn attrs(&self) -> AttrList {
         let numbers = vec![
             ("update_window_dims", list(&self.update_window_dims)),
             ("inserted_window_dims", list(&self.inserted_window_dims)),
             ("input_batching_dims", list(&self.input_batching_dims)),
             ("scatter_indices_batching_dims", list(&self.scatter_indices_batching_dims)),
             ("scatter_dims_to_operand_dims", list(&self.scatter_dims_to_operand_dims)),
-            ("index_vector_dim", Field::Int(self.index_vector_dim as i64)),
+            ("index_vector_dim", AttrField::Int(self.index_vector_dim as i64)),
         ];
         vec![
             ("scatter_dimension_numbers", Attr::Struct("scatter", numbers)),
@@ -222,17 +246,17 @@ impl OpRule for Scatter {
         SmallVec::from_slice(&[&self.body])
     }
 
-    /// The body's work for each update.
-    fn cost(&self, args: &[&TensorType], outs: &Outs) -> Cost {
+    /// One run of the body per update.
+    fn cost(&self, args: &[&TensorType], outs: &ResultTypes) -> OpCost {
         let updates = args.last().map_or(0, |u| u.elements()) as f64;
         let work = self.body.nodes.len().saturating_sub(self.body.params.len()) as f64;
-        Cost { flops: updates * work, bytes: moved_bytes(args, outs) }
+        OpCost { flops: updates * work, bytes: moved_bytes(args, outs) }
     }
 }
 
-/// Not cut: updates may be of other rows.
+/// Not split: updates may go to other rows.
 impl StructuralOp for Scatter {
-    fn parse(s: &Source<'_>) -> Unread<Self> {
+    fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         const NAME: &str = "scatter_dimension_numbers";
         let list = |field: &str| s.field(NAME, "scatter", field);
         Ok(Scatter {
@@ -248,12 +272,13 @@ impl StructuralOp for Scatter {
         })
     }
 
-    fn samples() -> Vec<Sample> {
+    fn samples() -> Vec<OpSample> {
         scatter_samples()
     }
 
-    /// Dimensions that blocks show whole; and those of the indices, where updates are folded into what changes nothing.
-    fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
+    /// Dimensions that blocks contain entirely. Also dimensions of the indices, if the operand is the identity of the
+    /// reduction.
+    fn factors(&self, at: NodeView<'_>) -> Vec<ShardingFactor> {
         if at.node.inputs.len() != 3 {
             return Vec::new();
         }
@@ -261,9 +286,9 @@ impl StructuralOp for Scatter {
         let hidden =
             |d: &usize| self.inserted_window_dims.contains(d) || self.input_batching_dims.contains(d);
         let shown = (0..x.rank()).filter(|d| !hidden(d)).zip(&self.update_window_dims);
-        let mut all: Vec<Factor> = shown
+        let mut all: Vec<ShardingFactor> = shown
             .filter(|&(d, &u)| x.shape[d] == updates.shape[u])
-            .map(|(d, &u)| Factor::dim([Some(d), None, Some(u)], d))
+            .map(|(d, &u)| ShardingFactor::dim([Some(d), None, Some(u)], d))
             .collect();
         let adds = Monoid::of(&self.body) == Some(Monoid::Add) && is_zeros(at.graph, at.node.inputs[0]);
         let batch = (0..updates.rank()).filter(|d| !self.update_window_dims.contains(d));
@@ -272,9 +297,9 @@ impl StructuralOp for Scatter {
             match self.scatter_indices_batching_dims.iter().position(|&d| d == i) {
                 Some(k) => {
                     let d = self.input_batching_dims[k];
-                    all.push(Factor::dim([Some(d), Some(i), Some(u)], d));
+                    all.push(ShardingFactor::dim([Some(d), Some(i), Some(u)], d));
                 }
-                None if adds => all.push(Factor::fold([None, Some(i), Some(u)], Monoid::Add)),
+                None if adds => all.push(ShardingFactor::fold([None, Some(i), Some(u)], Monoid::Add)),
                 None => {}
             }
         }
@@ -282,16 +307,16 @@ impl StructuralOp for Scatter {
     }
 }
 
-/// The places of one scatter's updates, for reading and writing other arrays there.
-struct Places<'a> {
+/// Locations of a scatter's updates, to read or write other arrays there.
+struct UpdateLocations<'a> {
     op: &'a Scatter,
     indices: &'a Tensor,
     updates: &'a Tensor,
     room: Vec<usize>,
 }
 
-impl Places<'_> {
-    /// `t: U[operand…] → U[updates…]`: what stands in the place of each update, zero where the update is dropped.
+impl UpdateLocations<'_> {
+    /// `t: U[operand…] → U[updates…]`: reads the element at the location of each update; zero if the update is dropped.
     fn read(&self, t: &Tensor) -> Tensor {
         let (op, place) = (self.op, self.op.placement());
         let spec = Gather {
@@ -310,7 +335,7 @@ impl Places<'_> {
         inside.select(&found, &found.zeros_like())
     }
 
-    /// `into: U[operand…], values: U[updates…] → U[operand…]`: folds other values at the same places.
+    /// `into: U[operand…], values: U[updates…] → U[operand…]`: combines other values at the same locations.
     fn write(&self, into: &Tensor, values: &Tensor, body: Arc<Graph>) -> Tensor {
         into.scatter(self.indices, values, Scatter { body, ..self.op.clone() })
     }
@@ -320,7 +345,7 @@ impl Places<'_> {
         self.write(&zeros, values, Monoid::Add.body(values.dtype()))
     }
 
-    /// Written places lose their cotangent to the update that is left there.
+    /// Gradient of overwriting: the cotangent of an overwritten location goes to the update that remains there.
     fn overwrite_gradients(&self, dy: &Tensor) -> [Tensor; 2] {
         let body = overwrite_body(dy.dtype());
         let dx = self.write(dy, &self.updates.zeros_like(), body);
@@ -328,7 +353,8 @@ impl Places<'_> {
         if self.op.unique_indices {
             return [dx, du];
         }
-        // Where several updates meet, which one is left is up to the backend: let it say, by writing their numbers.
+        // If several updates have the same location, the backend chooses which remains. Scattering their numbers finds
+        // out which.
         let n = self.updates.ty().elements();
         let numbers = if n < i32::MAX as usize { DType::I32 } else { DType::I64 };
         let g = dy.builder();
@@ -338,7 +364,7 @@ impl Places<'_> {
         [dx, left.equal(&own).select(&du, &du.zeros_like())]
     }
 
-    /// y = x·Πu; for each factor the product of the others, exact where some are zero.
+    /// Gradient of y = x·Πu: for each factor the product of the others, exact even with zeros.
     fn product_gradients(&self, x: &Tensor, dy: &Tensor) -> [Tensor; 2] {
         let (u, zero, one) = (self.updates, self.updates.zeros_like(), self.updates.ones_like());
         let times = || Monoid::Multiply.body(u.dtype());
@@ -352,7 +378,7 @@ impl Places<'_> {
         [dx, self.read(&(dy * x)) * others]
     }
 
-    /// y = max(x, u…) or min: ties share the cotangent evenly, as those of reduce.
+    /// Gradient of y = max(x, u…) or min: ties share the cotangent evenly, as in reduce.
     fn extreme_gradients(&self, x: &Tensor, y: &Tensor, dy: &Tensor) -> [Tensor; 2] {
         let hit_x = x.equal(y);
         let hit_u = self.updates.equal(&self.read(y));
@@ -364,8 +390,8 @@ impl Places<'_> {
     }
 }
 
-/// Tiny programs for the tests: each attribute away from its default at least once; indices inside and outside.
-pub fn scatter_samples() -> Vec<Sample> {
+/// Small test programs: each attribute differs from its default at least once; indices inside and outside.
+pub fn scatter_samples() -> Vec<OpSample> {
     let mut all = vec![];
     for dtype in [DType::F32, DType::F64, DType::BF16, DType::I32] {
         let bodies = [Monoid::Add, Monoid::Multiply, Monoid::Minimum, Monoid::Maximum];
@@ -387,7 +413,7 @@ pub fn scatter_samples() -> Vec<Sample> {
 }
 
 #[rustfmt::skip]
-fn cases(name: &str, dtype: DType, body: Arc<Graph>) -> Vec<Sample> {
+fn cases(name: &str, dtype: DType, body: Arc<Graph>) -> Vec<OpSample> {
     let plain = || Scatter {
         update_window_dims: smallvec![], inserted_window_dims: smallvec![], input_batching_dims: smallvec![],
         scatter_indices_batching_dims: smallvec![], scatter_dims_to_operand_dims: smallvec![], index_vector_dim: 0,
@@ -419,13 +445,13 @@ fn case(
     index: DType,
     [x, indices, updates]: [&[usize]; 3],
     spec: impl Fn(&TensorType) -> Scatter,
-) -> Sample {
+) -> OpSample {
     let x = TensorType::new(dtype, x);
     let op = spec(&x);
     let low = if index.is_unsigned_int() { 0.0 } else { -2.0 };
     let params = [
         (x, elements(dtype)),
-        (TensorType::new(index, indices), Domain::Uniform(low, 6.0)),
+        (TensorType::new(index, indices), ArgDomain::Uniform(low, 6.0)),
         (TensorType::new(dtype, updates), elements(dtype)),
     ];
     sample::sample(format!("{what}_{dtype}_{index}"), &params, 16, dtype == DType::F64, |x| {
@@ -433,7 +459,7 @@ fn case(
     })
 }
 
-fn sorted_rows(what: &str, dtype: DType, body: Arc<Graph>) -> Sample {
+fn sorted_rows(what: &str, dtype: DType, body: Arc<Graph>) -> OpSample {
     let params = [
         (TensorType::new(dtype, [5, 3]), elements(dtype)),
         (TensorType::new(dtype, [3, 3]), elements(dtype)),
@@ -446,20 +472,20 @@ fn sorted_rows(what: &str, dtype: DType, body: Arc<Graph>) -> Sample {
     })
 }
 
-/// Two inputs and a body that mixes them.
-fn paired() -> Sample {
+/// Sample with two inputs and a body that mixes them.
+fn paired() -> OpSample {
     let g = GraphBuilder::new("body");
     let types = [DType::F32, DType::I32].map(TensorType::scalar);
     let p: Vec<Tensor> = (0..4).map(|i| g.parameter(types[i % 2].clone(), "p")).collect();
     let keep = p[0].greater_equal(&p[2]);
     let body = match g.finish(&[keep.select(&p[0], &p[2]), &p[1] + &p[3]]) {
         Ok(body) => body,
-        Err(e) => systole_base::bug!("the body of the sample: {e}"),
+        Err(e) => systole_base::bug!("cannot build the body of the sample: {e}"),
     };
     let params = [
         (types[0].with_shape([5]), sample::WIDE),
         (types[1].with_shape([5]), sample::WIDE),
-        (TensorType::new(DType::I32, [7]), Domain::Uniform(-1.0, 6.0)),
+        (TensorType::new(DType::I32, [7]), ArgDomain::Uniform(-1.0, 6.0)),
         (types[0].with_shape([7]), sample::WIDE),
         (types[1].with_shape([7]), sample::WIDE),
     ];
@@ -524,7 +550,7 @@ mod tests {
         assert_eq!(du, [0.5, 0., 1., 1.]);
     }
 
-    /// A block that lies partly outside is dropped whole.
+    /// A block that is partly out of bounds is dropped entirely.
     #[test]
     fn blocks_outside_are_dropped() {
         let g = GraphBuilder::new("main");

@@ -1,5 +1,5 @@
-//! Ops that move elements and do no arithmetic, with places known when the graph is built:
-//! broadcast_in_dim, reshape, transpose, reverse, concatenate, slice, pad.
+//! Data movement ops broadcast_in_dim, reshape, transpose, reverse, concatenate, slice and pad: static indices, no
+//! arithmetic.
 
 use super::attr::ints;
 use super::elementwise_samples::{moved, moved_f64};
@@ -8,7 +8,7 @@ use crate::require;
 use smallvec::smallvec;
 use systole_base::{Dims, LiteralBuilder, Shape};
 
-/// Fills a result by asking for each index where its element comes from.
+/// Fills a result element by element, given the source index of each element.
 fn gather_by(
     out: &TensorType,
     source: &Literal,
@@ -29,30 +29,35 @@ fn gather_by(
 impl OpRule for BroadcastInDim {
     lowered!(Move);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         expect_args(args, 1)?;
         let x = args[0];
         require!(
             self.dims.len() == x.rank(),
             "C2",
-            "{} broadcast_dimensions for rank {}",
+            "got {} broadcast_dimensions for rank {}",
             self.dims.len(),
             x.rank()
         );
         for (i, &d) in self.dims.iter().enumerate() {
-            require!(d < self.shape.rank(), "C3", "dimension {d} is not below rank {}", self.shape.rank());
-            require!(!self.dims[..i].contains(&d), "C4", "dimension {d} is named twice");
+            require!(
+                d < self.shape.rank(),
+                "C3",
+                "dimension {d} must be below the rank {}",
+                self.shape.rank()
+            );
+            require!(!self.dims[..i].contains(&d), "C4", "dimension {d} is listed twice");
             require!(
                 x.shape[i] == 1 || x.shape[i] == self.shape[d],
                 "C5",
-                "dimension {i} of {x} has size {}, which is neither 1 nor {}",
+                "dimension {i} of {x} has size {}, expected 1 or {}",
                 x.shape[i],
                 self.shape[d]
             );
         }
         Ok(smallvec![x.with_shape(&self.shape)])
     }
-    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &ResultTypes) -> Result<Vec<Literal>> {
         let shape = args[0].shape().clone();
         let from = |index: &[usize]| {
             let at: Dims = self
@@ -67,7 +72,7 @@ impl OpRule for BroadcastInDim {
     }
     fn vjp(&self, x: &[Tensor], _: &[Tensor], dy: &[Option<Tensor>]) -> Vec<Grad> {
         let Some(dy) = &dy[0] else { return vec![Grad::Zero] };
-        // Sum over the dimensions that were repeated; the kept ones may stand in another order.
+        // Sum over the repeated dimensions; the remaining ones may be in another order.
         let from = |d: usize| self.dims.iter().position(|&t| t == d);
         let repeats = |d: usize| from(d).is_none_or(|i| x[0].shape()[i] == 1 && self.shape[d] != 1);
         let summed: Vec<usize> = (0..self.shape.rank()).filter(|&d| repeats(d)).collect();
@@ -77,18 +82,18 @@ impl OpRule for BroadcastInDim {
         order.sort_by_key(|&k| from(kept[k]));
         vec![Grad::Of(sum.transpose(&order).reshape(x[0].shape()))]
     }
-    fn attrs(&self) -> Attrs {
+    fn attrs(&self) -> AttrList {
         vec![("broadcast_dimensions", ints(&self.dims))]
     }
 }
 
 impl StructuralOp for BroadcastInDim {
-    fn parse(s: &Source<'_>) -> Unread<Self> {
+    fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         let shape = s.result(0)?.shape.clone();
         Ok(BroadcastInDim { dims: s.sizes("broadcast_dimensions")?, shape })
     }
 
-    fn samples() -> Vec<Sample> {
+    fn samples() -> Vec<OpSample> {
         let to =
             |x: &[Tensor], shape: &[usize], dims: &[usize]| vec![x[0].broadcast_in_dim(&shape.into(), dims)];
         let mut all = moved("repeat", &[&[3, 1]], |x| to(x, &[2, 3, 5], &[1, 2]));
@@ -101,7 +106,7 @@ impl StructuralOp for BroadcastInDim {
         all
     }
 
-    fn row_op(&self, at: NodeView<'_>, rows: Rows) -> Option<RowOp> {
+    fn row_op(&self, at: NodeView<'_>, rows: RowBlocking) -> Option<RowOp> {
         let (x, out) = (at.ty(0), at.out());
         let cut = rows.cut(out)?;
         let shape = cut.shape(out);
@@ -118,16 +123,16 @@ impl StructuralOp for BroadcastInDim {
         RowOp::rows(BroadcastInDim { dims: dims?, shape }, [RowUse::Whole])
     }
 
-    fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
+    fn factors(&self, at: NodeView<'_>) -> Vec<ShardingFactor> {
         let operand = |d: usize| {
             let k = self.dims.iter().position(|&to| to == d)?;
             (at.ty(0).shape[k] == at.out().shape[d]).then_some(k)
         };
-        (0..at.out().rank()).map(|d| Factor::dim([operand(d)], d)).collect()
+        (0..at.out().rank()).map(|d| ShardingFactor::dim([operand(d)], d)).collect()
     }
 
-    fn shard(&self, along: Along, parts: usize) -> Option<Op> {
-        let Along::Dim(d) = along else { return None };
+    fn shard(&self, along: FactorResult, parts: usize) -> Option<Op> {
+        let FactorResult::Dim(d) = along else { return None };
         let shape = Shape::new(&shard_of(&self.shape, d, parts)[..]);
         Some(BroadcastInDim { shape, ..self.clone() }.into())
     }
@@ -136,7 +141,7 @@ impl StructuralOp for BroadcastInDim {
 impl OpRule for Reshape {
     lowered!(Move);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         expect_args(args, 1)?;
         let n = self.shape.checked_elements();
         require!(
@@ -150,7 +155,7 @@ impl OpRule for Reshape {
         );
         Ok(smallvec![args[0].with_shape(&self.shape)])
     }
-    fn eval(&self, _: &mut EvalCx, args: &[&Literal], _: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, _: &mut EvalCx, args: &[&Literal], _: &ResultTypes) -> Result<Vec<Literal>> {
         Ok(vec![args[0].reshape(&self.shape)?])
     }
     fn vjp(&self, x: &[Tensor], _: &[Tensor], dy: &[Option<Tensor>]) -> Vec<Grad> {
@@ -159,11 +164,11 @@ impl OpRule for Reshape {
 }
 
 impl StructuralOp for Reshape {
-    fn parse(s: &Source<'_>) -> Unread<Self> {
+    fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         Ok(Reshape { shape: s.result(0)?.shape.clone() })
     }
 
-    fn samples() -> Vec<Sample> {
+    fn samples() -> Vec<OpSample> {
         let mut all = moved("flat", &[&[3, 5]], |x| vec![x[0].reshape([15])]);
         all.extend([
             moved_f64("ones", &[&[3, 5]], |x| vec![x[0].reshape([1, 3, 1, 5])]),
@@ -173,22 +178,23 @@ impl StructuralOp for Reshape {
         all
     }
 
-    fn row_op(&self, at: NodeView<'_>, rows: Rows) -> Option<RowOp> {
+    fn row_op(&self, at: NodeView<'_>, rows: RowBlocking) -> Option<RowOp> {
         rows.cut(at.ty(0))?;
         RowOp::rows(Reshape { shape: rows.cut(at.out())?.shape(at.out()) }, [RowUse::Rows])
     }
 
-    /// Equal parts of a dimension are equal parts of another where the same elements lie before both.
-    fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
+    /// Equal parts of an operand dimension are equal parts of a result dimension if the same number of elements precede
+    /// both.
+    fn factors(&self, at: NodeView<'_>) -> Vec<ShardingFactor> {
         let (x, out) = (at.ty(0), at.out());
         let before = |t: &TensorType, d: usize| t.shape[..d].iter().product::<usize>();
         let pairs = (0..x.rank()).flat_map(|k| (0..out.rank()).map(move |d| (k, d)));
         let pairs = pairs.filter(|&(k, d)| before(x, k) == before(out, d));
-        pairs.map(|(k, d)| Factor::dim([Some(k)], d)).collect()
+        pairs.map(|(k, d)| ShardingFactor::dim([Some(k)], d)).collect()
     }
 
-    fn shard(&self, along: Along, parts: usize) -> Option<Op> {
-        let Along::Dim(d) = along else { return None };
+    fn shard(&self, along: FactorResult, parts: usize) -> Option<Op> {
+        let FactorResult::Dim(d) = along else { return None };
         Some(Reshape { shape: Shape::new(&shard_of(&self.shape, d, parts)[..]) }.into())
     }
 }
@@ -196,21 +202,21 @@ impl StructuralOp for Reshape {
 impl OpRule for Transpose {
     lowered!(Move);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         expect_args(args, 1)?;
         let mut sorted = self.permutation.clone();
         sorted.sort_unstable();
         require!(
             sorted.iter().copied().eq(0..args[0].rank()),
             "C2",
-            "{:?} is no permutation of the dimensions of {}",
+            "{:?} is not a permutation of the dimensions of {}",
             &self.permutation[..],
             args[0]
         );
         let shape: Shape = self.permutation.iter().map(|&d| args[0].shape[d]).collect();
         Ok(smallvec![args[0].with_shape(shape)])
     }
-    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &ResultTypes) -> Result<Vec<Literal>> {
         let strides = args[0].shape().strides();
         let from =
             |index: &[usize]| Some(index.iter().zip(&self.permutation).map(|(&i, &d)| i * strides[d]).sum());
@@ -222,17 +228,17 @@ impl OpRule for Transpose {
         self.permutation.iter().enumerate().for_each(|(i, &d)| inverse[d] = i);
         vec![Grad::Of(dy.transpose(&inverse))]
     }
-    fn attrs(&self) -> Attrs {
+    fn attrs(&self) -> AttrList {
         vec![("permutation", ints(&self.permutation))]
     }
 }
 
 impl StructuralOp for Transpose {
-    fn parse(s: &Source<'_>) -> Unread<Self> {
+    fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         Ok(Transpose { permutation: s.sizes("permutation")? })
     }
 
-    fn samples() -> Vec<Sample> {
+    fn samples() -> Vec<OpSample> {
         let mut all = moved("swap", &[&[3, 5]], |x| vec![x[0].transpose(&[1, 0])]);
         all.extend([
             moved_f64("cycle", &[&[2, 3, 5]], |x| vec![x[0].transpose(&[2, 0, 1])]),
@@ -241,30 +247,30 @@ impl StructuralOp for Transpose {
         all
     }
 
-    fn row_op(&self, at: NodeView<'_>, rows: Rows) -> Option<RowOp> {
+    fn row_op(&self, at: NodeView<'_>, rows: RowBlocking) -> Option<RowOp> {
         RowOp::rows(
             Transpose { permutation: rows.cut(at.ty(0))?.leading(&self.permutation)? },
             [RowUse::Rows],
         )
     }
 
-    fn factors(&self, _: NodeView<'_>) -> Vec<Factor> {
-        self.permutation.iter().enumerate().map(|(d, &k)| Factor::dim([Some(k)], d)).collect()
+    fn factors(&self, _: NodeView<'_>) -> Vec<ShardingFactor> {
+        self.permutation.iter().enumerate().map(|(d, &k)| ShardingFactor::dim([Some(k)], d)).collect()
     }
 }
 
 impl OpRule for Reverse {
     lowered!(Move);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         expect_args(args, 1)?;
         for (i, &d) in self.dims.iter().enumerate() {
-            require!(!self.dims[..i].contains(&d), "C2", "dimension {d} is named twice");
-            require!(d < args[0].rank(), "C3", "dimension {d} is not below rank {}", args[0].rank());
+            require!(!self.dims[..i].contains(&d), "C2", "dimension {d} is listed twice");
+            require!(d < args[0].rank(), "C3", "dimension {d} must be below the rank {}", args[0].rank());
         }
         Ok(smallvec![args[0].clone()])
     }
-    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &ResultTypes) -> Result<Vec<Literal>> {
         let shape = args[0].shape().clone();
         let from = |index: &[usize]| {
             let at: Dims = (0..shape.rank())
@@ -277,17 +283,17 @@ impl OpRule for Reverse {
     fn vjp(&self, _: &[Tensor], _: &[Tensor], dy: &[Option<Tensor>]) -> Vec<Grad> {
         vec![dy[0].as_ref().map_or(Grad::Zero, |dy| Grad::Of(dy.reverse(&self.dims)))]
     }
-    fn attrs(&self) -> Attrs {
+    fn attrs(&self) -> AttrList {
         vec![("dimensions", ints(&self.dims))]
     }
 }
 
 impl StructuralOp for Reverse {
-    fn parse(s: &Source<'_>) -> Unread<Self> {
+    fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         Ok(Reverse { dims: s.sizes("dimensions")? })
     }
 
-    fn samples() -> Vec<Sample> {
+    fn samples() -> Vec<OpSample> {
         let mut all = moved("last", &[&[3, 5]], |x| vec![x[0].reverse(&[1])]);
         all.extend([
             moved_f64("both", &[&[3, 5]], |x| vec![x[0].reverse(&[1, 0])]),
@@ -297,11 +303,11 @@ impl StructuralOp for Reverse {
         all
     }
 
-    fn row_op(&self, at: NodeView<'_>, rows: Rows) -> Option<RowOp> {
+    fn row_op(&self, at: NodeView<'_>, rows: RowBlocking) -> Option<RowOp> {
         RowOp::rows(Reverse { dims: rows.cut(at.ty(0))?.other_dims(&self.dims)? }, [RowUse::Rows])
     }
 
-    fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
+    fn factors(&self, at: NodeView<'_>) -> Vec<ShardingFactor> {
         at.same_dims(1, |d| !self.dims.contains(&d))
     }
 }
@@ -309,21 +315,27 @@ impl StructuralOp for Reverse {
 impl OpRule for Concatenate {
     lowered!(Move);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
-        require!(!args.is_empty(), "C3", "needs at least one operand");
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
+        require!(!args.is_empty(), "C3", "expected at least one operand");
         let first = args[0];
-        require!(self.dim < first.rank(), "C4", "dimension {} is not below rank {}", self.dim, first.rank());
+        require!(
+            self.dim < first.rank(),
+            "C4",
+            "dimension {} must be below the rank {}",
+            self.dim,
+            first.rank()
+        );
         let mut dims = first.shape.dims().to_vec();
         for x in &args[1..] {
             require!(x.dtype == first.dtype, "C1", "element types differ: {first} and {x}");
             let same = x.rank() == first.rank()
                 && (0..x.rank()).all(|d| d == self.dim || x.shape[d] == first.shape[d]);
-            require!(same, "C2", "{x} and {first} differ in more than dimension {}", self.dim);
+            require!(same, "C2", "{x} and {first} may differ only in dimension {}", self.dim);
             dims[self.dim] += x.shape[self.dim];
         }
         Ok(smallvec![first.with_shape(dims)])
     }
-    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &ResultTypes) -> Result<Vec<Literal>> {
         let mut b = LiteralBuilder::new(outs[0].clone());
         for (i, mut index) in outs[0].shape.indices().enumerate() {
             let mut k = 0;
@@ -345,17 +357,17 @@ impl OpRule for Concatenate {
         };
         x.iter().map(part).collect()
     }
-    fn attrs(&self) -> Attrs {
+    fn attrs(&self) -> AttrList {
         vec![("dimension", Attr::Int(self.dim as i64))]
     }
 }
 
 impl StructuralOp for Concatenate {
-    fn parse(s: &Source<'_>) -> Unread<Self> {
+    fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         Ok(Concatenate { dim: s.size("dimension")? })
     }
 
-    fn samples() -> Vec<Sample> {
+    fn samples() -> Vec<OpSample> {
         let join = |x: &[Tensor], dim| vec![Tensor::concatenate(&x.iter().collect::<Vec<_>>(), dim)];
         let mut all = moved("last", &[&[3, 2], &[3, 5]], |x| join(x, 1));
         all.extend([
@@ -366,18 +378,18 @@ impl StructuralOp for Concatenate {
         all
     }
 
-    fn row_op(&self, at: NodeView<'_>, rows: Rows) -> Option<RowOp> {
+    fn row_op(&self, at: NodeView<'_>, rows: RowBlocking) -> Option<RowOp> {
         let n = at.node.inputs.len();
         RowOp::rows(Concatenate { dim: rows.cut(at.out())?.dim(self.dim)? }, first_by_rows(n, n))
     }
 
-    fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
+    fn factors(&self, at: NodeView<'_>) -> Vec<ShardingFactor> {
         at.same_dims(at.node.inputs.len(), |d| d != self.dim)
     }
 }
 
 impl Slice {
-    /// Whether it keeps all elements along dimension `d` of `x`.
+    /// Whether the slice keeps all elements along dimension `d` of `x`.
     fn keeps(&self, d: usize, x: &TensorType) -> bool {
         self.start[d] == 0 && self.limit[d] == x.shape[d] && self.strides[d] == 1
     }
@@ -386,7 +398,7 @@ impl Slice {
 impl OpRule for Slice {
     lowered!(Move);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         expect_args(args, 1)?;
         let x = args[0];
         let n = x.rank();
@@ -399,17 +411,17 @@ impl OpRule for Slice {
             require!(
                 self.start[d] <= self.limit[d] && self.limit[d] <= x.shape[d],
                 "C3",
-                "slice {}..{} does not lie in dimension {d} of {x}",
+                "slice {}..{} is out of bounds for dimension {d} of {x}",
                 self.start[d],
                 self.limit[d]
             );
-            require!(self.strides[d] > 0, "C4", "the stride of dimension {d} is 0");
+            require!(self.strides[d] > 0, "C4", "the stride of dimension {d} must be positive");
         }
         let shape: Shape =
             (0..n).map(|d| (self.limit[d] - self.start[d]).div_ceil(self.strides[d])).collect();
         Ok(smallvec![x.with_shape(shape)])
     }
-    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &ResultTypes) -> Result<Vec<Literal>> {
         let shape = args[0].shape().clone();
         let from = |index: &[usize]| {
             let at: Dims = (0..shape.rank()).map(|d| self.start[d] + index[d] * self.strides[d]).collect();
@@ -430,7 +442,7 @@ impl OpRule for Slice {
             .collect();
         vec![Grad::Of(dy.pad(&dy.scalar_like(0.0), &low, &high, &interior))]
     }
-    fn attrs(&self) -> Attrs {
+    fn attrs(&self) -> AttrList {
         vec![
             ("start_indices", ints(&self.start)),
             ("limit_indices", ints(&self.limit)),
@@ -440,7 +452,7 @@ impl OpRule for Slice {
 }
 
 impl StructuralOp for Slice {
-    fn parse(s: &Source<'_>) -> Unread<Self> {
+    fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         Ok(Slice {
             start: s.sizes("start_indices")?,
             limit: s.sizes("limit_indices")?,
@@ -448,7 +460,7 @@ impl StructuralOp for Slice {
         })
     }
 
-    fn samples() -> Vec<Sample> {
+    fn samples() -> Vec<OpSample> {
         let mut all = moved("step", &[&[5, 7]], |x| vec![x[0].slice(&[1, 0], &[4, 7], &[1, 3])]);
         all.extend([
             moved_f64("uneven", &[&[8]], |x| vec![x[0].slice(&[1], &[7], &[4])]),
@@ -459,8 +471,8 @@ impl StructuralOp for Slice {
         all
     }
 
-    /// Only slices that keep all rows.
-    fn row_op(&self, at: NodeView<'_>, rows: Rows) -> Option<RowOp> {
+    /// Only for slices that keep all rows.
+    fn row_op(&self, at: NodeView<'_>, rows: RowBlocking) -> Option<RowOp> {
         let cut = rows.cut(at.ty(0))?;
         let op = Slice {
             start: cut.sizes(&self.start, 0),
@@ -470,23 +482,23 @@ impl StructuralOp for Slice {
         if cut.all(|d| self.keeps(d, at.ty(0))) { RowOp::rows(op, [RowUse::Rows]) } else { None }
     }
 
-    fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
+    fn factors(&self, at: NodeView<'_>) -> Vec<ShardingFactor> {
         at.same_dims(1, |d| self.keeps(d, at.ty(0)))
     }
 
-    fn shard(&self, along: Along, parts: usize) -> Option<Op> {
-        let Along::Dim(d) = along else { return None };
+    fn shard(&self, along: FactorResult, parts: usize) -> Option<Op> {
+        let FactorResult::Dim(d) = along else { return None };
         Some(Slice { limit: shard_of(&self.limit, d, parts), ..self.clone() }.into())
     }
 }
 
 impl Pad {
-    /// Whether it adds nothing along dimension `d`.
+    /// Whether there is no padding along dimension `d`.
     fn keeps(&self, d: usize) -> bool {
         self.low[d] == 0 && self.high[d] == 0 && self.interior[d] == 0
     }
 
-    /// The operand coordinate that lands at result coordinate `i` of dimension `d`, if any.
+    /// Operand index for result index `i` of dimension `d`; `None` in the padding.
     fn source(&self, d: usize, size: usize, i: usize) -> Option<usize> {
         let (at, step) = (i as i64 - self.low[d], self.interior[d] as i64 + 1);
         (at >= 0 && at % step == 0 && at / step < size as i64).then_some((at / step) as usize)
@@ -496,10 +508,15 @@ impl Pad {
 impl OpRule for Pad {
     lowered!(Move);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         expect_args(args, 2)?;
         let (x, v) = (args[0], args[1]);
-        require!(v.rank() == 0 && v.dtype == x.dtype, "C1", "the padding value is {v}, not {}[]", x.dtype);
+        require!(
+            v.rank() == 0 && v.dtype == x.dtype,
+            "C1",
+            "the padding value has type {v}, expected {}[]",
+            x.dtype
+        );
         let n = x.rank();
         require!(
             self.low.len() == n && self.high.len() == n && self.interior.len() == n,
@@ -511,12 +528,12 @@ impl OpRule for Pad {
             let size = x.shape[d] as i64;
             let spread = size + (size - 1).max(0) * self.interior[d] as i64;
             let total = spread + self.low[d] + self.high[d];
-            require!(total >= 0, "C4", "dimension {d} of {x} would have size {total}");
+            require!(total >= 0, "C4", "dimension {d} of {x} would have the negative size {total}");
             dims.push(total as usize);
         }
         Ok(smallvec![x.with_shape(&dims[..])])
     }
-    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &ResultTypes) -> Result<Vec<Literal>> {
         let shape = args[0].shape().clone();
         let from = |index: &[usize]| {
             let at: Option<Dims> = (0..shape.rank()).map(|d| self.source(d, shape[d], index[d])).collect();
@@ -526,7 +543,7 @@ impl OpRule for Pad {
     }
     fn vjp(&self, x: &[Tensor], _: &[Tensor], dy: &[Option<Tensor>]) -> Vec<Grad> {
         let Some(dy) = &dy[0] else { return vec![Grad::Zero, Grad::Zero] };
-        // Undo the outer padding (a negative pad restores what was cut, as zeros), then drop the interior.
+        // Undo the outer padding (negative padding restores what was cropped, as zeros), then drop the interior.
         let flip = |v: &[i64]| v.iter().map(|&p| -p).collect::<Vec<_>>();
         let inner = dy.pad(&dy.scalar_like(0.0), &flip(&self.low), &flip(&self.high), &vec![0; x[0].rank()]);
         let strides: Vec<usize> = self.interior.iter().map(|&i| i + 1).collect();
@@ -534,7 +551,7 @@ impl OpRule for Pad {
         let dx_kept = dx.sum_all();
         vec![Grad::Of(dx), Grad::Of(dy.sum_all() - dx_kept)]
     }
-    fn attrs(&self) -> Attrs {
+    fn attrs(&self) -> AttrList {
         vec![
             ("edge_padding_low", Attr::Ints(self.low.clone())),
             ("edge_padding_high", Attr::Ints(self.high.clone())),
@@ -544,7 +561,7 @@ impl OpRule for Pad {
 }
 
 impl StructuralOp for Pad {
-    fn parse(s: &Source<'_>) -> Unread<Self> {
+    fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         Ok(Pad {
             low: s.ints("edge_padding_low")?,
             high: s.ints("edge_padding_high")?,
@@ -552,7 +569,7 @@ impl StructuralOp for Pad {
         })
     }
 
-    fn samples() -> Vec<Sample> {
+    fn samples() -> Vec<OpSample> {
         let mut all = moved("around", &[&[2, 3], &[]], |x| vec![x[0].pad(&x[1], &[1, 0], &[0, 2], &[0, 1])]);
         all.extend([
             moved_f64("cut", &[&[5, 4], &[]], |x| vec![x[0].pad(&x[1], &[-1, 2], &[-2, -1], &[0, 0])]),
@@ -563,8 +580,8 @@ impl StructuralOp for Pad {
         all
     }
 
-    /// Only padding that adds no rows.
-    fn row_op(&self, at: NodeView<'_>, rows: Rows) -> Option<RowOp> {
+    /// Only for padding that adds no rows.
+    fn row_op(&self, at: NodeView<'_>, rows: RowBlocking) -> Option<RowOp> {
         let cut = rows.cut(at.ty(0))?;
         let op = Pad {
             low: cut.list(&self.low, 0),
@@ -574,7 +591,7 @@ impl StructuralOp for Pad {
         if cut.all(|d| self.keeps(d)) { RowOp::rows(op, [RowUse::Rows, RowUse::Whole]) } else { None }
     }
 
-    fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
+    fn factors(&self, at: NodeView<'_>) -> Vec<ShardingFactor> {
         at.same_dims(1, |d| self.keeps(d))
     }
 }

@@ -1,4 +1,4 @@
-//! sort: several operands together along one dimension by any comparator.
+//! sort: sorts several operands together along one dimension by any comparator; argsort and top_k.
 
 use super::elementwise_samples::{SPECIAL, array, program};
 use super::sample::{WIDE, sample};
@@ -10,15 +10,15 @@ use systole_base::{DType, Error, LiteralBuilder, Scalar};
 impl OpRule for Sort {
     lowered!(Move);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
-        require!(!args.is_empty(), "C1", "needs at least one operand");
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
+        require!(!args.is_empty(), "C1", "expected at least one operand");
         for x in args {
             require!(x.shape == args[0].shape, "C3", "operand shapes differ: {} and {x}", args[0]);
         }
         require!(
             self.dim < args[0].rank(),
             "C4",
-            "dimension {} is not below rank {}",
+            "dimension {} must be below the rank {}",
             self.dim,
             args[0].rank()
         );
@@ -26,7 +26,7 @@ impl OpRule for Sort {
         let pairs = args.iter().flat_map(|x| [x.dtype; 2]).map(TensorType::scalar);
         let fits = params.iter().cloned().eq(pairs)
             && self.comparator.result_types() == [TensorType::scalar(DType::Bool)];
-        require!(fits, "C5", "the comparator takes {params:?}, which does not compare elements of {args:?}");
+        require!(fits, "C5", "the comparator takes {params:?}, expected pairs of elements of {args:?}");
         Ok(args.iter().map(|&x| x.clone()).collect())
     }
 
@@ -34,7 +34,7 @@ impl OpRule for Sort {
         args
     }
 
-    fn eval(&self, cx: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, cx: &mut EvalCx, args: &[&Literal], outs: &ResultTypes) -> Result<Vec<Literal>> {
         let shape = args[0].shape();
         let (size, step) = (shape[self.dim], shape.strides()[self.dim]);
         let mut sorted: Vec<LiteralBuilder> = outs.iter().map(|t| LiteralBuilder::new(t.clone())).collect();
@@ -54,7 +54,7 @@ impl OpRule for Sort {
         Ok(sorted.into_iter().map(LiteralBuilder::finish).collect())
     }
 
-    /// Sorts an iota alongside, unless one is there: it becomes the order that the derivative undoes.
+    /// Adds an iota operand unless there is one: sorted, it is the permutation that the derivative inverts.
     fn augment(&self, x: &[Tensor]) -> Option<(Op, Vec<Tensor>)> {
         if self.place_of_iota(x).is_some() {
             return None;
@@ -76,7 +76,7 @@ impl OpRule for Sort {
             systole_base::bug!("sort was not augmented before its derivative")
         };
         let differentiated: Vec<usize> = (0..x.len()).filter(|&i| dy[i].is_some()).collect();
-        // Sorting the order itself puts every cotangent back where its element came from.
+        // Sorting by the permutation moves every cotangent back to the position of its element.
         let operands: Vec<&Tensor> = std::iter::once(&y[k]).chain(dy.iter().flatten()).collect();
         let dtypes: Vec<DType> = operands.iter().map(|t| t.dtype()).collect();
         let back = Tensor::sort_by(&operands, self.dim, false, first_less(&dtypes, false));
@@ -87,7 +87,7 @@ impl OpRule for Sort {
         grads
     }
 
-    fn attrs(&self) -> Attrs {
+    fn attrs(&self) -> AttrList {
         vec![("dimension", Attr::Int(self.dim as i64)), ("is_stable", Attr::Bool(self.stable))]
     }
 
@@ -95,41 +95,42 @@ impl OpRule for Sort {
         SmallVec::from_slice(&[&self.comparator])
     }
 
-    fn cost(&self, args: &[&TensorType], outs: &Outs) -> Cost {
+    fn cost(&self, args: &[&TensorType], outs: &ResultTypes) -> OpCost {
         let n = args[0].elements() as f64;
         let depth = (args[0].shape[self.dim].max(2) as f64).log2();
-        Cost { flops: n * depth, bytes: moved_bytes(args, outs) }
+        OpCost { flops: n * depth, bytes: moved_bytes(args, outs) }
     }
 }
 
 impl StructuralOp for Sort {
-    fn parse(s: &Source<'_>) -> Unread<Self> {
+    fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         let dim =
             if s.has("dimension") { s.size("dimension")? } else { s.result(0)?.rank().saturating_sub(1) };
         Ok(Sort { dim, stable: s.flag("is_stable")?, comparator: s.region(0)? })
     }
 
-    fn samples() -> Vec<Sample> {
+    fn samples() -> Vec<OpSample> {
         let case = |what: &str, dtype: DType, shape: &[usize], dim: usize, descending: bool| {
-            let params = [(TensorType::new(dtype, shape), Domain::Distinct(1.0))];
+            let params = [(TensorType::new(dtype, shape), ArgDomain::Distinct(1.0))];
             sample(format!("{what}{dtype}"), &params, 0, dtype == DType::F64, |x| {
                 vec![x[0].sort(dim, descending)]
             })
         };
-        let mut all: Vec<Sample> = DType::ALL.into_iter().map(|d| case("", d, &[3, 5], 1, false)).collect();
+        let mut all: Vec<OpSample> = DType::ALL.into_iter().map(|d| case("", d, &[3, 5], 1, false)).collect();
         all.extend([
             case("descending_", DType::F64, &[7, 3], 0, true),
             case("one_", DType::F64, &[1], 0, false),
             case("empty_", DType::F64, &[0, 3], 0, false),
         ]);
         let ty = TensorType::new(DType::F64, [5, 3]);
-        let params = [(ty.with_dtype(DType::I32), Domain::Uniform(0.0, 2.0)), (ty.clone(), WIDE), (ty, WIDE)];
+        let params =
+            [(ty.with_dtype(DType::I32), ArgDomain::Uniform(0.0, 2.0)), (ty.clone(), WIDE), (ty, WIDE)];
         all.push(sample("by_equal_keys".into(), &params, 0, true, |x| {
             let g = GraphBuilder::new("comparator");
             let dtypes = [DType::I32, DType::I32, DType::F64, DType::F64, DType::F64, DType::F64];
             let p = dtypes.map(|d| g.parameter(TensorType::scalar(d), "element"));
             let Ok(by_key) = g.finish(&[p[0].less(&p[1])]) else {
-                systole_base::bug!("by_key does not build")
+                systole_base::bug!("cannot build the sample by_key")
             };
             Tensor::sort_by(&x.iter().collect::<Vec<_>>(), 0, true, by_key)
         }));
@@ -137,19 +138,19 @@ impl StructuralOp for Sort {
         all
     }
 
-    fn row_op(&self, at: NodeView<'_>, rows: Rows) -> Option<RowOp> {
+    fn row_op(&self, at: NodeView<'_>, rows: RowBlocking) -> Option<RowOp> {
         let n = at.node.inputs.len();
         let op = Sort { dim: rows.cut(at.ty(0))?.dim(self.dim)?, ..self.clone() };
         RowOp::rows(op, first_by_rows(n, n))
     }
 
-    fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
+    fn factors(&self, at: NodeView<'_>) -> Vec<ShardingFactor> {
         at.same_dims(at.node.inputs.len(), |d| d != self.dim)
     }
 }
 
 impl Sort {
-    /// An operand that counts along the sorted dimension: sorted, it is the order of all.
+    /// Index of an iota operand along the sorted dimension: sorted, it is the permutation.
     fn place_of_iota(&self, x: &[Tensor]) -> Option<usize> {
         let counts = |t: &Tensor| {
             let counts_along =
@@ -160,7 +161,7 @@ impl Sort {
     }
 }
 
-/// Merge sort: stable, and defined for any comparator, even one that is no order.
+/// Merge sort: stable, and defined for any comparator, even one that is not a total order.
 fn merge_sort(
     items: &mut [usize],
     before: &mut dyn FnMut(usize, usize) -> Result<bool, Error>,
@@ -181,7 +182,7 @@ fn merge_sort(
     Ok(())
 }
 
-/// The comparator of operands of `dtypes` by the first one alone; floats in total order, where NaN is greatest.
+/// Comparator of operands of `dtypes` by the first operand only; floats in total order, with NaN last.
 fn first_less(dtypes: &[DType], descending: bool) -> Arc<Graph> {
     let g = GraphBuilder::new("comparator");
     let param = |&d: &DType| g.parameter(TensorType::scalar(d), "element");
@@ -194,13 +195,13 @@ fn first_less(dtypes: &[DType], descending: bool) -> Arc<Graph> {
     let before = g.emit(Compare { direction, compare_type }, &[&pairs[0], &pairs[1]]);
     match g.finish(&before) {
         Ok(comparator) => comparator,
-        Err(e) => systole_base::bug!("comparator of {dtypes:?}: {e}"),
+        Err(e) => systole_base::bug!("cannot build the comparator of {dtypes:?}: {e}"),
     }
 }
 
-/// Sorting by value. Stable; floats in total order (−0 before 0, NaN after all when ascending).
+/// Sorting by value. Stable; floats in total order (−0 before 0, NaN last in ascending order).
 impl Tensor {
-    /// `x: T[…] → T[…]`: sorted along `dim`.
+    /// `x: T[…] → T[…]`: sorts along `dim`.
     ///
     /// ```
     /// use systole_ir::{interp, DType::F32, GraphBuilder, Literal, TensorType};
@@ -220,14 +221,14 @@ impl Tensor {
         Tensor::sort_by(&[self], dim, true, first_less(&[self.dtype()], descending)).remove(0)
     }
 
-    /// `x: T[…] → i32[…]`: for each place of the sorted array, where its element came from.
+    /// `x: T[…] → i32[…]`: indices that sort the array along `dim`.
     #[track_caller]
     pub fn argsort(&self, dim: usize, descending: bool) -> Tensor {
         self.sort_with_places(dim, descending).1
     }
 
-    /// `x: T[…, N] → (T[…, k], i32[…, k])`: the greatest `k` of the last dimension, greatest first, and their
-    /// places.
+    /// `x: T[…, N] → (T[…, k], i32[…, k])`: the `k` largest elements of the last dimension in descending order, and
+    /// their indices.
     #[track_caller]
     pub fn top_k(&self, k: usize) -> (Tensor, Tensor) {
         let last = self.rank().saturating_sub(1);

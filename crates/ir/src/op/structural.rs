@@ -1,82 +1,83 @@
-//! [`StructuralOp`]: parser, samples and division of the ops of the table `structural_ops!`, in addition to their [`OpRule`].
+//! [`StructuralOp`]: parser, samples and partitioning of ops that are not element-wise, in addition to their [`OpRule`].
 
-use super::op_source::{Source, Unread};
-use super::partitioning::{self, Along, Factor, NodeView, RowOp, Rows};
-use super::{Lowering, OpRule, Sample};
+use super::op_source::{OpParseResult, OpSource};
+use super::partitioning::{self, FactorResult, NodeView, RowBlocking, RowOp, ShardingFactor};
+use super::{LoweringClass, OpRule, OpSample};
 use crate::graph::{Op, structural_ops};
 use systole_base::{Literal, Result};
 
-/// An op that is not one of [`Unary`](super::Unary) or [`Binary`](super::Binary): how text and tests build it, how it is cut into
-/// blocks of rows, and how devices share its work.
+/// An op other than [`Unary`](super::Unary) and [`Binary`](super::Binary): parsing, test samples, splitting into row
+/// blocks, and sharding over devices.
 ///
-/// By default an op is not divided, unless it is element-wise ([`Lowering::Map`]): it is computed whole, on every device.
+/// By default an op is not divided unless it is element-wise ([`LoweringClass::Map`]): every device computes all of it.
 pub trait StructuralOp: OpRule {
-    /// Rebuilds the op from text: the inverse of [`OpRule::attrs`].
-    fn parse(source: &Source<'_>) -> Unread<Self>
+    /// Rebuilds the op from parsed text. The inverse of [`OpRule::attrs`].
+    fn parse(source: &OpSource<'_>) -> OpParseResult<Self>
     where
         Self: Sized;
 
-    /// Tiny programs for the tests.
-    fn samples() -> Vec<Sample>
+    /// Small test programs.
+    fn samples() -> Vec<OpSample>
     where
         Self: Sized;
 
-    /// The op for a block of rows; `None`: it does not work by rows.
-    fn row_op(&self, at: NodeView<'_>, rows: Rows) -> Option<RowOp> {
-        if self.lower() == Lowering::Map { partitioning::elementwise_row_op(at, rows) } else { None }
+    /// The op for a row block; `None` if it does not work by rows.
+    fn row_op(&self, at: NodeView<'_>, rows: RowBlocking) -> Option<RowOp> {
+        if self.lower() == LoweringClass::Map { partitioning::elementwise_row_op(at, rows) } else { None }
     }
 
-    /// The indices that it runs over and devices can divide; empty: every device computes all of it.
-    fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
-        if self.lower() == Lowering::Map { partitioning::elementwise_factors(at) } else { Vec::new() }
+    /// Factors along which devices can divide the op; empty if every device computes all of it.
+    fn factors(&self, at: NodeView<'_>) -> Vec<ShardingFactor> {
+        if self.lower() == LoweringClass::Map { partitioning::elementwise_factors(at) } else { Vec::new() }
     }
 
-    /// The op for one of `parts` equal parts of a factor; `None`: the same op, as no attribute holds a size.
-    fn shard(&self, _along: Along, _parts: usize) -> Option<Op> {
+    /// The op for one of `parts` equal shards of a factor; `None` if the op is the same because no attribute depends on
+    /// the size.
+    fn shard(&self, _along: FactorResult, _parts: usize) -> Option<Op> {
         None
     }
 
-    /// Its meaning on several devices, if it depends on them.
+    /// Evaluation on several devices, if the op is a collective.
     fn collective(&self) -> Option<&dyn Collective> {
         None
     }
 }
 
-/// How many devices run a program: `replicas · partitions`, numbered with partitions fastest.
+/// Number of devices that run a program: `replicas · partitions`, numbered with partitions fastest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Devices {
-    /// Copies of the program that differ by [`ReplicaId`](super::ReplicaId).
+pub struct DeviceCounts {
+    /// Number of replicas; see [`ReplicaId`](super::ReplicaId).
     pub replicas: usize,
-    /// Parts of each copy, which differ by [`PartitionId`](super::PartitionId).
+    /// Number of partitions of each replica; see [`PartitionId`](super::PartitionId).
     pub partitions: usize,
 }
 
-impl Devices {
-    /// A program that runs alone.
-    pub const ONE: Devices = Devices { replicas: 1, partitions: 1 };
+impl DeviceCounts {
+    /// A single device.
+    pub const ONE: DeviceCounts = DeviceCounts { replicas: 1, partitions: 1 };
 
-    /// `n` replicas of one partition each.
-    pub fn replicas(n: usize) -> Devices {
-        Devices { replicas: n, partitions: 1 }
+    /// `n` replicas with one partition each.
+    pub fn replicas(n: usize) -> DeviceCounts {
+        DeviceCounts { replicas: n, partitions: 1 }
     }
 
-    /// How many.
+    /// Total number of devices.
     pub fn count(self) -> usize {
         self.replicas * self.partitions
     }
 }
 
-/// What a collective does on all devices at once: their operands in, in order of devices; their results out.
+/// Evaluation of a collective on all devices.
 pub trait Collective {
-    /// The results of all devices.
-    fn together(&self, devices: Devices, args: &[Vec<&Literal>]) -> Result<Vec<Literal>>;
+    /// Computes the result of each device from the operands of each device, in device order.
+    fn together(&self, devices: DeviceCounts, args: &[Vec<&Literal>]) -> Result<Vec<Literal>>;
 }
 
 macro_rules! structural {
     ($($file:ident { $($variant:ident = $name:literal, $doc:literal;)* })*) => {
         impl Op {
-            /// The structural op; `None` for parameters and for the element-wise ops of [`Unary`](super::Unary) and
-            /// [`Binary`](super::Binary).
+            /// Returns the structural op; `None` for parameters and for element-wise [`Unary`](super::Unary) and
+            /// [`Binary`](super::Binary) ops.
             pub fn structural(&self) -> Option<&dyn StructuralOp> {
                 match self {
                     Op::Parameter(_) | Op::Unary(_) | Op::Binary(_) => None,
@@ -90,18 +91,18 @@ macro_rules! structural {
 structural_ops!(structural);
 
 impl Op {
-    /// The op for one of `parts` equal parts of a factor: attributes that hold sizes shrink, sums are of
+    /// The op for one of `parts` equal shards of a factor: size attributes shrink, and sums have type
     /// [`sum_type`](split::sum_type).
-    pub fn shard(&self, along: Along, parts: usize) -> Op {
+    pub fn shard(&self, along: FactorResult, parts: usize) -> Op {
         self.structural().and_then(|op| op.shard(along, parts)).unwrap_or_else(|| self.clone())
     }
 
-    /// The meaning on several devices, for ops that depend on them.
+    /// Evaluation on several devices, if the op is a collective.
     pub fn collective(&self) -> Option<&dyn Collective> {
         self.structural().and_then(StructuralOp::collective)
     }
 
-    /// Whether devices meet in it: it is a collective, or has one in a body.
+    /// Whether the op is a collective or contains one in a body.
     pub fn meets(&self) -> bool {
         self.collective().is_some()
             || self.rule().regions().into_iter().any(|body| body.nodes.iter().any(|n| n.op.meets()))
@@ -109,21 +110,21 @@ impl Op {
 }
 
 impl NodeView<'_> {
-    /// The op for a block of rows; `None`: it does not work by rows.
-    pub fn row_op(self, rows: Rows) -> Option<RowOp> {
+    /// The op for a row block; `None` if it does not work by rows.
+    pub fn row_op(self, rows: RowBlocking) -> Option<RowOp> {
         match (&self.node.op, self.node.op.structural()) {
             (_, Some(op)) => op.row_op(self, rows),
-            // Inputs of a segment; there is nothing to compute.
+            // Input of a segment: nothing to compute.
             (Op::Parameter(_), _) => None,
             _ => partitioning::elementwise_row_op(self, rows),
         }
     }
 
-    /// The indices that the op runs over and devices can divide; none: each device computes all of it.
-    pub fn factors(self) -> Vec<Factor> {
+    /// Factors along which devices can divide the op; empty if every device computes all of it.
+    pub fn factors(self) -> Vec<ShardingFactor> {
         match (&self.node.op, self.node.op.structural()) {
             (_, Some(op)) => op.factors(self),
-            // The caller says how these lie.
+            // The caller knows the parameters' shardings.
             (Op::Parameter(_), _) => Vec::new(),
             _ => partitioning::elementwise_factors(self),
         }

@@ -1,34 +1,34 @@
-//! The op table: one entry for each mnemonic. Everything that must hold for every op iterates over it.
+//! Op table with one entry per mnemonic; generic tests and tools iterate over it.
 
 use super::*;
 use crate::graph::{binary_ops, mnemonic, structural_ops, unary_ops};
 
-/// One mnemonic.
+/// Entry of the op table.
 #[derive(Clone, Copy)]
-pub struct Entry {
-    /// The StableHLO mnemonic; with its dialect where that is another.
+pub struct OpEntry {
+    /// StableHLO mnemonic; ops of other dialects include the dialect.
     pub name: &'static str,
     /// One line for `systole ops`.
     pub doc: &'static str,
     /// Dialect and section of the specification.
     pub spec: &'static str,
-    /// Tiny programs for the tests.
-    pub samples: fn() -> Vec<Sample>,
-    /// Rebuilds the op from what text says of it.
-    pub parse: fn(&Source<'_>) -> Unread<Op>,
+    /// Small test programs.
+    pub samples: fn() -> Vec<OpSample>,
+    /// Rebuilds the op from its parsed text.
+    pub parse: fn(&OpSource<'_>) -> OpParseResult<Op>,
 }
 
 const fn row(
     name: &'static str,
     doc: &'static str,
     spec: &'static str,
-    samples: fn() -> Vec<Sample>,
-    parse: fn(&Source<'_>) -> Unread<Op>,
-) -> Entry {
-    Entry { name, doc, spec, samples, parse }
+    samples: fn() -> Vec<OpSample>,
+    parse: fn(&OpSource<'_>) -> OpParseResult<Op>,
+) -> OpEntry {
+    OpEntry { name, doc, spec, samples, parse }
 }
 
-/// Entries of element-wise ops, from their rows.
+/// Entries of element-wise ops, generated from their rows.
 macro_rules! elementwise_entries {
     ($($op:ident = $dialect:ident $name:literal, $method:tt, $doc:literal, { $($rules:tt)* };)*) => {
         &[$(row(
@@ -41,17 +41,17 @@ macro_rules! elementwise_entries {
     };
 }
 
-const UNARY: &[Entry] = {
+const UNARY: &[OpEntry] = {
     use Unary as OP;
     unary_ops!(elementwise_entries)
 };
 
-const BINARY: &[Entry] = {
+const BINARY: &[OpEntry] = {
     use Binary as OP;
     binary_ops!(elementwise_entries)
 };
 
-/// Entries of structural ops, from their rows.
+/// Entries of structural ops, generated from their rows.
 macro_rules! structural_entries {
     ($($file:ident { $($op:ident = $name:literal, $doc:literal;)* })*) => {
         &[$($(row(
@@ -64,20 +64,20 @@ macro_rules! structural_entries {
     };
 }
 
-const STRUCTURAL: &[Entry] = structural_ops!(structural_entries);
+const STRUCTURAL: &[OpEntry] = structural_ops!(structural_entries);
 
-/// Every op, by name. Parameters are not here: text writes them as arguments of the function.
-pub const TABLE: &[Entry] =
+/// All ops, sorted by name. Excludes parameters, which text writes as function arguments.
+pub const TABLE: &[OpEntry] =
     &by_name::<{ UNARY.len() + BINARY.len() + STRUCTURAL.len() }>([UNARY, BINARY, STRUCTURAL]);
 
-/// All entries of some lists, sorted by name.
-const fn by_name<const N: usize>(lists: [&[Entry]; 3]) -> [Entry; N] {
+/// Merges lists of entries and sorts them by name.
+const fn by_name<const N: usize>(lists: [&[OpEntry]; 3]) -> [OpEntry; N] {
     let mut all = [STRUCTURAL[0]; N];
     let (mut n, mut list) = (0, 0);
     while list < lists.len() {
         let mut i = 0;
         while i < lists[list].len() {
-            // Where the entry belongs among those that are placed.
+            // Insertion position among the sorted entries.
             let mut at = n;
             while at > 0 && is_before(lists[list][i].name.as_bytes(), all[at - 1].name.as_bytes()) {
                 all[at] = all[at - 1];
@@ -99,7 +99,7 @@ const fn is_before(a: &[u8], b: &[u8]) -> bool {
     i < b.len() && (i == a.len() || a[i] < b[i])
 }
 
-/// The entry of a mnemonic.
-pub fn entry(name: &str) -> Option<&'static Entry> {
+/// Returns the entry of a mnemonic.
+pub fn entry(name: &str) -> Option<&'static OpEntry> {
     TABLE.binary_search_by(|e| e.name.cmp(name)).ok().map(|i| &TABLE[i])
 }

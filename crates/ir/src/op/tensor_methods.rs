@@ -1,4 +1,5 @@
-//! Methods of [`Tensor`] for ops that need no more than their attributes; others stand in their op's file.
+//! [`Tensor`] methods for ops: element-wise, comparison, shape, reduction and matrix product. Methods of more complex
+//! ops are in the op's file.
 
 use super::*;
 use crate::graph::{binary_ops, broadcast_shape, emit, emit1, unary_ops};
@@ -6,7 +7,7 @@ use systole_base::{DType, Shape};
 
 macro_rules! unary_methods {
     ($($op:ident = $dialect:ident $name:literal, $method:ident, $doc:literal, { $($rules:tt)* };)*) => {
-        /// Element-wise, one operand: `x: T[…] → T[…]`.
+        /// Element-wise unary ops: `x: T[…] → T[…]`.
         impl Tensor {
             $(#[doc = $doc] #[track_caller] pub fn $method(&self) -> Tensor {
                 emit1(Unary::$op, &[self])
@@ -18,7 +19,7 @@ macro_rules! unary_methods {
 unary_ops!(unary_methods);
 
 macro_rules! binary_method {
-    // The op has an operator.
+    // The op has an operator instead of a method.
     ($op:ident, _, $doc:literal) => {};
     ($op:ident, $method:ident, $doc:literal) => {
         #[doc = $doc]
@@ -32,7 +33,7 @@ macro_rules! binary_method {
 
 macro_rules! binary_methods {
     ($($op:ident = $dialect:ident $name:literal, $method:tt, $doc:literal, { $($rules:tt)* };)*) => {
-        /// Element-wise, two operands, broadcast as NumPy does: `a: T[…], b: T[…] → T[…]`.
+        /// Element-wise binary ops with NumPy broadcasting: `a: T[…], b: T[…] → T[…]`.
         impl Tensor { $(binary_method!($op, $method, $doc);)* }
     };
 }
@@ -41,7 +42,7 @@ binary_ops!(binary_methods);
 
 macro_rules! compare_methods {
     ($($(#[$doc:meta])* $method:ident => $direction:ident),* $(,)?) => {
-        /// Comparisons, broadcast as NumPy does: `a: T[…], b: T[…] → bool[…]`.
+        /// Comparisons with NumPy broadcasting: `a: T[…], b: T[…] → bool[…]`.
         impl Tensor {
             $($(#[$doc])* #[track_caller] pub fn $method(&self, other: &Tensor) -> Tensor {
                 self.compare(other, Direction::$direction)
@@ -65,16 +66,16 @@ compare_methods!(
     less => Lt,
 );
 
-/// Choices and conversions.
+/// Selection and type conversion.
 impl Tensor {
-    /// `→ bool[…]`: the relation between elements, broadcast as NumPy does.
+    /// `→ bool[…]`: compares elements, with NumPy broadcasting.
     #[track_caller]
     pub fn compare(&self, other: &Tensor, direction: Direction) -> Tensor {
         let (a, b) = self.broadcast_with(other);
         emit1(Compare { direction, compare_type: CompareType::of(a.dtype()) }, &[&a, &b])
     }
 
-    /// `self: bool[…] → T[…]`: `on_true` where true, else `on_false`; all broadcast as NumPy does.
+    /// `self: bool[…] → T[…]`: `on_true` if true, otherwise `on_false`, with NumPy broadcasting.
     #[track_caller]
     pub fn select(&self, on_true: &Tensor, on_false: &Tensor) -> Tensor {
         let (t, f) = on_true.broadcast_with(on_false);
@@ -87,19 +88,19 @@ impl Tensor {
         emit1(Select, &[&self.broadcast_to(&shape), &t.broadcast_to(&shape), &f.broadcast_to(&shape)])
     }
 
-    /// `min(max(x, low), high)`; bounds are scalars or of this shape.
+    /// `min(max(x, low), high)`; the bounds are scalars or have the shape of `x`.
     #[track_caller]
     pub fn clamp(&self, low: &Tensor, high: &Tensor) -> Tensor {
         emit1(Clamp, &[low, self, high])
     }
 
-    /// `x: T[…] → U[…]`; no node when the type is already right.
+    /// `x: T[…] → U[…]`; adds no node if the type is already `to`.
     #[track_caller]
     pub fn convert(&self, to: DType) -> Tensor {
         if self.dtype() == to { self.clone() } else { emit1(Convert { to }, &[self]) }
     }
 
-    /// The same bits as another type.
+    /// Reinterprets the bits as another type.
     #[track_caller]
     pub fn bitcast_convert(&self, to: DType) -> Tensor {
         emit1(BitcastConvert { to }, &[self])
@@ -111,23 +112,23 @@ impl Tensor {
         emit1(ReducePrecision { exponent_bits, mantissa_bits }, &[self])
     }
 
-    /// The same value, through which no gradient flows.
+    /// Returns the same value without gradient flow.
     #[track_caller]
     pub fn stop_gradient(&self) -> Tensor {
         emit1(OptimizationBarrier { stop_gradient: true }, &[self])
     }
 }
 
-/// Moving elements.
+/// Data movement.
 impl Tensor {
-    /// `x: T[…] → T[shape]`, same elements in row-major order.
+    /// `x: T[…] → T[shape]`: same elements in row-major order.
     #[track_caller]
     pub fn reshape(&self, shape: impl Into<Shape>) -> Tensor {
         let shape = shape.into();
         if *self.shape() == shape { self.clone() } else { emit1(Reshape { shape }, &[self]) }
     }
 
-    /// Result dimension `i` is operand dimension `permutation[i]`.
+    /// Permutes dimensions: result dimension `i` is operand dimension `permutation[i]`.
     #[track_caller]
     pub fn transpose(&self, permutation: &[usize]) -> Tensor {
         if permutation.iter().copied().eq(0..self.rank()) {
@@ -136,13 +137,13 @@ impl Tensor {
         emit1(Transpose { permutation: permutation.into() }, &[self])
     }
 
-    /// The named dimensions backwards.
+    /// Reverses the element order along `dims`.
     #[track_caller]
     pub fn reverse(&self, dims: &[usize]) -> Tensor {
         emit1(Reverse { dims: dims.into() }, &[self])
     }
 
-    /// Elements `start, start + stride, …` below `limit`.
+    /// Elements `start, start + stride, …` below `limit`, in each dimension.
     #[track_caller]
     pub fn slice(&self, start: &[usize], limit: &[usize], strides: &[usize]) -> Tensor {
         emit1(Slice { start: start.into(), limit: limit.into(), strides: strides.into() }, &[self])
@@ -158,7 +159,7 @@ impl Tensor {
         self.slice(&starts, &limits, &vec![1; self.rank()])
     }
 
-    /// `value: T[]` around and between the elements.
+    /// Inserts `value: T[]` around and between the elements.
     #[track_caller]
     pub fn pad(&self, value: &Tensor, low: &[i64], high: &[i64], interior: &[usize]) -> Tensor {
         emit1(Pad { low: low.into(), high: high.into(), interior: interior.into() }, &[self, value])
@@ -170,90 +171,90 @@ impl Tensor {
         emit1(Concatenate { dim }, parts)
     }
 
-    /// The block of `sizes` that begins at `start` (scalar integer tensors, clamped into range).
+    /// Extracts the block of `sizes` at `start` (scalar integer tensors, clamped into range).
     #[track_caller]
     pub fn dynamic_slice(&self, start: &[&Tensor], sizes: &[usize]) -> Tensor {
         let inputs: Vec<&Tensor> = std::iter::once(self).chain(start.iter().copied()).collect();
         emit1(DynamicSlice { sizes: sizes.into() }, &inputs)
     }
 
-    /// This tensor with `update` written at `start` (scalar integer tensors, clamped into range).
+    /// Returns this tensor with `update` written at `start` (scalar integer tensors, clamped into range).
     #[track_caller]
     pub fn dynamic_update_slice(&self, update: &Tensor, start: &[&Tensor]) -> Tensor {
         let inputs: Vec<&Tensor> = [self, update].into_iter().chain(start.iter().copied()).collect();
         emit1(DynamicUpdateSlice, &inputs)
     }
 
-    /// Slices of this tensor at positions named by `indices`. Spec: gather.
+    /// Gathers slices of this tensor at `indices`. Spec: gather.
     #[track_caller]
     pub fn gather(&self, indices: &Tensor, spec: Gather) -> Tensor {
         emit1(spec, &[self, indices])
     }
 
-    /// `self: T[N, …], indices: I[…] → T[indices…, …]`: rows by number, out of range clamped (embedding look-up).
+    /// `self: T[N, …], indices: I[…] → T[indices…, …]`: rows by index, clamped into range (embedding lookup).
     #[track_caller]
     pub fn take(&self, indices: &Tensor) -> Tensor {
         emit1(Gather::rows(self.ty(), indices.rank()), &[self, indices])
     }
 
-    /// Folds `updates` into this tensor at positions named by `indices`. Spec: scatter.
+    /// Combines `updates` into this tensor at `indices`. Spec: scatter.
     #[track_caller]
     pub fn scatter(&self, indices: &Tensor, updates: &Tensor, spec: Scatter) -> Tensor {
         emit1(spec, &[self, indices, updates])
     }
 }
 
-/// Folding dimensions.
+/// Reductions.
 impl Tensor {
-    /// Sum over `dims`, which disappear.
+    /// Sum over `dims`, which are removed.
     #[track_caller]
     pub fn sum(&self, dims: &[usize]) -> Tensor {
         Monoid::Add.over(self, dims)
     }
 
-    /// Product over `dims`.
+    /// Product over `dims`, which are removed.
     #[track_caller]
     pub fn prod(&self, dims: &[usize]) -> Tensor {
         Monoid::Multiply.over(self, dims)
     }
 
-    /// Greatest element over `dims`.
+    /// Maximum over `dims`, which are removed.
     #[track_caller]
     pub fn reduce_max(&self, dims: &[usize]) -> Tensor {
         Monoid::Maximum.over(self, dims)
     }
 
-    /// Least element over `dims`.
+    /// Minimum over `dims`, which are removed.
     #[track_caller]
     pub fn reduce_min(&self, dims: &[usize]) -> Tensor {
         Monoid::Minimum.over(self, dims)
     }
 
-    /// True where all are true (bool).
+    /// Logical and over `dims` (bool).
     #[track_caller]
     pub fn all(&self, dims: &[usize]) -> Tensor {
         Monoid::And.over(self, dims)
     }
 
-    /// True where any is true (bool).
+    /// Logical or over `dims` (bool).
     #[track_caller]
     pub fn any(&self, dims: &[usize]) -> Tensor {
         Monoid::Or.over(self, dims)
     }
 
-    /// Sum of all elements, `→ T[]`.
+    /// Sum of all elements: `→ T[]`.
     #[track_caller]
     pub fn sum_all(&self) -> Tensor {
         if self.rank() == 0 { self.clone() } else { self.sum(&(0..self.rank()).collect::<Vec<_>>()) }
     }
 
-    /// Any fold over several operands at once. `inits` are scalars. Spec: reduce.
+    /// Reduces several operands together with any body. `inits` are scalars. Spec: reduce.
     #[track_caller]
     pub fn reduce(xs: &[&Tensor], inits: &[&Tensor], dims: &[usize], body: Arc<Graph>) -> Vec<Tensor> {
         emit(Reduce { dims: dims.into(), body }, &[xs, inits].concat())
     }
 
-    /// Any fold over sliding windows. Spec: reduce_window.
+    /// Reduces sliding windows with any body. Spec: reduce_window.
     #[track_caller]
     pub fn reduce_window(xs: &[&Tensor], inits: &[&Tensor], window: Window, body: Arc<Graph>) -> Vec<Tensor> {
         emit(ReduceWindow { window, body }, &[xs, inits].concat())
@@ -266,9 +267,9 @@ impl Tensor {
     }
 }
 
-/// Sums of products.
+/// Contractions.
 impl Tensor {
-    /// The general product; batch dimensions come first in the result, then this one's free ones, then `other`'s.
+    /// General batched product. Result dimensions: batch, free dimensions of `self`, free dimensions of `other`.
     #[track_caller]
     pub fn dot_general(
         &self,
@@ -288,7 +289,7 @@ impl Tensor {
         emit1(op, &[self, other])
     }
 
-    /// `x: T[…, K], w: T[K, …] → T[…, …]`: the last dimension with the first.
+    /// `x: T[…, K], w: T[K, …] → T[…, …]`: contracts the last dimension of `self` with the first of `other`.
     #[track_caller]
     pub fn dot(&self, other: &Tensor) -> Tensor {
         if self.rank() == 0 || other.rank() == 0 {
@@ -297,7 +298,7 @@ impl Tensor {
         self.dot_general(other, &[], &[], &[self.rank() - 1], &[0])
     }
 
-    /// `a: T[B…, M, K], b: T[B…, K, N] → T[B…, M, N]` with equal leading dimensions.
+    /// Batched matrix product: `a: T[B…, M, K], b: T[B…, K, N] → T[B…, M, N]` with equal leading dimensions.
     #[track_caller]
     pub fn matmul(&self, other: &Tensor) -> Tensor {
         let n = self.rank();
@@ -308,7 +309,7 @@ impl Tensor {
         self.dot_general(other, &batch, &batch, &[n - 1], &[n - 2])
     }
 
-    /// Convolution of this input with `kernel`. Spec: convolution.
+    /// Convolution of this tensor with `kernel`. Spec: convolution.
     #[track_caller]
     pub fn convolution(&self, kernel: &Tensor, spec: Convolution) -> Tensor {
         emit1(spec, &[self, kernel])

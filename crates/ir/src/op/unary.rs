@@ -1,5 +1,5 @@
-//! Element-wise ops of one operand: the rules that all of the family share. One op is one row of
-//! `graph/elementwise.rs`; only long derivatives, which need tensors, stand here.
+//! Element-wise unary ops: rules shared by the whole family. Each op is a row in `graph/elementwise.rs`; this file
+//! contains only derivatives that need more than an expression.
 
 use super::*;
 pub use crate::graph::elementwise::KNOWN;
@@ -9,23 +9,24 @@ use crate::require;
 use smallvec::smallvec;
 use systole_base::{DType, LiteralBuilder, Scalar};
 
-/// Everything about one op of the family.
-pub struct Row {
+/// Table row of a unary op: evaluation, derivative, documentation and test domain.
+pub struct UnaryOpRow {
     /// The op.
     pub op: Unary,
     /// One line for `systole ops`.
     pub doc: &'static str,
     /// Dialect and section of the specification.
     pub spec: &'static str,
-    /// Value on floats, computed in f64 and rounded once; `None`: floats are refused.
+    /// Evaluation on floats, computed in f64 and rounded once; `None` if floats are not supported.
     pub float: Option<fn(f64) -> f64>,
-    /// Value on integers and bool; `None`: they are refused.
+    /// Evaluation on integers and bool; `None` if they are not supported.
     pub int: Option<fn(DType, Scalar) -> Scalar>,
-    /// Cotangent of `x` from `(x, y, dy)`; `None`: constant almost everywhere, the gradient is zero.
+    /// Cotangent of `x` from `(x, y, dy)`; `None` if the op is constant almost everywhere, so that the gradient is
+    /// zero.
     pub vjp: Option<fn(&Tensor, &Tensor, &Tensor) -> Tensor>,
-    /// Interval from which tests draw arguments.
+    /// Interval of random test arguments.
     pub domain: (f64, f64),
-    /// How far a backend's f32 may be from the rounded exact value, in units in the last place.
+    /// Tolerance of a backend's f32 result against the rounded exact value, in units in the last place (ULP).
     pub ulp: u32,
 }
 
@@ -33,28 +34,28 @@ use Unary::*;
 
 macro_rules! unary_rows {
     ($($op:ident = $dialect:ident $name:literal, $method:tt, $doc:literal, { $($rules:tt)* };)*) => {
-        /// The family's table, in the order of the enum.
-        pub const ROWS: &[Row] =
-            &[$(Row { op: $op, doc: $doc, spec: concat!(stringify!($dialect), ": ", $name), $($rules)* }),*];
+        /// Rows of all unary ops, in the order of the enum.
+        pub const ROWS: &[UnaryOpRow] =
+            &[$(UnaryOpRow { op: $op, doc: $doc, spec: concat!(stringify!($dialect), ": ", $name), $($rules)* }),*];
     };
 }
 
 unary_ops!(unary_rows);
 
 impl Unary {
-    /// This op's row.
-    pub fn row(self) -> &'static Row {
+    /// Row of this op.
+    pub fn row(self) -> &'static UnaryOpRow {
         &ROWS[self as usize]
     }
 
-    /// The value at one element of type `dtype`, rounded to the result type.
+    /// Evaluates one element of type `dtype`, rounded to the result type.
     pub fn apply(self, dtype: DType, x: Scalar) -> Scalar {
         let row = self.row();
         match (x, row.float, row.int) {
             (Scalar::Float(v), Some(f), _) if self == IsFinite => Scalar::Bool(f(v) != 0.0),
             (Scalar::Float(v), Some(f), _) => Scalar::Float(f(v)).round_to(dtype),
             (_, _, Some(f)) => f(dtype, x),
-            _ => systole_base::bug!("{} on {dtype} passed infer", self.name()),
+            _ => systole_base::bug!("type inference accepted {} on {dtype}", self.name()),
         }
     }
 }
@@ -62,7 +63,7 @@ impl Unary {
 impl OpRule for Unary {
     lowered!(Map);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         expect_args(args, 1)?;
         let (row, x) = (self.row(), args[0]);
         let accepted = match x.dtype {
@@ -71,11 +72,11 @@ impl OpRule for Unary {
             d if d.is_unsigned_int() => row.int.is_some() && !matches!(self, Abs | Sign),
             _ => row.int.is_some(),
         };
-        require!(accepted, "-", "is not defined on {} elements", x.dtype);
+        require!(accepted, "-", "not supported for element type {}", x.dtype);
         Ok(smallvec![if *self == IsFinite { x.with_dtype(DType::Bool) } else { x.clone() }])
     }
 
-    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &ResultTypes) -> Result<Vec<Literal>> {
         let mut b = LiteralBuilder::new(outs[0].clone());
         for i in 0..outs[0].elements() {
             b.set(i, self.apply(args[0].dtype(), args[0].get(i)));
@@ -91,7 +92,7 @@ impl OpRule for Unary {
     }
 
     fn eval_scalar(&self, args: &[Scalar], out: DType) -> Option<Scalar> {
-        // Of `is_finite` the operand's type is not the result's, and its value does not depend on it.
+        // For `is_finite`, the result type differs from the operand type, but the value does not depend on it.
         Some(self.apply(out, args[0]))
     }
 }
@@ -136,7 +137,7 @@ mod tests {
 
     #[test]
     fn erf_matches_tables() {
-        // Abramowitz & Stegun, table 7.1, and symmetric.
+        // Abramowitz & Stegun, table 7.1; erf is odd.
         for (x, y) in [
             (0.5, 0.520_499_877_813_046_5),
             (1.0, 0.842_700_792_949_714_9),

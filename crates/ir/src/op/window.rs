@@ -1,4 +1,4 @@
-//! Sliding windows: reduce_window (pooling, cumulative folds) and its scatter-like inverse select_and_scatter.
+//! Sliding windows: reduce_window (pooling, cumulative sums) and select_and_scatter (gradient of max pooling).
 
 use super::attr::ints;
 use super::reduce::check_fold_body;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use systole_base::{DType, Dims, LiteralBuilder, Scalar, Shape};
 
 impl Window {
-    /// A window without holes. One entry of each argument for each dimension of the operand.
+    /// Creates a window without dilation. Each argument has one entry per dimension of the operand.
     pub fn new(dimensions: &[usize], strides: &[usize], padding: &[[i64; 2]]) -> Window {
         Window {
             dimensions: dimensions.into(),
@@ -32,13 +32,13 @@ impl Window {
         }
     }
 
-    /// Position in the operand of window element `k` of result element `out`; `None` in padding and holes.
+    /// Index in the operand of window element `k` of result element `out`; `None` in padding and holes.
     pub(crate) fn source(&self, shape: &Shape, out: &[usize], k: &[usize]) -> Option<usize> {
         let at = (0..shape.rank()).map(|d| self.along(d, shape).source(out[d], k[d]));
         at.zip(shape.iter()).try_fold(0, |linear, (i, &size)| Some(linear * size + i?))
     }
 
-    /// Whether a window holds one element along dimension `d`, each element once.
+    /// Whether windows have one element along dimension `d` and each element is in exactly one window.
     fn is_single(&self, d: usize) -> bool {
         self.dimensions[d] == 1
             && self.strides[d] == 1
@@ -63,23 +63,23 @@ pub(crate) struct WindowDim {
     pub(crate) padding: [i64; 2],
 }
 
-/// The extent of `n` elements `dilation` apart; `None` where it overflows.
+/// Extent of `n` elements with this dilation; `None` if it overflows.
 fn reach(n: usize, dilation: usize) -> Option<i64> {
     let Some(steps) = n.checked_sub(1) else { return Some(0) };
     i64::try_from(steps.checked_mul(dilation)?).ok()?.checked_add(1)
 }
 
-/// [`reach`] of sizes that [`WindowDim::count`] has accepted.
+/// Like [`reach`], for sizes that [`WindowDim::count`] has accepted.
 pub(super) fn reach_of(n: usize, dilation: usize) -> i64 {
     reach(n, dilation).unwrap_or(i64::MAX)
 }
 
 impl WindowDim {
-    /// Number of window positions; `None` where a size overflows.
+    /// Number of window positions; `None` if a size overflows.
     pub(crate) fn count(&self) -> Option<usize> {
         let (base, window) =
             (reach(self.size, self.base_dilation)?, reach(self.window, self.window_dilation)?);
-        // Checked so that no later sum of these overflows either.
+        // Checked so that later sums of these cannot overflow either.
         self.padding[0].checked_neg()?;
         let padded = base.checked_add(self.padding[1])?.checked_add(self.padding[0])?;
         if padded == 0 || window > padded {
@@ -89,14 +89,14 @@ impl WindowDim {
         steps.checked_add(1)
     }
 
-    /// The operand coordinate of window element `k` at position `out`; `None` in padding and holes.
+    /// Operand index of window element `k` at position `out`; `None` in padding and holes.
     pub(crate) fn source(&self, out: usize, k: usize) -> Option<usize> {
         let at = (out * self.stride + k * self.window_dilation) as i64 - self.padding[0];
         let at = usize::try_from(at).ok()?;
         (at % self.base_dilation == 0 && at / self.base_dilation < self.size).then(|| at / self.base_dilation)
     }
 
-    /// Padding of the cotangent (of `out` elements, dilated by the stride) whose windows sum to the operand's
+    /// Padding of the cotangent (of `out` elements, dilated by the stride) so that its window sums give the operand's
     /// cotangent: every operand element meets every window element once.
     pub(crate) fn cotangent_padding(&self, out: usize) -> [i64; 2] {
         let window = reach_of(self.window, self.window_dilation);
@@ -105,7 +105,7 @@ impl WindowDim {
         [low, base + window - 1 - reach_of(out, self.stride) - low]
     }
 
-    /// Padding of the operand whose windows of `out` elements, `stride` apart, give the window's cotangent.
+    /// Padding of the operand so that windows of `out` elements with this stride give the window's cotangent.
     pub(crate) fn window_cotangent_padding(&self, out: usize) -> [i64; 2] {
         let [low, _] = self.padding;
         let window = reach_of(self.window, self.window_dilation);
@@ -113,43 +113,48 @@ impl WindowDim {
     }
 }
 
-/// The type of these sizes, or a violation of `label` where its bytes cannot be counted.
+/// Creates the type with these sizes; violates constraint `label` if its size in bytes overflows.
 pub(crate) fn checked_type(
     label: &'static str,
     dtype: DType,
     dims: &[usize],
-) -> Result<TensorType, Constraint> {
+) -> Result<TensorType, SpecConstraint> {
     let ty = TensorType::new(dtype, dims);
     let bytes = ty.shape.checked_elements().and_then(|n| n.checked_mul(dtype.size()));
     match bytes {
         Some(n) if isize::try_from(n).is_ok() => Ok(ty),
-        _ => Err(Constraint::new(label, format!("the result {ty} is too large"))),
+        _ => Err(SpecConstraint::new(label, format!("the result {ty} is too large"))),
     }
 }
 
 impl ReduceWindow {
-    fn check_window(&self, n: usize) -> Result<(), Constraint> {
+    fn check_window(&self, n: usize) -> Result<(), SpecConstraint> {
         let w = &self.window;
         let sized = |v: &[usize]| v.len() == n;
         let positive = |v: &[usize]| v.iter().all(|&s| s > 0);
-        require!(sized(&w.dimensions), "C4", "{} window_dimensions for rank {n}", w.dimensions.len());
+        require!(sized(&w.dimensions), "C4", "got {} window_dimensions for rank {n}", w.dimensions.len());
         require!(positive(&w.dimensions), "C5", "window_dimensions must be positive");
-        require!(sized(&w.strides), "C6", "{} window_strides for rank {n}", w.strides.len());
+        require!(sized(&w.strides), "C6", "got {} window_strides for rank {n}", w.strides.len());
         require!(positive(&w.strides), "C7", "window_strides must be positive");
-        require!(sized(&w.base_dilations), "C8", "{} base_dilations for rank {n}", w.base_dilations.len());
+        require!(
+            sized(&w.base_dilations),
+            "C8",
+            "got {} base_dilations for rank {n}",
+            w.base_dilations.len()
+        );
         require!(positive(&w.base_dilations), "C9", "base_dilations must be positive");
         require!(
             sized(&w.window_dilations),
             "C10",
-            "{} window_dilations, rank {n}",
+            "got {} window_dilations for rank {n}",
             w.window_dilations.len()
         );
         require!(positive(&w.window_dilations), "C11", "window_dilations must be positive");
-        require!(w.padding.len() == n, "C12", "{} pairs of padding for rank {n}", w.padding.len());
+        require!(w.padding.len() == n, "C12", "got {} padding pairs for rank {n}", w.padding.len());
         Ok(())
     }
 
-    /// The cotangent of the operand of a sum: windows over the padded, dilated cotangent.
+    /// Gradient of a window sum: windows over the padded, dilated cotangent.
     fn sum_gradient(&self, x: &Tensor, dy: &Tensor) -> Tensor {
         let w = &self.window;
         let rank = x.rank();
@@ -168,8 +173,8 @@ impl ReduceWindow {
         Monoid::Add.over_windows(&spread, window)
     }
 
-    /// The cotangent of the operand of a maximum or minimum `y` that no initial value took part in: all of each
-    /// window's goes to its first extreme element in row-major order, as in XLA and TensorFlow.
+    /// Gradient of a window maximum or minimum `y` without contributing initial value. The cotangent of each window
+    /// goes to its first extreme element in row-major order, as in XLA and TensorFlow.
     fn extreme_gradient(&self, monoid: Monoid, x: &Tensor, y: &Tensor, dy: &Tensor) -> Tensor {
         let w = &self.window;
         if x.rank() == 0 {
@@ -196,8 +201,8 @@ impl ReduceWindow {
         grad::vjp(&[&patches], &[&dp], &[x]).remove(0)
     }
 
-    /// Gradients of a maximum or minimum. A constant identity as initial value needs no care; another one takes the
-    /// cotangent where it beats the whole window.
+    /// Gradients of a maximum or minimum. If the initial value is not the constant identity, it gets the cotangent of
+    /// the windows where it exceeds all elements.
     fn extreme_vjp(&self, monoid: Monoid, x: &[Tensor], y: &Tensor, dy: &Tensor) -> Vec<Grad> {
         let (x, init) = (&x[0], &x[1]);
         if is_constant(init, monoid.identity(x.dtype())) {
@@ -210,13 +215,14 @@ impl ReduceWindow {
         vec![Grad::Of(dx), Grad::Of(wins.select(dy, &zero).sum_all())]
     }
 
-    /// Gradients of a product, by laying windows out as patches and folding those.
+    /// Gradients of a product: expands windows to patches and reduces those.
     fn product_vjp(&self, x: &[Tensor], dy: &Tensor) -> Vec<Grad> {
         let (x, init) = (&x[0], &x[1]);
         let patches = x.patches(&self.window, Scalar::of(x.dtype(), 1.0));
         let fold = Reduce { dims: smallvec![0], body: self.body.clone() };
         let product = x.builder().emit(fold.clone(), &[&patches, init]);
-        // The rule itself, not a walk back: operand and initial value may depend on each other.
+        // Applies the vjp rule directly instead of differentiating nodes, because operand and initial value may depend
+        // on each other.
         let mut grads = fold.vjp(&[patches.clone(), init.clone()], &product, &[Some(dy.clone())]);
         if let Grad::Of(dp) = &grads[0] {
             grads[0] = Grad::Of(grad::vjp(&[&patches], &[dp], &[x]).remove(0));
@@ -225,7 +231,7 @@ impl ReduceWindow {
     }
 }
 
-/// True when `t` is a rank-0 constant of this value.
+/// Whether `t` is a rank-0 constant of this value.
 fn is_constant(t: &Tensor, value: Scalar) -> bool {
     t.builder().with_node(t.id().index(), |n| match &n.op {
         Op::Constant(c) => c.value.shape().rank() == 0 && c.value.get(0) == value,
@@ -233,7 +239,7 @@ fn is_constant(t: &Tensor, value: Scalar) -> bool {
     })
 }
 
-/// The body `(a, b) → a direction b` over scalars of `dtype`.
+/// Body `(a, b) → a direction b` over scalars of `dtype`.
 fn comparison(direction: Direction, dtype: DType) -> Arc<Graph> {
     let g = GraphBuilder::new("select");
     let a = g.parameter(TensorType::scalar(dtype), "a");
@@ -247,19 +253,19 @@ fn comparison(direction: Direction, dtype: DType) -> Arc<Graph> {
 impl OpRule for ReduceWindow {
     lowered!(Fold);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         let paired = !args.is_empty() && args.len().is_multiple_of(2);
-        require!(paired, "C1", "takes as many inputs as initial values");
+        require!(paired, "C1", "expected one initial value per input");
         let (xs, inits) = args.split_at(args.len() / 2);
         let first = xs[0];
         for (x, init) in xs.iter().zip(inits) {
             require!(x.shape == first.shape, "C2", "input shapes differ: {x} and {first}");
             let fits = init.rank() == 0 && init.dtype == x.dtype;
-            require!(fits, "C3", "the initial value of {x} is {init}, not {}[]", x.dtype);
+            require!(fits, "C3", "the initial value of {x} has type {init}, expected {}[]", x.dtype);
         }
         self.check_window(first.rank())?;
         let dtypes: Vec<_> = xs.iter().map(|x| x.dtype).collect();
-        check_fold_body(&self.body, &dtypes).map_err(|c| Constraint::new("C13", c.message))?;
+        check_fold_body(&self.body, &dtypes).map_err(|c| SpecConstraint::new("C13", c.message))?;
         let mut dims = Dims::new();
         for d in 0..first.rank() {
             let count = self.window.along(d, &first.shape).count();
@@ -273,7 +279,7 @@ impl OpRule for ReduceWindow {
         args / 2
     }
 
-    fn eval(&self, cx: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, cx: &mut EvalCx, args: &[&Literal], outs: &ResultTypes) -> Result<Vec<Literal>> {
         let (xs, inits) = args.split_at(outs.len());
         let shape = xs[0].shape().clone();
         let window = Shape::new(&self.window.dimensions);
@@ -300,7 +306,7 @@ impl OpRule for ReduceWindow {
             return vec![Grad::Zero, Grad::Zero];
         }
         match monoid {
-            // Every window is its initial value then: there is nothing to send back into the operand.
+            // Every window is its initial value: the operand has no gradient.
             _ if x[0].ty().elements() == 0 => vec![Grad::Zero, Grad::Of(dy.sum_all())],
             Monoid::Add => vec![Grad::Of(self.sum_gradient(&x[0], dy)), Grad::Of(dy.sum_all())],
             Monoid::Minimum | Monoid::Maximum => self.extreme_vjp(monoid, x, &y[0], dy),
@@ -309,7 +315,7 @@ impl OpRule for ReduceWindow {
         }
     }
 
-    fn attrs(&self) -> Attrs {
+    fn attrs(&self) -> AttrList {
         let w = &self.window;
         vec![
             ("window_dimensions", ints(&w.dimensions)),
@@ -324,16 +330,16 @@ impl OpRule for ReduceWindow {
         SmallVec::from_slice(&[&self.body])
     }
 
-    /// The body's work for each element of each window, padding and holes included.
-    fn cost(&self, args: &[&TensorType], outs: &Outs) -> Cost {
+    /// One run of the body per window element, including padding and holes.
+    fn cost(&self, args: &[&TensorType], outs: &ResultTypes) -> OpCost {
         let window: f64 = self.window.dimensions.iter().map(|&w| w as f64).product();
         let flops = outs[0].elements() as f64 * window * body_work(&self.body);
-        Cost { flops, bytes: moved_bytes(args, outs) }
+        OpCost { flops, bytes: moved_bytes(args, outs) }
     }
 }
 
 impl StructuralOp for ReduceWindow {
-    fn parse(s: &Source<'_>) -> Unread<Self> {
+    fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         let dimensions = s.sizes("window_dimensions")?;
         let n = dimensions.len();
         let window = Window {
@@ -346,11 +352,11 @@ impl StructuralOp for ReduceWindow {
         Ok(ReduceWindow { window, body: s.region(0)? })
     }
 
-    fn samples() -> Vec<Sample> {
+    fn samples() -> Vec<OpSample> {
         reduce_window_samples()
     }
 
-    fn row_op(&self, at: NodeView<'_>, rows: Rows) -> Option<RowOp> {
+    fn row_op(&self, at: NodeView<'_>, rows: RowBlocking) -> Option<RowOp> {
         let cut = rows.cut(at.ty(0))?;
         let own = &self.window;
         if !cut.all(|d| own.is_single(d)) {
@@ -367,7 +373,7 @@ impl StructuralOp for ReduceWindow {
         RowOp::rows(ReduceWindow { window, body: self.body.clone() }, first_by_rows(n / 2, n / 2 * 2))
     }
 
-    fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
+    fn factors(&self, at: NodeView<'_>) -> Vec<ShardingFactor> {
         at.same_dims(at.node.inputs.len() / 2, |d| self.window.is_single(d))
     }
 }
@@ -378,27 +384,32 @@ fn body_work(body: &Graph) -> f64 {
 }
 
 impl SelectAndScatter {
-    /// Whether a window holds one element along dimension `d`, each element once.
+    /// Whether windows have one element along dimension `d` and each element is in exactly one window.
     fn is_single(&self, d: usize) -> bool {
         self.dimensions[d] == 1 && self.strides[d] == 1 && self.padding[d] == [0, 0]
     }
 
-    /// The window, which has no holes.
+    /// The window, without dilation.
     pub fn window(&self) -> Window {
         Window::new(&self.dimensions, &self.strides, &self.padding)
     }
 
-    fn check_window(&self, n: usize) -> Result<(), Constraint> {
+    fn check_window(&self, n: usize) -> Result<(), SpecConstraint> {
         let positive = |v: &[usize]| v.iter().all(|&s| s > 0);
-        require!(self.dimensions.len() == n, "C4", "{} window_dimensions, rank {n}", self.dimensions.len());
+        require!(
+            self.dimensions.len() == n,
+            "C4",
+            "got {} window_dimensions for rank {n}",
+            self.dimensions.len()
+        );
         require!(positive(&self.dimensions), "C5", "window_dimensions must be positive");
-        require!(self.strides.len() == n, "C6", "{} window_strides for rank {n}", self.strides.len());
+        require!(self.strides.len() == n, "C6", "got {} window_strides for rank {n}", self.strides.len());
         require!(positive(&self.strides), "C7", "window_strides must be positive");
-        require!(self.padding.len() == n, "C8", "{} pairs of padding for rank {n}", self.padding.len());
+        require!(self.padding.len() == n, "C8", "got {} padding pairs for rank {n}", self.padding.len());
         Ok(())
     }
 
-    /// The element of window `out` that `select` keeps, if it has any.
+    /// Index of the element of window `out` that `select` keeps; `None` if the window has no elements.
     fn selected(&self, cx: &mut EvalCx, x: &Literal, out: &[usize]) -> Result<Option<usize>> {
         let window = self.window();
         let mut kept: Option<usize> = None;
@@ -415,7 +426,7 @@ impl SelectAndScatter {
         Ok(kept)
     }
 
-    /// `→ J[…']`: the row-major position in `x` of the element that each window selects, −1 where it has none.
+    /// `→ J[…']`: row-major index in `x` of the element that each window selects, −1 if there is none.
     fn selected_positions(&self, x: &Tensor) -> Tensor {
         let places = if x.ty().elements() < i32::MAX as usize { DType::I32 } else { DType::I64 };
         let g = x.builder();
@@ -430,7 +441,7 @@ impl SelectAndScatter {
         }
     }
 
-    /// `(kept, place, candidate, its place) → (kept, place)` by `select`; a negative place is none.
+    /// Body `(kept, index, candidate, its index) → (kept, index)` using `select`; a negative index means none.
     fn selection_body(&self, dtype: DType, places: DType) -> Result<Arc<Graph>> {
         let g = GraphBuilder::new("body");
         let scalar = |dtype, name: &str| g.parameter(TensorType::scalar(dtype), name);
@@ -446,12 +457,12 @@ impl SelectAndScatter {
 impl OpRule for SelectAndScatter {
     lowered!(Fold);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         expect_args(args, 3)?;
         let (x, source, init) = (args[0], args[1], args[2]);
         require!(x.dtype == source.dtype, "C1", "element types differ: {x} and {source}");
         let fits = init.rank() == 0 && init.dtype == x.dtype;
-        require!(fits, "C3", "the initial value of {x} is {init}, not {}[]", x.dtype);
+        require!(fits, "C3", "the initial value of {x} has type {init}, expected {}[]", x.dtype);
         self.check_window(x.rank())?;
         let window = self.window();
         let counts: Option<Dims> = (0..x.rank()).map(|d| window.along(d, &x.shape).count()).collect();
@@ -459,20 +470,20 @@ impl OpRule for SelectAndScatter {
         require!(
             expected.as_ref() == Some(source),
             "C2",
-            "the source is {source}, the windows over {x} make {}",
-            expected.map_or("too many".into(), |t| t.to_string())
+            "the source has type {source}, but the windows over {x} give {}",
+            expected.map_or("too many elements".into(), |t| t.to_string())
         );
         let scalar = TensorType::scalar(x.dtype);
         let pair = [scalar.clone(), scalar.clone()];
         let picks = self.select.param_types() == pair
             && self.select.result_types() == [TensorType::scalar(DType::Bool)];
-        require!(picks, "C9", "select does not compare two scalars of {}", x.dtype);
+        require!(picks, "C9", "select must compare two scalars of {}", x.dtype);
         let folds = self.scatter.param_types() == pair && self.scatter.result_types() == [scalar];
-        require!(folds, "C10", "scatter does not fold scalars of {}", x.dtype);
+        require!(folds, "C10", "scatter must combine scalars of {}", x.dtype);
         Ok(smallvec![x.clone()])
     }
 
-    fn eval(&self, cx: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, cx: &mut EvalCx, args: &[&Literal], outs: &ResultTypes) -> Result<Vec<Literal>> {
         let (x, source) = (args[0], args[1]);
         let mut b = LiteralBuilder::new(outs[0].clone());
         (0..outs[0].elements()).for_each(|i| b.set(i, args[2].get(0)));
@@ -497,11 +508,11 @@ impl OpRule for SelectAndScatter {
         let places = self.selected_positions(&x[0]);
         let found = dy.reshape([dy.ty().elements()]).take(&places);
         let any = places.greater_equal(&places.zeros_like());
-        // What is selected is constant almost everywhere: the operand has no gradient.
+        // The selection is constant almost everywhere: the operand has no gradient.
         vec![Grad::Zero, Grad::Of(any.select(&found, &found.zeros_like())), dinit]
     }
 
-    fn attrs(&self) -> Attrs {
+    fn attrs(&self) -> AttrList {
         vec![
             ("window_dimensions", ints(&self.dimensions)),
             ("window_strides", ints(&self.strides)),
@@ -513,15 +524,15 @@ impl OpRule for SelectAndScatter {
         SmallVec::from_slice(&[&self.select, &self.scatter])
     }
 
-    fn cost(&self, args: &[&TensorType], outs: &Outs) -> Cost {
+    fn cost(&self, args: &[&TensorType], outs: &ResultTypes) -> OpCost {
         let window: f64 = self.dimensions.iter().map(|&w| w as f64).product();
         let per_window = window * body_work(&self.select) + body_work(&self.scatter);
-        Cost { flops: args[1].elements() as f64 * per_window, bytes: moved_bytes(args, outs) }
+        OpCost { flops: args[1].elements() as f64 * per_window, bytes: moved_bytes(args, outs) }
     }
 }
 
 impl StructuralOp for SelectAndScatter {
-    fn parse(s: &Source<'_>) -> Unread<Self> {
+    fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         let n = s.operands.first().map_or(0, |x| x.rank());
         Ok(SelectAndScatter {
             dimensions: s.sizes_or_ones("window_dimensions", n)?,
@@ -532,11 +543,11 @@ impl StructuralOp for SelectAndScatter {
         })
     }
 
-    fn samples() -> Vec<Sample> {
+    fn samples() -> Vec<OpSample> {
         select_and_scatter_samples()
     }
 
-    fn row_op(&self, at: NodeView<'_>, rows: Rows) -> Option<RowOp> {
+    fn row_op(&self, at: NodeView<'_>, rows: RowBlocking) -> Option<RowOp> {
         let cut = rows.cut(at.ty(0))?;
         if !cut.all(|d| self.is_single(d)) {
             return None;
@@ -550,13 +561,13 @@ impl StructuralOp for SelectAndScatter {
         RowOp::rows(op, first_by_rows(2, 3))
     }
 
-    fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
+    fn factors(&self, at: NodeView<'_>) -> Vec<ShardingFactor> {
         at.same_dims(2, |d| self.is_single(d))
     }
 }
 
 impl Monoid {
-    /// `x: T[…] → T[…']`: this fold over sliding windows as a node, from its identity.
+    /// `x: T[…] → T[…']`: reduces sliding windows with this monoid, starting from its identity.
     #[track_caller]
     pub fn over_windows(self, x: &Tensor, window: Window) -> Tensor {
         let init = Literal::splat(TensorType::scalar(x.dtype()), self.identity(x.dtype()));
@@ -565,23 +576,23 @@ impl Monoid {
     }
 }
 
-/// Pooling. Windows have one entry for each dimension, batch and channels included: `[1, 2, 2, 1]` for images
-/// `[B, H, W, C]`; see [`conv::same_padding`] for Keras's `padding="same"`.
+/// Pooling. Windows have one entry per dimension, including batch and channels: `[1, 2, 2, 1]` for images `[B, H, W,
+/// C]`; see [`conv::same_padding`] for Keras's `padding="same"`.
 impl Tensor {
-    /// `x: T[…] → T[…']`: the greatest element of each window; ties send the gradient to the first.
+    /// `x: T[…] → T[…']`: maximum of each window; ties send the gradient to the first element.
     #[track_caller]
     pub fn max_pool(&self, window: &[usize], strides: &[usize], padding: &[[i64; 2]]) -> Tensor {
         Monoid::Maximum.over_windows(self, Window::new(window, strides, padding))
     }
 
-    /// `x: T[…] → T[…']`: the sum of each window.
+    /// `x: T[…] → T[…']`: sum of each window.
     #[track_caller]
     pub fn sum_pool(&self, window: &[usize], strides: &[usize], padding: &[[i64; 2]]) -> Tensor {
         Monoid::Add.over_windows(self, Window::new(window, strides, padding))
     }
 
-    /// `x: T[…] → T[…']`: the mean of each window; padding does not count, as in TensorFlow. 16-bit floats are
-    /// summed in f32.
+    /// `x: T[…] → T[…']`: mean of each window; padding is not counted, as in TensorFlow. Bf16 and f16 are summed in
+    /// f32.
     #[track_caller]
     pub fn avg_pool(&self, window: &[usize], strides: &[usize], padding: &[[i64; 2]]) -> Tensor {
         if matches!(self.dtype(), DType::F16 | DType::BF16) {
@@ -600,7 +611,7 @@ impl Tensor {
                 whole *= size as f64;
                 continue;
             }
-            // How many elements a window holds is a product over dimensions.
+            // The number of elements in a window is a product over dimensions.
             let Ok(counts) = Literal::from_slice([counts.len()], &counts) else { continue };
             let counts = self.builder().constant(counts.convert(self.dtype()));
             mean = &mean / &counts.broadcast_in_dim(mean.shape(), &[d]);
@@ -608,7 +619,7 @@ impl Tensor {
         mean / whole
     }
 
-    /// `x: T[…] → T[K, …']`: element `k` (row-major) of each window, `outside` where it lies in padding or holes. The
+    /// `x: T[…] → T[K, …']`: element `k` (row-major) of each window, `outside` in padding and holes (im2col). The
     /// window must have passed reduce_window's checks.
     #[track_caller]
     pub(crate) fn patches(&self, window: &Window, outside: Scalar) -> Tensor {
@@ -634,15 +645,15 @@ impl Tensor {
     }
 }
 
-/// For each of `out` positions, how many elements (not padding) the window sees; at least 1.
+/// Number of non-padding elements in the window at each of `out` positions; at least 1.
 fn elements_seen(along: WindowDim, out: usize) -> Vec<f64> {
     let seen = |o: usize| (0..along.window).filter(|&k| along.source(o, k).is_some()).count();
     (0..out).map(|o| seen(o).max(1) as f64).collect()
 }
 
-/// Tiny programs for the tests: each attribute of reduce_window away from its default at least once.
-pub fn reduce_window_samples() -> Vec<Sample> {
-    let mut all: Vec<Sample> = [DType::F32, DType::F64].into_iter().flat_map(float_cases).collect();
+/// Small test programs: each attribute of reduce_window differs from its default at least once.
+pub fn reduce_window_samples() -> Vec<OpSample> {
+    let mut all: Vec<OpSample> = [DType::F32, DType::F64].into_iter().flat_map(float_cases).collect();
     let small = || Window::new(&[2, 2], &[2, 1], &[[0, 1], [1, 0]]);
     for dtype in [DType::BF16, DType::F16, DType::I32, DType::U8] {
         all.push(fold("sum", dtype, &[3, 4], Monoid::Add, small()));
@@ -656,10 +667,10 @@ pub fn reduce_window_samples() -> Vec<Sample> {
     all
 }
 
-fn fold(what: &str, dtype: DType, shape: &[usize], monoid: Monoid, window: Window) -> Sample {
+fn fold(what: &str, dtype: DType, shape: &[usize], monoid: Monoid, window: Window) -> OpSample {
     let domain = match monoid {
-        Monoid::Maximum | Monoid::Minimum => Domain::Distinct(0.125),
-        _ if dtype.is_unsigned_int() || dtype == DType::Bool => Domain::Uniform(0.0, 1.0),
+        Monoid::Maximum | Monoid::Minimum => ArgDomain::Distinct(0.125),
+        _ if dtype.is_unsigned_int() || dtype == DType::Bool => ArgDomain::Uniform(0.0, 1.0),
         _ => sample::WIDE,
     };
     let label = format!("{what}_{}_{dtype}", monoid.name());
@@ -667,12 +678,12 @@ fn fold(what: &str, dtype: DType, shape: &[usize], monoid: Monoid, window: Windo
     sample::sample(label, &params, 16, dtype == DType::F64, |x| vec![monoid.over_windows(&x[0], window)])
 }
 
-/// Windows of one dimension, to be changed.
+/// One-dimensional window, as a base for samples.
 fn line(window: usize, stride: usize, padding: [i64; 2]) -> Window {
     Window::new(&[window], &[stride], &[padding])
 }
 
-fn float_cases(dtype: DType) -> Vec<Sample> {
+fn float_cases(dtype: DType) -> Vec<OpSample> {
     let mut all = vec![];
     for m in [Monoid::Add, Monoid::Maximum, Monoid::Minimum, Monoid::Multiply] {
         let image = Window::new(&[1, 2, 3, 1], &[1, 2, 2, 1], &[[0, 0], [0, 1], [1, 1], [0, 0]]);
@@ -696,8 +707,8 @@ fn float_cases(dtype: DType) -> Vec<Sample> {
     all
 }
 
-/// The initial value is data, and takes part.
-fn with_initial(dtype: DType, monoid: Monoid) -> Sample {
+/// Sample whose initial value is a parameter that contributes to the result.
+fn with_initial(dtype: DType, monoid: Monoid) -> OpSample {
     let params = [(TensorType::new(dtype, [5]), sample::WIDE), (TensorType::scalar(dtype), sample::WIDE)];
     let body = monoid.body(dtype);
     sample::sample(format!("initial_{}_{dtype}", monoid.name()), &params, 16, dtype == DType::F64, |x| {
@@ -705,8 +716,8 @@ fn with_initial(dtype: DType, monoid: Monoid) -> Sample {
     })
 }
 
-/// Two operands and a body that mixes them: the greatest value and what stands beside it.
-fn paired() -> Sample {
+/// Sample with two operands and a body that mixes them: the maximum and the value at the same position.
+fn paired() -> OpSample {
     let (a, b) = (TensorType::new(DType::F32, [6]), TensorType::new(DType::I32, [6]));
     let g = GraphBuilder::new("body");
     let scalar = |t: &TensorType, name: &str| g.parameter(TensorType::scalar(t.dtype), name);
@@ -714,9 +725,9 @@ fn paired() -> Sample {
     let keep = p[0].greater_equal(&p[2]);
     let body = match g.finish(&[keep.select(&p[0], &p[2]), keep.select(&p[1], &p[3])]) {
         Ok(body) => body,
-        Err(e) => systole_base::bug!("the body of the sample: {e}"),
+        Err(e) => systole_base::bug!("cannot build the body of the sample: {e}"),
     };
-    let params = [(a, Domain::Distinct(0.5)), (b, Domain::Uniform(0.0, 9.0))];
+    let params = [(a, ArgDomain::Distinct(0.5)), (b, ArgDomain::Uniform(0.0, 9.0))];
     sample::sample("paired".into(), &params, 0, false, |x| {
         let low =
             x[0].builder().constant(Literal::splat(TensorType::scalar(DType::F32), DType::F32.lowest()));
@@ -725,8 +736,8 @@ fn paired() -> Sample {
     })
 }
 
-/// Tiny programs for the tests of select_and_scatter.
-pub fn select_and_scatter_samples() -> Vec<Sample> {
+/// Small test programs of select_and_scatter.
+pub fn select_and_scatter_samples() -> Vec<OpSample> {
     let mut all = vec![];
     for dtype in [DType::F32, DType::F64, DType::BF16, DType::F16, DType::I32] {
         let image = Window::new(&[1, 2, 3, 1], &[1, 1, 2, 1], &[[0, 0], [0, 1], [1, 1], [0, 0]]);
@@ -756,7 +767,7 @@ pub fn select_and_scatter_samples() -> Vec<Sample> {
     all
 }
 
-fn scattered(what: &str, dtype: DType, shape: &[usize], keep: Direction, window: Window) -> Sample {
+fn scattered(what: &str, dtype: DType, shape: &[usize], keep: Direction, window: Window) -> OpSample {
     let counts = (0..shape.len()).map(|d| window.along(d, &shape.into()).count().unwrap_or(0));
     let source = TensorType::new(dtype, counts.collect::<Vec<_>>());
     let op = SelectAndScatter {
@@ -767,7 +778,7 @@ fn scattered(what: &str, dtype: DType, shape: &[usize], keep: Direction, window:
         scatter: Monoid::Add.body(dtype),
     };
     let params = [
-        (TensorType::new(dtype, shape), Domain::Distinct(0.125)),
+        (TensorType::new(dtype, shape), ArgDomain::Distinct(0.125)),
         (source, sample::WIDE),
         (TensorType::scalar(dtype), sample::WIDE),
     ];
@@ -787,12 +798,12 @@ mod tests {
         sample::check::all(&select_and_scatter_samples());
     }
 
-    /// An initial value that is made from the operand gets its gradient once.
+    /// An initial value computed from the operand gets its gradient once.
     #[test]
     fn initial_values_may_depend_on_the_operand() {
         let monoids = [Monoid::Add, Monoid::Maximum, Monoid::Minimum, Monoid::Multiply];
         let samples = monoids.map(|m| {
-            let params = [(TensorType::new(DType::F64, [5]), Domain::Distinct(0.5))];
+            let params = [(TensorType::new(DType::F64, [5]), ArgDomain::Distinct(0.5))];
             sample::sample(format!("dependent_{}", m.name()), &params, 16, true, |x| {
                 let init = x[0].mean_all();
                 Tensor::reduce_window(&[&x[0]], &[&init], line(2, 1, [0, 1]), m.body(DType::F64))
@@ -820,7 +831,7 @@ mod tests {
         let [y, dx] = with_gradient(&[4], &[5., 5., 5., 1.], |x| x.max_pool(&[2], &[1], &[[0, 0]]));
         assert_eq!(y, [5., 5., 5.]);
         assert_eq!(dx, [1., 2., 3., 0.]);
-        // The same where windows have holes, which takes another route.
+        // The same with dilated windows, which use another code path.
         let window = || Window { window_dilations: smallvec![2], ..line(2, 1, [0, 0]) };
         let [y, dx] = with_gradient(&[4], &[5., 5., 5., 1.], |x| Monoid::Maximum.over_windows(x, window()));
         assert_eq!(y, [5., 5.]);
@@ -846,7 +857,7 @@ mod tests {
         assert_eq!(dx, [0., 2., 9., 0.]);
     }
 
-    /// The examples of the specification.
+    /// Examples from the specification.
     #[test]
     fn examples_of_the_specification() {
         let g = GraphBuilder::new("main");

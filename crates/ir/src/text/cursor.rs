@@ -1,69 +1,69 @@
-//! What readers of MLIR text share: the current token, what is taken of it, and lists.
+//! Token cursor for parsers of MLIR text: current token, expected tokens, lists and nesting limits.
 
 use super::lexer::{Lexer, Token};
 use std::collections::HashSet;
 use systole_base::{Error, Result};
 
-/// Regions, lists and types nested deeper are refused. Below the interpreter's own limit.
+/// Maximum nesting of regions, lists and types; below the interpreter's own limit.
 pub const MAX_DEPTH: usize = 32;
-/// Bytes that all `dense<0.0>` of one text may unfold to.
+/// Maximum total bytes of all splat constants (`dense<0.0>`) in one text.
 const MAX_SPLAT_BYTES: usize = 1 << 28;
 
-/// The current token of a text.
-pub struct Cursor<'a> {
+/// Position in a text: the current token and its offset.
+pub struct TokenCursor<'a> {
     lexer: Lexer<'a>,
-    /// The token.
+    /// Current token.
     pub token: Token<'a>,
-    /// The byte where it starts.
+    /// Byte offset of the current token.
     pub at: usize,
     depth: usize,
     splat_bytes: usize,
 }
 
-impl<'a> Cursor<'a> {
-    /// At the first token of a text.
+impl<'a> TokenCursor<'a> {
+    /// Creates a cursor at the first token of a text.
     ///
     /// # Errors
-    /// When the text begins with what is no token.
-    pub fn new(text: &'a str) -> Result<Cursor<'a>> {
+    /// If the text starts with an invalid token.
+    pub fn new(text: &'a str) -> Result<TokenCursor<'a>> {
         let mut lexer = Lexer::new(text);
         let (token, at) = lexer.next()?;
-        Ok(Cursor { lexer, token, at, depth: 0, splat_bytes: 0 })
+        Ok(TokenCursor { lexer, token, at, depth: 0, splat_bytes: 0 })
     }
 
-    /// An error at byte `at`, told as line and column.
+    /// Creates an error at byte `at`, reported as line and column.
     pub fn error_at(&self, at: usize, what: impl Into<String>) -> Error {
         self.lexer.error(at, what)
     }
 
-    /// An error at the current token.
+    /// Creates an error at the current token.
     pub fn error(&self, what: impl Into<String>) -> Error {
         self.error_at(self.at, what)
     }
 
-    /// The error that something else was expected here.
+    /// Creates an error: expected `wanted`, found the current token.
     pub fn unexpected(&self, wanted: &str) -> Error {
         self.error(format!("expected {wanted}, found {}", self.token.show()))
     }
 
-    /// Goes on to the next token; gives the one that was.
+    /// Advances to the next token; returns the previous one.
     pub fn advance(&mut self) -> Result<Token<'a>> {
         let (token, at) = self.lexer.next()?;
         self.at = at;
         Ok(std::mem::replace(&mut self.token, token))
     }
 
-    /// Whether this mark stands here.
+    /// Whether the current token is this punctuation mark.
     pub fn is(&self, mark: char) -> bool {
         self.token == Token::Mark(mark)
     }
 
-    /// Takes this mark, where it stands here.
+    /// Consumes this punctuation mark if it is the current token.
     pub fn eat(&mut self, mark: char) -> Result<bool> {
         self.eat_token(&Token::Mark(mark))
     }
 
-    /// Takes this word, where it stands here.
+    /// Consumes this word if it is the current token.
     pub fn eat_word(&mut self, word: &str) -> Result<bool> {
         self.eat_token(&Token::Word(word))
     }
@@ -76,29 +76,29 @@ impl<'a> Cursor<'a> {
         Ok(found)
     }
 
-    /// Takes this mark, which must stand here.
+    /// Consumes this punctuation mark, or returns an error.
     pub fn expect(&mut self, mark: char) -> Result<()> {
         if self.eat(mark)? { Ok(()) } else { Err(self.unexpected(&format!("`{mark}`"))) }
     }
 
-    /// Takes this word, which must stand here.
+    /// Consumes this word, or returns an error.
     pub fn expect_word(&mut self, word: &str) -> Result<()> {
         if self.eat_word(word)? { Ok(()) } else { Err(self.unexpected(&format!("`{word}`"))) }
     }
 
-    /// Takes `->`, which must stand here.
+    /// Consumes `->`, or returns an error.
     pub fn expect_arrow(&mut self) -> Result<()> {
         if self.eat_token(&Token::Arrow)? { Ok(()) } else { Err(self.unexpected("`->`")) }
     }
 
-    /// A word.
+    /// Parses a word.
     pub fn word(&mut self) -> Result<&'a str> {
         let Token::Word(word) = self.token else { return Err(self.unexpected("a word")) };
         self.advance()?;
         Ok(word)
     }
 
-    /// `@name`
+    /// Parses a symbol: `@name`.
     pub fn symbol(&mut self) -> Result<String> {
         match self.advance()? {
             Token::Symbol(name) => Ok(name),
@@ -106,7 +106,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// `"text"`
+    /// Parses a string: `"text"`.
     pub fn string(&mut self) -> Result<String> {
         match self.advance()? {
             Token::Str(text) => Ok(text),
@@ -114,7 +114,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The raw text up to the `>` that closes the current `<`: types do not follow the rules of words.
+    /// Returns the raw text up to the `>` that closes the current `<`, because types are not tokenized like words.
     pub fn angles(&mut self) -> Result<&'a str> {
         if !self.is('<') {
             return Err(self.unexpected("`<`"));
@@ -124,16 +124,16 @@ impl<'a> Cursor<'a> {
         Ok(inner)
     }
 
-    /// Counts the bytes of an array of one repeated value, which no text of that size is needed to ask for.
+    /// Counts the bytes of a splat constant against the limit, since short text can request large arrays.
     pub fn unfold(&mut self, bytes: usize) -> Result<(), String> {
         self.splat_bytes = self.splat_bytes.saturating_add(bytes);
         match self.splat_bytes <= MAX_SPLAT_BYTES {
             true => Ok(()),
-            false => Err(format!("arrays of one repeated value unfold to over {MAX_SPLAT_BYTES} bytes")),
+            false => Err(format!("splat constants expand to more than {MAX_SPLAT_BYTES} bytes")),
         }
     }
 
-    /// `loc("x")` after anything; the name in it, if any.
+    /// Parses an optional `loc("x")`; returns the name in it, if any.
     pub fn location(&mut self) -> Result<String> {
         let (mut name, mut told) = (String::new(), false);
         if !self.eat_word("loc")? {
@@ -145,7 +145,7 @@ impl<'a> Cursor<'a> {
                 Token::Mark('(') => open += 1,
                 Token::Mark(')') => open -= 1,
                 Token::Str(s) if name.is_empty() && open == 1 && !told => name = s.clone(),
-                // A file's name, with line and column, names no value.
+                // A file name with line and column is not a value name.
                 Token::Mark(':') if open == 1 && !told => {
                     name.clear();
                     told = true;
@@ -161,15 +161,15 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// What readers do with parts that they read themselves.
-pub trait Reader<'a>: Sized {
-    /// The text that is read.
-    fn cursor(&mut self) -> &mut Cursor<'a>;
+/// Helpers for parsers of nested structures, on top of a [`TokenCursor`].
+pub trait TextReader<'a>: Sized {
+    /// The cursor of this parser.
+    fn cursor(&mut self) -> &mut TokenCursor<'a>;
 
-    /// Runs `f` one level deeper: regions, lists and types nested deeper than that are refused.
+    /// Runs `f` one nesting level deeper; returns an error beyond the maximum depth.
     fn deeper<T>(&mut self, f: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         if self.cursor().depth == MAX_DEPTH {
-            return Err(self.cursor().error(format!("nested deeper than {MAX_DEPTH}")));
+            return Err(self.cursor().error(format!("nested deeper than {MAX_DEPTH} levels")));
         }
         self.cursor().depth += 1;
         let result = f(self);
@@ -177,7 +177,7 @@ pub trait Reader<'a>: Sized {
         result
     }
 
-    /// `item, item, …`, at least one.
+    /// Parses `item, item, …`, at least one.
     fn separated<T>(&mut self, mut item: impl FnMut(&mut Self) -> Result<T>) -> Result<Vec<T>> {
         let mut items = vec![item(self)?];
         while self.cursor().eat(',')? {
@@ -186,7 +186,7 @@ pub trait Reader<'a>: Sized {
         Ok(items)
     }
 
-    /// `open item, item, … close`
+    /// Parses `open item, item, … close`.
     fn list<T>(
         &mut self,
         open: char,
@@ -202,7 +202,7 @@ pub trait Reader<'a>: Sized {
         Ok(items)
     }
 
-    /// `{name = value, flag, …}`; `flag`: what a name without a value stands for.
+    /// Parses `{name = value, flag, …}`; `flag` is the value of a name without one.
     fn entries<T>(
         &mut self,
         flag: impl Fn() -> T,
@@ -220,16 +220,16 @@ pub trait Reader<'a>: Sized {
                 }
             };
             if !names.insert(name.clone()) {
-                return Err(p.cursor().error_at(at, format!("the attribute `{name}` is given twice")));
+                return Err(p.cursor().error_at(at, format!("duplicate attribute `{name}`")));
             }
             let value = if p.cursor().eat('=')? { value(p)? } else { flag() };
             Ok((name, value))
         })
     }
 
-    /// `[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]`
+    /// Parses convolution layouts: `[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]`.
     fn layouts(&mut self) -> Result<[Vec<String>; 3]> {
-        let layout = |c: &mut Cursor<'a>| {
+        let layout = |c: &mut TokenCursor<'a>| {
             c.list('[', ']', |p| match p.advance()? {
                 Token::Word(w) | Token::Number(w) => Ok(w.to_string()),
                 _ => Err(p.unexpected("a letter or number")),
@@ -243,8 +243,8 @@ pub trait Reader<'a>: Sized {
     }
 }
 
-impl<'a> Reader<'a> for Cursor<'a> {
-    fn cursor(&mut self) -> &mut Cursor<'a> {
+impl<'a> TextReader<'a> for TokenCursor<'a> {
+    fn cursor(&mut self) -> &mut TokenCursor<'a> {
         self
     }
 }

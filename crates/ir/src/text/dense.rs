@@ -1,11 +1,12 @@
-//! Arrays in text, exactly: `dense<[1.0, 2.5]>`, `dense<0.0>` for equal elements, `dense<"0x…">` for long ones.
+//! Prints and parses dense arrays exactly: `dense<[1.0, 2.5]>`, `dense<0.0>` (splat), `dense<"0x…">` for long ones.
 
 use std::fmt::Write;
 use systole_base::{DType, Literal, Scalar};
 
-/// Longer arrays are written as their bytes.
+/// Maximum number of elements printed as a list; longer arrays are printed as hex bytes.
 const LONGEST_LIST: usize = 32;
 
+/// Prints an array as `dense<…>` without its type.
 pub(super) fn print_dense(value: &Literal) -> String {
     let n = value.ty().elements();
     if n == 0 {
@@ -14,7 +15,7 @@ pub(super) fn print_dense(value: &Literal) -> String {
     if value.is_splat() {
         return format!("dense<{}>", element(value, 0));
     }
-    // The bits of long i1 arrays are packed in some versions of MLIR and not in others: always a list.
+    // Long i1 arrays are always lists: some versions of MLIR pack their bits in hex form, others do not.
     if n > LONGEST_LIST && value.dtype() != DType::Bool {
         let mut out = String::from("dense<\"0x");
         value.bytes().iter().for_each(|b| {
@@ -27,7 +28,7 @@ pub(super) fn print_dense(value: &Literal) -> String {
     out + ">"
 }
 
-/// Appends the elements below one coordinate; `first` is the position of the first one.
+/// Appends the elements of a subarray; `first` is the index of its first element.
 fn list(value: &Literal, dim: usize, first: usize, out: &mut String) {
     let Some(&size) = value.shape().get(dim) else { return out.push_str(&element(value, first)) };
     let step: usize = value.shape()[dim + 1..].iter().product();
@@ -54,22 +55,22 @@ fn element(value: &Literal, i: usize) -> String {
         Scalar::Uint(v) => return v.to_string(),
         Scalar::Float(f) => f,
     };
-    // MLIR reads decimals as f64 and rounds that: so must the check.
+    // MLIR parses decimals as f64 and then rounds; the round-trip check does the same.
     let shortest = if dtype == DType::F64 { format!("{f:?}") } else { format!("{:?}", f as f32) };
     let reads_back = |s: &str| s.parse().is_ok_and(|v| Scalar::Float(v).to_bits(dtype) == bits);
     if !f.is_finite() || !reads_back(&shortest) {
         return format!("0x{bits:0width$X}", width = dtype.size() * 2);
     }
-    // MLIR wants a point before the exponent.
+    // MLIR requires a decimal point before the exponent.
     match shortest.split_once('e') {
         Some((digits, exponent)) if !digits.contains('.') => format!("{digits}.0e{exponent}"),
         _ => shortest,
     }
 }
 
-/// The bits of one element written as `text` (without sign spaces); `Err` says what is wrong.
+/// Parses one element (without spaces around the sign) to its bits; `Err` is the message.
 pub fn parse_element(text: &str, dtype: DType) -> Result<u64, String> {
-    let wrong = || format!("`{text}` is not an element of type {dtype}");
+    let wrong = || format!("expected an element of type {dtype}, got `{text}`");
     if dtype == DType::Bool {
         return match text {
             "true" | "1" => Ok(1),
@@ -95,7 +96,7 @@ pub fn parse_element(text: &str, dtype: DType) -> Result<u64, String> {
     if scalar.round_to(dtype) == scalar { Ok(scalar.to_bits(dtype)) } else { Err(wrong()) }
 }
 
-/// The bytes that a hex string stands for.
+/// Decodes a hex string to bytes.
 pub fn parse_hex(text: &str) -> Option<Vec<u8>> {
     let digits = text.strip_prefix("0x")?.as_bytes();
     let nibble = |b: u8| (b as char).to_digit(16).map(|d| d as u8);

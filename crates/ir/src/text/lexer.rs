@@ -1,13 +1,13 @@
-//! Text → tokens, one at a time, each with its place.
+//! Lexer for MLIR text: produces one token at a time, with its position.
 
 use systole_base::{Error, ErrorKind, Result};
 
-/// One token of MLIR text. Names are without their sigil.
+/// A token of MLIR text. Names are stored without their sigil.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Token<'a> {
     /// `module`, `stablehlo.add`, `true`
     Word(&'a str),
-    /// `%arg0`, `%3`; a result number follows as `#1` in [`Token::Part`].
+    /// `%arg0`, `%3`; a result number `#1` follows as [`Token::Part`].
     Value(&'a str),
     /// `#1` after a value.
     Part(&'a str),
@@ -27,12 +27,12 @@ pub enum Token<'a> {
     Arrow,
     /// One of `( ) { } [ ] < > , : = ? * + / - |`
     Mark(char),
-    /// The end.
+    /// End of the text.
     End,
 }
 
 impl Token<'_> {
-    /// For messages.
+    /// Formats the token for error messages.
     pub fn show(&self) -> String {
         match self {
             Token::Word(s) | Token::Number(s) => format!("`{s}`"),
@@ -49,7 +49,7 @@ impl Token<'_> {
     }
 }
 
-/// Reads tokens from a text.
+/// Splits text into tokens.
 pub(super) struct Lexer<'a> {
     text: &'a str,
     pos: usize,
@@ -60,11 +60,12 @@ fn is_name(b: u8) -> bool {
 }
 
 impl<'a> Lexer<'a> {
+    /// Creates a lexer at the start of the text.
     pub(super) fn new(text: &'a str) -> Lexer<'a> {
         Lexer { text, pos: 0 }
     }
 
-    /// An error at byte `at`, told as line and column.
+    /// Creates an error at byte `at`, reported as line and column.
     pub(super) fn error(&self, at: usize, what: impl Into<String>) -> Error {
         let before = &self.text.as_bytes()[..at.min(self.text.len())];
         let line = before.iter().filter(|&&b| b == b'\n').count() + 1;
@@ -87,7 +88,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// The longest run of bytes that `accept`.
+    /// Reads the longest run of bytes for which `accept` holds.
     fn run(&mut self, accept: impl Fn(u8) -> bool) -> &'a str {
         let start = self.pos;
         while self.peek_byte().is_some_and(&accept) {
@@ -96,7 +97,7 @@ impl<'a> Lexer<'a> {
         self.text.get(start..self.pos).unwrap_or_default()
     }
 
-    /// The next token and where it starts.
+    /// Returns the next token and its start offset.
     pub(super) fn next(&mut self) -> Result<(Token<'a>, usize)> {
         self.skip_space();
         let at = self.pos;
@@ -131,7 +132,7 @@ impl<'a> Lexer<'a> {
             b if b.is_ascii_alphabetic() || b == b'_' => Token::Word(self.run(is_name)),
             _ => {
                 let c = self.text.get(at..).and_then(|rest| rest.chars().next()).unwrap_or(' ');
-                return Err(self.error(at, format!("`{}` has no meaning here", c.escape_default())));
+                return Err(self.error(at, format!("unexpected character `{}`", c.escape_default())));
             }
         };
         Ok((token, at))
@@ -171,10 +172,10 @@ impl<'a> Lexer<'a> {
                 Some(b'"') => {
                     self.pos += 1;
                     let text = String::from_utf8(bytes);
-                    return text.map_err(|_| self.error(at, "a string that is not UTF-8"));
+                    return text.map_err(|_| self.error(at, "string is not valid UTF-8"));
                 }
                 Some(b'\\') => bytes.push(self.escape()?),
-                _ => return Err(self.error(at, "a string without end")),
+                _ => return Err(self.error(at, "unterminated string")),
             }
         }
     }
@@ -188,13 +189,13 @@ impl<'a> Lexer<'a> {
             (Some(b't'), ..) => (b'\t', 2),
             (Some(&b @ (b'"' | b'\\')), ..) => (b, 2),
             (_, Some(high), Some(low)) => ((high * 16 + low) as u8, 3),
-            _ => return Err(self.error(at, "an escape in a string that MLIR does not have")),
+            _ => return Err(self.error(at, "unknown escape sequence in a string")),
         };
         self.pos += length;
         Ok(byte)
     }
 
-    /// The raw text up to the `>` that closes what is open, which is consumed. Arrows close nothing.
+    /// Reads raw text up to the `>` that closes the open `<`, and consumes it. The `>` of an arrow `->` is skipped.
     pub(super) fn until_close(&mut self) -> Result<&'a str> {
         let (start, mut open) = (self.pos, 1);
         while let Some(b) = self.peek_byte() {
@@ -213,6 +214,6 @@ impl<'a> Lexer<'a> {
                 return Ok(self.text.get(start..self.pos - 1).unwrap_or_default());
             }
         }
-        Err(self.error(start, "a `<` without its `>`"))
+        Err(self.error(start, "`<` without matching `>`"))
     }
 }

@@ -1,12 +1,12 @@
-//! StableHLO text: the one dump format of graphs, printed and parsed here.
+//! StableHLO text format: prints and parses graphs.
 //!
-//! The generic form of MLIR, one op a line: `%0 = "stablehlo.add"(%arg0, %arg1) : (tensor<2xf32>, tensor<2xf32>) ->
-//! tensor<2xf32>`. MLIR's own parser and every PJRT plugin read it. Bodies of `while` and `case` name the outer
-//! values that they capture.
+//! Uses MLIR's generic form, one op per line: `%0 = "stablehlo.add"(%arg0, %arg1) : (tensor<2xf32>, tensor<2xf32>) ->
+//! tensor<2xf32>`. MLIR's own parser and every PJRT plugin read it. Bodies of `while` and `case` refer to captured
+//! outer values by name.
 //!
-//! What StableHLO has no word for (the trip count of a loop, barriers that stop gradients) rides in attributes of
-//! the dialect `systole`, which other readers skip. Source locations are not written; layer paths only as
-//! comments, by [`print_annotated`].
+//! Information without a StableHLO equivalent (trip counts of loops, barriers that stop gradients) is stored in
+//! attributes of the dialect `systole`, which other readers ignore. Source locations are not written. Layer paths are
+//! written only as comments, by [`print_annotated`].
 //!
 //! ```
 //! use systole_ir::{text, DType::F32, GraphBuilder, TensorType};
@@ -26,5 +26,5 @@ mod print;
 
 pub use dense::{parse_element, parse_hex};
 pub use lexer::Token;
-pub use parse::{Program, parse, parse_program};
+pub use parse::{StableHloProgram, parse, parse_program};
 pub use print::{print, print_annotated, print_program};

@@ -1,42 +1,43 @@
-//! Text → graph. Reads what [`print`](super::print) writes, with other spacing and comments; hostile text ends in
-//! an error with its line and column.
+//! Parses StableHLO text into a graph. Accepts the output of [`print`](super::print) with other spacing and comments.
+//! Errors have a line and column, also for malicious input.
 
 mod values;
 
-use super::cursor::{Cursor, Reader};
+use super::cursor::{TextReader, TokenCursor};
 use super::lexer::Token;
 use crate::graph::Graph;
-use crate::op::op_source::Value;
-use crate::op::{Op, Source, entry};
-use crate::{GraphBuilder, Mesh, Sharding, Spread, Tensor, control_builders};
+use crate::op::op_source::AttrValue;
+use crate::op::{Op, OpSource, entry};
+use crate::{GraphBuilder, Mesh, Sharding, Shardings, Tensor, control_builders};
 use std::collections::HashMap;
 use std::sync::Arc;
 use systole_base::{Error, ErrorKind, Result, TensorType};
 
-/// Results of one op.
+/// Maximum number of results of one op.
 const MAX_RESULTS: usize = 1 << 16;
 
-/// A module of one function, and what it says of how it is to be run.
+/// A parsed module: its function, donated parameters and shardings.
 #[derive(Clone, Debug)]
-pub struct Program {
-    /// The function.
+pub struct StableHloProgram {
+    /// Graph of the function.
     pub graph: Arc<Graph>,
-    /// Pairs `(p, r)`: parameter `p` gives its memory to result `r`.
+    /// Pairs `(p, r)`: parameter `p` donates its memory to result `r`.
     pub donated: Vec<(usize, usize)>,
-    /// How arguments and results lie on several devices, where the module has a mesh.
-    pub spread: Option<Spread>,
+    /// Shardings of parameters and results, if the module has a mesh.
+    pub spread: Option<Shardings>,
 }
 
-/// Reads a module of one function. See the [module](super) for the form.
+/// Parses a module with one function. See the [module](super) for the format.
 ///
-/// Errors say what is wrong at which line and column.
+/// Errors have a line and column.
 pub fn parse(text: &str) -> Result<Arc<Graph>> {
     Ok(parse_program(text)?.graph)
 }
 
-/// As [`parse`], with what [`print_program`](super::print_program) writes besides: donated parameters, mesh, shardings.
-pub fn parse_program(text: &str) -> Result<Program> {
-    let mut p = Cursor::new(text)?;
+/// Like [`parse`], but also reads what [`print_program`](super::print_program) adds: donated parameters, mesh and
+/// shardings.
+pub fn parse_program(text: &str) -> Result<StableHloProgram> {
+    let mut p = TokenCursor::new(text)?;
     p.named_locations()?;
     let mut mesh = None;
     let wrapped = p.eat_word("module")?;
@@ -58,80 +59,80 @@ pub fn parse_program(text: &str) -> Result<Program> {
     p.named_locations()?;
     match p.token {
         Token::End => function.program(mesh),
-        _ => Err(p.unexpected("one function and then the end")),
+        _ => Err(p.unexpected("exactly one function")),
     }
 }
 
-/// A function with the attributes of its parameters and results.
-struct Function {
+/// A parsed function with the attributes of its parameters and results.
+struct ParsedFunction {
     graph: Arc<Graph>,
-    params: Vec<Attributes>,
-    results: Vec<Attributes>,
+    params: Vec<NamedAttrs>,
+    results: Vec<NamedAttrs>,
 }
 
-type Attributes = Vec<(String, Value)>;
+type NamedAttrs = Vec<(String, AttrValue)>;
 
-impl Function {
-    fn program(self, mesh: Option<Mesh>) -> Result<Program> {
+impl ParsedFunction {
+    fn program(self, mesh: Option<Mesh>) -> Result<StableHloProgram> {
         let wrong =
             |what: String| Error::new(ErrorKind::Data, format!("cannot read the StableHLO text: {what}"));
         let mut donated: Vec<(usize, usize)> = Vec::new();
         for (p, attributes) in self.params.iter().enumerate() {
-            let Some(Value::Int(r)) = find(attributes, "tf.aliasing_output") else { continue };
+            let Some(AttrValue::Int(r)) = find(attributes, "tf.aliasing_output") else { continue };
             let free = |r: &usize| *r < self.results.len() && donated.iter().all(|(_, taken)| taken != r);
             let r = usize::try_from(*r).ok().filter(free);
             donated.push((
                 p,
-                r.ok_or_else(|| wrong(format!("parameter {p} is given to no result of its own")))?,
+                r.ok_or_else(|| wrong(format!("parameter {p} has an invalid tf.aliasing_output: the result does not exist or is aliased twice")))?,
             ));
         }
-        let shardings = |list: &[Attributes], types: Vec<TensorType>| {
+        let shardings = |list: &[NamedAttrs], types: Vec<TensorType>| {
             list.iter().zip(types).map(|(a, ty)| sharding(a, mesh.as_ref(), &ty)).collect::<Result<Vec<_>>>()
         };
         let params = shardings(&self.params, self.graph.param_types()).map_err(|e| wrong(e.to_string()))?;
         let results =
             shardings(&self.results, self.graph.result_types()).map_err(|e| wrong(e.to_string()))?;
-        let spread = mesh.map(|mesh| Spread { mesh, params, results });
-        Ok(Program { graph: self.graph, donated, spread })
+        let spread = mesh.map(|mesh| Shardings { mesh, params, results });
+        Ok(StableHloProgram { graph: self.graph, donated, spread })
     }
 }
 
-fn find<'a>(attributes: &'a Attributes, name: &str) -> Option<&'a Value> {
+fn find<'a>(attributes: &'a NamedAttrs, name: &str) -> Option<&'a AttrValue> {
     attributes.iter().find(|(n, _)| n == name).map(|(_, value)| value)
 }
 
-/// An array without a sharding is the same on all devices.
-fn sharding(attributes: &Attributes, mesh: Option<&Mesh>, ty: &TensorType) -> Result<Sharding> {
-    let Some(Value::Split(dims)) = find(attributes, "sdy.sharding") else {
+/// Parses an array's sharding; arrays without one are replicated.
+fn sharding(attributes: &NamedAttrs, mesh: Option<&Mesh>, ty: &TensorType) -> Result<Sharding> {
+    let Some(AttrValue::Split(dims)) = find(attributes, "sdy.sharding") else {
         return Ok(Sharding::replicated(ty.rank()));
     };
-    let whole = || Error::new(ErrorKind::Data, "an array is split and there is no mesh");
+    let whole = || Error::new(ErrorKind::Data, "an array is sharded, but the module has no mesh");
     Sharding::of_axes(dims, mesh.ok_or_else(whole)?, ty)
 }
 
-/// A graph that is being read, and the values that its text may name.
-struct Frame<'a> {
+/// A graph being parsed, and the values in scope by name.
+struct ParseScope<'a> {
     builder: GraphBuilder,
     values: HashMap<&'a str, Vec<Tensor>>,
 }
 
-/// What stands between the name of an op and its types.
+/// Parsed parts of an op between its name and its types.
 #[derive(Default)]
-struct Parts {
+struct OpSyntaxParts {
     operands: Vec<Tensor>,
-    attrs: Vec<(String, Value)>,
+    attrs: Vec<(String, AttrValue)>,
     regions: Vec<(GraphBuilder, Vec<Tensor>)>,
 }
 
 /// Functions, bodies and ops.
-impl<'a> Cursor<'a> {
-    fn function(&mut self) -> Result<Function> {
+impl<'a> TokenCursor<'a> {
+    fn function(&mut self) -> Result<ParsedFunction> {
         if !self.eat_word("func.func")? {
             return Err(self.unexpected("`func.func`"));
         }
         let _ = self.eat_word("public")? || self.eat_word("private")?;
         let name = self.symbol()?;
-        let mut frame = Frame { builder: GraphBuilder::new(&name), values: HashMap::new() };
+        let mut frame = ParseScope { builder: GraphBuilder::new(&name), values: HashMap::new() };
         let args = self.list('(', ')', Self::argument)?;
         let mut params = Vec::new();
         for (name, (ty, attributes), label) in args {
@@ -157,14 +158,14 @@ impl<'a> Cursor<'a> {
         self.expect('}')?;
         self.location()?;
         if !results.iter().map(Tensor::ty).eq(declared.iter().map(|(ty, _)| ty)) {
-            return Err(self.error_at(at, "the function does not return what it declares"));
+            return Err(self.error_at(at, "the returned types differ from the declared result types"));
         }
         let graph = frames[0].builder.finish(&results)?;
-        Ok(Function { graph, params, results: declared.into_iter().map(|(_, a)| a).collect() })
+        Ok(ParsedFunction { graph, params, results: declared.into_iter().map(|(_, a)| a).collect() })
     }
 
     /// `%arg0: tensor<2xf32> {…} loc("x")`
-    fn argument(&mut self) -> Result<(&'a str, (TensorType, Attributes), String)> {
+    fn argument(&mut self) -> Result<(&'a str, (TensorType, NamedAttrs), String)> {
         let Token::Value(name) = self.token else { return Err(self.unexpected("an argument")) };
         self.advance()?;
         self.expect(':')?;
@@ -172,7 +173,7 @@ impl<'a> Cursor<'a> {
         Ok((name, ty, self.location()?))
     }
 
-    fn annotated_type(&mut self) -> Result<(TensorType, Attributes)> {
+    fn annotated_type(&mut self) -> Result<(TensorType, NamedAttrs)> {
         let ty = self.tensor_type()?;
         let attributes = if self.is('{') { self.dictionary()? } else { Vec::new() };
         Ok((ty, attributes))
@@ -180,7 +181,7 @@ impl<'a> Cursor<'a> {
 
     fn define(
         &mut self,
-        frame: &mut Frame<'a>,
+        frame: &mut ParseScope<'a>,
         name: &'a str,
         make: impl FnOnce(&GraphBuilder) -> Vec<Tensor>,
     ) -> Result<()> {
@@ -191,8 +192,8 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    /// Ops up to the terminator; returns what that returns.
-    fn ops(&mut self, frames: &mut Vec<Frame<'a>>) -> Result<Vec<Tensor>> {
+    /// Parses ops up to the terminator; returns the returned values.
+    fn ops(&mut self, frames: &mut Vec<ParseScope<'a>>) -> Result<Vec<Tensor>> {
         loop {
             match &self.token {
                 Token::Word("return" | "func.return") if frames.len() == 1 => {
@@ -201,14 +202,14 @@ impl<'a> Cursor<'a> {
                 }
                 Token::Str(name) if name == "stablehlo.return" || name == "func.return" => {
                     if (name == "func.return") != (frames.len() == 1) {
-                        return Err(self.error(format!("`{name}` cannot end this body")));
+                        return Err(self.error(format!("unexpected terminator `{name}` in this body")));
                     }
                     self.advance()?;
                     let at = self.at;
                     let results = self.list('(', ')', |p| p.value(frames))?;
                     let (from, to) = self.function_type()?;
                     if !results.iter().map(Tensor::ty).eq(&from) || !to.is_empty() {
-                        return Err(self.error_at(at, "the types are not those of the values"));
+                        return Err(self.error_at(at, "the types differ from those of the returned values"));
                     }
                     self.location()?;
                     return Ok(results);
@@ -220,7 +221,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// `return %0, %1 : tensor<…>, tensor<…>`
-    fn plain_return(&mut self, frames: &[Frame<'a>]) -> Result<Vec<Tensor>> {
+    fn plain_return(&mut self, frames: &[ParseScope<'a>]) -> Result<Vec<Tensor>> {
         if !matches!(self.token, Token::Value(_)) {
             return Ok(Vec::new());
         }
@@ -232,7 +233,7 @@ impl<'a> Cursor<'a> {
             }
             let at = self.at;
             if self.tensor_type()? != *t.ty() {
-                return Err(self.error_at(at, format!("the value is of type {}", t.ty())));
+                return Err(self.error_at(at, format!("the value has type {}", t.ty())));
             }
         }
         self.location()?;
@@ -240,28 +241,29 @@ impl<'a> Cursor<'a> {
     }
 
     /// `%0` or `%0#1`
-    fn value(&mut self, frames: &[Frame<'a>]) -> Result<Tensor> {
+    fn value(&mut self, frames: &[ParseScope<'a>]) -> Result<Tensor> {
         let Token::Value(name) = self.token else { return Err(self.unexpected("a value")) };
         let at = self.at;
         self.advance()?;
         let mut part = 0;
         if let Token::Part(digits) = self.token {
-            part = digits.parse().map_err(|_| self.error("a result number that is too large"))?;
+            part = digits.parse().map_err(|_| self.error("result number is too large"))?;
             self.advance()?;
         }
         let known = frames.iter().rev().find_map(|f| f.values.get(name));
         let found = known.and_then(|outs| outs.get(part)).cloned();
-        found.ok_or_else(|| self.error_at(at, format!("`%{name}` has no value {part} here")))
+        found.ok_or_else(|| self.error_at(at, format!("`%{name}` has no result {part} in this scope")))
     }
 
     /// `%0:2 = "stablehlo.name"(…) <{…}> ({…}, {…}) {…} : (…) -> …`
-    fn op(&mut self, frames: &mut Vec<Frame<'a>>) -> Result<()> {
+    fn op(&mut self, frames: &mut Vec<ParseScope<'a>>) -> Result<()> {
         let (target, count) = self.target()?;
         let at = self.at;
         let Token::Str(name) = self.advance()? else {
             return Err(self.error_at(at, "expected the quoted name of an op"));
         };
-        let mut parts = Parts { operands: self.list('(', ')', |p| p.value(frames))?, ..Parts::default() };
+        let mut parts =
+            OpSyntaxParts { operands: self.list('(', ')', |p| p.value(frames))?, ..OpSyntaxParts::default() };
         if self.eat('<')? {
             parts.attrs = self.dictionary()?;
             self.expect('>')?;
@@ -276,7 +278,9 @@ impl<'a> Cursor<'a> {
         self.location()?;
         let outs = self.build(frames, &name, parts, (from, to), at)?;
         if outs.len() != count {
-            return Err(self.error_at(at, format!("{name} has {} results, {count} are named", outs.len())));
+            return Err(
+                self.error_at(at, format!("{name} has {} results, but {count} are named", outs.len()))
+            );
         }
         if let (Some(target), Some(frame)) = (target, frames.last_mut()) {
             self.define(frame, target, |_| outs)?;
@@ -296,10 +300,10 @@ impl<'a> Cursor<'a> {
     }
 
     /// `{ ^bb0(%arg0: tensor<…>): … "stablehlo.return"(…) … }`
-    fn region(&mut self, frames: &mut Vec<Frame<'a>>) -> Result<(GraphBuilder, Vec<Tensor>)> {
+    fn region(&mut self, frames: &mut Vec<ParseScope<'a>>) -> Result<(GraphBuilder, Vec<Tensor>)> {
         self.expect('{')?;
         let Some(outer) = frames.last() else { return Err(self.error("a body outside of a function")) };
-        let mut frame = Frame { builder: outer.builder.child("body"), values: HashMap::new() };
+        let mut frame = ParseScope { builder: outer.builder.child("body"), values: HashMap::new() };
         if let Token::Block(_) = self.token {
             self.advance()?;
             let args = if self.is('(') { self.list('(', ')', Self::argument)? } else { Vec::new() };
@@ -313,30 +317,30 @@ impl<'a> Cursor<'a> {
         self.expect('}')?;
         match frames.pop() {
             Some(frame) => Ok((frame.builder, results)),
-            None => Err(self.error("a body without beginning")),
+            None => Err(self.error("a body is not closed correctly")),
         }
     }
 
     fn build(
         &mut self,
-        frames: &[Frame<'a>],
+        frames: &[ParseScope<'a>],
         name: &str,
-        parts: Parts,
+        parts: OpSyntaxParts,
         (from, to): (Vec<TensorType>, Vec<TensorType>),
         at: usize,
     ) -> Result<Vec<Tensor>> {
         let wrong = |what: String| self.error_at(at, format!("{name}: {what}"));
         let Some(entry) = entry(name.strip_prefix("stablehlo.").unwrap_or(name)) else {
-            return Err(wrong("there is no such op here".into()));
+            return Err(wrong("unknown op".into()));
         };
         if !parts.operands.iter().map(Tensor::ty).eq(&from) {
-            return Err(wrong("the operand types are not those of the operands".into()));
+            return Err(wrong("the operand types differ from those of the operands".into()));
         }
         let (captured, regions) =
             control_builders::finish(&parts.regions).map_err(|e| wrong(e.to_string()))?;
         let operands: Vec<&Tensor> = captured.iter().chain(&parts.operands).collect();
         let types: Vec<&TensorType> = operands.iter().map(|t| t.ty()).collect();
-        let source = Source {
+        let source = OpSource {
             attrs: &parts.attrs,
             regions,
             captures: captured.len(),
@@ -345,18 +349,21 @@ impl<'a> Cursor<'a> {
         };
         let op: Op = (entry.parse)(&source).map_err(wrong)?;
         if op.rule().regions().len() != source.regions.len() {
-            return Err(wrong(format!("it has no {} bodies", source.regions.len())));
+            return Err(wrong(format!("wrong number of bodies: {}", source.regions.len())));
         }
         if op.rule().captures() != captured.len() {
             return Err(wrong("its bodies cannot use outer values".into()));
         }
         let outs = op.rule().infer(&types).map_err(|c| wrong(format!("({}) {}", c.label, c.message)))?;
         if outs[..] != source.results[..] {
-            return Err(wrong(format!("the results are {outs:?}, not {:?}", source.results)));
+            return Err(wrong(format!(
+                "the results have types {outs:?}, but are declared as {:?}",
+                source.results
+            )));
         }
         match frames.last() {
             Some(frame) => Ok(frame.builder.emit(op, &operands)),
-            None => Err(wrong("stands outside of a function".into())),
+            None => Err(wrong("op outside of a function".into())),
         }
     }
 }

@@ -1,26 +1,26 @@
-//! Graph → text.
+//! Prints graphs as StableHLO text.
 
 use super::dense::print_dense;
 use crate::graph::{Graph, ValueId};
-use crate::op::attr::Field;
-use crate::op::{Attr, Attrs, ConvDims, Op};
-use crate::{Sharding, Spread};
+use crate::op::attr::AttrField;
+use crate::op::{Attr, AttrList, ConvDims, Op};
+use crate::{Sharding, Shardings};
 use std::fmt::{Display, Write};
 use systole_base::TensorType;
 
-/// The graph as a module of one function. [`parse`](super::parse) reads it back to an equal graph.
+/// Prints the graph as a module with one function. [`parse`](super::parse) reads it back to an equal graph.
 pub fn print(graph: &Graph) -> String {
     print_with(graph, &graph.name, &[], None, false)
 }
 
-/// As [`print`](fn@print), for a compiler that is to run it: the function is `@main`, and parameter `p` gives its memory to
-/// result `r` where `donated` has the pair `(p, r)`. With `spread` the module has its mesh and each parameter and result its
-/// sharding, as Shardy's attributes; shapes are those of all devices together.
-pub fn print_program(graph: &Graph, donated: &[(usize, usize)], spread: Option<&Spread>) -> String {
+/// Like [`print`](fn@print), but for a compiler that runs the program: the function is `@main`, and for each pair `(p,
+/// r)` in `donated`, parameter `p` donates its memory to result `r`. With `spread`, the module contains the mesh, and
+/// parameters and results have sharding attributes in Shardy's form; shapes are global.
+pub fn print_program(graph: &Graph, donated: &[(usize, usize)], spread: Option<&Shardings>) -> String {
     print_with(graph, "main", donated, spread, false)
 }
 
-/// As [`print`](fn@print), with the layer path of each op in a comment behind it.
+/// Like [`print`](fn@print), with the layer path of each op in a trailing comment.
 pub fn print_annotated(graph: &Graph) -> String {
     print_with(graph, &graph.name, &[], None, true)
 }
@@ -29,7 +29,7 @@ fn print_with(
     graph: &Graph,
     name: &str,
     donated: &[(usize, usize)],
-    spread: Option<&Spread>,
+    spread: Option<&Shardings>,
     annotate: bool,
 ) -> String {
     let name = symbol(name);
@@ -39,7 +39,7 @@ fn print_with(
         let axes = join(spread.mesh.axes().iter().map(|(name, size)| format!("{}={size}", quoted(name))));
         p.line(&format!("sdy.mesh @mesh = <[{axes}]>"));
     }
-    let sharding = |of: fn(&Spread) -> &Vec<Sharding>, i: usize| {
+    let sharding = |of: fn(&Shardings) -> &Vec<Sharding>, i: usize| {
         let text = of(spread?).get(i)?.text(&spread?.mesh);
         Some(format!("sdy.sharding = #sdy.sharding<@mesh, {text}>"))
     };
@@ -71,7 +71,7 @@ fn print_with(
     p.out
 }
 
-/// ` {…}` of those that there are, or nothing.
+/// Formats the attributes as ` {…}`; empty if there are none.
 fn attributes(list: impl IntoIterator<Item = String>) -> String {
     let list = join(list);
     if list.is_empty() { list } else { format!(" {{{list}}}") }
@@ -122,7 +122,7 @@ impl Printer {
             1 => format!("{} = ", names[i]),
             n => format!("{}:{n} = ", names[i]),
         };
-        let (ours, inherent): (Attrs, Attrs) =
+        let (ours, inherent): (AttrList, AttrList) =
             rule.attrs().into_iter().partition(|(name, _)| name.contains('.'));
         let _ = write!(
             self.out,
@@ -153,7 +153,7 @@ impl Printer {
         let _ = writeln!(self.out, " : ({}) -> {to}{comment}", types(&from));
     }
 
-    /// A body; names inside may repeat those of sibling bodies and of later outer values, as MLIR allows.
+    /// Prints a body. Names inside may repeat those of sibling bodies and of later outer values, as MLIR allows.
     fn region(&mut self, graph: &Graph, captured: &[String]) {
         let (next_arg, next_value) = (self.next_arg, self.next_value);
         let own: Vec<String> = graph.params[captured.len()..].iter().map(|_| self.fresh_arg()).collect();
@@ -187,6 +187,7 @@ fn join<T: Display>(items: impl IntoIterator<Item = T>) -> String {
     items.into_iter().map(|i| i.to_string()).collect::<Vec<_>>().join(", ")
 }
 
+/// Prints a tensor type: `tensor<2x3xf32>`.
 pub(super) fn tensor(ty: &TensorType) -> String {
     let dims: String = ty.shape.iter().map(|d| format!("{d}x")).collect();
     format!("tensor<{dims}{}>", ty.dtype)
@@ -196,7 +197,7 @@ fn types(types: &[TensorType]) -> String {
     join(types.iter().map(tensor))
 }
 
-/// A name after `@`: quoted where it is no plain identifier.
+/// A symbol name after `@`, quoted unless it is a plain identifier.
 fn symbol(name: &str) -> String {
     let plain = |(i, c): (usize, char)| c.is_ascii_alphabetic() || c == '_' || (i > 0 && c.is_ascii_digit());
     if !name.is_empty() && name.chars().enumerate().all(plain) { name.to_string() } else { quoted(name) }
@@ -241,9 +242,9 @@ fn attribute((name, attr): &(&'static str, Attr)) -> String {
         }
         Attr::Struct(kind, fields) => {
             let shown = fields.iter().filter_map(|(name, field)| match field {
-                Field::List(v) if v.is_empty() => None,
-                Field::List(v) => Some(format!("{name} = [{}]", join(v))),
-                Field::Int(v) => Some(format!("{name} = {v}")),
+                AttrField::List(v) if v.is_empty() => None,
+                AttrField::List(v) => Some(format!("{name} = [{}]", join(v))),
+                AttrField::Int(v) => Some(format!("{name} = {v}")),
             });
             format!("#stablehlo.{kind}<{}>", join(shown))
         }
@@ -252,7 +253,7 @@ fn attribute((name, attr): &(&'static str, Attr)) -> String {
     format!("{name} = {value}")
 }
 
-/// `[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]`: what each dimension of input, kernel and output means.
+/// Formats convolution layouts: `[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]`.
 fn conv(d: &ConvDims) -> String {
     let layout = |first: (usize, &str), second: (usize, &str), spatial: &[usize]| {
         let mut words = vec![String::new(); spatial.len() + 2];

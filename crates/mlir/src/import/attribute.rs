@@ -1,60 +1,62 @@
-//! Attributes as the IR's ops read them.
+//! Converts MLIR attributes to the values that the IR's ops read.
 
 use super::types::{element, narrow, tensor_type, wrong};
-use crate::interface::{Element, Face};
+use crate::interface::{ProgramPort, SourceElement};
 use crate::narrow_types::Narrow;
-use crate::syntax::{Attribute, Attributes, Dense, Elements, Module, Operation, Type, closed};
+use crate::syntax::{
+    Attribute, DenseElements, ElementData, MlirModule, MlirType, NamedAttributes, Operation, closed,
+};
 use systole_base::{DType, Literal, Result, TensorType};
-use systole_ir::op::op_source::Value;
-use systole_ir::op::{ConvDims, Field};
+use systole_ir::op::op_source::AttrValue;
+use systole_ir::op::{AttrField, ConvDims};
 use systole_ir::text::parse_element;
 
-/// Bytes that one splat may unfold to.
+/// Maximum size in bytes of an expanded splat.
 const MOST_SPLAT_BYTES: usize = 1 << 32;
 
-/// Attributes that are arrays by themselves; elsewhere old writers mean a list of numbers by a dense array.
+/// Attributes whose value is an array; for all others, old writers use a dense array for a list of numbers.
 const ARRAYS: [&str; 5] =
     ["value", "padding", "replica_groups", "source_target_pairs", "known_expanding_dimensions"];
 
-/// All attributes of an op that its rules may read.
-pub(super) fn all(op: &Operation, module: &Module) -> Result<Vec<(String, Value)>> {
+/// Returns all attributes of an op that its rules may read.
+pub(super) fn all(op: &Operation, module: &MlirModule) -> Result<Vec<(String, AttrValue)>> {
     op.attributes.iter().map(|(name, value)| Ok((name.clone(), one(name, value, module)?))).collect()
 }
 
-fn one(name: &str, value: &Attribute, module: &Module) -> Result<Value> {
+fn one(name: &str, value: &Attribute, module: &MlirModule) -> Result<AttrValue> {
     Ok(match value {
-        Attribute::Bool(b) => Value::Bool(*b),
-        Attribute::Int(i) => Value::Int(int(*i)?),
-        Attribute::String(text) => Value::Str(text.clone()),
-        Attribute::Array(element, items) if element == "i1" => Value::Bools(bools(items)?),
-        Attribute::Array(_, items) => Value::Ints(ints(items)?),
-        Attribute::List(items) if is_pairs(items) => Value::Dense(pairs(items)?),
+        Attribute::Bool(b) => AttrValue::Bool(*b),
+        Attribute::Int(i) => AttrValue::Int(int(*i)?),
+        Attribute::String(text) => AttrValue::Str(text.clone()),
+        Attribute::Array(element, items) if element == "i1" => AttrValue::Bools(bools(items)?),
+        Attribute::Array(_, items) => AttrValue::Ints(ints(items)?),
+        Attribute::List(items) if is_pairs(items) => AttrValue::Dense(pairs(items)?),
         Attribute::List(items) if items.iter().all(|i| matches!(i, Attribute::Int(_))) => match name {
             // `reverse = [1, 0]` in older text.
-            "window_reversal" => Value::Bools(bools(items)?),
-            _ => Value::Ints(ints(items)?),
+            "window_reversal" => AttrValue::Bools(bools(items)?),
+            _ => AttrValue::Ints(ints(items)?),
         },
         Attribute::List(items) if items.iter().all(|i| matches!(i, Attribute::Bool(_))) => {
-            Value::Bools(bools(items)?)
+            AttrValue::Bools(bools(items)?)
         }
         Attribute::Dense(dense) => {
             let literal = literal(dense, module)?;
             let is_list = literal.shape().rank() <= 1 && !ARRAYS.contains(&name);
             match literal.dtype() {
-                DType::Bool if is_list => Value::Bools(literal.to_bools()),
-                DType::I64 if is_list => Value::Ints(literal.as_slice::<i64>()?.to_vec()),
-                _ => Value::Dense(literal),
+                DType::Bool if is_list => AttrValue::Bools(literal.to_bools()),
+                DType::I64 if is_list => AttrValue::Ints(literal.as_slice::<i64>()?.to_vec()),
+                _ => AttrValue::Dense(literal),
             }
         }
-        Attribute::Keyword(kind, word) => Value::Keyword(kind_of(name, kind), word.clone()),
-        Attribute::Struct(kind, fields) => Value::Struct(kind.clone(), fields_of(fields)?),
-        Attribute::Convolution(layouts) => Value::Conv(ConvDims::of_layouts(layouts).map_err(wrong)?),
-        Attribute::Sharding(_, dims) => Value::Split(closed(dims)),
-        _ => Value::Other,
+        Attribute::Keyword(kind, word) => AttrValue::Keyword(kind_of(name, kind), word.clone()),
+        Attribute::Struct(kind, fields) => AttrValue::Struct(kind.clone(), fields_of(fields)?),
+        Attribute::Convolution(layouts) => AttrValue::Conv(ConvDims::of_layouts(layouts).map_err(wrong)?),
+        Attribute::Sharding(_, dims) => AttrValue::Split(closed(dims)),
+        _ => AttrValue::Other,
     })
 }
 
-/// `#stablehlo<kind WORD>` names kinds that pretty forms leave out.
+/// Returns the kind in `#stablehlo<kind WORD>`, which pretty forms leave out.
 fn kind_of(name: &str, kind: &str) -> String {
     match name {
         "compare_type" => "comparison_type".into(),
@@ -63,13 +65,13 @@ fn kind_of(name: &str, kind: &str) -> String {
 }
 
 fn int(i: i128) -> Result<i64> {
-    i64::try_from(i).map_err(|_| wrong(format!("{i} is too large a number")))
+    i64::try_from(i).map_err(|_| wrong(format!("integer {i} is too large")))
 }
 
 fn ints(items: &[Attribute]) -> Result<Vec<i64>> {
     let one = |item: &Attribute| match item {
         Attribute::Int(i) => int(*i),
-        other => Err(wrong(format!("{other:?} stands in a list of numbers"))),
+        other => Err(wrong(format!("expected a list of numbers, found {other:?}"))),
     };
     items.iter().map(one).collect()
 }
@@ -78,7 +80,7 @@ fn bools(items: &[Attribute]) -> Result<Vec<bool>> {
     let one = |item: &Attribute| match item {
         Attribute::Bool(b) => Ok(*b),
         Attribute::Int(i @ (0 | 1)) => Ok(*i == 1),
-        other => Err(wrong(format!("{other:?} stands in a list of bools"))),
+        other => Err(wrong(format!("expected a list of bools, found {other:?}"))),
     };
     items.iter().map(one).collect()
 }
@@ -87,7 +89,7 @@ fn is_pairs(items: &[Attribute]) -> bool {
     !items.is_empty() && items.iter().all(|i| matches!(i, Attribute::List(pair) if pair.len() == 2))
 }
 
-/// `[[1, 2], [3, 4]]` as `dense<…> : tensor<2x2xi64>`.
+/// Converts `[[1, 2], [3, 4]]` like `dense<…> : tensor<2x2xi64>`.
 fn pairs(items: &[Attribute]) -> Result<Literal> {
     let mut all = Vec::new();
     for item in items {
@@ -98,13 +100,13 @@ fn pairs(items: &[Attribute]) -> Result<Literal> {
     Literal::from_slice([items.len(), 2], &all)
 }
 
-fn fields_of(fields: &Attributes) -> Result<Vec<(String, Field)>> {
+fn fields_of(fields: &NamedAttributes) -> Result<Vec<(String, AttrField)>> {
     let mut all = Vec::new();
     for (name, value) in fields {
         let field = match value {
-            Attribute::Int(i) => Field::Int(int(*i)?),
-            Attribute::List(items) => Field::List(ints(items)?),
-            Attribute::Array(_, items) => Field::List(ints(items)?),
+            Attribute::Int(i) => AttrField::Int(int(*i)?),
+            Attribute::List(items) => AttrField::List(ints(items)?),
+            Attribute::Array(_, items) => AttrField::List(ints(items)?),
             _ => continue,
         };
         all.push((name.clone(), field));
@@ -112,24 +114,26 @@ fn fields_of(fields: &Attributes) -> Result<Vec<(String, Field)>> {
     Ok(all)
 }
 
-/// The elements of an array, as the arrays that hold it: the parts of complex numbers are two.
-pub(super) fn literals(dense: &Dense, module: &Module) -> Result<Vec<Literal>> {
-    if !matches!(element(&dense.ty)?, Element::Complex(_)) {
+/// Returns the IR arrays that hold a dense array; a complex one has two (real, imaginary).
+pub(super) fn literals(dense: &DenseElements, module: &MlirModule) -> Result<Vec<Literal>> {
+    if !matches!(element(&dense.ty)?, SourceElement::Complex(_)) {
         return Ok(vec![literal(dense, module)?]);
     }
-    let Type::Tensor(ranked) = &dense.ty else { return Err(wrong(format!("{} is no array", dense.ty))) };
+    let MlirType::Tensor(ranked) = &dense.ty else {
+        return Err(wrong(format!("expected a tensor type, got {}", dense.ty)));
+    };
     let dtype = element(&dense.ty)?.held()[0];
-    // The parts of an element as a last dimension.
+    // Real and imaginary part as a last dimension.
     let mut pairs = ranked.clone();
     pairs.element = dtype.name().into();
     pairs.dims.push(Some(2));
     let bytes = match &dense.elements {
-        Elements::Splat(words) => {
-            let ty = tensor_type(&Type::Tensor(pairs))?;
+        ElementData::Splat(words) => {
+            let ty = tensor_type(&MlirType::Tensor(pairs))?;
             if ty.bytes() > MOST_SPLAT_BYTES {
-                return Err(wrong(format!("{} of one value is too large", dense.ty)));
+                return Err(wrong(format!("{} splat is too large", dense.ty)));
             }
-            let [re, im] = words.as_slice() else { return Err(wrong("an element is not a pair")) };
+            let [re, im] = words.as_slice() else { return Err(wrong("a complex element must be a pair")) };
             let mut one = Vec::new();
             for word in [re, im] {
                 let bits = parse_element(word, dtype).map_err(wrong)?;
@@ -139,47 +143,49 @@ pub(super) fn literals(dense: &Dense, module: &Module) -> Result<Vec<Literal>> {
         }
         elements => {
             let elements = match elements {
-                Elements::List(dims, words) => {
-                    Elements::List(dims.iter().copied().chain([2]).collect(), words.clone())
+                ElementData::List(dims, words) => {
+                    ElementData::List(dims.iter().copied().chain([2]).collect(), words.clone())
                 }
-                Elements::Bytes(bytes) => Elements::Bytes(splat_bytes(bytes, dtype.size() * 2, &pairs)?),
+                ElementData::Bytes(bytes) => {
+                    ElementData::Bytes(splat_bytes(bytes, dtype.size() * 2, &pairs)?)
+                }
                 other => other.clone(),
             };
-            literal(&Dense { ty: Type::Tensor(pairs), elements }, module)?.bytes().to_vec()
+            literal(&DenseElements { ty: MlirType::Tensor(pairs), elements }, module)?.bytes().to_vec()
         }
     };
     let dims = ranked.dims.iter().flatten().map(|d| *d as usize).collect();
-    Face { dims, element: Element::Complex(dtype), first: 0 }.split(&bytes)
+    ProgramPort { dims, element: SourceElement::Complex(dtype), first: 0 }.split(&bytes)
 }
 
-/// One element's bytes for all.
-fn splat_bytes(bytes: &[u8], size: usize, pairs: &crate::syntax::Ranked) -> Result<Vec<u8>> {
-    let ty = tensor_type(&Type::Tensor(pairs.clone()))?;
+/// Repeats one element's bytes for all elements.
+fn splat_bytes(bytes: &[u8], size: usize, pairs: &crate::syntax::RankedTensorType) -> Result<Vec<u8>> {
+    let ty = tensor_type(&MlirType::Tensor(pairs.clone()))?;
     if bytes.len() != size || ty.elements() == 2 {
         return Ok(bytes.to_vec());
     }
     if ty.bytes() > MOST_SPLAT_BYTES {
-        return Err(wrong(format!("{ty} of one value is too large")));
+        return Err(wrong(format!("{ty} splat is too large")));
     }
     Ok(bytes.repeat(ty.elements() / 2))
 }
 
-/// Elements that the IR has no type for, in the array that holds them.
-fn narrow_literal(dense: &Dense, narrow: Narrow, module: &Module) -> Result<Literal> {
+/// Returns elements of a narrow type in the array that holds them.
+fn narrow_literal(dense: &DenseElements, narrow: Narrow, module: &MlirModule) -> Result<Literal> {
     let ty = tensor_type(&dense.ty)?;
-    let face = Face { dims: ty.shape.to_vec(), element: Element::Narrow(narrow), first: 0 };
+    let face = ProgramPort { dims: ty.shape.to_vec(), element: SourceElement::Narrow(narrow), first: 0 };
     let of_words =
         |words: &[String]| words.iter().map(|w| narrow_bits(w, narrow)).collect::<Result<Vec<u8>>>();
     let bytes = match &dense.elements {
-        Elements::None => Vec::new(),
-        Elements::Splat(words) => of_words(words)?,
-        Elements::List(dims, words) if dims[..] == ty.shape[..] => of_words(words)?,
-        Elements::List(dims, _) => {
-            return Err(wrong(format!("the list has the shape {dims:?}, not that of {}", dense.ty)));
+        ElementData::None => Vec::new(),
+        ElementData::Splat(words) => of_words(words)?,
+        ElementData::List(dims, words) if dims[..] == ty.shape[..] => of_words(words)?,
+        ElementData::List(dims, _) => {
+            return Err(wrong(format!("the list has shape {dims:?}, expected that of {}", dense.ty)));
         }
-        Elements::Bytes(bytes) => bytes.clone(),
-        Elements::Resource(name) => {
-            module.resource(name).cloned().ok_or_else(|| wrong(format!("there is no resource {name}")))?
+        ElementData::Bytes(bytes) => bytes.clone(),
+        ElementData::Resource(name) => {
+            module.resource(name).cloned().ok_or_else(|| wrong(format!("unknown resource {name}")))?
         }
     };
     let bytes = match bytes.as_slice() {
@@ -187,12 +193,12 @@ fn narrow_literal(dense: &Dense, narrow: Narrow, module: &Module) -> Result<Lite
         _ => bytes,
     };
     let held = face.split(&bytes)?.pop();
-    held.ok_or_else(|| wrong("no elements"))
+    held.ok_or_else(|| wrong("the array has no elements"))
 }
 
-/// `0x38` is bits; other words are numbers.
+/// Parses an element: `0x38` is bits, other words are numbers.
 fn narrow_bits(word: &str, narrow: Narrow) -> Result<u8> {
-    let unknown = || wrong(format!("`{word}` is not an element of type {}", narrow.name()));
+    let unknown = || wrong(format!("invalid element `{word}` for type {}", narrow.name()));
     if let Some(hex) = word.strip_prefix("0x") {
         let bits = u8::from_str_radix(hex, 16).map_err(|_| unknown())?;
         return if u32::from(bits) < 1 << narrow.bits() { Ok(bits) } else { Err(unknown()) };
@@ -207,25 +213,25 @@ fn narrow_bits(word: &str, narrow: Narrow) -> Result<u8> {
     if narrow.decode(bits) == value as f64 { Ok(bits) } else { Err(unknown()) }
 }
 
-/// The elements of an array that one array holds.
-pub(super) fn literal(dense: &Dense, module: &Module) -> Result<Literal> {
+/// Returns a dense array that one IR array holds.
+pub(super) fn literal(dense: &DenseElements, module: &MlirModule) -> Result<Literal> {
     if let Some(narrow) = narrow(&dense.ty) {
         return narrow_literal(dense, narrow, module);
     }
     let ty = tensor_type(&dense.ty)?;
     match &dense.elements {
-        Elements::None if ty.elements() == 0 => Literal::from_bytes(ty, &[]),
-        Elements::None => Err(wrong(format!("no elements for {ty}"))),
-        Elements::Splat(words) => {
+        ElementData::None if ty.elements() == 0 => Literal::from_bytes(ty, &[]),
+        ElementData::None => Err(wrong(format!("no elements for {ty}"))),
+        ElementData::Splat(words) => {
             if ty.bytes() > MOST_SPLAT_BYTES {
-                return Err(wrong(format!("{ty} of one value is too large")));
+                return Err(wrong(format!("{ty} splat is too large")));
             }
-            let [word] = words.as_slice() else { return Err(wrong("more than one value")) };
+            let [word] = words.as_slice() else { return Err(wrong("expected one value for all elements")) };
             splat(ty, word)
         }
-        Elements::List(dims, words) => {
+        ElementData::List(dims, words) => {
             if dims[..] != ty.shape[..] {
-                return Err(wrong(format!("the list has the shape {dims:?}, not that of {ty}")));
+                return Err(wrong(format!("the list has shape {dims:?}, expected that of {ty}")));
             }
             let size = ty.dtype.size();
             let mut bytes = Vec::with_capacity(ty.bytes());
@@ -235,9 +241,9 @@ pub(super) fn literal(dense: &Dense, module: &Module) -> Result<Literal> {
             }
             Literal::from_bytes(ty, &bytes)
         }
-        Elements::Bytes(bytes) => of_bytes(ty, bytes),
-        Elements::Resource(name) => {
-            of_bytes(ty, module.resource(name).ok_or_else(|| wrong(format!("there is no resource {name}")))?)
+        ElementData::Bytes(bytes) => of_bytes(ty, bytes),
+        ElementData::Resource(name) => {
+            of_bytes(ty, module.resource(name).ok_or_else(|| wrong(format!("unknown resource {name}")))?)
         }
     }
 }
@@ -248,7 +254,7 @@ fn splat(ty: TensorType, word: &str) -> Result<Literal> {
     Literal::from_bytes(ty.clone(), &bits.to_le_bytes()[..size].repeat(ty.elements()))
 }
 
-/// Little-endian elements, or one for all; bits of i1 are packed where they are fewer than bytes.
+/// Decodes little-endian elements, or one for all; i1 is bit-packed if there are fewer bytes than elements.
 fn of_bytes(ty: TensorType, bytes: &[u8]) -> Result<Literal> {
     let (n, size) = (ty.elements(), ty.dtype.size());
     if ty.dtype == DType::Bool {
@@ -263,22 +269,22 @@ fn of_bytes(ty: TensorType, bytes: &[u8]) -> Result<Literal> {
     }
     if bytes.len() == size && n != 1 {
         if ty.bytes() > MOST_SPLAT_BYTES {
-            return Err(wrong(format!("{ty} of one value is too large")));
+            return Err(wrong(format!("{ty} splat is too large")));
         }
         return Literal::from_bytes(ty.clone(), &bytes.repeat(n));
     }
     Literal::from_bytes(ty, bytes)
 }
 
-/// An array that stands in an attribute, as the arrays that hold it; none where it is missing.
+/// Returns the IR arrays that hold an array attribute; empty if it is missing.
 pub(super) fn elements(op: &Operation, name: &str) -> Result<Vec<Literal>> {
     match crate::syntax::find(&op.attributes, name) {
-        Some(Attribute::Dense(dense)) => literals(dense, &Module::default()),
+        Some(Attribute::Dense(dense)) => literals(dense, &MlirModule::default()),
         _ => Ok(Vec::new()),
     }
 }
 
-/// A string attribute.
+/// Returns a string attribute.
 pub(super) fn text<'a>(op: &'a Operation, name: &str) -> Option<&'a str> {
     match crate::syntax::find(&op.attributes, name) {
         Some(Attribute::String(text)) => Some(text),
@@ -286,20 +292,20 @@ pub(super) fn text<'a>(op: &'a Operation, name: &str) -> Option<&'a str> {
     }
 }
 
-/// A list of whole numbers.
+/// Returns a list of non-negative integers.
 pub(super) fn sizes(op: &Operation, name: &str) -> Result<Vec<usize>> {
     let value = crate::syntax::find(&op.attributes, name)
-        .ok_or_else(|| wrong(format!("the attribute `{name}` is missing")))?;
-    match one(name, value, &Module::default())? {
-        Value::Ints(all) => {
+        .ok_or_else(|| wrong(format!("missing attribute `{name}`")))?;
+    match one(name, value, &MlirModule::default())? {
+        AttrValue::Ints(all) => {
             let sizes = all.into_iter().map(usize::try_from).collect::<Result<Vec<_>, _>>();
-            sizes.map_err(|_| wrong(format!("`{name}` has a negative entry")))
+            sizes.map_err(|_| wrong(format!("attribute `{name}` has a negative entry")))
         }
-        _ => Err(wrong(format!("the attribute `{name}` is no list of numbers"))),
+        _ => Err(wrong(format!("attribute `{name}` must be a list of integers"))),
     }
 }
 
-/// An attribute of an op, or of those that JAX keeps beside a custom call (`mhlo.attributes`).
+/// Returns an attribute of the op, or of the dictionary that JAX adds to custom calls (`mhlo.attributes`).
 fn own<'a>(op: &'a Operation, name: &str) -> Option<&'a Attribute> {
     crate::syntax::find(&op.attributes, name).or_else(|| {
         match crate::syntax::find(&op.attributes, "mhlo.attributes") {
@@ -309,33 +315,34 @@ fn own<'a>(op: &'a Operation, name: &str) -> Option<&'a Attribute> {
     })
 }
 
-/// An integer that is not negative; `None`: the op does not say it.
+/// Returns a non-negative integer attribute; `None` if it is absent.
 pub(super) fn size(op: &Operation, name: &str) -> Result<Option<usize>> {
     let Some(given) = own(op, name) else { return Ok(None) };
     let size = if let Attribute::Int(i) = given { usize::try_from(*i).ok() } else { None };
-    size.map(Some).ok_or_else(|| wrong(format!("`{name}` is {given:?}, where a size is needed")))
+    size.map(Some)
+        .ok_or_else(|| wrong(format!("attribute `{name}` must be a non-negative integer, got {given:?}")))
 }
 
-/// How many devices a module is for; one where it does not say.
-pub(super) fn device_count(module: &Module) -> Result<usize> {
+/// Returns the number of devices a module is written for; 1 if it does not state one.
+pub(super) fn device_count(module: &MlirModule) -> Result<usize> {
     let count = match crate::syntax::find(&module.attributes, "mhlo.num_partitions") {
         None => Some(1),
         Some(Attribute::Int(n)) => usize::try_from(*n).ok(),
         Some(_) => None,
     };
-    count.ok_or_else(|| wrong("`mhlo.num_partitions` is no number of devices"))
+    count.ok_or_else(|| wrong("`mhlo.num_partitions` must be a number of devices"))
 }
 
-/// A bool, or what holds where the op does not say it.
+/// Returns a bool attribute, or the default if it is absent.
 pub(super) fn flag(op: &Operation, name: &str, default: bool) -> Result<bool> {
     match own(op, name) {
         None => Ok(default),
         Some(Attribute::Bool(b)) => Ok(*b),
-        Some(other) => Err(wrong(format!("`{name}` is {other:?}, where true or false is needed"))),
+        Some(other) => Err(wrong(format!("attribute `{name}` must be true or false, got {other:?}"))),
     }
 }
 
-/// The word of `#stablehlo<kind WORD>`.
+/// Returns WORD of `#stablehlo<kind WORD>`.
 pub(super) fn keyword<'a>(op: &'a Operation, name: &str) -> Option<&'a str> {
     match crate::syntax::find(&op.attributes, name) {
         Some(Attribute::Keyword(_, word)) => Some(word),
@@ -343,7 +350,7 @@ pub(super) fn keyword<'a>(op: &'a Operation, name: &str) -> Option<&'a str> {
     }
 }
 
-/// The target of a custom call; `None`: it is another op, or names none.
+/// Returns the target of a custom call; `None` for other ops or if no target is given.
 pub(super) fn target(op: &Operation) -> Option<&str> {
     if op.name == "stablehlo.custom_call" { text(op, "call_target_name") } else { None }
 }

@@ -1,86 +1,95 @@
-//! Batch normalisation as the specification has it, by sums over all dimensions but one. torch_xla writes these ops; JAX does not.
+//! Imports batch normalization ops as reductions over all dimensions but the feature dimension. torch_xla emits these
+//! ops; JAX does not.
 //!
 //! Source: the StableHLO specification, batch_norm_inference, batch_norm_training and batch_norm_grad.
 
 use super::attribute::size;
-use super::call::{Arrays, OpRow, Results, op};
+use super::call::{ArrayCall, OpImport, OpResults, op};
 use super::types::wrong;
 use crate::syntax::{Attribute, Operation, find};
 use systole_base::{DType, Result};
 use systole_ir::Tensor;
 
-/// `x: T[…, C, …]`, in at least f32, with what is said of each feature: `T[C]`.
-struct Features {
+/// Operand `x: T[…, C, …]`, in at least f32, with its per-feature parameters `T[C]`.
+struct FeatureParams {
     x: Tensor,
     feature: usize,
     epsilon: f64,
-    /// Elements of a feature.
+    /// Number of elements per feature.
     count: f64,
 }
 
-pub(super) const OPERATIONS: &[OpRow] = &[
+pub(super) const OPERATIONS: &[OpImport] = &[
     op("stablehlo.batch_norm_inference").arrays(inference),
     op("stablehlo.batch_norm_training").arrays(training),
     op("stablehlo.batch_norm_grad").arrays(gradient),
 ];
 
-/// Results in the operand's type.
-fn narrowed(x: &Tensor, made: Vec<Tensor>) -> Results {
+/// Converts the results to the operand's type.
+fn narrowed(x: &Tensor, made: Vec<Tensor>) -> OpResults {
     Ok(Some(made.into_iter().map(|t| t.convert(x.dtype())).collect()))
 }
 
-fn inference(c: &Arrays) -> Results {
+fn inference(c: &ArrayCall) -> OpResults {
     let [x, rest @ ..] = c.all::<5>()?;
-    let f = Features::new(c.op, x, rest)?;
+    let f = FeatureParams::new(c.op, x, rest)?;
     narrowed(x, vec![f.normalized(&rest[2], &rest[3], &rest[0], &rest[1])])
 }
 
-fn training(c: &Arrays) -> Results {
+fn training(c: &ArrayCall) -> OpResults {
     let [x, rest @ ..] = c.all::<3>()?;
-    let f = Features::new(c.op, x, rest)?;
+    let f = FeatureParams::new(c.op, x, rest)?;
     let mean = f.mean(&f.x);
     let centered = &f.x - &f.wide(&mean);
     let variance = f.mean(&(&centered * &centered));
     narrowed(x, vec![f.normalized(&mean, &variance, &rest[0], &rest[1]), mean, variance])
 }
 
-fn gradient(c: &Arrays) -> Results {
+fn gradient(c: &ArrayCall) -> OpResults {
     let [x, scale, mean, variance, grad] = c.all::<5>()?;
-    let f = Features::new(c.op, x, &c.operands[1..4])?;
+    let f = FeatureParams::new(c.op, x, &c.operands[1..4])?;
     if grad.ty() != x.ty() {
-        return Err(wrong(format!("{} and {}: the gradient has another type (C3)", x.ty(), grad.ty())));
+        return Err(wrong(format!(
+            "operand {} and gradient {} have different types (C3)",
+            x.ty(),
+            grad.ty()
+        )));
     }
     narrowed(x, f.gradients(scale, mean, variance, &f.in_f32(grad)))
 }
 
-impl Features {
-    /// `rest`: what there is for each feature.
-    fn new(op: &Operation, x: &Tensor, rest: &[Tensor]) -> Result<Features> {
+impl FeatureParams {
+    /// `rest`: per-feature arrays.
+    fn new(op: &Operation, x: &Tensor, rest: &[Tensor]) -> Result<FeatureParams> {
         let feature = size(op, "feature_index")?.filter(|d| *d < x.rank());
-        let feature = feature.ok_or_else(|| wrong("`feature_index` is no dimension of the operand (C1)"))?;
+        let feature =
+            feature.ok_or_else(|| wrong("`feature_index` is not a dimension of the operand (C1)"))?;
         let (whole, own) = (x.ty().elements(), x.shape()[feature]);
         if let Some(t) = rest.iter().find(|t| t.shape()[..] != [own] || t.dtype() != x.dtype()) {
-            return Err(wrong(format!("{} is not one number for each of {own} features (C2, C3)", t.ty())));
+            return Err(wrong(format!(
+                "{} must have one element for each of {own} features (C2, C3)",
+                t.ty()
+            )));
         }
         let epsilon = match find(&op.attributes, "epsilon") {
             Some(Attribute::Float(digits, _)) => systole_ir::text::parse_element(digits, DType::F32).ok(),
             _ => None,
         };
-        let epsilon = epsilon.ok_or_else(|| wrong("`epsilon` is no number"))?;
-        let features = Features {
+        let epsilon = epsilon.ok_or_else(|| wrong("`epsilon` must be a number"))?;
+        let features = FeatureParams {
             x: x.clone(),
             feature,
             epsilon: f64::from(f32::from_bits(epsilon as u32)),
             count: whole.checked_div(own).unwrap_or(0) as f64,
         };
-        Ok(Features { x: features.in_f32(x), ..features })
+        Ok(FeatureParams { x: features.in_f32(x), ..features })
     }
 
     fn in_f32(&self, t: &Tensor) -> Tensor {
         if t.dtype() == DType::F64 { t.clone() } else { t.convert(DType::F32) }
     }
 
-    /// `T[C] → T[…, C, …]`
+    /// Broadcasts `T[C] → T[…, C, …]`.
     fn wide(&self, t: &Tensor) -> Tensor {
         self.in_f32(t).broadcast_in_dim(self.x.shape(), &[self.feature])
     }
@@ -94,7 +103,7 @@ impl Features {
         &sum / &sum.scalar_like(self.count)
     }
 
-    /// √(variance + ε)
+    /// Returns √(variance + ε).
     fn deviation(&self, variance: &Tensor) -> Tensor {
         let variance = self.in_f32(variance);
         (&variance + &variance.scalar_like(self.epsilon)).sqrt()
@@ -106,7 +115,7 @@ impl Features {
         &(&normal * &self.wide(scale)) + &self.wide(offset)
     }
 
-    /// Of the operand, of scale and of offset.
+    /// Returns the gradients of operand, scale and offset.
     fn gradients(&self, scale: &Tensor, mean: &Tensor, variance: &Tensor, grad: &Tensor) -> Vec<Tensor> {
         let centered = &self.x - &self.wide(mean);
         let deviation = self.deviation(variance);

@@ -1,74 +1,75 @@
-//! An op as the functions that import it see it, and a row of the table of ops: which function that is.
+//! Table row of an importable op, and the arguments that import functions receive.
 
 use super::attribute;
-use super::complex_number::Number;
-use super::importer::{Frame, Importer};
+use super::complex_number::RealOrComplex;
+use super::importer::{CallFrame, Importer};
 use super::types::{held, not_there, wrong};
-use super::value::Given;
-use crate::syntax::{Module, Operation, Type};
+use super::value::ImportedValue;
+use crate::syntax::{MlirModule, MlirType, Operation};
 use std::sync::Arc;
 use systole_base::{DType, Result, TensorType};
-use systole_ir::op::{Op, Source, entry};
+use systole_ir::op::{Op, OpSource, entry};
 use systole_ir::{Graph, GraphBuilder, Tensor};
 
-/// A row of the table: what is known of an op.
-pub(super) struct OpRow {
-    /// With its dialect: `chlo.erf`; of a custom call what it calls: `Qr`.
+/// Table row: how an op is imported.
+pub(super) struct OpImport {
+    /// Op name with its dialect: `chlo.erf`; for a custom call its target: `Qr`.
     pub name: &'static str,
     /// Whether it is a custom call.
     pub is_call: bool,
-    pub import: Import,
-    pub complex: Complex,
-    /// Whether results are elements of operands or have been fitted already, where the IR holds elements in wider ones.
+    pub import: ImportRule,
+    pub complex: ComplexRule,
+    /// Whether results need no wrapping or rounding to a narrow type: they are elements of operands, or already
+    /// rounded.
     pub keeps_elements: bool,
-    /// Whether the type of the result says its shape.
+    /// Whether the result type determines the shape.
     pub is_shaped: bool,
 }
 
-type OnImporter = for<'m> fn(
+type ImporterFn = for<'m> fn(
     &mut Importer<'m>,
     &'m Operation,
-    Vec<Given>,
-    &mut Frame<'m>,
+    Vec<ImportedValue>,
+    &mut CallFrame<'m>,
     &GraphBuilder,
-) -> Result<Vec<Given>>;
+) -> Result<Vec<ImportedValue>>;
 
-/// The results of an op; `None`: it is imported as the IR's own.
-pub(super) type Results = Result<Option<Vec<Tensor>>>;
+/// Results of an op; `None`: import it as the IR's op of the same name.
+pub(super) type OpResults = Result<Option<Vec<Tensor>>>;
 
 /// How an op is imported.
 #[derive(Clone, Copy)]
-pub(super) enum Import {
+pub(super) enum ImportRule {
     /// As the IR's op of the same name.
     Native,
-    /// By what knows the functions, tokens and devices of the module.
-    Importer(OnImporter),
-    /// On real and complex numbers.
-    Values(fn(&Call) -> Result<Vec<Given>>),
-    /// On real arrays; `None`: as the IR's own.
-    Arrays(fn(&Arrays) -> Results),
-    /// A function of elements.
-    Elements(Elements),
-    /// On arrays, and bodies whose first parameters are the captured values.
-    Bodies(fn(&Arrays, &[Tensor], &[Arc<Graph>]) -> Results),
-    /// Not at all, and why.
+    /// By a function that needs the importer's state: functions, tokens, devices.
+    Importer(ImporterFn),
+    /// By a function on real or complex values.
+    Values(fn(&OpCall) -> Result<Vec<ImportedValue>>),
+    /// By a function on real arrays; `None`: import as the IR's own op.
+    Arrays(fn(&ArrayCall) -> OpResults),
+    /// By an element-wise function.
+    Elements(ElementwiseFn),
+    /// By a function on arrays and bodies whose first parameters are the captured values.
+    Bodies(fn(&ArrayCall, &[Tensor], &[Arc<Graph>]) -> OpResults),
+    /// Rejected, with the reason.
     Refused(&'static str),
 }
 
-/// A function of elements.
+/// An element-wise function.
 #[derive(Clone, Copy)]
-pub(super) enum Elements {
-    /// Of any element type.
+pub(super) enum ElementwiseFn {
+    /// On any element type.
     Any(fn(&Tensor) -> Tensor),
-    /// Of floats, narrow ones in f32.
+    /// On floats; narrow floats are computed in f32.
     Floats(fn(&Tensor) -> Tensor),
-    /// As [`Elements::Floats`], of two operands.
+    /// Like [`ElementwiseFn::Floats`], with two operands.
     FloatPairs(fn(&Tensor, &Tensor) -> Tensor),
-    /// Of two operands; `None`: not of their type.
+    /// With two operands; `None`: not defined on their type.
     Pairs(fn(&Tensor, &Tensor) -> Option<Tensor>),
 }
 
-impl Elements {
+impl ElementwiseFn {
     pub fn apply(self, name: &str, operands: &[Tensor]) -> Result<Tensor> {
         let wide = |x: &Tensor| match x.dtype() {
             dtype if !dtype.is_float() => None,
@@ -76,133 +77,133 @@ impl Elements {
             _ => Some(x.convert(DType::F32)),
         };
         let made = match (self, operands) {
-            (Elements::Any(f), [x]) => Some(f(x)),
-            (Elements::Floats(f), [x]) => wide(x).map(|wide| f(&wide).convert(x.dtype())),
-            (Elements::FloatPairs(f), [x, y]) => {
+            (ElementwiseFn::Any(f), [x]) => Some(f(x)),
+            (ElementwiseFn::Floats(f), [x]) => wide(x).map(|wide| f(&wide).convert(x.dtype())),
+            (ElementwiseFn::FloatPairs(f), [x, y]) => {
                 wide(x).map(|wide| f(&wide, &y.convert(wide.dtype())).convert(x.dtype()))
             }
-            (Elements::Pairs(f), [x, y]) => f(x, y),
-            _ => return Err(wrong(format!("{name} of {} operands", operands.len()))),
+            (ElementwiseFn::Pairs(f), [x, y]) => f(x, y),
+            _ => return Err(wrong(format!("{name} got {} operands", operands.len()))),
         };
-        made.ok_or_else(|| not_there(format!("{name} is not defined on {}", operands[0].dtype())))
+        made.ok_or_else(|| not_there(format!("{name} is not defined for {}", operands[0].dtype())))
     }
 }
 
-/// What becomes of an op of complex numbers.
+/// How an op on complex numbers is imported.
 #[derive(Clone, Copy)]
-pub(super) enum Complex {
-    /// It is refused.
+pub(super) enum ComplexRule {
+    /// Rejected.
     Refused,
-    /// The op itself on each part: it moves elements.
+    /// Applies the op to each part; it only moves elements.
     Parts,
-    /// The op itself on each part where its body is a sum or the last value.
+    /// Applies the op to each part if its body is a sum or returns the last value.
     Folds,
-    /// As [`Complex::Folds`], else the parts are values of their own.
+    /// Like [`ComplexRule::Folds`], or with the parts as separate values.
     FoldsOrApart,
-    /// The parts are values of their own.
+    /// With the parts as separate values.
     Apart,
-    /// The operands as they are.
+    /// Returns the operands unchanged.
     Nothing,
-    /// The elements of a constant.
+    /// A constant.
     Constant,
-    Unary(fn(&Number) -> Number),
-    Binary(fn(&Number, &Number) -> Number),
-    /// Of as many operands as the first says.
-    Number(usize, fn(&Call) -> Result<Number>),
+    Unary(fn(&RealOrComplex) -> RealOrComplex),
+    Binary(fn(&RealOrComplex, &RealOrComplex) -> RealOrComplex),
+    /// A function with this number of operands.
+    Number(usize, fn(&OpCall) -> Result<RealOrComplex>),
 }
 
-/// A row of an op that the IR has.
-pub(super) const fn op(name: &'static str) -> OpRow {
-    let (import, complex) = (Import::Native, Complex::Refused);
-    OpRow { name, is_call: false, import, complex, keeps_elements: false, is_shaped: false }
+/// Row of an op that the IR supports.
+pub(super) const fn op(name: &'static str) -> OpImport {
+    let (import, complex) = (ImportRule::Native, ComplexRule::Refused);
+    OpImport { name, is_call: false, import, complex, keeps_elements: false, is_shaped: false }
 }
 
-/// A row of a custom call.
-pub(super) const fn call(name: &'static str, import: Import) -> OpRow {
-    OpRow { is_call: true, import, keeps_elements: true, ..op(name).complex(Complex::Apart) }
+/// Row of a custom call.
+pub(super) const fn call(name: &'static str, import: ImportRule) -> OpImport {
+    OpImport { is_call: true, import, keeps_elements: true, ..op(name).complex(ComplexRule::Apart) }
 }
 
-impl OpRow {
-    pub const fn import(self, import: Import) -> OpRow {
-        OpRow { import, ..self }
+impl OpImport {
+    pub const fn import(self, import: ImportRule) -> OpImport {
+        OpImport { import, ..self }
     }
 
-    pub const fn arrays(self, f: fn(&Arrays) -> Results) -> OpRow {
-        self.import(Import::Arrays(f))
+    pub const fn arrays(self, f: fn(&ArrayCall) -> OpResults) -> OpImport {
+        self.import(ImportRule::Arrays(f))
     }
 
-    pub const fn importer(self, f: OnImporter) -> OpRow {
-        self.import(Import::Importer(f))
+    pub const fn importer(self, f: ImporterFn) -> OpImport {
+        self.import(ImportRule::Importer(f))
     }
 
-    pub const fn complex(self, complex: Complex) -> OpRow {
-        OpRow { complex, ..self }
+    pub const fn complex(self, complex: ComplexRule) -> OpImport {
+        OpImport { complex, ..self }
     }
 
-    pub const fn refused(self, why: &'static str) -> OpRow {
-        self.import(Import::Refused(why))
+    pub const fn refused(self, why: &'static str) -> OpImport {
+        self.import(ImportRule::Refused(why))
     }
 
-    /// Of complex numbers.
-    pub const fn unary(self, f: fn(&Number) -> Number) -> OpRow {
-        self.complex(Complex::Unary(f))
+    /// Adds a unary function on complex numbers.
+    pub const fn unary(self, f: fn(&RealOrComplex) -> RealOrComplex) -> OpImport {
+        self.complex(ComplexRule::Unary(f))
     }
 
-    /// Of complex numbers.
-    pub const fn binary(self, f: fn(&Number, &Number) -> Number) -> OpRow {
-        self.complex(Complex::Binary(f))
+    /// Adds a binary function on complex numbers.
+    pub const fn binary(self, f: fn(&RealOrComplex, &RealOrComplex) -> RealOrComplex) -> OpImport {
+        self.complex(ComplexRule::Binary(f))
     }
 
-    pub const fn keeps_elements(self) -> OpRow {
-        OpRow { keeps_elements: true, ..self }
+    pub const fn keeps_elements(self) -> OpImport {
+        OpImport { keeps_elements: true, ..self }
     }
 
-    /// Its results are elements of its operands.
-    pub const fn moves(self) -> OpRow {
-        self.complex(Complex::Parts).keeps_elements()
+    /// Marks an op that only moves elements.
+    pub const fn moves(self) -> OpImport {
+        self.complex(ComplexRule::Parts).keeps_elements()
     }
 
-    pub const fn shaped(self) -> OpRow {
-        OpRow { is_shaped: true, ..self }
+    pub const fn shaped(self) -> OpImport {
+        OpImport { is_shaped: true, ..self }
     }
 }
 
-/// One op on values.
-pub(super) struct Call<'a> {
-    pub row: &'a OpRow,
-    pub module: &'a Module,
+/// An op on real or complex values.
+pub(super) struct OpCall<'a> {
+    pub row: &'a OpImport,
+    pub module: &'a MlirModule,
     pub op: &'a Operation,
-    pub operands: &'a [Given],
-    /// Types of the results, as the module says them.
-    pub results: &'a [&'a Type],
+    pub operands: &'a [ImportedValue],
+    /// Result types stated by the module.
+    pub results: &'a [&'a MlirType],
     pub g: &'a GraphBuilder,
 }
 
-impl Call<'_> {
-    pub fn number(&self, i: usize) -> Result<Number> {
+impl OpCall<'_> {
+    pub fn number(&self, i: usize) -> Result<RealOrComplex> {
         self.operands.get(i).ok_or_else(|| wrong("an operand is missing"))?.number()
     }
 
-    /// The first result, as the module says it.
-    pub fn result(&self) -> Result<&Type> {
+    /// Returns the stated type of the first result.
+    pub fn result(&self) -> Result<&MlirType> {
         self.results.first().copied().ok_or_else(|| wrong("a result is missing"))
     }
 
-    /// The type of each part of the first result.
+    /// Returns the type of each part of the first result.
     pub fn ty(&self) -> Result<TensorType> {
-        held(self.result()?)?.into_iter().next().ok_or_else(|| wrong("a result without a type"))
+        held(self.result()?)?.into_iter().next().ok_or_else(|| wrong("a result has no type"))
     }
 
-    /// The op itself on other operands, which are real.
+    /// Imports the op itself on other, real operands.
     pub fn on_arrays(
         &self,
         operands: Vec<Tensor>,
         results: Vec<TensorType>,
         bodies: Vec<Arc<Graph>>,
     ) -> Result<Vec<Tensor>> {
-        if let Import::Arrays(f) = self.row.import {
+        if let ImportRule::Arrays(f) = self.row.import {
             let (module, op, g) = (self.module, self.op, self.g);
-            if let Some(made) = f(&Arrays { module, op, operands: &operands, results: &results, g })? {
+            if let Some(made) = f(&ArrayCall { module, op, operands: &operands, results: &results, g })? {
                 return Ok(made);
             }
         }
@@ -210,31 +211,31 @@ impl Call<'_> {
     }
 }
 
-/// One op on arrays.
-pub(super) struct Arrays<'a> {
-    pub module: &'a Module,
+/// An op on real arrays.
+pub(super) struct ArrayCall<'a> {
+    pub module: &'a MlirModule,
     pub op: &'a Operation,
     pub operands: &'a [Tensor],
     pub results: &'a [TensorType],
     pub g: &'a GraphBuilder,
 }
 
-impl<'a> Arrays<'a> {
+impl<'a> ArrayCall<'a> {
     pub fn operand(&self, i: usize) -> Result<&'a Tensor> {
         self.operands.get(i).ok_or_else(|| wrong("an operand is missing"))
     }
 
-    /// All operands, which must be so many.
+    /// Returns all operands; their number must be `N`.
     pub fn all<const N: usize>(&self) -> Result<&'a [Tensor; N]> {
         let found = self.operands.try_into();
-        found.map_err(|_| wrong(format!("{} operands, not {N}", self.operands.len())))
+        found.map_err(|_| wrong(format!("got {} operands, expected {N}", self.operands.len())))
     }
 
     pub fn result(&self) -> Result<&'a TensorType> {
         self.results.first().ok_or_else(|| wrong("a result is missing"))
     }
 
-    /// Another op on other operands.
+    /// Emits another op on other operands.
     pub fn emit(
         &self,
         op: &Operation,
@@ -246,9 +247,9 @@ impl<'a> Arrays<'a> {
     }
 }
 
-/// The IR's own op of the same name.
+/// Emits the IR's op of the same name.
 pub(super) fn emit(
-    module: &Module,
+    module: &MlirModule,
     op: &Operation,
     operands: Vec<Tensor>,
     results: Vec<TensorType>,
@@ -256,12 +257,12 @@ pub(super) fn emit(
     g: &GraphBuilder,
 ) -> Result<Vec<Tensor>> {
     let name = op.name.strip_prefix("stablehlo.").unwrap_or(&op.name);
-    let known = entry(name).ok_or_else(|| not_there(format!("{} is not supported", op.name)))?;
+    let known = entry(name).ok_or_else(|| not_there(format!("unsupported op {}", op.name)))?;
     let attrs = attribute::all(op, module)?;
     let operands = of_one_type(name, operands);
     let inputs: Vec<&Tensor> = captured.iter().chain(&operands).collect();
     let types: Vec<&TensorType> = inputs.iter().map(|t| t.ty()).collect();
-    let source = Source {
+    let source = OpSource {
         attrs: &attrs,
         regions,
         captures: captured.len(),
@@ -270,16 +271,16 @@ pub(super) fn emit(
     };
     let read: Op = (known.parse)(&source).map_err(wrong)?;
     if read.rule().regions().len() != source.regions.len() {
-        return Err(wrong(format!("it has no {} regions", source.regions.len())));
+        return Err(wrong(format!("the op must have {} regions", source.regions.len())));
     }
     if read.rule().captures() != captured.len() {
-        return Err(not_there("its regions use values from outside of it"));
+        return Err(not_there("its regions capture values from outside"));
     }
     read.rule().infer(&types).map_err(|c| wrong(format!("({}) {}", c.label, c.message)))?;
     Ok(g.emit(read, &inputs))
 }
 
-/// Operands of products with two element types, which XLA takes: both as the wider one, of bf16 and f16 as f32.
+/// Converts operands of mixed element types, which XLA accepts in products, to the wider one; bf16 with f16 to f32.
 fn of_one_type(name: &str, operands: Vec<Tensor>) -> Vec<Tensor> {
     let [a, b] = operands.as_slice() else { return operands };
     let (x, y) = (a.dtype(), b.dtype());

@@ -1,79 +1,86 @@
-//! What test programs say of their own results: `check.expect_close` and its kin, as ops or as custom calls.
+//! Imports `check.expect_close` and similar assertions of test programs about their own results, as ops or custom
+//! calls.
 
 use super::attribute::{elements, size, target};
 use super::types::wrong;
 use crate::syntax::{Attribute, Operation, find};
 use systole_base::{Literal, Result, Scalar};
 
-/// One claim about an array: what is compared with what, and how nearly.
+/// An assertion about an array: expected value and tolerance.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Check {
-    /// How.
-    kind: Kind,
-    /// What it is compared with, where that stands in the program.
+pub struct ResultCheck {
+    /// Kind of comparison.
+    kind: CheckKind,
+    /// Expected value if the program contains it.
     expected: Option<Literal>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Kind {
-    /// The same bits, but that all NaN are one.
+enum CheckKind {
+    /// Bitwise equal, except that all NaNs are equal.
     Equal,
-    /// Within a share of the greater or an absolute difference: that of JAX's and of StableHLO's tests.
+    /// Within a relative or absolute tolerance, as in the tests of JAX and StableHLO.
     AlmostEqual(f64),
-    /// Within so many representable numbers.
+    /// Between a minimum and a maximum distance in representable numbers (ULPs).
     Ulps(u64, u64),
 }
 
-impl Check {
-    /// The claims of an op, one for each part of complex numbers.
-    pub(super) fn of(op: &Operation, parts: usize) -> Result<Vec<Check>> {
+impl ResultCheck {
+    /// Returns the assertions of an op, one per part of a complex number.
+    pub(super) fn of(op: &Operation, parts: usize) -> Result<Vec<ResultCheck>> {
         let name = target(op).unwrap_or(&op.name);
         let int = |name: &str, usual: usize| -> Result<u64> { Ok(size(op, name)?.unwrap_or(usual) as u64) };
         let kind = match name {
-            "check.expect_eq" | "check.eq" | "check.expect_eq_const" => Kind::Equal,
+            "check.expect_eq" | "check.eq" | "check.expect_eq_const" => CheckKind::Equal,
             "check.expect_almost_eq" | "check.almost_eq" | "check.expect_almost_eq_const" => {
                 let tolerance = match find(&op.attributes, "tolerance") {
                     None => Some(1e-3),
                     Some(Attribute::Float(digits, _)) => digits.parse().ok(),
                     Some(_) => None,
                 };
-                Kind::AlmostEqual(tolerance.ok_or_else(|| wrong("`tolerance` is no number"))?)
+                CheckKind::AlmostEqual(tolerance.ok_or_else(|| wrong("`tolerance` must be a number"))?)
             }
-            "check.expect_close" => Kind::Ulps(int("min_ulp_difference", 0)?, int("max_ulp_difference", 3)?),
-            _ => return Err(wrong(format!("{name} is not supported"))),
+            "check.expect_close" => {
+                CheckKind::Ulps(int("min_ulp_difference", 0)?, int("max_ulp_difference", 3)?)
+            }
+            _ => return Err(wrong(format!("unsupported op {name}"))),
         };
         let mut expected = elements(op, "value")?.into_iter();
-        Ok((0..parts).map(|_| Check { kind, expected: expected.next() }).collect())
+        Ok((0..parts).map(|_| ResultCheck { kind, expected: expected.next() }).collect())
     }
 
-    /// That two arrays are the same.
-    pub(super) fn equal() -> Check {
-        Check { kind: Kind::Equal, expected: None }
+    /// Returns the assertion that two arrays are equal.
+    pub(super) fn equal() -> ResultCheck {
+        ResultCheck { kind: CheckKind::Equal, expected: None }
     }
 
-    /// How many results of the graph it compares.
+    /// Returns the number of graph results that it compares.
     pub fn arrays(&self) -> usize {
         if self.expected.is_some() { 1 } else { 2 }
     }
 
-    /// Compares; the first element that differs, with both values, is the error.
+    /// Compares the arrays.
     ///
     /// # Errors
-    /// A line that says which element differs.
+    /// A line with the first element that differs and both values.
     pub fn run(&self, arrays: &[&Literal]) -> Result<(), String> {
         let (Some(actual), Some(expected)) =
             (arrays.first(), self.expected.as_ref().or(arrays.get(1).copied()))
         else {
-            return Err("nothing to compare".into());
+            return Err("the assertion has no array to compare".into());
         };
         if actual.ty() != expected.ty() {
-            return Err(format!("{} is compared with {}", actual.ty(), expected.ty()));
+            return Err(format!("cannot compare {} with {}", actual.ty(), expected.ty()));
         }
         let differs = |i: &usize| !self.agree(actual.get(*i), expected.get(*i), actual);
         match (0..actual.ty().elements()).find(differs) {
             Some(i) => {
                 let index = actual.shape().unravel(i);
-                Err(format!("element {index:?} is {}, not {}", told(actual.get(i)), told(expected.get(i))))
+                Err(format!(
+                    "element {index:?} is {}, expected {}",
+                    told(actual.get(i)),
+                    told(expected.get(i))
+                ))
             }
             None => Ok(()),
         }
@@ -85,11 +92,11 @@ impl Check {
             return x.is_nan() && y.is_nan();
         }
         match self.kind {
-            Kind::Equal => x == y,
-            Kind::AlmostEqual(tolerance) => {
+            CheckKind::Equal => x == y,
+            CheckKind::AlmostEqual(tolerance) => {
                 x == y || (x - y).abs() <= tolerance || (x - y).abs() <= tolerance * x.abs().max(y.abs())
             }
-            Kind::Ulps(least, most) => {
+            CheckKind::Ulps(least, most) => {
                 let place = |v: Scalar| ordered(v.to_bits(like.dtype()), like.dtype().bits());
                 let apart = place(a).abs_diff(place(b));
                 x == y && least == 0 || (least..=most).contains(&apart)
@@ -98,7 +105,7 @@ impl Check {
     }
 }
 
-/// A value with all its digits.
+/// Formats a value with all digits.
 fn told(value: Scalar) -> String {
     match value {
         Scalar::Bool(v) => v.to_string(),
@@ -108,7 +115,7 @@ fn told(value: Scalar) -> String {
     }
 }
 
-/// Bits of a float as a number in the order of the floats.
+/// Maps float bits to integers in the order of the floats.
 fn ordered(bits: u64, width: u32) -> i64 {
     let magnitude = (bits & !(1 << (width - 1))) as i64;
     if bits >> (width - 1) & 1 == 1 { -magnitude } else { magnitude }

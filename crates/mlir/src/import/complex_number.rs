@@ -1,25 +1,25 @@
-//! Arrays of real or complex numbers: complex ones are pairs of real arrays. What is written with [`Number`] works on both.
+//! Real or complex arrays ([`RealOrComplex`]): complex ones are pairs of real arrays, and its functions work on both.
 
 use systole_base::{DType, Shape, TensorType};
 use systole_ir::{GraphBuilder, Tensor};
 
-/// `re + i·im`; without `im` the numbers are real. Both parts have one type.
+/// `re + i·im`; real if `im` is absent. Both parts have the same type.
 #[derive(Clone)]
-pub(super) struct Number {
+pub(super) struct RealOrComplex {
     pub(super) re: Tensor,
     pub(super) im: Option<Tensor>,
 }
 
-impl Number {
-    pub(super) fn real(re: Tensor) -> Number {
-        Number { re, im: None }
+impl RealOrComplex {
+    pub(super) fn real(re: Tensor) -> RealOrComplex {
+        RealOrComplex { re, im: None }
     }
 
-    pub(super) fn complex(re: Tensor, im: Tensor) -> Number {
-        Number { re, im: Some(im) }
+    pub(super) fn complex(re: Tensor, im: Tensor) -> RealOrComplex {
+        RealOrComplex { re, im: Some(im) }
     }
 
-    /// The imaginary part; zeros of real numbers.
+    /// Returns the imaginary part; zeros for real numbers.
     pub(super) fn imag(&self) -> Tensor {
         self.im.clone().unwrap_or_else(|| self.re.zeros_like())
     }
@@ -28,16 +28,16 @@ impl Number {
         self.im.is_some()
     }
 
-    /// With zeros as the imaginary part where there is none.
-    pub(super) fn widened(&self) -> Number {
-        Number::complex(self.re.clone(), self.imag())
+    /// Adds a zero imaginary part to real numbers.
+    pub(super) fn widened(&self) -> RealOrComplex {
+        RealOrComplex::complex(self.re.clone(), self.imag())
     }
 
     pub(super) fn parts(&self) -> impl Iterator<Item = &Tensor> {
         std::iter::once(&self.re).chain(&self.im)
     }
 
-    /// Of each part.
+    /// Returns the type of each part.
     pub(super) fn ty(&self) -> &TensorType {
         self.re.ty()
     }
@@ -54,19 +54,19 @@ impl Number {
         self.re.builder()
     }
 
-    /// What moves elements, done to both parts.
-    pub(super) fn map(&self, f: impl Fn(&Tensor) -> Tensor) -> Number {
-        Number { re: f(&self.re), im: self.im.as_ref().map(f) }
+    /// Applies a function that moves elements to both parts.
+    pub(super) fn map(&self, f: impl Fn(&Tensor) -> Tensor) -> RealOrComplex {
+        RealOrComplex { re: f(&self.re), im: self.im.as_ref().map(f) }
     }
 
-    /// What moves elements of two arrays, done to both parts.
-    pub(super) fn zip(&self, other: &Number, f: impl Fn(&Tensor, &Tensor) -> Tensor) -> Number {
+    /// Applies a function that moves elements of two arrays to both parts.
+    pub(super) fn zip(&self, other: &RealOrComplex, f: impl Fn(&Tensor, &Tensor) -> Tensor) -> RealOrComplex {
         let im = (self.is_complex() || other.is_complex()).then(|| f(&self.imag(), &other.imag()));
-        Number { re: f(&self.re, &other.re), im }
+        RealOrComplex { re: f(&self.re, &other.re), im }
     }
 
-    /// Joined along `dim`.
-    pub(super) fn concatenate(parts: &[&Number], dim: usize) -> Option<Number> {
+    /// Concatenates along `dim`.
+    pub(super) fn concatenate(parts: &[&RealOrComplex], dim: usize) -> Option<RealOrComplex> {
         let complex = parts.iter().any(|p| p.is_complex());
         let re: Vec<&Tensor> = parts.iter().map(|p| &p.re).collect();
         let im: Vec<Tensor> = if complex { parts.iter().map(|p| p.imag()).collect() } else { Vec::new() };
@@ -74,77 +74,81 @@ impl Number {
             return None;
         }
         let im = complex.then(|| Tensor::concatenate(&im.iter().collect::<Vec<_>>(), dim));
-        Some(Number { re: Tensor::concatenate(&re, dim), im })
+        Some(RealOrComplex { re: Tensor::concatenate(&re, dim), im })
     }
 
-    pub(super) fn reshape(&self, shape: &[usize]) -> Number {
+    pub(super) fn reshape(&self, shape: &[usize]) -> RealOrComplex {
         self.map(|t| t.reshape(shape))
     }
 
-    pub(super) fn transpose(&self, permutation: &[usize]) -> Number {
+    pub(super) fn transpose(&self, permutation: &[usize]) -> RealOrComplex {
         self.map(|t| t.transpose(permutation))
     }
 
-    pub(super) fn slice_dim(&self, dim: usize, start: usize, limit: usize) -> Number {
+    pub(super) fn slice_dim(&self, dim: usize, start: usize, limit: usize) -> RealOrComplex {
         self.map(|t| t.slice_dim(dim, start, limit))
     }
 
-    pub(super) fn sum(&self, dims: &[usize]) -> Number {
+    pub(super) fn sum(&self, dims: &[usize]) -> RealOrComplex {
         self.map(|t| t.sum(dims))
     }
 
-    pub(super) fn convert(&self, to: DType) -> Number {
+    pub(super) fn convert(&self, to: DType) -> RealOrComplex {
         self.map(|t| t.convert(to))
     }
 
-    pub(super) fn zeros_like(&self) -> Number {
+    pub(super) fn zeros_like(&self) -> RealOrComplex {
         self.map(Tensor::zeros_like)
     }
 
-    /// `pred: bool[…]`
-    pub(super) fn select(pred: &Tensor, yes: &Number, no: &Number) -> Number {
+    /// Selects by `pred: bool[…]`.
+    pub(super) fn select(pred: &Tensor, yes: &RealOrComplex, no: &RealOrComplex) -> RealOrComplex {
         yes.zip(no, |a, b| pred.select(a, b))
     }
 
-    pub(super) fn add(&self, other: &Number) -> Number {
+    pub(super) fn add(&self, other: &RealOrComplex) -> RealOrComplex {
         self.zip(other, |a, b| a + b)
     }
 
-    pub(super) fn sub(&self, other: &Number) -> Number {
+    pub(super) fn sub(&self, other: &RealOrComplex) -> RealOrComplex {
         self.zip(other, |a, b| a - b)
     }
 
-    pub(super) fn neg(&self) -> Number {
+    pub(super) fn neg(&self) -> RealOrComplex {
         self.map(|t| -t)
     }
 
-    pub(super) fn conj(&self) -> Number {
-        Number { re: self.re.clone(), im: self.im.as_ref().map(|t| -t) }
+    pub(super) fn conj(&self) -> RealOrComplex {
+        RealOrComplex { re: self.re.clone(), im: self.im.as_ref().map(|t| -t) }
     }
 
-    /// Both parts times a real array.
-    pub(super) fn scale(&self, by: &Tensor) -> Number {
+    /// Multiplies both parts by a real array.
+    pub(super) fn scale(&self, by: &Tensor) -> RealOrComplex {
         self.map(|t| t * by)
     }
 
-    /// The products that `f`, linear in both, makes of the parts.
-    pub(super) fn product(&self, other: &Number, f: impl Fn(&Tensor, &Tensor) -> Tensor) -> Number {
+    /// Computes a complex product from `f`, which is linear in both operands.
+    pub(super) fn product(
+        &self,
+        other: &RealOrComplex,
+        f: impl Fn(&Tensor, &Tensor) -> Tensor,
+    ) -> RealOrComplex {
         match (&self.im, &other.im) {
-            (None, None) => Number::real(f(&self.re, &other.re)),
-            (Some(im), None) => Number::complex(f(&self.re, &other.re), f(im, &other.re)),
-            (None, Some(im)) => Number::complex(f(&self.re, &other.re), f(&self.re, im)),
+            (None, None) => RealOrComplex::real(f(&self.re, &other.re)),
+            (Some(im), None) => RealOrComplex::complex(f(&self.re, &other.re), f(im, &other.re)),
+            (None, Some(im)) => RealOrComplex::complex(f(&self.re, &other.re), f(&self.re, im)),
             (Some(b), Some(d)) => {
-                Number::complex(f(&self.re, &other.re) - f(b, d), f(&self.re, d) + f(b, &other.re))
+                RealOrComplex::complex(f(&self.re, &other.re) - f(b, d), f(&self.re, d) + f(b, &other.re))
             }
         }
     }
 
-    pub(super) fn mul(&self, other: &Number) -> Number {
+    pub(super) fn mul(&self, other: &RealOrComplex) -> RealOrComplex {
         self.product(other, |a, b| a * b)
     }
 
-    /// Smith's division: no part is squared. By zero as NumPy: each part by |0|.
-    pub(super) fn div(&self, other: &Number) -> Number {
+    /// Divides with Smith's method, which squares no part. Division by zero follows NumPy: each part divided by |0|.
+    pub(super) fn div(&self, other: &RealOrComplex) -> RealOrComplex {
         let Some(d) = &other.im else { return self.map(|t| t / &other.re) };
         let (a, b, c) = (&self.re, &self.imag(), &other.re);
         let (size_c, size_d) = (c.abs(), d.abs());
@@ -155,34 +159,34 @@ impl Number {
         let bottom = is_zero.select(&size_c, &bottom);
         let re = by_c.select(&(a + &(b * &ratio)), &(&(a * &ratio) + b));
         let im = by_c.select(&(b - &(a * &ratio)), &(&(b * &ratio) - a));
-        Number::complex(re / &bottom, im / &bottom)
+        RealOrComplex::complex(re / &bottom, im / &bottom)
     }
 
-    /// |z|: neither overflows nor underflows where the result does not.
+    /// Computes |z| without intermediate overflow or underflow.
     pub(super) fn abs(&self) -> Tensor {
         let Some(im) = &self.im else { return self.re.abs() };
         hypot(&self.re, im)
     }
 
-    /// |z|²
+    /// Computes |z|².
     pub(super) fn norm(&self) -> Tensor {
         let square = &self.re * &self.re;
         self.im.as_ref().map_or(square.clone(), |im| &square + &(im * im))
     }
 
     /// Whether both parts are equal.
-    pub(super) fn equal(&self, other: &Number) -> Tensor {
+    pub(super) fn equal(&self, other: &RealOrComplex) -> Tensor {
         let re = self.re.equal(&other.re);
         if self.is_complex() || other.is_complex() { re.and(&self.imag().equal(&other.imag())) } else { re }
     }
 
-    /// `a: T[B…, M, K], b: T[B…, K, N] → T[B…, M, N]` with equal leading dimensions.
-    pub(super) fn matmul(&self, other: &Number) -> Number {
+    /// Multiplies matrices: `a: T[B…, M, K], b: T[B…, K, N] → T[B…, M, N]` with equal leading dimensions.
+    pub(super) fn matmul(&self, other: &RealOrComplex) -> RealOrComplex {
         self.product(other, Tensor::matmul)
     }
 
-    /// Rows and columns exchanged.
-    pub(super) fn transposed(&self) -> Number {
+    /// Transposes rows and columns.
+    pub(super) fn transposed(&self) -> RealOrComplex {
         let n = self.rank();
         let mut order: Vec<usize> = (0..n).collect();
         if n >= 2 {
@@ -192,7 +196,7 @@ impl Number {
     }
 }
 
-/// `√(a² + b²)` by the greater times a root near 1.
+/// Computes `√(a² + b²)` as the larger value times a root near 1.
 pub(super) fn hypot(a: &Tensor, b: &Tensor) -> Tensor {
     let (a, b) = (a.abs(), b.abs());
     let (most, least) = (a.maximum(&b), a.minimum(&b));
@@ -204,7 +208,7 @@ pub(super) fn hypot(a: &Tensor, b: &Tensor) -> Tensor {
     a.equal(&infinite).or(&b.equal(&infinite)).select(&infinite, &size)
 }
 
-/// |size| with the sign of `sign`, which −0 has too.
+/// Returns |size| with the sign of `sign`, including −0.
 pub(super) fn copysign(size: &Tensor, sign: &Tensor) -> Tensor {
     let bits = match sign.dtype() {
         DType::F64 => sign.bitcast_convert(DType::I64),

@@ -1,16 +1,16 @@
-//! Ops of the importer's own: calls, tuples, tokens, and what test programs say of their results.
+//! Imports calls, tuples, tokens and test assertions, which need the importer's state.
 
 use super::attribute::{self, text};
-use super::call::{Import, OpRow, call, op};
-use super::check::Check;
+use super::call::{ImportRule, OpImport, call, op};
+use super::check::ResultCheck;
 use super::importer::Importer;
 use super::types::{not_there, wrong};
-use super::value::Given;
+use super::value::ImportedValue;
 use crate::syntax::{Attribute, Operation, find};
 use systole_base::{Result, ResultExt};
 use systole_ir::GraphBuilder;
 
-pub(super) const OPERATIONS: &[OpRow] = &[
+pub(super) const OPERATIONS: &[OpImport] = &[
     op("check.expect_serialized_eq").importer(|i, op, operands, _, _| i.expect_serialized(op, &operands)),
     op("func.call")
         .keeps_elements()
@@ -20,76 +20,84 @@ pub(super) const OPERATIONS: &[OpRow] = &[
         i.probes.extend(text(op, "probe_id").map(|id| (id.to_owned(), operands.clone())));
         Ok(operands)
     }),
-    op("stablehlo.after_all").importer(|_, _, _, _, _| Ok(vec![Given::Token])),
+    op("stablehlo.after_all").importer(|_, _, _, _, _| Ok(vec![ImportedValue::Token])),
     op("stablehlo.composite")
         .keeps_elements()
         .importer(|i, op, operands, _, g| i.call(find(&op.attributes, "decomposition"), operands, g)),
-    op("stablehlo.create_token").importer(|_, _, _, _, _| Ok(vec![Given::Token])),
+    op("stablehlo.create_token").importer(|_, _, _, _, _| Ok(vec![ImportedValue::Token])),
     op("stablehlo.get_tuple_element")
         .keeps_elements()
         .importer(|_, op, operands, _, _| element(op, &operands)),
-    op("stablehlo.tuple").keeps_elements().importer(|_, _, operands, _, _| Ok(vec![Given::Tuple(operands)])),
+    op("stablehlo.tuple")
+        .keeps_elements()
+        .importer(|_, _, operands, _, _| Ok(vec![ImportedValue::Tuple(operands)])),
 ];
 
 /// `check.NAME`, as an op and as a custom call.
-pub(super) const CHECK: OpRow = op("check.").importer(|i, op, operands, _, _| i.check(op, &operands));
-pub(super) const CHECK_CALL: OpRow = call("check.", CHECK.import);
+pub(super) const CHECK: OpImport = op("check.").importer(|i, op, operands, _, _| i.check(op, &operands));
+pub(super) const CHECK_CALL: OpImport = call("check.", CHECK.import);
 
-/// A custom call that no row names.
-pub(super) const UNKNOWN_CALL: OpRow = call(
+/// A custom call without a table row.
+pub(super) const UNKNOWN_CALL: OpImport = call(
     "",
-    Import::Arrays(|c| {
+    ImportRule::Arrays(|c| {
         Err(match text(c.op, "call_target_name") {
-            None | Some("") => wrong("a custom call without `call_target_name`"),
-            Some(name) => not_there(format!("the custom call `{name}` is not supported"))
-                .because("what it computes is defined by the system that wrote the program"),
+            None | Some("") => wrong("a custom call has no `call_target_name`"),
+            Some(name) => not_there(format!("unsupported custom call `{name}`"))
+                .because("the system that wrote the program defines what it computes"),
         })
     }),
 );
 
-fn element(op: &Operation, operands: &[Given]) -> Result<Vec<Given>> {
-    let [Given::Tuple(items)] = operands else { return Err(wrong("the operand is no tuple")) };
+fn element(op: &Operation, operands: &[ImportedValue]) -> Result<Vec<ImportedValue>> {
+    let [ImportedValue::Tuple(items)] = operands else { return Err(wrong("the operand must be a tuple")) };
     let item = attribute::size(op, "index")?.and_then(|i| items.get(i).cloned());
-    Ok(vec![item.ok_or_else(|| wrong("the tuple has no such element"))?])
+    Ok(vec![item.ok_or_else(|| wrong("tuple index out of range"))?])
 }
 
 impl<'m> Importer<'m> {
-    /// What is said of arrays: the real parts of all that is compared, then the imaginary ones.
-    fn check(&mut self, op: &Operation, operands: &[Given]) -> Result<Vec<Given>> {
-        let all = operands.iter().map(Given::parts).collect::<Result<Vec<_>>>()?;
+    /// Imports an assertion: its arrays become results, first the real parts of all compared values, then the imaginary
+    /// parts.
+    fn check(&mut self, op: &Operation, operands: &[ImportedValue]) -> Result<Vec<ImportedValue>> {
+        let all = operands.iter().map(ImportedValue::parts).collect::<Result<Vec<_>>>()?;
         let parts = all.first().map_or(1, Vec::len);
-        self.checks.append(&mut Check::of(op, parts)?);
+        self.checks.append(&mut ResultCheck::of(op, parts)?);
         (0..parts).for_each(|p| self.compared.extend(all.iter().filter_map(|own| own.get(p)).cloned()));
         Ok(Vec::new())
     }
 
-    /// `check.expect_serialized_eq %0, probe_id = "name", iter = 1`: the array is the one that the probe was given.
-    fn expect_serialized(&mut self, op: &Operation, operands: &[Given]) -> Result<Vec<Given>> {
+    /// Imports `check.expect_serialized_eq %0, probe_id = "name", iter = 1`: compares with the array passed to the
+    /// probe.
+    fn expect_serialized(
+        &mut self,
+        op: &Operation,
+        operands: &[ImportedValue],
+    ) -> Result<Vec<ImportedValue>> {
         let name = text(op, "probe_id").unwrap_or_default();
         let turn = attribute::size(op, "iter")?.unwrap_or(0);
         let probed = self.probes.iter().filter(|(id, _)| id == name).nth(turn);
         let probed = probed.map(|(_, given)| given.clone()).ok_or_else(|| {
-            not_there(format!("there is no value {turn} of the probe `{name}`"))
-                .because("a probe in a loop has a value for each turn only while the program runs")
+            not_there(format!("iteration {turn} of probe `{name}` has no value"))
+                .because("values of a probe in a loop are known only at run time")
         })?;
         for given in operands.iter().cloned().chain(probed) {
             self.compared.push(given.array()?);
         }
-        self.checks.push(Check::equal());
+        self.checks.push(ResultCheck::equal());
         Ok(Vec::new())
     }
 
     fn call(
         &mut self,
         callee: Option<&Attribute>,
-        operands: Vec<Given>,
+        operands: Vec<ImportedValue>,
         g: &GraphBuilder,
-    ) -> Result<Vec<Given>> {
+    ) -> Result<Vec<ImportedValue>> {
         let Some(Attribute::Symbol(name)) = callee else {
-            return Err(wrong("it does not say what it calls"));
+            return Err(wrong("the call has no callee"));
         };
         let called = self.module.functions.iter().find(|f| f.name == *name);
-        let called = called.ok_or_else(|| wrong(format!("there is no function @{name}")))?;
+        let called = called.ok_or_else(|| wrong(format!("unknown function @{name}")))?;
         self.function(called, operands, g).at(|| format!("@{name}"))
     }
 }

@@ -1,23 +1,25 @@
-//! Ops on elements that the IR holds in wider ones: whole numbers are wrapped and floats rounded after each op whose result
-//! may not be one of theirs.
+//! Demotes results of narrow types (int4, float8) that the IR computes in wider ones: wraps integers and rounds floats
+//! after each op that may leave the type's range.
 
 use super::complex_number::copysign;
 use super::types::{held, narrow, wrong};
-use super::value::Given;
-use crate::narrow_types::{Format, Narrow, Special};
-use crate::syntax::{Operation, Type};
+use super::value::ImportedValue;
+use crate::narrow_types::{FloatLayout, Narrow, NonFinite};
+use crate::syntax::{MlirType, Operation};
 use systole_base::{DType, Literal, Result, TensorType};
 use systole_ir::Tensor;
 
-/// A result as an element of its type; `keeps`: the op's results are some already.
-pub(super) fn fitted(keeps: bool, given: Given, ty: &Type) -> Given {
+/// Rounds a result to its type; with `keeps`, the op's results already are elements of the type.
+pub(super) fn fitted(keeps: bool, given: ImportedValue, ty: &MlirType) -> ImportedValue {
     match (given, narrow(ty)) {
-        (Given::Array(t), Some(to)) if !keeps && t.dtype() == to.held() => Given::Array(fit(&t, to)),
+        (ImportedValue::Array(t), Some(to)) if !keeps && t.dtype() == to.held() => {
+            ImportedValue::Array(fit(&t, to))
+        }
         (given, _) => given,
     }
 }
 
-/// The nearest element: whole numbers modulo their range, floats as they are rounded.
+/// Rounds to the nearest element: integers wrap, floats round.
 pub(super) fn fit(x: &Tensor, to: Narrow) -> Tensor {
     let unused = x.scalar_like(f64::from(8 - to.bits()));
     match (to.format(), to.held()) {
@@ -27,14 +29,16 @@ pub(super) fn fit(x: &Tensor, to: Narrow) -> Tensor {
     }
 }
 
-/// Ops that read bits, and conversions; `None`: it is none on such elements.
+/// Imports conversions and ops that read bits; `None` if no narrow type is involved.
 pub(super) fn write(
     op: &Operation,
-    operands: &[Given],
-    from: &[&Type],
-    to: &[&Type],
-) -> Result<Option<Given>> {
-    let (Some(Given::Array(x)), Some(from), Some(said)) = (operands.first(), from.first(), to.first()) else {
+    operands: &[ImportedValue],
+    from: &[&MlirType],
+    to: &[&MlirType],
+) -> Result<Option<ImportedValue>> {
+    let (Some(ImportedValue::Array(x)), Some(from), Some(said)) =
+        (operands.first(), from.first(), to.first())
+    else {
         return Ok(None);
     };
     let (from, to) = (narrow(from), narrow(said));
@@ -49,7 +53,7 @@ pub(super) fn write(
     let written = match (op.name.as_str(), to, whole) {
         ("stablehlo.convert", Some(to), _) => convert(x, to),
         ("stablehlo.bitcast_convert", ..) => {
-            let ty = held(said)?.pop().ok_or_else(|| wrong("a result without a type"))?;
+            let ty = held(said)?.pop().ok_or_else(|| wrong("a result has no type"))?;
             cast(x, from, to, &ty)?
         }
         ("stablehlo.popcnt", _, Some(n)) => mask(n).popcnt(),
@@ -62,10 +66,10 @@ pub(super) fn write(
         }
         _ => return Ok(None),
     };
-    Ok(Some(Given::Array(written)))
+    Ok(Some(ImportedValue::Array(written)))
 }
 
-/// `convert`: floats to whole numbers saturate, as those of the IR do.
+/// Imports `convert`: floats saturate when converted to integers, as in the IR.
 fn convert(x: &Tensor, to: Narrow) -> Tensor {
     match to.format() {
         Some(format) => {
@@ -85,14 +89,14 @@ fn convert(x: &Tensor, to: Narrow) -> Tensor {
     }
 }
 
-/// The nearest number of a format, ties to even: of f32 or f64.
-fn round(x: &Tensor, f: Format) -> Tensor {
-    if f.special == Special::Powers {
+/// Rounds f32 or f64 to the nearest number of a float format, ties to even.
+fn round(x: &Tensor, f: FloatLayout) -> Tensor {
+    if f.special == NonFinite::Powers {
         return power(x);
     }
     let number = |v: f64| x.scalar_like(v);
     let (size, exponent) = (x.abs(), if x.dtype() == DType::F64 { 11 } else { 8 });
-    // Below the normal numbers all have one unit: that of a large number's last bit.
+    // Subnormal numbers have one unit: the last bit of a large number.
     let digits = if x.dtype() == DType::F64 { 52 } else { 23 };
     let magic = 1.5 * f.quantum() * 2f64.powi(digits);
     let small = &(&size + magic) - magic;
@@ -100,25 +104,25 @@ fn round(x: &Tensor, f: Format) -> Tensor {
     let near = size.less(&number(2f64.powi(f.least()))).select(&small, &normal);
     let (nan, over) = (x.not_equal(x), near.greater(&number(f.max)));
     let ended = match f.special {
-        Special::Ieee => over.select(&number(f64::INFINITY), &near),
-        Special::None => over.select(&number(f.max), &near),
+        NonFinite::Ieee => over.select(&number(f64::INFINITY), &near),
+        NonFinite::None => over.select(&number(f.max), &near),
         _ => over.select(&number(f64::NAN), &near),
     };
     let signed = copysign(&ended, x);
     match f.special {
-        // 0 has no sign there.
-        Special::NanAtMinusZero => signed.equal(&number(0.0)).select(&number(0.0), &signed),
-        Special::None => nan.select(&number(-0.0), &signed),
+        // 0 has no sign in this encoding.
+        NonFinite::NanAtMinusZero => signed.equal(&number(0.0)).select(&number(0.0), &signed),
+        NonFinite::None => nan.select(&number(-0.0), &signed),
         _ => nan.select(x, &signed),
     }
 }
 
-/// The nearest power of two, ties up; NaN of what is not above 0.
+/// Rounds to the nearest power of two, ties up; NaN unless positive.
 fn power(x: &Tensor) -> Tensor {
     let bits = x.convert(DType::F32).bitcast_convert(DType::I32);
     let number = |v: i32| bits.scalar_like(f64::from(v));
     let near = (&bits + &number(0x40_0000)).and(&number(0x7F80_0000));
-    // Subnormal f32, as ml_dtypes takes them: what is above 2⁻¹²⁷ becomes 2⁻¹²⁶.
+    // Subnormal f32, like ml_dtypes: values above 2⁻¹²⁷ become 2⁻¹²⁶.
     let small = bits.less_equal(&number(0x40_0000)).select(&number(0x40_0000), &number(0x80_0000));
     let least = bits.less(&number(0x80_0000)).select(&small, &near);
     let is_power = bits.greater(&number(0)).and(&near.less(&number(0x7F80_0000)));
@@ -127,7 +131,7 @@ fn power(x: &Tensor) -> Tensor {
     value.convert(x.dtype())
 }
 
-/// The bits of elements in bytes.
+/// Encodes elements as bytes.
 fn encode(x: &Tensor, from: Narrow) -> Tensor {
     let Some(f) = from.format() else {
         let bytes = if x.dtype() == DType::U8 { x.clone() } else { x.bitcast_convert(DType::U8) };
@@ -135,7 +139,7 @@ fn encode(x: &Tensor, from: Narrow) -> Tensor {
     };
     let bits = x.bitcast_convert(DType::I32);
     let number = |v: i32| bits.scalar_like(f64::from(v));
-    if f.special == Special::Powers {
+    if f.special == NonFinite::Powers {
         let exponent = bits.shift_right_logical(&number(23));
         return x.not_equal(x).select(&number(0xFF), &exponent).convert(DType::U8);
     }
@@ -151,14 +155,14 @@ fn encode(x: &Tensor, from: Narrow) -> Tensor {
     let infinite = size.equal(&x.scalar_like(f64::INFINITY)).select(&number(top), &finite);
     let all = &infinite + &sign;
     let nan = match f.special {
-        Special::Ieee => &number(top | 1 << (f.mantissa.max(1) - 1)) + &sign,
-        Special::Nan => &number(sign_bit - 1) + &sign,
+        NonFinite::Ieee => &number(top | 1 << (f.mantissa.max(1) - 1)) + &sign,
+        NonFinite::Nan => &number(sign_bit - 1) + &sign,
         _ => number(sign_bit),
     };
     x.not_equal(x).select(&nan, &all).convert(DType::U8)
 }
 
-/// Bytes as elements: looked up in the table of all.
+/// Decodes bytes to elements with a lookup table.
 fn decode(bytes: &Tensor, to: Narrow) -> Result<Tensor> {
     if to.format().is_none() {
         let held = if to.held() == DType::I8 { bytes.bitcast_convert(DType::I8) } else { bytes.clone() };
@@ -169,14 +173,14 @@ fn decode(bytes: &Tensor, to: Narrow) -> Result<Tensor> {
     Ok(table.take(&bytes.convert(DType::I32)))
 }
 
-/// The same bits as elements of another type: by bytes that each hold as many bits as the narrower element has.
+/// Bitcasts to another type, by way of bytes that each hold as many bits as the narrower element.
 fn cast(x: &Tensor, from: Option<Narrow>, to: Option<Narrow>, ty: &TensorType) -> Result<Tensor> {
     let width = |n: Option<Narrow>, d: DType| n.map_or(d.bits(), Narrow::bits) as usize;
     let (a, b) = (width(from, x.dtype()), width(to, ty.dtype));
     let of_elements = |n: usize, w: usize| n.checked_mul(w);
     let even = a.max(b).is_multiple_of(a.min(b));
     if !even || of_elements(x.ty().elements(), a) != of_elements(ty.elements(), b) {
-        return Err(wrong(format!("the bits of {} are not as many as those of {ty}", x.ty())));
+        return Err(wrong(format!("cannot bitcast {} to {ty}: the numbers of bits differ", x.ty())));
     }
     let unit = a.min(b).min(8);
     let flat = x.reshape([x.ty().elements()]);
@@ -200,7 +204,7 @@ fn cast(x: &Tensor, from: Option<Narrow>, to: Option<Narrow>, ty: &TensorType) -
     Ok(elements.reshape(ty.shape.clone()))
 }
 
-/// Bytes of `width` bits as such of `unit` bits, the low ones first.
+/// Splits values of `width` bits into values of `unit` bits, low bits first.
 fn apart(bytes: &Tensor, width: usize, unit: usize) -> Tensor {
     if width <= unit {
         return bytes.clone();
@@ -214,7 +218,7 @@ fn apart(bytes: &Tensor, width: usize, unit: usize) -> Tensor {
     Tensor::concatenate(&parts.iter().collect::<Vec<_>>(), 1).reshape([n * k])
 }
 
-/// Bytes of `unit` bits as such of `width` bits.
+/// Joins values of `unit` bits into values of `width` bits.
 fn together(units: &Tensor, unit: usize, width: usize) -> Tensor {
     if width <= unit {
         return units.clone();

@@ -1,42 +1,41 @@
-//! Ops with shapes that are operands, as the ops with shapes that are attributes: what constants settle is settled while the
-//! program is read, the rest is refused.
+//! Converts dynamic-shape ops to static ops if the shape operands are constant, and rejects the rest.
 
 use super::attribute::{size, text};
-use super::call::{Arrays, Complex, Import, OpRow, Results, call, op};
+use super::call::{ArrayCall, ComplexRule, ImportRule, OpImport, OpResults, call, op};
 use super::chlo;
 use super::complex::{PADDED_PRODUCT, SHAPED_IOTA};
 use super::const_eval;
 use super::types::wrong;
-use crate::syntax::{Attribute, Dense, Elements, Operation, Ranked, Type};
+use crate::syntax::{Attribute, DenseElements, ElementData, MlirType, Operation, RankedTensorType};
 use systole_base::{Result, TensorType};
 
-pub(super) const OPERATIONS: &[OpRow] = &[
+pub(super) const OPERATIONS: &[OpImport] = &[
     op("stablehlo.dynamic_broadcast_in_dim")
-        .complex(Complex::Parts)
+        .complex(ComplexRule::Parts)
         .arrays(|c| shaped(c, "broadcast_in_dim")),
-    op("stablehlo.dynamic_reshape").complex(Complex::Parts).arrays(|c| shaped(c, "reshape")),
+    op("stablehlo.dynamic_reshape").complex(ComplexRule::Parts).arrays(|c| shaped(c, "reshape")),
     op("stablehlo.dynamic_iota").complex(SHAPED_IOTA).arrays(|c| shaped(c, "iota")),
-    op("stablehlo.dynamic_pad").complex(Complex::Parts).arrays(pad),
-    op("stablehlo.real_dynamic_slice").complex(Complex::Parts).arrays(slice),
-    op("stablehlo.dynamic_gather").complex(Complex::Parts).arrays(gather),
+    op("stablehlo.dynamic_pad").complex(ComplexRule::Parts).arrays(pad),
+    op("stablehlo.real_dynamic_slice").complex(ComplexRule::Parts).arrays(slice),
+    op("stablehlo.dynamic_gather").complex(ComplexRule::Parts).arrays(gather),
     op("stablehlo.dynamic_conv").complex(PADDED_PRODUCT).arrays(convolution),
     op("stablehlo.set_dimension_size").arrays(set_size),
-    call("shape_assertion", Import::Arrays(assert_shape)),
-    // JAX's top_k of a number of elements that a symbol stands for.
-    call("stablehlo.dynamic_top_k", Import::Arrays(top_k)),
+    call("shape_assertion", ImportRule::Arrays(assert_shape)),
+    // JAX's top_k with a symbolic number of elements.
+    call("stablehlo.dynamic_top_k", ImportRule::Arrays(top_k)),
 ];
 
-/// The static op, its last operand the shape of its result.
-fn shaped(c: &Arrays, name: &str) -> Results {
+/// Imports as the static op; the last operand is the result shape.
+fn shaped(c: &ArrayCall, name: &str) -> OpResults {
     let (shape, x) = c.operands.split_last().ok_or_else(|| wrong("an operand is missing"))?;
     let ty = TensorType::new(c.result()?.dtype, const_eval::shape(shape, "the shape")?);
     c.emit(&renamed(c.op, name), x.to_vec(), vec![ty], Vec::new()).map(Some)
 }
 
-/// The static op on the first operands; the further ones are its attributes.
-fn with_lists(c: &Arrays, name: &str, operands: usize, lists: &[&str]) -> Results {
+/// Imports as the static op on the first operands; the other operands become its attributes.
+fn with_lists(c: &ArrayCall, name: &str, operands: usize, lists: &[&str]) -> OpResults {
     if c.operands.len() != operands + lists.len() {
-        return Err(wrong(format!("{} operands, not {}", c.operands.len(), operands + lists.len())));
+        return Err(wrong(format!("got {} operands, expected {}", c.operands.len(), operands + lists.len())));
     }
     let mut op = renamed(c.op, name);
     for (i, list) in lists.iter().enumerate() {
@@ -45,54 +44,54 @@ fn with_lists(c: &Arrays, name: &str, operands: usize, lists: &[&str]) -> Result
     c.emit(&op, c.operands[..operands].to_vec(), c.results.to_vec(), Vec::new()).map(Some)
 }
 
-fn pad(c: &Arrays) -> Results {
+fn pad(c: &ArrayCall) -> OpResults {
     with_lists(c, "pad", 2, &["edge_padding_low", "edge_padding_high", "interior_padding"])
 }
 
-fn slice(c: &Arrays) -> Results {
+fn slice(c: &ArrayCall) -> OpResults {
     with_lists(c, "slice", 1, &["start_indices", "limit_indices", "strides"])
 }
 
-fn gather(c: &Arrays) -> Results {
+fn gather(c: &ArrayCall) -> OpResults {
     with_lists(c, "gather", 2, &["slice_sizes"])
 }
 
-fn convolution(c: &Arrays) -> Results {
+fn convolution(c: &ArrayCall) -> OpResults {
     let [x, kernel, padding] = c.all::<3>()?;
     let mut conv = renamed(c.op, "convolution");
     with(&mut conv, "padding", pairs(&const_eval::ints(padding, "padding")?));
     c.emit(&conv, vec![x.clone(), kernel.clone()], c.results.to_vec(), Vec::new()).map(Some)
 }
 
-fn assert_shape(c: &Arrays) -> Results {
-    if const_eval::ints_or_bools(c.operand(0)?, "the claim about a shape")?.first() == Some(&0) {
+fn assert_shape(c: &ArrayCall) -> OpResults {
+    if const_eval::ints_or_bools(c.operand(0)?, "the shape assertion")?.first() == Some(&0) {
         let numbers: Result<Vec<_>> = c.operands[1..].iter().map(|t| const_eval::ints(t, "a size")).collect();
         let said = text(c.op, "error_message").unwrap_or("shape_assertion");
-        return Err(wrong(format!("the shapes are not those that the program was exported for: {said}"))
+        return Err(wrong(format!("the shapes differ from those the program was exported for: {said}"))
             .because(format!("sizes: {:?}", numbers?.concat())));
     }
     Ok(Some(Vec::new()))
 }
 
-fn top_k(c: &Arrays) -> Results {
+fn top_k(c: &ArrayCall) -> OpResults {
     let [x, k] = c.all::<2>()?;
     match const_eval::sizes(k, "k")?[..] {
         [k] => chlo::top_k(x, k, true).map(Some),
-        _ => Err(wrong("k is not one number")),
+        _ => Err(wrong("k must be a scalar")),
     }
 }
 
-/// The size of a dimension as another that is known now: the elements before it.
-fn set_size(c: &Arrays) -> Results {
+/// Imports `set_dimension_size` with a constant size: keeps the elements before it.
+fn set_size(c: &ArrayCall) -> OpResults {
     let [x, new] = c.all::<2>()?;
     let dim = size(c.op, "dimension")?.filter(|d| *d < x.rank());
-    let dim = dim.ok_or_else(|| wrong("there is no such dimension"))?;
+    let dim = dim.ok_or_else(|| wrong("dimension out of range"))?;
     let now = x.shape()[dim];
     match const_eval::sizes(new, "the size")?.as_slice() {
         [n] if *n == now => Ok(Some(vec![x.clone()])),
         [n] if *n < now => Ok(Some(vec![x.slice_dim(dim, 0, *n)])),
-        [n] => Err(wrong(format!("the size {n} is more than {now}"))),
-        _ => Err(wrong("the size is not one number")),
+        [n] => Err(wrong(format!("size {n} is greater than the current size {now}"))),
+        _ => Err(wrong("the size must be a scalar")),
     }
 }
 
@@ -114,8 +113,8 @@ fn array(values: &[i64]) -> Attribute {
 fn pairs(values: &[i64]) -> Attribute {
     let dims = vec![Some(values.len() as u64 / 2), Some(2)];
     let words = values.iter().map(i64::to_string).collect();
-    Attribute::Dense(Dense {
-        ty: Type::Tensor(Ranked { dims, element: "i64".into(), encoding: None }),
-        elements: Elements::List(vec![values.len() / 2, 2], words),
+    Attribute::Dense(DenseElements {
+        ty: MlirType::Tensor(RankedTensorType { dims, element: "i64".into(), encoding: None }),
+        elements: ElementData::List(vec![values.len() / 2, 2], words),
     })
 }

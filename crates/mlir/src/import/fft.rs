@@ -1,45 +1,46 @@
-//! `fft` by products with matrices: a length is split into factors, each a product with the matrix of its roots of one, with
-//! factors of one between them. Large primes are convolutions of a length that splits (Bluestein). Constants are computed
-//! in f64.
+//! Imports `fft` as matrix products (mixed-radix Cooley-Tukey): splits the length into factors, each a product with a
+//! DFT matrix, with twiddle factors between them. Large primes use Bluestein's algorithm. Constants are computed in
+//! f64.
 //!
 //! Source: the StableHLO specification, fft; Cooley and Tukey 1965; Bluestein 1970.
 
-use super::call::{Call, Import, OpRow, op};
-use super::complex_number::Number;
+use super::call::{ImportRule, OpCall, OpImport, op};
+use super::complex_number::RealOrComplex;
 use super::types::{not_there, wrong};
-use super::value::Given;
+use super::value::ImportedValue;
 use crate::syntax::{Attribute, find};
 use std::f64::consts::PI;
 use systole_base::{Literal, Result};
 use systole_ir::Tensor;
 
-/// Lengths up to this are one product.
+/// Maximum length of a single matrix product.
 const ONE_PRODUCT: usize = 64;
-/// Prime lengths above this are convolutions.
+/// Prime lengths above this use Bluestein's convolution.
 const LARGEST_PRIME: usize = 256;
-/// Longer transforms need larger constants than a program should have.
+/// Maximum transform length; longer ones need too large constants.
 const LONGEST: usize = 1 << 22;
-/// The same of factors that are convolutions.
+/// Maximum length of factors that use Bluestein's convolution.
 const LONGEST_CONVOLVED: usize = 1 << 18;
 
-pub(super) const OPERATIONS: &[OpRow] = &[op("stablehlo.fft").import(Import::Values(transformed))];
+pub(super) const OPERATIONS: &[OpImport] = &[op("stablehlo.fft").import(ImportRule::Values(transformed))];
 
-fn transformed(call: &Call) -> Result<Vec<Given>> {
+fn transformed(call: &OpCall) -> Result<Vec<ImportedValue>> {
     let (op, x, to) = (call.op, call.number(0)?, call.ty()?);
     let lengths = super::attribute::sizes(op, "fft_length")?;
     let kind = match find(&op.attributes, "fft_type") {
         Some(Attribute::Keyword(_, kind)) => kind.as_str(),
-        _ => return Err(wrong("the attribute `fft_type` is missing")),
+        _ => return Err(wrong("missing attribute `fft_type`")),
     };
     checked(&x, &lengths, kind)?;
     let first = x.rank() - lengths.len();
     if x.ty().elements() == 0 || to.elements() == 0 || lengths.contains(&0) {
         let zeros = x.g().full(&to, 0.0);
         let complex = kind != "IRFFT";
-        let zeros = if complex { Number::complex(zeros.clone(), zeros) } else { Number::real(zeros) };
+        let zeros =
+            if complex { RealOrComplex::complex(zeros.clone(), zeros) } else { RealOrComplex::real(zeros) };
         return Ok(vec![zeros.into()]);
     }
-    let others = |x: Number, sign: f64| {
+    let others = |x: RealOrComplex, sign: f64| {
         lengths[..lengths.len() - 1].iter().enumerate().fold(x, |x, (i, _)| along(&x, first + i, sign))
     };
     let last = x.rank() - 1;
@@ -52,25 +53,25 @@ fn transformed(call: &Call) -> Result<Vec<Given>> {
         }
         _ => {
             let whole = hermitian(&others(x, 1.0), lengths[lengths.len() - 1]);
-            Number::real(scaled(&along(&whole, last, 1.0), &lengths).re)
+            RealOrComplex::real(scaled(&along(&whole, last, 1.0), &lengths).re)
         }
     };
     let complex = kind != "IRFFT";
     Ok(vec![if complex { written.widened() } else { written }.into()])
 }
 
-fn checked(x: &Number, lengths: &[usize], kind: &str) -> Result<()> {
+fn checked(x: &RealOrComplex, lengths: &[usize], kind: &str) -> Result<()> {
     let wants_complex = match kind {
         "FFT" | "IFFT" | "IRFFT" => true,
         "RFFT" => false,
-        other => return Err(wrong(format!("there is no fft_type `{other}`"))),
+        other => return Err(wrong(format!("unknown fft_type `{other}`"))),
     };
     if wants_complex != x.is_complex() {
         let what = if wants_complex { "complex" } else { "real" };
-        return Err(wrong(format!("(C2) {kind} takes {what} numbers")));
+        return Err(wrong(format!("(C2) {kind} requires {what} numbers")));
     }
     if !(1..=3).contains(&lengths.len()) || lengths.len() > x.rank() {
-        let what = format!("(C1, C3) fft_length {lengths:?} has not 1 to 3 entries for {}", x.ty());
+        let what = format!("(C1, C3) fft_length {lengths:?} must have 1 to 3 entries for {}", x.ty());
         return Err(wrong(what));
     }
     let mut wanted = lengths.to_vec();
@@ -79,18 +80,21 @@ fn checked(x: &Number, lengths: &[usize], kind: &str) -> Result<()> {
     }
     let have = &x.shape()[x.rank() - lengths.len()..];
     if have != wanted {
-        let what =
-            format!("(C4, C5) {kind} of the lengths {lengths:?} takes last sizes {wanted:?}, not {have:?}");
+        let what = format!(
+            "(C4, C5) {kind} with fft_length {lengths:?} requires trailing dimensions {wanted:?}, got {have:?}"
+        );
         return Err(wrong(what));
     }
     if lengths.iter().any(|n| *n > LONGEST || unsplit(*n) > LONGEST_CONVOLVED) {
-        let what = format!("transforms longer than {LONGEST}, or {LONGEST_CONVOLVED} times a small number");
+        let what = format!(
+            "fft lengths above {LONGEST}, or above {LONGEST_CONVOLVED} with a large prime factor, are not supported"
+        );
         return Err(not_there(what).hint("pad the array to a length with small factors"));
     }
     Ok(())
 }
 
-/// What is left of a length without the factors of products.
+/// Returns the part of a length that small factors do not divide.
 fn unsplit(n: usize) -> usize {
     (2..=ONE_PRODUCT).fold(n.max(1), |mut rest, a| {
         while rest.is_multiple_of(a) {
@@ -100,32 +104,32 @@ fn unsplit(n: usize) -> usize {
     })
 }
 
-fn scaled(x: &Number, lengths: &[usize]) -> Number {
+fn scaled(x: &RealOrComplex, lengths: &[usize]) -> RealOrComplex {
     let all: f64 = lengths.iter().map(|n| *n as f64).product();
     x.scale(&x.re.scalar_like(1.0 / all))
 }
 
-/// `[…, n / 2 + 1] → […, n]`: the other half is the conjugate backwards.
-fn hermitian(x: &Number, n: usize) -> Number {
+/// Expands `[…, n / 2 + 1] → […, n]` by Hermitian symmetry.
+fn hermitian(x: &RealOrComplex, n: usize) -> RealOrComplex {
     let last = x.rank() - 1;
     let tail = n.div_ceil(2);
     if tail <= 1 {
         return x.slice_dim(last, 0, n);
     }
     let rest = x.slice_dim(last, 1, tail).map(|t| t.reverse(&[last])).conj();
-    Number::concatenate(&[x, &rest], last).unwrap_or_else(|| x.clone())
+    RealOrComplex::concatenate(&[x, &rest], last).unwrap_or_else(|| x.clone())
 }
 
-/// The transform along one dimension.
-fn along(x: &Number, dim: usize, sign: f64) -> Number {
+/// Computes the transform along one dimension.
+fn along(x: &RealOrComplex, dim: usize, sign: f64) -> RealOrComplex {
     let n = x.rank();
     let mut order: Vec<usize> = (0..n).collect();
     order.swap(dim, n - 1);
     transform(&x.transpose(&order), sign).transpose(&order)
 }
 
-/// The transform along the last dimension, not scaled: sums of `x[j] · e^(sign · 2πi · j · k / n)`.
-fn transform(x: &Number, sign: f64) -> Number {
+/// Computes the unscaled transform along the last dimension: sums of `x[j] · e^(sign · 2πi · j · k / n)`.
+fn transform(x: &RealOrComplex, sign: f64) -> RealOrComplex {
     let n = x.shape().last().copied().unwrap_or(1);
     let factor = (2..=ONE_PRODUCT.min(n)).rev().find(|a| n.is_multiple_of(*a));
     match factor {
@@ -137,7 +141,7 @@ fn transform(x: &Number, sign: f64) -> Number {
     }
 }
 
-/// A factor near the root of a length of two products, else the largest.
+/// Returns a factor near the square root for a length of two products, otherwise the largest one.
 fn balanced(n: usize, largest: usize) -> usize {
     if n / largest > ONE_PRODUCT {
         return largest;
@@ -146,14 +150,14 @@ fn balanced(n: usize, largest: usize) -> usize {
     (2..=largest).filter(fits).find(|a| a * a >= n).unwrap_or(largest)
 }
 
-/// `[…, n] → […, n]` by the matrix of the roots.
-fn product(x: &Number, n: usize, sign: f64) -> Number {
+/// Multiplies `[…, n] → […, n]` by the DFT matrix.
+fn product(x: &RealOrComplex, n: usize, sign: f64) -> RealOrComplex {
     product_along(x, x.rank() - 1, n, sign)
 }
 
-/// The transform along one dimension, which becomes the last one: one product of both parts beside each other with the
-/// matrix of the roots, `[[re, im], [−im, re]]`.
-fn product_along(x: &Number, dim: usize, n: usize, sign: f64) -> Number {
+/// Computes the transform along one dimension, which becomes the last one: one product of the concatenated real and
+/// imaginary parts with the DFT matrix `[[re, im], [−im, re]]`.
+fn product_along(x: &RealOrComplex, dim: usize, n: usize, sign: f64) -> RealOrComplex {
     let angle = |p: usize| sign * 2.0 * PI * (p % n) as f64 / n as f64;
     let row = |j: usize, turn: bool| {
         let all: Vec<(f64, f64)> = (0..n).map(|k| angle(j * k)).map(|a| (a.cos(), a.sin())).collect();
@@ -172,11 +176,11 @@ fn product_along(x: &Number, dim: usize, n: usize, sign: f64) -> Number {
     };
     let y = both.dot_general(&w, &[], &[], &[dim], &[0]);
     let last = y.rank() - 1;
-    Number::complex(y.slice_dim(last, 0, n), y.slice_dim(last, n, 2 * n))
+    RealOrComplex::complex(y.slice_dim(last, 0, n), y.slice_dim(last, n, 2 * n))
 }
 
-/// n = a · b: transforms of length a, factors, transforms of length b.
-fn split(x: &Number, a: usize, sign: f64) -> Number {
+/// Splits n = a · b: transforms of length a, twiddle factors, transforms of length b.
+fn split(x: &RealOrComplex, a: usize, sign: f64) -> RealOrComplex {
     let rank = x.rank();
     let n = x.shape()[rank - 1];
     let b = n / a;
@@ -193,10 +197,10 @@ fn split(x: &Number, a: usize, sign: f64) -> Number {
     rows.transposed().reshape(&[lead, &[n]].concat())
 }
 
-/// Bluestein: j · k = (j² + k² − (k − j)²) / 2, so that the sums are a convolution.
-fn convolved(x: &Number, n: usize, sign: f64) -> Number {
+/// Computes Bluestein's transform: with j · k = (j² + k² − (k − j)²) / 2 the sums become a convolution.
+fn convolved(x: &RealOrComplex, n: usize, sign: f64) -> RealOrComplex {
     let m = (2 * n - 1).next_power_of_two();
-    // Squares modulo 2n: angles keep all their digits.
+    // Squares modulo 2n keep all digits of the angles.
     let angle = |j: usize| sign * PI * ((j as u128 * j as u128) % (2 * n as u128)) as f64 / n as f64;
     let chirp: Vec<(f64, f64)> = (0..n).map(|j| (angle(j).cos(), angle(j).sin())).collect();
     let mut kernel = vec![(0.0, 0.0); m];
@@ -218,14 +222,14 @@ fn convolved(x: &Number, n: usize, sign: f64) -> Number {
     transform(&spectrum, 1.0).slice_dim(last, 0, n).mul(&chirp)
 }
 
-/// `e^(sign · 2πi · at(j, k) / n)` for each place of a matrix.
+/// Returns the matrix `e^(sign · 2πi · at(j, k) / n)`.
 fn roots(
-    like: &Number,
+    like: &RealOrComplex,
     shape: &[usize; 2],
     at: impl Fn(usize, usize) -> usize,
     n: usize,
     sign: f64,
-) -> Number {
+) -> RealOrComplex {
     let angle = |p: usize| sign * 2.0 * PI * p as f64 / n as f64;
     let places = (0..shape[0]).flat_map(|j| (0..shape[1]).map(move |k| (j, k)));
     let all: Vec<(f64, f64)> =
@@ -233,13 +237,13 @@ fn roots(
     constant(like, shape, &all)
 }
 
-fn constant(like: &Number, shape: &[usize], values: &[(f64, f64)]) -> Number {
+fn constant(like: &RealOrComplex, shape: &[usize], values: &[(f64, f64)]) -> RealOrComplex {
     let part =
         |of: fn(&(f64, f64)) -> f64| of_values(&like.re, shape, &values.iter().map(of).collect::<Vec<_>>());
-    Number::complex(part(|v| v.0), part(|v| v.1))
+    RealOrComplex::complex(part(|v| v.0), part(|v| v.1))
 }
 
-/// A constant of the type of `like`.
+/// Returns a constant with the type of `like`.
 fn of_values(like: &Tensor, shape: &[usize], values: &[f64]) -> Tensor {
     match Literal::from_slice(shape, values) {
         Ok(literal) => like.builder().constant(literal.convert(like.ty().dtype)),
@@ -247,7 +251,7 @@ fn of_values(like: &Tensor, shape: &[usize], values: &[f64]) -> Tensor {
     }
 }
 
-/// The transform of a power of two numbers with sign −1, in f64.
+/// Computes the transform of a power-of-two length with sign −1 on the host, in f64.
 fn of_host(x: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let n = x.len();
     if n <= 1 {

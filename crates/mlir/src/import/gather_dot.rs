@@ -1,4 +1,4 @@
-//! Ops of sums of products and of choices by index that the IR writes by dot_general and gather.
+//! Imports einsum, unary_einsum and torch_index_select with dot_general and gather.
 
 use super::attribute::size;
 use super::types::{not_there, wrong};
@@ -7,32 +7,32 @@ use systole_base::{DType, Dims, Result};
 use systole_ir::Tensor;
 use systole_ir::op::{DotGeneral, Gather};
 
-/// The letters of `"ab,bc->ac"`: of each operand and of the result.
+/// Parses `"ab,bc->ac"`: the letters of each operand and of the result.
 fn letters(config: Option<&str>, operands: &[&Tensor]) -> Result<(Vec<Vec<char>>, Vec<char>)> {
-    let config = config.ok_or_else(|| wrong("`einsum_config` is missing"))?;
+    let config = config.ok_or_else(|| wrong("missing attribute `einsum_config`"))?;
     let parts = config.split_once("->");
-    let (from, to) = parts.ok_or_else(|| wrong(format!("`{config}` names no result")))?;
+    let (from, to) = parts.ok_or_else(|| wrong(format!("einsum `{config}` has no result")))?;
     if config.contains('.') {
-        return Err(not_there(format!("`{config}`: dimensions that dots stand for are not supported")));
+        return Err(not_there(format!("einsum `{config}`: an ellipsis is not supported")));
     }
     let chars = |text: &str| text.chars().filter(|c| !c.is_whitespace()).collect::<Vec<char>>();
     let from: Vec<Vec<char>> = from.split(',').map(chars).collect();
     let fits = from.len() == operands.len() && from.iter().zip(operands).all(|(l, x)| l.len() == x.rank());
     if !fits {
-        return Err(wrong(format!("`{config}` does not name the dimensions of the operands")));
+        return Err(wrong(format!("einsum `{config}` does not match the operands' dimensions")));
     }
     let twice = |all: &[char]| all.iter().enumerate().any(|(i, c)| all[..i].contains(c));
     let to = chars(to);
     if from.iter().any(|l| twice(l)) || twice(&to) {
-        return Err(not_there(format!("`{config}`: a letter twice in one array is not supported")));
+        return Err(not_there(format!("einsum `{config}`: a repeated letter in one array is not supported")));
     }
     if to.iter().any(|c| from.iter().all(|l| !l.contains(c))) {
-        return Err(wrong(format!("`{config}`: the result has a letter that no operand has")));
+        return Err(wrong(format!("einsum `{config}`: the result has a letter that is in no operand")));
     }
     Ok((from, to))
 }
 
-/// The sum over letters that neither `kept` nor others have.
+/// Sums over letters that are neither in `kept` nor in other arrays.
 fn summed(x: &Tensor, own: &[char], kept: impl Fn(char) -> bool) -> (Tensor, Vec<char>) {
     let gone: Vec<usize> = (0..own.len()).filter(|&d| !kept(own[d])).collect();
     let left = own.iter().copied().filter(|c| kept(*c)).collect();
@@ -42,18 +42,19 @@ fn summed(x: &Tensor, own: &[char], kept: impl Fn(char) -> bool) -> (Tensor, Vec
 fn in_order(x: &Tensor, own: &[char], to: &[char]) -> Result<Tensor> {
     let places: Option<Vec<usize>> = to.iter().map(|c| own.iter().position(|o| o == c)).collect();
     let places = places.filter(|p| p.len() == own.len());
-    let places = places.ok_or_else(|| wrong("the letters of the result are not those that are left"))?;
+    let places = places.ok_or_else(|| wrong("the letters of the result do not match the remaining ones"))?;
     Ok(if places.is_sorted() { x.clone() } else { x.transpose(&places) })
 }
 
-/// `"ab->b"`: sums over what the result has not, then its order.
+/// Imports unary einsum `"ab->b"`: sums over letters that are not in the result, then permutes.
 pub(super) fn unary(config: Option<&str>, x: &Tensor) -> Result<Tensor> {
     let (from, to) = letters(config, &[x])?;
     let (sum, left) = summed(x, &from[0], |c| to.contains(&c));
     in_order(&sum, &left, &to)
 }
 
-/// `"ab,bc->ac"`: letters of both and of the result are the batch's, those of both alone are summed over.
+/// Imports einsum `"ab,bc->ac"`: letters in both operands and the result are batch dimensions, letters in both operands
+/// only are contracted.
 pub(super) fn einsum(config: Option<&str>, a: &Tensor, b: &Tensor) -> Result<Tensor> {
     let (from, to) = letters(config, &[a, b])?;
     let (a, own_a) = summed(a, &from[0], |c| to.contains(&c) || from[1].contains(&c));
@@ -76,17 +77,18 @@ pub(super) fn einsum(config: Option<&str>, a: &Tensor, b: &Tensor) -> Result<Ten
     in_order(&product, &left, &to)
 }
 
-/// Slices of `x` along `dim` at the places that `index` names, as PyTorch's `index_select` with leading `batch_dims`.
+/// Gathers slices of `x` along `dim` at the indices in `index`, like PyTorch's `index_select` with leading
+/// `batch_dims`.
 pub(super) fn select(op: &Operation, x: &Tensor, index: &Tensor) -> Result<Tensor> {
-    let dim = size(op, "dim")?.ok_or_else(|| wrong("`dim` is missing"))?;
+    let dim = size(op, "dim")?.ok_or_else(|| wrong("missing attribute `dim`"))?;
     let batch = size(op, "batch_dims")?.unwrap_or(0);
     if dim >= x.rank() || batch > dim || batch > index.rank() {
-        return Err(wrong(format!("`dim` {dim} or `batch_dims` {batch} is beyond the rank")));
+        return Err(wrong(format!("`dim` {dim} or `batch_dims` {batch} is out of range for the rank")));
     }
     let mut slice_sizes: Dims = x.shape().iter().copied().collect();
     slice_sizes[dim] = 1;
     slice_sizes[..batch].iter_mut().for_each(|n| *n = 1);
-    // Result: batch, x's dimensions before `dim`, those of the index, x's dimensions after it.
+    // Result dimensions: batch, x's dimensions before `dim`, those of the index, x's dimensions after it.
     let (before, of_index) = (dim - batch, index.rank() - batch);
     let after = x.rank() - dim - 1;
     let offset = (batch..dim).chain((0..after).map(|i| batch + before + of_index + i)).collect();

@@ -1,4 +1,4 @@
-//! [`Module`] → [`Program`]: calls are unfolded, ops of other dialects are written out in StableHLO's own.
+//! Imports an [`MlirModule`] as a [`Program`]: inlines calls and decomposes ops of other dialects to StableHLO.
 
 mod approx_top_k;
 mod attribute;
@@ -23,107 +23,112 @@ mod table;
 mod types;
 mod value;
 
-use crate::device_sharding::Tiles;
-use crate::interface::{Element, Face, Interface};
-use crate::syntax::{Attribute, Function, Module, Operation, Place, Region, Type, find};
-use call::{Arrays, Call, Import, OpRow, emit};
-pub use check::Check;
+use crate::device_sharding::DeviceSharding;
+use crate::interface::{ProgramInterface, ProgramPort, SourceElement};
+use crate::syntax::{Attribute, MlirFunction, MlirModule, MlirRegion, MlirType, Operation, SourceSpan, find};
+use call::{ArrayCall, ImportRule, OpCall, OpImport, emit};
+pub use check::ResultCheck;
 use devices::{groups, run_parallel, sharding_import};
-use importer::{Frame, Importer, MAX_CALLS, place};
+use importer::{CallFrame, Importer, MAX_CALLS, place};
 use std::sync::Arc;
 use systole_base::{DType, Error, ErrorKind, Literal, Result, ResultExt, TensorType};
-use systole_ir::text::Program;
+use systole_ir::text::StableHloProgram;
 use systole_ir::{Graph, GraphBuilder, Tensor, control_builders};
 use types::{element, fits, held, is_settled, not_there, unsettled, wrong};
-use value::Given;
+use value::ImportedValue;
 
-/// Ops that all calls may unfold to.
+/// Maximum number of ops after inlining.
 const MOST_OPS: usize = 1 << 22;
 
-/// A module as the IR has it.
+/// An imported module.
 #[derive(Clone, Debug)]
-pub struct Imported {
-    /// What it computes; the arrays that `checks` compare are the last results of its graph.
-    pub program: Program,
-    /// What the module's writer calls its arguments and results.
-    pub interface: Interface,
-    /// What the module says of its own results.
-    pub checks: Vec<Check>,
-    /// Of each result whether a device has a term of it, of its own; else all devices have all of it.
+pub struct ImportedProgram {
+    /// The program; arrays that `checks` compare are the last results of its graph.
+    pub program: StableHloProgram,
+    /// Source types of the arguments and results.
+    pub interface: ProgramInterface,
+    /// The module's assertions about its own results.
+    pub checks: Vec<ResultCheck>,
+    /// For each result, whether each device holds its own term of a sum; otherwise the result is the same on all
+    /// devices.
     pub terms: Vec<bool>,
-    /// Where the nodes of the graph come from: the last node of an op and the op's place, in order.
-    places: Vec<(u32, Place)>,
+    /// Source positions: the last node of each op and the op's position, in order.
+    places: Vec<(u32, SourceSpan)>,
 }
 
-impl Imported {
-    /// A graph that was made of something else than a module: each argument and result is one array.
-    pub fn of_graph(graph: Arc<Graph>) -> Imported {
-        let face = |(first, ty): (usize, &TensorType)| Face {
+impl ImportedProgram {
+    /// Wraps a graph that was not imported from a module: each argument and result is one array.
+    pub fn of_graph(graph: Arc<Graph>) -> ImportedProgram {
+        let face = |(first, ty): (usize, &TensorType)| ProgramPort {
             dims: ty.shape.to_vec(),
-            element: Element::Plain(ty.dtype),
+            element: SourceElement::Plain(ty.dtype),
             first,
         };
         let faces = |types: Vec<TensorType>| types.iter().enumerate().map(face).collect();
         let interface =
-            Interface { arguments: faces(graph.param_types()), results: faces(graph.result_types()) };
+            ProgramInterface { arguments: faces(graph.param_types()), results: faces(graph.result_types()) };
         let terms = vec![false; interface.results.len()];
-        let program = Program { graph, donated: Vec::new(), spread: None };
-        Imported { program, interface, checks: Vec::new(), terms, places: Vec::new() }
+        let program = StableHloProgram { graph, donated: Vec::new(), spread: None };
+        ImportedProgram { program, interface, checks: Vec::new(), terms, places: Vec::new() }
     }
 
-    /// Where in the text, or in the bytecode, the op stands that a node of the graph is of.
-    pub fn place(&self, node: usize) -> Option<Place> {
+    /// Returns the source position of the op that a graph node was imported from.
+    pub fn place(&self, node: usize) -> Option<SourceSpan> {
         let next = self.places.partition_point(|(last, _)| (*last as usize) < node);
         self.places.get(next).map(|(_, place)| *place)
     }
 }
 
-/// The program of a module: `main`, or else the first function that is not private.
+/// Imports the entry function of a module: `main`, or the first function that is not private.
 ///
 /// # Errors
-/// `Data` where the module contradicts itself; `Unsupported` for what is not there: each with its place.
-pub fn program(module: &Module) -> Result<Imported> {
+/// `Data` if the module is inconsistent, `Unsupported` for unsupported ops and types; each with its position.
+pub fn program(module: &MlirModule) -> Result<ImportedProgram> {
     on_devices(module, &[])
 }
 
-/// As [`program`], on devices on which results lie as `tiles` say: what devices compute by themselves and return as terms of a
-/// sum is left so.
+/// Like [`program`], with the result shardings `tiles`: unreduced results of manual computations stay per-device terms
+/// of a sum.
 ///
 /// # Errors
-/// As [`program`].
-pub fn on_devices(module: &Module, tiles: &[Tiles]) -> Result<Imported> {
+/// See [`program`].
+pub fn on_devices(module: &MlirModule, tiles: &[DeviceSharding]) -> Result<ImportedProgram> {
     let main = module.functions.iter().find(|f| f.name == "main");
     let main = main.or_else(|| module.functions.iter().find(|f| !f.is_private)).ok_or_else(|| {
         Error::new(ErrorKind::Data, "the module has no function to run")
-            .hint("give it a function `main` that is not private")
+            .hint("add a function `main` that is not private")
     })?;
     of_tiled(module, main, tiles)
 }
 
-/// As [`program`], of one function of the module.
+/// Like [`program`], for one function of the module.
 ///
 /// # Errors
-/// As [`program`].
-pub fn of_function(module: &Module, main: &Function) -> Result<Imported> {
+/// See [`program`].
+pub fn of_function(module: &MlirModule, main: &MlirFunction) -> Result<ImportedProgram> {
     of_tiled(module, main, &[])
 }
 
-fn of_tiled(module: &Module, main: &Function, tiles: &[Tiles]) -> Result<Imported> {
+fn of_tiled(module: &MlirModule, main: &MlirFunction, tiles: &[DeviceSharding]) -> Result<ImportedProgram> {
     let Some(own) = groups::written(module)? else { return of_numbered(module, main, tiles) };
     let main = own.functions.iter().find(|f| f.name == main.name).unwrap_or(main);
     of_numbered(&own, main, tiles)
 }
 
-/// Of a module whose groups of devices are numbers.
-fn of_numbered(module: &Module, main: &Function, tiles: &[Tiles]) -> Result<Imported> {
+/// Imports a function of a module whose device groups are numbers.
+fn of_numbered(
+    module: &MlirModule,
+    main: &MlirFunction,
+    tiles: &[DeviceSharding],
+) -> Result<ImportedProgram> {
     let g = GraphBuilder::new(&main.name);
     let (mut arguments, mut parameters) = (Vec::new(), Vec::new());
     for (i, (value, name)) in main.body.arguments.iter().zip(&main.names).enumerate() {
-        let ty = main.values.get(*value).ok_or_else(|| wrong("a parameter without a type"))?;
-        if *ty == Type::Token {
+        let ty = main.values.get(*value).ok_or_else(|| wrong("a parameter has no type"))?;
+        if *ty == MlirType::Token {
             g.parameter(token(), name);
-            arguments.push(Given::Token);
-            parameters.push(Element::Plain(DType::Bool));
+            arguments.push(ImportedValue::Token);
+            parameters.push(SourceElement::Plain(DType::Bool));
             continue;
         }
         if !is_settled(ty) {
@@ -131,7 +136,7 @@ fn of_numbered(module: &Module, main: &Function, tiles: &[Tiles]) -> Result<Impo
         }
         let types = held(ty).at(|| format!("parameter `{name}` of @{}", main.name))?;
         let mut parts = types.iter().map(|ty| g.parameter(ty.clone(), name));
-        arguments.extend(Given::of_parts(&mut parts, types.len()));
+        arguments.extend(ImportedValue::of_parts(&mut parts, types.len()));
         parameters.push(element(ty)?);
     }
     let mut importer = Importer {
@@ -147,8 +152,8 @@ fn of_numbered(module: &Module, main: &Function, tiles: &[Tiles]) -> Result<Impo
     };
     let results = importer.function(main, arguments, &g)?;
     let own = elements_of(main, &results);
-    let parts_of = |given: &Given| match given {
-        Given::Token => Ok(vec![g.constant(Literal::zeros(token()))]),
+    let parts_of = |given: &ImportedValue| match given {
+        ImportedValue::Token => Ok(vec![g.constant(Literal::zeros(token()))]),
         other => other.parts(),
     };
     let mut parts = results.iter().map(parts_of).collect::<Result<Vec<_>>>()?;
@@ -157,47 +162,47 @@ fn of_numbered(module: &Module, main: &Function, tiles: &[Tiles]) -> Result<Impo
     let mut results: Vec<Tensor> = parts.into_iter().flatten().collect();
     results.append(&mut importer.compared);
     let graph = g.finish(&results)?;
-    let interface = Interface {
+    let interface = ProgramInterface {
         arguments: faces(&parameters, &graph.param_types()),
         results: faces(&own, &graph.result_types()),
     };
     let spread = sharding_import::of(module, main, &interface, &graph)?;
-    let program = Program { donated: donated(main, &interface), spread, graph };
-    Ok(Imported { program, interface, checks: importer.checks, terms, places: importer.places })
+    let program = StableHloProgram { donated: donated(main, &interface), spread, graph };
+    Ok(ImportedProgram { program, interface, checks: importer.checks, terms, places: importer.places })
 }
 
-/// What callers pass for a token, as JAX does: an array of no elements.
+/// Type of a token argument, as in JAX: an array without elements.
 fn token() -> TensorType {
     TensorType::new(DType::Bool, [0])
 }
 
-/// What results are made of: as the function says, else what they are.
-fn elements_of(main: &Function, results: &[Given]) -> Vec<Element> {
-    let of = |(i, given): (usize, &Given)| match given {
-        Given::Complex(re, _) => Element::Complex(re.dtype()),
-        Given::Array(t) => {
+/// Returns the element types of the results: as the function states, otherwise those of the arrays.
+fn elements_of(main: &MlirFunction, results: &[ImportedValue]) -> Vec<SourceElement> {
+    let of = |(i, given): (usize, &ImportedValue)| match given {
+        ImportedValue::Complex(re, _) => SourceElement::Complex(re.dtype()),
+        ImportedValue::Array(t) => {
             let said = main.results.get(i).and_then(|(ty, _)| element(ty).ok());
-            said.filter(|e| e.held() == [t.dtype()]).unwrap_or(Element::Plain(t.dtype()))
+            said.filter(|e| e.held() == [t.dtype()]).unwrap_or(SourceElement::Plain(t.dtype()))
         }
-        _ => Element::Plain(DType::Bool),
+        _ => SourceElement::Plain(DType::Bool),
     };
     results.iter().enumerate().map(of).collect()
 }
 
-/// The faces of arguments or results; arrays that are only compared are none.
-fn faces(elements: &[Element], types: &[TensorType]) -> Vec<Face> {
+/// Returns the interface of arguments or results, without arrays that are only compared.
+fn faces(elements: &[SourceElement], types: &[TensorType]) -> Vec<ProgramPort> {
     let mut first = 0;
     let mut all = Vec::new();
     for &element in elements {
         let Some(ty) = types.get(first) else { break };
-        all.push(Face { dims: ty.shape.iter().copied().collect(), element, first });
+        all.push(ProgramPort { dims: ty.shape.iter().copied().collect(), element, first });
         first += element.held().len();
     }
     all
 }
 
-/// Pairs of parameters and the results that take their memory: those of each part.
-fn donated(main: &Function, interface: &Interface) -> Vec<(usize, usize)> {
+/// Returns pairs of donated parameters and the results that reuse their memory, for each part.
+fn donated(main: &MlirFunction, interface: &ProgramInterface) -> Vec<(usize, usize)> {
     let mut pairs: Vec<(usize, usize)> = Vec::new();
     for (p, attributes) in main.parameters.iter().enumerate() {
         let Some(Attribute::Int(r)) = find(attributes, "tf.aliasing_output") else { continue };
@@ -214,7 +219,7 @@ fn donated(main: &Function, interface: &Interface) -> Vec<(usize, usize)> {
 }
 
 impl<'m> Importer<'m> {
-    /// Notes where the nodes up to this value come from. Those of a call have been noted, op by op.
+    /// Records the source position of the nodes up to this value, unless a call has already recorded them.
     fn note(&mut self, t: &Tensor, op: &Operation) {
         let node = t.id().node;
         if self.regions == 0 && self.places.last().is_none_or(|(last, _)| *last < node) {
@@ -222,15 +227,20 @@ impl<'m> Importer<'m> {
         }
     }
 
-    fn function(&mut self, f: &'m Function, arguments: Vec<Given>, g: &GraphBuilder) -> Result<Vec<Given>> {
+    fn function(
+        &mut self,
+        f: &'m MlirFunction,
+        arguments: Vec<ImportedValue>,
+        g: &GraphBuilder,
+    ) -> Result<Vec<ImportedValue>> {
         if self.calls.contains(&f.name.as_str()) || self.calls.len() == MAX_CALLS {
-            return Err(not_there(format!("@{} calls itself", f.name)));
+            return Err(not_there(format!("@{} is recursive", f.name)));
         }
         if arguments.len() != f.body.arguments.len() {
             return Err(wrong(format!("@{} takes {} arguments", f.name, f.body.arguments.len())));
         }
         self.calls.push(&f.name);
-        let mut frame = Frame { function: f, values: vec![None; f.values.len()] };
+        let mut frame = CallFrame { function: f, values: vec![None; f.values.len()] };
         for (value, given) in f.body.arguments.iter().zip(arguments) {
             frame.set(*value, given);
         }
@@ -239,12 +249,17 @@ impl<'m> Importer<'m> {
         results
     }
 
-    /// The ops of a region whose arguments are known; what its terminator returns.
-    fn body(&mut self, region: &'m Region, frame: &mut Frame<'m>, g: &GraphBuilder) -> Result<Vec<Given>> {
+    /// Imports the ops of a region with known arguments; returns the operands of its terminator.
+    fn body(
+        &mut self,
+        region: &'m MlirRegion,
+        frame: &mut CallFrame<'m>,
+        g: &GraphBuilder,
+    ) -> Result<Vec<ImportedValue>> {
         for op in &region.operations {
             self.ops += 1;
             if self.ops > MOST_OPS {
-                return Err(not_there(format!("calls unfold to over {MOST_OPS} ops")));
+                return Err(not_there(format!("the program has more than {MOST_OPS} ops after inlining")));
             }
             let operands = op.operands.iter().map(|v| frame.get(*v)).collect::<Result<Vec<_>>>();
             let operands = operands.at(|| place(op))?;
@@ -253,55 +268,59 @@ impl<'m> Importer<'m> {
             }
             let results = self.operation(op, operands, frame, g).at(|| place(op))?;
             if results.len() != op.results.len() {
-                return Err(wrong(format!("it has {} results", results.len())).at(place(op)));
+                return Err(wrong(format!("the op has {} results", results.len())).at(place(op)));
             }
             let keeps = table::row(op).keeps_elements;
             for (value, given) in op.results.iter().zip(results) {
                 let given = demote::fitted(keeps, given, frame.ty(*value)?);
                 let parts = given.parts().unwrap_or_default();
                 parts.iter().for_each(|t| self.note(t, op));
-                if let (Given::Array(t) | Given::Complex(t, _), said) = (&given, frame.ty(*value)?) {
+                if let (ImportedValue::Array(t) | ImportedValue::Complex(t, _), said) =
+                    (&given, frame.ty(*value)?)
+                {
                     held(said).at(|| place(op))?;
                     if !fits(said, &parts) && g.error().is_none() {
-                        return Err(wrong(format!("the result is {}, not {said}", t.ty())).at(place(op)));
+                        return Err(
+                            wrong(format!("result has type {}, but {said} is stated", t.ty())).at(place(op))
+                        );
                     }
                 }
                 frame.set(*value, given);
             }
         }
-        Err(wrong("a region without a terminator"))
+        Err(wrong("a region has no terminator"))
     }
 
     fn operation(
         &mut self,
         op: &'m Operation,
-        operands: Vec<Given>,
-        frame: &mut Frame<'m>,
+        operands: Vec<ImportedValue>,
+        frame: &mut CallFrame<'m>,
         g: &GraphBuilder,
-    ) -> Result<Vec<Given>> {
+    ) -> Result<Vec<ImportedValue>> {
         let row = table::row(op);
         match row.import {
-            Import::Importer(f) => f(self, op, operands, frame, g),
-            Import::Refused(why) => Err(not_there(format!("{} is not supported", op.name)).because(why)),
+            ImportRule::Importer(f) => f(self, op, operands, frame, g),
+            ImportRule::Refused(why) => Err(not_there(format!("unsupported op {}", op.name)).because(why)),
             _ => self.values(row, op, operands, frame, g),
         }
     }
 
-    /// An op of values that one or two arrays hold.
+    /// Imports an op on values that one or two arrays hold.
     fn values(
         &mut self,
-        row: &'static OpRow,
+        row: &'static OpImport,
         op: &'m Operation,
-        operands: Vec<Given>,
-        frame: &mut Frame<'m>,
+        operands: Vec<ImportedValue>,
+        frame: &mut CallFrame<'m>,
         g: &GraphBuilder,
-    ) -> Result<Vec<Given>> {
+    ) -> Result<Vec<ImportedValue>> {
         let function = frame.function;
         let results =
-            op.results.iter().map(|v| function.values.get(*v).ok_or_else(|| wrong("a value without a type")));
-        let results = results.collect::<Result<Vec<&Type>>>()?;
-        let call = Call { row, module: self.module, op, operands: &operands, results: &results, g };
-        if let Import::Values(f) = row.import {
+            op.results.iter().map(|v| function.values.get(*v).ok_or_else(|| wrong("a value has no type")));
+        let results = results.collect::<Result<Vec<&MlirType>>>()?;
+        let call = OpCall { row, module: self.module, op, operands: &operands, results: &results, g };
+        if let ImportRule::Values(f) = row.import {
             return f(&call);
         }
         if let Some(written) = complex::write(&call, table::complex(op))? {
@@ -311,21 +330,21 @@ impl<'m> Importer<'m> {
         if let Some(written) = demote::write(op, &operands, &from, &results)? {
             return Ok(vec![written]);
         }
-        let parts = operands.iter().map(Given::parts).collect::<Result<Vec<_>>>()?;
+        let parts = operands.iter().map(ImportedValue::parts).collect::<Result<Vec<_>>>()?;
         let counts = results.iter().map(|ty| held(ty).map_or(1, |parts| parts.len()));
         let counts: Vec<usize> = counts.collect();
         let mut arrays = self.arrays(row, op, parts.into_iter().flatten().collect(), frame, g)?.into_iter();
-        let given = |count: &usize| Given::of_parts(&mut arrays, *count);
+        let given = |count: &usize| ImportedValue::of_parts(&mut arrays, *count);
         Ok(counts.iter().map_while(given).collect())
     }
 
-    /// An op of arrays.
+    /// Imports an op on arrays.
     fn arrays(
         &mut self,
-        row: &OpRow,
+        row: &OpImport,
         op: &'m Operation,
         operands: Vec<Tensor>,
-        frame: &mut Frame<'m>,
+        frame: &mut CallFrame<'m>,
         g: &GraphBuilder,
     ) -> Result<Vec<Tensor>> {
         let types = op.results.iter().map(|v| held(frame.ty(*v)?)).collect::<Result<Vec<_>>>()?;
@@ -333,17 +352,17 @@ impl<'m> Importer<'m> {
         for value in op.results.iter().filter(|_| row.is_shaped) {
             let ty = frame.ty(*value)?;
             if !is_settled(ty) {
-                return Err(not_there(format!("{ty}: sizes that are known only when it runs")));
+                return Err(not_there(format!("{ty}: sizes known only at run time")));
             }
         }
-        let arrays = Arrays { module: self.module, op, operands: &operands, results: &results, g };
+        let arrays = ArrayCall { module: self.module, op, operands: &operands, results: &results, g };
         match row.import {
-            Import::Arrays(f) => {
+            ImportRule::Arrays(f) => {
                 if let Some(made) = f(&arrays)? {
                     return Ok(made);
                 }
             }
-            Import::Elements(f) => return Ok(vec![f.apply(&op.name, &operands)?]),
+            ImportRule::Elements(f) => return Ok(vec![f.apply(&op.name, &operands)?]),
             _ => {}
         }
         let mut regions = Vec::new();
@@ -351,7 +370,7 @@ impl<'m> Importer<'m> {
             regions.push(self.region(&op.name, region, &operands, frame, g)?);
         }
         let (captured, regions) = control_builders::finish(&regions)?;
-        if let Import::Bodies(f) = row.import
+        if let ImportRule::Bodies(f) = row.import
             && let Some(made) = f(&arrays, &captured, &regions)?
         {
             return Ok(made);
@@ -359,7 +378,7 @@ impl<'m> Importer<'m> {
         self.with_bodies(op, operands, results, (captured, regions), g)
     }
 
-    /// An op whose bodies are there.
+    /// Imports an op whose bodies have been imported.
     fn with_bodies(
         &self,
         op: &Operation,
@@ -384,13 +403,13 @@ impl<'m> Importer<'m> {
         emit(self.module, op, operands, results, (captured, regions), g)
     }
 
-    /// A region in a builder of its own.
+    /// Imports a region with its own builder.
     fn region(
         &mut self,
         name: &str,
-        region: &'m Region,
+        region: &'m MlirRegion,
         operands: &[Tensor],
-        frame: &mut Frame<'m>,
+        frame: &mut CallFrame<'m>,
         g: &GraphBuilder,
     ) -> Result<(GraphBuilder, Vec<Tensor>)> {
         let inner = g.child("body");
@@ -403,19 +422,23 @@ impl<'m> Importer<'m> {
             }
         }
         for ((value, parts), count) in region.arguments.iter().zip(parts).zip(counts) {
-            if let Some(given) = Given::of_parts(&mut parts.into_iter(), count) {
+            if let Some(given) = ImportedValue::of_parts(&mut parts.into_iter(), count) {
                 frame.set(*value, given);
             }
         }
         let results = self.body(region, frame, &inner)?;
-        let results = results.iter().map(Given::parts).collect::<Result<Vec<_>>>()?;
+        let results = results.iter().map(ImportedValue::parts).collect::<Result<Vec<_>>>()?;
         Ok((inner, results.into_iter().flatten().collect()))
     }
 }
 
-/// Types of the arrays that hold each argument of a region. Sizes that the type of a loop's state leaves open are those of
-/// its start, `operands`.
-fn argument_types(region: &Region, operands: &[Tensor], frame: &Frame<'_>) -> Result<Vec<Vec<TensorType>>> {
+/// Returns the types of the arrays that hold each argument of a region. Unknown sizes in the type of a loop's state are
+/// those of its initial value in `operands`.
+fn argument_types(
+    region: &MlirRegion,
+    operands: &[Tensor],
+    frame: &CallFrame<'_>,
+) -> Result<Vec<Vec<TensorType>>> {
     let (mut types, mut at) = (Vec::new(), 0);
     for value in &region.arguments {
         let said = frame.ty(*value)?;

@@ -1,44 +1,44 @@
-//! The ops of StableHLO: those that the IR has, and those that it writes by others.
+//! Import rules of StableHLO ops: native ones, decomposed ones and rejected ones.
 
 use super::attribute::{size, sizes, text};
 use super::bodies;
-use super::call::{Arrays, Complex, Import, OpRow, Results, call, op};
+use super::call::{ArrayCall, ComplexRule, ImportRule, OpImport, OpResults, call, op};
 use super::chlo::top_k;
 use super::complex::functions as of_complex;
 use super::complex::{BROADCAST, CAST, CLAMP, COMPARE, CONVERT, DOT, IOTA, JOIN, PRODUCT, larger, smaller};
-use super::complex_number::Number;
+use super::complex_number::RealOrComplex;
 use super::gather_dot;
 use super::types::wrong;
 use systole_base::{DType, Result, TensorType};
 use systole_ir::Tensor;
 use systole_ir::op::{BroadcastInDim, DotGeneral};
 
-pub(super) const OPERATIONS: &[OpRow] = &[
-    op("stablehlo.abs").unary(|z| Number::real(z.abs())),
-    op("stablehlo.add").binary(Number::add),
-    op("stablehlo.all_gather").complex(Complex::Parts),
-    op("stablehlo.all_reduce").complex(Complex::Folds),
-    op("stablehlo.all_to_all").complex(Complex::Parts),
+pub(super) const OPERATIONS: &[OpImport] = &[
+    op("stablehlo.abs").unary(|z| RealOrComplex::real(z.abs())),
+    op("stablehlo.add").binary(RealOrComplex::add),
+    op("stablehlo.all_gather").complex(ComplexRule::Parts),
+    op("stablehlo.all_reduce").complex(ComplexRule::Folds),
+    op("stablehlo.all_to_all").complex(ComplexRule::Parts),
     op("stablehlo.and").keeps_elements(),
-    op("stablehlo.async_done").refused("ops run one after the other; call the body itself"),
-    op("stablehlo.async_start").refused("ops run one after the other; call the body itself"),
+    op("stablehlo.async_done").refused("ops run in order; call the body directly"),
+    op("stablehlo.async_start").refused("ops run in order; call the body directly"),
     op("stablehlo.atan2").binary(of_complex::atan2),
     op("stablehlo.bitcast_convert").complex(CAST).keeps_elements().arrays(bitcast),
     op("stablehlo.broadcast").complex(BROADCAST).keeps_elements().shaped().arrays(broadcast),
     op("stablehlo.broadcast_in_dim").moves().shaped(),
-    op("stablehlo.case").complex(Complex::Apart).keeps_elements(),
+    op("stablehlo.case").complex(ComplexRule::Apart).keeps_elements(),
     op("stablehlo.cbrt").unary(of_complex::cbrt),
     op("stablehlo.clamp").complex(CLAMP).keeps_elements(),
-    op("stablehlo.collective_broadcast").complex(Complex::Parts),
-    op("stablehlo.collective_permute").complex(Complex::Parts),
+    op("stablehlo.collective_broadcast").complex(ComplexRule::Parts),
+    op("stablehlo.collective_permute").complex(ComplexRule::Parts),
     op("stablehlo.compare").complex(COMPARE),
     op("stablehlo.complex").complex(JOIN),
     op("stablehlo.concatenate").moves(),
-    op("stablehlo.constant").complex(Complex::Constant).keeps_elements().shaped(),
+    op("stablehlo.constant").complex(ComplexRule::Constant).keeps_elements().shaped(),
     op("stablehlo.convert").complex(CONVERT).keeps_elements(),
     op("stablehlo.convolution").complex(PRODUCT),
     op("stablehlo.cosine").unary(of_complex::cosine),
-    op("stablehlo.divide").binary(Number::div),
+    op("stablehlo.divide").binary(RealOrComplex::div),
     op("stablehlo.dot").complex(DOT).arrays(dot),
     op("stablehlo.dot_general").complex(PRODUCT),
     op("stablehlo.dynamic_slice").moves(),
@@ -49,45 +49,47 @@ pub(super) const OPERATIONS: &[OpRow] = &[
     op("stablehlo.exponential_minus_one").unary(of_complex::expm1),
     op("stablehlo.gather").moves(),
     op("stablehlo.get_dimension_size").arrays(dimension_size),
-    op("stablehlo.if").complex(Complex::Apart).keeps_elements().import(Import::Bodies(bodies::branches)),
-    op("stablehlo.imag").unary(|z| Number::real(z.imag())),
-    op("stablehlo.infeed").refused("a program's data comes as arguments and goes as results"),
+    op("stablehlo.if")
+        .complex(ComplexRule::Apart)
+        .keeps_elements()
+        .import(ImportRule::Bodies(bodies::branches)),
+    op("stablehlo.imag").unary(|z| RealOrComplex::real(z.imag())),
+    op("stablehlo.infeed").refused("program data must be passed as arguments and returned as results"),
     op("stablehlo.iota").complex(IOTA).shaped(),
-    op("stablehlo.is_finite").unary(|z| Number::real(z.re.is_finite().and(&z.imag().is_finite()))),
+    op("stablehlo.is_finite").unary(|z| RealOrComplex::real(z.re.is_finite().and(&z.imag().is_finite()))),
     op("stablehlo.log").unary(of_complex::log),
     op("stablehlo.log_plus_one").unary(of_complex::log1p),
     op("stablehlo.logistic").unary(of_complex::logistic),
-    op("stablehlo.map").complex(Complex::Apart).import(Import::Bodies(bodies::mapped)),
+    op("stablehlo.map").complex(ComplexRule::Apart).import(ImportRule::Bodies(bodies::mapped)),
     op("stablehlo.maximum").binary(larger).keeps_elements(),
     op("stablehlo.minimum").binary(smaller).keeps_elements(),
-    op("stablehlo.multiply").binary(Number::mul),
-    op("stablehlo.negate").unary(Number::neg),
+    op("stablehlo.multiply").binary(RealOrComplex::mul),
+    op("stablehlo.negate").unary(RealOrComplex::neg),
     op("stablehlo.optimization_barrier").moves(),
     op("stablehlo.or").keeps_elements(),
-    op("stablehlo.outfeed").refused("a program's data comes as arguments and goes as results"),
+    op("stablehlo.outfeed").refused("program data must be passed as arguments and returned as results"),
     op("stablehlo.pad").moves(),
     op("stablehlo.power").binary(of_complex::power),
-    op("stablehlo.real").unary(|z| Number::real(z.re.clone())),
-    op("stablehlo.recv").refused("there is no other program to talk to while one runs"),
-    op("stablehlo.reduce").complex(Complex::FoldsOrApart).keeps_elements(),
-    op("stablehlo.reduce_scatter").complex(Complex::Folds),
-    op("stablehlo.reduce_window").complex(Complex::FoldsOrApart).keeps_elements(),
+    op("stablehlo.real").unary(|z| RealOrComplex::real(z.re.clone())),
+    op("stablehlo.recv").refused("a running program cannot communicate with other programs"),
+    op("stablehlo.reduce").complex(ComplexRule::FoldsOrApart).keeps_elements(),
+    op("stablehlo.reduce_scatter").complex(ComplexRule::Folds),
+    op("stablehlo.reduce_window").complex(ComplexRule::FoldsOrApart).keeps_elements(),
     op("stablehlo.reshape").moves().shaped(),
     op("stablehlo.reverse").moves(),
-    op("stablehlo.rng").refused(
-        "its numbers would be others with each compiler; rng_bit_generator's are the same everywhere",
-    ),
+    op("stablehlo.rng")
+        .refused("its values depend on the compiler; use rng_bit_generator, which is portable"),
     op("stablehlo.rng_bit_generator").shaped(),
     op("stablehlo.rsqrt").unary(of_complex::rsqrt),
-    op("stablehlo.scatter").complex(Complex::FoldsOrApart).keeps_elements(),
+    op("stablehlo.scatter").complex(ComplexRule::FoldsOrApart).keeps_elements(),
     op("stablehlo.select").moves(),
-    op("stablehlo.send").refused("there is no other program to talk to while one runs"),
+    op("stablehlo.send").refused("a running program cannot communicate with other programs"),
     op("stablehlo.sign").unary(of_complex::sign),
     op("stablehlo.sine").unary(of_complex::sine),
     op("stablehlo.slice").moves(),
-    op("stablehlo.sort").complex(Complex::Apart).keeps_elements(),
+    op("stablehlo.sort").complex(ComplexRule::Apart).keeps_elements(),
     op("stablehlo.sqrt").unary(of_complex::sqrt),
-    op("stablehlo.subtract").binary(Number::sub),
+    op("stablehlo.subtract").binary(RealOrComplex::sub),
     op("stablehlo.tan").unary(of_complex::tan),
     op("stablehlo.tanh").unary(of_complex::tanh),
     op("stablehlo.torch_index_select")
@@ -95,37 +97,37 @@ pub(super) const OPERATIONS: &[OpRow] = &[
     op("stablehlo.transpose").moves(),
     op("stablehlo.unary_einsum")
         .arrays(|c| one(gather_dot::unary(text(c.op, "einsum_config"), c.operand(0)?)?)),
-    op("stablehlo.uniform_dequantize").refused("quantised types are not offered"),
-    op("stablehlo.uniform_quantize").refused("quantised types are not offered"),
-    op("stablehlo.while").complex(Complex::Apart).keeps_elements(),
+    op("stablehlo.uniform_dequantize").refused("quantized types are not supported"),
+    op("stablehlo.uniform_quantize").refused("quantized types are not supported"),
+    op("stablehlo.while").complex(ComplexRule::Apart).keeps_elements(),
     op("stablehlo.xor").keeps_elements(),
-    // How an array lies inside of a program is the engine's own.
-    call("LayoutConstraint", UNCHANGED).complex(Complex::Nothing),
-    call("Sharding", UNCHANGED).complex(Complex::Nothing),
-    call("TopK", Import::Arrays(greatest)),
-    call("annotate_device_placement", UNCHANGED).complex(Complex::Nothing),
-    // JAX keeps a value that nobody asks for; nothing is computed of it.
-    call("dce_sink", Import::Arrays(|_| Ok(Some(Vec::new())))),
+    // The engine chooses layouts inside a program.
+    call("LayoutConstraint", UNCHANGED).complex(ComplexRule::Nothing),
+    call("Sharding", UNCHANGED).complex(ComplexRule::Nothing),
+    call("TopK", ImportRule::Arrays(greatest)),
+    call("annotate_device_placement", UNCHANGED).complex(ComplexRule::Nothing),
+    // JAX marks an unused value as live; nothing is computed.
+    call("dce_sink", ImportRule::Arrays(|_| Ok(Some(Vec::new())))),
 ];
 
-const UNCHANGED: Import = Import::Arrays(|c| Ok(Some(c.operands.to_vec())));
+const UNCHANGED: ImportRule = ImportRule::Arrays(|c| Ok(Some(c.operands.to_vec())));
 
-fn one(made: Tensor) -> Results {
+fn one(made: Tensor) -> OpResults {
     Ok(Some(vec![made]))
 }
 
-/// Dimensions in front are new.
-fn broadcast(c: &Arrays) -> Results {
+/// Imports `broadcast`: new leading dimensions.
+fn broadcast(c: &ArrayCall) -> OpResults {
     let (x, shape) = (c.operand(0)?, c.result()?.shape.clone());
     let new = sizes(c.op, "broadcast_sizes")?.len();
     let dims = (new..new + x.ty().rank()).collect();
     Ok(Some(c.g.emit(BroadcastInDim { dims, shape }, &[x])))
 }
 
-fn dot(c: &Arrays) -> Results {
+fn dot(c: &ArrayCall) -> OpResults {
     let [a, b] = c.all::<2>()?;
     if a.ty().rank() == 0 || b.ty().rank() == 0 {
-        return Err(wrong("dot takes vectors and matrices"));
+        return Err(wrong("dot requires vectors or matrices"));
     }
     let dot = DotGeneral {
         lhs_batch: Default::default(),
@@ -137,13 +139,13 @@ fn dot(c: &Arrays) -> Results {
     Ok(Some(c.g.emit(dot, &[a, b])))
 }
 
-fn dimension_size(c: &Arrays) -> Results {
+fn dimension_size(c: &ArrayCall) -> OpResults {
     let size = size(c.op, "dimension")?.and_then(|d| c.operand(0).ok()?.shape().get(d).copied());
-    one(c.g.scalar(DType::I32, size.ok_or_else(|| wrong("there is no such dimension"))? as f64))
+    one(c.g.scalar(DType::I32, size.ok_or_else(|| wrong("dimension out of range"))? as f64))
 }
 
-/// Bits as bools and back; others are the IR's.
-fn bitcast(c: &Arrays) -> Results {
+/// Imports a bitcast between bits and bools; other bitcasts are native.
+fn bitcast(c: &ArrayCall) -> OpResults {
     let (x, to) = (c.operand(0)?, c.result()?.dtype);
     match (x.dtype(), to) {
         (from, to) if from == to => Ok(None),
@@ -153,14 +155,14 @@ fn bitcast(c: &Arrays) -> Results {
     }
 }
 
-/// `TopK`: the greatest of the last dimension, as many as the result has.
-fn greatest(c: &Arrays) -> Results {
+/// Imports `TopK`: the k largest elements of the last dimension, with k from the result's shape.
+fn greatest(c: &ArrayCall) -> OpResults {
     let [x] = c.all::<1>()?;
     let k = c.result()?.shape.dims().last().copied();
-    top_k(x, k.ok_or_else(|| wrong("TopK results in a single number"))?, true).map(Some)
+    top_k(x, k.ok_or_else(|| wrong("TopK must not have a scalar result"))?, true).map(Some)
 }
 
-/// The unsigned type of as many bits.
+/// Returns the unsigned type with the same number of bits.
 fn unsigned(dtype: DType) -> DType {
     match dtype.bits() {
         8 => DType::U8,
@@ -170,18 +172,19 @@ fn unsigned(dtype: DType) -> DType {
     }
 }
 
-/// `bool[…, bits] → T[…]`: the bits of each number, the lowest first.
+/// Packs bits `bool[…, bits] → T[…]`, the lowest first.
 fn of_bools(x: &Tensor, to: DType) -> Result<Tensor> {
     let last = x.rank().checked_sub(1).filter(|d| x.shape()[*d] == to.bits() as usize);
-    let last =
-        last.ok_or_else(|| wrong(format!("{} has not the {} bits of {}", x.ty(), to.bits(), to.name())))?;
+    let last = last.ok_or_else(|| {
+        wrong(format!("cannot pack {}: expected {} bits for {}", x.ty(), to.bits(), to.name()))
+    })?;
     let bits = x.convert(DType::U64);
     let place = x.builder().iota(bits.ty().clone(), last);
     let sum = bits.shift_left(&place).sum(&[last]).convert(unsigned(to));
     Ok(if sum.dtype() == to { sum } else { sum.bitcast_convert(to) })
 }
 
-/// The inverse of [`of_bools`].
+/// Inverse of [`of_bools`].
 fn to_bools(x: &Tensor) -> Tensor {
     let own = unsigned(x.dtype());
     let bits = if own == x.dtype() { x.clone() } else { x.bitcast_convert(own) };

@@ -1,14 +1,14 @@
-//! The table of ops: the rows of all families, and what is known of an op by its name.
+//! Table of importable ops: all families' rows, looked up by name.
 
 use super::attribute::target;
-use super::call::{Complex, OpRow, op};
+use super::call::{ComplexRule, OpImport, op};
 use super::control::{CHECK, CHECK_CALL, UNKNOWN_CALL};
 use super::{approx_top_k, batch_norm, chlo, control, devices, dynamic, fft, linalg, stablehlo};
 use crate::syntax::Operation;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-const FAMILIES: [&[OpRow]; 7] = [
+const FAMILIES: [&[OpImport]; 7] = [
     batch_norm::OPERATIONS,
     control::OPERATIONS,
     dynamic::OPERATIONS,
@@ -18,17 +18,17 @@ const FAMILIES: [&[OpRow]; 7] = [
     approx_top_k::OPERATIONS,
 ];
 
-/// All rows, by whether they are custom calls and by name.
-static TABLE: LazyLock<HashMap<(bool, &str), &OpRow>> = LazyLock::new(|| {
+/// All rows, by name and whether they are custom calls.
+static TABLE: LazyLock<HashMap<(bool, &str), &OpImport>> = LazyLock::new(|| {
     let families = FAMILIES.into_iter().chain(chlo::OPERATIONS).chain(devices::OPERATIONS);
     families.flatten().map(|row| ((row.is_call, row.name), row)).collect()
 });
 
-/// An op that no row names: the IR may have it.
-const NATIVE: OpRow = op("");
+/// Row of ops that have none: the IR may support them.
+const NATIVE: OpImport = op("");
 
-/// What is known of an op.
-pub(super) fn row(op: &Operation) -> &'static OpRow {
+/// Returns the table row of an op.
+pub(super) fn row(op: &Operation) -> &'static OpImport {
     if op.name == "stablehlo.custom_call" {
         return called(target(op).unwrap_or(""));
     }
@@ -40,8 +40,8 @@ pub(super) fn row(op: &Operation) -> &'static OpRow {
     }
 }
 
-/// `mhlo.erf` and its kin are how JAX keeps CHLO's ops in what it exports.
-fn called(name: &str) -> &'static OpRow {
+/// Returns the row of a custom call; JAX exports CHLO ops as `mhlo.erf` and similar calls.
+fn called(name: &str) -> &'static OpImport {
     let chlo = name.strip_prefix("mhlo.").or_else(|| name.strip_prefix("chlo."));
     let chlo = chlo.map(|name| format!("chlo.{name}"));
     match TABLE.get(&(chlo.is_none(), chlo.as_deref().unwrap_or(name))) {
@@ -51,14 +51,14 @@ fn called(name: &str) -> &'static OpRow {
     }
 }
 
-/// What becomes of an op of complex numbers; those that broadcast are as those that do not.
-pub(super) fn complex(op: &Operation) -> Complex {
+/// Returns how an op on complex numbers is imported; broadcasting variants like the plain ones.
+pub(super) fn complex(op: &Operation) -> ComplexRule {
     match op.name.strip_prefix("chlo.broadcast_") {
         None => row(op).complex,
         Some(name) => {
             let found = ["stablehlo", "chlo"].map(|dialect| format!("{dialect}.{name}"));
             let row = found.iter().find_map(|name| TABLE.get(&(false, name.as_str())));
-            row.map_or(Complex::Refused, |row| row.complex)
+            row.map_or(ComplexRule::Refused, |row| row.complex)
         }
     }
 }

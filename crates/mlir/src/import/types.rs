@@ -1,36 +1,36 @@
-//! Types of arrays as the IR has them, and errors about modules.
+//! Converts MLIR tensor types to IR types; errors about modules.
 
-use crate::interface::Element;
+use crate::interface::SourceElement;
 use crate::narrow_types::Narrow;
-use crate::syntax::Type;
+use crate::syntax::MlirType;
 use systole_base::{DType, Error, ErrorKind, Result, TensorType};
 use systole_ir::Tensor;
 
-/// An error about a module that contradicts itself.
+/// Returns an error about an inconsistent module.
 pub(super) fn wrong(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::Data, what)
 }
 
-/// An error about what is not here.
+/// Returns an error about an unsupported feature.
 pub(super) fn not_there(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::Unsupported, what)
 }
 
 /// Whether all sizes of a type are known.
-pub(super) fn is_settled(ty: &Type) -> bool {
-    !matches!(ty, Type::Tensor(ranked) if ranked.dims.contains(&None))
+pub(super) fn is_settled(ty: &MlirType) -> bool {
+    !matches!(ty, MlirType::Tensor(ranked) if ranked.dims.contains(&None))
 }
 
-/// An error about a type with sizes that nothing tells.
-pub(super) fn unsettled(ty: &Type) -> Error {
-    not_there(format!("{ty}: sizes that are known only when it runs"))
-        .because("arrays have sizes that are known when the program is compiled")
-        .hint("export the program with sizes instead of names for its dimensions")
+/// Returns an error about a type with unknown sizes.
+pub(super) fn unsettled(ty: &MlirType) -> Error {
+    not_there(format!("{ty}: sizes known only at run time"))
+        .because("array sizes must be known at compile time")
+        .hint("export the program with fixed sizes instead of symbolic dimensions")
 }
 
-/// Whether arrays hold an array of a type; sizes that the type leaves open fit all.
-pub(super) fn fits(said: &Type, parts: &[Tensor]) -> bool {
-    let (Type::Tensor(ranked), Ok(element)) = (said, element(said)) else { return false };
+/// Whether arrays match a type; unknown sizes match all.
+pub(super) fn fits(said: &MlirType, parts: &[Tensor]) -> bool {
+    let (MlirType::Tensor(ranked), Ok(element)) = (said, element(said)) else { return false };
     let one = |(t, dtype): (&Tensor, DType)| {
         let sizes =
             || ranked.dims.iter().zip(t.shape().iter()).all(|(d, n)| d.is_none_or(|d| d == *n as u64));
@@ -40,9 +40,9 @@ pub(super) fn fits(said: &Type, parts: &[Tensor]) -> bool {
     held.len() == parts.len() && parts.iter().zip(held).all(one)
 }
 
-/// What the elements of an array are.
-pub(super) fn element(ty: &Type) -> Result<Element> {
-    let Type::Tensor(ranked) = ty else { return Err(wrong(format!("{ty} is no array"))) };
+/// Returns the element type of a tensor type.
+pub(super) fn element(ty: &MlirType) -> Result<SourceElement> {
+    let MlirType::Tensor(ranked) = ty else { return Err(wrong(format!("expected a tensor type, got {ty}"))) };
     let name = match ranked.element.as_str() {
         "index" => "i64",
         name => name,
@@ -50,24 +50,29 @@ pub(super) fn element(ty: &Type) -> Result<Element> {
     let plain = |name: &str| DType::parse(name).filter(|d| d.name() == name);
     let part = name.strip_prefix("complex<").and_then(|rest| rest.strip_suffix('>')).map(str::trim);
     let found = match part {
-        Some(part) => plain(part).filter(|d| matches!(d, DType::F32 | DType::F64)).map(Element::Complex),
-        None => plain(name).map(Element::Plain).or_else(|| Narrow::parse(name).map(Element::Narrow)),
+        Some(part) => {
+            plain(part).filter(|d| matches!(d, DType::F32 | DType::F64)).map(SourceElement::Complex)
+        }
+        None => {
+            plain(name).map(SourceElement::Plain).or_else(|| Narrow::parse(name).map(SourceElement::Narrow))
+        }
     };
-    found.ok_or_else(|| not_there(format!("{ty}: elements of type {} are not supported", ranked.element)))
+    found.ok_or_else(|| not_there(format!("{ty}: unsupported element type {}", ranked.element)))
 }
 
-/// Elements of less than eight bits or floats of eight, where they are some.
-pub(super) fn narrow(ty: &Type) -> Option<Narrow> {
+/// Returns the narrow type of the elements, if it is one.
+pub(super) fn narrow(ty: &MlirType) -> Option<Narrow> {
     match element(ty) {
-        Ok(Element::Narrow(narrow)) => Some(narrow),
+        Ok(SourceElement::Narrow(narrow)) => Some(narrow),
         _ => None,
     }
 }
 
-/// Types of the arrays that hold an array: two for complex numbers. Sizes that are left open are 1 (see [`is_settled`]).
-pub(super) fn held(ty: &Type) -> Result<Vec<TensorType>> {
+/// Returns the types of the arrays that hold a tensor: two for complex numbers. Unknown sizes are 1 (see
+/// [`is_settled`]).
+pub(super) fn held(ty: &MlirType) -> Result<Vec<TensorType>> {
     let element = element(ty)?;
-    let Type::Tensor(ranked) = ty else { return Err(wrong(format!("{ty} is no array"))) };
+    let MlirType::Tensor(ranked) = ty else { return Err(wrong(format!("expected a tensor type, got {ty}"))) };
     let dims: Vec<usize> = ranked.dims.iter().map(|d| d.map_or(1, |d| d as usize)).collect();
     let one = |dtype: DType| {
         let bytes = dims.iter().try_fold(dtype.size(), |n, d| n.checked_mul((*d).max(1)));
@@ -79,11 +84,11 @@ pub(super) fn held(ty: &Type) -> Result<Vec<TensorType>> {
     element.held().into_iter().map(one).collect()
 }
 
-/// A type of an array that one array holds.
-pub(super) fn tensor_type(ty: &Type) -> Result<TensorType> {
+/// Returns the IR type of a tensor that one array holds.
+pub(super) fn tensor_type(ty: &MlirType) -> Result<TensorType> {
     let mut parts = held(ty)?;
     match (parts.pop(), parts.pop()) {
         (Some(one), None) => Ok(one),
-        _ => Err(not_there(format!("{ty}: complex numbers stand where real ones are needed"))),
+        _ => Err(not_there(format!("{ty}: expected real elements, got complex numbers"))),
     }
 }

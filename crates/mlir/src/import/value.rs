@@ -1,56 +1,56 @@
-//! What a value of a module is here.
+//! Values during import: real array, complex array, tuple or token.
 
-use super::complex_number::Number;
+use super::complex_number::RealOrComplex;
 use super::types::not_there;
 use systole_base::Result;
 use systole_ir::Tensor;
 
-/// A value of a module.
+/// An imported value.
 #[derive(Clone)]
-pub(super) enum Given {
+pub(super) enum ImportedValue {
     Array(Tensor),
     /// Real and imaginary parts.
     Complex(Tensor, Tensor),
-    Tuple(Vec<Given>),
+    Tuple(Vec<ImportedValue>),
     Token,
 }
 
-impl Given {
-    /// The one array that it is.
+impl ImportedValue {
+    /// Returns the value as one real array.
     pub(super) fn array(self) -> Result<Tensor> {
         match self {
-            Given::Array(t) => Ok(t),
-            Given::Complex(..) => Err(not_there("complex numbers stand where real ones are needed")),
-            Given::Tuple(_) => Err(not_there("a tuple stands where an array is needed")),
-            Given::Token => Err(not_there("a token stands where an array is needed")),
+            ImportedValue::Array(t) => Ok(t),
+            ImportedValue::Complex(..) => Err(not_there("expected a real array, got complex numbers")),
+            ImportedValue::Tuple(_) => Err(not_there("expected an array, got a tuple")),
+            ImportedValue::Token => Err(not_there("expected an array, got a token")),
         }
     }
 
-    /// Real or complex numbers.
-    pub(super) fn number(&self) -> Result<Number> {
+    /// Returns the value as real or complex numbers.
+    pub(super) fn number(&self) -> Result<RealOrComplex> {
         match self {
-            Given::Complex(re, im) => Ok(Number::complex(re.clone(), im.clone())),
-            other => other.clone().array().map(Number::real),
+            ImportedValue::Complex(re, im) => Ok(RealOrComplex::complex(re.clone(), im.clone())),
+            other => other.clone().array().map(RealOrComplex::real),
         }
     }
 
-    /// The arrays that hold it, in order.
+    /// Returns the arrays that hold the value, in order.
     pub(super) fn parts(&self) -> Result<Vec<Tensor>> {
         Ok(self.number()?.parts().cloned().collect())
     }
 
-    /// One or two arrays as the value that they hold.
-    pub(super) fn of_parts(parts: &mut impl Iterator<Item = Tensor>, count: usize) -> Option<Given> {
+    /// Builds a value from one or two arrays.
+    pub(super) fn of_parts(parts: &mut impl Iterator<Item = Tensor>, count: usize) -> Option<ImportedValue> {
         let re = parts.next()?;
-        Some(if count == 2 { Given::Complex(re, parts.next()?) } else { Given::Array(re) })
+        Some(if count == 2 { ImportedValue::Complex(re, parts.next()?) } else { ImportedValue::Array(re) })
     }
 }
 
-impl From<Number> for Given {
-    fn from(n: Number) -> Given {
+impl From<RealOrComplex> for ImportedValue {
+    fn from(n: RealOrComplex) -> ImportedValue {
         match n.im {
-            Some(im) => Given::Complex(n.re, im),
-            None => Given::Array(n.re),
+            Some(im) => ImportedValue::Complex(n.re, im),
+            None => ImportedValue::Array(n.re),
         }
     }
 }

@@ -1,31 +1,33 @@
-//! Types and attributes in text.
+//! Parses MLIR types and attributes.
 
-use super::Parser;
-use crate::syntax::{Attribute, Attributes, Dense, Elements, OPEN, Ranked, Type};
+use super::MlirParser;
+use crate::syntax::{
+    Attribute, DenseElements, ElementData, MlirType, NamedAttributes, OPEN, RankedTensorType,
+};
 use systole_base::{Error, ErrorKind, Result};
 use systole_ir::text::Token;
-use systole_ir::text::cursor::{Cursor, MAX_DEPTH, Reader};
+use systole_ir::text::cursor::{MAX_DEPTH, TextReader, TokenCursor};
 use systole_ir::text::parse_hex;
 
 /// Types.
-impl<'a> Parser<'a> {
-    /// `(…) -> …`, or one type for all operands and results.
-    pub(super) fn function_type(&mut self) -> Result<(Vec<Type>, Vec<Type>)> {
+impl<'a> MlirParser<'a> {
+    /// Parses `(…) -> …`, or one type for all operands and results.
+    pub(super) fn function_type(&mut self) -> Result<(Vec<MlirType>, Vec<MlirType>)> {
         let from = self.list('(', ')', Self::ty)?;
         self.expect_arrow()?;
         Ok((from, self.result_types()?))
     }
 
-    /// `tensor<…>` or `(tensor<…>, …)`
-    pub(super) fn result_types(&mut self) -> Result<Vec<Type>> {
+    /// Parses `tensor<…>` or `(tensor<…>, …)`
+    pub(super) fn result_types(&mut self) -> Result<Vec<MlirType>> {
         if self.is('(') { self.list('(', ')', Self::ty) } else { Ok(vec![self.ty()?]) }
     }
 
-    pub(super) fn ty(&mut self) -> Result<Type> {
+    pub(super) fn ty(&mut self) -> Result<MlirType> {
         self.deeper(Self::shallow_type)
     }
 
-    fn shallow_type(&mut self) -> Result<Type> {
+    fn shallow_type(&mut self) -> Result<MlirType> {
         let at = self.at;
         match self.token {
             Token::Word("tensor") => {
@@ -35,23 +37,23 @@ impl<'a> Parser<'a> {
             }
             Token::Word("tuple") => {
                 self.advance()?;
-                Ok(Type::Tuple(self.list('<', '>', Self::ty)?))
+                Ok(MlirType::Tuple(self.list('<', '>', Self::ty)?))
             }
             Token::Word(name @ ("complex" | "memref" | "vector")) => {
                 self.advance()?;
-                Ok(Type::Scalar(format!("{name}<{}>", self.angles()?)))
+                Ok(MlirType::Scalar(format!("{name}<{}>", self.angles()?)))
             }
             Token::Word(name) => {
                 self.advance()?;
-                Ok(Type::Scalar(name.into()))
+                Ok(MlirType::Scalar(name.into()))
             }
             Token::Mark('(') => {
                 let (from, to) = self.function_type()?;
-                Ok(Type::Function(from, to))
+                Ok(MlirType::Function(from, to))
             }
             Token::Bang("stablehlo.token" | "mhlo.token") => {
                 self.advance()?;
-                Ok(Type::Token)
+                Ok(MlirType::Token)
             }
             Token::Bang(name) => {
                 self.advance()?;
@@ -59,17 +61,17 @@ impl<'a> Parser<'a> {
                     return Ok(ty.clone());
                 }
                 let inner = if self.is('<') { format!("<{}>", self.angles()?) } else { String::new() };
-                Ok(Type::Other(format!("!{name}{inner}")))
+                Ok(MlirType::Other(format!("!{name}{inner}")))
             }
             _ => Err(self.unexpected("a type")),
         }
     }
 }
 
-/// `2x?x3xf32, #encoding` as a type.
-fn ranked(inner: &str) -> Result<Type, String> {
+/// Parses `2x?x3xf32, #encoding` as a type.
+fn ranked(inner: &str) -> Result<MlirType, String> {
     let (shape, encoding) = match inner.split_once(',') {
-        // A comma within the element type is no encoding's: `complex<…>` and quantised types have brackets.
+        // A comma within the element type does not start an encoding: `complex<…>` and quantized types have brackets.
         Some((shape, rest)) if shape.matches('<').count() == shape.matches('>').count() => {
             (shape, Some(rest.trim().to_string()))
         }
@@ -84,7 +86,7 @@ fn ranked(inner: &str) -> Result<Type, String> {
                 let size = digits.parse::<u64>().ok().filter(|n| *n < 1 << 48);
                 dims.push(Some(size.ok_or("has a size that is too large")?));
             }
-            "*" => return Err("has no rank, which nothing here reads".into()),
+            "*" => return Err("has no rank; unranked tensors are not supported".into()),
             _ => break,
         }
         rest = after.trim_start();
@@ -92,15 +94,15 @@ fn ranked(inner: &str) -> Result<Type, String> {
     let element = rest.trim();
     let starts_well = element.starts_with(|c: char| c.is_ascii_alphabetic() || c == '!');
     if !starts_well || dims.len() > MAX_DEPTH {
-        return Err("is no type of an array".into());
+        return Err("is not a tensor type".into());
     }
-    Ok(Type::Tensor(Ranked { dims, element: element.into(), encoding }))
+    Ok(MlirType::Tensor(RankedTensorType { dims, element: element.into(), encoding }))
 }
 
 /// Attributes.
-impl<'a> Parser<'a> {
-    /// `{name = value, flag, …}`
-    pub(super) fn dictionary(&mut self) -> Result<Attributes> {
+impl<'a> MlirParser<'a> {
+    /// Parses `{name = value, flag, …}`
+    pub(super) fn dictionary(&mut self) -> Result<NamedAttributes> {
         self.entries(|| Attribute::Unit, Self::attribute)
     }
 
@@ -158,13 +160,13 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// `3 : i64`, `1.5 : f32`, `0x7FC00000 : f32`
+    /// Parses `3 : i64`, `1.5 : f32`, `0x7FC00000 : f32`
     fn number(&mut self) -> Result<Attribute> {
         let Token::Number(digits) = self.token else { return Err(self.unexpected("a number")) };
         let at = self.at;
         self.advance()?;
         let ty = if self.eat(':')? { Some(self.ty()?) } else { None };
-        let of_floats = matches!(&ty, Some(Type::Scalar(name)) if name.starts_with(['f', 'b']));
+        let of_floats = matches!(&ty, Some(MlirType::Scalar(name)) if name.starts_with(['f', 'b']));
         let is_hex = digits.starts_with("0x");
         if of_floats || (!is_hex && digits.contains(['.', 'e', 'E'])) {
             let name = ty.map_or("f64".into(), |ty| ty.to_string());
@@ -174,17 +176,17 @@ impl<'a> Parser<'a> {
             Some(hex) => i128::from_str_radix(hex, 16).ok(),
             None => digits.parse().ok(),
         };
-        let value = value.ok_or_else(|| self.error_at(at, format!("`{digits}` is no number")))?;
-        // What is in a dictionary is read by others, who may ask for the type.
+        let value = value.ok_or_else(|| self.error_at(at, format!("invalid number `{digits}`")))?;
+        // Dictionary values keep their types, since readers may need them.
         match ty {
-            Some(Type::Scalar(name)) if self.open > 0 && name != "i64" => {
+            Some(MlirType::Scalar(name)) if self.open > 0 && name != "i64" => {
                 Ok(Attribute::Other(name, value.to_string()))
             }
             _ => Ok(Attribute::Int(value)),
         }
     }
 
-    /// `array<i64: 1, 2>`
+    /// Parses `array<i64: 1, 2>`
     fn array(&mut self) -> Result<Attribute> {
         self.advance()?;
         self.expect('<')?;
@@ -194,7 +196,7 @@ impl<'a> Parser<'a> {
         Ok(Attribute::Array(element, items))
     }
 
-    /// `#name`, `#dialect<…>`, `#dialect.kind<…>`
+    /// Parses `#name`, `#dialect<…>`, `#dialect.kind<…>`
     fn dialect_attribute(&mut self, kind: &'a str) -> Result<Attribute> {
         self.advance()?;
         if let Some(known) = self.aliases.get(kind).filter(|_| !self.is('<')) {
@@ -205,7 +207,7 @@ impl<'a> Parser<'a> {
             ("stablehlo" | "mhlo" | "chlo", "") => {
                 self.expect('<')?;
                 let of = self.word()?.to_string();
-                // `#stablehlo<conv …>` has its own form in old writers.
+                // Old writers print `#stablehlo<conv …>` in this form.
                 let word = self.word()?.to_string();
                 self.expect('>')?;
                 Ok(Attribute::Keyword(of, word))
@@ -226,7 +228,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// `<field = value, …>`, where values may be words: `<lhs_precision_type = tf32>`.
+    /// Parses `<field = value, …>`; values may be words: `<lhs_precision_type = tf32>`.
     pub(super) fn structure(&mut self, kind: &str) -> Result<Attribute> {
         let is_flat = matches!(kind, "bounds" | "type_extensions" | "result_accuracy_mode");
         if is_flat {
@@ -243,7 +245,7 @@ impl<'a> Parser<'a> {
         Ok(Attribute::Struct(kind.into(), fields))
     }
 
-    /// `(1)2`: a part of an axis.
+    /// Parses a sub-axis: `(1)2`.
     fn sub_axis(&mut self) -> Result<Attribute> {
         self.expect('(')?;
         let before = self.int()?;
@@ -251,13 +253,13 @@ impl<'a> Parser<'a> {
         Ok(Attribute::Other("sub_axis".into(), format!("({before}){}", self.int()?)))
     }
 
-    /// `<@mesh, [{"data"}, {}], replicated={…}>`: what is said beside the axes is left out.
+    /// Parses `<@mesh, [{"data"}, {}], replicated={…}>`; everything except the axes is ignored.
     pub(super) fn sharding(&mut self) -> Result<Attribute> {
         let at = self.at;
         let text = self.angles()?;
         let wrong = |e: Error| self.error_at(at, format!("`#sdy.sharding<{text}>`: {}", e.what()));
-        let mut inner = Parser::new(text).map_err(wrong)?;
-        let read = |p: &mut Parser<'_>| {
+        let mut inner = MlirParser::new(text).map_err(wrong)?;
+        let read = |p: &mut MlirParser<'_>| {
             let mesh = p.symbol()?;
             p.expect(',')?;
             let dims = p.list('[', ']', |p| {
@@ -282,8 +284,8 @@ impl<'a> Parser<'a> {
         read(&mut inner).map_err(wrong)
     }
 
-    /// `"data"`, `"data":(1)2`, `?`; priorities follow the braces.
-    fn axis(p: &mut Parser<'_>) -> Result<String> {
+    /// Parses `"data"`, `"data":(1)2`, `?`; priorities follow the braces.
+    fn axis(p: &mut MlirParser<'_>) -> Result<String> {
         if p.eat('?')? {
             return Ok(OPEN.into());
         }
@@ -298,7 +300,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// A sharding along whose axes `unreduced` devices have terms of a sum: as it is where there are none.
+/// Returns the sharding with `unreduced` axes, along which devices hold terms of a sum; unchanged if there are none.
 pub fn unreduced_along(sharding: Attribute, unreduced: Vec<Attribute>) -> Attribute {
     match unreduced.is_empty() {
         true => sharding,
@@ -310,54 +312,54 @@ pub fn unreduced_along(sharding: Attribute, unreduced: Vec<Attribute>) -> Attrib
 }
 
 /// Arrays.
-impl Parser<'_> {
-    /// `dense<…> : tensor<…>`
-    pub(super) fn dense(&mut self) -> Result<Dense> {
+impl MlirParser<'_> {
+    /// Parses `dense<…> : tensor<…>`
+    pub(super) fn dense(&mut self) -> Result<DenseElements> {
         let elements = self.elements()?;
         self.expect(':')?;
-        Ok(Dense { ty: self.ty()?, elements })
+        Ok(DenseElements { ty: self.ty()?, elements })
     }
 
-    /// `dense<…>`
-    pub(super) fn elements(&mut self) -> Result<Elements> {
+    /// Parses `dense<…>`
+    pub(super) fn elements(&mut self) -> Result<ElementData> {
         let at = self.at;
         self.advance()?;
         self.expect('<')?;
         let elements = match self.token.clone() {
-            Token::Mark('>') => Elements::None,
+            Token::Mark('>') => ElementData::None,
             Token::Str(s) => {
                 self.advance()?;
                 let bytes = parse_hex(&s);
-                Elements::Bytes(
-                    bytes.ok_or_else(|| self.error_at(at, "a string that is no \"0x\" and hex digits"))?,
+                ElementData::Bytes(
+                    bytes.ok_or_else(|| self.error_at(at, "expected a string of \"0x\" and hex digits"))?,
                 )
             }
             Token::Mark('[') => {
                 let (mut dims, mut words) = (Vec::new(), Vec::new());
                 self.nested(0, &mut dims, &mut words, element)?;
-                Elements::List(dims, words)
+                ElementData::List(dims, words)
             }
             _ => {
                 let mut words = Vec::new();
                 element(&mut self.cursor, &mut words)?;
-                Elements::Splat(words)
+                ElementData::Splat(words)
             }
         };
         self.expect('>')?;
         Ok(elements)
     }
 
-    /// `dense_resource<name> : tensor<…>`
+    /// Parses `dense_resource<name> : tensor<…>`
     fn dense_resource(&mut self) -> Result<Attribute> {
         self.advance()?;
         let name = self.angles()?.trim().trim_matches('"').to_string();
         self.expect(':')?;
-        Ok(Attribute::Dense(Dense { ty: self.ty()?, elements: Elements::Resource(name) }))
+        Ok(Attribute::Dense(DenseElements { ty: self.ty()?, elements: ElementData::Resource(name) }))
     }
 }
 
-/// `1`, `true`, `0x7F`, `(1.0, 2.0)`
-fn element(c: &mut Cursor<'_>, words: &mut Vec<String>) -> Result<()> {
+/// Parses `1`, `true`, `0x7F`, `(1.0, 2.0)`
+fn element(c: &mut TokenCursor<'_>, words: &mut Vec<String>) -> Result<()> {
     match c.token {
         Token::Word(w @ ("true" | "false")) => words.push(w.into()),
         Token::Number(n) => words.push(n.into()),
@@ -367,7 +369,7 @@ fn element(c: &mut Cursor<'_>, words: &mut Vec<String>) -> Result<()> {
     c.advance().map(drop)
 }
 
-/// An error about something that is not read.
+/// Returns an `Unsupported` error.
 pub(super) fn not_read(what: String) -> Error {
     Error::new(ErrorKind::Unsupported, what)
 }

@@ -1,29 +1,32 @@
-//! Modules, functions, regions and ops in text.
+//! Parses MLIR modules, functions, regions and ops.
 
 use super::pretty;
-use super::{Parser, Said};
-use crate::syntax::{Attribute, Attributes, Function, Module, Operation, Region, Type, Value, find};
+use super::{MlirParser, ParsedOp};
+use crate::syntax::{
+    Attribute, FunctionValue, MlirFunction, MlirModule, MlirRegion, MlirType, NamedAttributes, Operation,
+    find,
+};
 use systole_base::Result;
 use systole_ir::text::Token;
-use systole_ir::text::cursor::Reader;
+use systole_ir::text::cursor::TextReader;
 
-/// Results of one op.
+/// Maximum number of results of an op.
 const MOST_RESULTS: usize = 1 << 16;
 
 /// Modules and functions.
-impl<'a> Parser<'a> {
-    pub(super) fn module(&mut self) -> Result<Module> {
-        let mut module = Module::default();
+impl<'a> MlirParser<'a> {
+    pub(super) fn module(&mut self) -> Result<MlirModule> {
+        let mut module = MlirModule::default();
         self.top(&mut module, false)?;
         match self.token {
             Token::End if !module.functions.is_empty() => Ok(module),
-            Token::End => Err(self.error("there is no function in it")),
+            Token::End => Err(self.error("expected a function, got an empty module")),
             _ => Err(self.unexpected("a function, a module or the end")),
         }
     }
 
-    /// What may stand in a module or beside it.
-    fn top(&mut self, module: &mut Module, inside: bool) -> Result<()> {
+    /// Parses an item that may appear inside or next to a module.
+    fn top(&mut self, module: &mut MlirModule, inside: bool) -> Result<()> {
         loop {
             match self.token.clone() {
                 Token::Attr(_) | Token::Bang(_) if !inside => self.alias()?,
@@ -71,7 +74,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// `#map = …`, `!ty = …`, `#loc1 = loc("x")`
+    /// Parses `#map = …`, `!ty = …`, `#loc1 = loc("x")`
     fn alias(&mut self) -> Result<()> {
         let (Token::Attr(name) | Token::Bang(name)) = self.advance()? else { return Ok(()) };
         self.expect('=')?;
@@ -84,8 +87,8 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// `sdy.mesh @mesh = <["x"=2, "y"=4]>`
-    fn mesh(&mut self, module: &mut Module) -> Result<()> {
+    /// Parses `sdy.mesh @mesh = <["x"=2, "y"=4]>`
+    fn mesh(&mut self, module: &mut MlirModule) -> Result<()> {
         self.advance()?;
         let name = self.symbol()?;
         self.expect('=')?;
@@ -111,8 +114,8 @@ impl<'a> Parser<'a> {
         self.location().map(drop)
     }
 
-    /// `{-# dialect_resources: { builtin: { name: "0x…" } } #-}`
-    fn metadata(&mut self, module: &mut Module) -> Result<()> {
+    /// Parses `{-# dialect_resources: { builtin: { name: "0x…" } } #-}`
+    fn metadata(&mut self, module: &mut MlirModule) -> Result<()> {
         self.expect('{')?;
         self.expect('-')?;
         let Token::Attr("") = self.advance()? else { return Err(self.unexpected("`{-#`")) };
@@ -127,7 +130,7 @@ impl<'a> Parser<'a> {
         self.expect('}')
     }
 
-    fn resources(&mut self, module: &mut Module, depth: usize) -> Result<()> {
+    fn resources(&mut self, module: &mut MlirModule, depth: usize) -> Result<()> {
         let name = match self.advance()? {
             Token::Word(w) => w.to_string(),
             Token::Str(s) => s,
@@ -136,11 +139,11 @@ impl<'a> Parser<'a> {
         self.expect(':')?;
         if let Token::Str(text) = self.token.clone() {
             self.advance()?;
-            // Other strings are no elements: what external resources say to tools.
+            // Other strings are external resources for tools.
             if text.starts_with("0x") {
-                // The first four bytes say how the rest is aligned.
+                // The first four bytes contain the alignment.
                 let bytes = systole_ir::text::parse_hex(&text).and_then(|b| b.get(4..).map(<[u8]>::to_vec));
-                let bytes = bytes.ok_or_else(|| self.error(format!("the resource {name} is cut short")))?;
+                let bytes = bytes.ok_or_else(|| self.error(format!("resource {name} is truncated")))?;
                 module.resources.push((name, bytes));
             }
             return Ok(());
@@ -151,11 +154,11 @@ impl<'a> Parser<'a> {
         self.list('{', '}', |p| p.resources(module, depth + 1)).map(drop)
     }
 
-    fn function(&mut self) -> Result<Function> {
+    fn function(&mut self) -> Result<MlirFunction> {
         self.advance()?;
         let is_private = self.eat_word("private")?;
         let _ = self.eat_word("public")? || self.eat_word("nested")?;
-        let mut f = Function { name: self.symbol()?, is_private, ..Function::default() };
+        let mut f = MlirFunction { name: self.symbol()?, is_private, ..MlirFunction::default() };
         self.values.clear();
         self.scopes = vec![Default::default()];
         let arguments = self.list('(', ')', Self::parameter)?;
@@ -169,7 +172,7 @@ impl<'a> Parser<'a> {
             f.results = if self.is('(') {
                 self.list('(', ')', Self::annotated_type)?
             } else {
-                // A `{` behind it opens the body.
+                // A `{` after it starts the body.
                 vec![(self.ty()?, Vec::new())]
             };
         }
@@ -188,8 +191,8 @@ impl<'a> Parser<'a> {
         Ok(f)
     }
 
-    /// `%arg0: tensor<2xf32> {…} loc("x")`; a declaration has the type alone.
-    fn parameter(&mut self) -> Result<(Option<Value>, Attributes, String)> {
+    /// Parses `%arg0: tensor<2xf32> {…} loc("x")`; a declaration has only the type.
+    fn parameter(&mut self) -> Result<(Option<FunctionValue>, NamedAttributes, String)> {
         let Token::Value(name) = self.token else {
             let (_, attributes) = self.annotated_type()?;
             return Ok((None, attributes, String::new()));
@@ -201,14 +204,14 @@ impl<'a> Parser<'a> {
         Ok((value, attributes, self.location()?))
     }
 
-    fn annotated_type(&mut self) -> Result<(Type, Attributes)> {
+    fn annotated_type(&mut self) -> Result<(MlirType, NamedAttributes)> {
         let ty = self.ty()?;
         let attributes = if self.is('{') { self.dictionary()? } else { Vec::new() };
         Ok((ty, attributes))
     }
 
-    /// `"func.func"() <{sym_name = "main", function_type = …}> ({…}) : () -> ()`
-    fn generic_function(&mut self) -> Result<Function> {
+    /// Parses `"func.func"() <{sym_name = "main", function_type = …}> ({…}) : () -> ()`
+    fn generic_function(&mut self) -> Result<MlirFunction> {
         self.advance()?;
         self.list('(', ')', Self::value)?;
         let mut attributes = Vec::new();
@@ -226,26 +229,30 @@ impl<'a> Parser<'a> {
         self.function_type()?;
         self.location()?;
         if regions.len() > 1 {
-            return Err(self.error("a function with several bodies"));
+            return Err(self.error("a function has more than one body"));
         }
         let body = regions.pop().unwrap_or_default();
         function_of(attributes, body, std::mem::take(&mut self.values)).map_err(|what| self.error(what))
     }
 }
 
-/// A function from the attributes that the generic form and bytecode give it, which say its name and type among others.
+/// Builds a function from its generic-form or bytecode attributes, which include name and type.
 ///
 /// # Errors
-/// What is missing or is not as it must be.
-pub fn function_of(attributes: Attributes, body: Region, values: Vec<Type>) -> Result<Function, String> {
+/// The attribute that is missing or invalid.
+pub fn function_of(
+    attributes: NamedAttributes,
+    body: MlirRegion,
+    values: Vec<MlirType>,
+) -> Result<MlirFunction, String> {
     let name = match find(&attributes, "sym_name") {
         Some(Attribute::String(name)) => name.clone(),
-        _ => return Err("a function without a name".into()),
+        _ => return Err("a function has no name".into()),
     };
-    let Some(Attribute::Type(Type::Function(from, to))) = find(&attributes, "function_type") else {
-        return Err(format!("the function @{name} has no type"));
+    let Some(Attribute::Type(MlirType::Function(from, to))) = find(&attributes, "function_type") else {
+        return Err(format!("function @{name} has no type"));
     };
-    let lists = |key: &str, n: usize| -> Vec<Attributes> {
+    let lists = |key: &str, n: usize| -> Vec<NamedAttributes> {
         let given = match find(&attributes, key) {
             Some(Attribute::List(items)) => items.as_slice(),
             _ => &[],
@@ -263,10 +270,10 @@ pub fn function_of(attributes: Attributes, body: Region, values: Vec<Type>) -> R
     let results = to.iter().cloned().zip(results).collect();
     let (names, name) = (vec![String::new(); from.len()], name);
     let attributes = attributes.into_iter().filter(|(name, _)| !said.contains(&name.as_str())).collect();
-    Ok(Function { is_private, names, parameters, results, name, attributes, values, body })
+    Ok(MlirFunction { is_private, names, parameters, results, name, attributes, values, body })
 }
 
-/// A number of any type as other attributes of functions have it.
+/// Drops the type of an integer attribute, as function attributes are stored.
 fn untyped((name, value): (String, Attribute)) -> (String, Attribute) {
     match value {
         Attribute::Other(ty, digits) if ty.starts_with(['i', 's', 'u']) && digits.parse::<i128>().is_ok() => {
@@ -277,9 +284,9 @@ fn untyped((name, value): (String, Attribute)) -> (String, Attribute) {
 }
 
 /// Regions and ops.
-impl<'a> Parser<'a> {
-    /// `{ ^bb0(%arg0: tensor<…>): … }`
-    pub(super) fn region(&mut self) -> Result<Region> {
+impl<'a> MlirParser<'a> {
+    /// Parses `{ ^bb0(%arg0: tensor<…>): … }`
+    pub(super) fn region(&mut self) -> Result<MlirRegion> {
         self.deeper(|p| {
             p.expect('{')?;
             p.scopes.push(Default::default());
@@ -289,16 +296,16 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// The rest of a region whose `{` has been read and whose names have a scope.
-    fn open_region(&mut self) -> Result<Region> {
+    /// Parses the rest of a region after `{`, with its arguments in scope.
+    fn open_region(&mut self) -> Result<MlirRegion> {
         let arguments = if matches!(self.token, Token::Block(_)) { self.block_head()? } else { Vec::new() };
         let operations = self.operations()?;
         self.expect('}')?;
-        Ok(Region { arguments, operations })
+        Ok(MlirRegion { arguments, operations })
     }
 
-    /// A region whose arguments have been named before it: those of `while` and `reduce`.
-    pub(super) fn region_of(&mut self, arguments: Vec<(&'a str, Type)>) -> Result<Region> {
+    /// Parses a region whose arguments were named before it: `while`, `reduce`.
+    pub(super) fn region_of(&mut self, arguments: Vec<(&'a str, MlirType)>) -> Result<MlirRegion> {
         self.deeper(|p| {
             p.expect('{')?;
             p.scopes.push(Default::default());
@@ -308,12 +315,12 @@ impl<'a> Parser<'a> {
             }
             let region = p.open_region();
             p.scopes.pop();
-            region.map(|r| Region { arguments: values, ..r })
+            region.map(|r| MlirRegion { arguments: values, ..r })
         })
     }
 
-    /// `^bb0(%arg0: tensor<…>, …):`
-    fn block_head(&mut self) -> Result<Vec<Value>> {
+    /// Parses `^bb0(%arg0: tensor<…>, …):`
+    fn block_head(&mut self) -> Result<Vec<FunctionValue>> {
         self.advance()?;
         let parameters = if self.is('(') { self.list('(', ')', Self::parameter)? } else { Vec::new() };
         self.expect(':')?;
@@ -324,14 +331,16 @@ impl<'a> Parser<'a> {
         let mut all = Vec::new();
         while !self.is('}') {
             if matches!(self.token, Token::Block(_)) {
-                return Err(self.error("a second block: branches between blocks are not read"));
+                return Err(
+                    self.error("the region has a second block: branches between blocks are not supported")
+                );
             }
             all.push(self.operation()?);
         }
         Ok(all)
     }
 
-    /// `%0:2, %1 = op …`
+    /// Parses `%0:2, %1 = op …`
     fn operation(&mut self) -> Result<Operation> {
         let names = if matches!(self.token, Token::Value(_)) {
             let names = self.separated(Self::target)?;
@@ -357,7 +366,7 @@ impl<'a> Parser<'a> {
         self.location()?;
         let count: usize = names.iter().map(|(_, n)| n).sum();
         if count != said.results.len() && !names.is_empty() {
-            let what = format!("{name} has {} results, {count} are named", said.results.len());
+            let what = format!("{name} has {} results, but {count} are named", said.results.len());
             return Err(self.error_at(at, what));
         }
         let mut types = said.results.into_iter();
@@ -365,7 +374,7 @@ impl<'a> Parser<'a> {
         for (name, n) in &names {
             results.extend(self.define(name, types.by_ref().take(*n).collect())?);
         }
-        // Results that nobody names still are some.
+        // Unnamed results also count.
         for ty in types {
             results.push(self.values.len());
             self.values.push(ty);
@@ -380,7 +389,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// `%0` or `%0:2`
+    /// Parses `%0` or `%0:2`
     fn target(&mut self) -> Result<(&'a str, usize)> {
         let Token::Value(name) = self.token else { return Err(self.unexpected("a value's name")) };
         self.advance()?;
@@ -388,10 +397,10 @@ impl<'a> Parser<'a> {
         Ok((name, count))
     }
 
-    /// `(…) <{…}> ({…}, {…}) {…} : (…) -> …`
-    pub(super) fn generic(&mut self) -> Result<Said> {
+    /// Parses `(…) <{…}> ({…}, {…}) {…} : (…) -> …`
+    pub(super) fn generic(&mut self) -> Result<ParsedOp> {
         let at = self.at;
-        let mut said = Said { operands: self.list('(', ')', Self::value)?, ..Said::default() };
+        let mut said = ParsedOp { operands: self.list('(', ')', Self::value)?, ..ParsedOp::default() };
         if self.eat('<')? {
             said.attributes = self.dictionary()?;
             self.expect('>')?;
@@ -409,17 +418,17 @@ impl<'a> Parser<'a> {
         Ok(said)
     }
 
-    /// Whether operands have the types that are said of them.
-    pub(super) fn same_types(&self, operands: &[Value], types: &[Type], at: usize) -> Result<()> {
+    /// Checks operands against the stated types.
+    pub(super) fn same_types(&self, operands: &[FunctionValue], types: &[MlirType], at: usize) -> Result<()> {
         let have = operands.iter().map(|v| self.values.get(*v));
         if have.len() != types.len() {
-            let what = format!("{} operands have {} types", operands.len(), types.len());
+            let what = format!("got {} operands, but {} types", operands.len(), types.len());
             return Err(self.error_at(at, what));
         }
         for (have, said) in have.zip(types) {
             if have != Some(said) {
                 let have = have.map(ToString::to_string).unwrap_or_default();
-                return Err(self.error_at(at, format!("an operand is {have}, not {said}")));
+                return Err(self.error_at(at, format!("operand has type {have}, but {said} is stated")));
             }
         }
         Ok(())

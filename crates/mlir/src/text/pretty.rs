@@ -1,17 +1,20 @@
-//! The pretty forms of ops: those that StableHLO, CHLO, func and Shardy print by themselves.
+//! Parses the pretty forms of StableHLO, CHLO, func and Shardy ops.
 
 use super::attribute::not_read;
-use super::{Parser, Said};
-use crate::syntax::{Attribute, Attributes, Dense, Elements, Operation, Ranked, Region, Type, Value};
+use super::{MlirParser, ParsedOp};
+use crate::syntax::{
+    Attribute, DenseElements, ElementData, FunctionValue, MlirRegion, MlirType, NamedAttributes, Operation,
+    RankedTensorType,
+};
 use systole_base::Result;
 use systole_ir::text::Token;
-use systole_ir::text::cursor::Reader;
+use systole_ir::text::cursor::TextReader;
 
-/// An op's name with its dialect.
+/// Returns an op's name with its dialect.
 pub(super) fn full_name(name: &str) -> String {
     match (name, name.strip_prefix("mhlo.")) {
         ("return" | "call", _) => format!("func.{name}"),
-        // MHLO is StableHLO's older name; it has some ops of CHLO as its own.
+        // MHLO is StableHLO's predecessor; it has some CHLO ops of its own.
         (_, Some("topk")) => "chlo.top_k".into(),
         (_, Some(op @ ("acos" | "acosh" | "asin" | "asinh" | "atanh" | "cosh" | "erf" | "sinh"))) => {
             format!("chlo.{op}")
@@ -21,7 +24,7 @@ pub(super) fn full_name(name: &str) -> String {
     }
 }
 
-/// Words of the pretty forms and the attributes that they stand for, by op.
+/// Keywords of the pretty forms and the attributes that they set, by op.
 const WORDS: &[(&str, &str, &str)] = &[
     ("broadcast_in_dim", "dims", "broadcast_dimensions"),
     ("dynamic_broadcast_in_dim", "dims", "broadcast_dimensions"),
@@ -53,14 +56,14 @@ const WORDS: &[(&str, &str, &str)] = &[
     ("convolution", "reverse", "window_reversal"),
 ];
 
-/// An op's name without its dialect.
+/// Returns an op's name without its dialect.
 fn mnemonic(name: &str) -> &str {
     name.rsplit_once('.').map_or(name, |(_, rest)| rest)
 }
 
-impl<'a> Parser<'a> {
-    /// What stands behind the name of an op in its own form. `named`: how many results are named.
-    pub(super) fn pretty(&mut self, name: &str, named: usize) -> Result<Said> {
+impl<'a> MlirParser<'a> {
+    /// Parses an op's pretty form after its name. `named`: number of named results.
+    pub(super) fn pretty(&mut self, name: &str, named: usize) -> Result<ParsedOp> {
         match name {
             "stablehlo.constant" => self.constant(),
             "stablehlo.compare" | "chlo.broadcast_compare" => self.compare(name),
@@ -77,16 +80,16 @@ impl<'a> Parser<'a> {
             "sdy.sharding_constraint" | "sdy.reshard" => self.sharding_constraint(),
             "sdy.manual_computation" => self.manual_computation(),
             _ if name.starts_with("sdy.") && name != "sdy.return" => {
-                Err(not_read(format!("`{name}` is not read")).at(self.place_of(self.at).to_string()))
+                Err(not_read(format!("unsupported op `{name}`")).at(self.place_of(self.at).to_string()))
             }
             _ => self.plain(name, named),
         }
     }
 
-    /// `%0, %1, word = value {…} : types`, with or without parentheses.
-    fn plain(&mut self, name: &str, named: usize) -> Result<Said> {
+    /// Parses `%0, %1, word = value {…} : types`, with or without parentheses.
+    fn plain(&mut self, name: &str, named: usize) -> Result<ParsedOp> {
         let at = self.at;
-        let mut said = Said::default();
+        let mut said = ParsedOp::default();
         let mut expected = None;
         let closed = self.eat('(')?;
         while matches!(self.token, Token::Value(_) | Token::Word(_)) {
@@ -116,14 +119,15 @@ impl<'a> Parser<'a> {
             return Err(self.unexpected("`:`"));
         }
         if let (Some(elements), Some(v)) = (expected, said.operands.first()) {
-            let dense = Dense { ty: self.values.get(*v).cloned().unwrap_or(Type::Token), elements };
+            let dense =
+                DenseElements { ty: self.values.get(*v).cloned().unwrap_or(MlirType::Token), elements };
             said.attributes.push(("value".into(), Attribute::Dense(dense)));
         }
         Ok(said)
     }
 
-    /// `dims = [0, 1]`, `type = FFT`, `format = …`
-    fn word_value(&mut self, name: &str) -> Result<Attributes> {
+    /// Parses `dims = [0, 1]`, `type = FFT`, `format = …`
+    fn word_value(&mut self, name: &str) -> Result<NamedAttributes> {
         let word = self.word()?;
         self.expect('=')?;
         let op = mnemonic(name);
@@ -134,7 +138,7 @@ impl<'a> Parser<'a> {
                 self.advance()?;
                 Attribute::Keyword(attribute.into(), w.into())
             }
-            // A `:` behind it is the op's.
+            // The `:` after it belongs to the op.
             Token::Number(digits) if digits.contains(['.', 'e']) && !digits.starts_with("0x") => {
                 self.advance()?;
                 Attribute::Float(digits.into(), "f64".into())
@@ -151,8 +155,8 @@ impl<'a> Parser<'a> {
         Ok(vec![(attribute.into(), value)])
     }
 
-    /// `{…} : types`, with which most forms end.
-    fn end(&mut self, name: &str, named: usize, mut said: Said, at: usize) -> Result<Said> {
+    /// Parses `{…} : types`, the end of most forms.
+    fn end(&mut self, name: &str, named: usize, mut said: ParsedOp, at: usize) -> Result<ParsedOp> {
         if self.is('{') {
             said.attributes.extend(self.dictionary()?);
         }
@@ -161,8 +165,8 @@ impl<'a> Parser<'a> {
         Ok(said)
     }
 
-    /// The types of an op in its plain form.
-    fn plain_types(&mut self, name: &str, named: usize, said: &mut Said, at: usize) -> Result<()> {
+    /// Parses the types of an op's plain form.
+    fn plain_types(&mut self, name: &str, named: usize, said: &mut ParsedOp, at: usize) -> Result<()> {
         if self.is('(') {
             let (from, to) = self.function_type()?;
             self.same_types(&said.operands, &from, at)?;
@@ -192,7 +196,7 @@ impl<'a> Parser<'a> {
             }
             _ if types.len() > 1 => said.results = Vec::new(),
             _ => {
-                // Those with side effects alone have no results.
+                // Ops that only have side effects have no results.
                 let is_check = name.starts_with("check.") || name == "interpreter.print";
                 said.results = vec![one.clone(); if is_check { 0 } else { named.max(1) }];
                 types = vec![one; said.operands.len()];
@@ -201,12 +205,12 @@ impl<'a> Parser<'a> {
         self.same_types(&said.operands, &types, at)
     }
 
-    /// `{…} dense<…> : tensor<…>`, or the generic form behind its name.
-    fn constant(&mut self) -> Result<Said> {
+    /// Parses `{…} dense<…> : tensor<…>`, or the generic form behind its name.
+    fn constant(&mut self) -> Result<ParsedOp> {
         if self.is('(') {
             return self.generic();
         }
-        let mut said = Said::default();
+        let mut said = ParsedOp::default();
         if self.is('{') {
             said.attributes = self.dictionary()?;
         }
@@ -217,13 +221,13 @@ impl<'a> Parser<'a> {
         Ok(said)
     }
 
-    /// `LT, %0, %1, FLOAT : (…) -> …`
-    fn compare(&mut self, name: &str) -> Result<Said> {
+    /// Parses `LT, %0, %1, FLOAT : (…) -> …`
+    fn compare(&mut self, name: &str) -> Result<ParsedOp> {
         let at = self.at;
         if matches!(self.token, Token::Value(_)) {
             return self.plain(name, 1);
         }
-        let mut said = Said::default();
+        let mut said = ParsedOp::default();
         let keyword = |kind: &str, word: &str| Attribute::Keyword(kind.into(), word.into());
         let direction = self.word()?;
         said.attributes.push(("comparison_direction".into(), keyword("comparison_direction", direction)));
@@ -238,11 +242,11 @@ impl<'a> Parser<'a> {
         self.end(name, 1, said, at)
     }
 
-    /// `%0, %1, batching_dims = [0] x [0], contracting_dims = [2] x [1], precision = […] : (…) -> …`
-    fn dot_general(&mut self) -> Result<Said> {
+    /// Parses `%0, %1, batching_dims = [0] x [0], contracting_dims = [2] x [1], precision = […] : (…) -> …`
+    fn dot_general(&mut self) -> Result<ParsedOp> {
         let at = self.at;
-        let mut said = Said::default();
-        let mut dims: Attributes = Vec::new();
+        let mut said = ParsedOp::default();
+        let mut dims: NamedAttributes = Vec::new();
         loop {
             match self.token {
                 Token::Value(_) => said.operands.push(self.value()?),
@@ -266,10 +270,10 @@ impl<'a> Parser<'a> {
         self.end("dot_general", 1, said, at)
     }
 
-    /// `(%0, %1) dim_numbers = […]x[…]->[…], window = {stride = […], …} {…} : (…) -> …`
-    fn convolution(&mut self) -> Result<Said> {
+    /// Parses `(%0, %1) dim_numbers = […]x[…]->[…], window = {stride = […], …} {…} : (…) -> …`
+    fn convolution(&mut self) -> Result<ParsedOp> {
         let at = self.at;
-        let mut said = Said { operands: self.list('(', ')', Self::value)?, ..Said::default() };
+        let mut said = ParsedOp { operands: self.list('(', ')', Self::value)?, ..ParsedOp::default() };
         while let Token::Word(word) = self.token {
             match word {
                 "dim_numbers" => {
@@ -293,10 +297,10 @@ impl<'a> Parser<'a> {
         self.end("convolution", 1, said, at)
     }
 
-    /// `%0 [0:3, 4:8:2] : (…) -> …`
-    fn slice(&mut self) -> Result<Said> {
+    /// Parses `%0 [0:3, 4:8:2] : (…) -> …`
+    fn slice(&mut self) -> Result<ParsedOp> {
         let at = self.at;
-        let mut said = Said { operands: vec![self.value()?], ..Said::default() };
+        let mut said = ParsedOp { operands: vec![self.value()?], ..ParsedOp::default() };
         let ranges = self.list('[', ']', |p| {
             let from = p.int()?;
             p.expect(':')?;
@@ -311,20 +315,20 @@ impl<'a> Parser<'a> {
         self.end("slice", 1, said, at)
     }
 
-    /// `%0[1] : (tuple<…>) -> …`
-    fn tuple_element(&mut self) -> Result<Said> {
+    /// Parses `%0[1] : (tuple<…>) -> …`
+    fn tuple_element(&mut self) -> Result<ParsedOp> {
         let at = self.at;
-        let mut said = Said { operands: vec![self.value()?], ..Said::default() };
+        let mut said = ParsedOp { operands: vec![self.value()?], ..ParsedOp::default() };
         self.expect('[')?;
         said.attributes.push(("index".into(), Attribute::Int(self.int()?)));
         self.expect(']')?;
         self.end("get_tuple_element", 1, said, at)
     }
 
-    /// `%0, format = e8m10 : tensor<…>`
-    fn reduce_precision(&mut self) -> Result<Said> {
+    /// Parses `%0, format = e8m10 : tensor<…>`
+    fn reduce_precision(&mut self) -> Result<ParsedOp> {
         let at = self.at;
-        let mut said = Said { operands: vec![self.value()?], ..Said::default() };
+        let mut said = ParsedOp { operands: vec![self.value()?], ..ParsedOp::default() };
         self.expect(',')?;
         self.expect_word("format")?;
         self.expect('=')?;
@@ -332,22 +336,24 @@ impl<'a> Parser<'a> {
         let bits = word.strip_prefix('e').and_then(|rest| rest.split_once('m'));
         let bits = bits.and_then(|(e, m)| Some((e.parse::<i128>().ok()?, m.parse::<i128>().ok()?)));
         let (exponent, mantissa) =
-            bits.ok_or_else(|| self.error(format!("`{word}` is no format like e8m10")))?;
+            bits.ok_or_else(|| self.error(format!("expected a format like e8m10, got `{word}`")))?;
         said.attributes.push(("exponent_bits".into(), Attribute::Int(exponent)));
         said.attributes.push(("mantissa_bits".into(), Attribute::Int(mantissa)));
         self.end("reduce_precision", 1, said, at)
     }
 
-    /// `@name(%0, %1) {…} : (…) -> …`
-    fn call(&mut self, name: &str) -> Result<Said> {
+    /// Parses `@name(%0, %1) {…} : (…) -> …`
+    fn call(&mut self, name: &str) -> Result<ParsedOp> {
         let at = self.at;
         let target = match self.advance()? {
             Token::Symbol(name) | Token::Str(name) => name,
             other => {
-                return Err(self.error_at(at, format!("expected what is called, found {}", other.show())));
+                return Err(
+                    self.error_at(at, format!("expected the called function, found {}", other.show()))
+                );
             }
         };
-        let mut said = Said { operands: self.list('(', ')', Self::value)?, ..Said::default() };
+        let mut said = ParsedOp { operands: self.list('(', ')', Self::value)?, ..ParsedOp::default() };
         let (key, target) = match name {
             "func.call" => ("callee", Attribute::Symbol(target)),
             _ => ("call_target_name", Attribute::String(target)),
@@ -363,18 +369,18 @@ impl<'a> Parser<'a> {
         Ok(said)
     }
 
-    /// `"name" %0, %1 {composite_attributes = {…}, decomposition = @f} : (…) -> …`
-    fn composite(&mut self) -> Result<Said> {
+    /// Parses `"name" %0, %1 {composite_attributes = {…}, decomposition = @f} : (…) -> …`
+    fn composite(&mut self) -> Result<ParsedOp> {
         let name = self.string()?;
         let mut said = self.plain("composite", 1)?;
         said.attributes.push(("name".into(), Attribute::String(name)));
         Ok(said)
     }
 
-    /// `%0 <@mesh, [{"x"}, {}]> : tensor<…>`
-    fn sharding_constraint(&mut self) -> Result<Said> {
+    /// Parses `%0 <@mesh, [{"x"}, {}]> : tensor<…>`
+    fn sharding_constraint(&mut self) -> Result<ParsedOp> {
         let at = self.at;
-        let mut said = Said { operands: vec![self.value()?], ..Said::default() };
+        let mut said = ParsedOp { operands: vec![self.value()?], ..ParsedOp::default() };
         said.attributes.push(("sharding".into(), self.sharding()?));
         self.expect(':')?;
         self.plain_types("sharding_constraint", 1, &mut said, at)?;
@@ -383,9 +389,10 @@ impl<'a> Parser<'a> {
 }
 
 /// Ops with regions.
-impl<'a> Parser<'a> {
-    /// `(%0 init: %c), (%1 init: %d) applies stablehlo.add across dimensions = [0] : (…) -> …`, or a `reducer` behind it.
-    fn reduce(&mut self) -> Result<Said> {
+impl<'a> MlirParser<'a> {
+    /// Parses `(%0 init: %c), (%1 init: %d) applies stablehlo.add across dimensions = [0] : (…) -> …`, or the same with
+    /// a `reducer`.
+    fn reduce(&mut self) -> Result<ParsedOp> {
         let at = self.at;
         let (mut inputs, mut inits) = (Vec::new(), Vec::new());
         for pair in self.separated(|p| {
@@ -401,7 +408,8 @@ impl<'a> Parser<'a> {
             inits.push(pair.1);
         }
         let n = inputs.len();
-        let mut said = Said { operands: inputs.into_iter().chain(inits).collect(), ..Said::default() };
+        let mut said =
+            ParsedOp { operands: inputs.into_iter().chain(inits).collect(), ..ParsedOp::default() };
         let applied = if self.eat_word("applies")? { Some(self.word()?) } else { None };
         self.expect_word("across")?;
         self.expect_word("dimensions")?;
@@ -416,8 +424,8 @@ impl<'a> Parser<'a> {
         Ok(said)
     }
 
-    /// `(%0) inits(%1) dimension=0 attributes {…} {…} : (…) -> …`
-    fn scan(&mut self) -> Result<Said> {
+    /// Parses `(%0) inits(%1) dimension=0 attributes {…} {…} : (…) -> …`
+    fn scan(&mut self) -> Result<ParsedOp> {
         let at = self.at;
         let inputs = self.list('(', ')', Self::value)?;
         self.expect_word("inits")?;
@@ -425,7 +433,8 @@ impl<'a> Parser<'a> {
         self.expect_word("dimension")?;
         self.expect('=')?;
         let counts = [inputs.len(), inits.len()].map(|n| Attribute::Int(n as i128)).to_vec();
-        let mut said = Said { operands: inputs.into_iter().chain(inits).collect(), ..Said::default() };
+        let mut said =
+            ParsedOp { operands: inputs.into_iter().chain(inits).collect(), ..ParsedOp::default() };
         said.attributes.push(("dimension".into(), Attribute::Int(self.int()?)));
         said.attributes.push(("operandSegmentSizes".into(), Attribute::Array("i32".into(), counts)));
         if self.eat_word("attributes")? {
@@ -437,12 +446,13 @@ impl<'a> Parser<'a> {
         Ok(said)
     }
 
-    /// The body of a `reduce` that applies one op to scalars.
-    fn applied(&mut self, name: &str, operands: &[Value], n: usize) -> Result<Region> {
+    /// Builds the body of a `reduce` that applies one op to scalars.
+    fn applied(&mut self, name: &str, operands: &[FunctionValue], n: usize) -> Result<MlirRegion> {
         let init = operands.get(n).and_then(|v| self.values.get(*v)).cloned();
-        let ty = init.filter(|_| n == 1).ok_or_else(|| self.error("one op applies to one array"))?;
+        let ty =
+            init.filter(|_| n == 1).ok_or_else(|| self.error("`applies` requires exactly one operand"))?;
         let element = match ty {
-            Type::Tensor(t) => Type::Tensor(Ranked { dims: Vec::new(), ..t }),
+            MlirType::Tensor(t) => MlirType::Tensor(RankedTensorType { dims: Vec::new(), ..t }),
             other => other,
         };
         let first = self.values.len();
@@ -461,11 +471,11 @@ impl<'a> Parser<'a> {
             place,
             ..Operation::default()
         };
-        Ok(Region { arguments: vec![first, first + 1], operations: vec![op, end] })
+        Ok(MlirRegion { arguments: vec![first, first + 1], operations: vec![op, end] })
     }
 
-    /// `%a: tensor<f32> loc(…)`
-    fn argument(&mut self) -> Result<(&'a str, Type)> {
+    /// Parses `%a: tensor<f32> loc(…)`
+    fn argument(&mut self) -> Result<(&'a str, MlirType)> {
         let Token::Value(name) = self.token else { return Err(self.unexpected("an argument")) };
         self.advance()?;
         self.expect(':')?;
@@ -474,15 +484,15 @@ impl<'a> Parser<'a> {
         Ok((name, ty))
     }
 
-    /// `reducer(%a: tensor<f32>, %b: tensor<f32>) (%c: …, %d: …) {…}`: a pair for each array.
-    fn reducer(&mut self) -> Result<Region> {
+    /// Parses `reducer(%a: tensor<f32>, %b: tensor<f32>) (%c: …, %d: …) {…}`: one pair per array.
+    fn reducer(&mut self) -> Result<MlirRegion> {
         self.expect_word("reducer")?;
         let (mut left, mut right) = (Vec::new(), Vec::new());
         while self.is('(') {
             let at = self.at;
             let pair = self.list('(', ')', Self::argument)?;
             let [a, b]: [_; 2] =
-                pair.try_into().map_err(|_| self.error_at(at, "a reducer takes pairs of arguments"))?;
+                pair.try_into().map_err(|_| self.error_at(at, "a reducer has pairs of arguments"))?;
             left.push(a);
             right.push(b);
         }
@@ -490,10 +500,10 @@ impl<'a> Parser<'a> {
         self.region_of(left)
     }
 
-    /// `(%0) in_shardings=[<@mesh, …>] out_shardings=[…] manual_axes={"x"} (%1: …) {…} : (…) -> …`
-    fn manual_computation(&mut self) -> Result<Said> {
+    /// Parses `(%0) in_shardings=[<@mesh, …>] out_shardings=[…] manual_axes={"x"} (%1: …) {…} : (…) -> …`
+    fn manual_computation(&mut self) -> Result<ParsedOp> {
         let at = self.at;
-        let mut said = Said { operands: self.list('(', ')', Self::value)?, ..Said::default() };
+        let mut said = ParsedOp { operands: self.list('(', ')', Self::value)?, ..ParsedOp::default() };
         while let Token::Word(name) = self.token {
             self.advance()?;
             self.expect('=')?;
@@ -509,8 +519,8 @@ impl<'a> Parser<'a> {
         self.end("manual_computation", said.operands.len(), said, at)
     }
 
-    /// `(%i = %0, %x = %1) : types attributes {…} cond {…} do {…}`
-    fn while_loop(&mut self) -> Result<Said> {
+    /// Parses `(%i = %0, %x = %1) : types attributes {…} cond {…} do {…}`
+    fn while_loop(&mut self) -> Result<ParsedOp> {
         let at = self.at;
         let state = self.list('(', ')', |p| {
             let Token::Value(name) = p.token else { return Err(p.unexpected("a name")) };
@@ -518,7 +528,8 @@ impl<'a> Parser<'a> {
             p.expect('=')?;
             Ok((name, p.value()?))
         })?;
-        let mut said = Said { operands: state.iter().map(|(_, value)| *value).collect(), ..Said::default() };
+        let mut said =
+            ParsedOp { operands: state.iter().map(|(_, value)| *value).collect(), ..ParsedOp::default() };
         if self.eat(':')? {
             said.results = self.separated(Self::ty)?;
         }
@@ -526,7 +537,7 @@ impl<'a> Parser<'a> {
         if self.eat_word("attributes")? {
             said.attributes = self.dictionary()?;
         }
-        let names: Vec<(&'a str, Type)> =
+        let names: Vec<(&'a str, MlirType)> =
             state.iter().map(|(name, _)| *name).zip(said.results.iter().cloned()).collect();
         self.expect_word("cond")?;
         said.regions.push(self.region_of(names.clone())?);
@@ -536,8 +547,8 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// `[[1, 2], [3, 4]]` as an array of two dimensions.
-fn pairs(items: &[Attribute]) -> Option<Dense> {
+/// Converts `[[1, 2], [3, 4]]` to a two-dimensional array.
+fn pairs(items: &[Attribute]) -> Option<DenseElements> {
     let mut words = Vec::new();
     for item in items {
         let Attribute::List(pair) = item else { return None };
@@ -546,8 +557,11 @@ fn pairs(items: &[Attribute]) -> Option<Dense> {
     }
     let dims = vec![Some(items.len() as u64), Some(2)];
     let elements =
-        if words.is_empty() { Elements::None } else { Elements::List(vec![items.len(), 2], words) };
-    Some(Dense { ty: Type::Tensor(Ranked { dims, element: "i64".into(), encoding: None }), elements })
+        if words.is_empty() { ElementData::None } else { ElementData::List(vec![items.len(), 2], words) };
+    Some(DenseElements {
+        ty: MlirType::Tensor(RankedTensorType { dims, element: "i64".into(), encoding: None }),
+        elements,
+    })
 }
 
 /// Attributes that the generic form writes as `array<i64: …>`.
@@ -566,7 +580,7 @@ const ARRAYS: &[&str] = &[
     "window_strides",
 ];
 
-/// `[DEFAULT, HIGHEST]` as precisions, lists of numbers as the arrays that they are; anything else as it is.
+/// Converts `[DEFAULT, HIGHEST]` to precisions and lists of integers to arrays; returns other attributes unchanged.
 pub(super) fn of_words(name: &str, value: Attribute) -> Attribute {
     if let Attribute::List(items) = &value {
         let all = |is: fn(&Attribute) -> bool| items.iter().all(is);
@@ -581,7 +595,7 @@ pub(super) fn of_words(name: &str, value: Attribute) -> Attribute {
         }
     }
     let word = |item: &Attribute| match item {
-        Attribute::Type(Type::Scalar(word)) => Some(Attribute::Keyword("precision".into(), word.clone())),
+        Attribute::Type(MlirType::Scalar(word)) => Some(Attribute::Keyword("precision".into(), word.clone())),
         _ => None,
     };
     match value {

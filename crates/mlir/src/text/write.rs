@@ -1,13 +1,14 @@
-//! [`Module`] → text that every reader of StableHLO takes: ops in the generic form, those of Shardy in their own.
+//! Prints an [`MlirModule`] as text: ops in generic form, Shardy ops in their pretty form.
 
 use crate::syntax::{
-    Attribute, Attributes, Dense, Elements, Function, Module, OPEN, Operation, Region, Type, Value, find,
+    Attribute, DenseElements, ElementData, FunctionValue, MlirFunction, MlirModule, MlirRegion, MlirType,
+    NamedAttributes, OPEN, Operation, find,
 };
 use std::fmt::Write;
 
-/// A module as text; [`super::parse`] reads the same module from it.
-pub fn write(module: &Module) -> String {
-    let mut out = Text::default();
+/// Prints a module; [`super::parse`] reads it back unchanged.
+pub fn write(module: &MlirModule) -> String {
+    let mut out = TextWriter::default();
     out.push("module");
     if !module.attributes.is_empty() {
         out.push(" attributes ");
@@ -21,7 +22,7 @@ pub fn write(module: &Module) -> String {
     module.functions.iter().for_each(|f| out.function(f));
     out.push("}\n");
     if !module.resources.is_empty() {
-        // The first four bytes say how the rest is aligned.
+        // The first four bytes contain the alignment.
         let one =
             |(name, bytes): &(String, Vec<u8>)| format!("{}: \"0x04000000{}\"", quoted(name), hex(bytes));
         let all: Vec<String> = module.resources.iter().map(one).collect();
@@ -30,7 +31,7 @@ pub fn write(module: &Module) -> String {
     out.0
 }
 
-/// Attributes that are whole numbers of 32 bits; all others have 64.
+/// int32 attributes; all other integer attributes are int64.
 const OF_32_BITS: &[&str] = &[
     "index",
     "exponent_bits",
@@ -42,16 +43,16 @@ const OF_32_BITS: &[&str] = &[
     "mhlo.num_replicas",
 ];
 
-/// Text that is put together.
+/// Output buffer of the printer.
 #[derive(Default)]
-struct Text(String);
+struct TextWriter(String);
 
-impl Text {
+impl TextWriter {
     fn push(&mut self, text: &str) {
         self.0.push_str(text);
     }
 
-    /// Things with commas between them.
+    /// Writes a comma-separated list.
     fn list<T>(&mut self, all: impl IntoIterator<Item = T>, mut one: impl FnMut(&mut Self, T)) {
         for (i, item) in all.into_iter().enumerate() {
             self.push(if i > 0 { ", " } else { "" });
@@ -59,15 +60,15 @@ impl Text {
         }
     }
 
-    fn values(&mut self, all: &[Value]) {
+    fn values(&mut self, all: &[FunctionValue]) {
         self.list(all, |out, v| out.push(&format!("%{v}")));
     }
 
-    fn types(&mut self, f: &Function, all: &[Value]) {
+    fn types(&mut self, f: &MlirFunction, all: &[FunctionValue]) {
         self.list(all, |out, v| out.push(&ty(f, *v)));
     }
 
-    fn function(&mut self, f: &Function) {
+    fn function(&mut self, f: &MlirFunction) {
         self.push(if f.is_private { "  func.func private " } else { "  func.func " });
         self.push(&symbol(&f.name));
         self.push("(");
@@ -99,15 +100,15 @@ impl Text {
         self.push("\n");
     }
 
-    /// ` {…}`, where there is something in it.
-    fn annotation(&mut self, attributes: Option<&Attributes>) {
+    /// Writes ` {…}` if there are attributes.
+    fn annotation(&mut self, attributes: Option<&NamedAttributes>) {
         if let Some(attributes) = attributes.filter(|a| !a.is_empty()) {
             self.push(" ");
             self.dictionary(attributes);
         }
     }
 
-    fn operations(&mut self, f: &Function, region: &Region, depth: usize) {
+    fn operations(&mut self, f: &MlirFunction, region: &MlirRegion, depth: usize) {
         for op in &region.operations {
             self.push(&"  ".repeat(depth));
             if !op.results.is_empty() {
@@ -123,8 +124,8 @@ impl Text {
         }
     }
 
-    /// `"name"(%0) ({…}) {…} : (…) -> (…)`
-    fn generic(&mut self, f: &Function, op: &Operation, depth: usize) {
+    /// Writes `"name"(%0) ({…}) {…} : (…) -> (…)`
+    fn generic(&mut self, f: &MlirFunction, op: &Operation, depth: usize) {
         self.push(&format!("\"{}\"(", op.name));
         self.values(&op.operands);
         self.push(")");
@@ -146,12 +147,12 @@ impl Text {
         self.signature(f, op);
     }
 
-    fn arguments(&mut self, f: &Function, region: &Region) {
+    fn arguments(&mut self, f: &MlirFunction, region: &MlirRegion) {
         self.list(&region.arguments, |out, v| out.push(&format!("%{v}: {}", ty(f, *v))));
     }
 
-    /// ` : (…) -> (…)`
-    fn signature(&mut self, f: &Function, op: &Operation) {
+    /// Writes ` : (…) -> (…)`
+    fn signature(&mut self, f: &MlirFunction, op: &Operation) {
         self.push(" : (");
         self.types(f, &op.operands);
         self.push(") -> (");
@@ -159,7 +160,7 @@ impl Text {
         self.push(")");
     }
 
-    fn sharding_constraint(&mut self, f: &Function, op: &Operation) {
+    fn sharding_constraint(&mut self, f: &MlirFunction, op: &Operation) {
         self.push(&format!("{} ", op.name));
         self.values(&op.operands);
         if let Some(Attribute::Sharding(mesh, dims)) = find(&op.attributes, "sharding") {
@@ -169,7 +170,7 @@ impl Text {
         self.types(f, &op.operands);
     }
 
-    fn manual_computation(&mut self, f: &Function, op: &Operation, depth: usize) {
+    fn manual_computation(&mut self, f: &MlirFunction, op: &Operation, depth: usize) {
         self.push(&format!("{}(", op.name));
         self.values(&op.operands);
         self.push(")");
@@ -194,31 +195,31 @@ impl Text {
     }
 }
 
-/// The type of a value.
-fn ty(f: &Function, value: Value) -> String {
+/// Returns the type of a value.
+fn ty(f: &MlirFunction, value: FunctionValue) -> String {
     f.values.get(value).map(ToString::to_string).unwrap_or_default()
 }
 
-/// `<@mesh, [{"x"}, {}]>`
+/// Writes `<@mesh, [{"x"}, {}]>`
 fn sharding(mesh: &str, dims: &[Vec<String>]) -> String {
     let axis = |a: &String| if a == OPEN { a.clone() } else { quoted(a) };
     let dim = |axes: &Vec<String>| format!("{{{}}}", axes.iter().map(axis).collect::<Vec<_>>().join(", "));
     format!("<{}, [{}]>", symbol(mesh), dims.iter().map(dim).collect::<Vec<_>>().join(", "))
 }
 
-/// Whether a name needs no quotation marks.
+/// Whether a name needs no quotes.
 fn is_plain(name: &str) -> bool {
     let part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '$');
     name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') && name.chars().all(part)
 }
 
 fn symbol(name: &str) -> String {
-    // Within a module, and in one within it.
+    // Symbols may be nested: `@outer::@inner`.
     let part = |name: &str| if is_plain(name) { format!("@{name}") } else { format!("@{}", quoted(name)) };
     name.split("::@").map(part).collect::<Vec<_>>().join("::")
 }
 
-/// `"text"`
+/// Writes `"text"`
 fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
     for b in text.bytes() {
@@ -238,8 +239,8 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// Attributes.
-impl Text {
-    fn dictionary(&mut self, entries: &Attributes) {
+impl TextWriter {
+    fn dictionary(&mut self, entries: &NamedAttributes) {
         self.push("{");
         self.list(entries, |out, (name, value)| {
             out.push(&if is_plain(name) { name.clone() } else { quoted(name) });
@@ -315,7 +316,7 @@ impl Text {
         }
     }
 
-    /// A value within an attribute that knows its type.
+    /// Writes a value in an attribute whose field type is known.
     fn field(&mut self, value: &Attribute) {
         match value {
             Attribute::Int(n) => self.push(&n.to_string()),
@@ -329,36 +330,36 @@ impl Text {
         }
     }
 
-    fn dense(&mut self, dense: &Dense) {
-        if let Elements::Resource(name) = &dense.elements {
+    fn dense(&mut self, dense: &DenseElements) {
+        if let ElementData::Resource(name) = &dense.elements {
             let name = if is_plain(name) { name.clone() } else { quoted(name) };
             return self.push(&format!("dense_resource<{name}> : {}", dense.ty));
         }
         let (mut element, mut count) = ("", 1);
-        if let Type::Tensor(ranked) = &dense.ty {
+        if let MlirType::Tensor(ranked) = &dense.ty {
             element = &ranked.element;
             count = ranked.dims.iter().flatten().product();
         }
         self.push("dense<");
         match &dense.elements {
-            Elements::None | Elements::Resource(_) => {}
-            Elements::Splat(words) => self.words(words, element),
-            Elements::List(dims, words) => self.nested(dims, words, element),
-            // Readers differ in how they pack these.
-            Elements::Bytes(bytes) if element == "i1" => {
+            ElementData::None | ElementData::Resource(_) => {}
+            ElementData::Splat(words) => self.words(words, element),
+            ElementData::List(dims, words) => self.nested(dims, words, element),
+            // Readers differ in how they pack i1.
+            ElementData::Bytes(bytes) if element == "i1" => {
                 let bit =
                     |i: u64| bytes.get(i as usize / 8).is_some_and(|b| b >> (i % 8) & 1 == 1).to_string();
                 let words: Vec<String> = (0..count.min(8 * bytes.len() as u64)).map(bit).collect();
-                let Type::Tensor(ranked) = &dense.ty else { return };
+                let MlirType::Tensor(ranked) = &dense.ty else { return };
                 let dims: Vec<usize> = ranked.dims.iter().flatten().map(|d| *d as usize).collect();
                 self.nested(&dims, &words, element);
             }
-            Elements::Bytes(bytes) => self.push(&format!("\"0x{}\"", hex(bytes))),
+            ElementData::Bytes(bytes) => self.push(&format!("\"0x{}\"", hex(bytes))),
         }
         self.push(&format!("> : {}", dense.ty));
     }
 
-    /// One element: two words of complex types.
+    /// Writes one element; a complex value has two words.
     fn words(&mut self, words: &[String], element: &str) {
         let joined = words.join(", ");
         self.push(&if element.starts_with("complex") { format!("({joined})") } else { joined });

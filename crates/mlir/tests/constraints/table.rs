@@ -1,4 +1,4 @@
-/// Ops where nothing is broken.
+/// Ops that violate no constraint.
 #[rustfmt::skip]
 const SOUND: &[(&str, &str)] = &[
     ("all_gather", "(%a) {all_gather_dim = 0 : i64, replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>} : (tensor<2x3xf32>) -> tensor<4x3xf32>"),

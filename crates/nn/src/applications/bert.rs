@@ -1,4 +1,4 @@
-//! BERT, an encoder of text: post-norm transformer blocks in which each place sees all others.
+//! BERT text encoder: post-norm transformer blocks with bidirectional attention.
 
 use super::common::*;
 use crate::layers::*;
@@ -9,12 +9,13 @@ use serde::{Deserialize, Serialize};
 use systole_ir::{Error, ErrorKind, Result};
 
 with_defaults! {
-    /// BERT: `tokens: I[B, S], segments: I[B, S] → T[B, hidden_dim]`, with `output = "sequence"` `T[B, S, hidden_dim]`, with `classes` `T[B,
-    /// classes]`; arguments and layers' names as KerasHub's `BertBackbone`.
+    /// BERT: `tokens: I[B, S], segments: I[B, S] → T[B, hidden_dim]`, with `output = "sequence"` `T[B, S, hidden_dim]`,
+    /// with `classes` `T[B, classes]`; arguments and layer names as in KerasHub's `BertBackbone`.
     ///
-    /// Tables of tokens, places and segments, a normalisation, `num_layers` post-norm transformer blocks; the pooled output is a dense layer
-    /// with tanh on the first place. With `num_segments = 0` tokens are the only input. All tokens of a batch are seen: there is no mask of
-    /// padding. Source: Devlin, Chang, Lee and Toutanova 2018.
+    /// Token, position and segment embeddings, layer normalization, and `num_layers` post-norm transformer blocks. The
+    /// pooled output is a dense layer with tanh on the first position. With `num_segments = 0` tokens are the only
+    /// input. There is no padding mask: all tokens of a batch are attended to. Source: Devlin, Chang, Lee and Toutanova
+    /// 2018.
     ///
     /// ```
     /// use systole_nn::{Model, applications::Bert};
@@ -29,42 +30,42 @@ with_defaults! {
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct Bert {
-        /// Number of tokens. Default: 30522.
+        /// Vocabulary size. Default: 30522.
         pub vocabulary_size: usize = 30522,
-        /// Number of blocks.
+        /// Number of transformer blocks.
         pub num_layers: usize = 12,
-        /// Heads of each attention.
+        /// Number of attention heads.
         pub num_heads: usize = 12,
-        /// Width.
+        /// Hidden size.
         pub hidden_dim: usize = 768,
-        /// Width inside the feed-forward part of a block.
+        /// Hidden width of the feed-forward network.
         pub intermediate_dim: usize = 3072,
-        /// Fraction that is dropped while training. Default: 0.1.
+        /// Dropout rate. Default: 0.1.
         pub dropout: f64 = 0.1,
-        /// Most tokens of a sequence. Default: 512.
+        /// Maximum sequence length. Default: 512.
         pub max_sequence_length: usize = 512,
-        /// Kinds of segments, Hugging Face's `type_vocab_size`; 0: no such input. Default: 2.
+        /// Number of segment types, Hugging Face's `type_vocab_size`; 0 removes the segment input. Default: 2.
         pub num_segments: usize = 2,
-        /// Function inside the feed-forward part of a block. Default: gelu, exactly.
+        /// Activation of the feed-forward network. Default: gelu, exactly.
         pub activation: Activation = Activation::Gelu { approximate: false },
-        /// Added to variances. Default: 1e-12.
+        /// Epsilon added to variances. Default: 1e-12.
         pub layer_norm_epsilon: f64 = 1e-12,
-        /// What is returned where there are no classes: `"pooled"` or `"sequence"`. Default: pooled.
+        /// Output if there are no classes: `"pooled"` or `"sequence"`. Default: pooled.
         pub output: String = "pooled".into(),
-        /// Number of classes of a dense layer on the pooled output; 0: none. Default: 0.
+        /// Number of classes of a dense layer on the pooled output; 0 for none. Default: 0.
         pub classes: usize = 0,
-        /// Function of that layer. Default: softmax.
+        /// Activation of the classification layer. Default: softmax.
         pub classifier_activation: Activation = Activation::Softmax,
-        /// Whether blocks are computed again in the backward pass instead of kept. Default: false.
+        /// Whether the backward pass recomputes blocks (rematerialization). Default: false.
         pub remat: bool = false,
     }
 }
 
-/// BERT's own: truncated normal draws of σ 0.02.
+/// BERT's initializer: truncated normal with σ = 0.02.
 const BERT_INITIALIZER: Initializer = Initializer::TruncatedNormal { mean: 0.0, stddev: 0.02 };
 
 impl Bert {
-    /// With 24 blocks of 16 heads, 1024 wide.
+    /// Returns BERT large: 24 blocks, 16 heads, hidden size 1024.
     pub fn large() -> Bert {
         Bert { num_layers: 24, num_heads: 16, hidden_dim: 1024, intermediate_dim: 4096, ..Bert::default() }
     }
@@ -80,20 +81,20 @@ impl Bert {
         }
         at_most("bert", "num_layers", self.num_layers, MOST_BLOCKS)?;
         if !["pooled", "sequence"].contains(&self.output.as_str()) {
-            let e = Error::new(ErrorKind::Config, format!("bert has no output `{}`", self.output));
-            return Err(e.hint("one of: pooled, sequence"));
+            let e = Error::new(ErrorKind::Config, format!("unknown output `{}` of bert", self.output));
+            return Err(e.hint("use one of: pooled, sequence"));
         }
         if self.output == "sequence" && self.classes > 0 {
-            let e = Error::new(ErrorKind::Config, "bert has either classes or the output `sequence`");
-            return Err(e.hint("classes are told from the pooled output: leave one of the two out"));
+            let e = Error::new(ErrorKind::Config, "bert classes cannot be combined with output `sequence`");
+            return Err(e.hint("classification uses the pooled output: remove one of the two"));
         }
         Ok(())
     }
 
-    /// The layers.
+    /// Builds the architecture.
     ///
     /// # Errors
-    /// When an argument is 0 or out of its range, or there are more than 1,000 blocks.
+    /// If an argument is 0 or out of range, or there are more than 1,000 blocks.
     pub fn architecture(&self) -> Result<Architecture> {
         self.check()?;
         let (tokens, segments) = (any_input("tokens"), any_input("segments"));
@@ -115,7 +116,7 @@ impl Bert {
         Architecture::functional(&inputs, &y)
     }
 
-    /// `tokens: I[B, S], segments: I[B, S] → T[B, S, hidden_dim]`.
+    /// Embeds the inputs: `tokens: I[B, S], segments: I[B, S] → T[B, S, hidden_dim]`.
     fn embedded(&self, tokens: &Symbol, segments: &Symbol) -> Symbol {
         let table = |rows: usize, name: &str| {
             embedding(rows, self.hidden_dim).embeddings_initializer(BERT_INITIALIZER).name(name)

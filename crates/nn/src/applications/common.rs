@@ -1,4 +1,4 @@
-//! What several families of architectures have: limits of arguments, stems, heads.
+//! Shared code of the applications: argument limits, stems, heads.
 
 use crate::Activation;
 use crate::layers::*;
@@ -7,28 +7,28 @@ use systole_ir::{Error, ErrorKind, Result};
 
 pub(super) fn at_least_1(application: &str, argument: &str, value: usize) -> Result<()> {
     if value == 0 {
-        let what = format!("{application} needs {argument} of at least 1; it is 0");
+        let what = format!("{application} needs {argument} of at least 1, got 0");
         return Err(Error::new(ErrorKind::Config, what));
     }
     Ok(())
 }
 
-/// Blocks that are built at most: a slipped digit would take all memory before anything could be said.
+/// Maximum number of blocks, so that a mistyped number does not exhaust the memory before it is reported.
 pub(super) const MOST_BLOCKS: usize = 1_000;
-/// Each stack halves the picture and doubles the filters.
+/// Maximum number of stacks; each halves the image and doubles the filters.
 pub(super) const MOST_STACKS: usize = 16;
 
 pub(super) fn at_most(application: &str, argument: &str, value: usize, most: usize) -> Result<()> {
     if value > most {
-        let what = format!("{application} takes at most {most} {argument}; it is {value}");
+        let what = format!("{application} supports at most {most} {argument}, got {value}");
         return Err(Error::new(ErrorKind::Config, what)
-            .because("more are most likely a slip, and would take all memory before the first step")
-            .hint("check the number's digits"));
+            .because("more would exhaust the memory before the first step")
+            .hint("check the number for a typo"));
     }
     Ok(())
 }
 
-/// What residual and densely connected networks check.
+/// Checks the arguments of residual and densely connected networks.
 pub(super) fn check_stacks(name: &str, classes: usize, width: usize, depths: &[usize]) -> Result<()> {
     at_least_1(name, "classes", classes)?;
     at_least_1(name, "width", width)?;
@@ -38,24 +38,24 @@ pub(super) fn check_stacks(name: &str, classes: usize, width: usize, depths: &[u
     at_most(name, "blocks in depths", blocks, MOST_BLOCKS)
 }
 
-/// `image: T[B, H, W, C] → T[B, H / 4, W / 4, width]`: the first layers of Keras's ResNet.
+/// First layers of Keras's ResNet: `image: T[B, H, W, C] → T[B, H / 4, W / 4, width]`.
 pub(super) fn stem(image: &Symbol, width: usize) -> Symbol {
     let x = image.apply(zero_padding2d(3).name("conv1_pad"));
     pooled(&convolved(&x, conv2d(width, 7).strides(2), "conv1").apply(relu_named("conv1_relu")))
 }
 
-/// `x: T[B, H, W, C] → T[B, H / 2, W / 2, C]`.
+/// Padded 3×3 max pooling with stride 2: `x: T[B, H, W, C] → T[B, H / 2, W / 2, C]`.
 pub(super) fn pooled(x: &Symbol) -> Symbol {
     x.apply(zero_padding2d(1).name("pool1_pad")).apply(max_pooling2d(3).strides(2).name("pool1_pool"))
 }
 
-/// `x: T[B, H, W, C] → T[B, classes]`.
+/// Classification head: `x: T[B, H, W, C] → T[B, classes]`.
 pub(super) fn head(x: &Symbol, classes: usize, function: Activation) -> Symbol {
     x.apply(global_average_pooling2d().name("avg_pool"))
         .apply(dense(classes).activation(function).name("predictions"))
 }
 
-/// A convolution and the normalisation of its output.
+/// A convolution followed by batch normalization.
 pub(super) fn convolved(x: &Symbol, convolution: LayerSpec, name: &str) -> Symbol {
     let normalization = batch_normalization().epsilon(1.001e-5).name(format!("{name}_bn"));
     x.apply(convolution.name(format!("{name}_conv"))).apply(normalization)
@@ -65,33 +65,33 @@ pub(super) fn relu_named(name: &str) -> LayerSpec {
     activation("relu").name(name)
 }
 
-/// `relu6`.
+/// ReLU limited to 6.
 pub(super) fn relu6(name: &str) -> LayerSpec {
     relu().max_value(6.0).name(name)
 }
 
-/// Keras's `_make_divisible`: filters times a factor, as a multiple of `divisor` that is not more than a tenth below.
+/// Keras's `_make_divisible`: rounds filters to a multiple of `divisor` that is at most a tenth below.
 pub(super) fn divisible(filters: f64, divisor: usize) -> usize {
     let step = divisor as f64;
     let near = (((filters + step / 2.0) / step).floor() * step).max(step);
     (if near < 0.9 * filters { near + step } else { near }) as usize
 }
 
-/// A coefficient of widths or depths must leave something.
+/// Rejects width or depth coefficients outside of 0 to 16.
 pub(super) fn check_factor(name: &str, argument: &str, value: f64) -> Result<()> {
     if value > 0.0 && value <= 16.0 {
         return Ok(());
     }
-    let what = format!("{name} needs a {argument} above 0 and up to 16; it is {value}");
-    Err(Error::new(ErrorKind::Config, what).hint("1 is the usual one, 0.5 half of it"))
+    let what = format!("{name} needs a {argument} above 0 and at most 16, got {value}");
+    Err(Error::new(ErrorKind::Config, what).hint("use 1 for the original size, 0.5 for half of it"))
 }
 
-/// A width multiplier must leave something.
+/// Rejects width multipliers outside of 0 to 16.
 pub(super) fn check_alpha(name: &str, alpha: f64) -> Result<()> {
     if alpha > 0.0 && alpha <= 16.0 {
         return Ok(());
     }
     let e =
-        Error::new(ErrorKind::Config, format!("{name} needs an alpha above 0 and up to 16; it is {alpha}"));
-    Err(e.hint("1 is the usual width, 0.5 half of it"))
+        Error::new(ErrorKind::Config, format!("{name} needs an alpha above 0 and at most 16, got {alpha}"));
+    Err(e.hint("use 1 for the original width, 0.5 for half of it"))
 }

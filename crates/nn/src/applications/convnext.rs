@@ -1,4 +1,4 @@
-//! ConvNeXt: convolutions in the form of transformers: large kernels of each channel alone, then two dense layers.
+//! ConvNeXt: convolutional network with blocks of a 7×7 depthwise convolution and two dense layers.
 
 use super::common::*;
 use crate::Activation;
@@ -7,11 +7,12 @@ use crate::model::architecture::{Architecture, Symbol, any_input};
 use serde::{Deserialize, Serialize};
 use systole_ir::{Error, ErrorKind, Result};
 
-/// ConvNeXt: `image: T[B, H, W, C] → T[B, classes]`, as Keras's `applications.ConvNeXtTiny`, `ConvNeXtSmall`, `ConvNeXtBase`,
-/// `ConvNeXtLarge` and `ConvNeXtXLarge`, which differ in `depths`, `projection_dims` and `name`.
+/// ConvNeXt: `image: T[B, H, W, C] → T[B, classes]`, as Keras's `applications.ConvNeXtTiny`, `ConvNeXtSmall`,
+/// `ConvNeXtBase`, `ConvNeXtLarge` and `ConvNeXtXLarge`, which differ in `depths`, `projection_dims` and `name`.
 ///
-/// Weights have Keras's names and order, without those of the chains that Keras puts its stem and its reductions into; the factors of
-/// a LayerScale are `gamma`. Pixels are 0 to 255 in three channels, unless `include_preprocessing` is false. Source: Liu et al. 2022.
+/// Weights have Keras's names and order, without the names of the Sequential models that Keras wraps stem and
+/// downsampling in. The factors of a LayerScale are named `gamma`. Pixels are 0 to 255 in three channels, unless
+/// `include_preprocessing` is false. Source: Liu et al. 2022.
 ///
 /// ```
 /// use systole_nn::{Model, applications::ConvNeXt};
@@ -25,21 +26,21 @@ use systole_ir::{Error, ErrorKind, Result};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ConvNeXt {
-    /// What the names of all layers begin with.
+    /// Prefix of all layer names.
     pub name: String,
     /// Number of classes. Default: 1000.
     pub classes: usize,
-    /// Function of the last layer. Default: softmax.
+    /// Activation of the last layer. Default: softmax.
     pub classifier_activation: Activation,
-    /// Blocks in each stage; Keras's have four stages.
+    /// Blocks per stage; Keras's models have four stages.
     pub depths: Vec<usize>,
-    /// Filters of each stage.
+    /// Filters per stage.
     pub projection_dims: Vec<usize>,
-    /// Fraction of the samples that the last block's branch drops while training; those before it fewer. Default: 0.
+    /// Stochastic depth rate of the last block; earlier blocks have lower rates. Default: 0.
     pub drop_path_rate: f64,
-    /// What the factors of each branch start as; none: without. Default: 1e-6.
+    /// Initial LayerScale factors; none disables LayerScale. Default: 1e-6.
     pub layer_scale_init_value: Option<f64>,
-    /// Whether the first layer normalises pixels from 0..255. Default: true.
+    /// Whether the first layer normalizes pixels from 0..255. Default: true.
     pub include_preprocessing: bool,
 }
 
@@ -50,7 +51,7 @@ impl Default for ConvNeXt {
 }
 
 impl ConvNeXt {
-    /// Of a size: the blocks of the third stage, the filters of the first.
+    /// Returns the variant with `third` blocks in the third stage and `width` filters in the first.
     pub(super) fn of(size: &str, third: usize, width: usize) -> ConvNeXt {
         ConvNeXt {
             name: format!("convnext_{size}"),
@@ -70,20 +71,20 @@ impl ConvNeXt {
         check_stacks(name, self.classes, narrowest, &self.depths)?;
         if self.depths.len() != self.projection_dims.len() {
             let (depths, dims) = (self.depths.len(), self.projection_dims.len());
-            let what = format!("{name} has {depths} depths and {dims} projection_dims");
-            return Err(Error::new(ErrorKind::Config, what).hint("give one of each for every stage"));
+            let what = format!("{name} has {depths} depths, but {dims} projection_dims");
+            return Err(Error::new(ErrorKind::Config, what).hint("give one of each per stage"));
         }
         if !(0.0..=1.0).contains(&self.drop_path_rate) {
-            let what = format!("{name} needs a drop_path_rate from 0 to 1; it is {}", self.drop_path_rate);
+            let what = format!("{name} needs a drop_path_rate from 0 to 1, got {}", self.drop_path_rate);
             return Err(Error::new(ErrorKind::Config, what));
         }
         Ok(())
     }
 
-    /// The layers.
+    /// Builds the architecture.
     ///
     /// # Errors
-    /// When an argument is 0, there are more than 1,000 blocks, or not one number of filters for each stage.
+    /// If an argument is 0, there are more than 1,000 blocks, or `projection_dims` does not have one entry per stage.
     pub fn architecture(&self) -> Result<Architecture> {
         self.check()?;
         let image = any_input("image");
@@ -116,7 +117,8 @@ impl ConvNeXt {
         format!("{}_{part}", self.name)
     }
 
-    /// `x: T[B, H, W, C] → T[B, H / 4, W / 4, filters]` before the first stage, `T[B, H / 2, W / 2, filters]` before the others.
+    /// Stem or downsampling: `x: T[B, H, W, C] → T[B, H / 4, W / 4, filters]` before the first stage, `T[B, H / 2, W /
+    /// 2, filters]` before the others.
     fn reduced(&self, x: &Symbol, stage: usize, filters: usize) -> Symbol {
         let Some(i) = stage.checked_sub(1) else {
             return x
@@ -127,7 +129,7 @@ impl ConvNeXt {
             .apply(conv2d(filters, 2).strides(2).name(self.named(&format!("downsampling_conv_{i}"))))
     }
 
-    /// `x: T[B, H, W, filters] → T[B, H, W, filters]`.
+    /// ConvNeXt block: `x: T[B, H, W, filters] → T[B, H, W, filters]`.
     fn block(&self, x: &Symbol, filters: usize, rate: f64, name: &str) -> Symbol {
         let named = |part: &str| self.named(&format!("{name}_{part}"));
         let depthwise = conv2d(filters, 7).padding("same").groups(filters as i64);

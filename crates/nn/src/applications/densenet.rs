@@ -1,4 +1,4 @@
-//! DenseNet: every layer of a block sees the outputs of all before it.
+//! DenseNet: convolutional network whose layers read the outputs of all earlier layers of their block.
 
 use super::common::*;
 use crate::Activation;
@@ -18,11 +18,11 @@ with_defaults! {
     pub struct DenseNet {
         /// Number of classes. Default: 1000.
         pub classes: usize = 1000,
-        /// Function of the last layer. Default: softmax.
+        /// Activation of the last layer. Default: softmax.
         pub classifier_activation: Activation = Activation::Softmax,
-        /// Layers in each block.
+        /// Layers per block.
         pub blocks: Vec<usize> = vec![6, 12, 24, 16],
-        /// Channels that a layer adds. Default: 32.
+        /// Channels that each layer adds. Default: 32.
         pub growth_rate: usize = 32,
         /// Filters of the first convolution. Default: 64.
         pub width: usize = 64,
@@ -30,20 +30,20 @@ with_defaults! {
 }
 
 impl DenseNet {
-    /// With 169 layers.
+    /// Returns the variant with 169 layers.
     pub fn of_169() -> DenseNet {
         DenseNet { blocks: vec![6, 12, 32, 32], ..DenseNet::default() }
     }
 
-    /// With 201 layers.
+    /// Returns the variant with 201 layers.
     pub fn of_201() -> DenseNet {
         DenseNet { blocks: vec![6, 12, 48, 32], ..DenseNet::default() }
     }
 
-    /// The layers.
+    /// Builds the architecture.
     ///
     /// # Errors
-    /// When an argument is 0, or there are more than 1,000 layers.
+    /// If an argument is 0, or there are more than 1,000 layers.
     pub fn architecture(&self) -> Result<Architecture> {
         check_stacks("densenet", self.classes, self.width, &self.blocks)?;
         at_least_1("densenet", "growth_rate", self.growth_rate)?;
@@ -71,7 +71,7 @@ impl DenseNet {
         Architecture::functional(&[image], &head(&x, self.classes, self.classifier_activation))
     }
 
-    /// `x: T[B, H, W, C] → T[B, H, W, C + growth_rate]`.
+    /// Dense layer of a block: `x: T[B, H, W, C] → T[B, H, W, C + growth_rate]`.
     fn layer(&self, x: &Symbol, name: &str) -> Symbol {
         let named = |part: &str| format!("{name}_{part}");
         let convolution = |filters, size| conv2d(filters, size).use_bias(false);
@@ -90,7 +90,7 @@ fn normalized(name: &str) -> LayerSpec {
     batch_normalization().epsilon(1.001e-5).name(name)
 }
 
-/// `x: T[B, H, W, C] → T[B, H / 2, W / 2, filters]`.
+/// Transition between blocks: `x: T[B, H, W, C] → T[B, H / 2, W / 2, filters]`.
 fn transition(x: &Symbol, filters: usize, name: &str) -> Symbol {
     x.apply(normalized(&format!("{name}_bn")))
         .apply(relu_named(&format!("{name}_relu")))

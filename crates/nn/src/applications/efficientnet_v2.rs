@@ -1,4 +1,4 @@
-//! EfficientNetV2: MobileNetV2's blocks with a gate on their channels, after some whose expansion is one convolution of 3×3.
+//! EfficientNetV2: MBConv blocks with squeeze-and-excitation, after Fused-MBConv blocks.
 
 use super::common::*;
 use crate::Activation;
@@ -7,11 +7,13 @@ use crate::model::architecture::{Architecture, Symbol, any_input};
 use serde::{Deserialize, Serialize};
 use systole_ir::{Error, ErrorKind, Result};
 
-/// EfficientNetV2: `image: T[B, H, W, C] → T[B, classes]`, as Keras's `applications.EfficientNetV2B0` to `EfficientNetV2B3`,
-/// `EfficientNetV2S`, `EfficientNetV2M` and `EfficientNetV2L`, which differ in `size` and the two coefficients.
+/// EfficientNetV2: `image: T[B, H, W, C] → T[B, classes]`, as Keras's `applications.EfficientNetV2B0` to
+/// `EfficientNetV2B3`, `EfficientNetV2S`, `EfficientNetV2M` and `EfficientNetV2L`, which differ in `size` and the two
+/// coefficients.
 ///
-/// Weights have Keras's names and order; kernels start as `he_normal`, where Keras's draws have the variance 2 / fan_out. Pixels are 0 to
-/// 255: the first layers bring them to the range that the network likes, unless `include_preprocessing` is false. Source: Tan and Le 2021.
+/// Weights have Keras's names and order; kernels are initialized by `he_normal`, where Keras uses the variance 2 /
+/// fan_out. Pixels are 0 to 255; the first layers normalize them, unless `include_preprocessing` is false. Source: Tan
+/// and Le 2021.
 ///
 /// ```
 /// use systole_nn::{Model, applications::EfficientNetV2};
@@ -25,25 +27,25 @@ use systole_ir::{Error, ErrorKind, Result};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EfficientNetV2 {
-    /// `"b0"` to `"b3"`, which have the same blocks, `"s"`, `"m"` or `"l"`.
+    /// Variant: `"b0"` to `"b3"`, which have the same blocks, `"s"`, `"m"` or `"l"`.
     pub size: String,
     /// Number of classes. Default: 1000.
     pub classes: usize,
-    /// Function of the last layer. Default: softmax.
+    /// Activation of the last layer. Default: softmax.
     pub classifier_activation: Activation,
-    /// Filters of every layer over the usual number, rounded to multiples of `depth_divisor`.
+    /// Width multiplier; filters are rounded to multiples of `depth_divisor`.
     pub width_coefficient: f64,
-    /// Blocks over the usual number, rounded up.
+    /// Depth multiplier; the number of blocks is rounded up.
     pub depth_coefficient: f64,
-    /// Fraction that is dropped before the last layer while training. Default: 0.2.
+    /// Dropout rate before the last layer. Default: 0.2.
     pub dropout_rate: f64,
-    /// Fraction of the samples that the last block's branch drops while training; those before it fewer. Default: 0.2.
+    /// Stochastic depth rate of the last block; earlier blocks have lower rates. Default: 0.2.
     pub drop_connect_rate: f64,
-    /// Numbers of filters are multiples of this. Default: 8.
+    /// Divisor of all filter counts. Default: 8.
     pub depth_divisor: usize,
-    /// Filters of a layer, at least. Default: 8.
+    /// Minimum filters of a layer. Default: 8.
     pub min_depth: usize,
-    /// Whether the first layers normalise pixels from 0..255. Default: true.
+    /// Whether the first layers normalize pixels from 0..255. Default: true.
     pub include_preprocessing: bool,
 }
 
@@ -53,31 +55,43 @@ impl Default for EfficientNetV2 {
     }
 }
 
-/// The blocks of a stage.
+/// Block settings of a stage.
 #[derive(Clone, Copy)]
-struct Stage {
+struct EfficientNetV2Stage {
     repeats: usize,
     input: usize,
     output: usize,
     expand: usize,
-    /// Whether there is a gate on the channels; those of the later stages have one of a quarter of their input.
+    /// Whether the blocks have squeeze-and-excitation, with a quarter of their input channels.
     has_gate: bool,
     strides: usize,
-    /// Whether expansion and depthwise convolution are one convolution.
+    /// Whether expansion and depthwise convolution are fused into one convolution (Fused-MBConv).
     is_fused: bool,
 }
 
-/// Without a gate, fused.
-const fn fused(repeats: usize, input: usize, output: usize, expand: usize, strides: usize) -> Stage {
-    Stage { repeats, input, output, expand, has_gate: false, strides, is_fused: true }
+/// Stage of Fused-MBConv blocks without squeeze-and-excitation.
+const fn fused(
+    repeats: usize,
+    input: usize,
+    output: usize,
+    expand: usize,
+    strides: usize,
+) -> EfficientNetV2Stage {
+    EfficientNetV2Stage { repeats, input, output, expand, has_gate: false, strides, is_fused: true }
 }
 
-/// With a gate.
-const fn gated(repeats: usize, input: usize, output: usize, expand: usize, strides: usize) -> Stage {
-    Stage { repeats, input, output, expand, has_gate: true, strides, is_fused: false }
+/// Stage of MBConv blocks with squeeze-and-excitation.
+const fn gated(
+    repeats: usize,
+    input: usize,
+    output: usize,
+    expand: usize,
+    strides: usize,
+) -> EfficientNetV2Stage {
+    EfficientNetV2Stage { repeats, input, output, expand, has_gate: true, strides, is_fused: false }
 }
 
-const B: &[Stage] = &[
+const B: &[EfficientNetV2Stage] = &[
     fused(1, 32, 16, 1, 1),
     fused(2, 16, 32, 4, 2),
     fused(2, 32, 48, 4, 2),
@@ -86,7 +100,7 @@ const B: &[Stage] = &[
     gated(8, 112, 192, 6, 2),
 ];
 
-const S: &[Stage] = &[
+const S: &[EfficientNetV2Stage] = &[
     fused(2, 24, 24, 1, 1),
     fused(4, 24, 48, 4, 2),
     fused(4, 48, 64, 4, 2),
@@ -95,7 +109,7 @@ const S: &[Stage] = &[
     gated(15, 160, 256, 6, 2),
 ];
 
-const M: &[Stage] = &[
+const M: &[EfficientNetV2Stage] = &[
     fused(3, 24, 24, 1, 1),
     fused(5, 24, 48, 4, 2),
     fused(5, 48, 80, 4, 2),
@@ -105,7 +119,7 @@ const M: &[Stage] = &[
     gated(5, 304, 512, 6, 1),
 ];
 
-const L: &[Stage] = &[
+const L: &[EfficientNetV2Stage] = &[
     fused(4, 32, 32, 1, 1),
     fused(7, 32, 64, 4, 2),
     fused(7, 64, 96, 4, 2),
@@ -115,10 +129,10 @@ const L: &[Stage] = &[
     gated(7, 384, 640, 6, 1),
 ];
 
-/// One block of a stage.
-struct Block {
+/// A block of a stage.
+struct EfficientNetV2Block {
     name: String,
-    stage: Stage,
+    stage: EfficientNetV2Stage,
     input: usize,
     output: usize,
     strides: usize,
@@ -126,7 +140,7 @@ struct Block {
 }
 
 impl EfficientNetV2 {
-    /// Of a size with Keras's coefficients.
+    /// Returns a variant with Keras's coefficients.
     pub(super) fn of(size: &str, width_coefficient: f64, depth_coefficient: f64) -> EfficientNetV2 {
         EfficientNetV2 {
             size: size.into(),
@@ -142,7 +156,7 @@ impl EfficientNetV2 {
         }
     }
 
-    fn stages(&self) -> Result<&'static [Stage]> {
+    fn stages(&self) -> Result<&'static [EfficientNetV2Stage]> {
         let name = "efficientnetv2";
         for (argument, value) in
             [("classes", self.classes), ("depth_divisor", self.depth_divisor), ("min_depth", self.min_depth)]
@@ -162,16 +176,16 @@ impl EfficientNetV2 {
             "m" => Ok(M),
             "l" => Ok(L),
             other => {
-                let e = Error::new(ErrorKind::Config, format!("efficientnetv2 has no size `{other}`"));
-                Err(e.hint("one of: b0, b1, b2, b3, s, m, l"))
+                let e = Error::new(ErrorKind::Config, format!("unknown efficientnetv2 size `{other}`"));
+                Err(e.hint("use one of: b0, b1, b2, b3, s, m, l"))
             }
         }
     }
 
-    /// The layers.
+    /// Builds the architecture.
     ///
     /// # Errors
-    /// When an argument is 0 or out of its range, or the size is unknown.
+    /// If an argument is 0 or out of range, or the size is unknown.
     pub fn architecture(&self) -> Result<Architecture> {
         let stages = self.stages()?;
         let image = any_input("image");
@@ -191,17 +205,17 @@ impl EfficientNetV2 {
         Architecture::functional(&[image], &x.apply(head))
     }
 
-    /// The blocks of all stages, in order.
-    fn blocks(&self, stages: &'static [Stage]) -> Vec<Block> {
+    /// Returns the blocks of all stages, in order.
+    fn blocks(&self, stages: &'static [EfficientNetV2Stage]) -> Vec<EfficientNetV2Block> {
         let usual: usize = stages.iter().map(|s| s.repeats).sum();
-        let mut blocks: Vec<Block> = Vec::new();
+        let mut blocks: Vec<EfficientNetV2Block> = Vec::new();
         for (i, stage) in stages.iter().enumerate() {
             let repeats = (self.depth_coefficient * stage.repeats as f64).ceil() as usize;
             let (input, output) = (self.filters(stage.input), self.filters(stage.output));
             for k in 0..repeats {
-                // Keras counts on after z.
+                // Keras continues with the characters after z.
                 let letter = char::from_u32(u32::from('a') + k as u32).unwrap_or('z');
-                blocks.push(Block {
+                blocks.push(EfficientNetV2Block {
                     name: format!("block{}{letter}_", i + 1),
                     stage: *stage,
                     input: if k == 0 { input } else { output },
@@ -226,19 +240,19 @@ impl EfficientNetV2 {
         image.apply(rescaling(1.0 / 255.0).name("rescaling")).apply(normalized.name("normalization"))
     }
 
-    /// Keras's `round_filters`.
+    /// Scales a filter count: Keras's `round_filters`.
     fn filters(&self, usual: usize) -> usize {
         let wide = usual as f64 * self.width_coefficient + self.depth_divisor as f64 / 2.0;
         (wide as usize / self.depth_divisor * self.depth_divisor).max(self.min_depth)
     }
 }
 
-impl Block {
+impl EfficientNetV2Block {
     fn named(&self, part: &str) -> String {
         format!("{}{part}", self.name)
     }
 
-    /// `x: T[B, H, W, input] → T[B, H / strides, W / strides, output]`.
+    /// Builds the block: `x: T[B, H, W, input] → T[B, H / strides, W / strides, output]`.
     fn apply(&self, x: &Symbol) -> Symbol {
         let wide = self.input * self.stage.expand;
         let mut y = x.clone();
@@ -279,7 +293,7 @@ impl Block {
         convolved(x, convolution, [&convolution_name, &normalization_name])
     }
 
-    /// `x: T[B, H, W, wide] → T[B, H, W, wide]`: each channel times what a small network makes of the means of all.
+    /// Squeeze-and-excitation: `x: T[B, H, W, wide] → T[B, H, W, wide]`.
     fn gate(&self, x: &Symbol, wide: usize) -> Symbol {
         let convolution = |filters: usize| conv2d(filters, 1).padding("same").kernel_initializer("he_normal");
         let reduce = convolution((self.input / 4).max(1)).activation("silu").name(self.named("se_reduce"));

@@ -1,4 +1,4 @@
-//! GPT-2, a language model of pre-norm transformer blocks, as KerasHub has it.
+//! GPT-2 language model: pre-norm transformer blocks with causal attention, as in KerasHub.
 
 use super::common::*;
 use crate::layers::*;
@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 use systole_ir::Result;
 
 with_defaults! {
-    /// GPT-2: `tokens: I[B, S] → T[B, S, vocabulary_size]`: for each place the logits of the next token, as KerasHub's
+    /// GPT-2: `tokens: I[B, S] → T[B, S, vocabulary_size]`: next-token logits at each position, as KerasHub's
     /// `GPT2CausalLM`.
     ///
-    /// Token and position tables, `num_layers` pre-norm transformer blocks with causal attention, a normalisation, and the
-    /// token table again as the head. Source: Radford et al. 2019.
+    /// Token and position embeddings, `num_layers` pre-norm transformer blocks with causal attention, layer
+    /// normalization, and the token embedding as the output head. Source: Radford et al. 2019.
     ///
     /// ```
     /// use systole_nn::{Model, applications::Gpt2};
@@ -29,32 +29,32 @@ with_defaults! {
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct Gpt2 {
-        /// Number of tokens. Default: 50257.
+        /// Vocabulary size. Default: 50257.
         pub vocabulary_size: usize = 50257,
-        /// Number of blocks.
+        /// Number of transformer blocks.
         pub num_layers: usize = 12,
-        /// Heads of each attention.
+        /// Number of attention heads.
         pub num_heads: usize = 12,
-        /// Width.
+        /// Hidden size.
         pub hidden_dim: usize = 768,
-        /// Width inside the feed-forward part of a block.
+        /// Hidden width of the feed-forward network.
         pub intermediate_dim: usize = 3072,
-        /// Fraction that is dropped while training. Default: 0.1.
+        /// Dropout rate. Default: 0.1.
         pub dropout: f64 = 0.1,
-        /// Most tokens of a sequence. Default: 1024.
+        /// Maximum sequence length. Default: 1024.
         pub max_sequence_length: usize = 1024,
-        /// Whether the head is the token table. Default: true.
+        /// Whether the head shares the token embedding. Default: true.
         pub tie_weights: bool = true,
-        /// Whether blocks are computed again in the backward pass instead of kept. Default: false.
+        /// Whether the backward pass recomputes blocks (rematerialization). Default: false.
         pub remat: bool = false,
     }
 }
 
-/// GPT-2's own: normal draws of σ 0.02.
+/// GPT-2's initializer: normal with σ = 0.02.
 const GPT2_INITIALIZER: Initializer = Initializer::RandomNormal { mean: 0.0, stddev: 0.02 };
 
 impl Gpt2 {
-    /// Of so many blocks and a width; heads are 64 wide, as those of all published sizes.
+    /// Returns the variant with this depth and hidden size; heads have size 64, as in all published models.
     pub(super) fn of(num_layers: usize, hidden_dim: usize) -> Gpt2 {
         Gpt2 {
             num_layers,
@@ -65,10 +65,10 @@ impl Gpt2 {
         }
     }
 
-    /// The layers.
+    /// Builds the architecture.
     ///
     /// # Errors
-    /// When an argument is 0, or there are more than 1,000 blocks.
+    /// If an argument is 0, or there are more than 1,000 blocks.
     pub fn architecture(&self) -> Result<Architecture> {
         at_least_1("gpt2", "vocabulary_size", self.vocabulary_size)?;
         at_least_1("gpt2", "hidden_dim", self.hidden_dim)?;

@@ -1,4 +1,4 @@
-//! MobileNet: convolutions of each channel alone, then of 1×1.
+//! MobileNet: depthwise separable convolutions.
 
 use super::common::*;
 use crate::Activation;
@@ -17,13 +17,13 @@ with_defaults! {
     pub struct MobileNet {
         /// Number of classes. Default: 1000.
         pub classes: usize = 1000,
-        /// Function of the last layer. Default: softmax.
+        /// Activation of the last layer. Default: softmax.
         pub classifier_activation: Activation = Activation::Softmax,
-        /// Filters of every layer over the usual number. Default: 1.
+        /// Width multiplier: factor of all filter counts. Default: 1.
         pub alpha: f64 = 1.0,
-        /// Outputs for each channel of the depthwise convolutions. Default: 1.
+        /// Output channels per input channel of the depthwise convolutions. Default: 1.
         pub depth_multiplier: usize = 1,
-        /// Fraction that is dropped before the last layer while training. Default: 0.001.
+        /// Dropout rate before the last layer. Default: 0.001.
         pub dropout: f64 = 1e-3,
     }
 }
@@ -46,10 +46,10 @@ const BLOCKS: [(usize, usize); 13] = [
 ];
 
 impl MobileNet {
-    /// The layers.
+    /// Builds the architecture.
     ///
     /// # Errors
-    /// When an argument is 0 or out of its range.
+    /// If an argument is 0 or out of range.
     pub fn architecture(&self) -> Result<Architecture> {
         at_least_1("mobilenet", "classes", self.classes)?;
         at_least_1("mobilenet", "depth_multiplier", self.depth_multiplier)?;
@@ -71,7 +71,7 @@ impl MobileNet {
         Architecture::functional(&[image], &y)
     }
 
-    /// `x: T[B, H, W, C] → T[B, H / strides, W / strides, filters]`.
+    /// Depthwise separable block: `x: T[B, H, W, C] → T[B, H / strides, W / strides, filters]`.
     fn block(&self, x: &Symbol, filters: usize, strides: usize, id: usize) -> Symbol {
         let (x, padding) = match strides {
             1 => (x.clone(), "same"),

@@ -1,4 +1,4 @@
-//! MobileNetV2: blocks that widen, convolve each channel alone, and narrow again, with shortcuts between the narrow ends.
+//! MobileNetV2: inverted residual blocks with linear bottlenecks.
 
 use super::common::*;
 use crate::Activation;
@@ -11,29 +11,29 @@ use systole_ir::Result;
 with_defaults! {
     /// MobileNetV2: `image: T[B, H, W, C] → T[B, classes]`, as Keras's `applications.MobileNetV2`.
     ///
-    /// Weights have Keras's names and order. Where Keras pads by a layer (`block_1_pad`, which depends on the picture's size), the convolution
-    /// pads itself: `same` is the same numbers. Source: Sandler et al. 2018.
+    /// Weights have Keras's names and order. Keras pads with a layer that depends on the image size (`block_1_pad`);
+    /// here the convolution pads with `same`, with identical results. Source: Sandler et al. 2018.
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct MobileNetV2 {
         /// Number of classes. Default: 1000.
         pub classes: usize = 1000,
-        /// Function of the last layer. Default: softmax.
+        /// Activation of the last layer. Default: softmax.
         pub classifier_activation: Activation = Activation::Softmax,
-        /// Filters of every layer over the usual number. Default: 1.
+        /// Width multiplier: factor of all filter counts. Default: 1.
         pub alpha: f64 = 1.0,
     }
 }
 
-/// Filters, strides of the first block and number of the blocks of each stage after the first.
+/// Filters, strides of the first block, and number of blocks of each stage after the first.
 const STAGES: [(usize, usize, usize); 6] =
     [(24, 2, 2), (32, 2, 3), (64, 2, 4), (96, 1, 3), (160, 2, 3), (320, 1, 1)];
 
 impl MobileNetV2 {
-    /// The layers.
+    /// Builds the architecture.
     ///
     /// # Errors
-    /// When an argument is 0 or out of its range.
+    /// If an argument is 0 or out of range.
     pub fn architecture(&self) -> Result<Architecture> {
         at_least_1("mobilenetv2", "classes", self.classes)?;
         check_alpha("mobilenetv2", self.alpha)?;
@@ -70,7 +70,7 @@ fn normalized(name: &str) -> LayerSpec {
     batch_normalization().epsilon(1e-3).momentum(0.999).name(name)
 }
 
-/// `x: T[B, H, W, channels] → T[B, H / strides, W / strides, filters]`.
+/// Inverted residual block: `x: T[B, H, W, channels] → T[B, H / strides, W / strides, filters]`.
 fn block(
     x: &Symbol,
     (channels, expansion, filters): (usize, usize, usize),

@@ -1,4 +1,4 @@
-//! MobileNetV3: MobileNetV2's blocks with a gate on their channels, and hard swish for a part of the ReLUs.
+//! MobileNetV3: inverted residual blocks with squeeze-and-excitation and hard swish.
 
 use super::common::*;
 use crate::Activation;
@@ -9,36 +9,36 @@ use serde::{Deserialize, Serialize};
 use systole_ir::{Error, ErrorKind, Result};
 
 with_defaults! {
-    /// MobileNetV3: `image: T[B, H, W, 3] → T[B, classes]`, as Keras's `applications.MobileNetV3Small` and `MobileNetV3Large`, which differ in
-    /// `size`.
+    /// MobileNetV3: `image: T[B, H, W, 3] → T[B, classes]`, as Keras's `applications.MobileNetV3Small` and
+    /// `MobileNetV3Large`, which differ in `size`.
     ///
-    /// Weights have Keras's names and order. Pixels are 0 to 255: the first layer rescales them, unless `include_preprocessing` is false.
-    /// Where Keras pads by a layer that depends on the picture's size, the convolution pads itself: `same` is the same
-    /// numbers. Source: Howard et al. 2019.
+    /// Weights have Keras's names and order. Pixels are 0 to 255; the first layer rescales them, unless
+    /// `include_preprocessing` is false. Keras pads with a layer that depends on the image size; here the convolution
+    /// pads with `same`, with identical results. Source: Howard et al. 2019.
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct MobileNetV3 {
-        /// `"small"` or `"large"`.
+        /// Variant: `"small"` or `"large"`.
         pub size: String = "small".into(),
         /// Number of classes. Default: 1000.
         pub classes: usize = 1000,
-        /// Function of the last layer. Default: softmax.
+        /// Activation of the last layer. Default: softmax.
         pub classifier_activation: Activation = Activation::Softmax,
-        /// Filters of every layer over the usual number. Default: 1.
+        /// Width multiplier: factor of all filter counts. Default: 1.
         pub alpha: f64 = 1.0,
-        /// Without gates and hard swish, and with kernels of 3×3 only. Default: false.
+        /// Whether to leave out squeeze-and-excitation and hard swish, and use 3×3 kernels only. Default: false.
         pub minimalistic: bool = false,
-        /// Fraction that is dropped before the last layer while training. Default: 0.2.
+        /// Dropout rate before the last layer. Default: 0.2.
         pub dropout_rate: f64 = 0.2,
-        /// Whether the first layer brings pixels from 0..255 to −1..1. Default: true.
+        /// Whether the first layer rescales pixels from 0..255 to −1..1. Default: true.
         pub include_preprocessing: bool = true,
     }
 }
 
-/// A block: expansion, filters, whether its kernel is the large one, strides, whether it has a gate, whether it has hard swish.
-type Block = (f64, usize, bool, usize, bool, bool);
+/// Block settings: expansion factor, filters, large kernel, strides, squeeze-and-excitation, hard swish.
+type MobileNetV3Block = (f64, usize, bool, usize, bool, bool);
 
-const SMALL: [Block; 11] = [
+const SMALL: [MobileNetV3Block; 11] = [
     (1.0, 16, false, 2, true, false),
     (72.0 / 16.0, 24, false, 2, false, false),
     (88.0 / 24.0, 24, false, 1, false, false),
@@ -52,7 +52,7 @@ const SMALL: [Block; 11] = [
     (6.0, 96, true, 1, true, true),
 ];
 
-const LARGE: [Block; 15] = [
+const LARGE: [MobileNetV3Block; 15] = [
     (1.0, 16, false, 1, false, false),
     (4.0, 24, false, 2, false, false),
     (3.0, 24, false, 1, false, false),
@@ -71,24 +71,24 @@ const LARGE: [Block; 15] = [
 ];
 
 impl MobileNetV3 {
-    /// The large one.
+    /// Returns the large variant.
     pub fn large() -> MobileNetV3 {
         MobileNetV3 { size: "large".into(), ..MobileNetV3::default() }
     }
 
-    /// The layers.
+    /// Builds the architecture.
     ///
     /// # Errors
-    /// When an argument is 0 or out of its range.
+    /// If an argument is 0 or out of range.
     pub fn architecture(&self) -> Result<Architecture> {
         at_least_1("mobilenetv3", "classes", self.classes)?;
         check_alpha("mobilenetv3", self.alpha)?;
-        let (blocks, last): (&[Block], usize) = match self.size.as_str() {
+        let (blocks, last): (&[MobileNetV3Block], usize) = match self.size.as_str() {
             "small" => (&SMALL, 1024),
             "large" => (&LARGE, 1280),
             other => {
-                let e = Error::new(ErrorKind::Config, format!("mobilenetv3 has no size `{other}`"));
-                return Err(e.hint("one of: small, large"));
+                let e = Error::new(ErrorKind::Config, format!("unknown mobilenetv3 size `{other}`"));
+                return Err(e.hint("use one of: small, large"));
             }
         };
         let image = any_input("image");
@@ -135,8 +135,8 @@ impl MobileNetV3 {
         multiply().name(format!("{name}_hard_swish")).on(&[x, &hard_sigmoid(x, name)])
     }
 
-    /// `x: T[B, H, W, channels] → T[B, H / strides, W / strides, filters]`.
-    fn block(&self, x: &Symbol, channels: usize, block: Block, id: usize) -> Symbol {
+    /// Inverted residual block: `x: T[B, H, W, channels] → T[B, H / strides, W / strides, filters]`.
+    fn block(&self, x: &Symbol, channels: usize, block: MobileNetV3Block, id: usize) -> Symbol {
         let (expansion, usual, is_large, strides, has_gate, is_swish) = block;
         let name = if id == 0 { "expanded_conv".to_string() } else { format!("expanded_conv_{id}") };
         let named = |part: &str| format!("{name}_{part}");
@@ -169,14 +169,14 @@ fn normalized(name: &str) -> LayerSpec {
     batch_normalization().epsilon(1e-3).momentum(0.999).name(name)
 }
 
-/// min(max(x + 3, 0), 6) / 6.
+/// Hard sigmoid: min(max(x + 3, 0), 6) / 6.
 fn hard_sigmoid(x: &Symbol, name: &str) -> Symbol {
     x.apply(rescaling(1.0).offset(3.0).name(format!("{name}_plus_3")))
         .apply(relu6(&format!("{name}_relu6")))
         .apply(rescaling(1.0 / 6.0).name(format!("{name}_sixth")))
 }
 
-/// `x: T[B, H, W, wide] → T[B, H, W, wide]`: each channel times what a small network makes of the means of all.
+/// Squeeze-and-excitation: `x: T[B, H, W, wide] → T[B, H, W, wide]`.
 fn gate(x: &Symbol, wide: usize, name: &str) -> Symbol {
     let named = |part: &str| format!("{name}_squeeze_excite_{part}");
     let y = x

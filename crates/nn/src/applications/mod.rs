@@ -1,5 +1,8 @@
-//! Whole architectures by the names of Keras's and KerasHub's, with their layers' names, order and arguments. One file each family, one
-//! row each name. Depths and widths are arguments too, so that small relatives can be built and tested.
+//! Built-in model architectures (ResNet, MobileNet, ViT, BERT, GPT-2, …) with Keras's and KerasHub's names and
+//! arguments.
+//!
+//! One file per family, one table row per name. Depths and widths are also arguments, so that small variants can be
+//! built and tested.
 
 mod bert;
 pub mod biggan;
@@ -37,21 +40,21 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use systole_ir::{Error, ErrorKind, Result};
 
-/// What the table has of an application.
+/// Table entry of an application.
 pub struct Application {
-    /// Its name in configurations.
+    /// Name in configurations.
     pub name: &'static str,
-    /// The struct of its arguments, and the file of that.
+    /// Argument struct, and the file that defines it.
     pub family: (&'static str, &'static str),
     build: fn(&Map<String, Value>) -> Result<Architecture>,
     defaults: fn() -> serde_json::Result<Value>,
 }
 
 impl Application {
-    /// All arguments at their defaults.
+    /// Returns all arguments with their defaults.
     ///
     /// # Errors
-    /// None: every one of them is a value of JSON.
+    /// None in practice: every argument is representable as JSON.
     pub fn defaults(&self) -> Result<Value> {
         (self.defaults)().map_err(|e| Error::new(ErrorKind::Bug, e.to_string()))
     }
@@ -59,10 +62,10 @@ impl Application {
 
 macro_rules! applications {
     ($($name:literal: $family:ident in $file:literal = $base:expr;)*) => {
-        /// The names that [`by_name`] takes.
+        /// Names accepted by [`by_name`].
         pub const APPLICATIONS: &[&str] = &[$($name),*];
 
-        /// In the order of [`APPLICATIONS`].
+        /// Applications in the order of [`APPLICATIONS`].
         pub const TABLE: &[Application] = &[$(Application {
             name: $name,
             family: (stringify!($family), $file),
@@ -72,7 +75,7 @@ macro_rules! applications {
     };
 }
 
-// A row makes all of an application known.
+// Registers applications, one per row.
 applications! {
     "resnet50": ResNet50 in "resnet" = ResNet50::default();
     "resnet101": ResNet50 in "resnet" = ResNet50::of_101();
@@ -115,10 +118,10 @@ applications! {
     "gpt2xl": Gpt2 in "gpt2" = Gpt2::of(48, 1600);
 }
 
-/// The architecture of a name with some of its arguments: `by_name("resnet50", &json!({"classes": 10}))`.
+/// Builds an architecture by name with some of its arguments: `by_name("resnet50", &json!({"classes": 10}))`.
 ///
 /// # Errors
-/// When the name or an argument is unknown (names the nearest) or a value is wrong.
+/// If the name or an argument is unknown (suggests the nearest) or a value is invalid.
 ///
 /// ```
 /// use serde_json::json;
@@ -130,11 +133,11 @@ applications! {
 pub fn by_name(name: &str, arguments: &Map<String, Value>) -> Result<Architecture> {
     match TABLE.iter().find(|row| row.name == name) {
         Some(row) => (row.build)(arguments),
-        None => Err(unknown(&format!("there is no application `{name}`"), name, APPLICATIONS)),
+        None => Err(unknown(&format!("unknown application `{name}`"), name, APPLICATIONS)),
     }
 }
 
-/// An application with some arguments replaced, one at a time, so that a wrong one is named.
+/// Replaces arguments one at a time, so that the error names an invalid one.
 fn with_arguments<A>(name: &str, mut made: A, arguments: &Map<String, Value>) -> Result<A>
 where
     A: Serialize + serde::de::DeserializeOwned,
@@ -149,7 +152,7 @@ where
         }
         config[key] = value.clone();
         made = serde_json::from_value(config.clone()).map_err(|e| {
-            let what = format!("{name}'s argument `{key}` cannot be {value}");
+            let what = format!("invalid value for {name}'s argument `{key}`: {value}");
             with_reason(Error::new(ErrorKind::Config, what), &e.to_string())
         })?;
     }
@@ -165,9 +168,9 @@ mod tests {
         let refused = |made: Result<Architecture>| made.err().unwrap().to_string();
         let deep =
             refused(Gpt2 { num_layers: 8_222_222_222_222_222_222, ..Default::default() }.architecture());
-        assert!(deep.contains("at most 1000 num_layers; it is 8222222222222222222"), "{deep}");
+        assert!(deep.contains("at most 1000 num_layers, got 8222222222222222222"), "{deep}");
         let deep = |depths| refused(ResNet50 { depths, ..Default::default() }.architecture());
         assert!(deep(vec![usize::MAX, 2]).contains("at most 1000 blocks in depths"));
-        assert!(deep(vec![1; 70]).contains("at most 16 stacks in depths; it is 70"));
+        assert!(deep(vec![1; 70]).contains("at most 16 stacks in depths, got 70"));
     }
 }

@@ -1,4 +1,4 @@
-//! Residual networks: Keras's ResNet of three convolutions a block, and those of two, as torchvision's ResNet-18 and 34.
+//! ResNet v1: Keras's ResNet-50/101/152 with bottleneck blocks, and torchvision's ResNet-18/34 with basic blocks.
 
 use super::common::*;
 use crate::Activation;
@@ -28,30 +28,30 @@ with_defaults! {
     pub struct ResNet50 {
         /// Number of classes. Default: 1000.
         pub classes: usize = 1000,
-        /// Function of the last layer. Default: softmax.
+        /// Activation of the last layer. Default: softmax.
         pub classifier_activation: Activation = Activation::Softmax,
-        /// Blocks in each stack.
+        /// Blocks per stack.
         pub depths: Vec<usize> = vec![3, 4, 6, 3],
-        /// Filters of the first stack's inner convolutions; each stack has twice those of the one before. Default: 64.
+        /// Filters of the first stack's inner convolutions; each stack doubles them. Default: 64.
         pub width: usize = 64,
     }
 }
 
 impl ResNet50 {
-    /// With 101 layers.
+    /// Returns the variant with 101 layers.
     pub fn of_101() -> ResNet50 {
         ResNet50 { depths: vec![3, 4, 23, 3], ..ResNet50::default() }
     }
 
-    /// With 152 layers.
+    /// Returns the variant with 152 layers.
     pub fn of_152() -> ResNet50 {
         ResNet50 { depths: vec![3, 8, 36, 3], ..ResNet50::default() }
     }
 
-    /// The layers.
+    /// Builds the architecture.
     ///
     /// # Errors
-    /// When an argument is 0, or there are more than 1,000 blocks.
+    /// If an argument is 0, or there are more than 1,000 blocks.
     pub fn architecture(&self) -> Result<Architecture> {
         check_stacks("resnet50", self.classes, self.width, &self.depths)?;
         let image = any_input("image");
@@ -69,8 +69,8 @@ impl ResNet50 {
     }
 }
 
-/// `x: T[B, H, W, C] → T[B, H / strides, W / strides, 4·filters]`: 1×1, 3×3, 1×1, added to the input or, in a stack's
-/// first block, to its projection.
+/// Bottleneck block: `x: T[B, H, W, C] → T[B, H / strides, W / strides, 4·filters]`: 1×1, 3×3 and 1×1 convolutions,
+/// added to the input or, in a stack's first block, to its projection.
 fn bottleneck(x: &Symbol, filters: usize, strides: usize, project: bool, name: &str) -> Symbol {
     let part = |k: usize| format!("{name}_{k}");
     let shortcut = match project {
@@ -86,11 +86,11 @@ fn bottleneck(x: &Symbol, filters: usize, strides: usize, project: bool, name: &
 }
 
 with_defaults! {
-    /// ResNet with blocks of two convolutions of 3×3: `image: T[B, H, W, C] → T[B, classes]`, as torchvision's `resnet18` and `resnet34`,
-    /// which differ in `depths`.
+    /// ResNet with basic blocks of two 3×3 convolutions: `image: T[B, H, W, C] → T[B, classes]`, as torchvision's
+    /// `resnet18` and `resnet34`, which differ in `depths`.
     ///
-    /// Names of layers are those of [`ResNet50`]'s scheme; convolutions have no bias, as there. Keras has no such application.
-    /// Source: He, Zhang, Ren and Sun 2015.
+    /// Layer names follow the scheme of [`ResNet50`]; convolutions have no bias, as in torchvision. Keras has no such
+    /// application. Source: He, Zhang, Ren and Sun 2015.
     ///
     /// ```
     /// use systole_nn::{Model, applications::ResNet18};
@@ -105,25 +105,25 @@ with_defaults! {
     pub struct ResNet18 {
         /// Number of classes. Default: 1000.
         pub classes: usize = 1000,
-        /// Function of the last layer. Default: softmax.
+        /// Activation of the last layer. Default: softmax.
         pub classifier_activation: Activation = Activation::Softmax,
-        /// Blocks in each stack.
+        /// Blocks per stack.
         pub depths: Vec<usize> = vec![2, 2, 2, 2],
-        /// Filters of the first stack; each stack has twice those of the one before. Default: 64.
+        /// Filters of the first stack; each stack doubles them. Default: 64.
         pub width: usize = 64,
     }
 }
 
 impl ResNet18 {
-    /// With 34 layers.
+    /// Returns the variant with 34 layers.
     pub fn of_34() -> ResNet18 {
         ResNet18 { depths: vec![3, 4, 6, 3], ..ResNet18::default() }
     }
 
-    /// The layers.
+    /// Builds the architecture.
     ///
     /// # Errors
-    /// When an argument is 0, or there are more than 1,000 blocks.
+    /// If an argument is 0, or there are more than 1,000 blocks.
     pub fn architecture(&self) -> Result<Architecture> {
         check_stacks("resnet18", self.classes, self.width, &self.depths)?;
         let image = any_input("image");
@@ -142,15 +142,15 @@ impl ResNet18 {
     }
 }
 
-/// `x: T[B, H, W, C] → T[B, H / strides, W / strides, filters]`: 3×3 twice, added to the input or, where that has another shape, to its
-/// projection.
+/// Basic block: `x: T[B, H, W, C] → T[B, H / strides, W / strides, filters]`: two 3×3 convolutions, added to the input
+/// or, if its shape differs, to its projection.
 fn basic(x: &Symbol, filters: usize, strides: usize, name: &str) -> Symbol {
     let part = |k: usize| format!("{name}_{k}");
     let shortcut = match strides {
         1 => x.clone(),
         _ => plain(x, conv2d(filters, 1).strides(strides), &part(0)),
     };
-    // PyTorch pads both sides, where Keras's "same" with strides of 2 pads the right one.
+    // PyTorch pads both sides, whereas Keras's "same" with stride 2 pads the right side.
     let padded = x.apply(zero_padding2d(1).name(format!("{name}_1_pad")));
     let y = plain(&padded, conv2d(filters, 3).strides(strides), &part(1))
         .apply(relu_named(&format!("{name}_1_relu")));
@@ -159,7 +159,7 @@ fn basic(x: &Symbol, filters: usize, strides: usize, name: &str) -> Symbol {
     sum.apply(relu_named(&format!("{name}_out")))
 }
 
-/// A convolution without a bias and the normalisation of its output.
+/// A convolution without bias followed by batch normalization.
 fn plain(x: &Symbol, convolution: LayerSpec, name: &str) -> Symbol {
     let normalization = batch_normalization().momentum(0.9).epsilon(1e-5).name(format!("{name}_bn"));
     x.apply(convolution.use_bias(false).name(format!("{name}_conv"))).apply(normalization)

@@ -1,4 +1,4 @@
-//! Residual networks whose blocks normalise before they convolve, as Keras's ResNetV2.
+//! ResNet v2 with pre-activation bottleneck blocks, as Keras's ResNet50V2, ResNet101V2 and ResNet152V2.
 
 use super::common::*;
 use crate::Activation;
@@ -18,30 +18,30 @@ with_defaults! {
     pub struct ResNet50V2 {
         /// Number of classes. Default: 1000.
         pub classes: usize = 1000,
-        /// Function of the last layer. Default: softmax.
+        /// Activation of the last layer. Default: softmax.
         pub classifier_activation: Activation = Activation::Softmax,
-        /// Blocks in each stack.
+        /// Blocks per stack.
         pub depths: Vec<usize> = vec![3, 4, 6, 3],
-        /// Filters of the first stack's inner convolutions; each stack has twice those of the one before. Default: 64.
+        /// Filters of the first stack's inner convolutions; each stack doubles them. Default: 64.
         pub width: usize = 64,
     }
 }
 
 impl ResNet50V2 {
-    /// With 101 layers.
+    /// Returns the variant with 101 layers.
     pub fn of_101() -> ResNet50V2 {
         ResNet50V2 { depths: vec![3, 4, 23, 3], ..ResNet50V2::default() }
     }
 
-    /// With 152 layers.
+    /// Returns the variant with 152 layers.
     pub fn of_152() -> ResNet50V2 {
         ResNet50V2 { depths: vec![3, 8, 36, 3], ..ResNet50V2::default() }
     }
 
-    /// The layers.
+    /// Builds the architecture.
     ///
     /// # Errors
-    /// When an argument is 0, or there are more than 1,000 blocks.
+    /// If an argument is 0, or there are more than 1,000 blocks.
     pub fn architecture(&self) -> Result<Architecture> {
         check_stacks("resnet50v2", self.classes, self.width, &self.depths)?;
         let image = any_input("image");
@@ -65,8 +65,8 @@ fn normalized(name: &str) -> LayerSpec {
     batch_normalization().epsilon(1.001e-5).name(name)
 }
 
-/// `x: T[B, H, W, C] → T[B, H / strides, W / strides, 4·filters]`: normalised, then 1×1, 3×3, 1×1, added to the input or its
-/// projection.
+/// Pre-activation bottleneck block: `x: T[B, H, W, C] → T[B, H / strides, W / strides, 4·filters]`: batch
+/// normalization, then 1×1, 3×3 and 1×1 convolutions, added to the input or its projection.
 fn bottleneck(x: &Symbol, filters: usize, strides: usize, projects: bool, name: &str) -> Symbol {
     let named = |part: &str| format!("{name}_{part}");
     let before = x.apply(normalized(&named("preact_bn"))).apply(relu_named(&named("preact_relu")));

@@ -1,4 +1,4 @@
-//! UNet: a network that says something of each pixel, from what it sees near and far.
+//! U-Net for semantic segmentation: encoder, decoder and skip connections.
 
 use super::common::*;
 use crate::Activation;
@@ -9,13 +9,13 @@ use serde::{Deserialize, Serialize};
 use systole_ir::{Error, ErrorKind, Result};
 
 with_defaults! {
-    /// UNet: `image: T[B, H, W, C] → T[B, H, W, classes]`: stages of two convolutions of 3×3, each at half the size of the one before, then
-    /// back up, each with what the stage of its size saw on the way down.
+    /// U-Net: `image: T[B, H, W, C] → T[B, H, W, classes]`: encoder stages of two 3×3 convolutions that halve the
+    /// resolution, and decoder stages that double it and concatenate the encoder's output of the same resolution.
     ///
-    /// Keras has no such application. Convolutions pad (`same`), so that outputs have the size of the picture, where the paper crops; height
-    /// and width must be multiples of 2 to the power of `depth`. Layers: `down1_conv1`, `down1_conv2`, `down1_pool`, …, `bottom_conv1`,
-    /// …, `up1_upconv` (a transposed convolution of 2×2), `up1_concat`, `up1_conv1`, `up1_conv2`, `predictions`. Source: Ronneberger, Fischer and
-    /// Brox 2015.
+    /// Keras has no such application. Convolutions pad (`same`), so outputs have the image's size, whereas the paper
+    /// crops. Height and width must be multiples of 2 to the power of `depth`. Layers: `down1_conv1`, `down1_conv2`,
+    /// `down1_pool`, …, `bottom_conv1`, …, `up1_upconv` (a 2×2 transposed convolution), `up1_concat`, `up1_conv1`,
+    /// `up1_conv2`, `predictions`. Source: Ronneberger, Fischer and Brox 2015.
     ///
     /// ```
     /// use systole_nn::{Model, applications::UNet};
@@ -28,19 +28,19 @@ with_defaults! {
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct UNet {
-        /// Number of classes of a pixel. Default: 2.
+        /// Number of classes per pixel. Default: 2.
         pub classes: usize = 2,
-        /// Function of the last layer. Default: softmax.
+        /// Activation of the last layer. Default: softmax.
         pub classifier_activation: Activation = Activation::Softmax,
-        /// How often the picture is halved. Default: 4.
+        /// Number of times the resolution is halved. Default: 4.
         pub depth: usize = 4,
-        /// Filters of the first stage; each has twice those of the one before. Default: 64.
+        /// Filters of the first stage; each stage doubles them. Default: 64.
         pub width: usize = 64,
-        /// Convolutions of a stage. Default: 2.
+        /// Convolutions per stage. Default: 2.
         pub convolutions: usize = 2,
-        /// Whether each convolution's output is normalised. Default: false.
+        /// Whether batch normalization follows each convolution. Default: false.
         pub batch_normalization: bool = false,
-        /// Fraction that is dropped at the bottom while training. Default: 0.5.
+        /// Dropout rate at the lowest resolution. Default: 0.5.
         pub dropout: f64 = 0.5,
     }
 }
@@ -55,18 +55,15 @@ impl UNet {
         at_most("unet", "depth", self.depth, MOST_STACKS)?;
         at_most("unet", "convolutions", self.convolutions, MOST_BLOCKS / MOST_STACKS)?;
         if self.width > usize::MAX >> (MOST_STACKS + 1) {
-            return Err(Error::new(
-                ErrorKind::Config,
-                format!("unet's width of {} is too large", self.width),
-            ));
+            return Err(Error::new(ErrorKind::Config, format!("unet: width {} is too large", self.width)));
         }
         Ok(())
     }
 
-    /// The layers.
+    /// Builds the architecture.
     ///
     /// # Errors
-    /// When an argument is 0 or out of its range.
+    /// If an argument is 0 or out of range.
     pub fn architecture(&self) -> Result<Architecture> {
         self.check()?;
         let image = any_input("image");
@@ -93,7 +90,7 @@ impl UNet {
         Architecture::functional(&[image], &x.apply(head))
     }
 
-    /// `x: T[B, H, W, C] → T[B, H, W, filters]`.
+    /// Convolutions of a stage: `x: T[B, H, W, C] → T[B, H, W, filters]`.
     fn stage(&self, x: &Symbol, filters: usize, name: &str) -> Symbol {
         let mut y = x.clone();
         for k in 1..=self.convolutions {

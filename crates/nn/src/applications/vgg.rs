@@ -1,4 +1,4 @@
-//! VGG: stacks of 3×3 convolutions, and three dense layers.
+//! VGG: stacks of 3×3 convolutions, followed by three dense layers.
 
 use super::common::*;
 use crate::Activation;
@@ -9,36 +9,37 @@ use serde::{Deserialize, Serialize};
 use systole_ir::Result;
 
 with_defaults! {
-    /// VGG: `image: T[B, H, W, C] → T[B, classes]`, as Keras's `applications.VGG16` and `VGG19`, which differ in `depths`.
+    /// VGG: `image: T[B, H, W, C] → T[B, classes]`, as Keras's `applications.VGG16` and `VGG19`, which differ in
+    /// `depths`.
     ///
-    /// Weights have Keras's names and order: `block1_conv1/kernel`, …, `fc2/bias`, `predictions/bias`. The first dense layer takes whole
-    /// pictures, so a model takes pictures of one size. Source: Simonyan and Zisserman 2014.
+    /// Weights have Keras's names and order: `block1_conv1/kernel`, …, `fc2/bias`, `predictions/bias`. The first dense
+    /// layer fixes the image size. Source: Simonyan and Zisserman 2014.
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct Vgg {
         /// Number of classes. Default: 1000.
         pub classes: usize = 1000,
-        /// Function of the last layer. Default: softmax.
+        /// Activation of the last layer. Default: softmax.
         pub classifier_activation: Activation = Activation::Softmax,
-        /// Convolutions in each of the blocks, at most five of them.
+        /// Convolutions per block, for at most five blocks.
         pub depths: Vec<usize> = vec![2, 2, 3, 3, 3],
-        /// Filters of the first block; each has twice those of the one before, up to eight times. Default: 64.
+        /// Filters of the first block; each block doubles them, up to a factor of eight. Default: 64.
         pub width: usize = 64,
-        /// Values of the two dense layers before the last. Default: 4096.
+        /// Units of the two dense layers before the last. Default: 4096.
         pub units: usize = 4096,
     }
 }
 
 impl Vgg {
-    /// With 19 layers.
+    /// Returns the variant with 19 layers.
     pub fn of_19() -> Vgg {
         Vgg { depths: vec![2, 2, 4, 4, 4], ..Vgg::default() }
     }
 
-    /// The layers.
+    /// Builds the architecture.
     ///
     /// # Errors
-    /// When an argument is 0, or there are more than 1,000 convolutions.
+    /// If an argument is 0, or there are more than 1,000 convolutions.
     pub fn architecture(&self) -> Result<Architecture> {
         check_stacks("vgg", self.classes, self.width, &self.depths)?;
         at_least_1("vgg", "units", self.units)?;

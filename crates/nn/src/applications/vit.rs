@@ -1,4 +1,4 @@
-//! Vision transformer: a picture as a sequence of patches.
+//! Vision transformer (ViT): transformer blocks over image patches.
 
 use super::common::*;
 use crate::layers::*;
@@ -7,12 +7,13 @@ use crate::{Activation, Initializer};
 use serde::{Deserialize, Serialize};
 use systole_ir::{Error, ErrorKind, Result};
 
-/// Vision transformer: `image: T[B, image_size, image_size, C] → T[B, classes]`: patches as the steps of a sequence, a class token before
-/// them, pre-norm transformer blocks, and a dense layer on what the token gathered.
+/// Vision transformer: `image: T[B, image_size, image_size, C] → T[B, classes]`: patch embedding, class token, pre-norm
+/// transformer blocks, and a dense layer on the class token.
 ///
-/// Arguments are KerasHub's, with `patch_size` and `image_size` as single numbers. `classes = 0` leaves the last layer out: `→ T[B,
-/// hidden_dim]`. Weights: `patch_embedding/kernel`, `class_token/token`, `position_embedding/embeddings`, `transformer_layer_0/…` (see
-/// [`TransformerBlock`]), `layer_norm/gamma`, `predictions/kernel`. Source: Dosovitskiy et al. 2020.
+/// Arguments are KerasHub's, with `patch_size` and `image_size` as single numbers. `classes = 0` leaves the last layer
+/// out: `→ T[B, hidden_dim]`. Weights: `patch_embedding/kernel`, `class_token/token`, `position_embedding/embeddings`,
+/// `transformer_layer_0/…` (see [`TransformerBlock`]), `layer_norm/gamma`, `predictions/kernel`. Source: Dosovitskiy et
+/// al. 2020.
 ///
 /// ```
 /// use systole_nn::{Model, applications::ViT};
@@ -28,27 +29,27 @@ use systole_ir::{Error, ErrorKind, Result};
 pub struct ViT {
     /// Number of classes; 0 leaves the last layer out. Default: 1000.
     pub classes: usize,
-    /// Function of the last layer. Default: softmax.
+    /// Activation of the last layer. Default: softmax.
     pub classifier_activation: Activation,
-    /// Height and width of the pictures. Default: 224.
+    /// Height and width of the images. Default: 224.
     pub image_size: usize,
-    /// Height and width of a patch; it divides `image_size`.
+    /// Height and width of a patch, a divisor of `image_size`.
     pub patch_size: usize,
-    /// Number of blocks.
+    /// Number of transformer blocks.
     pub num_layers: usize,
-    /// Heads of each attention.
+    /// Number of attention heads.
     pub num_heads: usize,
-    /// Width.
+    /// Hidden size.
     pub hidden_dim: usize,
-    /// Width inside the feed-forward part of a block.
+    /// Hidden width of the feed-forward network.
     pub mlp_dim: usize,
-    /// Fraction that is dropped while training. Default: 0.
+    /// Dropout rate. Default: 0.
     pub dropout_rate: f64,
-    /// Added to variances. Default: 1e-6.
+    /// Epsilon added to variances. Default: 1e-6.
     pub layer_norm_epsilon: f64,
-    /// What the class is told from: the class `"token"`, or the mean of all steps, `"gap"`. Default: token.
+    /// Input of the head: the class token, `"token"`, or the mean of all steps, `"gap"`. Default: token.
     pub pooling: String,
-    /// Whether blocks are computed again in the backward pass instead of kept. Default: false.
+    /// Whether the backward pass recomputes blocks (rematerialization). Default: false.
     pub remat: bool,
 }
 
@@ -58,11 +59,11 @@ impl Default for ViT {
     }
 }
 
-/// Truncated normal draws of σ 0.02.
+/// Initializer: truncated normal with σ = 0.02.
 const VIT_INITIALIZER: Initializer = Initializer::TruncatedNormal { mean: 0.0, stddev: 0.02 };
 
 impl ViT {
-    /// Of patches of a size, so many blocks, and a width; heads are 64 wide.
+    /// Returns the variant with this patch size, depth and hidden size; heads have size 64.
     pub(super) fn of(patch_size: usize, num_layers: usize, hidden_dim: usize) -> ViT {
         ViT {
             classes: 1000,
@@ -96,19 +97,21 @@ impl ViT {
                 "vit's patch_size of {} does not divide its image_size of {}",
                 self.patch_size, self.image_size
             );
-            return Err(Error::new(ErrorKind::Config, what).hint("16 and 224 are the usual ones"));
+            return Err(
+                Error::new(ErrorKind::Config, what).hint("use the usual patch_size 16 and image_size 224")
+            );
         }
         if !["token", "gap"].contains(&self.pooling.as_str()) {
-            let e = Error::new(ErrorKind::Config, format!("vit has no pooling `{}`", self.pooling));
-            return Err(e.hint("one of: token, gap"));
+            let e = Error::new(ErrorKind::Config, format!("unknown pooling `{}` of vit", self.pooling));
+            return Err(e.hint("use one of: token, gap"));
         }
         Ok(())
     }
 
-    /// The layers.
+    /// Builds the architecture.
     ///
     /// # Errors
-    /// When an argument is 0, there are more than 1,000 blocks, or patches do not fill the picture.
+    /// If an argument is 0, there are more than 1,000 blocks, or `patch_size` does not divide `image_size`.
     pub fn architecture(&self) -> Result<Architecture> {
         self.check()?;
         let side = self.image_size / self.patch_size;

@@ -1,4 +1,4 @@
-//! What callbacks are: the hooks of `fit`, what they see, and what backups keep of them.
+//! The [`Callback`] trait: hooks of `fit`, the context they get, and callback state in backups.
 
 use crate::callback::progress::{ProgressEvent, report};
 use crate::model::Model;
@@ -8,63 +8,63 @@ use serde_json::Value;
 use std::time::Duration;
 use systole_ir::{Error, ErrorKind, Literal, Result};
 
-/// What a callback may see and change.
+/// Context of a callback: what it may read and change.
 pub struct FitCx<'a> {
     /// The model.
     pub model: &'a mut Model,
-    /// Loss and metrics so far in this epoch; at the epoch's end with `val_…`.
+    /// Loss and metrics of this epoch so far; at the epoch's end with `val_…`.
     pub logs: &'a Logs,
-    /// The epoch, from 0.
+    /// Epoch, from 0.
     pub epoch: usize,
     /// Set it to end training after this step or epoch.
     pub stop_because: &'a mut Option<String>,
-    /// What the user should know of it: [`History::notes`](crate::History::notes).
+    /// Notes for the user: [`History::notes`](crate::History::notes).
     pub notes: &'a mut Vec<String>,
-    /// The batch of the epoch that was trained on last, from 0.
+    /// Last trained batch of the epoch, from 0.
     pub batch: usize,
-    /// How far this start went in the last epoch, and how fast.
-    pub pace: Pace,
-    /// The last batch that was trained on, where a callback [`wants_last_batch`](Callback::wants_last_batch).
+    /// Batches, samples and time of this start in the last epoch.
+    pub pace: EpochPace,
+    /// Last trained batch, if a callback [`wants_last_batch`](Callback::wants_last_batch).
     pub last_batch: Option<&'a Batch>,
-    /// Whether the run has a validation.
+    /// Whether the run has validation data.
     pub is_validated: bool,
-    /// Whether the epoch is not over yet.
+    /// Whether the epoch is still in progress.
     pub is_within_epoch: bool,
 }
 
-/// Steps of an epoch and the time that they took, validation left out; of one in which a run went on, what came then.
+/// Steps of an epoch and their time, without validation; in a resumed epoch, only those after resuming.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Pace {
-    /// Batches.
+pub struct EpochPace {
+    /// Number of batches.
     pub batches: u64,
-    /// Samples in them.
+    /// Number of samples.
     pub samples: u64,
-    /// Their time, waiting for data included.
+    /// Training time, including waiting for data.
     pub time: Duration,
 }
 
 impl FitCx<'_> {
-    /// Tells the user something that does not end training.
+    /// Reports a note to the user; training continues.
     pub fn note(&mut self, text: String) {
         report(&Some(ProgressEvent::Note(&text)));
         self.notes.push(text);
     }
 
-    /// An error of the callback `who` where a value is not one that the run will measure.
+    /// Returns an error of the callback `who` if the run does not measure `monitor`.
     pub(super) fn must_measure(&self, monitor: &str, who: &str) -> Result<()> {
         let (plain, is_of_validation) = match monitor.strip_prefix("val_") {
             Some(plain) => (plain, true),
             None => (monitor, false),
         };
         let all = measured(self.model);
-        // A metric of several values adds a number to its name.
+        // A metric with several values appends an index to its name.
         let is_known = all.iter().any(|name| plain.strip_prefix(name.as_str()).is_some_and(is_index));
         let because = match (is_known, is_of_validation && !self.is_validated) {
             (true, false) => return Ok(()),
             (true, true) => "the run has no validation".to_string(),
             (false, _) => format!("measured are: {}, and these with val_ before", all.join(", ")),
         };
-        let what = format!("{who} watches {monitor}, which is not measured");
+        let what = format!("{who} monitors {monitor}, which is not measured");
         Err(Error::new(ErrorKind::Config, what).because(because).hint("choose another monitor"))
     }
 }
@@ -73,7 +73,7 @@ fn is_index(rest: &str) -> bool {
     rest.is_empty() || rest.strip_prefix('_').is_some_and(|n| n.parse::<usize>().is_ok())
 }
 
-/// The values that training measures, without those of a validation.
+/// Returns the names of values measured in training, without validation.
 pub(super) fn measured(model: &Model) -> Vec<String> {
     let goals = model.compiled.as_ref().map(|compiled| &compiled.goals);
     let losses = goals.into_iter().flat_map(|goals| goals.losses().map(|(_, name)| name));
@@ -81,56 +81,56 @@ pub(super) fn measured(model: &Model) -> Vec<String> {
     std::iter::once("loss".to_string()).chain(losses).chain(metrics).collect()
 }
 
-/// Files that cannot be written now and will be tried again: told when that begins, and when it has not ended with training.
+/// Retries failed file writes. Reports the first failure, and a write that still fails at the end of training.
 #[derive(Default)]
-pub(crate) struct Delay {
+pub(crate) struct WriteRetry {
     pub(crate) is_told: bool,
 }
 
-impl Delay {
-    /// `what` is `a checkpoint is`, followed by `not written yet`.
+impl WriteRetry {
+    /// Reports a failed write. `what` is `a checkpoint is`, followed by `not written yet`.
     pub(crate) fn tell(&mut self, written: Result<()>, what: &str, cx: &mut FitCx<'_>) {
         match written {
             Ok(()) => self.is_told = false,
             Err(_) if self.is_told => {}
             Err(e) => {
                 self.is_told = true;
-                cx.note(format!("{what} not written yet, which is tried again after each epoch: {e}"));
+                cx.note(format!("{what} not written yet; retrying after each epoch: {e}"));
             }
         }
     }
 
-    /// At the end of training.
+    /// Reports at the end of training if the last write failed.
     pub(crate) fn tell_at_end(&self, what: &str, cx: &mut FitCx<'_>) {
         if self.is_told {
-            cx.note(format!("{what} not written: that could not be done until training ended"));
+            cx.note(format!("{what} not written: all attempts until the end of training failed"));
         }
     }
 }
 
-/// What a callback has found out so far, as backups of a run keep it.
+/// State of a callback, stored in backups.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CallbackState {
-    /// Numbers and texts. JSON has no NaN: write floats with [`CallbackState::float`].
+    /// Numbers and strings. JSON has no NaN: write floats with [`CallbackState::float`].
     pub values: Value,
     /// Arrays by name.
     pub tensors: Vec<(String, Literal)>,
 }
 
 impl CallbackState {
-    /// A float as text that reads back to the same bits, NaN and infinities too.
+    /// Converts a float to a string that parses to the same bits, including NaN and infinities.
     pub fn float(value: Option<f64>) -> Value {
         value.map_or(Value::Null, |v| v.to_string().into())
     }
 
-    /// Values as texts that read back to the same bits.
+    /// Converts logs to strings that parse to the same bits.
     pub(super) fn logs(logs: &Logs) -> Value {
         logs.iter().map(|(name, value)| serde_json::json!([name, value.to_string()])).collect()
     }
 
-    /// What [`CallbackState::logs`] gave; nothing where there is none.
+    /// Reads the result of [`CallbackState::logs`]; empty if absent.
     pub(super) fn logs_of(value: &Value) -> Result<Logs> {
-        let wrong = || Error::new(ErrorKind::Data, "the values in a callback's state are not readable");
+        let wrong = || Error::new(ErrorKind::Data, "cannot read the values in a callback's state");
         let mut logs = Logs::new();
         for entry in value.as_array().into_iter().flatten() {
             let number = entry[1].as_str().and_then(|v| v.parse().ok()).ok_or_else(wrong)?;
@@ -142,25 +142,26 @@ impl CallbackState {
     pub(super) fn get(&self, name: &str) -> Result<&Value> {
         self.values.get(name).ok_or_else(|| {
             Error::new(ErrorKind::Data, format!("a callback's state in the backup has no `{name}`"))
-                .hint("go on with the callbacks that the run was started with")
+                .hint("resume with the callbacks of the original run")
         })
     }
 
-    /// A whole number of [`CallbackState::values`].
+    /// Returns an integer of [`CallbackState::values`].
     pub fn count(&self, name: &str) -> Result<usize> {
-        let wrong = || Error::new(ErrorKind::Data, format!("`{name}` in a callback's state is no number"));
+        let wrong =
+            || Error::new(ErrorKind::Data, format!("`{name}` in a callback's state is not an integer"));
         self.get(name)?.as_u64().and_then(|n| n.try_into().ok()).ok_or_else(wrong)
     }
 
-    /// A text of [`CallbackState::values`].
+    /// Returns a string of [`CallbackState::values`].
     pub(super) fn text_of(&self, name: &str) -> Result<&str> {
-        let wrong = || Error::new(ErrorKind::Data, format!("`{name}` in a callback's state is no text"));
+        let wrong = || Error::new(ErrorKind::Data, format!("`{name}` in a callback's state is not a string"));
         self.get(name)?.as_str().ok_or_else(wrong)
     }
 
-    /// What [`CallbackState::float`] wrote.
+    /// Reads the result of [`CallbackState::float`].
     pub fn float_of(&self, name: &str) -> Result<Option<f64>> {
-        let wrong = || Error::new(ErrorKind::Data, format!("`{name}` in a callback's state is no number"));
+        let wrong = || Error::new(ErrorKind::Data, format!("`{name}` in a callback's state is not a number"));
         match self.get(name)? {
             Value::Null => Ok(None),
             value => value.as_str().and_then(|s| s.parse().ok()).map(Some).ok_or_else(wrong),
@@ -168,19 +169,19 @@ impl CallbackState {
     }
 }
 
-/// A time that a backup has in seconds.
+/// Converts seconds of a backup to a duration.
 pub(crate) fn duration(name: &str, seconds: f64) -> Result<Duration> {
     Duration::try_from_secs_f64(seconds).map_err(|e| {
         Error::new(ErrorKind::Data, format!("`{name}` in the backup is {seconds} seconds"))
             .because(e.to_string())
-            .hint("go on from an earlier backup")
+            .hint("resume from an earlier backup")
     })
 }
 
-/// Hooks into `fit`. Every method does nothing unless written.
+/// Hooks into `fit`. All methods do nothing by default.
 ///
-/// On several hosts each calls its own, with the same values: they must decide the same everywhere, and only the one whose
-/// [`Model::leads`] may write files.
+/// With several hosts, each calls its own callbacks with the same values. Callbacks must decide the same everywhere,
+/// and only the host with [`Model::leads`] may write files.
 ///
 /// ```
 /// # use systole_data::Dataset;
@@ -208,68 +209,69 @@ pub(crate) fn duration(name: &str, seconds: f64) -> Result<Duration> {
 /// # Ok::<(), systole_ir::Error>(())
 /// ```
 pub trait Callback: Send {
-    /// What must be known for a killed run to go on as if it had not been; nothing, unless written.
+    /// Returns the state needed to resume a killed run exactly; empty by default.
     fn state(&self) -> Result<CallbackState> {
         Ok(CallbackState::default())
     }
-    /// Takes up what [`Callback::state`] gave; called before [`Callback::on_train_begin`].
+    /// Restores the result of [`Callback::state`]; called before [`Callback::on_train_begin`].
     fn restore(&mut self, _state: &CallbackState) -> Result<()> {
         Ok(())
     }
-    /// Whether it only writes down how a run goes on, so that the run may go on without it, and it may join one that goes on.
+    /// Whether it only logs the run, so that it may be added to or removed from a resumed run.
     fn is_logger(&self) -> bool {
         false
     }
-    /// Makes the model ready to take up the backup whose state this is; called after [`Callback::restore`].
+    /// Prepares the model for restoring this backup; called after [`Callback::restore`].
     fn prepare(&mut self, _model: &mut Model) -> Result<()> {
         Ok(())
     }
-    /// Before the first epoch.
+    /// Called before the first epoch.
     fn on_train_begin(&mut self, _cx: &mut FitCx<'_>) -> Result<()> {
         Ok(())
     }
-    /// Before each epoch.
+    /// Called before each epoch.
     fn on_epoch_begin(&mut self, _cx: &mut FitCx<'_>) -> Result<()> {
         Ok(())
     }
-    /// Whether it looks at the run after this step, which it does unless written; where no callback does, devices compute on by
-    /// themselves.
+    /// Whether it needs the run's values after this step; true by default. If no callback does, devices continue
+    /// asynchronously.
     fn wants_batch(&self, _step: u64) -> bool {
         true
     }
-    /// Whether it looks at the last batch of this epoch, from 0, when that is over.
+    /// Whether it needs the last batch of this epoch (from 0) at the epoch's end.
     fn wants_last_batch(&self, _epoch: usize) -> bool {
         false
     }
-    /// Whether a batch is left out: its epoch and its place in that, from 0.
+    /// Whether to skip a batch: its epoch and its index in the epoch, from 0.
     fn skips(&self, _epoch: usize, _batch: usize) -> bool {
         false
     }
-    /// Whether the model is measured with the running means of its weights, and whether callbacks see those at the end of each
-    /// epoch: [`SwapEMAWeights`](super::SwapEMAWeights).
+    /// Whether validation uses the weight averages (`Some`), and whether callbacks see them at the end of each epoch
+    /// (`true`): [`SwapEMAWeights`](super::SwapEMAWeights).
     fn swaps_averages(&self) -> Option<bool> {
         None
     }
-    /// Values that it adds to those of this step or epoch: before any callback sees them.
+    /// Returns values to add to the logs of this step or epoch, before any callback sees them.
     fn values(&mut self, _cx: &mut FitCx<'_>) -> Result<Logs> {
         Ok(Logs::new())
     }
-    /// After each step that one of the callbacks wants.
+    /// Called after each step that any callback wants.
     fn on_train_batch_end(&mut self, _cx: &mut FitCx<'_>) -> Result<()> {
         Ok(())
     }
-    /// After a validation in the middle of an epoch ([`Fit::val_check_interval`](crate::Fit::val_check_interval)), and after that
-    /// of the last epoch where it came when the epoch was over ([`Fit::validate_last`](crate::Fit::validate_last)).
+    /// Called after a validation within an epoch ([`Fit::val_check_interval`](crate::Fit::val_check_interval)), and
+    /// after the final validation if it follows the last epoch ([`Fit::validate_last`](crate::Fit::validate_last)).
     fn on_validation_end(&mut self, _cx: &mut FitCx<'_>) -> Result<()> {
         Ok(())
     }
-    /// After each epoch, validation included.
+    /// Called after each epoch, including its validation.
     fn on_epoch_end(&mut self, _cx: &mut FitCx<'_>) -> Result<()> {
         Ok(())
     }
-    /// When training fails with this error: of the data, of a step, of another callback. Not when it is killed.
+    /// Called when training fails: an error of the data, of a step or of another callback. Not called if the process is
+    /// killed.
     fn on_exception(&mut self, _cx: &mut FitCx<'_>, _error: &Error) {}
-    /// After the last epoch.
+    /// Called after the last epoch.
     fn on_train_end(&mut self, _cx: &mut FitCx<'_>) -> Result<()> {
         Ok(())
     }

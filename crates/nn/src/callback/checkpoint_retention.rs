@@ -1,4 +1,4 @@
-//! Which checkpoints are kept: the k best, their names, and the files that are not kept any more.
+//! Checkpoint retention: keeps the k best, assigns their names and deletes the rest.
 
 use super::callback_trait::CallbackState;
 use super::monitored_value::is_better;
@@ -7,19 +7,19 @@ use std::path::{Path, PathBuf};
 use systole_data::file_system::FileSystem;
 use systole_ir::{Error, ErrorKind, Result};
 
-/// The checkpoints of a run.
+/// Checkpoints of a run.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct RetainedCheckpoints {
     files: Vec<(PathBuf, Option<f64>)>,
-    /// Files that were there when the run began.
+    /// Files that existed when the run started.
     before: Vec<PathBuf>,
-    /// Files that are still to be removed.
+    /// Files to delete.
     others: Vec<PathBuf>,
 }
 
-impl Kept {
-    /// The name under which a model of this value is kept, if it is; another one may have to go for it. `k` is -1 for all. Where no
-    /// value tells which is better, the newest is.
+impl RetainedCheckpoints {
+    /// Returns the path for a model with this value if it is to be kept; may discard a worse one. `k` is -1 for all.
+    /// Without values the newest are kept.
     pub fn take(
         &mut self,
         k: i64,
@@ -28,7 +28,7 @@ impl Kept {
         upward: bool,
         counts_versions: bool,
     ) -> Option<PathBuf> {
-        // What is not a number is the worst.
+        // NaN is the worst.
         let worst = if upward { f64::NEG_INFINITY } else { f64::INFINITY };
         let value = value.map(|v| if v.is_nan() { worst } else { v });
         let full = usize::try_from(k).is_ok_and(|k| self.files.len() >= k);
@@ -46,7 +46,7 @@ impl Kept {
         Some(path)
     }
 
-    /// The place of the worst; of equal ones the oldest.
+    /// Returns the index of the worst; the oldest of equal ones.
     fn worst(&self, upward: bool) -> usize {
         let mut worst = 0;
         for (i, (_, value)) in self.files.iter().enumerate() {
@@ -67,7 +67,7 @@ impl Kept {
         }
     }
 
-    /// The path, or with a number where it is taken: `-v1`.
+    /// Returns the path, or a numbered one if it is used: `-v1`.
     fn free(&self, path: PathBuf) -> PathBuf {
         let is_taken =
             |path: &PathBuf| self.before.contains(path) || self.files.iter().any(|(p, _)| p == path);
@@ -77,18 +77,18 @@ impl Kept {
         std::iter::once(path.clone()).chain(numbered).find(|path| !is_taken(path)).unwrap_or(path)
     }
 
-    /// Names of files that are there before the run are taken.
+    /// Reserves the names of existing files in the folder.
     pub fn spare_files_of(&mut self, folder: &Path) {
         let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
         self.before = entries.map(|entry| entry.path()).collect();
         self.before.sort();
     }
 
-    /// Removes the files that are not kept.
+    /// Deletes files that are no longer kept.
     pub fn remove_others<F: FileSystem>(&mut self, files: &F) -> Result<()> {
         while let Some(path) = self.others.first() {
             match files.remove(path) {
-                // A run that was killed may have removed it.
+                // A killed run may have deleted it.
                 Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
                     return Err(Error::io("cannot remove the checkpoint", path, e));
                 }
@@ -98,7 +98,7 @@ impl Kept {
         Ok(())
     }
 
-    /// Names are those within `folder`, where there is one: it may be moved.
+    /// Returns the state, with names relative to `folder` if given, since it may be moved.
     pub fn state(&self, folder: Option<&Path>) -> Value {
         let text = |path: &PathBuf| {
             let within = folder.and_then(|folder| path.strip_prefix(folder).ok());
@@ -113,9 +113,9 @@ impl Kept {
         })
     }
 
-    /// What [`Kept::state`] gave; nothing of a state without it.
-    pub fn restored(state: &Value, folder: Option<&Path>) -> Result<Kept> {
-        let wrong = || Error::new(ErrorKind::Data, "the checkpoints in a callback's state are not readable");
+    /// Restores the result of [`RetainedCheckpoints::state`]; empty if the state is absent.
+    pub fn restored(state: &Value, folder: Option<&Path>) -> Result<RetainedCheckpoints> {
+        let wrong = || Error::new(ErrorKind::Data, "cannot read the checkpoints in a callback's state");
         let list = |name: &str| state[name].as_array().into_iter().flatten();
         let path = |value: &Value| {
             let name = value.as_str().ok_or_else(wrong)?;
@@ -128,7 +128,7 @@ impl Kept {
             };
             Ok((path(&entry[0])?, value))
         };
-        Ok(Kept {
+        Ok(RetainedCheckpoints {
             files: list("files").map(file).collect::<Result<_>>()?,
             before: list("before").map(path).collect::<Result<_>>()?,
             others: list("others").map(path).collect::<Result<_>>()?,
@@ -140,40 +140,41 @@ impl Kept {
 mod tests {
     use super::*;
 
-    fn names(kept: &Kept) -> Vec<String> {
+    fn names(kept: &RetainedCheckpoints) -> Vec<String> {
         kept.files.iter().map(|(p, _)| p.display().to_string()).collect()
     }
 
     #[test]
     fn the_best_stay_and_names_are_their_own() {
-        let mut kept = Kept::default();
-        let take =
-            |kept: &mut Kept, name: &str, value: f64| kept.take(2, name.into(), Some(value), false, true);
+        let mut kept = RetainedCheckpoints::default();
+        let take = |kept: &mut RetainedCheckpoints, name: &str, value: f64| {
+            kept.take(2, name.into(), Some(value), false, true)
+        };
         assert_eq!(take(&mut kept, "a.x", 0.5), Some("a.x".into()));
         assert_eq!(take(&mut kept, "a.x", 0.4), Some("a-v1.x".into()));
         assert_eq!(take(&mut kept, "b.x", f64::NAN), None);
         assert_eq!(take(&mut kept, "b.x", 0.5), None, "as good is no better");
         assert_eq!(take(&mut kept, "c.x", 0.45), Some("c.x".into()));
         assert_eq!((names(&kept), &kept.others), (vec!["a-v1.x".into(), "c.x".into()], &vec!["a.x".into()]));
-        // Its name is free again, and is not removed after all.
+        // Its name is free again, so it is not deleted.
         assert_eq!(take(&mut kept, "a.x", 0.1), Some("a.x".into()));
         assert_eq!(kept.others, [PathBuf::from("c.x")]);
-        let again = Kept::restored(&kept.state(None), None).unwrap();
+        let again = RetainedCheckpoints::restored(&kept.state(None), None).unwrap();
         assert_eq!((again.state(None), names(&again)), (kept.state(None), names(&kept)));
-        let moved = Kept::restored(&kept.state(None), Some(Path::new("there"))).unwrap();
+        let moved = RetainedCheckpoints::restored(&kept.state(None), Some(Path::new("there"))).unwrap();
         assert_eq!(moved.state(Some(Path::new("there"))), kept.state(None));
         assert_eq!(moved.others, [PathBuf::from("there/c.x")]);
     }
 
     #[test]
     fn all_none_and_the_newest() {
-        let mut all = Kept::default();
+        let mut all = RetainedCheckpoints::default();
         (0..3).for_each(|i| drop(all.take(-1, format!("{i}").into(), None, false, true)));
         assert_eq!(names(&all), ["0", "1", "2"]);
-        assert_eq!(Kept::default().take(0, "a".into(), Some(1.0), true, true), None);
-        let mut newest = Kept::default();
+        assert_eq!(RetainedCheckpoints::default().take(0, "a".into(), Some(1.0), true, true), None);
+        let mut newest = RetainedCheckpoints::default();
         (0..3).for_each(|i| drop(newest.take(1, format!("{i}").into(), None, false, true)));
         assert_eq!((names(&newest), newest.others.len()), (vec!["2".to_string()], 2));
-        assert!(Kept::restored(&json!({"files": [["a", "x"]]}), None).is_err());
+        assert!(RetainedCheckpoints::restored(&json!({"files": [["a", "x"]]}), None).is_err());
     }
 }

@@ -1,15 +1,15 @@
-//! What a callback of a configuration is: its arguments are its fields, and a run gives it a place.
+//! [`ConfigCallback`]: callbacks that configurations can create; their arguments are serde fields.
 
 use super::callback_trait::Callback;
 use std::path::{Path, PathBuf};
-use systole_data::format::tensorboard_events::HParam;
+use systole_data::format::tensorboard_events::HParamValue;
 use systole_ir::{Error, Result};
 
-/// Nothing, or the argument that is to blame and what is wrong with it.
-pub type Checked = std::result::Result<(), (&'static str, Error)>;
+/// Result of an argument check: the invalid argument and the error.
+pub type ArgumentCheck = std::result::Result<(), (&'static str, Error)>;
 
 /// A callback that configurations can name. Its public fields are the keys of its table, with serde's `default` and
-/// `deny_unknown_fields`; what it finds out while training is skipped.
+/// `deny_unknown_fields`; fields for training state are skipped.
 ///
 /// ```
 /// use systole_nn::callback::{Configured, EarlyStopping, ModelCheckpoint};
@@ -18,47 +18,47 @@ pub type Checked = std::result::Result<(), (&'static str, Error)>;
 /// assert_eq!((all[0].monitor(), all[1].files()), (Some("val_loss"), vec![("filepath", "m.safetensors")]));
 /// assert!(all.iter().all(|callback| callback.check().is_ok()));
 /// ```
-pub trait Configured: Callback {
-    /// What no run could make right. `on_train_begin` asks it, too.
-    fn check(&self) -> Checked {
+pub trait ConfigCallback: Callback {
+    /// Validates the arguments, independently of a run. Also called by `on_train_begin`.
+    fn check(&self) -> ArgumentCheck {
         Ok(())
     }
-    /// What it watches, if anything.
+    /// Returns the monitored value, if any.
     fn monitor(&self) -> Option<&str> {
         None
     }
-    /// The arguments that name a file or a folder within the run's folder, with these names.
+    /// Returns the arguments that name a file or folder in the run's folder, with their values.
     fn files(&self) -> Vec<(&'static str, &str)> {
         Vec::new()
     }
-    /// Takes the place that a run gives it.
-    fn take_place(&mut self, _place: &Place<'_>) {}
+    /// Adapts paths and names to the run.
+    fn take_place(&mut self, _place: &CallbackRunInfo<'_>) {}
 }
 
-/// A run that callbacks of a configuration are made for.
-pub struct Place<'a> {
-    /// Where its files lie.
+/// Run-dependent values for callbacks of a configuration.
+pub struct CallbackRunInfo<'a> {
+    /// Folder of the run's files.
     pub folder: &'a Path,
-    /// The name by which a value is logged: `accuracy` is one of several metrics.
+    /// Returns the name under which a value is logged: `accuracy` may mean several metrics.
     pub logged: &'a dyn Fn(&str) -> String,
-    /// Values by the names that are logged, and as the configuration calls them.
+    /// Logged names of values, with their names in the configuration.
     pub names: Vec<(String, String)>,
-    /// The whole configuration.
+    /// Text of the whole configuration.
     pub text: String,
-    /// Its plain values by their keys.
-    pub hparams: Vec<(String, HParam)>,
-    /// Operations a second that the devices could do at most, where that is known.
+    /// Scalar values of the configuration by key.
+    pub hparams: Vec<(String, HParamValue)>,
+    /// Returns the devices' peak operations per second, if known.
     pub peak_flops: &'a dyn Fn() -> Option<f64>,
 }
 
-impl Place<'_> {
-    /// A file of the run's folder.
+impl CallbackRunInfo<'_> {
+    /// Returns the path of a file in the run's folder.
     pub fn file(&self, name: impl AsRef<Path>) -> PathBuf {
         self.folder.join(name)
     }
 }
 
-/// What [`Configured::check`] finds, as the callback of that name tells it.
-pub(super) fn checked(callback: &impl Configured, name: &str) -> Result<()> {
+/// Converts the result of [`ConfigCallback::check`] to an error of the named callback.
+pub(super) fn checked(callback: &impl ConfigCallback, name: &str) -> Result<()> {
     callback.check().map_err(|(argument, e)| e.at(format!("{argument} of {name}")))
 }

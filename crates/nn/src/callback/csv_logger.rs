@@ -1,17 +1,17 @@
-//! The callback that writes a line for each epoch.
+//! `CSVLogger` callback: writes one line per epoch to a CSV file.
 
-use super::callback_trait::{Callback, CallbackState, Delay, FitCx};
-use super::config_callback::{Configured, Place};
+use super::callback_trait::{Callback, CallbackState, WriteRetry, FitCx};
+use super::config_callback::{ConfigCallback, CallbackRunInfo};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::path::{Path, PathBuf};
-use systole_data::file_system::{Disk, FileSystem, append, cut};
+use systole_data::file_system::{OsFileSystem, FileSystem, append, cut};
 use systole_ir::{Error, ErrorKind, Result};
 
-/// Writes a line for each epoch to a CSV file.
+/// Writes one line per epoch to a CSV file.
 ///
-/// A line that cannot be written is told, kept, and written with the next one: a full disk ends no training. A file that
-/// cannot be begun ends a new run before its first step, and no run that goes on.
+/// A line that cannot be written is reported, kept, and written with the next one, so that a full disk does not end
+/// training. If the file cannot be created, a new run fails before its first step; a resumed run does not.
 ///
 /// ```
 /// # use systole_data::Dataset;
@@ -31,29 +31,29 @@ use systole_ir::{Error, ErrorKind, Result};
 /// ```
 #[derive(Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, bound(serialize = "", deserialize = "F: FileSystem + Default"))]
-pub struct CSVLogger<F: FileSystem = Disk> {
-    /// The file, in the run's folder. Required.
+pub struct CSVLogger<F: FileSystem = OsFileSystem> {
+    /// File name, in the run's folder. Required.
     pub filename: PathBuf,
-    /// Whether to add to a file that exists.
+    /// Whether to append to an existing file.
     pub append: bool,
     #[serde(skip)]
     files: F,
     #[serde(skip)]
     columns: Vec<String>,
-    /// Lines that could not be written yet.
+    /// Lines not written yet.
     #[serde(skip)]
     pending: String,
-    /// The line of the last epoch, which a validation may still be added to.
+    /// Line of the last epoch, to which a validation may be added.
     #[serde(skip)]
     last: String,
-    /// Where the file ended when the backup was taken that the run goes on from.
+    /// File length at the time of the resumed backup.
     #[serde(skip)]
     resumed_at: Option<u64>,
-    /// Where it is still to be cut off: lines behind are of another run, or of steps that are taken again.
+    /// Length to truncate the file to: later lines are from another run, or from steps that will be repeated.
     #[serde(skip)]
     cut: Option<u64>,
     #[serde(skip)]
-    delay: Delay,
+    delay: WriteRetry,
 }
 
 impl<F: FileSystem + Default> Default for CSVLogger<F> {
@@ -63,14 +63,14 @@ impl<F: FileSystem + Default> Default for CSVLogger<F> {
 }
 
 impl CSVLogger {
-    /// Starts the file anew.
+    /// Creates a logger that overwrites the file.
     pub fn new(path: impl AsRef<Path>) -> CSVLogger {
-        CSVLogger::with_files(Disk, path)
+        CSVLogger::with_files(OsFileSystem, path)
     }
 }
 
 impl<F: FileSystem> CSVLogger<F> {
-    /// [`CSVLogger::new`] on another file system.
+    /// Like [`CSVLogger::new`], on another file system.
     pub fn with_files(files: F, path: impl AsRef<Path>) -> CSVLogger<F> {
         CSVLogger {
             filename: path.as_ref().into(),
@@ -81,23 +81,23 @@ impl<F: FileSystem> CSVLogger<F> {
             last: String::new(),
             resumed_at: None,
             cut: None,
-            delay: Delay::default(),
+            delay: WriteRetry::default(),
         }
     }
 
-    /// Adds to the file where it exists.
+    /// Appends to the file if it exists.
     pub fn append(mut self, yes: bool) -> Self {
         self.append = yes;
         self
     }
 
-    /// Bytes of the file that are to stay.
+    /// Returns the length of the file to keep, in bytes.
     fn length(&self) -> u64 {
         let length = std::fs::metadata(&self.filename).map_or(0, |m| m.len());
         self.cut.map_or(length, |cut| length.min(cut))
     }
 
-    /// The columns of the file that is added to: its header stays.
+    /// Returns the columns in the header of the file to append to.
     fn columns_of_file(&self) -> Option<Vec<String>> {
         let text =
             std::fs::read_to_string(&self.filename).ok().filter(|_| self.append && self.length() > 0)?;
@@ -105,14 +105,14 @@ impl<F: FileSystem> CSVLogger<F> {
         Some(header.split(',').map(str::to_string).collect())
     }
 
-    /// The line of an epoch.
+    /// Formats the line of an epoch.
     fn line(&self, cx: &FitCx<'_>) -> String {
         let cell = |column: &String| cx.logs.get(column).map_or(String::new(), |v| v.to_string());
         let cells: Vec<String> = self.columns.iter().map(cell).collect();
         format!("{},{},{}\n", cx.epoch, cx.model.learning_rate(), cells.join(","))
     }
 
-    /// Values that the file has no column for are told, not written into other columns.
+    /// Reports values without a column in the file; they are not written.
     fn tell_lacking(&self, cx: &mut FitCx<'_>) {
         let lacking: Vec<&str> =
             logged(cx).map(|(n, _)| n).filter(|n| !self.columns.iter().any(|c| c == n)).collect();
@@ -121,7 +121,7 @@ impl<F: FileSystem> CSVLogger<F> {
         }
     }
 
-    /// Writes what is to be written; what cannot be stays.
+    /// Writes pending lines; on failure they stay pending.
     fn write(&mut self) -> Result<()> {
         let failed = |e| Error::io("cannot write", &self.filename, e);
         if self.cut.is_some() {
@@ -136,12 +136,12 @@ impl<F: FileSystem> CSVLogger<F> {
     }
 }
 
-impl<F: FileSystem + Send> Configured for CSVLogger<F> {
+impl<F: FileSystem + Send> ConfigCallback for CSVLogger<F> {
     fn files(&self) -> Vec<(&'static str, &str)> {
         vec![("filename", self.filename.to_str().unwrap_or_default())]
     }
 
-    fn take_place(&mut self, place: &Place<'_>) {
+    fn take_place(&mut self, place: &CallbackRunInfo<'_>) {
         self.filename = place.file(&self.filename);
     }
 }
@@ -156,7 +156,7 @@ impl<F: FileSystem + Send> Callback for CSVLogger<F> {
         self.resumed_at = Some(state.count("bytes")? as u64);
         self.pending = state.text_of("pending")?.into();
         self.columns = serde_json::from_value(state.get("columns")?.clone()).map_err(|e| {
-            Error::new(ErrorKind::Data, "`columns` in CSVLogger's state are no texts").because(e.to_string())
+            Error::new(ErrorKind::Data, "`columns` in CSVLogger's state are not strings").because(e.to_string())
         })?;
         Ok(())
     }
@@ -191,7 +191,7 @@ impl<F: FileSystem + Send> Callback for CSVLogger<F> {
         }
         if self.columns.is_empty() {
             self.columns = logged(cx).map(|(n, _)| n.to_string()).collect();
-            // Values that only some epochs have (validation) need their column from the start.
+            // Values that only some epochs have (validation) need a column from the start.
             let validated: Vec<String> = self.columns.iter().map(|c| format!("val_{c}")).collect();
             if !self.columns.iter().any(|c| c.starts_with("val_")) {
                 self.columns.extend(validated);
@@ -207,7 +207,7 @@ impl<F: FileSystem + Send> Callback for CSVLogger<F> {
         Ok(())
     }
 
-    /// The validation that the last epoch was owed comes into its line.
+    /// Adds the final validation to the line of the last epoch.
     fn on_validation_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
         if cx.is_within_epoch || !cx.model.leads() || self.last.is_empty() {
             return Ok(());
@@ -229,7 +229,7 @@ impl<F: FileSystem + Send> Callback for CSVLogger<F> {
     }
 }
 
-/// What an epoch measured; the learning rate has a column of its own.
+/// Returns the logged values except the learning rate, which has its own column.
 fn logged<'a>(cx: &FitCx<'a>) -> impl Iterator<Item = (&'a str, f64)> + 'a {
     cx.logs.iter().filter(|(name, _)| *name != "learning_rate")
 }

@@ -1,8 +1,8 @@
-//! The callback that ends training once a value has stopped improving.
+//! `EarlyStopping` callback: ends training when a monitored value stops improving.
 
 use crate::setters::{field_setters, with_defaults};
 use super::callback_trait::{Callback, CallbackState, FitCx};
-use super::config_callback::{Checked, Configured, Place, checked};
+use super::config_callback::{ArgumentCheck, ConfigCallback, CallbackRunInfo, checked};
 use super::monitored_value::{Mode, is_better, is_upward, is_validated, watched};
 use crate::model::{Model, counted};
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ use systole_ir::{Error, ErrorKind, Result};
 use systole_runtime::{Buffer, Params};
 
 with_defaults! {
-    /// Ends training when a value has stopped improving.
+    /// Ends training when a monitored value has stopped improving.
     ///
     /// ```
     /// # use systole_data::Dataset;
@@ -31,48 +31,48 @@ with_defaults! {
     #[derive(Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct EarlyStopping {
-        /// What is watched.
+        /// Monitored value.
         pub monitor: String = "val_loss".into(),
-        /// Changes smaller than this are no improvement.
+        /// Minimum change that counts as an improvement.
         pub min_delta: f64 = 0.0,
-        /// Epochs without improvement that are waited for.
+        /// Epochs without improvement before training ends.
         pub patience: usize = 0,
-        /// Which direction is better.
+        /// Direction of improvement.
         pub mode: Mode = Mode::Auto,
-        /// A value that must be beaten for waiting to start over. Default: none.
+        /// Value that must be beaten to reset the patience. Default: none.
         pub baseline: Option<f64> = None,
-        /// Whether the weights of the best epoch are put back at the end.
+        /// Whether to restore the weights of the best epoch at the end.
         pub restore_best_weights: bool = false,
-        /// Epochs before this one do not count.
+        /// First epoch that counts.
         pub start_from_epoch: usize = 0,
-        /// Whether training ends where the value is not finite.
+        /// Whether training ends if the value is not finite.
         pub check_finite: bool = true,
-        /// Training ends once the value is better than this: it is good enough. Default: none.
+        /// Training ends once the value is better than this. Default: none.
         pub stopping_threshold: Option<f64> = None,
-        /// Training ends once the value is worse than this: it will not come back. Default: none.
+        /// Training ends once the value is worse than this. Default: none.
         pub divergence_threshold: Option<f64> = None,
         /// Whether a value that is not measured is an error.
         pub strict: bool = true,
-        /// Whether it looks at the ends of epochs, and there alone; `false`: after validations alone. Default: after each validation that
-        /// measures its value, and at the ends of epochs.
+        /// Whether to check only at the ends of epochs (`true`), or only after validations (`false`). Default: after
+        /// each validation that measures the value, and at the ends of epochs.
         pub check_on_train_epoch_end: Option<bool> = None,
         #[serde(skip)]
         best: Option<f64> = None,
-        /// The step whose value was looked at last: an epoch may end with a validation that was seen already.
+        /// Step of the last checked value: an epoch may end with a validation that was already checked.
         #[serde(skip)]
         seen: Option<u64> = None,
         #[serde(skip)]
         wait: usize = 0,
         #[serde(skip)]
-        best_weights: Option<Weights> = None,
+        best_weights: Option<WeightSnapshot> = None,
     }
 }
 
-/// Those that are trained, and the others.
-type Weights = (Params<Buffer>, Params<Buffer>);
+/// Trainable and frozen weights.
+type WeightSnapshot = (Params<Buffer>, Params<Buffer>);
 
 impl EarlyStopping {
-    /// Watches `monitor` (Keras's default: `val_loss`) and waits `patience` epochs.
+    /// Monitors `monitor` (Keras's default: `val_loss`) with a patience of `patience` epochs.
     pub fn new(monitor: &str, patience: usize) -> EarlyStopping {
         EarlyStopping { monitor: monitor.into(), patience, ..EarlyStopping::default() }
     }
@@ -80,31 +80,31 @@ impl EarlyStopping {
 
 field_setters! {
     impl EarlyStopping {
-        /// Sets the direction.
+        /// Sets the direction of improvement.
         mode(mode: Mode);
-        /// Changes smaller than this are no improvement.
+        /// Sets the minimum change that counts as an improvement.
         min_delta(min_delta: f64);
-        /// Puts the weights of the best epoch back at the end.
+        /// Restores the weights of the best epoch at the end.
         restore_best_weights(yes: bool);
-        /// Epochs before this one do not count.
+        /// Sets the first epoch that counts.
         start_from_epoch(epoch: usize);
-        /// Whether training ends where the value is not finite.
+        /// Sets whether training ends if the value is not finite.
         check_finite(yes: bool);
         /// Ends training once the value is better than this.
         stopping_threshold(value: f64) => Some(value);
         /// Ends training once the value is worse than this.
         divergence_threshold(value: f64) => Some(value);
-        /// Whether a value that is not measured is an error; otherwise nothing is done without it.
+        /// Sets whether a value that is not measured is an error; otherwise the check is skipped.
         strict(yes: bool);
-        /// Looks at the ends of epochs alone, or after validations alone. Default: at both, where its value is measured.
+        /// Checks only at the ends of epochs, or only after validations. Default: both, if the value is measured.
         check_on_train_epoch_end(yes: bool) => Some(yes);
-        /// A value that must be beaten for waiting to start over.
+        /// Sets a value that must be beaten to reset the patience.
         baseline(baseline: f64) => Some(baseline);
     }
 }
 
-impl Configured for EarlyStopping {
-    fn check(&self) -> Checked {
+impl ConfigCallback for EarlyStopping {
+    fn check(&self) -> ArgumentCheck {
         let no_number = [
             ("min_delta", Some(self.min_delta)),
             ("baseline", self.baseline),
@@ -113,8 +113,8 @@ impl Configured for EarlyStopping {
         ];
         match no_number.into_iter().find(|(_, value)| value.is_some_and(f64::is_nan)) {
             Some((name, _)) => {
-                let e = Error::new(ErrorKind::Config, format!("{name} is no number"));
-                Err((name, e.hint("leave it out, or choose a number")))
+                let e = Error::new(ErrorKind::Config, format!("{name} is not a number"));
+                Err((name, e.hint("remove it, or choose a number")))
             }
             None => Ok(()),
         }
@@ -124,13 +124,13 @@ impl Configured for EarlyStopping {
         Some(&self.monitor)
     }
 
-    fn take_place(&mut self, place: &Place<'_>) {
+    fn take_place(&mut self, place: &CallbackRunInfo<'_>) {
         self.monitor = (place.logged)(&self.monitor);
     }
 }
 
 impl EarlyStopping {
-    /// Judges the value, in Lightning's order of conditions.
+    /// Checks the value, with Lightning's order of conditions.
     fn look(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
         if cx.epoch < self.start_from_epoch || self.seen == Some(cx.model.steps()) {
             return Ok(());
@@ -141,7 +141,7 @@ impl EarlyStopping {
         let mut why = self.passed(value);
         if why.is_none() {
             self.judge(value, cx.model)?;
-            // As in Keras, one value alone ends nothing.
+            // As in Keras, a single value does not end training.
             why = (self.wait >= self.patience && (cx.epoch > 0 || cx.is_within_epoch)).then(|| self.waited());
         }
         if let Some(why) = why {
@@ -150,12 +150,12 @@ impl EarlyStopping {
         Ok(())
     }
 
-    /// Why a value ends training by itself.
+    /// Returns why a single value ends training, if it does.
     fn passed(&self, value: f64) -> Option<String> {
         let (monitor, upward) = (&self.monitor, is_upward(self.mode, &self.monitor));
         let beyond = |limit: f64, upward: bool| if upward { value > limit } else { value < limit };
         if self.check_finite && !value.is_finite() {
-            let best = self.best.map_or(String::new(), |best| format!(", after {best:.4} at the best"));
+            let best = self.best.map_or(String::new(), |best| format!(", best was {best:.4}"));
             return Some(format!("{monitor} is {value}{best} (check_finite)"));
         }
         if let Some(limit) = self.stopping_threshold.filter(|limit| beyond(*limit, upward)) {
@@ -165,7 +165,7 @@ impl EarlyStopping {
         Some(format!("{monitor} is {value:.4}, worse than {limit} (divergence_threshold)"))
     }
 
-    /// Whether it is the best, and how long there has been none.
+    /// Updates the best value and the number of epochs without improvement.
     fn judge(&mut self, value: f64, model: &Model) -> Result<()> {
         let upward = is_upward(self.mode, &self.monitor);
         if !is_better(value, self.best, upward, self.min_delta) {
@@ -242,7 +242,7 @@ impl Callback for EarlyStopping {
     fn on_train_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
         let Some((trainable, frozen)) = self.best_weights.take() else { return Ok(()) };
         let state = &mut cx.model.state;
-        // Layers may have been frozen or set free since.
+        // Layers may have been frozen or unfrozen since.
         for (name, value) in trainable.iter().chain(frozen.iter()) {
             let trains = state.trainable.get(name).is_some();
             if trains { &mut state.trainable } else { &mut state.frozen }.insert(name, value.clone());
@@ -251,8 +251,8 @@ impl Callback for EarlyStopping {
     }
 }
 
-/// Weights that share no storage with the model's: the next step would otherwise have to copy its state.
-fn owned_weights(model: &Model) -> Result<Weights> {
+/// Copies the weights, so that the next step can update the model's in place.
+fn owned_weights(model: &Model) -> Result<WeightSnapshot> {
     let copy = |p: &Params<Buffer>| -> Result<Params<Buffer>> {
         p.iter()
             .map(|(n, b)| Ok((n.to_string(), model.whole(b)?.into())))

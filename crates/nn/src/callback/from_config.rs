@@ -1,11 +1,11 @@
-//! Callbacks by their names, from tables of configurations.
+//! Creates callbacks by name from configuration tables.
 
-use super::config_callback::Configured;
+use super::config_callback::ConfigCallback;
 use super::{CALLBACK_NAMES, TABLE};
 use serde_json::{Map, Value};
 
-/// The callback of a class with these arguments; those that are absent have their defaults. The class is one of
-/// [`CALLBACK_NAMES`], as it is or in snake case.
+/// Creates the callback of a class with these arguments; missing ones have their defaults. The class is one of
+/// [`CALLBACK_NAMES`], verbatim or in snake case.
 ///
 /// ```
 /// use serde_json::json;
@@ -16,23 +16,23 @@ use serde_json::{Map, Value};
 /// ```
 ///
 /// # Errors
-/// Serde's, of a key that is not there or a value of the wrong type. `None`: there is no such class.
+/// Serde's, for an unknown key or a value of the wrong type. Returns `None` for an unknown class.
 pub fn from_table(
     class: &str,
     arguments: Map<String, Value>,
-) -> Option<serde_json::Result<Box<dyn Configured>>> {
+) -> Option<serde_json::Result<Box<dyn ConfigCallback>>> {
     let class = class_of(class)?;
     let at = CALLBACK_NAMES.iter().position(|known| *known == class)?;
     Some((TABLE[at].read)(Value::Object(arguments)))
 }
 
-/// The class that a name means: `early_stopping` is EarlyStopping.
+/// Returns the class for a name: EarlyStopping for `early_stopping`.
 pub fn class_of(name: &str) -> Option<&'static str> {
     let plain = |name: &str| name.replace('_', "").to_lowercase();
     CALLBACK_NAMES.iter().copied().find(|known| plain(known) == plain(name))
 }
 
-/// The arguments of a class with their defaults.
+/// Returns the arguments of a class with their defaults.
 pub fn defaults_of(class: &str) -> Option<Value> {
     let at = CALLBACK_NAMES.iter().position(|known| *known == class)?;
     (TABLE[at].defaults)().ok()

@@ -1,19 +1,19 @@
-//! The callback that gathers gradients of more or fewer steps from some epoch on.
+//! `GradientAccumulationScheduler` callback: changes the number of gradient accumulation steps by epoch.
 
 use super::callback_trait::{Callback, CallbackState, FitCx};
-use super::config_callback::{Checked, Configured, checked};
-use crate::model::gradient_accumulation::Phase;
+use super::config_callback::{ArgumentCheck, ConfigCallback, checked};
+use crate::model::gradient_accumulation::AccumulationPhase;
 use crate::model::{Model, counted};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::collections::BTreeMap;
 use systole_ir::{Error, ErrorKind, Result};
 
-/// Sets the optimizer's `gradient_accumulation_steps` by the epoch: `{0: 8, 4: 4, 10: 1}` gathers gradients of eight steps for each
-/// change of the weights, of four from the fifth epoch on, and changes them at every step from the eleventh.
+/// Sets the optimizer's `gradient_accumulation_steps` by epoch: `{0: 8, 4: 4, 10: 1}` accumulates gradients of eight
+/// steps per update, of four steps from the fifth epoch on, and updates after every step from the eleventh.
 ///
-/// Each change of the number compiles the step anew. Gradients of a group that is not whole then are left out, which is told. At the end
-/// the optimizer has the number that it was given.
+/// Each change recompiles the step. Gradients of an incomplete group are discarded, which is reported. The original
+/// number is restored at the end.
 ///
 /// ```
 /// # use systole_data::Dataset;
@@ -32,17 +32,17 @@ use systole_ir::{Error, ErrorKind, Result};
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GradientAccumulationScheduler {
-    /// Epochs, from 0, and the number of steps whose gradients are gathered from each on. Required.
+    /// Number of accumulation steps by first epoch, from 0. Required.
     pub scheduling: BTreeMap<usize, usize>,
-    /// What the optimizer had, and what it has now.
+    /// The optimizer's original and current number.
     #[serde(skip)]
     own: Option<usize>,
     #[serde(skip)]
-    phase: Option<Phase>,
+    phase: Option<AccumulationPhase>,
 }
 
 impl GradientAccumulationScheduler {
-    /// From these epochs, counted from 0, on so many steps.
+    /// Creates the schedule from pairs of first epoch (from 0) and number of steps.
     pub fn new(scheduling: impl IntoIterator<Item = (usize, usize)>) -> GradientAccumulationScheduler {
         let scheduling = scheduling.into_iter().collect();
         GradientAccumulationScheduler { scheduling, own: None, phase: None }
@@ -53,18 +53,18 @@ impl GradientAccumulationScheduler {
     }
 }
 
-impl Configured for GradientAccumulationScheduler {
-    fn check(&self) -> Checked {
+impl ConfigCallback for GradientAccumulationScheduler {
+    fn check(&self) -> ArgumentCheck {
         let wrong = |what: &str| {
             let e = Error::new(ErrorKind::Config, what);
             Err((
                 "scheduling",
-                e.hint("epochs from 0 and numbers of steps from 1 on, such as { 0 = 8, 10 = 1 }"),
+                e.hint("give epochs from 0 and numbers of steps from 1, such as { 0 = 8, 10 = 1 }"),
             ))
         };
         match self.scheduling.values().min() {
-            None => wrong("scheduling names no epoch"),
-            Some(0) => wrong("scheduling gathers gradients of 0 steps"),
+            None => wrong("scheduling has no epochs"),
+            Some(0) => wrong("scheduling has 0 accumulation steps"),
             Some(_) => Ok(()),
         }
     }
@@ -72,17 +72,17 @@ impl Configured for GradientAccumulationScheduler {
 
 impl Callback for GradientAccumulationScheduler {
     fn state(&self) -> Result<CallbackState> {
-        let values = json!({"own": self.own, "phase": self.phase.map(Phase::to_array)});
+        let values = json!({"own": self.own, "phase": self.phase.map(AccumulationPhase::to_array)});
         Ok(CallbackState { values, ..Default::default() })
     }
 
     fn restore(&mut self, state: &CallbackState) -> Result<()> {
         self.own = state.values["own"].as_u64().and_then(|n| usize::try_from(n).ok());
-        self.phase = Phase::from_json(&state.values["phase"]);
+        self.phase = AccumulationPhase::from_json(&state.values["phase"]);
         Ok(())
     }
 
-    /// The backup's optimizer has the number of its epoch.
+    /// Sets the accumulation steps of the backup's epoch.
     fn prepare(&mut self, model: &mut Model) -> Result<()> {
         self.phase.map_or(Ok(()), |phase| model.accumulate_as(phase))
     }
@@ -110,7 +110,7 @@ impl Callback for GradientAccumulationScheduler {
         if lost > 0 {
             let lost = counted(lost, "step");
             cx.note(format!(
-                "gradients of {lost} are left out: their group was not whole when its size changed"
+                "gradients of {lost} are discarded: the number of accumulation steps changed before their update"
             ));
         }
         Ok(())
@@ -118,7 +118,7 @@ impl Callback for GradientAccumulationScheduler {
 
     fn on_train_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
         match (self.own, self.phase.take()) {
-            (Some(own), Some(_)) => cx.model.accumulate_as(Phase::plain(own)),
+            (Some(own), Some(_)) => cx.model.accumulate_as(AccumulationPhase::plain(own)),
             _ => Ok(()),
         }
     }

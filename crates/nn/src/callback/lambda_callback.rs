@@ -1,16 +1,16 @@
-//! The callback that is made of closures.
+//! `LambdaCallback`: a callback from closures.
 
 use super::callback_trait::{Callback, FitCx};
 use crate::setters::field_setters;
 use systole_ir::{Error, Result};
 
-/// A closure at a hook.
+/// Closure for a hook.
 type Hook = Box<dyn FnMut(&mut FitCx<'_>) -> Result<()> + Send>;
-/// A closure that is told an error.
+/// Closure that receives an error.
 type ErrorHook = Box<dyn FnMut(&mut FitCx<'_>, &Error) + Send>;
 
-/// Calls closures: a callback without a type of its own. What they remember is no part of backups, and configurations cannot name
-/// them.
+/// Calls closures: a callback without its own type. Closures have no state in backups, and cannot be used in
+/// configurations.
 ///
 /// ```
 /// # use systole_data::Dataset;
@@ -43,7 +43,7 @@ pub struct LambdaCallback {
 }
 
 impl LambdaCallback {
-    /// Without closures: it does nothing.
+    /// Creates a callback without closures.
     pub fn new() -> LambdaCallback {
         LambdaCallback::default()
     }
@@ -51,19 +51,19 @@ impl LambdaCallback {
 
 field_setters! {
     impl LambdaCallback {
-        /// Before the first epoch. Default: nothing.
+        /// Sets the closure called before the first epoch. Default: none.
         on_train_begin(f: impl FnMut(&mut FitCx<'_>) -> Result<()> + Send + 'static) => Some(Box::new(f));
-        /// Before each epoch. Default: nothing.
+        /// Sets the closure called before each epoch. Default: none.
         on_epoch_begin(f: impl FnMut(&mut FitCx<'_>) -> Result<()> + Send + 'static) => Some(Box::new(f));
-        /// After each step, for which devices wait then. Default: nothing.
+        /// Sets the closure called after each step; devices then wait after each step. Default: none.
         on_train_batch_end(f: impl FnMut(&mut FitCx<'_>) -> Result<()> + Send + 'static) => Some(Box::new(f));
-        /// After a validation in the middle of an epoch. Default: nothing.
+        /// Sets the closure called after a validation within an epoch. Default: none.
         on_validation_end(f: impl FnMut(&mut FitCx<'_>) -> Result<()> + Send + 'static) => Some(Box::new(f));
-        /// After each epoch, validation included. Default: nothing.
+        /// Sets the closure called after each epoch, including validation. Default: none.
         on_epoch_end(f: impl FnMut(&mut FitCx<'_>) -> Result<()> + Send + 'static) => Some(Box::new(f));
-        /// After the last epoch. Default: nothing.
+        /// Sets the closure called after the last epoch. Default: none.
         on_train_end(f: impl FnMut(&mut FitCx<'_>) -> Result<()> + Send + 'static) => Some(Box::new(f));
-        /// When training fails, with the error. Default: nothing.
+        /// Sets the closure called with the error when training fails. Default: none.
         on_exception(f: impl FnMut(&mut FitCx<'_>, &Error) + Send + 'static) => Some(Box::new(f));
     }
 }

@@ -1,14 +1,14 @@
-//! The callback that writes down the learning rate.
+//! `LearningRateMonitor` callback: logs the learning rate.
 
 use crate::setters::field_setters;
 use super::callback_trait::{Callback, FitCx};
-use super::config_callback::Configured;
+use super::config_callback::ConfigCallback;
 use crate::model::history::Logs;
 use crate::optimizer::Optimizer;
 use serde::{Deserialize, Serialize};
 use systole_ir::Result;
 
-/// When [`LearningRateMonitor`] writes.
+/// When [`LearningRateMonitor`] logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LoggingInterval {
@@ -18,8 +18,8 @@ pub enum LoggingInterval {
     Epoch,
 }
 
-/// Adds the learning rate to what each epoch measured: `learning_rate` in the history, in `CSVLogger`'s lines and TensorBoard's
-/// curves, wherever it stands among the callbacks. With momentum and weight decay where they are asked for.
+/// Adds the learning rate to the logs of each epoch: `learning_rate` in the history, in `CSVLogger`'s lines and
+/// TensorBoard's curves, independent of the order of callbacks. Optionally adds momentum and weight decay.
 ///
 /// ```
 /// # use systole_data::Dataset;
@@ -38,18 +38,18 @@ pub enum LoggingInterval {
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LearningRateMonitor {
-    /// After each step, too, or after epochs alone. Default: `epoch`.
+    /// When to log: after each step too, or only after epochs. Default: `epoch`.
     pub logging_interval: Option<LoggingInterval>,
-    /// Whether the optimizer's momentum is written, too: `momentum`, or β₁.
+    /// Whether to log the optimizer's momentum, too: `momentum`, or β₁.
     pub log_momentum: bool,
-    /// Whether the optimizer's weight decay is written, too.
+    /// Whether to log the optimizer's weight decay, too.
     pub log_weight_decay: bool,
-    /// What stands before the names. Default: nothing.
+    /// Prefix of the names. Default: none.
     pub log_key_prefix: Option<String>,
 }
 
 impl LearningRateMonitor {
-    /// Writes the learning rate after each epoch.
+    /// Creates a monitor that logs after each epoch.
     pub fn new() -> LearningRateMonitor {
         LearningRateMonitor::default()
     }
@@ -57,18 +57,18 @@ impl LearningRateMonitor {
 
 field_setters! {
     impl LearningRateMonitor {
-        /// Writes after each step, too, or after epochs alone. Default: `LoggingInterval::Epoch`.
+        /// Sets when to log: after each step too, or only after epochs. Default: `LoggingInterval::Epoch`.
         logging_interval(interval: LoggingInterval) => Some(interval);
-        /// Writes the optimizer's momentum, too: `momentum`, or β₁. Default: `false`.
+        /// Logs the optimizer's momentum, too: `momentum`, or β₁. Default: `false`.
         log_momentum(yes: bool);
-        /// Writes the optimizer's weight decay, too. Default: `false`.
+        /// Logs the optimizer's weight decay, too. Default: `false`.
         log_weight_decay(yes: bool);
-        /// Sets what stands before the names. Default: nothing.
+        /// Sets the prefix of the names. Default: none.
         log_key_prefix(prefix: &str) => Some(prefix.into());
     }
 }
 
-impl Configured for LearningRateMonitor {}
+impl ConfigCallback for LearningRateMonitor {}
 
 impl Callback for LearningRateMonitor {
     fn wants_batch(&self, _step: u64) -> bool {
@@ -84,7 +84,7 @@ impl Callback for LearningRateMonitor {
         logs.insert(format!("{prefix}learning_rate"), cx.model.learning_rate());
         let optimizer = cx.model.compile_config().map(|c| &c.optimizer);
         let momentum = optimizer.filter(|_| self.log_momentum);
-        // As Lightning finds it: the momentum, or the first β.
+        // As in Lightning: the momentum, or the first β.
         let momentum = momentum.and_then(|o| o.momentum_at(cx.model.steps()));
         let decay = optimizer.filter(|_| self.log_weight_decay);
         let decay = decay.map(|o| o.weight_decay.or_else(|| argument(o, "weight_decay")).unwrap_or(0.0));
@@ -97,7 +97,7 @@ impl Callback for LearningRateMonitor {
     }
 }
 
-/// A number that the optimizer's rule has for an argument.
+/// Returns a numeric argument of the optimizer's rule.
 fn argument(optimizer: &Optimizer, name: &str) -> Option<f64> {
     let all = serde_json::to_value(&optimizer.kind).ok()?;
     all.get("config").unwrap_or(&all).get(name)?.as_f64()

@@ -1,19 +1,20 @@
-//! The callback that sets the learning rate by a function of the epoch.
+//! `LearningRateScheduler` callback: sets the learning rate by a function of the epoch.
 
 use super::callback_trait::{Callback, FitCx};
 use crate::optimizer::schedule::Schedule;
 use systole_ir::{Error, ErrorKind, Result};
 
-/// A callback cannot set a rate that a schedule sets too: one of them would be without effect.
+/// Rejects a schedule: a callback and a schedule cannot both set the rate.
 pub(super) fn refuse_schedule(cx: &FitCx<'_>, who: &str) -> Result<()> {
     let rate = cx.model.compile_config().map(|c| &c.optimizer.learning_rate);
     match rate {
         None | Some(Schedule::Constant(_)) => Ok(()),
-        Some(_) => {
-            Err(Error::new(ErrorKind::Config, format!("{who} would replace the optimizer's schedule"))
-                .because("the learning rate is set by a schedule at each step")
-                .hint("give the optimizer a number as learning_rate, or leave the callback out"))
-        }
+        Some(_) => Err(Error::new(
+            ErrorKind::Config,
+            format!("{who} cannot be combined with a learning-rate schedule"),
+        )
+        .because("the optimizer's schedule sets the learning rate at each step")
+        .hint("give the optimizer a number as learning_rate, or remove the callback")),
     }
 }
 

@@ -1,5 +1,7 @@
-//! Callbacks with Keras's names and arguments. One file each: its arguments as fields, which are the keys of its table in
-//! configurations too, and what it does. What has closures for arguments has no table.
+//! Callbacks with Keras's names and arguments, one file each.
+//!
+//! The fields are the arguments, and also the keys of the callback's table in configurations. Callbacks with closures
+//! as arguments cannot be used in configurations.
 
 mod callback_trait;
 mod checkpoint_retention;
@@ -13,8 +15,8 @@ pub mod progress;
 mod save_last;
 pub(crate) mod trainer_limits;
 
-pub use callback_trait::{Callback, CallbackState, FitCx, Pace};
-pub use config_callback::{Checked, Configured, Place};
+pub use callback_trait::{Callback, CallbackState, EpochPace, FitCx};
+pub use config_callback::{ArgumentCheck, CallbackRunInfo, ConfigCallback};
 pub use from_config::{class_of, defaults_of, from_table};
 pub use lambda_callback::LambdaCallback;
 pub use learning_rate_monitor::LoggingInterval;
@@ -22,20 +24,20 @@ pub use learning_rate_scheduler::LearningRateScheduler;
 pub use model_checkpoint::SaveFreq;
 pub use monitored_value::{Mode, grows};
 pub use save_last::SaveLast;
-pub use systole_data::format::tensorboard_events::HParam;
+pub use systole_data::format::tensorboard_events::HParamValue;
 pub use tensorboard::UpdateFreq;
 pub use timer::TimerInterval;
 
-pub(crate) use callback_trait::{Delay, duration};
-pub(crate) use monitored_value::Best;
+pub(crate) use callback_trait::{WriteRetry, duration};
+pub(crate) use monitored_value::BestValue;
 
 use serde_json::Value;
 
-/// What the table has of a callback.
+/// A row of the table of callbacks.
 struct CallbackRow {
-    /// With the arguments of a table.
-    read: fn(Value) -> serde_json::Result<Box<dyn Configured>>,
-    /// All arguments at their defaults.
+    /// Creates the callback with the arguments of a table.
+    read: fn(Value) -> serde_json::Result<Box<dyn ConfigCallback>>,
+    /// Returns all arguments with their defaults.
     defaults: fn() -> serde_json::Result<Value>,
 }
 
@@ -44,17 +46,17 @@ macro_rules! callbacks {
         $(mod $module;
         pub use $module::$callback;)*
 
-        /// All callbacks, without what belongs to them.
+        /// All callback types, without their helper types.
         pub mod classes {
             pub use super::lambda_callback::LambdaCallback;
             pub use super::learning_rate_scheduler::LearningRateScheduler;
             $(pub use super::$module::$callback;)*
         }
 
-        /// The callbacks that configurations can name.
+        /// Names of callbacks for configurations.
         pub const CALLBACK_NAMES: &[&str] = &[$(stringify!($callback)),*];
 
-        /// In the order of [`CALLBACK_NAMES`].
+        /// Rows in the order of [`CALLBACK_NAMES`].
         const TABLE: &[CallbackRow] = &[$(CallbackRow {
             read: |arguments| Ok(Box::new(serde_json::from_value::<$callback>(arguments)?)),
             defaults: || serde_json::to_value(<$callback>::default()),
@@ -62,7 +64,7 @@ macro_rules! callbacks {
     };
 }
 
-// A row makes all of a callback known.
+// Registers the callbacks.
 callbacks! {
     EarlyStopping in mod early_stopping;
     ReduceLROnPlateau in mod reduce_lr_on_plateau;

@@ -1,12 +1,13 @@
-//! The callback that saves models while training: Keras's `ModelCheckpoint`, and Lightning's where a `filename` or `dirpath` is
-//! given in place of Keras's `filepath`.
+//! `ModelCheckpoint` callback: saves models during training.
+//!
+//! Supports Keras's arguments (`filepath`) and Lightning's (`filename`, `dirpath`).
 
 use crate::setters::field_setters;
-use super::callback_trait::{Callback, CallbackState, Delay, FitCx, duration, measured};
-use super::config_callback::{Checked, Configured, Place, checked};
-use super::checkpoint_retention::Kept;
+use super::callback_trait::{Callback, CallbackState, WriteRetry, FitCx, duration, measured};
+use super::config_callback::{ArgumentCheck, ConfigCallback, CallbackRunInfo, checked};
+use super::checkpoint_retention::RetainedCheckpoints;
 use super::save_last::SaveLast;
-use super::path_template::Template;
+use super::path_template::PathTemplate;
 use super::monitored_value::{Mode, is_better, is_upward, is_validated, watched};
 use crate::model::model_file::ModelFile;
 use crate::model::history::Logs;
@@ -15,10 +16,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use systole_data::file_system::{Disk, FileSystem, link_atomically, sweep};
+use systole_data::file_system::{OsFileSystem, FileSystem, link_atomically, sweep};
 use systole_ir::{Error, ErrorKind, Result};
 
-/// The name beside the others.
+/// Name of the file with the last save.
 const LAST: &str = "last.safetensors";
 
 /// When [`ModelCheckpoint`] saves: Keras's `save_freq`.
@@ -27,14 +28,14 @@ pub enum SaveFreq {
     /// After epochs.
     #[default]
     Epoch,
-    /// After every so many steps of the run.
+    /// After every this many steps of the run.
     Steps(u64),
 }
 
-/// As configurations write it.
+/// Serialized form in configurations.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged, expecting = "expected \"epoch\" or a number of steps")]
-enum WrittenFreq {
+enum SerializedSaveFreq {
     Named(EpochWord),
     Steps(u64),
 }
@@ -48,8 +49,8 @@ enum EpochWord {
 impl Serialize for SaveFreq {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         match self {
-            SaveFreq::Epoch => WrittenFreq::Named(EpochWord::Epoch),
-            SaveFreq::Steps(n) => WrittenFreq::Steps(*n),
+            SaveFreq::Epoch => SerializedSaveFreq::Named(EpochWord::Epoch),
+            SaveFreq::Steps(n) => SerializedSaveFreq::Steps(*n),
         }
         .serialize(serializer)
     }
@@ -57,21 +58,21 @@ impl Serialize for SaveFreq {
 
 impl<'de> Deserialize<'de> for SaveFreq {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<SaveFreq, D::Error> {
-        Ok(match WrittenFreq::deserialize(deserializer)? {
-            WrittenFreq::Named(EpochWord::Epoch) => SaveFreq::Epoch,
-            WrittenFreq::Steps(n) => SaveFreq::Steps(n),
+        Ok(match SerializedSaveFreq::deserialize(deserializer)? {
+            SerializedSaveFreq::Named(EpochWord::Epoch) => SaveFreq::Epoch,
+            SerializedSaveFreq::Steps(n) => SaveFreq::Steps(n),
         })
     }
 }
 
-/// Saves the model after epochs. `{epoch}`, `{step}` and names of values in the path are filled in.
+/// Saves the model after epochs. `{epoch}`, `{step}` and names of logged values are substituted in the path.
 ///
-/// With a `filepath` as Keras's callback: after each epoch, or the best one only, over an earlier file of the same name. With a
-/// `filename` or `dirpath` as Lightning's: the `save_top_k` best are kept, names of values are written before them
-/// (`epoch=02-val_loss=0.31.safetensors`), and a name that is taken gets a number (`-v1`). Epochs count from 1 in both.
+/// With `filepath`, works as Keras's callback: saves after each epoch, or only the best, replacing a file of the same
+/// name. With `filename` or `dirpath`, works as Lightning's: keeps the `save_top_k` best, inserts value names
+/// (`epoch=02-val_loss=0.31.safetensors`), and numbers names that are used (`-v1`). Epochs count from 1 in both.
 ///
-/// A model that cannot be written is told, kept, and written after the next epoch unless that saves a newer one: a full disk
-/// ends no training.
+/// A model that cannot be written is reported, kept, and written after the next epoch unless a newer one is saved then:
+/// a full disk does not end training.
 ///
 /// ```
 /// # use systole_data::Dataset;
@@ -96,76 +97,77 @@ impl<'de> Deserialize<'de> for SaveFreq {
 /// ```
 #[derive(Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, bound(serialize = "", deserialize = "F: FileSystem + Default"))]
-pub struct ModelCheckpoint<F: FileSystem = Disk> {
-    /// Keras's name of the file, in the run's folder; `{epoch:02}`, `{step}` and `{val_loss:.2}` are filled in. Default: none.
+pub struct ModelCheckpoint<F: FileSystem = OsFileSystem> {
+    /// Keras's file name, in the run's folder; `{epoch:02}`, `{step}` and `{val_loss:.2}` are substituted. Default:
+    /// none.
     pub filepath: Option<String>,
     /// Lightning's folder, in the run's folder. Default: `checkpoints`.
     pub dirpath: Option<String>,
-    /// Lightning's name of the file, without `.safetensors`. Default: `{epoch}-{step}`.
+    /// Lightning's file name, without `.safetensors`. Default: `{epoch}-{step}`.
     pub filename: Option<String>,
-    /// What the best is known by. Default: `val_loss`; with `filename` or `dirpath` none.
+    /// Value that decides which model is best. Default: `val_loss`; with `filename` or `dirpath` none.
     pub monitor: Option<String>,
-    /// Which direction is better.
+    /// Direction of improvement.
     pub mode: Mode,
-    /// Whether to save only when it is the best so far.
+    /// Whether to save only the best model so far.
     pub save_best_only: bool,
-    /// A value that must be beaten for the first one to be saved, with `save_best_only`. Default: none.
+    /// Value that the first save must beat, with `save_best_only`. Default: none.
     pub initial_value_threshold: Option<f64>,
-    /// How many of the best are kept; -1: all, 0: none. Default: 1 with `filename` or `dirpath`.
+    /// Number of best models to keep; -1: all, 0: none. Default: 1 with `filename` or `dirpath`.
     pub save_top_k: Option<i64>,
-    /// Whether each save is written as `last.safetensors`, too; `"link"`: that is a link to the last one.
+    /// Whether to write each save as `last.safetensors`, too; `"link"`: as a symbolic link to the last one.
     pub save_last: SaveLast,
-    /// Whether the model is saved as `on_exception.safetensors` when training fails.
+    /// Whether to save the model as `on_exception.safetensors` when training fails.
     pub save_on_exception: bool,
-    /// Whether the optimizer's state is left out: to predict with, or to train on with a fresh optimizer.
+    /// Whether to omit the optimizer's state: for prediction, or to continue with a fresh optimizer.
     pub save_weights_only: bool,
-    /// Whether names of values are written before them. Default: `true` with `filename` or `dirpath`.
+    /// Whether to insert names before substituted values. Default: `true` with `filename` or `dirpath`.
     pub auto_insert_metric_name: Option<bool>,
-    /// Whether a name that is taken gets a number. Default: `true` with `filename` or `dirpath`.
+    /// Whether to number names that are already used. Default: `true` with `filename` or `dirpath`.
     pub enable_version_counter: Option<bool>,
-    /// When to save: after epochs, or after every so many steps.
+    /// When to save: after epochs, or after every this many steps.
     pub save_freq: SaveFreq,
-    /// Saves after every so many steps, as `save_freq`. Default: none.
+    /// Saves after every this many steps, as `save_freq`. Default: none.
     pub every_n_train_steps: Option<u64>,
-    /// Saves after every so many epochs. Default: 1.
+    /// Saves after every this many epochs. Default: 1.
     pub every_n_epochs: Option<usize>,
-    /// Saves when this time has gone by since the last save: `HH:MM:SS`. Default: none.
+    /// Saves when this time has passed since the last save: `HH:MM:SS`. Default: none.
     pub train_time_interval: Option<String>,
-    /// Whether it looks at the ends of epochs, and there alone; `false`: after validations alone. Default: after each of the
-    /// validations that measure its value, else at the ends of epochs.
+    /// Whether to save only at the ends of epochs (`true`), or only after validations (`false`). Default: after each
+    /// validation that measures the value, otherwise at the ends of epochs.
     pub save_on_train_epoch_end: Option<bool>,
     #[serde(skip)]
     files: F,
     #[serde(skip)]
     best: Option<f64>,
     #[serde(skip)]
-    kept: Kept,
-    /// Values of the last validation, for saves in the middle of an epoch.
+    kept: RetainedCheckpoints,
+    /// Values of the last validation, for saves within an epoch.
     #[serde(skip)]
     validated: Logs,
-    /// The step after which it looked last.
+    /// Last step that was checked.
     #[serde(skip)]
     seen: Option<u64>,
-    /// When that was, and the time before that this process began.
+    /// Time of the last check, and the time since it from before this process started.
     #[serde(skip)]
     since: Option<(Instant, Duration)>,
-    /// Whether its folder belongs to the run: what is there is of this run, or of one that is given up.
+    /// The run's folder, if it belongs to the run: its files are of this run, or of a discarded one.
     #[serde(skip)]
     run_folder: Option<PathBuf>,
     #[serde(skip)]
     goes_on: bool,
-    /// What could not be written yet.
+    /// Save that is not written yet.
     #[serde(skip)]
-    pending: Option<Pending>,
+    pending: Option<PendingCheckpoint>,
     #[serde(skip)]
-    delay: Delay,
+    delay: WriteRetry,
 }
 
-/// A model that is to be written.
-struct Pending {
+/// A model to be written.
+struct PendingCheckpoint {
     file: ModelFile,
     paths: Vec<PathBuf>,
-    /// The name that is then to be a link, and to what.
+    /// Symbolic link to create afterwards: its name and target.
     link: Option<(PathBuf, PathBuf)>,
 }
 
@@ -178,10 +180,10 @@ impl<F: FileSystem + Default> Default for ModelCheckpoint<F> {
 impl ModelCheckpoint {
     /// Saves to `path` after every epoch: `"runs/{epoch:02}-{val_loss:.2}.safetensors"`.
     pub fn new(path: &str) -> ModelCheckpoint {
-        ModelCheckpoint::with_files(Disk, path)
+        ModelCheckpoint::with_files(OsFileSystem, path)
     }
 
-    /// As Lightning's: into `dirpath`, under names made of `filename`, without `.safetensors`.
+    /// Works as Lightning's callback: saves to `dirpath` under names from `filename`, without `.safetensors`.
     pub fn in_dir(dirpath: impl AsRef<Path>, filename: &str) -> ModelCheckpoint {
         let dirpath = Some(dirpath.as_ref().display().to_string());
         ModelCheckpoint { dirpath, filename: Some(filename.into()), ..ModelCheckpoint::default() }
@@ -189,7 +191,7 @@ impl ModelCheckpoint {
 }
 
 impl<F: FileSystem> ModelCheckpoint<F> {
-    /// [`ModelCheckpoint::new`] on another file system.
+    /// Like [`ModelCheckpoint::new`], on another file system.
     pub fn with_files(files: F, path: &str) -> ModelCheckpoint<F> {
         ModelCheckpoint {
             filepath: Some(path.into()),
@@ -212,30 +214,31 @@ impl<F: FileSystem> ModelCheckpoint<F> {
             save_on_train_epoch_end: None,
             files,
             best: None,
-            kept: Kept::default(),
+            kept: RetainedCheckpoints::default(),
             validated: Logs::new(),
             seen: None,
             since: None,
             run_folder: None,
             goes_on: false,
             pending: None,
-            delay: Delay::default(),
+            delay: WriteRetry::default(),
         }
     }
 
-    /// Saves only when `monitor` is the best so far. Default: after every epoch.
+    /// Saves only if `monitor` is the best so far. Default: after every epoch.
     pub fn save_best_only(mut self, monitor: &str, mode: Mode) -> Self {
         (self.monitor, self.mode, self.save_best_only) = (Some(monitor.into()), mode, true);
         self
     }
 
-    /// What the best are known by, with [`save_top_k`](ModelCheckpoint::save_top_k). Default: none.
+    /// Sets the value that decides which models are best, with [`save_top_k`](ModelCheckpoint::save_top_k). Default:
+    /// none.
     pub fn monitor(mut self, monitor: &str, mode: Mode) -> Self {
         (self.monitor, self.mode) = (Some(monitor.into()), mode);
         self
     }
 
-    /// Whether it is Lightning's.
+    /// Whether it works as Lightning's callback.
     fn is_lightnings(&self) -> bool {
         self.filepath.is_none()
     }
@@ -244,12 +247,12 @@ impl<F: FileSystem> ModelCheckpoint<F> {
         self.enable_version_counter.unwrap_or(self.is_lightnings())
     }
 
-    /// The best to keep; `None`: all are saved, or the best by Keras's rule.
+    /// Returns the number of best models to keep; `None`: all are saved, or the best by Keras's rule.
     fn top_k(&self) -> Option<i64> {
         self.save_top_k.or(self.is_lightnings().then_some(1))
     }
 
-    /// What is watched.
+    /// Returns the monitored value.
     fn watches(&self) -> Option<&str> {
         let usual = (!self.is_lightnings()).then_some("val_loss");
         match (self.save_best_only, self.top_k()) {
@@ -273,7 +276,7 @@ impl<F: FileSystem> ModelCheckpoint<F> {
         self.every_steps().is_none() && self.train_time_interval.is_none()
     }
 
-    /// The whole path.
+    /// Returns the whole path template.
     fn path(&self) -> String {
         match &self.filepath {
             Some(path) => path.clone(),
@@ -285,18 +288,18 @@ impl<F: FileSystem> ModelCheckpoint<F> {
         }
     }
 
-    fn template(&self) -> Result<Template> {
-        let template = Template::parse(&self.path())?;
+    fn template(&self) -> Result<PathTemplate> {
+        let template = PathTemplate::parse(&self.path())?;
         let named = self.auto_insert_metric_name.unwrap_or(self.is_lightnings());
         Ok(if named { template.with_names() } else { template })
     }
 
-    /// A file beside the others.
+    /// Returns the path of a file next to the checkpoints.
     fn beside(&self, name: &str) -> Result<PathBuf> {
         Ok(self.template()?.folder().unwrap_or_default().join(name))
     }
 
-    /// How long ago it looked last, all starts of a run together.
+    /// Returns the time since the last check, including earlier starts.
     fn waited(&self) -> Duration {
         self.since.map_or(Duration::ZERO, |(at, before)| at.elapsed() + before)
     }
@@ -310,7 +313,7 @@ impl<F: FileSystem> ModelCheckpoint<F> {
         better
     }
 
-    /// Where the model is to be saved now, if at all; decides what is kept.
+    /// Returns the path to save the model to, if it is to be saved; updates retention.
     fn place_for(&mut self, path: PathBuf, logs: &Logs) -> Result<Option<PathBuf>> {
         let upward = self.watches().is_some_and(|monitor| is_upward(self.mode, monitor));
         let value = match self.watches() {
@@ -330,7 +333,7 @@ impl<F: FileSystem> ModelCheckpoint<F> {
         }
     }
 
-    /// Saves the model, if that is wanted with these values.
+    /// Saves the model if its values qualify.
     fn look(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
         if self.seen == Some(cx.model.steps()) {
             return Ok(());
@@ -339,10 +342,10 @@ impl<F: FileSystem> ModelCheckpoint<F> {
         cx.logs.iter().for_each(|(name, value)| logs.insert(name, value));
         let template = self.template()?;
         self.needs_met(&template, &logs)?;
-        // A name that needs a value of the validation: it waits for one.
+        // The name needs a validation value: wait for a validation.
         let Some(path) = template.fill(cx.epoch, cx.model.steps(), &logs) else { return Ok(()) };
         self.since = Some((Instant::now(), Duration::ZERO));
-        // Without its value this step may still be judged, once it is validated.
+        // Without the value, this step may still be checked after its validation.
         let is_known = self.watches().map_or(Ok(true), |m| watched(m, &logs).map(|value| value.is_some()))?;
         if is_known {
             self.seen = Some(cx.model.steps());
@@ -352,16 +355,16 @@ impl<F: FileSystem> ModelCheckpoint<F> {
         match (self.save_last, paths.first()) {
             (SaveLast::No, _) => {}
             (SaveLast::Link, Some(saved)) => link = Some((self.beside(LAST)?, saved.clone())),
-            // The link stays with what was saved last.
+            // The link stays at the last save.
             (SaveLast::Link, None) if self.top_k() != Some(0) => {}
             (SaveLast::Yes | SaveLast::Link, _) => paths.push(self.beside(LAST)?),
         }
         if paths.is_empty() {
             return Ok(());
         }
-        // All hosts put the arrays together; one writes them.
+        // All hosts gather the arrays together; one host writes them.
         let file = self.file(cx)?;
-        self.pending = cx.model.leads().then_some(Pending { file, paths, link });
+        self.pending = cx.model.leads().then_some(PendingCheckpoint { file, paths, link });
         Ok(())
     }
 
@@ -373,22 +376,22 @@ impl<F: FileSystem> ModelCheckpoint<F> {
         Ok(file)
     }
 
-    /// Values of the training are there always, those of a validation now and then.
-    fn needs_met(&self, template: &Template, logs: &Logs) -> Result<()> {
+    /// Training values are always available, validation values only after a validation.
+    fn needs_met(&self, template: &PathTemplate, logs: &Logs) -> Result<()> {
         let needed = template.values().filter(|v| !v.starts_with("val_"));
         match needed.into_iter().find(|v| logs.get(v).is_none()) {
             None => Ok(()),
             Some(lacking) => {
                 Err(Error::new(ErrorKind::Config, format!("the path `{}` needs {lacking}", self.path()))
                     .because("it was not measured in this epoch")
-                    .hint("name values that each epoch has"))
+                    .hint("use values that each epoch has"))
             }
         }
     }
 
-    /// Writes what is to be written, and removes what is not kept; what cannot be done stays.
+    /// Writes the pending save and deletes files that are not kept; on failure both stay pending.
     fn write(&mut self) -> Result<()> {
-        while let Some(Pending { file, paths, link }) = &mut self.pending {
+        while let Some(PendingCheckpoint { file, paths, link }) = &mut self.pending {
             match (paths.first(), &link) {
                 (Some(path), _) => {
                     file.save_to(&self.files, path)?;
@@ -414,43 +417,43 @@ impl<F: FileSystem> ModelCheckpoint<F> {
 
 field_setters! {
     impl<F: FileSystem> ModelCheckpoint<F> {
-        /// Sets a value that must be beaten for the first one to be saved.
+        /// Sets a value that the first save must beat.
         initial_value_threshold(value: f64) => Some(value);
-        /// Keeps so many of the best; -1: all, 0: none. Default: 1 with `in_dir`.
+        /// Sets the number of best models to keep; -1: all, 0: none. Default: 1 with `in_dir`.
         save_top_k(k: i64) => Some(k);
-        /// Writes each save as `last.safetensors`, too; with [`SaveLast::Link`] that is a link to the last one.
+        /// Writes each save as `last.safetensors`, too; with [`SaveLast::Link`] as a symbolic link to the last one.
         save_last(how: impl Into<SaveLast>) => how.into();
         /// Saves the model as `on_exception.safetensors` when training fails.
         save_on_exception(yes: bool);
-        /// Leaves the optimizer's state out.
+        /// Omits the optimizer's state.
         save_weights_only(yes: bool);
-        /// Writes names of values before them. Default: true with `in_dir`.
+        /// Inserts names before substituted values. Default: true with `in_dir`.
         auto_insert_metric_name(yes: bool) => Some(yes);
-        /// Gives a number to a name that is taken. Default: true with `in_dir`.
+        /// Numbers names that are already used. Default: true with `in_dir`.
         enable_version_counter(yes: bool) => Some(yes);
-        /// Saves after epochs, or after every so many steps.
+        /// Saves after epochs, or after every this many steps.
         save_freq(freq: SaveFreq);
-        /// Saves after every so many steps of the run.
+        /// Saves after every this many steps of the run.
         every_n_train_steps(steps: u64) => Some(steps);
-        /// Saves after every so many epochs. Default: 1.
+        /// Saves after every this many epochs. Default: 1.
         every_n_epochs(epochs: usize) => Some(epochs);
-        /// Saves when this time has gone by since the last save: `HH:MM:SS`.
+        /// Saves when this time has passed since the last save: `HH:MM:SS`.
         train_time_interval(text: &str) => Some(text.into());
-        /// Looks at the ends of epochs alone, or after validations alone. Default: as its value is measured.
+        /// Saves only at the ends of epochs, or only after validations. Default: whenever its value is measured.
         save_on_train_epoch_end(yes: bool) => Some(yes);
     }
 }
 
-impl<F: FileSystem + Send> Configured for ModelCheckpoint<F> {
-    fn check(&self) -> Checked {
+impl<F: FileSystem + Send> ConfigCallback for ModelCheckpoint<F> {
+    fn check(&self) -> ArgumentCheck {
         let wrong =
             |key, what: String, hint: &str| Err((key, Error::new(ErrorKind::Config, what).hint(hint)));
         if self.filepath.is_some() && (self.filename.is_some() || self.dirpath.is_some()) {
-            let what = "there are both filepath and filename or dirpath".into();
+            let what = "filepath cannot be combined with filename or dirpath".into();
             return wrong(
                 "filepath",
                 what,
-                "keep filepath, as Keras names files, or the others, as Lightning does",
+                "keep filepath (Keras), or filename and dirpath (Lightning)",
             );
         }
         let triggers = [
@@ -463,7 +466,7 @@ impl<F: FileSystem + Send> Configured for ModelCheckpoint<F> {
         if let [_, second, ..] = set[..] {
             return wrong(
                 triggers.iter().find(|t| t.0 == second).map_or("", |t| t.0),
-                format!("{} are all set", set.join(" and ")),
+                format!("{} are mutually exclusive", set.join(" and ")),
                 "keep one of them",
             );
         }
@@ -471,13 +474,13 @@ impl<F: FileSystem + Send> Configured for ModelCheckpoint<F> {
             return wrong(
                 "save_freq",
                 "save_freq is 0".into(),
-                "choose \"epoch\" or a number of steps from 1 on",
+                "choose \"epoch\" or a number of steps of at least 1",
             );
         }
         if self.save_on_train_epoch_end.is_some() && !self.is_by_epochs() {
             return wrong(
                 "save_on_train_epoch_end",
-                "save_on_train_epoch_end has no effect where steps or time say when to save".into(),
+                "save_on_train_epoch_end cannot be combined with saving by steps or time".into(),
                 "keep one of them",
             );
         }
@@ -501,7 +504,7 @@ impl<F: FileSystem + Send> Configured for ModelCheckpoint<F> {
         }
     }
 
-    fn take_place(&mut self, place: &Place<'_>) {
+    fn take_place(&mut self, place: &CallbackRunInfo<'_>) {
         self.run_folder = Some(place.folder.into());
         self.monitor = self.monitor.as_deref().map(place.logged);
         match &mut self.filepath {
@@ -515,20 +518,20 @@ impl<F: FileSystem + Send> Configured for ModelCheckpoint<F> {
 }
 
 impl<F: FileSystem> ModelCheckpoint<F> {
-    /// Whether the arguments that say what is kept go together.
-    fn check_choice(&self) -> Checked {
+    /// Checks that the arguments for retention are compatible.
+    fn check_choice(&self) -> ArgumentCheck {
         let wrong =
             |key, what: String, hint: &str| Err((key, Error::new(ErrorKind::Config, what).hint(hint)));
         if self.save_best_only && self.save_top_k.is_some() {
             return wrong(
                 "save_top_k",
-                "there are both save_best_only and save_top_k".into(),
-                "save_top_k = 1 keeps the best one",
+                "save_best_only cannot be combined with save_top_k".into(),
+                "use save_top_k = 1 to keep the best one",
             );
         }
         if self.initial_value_threshold.is_some() && !self.save_best_only {
             let what = "initial_value_threshold has no effect without save_best_only".into();
-            return wrong("initial_value_threshold", what, "set save_best_only, too, or leave it out");
+            return wrong("initial_value_threshold", what, "set save_best_only, or remove it");
         }
         let Some(k) = self.save_top_k else { return Ok(()) };
         if k < -1 {
@@ -541,7 +544,7 @@ impl<F: FileSystem> ModelCheckpoint<F> {
         if k > 1 && self.watches().is_none() {
             return wrong(
                 "save_top_k",
-                format!("save_top_k is {k}, and no monitor says which are the best"),
+                format!("save_top_k is {k}, but no monitor is set to compare models"),
                 "set monitor",
             );
         }
@@ -570,8 +573,8 @@ impl<F: FileSystem + Send> Callback for ModelCheckpoint<F> {
     fn restore(&mut self, state: &CallbackState) -> Result<()> {
         self.goes_on = true;
         self.best = state.float_of("best")?;
-        // Earlier versions wrote the best value alone.
-        self.kept = Kept::restored(&state.values["kept"], self.run_folder.as_deref())?;
+        // Earlier versions wrote only the best value.
+        self.kept = RetainedCheckpoints::restored(&state.values["kept"], self.run_folder.as_deref())?;
         self.validated = CallbackState::logs_of(&state.values["validated"])?;
         self.seen = state.values["seen"].as_u64();
         let waited = &state.values["waited"];
@@ -595,8 +598,8 @@ impl<F: FileSystem + Send> Callback for ModelCheckpoint<F> {
         self.since.get_or_insert((Instant::now(), Duration::ZERO));
         let Some(folder) = template.folder().filter(|_| cx.model.leads()) else { return Ok(()) };
         std::fs::create_dir_all(&folder)
-            .map_err(|e| Error::io("cannot make the folder", &folder, e).hint("choose another path"))?;
-        // A run has its folder for itself; other processes may be writing to any other one.
+            .map_err(|e| Error::io("cannot create the folder", &folder, e).hint("choose another path"))?;
+        // A run has its folder for itself; in any other folder, other processes may be writing.
         if self.run_folder.as_ref().is_some_and(|of_run| folder.starts_with(of_run)) {
             sweep(&folder);
         }
@@ -659,7 +662,7 @@ impl<F: FileSystem + Send> Callback for ModelCheckpoint<F> {
 }
 
 impl<F: FileSystem> ModelCheckpoint<F> {
-    /// Whether `every_n_epochs` counts this one, from 0.
+    /// Whether `every_n_epochs` includes this epoch, from 0.
     fn is_one_of(&self, epoch: usize) -> bool {
         let every = self.every_n_epochs.unwrap_or(1);
         every > 0 && (epoch + 1).is_multiple_of(every)

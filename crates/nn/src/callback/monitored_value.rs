@@ -1,14 +1,14 @@
-//! A value that a callback watches, and which direction of it is better.
+//! Monitored values: lookup in the logs, and whether lower or higher is better.
 
 use crate::model::history::Logs;
 use serde::{Deserialize, Serialize};
 use systole_ir::{Error, ErrorKind, Result};
 
-/// Which direction of a watched value is better.
+/// Whether lower or higher values are better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// From the name: accuracies, precision, recall and AUC grow; everything else falls.
+    /// From the name: higher is better for accuracies, precision, recall and AUC; lower for everything else.
     #[default]
     Auto,
     /// Lower is better.
@@ -17,7 +17,7 @@ pub enum Mode {
     Max,
 }
 
-/// Whether a value of this name is better when it is greater: an accuracy, not a loss.
+/// Whether higher is better for a value of this name: accuracy, not loss.
 pub fn grows(monitor: &str) -> bool {
     let words = [
         "acc",
@@ -39,31 +39,31 @@ pub fn grows(monitor: &str) -> bool {
     words.iter().any(|word| monitor.contains(word))
 }
 
-/// Whether more of a watched value is better.
+/// Whether higher is better for a monitored value.
 pub(crate) fn is_upward(mode: Mode, monitor: &str) -> bool {
     mode == Mode::Max || (mode == Mode::Auto && grows(monitor))
 }
 
-/// A watched value; `None` when it was not measured this time.
+/// Returns a monitored value; `None` if it was not measured this time.
 pub(crate) fn watched(monitor: &str, logs: &Logs) -> Result<Option<f64>> {
     if let Some(value) = logs.get(monitor) {
         return Ok(Some(value));
     }
-    // Validation may run every few epochs only: then the value is absent now and then.
+    // Validation may run only every few epochs: then the value is missing in between.
     if monitor.strip_prefix("val_").is_some_and(|plain| logs.get(plain).is_some()) {
         return Ok(None);
     }
     let known: Vec<&str> = logs.iter().map(|(n, _)| n).collect();
-    Err(Error::new(ErrorKind::Config, format!("a callback watches {monitor}, which is not measured"))
+    Err(Error::new(ErrorKind::Config, format!("a callback monitors {monitor}, which is not measured"))
         .hint(format!("measured are: {}", known.join(", "))))
 }
 
-/// Whether values of a validation are among these.
+/// Whether the logs contain validation values.
 pub(crate) fn is_validated(logs: &Logs) -> bool {
     logs.iter().any(|(name, _)| name.starts_with("val_"))
 }
 
-/// Whether a value is better than the best so far by more than `min_delta`.
+/// Whether a value improves on the best so far by more than `min_delta`.
 pub(crate) fn is_better(value: f64, best: Option<f64>, upward: bool, min_delta: f64) -> bool {
     match best {
         None => !value.is_nan(),
@@ -72,19 +72,19 @@ pub(crate) fn is_better(value: f64, best: Option<f64>, upward: bool, min_delta: 
     }
 }
 
-/// The best of a watched value so far.
+/// Best monitored value so far.
 #[derive(Clone, Debug)]
-pub(crate) struct Best {
+pub(crate) struct BestValue {
     monitor: String,
     pub(crate) best: Option<f64>,
 }
 
-impl Best {
-    pub(crate) fn new(monitor: &str, best: Option<f64>) -> Best {
-        Best { monitor: monitor.into(), best }
+impl BestValue {
+    pub(crate) fn new(monitor: &str, best: Option<f64>) -> BestValue {
+        BestValue { monitor: monitor.into(), best }
     }
 
-    /// Whether this epoch's value is the best so far; `None` when it was not measured this epoch.
+    /// Whether this epoch's value is the best so far; `None` if it was not measured this epoch.
     pub(crate) fn improved(&mut self, logs: &Logs) -> Result<Option<bool>> {
         let Some(value) = watched(&self.monitor, logs)? else { return Ok(None) };
         let better = is_better(value, self.best, grows(&self.monitor), 0.0);

@@ -1,26 +1,27 @@
-//! Paths with values filled in: `runs/{epoch:02}-{val_loss:.2}.safetensors`. Read once, so that a mistake is told before the
-//! first step.
+//! Path templates such as `runs/{epoch:02}-{val_loss:.2}.safetensors`.
+//!
+//! Parsed once, so that mistakes are reported before the first step.
 
 use crate::model::history::Logs;
 use std::path::PathBuf;
 use systole_ir::{Error, ErrorKind, Result};
 
-/// A path and its fields.
+/// A path with fields.
 #[derive(Clone, Debug)]
-pub(crate) struct Template {
+pub(crate) struct PathTemplate {
     text: String,
-    parts: Vec<Part>,
+    parts: Vec<TemplatePart>,
 }
 
 #[derive(Clone, Debug)]
-enum Part {
+enum TemplatePart {
     Text(String),
-    Field { name: String, format: Format },
+    Field { name: String, format: NumberFormat },
 }
 
-/// Python's: fill and alignment, width, digits, and `d`, `f` or `e`.
+/// Python format: fill and alignment, width, precision, and `d`, `f` or `e`.
 #[derive(Clone, Copy, Debug)]
-struct Format {
+struct NumberFormat {
     fill: char,
     align: char,
     width: usize,
@@ -28,41 +29,44 @@ struct Format {
     kind: char,
 }
 
-impl Template {
-    /// Reads `{epoch}`, `{epoch:03d}`, `{val_loss:.2}`, `{loss:.1e}`, `{epoch:>3}`.
-    pub fn parse(text: &str) -> Result<Template> {
+impl PathTemplate {
+    /// Parses `{epoch}`, `{epoch:03d}`, `{val_loss:.2}`, `{loss:.1e}`, `{epoch:>3}`.
+    pub fn parse(text: &str) -> Result<PathTemplate> {
         let bad = |why: String| {
-            Error::new(ErrorKind::Config, format!("the path `{text}` has a field that is not known"))
+            Error::new(ErrorKind::Config, format!("the path `{text}` has an invalid field"))
                 .because(why)
-                .hint("fields are {epoch}, {epoch:02}, {step} and values of the epoch such as {val_loss:.2}")
+                .hint("use {epoch}, {epoch:02}, {step} or values of the epoch such as {val_loss:.2}")
         };
         let (mut parts, mut rest) = (Vec::new(), text);
         while let Some((before, after)) = rest.split_once('{') {
-            let (field, tail) = after.split_once('}').ok_or_else(|| bad("a { has no }".into()))?;
+            let (field, tail) = after.split_once('}').ok_or_else(|| bad("a { has no matching }".into()))?;
             let (name, format) = field.split_once(':').unwrap_or((field, ""));
             if name.is_empty() {
-                return Err(bad("{} names no value".into()));
+                return Err(bad("{} contains no name".into()));
             }
             if name == "batch" {
-                return Err(bad("{batch}: a model is saved after epochs or steps of the run: {step}".into()));
+                return Err(bad(
+                    "{batch} is not available: models are saved after epochs or steps of the run; use {step}"
+                        .into(),
+                ));
             }
-            let format =
-                Format::parse(format).ok_or_else(|| bad(format!("`{format}` is no format of a number")))?;
+            let format = NumberFormat::parse(format)
+                .ok_or_else(|| bad(format!("`{format}` is not a number format")))?;
             if !before.is_empty() {
-                parts.push(Part::Text(before.into()));
+                parts.push(TemplatePart::Text(before.into()));
             }
-            parts.push(Part::Field { name: name.into(), format });
+            parts.push(TemplatePart::Field { name: name.into(), format });
             rest = tail;
         }
-        parts.push(Part::Text(rest.into()));
-        Ok(Template { text: text.into(), parts })
+        parts.push(TemplatePart::Text(rest.into()));
+        Ok(PathTemplate { text: text.into(), parts })
     }
 
-    /// With the name of each value before it, as Lightning writes it: `{epoch:02d}` as `epoch=02`.
-    pub fn with_names(mut self) -> Template {
+    /// Inserts the name before each value, as Lightning does: `{epoch:02d}` as `epoch=02`.
+    pub fn with_names(mut self) -> PathTemplate {
         let named = self.parts.into_iter().flat_map(|part| match part {
-            Part::Field { name, format } => {
-                vec![Part::Text(format!("{name}=")), Part::Field { name, format }]
+            TemplatePart::Field { name, format } => {
+                vec![TemplatePart::Text(format!("{name}=")), TemplatePart::Field { name, format }]
             }
             text => vec![text],
         });
@@ -70,70 +74,72 @@ impl Template {
         self
     }
 
-    /// Whether there is no field.
+    /// Whether the path has no fields.
     pub fn is_fixed(&self) -> bool {
-        !self.parts.iter().any(|part| matches!(part, Part::Field { .. }))
+        !self.parts.iter().any(|part| matches!(part, TemplatePart::Field { .. }))
     }
 
-    /// The values that are needed, besides epoch and step.
+    /// Returns the names of required values besides epoch and step.
     pub fn values(&self) -> impl Iterator<Item = &str> {
         self.parts.iter().filter_map(|part| match part {
-            Part::Field { name, .. } if !["epoch", "step"].contains(&name.as_str()) => Some(name.as_str()),
+            TemplatePart::Field { name, .. } if !["epoch", "step"].contains(&name.as_str()) => {
+                Some(name.as_str())
+            }
             _ => None,
         })
     }
 
-    /// An error when a value is none of those that are measured.
+    /// Returns an error if a value is not measured.
     pub fn check(&self, measured: &[String]) -> Result<()> {
         let unknown = self.values().find(|name| {
             let plain = name.strip_prefix("val_").unwrap_or(name);
-            // A metric of several values adds a number to its name.
+            // A metric with several values appends an index to its name.
             !measured.iter().any(|m| plain.starts_with(m.as_str()))
         });
         match unknown {
             None => Ok(()),
-            Some(name) => Err(Error::new(
-                ErrorKind::Config,
-                format!("the path `{}` has a field that is not known", self.text),
-            )
-            .because(format!("`{name}` is not measured"))
-            .hint(format!(
-                "fields are {{epoch}}, {{step}}, {} and these with val_ before",
-                measured.join(", ")
-            ))),
+            Some(name) => {
+                Err(Error::new(ErrorKind::Config, format!("the path `{}` has an invalid field", self.text))
+                    .because(format!("`{name}` is not measured"))
+                    .hint(format!(
+                        "use {{epoch}}, {{step}}, {}, or one of these with the prefix val_",
+                        measured.join(", ")
+                    )))
+            }
         }
     }
 
-    /// The folder, where no value is part of its name.
+    /// Returns the folder, if no field is part of its name.
     pub fn folder(&self) -> Option<PathBuf> {
         let fixed = match self.parts.first() {
-            Some(Part::Text(text)) => text.as_str(),
+            Some(TemplatePart::Text(text)) => text.as_str(),
             _ => "",
         };
         let folder = fixed.rsplit_once(['/', std::path::MAIN_SEPARATOR])?.0;
         (!folder.is_empty()).then(|| folder.into())
     }
 
-    /// The path of an epoch, from 0, and a step; epochs are written from 1 on, as in Keras. None: a value was not measured.
+    /// Returns the path for an epoch (from 0) and a step; epochs are written from 1 on, as in Keras. `None` if a value
+    /// is missing.
     pub fn fill(&self, epoch: usize, step: u64, logs: &Logs) -> Option<PathBuf> {
         let mut out = String::new();
         for part in &self.parts {
             match part {
-                Part::Text(text) => out.push_str(text),
-                Part::Field { name, format } if name == "epoch" => {
+                TemplatePart::Text(text) => out.push_str(text),
+                TemplatePart::Field { name, format } if name == "epoch" => {
                     out.push_str(&format.whole(epoch as u64 + 1))
                 }
-                Part::Field { name, format } if name == "step" => out.push_str(&format.whole(step)),
-                Part::Field { name, format } => out.push_str(&format.number(logs.get(name)?)),
+                TemplatePart::Field { name, format } if name == "step" => out.push_str(&format.whole(step)),
+                TemplatePart::Field { name, format } => out.push_str(&format.number(logs.get(name)?)),
             }
         }
         Some(out.into())
     }
 }
 
-impl Format {
-    fn parse(text: &str) -> Option<Format> {
-        let mut format = Format { fill: ' ', align: '>', width: 0, digits: None, kind: ' ' };
+impl NumberFormat {
+    fn parse(text: &str) -> Option<NumberFormat> {
+        let mut format = NumberFormat { fill: ' ', align: '>', width: 0, digits: None, kind: ' ' };
         let chars: Vec<char> = text.chars().collect();
         let is_align = |c: Option<&char>| c.is_some_and(|c| "<>^".contains(*c));
         let mut rest = match (is_align(chars.get(1)), is_align(chars.first())) {
@@ -165,7 +171,7 @@ impl Format {
         }
         match rest {
             [] => Some(format),
-            [kind @ ('d' | 'f' | 'e' | 'g')] => Some(Format { kind: *kind, ..format }),
+            [kind @ ('d' | 'f' | 'e' | 'g')] => Some(NumberFormat { kind: *kind, ..format }),
             _ => None,
         }
     }
@@ -181,7 +187,7 @@ impl Format {
         let digits = self.digits.unwrap_or(4);
         self.padded(match self.kind {
             'e' => {
-                // Python writes at least two digits of the exponent, with its sign.
+                // Python writes a sign and at least two digits of the exponent.
                 let text = format!("{v:.digits$e}");
                 let (number, exponent) = text.split_once('e').unwrap_or((&text, "0"));
                 let exponent: i32 = exponent.parse().unwrap_or(0);
@@ -229,31 +235,31 @@ mod tests {
             ("{loss:08.3f}", "0000.012"),
             ("{step:06d}", "000070"),
         ] {
-            let path = Template::parse(template).unwrap().fill(6, 70, &logs()).unwrap();
+            let path = PathTemplate::parse(template).unwrap().fill(6, 70, &logs()).unwrap();
             assert_eq!(path, PathBuf::from(expected), "{template}");
         }
     }
 
     #[test]
     fn names_of_values_stand_before_them_as_lightning_writes_them() {
-        let template = Template::parse("{epoch:02d}-{loss:.2f}-{step}").unwrap();
+        let template = PathTemplate::parse("{epoch:02d}-{loss:.2f}-{step}").unwrap();
         let (path, named) = (template.fill(1, 9, &logs()), template.clone().with_names().fill(1, 9, &logs()));
         assert_eq!(path, Some("02-0.01-9".into()));
         assert_eq!(named, Some("epoch=02-loss=0.01-step=9".into()));
-        assert!(!template.is_fixed() && Template::parse("a").unwrap().with_names().is_fixed());
+        assert!(!template.is_fixed() && PathTemplate::parse("a").unwrap().with_names().is_fixed());
     }
 
     #[test]
     fn mistakes_are_told_before_anything_is_saved() {
         for wrong in ["{batch}", "{epoch", "{}", "{epoch:x}", "{loss:.2q}", "{loss:.}"] {
-            let e = Template::parse(wrong).unwrap_err().to_string();
+            let e = PathTemplate::parse(wrong).unwrap_err().to_string();
             assert!(e.contains("{epoch:02}"), "{wrong}: {e}");
         }
         let measured = ["loss".to_string(), "accuracy".into()];
-        assert!(Template::parse("{val_loss}-{accuracy}").unwrap().check(&measured).is_ok());
-        let e = Template::parse("{val_los}").unwrap().check(&measured).unwrap_err().to_string();
+        assert!(PathTemplate::parse("{val_loss}-{accuracy}").unwrap().check(&measured).is_ok());
+        let e = PathTemplate::parse("{val_los}").unwrap().check(&measured).unwrap_err().to_string();
         assert!(e.contains("val_los") && e.contains("loss, accuracy"), "{e}");
-        let t = Template::parse("runs/{epoch}/m-{val_loss}").unwrap();
+        let t = PathTemplate::parse("runs/{epoch}/m-{val_loss}").unwrap();
         assert_eq!((t.folder(), t.fill(0, 9, &logs())), (Some("runs".into()), None));
     }
 }

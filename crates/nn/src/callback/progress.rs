@@ -1,67 +1,67 @@
-//! Progress of training as events. The library prints nothing: the program installs a function that shows them.
+//! Training progress events. The library prints nothing; the program installs a function that displays them.
 
 use crate::model::history::Logs;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// What happened.
+/// A progress event of training.
 #[derive(Clone, Debug)]
 pub enum ProgressEvent<'a> {
-    /// An epoch begins, or a run goes on in it: its number from 0, how many there are, its steps where known.
+    /// An epoch starts, or a run resumes in it.
     EpochBegin {
-        /// From 0.
+        /// Epoch, from 0.
         epoch: usize,
-        /// All epochs.
+        /// Total epochs.
         epochs: usize,
-        /// Steps in it.
+        /// Steps per epoch, if known.
         steps: Option<usize>,
-        /// Steps of it that were taken before, where a run goes on.
+        /// Steps of the epoch done before a resume.
         before: usize,
     },
     /// A step has ended.
     Batch {
-        /// Steps that have ended in this epoch.
+        /// Finished steps of this epoch.
         step: usize,
-        /// Steps in it.
+        /// Steps per epoch, if known.
         steps: Option<usize>,
-        /// Time since it began.
+        /// Time since the epoch started.
         elapsed: Duration,
-        /// The part of it that steps waited for data, 0 to 1.
+        /// Fraction of the time that steps waited for data, 0 to 1.
         data_wait: f64,
-        /// The part of it that the host waited for a device which works by itself, 0 to 1.
+        /// Fraction of the time that the host waited for an asynchronous device, 0 to 1.
         device_wait: f64,
-        /// Loss and metrics since it began.
+        /// Loss and metrics of the epoch so far.
         logs: &'a Logs,
     },
-    /// The epoch is over, validation included; or the run was stopped in it.
+    /// The epoch is complete, including validation; or the run was stopped within it.
     EpochEnd {
-        /// Steps taken.
+        /// Finished steps.
         step: usize,
-        /// Steps in it, where known: more than were taken where the run was stopped.
+        /// Steps per epoch, if known: more than the finished ones if the run was stopped.
         steps: Option<usize>,
-        /// Time that the steps took, validation left out.
+        /// Training time, without validation.
         elapsed: Duration,
-        /// The part of it that steps waited for data, 0 to 1.
+        /// Fraction of the time that steps waited for data, 0 to 1.
         data_wait: f64,
-        /// The part of it that the host waited for a device which works by itself, 0 to 1.
+        /// Fraction of the time that the host waited for an asynchronous device, 0 to 1.
         device_wait: f64,
-        /// Loss, metrics, and `val_…` of them.
+        /// Loss, metrics, and their `val_…` values.
         logs: &'a Logs,
     },
-    /// A validation in the middle of an epoch.
+    /// A validation within an epoch.
     Validation {
-        /// Steps that have ended in this epoch.
+        /// Finished steps of this epoch.
         step: usize,
-        /// Loss and metrics since it began, and `val_…` of them.
+        /// Loss and metrics of the epoch so far, and their `val_…` values.
         logs: &'a Logs,
     },
-    /// Something that the user should know, and that does not end training.
+    /// A note for the user; training continues.
     Note(&'a str),
 }
 
 static SHOW: OnceLock<fn(&ProgressEvent<'_>)> = OnceLock::new();
 
-/// Installs what shows progress; the first call wins.
+/// Installs the function that displays progress; the first call wins.
 pub fn install(show: fn(&ProgressEvent<'_>)) {
     let _ = SHOW.set(show);
 }
@@ -72,20 +72,20 @@ pub(crate) fn report(event: &Option<ProgressEvent<'_>>) {
     }
 }
 
-/// The epoch that is being reported.
-pub(crate) struct Progress {
+/// Progress reports of one epoch.
+pub(crate) struct EpochProgress {
     pub(crate) epoch: usize,
     pub(crate) epochs: usize,
     pub(crate) steps: Option<usize>,
     pub(crate) verbose: usize,
 }
 
-impl Progress {
+impl EpochProgress {
     fn shown(&self) -> bool {
         self.verbose > 0 && SHOW.get().is_some()
     }
 
-    /// Reading metrics back costs a little: a few times a second is enough for the eye.
+    /// Whether to report this step. Reading metrics back has a cost, so it is limited to a few times per second.
     pub(crate) fn wants_batch(&self, step: usize, steps: Option<usize>, elapsed: Duration) -> bool {
         let rate = step as f64 / elapsed.as_secs_f64().max(1e-6);
         let every = (rate / 5.0).ceil().max(1.0) as usize;
@@ -93,12 +93,12 @@ impl Progress {
     }
 
     pub(crate) fn begin(&self, before: usize) -> Option<ProgressEvent<'static>> {
-        let Progress { epoch, epochs, steps, .. } = *self;
+        let EpochProgress { epoch, epochs, steps, .. } = *self;
         let event = ProgressEvent::EpochBegin { epoch, epochs, steps, before };
         self.shown().then_some(event)
     }
 
-    pub(crate) fn batch<'a>(&self, at: Elapsed, logs: &'a Logs) -> ProgressEvent<'a> {
+    pub(crate) fn batch<'a>(&self, at: EpochElapsed, logs: &'a Logs) -> ProgressEvent<'a> {
         let (data_wait, device_wait) = (at.share(at.waited), at.share(at.device_waited));
         ProgressEvent::Batch {
             step: at.step,
@@ -110,26 +110,26 @@ impl Progress {
         }
     }
 
-    /// `whole`: the epoch came to its end, so that its steps are known by now.
-    pub(crate) fn end<'a>(&self, at: Elapsed, logs: &'a Logs, whole: bool) -> Option<ProgressEvent<'a>> {
-        let Elapsed { step, elapsed, .. } = at;
+    /// Returns the event for the end of an epoch. `whole`: the epoch is complete, so its number of steps is known.
+    pub(crate) fn end<'a>(&self, at: EpochElapsed, logs: &'a Logs, whole: bool) -> Option<ProgressEvent<'a>> {
+        let EpochElapsed { step, elapsed, .. } = at;
         let steps = self.steps.or(whole.then_some(step));
         let (data_wait, device_wait) = (at.share(at.waited), at.share(at.device_waited));
         self.shown().then_some(ProgressEvent::EpochEnd { step, steps, elapsed, data_wait, device_wait, logs })
     }
 }
 
-/// How far an epoch is: steps that have ended, their time, and the time in it that they waited for data, and that the host
-/// waited for the device.
+/// Progress within an epoch: finished steps, their time, and the time therein that they waited for data and that the
+/// host waited for the device.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Elapsed {
+pub(crate) struct EpochElapsed {
     pub(crate) step: usize,
     pub(crate) elapsed: Duration,
     pub(crate) waited: Duration,
     pub(crate) device_waited: Duration,
 }
 
-impl Elapsed {
+impl EpochElapsed {
     fn share(&self, part: Duration) -> f64 {
         match self.elapsed.as_secs_f64() {
             0.0 => 0.0,

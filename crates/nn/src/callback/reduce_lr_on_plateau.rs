@@ -1,8 +1,8 @@
-//! The callback that lowers the learning rate where a value has stopped improving.
+//! `ReduceLROnPlateau` callback: lowers the learning rate when a monitored value stops improving.
 
 use crate::setters::{field_setters, with_defaults};
 use super::callback_trait::{Callback, CallbackState, FitCx};
-use super::config_callback::{Checked, Configured, Place, checked};
+use super::config_callback::{ArgumentCheck, ConfigCallback, CallbackRunInfo, checked};
 use super::learning_rate_scheduler::refuse_schedule;
 use super::monitored_value::{Mode, is_better, is_upward, watched};
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use serde_json::json;
 use systole_ir::{Error, ErrorKind, Result};
 
 with_defaults! {
-    /// Lowers the learning rate when a value has stopped improving.
+    /// Lowers the learning rate when a monitored value has stopped improving.
     ///
     /// ```
     /// # use systole_data::Dataset;
@@ -29,15 +29,15 @@ with_defaults! {
     #[derive(Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct ReduceLROnPlateau {
-        /// What is watched.
+        /// Monitored value.
         pub monitor: String = "val_loss".into(),
-        /// What the rate, which must be a number, is multiplied by.
+        /// Factor for the learning rate, which must be a number, not a schedule.
         pub factor: f64 = 0.1,
-        /// Epochs without improvement that are waited for.
+        /// Epochs without improvement before the rate is lowered.
         pub patience: usize = 10,
         /// Epochs after a change that do not count.
         pub cooldown: usize = 0,
-        /// The lowest rate.
+        /// Lower bound of the rate.
         pub min_lr: f64 = 0.0,
         #[serde(skip)]
         best: Option<f64> = None,
@@ -49,7 +49,7 @@ with_defaults! {
 }
 
 impl ReduceLROnPlateau {
-    /// Watches `monitor`; multiplies the rate by 0.1 after 10 epochs without improvement (Keras's defaults).
+    /// Monitors `monitor`; multiplies the rate by 0.1 after 10 epochs without improvement (Keras's defaults).
     pub fn new(monitor: &str) -> ReduceLROnPlateau {
         ReduceLROnPlateau { monitor: monitor.into(), ..ReduceLROnPlateau::default() }
     }
@@ -59,24 +59,24 @@ field_setters! {
     impl ReduceLROnPlateau {
         /// Sets the factor, below 1.
         factor(factor: f64);
-        /// Sets how many epochs to wait.
+        /// Sets the number of epochs without improvement before the rate is lowered.
         patience(patience: usize);
         /// Sets how many epochs after a change do not count.
         cooldown(epochs: usize);
-        /// Sets the lowest rate.
+        /// Sets the lower bound of the rate.
         min_lr(min_lr: f64);
     }
 }
 
-impl Configured for ReduceLROnPlateau {
-    fn check(&self) -> Checked {
+impl ConfigCallback for ReduceLROnPlateau {
+    fn check(&self) -> ArgumentCheck {
         match self.factor >= 0.0 && self.factor < 1.0 {
             true => Ok(()),
             false => Err((
                 "factor",
                 Error::new(ErrorKind::Config, format!("factor is {}", self.factor))
-                    .because("the rate is multiplied by it and is to become lower")
-                    .hint("choose a number from 0 to below 1; 0.1 is usual"),
+                    .because("the learning rate is multiplied by it and must decrease")
+                    .hint("choose a value of at least 0 and below 1; the usual one is 0.1"),
             )),
         }
     }
@@ -85,7 +85,7 @@ impl Configured for ReduceLROnPlateau {
         Some(&self.monitor)
     }
 
-    fn take_place(&mut self, place: &Place<'_>) {
+    fn take_place(&mut self, place: &CallbackRunInfo<'_>) {
         self.monitor = (place.logged)(&self.monitor);
     }
 }
@@ -114,7 +114,7 @@ impl Callback for ReduceLROnPlateau {
 
     fn on_epoch_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
         let Some(value) = watched(&self.monitor, cx.logs)? else { return Ok(()) };
-        // Keras's least change that counts.
+        // Keras's minimum change that counts.
         let improved = is_better(value, self.best, is_upward(Mode::Auto, &self.monitor), 1e-4);
         if improved {
             self.best = Some(value);

@@ -1,16 +1,16 @@
-//! What `last.safetensors` of a [`ModelCheckpoint`](super::ModelCheckpoint) is: Lightning's `save_last`.
+//! Lightning's `save_last`: whether `ModelCheckpoint` writes `last.safetensors`, as a file or a link.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Whether there is a `last.safetensors`, and what it is.
+/// Whether and how `last.safetensors` is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SaveLast {
-    /// There is none.
+    /// Not written.
     #[default]
     No,
     /// Each save is written twice.
     Yes,
-    /// A symbolic link to the last checkpoint that was written; where the disk has no links, the checkpoint once more.
+    /// A symbolic link to the last checkpoint; a second copy if the disk does not support links.
     Link,
 }
 
@@ -20,10 +20,10 @@ impl From<bool> for SaveLast {
     }
 }
 
-/// As configurations write it.
+/// Serialized form in configurations.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged, expecting = "expected true, false or \"link\"")]
-enum Written {
+enum SerializedSaveLast {
     Whether(bool),
     Named(LinkWord),
 }
@@ -37,8 +37,8 @@ enum LinkWord {
 impl Serialize for SaveLast {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
-            SaveLast::Link => Written::Named(LinkWord::Link),
-            other => Written::Whether(*other == SaveLast::Yes),
+            SaveLast::Link => SerializedSaveLast::Named(LinkWord::Link),
+            other => SerializedSaveLast::Whether(*other == SaveLast::Yes),
         }
         .serialize(serializer)
     }
@@ -46,9 +46,9 @@ impl Serialize for SaveLast {
 
 impl<'de> Deserialize<'de> for SaveLast {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<SaveLast, D::Error> {
-        Ok(match Written::deserialize(deserializer)? {
-            Written::Whether(yes) => yes.into(),
-            Written::Named(LinkWord::Link) => SaveLast::Link,
+        Ok(match SerializedSaveLast::deserialize(deserializer)? {
+            SerializedSaveLast::Whether(yes) => yes.into(),
+            SerializedSaveLast::Named(LinkWord::Link) => SaveLast::Link,
         })
     }
 }

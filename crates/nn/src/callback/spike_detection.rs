@@ -1,26 +1,26 @@
-//! The callback that finds batches whose loss jumps, and leaves them out from then on.
+//! `SpikeDetection` callback: ends training at a loss spike, and skips the offending batches after a restart.
 
 use crate::setters::{field_setters, with_defaults};
 use super::callback_trait::{Callback, CallbackState, FitCx};
-use super::config_callback::{Checked, Configured, Place, checked};
+use super::config_callback::{ArgumentCheck, ConfigCallback, CallbackRunInfo, checked};
 use super::monitored_value::Mode;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
-use systole_data::file_system::{Disk, write_atomically};
+use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_ir::{Error, ErrorKind, Result};
 
-/// An epoch and a batch of it, both from 0.
-type BatchPlace = (usize, usize);
+/// An epoch and a batch in it, both from 0.
+type BatchIndex = (usize, usize);
 
 with_defaults! {
-    /// Ends training with an error where a batch's own loss jumps: where it is worse than the one before and differs from the mean of the
-    /// last `window` by at least `rtol` times that mean. That batch and the one before are written to `skip_batches.json`, and the next
-    /// start leaves out the batches of that file.
+    /// Ends training with an error if a batch's loss spikes: it is worse than the previous one and differs from the
+    /// mean of the last `window` by at least `rtol` times that mean. That batch and the previous one are written to
+    /// `skip_batches.json`; the next start skips the batches of that file.
     ///
-    /// Where the last backup was taken between the two, the earlier one has been trained on already. It looks at each step, for which
-    /// devices wait.
+    /// If the last backup was made between the two, the earlier one has already been trained on. Checks each step, so
+    /// devices wait after each.
     ///
     /// ```
     /// # use systole_data::Dataset;
@@ -41,42 +41,42 @@ with_defaults! {
     #[derive(Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct SpikeDetection {
-        /// How many losses the mean is of.
+        /// Number of losses in the mean.
         pub window: usize = 10,
-        /// Batches of the run before it judges.
+        /// Number of batches of the run before the check starts.
         pub warmup: u64 = 1,
-        /// What counts as a jump, as a multiple of the mean.
+        /// Minimum spike, as a multiple of the mean.
         pub rtol: f64 = 2.0,
-        /// The least difference that counts as a jump. Default: none.
+        /// Minimum absolute spike. Default: none.
         pub atol: Option<f64> = None,
-        /// Which direction of the loss is better.
+        /// Direction of improvement of the loss.
         pub mode: Mode = Mode::Min,
-        /// Whether a loss that is not finite is a jump.
+        /// Whether a non-finite loss is a spike.
         pub finite_only: bool = true,
-        /// The file of batches that are left out, in the run's folder.
+        /// File with batches to skip, in the run's folder.
         pub exclude_batches_path: PathBuf = "skip_batches.json".into(),
         #[serde(skip)]
-        seen: Seen = Seen::default(),
+        seen: LossHistory = LossHistory::default(),
         #[serde(skip)]
-        left_out: BTreeSet<BatchPlace> = BTreeSet::new(),
+        left_out: BTreeSet<BatchIndex> = BTreeSet::new(),
     }
 }
 
-/// What it knows of the batches before.
+/// Losses of recent batches.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-struct Seen {
-    /// Losses of the last batches, as bits: JSON has no infinity.
+struct LossHistory {
+    /// Losses of the last batches, as bits, because JSON has no infinity.
     losses: VecDeque<u64>,
-    /// Batches of the run.
+    /// Number of batches of the run.
     batches: u64,
     /// Sum of losses and number of samples in this epoch, as bits.
     totals: (u64, u64),
-    /// The batch before.
-    last: Option<BatchPlace>,
+    /// Previous batch.
+    last: Option<BatchIndex>,
 }
 
 impl SpikeDetection {
-    /// Leaves out the batches of this file, where it is there, and adds to it.
+    /// Skips the batches of this file, if it exists, and adds new ones to it.
     pub fn new(exclude_batches_path: impl AsRef<Path>) -> SpikeDetection {
         SpikeDetection {
             exclude_batches_path: exclude_batches_path.as_ref().into(),
@@ -84,7 +84,7 @@ impl SpikeDetection {
         }
     }
 
-    /// Lightning's conditions.
+    /// Checks Lightning's conditions.
     fn is_spike(&self, loss: f64) -> bool {
         if self.seen.batches < self.warmup {
             return false;
@@ -100,7 +100,7 @@ impl SpikeDetection {
         !better && self.atol.is_none_or(|atol| far >= atol.abs()) && far >= (self.rtol * mean).abs()
     }
 
-    /// The loss of the last batch alone: metrics hold sums since the epoch began.
+    /// Returns the loss of the last batch alone: metrics hold sums since the start of the epoch.
     fn loss_of_batch(&mut self, cx: &FitCx<'_>) -> Result<f64> {
         let value = |name: &str| cx.model.state.metrics.get(name).map_or(Ok(0.0), |sum| sum.to_f64());
         let (total, count) = (value("loss/total")?, value("loss/count")?);
@@ -109,7 +109,7 @@ impl SpikeDetection {
         Ok((total - before.0) / (count - before.1))
     }
 
-    fn write(&mut self, at: BatchPlace, cx: &FitCx<'_>) -> Result<()> {
+    fn write(&mut self, at: BatchIndex, cx: &FitCx<'_>) -> Result<()> {
         self.left_out.extend(self.seen.last);
         self.left_out.insert(at);
         if !cx.model.leads() {
@@ -119,10 +119,10 @@ impl SpikeDetection {
             self.left_out.iter().map(|(epoch, batch)| json!({"epoch": epoch, "batch": batch})).collect();
         let text = format!("{:#}\n", Value::from(all));
         let path = &self.exclude_batches_path;
-        write_atomically(&Disk, path, &[text.as_bytes()])
+        write_atomically(&OsFileSystem, path, &[text.as_bytes()])
     }
 
-    /// Batches that an earlier start found.
+    /// Reads the batches that earlier starts found.
     fn read(&mut self) -> Result<()> {
         let path = &self.exclude_batches_path;
         let text = match std::fs::read_to_string(path) {
@@ -130,15 +130,15 @@ impl SpikeDetection {
             text => text.map_err(|e| Error::io("cannot read", path, e))?,
         };
         let wrong = |why: String| {
-            Error::new(ErrorKind::Data, format!("{} names no batches", path.display())).because(why).hint(
-                "a list such as [{\"epoch\": 0, \"batch\": 17}], from 0; remove the file to leave out none",
+            Error::new(ErrorKind::Data, format!("cannot read the batches to skip from {}", path.display())).because(why).hint(
+                "write a list such as [{\"epoch\": 0, \"batch\": 17}], from 0, or remove the file to skip no batch",
             )
         };
         let all: Vec<Value> = serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))?;
         for entry in &all {
             let number = |key: &str| entry[key].as_u64().and_then(|n| usize::try_from(n).ok());
             let place =
-                number("epoch").zip(number("batch")).ok_or_else(|| wrong(format!("{entry} is none")))?;
+                number("epoch").zip(number("batch")).ok_or_else(|| wrong(format!("{entry} is not a batch")))?;
             self.left_out.insert(place);
         }
         Ok(())
@@ -147,29 +147,29 @@ impl SpikeDetection {
 
 field_setters! {
     impl SpikeDetection {
-        /// Sets how many losses the mean is of.
+        /// Sets the number of losses in the mean.
         window(batches: usize);
-        /// Sets how many batches of the run go by before it judges.
+        /// Sets the number of batches of the run before the check starts.
         warmup(batches: u64);
-        /// Sets what counts as a jump, as a multiple of the mean.
+        /// Sets the minimum spike, as a multiple of the mean.
         rtol(rtol: f64);
-        /// Sets the least difference that counts as a jump.
+        /// Sets the minimum absolute spike.
         atol(atol: f64) => Some(atol);
-        /// Sets which direction of the loss is better.
+        /// Sets the direction of improvement of the loss.
         mode(mode: Mode);
-        /// Whether a loss that is not finite is a jump.
+        /// Sets whether a non-finite loss is a spike.
         finite_only(yes: bool);
     }
 }
 
-impl Configured for SpikeDetection {
-    fn check(&self) -> Checked {
+impl ConfigCallback for SpikeDetection {
+    fn check(&self) -> ArgumentCheck {
         let wrong = |key, what: &str, hint: &str| Err((key, Error::new(ErrorKind::Config, what).hint(hint)));
         if self.window == 0 {
-            return wrong("window", "window is 0", "choose a number of batches from 1 on");
+            return wrong("window", "window is 0", "choose a number of batches of at least 1");
         }
         if self.rtol.is_nan() || self.atol.is_some_and(f64::is_nan) {
-            return wrong("rtol", "rtol or atol is no number", "Lightning's rtol is 2.0");
+            return wrong("rtol", "rtol or atol is NaN", "choose a number; Lightning's rtol is 2.0");
         }
         Ok(())
     }
@@ -178,7 +178,7 @@ impl Configured for SpikeDetection {
         vec![("exclude_batches_path", self.exclude_batches_path.to_str().unwrap_or_default())]
     }
 
-    fn take_place(&mut self, place: &Place<'_>) {
+    fn take_place(&mut self, place: &CallbackRunInfo<'_>) {
         self.exclude_batches_path = place.file(&self.exclude_batches_path);
     }
 }
@@ -186,14 +186,14 @@ impl Configured for SpikeDetection {
 impl Callback for SpikeDetection {
     fn state(&self) -> Result<CallbackState> {
         let values = serde_json::to_value(&self.seen).map_err(|e| {
-            Error::new(ErrorKind::Bug, "SpikeDetection's state does not serialise").because(e.to_string())
+            Error::new(ErrorKind::Bug, "cannot serialize SpikeDetection's state").because(e.to_string())
         })?;
         Ok(CallbackState { values, ..Default::default() })
     }
 
     fn restore(&mut self, state: &CallbackState) -> Result<()> {
         self.seen = serde_json::from_value(state.values.clone()).map_err(|e| {
-            Error::new(ErrorKind::Data, "SpikeDetection's state in the backup is not readable")
+            Error::new(ErrorKind::Data, "cannot read SpikeDetection's state in the backup")
                 .because(e.to_string())
         })?;
         Ok(())
@@ -208,7 +208,7 @@ impl Callback for SpikeDetection {
         self.read()?;
         if !self.left_out.is_empty() {
             let (n, path) = (self.left_out.len(), self.exclude_batches_path.display());
-            cx.note(format!("batches that SpikeDetection found are left out: {n} of {path}"));
+            cx.note(format!("skipping batches that SpikeDetection found: {n} of {path}"));
         }
         Ok(())
     }
@@ -230,9 +230,9 @@ impl Callback for SpikeDetection {
                 ErrorKind::Data,
                 format!("the loss of batch {batch} of epoch {epoch} jumped to {loss:.4}"),
             )
-            .because(format!("the mean of those before is {mean:.4} (SpikeDetection)"))
+            .because(format!("the mean of the previous losses is {mean:.4} (SpikeDetection)"))
             .hint(format!(
-                "start again: this batch and the one before are left out then ({})",
+                "start again to skip this batch and the previous one ({})",
                 self.exclude_batches_path.display()
             )));
         }

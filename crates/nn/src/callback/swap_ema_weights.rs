@@ -1,12 +1,13 @@
-//! The callback that has the model measured with the running means of its weights.
+//! `SwapEMAWeights` callback: validates with the exponential moving averages (EMA) of the weights.
 
 use super::callback_trait::{Callback, FitCx};
-use super::config_callback::Configured;
+use super::config_callback::ConfigCallback;
 use serde::{Deserialize, Serialize};
 use systole_ir::{Error, ErrorKind, Result};
 
-/// Measures the model with the running means of its weights, which an optimizer with `use_ema` keeps; training goes on with the
-/// weights themselves. Where the best model is kept ([`Fit::best`](crate::Fit::best)), it is kept as it was measured. Source: Keras.
+/// Validates with the exponential moving averages of the weights, which an optimizer with `use_ema` keeps; training
+/// continues with the weights themselves. If the best model is kept ([`Fit::best`](crate::Fit::best)), it has the
+/// averages. Source: Keras.
 ///
 /// ```
 /// # use systole_data::Dataset;
@@ -25,32 +26,32 @@ use systole_ir::{Error, ErrorKind, Result};
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SwapEMAWeights {
-    /// Whether callbacks see the means too at the end of each epoch: a ModelCheckpoint then saves them.
+    /// Whether callbacks also see the averages at the end of each epoch: a ModelCheckpoint then saves them.
     pub swap_on_epoch: bool,
 }
 
 impl SwapEMAWeights {
-    /// For validation alone.
+    /// Swaps for validation only.
     pub fn new() -> SwapEMAWeights {
         SwapEMAWeights { swap_on_epoch: false }
     }
 
-    /// Whether callbacks see the means too at the end of each epoch. Default: false.
+    /// Sets whether callbacks also see the averages at the end of each epoch. Default: false.
     pub fn swap_on_epoch(mut self, yes: bool) -> Self {
         self.swap_on_epoch = yes;
         self
     }
 }
 
-impl Configured for SwapEMAWeights {}
+impl ConfigCallback for SwapEMAWeights {}
 
 impl Callback for SwapEMAWeights {
     fn on_train_begin(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
         match cx.model.compile_config().is_some_and(|c| c.optimizer.use_ema) {
             true => Ok(()),
-            false => Err(Error::new(ErrorKind::Config, "SwapEMAWeights has no running means to swap in")
-                .because("the optimizer keeps none")
-                .hint("set optimizer.use_ema = true, in Rust .ema(0.99)")),
+            false => Err(Error::new(ErrorKind::Config, "SwapEMAWeights needs exponential moving averages")
+                .because("the optimizer does not keep any")
+                .hint("set optimizer.use_ema = true, or call .ema(0.99) in Rust")),
         }
     }
 

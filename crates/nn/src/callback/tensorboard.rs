@@ -1,25 +1,25 @@
-//! The callback that writes a run for TensorBoard, under Keras's tags.
+//! `TensorBoard` callback: writes event files with Keras's tags.
 //!
-//! Each process of a run writes files of its own. A run that goes on cuts what is behind its backup off the files of the process
-//! before, so that no step is there twice.
+//! Each process of a run writes its own files. A resumed run truncates the previous process's files to the state of its
+//! backup, so that no step appears twice.
 
 use crate::setters::field_setters;
-use super::callback_trait::{Callback, CallbackState, Delay, FitCx};
-use super::config_callback::{Checked, Configured, Place, checked};
+use super::callback_trait::{Callback, CallbackState, WriteRetry, FitCx};
+use super::config_callback::{ArgumentCheck, ConfigCallback, CallbackRunInfo, checked};
 use crate::model::architecture::{Architecture, InputSpec, LayerNode, NodeInput};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use systole_data::file_system::{Disk, FileSystem, append, cut};
-use systole_data::format::tensorboard_events::{self, GraphNode, HParam, Value};
+use systole_data::file_system::{OsFileSystem, FileSystem, append, cut};
+use systole_data::format::tensorboard_events::{self, TensorBoardGraphNode, HParamValue, SummaryValue};
 use systole_data::format::png;
 use systole_ir::{Error, ErrorKind, Literal, Result};
 
-/// What is gathered at most while a file cannot be written, in bytes.
+/// Maximum bytes buffered while a file cannot be written.
 const MOST: usize = 16 << 20;
-/// How many pictures of a weight are shown: what TensorFlow takes of a batch.
+/// Maximum number of images per weight, as in TensorFlow.
 const PICTURES: usize = 3;
 
 /// How often loss and metrics are written.
@@ -28,16 +28,16 @@ pub enum UpdateFreq {
     /// After each epoch.
     #[default]
     Epoch,
-    /// After each step, too.
+    /// Also after each step.
     Batch,
-    /// After every so many steps, too.
+    /// Also after every this many steps.
     Steps(u64),
 }
 
-/// As configurations write it.
+/// Serialized form in configurations.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged, expecting = "expected \"epoch\", \"batch\" or a number of steps")]
-enum WrittenFreq {
+enum SerializedUpdateFreq {
     Named(NamedFreq),
     Steps(u64),
 }
@@ -52,9 +52,9 @@ enum NamedFreq {
 impl Serialize for UpdateFreq {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         match self {
-            UpdateFreq::Epoch => WrittenFreq::Named(NamedFreq::Epoch),
-            UpdateFreq::Batch => WrittenFreq::Named(NamedFreq::Batch),
-            UpdateFreq::Steps(n) => WrittenFreq::Steps(*n),
+            UpdateFreq::Epoch => SerializedUpdateFreq::Named(NamedFreq::Epoch),
+            UpdateFreq::Batch => SerializedUpdateFreq::Named(NamedFreq::Batch),
+            UpdateFreq::Steps(n) => SerializedUpdateFreq::Steps(*n),
         }
         .serialize(serializer)
     }
@@ -62,19 +62,20 @@ impl Serialize for UpdateFreq {
 
 impl<'de> Deserialize<'de> for UpdateFreq {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<UpdateFreq, D::Error> {
-        Ok(match WrittenFreq::deserialize(deserializer)? {
-            WrittenFreq::Named(NamedFreq::Epoch) => UpdateFreq::Epoch,
-            WrittenFreq::Named(NamedFreq::Batch) => UpdateFreq::Batch,
-            WrittenFreq::Steps(n) => UpdateFreq::Steps(n),
+        Ok(match SerializedUpdateFreq::deserialize(deserializer)? {
+            SerializedUpdateFreq::Named(NamedFreq::Epoch) => UpdateFreq::Epoch,
+            SerializedUpdateFreq::Named(NamedFreq::Batch) => UpdateFreq::Batch,
+            SerializedUpdateFreq::Steps(n) => UpdateFreq::Steps(n),
         })
     }
 }
 
 /// Writes loss, metrics, learning rate, weights and the model's layers as event files for TensorBoard.
 ///
-/// Training goes to `log_dir/train`, validation to `log_dir/validation`, texts and hyperparameters to `log_dir` itself; tags are
-/// Keras's. What cannot be written is told, kept, and written after a later epoch: a full disk ends no training. A folder that cannot
-/// be written to ends a new run before its first step, and no run that goes on.
+/// Training goes to `log_dir/train`, validation to `log_dir/validation`, texts and hyperparameters to `log_dir` itself;
+/// tags are Keras's. Events that cannot be written are reported, kept, and written after a later epoch, so that a full
+/// disk does not end training. If the folder is not writable, a new run fails before its first step; a resumed run does
+/// not.
 ///
 /// ```
 /// # use systole_data::Dataset;
@@ -96,20 +97,20 @@ impl<'de> Deserialize<'de> for UpdateFreq {
 /// ```
 #[derive(Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, bound(serialize = "", deserialize = "F: FileSystem + Default"))]
-pub struct TensorBoard<F: FileSystem = Disk> {
-    /// The folder, in the run's folder.
+pub struct TensorBoard<F: FileSystem = OsFileSystem> {
+    /// Log folder, in the run's folder.
     pub log_dir: PathBuf,
-    /// After how many epochs each histograms of the weights are written; 0: never.
+    /// Epochs between histograms of the weights; 0: no histograms.
     pub histogram_freq: usize,
-    /// Whether the layers are written as a graph.
+    /// Whether to write the layers as a graph.
     pub write_graph: bool,
-    /// Whether weights are written as pictures beside their histograms.
+    /// Whether to write weights as images, along with their histograms.
     pub write_images: bool,
-    /// Whether histograms of the gradients of the epoch's last batch are written beside those of the weights.
+    /// Whether to write gradient histograms of the epoch's last batch, along with those of the weights.
     pub write_grads: bool,
-    /// Whether steps per second are written.
+    /// Whether to write steps per second.
     pub write_steps_per_second: bool,
-    /// How often loss and metrics are written: after epochs, after each step too, or after every so many.
+    /// How often to write loss and metrics: after epochs, also after each step, or after every this many steps.
     pub update_freq: UpdateFreq,
     #[serde(skip)]
     files: F,
@@ -120,48 +121,48 @@ pub struct TensorBoard<F: FileSystem = Disk> {
     #[serde(skip)]
     texts: Vec<(String, String)>,
     #[serde(skip)]
-    hparams: Vec<(String, HParam)>,
-    /// The name of the files that this process writes.
+    hparams: Vec<(String, HParamValue)>,
+    /// Name of this process's event files.
     #[serde(skip)]
     name: String,
     #[serde(skip)]
-    runs: [Run; 3],
-    /// What the backup says that the run goes on from.
+    runs: [EventFile; 3],
+    /// File position in the resumed backup.
     #[serde(skip)]
-    resumed: Option<Resumed>,
+    resumed: Option<ResumedEventFile>,
     #[serde(skip)]
-    delay: Delay,
-    /// Whether events were left out, as too many could not be written.
+    delay: WriteRetry,
+    /// Whether events were dropped because too many could not be written.
     #[serde(skip)]
     is_lossy: bool,
-    /// When the epoch began, or went on, and the step then; and of the last step that was written.
+    /// When the epoch started or resumed, and at which step; likewise for the last logged step.
     #[serde(skip)]
-    epoch_began: Began,
+    epoch_began: StepStart,
     #[serde(skip)]
-    batch_began: Began,
+    batch_began: StepStart,
 }
 
-/// When something began, and the step then.
+/// Start time and step of an interval.
 #[derive(Clone, Copy)]
-struct Began(Instant, u64);
+struct StepStart(Instant, u64);
 
-impl Default for Began {
-    fn default() -> Began {
-        Began(Instant::now(), 0)
+impl Default for StepStart {
+    fn default() -> StepStart {
+        StepStart(Instant::now(), 0)
     }
 }
 
-/// One of TensorBoard's runs: a folder with one file of this process.
+/// One TensorBoard run: a folder with one event file of this process.
 #[derive(Default)]
-struct Run {
-    /// Bytes of the file.
+struct EventFile {
+    /// File length in bytes.
     bytes: u64,
-    /// Records that are still to be written.
+    /// Records not written yet.
     pending: Vec<u8>,
 }
 
-/// A file of the process before, and how much of it stays.
-struct Resumed {
+/// Event files of the previous process, and how much of each to keep.
+struct ResumedEventFile {
     name: String,
     bytes: Vec<u64>,
 }
@@ -178,14 +179,14 @@ impl<F: FileSystem + Default> Default for TensorBoard<F> {
 }
 
 impl TensorBoard {
-    /// Writes below `log_dir` (Keras's default: `logs`), which is made where it is missing.
+    /// Writes below `log_dir` (Keras's default: `logs`), which is created if missing.
     pub fn new(log_dir: impl AsRef<Path>) -> TensorBoard {
-        TensorBoard::with_files(Disk, log_dir)
+        TensorBoard::with_files(OsFileSystem, log_dir)
     }
 }
 
 impl<F: FileSystem> TensorBoard<F> {
-    /// [`TensorBoard::new`] on another file system.
+    /// Like [`TensorBoard::new`], on another file system.
     pub fn with_files(files: F, log_dir: impl AsRef<Path>) -> TensorBoard<F> {
         TensorBoard {
             log_dir: log_dir.as_ref().into(),
@@ -203,27 +204,27 @@ impl<F: FileSystem> TensorBoard<F> {
             name: String::new(),
             runs: Default::default(),
             resumed: None,
-            delay: Delay::default(),
+            delay: WriteRetry::default(),
             is_lossy: false,
-            epoch_began: Began::default(),
-            batch_began: Began::default(),
+            epoch_began: StepStart::default(),
+            batch_began: StepStart::default(),
         }
     }
 
-    /// Writes the value `name` as another: Keras logs `accuracy` where that was asked for. Default: as it is.
+    /// Writes the value `name` under another name: Keras logs `accuracy` under the requested name. Default: unchanged.
     pub fn call(mut self, name: &str, shown: &str) -> Self {
         self.names.insert(name.into(), shown.into());
         self
     }
 
-    /// Writes a text in Markdown when the run begins. Default: none.
+    /// Writes a Markdown text at the start of the run. Default: none.
     pub fn text(mut self, tag: &str, markdown: &str) -> Self {
         self.texts.push((tag.into(), markdown.into()));
         self
     }
 
-    /// Writes the value of a hyperparameter when the run begins. Default: none.
-    pub fn hparam(mut self, name: &str, value: HParam) -> Self {
+    /// Writes the value of a hyperparameter at the start of the run. Default: none.
+    pub fn hparam(mut self, name: &str, value: HParamValue) -> Self {
         self.hparams.push((name.into(), value));
         self
     }
@@ -236,7 +237,7 @@ impl<F: FileSystem> TensorBoard<F> {
         [TRAIN, VALIDATION, ROOT].map(|run| self.folder(run))
     }
 
-    /// Takes up records; those that are too many are left out.
+    /// Buffers a record; drops it if the buffer is full.
     fn put(&mut self, run: usize, record: impl FnOnce(&mut Vec<u8>)) {
         let pending = &mut self.runs[run].pending;
         match pending.len() < MOST {
@@ -246,14 +247,14 @@ impl<F: FileSystem> TensorBoard<F> {
     }
 
     fn put_scalar(&mut self, run: usize, step: u64, tag: &str, value: f64) {
-        self.put(run, |out| tensorboard_events::put_value(out, step, tag, &Value::Scalar(value)));
+        self.put(run, |out| tensorboard_events::put_value(out, step, tag, &SummaryValue::Scalar(value)));
     }
 
     fn called<'a>(&'a self, name: &'a str) -> &'a str {
         self.names.get(name).map_or(name, String::as_str)
     }
 
-    /// Writes what is to be written; what cannot be stays.
+    /// Writes pending records; on failure they stay pending.
     fn write(&mut self) -> Result<()> {
         for run in [TRAIN, VALIDATION, ROOT] {
             if !self.runs[run].pending.is_empty() {
@@ -263,30 +264,30 @@ impl<F: FileSystem> TensorBoard<F> {
         Ok(())
     }
 
-    /// Writes one run, which begins its file.
+    /// Writes the records of one run; creates its file if needed.
     fn write_run(&mut self, run: usize) -> Result<()> {
         let folder = self.folder(run);
         std::fs::create_dir_all(&folder)
-            .map_err(|e| Error::io("cannot make the folder", &folder, e).hint("choose another log_dir"))?;
+            .map_err(|e| Error::io("cannot create the folder", &folder, e).hint("choose another log_dir"))?;
         let mut bytes = Vec::new();
         if self.runs[run].bytes == 0 {
             tensorboard_events::put_header(&mut bytes);
         }
         bytes.extend_from_slice(&self.runs[run].pending);
         let path = folder.join(&self.name);
-        // A part of a record may be left of the last attempt.
+        // The last attempt may have left a partial record.
         let is_longer = std::fs::metadata(&path).is_ok_and(|m| m.len() > self.runs[run].bytes);
         let cleared = if is_longer { cut(&self.files, &path, self.runs[run].bytes) } else { Ok(()) };
         cleared
             .and_then(|()| append(&self.files, &path, &bytes))
-            .map_err(|e| Error::io("cannot write", &path, e).hint("make room, or choose another log_dir"))?;
+            .map_err(|e| Error::io("cannot write", &path, e).hint("free disk space, or choose another log_dir"))?;
         self.runs[run].bytes += bytes.len() as u64;
         self.runs[run].pending.clear();
         Ok(())
     }
 
-    /// Takes away what the processes before wrote behind the backup.
-    fn cut_off(&self, resumed: &Resumed) -> Result<()> {
+    /// Truncates events of previous processes after the backup.
+    fn cut_off(&self, resumed: &ResumedEventFile) -> Result<()> {
         for (folder, &length) in self.folders().iter().zip(&resumed.bytes) {
             for file in tensorboard_events::files_of(folder) {
                 let name = file.file_name().unwrap_or_default().to_string_lossy();
@@ -297,7 +298,7 @@ impl<F: FileSystem> TensorBoard<F> {
                     false if *name > *resumed.name => self.files.remove(&file),
                     _ => Ok(()),
                 };
-                done.map_err(|e| Error::io("cannot take back later steps in", &file, e))?;
+                done.map_err(|e| Error::io("cannot remove later steps from", &file, e))?;
             }
         }
         Ok(())
@@ -313,7 +314,7 @@ impl<F: FileSystem> TensorBoard<F> {
         })
     }
 
-    /// What a new run writes before its first step.
+    /// Buffers graph, texts and hyperparameters of a new run.
     fn begin(&mut self, cx: &FitCx<'_>) {
         let step = cx.model.steps();
         if self.write_graph {
@@ -321,7 +322,7 @@ impl<F: FileSystem> TensorBoard<F> {
             self.put(TRAIN, |out| tensorboard_events::put_graph(out, step, &nodes));
         }
         for (tag, markdown) in self.texts.clone() {
-            self.put(ROOT, |out| tensorboard_events::put_value(out, step, &tag, &Value::Text(markdown)));
+            self.put(ROOT, |out| tensorboard_events::put_value(out, step, &tag, &SummaryValue::Text(markdown)));
         }
         if !self.hparams.is_empty() {
             let hparams = self.hparams.clone();
@@ -329,7 +330,7 @@ impl<F: FileSystem> TensorBoard<F> {
         }
     }
 
-    /// All hosts put the weights together; one writes them.
+    /// Buffers weights as histograms and images. All hosts gather the weights together; one writes them.
     fn put_weights(&mut self, cx: &FitCx<'_>) -> Result<()> {
         let step = cx.epoch as u64;
         for (name, weight) in cx.model.weights() {
@@ -337,7 +338,7 @@ impl<F: FileSystem> TensorBoard<F> {
             if !cx.model.leads() {
                 continue;
             }
-            let buckets = Value::Histogram(tensorboard_events::histogram(&weight.to_f64s()));
+            let buckets = SummaryValue::Histogram(tensorboard_events::histogram(&weight.to_f64s()));
             self.put(TRAIN, |out| tensorboard_events::put_value(out, step, &format!("{name}/histogram"), &buckets));
             if self.write_images
                 && let Some(pictures) = pictures(&weight)?
@@ -349,10 +350,10 @@ impl<F: FileSystem> TensorBoard<F> {
     }
 
     fn put_gradients(&mut self, cx: &FitCx<'_>) -> Result<()> {
-        // None where a run went on behind the last step of an epoch.
+        // None if the run resumed after the last step of an epoch.
         let Some(batch) = cx.last_batch.filter(|_| self.write_grads) else { return Ok(()) };
         for (name, gradient) in cx.model.gradients(batch)? {
-            let buckets = Value::Histogram(tensorboard_events::histogram(&gradient.to_f64s()));
+            let buckets = SummaryValue::Histogram(tensorboard_events::histogram(&gradient.to_f64s()));
             let tag = format!("{name}_grad/histogram");
             if cx.model.leads() {
                 self.put(TRAIN, |out| tensorboard_events::put_value(out, cx.epoch as u64, &tag, &buckets));
@@ -367,7 +368,7 @@ impl<F: FileSystem> TensorBoard<F> {
 
     fn put_epoch(&mut self, cx: &FitCx<'_>) {
         let (epoch, step) = (cx.epoch as u64, cx.model.steps());
-        // The rate is written below, whoever adds it to the values.
+        // The learning rate is written below, whichever callback logs it.
         let trained = |name: &str| !name.starts_with("val_") && name != "learning_rate";
         for (name, value) in cx.logs.iter().filter(|(name, _)| trained(name)) {
             let tag = format!("epoch_{}", self.called(name));
@@ -380,7 +381,7 @@ impl<F: FileSystem> TensorBoard<F> {
         }
     }
 
-    /// Values of a validation by the step, and of an epoch's by its number too.
+    /// Buffers validation values by step, and at the end of an epoch also by epoch.
     fn put_validation(&mut self, cx: &FitCx<'_>) {
         let (epoch, step) = (cx.epoch as u64, cx.model.steps());
         for (name, value) in cx.logs.iter().filter_map(|(n, v)| Some((n.strip_prefix("val_")?, v))) {
@@ -392,9 +393,9 @@ impl<F: FileSystem> TensorBoard<F> {
         }
     }
 
-    /// Both clocks begin.
+    /// Starts both clocks.
     fn start_clocks(&mut self, cx: &FitCx<'_>) {
-        self.epoch_began = Began(Instant::now(), cx.model.steps());
+        self.epoch_began = StepStart(Instant::now(), cx.model.steps());
         self.batch_began = self.epoch_began;
     }
 
@@ -409,31 +410,32 @@ impl<F: FileSystem> TensorBoard<F> {
 
 field_setters! {
     impl<F: FileSystem> TensorBoard<F> {
-        /// Writes a histogram of every weight after every so many epochs; 0: never.
+        /// Writes a histogram of every weight after every this many epochs; 0: never.
         histogram_freq(epochs: usize);
-        /// Whether the layers are written as a graph.
+        /// Sets whether to write the layers as a graph.
         write_graph(yes: bool);
-        /// Whether weights are written as pictures beside their histograms: vectors, matrices and stacks of up to three of them.
+        /// Sets whether to write weights as images, along with their histograms: vectors, matrices and stacks of up to
+        /// three of them.
         write_images(yes: bool);
-        /// Whether histograms of the gradients of the epoch's last batch are written beside those of the weights: a program is compiled for
-        /// them each time.
+        /// Sets whether to write gradient histograms of the epoch's last batch, along with those of the weights.
+        /// Compiles a program for them each time.
         write_grads(yes: bool);
-        /// Whether steps per second are written, of epochs and of what `update_freq` says.
+        /// Sets whether to write steps per second, for epochs and for `update_freq`.
         write_steps_per_second(yes: bool);
         /// Sets how often loss and metrics of the epoch so far are written. Default: `UpdateFreq::Epoch`.
         update_freq(freq: UpdateFreq);
-        /// Whether a new run removes the event files of an earlier one; Keras adds to them.
+        /// Sets whether a new run removes the event files of an earlier one; Keras appends to them.
         overwrite(yes: bool);
     }
 }
 
-/// Steps per second since `(time, step)`.
-fn speed(Began(began, first): Began, step: u64) -> f64 {
+/// Returns steps per second since `(time, step)`.
+fn speed(StepStart(began, first): StepStart, step: u64) -> f64 {
     step.saturating_sub(first) as f64 / began.elapsed().as_secs_f64().max(1e-9)
 }
 
-/// The layers as nodes, the inputs as placeholders.
-fn graph(architecture: &Architecture) -> Vec<GraphNode> {
+/// Returns the layers as nodes, and the inputs as placeholders.
+fn graph(architecture: &Architecture) -> Vec<TensorBoardGraphNode> {
     let mut names: Vec<String> = Vec::new();
     // Layers that share their weights share their name.
     let mut unique = |name: &str| {
@@ -449,13 +451,13 @@ fn graph(architecture: &Architecture) -> Vec<GraphNode> {
         NodeInput::Input(i) => inputs.get(*i).cloned().unwrap_or_default(),
         NodeInput::Layer(i) => layers.get(*i).cloned().unwrap_or_default(),
     };
-    let placeholder = |(input, name): (&InputSpec, &String)| GraphNode {
+    let placeholder = |(input, name): (&InputSpec, &String)| TensorBoardGraphNode {
         name: name.clone(),
         op: "Placeholder".into(),
         inputs: Vec::new(),
         config: input.ty.as_ref().map_or(String::new(), ToString::to_string),
     };
-    let layer = |(node, name): (&LayerNode, &String)| GraphNode {
+    let layer = |(node, name): (&LayerNode, &String)| TensorBoardGraphNode {
         name: name.clone(),
         op: node.layer.class_name().into(),
         inputs: node.inputs.iter().map(source).collect(),
@@ -465,11 +467,12 @@ fn graph(architecture: &Architecture) -> Vec<GraphNode> {
     nodes.chain(architecture.nodes.iter().zip(&layers).map(layer)).collect()
 }
 
-/// A weight as Keras shows it, sides of length one left out: `f32[N]` as a column, `f32[N, M]` lying, `f32[H, W, N]` as N pictures of
-/// which the first are taken; others have none. 0 is black, 1 white.
-fn pictures(weight: &Literal) -> Result<Option<Value>> {
+/// Converts a weight to images as Keras does, ignoring dimensions of size 1: `f32[N]` as a column, `f32[N, M]`
+/// transposed, `f32[H, W, N]` as N images, of which the first few are used; other shapes have none. 0 is black, 1
+/// white.
+fn pictures(weight: &Literal) -> Result<Option<SummaryValue>> {
     let dims: Vec<usize> = weight.shape().dims().iter().copied().filter(|&d| d != 1).collect();
-    // Height, width, pictures, and how far apart their elements are.
+    // Height, width, number of images, and the strides of their elements.
     let (sizes, strides) = match dims[..] {
         [n] => ([n, 1, 1], [1, 0, 0]),
         [n, m] if n > m => ([m, n, 1], [1, m, 0]),
@@ -489,23 +492,23 @@ fn pictures(weight: &Literal) -> Result<Option<Value>> {
         let pixels: Vec<u8> = (0..height * width).map(shade).collect();
         pngs.push(png::to_bytes(&Literal::from_slice([height, width], &pixels)?)?);
     }
-    Ok(Some(Value::Images { width, height, pngs }))
+    Ok(Some(SummaryValue::Images { width, height, pngs }))
 }
 
-impl<F: FileSystem + Send> Configured for TensorBoard<F> {
-    fn check(&self) -> Checked {
+impl<F: FileSystem + Send> ConfigCallback for TensorBoard<F> {
+    fn check(&self) -> ArgumentCheck {
         if self.write_grads && self.histogram_freq == 0 {
             let e = Error::new(ErrorKind::Config, "write_grads has no effect without histogram_freq");
             return Err((
                 "write_grads",
-                e.hint("set histogram_freq, too: 1 writes histograms after each epoch"),
+                e.hint("set histogram_freq, such as 1 for histograms after each epoch"),
             ));
         }
         match self.update_freq {
             UpdateFreq::Steps(0) => Err((
                 "update_freq",
                 Error::new(ErrorKind::Config, "update_freq is 0")
-                    .hint("choose \"epoch\", \"batch\" or a number of steps from 1 on"),
+                    .hint("choose \"epoch\", \"batch\" or a number of steps of at least 1"),
             )),
             _ => Ok(()),
         }
@@ -515,8 +518,8 @@ impl<F: FileSystem + Send> Configured for TensorBoard<F> {
         vec![("log_dir", self.log_dir.to_str().unwrap_or_default())]
     }
 
-    /// With the configuration as a text and its keys as hyperparameters.
-    fn take_place(&mut self, place: &Place<'_>) {
+    /// Adds the configuration as a text, and its keys as hyperparameters.
+    fn take_place(&mut self, place: &CallbackRunInfo<'_>) {
         self.log_dir = place.file(&self.log_dir);
         self.overwrite = true;
         self.names.extend(place.names.iter().cloned());
@@ -539,10 +542,10 @@ impl<F: FileSystem + Send> Callback for TensorBoard<F> {
     fn restore(&mut self, state: &CallbackState) -> Result<()> {
         let name = state.values["file"].as_str().unwrap_or_default().to_string();
         let bytes = state.values["bytes"].as_array().into_iter().flatten().filter_map(|n| n.as_u64());
-        let resumed = Resumed { name, bytes: bytes.collect() };
+        let resumed = ResumedEventFile { name, bytes: bytes.collect() };
         if !tensorboard_events::is_event_file(&resumed.name) || resumed.bytes.len() != FOLDERS.len() {
             let e = Error::new(ErrorKind::Data, "TensorBoard's state in the backup names no event files");
-            return Err(e.hint("go on with the callbacks that the run was started with"));
+            return Err(e.hint("resume with the callbacks of the original run"));
         }
         self.resumed = Some(resumed);
         for (i, run) in self.runs.iter_mut().enumerate() {
@@ -587,7 +590,7 @@ impl<F: FileSystem + Send> Callback for TensorBoard<F> {
             return Ok(());
         }
         self.begin(cx);
-        // Though there may be nothing to say yet: a folder that cannot be written to costs no training.
+        // Write even if nothing is pending, so that a folder that is not writable fails before training.
         self.write_run(TRAIN)?;
         self.write()
     }
@@ -608,9 +611,9 @@ impl<F: FileSystem + Send> Callback for TensorBoard<F> {
         }
         if self.write_steps_per_second {
             self.put_scalar(TRAIN, step, "batch_steps_per_second", speed(self.batch_began, step));
-            self.batch_began = Began(Instant::now(), step);
+            self.batch_began = StepStart(Instant::now(), step);
         }
-        // A file that could not be written is tried again after epochs only.
+        // After a failure, retry only after epochs.
         if !self.delay.is_told {
             let written = self.write();
             self.delay.tell(written, "TensorBoard's events are", cx);
@@ -653,7 +656,7 @@ impl<F: FileSystem + Send> Callback for TensorBoard<F> {
         self.delay.tell(written, "TensorBoard's events are", cx);
         self.delay.tell_at_end("TensorBoard's last events are", cx);
         if self.is_lossy {
-            cx.note("TensorBoard lacks events: too many could not be written when they came".into());
+            cx.note("some TensorBoard events are missing: too many could not be written in time".into());
         }
         Ok(())
     }

@@ -1,12 +1,12 @@
-//! The callback that ends training where the loss is not finite.
+//! `TerminateOnNaN` callback: ends training if the loss is not finite.
 
 use super::callback_trait::{Callback, FitCx};
-use super::config_callback::Configured;
+use super::config_callback::ConfigCallback;
 use serde::{Deserialize, Serialize};
 use systole_ir::{Error, ErrorKind, Result};
 
-/// Ends training as soon as the loss is NaN or infinite. So does every training without it; where devices work
-/// asynchronously, this looks after each step.
+/// Ends training as soon as the loss is NaN or infinite. All training does so even without it; on asynchronous devices,
+/// this callback checks after each step.
 ///
 /// ```
 /// # use systole_data::Dataset;
@@ -24,24 +24,24 @@ use systole_ir::{Error, ErrorKind, Result};
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TerminateOnNaN {
-    /// Whether it ends with an error, so that the program fails.
+    /// Whether to end with an error, so that the program fails.
     pub raise_error: bool,
 }
 
 impl TerminateOnNaN {
-    /// Looks after each step.
+    /// Checks after each step.
     pub fn new() -> TerminateOnNaN {
         TerminateOnNaN { raise_error: false }
     }
 
-    /// Ends with an error, so that the program fails. Default: `false`.
+    /// Sets whether to end with an error, so that the program fails. Default: `false`.
     pub fn raise_error(mut self, yes: bool) -> Self {
         self.raise_error = yes;
         self
     }
 }
 
-impl Configured for TerminateOnNaN {}
+impl ConfigCallback for TerminateOnNaN {}
 
 impl Callback for TerminateOnNaN {
     fn on_train_batch_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
@@ -49,7 +49,7 @@ impl Callback for TerminateOnNaN {
             let what = || format!("the loss is not finite at step {}", cx.model.steps());
             let why = cx.stop_because.get_or_insert_with(what);
             if self.raise_error {
-                let (what, because) = why.split_once(": ").unwrap_or((why, "its value is no number"));
+                let (what, because) = why.split_once(": ").unwrap_or((why, "its value is not a number"));
                 return Err(Error::new(ErrorKind::Data, what).because(because).hint(
                     "try a smaller learning rate; without raise_error the run ends there, and its model is saved",
                 ));

@@ -1,17 +1,17 @@
-//! The callback that writes down how fast training goes.
+//! `ThroughputMonitor` callback: logs training throughput: batches, samples and FLOPs per second, MFU.
 
 use super::callback_trait::{Callback, FitCx};
-use super::config_callback::{Checked, Configured, Place, checked};
+use super::config_callback::{ArgumentCheck, ConfigCallback, CallbackRunInfo, checked};
 use crate::model::history::Logs;
 use serde::{Deserialize, Serialize};
 use systole_ir::cost::cost;
 use systole_ir::{Error, ErrorKind, Result};
 
-/// Adds to what each epoch measured how fast its steps were, validation left out: `batches_per_sec`, `samples_per_sec`,
-/// `flops_per_sec` by the operations that the step's graph has, and `mfu`, their share of what the device could do at most.
+/// Adds throughput to the logs of each epoch, without validation: `batches_per_sec`, `samples_per_sec`, `flops_per_sec`
+/// from the operations in the step's graph, and `mfu` (model FLOPs utilization), their fraction of the devices' peak.
 ///
-/// What the device can do is measured where the program has an engine of its own (on the command line, by the run's precision), or given
-/// as `available_flops`; otherwise there is no `mfu`. The first epoch has the compilation in it.
+/// The peak is measured on the CPU engine (by the command line, at the run's precision), or given as `available_flops`;
+/// otherwise `mfu` is omitted. The first epoch includes compilation.
 ///
 /// ```
 /// # use systole_data::Dataset;
@@ -32,26 +32,26 @@ use systole_ir::{Error, ErrorKind, Result};
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ThroughputMonitor {
-    /// Operations a second that all devices together could do at most. Default: as measured.
+    /// Peak operations per second of all devices together. Default: as measured.
     pub available_flops: Option<f64>,
-    /// Operations of a step on a batch of some size.
+    /// Operations per step for a batch size.
     #[serde(skip)]
     step: Option<(u64, f64)>,
 }
 
 impl ThroughputMonitor {
-    /// Without a share of the most.
+    /// Creates a monitor without `mfu`.
     pub fn new() -> ThroughputMonitor {
         ThroughputMonitor::default()
     }
 
-    /// Sets how many operations a second all devices together could do at most. Default: none.
+    /// Sets the peak operations per second of all devices together. Default: none.
     pub fn available_flops(mut self, flops: f64) -> Self {
         self.available_flops = Some(flops);
         self
     }
 
-    /// Operations of a step, by its graph.
+    /// Returns the operations per step from its graph.
     fn flops(&mut self, cx: &mut FitCx<'_>, batch: u64) -> Result<f64> {
         match self.step {
             Some((size, flops)) if size == batch => Ok(flops),
@@ -65,21 +65,21 @@ impl ThroughputMonitor {
     }
 }
 
-impl Configured for ThroughputMonitor {
-    fn check(&self) -> Checked {
+impl ConfigCallback for ThroughputMonitor {
+    fn check(&self) -> ArgumentCheck {
         match self.available_flops {
             Some(flops) if !(flops > 0.0 && flops.is_finite()) => {
                 let e = Error::new(ErrorKind::Config, format!("available_flops is {flops}"));
                 Err((
                     "available_flops",
-                    e.hint("operations a second, as 1e11; leave it out to have it measured"),
+                    e.hint("give operations per second, such as 1e11, or omit it to measure them"),
                 ))
             }
             _ => Ok(()),
         }
     }
 
-    fn take_place(&mut self, place: &Place<'_>) {
+    fn take_place(&mut self, place: &CallbackRunInfo<'_>) {
         self.available_flops = self.available_flops.or_else(|| (place.peak_flops)());
     }
 }

@@ -1,14 +1,14 @@
-//! The callback that ends training by the clock.
+//! `Timer` callback: ends training after a given time.
 
 use super::callback_trait::{Callback, CallbackState, FitCx, duration};
-use super::config_callback::{Checked, Configured, checked};
+use super::config_callback::{ArgumentCheck, ConfigCallback, checked};
 use crate::callback::trainer_limits::time;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::time::{Duration, Instant};
 use systole_ir::Result;
 
-/// When [`Timer`] looks at the clock.
+/// When [`Timer`] checks the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TimerInterval {
@@ -19,7 +19,7 @@ pub enum TimerInterval {
     Epoch,
 }
 
-/// Ends training once a time is over, all starts of a run together.
+/// Ends training after a given total time; counts all starts of a run.
 ///
 /// ```
 /// # use systole_data::Dataset;
@@ -38,13 +38,13 @@ pub enum TimerInterval {
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Timer {
-    /// The time: `HH:MM:SS`, or with days before. Required.
+    /// Duration: `HH:MM:SS`, optionally with days before. Required.
     pub duration: String,
-    /// When it looks at the clock: after each step, or after each epoch.
+    /// When to check the time: after each step, or after each epoch.
     pub interval: TimerInterval,
     #[serde(skip)]
     began: Option<Instant>,
-    /// What earlier starts of the run trained.
+    /// Training time of earlier starts of the run.
     #[serde(skip)]
     before: Duration,
 }
@@ -60,32 +60,32 @@ impl Timer {
         }
     }
 
-    /// Sets when it looks at the clock. Default: `TimerInterval::Step`.
+    /// Sets when to check the time. Default: `TimerInterval::Step`.
     pub fn interval(mut self, interval: TimerInterval) -> Self {
         self.interval = interval;
         self
     }
 
-    /// The time that went by, all starts of the run together.
+    /// Returns the elapsed time, including all starts of the run.
     pub fn time_elapsed(&self) -> Duration {
         self.before + self.began.map_or(Duration::ZERO, |began| began.elapsed())
     }
 
-    /// The time that is left.
+    /// Returns the remaining time.
     pub fn time_remaining(&self) -> Duration {
         time(&self.duration).unwrap_or_default().saturating_sub(self.time_elapsed())
     }
 
     fn look(&self, cx: &mut FitCx<'_>) {
         if self.time_remaining().is_zero() {
-            let why = || format!("the time of {} for this run is over (Timer)", self.duration);
+            let why = || format!("the time limit of {} for this run is reached (Timer)", self.duration);
             cx.stop_because.get_or_insert_with(why);
         }
     }
 }
 
-impl Configured for Timer {
-    fn check(&self) -> Checked {
+impl ConfigCallback for Timer {
+    fn check(&self) -> ArgumentCheck {
         time(&self.duration).map(drop).map_err(|e| ("duration", e))
     }
 }
@@ -101,7 +101,7 @@ impl Callback for Timer {
         Ok(())
     }
 
-    /// The clock needs nothing of a step; it is asked without waiting for one.
+    /// Needs no values of a step: the time is checked without waiting for devices.
     fn wants_batch(&self, _step: u64) -> bool {
         self.interval == TimerInterval::Step && self.time_remaining().is_zero()
     }

@@ -1,4 +1,4 @@
-//! Parts of epochs and ends by the clock: the trial runs of Lightning's `Trainer`.
+//! Lightning `Trainer` limits: `limit_train_batches` and the like, and `max_time`.
 
 use serde::{Deserialize, Deserializer, Serialize};
 use std::str::FromStr;
@@ -6,29 +6,31 @@ use std::time::Duration;
 use systole_data::Dataset;
 use systole_ir::{Error, ErrorKind, Result};
 
-/// How many of a data set's batches are used: `0.25` is a share, `10` a count; `1.0` is all of them, `1` one batch.
+/// Limit on the number of batches of a dataset: `0.25` is a fraction, `10` a count; `1.0` is all batches, `1` one
+/// batch.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Limit {
-    /// Batches from the first on.
+    /// The first batches.
     Batches(usize),
-    /// A share of all, 0.0 to 1.0, rounded down.
+    /// Fraction of all batches, 0.0 to 1.0, rounded down.
     Share(f64),
 }
 
 impl Limit {
-    /// Batches of `data` that it leaves, told by `name`; `steps` where an epoch has a number of steps of its own.
+    /// Resolves the limit to a number of batches of `data`. `name` is used in errors; `steps` is the number of steps
+    /// per epoch if fixed.
     ///
     /// # Errors
-    /// A share of data that do not tell how many batches they have.
+    /// If the limit is a fraction and the number of batches is unknown.
     pub fn of(self, name: &str, data: &Dataset, steps: Option<usize>) -> Result<usize> {
         let known = data.cardinality().finite().and_then(|n| usize::try_from(n).ok());
         let all = steps.or(known);
         match self {
             Limit::Batches(n) => Ok(all.map_or(n, |all| n.min(all))),
             Limit::Share(share) => all.map(|all| (all as f64 * share) as usize).ok_or_else(|| {
-                Error::new(ErrorKind::Config, format!("{name} is a share of an unknown number of batches"))
-                    .because("the data do not tell how many batches they have")
+                Error::new(ErrorKind::Config, format!("{name} is a fraction of an unknown number of batches"))
+                    .because("the dataset does not report its number of batches")
                     .hint(format!("give a number of batches: {name} = 10"))
             }),
         }
@@ -40,7 +42,8 @@ impl FromStr for Limit {
 
     fn from_str(text: &str) -> Result<Limit> {
         let wrong = || {
-            let what = format!("`{text}` is neither a number of batches, as 10, nor a share of them, as 0.1");
+            let what =
+                format!("expected a number of batches such as 10 or a fraction such as 0.1, got `{text}`");
             Error::new(ErrorKind::Config, what)
         };
         if let Ok(n) = text.parse() {
@@ -54,20 +57,20 @@ impl FromStr for Limit {
 impl<'de> Deserialize<'de> for Limit {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Limit, D::Error> {
         #[derive(Deserialize)]
-        #[serde(untagged, expecting = "expected a number of batches such as 10 or a share such as 0.1")]
-        enum Written {
+        #[serde(untagged, expecting = "expected a number of batches such as 10 or a fraction such as 0.1")]
+        enum SerializedLimit {
             Batches(usize),
             Share(f64),
         }
-        let text = match Written::deserialize(deserializer)? {
-            Written::Batches(n) => return Ok(Limit::Batches(n)),
-            Written::Share(share) => format!("{share:?}"),
+        let text = match SerializedLimit::deserialize(deserializer)? {
+            SerializedLimit::Batches(n) => return Ok(Limit::Batches(n)),
+            SerializedLimit::Share(share) => format!("{share:?}"),
         };
         text.parse().map_err(|e: Error| serde::de::Error::custom(e.what()))
     }
 }
 
-/// Lightning's `max_time`: `DD:HH:MM:SS`.
+/// Parses Lightning's `max_time`: `DD:HH:MM:SS`.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -76,17 +79,19 @@ impl<'de> Deserialize<'de> for Limit {
 /// ```
 ///
 /// # Errors
-/// Another form; no time at all.
+/// If the format is invalid or the time is zero.
 pub fn max_time(text: &str) -> Result<Duration> {
     let parsed = time(text).ok().filter(|_| text.split(':').count() == 4);
-    parsed.ok_or_else(|| no_time(text).hint("days, hours, minutes and seconds: 00:12:00:00 is half a day"))
+    parsed.ok_or_else(|| {
+        no_time(text).hint("give days, hours, minutes and seconds, such as 00:12:00:00 for half a day")
+    })
 }
 
 fn no_time(text: &str) -> Error {
-    Error::new(ErrorKind::Config, format!("`{text}` is no time"))
+    Error::new(ErrorKind::Config, format!("expected a time, got `{text}`"))
 }
 
-/// `HH:MM:SS`, or with days before as [`max_time`].
+/// Parses `HH:MM:SS`, or with days as [`max_time`].
 ///
 /// ```
 /// # use std::time::Duration;
@@ -95,10 +100,13 @@ fn no_time(text: &str) -> Error {
 /// ```
 ///
 /// # Errors
-/// Another form; no time at all.
+/// If the format is invalid or the time is zero.
 pub fn time(text: &str) -> Result<Duration> {
-    let wrong =
-        || no_time(text).hint("hours, minutes and seconds: 00:10:00 is ten minutes; 01:00:00:00 a day");
+    let wrong = || {
+        no_time(text).hint(
+            "give hours, minutes and seconds, such as 00:10:00 for ten minutes, or 01:00:00:00 for a day",
+        )
+    };
     let parts: Vec<u64> =
         text.split(':').map(|part| part.parse().ok()).collect::<Option<_>>().ok_or_else(wrong)?;
     let (days, hours, minutes, seconds) = match parts[..] {

@@ -1,6 +1,7 @@
-//! Backups of a training run: everything that a run needs to go on after a kill, bit for bit and in the middle of an
-//! epoch. A backup is a model file with the run's place, its metrics in progress and its callbacks' state beside the
-//! weights. Steps stop only while arrays are copied; a thread writes them.
+//! Backups of a training run: resume a killed run bit-identically, even in the middle of an epoch.
+//!
+//! A backup is a model file that also holds the run's position, metrics in progress and callback state. Steps pause
+//! only while arrays are copied; a thread writes the file.
 
 use crate::callback::CallbackState;
 use crate::layers::CustomLayers;
@@ -16,16 +17,16 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use systole_data::Position;
-use systole_data::file_system::{Disk, FileSystem, sweep};
+use systole_data::PipelinePosition;
+use systole_data::file_system::{FileSystem, OsFileSystem, sweep};
 use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt};
 
-/// Keeps a run in a folder while it trains, and takes it up again from there; Keras's callback of that name, as an
-/// argument of `fit` ([`crate::Fit::backup`]).
+/// Backs up a training run in a folder and resumes it from there; Keras's callback of that name, as an argument of
+/// `fit` ([`crate::Fit::backup`]).
 ///
-/// A run that was killed and is started again with the same folder goes on where its last backup was taken, in the
-/// middle of an epoch too, and ends with the same bits as one that was never stopped. A run that was finished is not
-/// trained further. The model must be the same, compiled the same way; the data pipeline must yield the same elements.
+/// A killed run that is started again with the same folder resumes at its last backup, even in the middle of an epoch,
+/// and ends with the same bits as an uninterrupted run. A finished run is not trained further. The model must be the
+/// same, compiled the same way; the data pipeline must yield the same elements.
 ///
 /// ```
 /// use systole_data::Dataset;
@@ -58,7 +59,8 @@ pub struct BackupAndRestore {
 }
 
 impl BackupAndRestore {
-    /// Backups in `dir`, which is made where it is missing: after every epoch and every 60 seconds, the last two kept.
+    /// Creates backups in `dir`, which is created if missing: after every epoch and every 60 seconds, keeping the last
+    /// two.
     pub fn new(dir: impl AsRef<Path>) -> BackupAndRestore {
         BackupAndRestore {
             dir: dir.as_ref().into(),
@@ -70,92 +72,91 @@ impl BackupAndRestore {
         }
     }
 
-    /// The run in the folder, for a process that does not write there.
-    pub(crate) fn found(&self) -> Result<Option<FoundBackup>> {
+    /// Loads the latest backup in a process that does not write to the folder.
+    pub(crate) fn found(&self) -> Result<Option<LoadedBackup>> {
         if self.restart { Ok(None) } else { latest(&self.dir) }
     }
 
-    /// The model as the newest whole backup has it: what a run that goes on from a saved model needs no more, once it has one
-    /// of its own.
+    /// Loads the model of the newest intact backup. A resumed run uses it instead of the saved model it started from.
     ///
     /// # Errors
-    /// When backups are there and none is whole, or the model has layers of the user's own.
+    /// If no backup is intact, or the model has custom layers.
     pub fn model(&self) -> Result<Option<Model>> {
-        let model = |found: FoundBackup| {
+        let model = |found: LoadedBackup| {
             let path = found.path.display().to_string();
             Model::from_file(found.file, &CustomLayers::default()).at(|| path)
         };
         latest(&self.dir)?.map(model).transpose()
     }
 
-    /// Where the run in the folder stands; `None` where there is none.
+    /// Returns the position of the run in the folder; `None` if there is none.
     ///
     /// # Errors
-    /// When backups are there and none is whole.
-    pub fn place(&self) -> Result<Option<RunPlace>> {
+    /// If no backup is intact.
+    pub fn place(&self) -> Result<Option<RunPosition>> {
         Ok(latest(&self.dir)?.map(|found| found.run.place))
     }
 }
 
 field_setters! {
     impl BackupAndRestore {
-        /// How long after a backup the next one is taken; `None`: not by time. Default: 60 seconds.
+        /// Sets the time between backups; `None`: not by time. Default: 60 seconds.
         every(time: impl Into<Option<Duration>>) => time.into();
-        /// Takes a backup after every so many steps of the run, too.
+        /// Also backs up after every this many steps of the run.
         every_steps(steps: u64) => Some(steps.max(1));
-        /// Whether a backup is taken after every epoch.
+        /// Sets whether to back up after every epoch.
         every_epoch(yes: bool);
-        /// How many of the last backups are kept, at least one.
+        /// Sets the number of backups to keep, at least one.
         keep(backups: usize) => backups.max(1);
-        /// Whether the run in the folder is given up and its backups are removed.
+        /// Sets whether to discard the run in the folder and delete its backups.
         restart(yes: bool);
     }
 }
 
-/// Where a run stands.
+/// Position of a run: epoch, steps and data position.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct RunPlace {
-    /// The epoch of the next step, from 0.
+pub struct RunPosition {
+    /// Epoch of the next step, from 0.
     pub epoch: usize,
-    /// Steps that were taken in it.
+    /// Steps done in that epoch.
     pub steps: usize,
-    /// Whether the run came to its end.
+    /// Whether the run is complete.
     pub finished: bool,
-    /// Why it ended early, where a callback did that.
+    /// Why it ended early, if a callback ended it.
     pub stopped_because: Option<String>,
-    /// Seconds that all its starts trained, where `max_time` limits them.
+    /// Training time of all starts in seconds, if `max_time` limits it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trained_seconds: Option<f64>,
-    /// Seconds since the last validation, where `val_check_interval` is a time.
+    /// Seconds since the last validation, if `val_check_interval` is a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validated_seconds: Option<f64>,
-    /// The place in the data before the next step: `epoch:elements`.
+    /// Data position before the next step: `epoch:elements`.
     pub(crate) data: String,
 }
 
-/// A run's part of a backup.
+/// State of a run in a backup.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RunState {
-    pub(crate) place: RunPlace,
+    pub(crate) place: RunPosition,
     initial_epoch: usize,
-    /// Values as text: JSON has no NaN.
-    epochs: Vec<Texts>,
-    /// Validations in the middle of epochs.
+    /// Logs per epoch; values as text, because JSON has no NaN.
+    epochs: Vec<NamedTexts>,
+    /// Validations within epochs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    validations: Vec<(usize, u64, Texts)>,
+    validations: Vec<(usize, u64, NamedTexts)>,
     callbacks: Vec<serde_json::Value>,
-    /// Which of the callbacks are loggers. Earlier versions did not write it down.
+    /// Indices of the callbacks that are loggers. Earlier versions did not write it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     loggers: Vec<usize>,
 }
 
 /// Values by name, as text.
-type Texts = Vec<(String, String)>;
+type NamedTexts = Vec<(String, String)>;
 
-/// A backup that was read.
-pub(crate) struct FoundBackup {
+/// A loaded backup.
+pub(crate) struct LoadedBackup {
     pub(crate) file: ModelFile,
     pub(crate) run: RunState,
     pub(crate) path: PathBuf,
@@ -168,7 +169,7 @@ const LOCK: &str = "lock";
 
 impl RunState {
     pub(crate) fn new(
-        place: RunPlace,
+        place: RunPosition,
         history: &History,
         callbacks: &[CallbackState],
         loggers: Vec<usize>,
@@ -184,14 +185,14 @@ impl RunState {
         }
     }
 
-    /// What the run had found out.
+    /// Restores the history of the run.
     pub(crate) fn history(&self) -> Result<History> {
         let mut history = History {
             initial_epoch: self.initial_epoch,
             stopped_because: self.place.stopped_because.clone(),
             ..History::default()
         };
-        let logs_of = |texts: &Texts| -> Result<Logs> {
+        let logs_of = |texts: &NamedTexts| -> Result<Logs> {
             let mut logs = Logs::new();
             for (name, text) in texts {
                 let value = text.parse().map_err(|_| unreadable(format!("{name} is `{text}`")))?;
@@ -207,21 +208,22 @@ impl RunState {
         Ok(history)
     }
 
-    /// Adds it to a file.
+    /// Adds the state to a model file's metadata.
     pub(crate) fn in_file(&self, mut file: ModelFile) -> Result<ModelFile> {
-        let text = serde_json::to_string(self)
-            .map_err(|e| Error::new(ErrorKind::Bug, "a run does not serialise").because(e.to_string()))?;
+        let text = serde_json::to_string(self).map_err(|e| {
+            Error::new(ErrorKind::Bug, "cannot serialize the state of the run").because(e.to_string())
+        })?;
         file.metadata.insert(RUN.into(), text);
         Ok(file)
     }
 
-    pub(crate) fn position(&self) -> Result<Position> {
+    pub(crate) fn position(&self) -> Result<PipelinePosition> {
         self.place.data.parse()
     }
 }
 
-impl FoundBackup {
-    /// The state that each callback had, and whether it was a logger.
+impl LoadedBackup {
+    /// Returns the state of each callback, and whether it was a logger.
     pub(crate) fn callbacks(&mut self) -> Vec<(CallbackState, bool)> {
         let tensors = |k: usize| {
             let prefix = format!("{CALLBACKS}{k}/");
@@ -235,7 +237,7 @@ impl FoundBackup {
     }
 }
 
-/// A model and a run, as a backup holds them.
+/// Creates a backup's model file from a model and a run.
 pub(crate) fn snapshot(model: &Model, run: &RunState, callbacks: Vec<CallbackState>) -> Result<ModelFile> {
     let mut file = model.to_backup()?;
     for (name, value) in model.state.metrics.iter() {
@@ -249,10 +251,10 @@ pub(crate) fn snapshot(model: &Model, run: &RunState, callbacks: Vec<CallbackSta
 }
 
 fn unreadable(why: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Data, "the backup's account of its run is not readable").because(why)
+    Error::new(ErrorKind::Data, "cannot read the run's state in the backup").because(why)
 }
 
-/// The backups of a folder, the newest first.
+/// Lists the backups of a folder, newest first.
 fn backups(dir: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     let mut all = Vec::new();
     for entry in fs::read_dir(dir)? {
@@ -267,11 +269,11 @@ fn backups(dir: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     Ok(all)
 }
 
-/// The newest backup that is whole. What is wrong with newer ones is not told where an older one serves.
-fn latest(dir: &Path) -> Result<Option<FoundBackup>> {
+/// Loads the newest intact backup. Errors of newer ones are ignored if an older one can be loaded.
+fn latest(dir: &Path) -> Result<Option<LoadedBackup>> {
     let all = match backups(dir) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-        all => all.map_err(|e| Error::io("cannot look for backups in", dir, e))?,
+        all => all.map_err(|e| Error::io("cannot list the backups in", dir, e))?,
     };
     let mut failed = None;
     for (_, path) in all {
@@ -282,34 +284,34 @@ fn latest(dir: &Path) -> Result<Option<FoundBackup>> {
     }
     match failed {
         None => Ok(None),
-        Some(e) => Err(Error::new(ErrorKind::Data, format!("no backup in {} is whole", dir.display()))
+        Some(e) => Err(Error::new(ErrorKind::Data, format!("no backup in {} is intact", dir.display()))
             .because(e.to_string())
             .hint("move the folder away to train from the start")),
     }
 }
 
-fn read(path: &Path) -> Result<FoundBackup> {
+fn read(path: &Path) -> Result<LoadedBackup> {
     let file = ModelFile::load(path)?;
-    let text = file.metadata.get(RUN).ok_or_else(|| unreadable("there is none"));
+    let text = file.metadata.get(RUN).ok_or_else(|| unreadable("the metadata entry is missing"));
     let run = text.and_then(|t| serde_json::from_str(t).map_err(|e| unreadable(e.to_string())));
-    Ok(FoundBackup { run: run.at(|| path.display().to_string())?, file, path: path.into() })
+    Ok(LoadedBackup { run: run.at(|| path.display().to_string())?, file, path: path.into() })
 }
 
-/// The folder of a run that is going on, and the thread that writes into it.
-pub(crate) struct Backups {
+/// Backup folder of a run in progress, and the thread that writes to it.
+pub(crate) struct BackupWriter {
     options: BackupAndRestore,
-    /// Held until the run ends: no other process trains into the folder.
+    /// Held until the run ends, so that no other process trains in the folder.
     _lock: File,
-    write: Arc<Write>,
-    writer: Option<Writer>,
+    write: Arc<BackupFn>,
+    writer: Option<BackupThread>,
     last: Instant,
     at_step: u64,
 }
 
-/// Writes the backup of a step into the folder.
-type Write = dyn Fn(&BackupAndRestore, u64, &ModelFile) -> Result<()> + Send + Sync;
+/// Writes the backup of a step.
+type BackupFn = dyn Fn(&BackupAndRestore, u64, &ModelFile) -> Result<()> + Send + Sync;
 
-struct Writer {
+struct BackupThread {
     jobs: SyncSender<(u64, ModelFile)>,
     done: Receiver<Result<()>>,
     thread: JoinHandle<()>,
@@ -317,56 +319,59 @@ struct Writer {
     busy: bool,
 }
 
-impl Backups {
-    /// Takes a folder for this run, and removes what saves that were killed left in it.
-    pub(crate) fn open(options: BackupAndRestore) -> Result<Backups> {
-        Backups::open_with(options, Arc::new(|o, step, file| write(&Disk, &o.dir, o.keep, step, file)))
+impl BackupWriter {
+    /// Locks a folder for this run, and deletes partial files of killed processes.
+    pub(crate) fn open(options: BackupAndRestore) -> Result<BackupWriter> {
+        BackupWriter::open_with(
+            options,
+            Arc::new(|o, step, file| write(&OsFileSystem, &o.dir, o.keep, step, file)),
+        )
     }
 
-    fn open_with(options: BackupAndRestore, write: Arc<Write>) -> Result<Backups> {
+    fn open_with(options: BackupAndRestore, write: Arc<BackupFn>) -> Result<BackupWriter> {
         let dir = &options.dir;
-        let hint = "choose a folder that you may write to";
-        fs::create_dir_all(dir).map_err(|e| Error::io("cannot make the folder", dir, e).hint(hint))?;
+        let hint = "choose a writable folder";
+        fs::create_dir_all(dir).map_err(|e| Error::io("cannot create the folder", dir, e).hint(hint))?;
         let path = dir.join(LOCK);
         let lock = File::create(&path).map_err(|e| Error::io("cannot write", &path, e).hint(hint))?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(fs::TryLockError::WouldBlock) => {
                 return Err(Error::new(ErrorKind::Io, format!("{} is in use", dir.display()))
-                    .because("another process keeps its run there")
+                    .because("another process trains a run there")
                     .hint("wait for it, stop it, or choose another folder"));
             }
-            // File systems without locks: two runs in one folder are the user's to avoid.
+            // The file system has no locks: avoiding two runs in one folder is up to the user.
             Err(fs::TryLockError::Error(_)) => {}
         }
         sweep(dir);
         if options.restart {
-            for (_, path) in backups(dir).map_err(|e| Error::io("cannot look for backups in", dir, e))? {
+            for (_, path) in backups(dir).map_err(|e| Error::io("cannot list the backups in", dir, e))? {
                 fs::remove_file(&path).map_err(|e| Error::io("cannot remove", &path, e))?;
             }
         }
-        Ok(Backups { options, _lock: lock, write, writer: None, last: Instant::now(), at_step: 0 })
+        Ok(BackupWriter { options, _lock: lock, write, writer: None, last: Instant::now(), at_step: 0 })
     }
 
-    /// The run in the folder.
-    pub(crate) fn latest(&self) -> Result<Option<FoundBackup>> {
+    /// Loads the latest backup.
+    pub(crate) fn latest(&self) -> Result<Option<LoadedBackup>> {
         latest(&self.options.dir)
     }
 
-    /// Waits until a backup that is being written is written. What went wrong with it is returned.
+    /// Waits for the backup being written; returns its error, if any.
     pub(crate) fn wait(&mut self) -> Result<()> {
         self.writer.as_mut().map_or(Ok(()), |writer| writer.settle(true))
     }
 
-    /// Whether a backup should be taken after a step.
+    /// Whether a backup is due after a step.
     pub(crate) fn is_due(&self, step: u64, epoch_ends: bool) -> bool {
         let by_steps = self.options.every_steps.is_some_and(|n| step - self.at_step.min(step) >= n);
         let by_time = self.options.every.is_some_and(|t| self.last.elapsed() >= t);
         (epoch_ends && self.options.every_epoch) || by_steps || by_time
     }
 
-    /// Has a backup written. While an earlier one is still being written, it is left out unless it `must` be there.
-    /// What went wrong with an earlier one is returned: training can go on without it.
+    /// Starts writing a backup. Skips it while an earlier one is still being written, unless `must`. Returns the error
+    /// of the earlier one, if any; training can continue without it.
     pub(crate) fn save(
         &mut self,
         step: u64,
@@ -376,7 +381,7 @@ impl Backups {
         let (options, write) = (self.options.clone(), self.write.clone());
         let writer = match &mut self.writer {
             Some(writer) => writer,
-            none => none.insert(Writer::start(move |step, file| write(&options, step, file))?),
+            none => none.insert(BackupThread::start(move |step, file| write(&options, step, file))?),
         };
         let earlier = writer.settle(must);
         if writer.busy {
@@ -390,8 +395,8 @@ impl Backups {
     }
 }
 
-impl Drop for Backups {
-    /// Where training fails, its last backup is still written before another run may have the folder.
+impl Drop for BackupWriter {
+    /// If training fails, its last backup is finished before the folder is unlocked.
     fn drop(&mut self) {
         let Some(mut writer) = self.writer.take() else { return };
         let _ = writer.settle(true);
@@ -400,8 +405,8 @@ impl Drop for Backups {
     }
 }
 
-impl Writer {
-    fn start(write: impl Fn(u64, &ModelFile) -> Result<()> + Send + 'static) -> Result<Writer> {
+impl BackupThread {
+    fn start(write: impl Fn(u64, &ModelFile) -> Result<()> + Send + 'static) -> Result<BackupThread> {
         let (jobs, inbox) = sync_channel::<(u64, ModelFile)>(1);
         let (outbox, done) = sync_channel(1);
         let work = move || {
@@ -413,17 +418,17 @@ impl Writer {
         };
         let thread = std::thread::Builder::new().name("systole-backup".into()).spawn(work);
         let thread = thread.map_err(|e| {
-            Error::new(ErrorKind::Io, "cannot start the thread that writes backups").because(e.to_string())
+            Error::new(ErrorKind::Io, "cannot start the backup thread").because(e.to_string())
         })?;
-        Ok(Writer { jobs, done, thread, busy: false })
+        Ok(BackupThread { jobs, done, thread, busy: false })
     }
 
-    /// How the backup that was being written ended, if it did or if it is waited for.
+    /// Collects the result of the backup being written, if it is done or `wait` is set.
     fn settle(&mut self, wait: bool) -> Result<()> {
         if !self.busy {
             return Ok(());
         }
-        let lost = || Error::new(ErrorKind::Bug, "the thread that writes backups ended");
+        let lost = || Error::new(ErrorKind::Bug, "the backup thread ended unexpectedly");
         let result = match wait {
             true => self.done.recv().map_err(|_| lost()).flatten(),
             false => match self.done.try_recv() {
@@ -437,10 +442,10 @@ impl Writer {
     }
 }
 
-/// Writes a backup and, once it is on the disk, removes those that are not kept.
+/// Writes a backup and, once it is on disk, deletes those that are not kept.
 fn write<F: FileSystem>(files: &F, dir: &Path, keep: usize, step: u64, file: &ModelFile) -> Result<()> {
     file.save_with(files, &dir.join(format!("step-{step:012}.safetensors")))?;
-    let old = backups(dir).map_err(|e| Error::io("cannot look for old backups in", dir, e))?;
+    let old = backups(dir).map_err(|e| Error::io("cannot list the old backups in", dir, e))?;
     for (_, path) in old.into_iter().filter(|(n, _)| *n <= step).skip(keep) {
         files.remove(&path).map_err(|e| Error::io("cannot remove the old backup", &path, e))?;
     }
@@ -459,20 +464,20 @@ mod tests {
         let gate = Mutex::new(gate);
         let written = Arc::new(Mutex::new(Vec::new()));
         let seen = written.clone();
-        // A disk that takes as long as it is told to.
-        let slow: Arc<Write> = Arc::new(move |o, step, file| {
+        // A disk with controlled delay.
+        let slow: Arc<BackupFn> = Arc::new(move |o, step, file| {
             gate.lock().unwrap().recv().unwrap();
             seen.lock().unwrap().push(step);
-            write(&Disk, &o.dir, o.keep, step, file)
+            write(&OsFileSystem, &o.dir, o.keep, step, file)
         });
         let options = BackupAndRestore::new(&dir).every(None).every_steps(1);
-        let mut backups = Backups::open_with(options, slow).unwrap();
+        let mut backups = BackupWriter::open_with(options, slow).unwrap();
         let made = std::cell::Cell::new(0);
         let file = || {
             made.set(made.get() + 1);
             Ok(ModelFile::default())
         };
-        // Were a step to wait for the disk, nobody would ever open the gate.
+        // If a step waited for the disk, nothing would ever open the gate.
         for step in 1..=50 {
             if backups.is_due(step, false) {
                 backups.save(step, false, file).unwrap();
@@ -484,7 +489,7 @@ mod tests {
             "what comes due meanwhile is left out"
         );
         let opener = std::thread::spawn(move || (0..2).for_each(|_| go.send(()).unwrap()));
-        // The last one must be there.
+        // The last backup must be written.
         backups.save(50, true, file).unwrap();
         opener.join().unwrap();
         assert_eq!(*written.lock().unwrap(), [1, 50]);

@@ -1,22 +1,22 @@
-//! The best model of a run: kept in a file of its own while the run goes on to its last epoch.
+//! Keeps the best model of a run in a file while training continues to the last epoch.
 //!
-//! Nothing of it is in the backups: the file says which epoch it is and how good that was, and a run that goes on believes it
-//! where that epoch is over. What lies ahead of the place that a run goes on from is measured and written again.
+//! It is not part of backups: the file records its epoch and value, and a resumed run trusts it if that epoch is
+//! complete. Epochs after the resumed position are measured and written again.
 
-use crate::callback::{Best, Callback, Delay, FitCx};
+use crate::callback::{BestValue, Callback, FitCx, WriteRetry};
 use crate::model::Model;
 use crate::model::history::{BestEpoch, History};
 use crate::model::model_file::ModelFile;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
-use systole_data::file_system::Disk;
+use systole_data::file_system::OsFileSystem;
 use systole_ir::{Error, Result};
 
-/// The note of a model that says which epoch it is.
+/// Key of the model's note with the best epoch.
 const NOTE: &str = "best";
 
-/// Keeps the best model of a run in a file ([`crate::Fit::best`]): Keras's `ModelCheckpoint` with `save_best_only`, for runs that may
-/// be killed at any time.
+/// Keeps the best model of a run in a file ([`crate::Fit::best`]): Keras's `ModelCheckpoint` with `save_best_only`, for
+/// runs that may be killed at any time.
 ///
 /// ```
 /// use systole_data::Dataset;
@@ -43,27 +43,27 @@ pub struct KeepBest {
 }
 
 impl KeepBest {
-    /// Watches `monitor`, a value of the validation: `val_loss`, `val_accuracy`. Whether more or less of it is better its name
-    /// tells, as [`Mode::Auto`](crate::callback::Mode::Auto) does.
+    /// Monitors a validation value: `val_loss`, `val_accuracy`. Its name determines whether higher or lower is better,
+    /// as in [`Mode::Auto`](crate::callback::Mode::Auto).
     pub fn new(path: impl AsRef<Path>, monitor: &str) -> KeepBest {
         KeepBest { path: path.as_ref().into(), monitor: monitor.into(), goes_on: false }
     }
 
-    /// Whether a new run must beat what the file holds already, rather than begin with none. Default: false.
+    /// Sets whether a new run must beat the existing file's value instead of starting without one. Default: false.
     pub fn goes_on(mut self, yes: bool) -> Self {
         self.goes_on = yes;
         self
     }
 
-    /// Takes up values that were measured after `fit`, the last of the history's: writes the model where they are the best. Does nothing
-    /// where no epoch was validated while training: the model is the only one that was measured.
+    /// Compares values measured after `fit`, the last of the history: writes the model if they are the best. Does
+    /// nothing if no epoch was validated during training, because only the final model was measured.
     ///
     /// # Errors
-    /// When the state cannot be brought together. A file that cannot be written is told in the history's notes.
+    /// If the state cannot be gathered. A failed write is reported in the history's notes.
     pub fn update(&self, model: &mut Model, history: &mut History) -> Result<()> {
         let Some(best) = history.best.clone() else { return Ok(()) };
         let (logs, epoch) = (history.last(), model.epochs().saturating_sub(1));
-        let mut keeper = Keeper::of(self.clone(), Some(best));
+        let mut keeper = BestModelWriter::of(self.clone(), Some(best));
         let notes = &mut history.notes;
         let mut cx = FitCx {
             model,
@@ -84,12 +84,12 @@ impl KeepBest {
 }
 
 impl BestEpoch {
-    /// Values as text: JSON has no infinity.
+    /// Serializes to JSON; the value as text, because JSON has no infinity.
     fn note(&self) -> String {
         json!({"epoch": self.epoch, "monitor": self.monitor, "value": self.value.to_string()}).to_string()
     }
 
-    /// What a model's notes say of it.
+    /// Reads the best epoch from a model's notes.
     pub fn of(model: &Model) -> Option<BestEpoch> {
         BestEpoch::read(model.notes.get(NOTE)?)
     }
@@ -110,20 +110,21 @@ impl BestEpoch {
     }
 }
 
-/// The file during a run.
-pub(crate) struct Keeper {
+/// Best model during a run, and its file.
+pub(crate) struct BestModelWriter {
     options: KeepBest,
-    watch: Best,
-    /// What the file holds.
+    watch: BestValue,
+    /// Best epoch, whose model is in the file.
     pub(crate) kept: Option<BestEpoch>,
-    /// What could not be written yet.
+    /// Best model that is not written yet.
     pending: Option<(BestEpoch, ModelFile)>,
-    delay: Delay,
+    delay: WriteRetry,
 }
 
-impl Keeper {
-    /// `over`: epochs that are over in the run that goes on; `None`: a new run, which has no use for the file of an earlier one.
-    pub(crate) fn open(options: KeepBest, model: &mut Model, over: Option<usize>) -> Result<Keeper> {
+impl BestModelWriter {
+    /// Opens the file. `over`: completed epochs of a resumed run; `None`: a new run, which deletes the file of an
+    /// earlier one.
+    pub(crate) fn open(options: KeepBest, model: &mut Model, over: Option<usize>) -> Result<BestModelWriter> {
         model.notes.remove(NOTE);
         let there = BestEpoch::of_file(&options.path).filter(|best| best.monitor == options.monitor);
         let kept = match over {
@@ -136,18 +137,18 @@ impl Keeper {
                 Error::io("cannot remove the best model of an earlier run,", &options.path, e).hint(hint)
             })?;
         }
-        Ok(Keeper::of(options, kept))
+        Ok(BestModelWriter::of(options, kept))
     }
 
-    fn of(options: KeepBest, kept: Option<BestEpoch>) -> Keeper {
-        let watch = Best::new(&options.monitor, kept.as_ref().map(|best| best.value));
-        Keeper { options, watch, kept, pending: None, delay: Delay::default() }
+    fn of(options: KeepBest, kept: Option<BestEpoch>) -> BestModelWriter {
+        let watch = BestValue::new(&options.monitor, kept.as_ref().map(|best| best.value));
+        BestModelWriter { options, watch, kept, pending: None, delay: WriteRetry::default() }
     }
 
-    /// Writes what is to be written; what cannot be stays.
+    /// Writes the pending model; on failure it stays pending.
     fn write(&mut self) -> Result<()> {
         if let Some((best, file)) = self.pending.take() {
-            if let Err(e) = file.save_to(&Disk, &self.options.path) {
+            if let Err(e) = file.save_to(&OsFileSystem, &self.options.path) {
                 self.pending = Some((best, file));
                 return Err(e);
             }
@@ -157,13 +158,13 @@ impl Keeper {
     }
 }
 
-impl Callback for Keeper {
+impl Callback for BestModelWriter {
     fn on_epoch_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
         if self.watch.improved(cx.logs)? == Some(true) {
             let value = self.watch.best.unwrap_or(f64::NAN);
             let best = BestEpoch { epoch: cx.epoch + 1, monitor: self.options.monitor.clone(), value };
             cx.model.notes.insert(NOTE.into(), best.note());
-            // All hosts put the arrays together; one writes them.
+            // All hosts gather the arrays together; one host writes them.
             let file = cx.model.to_file();
             cx.model.notes.remove(NOTE);
             match cx.model.leads() {
@@ -176,7 +177,7 @@ impl Callback for Keeper {
         Ok(())
     }
 
-    /// Epochs are compared, not what lies between.
+    /// Only epochs are compared, not validations within them.
     fn on_validation_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
         if cx.is_within_epoch { Ok(()) } else { self.on_epoch_end(cx) }
     }

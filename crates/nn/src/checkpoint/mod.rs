@@ -1,4 +1,4 @@
-//! What a run keeps on disk: model files, backups, the best epoch.
+//! Files of a run: model files, backups, the best model.
 
 pub(crate) mod backup;
 pub(crate) mod best_model;

@@ -1,4 +1,4 @@
-//! Saving and loading models: what goes into a model file and what is believed of one.
+//! Saves and loads models; validates model files when reading.
 
 use crate::applications::biggan::{self, BigGan};
 use crate::checkpoint::backup::METRICS;
@@ -27,10 +27,10 @@ use systole_runtime::Buffer;
 const WEIGHTS: &str = "weights/";
 const OPTIMIZER: &str = "optimizer/";
 
-/// The part of a file's metadata beside the architecture.
+/// Training metadata of a model file, next to the architecture.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Training {
+struct TrainingMetadata {
     step: u64,
     epoch: usize,
     seed: u64,
@@ -58,22 +58,22 @@ struct CompileConfig {
     output_metrics: BTreeMap<String, Vec<Metric>>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     output_weighted_metrics: BTreeMap<String, Vec<Metric>>,
-    /// The name of a step of the user's own.
+    /// Name of a custom training step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     train_step: Option<String>,
-    /// What a step that Systole has itself is.
+    /// Configuration of a built-in training step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     train_step_config: Option<serde_json::Value>,
-    /// What the layers' places to round at were made from.
+    /// Quantization-aware training options of the layers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     quantize: Option<Quantize>,
 }
 
-/// The step of a model file that Systole has itself.
+/// Creates a built-in training step from a model file.
 fn built_in_step(name: &str, config: Option<&serde_json::Value>) -> Result<Option<Arc<dyn TrainStep>>> {
     let Some(config) = config.filter(|_| name == biggan::NAME) else { return Ok(None) };
     let read: BigGan = serde_json::from_value(config.clone()).map_err(|e| {
-        let what = format!("the model's training step `{name}` is not readable");
+        let what = format!("cannot read the model's training step `{name}`");
         Error::new(ErrorKind::Data, what).because(e.to_string())
     })?;
     read.check()?;
@@ -99,7 +99,7 @@ impl CompileConfig {
         }
     }
 
-    /// With the losses and metrics of a user's own as the program that reads the file has them.
+    /// Resolves custom losses and metrics with those of the program that reads the file.
     fn known_to(self, custom: &CustomObjects) -> Result<CompileConfig> {
         let all = |metrics: Vec<Metric>| metrics.into_iter().map(|m| custom.known_metric(m)).collect();
         let by_name = |outputs: BTreeMap<String, Vec<Metric>>| -> Result<BTreeMap<String, Vec<Metric>>> {
@@ -116,11 +116,11 @@ impl CompileConfig {
         let built_in =
             built_in.map(|name| built_in_step(name, self.train_step_config.as_ref())).transpose()?;
         if let (Some(name), Some(None)) = (&self.train_step, &built_in) {
-            let what = format!("the model's training step `{name}` is not known here");
+            let what = format!("unknown custom training step `{name}`");
             return Err(Error::new(ErrorKind::Config, what)
-                .because("a program made it itself, and a model file keeps its name only, not its code")
+                .because("a model file stores the name of a custom training step, not its code")
                 .hint(
-                    "load it with CustomObjects::new().uncompiled() and compile it with the step; a run goes on by its backups",
+                    "load it with CustomObjects::new().uncompiled() and compile it with the step; a run resumes from its backups",
                 ));
         }
         Ok(CompileConfig {
@@ -156,31 +156,31 @@ impl CompileConfig {
     }
 }
 
-/// What earlier versions called the accumulator of a weighted metric beside a plain one of its name.
+/// Returns the key that earlier versions used for a weighted metric with the same name as a plain one.
 fn earlier_name(name: &str) -> Option<String> {
     let (metric, slot) = name.strip_prefix("weighted_")?.split_once('/')?;
     Some(format!("{metric}_1/{slot}"))
 }
 
 impl Model {
-    /// Writes architecture, weights, optimizer state and step to one `.safetensors` file, atomically: an earlier file
-    /// of that name stays whole until the new one is. On several hosts every host calls it, and host 0 writes.
+    /// Writes architecture, weights, optimizer state and step to one `.safetensors` file, atomically: an existing file
+    /// is replaced only once the new one is complete. With several hosts every host calls it, and host 0 writes.
     ///
     /// # Errors
-    /// When the model has no weights yet, or the file cannot be written.
+    /// If the model has no weights yet, or the file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let file = self.to_file()?;
         if self.leads() { file.save(path.as_ref()) } else { Ok(()) }
     }
 
-    /// What [`Model::save`] writes: adapters are merged into their kernels ([`Model::enable_lora`]). A meeting of all hosts where the
-    /// state is split over several.
+    /// Returns the content that [`Model::save`] writes: adapters are merged into their kernels
+    /// ([`Model::enable_lora`]). A collective operation if the state is sharded over several hosts.
     pub fn to_file(&self) -> Result<ModelFile> {
         if !self.has_adapters() {
             let plain = |name: &str| !name.starts_with(MASK);
             return self.file_of(&self.architecture, &BTreeMap::new(), plain);
         }
-        // The optimizer's state is that of adapters, which the file has not.
+        // The optimizer's state belongs to adapters, which are not in the file.
         let merged = self.merged_kernels()?;
         let mut file = self.file_of(&self.plain_architecture(), &BTreeMap::new(), |_| false)?;
         for (name, value) in std::mem::take(&mut file.tensors) {
@@ -195,12 +195,12 @@ impl Model {
         Ok(file)
     }
 
-    /// The model as it trains, with adapters, and masks of pruned weights.
+    /// Returns the model as it trains, with adapters and pruning masks.
     pub(crate) fn to_backup(&self) -> Result<ModelFile> {
         self.file_of(&self.architecture, &BTreeMap::new(), |_| true)
     }
 
-    /// With weights in the place of the model's own, and the slots that are meant.
+    /// Builds a file with the given weights in place of the model's own, and the given slots.
     fn file_of(
         &self,
         architecture: &Architecture,
@@ -219,7 +219,7 @@ impl Model {
         for (name, value) in self.state.optimizer.iter().filter(|(name, _)| keeps(name)) {
             tensors.push((format!("{OPTIMIZER}{name}"), self.whole(value)?));
         }
-        let training = Training {
+        let training = TrainingMetadata {
             step: self.step,
             epoch: self.epoch,
             seed: self.seed,
@@ -229,7 +229,7 @@ impl Model {
         };
         let json = |v: std::result::Result<String, serde_json::Error>| {
             v.map_err(|e| {
-                Error::new(ErrorKind::Bug, "a model's metadata does not serialise").because(e.to_string())
+                Error::new(ErrorKind::Bug, "cannot serialize the model's metadata").because(e.to_string())
             })
         };
         let metadata = BTreeMap::from([
@@ -239,47 +239,47 @@ impl Model {
         Ok(ModelFile { tensors, metadata })
     }
 
-    /// What must be the same on every host that trains this model.
+    /// Returns what must be equal on every host that trains this model.
     pub(crate) fn common(&self) -> Result<Vec<(&'static str, String)>> {
         let compiled = self.compiled()?;
         let training = serde_json::to_string(&CompileConfig::of(&compiled.config)).map_err(|e| {
-            Error::new(ErrorKind::Bug, "a model's metadata does not serialise").because(e.to_string())
+            Error::new(ErrorKind::Bug, "cannot serialize the model's metadata").because(e.to_string())
         })?;
         Ok(vec![
             ("the layers", self.architecture.to_json().to_string()),
             ("optimizer, loss, metrics, precision or seed", training),
             ("the strategy", compiled.config.strategy.to_string()),
-            ("the weights that they start with", self.digest_of_weights()),
+            ("the initial weights", self.digest_of_weights()),
         ])
     }
 
-    /// Reads a model of built-in layers, compiled as it was saved. Nothing in a file is ever executed.
+    /// Loads a model of built-in layers, compiled as it was saved. Never executes code from the file.
     ///
     /// # Errors
-    /// Names what is wrong: a length, a checksum, a missing weight, an unknown layer.
+    /// Names the problem: a length, a checksum, a missing weight, an unknown layer.
     pub fn load(path: impl AsRef<Path>) -> Result<Model> {
         Model::load_with(path, &CustomObjects::default())
     }
 
-    /// Reads a model that has layers, a loss or metrics of the user's own: those of `custom`.
+    /// Loads a model with custom layers, a custom loss or custom metrics from `custom`.
     pub fn load_with(path: impl AsRef<Path>, custom: &CustomObjects) -> Result<Model> {
         let path = path.as_ref();
         Model::from_file(ModelFile::load(path)?, custom).at(|| path.display().to_string())
     }
 
-    /// Reads a model of built-in layers to predict with: as [`Model::load`], but uncompiled where the file names a loss or a
-    /// metric of the program that made it.
+    /// Loads a model of built-in layers for prediction: like [`Model::load`], but uncompiled if the file names a custom
+    /// loss or metric.
     pub fn load_to_predict(path: impl AsRef<Path>) -> Result<Model> {
         let path = path.as_ref();
         Model::load(path)
             .or_else(|e| Model::load_with(path, &CustomObjects::new().uncompiled()).map_err(|_| e))
     }
 
-    /// The model that a file holds.
+    /// Creates a model from the content of a file.
     pub fn from_file(file: ModelFile, custom: &CustomObjects) -> Result<Model> {
         let (file, packed) = file.split_packed()?;
         let architecture: Value = parse(&file, "architecture")?;
-        let training: Training = parse(&file, "training")?;
+        let training: TrainingMetadata = parse(&file, "training")?;
         let architecture = Architecture::from_json(&architecture, custom)?;
         let precision = training.compile.as_ref().map_or(Precision::Float32, |c| c.precision);
         let mut weights: BTreeMap<String, Buffer> =
@@ -289,7 +289,7 @@ impl Model {
             if let Some(path) = name.strip_prefix(WEIGHTS) {
                 weights.insert(path.to_string(), value.into());
             } else if let Some(slot) = name.strip_prefix(OPTIMIZER).filter(|slot| !slot.starts_with(MASK)) {
-                // Masks are of a run that prunes: the weights have their zeros.
+                // Masks belong to a pruning run; the weights contain the zeros.
                 slots.push((slot.to_string(), value));
             }
         }
@@ -298,7 +298,7 @@ impl Model {
             Some(config) if !custom.leaves_uncompiled() => {
                 model.compile(config.known_to(custom)?.into_compile())?
             }
-            // The slots are the optimizer's.
+            // The remaining slots are the optimizer's.
             _ => slots.clear(),
         }
         model.seed = training.seed;
@@ -321,12 +321,12 @@ impl Model {
         let specs = infer_specs(&self.architecture, precision)?;
         self.adopt(specs, |spec, _| {
             let value = weights.remove(&spec.path).ok_or_else(|| {
-                Error::new(ErrorKind::Data, format!("the file lacks weight {}", spec.path))
-                    .because("the architecture in the file needs it")
+                Error::new(ErrorKind::Data, format!("weight `{}` is missing from the file", spec.path))
+                    .because("the architecture in the file requires it")
             })?;
             if value.ty().shape.dims() != spec.shape || value.ty().dtype != spec.dtype {
                 let what = format!(
-                    "weight {} is {}, the architecture needs {}{:?}",
+                    "weight {} is {}, but the architecture requires {}{:?}",
                     spec.path,
                     value.ty(),
                     spec.dtype,
@@ -337,28 +337,25 @@ impl Model {
             Ok(value)
         })?;
         match weights.keys().next() {
-            Some(extra) => Err(Error::new(
-                ErrorKind::Data,
-                format!("the file holds weight {extra}, which no layer uses"),
-            )),
+            Some(extra) => Err(Error::new(ErrorKind::Data, format!("the file has an unused weight {extra}"))),
             None => Ok(()),
         }
     }
 
-    /// Takes up a backup of the same model: weights, optimizer state, learning rate, metrics in progress and step.
+    /// Restores a backup of the same model: weights, optimizer state, learning rate, metrics in progress and step.
     ///
     /// # Errors
-    /// When the backup is of another model, or of one that was compiled another way; names what differs.
+    /// If the backup is of another model, or of one that was compiled differently; names the difference.
     pub(crate) fn restore(&mut self, file: ModelFile) -> Result<()> {
         let architecture: Value = parse(&file, "architecture")?;
-        let training: Training = parse(&file, "training")?;
+        let training: TrainingMetadata = parse(&file, "training")?;
         if architecture != self.architecture.to_json() {
             return Err(of_another("layers"));
         }
         let (had, has) = (&training.class_names, &self.class_names);
         if had != has && !had.is_empty() && !has.is_empty() {
             return Err(of_another("class names").because(format!(
-                "they are {}; those of now are {}",
+                "they are {} in the backup, {} in this run",
                 had.join(", "),
                 has.join(", ")
             )));
@@ -387,7 +384,8 @@ impl Model {
         Ok(())
     }
 
-    /// Checks that a run was compiled as this model is, and takes over its learning rate, which callbacks may change.
+    /// Checks that a run was compiled as this model is, and restores its learning rate, which callbacks may have
+    /// changed.
     fn same_training(&mut self, was: Option<CompileConfig>, seed: u64) -> Result<Precision> {
         let was = was.ok_or_else(|| of_another("training"))?;
         let (own_step, own_config) = (was.train_step.clone(), was.train_step_config.clone());
@@ -416,7 +414,7 @@ impl Model {
         Ok(was.precision)
     }
 
-    /// Optimizer slots must be exactly those that the optimizer would make.
+    /// Restores optimizer slots, which must match the optimizer's exactly.
     fn adopt_slots(&mut self, slots: Vec<(String, Literal)>) -> Result<()> {
         if slots.is_empty() {
             return Ok(());
@@ -428,23 +426,20 @@ impl Model {
             let value = found.remove(name).filter(|v| v.ty() == zero.ty()).ok_or_else(|| {
                 Error::new(
                     ErrorKind::Data,
-                    format!("the optimizer state {name} is missing or not {}", zero.ty()),
+                    format!("optimizer state {name} is missing or does not have type {}", zero.ty()),
                 )
             })?;
             state.insert(name, value.into());
         }
         if let Some(extra) = found.keys().next() {
-            return Err(Error::new(
-                ErrorKind::Data,
-                format!("the file holds optimizer state {extra}, which is not used"),
-            ));
+            return Err(Error::new(ErrorKind::Data, format!("the file has unused optimizer state {extra}")));
         }
         self.state.optimizer = state;
         Ok(())
     }
 }
 
-/// Whether two have the same metrics, of all outputs and of each.
+/// Whether two configurations have the same metrics, of all outputs and of each.
 fn have_same_metrics(a: &Compile, b: &Compile) -> bool {
     let of_all = (&a.metrics, &a.weighted_metrics) == (&b.metrics, &b.weighted_metrics);
     let of_outputs = a.output_metrics == b.output_metrics;
@@ -453,18 +448,18 @@ fn have_same_metrics(a: &Compile, b: &Compile) -> bool {
 
 fn of_another(what: &str) -> Error {
     Error::new(ErrorKind::Config, "the backup is of another run")
-        .because(format!("its {what} are not those of the model that is trained"))
+        .because(format!("its {what} differ from those of this model"))
         .hint("train the model that the folder was used for, or choose another folder")
 }
 
 fn parse<T: for<'a> Deserialize<'a>>(file: &ModelFile, key: &str) -> Result<T> {
     let text = file.metadata.get(key).ok_or_else(|| {
         Error::new(ErrorKind::Data, format!("the file has no `{key}` entry in its metadata"))
-            .because("it was not written by Systole, or by a version that is too old")
+            .because("it was not written by Systole, or the version is too old")
             .hint("train and save the model with this version")
     })?;
     serde_json::from_str(text).map_err(|e| {
-        Error::new(ErrorKind::Data, format!("the `{key}` entry of the metadata is not readable"))
+        Error::new(ErrorKind::Data, format!("cannot read the `{key}` entry of the metadata"))
             .because(e.to_string())
     })
 }

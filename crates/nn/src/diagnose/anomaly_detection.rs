@@ -1,36 +1,36 @@
-//! Lightning's and PyTorch's anomaly mode: where in a training step the first number that is not finite is born, forward or
-//! backward, and the batch as a file.
+//! Anomaly detection: finds the op of a training step that first produces NaN or infinity, and saves the batch.
 //!
-//! The step's own graph is computed once more with a count for each of its values, before the step is taken: weights are those that
-//! it would read. Nothing of it runs unless it is asked for, and then each step costs about twice as much.
+//! As in Lightning and PyTorch, it covers the forward and the backward pass. It runs the step's graph once more with
+//! counters on all values before the step is applied, so that the weights are those the step would read. Inactive by
+//! default; if enabled, each step takes about twice as long.
 
 use crate::model::Model;
 use crate::model::batch::Batch;
 use std::path::Path;
 use std::sync::Arc;
-use systole_data::file_system::{Disk, write_atomically};
+use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_data::format::npy;
 use systole_ir::{DType, Error, ErrorKind, Graph, Literal, Op, Result, Tensor, TensorType, ValueId};
 use systole_runtime::{Buffer, jit};
 
-/// The training step with counts, for batches of some types.
-pub(crate) struct Probe {
+/// The training step with counters, for batches of certain types.
+pub(crate) struct AnomalyProbe {
     types: Vec<TensorType>,
     graph: Arc<Graph>,
-    /// The values that are counted: all floats.
+    /// Counted values: all floats.
     values: Vec<ValueId>,
-    function: Counts,
+    function: NonFiniteCounter,
 }
 
-/// Takes the step's arguments in their order; gives how many numbers of each value are NaN, and how many are not finite.
-type Counts =
+/// Takes the step's arguments in order; returns for each value how many numbers are NaN, and how many are not finite.
+type NonFiniteCounter =
     systole_runtime::Jit<Vec<Tensor>, Vec<Tensor>, Box<dyn Fn(Vec<Tensor>) -> Vec<Tensor> + Send + Sync>>;
 
-/// A value, and how many of its numbers are NaN, and not finite.
-type Born = (ValueId, [f64; 2]);
+/// A value, with its number of NaNs and of non-finite numbers.
+type NonFiniteValue = (ValueId, [f64; 2]);
 
-impl Probe {
-    fn new(model: &Model, batch: &Batch) -> Result<Probe> {
+impl AnomalyProbe {
+    fn new(model: &Model, batch: &Batch) -> Result<AnomalyProbe> {
         let compiled = model.compiled()?;
         let metrics = compiled.train.metrics.zeros(&model.output_shapes());
         let (graph, _) = compiled.train.trace(&model.state, metrics, batch, model.controls(), false)?;
@@ -45,10 +45,10 @@ impl Probe {
             all.iter().flat_map(counted).collect()
         });
         let function = jit(traced).on(compiled.backend.clone()).named("detect anomaly").flush_denormals(true);
-        Ok(Probe { types: types(batch), graph, values, function })
+        Ok(AnomalyProbe { types: types(batch), graph, values, function })
     }
 
-    /// The arguments of a step, as its graph takes them.
+    /// Returns the arguments of a step in the order of its graph.
     fn arguments(model: &Model, batch: &Batch) -> Vec<Buffer> {
         let state = &model.state;
         let groups = [&state.trainable, &state.frozen, &state.optimizer, &state.metrics];
@@ -62,10 +62,10 @@ impl Probe {
         all
     }
 
-    /// The value that is born not finite, and how many of its numbers are: none where the step was given such numbers. `None`: the
-    /// step's results are finite.
-    fn look(&self, model: &Model, batch: &Batch) -> Result<Option<Option<Born>>> {
-        let counts = self.function.call(Probe::arguments(model, batch))?;
+    /// Returns the first value that becomes non-finite, with its counts; the inner `None`: the step's inputs were
+    /// already non-finite. The outer `None`: the step's results are finite.
+    fn look(&self, model: &Model, batch: &Batch) -> Result<Option<Option<NonFiniteValue>>> {
+        let counts = self.function.call(AnomalyProbe::arguments(model, batch))?;
         let counts: Vec<f64> = counts.iter().map(Buffer::to_f64).collect::<Result<_>>()?;
         let count_of = |v: &ValueId| {
             let at = self.values.iter().position(|value| value == v);
@@ -76,7 +76,8 @@ impl Probe {
             return Ok(None);
         }
         let live = self.graph.live(&bad);
-        // What arises inside of the step and reaches a result: constants may be infinite, as where a maximum begins.
+        // Values produced inside the step that reach a result. Constants may be infinite, such as the initial value of
+        // a maximum.
         let is_born = |v: &&ValueId| {
             let node = self.graph.node(**v);
             let given = matches!(node.op, Op::Parameter(_) | Op::Constant(_));
@@ -86,7 +87,7 @@ impl Probe {
         Ok(Some(self.values.iter().find(is_born).map(|v| (*v, count_of(v)))))
     }
 
-    /// `stablehlo.log in layer `dense` (backward pass)`.
+    /// Describes a value: `stablehlo.log of layer `dense`, in the backward pass`.
     fn name(&self, value: ValueId) -> String {
         let node = self.graph.node(value);
         let pass = if self.graph.is_derivative(node) { "the backward pass" } else { "the forward pass" };
@@ -106,37 +107,42 @@ fn types(batch: &Batch) -> Vec<TensorType> {
     inputs.iter().chain(&labels).chain(&weights).map(|x| x.ty().clone()).collect()
 }
 
-/// How many numbers are NaN, and how many are not finite: `f32[]` each.
+/// Counts NaNs and non-finite numbers: `f32[]` each.
 fn counted(x: &Tensor) -> [Tensor; 2] {
     let count = |is: Tensor| is.convert(DType::F32).sum_all();
     [count(x.equal(x).not()), count(x.is_finite().not())]
 }
 
 impl Model {
-    /// An error where the step that is about to be taken on `batch` makes numbers that are not finite: the op, the layer and the pass
-    /// in which the first are born. The batch is written to `file`, an `.npz`.
-    pub(crate) fn detect_anomaly(&self, probe: &mut Option<Probe>, batch: &Batch, file: &Path) -> Result<()> {
+    /// Returns an error if the next step on `batch` would produce non-finite numbers: names the op, the layer and the
+    /// pass that first produce them. Writes the batch to `file`, an `.npz`.
+    pub(crate) fn detect_anomaly(
+        &self,
+        probe: &mut Option<AnomalyProbe>,
+        batch: &Batch,
+        file: &Path,
+    ) -> Result<()> {
         let probe = match probe {
             Some(probe) if probe.types == types(batch) => probe,
-            other => other.insert(Probe::new(self, batch)?),
+            other => other.insert(AnomalyProbe::new(self, batch)?),
         };
         let Some(found) = probe.look(self, batch)? else { return Ok(()) };
         let born = found.map(|(value, [nan, all])| {
             let (kind, count) = if nan > 0.0 { ("NaN", nan) } else { ("infinity", all) };
             let of = probe.graph.ty(value).elements();
-            format!("the first {kind} is born in {} ({count} of {of} numbers)", probe.name(value))
+            format!("the first {kind} is produced by {} ({count} of {of} numbers)", probe.name(value))
         });
         let all: Vec<String> = self.given_not_finite(batch)?.into_iter().chain(born).collect();
         let because = all.join("; ");
-        let what = format!("step {} would make numbers that are not finite", self.steps() + 1);
+        let what = format!("step {} would produce non-finite numbers", self.steps() + 1);
         let e = Error::new(ErrorKind::Data, what).because(format!("{because} (detect_anomaly)"));
         Err(match self.write_batch(batch, file) {
-            Ok(()) => e.hint(format!("look at its batch: {}", file.display())),
+            Ok(()) => e.hint(format!("inspect its batch: {}", file.display())),
             Err(written) => e.hint(format!("its batch could not be written: {written}")),
         })
     }
 
-    /// Arrays of a batch by the names of the data's fields.
+    /// Writes the arrays of a batch under their field names.
     fn write_batch(&self, batch: &Batch, file: &Path) -> Result<()> {
         if !self.leads() {
             return Ok(());
@@ -148,13 +154,13 @@ impl Model {
         let label = labels.into_iter().zip(batch.labels());
         let weight = weight_names.into_iter().zip(&weights);
         let array = |(name, x): (String, &Literal)| {
-            // Python's NumPy has no bfloat16.
+            // NumPy has no bfloat16.
             let x = if x.dtype() == DType::BF16 { x.convert(DType::F32) } else { x.clone() };
             let raw = npy::raw_from_bytes(&name, &npy::to_bytes(&x)?)?;
             Ok((name, raw))
         };
         let arrays = inputs.chain(label).chain(weight).map(array).collect::<Result<Vec<_>>>()?;
         let parts = npy::npz_parts(&arrays)?;
-        write_atomically(&Disk, file, &parts.iter().map(|part| &part[..]).collect::<Vec<_>>())
+        write_atomically(&OsFileSystem, file, &parts.iter().map(|part| &part[..]).collect::<Vec<_>>())
     }
 }

@@ -1,4 +1,6 @@
-//! Which built-in layer has which capability, and why not: found by trying the samples that its file lists.
+//! Capability matrix of built-in layers: int8 training, pruning, decoding, LoRA, PyTorch weights.
+//!
+//! Computed from the layers' sample arguments.
 
 use crate::layer::adapter::is_adaptable;
 use crate::layer::{Cx, Precision, WeightSpec};
@@ -8,20 +10,20 @@ use crate::model::architecture::{Architecture, input_of};
 use crate::model::quantize_options::Quantize;
 use systole_ir::{Error, GraphBuilder, Result};
 
-/// What layers can do besides computing and training, in the order of [`LayerCapabilities::all`].
+/// Capabilities of layers besides computing and training, in the order of [`LayerCapabilities::all`].
 pub const CAPABILITIES: [&str; 7] =
     ["operators", "int8 training", "channel pruning", "masks", "decoding", "adapters", "PyTorch weights"];
 
-/// The capabilities of a class of layers.
+/// Capabilities of a layer class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerCapabilities {
-    /// `Conv2D`.
+    /// Class name, such as `Conv2D`.
     pub class: &'static str,
-    /// For each of [`CAPABILITIES`] nothing, or why the layer lacks it.
+    /// For each of [`CAPABILITIES`], nothing or the reason why the layer lacks it.
     pub all: [std::result::Result<(), String>; 7],
 }
 
-/// The matrix of built-in layers and capabilities. A layer has a capability if any of its samples does.
+/// Returns the matrix of built-in layers and capabilities. A layer has a capability if any of its samples does.
 ///
 /// ```
 /// let all = systole_nn::layer_capabilities();
@@ -37,7 +39,7 @@ pub fn layer_capabilities() -> Vec<LayerCapabilities> {
             std::array::from_fn(|_| pairs.next().map_or(Ok(()), |(a, b)| a.or_else(|why| b.map_err(|_| why))))
         });
         let mut all = all.unwrap_or_else(|| std::array::from_fn(|_| Err("untried".into())));
-        // Samples have unusual arguments; some capabilities need the usual ones.
+        // Samples have unusual arguments; some capabilities require the defaults.
         if let Some(usual) = BuiltIn::with_defaults(class) {
             let usual = usual.layer();
             let methods =
@@ -57,13 +59,13 @@ fn of_sample(sample: &LayerSample) -> [std::result::Result<(), String>; 7] {
     let (layer, weights) = (sample.spec.layer(), weights(sample));
     let adapters = match weights.iter().any(|w| is_adaptable(&w.path) && w.shape.len() > 1) {
         true => why(layer.adapters()),
-        false => Err("it has no kernel and no table".into()),
+        false => Err("it has no kernel or embedding table".into()),
     };
     let roles = layer.weight_roles();
     let torch = match weights.iter().all(|w| roles.iter().any(|role| role.name == w.path)) {
         _ if weights.is_empty() => Err("it has no weights".into()),
         true => Ok(()),
-        false => Err("no module of PyTorch is known that has its weights".into()),
+        false => Err("no PyTorch module with its weights is known".into()),
     };
     [
         why(layer.lowering()),
@@ -89,7 +91,7 @@ fn weights(sample: &LayerSample) -> Vec<WeightSpec> {
     cx.into_specs()
 }
 
-/// Whether it trains in eight bits: by itself, or behind a layer with weights that it is folded into.
+/// Tests quantization-aware training of a layer, alone or folded into a preceding layer with weights.
 fn quantized(sample: &LayerSample) -> Result<Architecture> {
     let alone = planned(&[&sample.spec], sample);
     let [input] = &sample.inputs[..] else { return alone };

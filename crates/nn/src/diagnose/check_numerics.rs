@@ -1,68 +1,70 @@
-//! Where a loss that is not finite came from: the first of data, weights and layers' outputs that is not finite, by
-//! computing the forward pass of that step once more.
+//! Explains a non-finite loss: finds the first of data, weights and layer outputs that is not finite.
 //!
-//! No part of any step. The training step leaves weights as they were where its loss is not finite, so that they are here
-//! what it read.
+//! It recomputes the forward pass of that step and is not part of any step. The training step does not update weights
+//! if its loss is not finite, so they are still those that it read.
 
 use crate::layer::{Cx, Precision};
 use crate::model::architecture::{LayerNode, NodeInput};
 use crate::model::batch::Batch;
 use crate::model::compile::Compile;
-use crate::model::compiled_steps::{Traced, controls, union};
-use crate::model::output_losses::Goals;
+use crate::model::compiled_steps::{TracedStep, controls, union};
+use crate::model::output_losses::OutputLosses;
 use crate::model::train_step::BatchTree;
 use crate::model::{Model, counted};
 use systole_ir::{DType, Literal, Result, Tensor};
 use systole_runtime::{Buffer, Params, jit};
 
-/// Weights, the batch as a step takes it, step and seed.
-type In = (Params, Params, BatchTree, (Tensor, Tensor));
-/// For each layer, then for the loss: how many numbers are not finite, and the greatest magnitude.
-type Out = Vec<Tensor>;
+/// Trainable and frozen weights, the batch, step and seed.
+type NumericsInputs = (Params, Params, BatchTree, (Tensor, Tensor));
+/// For each layer, then for the loss: number of non-finite values, and the maximum magnitude.
+type NumericsOutputs = Vec<Tensor>;
 
-/// What was first not finite, and what helps.
-struct Finding {
+/// Cause of a non-finite loss, and a hint.
+struct NonFiniteCause {
     what: String,
     hint: String,
 }
 
-/// A magnitude that is worth telling.
+/// Magnitudes above this are reported.
 const LARGE: f64 = 1e4;
 
 const SLOWER: &str = "try a smaller learning rate, or clip gradients (clipnorm = 1.0)";
 
 impl Model {
-    /// Why the loss of the last step on `batch` is not finite: one line with the step, what was first not finite in it,
-    /// and what helps. `exactly`: whether it was this step, and not one before it that nobody has looked at yet.
+    /// Explains why the loss of the last step on `batch` is not finite, in one line: the step, the first non-finite
+    /// value and a hint. `exactly`: whether it was this step, not an earlier unchecked one.
     pub(crate) fn explain_loss(&self, batch: &Batch, exactly: bool) -> String {
         let at = if exactly { "at step" } else { "by step" };
         let found = self.first_not_finite(batch, exactly);
-        let Finding { what, hint } = found.unwrap_or_else(|e| Finding {
-            what: format!("what made it so was not found: {e}"),
+        let NonFiniteCause { what, hint } = found.unwrap_or_else(|e| NonFiniteCause {
+            what: format!("the cause was not found: {e}"),
             hint: SLOWER.into(),
         });
         format!("the loss is not finite {at} {}: {what}; {hint}", self.step)
     }
 
-    fn first_not_finite(&self, batch: &Batch, exactly: bool) -> Result<Finding> {
+    fn first_not_finite(&self, batch: &Batch, exactly: bool) -> Result<NonFiniteCause> {
         if let Some(found) = self.in_batch(batch) {
             return Ok(found);
         }
-        // Weights that are split over hosts are not at hand.
+        // Weights sharded over hosts are not available here.
         if self.hosts().is_some() {
-            return Ok(Finding { what: "the data of this host are finite".into(), hint: SLOWER.into() });
+            return Ok(NonFiniteCause {
+                what: "the data on this host is finite".into(),
+                hint: SLOWER.into(),
+            });
         }
         match self.in_weights()? {
             Some(found) => Ok(found),
-            None if self.compiled()?.config.train_step.is_some() => Ok(Finding {
-                what: "data and weights are finite, what the step made of them is not".into(),
+            None if self.compiled()?.config.train_step.is_some() => Ok(NonFiniteCause {
+                what: "data and weights are finite, but the step's results are not".into(),
                 hint: "log parts of the loss (cx.log), or try a smaller learning rate".into(),
             }),
             None => self.in_forward_pass(batch, exactly),
         }
     }
 
-    /// What was not finite before the step, in its data or the weights.
+    /// Returns what was not finite before the step: its data or weights.
     pub(crate) fn given_not_finite(&self, batch: &Batch) -> Result<Option<String>> {
         let found = match self.in_batch(batch) {
             Some(found) => Some(found),
@@ -71,12 +73,12 @@ impl Model {
         Ok(found.map(|found| found.what))
     }
 
-    fn in_batch(&self, batch: &Batch) -> Option<Finding> {
+    fn in_batch(&self, batch: &Batch) -> Option<NonFiniteCause> {
         let names = self.batch_fields().inputs;
         let inputs = names.iter().map(|n| format!("the input `{n}`")).zip(&batch.inputs);
         let label = batch.labels().map(|x| ("the label".to_string(), x));
         let weights = batch.weights();
-        let weight = weights.iter().map(|x| ("the weight of a sample".to_string(), x));
+        let weight = weights.iter().map(|x| ("the sample weight".to_string(), x));
         let mut all = inputs.chain(label).chain(weight);
         all.find_map(|(name, x)| {
             let (first, count) = odd_numbers(x)?;
@@ -89,15 +91,15 @@ impl Model {
             };
             let what =
                 format!("{name} has {value}{others}, first in sample {} of the batch", first / each.max(1));
-            Some(Finding {
+            Some(NonFiniteCause {
                 what,
-                hint: "mend or leave out such samples: no weight was changed by this step".into(),
+                hint: "fix or remove such samples: this step did not change any weight".into(),
             })
         })
     }
 
-    /// The last layer with such weights: the backward pass comes to it first.
-    fn in_weights(&self) -> Result<Option<Finding>> {
+    /// Returns the last layer with non-finite weights: the backward pass reaches it first.
+    fn in_weights(&self) -> Result<Option<NonFiniteCause>> {
         let mut found: Vec<(&str, usize, usize)> = Vec::new();
         for (path, buffer) in self.weights() {
             if let Some((_, count)) = odd_numbers(&buffer.to_literal()?) {
@@ -114,20 +116,20 @@ impl Model {
         let layer = path.split('/').next().unwrap_or(path);
         let others = match found.len() - 1 {
             0 => String::new(),
-            n => format!(", and so were some of {}", counted(n as u64, "other weight")),
+            n => format!(", as were some of {}", counted(n as u64, "other weight")),
         };
         let since = match self.step {
-            0 | 1 => "before the first step: they were drawn, loaded or set so".to_string(),
-            n => format!("already, since the update of step {}, whose loss was finite", n - 1),
+            0 | 1 => "before the first step: initialized, loaded or set to such values".to_string(),
+            n => format!("since the update of step {}, whose loss was finite", n - 1),
         };
         let what = format!(
             "weights of layer `{layer}` were not finite {since} ({count} of {of} numbers of {path}{others})"
         );
-        let hint = if self.step < 2 { "start from other weights" } else { SLOWER };
-        Ok(Some(Finding { what, hint: hint.into() }))
+        let hint = if self.step < 2 { "start with other weights" } else { SLOWER };
+        Ok(Some(NonFiniteCause { what, hint: hint.into() }))
     }
 
-    fn in_forward_pass(&self, batch: &Batch, exactly: bool) -> Result<Finding> {
+    fn in_forward_pass(&self, batch: &Batch, exactly: bool) -> Result<NonFiniteCause> {
         let compiled = self.compiled()?;
         let function = forward(self, &compiled.config, &compiled.goals)
             .on(compiled.backend.clone())
@@ -146,7 +148,7 @@ impl Model {
             let class = node.layer.class_name();
             let evidence = self.greatest(node, &values)?;
             let what = format!(
-                "the output of layer `{}` ({class}) is the first that is not finite, in {}{evidence}",
+                "the first non-finite output is that of layer `{}` ({class}), in {}{evidence}",
                 node.name,
                 counted(count, "number")
             );
@@ -157,47 +159,47 @@ impl Model {
                 }
                 _ => SLOWER.to_string(),
             };
-            return Ok(Finding { what, hint });
+            return Ok(NonFiniteCause { what, hint });
         }
         let names = compiled.goals.all.iter().filter_map(|goal| Some(goal.loss.as_ref()?.name()));
         let name = names.collect::<Vec<_>>().join(", ");
         Ok(match values.get(2 * nodes.len()) {
-            Some(count) if *count > 0.0 => Finding {
-                what: format!("all layers' outputs are finite, only the loss itself ({name}) is not"),
-                hint: "check that labels are in the range that the loss takes, and the weights of samples".into(),
+            Some(count) if *count > 0.0 => NonFiniteCause {
+                what: format!("all layer outputs are finite, but the loss ({name}) is not"),
+                hint: "check that labels are in the loss's range, and check the sample weights".into(),
             },
-            _ if exactly => Finding {
-                what: format!("computed again, all layers' outputs and the loss ({name}) are finite: it was at the edge"),
+            _ if exactly => NonFiniteCause {
+                what: format!("when recomputed, all layer outputs and the loss ({name}) are finite: values are close to overflow"),
                 hint: SLOWER.into(),
             },
-            _ => Finding {
-                what: "all layers' outputs are finite for this batch: an earlier one since losses were looked at was not"
+            _ => NonFiniteCause {
+                what: "all layer outputs are finite for this batch: the cause is an earlier batch since the last check of the loss"
                     .into(),
-                hint: "look for samples that are not finite, or try a smaller learning rate".into(),
+                hint: "check for non-finite samples, or try a smaller learning rate".into(),
             },
         })
     }
 
-    /// The greatest magnitudes that met in a layer, for a message.
+    /// Returns the maximum magnitudes of a layer's weights and input, for a message.
     fn greatest(&self, node: &LayerNode, values: &[f64]) -> Result<String> {
         let mut parts = Vec::new();
         let own = |path: &str| path.split('/').next() == Some(&node.name);
         for (path, buffer) in self.weights().into_iter().filter(|(path, _)| own(path)) {
             let most = buffer.to_literal()?.to_f64s().into_iter().fold(0.0, |m: f64, v| m.max(v.abs()));
             if most > LARGE {
-                parts.push(format!("{path} goes up to {most:.1e}"));
+                parts.push(format!("{path} reaches {most:.1e}"));
             }
         }
         if let Some(NodeInput::Layer(j)) = node.inputs.first()
             && values[2 * j + 1] > LARGE
         {
-            parts.push(format!("its input goes up to {:.1e}", values[2 * j + 1]));
+            parts.push(format!("its input reaches {:.1e}", values[2 * j + 1]));
         }
         Ok(if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) })
     }
 }
 
-/// The place of the first number that is not finite, and how many there are.
+/// Returns the index of the first non-finite number, and their count.
 fn odd_numbers(x: &Literal) -> Option<(usize, usize)> {
     if !x.dtype().is_float() {
         return None;
@@ -207,11 +209,15 @@ fn odd_numbers(x: &Literal) -> Option<(usize, usize)> {
     Some((first, values.iter().filter(|v| !v.is_finite()).count()))
 }
 
-/// The forward pass of a training step, with what [`Out`] names as results.
-fn forward(model: &Model, config: &Compile, goals: &Goals) -> Traced<In, Out> {
+/// Traces the forward pass of a training step; returns the results listed in [`NumericsOutputs`].
+fn forward(
+    model: &Model,
+    config: &Compile,
+    goals: &OutputLosses,
+) -> TracedStep<NumericsInputs, NumericsOutputs> {
     let (architecture, goals) = (model.architecture.clone(), goals.clone());
     let precision = config.precision;
-    let traced: Box<dyn Fn(In) -> Out + Send + Sync> =
+    let traced: Box<dyn Fn(NumericsInputs) -> NumericsOutputs + Send + Sync> =
         Box::new(move |(trainable, frozen, (inputs, labels, weights), (step, seed))| {
             let cx = Cx::new(step.builder(), union(&trainable, &frozen), precision);
             let mut cx = cx.training_with(&seed, &step);
@@ -220,11 +226,11 @@ fn forward(model: &Model, config: &Compile, goals: &Goals) -> Traced<In, Out> {
             seen.extend(measured(&goals.outcome(&mut cx, &outputs, (&labels, &weights), true).loss));
             seen
         });
-    // As the training step is compiled.
+    // Compiled with the same options as the training step.
     jit(traced).flush_denormals(true).winograd(true).excess_precision(true).batch(2)
 }
 
-/// How many numbers are not finite, and the greatest magnitude: `f32[]` each.
+/// Returns the number of non-finite values, and the maximum magnitude: `f32[]` each.
 fn measured(x: &Tensor) -> [Tensor; 2] {
     if !x.dtype().is_float() {
         return [x.builder().scalar(DType::F32, 0.0), x.builder().scalar(DType::F32, 0.0)];

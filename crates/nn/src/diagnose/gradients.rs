@@ -1,37 +1,38 @@
-//! The gradients of a batch, for who wants to look at them. No part of any step.
+//! Gradients of a batch, for inspection. Not part of any step.
 
 use crate::layer::Cx;
 use crate::model::Model;
 use crate::model::batch::Batch;
-use crate::model::compiled_steps::{Traced, controls, union};
+use crate::model::compiled_steps::{TracedStep, controls, union};
 use crate::model::train_step::BatchTree;
 use systole_ir::{Error, ErrorKind, Literal, Result, Tensor, grad};
 use systole_runtime::{Params, jit};
 
-/// Weights, the batch as a step takes it, step and seed.
-type In = (Params, Params, BatchTree, (Tensor, Tensor));
+/// Trainable and frozen weights, the batch, step and seed.
+type GradientInputs = (Params, Params, BatchTree, (Tensor, Tensor));
 
 impl Model {
-    /// The gradient of each weight that is trained, as the next step on `batch` would have them: before clipping and accumulation, of
-    /// the loss that is not scaled. Compiles a program for it.
+    /// Returns the gradient of each trainable weight as of the next step on `batch`: before clipping and accumulation,
+    /// of the unscaled loss. Compiles a program.
     ///
     /// # Errors
-    /// When the model is not compiled, or the batch does not fit it.
+    /// If the model is not compiled, or the batch is incompatible with it.
     pub fn gradients(&self, batch: &Batch) -> Result<Vec<(String, Literal)>> {
         self.check_batch(batch)?;
         let compiled = self.compiled()?;
         if compiled.config.train_step.is_some() {
-            let e = Error::new(ErrorKind::Unsupported, "gradients of a step of one's own are not shown");
+            let e =
+                Error::new(ErrorKind::Unsupported, "gradients of a custom training step are not available");
             return Err(e
                 .because("it may have several losses")
-                .hint("log their norms in the step: cx.log(…)"));
+                .hint("log gradient norms in the step with cx.log(…)"));
         }
-        // A batch of validation has labels as the loss takes them.
+        // Labels of a validation batch are in the loss's format.
         let soft = batch.label.as_ref().is_some_and(|label| label.dtype().is_float());
         let goals = compiled.goals.clone();
         let architecture = self.architecture.clone();
         let precision = compiled.config.precision;
-        let traced: Box<dyn Fn(In) -> Params + Send + Sync> =
+        let traced: Box<dyn Fn(GradientInputs) -> Params + Send + Sync> =
             Box::new(move |(trainable, frozen, (inputs, labels, weights), (step, seed))| {
                 let cx = Cx::new(step.builder(), union(&trainable, &frozen), precision);
                 let mut cx = cx.training_with(&seed, &step);
@@ -40,7 +41,7 @@ impl Model {
                 let leaves: Vec<&Tensor> = trainable.values().collect();
                 trainable.names().map(str::to_string).zip(grad(&loss, &leaves)).collect()
             });
-        let function: Traced<In, Params> = jit(traced).flush_denormals(true).batch(2);
+        let function: TracedStep<GradientInputs, Params> = jit(traced).flush_denormals(true).batch(2);
         let function = function.on(compiled.backend.clone()).named("gradients");
         let (_, step, seed) =
             controls(compiled.config.optimizer.values_at(0), self.step, compiled.config.seed);

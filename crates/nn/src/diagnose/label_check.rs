@@ -1,19 +1,20 @@
-//! Labels and ids that a model has no place for. A look-up on a device reads the nearest row instead, so they are found on the
-//! host, before a step takes them.
+//! Validates class labels and token ids against the model.
+//!
+//! A gather on a device clamps invalid indices silently, so they are checked on the host before a step.
 
-use crate::layer::lowering::Lowering;
+use crate::layer::lowering::LayerLowering;
 use crate::loss::Loss;
 use crate::model::Model;
 use crate::model::architecture::{LayerNode, NodeInput};
 use crate::model::batch::Batch;
-use crate::model::output_losses::Goal;
+use crate::model::output_losses::OutputLoss;
 use systole_ir::{Error, ErrorKind, Literal, Result};
 
 impl Model {
-    /// Checks the numbers of a batch that stand for something: labels for classes, ids for rows of an embedding.
+    /// Checks the indices in a batch: labels against the number of classes, ids against the rows of an embedding.
     ///
     /// # Errors
-    /// Names the first that stands for nothing, where it is, and how many there are.
+    /// Names the first index that is out of range, its position, and the valid range.
     ///
     /// ```
     /// use systole_ir::{DType, Literal};
@@ -36,9 +37,9 @@ impl Model {
                 if let Some((at, id)) = outside(x, rows, None) {
                     return Err(Error::new(ErrorKind::Data, format!("{} has an id {id}", spec.name))
                         .at(place(x, at))
-                        .because(format!("the layer {} has {rows} rows: ids are 0 to {}", node.name, rows - 1))
+                        .because(format!("layer {} has {rows} rows: ids must be 0 to {}", node.name, rows - 1))
                         .hint(format!(
-                            "raise its input_dim (of an application: vocabulary_size) to at least {}, or give data with smaller ids",
+                            "raise its input_dim (vocabulary_size for applications) to at least {}, or use data with smaller ids",
                             id + 1.0
                         )));
                 }
@@ -48,7 +49,7 @@ impl Model {
         goals.iter().zip(batch.labels()).try_for_each(|(goal, label)| self.check_labels(goal, label))
     }
 
-    fn check_labels(&self, goal: &Goal, label: &Literal) -> Result<()> {
+    fn check_labels(&self, goal: &OutputLoss, label: &Literal) -> Result<()> {
         let (loss, output) = (goal.loss.as_ref(), self.outputs.get(goal.output));
         let classes = output.zip(loss).and_then(|(output, loss)| loss.classes(output));
         let (Some(Loss::SparseCategoricalCrossentropy { ignore_class, .. }), Some(classes)) =
@@ -56,40 +57,38 @@ impl Model {
         else {
             return Ok(());
         };
-        // Shares of classes, in training.
+        // Class probabilities, in training.
         let rank = output.map_or(0, |output| output.shape.rank() + 1);
         if goal.soft.is_some() && label.dtype().is_float() && label.shape().rank() == rank {
             return Ok(());
         }
         let Some((at, found)) = outside(label, classes, *ignore_class) else { return Ok(()) };
-        Err(Error::new(ErrorKind::Data, format!("there is a label {found}"))
+        Err(Error::new(ErrorKind::Data, format!("label {found} is out of range"))
             .at(place(label, at))
             .because(format!(
-                "the model tells {classes} classes apart: labels are 0 to {}",
+                "the model has {classes} classes: labels must be 0 to {}",
                 classes.saturating_sub(1)
             ))
             .hint(match found >= 0.0 {
-                true => format!(
-                    "end the model with at least {} units, or number the classes from 0 on",
-                    found + 1.0
-                ),
-                false => {
-                    "number the classes from 0 on; labels that count for nothing: the loss's ignore_class"
-                        .into()
+                true => {
+                    format!("end the model with at least {} units, or number the classes from 0", found + 1.0)
                 }
+                false => "number the classes from 0; to ignore a label, set the loss's ignore_class".into(),
             }))
     }
 }
 
-/// How many rows the table of a layer has; `None`: it has none.
+/// Returns the number of rows of a layer's embedding table; `None` if it has none.
 fn rows(node: &LayerNode) -> Option<usize> {
     match node.layer.layer().lowering() {
-        Ok(Lowering::Embedding { rows, .. } | Lowering::ReversibleEmbedding { rows, .. }) => Some(rows),
+        Ok(LayerLowering::Embedding { rows, .. } | LayerLowering::ReversibleEmbedding { rows, .. }) => {
+            Some(rows)
+        }
         _ => None,
     }
 }
 
-/// The first number that is neither from 0 to `below` nor `also`: its index and itself.
+/// Returns the first number that is neither from 0 to `below` nor `also`: its index and value.
 fn outside(x: &Literal, below: usize, also: Option<i64>) -> Option<(usize, f64)> {
     let limit = i32::try_from(below).unwrap_or(i32::MAX);
     if x.as_slice::<i32>().is_ok_and(|ids| ids.iter().all(|id| (0..limit).contains(id))) {
@@ -99,11 +98,11 @@ fn outside(x: &Literal, below: usize, also: Option<i64>) -> Option<(usize, f64)>
     x.to_f64s().into_iter().enumerate().find(|(_, v)| !is_inside(*v))
 }
 
-/// `sample 3 of the batch, place 17`
+/// Describes a position: `sample 3 of the batch, position 17`.
 fn place(x: &Literal, at: usize) -> String {
     let each = x.ty().elements() / x.shape().first().copied().unwrap_or(1).max(1);
     match each {
         0 | 1 => format!("sample {at} of the batch"),
-        each => format!("sample {} of the batch, place {}", at / each, at % each),
+        each => format!("sample {} of the batch, position {}", at / each, at % each),
     }
 }

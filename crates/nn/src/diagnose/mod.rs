@@ -1,4 +1,4 @@
-//! Checks that find what is wrong with a model, its data or its numbers.
+//! Diagnostics: non-finite numbers, invalid labels and ids, gradients, layer capabilities.
 
 pub(crate) mod anomaly_detection;
 pub(crate) mod capabilities;

@@ -1,29 +1,31 @@
-//! A language model that goes on with a text token by token, and computes for each new token that token's share alone: attention
-//! keeps keys and values of the tokens before, recurrent layers their states.
+//! Incremental decoding of language models with a KV cache: each token computes only its own position.
+//!
+//! Attention layers keep keys and values of earlier tokens, recurrent layers their states.
 
 use crate::layer::adapter::Adapters;
 use crate::layer::capability::IncrementalDecoding;
-use crate::layer::decoding_state::Decoding;
-use crate::layer::lowering::Lowering;
+use crate::layer::decoding_state::DecodingState;
+use crate::layer::lowering::LayerLowering;
 use crate::layer::quantized_weight::packed_paths;
 use crate::layer::{Cx, Precision};
 use crate::layers::{BuiltIn, LAYER_NAMES, LayerSpec};
 use crate::model::Model;
 use crate::model::architecture::Architecture;
-use crate::model::compiled_steps::{Traced, union};
+use crate::model::compiled_steps::{TracedStep, union};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use systole_ir::{DType, Error, ErrorKind, GraphBuilder, Literal, Result, ResultExt, Tensor, TensorType};
 use systole_runtime::{Backend, Buffer, Params, backend, jit};
 
-/// Tokens that are fed together: a text is cut into such pieces, so that few programs are compiled.
+/// Chunk sizes in which tokens are fed, so that only a few programs are compiled.
 const PIECES: [usize; 4] = [512, 64, 8, 1];
-/// Places for which there is room at first. It doubles when they are full: attention computes with all that there is room for.
+/// Initial cache length. It doubles when full, because attention computes over the whole cache.
 const LEAST_ROOM: usize = 64;
 
-type DecodeIn = (Params, Params, Params, Tensor, Tensor);
+type DecodeInputs = (Params, Params, Params, Tensor, Tensor);
 
-/// What [`Model::decoder`] makes: tokens in, scores of the next token out.
+/// Incremental decoder of a language model: takes tokens, returns scores of the next token. Created by
+/// [`Model::decoder`].
 ///
 /// ```
 /// use systole_ir::{DType::I32, TensorType};
@@ -38,27 +40,27 @@ type DecodeIn = (Params, Params, Params, Tensor, Tensor);
 /// # Ok::<(), systole_ir::Error>(())
 /// ```
 pub struct Decoder {
-    step: Traced<DecodeIn, (Tensor, Params)>,
+    step: TracedStep<DecodeInputs, (Tensor, Params)>,
     trainable: Params<Buffer>,
     frozen: Params<Buffer>,
-    /// What layers kept; empty before the first token.
+    /// KV cache and recurrent states; empty before the first token.
     kept: Params<Buffer>,
     architecture: Arc<Architecture>,
     backend: Arc<dyn Backend>,
     precision: Precision,
     position: usize,
-    /// Places that `kept` has room for, at most the context.
+    /// Cache length in positions, at most the context.
     room: usize,
     context: usize,
     vocabulary: usize,
 }
 
 impl Model {
-    /// What goes on with texts token by token.
+    /// Creates an incremental decoder.
     ///
     /// # Errors
-    /// `Unsupported` when the model does not give scores for a next token at each place of one sequence of tokens, or when one of its
-    /// layers looks at places that come later.
+    /// `Unsupported` if the model does not output next-token scores at each position of a token sequence, or if one of
+    /// its layers depends on later positions.
     pub fn decoder(&self) -> Result<Decoder> {
         Decoder::of(self)
     }
@@ -93,32 +95,32 @@ impl Decoder {
         })
     }
 
-    /// Most tokens that it can look back to: the length of the sequences that the model takes.
+    /// Returns the context length: the sequence length of the model.
     pub fn context(&self) -> usize {
         self.context
     }
 
-    /// How many tokens it was fed.
+    /// Returns the number of tokens fed so far.
     pub fn position(&self) -> usize {
         self.position
     }
 
-    /// How many tokens have a score.
+    /// Returns the vocabulary size.
     pub fn vocabulary_size(&self) -> usize {
         self.vocabulary
     }
 
-    /// Forgets all tokens.
+    /// Clears the cache and starts at position 0.
     pub fn restart(&mut self) {
         self.position = 0;
         let empty = |(path, kept): (&str, &Buffer)| (path.to_string(), Buffer::zeros(kept.ty().clone()));
         self.kept = self.kept.iter().map(empty).collect();
     }
 
-    /// Goes on with these tokens: `→ f32[vocabulary_size]`, the scores (logits) of the one that follows.
+    /// Feeds tokens; returns the scores (logits) of the next token, `→ f32[vocabulary_size]`.
     ///
     /// # Errors
-    /// When there are none, one is beyond the vocabulary, or all would be more than the context. Nothing was fed then.
+    /// If there are no tokens, one is outside the vocabulary, or the context would overflow. Nothing is fed then.
     pub fn feed(&mut self, tokens: &[u32]) -> Result<Vec<f32>> {
         self.check(tokens)?;
         self.make_room(self.position + tokens.len())?;
@@ -135,11 +137,11 @@ impl Decoder {
     fn check(&self, tokens: &[u32]) -> Result<()> {
         let refuse = |what: String| Error::new(ErrorKind::Data, what);
         if tokens.is_empty() {
-            return Err(refuse("there is no token to go on from".into()).hint("give at least one"));
+            return Err(refuse("no token was given to continue from".into()).hint("give at least one"));
         }
         if let Some(beyond) = tokens.iter().find(|id| **id as usize >= self.vocabulary) {
             return Err(refuse(format!(
-                "there is a token {beyond}, the model knows 0 to {}",
+                "token id {beyond} is out of range, the vocabulary has ids 0 to {}",
                 self.vocabulary - 1
             ))
             .hint("use the tokenizer that the model was trained with"));
@@ -147,16 +149,16 @@ impl Decoder {
         match self.position + tokens.len() <= self.context {
             true => Ok(()),
             false => Err(refuse(format!(
-                "{} tokens after {} are more than the model looks back to, {}",
+                "{} tokens after {} exceed the context length {}",
                 tokens.len(),
                 self.position,
                 self.context
             ))
-            .hint("restart it with the last tokens; Generation does so")),
+            .hint("restart the decoder with the last tokens, or use TextGenerator, which does so")),
         }
     }
 
-    /// Makes what is kept longer, by zeros, until so many places have room.
+    /// Extends the cache with zeros to at least `places` positions.
     fn make_room(&mut self, places: usize) -> Result<()> {
         if places <= self.room {
             return Ok(());
@@ -190,15 +192,16 @@ impl Decoder {
     }
 }
 
-/// The model with weights that its file has packed as they are there: whole numbers, which products of a token read.
+/// Returns the model with quantized weights of its file kept as integers, which single-token matrix products read
+/// directly.
 fn with_packed(model: &Model) -> Result<(Arc<Architecture>, Params<Buffer>, Params<Buffer>)> {
     let (trainable, frozen) = (&model.state.trainable, &model.state.frozen);
     let mut architecture = (*model.architecture).clone();
     let (mut gone, mut made) = (Vec::new(), Vec::new());
     for node in &mut architecture.nodes {
-        // Of its table a token needs a row, which is cheaper to read than to unpack.
+        // A token needs one row of a position table, which is cheaper to read than to dequantize.
         if node.layer.adapters().is_some()
-            || matches!(node.layer.layer().lowering(), Ok(Lowering::PositionEmbedding))
+            || matches!(node.layer.layer().lowering(), Ok(LayerLowering::PositionEmbedding))
         {
             continue;
         }
@@ -228,18 +231,18 @@ fn with_packed(model: &Model) -> Result<(Arc<Architecture>, Params<Buffer>, Para
     Ok((Arc::new(architecture), left(trainable).into_iter().collect(), frozen))
 }
 
-/// A call of the model that has room for so many places.
+/// Compiles a decoding step with a cache of `room` positions.
 fn step_of(
     architecture: &Arc<Architecture>,
     backend: &Arc<dyn Backend>,
     precision: Precision,
     room: usize,
-) -> Traced<DecodeIn, (Tensor, Params)> {
+) -> TracedStep<DecodeInputs, (Tensor, Params)> {
     let of = architecture.clone();
-    let traced: Box<dyn Fn(DecodeIn) -> (Tensor, Params) + Send + Sync> =
+    let traced: Box<dyn Fn(DecodeInputs) -> (Tensor, Params) + Send + Sync> =
         Box::new(move |(trainable, frozen, kept, tokens, position)| {
             let builder = position.builder().clone();
-            let decoding = Decoding::new(&position, room, kept);
+            let decoding = DecodingState::new(&position, room, kept);
             let cx = Cx::new(&builder, union(&trainable, &frozen), precision).decoding_with(decoding);
             decode(&of, cx, &tokens)
         });
@@ -250,7 +253,7 @@ fn zeros(types: Vec<(String, TensorType)>) -> Params<Buffer> {
     types.into_iter().map(|(path, ty)| (path, Buffer::zeros(ty))).collect()
 }
 
-/// The values with zeros behind them, where the type has longer dimensions.
+/// Pads values with zeros to a type with larger dimensions.
 fn extended(values: &Literal, ty: &TensorType) -> Result<Literal> {
     let (old, size) = (values.ty().clone(), ty.dtype.size());
     let (from, to) = (old.shape.strides(), ty.shape.strides());
@@ -263,7 +266,7 @@ fn extended(values: &Literal, ty: &TensorType) -> Result<Literal> {
     Literal::from_bytes(ty.clone(), &bytes)
 }
 
-/// `tokens: i32[1, S] → f32[V]`: scores after the last token, and what layers keep.
+/// Traces a step `tokens: i32[1, S] → f32[V]`: scores after the last token, and the new cache.
 fn decode(architecture: &Architecture, mut cx: Cx, tokens: &Tensor) -> (Tensor, Params) {
     let y = architecture.call(&mut cx, std::slice::from_ref(tokens));
     let y = cx.logits_of(&y).unwrap_or(y);
@@ -274,7 +277,7 @@ fn decode(architecture: &Architecture, mut cx: Cx, tokens: &Tensor) -> (Tensor, 
     (last.convert(DType::F32), cx.into_kept())
 }
 
-/// The names and types of what layers keep, by a trace for one token.
+/// Returns names and types of the cache, by tracing one token.
 fn kept_types(
     architecture: &Arc<Architecture>,
     precision: Precision,
@@ -283,15 +286,15 @@ fn kept_types(
     let g = GraphBuilder::new("decode");
     let tokens = g.parameter(TensorType::new(DType::I32, [1, 1]), "tokens");
     let position = g.parameter(TensorType::scalar(DType::I32), "position");
-    let decoding = Decoding::new(&position, context, Params::new());
+    let decoding = DecodingState::new(&position, context, Params::new());
     let cx = Cx::collecting(&g, precision).decoding_with(decoding);
     let (scores, kept) = decode(architecture, cx, &tokens);
     let types = kept.iter().map(|(path, value)| (path.to_string(), value.ty().clone())).collect();
-    g.finish(&[scores]).at(|| "going on with a text".into())?;
+    g.finish(&[scores]).at(|| "incremental decoding".into())?;
     Ok(types)
 }
 
-/// The length of the sequences that a model takes, and how many tokens it knows.
+/// Returns the sequence length and vocabulary size of a language model.
 fn sizes(model: &Model) -> Result<(usize, usize)> {
     let input = match model.architecture.inputs.as_slice() {
         [one] => one.ty.as_ref(),
@@ -306,10 +309,10 @@ fn sizes(model: &Model) -> Result<(usize, usize)> {
     {
         return Ok((context, vocabulary));
     }
-    let shown = |ty: Option<&TensorType>| ty.map_or("not known".into(), TensorType::to_string);
-    Err(Error::new(ErrorKind::Unsupported, "the model is no language model")
+    let shown = |ty: Option<&TensorType>| ty.map_or("unknown".into(), TensorType::to_string);
+    Err(Error::new(ErrorKind::Unsupported, "the model is not a language model")
         .because(format!(
-            "it takes {} and gives {}; a language model takes numbers [S] and gives scores [S, tokens]",
+            "it maps {} to {}; a language model maps integers [S] to scores [S, tokens]",
             shown(input),
             shown(output)
         ))
@@ -335,5 +338,6 @@ fn check_layer(name: &str, layer: &LayerSpec) -> Result<()> {
     };
     let mut able: Vec<&str> = LAYER_NAMES.iter().filter(keeps).copied().collect();
     able.sort_unstable();
-    Err(e.hint(format!("train a model of {} and layers that look at one place", able.join(", "))))
+    Err(e
+        .hint(format!("use a model of {} and layers that process each position separately", able.join(", "))))
 }

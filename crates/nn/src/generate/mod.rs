@@ -1,4 +1,4 @@
-//! Text from a language model, token by token.
+//! Text generation with language models: incremental decoding and sampling.
 
 pub(crate) mod decoder;
 pub(crate) mod sampling;

@@ -1,11 +1,11 @@
-//! How the next token is chosen from the scores of all tokens: the likeliest, or a draw.
+//! Token sampling: greedy, temperature, top-k and top-p (nucleus).
 
 use systole_ir::{Error, ErrorKind, Result, rng};
 
-/// How tokens are drawn: scores are divided by `temperature`, then all but the `top_k` best are left out, then all but the fewest
-/// whose probabilities sum to `top_p`. In that order, as in Hugging Face's `generate`.
+/// Sampling options. Scores are divided by `temperature`, then restricted to the `top_k` best, then to the smallest set
+/// whose probabilities sum to `top_p`, in the same order as Hugging Face's `generate`.
 ///
-/// The same seed draws the same tokens: the draw of a place depends on the seed and the place alone.
+/// The same seed gives the same tokens: each random draw depends only on the seed and the position.
 ///
 /// ```
 /// use systole_nn::Sampling;
@@ -18,13 +18,13 @@ use systole_ir::{Error, ErrorKind, Result, rng};
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
-    /// What scores are divided by; 0 takes the likeliest token. Default: 1.
+    /// Divisor of the scores; 0 selects the most likely token (greedy). Default: 1.
     pub temperature: f64,
-    /// Only so many of the best tokens, and such as are as good as the last of them. Default: all.
+    /// Number of best tokens to sample from; ties with the last are included. Default: all.
     pub top_k: Option<usize>,
-    /// Only the fewest of the best tokens whose probabilities sum to this. Default: all.
+    /// Samples from the smallest set of best tokens whose probabilities sum to this. Default: all.
     pub top_p: Option<f64>,
-    /// Seed of the draws. Default: 0.
+    /// Random seed. Default: 0.
     pub seed: u64,
 }
 
@@ -35,33 +35,33 @@ impl Default for Sampling {
 }
 
 impl Sampling {
-    /// An error where a number makes no sense.
+    /// Validates the options.
     ///
     /// # Errors
-    /// When `temperature` is below 0, `top_k` is 0, or `top_p` is not above 0 and at most 1.
+    /// If `temperature` is below 0, `top_k` is 0, or `top_p` is not above 0 and at most 1.
     pub fn check(&self) -> Result<()> {
         let refuse = |what: String, hint: &str| Err(Error::new(ErrorKind::Config, what).hint(hint));
         if !(self.temperature >= 0.0 && self.temperature.is_finite()) {
             return refuse(
-                format!("scores cannot be divided by a temperature of {}", self.temperature),
-                "choose 0 for the likeliest token, 1 for the model's own probabilities, or another number above 0",
+                format!("temperature is {}, expected at least 0", self.temperature),
+                "choose 0 for greedy decoding, 1 for the model's own probabilities, or another value above 0",
             );
         }
         if self.top_k == Some(0) {
-            return refuse("a draw from the 0 best tokens".into(), "choose top_k of at least 1");
+            return refuse("top_k is 0".into(), "choose top_k of at least 1");
         }
         match self.top_p {
             Some(p) if !(p > 0.0 && p <= 1.0) => {
-                refuse(format!("{p} is no sum of probabilities"), "choose top_p above 0 and up to 1")
+                refuse(format!("top_p is {p}, expected a probability"), "choose top_p above 0 and at most 1")
             }
             _ => Ok(()),
         }
     }
 
-    /// The token for the place `index` of a text, of those with these scores; −∞ rules one out.
+    /// Samples a token from its scores for position `index` of a text; −∞ excludes a token.
     ///
     /// # Errors
-    /// As [`Sampling::check`]; `Data` when a score is NaN, or none is a number above −∞.
+    /// See [`Sampling::check`]; `Data` if a score is NaN, or none is above −∞.
     pub fn pick(&self, scores: &[f32], index: u64) -> Result<u32> {
         self.check()?;
         let best = best(scores)?;
@@ -70,7 +70,7 @@ impl Sampling {
         }
         let kept = self.kept(scores, f64::from(scores.get(best).copied().unwrap_or_default()));
         let total: f64 = kept.iter().map(|(_, p)| p).sum();
-        let mut draws = rng::Stream::new(self.seed, rng::hash_name("generate"), index);
+        let mut draws = rng::RandomStream::new(self.seed, rng::hash_name("generate"), index);
         let mut rest = draws.uniform_f64() * total;
         for (id, p) in &kept {
             rest -= p;
@@ -81,7 +81,7 @@ impl Sampling {
         Ok(kept.last().map_or(best, |(id, _)| *id) as u32)
     }
 
-    /// The tokens to draw from, with numbers in the ratio of their probabilities.
+    /// Returns the tokens to sample from, with values proportional to their probabilities.
     fn kept(&self, scores: &[f32], most: f64) -> Vec<(usize, f64)> {
         let weight = |s: f32| ((f64::from(s) - most) / self.temperature).exp();
         let mut kept: Vec<(usize, f64)> = scores
@@ -99,7 +99,7 @@ impl Sampling {
         if let Some(p) = self.top_p.filter(|p| *p < 1.0) {
             kept.sort_by(|a, b| b.1.total_cmp(&a.1));
             let total: f64 = kept.iter().map(|(_, w)| w).sum();
-            // From the least likely on: what sums to at most 1 − p is left out.
+            // From the least likely on: drops tokens whose probabilities sum to at most 1 − p.
             let mut sum = 0.0;
             while let [_, .., (_, w)] = kept.as_slice() {
                 sum += w / total;
@@ -113,7 +113,7 @@ impl Sampling {
     }
 }
 
-/// The first of the best.
+/// Returns the first token with the highest score.
 fn best(scores: &[f32]) -> Result<usize> {
     let is_no_number = scores.iter().any(|s| s.is_nan() || *s == f32::INFINITY);
     let mut best: Option<(usize, f32)> = None;
@@ -124,8 +124,8 @@ fn best(scores: &[f32]) -> Result<usize> {
     }
     match best.filter(|_| !is_no_number) {
         Some((id, _)) => Ok(id),
-        None => Err(Error::new(ErrorKind::Data, "the model's scores of tokens are no numbers")
-            .because("training diverged, or its weights are damaged")
+        None => Err(Error::new(ErrorKind::Data, "the model's token scores are NaN or all −∞")
+            .because("training diverged, or the weights are damaged")
             .hint("train again with a smaller learning rate")),
     }
 }
@@ -175,12 +175,12 @@ mod tests {
     #[test]
     fn numbers_that_make_no_sense_are_refused() {
         let refused = |s: Sampling| s.pick(&[0.0], 0).unwrap_err().to_string();
-        assert!(refused(Sampling { temperature: -1.0, ..Default::default() }).contains("temperature of -1"));
+        assert!(refused(Sampling { temperature: -1.0, ..Default::default() }).contains("temperature is -1"));
         assert!(refused(Sampling { top_k: Some(0), ..Default::default() }).contains("top_k"));
         assert!(refused(Sampling { top_p: Some(1.5), ..Default::default() }).contains("1.5"));
         for scores in [vec![], vec![f32::NAN, 1.0], vec![f32::NEG_INFINITY]] {
             let e = Sampling::default().pick(&scores, 0).unwrap_err().to_string();
-            assert!(e.contains("no numbers") && e.contains("try: "), "{e}");
+            assert!(e.contains("token scores") && e.contains("try: "), "{e}");
         }
     }
 }

@@ -1,14 +1,15 @@
-//! A text that a language model goes on with, of any length: where the model can look back no further, it starts anew from the
-//! last half of what it saw.
+//! Text generation of any length with a language model.
+//!
+//! When the context is full, generation restarts from the last half of it.
 
 use crate::generate::decoder::Decoder;
 use crate::generate::sampling::Sampling;
 use systole_ir::Result;
 
-/// Tokens one after the other, each drawn from the scores that the model gives after all before it.
+/// Generates tokens, each sampled from the model's scores after all earlier tokens.
 ///
-/// A prompt that is longer than the model's context counts by its last tokens. When the context is full, the model is fed the last
-/// half of it anew: a step that takes longer than others, once for each half context.
+/// Only the last tokens of a prompt longer than the context are used. When the context is full, the last half of it is
+/// fed again; this slower step occurs once per half context.
 ///
 /// ```
 /// use systole_ir::{DType::I32, TensorType};
@@ -22,43 +23,51 @@ use systole_ir::Result;
 /// assert!(tokens.iter().all(|token| *token < 50));
 /// # Ok::<(), systole_ir::Error>(())
 /// ```
-pub struct Generation {
+pub struct TextGenerator {
     decoder: Decoder,
     sampling: Sampling,
-    /// What the decoder was fed since it last started.
+    /// Tokens fed to the decoder since its last start.
     window: Vec<u32>,
     scores: Vec<f32>,
-    /// The token that was drawn last and is not fed yet.
+    /// The last sampled token, not fed yet.
     waiting: Option<u32>,
     drawn: u64,
-    /// Tokens that are never drawn.
+    /// Tokens that are never sampled.
     ruled_out: Vec<usize>,
 }
 
-impl Generation {
-    /// Reads the prompt, of which there must be at least one token.
+impl TextGenerator {
+    /// Feeds the prompt, which must have at least one token.
     ///
     /// # Errors
-    /// When a number of `sampling` makes no sense, the prompt is empty, or one of its tokens is beyond the vocabulary.
-    pub fn new(mut decoder: Decoder, prompt: &[u32], sampling: Sampling) -> Result<Generation> {
+    /// If an argument of `sampling` is invalid, the prompt is empty, or one of its tokens is outside the vocabulary.
+    pub fn new(mut decoder: Decoder, prompt: &[u32], sampling: Sampling) -> Result<TextGenerator> {
         sampling.check()?;
         decoder.restart();
         let from = prompt.len().saturating_sub(decoder.context());
         let window = prompt.get(from..).unwrap_or_default().to_vec();
         let scores = decoder.feed(&window)?;
-        Ok(Generation { decoder, sampling, window, scores, waiting: None, drawn: 0, ruled_out: Vec::new() })
+        Ok(TextGenerator {
+            decoder,
+            sampling,
+            window,
+            scores,
+            waiting: None,
+            drawn: 0,
+            ruled_out: Vec::new(),
+        })
     }
 
-    /// Never draws tokens that are not so: those that stand for no text.
-    pub fn only(mut self, is_so: impl Fn(u32) -> bool) -> Generation {
+    /// Samples only tokens for which `is_so` is true, such as those with a text.
+    pub fn only(mut self, is_so: impl Fn(u32) -> bool) -> TextGenerator {
         self.ruled_out = (0..self.decoder.vocabulary_size()).filter(|id| !is_so(*id as u32)).collect();
         self
     }
 
-    /// The next token.
+    /// Generates the next token.
     ///
     /// # Errors
-    /// When the model's scores are no numbers.
+    /// If the model's scores are NaN.
     pub fn next_token(&mut self) -> Result<u32> {
         if let Some(token) = self.waiting.take() {
             self.feed(token)?;

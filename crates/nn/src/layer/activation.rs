@@ -1,47 +1,47 @@
-//! Activation functions by Keras's names.
+//! Activation functions by Keras name: relu, gelu, silu, softmax and others.
 
 use crate::did_you_mean;
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 use systole_ir::{Error, Result, Tensor};
 
-/// An element-wise function (softmax: over the last axis): `x: T[…] → T[…]`.
+/// An activation function: `x: T[…] → T[…]`, element-wise except softmax (over the last axis).
 #[derive(Clone, Copy, Debug, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Activation {
-    /// x.
+    /// Identity: x.
     #[default]
     Linear,
-    /// max(x, 0).
+    /// Rectified linear unit: max(x, 0).
     Relu,
-    /// x where positive, else `negative_slope`·x. Keras: 0.2.
+    /// x if positive, otherwise `negative_slope`·x. Keras: 0.2.
     LeakyRelu {
         /// Slope for negative x.
         negative_slope: f64,
     },
-    /// 1 / (1 + e⁻ˣ).
+    /// Logistic function: 1 / (1 + e⁻ˣ).
     Sigmoid,
-    /// tanh x.
+    /// Hyperbolic tangent: tanh x.
     Tanh,
     /// eˣ / Σ eˣ over the last axis.
     Softmax,
-    /// x·Φ(x); by tanh when `approximate`.
+    /// x·Φ(x); the tanh approximation if `approximate`.
     Gelu {
         /// Use the tanh approximation.
         approximate: bool,
     },
     /// x·sigmoid(x), also called swish.
     Silu,
-    /// x where positive, else α(eˣ − 1).
+    /// x if positive, otherwise α(eˣ − 1).
     Elu {
-        /// Limit for negative x is −α.
+        /// The output for negative x is bounded below by −α.
         alpha: f64,
     },
     /// log(1 + eˣ).
     Softplus,
 }
 
-/// The names that [`Activation::from_str`] takes.
+/// Names accepted by [`Activation::from_str`].
 pub const NAMES: [&str; 11] = [
     "linear",
     "relu",
@@ -57,7 +57,7 @@ pub const NAMES: [&str; 11] = [
 ];
 
 impl Activation {
-    /// The function as graph nodes.
+    /// Applies the function as graph nodes.
     #[track_caller]
     pub fn apply(self, x: &Tensor) -> Tensor {
         match self {
@@ -75,12 +75,12 @@ impl Activation {
         }
     }
 
-    /// Whether its input is the logits of its output: cross-entropies then work on those.
+    /// Whether its input serves as the logits of its output, for numerically stable cross-entropies.
     pub fn has_logits(self) -> bool {
         matches!(self, Activation::Softmax | Activation::Sigmoid)
     }
 
-    /// Keras's name.
+    /// Keras name.
     pub fn name(self) -> &'static str {
         match self {
             Activation::Linear => "linear",
@@ -100,7 +100,7 @@ impl Activation {
 impl FromStr for Activation {
     type Err = Error;
 
-    /// Keras's defaults for functions with parameters.
+    /// Parses a name; functions with parameters get Keras's defaults.
     fn from_str(name: &str) -> Result<Activation> {
         Ok(match name {
             "linear" => Activation::Linear,
@@ -114,7 +114,7 @@ impl FromStr for Activation {
             "elu" => Activation::Elu { alpha: 1.0 },
             "softplus" => Activation::Softplus,
             _ => {
-                return Err(did_you_mean::unknown(&format!("there is no activation `{name}`"), name, &NAMES));
+                return Err(did_you_mean::unknown(&format!("unknown activation `{name}`"), name, &NAMES));
             }
         })
     }

@@ -1,4 +1,4 @@
-//! Types of layer arguments that accept several spellings: `3` or `(3, 3)`, `"relu"` or a value.
+//! Layer argument types with several spellings: `3` or `(3, 3)`, `"relu"` or a value.
 
 use crate::did_you_mean::unknown;
 use crate::layer::activation::Activation;
@@ -10,7 +10,7 @@ use std::fmt;
 use std::str::FromStr;
 use systole_ir::{Error, Result, bug};
 
-/// A size for each of `N` dimensions of places: `3` stands for all of them.
+/// Size along each of `N` spatial dimensions; a single number applies to all of them.
 ///
 /// ```
 /// use systole_nn::layers::Sizes;
@@ -21,7 +21,7 @@ use systole_ir::{Error, Result, bug};
 pub struct Sizes<const N: usize>(pub [usize; N]);
 
 impl<const N: usize> Sizes<N> {
-    /// As an array.
+    /// Returns the sizes as an array.
     pub fn dims(self) -> [usize; N] {
         self.0
     }
@@ -75,16 +75,18 @@ impl<'de, const N: usize> Deserialize<'de> for Sizes<N> {
         };
         sizes.and_then(|list| list.try_into().ok()).map(Sizes).ok_or_else(|| {
             D::Error::custom(match N {
-                1 => "it takes a size: 3".to_string(),
-                2 => "it takes a size or two: 3 or [3, 3]".to_string(),
-                _ => format!("it takes a size or {N} of them: 3 or {:?}", [3; N]),
+                1 => "expected an integer: 3".to_string(),
+                2 => "expected an integer or two: 3 or [3, 3]".to_string(),
+                _ => format!("expected an integer or {N} of them: 3 or {:?}", [3; N]),
             })
         })
     }
 }
 
-/// Places before and after along each of `N` dimensions: `1`, one size for both sides of each dimension, or all of them as
-/// pairs; for one dimension `(2, 1)` is before and after.
+/// Padding or cropping amounts before and after each of `N` spatial dimensions.
+///
+/// `1` applies to all sides, `[1, 2]` gives one amount per dimension, `[[0, 1], [0, 1]]` gives pairs. In one dimension
+/// `(2, 1)` is before and after.
 ///
 /// ```
 /// use systole_nn::layers::Edges;
@@ -150,15 +152,15 @@ impl<'de, const N: usize> Deserialize<'de> for Edges<N> {
         };
         sides.and_then(|list| list.try_into().ok()).map(Edges).ok_or_else(|| {
             D::Error::custom(match N {
-                1 => "it takes a size or two: 1 or [2, 1]".to_string(),
-                2 => "it takes a size, two, or two pairs: 1, [1, 2] or [[0, 1], [0, 1]]".to_string(),
-                _ => format!("it takes a size, {N}, or {N} pairs: 1, {:?} or {:?}", [1; N], [[0, 1]; N]),
+                1 => "expected an integer or two: 1 or [2, 1]".to_string(),
+                2 => "expected an integer, two, or two pairs: 1, [1, 2] or [[0, 1], [0, 1]]".to_string(),
+                _ => format!("expected an integer, {N}, or {N} pairs: 1, {:?} or {:?}", [1; N], [[0, 1]; N]),
             })
         })
     }
 }
 
-/// `3` or `(3, 2)`.
+/// Formats sizes: `3` or `(3, 2)`.
 pub(crate) fn listed(sizes: &[usize]) -> String {
     match sizes {
         [one] => one.to_string(),
@@ -166,60 +168,60 @@ pub(crate) fn listed(sizes: &[usize]) -> String {
     }
 }
 
-/// Height and width, before [`Sizes<2>`] took its place.
-#[deprecated(note = "use Sizes<2>, or two numbers: (height, width)")]
+/// Height and width; deprecated in favor of [`Sizes<2>`].
+#[deprecated(note = "use Sizes<2>, or a tuple (height, width)")]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pair(pub usize, pub usize);
 
-#[allow(deprecated, reason = "the name of the version before")]
+#[allow(deprecated, reason = "kept for the previous version's API")]
 impl From<Pair> for Sizes<2> {
     fn from(Pair(height, width): Pair) -> Sizes<2> {
         Sizes([height, width])
     }
 }
 
-#[allow(deprecated, reason = "the name of the version before")]
-impl From<Pair> for Each {
-    fn from(Pair(height, width): Pair) -> Each {
+#[allow(deprecated, reason = "kept for the previous version's API")]
+impl From<Pair> for SizeArgument {
+    fn from(Pair(height, width): Pair) -> SizeArgument {
         (height, width).into()
     }
 }
 
-/// What setters of sizes take, for layers of one, two or three dimensions of places: `2`, `(2, 1)`, `(2, 1, 1)`.
+/// Argument of size setters, for layers with one, two or three spatial dimensions: `2`, `(2, 1)`, `(2, 1, 1)`.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Each(Value);
+pub struct SizeArgument(Value);
 
-impl From<usize> for Each {
-    fn from(all: usize) -> Each {
-        Each(all.into())
+impl From<usize> for SizeArgument {
+    fn from(all: usize) -> SizeArgument {
+        SizeArgument(all.into())
     }
 }
 
-impl From<(usize, usize)> for Each {
-    fn from((height, width): (usize, usize)) -> Each {
-        Each(vec![height, width].into())
+impl From<(usize, usize)> for SizeArgument {
+    fn from((height, width): (usize, usize)) -> SizeArgument {
+        SizeArgument(vec![height, width].into())
     }
 }
 
-impl From<(usize, usize, usize)> for Each {
-    fn from((depth, height, width): (usize, usize, usize)) -> Each {
-        Each(vec![depth, height, width].into())
+impl From<(usize, usize, usize)> for SizeArgument {
+    fn from((depth, height, width): (usize, usize, usize)) -> SizeArgument {
+        SizeArgument(vec![depth, height, width].into())
     }
 }
 
-impl<const N: usize> From<[usize; N]> for Each {
-    fn from(sizes: [usize; N]) -> Each {
-        Each(sizes.to_vec().into())
+impl<const N: usize> From<[usize; N]> for SizeArgument {
+    fn from(sizes: [usize; N]) -> SizeArgument {
+        SizeArgument(sizes.to_vec().into())
     }
 }
 
-impl From<Each> for Value {
-    fn from(each: Each) -> Value {
+impl From<SizeArgument> for Value {
+    fn from(each: SizeArgument) -> Value {
         each.0
     }
 }
 
-/// Dimensions of an input: `-1` is the last. One or several.
+/// Axes of an input: one or several, where `-1` is the last.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Axes(pub Vec<i64>);
 
@@ -263,27 +265,27 @@ impl<'de> Deserialize<'de> for Axes {
             Value::Array(list) => list.iter().map(Value::as_i64).collect(),
             one => one.as_i64().map(|a| vec![a]),
         };
-        axes.map(Axes).ok_or_else(|| D::Error::custom("it takes a dimension or a list: -1 or [1, 2]"))
+        axes.map(Axes).ok_or_else(|| D::Error::custom("expected an axis or a list of axes: -1 or [1, 2]"))
     }
 }
 
-/// What a window does at the border.
+/// Padding mode of convolutions and pooling.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Padding {
-    /// It stays inside: `⌊(n − reach) / stride⌋ + 1` positions. Keras's default.
+    /// No padding: `⌊(n − reach) / stride⌋ + 1` positions. Keras's default.
     #[default]
     Valid,
-    /// `⌈n / stride⌉` positions; what lies outside counts as nothing.
+    /// Pads to `⌈n / stride⌉` positions; padded elements do not count.
     Same,
-    /// As `Same`, all of it before the first place, so that none sees a later one. Of Conv1D.
+    /// Like `Same`, but pads only before the first position, so that no output sees later inputs. Only for Conv1D.
     Causal,
 }
 
 impl Padding {
-    /// The names that [`Padding::from_str`] takes.
+    /// Names accepted by [`Padding::from_str`].
     pub const NAMES: [&'static str; 3] = ["valid", "same", "causal"];
 
-    /// Keras's name.
+    /// Keras name.
     pub fn name(self) -> &'static str {
         match self {
             Padding::Valid => "valid",
@@ -300,7 +302,7 @@ impl FromStr for Padding {
             "valid" => Ok(Padding::Valid),
             "same" => Ok(Padding::Same),
             "causal" => Ok(Padding::Causal),
-            _ => Err(unknown(&format!("there is no padding `{name}`"), name, &Padding::NAMES)),
+            _ => Err(unknown(&format!("unknown padding `{name}`"), name, &Padding::NAMES)),
         }
     }
 }
@@ -329,7 +331,7 @@ impl From<Initializer> for Value {
     }
 }
 
-/// A value by its name alone (`"he_normal"`, with Keras's defaults) or in full.
+/// Deserializes a value from its name (`"he_normal"`, with Keras's defaults) or its full form.
 pub(crate) fn named<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -341,7 +343,7 @@ where
     }
 }
 
-/// As [`named`]; `null` is nothing.
+/// Like [`named`], but `null` is `None`.
 pub(crate) fn optional<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -353,7 +355,7 @@ where
     }
 }
 
-/// As [`named`]; `null` is Keras's `None`: no activation.
+/// Like [`named`], but `null` (Keras's `None`) is the linear activation.
 pub(crate) fn activation<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Activation, D::Error> {
     match Value::deserialize(deserializer)? {
         Value::Null => Ok(Activation::Linear),
@@ -361,7 +363,7 @@ pub(crate) fn activation<'de, D: Deserializer<'de>>(deserializer: D) -> Result<A
     }
 }
 
-/// What and hint of an error in one line, for messages inside others.
+/// Formats an error and its hint on one line, for use inside other messages.
 pub(crate) fn one_line(e: &Error) -> String {
     match e.hint_text() {
         Some(hint) => format!("{}; {hint}", e.what()),
@@ -369,8 +371,8 @@ pub(crate) fn one_line(e: &Error) -> String {
     }
 }
 
-/// A layer's arguments for model files.
+/// Returns a layer's arguments as JSON for model files.
 pub(crate) fn config_of(layer: &impl Serialize) -> Value {
-    // Only a map with keys that are not text fails, which no layer has.
-    serde_json::to_value(layer).unwrap_or_else(|e| bug!("arguments do not serialise: {e}"))
+    // Serialization only fails for maps with non-string keys, which no layer has.
+    serde_json::to_value(layer).unwrap_or_else(|e| bug!("cannot serialize layer arguments: {e}"))
 }

@@ -1,55 +1,57 @@
-//! What layers can do besides computing: types that methods of [`Layer`](crate::Layer) return, and what follows from a layer's operators.
+//! Layer capabilities besides computing: mask propagation, incremental decoding, channel pruning.
+//!
+//! Return types of [`Layer`](crate::Layer) methods, and their defaults derived from a layer's lowering.
 
 use crate::layer::activation::Activation;
-use crate::layer::lowering::{ConvolutionKind, Lowering};
+use crate::layer::lowering::{ConvolutionKind, LayerLowering};
 use crate::layer::masks::MaskPropagation;
 use systole_ir::{Error, ErrorKind, Result};
 
-/// How a layer computes the next token of a sequence from what the tokens before left.
+/// How a layer computes the next token of a sequence during incremental decoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IncrementalDecoding {
-    /// The output at a position depends on that position alone.
+    /// The output at a position depends on that position only.
     Positionwise,
-    /// The layer keeps what it needs of the positions before.
+    /// The layer caches state of earlier positions, such as a KV cache.
     Stateful,
 }
 
-/// What a layer does with channels, the last dimension, when some of them are pruned.
+/// How a layer behaves if channels (the last dimension) are pruned.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ChannelPruning {
-    /// Sums over its input channels; can lose output channels. `kernel: f32[…, in, out]`.
+    /// Sums over its input channels; its output channels can be pruned. `kernel: f32[…, in, out]`.
     Mixes {
-        /// The argument with the number of output channels.
+        /// Argument that holds the number of output channels.
         argument: &'static str,
         /// Whether there is a `bias`.
         use_bias: bool,
-        /// Groups of channels; those of more than one stay as they are.
+        /// Number of channel groups; grouped convolutions are not pruned.
         groups: usize,
-        /// Whether a channel without weights is 0 in the output.
+        /// Whether an output channel with all-zero weights is 0.
         keeps_zeros: bool,
     },
-    /// Treats each channel by itself.
+    /// Treats each channel independently.
     PerChannel {
-        /// Output channels for each input channel.
+        /// Output channels per input channel.
         multiplier: usize,
-        /// Weights that must be 0 for a channel to stay 0.
+        /// Weights that must be 0 for a zero channel to stay 0.
         zeroed: Vec<&'static str>,
-        /// Weights that lose channels, with the dimension of those counted from the last, 1.
+        /// Weights to prune, each with its channel dimension counted from the last (1).
         weights: Vec<(&'static str, usize)>,
     },
-    /// Has no weights, and gives 0 for channels of 0.
+    /// Has no weights, and maps zero channels to zero.
     Passes,
 }
 
-/// Whether an activation leaves zeros as they are.
+/// Whether an activation maps 0 to 0.
 fn keeps_zeros(activation: Activation) -> bool {
     !matches!(activation, Activation::Sigmoid | Activation::Softmax | Activation::Softplus)
 }
 
-impl Lowering {
-    /// What becomes of masks; `None`: they end here.
+impl LayerLowering {
+    /// Returns how masks propagate; `None` if they end here.
     pub(crate) fn masks(&self) -> Option<MaskPropagation> {
-        use Lowering::*;
+        use LayerLowering::*;
         match self {
             Identity
             | Regularization
@@ -72,14 +74,14 @@ impl Lowering {
         }
     }
 
-    /// How it decodes; `None`: it may look at later positions.
+    /// Returns how the layer decodes incrementally; `None` if it may look at later positions.
     pub(crate) fn decoding(&self) -> Option<Result<IncrementalDecoding>> {
-        use Lowering::*;
+        use LayerLowering::*;
         Some(Ok(match self {
             Embedding { mask_zero: true, .. } => {
                 return Some(Err(no_decoding()
-                    .because("its tokens of 0 are padding, which a text has not")
-                    .hint("train one without mask_zero")));
+                    .because("mask_zero treats token 0 as padding, and a prompt contains no padding")
+                    .hint("train a model without mask_zero")));
             }
             Identity
             | Regularization
@@ -100,9 +102,9 @@ impl Lowering {
         }))
     }
 
-    /// What it does with channels; `None`: they cannot be followed through it.
+    /// Returns how the layer treats pruned channels; `None` if channels cannot be traced through it.
     pub(crate) fn channels(&self) -> Option<ChannelPruning> {
-        use Lowering::*;
+        use LayerLowering::*;
         let mixes = |argument, use_bias, groups| ChannelPruning::Mixes {
             argument,
             use_bias,
@@ -120,7 +122,7 @@ impl Lowering {
                 }
                 _ => None,
             },
-            // Without a gamma what is left of the moving mean remains.
+            // Without a gamma the moving mean's contribution stays in the output.
             BatchNormalization { axis: -1, scale: true, center, .. } => Some(ChannelPruning::PerChannel {
                 multiplier: 1,
                 zeroed: if *center { vec!["gamma", "beta"] } else { vec!["gamma"] },
@@ -143,7 +145,7 @@ impl Lowering {
     }
 }
 
-/// The error of models that cannot generate token by token, without a reason.
+/// Returns the error for models that cannot decode incrementally, without a reason.
 pub(crate) fn no_decoding() -> Error {
     Error::new(ErrorKind::Unsupported, "the model cannot generate token by token")
 }

@@ -1,11 +1,11 @@
-//! Constraints on weights, by Keras's names: where they are brought back to after each step of the optimizer.
+//! Weight constraints by Keras name: projections applied after each optimizer step.
 
 use crate::did_you_mean::unknown;
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 use systole_ir::{Error, ErrorKind, Result, Tensor};
 
-/// `w: f32[…] → f32[…]`, after each step.
+/// Projection of a weight, `w: f32[…] → f32[…]`, applied after each optimizer step.
 ///
 /// ```
 /// use systole_nn::{layers::dense, Constraint};
@@ -15,35 +15,35 @@ use systole_ir::{Error, ErrorKind, Result, Tensor};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "class_name", content = "config", deny_unknown_fields)]
 pub enum Constraint {
-    /// Lengths along `axis` are at most `max_value`. Keras: 2, axis 0.
+    /// Limits norms along `axis` to `max_value`. Keras: 2, axis 0.
     MaxNorm {
-        /// The greatest length.
+        /// Maximum norm.
         #[serde(default = "two")]
         max_value: f64,
-        /// The dimension along which lengths are taken.
+        /// Axis along which norms are computed.
         #[serde(default)]
         axis: i64,
     },
-    /// What is negative becomes 0.
+    /// Sets negative values to 0.
     NonNeg,
-    /// Lengths along `axis` are 1. Keras: axis 0.
+    /// Scales norms along `axis` to 1. Keras: axis 0.
     UnitNorm {
-        /// The dimension along which lengths are taken.
+        /// Axis along which norms are computed.
         #[serde(default)]
         axis: i64,
     },
-    /// Lengths along `axis` go to between `min_value` and `max_value`. Keras: 0, 1, rate 1, axis 0.
+    /// Moves norms along `axis` into `min_value..=max_value`. Keras: 0, 1, rate 1, axis 0.
     MinMaxNorm {
-        /// The least length.
+        /// Minimum norm.
         #[serde(default)]
         min_value: f64,
-        /// The greatest length.
+        /// Maximum norm.
         #[serde(default = "one")]
         max_value: f64,
-        /// What part of the way there a step goes.
+        /// Fraction of the correction applied per step.
         #[serde(default = "one")]
         rate: f64,
-        /// The dimension along which lengths are taken.
+        /// Axis along which norms are computed.
         #[serde(default)]
         axis: i64,
     },
@@ -57,14 +57,14 @@ fn two() -> f64 {
     2.0
 }
 
-/// Keras's epsilon, which keeps lengths of 0 from dividing.
+/// Keras's epsilon, which avoids division by a zero norm.
 const EPSILON: f64 = 1e-7;
 
 impl Constraint {
-    /// The names that [`Constraint::from_str`] takes.
+    /// Names accepted by [`Constraint::from_str`].
     pub const NAMES: [&'static str; 4] = ["max_norm", "non_neg", "unit_norm", "min_max_norm"];
 
-    /// Errors where a value cannot be, for a weight of this many dimensions.
+    /// Rejects invalid values for a weight of this rank.
     pub(crate) fn check(self, rank: usize) -> Result<()> {
         let (sound, axis) = match self {
             Constraint::MaxNorm { max_value, axis } => (max_value >= 0.0, axis),
@@ -75,16 +75,16 @@ impl Constraint {
             }
         };
         if !sound {
-            return Err(Error::new(ErrorKind::Config, format!("the values of {self:?} cannot be"))
-                .hint("lengths are at least 0, the least not above the greatest, a rate from 0 to 1"));
+            return Err(Error::new(ErrorKind::Config, format!("invalid values in {self:?}"))
+                .hint("use norms of at least 0 with min_value at most max_value, and a rate from 0 to 1"));
         }
         match self.dim(axis, rank) {
             Some(_) => Ok(()),
             None => Err(Error::new(
                 ErrorKind::Config,
-                format!("{self:?} has axis {axis}, its weight {rank} dimensions"),
+                format!("{self:?} has axis {axis}, but its weight has {rank} dimensions"),
             )
-            .hint("count from 0; −1 is the last")),
+            .hint("count axes from 0; −1 is the last")),
         }
     }
 
@@ -93,7 +93,7 @@ impl Constraint {
         usize::try_from(dim).ok().filter(|d| *d < rank)
     }
 
-    /// `w: f32[…] → f32[…]`. [`Constraint::check`] has passed.
+    /// Applies the constraint: `w: f32[…] → f32[…]`. Requires that [`Constraint::check`] passed.
     pub(crate) fn of(self, w: &Tensor) -> Tensor {
         let along = |axis: i64, f: &dyn Fn(&Tensor) -> Tensor| {
             let dims = [self.dim(axis, w.rank()).unwrap_or(0)];
@@ -126,7 +126,7 @@ impl FromStr for Constraint {
             "non_neg" => Constraint::NonNeg,
             "unit_norm" => Constraint::UnitNorm { axis: 0 },
             "min_max_norm" => Constraint::MinMaxNorm { min_value: 0.0, max_value: 1.0, rate: 1.0, axis: 0 },
-            _ => return Err(unknown(&format!("there is no constraint `{name}`"), name, &Constraint::NAMES)),
+            _ => return Err(unknown(&format!("unknown constraint `{name}`"), name, &Constraint::NAMES)),
         })
     }
 }

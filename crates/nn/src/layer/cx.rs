@@ -1,19 +1,20 @@
-//! [`Cx`]: where a layer's call happens. Weights, rules, facts about values, random draws and training for eight bits have each a part
-//! of their own; rounding and levels are in `rounding` and `levels`.
+//! [`Cx`]: the context of a layer call.
+//!
+//! Weights, penalties, value metadata, random draws and quantization-aware training state are in `context`.
 
 use crate::layer::activation::Activation;
 use crate::layer::adapter::{Adapters, adapter_paths, is_adapter};
 use crate::layer::constraint::Constraint;
-use crate::layer::context::penalties_and_constraints::Rules;
-use crate::layer::context::quantization::Quantization;
-use crate::layer::context::random_draws::{Draws, mix};
+use crate::layer::context::penalties_and_constraints::PenaltiesAndConstraints;
+use crate::layer::context::quantization::TraceQuantization;
+use crate::layer::context::random_draws::{RandomDraws, mix};
 use crate::layer::context::values::ValueFacts;
-use crate::layer::context::weights::Weights;
-use crate::layer::decoding_state::Decoding;
+use crate::layer::context::weights::TraceWeights;
+use crate::layer::decoding_state::DecodingState;
 use crate::layer::initializer::Initializer;
 use crate::layer::precision::Precision;
-use crate::layer::quantized_weight::{Packing, packed_paths};
-use crate::layer::quantizer::{Quantizer, QuantizerAt};
+use crate::layer::quantized_weight::{QuantizedWeightLayout, packed_paths};
+use crate::layer::quantizer::{Quantizer, ScopedQuantizer};
 use std::sync::Arc;
 use systole_ir::op::{RngAlgorithm, RngBitGenerator};
 use systole_ir::{DType, Error, ErrorKind, GraphBuilder, Literal, Tensor, TensorType, rng};
@@ -21,55 +22,55 @@ use systole_runtime::Params;
 
 pub use crate::layer::context::weights::WeightSpec;
 
-/// Where a layer's call happens: the graph, the weights, whether it trains, the precision, random numbers.
+/// Context of a layer call: graph builder, weights, training mode, precision, random numbers.
 pub struct Cx {
     builder: GraphBuilder,
     path: Vec<String>,
     training: bool,
     precision: Precision,
-    weights: Weights,
-    rules: Rules,
+    weights: TraceWeights,
+    rules: PenaltiesAndConstraints,
     values: ValueFacts,
-    draws: Draws,
-    /// How layers are trained for eight bits.
-    pub(crate) quantization: Quantization,
-    /// Where the call goes on from one before it.
-    decoding: Option<Decoding>,
+    draws: RandomDraws,
+    /// Quantization-aware training state.
+    pub(crate) quantization: TraceQuantization,
+    /// Incremental decoding state, if this call continues a previous one.
+    decoding: Option<DecodingState>,
     loops: bool,
-    /// `f32[]`: how much of the way to a batch's statistics the moving ones go, where not as the layer says.
+    /// `f32[]`: override of the layers' moving-statistics update rate.
     statistics_part: Option<Tensor>,
-    /// What a piece that is traced on its own was fed, in order.
+    /// Inputs requested by a separately traced segment, in order.
     fed: Option<Vec<PieceInput>>,
 }
 
-/// What a parameter of a piece that is traced on its own stands for.
+/// Meaning of a parameter of a separately traced model segment.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum PieceInput {
-    /// A weight, by its path.
+    /// A weight, by path.
     Weight(String),
-    /// A random draw: the number that tells it from other draws of the step.
+    /// A random draw, by its number within the step.
     Draw(u64),
 }
 
 impl Cx {
-    /// A context that records what weights are asked for, with parameters of the graph standing for them.
+    /// Creates a context that records requested weights as graph parameters.
     pub fn collecting(builder: &GraphBuilder, precision: Precision) -> Cx {
         let cx = Cx::new(builder, Params::new(), precision);
-        Cx { weights: Weights { collecting: true, ..cx.weights }, ..cx }
+        Cx { weights: TraceWeights { collecting: true, ..cx.weights }, ..cx }
     }
 
-    /// A context that binds `weights`, for prediction.
+    /// Creates an inference context that binds `weights`.
     pub fn new(builder: &GraphBuilder, weights: Params, precision: Precision) -> Cx {
         Cx {
             builder: builder.clone(),
             path: Vec::new(),
             training: false,
             precision,
-            weights: Weights { bound: weights, ..Weights::default() },
-            rules: Rules::default(),
+            weights: TraceWeights { bound: weights, ..TraceWeights::default() },
+            rules: PenaltiesAndConstraints::default(),
             values: ValueFacts::default(),
-            draws: Draws::default(),
-            quantization: Quantization::default(),
+            draws: RandomDraws::default(),
+            quantization: TraceQuantization::default(),
             decoding: None,
             loops: false,
             statistics_part: None,
@@ -77,17 +78,17 @@ impl Cx {
         }
     }
 
-    /// Makes it a context of a call that goes on from one before it.
-    pub(crate) fn decoding_with(self, decoding: Decoding) -> Cx {
+    /// Turns it into a context for incremental decoding.
+    pub(crate) fn decoding_with(self, decoding: DecodingState) -> Cx {
         Cx { decoding: Some(decoding), ..self }
     }
 
-    /// Where the call goes on from, if it does.
-    pub(crate) fn decoding(&self) -> Option<&Decoding> {
+    /// Returns the incremental decoding state, if any.
+    pub(crate) fn decoding(&self) -> Option<&DecodingState> {
         self.decoding.as_ref()
     }
 
-    /// `→ T[shape]`: what the current layer kept in the call before, at first zeros; `None` where no call goes on from another.
+    /// `→ T[shape]`: state that the current layer kept in the previous call, initially zeros. `None` unless decoding.
     pub(crate) fn kept(&self, name: &str, dtype: DType, shape: &[usize]) -> Option<Tensor> {
         Some(self.decoding.as_ref()?.kept(&format!("{}/{name}", self.path()), dtype, shape))
     }
@@ -100,17 +101,17 @@ impl Cx {
         }
     }
 
-    /// What the next call goes on from.
+    /// Returns the state for the next call.
     pub(crate) fn into_kept(self) -> Params {
-        self.decoding.map_or_else(Params::new, Decoding::into_new)
+        self.decoding.map_or_else(Params::new, DecodingState::into_new)
     }
 
-    /// Moving statistics go this part (`f32[]`) of the way to those of the batch, whatever their layers say.
+    /// Overrides the update rate (`f32[]`) of moving statistics in all layers.
     pub(crate) fn with_statistics_part(self, part: &Tensor) -> Cx {
         Cx { statistics_part: Some(part.clone()), ..self }
     }
 
-    /// `f32[F], f32[F] → f32[F]`: a moving statistic after a batch with its own; `momentum` of it stays.
+    /// Returns a moving statistic updated with a batch: `f32[F], f32[F] → f32[F]`, keeping `momentum` of the old value.
     pub(crate) fn follow(&self, moving: &Tensor, batch: &Tensor, momentum: f64) -> Tensor {
         match &self.statistics_part {
             Some(part) => moving + (batch.stop_gradient() - moving) * part,
@@ -118,60 +119,60 @@ impl Cx {
         }
     }
 
-    /// Whether equal pieces of a model may become one loop.
+    /// Sets whether repeated identical segments of a model may become one loop.
     pub(crate) fn with_loops(self, loops: bool) -> Cx {
         Cx { loops, ..self }
     }
 
-    /// See [`Cx::with_loops`].
+    /// Returns the setting of [`Cx::with_loops`].
     pub(crate) fn loops(&self) -> bool {
         self.loops
     }
 
-    /// A context for tracing a piece of the model on its own, after `before` draws, with parameters of `builder` in the
-    /// place of what it is fed.
+    /// Creates a context for tracing a segment separately, after `before` draws, with parameters of `builder` as its
+    /// inputs.
     pub(crate) fn apart(&self, builder: &GraphBuilder, before: usize) -> Cx {
         let key = self.draws.key.as_ref().map(|key| builder.parameter(key.ty().clone(), "key"));
         Cx {
             training: self.training,
             path: self.path.clone(),
-            draws: Draws { key, count: before, step: None },
+            draws: RandomDraws { key, count: before, step: None },
             fed: Some(Vec::new()),
             ..Cx::collecting(builder, self.precision)
         }
     }
 
-    /// What a piece that was traced on its own is fed, in the order of its parameters; and the draws made so far.
+    /// Returns the inputs of a separately traced segment in parameter order, and the number of draws so far.
     pub(crate) fn fed(&mut self) -> (Vec<PieceInput>, usize) {
         (self.fed.take().unwrap_or_default(), self.draws.count)
     }
 
-    /// The key of all draws of the step, where it trains.
+    /// Returns the key of all draws of the step; `None` outside training.
     pub(crate) fn draw_key(&self) -> Option<&Tensor> {
         self.draws.key.as_ref()
     }
 
-    /// How many draws were made so far.
+    /// Returns the number of draws so far.
     pub(crate) fn draws(&mut self) -> &mut usize {
         &mut self.draws.count
     }
 
-    /// A weight of the model by its path.
+    /// Returns a weight of the model by path.
     pub(crate) fn known_weight(&self, path: &str) -> Option<&Tensor> {
         self.weights.bound.get(path)
     }
 
-    /// All weights by their paths.
+    /// Returns all weights by path.
     pub(crate) fn known_weights(&self) -> &Params {
         &self.weights.bound
     }
 
-    /// Sets the value that a weight of any layer has after this step.
+    /// Sets the value of any layer's weight after this step.
     pub(crate) fn update_at(&mut self, path: String, value: Tensor) {
         self.weights.updates.insert(path, value);
     }
 
-    /// Makes it a training context whose random draws are functions of `seed: u64[]` and `step: u64[]`.
+    /// Turns it into a training context whose random draws depend on `seed: u64[]` and `step: u64[]`.
     pub fn training_with(mut self, seed: &Tensor, step: &Tensor) -> Cx {
         self.training = true;
         self.draws.key = Some(mix(&(mix(seed) + step)));
@@ -179,33 +180,33 @@ impl Cx {
         self
     }
 
-    /// `u64[]`: the number of the step, where it trains.
+    /// `u64[]`: the step number; `None` outside training.
     pub(crate) fn step(&self) -> Option<&Tensor> {
         self.draws.step.as_ref()
     }
 
-    /// How many parts the path has.
+    /// Number of path components.
     pub(crate) fn depth(&self) -> usize {
         self.path.len()
     }
 
-    /// The path of a weight of a layer that stands beside the one with a quantiser.
+    /// Returns the path of a weight in a sibling of the layer with a quantizer.
     pub(crate) fn beside(&self, path: &str) -> String {
         let depth = self.quantization.quantizer.as_ref().map_or(0, |at| at.of_node.saturating_sub(1));
         self.path.iter().take(depth).map(String::as_str).chain([path]).collect::<Vec<_>>().join("/")
     }
 
-    /// Runs `f` for a layer with a quantiser, or as before where it has none of its own.
+    /// Runs `f` with the layer's own quantizer, if it has one.
     pub(crate) fn with_quantizer<R>(&mut self, own: &Arc<Quantizer>, f: impl FnOnce(&mut Cx) -> R) -> R {
         let depth = self.path.len();
         let before =
-            self.quantization.quantizer.replace(QuantizerAt { depth, of_node: depth, own: own.clone() });
+            self.quantization.quantizer.replace(ScopedQuantizer { depth, of_node: depth, own: own.clone() });
         let result = f(self);
         self.quantization.quantizer = before;
         result
     }
 
-    /// What is known of `x` holds of `y`, too: its logits and its mask.
+    /// Copies the logits and mask of `x` to `y`.
     pub(crate) fn stands_for(&mut self, y: &Tensor, x: &Tensor) {
         if let Some(logits) = self.logits_of(x) {
             self.has_logits(y, &logits);
@@ -215,27 +216,27 @@ impl Cx {
         }
     }
 
-    /// Says what the logits of `y` are.
+    /// Records the logits of `y`.
     pub(crate) fn has_logits(&mut self, y: &Tensor, logits: &Tensor) {
         self.values.logits.push((y.id(), logits.clone()));
     }
 
-    /// The graph that is being built.
+    /// Graph builder of this trace.
     pub fn builder(&self) -> &GraphBuilder {
         &self.builder
     }
 
-    /// Whether this call trains (dropout drops, batch normalisation uses the batch).
+    /// Whether this is a training call (dropout is active, batch normalization uses batch statistics).
     pub fn training(&self) -> bool {
         self.training
     }
 
-    /// The precision policy.
+    /// Precision policy.
     pub fn precision(&self) -> Precision {
         self.precision
     }
 
-    /// The path of the layer being called.
+    /// Path of the current layer.
     pub fn path(&self) -> String {
         self.path.join("/")
     }
@@ -254,14 +255,13 @@ impl Cx {
         result
     }
 
-    /// `→ T[shape]`: a trainable weight of the current layer in the compute type.
+    /// `→ T[shape]`: a trainable weight of the current layer, cast to the compute type.
     #[track_caller]
     pub fn weight(&mut self, name: &str, shape: &[usize], initializer: &Initializer) -> Tensor {
         self.variable(name, shape, initializer, true).convert(self.precision.compute_dtype())
     }
 
-    /// `→ f32[shape]`: a weight of the current layer as it is stored; with what its adapters add, and as eight bits would have it, where
-    /// it has adapters or a quantiser.
+    /// `→ f32[shape]`: a weight of the current layer, uncast. Includes its LoRA adapters and fake quantization, if any.
     #[track_caller]
     pub fn variable(
         &mut self,
@@ -282,27 +282,28 @@ impl Cx {
         self.rounded_weight(name, stored + product * scale)
     }
 
-    /// How a weight of the current layer is packed, if it is.
-    fn packing_of(&self, name: &str, shape: &[usize]) -> Option<Packing> {
+    /// Returns how a weight of the current layer is quantized, if it is.
+    fn packing_of(&self, name: &str, shape: &[usize]) -> Option<QuantizedWeightLayout> {
         let (depth, adapters) = self.weights.adapters.as_ref().filter(|(_, own)| !own.packed.is_empty())?;
         let inside: Vec<&str> = self.path.iter().skip(*depth).map(String::as_str).chain([name]).collect();
         adapters.packed.get(&inside.join("/")).filter(|packing| packing.shape() == shape).cloned()
     }
 
-    /// A weight that is whole numbers in memory, as floats.
+    /// Dequantizes a weight that is held as integers.
     #[track_caller]
-    fn unpacked(&mut self, name: &str, packing: &Packing) -> Tensor {
+    fn unpacked(&mut self, name: &str, packing: &QuantizedWeightLayout) -> Tensor {
         let ([numbers, scales], [of_numbers, of_scales]) = (packed_paths(name), packing.types());
         let numbers = self.stored_as(&numbers, &of_numbers, &Initializer::Zeros, false);
         let scales = self.stored_as(&scales, &of_scales, &Initializer::Zeros, false);
         match self.decoding {
-            // Products of one token read the numbers themselves.
+            // Matrix products of one token read the integers directly.
             Some(_) => packing.unpacked_in_products(&numbers, &scales),
             None => packing.unpacked_in_graph(&numbers, &scales),
         }
     }
 
-    /// `ids: I[…] → f32[…, D]`: rows of a table of the current layer that is whole numbers in memory; `None`: it is not, or has adapters.
+    /// `ids: I[…] → f32[…, D]`: rows of an embedding table that is held as integers. `None` if it is not, or has
+    /// adapters.
     #[track_caller]
     pub(crate) fn packed_rows(&mut self, name: &str, shape: &[usize], ids: &Tensor) -> Option<Tensor> {
         self.decoding.as_ref()?;
@@ -316,7 +317,7 @@ impl Cx {
         packing.rows_in_graph(&numbers, &scales, ids)
     }
 
-    /// A and B of a weight of the current layer with their names, and what their product is multiplied by.
+    /// Returns A and B of a weight of the current layer with their names, and the factor of their product.
     pub(crate) fn adapters_of(
         &mut self,
         name: &str,
@@ -334,7 +335,7 @@ impl Cx {
         Some(([(name_a, a), (name_b, b)], adapters.scale()))
     }
 
-    /// Runs `f` for a layer with adapters, or as before where it has none of its own.
+    /// Runs `f` with the layer's own adapters, if it has any.
     pub(crate) fn with_adapters<R>(
         &mut self,
         own: Option<&Arc<Adapters>>,
@@ -368,10 +369,10 @@ impl Cx {
                 return known.fail(
                     Error::new(
                         ErrorKind::Graph,
-                        format!("weight {path} is {}, this call needs {ty}", known.ty()),
+                        format!("weight {path} has type {}, but this call needs {ty}", known.ty()),
                     )
-                    .because("a layer keeps the weights of the first input shape it saw")
-                    .hint("feed the shapes the model was built with, or build a new model"),
+                    .because("weight shapes are fixed by the first input shape")
+                    .hint("feed inputs of the shapes that the model was built with, or build a new model"),
                 );
             }
             return known;
@@ -380,8 +381,8 @@ impl Cx {
             let t = self.builder.scalar(DType::F32, 0.0);
             return t.fail(
                 Error::new(ErrorKind::Graph, format!("weight {path} is missing"))
-                    .because("the layer did not ask for it when the model was built")
-                    .hint("ask for the same weights whether training or not"),
+                    .because("the layer did not request it when the model was built")
+                    .hint("request the same weights in training and inference"),
             );
         }
         let t = self.builder.parameter(ty.clone(), &path);
@@ -400,8 +401,8 @@ impl Cx {
         t
     }
 
-    /// Runs `f`, after which the weights that it asked for stand in the order of their sublayers in `order`: some layers
-    /// apply their parts in another order than that in which Keras lists them.
+    /// Runs `f`, then sorts the weights it requested by sublayer as in `order`. Some layers call their sublayers in
+    /// another order than Keras lists them.
     pub(crate) fn weights_in_order<R>(&mut self, order: &[&str], f: impl FnOnce(&mut Cx) -> R) -> R {
         let (before, prefix) = (self.weights.specs.len(), self.path.join("/").len());
         let result = f(self);
@@ -413,16 +414,16 @@ impl Cx {
         result
     }
 
-    /// Sets the value that a non-trainable weight of the current layer has after this step; of a trained one that which the
-    /// optimizer starts from.
+    /// Sets the value of a non-trainable weight of the current layer after this step. For a trainable weight, sets the
+    /// value that the optimizer starts from.
     pub fn update(&mut self, name: &str, value: Tensor) {
         let path =
             if self.path.is_empty() { name.to_string() } else { format!("{}/{name}", self.path.join("/")) };
         self.weights.updates.insert(path, value);
     }
 
-    /// `→ u32[shape]`: random bits, a function of (seed, step, layer, how many draws the layer made before).
-    /// `None` when not training.
+    /// `→ u32[shape]`: random bits, determined by seed, step, layer and the layer's number of earlier draws. `None`
+    /// outside training.
     #[track_caller]
     pub fn random_bits(&mut self, shape: &[usize]) -> Option<Tensor> {
         let state = self.random_state()?;
@@ -430,7 +431,7 @@ impl Cx {
         Some(self.builder.emit(op, &[&state]).remove(1))
     }
 
-    /// `→ u64[2]`: the state of the generator behind [`Cx::random_bits`], for one draw. `None` when not training.
+    /// `→ u64[2]`: generator state of [`Cx::random_bits`] for one draw. `None` outside training.
     #[track_caller]
     pub fn random_state(&mut self) -> Option<Tensor> {
         let key = self.draws.key.clone()?;
@@ -447,7 +448,7 @@ impl Cx {
         Some(Tensor::concatenate(&[&key, &key.zeros_like()], 0))
     }
 
-    /// Applies an activation, remembering softmax's and sigmoid's inputs as the logits of their outputs.
+    /// Applies an activation. Records the inputs of softmax and sigmoid as the logits of their outputs.
     #[track_caller]
     pub fn activate(&mut self, activation: Activation, x: &Tensor) -> Tensor {
         if let Some(y) = self.rounded_activation(activation, x) {
@@ -460,8 +461,7 @@ impl Cx {
         y
     }
 
-    /// Adds to the loss for a weight of the current layer: once, however often the layer is applied, and not where it is
-    /// frozen.
+    /// Adds a penalty on a weight of the current layer to the loss: once per weight, and not if it is frozen.
     pub(crate) fn penalize_weight(&mut self, name: &str, penalty: impl FnOnce() -> Tensor) {
         let path = self.path_of(name);
         let rests =
@@ -471,9 +471,9 @@ impl Cx {
         }
     }
 
-    /// Adds to the loss for what the current layer gives.
+    /// Adds a penalty on the current layer's output to the loss.
     pub(crate) fn penalize_output(&mut self, penalty: impl FnOnce() -> Tensor) {
-        // No weight has such a path.
+        // The trailing slash cannot occur in a weight's path.
         self.penalize(format!("{}/", self.path()), penalty);
     }
 
@@ -483,28 +483,28 @@ impl Cx {
         }
     }
 
-    /// Where a weight of the current layer is brought back to after each step.
+    /// Registers a constraint on a weight of the current layer, applied after each step.
     pub(crate) fn constrain(&mut self, name: &str, constraint: Constraint) {
         let path = self.path_of(name);
         self.rules.constrain(path, constraint);
     }
 
-    /// Whether layers have penalties or constraints, which a piece of a loop cannot hand on.
+    /// Whether layers have penalties or constraints, which prevent rolling segments into a loop.
     pub(crate) fn has_rules(&self) -> bool {
         self.rules.has_some()
     }
 
-    /// `f32[]`: the loss with what layers have added, of paths that are meant; the rest is forgotten.
+    /// Returns the loss (`f32[]`) plus the penalties of paths selected by `is_meant`; clears all penalties.
     pub(crate) fn with_penalties(&mut self, loss: &Tensor, is_meant: impl Fn(&str) -> bool) -> Tensor {
         self.rules.with_penalties(loss, is_meant)
     }
 
-    /// Weights after a step of the optimizer, where their constraints want them.
+    /// Applies the constraints to weights after an optimizer step.
     pub(crate) fn constrained(&self, weights: Params) -> Params {
         self.rules.constrained(weights)
     }
 
-    /// Runs `f` for a layer whose weights do not train.
+    /// Runs `f` for a layer with frozen weights.
     pub(crate) fn frozen<R>(&mut self, f: impl FnOnce(&mut Cx) -> R) -> R {
         let before = std::mem::replace(&mut self.weights.frozen, true);
         let result = f(self);
@@ -516,63 +516,64 @@ impl Cx {
         self.path.iter().map(String::as_str).chain([name]).collect::<Vec<_>>().join("/")
     }
 
-    /// The logits of a softmax's or sigmoid's output.
+    /// Returns the logits of a softmax or sigmoid output.
     pub fn logits_of(&self, y: &Tensor) -> Option<Tensor> {
         self.values.logits_of(y)
     }
 
-    /// The first output of a model in the place of a layer, which remembers the others; `outputs` is not empty.
+    /// Returns the first output of a nested model and records the others; `outputs` is not empty.
     pub(crate) fn with_more_outputs(&mut self, outputs: Vec<Tensor>) -> Tensor {
         self.values.with_more_outputs(outputs)
     }
 
-    /// What a model in the place of a layer returned beside its first output `x`.
+    /// Returns the outputs of a nested model after its first output `x`.
     pub(crate) fn more_outputs_of(&self, x: &Tensor) -> &[Tensor] {
         self.values.more_outputs_of(x)
     }
 
-    /// Whether a model of several outputs stands in the place of a layer.
+    /// Whether any nested model has several outputs.
     pub(crate) fn has_more_outputs(&self) -> bool {
         !self.values.more_outputs.is_empty()
     }
 
-    /// `bool[B, S]`: which steps of a value count, where a layer before it says so: Keras's mask.
+    /// Returns the Keras mask of a value, if it has one: `bool[B, S]`, the valid time steps.
     pub fn mask_of(&self, x: &Tensor) -> Option<Tensor> {
         self.values.mask_of(x)
     }
 
-    /// Says which steps of a value count: `mask: bool[B, S]`.
+    /// Sets the mask of a value: `mask: bool[B, S]`, the valid time steps.
     pub fn set_mask(&mut self, x: &Tensor, mask: &Tensor) {
         self.values.set_mask(x, mask);
     }
 
-    /// Whether some value has a mask.
+    /// Whether any value has a mask.
     pub(crate) fn has_masks(&self) -> bool {
         !self.values.masks.is_empty()
     }
 
-    /// Records that a layer cannot take what it was given; surfaces with the layer's path when the graph is finished.
+    /// Records an error of the current layer; reported with the layer's path when the graph is finished.
     #[track_caller]
     pub fn fail(&self, x: &Tensor, error: Error) -> Tensor {
         x.fail(error)
     }
 
-    /// What was asked for while collecting, in order.
+    /// Returns the weight specs requested while collecting, in order.
     pub fn into_specs(self) -> Vec<WeightSpec> {
         self.weights.specs
     }
 
-    /// From now on a weight has another value in this step.
+    /// Replaces a weight's value for the rest of this step.
     pub(crate) fn replace_weight(&mut self, path: &str, value: &Tensor) {
         self.weights.bound.insert(path, value.clone());
     }
 
-    /// As [`Cx::replace_weight`], of a weight of the current layer by its name.
+    /// Like [`Cx::replace_weight`], but for a weight of the current layer, by name.
     pub(crate) fn replace_own(&mut self, name: &str, value: &Tensor) {
         self.weights.bound.insert(self.path_of(name), value.clone());
     }
 
-    /// New values of weights that a training step changes by itself, by path; of trained ones before the optimizer does.
+    /// Takes the weight values set by this step, by path. Trainable weights have the value before the optimizer's
+    /// update.
     pub fn take_updates(&mut self) -> Params {
         std::mem::take(&mut self.weights.updates)
     }

@@ -1,35 +1,35 @@
-//! What layers keep from one call to the next while a model generates: keys and values of attention, states of recurrent layers.
+//! Incremental decoding state that layers keep between calls: KV caches of attention, states of recurrent layers.
 
 use systole_ir::{DType, Tensor, TensorType};
 use systole_runtime::Params;
 
-/// A call of a model that goes on where the one before it ended.
-pub(crate) struct Decoding {
-    /// `i32[]`: how many tokens came before those of this call.
+/// State of a model call that continues the previous one.
+pub(crate) struct DecodingState {
+    /// `i32[]`: number of tokens before those of this call.
     position: Tensor,
-    /// Most tokens that there may be, all calls together.
+    /// Context length: maximum number of tokens over all calls.
     context: usize,
     kept: Params,
     new: Params,
 }
 
-impl Decoding {
-    /// `kept` is what the call before gave; nothing before the first one.
-    pub(crate) fn new(position: &Tensor, context: usize, kept: Params) -> Decoding {
-        Decoding { position: position.clone(), context, kept, new: Params::new() }
+impl DecodingState {
+    /// Creates the state of a call; `kept` is what the previous call kept, empty for the first.
+    pub(crate) fn new(position: &Tensor, context: usize, kept: Params) -> DecodingState {
+        DecodingState { position: position.clone(), context, kept, new: Params::new() }
     }
 
-    /// `i32[]`: how many tokens came before those of this call.
+    /// `i32[]`: number of tokens before those of this call.
     pub(crate) fn position(&self) -> Tensor {
         self.position.clone()
     }
 
-    /// Most tokens that there may be, all calls together.
+    /// Context length: maximum number of tokens over all calls.
     pub(crate) fn context(&self) -> usize {
         self.context
     }
 
-    /// `→ T[shape]`: what was kept under this path, at first zeros.
+    /// `→ T[shape]`: the value kept under this path, initially zeros.
     pub(crate) fn kept(&self, path: &str, dtype: DType, shape: &[usize]) -> Tensor {
         let zeros = || self.position.builder().full(&TensorType::new(dtype, shape), 0.0);
         self.kept.get(path).cloned().unwrap_or_else(zeros)
@@ -40,7 +40,7 @@ impl Decoding {
         self.new.insert(path, value.clone());
     }
 
-    /// All that this call keeps.
+    /// Returns all values that this call keeps.
     pub(crate) fn into_new(self) -> Params {
         self.new
     }

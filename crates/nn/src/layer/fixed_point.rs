@@ -1,89 +1,91 @@
-//! The arithmetic of operators on int8 in graphs of floats: which level a result gets, to the last one. Whole numbers and their sums are
-//! exact in f32; what they are multiplied with is cut into parts whose products are exact too. No layer and no state is known here.
+//! Emulates int8 fixed-point arithmetic in float graphs, bit-exact with LiteRT's kernels.
 //!
-//! Source: gemmlowp's multiplication by a quantised multiplier, which rounds twice, as LiteRT's reference kernels use it.
+//! Integers and their sums are exact in f32. Multipliers are split into parts whose products are exact too.
+//!
+//! Source: gemmlowp's multiplication by a quantized multiplier, which rounds twice, as in LiteRT's reference kernels.
 
 use systole_ir::DType::{F32, F64, I32};
 use systole_ir::Tensor;
 
-/// Step and zero point of int8 for a range, as the file has them: `f32[]` each.
-pub(crate) struct Scale {
+/// Int8 scale and zero point of a range, as in the `.tflite` file: `f32[]` each.
+pub(crate) struct Int8Params {
     pub(crate) step: Tensor,
     pub(crate) zero_point: Tensor,
 }
 
-impl Scale {
-    /// `low: f32[] ≤ 0, high: f32[] ≥ 0`, not both 0: in f64, as the crate `quant` computes them.
-    pub(crate) fn of_range(low: &Tensor, high: &Tensor) -> Scale {
+impl Int8Params {
+    /// Computes scale and zero point of `low: f32[] ≤ 0` to `high: f32[] ≥ 0`, not both 0. Uses f64 like the crate
+    /// `quant`.
+    pub(crate) fn of_range(low: &Tensor, high: &Tensor) -> Int8Params {
         let [low, high] = [low, high].map(|end| end.stop_gradient().convert(F64));
         let step = (&high - &low) / 255.0;
         let zero = (-(&low / &step) - 128.0).round_nearest_afz();
         let zero = zero.clamp(&zero.scalar_like(-128.0), &zero.scalar_like(127.0));
-        Scale { step: step.convert(F32), zero_point: zero.convert(F32) }
+        Int8Params { step: step.convert(F32), zero_point: zero.convert(F32) }
     }
 }
 
-/// How an operator brings a sum to steps of its result.
+/// How an operator requantizes its accumulator.
 #[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Rounding {
-    /// To the nearest, halves away from zero.
+pub(crate) enum RequantizeRounding {
+    /// To nearest, halves away from zero.
     Once,
-    /// To some bits below the point first, halves up.
+    /// Rounds to a few fractional bits first, halves up, then to an integer.
     Twice,
-    /// The same, of the sum of so many numbers that is divided by their number.
+    /// Like `Twice`, for a sum of this many numbers that is divided by their count.
     TwiceInMean(usize),
-    /// Of the stored integers, not of steps from 0, to the nearest, halves away from zero: means of windows.
+    /// To nearest, halves away from zero, on stored integers including the zero point: average pooling.
     OfCodes,
 }
 
-/// Whole numbers: `numbers: f32[…]` of `unit: T[]`, or of one for each of the last dimension. The operator computes with units of f64, or
-/// of f32.
+/// Integers times a scale: `numbers: f32[…]` times `unit: T[]`, or one unit per channel of the last dimension. `unit`
+/// is f64 or f32, as in the operator.
 #[derive(Clone)]
-pub(crate) struct Term {
-    /// None: the value itself in units.
+pub(crate) struct ScaledTerm {
+    /// `None`: the value itself divided by `unit`.
     pub(crate) numbers: Option<Tensor>,
     pub(crate) unit: Tensor,
 }
 
-/// What makes a value that is not rounded yet: the sum of its terms.
+/// Integer expression of a value before rounding: a sum of scaled terms.
 #[derive(Clone)]
-pub(crate) struct Made {
-    pub(crate) terms: Vec<Term>,
-    pub(crate) rounding: Rounding,
-    /// The value in floats; where it is another one now, an activation has changed it.
+pub(crate) struct ScaledSum {
+    pub(crate) terms: Vec<ScaledTerm>,
+    pub(crate) rounding: RequantizeRounding,
+    /// The float value. Elements that differ from it now were changed by an activation.
     pub(crate) value: Option<Tensor>,
-    /// What makes values below 0, where another rule does.
-    pub(crate) below: Option<Box<Made>>,
-    /// `bool[…]`: where the result is beyond all levels.
+    /// Expression of negative values, if it differs.
+    pub(crate) below: Option<Box<ScaledSum>>,
+    /// `bool[…]`: where the result saturates at the maximum.
     pub(crate) beyond: Option<Tensor>,
 }
 
-impl Made {
-    pub(crate) fn of(terms: Vec<Term>, rounding: Rounding) -> Made {
-        Made { terms, rounding, value: None, below: None, beyond: None }
+impl ScaledSum {
+    pub(crate) fn of(terms: Vec<ScaledTerm>, rounding: RequantizeRounding) -> ScaledSum {
+        ScaledSum { terms, rounding, value: None, below: None, beyond: None }
     }
 
-    /// Whether it is known of each value by itself, wherever that moves within its channel.
+    /// Whether the expression depends on each value only, so that elements may move within their channel.
     pub(crate) fn is_of_units(&self) -> bool {
-        let is_known = |term: &Term| term.numbers.is_none();
+        let is_known = |term: &ScaledTerm| term.numbers.is_none();
         self.terms.iter().all(is_known)
             && self.value.is_none()
             && self.below.is_none()
             && self.beyond.is_none()
     }
 
-    /// The same, of all channels.
+    /// Like [`ScaledSum::is_of_units`], with one unit for all channels.
     pub(crate) fn is_of_one_unit(&self) -> bool {
         self.is_of_units() && self.terms.iter().all(|term| term.unit.rank() == 0)
     }
 
-    /// `x: f32[…] → f32[…]`: the whole steps that the operator makes of `x`, which may lie beyond the ends.
-    pub(crate) fn steps(&self, x: &Tensor, scale: &Scale) -> Tensor {
+    /// `x: f32[…] → f32[…]`: the integers that the int8 operator computes for `x`, before saturation.
+    pub(crate) fn steps(&self, x: &Tensor, scale: &Int8Params) -> Tensor {
         let (x, step) = (x.stop_gradient(), scale.step.stop_gradient());
-        if self.rounding == Rounding::OfCodes {
+        if self.rounding == RequantizeRounding::OfCodes {
             let zero = scale.zero_point.stop_gradient();
             let codes = &x / &step + &zero;
-            // A mean of up to 2,000 is a half, or farther from one than this.
+            // The mean of up to 2,000 integers is either exactly a half or farther from a half than this.
             let codes = &codes + codes.sign() * 2e-4;
             return codes.round_nearest_afz() - zero;
         }
@@ -111,10 +113,10 @@ impl Made {
         for term in &self.terms {
             let ratio = (&term.unit / &step.convert(term.unit.dtype())).convert(F64);
             let mut factor = match self.rounding {
-                Rounding::TwiceInMean(n) => &ratio / (n as f64),
+                RequantizeRounding::TwiceInMean(n) => &ratio / (n as f64),
                 _ => ratio.clone(),
             };
-            if self.rounding != Rounding::Once {
+            if self.rounding != RequantizeRounding::Once {
                 let bits = first_bits(&ratio, self.rounding);
                 factor = factor * bits.convert(F64);
                 kept = Some(bits);
@@ -134,15 +136,15 @@ impl Made {
     }
 }
 
-/// `d: f64[…] → f32[…]`: two to the power of the bits below the point that the first of two roundings keeps.
-fn first_bits(d: &Tensor, rounding: Rounding) -> Tensor {
-    // The exponent of d as a fraction from ½ to 1; bits beyond 15 change nothing.
+/// `d: f64[…] → f32[…]`: 2 to the power of the number of fractional bits kept by the first of two roundings.
+fn first_bits(d: &Tensor, rounding: RequantizeRounding) -> Tensor {
+    // The exponent of d as a fraction in ½..1; more than 15 bits change nothing.
     let number = |t: &Tensor, v: i32| t.scalar_like(f64::from(v));
     let bits = d.convert(F32).bitcast_convert(I32);
     let shift = bits.shift_right_logical(&number(&bits, 23));
     let shift = &shift - &number(&shift, 126);
     let right = match rounding {
-        Rounding::TwiceInMean(n) => {
+        RequantizeRounding::TwiceInMean(n) => {
             let up = number(&shift, n.max(1).ilog2() as i32);
             let room = &shift + &number(&shift, 31);
             up.minimum(&room).maximum(&number(&shift, 0)) - &shift
@@ -154,9 +156,9 @@ fn first_bits(d: &Tensor, rounding: Rounding) -> Tensor {
     power.shift_left(&number(&power, 23)).bitcast_convert(F32)
 }
 
-/// `n: f32[…]` whole, `d: f64[…] → [(f32[…], f32[…])]`: parts of n · d as whole numbers and what remains.
+/// `n: f32[…]` (integers), `d: f64[…] → [(f32[…], f32[…])]`: parts of n · d, each as integer and remainder.
 fn products(n: &Tensor, d: &Tensor) -> Vec<(Tensor, Tensor)> {
-    // Twelve bits by twelve are exact.
+    // Products of two 12-bit numbers are exact.
     let high = d.convert(F32).reduce_precision(8, 11);
     let low = (d - high.convert(F64)).convert(F32);
     let upper = (n * (1.0 / 4096.0)).floor() * 4096.0;
@@ -172,7 +174,7 @@ fn products(n: &Tensor, d: &Tensor) -> Vec<(Tensor, Tensor)> {
         .collect()
 }
 
-/// `whole: f32[…], rest: f32[…] ≥ 0 → f32[…]`: their sum to the nearest, halves away from zero.
+/// `whole: f32[…], rest: f32[…] ≥ 0 → f32[…]`: their sum rounded to nearest, halves away from zero.
 fn nearest_of(whole: &Tensor, rest: &Tensor) -> Tensor {
     let carry = rest.floor();
     let (whole, rest) = (whole + &carry, rest - &carry);

@@ -1,13 +1,13 @@
-//! How weights start: Keras's initializers, as pure functions of (seed, weight's path, element's index).
+//! Weight initializers by Keras name, as pure functions of seed, weight path and element index.
 
 use crate::did_you_mean::unknown;
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 use std::thread;
-use systole_ir::rng::{Stream, hash_name};
+use systole_ir::rng::{RandomStream, hash_name};
 use systole_ir::{DType, Error, Literal, Result, TensorType};
 
-/// A distribution of starting values, by Keras's names and rules.
+/// Distribution of a weight's initial values, with Keras's names and definitions.
 ///
 /// ```
 /// use systole_nn::Initializer;
@@ -33,9 +33,9 @@ pub enum Initializer {
     LecunNormal,
     /// Uniform between two values. Keras: ±0.05.
     RandomUniform {
-        /// Least value.
+        /// Minimum.
         minval: f64,
-        /// Greatest value.
+        /// Maximum.
         maxval: f64,
     },
     /// Normal. Keras: mean 0, σ 0.05.
@@ -45,36 +45,36 @@ pub enum Initializer {
         /// Standard deviation.
         stddev: f64,
     },
-    /// Normal with draws beyond two σ drawn again. Keras: mean 0, σ 0.05 (before truncation).
+    /// Normal; values beyond two σ are redrawn. Keras: mean 0, σ 0.05 (before truncation).
     TruncatedNormal {
         /// Mean.
         mean: f64,
         /// Standard deviation before truncation.
         stddev: f64,
     },
-    /// 0.
+    /// All zeros.
     Zeros,
-    /// 1.
+    /// All ones.
     Ones,
-    /// One value everywhere.
+    /// A constant.
     Constant {
         /// The value.
         value: f64,
     },
-    /// Orthonormal columns (rows, where those are fewer) of the matrix \[product of leading axes, last axis\], times
-    /// a gain.
+    /// Orthonormal columns (or rows, if there are fewer) of the matrix \[product of leading axes, last axis\], times a
+    /// gain.
     Orthogonal {
         /// Factor. Keras: 1.
         gain: f64,
     },
-    /// Of an LSTM's bias `[4·units]`: 1 for the forget gates, the second quarter.
+    /// Bias of an LSTM, `[4·units]`: 1 for the forget gate, the second quarter.
     UnitForgetBias {
-        /// How the other three quarters start.
+        /// Initializer of the other three quarters.
         others: Box<Initializer>,
     },
 }
 
-/// The names that [`Initializer::from_str`] takes.
+/// Names accepted by [`Initializer::from_str`].
 pub const NAMES: [&str; 13] = [
     "glorot_uniform",
     "glorot_normal",
@@ -91,11 +91,11 @@ pub const NAMES: [&str; 13] = [
     "orthogonal",
 ];
 
-/// Standard deviation of a standard normal truncated at ±2; Keras divides by it so that the variance comes out right.
+/// Standard deviation of a standard normal truncated at ±2; Keras divides by it to get the requested variance.
 const TRUNCATED_STDDEV: f64 = 0.879_625_661_034_239_8;
 
-/// The law that all elements follow.
-enum Law {
+/// Resolved distribution of all elements.
+enum WeightDistribution {
     Constant(f64),
     Uniform { low: f64, high: f64 },
     Normal { mean: f64, stddev: f64, limit: f64 },
@@ -103,9 +103,9 @@ enum Law {
 }
 
 impl Initializer {
-    /// `→ f32[shape]`: starting values of the weight at `path`.
+    /// Generates initial values of the weight at `path`: `→ f32[shape]`.
     ///
-    /// Kernels are laid out as Keras's: `[…window, in, out]`. The first two axes of a two-axis shape are in and out.
+    /// Kernels have Keras's layout `[…window, in, out]`. The axes of a two-dimensional shape are in and out.
     pub fn make(&self, shape: &[usize], seed: u64, path: &str) -> Literal {
         if let Initializer::UnitForgetBias { others } = self {
             let others = others.make(shape, seed, path).to_f32s();
@@ -115,30 +115,35 @@ impl Initializer {
         }
         let stream = hash_name(path);
         match self.law(shape) {
-            Law::Constant(value) => filled(shape, |_| value),
-            Law::Uniform { low, high } => {
-                let mut draws = Stream::new(seed, stream, 0);
-                // Half a step off zero keeps the draws symmetric.
+            WeightDistribution::Constant(value) => filled(shape, |_| value),
+            WeightDistribution::Uniform { low, high } => {
+                let mut draws = RandomStream::new(seed, stream, 0);
+                // An offset of half a step keeps the draws symmetric.
                 let unit = 1.0 / (1u64 << 32) as f64;
                 filled(shape, |_| low + (high - low) * ((draws.next_u32() as f64 + 0.5) * unit))
             }
-            Law::Normal { mean, stddev, limit } => filled_by_index(shape, |i| {
-                mean + stddev * normal_within(&mut Stream::new(seed, stream, i), limit)
+            WeightDistribution::Normal { mean, stddev, limit } => filled_by_index(shape, |i| {
+                mean + stddev * normal_within(&mut RandomStream::new(seed, stream, i), limit)
             }),
-            Law::Orthogonal { gain } => orthogonal(shape, gain, Stream::new(seed, stream, 0)),
+            WeightDistribution::Orthogonal { gain } => {
+                orthogonal(shape, gain, RandomStream::new(seed, stream, 0))
+            }
         }
     }
 
-    fn law(&self, shape: &[usize]) -> Law {
+    fn law(&self, shape: &[usize]) -> WeightDistribution {
         let (fan_in, fan_out) = fans(shape);
-        // Keras's floor of 1 keeps empty weights from dividing by zero.
+        // Keras's floor of 1 avoids division by zero for empty weights.
         let (input, both) = (fan_in.max(1.0), ((fan_in + fan_out) / 2.0).max(1.0));
         let uniform = |variance: f64| {
             let limit = (3.0 * variance).sqrt();
-            Law::Uniform { low: -limit, high: limit }
+            WeightDistribution::Uniform { low: -limit, high: limit }
         };
-        let normal =
-            |variance: f64| Law::Normal { mean: 0.0, stddev: variance.sqrt() / TRUNCATED_STDDEV, limit: 2.0 };
+        let normal = |variance: f64| WeightDistribution::Normal {
+            mean: 0.0,
+            stddev: variance.sqrt() / TRUNCATED_STDDEV,
+            limit: 2.0,
+        };
         match *self {
             Initializer::GlorotUniform => uniform(1.0 / both),
             Initializer::GlorotNormal => normal(1.0 / both),
@@ -146,19 +151,25 @@ impl Initializer {
             Initializer::HeNormal => normal(2.0 / input),
             Initializer::LecunUniform => uniform(1.0 / input),
             Initializer::LecunNormal => normal(1.0 / input),
-            Initializer::RandomUniform { minval, maxval } => Law::Uniform { low: minval, high: maxval },
-            Initializer::RandomNormal { mean, stddev } => Law::Normal { mean, stddev, limit: f64::INFINITY },
-            Initializer::TruncatedNormal { mean, stddev } => Law::Normal { mean, stddev, limit: 2.0 },
-            Initializer::Zeros => Law::Constant(0.0),
-            Initializer::Ones => Law::Constant(1.0),
-            Initializer::Constant { value } => Law::Constant(value),
-            Initializer::Orthogonal { gain } => Law::Orthogonal { gain },
+            Initializer::RandomUniform { minval, maxval } => {
+                WeightDistribution::Uniform { low: minval, high: maxval }
+            }
+            Initializer::RandomNormal { mean, stddev } => {
+                WeightDistribution::Normal { mean, stddev, limit: f64::INFINITY }
+            }
+            Initializer::TruncatedNormal { mean, stddev } => {
+                WeightDistribution::Normal { mean, stddev, limit: 2.0 }
+            }
+            Initializer::Zeros => WeightDistribution::Constant(0.0),
+            Initializer::Ones => WeightDistribution::Constant(1.0),
+            Initializer::Constant { value } => WeightDistribution::Constant(value),
+            Initializer::Orthogonal { gain } => WeightDistribution::Orthogonal { gain },
             Initializer::UnitForgetBias { ref others } => others.law(shape),
         }
     }
 }
 
-/// Numbers of input and output units that an element of a weight connects: `[…window, in, out]`.
+/// Returns fan-in and fan-out of a weight `[…window, in, out]`.
 fn fans(shape: &[usize]) -> (f64, f64) {
     match shape {
         [] => (1.0, 1.0),
@@ -178,7 +189,7 @@ fn filled(shape: &[usize], mut value: impl FnMut(u64) -> f64) -> Literal {
     out
 }
 
-/// As [`filled`] for functions of the index alone, on all cores where there is much to fill.
+/// Like [`filled`], but for functions of the index alone; parallel for large shapes.
 fn filled_by_index(shape: &[usize], value: impl Fn(u64) -> f64 + Sync) -> Literal {
     let mut out = Literal::zeros(TensorType::new(DType::F32, shape));
     let Ok(elements) = out.as_mut_slice::<f32>() else { return out };
@@ -201,11 +212,11 @@ fn filled_by_index(shape: &[usize], value: impl Fn(u64) -> f64 + Sync) -> Litera
     out
 }
 
-/// Fewer elements than this are drawn faster than a thread starts.
+/// Minimum number of elements for parallel generation.
 const PARALLEL_FROM: usize = 1 << 16;
 
-/// A standard normal draw, repeated until it lies within ±limit.
-fn normal_within(draws: &mut Stream, limit: f64) -> f64 {
+/// Draws from a standard normal until the value is within ±limit.
+fn normal_within(draws: &mut RandomStream, limit: f64) -> f64 {
     loop {
         let z = draws.normal();
         if z.abs() <= limit {
@@ -214,15 +225,15 @@ fn normal_within(draws: &mut Stream, limit: f64) -> f64 {
     }
 }
 
-/// Gram–Schmidt on a matrix of normal draws: uniform over orthonormal frames, as QR with R's diagonal made positive.
-fn orthogonal(shape: &[usize], gain: f64, mut draws: Stream) -> Literal {
+/// Gram–Schmidt on a random normal matrix: uniform over orthonormal frames, like QR with a positive diagonal of R.
+fn orthogonal(shape: &[usize], gain: f64, mut draws: RandomStream) -> Literal {
     let columns = shape.last().copied().unwrap_or(1);
     let rows: usize = shape.iter().rev().skip(1).product();
     let (long, short) = (rows.max(columns), rows.min(columns));
     let mut frame: Vec<Vec<f64>> = Vec::with_capacity(short);
     for _ in 0..short {
         let mut v: Vec<f64> = (0..long).map(|_| draws.normal()).collect();
-        // In f64, so that what this loses of orthogonality is below f32's rounding.
+        // Uses f64, so that the loss of orthogonality stays below f32 rounding.
         for q in &frame {
             let along: f64 = q.iter().zip(&v).map(|(a, b)| a * b).sum();
             v.iter_mut().zip(q).for_each(|(x, q)| *x -= along * q);
@@ -240,7 +251,7 @@ fn orthogonal(shape: &[usize], gain: f64, mut draws: Stream) -> Literal {
 impl FromStr for Initializer {
     type Err = Error;
 
-    /// Keras's defaults for initializers with parameters.
+    /// Parses a name; initializers with parameters get Keras's defaults.
     fn from_str(name: &str) -> Result<Initializer> {
         Ok(match name {
             "glorot_uniform" => Initializer::GlorotUniform,
@@ -257,7 +268,7 @@ impl FromStr for Initializer {
             "constant" => Initializer::Constant { value: 0.0 },
             "orthogonal" => Initializer::Orthogonal { gain: 1.0 },
             _ => {
-                return Err(unknown(&format!("there is no initializer `{name}`"), name, &NAMES));
+                return Err(unknown(&format!("unknown initializer `{name}`"), name, &NAMES));
             }
         })
     }

@@ -1,40 +1,41 @@
-//! What a layer computes when its model predicts, as operators: one description for files of other formats (`.tflite`, ONNX), for
-//! training in eight bits, and for all that follows from it.
+//! [`LayerLowering`]: operators that a layer computes in inference.
+//!
+//! Shared description for `.tflite` and ONNX export, quantization-aware training and layer capabilities.
 
 use crate::layer::activation::Activation;
 use crate::layer::argument::Padding;
 use systole_ir::{Error, ErrorKind};
 
-/// The operators of a layer. Weights have the names that the layer gives them: `kernel`, `bias`, `gamma`, ….
+/// Inference operators of a layer. Weights keep the layer's names: `kernel`, `bias`, `gamma`, ….
 #[derive(Clone, Debug, PartialEq)]
-pub enum Lowering {
-    /// The input.
+pub enum LayerLowering {
+    /// Returns the input.
     Identity,
-    /// The input, except while training: dropout, noise, penalties.
+    /// Identity except in training: dropout, noise, penalties.
     Regularization,
     /// `activation(x · kernel + bias)`.
     Dense {
         /// Whether there is a `bias`.
         use_bias: bool,
-        /// Applied at the end.
+        /// Activation of the output.
         activation: Activation,
     },
     /// A convolution of sequences or images.
-    Convolution(Convolution),
-    /// Windows of sequences or images.
+    Convolution(ConvolutionLowering),
+    /// Max or average pooling of sequences or images.
     Pooling {
-        /// Whether the maximum is taken instead of the mean.
+        /// Whether it is max pooling; otherwise average pooling.
         max: bool,
         /// Size of the window along each spatial dimension.
         size: Vec<usize>,
-        /// Steps of the window.
+        /// Strides of the window.
         strides: Vec<usize>,
-        /// What happens at the border.
+        /// Padding mode.
         padding: Padding,
     },
-    /// All of a sequence or image.
+    /// Pooling over all positions of a sequence or image.
     GlobalPooling {
-        /// Whether the maximum is taken instead of the mean.
+        /// Whether it is max pooling; otherwise average pooling.
         max: bool,
     },
     /// An activation function; softmax is over the last dimension.
@@ -45,33 +46,33 @@ pub enum Lowering {
         max_value: Option<f64>,
         /// Slope below the threshold.
         negative_slope: f64,
-        /// Where the output is 0.
+        /// Values below it give 0, or the slope.
         threshold: f64,
     },
-    /// `x` above 0, else this slope times it.
+    /// `x` if positive, otherwise this slope times `x`.
     LeakyRelu(f64),
-    /// `x` above 0, else `alpha · (eˣ − 1)`.
+    /// `x` if positive, otherwise `alpha · (eˣ − 1)`.
     Elu(f64),
     /// Softmax over this axis.
     Softmax(i64),
-    /// `x` above 0, else the weight `alpha` times it.
+    /// `x` if positive, otherwise the weight `alpha` times `x`.
     PRelu,
     /// Normalization by `moving_mean` and `moving_variance`.
     BatchNormalization {
-        /// The dimension that keeps its statistics.
+        /// Dimension that keeps separate statistics.
         axis: i64,
-        /// Added to the variance.
+        /// Epsilon added to the variance.
         epsilon: f64,
         /// Whether there is a `beta`.
         center: bool,
         /// Whether there is a `gamma`.
         scale: bool,
     },
-    /// Normalization by the sample's own mean and variance.
+    /// Normalization by each sample's mean and variance.
     LayerNormalization {
-        /// The dimensions of mean and variance.
+        /// Dimensions over which mean and variance are computed.
         axis: Vec<i64>,
-        /// Added to the variance.
+        /// Epsilon added to the variance.
         epsilon: f64,
         /// Whether there is a `beta`.
         center: bool,
@@ -80,96 +81,96 @@ pub enum Lowering {
     },
     /// `x · scale + offset`.
     Rescaling {
-        /// The factor.
+        /// Factor.
         scale: f64,
-        /// What is added.
+        /// Added constant.
         offset: f64,
     },
-    /// All inputs, element by element.
+    /// Element-wise combination of all inputs.
     ElementWise(ElementWise),
-    /// All inputs along this axis.
+    /// Concatenation of all inputs along this axis.
     Concatenation(i64),
-    /// All features in one dimension.
+    /// Flattens all features into one dimension.
     Flatten,
-    /// The elements in the shape of the output.
+    /// Reshapes to the output's shape.
     Reshape,
-    /// For each dimension of the output that of the input, counted from 1.
+    /// Permutes dimensions: the input dimension of each output dimension, counted from 1.
     Permute(Vec<usize>),
-    /// Zeros before and after each spatial dimension.
+    /// Zero padding before and after each spatial dimension.
     Padding(Vec<[usize; 2]>),
-    /// Cut off before and after each spatial dimension.
+    /// Cropping before and after each spatial dimension.
     Cropping(Vec<[usize; 2]>),
-    /// Larger images.
+    /// Image upsampling.
     UpSampling {
         /// Whether pixels are interpolated instead of repeated.
         bilinear: bool,
     },
-    /// As many copies of a vector as the output has steps.
+    /// Repeats a vector for each time step of the output.
     Repeat,
     /// Multi-head attention over sequences of query, value and key.
     Attention {
         /// Number of heads.
         heads: usize,
-        /// Features of a head's query and key.
+        /// Query and key features per head.
         key_dim: usize,
-        /// Features of a head's value.
+        /// Value features per head.
         value_dim: usize,
         /// Whether the projections have a `bias`.
         use_bias: bool,
-        /// Whether a step sees only itself and those before.
+        /// Whether a step attends only to itself and earlier steps.
         causal: bool,
-        /// The dimensions attended over, where not the first one.
+        /// Dimensions attended over, if not the first.
         axes: Option<Vec<i64>>,
     },
-    /// Attention and a feed-forward network, each with normalization and residual.
+    /// Transformer block: attention and feed-forward network, each with normalization and residual.
     TransformerBlock {
         /// Number of heads.
         heads: usize,
-        /// Whether a step sees only itself and those before.
+        /// Whether a step attends only to itself and earlier steps.
         causal: bool,
-        /// Between both dense layers.
+        /// Activation between the two dense layers.
         activation: Activation,
-        /// Added to the variances.
+        /// Epsilon added to the variances.
         epsilon: f64,
-        /// Whether normalization comes before attention and feed-forward network instead of after the sums.
+        /// Whether normalization precedes attention and feed-forward network (pre-norm) instead of following the sums.
         normalize_first: bool,
     },
-    /// Rows of the table `embeddings` for integers.
+    /// Looks up integer ids in the table `embeddings`.
     Embedding {
-        /// Rows of the table.
+        /// Number of table rows.
         rows: usize,
         /// Whether 0 is padding.
         mask_zero: bool,
     },
-    /// Rows of the table for integers; for vectors their products with all rows.
+    /// Looks up integer ids in the table; multiplies vectors with all rows.
     ReversibleEmbedding {
-        /// Rows of the table.
+        /// Number of table rows.
         rows: usize,
-        /// Length of a row.
+        /// Embedding size.
         width: usize,
-        /// Whether both directions share `embeddings`; else the way back has `reverse_embeddings`.
+        /// Whether both directions share `embeddings`; otherwise the reverse direction uses `reverse_embeddings`.
         tie_weights: bool,
-        /// Whether the products are bounded.
+        /// Whether the products are soft-capped.
         is_capped: bool,
     },
-    /// The first rows of the table `embeddings`, whatever the input.
+    /// Returns the first rows of the table `embeddings`, independent of the input values.
     PositionEmbedding,
-    /// The weight `token` as a step before all others.
+    /// Prepends the weight `token` as the first step.
     ClassToken,
-    /// The first step of each sequence.
+    /// Selects the first step of each sequence.
     FirstStep,
     /// A recurrent layer.
-    Recurrent(Recurrent),
+    Recurrent(RecurrentLowering),
     /// A recurrent layer in both directions.
     Bidirectional {
-        /// Forward and backward layer, with their names in the paths of weights.
-        directions: Box<[(String, Recurrent); 2]>,
-        /// How the outputs are joined; `None`: side by side.
+        /// Forward and backward layers with their names in weight paths.
+        directions: Box<[(String, RecurrentLowering); 2]>,
+        /// How the outputs are merged; `None` concatenates them.
         join: Option<ElementWise>,
     },
 }
 
-/// How inputs are joined element by element.
+/// Element-wise operation that combines several inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names of Keras's layers")]
 pub enum ElementWise {
@@ -181,99 +182,102 @@ pub enum ElementWise {
     Minimum,
 }
 
-/// The arguments of a convolution.
+/// Arguments of a convolution.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Convolution {
-    /// Which one.
+pub struct ConvolutionLowering {
+    /// Kind of convolution.
     pub kind: ConvolutionKind,
-    /// Steps of the window along each spatial dimension.
+    /// Strides along each spatial dimension.
     pub strides: Vec<usize>,
-    /// Distance between the window's elements.
+    /// Dilation rate along each spatial dimension.
     pub dilation: Vec<usize>,
-    /// What happens at the border.
+    /// Padding mode.
     pub padding: Padding,
-    /// Groups of channels that are convolved apart.
+    /// Number of channel groups.
     pub groups: usize,
     /// Whether there is a `bias`.
     pub use_bias: bool,
-    /// Applied at the end.
+    /// Activation of the output.
     pub activation: Activation,
 }
 
-/// Which convolution.
+/// Kind of convolution and its kernel layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConvolutionKind {
     /// `kernel: f32[window…, in, out]`.
     Plain,
-    /// `kernel: f32[window…, channels, multiplier]`: each channel by itself.
+    /// `kernel: f32[window…, channels, multiplier]`: each channel convolved separately.
     Depthwise {
-        /// Output channels for each input channel.
+        /// Output channels per input channel.
         multiplier: usize,
     },
-    /// `depthwise_kernel`, then `pointwise_kernel`.
+    /// `depthwise_kernel` followed by `pointwise_kernel`.
     Separable,
-    /// `kernel: f32[window…, out, in]`: the transpose of a convolution.
+    /// `kernel: f32[window…, out, in]`: transposed convolution.
     Transposed {
-        /// Whether the size of the output was given.
+        /// Whether `output_padding` was given.
         has_output_padding: bool,
     },
 }
 
-/// The arguments of a recurrent layer: `kernel`, `recurrent_kernel`, `bias`.
+/// Arguments of a recurrent layer with weights `kernel`, `recurrent_kernel`, `bias`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Recurrent {
-    /// Which one.
-    pub kind: RecurrentKind,
-    /// Features of the state.
+pub struct RecurrentLowering {
+    /// Kind of cell.
+    pub kind: RecurrentCell,
+    /// Size of the state.
     pub units: usize,
-    /// Function of the new state.
+    /// Activation of the new state.
     pub activation: Activation,
-    /// Function of the gates; [`RecurrentKind::Simple`] has none.
+    /// Activation of the gates; unused by [`RecurrentCell::Simple`].
     pub recurrent_activation: Activation,
     /// Whether there is a `bias`.
     pub use_bias: bool,
-    /// Whether the last step comes first.
+    /// Whether the sequence is processed in reverse.
     pub go_backwards: bool,
-    /// Whether the output has every step's state.
+    /// Whether the output contains the state of every step.
     pub return_sequences: bool,
 }
 
-/// Which recurrent layer, with its gates in Keras's order.
+/// Recurrent cell, with its gates in Keras's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RecurrentKind {
-    /// No gate.
+pub enum RecurrentCell {
+    /// No gates.
     Simple,
     /// Input, forget, candidate, output.
     Lstm,
     /// Update, reset, candidate.
     Gru {
-        /// Whether the reset gate acts after the product with the state.
+        /// Whether the reset gate is applied after the recurrent matrix product.
         reset_after: bool,
     },
 }
 
-impl Lowering {
-    /// The layer's own activation, of layers that multiply with weights or are activations.
+impl LayerLowering {
+    /// Returns the fused activation of a layer with weights, or of an activation layer.
     pub(crate) fn activation(&self) -> Activation {
         match self {
-            Lowering::Dense { activation, .. } | Lowering::Activation(activation) => *activation,
-            Lowering::Convolution(c) => c.activation,
+            LayerLowering::Dense { activation, .. } | LayerLowering::Activation(activation) => *activation,
+            LayerLowering::Convolution(c) => c.activation,
             _ => Activation::Linear,
         }
     }
 
-    /// Whether every step of the output has the state after that step.
+    /// Whether the output contains the state of every step.
     pub(crate) fn returns_sequences(&self) -> bool {
         match self {
-            Lowering::Recurrent(own) => own.return_sequences,
-            Lowering::Bidirectional { directions, .. } => directions[0].1.return_sequences,
+            LayerLowering::Recurrent(own) => own.return_sequences,
+            LayerLowering::Bidirectional { directions, .. } => directions[0].1.return_sequences,
             _ => false,
         }
     }
 }
 
-/// What a layer without operators answers.
+/// Returns the error for layers without inference operators.
 pub(crate) fn no_operators(class: &str) -> Error {
-    Error::new(ErrorKind::Unsupported, format!("{class} has no operators of .tflite here"))
-        .hint("leave this layer out of what you export, or use `systole export --format keras`")
+    Error::new(
+        ErrorKind::Unsupported,
+        format!("cannot export {class} to .tflite or ONNX: it has no operators there"),
+    )
+    .hint("leave this layer out of the exported model, or use `systole export --format keras`")
 }

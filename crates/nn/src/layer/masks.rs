@@ -1,21 +1,21 @@
-//! How masks go on from layer to layer: which steps of an output count, by which steps of the inputs count.
+//! Mask propagation: computes a layer's output mask from the masks of its inputs.
 
 use crate::layer::cx::Cx;
 use systole_ir::{DType, Tensor, TensorType};
 
-/// What a layer makes of the masks of its inputs (`bool[B, S]`: which steps count).
+/// How a layer propagates the masks of its inputs (`bool[B, S]`: the valid time steps).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MaskPropagation {
-    /// The output has the steps of the first input.
+    /// The output has the mask of the first input.
     First,
-    /// A step of the output counts where it does in any input, if all have masks.
+    /// A step of the output is valid if it is valid in any input, provided that all inputs have masks.
     Any,
-    /// The masks follow each other as the inputs do; an input without one counts everywhere.
+    /// Concatenates the masks along with the inputs; an input without a mask is valid everywhere.
     Concatenated,
 }
 
 impl MaskPropagation {
-    /// The mask of the output `y`.
+    /// Computes the mask of the output `y`.
     pub(crate) fn of(self, cx: &Cx, inputs: &[Tensor], y: &Tensor) -> Option<Tensor> {
         let mask = match self {
             MaskPropagation::First => cx.mask_of(inputs.first()?),
@@ -32,7 +32,8 @@ fn joined(cx: &Cx, inputs: &[Tensor]) -> Option<Tensor> {
     same.then(|| masks.into_iter().reduce(|a, b| a.or(&b)))?
 }
 
-/// An input without a mask counts everywhere. Along the features a step counts where it does in any input.
+/// An input without a mask is valid everywhere. When features are concatenated, a step is valid if it is valid in any
+/// input.
 fn concatenated(cx: &Cx, inputs: &[Tensor], y: &Tensor) -> Option<Tensor> {
     let rank = inputs.iter().find_map(|x| cx.mask_of(x)).map(|mask| mask.rank())?;
     let of = |x: &Tensor| {

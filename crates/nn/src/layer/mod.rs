@@ -1,7 +1,7 @@
-//! What a layer is: a function from tensors to tensors that asks its context for weights by name.
+//! The [`Layer`] trait: a function from tensors to tensors that requests weights by name from its context.
 //!
-//! The same [`Layer::call`] serves shape inference, initialisation, training and prediction. A first trace, with
-//! [`Cx::collecting`], records which weights the layers ask for; later traces bind them.
+//! The same [`Layer::call`] serves shape inference, initialization, training and prediction. A first trace with
+//! [`Cx::collecting`] records which weights the layers request; later traces bind them.
 
 pub(crate) mod activation;
 pub(crate) mod adapter;
@@ -29,13 +29,13 @@ pub use cx::{Cx, WeightSpec};
 pub use precision::Precision;
 
 use crate::layer::capability::{ChannelPruning, IncrementalDecoding, no_decoding};
-use crate::layer::lowering::{Lowering, no_operators};
+use crate::layer::lowering::{LayerLowering, no_operators};
 use crate::layer::masks::MaskPropagation;
 use crate::layer::weight_role::WeightRole;
 use std::fmt::Debug;
 use systole_ir::{Error, ErrorKind, Result, Tensor};
 
-/// A building block of models. Implement it for layers of your own.
+/// A building block of models. Implement it for custom layers.
 ///
 /// ```
 /// use systole_nn::{Cx, Layer, Initializer};
@@ -53,69 +53,71 @@ use systole_ir::{Error, ErrorKind, Result, Tensor};
 /// }
 /// ```
 pub trait Layer: Debug + Send + Sync {
-    /// Its name in model files and, in snake case and numbered, of its weights.
+    /// Class name in model files. In snake case, with a number, it is the default layer name.
     fn class_name(&self) -> &'static str;
 
     /// Builds the layer's part of the graph. Weights come from `cx`; their shapes may depend on the inputs' shapes.
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor;
 
-    /// Its arguments, for model files. A user-written layer gets them back when its model is loaded.
+    /// Returns the arguments for model files. A custom layer is reconstructed from them when its model is loaded.
     fn config(&self) -> serde_json::Value {
         serde_json::Value::Null
     }
 
-    /// What it computes when the model predicts, as operators: for `.tflite` and ONNX files, and for training in eight bits. The other
-    /// capabilities follow from it unless the layer says otherwise.
+    /// Returns the inference operators, for `.tflite` and ONNX export and for quantization-aware training. The other
+    /// capabilities are derived from it unless the layer overrides them.
     ///
     /// # Errors
     /// By default: the layer has no operators.
-    fn lowering(&self) -> Result<Lowering> {
+    fn lowering(&self) -> Result<LayerLowering> {
         Err(no_operators(self.class_name()))
     }
 
-    /// What becomes of the masks of its inputs, where [`Layer::call`] sets none by [`Cx::set_mask`].
+    /// Returns how masks of the inputs propagate, if [`Layer::call`] sets none with [`Cx::set_mask`].
     ///
     /// # Errors
-    /// When masks end at the layer.
+    /// If masks end at the layer.
     fn masks(&self) -> Result<MaskPropagation> {
         self.lowering().ok().and_then(|own| own.masks()).ok_or_else(|| {
-            let what = format!("masks end at {}", self.class_name());
-            Error::new(ErrorKind::Unsupported, what).because("its output may have other steps than its input")
+            let what = format!("cannot propagate masks through {}", self.class_name());
+            Error::new(ErrorKind::Unsupported, what)
+                .because("its output may have other time steps than its input")
         })
     }
 
-    /// How it computes the next token of a sequence.
+    /// Returns how the layer computes the next token of a sequence.
     ///
     /// # Errors
-    /// When it may look at later positions.
+    /// If it may look at later positions.
     fn decoding(&self) -> Result<IncrementalDecoding> {
         self.lowering().ok().and_then(|own| own.decoding()).unwrap_or_else(|| {
             let class = self.class_name();
-            let why = format!("{class} may look at places that come later, or is a layer of your own");
+            let why = format!("{class} may look at later positions, or is a custom layer");
             Err(no_decoding().because(why))
         })
     }
 
-    /// What it does with pruned channels.
+    /// Returns how the layer treats pruned channels.
     ///
     /// # Errors
-    /// When channels cannot be followed through it.
+    /// If channels cannot be traced through it.
     fn channels(&self) -> Result<ChannelPruning> {
         self.lowering().ok().and_then(|own| own.channels()).ok_or_else(|| {
-            let what = format!("channels cannot be followed through {}", self.class_name());
+            let what = format!("cannot trace channels through {}", self.class_name());
             Error::new(ErrorKind::Unsupported, what)
         })
     }
 
-    /// Whether its weights `kernel` and `embeddings` can have low-rank adapters: by default, as [`Cx::weight`] adds them.
+    /// Whether its weights `kernel` and `embeddings` can have LoRA adapters. By default they can, and [`Cx::weight`]
+    /// adds them.
     ///
     /// # Errors
-    /// When such a weight is no matrix from inputs to outputs, or is changed before it is used.
+    /// If the weight is not a matrix from inputs to outputs, or is transformed before use.
     fn adapters(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Its weights as PyTorch's module of that kind has them; by default none: no such module is known.
+    /// Returns how its weights map to the corresponding PyTorch module; by default none.
     fn weight_roles(&self) -> Vec<WeightRole> {
         Vec::new()
     }

@@ -1,11 +1,11 @@
-//! Precision policies.
+//! Precision policies: float32, mixed_bfloat16, mixed_float16.
 
 use crate::did_you_mean::unknown;
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 use systole_ir::{DType, Error, Result};
 
-/// Element types of a model: what weights are kept in and what products are computed in.
+/// Element types of a model's weights and of its computation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Precision {
@@ -21,10 +21,10 @@ pub enum Precision {
 }
 
 impl Precision {
-    /// The names that [`Precision::from_str`] takes.
+    /// Names accepted by [`Precision::from_str`].
     pub const NAMES: [&'static str; 3] = ["float32", "mixed_bfloat16", "mixed_float16"];
 
-    /// What layers compute in.
+    /// Element type that layers compute in.
     pub fn compute_dtype(self) -> DType {
         match self {
             Precision::Float32 => DType::F32,
@@ -33,7 +33,7 @@ impl Precision {
         }
     }
 
-    /// Keras's name.
+    /// Keras name.
     pub fn name(self) -> &'static str {
         match self {
             Precision::Float32 => "float32",
@@ -51,11 +51,7 @@ impl FromStr for Precision {
             "mixed_bfloat16" => Precision::MixedBfloat16,
             "mixed_float16" => Precision::MixedFloat16,
             _ => {
-                return Err(unknown(
-                    &format!("there is no precision policy `{name}`"),
-                    name,
-                    &Precision::NAMES,
-                ));
+                return Err(unknown(&format!("unknown precision policy `{name}`"), name, &Precision::NAMES));
             }
         })
     }

@@ -1,25 +1,26 @@
-//! Rounding of weights and values to the levels of eight bits, while they stay floats.
+//! Fake-quantizes the current layer's weights and activations to int8 during quantization-aware training.
 
 use crate::layer::activation::Activation;
 use crate::layer::cx::Cx;
 use crate::layer::fake_quant::{
-    INT8, Levels, NARROW, fake_learned, fake_weights, in_f32, scaled_gradient, step_of_greatest, straight,
+    INT8, NARROW, QuantizationGrid, fake_learned, fake_weights, in_f32, scaled_gradient, step_of_greatest,
+    straight,
 };
-use crate::layer::fixed_point::{Made, Scale};
+use crate::layer::fixed_point::{Int8Params, ScaledSum};
 use crate::layer::initializer::Initializer;
-use crate::layer::quantizer::{Folded, QuantizeRanges, Quantizer, Slot, input_name};
+use crate::layer::quantizer::{FoldedBatchNorm, QuantizationPoint, QuantizeRanges, Quantizer, input_name};
 use std::sync::Arc;
 use systole_ir::attention::HIDDEN;
 use systole_ir::{DType, Literal, Tensor};
 
-/// How much of itself a moving average keeps in a step, after the first thousands: TF-MOT's.
+/// Maximum decay of range moving averages, as in TF-MOT.
 const MOST_KEPT: f64 = 0.999;
 
-/// How far below the least score what a causal mask hides is: as the crate `quant` has it.
+/// Distance of causally masked attention scores below the minimum score, as in the crate `quant`.
 const BELOW: f64 = 8.0;
 
 impl Quantizer {
-    /// What the layer reads, as it reads it.
+    /// Fake-quantizes the layer's inputs.
     pub(crate) fn read(&self, cx: &mut Cx, inputs: &[Tensor]) -> Vec<Tensor> {
         let slot = |k: usize| self.inputs.get(k).and_then(Option::as_ref);
         inputs
@@ -29,7 +30,7 @@ impl Quantizer {
             .collect()
     }
 
-    /// What the layer gives, as others read it.
+    /// Fake-quantizes the layer's output.
     pub(crate) fn give(&self, cx: &mut Cx, y: &Tensor) -> Tensor {
         match (&self.output, &self.rows) {
             (Some(slot), _) => cx.rounded(slot, "output", y),
@@ -40,29 +41,29 @@ impl Quantizer {
 }
 
 impl Cx {
-    /// The quantiser of the layer that is called, where it is that layer's own place.
+    /// Returns the quantizer of the current layer itself, not of an enclosing layer.
     fn own_quantizer(&self) -> Option<Arc<Quantizer>> {
         self.quantization.quantizer.as_ref().filter(|at| at.depth == self.depth()).map(|at| at.own.clone())
     }
 
-    /// Whether values within the layer that is called are rounded, of one that is made of others.
+    /// Whether the current layer has quantized sublayers.
     pub(crate) fn has_rounded_layers(&self) -> bool {
         self.own_quantizer().is_some_and(|own| !own.layers.is_empty())
     }
 
-    /// Whether the layer that is called is within another one: those have dense layers alone.
+    /// Whether the current layer is a sublayer; quantized sublayers are always dense.
     fn is_within(&self) -> bool {
         self.quantization.quantizer.as_ref().is_some_and(|at| at.depth > at.of_node)
     }
 
-    /// What a layer within another gives, as others read it.
+    /// Fake-quantizes the output of a sublayer.
     pub(crate) fn given(&mut self, inputs: &[Tensor], y: Tensor) -> Tensor {
         let Some(own) = self.own_quantizer() else { return y };
         self.hand_on_levels(None, inputs, &y);
         own.give(self, &y)
     }
 
-    /// The same of what a kernel gives times a factor, which the file has in the kernel.
+    /// Like [`Cx::given`], for a kernel's output times a factor that export folds into the kernel.
     pub(crate) fn given_scaled(&mut self, y: Tensor, factor: f64) -> Tensor {
         let Some(own) = self.own_quantizer() else { return y };
         let y = y * factor;
@@ -70,42 +71,49 @@ impl Cx {
         own.give(self, &y)
     }
 
-    /// Scores as weights, by an operator with levels of its own.
+    /// Computes attention weights as the softmax operator's fixed quantization parameters round them.
     pub(crate) fn rounded_softmax(&mut self, scores: &Tensor) -> Tensor {
-        self.rounded(&Slot::SIGMOID, "weights", &scores.softmax())
+        self.rounded(&QuantizationPoint::SIGMOID, "weights", &scores.softmax())
     }
 
-    /// A weight of a layer beside the one that is called.
+    /// Returns a weight of a sibling layer.
     fn weight_beside(&self, path: &str) -> Option<Tensor> {
         self.known_weight(&self.beside(path)).cloned()
     }
 
-    /// `x: T[…] → T[…]`: values at the levels of a place of the layer that is called.
-    fn rounded(&mut self, slot: &Slot, name: &str, x: &Tensor) -> Tensor {
+    /// Fake-quantizes `x: T[…] → T[…]` at a quantization point of the current layer.
+    fn rounded(&mut self, slot: &QuantizationPoint, name: &str, x: &Tensor) -> Tensor {
         self.rounded_where(slot, name, x, None)
     }
 
-    /// `x: T[…], seen: bool[…] → T[…]`: the same; what is not seen is at the lowest level.
-    fn rounded_where(&mut self, slot: &Slot, name: &str, x: &Tensor, seen: Option<&Tensor>) -> Tensor {
+    /// Like [`Cx::rounded`]; values where `seen: bool[…]` is false get the lowest level.
+    fn rounded_where(
+        &mut self,
+        slot: &QuantizationPoint,
+        name: &str,
+        x: &Tensor,
+        seen: Option<&Tensor>,
+    ) -> Tensor {
         let Some(own) = self.own_quantizer() else { return x.clone() };
         let made = self.made_of(x);
         let mut step = None;
         let y = in_f32(x, |x| {
             let (y, own_step) = match (slot, own.ranges) {
-                (Slot::Fixed { scale, zero_point }, _) => {
-                    let own = Scale { step: x.scalar_like(*scale), zero_point: x.scalar_like(*zero_point) };
+                (QuantizationPoint::Fixed { scale, zero_point }, _) => {
+                    let own =
+                        Int8Params { step: x.scalar_like(*scale), zero_point: x.scalar_like(*zero_point) };
                     let known = made.map(|made| made.steps(x, &own));
-                    let levels = Levels::of(own.step.clone(), own.zero_point, INT8);
+                    let levels = QuantizationGrid::of(own.step.clone(), own.zero_point, INT8);
                     (levels.fake(x, known.as_ref()), Some(own.step))
                 }
-                (Slot::Range { own, joint }, QuantizeRanges::MovingAverage { ema_decay }) => {
+                (QuantizationPoint::Range { own, joint }, QuantizeRanges::MovingAverage { ema_decay }) => {
                     self.in_range(x, name, (*own, joint), (ema_decay, made), seen)
                 }
-                // A step that trains would not keep what is hidden below all scores.
-                (Slot::Range { own, joint }, QuantizeRanges::Learned) if seen.is_some() => {
+                // A trainable scale would not keep masked scores below all others.
+                (QuantizationPoint::Range { own, joint }, QuantizeRanges::Learned) if seen.is_some() => {
                     self.in_range(x, name, (*own, joint), (None, made), seen)
                 }
-                (Slot::Range { own, joint }, QuantizeRanges::Learned) => {
+                (QuantizationPoint::Range { own, joint }, QuantizeRanges::Learned) => {
                     self.in_steps(x, name, (*own, joint), made)
                 }
             };
@@ -119,13 +127,13 @@ impl Cx {
         y
     }
 
-    /// By ranges that follow the values; and the step.
+    /// Fake-quantizes by moving-average ranges; returns the values and the scale.
     fn in_range(
         &mut self,
         x: &Tensor,
         name: &str,
         (own, joint): (bool, &[String]),
-        (decay, made): (Option<f64>, Option<Made>),
+        (decay, made): (Option<f64>, Option<ScaledSum>),
         seen: Option<&Tensor>,
     ) -> (Tensor, Option<Tensor>) {
         let mut ranges: Vec<[Tensor; 2]> = Vec::new();
@@ -142,18 +150,18 @@ impl Cx {
         };
         let all = ranges.into_iter().reduce(|a, b| [a[0].minimum(&b[0]), a[1].maximum(&b[1])]);
         let Some([min, max]) = all else { return (hide(x, &x.scalar_like(HIDDEN)), None) };
-        // What was never seen has no range.
+        // The range is empty before the first batch.
         let is_empty = max.less_equal(&min);
         let max = is_empty.select(&(&min + 1.0), &max);
-        let scale = Scale::of_range(&min, &max);
+        let scale = Int8Params::of_range(&min, &max);
         let known = made.map(|made| made.steps(x, &scale));
-        let levels = Levels::of(scale.step.clone(), scale.zero_point, INT8);
+        let levels = QuantizationGrid::of(scale.step.clone(), scale.zero_point, INT8);
         let lowest = is_empty.select(&min.scalar_like(HIDDEN), &levels.lowest());
         let y = is_empty.select(x, &levels.fake(x, known.as_ref()));
         (hide(&y, &lowest), Some(scale.step))
     }
 
-    /// The range at a place of the layer that is called, after this batch where it trains.
+    /// Returns the range tracked at a quantization point of the current layer; in training, updated with this batch.
     fn own_range(
         &mut self,
         x: &Tensor,
@@ -172,13 +180,13 @@ impl Cx {
         };
         for (name, value) in names.iter().zip(&found) {
             self.update(name, value.clone());
-            // Others that share the range see it as it is now.
+            // Points that share the range see the updated value.
             self.replace_own(name, value);
         }
         found
     }
 
-    /// `→ (f32[], f32[])`: how much of an average stays in this step, and how much of what is seen comes to it.
+    /// `→ (f32[], f32[])`: weights of the old average and of the new value in this step.
     fn kept_and_new(&self, x: &Tensor, decay: Option<f64>) -> [Tensor; 2] {
         let most = decay.unwrap_or(MOST_KEPT);
         match self.step().filter(|_| decay.is_none()) {
@@ -192,13 +200,13 @@ impl Cx {
         }
     }
 
-    /// By a step that trains; and as the file has it.
+    /// Fake-quantizes by a trainable scale (LSQ); returns the values and the scale as exported.
     fn in_steps(
         &mut self,
         x: &Tensor,
         name: &str,
         (own, joint): (bool, &[String]),
-        made: Option<Made>,
+        made: Option<ScaledSum>,
     ) -> (Tensor, Option<Tensor>) {
         let (step, zero) = if own {
             let names = ["step", "zero_point"].map(|what| format!("{name}_{what}"));
@@ -227,7 +235,7 @@ impl Cx {
         let factor = (&high * features as f64).rsqrt();
         let is_empty = step.less_equal(&step.zeros_like());
         let step = is_empty.select(&step.ones_like(), &step);
-        let in_file = Scale::of_range(&(&low * &step), &(&high * &step));
+        let in_file = Int8Params::of_range(&(&low * &step), &(&high * &step));
         let known = made.map(|made| made.steps(x, &in_file));
         let [step, low, high] =
             [&scaled_gradient(&step, &factor), &low, &high].map(|t| t.broadcast_to(x.shape()));
@@ -235,12 +243,13 @@ impl Cx {
         (is_empty.select(x, &y), Some(in_file.step))
     }
 
-    /// A value on the way through the layer that is called, where it has a place there.
+    /// Fake-quantizes an intermediate value of the current layer, if it has a quantization point.
     pub(crate) fn rounded_within(&mut self, name: &str, x: Tensor) -> Tensor {
         self.rounded_scores(name, x, None)
     }
 
-    /// `scores: T[B, N, S, T], seen: bool[B, N, S, T] → T[B, N, S, T]`: the same of scores, where each is seen or as little as there is.
+    /// Like [`Cx::rounded_within`] for attention scores: `scores: T[B, N, S, T], seen: bool[B, N, S, T] → T[B, N, S,
+    /// T]`. Masked scores get the lowest level.
     pub(crate) fn rounded_scores(&mut self, name: &str, scores: Tensor, seen: Option<&Tensor>) -> Tensor {
         let own = self.own_quantizer();
         let slot =
@@ -248,8 +257,8 @@ impl Cx {
         slot.map_or(scores.clone(), |slot| self.rounded_where(&slot, name, &scores, seen))
     }
 
-    /// `x: f32[…] → f32[…]`: the reciprocal of the root of values on the way. Of 0 the operator on integers makes its greatest level; here the
-    /// root is then of one level.
+    /// Reciprocal square root of an intermediate value: `x: f32[…] → f32[…]`. The integer operator saturates for 0, so
+    /// the input is at least one quantization step here.
     pub(crate) fn root_within(&mut self, name: &str, x: &Tensor) -> Tensor {
         let Some(step) = self.step_of_value(x) else { return self.rounded_within(name, x.rsqrt()) };
         let root = x.maximum(&step.broadcast_to(x.shape())).rsqrt();
@@ -257,8 +266,8 @@ impl Cx {
         self.rounded_within(name, root)
     }
 
-    /// `f32[…] → f32[…]`: a constant operand of a layer that has places on the way, or a constant that is all that it gives, at levels of
-    /// the range that it has at the moment.
+    /// Fake-quantizes a constant by its current range: `f32[…] → f32[…]`. The constant is an operand of a layer with
+    /// intermediate quantization points, or its whole output.
     pub(crate) fn rounded_constant(&mut self, w: Tensor) -> Tensor {
         if self.own_quantizer().is_none_or(|own| own.within.is_empty() && !own.is_constant) {
             return w;
@@ -269,32 +278,32 @@ impl Cx {
         let (min, max) = (seen.reduce_min(&all).minimum(&zero), seen.reduce_max(&all).maximum(&zero));
         let is_empty = max.less_equal(&min);
         let max = is_empty.select(&(&min + 255.0), &max);
-        let scale = Scale::of_range(&min, &max);
-        let levels = Levels::of(scale.step.clone(), scale.zero_point, INT8);
+        let scale = Int8Params::of_range(&min, &max);
+        let levels = QuantizationGrid::of(scale.step.clone(), scale.zero_point, INT8);
         let y = is_empty.select(&w, &levels.fake(&w, None));
         self.has_step(&y, &scale.step);
         y
     }
 
-    /// `f64[]` or one for each channel: what a layer with a kernel sums up whole numbers of.
+    /// Accumulator scale of a layer with a kernel: `f64[]`, or one per channel.
     pub(crate) fn unit_of_sums(&self) -> Option<Tensor> {
         let own = self.own_quantizer()?;
         let (slot, (weights, _)) = (own.sums.as_ref()?, self.quantization.weight_steps.as_ref()?);
         let step = match slot {
-            Slot::Fixed { scale, .. } => weights.scalar_like(*scale),
-            Slot::Range { joint, .. } => self.step_of(joint, own.ranges)?,
+            QuantizationPoint::Fixed { scale, .. } => weights.scalar_like(*scale),
+            QuantizationPoint::Range { joint, .. } => self.step_of(joint, own.ranges)?,
         };
         let steps = weights.ty().elements();
         let weights = if weights.rank() == 0 { weights.clone() } else { weights.reshape([steps]) };
         Some(step.stop_gradient().convert(DType::F64) * weights.stop_gradient().convert(DType::F64))
     }
 
-    /// Whether the layer that is called has an activation that is an operator of its own.
+    /// Whether the current layer's activation is a separate operator.
     pub(crate) fn has_inner(&self) -> bool {
         self.own_quantizer().is_some_and(|own| own.inner.is_some())
     }
 
-    /// A bias in whole steps of the sums: those of what the kernel reads by those of the kernel.
+    /// Fake-quantizes a bias to the accumulator's scale: input scale times kernel scale.
     fn rounded_bias(&self, b: Tensor) -> Tensor {
         let Some(unit) = self.unit_of_sums() else { return b };
         let unit = unit.broadcast_to(b.shape());
@@ -304,22 +313,22 @@ impl Cx {
         is_empty.select(&b, &straight(&(whole * unit).convert(DType::F32), &b))
     }
 
-    /// `f32[]`: the step of values whose range is found at these places together; 0 before anything was seen.
+    /// `f32[]`: scale of the joint range of these quantization points; 0 before the first batch.
     fn step_of(&self, joint: &[String], ranges: QuantizeRanges) -> Option<Tensor> {
         let of = |at: &String, what: &str| self.weight_beside(&format!("{at}_{what}"));
         if ranges == QuantizeRanges::Learned {
             let at = joint.first()?;
             let (step, zero) = (of(at, "step")?, of(at, "zero_point")?);
             let [low, high] = [INT8.0, INT8.1].map(|end| (-&zero + end) * &step);
-            return Some(Scale::of_range(&low, &high).step);
+            return Some(Int8Params::of_range(&low, &high).step);
         }
         let all = joint.iter().filter_map(|at| Some([of(at, "min")?, of(at, "max")?]));
         let [min, max] = all.reduce(|a, b| [a[0].minimum(&b[0]), a[1].maximum(&b[1])])?;
-        Some(Scale::of_range(&min, &max).step)
+        Some(Int8Params::of_range(&min, &max).step)
     }
 
-    /// A weight of the layer that is called as it computes with it: rounded, where that is wanted, as it is with the batch normalisation
-    /// after it folded in, which then normalises what it gave.
+    /// Fake-quantizes a weight of the current layer. A kernel is rounded with the following batch normalization folded
+    /// in; the factor is divided out again, because the batch normalization still runs.
     pub(crate) fn rounded_weight(&mut self, name: &str, w: Tensor) -> Tensor {
         let Some(own) = self.own_quantizer() else { return w };
         if name == "bias" {
@@ -365,19 +374,20 @@ impl Cx {
         if self.training() { y } else { wide(&is_empty).select(w, &y) }
     }
 
-    /// What the batch normalisation will multiply each channel by, by its moving statistics: `f32[…]` of the kernel's shape.
-    fn factor(&self, folded: &Folded, w: &Tensor) -> Option<Tensor> {
+    /// Factor of each channel in a folded batch normalization, from its moving statistics: `f32[…]` of the kernel's
+    /// shape.
+    fn factor(&self, folded: &FoldedBatchNorm, w: &Tensor) -> Option<Tensor> {
         let of = |name: &str| self.weight_beside(&format!("{}/{name}", folded.layer));
         let inverse = (of("moving_variance")? + folded.epsilon).rsqrt();
         let factor = if folded.scale { inverse * of("gamma")? } else { inverse };
-        // Of a channel that is multiplied by 0 nothing is left, whatever its weights are.
+        // A channel with factor 0 is 0 regardless of its weights.
         let factor = factor.equal(&factor.zeros_like()).select(&factor.ones_like(), &factor);
         let dims = from_last(&folded.channels, w.rank());
         let shape: Vec<usize> = dims.iter().map(|&d| w.dim(d as isize)).collect();
         Some(factor.reshape(shape).broadcast_in_dim(w.shape(), &dims))
     }
 
-    /// What an activation reads and gives, where the layer that is called has places inside.
+    /// Applies an activation with fake-quantized input and intermediates, if the current layer has a quantizer.
     pub(crate) fn rounded_activation(&mut self, activation: Activation, x: &Tensor) -> Option<Tensor> {
         let own = self.own_quantizer()?;
         if own.inner.is_some() {
@@ -385,9 +395,9 @@ impl Cx {
         }
         let x = own.inner.as_ref().map_or_else(|| x.clone(), |slot| self.rounded(slot, "inner", x));
         let y = match activation {
-            // Two operators: the gate has levels of its own.
+            // Two operators: the gate has its own quantization parameters.
             Activation::Silu => {
-                let gate = self.rounded(&Slot::SIGMOID, "gate", &x.logistic());
+                let gate = self.rounded(&QuantizationPoint::SIGMOID, "gate", &x.logistic());
                 let y = &x * &gate;
                 self.made_as_product(&y, [&x, &gate]);
                 y
@@ -408,13 +418,13 @@ impl Cx {
         Some(y)
     }
 
-    /// What goes from the first kernel of a separable convolution to the second.
+    /// Fake-quantizes the value between the two kernels of a separable convolution.
     pub(crate) fn rounded_parts(&mut self, x: Tensor) -> Tensor {
         let own = self.own_quantizer();
         own.and_then(|own| own.parts.clone()).map_or(x.clone(), |slot| self.rounded(&slot, "parts", &x))
     }
 
-    /// `bool[]`: whether the batch normalisation that is called uses its moving statistics from now on though it trains.
+    /// `bool[]`: whether the current batch normalization uses its moving statistics in training from this step on.
     pub(crate) fn statistics_rest(&self) -> Option<Tensor> {
         let delay = self.own_quantizer()?.freeze_bn_delay?;
         let step = self.step()?;
@@ -423,12 +433,12 @@ impl Cx {
     }
 }
 
-/// Dimensions that are counted from the last one (1) on.
+/// Converts dimensions counted from the last (1) to indices.
 fn from_last(dims: &[usize], rank: usize) -> Vec<usize> {
     dims.iter().map(|d| rank.saturating_sub(*d)).collect()
 }
 
-/// A range after a batch: 0 is always in it, the first one sets it.
+/// Updates a moving-average range with a batch. The range always contains 0; the first batch initializes it.
 fn followed(x: &Tensor, [min, max]: [&Tensor; 2], [kept, new]: &[Tensor; 2]) -> [Tensor; 2] {
     let all: Vec<usize> = (0..x.rank()).collect();
     let x = x.stop_gradient();
@@ -439,7 +449,8 @@ fn followed(x: &Tensor, [min, max]: [&Tensor; 2], [kept, new]: &[Tensor; 2]) -> 
     [follow(min, &seen[0]), follow(max, &seen[1])]
 }
 
-/// `x: f32[…], seen: bool[…] → f32[…]`: values whose range is that of those that are seen and of what lies below them and hides others.
+/// `x: f32[…], seen: bool[…] → f32[…]`: replaces masked values by one slightly below the minimum, so that the range
+/// includes the mask level.
 fn with_hidden(x: &Tensor, seen: &Tensor) -> Tensor {
     let all: Vec<usize> = (0..x.rank()).collect();
     let x = x.stop_gradient();
@@ -447,7 +458,8 @@ fn with_hidden(x: &Tensor, seen: &Tensor) -> Tensor {
     seen.select(&x, &least.broadcast_to(x.shape()))
 }
 
-/// A step and its zero point, as they are or begun by the first batch: values of both signs lie around 0, others above it.
+/// Returns scale and zero point, initialized by the first batch: symmetric if it contains negative values, otherwise
+/// unsigned.
 fn begun(x: &Tensor, [step, zero]: [&Tensor; 2]) -> [Tensor; 2] {
     let all: Vec<usize> = (0..x.rank()).collect();
     let x = x.stop_gradient();
@@ -459,7 +471,7 @@ fn begun(x: &Tensor, [step, zero]: [&Tensor; 2]) -> [Tensor; 2] {
     [is_empty.select(&first, step), zero]
 }
 
-/// The paper's 2 · mean |x| / √Qp.
+/// Initial scale of LSQ: 2 · mean |x| / √Qp.
 fn first_step(mean: &Tensor, most: &Tensor) -> Tensor {
     let first = mean * 2.0 / most.sqrt();
     let zero = first.zeros_like();

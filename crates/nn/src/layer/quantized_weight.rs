@@ -1,25 +1,27 @@
-//! Large weights as whole numbers of eight or four bits with a scale for each channel or block: in model files, which are smaller and
-//! load as any other, to f32 when something first reads them; and in memory beside adapters that train ([`Model::enable_lora`]).
+//! Weight-only int8 and int4 quantization of one weight, with scales per channel or block.
+//!
+//! Model files with quantized weights are smaller; weights are dequantized to f32 when first read. QLoRA keeps them as
+//! integers in memory next to trainable adapters ([`Model::enable_lora`]).
 
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-use systole_ir::quantized_weights::Unpack;
+use systole_ir::quantized_weights::DequantizeWeights;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, Tensor, TensorType, bug};
 use systole_runtime::Buffer;
 
-/// Smaller weights stay floats.
+/// Weights with fewer elements stay float.
 pub(crate) const LEAST: usize = 1024;
 
-/// Inputs of four bits that share a scale, as in Keras's `quantize("int4")`.
+/// Number of int4 inputs that share a scale, as in Keras's `quantize("int4")`.
 pub(crate) const BLOCK: usize = 128;
 
-/// Of what weights are in a file.
+/// Bit width of quantized weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WeightBits {
-    /// −127 to 127, with a scale for each output channel; of embeddings for each row.
+    /// −127 to 127, with one scale per output channel (per row for embeddings).
     Int8,
-    /// −7 to 7, two in a byte, with a scale for each 128 inputs of an output channel; of embeddings of a row.
+    /// −7 to 7, two per byte, with one scale per 128 inputs of an output channel (of a row for embeddings).
     Int4,
 }
 
@@ -32,37 +34,38 @@ impl WeightBits {
     }
 }
 
-/// A weight that was packed.
+/// Size and error of a quantized weight, for reports.
 #[derive(Clone, Debug, PartialEq)]
-pub struct PackedWeight {
-    /// `dense/kernel`.
+pub struct QuantizedWeightReport {
+    /// Path: `dense/kernel`.
     pub path: String,
-    /// Its bytes as floats, and packed with its scales.
+    /// Size in bytes as f32, and quantized including scales.
     pub bytes: (usize, usize),
-    /// The root of the mean squared error over that of the mean square.
+    /// Relative quantization error: RMS of the error divided by RMS of the weight.
     pub error: f64,
 }
 
-/// How a weight lies in a file or in memory.
+/// Layout of a quantized weight in a file or in memory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Packing {
+pub(crate) struct QuantizedWeightLayout {
     bits: WeightBits,
     shape: Vec<usize>,
-    /// How many numbers each output is a sum of.
+    /// Number of inputs that each output sums over.
     inputs: usize,
-    /// Whether the inputs of an output lie side by side, as in embeddings.
+    /// Whether the inputs of an output are contiguous, as in embeddings.
     by_output: bool,
-    /// Inputs that share a scale.
+    /// Number of inputs that share a scale.
     block: usize,
     /// Whether scales are `[blocks, outputs]`; in files they are `[outputs, blocks]`.
     #[serde(skip)]
     by_block: bool,
 }
 
-impl Packing {
-    /// Of the weight at a path, where it is one of those that are packed: kernels and tables of vectors.
-    pub(crate) fn of(path: &str, ty: &TensorType, bits: WeightBits) -> Option<Packing> {
+impl QuantizedWeightLayout {
+    /// Returns the layout for the weight at `path`, or `None` if it is not quantized. Kernels and embedding tables are
+    /// quantized.
+    pub(crate) fn of(path: &str, ty: &TensorType, bits: WeightBits) -> Option<QuantizedWeightLayout> {
         let (layer, name) = path.rsplit_once('/').unwrap_or(("", path));
         let shape = ty.shape.to_vec();
         let by_output = name.ends_with("embeddings");
@@ -71,7 +74,7 @@ impl Packing {
             return None;
         }
         let layer = layer.rsplit('/').next().unwrap_or(layer);
-        // Kernels of an attention's heads are [inputs, heads, outputs of each].
+        // Kernels of attention heads are [inputs, heads, outputs per head].
         let of_heads = ["query", "key", "value"].contains(&layer);
         let inputs = match (by_output, of_heads) {
             (true, _) => shape.last().copied(),
@@ -80,7 +83,7 @@ impl Packing {
         };
         let inputs = inputs.filter(|n| *n > 0)?;
         let block = if bits == WeightBits::Int4 { BLOCK } else { inputs };
-        Some(Packing { bits, shape, inputs, by_output, block, by_block: false })
+        Some(QuantizedWeightLayout { bits, shape, inputs, by_output, block, by_block: false })
     }
 
     fn elements(&self) -> usize {
@@ -95,7 +98,7 @@ impl Packing {
         self.inputs.div_ceil(self.block.max(1))
     }
 
-    /// Which scale the element at a place has: those of an output lie side by side.
+    /// Returns the scale index of an element; the scales of an output are contiguous.
     fn scale_of(&self, at: usize) -> usize {
         let (input, output) = match self.by_output {
             true => (at % self.inputs, at / self.inputs),
@@ -104,7 +107,7 @@ impl Packing {
         output * self.blocks() + input / self.block
     }
 
-    /// Scales, and whole numbers.
+    /// Quantizes `w`: returns scales and integers.
     pub(crate) fn pack(&self, w: &[f32]) -> (Vec<f32>, Vec<i8>) {
         let mut scales = vec![0f32; self.outputs() * self.blocks()];
         for (at, v) in w.iter().enumerate() {
@@ -118,7 +121,8 @@ impl Packing {
         (scales, q)
     }
 
-    /// The array of whole numbers in the file: int8 of the weight's shape, or two of four bits in each byte, the first below.
+    /// Returns the integers as stored in the file: int8 in the weight's shape, or int4 packed two per byte, low nibble
+    /// first.
     pub(crate) fn stored(&self, q: &[i8]) -> Result<Literal> {
         match self.bits {
             WeightBits::Int8 => Literal::from_slice(&self.shape[..], q),
@@ -131,28 +135,28 @@ impl Packing {
         }
     }
 
-    /// An error where numbers do not fit together.
+    /// Rejects inconsistent sizes.
     pub(crate) fn check(&self) -> Result<()> {
         if self.inputs == 0 || self.block == 0 || !self.elements().is_multiple_of(self.inputs) {
-            let what = format!("{} inputs do not divide a weight of {:?}", self.inputs, self.shape);
+            let what = format!("{} inputs do not divide a weight of shape {:?}", self.inputs, self.shape);
             return Err(Error::new(ErrorKind::Data, what));
         }
         Ok(())
     }
 
-    /// The shape of the weight.
+    /// Shape of the dequantized weight.
     pub(crate) fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// Types of the whole numbers and of their scales.
+    /// Types of the integers and the scales.
     pub(crate) fn types(&self) -> [TensorType; 2] {
         self.layout().types()
     }
 
-    /// How it lies in memory.
-    pub(crate) fn layout(&self) -> Unpack {
-        Unpack {
+    /// Returns the IR's description of the layout.
+    pub(crate) fn layout(&self) -> DequantizeWeights {
+        DequantizeWeights {
             is_halves: self.bits == WeightBits::Int4,
             shape: self.shape[..].into(),
             inputs: self.inputs,
@@ -162,32 +166,37 @@ impl Packing {
         }
     }
 
-    /// An error where arrays are not those of the packing.
+    /// Rejects arrays whose types do not match the layout.
     pub(crate) fn check_arrays(&self, stored: &Literal, scales: &Literal) -> Result<()> {
         let broken = |what: String| Error::new(ErrorKind::Data, what);
         self.check()?;
         let [numbers, steps] = self.types();
         let (dtype, size) = (numbers.dtype, numbers.elements());
         if stored.dtype() != dtype || stored.ty().elements() != size {
-            return Err(broken(format!("it is {}, not {size} of {dtype}", stored.ty())));
+            return Err(broken(format!("it is {}, expected {size} elements of {dtype}", stored.ty())));
         }
         if scales.dtype() != DType::F32 || scales.ty().elements() != steps.elements() {
-            return Err(broken(format!("its scales are {}, not {} of f32", scales.ty(), steps.elements())));
+            return Err(broken(format!(
+                "its scales are {}, expected {} elements of f32",
+                scales.ty(),
+                steps.elements()
+            )));
         }
         Ok(())
     }
 
-    /// `numbers, scales → f32[shape]`: the weight in a graph.
+    /// Dequantizes in the graph: `numbers, scales → f32[shape]`.
     pub(crate) fn unpacked_in_graph(&self, numbers: &Tensor, scales: &Tensor) -> Tensor {
         self.layout().expand(numbers, scales)
     }
 
-    /// The same as one node, from which products of few rows read the numbers themselves.
+    /// Like `unpacked_in_graph`, but as a single node, so that products with few rows can read the integers directly.
     pub(crate) fn unpacked_in_products(&self, numbers: &Tensor, scales: &Tensor) -> Tensor {
         self.layout().node(numbers, scales)
     }
 
-    /// `numbers, scales, ids: I[…] → f32[…, inputs]`: rows of a table of vectors; `None` where it is none, or rows have parts of bytes.
+    /// Dequantizes embedding rows: `numbers, scales, ids: I[…] → f32[…, inputs]`. `None` if it is not an embedding
+    /// table, or rows do not start at byte boundaries.
     pub(crate) fn rows_in_graph(&self, numbers: &Tensor, scales: &Tensor, ids: &Tensor) -> Option<Tensor> {
         let own = self.layout();
         if !own.by_output || own.is_halves && !own.inputs.is_multiple_of(2) {
@@ -198,13 +207,13 @@ impl Packing {
         let ids_in_line = ids.reshape([count]);
         let some = numbers.reshape([outputs, bytes]).take(&ids_in_line);
         let shape = [count, each];
-        let of = Unpack { shape: shape[..].into(), ..own };
+        let of = DequantizeWeights { shape: shape[..].into(), ..own };
         let [numbers, _] = of.types();
         let rows = of.expand(&some.reshape(numbers.shape), &scales.take(&ids_in_line));
         Some(rows.reshape([ids.shape().dims(), &[each]].concat()))
     }
 
-    /// The weight that an array of the file and its scales stand for.
+    /// Dequantizes an array and its scales, as stored in the file.
     pub(crate) fn unpack(&self, stored: &Literal, scales: &Literal) -> Result<Literal> {
         self.check_arrays(stored, scales)?;
         let n = self.elements();
@@ -213,7 +222,7 @@ impl Packing {
             WeightBits::Int8 => stored.as_slice::<i8>()?.to_vec(),
             WeightBits::Int4 => {
                 let bytes = stored.as_slice::<u8>()?;
-                // The sign is the highest of the four bits.
+                // Sign-extends the low nibble.
                 let whole = |b: u8| ((b << 4) as i8) >> 4;
                 bytes.iter().flat_map(|&b| [whole(b), whole(b >> 4)]).take(n).collect()
             }
@@ -224,27 +233,27 @@ impl Packing {
     }
 }
 
-/// A weight that is packed.
+/// A quantized weight: layout, integers and scales.
 #[derive(Clone, Debug)]
-pub(crate) struct Held {
-    pub(crate) packing: Packing,
+pub(crate) struct QuantizedWeight {
+    pub(crate) packing: QuantizedWeightLayout,
     pub(crate) numbers: Literal,
     pub(crate) scales: Literal,
 }
 
-impl Held {
-    /// The weight as floats: `→ f32[shape]`, made when something first reads it.
+impl QuantizedWeight {
+    /// Returns a lazy buffer `→ f32[shape]`, dequantized when first read.
     pub(crate) fn buffer(self) -> Buffer {
         let ty = TensorType::new(DType::F32, self.packing.shape());
-        let make = |held: &Held| match held.floats() {
+        let make = |held: &QuantizedWeight| match held.floats() {
             Ok(floats) => floats,
-            Err(e) => bug!("arrays that were checked cannot be unpacked: {e}"),
+            Err(e) => bug!("cannot dequantize arrays that were checked: {e}"),
         };
         Buffer::lazy_of(ty, Arc::new(self), make)
     }
 
-    /// With scales in the order in which products read them.
-    pub(crate) fn for_products(&self) -> Result<Held> {
+    /// Returns a copy whose scales are in the order that matrix products read.
+    pub(crate) fn for_products(&self) -> Result<QuantizedWeight> {
         let mut made = self.clone();
         let (outputs, blocks) = (self.packing.outputs(), self.packing.blocks());
         if !self.packing.by_output && blocks > 1 {
@@ -257,16 +266,17 @@ impl Held {
         Ok(made)
     }
 
-    /// The weight as floats.
+    /// Dequantizes the weight to f32.
     pub(crate) fn floats(&self) -> Result<Literal> {
         self.packing.unpack(&self.numbers, &self.scales)
     }
 }
 
-/// Ends the path of the whole numbers of a weight that is packed in memory.
+/// Path suffix of the integers of a weight that is quantized in memory.
 pub(crate) const NUMBERS: &str = "_numbers";
 
-/// Paths of the whole numbers and the scales of a weight that is packed in memory: `dense/kernel` has `dense/kernel_numbers`.
+/// Paths of the integers and scales of a weight that is quantized in memory: `dense/kernel_numbers`,
+/// `dense/kernel_scales`.
 pub(crate) fn packed_paths(path: &str) -> [String; 2] {
     [NUMBERS, "_scales"].map(|what| format!("{path}{what}"))
 }

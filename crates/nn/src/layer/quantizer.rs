@@ -1,118 +1,119 @@
-//! What a layer knows of being trained for eight bits: which of its weights are rounded, where its values are, and by which ranges.
-//! Which layers have such, the plan of a structure says.
+//! Per-layer settings of quantization-aware training: quantized weights, quantization points, range estimation.
+//!
+//! The crate-level `quantize` module decides which layers get a [`Quantizer`].
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use systole_ir::Tensor;
 
-/// How ranges of what layers give are found while a model trains.
+/// How quantization ranges of activations are estimated during training.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub enum QuantizeRanges {
-    /// The least and the greatest of each batch, followed slowly: TF-MOT's `MovingAverageQuantize`. The first batch sets them. Weights
-    /// have the range that they have at the moment.
+    /// Moving averages of each batch's minimum and maximum, as TF-MOT's `MovingAverageQuantize`. The first batch
+    /// initializes them. Weights use their current range.
     MovingAverage {
-        /// How much of the old range a step keeps. `None`: `min(0.999, (1 + n) / (10 + n))` in step n, as TensorFlow's
-        /// `ExponentialMovingAverage` with `num_updates`: values of the first steps, which weights soon leave behind, are not
-        /// kept for a thousand.
+        /// Fraction of the old range kept per step. `None`: `min(0.999, (1 + n) / (10 + n))` in step n, as TensorFlow's
+        /// `ExponentialMovingAverage` with `num_updates`, so that early values are forgotten quickly.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         ema_decay: Option<f64>,
     },
-    /// Steps are trained, of weights too: LSQ, Esser et al. 2020.
+    /// Scales are trainable, for weights too: LSQ, Esser et al. 2020.
     Learned,
 }
 
-/// A layer's part in training for eight bits.
+/// Quantization-aware training settings of one layer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Quantizer {
     pub(crate) ranges: QuantizeRanges,
-    /// Its weights that are rounded.
+    /// Quantized weights of the layer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) kernels: Vec<Kernel>,
-    /// What is rounded where the layer reads it, by the place among its inputs: what the model is given, or a layer of floats gives.
+    pub(crate) kernels: Vec<QuantizedKernel>,
+    /// Quantization points by input index, for inputs that are model inputs or outputs of float layers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) inputs: Vec<Option<Slot>>,
-    /// Between the two kernels of a separable convolution.
+    pub(crate) inputs: Vec<Option<QuantizationPoint>>,
+    /// Point between the two kernels of a separable convolution.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) parts: Option<Slot>,
-    /// Before an activation that is an operator of its own.
+    pub(crate) parts: Option<QuantizationPoint>,
+    /// Point before an activation that is a separate operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) inner: Option<Slot>,
-    /// What it gives.
+    pub(crate) inner: Option<QuantizationPoint>,
+    /// Point of the output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) output: Option<Slot>,
-    /// What it gives for tokens: rows of a table. Kernels, inputs and output are then those of its calls on floats.
+    pub(crate) output: Option<QuantizationPoint>,
+    /// Point of the output for token inputs (table rows). Kernels, inputs and output then apply to calls on floats.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) rows: Option<Slot>,
-    /// Whether it gives a constant, which has the range of its values.
+    pub(crate) rows: Option<QuantizationPoint>,
+    /// Whether the output is a constant, quantized by the range of its values.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) is_constant: bool,
-    /// Values on the way, by name: those of a layer normalisation, which is several operators.
+    /// Points of intermediate values by name, for layers that become several operators, such as layer normalization.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) within: Vec<(String, Slot)>,
-    /// The range of what its kernel reads, where its bias is rounded to whole steps of the sums.
+    pub(crate) within: Vec<(String, QuantizationPoint)>,
+    /// Range of the kernel's input, if the bias is rounded to the accumulator's scale.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) sums: Option<Slot>,
-    /// The step from which a batch normalisation uses its moving statistics.
+    pub(crate) sums: Option<QuantizationPoint>,
+    /// Step from which batch normalization uses its moving statistics.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) freeze_bn_delay: Option<u64>,
-    /// Whether the layer stays in floats.
+    /// Whether the layer stays in float.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) is_float: bool,
-    /// Those of layers within it, by name.
+    /// Quantizers of sublayers by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) layers: BTreeMap<String, Quantizer>,
 }
 
-/// The quantiser of the layer that is called: how many parts the path has there, and at the layer of the model that it is within.
+/// Quantizer of the current layer, with the path depths of that layer and of the enclosing model node.
 #[derive(Clone)]
-pub(crate) struct QuantizerAt {
+pub(crate) struct ScopedQuantizer {
     pub(crate) depth: usize,
     pub(crate) of_node: usize,
     pub(crate) own: Arc<Quantizer>,
 }
 
-impl QuantizerAt {
-    /// That of a layer within, at a path of so many parts.
-    pub(crate) fn within(&self, name: &str, depth: usize) -> Option<QuantizerAt> {
+impl ScopedQuantizer {
+    /// Returns the quantizer of the sublayer `name` at path depth `depth`.
+    pub(crate) fn within(&self, name: &str, depth: usize) -> Option<ScopedQuantizer> {
         let own = self.own.layers.get(name).filter(|_| self.depth + 1 == depth)?;
-        Some(QuantizerAt { depth, own: Arc::new(own.clone()), ..*self })
+        Some(ScopedQuantizer { depth, own: Arc::new(own.clone()), ..*self })
     }
 }
 
-/// A weight that is rounded.
+/// A quantized weight.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Kernel {
+pub(crate) struct QuantizedKernel {
     pub(crate) name: String,
-    /// The dimensions of the output's channels, from the last one (1) on; none: one step for all.
+    /// Dimensions of the output channels, counted from the last (1). Empty: one scale for the whole weight.
     pub(crate) channels: Vec<usize>,
-    /// The batch normalisation that is folded into it.
+    /// Batch normalization folded into it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) folded: Option<Folded>,
+    pub(crate) folded: Option<FoldedBatchNorm>,
 }
 
-/// A batch normalisation that is folded into the weights before it.
+/// A batch normalization folded into the preceding kernel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Folded {
+pub(crate) struct FoldedBatchNorm {
     pub(crate) layer: String,
     pub(crate) epsilon: f64,
     /// Whether it has a gamma.
     pub(crate) scale: bool,
-    /// The kernel's dimensions of the channels, from the last one (1) on.
+    /// The kernel's channel dimensions, counted from the last (1).
     pub(crate) channels: Vec<usize>,
 }
 
-/// A place where values are rounded.
+/// A point in the graph where values are quantized.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) enum Slot {
-    /// The operator has its own levels.
+pub(crate) enum QuantizationPoint {
+    /// Fixed quantization parameters prescribed by the operator.
     Fixed { scale: f64, zero_point: f64 },
-    /// By the range that is found here, where it is `own`, together with those of other places: `conv2d/output`.
+    /// By an estimated range: the range tracked here, if `own`, joined with those of other points such as
+    /// `conv2d/output`.
     Range {
         own: bool,
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -120,9 +121,11 @@ pub(crate) enum Slot {
     },
 }
 
-impl Slot {
-    pub(crate) const SIGMOID: Slot = Slot::Fixed { scale: 1.0 / 256.0, zero_point: -128.0 };
-    pub(crate) const TANH: Slot = Slot::Fixed { scale: 1.0 / 128.0, zero_point: 0.0 };
+impl QuantizationPoint {
+    pub(crate) const SIGMOID: QuantizationPoint =
+        QuantizationPoint::Fixed { scale: 1.0 / 256.0, zero_point: -128.0 };
+    pub(crate) const TANH: QuantizationPoint =
+        QuantizationPoint::Fixed { scale: 1.0 / 128.0, zero_point: 0.0 };
 }
 
 impl Quantizer {
@@ -144,7 +147,7 @@ impl Quantizer {
         }
     }
 
-    /// That of a layer within it, by its path: `self_attention/query`.
+    /// Returns the quantizer of a sublayer by path: `self_attention/query`.
     pub(crate) fn within_mut(&mut self, path: &str) -> &mut Quantizer {
         let ranges = self.ranges;
         path.split('/').fold(self, |own, name| {
@@ -152,7 +155,7 @@ impl Quantizer {
         })
     }
 
-    /// Its weights that are rounded and those of layers within it, by path.
+    /// Returns the paths of all quantized weights, including sublayers.
     pub(crate) fn all_kernels(&self) -> Vec<String> {
         let own = self.kernels.iter().map(|kernel| kernel.name.clone());
         let inner = self.layers.iter().flat_map(|(name, inner)| {
@@ -161,28 +164,29 @@ impl Quantizer {
         own.chain(inner).collect()
     }
 
-    /// Whether it says nothing.
+    /// Whether it has no settings.
     pub(crate) fn is_empty(&self) -> bool {
         *self == Quantizer::new(self.ranges)
     }
 
-    /// Places that have a range of their own, by name.
+    /// Returns the names of points that track their own range.
     pub(crate) fn own_ranges(&self) -> Vec<String> {
         let inputs = self.inputs.iter().enumerate().map(|(k, slot)| (input_name(k), slot.as_ref()));
         let others =
             [("parts", &self.parts), ("inner", &self.inner), ("output", &self.output), ("rows", &self.rows)];
         let others = others.into_iter().map(|(name, slot)| (name.to_string(), slot.as_ref()));
         let others = others.chain(self.within.iter().map(|(name, slot)| (name.clone(), Some(slot))));
-        let own =
-            inputs.chain(others).filter(|(_, slot)| matches!(slot, Some(Slot::Range { own: true, .. })));
+        let own = inputs
+            .chain(others)
+            .filter(|(_, slot)| matches!(slot, Some(QuantizationPoint::Range { own: true, .. })));
         let inner = self.layers.iter().flat_map(|(layer, inner)| {
             inner.own_ranges().into_iter().map(move |place| format!("{layer}/{place}"))
         });
         own.map(|(name, _)| name).chain(inner).collect()
     }
 
-    /// What a call on these inputs has of it, where that is not all: tokens are looked up, in a table whose rows are rounded as what
-    /// the layer gives, floats are multiplied with one of weights.
+    /// Returns the subset of settings for a call on these inputs, if it differs: token ids are looked up in a table
+    /// quantized like the output, floats are multiplied with quantized weights.
     pub(crate) fn of_call(&self, inputs: &[Tensor]) -> Option<Quantizer> {
         let rows = self.rows.clone()?;
         Some(match inputs.iter().all(|x| x.dtype().is_int()) {
@@ -192,7 +196,7 @@ impl Quantizer {
     }
 }
 
-/// What the range of an input is called among the layer's weights.
+/// Returns the name of an input's range among the layer's weights.
 pub(crate) fn input_name(k: usize) -> String {
     if k == 0 { "input".into() } else { format!("input_{k}") }
 }

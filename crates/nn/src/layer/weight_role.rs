@@ -1,63 +1,63 @@
-//! What weights of a layer are called in PyTorch's module of that kind, and how their elements are laid out there.
+//! Maps a layer's weights to names and layouts of the corresponding PyTorch module.
 
-/// A weight of a layer as PyTorch has it.
+/// Correspondence of a layer's weight to a PyTorch parameter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WeightRole {
-    /// Its path in the layer: `kernel`.
+    /// Path in the layer: `kernel`.
     pub name: String,
-    /// Its name in the module: `weight`.
+    /// Name in the PyTorch module: `weight`.
     pub torch: String,
-    /// How the elements are laid out there.
+    /// Layout of the elements in PyTorch.
     pub layout: WeightLayout,
-    /// Whether zeros replace it where a file lacks it.
+    /// Whether zeros replace it if a file lacks it.
     pub is_optional: bool,
 }
 
-/// The layout of a weight in PyTorch.
+/// Layout of a weight in PyTorch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WeightLayout {
-    /// The same.
+    /// Same layout as here.
     Same,
     /// `[out, in]` for `[in, out]`.
     Transposed,
-    /// Transposed; inputs that were flattened just before have channels first there.
+    /// Transposed. Inputs that come directly from a flatten are channels-first in PyTorch.
     Dense,
     /// `[out, in, window…]` for `[window…, in, out]`.
     Convolution,
     /// `[channels · multiplier, 1, window…]` for `[window…, channels, multiplier]`.
     Depthwise,
-    /// One dimension.
+    /// Flattened to one dimension.
     Flat,
-    /// Transposed, the gates in this order.
+    /// Transposed, with the gates in this order.
     Gates(Vec<usize>),
-    /// Two biases, `bias_ih_l0` and `bias_hh_l0`, that are added unless the layer has `both`.
+    /// Two biases, `bias_ih_l0` and `bias_hh_l0`, which are summed unless the layer has `both`.
     GateBiases {
         /// Order of the gates.
         order: Vec<usize>,
-        /// Whether the layer has two biases, too.
+        /// Whether the layer also has two biases.
         both: bool,
     },
-    /// `[in, heads, width]`: this third of the rows `[3 · heads · width, in]`.
+    /// `[in, heads, width]`: this third of the rows of `in_proj_weight`, `[3 · heads · width, in]`.
     InProjection(usize),
-    /// `[heads, width]`: this third of `[3 · heads · width]`.
+    /// `[heads, width]`: this third of `in_proj_bias`, `[3 · heads · width]`.
     InProjectionBias(usize),
     /// `[out, heads · width]` for `[heads, width, out]`.
     OutProjection,
 }
 
 impl WeightRole {
-    /// A weight that files must have.
+    /// Creates the role of a weight that files must contain.
     pub fn new(name: &str, torch: &str, layout: WeightLayout) -> WeightRole {
         WeightRole { name: name.into(), torch: torch.into(), layout, is_optional: false }
     }
 
-    /// A weight of the same layout that files may lack.
+    /// Creates the role of a weight of the same layout that files may lack.
     pub fn optional(name: &str, torch: &str) -> WeightRole {
         WeightRole { is_optional: true, ..WeightRole::new(name, torch, WeightLayout::Same) }
     }
 }
 
-/// The weights of `nn.MultiheadAttention`, after prefixes here and there.
+/// Returns the roles of `nn.MultiheadAttention`'s weights, with a prefix in the layer and in PyTorch.
 pub(crate) fn attention_roles(ours: &str, theirs: &str) -> Vec<WeightRole> {
     let role = |name: &str, torch: &str, layout| {
         WeightRole::new(&format!("{ours}{name}"), &format!("{theirs}{torch}"), layout)

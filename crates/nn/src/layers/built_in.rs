@@ -1,12 +1,12 @@
-//! What built-in layers have in common: arguments by name, checks of inputs, casts, and the words of their errors.
+//! Shared code of the built-in layers: arguments by name, input checks, casts and error constructors.
 
 use crate::did_you_mean::{unknown_argument, with_reason};
 pub(super) use crate::layer::adapter::no_adapters;
-pub(super) use crate::layer::argument::{self, Axes, Each, Edges, Padding, Sizes, config_of};
+pub(super) use crate::layer::argument::{self, Axes, Edges, Padding, SizeArgument, Sizes, config_of};
 pub(super) use crate::layer::capability::{ChannelPruning, IncrementalDecoding};
 pub(super) use crate::layer::initializer::Initializer;
 pub(super) use crate::layer::lowering::{
-    self, ConvolutionKind, ElementWise, Lowering, RecurrentKind, no_operators,
+    self, ConvolutionKind, ElementWise, LayerLowering, RecurrentCell, no_operators,
 };
 pub(super) use crate::layer::masks::MaskPropagation;
 pub(super) use crate::layer::weight_role::{WeightLayout, WeightRole, attention_roles};
@@ -20,20 +20,20 @@ pub(super) use serde_json::Value;
 use std::sync::Arc;
 pub(super) use systole_ir::{DType, Error, ErrorKind, Result, Shape, Tensor, TensorType};
 
-/// A layer's arguments with their defaults, read from files by their names: [`with_defaults!`](crate::setters).
+/// Defines a layer's argument struct with defaults, deserialized by argument name: [`with_defaults!`](crate::setters).
 macro_rules! arguments {
     ($(#[$meta:meta])* pub struct $($rest:tt)*) => {
         $crate::setters::with_defaults! {
             $(#[$meta])*
             #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-            // Serde derives no bound for constants of types.
+            // Serde derives no bound for const generics.
             #[serde(default, deny_unknown_fields, bound(deserialize = ""))]
             pub struct $($rest)*
         }
     };
 }
 
-/// The methods of [`Layer`] that all built-in layers write alike: their class, and their arguments for model files.
+/// Implements the [`Layer`] methods shared by all built-in layers: class name, and arguments for model files.
 macro_rules! named {
     ($class:expr) => {
         fn class_name(&self) -> &'static str {
@@ -48,32 +48,34 @@ macro_rules! named {
 
 pub(super) use {arguments, named};
 
-/// The class of a layer that is generic over its dimensions of places, of which it has one to `M`.
+/// Class name of a layer that is generic over 1 to `M` spatial dimensions.
 pub(super) fn by_rank<const N: usize, const M: usize>(classes: [&'static str; M]) -> &'static str {
-    const { assert!(1 <= N && N <= M, "no layer has so many dimensions of places") };
+    const { assert!(1 <= N && N <= M, "unsupported number of spatial dimensions") };
     classes[N - 1]
 }
 
-/// What every built-in layer has besides [`Layer`]. Its arguments are the fields of the struct, with Keras's names; their
-/// defaults are those of its `Default`.
+/// Methods of built-in layers in addition to [`Layer`].
+///
+/// The arguments are the fields of the struct, with Keras's names; their defaults come from its `Default`.
 pub(super) trait Arguments: Layer {
-    /// Errors with the first argument that no input could make right.
+    /// Rejects arguments that are invalid for any input; reports the first.
     fn check(&self) -> Result<()> {
         Ok(())
     }
 
-    /// The axes along which [`LayerSpec::adapt`](crate::layers::LayerSpec::adapt) computes statistics of data; `None`: nothing to adapt.
+    /// Axes along which [`LayerSpec::adapt`](crate::layers::LayerSpec::adapt) computes data statistics; `None` if the
+    /// layer does not adapt.
     fn adapted_axes(&self) -> Option<&Axes> {
         None
     }
 
-    /// As [`Layer::call`], where the layer's weights do not train.
+    /// Like [`Layer::call`], but with frozen weights.
     fn call_frozen(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         self.call(cx, inputs)
     }
 }
 
-/// A layer whose arguments can be read and written by name.
+/// A layer whose arguments can be read and set by name.
 pub(super) trait NamedLayer: Arguments {
     fn reread(&self, config: Value) -> serde_json::Result<BuiltIn>;
 }
@@ -84,7 +86,7 @@ impl<L: Arguments + DeserializeOwned + 'static> NamedLayer for L {
     }
 }
 
-/// A layer that model files can hold without help. Closed: nothing registers itself here.
+/// A built-in layer, which model files can store and load without registration.
 #[derive(Clone, Debug)]
 pub struct BuiltIn(Arc<dyn NamedLayer>);
 
@@ -93,7 +95,7 @@ impl BuiltIn {
         BuiltIn(Arc::new(layer))
     }
 
-    /// The layer.
+    /// Returns the layer as a trait object.
     pub fn layer(&self) -> &dyn Layer {
         &*self.0
     }
@@ -109,12 +111,12 @@ impl BuiltIn {
         }
     }
 
-    /// This class with other arguments.
+    /// Creates a layer of this class with other arguments.
     pub(super) fn reread(&self, config: Value) -> serde_json::Result<BuiltIn> {
         self.0.reread(config)
     }
 
-    /// This layer with one argument replaced.
+    /// Returns this layer with one argument replaced.
     pub(super) fn with(&self, key: &str, value: Value) -> Result<BuiltIn> {
         let (class, mut config) = (self.0.class_name(), self.config());
         let Some(slot) = config.get_mut(key) else {
@@ -124,7 +126,7 @@ impl BuiltIn {
         let shown = value.to_string();
         *slot = value;
         self.reread(Value::Object(config)).map_err(|e| {
-            let what = format!("{class}'s argument `{key}` cannot be {shown}");
+            let what = format!("invalid value for {class}'s argument `{key}`: {shown}");
             with_reason(Error::new(ErrorKind::Config, what), &e.to_string())
         })
     }
@@ -145,7 +147,7 @@ impl Serialize for BuiltIn {
     }
 }
 
-/// Applies a layer that takes one input: checks arguments and the number of inputs, then builds.
+/// Applies a layer that takes one input: checks the arguments and the number of inputs, then builds.
 pub(super) fn one_input<L: Arguments>(
     layer: &L,
     cx: &mut Cx,
@@ -159,17 +161,17 @@ pub(super) fn one_input<L: Arguments>(
             ErrorKind::Graph,
             format!("{} takes one input, got {}", layer.class_name(), inputs.len()),
         )
-        .hint("join several with concatenate or add first")),
+        .hint("combine several inputs with concatenate or add first")),
     };
     built.unwrap_or_else(|e| refuse(cx, inputs, e))
 }
 
-/// The operators of a layer, where the formats have them for its number of dimensions.
-pub(super) fn operators_if(layer: &impl Layer, has_them: bool, own: Lowering) -> Result<Lowering> {
+/// Returns the lowering `own` if export formats support the layer's rank, otherwise an error.
+pub(super) fn operators_if(layer: &impl Layer, has_them: bool, own: LayerLowering) -> Result<LayerLowering> {
     if has_them { Ok(own) } else { Err(no_operators(layer.class_name())) }
 }
 
-/// Records that a layer cannot take its inputs.
+/// Records that a layer rejects its inputs.
 pub(super) fn refuse(cx: &Cx, inputs: &[Tensor], error: Error) -> Tensor {
     match inputs.first() {
         Some(x) => cx.fail(x, error),
@@ -177,17 +179,17 @@ pub(super) fn refuse(cx: &Cx, inputs: &[Tensor], error: Error) -> Tensor {
     }
 }
 
-/// `x: T[…] → compute type[…]`.
+/// Casts to the compute type: `x: T[…] → compute type[…]`.
 pub(super) fn cast(cx: &Cx, x: &Tensor) -> Tensor {
     x.convert(cx.precision().compute_dtype())
 }
 
-/// Casts floats to the compute type and leaves integers alone: they may be on their way to an embedding.
+/// Casts floats to the compute type. Integers stay, because they may be embedding indices.
 pub(super) fn cast_floats(cx: &Cx, x: &Tensor) -> Tensor {
     if x.dtype().is_float() { cast(cx, x) } else { x.clone() }
 }
 
-/// A trainable weight in the compute type, or an error where its size is out of reach.
+/// Returns a trainable weight in the compute type, or an error if it is too large.
 pub(super) fn weight(
     cx: &mut Cx,
     class: &str,
@@ -199,23 +201,23 @@ pub(super) fn weight(
     Ok(cx.weight(name, shape, initializer))
 }
 
-/// Errors when a weight would have more elements than any machine holds, before their count overflows.
+/// Rejects weights with more elements than any machine holds, before their count overflows.
 pub(super) fn sized(class: &str, name: &str, shape: &[usize]) -> Result<()> {
     let shape = Shape::new(shape);
     match shape.checked_elements() {
         Some(n) if n < 1 << 40 => Ok(()),
-        _ => Err(Error::new(ErrorKind::Graph, format!("{class}'s {name} would be f32{shape}"))
-            .because("that is more than 2⁴⁰ elements")
+        _ => Err(Error::new(ErrorKind::Graph, format!("{class}'s weight {name} is too large: f32{shape}"))
+            .because("it has more than 2⁴⁰ elements")
             .hint("make the layer or its input smaller")),
     }
 }
 
-/// Errors when a convolution has no filters.
+/// Rejects a convolution with 0 filters.
 pub(super) fn check_filters(class: &str, filters: usize) -> Result<()> {
     if filters == 0 { Err(wrong(class, "filters of at least 1", filters)) } else { Ok(()) }
 }
 
-/// Errors when a size is 0; `argument` is what the layer calls them.
+/// Rejects sizes of 0; `argument` is the layer's name for them.
 pub(super) fn check_size<const N: usize>(class: &str, argument: &str, sizes: &Sizes<N>) -> Result<()> {
     match sizes.0.contains(&0) {
         true => Err(wrong(class, &format!("{argument} of at least 1 each"), sizes)),
@@ -223,26 +225,26 @@ pub(super) fn check_size<const N: usize>(class: &str, argument: &str, sizes: &Si
     }
 }
 
-/// How many channels the last dimension has; none cannot be convolved.
+/// Returns the size of the channel dimension; 0 is rejected.
 pub(super) fn channels_of(class: &str, x: &Tensor) -> Result<usize> {
     match x.dim(-1) {
         0 => Err(unfit(class, "at least one channel in the last dimension", x.ty())
-            .hint("look at the layers before it: one of them leaves no channels")),
+            .hint("check the layers before it: one of them outputs no channels")),
         channels => Ok(channels),
     }
 }
 
-/// `Conv2D needs images [B, H, W, C], got f32[1000, 784]`. The caller adds what to try.
+/// Returns an input type error: `Conv2D needs images [B, H, W, C], got f32[1000, 784]`. The caller adds a hint.
 pub(super) fn unfit(class: &str, needs: &str, got: &TensorType) -> Error {
     Error::new(ErrorKind::Graph, format!("{class} needs {needs}, got {got}"))
 }
 
-/// `Dense needs units of at least 1; it is 0`.
+/// Returns an argument error: `Dense needs units of at least 1, got 0`.
 pub(super) fn wrong(class: &str, needs: &str, is: impl std::fmt::Display) -> Error {
-    Error::new(ErrorKind::Config, format!("{class} needs {needs}; it is {is}"))
+    Error::new(ErrorKind::Config, format!("{class} needs {needs}, got {is}"))
 }
 
-/// Errors unless an argument is a finite number of at least 0.
+/// Rejects arguments that are negative or not finite.
 pub(super) fn at_least_0(class: &str, argument: &str, value: f64) -> Result<()> {
     if !value.is_finite() || value < 0.0 {
         return Err(wrong(class, &format!("{argument} of at least 0"), value));
@@ -250,14 +252,14 @@ pub(super) fn at_least_0(class: &str, argument: &str, value: f64) -> Result<()> 
     Ok(())
 }
 
-/// A dimension number that may count from the last, as an index below `rank`.
+/// Converts an axis, which may count from the last, to a dimension index below `rank`.
 pub(super) fn dim_index(class: &str, axis: i64, x: &Tensor) -> Result<usize> {
     let rank = x.rank() as i64;
     let index = if axis < 0 { axis.saturating_add(rank) } else { axis };
     match usize::try_from(index) {
         Ok(i) if index < rank => Ok(i),
         _ => Err(unfit(class, &format!("an input with dimension {axis} (its axis)"), x.ty()).hint(format!(
-            "axis counts from 0 or, negative, from the last: {} to {}",
+            "count axes from 0, or from −1 for the last: {} to {}",
             -rank,
             rank - 1
         ))),

@@ -1,4 +1,4 @@
-//! Layers by their names, from configurations and model files; and what these name that is a user's own.
+//! Creates layers by class name from configurations and model files, and registers custom layers, losses and metrics.
 
 use super::built_in::*;
 use super::spec::{LayerKind, LayerSpec, snake_case};
@@ -13,7 +13,7 @@ use serde_json::Map;
 use std::sync::Arc;
 
 impl BuiltIn {
-    /// The layer of a class with every argument at its default; required ones are 0.
+    /// Returns the layer of a class with default arguments; required ones are 0.
     pub fn with_defaults(class: &str) -> Option<BuiltIn> {
         let at = LAYER_NAMES.iter().position(|name| *name == class)?;
         Some(DEFAULTS[at]())
@@ -36,20 +36,20 @@ impl<'de> Deserialize<'de> for BuiltIn {
 }
 
 impl LayerSpec {
-    /// From a model file. Arguments that are absent have their defaults.
+    /// Creates a layer from a model file's JSON. Missing arguments have their defaults.
     ///
     /// # Errors
-    /// When the class or a key is unknown (names the nearest) or a value is wrong.
+    /// If the class or a key is unknown (suggests the nearest name) or a value is invalid.
     pub fn from_json(value: &Value, custom: &CustomLayers) -> Result<LayerSpec> {
         let Value::Object(map) = value else {
-            return Err(Error::new(ErrorKind::Config, format!("a layer is an object, not {value}")));
+            return Err(Error::new(ErrorKind::Config, format!("expected a layer object, got {value}")));
         };
         const KEYS: [&str; 7] = ["class_name", "name", "trainable", "remat", "config", "lora", "quantize"];
         if let Some(key) = map.keys().find(|k| !KEYS.contains(&k.as_str())) {
-            return Err(unknown(&format!("a layer has no key `{key}`"), key, &KEYS));
+            return Err(unknown(&format!("unknown key `{key}` of a layer"), key, &KEYS));
         }
         let Some(class) = map.get("class_name").and_then(Value::as_str) else {
-            return Err(Error::new(ErrorKind::Config, "a layer has no class_name"));
+            return Err(Error::new(ErrorKind::Config, "a layer lacks class_name"));
         };
         let config = map.get("config").unwrap_or(&Value::Null);
         let mut spec = match custom.find(class) {
@@ -61,8 +61,8 @@ impl LayerSpec {
         Ok(spec)
     }
 
-    /// From a table of a configuration file: the layer's arguments, `name`, `trainable` and `remat` side by side.
-    /// `class` is Keras's class or its snake case: `Conv2D` or `conv2d`.
+    /// Creates a layer from a table of a configuration file, which holds the layer's arguments, `name`, `trainable` and
+    /// `remat`. `class` is Keras's class or its snake case: `Conv2D` or `conv2d`.
     ///
     /// ```
     /// use serde_json::json;
@@ -76,12 +76,12 @@ impl LayerSpec {
         let Value::Object(keys) = table else {
             return Err(Error::new(
                 ErrorKind::Config,
-                format!("the arguments of {class} are no table: {table}"),
+                format!("expected a table of arguments for {class}, got {table}"),
             ));
         };
         let known = LAYER_NAMES.iter().find(|c| **c == class || snake_case(c) == class);
         let Some(mut built_in) = known.and_then(|c| BuiltIn::with_defaults(c)) else {
-            return Err(unknown(&format!("there is no layer `{class}`"), class, LAYER_NAMES));
+            return Err(unknown(&format!("unknown layer `{class}`"), class, LAYER_NAMES));
         };
         for (key, value) in keys.iter().filter(|(k, _)| !["name", "trainable", "remat"].contains(&k.as_str()))
         {
@@ -93,7 +93,7 @@ impl LayerSpec {
         Ok(spec)
     }
 
-    /// With the name and flags of an object of a model file.
+    /// Sets name and flags from an object of a model file.
     pub(crate) fn placed(mut self, value: &Value) -> Result<LayerSpec> {
         if let Value::Object(keys) = value {
             self.take_place(keys)?;
@@ -102,27 +102,32 @@ impl LayerSpec {
         Ok(self)
     }
 
-    /// Name and flags from an object that has them beside other keys.
+    /// Reads name and flags from an object that also holds other keys.
     fn take_place(&mut self, keys: &Map<String, Value>) -> Result<()> {
         let wrong_type = |key: &str, value: &Value| {
-            Error::new(ErrorKind::Config, format!("{}'s `{key}` cannot be {value}", self.class_name()))
+            Error::new(
+                ErrorKind::Config,
+                format!("invalid value for {}'s `{key}`: {value}", self.class_name()),
+            )
         };
         let flag = |key: &str, default: bool| match keys.get(key) {
             None => Ok(default),
             Some(Value::Bool(b)) => Ok(*b),
-            Some(other) => Err(wrong_type(key, other).because("it takes true or false")),
+            Some(other) => Err(wrong_type(key, other).because("expected true or false")),
         };
         let name = match keys.get("name") {
             None | Some(Value::Null) => None,
             Some(Value::String(s)) => Some(s.clone()),
-            Some(other) => return Err(wrong_type("name", other).because("it takes a text")),
+            Some(other) => return Err(wrong_type("name", other).because("expected a string")),
         };
         let adapters = match keys.get("lora").filter(|lora| !lora.is_null()) {
             None => None,
             Some(lora) => {
                 let read: serde_json::Result<Adapters> = serde_json::from_value(lora.clone());
                 let read = read.map_err(|e| wrong_type("lora", lora).because(e.to_string()))?;
-                read.packed.values().try_for_each(crate::layer::quantized_weight::Packing::check)?;
+                read.packed
+                    .values()
+                    .try_for_each(crate::layer::quantized_weight::QuantizedWeightLayout::check)?;
                 if read.rank == 0 || read.rank > 1 << 16 || !read.alpha.is_finite() {
                     return Err(wrong_type("lora", lora).because("its rank and alpha must be above 0"));
                 }
@@ -144,11 +149,11 @@ impl LayerSpec {
 fn built_in_from(class: &str, config: &Value, custom: &CustomLayers) -> Result<BuiltIn> {
     let Some(mut built_in) = BuiltIn::with_defaults(class) else {
         let known: Vec<&str> = LAYER_NAMES.iter().copied().chain(custom.names()).collect();
-        return Err(Error::new(ErrorKind::Config, format!("there is no layer class `{class}`")).hint(
+        return Err(Error::new(ErrorKind::Config, format!("unknown layer class `{class}`")).hint(
             match nearest(class, &known) {
-                "" => "pass its constructor in CustomLayers".into(),
+                "" => "pass its constructor in CustomObjects".into(),
                 meant => format!(
-                    "did you mean `{meant}`? A layer of your own: pass its constructor in CustomLayers"
+                    "did you mean `{meant}`? For a custom layer, pass its constructor in CustomObjects"
                 ),
             },
         ));
@@ -161,17 +166,17 @@ fn built_in_from(class: &str, config: &Value, custom: &CustomLayers) -> Result<B
             }
         }
         other => {
-            let what = format!("the config of {class} is no object: {other}");
+            let what = format!("expected an object as config of {class}, got {other}");
             return Err(Error::new(ErrorKind::Config, what));
         }
     }
     Ok(built_in)
 }
 
-/// Makes a layer of the user's from its [`Layer::config`].
+/// Constructor of a custom layer from its [`Layer::config`].
 pub type LayerConstructor = fn(&Value) -> Result<Arc<dyn Layer>>;
 
-/// What model files mention and Systole does not have: layers, losses and metrics of your own. Keras's `custom_objects`.
+/// Registry of custom layers, losses and metrics for loading model files. Keras's `custom_objects`.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -196,22 +201,22 @@ pub struct CustomObjects {
     uncompiled: bool,
 }
 
-/// The name of [`CustomObjects`] when it held layers only.
+/// Former name of [`CustomObjects`].
 pub type CustomLayers = CustomObjects;
 
 impl CustomObjects {
-    /// None.
+    /// Creates an empty registry.
     pub fn new() -> CustomObjects {
         CustomObjects::default()
     }
 
-    /// Adds the constructor of a class of layers. It wins over a built-in layer of that name.
+    /// Adds the constructor of a layer class. It overrides a built-in layer of that name.
     pub fn with(mut self, class: &str, constructor: LayerConstructor) -> CustomObjects {
         self.layers.push((class.into(), constructor));
         self
     }
 
-    /// Adds a loss: a [`CustomLoss`](crate::loss::CustomLoss) or a [`Loss::custom`], with the arguments that files have.
+    /// Adds a loss: a [`CustomLoss`](crate::loss::CustomLoss) or a [`Loss::custom`]. It gets the arguments in the file.
     pub fn loss(mut self, loss: impl Into<Loss>) -> CustomObjects {
         if let Loss::Custom(own) = loss.into() {
             self.losses.push(own);
@@ -219,8 +224,8 @@ impl CustomObjects {
         self
     }
 
-    /// Adds a metric: a [`CustomMetric`](crate::metric::CustomMetric) or a [`Metric::custom`], with the arguments that files
-    /// have.
+    /// Adds a metric: a [`CustomMetric`](crate::metric::CustomMetric) or a [`Metric::custom`]. It gets the arguments in
+    /// the file.
     pub fn metric(mut self, metric: impl Into<Metric>) -> CustomObjects {
         match metric.into() {
             Metric::Custom(own) => self.metrics.push(own),
@@ -230,13 +235,14 @@ impl CustomObjects {
         self
     }
 
-    /// Leaves optimizer, loss and metrics of files out: models come uncompiled, as by Keras's `load_model(compile=False)`.
+    /// Ignores optimizer, loss and metrics of files, so that models load uncompiled: Keras's
+    /// `load_model(compile=False)`.
     pub fn uncompiled(mut self) -> CustomObjects {
         self.uncompiled = true;
         self
     }
 
-    /// Class names of the layers.
+    /// Class names of the custom layers.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.layers.iter().map(|(name, _)| name.as_str())
     }
@@ -245,12 +251,12 @@ impl CustomObjects {
         self.layers.iter().rev().find(|(name, _)| name == class).map(|(_, f)| *f)
     }
 
-    /// Whether models come without what they were compiled with.
+    /// Whether models load uncompiled.
     pub(crate) fn leaves_uncompiled(&self) -> bool {
         self.uncompiled
     }
 
-    /// The loss that a file names.
+    /// Resolves a loss named in a file.
     pub(crate) fn known_loss(&self, mut loss: Loss) -> Result<Loss> {
         if let Loss::Custom(own) = loss.base_mut() {
             *own = own.found_in(&self.losses)?;
@@ -258,7 +264,7 @@ impl CustomObjects {
         Ok(loss)
     }
 
-    /// The metric that a file names.
+    /// Resolves a metric named in a file.
     pub(crate) fn known_metric(&self, metric: Metric) -> Result<Metric> {
         Ok(match metric {
             Metric::Custom(own) => Metric::Custom(own.found_in(&self.metrics)?),

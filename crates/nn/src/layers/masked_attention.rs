@@ -1,10 +1,10 @@
-//! Attention of which some places do not count: what the fused operation has no place for.
+//! Attention with masks, which the fused attention op does not support.
 
 use crate::layers::built_in::*;
 use crate::layers::random::dropout::kept;
 
-/// `query: T[B, S, …], value, key: T[B, T, …] → bool[B, S, T]`: which places see which, where inputs have masks. As in Keras, a place
-/// that does not count sees nothing.
+/// Combines masks: `query: T[B, S, …], value, key: T[B, T, …] → bool[B, S, T]`, true if a position may attend to
+/// another. `None` without masks. As in Keras, a masked query position attends to nothing.
 pub(super) fn seen(cx: &Cx, [query, value, key]: [&Tensor; 3], causal: bool) -> Option<Tensor> {
     let shape = Shape::new([query.dim(0), query.dim(1), value.dim(1)]);
     let of_key = cx.mask_of(key).filter(|_| key.id() != value.id());
@@ -21,15 +21,15 @@ pub(super) fn seen(cx: &Cx, [query, value, key]: [&Tensor; 3], causal: bool) -> 
     Some(seen.and(&place(1).greater_equal(&place(2))))
 }
 
-/// `q: T[B, S, N, K], k: T[B, T, N, K], v: T[B, T, N, V], seen: bool[B, S, T] → T[B, S, N, V]`.
+/// Masked attention: `q: T[B, S, N, K], k: T[B, T, N, K], v: T[B, T, N, V], seen: bool[B, S, T] → T[B, S, N, V]`.
 pub(super) fn weigh(cx: &mut Cx, [q, k, v]: [&Tensor; 3], scale: f64, seen: &Tensor, dropout: f64) -> Tensor {
     let scores = (q * scale).dot_general(k, &[0, 2], &[0, 2], &[3], &[3]).convert(DType::F32);
     let seen = seen.broadcast_in_dim(scores.shape(), &[0, 2, 3]);
-    // Beyond all scores, and finite.
+    // Below all scores, and finite.
     let hidden = scores.builder().full(scores.ty(), -1e9);
     let mut weights = seen.select(&scores, &hidden).softmax();
     if dropout > 0.0 {
-        // As Keras's softmax layer, which it uses where something is dropped.
+        // As in Keras's softmax layer, which it uses with dropout.
         weights = seen.select(&weights, &weights.zeros_like());
         if let Some(kept) = kept(cx, weights.shape(), dropout) {
             let factor = if dropout < 1.0 { 1.0 / (1.0 - dropout) } else { 0.0 };

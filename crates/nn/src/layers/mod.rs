@@ -1,10 +1,12 @@
-//! The built-in layers, with Keras's names, arguments and defaults. One file for each layer or family: the struct with its
-//! arguments, what it computes, its function, setters that no other file has, and samples for the tests.
+//! Built-in layers with Keras's names, arguments and defaults.
 //!
-//! Each layer is a plain struct that implements [`Layer`](crate::Layer); [`LayerSpec`] is one in its place in a model, made by the
-//! functions with Keras's snake names ([`conv2d`], [`dense`], …) and changed by setters named as Keras's arguments.
-//! Layers cast what they compute with to the policy's compute type, integers included; layers that only move
-//! elements cast floats and leave integers alone.
+//! One file per layer or family contains the argument struct, the computation, the constructor function, setters that
+//! only this file uses, and test samples.
+//!
+//! Each layer is a plain struct that implements [`Layer`](crate::Layer). A [`LayerSpec`] is a layer with its name and
+//! flags in a model; the functions with Keras's snake-case names ([`conv2d`], [`dense`], …) create it, and setters
+//! named after Keras's arguments modify it. Layers that compute cast their inputs to the policy's compute type,
+//! integers included; layers that only move elements cast floats and leave integers unchanged.
 //!
 //! ```
 //! use systole_nn::layers::*;
@@ -24,15 +26,15 @@ mod sliding_window;
 mod spec;
 mod wrapped_layer;
 
-#[allow(deprecated, reason = "the name of the version before")]
+#[allow(deprecated, reason = "kept for the previous version's API")]
 pub use crate::layer::argument::Pair;
-pub use crate::layer::argument::{Axes, Each, Edges, Padding, Sizes};
+pub use crate::layer::argument::{Axes, Edges, Padding, SizeArgument, Sizes};
 pub use built_in::BuiltIn;
 pub use from_config::{CustomLayers, CustomObjects, LayerConstructor};
 pub use spec::{LayerKind, LayerSpec, NestedModel};
-pub use wrapped_layer::Wrapped;
+pub use wrapped_layer::WrappedLayer;
 
-/// The struct of a class: of the same name, unless the row says another.
+/// The struct of a class: the same name, unless the row gives another.
 macro_rules! layer_of {
     ($class:ident) => {
         $class
@@ -54,11 +56,11 @@ macro_rules! layers {
         /// Class names of the built-in layers.
         pub const LAYER_NAMES: &[&str] = &[$($($(stringify!($class)),+),*),*];
 
-        /// The layers with every argument at its default, in the order of [`LAYER_NAMES`].
+        /// Each layer with default arguments, in the order of [`LAYER_NAMES`].
         const DEFAULTS: &[fn() -> BuiltIn] =
             &[$($($(|| BuiltIn::of(<layer_of!($class $($layer)?)>::default())),+),*),*];
 
-        /// Cases of the parity tests, as JSON arrays.
+        /// Parity test cases as JSON arrays.
         const PARITY: &[&str] = &[$($(self::$folder::$module::PARITY),*),*];
 
         $($($(impl From<layer_of!($class $($layer)?)> for LayerSpec {
@@ -74,7 +76,7 @@ macro_rules! layers {
     };
 }
 
-// A row makes all of a layer known: its classes, and the file of its folder that they are in.
+// Registers layers: each row lists the classes of one file in a folder.
 layers! {
     mod core {
         Dense in mod dense;
@@ -139,16 +141,16 @@ layers! {
     }
 }
 
-/// What tests of every layer are made of.
+/// Samples and parity cases for tests of all layers.
 pub mod testing {
     pub use super::sample::LayerSample;
 
-    /// Layers with inputs that they take and refuse: at least one of each class.
+    /// Layers with valid and invalid inputs: at least one per class.
     pub fn samples() -> Vec<LayerSample> {
         super::all_samples()
     }
 
-    /// The cases of the parity test that the layers' files list, each as a JSON array.
+    /// Keras parity test cases listed in the layers' files, each as a JSON array.
     pub fn parity_cases() -> impl Iterator<Item = &'static str> {
         super::PARITY.iter().copied()
     }

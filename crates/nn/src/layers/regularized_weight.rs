@@ -1,25 +1,26 @@
-//! Weights and outputs with penalties, weights with constraints: what layers do with their regularizers.
+//! Weights with regularizers and constraints, and the common end of Dense and convolution layers (bias, activation,
+//! penalty).
 
 use super::built_in::*;
 use crate::layer::activation::Activation;
 use crate::layer::constraint::Constraint;
 use crate::layer::regularizer::Regularizer;
 
-/// What is added to the loss for a weight, and where each step of the optimizer is brought back to.
-pub(super) type Rules = (Option<Regularizer>, Option<Constraint>);
+/// Regularizer and constraint of a weight.
+pub(super) type WeightRules = (Option<Regularizer>, Option<Constraint>);
 
-/// A weight with what is added to the loss for it, and where each step of the optimizer is brought back to.
+/// Returns a trainable weight and registers its regularizer and constraint.
 pub(super) fn ruled_weight(
     cx: &mut Cx,
     class: &str,
     name: &str,
     shape: &[usize],
     initializer: &Initializer,
-    (regularizer, constraint): Rules,
+    (regularizer, constraint): WeightRules,
 ) -> Result<Tensor> {
     let made = weight(cx, class, name, shape, initializer)?;
     if let (Some(regularizer), Some((both, _))) = (regularizer, cx.adapters_of(name, shape)) {
-        // What does not train has no penalty; in Keras its adapters have its regularizer.
+        // The frozen weight has no penalty. As in Keras, its regularizer applies to the adapters.
         both.iter().for_each(|(name, adapter)| cx.penalize_weight(name, || regularizer.of(adapter)));
     } else if let Some(regularizer) = regularizer {
         let stored = cx.variable(name, shape, initializer, true);
@@ -39,12 +40,12 @@ pub(super) fn penalize_output(cx: &mut Cx, regularizer: Option<Regularizer>, y: 
     }
 }
 
-/// `y: T[…, F] → T[…, F]`: how Dense and convolutions end: with a bias, where there is one, an activation, and the penalty on the output.
+/// `y: T[…, F] → T[…, F]`: adds the bias, if any, applies the activation, and penalizes the output.
 pub(super) fn finished(
     cx: &mut Cx,
     class: &str,
     y: Tensor,
-    bias: Option<(&Initializer, Rules)>,
+    bias: Option<(&Initializer, WeightRules)>,
     (activation, penalty): (Activation, Option<Regularizer>),
 ) -> Result<Tensor> {
     let y = match bias {
@@ -59,7 +60,7 @@ pub(super) fn finished(
     Ok(y)
 }
 
-/// Errors where a factor is no number of at least 0.
+/// Rejects regularizer factors that are negative or not finite.
 pub(super) fn check_rules(class: &str, regularizers: [Option<Regularizer>; 3]) -> Result<()> {
     match regularizers.into_iter().flatten().find(|r| !r.is_sound()) {
         Some(r) => Err(wrong(

@@ -1,40 +1,40 @@
-//! [`LayerSample`]: a layer as the tests try it.
+//! [`LayerSample`]: a layer with valid and invalid inputs, for tests of all layers.
 
 use super::spec::LayerSpec;
 use systole_ir::{DType, TensorType};
 
-/// A layer with inputs that it takes, what it gives, and inputs that it refuses: what the tests of every layer are made of.
+/// A layer with valid inputs, its expected output and weights, and invalid inputs.
 #[derive(Clone, Debug)]
 pub struct LayerSample {
     /// The layer.
     pub spec: LayerSpec,
-    /// What it takes.
+    /// Valid input types.
     pub inputs: Vec<TensorType>,
-    /// Shape of its output.
+    /// Expected output shape.
     pub output: Vec<usize>,
-    /// Its weights, in order.
+    /// Expected weights, in order.
     pub weights: &'static [&'static str],
-    /// Absent for layers that take anything.
+    /// Input types that it rejects; `None` for layers that accept anything.
     pub refused: Option<Vec<TensorType>>,
 }
 
-/// Some pictures.
+/// Shape of a sample batch of images.
 pub(super) const IMAGE: &[usize] = &[2, 6, 5, 3];
 
-/// Some volumes.
+/// Shape of a sample batch of volumes.
 pub(super) const VOLUME: &[usize] = &[2, 3, 4, 3, 2];
 
-/// Some sequences.
+/// Shape of a sample batch of sequences.
 pub(super) const SEQUENCE: &[usize] = &[2, 7, 4];
 
-/// What layers of pictures refuse.
+/// Shape that image layers reject.
 pub(super) const FLAT: Option<&[usize]> = Some(&[2, 30]);
 
-/// The weights of most layers that have some.
+/// Weights of most layers that have any.
 pub(super) const BOTH: &[&str] = &["kernel", "bias"];
 
 impl LayerSample {
-    /// A layer of one input.
+    /// Sample of a layer with one input.
     pub(super) fn new(
         spec: LayerSpec,
         input: &[usize],
@@ -46,14 +46,14 @@ impl LayerSample {
         LayerSample { spec, inputs: vec![f32s(input)], output: output.into(), weights, refused }
     }
 
-    /// A layer that joins two inputs.
+    /// Sample of a layer that merges two inputs.
     pub(super) fn of_two(spec: LayerSpec, output: &[usize]) -> LayerSample {
         let inputs = vec![f32s(&[2, 3, 4]), f32s(&[2, 3, 4])];
         let refused = Some(vec![f32s(&[2, 3, 4]), f32s(&[2, 5, 4])]);
         LayerSample { spec, inputs, output: output.into(), weights: &[], refused }
     }
 
-    /// The same for inputs of integers.
+    /// Returns the sample with integer inputs.
     pub(super) fn of_integers(self) -> LayerSample {
         let inputs = self.inputs.iter().map(|ty| TensorType::new(DType::I32, ty.shape.clone())).collect();
         LayerSample { inputs, ..self }

@@ -1,5 +1,6 @@
-//! Where a window lies on sequences `[B, S, C]`, images `[B, H, W, C]` and volumes `[B, D, H, W, C]`: what convolutions
-//! and poolings share.
+//! Sliding windows of convolution and pooling layers: strides, dilation, padding, and input shape checks.
+//!
+//! Inputs are sequences `[B, S, C]`, images `[B, H, W, C]` and volumes `[B, D, H, W, C]`.
 
 use super::built_in::*;
 use crate::layer::activation::Activation;
@@ -8,43 +9,51 @@ use systole_ir::op::Convolution;
 use systole_ir::op::conv::same_padding;
 use systole_ir::{LiteralBuilder, Scalar};
 
-/// A window that moves over one, two or three dimensions of places.
-pub(super) struct Sliding {
-    /// The layer's class, for messages.
+/// A sliding window over one, two or three spatial dimensions.
+pub(super) struct SlidingWindow {
+    /// Layer class, for messages.
     pub(super) class: &'static str,
-    /// What the layer calls the window's size: `kernel_size` or `pool_size`.
+    /// The layer's name of the window size: `kernel_size` or `pool_size`.
     pub(super) argument: &'static str,
     pub(super) size: Vec<usize>,
     pub(super) strides: Vec<usize>,
     pub(super) dilation: Vec<usize>,
     pub(super) padding: Padding,
-    /// Whether the padding can be "causal".
+    /// Whether the padding may be "causal".
     pub(super) takes_causal: bool,
 }
 
-impl Sliding {
-    /// The window of a kernel.
+impl SlidingWindow {
+    /// Creates the window of a convolution kernel.
     pub(super) fn of_kernel<const N: usize>(
         class: &'static str,
         size: Sizes<N>,
         strides: Sizes<N>,
         dilation: Sizes<N>,
         padding: Padding,
-    ) -> Sliding {
+    ) -> SlidingWindow {
         let [size, strides, dilation] = [size, strides, dilation].map(|sizes| sizes.0.to_vec());
-        Sliding { class, argument: "kernel_size", size, strides, dilation, padding, takes_causal: false }
+        SlidingWindow {
+            class,
+            argument: "kernel_size",
+            size,
+            strides,
+            dilation,
+            padding,
+            takes_causal: false,
+        }
     }
 
-    /// What a convolution with this window is in operators.
+    /// Returns the lowering of a convolution with this window.
     pub(super) fn lowering(
         self,
         kind: ConvolutionKind,
         groups: usize,
         use_bias: bool,
         activation: Activation,
-    ) -> Lowering {
-        let Sliding { strides, dilation, padding, .. } = self;
-        Lowering::Convolution(lowering::Convolution {
+    ) -> LayerLowering {
+        let SlidingWindow { strides, dilation, padding, .. } = self;
+        LayerLowering::Convolution(lowering::ConvolutionLowering {
             kind,
             strides,
             dilation,
@@ -55,7 +64,7 @@ impl Sliding {
         })
     }
 
-    /// Errors when a size or step is 0, or the padding is none of the layer's.
+    /// Rejects sizes or strides of 0, and padding modes that the layer does not support.
     pub(super) fn check(&self) -> Result<()> {
         let named =
             [(self.argument, &self.size), ("strides", &self.strides), ("dilation_rate", &self.dilation)];
@@ -66,13 +75,13 @@ impl Sliding {
             return Err(wrong(
                 self.class,
                 "a padding of \"valid\" or \"same\"",
-                "\"causal\", which Conv1D has",
+                "\"causal\", which only Conv1D supports",
             ));
         }
         Ok(())
     }
 
-    /// Padding for each dimension of places, or an error when no window fits into the input.
+    /// Returns the padding of each spatial dimension, or an error if no window fits into the input.
     pub(super) fn padding_for(&self, x: &Tensor) -> Result<Vec<[i64; 2]>> {
         let n = self.size.len();
         let sizes = &x.shape()[1..=n];
@@ -81,13 +90,14 @@ impl Sliding {
         if !fits || sizes.contains(&0) {
             let least: Vec<String> = reach.iter().map(usize::to_string).collect();
             let covers = format!("{} of at least {} (its {})", inputs(n), least.join("×"), self.argument);
-            return Err(unfit(self.class, &covers, x.ty())
-                .hint("padding \"same\", a smaller window, or fewer poolings and strides before it"));
+            return Err(unfit(self.class, &covers, x.ty()).hint(
+                "use padding \"same\", a smaller window, or fewer pooling layers and strides before it",
+            ));
         }
         Ok((0..n).map(|i| self.padding_along(i, sizes[i])).collect())
     }
 
-    /// Elements that the window spans along a dimension of places, holes included.
+    /// Extent of the window along a spatial dimension, including dilation.
     pub(super) fn reach(&self, i: usize) -> usize {
         (self.size[i] - 1).saturating_mul(self.dilation[i]).saturating_add(1)
     }
@@ -100,7 +110,7 @@ impl Sliding {
         }
     }
 
-    /// `x: T[B, …, C], kernel: T[…, C / groups, F] → T[B, …', F]`.
+    /// Convolves: `x: T[B, …, C], kernel: T[…, C / groups, F] → T[B, …', F]`.
     pub(super) fn convolve(
         &self,
         x: &Tensor,
@@ -112,7 +122,7 @@ impl Sliding {
         x.convolution(kernel, op)
     }
 
-    /// `→ T[1, …', 1]`: how many of each window's elements lie inside the input.
+    /// Number of each window's elements inside the input: `→ T[1, …', 1]`.
     pub(super) fn counts(&self, x: &Tensor, padding: &[[i64; 2]]) -> Tensor {
         let n = self.size.len();
         let along: Vec<Vec<usize>> =
@@ -135,12 +145,12 @@ impl Sliding {
     }
 }
 
-/// What inputs with so many dimensions of places are called.
+/// Name of inputs with this many spatial dimensions.
 fn inputs(places: usize) -> &'static str {
     ["sequences", "images", "volumes"].get(places.wrapping_sub(1)).copied().unwrap_or("inputs")
 }
 
-/// Errors with a suggestion unless `x` has a batch, so many dimensions of places, and channels.
+/// Rejects inputs that lack a batch, the spatial dimensions or channels; suggests a reshape.
 pub(super) fn check_places(class: &str, places: usize, x: &Tensor) -> Result<()> {
     if x.rank() == places + 2 {
         return Ok(());
@@ -159,23 +169,23 @@ pub(super) fn check_places(class: &str, places: usize, x: &Tensor) -> Result<()>
     Err(unfit(class, needs, x.ty()).hint(hint))
 }
 
-/// As [`check_places`], and that there is at least one place.
+/// Like [`check_places`], and rejects empty inputs.
 pub(super) fn check_some_place(class: &str, places: usize, x: &Tensor) -> Result<()> {
     check_places(class, places, x)?;
     if x.shape()[1..=places].contains(&0) {
         let needs = match places {
             1 => "sequences of at least one step [B, S, C]",
             2 => "images of at least one pixel [B, H, W, C]",
-            _ => "volumes of at least one place [B, D, H, W, C]",
+            _ => "volumes of at least one voxel [B, D, H, W, C]",
         };
         return Err(
-            unfit(class, needs, x.ty()).hint("look at the layers before it: one of them leaves nothing")
+            unfit(class, needs, x.ty()).hint("check the layers before it: one of them outputs nothing")
         );
     }
     Ok(())
 }
 
-/// Errors with a suggestion when `x` has not the shape of images.
+/// Rejects inputs that are not images; suggests a reshape.
 pub(super) fn check_images(class: &str, x: &Tensor) -> Result<()> {
     if x.rank() == 4 {
         return Ok(());
@@ -191,7 +201,7 @@ pub(super) fn check_images(class: &str, x: &Tensor) -> Result<()> {
     Err(unfit(class, "images [B, H, W, C]", x.ty()).hint(hint))
 }
 
-/// The side of square images of `n` elements in `channels`, if they are.
+/// Returns side and channels of square images with `n` elements, if there are such.
 fn square(n: usize, channels: usize) -> Option<(usize, usize)> {
     let side = ((n / channels) as f64).sqrt().round() as usize;
     (side > 1 && side.checked_mul(side)?.checked_mul(channels)? == n).then_some((side, channels))

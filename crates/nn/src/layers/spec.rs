@@ -1,7 +1,7 @@
-//! [`LayerSpec`]: a layer with its name in a model, and the setters of arguments that several layers have.
+//! [`LayerSpec`]: a layer with its name and flags in a model, and the setters of arguments that several layers share.
 //!
-//! Setters, model files and configuration tables all go through one path: the layer's arguments as a JSON object,
-//! one of them replaced, read back. So all three know the same arguments and say the same about wrong ones.
+//! Setters, model files and configuration tables share one code path: the layer's arguments as a JSON object, with one
+//! argument replaced and deserialized again. So all three accept the same arguments and report the same errors.
 
 use super::built_in::*;
 use crate::layer::adapter::{Adapters, is_adapter};
@@ -13,42 +13,42 @@ use std::sync::Arc;
 use systole_ir::user_line;
 use systole_runtime::{Buffer, Params};
 
-/// A built-in layer or a user's.
+/// A built-in layer, a custom layer or a nested model.
 #[derive(Clone, Debug)]
 pub enum LayerKind {
-    /// One of [`LAYER_NAMES`](super::LAYER_NAMES).
+    /// A layer listed in [`LAYER_NAMES`](super::LAYER_NAMES).
     BuiltIn(BuiltIn),
-    /// A layer from outside; model files need its constructor to load it.
+    /// A custom layer; loading a model file requires its constructor.
     Custom(Arc<dyn Layer>),
-    /// A model, and the weights that it brings, by their paths in it.
+    /// A nested model with its initial weights, by their paths in it.
     Model(Arc<dyn NestedModel>, Params<Buffer>),
 }
 
-/// A model in the place of a layer: an [`Architecture`](crate::Architecture).
+/// A model used as a layer: an [`Architecture`](crate::Architecture).
 pub trait NestedModel: Layer {
-    /// Errors where it cannot be a layer, or with the first argument of its layers that was given wrongly.
+    /// Rejects models that cannot be layers, and reports the first invalid argument of their layers.
     fn check(&self) -> Result<()>;
 
-    /// As [`Layer::call`], where none of its weights trains.
+    /// Like [`Layer::call`], but with all weights frozen.
     fn call_frozen(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor;
 
-    /// Whether the layer with the weight of this path trains.
+    /// Whether the layer that owns the weight at `path` is trainable.
     fn trains(&self, path: &str) -> bool;
 
-    /// What the weight of this path starts as, where a model inside brings it.
+    /// Initial value of the weight at `path`, if a nested model provides it.
     fn start(&self, path: &str) -> Option<&Buffer>;
 
     /// Its layers with their names.
     fn layers(&self) -> Vec<(&str, &LayerSpec)>;
 
-    /// How many outputs it has.
+    /// Number of outputs.
     fn outputs(&self) -> usize;
 }
 
-/// A layer in its place in a model: its name, what it is, whether it trains.
+/// A layer in a model, with its name and whether it is trainable.
 ///
-/// Setters have the names of Keras's arguments. One that the layer does not have, or a wrong value, is remembered and
-/// surfaces from [`LayerSpec::check`], which models call when they are built.
+/// Setters are named after Keras's arguments. An argument that the layer lacks, or an invalid value, is recorded and
+/// reported by [`LayerSpec::check`], which models call when they are built.
 ///
 /// ```
 /// use systole_nn::layers::{conv2d, LayerSpec};
@@ -66,12 +66,12 @@ pub struct LayerSpec {
     pub(super) adapters: Option<Arc<Adapters>>,
     pub(super) quantizer: Option<Arc<Quantizer>>,
     mistakes: Vec<Error>,
-    /// Where a user's program made or applied it.
+    /// Source location where the user's program created or applied it.
     asked: Option<&'static Location<'static>>,
 }
 
 impl LayerSpec {
-    /// A built-in layer that the caller asked for.
+    /// Creates a spec of a built-in layer and records the caller's location.
     #[track_caller]
     pub(super) fn of(layer: impl NamedLayer + 'static) -> LayerSpec {
         LayerSpec::new(LayerKind::BuiltIn(BuiltIn::of(layer))).asked_here()
@@ -90,7 +90,7 @@ impl LayerSpec {
         }
     }
 
-    /// Remembers the caller, for errors, where it is a line of a user's program.
+    /// Records the caller's location for errors, if it is in a user's program.
     #[track_caller]
     pub(crate) fn asked_here(mut self) -> LayerSpec {
         let caller = Location::caller();
@@ -100,19 +100,19 @@ impl LayerSpec {
         self
     }
 
-    /// A layer of your own.
+    /// Creates a spec of a custom layer.
     #[track_caller]
     pub fn custom(layer: impl Layer + 'static) -> LayerSpec {
         LayerSpec::new(LayerKind::Custom(Arc::new(layer))).asked_here()
     }
 
-    /// A model as a layer, with weights that it brings.
+    /// Creates a spec of a nested model with its initial weights.
     #[track_caller]
     pub(crate) fn of_model(model: impl NestedModel + 'static, weights: Params<Buffer>) -> LayerSpec {
         LayerSpec::new(LayerKind::Model(Arc::new(model), weights)).asked_here()
     }
 
-    /// The model that it is.
+    /// Returns the nested model, if it is one.
     pub(crate) fn nested(&self) -> Option<&dyn NestedModel> {
         match &self.kind {
             LayerKind::Model(model, _) => Some(&**model),
@@ -120,7 +120,7 @@ impl LayerSpec {
         }
     }
 
-    /// Whether its weight of this path trains, as far as layers say.
+    /// Whether its weight at `path` is trainable according to the layers.
     pub(crate) fn trains(&self, path: &str) -> bool {
         self.trainable
             && match &self.adapters {
@@ -129,32 +129,32 @@ impl LayerSpec {
             }
     }
 
-    /// With these adapters, or with none.
+    /// Replaces the LoRA adapters.
     pub(crate) fn with_adapters(self, adapters: Option<Adapters>) -> LayerSpec {
         LayerSpec { adapters: adapters.map(Arc::new), ..self }
     }
 
-    /// Its adapters.
+    /// LoRA adapters.
     pub(crate) fn adapters(&self) -> Option<&Adapters> {
         self.adapters.as_deref()
     }
 
-    /// Trained for eight bits in this way, or not.
+    /// Replaces the quantizer for quantization-aware training.
     pub(crate) fn with_quantizer(self, quantizer: Option<Quantizer>) -> LayerSpec {
         LayerSpec { quantizer: quantizer.map(Arc::new), ..self }
     }
 
-    /// How it is trained for eight bits.
+    /// Quantizer for quantization-aware training.
     pub(crate) fn quantizer(&self) -> Option<&Quantizer> {
         self.quantizer.as_deref()
     }
 
-    /// Without what [`Model::enable_quantization`](crate::Model::enable_quantization) added.
+    /// Removes what [`Model::enable_quantization`](crate::Model::enable_quantization) added.
     pub fn without_quantization(self) -> LayerSpec {
         self.with_quantizer(None)
     }
 
-    /// What its weight of this path starts as, where a model brings it.
+    /// Initial value of its weight at `path`, if a nested model provides it.
     pub(crate) fn start(&self, path: &str) -> Option<&Buffer> {
         match &self.kind {
             LayerKind::Model(model, weights) => weights.get(path).or_else(|| model.start(path)),
@@ -162,12 +162,12 @@ impl LayerSpec {
         }
     }
 
-    /// What it is.
+    /// Kind of layer: built-in, custom or nested model.
     pub fn kind(&self) -> &LayerKind {
         &self.kind
     }
 
-    /// The layer.
+    /// Returns the layer as a trait object.
     pub fn layer(&self) -> &dyn Layer {
         match &self.kind {
             LayerKind::BuiltIn(b) => b.layer(),
@@ -176,45 +176,45 @@ impl LayerSpec {
         }
     }
 
-    /// `Conv2D`.
+    /// Class name: `Conv2D`.
     pub fn class_name(&self) -> &'static str {
         self.layer().class_name()
     }
 
-    /// The name it was given.
+    /// Name set by the user, if any.
     pub fn given_name(&self) -> Option<&str> {
         self.name.as_deref()
     }
 
-    /// Keras's name for one without: the class in snake case, `max_pooling2d`.
+    /// Keras's default name: the class in snake case, `max_pooling2d`.
     pub fn default_name(&self) -> String {
         snake_case(self.class_name())
     }
 
-    /// Whether the optimizer may change its weights.
+    /// Whether the optimizer updates its weights.
     pub fn is_trainable(&self) -> bool {
         self.trainable
     }
 
-    /// Whether the backward pass computes it again.
+    /// Whether the backward pass recomputes it (rematerialization).
     pub fn is_remat(&self) -> bool {
         self.remat
     }
 
-    /// Names the layer: the first part of its weights' paths.
+    /// Sets the layer's name, the first component of its weights' paths.
     pub fn name(mut self, name: impl Into<String>) -> LayerSpec {
         self.name = Some(name.into());
         self
     }
 
-    /// Whether the optimizer may change its weights. Default: true.
+    /// Sets whether the optimizer updates its weights. Default: true.
     pub fn trainable(mut self, yes: bool) -> LayerSpec {
         self.trainable = yes;
         self
     }
 
-    /// Whether the backward pass computes the layer again from its inputs instead of keeping what is inside it: less
-    /// memory for more time, the same results. Default: false.
+    /// Sets whether the backward pass recomputes the layer from its inputs (rematerialization, gradient checkpointing)
+    /// instead of storing intermediate values: less memory, more time, same results. Default: false.
     ///
     /// ```
     /// use systole_nn::layers::{transformer_block, LayerSpec};
@@ -226,10 +226,11 @@ impl LayerSpec {
         self
     }
 
-    /// Low-rank adapters beside each `kernel` (or `embeddings`) of the layer, which itself does not train any more:
-    /// `kernel + alpha / rank · A · B` with `lora_kernel_a: [in, rank]` (he_uniform) and `lora_kernel_b: [rank, out]` (zeros).
-    /// Biases go on training, as in Keras. Alpha is the rank; [`LayerSpec::lora_alpha`] sets another. Of a whole model:
-    /// [`Model::enable_lora`](crate::Model::enable_lora). Source: Hu et al. 2021.
+    /// Adds LoRA adapters to each `kernel` (or `embeddings`) of the layer and freezes the kernel itself: `kernel +
+    /// alpha / rank · A · B` with `lora_kernel_a: [in, rank]` (he_uniform) and `lora_kernel_b: [rank, out]` (zeros).
+    ///
+    /// Biases stay trainable, as in Keras. Alpha defaults to the rank; [`LayerSpec::lora_alpha`] changes it. For a
+    /// whole model: [`Model::enable_lora`](crate::Model::enable_lora). Source: Hu et al. 2021.
     ///
     /// ```
     /// use systole_ir::{DType::F32, TensorType};
@@ -242,7 +243,7 @@ impl LayerSpec {
     #[track_caller]
     pub fn enable_lora(mut self, rank: usize) -> LayerSpec {
         if rank == 0 {
-            self.mistakes.push(wrong(self.class_name(), "a rank of its adapters of at least 1", rank));
+            self.mistakes.push(wrong(self.class_name(), "a LoRA rank of at least 1", rank));
         }
         if let Err(e) = self.layer().adapters() {
             self.mistakes.push(e);
@@ -256,20 +257,23 @@ impl LayerSpec {
         }))
     }
 
-    /// What the product of the adapters is multiplied by, over their rank: Keras's `lora_alpha`.
+    /// Sets the LoRA alpha: the product of the adapters is multiplied by alpha / rank. Keras's `lora_alpha`.
     pub fn lora_alpha(mut self, alpha: f64) -> LayerSpec {
         match (self.adapters.as_deref().cloned(), alpha.is_finite() && alpha > 0.0) {
             (Some(own), true) => return self.with_adapters(Some(Adapters { alpha, ..own })),
             (None, _) => self.mistakes.push(
-                Error::new(ErrorKind::Config, format!("this {} has no adapters", self.class_name()))
-                    .hint("call enable_lora(rank) first"),
+                Error::new(
+                    ErrorKind::Config,
+                    format!("cannot set lora_alpha: this {} has no LoRA adapters", self.class_name()),
+                )
+                .hint("call enable_lora(rank) first"),
             ),
             (_, false) => self.mistakes.push(wrong(self.class_name(), "a lora_alpha above 0", alpha)),
         }
         self
     }
 
-    /// Builds the layer's part of a graph. Which steps count goes on from the inputs to the output, as the layer's kind has it.
+    /// Builds the layer's part of a graph and propagates masks according to the layer.
     pub fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         let y = match self.remat {
             true => {
@@ -287,7 +291,7 @@ impl LayerSpec {
         y
     }
 
-    /// As [`LayerSpec::call_kind`], at the levels of eight bits where the layer is trained for those.
+    /// Like [`LayerSpec::call_kind`], with fake quantization if the layer has a quantizer.
     fn call_rounded(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         let Some(own) = &self.quantizer else {
             let y = self.call_kind(cx, inputs);
@@ -317,7 +321,7 @@ impl LayerSpec {
         })
     }
 
-    /// Errors with the first argument that was given wrongly.
+    /// Reports the first invalid argument.
     pub fn check(&self) -> Result<()> {
         if let Some(e) = self.mistakes.first() {
             return Err(e.clone());
@@ -330,9 +334,9 @@ impl LayerSpec {
 
     fn check_arguments(&self) -> Result<()> {
         if let Some(name) = self.name.as_deref().filter(|n| n.is_empty() || n.contains('/')) {
-            let what = format!("`{name}` cannot be the name of a {}", self.class_name());
+            let what = format!("invalid layer name `{name}` for a {}", self.class_name());
             return Err(Error::new(ErrorKind::Config, what)
-                .because("it is one part of the paths of weights, which `/` separates"));
+                .because("it is one component of weight paths, which `/` separates"));
         }
         match &self.kind {
             LayerKind::BuiltIn(b) => b.arguments().check(),
@@ -341,21 +345,21 @@ impl LayerSpec {
         }
     }
 
-    /// With another value of one argument.
+    /// Replaces the value of one argument.
     pub(crate) fn with_argument(self, key: &str, value: Value) -> LayerSpec {
         self.set(key, value)
     }
 
-    /// Replaces one argument, or remembers why that cannot be.
+    /// Replaces one argument, or records the error.
     #[track_caller]
     pub(super) fn set(mut self, key: &str, value: Value) -> LayerSpec {
         let changed = match &self.kind {
             LayerKind::BuiltIn(b) => b.with(key, value),
             LayerKind::Custom(_) | LayerKind::Model(..) => Err(Error::new(
                 ErrorKind::Config,
-                format!("{} takes no argument `{key}` here", self.class_name()),
+                format!("cannot set argument `{key}` of {}: it is not a built-in layer", self.class_name()),
             )
-            .hint("set it in the layer's own constructor")),
+            .hint("set it in the layer's constructor")),
         };
         match changed {
             Ok(b) => self.kind = LayerKind::BuiltIn(b),
@@ -367,14 +371,14 @@ impl LayerSpec {
         self
     }
 
-    /// What was said wrongly of a layer inside of this one is wrong here, too.
+    /// Copies the recorded errors of a wrapped layer.
     pub(super) fn with_mistakes_of(mut self, inner: &LayerSpec) -> LayerSpec {
         self.mistakes.extend(inner.mistakes.iter().cloned());
         self
     }
 
-    /// For model files: `{"class_name": "Conv2D", "name": "c1", "trainable": true, "remat": false,
-    /// "config": {…}}`.
+    /// Returns the layer as JSON for model files: `{"class_name": "Conv2D", "name": "c1", "trainable": true, "remat":
+    /// false, "config": {…}}`.
     pub fn to_json(&self) -> Value {
         let mut all = json!({
             "class_name": self.class_name(),
@@ -392,7 +396,8 @@ impl LayerSpec {
         all
     }
 
-    /// The layer's arguments without rules and masks that it has not: files of earlier versions and theirs of today are the same bytes.
+    /// Returns the arguments, without unused regularizers, constraints and masks, so that files stay byte-identical to
+    /// those of earlier versions.
     fn written_config(&self) -> Value {
         let mut config = self.layer().config();
         if let Value::Object(keys) = &mut config {
@@ -418,38 +423,38 @@ fn as_layer(model: &dyn NestedModel) -> &dyn Layer {
     model
 }
 
-// Arguments that layers of several files have; all others stand beside their layer.
+// Arguments that layers of several files share; all others are next to their layer.
 setters!(LayerSpec:
-    /// Function applied at the end of Dense and convolutions.
+    /// Activation of the output of Dense and convolutions.
     activation: impl Into<Value> as Value;
     /// Whether Dense or a convolution adds a bias.
     use_bias: bool as bool;
-    /// How the kernel of Dense or Conv2D starts.
+    /// Initializer of the kernel of Dense and convolutions.
     kernel_initializer: impl Into<Value> as Value;
-    /// How a bias starts.
+    /// Initializer of the bias.
     bias_initializer: impl Into<Value> as Value;
     /// Penalty on the kernel of Dense or a convolution: "l1", "l2", "l1_l2" or a [`Regularizer`](crate::Regularizer).
     kernel_regularizer: impl Into<Value> as Value;
-    /// Penalty on a bias.
+    /// Penalty on the bias.
     bias_regularizer: impl Into<Value> as Value;
     /// Penalty on the output of Dense or a convolution.
     activity_regularizer: impl Into<Value> as Value;
-    /// Where the kernel of Dense or a convolution is brought back to after each step: "max_norm", "non_neg", "unit_norm",
+    /// Constraint on the kernel of Dense or a convolution, applied after each step: "max_norm", "non_neg", "unit_norm",
     /// "min_max_norm" or a [`Constraint`](crate::Constraint).
     kernel_constraint: impl Into<Value> as Value;
-    /// Where a bias is brought back to after each step.
+    /// Constraint on the bias, applied after each step.
     bias_constraint: impl Into<Value> as Value;
-    /// Steps of a window: `2` or `(2, 1)`.
-    strides: impl Into<Each> as Each;
-    /// "valid" or "same"; of Conv1D "causal", too.
+    /// Strides of a window: `2` or `(2, 1)`.
+    strides: impl Into<SizeArgument> as SizeArgument;
+    /// Padding mode: "valid", "same" or, for Conv1D, "causal".
     padding: impl Into<Value> as Value;
-    /// The dimension of Softmax, Concatenate and BatchNormalization; one or several of LayerNormalization.
+    /// Axis of Softmax, Concatenate and BatchNormalization; one or several for LayerNormalization.
     axis: impl Into<Axes> as Axes;
-    /// Whether a normalisation has a gamma; Rescaling's factor.
+    /// Whether a normalization layer has a gamma; for Rescaling, the factor.
     scale: impl Into<Value> as Value;
-    /// What fraction a recurrent layer drops of its inputs, an attention of its weights, a transformer block of both.
+    /// Dropout rate of a recurrent layer's inputs, of attention weights, or of a transformer block.
     dropout: f64 as f64;
-    /// Whether a place of an attention sees only itself and those before it.
+    /// Whether each position of an attention layer attends only to itself and earlier positions.
     use_causal_mask: bool as bool;
 );
 

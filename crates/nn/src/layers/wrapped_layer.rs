@@ -1,4 +1,4 @@
-//! [`Wrapped`]: the layer inside of another one, as an argument of that.
+//! [`WrappedLayer`]: the inner layer of a wrapper layer such as TimeDistributed.
 
 use super::built_in::*;
 use super::from_config::CustomLayers;
@@ -7,8 +7,8 @@ use crate::layer::argument::one_line;
 use serde::de::Error as _;
 use serde::{Deserializer, Serializer};
 
-/// A layer inside of another: as model files have it (`{"class_name": "LSTM", "config": {…}}`) or as configurations do
-/// (`{ type = "LSTM", units = 32 }`).
+/// Inner layer of a wrapper. Model files store it as `{"class_name": "LSTM", "config": {…}}`, configurations as `{ type
+/// = "LSTM", units = 32 }`.
 ///
 /// ```
 /// use systole_nn::layers::{dense, LayerSpec};
@@ -19,65 +19,66 @@ use serde::{Deserializer, Serializer};
 /// # Ok::<(), systole_ir::Error>(())
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Wrapped(Option<Box<LayerSpec>>);
+pub struct WrappedLayer(Option<Box<LayerSpec>>);
 
-impl Wrapped {
-    /// This layer.
-    pub(super) fn new(layer: LayerSpec) -> Wrapped {
-        Wrapped(Some(Box::new(layer)))
+impl WrappedLayer {
+    /// Wraps a layer.
+    pub(super) fn new(layer: LayerSpec) -> WrappedLayer {
+        WrappedLayer(Some(Box::new(layer)))
     }
 
-    /// The layer, or an error that its wrapper has none or one that cannot be inside of another.
+    /// Returns the inner layer, or an error if it is missing or cannot be wrapped.
     pub(super) fn of(&self, class: &str) -> Result<&LayerSpec> {
         let Some(spec) = &self.0 else {
-            return Err(wrong(class, "a layer", "missing").hint("layer = { type = \"Dense\", units = 8 }"));
+            return Err(wrong(class, "a layer", "none")
+                .hint("give the inner layer: layer = { type = \"Dense\", units = 8 }"));
         };
         if !matches!(spec.kind(), LayerKind::BuiltIn(_)) {
             return Err(wrong(class, "a built-in layer", spec.class_name())
-                .because("files of models could not bring it back")
-                .hint("write a layer of your own that does both"));
+                .because("model files cannot restore a wrapped custom layer or model")
+                .hint("write a custom layer that does both"));
         }
         if !spec.is_trainable() {
-            return Err(wrong(class, "a layer that trains if it does itself", "one that does not")
-                .hint(format!("say trainable(false) of the {class} instead of the layer in it")));
+            return Err(wrong(class, "a trainable inner layer", "a frozen one")
+                .hint(format!("set trainable(false) on the {class} instead of its inner layer")));
         }
         spec.check()?;
         Ok(spec)
     }
 
-    /// The name of the layer's weights inside of the wrapper's.
+    /// Name of the inner layer in weight paths.
     pub(super) fn name(spec: &LayerSpec) -> String {
         spec.given_name().map_or_else(|| spec.default_name(), str::to_string)
     }
 }
 
-impl PartialEq for Wrapped {
-    fn eq(&self, other: &Wrapped) -> bool {
-        let json = |w: &Wrapped| w.0.as_ref().map(|spec| spec.to_json());
+impl PartialEq for WrappedLayer {
+    fn eq(&self, other: &WrappedLayer) -> bool {
+        let json = |w: &WrappedLayer| w.0.as_ref().map(|spec| spec.to_json());
         json(self) == json(other)
     }
 }
 
-impl Serialize for Wrapped {
+impl Serialize for WrappedLayer {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         self.0.as_ref().map(|spec| spec.to_json()).serialize(serializer)
     }
 }
 
-impl<'de> Deserialize<'de> for Wrapped {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Wrapped, D::Error> {
+impl<'de> Deserialize<'de> for WrappedLayer {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<WrappedLayer, D::Error> {
         let mut value = Value::deserialize(deserializer)?;
         let spec = match &mut value {
-            Value::Null => return Ok(Wrapped(None)),
+            Value::Null => return Ok(WrappedLayer(None)),
             Value::Object(keys) if keys.contains_key("class_name") => {
                 LayerSpec::from_json(&value, &CustomLayers::new())
             }
             Value::Object(keys) => match keys.remove("type") {
                 Some(Value::String(class)) => LayerSpec::from_table(&class, &value),
-                _ => return Err(D::Error::custom("it takes a layer: { type = \"Dense\", units = 8 }")),
+                _ => return Err(D::Error::custom("expected a layer: { type = \"Dense\", units = 8 }")),
             },
-            _ => return Err(D::Error::custom("it takes a layer: { type = \"Dense\", units = 8 }")),
+            _ => return Err(D::Error::custom("expected a layer: { type = \"Dense\", units = 8 }")),
         };
-        spec.map(Wrapped::new).map_err(|e| D::Error::custom(one_line(&e)))
+        spec.map(WrappedLayer::new).map_err(|e| D::Error::custom(one_line(&e)))
     }
 }

@@ -1,17 +1,18 @@
-//! [`Loss::axis`] and [`Loss::reduction`], which Keras gives all losses: the wrapper [`Loss::Adapted`], and how it is written, as two
-//! more arguments of the loss within.
+//! [`Loss::axis`] and [`Loss::reduction`]: class axis and reduction of any loss, by [`Loss::Adapted`].
+//!
+//! Serialized as two more arguments of the wrapped loss.
 
 use super::{Loss, Prediction, Reduction};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
 use serde_json::{Map, Value};
 use systole_ir::{Error, ErrorKind, Result, Tensor, TensorType};
 
-/// The axis of classes, unless another is named.
+/// Default axis of the classes.
 const LAST: i64 = -1;
 
 impl Loss {
-    /// The axis that classes (or the values of a vector) lie along; that of the batch is 0. Cross-entropies and
-    /// `cosine_similarity` have one: -1, the last. Dice and Tversky sum over it.
+    /// Sets the axis of the classes or vector values; the batch is axis 0. Cross-entropies and `cosine_similarity`
+    /// reduce over it, by default -1, the last. Dice and Tversky sum over it.
     ///
     /// ```
     /// use systole_nn::loss::{Loss, categorical_crossentropy, mean_squared_error};
@@ -31,7 +32,7 @@ impl Loss {
         self
     }
 
-    /// How the losses of samples become one, where that is not the mean.
+    /// Sets how the losses of samples are reduced; the default is the mean.
     ///
     /// ```
     /// use systole_nn::loss::{Reduction, mean_squared_error};
@@ -42,7 +43,7 @@ impl Loss {
         self.adapted(None, Some(how))
     }
 
-    /// How the losses of samples become one.
+    /// Returns how the losses of samples are reduced.
     pub fn reduced(&self) -> Reduction {
         match self {
             Loss::Adapted { reduction, .. } => *reduction,
@@ -50,7 +51,7 @@ impl Loss {
         }
     }
 
-    /// The loss itself, without another axis or reduction.
+    /// Returns the wrapped loss, without another axis or reduction.
     pub fn base(&self) -> &Loss {
         match self {
             Loss::Adapted { loss, .. } => loss.base(),
@@ -58,7 +59,7 @@ impl Loss {
         }
     }
 
-    /// As [`Loss::base`].
+    /// Mutable version of [`Loss::base`].
     pub(crate) fn base_mut(&mut self) -> &mut Loss {
         match self {
             Loss::Adapted { loss, .. } => loss.base_mut(),
@@ -66,7 +67,7 @@ impl Loss {
         }
     }
 
-    /// Whether classes may lie along another axis than the last.
+    /// Whether the loss supports classes along another axis than the last.
     fn has_axis(&self) -> bool {
         matches!(
             self,
@@ -79,7 +80,7 @@ impl Loss {
         )
     }
 
-    /// With what is given; a loss that is as usual then is no other one.
+    /// Wraps the loss with the given axis and reduction; returns it unwrapped if both are the defaults.
     fn adapted(self, axis: Option<i64>, reduction: Option<Reduction>) -> Loss {
         let (loss, old_axis, old) = match self {
             Loss::Adapted { loss, axis, reduction } => (loss, axis, reduction),
@@ -92,7 +93,7 @@ impl Loss {
         }
     }
 
-    /// How many classes an output of a sample tells apart.
+    /// Returns the number of classes in an output of a sample.
     pub(crate) fn classes(&self, output: &TensorType) -> Option<usize> {
         let axis = if let Loss::Adapted { axis, .. } = self { *axis } else { LAST };
         place(axis, output.shape.rank() + 1).map(|at| output.shape[at - 1])
@@ -105,9 +106,11 @@ impl Loss {
             return self.per_sample(y_true, pred);
         }
         let Some(at) = place(axis, pred.value.rank()) else {
-            let what = format!("axis {axis} of predictions {} cannot be that of classes", pred.value.ty());
+            let what = format!("axis {axis} of predictions {} cannot be the class axis", pred.value.ty());
             let e = Error::new(ErrorKind::Graph, what).at(format!("loss {}", self.name()));
-            return pred.value.fail(e.because("0 is the batch").hint("leave axis out: -1, the last one"));
+            return pred
+                .value
+                .fail(e.because("axis 0 is the batch").hint("remove axis to use -1, the last one"));
         };
         let moved = |x: &Tensor| {
             let mut order: Vec<usize> = (0..x.rank()).collect();
@@ -120,7 +123,7 @@ impl Loss {
         self.per_sample(&y_true, Prediction { value: &value, logits: logits.as_ref() })
     }
 
-    /// [`Loss::label`] with classes along `axis`; the type of a sample lacks the batch.
+    /// [`Loss::label`] with classes along `axis`; the type of a sample has no batch dimension.
     pub(super) fn label_along(&self, axis: i64, output: &TensorType) -> TensorType {
         let rank = output.shape.rank() + 1;
         let Some(at) = place(axis, rank).filter(|_| axis != LAST) else { return self.label(output) };
@@ -132,7 +135,7 @@ impl Loss {
     }
 }
 
-/// The place of an axis among `rank`, unless it is the batch or none.
+/// Resolves an axis for `rank` dimensions; `None` for the batch axis or an axis out of range.
 fn place(axis: i64, rank: usize) -> Option<usize> {
     let at = if axis < 0 { axis + rank as i64 } else { axis };
     usize::try_from(at).ok().filter(|at| (1..rank).contains(at))
@@ -156,7 +159,7 @@ impl<'de> Deserialize<'de> for Loss {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Loss, D::Error> {
         let mut json = Value::deserialize(deserializer)?;
         let class: Value = [("class_name".to_string(), json["class_name"].clone())].into_iter().collect();
-        // A loss without arguments of its own has no `config`; the classes that have an axis are known by their names.
+        // A loss without own arguments has no `config`; classes with an axis are known by name.
         let plain = Loss::deserialize(&class).ok();
         let (mut axis, mut reduction) = (None, None);
         let mut names = "`reduction`".to_string();
@@ -182,7 +185,7 @@ impl<'de> Deserialize<'de> for Loss {
     }
 }
 
-/// An argument, taken out.
+/// Removes and parses an argument.
 fn taken<T: de::DeserializeOwned, E: de::Error>(
     config: &mut Map<String, Value>,
     name: &str,

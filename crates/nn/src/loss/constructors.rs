@@ -1,9 +1,9 @@
-//! Functions that make losses, named as Keras names them.
+//! Constructors of losses with Keras's names and defaults: `mean_squared_error()`, `huber()`, `ctc()`.
 
 use super::Loss;
 
-/// `y_true: I[B, …], y_pred: T[B, …, C] → f32[B, …]`: for class numbers as labels and probabilities (or a softmax) as
-/// predictions.
+/// `y_true: I[B, …], y_pred: T[B, …, C] → f32[B, …]`: cross-entropy of class indices as labels and probabilities (or a
+/// softmax) as predictions.
 ///
 /// ```
 /// use systole_ir::{Literal, Tensor};
@@ -17,7 +17,8 @@ pub fn sparse_categorical_crossentropy() -> Loss {
     Loss::SparseCategoricalCrossentropy { from_logits: false, ignore_class: None }
 }
 
-/// `y_true, y_pred: T[B, …, C] → f32[B, …]`: for one-hot labels and probabilities (or a softmax) as predictions.
+/// `y_true, y_pred: T[B, …, C] → f32[B, …]`: cross-entropy of one-hot labels and probabilities (or a softmax) as
+/// predictions.
 ///
 /// ```
 /// use systole_ir::{Literal, Tensor};
@@ -31,7 +32,8 @@ pub fn categorical_crossentropy() -> Loss {
     Loss::CategoricalCrossentropy { from_logits: false, label_smoothing: 0.0 }
 }
 
-/// `y_true, y_pred: T[B, …, C] → f32[B, …]`: for labels 0 and 1 and probabilities (or a sigmoid) as predictions.
+/// `y_true, y_pred: T[B, …, C] → f32[B, …]`: binary cross-entropy of labels 0 and 1 and probabilities (or a sigmoid) as
+/// predictions.
 ///
 /// ```
 /// use systole_ir::{Literal, Tensor};
@@ -45,7 +47,7 @@ pub fn binary_crossentropy() -> Loss {
     Loss::BinaryCrossentropy { from_logits: false, label_smoothing: 0.0 }
 }
 
-/// `y_true, y_pred: T[B, …, C] → f32[B, …]`: the mean of squared differences.
+/// `y_true, y_pred: T[B, …, C] → f32[B, …]`: mean of squared differences.
 ///
 /// ```
 /// use systole_ir::{Literal, Tensor};
@@ -59,7 +61,7 @@ pub fn mean_squared_error() -> Loss {
     Loss::MeanSquaredError
 }
 
-/// `y_true, y_pred: T[B, …, C] → f32[B, …]`: the mean of absolute differences.
+/// `y_true, y_pred: T[B, …, C] → f32[B, …]`: mean of absolute differences.
 ///
 /// ```
 /// use systole_ir::{Literal, Tensor};
@@ -73,7 +75,7 @@ pub fn mean_absolute_error() -> Loss {
     Loss::MeanAbsoluteError
 }
 
-/// `y_true, y_pred: T[B, …, C] → f32[B, …]`: half the square of differences up to 1, beyond that their size less a half.
+/// `y_true, y_pred: T[B, …, C] → f32[B, …]`: Huber loss: d²/2 for differences |d| up to 1, |d| − 1/2 beyond.
 ///
 /// ```
 /// use systole_ir::{Literal, Tensor};
@@ -87,7 +89,7 @@ pub fn huber() -> Loss {
     Loss::Huber { delta: 1.0 }
 }
 
-/// `y_true, y_pred: T[B, …, C] → f32[B, …]`: the mean of absolute differences in per cent of the labels.
+/// `y_true, y_pred: T[B, …, C] → f32[B, …]`: mean of absolute differences in percent of the labels.
 ///
 /// ```
 /// use systole_ir::{Literal, Tensor};
@@ -101,7 +103,7 @@ pub fn mean_absolute_percentage_error() -> Loss {
     Loss::MeanAbsolutePercentageError
 }
 
-/// `y_true, y_pred: T[B, …, C] → f32[B, …]`: the mean of squared differences of logarithms.
+/// `y_true, y_pred: T[B, …, C] → f32[B, …]`: mean of squared differences of log(1 + x).
 ///
 /// ```
 /// use systole_ir::{Literal, Tensor};
@@ -115,7 +117,8 @@ pub fn mean_squared_logarithmic_error() -> Loss {
     Loss::MeanSquaredLogarithmicError
 }
 
-/// `y_true, y_pred: T[B, …, C] → f32[B, …]`: the cosine between labels and predictions, negative: −1 where they point the same way.
+/// `y_true, y_pred: T[B, …, C] → f32[B, …]`: negative cosine similarity of labels and predictions: −1 for the same
+/// direction.
 ///
 /// ```
 /// use systole_ir::{Literal, Tensor};
@@ -129,7 +132,7 @@ pub fn cosine_similarity() -> Loss {
     Loss::CosineSimilarity
 }
 
-/// `y_true, y_pred: T[B, …, C] → f32[B, …]`: the logarithm of the hyperbolic cosine of differences: a smooth `huber`.
+/// `y_true, y_pred: T[B, …, C] → f32[B, …]`: mean of log(cosh(difference)): a smooth `huber`.
 ///
 /// ```
 /// use systole_ir::{Literal, Tensor};
@@ -143,7 +146,7 @@ pub fn log_cosh() -> Loss {
     Loss::LogCosh
 }
 
-/// `y_true, y_pred: T[B, …, C] → f32[B, …]`: for labels −1 and 1 (or 0 and 1) and scores as predictions.
+/// `y_true, y_pred: T[B, …, C] → f32[B, …]`: hinge loss for labels −1 and 1 (or 0 and 1) and scores as predictions.
 ///
 /// ```
 /// use systole_ir::{Literal, Tensor};
@@ -157,7 +160,7 @@ pub fn hinge() -> Loss {
     Loss::Hinge
 }
 
-/// `y_true, y_pred: T[B, …, C] → f32[B, …]`: the square of `hinge`.
+/// `y_true, y_pred: T[B, …, C] → f32[B, …]`: squared hinge loss; see [`hinge`].
 ///
 /// ```
 /// use systole_ir::{Literal, Tensor};
@@ -171,7 +174,7 @@ pub fn squared_hinge() -> Loss {
     Loss::SquaredHinge
 }
 
-/// `y_true, y_pred: T[B, …, C] → f32[B, …]`: for one-hot labels and scores as predictions.
+/// `y_true, y_pred: T[B, …, C] → f32[B, …]`: multi-class hinge loss for one-hot labels and scores as predictions.
 ///
 /// ```
 /// use systole_ir::{Literal, Tensor};
@@ -185,7 +188,8 @@ pub fn categorical_hinge() -> Loss {
     Loss::CategoricalHinge
 }
 
-/// `y_true, y_pred: T[B, …, C] → f32[B, …]`: for distributions as labels and predictions.
+/// `y_true, y_pred: T[B, …, C] → f32[B, …]`: Kullback–Leibler divergence of predictions from labels, both
+/// distributions.
 ///
 /// ```
 /// use systole_ir::{Literal, Tensor};
@@ -199,7 +203,7 @@ pub fn kl_divergence() -> Loss {
     Loss::KLDivergence
 }
 
-/// `y_true, y_pred: T[B, …, C] → f32[B, …]`: for counts as labels and rates as predictions.
+/// `y_true, y_pred: T[B, …, C] → f32[B, …]`: Poisson loss for counts as labels and rates as predictions.
 ///
 /// ```
 /// use systole_ir::{Literal, Tensor};
@@ -213,7 +217,8 @@ pub fn poisson() -> Loss {
     Loss::Poisson
 }
 
-/// `y_true, y_pred: T[B, …, C] → f32[B, …]`: binary cross-entropy that counts what is right already for less: times (1 − p)^γ, γ 2.
+/// `y_true, y_pred: T[B, …, C] → f32[B, …]`: binary focal loss: cross-entropy times (1 − p)^γ with γ = 2, which
+/// down-weights easy samples.
 ///
 /// ```
 /// use systole_ir::{Literal, Tensor};
@@ -233,7 +238,8 @@ pub fn binary_focal_crossentropy() -> Loss {
     }
 }
 
-/// `y_true, y_pred: T[B, …, C] → f32[B, …]`: categorical cross-entropy times α·(1 − p)^γ, α 0.25 and γ 2.
+/// `y_true, y_pred: T[B, …, C] → f32[B, …]`: categorical focal loss: cross-entropy times α·(1 − p)^γ, with α = 0.25 and
+/// γ = 2.
 ///
 /// ```
 /// use systole_ir::{Literal, Tensor};
@@ -247,7 +253,8 @@ pub fn categorical_focal_crossentropy() -> Loss {
     Loss::CategoricalFocalCrossentropy { alpha: 0.25, gamma: 2.0, from_logits: false, label_smoothing: 0.0 }
 }
 
-/// `y_true, y_pred: T[B, …] → f32[]`: how little labels and predictions overlap, over the whole batch; `axis` gives a value for each of what it leaves.
+/// `y_true, y_pred: T[B, …] → f32[]`: Dice loss, 1 − overlap of labels and predictions, over the whole batch; `axis`
+/// restricts the reduction.
 ///
 /// ```
 /// use systole_ir::{Literal, Tensor};
@@ -261,7 +268,8 @@ pub fn dice() -> Loss {
     Loss::Dice { axis: Vec::new() }
 }
 
-/// `y_true, y_pred: T[B, …] → f32[]`: as [`dice`], with α for what is missed and β for what is wrongly there, both 0.5.
+/// `y_true, y_pred: T[B, …] → f32[]`: Tversky loss: [`dice`] with weight α for false negatives and β for false
+/// positives, both 0.5.
 ///
 /// ```
 /// use systole_ir::{Literal, Tensor};
@@ -275,7 +283,8 @@ pub fn tversky() -> Loss {
     Loss::Tversky { alpha: 0.5, beta: 0.5, axis: Vec::new() }
 }
 
-/// `y_true: I[B], y_pred: T[B, D] → f32[B]`: for class numbers and vectors of length 1, of which those of a class should lie together; γ 80 and margin 0.4.
+/// `y_true: I[B], y_pred: T[B, D] → f32[B]`: circle loss for class indices and unit-length embeddings (metric
+/// learning), with γ = 80 and margin 0.4.
 ///
 /// ```
 /// use systole_ir::{Literal, Tensor};
@@ -289,7 +298,8 @@ pub fn circle() -> Loss {
     Loss::Circle { gamma: 80.0, margin: 0.4, remove_diagonal: true }
 }
 
-/// `y_true: I[B, L], y_pred: T[B, T, C] → f32[B]`: for sequences of labels whose times are not known, padded with 0, and logits at T times; class 0 is the blank.
+/// `y_true: I[B, L], y_pred: T[B, T, C] → f32[B]`: connectionist temporal classification (CTC) for unaligned label
+/// sequences, padded with 0, and logits at T time steps; class 0 is the blank.
 ///
 /// ```
 /// use systole_ir::{Literal, Tensor};
@@ -303,7 +313,8 @@ pub fn ctc() -> Loss {
     Loss::CTC
 }
 
-/// `y_true: I[B, …], y_pred: T[B, …, C] → f32[B, …]`: for class numbers, of which some may be wrong, and probabilities; q 0.5.
+/// `y_true: I[B, …], y_pred: T[B, …, C] → f32[B, …]`: generalized cross-entropy for class indices with label noise, and
+/// probabilities; q = 0.5.
 ///
 /// ```
 /// use systole_ir::{Literal, Tensor};

@@ -1,12 +1,13 @@
-//! Connectionist temporal classification (Graves et al. 2006), with logarithms.
+//! CTC loss (connectionist temporal classification, Graves et al. 2006), computed in the log domain.
 
 use systole_ir::{DType, Tensor, TensorType, control_builders};
 
-/// The logarithm of nothing: finite, so that sums and derivatives stay numbers.
+/// Logarithm of zero: finite, so that sums and derivatives stay finite.
 const NEVER: f64 = -1e30;
 
-/// `y: i32[B, L], x: f32[B, T, C] → f32[B]`: −ln of the share of all ways to say the labels in T steps. Class 0 is the blank
-/// and pads labels; `x` are logits. Labels that T steps cannot say cost ∞, which no weight changes; one out of 0..C is NaN.
+/// CTC loss `y: i32[B, L], x: f32[B, T, C] → f32[B]`: −ln of the total probability of all alignments of the labels to T
+/// steps. Class 0 is the blank and pads labels; `x` are logits. Labels that do not fit in T steps cost ∞ with zero
+/// gradient; a label outside 0..C gives NaN.
 pub(super) fn ctc(y: &Tensor, x: &Tensor) -> Tensor {
     let [batch, steps, classes] = [x.dim(0), x.dim(1), x.dim(2)];
     let length = y.dim(1);
@@ -33,7 +34,7 @@ pub(super) fn ctc(y: &Tensor, x: &Tensor) -> Tensor {
             false => fill,
         }
     };
-    // Between two unlike labels no blank is needed.
+    // Between two different labels no blank is needed.
     let two_before = later(&said, 2, 0.0);
     let skips = said.not_equal(&said.zeros_like()).and(&said.not_equal(&two_before));
     let (all, _) = control_builders::scan(&[&start], &[&scores.slice_dim(0, 1, steps)], |before, score| {
@@ -55,7 +56,7 @@ pub(super) fn ctc(y: &Tensor, x: &Tensor) -> Tensor {
     known.select(&can_be_said.select(&loss, &endless), &none)
 }
 
-/// ln Σ exp.
+/// Log-sum-exp of three tensors.
 fn sum_of_logs(parts: &[&Tensor; 3]) -> Tensor {
     let [a, b, c] = parts;
     let most = a.maximum(b).maximum(c).stop_gradient();

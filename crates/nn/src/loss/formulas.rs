@@ -1,4 +1,6 @@
-//! The formulas of losses, each over the last axis of labels t and predictions p in f32.
+//! Loss formulas: cross-entropies, focal, Dice, Tversky, circle and regression losses.
+//!
+//! Labels are t, predictions p, in f32; most formulas reduce the last axis.
 
 use super::{EPSILON, mean_last, score_of};
 use systole_ir::{DType, Tensor};
@@ -10,7 +12,7 @@ pub(super) fn sparse_crossentropy(
     ignore_class: Option<i64>,
 ) -> Tensor {
     let last = [x.rank() - 1];
-    // From probabilities: renormalised after clipping, because Keras feeds their logarithm to the logits' formula.
+    // Probabilities are renormalized after clipping, because Keras passes their logarithm to the formula for logits.
     let x = if is_logits { x.clone() } else { clipped(x).log() };
     let top = x.stop_gradient().reduce_max(&last).broadcast_except(x.shape(), &last);
     let shifted = &x - top;
@@ -28,7 +30,8 @@ pub(super) fn binary_from_probabilities(t: &Tensor, p: &Tensor) -> Tensor {
     -(t * p.log() + (1.0 - t) * (1.0 - &p).log())
 }
 
-/// max(x, 0) − x·t + ln(1 + e^−|x|). Both parts choose by one comparison, so that the derivative at 0 is ½ − t.
+/// Binary cross-entropy of logits: max(x, 0) − x·t + ln(1 + e^−|x|). Both parts use one comparison, so that the
+/// derivative at 0 is ½ − t.
 pub(super) fn binary_from_logits(t: &Tensor, x: &Tensor) -> Tensor {
     let zero = x.zeros_like();
     let positive = x.greater_equal(&zero);
@@ -45,7 +48,7 @@ pub(super) fn smoothed(t: &Tensor, amount: f64, centre: f64) -> Tensor {
     if amount == 0.0 { t.clone() } else { t * (1.0 - amount) + amount * centre }
 }
 
-/// 100·|t − p| / |t|.
+/// Absolute percentage error: 100·|t − p| / |t|.
 pub(super) fn absolute_percentage(t: &Tensor, p: &Tensor) -> Tensor {
     let size = t.abs().maximum(&t.scalar_like(EPSILON));
     mean_last(&((t - p) / size).abs()) * 100.0
@@ -66,13 +69,13 @@ pub(super) fn cosine(t: &Tensor, p: &Tensor) -> Tensor {
     -(unit(t) * unit(p)).sum(&last)
 }
 
-/// e + ln(1 + e^−2e) − ln 2.
+/// ln cosh e, computed as e + ln(1 + e^−2e) − ln 2.
 pub(super) fn log_cosh(t: &Tensor, p: &Tensor) -> Tensor {
     let e = p - t;
     mean_last(&(&e + (&e * -2.0).softplus() - 2f64.ln()))
 }
 
-/// max(1 − t·p, 0), with labels of 0 and 1 alone as −1 and 1.
+/// Hinge loss: max(1 − t·p, 0); if all labels are 0 or 1, they are mapped to −1 and 1.
 pub(super) fn hinge(t: &Tensor, p: &Tensor) -> Tensor {
     let is = |value: f64| t.equal(&t.scalar_like(value));
     let all: Vec<usize> = (0..t.rank()).collect();
@@ -98,7 +101,7 @@ pub(super) fn poisson(t: &Tensor, p: &Tensor) -> Tensor {
     mean_last(&(p - t * (p + EPSILON).log()))
 }
 
-/// Cross-entropy times (1 − pₜ)^γ and, with α, times α where the label is 1 and 1 − α where it is 0.
+/// Binary focal loss: cross-entropy times (1 − pₜ)^γ and, with α, times α for label 1 and 1 − α for label 0.
 pub(super) fn binary_focal(t: &Tensor, p: &Tensor, alpha: Option<f64>, gamma: f64) -> Tensor {
     let right = t * p + (1.0 - t) * (1.0 - p);
     let wrong = 1.0 - right;
@@ -124,20 +127,20 @@ pub(super) fn dice(t: &Tensor, p: &Tensor, axes: &[usize]) -> Tensor {
 
 pub(super) fn tversky(t: &Tensor, p: &Tensor, alpha: f64, beta: f64, axes: &[usize]) -> Tensor {
     let both = (t * p).sum(axes);
-    // Keras's names are the other way round: α weighs what is missed.
+    // Keras's names are swapped: α weighs false negatives.
     let missed = ((1.0 - p) * t).sum(axes);
     let wrong = (p * (1.0 - t)).sum(axes);
     1.0 - &both / (&both + missed * alpha + wrong * beta + EPSILON)
 }
 
-/// (1 − p^q) / q of the right class's probability; NaN where there is no such class.
+/// Generalized cross-entropy: (1 − p^q) / q of the true class's probability; NaN for a class out of range.
 pub(super) fn generalized_crossentropy(y: &Tensor, p: &Tensor, q: f64) -> Tensor {
     let (own, known) = score_of(y, p);
     let values = (1.0 - own.power(&own.scalar_like(q))) / q;
     known.select(&values, &values.builder().full(values.ty(), f64::NAN))
 }
 
-/// `y: I[B], p: f32[B, D]` of length 1 `→ f32[B]`.
+/// Circle loss: `y: I[B], p: f32[B, D]` of unit length `→ f32[B]`.
 pub(super) fn circle(y: &Tensor, p: &Tensor, gamma: f64, margin: f64, remove_diagonal: bool) -> Tensor {
     let distance = 1.0 - p.dot(&p.transpose(&[1, 0]));
     let distance = distance.maximum(&distance.zeros_like());
@@ -156,7 +159,7 @@ pub(super) fn circle(y: &Tensor, p: &Tensor, gamma: f64, margin: f64, remove_dia
     (log_of_sum(&near, &pairs) + log_of_sum(&far, &others)).softplus()
 }
 
-/// `→ f32[B]`: ln Σ exp(x) of a row's chosen values; far below any where none is chosen.
+/// Masked log-sum-exp `→ f32[B]`: ln Σ exp(x) over a row's chosen values; a very negative number if none is chosen.
 fn log_of_sum(x: &Tensor, chosen: &Tensor) -> Tensor {
     let x = chosen.select(x, &x.builder().full(x.ty(), -1e30));
     let most = x.stop_gradient().reduce_max(&[1]);

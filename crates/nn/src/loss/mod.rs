@@ -1,5 +1,7 @@
-//! Losses with Keras's names, formulas and clipping, and a place for those of users. A loss gives one value for each sample (or pixel, or token);
-//! [`Loss::reduce`] averages them. All arithmetic is f32, whatever layers compute in.
+//! Losses with Keras's names, formulas and clipping, and custom losses.
+//!
+//! A loss gives one value per sample (or pixel, or token); [`Loss::reduce`] averages them. All arithmetic is f32,
+//! whatever the layers compute in.
 
 mod axis_reduction;
 pub mod constructors;
@@ -14,15 +16,15 @@ use serde::{Deserialize, Deserializer, Serialize};
 use std::str::FromStr;
 use systole_ir::{DType, Error, ErrorKind, Result, Shape, Tensor, TensorType};
 
-/// What a model says: its output and, where that is a softmax's or sigmoid's, what went into it.
+/// A model's prediction: its output and, after a softmax or sigmoid, the logits before it.
 ///
-/// Cross-entropies then work on the logits, as Keras does with TensorFlow: the logarithm of a softmax is exact where
-/// that of its rounded result is not. Other losses use the value.
+/// Cross-entropies use the logits if available, as Keras does with TensorFlow: log-softmax of the logits is more
+/// accurate than the logarithm of the rounded softmax. Other losses use the value.
 #[derive(Clone, Copy, Debug)]
 pub struct Prediction<'a> {
-    /// The output.
+    /// Model output.
     pub value: &'a Tensor,
-    /// The input of the softmax or sigmoid that made it, of the same shape.
+    /// Input of the softmax or sigmoid that produced the output, with the same shape.
     pub logits: Option<&'a Tensor>,
 }
 
@@ -38,7 +40,7 @@ impl<'a> From<&Prediction<'a>> for Prediction<'a> {
     }
 }
 
-/// A measure of how wrong a prediction is.
+/// A loss function.
 ///
 /// ```
 /// use systole_nn::loss::sparse_categorical_crossentropy;
@@ -53,30 +55,30 @@ impl<'a> From<&Prediction<'a>> for Prediction<'a> {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(remote = "Self", tag = "class_name", content = "config", deny_unknown_fields)]
 pub enum Loss {
-    /// −ln p\[y\] for class numbers y: I\[…\] or I\[…, 1\] and predictions T\[…, C\].
+    /// −ln p\[y\] for class indices y: I\[…\] or I\[…, 1\] and predictions T\[…, C\].
     SparseCategoricalCrossentropy {
-        /// Predictions are logits, not probabilities.
+        /// Whether predictions are logits, not probabilities.
         #[serde(default)]
         from_logits: bool,
-        /// Labels of this class count for nothing.
+        /// Label class to ignore.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         ignore_class: Option<i64>,
     },
     /// −Σ t·ln p over the last axis, for distributions t of the predictions' shape.
     CategoricalCrossentropy {
-        /// Predictions are logits, not probabilities.
+        /// Whether predictions are logits, not probabilities.
         #[serde(default)]
         from_logits: bool,
-        /// s: targets become t(1 − s) + s / C.
+        /// Label smoothing s: targets become t(1 − s) + s / C.
         #[serde(default)]
         label_smoothing: f64,
     },
     /// Mean over the last axis of −t·ln p − (1 − t)·ln(1 − p).
     BinaryCrossentropy {
-        /// Predictions are logits, not probabilities.
+        /// Whether predictions are logits, not probabilities.
         #[serde(default)]
         from_logits: bool,
-        /// s: targets become t(1 − s) + s / 2.
+        /// Label smoothing s: targets become t(1 − s) + s / 2.
         #[serde(default)]
         label_smoothing: f64,
     },
@@ -84,16 +86,16 @@ pub enum Loss {
     MeanSquaredError,
     /// Mean over the last axis of |t − p|.
     MeanAbsoluteError,
-    /// Mean over the last axis of ½e² where |e| ≤ δ, else δ|e| − ½δ².
+    /// Mean over the last axis of ½e² for |e| ≤ δ, otherwise δ|e| − ½δ².
     Huber {
-        /// δ.
+        /// Threshold δ.
         delta: f64,
     },
     /// 100 times the mean over the last axis of |t − p| / |t|.
     MeanAbsolutePercentageError,
-    /// Mean over the last axis of (ln(1 + t) − ln(1 + p))², both at least 0.
+    /// Mean over the last axis of (ln(1 + t) − ln(1 + p))², with t and p clipped at 0.
     MeanSquaredLogarithmicError,
-    /// −Σ t·p over the last axis, both of length 1.
+    /// −Σ t·p over the last axis, both normalized to length 1.
     CosineSimilarity,
     /// Mean over the last axis of ln cosh(p − t).
     LogCosh,
@@ -101,94 +103,97 @@ pub enum Loss {
     Hinge,
     /// Mean over the last axis of max(1 − t·p, 0)²; labels 0 and 1 become −1 and 1.
     SquaredHinge,
-    /// max(greatest wrong score − right score + 1, 0) over the last axis.
+    /// max(highest wrong score − right score + 1, 0) over the last axis.
     CategoricalHinge,
-    /// Σ t·ln(t / p) over the last axis, both at least 1e-7.
+    /// Σ t·ln(t / p) over the last axis, both clipped at 1e-7.
     KLDivergence,
     /// Mean over the last axis of p − t·ln p.
     Poisson,
-    /// Binary cross-entropy whose terms are times (1 − pₜ)^γ, pₜ the probability of what is right.
+    /// Binary focal loss: cross-entropy terms times (1 − pₜ)^γ, with pₜ the probability of the true label.
     BinaryFocalCrossentropy {
-        /// Times α where the label is 1, 1 − α where it is 0.
+        /// Whether to weight label 1 by α and label 0 by 1 − α.
         #[serde(default)]
         apply_class_balancing: bool,
-        /// α.
+        /// Weight α of label 1.
         #[serde(default = "quarter")]
         alpha: f64,
-        /// γ.
+        /// Focusing exponent γ.
         #[serde(default = "two")]
         gamma: f64,
-        /// Predictions are logits, not probabilities.
+        /// Whether predictions are logits, not probabilities.
         #[serde(default)]
         from_logits: bool,
-        /// s: targets become t(1 − s) + s / 2.
+        /// Label smoothing s: targets become t(1 − s) + s / 2.
         #[serde(default)]
         label_smoothing: f64,
     },
-    /// −Σ α·(1 − p)^γ·t·ln p over the last axis.
+    /// Categorical focal loss: −Σ α·(1 − p)^γ·t·ln p over the last axis.
     CategoricalFocalCrossentropy {
-        /// α.
+        /// Weight α.
         #[serde(default = "quarter")]
         alpha: f64,
-        /// γ.
+        /// Focusing exponent γ.
         #[serde(default = "two")]
         gamma: f64,
-        /// Predictions are logits, not probabilities.
+        /// Whether predictions are logits, not probabilities.
         #[serde(default)]
         from_logits: bool,
-        /// s: targets become t(1 − s) + s / C.
+        /// Label smoothing s: targets become t(1 − s) + s / C.
         #[serde(default)]
         label_smoothing: f64,
     },
-    /// 1 − 2·Σ t·p / (Σ t + Σ p): how little labels and predictions overlap, over the whole batch.
+    /// Dice loss 1 − 2·Σ t·p / (Σ t + Σ p), over the whole batch.
     Dice {
-        /// The axes that are summed over, one or several. Default: all, for one value of the batch.
+        /// Axes to sum over, one or several. Default: all, which gives one value for the batch.
         #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "one_or_several")]
         axis: Vec<i64>,
     },
-    /// 1 − Σ t·p / (Σ t·p + α·Σ t·(1 − p) + β·Σ (1 − t)·p): Dice that weighs what is missed and what is wrongly there.
+    /// Tversky loss 1 − Σ t·p / (Σ t·p + α·Σ t·(1 − p) + β·Σ (1 − t)·p): Dice with weights for false negatives and
+    /// false positives.
     Tversky {
-        /// α.
+        /// Weight α of false negatives.
         #[serde(default = "half")]
         alpha: f64,
-        /// β.
+        /// Weight β of false positives.
         #[serde(default = "half")]
         beta: f64,
-        /// The axes that are summed over, one or several. Default: all, for one value of the batch.
+        /// Axes to sum over, one or several. Default: all, which gives one value for the batch.
         #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "one_or_several")]
         axis: Vec<i64>,
     },
-    /// Brings vectors of length 1 of one class together and those of others apart, all pairs of a batch (Sun et al. 2020).
+    /// Circle loss: pulls unit vectors of one class together and pushes others apart, over all pairs of a batch (Sun et
+    /// al. 2020).
     Circle {
-        /// γ, the scale of the cosines.
+        /// Scale γ of the cosines.
         #[serde(default = "eighty")]
         gamma: f64,
-        /// How far apart is far enough.
+        /// Margin between similarities within and across classes.
         #[serde(default = "two_fifths")]
         margin: f64,
-        /// Whether a vector is no pair with itself.
+        /// Whether to exclude pairs of a vector with itself.
         #[serde(default = "yes")]
         remove_diagonal: bool,
     },
-    /// −ln of the probability of a sequence of labels, whose times are not known; class 0 is the blank, predictions are logits.
+    /// Connectionist temporal classification: −ln of the probability of an unaligned label sequence; class 0 is the
+    /// blank, predictions are logits.
     CTC,
-    /// (1 − p\[y\]^q) / q for class numbers y: from cross-entropy (q near 0) to the mean absolute error (1), which wrong labels harm
-    /// less.
+    /// Generalized cross-entropy (1 − p\[y\]^q) / q for class indices y: between cross-entropy (q near 0) and the mean
+    /// absolute error (1), which is robust to label noise.
     CategoricalGeneralizedCrossEntropy {
-        /// q, between 0 and 1.
+        /// Exponent q, between 0 and 1.
         #[serde(default = "half")]
         q: f64,
     },
-    /// One of your own: [`Loss::custom`] or a [`CustomLoss`].
+    /// A custom loss: [`Loss::custom`] or a [`CustomLoss`].
     Custom(UserLoss),
-    /// Another loss with classes along another axis, or reduced otherwise: of [`Loss::axis`] and [`Loss::reduction`].
+    /// A loss with another class axis or reduction: see [`Loss::axis`] and [`Loss::reduction`].
     #[serde(skip)]
     Adapted {
-        /// The loss.
+        /// Wrapped loss.
         loss: Box<Loss>,
-        /// The axis of classes.
+        /// Class axis.
         axis: i64,
-        /// How samples become one.
+        /// Reduction over samples.
         reduction: Reduction,
     },
 }
@@ -209,17 +214,17 @@ fn yes() -> bool {
     true
 }
 
-/// A number or a list of them.
+/// Parses an axis or a list of axes.
 fn one_or_several<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Vec<i64>, D::Error> {
     #[derive(Deserialize)]
-    #[serde(untagged, expecting = "it takes a dimension or a list: -1 or [1, 2]")]
-    enum Axes {
+    #[serde(untagged, expecting = "expected an axis or a list of axes: -1 or [1, 2]")]
+    enum AxisOrAxes {
         One(i64),
         Several(Vec<i64>),
     }
-    Ok(match Axes::deserialize(deserializer)? {
-        Axes::One(axis) => vec![axis],
-        Axes::Several(axes) => axes,
+    Ok(match AxisOrAxes::deserialize(deserializer)? {
+        AxisOrAxes::One(axis) => vec![axis],
+        AxisOrAxes::Several(axes) => axes,
     })
 }
 
@@ -238,11 +243,11 @@ impl<L: CustomLoss + 'static> From<L> for Loss {
     }
 }
 
-/// How values for each sample become one.
+/// How per-sample losses are reduced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reduction {
-    /// Σ w·l / number of values: weights of mean 1 keep the loss's size. Keras's default.
+    /// Σ w·l / number of values, so that weights of mean 1 keep the loss's scale. Keras's default.
     #[default]
     #[serde(alias = "mean")]
     SumOverBatchSize,
@@ -252,26 +257,27 @@ pub enum Reduction {
     MeanWithSampleWeight,
 }
 
-/// One row for each loss that has a name: its variant, its function, whose name it has in configurations, and other names.
+/// Registers losses. Each row gives the variant, the constructor (also the name in configurations) and aliases.
 macro_rules! losses {
     ($($variant:ident $function:ident $($other:literal)*;)*) => {
-        /// The names that [`Loss::from_str`] takes, beside the abbreviations `mse`, `mae`, `mape`, `msle`, `kld` and `bce`.
+        /// Names that [`Loss::from_str`] accepts, in addition to the abbreviations `mse`, `mae`, `mape`, `msle`, `kld`
+        /// and `bce`.
         pub const NAMES: [&str; [$(stringify!($function)),*].len()] = [$(stringify!($function)),*];
 
         impl FromStr for Loss {
             type Err = Error;
 
-            /// Keras's defaults: predictions are probabilities, nothing is smoothed.
+            /// Returns the loss with Keras's defaults: predictions are probabilities, no label smoothing.
             fn from_str(name: &str) -> Result<Loss> {
                 match name {
                     $(stringify!($function) $(| $other)* => Ok($function()),)*
-                    _ => Err(unknown(&format!("there is no loss `{name}`"), name, &NAMES)),
+                    _ => Err(unknown(&format!("unknown loss `{name}`"), name, &NAMES)),
                 }
             }
         }
 
         impl Loss {
-            /// Keras's name, or that of your own.
+            /// Returns Keras's name, or the custom loss's.
             pub fn name(&self) -> &str {
                 match self {
                     $(Loss::$variant { .. } => stringify!($function),)*
@@ -308,12 +314,12 @@ losses! {
     CategoricalGeneralizedCrossEntropy categorical_generalized_cross_entropy;
 }
 
-/// Probabilities are kept this far from 0 and 1 before their logarithm is taken.
+/// Probabilities are clipped this far from 0 and 1 before taking the logarithm.
 const EPSILON: f64 = 1e-7;
 
-/// Settings, to be chained. One that the loss does not have changes nothing.
+/// Chainable settings. A setting that the loss does not have is ignored.
 impl Loss {
-    /// γ of the focal losses: how much less counts what is right already.
+    /// Sets the focusing exponent γ of focal losses: how strongly easy samples are down-weighted.
     pub fn gamma(mut self, value: f64) -> Loss {
         if let Loss::BinaryFocalCrossentropy { gamma, .. }
         | Loss::CategoricalFocalCrossentropy { gamma, .. } = self.base_mut()
@@ -323,7 +329,7 @@ impl Loss {
         self
     }
 
-    /// `from_logits` and `label_smoothing` of cross-entropies.
+    /// Returns `from_logits` and `label_smoothing` of cross-entropies.
     fn of_crossentropy(&mut self) -> Option<(&mut bool, Option<&mut f64>)> {
         match self.base_mut() {
             Loss::SparseCategoricalCrossentropy { from_logits, .. } => Some((from_logits, None)),
@@ -337,7 +343,7 @@ impl Loss {
         }
     }
 
-    /// Takes predictions as logits.
+    /// Sets whether predictions are logits.
     pub fn from_logits(mut self, yes: bool) -> Loss {
         if let Some((from_logits, _)) = self.of_crossentropy() {
             *from_logits = yes;
@@ -345,7 +351,7 @@ impl Loss {
         self
     }
 
-    /// Moves targets of categorical and binary cross-entropies this far towards the uniform distribution.
+    /// Sets label smoothing of categorical and binary cross-entropies: mixes targets with the uniform distribution.
     pub fn label_smoothing(mut self, amount: f64) -> Loss {
         if let Some((_, Some(label_smoothing))) = self.of_crossentropy() {
             *label_smoothing = amount;
@@ -353,7 +359,7 @@ impl Loss {
         self
     }
 
-    /// Labels of this class count for nothing in sparse categorical cross-entropy.
+    /// Ignores labels of this class in sparse categorical cross-entropy.
     pub fn ignore_class(mut self, class: i64) -> Loss {
         if let Loss::SparseCategoricalCrossentropy { ignore_class, .. } = self.base_mut() {
             *ignore_class = Some(class);
@@ -361,8 +367,8 @@ impl Loss {
         self
     }
 
-    /// `y_true: T[B, …], y_pred: f32[B, …] → f32[B, …]`: a function of your own as a loss, as Keras takes functions. For one
-    /// with arguments, a mask or class numbers as labels: [`CustomLoss`].
+    /// Creates a loss from a function `y_true: T[B, …], y_pred: f32[B, …] → f32[B, …]`, as Keras accepts functions. For
+    /// a loss with arguments, a mask or class indices as labels see [`CustomLoss`].
     ///
     /// ```
     /// use systole_nn::loss::Loss;
@@ -377,16 +383,17 @@ impl Loss {
         Loss::Custom(UserLoss::of_function(name, f))
     }
 
-    /// Refuses arguments without a meaning.
+    /// Validates the loss's arguments.
     ///
     /// # Errors
-    /// When a label smoothing is not from 0 to 1, Huber's δ is not above 0, or a name is none.
+    /// If label smoothing is outside 0 to 1, another argument is out of range, or a custom name is invalid.
     pub fn check(&self) -> Result<()> {
         let wrong = |what: String, hint: &str| Err(Error::new(ErrorKind::Config, what).hint(hint));
         match self {
-            Loss::Adapted { loss, axis: 0, .. } if !matches!(loss.base(), Loss::Custom(_)) => {
-                wrong("axis is 0".into(), "that is the batch: name the axis of the classes; -1 is the last")
-            }
+            Loss::Adapted { loss, axis: 0, .. } if !matches!(loss.base(), Loss::Custom(_)) => wrong(
+                "axis is 0".into(),
+                "axis 0 is the batch: set the axis of the classes, such as -1 for the last",
+            ),
             Loss::Adapted { loss, .. } => loss.check(),
             Loss::CategoricalCrossentropy { label_smoothing: s, .. }
             | Loss::BinaryCrossentropy { label_smoothing: s, .. }
@@ -394,35 +401,38 @@ impl Loss {
             | Loss::CategoricalFocalCrossentropy { label_smoothing: s, .. }
                 if !(0.0..=1.0).contains(s) =>
             {
-                wrong(format!("label_smoothing is {s}"), "choose a number from 0 to 1; 0.1 is usual")
+                wrong(format!("label_smoothing is {s}"), "choose a value from 0 to 1; the usual one is 0.1")
             }
             Loss::Huber { delta } if !(*delta > 0.0 && delta.is_finite()) => {
-                wrong(format!("delta is {delta}"), "choose a number above 0; 1 is usual")
+                wrong(format!("delta is {delta}"), "choose a value above 0; the usual one is 1")
             }
             Loss::BinaryFocalCrossentropy { gamma, .. }
             | Loss::CategoricalFocalCrossentropy { gamma, .. }
                 if !(*gamma >= 0.0 && gamma.is_finite()) =>
             {
-                wrong(format!("gamma is {gamma}"), "choose a number from 0 up; 2 is usual")
+                wrong(format!("gamma is {gamma}"), "choose a value of at least 0; the usual one is 2")
             }
             Loss::Tversky { alpha, beta, .. }
                 if !(*alpha >= 0.0 && *beta >= 0.0 && (alpha + beta).is_finite()) =>
             {
-                wrong(format!("alpha is {alpha} and beta {beta}"), "choose numbers from 0 up; 0.5 is Dice")
+                wrong(
+                    format!("alpha is {alpha} and beta is {beta}"),
+                    "choose values of at least 0; 0.5 gives Dice",
+                )
             }
             Loss::Circle { gamma, margin, .. } if !(*gamma > 0.0 && (0.0..=1.0).contains(margin)) => wrong(
-                format!("gamma is {gamma} and margin {margin}"),
-                "choose gamma above 0 and a margin from 0 to 1; 80 and 0.4 are usual",
+                format!("gamma is {gamma} and margin is {margin}"),
+                "choose gamma above 0 and a margin from 0 to 1; the usual values are 80 and 0.4",
             ),
             Loss::CategoricalGeneralizedCrossEntropy { q } if !(*q > 0.0 && *q < 1.0) => {
-                wrong(format!("q is {q}"), "choose a number between 0 and 1; 0.5 is usual")
+                wrong(format!("q is {q}"), "choose a value between 0 and 1; the usual one is 0.5")
             }
             Loss::Custom(own) => own.check(),
             _ => Ok(()),
         }
     }
 
-    /// The type of one label for an output of this type.
+    /// Returns the type of one label for an output of this type.
     pub(crate) fn label(&self, output: &TensorType) -> TensorType {
         match (self, output.shape.dims()) {
             (
@@ -439,9 +449,9 @@ impl Loss {
     }
 }
 
-/// Graph nodes.
+/// Traced computation of the loss.
 impl Loss {
-    /// `y_true, y_pred: T[B, …, C] → f32[]`: the weighted mean over the batch, as Keras's `loss(y_true, y_pred)`.
+    /// Weighted mean over the batch, `y_true, y_pred: T[B, …, C] → f32[]`, as Keras's `loss(y_true, y_pred)`.
     #[track_caller]
     pub fn value<'a>(
         &self,
@@ -452,7 +462,7 @@ impl Loss {
         self.value_of_counted(y_true, y_pred, sample_weight, None)
     }
 
-    /// As [`Loss::value`], of a prediction whose steps count where `counts: bool[B, S]` says so: the others leave the mean.
+    /// Like [`Loss::value`], but only time steps with `counts: bool[B, S]` contribute to the mean.
     #[track_caller]
     pub(crate) fn value_of_counted<'a>(
         &self,
@@ -470,7 +480,8 @@ impl Loss {
         }
         let Some(mut mask) = mask else { return Loss::reduce_by(how, &values, sample_weight) };
         if how == Reduction::SumOverBatchSize {
-            // Ignored labels leave the denominator too; Keras's ε keeps a batch of nothing else from 0 / 0.
+            // Ignored labels are excluded from the denominator too; Keras's ε avoids 0 / 0 for a batch of ignored
+            // labels.
             let (count, total) = (values.shape().elements() as f64, mask.sum_all());
             mask = mask * (total.scalar_like(count) / (total + EPSILON));
         }
@@ -478,10 +489,10 @@ impl Loss {
         Loss::reduce_by(how, &values, Some(&weight.map_or(mask.clone(), |w| w * mask)))
     }
 
-    /// `y_true, y_pred: T[B, …, C] → f32[B, …]`: the loss of each sample, pixel or token.
+    /// Loss of each sample, pixel or token, `y_true, y_pred: T[B, …, C] → f32[B, …]`.
     ///
-    /// Labels may lack the last axis (sparse cross-entropy) or have it as 1. Labels that cannot fit are an error of the
-    /// graph; a class number outside 0..C gives NaN.
+    /// Labels may lack the last axis (sparse cross-entropy) or have size 1 there. Incompatible labels are an error of
+    /// the graph; a class index outside 0..C gives NaN.
     #[track_caller]
     pub fn per_sample<'a>(&self, y_true: &Tensor, y_pred: impl Into<Prediction<'a>>) -> Tensor {
         let pred: Prediction = y_pred.into();
@@ -538,7 +549,7 @@ impl Loss {
         }
     }
 
-    /// The same loss of labels that are shares of classes; `None`: it has no classes.
+    /// Returns the equivalent loss for labels that are class probabilities; `None` if the loss has no classes.
     pub(crate) fn of_shares(&self) -> Option<Loss> {
         match *self {
             Loss::SparseCategoricalCrossentropy { from_logits, .. } => {
@@ -550,18 +561,18 @@ impl Loss {
         }
     }
 
-    /// `y_true: int[B, L], x: f32[B, T, C] → f32[B]`.
+    /// CTC loss `y_true: int[B, L], x: f32[B, T, C] → f32[B]`.
     #[track_caller]
     fn of_sequences(&self, y_true: &Tensor, x: &Tensor) -> Tensor {
         if (y_true.rank(), x.rank()) == (2, 3) && y_true.dim(0) == x.dim(0) && x.dim(1) > 0 {
             return ctc::ctc(&as_index(y_true).convert(DType::I32), x);
         }
-        let why = "labels are class numbers [batch, labels], padded with 0, and predictions logits [batch, steps, classes]";
+        let why = "expected labels as class indices [batch, labels], padded with 0, and predictions as logits [batch, steps, classes]";
         self.refuse::<Tensor>(y_true, x, why, "give the last layer one unit for each class and the blank");
         poisoned(y_true)
     }
 
-    /// `t, p: f32[B, …, C] → f32[B, …]`: the losses of labels and predictions alike.
+    /// Losses of labels and predictions with equal shapes, `t, p: f32[B, …, C] → f32[B, …]`.
     fn of_values(&self, t: &Tensor, p: &Tensor) -> Tensor {
         match *self {
             Loss::MeanAbsoluteError => mean_last(&(t - p).abs()),
@@ -586,8 +597,8 @@ impl Loss {
                 let rank = p.rank() as i64;
                 let axes: Vec<i64> = axis.iter().map(|a| if *a < 0 { a + rank } else { *a }).collect();
                 if let Some(wrong) = axes.iter().find(|a| !(0..rank).contains(*a)) {
-                    let why = format!("there is no axis {wrong} in {rank} dimensions");
-                    self.refuse::<Tensor>(t, p, &why, "leave axis out, or name axes that there are");
+                    let why = format!("axis {wrong} is out of range for {rank} dimensions");
+                    self.refuse::<Tensor>(t, p, &why, "remove axis, or choose axes of the predictions");
                     return poisoned(t);
                 }
                 let mut axes: Vec<usize> = axes.into_iter().map(|a| a as usize).collect();
@@ -620,14 +631,14 @@ impl Loss {
         }
     }
 
-    /// `values: f32[B, …], sample_weight: T[B] or longer → f32[]`: Σ w·l / number of values.
+    /// Mean loss Σ w·l / number of values: `values: f32[B, …], sample_weight: T[B] or longer → f32[]`.
     #[track_caller]
     pub fn reduce(values: &Tensor, sample_weight: Option<&Tensor>) -> Tensor {
         Loss::reduce_by(Reduction::SumOverBatchSize, values, sample_weight)
     }
 
-    /// `values, counts: f32[B, …] → f32[]`: Σ w·l·counts / Σ counts, and 0 where nothing counts; the sum alone, or by Σ w·counts, where
-    /// the loss is reduced so.
+    /// Reduces masked values: `values, counts: f32[B, …] → f32[]`: Σ w·l·counts / Σ counts, and 0 if nothing counts.
+    /// Depending on the loss's reduction, the sum only, or divided by Σ w·counts.
     fn reduce_counted(
         how: Reduction,
         values: &Tensor,
@@ -647,10 +658,10 @@ impl Loss {
         none.select(&total.zeros_like(), &(kept / none.select(&total.ones_like(), &total)))
     }
 
-    /// As [`Loss::reduce`], in another way.
+    /// Like [`Loss::reduce`], with the given reduction.
     #[track_caller]
     pub fn reduce_by(how: Reduction, values: &Tensor, sample_weight: Option<&Tensor>) -> Tensor {
-        // One value for the batch counts as often as there are weights, as in Keras.
+        // A single value for the batch counts once per weight, as in Keras.
         let spread = sample_weight.filter(|_| values.rank() == 0).map(|w| values.broadcast_to(w.shape()));
         let values = spread.as_ref().unwrap_or(values);
         let weight = sample_weight.map(|w| aligned(values, w));
@@ -668,7 +679,8 @@ impl Loss {
         }
     }
 
-    /// `→ f32[…]` like `values`: 0 where the label is of the ignored class, else 1. `None` when none is ignored.
+    /// Returns a mask `→ f32[…]` with the shape of `values`: 0 for labels of the ignored class, otherwise 1. `None` if
+    /// no class is ignored.
     #[track_caller]
     pub fn mask(&self, y_true: &Tensor, values: &Tensor) -> Option<Tensor> {
         if let Loss::Adapted { loss, .. } = self {
@@ -679,7 +691,7 @@ impl Loss {
             return Some(aligned(values, &mask).broadcast_to(values.shape()));
         }
         if let Loss::Circle { .. } = self {
-            // A vector whose pairs are all well counts for nothing.
+            // A vector whose pairs all satisfy the margin does not count.
             return Some(values.greater(&values.zeros_like()).convert(DType::F32));
         }
         let Loss::SparseCategoricalCrossentropy { ignore_class: Some(class), .. } = *self else {
@@ -692,7 +704,7 @@ impl Loss {
         Some(y.not_equal(&y.scalar_like(class as f64)).convert(DType::F32))
     }
 
-    /// Labels as integers of the predictions' shape without its last axis.
+    /// Returns labels as integers with the predictions' shape without its last axis.
     fn class_numbers(&self, y_true: &Tensor, x: &Tensor) -> Option<Tensor> {
         let expected = &x.shape()[..x.rank().saturating_sub(1)];
         let labels = match y_true.shape().dims() {
@@ -702,12 +714,12 @@ impl Loss {
                 let hint = if x.rank() > 0 && dims == x.shape().dims() {
                     "use categorical_crossentropy for one-hot labels"
                 } else {
-                    "give one class number for each prediction"
+                    "give one class index for each prediction"
                 };
                 return self.refuse(
                     y_true,
                     x,
-                    "labels must be class numbers, one for each row of predictions",
+                    "expected class indices as labels, one for each row of predictions",
                     hint,
                 );
             }
@@ -715,12 +727,12 @@ impl Loss {
         if x.dim(-1) == 1 {
             let hint =
                 "use binary_crossentropy for one output, or give the last layer one unit for each class";
-            return self.refuse(y_true, x, "over a single class it is always 0", hint);
+            return self.refuse(y_true, x, "the loss of a single class is always 0", hint);
         }
         Some(as_index(&labels))
     }
 
-    /// Labels and predictions in f32 and one shape, where they differ by a last axis of 1 only.
+    /// Returns labels and predictions in f32 with equal shapes; a last axis of size 1 may be missing.
     fn same_shape(&self, y_true: &Tensor, x: &Tensor) -> Option<(Tensor, Tensor)> {
         let t = y_true.convert(DType::F32);
         match squeezed_or_expanded(&t, x) {
@@ -728,24 +740,24 @@ impl Loss {
             _ => {
                 let hint = match self {
                     Loss::CategoricalCrossentropy { .. } => {
-                        "use sparse_categorical_crossentropy for class numbers"
+                        "use sparse_categorical_crossentropy for class indices"
                     }
                     _ => "give the last layer as many units as a label has values",
                 };
-                self.refuse(y_true, x, "labels must have the shape of the predictions", hint)
+                self.refuse(y_true, x, "expected labels with the shape of the predictions", hint)
             }
         }
     }
 
     fn refuse<T>(&self, y_true: &Tensor, x: &Tensor, why: &str, hint: &str) -> Option<T> {
-        let what = format!("labels {} and predictions {} do not fit", y_true.ty(), x.ty());
+        let what = format!("labels {} are incompatible with predictions {}", y_true.ty(), x.ty());
         let error = Error::new(ErrorKind::Graph, what).at(format!("loss {}", self.name()));
         y_true.fail(error.because(why).hint(hint));
         None
     }
 }
 
-/// What a cross-entropy works on, in f32, and whether it is logits.
+/// Returns a cross-entropy's input in f32, and whether it is logits.
 fn scores(pred: Prediction, from_logits: bool) -> (Tensor, bool) {
     match pred.logits {
         Some(x) => (x.convert(DType::F32), true),
@@ -753,18 +765,18 @@ fn scores(pred: Prediction, from_logits: bool) -> (Tensor, bool) {
     }
 }
 
-/// Labels and predictions for a function of the user's: floats in f32, integers as they are, ranks as Keras adapts them.
+/// Returns labels and predictions for a custom function: floats in f32, integers unchanged, ranks adapted as in Keras.
 pub(crate) fn as_given(y_true: &Tensor, y_pred: &Tensor) -> (Tensor, Tensor) {
     let t = if y_true.dtype().is_float() { y_true.convert(DType::F32) } else { y_true.clone() };
     squeezed_or_expanded(&t, &y_pred.convert(DType::F32))
 }
 
-/// A poisoned tensor for a graph whose error is already recorded.
+/// Returns a poisoned tensor for a graph whose error is already recorded.
 fn poisoned(like: &Tensor) -> Tensor {
-    like.fail(Error::new(ErrorKind::Graph, "labels and predictions do not fit"))
+    like.fail(Error::new(ErrorKind::Graph, "labels are incompatible with predictions"))
 }
 
-/// Labels as signed integers wide enough to be compared with any class number.
+/// Converts labels to signed integers wide enough to compare with any class index.
 pub(crate) fn as_index(y: &Tensor) -> Tensor {
     match y.dtype() {
         DType::I32 | DType::I64 => y.clone(),
@@ -773,9 +785,9 @@ pub(crate) fn as_index(y: &Tensor) -> Tensor {
     }
 }
 
-/// `y: I[…], x: T[…, C] → T[…]`: the score of the named class, and bool\[…\] whether there is such a class.
+/// Gathers the score of each label's class, `y: I[…], x: T[…, C] → T[…]`, and bool\[…\] whether the class exists.
 ///
-/// By comparison and sum, not gather: it fuses with what surrounds it and its derivative is a select.
+/// Uses comparison and sum, not gather: it fuses with surrounding ops and its derivative is a select.
 pub(crate) fn score_of(y: &Tensor, x: &Tensor) -> (Tensor, Tensor) {
     let last = [x.rank().saturating_sub(1)];
     let wide = y.broadcast_except(x.shape(), &last);
@@ -790,7 +802,7 @@ pub(crate) fn mean_last(x: &Tensor) -> Tensor {
     x.sum(&[x.rank().saturating_sub(1)]) / x.dim(-1) as f64
 }
 
-/// Keras's rule for ranks that differ by one: a last axis of 1 is dropped, or added to the tensor of rank 1.
+/// Applies Keras's rule for ranks that differ by one: a last axis of 1 is dropped, or added to a tensor of rank 1.
 pub(crate) fn squeezed_or_expanded(a: &Tensor, b: &Tensor) -> (Tensor, Tensor) {
     let adapt = |long: &Tensor, short: &Tensor| match (long.shape().dims(), short.rank()) {
         ([_, 1], 1) => (long.clone(), short.reshape([short.dim(0), 1])),
@@ -805,7 +817,7 @@ pub(crate) fn squeezed_or_expanded(a: &Tensor, b: &Tensor) -> (Tensor, Tensor) {
     }
 }
 
-/// Sample weights in f32, broadcastable to `values`: axes of values that weights lack are taken to be the last ones.
+/// Converts sample weights to f32, broadcastable to `values`: missing axes are the trailing ones.
 #[track_caller]
 pub(crate) fn aligned(values: &Tensor, weight: &Tensor) -> Tensor {
     let weight = weight.convert(DType::F32);
@@ -816,7 +828,11 @@ pub(crate) fn aligned(values: &Tensor, weight: &Tensor) -> Tensor {
     let fits =
         dims.len() <= values.rank() && dims.iter().zip(values.shape().iter()).all(|(w, v)| w == v || *w == 1);
     if !fits {
-        let what = format!("sample weights {} do not fit values of shape {}", weight.ty(), values.shape());
+        let what = format!(
+            "sample weights {} are incompatible with values of shape {}",
+            weight.ty(),
+            values.shape()
+        );
         let error = Error::new(ErrorKind::Graph, what).hint("give one weight for each sample: shape [batch]");
         return weight.fail(error);
     }

@@ -1,26 +1,27 @@
-//! How far a model's confidence is from how often it is right.
+//! Expected calibration error (ECE): difference between confidence and accuracy.
 
-use super::{Rule, Seen, confusion::check_number, refused, share};
+use super::{MetricBatch, MetricRule, confusion::check_number, refused, share};
 use crate::loss::{aligned, as_index};
 use crate::setters::with_defaults;
 use serde::{Deserialize, Serialize};
 use systole_ir::{DType, Result, Tensor};
 
 with_defaults! {
-    /// The mean distance between confidence and accuracy, over bins of equal width of the confidence (Guo et al. 2017).
+    /// Expected calibration error: mean |confidence − accuracy| over bins of equal confidence width (Guo et al. 2017).
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct ExpectedCalibrationError {
-        /// How many bins there are from 0 to 1.
+        /// Number of bins from 0 to 1.
         pub num_bins: usize = 15,
-        /// Predictions are logits, not probabilities.
+        /// Whether predictions are logits, not probabilities.
         pub from_logits: bool = false,
     }
 }
 
 impl ExpectedCalibrationError {
-    /// The confidence of each sample and whether it is right, `→ f32[N], f32[N]`. Of one output: its value and the label.
-    fn answers(&self, seen: &Seen) -> Option<(Tensor, Tensor)> {
+    /// Returns the confidence of each sample and whether it is correct, `→ f32[N], f32[N]`. With a single output: its
+    /// value and the label.
+    fn answers(&self, seen: &MetricBatch) -> Option<(Tensor, Tensor)> {
         let p = seen.pred.value.convert(DType::F32);
         let n = p.shape().elements();
         if p.rank() == 0 || p.dim(-1) == 1 {
@@ -35,7 +36,7 @@ impl ExpectedCalibrationError {
             _ => {
                 refused(
                     seen,
-                    "labels must be class numbers or one-hot",
+                    "expected class indices or one-hot labels",
                     "give one label for each row of predictions",
                 );
                 return None;
@@ -47,7 +48,7 @@ impl ExpectedCalibrationError {
     }
 }
 
-impl Rule for ExpectedCalibrationError {
+impl MetricRule for ExpectedCalibrationError {
     fn check(&self) -> Result<()> {
         check_number("num_bins", self.num_bins, 1)
     }
@@ -56,7 +57,7 @@ impl Rule for ExpectedCalibrationError {
         ["count", "confidence", "right"].map(|name| (name, vec![self.num_bins])).to_vec()
     }
 
-    fn sums(&self, seen: &Seen) -> Vec<Tensor> {
+    fn sums(&self, seen: &MetricBatch) -> Vec<Tensor> {
         let Some((confidence, right)) = self.answers(seen) else {
             return vec![seen.pred.value.convert(DType::F64); 3];
         };

@@ -1,57 +1,60 @@
-//! Counts of the confusion matrix at thresholds, and what is read off them: precision, recall, one at a value of the other,
-//! and the area under a curve.
+//! Confusion-matrix metrics at thresholds: true/false positives and negatives, precision at recall, AUC.
 
-use super::{Rule, Seen, refused, share, wrong};
+use super::{MetricBatch, MetricRule, refused, share, wrong};
 use crate::loss::aligned;
 use crate::setters::with_defaults;
 use serde::{Deserialize, Serialize};
 use systole_ir::{DType, Literal, Result, Tensor};
 
-/// What `top_k` makes of scores that are not among the k greatest, and the threshold that all others are above.
+/// Value that `top_k` gives to scores outside the k highest, and a threshold below all other scores.
 const BELOW_ALL: f64 = -1e10;
 
-/// A cell of the confusion matrix.
+/// Cell of the confusion matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cell {
+pub(super) enum ConfusionCell {
     TruePositives,
     FalsePositives,
     TrueNegatives,
     FalseNegatives,
 }
 
-impl Cell {
-    pub(super) const ALL: [Cell; 4] =
-        [Cell::TruePositives, Cell::TrueNegatives, Cell::FalsePositives, Cell::FalseNegatives];
+impl ConfusionCell {
+    pub(super) const ALL: [ConfusionCell; 4] = [
+        ConfusionCell::TruePositives,
+        ConfusionCell::TrueNegatives,
+        ConfusionCell::FalsePositives,
+        ConfusionCell::FalseNegatives,
+    ];
 
     pub(super) fn slot(self) -> &'static str {
         match self {
-            Cell::TruePositives => "true_positives",
-            Cell::FalsePositives => "false_positives",
-            Cell::TrueNegatives => "true_negatives",
-            Cell::FalseNegatives => "false_negatives",
+            ConfusionCell::TruePositives => "true_positives",
+            ConfusionCell::FalsePositives => "false_positives",
+            ConfusionCell::TrueNegatives => "true_negatives",
+            ConfusionCell::FalseNegatives => "false_negatives",
         }
     }
 }
 
-/// How scores are cut into positive and negative ones.
+/// How scores are thresholded into positives and negatives.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Cut<'a> {
+pub(super) struct Thresholding<'a> {
     pub thresholds: &'a [f64],
-    /// Only the k greatest scores of a row can be positive.
+    /// Only the k highest scores of a row can be positive.
     pub top_k: Option<usize>,
     /// Only this class counts.
     pub class_id: Option<usize>,
-    /// Each column is counted on its own.
+    /// Whether each column is counted separately.
     pub multi_label: bool,
     /// Weights of the columns.
     pub label_weights: &'a [f64],
     pub from_logits: bool,
 }
 
-impl Cut<'_> {
-    /// The weight of samples in each cell, `→ f64[T]` or, of several labels, `f64[T, L]`.
+impl Thresholding<'_> {
+    /// Returns the total sample weight in each cell, `→ f64[T]`, or `f64[T, L]` with several labels.
     #[track_caller]
-    pub fn count(&self, seen: &Seen, cells: &[Cell]) -> Vec<Tensor> {
+    pub fn count(&self, seen: &MetricBatch, cells: &[ConfusionCell]) -> Vec<Tensor> {
         let Some((t, p, weight)) = self.columns(seen) else {
             return vec![seen.pred.value.convert(DType::F64); cells.len()];
         };
@@ -64,17 +67,17 @@ impl Cut<'_> {
             let sum = which.select(&weight, &zero).sum(&[0]).convert(DType::F64);
             if labels == 1 && !self.multi_label { sum.reshape([self.thresholds.len()]) } else { sum }
         };
-        let of = |cell: &Cell| match cell {
-            Cell::TruePositives => sum(above.and(&positive)),
-            Cell::FalsePositives => sum(above.and(&positive.not())),
-            Cell::FalseNegatives => sum(above.not().and(&positive)),
-            Cell::TrueNegatives => sum(above.not().and(&positive.not())),
+        let of = |cell: &ConfusionCell| match cell {
+            ConfusionCell::TruePositives => sum(above.and(&positive)),
+            ConfusionCell::FalsePositives => sum(above.and(&positive.not())),
+            ConfusionCell::FalseNegatives => sum(above.not().and(&positive)),
+            ConfusionCell::TrueNegatives => sum(above.not().and(&positive.not())),
         };
         cells.iter().map(of).collect()
     }
 
-    /// Labels, scores and weights as `f32[N, L]`: all in one column unless labels are apart.
-    fn columns(&self, seen: &Seen) -> Option<(Tensor, Tensor, Tensor)> {
+    /// Returns labels, scores and weights as `f32[N, L]`: one column unless `multi_label`.
+    fn columns(&self, seen: &MetricBatch) -> Option<(Tensor, Tensor, Tensor)> {
         let value = seen.pred.value.convert(DType::F32);
         let (t, mut p) = seen.same_shape(&if self.from_logits { value.logistic() } else { value })?;
         let last = p.rank().saturating_sub(1);
@@ -82,7 +85,7 @@ impl Cut<'_> {
         let wants = self.top_k.unwrap_or(0).max(self.class_id.map_or(0, |c| c + 1));
         if wants > classes || (self.class_id.is_some() && p.rank() < 2) {
             let hint = format!(
-                "top_k is at most {classes}, and class_id below it: the last axis of the predictions"
+                "use a top_k of at most {classes} and a class_id below it: the size of the predictions' last axis"
             );
             refused(seen, "the predictions have too few classes", &hint);
             return None;
@@ -90,8 +93,8 @@ impl Cut<'_> {
         if self.multi_label && p.rank() != 2 {
             refused(
                 seen,
-                "several labels need predictions of rank 2",
-                "give [batch, labels], or multi_label = false",
+                "multi_label requires predictions of rank 2",
+                "use predictions [batch, labels], or set multi_label = false",
             );
             return None;
         }
@@ -116,8 +119,8 @@ impl Cut<'_> {
         Some((narrow(&t).reshape(shape), narrow(&p).reshape(shape), narrow(&weight).reshape(shape)))
     }
 
-    /// `p: f32[N, 1, L] → bool[N, T, L]`. Between thresholds of equal distances Keras finds a score's place by a product,
-    /// whose rounding decides where a score lies on a threshold.
+    /// `p: f32[N, 1, L] → bool[N, T, L]`: whether scores exceed the thresholds. For evenly spaced thresholds Keras
+    /// computes a score's bin by a product, whose rounding decides for scores equal to a threshold; this does the same.
     fn above(&self, p: &Tensor) -> Tensor {
         let n = self.thresholds.len();
         let shape = [1, n, 1];
@@ -140,27 +143,30 @@ impl Cut<'_> {
     }
 }
 
-/// Whether they are 0, 1 / (n − 1) … 1, as far as NumPy's `allclose` sees.
+/// Whether thresholds are 0, 1 / (n − 1) … 1, within the tolerance of NumPy's `allclose`.
 fn is_even(thresholds: &[f64]) -> bool {
     let n = thresholds.len();
     let place = |i: usize| (i as f32 / (n as f32 - 1.0)) as f64;
     n >= 3 && thresholds.iter().enumerate().all(|(i, t)| (t - place(i)).abs() <= 1e-7 + 1e-5 * place(i))
 }
 
-/// 0, 1 / (n − 1) … 1.
+/// Returns 0, 1 / (n − 1) … 1.
 fn evenly(n: usize) -> Vec<f64> {
     if n == 1 { vec![0.5] } else { (0..n).map(|i| i as f64 / (n as f64 - 1.0)).collect() }
 }
 
-/// Refuses thresholds that are not from 0 to 1.
+/// Rejects thresholds outside 0 to 1.
 pub(super) fn check_thresholds(thresholds: &[f64]) -> Result<()> {
     match thresholds.iter().find(|t| !(0.0..=1.0).contains(*t)) {
-        Some(t) => Err(wrong(format!("the threshold {t}"), "choose numbers from 0 to 1; 0.5 is usual")),
+        Some(t) => Err(wrong(
+            format!("threshold {t} is outside 0 to 1"),
+            "choose values from 0 to 1; the usual one is 0.5",
+        )),
         None => Ok(()),
     }
 }
 
-/// The thresholds of precision and recall: where k scores are picked, all of these count.
+/// Returns the thresholds of precision and recall; with `top_k` and none given, all k picked scores count.
 pub(super) fn thresholds_of(given: &[f64], top_k: Option<usize>) -> Vec<f64> {
     match (given, top_k) {
         ([], None) => vec![0.5],
@@ -173,7 +179,7 @@ pub(super) fn check_number(name: &str, number: usize, least: usize) -> Result<()
     if number >= least {
         return Ok(());
     }
-    Err(wrong(format!("{name} is {number}"), &format!("choose a whole number from {least} up")))
+    Err(wrong(format!("{name} is {number}"), &format!("choose an integer of at least {least}")))
 }
 
 macro_rules! counts {
@@ -184,7 +190,7 @@ macro_rules! counts {
             }
         }
 
-        impl Rule for $name {
+        impl MetricRule for $name {
             fn check(&self) -> Result<()> {
                 check_thresholds(&self.thresholds)
             }
@@ -193,8 +199,8 @@ macro_rules! counts {
                 vec![("accumulator", vec![self.thresholds.len()])]
             }
 
-            fn sums(&self, seen: &Seen) -> Vec<Tensor> {
-                Cut { thresholds: &self.thresholds, ..Cut::default() }.count(seen, &[Cell::$name])
+            fn sums(&self, seen: &MetricBatch) -> Vec<Tensor> {
+                Thresholding { thresholds: &self.thresholds, ..Thresholding::default() }.count(seen, &[ConfusionCell::$name])
             }
 
             fn results(&self, sums: &[Vec<f64>]) -> Vec<f64> {
@@ -211,48 +217,48 @@ counts! {
     FalseNegatives;
 }
 
-/// How many samples labelled 1 have a score above the threshold.
+/// Number of samples labelled 1 with a score above the threshold.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TruePositives {
-    /// One result for each. Keras: 0.5.
+    /// Thresholds; one result for each. Keras: 0.5.
     pub thresholds: Vec<f64>,
 }
 
-/// How many samples labelled 0 have a score up to the threshold.
+/// Number of samples labelled 0 with a score of at most the threshold.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TrueNegatives {
-    /// One result for each. Keras: 0.5.
+    /// Thresholds; one result for each. Keras: 0.5.
     pub thresholds: Vec<f64>,
 }
 
-/// How many samples labelled 0 have a score above the threshold.
+/// Number of samples labelled 0 with a score above the threshold.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FalsePositives {
-    /// One result for each. Keras: 0.5.
+    /// Thresholds; one result for each. Keras: 0.5.
     pub thresholds: Vec<f64>,
 }
 
-/// How many samples labelled 1 have a score up to the threshold.
+/// Number of samples labelled 1 with a score of at most the threshold.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FalseNegatives {
-    /// One result for each. Keras: 0.5.
+    /// Thresholds; one result for each. Keras: 0.5.
     pub thresholds: Vec<f64>,
 }
 
-/// Shares at one threshold.
-struct Shares {
+/// Sensitivity, specificity and precision at one threshold.
+struct ThresholdRates {
     sensitivity: f64,
     specificity: f64,
     precision: f64,
 }
 
-fn shares(sums: &[Vec<f64>]) -> Vec<Shares> {
+fn shares(sums: &[Vec<f64>]) -> Vec<ThresholdRates> {
     let [tp, tn, fp, fne] = sums else { return Vec::new() };
-    let one = |i: usize| Shares {
+    let one = |i: usize| ThresholdRates {
         sensitivity: share(tp[i], tp[i] + fne[i]),
         specificity: share(tn[i], tn[i] + fp[i]),
         precision: share(tp[i], tp[i] + fp[i]),
@@ -268,7 +274,7 @@ macro_rules! bests {
             }
         }
 
-        impl Rule for $name {
+        impl MetricRule for $name {
             fn check(&self) -> Result<()> {
                 check_number("num_thresholds", self.num_thresholds, 1)?;
                 match (0.0..=1.0).contains(&self.$key) {
@@ -278,13 +284,13 @@ macro_rules! bests {
             }
 
             fn slots(&self, _: usize) -> Vec<(&'static str, Vec<usize>)> {
-                Cell::ALL.map(|c| (c.slot(), vec![self.num_thresholds])).to_vec()
+                ConfusionCell::ALL.map(|c| (c.slot(), vec![self.num_thresholds])).to_vec()
             }
 
-            fn sums(&self, seen: &Seen) -> Vec<Tensor> {
+            fn sums(&self, seen: &MetricBatch) -> Vec<Tensor> {
                 let thresholds = evenly(self.num_thresholds);
-                let cut = Cut { thresholds: &thresholds, class_id: self.class_id, ..Cut::default() };
-                cut.count(seen, &Cell::ALL)
+                let cut = Thresholding { thresholds: &thresholds, class_id: self.class_id, ..Thresholding::default() };
+                cut.count(seen, &ConfusionCell::ALL)
             }
 
             fn results(&self, sums: &[Vec<f64>]) -> Vec<f64> {
@@ -302,115 +308,115 @@ bests! {
     RecallAtPrecision, precision, precision => sensitivity;
 }
 
-/// The greatest sensitivity at a threshold where the specificity is at least the given one.
+/// Highest sensitivity over thresholds where the specificity is at least the given value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SensitivityAtSpecificity {
-    /// The least specificity; Keras has no default.
+    /// Minimum specificity; Keras has no default.
     pub specificity: f64,
-    /// How many thresholds are tried, at equal distances from 0 to 1. Keras: 200.
+    /// Number of thresholds, evenly spaced from 0 to 1. Keras: 200.
     pub num_thresholds: usize,
     /// Only this class counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub class_id: Option<usize>,
 }
 
-/// The greatest specificity at a threshold where the sensitivity is at least the given one.
+/// Highest specificity over thresholds where the sensitivity is at least the given value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SpecificityAtSensitivity {
-    /// The least sensitivity; Keras has no default.
+    /// Minimum sensitivity; Keras has no default.
     pub sensitivity: f64,
-    /// How many thresholds are tried, at equal distances from 0 to 1. Keras: 200.
+    /// Number of thresholds, evenly spaced from 0 to 1. Keras: 200.
     pub num_thresholds: usize,
     /// Only this class counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub class_id: Option<usize>,
 }
 
-/// The greatest precision at a threshold where the recall is at least the given one.
+/// Highest precision over thresholds where the recall is at least the given value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PrecisionAtRecall {
-    /// The least recall; Keras has no default.
+    /// Minimum recall; Keras has no default.
     pub recall: f64,
-    /// How many thresholds are tried, at equal distances from 0 to 1. Keras: 200.
+    /// Number of thresholds, evenly spaced from 0 to 1. Keras: 200.
     pub num_thresholds: usize,
     /// Only this class counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub class_id: Option<usize>,
 }
 
-/// The greatest recall at a threshold where the precision is at least the given one.
+/// Highest recall over thresholds where the precision is at least the given value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RecallAtPrecision {
-    /// The least precision; Keras has no default.
+    /// Minimum precision; Keras has no default.
     pub precision: f64,
-    /// How many thresholds are tried, at equal distances from 0 to 1. Keras: 200.
+    /// Number of thresholds, evenly spaced from 0 to 1. Keras: 200.
     pub num_thresholds: usize,
     /// Only this class counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub class_id: Option<usize>,
 }
 
-/// The curve whose area is measured.
+/// Curve whose area [`AUC`] computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Curve {
-    /// Recall over the rate of false positives.
+pub enum AucCurve {
+    /// Receiver operating characteristic: recall over false-positive rate.
     #[default]
     #[serde(alias = "roc")]
     ROC,
     /// Precision over recall.
     #[serde(alias = "pr")]
     PR,
-    /// Gain in precision over gain in recall.
+    /// Precision gain over recall gain.
     #[serde(alias = "prgain")]
     PRGAIN,
 }
 
-/// What lies between two thresholds.
+/// How the curve is interpolated between two thresholds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Summation {
-    /// The mean of both; for `PR` the interpolation of Davis and Goadrich.
+    /// Mean of both values; for `PR` the interpolation of Davis and Goadrich.
     #[default]
     Interpolation,
-    /// The greater.
+    /// The larger value.
     Majoring,
-    /// The less.
+    /// The smaller value.
     Minoring,
 }
 
 with_defaults! {
-    /// The area under a curve of shares over all thresholds: 1 where scores keep the classes apart, 0.5 of chance.
+    /// Area under the ROC or precision-recall curve: 1 for perfect separation; 0.5 for chance with ROC.
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct AUC {
-        /// How many thresholds there are, at equal distances from 0 to 1. Keras: 200.
+        /// Number of thresholds, evenly spaced from 0 to 1. Keras: 200.
         pub num_thresholds: usize = 200,
         /// `ROC`, `PR` or `PRGAIN`. Keras: `ROC`.
-        pub curve: Curve = Curve::ROC,
+        pub curve: AucCurve = AucCurve::ROC,
         /// `interpolation`, `majoring` or `minoring`. Keras: `interpolation`.
         pub summation_method: Summation = Summation::Interpolation,
-        /// Thresholds between 0 and 1 in place of `num_thresholds`.
+        /// Thresholds between 0 and 1, in place of `num_thresholds`.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         pub thresholds: Vec<f64> = Vec::new(),
-        /// Whether each column is a label of its own, whose areas are averaged.
+        /// Whether each column is a separate label; the areas are averaged.
         pub multi_label: bool = false,
-        /// How many labels there are. Default: the model's outputs.
+        /// Number of labels. Default: the number of model outputs.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub num_labels: Option<usize> = None,
-        /// How much each label counts. Default: alike.
+        /// Weight of each label. Default: equal.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         pub label_weights: Vec<f64> = Vec::new(),
-        /// Predictions are logits, not probabilities.
+        /// Whether predictions are logits, not probabilities.
         pub from_logits: bool = false,
     }
 }
 
 impl AUC {
-    /// From below 0 to above 1.
+    /// Returns the thresholds, from below 0 to above 1.
     fn limits(&self) -> Vec<f64> {
         let mut limits = match self.thresholds.is_empty() {
             true => evenly(self.num_thresholds),
@@ -423,19 +429,19 @@ impl AUC {
         limits
     }
 
-    /// The area from the counts at each threshold.
+    /// Computes the area from the counts at each threshold.
     fn area(&self, cells: [&[f64]; 4]) -> f64 {
         let [tp, tn, fp, fne] = cells;
-        if self.curve == Curve::PR && self.summation_method == Summation::Interpolation {
+        if self.curve == AucCurve::PR && self.summation_method == Summation::Interpolation {
             return interpolated(tp, fp, fne);
         }
         let point = |i: usize| {
             let recall = share(tp[i], tp[i] + fne[i]);
             match self.curve {
-                Curve::ROC => (share(fp[i], fp[i] + tn[i]), recall),
-                Curve::PR => (recall, share(tp[i], tp[i] + fp[i])),
-                Curve::PRGAIN if tp[i] == 0.0 => (0.0, 1.0),
-                Curve::PRGAIN => {
+                AucCurve::ROC => (share(fp[i], fp[i] + tn[i]), recall),
+                AucCurve::PR => (recall, share(tp[i], tp[i] + fp[i])),
+                AucCurve::PRGAIN if tp[i] == 0.0 => (0.0, 1.0),
+                AucCurve::PRGAIN => {
                     let factor = share(tp[i] + fne[i], tn[i] + fp[i]);
                     let gain = |lost: f64| 1.0 - factor * share(lost, tp[i]);
                     (gain(fne[i]).max(0.0), gain(fp[i]))
@@ -452,7 +458,7 @@ impl AUC {
     }
 }
 
-/// The area under precision over recall with true positives interpolated between thresholds (Davis and Goadrich 2006).
+/// Area under the precision-recall curve with true positives interpolated between thresholds (Davis and Goadrich 2006).
 fn interpolated(tp: &[f64], fp: &[f64], fne: &[f64]) -> f64 {
     let between = |i: usize| {
         let (p, next) = (tp[i] + fp[i], tp[i + 1] + fp[i + 1]);
@@ -465,14 +471,14 @@ fn interpolated(tp: &[f64], fp: &[f64], fne: &[f64]) -> f64 {
     (0..tp.len().saturating_sub(1)).map(between).sum()
 }
 
-impl Rule for AUC {
+impl MetricRule for AUC {
     fn check(&self) -> Result<()> {
         check_thresholds(&self.thresholds)?;
         check_number("num_thresholds", self.num_thresholds, 2)?;
         match (self.num_labels, self.multi_label) {
             (Some(_), false) => Err(wrong(
-                "num_labels is set, and multi_label is not".into(),
-                "set multi_label = true, or leave num_labels out",
+                "num_labels requires multi_label = true".into(),
+                "set multi_label = true, or remove num_labels",
             )),
             _ => Ok(()),
         }
@@ -483,18 +489,18 @@ impl Rule for AUC {
         if self.multi_label {
             shape.push(self.num_labels.unwrap_or(outputs));
         }
-        Cell::ALL.map(|c| (c.slot(), shape.clone())).to_vec()
+        ConfusionCell::ALL.map(|c| (c.slot(), shape.clone())).to_vec()
     }
 
-    fn sums(&self, seen: &Seen) -> Vec<Tensor> {
-        let cut = Cut {
+    fn sums(&self, seen: &MetricBatch) -> Vec<Tensor> {
+        let cut = Thresholding {
             thresholds: &self.limits(),
             multi_label: self.multi_label,
             label_weights: &self.label_weights,
             from_logits: self.from_logits,
-            ..Cut::default()
+            ..Thresholding::default()
         };
-        cut.count(seen, &Cell::ALL)
+        cut.count(seen, &ConfusionCell::ALL)
     }
 
     fn results(&self, sums: &[Vec<f64>]) -> Vec<f64> {

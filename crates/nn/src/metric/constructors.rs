@@ -1,8 +1,8 @@
-//! Functions that make metrics, named as Keras names them.
+//! Constructors of metrics with Keras's names and defaults: `precision()`, `auc()`, `mean_iou(10)`.
 
 use super::*;
 
-/// `y_true: I[B, …], y_pred: T[B, …, C]`: how often the greatest score is that of the class number.
+/// `y_true: I[B, …], y_pred: T[B, …, C]`: accuracy: how often the highest score is the class label's.
 ///
 /// ```
 /// use systole_nn::{layers::dense, loss::sparse_categorical_crossentropy, metric::sparse_categorical_accuracy, Compile, Model};
@@ -15,7 +15,7 @@ pub fn sparse_categorical_accuracy() -> Metric {
     Metric::SparseCategoricalAccuracy
 }
 
-/// `y_true, y_pred: T[B, …, C]`: how often the greatest score is where the one-hot label is 1.
+/// `y_true, y_pred: T[B, …, C]`: accuracy: how often the highest score is the one-hot label's class.
 ///
 /// ```
 /// use systole_nn::{layers::dense, loss::categorical_crossentropy, metric::categorical_accuracy, Compile, Model};
@@ -28,7 +28,7 @@ pub fn categorical_accuracy() -> Metric {
     Metric::CategoricalAccuracy
 }
 
-/// `y_true, y_pred: T[B, …]`: how often a score above 0.5 meets a label 1, or another a label 0.
+/// `y_true, y_pred: T[B, …]`: accuracy of scores, thresholded at 0.5, against labels 0 and 1.
 ///
 /// ```
 /// use systole_nn::{layers::dense, loss::binary_crossentropy, metric::binary_accuracy, Compile, Model};
@@ -41,7 +41,7 @@ pub fn binary_accuracy() -> Metric {
     Metric::BinaryAccuracy { threshold: 0.5 }
 }
 
-/// `y_true: I[B, …], y_pred: T[B, …, C]`: how often the class number is among the `k` greatest scores.
+/// `y_true: I[B, …], y_pred: T[B, …, C]`: how often the label's class is among the `k` highest scores.
 ///
 /// ```
 /// use systole_nn::{layers::dense, loss::sparse_categorical_crossentropy, metric::sparse_top_k_categorical_accuracy, Compile, Model};
@@ -54,7 +54,7 @@ pub fn sparse_top_k_categorical_accuracy(k: usize) -> Metric {
     Metric::SparseTopKCategoricalAccuracy { k }
 }
 
-/// `y_true, y_pred: T[B, …, C]`: how often the one-hot label's class is among the `k` greatest scores.
+/// `y_true, y_pred: T[B, …, C]`: how often the one-hot label's class is among the `k` highest scores.
 ///
 /// ```
 /// use systole_nn::{layers::dense, loss::categorical_crossentropy, metric::top_k_categorical_accuracy, Compile, Model};
@@ -67,7 +67,7 @@ pub fn top_k_categorical_accuracy(k: usize) -> Metric {
     Metric::TopKCategoricalAccuracy { k }
 }
 
-/// `y_true, y_pred: T[B, …]`: of the scores above 0.5, the share that is labelled 1.
+/// `y_true, y_pred: T[B, …]`: fraction of scores above 0.5 whose label is 1.
 ///
 /// ```
 /// use systole_nn::{layers::dense, loss::binary_crossentropy, metric::precision, Compile, Model};
@@ -80,7 +80,7 @@ pub fn precision() -> Metric {
     Metric::Precision { thresholds: vec![0.5], top_k: None, class_id: None }
 }
 
-/// `y_true, y_pred: T[B, …]`: of what is labelled 1, the share of scores above 0.5.
+/// `y_true, y_pred: T[B, …]`: fraction of labels 1 whose score is above 0.5.
 ///
 /// ```
 /// use systole_nn::{layers::dense, loss::binary_crossentropy, metric::recall, Compile, Model};
@@ -93,7 +93,7 @@ pub fn recall() -> Metric {
     Metric::Recall { thresholds: vec![0.5], top_k: None, class_id: None }
 }
 
-/// `y_pred: T[B, …]`: the mean of given values, whatever the labels are.
+/// `y_pred: T[B, …]`: mean of the predictions; labels are ignored.
 ///
 /// ```
 /// use systole_nn::{layers::dense, loss::mean_squared_error, metric::mean, Compile, Model};
@@ -105,7 +105,7 @@ pub fn mean(name: &str) -> Metric {
     Metric::Mean { name: name.into() }
 }
 
-/// `y_true, y_pred: T[B, …]`: the area under the curve of recall over the rate of false positives, at 200 thresholds; see [`AUC`] for others.
+/// `y_true, y_pred: T[B, …]`: area under the ROC curve, at 200 thresholds; see [`AUC`] for other curves.
 ///
 /// ```
 /// use systole_nn::{layers::dense, loss::binary_crossentropy, metric::auc, Compile, Model};
@@ -118,7 +118,7 @@ pub fn auc() -> Metric {
     AUC::default().into()
 }
 
-/// `y_true, y_pred: T[B, C]`: the harmonic mean of precision and recall of each class; see [`F1Score`].
+/// `y_true, y_pred: T[B, C]`: harmonic mean of precision and recall per class; see [`F1Score`].
 ///
 /// ```
 /// use systole_nn::{layers::dense, loss::categorical_crossentropy, metric::f1_score, Compile, Model};
@@ -131,7 +131,7 @@ pub fn f1_score() -> Metric {
     F1Score::default().into()
 }
 
-/// `y_true, y_pred: T[B, C]`: as [`f1_score`], with recall `beta` times as important as precision; see [`FBetaScore`].
+/// `y_true, y_pred: T[B, C]`: F-score with recall weighted `beta` times as much as precision; see [`FBetaScore`].
 ///
 /// ```
 /// use systole_nn::{layers::dense, loss::categorical_crossentropy, metric::fbeta_score, Compile, Model};
@@ -144,7 +144,7 @@ pub fn fbeta_score(beta: f64) -> Metric {
     FBetaScore { beta, ..FBetaScore::default() }.into()
 }
 
-/// `y_true, y_pred: T[B, C]`: the share of the labels' variance that predictions explain, averaged over outputs; see [`R2Score`].
+/// `y_true, y_pred: T[B, C]`: coefficient of determination R², averaged over outputs; see [`R2Score`].
 ///
 /// ```
 /// use systole_nn::{layers::dense, loss::mean_squared_error, metric::r2_score, Compile, Model};
@@ -157,7 +157,7 @@ pub fn r2_score() -> Metric {
     R2Score::default().into()
 }
 
-/// `y_true, y_pred: T[B, …]`: the root of the mean of squared differences.
+/// `y_true, y_pred: T[B, …]`: root of the mean squared error.
 ///
 /// ```
 /// use systole_nn::{layers::dense, loss::mean_squared_error, metric::root_mean_squared_error, Compile, Model};
@@ -170,7 +170,7 @@ pub fn root_mean_squared_error() -> Metric {
     RootMeanSquaredError::default().into()
 }
 
-/// `y_true, y_pred: T[B, …, C]`: the mean cosine along the last axis: 1 where labels and predictions point the same way.
+/// `y_true, y_pred: T[B, …, C]`: mean cosine similarity along the last axis: 1 for the same direction.
 ///
 /// ```
 /// use systole_nn::{layers::dense, loss::mean_squared_error, metric::cosine_similarity, Compile, Model};
@@ -183,7 +183,7 @@ pub fn cosine_similarity() -> Metric {
     CosineSimilarity::default().into()
 }
 
-/// `y_true, y_pred: T[B, …, C]`: the mean correlation of Pearson along the last axis.
+/// `y_true, y_pred: T[B, …, C]`: mean Pearson correlation along the last axis.
 ///
 /// ```
 /// use systole_nn::{layers::dense, loss::mean_squared_error, metric::pearson_correlation, Compile, Model};
@@ -196,7 +196,7 @@ pub fn pearson_correlation() -> Metric {
     PearsonCorrelation::default().into()
 }
 
-/// `y_true, y_pred: T[B, …, C]`: the mean correlation of Lin along the last axis.
+/// `y_true, y_pred: T[B, …, C]`: mean concordance correlation (Lin) along the last axis.
 ///
 /// ```
 /// use systole_nn::{layers::dense, loss::mean_squared_error, metric::concordance_correlation, Compile, Model};
@@ -209,7 +209,8 @@ pub fn concordance_correlation() -> Metric {
     ConcordanceCorrelation::default().into()
 }
 
-/// `y_true, y_pred: I[B, …]`: the mean of intersection over union of the classes `target_class_ids`, for class numbers as labels and predictions; see [`IoU`].
+/// `y_true, y_pred: I[B, …]`: mean intersection over union of the classes `target_class_ids`, for class indices as
+/// labels and predictions; see [`IoU`].
 ///
 /// ```
 /// use systole_nn::{layers::dense, loss::mean_squared_error, metric::iou, Compile, Model};
@@ -223,7 +224,8 @@ pub fn iou(num_classes: usize, target_class_ids: &[usize]) -> Metric {
         .into()
 }
 
-/// `y_true, y_pred: I[B, …]`: the mean of intersection over union of all classes, for class numbers as labels and predictions; see [`MeanIoU`] for scores.
+/// `y_true, y_pred: I[B, …]`: mean intersection over union of all classes, for class indices as labels and predictions;
+/// see [`MeanIoU`] for scores.
 ///
 /// ```
 /// use systole_nn::{layers::dense, loss::mean_squared_error, metric::mean_iou, Compile, Model};
@@ -236,7 +238,8 @@ pub fn mean_iou(num_classes: usize) -> Metric {
     MeanIoU { num_classes: Some(num_classes), ..MeanIoU::default() }.into()
 }
 
-/// `y_true, y_pred: T[B, …, C]`: the mean of intersection over union of the classes `target_class_ids`, for one-hot labels; see [`OneHotIoU`].
+/// `y_true, y_pred: T[B, …, C]`: mean intersection over union of the classes `target_class_ids`, for one-hot labels;
+/// see [`OneHotIoU`].
 ///
 /// ```
 /// use systole_nn::{layers::dense, loss::categorical_crossentropy, metric::one_hot_iou, Compile, Model};
@@ -254,7 +257,8 @@ pub fn one_hot_iou(num_classes: usize, target_class_ids: &[usize]) -> Metric {
     .into()
 }
 
-/// `y_true, y_pred: T[B, …, C]`: the mean of intersection over union of all classes, for one-hot labels; see [`OneHotMeanIoU`].
+/// `y_true, y_pred: T[B, …, C]`: mean intersection over union of all classes, for one-hot labels; see
+/// [`OneHotMeanIoU`].
 ///
 /// ```
 /// use systole_nn::{layers::dense, loss::categorical_crossentropy, metric::one_hot_mean_iou, Compile, Model};
@@ -267,7 +271,7 @@ pub fn one_hot_mean_iou(num_classes: usize) -> Metric {
     OneHotMeanIoU { num_classes: Some(num_classes), ..OneHotMeanIoU::default() }.into()
 }
 
-/// `y_true, y_pred: T[B, …]`: the mean of intersection over union of labels 0 and 1, for scores of which those from 0.5 on mean 1.
+/// `y_true, y_pred: T[B, …]`: mean intersection over union of labels 0 and 1; scores of at least 0.5 count as 1.
 ///
 /// ```
 /// use systole_nn::{layers::dense, loss::binary_crossentropy, metric::binary_iou, Compile, Model};
@@ -280,7 +284,7 @@ pub fn binary_iou() -> Metric {
     BinaryIoU::default().into()
 }
 
-/// `y_true, y_pred: T[B, …]`: how many samples labelled 1 have a score above 0.5.
+/// `y_true, y_pred: T[B, …]`: number of samples labelled 1 with a score above 0.5.
 ///
 /// ```
 /// use systole_nn::{layers::dense, loss::binary_crossentropy, metric::true_positives, Compile, Model};
@@ -293,7 +297,7 @@ pub fn true_positives() -> Metric {
     TruePositives::default().into()
 }
 
-/// `y_true, y_pred: T[B, …]`: how many samples labelled 0 have a score up to 0.5.
+/// `y_true, y_pred: T[B, …]`: number of samples labelled 0 with a score of at most 0.5.
 ///
 /// ```
 /// use systole_nn::{layers::dense, loss::binary_crossentropy, metric::true_negatives, Compile, Model};
@@ -306,7 +310,7 @@ pub fn true_negatives() -> Metric {
     TrueNegatives::default().into()
 }
 
-/// `y_true, y_pred: T[B, …]`: how many samples labelled 0 have a score above 0.5.
+/// `y_true, y_pred: T[B, …]`: number of samples labelled 0 with a score above 0.5.
 ///
 /// ```
 /// use systole_nn::{layers::dense, loss::binary_crossentropy, metric::false_positives, Compile, Model};
@@ -319,7 +323,7 @@ pub fn false_positives() -> Metric {
     FalsePositives::default().into()
 }
 
-/// `y_true, y_pred: T[B, …]`: how many samples labelled 1 have a score up to 0.5.
+/// `y_true, y_pred: T[B, …]`: number of samples labelled 1 with a score of at most 0.5.
 ///
 /// ```
 /// use systole_nn::{layers::dense, loss::binary_crossentropy, metric::false_negatives, Compile, Model};
@@ -332,7 +336,7 @@ pub fn false_negatives() -> Metric {
     FalseNegatives::default().into()
 }
 
-/// `y_true, y_pred: T[B, …]`: the greatest sensitivity where the specificity is at least the given one, from 0 to 1.
+/// `y_true, y_pred: T[B, …]`: highest sensitivity at a specificity of at least `specificity`, from 0 to 1.
 ///
 /// ```
 /// use systole_nn::{layers::dense, loss::binary_crossentropy, metric::sensitivity_at_specificity, Compile, Model};
@@ -345,7 +349,7 @@ pub fn sensitivity_at_specificity(specificity: f64) -> Metric {
     SensitivityAtSpecificity { specificity, ..SensitivityAtSpecificity::default() }.into()
 }
 
-/// `y_true, y_pred: T[B, …]`: the greatest specificity where the sensitivity is at least the given one, from 0 to 1.
+/// `y_true, y_pred: T[B, …]`: highest specificity at a sensitivity of at least `sensitivity`, from 0 to 1.
 ///
 /// ```
 /// use systole_nn::{layers::dense, loss::binary_crossentropy, metric::specificity_at_sensitivity, Compile, Model};
@@ -358,7 +362,7 @@ pub fn specificity_at_sensitivity(sensitivity: f64) -> Metric {
     SpecificityAtSensitivity { sensitivity, ..SpecificityAtSensitivity::default() }.into()
 }
 
-/// `y_true, y_pred: T[B, …]`: the greatest precision where the recall is at least the given one, from 0 to 1.
+/// `y_true, y_pred: T[B, …]`: highest precision at a recall of at least `recall`, from 0 to 1.
 ///
 /// ```
 /// use systole_nn::{layers::dense, loss::binary_crossentropy, metric::precision_at_recall, Compile, Model};
@@ -371,7 +375,7 @@ pub fn precision_at_recall(recall: f64) -> Metric {
     PrecisionAtRecall { recall, ..PrecisionAtRecall::default() }.into()
 }
 
-/// `y_true, y_pred: T[B, …]`: the greatest recall where the precision is at least the given one, from 0 to 1.
+/// `y_true, y_pred: T[B, …]`: highest recall at a precision of at least `precision`, from 0 to 1.
 ///
 /// ```
 /// use systole_nn::{layers::dense, loss::binary_crossentropy, metric::recall_at_precision, Compile, Model};
@@ -384,7 +388,8 @@ pub fn recall_at_precision(precision: f64) -> Metric {
     RecallAtPrecision { precision, ..RecallAtPrecision::default() }.into()
 }
 
-/// `y_true: I[B, …] or T[B, …, C], y_pred: T[B, …, C]`: how far confidence is from accuracy, over 15 bins; see [`ExpectedCalibrationError`].
+/// `y_true: I[B, …] or T[B, …, C], y_pred: T[B, …, C]`: mean difference between confidence and accuracy, over 15 bins;
+/// see [`ExpectedCalibrationError`].
 ///
 /// ```
 /// use systole_nn::{layers::dense, loss::sparse_categorical_crossentropy, metric::expected_calibration_error, Compile, Model};

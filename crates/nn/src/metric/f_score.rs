@@ -1,51 +1,51 @@
-//! F-scores: precision and recall as one number.
+//! F1 and F-beta scores.
 
-use super::{Rule, Seen, refused, wrong};
+use super::{MetricBatch, MetricRule, refused, wrong};
 use crate::setters::with_defaults;
 use serde::{Deserialize, Serialize};
 use systole_ir::{DType, Result, Tensor};
 
-/// How the scores of classes become one.
+/// How F-scores of classes are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Average {
-    /// That of all classes counted together.
+    /// From the counts of all classes together.
     Micro,
-    /// Their mean.
+    /// Mean of the classes' scores.
     Macro,
-    /// Their mean, each class as often as it is there.
+    /// Mean weighted by class frequency.
     Weighted,
 }
 
-/// The harmonic mean of precision and recall, for one-hot labels or several labels of 0 and 1.
+/// F1 score: harmonic mean of precision and recall, for one-hot or multi-label targets.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct F1Score {
     /// `micro`, `macro` or `weighted`. Default: one result for each class.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub average: Option<Average>,
-    /// Scores above it count as 1. Default: the greatest of each sample does.
+    /// Scores above it count as 1. Default: the highest score of each sample counts as 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threshold: Option<f64>,
 }
 
 with_defaults! {
-    /// As `f1_score`, with recall β times as important as precision.
+    /// F-beta score: recall weighted β times as much as precision.
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct FBetaScore {
         /// `micro`, `macro` or `weighted`. Default: one result for each class.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub average: Option<Average> = None,
-        /// β. Keras: 1.
+        /// Weight of recall relative to precision. Keras: 1.
         pub beta: f64 = 1.0,
-        /// Scores above it count as 1. Default: the greatest of each sample does.
+        /// Scores above it count as 1. Default: the highest score of each sample counts as 1.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub threshold: Option<f64> = None,
     }
 }
 
-/// Keras's ε, which keeps quotients from 0 / 0.
+/// Keras's ε, which avoids 0 / 0.
 const EPSILON: f64 = 1e-7;
 
 impl FBetaScore {
@@ -69,14 +69,17 @@ impl FBetaScore {
     }
 }
 
-impl Rule for FBetaScore {
+impl MetricRule for FBetaScore {
     fn check(&self) -> Result<()> {
         if !(self.beta > 0.0 && self.beta.is_finite()) {
-            return Err(wrong(format!("beta is {}", self.beta), "choose a number above 0; 1 is usual"));
+            return Err(wrong(
+                format!("beta is {}", self.beta),
+                "choose a value above 0; the usual one is 1",
+            ));
         }
         match self.threshold {
             Some(t) if !(t > 0.0 && t <= 1.0) => {
-                Err(wrong(format!("threshold is {t}"), "choose a number above 0 and up to 1"))
+                Err(wrong(format!("threshold is {t}"), "choose a value above 0 and at most 1"))
             }
             _ => Ok(()),
         }
@@ -88,11 +91,11 @@ impl Rule for FBetaScore {
         names.map(|name| (name, vec![classes])).to_vec()
     }
 
-    fn sums(&self, seen: &Seen) -> Vec<Tensor> {
+    fn sums(&self, seen: &MetricBatch) -> Vec<Tensor> {
         let Some((t, p)) =
             seen.same_shape(&seen.pred.value.convert(DType::F32)).filter(|(t, _)| t.rank() == 2)
         else {
-            let hint = "give labels and predictions [batch, classes]; class numbers become one-hot labels by to_categorical";
+            let hint = "use labels and predictions of shape [batch, classes]; convert class indices with to_categorical";
             return vec![refused(seen, "an F-score needs labels for each class", hint); 4];
         };
         let chosen = match self.threshold {
@@ -126,7 +129,7 @@ impl F1Score {
     }
 }
 
-impl Rule for F1Score {
+impl MetricRule for F1Score {
     fn check(&self) -> Result<()> {
         self.general().check()
     }
@@ -135,7 +138,7 @@ impl Rule for F1Score {
         self.general().slots(outputs)
     }
 
-    fn sums(&self, seen: &Seen) -> Vec<Tensor> {
+    fn sums(&self, seen: &MetricBatch) -> Vec<Tensor> {
         self.general().sums(seen)
     }
 

@@ -1,38 +1,38 @@
-//! Intersection over union of classes, from a confusion matrix that is kept on the device.
+//! Intersection-over-union (IoU) metrics, from a confusion matrix kept on the device.
 
-use super::{Rule, Seen, refused, wrong};
+use super::{MetricBatch, MetricRule, refused, wrong};
 use crate::loss::aligned;
 use crate::setters::with_defaults;
 use serde::{Deserialize, Serialize};
 use systole_ir::{DType, Result, Tensor};
 
-/// What all of the family have.
+/// Arguments common to all IoU metrics.
 #[derive(Default)]
-struct Matrix<'a> {
+struct IouConfig<'a> {
     num_classes: Option<usize>,
-    /// Empty: all.
+    /// Classes to average; empty: all.
     target_class_ids: &'a [usize],
     ignore_class: Option<i64>,
     sparse_y_true: bool,
     sparse_y_pred: bool,
     axis: i64,
-    /// Scores from it on are class 1, others class 0.
+    /// Scores of at least this are class 1, others class 0.
     threshold: Option<f64>,
 }
 
-impl Matrix<'_> {
+impl IouConfig<'_> {
     fn classes(&self, outputs: usize) -> usize {
         self.num_classes.unwrap_or(outputs)
     }
 
     fn check(&self) -> Result<()> {
         if self.num_classes == Some(0) || (self.num_classes.is_none() && self.sparse_y_pred) {
-            return Err(wrong("num_classes is not known".into(), "set num_classes to the number of classes"));
+            return Err(wrong("num_classes is missing".into(), "set num_classes to the number of classes"));
         }
         match self.target_class_ids.iter().max() {
             Some(class) if self.num_classes.is_some_and(|n| *class >= n) => {
-                let what = format!("target_class_ids has {class}, which is no class");
-                Err(wrong(what, "classes are counted from 0 to num_classes - 1"))
+                let what = format!("target_class_ids contains {class}, expected indices below num_classes");
+                Err(wrong(what, "use class indices from 0 to num_classes - 1"))
             }
             _ => Ok(()),
         }
@@ -42,7 +42,7 @@ impl Matrix<'_> {
         vec![("total_confusion_matrix", vec![self.classes(outputs); 2])]
     }
 
-    fn sums(&self, seen: &Seen) -> Vec<Tensor> {
+    fn sums(&self, seen: &MetricBatch) -> Vec<Tensor> {
         let p = seen.pred.value.convert(DType::F32);
         let p = self
             .threshold
@@ -61,14 +61,14 @@ impl Matrix<'_> {
             }
             _ => vec![refused(
                 seen,
-                "labels and predictions have different numbers of classes to compare",
-                "see sparse_y_true and sparse_y_pred: class numbers, or one score for each class along axis",
+                "labels and predictions have different numbers of classes",
+                "set sparse_y_true and sparse_y_pred: true for class indices, false for one score per class along axis",
             )],
         }
     }
 
-    /// `t, p: i32[…] → f64[C, C]`; row: what it is, column: what it is taken for.
-    fn matrix(&self, t: &Tensor, p: &Tensor, classes: usize, seen: &Seen) -> Tensor {
+    /// Confusion matrix `t, p: i32[…] → f64[C, C]`; row: true class, column: predicted class.
+    fn matrix(&self, t: &Tensor, p: &Tensor, classes: usize, seen: &MetricBatch) -> Tensor {
         let n = p.shape().elements();
         let weight = match seen.weight {
             Some(w) => aligned(p, w).broadcast_to(p.shape()).reshape([n]),
@@ -80,7 +80,7 @@ impl Matrix<'_> {
             let kept = t.not_equal(&t.scalar_like(ignored as f64)).convert(DType::F32);
             one = one * kept.broadcast_in_dim(&[n, classes].into(), &[0]);
         }
-        // A class number out of range is in no row and no column.
+        // Class indices out of range are in no row or column.
         let one = one * weight.broadcast_in_dim(&[n, classes].into(), &[0]);
         one.dot_general(&p.one_hot(classes, DType::F32), &[], &[], &[0], &[0]).convert(DType::F64)
     }
@@ -107,7 +107,7 @@ impl Matrix<'_> {
 
 macro_rules! overlaps {
     ($($name:ident;)*) => {
-        $(impl Rule for $name {
+        $(impl MetricRule for $name {
             fn check(&self) -> Result<()> {
                 self.matrix().check()
             }
@@ -116,7 +116,7 @@ macro_rules! overlaps {
                 self.matrix().slots(outputs)
             }
 
-            fn sums(&self, seen: &Seen) -> Vec<Tensor> {
+            fn sums(&self, seen: &MetricBatch) -> Vec<Tensor> {
                 self.matrix().sums(seen)
             }
 
@@ -136,161 +136,161 @@ overlaps! {
 }
 
 with_defaults! {
-    /// The mean of intersection over union of some classes.
+    /// Mean intersection over union of some classes.
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct IoU {
-        /// How many classes there are. Default: the model's outputs; Keras: to be given.
+        /// Number of classes. Default: the number of model outputs; Keras requires it.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub num_classes: Option<usize> = None,
-        /// The classes that count. Default: all; Keras: to be given.
+        /// Classes to average. Default: all; Keras requires them.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         pub target_class_ids: Vec<usize> = Vec::new(),
-        /// Labels of this class count for nothing.
+        /// Label class to ignore.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub ignore_class: Option<i64> = None,
-        /// Whether labels are class numbers, not a value for each class.
+        /// Whether labels are class indices, not one value per class.
         pub sparse_y_true: bool = true,
-        /// Whether predictions are class numbers, not a score for each class.
+        /// Whether predictions are class indices, not one score per class.
         pub sparse_y_pred: bool = true,
-        /// The axis of the scores. Keras: −1.
+        /// Axis of the scores. Keras: −1.
         pub axis: i64 = -1,
     }
 }
 
 impl IoU {
-    fn matrix(&self) -> Matrix<'_> {
-        Matrix {
+    fn matrix(&self) -> IouConfig<'_> {
+        IouConfig {
             num_classes: self.num_classes,
             target_class_ids: &self.target_class_ids,
             ignore_class: self.ignore_class,
             sparse_y_true: self.sparse_y_true,
             sparse_y_pred: self.sparse_y_pred,
             axis: self.axis,
-            ..Matrix::default()
+            ..IouConfig::default()
         }
     }
 }
 
 with_defaults! {
-    /// The mean of intersection over union of all classes.
+    /// Mean intersection over union of all classes.
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct MeanIoU {
-        /// How many classes there are. Default: the model's outputs; Keras: to be given.
+        /// Number of classes. Default: the number of model outputs; Keras requires it.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub num_classes: Option<usize> = None,
-        /// Labels of this class count for nothing.
+        /// Label class to ignore.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub ignore_class: Option<i64> = None,
-        /// Whether labels are class numbers, not a value for each class.
+        /// Whether labels are class indices, not one value per class.
         pub sparse_y_true: bool = true,
-        /// Whether predictions are class numbers, not a score for each class.
+        /// Whether predictions are class indices, not one score per class.
         pub sparse_y_pred: bool = true,
-        /// The axis of the scores. Keras: −1.
+        /// Axis of the scores. Keras: −1.
         pub axis: i64 = -1,
     }
 }
 
 impl MeanIoU {
-    fn matrix(&self) -> Matrix<'_> {
-        Matrix {
+    fn matrix(&self) -> IouConfig<'_> {
+        IouConfig {
             num_classes: self.num_classes,
             ignore_class: self.ignore_class,
             sparse_y_true: self.sparse_y_true,
             sparse_y_pred: self.sparse_y_pred,
             axis: self.axis,
-            ..Matrix::default()
+            ..IouConfig::default()
         }
     }
 }
 
 with_defaults! {
-    /// The mean of intersection over union of some classes, for one-hot labels.
+    /// Mean intersection over union of some classes, for one-hot labels.
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct OneHotIoU {
-        /// How many classes there are. Default: the model's outputs; Keras: to be given.
+        /// Number of classes. Default: the number of model outputs; Keras requires it.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub num_classes: Option<usize> = None,
-        /// The classes that count. Default: all; Keras: to be given.
+        /// Classes to average. Default: all; Keras requires them.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         pub target_class_ids: Vec<usize> = Vec::new(),
-        /// Labels of this class count for nothing.
+        /// Label class to ignore.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub ignore_class: Option<i64> = None,
-        /// Whether predictions are class numbers, not a score for each class.
+        /// Whether predictions are class indices, not one score per class.
         pub sparse_y_pred: bool = false,
-        /// The axis of the scores. Keras: −1.
+        /// Axis of the scores. Keras: −1.
         pub axis: i64 = -1,
     }
 }
 
 impl OneHotIoU {
-    fn matrix(&self) -> Matrix<'_> {
-        Matrix {
+    fn matrix(&self) -> IouConfig<'_> {
+        IouConfig {
             num_classes: self.num_classes,
             target_class_ids: &self.target_class_ids,
             ignore_class: self.ignore_class,
             sparse_y_pred: self.sparse_y_pred,
             axis: self.axis,
-            ..Matrix::default()
+            ..IouConfig::default()
         }
     }
 }
 
 with_defaults! {
-    /// The mean of intersection over union of all classes, for one-hot labels.
+    /// Mean intersection over union of all classes, for one-hot labels.
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct OneHotMeanIoU {
-        /// How many classes there are. Default: the model's outputs; Keras: to be given.
+        /// Number of classes. Default: the number of model outputs; Keras requires it.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub num_classes: Option<usize> = None,
-        /// Labels of this class count for nothing.
+        /// Label class to ignore.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub ignore_class: Option<i64> = None,
-        /// Whether predictions are class numbers, not a score for each class.
+        /// Whether predictions are class indices, not one score per class.
         pub sparse_y_pred: bool = false,
-        /// The axis of the scores. Keras: −1.
+        /// Axis of the scores. Keras: −1.
         pub axis: i64 = -1,
     }
 }
 
 impl OneHotMeanIoU {
-    fn matrix(&self) -> Matrix<'_> {
-        Matrix {
+    fn matrix(&self) -> IouConfig<'_> {
+        IouConfig {
             num_classes: self.num_classes,
             ignore_class: self.ignore_class,
             sparse_y_pred: self.sparse_y_pred,
             axis: self.axis,
-            ..Matrix::default()
+            ..IouConfig::default()
         }
     }
 }
 
 with_defaults! {
-    /// The mean of intersection over union of labels 0 and 1.
+    /// Mean intersection over union of labels 0 and 1.
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct BinaryIoU {
-        /// The classes that count. Keras: both.
+        /// Classes to average. Keras: both.
         pub target_class_ids: Vec<usize> = vec![0, 1],
-        /// Scores from it on mean 1. Keras: 0.5.
+        /// Scores of at least this count as 1. Keras: 0.5.
         pub threshold: f64 = 0.5,
     }
 }
 
 impl BinaryIoU {
-    fn matrix(&self) -> Matrix<'_> {
-        Matrix {
+    fn matrix(&self) -> IouConfig<'_> {
+        IouConfig {
             num_classes: Some(2),
             target_class_ids: &self.target_class_ids,
             sparse_y_true: true,
             sparse_y_pred: true,
             axis: -1,
             threshold: Some(self.threshold),
-            ..Matrix::default()
+            ..IouConfig::default()
         }
     }
 }

@@ -1,6 +1,7 @@
-//! Metrics with Keras's names: small running sums on the device, turned into one number on the host.
+//! Metrics with Keras's names: running sums updated on the device in each step, and the result computed on the host.
 //!
-//! Sums are f64: a count in f32 stops at 2²⁴ samples, and a mean over an epoch must not depend on how many there were.
+//! Sums are f64: a count in f32 stops at 2²⁴ samples, and a mean over an epoch must not depend on the number of
+//! samples.
 
 mod calibration;
 mod confusion;
@@ -16,10 +17,10 @@ use crate::loss::{
 };
 pub use calibration::ExpectedCalibrationError;
 pub use confusion::{
-    AUC, Curve, FalseNegatives, FalsePositives, PrecisionAtRecall, RecallAtPrecision,
+    AUC, AucCurve, FalseNegatives, FalsePositives, PrecisionAtRecall, RecallAtPrecision,
     SensitivityAtSpecificity, SpecificityAtSensitivity, Summation, TrueNegatives, TruePositives,
 };
-use confusion::{Cell, Cut, check_number, check_thresholds, thresholds_of};
+use confusion::{ConfusionCell, Thresholding, check_number, check_thresholds, thresholds_of};
 pub use constructors::*;
 pub use f_score::{Average, F1Score, FBetaScore};
 pub use iou::{BinaryIoU, IoU, MeanIoU, OneHotIoU, OneHotMeanIoU};
@@ -31,7 +32,7 @@ use std::str::FromStr;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, Tensor, TensorType};
 use systole_runtime::Params;
 
-/// A number that describes how good predictions are, over any number of batches.
+/// A metric: measures the quality of predictions, over any number of batches.
 ///
 /// ```
 /// use systole_nn::metric::sparse_categorical_accuracy;
@@ -48,101 +49,102 @@ use systole_runtime::Params;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "class_name", content = "config", deny_unknown_fields)]
 pub enum Metric {
-    /// How often the greatest score is that of the class number.
+    /// Accuracy: how often the highest score is the class label's.
     SparseCategoricalAccuracy,
-    /// How often the greatest score is where the one-hot label is 1.
+    /// Accuracy: how often the highest score is the one-hot label's class.
     CategoricalAccuracy,
-    /// How often `score > threshold` agrees with the label, 0 or 1.
+    /// Accuracy: how often `score > threshold` agrees with the label, 0 or 1.
     BinaryAccuracy {
-        /// Scores above it mean 1. Keras: 0.5.
+        /// Scores above it count as 1. Keras: 0.5.
         threshold: f64,
     },
-    /// How often label and prediction are equal.
+    /// Accuracy: how often label and prediction are equal.
     Accuracy,
-    /// How often the class number is among the k greatest scores.
+    /// How often the label's class is among the k highest scores.
     SparseTopKCategoricalAccuracy {
-        /// k. Keras: 5.
+        /// Number of highest scores. Keras: 5.
         k: usize,
     },
-    /// How often the one-hot label's class is among the k greatest scores.
+    /// How often the one-hot label's class is among the k highest scores.
     TopKCategoricalAccuracy {
-        /// k. Keras: 5.
+        /// Number of highest scores. Keras: 5.
         k: usize,
     },
-    /// Of the scores above the threshold, the share that is labelled 1.
+    /// Precision: fraction of scores above the threshold whose label is 1.
     Precision {
-        /// One result for each. Keras: 0.5.
+        /// Thresholds; one result for each. Keras: 0.5.
         thresholds: Vec<f64>,
-        /// Only the k greatest scores of a sample count as 1; without thresholds all of them do.
+        /// Only the k highest scores of a sample can count as 1; without thresholds all of them do.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         top_k: Option<usize>,
         /// Only this class counts.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         class_id: Option<usize>,
     },
-    /// Of what is labelled 1, the share of scores above the threshold.
+    /// Recall: fraction of labels 1 whose score is above the threshold.
     Recall {
-        /// One result for each. Keras: 0.5.
+        /// Thresholds; one result for each. Keras: 0.5.
         thresholds: Vec<f64>,
-        /// Only the k greatest scores of a sample count as 1; without thresholds all of them do.
+        /// Only the k highest scores of a sample can count as 1; without thresholds all of them do.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         top_k: Option<usize>,
         /// Only this class counts.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         class_id: Option<usize>,
     },
-    /// The area under a curve of shares over all thresholds: 1 where scores keep the classes apart, 0.5 of chance.
+    /// Area under the ROC or precision-recall curve: 1 for perfect separation; 0.5 for chance with ROC.
     AUC(AUC),
-    /// The harmonic mean of precision and recall, for labels of each class.
+    /// F1 score: harmonic mean of precision and recall, with labels per class.
     F1Score(F1Score),
-    /// As `f1_score`, with recall β times as important as precision.
+    /// F-beta score: recall weighted β times as much as precision.
     FBetaScore(FBetaScore),
-    /// The share of the labels' variance that predictions explain: 1 − Σ(t − p)² / Σ(t − mean)².
+    /// Coefficient of determination R²: 1 − Σ(t − p)² / Σ(t − mean)².
     R2Score(R2Score),
-    /// The root of the mean of (t − p)².
+    /// Root mean squared error.
     RootMeanSquaredError(RootMeanSquaredError),
-    /// The mean cosine between labels and predictions, 1 where they point the same way; the loss of this name is its negative.
+    /// Mean cosine similarity of labels and predictions, 1 for the same direction; the loss of this name is its
+    /// negative.
     CosineSimilarity(CosineSimilarity),
-    /// The mean correlation of Pearson between labels and predictions.
+    /// Mean Pearson correlation between labels and predictions.
     PearsonCorrelation(PearsonCorrelation),
-    /// The mean correlation of Lin, which asks for equal means and variances too.
+    /// Mean concordance correlation (Lin), which also requires equal means and variances.
     ConcordanceCorrelation(ConcordanceCorrelation),
-    /// The mean of intersection over union of some classes.
+    /// Mean intersection over union of some classes.
     IoU(IoU),
-    /// The mean of intersection over union of all classes.
+    /// Mean intersection over union of all classes.
     MeanIoU(MeanIoU),
-    /// The mean of intersection over union of some classes, for one-hot labels.
+    /// Mean intersection over union of some classes, for one-hot labels.
     OneHotIoU(OneHotIoU),
-    /// The mean of intersection over union of all classes, for one-hot labels.
+    /// Mean intersection over union of all classes, for one-hot labels.
     OneHotMeanIoU(OneHotMeanIoU),
-    /// The mean of intersection over union of labels 0 and 1.
+    /// Mean intersection over union of labels 0 and 1.
     BinaryIoU(BinaryIoU),
-    /// How many samples labelled 1 have a score above the threshold.
+    /// Number of samples labelled 1 with a score above the threshold.
     TruePositives(TruePositives),
-    /// How many samples labelled 0 have a score up to the threshold.
+    /// Number of samples labelled 0 with a score of at most the threshold.
     TrueNegatives(TrueNegatives),
-    /// How many samples labelled 0 have a score above the threshold.
+    /// Number of samples labelled 0 with a score above the threshold.
     FalsePositives(FalsePositives),
-    /// How many samples labelled 1 have a score up to the threshold.
+    /// Number of samples labelled 1 with a score of at most the threshold.
     FalseNegatives(FalseNegatives),
-    /// The greatest sensitivity at a threshold where the specificity is at least the given one.
+    /// Highest sensitivity over thresholds where the specificity is at least the given value.
     SensitivityAtSpecificity(SensitivityAtSpecificity),
-    /// The greatest specificity at a threshold where the sensitivity is at least the given one.
+    /// Highest specificity over thresholds where the sensitivity is at least the given value.
     SpecificityAtSensitivity(SpecificityAtSensitivity),
-    /// The greatest precision at a threshold where the recall is at least the given one.
+    /// Highest precision over thresholds where the recall is at least the given value.
     PrecisionAtRecall(PrecisionAtRecall),
-    /// The greatest recall at a threshold where the precision is at least the given one.
+    /// Highest recall over thresholds where the precision is at least the given value.
     RecallAtPrecision(RecallAtPrecision),
-    /// The mean distance between confidence and accuracy, over bins of equal width of the confidence.
+    /// Expected calibration error: mean |confidence − accuracy| over bins of equal confidence width.
     ExpectedCalibrationError(ExpectedCalibrationError),
-    /// The mean of a loss.
+    /// Mean of a loss.
     Loss(Loss),
-    /// The mean of given values; labels are not looked at.
+    /// Mean of the predictions; labels are ignored.
     Mean {
-        /// Its name.
+        /// Metric name.
         name: String,
     },
-    /// One of your own: [`Metric::custom`] or a [`CustomMetric`].
+    /// A custom metric: [`Metric::custom`] or a [`CustomMetric`].
     Custom(UserMetric),
 }
 
@@ -159,36 +161,36 @@ impl From<Loss> for Metric {
     }
 }
 
-/// What the table below says of a metric.
-pub(crate) trait Named {
+/// Registered name of a metric rule.
+pub(crate) trait MetricName {
     fn name(&self) -> &'static str;
 }
 
-/// What a metric of the table below is: what is kept, and how that is added to and read.
-pub(crate) trait Rule: Named {
+/// Definition of a metric: its running sums, their update per batch, and the results.
+pub(crate) trait MetricRule: MetricName {
     fn check(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Names and shapes of running sums, for a model of so many outputs.
+    /// Returns names and shapes of the running sums, for a model with `outputs` outputs.
     fn slots(&self, outputs: usize) -> Vec<(&'static str, Vec<usize>)>;
 
-    /// Traced, `→ f64[…]`: what a batch adds to each of them.
-    fn sums(&self, seen: &Seen) -> Vec<Tensor>;
+    /// Traced, `→ f64[…]`: the contribution of a batch to each running sum.
+    fn sums(&self, seen: &MetricBatch) -> Vec<Tensor>;
 
     fn results(&self, sums: &[Vec<f64>]) -> Vec<f64>;
 }
 
-/// A batch as a rule sees it.
-pub(crate) struct Seen<'a> {
+/// A batch as seen by a metric rule.
+pub(crate) struct MetricBatch<'a> {
     metric: &'static str,
     y_true: &'a Tensor,
     pred: Prediction<'a>,
     weight: Option<&'a Tensor>,
 }
 
-impl Seen<'_> {
-    /// Labels and predictions in f32 and one shape.
+impl MetricBatch<'_> {
+    /// Returns labels and predictions in f32 with equal shapes.
     fn same_shape(&self, p: &Tensor) -> Option<(Tensor, Tensor)> {
         same_shape(self.metric, self.y_true, p)
     }
@@ -204,7 +206,7 @@ impl Seen<'_> {
 
 macro_rules! rules {
     ($($class:ident, $name:literal;)*) => {
-        /// The names that [`Metric::resolve`] takes, beside those of losses.
+        /// Names that [`Metric::resolve`] accepts, in addition to those of losses.
         pub const NAMES: &[&str] = &[
             "accuracy",
             "sparse_categorical_accuracy",
@@ -217,7 +219,7 @@ macro_rules! rules {
             $($name),*
         ];
 
-        $(impl Named for $class {
+        $(impl MetricName for $class {
             fn name(&self) -> &'static str {
                 $name
             }
@@ -230,14 +232,14 @@ macro_rules! rules {
         })*
 
         impl Metric {
-            fn rule(&self) -> Option<&dyn Rule> {
+            fn rule(&self) -> Option<&dyn MetricRule> {
                 match self {
                     $(Metric::$class(rule) => Some(rule),)*
                     _ => None,
                 }
             }
 
-            /// With Keras's defaults, by Keras's name or that of its class.
+            /// Returns the metric by Keras's function or class name, with Keras's defaults.
             fn of_rule(name: &str) -> Option<Metric> {
                 match name {
                     $($name | stringify!($class) => Some($class::default().into()),)*
@@ -248,7 +250,7 @@ macro_rules! rules {
     };
 }
 
-// A row and a variant of the enum make all of a metric known.
+// Registers metrics: each needs a row here and a variant of [`Metric`].
 rules! {
     AUC, "auc";
     F1Score, "f1_score";
@@ -278,13 +280,14 @@ fn wrong(what: String, hint: &str) -> Error {
     Error::new(ErrorKind::Config, what).hint(hint)
 }
 
-fn refused(seen: &Seen, why: &str, hint: &str) -> Tensor {
-    let what = format!("labels {} and predictions {} do not fit", seen.y_true.ty(), seen.pred.value.ty());
+fn refused(seen: &MetricBatch, why: &str, hint: &str) -> Tensor {
+    let what =
+        format!("labels {} are incompatible with predictions {}", seen.y_true.ty(), seen.pred.value.ty());
     let error = Error::new(ErrorKind::Graph, what).at(format!("metric {}", seen.metric));
     seen.y_true.fail(error.because(why).hint(hint))
 }
 
-/// As Keras: nothing seen, or nothing positive, is 0.
+/// Divides; 0/0 is 0, as in Keras.
 fn share(part: f64, whole: f64) -> f64 {
     if whole == 0.0 { 0.0 } else { part / whole }
 }
@@ -297,9 +300,9 @@ fn same_shape(metric: &str, y_true: &Tensor, p: &Tensor) -> Option<(Tensor, Tens
     match squeezed_or_expanded(&y_true.convert(DType::F32), p) {
         (t, p) if t.shape() == p.shape() => Some((t, p)),
         _ => {
-            let what = format!("labels {} and predictions {} do not fit", y_true.ty(), p.ty());
+            let what = format!("labels {} are incompatible with predictions {}", y_true.ty(), p.ty());
             let error = Error::new(ErrorKind::Graph, what).at(format!("metric {metric}"));
-            p.fail(error.hint("labels must have the shape of the predictions"));
+            p.fail(error.hint("give labels the shape of the predictions"));
             None
         }
     }
@@ -308,7 +311,7 @@ fn same_shape(metric: &str, y_true: &Tensor, p: &Tensor) -> Option<(Tensor, Tens
 impl FromStr for Metric {
     type Err = Error;
 
-    /// Keras's defaults. `accuracy` and `acc` need [`Metric::resolve`].
+    /// Returns the metric with Keras's defaults. `accuracy` and `acc` need [`Metric::resolve`].
     fn from_str(name: &str) -> Result<Metric> {
         Ok(match name {
             "sparse_categorical_accuracy" => sparse_categorical_accuracy(),
@@ -320,7 +323,7 @@ impl FromStr for Metric {
             "recall" | "Recall" => recall(),
             "accuracy" | "acc" => {
                 return Err(Error::new(ErrorKind::Config, format!("`{name}` depends on the loss"))
-                    .hint("resolve it with Metric::resolve, or name the accuracy you mean"));
+                    .hint("use Metric::resolve, or name a specific accuracy such as binary_accuracy"));
             }
             _ => match (Metric::of_rule(name), name.parse::<Loss>()) {
                 (Some(metric), _) => metric,
@@ -334,12 +337,12 @@ impl FromStr for Metric {
 fn unknown(name: &str) -> Error {
     let losses = loss::NAMES.iter().filter(|name| !NAMES.contains(name));
     let all: Vec<&str> = NAMES.iter().chain(losses).copied().collect();
-    did_you_mean::unknown(&format!("there is no metric `{name}`"), name, &all)
+    did_you_mean::unknown(&format!("unknown metric `{name}`"), name, &all)
 }
 
 impl Metric {
-    /// The metric of a name as Keras's `compile` finds it: `accuracy` and `acc` are the binary accuracy for one output,
-    /// the sparse one for class numbers, else the categorical one. `output` is the predictions' shape.
+    /// Resolves a metric name as Keras's `compile` does: `accuracy` and `acc` mean binary accuracy for one output,
+    /// sparse accuracy for class indices, otherwise categorical accuracy. `output` is the predictions' shape.
     pub fn resolve(name: &str, loss: &Loss, output: &[usize]) -> Result<Metric> {
         if !matches!(name, "accuracy" | "acc") {
             return name.parse();
@@ -356,8 +359,8 @@ impl Metric {
         })
     }
 
-    /// `y_true: T[B, …], y_pred: f32[B, …] → f32[B, …]`: the mean over all samples of a function of your own. For one that
-    /// keeps more than a sum: [`CustomMetric`].
+    /// Creates a custom metric, the mean over all samples of `f`: `y_true: T[B, …], y_pred: f32[B, …] → f32[B, …]`. For
+    /// a metric that keeps more than a sum see [`CustomMetric`].
     ///
     /// ```
     /// use systole_nn::metric::Metric;
@@ -372,16 +375,17 @@ impl Metric {
         Metric::Custom(UserMetric::of_function(name, f))
     }
 
-    /// Refuses what has no meaning.
+    /// Validates the metric's arguments.
     ///
     /// # Errors
-    /// When the name of one of your own is none, the loss that it is the mean of is refused, or an argument has no meaning.
+    /// If a custom metric's name is invalid, the underlying loss is invalid, or an argument is out of range.
     pub fn check(&self) -> Result<()> {
         match self {
             Metric::Custom(own) => own.check(),
             Metric::Loss(loss) if loss.reduced() != Reduction::default() => {
-                let e = Error::new(ErrorKind::Config, format!("the metric {} has a reduction", loss.name()));
-                Err(e.because("a metric is the mean over all samples").hint("leave reduction out"))
+                let e =
+                    Error::new(ErrorKind::Config, format!("metric {} cannot have a reduction", loss.name()));
+                Err(e.because("a metric is always the mean over all samples").hint("remove reduction"))
             }
             Metric::Loss(loss) => loss.check(),
             Metric::Precision { thresholds, top_k, .. } | Metric::Recall { thresholds, top_k, .. } => {
@@ -391,11 +395,11 @@ impl Metric {
             Metric::SparseTopKCategoricalAccuracy { k } | Metric::TopKCategoricalAccuracy { k } => {
                 check_number("k", *k, 1)
             }
-            other => other.rule().map_or(Ok(()), Rule::check),
+            other => other.rule().map_or(Ok(()), MetricRule::check),
         }
     }
 
-    /// Keras's name, or that of your own.
+    /// Returns Keras's name, or the custom metric's.
     pub fn name(&self) -> &str {
         match self {
             Metric::SparseCategoricalAccuracy => "sparse_categorical_accuracy",
@@ -409,12 +413,12 @@ impl Metric {
             Metric::Loss(loss) => loss.name(),
             Metric::Mean { name } => name,
             Metric::Custom(own) => own.get().name(),
-            other => other.rule().map_or("", Named::name),
+            other => other.rule().map_or("", MetricName::name),
         }
     }
 
-    /// What is kept from batch to batch as it is when an epoch begins: Keras's `reset_state`. `output` is the shape of the
-    /// model's output, by whose last axis metrics of several classes keep their sums.
+    /// Returns the initial state of an epoch: Keras's `reset_state`. `output` is the shape of the model's output;
+    /// metrics per class keep a sum for each index of its last axis.
     pub fn initial(&self, output: &[usize]) -> Params<Literal> {
         match self {
             Metric::Custom(own) => own.get().state(),
@@ -422,7 +426,7 @@ impl Metric {
         }
     }
 
-    /// Types of what is kept: running sums, which start at 0, but for those of your own: [`Metric::initial`].
+    /// Returns the types of the state: running sums that start at 0, except for custom metrics: [`Metric::initial`].
     pub fn state(&self, output: &[usize]) -> Params<TensorType> {
         if let Metric::Custom(own) = self {
             return own.get().state().map(|_, start| start.ty().clone());
@@ -446,8 +450,8 @@ impl Metric {
         slots.into_iter().map(typed).collect()
     }
 
-    /// As [`Metric::update`], of a prediction whose steps count where `mask: bool[B, S]` says so. As in Keras, means leave the others
-    /// out; counts of cells and curves do not look at masks.
+    /// Like [`Metric::update`], but only time steps with `mask: bool[B, S]` count. As in Keras, masks apply to means,
+    /// but not to confusion-matrix counts and curves.
     pub(crate) fn update_of_counted(
         &self,
         state: &Params,
@@ -473,7 +477,7 @@ impl Metric {
         self.update(state, y_true, y_pred, weight.as_ref())
     }
 
-    /// Traced: the sums after one more batch. `y_true, y_pred: T[B, …]`, weights `T[B]` or longer.
+    /// Traced: returns the state after one more batch. `y_true, y_pred: T[B, …]`, weights `T[B]` or longer.
     #[track_caller]
     pub fn update<'a>(
         &self,
@@ -483,19 +487,27 @@ impl Metric {
         sample_weight: Option<&Tensor>,
     ) -> Params {
         let pred: Prediction = y_pred.into();
-        let seen = |metric| Seen { metric, y_true, pred, weight: sample_weight };
+        let seen = |metric| MetricBatch { metric, y_true, pred, weight: sample_weight };
         let added = match self {
             Metric::Precision { thresholds, top_k, class_id } => {
                 let thresholds = thresholds_of(thresholds, *top_k);
-                let cut =
-                    Cut { thresholds: &thresholds, top_k: *top_k, class_id: *class_id, ..Cut::default() };
-                cut.count(&seen("precision"), &[Cell::TruePositives, Cell::FalsePositives])
+                let cut = Thresholding {
+                    thresholds: &thresholds,
+                    top_k: *top_k,
+                    class_id: *class_id,
+                    ..Thresholding::default()
+                };
+                cut.count(&seen("precision"), &[ConfusionCell::TruePositives, ConfusionCell::FalsePositives])
             }
             Metric::Recall { thresholds, top_k, class_id } => {
                 let thresholds = thresholds_of(thresholds, *top_k);
-                let cut =
-                    Cut { thresholds: &thresholds, top_k: *top_k, class_id: *class_id, ..Cut::default() };
-                cut.count(&seen("recall"), &[Cell::TruePositives, Cell::FalseNegatives])
+                let cut = Thresholding {
+                    thresholds: &thresholds,
+                    top_k: *top_k,
+                    class_id: *class_id,
+                    ..Thresholding::default()
+                };
+                cut.count(&seen("recall"), &[ConfusionCell::TruePositives, ConfusionCell::FalseNegatives])
             }
             Metric::Custom(own) if own.mean().is_none() => {
                 let (t, p) = as_given(y_true, pred.value);
@@ -513,12 +525,12 @@ impl Metric {
         state.map(|_, sum| added.next().map_or(sum.clone(), |a| sum + a))
     }
 
-    /// The number that the sums stand for; with several thresholds or classes, that of the first.
+    /// Computes the result from the sums; the first one if there are several thresholds or classes.
     pub fn result(&self, state: &Params<Literal>) -> f64 {
         self.results(state).first().copied().unwrap_or(f64::NAN)
     }
 
-    /// The numbers that the sums stand for: one, or one for each threshold or class.
+    /// Computes the results from the sums: one, or one per threshold or class.
     pub fn results(&self, state: &Params<Literal>) -> Vec<f64> {
         if let Metric::Custom(own) = self {
             return vec![own.get().result(state)];
@@ -532,14 +544,14 @@ impl Metric {
         a.iter().zip(b).map(|(&a, &b)| share(a, if is_confusion { a + b } else { b })).collect()
     }
 
-    /// `→ f32[B, …]`: what is averaged, and which of it counts.
+    /// `→ f32[B, …]`: per-sample values to average, and a mask of those that count.
     #[track_caller]
     fn values(&self, y_true: &Tensor, pred: Prediction) -> (Tensor, Option<Tensor>) {
         let p = pred.value.convert(DType::F32);
         let as_f32 = |b: Tensor| b.convert(DType::F32);
         let values = match self {
             Metric::SparseCategoricalAccuracy => self.labelled(y_true, &p, false, &|y, p| {
-                // Class numbers may come as floats: 1.5 is no class.
+                // Class indices may come as floats: 1.5 matches no class.
                 let best = p.argmax(p.rank() - 1);
                 y.convert(wide(y.dtype())).equal(&best.convert(wide(y.dtype())))
             }),
@@ -577,8 +589,8 @@ impl Metric {
         (values, None)
     }
 
-    /// `f` of labels and scores, as f32\[…\], once their shapes are known to fit: equal for one-hot labels, else without
-    /// the last axis of the scores.
+    /// Calls `f` with labels and scores as f32\[…\] after checking that shapes are compatible: equal for one-hot
+    /// labels, otherwise without the last axis of the scores.
     #[track_caller]
     fn labelled(
         &self,
@@ -596,18 +608,18 @@ impl Metric {
         };
         match labels {
             Some(y) if p.rank() > 0 => f(&y, p).convert(DType::F32),
-            _ if one_hot => self.refuse(y_true, p, "for class numbers use the sparse metric"),
-            _ => self.refuse(y_true, p, "for one-hot labels use the metric without `sparse`"),
+            _ if one_hot => self.refuse(y_true, p, "use the sparse metric for class indices"),
+            _ => self.refuse(y_true, p, "use the metric without `sparse` for one-hot labels"),
         }
     }
 
     fn refuse(&self, y_true: &Tensor, p: &Tensor, hint: &str) -> Tensor {
-        let what = format!("labels {} and predictions {} do not fit", y_true.ty(), p.ty());
+        let what = format!("labels {} are incompatible with predictions {}", y_true.ty(), p.ty());
         p.fail(Error::new(ErrorKind::Graph, what).at(format!("metric {}", self.name())).hint(hint))
     }
 }
 
-/// The type to compare labels in: integers as they are meant, floats as floats.
+/// Returns the type for comparing labels: a wide integer for integers, a wide float for floats.
 fn wide(labels: DType) -> DType {
     match labels {
         d if d.is_float() => DType::F32,
@@ -616,8 +628,8 @@ fn wide(labels: DType) -> DType {
     }
 }
 
-/// `y: I[…], p: f32[…, C] → bool[…]`: fewer than k scores are greater than that of class y. Ties count in its favour;
-/// scores that are not finite count as a miss, as in TensorFlow.
+/// `y: I[…], p: f32[…, C] → bool[…]`: whether fewer than k scores are higher than that of class y. Ties count as hits;
+/// non-finite scores count as misses, as in TensorFlow.
 fn in_top_k(y: &Tensor, p: &Tensor, k: usize) -> Tensor {
     let last = [p.rank() - 1];
     let (own, known) = score_of(y, p);

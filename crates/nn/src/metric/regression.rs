@@ -1,21 +1,21 @@
-//! Metrics of predicted numbers: the coefficient of determination, the root of the mean square, cosine and correlations.
+//! Regression metrics: R², root mean squared error, cosine similarity, Pearson and concordance correlation.
 
-use super::{Rule, Seen, mean_slots, refused, share, weighted_sums, wrong};
+use super::{MetricBatch, MetricRule, mean_slots, refused, share, weighted_sums, wrong};
 use crate::setters::with_defaults;
 use serde::{Deserialize, Serialize};
 use systole_ir::{DType, Result, Tensor};
 
-/// The root of the mean of (t − p)².
+/// Root mean squared error.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RootMeanSquaredError {}
 
-impl Rule for RootMeanSquaredError {
+impl MetricRule for RootMeanSquaredError {
     fn slots(&self, _: usize) -> Vec<(&'static str, Vec<usize>)> {
         mean_slots()
     }
 
-    fn sums(&self, seen: &Seen) -> Vec<Tensor> {
+    fn sums(&self, seen: &MetricBatch) -> Vec<Tensor> {
         match seen.same_shape(&seen.pred.value.convert(DType::F32)) {
             Some((t, p)) => weighted_sums(&((&p - &t) * (&p - &t)), None, seen.weight),
             None => vec![seen.pred.value.convert(DType::F64); 2],
@@ -27,31 +27,31 @@ impl Rule for RootMeanSquaredError {
     }
 }
 
-/// How the results of several outputs become one.
+/// How the results of several outputs are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Aggregation {
-    /// Their mean.
+    /// Mean.
     UniformAverage,
-    /// Their mean, each as much as its labels vary.
+    /// Mean weighted by the variance of each output's labels.
     VarianceWeightedAverage,
-    /// One result for each output: Keras's `None`.
+    /// No aggregation, one result for each output: Keras's `None`.
     None,
 }
 
 with_defaults! {
-    /// The share of the labels' variance that predictions explain: 1 − Σ(t − p)² / Σ(t − mean)².
+    /// Coefficient of determination R²: 1 − Σ(t − p)² / Σ(t − mean)².
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct R2Score {
         /// `uniform_average`, `variance_weighted_average` or `none`. Keras: `uniform_average`.
         pub class_aggregation: Aggregation = Aggregation::UniformAverage,
-        /// How many independent inputs there are, for the adjusted score; 0: the plain one.
+        /// Number of independent regressors, for the adjusted R²; 0: plain R².
         pub num_regressors: usize = 0,
     }
 }
 
-impl Rule for R2Score {
+impl MetricRule for R2Score {
     fn slots(&self, outputs: usize) -> Vec<(&'static str, Vec<usize>)> {
         let mut slots =
             ["squared_sum", "sum", "residual", "count"].map(|name| (name, vec![outputs])).to_vec();
@@ -59,8 +59,8 @@ impl Rule for R2Score {
         slots
     }
 
-    /// In f64: the variance is a difference of large sums.
-    fn sums(&self, seen: &Seen) -> Vec<Tensor> {
+    /// In f64, because the variance is a difference of large sums.
+    fn sums(&self, seen: &MetricBatch) -> Vec<Tensor> {
         let Some((t, p)) =
             seen.same_shape(&seen.pred.value.convert(DType::F32)).filter(|(t, _)| t.rank() == 2)
         else {
@@ -68,7 +68,7 @@ impl Rule for R2Score {
                 refused(
                     seen,
                     "R² needs labels for each output",
-                    "give labels and predictions [batch, outputs]"
+                    "use labels and predictions of shape [batch, outputs]"
                 );
                 5
             ];
@@ -100,7 +100,7 @@ impl Rule for R2Score {
             }
         };
         let (n, regressors) = (number[0], self.num_regressors as f64);
-        // With too few samples Keras falls back to the plain score.
+        // With too few samples, falls back to plain R², as Keras does.
         if self.num_regressors == 0 || regressors >= n - 1.0 {
             return scores;
         }
@@ -116,10 +116,10 @@ macro_rules! along_an_axis {
             }
         }
 
-        impl Rule for $name {
+        impl MetricRule for $name {
             fn check(&self) -> Result<()> {
                 match self.axis {
-                    0 => Err(wrong("axis is 0, along which the samples lie".into(), "choose -1, the last one, or from 1 up")),
+                    0 => Err(wrong("axis 0 is the batch axis".into(), "choose -1 (the last axis) or an axis from 1 up")),
                     _ => Ok(()),
                 }
             }
@@ -128,7 +128,7 @@ macro_rules! along_an_axis {
                 mean_slots()
             }
 
-            fn sums(&self, seen: &Seen) -> Vec<Tensor> {
+            fn sums(&self, seen: &MetricBatch) -> Vec<Tensor> {
                 let Some((t, p)) = seen.same_shape(&seen.pred.value.convert(DType::F32)) else {
                     return vec![seen.pred.value.convert(DType::F64); 2];
                 };
@@ -136,7 +136,7 @@ macro_rules! along_an_axis {
                 let axis = if self.axis < 0 { self.axis + rank } else { self.axis };
                 if !(1..rank).contains(&axis) {
                     let hint = format!("choose an axis from 1 to {}, or -1", rank - 1);
-                    return vec![refused(seen, "the predictions have no such axis", &hint); 2];
+                    return vec![refused(seen, "axis is out of range for the predictions", &hint); 2];
                 }
                 weighted_sums(&$values(&t, &p, axis as usize), None, seen.weight)
             }
@@ -154,27 +154,27 @@ along_an_axis! {
     ConcordanceCorrelation, concordance;
 }
 
-/// The mean cosine between labels and predictions: 1 where they point the same way; the loss of this name is its negative.
+/// Mean cosine similarity of labels and predictions: 1 for the same direction; the loss of this name is its negative.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CosineSimilarity {
-    /// The axis along which it is taken; −1 is the last. Keras: −1.
+    /// Axis of the vectors; −1 is the last. Keras: −1.
     pub axis: i64,
 }
 
-/// The mean correlation of Pearson between labels and predictions.
+/// Mean Pearson correlation between labels and predictions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PearsonCorrelation {
-    /// The axis along which it is taken; −1 is the last. Keras: −1.
+    /// Axis of the vectors; −1 is the last. Keras: −1.
     pub axis: i64,
 }
 
-/// The mean correlation of Lin, which asks for equal means and variances too.
+/// Mean concordance correlation (Lin), which also requires equal means and variances.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ConcordanceCorrelation {
-    /// The axis along which it is taken; −1 is the last. Keras: −1.
+    /// Axis of the vectors; −1 is the last. Keras: −1.
     pub axis: i64,
 }
 
@@ -206,7 +206,7 @@ fn concordance(t: &Tensor, p: &Tensor, axis: usize) -> Tensor {
         mean_kept(&(&d * &d), axis)
     };
     let between = &t_mean - &p_mean;
-    // As Keras has it: both distances are from the predictions' mean.
+    // As in Keras: both deviations are from the predictions' mean.
     let covariance = (t - &p_mean) * (p - &p_mean);
     let norm = variance(t, &t_mean) + variance(p, &p_mean) + &between * &between;
     (covariance * 2.0 / (norm + 1e-7)).sum(&[axis]) / p.dim(axis as isize) as f64

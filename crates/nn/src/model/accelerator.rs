@@ -1,5 +1,6 @@
-//! [`Accelerator`]: training loops of your own with what `fit` has: strategies, mixed precision, gradient accumulation,
-//! random numbers, layers; [`LoopState`] is all that changes, and can be backed up ([`crate::LoopBackup`]).
+//! [`Accelerator`]: custom training loops with strategies, mixed precision, gradient accumulation and layers.
+//!
+//! [`LoopState`] holds everything that changes; [`crate::LoopBackup`] backs it up.
 
 use crate::layer::{Cx, Precision};
 use crate::model::Model;
@@ -9,13 +10,13 @@ use crate::setters::with_defaults;
 use std::sync::Arc;
 use systole_dist::Strategy;
 use systole_ir::{DType, Error, ErrorKind, Result, Tensor, grad};
-use systole_runtime::{Backend, Buffer, Jit, Params, Tree, backend, jit};
+use systole_runtime::{Backend, Buffer, Jit, Params, TensorTree, backend, jit};
 
 with_defaults! {
-    /// How the steps of a loop of your own run; the part that Hugging Face's `Accelerator` has for PyTorch.
+    /// Settings of a custom training loop, like Hugging Face's `Accelerator` for PyTorch.
     ///
-    /// A step is a function of the weights and a batch to a loss, traced once for each type of its arguments: forward, loss,
-    /// backward and update become one program. Batches are any tree of tensors, whose first dimension is that of samples.
+    /// A step is a function from weights and a batch to a loss, traced once per argument types: forward, loss, backward
+    /// and update become one program. A batch is any tree of tensors whose first dimension is the batch.
     ///
     /// ```
     /// use systole_ir::{Literal, Result, Tensor};
@@ -45,74 +46,74 @@ with_defaults! {
     /// ```
     #[derive(Clone)]
     pub struct Accelerator {
-        /// The backend; the best registered one when `None`.
+        /// Backend; `None` selects the best registered one.
         pub backend: Option<Arc<dyn Backend>> = None,
-        /// How steps are split over the backend's devices.
+        /// How steps are distributed over the backend's devices.
         pub strategy: Strategy = Strategy::default(),
-        /// Element types. The weights that a step is given are cast to what is computed in; layers cast for themselves.
+        /// Precision policy. Weights passed to a step are cast to the compute type; layers cast by themselves.
         pub precision: Precision = Precision::Float32,
-        /// Weights change every this many steps, by the mean of the gradients since.
+        /// Number of steps per weight update, which uses the mean of their gradients.
         pub gradient_accumulation_steps: usize = 1,
-        /// Seed of dropout and of all that a step draws.
+        /// Seed of dropout and other random draws.
         pub seed: u64 = 0,
     }
 }
 
-/// All that the steps of a loop read and replace.
+/// State that the steps of a loop read and replace.
 #[derive(Clone, Debug)]
 pub struct LoopState {
-    /// Weights that the optimizer changes, by path.
+    /// Trainable weights by path.
     pub params: Params<Buffer>,
-    /// Other weights: moving statistics, layers that are not trained.
+    /// Other weights: moving statistics, frozen layers.
     pub frozen: Params<Buffer>,
-    /// The optimizer's slots, and the loss scale's.
+    /// Slots of the optimizer and of loss scaling.
     pub optimizer: Params<Buffer>,
-    /// Steps that were taken; with gradient accumulation each micro-batch is one.
+    /// Number of steps so far; with gradient accumulation each micro-batch counts.
     pub steps: u64,
 }
 
-type In<B> = (Params, Params, Params, B, Controls);
-type Out<A> = (Params, Params, Params, Tensor, A);
-type Boxed<I, O> = Jit<I, O, Box<dyn Fn(I) -> O + Send + Sync>>;
+type LoopStepInputs<B> = (Params, Params, Params, B, Controls);
+type LoopStepOutputs<A> = (Params, Params, Params, Tensor, A);
+type BoxedJit<I, O> = Jit<I, O, Box<dyn Fn(I) -> O + Send + Sync>>;
 
-/// A step of a loop. Made by [`Accelerator::step`] and [`Accelerator::step_with`].
-pub struct LoopStep<B: Tree, A: Tree> {
-    function: Boxed<In<B>, Out<A>>,
+/// A compiled training step, created by [`Accelerator::step`] or [`Accelerator::step_with`].
+pub struct LoopStep<B: TensorTree, A: TensorTree> {
+    function: BoxedJit<LoopStepInputs<B>, LoopStepOutputs<A>>,
     optimizer: Optimizer,
     seed: u64,
 }
 
-/// A function of the weights without an update. Made by [`Accelerator::function`].
-pub struct LoopFunction<B: Tree, O: Tree> {
-    function: Boxed<(Params, Params, B), O>,
+/// A compiled function of the weights without an update, created by [`Accelerator::function`].
+pub struct LoopFunction<B: TensorTree, O: TensorTree> {
+    function: BoxedJit<(Params, Params, B), O>,
 }
 
 impl Accelerator {
-    /// On this strategy.
+    /// Sets the strategy.
     #[deprecated = "write Accelerator { strategy, ..default() }"]
     pub fn strategy(mut self, strategy: Strategy) -> Accelerator {
         self.strategy = strategy;
         self
     }
 
-    /// In this precision.
+    /// Sets the precision policy.
     #[deprecated = "write Accelerator { precision, ..default() }"]
     pub fn precision(mut self, precision: Precision) -> Accelerator {
         self.precision = precision;
         self
     }
 
-    /// With an update every so many steps.
+    /// Sets the number of steps per weight update.
     #[deprecated = "write Accelerator { gradient_accumulation_steps, ..default() }"]
     pub fn gradient_accumulation_steps(mut self, steps: usize) -> Accelerator {
         self.gradient_accumulation_steps = steps;
         self
     }
 
-    /// The state of a loop that begins with these weights.
+    /// Creates the state of a loop that starts with these weights.
     ///
     /// # Errors
-    /// When a setting of the optimizer makes no sense.
+    /// If a setting of the optimizer is invalid.
     pub fn prepare(&self, optimizer: &Optimizer, params: Params<Buffer>) -> Result<LoopState> {
         let mut slots = self.accumulating(optimizer)?.init(&params)?;
         if let Some(scale) = self.loss_scale() {
@@ -121,10 +122,10 @@ impl Accelerator {
         Ok(LoopState { params, frozen: Params::new(), optimizer: slots, steps: 0 })
     }
 
-    /// The state of a loop that trains the weights of a model, which must be built.
+    /// Creates the state of a loop that trains the weights of a built model.
     ///
     /// # Errors
-    /// As [`Accelerator::prepare`], and when the model has no weights yet.
+    /// As [`Accelerator::prepare`], and if the model has no weights yet.
     pub fn prepare_model(&self, optimizer: &Optimizer, model: &Model) -> Result<LoopState> {
         if !model.is_built() {
             let e = Error::new(ErrorKind::Config, "the model has no weights to train");
@@ -137,34 +138,34 @@ impl Accelerator {
         Ok(LoopState { frozen: frozen.into_iter().collect(), ..state })
     }
 
-    /// A step: the loss `f32[]` of a batch, its gradient, and the optimizer's update.
+    /// Creates a training step: computes the loss `f32[]` of a batch and its gradient, and updates the weights.
     ///
-    /// `f` is given the context for layers ([`crate::Architecture::call`]; dropout drops, batch normalisation uses the batch and its new
-    /// statistics are kept), the weights for functions of plain tensors, and the batch.
+    /// `f` gets the context for layers ([`crate::Architecture::call`]), the weights for functions of plain tensors, and
+    /// the batch. Dropout is active, and batch normalization uses batch statistics and updates its moving statistics.
     ///
     /// # Errors
-    /// When the backend or the strategy cannot be had.
+    /// If the backend or the strategy is not available.
     pub fn step<B, F>(&self, optimizer: &Optimizer, f: F) -> Result<LoopStep<B, ()>>
     where
-        B: Tree + 'static,
+        B: TensorTree + 'static,
         F: Fn(&mut Cx, &Params, &B) -> Tensor + Send + Sync + 'static,
     {
         self.step_with(optimizer, move |cx, params, batch| (f(cx, params, batch), ()))
     }
 
-    /// As [`Accelerator::step`], of a function that gives more than the loss: scores, norms, samples.
+    /// Like [`Accelerator::step`], for a function with auxiliary outputs: scores, norms, samples.
     ///
     /// # Errors
     /// As [`Accelerator::step`].
     pub fn step_with<B, A, F>(&self, optimizer: &Optimizer, f: F) -> Result<LoopStep<B, A>>
     where
-        B: Tree + 'static,
-        A: Tree + 'static,
+        B: TensorTree + 'static,
+        A: TensorTree + 'static,
         F: Fn(&mut Cx, &Params, &B) -> (Tensor, A) + Send + Sync + 'static,
     {
         let optimizer = self.accumulating(optimizer)?;
         let (precision, scale, rule) = (self.precision, self.loss_scale(), optimizer.clone());
-        let traced: Box<dyn Fn(In<B>) -> Out<A> + Send + Sync> =
+        let traced: Box<dyn Fn(LoopStepInputs<B>) -> LoopStepOutputs<A> + Send + Sync> =
             Box::new(move |(params, frozen, slots, batch, (learning_rate, step, seed))| {
                 let weights = union(&params, &frozen);
                 let mut cx = Cx::new(step.builder(), weights, precision).training_with(&seed, &step);
@@ -188,14 +189,14 @@ impl Accelerator {
         Ok(LoopStep { function, optimizer, seed: self.seed })
     }
 
-    /// A function of the weights and a batch, in inference mode: to measure, to predict, to draw samples.
+    /// Creates a function of the weights and a batch in inference mode, for evaluation, prediction or sampling.
     ///
     /// # Errors
     /// As [`Accelerator::step`].
     pub fn function<B, O, F>(&self, f: F) -> Result<LoopFunction<B, O>>
     where
-        B: Tree + 'static,
-        O: Tree + 'static,
+        B: TensorTree + 'static,
+        O: TensorTree + 'static,
         F: Fn(&mut Cx, &Params, &B) -> O + Send + Sync + 'static,
     {
         let precision = self.precision;
@@ -204,7 +205,7 @@ impl Accelerator {
                 let mut leaves = Vec::new();
                 batch.flatten(&mut leaves);
                 let mut all = params.values().chain(frozen.values()).chain(&leaves);
-                let Some(first) = all.next() else { systole_ir::bug!("a function of nothing") };
+                let Some(first) = all.next() else { systole_ir::bug!("function without inputs") };
                 let mut cx = Cx::new(first.builder(), union(&params, &frozen), precision);
                 f(&mut cx, &cast(&params, precision), &batch)
             });
@@ -212,11 +213,11 @@ impl Accelerator {
         Ok(LoopFunction { function })
     }
 
-    fn jit<I: Tree, O: Tree>(
+    fn jit<I: TensorTree, O: TensorTree>(
         &self,
         traced: Box<dyn Fn(I) -> O + Send + Sync>,
         name: &str,
-    ) -> Result<Boxed<I, O>> {
+    ) -> Result<BoxedJit<I, O>> {
         let device = self.backend.clone().map_or_else(|| backend("auto"), Ok)?;
         let device = self.strategy.on(device)?;
         let function = jit(traced).on(device).named(name);
@@ -231,45 +232,45 @@ impl Accelerator {
         optimizer.check()?;
         match (self.gradient_accumulation_steps, optimizer.gradient_accumulation_steps) {
             (0, _) => Err(Error::new(ErrorKind::Config, "gradient_accumulation_steps is 0")
-                .hint("1 updates at every step")),
+                .hint("use 1 to update at every step")),
             (1, _) => Ok(optimizer.clone()),
             (a, Some(b)) if a != b => {
-                let what = format!("gradients are to be gathered over {a} steps and over {b}");
+                let what = format!("conflicting gradient_accumulation_steps: {a} and {b}");
                 Err(Error::new(ErrorKind::Config, what)
-                    .because("the accelerator says the one, the optimizer the other")
-                    .hint("set gradient_accumulation_steps in one place"))
+                    .because("the first is from the accelerator, the second from the optimizer")
+                    .hint("set gradient_accumulation_steps in only one of them"))
             }
             (steps, _) => Ok(optimizer.clone().gradient_accumulation_steps(steps)),
         }
     }
 }
 
-/// The weights in the type that is computed in.
+/// Casts the weights to the compute type.
 fn cast(params: &Params, precision: Precision) -> Params {
     params.map(|_, p| if p.dtype() == DType::F32 { p.convert(precision.compute_dtype()) } else { p.clone() })
 }
 
-/// The loss as `f32[]`.
+/// Checks that the loss is a scalar and converts it to `f32[]`.
 fn checked(loss: Tensor) -> Tensor {
     if loss.is_poisoned() || (loss.rank() == 0 && loss.dtype().is_float()) {
         return loss.convert(DType::F32);
     }
-    let e = Error::new(ErrorKind::Graph, format!("the loss of a step is {}", loss.ty()))
-        .because("a gradient is that of one number")
+    let e = Error::new(ErrorKind::Graph, format!("the loss of a step must be a scalar, got {}", loss.ty()))
+        .because("gradients are those of a single number")
         .hint("take the mean over the batch: .mean_all()");
     loss.fail(e)
 }
 
-impl<B: Tree, A: Tree> LoopStep<B, A> {
-    /// Takes a step; the state is updated in place. Returns the loss, `f32[]`: reading it waits for the step.
+impl<B: TensorTree, A: TensorTree> LoopStep<B, A> {
+    /// Runs a step and updates the state in place. Returns the loss, `f32[]`; reading it waits for the step.
     ///
     /// # Errors
-    /// When the step cannot be compiled, or its device fails. Then the state is lost where the step had begun.
+    /// If the step cannot be compiled or the device fails. If the step had started, the state is lost.
     pub fn call(&self, state: &mut LoopState, batch: B::Host) -> Result<Buffer> {
         Ok(self.call_with(state, batch)?.0)
     }
 
-    /// As [`LoopStep::call`], with what [`Accelerator::step_with`]'s function gives besides.
+    /// Like [`LoopStep::call`], and also returns the auxiliary outputs of [`Accelerator::step_with`]'s function.
     ///
     /// # Errors
     /// As [`LoopStep::call`].
@@ -282,25 +283,25 @@ impl<B: Tree, A: Tree> LoopStep<B, A> {
         Ok((loss, more))
     }
 
-    /// How many programs were compiled: one for each type of the arguments.
+    /// Number of compiled programs: one per argument types.
     pub fn compiled_programs(&self) -> usize {
         self.function.compiled_programs()
     }
 }
 
-impl<B: Tree, O: Tree> LoopFunction<B, O> {
-    /// The function of the weights as they are and a batch.
+impl<B: TensorTree, O: TensorTree> LoopFunction<B, O> {
+    /// Runs the function with the current weights and a batch.
     ///
     /// # Errors
-    /// When it cannot be compiled, or its device fails; when there are neither weights nor a batch.
+    /// If it cannot be compiled, the device fails, or there are neither weights nor a batch.
     pub fn call(&self, state: &LoopState, batch: B::Host) -> Result<O::Host> {
         let mut leaves = Vec::new();
         let skeleton = B::flatten_host(batch, &mut leaves);
         if leaves.is_empty() && state.params.is_empty() && state.frozen.is_empty() {
-            let e = Error::new(ErrorKind::Config, "there is nothing to compute from");
+            let e = Error::new(ErrorKind::Config, "the function has no inputs");
             return Err(e
-                .because("there are no weights and no batch")
-                .hint("give it a batch, or prepared weights"));
+                .because("there are neither weights nor a batch")
+                .hint("pass a batch or prepared weights"));
         }
         let batch = B::unflatten_host(&skeleton, &mut leaves.into_iter());
         self.function.call((state.params.clone(), state.frozen.clone(), batch))
@@ -308,7 +309,7 @@ impl<B: Tree, O: Tree> LoopFunction<B, O> {
 }
 
 impl LoopState {
-    /// All of it, to be given away.
+    /// Moves all values out of the state.
     fn taken(&mut self) -> LoopState {
         let empty = LoopState {
             params: Params::new(),
@@ -319,10 +320,10 @@ impl LoopState {
         std::mem::replace(self, empty)
     }
 
-    /// Writes the weights into the model that they are from, to save it or predict with it.
+    /// Copies the weights back into the model they come from, to save it or predict with it.
     ///
     /// # Errors
-    /// When the model has no such weights.
+    /// If the model lacks one of the weights.
     pub fn put_into(&self, model: &mut Model) -> Result<()> {
         for (path, value) in self.params.iter().chain(self.frozen.iter()) {
             model.set_weight(path, value.to_literal()?)?;

@@ -1,4 +1,4 @@
-//! The structure of a model: layers with names and what feeds them. Serialisable; holds no weights.
+//! Model architecture as a graph of named layers; serializable, without weights. Also the functional API ([`Symbol`]).
 
 use crate::layer::{Cx, Layer};
 use crate::layers::{CustomLayers, LayerSpec, NestedModel, model_output};
@@ -8,16 +8,16 @@ use std::sync::Arc;
 use systole_ir::{DType, Error, ErrorKind, Result, ResultExt, Tensor, TensorType};
 use systole_runtime::{Buffer, Params};
 
-/// An input of a model: its name and the type of one sample, where known.
+/// An input of a model: its name, and the type of one sample if known.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InputSpec {
-    /// Name of the field of the data that feeds it.
+    /// Name of the data field that feeds it.
     pub name: String,
-    /// Type of one sample, without the batch dimension; a sequential model learns it from its first data.
+    /// Type of one sample, without the batch dimension. A sequential model infers it from its first data.
     pub ty: Option<TensorType>,
 }
 
-/// What feeds a layer.
+/// Source of a layer's input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeInput {
     /// An input of the model.
@@ -26,34 +26,34 @@ pub enum NodeInput {
     Layer(usize),
 }
 
-/// A layer and what feeds it. Nodes with one name share their weights.
+/// A layer and its inputs. Nodes of the same name share weights.
 #[derive(Clone, Debug)]
 pub struct LayerNode {
-    /// Unique name, first part of the weights' paths.
+    /// Unique name, first component of the weights' paths.
     pub name: String,
     /// The layer.
     pub layer: LayerSpec,
-    /// What feeds it.
+    /// Sources of its inputs.
     pub inputs: Vec<NodeInput>,
 }
 
-/// The structure of a model.
+/// Architecture of a model: inputs, layers in topological order, outputs.
 #[derive(Clone, Debug)]
 pub struct Architecture {
-    /// The inputs.
+    /// Inputs.
     pub inputs: Vec<InputSpec>,
-    /// The layers, each after those that feed it.
+    /// Layers in topological order.
     pub nodes: Vec<LayerNode>,
-    /// What the model returns; of several outputs the first.
+    /// First output.
     pub output: NodeInput,
-    /// What else it returns.
+    /// Further outputs.
     pub more_outputs: Vec<NodeInput>,
-    /// Networks beside these layers, by name, whose inputs' types are known: see [`crate::TrainStep`].
+    /// Additional networks by name, with known input types, for custom training steps: see [`crate::TrainStep`].
     pub networks: Vec<(String, Architecture)>,
 }
 
 impl LayerNode {
-    /// The output of the layer here, from the model's inputs and the outputs of the nodes before.
+    /// Builds the layer's output from the model's inputs and the outputs of earlier nodes.
     pub(crate) fn call(&self, cx: &mut Cx, inputs: &[Tensor], outputs: &[Tensor]) -> Tensor {
         let args: Vec<Tensor> = self.inputs.iter().map(|&s| value(s, inputs, outputs)).collect();
         cx.scope(&self.name, |cx| self.layer.call(cx, &args))
@@ -68,7 +68,7 @@ fn value(source: NodeInput, inputs: &[Tensor], outputs: &[Tensor]) -> Tensor {
 }
 
 impl Architecture {
-    /// A chain of layers.
+    /// Creates a sequential architecture: a chain of layers.
     pub fn sequential(layers: impl IntoIterator<Item = LayerSpec>) -> Architecture {
         let mut names = LayerNames::default();
         let mut nodes: Vec<LayerNode> = Vec::new();
@@ -87,19 +87,22 @@ impl Architecture {
         }
     }
 
-    /// Everything that the outputs depend on, with `inputs` in the given order: `&y`, or `[&a, &b]` of several outputs, whose names
-    /// are those of their layers.
+    /// Creates the graph of all layers that the outputs depend on, with `inputs` in the given order. Outputs are `&y`
+    /// or `[&a, &b]`; several outputs are named after their layers.
     ///
     /// # Errors
-    /// When an output depends on an input that is not listed, or there is none.
+    /// If an output depends on an input that is not listed, or there is no output.
     pub fn functional(inputs: &[Symbol], outputs: impl Outputs) -> Result<Architecture> {
         let mut specs = Vec::new();
         for s in inputs {
             match &*s.0 {
                 SymbolNode::Input(spec) => specs.push(spec.clone()),
                 SymbolNode::Layer { layer, .. } => {
-                    let what = format!("the output of layer {} is listed as an input", layer.default_name());
-                    return Err(Error::new(ErrorKind::Config, what).hint("list what input(…) returned"));
+                    let what = format!(
+                        "the output of layer {} cannot be an input of the model",
+                        layer.default_name()
+                    );
+                    return Err(Error::new(ErrorKind::Config, what).hint("list only what input(…) returned"));
                 }
             }
         }
@@ -107,7 +110,7 @@ impl Architecture {
             SymbolWalk { inputs, nodes: Vec::new(), seen: Vec::new(), names: LayerNames::default() };
         let outputs = outputs.symbols();
         let (first, more) = outputs.split_first().ok_or_else(|| {
-            Error::new(ErrorKind::Config, "the model has no output").hint("name at least one: [&y]")
+            Error::new(ErrorKind::Config, "the model has no output").hint("pass at least one output: [&y]")
         })?;
         let output = walk.visit(first)?;
         let more_outputs = more.iter().map(|s| walk.visit(s)).collect::<Result<_>>()?;
@@ -116,8 +119,8 @@ impl Architecture {
         Ok(made.in_keras_order())
     }
 
-    /// The same layers in the order of Keras's `model.layers`, and so of its weights: those farthest from the output
-    /// first, equals as they are.
+    /// Sorts the layers in the order of Keras's `model.layers`, and so of its weights: by decreasing distance from the
+    /// output, stable.
     fn in_keras_order(self) -> Architecture {
         let depths = self.depths();
         let mut order: Vec<usize> = (0..self.nodes.len()).collect();
@@ -138,12 +141,12 @@ impl Architecture {
         Architecture { nodes, output, more_outputs, ..self }
     }
 
-    /// All that the model returns, in order.
+    /// All outputs, in order.
     pub fn outputs(&self) -> impl Iterator<Item = NodeInput> + '_ {
         std::iter::once(self.output).chain(self.more_outputs.iter().copied())
     }
 
-    /// The names of what it returns: those of the layers, as in Keras.
+    /// Output names: those of their layers, as in Keras.
     pub fn output_names(&self) -> Vec<&str> {
         let name = |source: NodeInput| match source {
             NodeInput::Input(i) => self.inputs.get(i).map(|input| input.name.as_str()),
@@ -152,18 +155,18 @@ impl Architecture {
         self.outputs().filter_map(name).collect()
     }
 
-    /// Whether each layer is fed by the one before only.
+    /// Whether each layer's only input is the previous layer.
     fn is_chain(&self) -> bool {
         let place = |i: usize| i.checked_sub(1).map_or(NodeInput::Input(0), NodeInput::Layer);
         let fed = self.nodes.iter().enumerate().all(|(i, node)| node.inputs == [place(i)]);
         fed && self.inputs.len() == 1 && self.outputs().eq([place(self.nodes.len())])
     }
 
-    /// With a network beside these layers, whose weights' paths begin with `name`; `inputs` are the types of one sample of what it takes.
-    /// Steps of one's own call it ([`crate::StepCx::network`]), predictions do not.
+    /// Adds a network whose weight paths start with `name`; `inputs` are the types of one sample of its inputs. Custom
+    /// training steps call it ([`crate::StepCx::network`]), predictions do not.
     ///
     /// # Errors
-    /// When the name is taken or no name, or the types are not those of its inputs.
+    /// If the name is taken or invalid, or the number of types differs from the network's inputs.
     pub fn with_network(
         mut self,
         name: &str,
@@ -171,23 +174,23 @@ impl Architecture {
         inputs: &[TensorType],
     ) -> Result<Architecture> {
         let refuse = |why: &str, hint: &str| {
-            let what = format!("`{name}` cannot be a network of this model");
+            let what = format!("cannot add network `{name}` to this model");
             Err(Error::new(ErrorKind::Config, what).because(why).hint(hint))
         };
         if name.is_empty() || name.contains('/') {
             return refuse(
-                "its name is the first part of its weights' paths",
-                "name it as layers are named: discriminator",
+                "its name is the first component of its weights' paths",
+                "use a name without `/`, such as discriminator",
             );
         }
         let is_taken =
             self.nodes.iter().any(|n| n.name == name) || self.networks.iter().any(|(n, _)| n == name);
         if is_taken {
-            return refuse("a layer or network of that name is there already", "choose another name");
+            return refuse("a layer or network of that name already exists", "choose another name");
         }
         if inputs.len() != network.inputs.len() {
-            let why = format!("it has {} inputs, {} types were given", network.inputs.len(), inputs.len());
-            return refuse(&why, "give the type of one sample of each");
+            let why = format!("it has {} inputs, got {} types", network.inputs.len(), inputs.len());
+            return refuse(&why, "pass the type of one sample of each input");
         }
         let specs = network.inputs.iter().zip(inputs);
         let inputs = specs.map(|(s, ty)| InputSpec { name: s.name.clone(), ty: Some(ty.clone()) }).collect();
@@ -195,7 +198,7 @@ impl Architecture {
         Ok(self)
     }
 
-    /// Whether the path of a weight, or of a layer's output, is of the network of this name; with `""` of the model's own layers.
+    /// Whether a weight or layer path belongs to this network, or for `""` to the model's own layers.
     pub(crate) fn is_of(&self, network: &str, path: &str) -> bool {
         let begins = |name: &str| path.strip_prefix(name).is_some_and(|rest| rest.starts_with('/'));
         match network {
@@ -204,7 +207,7 @@ impl Architecture {
         }
     }
 
-    /// The most layers between each layer's output and the model's.
+    /// Longest distance of each layer's output to the model's output.
     fn depths(&self) -> Vec<usize> {
         let mut depths = vec![0; self.nodes.len()];
         for (i, node) in self.nodes.iter().enumerate().rev() {
@@ -217,20 +220,20 @@ impl Architecture {
         depths
     }
 
-    /// Applies the model to `inputs` and returns its output; of several the first.
+    /// Applies the model to `inputs` and returns its first output.
     pub fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         let outputs = self.node_outputs(cx, inputs);
         value(self.output, inputs, &outputs)
     }
 
-    /// As [`Architecture::call`], with all outputs.
+    /// Like [`Architecture::call`], with all outputs.
     pub fn call_all(&self, cx: &mut Cx, inputs: &[Tensor]) -> Vec<Tensor> {
         let outputs = self.node_outputs(cx, inputs);
         self.outputs().map(|source| value(source, inputs, &outputs)).collect()
     }
 
     fn node_outputs(&self, cx: &mut Cx, inputs: &[Tensor]) -> Vec<Tensor> {
-        // Layers that are trained for eight bits look at ranges of others.
+        // Quantization-aware layers read the ranges of other layers.
         let loops = cx.loops() && !self.is_quantized();
         let mut chains = if loops { layer_loops::chains(self) } else { Vec::new() };
         let mut outputs: Vec<Tensor> = Vec::with_capacity(self.nodes.len());
@@ -246,7 +249,7 @@ impl Architecture {
                 y.map(|y| (y, chain.nodes()))
             });
             match whole {
-                // Nothing reads what is inside.
+                // Nothing reads the intermediate outputs.
                 Some((y, nodes)) => outputs.extend(std::iter::repeat_n(y, nodes)),
                 None => outputs.push(self.nodes[at].call(cx, inputs, &outputs)),
             }
@@ -255,7 +258,7 @@ impl Architecture {
         outputs
     }
 
-    /// As [`Architecture::call_all`], showing each layer's output on the way.
+    /// Like [`Architecture::call_all`], and passes each layer's output to a callback.
     pub fn call_with(
         &self,
         cx: &mut Cx,
@@ -271,7 +274,7 @@ impl Architecture {
         self.outputs().map(|source| value(source, inputs, &outputs)).collect()
     }
 
-    /// Errors with the first layer argument that was given wrongly, or when two different layers have one name.
+    /// Reports the first invalid layer argument, or different layers with the same name.
     pub fn check(&self) -> Result<()> {
         self.networks
             .iter()
@@ -284,8 +287,8 @@ impl Architecture {
                     ErrorKind::Config,
                     format!("two different layers are named {}", node.name),
                 )
-                .because("layers of one name share their weights, so they must be the same layer")
-                .hint("give one of them another name"));
+                .because("layers of the same name share their weights, so they must be equal")
+                .hint("rename one of them"));
             }
         }
         let names = self.output_names();
@@ -293,13 +296,13 @@ impl Architecture {
             None => Ok(()),
             Some((_, name)) => {
                 Err(Error::new(ErrorKind::Config, format!("two outputs of the model are named {name}"))
-                    .because("losses, metrics and labels go by the names of outputs")
-                    .hint("end one of them with identity().name(\"…\")"))
+                    .because("losses, metrics and labels are matched by output name")
+                    .hint("append identity().name(\"…\") to one of them"))
             }
         }
     }
 
-    /// For model files.
+    /// Returns JSON for model files.
     pub fn to_json(&self) -> Value {
         let source = |s: &NodeInput| match s {
             NodeInput::Input(i) => json!({ "input": i }),
@@ -333,7 +336,7 @@ impl Architecture {
         all
     }
 
-    /// From a model file. Every reference is checked: a file cannot make this panic.
+    /// Reads the JSON of a model file. Every reference is checked, so no file can cause a panic.
     pub fn from_json(value: &Value, custom: &CustomLayers) -> Result<Architecture> {
         let inputs =
             list(value, "inputs")?.iter().map(input_from_json).collect::<Result<Vec<InputSpec>>>()?;
@@ -347,12 +350,12 @@ impl Architecture {
                 .map(|s| source_from_json(s, inputs.len(), i))
                 .collect::<Result<Vec<NodeInput>>>()?;
             if feeds.is_empty() {
-                return Err(broken(format!("nothing feeds layer {name}")));
+                return Err(broken(format!("layer {name} has no inputs")));
             }
             let layer = layer_from_json(layer, custom).at(|| format!("layer {name}"))?;
             nodes.push(LayerNode { name, layer, inputs: feeds });
         }
-        let output = value.get("output").ok_or_else(|| broken("there is no `output` entry".into()))?;
+        let output = value.get("output").ok_or_else(|| broken("the `output` entry is missing".into()))?;
         let output = source_from_json(output, inputs.len(), nodes.len())?;
         let more =
             if value.get("more_outputs").is_some() { list(value, "more_outputs")? } else { &Vec::new() };
@@ -365,7 +368,7 @@ impl Architecture {
         let network = |entry: &Value| {
             let of = entry.get("of").ok_or_else(|| broken("a network has no `of` entry".into()))?;
             if of.get("networks").is_some() {
-                return Err(broken("a network has networks of its own".into()));
+                return Err(broken("a network contains further networks".into()));
             }
             Ok((text(entry, "name")?, Architecture::from_json(of, custom)?))
         };
@@ -374,10 +377,10 @@ impl Architecture {
     }
 }
 
-/// Class names of models in the place of layers, as Keras has them.
+/// Class names of nested models, as in Keras.
 const NESTED: [&str; 2] = ["Sequential", "Functional"];
 
-/// A layer, or a model in the place of one.
+/// Reads a layer or a nested model.
 fn layer_from_json(value: &Value, custom: &CustomLayers) -> Result<LayerSpec> {
     let class = value.get("class_name").and_then(Value::as_str).unwrap_or_default();
     if !NESTED.contains(&class) || custom.names().any(|name| name == class) {
@@ -408,15 +411,15 @@ impl Layer for Architecture {
 }
 
 impl Architecture {
-    /// An error where a model in the place of a layer is given other inputs than it takes.
+    /// Returns a failing tensor if a nested model gets inputs that it does not accept.
     fn misfit(&self, cx: &Cx, inputs: &[Tensor]) -> Option<Tensor> {
         let fail = |e: Error| match inputs.first() {
             Some(x) => cx.fail(x, e),
             None => cx.builder().scalar(DType::F32, 0.0).fail(e),
         };
         if inputs.len() != self.inputs.len() {
-            let what = format!("the model takes {} inputs, got {}", self.inputs.len(), inputs.len());
-            return Some(fail(Error::new(ErrorKind::Graph, what).hint("apply it by on(&[&a, &b])")));
+            let what = format!("the model expects {} inputs, got {}", self.inputs.len(), inputs.len());
+            return Some(fail(Error::new(ErrorKind::Graph, what).hint("apply it with on(&[&a, &b])")));
         }
         let wrong = self.inputs.iter().zip(inputs).find(|(spec, x)| {
             let shape = x.shape().get(1..).unwrap_or_default();
@@ -424,18 +427,19 @@ impl Architecture {
         });
         let (spec, x) = wrong?;
         let takes = spec.ty.as_ref().map_or(String::new(), |ty| ty.shape.to_string());
-        let what = format!("the model's input {} takes samples of shape {takes}, got {}", spec.name, x.ty());
-        Some(fail(Error::new(ErrorKind::Graph, what).hint("make it of any_input(…) for inputs of any shape")))
+        let what =
+            format!("the model's input {} expects samples of shape {takes}, got {}", spec.name, x.ty());
+        Some(fail(Error::new(ErrorKind::Graph, what).hint("build it with any_input(…) to accept any shape")))
     }
 }
 
 impl NestedModel for Architecture {
     fn check(&self) -> Result<()> {
         let refuse = |why: &str, hint: &str| {
-            Err(Error::new(ErrorKind::Config, "this model cannot be a layer").because(why).hint(hint))
+            Err(Error::new(ErrorKind::Config, "this model cannot be used as a layer").because(why).hint(hint))
         };
         if !self.networks.is_empty() {
-            return refuse("it has networks beside its layers", "leave these to the model around it");
+            return refuse("it has additional networks", "add these networks to the outer model");
         }
         Architecture::check(self)
     }
@@ -466,7 +470,7 @@ impl NestedModel for Architecture {
     }
 }
 
-/// A model in the place of a layer. Its weights begin anew; those of a [`Model`](crate::Model) come with it.
+/// A nested model with newly initialized weights; converting a [`Model`](crate::Model) keeps its weights.
 ///
 /// ```
 /// use systole_nn::{Architecture, Model, input, layers::{LayerSpec, dense}};
@@ -487,7 +491,7 @@ impl From<Architecture> for LayerSpec {
 }
 
 fn broken(why: String) -> Error {
-    Error::new(ErrorKind::Data, "the model file's architecture is not readable").because(why)
+    Error::new(ErrorKind::Data, "cannot read the architecture of the model file").because(why)
 }
 
 fn list<'a>(value: &'a Value, key: &str) -> Result<&'a Vec<Value>> {
@@ -496,7 +500,7 @@ fn list<'a>(value: &'a Value, key: &str) -> Result<&'a Vec<Value>> {
 
 fn text(value: &Value, key: &str) -> Result<String> {
     let found = value.get(key).and_then(Value::as_str).map(str::to_string);
-    found.ok_or_else(|| broken(format!("`{key}` is not a text")))
+    found.ok_or_else(|| broken(format!("`{key}` is not a string")))
 }
 
 fn input_from_json(value: &Value) -> Result<InputSpec> {
@@ -513,7 +517,7 @@ fn input_from_json(value: &Value) -> Result<InputSpec> {
     let ty = TensorType::new(dtype, dims);
     match ty.shape.checked_elements() {
         Some(n) if n < 1 << 40 => Ok(InputSpec { name, ty: Some(ty) }),
-        _ => Err(broken(format!("input {name} of type {ty} is absurdly large"))),
+        _ => Err(broken(format!("input {name} of type {ty} is too large"))),
     }
 }
 
@@ -522,11 +526,11 @@ fn source_from_json(value: &Value, inputs: usize, before: usize) -> Result<NodeI
     match (index("input"), index("layer")) {
         (Some(i), None) if i < inputs => Ok(NodeInput::Input(i)),
         (None, Some(i)) if i < before => Ok(NodeInput::Layer(i)),
-        _ => Err(broken(format!("{value} is no input and no earlier layer"))),
+        _ => Err(broken(format!("{value} is neither an input nor an earlier layer"))),
     }
 }
 
-/// Gives layers Keras's names: the class in snake case, numbered from the second on.
+/// Assigns Keras's default names: the class in snake case, numbered from the second on.
 #[derive(Default)]
 struct LayerNames(Vec<String>);
 
@@ -548,7 +552,7 @@ impl LayerNames {
     }
 }
 
-/// A value of a functional model that is being described: an input, or the output of a layer.
+/// A symbolic value of a functional model: an input, or the output of a layer.
 ///
 /// ```
 /// use systole_nn::{input, layers::{add, dense}, Model};
@@ -569,9 +573,9 @@ enum SymbolNode {
     Layer { layer: LayerSpec, inputs: Vec<Symbol> },
 }
 
-/// What a functional model returns: `&y`, or `[&a, &b]`.
+/// Outputs of a functional model: `&y`, or `[&a, &b]`.
 pub trait Outputs {
-    /// In order.
+    /// Returns the outputs in order.
     fn symbols(&self) -> Vec<&Symbol>;
 }
 
@@ -606,7 +610,7 @@ pub fn input(name: &str, shape: impl AsRef<[usize]>) -> Symbol {
     input_of(name, DType::F32, shape)
 }
 
-/// `→ T[B, …]`: an input whose type is learned from the first data.
+/// `→ T[B, …]`: an input whose type is inferred from the first data.
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -637,13 +641,13 @@ pub fn input_of(name: &str, dtype: DType, shape: impl AsRef<[usize]>) -> Symbol 
 }
 
 impl Symbol {
-    /// The output of `layer` applied to this value.
+    /// Applies `layer` to this value and returns its output.
     #[track_caller]
     pub fn apply(&self, layer: impl Into<LayerSpec>) -> Symbol {
         layer.into().on(&[self])
     }
 
-    /// All outputs of a model in the place of a layer, applied to this value; of any other layer its output.
+    /// Applies a nested model to this value and returns all its outputs; for other layers the only output.
     #[track_caller]
     pub fn apply_all(&self, layer: impl Into<LayerSpec>) -> Vec<Symbol> {
         layer.into().on_all(&[self])
@@ -651,7 +655,7 @@ impl Symbol {
 }
 
 impl LayerSpec {
-    /// The output of this layer applied to several values. A layer with a name that is applied twice shares its
+    /// Applies this layer to several values and returns its output. A named layer that is applied twice shares its
     /// weights.
     #[track_caller]
     pub fn on(self, inputs: &[&Symbol]) -> Symbol {
@@ -659,7 +663,7 @@ impl LayerSpec {
         Symbol(Arc::new(SymbolNode::Layer { layer: self.asked_here(), inputs }))
     }
 
-    /// [`LayerSpec::on`], with all outputs of a model in the place of a layer. It is computed once.
+    /// Like [`LayerSpec::on`], with all outputs of a nested model, which is computed once.
     ///
     /// ```
     /// use systole_nn::{input, layers::{dense, subtract, LayerSpec}, Architecture, Model};

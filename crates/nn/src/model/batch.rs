@@ -1,30 +1,30 @@
-//! A batch taken apart: inputs, labels, sample weights; on the host and on the device.
+//! [`Batch`]: inputs, labels and sample weights of one step, extracted from dataset samples and copied to the device.
 
 use systole_data::Sample;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, TensorType};
 use systole_runtime::{Backend, Buffer, DeviceId};
 
-/// Field names that hold what a model is to predict, in order of preference.
+/// Field names for labels, in order of preference.
 pub const LABEL_FIELDS: [&str; 4] = ["label", "labels", "y", "target"];
-/// Field name that holds the weight of each sample.
+/// Field name for sample weights.
 pub const WEIGHT_FIELD: &str = "sample_weight";
 
-/// Inputs, labels and weights as a step takes them.
+/// Inputs, labels and sample weights as arguments of a step.
 pub(crate) type DeviceBatch = (Vec<Buffer>, Vec<Buffer>, Vec<Buffer>);
 
-/// What a batch is made of.
+/// Names of the fields that make up a batch.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BatchFields {
-    /// The fields that are fed.
+    /// Input fields.
     pub inputs: Vec<String>,
-    /// Whether there must be labels.
+    /// Whether labels are required.
     pub labelled: bool,
-    /// The outputs that labels are for; empty where there is one.
+    /// Outputs that have labels; empty for a single output.
     pub outputs: Vec<String>,
 }
 
 impl BatchFields {
-    /// What the fields with labels are called, in order.
+    /// Names of the label fields, in order.
     pub fn label_names(&self) -> Vec<String> {
         if self.outputs.is_empty() {
             return vec![LABEL_FIELDS[0].into()];
@@ -32,7 +32,7 @@ impl BatchFields {
         self.outputs.iter().map(|output| label_field(output, &self.inputs)).collect()
     }
 
-    /// What the fields with weights of samples are called, in order.
+    /// Names of the sample weight fields, in order.
     pub fn weight_names(&self) -> Vec<String> {
         if self.outputs.is_empty() {
             return vec![WEIGHT_FIELD.into()];
@@ -41,28 +41,28 @@ impl BatchFields {
     }
 }
 
-/// The arrays of one step.
+/// Arrays of one step.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     /// One array for each input of the model: `T[B, …]`.
     pub inputs: Vec<Literal>,
-    /// What to predict; of several outputs that of the first that has a loss or metrics.
+    /// Labels. With several outputs, those of the first output that has a loss or metrics.
     pub label: Option<Literal>,
     /// Weight of each sample: `f32[B]`.
     pub weight: Option<Literal>,
-    /// What the outputs after that one are to predict, and weights of samples there.
+    /// Labels and sample weights of the further outputs.
     pub more: Vec<(Literal, Option<Literal>)>,
 }
 
 impl Batch {
-    /// Takes a batch of the pipeline apart. Fields with the inputs' names feed them; a model of one input takes the
+    /// Extracts a batch from a dataset element. Fields named like the inputs feed them; a model with one input uses the
     /// first field that is neither label nor weight.
     pub fn from_sample(sample: &Sample, inputs: &[String]) -> Result<Batch> {
         let fields = BatchFields { inputs: inputs.to_vec(), labelled: true, outputs: Vec::new() };
         Batch::of_fields(sample, &fields)
     }
 
-    /// As [`Batch::from_sample`]; where it need not be labelled, labels are taken if there are some.
+    /// Like [`Batch::from_sample`], but labels are optional unless `fields.labelled` is set.
     pub(crate) fn of_fields(sample: &Sample, fields: &BatchFields) -> Result<Batch> {
         let mut batch = Batch::inputs_beside(sample, &fields.inputs, &fields.outputs)?;
         if !fields.outputs.is_empty() {
@@ -74,9 +74,9 @@ impl Batch {
             return Ok(batch);
         }
         let label = label.ok_or_else(|| {
-            Error::new(ErrorKind::Data, "the data has no labels")
+            Error::new(ErrorKind::Data, "the data contains no labels")
                 .because(format!("its fields are: {}", sample.names().collect::<Vec<_>>().join(", ")))
-                .hint(format!("name the field with the labels one of: {}", LABEL_FIELDS.join(", ")))
+                .hint(format!("rename the label field to one of: {}", LABEL_FIELDS.join(", ")))
         })?;
         batch.label = Some(sample.get(label)?.clone());
         if sample.names().any(|n| n == WEIGHT_FIELD) {
@@ -86,7 +86,7 @@ impl Batch {
         Ok(batch)
     }
 
-    /// With the labels and weights of several outputs.
+    /// Adds the labels and sample weights of several outputs.
     fn labelled_by_name(mut self, sample: &Sample, fields: &BatchFields) -> Result<Batch> {
         let has = |name: &str| sample.names().any(|n| n == name);
         let mut all = Vec::new();
@@ -95,10 +95,10 @@ impl Batch {
             if !has(&label) {
                 return Err(Error::new(
                     ErrorKind::Data,
-                    format!("the data has no labels of output {output}"),
+                    format!("the data contains no labels for output {output}"),
                 )
                 .because(format!("its fields are: {}", sample.names().collect::<Vec<_>>().join(", ")))
-                .hint(format!("name the field with them `{label}`")));
+                .hint(format!("rename the label field to `{label}`")));
             }
             let own = weight_field(output);
             let weight = [own.as_str(), WEIGHT_FIELD].into_iter().find(|name| has(name));
@@ -113,7 +113,7 @@ impl Batch {
         Ok(self)
     }
 
-    /// Only the inputs, for prediction.
+    /// Extracts only the inputs, for prediction.
     pub fn inputs_only(sample: &Sample, inputs: &[String]) -> Result<Batch> {
         Batch::inputs_beside(sample, inputs, &[])
     }
@@ -132,9 +132,12 @@ impl Batch {
                 None => None,
             };
             let field = field.ok_or_else(|| {
-                Error::new(ErrorKind::Data, format!("the data has no field for the model's input {name}"))
-                    .because(format!("its fields are: {}", sample.names().collect::<Vec<_>>().join(", ")))
-                    .hint("rename a field of the data, or the input")
+                Error::new(
+                    ErrorKind::Data,
+                    format!("the data contains no field for the model's input {name}"),
+                )
+                .because(format!("its fields are: {}", sample.names().collect::<Vec<_>>().join(", ")))
+                .hint("rename a field of the data, or the input")
             })?;
             arrays.push(sample.get(field)?.clone());
         }
@@ -146,7 +149,7 @@ impl Batch {
         self.label.iter().chain(self.more.iter().map(|(label, _)| label))
     }
 
-    /// The weights of samples of each label, in order; none where no label has any, and ones where one has none.
+    /// Sample weights of each label, in order: empty if no label has weights, ones for labels without.
     pub(crate) fn weights(&self) -> Vec<Literal> {
         let all =
             || self.label.iter().map(|_| &self.weight).chain(self.more.iter().map(|(_, weight)| weight));
@@ -173,23 +176,23 @@ impl Batch {
                 .hint("add .batch(n) to the pipeline")
         };
         if self.labels().any(|label| label.shape().rank() == 0) {
-            return Err(single("the label is a single value: these are samples, not batches"));
+            return Err(single("the label is a scalar: the dataset yields samples, not batches"));
         }
         let of = |x: &Literal| match x.shape().rank() {
-            0 => Err(single("the data are single values")),
+            0 => Err(single("the data is a scalar")),
             _ => Ok(without_batch(x.ty())),
         };
         self.inputs.iter().map(of).collect()
     }
 
-    /// Inputs, label and sample weights as arguments of a step.
+    /// Inputs, labels and sample weights as arguments of a step.
     pub(crate) fn buffers(&self) -> DeviceBatch {
         let inputs = self.inputs.iter().cloned().map(Buffer::from).collect();
         let labels = self.labels().cloned().map(Buffer::from).collect();
         (inputs, labels, self.weights().into_iter().map(Buffer::from).collect())
     }
 
-    /// Begins to copy the batch to the device.
+    /// Starts copying the batch to the device.
     pub(crate) fn put(&self, device: &dyn Backend) -> Result<DeviceBatch> {
         let (inputs, labels, weights) = self.buffers();
         let all = |list: Vec<Buffer>| list.into_iter().map(|b| put(b, device)).collect::<Result<_>>();
@@ -205,31 +208,31 @@ impl Batch {
             if array.shape().first() != Some(&n) {
                 return Err(Error::new(
                     ErrorKind::Data,
-                    format!("the arrays of a batch differ in length: {n} samples and {}", array.ty()),
+                    format!("arrays of a batch differ in length: {n} samples and {}", array.ty()),
                 )
-                .hint("images, labels and weights must be batched together"));
+                .hint("batch inputs, labels and weights together"));
             }
         }
         Ok(())
     }
 }
 
-/// The field with the labels of one of several outputs: its name, unless an input has that.
+/// Label field of one of several outputs: the output's name, unless an input has it.
 pub(crate) fn label_field(output: &str, inputs: &[String]) -> String {
     if inputs.iter().any(|input| input == output) { format!("{output}_label") } else { output.into() }
 }
 
-/// The field with the weights of samples of one of several outputs.
+/// Sample weight field of one of several outputs.
 pub(crate) fn weight_field(output: &str) -> String {
     format!("{output}_{WEIGHT_FIELD}")
 }
 
-/// The type of one sample of a batch.
+/// Returns the type of one sample of a batch.
 pub(crate) fn without_batch(ty: &TensorType) -> TensorType {
     ty.with_shape(ty.shape.get(1..).unwrap_or(&[]))
 }
 
-/// An array on the device; one that is on the host begins to be copied there.
+/// Returns an array on the device; starts copying it if it is on the host.
 pub(crate) fn put(buffer: Buffer, device: &dyn Backend) -> Result<Buffer> {
     match buffer.host() {
         Some(host) => device.put(&host, DeviceId(0)),

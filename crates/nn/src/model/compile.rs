@@ -1,4 +1,4 @@
-//! [`Compile`]: how a model is trained; [`TrainState`]: what a training step reads and replaces.
+//! [`Compile`]: training configuration of a model; [`TrainState`]: arrays that a training step reads and replaces.
 
 use crate::layer::Precision;
 use crate::loss::Loss;
@@ -13,8 +13,8 @@ use std::sync::Arc;
 use systole_dist::Strategy;
 use systole_runtime::{Backend, Buffer, Params, ReadyEvent};
 
-/// How a model is trained: the arguments of Keras's `compile`. What Keras takes as dicts for models of several outputs has fields
-/// of its own here.
+/// Training configuration: the arguments of Keras's `compile`. Keras's dicts for models with several outputs are
+/// separate fields here.
 ///
 /// ```
 /// use systole_data::Dataset;
@@ -44,39 +44,41 @@ use systole_runtime::{Backend, Buffer, Params, ReadyEvent};
 /// ```
 #[derive(Clone)]
 pub struct Compile {
-    /// The optimizer. Keras's default: RMSprop.
+    /// Optimizer. Keras's default: RMSprop.
     pub optimizer: Optimizer,
-    /// The loss.
+    /// Loss.
     pub loss: Loss,
-    /// Metrics over samples, each weighing the same.
+    /// Metrics that ignore sample and class weights.
     pub metrics: Vec<Metric>,
-    /// Metrics that sample and class weights weigh.
+    /// Metrics weighted by sample and class weights.
     pub weighted_metrics: Vec<Metric>,
-    /// Element types.
+    /// Precision policy.
     pub precision: Precision,
     /// Seed of initial weights and of dropout.
     pub seed: u64,
-    /// The backend; the best registered one when `None`.
+    /// Backend; `None` selects the best registered one.
     pub backend: Option<Arc<dyn Backend>>,
-    /// How steps are split over the backend's devices.
+    /// How steps are distributed over the backend's devices.
     pub strategy: Strategy,
-    /// Losses by the names of the model's outputs, in the place of `loss`. An output that is not named has none. Empty: `loss` for
-    /// each output.
+    /// Losses by output name, instead of `loss`. An output that is not listed has no loss. Empty: `loss` applies to
+    /// every output.
     pub losses: BTreeMap<String, Loss>,
-    /// How much the loss of an output counts, by its name; 1 where it is not named.
+    /// Loss weights by output name; 1 for outputs that are not listed.
     pub loss_weights: BTreeMap<String, f64>,
-    /// Metrics by the names of outputs.
+    /// Metrics by output name.
     pub output_metrics: BTreeMap<String, Vec<Metric>>,
-    /// Metrics by the names of outputs that weights of samples weigh.
+    /// Weighted metrics by output name.
     pub output_weighted_metrics: BTreeMap<String, Vec<Metric>>,
-    /// Whether the labels of training are shares of classes, `f32[B, …, C]`, as mixup and cutmix make them: the loss is that of
-    /// the classes, each by its share, and metrics see the greatest. Validation has labels as the loss takes them.
+    /// Whether training labels are class probabilities (soft labels), `f32[B, …, C]`, as produced by mixup and cutmix.
+    ///
+    /// The loss is averaged over the classes by probability, and metrics use the most probable class. Validation labels
+    /// are as the loss expects them.
     pub soft_labels: bool,
-    /// A step of your own, in the place of loss and metrics.
+    /// Custom training step, instead of loss and metrics.
     pub train_step: Option<Arc<dyn TrainStep>>,
-    /// Which weights become zero while the model trains.
+    /// Weight pruning during training.
     pub pruning: Option<Pruning>,
-    /// How the model is trained for eight bits. None: as it is.
+    /// Quantization-aware training; `None` trains in float.
     pub quantize: Option<Quantize>,
 }
 
@@ -104,8 +106,9 @@ impl Default for Compile {
 }
 
 impl Compile {
-    /// The names by which `metrics` and then `weighted_metrics` of a model with one output are logged, each once: a weighted one whose name is taken is
-    /// `weighted_…`, others are numbered.
+    /// Returns the log names of `metrics` and then `weighted_metrics` for a model with one output.
+    ///
+    /// Names are unique: a weighted metric whose name is taken is `weighted_…`, others are numbered.
     ///
     /// ```
     /// use systole_nn::{Compile, loss::mean_squared_error, metric::recall};
@@ -121,21 +124,21 @@ impl Compile {
     }
 }
 
-/// Everything that a training step reads and replaces. Donated to the step and put back from its results.
+/// Arrays that a training step reads and replaces. They are donated to the step and replaced by its results.
 #[derive(Clone, Default, Debug)]
 pub struct TrainState {
-    /// Weights that the optimizer changes.
+    /// Trainable weights.
     pub trainable: Params<Buffer>,
     /// Other weights: moving statistics, frozen layers.
     pub frozen: Params<Buffer>,
-    /// The optimizer's slots.
+    /// Optimizer slots.
     pub optimizer: Params<Buffer>,
-    /// Accumulators of loss and metrics over the current epoch.
+    /// Accumulators of loss and metrics for the current epoch.
     pub metrics: Params<Buffer>,
 }
 
 impl TrainState {
-    /// The step that this state comes from, where it may be under way still.
+    /// Returns the event of the step that produced this state, if it may still be running.
     pub(crate) fn ready_event(&self) -> Option<ReadyEvent> {
         self.metrics.values().next()?.ready_event()
     }

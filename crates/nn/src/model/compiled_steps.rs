@@ -1,4 +1,4 @@
-//! The compiled functions of a model: one training step as one graph, one evaluation step, one prediction.
+//! Compiled training, evaluation and prediction steps of a model, and metric accumulators.
 
 use crate::layer::{Cx, Precision};
 use crate::loss::{Loss, Prediction};
@@ -7,19 +7,19 @@ use crate::model::architecture::Architecture;
 use crate::model::batch::{Batch, DeviceBatch};
 use crate::model::compile::{Compile, TrainState};
 use crate::model::history::Logs;
-use crate::model::output_losses::{Goals, Outcome};
+use crate::model::output_losses::{BatchLosses, OutputLosses};
 use crate::model::sparsity::{MASK, Pruning};
-use crate::model::train_step::{BatchTree, StepCx, TrainStep as OwnStep, Updates};
+use crate::model::train_step::{BatchTree, OptimizerUpdate, StepCx, TrainStep as OwnStep};
 use crate::optimizer::{LossScale, Optimizer, UpdateInputs};
 use std::sync::Arc;
 use systole_ir::{DType, Graph, Literal, Result, Tensor, TensorType, grad};
-use systole_runtime::{Backend, Buffer, Executable, Jit, Params, Roles, jit};
+use systole_runtime::{Backend, Buffer, Executable, Jit, Params, ValueRoles, jit};
 
-/// Learning rate `f32[]` (with all else that changes: [`Optimizer::values_at`]), step `u64[]` and seed `u64[]`: inputs of the
-/// graph, so that changing them compiles nothing.
+/// Learning rate `f32[]` (and other scheduled values: [`Optimizer::values_at`]), step `u64[]` and seed `u64[]`. They
+/// are graph inputs, so changing them does not recompile.
 pub(crate) type Controls = (Tensor, Tensor, Tensor);
 
-/// The controls of one step.
+/// Creates the controls of one step.
 pub(crate) fn controls(values: Literal, step: u64, seed: u64) -> (Buffer, Buffer, Buffer) {
     let word = |v: u64| {
         let mut l = Literal::zeros(TensorType::scalar(DType::U64));
@@ -33,28 +33,28 @@ type TrainIn = (Params, Params, Params, Params, BatchTree, Controls);
 type TrainOut = (Params, Params, Params, Params);
 type EvaluateIn = (Params, Params, Params, BatchTree);
 type PredictIn = (Params, Params, Vec<Tensor>);
-pub(crate) type Traced<I, O> = Jit<I, O, Box<dyn Fn(I) -> O + Send + Sync>>;
+pub(crate) type TracedStep<I, O> = Jit<I, O, Box<dyn Fn(I) -> O + Send + Sync>>;
 
 pub(crate) fn union(a: &Params, b: &Params) -> Params {
     a.iter().chain(b.iter()).map(|(n, t)| (n.to_string(), t.clone())).collect()
 }
 
-/// Forward, loss, backward, optimizer update and metrics in one graph.
-pub(crate) struct TrainStep {
-    function: Traced<TrainIn, TrainOut>,
+/// Training step: forward, loss, backward, optimizer update and metrics in one graph.
+pub(crate) struct CompiledTrainStep {
+    function: TracedStep<TrainIn, TrainOut>,
     recipe: TrainRecipe,
     optimizer: Optimizer,
     pub(crate) metrics: MetricSet,
     loss_scale: Option<LossScale>,
 }
 
-impl TrainStep {
+impl CompiledTrainStep {
     pub(crate) fn new(
         architecture: &Arc<Architecture>,
         config: &Compile,
-        goals: &Goals,
+        goals: &OutputLosses,
         backend: &Arc<dyn Backend>,
-    ) -> TrainStep {
+    ) -> CompiledTrainStep {
         let metrics = MetricSet::new(config, goals);
         let loss_scale = (config.precision == Precision::MixedFloat16).then(LossScale::default);
         let recipe = TrainRecipe {
@@ -69,10 +69,10 @@ impl TrainStep {
             pruning: config.pruning.clone(),
         };
         let function = recipe.clone().function().on(backend.clone());
-        TrainStep { function, recipe, optimizer: config.optimizer.clone(), metrics, loss_scale }
+        CompiledTrainStep { function, recipe, optimizer: config.optimizer.clone(), metrics, loss_scale }
     }
 
-    /// Zeroed slots for the optimizer (and the loss scale), and masks of ones for weights that are pruned.
+    /// Returns zeroed slots for the optimizer and loss scaling, and masks of ones for pruned weights.
     pub(crate) fn optimizer_state(&self, trainable: &Params<Buffer>) -> Result<Params<Buffer>> {
         let mut state = self.optimizer.init(trainable)?;
         if let Some(scale) = &self.loss_scale {
@@ -97,7 +97,7 @@ impl TrainStep {
         Ok(state)
     }
 
-    /// Takes one step; the state is donated and replaced.
+    /// Runs one step; the state is donated and replaced.
     pub(crate) fn run(
         &self,
         state: &mut TrainState,
@@ -111,7 +111,7 @@ impl TrainStep {
         Ok(())
     }
 
-    /// Compiles for a batch's types, so that errors of the graph come before any state is given away.
+    /// Compiles for a batch's types, so that graph errors occur before the state is donated.
     pub(crate) fn prepare(
         &self,
         state: &TrainState,
@@ -122,7 +122,7 @@ impl TrainStep {
         self.function.executable((s.trainable, s.frozen, s.optimizer, s.metrics, batch.clone(), controls))
     }
 
-    /// The graph, with loops over equal pieces of the model where they are wanted.
+    /// Returns the graph, with loops over repeated segments of the model if requested.
     pub(crate) fn trace(
         &self,
         state: &TrainState,
@@ -130,14 +130,14 @@ impl TrainStep {
         batch: &Batch,
         controls: (Buffer, Buffer, Buffer),
         loops: bool,
-    ) -> Result<(Arc<Graph>, Roles)> {
+    ) -> Result<(Arc<Graph>, ValueRoles)> {
         let s = state.clone();
         let recipe = TrainRecipe { loops, ..self.recipe.clone() };
         let args = (s.trainable, s.frozen, s.optimizer, metrics, batch.buffers(), controls);
         recipe.function().program(args)
     }
 
-    /// Whether the step itself has loops over equal pieces of the model.
+    /// Whether the step uses loops over repeated segments of the model.
     pub(crate) fn loops(&self) -> bool {
         self.recipe.loops
     }
@@ -152,23 +152,23 @@ impl TrainStep {
     }
 }
 
-/// What a training step is traced from.
+/// Everything that a training step is traced from.
 #[derive(Clone)]
 struct TrainRecipe {
     architecture: Arc<Architecture>,
     optimizer: Optimizer,
-    goals: Goals,
+    goals: OutputLosses,
     precision: Precision,
     metrics: MetricSet,
     loss_scale: Option<LossScale>,
     loops: bool,
-    /// The user's, in the place of loss and metrics.
+    /// Custom training step, instead of loss and metrics.
     own: Option<Arc<dyn OwnStep>>,
     pruning: Option<Pruning>,
 }
 
 impl TrainRecipe {
-    fn function(self) -> Traced<TrainIn, TrainOut> {
+    fn function(self) -> TracedStep<TrainIn, TrainOut> {
         let traced: Box<dyn Fn(TrainIn) -> TrainOut + Send + Sync> = Box::new(move |args| self.trace(args));
         jit(traced)
             .named("train step")
@@ -208,7 +208,7 @@ impl TrainRecipe {
         (kept(&good, &new, &trainable), kept(&good, &changed, &frozen), slots, metrics)
     }
 
-    /// What metrics compare with: of shares of classes the greatest, as the loss takes labels.
+    /// Converts soft labels to class labels for metrics: the most probable class, in the form that the loss expects.
     fn classes_of(&self, labels: Vec<Tensor>) -> Vec<Tensor> {
         let class = |(i, label): (usize, Tensor)| {
             let goal = self.goals.all.get(i);
@@ -222,14 +222,14 @@ impl TrainRecipe {
         labels.into_iter().enumerate().map(class).collect()
     }
 
-    /// `bool[]`: whether the loss was finite. Weights that a step with a bad loss has read stay: to find out why, and in the model
-    /// file. (Slots would cost as much again; `fit` makes them anew.) Where the loss is scaled, gradients decide that. In f32, of
-    /// which every device can tell it.
+    /// `bool[]`: whether the loss is finite. Otherwise weights keep their values, so that the cause can be diagnosed
+    /// and the model file stays valid. Slots are not protected, because `fit` recreates them. With loss scaling, the
+    /// gradients decide instead. Uses f32, which every device can check.
     fn good(&self, metrics: &Params) -> Option<Tensor> {
         self.loss_scale.is_none().then(|| metrics[LOSS_TOTAL].convert(DType::F32).is_finite())
     }
 
-    /// As [`TrainRecipe::trace`], by the user's step.
+    /// Like [`TrainRecipe::trace`], for a custom training step.
     fn trace_own(
         &self,
         own: &dyn OwnStep,
@@ -239,7 +239,7 @@ impl TrainRecipe {
         let cx = cx.training_with(&seed, &step).with_loops(self.loops);
         let at = UpdateInputs { learning_rate, step: step.convert(DType::I64) };
         let (optimizer, loss_scale) = (self.optimizer.clone(), self.loss_scale.clone());
-        let updates = Updates { optimizer, at, loss_scale, slots };
+        let updates = OptimizerUpdate { optimizer, at, loss_scale, slots };
         let size = batch.0.first().map_or(1, |x| x.dim(0));
         let architecture = self.architecture.clone();
         let after = StepCx::run(own, cx, architecture, batch, trainable.clone(), Some(updates));
@@ -249,7 +249,8 @@ impl TrainRecipe {
         (weights, kept(&good, &after.changed, &frozen), after.slots, metrics)
     }
 
-    /// Backward pass and update, from what layers have made of the weights; under `mixed_float16` of the scaled loss.
+    /// Backward pass and update, starting from the weights as changed by layers; with `mixed_float16`, of the scaled
+    /// loss.
     fn descend(
         &self,
         loss: &Tensor,
@@ -269,7 +270,7 @@ impl TrainRecipe {
     }
 }
 
-/// Weights with zeros where their masks have them, whatever the optimizer made of them.
+/// Applies pruning masks to the updated weights.
 fn masked(weights: Params, masks: &Params) -> Params {
     if masks.is_empty() {
         return weights;
@@ -280,7 +281,7 @@ fn masked(weights: Params, masks: &Params) -> Params {
     })
 }
 
-/// The weights of a tree after a step, where that was a good one.
+/// Selects the new weights if the step was good, otherwise the old ones.
 fn kept(good: &Option<Tensor>, new: &Params, old: &Params) -> Params {
     let keep = |new: Option<&Tensor>, old: &Tensor| match (new, good) {
         (Some(new), Some(good)) => good.select(new, old),
@@ -290,9 +291,9 @@ fn kept(good: &Option<Tensor>, new: &Params, old: &Params) -> Params {
     builder.scope("optimizer", || old.map(|name, old| keep(new.get(name), old)))
 }
 
-/// Loss and metrics of a batch in inference mode.
+/// Evaluation step: loss and metrics of a batch in inference mode.
 pub(crate) struct EvaluateStep {
-    function: Traced<EvaluateIn, Params>,
+    function: TracedStep<EvaluateIn, Params>,
     pub(crate) metrics: MetricSet,
 }
 
@@ -300,7 +301,7 @@ impl EvaluateStep {
     pub(crate) fn new(
         architecture: &Arc<Architecture>,
         config: &Compile,
-        goals: &Goals,
+        goals: &OutputLosses,
         backend: &Arc<dyn Backend>,
     ) -> EvaluateStep {
         let metrics = MetricSet::new(config, goals);
@@ -343,9 +344,9 @@ impl EvaluateStep {
     }
 }
 
-/// Outputs of a batch.
+/// Prediction step: outputs of a batch.
 pub(crate) struct PredictStep {
-    function: Traced<PredictIn, Vec<Tensor>>,
+    function: TracedStep<PredictIn, Vec<Tensor>>,
 }
 
 impl PredictStep {
@@ -388,22 +389,22 @@ impl PredictStep {
     }
 }
 
-/// The running mean of the loss and all metrics, as accumulators in the graph.
+/// Running means of the loss and all metrics, as accumulators in the graph.
 #[derive(Clone)]
 pub(crate) struct MetricSet {
-    members: Vec<Member>,
-    /// Losses that are told apart: which goal, and the name of its loss.
+    members: Vec<MetricEntry>,
+    /// Losses that are logged separately: index and name.
     losses: Vec<(usize, String)>,
-    /// Names whose means a step of the user's own logs.
+    /// Names of values logged by a custom training step.
     logged: Vec<String>,
 }
 
 #[derive(Clone)]
-struct Member {
+struct MetricEntry {
     name: String,
     metric: Metric,
     weighted: bool,
-    /// Which goal it measures, and of which output that is.
+    /// Index of its entry in the output losses, and of the model's output.
     goal: usize,
     output: usize,
 }
@@ -412,9 +413,9 @@ const LOSS_TOTAL: &str = "loss/total";
 const LOSS_COUNT: &str = "loss/count";
 
 impl MetricSet {
-    fn new(config: &Compile, goals: &Goals) -> MetricSet {
+    fn new(config: &Compile, goals: &OutputLosses) -> MetricSet {
         let named = goals.metrics().zip(goals.metric_names());
-        let members = named.map(|((goal, of, (metric, weighted)), name)| Member {
+        let members = named.map(|((goal, of, (metric, weighted)), name)| MetricEntry {
             name,
             metric: metric.clone(),
             weighted: *weighted,
@@ -427,13 +428,12 @@ impl MetricSet {
         MetricSet { members, losses, logged }
     }
 
-    /// Names of the means that are kept beside the loss and metrics.
+    /// Names of means in addition to the loss and metrics.
     fn means(&self) -> impl Iterator<Item = &String> {
         self.losses.iter().map(|(_, name)| name).chain(&self.logged)
     }
 
-    /// Accumulators of a fresh epoch.
-    /// `outputs` are the shapes of the model's outputs.
+    /// Returns zeroed accumulators for an epoch. `outputs` are the shapes of the model's outputs.
     pub(crate) fn zeros(&self, outputs: &[Vec<usize>]) -> Params<Buffer> {
         let scalar = TensorType::scalar(DType::F64);
         let mut state = Params::new();
@@ -449,14 +449,14 @@ impl MetricSet {
         state
     }
 
-    /// Each batch's loss weighs as many samples as the batch has, as Keras's `fit` reports it.
+    /// Each batch's loss is weighted by its number of samples, as in Keras's `fit`.
     fn update(
         &self,
         state: &Params,
         cx: &Cx,
         outputs: &[Tensor],
         (labels, weights): (&[Tensor], &[Tensor]),
-        outcome: &Outcome,
+        outcome: &BatchLosses,
     ) -> Params {
         let mut new = state.clone();
         let size = outputs.first().map_or(1, |y| y.dim(0)) as f64;
@@ -465,7 +465,7 @@ impl MetricSet {
         new.insert(LOSS_COUNT, &state[LOSS_COUNT] + size);
         for (goal, name) in &self.losses {
             let total = format!("{name}/total");
-            // The loss is poisoned where one is missing.
+            // A missing output already made the loss an error tensor.
             if let Some(Some(value)) = outcome.each.get(*goal) {
                 new.insert(total.clone(), add(&total, value));
             }
@@ -485,14 +485,14 @@ impl MetricSet {
         new
     }
 
-    /// As [`MetricSet::update`], of what a step of the user's own logs.
+    /// Like [`MetricSet::update`], for values logged by a custom training step.
     fn update_logged(&self, state: &Params, values: &Params, loss: &Tensor, size: usize) -> Params {
         let mut new = state.clone();
         let size = size as f64;
         new.insert(LOSS_TOTAL, &state[LOSS_TOTAL] + loss.convert(DType::F64) * size);
         new.insert(LOSS_COUNT, &state[LOSS_COUNT] + size);
         for name in &self.logged {
-            // The step's loss is poisoned where one is missing.
+            // A missing value already made the step's loss an error tensor.
             let Some(value) = values.get(name) else { continue };
             let total = format!("{name}/total");
             new.insert(total.clone(), &state[&total[..]] + value * size);
@@ -500,7 +500,7 @@ impl MetricSet {
         new
     }
 
-    /// The values that accumulators stand for.
+    /// Computes the values of the accumulators.
     pub(crate) fn logs(&self, state: &Params<Buffer>) -> Result<Logs> {
         let mut logs = Logs::new();
         let value = |name: &str| state.get(name).map_or(Ok(0.0), Buffer::to_f64);
@@ -525,7 +525,7 @@ impl MetricSet {
     }
 }
 
-/// The entries whose names begin with `prefix`, with it taken off.
+/// Returns the entries whose names start with `prefix`, without it.
 fn own_slots<T: Clone>(state: &Params<T>, prefix: &str) -> Params<T> {
     let own = state.iter().filter_map(|(n, v)| Some((n.strip_prefix(prefix)?.to_string(), v.clone())));
     own.collect()

@@ -1,8 +1,8 @@
-//! What training reports: values by name for each epoch.
+//! Training history returned by `fit`: logs per epoch, step times, input bottleneck analysis.
 
-use systole_data::Report;
+use systole_data::PipelineReport;
 
-/// A step that spends less of its time waiting for data does not really wait.
+/// Minimum fraction of a step's time spent waiting for data to count as waiting.
 const WAITED: f64 = 0.05;
 
 /// Loss and metrics by name, in order.
@@ -10,7 +10,7 @@ const WAITED: f64 = 0.05;
 pub struct Logs(Vec<(String, f64)>);
 
 impl Logs {
-    /// No values.
+    /// Creates empty logs.
     pub fn new() -> Logs {
         Logs::default()
     }
@@ -24,17 +24,17 @@ impl Logs {
         }
     }
 
-    /// The value of a name.
+    /// Returns a value by name.
     pub fn get(&self, name: &str) -> Option<f64> {
         self.0.iter().find(|(n, _)| n == name).map(|(_, v)| *v)
     }
 
-    /// Names and values in order.
+    /// Iterates over names and values in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, f64)> {
         self.0.iter().map(|(n, v)| (n.as_str(), *v))
     }
 
-    /// Adds all of `other` under `prefix`.
+    /// Adds all values of `other` with `prefix` before their names.
     pub fn extend_with_prefix(&mut self, prefix: &str, other: &Logs) {
         other.iter().for_each(|(n, v)| self.insert(format!("{prefix}{n}"), v));
     }
@@ -43,10 +43,10 @@ impl Logs {
 impl std::ops::Index<&str> for Logs {
     type Output = f64;
 
-    /// The value of a name.
+    /// Returns a value by name.
     ///
     /// # Panics
-    /// When there is none; [`Logs::get`] does not.
+    /// If the name is missing; use [`Logs::get`] to avoid that.
     fn index(&self, name: &str) -> &f64 {
         match self.0.iter().find(|(n, _)| n == name) {
             Some((_, v)) => v,
@@ -55,84 +55,84 @@ impl std::ops::Index<&str> for Logs {
     }
 }
 
-/// The epoch that was the best.
+/// The best epoch of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BestEpoch {
-    /// Its number, from 1.
+    /// Epoch number, from 1.
     pub epoch: usize,
-    /// What was watched: `val_loss`.
+    /// Monitored value: `val_loss`.
     pub monitor: String,
-    /// How good it was.
+    /// Its value in that epoch.
     pub value: f64,
 }
 
-/// A validation in the middle of an epoch.
+/// A validation during an epoch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Validation {
-    /// The epoch, from 0.
+    /// Epoch, from 0.
     pub epoch: usize,
-    /// Steps of the run before it.
+    /// Number of steps of the run before it.
     pub step: u64,
-    /// Its values, under names with `val_`.
+    /// Logs, with names that start with `val_`.
     pub logs: Logs,
 }
 
-/// What `fit` returns.
+/// Result of `fit`: logs per epoch, timing and notes.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    /// Values of each epoch that was finished (or interrupted after at least one step).
+    /// Logs of each epoch that finished (or was interrupted after at least one step).
     pub epochs: Vec<Logs>,
-    /// Validations in the middle of epochs ([`Fit::val_check_interval`](crate::Fit::val_check_interval)), in order.
+    /// Validations during epochs ([`Fit::val_check_interval`](crate::Fit::val_check_interval)), in order.
     pub validations: Vec<Validation>,
     /// Number of the first epoch, from 0.
     pub initial_epoch: usize,
-    /// Wall-clock milliseconds of each step, waiting for data included: from when the step before it had ended, or the host
-    /// turned to this one, until it had ended, whoever computes it.
+    /// Wall-clock milliseconds of each step, including waiting for data. A step is timed from the end of the previous
+    /// step, or from its start on the host, until it finishes.
     pub step_ms: Vec<f32>,
-    /// Milliseconds of each step that were spent waiting for data. Where a device works by itself, those in which it had
-    /// nothing to do.
+    /// Milliseconds of each step spent waiting for data. With an asynchronous device, the time that the device was
+    /// idle.
     pub wait_ms: Vec<f32>,
-    /// Milliseconds of each step that the host waited for a device which works by itself; 0 where it computes the steps.
+    /// Milliseconds of each step that the host waited for an asynchronous device; 0 if the host computes the steps.
     pub device_wait_ms: Vec<f32>,
-    /// What the stages of the training data did, how they were tuned and why; `None` where no step was taken. Without
-    /// `steps_per_epoch` every epoch runs the pipeline anew: this is the last one's.
-    pub data: Option<Report>,
-    /// Milliseconds that steps stood still for each backup.
+    /// Report on the stages of the training pipeline and their autotuning; `None` without steps. Without
+    /// `steps_per_epoch` every epoch restarts the pipeline, and this is the last epoch's report.
+    pub data: Option<PipelineReport>,
+    /// Milliseconds that steps were blocked by each backup.
     pub backup_ms: Vec<f32>,
-    /// Samples trained on.
+    /// Number of samples trained on.
     pub samples: u64,
-    /// The epoch whose model [`Fit::best`](crate::Fit::best) kept.
+    /// Epoch of the model that [`Fit::best`](crate::Fit::best) kept.
     pub best: Option<BestEpoch>,
-    /// What went wrong without ending training: backups, checkpoints and logs that could not be written.
+    /// Failures that did not stop training: backups, checkpoints and logs that could not be written.
     pub notes: Vec<String>,
-    /// Whether the user stopped it.
+    /// Whether the user interrupted the run.
     pub interrupted: bool,
-    /// Why it ended early, when a callback or the data did that.
+    /// Reason for an early stop by a callback or the end of the data.
     pub stopped_because: Option<String>,
 }
 
 impl History {
-    /// One value of every epoch that has it.
+    /// Returns a value of every epoch that logged it.
     pub fn get(&self, name: &str) -> Vec<f64> {
         self.epochs.iter().filter_map(|e| e.get(name)).collect()
     }
 
-    /// The last epoch's values.
+    /// Returns the last epoch's logs.
     pub fn last(&self) -> Logs {
         self.epochs.last().cloned().unwrap_or_default()
     }
 
-    /// Milliseconds of all steps, the first left out where there are others: it compiles.
+    /// Sum over all steps, without the first (which compiles) if there are others.
     fn all_ms(each: &[f32]) -> f64 {
         each.iter().skip(usize::from(each.len() > 1)).map(|ms| f64::from(*ms)).sum()
     }
 
-    /// Milliseconds of all steps, waiting for data included and compiling left out.
+    /// Milliseconds of all steps, including waiting for data, excluding compilation.
     pub fn total_step_ms(&self) -> f64 {
         History::all_ms(&self.step_ms)
     }
 
-    /// The part of the steps' time that went by waiting for data, 0 to 1.
+    /// Fraction of the steps' time spent waiting for data, 0 to 1.
     pub fn data_wait(&self) -> f64 {
         match self.total_step_ms() {
             0.0 => 0.0,
@@ -140,8 +140,7 @@ impl History {
         }
     }
 
-    /// The part of the steps' time that the host waited for a device which works by itself, 0 to 1. It says how much of
-    /// its time the host has left, and no more.
+    /// Fraction of the steps' time that the host waited for an asynchronous device, 0 to 1: the host's spare time.
     pub fn device_wait(&self) -> f64 {
         match self.total_step_ms() {
             0.0 => 0.0,
@@ -149,21 +148,21 @@ impl History {
         }
     }
 
-    /// In plain words: compute-bound, or input-bound with the slow stage and what a program can do, where that helps. Empty
-    /// where no step was taken.
+    /// Reports whether training is compute-bound or input-bound, with the slow stage and a suggestion if useful. Empty
+    /// without steps.
     pub fn verdict(&self) -> String {
-        self.told(Report::verdict)
+        self.told(PipelineReport::verdict)
     }
 
-    /// As [`verdict`](History::verdict), without what to do.
+    /// Like [`verdict`](History::verdict), without the suggestion.
     pub fn finding(&self) -> String {
-        self.told(Report::finding)
+        self.told(PipelineReport::finding)
     }
 
-    fn told(&self, verdict: fn(&Report, f64) -> String) -> String {
+    fn told(&self, verdict: fn(&PipelineReport, f64) -> String) -> String {
         let Some(report) = &self.data else { return String::new() };
         match self.steps_that_waited() {
-            // What happens now and then, as at the start of an epoch, says nothing about how fast data come.
+            // Occasional waits, such as at the start of an epoch, do not make training input-bound.
             (few, all) if 2 * few < all && self.data_wait() >= WAITED => format!(
                 "compute-bound: {:.1} % of the time went to waiting for data, in {few} of {all} steps",
                 100.0 * self.data_wait()
@@ -172,7 +171,7 @@ impl History {
         }
     }
 
-    /// How many steps spent more than a little of their time waiting, of how many.
+    /// Number of steps that waited for data, and number of all steps.
     fn steps_that_waited(&self) -> (usize, usize) {
         let each = self.step_ms.iter().zip(&self.wait_ms).skip(usize::from(self.step_ms.len() > 1));
         let waited = each.clone().filter(|(step, wait)| f64::from(**wait) >= WAITED * f64::from(**step));
@@ -185,7 +184,7 @@ impl History {
         2 * few >= all && self.data_wait() >= WAITED
     }
 
-    /// Median step time in milliseconds, the first step (which compiles) left out where there are others.
+    /// Median step time in milliseconds, without the first step (which compiles) if there are others.
     pub fn median_step_ms(&self) -> f64 {
         let mut ms: Vec<f32> =
             self.step_ms.iter().copied().skip(usize::from(self.step_ms.len() > 1)).collect();
@@ -199,7 +198,7 @@ mod tests {
     use super::*;
     use systole_data::Dataset;
 
-    /// A run whose steps took 10 ms, of which those of `waits` went to waiting.
+    /// Creates a history of 10 ms steps with these waiting times.
     fn run(waits: &[f32]) -> History {
         let data = Dataset::range(4);
         let mut elements = data.iter();

@@ -1,15 +1,15 @@
-//! What can be told of data before the first step: that they never end.
+//! Rejects infinite datasets when no step count is given.
 
 use systole_data::{Cardinality, Dataset};
 use systole_ir::{Error, ErrorKind, Result};
 
-/// Refuses data without an end where nobody says how many batches are wanted.
+/// Rejects an infinite dataset unless the number of batches is given.
 pub(crate) fn check_end(data: &Dataset, steps: Option<usize>, what: &str, say: &str) -> Result<()> {
     if steps.is_some() || data.cardinality() != Cardinality::Infinite {
         return Ok(());
     }
     Err(Error::new(ErrorKind::Config, format!("{what} never ends"))
         .at(format!("{data:?}"))
-        .because("the data set repeats for ever")
-        .hint(format!("{say}, or leave `repeat` out")))
+        .because("the dataset repeats forever")
+        .hint(format!("{say}, or remove `repeat`")))
 }

@@ -1,9 +1,8 @@
-//! Loops over the equal pieces of a model, for compilers that take long for long programs.
+//! Rolls repeated identical layer blocks into loops, for compilers that are slow on long programs.
 //!
-//! A deep model is mostly one piece again and again: a transformer's block, a residual block of a convolutional network.
-//! Where a chain of pieces is wired alike and each traces to the same graph, one loop over their stacked weights computes
-//! what the pieces one after the other would: the same operations on the same numbers, random draws included. Weights keep
-//! their names: the stacks are made inside the program.
+//! A deep model mostly repeats one segment: a transformer block, a residual block. If a chain of segments is wired
+//! identically and each traces to the same graph, one loop over their stacked weights computes the same operations on
+//! the same numbers, random draws included. Weights keep their names: stacking happens inside the program.
 
 use crate::layer::{Cx, PieceInput};
 use crate::model::architecture::{Architecture, LayerNode, NodeInput};
@@ -11,28 +10,28 @@ use std::ops::Range;
 use std::sync::Arc;
 use systole_ir::{Graph, GraphBuilder, Literal, Tensor, TensorType, control_builders};
 
-/// Fewer pieces stay as they are: a loop over two would save little and cost the joins between them.
+/// Minimum number of segments for a loop; for fewer, the stacking costs more than the loop saves.
 const FEWEST: usize = 3;
 
-/// Places `start..start + period · times` that look like `times` equal pieces, each fed by the one before only.
+/// Nodes `start..start + period · times` that look like `times` identical segments, each fed only by the previous one.
 #[derive(Debug, PartialEq)]
 pub(crate) struct LayerChain {
     pub(crate) start: usize,
     period: usize,
     times: usize,
-    /// What feeds the first piece.
+    /// Input of the first segment.
     pub(crate) entry: NodeInput,
 }
 
-/// The chains of an architecture, from its inputs on, none in another: of those that begin at one node the one that
-/// covers most.
+/// Finds the disjoint chains of an architecture, from its inputs on. Of chains with the same first node, the longest is
+/// used.
 pub(crate) fn chains(architecture: &Architecture) -> Vec<LayerChain> {
     let mut found = Vec::new();
     let mut start = 0;
     while start < architecture.nodes.len() {
         let longest = (architecture.nodes.len() - start) / FEWEST;
         let here = (1..=longest).filter_map(|period| LayerChain::at(architecture, start, period));
-        // Of equals the last one wins, so the shortest period is asked last.
+        // On ties the last one wins, so the shortest period comes last.
         match here.collect::<Vec<_>>().into_iter().rev().max_by_key(LayerChain::nodes) {
             Some(chain) => {
                 start += chain.nodes();
@@ -63,7 +62,7 @@ impl LayerChain {
         chain.is_long().then_some(chain)
     }
 
-    /// Whether the nodes after the chain look like one more piece.
+    /// Whether the nodes after the chain look like a further segment.
     fn continues(&self, nodes: &[LayerNode]) -> bool {
         let shift = self.nodes();
         let Some(next) = nodes.get(self.start + shift..self.start + shift + self.period) else {
@@ -75,7 +74,7 @@ impl LayerChain {
         };
         nodes[self.start..].iter().zip(next).all(|(first, node)| {
             let (a, b) = (&first.layer, &node.layer);
-            // Ranges of layers that are trained for eight bits are weights that a step changes.
+            // Ranges of quantization-aware layers are weights that a step updates.
             let alike = (a.class_name(), a.is_trainable(), a.is_remat())
                 == (b.class_name(), b.is_trainable(), b.is_remat())
                 && a.quantizer().is_none();
@@ -83,8 +82,8 @@ impl LayerChain {
         })
     }
 
-    /// Whether only the last node is read from outside, and no layer here has another node of its name, with which it
-    /// would share its weights.
+    /// Whether only the last node is read from outside, and no layer shares its weights with another node of the same
+    /// name.
     fn is_closed(&self, architecture: &Architecture) -> bool {
         let nodes = &architecture.nodes;
         let range = self.start..self.start + self.nodes();
@@ -98,25 +97,25 @@ impl LayerChain {
             && !own.iter().any(shared)
     }
 
-    /// Places in all pieces.
+    /// Number of nodes in all segments.
     pub(crate) fn nodes(&self) -> usize {
         self.period * self.times
     }
 
-    /// Whether a loop would pay.
+    /// Whether it has enough segments for a loop.
     pub(crate) fn is_long(&self) -> bool {
         self.times >= FEWEST
     }
 
-    /// Takes the first piece out: it may differ from the others in what it is given.
+    /// Removes the first segment, whose input type may differ.
     pub(crate) fn leave_one_out(&mut self) {
         self.start += self.period;
         self.times -= 1;
         self.entry = NodeInput::Layer(self.start - 1);
     }
 
-    /// The chain's output for its input `x`, by a loop; `None` where the first pieces are not equal after all. A chain
-    /// whose last ones differ is cut.
+    /// Builds the chain's output for its input `x` as a loop. `None` if the first segments differ after tracing. If
+    /// only the last ones differ, the chain is shortened.
     pub(crate) fn as_loop(&mut self, architecture: &Architecture, cx: &mut Cx, x: &Tensor) -> Option<Tensor> {
         if cx.mask_of(x).is_some() {
             return None;
@@ -145,26 +144,26 @@ impl LayerChain {
     }
 }
 
-/// Whether a source lies in a piece that begins at `start`, of sources that its nodes may have.
+/// Whether a source is inside the segment that starts at node `start`.
 fn inside(source: &NodeInput, start: usize) -> bool {
     matches!(source, NodeInput::Layer(i) if *i >= start)
 }
 
-/// A piece that was traced on its own.
+/// A separately traced segment.
 struct LayerPiece {
-    /// `input, key of draws (in training), fed … → output, updated weights …`
+    /// Signature: `input, random key (in training), weights and draws … → output, updated weights …`
     graph: Arc<Graph>,
     fed: Vec<PieceInput>,
     /// Paths of the weights that it updates.
     updates: Vec<String>,
-    /// Draws of the model up to its end.
+    /// Number of the model's random draws up to its end.
     draws: usize,
 }
 
 impl LayerPiece {
-    /// `None` for what no loop can step: an output of another type than the input, weights that the model has not, a layer
-    /// with an error, which is to surface where the layer is called, an output whose logits a loss may ask for, masks, models
-    /// of several outputs, or penalties and constraints.
+    /// Traces a segment. `None` if a loop cannot represent it: the output type differs from the input type, a weight is
+    /// unknown, a layer fails (the error is reported where the layer is called), or the segment has logits, masks,
+    /// several outputs, penalties or constraints.
     fn trace(
         architecture: &Architecture,
         range: Range<usize>,
@@ -206,7 +205,8 @@ impl LayerPiece {
     }
 }
 
-/// The output of the last of equal pieces, whose derivative computes them `again` or not.
+/// Builds a loop over identical segments and returns its output. With `again` the backward pass recomputes them
+/// (rematerialization).
 fn looped(pieces: &[LayerPiece], cx: &mut Cx, x: &Tensor, again: bool) -> Tensor {
     let (first, key) = (&pieces[0], cx.draw_key().cloned());
     let stacks: Vec<Tensor> = (0..first.fed.len()).map(|k| stacked(pieces, k, cx)).collect();
@@ -234,7 +234,7 @@ fn looped(pieces: &[LayerPiece], cx: &mut Cx, x: &Tensor, again: bool) -> Tensor
     last.remove(0)
 }
 
-/// `→ T[pieces, …]`: what all pieces are fed by the same parameter.
+/// Stacks parameter `k` of all segments: `→ T[pieces, …]`.
 fn stacked(pieces: &[LayerPiece], k: usize, cx: &Cx) -> Tensor {
     let draws: Vec<u64> = pieces
         .iter()

@@ -1,4 +1,4 @@
-//! [`Model`]: an architecture with its weights; `compile`, `evaluate`, `predict`, `summary`. Training is in `fit`.
+//! [`Model`]: an architecture with its weights: `build`, `compile`, `evaluate`, `predict`, `summary`. Training is in `fit`.
 
 pub(crate) mod accelerator;
 pub(crate) mod architecture;
@@ -16,17 +16,17 @@ pub(crate) mod sparsity;
 pub(crate) mod train_step;
 pub(crate) mod weight_only_quantization;
 
-use crate::layer::quantized_weight::Held;
+use crate::layer::quantized_weight::QuantizedWeight;
 use crate::layer::{Cx, Precision, WeightSpec};
 use crate::layers::{LayerSpec, NestedModel};
 use crate::model::architecture::{Architecture, InputSpec, NodeInput, Outputs, Symbol};
 use crate::model::batch::{Batch, BatchFields, without_batch};
 use crate::model::compile::{Compile, TrainState};
-use crate::model::compiled_steps::{EvaluateStep, PredictStep, TrainStep, controls};
-use crate::model::gradient_accumulation::Phase;
+use crate::model::compiled_steps::{CompiledTrainStep, EvaluateStep, PredictStep, controls};
+use crate::model::gradient_accumulation::AccumulationPhase;
 use crate::model::history::Logs;
 use crate::model::infinite_data::check_end;
-use crate::model::output_losses::Goals;
+use crate::model::output_losses::OutputLosses;
 use crate::optimizer::schedule::Schedule;
 use std::fmt::Write;
 use std::sync::Arc;
@@ -35,29 +35,29 @@ use systole_dist::Strategy;
 use systole_ir::{
     DType, Error, ErrorKind, Graph, GraphBuilder, Literal, Result, ResultExt, Shape, Tensor, TensorType,
 };
-use systole_runtime::{Backend, Buffer, DeviceInfo, Executable, Params, Roles, backend};
+use systole_runtime::{Backend, Buffer, DeviceInfo, Executable, Params, ValueRoles, backend};
 
-pub(crate) struct Compiled {
+pub(crate) struct CompiledSteps {
     pub(crate) config: Compile,
-    pub(crate) goals: Goals,
-    pub(crate) train: TrainStep,
+    pub(crate) goals: OutputLosses,
+    pub(crate) train: CompiledTrainStep,
     pub(crate) evaluate: EvaluateStep,
     pub(crate) predict: PredictStep,
     pub(crate) backend: Arc<dyn Backend>,
 }
 
-/// One line of [`Model::summary`].
+/// Row of [`Model::summary`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct SummaryRow {
-    /// Name and class: `conv2d (Conv2D)`.
+    /// Layer name and class: `conv2d (Conv2D)`.
     pub layer: String,
-    /// Shape of the output without the batch dimension.
+    /// Output shape without the batch dimension.
     pub output_shape: Shape,
     /// Number of weights.
     pub params: usize,
 }
 
-/// A model: layers, weights and, once compiled, what training needs.
+/// A model: layers, weights and, after `compile`, the training configuration.
 ///
 /// ```
 /// use systole_data::Dataset;
@@ -77,37 +77,37 @@ pub struct Model {
     pub(crate) architecture: Arc<Architecture>,
     pub(crate) specs: Vec<WeightSpec>,
     pub(crate) rows: Vec<SummaryRow>,
-    /// Types of the outputs, once built.
+    /// Output types, after building.
     pub(crate) outputs: Vec<TensorType>,
     pub(crate) state: TrainState,
-    pub(crate) compiled: Option<Compiled>,
-    /// What predicts where nothing was compiled.
+    pub(crate) compiled: Option<CompiledSteps>,
+    /// Prediction step of a model that is not compiled.
     predicts: Option<PredictStep>,
     pub(crate) seed: u64,
-    /// Optimizer steps taken so far.
+    /// Number of optimizer steps so far.
     pub(crate) step: u64,
-    /// Epochs finished so far.
+    /// Number of finished epochs.
     pub(crate) epoch: usize,
-    /// Where the number of steps whose gradients are gathered was changed while training.
-    pub(crate) phase: Option<Phase>,
+    /// Current gradient accumulation phase, if the factor was changed during training.
+    pub(crate) phase: Option<AccumulationPhase>,
     /// Names of the classes, for predictions and reports.
     pub class_names: Vec<String>,
-    /// Notes kept with the model file (how data were scaled, which data set); free text by key.
+    /// Notes stored in the model file (data scaling, dataset): free text by key.
     pub notes: std::collections::BTreeMap<String, String>,
 }
 
 impl Model {
-    /// A chain of layers. Its input shape is learned from the first data it sees.
+    /// Creates a sequential model. Its input shape is inferred from the first data.
     pub fn sequential(layers: impl IntoIterator<Item = LayerSpec>) -> Model {
         Model::new(Architecture::sequential(layers))
     }
 
-    /// A graph of layers from `inputs` to its outputs, `&y` or `[&a, &b]`; see [`crate::input`].
+    /// Creates a functional model from `inputs` to its outputs, `&y` or `[&a, &b]`; see [`crate::input`].
     pub fn functional(inputs: &[Symbol], outputs: impl Outputs) -> Result<Model> {
         Ok(Model::new(Architecture::functional(inputs, outputs)?))
     }
 
-    /// A model of a given structure.
+    /// Creates a model with this architecture.
     pub fn new(architecture: Architecture) -> Model {
         Model {
             architecture: Arc::new(architecture),
@@ -126,7 +126,7 @@ impl Model {
         }
     }
 
-    /// The structure.
+    /// Architecture of the model.
     pub fn architecture(&self) -> &Architecture {
         &self.architecture
     }
@@ -136,41 +136,41 @@ impl Model {
         !self.outputs.is_empty()
     }
 
-    /// Type of the output of one sample, once built; of several outputs the first's.
+    /// Type of the first output for one sample, after building.
     pub fn output_type(&self) -> Option<&TensorType> {
         self.outputs.first()
     }
 
-    /// Types of the outputs of one sample; of a model that is not built, none.
+    /// Output types for one sample; empty before building.
     pub fn output_types(&self) -> &[TensorType] {
         &self.outputs
     }
 
-    /// The shapes of the outputs; of a model that is not built, none.
+    /// Output shapes; empty before building.
     pub(crate) fn output_shapes(&self) -> Vec<Vec<usize>> {
         self.outputs.iter().map(|output| output.shape.to_vec()).collect()
     }
 
-    /// Optimizer steps taken so far.
+    /// Number of optimizer steps so far.
     pub fn steps(&self) -> u64 {
         self.step
     }
 
-    /// Epochs finished so far.
+    /// Number of finished epochs.
     pub fn epochs(&self) -> usize {
         self.epoch
     }
 
-    /// How the model was compiled.
+    /// Training configuration, if the model is compiled.
     pub fn compile_config(&self) -> Option<&Compile> {
         self.compiled.as_ref().map(|c| &c.config)
     }
 
-    /// Infers all shapes from the inputs' types (of one sample). The initial weights are drawn when something first reads
-    /// them, so that a program which does not fit into memory is refused before they take any.
+    /// Infers all shapes from the input types (of one sample). Initial weights are generated when first read, so that a
+    /// program that exceeds the memory is rejected before they are allocated.
     ///
     /// # Errors
-    /// When a layer cannot take the shape it gets; names the layer.
+    /// If a layer rejects its input shape; names the layer.
     pub fn build(&mut self, inputs: &[TensorType]) -> Result<()> {
         self.architecture.check()?;
         let mut architecture = with_inputs(&self.architecture, inputs)?;
@@ -182,7 +182,7 @@ impl Model {
         let built = infer(&architecture, precision)?;
         self.architecture = Arc::new(architecture);
         if let Some(config) = self.compile_config().filter(|_| quantize.is_some()).cloned() {
-            // Its steps were made of the layers without places to round at.
+            // Existing steps were traced without quantization points.
             self.adopt_config(config)?;
         }
         self.predicts = None;
@@ -195,18 +195,17 @@ impl Model {
         })
     }
 
-    /// Type of the output of one sample for inputs of these types (of one sample), without building anything; of several
-    /// outputs the first's.
+    /// Returns the first output's type (of one sample) for inputs of these types, without building the model.
     ///
     /// # Errors
-    /// When a layer cannot take the shape it gets; names the layer.
+    /// If a layer rejects its input shape; names the layer.
     pub fn output_for(&self, inputs: &[TensorType]) -> Result<TensorType> {
         self.architecture.check()?;
         let mut outputs = infer(&with_inputs(&self.architecture, inputs)?, Precision::Float32)?.outputs;
         Ok(outputs.swap_remove(0))
     }
 
-    /// Output shapes of an architecture whose input types are known, without making weights.
+    /// Infers output shapes if the input types are known, without creating weights.
     pub(crate) fn build_shapes(&mut self, precision: Precision) -> Result<()> {
         let built = infer(&self.architecture, precision)?;
         self.rows = built.rows;
@@ -214,7 +213,7 @@ impl Model {
         Ok(())
     }
 
-    /// Takes over weight specs and makes each weight by `make`.
+    /// Sets the weight specs and creates each weight with `make`.
     pub(crate) fn adopt(
         &mut self,
         specs: Vec<WeightSpec>,
@@ -242,10 +241,10 @@ impl Model {
             }
     }
 
-    /// Sets optimizer, loss, metrics and precision. Weights stay when they exist.
+    /// Sets optimizer, loss, metrics and precision. Existing weights are kept.
     ///
     /// # Errors
-    /// With the first argument of a layer, the optimizer, the loss or a metric that was given wrongly.
+    /// Reports the first invalid argument of a layer, the optimizer, the loss or a metric.
     pub fn compile(&mut self, mut config: Compile) -> Result<()> {
         self.architecture.check()?;
         if let Some(own) = config.train_step.as_ref().and_then(|step| step.configure_optimizers()) {
@@ -255,13 +254,16 @@ impl Model {
         config.check_arguments()?;
         config.pruning.as_ref().map_or(Ok(()), |pruning| pruning.check())?;
         if config.pruning.is_some() && config.train_step.is_some() {
-            return Err(Error::new(ErrorKind::Unsupported, "weights are not pruned in a step of one's own")
-                .hint("leave pruning or train_step out"));
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "pruning is not supported with a custom training step",
+            )
+            .hint("remove pruning or train_step"));
         }
         if config.soft_labels && config.loss.of_shares().is_none() {
-            let what = format!("{} takes no shares of classes for labels", config.loss.name());
+            let what = format!("{} does not support soft labels (class probabilities)", config.loss.name());
             return Err(Error::new(ErrorKind::Config, what)
-                .hint("train with sparse_categorical_crossentropy or categorical_crossentropy, or without mixup and cutmix"));
+                .hint("use sparse_categorical_crossentropy or categorical_crossentropy, or train without mixup and cutmix"));
         }
         if !self.is_built() {
             self.seed = config.seed;
@@ -272,22 +274,22 @@ impl Model {
         self.requantize()
     }
 
-    /// The devices that steps run on; none before [`compile`](Model::compile).
+    /// Devices that steps run on; empty before [`compile`](Model::compile).
     pub fn devices(&self) -> Vec<DeviceInfo> {
         self.compiled.as_ref().map_or(Vec::new(), |c| c.backend.devices())
     }
 
-    /// Goes on by another strategy, on `backend` or the best registered one, with everything that was trained so far: the
-    /// optimizer's state too. A model file holds whole arrays, so the number of devices may change.
+    /// Switches to another strategy, on `backend` or the best registered one, and keeps weights and optimizer state.
+    /// Model files hold whole arrays, so the number of devices may change.
     ///
     /// # Errors
-    /// When the model is not compiled, or the mesh does not fit the backend.
+    /// If the model is not compiled, or the mesh does not match the backend.
     pub fn set_strategy(&mut self, strategy: Strategy, backend: Option<Arc<dyn Backend>>) -> Result<()> {
         let config = self.compiled()?.config.clone();
         self.adopt_config(Compile { strategy, backend, ..config })
     }
 
-    /// Compiles the steps for the layers as they are now; what the optimizer had gathered is given up.
+    /// Recompiles the steps for the current layers and resets the optimizer state.
     pub(crate) fn recompile(&mut self) -> Result<()> {
         self.predicts = None;
         self.state.optimizer = Params::new();
@@ -304,9 +306,9 @@ impl Model {
         };
         let backend = config.strategy.on(backend)?;
         let a = &self.architecture;
-        let goals = Goals::of(a, &config)?;
-        self.compiled = Some(Compiled {
-            train: TrainStep::new(a, &config, &goals, &backend),
+        let goals = OutputLosses::of(a, &config)?;
+        self.compiled = Some(CompiledSteps {
+            train: CompiledTrainStep::new(a, &config, &goals, &backend),
             evaluate: EvaluateStep::new(a, &config, &goals, &backend),
             predict: PredictStep::new(a, config.precision, &backend),
             backend,
@@ -316,14 +318,14 @@ impl Model {
         Ok(())
     }
 
-    pub(crate) fn compiled(&self) -> Result<&Compiled> {
+    pub(crate) fn compiled(&self) -> Result<&CompiledSteps> {
         self.compiled.as_ref().ok_or_else(|| {
             Error::new(ErrorKind::Config, "the model is not compiled")
                 .hint("call compile(Compile { optimizer, loss, metrics, ..default() }) first")
         })
     }
 
-    /// Builds from the first data, where that has not happened, and makes the optimizer's slots.
+    /// Builds the model from the first data if necessary, and creates the optimizer slots.
     pub(crate) fn ready_for(&mut self, batch: &Batch) -> Result<()> {
         self.build_for(batch)?;
         self.check_step_batch(batch)?;
@@ -335,7 +337,7 @@ impl Model {
         Ok(())
     }
 
-    /// Builds from the first batch of training or measuring, where that tells the types.
+    /// Builds the model from the first batch, if the batch determines the input types.
     pub(crate) fn build_for(&mut self, batch: &Batch) -> Result<()> {
         if self.is_built() {
             return Ok(());
@@ -345,20 +347,22 @@ impl Model {
         }
         let known: Option<Vec<TensorType>> = self.architecture.inputs.iter().map(|i| i.ty.clone()).collect();
         let types = known.ok_or_else(|| {
-            Error::new(ErrorKind::Config, "the shapes of the model are not known")
-                .because("its step takes fields of its own, which do not tell what its layers take")
-                .hint("build it with the type of one sample: model.build(&[…])")
+            Error::new(ErrorKind::Config, "the model has no shapes yet")
+                .because(
+                    "its custom training step reads its own fields, which do not determine the input types",
+                )
+                .hint("build it with the types of one sample: model.build(&[…])")
         })?;
         self.build(&types)
     }
 
-    /// Whether steps take other fields of the data than the model's inputs.
+    /// Whether steps read other data fields than the model's inputs.
     fn has_own_fields(&self) -> bool {
         let step = self.compiled.as_ref().and_then(|c| c.config.train_step.as_ref());
         step.is_some_and(|step| !step.fields().is_empty())
     }
 
-    /// An error where a batch of training or measuring is none for the model.
+    /// Rejects a training or evaluation batch that does not match the model.
     pub(crate) fn check_step_batch(&self, batch: &Batch) -> Result<()> {
         if self.has_own_fields() { Ok(()) } else { self.check_batch(batch) }
     }
@@ -370,12 +374,12 @@ impl Model {
         self.check_ids(batch)
     }
 
-    /// Names of the model's inputs, for taking batches apart.
+    /// Input names, to extract batches.
     pub(crate) fn input_names(&self) -> Vec<String> {
         self.architecture.inputs.iter().map(|i| i.name.clone()).collect()
     }
 
-    /// What a batch of training or measuring is made of.
+    /// Fields of a training or evaluation batch.
     pub(crate) fn batch_fields(&self) -> BatchFields {
         let outputs = self.compiled.as_ref().map_or(Vec::new(), |c| c.goals.label_names());
         match self.compiled.as_ref().and_then(|c| c.config.train_step.as_ref()) {
@@ -386,12 +390,12 @@ impl Model {
         }
     }
 
-    /// A batch of the pipeline, as steps take it.
+    /// Extracts a batch from a dataset element.
     pub(crate) fn batch_of(&self, sample: &Sample) -> Result<Batch> {
         Batch::of_fields(sample, &self.batch_fields())
     }
 
-    /// Forgets the steps since `state` was the model's.
+    /// Restores an earlier state and step number.
     pub(crate) fn put_back(&mut self, state: TrainState, step: u64) {
         (self.state, self.step) = (state, step);
     }
@@ -408,17 +412,17 @@ impl Model {
         }
     }
 
-    /// Loss and metrics over `data` (batches of samples), in inference mode.
+    /// Computes loss and metrics over `data` (batches), in inference mode.
     ///
     /// # Errors
-    /// When the model is not compiled, or the data does not fit it.
+    /// If the model is not compiled, or the data does not match it.
     pub fn evaluate(&mut self, data: &Dataset) -> Result<Logs> {
         self.evaluate_steps(data, None)
     }
 
-    /// As [`Model::evaluate`], over at most `steps` batches.
+    /// Like [`Model::evaluate`], over at most `steps` batches.
     pub fn evaluate_steps(&mut self, data: &Dataset, steps: Option<usize>) -> Result<Logs> {
-        check_end(data, steps, "the evaluation", "take some of it (Dataset::take, evaluate_steps)")?;
+        check_end(data, steps, "the evaluation", "limit the data (Dataset::take, evaluate_steps)")?;
         let mut metrics = None;
         for sample in data.iter().take(steps.unwrap_or(usize::MAX)) {
             let batch = self.batch_of(&sample?)?;
@@ -429,20 +433,20 @@ impl Model {
             metrics = Some(evaluate.run(&self.state, sums, &batch)?);
         }
         let Some(metrics) = metrics else {
-            return Err(Error::new(ErrorKind::Data, "there is no batch to evaluate")
-                .hint("check the data set's take/skip/filter stages"));
+            return Err(Error::new(ErrorKind::Data, "cannot evaluate: the dataset yields no batch")
+                .hint("check the dataset's take/skip/filter stages"));
         };
         self.compiled()?.evaluate.metrics.logs(&metrics)
     }
 
-    /// Outputs for every sample of `data` (batches), joined: `→ f32[N, …]`; of several outputs the first.
+    /// Returns the first output for all samples of `data` (batches), concatenated: `→ f32[N, …]`.
     pub fn predict(&mut self, data: &Dataset) -> Result<Literal> {
         Ok(self.predict_all(data)?.swap_remove(0).1)
     }
 
-    /// All outputs by their names, for every sample of `data` (batches), joined: `→ f32[N, …]` each.
+    /// Returns all outputs by name for all samples of `data` (batches), concatenated: `→ f32[N, …]` each.
     pub fn predict_all(&mut self, data: &Dataset) -> Result<Vec<(String, Literal)>> {
-        check_end(data, None, "the prediction", "take some of it (Dataset::take)")?;
+        check_end(data, None, "the prediction", "limit the data (Dataset::take)")?;
         let names: Vec<String> = self.architecture.output_names().into_iter().map(str::to_string).collect();
         let mut parts: Vec<Vec<Literal>> = vec![Vec::new(); names.len()];
         for sample in data.iter() {
@@ -452,7 +456,7 @@ impl Model {
         names.into_iter().zip(parts).map(|(name, parts)| Ok((name, join(&parts)?))).collect()
     }
 
-    /// Outputs for one batch `x: T[B, …] → f32[B, …]`; of several outputs the first.
+    /// Returns the first output for one batch: `x: T[B, …] → f32[B, …]`.
     pub fn predict_on_batch(&mut self, x: &Literal) -> Result<Literal> {
         let name = self.input_names().into_iter().next().unwrap_or_default();
         Ok(self.predict_sample(&Sample::new([(name, x.clone())]))?.swap_remove(0))
@@ -477,7 +481,8 @@ impl Model {
         outputs.into_iter().map(|y| Ok(y.to_literal()?.convert(DType::F32))).collect()
     }
 
-    /// A weight by its path (`conv2d/kernel`). A meeting of all hosts where it is split over several.
+    /// Returns a weight by path (`conv2d/kernel`). A collective operation of all hosts if the weight is sharded over
+    /// several.
     pub fn weight(&self, path: &str) -> Result<Literal> {
         let found = self.state.trainable.get(path).or_else(|| self.state.frozen.get(path));
         self.whole(found.ok_or_else(|| self.no_weight(path))?)
@@ -495,18 +500,19 @@ impl Model {
         if old.ty() != value.ty() {
             return Err(Error::new(
                 ErrorKind::Config,
-                format!("weight {path} is {}, not {}", old.ty(), value.ty()),
+                format!("weight {path} has type {}, got {}", old.ty(), value.ty()),
             ));
         }
         group.insert(path, value.into());
         Ok(())
     }
 
-    /// As [`Model::set_weight`], of another model's weight of the same type; one that is packed there stays so.
+    /// Like [`Model::set_weight`], but copies another model's weight of the same type; a quantized weight stays
+    /// quantized.
     pub(crate) fn take_weight(&mut self, path: &str, from: &Model) -> Result<()> {
         let theirs =
             from.weights().into_iter().find(|(name, _)| *name == path).map(|(_, value)| value.clone());
-        let Some(packed) = theirs.filter(|value| value.origin::<Held>().is_some()) else {
+        let Some(packed) = theirs.filter(|value| value.origin::<QuantizedWeight>().is_some()) else {
             return self.set_weight(path, from.weight(path)?);
         };
         let is_trained = self.state.trainable.get(path).is_some();
@@ -515,7 +521,7 @@ impl Model {
         Ok(())
     }
 
-    /// Paths and values of all weights, in the order the layers asked for them.
+    /// Paths and values of all weights, in the order in which layers requested them.
     pub fn weights(&self) -> Vec<(&str, &Buffer)> {
         let find = |p: &str| self.state.trainable.get(p).or_else(|| self.state.frozen.get(p));
         self.specs.iter().filter_map(|s| Some((s.path.as_str(), find(&s.path)?))).collect()
@@ -523,27 +529,27 @@ impl Model {
 
     fn no_weight(&self, path: &str) -> Error {
         let all: Vec<&str> = self.specs.iter().map(|s| s.path.as_str()).collect();
-        Error::new(ErrorKind::Config, format!("the model has no weight {path}")).hint(if all.is_empty() {
+        Error::new(ErrorKind::Config, format!("unknown weight {path}")).hint(if all.is_empty() {
             "build the model first".into()
         } else {
-            format!("its weights: {}", all.join(", "))
+            format!("use one of its weights: {}", all.join(", "))
         })
     }
 
-    /// Sets the learning rate from now on: a constant, or a schedule. Nothing is compiled anew.
+    /// Sets the learning rate, a constant or a schedule, without recompiling.
     pub fn set_learning_rate(&mut self, learning_rate: impl Into<Schedule>) {
         if let Some(c) = &mut self.compiled {
             c.config.optimizer.learning_rate = learning_rate.into();
         }
     }
 
-    /// The learning rate of the next step.
+    /// Learning rate of the next step.
     pub fn learning_rate(&self) -> f64 {
         self.compiled.as_ref().map_or(0.0, |c| c.config.optimizer.rate_at(self.step))
     }
 
-    /// Layers, output shapes and numbers of weights as a table. A functional model knows them from its inputs; a chain once it
-    /// has seen data.
+    /// Returns a table of layers, output shapes and weight counts. A sequential model has shapes only after building or
+    /// seeing data.
     ///
     /// ```
     /// use systole_nn::{input, layers::dense, Model};
@@ -576,12 +582,12 @@ impl Model {
         }
     }
 
-    /// The rows of the summary, for programs.
+    /// Rows of the summary.
     pub fn summary_rows(&self) -> &[SummaryRow] {
         &self.rows
     }
 
-    /// The graph of the forward pass for a batch of `batch_size`.
+    /// Returns the graph of the forward pass for this batch size.
     pub fn forward_graph(&self, batch_size: usize) -> Result<Arc<Graph>> {
         let precision = self.compiled.as_ref().map_or(Precision::Float32, |c| c.config.precision);
         let step = PredictStep::new(&self.architecture, precision, &backend("ref")?);
@@ -590,26 +596,26 @@ impl Model {
         step.trace(&self.state, &Batch { inputs, ..Batch::default() })
     }
 
-    /// The graph of a whole training step (forward, loss, backward, update, metrics) for a batch of `batch_size`.
+    /// Returns the graph of a training step (forward, loss, backward, update, metrics) for this batch size.
     pub fn train_graph(&mut self, batch_size: usize) -> Result<Arc<Graph>> {
         let loops = self.compiled()?.train.loops();
         Ok(self.train_program(batch_size, loops)?.0)
     }
 
-    /// As [`Model::train_graph`], and what its parameters and results are. With `loops`, for compilers that take long for
-    /// long programs, runs of equal layers are loops over their stacked weights: the same arithmetic, and a program whose
-    /// length does not grow with the model's depth.
-    pub fn train_program(&mut self, batch_size: usize, loops: bool) -> Result<(Arc<Graph>, Roles)> {
+    /// Like [`Model::train_graph`], and also returns the roles of its parameters and results. With `loops`, repeated
+    /// identical layers become loops over their stacked weights, for compilers that are slow on long programs: the same
+    /// arithmetic, with a program length that does not grow with the model's depth.
+    pub fn train_program(&mut self, batch_size: usize, loops: bool) -> Result<(Arc<Graph>, ValueRoles)> {
         let batch = self.example_batch(batch_size)?;
         self.ready_for(&batch)?;
         let metrics = self.compiled()?.train.metrics.zeros(&self.output_shapes());
         self.compiled()?.train.trace(&self.state, metrics, &batch, self.controls(), loops)
     }
 
-    /// The training step for a batch of `batch_size`, compiled and not run: what it needs is in its report.
+    /// Compiles the training step for this batch size without running it; its report contains the memory use.
     ///
     /// # Errors
-    /// When the model is not compiled or has no shapes, or the step cannot be compiled: it does not fit into memory.
+    /// If the model is not compiled or has no shapes, or the step cannot be compiled because it exceeds the memory.
     pub fn train_executable(&mut self, batch_size: usize) -> Result<Arc<dyn Executable>> {
         let batch = self.example_batch(batch_size)?;
         self.ready_for(&batch)?;
@@ -617,10 +623,11 @@ impl Model {
         self.compiled()?.train.prepare(&self.state, &batch.buffers(), self.controls())
     }
 
-    /// Types of what a step of `batch_size` samples takes: its fields, and the label of its first output, whose shape follows the loss.
+    /// Returns the argument types of a step with this batch size: its fields, and the label of its first output, whose
+    /// shape depends on the loss.
     ///
     /// # Errors
-    /// When the model has no shapes yet.
+    /// If the model has no shapes yet.
     pub fn step_types(&self, batch_size: usize) -> Result<(Vec<TensorType>, TensorType)> {
         let output = self.output_type().ok_or_else(|| {
             Error::new(ErrorKind::Config, "the model has no shapes yet")
@@ -637,7 +644,7 @@ impl Model {
         Ok((all(&inputs, batch_size), with_batch(&label, batch_size)))
     }
 
-    /// Types of the labels of one sample, of all outputs that have any: as their losses would have them.
+    /// Label types of one sample for all outputs with labels, as their losses expect them.
     fn label_types(&self) -> Vec<TensorType> {
         let goals = self.compiled.as_ref().map_or(&[][..], |c| &c.goals.all);
         let of_goals = goals.iter().filter_map(|goal| {
@@ -649,13 +656,13 @@ impl Model {
         if labels.is_empty() { self.own_label().into_iter().collect() } else { labels }
     }
 
-    /// What a step of one's own may take for a label of one sample: as the loss would have it.
+    /// Label type of one sample for a custom training step, as the loss expects it.
     fn own_label(&self) -> Option<TensorType> {
         let output = self.output_type()?;
         Some(self.compile_config().map_or_else(|| output.clone(), |config| config.loss.label(output)))
     }
 
-    /// Zeros of the types that a step takes.
+    /// Creates a batch of zeros with the types of a step.
     fn example_batch(&self, batch_size: usize) -> Result<Batch> {
         let (inputs, label) = self.step_types(batch_size)?;
         let more = self.label_types().into_iter().skip(1);
@@ -668,12 +675,12 @@ impl Model {
     }
 }
 
-/// Of a batch of so many.
+/// Adds the batch dimension to a sample type.
 fn with_batch(sample: &TensorType, batch_size: usize) -> TensorType {
     sample.with_shape(std::iter::once(batch_size).chain(sample.shape.iter().copied()).collect::<Shape>())
 }
 
-/// The summary of layers with so many weights that train, and that do not, of so many bytes together.
+/// Formats the summary from the rows, the numbers of trainable and frozen weights, and their size in bytes.
 fn table_of(rows: &[SummaryRow], [trainable, frozen]: [usize; 2], bytes: usize) -> String {
     let mut table = vec![["Layer (class)".to_string(), "Output shape".into(), "Params".into()]];
     for row in rows {
@@ -698,8 +705,8 @@ fn table_of(rows: &[SummaryRow], [trainable, frozen]: [usize; 2], bytes: usize) 
     out
 }
 
-/// The model as a layer of another, with the weights that it has: Keras's models are layers. They are those of the layer's name
-/// there, and share nothing with this model.
+/// Uses the model, with its current weights, as a layer of another model, as in Keras. The weights are copies under the
+/// layer's name and are not shared with this model.
 ///
 /// ```
 /// use systole_ir::{DType::F32, Literal, TensorType};
@@ -721,13 +728,13 @@ impl From<&Model> for LayerSpec {
     }
 }
 
-/// A weight's starting values, drawn when something first reads them.
+/// Returns a lazy buffer of a weight's initial values, generated when first read.
 pub(crate) fn drawn_when_read(spec: WeightSpec, seed: u64) -> Buffer {
     let ty = TensorType::new(spec.dtype, &spec.shape[..]);
     Buffer::lazy(ty, move || spec.initializer.make(&spec.shape, seed, &spec.path).convert(spec.dtype))
 }
 
-/// An architecture with the types of its inputs (of one sample) filled in.
+/// Fills in the input types (of one sample) of an architecture.
 fn with_inputs(architecture: &Architecture, inputs: &[TensorType]) -> Result<Architecture> {
     let mut architecture = architecture.clone();
     if inputs.len() != architecture.inputs.len() {
@@ -749,18 +756,18 @@ fn with_inputs(architecture: &Architecture, inputs: &[TensorType]) -> Result<Arc
     Ok(architecture)
 }
 
-struct Inferred {
+struct InferredModel {
     specs: Vec<WeightSpec>,
     rows: Vec<SummaryRow>,
     outputs: Vec<TensorType>,
 }
 
-/// One trace of the model on a batch of two: collects weights and output shapes.
+/// Traces the model on a batch of two to collect weights and output shapes.
 pub(crate) fn infer_specs(architecture: &Architecture, precision: Precision) -> Result<Vec<WeightSpec>> {
     Ok(infer(architecture, precision)?.specs)
 }
 
-fn infer(architecture: &Architecture, precision: Precision) -> Result<Inferred> {
+fn infer(architecture: &Architecture, precision: Precision) -> Result<InferredModel> {
     let g = GraphBuilder::new("build");
     let mut cx = Cx::collecting(&g, precision);
     let mut shapes = Vec::new();
@@ -780,10 +787,10 @@ fn infer(architecture: &Architecture, precision: Precision) -> Result<Inferred> 
             SummaryRow { layer: format!("{name} ({class})"), output_shape: without_batch(&ty).shape, params }
         })
         .collect();
-    Ok(Inferred { specs, rows, outputs: outputs.iter().map(|y| without_batch(y.ty())).collect() })
+    Ok(InferredModel { specs, rows, outputs: outputs.iter().map(|y| without_batch(y.ty())).collect() })
 }
 
-/// The outputs of a network for a batch of two; each layer's name, class and output are added to `shapes`.
+/// Traces a network for a batch of two. Returns its outputs and adds each layer's name, class and output to `shapes`.
 fn traced(
     architecture: &Architecture,
     cx: &mut Cx,
@@ -795,7 +802,7 @@ fn traced(
         let Some(ty) = &spec.ty else {
             return Err(Error::new(
                 ErrorKind::Config,
-                format!("the shape of input {} is not known", spec.name),
+                format!("the shape of input {} is unknown", spec.name),
             )
             .hint("fit the model on data, or build it with the type of one sample"));
         };
@@ -812,7 +819,7 @@ fn check_input(spec: &InputSpec, ty: &TensorType) -> Result<()> {
         Some(known) if known.shape != ty.shape => Err(Error::new(
             ErrorKind::Data,
             format!(
-                "samples of input {} have shape {}, the model takes {}",
+                "samples of input {} have shape {}, but the model expects {}",
                 spec.name, ty.shape, known.shape
             ),
         )
@@ -821,10 +828,10 @@ fn check_input(spec: &InputSpec, ty: &TensorType) -> Result<()> {
     }
 }
 
-/// Joins batches of outputs along the first dimension.
+/// Concatenates output batches along the first dimension.
 fn join(parts: &[Literal]) -> Result<Literal> {
     let Some(first) = parts.first() else {
-        return Err(Error::new(ErrorKind::Data, "there is no batch to predict"));
+        return Err(Error::new(ErrorKind::Data, "cannot predict: the dataset yields no batch"));
     };
     let rows = parts.iter().map(|p| p.shape()[0]).sum::<usize>();
     let mut dims = first.shape().to_vec();
@@ -833,7 +840,7 @@ fn join(parts: &[Literal]) -> Result<Literal> {
     Literal::from_bytes(first.ty().with_shape(dims), &bytes)
 }
 
-/// A number with commas, for people: `1,234,567`.
+/// Formats a number with thousands separators: `1,234,567`.
 pub fn grouped(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::new();
@@ -846,7 +853,7 @@ pub fn grouped(n: u64) -> String {
     out
 }
 
-/// A number of things, for people: `1 epoch`, `1,200 epochs`.
+/// Formats a count with a pluralized noun: `1 epoch`, `1,200 epochs`.
 pub fn counted(n: u64, thing: &str) -> String {
     format!("{} {thing}{}", grouped(n), if n == 1 { "" } else { "s" })
 }

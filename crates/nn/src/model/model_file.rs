@@ -1,8 +1,9 @@
-//! Model files: one `.safetensors` file of named arrays, with strings (architecture, step, … as JSON) and checksums
-//! in its metadata. Written whole or not at all; loading checks every length, offset and sum and executes nothing.
+//! Model files: one `.safetensors` file with arrays, metadata strings (architecture, step, … as JSON) and checksums.
+//!
+//! Files are written atomically. Loading checks every length, offset and checksum and executes nothing.
 //!
 //! Layout: 8 bytes of header length (little endian), a JSON header padded with spaces, the arrays' bytes without gaps.
-//! The header begins with its own CRC32C, taken with the eight digits as zeros; each array has one in the metadata.
+//! The header starts with its own CRC32C, computed with the eight digits as zeros; each array has one in the metadata.
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
@@ -12,23 +13,23 @@ use std::fmt;
 use std::fs;
 use std::io::{self, Read};
 use std::path::Path;
-use systole_data::file_system::{Disk, FileSystem, write_atomically};
+use systole_data::file_system::{FileSystem, OsFileSystem, write_atomically};
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt, Shape, TensorType};
 
-/// The version that this build writes and the only one it reads.
+/// Format version that this build writes and accepts.
 pub const FORMAT_VERSION: &str = "1";
 
-/// The header's beginning, up to the digits of its checksum.
+/// Start of the header, up to the digits of its checksum.
 const PREFIX: &str = r#"{"__metadata__":{"header_crc32c":""#;
 const DIGITS: usize = 8;
 const METADATA: &str = "__metadata__";
 const RESERVED: [&str; 3] = ["header_crc32c", "format", "format_version"];
 const SUM_OF: &str = "crc32c:";
 
-/// Longer headers are refused, as the safetensors library does.
+/// Maximum header length, as in the safetensors library.
 const MAX_HEADER: u64 = 100_000_000;
 
-/// Named arrays and named strings, as they lie in a model file.
+/// Contents of a model file: named arrays and named strings.
 ///
 /// ```
 /// use systole_nn::ModelFile;
@@ -45,42 +46,42 @@ const MAX_HEADER: u64 = 100_000_000;
 pub struct ModelFile {
     /// Arrays by unique name (`weights/dense/kernel`, `optimizer/momentum/dense/kernel`), in order.
     pub tensors: Vec<(String, Literal)>,
-    /// Strings by name. Names `format`, `format_version`, `header_crc32c` and `crc32c:…` are the file's own.
+    /// Strings by name. The names `format`, `format_version`, `header_crc32c` and `crc32c:…` are reserved.
     pub metadata: BTreeMap<String, String>,
 }
 
 impl ModelFile {
-    /// The array of a name.
+    /// Returns an array by name.
     pub fn get(&self, name: &str) -> Option<&Literal> {
         self.tensors.iter().find(|(n, _)| n == name).map(|(_, value)| value)
     }
 
-    /// Writes the file. At every instant `path` holds the earlier file or the new one, whole.
+    /// Writes the file atomically: at every instant `path` holds the complete old file or the complete new one.
     ///
     /// # Errors
-    /// When the disk is full, the folder is missing or protected, or a name is used twice.
+    /// If the disk is full, the folder is missing or write-protected, or a name is used twice.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        self.save_to(&Disk, path.as_ref())
+        self.save_to(&OsFileSystem, path.as_ref())
     }
 
-    /// [`ModelFile::save`] on a given file system.
+    /// Like [`ModelFile::save`], on the given file system; follows symbolic links.
     pub(crate) fn save_to<F: FileSystem>(&self, files: &F, path: &Path) -> Result<()> {
-        // Through a symbolic link: the link stays and what it names is replaced.
+        // A symbolic link stays, and its target is replaced.
         let target = if path.is_symlink() { fs::canonicalize(path).ok() } else { None };
         self.save_with(files, target.as_deref().unwrap_or(path))
     }
 
-    /// As [`ModelFile::save`] on a given file system.
+    /// Like [`ModelFile::save`], on the given file system.
     pub fn save_with<F: FileSystem>(&self, files: &F, path: &Path) -> Result<()> {
         self.with_parts(|parts| write_atomically(files, path, parts)).at(|| path.display().to_string())?
     }
 
-    /// The bytes that [`ModelFile::save`] writes.
+    /// Returns the bytes that [`ModelFile::save`] writes.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         self.with_parts(|parts| parts.concat())
     }
 
-    /// Gives the file's parts in their order to `f`.
+    /// Passes the file's parts, in order, to `f`.
     fn with_parts<T>(&self, f: impl FnOnce(&[&[u8]]) -> T) -> Result<T> {
         let order = self.storage_order();
         let header = self.header(&order)?;
@@ -90,16 +91,16 @@ impl ModelFile {
         Ok(f(&parts))
     }
 
-    /// Reads and checks a file.
+    /// Reads and verifies a file.
     ///
     /// # Errors
-    /// When it cannot be read or anything in it is not as it was written.
+    /// If it cannot be read, or its contents differ from what was written.
     pub fn load(path: impl AsRef<Path>) -> Result<ModelFile> {
         let path = path.as_ref();
         let read = |e: io::Error| {
             let hint = match e.kind() {
                 io::ErrorKind::NotFound => "check the path",
-                io::ErrorKind::PermissionDenied => "check the file's access rights",
+                io::ErrorKind::PermissionDenied => "check the file's permissions",
                 _ => "check the disk, or copy the file again",
             };
             Error::io("cannot read", path, e).hint(hint)
@@ -109,20 +110,20 @@ impl ModelFile {
         if !about.is_file() {
             let what = format!("cannot read {}", path.display());
             return Err(Error::new(ErrorKind::Io, what)
-                .because("it is not a file")
-                .hint("name a model file"));
+                .because("it is not a regular file")
+                .hint("pass the path of a model file"));
         }
         ModelFile::read(&mut file, about.len()).at(|| path.display().to_string())
     }
 
-    /// Reads and checks a file of `length` bytes.
+    /// Reads and verifies a file of `length` bytes.
     pub fn read(source: &mut dyn Read, length: u64) -> Result<ModelFile> {
         let header = read_header(source, length)?;
         check_header_sum(&header)?;
-        let Header { mut metadata, entries } = parse_header(&header)?;
+        let ModelFileHeader { mut metadata, entries } = parse_header(&header)?;
         check_format(&mut metadata)?;
         let data_start = 8 + header.len() as u64;
-        let layout = Layout::check(&entries, data_start, length)?;
+        let layout = TensorLayout::check(&entries, data_start, length)?;
         let mut sums: HashMap<String, String> = HashMap::new();
         metadata.retain(|key, value| match key.strip_prefix(SUM_OF) {
             Some(name) => sums.insert(name.to_string(), std::mem::take(value)).is_some(),
@@ -138,13 +139,13 @@ impl ModelFile {
             values[i] = Some(value);
         }
         if let Some(name) = sums.keys().next() {
-            return Err(damaged(format!("there is a checksum for tensor {name}, but no such tensor")));
+            return Err(damaged(format!("there is a checksum for tensor {name}, but the tensor is missing")));
         }
         let tensors = entries.into_iter().zip(values).filter_map(|((name, _), value)| Some((name, value?)));
         Ok(ModelFile { tensors: tensors.collect(), metadata })
     }
 
-    /// Indices of the arrays as their bytes lie in the file: wide elements first, so that all are aligned.
+    /// Returns the storage order of the arrays: wide elements first, so that all are aligned.
     fn storage_order(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.tensors.len()).collect();
         order.sort_by_key(|&i| std::cmp::Reverse(self.tensors[i].1.dtype().size()));
@@ -188,11 +189,11 @@ impl ModelFile {
         let mut seen = HashSet::new();
         for (name, _) in &self.tensors {
             if name == METADATA || !seen.insert(name) {
-                return refuse(format!("a model file cannot hold two tensors named `{name}`"));
+                return refuse(format!("two tensors are named `{name}`"));
             }
         }
         match self.metadata.keys().find(|k| RESERVED.contains(&k.as_str()) || k.starts_with(SUM_OF)) {
-            Some(key) => refuse(format!("the metadata key `{key}` is the file format's own")),
+            Some(key) => refuse(format!("the metadata key `{key}` is reserved by the file format")),
             None => Ok(()),
         }
     }
@@ -206,7 +207,7 @@ fn hex(sum: u32) -> String {
     format!("{sum:08x}")
 }
 
-/// The safetensors spelling of an element type.
+/// Element types and their safetensors names.
 const DTYPES: [(DType, &str); 13] = [
     (DType::Bool, "BOOL"),
     (DType::I8, "I8"),
@@ -228,14 +229,14 @@ fn dtype_name(dtype: DType) -> &'static str {
 }
 
 fn damaged(what: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Data, what).hint("the file is damaged or not a model file: copy or make it again")
+    Error::new(ErrorKind::Data, what).hint("the file is damaged or not a model file: copy or save it again")
 }
 
 fn cut_short(expected: u64, found: u64) -> Error {
-    damaged("the model file is cut short").because(format!("it should have {expected} bytes and has {found}"))
+    damaged("the model file is truncated").because(format!("expected {expected} bytes, got {found}"))
 }
 
-/// The header's bytes. Its length is compared with the file's before anything is allocated.
+/// Reads the header's bytes. Its length is checked against the file's before anything is allocated.
 fn read_header(source: &mut dyn Read, length: u64) -> Result<Vec<u8>> {
     if length < 8 {
         return Err(cut_short(8, length));
@@ -244,8 +245,8 @@ fn read_header(source: &mut dyn Read, length: u64) -> Result<Vec<u8>> {
     read_exactly(source, &mut bytes)?;
     let header = u64::from_le_bytes(bytes);
     if header > MAX_HEADER || header > length - 8 {
-        return Err(damaged("the length of the header is wrong").at("bytes 0..8").because(format!(
-            "it says {header} bytes; the file has {} after it, and at most {MAX_HEADER} are allowed",
+        return Err(damaged("invalid header length").at("bytes 0..8").because(format!(
+            "the header has {header} bytes, but the file has only {} after the length, and at most {MAX_HEADER} are allowed",
             length - 8
         )));
     }
@@ -264,7 +265,7 @@ fn check_header_sum(header: &[u8]) -> Result<()> {
     let digits = PREFIX.len()..PREFIX.len() + DIGITS;
     let Some(stored) = header.get(digits.clone()).filter(|_| header.starts_with(PREFIX.as_bytes())) else {
         return Err(damaged("this is not a Systole model file").at("byte 8").because(format!(
-            "its header does not begin with {PREFIX}; a safetensors file of another program has no checksums"
+            "its header does not start with {PREFIX}; safetensors files of other programs have no checksums"
         )));
     };
     let mut blank = header.to_vec();
@@ -276,10 +277,10 @@ fn check_header_sum(header: &[u8]) -> Result<()> {
     let stored = String::from_utf8_lossy(stored);
     Err(damaged("the header is damaged")
         .at(format!("bytes 8..{}", 8 + header.len()))
-        .because(format!("its CRC32C should be {stored} and is {found}")))
+        .because(format!("expected CRC32C {stored}, got {found}")))
 }
 
-/// One array in the header, as the safetensors format has it.
+/// Header entry of one array, as in the safetensors format.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TensorEntry {
@@ -288,23 +289,23 @@ struct TensorEntry {
     data_offsets: (u64, u64),
 }
 
-/// The header, in order; repeated names are errors, which a map would hide.
-struct Header {
+/// Header with entries in order. Duplicate names are errors, which a map would hide.
+struct ModelFileHeader {
     metadata: BTreeMap<String, String>,
     entries: Vec<(String, TensorEntry)>,
 }
 
-fn parse_header(text: &[u8]) -> Result<Header> {
+fn parse_header(text: &[u8]) -> Result<ModelFileHeader> {
     serde_json::from_slice(text).map_err(|e| {
-        // The header is one line, so its column is an offset.
-        damaged("the header is not what a model file has")
+        // The header is a single line, so its column is an offset.
+        damaged("cannot parse the header of the model file")
             .at(format!("byte {}", 8 + e.column().saturating_sub(1)))
             .because(e.to_string())
     })
 }
 
-impl<'de> Deserialize<'de> for Header {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Header, D::Error> {
+impl<'de> Deserialize<'de> for ModelFileHeader {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<ModelFileHeader, D::Error> {
         deserializer.deserialize_map(HeaderVisitor)
     }
 }
@@ -312,21 +313,21 @@ impl<'de> Deserialize<'de> for Header {
 struct HeaderVisitor;
 
 impl<'de> Visitor<'de> for HeaderVisitor {
-    type Value = Header;
+    type Value = ModelFileHeader;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object of tensors")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Header, A::Error> {
-        let mut header = Header { metadata: BTreeMap::new(), entries: Vec::new() };
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<ModelFileHeader, A::Error> {
+        let mut header = ModelFileHeader { metadata: BTreeMap::new(), entries: Vec::new() };
         let mut seen = HashSet::new();
         while let Some(name) = map.next_key::<String>()? {
             if !seen.insert(name.clone()) {
                 return Err(A::Error::custom(format!("`{name}` occurs twice")));
             }
             match name.as_str() {
-                METADATA => header.metadata = map.next_value::<Strings>()?.0,
+                METADATA => header.metadata = map.next_value::<StringMap>()?.0,
                 _ => header.entries.push((name, map.next_value()?)),
             }
         }
@@ -334,53 +335,55 @@ impl<'de> Visitor<'de> for HeaderVisitor {
     }
 }
 
-/// An object of strings without repeated names.
-struct Strings(BTreeMap<String, String>);
+/// A JSON object of strings that rejects duplicate names.
+struct StringMap(BTreeMap<String, String>);
 
-impl<'de> Deserialize<'de> for Strings {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Strings, D::Error> {
+impl<'de> Deserialize<'de> for StringMap {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<StringMap, D::Error> {
         struct StringsVisitor;
         impl<'de> Visitor<'de> for StringsVisitor {
-            type Value = Strings;
+            type Value = StringMap;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object of strings")
             }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Strings, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<StringMap, A::Error> {
                 let mut strings = BTreeMap::new();
                 while let Some((name, value)) = map.next_entry::<String, String>()? {
                     if strings.insert(name.clone(), value).is_some() {
                         return Err(A::Error::custom(format!("`{name}` occurs twice")));
                     }
                 }
-                Ok(Strings(strings))
+                Ok(StringMap(strings))
             }
         }
         deserializer.deserialize_map(StringsVisitor)
     }
 }
 
-/// Checks and takes out the file format's own metadata, checksums of tensors aside.
+/// Checks and removes the format's own metadata, except the tensors' checksums.
 fn check_format(metadata: &mut BTreeMap<String, String>) -> Result<()> {
     let [_, format, version] = RESERVED.map(|key| metadata.remove(key).unwrap_or_default());
     if format != "systole" {
-        return Err(damaged(format!("the file's format is `{format}`, not `systole`")));
+        return Err(damaged(format!("unknown file format `{format}`, expected `systole`")));
     }
     if version != FORMAT_VERSION {
-        let what = format!("the file has format version `{version}`, this program reads {FORMAT_VERSION}");
-        return Err(Error::new(ErrorKind::Unsupported, what).hint("load it with the version that wrote it"));
+        let what = format!("unsupported format version `{version}`, expected {FORMAT_VERSION}");
+        return Err(
+            Error::new(ErrorKind::Unsupported, what).hint("load it with the Systole version that wrote it")
+        );
     }
     Ok(())
 }
 
-/// Types of all arrays and the order in which their bytes follow each other.
-struct Layout {
+/// Types of all arrays and their storage order.
+struct TensorLayout {
     types: Vec<TensorType>,
     order: Vec<usize>,
 }
 
-impl Layout {
-    /// The arrays must cover the bytes after the header exactly: in range, no overlap, no gap.
-    fn check(entries: &[(String, TensorEntry)], data_start: u64, length: u64) -> Result<Layout> {
+impl TensorLayout {
+    /// Checks that the arrays cover the bytes after the header exactly: in range, no overlap, no gap.
+    fn check(entries: &[(String, TensorEntry)], data_start: u64, length: u64) -> Result<TensorLayout> {
         let types = entries
             .iter()
             .map(|(name, entry)| tensor_type(entry).at(|| format!("header, tensor {name}")))
@@ -395,7 +398,7 @@ impl Layout {
                     if *begin < at { "overlaps the tensor before it" } else { "leaves a gap before it" };
                 return Err(damaged(format!("tensor {name} {what}"))
                     .at(format!("header, tensor {name}"))
-                    .because(format!("its data should begin at offset {at} and begins at {begin}")));
+                    .because(format!("its data should start at offset {at}, but starts at {begin}")));
             }
             at = *end;
         }
@@ -406,18 +409,18 @@ impl Layout {
         if expected < length {
             return Err(damaged("there is data after the last tensor")
                 .at(format!("byte {expected}"))
-                .because(format!("the file should have {expected} bytes and has {length}")));
+                .because(format!("expected {expected} bytes, got {length}")));
         }
-        Ok(Layout { types, order })
+        Ok(TensorLayout { types, order })
     }
 }
 
-/// The type of an array, whose size must be what its offsets span.
+/// Returns the type of an array; its size must match its offsets.
 fn tensor_type(entry: &TensorEntry) -> Result<TensorType> {
     let Some((dtype, _)) = DTYPES.iter().find(|(_, name)| *name == entry.dtype) else {
         let what = format!("element type `{}` is not supported", entry.dtype);
         let known: Vec<&str> = DTYPES.iter().map(|(_, name)| *name).collect();
-        return Err(Error::new(ErrorKind::Data, what).hint(format!("one of: {}", known.join(", "))));
+        return Err(Error::new(ErrorKind::Data, what).hint(format!("use one of: {}", known.join(", "))));
     };
     let dims: Option<Vec<usize>> = entry.shape.iter().map(|&d| usize::try_from(d).ok()).collect();
     let shape = dims.map(Shape::from);
@@ -426,10 +429,10 @@ fn tensor_type(entry: &TensorEntry) -> Result<TensorType> {
     match (shape, bytes, end.checked_sub(begin)) {
         (Some(shape), Some(bytes), Some(span)) if bytes as u64 == span => Ok(TensorType::new(*dtype, shape)),
         (_, bytes, span) => {
-            let needs = bytes.map_or("more bytes than can be counted".into(), |n| format!("{n} bytes"));
-            let has = span.map_or("fewer than none".into(), |n| format!("{n} bytes"));
-            Err(damaged("shape and length of a tensor differ").because(format!(
-                "{}{:?} takes {needs}, offsets {begin}..{end} hold {has}",
+            let needs = bytes.map_or("too many bytes to count".into(), |n| format!("{n} bytes"));
+            let has = span.map_or("a negative number of bytes".into(), |n| format!("{n} bytes"));
+            Err(damaged("the size of a tensor does not match its shape").because(format!(
+                "{}{:?} needs {needs}, but offsets {begin}..{end} hold {has}",
                 entry.dtype, entry.shape
             )))
         }
@@ -437,17 +440,15 @@ fn tensor_type(entry: &TensorEntry) -> Result<TensorType> {
 }
 
 fn read_tensor(source: &mut dyn Read, ty: TensorType, sum: Option<String>) -> Result<Literal> {
-    let sum = sum.ok_or_else(|| damaged("the tensor has no checksum"))?;
+    let sum = sum.ok_or_else(|| damaged("the tensor's checksum is missing"))?;
     let mut value = Literal::zeros(ty);
     read_exactly(source, value.bytes_mut())?;
     let found = hex(crc(value.bytes()));
     if found != sum {
-        return Err(
-            damaged("the tensor is damaged").because(format!("its CRC32C should be {sum} and is {found}"))
-        );
+        return Err(damaged("the tensor is damaged").because(format!("expected CRC32C {sum}, got {found}")));
     }
     if value.dtype() == DType::Bool && value.bytes().iter().any(|&b| b > 1) {
-        return Err(damaged("a bool is neither 0 nor 1"));
+        return Err(damaged("expected a bool of 0 or 1"));
     }
     Ok(value)
 }
@@ -456,7 +457,7 @@ fn read_tensor(source: &mut dyn Read, ty: TensorType, sum: Option<String>) -> Re
 mod tests {
     use super::*;
     use std::path::PathBuf;
-    use systole_data::file_system::{Fault, Faulty};
+    use systole_data::file_system::{FaultInjectingFileSystem, InjectedFault};
 
     fn model(value: f32) -> ModelFile {
         let kernel = Literal::from_slice([2, 2], &[value; 4]).unwrap();
@@ -465,7 +466,7 @@ mod tests {
         ModelFile { tensors, metadata: BTreeMap::from([("step".into(), "7".into())]) }
     }
 
-    /// A folder of its own for one test, with an earlier model in it.
+    /// Creates a separate folder for one test, containing an earlier model.
     fn folder(name: &str) -> (PathBuf, PathBuf) {
         let dir = std::env::temp_dir().join(format!("systole-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&dir);
@@ -482,17 +483,17 @@ mod tests {
     #[test]
     fn whatever_happens_to_any_call_the_file_is_whole_and_nothing_is_left_behind() {
         let (dir, path) = folder("faults");
-        let healthy = Faulty::never();
+        let healthy = FaultInjectingFileSystem::never();
         model(2.0).save_with(&healthy, &path).unwrap();
         let calls = healthy.calls();
-        // Length, header and two arrays; nothing takes the earlier file's place before it is on the disk.
+        // Length, header and two arrays. The rename comes after the data is synced to disk.
         assert_eq!(calls, ["create", "write", "write", "write", "write", "sync", "rename", "sync_dir"]);
-        let full = Fault::Error(io::ErrorKind::StorageFull);
-        for fault in [full, Fault::Io, Fault::Interrupted, Fault::Short] {
+        let full = InjectedFault::Error(io::ErrorKind::StorageFull);
+        for fault in [full, InjectedFault::Io, InjectedFault::Interrupted, InjectedFault::Short] {
             for n in 0..calls.len() {
                 model(1.0).save(&path).unwrap();
-                let saved = model(2.0).save_with(&Faulty::at(n, fault), &path);
-                let is_error = matches!(fault, Fault::Error(_) | Fault::Io);
+                let saved = model(2.0).save_with(&FaultInjectingFileSystem::at(n, fault), &path);
+                let is_error = matches!(fault, InjectedFault::Error(_) | InjectedFault::Io);
                 assert_eq!(saved.is_err(), is_error, "{fault:?} in call {n}");
                 if let Err(e) = saved {
                     let e = e.to_string();

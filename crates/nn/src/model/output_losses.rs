@@ -1,4 +1,4 @@
-//! What is asked of a model's outputs: the loss, its weight and the metrics of each, by the names that [`Compile`] gives them.
+//! Per-output losses, loss weights and metrics, as configured by [`Compile`].
 
 use crate::did_you_mean::unknown;
 use crate::layer::Cx;
@@ -9,73 +9,74 @@ use crate::model::compile::Compile;
 use std::sync::Arc;
 use systole_ir::{Error, ErrorKind, Result, Tensor};
 
-/// What is asked of one output. One without loss and metrics has none.
+/// Loss, loss weight and metrics of one output. Outputs without loss and metrics have none.
 #[derive(Clone, Debug)]
-pub(crate) struct Goal {
-    /// Its place among the model's outputs.
+pub(crate) struct OutputLoss {
+    /// Index of the model's output.
     pub output: usize,
-    /// Its name, which is also that of the field of its labels.
+    /// Name of the output and of its label field.
     pub name: String,
     pub loss: Option<Loss>,
-    /// The loss of labels that are shares of classes.
+    /// Loss for soft labels (class probabilities).
     pub soft: Option<Loss>,
-    /// How much the loss counts.
+    /// Loss weight.
     pub loss_weight: Option<f64>,
-    /// Metrics, and whether weights of samples weigh them.
+    /// Metrics, and whether sample weights apply to them.
     pub metrics: Vec<(Metric, bool)>,
 }
 
-/// What is asked of all outputs, in their order.
+/// Losses and metrics of all outputs, in order.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Goals {
-    pub all: Arc<Vec<Goal>>,
-    /// Whether logs and labels go by the names of outputs.
+pub(crate) struct OutputLosses {
+    pub all: Arc<Vec<OutputLoss>>,
+    /// Whether logs and labels are keyed by output name.
     pub by_name: bool,
 }
 
-/// What a batch came to.
-pub(crate) struct Outcome {
-    /// `f32[]`: all losses, each by its weight.
+/// Losses of a batch.
+pub(crate) struct BatchLosses {
+    /// `f32[]`: weighted sum of all losses.
     pub loss: Tensor,
-    /// Those of the outputs, not weighed; in the order of the goals.
+    /// Unweighted loss per output, in order.
     pub each: Vec<Option<Tensor>>,
 }
 
-impl Goals {
-    /// What a compiled model's outputs are to do; nothing where its step is the user's own.
-    pub fn of(architecture: &Architecture, config: &Compile) -> Result<Goals> {
+impl OutputLosses {
+    /// Resolves the losses and metrics of a compiled model; empty for a custom training step.
+    pub fn of(architecture: &Architecture, config: &Compile) -> Result<OutputLosses> {
         if config.train_step.is_some() {
-            return Ok(Goals::default());
+            return Ok(OutputLosses::default());
         }
         let names = architecture.output_names();
         config.check_names(&names)?;
         let by_name = names.len() > 1;
         if by_name && config.soft_labels {
-            let what = "labels that are shares of classes are of models with one output";
+            let what = "soft labels (class probabilities) require a model with one output";
             return Err(Error::new(ErrorKind::Config, what).hint("train without mixup and cutmix"));
         }
         if by_name && !(config.metrics.is_empty() && config.weighted_metrics.is_empty()) {
-            let what = format!("metrics do not say which of {} outputs they measure", names.len());
+            let what = format!("cannot assign metrics to one of {} outputs", names.len());
             return Err(Error::new(ErrorKind::Config, what)
-                .hint(format!("give output_metrics by name: {}", names.join(", "))));
+                .hint(format!("use output_metrics with these names: {}", names.join(", "))));
         }
         let goal = |(output, name): (usize, &&str)| config.goal(output, name);
-        let all: Vec<Goal> = names.iter().enumerate().map(goal).collect();
+        let all: Vec<OutputLoss> = names.iter().enumerate().map(goal).collect();
         if all.iter().all(|goal| goal.loss.is_none()) {
             return Err(Error::new(ErrorKind::Config, "no output of the model has a loss")
-                .hint(format!("give one of: {}", names.join(", "))));
+                .hint(format!("set a loss for one of: {}", names.join(", "))));
         }
-        let is_asked = |goal: &Goal| goal.loss.is_some() || !goal.metrics.is_empty();
-        Ok(Goals { all: Arc::new(all.into_iter().filter(is_asked).collect()), by_name })
+        let is_asked = |goal: &OutputLoss| goal.loss.is_some() || !goal.metrics.is_empty();
+        Ok(OutputLosses { all: Arc::new(all.into_iter().filter(is_asked).collect()), by_name })
     }
 
-    /// The names of the fields with labels; empty where the one label has one of its usual names.
+    /// Names of the label fields; empty if the single label has a conventional name.
     pub fn label_names(&self) -> Vec<String> {
         if self.by_name { self.all.iter().map(|goal| goal.name.clone()).collect() } else { Vec::new() }
     }
 
-    /// Which goal, the goal, and a metric of it with whether weights of samples weigh it: those that they do not first.
-    pub fn metrics(&self) -> impl Iterator<Item = (usize, &Goal, &(Metric, bool))> {
+    /// Iterates over all metrics, unweighted ones first: index and settings of the output, the metric, and whether
+    /// sample weights apply.
+    pub fn metrics(&self) -> impl Iterator<Item = (usize, &OutputLoss, &(Metric, bool))> {
         let all = move |weighted: bool| {
             let of = self.all.iter().enumerate().flat_map(|(i, g)| g.metrics.iter().map(move |m| (i, g, m)));
             of.filter(move |(_, _, m)| m.1 == weighted)
@@ -83,8 +84,8 @@ impl Goals {
         all(false).chain(all(true))
     }
 
-    /// The names that the metrics are logged by, in their order, each once: a weighted one whose name is taken is `weighted_…`,
-    /// others are numbered. Of several outputs the output's name comes first.
+    /// Log names of the metrics, in order. Names are unique: a weighted metric whose name is taken is `weighted_…`,
+    /// others are numbered. With several outputs the output's name comes first.
     pub fn metric_names(&self) -> Vec<String> {
         let prefixed = self.metrics().map(|(_, goal, (metric, weighted))| {
             let before = if self.by_name { format!("{}_", goal.name) } else { String::new() };
@@ -93,27 +94,27 @@ impl Goals {
         numbered(prefixed)
     }
 
-    /// Which goals have losses of their own in the log, and their names.
+    /// Losses that are logged separately: index and name.
     pub fn losses(&self) -> impl Iterator<Item = (usize, String)> {
         let apart = self.has_several_losses();
         let with_loss = self.all.iter().enumerate().filter(move |(_, goal)| apart && goal.loss.is_some());
         with_loss.map(|(i, goal)| (i, format!("{}_loss", goal.name)))
     }
 
-    /// Whether several losses are told apart.
+    /// Whether several losses are logged separately.
     pub fn has_several_losses(&self) -> bool {
         self.all.iter().filter(|goal| goal.loss.is_some()).count() > 1
     }
 
-    /// The losses of outputs with labels and weights of samples, in the order of the goals; `soft`: labels may be shares of classes.
-    /// Penalties of layers are added.
+    /// Computes the losses of outputs with labels and sample weights, and adds the layers' penalties. With `soft`,
+    /// labels may be class probabilities.
     pub fn outcome(
         &self,
         cx: &mut Cx,
         outputs: &[Tensor],
         (labels, weights): (&[Tensor], &[Tensor]),
         soft: bool,
-    ) -> Outcome {
+    ) -> BatchLosses {
         let mut each = Vec::new();
         let mut total: Option<Tensor> = None;
         for (i, goal) in self.all.iter().enumerate() {
@@ -134,15 +135,15 @@ impl Goals {
             each.push(Some(value));
         }
         let none = || {
-            let e = Error::new(ErrorKind::Graph, "the batch has no labels").hint("add a field `label`");
+            let e = Error::new(ErrorKind::Graph, "the batch contains no labels").hint("add a field `label`");
             cx.builder().scalar(systole_ir::DType::F32, 0.0).fail(e)
         };
         let total = total.unwrap_or_else(none);
-        Outcome { loss: cx.with_penalties(&total, |_| true), each }
+        BatchLosses { loss: cx.with_penalties(&total, |_| true), each }
     }
 }
 
-/// Names of metrics, each once: what comes before the name, the name, and whether weights of samples weigh it.
+/// Makes metric names unique, from prefix, name and whether the metric is weighted.
 pub(crate) fn numbered<'a>(metrics: impl Iterator<Item = (String, &'a str, bool)>) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for (before, name, weighted) in metrics {
@@ -167,20 +168,20 @@ impl Compile {
         ];
         for (argument, names) in given {
             if let Some(name) = names.into_iter().find(|name| !outputs.contains(&name.as_str())) {
-                let what = format!("{argument} is given for `{name}`, which is no output of the model");
+                let what = format!("unknown output `{name}` in {argument}");
                 return Err(unknown(&what, name, outputs));
             }
         }
         match self.loss_weights.iter().find(|(_, weight)| !weight.is_finite()) {
             Some((name, weight)) => {
-                let what = format!("the loss of output {name} cannot be weighed by {weight}");
-                Err(Error::new(ErrorKind::Config, what).hint("give a finite number"))
+                let what = format!("invalid loss weight {weight} for output {name}");
+                Err(Error::new(ErrorKind::Config, what).hint("use a finite number"))
             }
             None => Ok(()),
         }
     }
 
-    fn goal(&self, output: usize, name: &str) -> Goal {
+    fn goal(&self, output: usize, name: &str) -> OutputLoss {
         let loss = match self.losses.is_empty() {
             true => Some(self.loss.clone()),
             false => self.losses.get(name).cloned(),
@@ -189,7 +190,7 @@ impl Compile {
         let plain = self.metrics.iter().chain(by_name).map(|m| (m.clone(), false));
         let by_name = self.output_weighted_metrics.get(name).into_iter().flatten();
         let weighted = self.weighted_metrics.iter().chain(by_name).map(|m| (m.clone(), true));
-        Goal {
+        OutputLoss {
             output,
             name: name.into(),
             soft: loss.as_ref().filter(|_| self.soft_labels).and_then(Loss::of_shares),
@@ -199,7 +200,7 @@ impl Compile {
         }
     }
 
-    /// All losses and metrics.
+    /// Checks the arguments of all losses and metrics.
     pub(crate) fn check_arguments(&self) -> Result<()> {
         self.loss.check()?;
         self.losses.values().try_for_each(Loss::check)?;

@@ -1,14 +1,14 @@
-//! Options of training for eight bits.
+//! Options of quantization-aware training (QAT).
 
 use crate::layer::quantizer::QuantizeRanges;
 use serde::{Deserialize, Serialize};
 use systole_ir::{Error, ErrorKind, Result};
 
-/// Training for eight bits: weights and values are rounded to levels of int8 while they stay floats, and gradients pass straight
-/// through the rounding. What such a model predicts is what its int8 file predicts.
+/// Quantization-aware training (QAT): fake-quantizes weights and activations to int8, with straight-through gradients.
 ///
-/// Convolutions have a step for each channel (`per_channel`), dense layers one. A batch normalisation after a convolution or dense
-/// layer is folded into its weights by the moving statistics before these are rounded. Sources: Jacob et al. 2018; TF-MOT's
+/// The predictions of such a model equal those of its int8 file. Convolutions have one scale per channel
+/// (`per_channel`), dense layers one per kernel. A batch normalization after a convolution or dense layer is folded
+/// into its weights, using the moving statistics, before they are rounded. Sources: Jacob et al. 2018; TF-MOT's
 /// `quantize_model`; Esser et al. 2020 for [`QuantizeRanges::Learned`].
 ///
 /// ```
@@ -31,13 +31,13 @@ use systole_ir::{Error, ErrorKind, Result};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Quantize {
-    /// How ranges are found. Default: moving averages, `ema_decay: None`.
+    /// How activation ranges are estimated. Default: moving averages, `ema_decay: None`.
     pub ranges: QuantizeRanges,
-    /// Whether convolutions have a step for each channel. Default: true.
+    /// Whether convolutions have one scale per channel. Default: true.
     pub per_channel: bool,
-    /// The step from which batch normalisations use their moving statistics, which stay as they are then. Default: never.
+    /// Step from which batch normalization uses and freezes its moving statistics. Default: never.
     pub freeze_bn_delay: Option<u64>,
-    /// Layers that stay in floats, by their names; `*` stands for anything. Default: none.
+    /// Names of layers that stay in float; `*` is a wildcard. Default: none.
     pub skip: Vec<String>,
 }
 
@@ -49,7 +49,7 @@ impl Default for Quantize {
 }
 
 impl Quantize {
-    /// The first argument that makes no sense, what is wrong with it, and what to try.
+    /// Returns the first invalid argument, what is wrong, and a hint.
     pub fn wrong(&self) -> Option<(&'static str, String, &'static str)> {
         match self.ranges {
             QuantizeRanges::MovingAverage { ema_decay: Some(ema_decay) }
@@ -57,15 +57,15 @@ impl Quantize {
             {
                 Some((
                     "ema_decay",
-                    format!("ema_decay is {ema_decay}"),
-                    "give a number from 0 to below 1: 0.999 in TF-MOT",
+                    format!("invalid ema_decay {ema_decay}"),
+                    "use a number from 0 to below 1: 0.999 in TF-MOT",
                 ))
             }
             _ => None,
         }
     }
 
-    /// An error for arguments that no run could make right.
+    /// Rejects invalid arguments.
     pub fn check(&self) -> Result<()> {
         self.wrong().map_or(Ok(()), |(key, what, hint)| {
             Err(Error::new(ErrorKind::Config, what).at(format!("{key} of quantize")).hint(hint))

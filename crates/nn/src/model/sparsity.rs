@@ -1,38 +1,39 @@
-//! How weights are pruned while a model trains: how many of them, when, and which; no model is known here.
+//! Magnitude pruning during training: sparsity schedule and mask selection.
 
 use crate::layer::adapter::is_adapter;
 use crate::name_pattern::means;
 use serde::{Deserialize, Serialize};
 use systole_ir::{Error, ErrorKind, Result};
 
-/// What the names of masks among the optimizer's slots begin with.
+/// Prefix of the masks' names among the optimizer slots.
 pub(crate) const MASK: &str = "pruning_mask/";
 
-/// How large a part of the weights is zero at a step. Source: TF-MOT.
+/// Fraction of zero weights (sparsity) as a function of the step. Source: TF-MOT.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub enum PruningSchedule {
-    /// The same part from a step on.
+    /// Constant sparsity from a step on.
     ConstantSparsity {
-        /// The part of the weights that becomes zero.
+        /// Fraction of zero weights.
         target_sparsity: f64,
     },
-    /// From one part to another: `final + (initial − final) · (1 − progress)^power`.
+    /// From an initial to a final sparsity: `final + (initial − final) · (1 − progress)^power`.
     PolynomialDecay {
-        /// The part at `begin_step`.
+        /// Sparsity at `begin_step`.
         initial_sparsity: f64,
-        /// The part at `end_step`.
+        /// Sparsity at `end_step`.
         final_sparsity: f64,
-        /// How much faster it rises at first. Default: 3.
+        /// Exponent; larger values prune earlier. Default: 3.
         power: f64,
     },
 }
 
-/// TF-MOT's `prune_low_magnitude`: while a model trains, its least weights become zero and stay so.
+/// Magnitude pruning during training, like TF-MOT's `prune_low_magnitude`: the smallest weights become and stay zero.
 ///
-/// From `begin_step` to `end_step`, before every `frequency`-th step, the least of the weights (by their absolute value, a `kernel` or
-/// `embeddings` alone or all together) get a mask of zeros; each step multiplies the weights by their masks after the optimizer has
-/// changed them. Masks are in a run's backups. A model that is saved has plain weights with zeros: there is nothing to strip.
+/// From `begin_step` to `end_step`, before every `frequency`-th step, the weights with the smallest absolute values get
+/// a mask of zeros, per `kernel` or `embeddings` or over all of them. Each step multiplies the weights by their masks
+/// after the optimizer's update. Backups contain the masks. A saved model has plain weights with zeros, so there is
+/// nothing to strip.
 ///
 /// ```
 /// # use systole_data::Dataset;
@@ -51,23 +52,24 @@ pub enum PruningSchedule {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pruning {
-    /// How many.
+    /// Sparsity schedule.
     pub schedule: PruningSchedule,
-    /// The first step before which masks are made. Default: 0.
+    /// First step with pruning. Default: 0.
     pub begin_step: u64,
-    /// The last one; none: masks are made anew to the end.
+    /// Last step at which masks are updated; `None` updates them to the end.
     pub end_step: Option<u64>,
-    /// Masks are made anew before every so many steps. Default: 100.
+    /// Number of steps between mask updates. Default: 100.
     pub frequency: u64,
-    /// Whether the least weights of all layers together are pruned, rather than as many of each. Default: false.
+    /// Whether weights are ranked over all layers together instead of per layer. Default: false.
     pub global: bool,
-    /// `[m, n]`: the m least of every n weights that follow each other along the inputs are zero, whatever the schedule's part is.
-    /// Kernels of two and four dimensions only. Default: none.
+    /// `[m, n]` structured sparsity: the m smallest of every n consecutive weights along the inputs are zero,
+    /// regardless of the schedule. Only for kernels with two or four dimensions. Default: none.
     pub sparsity_m_by_n: Option<[usize; 2]>,
-    /// Layers that are pruned, by their path or its last part; `*` stands for anything. Default: all with a `kernel` or `embeddings`.
+    /// Layers to prune, by path or its last component; `*` is a wildcard. Default: all with a `kernel` or `embeddings`.
     pub layers: Vec<String>,
-    /// Whether whole output channels of convolutions and dense layers become zero, those whose weights are least in sum, with their biases
-    /// and what normalises them; [`Model::remove_channels`](crate::Model::remove_channels) takes them out. Default: false.
+    /// Whether whole output channels of convolutions and dense layers are pruned: those with the smallest sum of
+    /// absolute weights, with their biases and normalization. [`Model::remove_channels`](crate::Model::remove_channels)
+    /// removes them. Default: false.
     #[serde(default)]
     pub channels: bool,
 }
@@ -87,60 +89,60 @@ impl Pruning {
         }
     }
 
-    /// This part of the weights from the first step on: TF-MOT's `ConstantSparsity`.
+    /// Prunes this fraction of the weights from the first step on: TF-MOT's `ConstantSparsity`.
     pub fn constant_sparsity(target_sparsity: f64) -> Pruning {
         Pruning::of(PruningSchedule::ConstantSparsity { target_sparsity }, None)
     }
 
-    /// More and more of the weights up to `end_step`: TF-MOT's `PolynomialDecay`, of power 3.
+    /// Increases the sparsity up to `end_step`: TF-MOT's `PolynomialDecay` with power 3.
     pub fn polynomial_decay(initial_sparsity: f64, final_sparsity: f64, end_step: u64) -> Pruning {
         let schedule = PruningSchedule::PolynomialDecay { initial_sparsity, final_sparsity, power: 3.0 };
         Pruning::of(schedule, Some(end_step))
     }
 
-    /// The first step before which masks are made.
+    /// Sets the first step with pruning.
     pub fn begin_step(self, begin_step: u64) -> Pruning {
         Pruning { begin_step, ..self }
     }
 
-    /// The last step before which masks are made.
+    /// Sets the last step at which masks are updated.
     pub fn end_step(self, end_step: u64) -> Pruning {
         Pruning { end_step: Some(end_step), ..self }
     }
 
-    /// Steps from one making of masks to the next.
+    /// Sets the number of steps between mask updates.
     pub fn frequency(self, frequency: u64) -> Pruning {
         Pruning { frequency, ..self }
     }
 
-    /// Whether the least weights of all layers together are pruned.
+    /// Sets whether weights are ranked over all layers together.
     pub fn global(self, global: bool) -> Pruning {
         Pruning { global, ..self }
     }
 
-    /// The m least of every n weights along the inputs: 2 of 4 is what GPUs multiply faster.
+    /// Sets m:n structured sparsity along the inputs; GPUs accelerate 2 of 4.
     pub fn sparsity_m_by_n(self, m: usize, n: usize) -> Pruning {
         Pruning { sparsity_m_by_n: Some([m, n]), ..self }
     }
 
-    /// Whether whole channels are pruned.
+    /// Sets whether whole channels are pruned.
     pub fn channels(self, channels: bool) -> Pruning {
         Pruning { channels, ..self }
     }
 
-    /// Layers that are pruned.
+    /// Sets the layers to prune.
     pub fn layers(self, layers: &[&str]) -> Pruning {
         Pruning { layers: layers.iter().map(|l| l.to_string()).collect(), ..self }
     }
 
-    /// An error for arguments that no run could make right.
+    /// Rejects invalid arguments.
     pub fn check(&self) -> Result<()> {
         self.wrong().map_or(Ok(()), |(key, what, hint)| {
             Err(Error::new(ErrorKind::Config, what).at(format!("{key} of pruning")).hint(hint))
         })
     }
 
-    /// The first argument that makes no sense, what is wrong with it, and what to try.
+    /// Returns the first invalid argument, what is wrong, and a hint.
     pub fn wrong(&self) -> Option<(&'static str, String, &'static str)> {
         let parts = match &self.schedule {
             PruningSchedule::ConstantSparsity { target_sparsity } => {
@@ -151,53 +153,61 @@ impl Pruning {
             }
         };
         if let Some((key, part)) = parts.into_iter().find(|(_, part)| !(0.0..1.0).contains(part)) {
-            return Some((key, format!("{key} is {part}"), "give a part of the weights, from 0 to below 1"));
+            return Some((
+                key,
+                format!("invalid {key} {part}"),
+                "use a fraction of the weights, from 0 to below 1",
+            ));
         }
         if self.frequency == 0 {
-            return Some(("frequency", "frequency is 0".into(), "give a number of steps from 1 on"));
+            return Some(("frequency", "frequency is 0".into(), "use a number of steps of at least 1"));
         }
         if let PruningSchedule::PolynomialDecay { power, .. } = self.schedule {
             if !(power > 0.0 && power.is_finite()) {
-                return Some(("power", format!("power is {power}"), "give a number above 0: 3 in TF-MOT"));
+                return Some((
+                    "power",
+                    format!("invalid power {power}"),
+                    "use a number above 0: 3 in TF-MOT",
+                ));
             }
             if self.end_step.is_none() {
                 let what = "PolynomialDecay has no end_step".to_string();
-                return Some(("end_step", what, "say at which step final_sparsity is reached"));
+                return Some(("end_step", what, "set the step at which final_sparsity is reached"));
             }
         }
         if self.end_step.is_some_and(|end| end < self.begin_step) {
-            let what = format!("end_step comes before begin_step, {}", self.begin_step);
-            return Some(("end_step", what, "let it end after it begins"));
+            let what = format!("end_step is before begin_step {}", self.begin_step);
+            return Some(("end_step", what, "set end_step to at least begin_step"));
         }
         if self.channels && (self.global || self.sparsity_m_by_n.is_some()) {
             return Some((
                 "channels",
-                "whole channels are chosen layer by layer".into(),
-                "leave global and sparsity_m_by_n out, or channels",
+                "channels excludes global and sparsity_m_by_n: channels are ranked per layer".into(),
+                "remove global and sparsity_m_by_n, or channels",
             ));
         }
         match self.sparsity_m_by_n {
             Some([m, n]) if m == 0 || m >= n => Some((
                 "sparsity_m_by_n",
-                format!("sparsity_m_by_n is [{m}, {n}]"),
-                "give fewer zeros than weights: [2, 4]",
+                format!("invalid sparsity_m_by_n [{m}, {n}]"),
+                "use fewer zeros than weights: [2, 4]",
             )),
             Some(_) if self.global => Some((
                 "global",
-                "blocks of n weights are not of all layers together".into(),
-                "leave global or sparsity_m_by_n out",
+                "global cannot be combined with sparsity_m_by_n: its blocks are ranked separately".into(),
+                "remove global or sparsity_m_by_n",
             )),
             _ => None,
         }
     }
 
-    /// Whether masks are made before this step.
+    /// Whether masks are updated before this step.
     pub(crate) fn is_due(&self, step: u64) -> bool {
         let is_over = self.end_step.is_some_and(|end| step > end);
         step >= self.begin_step && !is_over && (step - self.begin_step).is_multiple_of(self.frequency)
     }
 
-    /// The part of the weights that is zero from this step on.
+    /// Sparsity from this step on.
     pub fn sparsity_at(&self, step: u64) -> f64 {
         match self.schedule {
             PruningSchedule::ConstantSparsity { target_sparsity } => target_sparsity,
@@ -209,7 +219,7 @@ impl Pruning {
         }
     }
 
-    /// Whether a weight is pruned, by its path and shape.
+    /// Whether a weight with this path and shape is pruned.
     pub(crate) fn prunes(&self, path: &str, shape: &[usize]) -> bool {
         let (layer, name) = path.rsplit_once('/').unwrap_or(("", path));
         let is_kernel = name.ends_with("kernel") || name == "embeddings";
@@ -220,7 +230,7 @@ impl Pruning {
         is_kernel && fits && !is_adapter(path) && self.layers.iter().any(|pattern| means(pattern, layer))
     }
 
-    /// Which of some weights stay, each with its shape: 1, or 0 for the least.
+    /// Returns a mask per weight: 1 keeps, 0 prunes the smallest ones.
     pub(crate) fn masks(&self, weights: &[(&[f32], &[usize])], step: u64) -> Vec<Vec<f32>> {
         if let Some([m, n]) = self.sparsity_m_by_n {
             return weights.iter().map(|(w, shape)| blocks(w, shape, m, n)).collect();
@@ -241,7 +251,7 @@ impl Pruning {
     }
 }
 
-/// 0 for the least part of the weights, of equals the first ones, and 1 for the others.
+/// Returns 0 for the smallest fraction `part` of the weights (the first ones on ties) and 1 for the others.
 fn least(w: &[f32], part: f64) -> Vec<f32> {
     let zeros = w.len() - ((w.len() as f64 * (1.0 - part)).round() as usize).min(w.len());
     let mut order: Vec<usize> = (0..w.len()).collect();
@@ -253,7 +263,7 @@ fn least(w: &[f32], part: f64) -> Vec<f32> {
     mask
 }
 
-/// `w: f32[…, in, out]`: 0 for the m least of every n along the inputs; what is left over after whole blocks stays.
+/// `w: f32[…, in, out]`: 0 for the m smallest of every n along the inputs; an incomplete last block is kept.
 fn blocks(w: &[f32], shape: &[usize], m: usize, n: usize) -> Vec<f32> {
     let mut mask = vec![1.0; w.len()];
     let [.., inputs, out] = *shape else { return mask };
@@ -275,7 +285,7 @@ mod tests {
     #[test]
     fn schedules_are_tf_mots() {
         let p = Pruning::polynomial_decay(0.2, 0.8, 1100).begin_step(100);
-        // tfmot's PolynomialDecay: (initial − final) · (1 − p)³ + final.
+        // TF-MOT's PolynomialDecay: (initial − final) · (1 − p)³ + final.
         for (step, part) in [(100, 0.2), (600, 0.725), (1100, 0.8), (5000, 0.8)] {
             assert!((p.sparsity_at(step) - part).abs() < 1e-12, "{step}");
         }

@@ -1,4 +1,4 @@
-//! [`TrainStep`]: what a training step does, written by the user, under `fit`: GANs, several losses, research code.
+//! [`TrainStep`]: custom training steps for `fit`: GANs, several losses, research code.
 
 use crate::layer::Cx;
 use crate::model::architecture::Architecture;
@@ -9,11 +9,13 @@ use systole_ir::op::{RngAlgorithm, RngBitGenerator};
 use systole_ir::{DType, Error, ErrorKind, Literal, Tensor, TensorType, grad, rng};
 use systole_runtime::Params;
 
-/// The step of a model that `fit` trains, in the place of one loss of the model's output: an argument of
-/// [`Compile`](crate::Compile). Keras's `train_step`, the `LightningModule` of PyTorch Lightning. Epochs, callbacks, backups, strategies,
-/// mixed precision, progress and history are `fit`'s as ever.
+/// A custom training step for `fit`, instead of a loss of the model's output; an argument of
+/// [`Compile`](crate::Compile).
 ///
-/// A model may have networks beside its own layers ([`Architecture::with_network`]); the whole step is traced into one program.
+/// Like Keras's `train_step` or PyTorch Lightning's `LightningModule`. Epochs, callbacks, backups, strategies, mixed
+/// precision, progress and history work as usual.
+///
+/// A model may have additional networks ([`Architecture::with_network`]); the whole step is traced into one program.
 ///
 /// ```
 /// use systole_data::Dataset;
@@ -47,53 +49,54 @@ use systole_runtime::Params;
 /// # Ok::<(), systole_ir::Error>(())
 /// ```
 pub trait TrainStep: Debug + Send + Sync {
-    /// Its name in model files and backups.
+    /// Name in model files and backups.
     fn name(&self) -> &str;
 
-    /// The optimizer, in the place of [`Compile::optimizer`](crate::Compile::optimizer). Networks with optimizers of their own are
-    /// entries of its [`optimizer_map`](Optimizer::map_optimizer).
+    /// Returns the optimizer, instead of [`Compile::optimizer`](crate::Compile::optimizer). Networks with separate
+    /// optimizers are entries of its [`optimizer_map`](Optimizer::map_optimizer).
     fn configure_optimizers(&self) -> Option<Optimizer> {
         None
     }
 
-    /// What makes a step that Systole has itself what it is, for model files; the steps of a user's own are not kept.
+    /// Returns the configuration of a built-in step for model files; custom steps are not saved.
     fn config(&self) -> Option<serde_json::Value> {
         None
     }
 
-    /// Types of one sample of each of the [`fields`](TrainStep::fields), and of its label: where they are known, steps can be planned and
-    /// compiled without data.
+    /// Types of one sample of each of the [`fields`](TrainStep::fields), and of its label. If known, steps can be
+    /// planned and compiled without data.
     fn sample_types(&self) -> Option<(Vec<TensorType>, TensorType)> {
         None
     }
 
-    /// How many batches a step takes at once, as one.
+    /// Number of dataset batches that one step consumes, concatenated.
     fn batches(&self) -> usize {
         1
     }
 
-    /// Names of the fields of the data that a step takes, in the order of [`StepCx::field`]. Unless written: the inputs of the model, or
-    /// the only field that is no label. Labels and weights of samples need not be named: [`StepCx::label`].
+    /// Names of the data fields that a step reads, in the order of [`StepCx::field`]. Default: the inputs of the model,
+    /// or the only field that is not a label. Labels and sample weights need not be listed: [`StepCx::label`].
     fn fields(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Names that [`StepCx::log`] is given, in every step.
+    /// Names that every step passes to [`StepCx::log`].
     fn logged(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// `→ f32[]`: the loss that is shown. Where nothing was given to [`StepCx::minimize`], all weights are changed to make it less:
-    /// Lightning's automatic optimization.
+    /// `→ f32[]`: computes the loss to log. If the step does not call [`StepCx::minimize`], all weights are updated to
+    /// minimize this loss, as in Lightning's automatic optimization.
     fn training_step(&self, cx: &mut StepCx) -> Tensor;
 
-    /// `→ f32[]`: the loss of a batch that is measured. Unless written: the training step in inference mode, without its updates.
+    /// `→ f32[]`: computes the validation loss of a batch. Default: the training step in inference mode, without
+    /// updates.
     fn validation_step(&self, cx: &mut StepCx) -> Tensor {
         self.training_step(cx)
     }
 }
 
-/// Where a step of one's own happens: its batch, its networks, its updates.
+/// Context of a custom training step: batch, networks, updates, logs.
 pub struct StepCx {
     cx: Cx,
     architecture: Arc<Architecture>,
@@ -101,24 +104,24 @@ pub struct StepCx {
     label: Option<Tensor>,
     sample_weight: Option<Tensor>,
     trainable: Params,
-    /// Statistics and the like that calls have changed.
+    /// Non-trainable weights changed by calls, such as moving statistics.
     changed: Params,
-    updates: Option<Updates>,
+    updates: Option<OptimizerUpdate>,
     minimized: usize,
     logged: Params,
     draws: u64,
 }
 
-/// What changes weights, while training.
-pub(crate) struct Updates {
+/// Optimizer and its state for the updates of a training step.
+pub(crate) struct OptimizerUpdate {
     pub(crate) optimizer: Optimizer,
     pub(crate) at: UpdateInputs,
     pub(crate) loss_scale: Option<LossScale>,
     pub(crate) slots: Params,
 }
 
-/// What a step leaves.
-pub(crate) struct Stepped {
+/// Results of a step.
+pub(crate) struct StepResult {
     pub(crate) loss: Tensor,
     pub(crate) trainable: Params,
     pub(crate) changed: Params,
@@ -126,27 +129,28 @@ pub(crate) struct Stepped {
     pub(crate) logged: Params,
 }
 
-/// Inputs, labels and weights of samples, as a step takes them.
+/// Inputs, labels and sample weights as arguments of a step.
 pub(crate) type BatchTree = (Vec<Tensor>, Vec<Tensor>, Vec<Tensor>);
 
 impl StepCx {
-    /// Field `i` of the batch, in the order of [`TrainStep::fields`]: `T[B, …]`.
+    /// Returns field `i` of the batch, in the order of [`TrainStep::fields`]: `T[B, …]`.
     #[track_caller]
     pub fn field(&self, i: usize) -> Tensor {
         self.fields.get(i).cloned().unwrap_or_else(|| {
-            let what = format!("the step asks for field {i} of a batch of {}", self.fields.len());
-            self.nothing(&what, "name the fields in TrainStep::fields")
+            let what = format!("the step reads field {i}, but the batch has {} fields", self.fields.len());
+            self.nothing(&what, "list the fields in TrainStep::fields")
         })
     }
 
-    /// The labels of the batch, `T[B, …]`.
+    /// Returns the labels of the batch, `T[B, …]`.
     #[track_caller]
     pub fn label(&self) -> Tensor {
-        let none = || self.nothing("the step asks for labels, and the data have none", "add a field `label`");
+        let none =
+            || self.nothing("the step reads labels, but the data contains none", "add a field `label`");
         self.label.clone().unwrap_or_else(none)
     }
 
-    /// The weights of the batch's samples, `f32[B]`, where the data or classes have some.
+    /// Returns the sample weights of the batch, `f32[B]`, if the data or class weights define any.
     pub fn sample_weight(&self) -> Option<&Tensor> {
         self.sample_weight.as_ref()
     }
@@ -156,7 +160,7 @@ impl StepCx {
         self.fields.first().map_or(0, |x| x.dim(0))
     }
 
-    /// The step's context for layers.
+    /// Context for calling layers.
     pub fn cx(&mut self) -> &mut Cx {
         &mut self.cx
     }
@@ -166,35 +170,36 @@ impl StepCx {
         self.updates.is_some()
     }
 
-    /// The output of the model's own layers.
+    /// Returns the output of the model's own layers.
     #[track_caller]
     pub fn forward(&mut self, inputs: &[&Tensor]) -> Tensor {
         let architecture = self.architecture.clone();
         self.call(&architecture, None, inputs)
     }
 
-    /// The output of a network beside them.
+    /// Returns the output of an additional network.
     #[track_caller]
     pub fn network(&mut self, name: &str, inputs: &[&Tensor]) -> Tensor {
         let architecture = self.architecture.clone();
         let Some((_, network)) = architecture.networks.iter().find(|(n, _)| n == name) else {
             let all: Vec<&str> = architecture.networks.iter().map(|(n, _)| n.as_str()).collect();
             let hint = match all.as_slice() {
-                [] => "add it to the architecture: with_network".into(),
-                all => format!("there are: {}", all.join(", ")),
+                [] => "add it to the architecture with with_network".into(),
+                all => format!("use one of: {}", all.join(", ")),
             };
-            return self.nothing(&format!("the model has no network `{name}`"), &hint);
+            return self.nothing(&format!("unknown network `{name}`"), &hint);
         };
         self.call(network, Some(name), inputs)
     }
 
-    /// The weights that are trained, as they are now; those of networks begin with their names.
+    /// Returns the current values of the trainable weights; paths of networks start with their names.
     pub fn weights(&self) -> &Params {
         &self.trainable
     }
 
-    /// `→ f32[], …`: a loss and its gradients by weights that are trained, which stay as they are: those of a network, or with `""` of the
-    /// model's own layers. Sums over several batches are one batch's: [`StepCx::apply_gradients`].
+    /// `→ f32[], …`: computes a loss and its gradients with respect to the trainable weights of a network, or for `""`
+    /// of the model's own layers, without an update. Gradients may be summed over several batches before
+    /// [`StepCx::apply_gradients`].
     #[track_caller]
     pub fn gradients(&mut self, network: &str, loss: impl FnOnce(&mut StepCx) -> Tensor) -> (Tensor, Params) {
         let value = scalar(loss(self));
@@ -208,12 +213,14 @@ impl StepCx {
         (value, meant.into_iter().zip(grads).collect())
     }
 
-    /// Changes the weights that gradients were made of, by their optimizer. Nothing in validation. `mixed_float16` is refused.
+    /// Updates the weights of these gradients with their optimizer. Does nothing in validation; not supported with
+    /// `mixed_float16`.
     pub fn apply_gradients(&mut self, grads: &Params) {
         self.minimized += 1;
         let Some(updates) = &mut self.updates else { return };
         if updates.loss_scale.is_some() {
-            // A step with gradients of its own is refused like one of several updates: nothing scales their losses.
+            // Counts as several updates, which `mixed_float16` rejects: nothing scales the losses of explicit
+            // gradients.
             self.minimized += 1;
         }
         let pairs = grads.names().filter_map(|p| Some((p.to_string(), self.trainable.get(p)?.clone())));
@@ -226,8 +233,10 @@ impl StepCx {
         self.adopt(new);
     }
 
-    /// Weights of the model's own layers, which do not train, go towards those of a network of the same layers: `keep` (`f32[]`) of each
-    /// stays. Moving statistics too. Only while training.
+    /// Updates the frozen weights of the model's own layers as an exponential moving average (EMA) of a network with
+    /// the same layers.
+    ///
+    /// `keep` (`f32[]`) is the fraction of the old value that is kept. Includes moving statistics. Only in training.
     pub fn follow(&mut self, network: &str, keep: &Tensor) {
         if self.updates.is_none() {
             return;
@@ -248,7 +257,7 @@ impl StepCx {
         }
     }
 
-    /// `→ i64[]`: updates before this step; `None` in validation.
+    /// `→ i64[]`: number of updates before this step; `None` in validation.
     pub fn step(&self) -> Option<&Tensor> {
         self.updates.as_ref().map(|u| &u.at.step)
     }
@@ -258,8 +267,8 @@ impl StepCx {
         self.trainable.names().filter(of).map(str::to_string).collect()
     }
 
-    /// Changes weights so that `loss` (`f32[]`) becomes less, and returns it: those of the network of this name, or `""` for the model's own
-    /// layers. What comes after it in the step sees the changed weights. In validation only the loss is computed.
+    /// Updates weights to minimize `loss` (`f32[]`), and returns it: those of this network, or for `""` of the model's
+    /// own layers. The rest of the step sees the updated weights. In validation only computes the loss.
     #[track_caller]
     pub fn minimize(&mut self, network: &str, loss: impl FnOnce(&mut StepCx) -> Tensor) -> Tensor {
         let value = scalar(loss(self));
@@ -267,8 +276,8 @@ impl StepCx {
         let meant = self.trained_paths(network);
         if meant.is_empty() && self.updates.is_some() {
             return self.nothing(
-                &format!("`{network}` has no weights to change"),
-                "name a network, or \"\" for the model",
+                &format!("`{network}` has no trainable weights"),
+                "pass the name of a network, or \"\" for the model",
             );
         }
         let value = self.cx.with_penalties(&value, |path| self.architecture.is_of(network, path));
@@ -276,28 +285,29 @@ impl StepCx {
         value
     }
 
-    /// Keeps a value (`f32[]`) of the step, whose mean over the epoch is logged under this name.
+    /// Logs the epoch mean of a value (`f32[]`) under this name.
     pub fn log(&mut self, name: &str, value: &Tensor) {
         self.logged.insert(name, value.stop_gradient().convert(DType::F64));
     }
 
-    /// `→ f32[shape]`: draws from the normal distribution, others in each step. In validation each batch has the same.
+    /// `→ f32[shape]`: standard normal draws, new in each step. In validation each batch has the same.
     pub fn normal(&mut self, shape: &[usize]) -> Tensor {
         let bits = self.bits(shape);
         let unit = bits.shift_right_logical(&bits.scalar_like(9.0)).convert(DType::F32) * 2f64.powi(-23);
-        // In (−1, 1), both ends left out.
+        // In the open interval (−1, 1).
         let spread = unit * (2.0 - 2f64.powi(-23)) - (1.0 - 2f64.powi(-24));
         spread.erf_inv() * std::f64::consts::SQRT_2
     }
 
-    /// `→ i32[shape]`: draws from 0 to below `limit`, others in each step. In validation each batch has the same.
+    /// `→ i32[shape]`: uniform integers from 0 to below `limit`, new in each step. In validation each batch has the
+    /// same.
     pub fn integers(&mut self, shape: &[usize], limit: usize) -> Tensor {
         let drawn = (self.uniform(shape) * limit as f64).floor();
-        // The greatest draw times the limit may be rounded up to it.
+        // The product may be rounded up to the limit.
         drawn.minimum(&drawn.scalar_like(limit.saturating_sub(1) as f64)).convert(DType::I32)
     }
 
-    /// `→ f32[shape]`: draws from 0 to below 1, others in each step. In validation each batch has the same.
+    /// `→ f32[shape]`: uniform draws from 0 to below 1, new in each step. In validation each batch has the same.
     pub fn uniform(&mut self, shape: &[usize]) -> Tensor {
         let bits = self.bits(shape);
         bits.shift_right_logical(&bits.scalar_like(8.0)).convert(DType::F32) * 2f64.powi(-24)
@@ -307,7 +317,9 @@ impl StepCx {
         let draw = rng::hash_name("step of one's own") ^ rng::mix(self.draws);
         self.draws += 1;
         let builder = self.cx.builder().clone();
-        let Ok(word) = Literal::from_slice([1], &[draw]) else { return self.nothing("no draw", "") };
+        let Ok(word) = Literal::from_slice([1], &[draw]) else {
+            return self.nothing("cannot draw random numbers", "");
+        };
         let word = builder.constant(word);
         let key = self.cx.draw_key().map_or_else(|| word.clone(), |key| key.reshape([1]).xor(&word));
         let state = Tensor::concatenate(&[&key, &key.zeros_like()], 0);
@@ -334,7 +346,7 @@ impl StepCx {
         y
     }
 
-    /// One update of these weights.
+    /// Updates these weights once.
     fn descend(&mut self, loss: &Tensor, paths: &[String]) {
         let Some(updates) = &mut self.updates else { return };
         let own = |tree: &Params| -> Params {
@@ -354,7 +366,7 @@ impl StepCx {
         self.adopt(new);
     }
 
-    /// Weights after an update, for all that comes after it.
+    /// Sets updated weights for the rest of the step.
     fn adopt(&mut self, new: Params) {
         for (path, value) in self.cx.constrained(new) {
             self.cx.replace_weight(&path, &value);
@@ -365,7 +377,7 @@ impl StepCx {
         }
     }
 
-    /// What a training step without its updates changes besides the trained weights.
+    /// Runs a training step without updates and returns the non-trainable weights that it changes.
     pub(crate) fn statistics(
         step: &dyn TrainStep,
         cx: Cx,
@@ -383,7 +395,7 @@ impl StepCx {
         architecture: Arc<Architecture>,
         (fields, labels, weights): BatchTree,
         trainable: Params,
-        updates: Option<Updates>,
+        updates: Option<OptimizerUpdate>,
     ) -> StepCx {
         StepCx {
             cx,
@@ -400,15 +412,16 @@ impl StepCx {
         }
     }
 
-    /// Traces a step: weights `cx` is bound to, of which `trainable` are trained; `updates` while training.
+    /// Traces a step. `cx` is bound to all weights, `trainable` are the trainable ones, and `updates` is set in
+    /// training.
     pub(crate) fn run(
         step: &dyn TrainStep,
         cx: Cx,
         architecture: Arc<Architecture>,
         batch: BatchTree,
         trainable: Params,
-        updates: Option<Updates>,
-    ) -> Stepped {
+        updates: Option<OptimizerUpdate>,
+    ) -> StepResult {
         let trains = updates.is_some();
         let mut own = StepCx::new(cx, architecture, batch, trainable, updates);
         let loss = if trains { step.training_step(&mut own) } else { step.validation_step(&mut own) };
@@ -419,28 +432,29 @@ impl StepCx {
             own.descend(&loss, &all);
         }
         if own.minimized > 1 && own.updates.as_ref().is_some_and(|u| u.loss_scale.is_some()) {
-            let e = Error::new(ErrorKind::Config, "a step with several updates has no loss scale")
-                .because("mixed_float16 scales one loss")
-                .hint("use mixed_bfloat16");
+            let e =
+                Error::new(ErrorKind::Config, "mixed_float16 does not support a step with several updates")
+                    .because("loss scaling applies to a single loss")
+                    .hint("use mixed_bfloat16");
             loss = loss.fail(e);
         }
         for name in step.logged().iter().filter(|name| own.logged.get(name).is_none()) {
             let e = Error::new(ErrorKind::Graph, format!("the step {} did not log `{name}`", step.name()));
-            loss = loss.fail(e.hint("log all that TrainStep::logged names: cx.log(…)"));
+            loss = loss.fail(e.hint("log every name in TrainStep::logged: cx.log(…)"));
         }
         let slots = own.updates.map_or_else(Params::new, |u| u.slots);
         let trainable = own.trainable.map(|name, old| own.changed.get(name).unwrap_or(old).clone());
-        Stepped { loss, trainable, changed: own.changed, slots, logged: own.logged }
+        StepResult { loss, trainable, changed: own.changed, slots, logged: own.logged }
     }
 }
 
-/// A loss as `f32[]`.
+/// Checks that a loss is a scalar and converts it to `f32[]`.
 fn scalar(loss: Tensor) -> Tensor {
     if loss.is_poisoned() || (loss.rank() == 0 && loss.dtype().is_float()) {
         return loss.convert(DType::F32);
     }
-    let e = Error::new(ErrorKind::Graph, format!("the loss of the step is {}", loss.ty()))
-        .because("a step makes one number less")
+    let e = Error::new(ErrorKind::Graph, format!("the loss of the step must be a scalar, got {}", loss.ty()))
+        .because("a step minimizes a single number")
         .hint("take the mean over the batch: .mean_all()");
     loss.fail(e)
 }

@@ -1,18 +1,20 @@
-//! Packed weights in model files: which are packed, and how files with them are read.
+//! Weight-only quantization of model files: quantizes large weights to int8 or int4 and reads such files.
 
-use crate::layer::quantized_weight::{Held, LEAST, PackedWeight, Packing, WeightBits};
+use crate::layer::quantized_weight::{
+    LEAST, QuantizedWeight, QuantizedWeightLayout, QuantizedWeightReport, WeightBits,
+};
 use crate::model::model_file::ModelFile;
 use std::collections::BTreeMap;
 use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt};
 
-/// The entry of the metadata that says how weights are packed.
+/// Metadata key of the quantized weights' layouts.
 const KEY: &str = "packed_weights";
 const WEIGHTS: &str = "weights/";
 const SCALES: &str = "scales/";
 
 impl ModelFile {
-    /// Packs kernels and tables of vectors of 1024 elements or more, and leaves the optimizer's state out: the file is for predictions. It
-    /// loads as any other, with weights that are rounded.
+    /// Quantizes kernels and embedding tables of 1024 elements or more, and drops the optimizer's state. The file is
+    /// for inference; it loads like any other, with rounded weights.
     ///
     /// ```
     /// use systole_ir::{DType::F32, TensorType};
@@ -28,22 +30,22 @@ impl ModelFile {
     /// ```
     ///
     /// # Errors
-    /// When the file has packed weights already, no weight is large enough, or one is NaN or infinite: names it.
-    pub fn pack_weights(&mut self, bits: WeightBits) -> Result<Vec<PackedWeight>> {
+    /// If the file already has quantized weights, no weight is large enough, or a weight is NaN or infinite (names it).
+    pub fn pack_weights(&mut self, bits: WeightBits) -> Result<Vec<QuantizedWeightReport>> {
         if self.metadata.contains_key(KEY) {
-            return Err(Error::new(ErrorKind::Config, "the weights of the file are packed already")
-                .hint("pack those of the model that it was made of"));
+            return Err(Error::new(ErrorKind::Config, "the weights of the file are already quantized")
+                .hint("quantize the original model file"));
         }
         let (mut told, mut kept, mut packings) = (Vec::new(), Vec::new(), BTreeMap::new());
         for (name, value) in std::mem::take(&mut self.tensors) {
             let Some(path) = name.strip_prefix(WEIGHTS) else { continue };
-            let Some(packing) = Packing::of(path, value.ty(), bits) else {
+            let Some(packing) = QuantizedWeightLayout::of(path, value.ty(), bits) else {
                 kept.push((name, value));
                 continue;
             };
             let w = value.as_slice::<f32>()?;
             if w.iter().any(|v| !v.is_finite()) {
-                return Err(Error::new(ErrorKind::Numeric, "it has NaN or infinite values")
+                return Err(Error::new(ErrorKind::Numeric, "it contains NaN or infinite values")
                     .at(format!("weight {path}"))
                     .hint("load an earlier checkpoint"));
             }
@@ -52,30 +54,32 @@ impl ModelFile {
             let scales = Literal::from_slice([packing.outputs(), packing.blocks()], &scales)?;
             let error = error(w, &packing.unpack(&stored, &scales)?)?;
             let size = stored.bytes().len() + scales.bytes().len();
-            told.push(PackedWeight { path: path.into(), bytes: (value.bytes().len(), size), error });
+            told.push(QuantizedWeightReport { path: path.into(), bytes: (value.bytes().len(), size), error });
             packings.insert(path.to_string(), packing);
             kept.push((format!("{SCALES}{path}"), scales));
             kept.push((name, stored));
         }
         self.tensors = kept;
         if told.is_empty() {
-            return Err(Error::new(ErrorKind::Config, "no weight is large enough to be packed")
-                .because(format!("kernels and embeddings of {LEAST} elements or more are")));
+            return Err(Error::new(ErrorKind::Config, "no weight is large enough to be quantized")
+                .because(format!("only kernels and embeddings of {LEAST} elements or more are")));
         }
         let json = serde_json::to_string(&packings).map_err(|e| {
-            Error::new(ErrorKind::Bug, "a file's packing does not serialise").because(e.to_string())
+            Error::new(ErrorKind::Bug, "cannot serialize the layout of quantized weights")
+                .because(e.to_string())
         })?;
         self.metadata.insert(KEY.into(), json);
         Ok(told)
     }
 
-    /// Without packed weights, and those: by path.
-    pub(crate) fn split_packed(mut self) -> Result<(ModelFile, BTreeMap<String, Held>)> {
+    /// Splits the quantized weights, by path, from the rest of the file.
+    pub(crate) fn split_packed(mut self) -> Result<(ModelFile, BTreeMap<String, QuantizedWeight>)> {
         let Some(json) = self.metadata.remove(KEY) else { return Ok((self, BTreeMap::new())) };
-        let mut packings: BTreeMap<String, Packing> = serde_json::from_str(&json).map_err(|e| {
-            Error::new(ErrorKind::Data, format!("the `{KEY}` entry of the metadata is not readable"))
-                .because(e.to_string())
-        })?;
+        let mut packings: BTreeMap<String, QuantizedWeightLayout> =
+            serde_json::from_str(&json).map_err(|e| {
+                Error::new(ErrorKind::Data, format!("cannot read the `{KEY}` entry of the metadata"))
+                    .because(e.to_string())
+            })?;
         let (mut tensors, mut numbers, mut scales) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
         for (name, value) in self.tensors {
             let path = name.strip_prefix(WEIGHTS).filter(|path| packings.contains_key(*path));
@@ -88,11 +92,11 @@ impl ModelFile {
         let mut all = BTreeMap::new();
         for (path, numbers) in numbers {
             let place = || format!("weight {path}");
-            let lacks = || Error::new(ErrorKind::Data, "the file has no scales of it");
+            let lacks = || Error::new(ErrorKind::Data, "the file contains no scales for it");
             let scales = scales.remove(&path).ok_or_else(lacks).at(place)?;
             let Some(packing) = packings.remove(&path) else { continue };
             packing.check_arrays(&numbers, &scales).at(place)?;
-            all.insert(path, Held { packing, numbers, scales });
+            all.insert(path, QuantizedWeight { packing, numbers, scales });
         }
         Ok((ModelFile { tensors, ..self }, all))
     }
@@ -130,7 +134,7 @@ mod tests {
             let bytes = file.to_bytes().unwrap();
             let read = ModelFile::read(&mut &bytes[..], bytes.len() as u64).unwrap();
             let back = read.split_packed().unwrap().1[path].floats().unwrap().to_f32s();
-            // Half a step at most.
+            // At most half a quantization step.
             let worst = w.iter().zip(&back).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
             assert!(worst <= most / 2.0 * 1.0001 && worst > 0.0, "{path} {bits:?}: {worst}");
             assert!(file.pack_weights(bits).unwrap_err().to_string().contains("already"));
@@ -153,7 +157,7 @@ mod tests {
         let mut odd = packed();
         let said = odd.metadata[KEY].replace("\"inputs\":32", "\"inputs\":33");
         odd.metadata.insert(KEY.into(), said);
-        for (file, part) in [(short, "not 512 of"), (bare, "no scales"), (odd, "do not divide")] {
+        for (file, part) in [(short, "expected 512 elements"), (bare, "no scales"), (odd, "do not divide")] {
             let e = file.split_packed().unwrap_err().to_string();
             assert!(e.contains(part), "{part}: {e}");
         }

@@ -1,18 +1,18 @@
-//! Adadelta: steps of the size of earlier steps, divided by that of earlier gradients.
+//! Adadelta optimizer: scales gradients by the ratio of the RMS of past updates to the RMS of past gradients.
 
 use super::optimizer_config::Optimizer;
-use super::rule::{OptimizerKind, Rule, Slots};
+use super::rule::{OptimizerKind, OptimizerRule, OptimizerSlots};
 use crate::optimizer::schedule::Schedule;
 use serde::{Deserialize, Serialize};
 use systole_ir::Tensor;
 
-/// a ← ρ·a + (1 − ρ)·g², Δ = −√(d + ε)/√(a + ε)·g, d ← ρ·d + (1 − ρ)·Δ², p ← p + lr·Δ (Zeiler, 2012).
+/// Adadelta: a ← ρ·a + (1 − ρ)·g², Δ = −√(d + ε)/√(a + ε)·g, d ← ρ·d + (1 − ρ)·Δ², p ← p + lr·Δ (Zeiler, 2012).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Adadelta {
-    /// Decay of both means of squares.
+    /// Decay of both mean squares.
     pub rho: f64,
-    /// ε.
+    /// Numerical stability constant ε.
     pub epsilon: f64,
 }
 
@@ -27,7 +27,7 @@ pub fn adadelta(learning_rate: impl Into<Schedule>) -> Optimizer {
     Optimizer::of(OptimizerKind::of(rule), learning_rate)
 }
 
-impl Rule for Adadelta {
+impl OptimizerRule for Adadelta {
     fn class_name(&self) -> &'static str {
         "Adadelta"
     }
@@ -40,7 +40,7 @@ impl Rule for Adadelta {
         vec!["accumulated_grad", "accumulated_delta_var"]
     }
 
-    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
+    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut OptimizerSlots) -> Tensor {
         let mean = |old: &Tensor, x: &Tensor| old * self.rho + (x * x) * (1.0 - self.rho);
         let rms = |x: &Tensor| (x + self.epsilon).sqrt();
         let gradients = mean(&slots.get("accumulated_grad"), g);
@@ -52,7 +52,7 @@ impl Rule for Adadelta {
     }
 }
 
-/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+/// Keras parity test cases as JSON; `fixtures/keras/generate.py` reads them from this constant.
 pub(super) const PARITY: &str = r#"[
     {"name": "adadelta", "class": "Adadelta", "kwargs": {"learning_rate": 0.01}},
     {"name": "adadelta_rho", "class": "Adadelta", "kwargs": {"learning_rate": 1.0, "rho": 0.8, "epsilon": 0.05}},

@@ -1,26 +1,27 @@
-//! Adafactor: Adam's second moment in the memory of its rows and columns, and no first one.
+//! Adafactor optimizer: Adam with a second moment factored into rows and columns, and no first moment.
 
 use super::optimizer_config::Optimizer;
-use super::rule::{OptimizerKind, Rule, Slots};
+use super::rule::{OptimizerKind, OptimizerRule, OptimizerSlots};
 use crate::optimizer::schedule::Schedule;
 use crate::setters::setters;
 use serde::{Deserialize, Serialize};
 use systole_ir::{Tensor, TensorType};
 
-/// For matrices the mean squares r of rows and c of columns stand for all: v = (r / mean r)·c. u = g / √v is limited to a root mean square of
-/// `clip_threshold`, p ← p − max(ε₂, rms p)·min(lr, 1/√t)·u (Shazeer and Stern, 2018; Keras).
+/// Adafactor. For matrices, mean squares r of rows and c of columns approximate the second moment: v = (r / mean r)·c.
+/// u = g / √v is clipped to a root mean square of `clip_threshold`, p ← p − max(ε₂, rms p)·min(lr, 1/√t)·u (Shazeer and
+/// Stern, 2018; Keras).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Adafactor {
-    /// Exponent of t by which the means forget: β₂ = 1 − t^decay.
+    /// Exponent in the second-moment decay: β₂ = 1 − t^decay.
     pub beta_2_decay: f64,
     /// Added to squared gradients.
     pub epsilon_1: f64,
-    /// Least size that a parameter counts with.
+    /// Minimum parameter scale (root mean square).
     pub epsilon_2: f64,
-    /// Greatest root mean square of a change before its rate.
+    /// Maximum root mean square of an update before the learning rate.
     pub clip_threshold: f64,
-    /// Kept for Keras's sake, where it changes nothing: the rate is at most 1/√t in any case.
+    /// Accepted for compatibility with Keras, where it has no effect: the rate is at most 1/√t in any case.
     pub relative_step: bool,
 }
 
@@ -42,11 +43,11 @@ pub fn adafactor(learning_rate: impl Into<Schedule>) -> Optimizer {
 }
 
 setters!(Optimizer:
-    /// Greatest root mean square of a change of Adafactor before its rate.
+    /// Maximum root mean square of an Adafactor update before the learning rate.
     clip_threshold: f64 as f64;
 );
 
-impl Rule for Adafactor {
+impl OptimizerRule for Adafactor {
     fn class_name(&self) -> &'static str {
         "Adafactor"
     }
@@ -74,7 +75,7 @@ impl Rule for Adafactor {
         }
     }
 
-    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
+    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut OptimizerSlots) -> Tensor {
         let t = slots.number();
         let rms = |x: &Tensor| (x * x).mean_all().sqrt();
         let most = 1.0 / t.sqrt();
@@ -88,8 +89,9 @@ impl Rule for Adafactor {
 }
 
 impl Adafactor {
-    /// `squares: T[…, R, C] → T[…, R, C]`: their mean over the steps, of vectors itself, of others by rows and columns.
-    fn second_moment(&self, squares: &Tensor, beta: &Tensor, slots: &mut Slots) -> Tensor {
+    /// `squares: T[…, R, C] → T[…, R, C]`: running mean of the squares; factored by rows and columns except for
+    /// vectors.
+    fn second_moment(&self, squares: &Tensor, beta: &Tensor, slots: &mut OptimizerSlots) -> Tensor {
         let rank = squares.rank();
         let mut mean = |slot: &str, new: &Tensor| {
             let mean = slots.get(slot) * beta + new * (1.0 - beta);
@@ -107,7 +109,7 @@ impl Adafactor {
     }
 }
 
-/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+/// Keras parity test cases as JSON; `fixtures/keras/generate.py` reads them from this constant.
 pub(super) const PARITY: &str = r#"[
     {"name": "adafactor", "class": "Adafactor", "kwargs": {"learning_rate": 0.1}},
     {"name": "adafactor_arguments", "class": "Adafactor", "kwargs": {"learning_rate": 0.05, "beta_2_decay": -0.6,

@@ -1,23 +1,23 @@
-//! Adagrad: steps that shrink by the sum of all squared gradients so far.
+//! Adagrad optimizer: divides by the root of the sum of all squared gradients.
 
 use super::optimizer_config::Optimizer;
-use super::rule::{OptimizerKind, Rule, Slots, Start};
+use super::rule::{OptimizerKind, OptimizerRule, OptimizerSlots, SlotInit};
 use crate::optimizer::schedule::Schedule;
 use crate::setters::setters;
 use serde::{Deserialize, Serialize};
 use systole_ir::Tensor;
 
-/// a ← a + g², p ← p − lr·g / √(a + ε) (Duchi et al., 2011).
+/// Adagrad: a ← a + g², p ← p − lr·g / √(a + ε) (Duchi et al., 2011).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Adagrad {
-    /// What the sums of squares begin with.
+    /// Initial value of the accumulators of squared gradients.
     pub initial_accumulator_value: f64,
-    /// ε.
+    /// Numerical stability constant ε.
     pub epsilon: f64,
 }
 
-/// Adagrad with Keras's first sum 0.1 and ε 1e-7. Keras's default rate is 0.001.
+/// Adagrad with Keras's initial accumulator 0.1 and ε 1e-7. Keras's default rate is 0.001.
 ///
 /// ```
 /// use systole_nn::optimizer::adagrad;
@@ -29,11 +29,11 @@ pub fn adagrad(learning_rate: impl Into<Schedule>) -> Optimizer {
 }
 
 setters!(Optimizer:
-    /// What the sums of Adagrad and Ftrl begin with.
+    /// Initial accumulator value of Adagrad and FTRL.
     initial_accumulator_value: f64 as f64;
 );
 
-impl Rule for Adagrad {
+impl OptimizerRule for Adagrad {
     fn class_name(&self) -> &'static str {
         "Adagrad"
     }
@@ -46,18 +46,18 @@ impl Rule for Adagrad {
         vec!["accumulator"]
     }
 
-    fn start(&self, _: &str) -> Start {
-        Start::Value(self.initial_accumulator_value)
+    fn start(&self, _: &str) -> SlotInit {
+        SlotInit::Value(self.initial_accumulator_value)
     }
 
-    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
+    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut OptimizerSlots) -> Tensor {
         let sum = slots.get("accumulator") + g * g;
         slots.set("accumulator", &sum);
         p - (rate * g) / (sum + self.epsilon).sqrt()
     }
 }
 
-/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+/// Keras parity test cases as JSON; `fixtures/keras/generate.py` reads them from this constant.
 pub(super) const PARITY: &str = r#"[
     {"name": "adagrad", "class": "Adagrad", "kwargs": {"learning_rate": 0.01}},
     {"name": "adagrad_start", "class": "Adagrad",

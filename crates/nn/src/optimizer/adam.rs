@@ -1,13 +1,13 @@
-//! Adam: steps of the running mean of gradients, divided by that of their size.
+//! Adam optimizer: running mean of gradients divided by the root of their running second moment.
 
 use super::optimizer_config::Optimizer;
-use super::rule::{OptimizerKind, Rule, Slots};
+use super::rule::{OptimizerKind, OptimizerRule, OptimizerSlots};
 use crate::optimizer::schedule::Schedule;
 use crate::setters::setters;
 use serde::{Deserialize, Serialize};
 use systole_ir::{DType, Tensor};
 
-/// Kingma and Ba, 2015, with ε outside the square root ("epsilon hat").
+/// Adam (Kingma and Ba, 2015), with ε outside the square root ("epsilon hat").
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Adam {
@@ -15,9 +15,9 @@ pub struct Adam {
     pub beta_1: f64,
     /// Decay of the second moment.
     pub beta_2: f64,
-    /// ε.
+    /// Numerical stability constant ε.
     pub epsilon: f64,
-    /// Divide by the greatest second moment so far.
+    /// Whether to divide by the maximum of past second moments (AMSGrad).
     pub amsgrad: bool,
 }
 
@@ -42,7 +42,7 @@ setters!(Optimizer:
     amsgrad: bool as bool;
 );
 
-impl Rule for Adam {
+impl OptimizerRule for Adam {
     fn class_name(&self) -> &'static str {
         "Adam"
     }
@@ -55,12 +55,12 @@ impl Rule for Adam {
         if self.amsgrad { vec!["momentum", "velocity", "velocity_hat"] } else { vec!["momentum", "velocity"] }
     }
 
-    /// Corrected for the moments' start at zero.
+    /// Bias-corrected for moments that start at zero.
     fn rate(&self, learning_rate: &Tensor, updates: &Tensor, momentum: Option<&Tensor>) -> Tensor {
         let t = updates.convert(DType::F32) + 1.0;
-        // Powers in f32 of betas rounded to f32, as Keras does it.
+        // Powers in f32 of betas rounded to f32, as in Keras.
         let power = |beta: f64| t.scalar_like(beta).power(&t);
-        // As in fastai, the correction is that of a momentum that was always this step's.
+        // As in fastai, the correction assumes that the momentum was always this step's.
         let power_1 = |own| momentum.map_or_else(|| power(own), |m| m.power(&t));
         learning_rate * (1.0 - power(self.beta_2)).sqrt() / (1.0 - power_1(self.beta_1))
     }
@@ -69,7 +69,7 @@ impl Rule for Adam {
         true
     }
 
-    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
+    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut OptimizerSlots) -> Tensor {
         let (m, v) = slots.moments(g, self.beta_1, self.beta_2);
         let size = if self.amsgrad {
             let greatest = slots.get("velocity_hat").maximum(&v);
@@ -82,7 +82,7 @@ impl Rule for Adam {
     }
 }
 
-/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+/// Keras parity test cases as JSON; `fixtures/keras/generate.py` reads them from this constant.
 pub(super) const PARITY: &str = r#"[
     {"name": "adam", "class": "Adam", "kwargs": {"learning_rate": 0.01}},
     {"name": "adam_odd_betas", "class": "Adam",

@@ -1,20 +1,20 @@
-//! Adamax: Adam with the greatest gradient, slowly forgotten, in place of the second moment.
+//! Adamax optimizer: Adam with the decayed maximum of |gradient| in place of the second moment.
 
 use super::optimizer_config::Optimizer;
-use super::rule::{OptimizerKind, Rule, Slots};
+use super::rule::{OptimizerKind, OptimizerRule, OptimizerSlots};
 use crate::optimizer::schedule::Schedule;
 use serde::{Deserialize, Serialize};
 use systole_ir::Tensor;
 
-/// u ← max(β₂·u, |g|), p ← p − lr·m / ((1 − β₁ᵗ)·(u + ε)) (Kingma and Ba, 2015, section 7.1).
+/// Adamax: u ← max(β₂·u, |g|), p ← p − lr·m / ((1 − β₁ᵗ)·(u + ε)) (Kingma and Ba, 2015, section 7.1).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Adamax {
     /// Decay of the first moment.
     pub beta_1: f64,
-    /// Decay of the greatest gradient.
+    /// Decay of the infinity norm (maximum gradient).
     pub beta_2: f64,
-    /// ε.
+    /// Numerical stability constant ε.
     pub epsilon: f64,
 }
 
@@ -29,7 +29,7 @@ pub fn adamax(learning_rate: impl Into<Schedule>) -> Optimizer {
     Optimizer::of(OptimizerKind::of(rule), learning_rate)
 }
 
-impl Rule for Adamax {
+impl OptimizerRule for Adamax {
     fn class_name(&self) -> &'static str {
         "Adamax"
     }
@@ -46,7 +46,7 @@ impl Rule for Adamax {
         true
     }
 
-    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
+    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut OptimizerSlots) -> Tensor {
         let (m, beta_1) = (slots.get("momentum"), slots.momentum(self.beta_1));
         let m = &m + beta_1.rest_of(&(g - &m));
         let greatest = (slots.get("norm") * self.beta_2).maximum(&g.abs());
@@ -56,7 +56,7 @@ impl Rule for Adamax {
     }
 }
 
-/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+/// Keras parity test cases as JSON; `fixtures/keras/generate.py` reads them from this constant.
 pub(super) const PARITY: &str = r#"[
     {"name": "adamax", "class": "Adamax", "kwargs": {"learning_rate": 0.01}},
     {"name": "adamax_betas", "class": "Adamax",

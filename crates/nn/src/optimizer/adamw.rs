@@ -1,21 +1,21 @@
-//! AdamW: Adam with decoupled weight decay.
+//! AdamW optimizer: Adam with decoupled weight decay.
 
 use super::adam::Adam;
 use super::optimizer_config::Optimizer;
-use super::rule::{OptimizerKind, Rule, Slots};
+use super::rule::{OptimizerKind, OptimizerRule, OptimizerSlots};
 use crate::optimizer::schedule::Schedule;
 use serde::{Deserialize, Serialize};
 use systole_ir::Tensor;
 
-/// Adam with decoupled weight decay (Loshchilov and Hutter, 2019).
+/// AdamW: Adam with decoupled weight decay (Loshchilov and Hutter, 2019).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct AdamW(
-    /// Its arguments are Adam's.
+    /// Arguments, those of Adam.
     pub Adam,
 );
 
-/// Adam with decoupled weight decay, 0.004 unless set. Keras's default rate is 0.001.
+/// AdamW: Adam with decoupled weight decay, 0.004 unless set. Keras's default rate is 0.001.
 ///
 /// ```
 /// use systole_nn::optimizer::adamw;
@@ -25,7 +25,7 @@ pub fn adamw(learning_rate: impl Into<Schedule>) -> Optimizer {
     Optimizer::of(OptimizerKind::of(AdamW::default()), learning_rate).weight_decay(0.004)
 }
 
-impl Rule for AdamW {
+impl OptimizerRule for AdamW {
     fn class_name(&self) -> &'static str {
         "AdamW"
     }
@@ -46,12 +46,12 @@ impl Rule for AdamW {
         self.0.rate(learning_rate, updates, momentum)
     }
 
-    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
+    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut OptimizerSlots) -> Tensor {
         self.0.step(p, g, rate, slots)
     }
 }
 
-/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+/// Keras parity test cases as JSON; `fixtures/keras/generate.py` reads them from this constant.
 pub(super) const PARITY: &str = r#"[
     {"name": "adamw", "class": "AdamW", "kwargs": {"learning_rate": 0.01, "weight_decay": 0.004}},
     {"name": "adamw_default_decay", "class": "AdamW", "kwargs": {"learning_rate": 0.05}}

@@ -1,4 +1,4 @@
-//! Optimizers by their names: from configurations and model files.
+//! Parses optimizers by name, from configurations and model files.
 
 use super::optimizer_config::Optimizer;
 use super::rule::OptimizerKind;
@@ -12,11 +12,11 @@ use systole_ir::{Error, Result};
 impl FromStr for Optimizer {
     type Err = Error;
 
-    /// Keras's defaults, its learning rate included. Case does not matter.
+    /// Returns the named optimizer with Keras's defaults, including the learning rate. Case-insensitive.
     fn from_str(name: &str) -> Result<Optimizer> {
         let lower = name.to_ascii_lowercase();
         let found = TABLE.iter().map(|row| (row.defaults)()).find(|o| o.name() == lower);
-        found.ok_or_else(|| unknown(&format!("there is no optimizer `{name}`"), &lower, NAMES))
+        found.ok_or_else(|| unknown(&format!("unknown optimizer `{name}`"), &lower, NAMES))
     }
 }
 
@@ -24,11 +24,11 @@ impl<'de> Deserialize<'de> for OptimizerKind {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<OptimizerKind, D::Error> {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
-        struct StoredKind {
+        struct StoredOptimizerKind {
             class_name: String,
             config: Value,
         }
-        let StoredKind { class_name, config } = StoredKind::deserialize(deserializer)?;
+        let StoredOptimizerKind { class_name, config } = StoredOptimizerKind::deserialize(deserializer)?;
         let kinds = || TABLE.iter().map(|row| (row.defaults)().kind);
         let Some(kind) = kinds().find(|kind| kind.class_name() == class_name) else {
             let known: Vec<String> = kinds().map(|kind| format!("`{}`", kind.class_name())).collect();

@@ -1,31 +1,32 @@
-//! Ftrl: "follow the regularized leader", for linear models with many rare inputs.
+//! FTRL (follow the regularized leader) optimizer, for linear models with many sparse inputs.
 
 use super::optimizer_config::Optimizer;
-use super::rule::{OptimizerKind, Rule, Slots, Start};
+use super::rule::{OptimizerKind, OptimizerRule, OptimizerSlots, SlotInit};
 use crate::optimizer::schedule::Schedule;
 use crate::setters::setters;
 use serde::{Deserialize, Serialize};
 use systole_ir::Tensor;
 
-/// The parameter is where a sum of all gradients and the penalties balance; l1 sets parameters to 0 (McMahan et al., 2013; Keras).
+/// FTRL-proximal: minimizes the sum of all linearized losses plus penalties; l1 sets parameters to 0 (McMahan et al.,
+/// 2013; Keras).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ftrl {
-    /// Exponent of the sums of squares, at most 0.
+    /// Exponent of the accumulators of squared gradients, at most 0.
     pub learning_rate_power: f64,
-    /// What the sums of squares begin with.
+    /// Initial value of the accumulators.
     pub initial_accumulator_value: f64,
-    /// Penalty on sizes.
+    /// L1 penalty.
     pub l1_regularization_strength: f64,
-    /// Penalty on squares.
+    /// L2 penalty.
     pub l2_regularization_strength: f64,
-    /// Penalty on squares that enters by the gradient.
+    /// L2 penalty that is added to the gradient.
     pub l2_shrinkage_regularization_strength: f64,
     /// β of the paper.
     pub beta: f64,
 }
 
-/// Ftrl with Keras's power −0.5, first sum 0.1 and no penalties. Keras's default rate is 0.001.
+/// FTRL with Keras's power −0.5, initial accumulator 0.1 and no penalties. Keras's default rate is 0.001.
 ///
 /// ```
 /// use systole_nn::optimizer::ftrl;
@@ -44,19 +45,19 @@ pub fn ftrl(learning_rate: impl Into<Schedule>) -> Optimizer {
 }
 
 setters!(Optimizer:
-    /// Exponent of the sums of squares of Ftrl.
+    /// Exponent of FTRL's accumulators.
     learning_rate_power: f64 as f64;
-    /// Penalty on sizes of Ftrl.
+    /// L1 penalty of FTRL.
     l1_regularization_strength: f64 as f64;
-    /// Penalty on squares of Ftrl.
+    /// L2 penalty of FTRL.
     l2_regularization_strength: f64 as f64;
-    /// Penalty on squares of Ftrl that enters by the gradient.
+    /// L2 penalty of FTRL that is added to the gradient.
     l2_shrinkage_regularization_strength: f64 as f64;
-    /// β of Ftrl.
+    /// β of FTRL.
     beta: f64 as f64;
 );
 
-impl Rule for Ftrl {
+impl OptimizerRule for Ftrl {
     fn class_name(&self) -> &'static str {
         "Ftrl"
     }
@@ -69,11 +70,11 @@ impl Rule for Ftrl {
         vec!["accumulator", "linear"]
     }
 
-    fn start(&self, slot: &str) -> Start {
-        Start::Value(if slot == "accumulator" { self.initial_accumulator_value } else { 0.0 })
+    fn start(&self, slot: &str) -> SlotInit {
+        SlotInit::Value(if slot == "accumulator" { self.initial_accumulator_value } else { 0.0 })
     }
 
-    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
+    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut OptimizerSlots) -> Tensor {
         let (sum, linear) = (slots.get("accumulator"), slots.get("linear"));
         let power = |x: &Tensor| x.power(&x.scalar_like(-self.learning_rate_power));
         let l2 = rate.scalar_like(self.beta) / (rate * 2.0) + self.l2_regularization_strength;
@@ -89,7 +90,7 @@ impl Rule for Ftrl {
     }
 }
 
-/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+/// Keras parity test cases as JSON; `fixtures/keras/generate.py` reads them from this constant.
 pub(super) const PARITY: &str = r#"[
     {"name": "ftrl", "class": "Ftrl", "kwargs": {"learning_rate": 0.1}},
     {"name": "ftrl_penalties", "class": "Ftrl", "kwargs": {"learning_rate": 0.1, "l1_regularization_strength": 0.05,

@@ -1,13 +1,13 @@
-//! Lamb: Adam whose change of each parameter has a length in proportion to the parameter's.
+//! LAMB optimizer: Adam with layer-wise adaptive step sizes (trust ratio), for large batches.
 
 use super::optimizer_config::Optimizer;
-use super::rule::{OptimizerKind, Rule, Slots};
+use super::rule::{OptimizerKind, OptimizerRule, OptimizerSlots};
 use crate::optimizer::schedule::Schedule;
 use serde::{Deserialize, Serialize};
 use systole_ir::Tensor;
 
-/// u = m̂ / (√v̂ + ε) of Adam's corrected moments, p ← p − lr·(‖p‖/‖u‖)·u; the quotient is 1 where a norm is 0. Decay comes before, outside of it (You et
-/// al., 2020; Keras).
+/// LAMB: u = m̂ / (√v̂ + ε) from Adam's bias-corrected moments, p ← p − lr·(‖p‖/‖u‖)·u. The trust ratio is 1 if a norm
+/// is 0. Weight decay is applied before and is not part of u (You et al., 2020; Keras).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Lamb {
@@ -15,11 +15,11 @@ pub struct Lamb {
     pub beta_1: f64,
     /// Decay of the second moment.
     pub beta_2: f64,
-    /// ε.
+    /// Numerical stability constant ε.
     pub epsilon: f64,
 }
 
-/// Lamb with Keras's β₁ 0.9, β₂ 0.999, ε 1e-7: for large batches. Keras's default rate is 0.001.
+/// LAMB with Keras's β₁ 0.9, β₂ 0.999, ε 1e-7: for large batches. Keras's default rate is 0.001.
 ///
 /// ```
 /// use systole_nn::optimizer::lamb;
@@ -30,7 +30,7 @@ pub fn lamb(learning_rate: impl Into<Schedule>) -> Optimizer {
     Optimizer::of(OptimizerKind::of(rule), learning_rate)
 }
 
-impl Rule for Lamb {
+impl OptimizerRule for Lamb {
     fn class_name(&self) -> &'static str {
         "Lamb"
     }
@@ -47,7 +47,7 @@ impl Rule for Lamb {
         true
     }
 
-    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
+    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut OptimizerSlots) -> Tensor {
         let (m, v) = slots.moments(g, self.beta_1, self.beta_2);
         let size = (v / (1.0 - slots.power(self.beta_2))).sqrt() + self.epsilon;
         let u = m / (1.0 - slots.power(slots.momentum(self.beta_1))) / size;
@@ -60,7 +60,7 @@ impl Rule for Lamb {
     }
 }
 
-/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+/// Keras parity test cases as JSON; `fixtures/keras/generate.py` reads them from this constant.
 pub(super) const PARITY: &str = r#"[
     {"name": "lamb", "class": "Lamb", "kwargs": {"learning_rate": 0.01}},
     {"name": "lamb_betas", "class": "Lamb",

@@ -1,16 +1,16 @@
-//! Lion: steps of one size, in the direction of a running mean of gradients.
+//! Lion optimizer: fixed-size steps in the direction of the sign of the momentum.
 
 use super::optimizer_config::Optimizer;
-use super::rule::{Coefficient, OptimizerKind, Rule, Slots};
+use super::rule::{Coefficient, OptimizerKind, OptimizerRule, OptimizerSlots};
 use crate::optimizer::schedule::Schedule;
 use serde::{Deserialize, Serialize};
 use systole_ir::Tensor;
 
-/// p ← p − lr·sign(β₁·m + (1 − β₁)·g), then m ← β₂·m + (1 − β₂)·g (Chen et al., 2023).
+/// Lion: p ← p − lr·sign(β₁·m + (1 − β₁)·g), then m ← β₂·m + (1 − β₂)·g (Chen et al., 2023).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Lion {
-    /// How much of the momentum decides the direction.
+    /// Weight of the momentum in the update's direction.
     pub beta_1: f64,
     /// Decay of the momentum.
     pub beta_2: f64,
@@ -26,7 +26,7 @@ pub fn lion(learning_rate: impl Into<Schedule>) -> Optimizer {
     Optimizer::of(OptimizerKind::of(Lion { beta_1: 0.9, beta_2: 0.99 }), learning_rate)
 }
 
-impl Rule for Lion {
+impl OptimizerRule for Lion {
     fn class_name(&self) -> &'static str {
         "Lion"
     }
@@ -43,9 +43,9 @@ impl Rule for Lion {
         true
     }
 
-    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
+    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut OptimizerSlots) -> Tensor {
         let m = slots.get("momentum");
-        // Betas are rounded to f32 before they are taken from 1, as Keras does it.
+        // Betas are rounded to f32 before the subtraction from 1, as in Keras.
         let mean = |beta: f64| &m * beta + g * (1.0 - f64::from(beta as f32));
         let direction = match slots.momentum(self.beta_1) {
             Coefficient::Fixed(beta) => mean(beta),
@@ -56,7 +56,7 @@ impl Rule for Lion {
     }
 }
 
-/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+/// Keras parity test cases as JSON; `fixtures/keras/generate.py` reads them from this constant.
 pub(super) const PARITY: &str = r#"[
     {"name": "lion", "class": "Lion", "kwargs": {"learning_rate": 0.01}},
     {"name": "lion_betas", "class": "Lion", "kwargs": {"learning_rate": 0.01, "beta_1": 0.71, "beta_2": 0.937}},

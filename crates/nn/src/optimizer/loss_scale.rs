@@ -1,4 +1,4 @@
-//! Loss scaling for `mixed_float16`.
+//! Dynamic loss scaling for `mixed_float16`.
 
 use super::optimizer_config::{Optimizer, UpdateInputs};
 use serde::{Deserialize, Serialize};
@@ -6,13 +6,13 @@ use systole_ir::op::Monoid;
 use systole_ir::{DType, Error, ErrorKind, Tensor, TensorType};
 use systole_runtime::{Buffer, Params};
 
-/// Dynamic loss scaling for `mixed_float16`: the loss is multiplied by a scale so that small gradients survive f16;
-/// where any gradient overflows, the step is skipped and the scale halved; after `dynamic_growth_steps` good steps it
-/// is doubled. The state lives in the graph. Source: Keras's `LossScaleOptimizer`.
+/// Dynamic loss scaling for `mixed_float16`: the loss is multiplied by a scale so that small gradients do not underflow
+/// in f16. If any gradient overflows, the step is skipped and the scale halved; after `dynamic_growth_steps` good steps
+/// it is doubled. The state is part of the graph. Source: Keras's `LossScaleOptimizer`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LossScale {
-    /// The first scale.
+    /// Initial scale.
     pub initial_scale: f64,
     /// Good steps until the scale doubles.
     pub dynamic_growth_steps: u64,
@@ -28,29 +28,29 @@ const SCALE: &str = "loss_scale/scale";
 const GOOD_STEPS: &str = "loss_scale/good_steps";
 const SKIPPED: &str = "loss_scale/skipped";
 
-/// Its state is part of the optimizer's: [`LossScale::init`] is added to what [`Optimizer::init`] gives.
+/// State and traced update. The state is part of the optimizer's: add [`LossScale::init`] to [`Optimizer::init`].
 impl LossScale {
-    /// Types of the state: `loss_scale/scale: f32[]`, `good_steps: i64[]` since the scale last changed, and
-    /// `skipped: i64[]` steps, which Adam's correction and gradient accumulation do not count.
+    /// Returns the types of the state: `loss_scale/scale: f32[]`, `good_steps: i64[]` since the scale last changed, and
+    /// `skipped: i64[]` steps, which Adam's bias correction and gradient accumulation do not count.
     pub fn state(&self) -> Params<TensorType> {
         let types = [(SCALE, DType::F32), (GOOD_STEPS, DType::I64), (SKIPPED, DType::I64)];
         types.into_iter().map(|(name, dtype)| (name.to_string(), TensorType::scalar(dtype))).collect()
     }
 
-    /// The state before the first step.
+    /// Returns the initial state.
     pub fn init(&self) -> Params<Buffer> {
         self.state()
             .map(|name, ty| Buffer::scalar(ty.dtype, if name == SCALE { self.initial_scale } else { 0.0 }))
     }
 
-    /// Traced: the loss to differentiate, `f32[] → f32[]`.
+    /// Traced: the scaled loss to differentiate, `f32[] → f32[]`.
     #[track_caller]
     pub fn scale(&self, loss: &Tensor, state: &Params) -> Tensor {
         loss * own(state, SCALE, loss).convert(loss.dtype())
     }
 
-    /// Traced: `optimizer.update` with gradients of the scaled loss. Where one of them is not finite, parameters and
-    /// slots stay as they are and the step does not count.
+    /// Traced: `optimizer.update` with gradients of the scaled loss. If any gradient is not finite, parameters and
+    /// slots stay unchanged and the step does not count.
     #[track_caller]
     pub fn update(
         &self,
@@ -90,7 +90,7 @@ impl LossScale {
     }
 }
 
-/// A field of the loss scale's state, or a poisoned tensor where it is missing.
+/// Returns a field of the loss scale's state, or a poisoned tensor if it is missing.
 fn own(state: &Params, name: &str, like: &Tensor) -> Tensor {
     state.get(name).cloned().unwrap_or_else(|| {
         like.fail(
@@ -100,8 +100,8 @@ fn own(state: &Params, name: &str, like: &Tensor) -> Tensor {
     })
 }
 
-/// `→ bool[]`: whether every element of every gradient is finite. The greatest magnitude tells: a maximum is NaN where
-/// one element is, and reducing floats takes no array of bools.
+/// `→ bool[]`: whether every element of every gradient is finite. Uses the maximum magnitude: a maximum is NaN if any
+/// element is, and reducing floats avoids an array of bools.
 fn all_finite(grads: &Params, like: &Tensor) -> Tensor {
     let each = grads.values().filter(|g| g.ty().elements() > 0).map(|g| {
         let dims: Vec<usize> = (0..g.rank()).collect();

@@ -1,7 +1,10 @@
-//! Optimizers as two functions: `init` makes the state, `update` (traced) gives new parameters and new state from
-//! gradients. Names, formulas and order of operations are Keras's. Also loss scaling for `mixed_float16`.
+//! Optimizers (Adam, SGD, …) with Keras's names, formulas and order of operations.
 //!
-//! One file each: the rule with its arguments, its function, Keras's defaults and the cases of its parity test.
+//! `init` creates the state; `update` is traced into the training step and returns new parameters and state. Includes
+//! loss scaling for `mixed_float16`.
+//!
+//! One file per optimizer: the update rule with its arguments, its constructor, Keras's defaults and its parity test
+//! cases.
 
 mod from_config;
 mod loss_scale;
@@ -18,14 +21,14 @@ pub use constructors::*;
 pub use loss_scale::LossScale;
 pub use optimizer_config::{Optimizer, UpdateInputs};
 pub use rule::OptimizerKind;
-pub use scheduled_values::Scheduled;
+pub use scheduled_values::ScheduledValue;
 pub use swa::{Annealing, Swa};
 
-/// What the table has of an optimizer.
+/// A row of the table of optimizers.
 struct OptimizerRow {
-    /// With Keras's defaults.
+    /// Constructor with Keras's defaults.
     defaults: fn() -> Optimizer,
-    /// Cases of the parity test, as JSON.
+    /// Parity test cases as JSON.
     parity: &'static str,
 }
 
@@ -34,18 +37,18 @@ macro_rules! optimizers {
         $(mod $module;
         pub use $module::$rule;
 
-        impl rule::Named for $rule {
+        impl rule::OptimizerName for $rule {
             fn name(&self) -> &'static str {
                 stringify!($module)
             }
         })*
 
-        /// The functions that make optimizers.
+        /// Constructors of all optimizers.
         pub mod constructors {
             $(pub use super::$module::$module;)*
         }
 
-        /// The names that `Optimizer::from_str` and configurations take.
+        /// Optimizer names that `Optimizer::from_str` and configurations accept.
         pub const NAMES: &[&str] = &[$(stringify!($module)),*];
 
         const TABLE: &[OptimizerRow] =
@@ -53,8 +56,8 @@ macro_rules! optimizers {
     };
 }
 
-// A row makes all of an optimizer known: its rule, its file, whose name is that of its function and its name in configurations, and
-// Keras's default learning rate.
+// Registers the optimizers. Each row gives the update rule's type, its module (also the constructor's name and the name
+// in configurations) and Keras's default learning rate.
 optimizers! {
     Sgd in mod sgd, 0.01;
     Adam in mod adam, 0.001;
@@ -72,7 +75,7 @@ optimizers! {
     ScheduleFreeAdamW in mod schedulefreeadamw, 0.0025;
 }
 
-/// The cases of the parity test that the optimizers list, each as a JSON array.
+/// Returns the parity test cases of all optimizers, each a JSON array.
 pub fn parity_cases() -> impl Iterator<Item = &'static str> {
     TABLE.iter().map(|row| row.parity)
 }

@@ -1,14 +1,15 @@
-//! Muon: momentum whose matrices are made nearly orthogonal before each step.
+//! Muon optimizer: momentum orthogonalized by Newton–Schulz iterations for matrices, AdamW for the rest.
 
 use super::adam::Adam;
 use super::optimizer_config::Optimizer;
-use super::rule::{Coefficient, OptimizerKind, Rule, Slots};
+use super::rule::{Coefficient, OptimizerKind, OptimizerRule, OptimizerSlots};
 use crate::optimizer::schedule::Schedule;
 use serde::{Deserialize, Serialize};
 use systole_ir::{Tensor, TensorType};
 
-/// Matrices: m ← μ·m + g, five Newton–Schulz iterations X ← a·X + (b·XXᵀ + c·(XXᵀ)²)·X on g + μ·m, p ← p − lr·√max(R, C)·`rms_rate`·X. Vectors,
-/// embeddings and what `exclude_layers` names go by AdamW (Jordan et al., 2024; Liu et al., 2025; Keras).
+/// Muon. Matrices: m ← μ·m + g, five Newton–Schulz iterations X ← a·X + (b·XXᵀ + c·(XXᵀ)²)·X on g + μ·m, p ← p −
+/// lr·√max(R, C)·`rms_rate`·X. Vectors, embeddings and `exclude_layers` use AdamW (Jordan et al., 2024; Liu et al.,
+/// 2025; Keras).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Muon {
@@ -16,29 +17,29 @@ pub struct Muon {
     pub adam_beta_1: f64,
     /// β₂ of AdamW.
     pub adam_beta_2: f64,
-    /// Decay of what goes by AdamW.
+    /// Weight decay of parameters that use AdamW.
     pub adam_weight_decay: Option<f64>,
     /// ε of AdamW.
     pub epsilon: f64,
-    /// Parameters whose path contains one of these go by AdamW (Keras: regular expressions).
+    /// Parameters whose path contains one of these strings use AdamW (Keras: regular expressions).
     pub exclude_layers: Vec<String>,
-    /// Whether matrices with "embedding" in their path go by AdamW.
+    /// Whether matrices with "embedding" in their path use AdamW.
     pub exclude_embeddings: bool,
-    /// a of the iteration.
+    /// Coefficient a of the Newton–Schulz iteration.
     pub muon_a: f64,
-    /// b of the iteration.
+    /// Coefficient b of the iteration.
     pub muon_b: f64,
-    /// c of the iteration.
+    /// Coefficient c of the iteration.
     pub muon_c: f64,
-    /// The rate of AdamW, in learning rates.
+    /// AdamW's learning rate as a multiple of Muon's.
     pub adam_lr_ratio: f64,
-    /// μ.
+    /// Momentum μ.
     pub momentum: f64,
     /// Newton–Schulz iterations.
     pub ns_steps: usize,
-    /// Look ahead along the momentum.
+    /// Whether to use Nesterov momentum.
     pub nesterov: bool,
-    /// Root mean square of a change in learning rates; none: not adjusted to the matrix.
+    /// Root mean square of an update relative to the learning rate. `None`: not scaled by the matrix's size.
     pub rms_rate: Option<f64>,
 }
 
@@ -68,7 +69,7 @@ pub fn muon(learning_rate: impl Into<Schedule>) -> Optimizer {
     Optimizer::of(OptimizerKind::of(rule), learning_rate).weight_decay(0.004)
 }
 
-impl Rule for Muon {
+impl OptimizerRule for Muon {
     fn class_name(&self) -> &'static str {
         "Muon"
     }
@@ -97,7 +98,7 @@ impl Rule for Muon {
         true
     }
 
-    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
+    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut OptimizerSlots) -> Tensor {
         if self.goes_by_adamw(slots.name, p.ty()) {
             let adam = self.adam();
             let rate =
@@ -129,12 +130,12 @@ impl Muon {
             || self.exclude_layers.iter().any(|part| param.contains(part.as_str()))
     }
 
-    /// The rule of what is no matrix.
+    /// Returns the AdamW rule for the other parameters.
     fn adam(&self) -> Adam {
         Adam { beta_1: self.adam_beta_1, beta_2: self.adam_beta_2, epsilon: self.epsilon, amsgrad: false }
     }
 
-    /// `x: T[R, C] → T[R, C]`: about U·Vᵀ of x = U·S·Vᵀ.
+    /// `x: T[R, C] → T[R, C]`: orthogonalizes x = U·S·Vᵀ to approximately U·Vᵀ by Newton–Schulz iterations.
     fn orthogonalized(&self, x: &Tensor) -> Tensor {
         let is_tall = x.dim(0) > x.dim(1);
         let wide = if is_tall { x.transpose(&[1, 0]) } else { x.clone() };
@@ -149,7 +150,7 @@ impl Muon {
     }
 }
 
-/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+/// Keras parity test cases as JSON; `fixtures/keras/generate.py` reads them from this constant.
 pub(super) const PARITY: &str = r#"[
     {"name": "muon", "class": "Muon", "kwargs": {"learning_rate": 0.01}},
     {"name": "muon_plain", "class": "Muon", "kwargs": {"learning_rate": 0.01, "nesterov": false, "momentum": 0.8,

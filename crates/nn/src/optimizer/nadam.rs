@@ -1,12 +1,13 @@
-//! Nadam: Adam with Nesterov's momentum.
+//! Nadam optimizer: Adam with Nesterov momentum.
 
 use super::optimizer_config::Optimizer;
-use super::rule::{OptimizerKind, Rule, Slots, Start};
+use super::rule::{OptimizerKind, OptimizerRule, OptimizerSlots, SlotInit};
 use crate::optimizer::schedule::Schedule;
 use serde::{Deserialize, Serialize};
 use systole_ir::{Tensor, TensorType};
 
-/// Adam whose corrected first moment looks one step ahead, with a momentum that grows: μₜ = β₁·(1 − 0.5·0.96ᵗ) (Dozat, 2016; Keras).
+/// Nadam: Adam whose bias-corrected first moment looks one step ahead, with momentum μₜ = β₁·(1 − 0.5·0.96ᵗ) (Dozat,
+/// 2016; Keras).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Nadam {
@@ -14,7 +15,7 @@ pub struct Nadam {
     pub beta_1: f64,
     /// Decay of the second moment.
     pub beta_2: f64,
-    /// ε.
+    /// Numerical stability constant ε.
     pub epsilon: f64,
 }
 
@@ -29,7 +30,7 @@ pub fn nadam(learning_rate: impl Into<Schedule>) -> Optimizer {
     Optimizer::of(OptimizerKind::of(rule), learning_rate)
 }
 
-impl Rule for Nadam {
+impl OptimizerRule for Nadam {
     fn class_name(&self) -> &'static str {
         "Nadam"
     }
@@ -46,18 +47,18 @@ impl Rule for Nadam {
         Some(if slot == "u_product" { TensorType::scalar(ty.dtype) } else { ty.clone() })
     }
 
-    fn start(&self, slot: &str) -> Start {
-        Start::Value(if slot == "u_product" { 1.0 } else { 0.0 })
+    fn start(&self, slot: &str) -> SlotInit {
+        SlotInit::Value(if slot == "u_product" { 1.0 } else { 0.0 })
     }
 
-    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
+    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut OptimizerSlots) -> Tensor {
         let t = slots.number();
         let decay = t.scalar_like(0.96);
         let momentum_at = |t: &Tensor| (1.0 - decay.power(t) * 0.5) * self.beta_1;
         let (now, next) = (momentum_at(&t), momentum_at(&(&t + 1.0)));
         let product = slots.get("u_product") * &now;
         let (m, v) = (slots.get("momentum"), slots.get("velocity"));
-        // Betas are rounded to f32 before they are taken from 1, as Keras does it.
+        // Betas are rounded to f32 before the subtraction from 1, as in Keras.
         let rest = |beta: f64| 1.0 - t.scalar_like(beta);
         let m = &m + (g - &m) * rest(self.beta_1);
         let v = &v + (g * g - &v) * rest(self.beta_2);
@@ -70,7 +71,7 @@ impl Rule for Nadam {
     }
 }
 
-/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+/// Keras parity test cases as JSON; `fixtures/keras/generate.py` reads them from this constant.
 pub(super) const PARITY: &str = r#"[
     {"name": "nadam", "class": "Nadam", "kwargs": {"learning_rate": 0.01}},
     {"name": "nadam_betas", "class": "Nadam",

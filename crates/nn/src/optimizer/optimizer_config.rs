@@ -1,4 +1,4 @@
-//! [`Optimizer`]: what all optimizers have besides their rule: learning rate, decay, clipping, accumulation.
+//! [`Optimizer`]: settings common to all optimizers: learning rate, weight decay, clipping, gradient accumulation.
 
 use super::rule::OptimizerKind;
 use super::swa::Swa;
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::panic::Location;
 use systole_ir::{Error, ErrorKind, Result, Tensor};
 
-/// An optimizer: its rule, learning rate, weight decay, clipping and gradient accumulation.
+/// An optimizer: its update rule, learning rate, weight decay, clipping and gradient accumulation.
 ///
 /// ```
 /// use systole_nn::optimizer::{sgd, UpdateInputs};
@@ -33,58 +33,59 @@ use systole_ir::{Error, ErrorKind, Result, Tensor};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Optimizer {
-    /// The rule.
+    /// Update rule.
     pub kind: OptimizerKind,
     /// Learning rate of each step.
     pub learning_rate: Schedule,
-    /// Before each update, parameters shrink by this times the learning rate. All of them, as in Keras.
+    /// Decoupled weight decay: before each update, all parameters shrink by this times the learning rate, as in Keras.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight_decay: Option<f64>,
-    /// Parameters whose path contains one of these do not decay.
+    /// Parameters whose path contains one of these strings are not decayed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exclude_from_weight_decay: Vec<String>,
-    /// Greatest norm of each parameter's gradient.
+    /// Maximum norm of each parameter's gradient.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clipnorm: Option<f64>,
-    /// Greatest size of each element of a gradient.
+    /// Maximum magnitude of each gradient element.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clipvalue: Option<f64>,
-    /// Greatest norm of all gradients together.
+    /// Maximum norm of all gradients together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub global_clipnorm: Option<f64>,
-    /// Parameters change every this many steps, by the mean of the gradients since.
+    /// Parameters are updated every this many steps, by the mean of the gradients since the last update.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gradient_accumulation_steps: Option<usize>,
-    /// Keeps a running mean of each parameter over the steps; at the end of `fit` the means are the weights.
+    /// Whether to keep an exponential moving average (EMA) of each parameter; at the end of `fit` it replaces the
+    /// weights.
     #[serde(default, skip_serializing_if = "is_no")]
     pub use_ema: bool,
-    /// How much of the mean stays in each step, with `use_ema`.
+    /// EMA decay per step, with `use_ema`.
     #[serde(default = "ema_momentum", skip_serializing_if = "is_usual_ema")]
     pub ema_momentum: f64,
-    /// Parameters become their means every this many steps, with `use_ema`; none: only at the end.
+    /// Replaces parameters with their EMA every this many steps, with `use_ema`. `None`: only at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ema_overwrite_frequency: Option<usize>,
-    /// Momentum of each step (β₁ of Adam and its kin), in place of the rule's own.
+    /// Momentum of each step (β₁ of Adam and its variants), in place of the rule's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub momentum_schedule: Option<Schedule>,
-    /// Parameters return half of the way to where they were this many updates ago: Lookahead's k.
+    /// Lookahead's k: every this many updates, parameters move part of the way back to their earlier values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lookahead_steps: Option<usize>,
-    /// The part of the way that stays, with `lookahead_steps`.
+    /// Lookahead's α, the fraction of the change that is kept, with `lookahead_steps`.
     #[serde(default = "half", skip_serializing_if = "is_half")]
     pub lookahead_alpha: f64,
-    /// Weights become the mean of those of the last epochs (stochastic weight averaging).
+    /// Stochastic weight averaging: weights become the mean over the last epochs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub swa: Option<Swa>,
-    /// The learning rate of layers by name, in parts of `learning_rate`: discriminative rates.
+    /// Learning-rate factors by layer name or pattern: discriminative rates.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub lr_mult: BTreeMap<String, f64>,
-    /// Optimizers of their own of layers by name.
+    /// Other optimizers for some layers, by layer name or pattern.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub optimizer_map: BTreeMap<String, Optimizer>,
-    /// Settings that the rule does not take.
+    /// Settings that the rule does not support.
     #[serde(skip)]
-    pub(super) mistakes: Mistakes,
+    pub(super) mistakes: SettingErrors,
 }
 
 fn half() -> f64 {
@@ -107,20 +108,21 @@ fn is_usual_ema(value: &f64) -> bool {
     *value == ema_momentum()
 }
 
-/// Wrong settings, of which [`Optimizer::check`] tells the first.
+/// Invalid settings; [`Optimizer::check`] reports the first.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Mistakes(Vec<Error>);
+pub(super) struct SettingErrors(Vec<Error>);
 
-impl PartialEq for Mistakes {
-    fn eq(&self, other: &Mistakes) -> bool {
+impl PartialEq for SettingErrors {
+    fn eq(&self, other: &SettingErrors) -> bool {
         self.0.iter().map(Error::what).eq(other.0.iter().map(Error::what))
     }
 }
 
-/// What an update needs besides parameters, gradients and state. Inputs of the graph: changing them never recompiles.
+/// Inputs of an update besides parameters, gradients and state. They are inputs of the graph, so changing them never
+/// recompiles.
 #[derive(Clone, Debug)]
 pub struct UpdateInputs {
-    /// `f32[]`: [`Optimizer::learning_rate`] at this step; `f32[N]` where more changes from step to step:
+    /// `f32[]`: [`Optimizer::learning_rate`] at this step; `f32[N]` if more values change from step to step:
     /// [`Optimizer::values_at`].
     pub learning_rate: Tensor,
     /// `i64[]`: number of earlier steps; with gradient accumulation each micro-batch is a step.
@@ -134,8 +136,8 @@ setters!(Optimizer:
     epsilon: f64 as f64;
 );
 
-/// Settings, to be chained. One that the rule does not have is remembered and surfaces from [`Optimizer::check`], which
-/// models call when they are compiled.
+/// Chainable settings. A setting that the rule does not have is remembered; [`Optimizer::check`], which models call
+/// when they are compiled, reports it.
 ///
 /// ```
 /// use systole_nn::optimizer::adam;
@@ -143,7 +145,7 @@ setters!(Optimizer:
 /// assert!(e.contains("adam has no argument `momentum`"), "{e}");
 /// ```
 impl Optimizer {
-    /// An optimizer of this rule without decay, clipping and accumulation.
+    /// Creates an optimizer with this rule, without decay, clipping or accumulation.
     pub(super) fn of(kind: OptimizerKind, learning_rate: impl Into<Schedule>) -> Optimizer {
         Optimizer {
             kind,
@@ -163,36 +165,37 @@ impl Optimizer {
             swa: None,
             lr_mult: BTreeMap::new(),
             optimizer_map: BTreeMap::new(),
-            mistakes: Mistakes::default(),
+            mistakes: SettingErrors::default(),
         }
     }
 
-    /// β₁ and β₂ of Adam, AdamW or Lion.
+    /// Sets β₁ and β₂ of Adam, AdamW or Lion.
     #[track_caller]
     pub fn betas(self, first: f64, second: f64) -> Self {
         self.set("beta_1", first.into()).set("beta_2", second.into())
     }
 
-    /// Parameters whose path contains one of `parts` do not decay.
+    /// Excludes parameters whose path contains one of `parts` from weight decay.
     pub fn exclude_from_weight_decay<S: Into<String>>(mut self, parts: impl IntoIterator<Item = S>) -> Self {
         self.exclude_from_weight_decay = parts.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Keeps running means of the parameters, of which `momentum` stays in each step: what they are at the end of `fit`.
+    /// Keeps an exponential moving average of the parameters with decay `momentum`; it replaces the weights at the end
+    /// of `fit`.
     pub fn ema(mut self, momentum: f64) -> Self {
         (self.use_ema, self.ema_momentum) = (true, momentum);
         self
     }
 
-    /// Lookahead (Zhang et al., 2019): every `steps` updates parameters return to where they were that many updates ago, but
-    /// for the part `alpha` of the way. The paper's values: 5 and 0.5; fastai's: 6 and 0.5.
+    /// Lookahead (Zhang et al., 2019): every `steps` updates, parameters go back to their earlier values plus `alpha`
+    /// times the change since. The paper's values: 5 and 0.5; fastai's: 6 and 0.5.
     pub fn lookahead(mut self, steps: usize, alpha: f64) -> Self {
         (self.lookahead_steps, self.lookahead_alpha) = (Some(steps), alpha);
         self
     }
 
-    /// The layers whose path matches `pattern` learn at `part` of the learning rate.
+    /// Multiplies the learning rate by `part` for layers whose path matches `pattern`.
     ///
     /// ```
     /// use systole_nn::optimizer::adam;
@@ -204,8 +207,8 @@ impl Optimizer {
         self
     }
 
-    /// Learning rates that grow geometrically from the first group of layers, `1 / mult` of the rate, to the last, which has
-    /// all of it: fastai's `slice(lr / mult, lr)`. Each group is a pattern of paths.
+    /// Discriminative learning rates: grow geometrically from `1 / mult` of the rate for the first group of layers to
+    /// the full rate for the last, as fastai's `slice(lr / mult, lr)`. Each group is a path pattern.
     pub fn discriminative(mut self, groups: &[&str], mult: f64) -> Self {
         let steps = groups.len().saturating_sub(1).max(1) as f64;
         for (i, group) in groups.iter().enumerate() {
@@ -214,7 +217,7 @@ impl Optimizer {
         self
     }
 
-    /// The layers whose path matches `pattern` are changed by an optimizer of their own. Source: Keras's `OptimizerMap`.
+    /// Uses another optimizer for the layers whose path matches `pattern`. Source: Keras's `OptimizerMap`.
     ///
     /// ```
     /// use systole_nn::optimizer::{adagrad, adam};
@@ -229,7 +232,7 @@ impl Optimizer {
 
 field_setters! {
     impl Optimizer {
-        /// Decoupled weight decay.
+        /// Sets decoupled weight decay.
         weight_decay(value: f64) => Some(value);
         /// Clips each parameter's gradient to this norm.
         clipnorm(value: f64) => Some(value);
@@ -237,13 +240,13 @@ field_setters! {
         clipvalue(value: f64) => Some(value);
         /// Clips all gradients together to this norm.
         global_clipnorm(value: f64) => Some(value);
-        /// Changes parameters every `steps` steps, by the mean of the gradients since.
+        /// Updates parameters every `steps` steps, by the mean of the gradients since.
         gradient_accumulation_steps(steps: usize) => Some(steps);
-        /// Momentum of each step, in place of the rule's own: fastai's `moms` are [`Schedule::momentum_cycle`].
+        /// Schedules the momentum, in place of the rule's own: fastai's `moms` are [`Schedule::momentum_cycle`].
         momentum_schedule(schedule: impl Into<Schedule>) => Some(schedule.into());
-        /// Weights become the mean of those of the last epochs, at a learning rate of its own: see [`Swa`].
+        /// Averages the weights of the last epochs, with a separate learning rate: see [`Swa`].
         swa(swa: Swa) => Some(swa);
-        /// Parameters become their running means every `steps` steps too.
+        /// Also replaces parameters with their EMA every `steps` steps.
         ema_overwrite_frequency(steps: usize) => Some(steps);
     }
 }
@@ -268,9 +271,9 @@ const COMMON: [&str; 16] = [
     "optimizer_map",
 ];
 
-/// Arguments by name.
+/// Access to arguments by name.
 impl Optimizer {
-    /// Replaces one argument of the rule, or remembers why that cannot be.
+    /// Replaces one argument of the rule; an error is remembered for [`Optimizer::check`].
     #[track_caller]
     pub(crate) fn set(mut self, key: &str, value: Value) -> Optimizer {
         match self.kind.with(key, value, &COMMON) {
@@ -283,7 +286,7 @@ impl Optimizer {
         self
     }
 
-    /// With one argument replaced: the rule's own or one that all have, as configurations write them.
+    /// Replaces one argument, written as in configurations: the rule's own or one that all optimizers have.
     ///
     /// ```
     /// use serde_json::json;
@@ -294,7 +297,7 @@ impl Optimizer {
     /// ```
     ///
     /// # Errors
-    /// When it has no such argument (names the nearest), or the argument not such a value.
+    /// If there is no such argument (suggests the nearest), or the value is invalid for it.
     pub fn with(mut self, key: &str, value: &Value) -> Result<Optimizer> {
         let name = self.name();
         match key {
@@ -320,21 +323,21 @@ impl Optimizer {
     }
 }
 
-/// The value of an argument that all optimizers have.
+/// Parses the value of an argument that all optimizers have.
 fn read<T: DeserializeOwned>(name: &str, key: &str, value: &Value) -> Result<T> {
     serde_json::from_value(value.clone()).map_err(|e| {
-        let what = format!("{name}'s argument `{key}` cannot be {value}");
+        let what = format!("invalid value for {name}'s argument `{key}`: {value}");
         with_reason(Error::new(ErrorKind::Config, what), &e.to_string())
     })
 }
 
 impl Optimizer {
-    /// Keras's name of the rule.
+    /// Returns the rule's name in configurations, such as `adam`.
     pub fn name(&self) -> &'static str {
         self.kind.rule().name()
     }
 
-    /// An error where a setting makes no sense, or the rule does not have it.
+    /// Returns an error for settings that are invalid or that the rule does not have.
     pub fn check(&self) -> Result<()> {
         if let Some(mistake) = self.mistakes.0.first() {
             return Err(mistake.clone());
@@ -349,27 +352,33 @@ impl Optimizer {
         ];
         let set: Vec<&str> = clips.iter().filter(|(_, v)| v.is_some()).map(|(n, _)| *n).collect();
         if set.len() > 1 {
-            return refuse(format!("{} are all set", set.join(" and ")), "set at most one of them");
+            return refuse(
+                format!("{} are mutually exclusive", set.join(" and ")),
+                "set at most one of them",
+            );
         }
         for (name, value) in clips {
-            // Written so that NaN is refused too.
+            // Written so that NaN is rejected too.
             if value.is_some_and(|v| !(v > 0.0 && v.is_finite())) {
-                return refuse(format!("{name} is not above 0"), "leave it out to clip nothing");
+                return refuse(format!("{name} is not above 0"), "omit it to disable clipping");
             }
         }
         if self.gradient_accumulation_steps == Some(0) {
-            return refuse("gradient_accumulation_steps is 0".into(), "leave it out to update at every step");
+            return refuse("gradient_accumulation_steps is 0".into(), "omit it to update at every step");
         }
         if self.ema_overwrite_frequency == Some(0) {
             return refuse(
                 "ema_overwrite_frequency is 0".into(),
-                "leave it out to take the means at the end only",
+                "omit it to apply the averages only at the end",
             );
         }
         let own = [("ema_momentum", self.ema_momentum), ("lookahead_alpha", self.lookahead_alpha)];
         for (name, value) in self.kind.rule().fractions().into_iter().chain(own) {
             if !(0.0..=1.0).contains(&value) {
-                return refuse(format!("{name} is {value}"), "choose a value between 0 and 1");
+                return refuse(
+                    format!("{name} is {value}, expected a value between 0 and 1"),
+                    "choose a value between 0 and 1",
+                );
             }
         }
         self.check_averages()?;

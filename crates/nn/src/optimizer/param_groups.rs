@@ -1,4 +1,4 @@
-//! Parameters by the names of their layers: which optimizer changes them, at which part of the learning rate.
+//! Parameter groups by layer name patterns: a parameter's optimizer and its learning-rate multiplier.
 
 use super::optimizer_config::Optimizer;
 use super::scheduled_values::StepValues;
@@ -8,24 +8,25 @@ use std::collections::BTreeMap;
 use systole_ir::{Error, ErrorKind, Result, Tensor};
 use systole_runtime::{Buffer, Params};
 
-/// The learning rate of a group of parameters: as given, and after the rule's own part in it.
-pub(super) struct Rate {
+/// Learning rate of a parameter group: as given, and after the rule's own factors.
+pub(super) struct GroupRate {
     pub(super) given: Tensor,
     pub(super) ruled: Tensor,
 }
 
-/// Parameters with one optimizer and one part of its rate: the patterns that they match.
-pub(super) type Group = (Option<String>, Option<String>);
+/// Group of parameters with the same optimizer and rate multiplier: the patterns of `optimizer_map` and `lr_mult` that
+/// they match.
+pub(super) type GroupPatterns = (Option<String>, Option<String>);
 
-/// Whether `path` (`encoder/layer_0/kernel`) is meant by `pattern`: the path itself, the name of a layer that it is in, or
-/// either with `*` for any part of it. Keras's `encoder/.*` is read as `encoder/*`.
+/// Whether `pattern` matches `path` (`encoder/layer_0/kernel`): the path itself or the name of an enclosing layer,
+/// either with `*` as a wildcard. Keras's `encoder/.*` is read as `encoder/*`.
 fn matches(pattern: &str, path: &str) -> bool {
     let pattern = pattern.replace(".*", "*");
     let ends = path.match_indices('/').map(|(i, _)| i).chain([path.len()]);
     ends.into_iter().any(|end| fits(&pattern, &path[..end]))
 }
 
-/// The patterns that mean a parameter. The parameter's own path goes before patterns.
+/// Returns the table entries that match a parameter. An entry with the exact path takes precedence over patterns.
 fn found<'a, T>(table: &'a BTreeMap<String, T>, path: &str) -> Vec<(&'a String, &'a T)> {
     if let Some(exact) = table.get_key_value(path) {
         return vec![exact];
@@ -34,27 +35,28 @@ fn found<'a, T>(table: &'a BTreeMap<String, T>, path: &str) -> Vec<(&'a String, 
 }
 
 impl Optimizer {
-    /// The `optimizer_map` of a configuration: patterns, each with a name or a table of `type` and arguments.
+    /// Reads `optimizer_map` from a configuration: patterns, each with a name or a table of `type` and arguments.
     pub(super) fn map_from_config(value: &Value) -> Result<BTreeMap<String, Optimizer>> {
         let Value::Object(table) = value else {
-            let what = format!("optimizer_map cannot be {value}");
-            return Err(Error::new(ErrorKind::Config, what)
-                .hint("a table of layers and optimizers: { \"embedding*\" = { type = \"adagrad\" } }"));
+            let what = format!("invalid value for optimizer_map: {value}");
+            return Err(Error::new(ErrorKind::Config, what).hint(
+                "write a table of layers and optimizers: { \"embedding*\" = { type = \"adagrad\" } }",
+            ));
         };
         table.iter().map(|(pattern, own)| Ok((pattern.clone(), from_config(own)?))).collect()
     }
 
-    /// The optimizer that changes a parameter.
+    /// Returns the optimizer that updates a parameter.
     pub(super) fn of_param(&self, param: &str) -> &Optimizer {
         found(&self.optimizer_map, param).first().map_or(self, |(_, own)| own)
     }
 
-    pub(super) fn group_of(&self, param: &str) -> Group {
+    pub(super) fn group_of(&self, param: &str) -> GroupPatterns {
         let optimizer = found(&self.optimizer_map, param).first().map(|(pattern, _)| pattern.to_string());
         (optimizer, found(&self.lr_mult, param).first().map(|(pattern, _)| pattern.to_string()))
     }
 
-    /// Of a tree by parameters' names, those of one optimizer of the map, or of none.
+    /// Returns the parameters that the optimizer under `pattern` of the map updates; `None`: those that match no entry.
     pub(super) fn own_params(&self, tree: &Params, pattern: Option<&String>) -> Params {
         if self.optimizer_map.is_empty() {
             return tree.clone();
@@ -63,13 +65,13 @@ impl Optimizer {
         tree.iter().filter(|(name, _)| is_own(name)).map(|(n, t)| (n.to_string(), t.clone())).collect()
     }
 
-    /// The rate of each group of parameters; `updates: i64[]` counts the earlier ones.
+    /// Returns the rate of each parameter group; `updates: i64[]` is the number of earlier updates.
     pub(super) fn rates(
         &self,
         values: &StepValues,
         updates: &Tensor,
         params: &Params,
-    ) -> BTreeMap<Group, Rate> {
+    ) -> BTreeMap<GroupPatterns, GroupRate> {
         let mut rates = BTreeMap::new();
         for group in params.names().map(|name| self.group_of(name)) {
             if rates.contains_key(&group) {
@@ -81,7 +83,7 @@ impl Optimizer {
             let part = group.1.as_ref().and_then(|pattern| self.lr_mult.get(pattern));
             let given = part.map_or_else(|| base.clone(), |part| base * *part);
             let ruled = own.kind.rule().rate(&given, updates, values.momentum.as_ref());
-            rates.insert(group, Rate { given, ruled });
+            rates.insert(group, GroupRate { given, ruled });
         }
         rates
     }
@@ -91,7 +93,8 @@ impl Optimizer {
         for (pattern, part) in &self.lr_mult {
             if !(*part >= 0.0 && part.is_finite()) {
                 let what = format!("lr_mult of `{pattern}` is {part}");
-                return Err(Error::new(ErrorKind::Config, what).hint("0.1 is a tenth of the learning rate"));
+                return Err(Error::new(ErrorKind::Config, what)
+                    .hint("give a factor of the learning rate, such as 0.1"));
             }
         }
         for (pattern, own) in &self.optimizer_map {
@@ -104,21 +107,21 @@ impl Optimizer {
                 || !own.lr_mult.is_empty()
                 || !own.optimizer_map.is_empty();
             if common {
-                let what = "an optimizer of optimizer_map has settings that are those of all parameters";
+                let what = "an optimizer in optimizer_map has settings that apply to all parameters";
                 return Err(at(Error::new(ErrorKind::Config, what), pattern).hint(
                     "set gradient_accumulation_steps, use_ema, swa, lookahead_steps, momentum_schedule and lr_mult on the outer one",
                 ));
             }
             if self.momentum_schedule.is_some() && !own.kind.rule().takes_momentum() {
-                let what = format!("{} has no momentum that could follow momentum_schedule", own.name());
+                let what = format!("momentum_schedule is set, but {} has no momentum", own.name());
                 return Err(at(Error::new(ErrorKind::Config, what), pattern)
-                    .hint("leave momentum_schedule out, or take an optimizer with momentum"));
+                    .hint("remove momentum_schedule, or use an optimizer with momentum"));
             }
         }
         Ok(())
     }
 
-    /// An error where a pattern means no parameter, or a parameter is meant by two.
+    /// Returns an error if a pattern matches no parameter, or two entries match the same one.
     pub(super) fn check_params(&self, params: &Params<Buffer>) -> Result<()> {
         check_table("optimizer_map", &self.optimizer_map, params)?;
         check_table("lr_mult", &self.lr_mult, params)
@@ -135,15 +138,12 @@ fn check_table<T>(name: &str, table: &BTreeMap<String, T>, params: &Params<Buffe
     let nobodys = |pattern: &&String| !params.names().any(|p| p == *pattern || matches(pattern, p));
     let Some(pattern) = table.keys().find(nobodys) else { return Ok(()) };
     let all: Vec<&str> = params.names().collect();
-    Err(Error::new(
-        ErrorKind::Config,
-        format!("{name} has `{pattern}`, which no weight that is trained matches"),
-    )
-    .at(format!("optimizer.{name}"))
-    .hint(format!("names of layers or paths, * for any part of them; there are: {}", all.join(", "))))
+    Err(Error::new(ErrorKind::Config, format!("pattern `{pattern}` of {name} matches no trainable weight"))
+        .at(format!("optimizer.{name}"))
+        .hint(format!("give layer names or paths, with * as a wildcard; available: {}", all.join(", "))))
 }
 
-/// One optimizer of a configuration: its name, or a table.
+/// Reads one optimizer of a configuration: its name, or a table.
 fn from_config(value: &Value) -> Result<Optimizer> {
     let (name, rest) = match value {
         Value::String(name) => (name.as_str(), Map::new()),

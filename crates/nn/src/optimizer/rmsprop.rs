@@ -1,23 +1,23 @@
-//! RMSprop: the gradient divided by the running mean of its size.
+//! RMSprop optimizer: divides the gradient by its running root mean square.
 
 use super::optimizer_config::Optimizer;
-use super::rule::{OptimizerKind, Rule, Slots};
+use super::rule::{OptimizerKind, OptimizerRule, OptimizerSlots};
 use crate::optimizer::schedule::Schedule;
 use crate::setters::setters;
 use serde::{Deserialize, Serialize};
 use systole_ir::Tensor;
 
-/// Divides by a running mean of the gradient's size.
+/// RMSprop: divides the gradient by its running root mean square.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RmsProp {
     /// Decay of the running mean.
     pub rho: f64,
-    /// Momentum of the changes.
+    /// Momentum of the updates.
     pub momentum: f64,
     /// ε, inside the square root.
     pub epsilon: f64,
-    /// Divide by the variance instead of the second moment.
+    /// Whether to divide by the variance instead of the second moment.
     pub centered: bool,
 }
 
@@ -35,11 +35,11 @@ pub fn rmsprop(learning_rate: impl Into<Schedule>) -> Optimizer {
 setters!(Optimizer:
     /// ρ of RMSprop.
     rho: f64 as f64;
-    /// Centered RMSprop.
+    /// Whether RMSprop is centered.
     centered: bool as bool;
 );
 
-impl Rule for RmsProp {
+impl OptimizerRule for RmsProp {
     fn class_name(&self) -> &'static str {
         "RMSprop"
     }
@@ -63,7 +63,7 @@ impl Rule for RmsProp {
         self.momentum > 0.0
     }
 
-    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
+    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut OptimizerSlots) -> Tensor {
         let v = slots.get("velocity") * self.rho + (g * g) * (1.0 - self.rho);
         slots.set("velocity", &v);
         let size = if self.centered {
@@ -83,7 +83,7 @@ impl Rule for RmsProp {
     }
 }
 
-/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+/// Keras parity test cases as JSON; `fixtures/keras/generate.py` reads them from this constant.
 pub(super) const PARITY: &str = r#"[
     {"name": "rmsprop", "class": "RMSprop", "kwargs": {"learning_rate": 0.01}},
     {"name": "rmsprop_momentum", "class": "RMSprop", "kwargs": {"learning_rate": 0.01, "momentum": 0.9}},

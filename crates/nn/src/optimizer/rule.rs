@@ -1,4 +1,4 @@
-//! [`Rule`]: what is an optimizer's own, by which a gradient becomes a change.
+//! Trait for optimizer update rules (Adam, SGD, …): arguments, state slots per parameter, update formula.
 
 use crate::did_you_mean::{unknown_argument, with_reason};
 use serde::de::DeserializeOwned;
@@ -10,75 +10,75 @@ use std::sync::Arc;
 use systole_ir::{Error, ErrorKind, Result, Tensor, TensorType, bug};
 use systole_runtime::Params;
 
-/// What the table of optimizers says of a rule.
-pub(super) trait Named {
-    /// The class in lower case: what it is called in configurations, and the name of its function.
+/// Registered name of an optimizer rule.
+pub(super) trait OptimizerName {
+    /// Returns the class name in lower case: the name in configurations and of the constructor.
     fn name(&self) -> &'static str;
 }
 
-/// The rule of an optimizer. Its arguments are the fields of the struct, with Keras's names.
-pub(super) trait Rule: Named + Debug + Send + Sync {
-    /// Keras's class, in model files: `RMSprop`.
+/// Update rule of an optimizer. Its arguments are the fields of the struct, with Keras's names.
+pub(super) trait OptimizerRule: OptimizerName + Debug + Send + Sync {
+    /// Returns Keras's class name, as stored in model files: `RMSprop`.
     fn class_name(&self) -> &'static str;
 
-    /// Arguments that must lie between 0 and 1.
+    /// Returns the arguments that must be between 0 and 1.
     fn fractions(&self) -> Vec<(&'static str, f64)>;
 
-    /// Names of what is kept for each parameter.
+    /// Returns the names of the state slots kept for each parameter.
     fn slots(&self) -> Vec<&'static str>;
 
-    /// The type of a slot of the parameter `param: ty`; `None` where this parameter needs none.
+    /// Returns the type of a slot of the parameter `param: ty`; `None` if this parameter does not need the slot.
     fn slot_type(&self, slot: &str, param: &str, ty: &TensorType) -> Option<TensorType> {
         let _ = (slot, param);
         Some(ty.clone())
     }
 
-    /// What a slot holds before the first step.
-    fn start(&self, slot: &str) -> Start {
+    /// Returns the initial value of a slot.
+    fn start(&self, slot: &str) -> SlotInit {
         let _ = slot;
-        Start::Value(0.0)
+        SlotInit::Value(0.0)
     }
 
-    /// The weight decay of the parameter `param: ty`; `common` is what all have.
+    /// Returns the weight decay of the parameter `param: ty`; `common` is the optimizer's own `weight_decay`.
     fn weight_decay(&self, param: &str, ty: &TensorType, common: Option<f64>) -> Option<f64> {
         let _ = (param, ty);
         common
     }
 
-    /// Whether it has a momentum (β₁) that a schedule can set: [`Slots::momentum`].
+    /// Whether the rule has a momentum (β₁) that a schedule can set: [`OptimizerSlots::momentum`].
     fn takes_momentum(&self) -> bool {
         false
     }
 
-    /// `→ f32[]`: the learning rate with what is common to all parameters. `updates: i64[]` counts the earlier ones,
-    /// `momentum: f32[]` is this step's where it has a schedule.
+    /// `→ f32[]`: learning rate including the factors common to all parameters. `updates: i64[]` is the number of
+    /// earlier updates; `momentum: f32[]` is this step's momentum if it has a schedule.
     fn rate(&self, learning_rate: &Tensor, updates: &Tensor, momentum: Option<&Tensor>) -> Tensor {
         let _ = (updates, momentum);
         learning_rate.clone()
     }
 
-    /// The parameter after one change by gradient `g`.
-    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor;
+    /// Returns the parameter `p` updated by gradient `g`.
+    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut OptimizerSlots) -> Tensor;
 }
 
-/// See [`Rule::start`].
-pub(super) enum Start {
-    /// This in every element.
+/// Initial value of a state slot: see [`OptimizerRule::start`].
+pub(super) enum SlotInit {
+    /// Every element has this value.
     Value(f64),
-    /// The parameter's own first value.
+    /// The parameter's initial value.
     Parameter,
 }
 
-/// A rule whose arguments can be read and written by name.
-pub(super) trait NamedRule: Rule {
+/// Object-safe rule whose arguments can be read and replaced by name.
+pub(super) trait ErasedOptimizerRule: OptimizerRule {
     fn config(&self) -> Value;
     fn reread(&self, config: Value) -> serde_json::Result<OptimizerKind>;
 }
 
-impl<R: Rule + Serialize + DeserializeOwned + 'static> NamedRule for R {
+impl<R: OptimizerRule + Serialize + DeserializeOwned + 'static> ErasedOptimizerRule for R {
     fn config(&self) -> Value {
-        // Only a map with keys that are not text fails, which no rule has.
-        serde_json::to_value(self).unwrap_or_else(|e| bug!("arguments do not serialise: {e}"))
+        // Serialization fails only for maps with non-string keys, which no rule has.
+        serde_json::to_value(self).unwrap_or_else(|e| bug!("arguments do not serialize: {e}"))
     }
 
     fn reread(&self, config: Value) -> serde_json::Result<OptimizerKind> {
@@ -86,25 +86,25 @@ impl<R: Rule + Serialize + DeserializeOwned + 'static> NamedRule for R {
     }
 }
 
-/// The rule by which a gradient becomes a change, with its own arguments.
+/// An optimizer's update rule with its arguments, type-erased.
 #[derive(Clone, Debug)]
-pub struct OptimizerKind(Arc<dyn NamedRule>);
+pub struct OptimizerKind(Arc<dyn ErasedOptimizerRule>);
 
 impl OptimizerKind {
-    pub(super) fn of(rule: impl NamedRule + 'static) -> OptimizerKind {
+    pub(super) fn of(rule: impl ErasedOptimizerRule + 'static) -> OptimizerKind {
         OptimizerKind(Arc::new(rule))
     }
 
-    pub(super) fn rule(&self) -> &dyn Rule {
+    pub(super) fn rule(&self) -> &dyn OptimizerRule {
         &*self.0
     }
 
-    /// Keras's class: `RMSprop`.
+    /// Returns Keras's class name: `RMSprop`.
     pub fn class_name(&self) -> &'static str {
         self.0.class_name()
     }
 
-    /// Its own arguments by name, as model files have them.
+    /// Returns the rule's own arguments by name, as stored in model files.
     pub fn config(&self) -> Map<String, Value> {
         match self.0.config() {
             Value::Object(map) => map,
@@ -112,22 +112,22 @@ impl OptimizerKind {
         }
     }
 
-    /// The same rule with all of its arguments read from `config`.
+    /// Returns the same rule with all arguments read from `config`.
     pub(super) fn reread(&self, config: Value) -> serde_json::Result<OptimizerKind> {
         self.0.reread(config)
     }
 
-    /// The same rule with one argument replaced; `others` are the arguments that every optimizer has.
+    /// Returns the same rule with one argument replaced; `others` are the arguments that every optimizer has.
     pub(super) fn with(&self, key: &str, value: Value, others: &[&str]) -> Result<OptimizerKind> {
         let mut config = self.config();
         let Some(argument) = config.get_mut(key) else {
             let own: Vec<&str> = config.keys().map(String::as_str).collect();
             let known: Vec<&str> = own.iter().chain(others).copied().collect();
             let what = format!("{} has no argument `{key}`", self.0.name());
-            let why = format!("its rule is set by {} alone", own.join(", "));
+            let why = format!("its arguments are {}", own.join(", "));
             return Err(unknown_argument(&what, key, &known).because(why));
         };
-        let what = format!("{}'s argument `{key}` cannot be {value}", self.0.name());
+        let what = format!("invalid value for {}'s argument `{key}`: {value}", self.0.name());
         *argument = value;
         self.reread(Value::Object(config))
             .map_err(|e| with_reason(Error::new(ErrorKind::Config, what), &e.to_string()))
@@ -149,45 +149,45 @@ impl Serialize for OptimizerKind {
     }
 }
 
-/// The path of a parameter's slot in the state.
+/// Returns the path of a parameter's slot in the state.
 pub(super) fn key(slot: &str, param: &str) -> String {
     format!("{slot}/{param}")
 }
 
-/// The state of a parameter, or a poisoned tensor where the tree lacks it.
+/// Returns a parameter's state slot, or a poisoned tensor if the state lacks it.
 pub(super) fn slot(state: &Params, slot: &str, param: &str, like: &Tensor) -> Tensor {
     state.get(&key(slot, param)).cloned().unwrap_or_else(|| {
         like.fail(
             Error::new(ErrorKind::Graph, format!("the optimizer's state lacks {}", key(slot, param)))
-                .hint("make it with this optimizer's init and the same parameters"),
+                .hint("create the state with this optimizer's init and the same parameters"),
         )
     })
 }
 
-/// The state of one parameter while it is updated.
-pub(super) struct Slots<'a> {
+/// State of one parameter during its update.
+pub(super) struct OptimizerSlots<'a> {
     pub(super) name: &'a str,
     pub(super) like: &'a Tensor,
-    /// `i64[]`: counts the earlier updates.
+    /// `i64[]`: number of earlier updates.
     pub(super) updates: &'a Tensor,
-    /// `f32[]`: this step's momentum, where it has a schedule.
+    /// `f32[]`: this step's momentum if it has a schedule.
     pub(super) momentum: Option<&'a Tensor>,
     pub(super) state: &'a mut Params,
 }
 
-impl Slots<'_> {
-    /// `→ T[]`: the number of this update, from 1, in the parameter's type.
+impl OptimizerSlots<'_> {
+    /// `→ T[]`: number of this update, from 1, in the parameter's type.
     pub(super) fn number(&self) -> Tensor {
         (self.updates + 1.0).convert(self.like.dtype())
     }
 
-    /// `→ T[]`: `base` to the power of this update's number, both in the parameter's type, as Keras does it.
+    /// `→ T[]`: `base` to the power of this update's number, both in the parameter's type, as in Keras.
     pub(super) fn power(&self, base: impl Into<Coefficient>) -> Tensor {
         let t = self.number();
         base.into().like(&t).power(&t)
     }
 
-    /// The momentum of this step: that of the schedule, or the rule's own.
+    /// Returns this step's momentum: from the schedule if there is one, otherwise `own`, the rule's argument.
     pub(super) fn momentum(&self, own: f64) -> Coefficient {
         self.momentum.map_or(own.into(), |m| Coefficient::Traced(m.convert(self.like.dtype())))
     }
@@ -196,8 +196,8 @@ impl Slots<'_> {
         slot(self.state, name, self.name, self.like)
     }
 
-    /// The slots `momentum` and `velocity`: running means of the gradient and of its square, `g` added.
-    /// β₁ is this step's momentum where that has a schedule.
+    /// Updates the slots `momentum` and `velocity`, the running means of the gradient and of its square, with `g`. β₁
+    /// is this step's momentum if that has a schedule.
     pub(super) fn moments(&mut self, g: &Tensor, beta_1: f64, beta_2: f64) -> (Tensor, Tensor) {
         let (m, v) = (self.get("momentum"), self.get("velocity"));
         let m = &m + self.momentum(beta_1).rest_of(&(g - &m));
@@ -212,7 +212,7 @@ impl Slots<'_> {
     }
 }
 
-/// A number of the rule, or of this step: `T[]`.
+/// Scalar coefficient `T[]`: a constant of the rule, or a traced value of this step.
 pub(super) enum Coefficient {
     Fixed(f64),
     Traced(Tensor),
@@ -225,7 +225,7 @@ impl From<f64> for Coefficient {
 }
 
 impl Coefficient {
-    /// `x` times it.
+    /// Returns `coefficient · x`.
     pub(super) fn of(&self, x: &Tensor) -> Tensor {
         match self {
             Coefficient::Fixed(value) => x * *value,
@@ -233,7 +233,7 @@ impl Coefficient {
         }
     }
 
-    /// `x` times what is left of 1.
+    /// Returns `(1 − coefficient) · x`.
     pub(super) fn rest_of(&self, x: &Tensor) -> Tensor {
         match self {
             Coefficient::Fixed(value) => x * (1.0 - value),
@@ -241,7 +241,7 @@ impl Coefficient {
         }
     }
 
-    /// As a tensor of the type of `t`.
+    /// Returns the coefficient as a tensor with the element type of `t`.
     pub(super) fn like(&self, t: &Tensor) -> Tensor {
         match self {
             Coefficient::Fixed(value) => t.scalar_like(*value),

@@ -1,5 +1,6 @@
-//! Learning-rate schedules: pure functions of the step, with Keras's names and formulas. They run on the host; the
-//! rate is an input of the compiled step, so that changing it never recompiles.
+//! Learning-rate schedules: pure functions of the step, with Keras's names and formulas.
+//!
+//! They run on the host; the rate is an input of the compiled step, so changing it never recompiles.
 
 use crate::did_you_mean::with_reason;
 use serde::{Deserialize, Serialize};
@@ -17,30 +18,30 @@ use systole_ir::{Error, ErrorKind, Result};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "class_name", content = "config", deny_unknown_fields)]
 pub enum Schedule {
-    /// The same for every step.
+    /// Constant rate.
     Constant(f64),
-    /// initial · rate^(step / decay_steps), the exponent rounded down when `staircase`.
+    /// initial · rate^(step / decay_steps), the exponent rounded down with `staircase`.
     ExponentialDecay {
         /// Rate at step 0.
         initial_learning_rate: f64,
-        /// Steps for one factor of `decay_rate`.
+        /// Steps per factor of `decay_rate`.
         decay_steps: u64,
-        /// Factor.
+        /// Factor applied every `decay_steps` steps.
         decay_rate: f64,
-        /// Change only every `decay_steps` steps.
+        /// Whether the rate changes only every `decay_steps` steps.
         #[serde(default)]
         staircase: bool,
     },
-    /// Linear warm-up to `warmup_target` (when set), then half a cosine down to `alpha` of the top.
+    /// Linear warm-up to `warmup_target` (if set), then half a cosine down to `alpha` of the top.
     CosineDecay {
         /// Rate at step 0.
         initial_learning_rate: f64,
-        /// Steps of the cosine, warm-up not counted.
+        /// Steps of the cosine, excluding the warm-up.
         decay_steps: u64,
         /// Final rate as a fraction of the top.
         #[serde(default)]
         alpha: f64,
-        /// Rate at the end of the warm-up; none: no warm-up.
+        /// Rate at the end of the warm-up. `None`: no warm-up.
         #[serde(default)]
         warmup_target: Option<f64>,
         /// Steps of the warm-up.
@@ -49,9 +50,9 @@ pub enum Schedule {
     },
     /// `values[i]` up to and including step `boundaries[i]`, then the last value.
     PiecewiseConstantDecay {
-        /// Last steps of all values but the last, ascending.
+        /// Last step of each value but the last, ascending.
         boundaries: Vec<u64>,
-        /// One more than boundaries.
+        /// Rates; one more than `boundaries`.
         values: Vec<f64>,
     },
     /// (initial − end)·(1 − step / decay_steps)^power + end.
@@ -64,97 +65,98 @@ pub enum Schedule {
         end_learning_rate: f64,
         /// Exponent. Keras: 1, linear.
         power: f64,
-        /// Beyond the end, start again with a longer period.
+        /// Whether the schedule restarts with a longer period after its end.
         #[serde(default)]
         cycle: bool,
     },
-    /// initial / (1 + rate · step / decay_steps), the quotient rounded down when `staircase`.
+    /// initial / (1 + rate · step / decay_steps), the quotient rounded down with `staircase`.
     InverseTimeDecay {
         /// Rate at step 0.
         initial_learning_rate: f64,
-        /// Steps for one unit of decay.
+        /// Steps per unit of decay.
         decay_steps: u64,
-        /// Decay for one unit.
+        /// Decay per unit.
         decay_rate: f64,
-        /// Change only every `decay_steps` steps.
+        /// Whether the rate changes only every `decay_steps` steps.
         #[serde(default)]
         staircase: bool,
     },
-    /// Cosines from the top to `alpha` of it, one after the other, each `t_mul` times as long as the one before and
-    /// `m_mul` times as high. fastai's `fit_sgdr`, with `t_mul` its `cycle_mult`.
+    /// Cosine decays from the top to `alpha` of it with warm restarts, each `t_mul` times as long and `m_mul` times as
+    /// high as the one before. fastai's `fit_sgdr`, whose `cycle_mult` is `t_mul`.
     CosineDecayRestarts {
         /// Rate at step 0.
         initial_learning_rate: f64,
         /// Steps of the first cosine.
         first_decay_steps: u64,
-        /// Length of a cosine in lengths of the one before. Keras: 2.
+        /// Length of each cosine relative to the previous one. Keras: 2.
         #[serde(default = "two")]
         t_mul: f64,
-        /// Height of a cosine in heights of the one before. Keras: 1.
+        /// Height of each cosine relative to the previous one. Keras: 1.
         #[serde(default = "one")]
         m_mul: f64,
         /// Lowest rate as a fraction of the first.
         #[serde(default)]
         alpha: f64,
     },
-    /// Half a cosine up from `max_learning_rate / div` over the first `pct_start` of the steps, then half a cosine down to
-    /// `max_learning_rate / div_final`. Source: fastai's `fit_one_cycle`.
+    /// One-cycle policy: half a cosine up from `max_learning_rate / div` over the first `pct_start` of the steps, then
+    /// half a cosine down to `max_learning_rate / div_final`. Source: fastai's `fit_one_cycle`.
     OneCycle {
-        /// The highest rate.
+        /// Highest rate.
         max_learning_rate: f64,
-        /// Steps of the cycle; 0: those of the whole run, which `fit` fills in.
+        /// Steps of the cycle; 0: all steps of the run, filled in by `fit`.
         #[serde(default)]
         total_steps: u64,
-        /// The step at which the cycle begins, which `fit` fills in.
+        /// First step of the cycle, filled in by `fit`.
         #[serde(default)]
         begin: u64,
-        /// Part of the steps on the way up.
+        /// Fraction of the steps with rising rate.
         #[serde(default = "quarter")]
         pct_start: f64,
-        /// The highest rate over the first.
+        /// Highest rate divided by the first.
         #[serde(default = "twenty_five")]
         div: f64,
-        /// The highest rate over the last.
+        /// Highest rate divided by the last.
         #[serde(default = "hundred_thousand")]
         div_final: f64,
     },
-    /// Momentum of a cycle, against its learning rate: half a cosine from `moms[0]` to `moms[1]` over the first `pct_start` of
-    /// the steps, then half a cosine to `moms[2]`. Source: fastai's `fit_one_cycle`.
+    /// Momentum of a one-cycle run, opposite to its learning rate: half a cosine from `moms[0]` to `moms[1]` over the
+    /// first `pct_start` of the steps, then half a cosine to `moms[2]`. Source: fastai's `fit_one_cycle`.
     OneCycleMomentum {
-        /// The first, the middle and the last one.
+        /// First, middle and last momentum.
         #[serde(default = "usual_moms")]
         moms: [f64; 3],
-        /// Steps of the cycle; 0: those of the whole run, which `fit` fills in.
+        /// Steps of the cycle; 0: all steps of the run, filled in by `fit`.
         #[serde(default)]
         total_steps: u64,
-        /// The step at which the cycle begins, which `fit` fills in.
+        /// First step of the cycle, filled in by `fit`.
         #[serde(default)]
         begin: u64,
-        /// Part of the steps on the way to the middle.
+        /// Fraction of the steps until the middle value.
         #[serde(default = "quarter")]
         pct_start: f64,
     },
-    /// The same rate for the first `pct_start` of the steps, then half a cosine down to 0. Source: fastai's `fit_flat_cos`.
+    /// Constant rate for the first `pct_start` of the steps, then half a cosine down to 0. Source: fastai's
+    /// `fit_flat_cos`.
     FlatCosine {
-        /// The first rate.
+        /// Initial rate.
         learning_rate: f64,
-        /// All steps; 0: those of the whole run, which `fit` fills in.
+        /// Total steps; 0: all steps of the run, filled in by `fit`.
         #[serde(default)]
         total_steps: u64,
-        /// The step at which they begin, which `fit` fills in.
+        /// First step of the schedule, filled in by `fit`.
         #[serde(default)]
         begin: u64,
-        /// Part of the steps before the fall.
+        /// Fraction of the steps before the decay.
         #[serde(default = "three_quarters")]
         pct_start: f64,
     },
-    /// A straight line to the first rate of another schedule, which then starts at its own step 0.
+    /// Linear warm-up to the first rate of another schedule, which then starts at its own step 0.
     LinearWarmup {
         /// Rate at step 0.
         initial_learning_rate: f64,
         /// Steps of the warm-up.
         warmup_steps: u64,
-        /// What follows.
+        /// Schedule after the warm-up.
         then: Box<Schedule>,
     },
 }
@@ -175,7 +177,7 @@ fn usual_moms() -> [f64; 3] {
     [0.95, 0.85, 0.95]
 }
 
-/// A schedule of a configuration as model files have it.
+/// Converts a schedule of a configuration to the form stored in model files.
 fn stored(value: &Value) -> Value {
     match value {
         Value::Object(map) => {
@@ -195,7 +197,7 @@ impl From<f64> for Schedule {
 }
 
 impl Schedule {
-    /// As configurations write it: a rate, or an object with `type` and the schedule's arguments.
+    /// Reads a schedule as configurations write it: a rate, or an object with `type` and the schedule's arguments.
     ///
     /// ```
     /// use serde_json::json;
@@ -207,10 +209,11 @@ impl Schedule {
     /// ```
     ///
     /// # Errors
-    /// When there is no such schedule (names the nearest), or an argument is missing, unknown or of the wrong type.
+    /// If the schedule is unknown (suggests the nearest), or an argument is missing, unknown or of the wrong type.
     pub fn from_config(value: &Value) -> Result<Schedule> {
         serde_json::from_value(stored(value)).map_err(|e| {
-            let error = Error::new(ErrorKind::Config, format!("{value} is no learning rate and no schedule"));
+            let error =
+                Error::new(ErrorKind::Config, format!("expected a learning rate or a schedule, got {value}"));
             with_reason(error, &e.to_string())
         })
     }
@@ -225,7 +228,7 @@ impl Schedule {
         }
     }
 
-    /// Half a cosine from `initial` to 0 over `steps`.
+    /// Decays along half a cosine from `initial` to 0 over `steps`.
     pub fn cosine_decay(initial: f64, steps: u64) -> Schedule {
         Schedule::CosineDecay {
             initial_learning_rate: initial,
@@ -236,7 +239,7 @@ impl Schedule {
         }
     }
 
-    /// Up to `highest` over a quarter of the run and down again, with fastai's divisors.
+    /// One-cycle policy: rises to `highest` over a quarter of the run and falls again, with fastai's divisors.
     ///
     /// ```
     /// use systole_nn::{optimizer::adam, schedule::Schedule};
@@ -256,18 +259,18 @@ impl Schedule {
         }
     }
 
-    /// Momentum that goes from the first of `moms` to the second while the rate of [`Schedule::one_cycle`] rises, and to the third
-    /// while it falls. fastai's default: 0.95, 0.85, 0.95.
+    /// One-cycle momentum: goes from the first of `moms` to the second while the rate of [`Schedule::one_cycle`] rises,
+    /// and to the third while it falls. fastai's default: 0.95, 0.85, 0.95.
     pub fn momentum_cycle(moms: [f64; 3]) -> Schedule {
         Schedule::OneCycleMomentum { moms, total_steps: 0, begin: 0, pct_start: quarter() }
     }
 
-    /// `rate` for three quarters of the run, then half a cosine to 0: fastai's `fit_flat_cos`.
+    /// Constant `rate` for three quarters of the run, then half a cosine to 0: fastai's `fit_flat_cos`.
     pub fn flat_cosine(rate: f64) -> Schedule {
         Schedule::FlatCosine { learning_rate: rate, total_steps: 0, begin: 0, pct_start: three_quarters() }
     }
 
-    /// The schedule with this many steps, where it has a number of all steps.
+    /// Sets the total number of steps, if the schedule has one.
     pub fn over(mut self, steps: u64) -> Schedule {
         if let Some((total_steps, _)) = self.of_all_steps() {
             *total_steps = steps;
@@ -275,7 +278,7 @@ impl Schedule {
         self
     }
 
-    /// The steps, and the first of them, of a schedule with a number of all steps.
+    /// Returns the total steps and the first step of a schedule that has them.
     fn of_all_steps(&mut self) -> Option<(&mut u64, &mut u64)> {
         match self {
             Schedule::OneCycle { total_steps, begin, .. }
@@ -285,12 +288,12 @@ impl Schedule {
         }
     }
 
-    /// The steps of a schedule with a number of all steps.
+    /// Returns the total steps of a schedule that has them.
     pub(crate) fn total_steps(&mut self) -> Option<u64> {
         self.of_all_steps().map(|(total, _)| *total)
     }
 
-    /// Whether it goes over all steps of a run, however many these are.
+    /// Whether the schedule spans the whole run, whatever its number of steps.
     pub fn is_of_the_run(&self) -> bool {
         match self {
             Schedule::OneCycle { total_steps, .. }
@@ -301,7 +304,7 @@ impl Schedule {
         }
     }
 
-    /// Fills in a run of `steps` that begins at step `from`.
+    /// Sets the length of a schedule that spans the whole run: `steps` steps from step `from`.
     pub(crate) fn settle(&mut self, from: u64, steps: u64) {
         if let Schedule::LinearWarmup { warmup_steps, then, .. } = self {
             let left = warmup_steps.saturating_sub(from);
@@ -312,12 +315,12 @@ impl Schedule {
         }
     }
 
-    /// Puts a linear warm-up from 0 before this schedule.
+    /// Adds a linear warm-up from 0 before this schedule.
     pub fn after_warmup(self, steps: u64) -> Schedule {
         Schedule::LinearWarmup { initial_learning_rate: 0.0, warmup_steps: steps, then: Box::new(self) }
     }
 
-    /// The learning rate of a step.
+    /// Returns the learning rate of a step.
     pub fn at(&self, step: u64) -> f64 {
         let units = |steps: u64, whole: bool| {
             let quotient = step as f64 / steps as f64;
@@ -369,7 +372,7 @@ impl Schedule {
         }
     }
 
-    /// The rate of the schedules that are made of several cosines.
+    /// Returns the rate of schedules that consist of several cosines.
     fn of_cosines(&self, step: u64) -> f64 {
         match self {
             Schedule::CosineDecayRestarts {
@@ -405,7 +408,7 @@ impl Schedule {
         }
     }
 
-    /// An error for a schedule that has no value at some step.
+    /// Returns an error if the schedule is undefined at some step.
     pub fn check(&self) -> Result<()> {
         let refuse = |what: &str, hint: &str| Err(Error::new(ErrorKind::Config, what).hint(hint));
         match self {
@@ -425,20 +428,23 @@ impl Schedule {
             | Schedule::FlatCosine { pct_start, .. }
                 if !(0.0..1.0).contains(pct_start) =>
             {
-                refuse(&format!("pct_start is {pct_start}"), "give a part of the steps, from 0 to below 1")
+                refuse(
+                    &format!("pct_start is {pct_start}"),
+                    "give a fraction of the steps: at least 0, below 1",
+                )
             }
             Schedule::OneCycleMomentum { moms, .. } if moms.iter().any(|m| !(0.0..1.0).contains(m)) => {
                 refuse(
                     &format!("moms are {moms:?}"),
-                    "give three numbers from 0 to below 1, such as 0.95, 0.85, 0.95",
+                    "give three values of at least 0 and below 1, such as 0.95, 0.85, 0.95",
                 )
             }
             Schedule::PiecewiseConstantDecay { boundaries, values }
                 if values.len() != boundaries.len() + 1 || !boundaries.is_sorted() =>
             {
                 refuse(
-                    &format!("{} boundaries and {} values make no schedule", boundaries.len(), values.len()),
-                    "give ascending boundaries and one value more than boundaries",
+                    &format!("the schedule has {} boundaries and {} values", boundaries.len(), values.len()),
+                    "give ascending boundaries, and one value more than boundaries",
                 )
             }
             Schedule::LinearWarmup { then, .. } => then.check(),
@@ -452,23 +458,23 @@ fn line(from: f64, to: f64, step: u64, steps: u64) -> f64 {
     from + (to - from) * (step as f64 / steps as f64)
 }
 
-/// The part of a run of `steps` from `begin` that lies behind `step`.
+/// Returns the fraction of a run of `steps` from `begin` that is complete at `step`.
 fn share(step: u64, begin: u64, steps: u64) -> f64 {
     (step.saturating_sub(begin) as f64 / steps.max(1) as f64).min(if steps == 0 { 0.0 } else { 1.0 })
 }
 
-/// Half a cosine between two rates. Source: fastai's `SchedCos`.
+/// Interpolates between two rates along half a cosine. Source: fastai's `SchedCos`.
 fn between(from: f64, to: f64, part: f64) -> f64 {
     from + (1.0 + (PI * (1.0 - part)).cos()) * (to - from) / 2.0
 }
 
-/// How far `step` is in the cosine that it lies in, and how high that one is.
+/// Returns the relative position of `step` in its cosine, and that cosine's relative height.
 fn restarted(step: u64, first: u64, t_mul: f64, m_mul: f64) -> (f64, f64) {
     let done = step as f64 / first as f64;
     let (whole, left) = if t_mul == 1.0 {
         (done.floor(), done.fract())
     } else {
-        // Cosines shorter and shorter have an end, behind which the last one stays.
+        // A series of shrinking cosines has a finite length; after it the last cosine stays.
         let whole = ((1.0 - done * (1.0 - t_mul)).max(f64::MIN_POSITIVE).ln() / t_mul.ln()).floor();
         let before = (1.0 - t_mul.powf(whole)) / (1.0 - t_mul);
         (whole, ((done - before) / t_mul.powf(whole)).clamp(0.0, 1.0))

@@ -1,41 +1,42 @@
-//! What changes from step to step without compiling anew: learning rates, momentum, how much a mean takes up.
+//! Scheduled values of a step: learning rates, momentum, averaging weight; changing them does not recompile.
 
 use super::optimizer_config::Optimizer;
 use crate::optimizer::schedule::Schedule;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, Scalar, Tensor, TensorType, bug};
 
-/// A value that follows a schedule: its name, and what it is at a step.
-pub type Scheduled<'a> = (String, Box<dyn Fn(u64) -> f64 + 'a>);
+/// A scheduled value: its name, and its value at a step.
+pub type ScheduledValue<'a> = (String, Box<dyn Fn(u64) -> f64 + 'a>);
 
-/// The values of one step, in the graph.
+/// Scheduled values of one step, as tensors of the graph.
 pub(super) struct StepValues {
     /// `f32[]`: the learning rate.
     pub(super) rate: Tensor,
-    /// `f32[]`: the momentum, where it has a schedule.
+    /// `f32[]`: the momentum, if it has a schedule.
     pub(super) momentum: Option<Tensor>,
-    /// `f32[]`: how much of the way to the weights their mean goes.
+    /// `f32[]`: SWA weight, the fraction by which the mean moves to the current weights.
     pub(super) swa: Option<Tensor>,
     /// `f32[]` each: the learning rates of `optimizer_map`, in its order.
     pub(super) mapped: Vec<Tensor>,
 }
 
 impl Optimizer {
-    /// The learning rate of a step.
+    /// Returns the learning rate of a step.
     pub fn rate_at(&self, step: u64) -> f64 {
         let usual = |step| self.learning_rate.at(step);
         self.swa.as_ref().map_or_else(|| usual(step), |swa| swa.rate_at(step, usual))
     }
 
-    /// The momentum of a step: that of `momentum_schedule`, or the rule's own (β₁ of Adam and its kin). `None`: it has none.
+    /// Returns the momentum of a step: from `momentum_schedule`, or the rule's own (β₁ of Adam and its variants).
+    /// `None` if the rule has no momentum.
     pub fn momentum_at(&self, step: u64) -> Option<f64> {
         let config = self.kind.config();
         let own = || ["momentum", "beta_1"].iter().find_map(|name| config.get(*name)?.as_f64());
         self.momentum_schedule.as_ref().map(|momentum| momentum.at(step)).or_else(own)
     }
 
-    /// What follows a schedule, by name: `learning_rate`, those of `optimizer_map`, `momentum`; each as a function of the step.
-    pub fn scheduled(&self) -> Vec<Scheduled<'_>> {
-        let mut all: Vec<Scheduled<'_>> = Vec::new();
+    /// Returns all scheduled values by name: `learning_rate`, those of `optimizer_map`, `momentum`.
+    pub fn scheduled(&self) -> Vec<ScheduledValue<'_>> {
+        let mut all: Vec<ScheduledValue<'_>> = Vec::new();
         all.push(("learning_rate".into(), Box::new(|step| self.rate_at(step))));
         for (pattern, own) in &self.optimizer_map {
             all.push((format!("learning_rate of {pattern}"), Box::new(|step| own.rate_at(step))));
@@ -46,8 +47,8 @@ impl Optimizer {
         all
     }
 
-    /// `→ f32[]`, or `f32[N]` where more than the learning rate changes from step to step: what
-    /// [`UpdateInputs::learning_rate`](super::UpdateInputs::learning_rate) is to be at a step.
+    /// `→ f32[]`, or `f32[N]` if more than the learning rate changes: the value of
+    /// [`UpdateInputs::learning_rate`](super::UpdateInputs::learning_rate) at a step.
     ///
     /// ```
     /// use systole_nn::{optimizer::sgd, schedule::Schedule};
@@ -67,18 +68,18 @@ impl Optimizer {
                 let bytes: Vec<u8> = values.iter().flat_map(|v| (*v as f32).to_le_bytes()).collect();
                 let ty = TensorType::new(DType::F32, [values.len()]);
                 Literal::from_bytes(ty, &bytes)
-                    .unwrap_or_else(|e| bug!("{} values do not fit: {e}", values.len()))
+                    .unwrap_or_else(|e| bug!("cannot build an array of {} values: {e}", values.len()))
             }
         }
     }
 
-    /// How many values there are.
+    /// Returns the number of values.
     fn values(&self) -> usize {
         let (momentum, swa) = (self.momentum_schedule.is_some(), self.swa.is_some());
         1 + usize::from(momentum) + usize::from(swa) + self.optimizer_map.len()
     }
 
-    /// Takes apart what [`Optimizer::values_at`] puts together.
+    /// Splits the array of [`Optimizer::values_at`] into its values.
     #[track_caller]
     pub(super) fn split(&self, learning_rate: &Tensor) -> StepValues {
         let n = self.values();
@@ -87,7 +88,7 @@ impl Optimizer {
             let what = format!("the learning rate of the update is {}", learning_rate.ty());
             let e = Error::new(ErrorKind::Graph, what)
                 .because(format!("this optimizer has {n} values that change from step to step"))
-                .hint("give UpdateInputs::learning_rate what Optimizer::values_at gives");
+                .hint("set UpdateInputs::learning_rate to Optimizer::values_at(step)");
             let poisoned = learning_rate.fail(e);
             let some = |is: bool| is.then(|| poisoned.clone());
             return StepValues {
@@ -110,7 +111,7 @@ impl Optimizer {
         }
     }
 
-    /// Whether the rule has a momentum that could follow a schedule.
+    /// Whether the rule has a momentum that a schedule can set.
     pub(crate) fn takes_momentum(&self) -> bool {
         self.kind.rule().takes_momentum()
     }
@@ -119,15 +120,14 @@ impl Optimizer {
         let Some(schedule) = &self.momentum_schedule else { return Ok(()) };
         schedule.check()?;
         if !self.kind.rule().takes_momentum() {
-            let what = format!("{} has no momentum that could follow a schedule", self.name());
-            let with_one =
-                "take sgd with a momentum, rmsprop with one, adam, adamw, adamax, lamb, lion or muon";
+            let what = format!("{} has no momentum to schedule", self.name());
+            let with_one = "use sgd or rmsprop with a momentum, adam, adamw, adamax, lamb, lion or muon";
             return Err(Error::new(ErrorKind::Config, what).at("momentum_schedule").hint(with_one));
         }
         Ok(())
     }
 
-    /// All schedules, those of `optimizer_map` included.
+    /// Returns all schedules, including those of `optimizer_map`.
     fn schedules(&mut self) -> Vec<&mut Schedule> {
         let mut all = vec![&mut self.learning_rate];
         all.extend(&mut self.momentum_schedule);
@@ -135,7 +135,7 @@ impl Optimizer {
         all
     }
 
-    /// Takes over the schedules of the same optimizer as a run has them, which may know its steps.
+    /// Copies the schedules of the same optimizer from a run, where the number of steps may be filled in.
     pub(crate) fn take_schedules(&mut self, run: &Optimizer) {
         self.learning_rate = run.learning_rate.clone();
         if let (Some(own), Some(theirs)) = (&mut self.momentum_schedule, &run.momentum_schedule) {
@@ -151,7 +151,7 @@ impl Optimizer {
         }
     }
 
-    /// Whether something goes over all steps of a run, however many these are.
+    /// Whether a schedule spans the whole run, whatever its number of steps.
     pub fn is_of_the_run(&self) -> bool {
         let of_run = |s: &Schedule| s.is_of_the_run();
         of_run(&self.learning_rate)
@@ -160,8 +160,8 @@ impl Optimizer {
             || self.optimizer_map.values().any(Optimizer::is_of_the_run)
     }
 
-    /// Fills in a run of `steps` that begins at step `from`, with epochs of `epoch_steps`, where something goes over all of it.
-    /// `fit` does so.
+    /// Sets the length of schedules that span the whole run: `steps` steps from step `from`, with `epoch_steps` per
+    /// epoch. Called by `fit`.
     pub fn settle(&mut self, from: u64, steps: u64, epoch_steps: u64) {
         self.schedules().into_iter().for_each(|schedule| schedule.settle(from, steps));
         if let Some(swa) = &mut self.swa {

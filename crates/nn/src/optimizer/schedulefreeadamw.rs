@@ -1,24 +1,24 @@
-//! ScheduleFreeAdamW: AdamW that averages its weights instead of lowering its rate.
+//! Schedule-Free AdamW: averages its weights instead of decaying the learning rate.
 
 use super::optimizer_config::Optimizer;
-use super::rule::{OptimizerKind, Rule, Slots, Start};
+use super::rule::{OptimizerKind, OptimizerRule, OptimizerSlots, SlotInit};
 use crate::optimizer::schedule::Schedule;
 use crate::setters::setters;
 use serde::{Deserialize, Serialize};
 use systole_ir::Tensor;
 
-/// z takes steps as RMSprop with Adam's correction, x is the mean of all z, and the parameter lies between them: y = (1 − β₁)·z + β₁·x (Defazio
-/// et al., 2024; Keras).
+/// Schedule-Free AdamW. z takes RMSprop steps with Adam's bias correction, x is the mean of all z, and the parameter is
+/// in between: y = (1 − β₁)·z + β₁·x (Defazio et al., 2024; Keras).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ScheduleFreeAdamW {
-    /// How near the parameter lies to the mean.
+    /// Interpolation of the parameter towards the mean.
     pub beta_1: f64,
     /// Decay of the second moment.
     pub beta_2: f64,
-    /// ε.
+    /// Numerical stability constant ε.
     pub epsilon: f64,
-    /// Steps in which the rate rises from 0.
+    /// Steps of linear learning-rate warm-up from 0.
     pub warmup_steps: u64,
 }
 
@@ -34,11 +34,11 @@ pub fn schedulefreeadamw(learning_rate: impl Into<Schedule>) -> Optimizer {
 }
 
 setters!(Optimizer:
-    /// Steps of ScheduleFreeAdamW in which the rate rises from 0.
+    /// Warm-up steps of ScheduleFreeAdamW, in which the rate rises from 0.
     warmup_steps: u64 as u64;
 );
 
-impl Rule for ScheduleFreeAdamW {
+impl OptimizerRule for ScheduleFreeAdamW {
     fn class_name(&self) -> &'static str {
         "ScheduleFreeAdamW"
     }
@@ -51,11 +51,11 @@ impl Rule for ScheduleFreeAdamW {
         vec!["momentum", "velocity"]
     }
 
-    fn start(&self, slot: &str) -> Start {
-        if slot == "momentum" { Start::Parameter } else { Start::Value(0.0) }
+    fn start(&self, slot: &str) -> SlotInit {
+        if slot == "momentum" { SlotInit::Parameter } else { SlotInit::Value(0.0) }
     }
 
-    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
+    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut OptimizerSlots) -> Tensor {
         let t = slots.number();
         let one = t.scalar_like(1.0);
         let (beta_1, beta_2) = (t.scalar_like(self.beta_1), t.scalar_like(self.beta_2));
@@ -76,7 +76,7 @@ impl Rule for ScheduleFreeAdamW {
     }
 }
 
-/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+/// Keras parity test cases as JSON; `fixtures/keras/generate.py` reads them from this constant.
 pub(super) const PARITY: &str = r#"[
     {"name": "schedulefreeadamw", "class": "ScheduleFreeAdamW", "kwargs": {"learning_rate": 0.01}},
     {"name": "schedulefreeadamw_warmup", "class": "ScheduleFreeAdamW",

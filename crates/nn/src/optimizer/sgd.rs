@@ -1,19 +1,19 @@
-//! SGD: against the gradient, with or without momentum.
+//! SGD optimizer, with optional (Nesterov) momentum.
 
 use super::optimizer_config::Optimizer;
-use super::rule::{OptimizerKind, Rule, Slots};
+use super::rule::{OptimizerKind, OptimizerRule, OptimizerSlots};
 use crate::optimizer::schedule::Schedule;
 use crate::setters::setters;
 use serde::{Deserialize, Serialize};
 use systole_ir::Tensor;
 
-/// m ← μ·m − lr·g, p ← p + m; with `nesterov` p ← p + μ·m − lr·g.
+/// SGD: m ← μ·m − lr·g, p ← p + m; with `nesterov` p ← p + μ·m − lr·g.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sgd {
-    /// μ; 0: plain descent without state.
+    /// Momentum μ; 0: plain gradient descent without state.
     pub momentum: f64,
-    /// Look ahead along the momentum.
+    /// Whether to use Nesterov momentum.
     pub nesterov: bool,
 }
 
@@ -32,7 +32,7 @@ setters!(Optimizer:
     nesterov: bool as bool;
 );
 
-impl Rule for Sgd {
+impl OptimizerRule for Sgd {
     fn class_name(&self) -> &'static str {
         "SGD"
     }
@@ -49,7 +49,7 @@ impl Rule for Sgd {
         self.momentum > 0.0
     }
 
-    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
+    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut OptimizerSlots) -> Tensor {
         let change = g * rate;
         if self.momentum <= 0.0 {
             return p - change;
@@ -61,7 +61,7 @@ impl Rule for Sgd {
     }
 }
 
-/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+/// Keras parity test cases as JSON; `fixtures/keras/generate.py` reads them from this constant.
 pub(super) const PARITY: &str = r#"[
     {"name": "sgd", "class": "SGD", "kwargs": {"learning_rate": 0.1}},
     {"name": "sgd_momentum", "class": "SGD", "kwargs": {"learning_rate": 0.1, "momentum": 0.9}},

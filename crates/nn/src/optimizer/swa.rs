@@ -1,14 +1,15 @@
-//! Stochastic weight averaging: which epochs count, and the learning rate in them.
+//! Stochastic weight averaging (SWA): which epochs are averaged, and their learning rate.
 
 use crate::setters::field_setters;
 use serde::{Deserialize, Serialize};
 use std::f64::consts::PI;
 use systole_ir::{Error, ErrorKind, Result};
 
-/// Stochastic weight averaging (Izmailov et al., 2018): from an epoch on the learning rate goes to one of its own, and the
-/// weights at the end of each of these epochs have a mean, which they are at the end of `fit`. Statistics of batch
-/// normalisation are then computed anew by one pass over the training data. Arguments and defaults are Lightning's
-/// `StochasticWeightAveraging`; as in PyTorch's recipe (`torch.optim.swa_utils`) an epoch's last weights count.
+/// Stochastic weight averaging (Izmailov et al., 2018): from `swa_epoch_start` on, the learning rate moves to `swa_lrs`
+/// and the weights at the end of each epoch are averaged; the mean replaces the weights at the end of `fit`. Batch
+/// normalization statistics are then recomputed in one pass over the training data. Arguments and defaults are
+/// Lightning's `StochasticWeightAveraging`; as in PyTorch's `torch.optim.swa_utils`, an epoch contributes its last
+/// weights.
 ///
 /// ```
 /// use systole_nn::optimizer::{sgd, Swa};
@@ -18,32 +19,32 @@ use systole_ir::{Error, ErrorKind, Result};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Swa {
-    /// The learning rate of the epochs that are averaged.
+    /// Learning rate of the averaged epochs.
     pub swa_lrs: f64,
-    /// The first of them, counted from 0; below 1: so much of all epochs goes before it.
+    /// First averaged epoch, counted from 0; below 1: a fraction of all epochs.
     #[serde(default = "start")]
     pub swa_epoch_start: f64,
-    /// Epochs in which the rate goes there.
+    /// Number of epochs over which the rate moves to `swa_lrs`.
     #[serde(default = "annealing")]
     pub annealing_epochs: u64,
-    /// On the way the rate follows half a cosine (`cos`) or a line (`linear`).
+    /// Shape of that transition: cosine (`cos`) or `linear`.
     #[serde(default)]
     pub annealing_strategy: Annealing,
-    /// The step at which they begin, and the steps of an epoch, which `fit` fills in.
+    /// First averaged step, and steps per epoch; `fit` fills them in.
     #[serde(default)]
     begin: u64,
     #[serde(default)]
     epoch_steps: u64,
 }
 
-/// How a rate goes from one value to another.
+/// Shape of the transition between two learning rates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Annealing {
     /// Half a cosine.
     #[default]
     Cos,
-    /// A straight line.
+    /// Straight line.
     Linear,
 }
 
@@ -56,7 +57,7 @@ fn annealing() -> u64 {
 }
 
 impl Swa {
-    /// With Lightning's defaults: from 0.8 of the epochs on, ten epochs on the way to the rate `swa_lrs`.
+    /// Creates SWA with Lightning's defaults: starts at 0.8 of the epochs, ten epochs of annealing to `swa_lrs`.
     pub fn new(swa_lrs: f64) -> Swa {
         Swa {
             swa_lrs,
@@ -72,13 +73,13 @@ impl Swa {
         let refuse =
             |what: &str, hint: &str| Err(Error::new(ErrorKind::Config, what).at("optimizer.swa").hint(hint));
         if !(self.swa_lrs > 0.0 && self.swa_lrs.is_finite()) {
-            return refuse("swa_lrs is not above 0", "a half to a tenth of the learning rate is usual");
+            return refuse("swa_lrs is not above 0", "use a half to a tenth of the learning rate");
         }
         let start = self.swa_epoch_start;
         if !(start >= 0.0 && start.is_finite()) || (start >= 1.0 && start.fract() != 0.0) {
             return refuse(
-                "swa_epoch_start is neither a part of the epochs nor an epoch",
-                "0.8 begins after four fifths of them, 10 with epoch 10, counted from 0",
+                "swa_epoch_start is neither a fraction of the epochs nor an epoch number",
+                "use 0.8 to start after 80 % of the epochs, or 10 for epoch 10, counted from 0",
             );
         }
         Ok(())
@@ -88,12 +89,12 @@ impl Swa {
         self.epoch_steps == 0
     }
 
-    /// Takes over where in a run the epochs begin.
+    /// Copies the run's start of averaging.
     pub(super) fn take_place(&mut self, run: &Swa) {
         (self.begin, self.epoch_steps) = (run.begin, run.epoch_steps);
     }
 
-    /// Fills in a run of `steps` that begins at step `from`, with epochs of so many.
+    /// Sets the start of averaging for a run of `steps` from step `from`, with `epoch_steps` per epoch.
     pub(super) fn settle(&mut self, from: u64, steps: u64, epoch_steps: u64) {
         if !self.is_of_the_run() {
             return;
@@ -107,7 +108,7 @@ impl Swa {
         self.begin = from + first * self.epoch_steps;
     }
 
-    /// Epochs that are over at the end of `step` and count.
+    /// Returns the number of averaged epochs complete at the end of `step`.
     pub(super) fn epochs_at(&self, step: u64) -> u64 {
         match self.epoch_steps {
             0 => 0,
@@ -115,14 +116,15 @@ impl Swa {
         }
     }
 
-    /// How much of the way to the weights after `step` their mean goes: 1/n after the n-th of the epochs, else nothing.
+    /// Returns the averaging weight after `step`: 1/n at the end of the n-th averaged epoch, otherwise 0.
     pub(super) fn weight_at(&self, step: u64) -> f64 {
         let n = self.epochs_at(step);
         let is_end = step + 1 > self.begin && (step + 1 - self.begin).is_multiple_of(self.epoch_steps.max(1));
         if n > 0 && is_end { 1.0 / n as f64 } else { 0.0 }
     }
 
-    /// The learning rate of `step` where it is one of those epochs; `usual` is that of the step where they begin.
+    /// Returns the learning rate of `step` if it is in an averaged epoch; `usual` gives the regular rate at the first
+    /// of them.
     pub(super) fn rate_at(&self, step: u64, usual: impl Fn(u64) -> f64) -> f64 {
         if self.epoch_steps == 0 || step < self.begin {
             return usual(step);
@@ -140,9 +142,9 @@ impl Swa {
 
 field_setters! {
     impl Swa {
-        /// The first epoch that is averaged.
+        /// First averaged epoch.
         swa_epoch_start(epoch: f64);
-        /// Epochs in which the rate goes to `swa_lrs`.
+        /// Number of epochs over which the rate moves to `swa_lrs`.
         annealing_epochs(epochs: u64);
     }
 }

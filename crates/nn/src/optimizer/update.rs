@@ -1,22 +1,22 @@
-//! What an [`Optimizer`] keeps for each parameter, and one update of all of them.
+//! Optimizer state per parameter, and one traced update of all parameters.
 
 use super::optimizer_config::{Optimizer, UpdateInputs};
-use super::rule::{Slots, Start, key, slot};
+use super::rule::{OptimizerSlots, SlotInit, key, slot};
 use super::scheduled_values::StepValues;
 use super::weight_averaging::{AVERAGE, SLOW};
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, Scalar, Tensor, TensorType};
 use systole_runtime::{Buffer, Params};
 
-/// The slot that gathers gradients.
+/// Slot that accumulates gradients.
 const ACCUMULATOR: &str = "gradient_accumulator";
 
 impl Optimizer {
-    /// Steps between updates, where there is more than one.
+    /// Returns the number of steps between updates if there is more than one.
     pub(super) fn accumulation(&self) -> Option<usize> {
         self.gradient_accumulation_steps.filter(|&k| k > 1)
     }
 
-    /// Names of what is kept for parameters, some of them for a few only.
+    /// Returns the names of all state slots; some exist only for a few parameters.
     fn slot_names(&self) -> Vec<&'static str> {
         let mut names = self.kind.rule().slots();
         for slot in self.optimizer_map.values().flat_map(|own| own.kind.rule().slots()) {
@@ -33,7 +33,7 @@ impl Optimizer {
         names
     }
 
-    /// Types of the state: `momentum/<param>`, …, mostly each of its parameter's type.
+    /// Returns the types of the state: `momentum/<param>`, …, mostly with the parameter's type.
     pub fn slots(&self, params: &Params<TensorType>) -> Params<TensorType> {
         let mut types = Params::new();
         for slot in self.slot_names() {
@@ -54,10 +54,10 @@ impl Optimizer {
         rule.slots().contains(&slot).then(|| rule.slot_type(slot, param, ty)).flatten()
     }
 
-    /// The state before the first step: zeros, unless the rule says otherwise.
+    /// Creates the state before the first step: zeros, unless the rule defines another initial value.
     ///
     /// # Errors
-    /// When a setting makes no sense, or a parameter that the state starts from cannot be read from its device.
+    /// If a setting is invalid, or a parameter that initializes the state cannot be read from its device.
     pub fn init(&self, params: &Params<Buffer>) -> Result<Params<Buffer>> {
         self.check()?;
         self.check_params(params)?;
@@ -66,14 +66,14 @@ impl Optimizer {
             for (param, buffer) in params.iter() {
                 let Some(ty) = self.slot_type(slot, param, buffer.ty()) else { continue };
                 let start = match slot {
-                    ACCUMULATOR | AVERAGE => Start::Value(0.0),
-                    SLOW => Start::Parameter,
+                    ACCUMULATOR | AVERAGE => SlotInit::Value(0.0),
+                    SLOW => SlotInit::Parameter,
                     _ => self.of_param(param).kind.rule().start(slot),
                 };
                 let value = match start {
-                    Start::Value(0.0) => Buffer::zeros(ty),
-                    Start::Value(value) => Literal::splat(ty, Scalar::Float(value)).into(),
-                    Start::Parameter => buffer.to_literal()?.into(),
+                    SlotInit::Value(0.0) => Buffer::zeros(ty),
+                    SlotInit::Value(value) => Literal::splat(ty, Scalar::Float(value)).into(),
+                    SlotInit::Parameter => buffer.to_literal()?.into(),
                 };
                 state.insert(key(slot, param), value);
             }
@@ -81,7 +81,7 @@ impl Optimizer {
         Ok(state)
     }
 
-    /// Traced: new parameters and new state. All trees use the parameters' names.
+    /// Traced: returns new parameters and new state. All trees use the parameters' names.
     #[track_caller]
     pub fn update(
         &self,
@@ -125,7 +125,7 @@ impl Optimizer {
         (new_params, new_state)
     }
 
-    /// One update; `updates: i64[]` counts the earlier ones.
+    /// Applies one update; `updates: i64[]` is the number of earlier updates.
     #[track_caller]
     fn apply(
         &self,
@@ -139,7 +139,7 @@ impl Optimizer {
             Some(g) => g.convert(p.dtype()),
             None => p.fail(
                 Error::new(ErrorKind::Graph, format!("there is no gradient of {name}"))
-                    .hint("differentiate with respect to all parameters that the optimizer is given"),
+                    .hint("differentiate with respect to all parameters passed to the optimizer"),
             ),
         });
         let grads = self.clip_each(&grads);
@@ -149,13 +149,13 @@ impl Optimizer {
             let (own, rate) = (self.of_param(name), &rates[&self.group_of(name)]);
             let decayed = own.decay(name, p, &rate.given);
             let momentum = values.momentum.as_ref();
-            let mut slots = Slots { name, like: p, updates, momentum, state: &mut new_state };
+            let mut slots = OptimizerSlots { name, like: p, updates, momentum, state: &mut new_state };
             own.kind.rule().step(&decayed, &grads[name], &rate.ruled.convert(p.dtype()), &mut slots)
         });
         self.look_ahead(updates, new_params, new_state)
     }
 
-    /// Gradients, clipped as the optimizer of each wants it.
+    /// Clips each gradient by the settings of its parameter's optimizer.
     fn clip_each(&self, grads: &Params) -> Params {
         let mut clipped = self.clip(&self.own_params(grads, None));
         for (pattern, own) in &self.optimizer_map {
@@ -181,7 +181,7 @@ impl Optimizer {
         let Some(norm) = squares.reduce(|a, b| a + b).map(|s| s.sqrt()) else { return grads.clone() };
         let scale = norm.scalar_like(1.0) / &norm;
         let scale = scale.minimum(&norm.scalar_like(1.0 / limit)) * limit;
-        // A norm that is not finite must not silently become a scale of zero.
+        // A non-finite norm must not silently become a scale of zero.
         let scale = norm.is_finite().select(&scale, &scale.scalar_like(f64::NAN));
         grads.map(|_, g| g * &scale.convert(g.dtype()))
     }

@@ -1,5 +1,4 @@
-//! Means of weights over steps and epochs, and steps back to where weights were: running means, stochastic weight averaging,
-//! Lookahead.
+//! Weight averaging (EMA, stochastic weight averaging) and Lookahead in the optimizer's update.
 
 use super::optimizer_config::Optimizer;
 use super::rule::{key, slot};
@@ -7,9 +6,9 @@ use super::scheduled_values::StepValues;
 use systole_ir::{Error, ErrorKind, Result, Tensor};
 use systole_runtime::Params;
 
-/// Keras's name of a running mean.
+/// Keras's name of the EMA slot.
 pub(super) const AVERAGE: &str = "average";
-/// The slot with the weights that Lookahead returns to.
+/// Slot with Lookahead's slow weights.
 pub(super) const SLOW: &str = "slow";
 
 impl Optimizer {
@@ -18,16 +17,19 @@ impl Optimizer {
             Err(Error::new(ErrorKind::Config, what).at(format!("optimizer {}", self.name())).hint(hint))
         };
         if self.lookahead_steps == Some(0) {
-            return refuse("lookahead_steps is 0", "leave it out to never look back; the paper's value is 5");
+            return refuse("lookahead_steps is 0", "omit it to disable Lookahead; the paper's value is 5");
         }
         let Some(swa) = &self.swa else { return Ok(()) };
         if self.use_ema {
-            return refuse("use_ema and swa are both set", "weights can become one mean: set one of them");
+            return refuse(
+                "use_ema and swa are both set",
+                "set one of them: only one average can replace the weights",
+            );
         }
         swa.check()
     }
 
-    /// Takes up the parameters into their means. Every step counts, with gradient accumulation too, as in Keras.
+    /// Updates the averages with the parameters. Every step counts, also with gradient accumulation, as in Keras.
     pub(super) fn averaged(
         &self,
         step: &Tensor,
@@ -59,7 +61,7 @@ impl Optimizer {
         (params.map(|name, p| due.select(&means[name], p)), state)
     }
 
-    /// Where parameters go back to the slow ones; `updates: i64[]` counts the earlier ones.
+    /// Lookahead: resets parameters to the slow weights when due; `updates: i64[]` is the number of earlier updates.
     pub(super) fn look_ahead(&self, updates: &Tensor, params: Params, mut state: Params) -> (Params, Params) {
         let Some(k) = self.lookahead_steps else { return (params, state) };
         let due = (updates + 1.0).remainder(&updates.scalar_like(k as f64)).equal(&updates.zeros_like());
@@ -72,11 +74,11 @@ impl Optimizer {
         (new, state)
     }
 
-    /// The name of a parameter's mean in the state after `steps`, where there is one to take.
+    /// Returns the state key of a parameter's average after `steps`, if there is an average to use.
     pub(crate) fn average_of(&self, param: &str, steps: u64) -> Option<String> {
         let is_there = match &self.swa {
             Some(swa) => steps > 0 && swa.epochs_at(steps - 1) > 0,
-            // Before the first step they are zeros.
+            // Before the first step the averages are zero.
             None => self.use_ema && steps > 0,
         };
         is_there.then(|| key(AVERAGE, param))

@@ -1,4 +1,4 @@
-//! Whole channels of a model: which layers can lose some, which of them are least, and the smaller model without those that are zero.
+//! Structured pruning: zeroes the channels with the smallest weights, and removes zeroed channels from the model.
 
 use crate::layer::capability::ChannelPruning;
 use crate::layers::{LayerKind, LayerSpec};
@@ -9,29 +9,31 @@ use crate::name_pattern::means;
 use std::collections::BTreeMap;
 use systole_ir::{Error, ErrorKind, Literal, Result};
 
-/// How many channels a layer has lost.
+/// Number of channels removed from a layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemovedChannels {
-    /// The layer's name.
+    /// Layer name.
     pub layer: String,
-    /// Its channels before.
+    /// Channels before.
     pub before: usize,
-    /// Its channels now.
+    /// Channels after.
     pub after: usize,
 }
 
-/// The weights that must be zero for a channel of a layer to be none: its own, and those of what follows before the next sums.
+/// Weights that must all be zero to remove a channel of a layer: its own and those of following layers up to the next
+/// matrix product.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Channels {
+pub(crate) struct PrunableChannels {
     pub(crate) layer: String,
     kernel: String,
-    /// Each with the number of elements that follow each other and are of one channel.
+    /// Each with the number of consecutive elements per channel.
     members: Vec<(String, usize)>,
 }
 
 impl Architecture {
-    /// What each layer with sums would need to lose channels, or why it cannot.
-    pub(crate) fn channels(&self) -> Vec<(&str, std::result::Result<Channels, String>)> {
+    /// For each layer that mixes channels: the weights to zero for channel pruning, or the reason why it cannot be
+    /// pruned.
+    pub(crate) fn channels(&self) -> Vec<(&str, std::result::Result<PrunableChannels, String>)> {
         let able = |node: &LayerNode| match node.layer.layer().channels() {
             Ok(ChannelPruning::Mixes { use_bias, groups, keeps_zeros, .. }) => {
                 Some((use_bias, groups, keeps_zeros))
@@ -46,23 +48,23 @@ impl Architecture {
         &self,
         i: usize,
         (use_bias, groups, keeps_zeros): (bool, usize, bool),
-    ) -> std::result::Result<Channels, String> {
+    ) -> std::result::Result<PrunableChannels, String> {
         let node = &self.nodes[i];
         if self.nodes.iter().filter(|other| other.name == node.name).count() > 1 {
             return Err("it is used twice".into());
         }
         if !matches!(node.layer.kind(), LayerKind::BuiltIn(_)) {
-            return Err("it is a layer of your own, whose channels it alone can take out".into());
+            return Err("it is a custom layer, which must remove its channels itself".into());
         }
         if groups != 1 {
-            return Err("its channels are of groups".into());
+            return Err("it is a grouped convolution".into());
         }
         if !keeps_zeros {
-            return Err("its activation makes other numbers of zeros".into());
+            return Err("its activation maps zero to other values".into());
         }
         let name = &node.name;
         let mut found =
-            Channels { layer: name.clone(), kernel: format!("{name}/kernel"), members: Vec::new() };
+            PrunableChannels { layer: name.clone(), kernel: format!("{name}/kernel"), members: Vec::new() };
         found.members.push((found.kernel.clone(), 1));
         if use_bias {
             found.members.push((format!("{name}/bias"), 1));
@@ -71,8 +73,14 @@ impl Architecture {
         Ok(found)
     }
 
-    /// What reads a layer's output, up to the next sums; each channel is `repeat` ones there.
-    fn follow(&self, i: usize, repeat: usize, found: &mut Channels) -> std::result::Result<(), String> {
+    /// Collects the readers of a layer's output up to the next matrix product; each channel appears `repeat` times
+    /// there.
+    fn follow(
+        &self,
+        i: usize,
+        repeat: usize,
+        found: &mut PrunableChannels,
+    ) -> std::result::Result<(), String> {
         if self.outputs().any(|output| output == NodeInput::Layer(i)) {
             return Err("the model's output depends on it directly".into());
         }
@@ -84,7 +92,12 @@ impl Architecture {
         Ok(())
     }
 
-    fn follow_into(&self, r: usize, repeat: usize, found: &mut Channels) -> std::result::Result<(), String> {
+    fn follow_into(
+        &self,
+        r: usize,
+        repeat: usize,
+        found: &mut PrunableChannels,
+    ) -> std::result::Result<(), String> {
         let reader = &self.nodes[r];
         let name = &reader.name;
         let unfit = || Err(format!("its output goes through {name} ({})", reader.layer.class_name()));
@@ -105,11 +118,11 @@ impl Architecture {
 }
 
 impl Pruning {
-    /// The layers of an architecture that lose channels.
+    /// Returns the layers of an architecture whose channels are pruned.
     ///
     /// # Errors
-    /// When a pattern means no layer that could: names it and why.
-    pub(crate) fn channels_of(&self, architecture: &Architecture) -> Result<Vec<Channels>> {
+    /// If a pattern matches no layer whose channels can be pruned; names the layer and the reason.
+    pub(crate) fn channels_of(&self, architecture: &Architecture) -> Result<Vec<PrunableChannels>> {
         let all = architecture.channels();
         for pattern in &self.layers {
             let meant: Vec<_> = all.iter().filter(|(name, _)| means(pattern, name)).collect();
@@ -119,31 +132,34 @@ impl Pruning {
             let able: Vec<&str> = all.iter().filter(|(_, f)| f.is_ok()).map(|(name, _)| *name).collect();
             let e = match meant.first() {
                 Some((name, Err(why))) => {
-                    let what = format!("layer {name} cannot lose channels");
+                    let what = format!("channels of layer {name} cannot be pruned");
                     Error::new(ErrorKind::Unsupported, what).because(why.clone())
                 }
-                _ => Error::new(ErrorKind::Config, format!("`{pattern}` means no layer with channels")),
+                _ => Error::new(
+                    ErrorKind::Config,
+                    format!("pattern `{pattern}` matches no layer with channels"),
+                ),
             };
             return Err(e.hint(match able.is_empty() {
-                true => "prune weights rather than channels".to_string(),
-                false => format!("these can: {}", able.join(", ")),
+                true => "prune weights instead of channels".to_string(),
+                false => format!("choose from: {}", able.join(", ")),
             }));
         }
-        let meant = |(name, found): (&str, std::result::Result<Channels, String>)| {
+        let meant = |(name, found): (&str, std::result::Result<PrunableChannels, String>)| {
             found.ok().filter(|_| self.layers.iter().any(|pattern| means(pattern, name)))
         };
         Ok(all.into_iter().filter_map(meant).collect())
     }
 
-    /// Paths of the weights that get masks where whole channels are pruned.
+    /// Returns the paths of the weights that get masks in channel pruning.
     pub(crate) fn channel_members(&self, architecture: &Architecture) -> Result<Vec<String>> {
         let all = self.channels_of(architecture)?;
         Ok(all.into_iter().flat_map(|c| c.members).map(|(path, _)| path).collect())
     }
 }
 
-/// 0 for the channels (the last dimension) whose weights are least in sum; one at least stays. Source: Li et al. 2017, "Pruning Filters
-/// for Efficient ConvNets".
+/// Returns 0 for the channels (last dimension) with the smallest L1 norm, 1 for the rest; at least one stays. Source:
+/// Li et al. 2017, "Pruning Filters for Efficient ConvNets".
 fn least_channels(kernel: &[f32], channels: usize, part: f64) -> Vec<f32> {
     let mut sums = vec![0f64; channels];
     kernel.iter().enumerate().for_each(|(at, w)| sums[at % channels.max(1)] += f64::from(w.abs()));
@@ -156,7 +172,7 @@ fn least_channels(kernel: &[f32], channels: usize, part: f64) -> Vec<f32> {
 }
 
 impl Model {
-    /// Makes the masks of whole channels anew, and applies them.
+    /// Recomputes and applies the masks of whole channels.
     pub(crate) fn renew_channels(&mut self, pruning: &Pruning) -> Result<()> {
         for channels in pruning.channels_of(&self.architecture)? {
             let kernel = self.weight(&channels.kernel)?;
@@ -179,8 +195,8 @@ impl Model {
         Ok(())
     }
 
-    /// Takes channels out of which nothing is left: layers get fewer units or filters, those after them fewer inputs. What the model
-    /// predicts stays; what the optimizer had gathered is given up. Returns the layers that have lost some.
+    /// Removes channels that are entirely zero: layers get fewer units or filters, following layers fewer inputs.
+    /// Predictions are unchanged; the optimizer's state is reset. Returns the changed layers.
     ///
     /// ```
     /// use systole_ir::{DType::F32, Literal, TensorType};
@@ -197,12 +213,12 @@ impl Model {
     /// ```
     ///
     /// # Errors
-    /// When the model is not built, or has adapters or places to round at.
+    /// If the model is not built, or has LoRA adapters or fake quantization.
     pub fn remove_channels(&mut self) -> Result<Vec<RemovedChannels>> {
         if !self.is_built() || self.has_adapters() || self.is_quantized() {
-            let what = "channels are removed of built models without adapters and places to round at";
+            let what = "removing channels requires a built model without LoRA adapters or fake quantization";
             return Err(
-                Error::new(ErrorKind::Config, what).hint("merge_lora() and strip_quantization() first")
+                Error::new(ErrorKind::Config, what).hint("call merge_lora() and strip_quantization() first")
             );
         }
         let mut kept: BTreeMap<String, Vec<bool>> = BTreeMap::new();
@@ -227,12 +243,12 @@ impl Model {
         Ok(kept.into_iter().map(told).collect())
     }
 
-    /// Which channels of a layer have weights that are not zero; one at least.
-    fn channels_left(&self, channels: &Channels) -> Result<Vec<bool>> {
+    /// Returns which channels of a layer have non-zero weights; at least one.
+    fn channels_left(&self, channels: &PrunableChannels) -> Result<Vec<bool>> {
         let count = self.weight(&channels.kernel)?.shape().dims().last().copied().unwrap_or(1);
         let mut stays = vec![false; count];
         for (path, inner) in &channels.members {
-            // What a depthwise kernel makes of zeros is zero.
+            // A depthwise kernel maps zeros to zero.
             if path.ends_with("/kernel") && *path != channels.kernel {
                 continue;
             }
@@ -246,14 +262,14 @@ impl Model {
         Ok(stays)
     }
 
-    /// The structure and the weights without the channels that do not stay.
+    /// Returns the structure and the weights without the removed channels.
     fn without(
         &self,
         kept: &BTreeMap<String, Vec<bool>>,
     ) -> Result<(Architecture, BTreeMap<String, Literal>)> {
         let mut architecture = (*self.architecture).clone();
         let mut values = BTreeMap::new();
-        // Of each layer's output: which features of the last dimension stay, where some do not.
+        // For each layer's output: which features of the last dimension stay, if some are removed.
         let mut outputs: Vec<Option<Vec<bool>>> = Vec::new();
         for (i, node) in self.architecture.nodes.iter().enumerate() {
             let input = node.inputs.first().and_then(|source| match source {
@@ -272,7 +288,7 @@ impl Model {
         Ok((architecture, values))
     }
 
-    /// The weights of a node that lose something, and which features of its output stay.
+    /// Returns the reduced weights of a node, and which features of its output stay.
     fn taken(
         &self,
         i: usize,
@@ -287,7 +303,7 @@ impl Model {
                 return Ok(());
             }
             let known = values.remove(&path).map_or_else(|| self.weight(&path), Ok)?;
-            // From the last dimension on.
+            // Counted from the last dimension.
             let dim = known.shape().rank().saturating_sub(dim);
             values.insert(path, take(&known, dim, stays)?);
             Ok(())
@@ -311,7 +327,7 @@ impl Model {
                 }
                 Ok(Some(wide))
             }
-            // What is flattened has the channels of each place.
+            // A flattened output repeats the channels for each position.
             _ => {
                 Ok(input
                     .map(|stays| stays.iter().copied().cycle().take(all.unwrap_or(stays.len())).collect()))
@@ -320,7 +336,7 @@ impl Model {
     }
 }
 
-/// A layer with another number of units or filters.
+/// Returns the layer with another number of units or filters.
 fn resized(layer: LayerSpec, channels: usize) -> LayerSpec {
     match layer.layer().channels() {
         Ok(ChannelPruning::Mixes { argument, .. }) => layer.with_argument(argument, channels.into()),
@@ -328,11 +344,11 @@ fn resized(layer: LayerSpec, channels: usize) -> LayerSpec {
     }
 }
 
-/// The elements of a dimension that stay.
+/// Selects the elements of a dimension that stay.
 fn take(value: &Literal, dim: usize, stays: &[bool]) -> Result<Literal> {
     let dims = value.shape().to_vec();
     if dims.get(dim) != Some(&stays.len()) {
-        let what = format!("{} channels of {}", stays.len(), value.ty());
+        let what = format!("cannot select {} channels of {}", stays.len(), value.ty());
         return Err(Error::new(ErrorKind::Bug, what));
     }
     let inner: usize = dims[dim + 1..].iter().product::<usize>().max(1);

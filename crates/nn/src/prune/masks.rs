@@ -1,22 +1,22 @@
-//! Masks of a model's weights: when they are made anew, and what of the weights is zero.
+//! Pruning masks of weights: when they are recomputed, and the resulting sparsity.
 
 use crate::model::Model;
 use crate::model::sparsity::MASK;
 use systole_ir::{Error, ErrorKind, Literal, Result};
 
-/// How many of a weight's elements are zero.
+/// Number of zero elements of a weight.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sparsity {
-    /// `dense/kernel`.
+pub struct WeightSparsity {
+    /// Path, such as `dense/kernel`.
     pub path: String,
-    /// Its zeros.
+    /// Number of zeros.
     pub zeros: usize,
-    /// Its elements.
+    /// Number of elements.
     pub weights: usize,
 }
 
 impl Model {
-    /// Makes masks anew and applies them, where that is due before the next step.
+    /// Recomputes and applies the masks if due before the next step.
     pub(crate) fn renew_masks(&mut self) -> Result<()> {
         let Some(pruning) = self.compile_config().and_then(|c| c.pruning.clone()) else { return Ok(()) };
         if !pruning.is_due(self.step) {
@@ -37,7 +37,7 @@ impl Model {
         Ok(())
     }
 
-    /// Applies the masks to weights that were changed otherwise than by a step: means over many steps.
+    /// Applies the masks to weights changed outside of a step, such as averages over many steps.
     pub(crate) fn apply_masks(&mut self) -> Result<()> {
         for path in self.masked() {
             let Some(mask) = self.state.optimizer.get(&format!("{MASK}{path}")) else { continue };
@@ -47,7 +47,7 @@ impl Model {
         Ok(())
     }
 
-    /// Masks of an earlier state of the optimizer, which begins anew.
+    /// Restores masks of an earlier optimizer state after the state was reset.
     pub(crate) fn keep_masks(&mut self, earlier: &systole_runtime::Params<systole_runtime::Buffer>) {
         for path in self.masked() {
             let name = format!("{MASK}{path}");
@@ -57,13 +57,13 @@ impl Model {
         }
     }
 
-    /// Paths of the weights that have masks.
+    /// Returns the paths of the weights that have masks.
     fn masked(&self) -> Vec<String> {
         let own = self.state.optimizer.names().filter_map(|name| name.strip_prefix(MASK));
         own.map(str::to_string).collect()
     }
 
-    /// An error where nothing of the model would be pruned.
+    /// Returns an error if pruning would affect no weight of the model.
     pub(crate) fn check_pruning(&self) -> Result<()> {
         let Some(pruning) = self.compile_config().and_then(|c| c.pruning.as_ref()) else { return Ok(()) };
         if pruning.channels {
@@ -78,21 +78,21 @@ impl Model {
         let mut all: Vec<&str> = all.collect();
         all.dedup();
         Err(Error::new(ErrorKind::Config, "pruning finds no weights to prune")
-            .because(format!("no kernel that trains is of a layer that {} means", pruning.layers.join(", ")))
-            .hint(format!("layers with weights: {}", all.join(", "))))
+            .because(format!("no layer with a trainable kernel matches {}", pruning.layers.join(", ")))
+            .hint(format!("choose from the layers with weights: {}", all.join(", "))))
     }
 
-    /// Zeros of each kernel and table of vectors: those that pruning could have made.
+    /// Counts zeros of each kernel and embedding table, the weights that pruning can zero.
     ///
     /// # Errors
-    /// As [`Model::weight`].
-    pub fn sparsity(&self) -> Result<Vec<Sparsity>> {
+    /// See [`Model::weight`].
+    pub fn sparsity(&self) -> Result<Vec<WeightSparsity>> {
         let is_kernel = |path: &str| path.ends_with("kernel") || path.ends_with("embeddings");
         let specs = self.specs.iter().filter(|s| s.shape.len() > 1 && is_kernel(&s.path));
         let of = |spec: &crate::WeightSpec| {
             let value = self.weight(&spec.path)?;
             let zeros = value.as_slice::<f32>()?.iter().filter(|w| **w == 0.0).count();
-            Ok(Sparsity { path: spec.path.clone(), zeros, weights: value.ty().elements() })
+            Ok(WeightSparsity { path: spec.path.clone(), zeros, weights: value.ty().elements() })
         };
         specs.map(of).collect()
     }
@@ -100,7 +100,7 @@ impl Model {
 
 fn times(weight: &Literal, mask: &Literal) -> Result<Literal> {
     let both = weight.as_slice::<f32>()?.iter().zip(mask.as_slice::<f32>()?);
-    // Not a product: what is masked is 0, not −0.
+    // Not a product: masked elements become 0, not −0.
     let kept: Vec<f32> = both.map(|(w, m)| if *m == 0.0 { 0.0 } else { *w }).collect();
     Literal::from_slice(weight.shape().dims().to_vec(), &kept)
 }

@@ -1,4 +1,4 @@
-//! Pruned weights and channels of a model.
+//! Pruning of single weights and of whole channels.
 
 pub(crate) mod channels;
 pub(crate) mod masks;

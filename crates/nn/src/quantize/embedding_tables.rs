@@ -1,13 +1,15 @@
-//! Places to round at of tables of vectors: what they give for tokens, and what one that is used both ways gives for floats.
+//! Fake-quantization points of embedding tables, for quantization-aware training.
+//!
+//! Covers rows looked up for tokens, and products with float inputs for tied weights.
 
-use super::{Maker, Plan, keeps_values, used_twice};
-use crate::layer::lowering::Lowering;
-use crate::layer::quantizer::{Kernel, Quantizer};
+use super::{QuantizationPlan, TensorProducer, keeps_values, used_twice};
+use crate::layer::lowering::LayerLowering;
+use crate::layer::quantizer::{QuantizedKernel, Quantizer};
 use crate::model::architecture::NodeInput;
 use systole_ir::{DType, Result};
 
-impl Plan<'_> {
-    /// Whether a value is tokens: integers that the model is given, maybe in another shape. Bytes are pictures.
+impl QuantizationPlan<'_> {
+    /// Whether a tensor holds tokens: an integer model input, possibly reshaped. uint8 inputs are images.
     fn is_tokens(&self, mut x: usize) -> bool {
         while let Some(before) = self.values[x].before {
             x = before;
@@ -16,17 +18,17 @@ impl Plan<'_> {
         given.is_some_and(|ty| ty.dtype.is_int() && ty.dtype != DType::U8)
     }
 
-    /// Whether the node takes tokens as they are.
+    /// Whether the node reads tokens without quantization.
     pub(super) fn reads_tokens(&self, node: usize, x: usize) -> bool {
         match self.lowering(node) {
-            Some(Lowering::Embedding { .. }) => true,
-            Some(Lowering::ReversibleEmbedding { .. }) => self.is_tokens(x),
+            Some(LayerLowering::Embedding { .. }) => true,
+            Some(LayerLowering::ReversibleEmbedding { .. }) => self.is_tokens(x),
             Some(own) => keeps_values(&own) && self.is_tokens(x),
             None => false,
         }
     }
 
-    /// Tokens are looked up, floats are multiplied as by a dense layer without bias.
+    /// Plans a `ReversibleEmbedding`: tokens are looked up; floats are multiplied, as in a dense layer without bias.
     pub(super) fn reversible_embedding(
         &mut self,
         node: usize,
@@ -40,16 +42,16 @@ impl Plan<'_> {
             return Err(used_twice(name));
         }
         if of_tokens {
-            return Ok(self.add_at(Maker::Other, node, "rows"));
+            return Ok(self.add_at(TensorProducer::Other, node, "rows"));
         }
         if is_capped {
             return Err(self.unfit(node, "ReversibleEmbedding with logit_soft_cap"));
         }
         let name = if tie_weights { "embeddings" } else { "reverse_embeddings" };
         self.quantizers[node].kernels =
-            vec![Kernel { name: name.into(), channels: Vec::new(), folded: None }];
+            vec![QuantizedKernel { name: name.into(), channels: Vec::new(), folded: None }];
         self.borrowed.push((node, "sums".into(), x));
-        Ok(self.add_at(Maker::Weights { node, takes_relu: true }, node, "output"))
+        Ok(self.add_at(TensorProducer::Weights { node, takes_relu: true }, node, "output"))
     }
 
     fn first_input(&self, node: usize) -> usize {
@@ -59,18 +61,19 @@ impl Plan<'_> {
         }
     }
 
-    /// A constant, which the file rounds where something reads it in eight bits.
+    /// Plans a position embedding: a constant, quantized in the file if an int8 op reads it.
     pub(super) fn position_embedding(&mut self, node: usize) -> usize {
         let nodes = &self.architecture.nodes;
         let reads = |reader: &usize| nodes[*reader].inputs.contains(&NodeInput::Layer(node));
         let is_float = (0..nodes.len()).filter(reads).any(|reader| self.stays_in_floats(reader));
-        let y = self.add(if is_float { Maker::Other } else { Maker::Constant }, None);
+        let y = self.add(if is_float { TensorProducer::Other } else { TensorProducer::Constant }, None);
         self.values[y].is_float = is_float;
         (self.quantizers[node].is_float, self.quantizers[node].is_constant) = (is_float, !is_float);
         y
     }
 
-    /// A layer that is used twice is one, and has what both uses need: rows of the one, all else of the other.
+    /// Merges the quantizers of a layer used for tokens and for floats: rows of the first use, everything else of the
+    /// second.
     pub(super) fn share(&mut self) {
         let nodes = &self.architecture.nodes;
         for i in 0..nodes.len() {

@@ -1,5 +1,7 @@
-//! Training for eight bits: what is asked for, and which layers of a structure get which places to round at. The places are those of the
-//! operators that the crate `quant` writes: batch normalisation and relus are folded into what comes before them here as there.
+//! Quantization-aware training (QAT): decides which tensors of a model get fake-quantization points.
+//!
+//! They match the int8 ops that the crate `quant` exports: batch normalization and ReLU are folded into the preceding
+//! op here as well.
 
 mod attention;
 mod embedding_tables;
@@ -8,8 +10,10 @@ pub(crate) mod qat_ranges;
 use crate::did_you_mean::unknown;
 use crate::layer::activation::Activation;
 use crate::layer::lowering::ElementWise::{Add, Average, Maximum, Minimum, Multiply, Subtract};
-use crate::layer::lowering::{Convolution, ConvolutionKind, Lowering};
-use crate::layer::quantizer::{Folded, Kernel, QuantizeRanges, Quantizer, Slot, input_name};
+use crate::layer::lowering::{ConvolutionKind, ConvolutionLowering, LayerLowering};
+use crate::layer::quantizer::{
+    FoldedBatchNorm, QuantizationPoint, QuantizeRanges, QuantizedKernel, Quantizer, input_name,
+};
 use crate::layers::LayerSpec;
 use crate::model::architecture::{Architecture, LayerNode, NodeInput};
 use crate::model::quantize_options::Quantize;
@@ -17,15 +21,15 @@ use crate::name_pattern::means;
 use systole_ir::{Error, ErrorKind, Result, ResultExt};
 
 impl Architecture {
-    /// Whether layers of it are trained for eight bits.
+    /// Whether any layer is trained with fake quantization.
     pub fn is_quantized(&self) -> bool {
         self.nodes.iter().any(|node| node.layer.quantizer().is_some())
     }
 
-    /// With places to round at.
+    /// Returns the architecture with fake-quantization points.
     ///
     /// # Errors
-    /// Names the layer that has no form in eight bits.
+    /// If a layer has no int8 version; names the layer.
     pub(crate) fn quantized(&self, options: &Quantize) -> Result<Architecture> {
         options.check()?;
         let quantizers = plan(self, options)?;
@@ -36,7 +40,7 @@ impl Architecture {
         Ok(Architecture { nodes: self.nodes.iter().zip(quantizers).map(with).collect(), ..self.clone() })
     }
 
-    /// Without them.
+    /// Returns the architecture without fake quantization.
     pub(crate) fn without_quantizers(&self) -> Architecture {
         let plain =
             |node: &LayerNode| LayerNode { layer: node.layer.clone().without_quantization(), ..node.clone() };
@@ -44,51 +48,51 @@ impl Architecture {
     }
 }
 
-/// What makes a tensor of the int8 graph.
+/// Kind of op that produces a tensor of the int8 graph.
 #[derive(Clone, Copy, PartialEq)]
-enum Maker {
-    /// A matrix within a layer of several.
+enum TensorProducer {
+    /// A matrix product inside a composite layer such as attention.
     Inner,
-    /// A convolution or dense layer, of the node; `takes_relu`, where relus are folded into it.
+    /// The convolution or dense layer `node`; `takes_relu`: whether a ReLU can be folded into it.
     Weights {
         node: usize,
         takes_relu: bool,
     },
-    /// A sum, difference or product of two.
+    /// Element-wise op with two operands: sum, difference or product.
     Merge,
-    /// The greatest of windows, or another shape: relus pass through.
+    /// Max pooling or reshape: ReLU commutes with it.
     Values,
-    /// Nothing: it is known before the model is given anything.
+    /// A constant: known before inference.
     Constant,
     Other,
 }
 
 /// A tensor of the int8 graph.
 #[derive(Clone)]
-struct Value {
-    maker: Maker,
-    /// Whether the maker has no activation and no batch normalisation folded into it yet.
+struct PlannedTensor {
+    maker: TensorProducer,
+    /// Whether no activation or batch normalization has been folded into its producer yet.
     is_free: bool,
-    /// What it holds the values of, in another shape.
+    /// The tensor that it reshapes or pools.
     before: Option<usize>,
     readers: usize,
-    /// Which tensors have one scale: the first of them.
+    /// Group of tensors that share one scale, identified by its first tensor.
     group: usize,
-    /// Where its range is found: the node and the place there.
+    /// Where its range is stored: node and name within the node.
     place: Option<(usize, String)>,
-    fixed: Option<Slot>,
-    /// Whether a layer of floats makes it, or it is an input: who reads it rounds it.
+    fixed: Option<QuantizationPoint>,
+    /// Whether it is a float: a model input, or the output of a layer kept in float. Its readers quantize it.
     is_float: bool,
 }
 
-/// Places on the way through a layer normalisation, in their order.
+/// Names of the intermediate tensors of a layer normalization, in order.
 const WITHIN: [&str; 8] = ["mean", "centred", "squared", "variance", "sum", "rsqrt", "normalized", "scaled"];
 
-/// The quantiser of each node.
+/// Plans the quantizer of each node.
 fn plan(architecture: &Architecture, options: &Quantize) -> Result<Vec<Quantizer>> {
     check_structure(architecture, options)?;
     let nodes = &architecture.nodes;
-    let mut plan = Plan {
+    let mut plan = QuantizationPlan {
         architecture,
         options,
         values: Vec::new(),
@@ -97,7 +101,7 @@ fn plan(architecture: &Architecture, options: &Quantize) -> Result<Vec<Quantizer
         borrowed: Vec::new(),
     };
     for _ in &architecture.inputs {
-        plan.add(Maker::Other, None);
+        plan.add(TensorProducer::Other, None);
         if let Some(value) = plan.values.last_mut() {
             value.is_float = true;
         }
@@ -118,29 +122,32 @@ fn check_structure(architecture: &Architecture, options: &Quantize) -> Result<()
     let refuse = |what: String, hint: &str| Err(Error::new(ErrorKind::Unsupported, what).hint(hint));
     if !architecture.networks.is_empty() || !architecture.more_outputs.is_empty() {
         return refuse(
-            "models of several networks or outputs are not trained for eight bits".into(),
-            "leave quantize out, or train a model of one output",
+            "quantization-aware training does not support models with several networks or outputs".into(),
+            "remove quantize, or train a model with one output",
         );
     }
     let names: Vec<&str> = architecture.nodes.iter().map(|node| node.name.as_str()).collect();
     if let Some(pattern) = options.skip.iter().find(|p| !names.iter().any(|name| means(p, name))) {
         return Err(unknown(
-            &format!("`{pattern}` means no layer that could stay in floats"),
+            &format!("pattern `{pattern}` matches no layer that could stay in float"),
             pattern,
             &names,
         ));
     }
-    // Tables are used for tokens and for floats; which of both it is, the plan sees.
+    // Embedding tables may be used for tokens and for floats; the planner checks this.
     let is_table = |i: usize| {
-        matches!(architecture.nodes[i].layer.layer().lowering(), Ok(Lowering::ReversibleEmbedding { .. }))
+        matches!(
+            architecture.nodes[i].layer.layer().lowering(),
+            Ok(LayerLowering::ReversibleEmbedding { .. })
+        )
     };
     let again = |(i, name): &(usize, &&str)| names[..*i].contains(*name) && !is_table(*i);
     names.iter().enumerate().find(again).map_or(Ok(()), |(_, name)| Err(used_twice(name)))
 }
 
 fn used_twice(name: &str) -> Error {
-    let what = format!("layer {name} is used twice, and has one set of ranges");
-    Error::new(ErrorKind::Unsupported, what).hint("give its uses layers of their own, or leave quantize out")
+    let what = format!("layer {name} is used twice, but can have only one set of ranges");
+    Error::new(ErrorKind::Unsupported, what).hint("use a separate layer for each, or remove quantize")
 }
 
 impl Architecture {
@@ -150,21 +157,21 @@ impl Architecture {
     }
 }
 
-struct Plan<'a> {
+struct QuantizationPlan<'a> {
     architecture: &'a Architecture,
     options: &'a Quantize,
-    values: Vec<Value>,
-    /// What each node gives.
+    values: Vec<PlannedTensor>,
+    /// Output tensor of each node.
     made: Vec<usize>,
     quantizers: Vec<Quantizer>,
-    /// Places that round by the range of a tensor whose range is found elsewhere.
+    /// Quantization points that use the range of another tensor.
     borrowed: Vec<(usize, String, usize)>,
 }
 
-impl Plan<'_> {
-    fn add(&mut self, maker: Maker, before: Option<usize>) -> usize {
+impl QuantizationPlan<'_> {
+    fn add(&mut self, maker: TensorProducer, before: Option<usize>) -> usize {
         let group = self.values.len();
-        self.values.push(Value {
+        self.values.push(PlannedTensor {
             maker,
             is_free: true,
             before,
@@ -177,15 +184,15 @@ impl Plan<'_> {
         group
     }
 
-    /// A tensor with a range of its own.
-    fn add_at(&mut self, maker: Maker, node: usize, place: &str) -> usize {
+    /// Adds a tensor with its own range.
+    fn add_at(&mut self, maker: TensorProducer, node: usize, place: &str) -> usize {
         let y = self.add(maker, None);
         self.values[y].place = Some((node, place.into()));
         y
     }
 
-    /// A tensor of the scale of another.
-    fn add_alike(&mut self, maker: Maker, x: usize) -> usize {
+    /// Adds a tensor that shares the scale of `x`.
+    fn add_alike(&mut self, maker: TensorProducer, x: usize) -> usize {
         let y = self.add(maker, Some(x));
         self.join(y, x);
         y
@@ -197,7 +204,7 @@ impl Plan<'_> {
         self.values.iter_mut().filter(|v| v.group == other).for_each(|v| v.group = least);
     }
 
-    fn fixed_of(&self, x: usize) -> Option<Slot> {
+    fn fixed_of(&self, x: usize) -> Option<QuantizationPoint> {
         let group = self.values[x].group;
         self.values.iter().filter(|v| v.group == group).find_map(|v| v.fixed.clone())
     }
@@ -206,7 +213,7 @@ impl Plan<'_> {
         &self.architecture.nodes[node].layer
     }
 
-    fn lowering(&self, node: usize) -> Option<Lowering> {
+    fn lowering(&self, node: usize) -> Option<LayerLowering> {
         self.layer(node).layer().lowering().ok()
     }
 
@@ -214,7 +221,7 @@ impl Plan<'_> {
         self.options.skip.iter().any(|pattern| means(pattern, &self.architecture.nodes[node].name))
     }
 
-    /// What the node gives.
+    /// Plans a node; returns its output tensor.
     fn node(&mut self, node: usize) -> Result<usize> {
         let sources = self.architecture.nodes[node].inputs.clone();
         let inputs: Vec<usize> = sources
@@ -229,7 +236,7 @@ impl Plan<'_> {
         if let Some(y) = self.folded(node, own.as_ref(), x)? {
             return Ok(y);
         }
-        if own == Some(Lowering::PositionEmbedding) {
+        if own == Some(LayerLowering::PositionEmbedding) {
             return Ok(self.position_embedding(node));
         }
         if self.stays_in_floats(node) {
@@ -241,40 +248,40 @@ impl Plan<'_> {
         Ok(y)
     }
 
-    /// What the node gives in floats, with what may be folded into it.
-    fn float_node(&mut self, node: usize, own: Option<&Lowering>, x: usize) -> usize {
+    /// Plans a node kept in float; returns its output tensor. Later ops may be folded into it.
+    fn float_node(&mut self, node: usize, own: Option<&LayerLowering>, x: usize) -> usize {
         let mut is_free = true;
         let (maker, before) = match own {
             Some(own) if has_weights(own) => match own.activation() {
-                Activation::Silu => (Maker::Merge, None),
+                Activation::Silu => (TensorProducer::Merge, None),
                 activation => {
                     is_free = activation == Activation::Linear;
-                    (Maker::Weights { node, takes_relu: takes_relu(own) }, None)
+                    (TensorProducer::Weights { node, takes_relu: takes_relu(own) }, None)
                 }
             },
-            // They end with a sum or a product.
+            // These end with a sum or a product.
             Some(
-                Lowering::Activation(Activation::Silu)
-                | Lowering::ElementWise(Add | Subtract | Multiply | Average)
-                | Lowering::BatchNormalization { .. }
-                | Lowering::LayerNormalization { .. }
-                | Lowering::Rescaling { .. }
-                | Lowering::TransformerBlock { .. },
-            ) => (Maker::Merge, None),
-            Some(Lowering::Attention { .. }) => (Maker::Inner, None),
-            Some(own) if keeps_values(own) => (Maker::Values, Some(x)),
-            _ => (Maker::Other, None),
+                LayerLowering::Activation(Activation::Silu)
+                | LayerLowering::ElementWise(Add | Subtract | Multiply | Average)
+                | LayerLowering::BatchNormalization { .. }
+                | LayerLowering::LayerNormalization { .. }
+                | LayerLowering::Rescaling { .. }
+                | LayerLowering::TransformerBlock { .. },
+            ) => (TensorProducer::Merge, None),
+            Some(LayerLowering::Attention { .. }) => (TensorProducer::Inner, None),
+            Some(own) if keeps_values(own) => (TensorProducer::Values, Some(x)),
+            _ => (TensorProducer::Other, None),
         };
         let mut y = self.add(maker, before);
         (self.values[y].is_float, self.values[y].is_free) = (true, is_free);
         if own.is_some_and(is_of_rows) {
-            y = self.add(Maker::Values, Some(y));
+            y = self.add(TensorProducer::Values, Some(y));
             self.values[y].is_float = true;
         }
         y
     }
 
-    /// A value of floats is rounded by who reads it; the first one has its range.
+    /// Adds quantization of a float value at its reader; the first reader stores its range.
     fn read(&mut self, node: usize, k: usize, x: usize) {
         if self.reads_tokens(node, x) {
             return;
@@ -289,28 +296,30 @@ impl Plan<'_> {
         self.borrowed.push((node, input_name(k), x));
     }
 
-    /// What becomes part of the layer before, whether that is in eight bits or not.
-    fn folded(&mut self, node: usize, own: Option<&Lowering>, x: usize) -> Result<Option<usize>> {
+    /// Folds the node into the preceding layer if possible, whether that is in int8 or in float.
+    fn folded(&mut self, node: usize, own: Option<&LayerLowering>, x: usize) -> Result<Option<usize>> {
         match own {
             Some(
-                Lowering::Identity | Lowering::Regularization | Lowering::Activation(Activation::Linear),
+                LayerLowering::Identity
+                | LayerLowering::Regularization
+                | LayerLowering::Activation(Activation::Linear),
             ) => Ok(Some(x)),
-            Some(Lowering::BatchNormalization { epsilon, scale, .. }) => {
+            Some(LayerLowering::BatchNormalization { epsilon, scale, .. }) => {
                 self.batch_normalization(node, (*epsilon, *scale), x)
             }
-            Some(Lowering::Rescaling { .. }) if self.weights_before(x).is_some() => {
-                Err(self.unfit(node, "Rescaling behind weights"))
+            Some(LayerLowering::Rescaling { .. }) if self.weights_before(x).is_some() => {
+                Err(self.unfit(node, "Rescaling after a layer with weights"))
             }
             Some(own) if is_relu(own) => self.relu(node, x),
             _ => Ok(None),
         }
     }
 
-    /// The node whose weights make a tensor that nothing else reads, without activation.
+    /// Returns the node whose weights produce `x`, if it has no activation and `x` has no other reader.
     fn weights_before(&self, x: usize) -> Option<usize> {
         let value = &self.values[x];
         match value.maker {
-            Maker::Weights { node, .. } if value.readers <= 1 && value.is_free => Some(node),
+            TensorProducer::Weights { node, .. } if value.readers <= 1 && value.is_free => Some(node),
             _ => None,
         }
     }
@@ -324,26 +333,26 @@ impl Plan<'_> {
         self.quantizers[node].freeze_bn_delay = self.options.freeze_bn_delay;
         let Some(before) = self.weights_before(x) else { return Ok(None) };
         let Some(kernel) = self.quantizers[before].kernels.last() else {
-            // Its weights stay floats.
+            // Its weights stay in float.
             return Ok(Some(x));
         };
         if kernel.folded.is_some() {
-            return Err(self.unfit(node, "a second batch normalisation"));
+            return Err(self.unfit(node, "a second BatchNormalization"));
         }
         let own = self.lowering(before);
-        if let Some(Lowering::ReversibleEmbedding { .. }) = own {
-            return Err(self.unfit(node, "BatchNormalization behind a ReversibleEmbedding"));
+        if let Some(LayerLowering::ReversibleEmbedding { .. }) = own {
+            return Err(self.unfit(node, "BatchNormalization after a ReversibleEmbedding"));
         }
         let layer = self.architecture.nodes[node].name.clone();
         let channels = channels_of(own.as_ref(), &kernel.name);
         if let Some(kernel) = self.quantizers[before].kernels.last_mut() {
-            kernel.folded = Some(Folded { layer, epsilon, scale, channels });
+            kernel.folded = Some(FoldedBatchNorm { layer, epsilon, scale, channels });
         }
         self.move_place(x, node);
         Ok(Some(x))
     }
 
-    /// The range of a tensor is found behind a later node that is part of it.
+    /// Moves the range of a tensor to a later node that is folded into its producer.
     fn move_place(&mut self, x: usize, node: usize) {
         let value = &mut self.values[x];
         if value.place.is_some() && !value.is_float {
@@ -351,21 +360,23 @@ impl Plan<'_> {
         }
     }
 
-    /// A relu in the operator that makes what it reads, if that takes one.
+    /// Folds a ReLU into the op that produces its input, if that op supports it.
     fn relu(&mut self, node: usize, x: usize) -> Result<Option<usize>> {
         let mut at = x;
-        while self.values[at].maker == Maker::Values && self.values[at].readers <= 1 {
+        while self.values[at].maker == TensorProducer::Values && self.values[at].readers <= 1 {
             let Some(before) = self.values[at].before else { return Ok(None) };
             at = before;
         }
         let value = &self.values[at];
-        let takes =
-            matches!(value.maker, Maker::Weights { takes_relu: true, .. } | Maker::Merge | Maker::Inner);
+        let takes = matches!(
+            value.maker,
+            TensorProducer::Weights { takes_relu: true, .. } | TensorProducer::Merge | TensorProducer::Inner
+        );
         if !takes || value.readers > 1 || !value.is_free {
             return Ok(None);
         }
         if value.is_float != self.values[x].is_float {
-            return Err(self.unfit(node, "a relu on the other side of a layer in floats"));
+            return Err(self.unfit(node, "a ReLU separated from its producer by a layer in float"));
         }
         self.values[at].is_free = false;
         if at != x {
@@ -375,89 +386,91 @@ impl Plan<'_> {
         Ok(Some(x))
     }
 
-    /// What the node gives in eight bits.
-    fn rounded_node(&mut self, node: usize, own: Option<&Lowering>, inputs: &[usize]) -> Result<usize> {
+    /// Plans a node in int8; returns its output tensor.
+    fn rounded_node(&mut self, node: usize, own: Option<&LayerLowering>, inputs: &[usize]) -> Result<usize> {
         let (x, class) = (inputs[0], self.layer(node).class_name());
-        let is_constant = |x: &usize| self.values[*x].maker == Maker::Constant;
-        let is_merge = matches!(own, Some(Lowering::ElementWise(Add | Subtract | Multiply)));
+        let is_constant = |x: &usize| self.values[*x].maker == TensorProducer::Constant;
+        let is_merge = matches!(own, Some(LayerLowering::ElementWise(Add | Subtract | Multiply)));
         if inputs.iter().any(is_constant) && !is_merge {
-            return Err(self.unfit(node, &format!("{class} of what a PositionEmbedding gives")));
+            return Err(self.unfit(node, &format!("{class} on the output of a PositionEmbedding")));
         }
         let unfit = |plan: &Self| match inputs.len() {
-            n if n > 2 => plan.unfit(node, &format!("{class} of {n} inputs")),
+            n if n > 2 => plan.unfit(node, &format!("{class} with {n} inputs")),
             _ => plan.unfit(node, class),
         };
         let Some(own) = own else { return Err(unfit(self)) };
         Ok(match own {
             own if has_weights(own) => {
-                // Between the two kernels of a separable convolution other values lie.
+                // A separable convolution has an intermediate tensor between its kernels.
                 if !is_separable(own) {
                     self.borrowed.push((node, "sums".into(), x));
                 }
                 self.weights(node, own)?
             }
-            own if keeps_values(own) => self.add_alike(Maker::Values, x),
-            Lowering::Permute(_) | Lowering::Padding(_) | Lowering::Cropping(_) => {
-                self.add_alike(Maker::Other, x)
+            own if keeps_values(own) => self.add_alike(TensorProducer::Values, x),
+            LayerLowering::Permute(_) | LayerLowering::Padding(_) | LayerLowering::Cropping(_) => {
+                self.add_alike(TensorProducer::Other, x)
             }
-            Lowering::Pooling { .. } | Lowering::UpSampling { .. } => {
-                let y = self.add_alike(Maker::Other, x);
+            LayerLowering::Pooling { .. } | LayerLowering::UpSampling { .. } => {
+                let y = self.add_alike(TensorProducer::Other, x);
                 self.borrowed.push((node, "output".into(), y));
                 y
             }
-            Lowering::ElementWise(Add | Subtract | Multiply) if inputs.len() == 2 => {
-                self.add_at(Maker::Merge, node, "output")
+            LayerLowering::ElementWise(Add | Subtract | Multiply) if inputs.len() == 2 => {
+                self.add_at(TensorProducer::Merge, node, "output")
             }
-            Lowering::ElementWise(Maximum | Minimum) if inputs.len() != 2 => return Err(unfit(self)),
-            Lowering::Concatenation(_) | Lowering::ElementWise(Maximum | Minimum) => {
+            LayerLowering::ElementWise(Maximum | Minimum) if inputs.len() != 2 => return Err(unfit(self)),
+            LayerLowering::Concatenation(_) | LayerLowering::ElementWise(Maximum | Minimum) => {
                 self.joined(node, inputs)?
             }
-            Lowering::LayerNormalization { axis, center, scale, .. } => {
+            LayerLowering::LayerNormalization { axis, center, scale, .. } => {
                 self.layer_normalization(node, axis, *center, *scale)?
             }
-            Lowering::Attention { axes, .. } => self.multi_head_attention(node, axes.is_some(), inputs)?,
-            Lowering::TransformerBlock { normalize_first, activation, .. } => {
+            LayerLowering::Attention { axes, .. } => {
+                self.multi_head_attention(node, axes.is_some(), inputs)?
+            }
+            LayerLowering::TransformerBlock { normalize_first, activation, .. } => {
                 self.transformer_block(node, (*normalize_first, *activation), x)?
             }
-            Lowering::Embedding { mask_zero: true, .. } => {
+            LayerLowering::Embedding { mask_zero: true, .. } => {
                 return Err(self.unfit(node, "Embedding with mask_zero"));
             }
-            Lowering::Embedding { .. } => self.add_at(Maker::Other, node, "rows"),
-            Lowering::ReversibleEmbedding { tie_weights, is_capped, .. } => {
+            LayerLowering::Embedding { .. } => self.add_at(TensorProducer::Other, node, "rows"),
+            LayerLowering::ReversibleEmbedding { tie_weights, is_capped, .. } => {
                 self.reversible_embedding(node, (*tie_weights, *is_capped), x)?
             }
-            Lowering::Activation(activation) => self.activation(node, *activation)?,
-            Lowering::Softmax(_) => self.activation(node, Activation::Softmax)?,
-            Lowering::GlobalPooling { .. }
-            | Lowering::Relu { .. }
-            | Lowering::LeakyRelu(_)
-            | Lowering::Elu(_) => self.add_at(Maker::Other, node, "output"),
+            LayerLowering::Activation(activation) => self.activation(node, *activation)?,
+            LayerLowering::Softmax(_) => self.activation(node, Activation::Softmax)?,
+            LayerLowering::GlobalPooling { .. }
+            | LayerLowering::Relu { .. }
+            | LayerLowering::LeakyRelu(_)
+            | LayerLowering::Elu(_) => self.add_at(TensorProducer::Other, node, "output"),
             _ => return Err(unfit(self)),
         })
     }
 
-    /// A node whose inputs and output share one scale.
+    /// Plans a node whose inputs and output share one scale.
     fn joined(&mut self, node: usize, inputs: &[usize]) -> Result<usize> {
         if inputs.iter().any(|&x| self.fixed_of(x).is_some()) {
             let class = self.layer(node).class_name();
-            return Err(self.unfit(node, &format!("{class} of what a softmax, sigmoid or tanh gives")));
+            return Err(self.unfit(node, &format!("{class} on the output of a softmax, sigmoid or tanh")));
         }
-        let y = self.add(Maker::Other, None);
+        let y = self.add(TensorProducer::Other, None);
         inputs.iter().for_each(|&x| self.join(x, y));
         Ok(y)
     }
 
     fn unfit(&self, node: usize, what: &str) -> Error {
         let name = &self.architecture.nodes[node].name;
-        Error::new(ErrorKind::Unsupported, format!("{what} is not trained for eight bits"))
-            .hint(format!("leave it in floats: skip = [\"{name}\"]"))
+        Error::new(ErrorKind::Unsupported, format!("quantization-aware training does not support {what}"))
+            .hint(format!("keep the layer in float: skip = [\"{name}\"]"))
     }
 
-    fn weights(&mut self, node: usize, own: &Lowering) -> Result<usize> {
+    fn weights(&mut self, node: usize, own: &LayerLowering) -> Result<usize> {
         let kernel = |name: &str| {
-            let per_channel = self.options.per_channel && !matches!(own, Lowering::Dense { .. });
+            let per_channel = self.options.per_channel && !matches!(own, LayerLowering::Dense { .. });
             let channels = if per_channel { channels_of(Some(own), name) } else { Vec::new() };
-            Kernel { name: name.into(), channels, folded: None }
+            QuantizedKernel { name: name.into(), channels, folded: None }
         };
         let kernels = match is_separable(own) {
             true => vec![kernel("depthwise_kernel"), kernel("pointwise_kernel")],
@@ -465,10 +478,10 @@ impl Plan<'_> {
         };
         self.quantizers[node].kernels = kernels;
         if is_separable(own) {
-            self.add_at(Maker::Other, node, "parts");
+            self.add_at(TensorProducer::Other, node, "parts");
         }
         let takes_relu = takes_relu(own);
-        let y = self.add_at(Maker::Weights { node, takes_relu }, node, "output");
+        let y = self.add_at(TensorProducer::Weights { node, takes_relu }, node, "output");
         let y = match own.activation() {
             Activation::Linear => y,
             Activation::Relu if takes_relu => {
@@ -481,14 +494,14 @@ impl Plan<'_> {
                 self.activation(node, activation)?
             }
         };
-        // A picture of one row: the operator gives it in another shape.
-        Ok(if is_of_rows(own) { self.add_alike(Maker::Values, y) } else { y })
+        // A 1-D convolution runs as a one-row image, which the op reshapes.
+        Ok(if is_of_rows(own) { self.add_alike(TensorProducer::Values, y) } else { y })
     }
 
-    /// Operators one after the other, each with a range of its own; the last one is what the layer gives.
+    /// Adds the intermediate tensors of a layer normalization, each with its own range; returns the last.
     fn layer_normalization(&mut self, node: usize, axis: &[i64], center: bool, scale: bool) -> Result<usize> {
         if axis != [-1] {
-            return Err(self.unfit(node, "LayerNormalization over other axes than the last, −1,"));
+            return Err(self.unfit(node, "LayerNormalization over axes other than -1"));
         }
         let is_last = |place: &str| match place {
             "normalized" => !scale && !center,
@@ -496,28 +509,30 @@ impl Plan<'_> {
             _ => false,
         };
         for place in WITHIN.into_iter().filter(|place| !is_last(place)) {
-            self.add_at(Maker::Other, node, place);
+            self.add_at(TensorProducer::Other, node, place);
         }
-        Ok(self.add_at(Maker::Merge, node, "output"))
+        Ok(self.add_at(TensorProducer::Merge, node, "output"))
     }
 
-    /// An activation that is an operator of its own.
+    /// Adds an activation that is an op of its own.
     fn activation(&mut self, node: usize, activation: Activation) -> Result<usize> {
         let fixed = match activation {
-            Activation::Softmax | Activation::Sigmoid => Slot::SIGMOID,
-            Activation::Tanh => Slot::TANH,
+            Activation::Softmax | Activation::Sigmoid => QuantizationPoint::SIGMOID,
+            Activation::Tanh => QuantizationPoint::TANH,
             Activation::Softplus => return Err(self.unfit(node, "softplus")),
-            Activation::Elu { alpha } if alpha != 1.0 => return Err(self.unfit(node, "elu with an alpha")),
-            Activation::Silu => return Ok(self.add_at(Maker::Merge, node, "output")),
-            _ => return Ok(self.add_at(Maker::Other, node, "output")),
+            Activation::Elu { alpha } if alpha != 1.0 => {
+                return Err(self.unfit(node, "elu with an alpha other than 1"));
+            }
+            Activation::Silu => return Ok(self.add_at(TensorProducer::Merge, node, "output")),
+            _ => return Ok(self.add_at(TensorProducer::Other, node, "output")),
         };
-        let y = self.add(Maker::Other, None);
+        let y = self.add(TensorProducer::Other, None);
         self.values[y].fixed = Some(fixed.clone());
         self.quantizers[node].output = Some(fixed);
         Ok(y)
     }
 
-    /// The quantisers, with the ranges that each place has.
+    /// Resolves the ranges of all quantization points; returns the quantizers.
     fn finish(mut self) -> Vec<Quantizer> {
         for (node, place, x) in std::mem::take(&mut self.borrowed) {
             let slot = self.slot(x, false);
@@ -532,35 +547,38 @@ impl Plan<'_> {
         self.quantizers
     }
 
-    /// The range of a tensor and of all that have one scale with it.
-    fn slot(&self, x: usize, is_place: bool) -> Slot {
+    /// Returns the range of a tensor and of all tensors that share its scale.
+    fn slot(&self, x: usize, is_place: bool) -> QuantizationPoint {
         if let Some(fixed) = self.fixed_of(x) {
             return fixed;
         }
         let group = self.values[x].group;
         let places = self.values.iter().enumerate().filter(|(_, v)| v.group == group);
-        let named = |(at, value): (usize, &Value)| {
+        let named = |(at, value): (usize, &PlannedTensor)| {
             let (node, place) = value.place.as_ref()?;
             Some((at, format!("{}/{place}", self.architecture.nodes[*node].name)))
         };
         let all: Vec<(usize, String)> = places.filter_map(named).collect();
         match self.options.ranges {
-            // One step for all: that of the first.
+            // One step size for the whole group: that of its first tensor.
             QuantizeRanges::Learned => match all.first() {
-                Some((first, _)) if is_place && *first == x => Slot::Range { own: true, joint: Vec::new() },
-                first => {
-                    Slot::Range { own: false, joint: first.map(|(_, at)| at.clone()).into_iter().collect() }
+                Some((first, _)) if is_place && *first == x => {
+                    QuantizationPoint::Range { own: true, joint: Vec::new() }
                 }
+                first => QuantizationPoint::Range {
+                    own: false,
+                    joint: first.map(|(_, at)| at.clone()).into_iter().collect(),
+                },
             },
             QuantizeRanges::MovingAverage { .. } => {
                 let joint =
                     all.into_iter().filter(|(at, _)| !is_place || *at != x).map(|(_, at)| at).collect();
-                Slot::Range { own: is_place, joint }
+                QuantizationPoint::Range { own: is_place, joint }
             }
         }
     }
 
-    fn put(&mut self, node: usize, place: &str, slot: Slot) {
+    fn put(&mut self, node: usize, place: &str, slot: QuantizationPoint) {
         let own = &mut self.quantizers[node];
         let (own, place) = match place.rsplit_once('/') {
             Some((path, place)) => (own.within_mut(path), place),
@@ -580,10 +598,10 @@ impl Plan<'_> {
     }
 }
 
-/// The dimensions of a kernel's output channels, from the last one (1) on.
-fn channels_of(own: Option<&Lowering>, kernel: &str) -> Vec<usize> {
+/// Returns the dimensions of a kernel's output channels, counted from the last (1).
+fn channels_of(own: Option<&LayerLowering>, kernel: &str) -> Vec<usize> {
     match own {
-        Some(Lowering::Convolution(c)) => match c.kind {
+        Some(LayerLowering::Convolution(c)) => match c.kind {
             ConvolutionKind::Depthwise { .. } => vec![2, 1],
             ConvolutionKind::Separable if kernel == "depthwise_kernel" => vec![2, 1],
             ConvolutionKind::Transposed { .. } => vec![2],
@@ -593,41 +611,44 @@ fn channels_of(own: Option<&Lowering>, kernel: &str) -> Vec<usize> {
     }
 }
 
-/// Whether a layer has a kernel that is rounded.
-fn has_weights(own: &Lowering) -> bool {
-    matches!(own, Lowering::Dense { .. } | Lowering::Convolution(_))
+/// Whether a layer has a quantized kernel.
+fn has_weights(own: &LayerLowering) -> bool {
+    matches!(own, LayerLowering::Dense { .. } | LayerLowering::Convolution(_))
 }
 
-/// Whether the operator with the kernel takes a relu in.
-fn takes_relu(own: &Lowering) -> bool {
-    !matches!(own, Lowering::Convolution(Convolution { kind: ConvolutionKind::Transposed { .. }, .. }))
-}
-
-fn is_separable(own: &Lowering) -> bool {
-    matches!(own, Lowering::Convolution(Convolution { kind: ConvolutionKind::Separable, .. }))
-}
-
-/// Whether a layer is a convolution of sequences: of pictures of one row.
-fn is_of_rows(own: &Lowering) -> bool {
-    matches!(own, Lowering::Convolution(c) if c.strides.len() == 1)
-}
-
-/// Whether a layer gives some of what it reads, so that a relu after it may as well come before.
-fn keeps_values(own: &Lowering) -> bool {
-    matches!(
+/// Whether a ReLU can be folded into the op with the kernel.
+fn takes_relu(own: &LayerLowering) -> bool {
+    !matches!(
         own,
-        Lowering::Pooling { max: true, .. }
-            | Lowering::GlobalPooling { max: true }
-            | Lowering::Flatten
-            | Lowering::Reshape
+        LayerLowering::Convolution(ConvolutionLowering { kind: ConvolutionKind::Transposed { .. }, .. })
     )
 }
 
-/// Whether a layer is a relu that other operators take in: without a threshold, up to 6 or without limit.
-fn is_relu(own: &Lowering) -> bool {
+fn is_separable(own: &LayerLowering) -> bool {
+    matches!(own, LayerLowering::Convolution(ConvolutionLowering { kind: ConvolutionKind::Separable, .. }))
+}
+
+/// Whether a layer is a 1-D convolution, which runs on one-row images.
+fn is_of_rows(own: &LayerLowering) -> bool {
+    matches!(own, LayerLowering::Convolution(c) if c.strides.len() == 1)
+}
+
+/// Whether a layer's outputs are a selection of its inputs (max pooling, reshape), so that it commutes with ReLU.
+fn keeps_values(own: &LayerLowering) -> bool {
+    matches!(
+        own,
+        LayerLowering::Pooling { max: true, .. }
+            | LayerLowering::GlobalPooling { max: true }
+            | LayerLowering::Flatten
+            | LayerLowering::Reshape
+    )
+}
+
+/// Whether a layer is a ReLU that can be folded: no threshold, and a maximum of 6 or none.
+fn is_relu(own: &LayerLowering) -> bool {
     match own {
-        Lowering::Activation(activation) => *activation == Activation::Relu,
-        Lowering::Relu { max_value: None | Some(6.0), negative_slope: 0.0, threshold: 0.0 } => true,
+        LayerLowering::Activation(activation) => *activation == Activation::Relu,
+        LayerLowering::Relu { max_value: None | Some(6.0), negative_slope: 0.0, threshold: 0.0 } => true,
         _ => false,
     }
 }

@@ -1,7 +1,7 @@
-//! Models that are trained for eight bits: how they become such, and what their ranges are in the end.
+//! Enables and removes quantization-aware training of a model, and returns the trained ranges.
 
 use crate::layer::Precision;
-use crate::layer::lowering::Lowering;
+use crate::layer::lowering::LayerLowering;
 use crate::layer::quantizer::{QuantizeRanges, Quantizer};
 use crate::model::Model;
 use crate::model::compile::Compile;
@@ -9,35 +9,35 @@ use crate::model::quantize_options::Quantize;
 use std::collections::BTreeMap;
 use systole_ir::{Error, ErrorKind, Result};
 
-/// The range of values at a place of a layer.
+/// Trained value range of a tensor of a layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrainedRange {
-    /// The layer's name.
+    /// Layer name.
     pub layer: String,
-    /// `output`; `rows`: what a table gives for tokens; `inner`: before an activation that is an operator of its own; `parts`: between the
-    /// kernels of a separable convolution; `input`, `input_1`, …: what it reads. Within layers of several, by path:
-    /// `self_attention/query/output`.
+    /// Tensor within the layer: `output`; `rows`: embedding rows looked up for tokens; `inner`: before an activation
+    /// that is an op of its own; `parts`: between the kernels of a separable convolution; `input`, `input_1`, …:
+    /// inputs. Inside composite layers a path: `self_attention/query/output`.
     pub place: String,
-    /// The least and the greatest value.
+    /// Minimum and maximum value.
     pub range: (f32, f32),
 }
 
-/// What a model that was trained for eight bits knows of its integers.
+/// Quantization parameters found by quantization-aware training.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrainedRanges {
-    /// Ranges of values.
+    /// Ranges of tensors.
     pub places: Vec<TrainedRange>,
-    /// Steps of weights that were trained, by layer and weight: one, or one for each channel.
+    /// Learned step sizes of weights, by layer and weight: one per tensor, or one per channel.
     pub steps: BTreeMap<(String, String), Vec<f32>>,
-    /// Layers that stay in floats.
+    /// Layers kept in float.
     pub floats: Vec<String>,
-    /// Whether convolutions have a step for each channel.
+    /// Whether convolution kernels have a step size per channel.
     pub per_channel: bool,
 }
 
 impl Model {
-    /// Trains for eight bits from now on: layers get places to round at. Weights stay; what the optimizer had gathered is given up.
-    /// [`Compile::quantize`] does the same.
+    /// Turns on quantization-aware training: layers get fake-quantization points. Weights are kept; the optimizer's
+    /// state is reset. [`Compile::quantize`] does the same.
     ///
     /// ```
     /// use systole_ir::{DType::F32, TensorType};
@@ -52,11 +52,11 @@ impl Model {
     /// ```
     ///
     /// # Errors
-    /// When the model is not built, an argument makes no sense, or a layer has no form in eight bits: names it.
+    /// If the model is not built, an argument is invalid, or a layer has no int8 version; names the layer.
     pub fn enable_quantization(&mut self, options: &Quantize) -> Result<()> {
         if !self.is_built() {
             return Err(Error::new(ErrorKind::Config, "the model has no weights yet")
-                .hint("build it first: model.build(&[…]), or name quantize in compile"));
+                .hint("build it first with model.build(&[…]), or set quantize in compile"));
         }
         let architecture = self.architecture().without_quantizers().quantized(options)?;
         if architecture.to_json() == self.architecture().to_json() {
@@ -65,10 +65,10 @@ impl Model {
         self.restructure(architecture, BTreeMap::new())
     }
 
-    /// Makes it a plain model with the weights that it has, unrounded.
+    /// Removes fake quantization; keeps the unrounded weights.
     ///
     /// # Errors
-    /// As [`Model::compile`].
+    /// See [`Model::compile`].
     pub fn strip_quantization(&mut self) -> Result<()> {
         if !self.architecture().is_quantized() {
             return Ok(());
@@ -86,38 +86,38 @@ impl Model {
         }
     }
 
-    /// Whether the model is trained for eight bits.
+    /// Whether the model is trained with fake quantization.
     pub fn is_quantized(&self) -> bool {
         self.architecture().is_quantized()
     }
 
-    /// An error for what cannot be trained for eight bits.
+    /// Returns an error for settings that quantization-aware training does not support.
     pub(crate) fn check_quantize(&self, config: &Compile) -> Result<()> {
         let Some(quantize) = &config.quantize else { return Ok(()) };
         quantize.check()?;
         let refuse = |what: &str, hint: &str| Err(Error::new(ErrorKind::Unsupported, what).hint(hint));
         if config.train_step.is_some() {
             return refuse(
-                "a step of one's own is not trained for eight bits",
-                "leave quantize or train_step out",
+                "quantize and train_step cannot be combined: a custom training step has no fake quantization",
+                "remove quantize or train_step",
             );
         }
         if config.pruning.as_ref().is_some_and(|pruning| pruning.channels) {
             return refuse(
-                "channels are not removed of what is trained for eight bits",
+                "quantize and channel pruning cannot be combined",
                 "prune channels first, then train the smaller model with quantize",
             );
         }
         if config.precision != Precision::Float32 {
             return refuse(
-                "training for eight bits computes in f32, so that the int8 file gives the same",
+                "quantize requires float32: training must compute the same values as the int8 file",
                 "set precision to float32",
             );
         }
         Ok(())
     }
 
-    /// Gives layers their places to round at, where the model was compiled so and is built.
+    /// Adds fake quantization to the layers if the model is built and compiled with it.
     pub(crate) fn requantize(&mut self) -> Result<()> {
         match self.compile_config().and_then(|c| c.quantize.clone()) {
             Some(quantize) if self.is_built() => self.enable_quantization(&quantize),
@@ -125,10 +125,10 @@ impl Model {
         }
     }
 
-    /// What was found of the integers while training; `None` of a model that was not trained for eight bits.
+    /// Returns the trained quantization parameters; `None` if the model was not trained with fake quantization.
     ///
     /// # Errors
-    /// When a range was never found, because the model has not trained since: names the layer.
+    /// If a range is not known because the model has not been trained since; names the layer.
     pub fn trained_ranges(&self) -> Result<Option<TrainedRanges>> {
         if !self.is_quantized() {
             return Ok(None);
@@ -141,7 +141,7 @@ impl Model {
         };
         let nodes = &self.architecture().nodes;
         for (i, node) in nodes.iter().enumerate() {
-            // A layer that is used twice has its ranges once.
+            // A layer that is used twice has one set of ranges.
             let is_known = nodes[..i].iter().any(|before| before.name == node.name);
             let Some(own) = node.layer.quantizer().filter(|_| !is_known) else { continue };
             if own.is_float {
@@ -149,7 +149,7 @@ impl Model {
             }
             let has_one_step = matches!(
                 node.layer.layer().lowering(),
-                Ok(Lowering::Dense { .. } | Lowering::ReversibleEmbedding { .. })
+                Ok(LayerLowering::Dense { .. } | LayerLowering::ReversibleEmbedding { .. })
             );
             if own.kernels.iter().any(|k| k.channels.is_empty()) && !has_one_step {
                 all.per_channel = false;
@@ -173,7 +173,7 @@ impl Model {
         let scalar = |what: &str| -> Result<f32> {
             Ok(self.weight(&format!("{layer}/{place}_{what}"))?.to_f32s().first().copied().unwrap_or(0.0))
         };
-        // Scores of which a mask hides some have no step that trains.
+        // Masked attention scores have no trainable step size: they use moving averages.
         let follows = self.weight(&format!("{layer}/{place}_min")).is_ok();
         let (low, high) = match own.ranges {
             QuantizeRanges::MovingAverage { .. } => (scalar("min")?, scalar("max")?),
@@ -190,20 +190,23 @@ impl Model {
     }
 }
 
-/// Of a step that training has brought to 0 or below, or that never began.
+/// Error for a learned step size that became 0 or negative, or was never initialized.
 fn no_step(layer: &str, place: &str, step: f32) -> Error {
     if step == 0.0 {
         return untrained(layer);
     }
-    Error::new(ErrorKind::Numeric, format!("its trained step of {place} is {step:e}, which is none"))
-        .at(format!("layer {layer}"))
-        .because("the last update took more from it than it was")
-        .hint("train with a smaller learning_rate: Adam moves small steps as much as large weights")
+    Error::new(
+        ErrorKind::Numeric,
+        format!("the learned step size of {place} is {step:e}, expected a value above 0"),
+    )
+    .at(format!("layer {layer}"))
+    .because("the last update was larger than the step size")
+    .hint("train with a smaller learning_rate: Adam moves small step sizes as much as large weights")
 }
 
 fn untrained(layer: &str) -> Error {
-    Error::new(ErrorKind::Config, "its ranges were never found")
+    Error::new(ErrorKind::Config, "quantization ranges were never found")
         .at(format!("layer {layer}"))
-        .because("the model was made for training in eight bits and has not trained since")
-        .hint("train it for some steps, or strip_quantization() and calibrate")
+        .because("the model has not been trained since quantization was enabled")
+        .hint("train it for a few steps, or call strip_quantization() and calibrate")
 }

@@ -1,17 +1,19 @@
-//! The largest batch whose training step fits into memory, by what the device's compiler says that steps need. No step is run.
+//! Batch-size finder: the largest batch whose training step fits into memory.
+//!
+//! It uses the compiler's memory estimates and runs no step.
 
 use crate::model::Model;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_runtime::Executable;
 
-/// Arguments of [`Model::find_batch_size`]: Lightning's names and defaults, and the memory.
+/// Options of [`Model::find_batch_size`]: Lightning's names and defaults, and the memory size.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BatchSizeFinder {
-    /// No larger batch is chosen.
+    /// Maximum batch size.
     pub max_val: usize,
-    /// The part of the memory that is left for data, the system, and what a plan does not know.
+    /// Fraction of the memory reserved for data, the system and allocations outside the plan.
     pub margin: f64,
-    /// Bytes that there are for each device. `None`: what the device says.
+    /// Memory per device in bytes. `None`: as reported by the device.
     pub memory: Option<u64>,
 }
 
@@ -21,30 +23,31 @@ impl Default for BatchSizeFinder {
     }
 }
 
-/// What [`Model::find_batch_size`] chose.
+/// Result of [`Model::find_batch_size`].
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct BatchSizeFound {
-    /// Samples in a step: a power of two for each device.
+pub struct BatchSizeResult {
+    /// Samples per step: a power of two per device.
     pub batch_size: usize,
-    /// Bytes that its training step needs: weights, optimizer state, batch, values on the way.
+    /// Memory of a training step in bytes: weights, optimizer state, batch, intermediate values.
     pub needed: u64,
-    /// Bytes that there are.
+    /// Available memory in bytes.
     pub memory: u64,
-    /// Whether twice as many samples would be more than [`BatchSizeFinder::max_val`]; otherwise they would not fit.
+    /// Whether doubling the batch would exceed [`BatchSizeFinder::max_val`]; otherwise it would exceed the memory.
     pub is_most: bool,
 }
 
 impl BatchSizeFinder {
-    /// The largest batch that fits, where `needs` says how many bytes a step of so many samples takes and `unit` devices share a batch.
+    /// Searches the largest batch that fits. `needs` returns the bytes that a step with a number of samples needs;
+    /// `unit` devices share a batch.
     ///
     /// # Errors
-    /// When not even one sample for each device fits, or `needs` fails.
+    /// If not even one sample per device fits, or `needs` fails.
     pub fn search(
         &self,
         unit: usize,
         memory: u64,
         mut needs: impl FnMut(usize) -> Result<f64>,
-    ) -> Result<BatchSizeFound> {
+    ) -> Result<BatchSizeResult> {
         let usable = memory as f64 * (1.0 - self.margin);
         let (small, more) = (needs(8 * unit)?, needs(32 * unit)?);
         let each = (more - small) / 24.0;
@@ -52,12 +55,12 @@ impl BatchSizeFinder {
         let most = self.max_val / unit.clamp(1, self.max_val.max(1));
         let mut batch = unit << fitting.clamp(1.0, most.max(1) as f64).log2() as usize;
         let mut needed = needs(batch);
-        // The plan of a large batch may hold more than small ones tell.
+        // A large batch may need more than extrapolated from small ones.
         while batch > unit && needed.as_ref().map_or(true, |n| *n > usable) {
             batch /= 2;
             needed = needs(batch);
         }
-        // Or less: kernels go over large batches in parts.
+        // Or less: kernels process large batches in blocks.
         while 2 * batch <= self.max_val && needed.is_ok() {
             match needs(2 * batch) {
                 Ok(more) if more <= usable => (batch, needed) = (2 * batch, Ok(more)),
@@ -66,17 +69,17 @@ impl BatchSizeFinder {
         }
         let needed = needed?;
         if needed > usable {
-            let each = if unit > 1 { " for each device" } else { "" };
+            let each = if unit > 1 { " per device" } else { "" };
             let what = format!("not even a batch of one sample{each} fits into memory");
             let why = format!(
-                "its training step needs {}, of {}",
+                "the training step needs {}, available are {}",
                 format_bytes(needed),
                 format_bytes(memory as f64)
             );
             let e = Error::new(ErrorKind::Unsupported, what).because(why);
-            return Err(e.hint("take a smaller model or input"));
+            return Err(e.hint("use a smaller model or input"));
         }
-        Ok(BatchSizeFound {
+        Ok(BatchSizeResult {
             batch_size: batch,
             needed: needed as u64,
             memory,
@@ -86,8 +89,8 @@ impl BatchSizeFinder {
 }
 
 impl Model {
-    /// The largest batch whose training step fits into memory, a power of two for each device, as the compiler of the model's device
-    /// plans it. Nothing is run, and nothing of the model changes.
+    /// Finds the largest batch whose training step fits into memory, a power of two per device, from the plan of the
+    /// device's compiler. Runs nothing and does not change the model.
     ///
     /// ```
     /// use systole_ir::{DType, TensorType};
@@ -101,36 +104,40 @@ impl Model {
     /// ```
     ///
     /// # Errors
-    /// When the model is not compiled or built, not even one sample fits, or it is not known how much memory there is or is needed.
-    pub fn find_batch_size(&mut self, finder: BatchSizeFinder) -> Result<BatchSizeFound> {
+    /// If the model is not compiled or built, not even one sample fits, or the available or needed memory is unknown.
+    pub fn find_batch_size(&mut self, finder: BatchSizeFinder) -> Result<BatchSizeResult> {
         let backend = self.compiled()?.backend.clone();
         let unit = backend.devices().len().max(1);
         if unit > 1 && backend.shares_cores() {
-            let e =
-                Error::new(ErrorKind::Unsupported, "logical devices share one memory, and hold weights each");
-            return Err(e.at("find_batch_size").hint("ask a model that is compiled for one device"));
+            let e = Error::new(
+                ErrorKind::Unsupported,
+                "logical devices share one memory, but each holds all weights",
+            );
+            return Err(e.at("find_batch_size").hint("compile the model for one device"));
         }
         let memory = finder.memory.or_else(|| backend.memory_limit()).ok_or_else(|| {
-            let what = format!("{} does not say how much memory it has", backend.name());
+            let what = format!("{} does not report its memory size", backend.name());
             let e = Error::new(ErrorKind::Unsupported, what).at("find_batch_size");
-            e.hint("say it: BatchSizeFinder { memory: Some(bytes), .. }")
+            e.hint("set the memory size: BatchSizeFinder { memory: Some(bytes), .. }")
         })?;
         let plans_arena = backend.shares_cores();
         finder.search(unit, memory, |batch| needed_by_step(&*self.train_executable(batch)?, plans_arena))
     }
 }
 
-/// Bytes that a step needs: arguments and values on the way. The processor's engine plans the latter as one arena.
+/// Returns the bytes that a step needs: arguments and intermediate values. The CPU engine plans the latter as one
+/// arena.
 ///
 /// # Errors
-/// When the device's compiler does not say it.
+/// If the device's compiler does not report it.
 pub fn needed_by_step(step: &dyn Executable, plans_arena: bool) -> Result<f64> {
     let held = || step.param_types().iter().map(|ty| ty.bytes() as f64).sum::<f64>();
     match (plans_arena, step.report().peak_bytes) {
         (true, _) => Ok(held() + step.report().arena_bytes as f64),
-        (false, 0) => {
-            Err(Error::new(ErrorKind::Unsupported, "the device's compiler does not say what a step needs"))
-        }
+        (false, 0) => Err(Error::new(
+            ErrorKind::Unsupported,
+            "the device's compiler does not report the memory of a step",
+        )),
         (false, bytes) => Ok(bytes as f64),
     }
 }

@@ -1,13 +1,15 @@
-//! Steps on one batch that stays on the device, for measurements: no data pipeline, no copies, no logs.
+//! Runs training steps and predictions on one batch that stays on the device, for benchmarks.
+//!
+//! There is no data pipeline, no copies and no logs.
 
 use crate::model::Model;
 use crate::model::batch::{Batch, DeviceBatch, put};
 use std::sync::Arc;
 use std::time::Instant;
 use systole_ir::Result;
-use systole_runtime::{Backend, Buffer, Executable, Params, ReadyEvent, Report};
+use systole_runtime::{Backend, Buffer, Executable, ExecutableReport, Params, ReadyEvent};
 
-/// Training steps of a model on one batch, with weights, slots and batch on the device. The model is trained by it.
+/// Training steps of a model on one batch, with weights, optimizer slots and batch on the device. Trains the model.
 ///
 /// ```
 /// use systole_nn::{layers::*, loss::mean_squared_error, optimizer::sgd, Batch, Compile, Model};
@@ -32,29 +34,29 @@ pub struct DeviceBatchTraining<'m> {
 }
 
 impl DeviceBatchTraining<'_> {
-    /// One whole step: forward, loss, backward, update, metrics. Where a device works by itself it may go on after this:
-    /// [`ready_event`](DeviceBatchTraining::ready_event) says when it has ended.
+    /// Runs one full step: forward, loss, backward, update, metrics. An asynchronous device may still be computing
+    /// afterwards: [`ready_event`](DeviceBatchTraining::ready_event) tells when it is done.
     pub fn run(&mut self) -> Result<()> {
         self.model.step_on(self.batch.clone())
     }
 
-    /// The last step, where it may be under way still.
+    /// Returns the completion event of the last step, if it may still be running.
     pub fn ready_event(&self) -> Option<ReadyEvent> {
         self.model.state.ready_event()
     }
 
-    /// Mean loss of the steps so far, `NaN` before the first.
+    /// Returns the mean loss of the steps so far, `NaN` before the first.
     pub fn loss(&self) -> Result<f64> {
         let logs = self.model.compiled()?.train.metrics.logs(&self.model.state.metrics)?;
         Ok(logs.get("loss").unwrap_or(f64::NAN))
     }
 
-    /// What compiling found out.
-    pub fn report(&self) -> &Report {
+    /// Returns the compiler's report.
+    pub fn report(&self) -> &ExecutableReport {
         self.program.report()
     }
 
-    /// Milliseconds from the first trace to a program ready to run.
+    /// Returns the milliseconds from the first trace to a compiled program.
     pub fn compile_ms(&self) -> f64 {
         self.compile_ms
     }
@@ -69,31 +71,32 @@ pub struct DeviceBatchPrediction<'m> {
 }
 
 impl DeviceBatchPrediction<'_> {
-    /// The (first) output of the batch, on the device, which may be computing it still ([`Buffer::ready_event`]).
+    /// Returns the (first) output of the batch, on the device, which may still be computing it
+    /// ([`Buffer::ready_event`]).
     pub fn run(&mut self) -> Result<Buffer> {
         Ok(self.model.compiled()?.predict.run(&self.model.state, self.batch.0.clone())?.swap_remove(0))
     }
 
-    /// What compiling found out.
-    pub fn report(&self) -> &Report {
+    /// Returns the compiler's report.
+    pub fn report(&self) -> &ExecutableReport {
         self.program.report()
     }
 
-    /// Milliseconds from the first trace to a program ready to run.
+    /// Returns the milliseconds from the first trace to a compiled program.
     pub fn compile_ms(&self) -> f64 {
         self.compile_ms
     }
 }
 
 impl Model {
-    /// Compiles the training step for `batch` and puts everything that it needs on the device.
+    /// Compiles the training step for `batch` and moves weights, state and batch to the device.
     ///
     /// # Errors
-    /// When the model is not compiled, or the batch does not fit it.
+    /// If the model is not compiled, or the batch is incompatible with it.
     pub fn device_batch_training(&mut self, batch: &Batch) -> Result<DeviceBatchTraining<'_>> {
         self.ready_for(batch)?;
         self.state.metrics = self.compiled()?.train.metrics.zeros(&self.output_shapes());
-        // First, so that a program which does not fit into memory is refused before any weight is drawn.
+        // Compile first, so that a program that does not fit into memory fails before weights are initialized.
         let start = Instant::now();
         let types = batch.buffers();
         let program = self.compiled()?.train.prepare(&self.state, &types, self.controls())?;
@@ -102,10 +105,10 @@ impl Model {
         Ok(DeviceBatchTraining { model: self, batch, program, compile_ms })
     }
 
-    /// Compiles the prediction of `batch` and puts everything that it needs on the device.
+    /// Compiles the prediction for `batch` and moves weights and batch to the device.
     ///
     /// # Errors
-    /// When the model is not compiled, or the batch does not fit it.
+    /// If the model is not compiled, or the batch is incompatible with it.
     pub fn device_batch_prediction(&mut self, batch: &Batch) -> Result<DeviceBatchPrediction<'_>> {
         if !self.is_built() {
             self.build(&batch.sample_types()?)?;
@@ -119,7 +122,7 @@ impl Model {
         Ok(DeviceBatchPrediction { model: self, batch, program, compile_ms })
     }
 
-    /// Replaces host arrays of the state by arrays on the device, and copies the batch there.
+    /// Replaces host arrays of the state by device arrays, and copies the batch to the device.
     fn move_to_device(&mut self, batch: &Batch) -> Result<DeviceBatch> {
         let device = self.compiled()?.backend.clone();
         let state = &mut self.state;
@@ -135,7 +138,7 @@ fn millis(since: Instant) -> f64 {
 }
 
 fn put_all(group: &mut Params<Buffer>, device: &dyn Backend) -> Result<()> {
-    // One at a time, so that no more than one array exists twice.
+    // One at a time, so that at most one array exists twice.
     let names: Vec<String> = group.names().map(str::to_string).collect();
     for name in names {
         if let Some(buffer) = group.get(&name).cloned() {

@@ -1,10 +1,10 @@
-//! Fine-tuning in two phases, as fastai's `fine_tune`: first the head alone, then all layers, those near the input slower.
+//! Two-phase fine-tuning as fastai's `fine_tune`: first the head, then all layers with discriminative rates.
 //!
-//! A callback changes the phase between two epochs, so that both are one run: one history, one best model, and backups that
-//! go on in either.
+//! A callback switches the phase between two epochs, so that both phases are one run: one history, one best model, and
+//! backups that resume in either.
 
 use crate::callback::{Callback, CallbackState, FitCx};
-use crate::model::gradient_accumulation::Phase;
+use crate::model::gradient_accumulation::AccumulationPhase;
 use crate::model::history::History;
 use crate::model::{Model, counted};
 use crate::optimizer::Optimizer;
@@ -18,14 +18,15 @@ use systole_data::Dataset;
 use systole_ir::{Error, ErrorKind, Result};
 
 with_defaults! {
-    /// How a model that has learnt something else learns from new data: `freeze_epochs` in which only the head trains, then
-    /// `epochs` in which all layers do.
+    /// Fine-tunes a pretrained model on new data: `freeze_epochs` in which only the head trains, then `epochs` in which
+    /// all layers train.
     ///
-    /// Each phase is one cycle of the learning rate ([`Schedule::OneCycle`]) and, against it, of the momentum (0.95, 0.85, 0.95). The first rises
-    /// to `base_lr` for 99 % of its steps. The second rises from 1/`div` to the whole of half of `base_lr` for `pct_start` of its steps; that is
-    /// the rate of the head, and the layers before it have rates that fall geometrically to 1/`lr_mult` of it at the input. The
-    /// optimizer's other arguments stay; its state begins anew with the second phase, as in Keras where a model is compiled again.
-    /// Source: fastai's `Learner.fine_tune`, with its defaults.
+    /// Each phase is one cycle of the learning rate ([`Schedule::OneCycle`]) with opposite momentum (0.95, 0.85, 0.95).
+    /// In the first phase the rate rises to `base_lr` for 99 % of the steps. In the second it rises from 1/`div` to
+    /// half of `base_lr` for `pct_start` of the steps. This is the rate of the head; rates of earlier layers fall
+    /// geometrically to 1/`lr_mult` of it at the input. Other optimizer arguments are unchanged; its state is reset for
+    /// the second phase, as in Keras after recompiling a model. Source: fastai's `Learner.fine_tune`, with its
+    /// defaults.
     ///
     /// ```
     /// # use systole_data::Dataset;
@@ -46,41 +47,41 @@ with_defaults! {
     pub struct FineTune {
         /// Epochs in which all layers train. Default: 1.
         pub epochs: usize = 1,
-        /// Epochs before, in which only the head trains. Default: 1.
+        /// Initial epochs in which only the head trains. Default: 1.
         pub freeze_epochs: usize = 1,
-        /// The highest learning rate of the first phase; that of the second is half of it. Default: 0.002.
+        /// Highest learning rate of the first phase; the second uses half of it. Default: 0.002.
         pub base_lr: f64 = 2e-3,
-        /// The head's learning rate over that of the layers next to the input. Default: 100.
+        /// Ratio of the learning rates of the head and of the layers next to the input. Default: 100.
         pub lr_mult: f64 = 100.0,
-        /// Part of the second phase in which the rate rises. Default: 0.3.
+        /// Fraction of the second phase with rising learning rate. Default: 0.3.
         pub pct_start: f64 = 0.3,
-        /// The highest rate of the second phase over its first. Default: 5.
+        /// Ratio of the second phase's highest and first learning rates. Default: 5.
         pub div: f64 = 5.0,
-        /// Parts with a rate of their own: the head and, of equal numbers of layers, those before it. Default: 3.
+        /// Number of layer groups with different rates: the head, and equal groups of the layers before it. Default: 3.
         pub groups: usize = 3,
-        /// The first layer of the head. Default: the last one that has weights.
+        /// First layer of the head. Default: the last layer with weights.
         pub freeze_until: Option<String> = None,
-        /// What batch normalisations before the head do in the first phase. Default: they train.
+        /// Behavior of batch normalization before the head in the first phase. Default: it trains.
         pub frozen_batch_norm: FrozenBatchNorm = FrozenBatchNorm::Train,
     }
 }
 
-/// fastai's divisor of the first phase, its part of rising steps, and its momentum.
+/// fastai's divisor, fraction of rising steps and momentum of the first phase.
 const DIV: f64 = 25.0;
 const HEAD_PCT_START: f64 = 0.99;
 const MOMS: [f64; 3] = [0.95, 0.85, 0.95];
-/// What batch normalisations before the head have of its rate in the first phase: fastai's `slice(lr)`.
+/// Learning-rate factor of batch normalization before the head in the first phase: fastai's `slice(lr)`.
 const BODY_PART: f64 = 0.1;
 
 impl FineTune {
-    /// An error for arguments that no run could make right.
+    /// Returns an error for invalid arguments.
     pub fn check(&self) -> Result<()> {
         self.wrong().map_or(Ok(()), |(key, what, hint)| {
             Err(Error::new(ErrorKind::Config, what).at(format!("{key} of fine_tune")).hint(hint))
         })
     }
 
-    /// The first argument that makes no sense, what is wrong with it, and what to try.
+    /// Returns the first invalid argument, the problem and a hint.
     pub fn wrong(&self) -> Option<(&'static str, String, &'static str)> {
         let positive = |x: f64| x > 0.0 && x.is_finite();
         let wrong = |key: &'static str, value: String, hint| Some((key, format!("{key} is {value}"), hint));
@@ -88,20 +89,28 @@ impl FineTune {
             return wrong("epochs", "0".into(), "epochs must be at least 1");
         }
         if !positive(self.base_lr) {
-            return wrong("base_lr", self.base_lr.to_string(), "give a learning rate above 0, such as 0.002");
+            return wrong(
+                "base_lr",
+                self.base_lr.to_string(),
+                "choose a learning rate above 0, such as 0.002",
+            );
         }
         if !(self.lr_mult >= 1.0 && self.lr_mult.is_finite()) {
-            return wrong("lr_mult", self.lr_mult.to_string(), "give a number of at least 1: 100 in fastai");
+            return wrong(
+                "lr_mult",
+                self.lr_mult.to_string(),
+                "choose a value of at least 1, such as fastai's 100",
+            );
         }
         if !(0.0..1.0).contains(&self.pct_start) {
             return wrong(
                 "pct_start",
                 self.pct_start.to_string(),
-                "give a part of the steps, from 0 to below 1",
+                "choose a fraction of the steps: at least 0, below 1",
             );
         }
         if !positive(self.div) {
-            return wrong("div", self.div.to_string(), "give a number above 0: 5 in fastai");
+            return wrong("div", self.div.to_string(), "choose a value above 0, such as fastai's 5");
         }
         if self.groups == 0 {
             return wrong("groups", "0".into(), "groups must be at least 1: the head");
@@ -109,7 +118,7 @@ impl FineTune {
         None
     }
 
-    /// The optimizer of a phase, with a cycle over steps that are not known yet.
+    /// Returns the optimizer of a phase, with a one-cycle schedule whose length is set later.
     fn optimizer(&self, base: &Optimizer, is_second: bool, parts: BTreeMap<String, f64>) -> Optimizer {
         let (highest, pct_start, div) = match is_second {
             true => (self.base_lr / 2.0, self.pct_start, self.div),
@@ -134,7 +143,7 @@ impl FineTune {
         optimizer
     }
 
-    /// The parts of the rate that the layers before the head have, which now train.
+    /// Returns the learning-rate factors of trainable layers before the head.
     fn parts(&self, model: &Model, is_second: bool) -> Result<BTreeMap<String, f64>> {
         let (body, _) = model.body_and_head(self.freeze_until.as_deref())?;
         let trained: BTreeSet<&str> =
@@ -152,10 +161,10 @@ impl FineTune {
 }
 
 impl Model {
-    /// Trains the head, then all layers: `Fit::epochs` follows from the arguments of [`FineTune`].
+    /// Trains the head, then all layers. `Fit::epochs` is replaced by the epochs of [`FineTune`].
     ///
     /// # Errors
-    /// As [`Model::fit`], and where an argument makes no sense.
+    /// See [`Model::fit`]; also if an argument is invalid.
     pub fn fine_tune(&mut self, data: &Dataset, how: FineTune, mut options: Fit) -> Result<History> {
         if !self.is_built()
             && let Some(first) = data.iter().next()
@@ -169,11 +178,12 @@ impl Model {
         self.fit(data, options)
     }
 
-    /// Freezes and compiles for the first phase; the callback changes to the second. The run that it is given to goes from `initial_epoch`
-    /// over `freeze_epochs + epochs`.
+    /// Freezes and compiles the model for the first phase; the returned callback switches to the second. Pass it to a
+    /// run over `freeze_epochs + epochs` from `initial_epoch`.
     ///
     /// # Errors
-    /// When an argument makes no sense, the model is not compiled or not built, or its optimizer has rates of its own for some layers.
+    /// If an argument is invalid, the model is not compiled or built, or its optimizer already has per-layer learning
+    /// rates.
     pub fn begin_fine_tuning(&mut self, how: FineTune, initial_epoch: usize) -> Result<Box<dyn Callback>> {
         how.check()?;
         let base = self.compiled()?.config.optimizer.clone();
@@ -183,36 +193,37 @@ impl Model {
             ("swa", base.swa.is_some()),
         ];
         if let Some((name, _)) = own.into_iter().find(|(_, is_set)| *is_set) {
-            let what = format!("the optimizer has {name}, and fine-tuning gives each layer its rate");
+            let what =
+                format!("the optimizer sets {name}, but fine-tuning sets the learning rate of each layer");
             return Err(Error::new(ErrorKind::Config, what)
-                .hint(format!("leave {name} out, or freeze layers and train with it: freeze_until alone")));
+                .hint(format!("remove {name}, or use freeze_until instead of fine_tune")));
         }
         let flags = self.trainable_flags();
         self.freeze_until(how.freeze_until.as_deref(), how.frozen_batch_norm)?;
         let optimizer = how.optimizer(&base, false, how.parts(self, false)?);
         let config = self.compiled()?.config.clone();
         self.adopt_config(crate::Compile { optimizer, ..config })?;
-        Ok(Box::new(Phases { how, base, flags, initial_epoch, epoch_steps: 0, second: None }))
+        Ok(Box::new(FineTunePhases { how, base, flags, initial_epoch, epoch_steps: 0, second: None }))
     }
 }
 
-/// Changes from the first phase to the second.
-struct Phases {
+/// Switches from the first to the second phase.
+struct FineTunePhases {
     how: FineTune,
-    /// The optimizer as it was given.
+    /// The original optimizer.
     base: Optimizer,
     /// Which layers train in the second phase.
     flags: Vec<bool>,
     initial_epoch: usize,
-    /// Steps of an epoch; 0: not known yet.
+    /// Steps per epoch; 0: not known yet.
     epoch_steps: u64,
-    /// What the optimizer counts from, once the second phase has begun.
-    second: Option<Phase>,
+    /// Start of the optimizer's step count, once the second phase has begun.
+    second: Option<AccumulationPhase>,
 }
 
-impl Phases {
-    /// All layers train, by an optimizer that begins anew.
-    fn set_free(&self, model: &mut Model, phase: Phase) -> Result<()> {
+impl FineTunePhases {
+    /// Unfreezes all layers and resets the optimizer.
+    fn set_free(&self, model: &mut Model, phase: AccumulationPhase) -> Result<()> {
         let earlier = model.state.optimizer.clone();
         model.set_trainable(&self.flags)?;
         let mut optimizer = self.how.optimizer(&self.base, true, self.how.parts(model, true)?);
@@ -227,19 +238,20 @@ impl Phases {
     }
 }
 
-impl Callback for Phases {
+impl Callback for FineTunePhases {
     fn state(&self) -> Result<CallbackState> {
-        let values = json!({"epoch_steps": self.epoch_steps, "second": self.second.map(Phase::to_array)});
+        let values =
+            json!({"epoch_steps": self.epoch_steps, "second": self.second.map(AccumulationPhase::to_array)});
         Ok(CallbackState { values, ..Default::default() })
     }
 
     fn restore(&mut self, state: &CallbackState) -> Result<()> {
         self.epoch_steps = state.count("epoch_steps")? as u64;
-        self.second = Phase::from_json(&state.values["second"]);
+        self.second = AccumulationPhase::from_json(&state.values["second"]);
         Ok(())
     }
 
-    /// The backup's layers and optimizer are those of its phase; the places in the cycles are the backup's.
+    /// Restores layers and optimizer of the backup's phase; positions in the cycles come from the backup.
     fn prepare(&mut self, model: &mut Model) -> Result<()> {
         self.second.map_or(Ok(()), |phase| self.set_free(model, phase))
     }
@@ -248,7 +260,7 @@ impl Callback for Phases {
         false
     }
 
-    /// The cycle of the head is over its own epochs, not all of the run.
+    /// The head's cycle spans its own epochs, not the whole run.
     fn on_train_begin(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
         if self.epoch_steps > 0 {
             return Ok(());
@@ -275,7 +287,7 @@ impl Callback for Phases {
         self.second = Some(phase);
         let epochs = counted(self.how.epochs as u64, "epoch");
         cx.note(format!(
-            "all layers train from now on, for {epochs}; those near the input at 1/{} of the rate",
+            "all layers train from now on, for {epochs}; layers near the input at 1/{} of the learning rate",
             self.how.lr_mult
         ));
         Ok(())

@@ -1,9 +1,10 @@
-//! The batches of `fit`: each is read and brought to the device while the step before it runs, by a thread of its own.
-//! Where steps and pipelines share the cores, that thread would only disturb them.
+//! Input pipeline of `fit`: a thread prefetches the next batch to the device during the current step.
 //!
-//! One batch is ahead, no more. It has not been consumed: a batch carries the place behind it, and the run's place is that
-//! of the last batch that a step took. There, and from a pipeline with `debug()`, batches are read on the calling thread,
-//! when a step asks for them.
+//! If steps and data pipeline share the cores, batches are read on the calling thread instead.
+//!
+//! It prefetches exactly one batch. A prefetched batch is not yet consumed: each batch carries the data position after
+//! it, and the run's position is that of the last batch used by a step. A pipeline with `debug()` is also read on the
+//! calling thread.
 
 use crate::model::batch::{Batch, BatchFields, DeviceBatch};
 use std::collections::BTreeMap;
@@ -11,31 +12,31 @@ use std::panic::resume_unwind;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
-use systole_data::{DatasetIter, Position, Report};
+use systole_data::{DatasetIter, PipelinePosition, PipelineReport};
 use systole_ir::{DType, Error, ErrorKind, Literal, Result};
 use systole_runtime::{Backend, trace};
 
-/// What a step takes.
+/// A batch ready for a training step.
 pub(crate) struct ReadyBatch {
-    /// The arrays on the host.
+    /// Host arrays.
     pub batch: Batch,
-    /// The same on the device, or on their way to it.
+    /// Device arrays; the copy may still be in progress.
     pub on_device: DeviceBatch,
-    /// The place behind this batch, where it is wanted.
-    pub position: Option<Position>,
+    /// Data position after this batch, if requested.
+    pub position: Option<PipelinePosition>,
 }
 
-/// How batches are made of elements.
+/// How elements of the dataset become batches on the device.
 pub(crate) struct BatchRecipe {
-    /// The fields that are taken.
+    /// Fields to read.
     pub fields: BatchFields,
     /// Weight of each class in the loss.
     pub class_weight: BTreeMap<i64, f64>,
-    /// Where they are put.
+    /// Target backend.
     pub backend: Arc<dyn Backend>,
-    /// Whether places are wanted: for backups.
+    /// Whether to record data positions, for backups.
     pub positions: bool,
-    /// No more than these are read.
+    /// Maximum number of batches to read.
     pub most: Option<usize>,
 }
 
@@ -55,43 +56,43 @@ impl BatchRecipe {
 }
 
 /// The batches of a pass over the data, in order.
-pub(crate) struct Feed {
+pub(crate) struct InputPipeline {
     iter: Arc<Mutex<DatasetIter>>,
-    origin: Origin,
+    origin: BatchSource,
 }
 
-enum Origin {
-    /// The calling thread.
+enum BatchSource {
+    /// Read on the calling thread.
     Here(Arc<BatchRecipe>),
-    /// The thread that is a batch ahead. `None`: it has been told to end.
+    /// Prefetched by a thread. `None`: the thread was told to stop.
     Ahead(Option<Receiver<Result<ReadyBatch>>>, Option<JoinHandle<()>>),
 }
 
-impl Feed {
-    pub fn start(iter: DatasetIter, recipe: BatchRecipe) -> Feed {
+impl InputPipeline {
+    pub fn start(iter: DatasetIter, recipe: BatchRecipe) -> InputPipeline {
         let in_place = iter.runs_in_place() || recipe.backend.shares_cores();
         let (iter, recipe) = (Arc::new(Mutex::new(iter)), Arc::new(recipe));
-        let here = Origin::Here(recipe.clone());
+        let here = BatchSource::Here(recipe.clone());
         if in_place {
-            return Feed { iter, origin: here };
+            return InputPipeline { iter, origin: here };
         }
-        // Without room: what waits to be taken is the one batch ahead.
+        // A rendezvous channel: the blocked sender holds the one prefetched batch.
         let (give, take) = sync_channel(0);
         let shared = iter.clone();
         let thread = Builder::new().name("feed".into()).spawn(move || read_ahead(&shared, &recipe, &give));
-        // Where no thread can be had, each batch is read when it is asked for.
-        let origin = thread.map_or(here, |thread| Origin::Ahead(Some(take), Some(thread)));
-        Feed { iter, origin }
+        // If no thread can be started, batches are read on demand.
+        let origin = thread.map_or(here, |thread| BatchSource::Ahead(Some(take), Some(thread)));
+        InputPipeline { iter, origin }
     }
 
-    /// The next batch, or why there is none; waits for it.
+    /// Waits for the next batch; `None` at the end of the data.
     pub fn next(&mut self) -> Option<Result<ReadyBatch>> {
         match &mut self.origin {
-            Origin::Here(recipe) => recipe.next(&mut lock(&self.iter)),
-            Origin::Ahead(take, thread) => match take.as_ref()?.recv() {
+            BatchSource::Here(recipe) => recipe.next(&mut lock(&self.iter)),
+            BatchSource::Ahead(take, thread) => match take.as_ref()?.recv() {
                 Ok(fed) => Some(fed),
                 Err(_) => {
-                    // What a function of the pipeline panicked with, if that ended the thread, is the caller's.
+                    // If a function of the pipeline panicked on the thread, resume the panic here.
                     if let Some(Err(panic)) = thread.take().map(JoinHandle::join) {
                         resume_unwind(panic);
                     }
@@ -101,19 +102,19 @@ impl Feed {
         }
     }
 
-    /// What the pipeline's stages did, so far.
-    pub fn report(&self) -> Report {
+    /// Returns statistics of the pipeline's stages so far.
+    pub fn report(&self) -> PipelineReport {
         lock(&self.iter).report()
     }
 }
 
-impl Drop for Feed {
-    /// The thread ends with the batch that it reads now: files and memory of the pipeline are given back here.
+impl Drop for InputPipeline {
+    /// Waits for the thread to finish its current batch, so that files and memory of the pipeline are released here.
     fn drop(&mut self) {
-        if let Origin::Ahead(take, thread) = &mut self.origin {
+        if let BatchSource::Ahead(take, thread) = &mut self.origin {
             take.take();
             if let Some(thread) = thread.take() {
-                // What it panicked with was about a batch that nobody took.
+                // A panic concerns a batch that was never used.
                 let _ = thread.join();
             }
         }
@@ -133,16 +134,15 @@ fn lock(iter: &Mutex<DatasetIter>) -> MutexGuard<'_, DatasetIter> {
     iter.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Multiplies each sample's weight by that of its class (labels as numbers or one-hot).
+/// Multiplies sample weights by the weights of their classes (labels as indices or one-hot).
 fn apply_class_weight(batch: &mut Batch, weights: &BTreeMap<i64, f64>) -> Result<()> {
     if weights.is_empty() {
         return Ok(());
     }
     if !batch.more.is_empty() {
-        let what = "class_weight does not say which of several outputs its classes are of";
-        return Err(
-            Error::new(ErrorKind::Config, what).hint("give weights of samples: a field OUTPUT_sample_weight")
-        );
+        let what = "class_weight is ambiguous for a model with several outputs";
+        return Err(Error::new(ErrorKind::Config, what)
+            .hint("give sample weights per output: a field OUTPUT_sample_weight"));
     }
     let Some(label) = &batch.label else { return Ok(()) };
     let n = batch.size();

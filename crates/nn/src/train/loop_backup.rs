@@ -1,17 +1,17 @@
-//! [`LoopBackup`]: backups of training loops of your own, in the folders and files of [`BackupAndRestore`].
+//! [`LoopBackup`]: backups of custom training loops, in the format of [`BackupAndRestore`].
 
-use crate::checkpoint::backup::{BackupAndRestore, Backups, FoundBackup, RunPlace, RunState};
+use crate::checkpoint::backup::{BackupAndRestore, BackupWriter, LoadedBackup, RunPosition, RunState};
 use crate::model::accelerator::LoopState;
 use crate::model::history::History;
 use crate::model::model_file::ModelFile;
-use systole_data::Position;
+use systole_data::PipelinePosition;
 use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt};
 use systole_runtime::{Buffer, Params};
 
-/// Keeps a loop of your own in a folder, and takes it up again from there: states and the place in the data.
+/// Backs up a custom training loop in a folder and resumes it: states and data position.
 ///
-/// A loop that was killed and is started again goes on where its last backup was taken, in the middle of an epoch too, and ends
-/// with the same bits: what is to be the same must be a function of the state, its step number and the data.
+/// A killed loop resumes at its last backup, also in the middle of an epoch, and ends with the same bits, provided that
+/// each step depends only on the state, the step number and the data.
 ///
 /// ```
 /// use systole_data::Dataset;
@@ -44,32 +44,32 @@ use systole_runtime::{Buffer, Params};
 /// # }
 /// ```
 pub struct LoopBackup {
-    backups: Backups,
+    backups: BackupWriter,
 }
 
 impl LoopBackup {
-    /// Takes a folder for this loop; no other process may have it meanwhile.
+    /// Locks a folder for this loop and prepares it for backups.
     ///
     /// # Errors
-    /// When the folder cannot be made or written, or another process has it.
+    /// If the folder cannot be created or written, or another process uses it.
     pub fn open(options: BackupAndRestore) -> Result<LoopBackup> {
-        Ok(LoopBackup { backups: Backups::open(options)? })
+        Ok(LoopBackup { backups: BackupWriter::open(options)? })
     }
 
-    /// Puts the states where the newest whole backup has them, and returns the place in the data of the next step; `None` where
+    /// Restores the states from the newest intact backup and returns the data position of the next step; `None` if
     /// there is no backup.
     ///
     /// # Errors
-    /// When backups are there and none is whole, or they are of states with other arrays.
-    pub fn restore(&self, states: &mut [&mut LoopState]) -> Result<Option<Position>> {
-        let Some(FoundBackup { file, run, path }) = self.backups.latest()? else { return Ok(None) };
+    /// If no backup is intact, or the states in it have other arrays.
+    pub fn restore(&self, states: &mut [&mut LoopState]) -> Result<Option<PipelinePosition>> {
+        let Some(LoadedBackup { file, run, path }) = self.backups.latest()? else { return Ok(None) };
         let at = || path.display().to_string();
         let known = |name: &str| file.tensors.iter().any(|(n, _)| n == name);
         let there = (0..).take_while(|k| known(&format!("{k}/{STEPS}"))).count();
         if there != states.len() {
-            let what = "the backup has another number of states";
+            let what = "the backup has a different number of states";
             let e = Error::new(ErrorKind::Config, what).at(at());
-            return Err(e.hint("give restore the states that after_step was given, in their order"));
+            return Err(e.hint("pass restore the states of after_step, in the same order"));
         }
         for (k, state) in states.iter_mut().enumerate() {
             let put =
@@ -84,11 +84,12 @@ impl LoopBackup {
         run.position().at(at).map(Some)
     }
 
-    /// Has a backup written where one is due; `data` is the place of the next step's batch. A thread writes while steps go on.
+    /// Starts a backup if one is due; `data` is the data position of the next step. A thread writes it while training
+    /// continues.
     ///
     /// # Errors
-    /// What went wrong with an earlier backup (a full disk): the loop may go on without it.
-    pub fn after_step(&mut self, states: &[&LoopState], data: &Position) -> Result<()> {
+    /// If an earlier backup failed (such as for a full disk); the loop may continue without it.
+    pub fn after_step(&mut self, states: &[&LoopState], data: &PipelinePosition) -> Result<()> {
         let step = steps(states);
         if !self.backups.is_due(step, false) {
             return Ok(());
@@ -96,24 +97,24 @@ impl LoopBackup {
         self.backups.save(step, false, || snapshot(states, data, false))
     }
 
-    /// Has a last backup written and waits for it.
+    /// Writes a final backup and waits for it.
     ///
     /// # Errors
-    /// When it could not be written.
-    pub fn finish(mut self, states: &[&LoopState], data: &Position) -> Result<()> {
+    /// If it cannot be written.
+    pub fn finish(mut self, states: &[&LoopState], data: &PipelinePosition) -> Result<()> {
         self.backups.save(steps(states), true, || snapshot(states, data, true))
     }
 }
 
 const STEPS: &str = "steps";
 
-/// What backups are told apart by.
+/// Returns the total step count, which identifies backups.
 fn steps(states: &[&LoopState]) -> u64 {
     states.iter().map(|state| state.steps).sum()
 }
 
-fn snapshot(states: &[&LoopState], data: &Position, finished: bool) -> Result<ModelFile> {
-    let place = RunPlace {
+fn snapshot(states: &[&LoopState], data: &PipelinePosition, finished: bool) -> Result<ModelFile> {
+    let place = RunPosition {
         epoch: usize::try_from(data.epoch).unwrap_or(usize::MAX),
         steps: usize::try_from(data.taken).unwrap_or(usize::MAX),
         finished,
@@ -135,28 +136,32 @@ fn snapshot(states: &[&LoopState], data: &Position, finished: bool) -> Result<Mo
     Ok(file)
 }
 
-/// The arrays of a file for a tree, which must be of its names and types.
+/// Reads the arrays of a tree from a file; names and types must match.
 fn taken(file: &ModelFile, prefix: &str, old: &mut Params<Buffer>) -> Result<()> {
     let mut new = Params::new();
     for (name, value) in old.iter() {
         match file.get(&format!("{prefix}{name}")) {
             Some(found) if found.ty() == value.ty() => new.insert(name, found.clone().into()),
             Some(found) => {
-                return Err(other(&format!("{name} is {} there and {} here", found.ty(), value.ty())));
+                return Err(other(&format!(
+                    "{name} is {} in the backup and {} in the state",
+                    found.ty(),
+                    value.ty()
+                )));
             }
-            None => return Err(other(&format!("{name} is not in it"))),
+            None => return Err(other(&format!("{name} is missing from the backup"))),
         }
     }
     let mut there = file.tensors.iter().filter_map(|(name, _)| name.strip_prefix(prefix));
     if let Some(name) = there.find(|name| new.get(name).is_none()) {
-        return Err(other(&format!("it has {name}, which is not here")));
+        return Err(other(&format!("{name} is in the backup, but not in the state")));
     }
     *old = new;
     Ok(())
 }
 
 fn other(why: &str) -> Error {
-    Error::new(ErrorKind::Config, "the backup is of another loop")
+    Error::new(ErrorKind::Config, "the backup is from a different training loop")
         .because(why)
-        .hint("prepare the state with the weights and the optimizer of the loop that it is of, or choose another folder")
+        .hint("build the state with the weights and optimizer of the backup's loop, or choose another folder")
 }

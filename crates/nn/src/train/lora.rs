@@ -1,8 +1,8 @@
-//! LoRA of a model: low-rank adapters of its kernels train, the kernels themselves stay; merged where the model is saved.
+//! LoRA: trains low-rank adapters of frozen kernels, and merges them when the model is saved.
 
 use crate::did_you_mean::unknown;
 use crate::layer::adapter::{Adapters, adapter_paths, is_adaptable, is_adapter};
-use crate::layer::quantized_weight::{Held, packed_paths};
+use crate::layer::quantized_weight::{QuantizedWeight, packed_paths};
 use crate::layer::{Precision, WeightSpec};
 use crate::layers::LayerSpec;
 use crate::model::architecture::{Architecture, LayerNode};
@@ -16,17 +16,17 @@ use std::sync::Arc;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result};
 use systole_runtime::Buffer;
 
-/// Which layers get adapters, and of what size. Source: Hu et al. 2021, with Keras's words.
+/// LoRA options: which layers get adapters, and their rank. Source: Hu et al. 2021, with Keras's terms.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoraOptions {
-    /// Columns of A and rows of B. Default: 8.
+    /// Rank: columns of A and rows of B. Default: 8.
     pub rank: usize,
-    /// The product of the adapters is multiplied by `alpha / rank`. Default: the rank.
+    /// Scale of the adapters: their product is multiplied by `alpha / rank`. Default: the rank.
     pub alpha: Option<f64>,
-    /// Layers that get adapters, by their path in the model or its last part; `*` stands for anything: `*attention*`, `query`. Default:
-    /// all that have a `kernel` or `embeddings`.
+    /// Layers that get adapters, by path or its last component, with `*` as a wildcard: `*attention*`, `query`.
+    /// Default: all layers with a `kernel` or `embeddings`.
     pub layers: Vec<String>,
-    /// Layers of the model that train whole, without adapters: a new head. Default: none.
+    /// Layers that train fully, without adapters, such as a new head. Default: none.
     pub train: Vec<String>,
 }
 
@@ -36,35 +36,35 @@ impl Default for LoraOptions {
     }
 }
 
-/// What the metadata of a file of adapters calls them.
+/// Format name in the metadata of adapter files.
 const FORMAT: &str = "lora";
 
 impl LoraOptions {
-    /// The first argument that makes no sense, what is wrong with it, and what to try.
+    /// Returns the first invalid argument, the problem and a hint.
     pub fn wrong(&self) -> Option<(&'static str, String, &'static str)> {
         let alpha = self.alpha.filter(|a| !(a.is_finite() && *a > 0.0));
         if self.rank == 0 || self.rank > 1 << 16 {
             return Some((
                 "rank",
                 format!("rank is {}", self.rank),
-                "give a whole number from 1 on, such as 8",
+                "choose an integer of at least 1, such as 8",
             ));
         }
         if let Some(alpha) = alpha {
             return Some((
                 "alpha",
                 format!("alpha is {alpha}"),
-                "give a number above 0, such as the rank or twice it",
+                "choose a value above 0, such as the rank or twice the rank",
             ));
         }
         let none = self.layers.is_empty();
         none.then(|| {
-            ("layers", "layers names none".into(), "name layers: [\"*attention*\"], or all: [\"*\"]")
+            ("layers", "layers is an empty list".into(), "list layers: [\"*attention*\"], or all: [\"*\"]")
         })
     }
 }
 
-/// The layer that a weight is of: of models in the place of layers the layer inside.
+/// Returns the layer that owns a weight; looks inside nested models.
 fn inner_layer<'a>(layer: &'a LayerSpec, path: &str) -> Option<&'a LayerSpec> {
     let Some(model) = layer.nested() else { return Some(layer) };
     let (first, rest) = path.split_once('/').unwrap_or((path, ""));
@@ -77,11 +77,12 @@ fn folder_of(path: &str) -> &str {
 }
 
 impl Model {
-    /// Freezes the model and gives kernels of the layers that are meant low-rank adapters, which alone train, with the layers of
-    /// [`LoraOptions::train`]: `kernel + alpha / rank · A · B`, `lora_kernel_a: f32[…, rank]` (he_uniform), `lora_kernel_b: f32[rank, out]`
-    /// (zeros), so that outputs are at first what they were. Kernels that [`ModelFile::pack_weights`] packed in the file that the model
-    /// is of stay whole numbers in memory, with adapters and without ([`Model::packed_weights`]). Returns the paths of the kernels. What the optimizer had gathered is given
-    /// up. [`Model::save`] writes plain kernels; backups of a run have the adapters.
+    /// Freezes the model and adds low-rank adapters to the kernels of the selected layers: `kernel + alpha / rank · A ·
+    /// B` with `lora_kernel_a: f32[…, rank]` (he_uniform) and `lora_kernel_b: f32[rank, out]` (zeros), so that outputs
+    /// are unchanged at first. Only adapters and the layers in [`LoraOptions::train`] train. Kernels that
+    /// [`ModelFile::pack_weights`] stored as integers stay integers in memory ([`Model::packed_weights`]). Returns the
+    /// paths of the kernels. The optimizer's state is reset. [`Model::save`] writes merged kernels; backups of a run
+    /// keep the adapters.
     ///
     /// ```
     /// use systole_ir::{DType::F32, TensorType};
@@ -97,7 +98,8 @@ impl Model {
     /// ```
     ///
     /// # Errors
-    /// When the model is not built or has adapters, an argument makes no sense, or a pattern means no layer: names the nearest.
+    /// If the model is not built or has adapters, an argument is invalid, or a pattern matches no layer (suggests the
+    /// nearest).
     pub fn enable_lora(&mut self, options: LoraOptions) -> Result<Vec<String>> {
         if let Some((key, what, hint)) = options.wrong() {
             return Err(Error::new(ErrorKind::Config, what).at(format!("{key} of LoRA")).hint(hint));
@@ -128,14 +130,14 @@ impl Model {
         Ok(adapted)
     }
 
-    /// Weights of a layer that a file has packed and nothing has changed since, by their path in the layer.
-    pub(crate) fn packed_of(&self, prefix: &str) -> Vec<(String, Arc<Held>)> {
+    /// Returns a layer's unchanged integer weights from a file, by path within the layer.
+    pub(crate) fn packed_of(&self, prefix: &str) -> Vec<(String, Arc<QuantizedWeight>)> {
         let one =
             |(path, value): (&str, &Buffer)| Some((path.strip_prefix(prefix)?.to_string(), value.origin()?));
         self.weights().into_iter().filter_map(one).collect()
     }
 
-    /// Paths of weights that are whole numbers in memory, beside adapters.
+    /// Returns the paths of weights kept as integers in memory, next to adapters.
     pub fn packed_weights(&self) -> Vec<String> {
         let of = |node: &LayerNode| {
             let own = node.layer.adapters().map(|own| own.packed.keys().cloned().collect::<Vec<_>>());
@@ -147,7 +149,7 @@ impl Model {
         self.architecture.nodes.iter().flat_map(of).collect()
     }
 
-    /// Whether a weight is whole numbers or scales of one that is packed.
+    /// Whether a weight holds the integers or scales of a quantized weight.
     pub(crate) fn is_of_packed(&self, path: &str) -> bool {
         let (layer, rest) = path.split_once('/').unwrap_or((path, ""));
         let node = self.architecture.nodes.iter().find(|node| node.name == layer);
@@ -157,21 +159,21 @@ impl Model {
     fn check_for_lora(&self) -> Result<()> {
         let refuse = |what: &str, hint: &str| Err(Error::new(ErrorKind::Config, what).hint(hint));
         if !self.is_built() {
-            return refuse("the model has no weights yet", "build it first: model.build(&[…])");
+            return refuse("the model has no weights yet", "build it first with model.build(&[…])");
         }
         if self.has_adapters() {
-            return refuse("the model has adapters already", "merge them first: merge_lora()");
+            return refuse("the model already has adapters", "call merge_lora() first");
         }
         if !self.architecture.networks.is_empty() {
             return refuse(
-                "LoRA is of models of one network",
-                "leave adapters out of models of several networks",
+                "LoRA does not support models with several networks",
+                "use a model with a single network",
             );
         }
         Ok(())
     }
 
-    /// Paths of the weights that get adapters.
+    /// Returns the paths of the weights that get adapters.
     fn adapted_by(&self, options: &LoraOptions) -> Result<Vec<String>> {
         let nodes = &self.architecture.nodes;
         let trains = |name: &str| options.train.iter().any(|pattern| means(pattern, name));
@@ -190,7 +192,7 @@ impl Model {
             for pattern in patterns {
                 if !names.iter().any(|name| means(pattern, name)) {
                     let what = format!(
-                        "`{pattern}` means no layer that could {}",
+                        "pattern `{pattern}` matches no layer that can {}",
                         if std::ptr::eq(names, &layers) { "have adapters" } else { "train" }
                     );
                     return Err(unknown(&what, pattern, names));
@@ -204,14 +206,14 @@ impl Model {
         let adapted: Vec<String> = all.iter().filter(meant).map(|path| path.to_string()).collect();
         if adapted.is_empty() {
             return Err(Error::new(ErrorKind::Config, "no layer gets adapters")
-                .because("those that are meant all train whole")
-                .hint("name other layers, or let fewer train whole"));
+                .because("all selected layers train fully")
+                .hint("choose other layers, or remove some from train"));
         }
         Ok(adapted)
     }
 
-    /// The same model with other adapters or places to round at: weights of the same path stay unless `values` has others, new ones are
-    /// drawn.
+    /// Rebuilds the model with other adapters or fake quantization: weights with unchanged paths are kept unless
+    /// `values` has others; new ones are initialized.
     pub(crate) fn restructure(
         &mut self,
         architecture: Architecture,
@@ -230,12 +232,12 @@ impl Model {
         self.recompile()
     }
 
-    /// Whether a layer of the model has adapters.
+    /// Whether any layer of the model has adapters.
     pub fn has_adapters(&self) -> bool {
         self.architecture.nodes.iter().any(|node| node.layer.adapters().is_some())
     }
 
-    /// The structure without adapters.
+    /// Returns the architecture without adapters.
     pub(crate) fn plain_architecture(&self) -> Architecture {
         let plain =
             |node: &LayerNode| LayerNode { layer: node.layer.clone().with_adapters(None), ..node.clone() };
@@ -243,7 +245,7 @@ impl Model {
         Architecture { nodes, ..(*self.architecture).clone() }
     }
 
-    /// Kernels with what their adapters add, and those that are packed, by path.
+    /// Returns kernels with adapters merged, and dequantized kernels, by path.
     pub(crate) fn merged_kernels(&self) -> Result<BTreeMap<String, Buffer>> {
         let mut merged = BTreeMap::new();
         for node in &self.architecture.nodes {
@@ -252,7 +254,7 @@ impl Model {
             for (path, packing) in &own.packed {
                 let path = format!("{prefix}{path}");
                 let [numbers, scales] = packed_paths(&path);
-                let held = Held {
+                let held = QuantizedWeight {
                     packing: packing.clone(),
                     numbers: self.weight(&numbers)?,
                     scales: self.weight(&scales)?,
@@ -278,20 +280,19 @@ impl Model {
         Ok(merged)
     }
 
-    /// Makes it a plain model whose kernels have what their adapters added. It trains whole again; what the optimizer had gathered
-    /// is given up.
+    /// Merges the adapters into the kernels and makes the whole model trainable again. The optimizer's state is reset.
     ///
     /// # Errors
-    /// As [`Model::weight`].
+    /// See [`Model::weight`].
     pub fn merge_lora(&mut self) -> Result<()> {
         let (plain, values) = (self.plain_architecture(), self.merged_kernels()?);
         self.restructure(plain, values)
     }
 
-    /// Writes the adapters alone: `dense/lora_kernel_a`, …, with rank and alpha in the metadata.
+    /// Writes only the adapters: `dense/lora_kernel_a`, …, with rank and alpha in the metadata.
     ///
     /// # Errors
-    /// When the model has none, or the file cannot be written.
+    /// If the model has no adapters, or the file cannot be written.
     pub fn save_adapters(&self, path: impl AsRef<Path>) -> Result<()> {
         if !self.has_adapters() {
             return Err(Error::new(ErrorKind::Config, "the model has no adapters to save")
@@ -306,25 +307,25 @@ impl Model {
         if self.leads() { file.save(path.as_ref()) } else { Ok(()) }
     }
 
-    /// Takes the adapters of a file that [`Model::save_adapters`] wrote, for a model with the same ones.
+    /// Loads the adapters of a file from [`Model::save_adapters`] into a model with the same adapters.
     ///
     /// # Errors
-    /// When the file is damaged, or its adapters are not those of the model: names the first.
+    /// If the file is damaged, or its adapters differ from the model's; names the first.
     pub fn load_adapters(&mut self, path: impl AsRef<Path>) -> Result<()> {
         let file = ModelFile::load(path.as_ref())?;
         let own = self.specs.iter().filter(|spec| is_adapter(&spec.path)).count();
         if own != file.tensors.len() || !file.metadata.contains_key(FORMAT) {
             let what =
-                format!("{} has {} adapters, the model {own}", path.as_ref().display(), file.tensors.len());
+                format!("{} has {} adapters, expected {own}", path.as_ref().display(), file.tensors.len());
             return Err(
-                Error::new(ErrorKind::Data, what).hint("enable_lora with the options of that run first")
+                Error::new(ErrorKind::Data, what).hint("call enable_lora with the options of that run first")
             );
         }
         file.tensors.into_iter().try_for_each(|(path, value)| self.set_weight(&path, value))
     }
 }
 
-/// `w: f32[…, out], a: f32[…, rank], b: f32[rank, out] → f32[…, out]`: w + scale · a · b.
+/// Merges an adapter: `w: f32[…, out], a: f32[…, rank], b: f32[rank, out] → f32[…, out]`: w + scale · a · b.
 fn merge(w: &Literal, a: &Literal, b: &Literal, scale: f32) -> Result<Literal> {
     let (mut all, a, b) = (w.as_slice::<f32>()?.to_vec(), a.as_slice::<f32>()?, b.as_slice::<f32>()?);
     let out = w.shape().last().copied().unwrap_or(1).max(1);

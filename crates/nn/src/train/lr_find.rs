@@ -1,5 +1,6 @@
-//! The learning-rate finder: a short run whose rate rises from step to step, and what its losses suggest. Source: fastai's
-//! `lr_find`, after Smith, 2015 (arXiv:1506.01186).
+//! Learning-rate finder: a short run with exponentially rising rate, and suggestions from its loss curve.
+//!
+//! Source: fastai's `lr_find`, after Smith, 2015 (arXiv:1506.01186).
 
 use crate::model::Model;
 use crate::model::batch::{Batch, BatchFields};
@@ -7,16 +8,16 @@ use crate::optimizer::schedule::Schedule;
 use systole_data::{Dataset, DatasetIter};
 use systole_ir::{Error, ErrorKind, Result};
 
-/// Arguments of [`Model::lr_find`], with fastai's names and defaults.
+/// Options of [`Model::lr_find`], with fastai's names and defaults.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LrFind {
-    /// The first rate.
+    /// First learning rate.
     pub start_lr: f64,
-    /// The last rate.
+    /// Last learning rate.
     pub end_lr: f64,
-    /// Updates of the weights.
+    /// Number of weight updates.
     pub num_it: usize,
-    /// Whether to stop once the smoothed loss is above four times the best.
+    /// Whether to stop once the smoothed loss exceeds four times the best.
     pub stop_div: bool,
 }
 
@@ -26,30 +27,30 @@ impl Default for LrFind {
     }
 }
 
-/// Decay of the running mean of losses.
+/// Decay of the loss's moving average.
 const SMOOTHING: f64 = 0.98;
-/// How many times the best loss ends the run.
+/// The run stops when the loss exceeds this multiple of the best.
 const DIVERGED: f64 = 4.0;
 
-/// What [`Model::lr_find`] saw.
+/// Result of [`Model::lr_find`]: learning rates and losses.
 #[derive(Clone, Debug, PartialEq)]
-pub struct LrFinder {
-    /// The rate of each update.
+pub struct LrFindResult {
+    /// Learning rate of each update.
     pub rates: Vec<f64>,
-    /// The running mean of the losses up to each update, corrected for its start at 0.
+    /// Bias-corrected moving average of the losses up to each update.
     pub losses: Vec<f64>,
-    /// How many updates were wanted.
+    /// Requested number of updates.
     pub num_it: usize,
-    /// Why it ended before that.
+    /// Why the run stopped early.
     pub stopped_because: Option<String>,
 }
 
 impl Model {
-    /// Trains for some updates with a rate that rises from each to the next, on batches of `data` with labels, and puts
-    /// weights, optimizer and step back to what they were.
+    /// Trains for a number of updates with exponentially rising learning rate on labelled batches of `data`, then
+    /// restores weights, optimizer and step.
     ///
-    /// With gradient accumulation an update is as many batches, and its loss their mean. In mixed float16 losses are those
-    /// before the scale.
+    /// With gradient accumulation an update uses several batches, and its loss is their mean. In mixed float16 losses
+    /// are unscaled.
     ///
     /// ```
     /// use systole_data::Dataset;
@@ -66,10 +67,10 @@ impl Model {
     /// ```
     ///
     /// # Errors
-    /// When the arguments make no sense, the model is not compiled, or the data have no batch that fits it.
-    pub fn lr_find(&mut self, data: &Dataset, options: LrFind) -> Result<LrFinder> {
+    /// If the arguments are invalid, the model is not compiled, or the data has no batch compatible with it.
+    pub fn lr_find(&mut self, data: &Dataset, options: LrFind) -> Result<LrFindResult> {
         options.check()?;
-        let mut batches = Batches::of(data, self.batch_fields())?;
+        let mut batches = InfiniteBatches::of(data, self.batch_fields())?;
         let first = batches.next()?;
         self.ready_for(&first)?;
         let rate = self.compiled()?.config.optimizer.learning_rate.clone();
@@ -80,10 +81,15 @@ impl Model {
         found
     }
 
-    fn sweep(&mut self, first: Batch, batches: &mut Batches<'_>, options: &LrFind) -> Result<LrFinder> {
+    fn sweep(
+        &mut self,
+        first: Batch,
+        batches: &mut InfiniteBatches<'_>,
+        options: &LrFind,
+    ) -> Result<LrFindResult> {
         let together = self.compiled()?.config.optimizer.gradient_accumulation_steps.unwrap_or(1).max(1);
         let mut found =
-            LrFinder { rates: vec![], losses: vec![], num_it: options.num_it, stopped_because: None };
+            LrFindResult { rates: vec![], losses: vec![], num_it: options.num_it, stopped_because: None };
         let (mut next, mut mean, mut best) = (Some(first), 0.0, f64::INFINITY);
         for i in 0..options.num_it {
             let rate = options.rate(i);
@@ -113,42 +119,46 @@ impl Model {
 }
 
 impl LrFind {
-    /// The rate of an update.
+    /// Returns the learning rate of an update.
     fn rate(&self, i: usize) -> f64 {
         self.start_lr * (self.end_lr / self.start_lr).powf(i as f64 / (self.num_it - 1) as f64)
     }
 
-    /// An error where the arguments make no sense.
+    /// Validates the options.
     ///
     /// # Errors
-    /// When the rates do not rise, or there are too few updates for a curve.
+    /// If the rates do not rise, or there are too few updates for a curve.
     pub fn check(&self) -> Result<()> {
         let wrong = |what: String, hint: &str| Err(Error::new(ErrorKind::Config, what).hint(hint));
         if !(self.start_lr > 0.0 && self.start_lr < self.end_lr && self.end_lr.is_finite()) {
-            let what = format!("there is no way up from rate {} to {}", self.start_lr, self.end_lr);
-            return wrong(what, "choose start_lr above 0 and end_lr above it; 1e-7 and 10 are usual");
+            let what =
+                format!("start_lr {} and end_lr {} are not a rising range", self.start_lr, self.end_lr);
+            return wrong(
+                what,
+                "choose start_lr above 0 and end_lr above it; the usual values are 1e-7 and 10",
+            );
         }
         if self.num_it < 20 {
             return wrong(
-                format!("{} updates show no curve", self.num_it),
-                "choose at least 20; 100 is usual",
+                format!("num_it is {}, too few for a curve", self.num_it),
+                "choose at least 20; the usual value is 100",
             );
         }
         Ok(())
     }
 }
 
-/// Batches without an end: pass after pass over the data.
-struct Batches<'a> {
+/// Infinite batches: repeats passes over the data.
+struct InfiniteBatches<'a> {
     data: &'a Dataset,
     fields: BatchFields,
     pass: u64,
     iter: DatasetIter,
 }
 
-impl Batches<'_> {
-    fn of(data: &Dataset, fields: BatchFields) -> Result<Batches<'_>> {
-        Ok(Batches { data, fields, pass: 0, iter: data.iter_epoch(0) })
+impl InfiniteBatches<'_> {
+    fn of(data: &Dataset, fields: BatchFields) -> Result<InfiniteBatches<'_>> {
+        Ok(InfiniteBatches { data, fields, pass: 0, iter: data.iter_epoch(0) })
     }
 
     fn next(&mut self) -> Result<Batch> {
@@ -158,7 +168,7 @@ impl Batches<'_> {
                 self.pass += 1;
                 self.iter = self.data.iter_epoch(self.pass);
                 self.iter.next().ok_or_else(|| {
-                    Error::new(ErrorKind::Data, "there is no batch to look for a learning rate with")
+                    Error::new(ErrorKind::Data, "the data has no batch for the learning-rate finder")
                         .hint("use a smaller batch, or more data")
                 })??
             }
@@ -167,17 +177,17 @@ impl Batches<'_> {
     }
 }
 
-/// The names that [`LrFinder::suggestion`] takes.
+/// Methods that [`LrFindResult::suggestion`] accepts.
 pub const SUGGESTIONS: [&str; 4] = ["valley", "slide", "minimum", "steep"];
 
-/// What the curve suggests.
-impl LrFinder {
-    /// A rate by one of [`SUGGESTIONS`]; `None` where the curve is too short for it.
+/// Suggested rates from the curve.
+impl LrFindResult {
+    /// Returns the rate suggested by one of the methods [`SUGGESTIONS`]; `None` if the curve is too short.
     ///
-    /// - `valley`: the middle of the longest way down (fastai's default).
-    /// - `slide`: before the last steep part, seen from the right.
-    /// - `minimum`: a tenth of the rate of the least loss.
-    /// - `steep`: where the loss falls most by the logarithm of the rate.
+    /// - `valley`: middle of the longest decreasing stretch (fastai's default).
+    /// - `slide`: before the last steep section, from the right.
+    /// - `minimum`: a tenth of the rate with the lowest loss.
+    /// - `steep`: where the loss falls fastest over the logarithm of the rate.
     pub fn suggestion(&self, name: &str) -> Option<f64> {
         let (rates, losses) = self.curve();
         match name {
@@ -189,8 +199,8 @@ impl LrFinder {
         }
     }
 
-    /// The part that suggestions look at: without the first tenth of the updates and the last five, and without what
-    /// follows a loss that is not finite.
+    /// Returns the part of the curve used for suggestions: without the first tenth and the last five updates, and
+    /// without everything from a non-finite loss on.
     pub fn curve(&self) -> (&[f64], &[f64]) {
         let from = (self.num_it / 10).min(self.losses.len());
         let to = self.losses.len().saturating_sub(5).max(from);
@@ -203,7 +213,7 @@ fn least(losses: &[f64]) -> Option<usize> {
     (0..losses.len()).min_by(|&a, &b| losses[a].total_cmp(&losses[b]))
 }
 
-/// The longest subsequence that falls, a third of its length and half of that after where it begins.
+/// Finds the longest decreasing subsequence and returns the rate at one third of it, plus half of that.
 fn valley(rates: &[f64], losses: &[f64]) -> Option<f64> {
     let mut lengths = vec![1usize; losses.len()];
     let mut end = 0;
@@ -217,14 +227,14 @@ fn valley(rates: &[f64], losses: &[f64]) -> Option<f64> {
             }
         }
     }
-    // One before the first of them may be meant, as fastai counts.
+    // May be one before the first, as fastai counts.
     let start = end as i64 - *lengths.get(end)? as i64;
     let section = (end as i64 - start) as f64 / 3.0;
     let at = start + section as i64 + (section / 2.0) as i64;
     rates.get(usize::try_from(at).unwrap_or(0)).copied()
 }
 
-/// Slopes of the losses by number of update, as `numpy.gradient`.
+/// Slopes of the losses per update, as `numpy.gradient`.
 fn slopes(losses: &[f64]) -> Vec<f64> {
     let n = losses.len();
     (0..n)
@@ -237,7 +247,7 @@ fn slopes(losses: &[f64]) -> Vec<f64> {
         .collect()
 }
 
-/// A window of 15 moves left while the slopes at its ends differ.
+/// Moves a window of 15 to the left while the slopes at its ends differ.
 fn slide(rates: &[f64], losses: &[f64]) -> Option<f64> {
     const WIDTH: usize = 15;
     const LEAST: f64 = 0.005;

@@ -1,4 +1,4 @@
-//! Training: `fit`, and what loops of training share.
+//! Training: `fit`, fine-tuning, LoRA, learning-rate finder, multi-host training and weight averaging.
 
 pub(crate) mod batch_size_finder;
 pub(crate) mod device_batch;

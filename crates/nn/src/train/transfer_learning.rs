@@ -1,40 +1,40 @@
-//! What a model has of another one: its weights, layers of it that stay as they are, and a part that is new.
+//! Transfer learning: copies weights from another model, replaces the head, freezes layers.
 //!
-//! The part that may be new is the head: the last layer with weights, or all layers from a named one on.
+//! The head is the last layer with weights, or all layers from a named one on.
 
 use crate::did_you_mean::unknown;
-use crate::layer::lowering::Lowering;
+use crate::layer::lowering::LayerLowering;
 use crate::model::Model;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use systole_ir::{Error, ErrorKind, Result};
 
-/// What batch normalisations among frozen layers do.
+/// Behavior of batch normalization in frozen layers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FrozenBatchNorm {
-    /// They train: gamma, beta and the moving statistics follow the new data, whose pictures may be lit otherwise.
+    /// Trains: gamma, beta and the moving statistics adapt to the new data, such as images with other lighting.
     /// fastai's `train_bn=True`.
     #[default]
     Train,
-    /// They stay as they are and use their moving statistics, as every frozen layer in Keras.
+    /// Frozen, using the moving statistics, as every frozen layer in Keras.
     Inference,
 }
 
-/// Which weights [`Model::take_weights`] took, by path.
+/// Result of [`Model::take_weights`]: paths of copied, new and unused weights.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct TakenWeights {
-    /// Those of the other model.
+pub struct TransferredWeights {
+    /// Weights copied from the other model.
     pub taken: Vec<String>,
-    /// Those that begin anew.
+    /// Newly initialized weights.
     pub new: Vec<String>,
-    /// Those of the other model that nothing here has a place for.
+    /// Weights of the other model that were not used.
     pub left: Vec<String>,
 }
 
 impl Model {
-    /// The first layer of the head: the one named, or the last one that has weights.
+    /// Returns the index of the head's first layer: the named one, or the last with weights.
     fn head(&self, from: Option<&str>) -> Result<usize> {
         let nodes = &self.architecture.nodes;
         if let Some(name) = from {
@@ -45,23 +45,28 @@ impl Model {
         let with_weights: BTreeSet<&str> = self.specs.iter().map(|s| layer_of(&s.path)).collect();
         nodes.iter().rposition(|n| with_weights.contains(n.name.as_str())).ok_or_else(|| {
             let e = Error::new(ErrorKind::Config, "the model has no layer with weights");
-            e.hint(if self.is_built() { "add one" } else { "build it first: model.build(&[…])" })
+            e.hint(if self.is_built() {
+                "add a layer with weights"
+            } else {
+                "build it first with model.build(&[…])"
+            })
         })
     }
 
-    /// Names of the layers before the head, and of those from there on.
+    /// Returns the names of the layers before the head, and of those in the head.
     pub(crate) fn body_and_head(&self, from: Option<&str>) -> Result<(Vec<String>, Vec<String>)> {
         let head = self.head(from)?;
         let names = |nodes: &[crate::LayerNode]| nodes.iter().map(|n| n.name.clone()).collect::<Vec<_>>();
         let (body, head) = self.architecture.nodes.split_at(head);
         let (mut body, head) = (names(body), names(head));
-        // A layer that is in both shares its weights: it is of the head.
+        // A layer in both shares its weights and belongs to the head.
         body.retain(|name| !head.contains(name));
         Ok((body, head))
     }
 
-    /// Takes the weights of the same names from another model. From the layer `head` on (by default the last one that has
-    /// weights) those of other shapes begin anew, and with `anew` all of them do: the head of another number of classes.
+    /// Copies weights with the same paths from another model. From the layer `head` on (default: the last one with
+    /// weights), weights with other shapes are newly initialized, and with `anew` all are: a head for another number of
+    /// classes.
     ///
     /// ```
     /// use systole_ir::{DType::F32, TensorType};
@@ -79,8 +84,13 @@ impl Model {
     /// ```
     ///
     /// # Errors
-    /// When a weight before the head is missing there or has another shape: names both.
-    pub fn take_weights(&mut self, from: &Model, head: Option<&str>, anew: bool) -> Result<TakenWeights> {
+    /// If a weight before the head is missing in the other model or has another shape; names both.
+    pub fn take_weights(
+        &mut self,
+        from: &Model,
+        head: Option<&str>,
+        anew: bool,
+    ) -> Result<TransferredWeights> {
         let (_, head) = self.body_and_head(head)?;
         let theirs: BTreeMap<&str, &[usize]> =
             from.specs.iter().map(|s| (s.path.as_str(), s.shape.as_slice())).collect();
@@ -94,7 +104,7 @@ impl Model {
                 _ => {}
             }
         }
-        let mut all = TakenWeights::default();
+        let mut all = TransferredWeights::default();
         for spec in &self.specs {
             let is_new = new_layers.contains(layer_of(&spec.path));
             if is_new { &mut all.new } else { &mut all.taken }.push(spec.path.clone());
@@ -110,32 +120,36 @@ impl Model {
         Ok(all)
     }
 
-    /// A weight that another model has not, or of another shape.
+    /// Error for a weight that is missing in the other model or has another shape there.
     fn misfit(&self, from: &Model, path: &str, shape: &[usize]) -> Error {
         let theirs = from.specs.iter().find(|s| s.path == path);
         let layers =
             |m: &Model| m.architecture.nodes.iter().map(|n| n.name.clone()).collect::<Vec<_>>().join(", ");
         match theirs {
             Some(theirs) => {
-                let what = format!(
-                    "weight {path} is f32{shape:?} here and f32{:?} in the saved model",
-                    theirs.shape
-                );
+                let what =
+                    format!("weight {path} has shape {shape:?}, but {:?} in the saved model", theirs.shape);
                 Error::new(ErrorKind::Config, what)
-                    .because("only the head may have other shapes, which begins anew")
-                    .hint("give the layer the arguments that it has there, or begin the head earlier: freeze_until")
+                    .because("only weights of the head, which are newly initialized, may have other shapes")
+                    .hint(
+                        "give the layer the saved model's arguments, or set freeze_until to an earlier layer",
+                    )
             }
             None => {
-                let what = format!("the saved model has no weight {path}, f32{shape:?} here");
+                let what = format!("the saved model lacks weight {path} of shape {shape:?}");
                 Error::new(ErrorKind::Config, what)
-                    .because(format!("its layers are {}; those here are {}", layers(from), layers(self)))
-                    .hint("use its layers, with their names")
+                    .because(format!(
+                        "its layers are {}; this model's layers are {}",
+                        layers(from),
+                        layers(self)
+                    ))
+                    .hint("use the saved model's layers and names")
             }
         }
     }
 
-    /// Freezes all layers before `layer` (by default before the last one that has weights): the optimizer leaves their weights as they
-    /// are. Returns the names of those that have any. State that the optimizer has gathered is given up.
+    /// Freezes all layers before `layer` (default: before the last one with weights), so that the optimizer does not
+    /// change their weights. Returns the names of frozen layers that have weights. The optimizer's state is reset.
     ///
     /// ```
     /// use systole_ir::{DType::F32, TensorType};
@@ -148,12 +162,12 @@ impl Model {
     /// ```
     ///
     /// # Errors
-    /// When there is no such layer (names the nearest), or nothing is left that trains.
+    /// If there is no such layer (suggests the nearest), or no trainable layer remains.
     pub fn freeze_until(&mut self, layer: Option<&str>, batch_norm: FrozenBatchNorm) -> Result<Vec<String>> {
         let (body, _) = self.body_and_head(layer)?;
         let freezes = |node: &crate::LayerNode| {
             let trains = batch_norm == FrozenBatchNorm::Train
-                && matches!(node.layer.layer().lowering(), Ok(Lowering::BatchNormalization { .. }));
+                && matches!(node.layer.layer().lowering(), Ok(LayerLowering::BatchNormalization { .. }));
             body.contains(&node.name) && !trains
         };
         let flags: Vec<bool> =
@@ -162,19 +176,19 @@ impl Model {
             self.architecture.nodes.iter().filter(|n| freezes(n)).map(|n| n.name.clone()).collect();
         self.set_trainable(&flags)?;
         if self.is_built() && self.state.trainable.is_empty() {
-            let e = Error::new(ErrorKind::Config, "nothing is left that trains");
-            return Err(e.hint("freeze fewer layers: name the first one that is to train"));
+            let e = Error::new(ErrorKind::Config, "no trainable layer remains");
+            return Err(e.hint("freeze fewer layers: name the first layer to train"));
         }
         let has_weights: BTreeSet<&str> = self.specs.iter().map(|s| layer_of(&s.path)).collect();
         Ok(frozen.into_iter().filter(|name| has_weights.contains(name.as_str())).collect())
     }
 
-    /// Which of the layers train, in their order.
+    /// Returns for each layer whether it trains.
     pub(crate) fn trainable_flags(&self) -> Vec<bool> {
         self.architecture.nodes.iter().map(|n| n.layer.is_trainable()).collect()
     }
 
-    /// Says of each layer whether it trains. Weights stay; what is compiled is compiled anew.
+    /// Sets for each layer whether it trains. Weights are kept; a compiled model is recompiled.
     pub(crate) fn set_trainable(&mut self, flags: &[bool]) -> Result<()> {
         let mut architecture = (*self.architecture).clone();
         for (node, flag) in architecture.nodes.iter_mut().zip(flags) {
@@ -193,7 +207,7 @@ impl Model {
     }
 }
 
-/// The layer that a weight belongs to.
+/// Returns the layer that a weight belongs to.
 pub(crate) fn layer_of(path: &str) -> &str {
     path.split('/').next().unwrap_or(path)
 }

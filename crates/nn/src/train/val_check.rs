@@ -1,4 +1,4 @@
-//! When a model is validated: after epochs, or in the middle of them by Lightning's `val_check_interval`.
+//! Decides when `fit` validates: after epochs, or within them by Lightning's `val_check_interval`.
 
 use crate::callback::trainer_limits::time;
 use crate::model::history::Logs;
@@ -7,15 +7,15 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 use systole_ir::{Error, ErrorKind, Result};
 
-/// How often within an epoch a model is validated: `0.25` is after every quarter of it, `100` after every hundred batches,
-/// `"00:10:00"` once ten minutes have gone by. `1.0` is after each epoch, `1` after each batch.
+/// How often a model is validated within an epoch: `0.25` after every quarter, `100` after every hundred batches,
+/// `"00:10:00"` every ten minutes. `1.0` means after each epoch, `1` after each batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ValCheckInterval {
-    /// A share of the epoch's batches, above 0 and up to 1.
+    /// Fraction of the epoch's batches, above 0 and at most 1.
     Share(f64),
-    /// Batches; more than an epoch has are counted through the epochs.
+    /// Number of batches; if larger than an epoch, counted across epochs.
     Batches(usize),
-    /// Time that training goes on after a validation.
+    /// Time between validations.
     Time(Duration),
 }
 
@@ -29,9 +29,9 @@ impl FromStr for ValCheckInterval {
         let batches = text.parse().ok().filter(|n| *n > 0).map(ValCheckInterval::Batches);
         let share = || text.parse().ok().filter(|s| *s > 0.0 && *s <= 1.0).map(ValCheckInterval::Share);
         batches.or_else(share).ok_or_else(|| {
-            let what = format!("`{text}` is no interval of validations");
+            let what = format!("expected a validation interval, got `{text}`");
             Error::new(ErrorKind::Config, what).hint(
-                "a share of the epoch's batches as 0.25, a number of them as 100, or a time as \"00:10:00\"",
+                "give a fraction of the epoch's batches (0.25), a number of batches (100) or a time (\"00:10:00\")",
             )
         })
     }
@@ -42,17 +42,17 @@ impl<'de> Deserialize<'de> for ValCheckInterval {
         #[derive(Deserialize)]
         #[serde(
             untagged,
-            expecting = "expected a share such as 0.25, a number of batches such as 100 or a time such as \"00:10:00\""
+            expecting = "expected a fraction such as 0.25, a number of batches such as 100 or a time such as \"00:10:00\""
         )]
-        enum Written {
+        enum SerializedInterval {
             Batches(usize),
             Share(f64),
             Time(String),
         }
-        let text = match Written::deserialize(deserializer)? {
-            Written::Batches(n) => n.to_string(),
-            Written::Share(share) => format!("{share:?}"),
-            Written::Time(text) => text,
+        let text = match SerializedInterval::deserialize(deserializer)? {
+            SerializedInterval::Batches(n) => n.to_string(),
+            SerializedInterval::Share(share) => format!("{share:?}"),
+            SerializedInterval::Time(text) => text,
         };
         text.parse().map_err(|e: Error| serde::de::Error::custom(e.what()))
     }
@@ -73,50 +73,52 @@ impl Serialize for ValCheckInterval {
     }
 }
 
-/// What [`ValCheckInterval`] means for the batches of a run.
+/// Validation schedule of a run, resolved from [`ValCheckInterval`].
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Every {
-    /// Epochs alone.
+enum ValidationTrigger {
+    /// After epochs only.
     Epoch,
-    /// Batches of an epoch.
+    /// Every so many batches of an epoch.
     Batches(usize),
-    /// Batches of the run, whose epochs have so many.
+    /// Every so many batches across epochs; the second value is the batches per epoch.
     Across(usize, usize),
     Time(Duration),
 }
 
-/// When the run that is going on is validated.
+/// Validation schedule of a run in progress.
 #[derive(Debug)]
 pub(crate) struct ValCheck {
-    every: Every,
-    /// Every so many epochs.
+    every: ValidationTrigger,
+    /// Validate every this many epochs.
     epochs: usize,
     first_epoch: usize,
-    /// When this start or the last validation was, and the time before that the start began.
+    /// Time of this start or the last validation, and the time since the last validation from before this start.
     since: (Instant, Duration),
-    /// The step of the last validation, and its values.
+    /// Step of the last validation, and its values.
     pub(crate) last: Option<(u64, Logs)>,
 }
 
 impl ValCheck {
-    /// `steps`: those of an epoch, where they are known.
+    /// Creates the schedule. `steps`: steps per epoch, if known.
     pub(crate) fn new(
         interval: Option<ValCheckInterval>,
         (epochs, first_epoch): (usize, usize),
         steps: Option<usize>,
     ) -> Result<ValCheck> {
         let every = match (interval, steps) {
-            (None, _) => Every::Epoch,
-            (Some(ValCheckInterval::Time(time)), _) => Every::Time(time),
-            (Some(ValCheckInterval::Batches(n)), Some(steps)) if n > steps => Every::Across(n, steps),
-            (Some(ValCheckInterval::Batches(n)), _) => Every::Batches(n),
+            (None, _) => ValidationTrigger::Epoch,
+            (Some(ValCheckInterval::Time(time)), _) => ValidationTrigger::Time(time),
+            (Some(ValCheckInterval::Batches(n)), Some(steps)) if n > steps => {
+                ValidationTrigger::Across(n, steps)
+            }
+            (Some(ValCheckInterval::Batches(n)), _) => ValidationTrigger::Batches(n),
             (Some(ValCheckInterval::Share(share)), Some(steps)) => {
-                Every::Batches(((steps as f64 * share) as usize).max(1))
+                ValidationTrigger::Batches(((steps as f64 * share) as usize).max(1))
             }
             (Some(ValCheckInterval::Share(_)), None) => {
-                let what = "val_check_interval is a share of an unknown number of batches";
+                let what = "val_check_interval is a fraction of an unknown number of batches";
                 return Err(Error::new(ErrorKind::Config, what)
-                    .because("the data do not tell how many batches they have")
+                    .because("the dataset does not report its number of batches")
                     .hint("give a number of batches: val_check_interval = 100"));
             }
         };
@@ -124,41 +126,41 @@ impl ValCheck {
         Ok(ValCheck { every, epochs, first_epoch, since, last: None })
     }
 
-    /// Whether a validation is due after `done` batches of an epoch, which are all of it or not.
+    /// Whether a validation is due after `done` batches of an epoch; `is_whole`: whether these are all of it.
     pub(crate) fn is_due(&self, epoch: usize, done: usize, is_whole: bool) -> bool {
         let in_epoch = (epoch + 1).is_multiple_of(self.epochs);
         match self.every {
-            Every::Epoch => is_whole && in_epoch,
-            Every::Batches(n) => in_epoch && done.is_multiple_of(n),
-            Every::Across(n, steps) => {
+            ValidationTrigger::Epoch => is_whole && in_epoch,
+            ValidationTrigger::Batches(n) => in_epoch && done.is_multiple_of(n),
+            ValidationTrigger::Across(n, steps) => {
                 ((epoch - self.first_epoch.min(epoch)) * steps + done).is_multiple_of(n)
             }
-            Every::Time(time) => self.waited() >= time,
+            ValidationTrigger::Time(time) => self.waited() >= time,
         }
     }
 
-    /// Whether it is by the clock, on which several hosts do not agree.
+    /// Whether the schedule is by time, which several hosts cannot agree on.
     pub(crate) fn is_by_time(&self) -> bool {
-        matches!(self.every, Every::Time(_))
+        matches!(self.every, ValidationTrigger::Time(_))
     }
 
-    /// Writes down a validation.
+    /// Records a validation.
     pub(crate) fn take(&mut self, step: u64, logs: Logs) {
         self.since = (Instant::now(), Duration::ZERO);
         self.last = Some((step, logs));
     }
 
-    /// The values of a validation after this step, where there was one.
+    /// Returns the values of a validation at this step, if there was one.
     pub(crate) fn at(&self, step: u64) -> Option<&Logs> {
         self.last.as_ref().filter(|(at, _)| *at == step).map(|(_, logs)| logs)
     }
 
-    /// The time since the last validation, all starts together.
+    /// Returns the time since the last validation, including earlier starts.
     pub(crate) fn waited(&self) -> Duration {
         self.since.0.elapsed() + self.since.1
     }
 
-    /// Goes on after a backup.
+    /// Resumes from a backup.
     pub(crate) fn go_on(&mut self, waited: Duration, last: Option<(u64, Logs)>) {
         (self.since, self.last) = ((Instant::now(), waited), last);
     }
@@ -181,7 +183,7 @@ mod tests {
         assert_eq!(due("1.0", 1, Some(10)), [(0, 10), (1, 10), (2, 10)]);
         assert_eq!(due("5", 3, None), [(2, 5), (2, 10)]);
         assert_eq!(due("0.001", 3, Some(10)).len(), 10);
-        // More than an epoch has: through the epochs.
+        // More than an epoch: counted across epochs.
         assert_eq!(due("12", 1, Some(10)), [(1, 2), (2, 4)]);
         let e = ValCheck::new(Some(ValCheckInterval::Share(0.5)), (1, 0), None).unwrap_err().to_string();
         assert!(e.contains("val_check_interval = 100"), "{e}");

@@ -1,33 +1,33 @@
-//! The end of a run whose optimizer keeps means of the weights: they become the weights, and batch statistics are those of
-//! the weights that are.
+//! Replaces weights with their averages (EMA, SWA) at the end of training, and recomputes batch statistics.
 
 use crate::layer::Cx;
 use crate::model::Model;
 use crate::model::batch::DeviceBatch;
-use crate::model::compiled_steps::{Traced, union};
+use crate::model::compiled_steps::{TracedStep, union};
 use crate::model::train_step::{BatchTree, StepCx};
 use systole_data::Dataset;
 use systole_ir::{DType, Result, Tensor};
 use systole_runtime::{Buffer, Params, jit};
 
-/// Weights of both kinds, the batch, and step, seed and the part that a batch counts: new statistics.
-type In = (Params, Params, BatchTree, (Tensor, Tensor, Tensor));
+/// Inputs of the statistics function: trainable and frozen weights, the batch, and (step, seed, weight of the batch in
+/// the mean).
+type StatisticsInputs = (Params, Params, BatchTree, (Tensor, Tensor, Tensor));
 
-/// What weights became at the end of a run.
+/// Which averages replaced the weights at the end of a run.
 #[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Took {
+pub(crate) enum AveragedWeights {
     Nothing,
-    /// They follow the weights closely, and Keras leaves the statistics of batches as they are.
+    /// Exponential moving averages: close to the weights, so batch statistics stay as they are, as in Keras.
     RunningMeans,
-    /// Statistics of batches are those of other weights.
+    /// Means over epochs (SWA): batch statistics must be recomputed.
     MeansOfEpochs,
 }
 
 impl Model {
-    /// Weights become their means, where the optimizer keeps those.
-    pub(crate) fn take_averages(&mut self) -> Result<Took> {
+    /// Replaces weights with their averages if the optimizer keeps any.
+    pub(crate) fn take_averages(&mut self) -> Result<AveragedWeights> {
         let Some(optimizer) = self.compile_config().map(|c| c.optimizer.clone()) else {
-            return Ok(Took::Nothing);
+            return Ok(AveragedWeights::Nothing);
         };
         let names: Vec<String> = self.state.trainable.iter().map(|(name, _)| name.to_string()).collect();
         let steps = self.steps();
@@ -40,13 +40,13 @@ impl Model {
             }
         }
         Ok(match (took, optimizer.swa.is_some()) {
-            (false, _) => Took::Nothing,
-            (true, false) => Took::RunningMeans,
-            (true, true) => Took::MeansOfEpochs,
+            (false, _) => AveragedWeights::Nothing,
+            (true, false) => AveragedWeights::RunningMeans,
+            (true, true) => AveragedWeights::MeansOfEpochs,
         })
     }
 
-    /// Weights and their running means change places, where the optimizer keeps those. Whether they did.
+    /// Swaps weights and their exponential moving averages if the optimizer keeps them; returns whether it did.
     pub(crate) fn swap_averages(&mut self) -> bool {
         let Some(optimizer) = self.compile_config().map(|c| c.optimizer.clone()) else { return false };
         let names: Vec<String> = self.state.trainable.names().map(str::to_string).collect();
@@ -64,7 +64,7 @@ impl Model {
         swapped
     }
 
-    /// Moving statistics become the means over one pass of the data. Source: PyTorch's `update_bn`.
+    /// Recomputes moving statistics as means over one pass of the data. Source: PyTorch's `update_bn`.
     pub(crate) fn refresh_statistics(&mut self, data: &Dataset, steps: Option<usize>) -> Result<()> {
         let function = self.statistics()?;
         for (n, sample) in data.iter().take(steps.unwrap_or(usize::MAX)).enumerate() {
@@ -77,7 +77,7 @@ impl Model {
             if new.iter().next().is_none() {
                 return Ok(());
             }
-            // What layers make of trained weights is no statistic.
+            // Updates of trainable weights by layers are not statistics.
             for (name, value) in new.iter().filter(|(name, _)| self.state.trainable.get(name).is_none()) {
                 self.state.frozen.insert(name, value.clone());
             }
@@ -85,12 +85,12 @@ impl Model {
         Ok(())
     }
 
-    /// The forward pass of a training step, for what it changes besides the trained weights.
-    fn statistics(&self) -> Result<Traced<In, Params>> {
+    /// Traces the forward pass of a training step and returns its updates of non-trainable weights.
+    fn statistics(&self) -> Result<TracedStep<StatisticsInputs, Params>> {
         let compiled = self.compiled()?;
         let (architecture, precision) = (self.architecture.clone(), compiled.config.precision);
         let own = compiled.config.train_step.clone();
-        let traced: Box<dyn Fn(In) -> Params + Send + Sync> =
+        let traced: Box<dyn Fn(StatisticsInputs) -> Params + Send + Sync> =
             Box::new(move |(trainable, frozen, batch, (step, seed, part))| {
                 let mut cx = Cx::new(step.builder(), union(&trainable, &frozen), precision)
                     .training_with(&seed, &step)
@@ -101,7 +101,7 @@ impl Model {
                 architecture.call(&mut cx, &batch.0);
                 cx.take_updates()
             });
-        // As the training step is compiled.
+        // Compiled with the same options as the training step.
         let function = jit(traced).flush_denormals(true).winograd(true).excess_precision(true);
         Ok(function.batch(2).on(compiled.backend.clone()).named("batch statistics"))
     }

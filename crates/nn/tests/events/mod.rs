@@ -4,7 +4,7 @@
 
 use std::path::Path;
 use systole_data::format::tensorboard_events::files_of;
-use systole_data::format::tfrecord::{Compression, OnCorrupt, Reader};
+use systole_data::format::tfrecord::{OnCorrupt, TfRecordCompression, TfRecordReader};
 
 /// Tag, step and tensor of an event.
 pub type Event = (String, u64, Vec<u8>);
@@ -45,7 +45,7 @@ pub fn field(message: &[u8], number: u64) -> Option<Vec<u8>> {
 pub fn read(folder: &Path) -> Vec<Event> {
     let mut found = Vec::new();
     for file in files_of(folder) {
-        let mut reader = Reader::open(&file, Compression::None, OnCorrupt::Fail).unwrap();
+        let mut reader = TfRecordReader::open(&file, TfRecordCompression::None, OnCorrupt::Fail).unwrap();
         let mut is_first = true;
         while let Some(record) = reader.next() {
             let event = record.unwrap();

@@ -1,4 +1,4 @@
-//! Reads what Keras computed (`fixtures/keras`, see its README) and measures distances from it.
+//! Reads Keras's reference results (`fixtures/keras`, see its README) and measures deviations from them.
 
 // Each test program uses a part of this.
 #![allow(dead_code)]

@@ -1,8 +1,8 @@
-//! Operators that make values of none, or of shapes.
+//! Imports operators without tensor operands, or with shapes: Constant, ConstantOfShape, Range, Shape, EyeLike.
 
-use super::call::{Call, Makes, axis, checked, plain, unsupported};
+use super::call::{NodeCall, RuleResult, axis, checked, plain, unsupported};
 use super::op_row::operators;
-use crate::model::{Attribute, broken, dtype_of};
+use crate::model::{OnnxAttribute, broken, dtype_of};
 use systole_base::{DType, Literal, Result, TensorType};
 use systole_ir::Tensor;
 
@@ -15,22 +15,22 @@ operators! {
     "Size" 1..25: size;
 }
 
-fn constant(c: &mut Call) -> Makes {
+fn constant(c: &mut NodeCall) -> RuleResult {
     let floats = |v: &[f32], dims: &[usize]| Literal::from_slice(dims, v);
     let ints = |v: &[i64], dims: &[usize]| Literal::from_slice(dims, v);
     let value = match c.node.attributes.iter().next().map(|(name, a)| (name.as_str(), a)) {
-        Some(("value", Attribute::Tensor(v))) => v.clone(),
-        Some(("value_float", Attribute::Float(v))) => floats(&[*v], &[])?,
-        Some(("value_int", Attribute::Int(v))) => ints(&[*v], &[])?,
-        Some(("value_floats", Attribute::Floats(v))) => floats(v, &[v.len()])?,
-        Some(("value_ints", Attribute::Ints(v))) => ints(v, &[v.len()])?,
-        _ => return Err(unsupported("a constant that is no array of numbers")),
+        Some(("value", OnnxAttribute::Tensor(v))) => v.clone(),
+        Some(("value_float", OnnxAttribute::Float(v))) => floats(&[*v], &[])?,
+        Some(("value_int", OnnxAttribute::Int(v))) => ints(&[*v], &[])?,
+        Some(("value_floats", OnnxAttribute::Floats(v))) => floats(v, &[v.len()])?,
+        Some(("value_ints", OnnxAttribute::Ints(v))) => ints(v, &[v.len()])?,
+        _ => return Err(unsupported("a constant must be an array of numbers")),
     };
     plain(c.g.constant(value))
 }
 
-/// The sizes of a value, which are known.
-fn shape(c: &mut Call) -> Makes {
+/// Imports Shape; the sizes are constant.
+fn shape(c: &mut NodeCall) -> RuleResult {
     let x = c.plain(0)?;
     let n = x.rank() as i64;
     let own = |v: i64| (if v < 0 { v.saturating_add(n) } else { v }).clamp(0, n) as usize;
@@ -40,57 +40,59 @@ fn shape(c: &mut Call) -> Makes {
     plain(c.g.constant(Literal::from_slice([sizes.len()], sizes)?))
 }
 
-fn size(c: &mut Call) -> Makes {
+fn size(c: &mut NodeCall) -> RuleResult {
     let n = c.plain(0)?.shape().elements() as i64;
     plain(c.g.constant(Literal::from_slice([], &[n])?))
 }
 
-fn filled(c: &mut Call) -> Makes {
-    let size = |v: i64| usize::try_from(v).map_err(|_| broken(format!("a size is {v}")));
+fn filled(c: &mut NodeCall) -> RuleResult {
+    let size = |v: i64| usize::try_from(v).map_err(|_| broken(format!("invalid dimension size {v}")));
     let dims = c.numbers(0)?.into_iter().map(size).collect::<Result<Vec<_>>>()?;
     let value = match c.node.attributes.get("value") {
-        Some(Attribute::Tensor(v)) if v.ty().elements() == 1 => v.reshape([])?,
+        Some(OnnxAttribute::Tensor(v)) if v.ty().elements() == 1 => v.reshape([])?,
         None => Literal::scalar(DType::F32, 0.0),
-        _ => return Err(broken("its value is not one number")),
+        _ => return Err(broken("value must be a single number")),
     };
     plain(c.g.constant(value).broadcast_to(&checked(dims)?.into()))
 }
 
-fn range(c: &mut Call) -> Makes {
+fn range(c: &mut NodeCall) -> RuleResult {
     let mut ends = Vec::new();
     for i in 0..3 {
         let known = c.known(i)?;
         if known.ty().elements() != 1 {
-            return Err(broken("it begins, ends and steps by more than one number"));
+            return Err(broken("start, limit and delta must be scalars"));
         }
         ends.push((known.get(0).as_f64(), known.dtype()));
     }
-    let [(start, dtype), (end, _), (step, _)] = ends[..] else { return Err(broken("it has no ends")) };
+    let [(start, dtype), (end, _), (step, _)] = ends[..] else {
+        return Err(broken("start, limit or delta is missing"));
+    };
     let count = ((end - start) / step).ceil().max(0.0);
     if !count.is_finite() || count > super::call::MOST_ELEMENTS as f64 {
-        return Err(broken(format!("numbers from {start} to {end} by {step}")));
+        return Err(broken(format!("invalid range from {start} to {end} by {step}")));
     }
     let steps = c.g.iota(TensorType::new(dtype, [count as usize]), 0);
     plain(steps * step + start)
 }
 
-/// The identity matrix in the shape of a value.
-fn eye_like(c: &mut Call) -> Makes {
+/// Imports EyeLike: the identity matrix with the shape of a value.
+fn eye_like(c: &mut NodeCall) -> RuleResult {
     let x = c.plain(0)?;
     if x.rank() != 2 {
-        return Err(broken(format!("the identity like {}", x.ty())));
+        return Err(broken(format!("EyeLike requires a matrix, got {}", x.ty())));
     }
     let by = super::call::moved(c.int("k", 0)?)?;
     let dtype = match c.int("dtype", 0)? {
         0 => x.dtype(),
-        code => dtype_of(code).ok_or_else(|| unsupported(format!("elements of ONNX's type {code}")))?,
+        code => dtype_of(code).ok_or_else(|| unsupported(format!("unsupported ONNX element type {code}")))?,
     };
     let places = x.ty().with_dtype(DType::I64);
     let (row, column): (Tensor, Tensor) = (c.g.iota(places.clone(), 0), c.g.iota(places, 1));
     plain((row + by as f64).equal(&column).convert(dtype))
 }
 
-/// What a list of axes leaves of a size, for operators that say so by options.
-pub(super) fn dims_of(c: &Call, name: &str, rank: usize) -> Result<Option<Vec<usize>>> {
+/// Returns the axes that an attribute list selects.
+pub(super) fn dims_of(c: &NodeCall, name: &str, rank: usize) -> Result<Option<Vec<usize>>> {
     c.ints(name)?.map(|list| list.iter().map(|&a| axis(a, rank)).collect()).transpose()
 }

@@ -1,13 +1,13 @@
-//! Convolutions and poolings: windows over `[N, C, …]`, computed with channels last.
+//! Imports and exports convolutions and pooling over `[N, C, …]`, computed with channels last.
 
-use super::call::{Call, Makes, checked, made, moved, unsupported};
-use super::graph_builder::{Emit, Order, operand_of};
-use super::op_row::{Written, operators};
-use crate::model::{Attribute, Node, broken};
+use super::call::{NodeCall, RuleResult, checked, made, moved, unsupported};
+use super::graph_builder::{ChannelOrder, OnnxBuilder, operand_of};
+use super::op_row::{TfliteSource, operators};
+use crate::model::{OnnxAttribute, OnnxNode, broken};
 use systole_base::{DType, Error, ErrorKind, Literal, Result};
 use systole_ir::Tensor;
 use systole_ir::op::{ConvDims, Convolution, Monoid, Window};
-use systole_tflite::{Field, Op, Operator};
+use systole_tflite::{OptionField, TfliteOp, TfliteOperator};
 
 operators! {
     "AveragePool" 1..22: average_pool => AveragePool2D write_pool;
@@ -20,34 +20,34 @@ operators! {
     "SpaceToDepth" 1..28: space_to_depth;
 }
 
-/// Sizes and steps that a window may have: sums of their products do not overflow.
+/// Maximum window sizes and strides; sums of their products do not overflow.
 const LARGEST: usize = 1 << 24;
 
-/// How a window moves.
-struct Moves {
+/// Geometry of a window: sizes, strides, padding.
+struct OnnxWindow {
     kernel: Vec<usize>,
     strides: Vec<usize>,
     dilations: Vec<usize>,
-    /// Before and after each dimension.
+    /// Padding before and after each dimension.
     padding: Vec<[i64; 2]>,
-    /// As the file has it: without what whole windows at the end add.
+    /// Padding in the file, without what ceil_mode adds at the end.
     written: Vec<[i64; 2]>,
 }
 
-impl Moves {
-    fn of(c: &Call, input: &[usize], kernel: Vec<usize>) -> Result<Moves> {
+impl OnnxWindow {
+    fn of(c: &NodeCall, input: &[usize], kernel: Vec<usize>) -> Result<OnnxWindow> {
         let n = kernel.len();
         let sized = |name: &str| -> Result<Vec<usize>> {
             let list = c.sizes(name)?.unwrap_or(vec![1; n]);
             match list.len() == n && list.iter().all(|v| (1..=LARGEST).contains(v)) {
                 true => Ok(list),
-                false => Err(broken(format!("its {name} are {list:?} for {n} dimensions"))),
+                false => Err(broken(format!("attribute {name} must have {n} dimensions, got {list:?}"))),
             }
         };
         if input.len() != n || kernel.iter().any(|k| !(1..=LARGEST).contains(k)) {
-            return Err(broken(format!("a window of {kernel:?} over {input:?}")));
+            return Err(broken(format!("window {kernel:?} does not fit input {input:?}")));
         }
-        let mut moves = Moves {
+        let mut moves = OnnxWindow {
             strides: sized("strides")?,
             dilations: sized("dilations")?,
             padding: vec![[0, 0]; n],
@@ -62,12 +62,12 @@ impl Moves {
         Ok(moves)
     }
 
-    /// Places from the first to the last element of a window.
+    /// Returns the distance from the first to the last element of a window.
     fn reach(&self, i: usize) -> i64 {
         ((self.kernel[i] - 1).saturating_mul(self.dilations[i]) + 1) as i64
     }
 
-    fn written_padding(&self, c: &Call, input: &[usize]) -> Result<Vec<[i64; 2]>> {
+    fn written_padding(&self, c: &NodeCall, input: &[usize]) -> Result<Vec<[i64; 2]>> {
         let n = self.kernel.len();
         let auto = c.word("auto_pad", "NOTSET")?;
         match auto.as_str() {
@@ -83,15 +83,15 @@ impl Moves {
             "NOTSET" | "" => {
                 let pads = c.ints("pads")?.unwrap_or(vec![0; 2 * n]);
                 if pads.len() != 2 * n {
-                    return Err(broken(format!("its pads are {pads:?} for {n} dimensions")));
+                    return Err(broken(format!("pads must have {n} dimensions, got {pads:?}")));
                 }
                 (0..n).map(|i| Ok([moved(pads[i])?, moved(pads[i + n])?])).collect()
             }
-            other => Err(broken(format!("its auto_pad is {other}"))),
+            other => Err(broken(format!("unsupported auto_pad {other}"))),
         }
     }
 
-    /// Adds to the end what the last window lacks, unless it would begin there.
+    /// Adds padding at the end for ceil_mode, unless the last window would start in it.
     fn whole_windows(&mut self, input: &[usize]) {
         for (i, &size) in input.iter().enumerate() {
             let (stride, size) = (self.strides[i] as i64, size as i64);
@@ -109,7 +109,7 @@ impl Moves {
         }
     }
 
-    /// Over `[N, …, C]`.
+    /// Returns the window over `[N, …, C]`.
     fn window(&self) -> Window {
         let around = |v: &[usize]| [&[1][..], v, &[1]].concat();
         let mut padding = vec![[0, 0]];
@@ -121,22 +121,22 @@ impl Moves {
     }
 }
 
-/// Sizes of the dimensions between the batch and the channels.
+/// Returns the spatial sizes, between batch and channels.
 fn spatial(x: &Tensor) -> Result<Vec<usize>> {
     match x.shape().dims() {
         [_, inner @ .., _] if !inner.is_empty() => Ok(inner.to_vec()),
-        _ => Err(broken(format!("a window over {}", x.ty()))),
+        _ => Err(broken(format!("cannot apply a window to {}", x.ty()))),
     }
 }
 
-fn conv(c: &mut Call) -> Makes {
+fn conv(c: &mut NodeCall) -> RuleResult {
     let (x, w) = (c.last(0)?, c.plain(1)?);
     let input = spatial(&x)?;
     let n = input.len();
     if w.rank() != n + 2 {
-        return Err(broken(format!("a convolution of {} with {}", x.ty(), w.ty())));
+        return Err(broken(format!("cannot convolve {} with {}", x.ty(), w.ty())));
     }
-    let moves = Moves::of(c, &input, w.shape()[2..].to_vec())?;
+    let moves = OnnxWindow::of(c, &input, w.shape()[2..].to_vec())?;
     let spec = Convolution {
         strides: moves.strides.into(),
         padding: moves.padding,
@@ -154,26 +154,26 @@ fn conv(c: &mut Call) -> Makes {
     biased(c, y)
 }
 
-fn biased(c: &mut Call, y: Tensor) -> Makes {
+fn biased(c: &mut NodeCall, y: Tensor) -> RuleResult {
     match c.optional(2)? {
         Some(bias) => made(y + bias, true),
         None => made(y, true),
     }
 }
 
-fn conv_transpose(c: &mut Call) -> Makes {
+fn conv_transpose(c: &mut NodeCall) -> RuleResult {
     let (x, w) = (c.last(0)?, c.plain(1)?);
     let input = spatial(&x)?;
     let n = input.len();
     let groups = c.count("group", 1)?;
     if w.rank() != n + 2 || !w.shape()[0].is_multiple_of(groups) {
-        return Err(broken(format!("a transposed convolution of {} with {}", x.ty(), w.ty())));
+        return Err(broken(format!("cannot apply a transposed convolution to {} with {}", x.ty(), w.ty())));
     }
-    let moves = Moves::of(c, &input, w.shape()[2..].to_vec())?;
+    let moves = OnnxWindow::of(c, &input, w.shape()[2..].to_vec())?;
     let of_window = |name: &str| match c.sizes(name)? {
-        // Older files have the batch and the channels too.
+        // Older files list batch and channels too.
         Some(list) if list.len() >= n => Ok(Some(list[list.len() - n..].to_vec())),
-        Some(list) => Err(broken(format!("its {name} are {list:?} for {n} dimensions"))),
+        Some(list) => Err(broken(format!("attribute {name} must have {n} dimensions, got {list:?}"))),
         None => Ok(None),
     };
     let more = of_window("output_padding")?.unwrap_or(vec![0; n]);
@@ -212,7 +212,7 @@ fn conv_transpose(c: &mut Call) -> Makes {
     biased(c, y)
 }
 
-/// `[C, F/g, …] → […, C/g, F]`, backwards.
+/// Permutes and reverses `[C, F/g, …] → […, C/g, F]`.
 fn turned(w: &Tensor, groups: usize) -> Tensor {
     let (dims, n) = (w.shape().to_vec(), w.rank() - 2);
     let split = [&[groups, dims[0] / groups, dims[1]], &dims[2..]].concat();
@@ -221,18 +221,18 @@ fn turned(w: &Tensor, groups: usize) -> Tensor {
     w.reshape(split).transpose(&order).reshape(whole).reverse(&(0..n).collect::<Vec<_>>())
 }
 
-fn max_pool(c: &mut Call) -> Makes {
+fn max_pool(c: &mut NodeCall) -> RuleResult {
     c.one_output()?;
     let x = c.last(0)?;
     let input = spatial(&x)?;
-    let moves = Moves::of(c, &input, c.sizes("kernel_shape")?.unwrap_or_default())?;
+    let moves = OnnxWindow::of(c, &input, c.sizes("kernel_shape")?.unwrap_or_default())?;
     made(Monoid::Maximum.over_windows(&x, moves.window()), true)
 }
 
-fn average_pool(c: &mut Call) -> Makes {
+fn average_pool(c: &mut NodeCall) -> RuleResult {
     let x = c.last(0)?;
     let input = spatial(&x)?;
-    let moves = Moves::of(c, &input, c.sizes("kernel_shape")?.unwrap_or_default())?;
+    let moves = OnnxWindow::of(c, &input, c.sizes("kernel_shape")?.unwrap_or_default())?;
     let counts_padding = c.is("count_include_pad", false)?;
     let mut y = Monoid::Add.over_windows(&x, moves.window());
     if y.is_poisoned() || y.rank() != x.rank() {
@@ -256,21 +256,21 @@ fn average_pool(c: &mut Call) -> Makes {
     made(if whole == 1.0 { y } else { y / whole }, true)
 }
 
-/// Elements of a window that count along a dimension.
-fn seen(moves: &Moves, i: usize, size: i64, out: usize, counts_padding: bool) -> f64 {
+/// Returns the number of window elements that count along a dimension.
+fn seen(moves: &OnnxWindow, i: usize, size: i64, out: usize, counts_padding: bool) -> f64 {
     let [low, high] = moves.written[i];
     let begin = (out * moves.strides[i]) as i64 - low;
     let (from, to) = if counts_padding { (-low, size + high) } else { (0, size) };
     let step = moves.dilations[i] as i64;
     let n = moves.kernel[i] as i64;
-    // Of begin, begin + step, … those from `from` on and below `to`.
+    // Counts those of begin, begin + step, … from `from` on and below `to`.
     let first = if begin < from { (from - begin + step - 1) / step } else { 0 };
     let last = if begin < to { (to - begin + step - 1) / step } else { 0 };
     (last.min(n) - first.min(n)).max(1) as f64
 }
 
-/// The whole picture as one window.
-fn global_pool(c: &mut Call, is_max: bool) -> Makes {
+/// Imports global pooling over the whole image.
+fn global_pool(c: &mut NodeCall, is_max: bool) -> RuleResult {
     let x = c.last(0)?;
     let inner = spatial(&x)?.len();
     let dims: Vec<usize> = (1..=inner).collect();
@@ -280,58 +280,60 @@ fn global_pool(c: &mut Call, is_max: bool) -> Makes {
     made(y.reshape(shape), true)
 }
 
-/// Blocks of channels become pixels.
-fn depth_to_space(c: &mut Call) -> Makes {
+/// Imports DepthToSpace: blocks of channels become pixels.
+fn depth_to_space(c: &mut NodeCall) -> RuleResult {
     let x = c.plain(0)?;
     let b = c.count("blocksize", 0)?;
     let &[n, channels, h, w] = x.shape().dims() else {
-        return Err(broken(format!("blocks of {b} of {}", x.ty())));
+        return Err(broken(format!("block size {b} does not match {}", x.ty())));
     };
     let own = channels / b.saturating_mul(b);
     let y = match c.word("mode", "DCR")?.as_str() {
         "DCR" => x.reshape([n, b, b, own, h, w]).transpose(&[0, 3, 4, 1, 5, 2]),
         "CRD" => x.reshape([n, own, b, b, h, w]).transpose(&[0, 1, 4, 2, 5, 3]),
-        other => return Err(unsupported(format!("its mode {other}"))),
+        other => return Err(unsupported(format!("unsupported mode {other}"))),
     };
     made(y.reshape(checked(vec![n, own, h.saturating_mul(b), w.saturating_mul(b)])?), false)
 }
 
-/// Blocks of pixels become channels.
-fn space_to_depth(c: &mut Call) -> Makes {
+/// Imports SpaceToDepth: blocks of pixels become channels.
+fn space_to_depth(c: &mut NodeCall) -> RuleResult {
     let x = c.plain(0)?;
     let b = c.count("blocksize", 0)?;
     let &[n, channels, h, w] = x.shape().dims() else {
-        return Err(broken(format!("blocks of {b} of {}", x.ty())));
+        return Err(broken(format!("block size {b} does not match {}", x.ty())));
     };
     let split = x.reshape([n, channels, h / b, b, w / b, b]).transpose(&[0, 3, 5, 1, 2, 4]);
     let all = channels.saturating_mul(b).saturating_mul(b);
     made(split.reshape(checked(vec![n, all, h / b, w / b])?), false)
 }
 
-/// The element type that sums of an element type are made in.
+/// Returns the accumulator type of an element type.
 pub(super) fn sums_in(dtype: DType) -> DType {
     if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype }
 }
 
-/// Rows and columns.
-pub(super) fn picture(e: &Emit, t: usize) -> Result<[usize; 4]> {
+/// Returns the image shape.
+pub(super) fn picture(e: &OnnxBuilder, t: usize) -> Result<[usize; 4]> {
     let dims = e.tensor(t)?.dims();
-    dims.try_into().map_err(|_| Error::new(ErrorKind::Unsupported, format!("a picture of shape {dims:?}")))
+    dims.try_into().map_err(|_| {
+        Error::new(ErrorKind::Unsupported, format!("expected an image of rank 4, got shape {dims:?}"))
+    })
 }
 
-fn fields(o: &Operator, [h, w]: [Field; 2]) -> Result<[usize; 2]> {
-    let one = |f: Field| match usize::try_from(o.int(f)) {
-        // 0 is what a file that leaves it out has.
+fn fields(o: &TfliteOperator, [h, w]: [OptionField; 2]) -> Result<[usize; 2]> {
+    let one = |f: OptionField| match usize::try_from(o.int(f)) {
+        // A missing option is 0 in the file.
         Ok(n) => Ok(n.max(1)),
-        Err(_) => Err(Error::new(ErrorKind::Data, format!("its {f:?} is {}", o.int(f)))),
+        Err(_) => Err(Error::new(ErrorKind::Data, format!("option {f:?} is {}", o.int(f)))),
     };
     Ok([one(h)?, one(w)?])
 }
 
-const STRIDES: [Field; 2] = [Field::StrideH, Field::StrideW];
-const DILATIONS: [Field; 2] = [Field::DilationH, Field::DilationW];
+const STRIDES: [OptionField; 2] = [OptionField::StrideH, OptionField::StrideW];
+const DILATIONS: [OptionField; 2] = [OptionField::DilationH, OptionField::DilationW];
 
-/// Before both, then after both, for so many windows.
+/// Returns the padding before and after both dimensions for this output size.
 fn pads(input: [usize; 2], output: [usize; 2], reach: [usize; 2], strides: [usize; 2]) -> [i64; 4] {
     let all = [0, 1].map(|i| {
         let need = (output[i].max(1) - 1) * strides[i] + reach[i];
@@ -344,29 +346,29 @@ fn signed(v: [usize; 2]) -> [i64; 2] {
     v.map(|v| v as i64)
 }
 
-fn write_convolution(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
+fn write_convolution(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSource) -> Result<()> {
     let (x, w, bias) = (operand_of(o, 0)?, operand_of(o, 1)?, operand_of(o, 2)?);
     let ([_, h, wide, channels], [_, oh, ow, _]) = (picture(e, x)?, picture(e, y)?);
     let [_, kh, kw, inner] = picture(e, w)?;
     let (permutation, group) = match o.op {
-        Op::DepthwiseConv2D => ([3, 0, 1, 2], channels),
+        TfliteOp::DepthwiseConv2D => ([3, 0, 1, 2], channels),
         _ => ([0, 3, 1, 2], channels / inner.max(1)),
     };
     let (strides, dilations) = (fields(o, STRIDES)?, fields(o, DILATIONS)?);
     let reach = [(kh - 1) * dilations[0] + 1, (kw - 1) * dilations[1] + 1];
     let around = pads([h, wide], [oh, ow], reach, strides);
-    let inputs = [e.real(x, Order::First)?, e.weights(w, &permutation)?, e.weights(bias, &[0])?];
-    e.finish(y, Order::First, o.activation()?, |out| {
-        Node::new("Conv", inputs, out)
+    let inputs = [e.real(x, ChannelOrder::First)?, e.weights(w, &permutation)?, e.weights(bias, &[0])?];
+    e.finish(y, ChannelOrder::First, o.activation()?, |out| {
+        OnnxNode::new("Conv", inputs, out)
             .ints("kernel_shape", signed([kh, kw]))
             .ints("strides", signed(strides))
             .ints("dilations", signed(dilations))
             .ints("pads", around)
-            .with("group", Attribute::Int(group as i64))
+            .with("group", OnnxAttribute::Int(group as i64))
     })
 }
 
-fn write_transposed(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
+fn write_transposed(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSource) -> Result<()> {
     let (w, x) = (operand_of(o, 1)?, operand_of(o, 2)?);
     let ([_, h, wide, _], [_, oh, ow, _]) = (picture(e, x)?, picture(e, y)?);
     let [_, kh, kw, _] = picture(e, w)?;
@@ -378,12 +380,12 @@ fn write_transposed(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()>
         (around[i], around[i + 2]) = (cut / 2, cut - cut / 2);
         more[i] = out.saturating_sub(whole) as i64;
     }
-    let mut inputs = vec![e.real(x, Order::First)?, e.weights(w, &[3, 0, 1, 2])?];
+    let mut inputs = vec![e.real(x, ChannelOrder::First)?, e.weights(w, &[3, 0, 1, 2])?];
     if let Some(bias) = o.inputs.get(3).copied().flatten() {
         inputs.push(e.weights(bias, &[0])?);
     }
-    e.finish(y, Order::First, o.activation()?, |out| {
-        Node::new("ConvTranspose", inputs, out)
+    e.finish(y, ChannelOrder::First, o.activation()?, |out| {
+        OnnxNode::new("ConvTranspose", inputs, out)
             .ints("kernel_shape", signed([kh, kw]))
             .ints("strides", signed(strides))
             .ints("pads", around)
@@ -391,15 +393,15 @@ fn write_transposed(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()>
     })
 }
 
-fn write_pool(e: &mut Emit, &Written { o, y, name }: &Written) -> Result<()> {
+fn write_pool(e: &mut OnnxBuilder, &TfliteSource { o, y, name }: &TfliteSource) -> Result<()> {
     let x = operand_of(o, 0)?;
     let ([_, h, w, _], [_, oh, ow, _]) = (picture(e, x)?, picture(e, y)?);
-    let (strides, kernel) = (fields(o, STRIDES)?, fields(o, [Field::FilterH, Field::FilterW])?);
+    let (strides, kernel) = (fields(o, STRIDES)?, fields(o, [OptionField::FilterH, OptionField::FilterW])?);
     let around = pads([h, w], [oh, ow], kernel, strides);
-    let input = e.real(x, Order::First)?;
-    // Padding does not count in averages, as is the default there too.
-    e.finish(y, Order::First, o.activation()?, |out| {
-        Node::new(name, [input], out)
+    let input = e.real(x, ChannelOrder::First)?;
+    // Padding does not count in averages, as is ONNX's default.
+    e.finish(y, ChannelOrder::First, o.activation()?, |out| {
+        OnnxNode::new(name, [input], out)
             .ints("kernel_shape", signed(kernel))
             .ints("strides", signed(strides))
             .ints("pads", around)

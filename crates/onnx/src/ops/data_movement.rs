@@ -1,14 +1,14 @@
-//! Operators that move elements, or say how many there are.
+//! Imports and exports operators that move elements or return sizes: Reshape, Transpose, Slice, Pad, Concat and others.
 
-use super::call::{Call, Makes, axes, axis, checked, in_order, made, moved, plain, unsupported};
+use super::call::{NodeCall, RuleResult, axes, axis, checked, in_order, made, moved, plain, unsupported};
 use super::elementwise::all_plain;
-use super::graph_builder::{Emit, Order, operand_of, place_in};
-use super::op_row::{Sample, Written, operators};
-use super::values::{Made, to_last, to_plain};
-use crate::model::{Attribute, Node, broken};
+use super::graph_builder::{ChannelOrder, OnnxBuilder, operand_of, place_in};
+use super::op_row::{BatchCheck, TfliteSource, operators};
+use super::values::{RuleOutput, to_last, to_plain};
+use crate::model::{OnnxAttribute, OnnxNode, broken};
 use systole_base::Result;
 use systole_ir::Tensor;
-use systole_tflite::{Activation, Field};
+use systole_tflite::{FusedActivation, OptionField};
 
 operators! {
     "Concat" 1..13: concat => Concatenation write_concatenation, if joins_within_samples;
@@ -28,7 +28,7 @@ operators! {
     "Unsqueeze" 1..25: unsqueeze;
 }
 
-fn reshape(c: &mut Call) -> Makes {
+fn reshape(c: &mut NodeCall) -> RuleResult {
     let wanted = match c.ints("shape")? {
         Some(shape) => shape,
         None => c.numbers(1)?,
@@ -38,11 +38,13 @@ fn reshape(c: &mut Call) -> Makes {
     let mut dims = Vec::new();
     for (d, &size) in wanted.iter().enumerate() {
         dims.push(match size {
-            0 if !keeps_zeros => {
-                x.shape().get(d).copied().ok_or_else(|| broken(format!("shape {wanted:?} of {}", x.ty())))?
-            }
+            0 if !keeps_zeros => x
+                .shape()
+                .get(d)
+                .copied()
+                .ok_or_else(|| broken(format!("shape {wanted:?} is invalid for {}", x.ty())))?,
             -1 => 1,
-            size => usize::try_from(size).map_err(|_| broken(format!("a size is {size}")))?,
+            size => usize::try_from(size).map_err(|_| broken(format!("invalid dimension size {size}")))?,
         });
     }
     let known = checked(dims.clone())?.iter().product::<usize>();
@@ -52,12 +54,12 @@ fn reshape(c: &mut Call) -> Makes {
             let at = wanted.iter().position(|s| *s == -1).unwrap_or(0);
             dims[at] = x.shape().elements() / known;
         }
-        _ => return Err(broken(format!("shape {wanted:?} leaves more than one size open"))),
+        _ => return Err(broken(format!("shape {wanted:?} contains more than one -1"))),
     }
     plain(x.reshape(dims))
 }
 
-fn flatten(c: &mut Call) -> Makes {
+fn flatten(c: &mut NodeCall) -> RuleResult {
     let x = c.plain(0)?;
     let at = c.int("axis", 1)?;
     let at = if at == x.rank() as i64 { x.rank() } else { axis(at, x.rank())? };
@@ -65,7 +67,7 @@ fn flatten(c: &mut Call) -> Makes {
     plain(x.reshape([before.iter().product(), after.iter().product()]))
 }
 
-fn squeeze(c: &mut Call) -> Makes {
+fn squeeze(c: &mut NodeCall) -> RuleResult {
     let listed = c.list("axes", 1)?;
     let x = c.plain(0)?;
     let gone = match listed {
@@ -73,14 +75,14 @@ fn squeeze(c: &mut Call) -> Makes {
         None => (0..x.rank()).filter(|&d| x.shape()[d] == 1).collect(),
     };
     if let Some(&d) = gone.iter().find(|&&d| x.shape()[d] != 1) {
-        return Err(broken(format!("dimension {d} of {} is not 1", x.ty())));
+        return Err(broken(format!("cannot squeeze dimension {d} of {}: its size is not 1", x.ty())));
     }
     let dims: Vec<usize> = (0..x.rank()).filter(|d| !gone.contains(d)).map(|d| x.shape()[d]).collect();
     plain(x.reshape(dims))
 }
 
-fn unsqueeze(c: &mut Call) -> Makes {
-    let list = c.list("axes", 1)?.ok_or_else(|| broken("it has no axes"))?;
+fn unsqueeze(c: &mut NodeCall) -> RuleResult {
+    let list = c.list("axes", 1)?.ok_or_else(|| broken("axes are missing"))?;
     let x = c.plain(0)?;
     checked(vec![1; x.rank() + list.len()])?;
     let new = axes(&list, x.rank() + list.len())?;
@@ -89,8 +91,8 @@ fn unsqueeze(c: &mut Call) -> Makes {
     plain(x.reshape(dims))
 }
 
-/// A transposition between both orders of channels moves nothing where the other order is there.
-fn transpose(c: &mut Call) -> Makes {
+/// Imports Transpose. A permutation between channels first and last is free if the value exists in the other layout.
+fn transpose(c: &mut NodeCall) -> RuleResult {
     let (x, is_last) = c.oriented(0)?;
     let rank = x.rank();
     let order = match c.sizes("perm")? {
@@ -106,7 +108,7 @@ fn transpose(c: &mut Call) -> Makes {
     plain(c.plain(0)?.transpose(&order))
 }
 
-fn concat(c: &mut Call) -> Makes {
+fn concat(c: &mut NodeCall) -> RuleResult {
     let (x, is_last) = c.aligned(&(0..c.node.inputs.len()).collect::<Vec<_>>())?;
     let rank = x.first().map_or(0, Tensor::rank);
     let dim = in_order(axis(c.int("axis", 0)?, rank)?, rank, is_last);
@@ -115,7 +117,7 @@ fn concat(c: &mut Call) -> Makes {
     made(Tensor::concatenate(&x.iter().collect::<Vec<_>>(), dim), is_last)
 }
 
-fn split(c: &mut Call) -> Makes {
+fn split(c: &mut NodeCall) -> RuleResult {
     let listed = c.list("split", 1)?;
     let (x, is_last) = c.oriented(0)?;
     let dim = in_order(axis(c.int("axis", 0)?, x.rank())?, x.rank(), is_last);
@@ -128,20 +130,20 @@ fn split(c: &mut Call) -> Makes {
         }
     };
     if sizes.iter().try_fold(0usize, |n, s| n.checked_add(*s)) != Some(size) {
-        return Err(broken(format!("parts of {sizes:?} of {}", x.ty())));
+        return Err(broken(format!("split sizes {sizes:?} do not match {}", x.ty())));
     }
     let mut at = 0;
     let mut all = Vec::new();
     for size in sizes {
         let part = x.slice_dim(dim, at, at + size);
-        all.push(if is_last { Made::Last(part) } else { Made::Plain(part) });
+        all.push(if is_last { RuleOutput::Last(part) } else { RuleOutput::Plain(part) });
         at += size;
     }
     Ok(all)
 }
 
-fn slice(c: &mut Call) -> Makes {
-    let missing = || broken("it does not say where it begins or ends");
+fn slice(c: &mut NodeCall) -> RuleResult {
+    let missing = || broken("starts or ends are missing");
     let starts = c.list("starts", 1)?.ok_or_else(missing)?;
     let ends = c.list("ends", 2)?.ok_or_else(missing)?;
     let listed = c.list("axes", 3)?;
@@ -150,7 +152,7 @@ fn slice(c: &mut Call) -> Makes {
     let rank = x.rank();
     let dims = listed.unwrap_or((0..starts.len() as i64).collect());
     if ends.len() != starts.len() || dims.len() != starts.len() || steps.len() != starts.len() {
-        return Err(broken(format!("{} begins and {} ends", starts.len(), ends.len())));
+        return Err(broken(format!("got {} starts and {} ends", starts.len(), ends.len())));
     }
     for (((&start, &end), &step), &dim) in starts.iter().zip(&ends).zip(&steps).zip(&dims) {
         let dim = in_order(axis(dim, rank)?, rank, is_last);
@@ -159,7 +161,7 @@ fn slice(c: &mut Call) -> Makes {
     made(x, is_last)
 }
 
-/// Elements start, start + step, … before `end` of one dimension; negative places count from its end.
+/// Slices one dimension: elements start, start + step, … before `end`; negative indices count from the end.
 fn cut(x: &Tensor, dim: usize, start: i64, end: i64, step: i64) -> Result<Tensor> {
     let size = x.shape()[dim] as i64;
     let own = |v: i64, low: i64, high: i64| (if v < 0 { v.saturating_add(size) } else { v }).clamp(low, high);
@@ -169,20 +171,20 @@ fn cut(x: &Tensor, dim: usize, start: i64, end: i64, step: i64) -> Result<Tensor
         x.slice(&from, &to, &by)
     };
     match step {
-        0 => Err(broken("its step is 0")),
+        0 => Err(broken("the slice step is 0")),
         1.. => Ok(along(x, own(start, 0, size), own(end, 0, size), step)),
         _ => {
-            // From the end on: the same as from the beginning of what is turned around.
+            // A negative step slices the reversed dimension.
             let (first, last) = (own(start, -1, size - 1), own(end, -1, size - 1));
             let turned = x.reverse(&[dim]);
-            let step = step.checked_neg().ok_or_else(|| broken("its step is too large"))?;
+            let step = step.checked_neg().ok_or_else(|| broken("the slice step is too large"))?;
             Ok(along(&turned, size - 1 - first, size - 1 - last, step))
         }
     }
 }
 
-fn pad(c: &mut Call) -> Makes {
-    let pads = c.list("pads", 1)?.ok_or_else(|| broken("it does not say how much it adds"))?;
+fn pad(c: &mut NodeCall) -> RuleResult {
+    let pads = c.list("pads", 1)?.ok_or_else(|| broken("pads are missing"))?;
     let (x, is_last) = c.oriented(0)?;
     let rank = x.rank();
     let dims = match c.has(3) {
@@ -193,7 +195,7 @@ fn pad(c: &mut Call) -> Makes {
         false => (0..rank).collect(),
     };
     if pads.len() != 2 * dims.len() {
-        return Err(broken(format!("pads {pads:?} of {}", x.ty())));
+        return Err(broken(format!("pads {pads:?} do not match {}", x.ty())));
     }
     let (mut low, mut high) = (vec![0; rank], vec![0; rank]);
     for (i, &d) in dims.iter().enumerate() {
@@ -211,20 +213,27 @@ fn pad(c: &mut Call) -> Makes {
         "reflect" => around(&x, &low, &high, 1)?,
         "edge" => edges(&x, &low, &high)?,
         other => {
-            return Err(unsupported(format!("its mode {other}")).hint("constant, reflect and edge are read"));
+            return Err(
+                unsupported(format!("unsupported pad mode {other}")).hint("use constant, reflect or edge")
+            );
         }
     };
     made(y, is_last)
 }
 
-/// What stands before and after, mirrored at the outermost elements.
+/// Pads by reflection at the border elements.
 fn around(x: &Tensor, low: &[i64], high: &[i64], skips: usize) -> Result<Tensor> {
     let mut y = x.clone();
     for d in 0..x.rank() {
         let size = y.shape()[d];
         let amounts = [low[d], high[d]].map(|n| usize::try_from(n).ok().filter(|n| *n + skips <= size));
         let [Some(before), Some(after)] = amounts else {
-            return Err(unsupported(format!("{} and {} mirrored elements of {}", low[d], high[d], x.ty())));
+            return Err(unsupported(format!(
+                "cannot reflect {} and {} elements of {}",
+                low[d],
+                high[d],
+                x.ty()
+            )));
         };
         let first = y.slice_dim(d, skips, skips + before).reverse(&[d]);
         let last = y.slice_dim(d, size - skips - after, size - skips).reverse(&[d]);
@@ -238,13 +247,13 @@ fn around(x: &Tensor, low: &[i64], high: &[i64], skips: usize) -> Result<Tensor>
     Ok(y)
 }
 
-/// The outermost elements repeated.
+/// Pads by repeating the border elements.
 fn edges(x: &Tensor, low: &[i64], high: &[i64]) -> Result<Tensor> {
     let mut y = x.clone();
     for d in 0..x.rank() {
         let size = y.shape()[d];
         let [Ok(before), Ok(after)] = [low[d], high[d]].map(usize::try_from) else {
-            return Err(unsupported("a negative number of repeated elements"));
+            return Err(unsupported("negative edge padding is not supported"));
         };
         if size == 0 || (before, after) == (0, 0) {
             continue;
@@ -261,15 +270,15 @@ fn edges(x: &Tensor, low: &[i64], high: &[i64]) -> Result<Tensor> {
     Ok(y)
 }
 
-/// Both ways, as NumPy does.
-fn expand(c: &mut Call) -> Makes {
+/// Imports Expand: broadcasts in both directions, like NumPy.
+fn expand(c: &mut NodeCall) -> RuleResult {
     let wanted = c.numbers(1)?;
     let x = c.plain(0)?;
     let rank = x.rank().max(wanted.len());
     let mut dims = vec![1; rank];
     for (d, &size) in wanted.iter().enumerate() {
         dims[rank - wanted.len() + d] =
-            usize::try_from(size).map_err(|_| broken(format!("a size is {size}")))?;
+            usize::try_from(size).map_err(|_| broken(format!("invalid dimension size {size}")))?;
     }
     for (d, &size) in x.shape().iter().enumerate() {
         let at = &mut dims[rank - x.rank() + d];
@@ -278,15 +287,15 @@ fn expand(c: &mut Call) -> Makes {
     plain(x.broadcast_to(&checked(dims)?.into()))
 }
 
-fn tile(c: &mut Call) -> Makes {
+fn tile(c: &mut NodeCall) -> RuleResult {
     let repeats = c.numbers(1)?;
     let x = c.plain(0)?;
     if repeats.len() != x.rank() {
-        return Err(broken(format!("{repeats:?} times {}", x.ty())));
+        return Err(broken(format!("repeats {repeats:?} do not match {}", x.ty())));
     }
     let (mut apart, mut wide, mut all) = (Vec::new(), Vec::new(), Vec::new());
     for (&n, &size) in repeats.iter().zip(x.shape().iter()) {
-        let n = usize::try_from(n).map_err(|_| broken(format!("{n} times")))?;
+        let n = usize::try_from(n).map_err(|_| broken(format!("invalid repeat count {n}")))?;
         apart.extend([1, size]);
         wide.extend([n, size]);
         all.push(n.saturating_mul(size));
@@ -295,13 +304,13 @@ fn tile(c: &mut Call) -> Makes {
     plain(x.reshape(apart).broadcast_to(&wide.into()).reshape(all))
 }
 
-/// The part of matrices above or below a diagonal.
-fn triangle(c: &mut Call) -> Makes {
+/// Imports Trilu: the upper or lower triangle of matrices.
+fn triangle(c: &mut NodeCall) -> RuleResult {
     let by = if c.has(1) { moved(c.number(1)?)? } else { 0 };
     let x = c.plain(0)?;
     let n = x.rank();
     if n < 2 {
-        return Err(broken(format!("a triangle of {}", x.ty())));
+        return Err(broken(format!("Trilu requires matrices, got {}", x.ty())));
     }
     let places = x.ty().with_dtype(systole_base::DType::I64);
     let (row, column) = (c.g.iota(places.clone(), n - 2), c.g.iota(places, n - 1));
@@ -311,58 +320,58 @@ fn triangle(c: &mut Call) -> Makes {
     plain(keeps.select(&x, &x.zeros_like()))
 }
 
-/// The greatest of a dimension and their places, greatest first.
-fn top_k(c: &mut Call) -> Makes {
+/// Imports TopK: the largest elements of an axis and their indices, in descending order.
+fn top_k(c: &mut NodeCall) -> RuleResult {
     let k = if c.has(1) { c.number(1)? } else { c.int("k", 1)? };
     let x = c.plain(0)?;
     let dim = axis(c.int("axis", -1)?, x.rank())?;
     let k = usize::try_from(k).ok().filter(|k| *k <= x.shape()[dim]);
-    let k = k.ok_or_else(|| broken(format!("it takes more elements than {} has", x.ty())))?;
+    let k = k.ok_or_else(|| broken(format!("k exceeds the size of {}", x.ty())))?;
     let greatest = c.is("largest", true)?;
     let places = x.argsort(dim, greatest).slice_dim(dim, 0, k).convert(systole_base::DType::I64);
     let values = x.sort(dim, greatest).slice_dim(dim, 0, k);
     all_plain(vec![values, places])
 }
 
-fn joins_within_samples(s: &Sample) -> bool {
-    let axis = s.operator.int(Field::Axis);
+fn joins_within_samples(s: &BatchCheck) -> bool {
+    let axis = s.operator.int(OptionField::Axis);
     axis != 0 && axis != -(s.rank() as i64) && s.computed().count() == s.operator.inputs.len()
 }
 
-/// The shape of a tensor, for any number of samples where it begins with one.
-fn write_reshape(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
+/// Exports Reshape; a leading 1 becomes the batch dimension.
+fn write_reshape(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSource) -> Result<()> {
     let x = operand_of(o, 0)?;
     let mut shape: Vec<i64> = e.tensor(y)?.dims().iter().map(|&d| d as i64).collect();
     if let Some(first) = shape.first_mut()
         && e.open_batch
     {
-        // 0: as before.
+        // 0 copies the input's dimension.
         *first = 0;
     }
     let own = e.names[y].clone();
-    let inputs = [e.real(x, Order::Plain)?, e.list(&format!("{own}/shape"), &shape)?];
-    e.finish(y, Order::Plain, Activation::None, |out| Node::new("Reshape", inputs, out))
+    let inputs = [e.real(x, ChannelOrder::Plain)?, e.list(&format!("{own}/shape"), &shape)?];
+    e.finish(y, ChannelOrder::Plain, FusedActivation::None, |out| OnnxNode::new("Reshape", inputs, out))
 }
 
-fn write_transpose(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
+fn write_transpose(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSource) -> Result<()> {
     let (x, order) = (operand_of(o, 0)?, e.integers(o, 1)?);
-    let input = e.real(x, Order::Plain)?;
-    e.finish(y, Order::Plain, Activation::None, |out| {
-        Node::new("Transpose", [input], out).ints("perm", order)
+    let input = e.real(x, ChannelOrder::Plain)?;
+    e.finish(y, ChannelOrder::Plain, FusedActivation::None, |out| {
+        OnnxNode::new("Transpose", [input], out).ints("perm", order)
     })
 }
 
-fn write_concatenation(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
+fn write_concatenation(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSource) -> Result<()> {
     let operands: Vec<usize> = o.inputs.iter().flatten().copied().collect();
     let order = e.order_of(&operands, y)?;
-    let axis = place_in(axis(o.int(Field::Axis), e.tensor(y)?.dims().len())?, order);
+    let axis = place_in(axis(o.int(OptionField::Axis), e.tensor(y)?.dims().len())?, order);
     let inputs = operands.iter().map(|&t| e.real(t, order)).collect::<Result<Vec<_>>>()?;
     e.finish(y, order, o.activation()?, |out| {
-        Node::new("Concat", inputs, out).with("axis", Attribute::Int(axis as i64))
+        OnnxNode::new("Concat", inputs, out).with("axis", OnnxAttribute::Int(axis as i64))
     })
 }
 
-fn write_pad(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
+fn write_pad(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSource) -> Result<()> {
     let (x, list) = (operand_of(o, 0)?, e.integers(o, 1)?);
     let order = e.order_of(&[x], y)?;
     let rank = list.len() / 2;
@@ -373,11 +382,11 @@ fn write_pad(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
     }
     let own = e.names[y].clone();
     let inputs = [e.real(x, order)?, e.list(&format!("{own}/pads"), &pads)?];
-    e.finish(y, order, Activation::None, |out| Node::new("Pad", inputs, out))
+    e.finish(y, order, FusedActivation::None, |out| OnnxNode::new("Pad", inputs, out))
 }
 
-/// Only dimensions that become smaller are named.
-fn write_slice(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
+/// Exports Slice; only dimensions that shrink are listed.
+fn write_slice(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSource) -> Result<()> {
     let (x, begin) = (operand_of(o, 0)?, e.integers(o, 1)?);
     let order = e.order_of(&[x], y)?;
     let (mut starts, mut ends, mut axes) = (Vec::new(), Vec::new(), Vec::new());
@@ -392,20 +401,20 @@ fn write_slice(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
     }
     let (own, input) = (e.names[y].clone(), e.real(x, order)?);
     if axes.is_empty() {
-        return e.finish(y, order, Activation::None, |out| Node::new("Identity", [input], out));
+        return e.finish(y, order, FusedActivation::None, |out| OnnxNode::new("Identity", [input], out));
     }
     let mut inputs = vec![input];
     for (name, list) in [("starts", &starts), ("ends", &ends), ("axes", &axes)] {
         inputs.push(e.list(&format!("{own}/{name}"), list)?);
     }
-    e.finish(y, order, Activation::None, |out| Node::new("Slice", inputs, out))
+    e.finish(y, order, FusedActivation::None, |out| OnnxNode::new("Slice", inputs, out))
 }
 
-/// Equal parts of a dimension, each as a slice: SPLIT has no form that all versions share.
-fn write_split(e: &mut Emit, &Written { o, .. }: &Written) -> Result<()> {
+/// Exports equal splits as slices, since Split differs between opset versions.
+fn write_split(e: &mut OnnxBuilder, &TfliteSource { o, .. }: &TfliteSource) -> Result<()> {
     let (axes, x) = (e.integers(o, 0)?, operand_of(o, 1)?);
     let dims = e.tensor(x)?.dims();
-    let &[along] = &axes[..] else { return Err(broken(format!("it is split along {axes:?}"))) };
+    let &[along] = &axes[..] else { return Err(broken(format!("cannot split along axes {axes:?}"))) };
     let axis = axis(along, dims.len())?;
     let own = (dims[axis] / o.outputs.len().max(1)) as i64;
     for (k, &y) in o.outputs.iter().enumerate() {
@@ -420,7 +429,7 @@ fn write_split(e: &mut Emit, &Written { o, .. }: &Written) -> Result<()> {
             lists.push(e.list(&format!("{name}/{what}"), &[value])?);
         }
         let inputs = std::iter::once(input).chain(lists).collect::<Vec<_>>();
-        e.finish(y, order, Activation::None, |out| Node::new("Slice", inputs, out))?;
+        e.finish(y, order, FusedActivation::None, |out| OnnxNode::new("Slice", inputs, out))?;
     }
     Ok(())
 }

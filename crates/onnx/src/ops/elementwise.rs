@@ -1,13 +1,13 @@
-//! Operators on single elements.
+//! Imports and exports element-wise operators.
 
-use super::call::{Call, Makes, made, unsupported};
-use super::graph_builder::{Emit, operand_of};
-use super::op_row::{Sample, Written, operators};
-use super::values::Made;
-use crate::model::{Attribute, Node, broken, dtype_of};
+use super::call::{NodeCall, RuleResult, made, unsupported};
+use super::graph_builder::{OnnxBuilder, operand_of};
+use super::op_row::{BatchCheck, TfliteSource, operators};
+use super::values::RuleOutput;
+use crate::model::{OnnxAttribute, OnnxNode, broken, dtype_of};
 use systole_base::{DType, Result};
 use systole_ir::Tensor;
-use systole_tflite::{Activation, Field};
+use systole_tflite::{FusedActivation, OptionField};
 
 operators! {
     "Abs" 1..13: |c| unary(c, Tensor::abs);
@@ -72,82 +72,81 @@ operators! {
     "Xor" 1..7: |c| binary(c, Tensor::xor);
 }
 
-/// One operand.
-pub(super) fn unary(c: &mut Call, f: impl FnOnce(&Tensor) -> Tensor) -> Makes {
+/// Imports a unary operator.
+pub(super) fn unary(c: &mut NodeCall, f: impl FnOnce(&Tensor) -> Tensor) -> RuleResult {
     let (x, is_last) = c.oriented(0)?;
     made(f(&x), is_last)
 }
 
-/// Two operands.
-pub(super) fn binary(c: &mut Call, f: impl FnOnce(&Tensor, &Tensor) -> Tensor) -> Makes {
+/// Imports a binary operator with broadcasting.
+pub(super) fn binary(c: &mut NodeCall, f: impl FnOnce(&Tensor, &Tensor) -> Tensor) -> RuleResult {
     let (x, is_last) = c.aligned(&[0, 1])?;
     match &x[..] {
         [a, b] => made(f(a, b), is_last),
-        _ => Err(broken("it takes two operands")),
+        _ => Err(broken("two operands are required")),
     }
 }
 
-/// Any number of operands, folded.
-fn several(c: &mut Call, f: impl Fn(&Tensor, &Tensor) -> Tensor) -> Makes {
+/// Imports a variadic operator as a chain of binary ones.
+fn several(c: &mut NodeCall, f: impl Fn(&Tensor, &Tensor) -> Tensor) -> RuleResult {
     let (t, is_last) = folded(c, f)?;
     made(t, is_last)
 }
 
-fn folded(c: &mut Call, f: impl Fn(&Tensor, &Tensor) -> Tensor) -> Result<(Tensor, bool)> {
+fn folded(c: &mut NodeCall, f: impl Fn(&Tensor, &Tensor) -> Tensor) -> Result<(Tensor, bool)> {
     let (x, is_last) = c.aligned(&(0..c.node.inputs.len()).collect::<Vec<_>>())?;
     let all = x.into_iter().reduce(|a, b| f(&a, &b));
-    Ok((all.ok_or_else(|| broken("it has no operands"))?, is_last))
+    Ok((all.ok_or_else(|| broken("the node has no operands"))?, is_last))
 }
 
-fn mean(c: &mut Call) -> Makes {
+fn mean(c: &mut NodeCall) -> RuleResult {
     let n = c.node.inputs.len() as f64;
     let (sum, is_last) = folded(c, |a, b| a + b)?;
     made(sum / n, is_last)
 }
 
-/// What is passed on as it is.
-pub(super) fn identity(c: &mut Call) -> Makes {
+/// Imports Identity.
+pub(super) fn identity(c: &mut NodeCall) -> RuleResult {
     c.one_output()?;
     unary(c, Clone::clone)
 }
 
-fn dropout(c: &mut Call) -> Makes {
+fn dropout(c: &mut NodeCall) -> RuleResult {
     if c.has(2) && c.known(2)?.get(0).as_bool() {
-        return Err(
-            unsupported("it drops out while the model predicts").hint("export the model in evaluation mode")
-        );
+        return Err(unsupported("Dropout in training mode is not supported")
+            .hint("export the model in evaluation mode"));
     }
     identity(c)
 }
 
-fn cast(c: &mut Call) -> Makes {
+fn cast(c: &mut NodeCall) -> RuleResult {
     let code = c.int("to", 0)?;
-    let to = dtype_of(code).ok_or_else(|| unsupported(format!("elements of ONNX's type {code}")))?;
+    let to = dtype_of(code).ok_or_else(|| unsupported(format!("unsupported ONNX element type {code}")))?;
     unary(c, |x| converted(x, to))
 }
 
-fn cast_like(c: &mut Call) -> Makes {
+fn cast_like(c: &mut NodeCall) -> RuleResult {
     let to = c.plain(1)?.dtype();
     unary(c, |x| converted(x, to))
 }
 
-/// Numbers are true where they are not 0.
+/// Converts elements; to bool, nonzero values are true.
 fn converted(x: &Tensor, to: DType) -> Tensor {
     if to == DType::Bool && x.dtype() != DType::Bool { x.not_equal(&x.zeros_like()) } else { x.convert(to) }
 }
 
-fn choose(c: &mut Call) -> Makes {
+fn choose(c: &mut NodeCall) -> RuleResult {
     let (x, is_last) = c.aligned(&[0, 1, 2])?;
     match &x[..] {
         [condition, a, b] => made(condition.select(a, b), is_last),
-        _ => Err(broken("it takes three operands")),
+        _ => Err(broken("three operands are required")),
     }
 }
 
-fn clip(c: &mut Call) -> Makes {
+fn clip(c: &mut NodeCall) -> RuleResult {
     let (mut x, is_last) = c.oriented(0)?;
     let dtype = x.dtype();
-    let bound = |c: &mut Call, i: usize, name: &str| -> Result<Option<Tensor>> {
+    let bound = |c: &mut NodeCall, i: usize, name: &str| -> Result<Option<Tensor>> {
         match c.node.attributes.contains_key(name) {
             true => Ok(Some(c.scalar(dtype, c.float(name, 0.0)?))),
             false => c.optional(i),
@@ -162,8 +161,8 @@ fn clip(c: &mut Call) -> Makes {
     made(x, is_last)
 }
 
-/// The base's type is that of the result.
-fn power(c: &mut Call) -> Makes {
+/// Imports Pow; the result has the base's type.
+fn power(c: &mut NodeCall) -> RuleResult {
     if let Some(two) = c.perhaps_known(1)?
         && two.ty().elements() == 1
     {
@@ -177,14 +176,14 @@ fn power(c: &mut Call) -> Makes {
     binary(c, |x, y| x.power(&y.convert(x.dtype())))
 }
 
-fn modulo(c: &mut Call) -> Makes {
+fn modulo(c: &mut NodeCall) -> RuleResult {
     let is_c = c.int("fmod", 0)? == 1;
     binary(c, |x, y| {
         let r = x.remainder(y);
         if is_c || x.dtype().is_unsigned_int() {
             return r;
         }
-        // The result has the sign of the divisor.
+        // The result has the divisor's sign.
         let zero = r.zeros_like();
         let differs = r.less(&zero).not_equal(&y.less(&y.zeros_like()));
         let moves = differs.and(&r.not_equal(&zero));
@@ -192,42 +191,42 @@ fn modulo(c: &mut Call) -> Makes {
     })
 }
 
-fn prelu(c: &mut Call) -> Makes {
+fn prelu(c: &mut NodeCall) -> RuleResult {
     binary(c, |x, slope| x.greater_equal(&x.zeros_like()).select(x, &(x * slope)))
 }
 
-fn leaky_relu(c: &mut Call) -> Makes {
+fn leaky_relu(c: &mut NodeCall) -> RuleResult {
     let slope = c.float("alpha", 0.01)?;
     unary(c, |x| x.leaky_relu(slope))
 }
 
-fn elu(c: &mut Call) -> Makes {
+fn elu(c: &mut NodeCall) -> RuleResult {
     let alpha = c.float("alpha", 1.0)?;
     unary(c, |x| x.elu(alpha))
 }
 
-fn celu(c: &mut Call) -> Makes {
+fn celu(c: &mut NodeCall) -> RuleResult {
     let alpha = c.float("alpha", 1.0)?;
     unary(c, |x| (x / alpha).elu(1.0) * alpha)
 }
 
-fn selu(c: &mut Call) -> Makes {
+fn selu(c: &mut NodeCall) -> RuleResult {
     let alpha = c.float("alpha", 1.673_263_192_176_818_8)?;
     let gamma = c.float("gamma", 1.050_701_022_148_132_3)?;
     unary(c, |x| x.elu(alpha) * gamma)
 }
 
-fn gelu(c: &mut Call) -> Makes {
+fn gelu(c: &mut NodeCall) -> RuleResult {
     let by_tanh = c.word("approximate", "none")? == "tanh";
     unary(c, |x| if by_tanh { x.gelu_tanh() } else { x.gelu() })
 }
 
-fn hard_sigmoid(c: &mut Call) -> Makes {
+fn hard_sigmoid(c: &mut NodeCall) -> RuleResult {
     let (alpha, beta) = (c.float("alpha", 0.2)?, c.float("beta", 0.5)?);
     unary(c, |x| between(&(x * alpha + beta), 0.0, 1.0))
 }
 
-fn hard_swish(c: &mut Call) -> Makes {
+fn hard_swish(c: &mut NodeCall) -> RuleResult {
     unary(c, |x| x * between(&(x / 6.0 + 0.5), 0.0, 1.0))
 }
 
@@ -235,22 +234,22 @@ fn between(x: &Tensor, low: f64, high: f64) -> Tensor {
     x.maximum(&x.scalar_like(low)).minimum(&x.scalar_like(high))
 }
 
-fn thresholded_relu(c: &mut Call) -> Makes {
+fn thresholded_relu(c: &mut NodeCall) -> RuleResult {
     let alpha = c.float("alpha", 1.0)?;
     unary(c, |x| x.greater(&x.scalar_like(alpha)).select(x, &x.zeros_like()))
 }
 
-fn is_infinite(c: &mut Call) -> Makes {
+fn is_infinite(c: &mut NodeCall) -> RuleResult {
     unary(c, |x| x.is_finite().not().and(&x.equal(x)))
 }
 
-/// Outputs of a node that hands on several values.
-pub(super) fn all_plain(all: Vec<Tensor>) -> Makes {
-    Ok(all.into_iter().map(Made::Plain).collect())
+/// Returns several outputs in the file's layout.
+pub(super) fn all_plain(all: Vec<Tensor>) -> RuleResult {
+    Ok(all.into_iter().map(RuleOutput::Plain).collect())
 }
 
-/// Whether operands have the output's rank and one sample, or are constants of a lower rank.
-fn are_alike(s: &Sample) -> bool {
+/// Whether operands have the output's rank and batch size 1, or are constants of lower rank.
+fn are_alike(s: &BatchCheck) -> bool {
     let tensor = |t: &usize| s.lite.tensors.get(*t);
     let rank = s.operator.outputs.first().and_then(tensor).map_or(0, |t| t.dims().len());
     s.operator.inputs.iter().flatten().filter_map(tensor).all(|t| {
@@ -258,57 +257,62 @@ fn are_alike(s: &Sample) -> bool {
     })
 }
 
-/// One operand and one node.
-fn write_unary(e: &mut Emit, &Written { o, y, name }: &Written) -> Result<()> {
+/// Exports a unary operator as one node.
+fn write_unary(e: &mut OnnxBuilder, &TfliteSource { o, y, name }: &TfliteSource) -> Result<()> {
     let (input, order) = e.single(o, y)?;
-    e.finish(y, order, Activation::None, |out| Node::new(name, [input], out))
+    e.finish(y, order, FusedActivation::None, |out| OnnxNode::new(name, [input], out))
 }
 
-fn write_leaky_relu(e: &mut Emit, &Written { o, y, name }: &Written) -> Result<()> {
+fn write_leaky_relu(e: &mut OnnxBuilder, &TfliteSource { o, y, name }: &TfliteSource) -> Result<()> {
     let (input, order) = e.single(o, y)?;
-    let alpha = Attribute::Float(o.number(Field::Alpha) as f32);
-    e.finish(y, order, Activation::None, |out| Node::new(name, [input], out).with("alpha", alpha))
+    let alpha = OnnxAttribute::Float(o.number(OptionField::Alpha) as f32);
+    e.finish(y, order, FusedActivation::None, |out| OnnxNode::new(name, [input], out).with("alpha", alpha))
 }
 
-/// At least and at most so much.
-fn write_clip(e: &mut Emit, &Written { o, y, name }: &Written, low: f32, high: f32) -> Result<()> {
+/// Exports a clamp as Clip.
+fn write_clip(
+    e: &mut OnnxBuilder,
+    &TfliteSource { o, y, name }: &TfliteSource,
+    low: f32,
+    high: f32,
+) -> Result<()> {
     let (input, order) = e.single(o, y)?;
     let own = e.names[y].clone();
     let (low, high) = (e.number(&format!("{own}/min"), low)?, e.number(&format!("{own}/max"), high)?);
-    e.finish(y, order, Activation::None, |out| Node::new(name, [input, low, high], out))
+    e.finish(y, order, FusedActivation::None, |out| OnnxNode::new(name, [input, low, high], out))
 }
 
-/// Two operands.
-fn write_binary(e: &mut Emit, &Written { o, y, name }: &Written) -> Result<()> {
+/// Exports a binary operator.
+fn write_binary(e: &mut OnnxBuilder, &TfliteSource { o, y, name }: &TfliteSource) -> Result<()> {
     let (a, b) = (operand_of(o, 0)?, operand_of(o, 1)?);
     let order = e.order_of(&[a, b], y)?;
     let inputs = [e.real(a, order)?, e.real(b, order)?];
-    e.finish(y, order, o.activation()?, |out| Node::new(name, inputs, out))
+    e.finish(y, order, o.activation()?, |out| OnnxNode::new(name, inputs, out))
 }
 
-/// 1 / √x.
-fn write_inverse_root(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
+/// Exports 1 / √x.
+fn write_inverse_root(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSource) -> Result<()> {
     let (own, (input, order)) = (e.names[y].clone(), e.single(o, y)?);
     let root = e.made(&format!("{own}/sqrt"), "Sqrt", [input.as_str()]);
-    e.finish(y, order, Activation::None, |out| Node::new("Reciprocal", [root], out))
+    e.finish(y, order, FusedActivation::None, |out| OnnxNode::new("Reciprocal", [root], out))
 }
 
-/// (a − b)².
-fn write_squared_difference(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
+/// Exports (a − b)².
+fn write_squared_difference(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSource) -> Result<()> {
     let (a, b) = (operand_of(o, 0)?, operand_of(o, 1)?);
     let order = e.order_of(&[a, b], y)?;
     let inputs = [e.real(a, order)?, e.real(b, order)?];
     let own = e.names[y].clone();
     let d = e.made(&format!("{own}/difference"), "Sub", inputs.iter().map(String::as_str));
-    e.finish(y, order, Activation::None, |out| Node::new("Mul", [d.clone(), d], out))
+    e.finish(y, order, FusedActivation::None, |out| OnnxNode::new("Mul", [d.clone(), d], out))
 }
 
-/// By erf or by tanh: the operator of its own is in later versions alone.
-fn write_gelu(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
+/// Exports GELU with erf or tanh, since the Gelu operator requires a later opset.
+fn write_gelu(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSource) -> Result<()> {
     let (own, (input, order)) = (e.names[y].clone(), e.single(o, y)?);
     let named = |of: &str| format!("{own}/{of}");
     let x = input.as_str();
-    let inner = if o.is(Field::Approximate) {
+    let inner = if o.is(OptionField::Approximate) {
         let square = e.made(&named("square"), "Mul", [x, x]);
         let cube = e.made(&named("cube"), "Mul", [square.as_str(), x]);
         let small = e.number(&named("share"), 0.044_715)?;
@@ -325,5 +329,5 @@ fn write_gelu(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
     let (one, half) = (e.number(&named("one"), 1.0)?, e.number(&named("half"), 0.5)?);
     let gate = e.made(&named("gate"), "Add", [inner.as_str(), &one]);
     let both = e.made(&named("both"), "Mul", [x, &gate]);
-    e.finish(y, order, Activation::None, |out| Node::new("Mul", [both, half], out))
+    e.finish(y, order, FusedActivation::None, |out| OnnxNode::new("Mul", [both, half], out))
 }

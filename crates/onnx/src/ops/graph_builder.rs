@@ -1,16 +1,17 @@
-//! A graph of ONNX under construction. Each tensor of the `.tflite` graph is there as real numbers, as integers or both, with
-//! channels last (as that graph has it) or second (as ONNX's windows take it): in the order in which it comes about, and
-//! turned when it is asked for otherwise.
+//! Builder of an exported ONNX graph. Each TFLite tensor exists as real values, as integers or both, with channels last
+//! (TFLite) or first (ONNX convolutions): in the layout in which it is produced, and transposed on demand.
 
-use crate::model::{Graph, Node};
+use crate::model::{OnnxGraph, OnnxNode};
 use std::collections::HashSet;
 use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
-use systole_tflite::{Activation, Model as Lite, Operator, Quantization, Tensor};
+use systole_tflite::{
+    FusedActivation, TfliteModel as Lite, TfliteOperator, TfliteQuantization, TfliteTensor,
+};
 
-/// Where a tensor's channels are.
+/// Layout of a tensor's channels.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(crate) enum Order {
-    /// As in the graph that is written.
+pub(crate) enum ChannelOrder {
+    /// As in the TFLite graph.
     Plain,
     /// `[N, C, H, W]`.
     First,
@@ -21,50 +22,50 @@ pub(super) const TO_FIRST: [usize; 4] = [0, 3, 1, 2];
 /// `[N, C, H, W] → [N, H, W, C]`.
 const TO_PLAIN: [usize; 4] = [0, 2, 3, 1];
 
-/// Names of a tensor's values in both orders.
+/// Names of a tensor's values in both layouts.
 #[derive(Clone, Default)]
-struct Places {
+struct ValueNames {
     plain: Option<String>,
     first: Option<String>,
 }
 
-impl Places {
-    fn get(&self, order: Order) -> Option<String> {
-        if order == Order::Plain { self.plain.clone() } else { self.first.clone() }
+impl ValueNames {
+    fn get(&self, order: ChannelOrder) -> Option<String> {
+        if order == ChannelOrder::Plain { self.plain.clone() } else { self.first.clone() }
     }
 
-    fn set(&mut self, order: Order, name: &str) {
-        let slot = if order == Order::Plain { &mut self.plain } else { &mut self.first };
+    fn set(&mut self, order: ChannelOrder, name: &str) {
+        let slot = if order == ChannelOrder::Plain { &mut self.plain } else { &mut self.first };
         *slot = Some(name.into());
     }
 }
 
-pub(crate) struct Emit<'a> {
+pub(crate) struct OnnxBuilder<'a> {
     pub from: &'a Lite,
-    pub graph: Graph,
-    /// Whether the number of samples is open.
+    pub graph: OnnxGraph,
+    /// Whether the batch dimension is symbolic.
     pub open_batch: bool,
-    /// The name of each tensor: its own, or one that no other has.
+    /// Unique name of each tensor.
     pub names: Vec<String>,
     taken: HashSet<String>,
-    real: Vec<Places>,
-    codes: Vec<Places>,
+    real: Vec<ValueNames>,
+    codes: Vec<ValueNames>,
 }
 
-impl<'a> Emit<'a> {
-    pub fn new(from: &'a Lite, open_batch: bool) -> Emit<'a> {
+impl<'a> OnnxBuilder<'a> {
+    pub fn new(from: &'a Lite, open_batch: bool) -> OnnxBuilder<'a> {
         let n = from.tensors.len();
-        let none = || vec![Places::default(); n];
-        let mut e = Emit {
+        let none = || vec![ValueNames::default(); n];
+        let mut e = OnnxBuilder {
             from,
-            graph: Graph::default(),
+            graph: OnnxGraph::default(),
             open_batch,
             names: Vec::new(),
             taken: HashSet::new(),
             real: none(),
             codes: none(),
         };
-        // Inputs and outputs keep their names whatever others are called.
+        // Inputs and outputs keep their names even if other tensors have the same ones.
         let mut names = vec![String::new(); n];
         for i in from.inputs.iter().chain(&from.outputs).copied().chain(0..n) {
             if let (Some(slot), Some(t)) = (names.get_mut(i), from.tensors.get(i))
@@ -87,16 +88,16 @@ impl<'a> Emit<'a> {
         found
     }
 
-    pub fn tensor(&self, t: usize) -> Result<&'a Tensor> {
+    pub fn tensor(&self, t: usize) -> Result<&'a TfliteTensor> {
         self.from.tensor(t)
     }
 
-    /// A value that is given: real numbers, or integers.
+    /// Ensures that a graph input exists as real values or integers.
     pub fn given(&mut self, t: usize) -> Result<()> {
         let name = self.names[t].clone();
         let is_quantized = is_quantized(self.tensor(t)?);
         let places = if is_quantized { &mut self.codes[t] } else { &mut self.real[t] };
-        places.set(Order::Plain, &name);
+        places.set(ChannelOrder::Plain, &name);
         Ok(())
     }
 
@@ -106,58 +107,59 @@ impl<'a> Emit<'a> {
         name
     }
 
-    /// A list of whole numbers.
+    /// Adds a constant list of integers.
     pub fn list(&mut self, name: &str, values: &[i64]) -> Result<String> {
         Ok(self.constant(name, Literal::from_slice([values.len()], values)?))
     }
 
-    /// A single number of f32.
+    /// Adds an f32 scalar constant.
     pub fn number(&mut self, name: &str, value: f32) -> Result<String> {
         Ok(self.constant(name, Literal::from_slice([], &[value])?))
     }
 
-    pub fn push(&mut self, mut node: Node) {
+    pub fn push(&mut self, mut node: OnnxNode) {
         node.name = node.outputs.first().cloned().unwrap_or_default();
         self.graph.nodes.push(node);
     }
 
-    /// A node whose result has a new name; that name.
+    /// Adds a node with a new output name, and returns the name.
     pub fn made<'n>(&mut self, name: &str, op: &str, inputs: impl IntoIterator<Item = &'n str>) -> String {
         let output = self.unique(name);
-        self.push(Node::new(op, inputs, output.clone()));
+        self.push(OnnxNode::new(op, inputs, output.clone()));
         output
     }
 
-    /// Whether a tensor is there with channels second alone.
+    /// Whether a tensor exists only with channels first.
     pub fn is_first(&self, t: usize) -> bool {
         let (real, codes) = (&self.real[t], &self.codes[t]);
         real.plain.is_none() && codes.plain.is_none() && (real.first.is_some() || codes.first.is_some())
     }
 
-    /// The order in which an operator on single elements takes its operands.
-    pub fn order_of(&self, operands: &[usize], output: usize) -> Result<Order> {
+    /// Returns the layout for the operands of an element-wise operator.
+    pub fn order_of(&self, operands: &[usize], output: usize) -> Result<ChannelOrder> {
         let mut first = false;
         for &t in operands.iter().chain([&output]) {
             let tensor = self.tensor(t)?;
             if tensor.data.is_none() && tensor.dims().len() != 4 {
-                return Ok(Order::Plain);
+                return Ok(ChannelOrder::Plain);
             }
             first |= self.is_first(t);
         }
-        Ok(if first { Order::First } else { Order::Plain })
+        Ok(if first { ChannelOrder::First } else { ChannelOrder::Plain })
     }
 
-    /// The real numbers of an operator's first operand, in the order in which a function of elements takes it.
-    pub fn single(&mut self, o: &Operator, y: usize) -> Result<(String, Order)> {
+    /// Returns the real values of an operator's first operand, in the layout for element-wise operators.
+    pub fn single(&mut self, o: &TfliteOperator, y: usize) -> Result<(String, ChannelOrder)> {
         let x = operand_of(o, 0)?;
         let order = self.order_of(&[x], y)?;
         Ok((self.real(x, order)?, order))
     }
 
-    /// A tensor's real numbers.
-    pub fn real(&mut self, t: usize, order: Order) -> Result<String> {
+    /// Returns a tensor's real values.
+    pub fn real(&mut self, t: usize, order: ChannelOrder) -> Result<String> {
         let tensor = self.tensor(t)?;
-        let order = if tensor.dims().len() < 4 && tensor.data.is_none() { Order::Plain } else { order };
+        let order =
+            if tensor.dims().len() < 4 && tensor.data.is_none() { ChannelOrder::Plain } else { order };
         if let Some(name) = self.real[t].get(order) {
             return Ok(name);
         }
@@ -165,15 +167,21 @@ impl<'a> Emit<'a> {
         let name = match (&tensor.data, is_quantized(tensor)) {
             (Some(data), false) => {
                 let data = constant_in(data, order)?;
-                if order == Order::Plain { self.constant_as(&own, data) } else { self.constant(&own, data) }
+                if order == ChannelOrder::Plain {
+                    self.constant_as(&own, data)
+                } else {
+                    self.constant(&own, data)
+                }
             }
             (_, true) => {
                 let codes = self.codes(t, order)?;
                 let dimension = tensor.quantization.as_ref().map_or(0, |q| q.dimension);
-                // Constants of fewer dimensions have got ones in front.
+                // Constants of lower rank get leading ones.
                 let axis = match order {
-                    Order::First => place_in(dimension + 4usize.saturating_sub(tensor.dims().len()), order),
-                    Order::Plain => dimension,
+                    ChannelOrder::First => {
+                        place_in(dimension + 4usize.saturating_sub(tensor.dims().len()), order)
+                    }
+                    ChannelOrder::Plain => dimension,
                 };
                 let output = self.unique(&format!("{own}/real"));
                 self.dequantize(t, &codes, axis, output.clone())?;
@@ -185,8 +193,8 @@ impl<'a> Emit<'a> {
         Ok(name)
     }
 
-    /// A tensor's integers.
-    pub fn codes(&mut self, t: usize, order: Order) -> Result<String> {
+    /// Returns a tensor's integers.
+    pub fn codes(&mut self, t: usize, order: ChannelOrder) -> Result<String> {
         if let Some(name) = self.codes[t].get(order) {
             return Ok(name);
         }
@@ -204,62 +212,62 @@ impl<'a> Emit<'a> {
         name.into()
     }
 
-    /// A value in the other order.
-    fn turned(&mut self, places: &Places, own: &str, order: Order, t: usize) -> Result<String> {
+    /// Returns a value transposed to another layout.
+    fn turned(&mut self, places: &ValueNames, own: &str, order: ChannelOrder, t: usize) -> Result<String> {
         let (from, permutation, name) = match order {
-            Order::First => (&places.plain, TO_FIRST, self.unique(&format!("{own}/nchw"))),
-            Order::Plain => (&places.first, TO_PLAIN, own.to_string()),
+            ChannelOrder::First => (&places.plain, TO_FIRST, self.unique(&format!("{own}/nchw"))),
+            ChannelOrder::Plain => (&places.first, TO_PLAIN, own.to_string()),
         };
-        let from = from
-            .clone()
-            .ok_or_else(|| Error::new(ErrorKind::Bug, format!("nothing makes tensor {}", self.names[t])))?;
+        let from = from.clone().ok_or_else(|| {
+            Error::new(ErrorKind::Bug, format!("no operator computes tensor {}", self.names[t]))
+        })?;
         let permutation = permutation.map(|d| d as i64);
-        self.push(Node::new("Transpose", [from], name.clone()).ints("perm", permutation));
+        self.push(OnnxNode::new("Transpose", [from], name.clone()).ints("perm", permutation));
         Ok(name)
     }
 
-    /// The name that the result of an operator has before it is rounded to integers, if it is.
-    fn output(&mut self, t: usize, order: Order) -> Result<String> {
+    /// Returns the name of an operator's result before it is rounded to integers, if it is.
+    fn output(&mut self, t: usize, order: ChannelOrder) -> Result<String> {
         let own = self.names[t].clone();
         Ok(match (is_quantized(self.tensor(t)?), order) {
             (true, _) => self.unique(&format!("{own}/result")),
-            (false, Order::Plain) => own,
-            (false, Order::First) => self.unique(&format!("{own}/nchw")),
+            (false, ChannelOrder::Plain) => own,
+            (false, ChannelOrder::First) => self.unique(&format!("{own}/nchw")),
         })
     }
 
-    /// Ends an operator: the last node, made for the name of its result, then what is applied to it.
+    /// Finishes an operator: adds the last node, then the fused activation.
     pub fn finish(
         &mut self,
         t: usize,
-        order: Order,
-        activation: Activation,
-        node: impl FnOnce(String) -> Node,
+        order: ChannelOrder,
+        activation: FusedActivation,
+        node: impl FnOnce(String) -> OnnxNode,
     ) -> Result<()> {
         let result = self.output(t, order)?;
         let own = self.names[t].clone();
         match activation {
-            Activation::None => self.push(node(result.clone())),
-            Activation::Relu => {
+            FusedActivation::None => self.push(node(result.clone())),
+            FusedActivation::Relu => {
                 let before = self.unique(&format!("{own}/sum"));
                 self.push(node(before.clone()));
-                self.push(Node::new("Relu", [before], result.clone()));
+                self.push(OnnxNode::new("Relu", [before], result.clone()));
             }
-            Activation::Relu6 | Activation::ReluN1To1 => {
-                let (low, high) = if activation == Activation::Relu6 { (0.0, 6.0) } else { (-1.0, 1.0) };
+            FusedActivation::Relu6 | FusedActivation::ReluN1To1 => {
+                let (low, high) = if activation == FusedActivation::Relu6 { (0.0, 6.0) } else { (-1.0, 1.0) };
                 let before = self.unique(&format!("{own}/sum"));
                 self.push(node(before.clone()));
                 let bounds =
                     [self.number(&format!("{own}/min"), low)?, self.number(&format!("{own}/max"), high)?];
                 let [low, high] = bounds;
-                self.push(Node::new("Clip", [before, low, high], result.clone()));
+                self.push(OnnxNode::new("Clip", [before, low, high], result.clone()));
             }
         }
         self.store(t, order, &result)
     }
 
-    /// Real numbers that are a tensor's; rounded where it holds integers.
-    pub fn store(&mut self, t: usize, order: Order, result: &str) -> Result<()> {
+    /// Stores real values as a tensor's values; quantizes them if the tensor is int8.
+    pub fn store(&mut self, t: usize, order: ChannelOrder, result: &str) -> Result<()> {
         let tensor = self.tensor(t)?;
         if !is_quantized(tensor) {
             self.real[t].set(order, result);
@@ -267,16 +275,16 @@ impl<'a> Emit<'a> {
         }
         let own = self.names[t].clone();
         let (scale, zero) = self.scheme(t)?;
-        let name = if order == Order::Plain { own } else { self.unique(&format!("{own}/nchw")) };
-        self.push(Node::new("QuantizeLinear", [result.to_string(), scale, zero], name.clone()));
+        let name = if order == ChannelOrder::Plain { own } else { self.unique(&format!("{own}/nchw")) };
+        self.push(OnnxNode::new("QuantizeLinear", [result.to_string(), scale, zero], name.clone()));
         self.codes[t].set(order, &name);
         Ok(())
     }
 
-    /// Scale and zero point of a tensor as constants.
+    /// Adds a tensor's scale and zero point as constants.
     fn scheme(&mut self, t: usize) -> Result<(String, String)> {
         let tensor = self.tensor(t)?;
-        let none = Quantization::default();
+        let none = TfliteQuantization::default();
         let q = tensor.quantization.as_ref().unwrap_or(&none);
         let own = self.names[t].clone();
         let dims = if q.scale.len() == 1 { vec![] } else { vec![q.scale.len()] };
@@ -285,31 +293,31 @@ impl<'a> Emit<'a> {
         Ok((scale, self.constant(&format!("{own}/zero_point"), zeros)))
     }
 
-    /// The real numbers of codes whose scales differ along `axis`.
+    /// Dequantizes with per-axis scales along `axis`.
     pub fn dequantize(&mut self, t: usize, codes: &str, axis: usize, output: String) -> Result<()> {
         let is_wide = self.tensor(t)?.ty.dtype == DType::I32;
         let several = self.tensor(t)?.quantization.as_ref().is_some_and(|q| q.scale.len() > 1);
         let (scale, zero) = self.scheme(t)?;
         let mut inputs = vec![codes.to_string(), scale];
-        // Integers of 32 bits have no zero point.
+        // int32 values have no zero point.
         if is_wide {
             self.graph.constants.remove(&zero);
         } else {
             inputs.push(zero);
         }
-        let mut node = Node::new("DequantizeLinear", inputs, output);
+        let mut node = OnnxNode::new("DequantizeLinear", inputs, output);
         if several {
-            node = node.with("axis", crate::model::Attribute::Int(axis as i64));
+            node = node.with("axis", crate::model::OnnxAttribute::Int(axis as i64));
         }
         self.push(node);
         Ok(())
     }
 
-    /// Weights in another order of dimensions.
+    /// Adds weights with permuted dimensions.
     pub fn weights(&mut self, t: usize, permutation: &[usize]) -> Result<String> {
         let tensor = self.tensor(t)?;
         let data = tensor.data.as_ref().ok_or_else(|| {
-            Error::new(ErrorKind::Unsupported, format!("the weights {} are no constant", tensor.name))
+            Error::new(ErrorKind::Unsupported, format!("weights {} are not constant", tensor.name))
         })?;
         let own = self.names[t].clone();
         let name = self.constant(&own, permuted(data, permutation)?);
@@ -326,35 +334,32 @@ impl<'a> Emit<'a> {
         Ok(output)
     }
 
-    /// Whole numbers that an operator is told.
-    pub fn integers(&self, o: &Operator, operand: usize) -> Result<Vec<i64>> {
+    /// Returns an operator's constant integer operand.
+    pub fn integers(&self, o: &TfliteOperator, operand: usize) -> Result<Vec<i64>> {
         let t = operand_of(o, operand)?;
         let tensor = self.tensor(t)?;
         let data = tensor.data.as_ref().filter(|d| d.dtype().is_int());
         let data = data.ok_or_else(|| {
-            Error::new(
-                ErrorKind::Unsupported,
-                format!("{} is told by {}, which is no constant", o.op, tensor.name),
-            )
+            Error::new(ErrorKind::Unsupported, format!("{} requires constant operand {}", o.op, tensor.name))
         })?;
         Ok((0..data.ty().elements()).map(|i| data.get(i).as_i64()).collect())
     }
 }
 
-/// An operand that must be there.
-pub(super) fn operand_of(o: &Operator, i: usize) -> Result<usize> {
+/// Returns a required operand.
+pub(super) fn operand_of(o: &TfliteOperator, i: usize) -> Result<usize> {
     let found = o.inputs.get(i).copied().flatten();
-    found.ok_or_else(|| Error::new(ErrorKind::Data, format!("operand {i} of {} is missing", o.op)))
+    found.ok_or_else(|| Error::new(ErrorKind::Data, format!("{} lacks operand {i}", o.op)))
 }
 
-/// Whether a tensor holds integers that stand for real numbers.
-pub(crate) fn is_quantized(t: &Tensor) -> bool {
+/// Whether a tensor is quantized.
+pub(crate) fn is_quantized(t: &TfliteTensor) -> bool {
     t.quantization.is_some() && t.ty.dtype.is_int()
 }
 
-/// A constant in an order; one of fewer dimensions gets ones in front.
-fn constant_in(data: &Literal, order: Order) -> Result<Literal> {
-    if order == Order::Plain || data.shape().rank() == 0 {
+/// Permutes a constant to a layout; one of lower rank gets leading ones.
+fn constant_in(data: &Literal, order: ChannelOrder) -> Result<Literal> {
+    if order == ChannelOrder::Plain || data.shape().rank() == 0 {
         return Ok(data.clone());
     }
     let dims = data.shape().dims();
@@ -363,11 +368,11 @@ fn constant_in(data: &Literal, order: Order) -> Result<Literal> {
     permuted(&data.reshape(wide)?, &TO_FIRST)
 }
 
-/// A constant with its dimensions in another order.
+/// Permutes the dimensions of a constant.
 pub(super) fn permuted(data: &Literal, permutation: &[usize]) -> Result<Literal> {
     let shape = data.shape();
     if permutation.len() != shape.rank() {
-        return Err(Error::new(ErrorKind::Unsupported, format!("weights of type {}", data.ty())));
+        return Err(Error::new(ErrorKind::Unsupported, format!("unsupported weight type {}", data.ty())));
     }
     let dims: Vec<usize> = permutation.iter().map(|&d| shape[d]).collect();
     let strides = shape.strides();
@@ -382,11 +387,11 @@ pub(super) fn permuted(data: &Literal, permutation: &[usize]) -> Result<Literal>
     Literal::from_bytes(ty, &bytes)
 }
 
-/// Where a dimension is.
-pub(super) fn place_in(dim: usize, order: Order) -> usize {
+/// Returns the position of a dimension in a layout.
+pub(super) fn place_in(dim: usize, order: ChannelOrder) -> usize {
     match (order, dim) {
-        (Order::Plain, d) | (Order::First, d @ 0) => d,
-        (Order::First, 3) => 1,
-        (Order::First, d) => d + 1,
+        (ChannelOrder::Plain, d) | (ChannelOrder::First, d @ 0) => d,
+        (ChannelOrder::First, 3) => 1,
+        (ChannelOrder::First, d) => d + 1,
     }
 }

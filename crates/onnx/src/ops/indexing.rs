@@ -1,13 +1,13 @@
-//! Operators that take elements by their places.
+//! Imports and exports operators that index: Gather, GatherND, ScatterND, OneHot and others.
 
-use super::call::{Call, Makes, axis, checked, plain, unsupported};
-use super::graph_builder::{Emit, Order, operand_of};
-use super::op_row::{Sample, Written, operators};
-use crate::model::{Attribute, Node, broken};
+use super::call::{NodeCall, RuleResult, axis, checked, plain, unsupported};
+use super::graph_builder::{ChannelOrder, OnnxBuilder, operand_of};
+use super::op_row::{BatchCheck, TfliteSource, operators};
+use crate::model::{OnnxAttribute, OnnxNode, broken};
 use systole_base::{DType, Literal, Result};
 use systole_ir::Tensor;
 use systole_ir::op::Gather;
-use systole_tflite::{Activation, Field};
+use systole_tflite::{FusedActivation, OptionField};
 
 operators! {
     "Gather" 1..13: gather => Gather write_gather, if is_lookup;
@@ -16,11 +16,11 @@ operators! {
     "OneHot" 9..28: one_hot;
 }
 
-/// Places counted from the end are counted from the beginning.
-fn places(c: &mut Call, i: usize, size: usize) -> Result<Tensor> {
+/// Normalizes indices; negative ones count from the end.
+fn places(c: &mut NodeCall, i: usize, size: usize) -> Result<Tensor> {
     let t = c.plain(i)?;
     if !t.dtype().is_int() {
-        return Err(broken(format!("its places are {}", t.ty())));
+        return Err(broken(format!("indices have type {}, expected integers", t.ty())));
     }
     if let Some(known) = c.perhaps_known(i)? {
         c.spend(known.ty().elements())?;
@@ -28,7 +28,7 @@ fn places(c: &mut Call, i: usize, size: usize) -> Result<Tensor> {
         let own = |v: i64| if v < 0 { v.saturating_add(n) } else { v };
         let all: Vec<i64> = (0..known.ty().elements()).map(|at| own(known.get(at).as_i64())).collect();
         if let Some(v) = all.iter().find(|v| !(0..n).contains(*v)) {
-            return Err(broken(format!("it takes element {v} of {n}")));
+            return Err(broken(format!("index {v} is out of range for size {n}")));
         }
         return Ok(c.g.constant(Literal::from_slice(known.shape(), &all)?));
     }
@@ -36,8 +36,8 @@ fn places(c: &mut Call, i: usize, size: usize) -> Result<Tensor> {
     Ok(t.less(&zero).select(&(&t + size as f64), &t))
 }
 
-/// Slices of one dimension: rows of an embedding.
-fn gather(c: &mut Call) -> Makes {
+/// Imports Gather: slices along an axis, such as embedding rows.
+fn gather(c: &mut NodeCall) -> RuleResult {
     let x = c.plain(0)?;
     let dim = axis(c.int("axis", 0)?, x.rank())?;
     let at = places(c, 1, x.shape()[dim])?;
@@ -55,15 +55,15 @@ fn gather(c: &mut Call) -> Makes {
     plain(x.gather(&at, spec))
 }
 
-/// An element for each place, from the same row.
-fn gather_elements(c: &mut Call) -> Makes {
+/// Imports GatherElements: one element per index, along an axis.
+fn gather_elements(c: &mut NodeCall) -> RuleResult {
     let x = c.plain(0)?;
     let dim = axis(c.int("axis", 0)?, x.rank())?;
     let at = places(c, 1, x.shape()[dim])?.convert(DType::I64);
     if at.rank() != x.rank() {
-        return Err(broken(format!("places {} of {}", at.ty(), x.ty())));
+        return Err(broken(format!("indices {} do not match {}", at.ty(), x.ty())));
     }
-    // As places in all elements, one after the other.
+    // Converted to indices into the flattened array.
     let strides = x.shape().strides();
     let mut flat = at.zeros_like();
     for d in 0..x.rank() {
@@ -73,15 +73,15 @@ fn gather_elements(c: &mut Call) -> Makes {
     plain(x.reshape([x.shape().elements()]).take(&flat))
 }
 
-/// Blocks by the places of their first dimensions.
-fn gather_nd(c: &mut Call) -> Makes {
+/// Imports GatherND: slices indexed by their leading dimensions.
+fn gather_nd(c: &mut NodeCall) -> RuleResult {
     if c.is("batch_dims", false)? {
-        return Err(unsupported("places of each sample by itself (batch_dims)"));
+        return Err(unsupported("batch_dims is not supported"));
     }
     let (x, at) = (c.plain(0)?, c.plain(1)?);
     let n = at.shape().last().copied().unwrap_or(0);
     if n == 0 || n > x.rank() {
-        return Err(broken(format!("places {} of {}", at.ty(), x.ty())));
+        return Err(broken(format!("indices {} do not match {}", at.ty(), x.ty())));
     }
     let leading = at.rank() - 1;
     let mut slice_sizes = x.shape().to_vec();
@@ -100,13 +100,13 @@ fn gather_nd(c: &mut Call) -> Makes {
     plain(x.gather(&at, spec))
 }
 
-fn one_hot(c: &mut Call) -> Makes {
+fn one_hot(c: &mut NodeCall) -> RuleResult {
     let depth = c.number(1)?;
-    let depth = usize::try_from(depth).map_err(|_| broken(format!("{depth} classes")))?;
+    let depth = usize::try_from(depth).map_err(|_| broken(format!("invalid number of classes {depth}")))?;
     let at = places(c, 0, depth)?;
     let values = c.plain(2)?;
     if values.shape().dims() != [2] {
-        return Err(broken(format!("its two values are {}", values.ty())));
+        return Err(broken(format!("values must have two elements, got {}", values.ty())));
     }
     let dim = axis(c.int("axis", -1)?, at.rank() + 1)?;
     checked([at.shape().dims(), &[depth]].concat())?;
@@ -118,17 +118,17 @@ fn one_hot(c: &mut Call) -> Makes {
     plain(hot.select(&wide(&on), &wide(&off)).transpose(&order))
 }
 
-/// Entries of an axis by their numbers, which are no reals.
-fn write_gather(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
+/// Exports Gather; the indices stay integers.
+fn write_gather(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSource) -> Result<()> {
     let (x, chosen) = (operand_of(o, 0)?, operand_of(o, 1)?);
-    let inputs = [e.real(x, Order::Plain)?, e.real(chosen, Order::Plain)?];
-    let axis = o.int(Field::Axis);
-    e.finish(y, Order::Plain, Activation::None, |out| {
-        Node::new("Gather", inputs, out).with("axis", Attribute::Int(axis))
+    let inputs = [e.real(x, ChannelOrder::Plain)?, e.real(chosen, ChannelOrder::Plain)?];
+    let axis = o.int(OptionField::Axis);
+    e.finish(y, ChannelOrder::Plain, FusedActivation::None, |out| {
+        OnnxNode::new("Gather", inputs, out).with("axis", OnnxAttribute::Int(axis))
     })
 }
 
-/// Whether rows of a constant are taken.
-fn is_lookup(s: &Sample) -> bool {
-    s.operator.int(Field::Axis) == 0 && s.input(0).is_some_and(|t| t.data.is_some())
+/// Whether it looks up rows of a constant.
+fn is_lookup(s: &BatchCheck) -> bool {
+    s.operator.int(OptionField::Axis) == 0 && s.input(0).is_some_and(|t| t.data.is_some())
 }

@@ -1,22 +1,22 @@
-//! Products of matrices.
+//! Imports and exports matrix products: MatMul, Gemm, Einsum.
 
-use super::call::{Call, Makes, checked, plain, unsupported};
-use super::graph_builder::{Emit, Order, operand_of};
-use super::op_row::{Written, operators};
-use crate::model::{Attribute, Node, broken};
+use super::call::{NodeCall, RuleResult, checked, plain, unsupported};
+use super::graph_builder::{ChannelOrder, OnnxBuilder, operand_of};
+use super::op_row::{TfliteSource, operators};
+use crate::model::{OnnxAttribute, OnnxNode, broken};
 use systole_base::Result;
 use systole_ir::Tensor;
-use systole_tflite::{Activation, Field};
+use systole_tflite::{FusedActivation, OptionField};
 
 operators! {
     "Einsum" 12..28: einsum;
     "Gemm" 1..13: gemm
-        => FullyConnected write_dense, if |s| s.rank() == 2 || s.rank() > 2 && s.operator.is(Field::KeepNumDims);
+        => FullyConnected write_dense, if |s| s.rank() == 2 || s.rank() > 2 && s.operator.is(OptionField::KeepNumDims);
     "MatMul" 1..13: matmul => BatchMatmul write_batch_matmul, if |s| s.rank() > 2 && s.computed().count() == 2;
 }
 
-/// NumPy's product: the last dimension with the last but one, all others side by side.
-fn matmul(c: &mut Call) -> Makes {
+/// Imports MatMul with NumPy semantics: batched over leading dimensions with broadcasting.
+fn matmul(c: &mut NodeCall) -> RuleResult {
     let (a, b) = (c.plain(0)?, c.plain(1)?);
     plain(product(&a, &b)?)
 }
@@ -24,7 +24,7 @@ fn matmul(c: &mut Call) -> Makes {
 fn product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     let (ra, rb) = (a.rank(), b.rank());
     match (ra, rb) {
-        (0, _) | (_, 0) => Err(broken("a product of matrices takes no single numbers")),
+        (0, _) | (_, 0) => Err(broken("MatMul requires arrays, got a scalar")),
         (_, 1) => Ok(a.dot(b)),
         (1, 2) => Ok(a.dot(b)),
         (1, _) => {
@@ -42,7 +42,7 @@ fn product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     }
 }
 
-/// `a` repeated so that it has the leading dimensions of both.
+/// Broadcasts `a` to the common leading dimensions.
 fn side_by_side(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     let n = a.rank().max(b.rank()) - 2;
     let size = |t: &Tensor, d: usize| (d + t.rank()).checked_sub(n + 2).map_or(1, |i| t.shape()[i]);
@@ -51,18 +51,18 @@ fn side_by_side(a: &Tensor, b: &Tensor) -> Result<Tensor> {
         dims.push(match (size(a, d), size(b, d)) {
             (x, y) if x == y || y == 1 => x,
             (1, y) => y,
-            _ => return Err(broken(format!("{} and {} cannot be multiplied", a.ty(), b.ty()))),
+            _ => return Err(broken(format!("cannot multiply {} and {}", a.ty(), b.ty()))),
         });
     }
     dims.extend_from_slice(&a.shape()[a.rank() - 2..]);
     Ok(a.broadcast_to(&checked(dims)?.into()))
 }
 
-/// α·A·B + β·C.
-fn gemm(c: &mut Call) -> Makes {
+/// Imports Gemm: α·A·B + β·C.
+fn gemm(c: &mut NodeCall) -> RuleResult {
     let (a, b) = (c.plain(0)?, c.plain(1)?);
     if a.rank() != 2 || b.rank() != 2 {
-        return Err(broken(format!("it multiplies {} and {}, which are no matrices", a.ty(), b.ty())));
+        return Err(broken(format!("Gemm requires matrices, got {} and {}", a.ty(), b.ty())));
     }
     let sides = [usize::from(c.int("transA", 0)? == 0), usize::from(c.is("transB", false)?)];
     let mut y = a.dot_general(&b, &[], &[], &[sides[0]], &[sides[1]]);
@@ -76,12 +76,12 @@ fn gemm(c: &mut Call) -> Makes {
     plain(y)
 }
 
-/// Sums of products by the letters of their dimensions, of one or two operands.
-fn einsum(c: &mut Call) -> Makes {
+/// Imports Einsum of one or two operands.
+fn einsum(c: &mut NodeCall) -> RuleResult {
     let equation: String = c.word("equation", "")?.chars().filter(|l| !l.is_whitespace()).collect();
     let unread = || {
-        unsupported(format!("the equation `{equation}`"))
-            .hint("one or two operands with plain letters are read")
+        unsupported(format!("unsupported equation `{equation}`"))
+            .hint("use one or two operands and plain letters")
     };
     let (operands, result) = equation.split_once("->").ok_or_else(unread)?;
     let operands: Vec<Vec<char>> = operands.split(',').map(|o| o.chars().collect()).collect();
@@ -95,7 +95,7 @@ fn einsum(c: &mut Call) -> Makes {
     for (i, letters) in operands.iter().enumerate() {
         let t = c.plain(i)?;
         if t.rank() != letters.len() {
-            return Err(broken(format!("{} does not fit the equation `{equation}`", t.ty())));
+            return Err(broken(format!("{} does not match the equation `{equation}`", t.ty())));
         }
         let others: Vec<&char> =
             operands.iter().enumerate().filter(|(k, _)| *k != i).flat_map(|(_, l)| l).collect();
@@ -116,7 +116,7 @@ fn einsum(c: &mut Call) -> Makes {
     plain(y.transpose(&order))
 }
 
-/// The product of two operands, and the letters of its dimensions.
+/// Contracts two operands; returns the product and the letters of its dimensions.
 fn contracted(
     (a, la): &(Tensor, Vec<char>),
     (b, lb): &(Tensor, Vec<char>),
@@ -132,21 +132,22 @@ fn contracted(
     (y, [shared(true).copied().collect(), own(la, lb), own(lb, la)].concat())
 }
 
-/// `x: [N, I], w: [O, I]`: as Gemm; of more dimensions as a product and a sum.
-fn write_dense(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
+/// Exports FULLY_CONNECTED, `x: [N, I], w: [O, I]`, as Gemm, or as MatMul and Add for higher ranks.
+fn write_dense(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSource) -> Result<()> {
     let (x, w) = (operand_of(o, 0)?, operand_of(o, 1)?);
     let bias = o.inputs.get(2).copied().flatten();
     let (rank, own) = (e.tensor(x)?.dims().len(), e.names[y].clone());
     let activation = o.activation()?;
-    let input = e.real(x, Order::Plain)?;
-    if rank > 2 && o.is(Field::KeepNumDims) {
+    let input = e.real(x, ChannelOrder::Plain)?;
+    if rank > 2 && o.is(OptionField::KeepNumDims) {
         let inputs = [input, e.weights(w, &[1, 0])?];
         let Some(bias) = bias else {
-            return e.finish(y, Order::Plain, activation, |out| Node::new("MatMul", inputs, out));
+            return e.finish(y, ChannelOrder::Plain, activation, |out| OnnxNode::new("MatMul", inputs, out));
         };
         let product = e.made(&format!("{own}/product"), "MatMul", inputs.iter().map(String::as_str));
         let bias = e.weights(bias, &[0])?;
-        return e.finish(y, Order::Plain, activation, |out| Node::new("Add", [product, bias], out));
+        return e
+            .finish(y, ChannelOrder::Plain, activation, |out| OnnxNode::new("Add", [product, bias], out));
     }
     let rows = match rank {
         2 => input,
@@ -160,26 +161,26 @@ fn write_dense(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
     if let Some(bias) = bias {
         inputs.push(e.weights(bias, &[0])?);
     }
-    e.finish(y, Order::Plain, activation, |out| {
-        Node::new("Gemm", inputs, out).with("transB", Attribute::Int(1))
+    e.finish(y, ChannelOrder::Plain, activation, |out| {
+        OnnxNode::new("Gemm", inputs, out).with("transB", OnnxAttribute::Int(1))
     })
 }
 
-/// Products of many matrices.
-fn write_batch_matmul(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
+/// Exports BATCH_MATMUL.
+fn write_batch_matmul(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSource) -> Result<()> {
     let own = e.names[y].clone();
     let mut inputs = Vec::new();
-    for (i, field) in [Field::AdjX, Field::AdjY].into_iter().enumerate() {
+    for (i, field) in [OptionField::AdjX, OptionField::AdjY].into_iter().enumerate() {
         let t = operand_of(o, i)?;
-        let mut name = e.real(t, Order::Plain)?;
+        let mut name = e.real(t, ChannelOrder::Plain)?;
         if o.is(field) {
             let rank = e.tensor(t)?.dims().len() as i64;
             let order: Vec<i64> = (0..rank - 2).chain([rank - 1, rank - 2]).collect();
             let output = e.unique(&format!("{own}/turned"));
-            e.push(Node::new("Transpose", [name], output.clone()).ints("perm", order));
+            e.push(OnnxNode::new("Transpose", [name], output.clone()).ints("perm", order));
             name = output;
         }
         inputs.push(name);
     }
-    e.finish(y, Order::Plain, Activation::None, |out| Node::new("MatMul", inputs, out))
+    e.finish(y, ChannelOrder::Plain, FusedActivation::None, |out| OnnxNode::new("MatMul", inputs, out))
 }

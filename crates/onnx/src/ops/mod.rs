@@ -1,4 +1,4 @@
-//! The operators that are read and written: a file for each family, with a row and its functions for each operator.
+//! Table of supported ONNX operators: one module per family, with import and export functions.
 
 mod call;
 mod constants;
@@ -17,17 +17,17 @@ mod resize;
 mod values;
 
 use systole_base::Error;
-use systole_tflite::Op;
+use systole_tflite::TfliteOp;
 
-pub(crate) use call::{Call, checked};
-pub(crate) use graph_builder::{Emit, Order, is_quantized};
-pub(crate) use op_row::{Export, OpRow, Sample, Written};
+pub(crate) use call::{NodeCall, checked};
+pub(crate) use graph_builder::{ChannelOrder, OnnxBuilder, is_quantized};
+pub(crate) use op_row::{BatchCheck, ExportRule, OnnxOpRow, TfliteSource};
 pub(crate) use recurrent::write_recurrent;
-pub use recurrent::{Recurrent, RecurrentKind};
-pub(crate) use values::{Made, Values};
+pub use recurrent::{OnnxRecurrent, OnnxRecurrentKind};
+pub(crate) use values::{RuleOutput, ValueTable};
 
-/// The rows of all families.
-const FAMILIES: [&[OpRow]; 11] = [
+/// Rows of all families.
+const FAMILIES: [&[OnnxOpRow]; 11] = [
     elementwise::OPERATORS,
     indexing::OPERATORS,
     data_movement::OPERATORS,
@@ -41,54 +41,54 @@ const FAMILIES: [&[OpRow]; 11] = [
     conv_pool::OPERATORS,
 ];
 
-fn rows() -> impl Iterator<Item = &'static OpRow> {
+fn rows() -> impl Iterator<Item = &'static OnnxOpRow> {
     FAMILIES.into_iter().flatten()
 }
 
-/// An operator of ONNX that is read.
+/// A supported ONNX operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Operator {
-    /// Its name: `Conv`.
+pub struct OnnxOperator {
+    /// Name: `Conv`.
     pub name: &'static str,
-    /// The version of ONNX's operators that defines it first.
+    /// Opset version that first defines it.
     pub first: i64,
-    /// The version whose definition is the newest that is followed.
+    /// Newest opset version whose definition is supported.
     pub newest: i64,
     /// Whether [`export`](crate::export) writes it.
     pub is_written: bool,
 }
 
-/// Names of the operators that are read.
+/// Returns the names of the operators that can be imported.
 pub fn operators() -> impl Iterator<Item = &'static str> {
     coverage().into_iter().map(|o| o.name)
 }
 
-/// The operators that are read, in the order of their names.
-pub fn coverage() -> Vec<Operator> {
-    let of = |row: &OpRow| {
+/// Returns the operators that can be imported, sorted by name.
+pub fn coverage() -> Vec<OnnxOperator> {
+    let of = |row: &OnnxOpRow| {
         let is_written = !row.exports.is_empty() || matches!(row.name, "LSTM" | "GRU");
-        Operator { name: row.name, first: row.opsets.0, newest: row.opsets.1, is_written }
+        OnnxOperator { name: row.name, first: row.opsets.0, newest: row.opsets.1, is_written }
     };
-    let mut all: Vec<Operator> = rows().map(of).collect();
+    let mut all: Vec<OnnxOperator> = rows().map(of).collect();
     all.sort();
     all
 }
 
-/// The row of a node's operator.
-pub(crate) fn row(op: &str, domain: &str) -> Result<&'static OpRow, Error> {
+/// Returns the table row of a node's operator.
+pub(crate) fn row(op: &str, domain: &str) -> Result<&'static OnnxOpRow, Error> {
     let own = matches!(domain, "" | "ai.onnx");
     if let Some(row) = rows().find(|row| row.name == op).filter(|_| own) {
         return Ok(row);
     }
     let whose = if own { String::new() } else { format!(" of {domain}") };
     let names: Vec<&str> = operators().collect();
-    Err(call::unsupported(format!("the operator {op}{whose} is not read here"))
-        .because(format!("these are: {}", names.join(", ")))
+    Err(call::unsupported(format!("unsupported operator {op}{whose}"))
+        .because(format!("supported operators: {}", names.join(", ")))
         .hint("export the model without it, or run it with onnxruntime"))
 }
 
-/// How an operator of `.tflite` is written, and as what; `None`: it has no counterpart.
-pub(crate) fn export_of(op: Op) -> Option<(&'static str, &'static Export)> {
+/// Returns the export rule of a TFLite operator and the ONNX name; `None` if it has no counterpart.
+pub(crate) fn export_of(op: TfliteOp) -> Option<(&'static str, &'static ExportRule)> {
     rows().find_map(|row| Some((row.name, row.exports.iter().find(|e| e.op == op)?)))
 }
 
@@ -102,7 +102,7 @@ mod tests {
         assert!(all.windows(2).all(|two| two[0].name < two[1].name), "{all:?}");
         assert!(all.iter().all(|o| 0 < o.first && o.first <= o.newest), "{all:?}");
         assert!(row("Conv", "").is_ok() && row("Conv", "com.mine").is_err());
-        let mut written: Vec<Op> = rows().flat_map(|row| row.exports).map(|e| e.op).collect();
+        let mut written: Vec<TfliteOp> = rows().flat_map(|row| row.exports).map(|e| e.op).collect();
         let count = written.len();
         written.sort();
         written.dedup();

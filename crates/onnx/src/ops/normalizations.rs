@@ -1,10 +1,10 @@
-//! Normalisations by statistics of the data or by stored ones.
+//! Imports and exports normalizations: batch, layer, RMS, instance, group and Lp.
 
-use super::call::{Call, Makes, axis, in_order, made, plain, unsupported};
+use super::call::{NodeCall, RuleResult, axis, in_order, made, plain, unsupported};
 use super::conv_pool::sums_in;
-use super::graph_builder::{Emit, Order};
-use super::op_row::{Written, operators};
-use crate::model::{Attribute, Node, broken};
+use super::graph_builder::{ChannelOrder, OnnxBuilder};
+use super::op_row::{TfliteSource, operators};
+use crate::model::{OnnxAttribute, OnnxNode, broken};
 use systole_base::{Literal, Result};
 use systole_ir::Tensor;
 
@@ -17,12 +17,12 @@ operators! {
     "RMSNormalization" 23..23: |c| layer(c, false);
 }
 
-/// (x − mean) / √(variance + ε) · scale + bias, with stored statistics: a factor and an offset for each channel.
-fn batch(c: &mut Call) -> Makes {
+/// Imports BatchNormalization in inference mode, (x − mean) / √(variance + ε) · scale + bias, as a factor and an offset
+/// per channel.
+fn batch(c: &mut NodeCall) -> RuleResult {
     if c.is("training_mode", false)? {
-        return Err(
-            unsupported("it takes the statistics of the batch").hint("export the model in evaluation mode")
-        );
+        return Err(unsupported("batch normalization in training mode is not supported")
+            .hint("export the model in evaluation mode"));
     }
     c.one_output()?;
     let epsilon = c.float("epsilon", 1e-5)?;
@@ -37,12 +37,12 @@ fn batch(c: &mut Call) -> Makes {
     made(&x * wide(&factor) + wide(&offset), false)
 }
 
-fn affine(c: &mut Call, channels: usize, epsilon: f64) -> Result<(Tensor, Tensor)> {
+fn affine(c: &mut NodeCall, channels: usize, epsilon: f64) -> Result<(Tensor, Tensor)> {
     let mut all = Vec::new();
     for i in 1..5 {
         let t = c.plain(i)?;
         if t.shape().dims() != [channels] {
-            return Err(broken(format!("its operand {i} is {}, for {channels} channels", t.ty())));
+            return Err(broken(format!("operand {i} is {}, expected {channels} channels", t.ty())));
         }
         all.push((t, c.perhaps_known(i)?));
     }
@@ -61,8 +61,8 @@ fn affine(c: &mut Call, channels: usize, epsilon: f64) -> Result<(Tensor, Tensor
     Ok((factor, offset))
 }
 
-/// Over all dimensions from `axis` on.
-fn layer(c: &mut Call, subtracts_mean: bool) -> Makes {
+/// Imports LayerNormalization and RMSNormalization over all dimensions from `axis` on.
+fn layer(c: &mut NodeCall, subtracts_mean: bool) -> RuleResult {
     c.one_output()?;
     let x = c.plain(0)?;
     let first = axis(c.int("axis", -1)?, x.rank())?;
@@ -86,11 +86,11 @@ fn standardized(x: &Tensor, dims: &[usize], epsilon: f64, subtracts_mean: bool) 
     (centred * factor).convert(x.dtype())
 }
 
-/// Each channel of each sample by itself.
-fn instance(c: &mut Call) -> Makes {
+/// Imports InstanceNormalization: each channel of each sample separately.
+fn instance(c: &mut NodeCall) -> RuleResult {
     let x = c.plain(0)?;
     if x.rank() < 3 {
-        return Err(broken(format!("it normalises {}", x.ty())));
+        return Err(broken(format!("cannot normalize {}", x.ty())));
     }
     let dims: Vec<usize> = (2..x.rank()).collect();
     let y = standardized(&x, &dims, c.float("epsilon", 1e-5)?, true);
@@ -98,19 +98,19 @@ fn instance(c: &mut Call) -> Makes {
     plain(y * wide(&c.plain(1)?) + wide(&c.plain(2)?))
 }
 
-/// Groups of channels of each sample.
-fn group(c: &mut Call) -> Makes {
+/// Imports GroupNormalization: groups of channels of each sample.
+fn group(c: &mut NodeCall) -> RuleResult {
     let x = c.plain(0)?;
     let groups = c.count("num_groups", 0)?;
     let channels = x.shape().get(1).copied().unwrap_or(0);
     if x.rank() < 2 || !channels.is_multiple_of(groups) {
-        return Err(broken(format!("{groups} groups of {}", x.ty())));
+        return Err(broken(format!("{groups} groups do not divide the channels of {}", x.ty())));
     }
     let inner = x.shape().elements() / (x.shape()[0] * groups).max(1);
     let parts = x.reshape([x.shape()[0], groups, inner]);
     let y = standardized(&parts, &[2], c.float("epsilon", 1e-5)?, true).reshape(x.shape());
     let (scale, bias) = (c.plain(1)?, c.plain(2)?);
-    // Before version 21 there is one factor for each group.
+    // Before opset 21 there is one factor per group.
     let each = |t: &Tensor| match t.shape().dims() == [groups] && groups != channels {
         true => t.broadcast_in_dim(&[groups, channels / groups].into(), &[0]).reshape([channels]),
         false => t.clone(),
@@ -119,24 +119,24 @@ fn group(c: &mut Call) -> Makes {
     plain(y * wide(&scale) + wide(&bias))
 }
 
-/// Divided by the length along an axis; 0 where that is 0.
-fn unit(c: &mut Call) -> Makes {
+/// Imports LpNormalization: divides by the norm along an axis; 0 if the norm is 0.
+fn unit(c: &mut NodeCall) -> RuleResult {
     let (x, is_last) = c.oriented(0)?;
     let dim = in_order(axis(c.int("axis", -1)?, x.rank())?, x.rank(), is_last);
     let wide = x.convert(sums_in(x.dtype()));
     let length = match c.int("p", 2)? {
         1 => wide.abs().sum(&[dim]),
         2 => (&wide * &wide).sum(&[dim]).sqrt(),
-        p => return Err(unsupported(format!("a norm of order {p}")).hint("orders 1 and 2 are read")),
+        p => return Err(unsupported(format!("unsupported norm order {p}")).hint("use order 1 or 2")),
     };
     let length = length.broadcast_except(wide.shape(), &[dim]);
     let is_zero = length.equal(&length.zeros_like());
     made(is_zero.select(&length, &(wide / &length)).convert(x.dtype()), is_last)
 }
 
-fn write_unit(e: &mut Emit, &Written { o, y, name }: &Written) -> Result<()> {
+fn write_unit(e: &mut OnnxBuilder, &TfliteSource { o, y, name }: &TfliteSource) -> Result<()> {
     let last = e.tensor(y)?.dims().len() as i64 - 1;
     let (input, order) = e.single(o, y)?;
-    let axis = Attribute::Int(if order == Order::First { 1 } else { last });
-    e.finish(y, order, o.activation()?, |out| Node::new(name, [input], out).with("axis", axis))
+    let axis = OnnxAttribute::Int(if order == ChannelOrder::First { 1 } else { last });
+    e.finish(y, order, o.activation()?, |out| OnnxNode::new(name, [input], out).with("axis", axis))
 }

@@ -1,42 +1,42 @@
-//! What a row of the table of operators says: name, versions, how the operator is read and written.
+//! Table row of an ONNX operator: name, opset versions, import and export functions.
 
-use super::call::{Call, Makes};
-use super::graph_builder::Emit;
+use super::call::{NodeCall, RuleResult};
+use super::graph_builder::OnnxBuilder;
 use systole_base::Result;
-use systole_tflite::{Model as Lite, Op, Operator, Tensor};
+use systole_tflite::{TfliteModel as Lite, TfliteOp, TfliteOperator, TfliteTensor};
 
-/// A row of the table.
-pub(crate) struct OpRow {
-    /// ONNX's name.
+/// Table row.
+pub(crate) struct OnnxOpRow {
+    /// Name of the operator.
     pub name: &'static str,
-    /// The versions of the first and of the newest definition that is followed.
+    /// First and newest supported opset version of its definition.
     pub opsets: (i64, i64),
-    /// Reads a node.
-    pub import: fn(&mut Call) -> Makes,
-    /// Operators of `.tflite` whose last node is this one.
-    pub exports: &'static [Export],
+    /// Imports a node.
+    pub import: fn(&mut NodeCall) -> RuleResult,
+    /// TFLite operators that are exported to it.
+    pub exports: &'static [ExportRule],
 }
 
-/// How an operator of `.tflite` is written.
-pub(crate) struct Export {
-    pub op: Op,
-    pub write: fn(&mut Emit, &Written) -> Result<()>,
-    /// Whether it would take many samples as it takes one, each by itself.
-    pub by_sample: fn(&Sample) -> bool,
+/// Export rule of a TFLite operator.
+pub(crate) struct ExportRule {
+    pub op: TfliteOp,
+    pub write: fn(&mut OnnxBuilder, &TfliteSource) -> Result<()>,
+    /// Whether it processes the samples of a batch independently.
+    pub by_sample: fn(&BatchCheck) -> bool,
 }
 
-/// Rows of the table: `"Name" first..newest: import [=> Op write [, if by_sample]]…;`
+/// Defines table rows: `"Name" first..newest: import [=> Op write [, if by_sample]]…;`
 macro_rules! operators {
     (@by_sample) => { |_| true };
     (@by_sample $by_sample:expr) => { $by_sample };
     ($($name:literal $first:literal..$newest:literal: $import:expr
        $(=> $op:ident $write:expr $(, if $by_sample:expr)?)*;)*) => {
-        pub(super) const OPERATORS: &[$crate::ops::op_row::OpRow] = &[$($crate::ops::op_row::OpRow {
+        pub(super) const OPERATORS: &[$crate::ops::op_row::OnnxOpRow] = &[$($crate::ops::op_row::OnnxOpRow {
             name: $name,
             opsets: ($first, $newest),
             import: $import,
-            exports: &[$($crate::ops::op_row::Export {
-                op: systole_tflite::Op::$op,
+            exports: &[$($crate::ops::op_row::ExportRule {
+                op: systole_tflite::TfliteOp::$op,
                 write: $write,
                 by_sample: operators!(@by_sample $($by_sample)?),
             }),*],
@@ -45,38 +45,38 @@ macro_rules! operators {
 }
 pub(super) use operators;
 
-/// An operator of `.tflite` that is written: the operator, the tensor of its first result, ONNX's name of its row.
-pub(crate) struct Written<'a> {
-    pub o: &'a Operator,
+/// A TFLite operator being exported: the operator, its first output tensor, and the ONNX name of its row.
+pub(crate) struct TfliteSource<'a> {
+    pub o: &'a TfliteOperator,
     pub y: usize,
     pub name: &'static str,
 }
 
-/// An operator of `.tflite`, of which is asked whether it takes sample by sample.
-pub(crate) struct Sample<'a> {
+/// A TFLite operator that is checked for independent samples.
+pub(crate) struct BatchCheck<'a> {
     pub lite: &'a Lite,
-    pub operator: &'a Operator,
+    pub operator: &'a TfliteOperator,
 }
 
-impl<'a> Sample<'a> {
-    /// An operand.
-    pub fn input(&self, i: usize) -> Option<&'a Tensor> {
+impl<'a> BatchCheck<'a> {
+    /// Returns an operand.
+    pub fn input(&self, i: usize) -> Option<&'a TfliteTensor> {
         self.lite.tensors.get(self.operator.inputs.get(i).copied().flatten()?)
     }
 
-    /// Operands that are no constants.
+    /// Returns the operands that are not constants.
     pub fn computed(&self) -> impl Iterator<Item = usize> + '_ {
         let is_computed = |t: &usize| self.lite.tensors.get(*t).is_some_and(|t| t.data.is_none());
         self.operator.inputs.iter().flatten().copied().filter(is_computed)
     }
 
-    /// Whole numbers of a constant operand; none where it is no constant.
+    /// Returns the integers of a constant operand; empty if it is not constant.
     pub fn integers(&self, i: usize) -> Vec<i64> {
         let data = self.input(i).and_then(|t| t.data.as_ref());
         data.map_or(Vec::new(), |d| (0..d.ty().elements()).map(|i| d.get(i).as_i64()).collect())
     }
 
-    /// Dimensions of the first operand.
+    /// Returns the rank of the first operand.
     pub fn rank(&self) -> usize {
         self.input(0).map_or(0, |t| t.dims().len())
     }

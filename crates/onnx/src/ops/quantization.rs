@@ -1,24 +1,23 @@
-//! Whole numbers and the numbers that they stand for: real = scale · (q − zero point).
+//! Imports and exports QuantizeLinear and DequantizeLinear: real = scale · (q − zero point).
 
-use super::call::{Call, Makes, axis, in_order, made, unsupported};
-use super::graph_builder::Emit;
-use super::op_row::{Written, operators};
-use crate::model::{Node, broken, dtype_of};
+use super::call::{NodeCall, RuleResult, axis, in_order, made, unsupported};
+use super::graph_builder::OnnxBuilder;
+use super::op_row::{TfliteSource, operators};
+use crate::model::{OnnxNode, broken, dtype_of};
 use systole_base::{DType, Result};
 use systole_ir::Tensor;
-use systole_tflite::Activation;
+use systole_tflite::FusedActivation;
 
 operators! {
     "DequantizeLinear" 10..28: dequantize => Dequantize write_dequantize;
     "QuantizeLinear" 10..28: quantize => Quantize write_quantize;
 }
 
-/// Scale and zero point, spread over an operand; the type of the integers.
-fn scheme(c: &mut Call, x: &Tensor, is_last: bool) -> Result<(Tensor, Option<Tensor>)> {
+/// Returns scale and zero point, broadcast to an operand, and the integer type.
+fn scheme(c: &mut NodeCall, x: &Tensor, is_last: bool) -> Result<(Tensor, Option<Tensor>)> {
     if c.is("block_size", false)? {
-        return Err(
-            unsupported("scales of blocks").hint("one scale for all, or one for each channel, is read")
-        );
+        return Err(unsupported("blocked quantization is not supported")
+            .hint("use one scale per tensor or per channel"));
     }
     let scale = c.plain(1)?;
     let zero = c.optional(2)?;
@@ -29,24 +28,24 @@ fn scheme(c: &mut Call, x: &Tensor, is_last: bool) -> Result<(Tensor, Option<Ten
                 let dim = axis(c.int("axis", 1)?, x.rank())?;
                 Ok(t.broadcast_in_dim(x.shape(), &[in_order(dim, x.rank(), is_last)]))
             }
-            _ => Err(broken(format!("scales or zero points {} of {}", t.ty(), x.ty()))),
+            _ => Err(broken(format!("scales or zero points {} do not match {}", t.ty(), x.ty()))),
         }
     };
     Ok((spread(scale)?, zero.map(spread).transpose()?))
 }
 
-fn quantize(c: &mut Call) -> Makes {
+fn quantize(c: &mut NodeCall) -> RuleResult {
     let (x, is_last) = c.oriented(0)?;
     let (scale, zero) = scheme(c, &x, is_last)?;
     let dtype = match (&zero, c.int("output_dtype", 0)?) {
         (Some(zero), _) => zero.dtype(),
         (None, 0) => DType::U8,
         (None, code) => {
-            dtype_of(code).ok_or_else(|| unsupported(format!("integers of ONNX's type {code}")))?
+            dtype_of(code).ok_or_else(|| unsupported(format!("unsupported ONNX element type {code}")))?
         }
     };
     if !matches!(dtype, DType::I8 | DType::U8 | DType::I16 | DType::U16) {
-        return Err(unsupported(format!("integers of type {dtype}")));
+        return Err(unsupported(format!("unsupported integer type {dtype}")));
     }
     let q = (&x.convert(scale.dtype()) / &scale).round_nearest_even();
     let q = match zero {
@@ -57,12 +56,12 @@ fn quantize(c: &mut Call) -> Makes {
     made(q.clamp(&c.scalar(scale.dtype(), low), &c.scalar(scale.dtype(), high)).convert(dtype), is_last)
 }
 
-fn dequantize(c: &mut Call) -> Makes {
+fn dequantize(c: &mut NodeCall) -> RuleResult {
     let (q, is_last) = c.oriented(0)?;
     let (scale, zero) = scheme(c, &q, is_last)?;
     let dtype = scale.dtype();
     let whole = match zero {
-        // The difference of two integers of 32 bits is exact where no float holds both.
+        // Differences of int32 values are computed in integers, which are exact where f32 is not.
         Some(zero) if q.dtype() == DType::I32 => (q - zero).convert(dtype),
         Some(zero) => q.convert(dtype) - zero.convert(dtype),
         None => q.convert(dtype),
@@ -70,13 +69,13 @@ fn dequantize(c: &mut Call) -> Makes {
     made(whole * scale, is_last)
 }
 
-fn write_quantize(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
+fn write_quantize(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSource) -> Result<()> {
     let (real, order) = e.single(o, y)?;
     e.store(y, order, &real)
 }
 
-/// Real numbers are there already, by the node that gives those of the operand.
-fn write_dequantize(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
+/// Exports DEQUANTIZE: the operand's real values already exist.
+fn write_dequantize(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSource) -> Result<()> {
     let (real, order) = e.single(o, y)?;
-    e.finish(y, order, Activation::None, |out| Node::new("Identity", [real], out))
+    e.finish(y, order, FusedActivation::None, |out| OnnxNode::new("Identity", [real], out))
 }

@@ -1,40 +1,40 @@
-//! LSTM and GRU: a loop over steps, in one direction or both.
+//! Imports and exports LSTM and GRU as loops over time steps, in one or both directions.
 
-use super::call::{Call, Makes, unsupported};
+use super::call::{NodeCall, RuleResult, unsupported};
 use super::elementwise::all_plain;
-use super::graph_builder::{Emit, Order};
+use super::graph_builder::{ChannelOrder, OnnxBuilder};
 use super::op_row::operators;
-use crate::model::{Attribute, Node, broken};
+use crate::model::{OnnxAttribute, OnnxNode, broken};
 use std::ops::Range;
 use systole_base::{Literal, Result};
 use systole_ir::{Tensor, control_builders};
-use systole_tflite::Activation;
+use systole_tflite::FusedActivation;
 
 operators! {
     "GRU" 1..22: gru;
     "LSTM" 1..22: lstm;
 }
 
-/// A recurrent operator.
-struct Kind {
+/// Description of a recurrent operator.
+struct CellSpec {
     name: &'static str,
-    /// Its parts of `H` columns each.
+    /// Number of gates of `H` columns each.
     gates: usize,
-    /// Operands that hold states at the start, the output first.
+    /// Operands with initial states, the output first.
     states: &'static [usize],
-    /// Operands and options that are not read.
+    /// Unsupported operands and attributes.
     unread: (&'static [usize], &'static [&'static str]),
     activations: &'static [&'static str],
-    /// A step after the products with the inputs.
-    step: fn(&Weights, &[Tensor], &Tensor, usize) -> Vec<Tensor>,
-    /// Whether the bias of the states' part of a gate may be added to that of the inputs' part.
+    /// Computes a step after the input products.
+    step: fn(&CellWeights, &[Tensor], &Tensor, usize) -> Vec<Tensor>,
+    /// Whether a gate's recurrent bias may be added to its input bias.
     is_plain_sum: fn(gate: usize, linear: bool) -> bool,
 }
 
-/// `x: [S, N, I]`, weights `[D, 4H, I]` and `[D, 4H, H]` in the order input, output, forget, cell → `[S, D, N, H]`, and the last
-/// states `[D, N, H]`.
-fn lstm(c: &mut Call) -> Makes {
-    let kind = Kind {
+/// Imports LSTM: `x: [S, N, I]`, weights `[D, 4H, I]` and `[D, 4H, H]` in the order input, output, forget, cell → `[S,
+/// D, N, H]`, and the final states `[D, N, H]`.
+fn lstm(c: &mut NodeCall) -> RuleResult {
+    let kind = CellSpec {
         name: "LSTM",
         gates: 4,
         states: &[5, 6],
@@ -52,11 +52,11 @@ fn lstm(c: &mut Call) -> Makes {
     over_steps(c, &kind)
 }
 
-/// `x: [S, N, I]`, weights `[D, 3H, I]` and `[D, 3H, H]` in the order update, reset, new → `[S, D, N, H]`, and the last state
-/// `[D, N, H]`. With `linear_before_reset`, as PyTorch and Keras's `reset_after` have it, the reset gate takes of the product
-/// with the state, else of the state.
-fn gru(c: &mut Call) -> Makes {
-    let kind = Kind {
+/// Imports GRU: `x: [S, N, I]`, weights `[D, 3H, I]` and `[D, 3H, H]` in the order update, reset, new → `[S, D, N, H]`,
+/// and the final state `[D, N, H]`. With `linear_before_reset` (PyTorch, Keras's `reset_after`) the reset gate is
+/// applied after the product with the state, otherwise before it.
+fn gru(c: &mut NodeCall) -> RuleResult {
+    let kind = CellSpec {
         name: "GRU",
         gates: 3,
         states: &[5],
@@ -82,11 +82,16 @@ fn gru(c: &mut Call) -> Makes {
     over_steps(c, &kind)
 }
 
-fn over_steps(c: &mut Call, kind: &Kind) -> Makes {
+fn over_steps(c: &mut NodeCall, kind: &CellSpec) -> RuleResult {
     let x = c.plain(0)?;
     let (w, r) = (c.plain(1)?, c.plain(2)?);
     let (&[steps, n, _], &[directions, _, h]) = (x.shape().dims(), r.shape().dims()) else {
-        return Err(broken(format!("{} of {} with {}", a(kind), x.ty(), r.ty())));
+        return Err(broken(format!(
+            "{}: input {} does not match recurrent weights {}",
+            a(kind),
+            x.ty(),
+            r.ty()
+        )));
     };
     plain_form(c, kind)?;
     let linear = c.is("linear_before_reset", false)?;
@@ -99,11 +104,18 @@ fn over_steps(c: &mut Call, kind: &Kind) -> Makes {
     let word = c.word("direction", "forward")?;
     let is_known = matches!((word.as_str(), directions), ("forward" | "reverse", 1) | ("bidirectional", 2));
     if !is_known || steps == 0 {
-        return Err(broken(format!("{} of {steps} steps, {word}, with {directions} directions", a(kind))));
+        return Err(broken(format!(
+            "{}: unsupported sequence of {steps} steps, direction {word}, {directions} directions",
+            a(kind)
+        )));
     }
     for t in [&w].into_iter().chain(&states).chain(&bias) {
         if t.shape().first() != Some(&directions) {
-            return Err(broken(format!("{} of {directions} directions has {}", a(kind), t.ty())));
+            return Err(broken(format!(
+                "{} with {directions} directions has an operand {}",
+                a(kind),
+                t.ty()
+            )));
         }
     }
     let mut outputs = Vec::new();
@@ -115,7 +127,7 @@ fn over_steps(c: &mut Call, kind: &Kind) -> Makes {
         };
         let backwards = word == "reverse" || d == 1;
         let seen = if backwards { x.reverse(&[0]) } else { x.clone() };
-        let weights = Weights::new(kind, [own(&w), own(&r)], bias.as_ref().map(own), linear, h)?;
+        let weights = CellWeights::new(kind, [own(&w), own(&r)], bias.as_ref().map(own), linear, h)?;
         let (ys, ends) = direction(kind, &seen, &weights, &states.iter().map(own).collect::<Vec<_>>(), h)?;
         let ys = if backwards { ys.reverse(&[0]) } else { ys };
         outputs.push(ys.reshape([steps, 1, n, h]));
@@ -128,58 +140,58 @@ fn over_steps(c: &mut Call, kind: &Kind) -> Makes {
     all_plain(std::iter::once(joined(&outputs, 1)).chain(last.iter().map(|all| joined(all, 0))).collect())
 }
 
-/// `an LSTM`
-fn a(kind: &Kind) -> String {
+/// Returns `an LSTM` or `a GRU`.
+fn a(kind: &CellSpec) -> String {
     format!("{} {}", if kind.name.starts_with('L') { "an" } else { "a" }, kind.name)
 }
 
-/// Refuses the forms that PyTorch does not write.
-fn plain_form(c: &Call, kind: &Kind) -> Result<()> {
-    let usual = |a: &Attribute| match a {
-        Attribute::Texts(t) => t.chunks(kind.activations.len()).all(|t| t == kind.activations),
+/// Rejects variants that PyTorch does not export.
+fn plain_form(c: &NodeCall, kind: &CellSpec) -> Result<()> {
+    let usual = |a: &OnnxAttribute| match a {
+        OnnxAttribute::Texts(t) => t.chunks(kind.activations.len()).all(|t| t == kind.activations),
         _ => false,
     };
     let activations = c.node.attributes.get("activations").is_none_or(usual);
     let (operands, options) = kind.unread;
     let rest = options
         .iter()
-        .any(|name| c.node.attributes.get(*name).is_some_and(|a| !matches!(a, Attribute::Int(0))));
+        .any(|name| c.node.attributes.get(*name).is_some_and(|a| !matches!(a, OnnxAttribute::Int(0))));
     if !activations || rest || operands.iter().any(|&i| c.has(i)) {
         return Err(unsupported(format!(
-            "{} with other activations, peepholes, clipping, lengths of sequences or layout",
+            "{} with custom activations, peepholes, clipping, sequence lengths or layout is not supported",
             a(kind)
         ))
-        .hint(format!("export it as PyTorch's nn.{} has it", kind.name)));
+        .hint(format!("export it like PyTorch's nn.{}", kind.name)));
     }
     Ok(())
 }
 
-struct Weights {
+struct CellWeights {
     w: Tensor,
     r: Tensor,
-    /// What the inputs' products get: `[gates · H]`.
+    /// Bias of the input products: `[gates · H]`.
     bias: Option<Tensor>,
-    /// What the states' products have of their own: `[gates · H]`.
+    /// Separate bias of the state products: `[gates · H]`.
     inner_bias: Option<Tensor>,
-    /// Whether the reset gate stands after the product.
+    /// Whether the reset gate is applied after the product.
     linear: bool,
 }
 
-impl Weights {
+impl CellWeights {
     fn new(
-        kind: &Kind,
+        kind: &CellSpec,
         [w, r]: [Tensor; 2],
         bias: Option<Tensor>,
         linear: bool,
         h: usize,
-    ) -> Result<Weights> {
+    ) -> Result<CellWeights> {
         let all = kind.gates * h;
         if r.shape().dims() != [all, h] || w.rank() != 2 || w.shape()[0] != all {
-            return Err(broken(format!("weights of {} are {} and {}", a(kind), w.ty(), r.ty())));
+            return Err(broken(format!("{} has invalid weights {} and {}", a(kind), w.ty(), r.ty())));
         }
-        let Some(both) = bias else { return Ok(Weights { w, r, bias: None, inner_bias: None, linear }) };
+        let Some(both) = bias else { return Ok(CellWeights { w, r, bias: None, inner_bias: None, linear }) };
         if both.shape().dims() != [2 * all] {
-            return Err(broken(format!("the bias of {} is {}", a(kind), both.ty())));
+            return Err(broken(format!("{} has an invalid bias {}", a(kind), both.ty())));
         }
         let inner = both.slice_dim(0, all, 2 * all);
         let parts: Vec<Tensor> = (0..kind.gates)
@@ -192,24 +204,24 @@ impl Weights {
             })
             .collect();
         let bias = Tensor::concatenate(&parts.iter().collect::<Vec<_>>(), 0);
-        Ok(Weights { w, r, bias: Some(bias), inner_bias: Some(inner), linear })
+        Ok(CellWeights { w, r, bias: Some(bias), inner_bias: Some(inner), linear })
     }
 
-    /// `state: [N, H], rows: [K, H] → [N, K]`
+    /// Multiplies `state: [N, H], rows: [K, H] → [N, K]`.
     fn of_state(&self, state: &Tensor, rows: &Tensor) -> Tensor {
         state.dot_general(rows, &[], &[], &[1], &[1])
     }
 }
 
-/// All steps of one direction: outputs, and the last states.
+/// Runs all steps of one direction: outputs and final states.
 fn direction(
-    kind: &Kind,
+    kind: &CellSpec,
     x: &Tensor,
-    weights: &Weights,
+    weights: &CellWeights,
     states: &[Tensor],
     h: usize,
 ) -> Result<(Tensor, Vec<Tensor>)> {
-    // All steps' products with the input at once.
+    // Input products of all steps at once.
     let mut gates = x.dot_general(&weights.w, &[], &[], &[2], &[1]);
     if let Some(bias) = &weights.bias {
         gates = gates + bias;
@@ -222,84 +234,89 @@ fn direction(
     });
     match (ys.pop(), last.len() == states.len()) {
         (Some(ys), true) => Ok((ys, last)),
-        _ => Err(broken(format!("{} cannot be built", a(kind)))),
+        _ => Err(broken(format!("cannot build {}", a(kind)))),
     }
 }
 
-/// Operators of a graph that are one LSTM or GRU, with the activations that these have in ONNX where none are named, from states of 0.
+/// Operators of a TFLite graph that form one LSTM or GRU with ONNX's default activations and zero initial states.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Recurrent {
-    /// Those operators: all of them, and nothing else reads what they hand on to each other.
+pub struct OnnxRecurrent {
+    /// Range of the operators; nothing outside reads their intermediate results.
     pub operators: Range<usize>,
-    /// The tensor of the sequences, `[1, S, K]`.
+    /// Input tensor of the sequences, `[1, S, K]`.
     pub input: usize,
-    /// The tensor that the layer gives, `[1, H]` or `[1, S, H]`.
+    /// Output tensor, `[1, H]` or `[1, S, H]`.
     pub output: usize,
-    /// Which one it is.
-    pub kind: RecurrentKind,
-    /// Whether it goes from the last step to the first.
+    /// LSTM or GRU.
+    pub kind: OnnxRecurrentKind,
+    /// Whether it runs from the last step to the first.
     pub backwards: bool,
-    /// Whether it gives the states of all steps.
+    /// Whether it returns the states of all steps.
     pub sequences: bool,
-    /// Whether what a layer that goes backwards gives stands in its own order; otherwise in that of the input.
+    /// Whether a reversed layer returns its steps in processing order; otherwise in input order.
     pub in_own_order: bool,
-    /// W, R and B as ONNX has them: `f32[1, gates · H, K]`, `f32[1, gates · H, H]`, `f32[1, 2 · gates · H]`.
+    /// ONNX operands W, R and B: `f32[1, gates · H, K]`, `f32[1, gates · H, H]`, `f32[1, 2 · gates · H]`.
     pub weights: [Literal; 3],
 }
 
-/// A recurrent operator of ONNX.
+/// Type of a recurrent ONNX operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RecurrentKind {
+pub enum OnnxRecurrentKind {
     /// Gates in the order input, output, forget, cell.
     Lstm,
     /// Gates in the order update, reset, new.
     Gru {
-        /// Whether the reset gate takes of the product with the state, not of the state.
+        /// Whether the reset gate is applied after the product with the state.
         linear_before_reset: bool,
     },
 }
 
-/// The operator, between `[N, S, K]` and `[N, S, H]` or `[N, H]`.
-pub(crate) fn write_recurrent(e: &mut Emit, of: &Recurrent) -> Result<()> {
+/// Exports the operator from `[N, S, K]` to `[N, S, H]` or `[N, H]`.
+pub(crate) fn write_recurrent(e: &mut OnnxBuilder, of: &OnnxRecurrent) -> Result<()> {
     let own = e.names[of.output].clone();
     let named = |what: &str| format!("{own}/{what}");
-    let x = e.real(of.input, Order::Plain)?;
+    let x = e.real(of.input, ChannelOrder::Plain)?;
     let steps = e.unique(&named("by_step"));
-    e.push(Node::new("Transpose", [x], steps.clone()).ints("perm", [1, 0, 2]));
+    e.push(OnnxNode::new("Transpose", [x], steps.clone()).ints("perm", [1, 0, 2]));
     let mut inputs = vec![steps];
     for (name, value) in ["W", "R", "B"].iter().zip(&of.weights) {
         inputs.push(e.constant(&named(name), value.clone()));
     }
     let units = of.weights[1].shape()[2];
-    let op = if of.kind == RecurrentKind::Lstm { "LSTM" } else { "GRU" };
+    let op = if of.kind == OnnxRecurrentKind::Lstm { "LSTM" } else { "GRU" };
     let made = e.unique(&named("states"));
-    let mut node = Node::new(op, inputs, made.clone()).with("hidden_size", Attribute::Int(units as i64));
+    let mut node =
+        OnnxNode::new(op, inputs, made.clone()).with("hidden_size", OnnxAttribute::Int(units as i64));
     if of.backwards {
-        node = node.with("direction", Attribute::Text("reverse".into()));
+        node = node.with("direction", OnnxAttribute::Text("reverse".into()));
     }
-    if of.kind == (RecurrentKind::Gru { linear_before_reset: true }) {
-        node = node.with("linear_before_reset", Attribute::Int(1));
+    if of.kind == (OnnxRecurrentKind::Gru { linear_before_reset: true }) {
+        node = node.with("linear_before_reset", OnnxAttribute::Int(1));
     }
-    // The last state is the second output.
+    // The final state is the second output.
     if !of.sequences {
         node.outputs.insert(0, String::new());
     }
     e.push(node);
-    // What follows may have made an activation part of the last operator.
+    // An activation may have been fused into the last operator.
     let maker = e.from.operators[of.operators.clone()].iter().rev().find(|o| o.outputs.contains(&of.output));
-    let activation = maker.map_or(Ok(Activation::None), |o| o.activation())?;
+    let activation = maker.map_or(Ok(FusedActivation::None), |o| o.activation())?;
     if !of.sequences {
         let first = e.list(&named("first"), &[0])?;
-        return e.finish(of.output, Order::Plain, activation, |out| Node::new("Squeeze", [made, first], out));
+        return e.finish(of.output, ChannelOrder::Plain, activation, |out| {
+            OnnxNode::new("Squeeze", [made, first], out)
+        });
     }
     // [S, 1, N, H]
     let mut seen = e.unique(&named("by_sample"));
-    e.push(Node::new("Transpose", [made], seen.clone()).ints("perm", [2, 0, 1, 3]));
+    e.push(OnnxNode::new("Transpose", [made], seen.clone()).ints("perm", [2, 0, 1, 3]));
     if of.backwards && of.in_own_order {
         let (from, to) = (e.list(&named("last"), &[-1])?, e.list(&named("before_first"), &[i64::MIN + 1])?);
         let (axis, by) = (e.list(&named("axis"), &[1])?, e.list(&named("back"), &[-1])?);
         seen = e.made(&named("turned"), "Slice", [&*seen, &*from, &*to, &*axis, &*by]);
     }
     let direction = e.list(&named("direction"), &[2])?;
-    e.finish(of.output, Order::Plain, activation, |out| Node::new("Squeeze", [seen, direction], out))
+    e.finish(of.output, ChannelOrder::Plain, activation, |out| {
+        OnnxNode::new("Squeeze", [seen, direction], out)
+    })
 }

@@ -1,34 +1,34 @@
-//! Operators that fold dimensions: sums, means, softmax, places of the greatest.
+//! Imports and exports reductions (sum, mean, max), softmax, argmax and cumulative sums.
 
-use super::call::{Call, Makes, axes, axis, in_order, made, plain, unsupported};
-use super::graph_builder::{Emit, Order, operand_of, place_in};
-use super::op_row::{Sample, Written, operators};
-use crate::model::{Attribute, Node};
+use super::call::{NodeCall, RuleResult, axes, axis, in_order, made, plain, unsupported};
+use super::graph_builder::{ChannelOrder, OnnxBuilder, operand_of, place_in};
+use super::op_row::{BatchCheck, TfliteSource, operators};
+use crate::model::{OnnxAttribute, OnnxNode};
 use systole_base::{DType, Error, ErrorKind, Result};
 use systole_ir::Tensor;
-use systole_tflite::{Activation, Field};
+use systole_tflite::{FusedActivation, OptionField};
 
 operators! {
     "ArgMax" 1..13: |c| arg_max(c, false);
     "ArgMin" 1..13: |c| arg_max(c, true);
     "CumSum" 11..14: cumulative_sum;
     "LogSoftmax" 1..13: |c| softmax(c, true);
-    "ReduceL1" 1..18: |c| reduce(c, Fold::L1);
-    "ReduceL2" 1..18: |c| reduce(c, Fold::L2);
-    "ReduceLogSum" 1..28: |c| reduce(c, Fold::LogSum);
-    "ReduceLogSumExp" 1..28: |c| reduce(c, Fold::LogSumExp);
-    "ReduceMax" 1..20: |c| reduce(c, Fold::Max) => ReduceMax write_reduce, if folds_within_samples;
-    "ReduceMean" 1..18: |c| reduce(c, Fold::Mean) => Mean write_reduce, if folds_within_samples;
-    "ReduceMin" 1..20: |c| reduce(c, Fold::Min);
-    "ReduceProd" 1..18: |c| reduce(c, Fold::Prod);
-    "ReduceSum" 1..13: |c| reduce(c, Fold::Sum) => Sum write_reduce, if folds_within_samples;
-    "ReduceSumSquare" 1..18: |c| reduce(c, Fold::SumSquare);
+    "ReduceL1" 1..18: |c| reduce(c, ReduceKind::L1);
+    "ReduceL2" 1..18: |c| reduce(c, ReduceKind::L2);
+    "ReduceLogSum" 1..28: |c| reduce(c, ReduceKind::LogSum);
+    "ReduceLogSumExp" 1..28: |c| reduce(c, ReduceKind::LogSumExp);
+    "ReduceMax" 1..20: |c| reduce(c, ReduceKind::Max) => ReduceMax write_reduce, if folds_within_samples;
+    "ReduceMean" 1..18: |c| reduce(c, ReduceKind::Mean) => Mean write_reduce, if folds_within_samples;
+    "ReduceMin" 1..20: |c| reduce(c, ReduceKind::Min);
+    "ReduceProd" 1..18: |c| reduce(c, ReduceKind::Prod);
+    "ReduceSum" 1..13: |c| reduce(c, ReduceKind::Sum) => Sum write_reduce, if folds_within_samples;
+    "ReduceSumSquare" 1..18: |c| reduce(c, ReduceKind::SumSquare);
     "Softmax" 1..13: |c| softmax(c, false) => Softmax write_softmax, if |s| s.rank() >= 2;
 }
 
-/// How a dimension is folded.
+/// Kind of reduction.
 #[derive(Clone, Copy)]
-pub(super) enum Fold {
+pub(super) enum ReduceKind {
     Sum,
     Mean,
     Max,
@@ -41,7 +41,7 @@ pub(super) enum Fold {
     LogSumExp,
 }
 
-fn reduce(c: &mut Call, fold: Fold) -> Makes {
+fn reduce(c: &mut NodeCall, fold: ReduceKind) -> RuleResult {
     let listed = c.list("axes", 1)?.filter(|l| !l.is_empty());
     let keeps = c.is("keepdims", true)?;
     if listed.is_none() && c.is("noop_with_empty_axes", false)? {
@@ -65,28 +65,30 @@ fn reduce(c: &mut Call, fold: Fold) -> Makes {
     made(kept(&y, &x, &own), is_last)
 }
 
-/// With ones in the place of the folded dimensions.
+/// Keeps reduced dimensions with size 1.
 fn kept(y: &Tensor, x: &Tensor, dims: &[usize]) -> Tensor {
     let mut shape = x.shape().to_vec();
     shape.iter_mut().enumerate().filter(|(d, _)| dims.contains(d)).for_each(|(_, s)| *s = 1);
     y.reshape(shape)
 }
 
-fn folded(x: &Tensor, fold: Fold, dims: &[usize]) -> Tensor {
-    if dims.is_empty() && !matches!(fold, Fold::L1 | Fold::L2 | Fold::SumSquare | Fold::LogSum) {
+fn folded(x: &Tensor, fold: ReduceKind, dims: &[usize]) -> Tensor {
+    if dims.is_empty()
+        && !matches!(fold, ReduceKind::L1 | ReduceKind::L2 | ReduceKind::SumSquare | ReduceKind::LogSum)
+    {
         return x.clone();
     }
     match fold {
-        Fold::Sum => x.sum(dims),
-        Fold::Mean => x.mean(dims),
-        Fold::Max => x.reduce_max(dims),
-        Fold::Min => x.reduce_min(dims),
-        Fold::Prod => x.prod(dims),
-        Fold::L1 => x.abs().sum(dims),
-        Fold::L2 => (x * x).sum(dims).sqrt(),
-        Fold::SumSquare => (x * x).sum(dims),
-        Fold::LogSum => x.sum(dims).log(),
-        Fold::LogSumExp => {
+        ReduceKind::Sum => x.sum(dims),
+        ReduceKind::Mean => x.mean(dims),
+        ReduceKind::Max => x.reduce_max(dims),
+        ReduceKind::Min => x.reduce_min(dims),
+        ReduceKind::Prod => x.prod(dims),
+        ReduceKind::L1 => x.abs().sum(dims),
+        ReduceKind::L2 => (x * x).sum(dims).sqrt(),
+        ReduceKind::SumSquare => (x * x).sum(dims),
+        ReduceKind::LogSum => x.sum(dims).log(),
+        ReduceKind::LogSumExp => {
             let top = x.reduce_max(dims);
             let shifted = x - top.broadcast_except(x.shape(), dims);
             top + shifted.exp().sum(dims).log()
@@ -94,15 +96,15 @@ fn folded(x: &Tensor, fold: Fold, dims: &[usize]) -> Tensor {
     }
 }
 
-/// Dimensions over which files of a version normalise: before 13 all from one on.
-fn normalised(c: &Call, rank: usize) -> Result<Vec<usize>> {
+/// Returns the dimensions over which softmax normalizes: before opset 13 all from `axis` on.
+fn normalised(c: &NodeCall, rank: usize) -> Result<Vec<usize>> {
     if c.opset >= 13 {
         return Ok(vec![axis(c.int("axis", -1)?, rank)?]);
     }
     Ok((axis(c.int("axis", 1)?, rank.max(1))?..rank).collect())
 }
 
-fn softmax(c: &mut Call, is_log: bool) -> Makes {
+fn softmax(c: &mut NodeCall, is_log: bool) -> RuleResult {
     let (x, is_last) = c.oriented(0)?;
     let rank = x.rank();
     let dims: Vec<usize> = normalised(c, rank)?.iter().map(|&d| in_order(d, rank, is_last)).collect();
@@ -116,9 +118,9 @@ fn softmax(c: &mut Call, is_log: bool) -> Makes {
     made(if is_log { shifted - sum.log() } else { e / sum }, is_last)
 }
 
-fn arg_max(c: &mut Call, is_least: bool) -> Makes {
+fn arg_max(c: &mut NodeCall, is_least: bool) -> RuleResult {
     if c.is("select_last_index", false)? {
-        return Err(unsupported("it takes the last of equal elements; the first is taken here"));
+        return Err(unsupported("select_last_index is not supported"));
     }
     let x = c.plain(0)?;
     let dim = axis(c.int("axis", 0)?, x.rank())?;
@@ -127,8 +129,8 @@ fn arg_max(c: &mut Call, is_least: bool) -> Makes {
     plain(if c.is("keepdims", true)? { kept(&place, &x, &[dim]) } else { place })
 }
 
-/// Sums of all elements up to each one.
-fn cumulative_sum(c: &mut Call) -> Makes {
+/// Imports CumSum.
+fn cumulative_sum(c: &mut NodeCall) -> RuleResult {
     let (along, x) = (c.number(1)?, c.plain(0)?);
     let dim = axis(along, x.rank())?;
     let (backwards, without) = (c.is("reverse", false)?, c.is("exclusive", false)?);
@@ -142,46 +144,47 @@ fn cumulative_sum(c: &mut Call) -> Makes {
     plain(if without { sums - x } else { sums })
 }
 
-fn folds_within_samples(s: &Sample) -> bool {
+fn folds_within_samples(s: &BatchCheck) -> bool {
     let axes = s.integers(1);
     !axes.is_empty() && axes.iter().all(|&a| a != 0 && a != -(s.rank() as i64))
 }
 
-/// Means, sums and greatest over dimensions.
-fn write_reduce(e: &mut Emit, &Written { o, y, name }: &Written) -> Result<()> {
+/// Exports mean, sum and max reductions.
+fn write_reduce(e: &mut OnnxBuilder, &TfliteSource { o, y, name }: &TfliteSource) -> Result<()> {
     let x = operand_of(o, 0)?;
     let rank = e.tensor(x)?.dims().len();
-    let keeps = o.is(Field::KeepDims);
+    let keeps = o.is(OptionField::KeepDims);
     let dims = e.integers(o, 1)?.iter().map(|&d| axis(d, rank)).collect::<Result<Vec<_>>>()?;
     let is_picture = rank == 4 && dims == [1, 2];
-    let order = if e.is_first(x) && (keeps || is_picture) { Order::First } else { Order::Plain };
+    let order =
+        if e.is_first(x) && (keeps || is_picture) { ChannelOrder::First } else { ChannelOrder::Plain };
     let axes: Vec<i64> = dims.iter().map(|&d| place_in(d, order) as i64).collect();
     let mut inputs = vec![e.real(x, order)?];
     let own = e.names[y].clone();
-    // Sums take their axes as an operand from version 13 on, means and greatest from version 18 on.
+    // ReduceSum takes axes as an operand from opset 13 on, ReduceMean and ReduceMax from opset 18 on.
     let is_operand = name == "ReduceSum";
     if is_operand {
         inputs.push(e.list(&format!("{own}/axes"), &axes)?);
     }
-    let made = if keeps { order } else { Order::Plain };
-    e.finish(y, made, Activation::None, |out| {
-        let node = Node::new(name, inputs, out).with("keepdims", Attribute::Int(i64::from(keeps)));
+    let made = if keeps { order } else { ChannelOrder::Plain };
+    e.finish(y, made, FusedActivation::None, |out| {
+        let node = OnnxNode::new(name, inputs, out).with("keepdims", OnnxAttribute::Int(i64::from(keeps)));
         if is_operand { node } else { node.ints("axes", axes) }
     })
 }
 
-fn write_softmax(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
+fn write_softmax(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSource) -> Result<()> {
     let x = operand_of(o, 0)?;
-    if o.number(Field::Beta) != 1.0 {
+    if o.number(OptionField::Beta) != 1.0 {
         return Err(Error::new(
             ErrorKind::Unsupported,
-            format!("a softmax with beta {}", o.number(Field::Beta)),
+            format!("softmax with beta {}", o.number(OptionField::Beta)),
         ));
     }
     let order = e.order_of(&[x], y)?;
     let last = e.tensor(x)?.dims().len().saturating_sub(1);
-    let (input, axis) = (e.real(x, order)?, if order == Order::First { 1 } else { last });
-    e.finish(y, order, Activation::None, |out| {
-        Node::new("Softmax", [input], out).with("axis", Attribute::Int(axis as i64))
+    let (input, axis) = (e.real(x, order)?, if order == ChannelOrder::First { 1 } else { last });
+    e.finish(y, order, FusedActivation::None, |out| {
+        OnnxNode::new("Softmax", [input], out).with("axis", OnnxAttribute::Int(axis as i64))
     })
 }

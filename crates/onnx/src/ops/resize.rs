@@ -1,22 +1,22 @@
-//! Pictures made larger and smaller: dimension by dimension, each new element from its nearest one or from two.
+//! Imports and exports Resize: nearest and linear, one dimension at a time.
 
-use super::call::{Call, MOST_ELEMENTS, Makes, checked, in_order, made, unsupported};
+use super::call::{MOST_ELEMENTS, NodeCall, RuleResult, checked, in_order, made, unsupported};
 use super::constants::dims_of;
 use super::conv_pool::picture;
-use super::graph_builder::{Emit, Order, operand_of};
-use super::op_row::{Written, operators};
-use crate::model::{Attribute, Node, broken};
+use super::graph_builder::{ChannelOrder, OnnxBuilder, operand_of};
+use super::op_row::{TfliteSource, operators};
+use crate::model::{OnnxAttribute, OnnxNode, broken};
 use systole_base::{Error, ErrorKind, Literal, Result};
 use systole_ir::Tensor;
 use systole_ir::op::Gather;
-use systole_tflite::{Activation, Field, Op};
+use systole_tflite::{FusedActivation, OptionField, TfliteOp};
 
 operators! {
     "Resize" 10..19: resize => ResizeNearest write_resize => ResizeBilinear write_resize;
     "Upsample" 1..9: resize;
 }
 
-fn resize(c: &mut Call) -> Makes {
+fn resize(c: &mut NodeCall) -> RuleResult {
     let (x, is_last) = c.oriented(0)?;
     let rank = x.rank();
     let dims = dims_of(c, "axes", rank)?.unwrap_or((0..rank).collect());
@@ -34,27 +34,31 @@ fn resize(c: &mut Call) -> Makes {
         y = match c.word("mode", "nearest")?.as_str() {
             "nearest" => taken(&y, d, &nearest(c, &places, old)?)?,
             "linear" => linear(&y, d, &places)?,
-            other => return Err(unsupported(format!("its mode {other}")).hint("nearest and linear are read")),
+            other => {
+                return Err(
+                    unsupported(format!("unsupported resize mode {other}")).hint("use nearest or linear")
+                );
+            }
         };
     }
     made(y, is_last)
 }
 
-/// The new size of each dimension, and by how much it grows.
-fn wanted(c: &mut Call, x: &Tensor, dims: &[usize], is_last: bool) -> Result<Vec<(usize, f64)>> {
+/// Returns the new size and scale of each dimension.
+fn wanted(c: &mut NodeCall, x: &Tensor, dims: &[usize], is_last: bool) -> Result<Vec<(usize, f64)>> {
     if c.word("keep_aspect_ratio_policy", "stretch")? != "stretch" || c.is("antialias", false)? {
-        return Err(unsupported("it keeps the aspect ratio, or smooths"));
+        return Err(unsupported("keep_aspect_ratio_policy and antialias are not supported"));
     }
     let old: Vec<usize> = dims.iter().map(|&d| x.shape()[in_order(d, x.rank(), is_last)]).collect();
     let is_filled =
-        |c: &mut Call, i: usize| -> Result<bool> { Ok(c.has(i) && c.known(i)?.ty().elements() > 0) };
+        |c: &mut NodeCall, i: usize| -> Result<bool> { Ok(c.has(i) && c.known(i)?.ty().elements() > 0) };
     if is_filled(c, 3)? {
         let sizes = c.numbers(3)?;
         if sizes.len() != old.len() {
-            return Err(broken(format!("sizes {sizes:?} of {}", x.ty())));
+            return Err(broken(format!("sizes {sizes:?} do not match {}", x.ty())));
         }
         let one = |(&s, &o): (&i64, &usize)| {
-            let s = usize::try_from(s).map_err(|_| broken(format!("a size is {s}")))?;
+            let s = usize::try_from(s).map_err(|_| broken(format!("invalid dimension size {s}")))?;
             Ok((s, s as f64 / o.max(1) as f64))
         };
         let all = sizes.iter().zip(&old).map(one).collect::<Result<Vec<_>>>()?;
@@ -63,13 +67,13 @@ fn wanted(c: &mut Call, x: &Tensor, dims: &[usize], is_last: bool) -> Result<Vec
     }
     let (at, old_form) = if c.node.inputs.len() == 2 { (1, true) } else { (2, false) };
     let scales: Vec<f64> = match c.node.attributes.get("scales") {
-        Some(Attribute::Floats(v)) => v.iter().map(|&v| f64::from(v)).collect(),
-        Some(other) => return Err(broken(format!("its option `scales` is {}", other.kind()))),
+        Some(OnnxAttribute::Floats(v)) => v.iter().map(|&v| f64::from(v)).collect(),
+        Some(other) => return Err(broken(format!("attribute `scales` is {}", other.kind()))),
         _ if c.has(at) || old_form => c.known(at)?.to_f64s(),
-        _ => return Err(broken("it says neither sizes nor scales")),
+        _ => return Err(broken("sizes and scales are missing")),
     };
     if scales.len() != old.len() || scales.iter().any(|s| !(*s > 0.0 && *s <= MOST_ELEMENTS as f64)) {
-        return Err(broken(format!("scales {scales:?} of {}", x.ty())));
+        return Err(broken(format!("scales {scales:?} are invalid for {}", x.ty())));
     }
     let all: Vec<(usize, f64)> =
         scales.iter().zip(&old).map(|(&s, &o)| ((o as f64 * s).floor() as usize, s)).collect();
@@ -77,8 +81,8 @@ fn wanted(c: &mut Call, x: &Tensor, dims: &[usize], is_last: bool) -> Result<Vec
     Ok(all)
 }
 
-/// Where a new element lies among the old ones.
-fn source(c: &Call, i: usize, old: usize, new: usize, scale: f64) -> Result<f64> {
+/// Maps an output index to a source coordinate.
+fn source(c: &NodeCall, i: usize, old: usize, new: usize, scale: f64) -> Result<f64> {
     let (at, old, new) = (i as f64, old as f64, new as f64);
     let default = if c.node.op == "Upsample" { "asymmetric" } else { "half_pixel" };
     let mode = c.word("coordinate_transformation_mode", default)?;
@@ -103,11 +107,11 @@ fn source(c: &Call, i: usize, old: usize, new: usize, scale: f64) -> Result<f64>
             }
         }
         "asymmetric" => at / scale,
-        other => return Err(unsupported(format!("its coordinates are {other}"))),
+        other => return Err(unsupported(format!("unsupported coordinate_transformation_mode {other}"))),
     })
 }
 
-fn nearest(c: &Call, places: &[f64], old: usize) -> Result<Vec<i64>> {
+fn nearest(c: &NodeCall, places: &[f64], old: usize) -> Result<Vec<i64>> {
     let default = if c.node.op == "Upsample" { "floor" } else { "round_prefer_floor" };
     let mode = c.word("nearest_mode", default)?;
     let round = |v: f64| match mode.as_str() {
@@ -115,12 +119,12 @@ fn nearest(c: &Call, places: &[f64], old: usize) -> Result<Vec<i64>> {
         "ceil" => Ok(v.ceil()),
         "round_prefer_floor" => Ok((v - 0.5).ceil()),
         "round_prefer_ceil" => Ok((v + 0.5).floor()),
-        other => Err(unsupported(format!("its nearest_mode {other}"))),
+        other => Err(unsupported(format!("unsupported nearest_mode {other}"))),
     };
     places.iter().map(|&v| Ok((round(v)? as i64).clamp(0, old as i64 - 1))).collect()
 }
 
-/// Elements of one dimension by their places.
+/// Gathers elements of a dimension by index.
 fn taken(x: &Tensor, dim: usize, places: &[i64]) -> Result<Tensor> {
     let at = x.builder().constant(Literal::from_slice([places.len()], places)?);
     let mut slice_sizes = x.shape().to_vec();
@@ -136,7 +140,7 @@ fn taken(x: &Tensor, dim: usize, places: &[i64]) -> Result<Tensor> {
     Ok(x.gather(&at, spec))
 }
 
-/// Between the two nearest elements, each by how near it is.
+/// Interpolates linearly between the two nearest elements.
 fn linear(x: &Tensor, dim: usize, places: &[f64]) -> Result<Tensor> {
     let last = x.shape()[dim] as f64 - 1.0;
     let inside: Vec<f64> = places.iter().map(|p| p.clamp(0.0, last.max(0.0))).collect();
@@ -149,31 +153,34 @@ fn linear(x: &Tensor, dim: usize, places: &[f64]) -> Result<Tensor> {
     Ok(&a + (b - &a) * share)
 }
 
-fn write_resize(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
+fn write_resize(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSource) -> Result<()> {
     let x = operand_of(o, 0)?;
     let ([_, h, w, _], [_, oh, ow, _]) = (picture(e, x)?, picture(e, y)?);
-    let coordinates = match (o.is(Field::AlignCorners), o.is(Field::HalfPixelCenters)) {
+    let coordinates = match (o.is(OptionField::AlignCorners), o.is(OptionField::HalfPixelCenters)) {
         (true, _) => "align_corners",
         (_, true) => "half_pixel",
         _ => "asymmetric",
     };
     let (mode, nearest) = match (o.op, coordinates) {
-        (Op::ResizeBilinear, _) => ("linear", "floor"),
+        (TfliteOp::ResizeBilinear, _) => ("linear", "floor"),
         (_, "align_corners") => ("nearest", "round_prefer_ceil"),
         (_, _) => ("nearest", "floor"),
     };
     let scales = [1.0, 1.0, oh as f32 / h as f32, ow as f32 / w as f32];
     let reached = [h as f32 * scales[2], w as f32 * scales[3]].map(|v| v.floor() as usize);
     if reached != [oh, ow] {
-        return Err(Error::new(ErrorKind::Unsupported, format!("{h} × {w} pixels as {oh} × {ow}"))
-            .hint("enlarge by whole factors"));
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            format!("cannot resize {h} × {w} pixels to {oh} × {ow}"),
+        )
+        .hint("resize by integer factors"));
     }
     let own = e.names[y].clone();
     let scales = e.constant(&format!("{own}/scales"), systole_base::Literal::from_slice([4], &scales)?);
-    let input = e.real(x, Order::First)?;
-    let word = |w: &str| Attribute::Text(w.into());
-    e.finish(y, Order::First, Activation::None, |out| {
-        Node::new("Resize", [input, String::new(), scales], out)
+    let input = e.real(x, ChannelOrder::First)?;
+    let word = |w: &str| OnnxAttribute::Text(w.into());
+    e.finish(y, ChannelOrder::First, FusedActivation::None, |out| {
+        OnnxNode::new("Resize", [input, String::new(), scales], out)
             .with("mode", word(mode))
             .with("coordinate_transformation_mode", word(coordinates))
             .with("nearest_mode", word(nearest))

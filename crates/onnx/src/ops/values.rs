@@ -1,61 +1,61 @@
-//! The values of a graph that is being read, each with channels where the file has them (`[N, C, …]`) or last (`[N, …, C]`),
-//! as they come about and as they are asked for: what reads a file in PyTorch's layout then moves few elements.
+//! Values of a graph during import, in the file's layout (`[N, C, …]`) or with channels last (`[N, …, C]`). Both are
+//! kept as produced and converted on demand, so that PyTorch's layout costs few transposes.
 
 use crate::model::broken;
 use std::collections::{BTreeMap, HashMap};
 use systole_base::{Literal, Result, TensorType};
 use systole_ir::{GraphBuilder, Tensor};
 
-/// What an operator made.
+/// Output of an operator.
 #[derive(Clone)]
-pub(crate) enum Made {
-    /// As the file says.
+pub(crate) enum RuleOutput {
+    /// In the file's layout.
     Plain(Tensor),
-    /// With its second dimension moved to the end.
+    /// With the second dimension moved to the end (channels last).
     Last(Tensor),
 }
 
-impl Made {
-    /// Its type as the file has it.
+impl RuleOutput {
+    /// Returns the type in the file's layout.
     pub fn ty(&self) -> TensorType {
         match self {
-            Made::Last(t) if t.rank() >= 3 => {
+            RuleOutput::Last(t) if t.rank() >= 3 => {
                 t.ty().with_shape(to_plain(t.rank()).iter().map(|&d| t.shape()[d]).collect::<Vec<_>>())
             }
-            Made::Plain(t) | Made::Last(t) => t.ty().clone(),
+            RuleOutput::Plain(t) | RuleOutput::Last(t) => t.ty().clone(),
         }
     }
 }
 
 #[derive(Clone, Default)]
-struct Slot {
+struct ValueSlot {
     plain: Option<Tensor>,
     last: Option<Tensor>,
 }
 
-/// Elements of all constants that are computed while a graph is built.
+/// Maximum elements of all constants computed during import.
 const MOST_IN_TABLES: usize = 1 << 24;
 
-/// All values that are there.
-pub(crate) struct Values<'m> {
+/// All values computed so far.
+pub(crate) struct ValueTable<'m> {
     pub g: GraphBuilder,
-    /// Elements of constants that may still be computed while the graph is built.
+    /// Remaining elements of constants that may be computed during import.
     pub tables: usize,
     constants: &'m BTreeMap<String, Literal>,
-    slots: HashMap<String, Slot>,
+    slots: HashMap<String, ValueSlot>,
 }
 
-/// Moves the second dimension to the end.
+/// Returns the permutation that moves the second dimension to the end.
 pub(super) fn to_last(rank: usize) -> Vec<usize> {
     (0..rank).map(|d| if d == 0 { 0 } else { d % (rank - 1) + 1 }).collect()
 }
 
-/// Moves the last dimension to the second place.
+/// Returns the permutation that moves the last dimension to the second position.
 pub(super) fn to_plain(rank: usize) -> Vec<usize> {
     (0..rank).map(|d| if d == 1 { rank - 1 } else { d.saturating_sub(1) }).collect()
 }
 
-/// Where a dimension is when the second one is moved to the end.
+/// Returns the position of a dimension after the second one was moved to the end.
 pub(super) fn place_in_last(dim: usize, rank: usize) -> usize {
     match dim {
         0 => 0,
@@ -64,45 +64,43 @@ pub(super) fn place_in_last(dim: usize, rank: usize) -> usize {
     }
 }
 
-impl<'m> Values<'m> {
-    pub fn new(g: GraphBuilder, constants: &'m BTreeMap<String, Literal>) -> Values<'m> {
-        Values { g, tables: MOST_IN_TABLES, constants, slots: HashMap::new() }
+impl<'m> ValueTable<'m> {
+    pub fn new(g: GraphBuilder, constants: &'m BTreeMap<String, Literal>) -> ValueTable<'m> {
+        ValueTable { g, tables: MOST_IN_TABLES, constants, slots: HashMap::new() }
     }
 
-    /// Adds what a node or the caller gives.
-    pub fn put(&mut self, name: &str, made: Made) -> Result<()> {
+    /// Adds a value from a node or the caller.
+    pub fn put(&mut self, name: &str, made: RuleOutput) -> Result<()> {
         let slot = match made {
-            Made::Last(t) if t.rank() >= 3 => Slot { plain: None, last: Some(t) },
-            Made::Plain(t) | Made::Last(t) => Slot { plain: Some(t), last: None },
+            RuleOutput::Last(t) if t.rank() >= 3 => ValueSlot { plain: None, last: Some(t) },
+            RuleOutput::Plain(t) | RuleOutput::Last(t) => ValueSlot { plain: Some(t), last: None },
         };
         match self.slots.insert(name.into(), slot) {
-            Some(_) => Err(broken(format!("the value {name} is made twice"))),
+            Some(_) => Err(broken(format!("value {name} is defined twice"))),
             None => Ok(()),
         }
     }
 
-    fn slot(&mut self, name: &str) -> Result<&mut Slot> {
+    fn slot(&mut self, name: &str) -> Result<&mut ValueSlot> {
         if !self.slots.contains_key(name)
             && let Some(value) = self.constants.get(name)
         {
             let plain = Some(self.g.constant(value.clone()));
-            self.slots.insert(name.into(), Slot { plain, last: None });
+            self.slots.insert(name.into(), ValueSlot { plain, last: None });
         }
-        self.slots
-            .get_mut(name)
-            .ok_or_else(|| broken(format!("the value {name} is read before anything makes it")))
+        self.slots.get_mut(name).ok_or_else(|| broken(format!("value {name} is used before its definition")))
     }
 
-    /// As the file has it.
+    /// Returns a value in the file's layout.
     pub fn plain(&mut self, name: &str) -> Result<Tensor> {
         let slot = self.slot(name)?;
         if let (None, Some(last)) = (&slot.plain, &slot.last) {
             slot.plain = Some(last.transpose(&to_plain(last.rank())));
         }
-        slot.plain.clone().ok_or_else(|| broken(format!("nothing makes the value {name}")))
+        slot.plain.clone().ok_or_else(|| broken(format!("value {name} is undefined")))
     }
 
-    /// With its second dimension at the end, where it has more than two.
+    /// Returns a value with the second dimension at the end, if its rank is above two.
     pub fn last(&mut self, name: &str) -> Result<Tensor> {
         let slot = self.slot(name)?;
         if let (Some(plain), None) = (&slot.plain, &slot.last) {
@@ -111,21 +109,21 @@ impl<'m> Values<'m> {
             }
             slot.last = Some(plain.transpose(&to_last(plain.rank())));
         }
-        slot.last.clone().ok_or_else(|| broken(format!("nothing makes the value {name}")))
+        slot.last.clone().ok_or_else(|| broken(format!("value {name} is undefined")))
     }
 
-    /// Whether it is there with its second dimension at the end alone.
+    /// Whether a value exists only with channels last.
     pub fn is_last(&mut self, name: &str) -> Result<bool> {
         Ok(self.slot(name)?.plain.is_none())
     }
 
-    /// How many dimensions it has.
+    /// Returns the rank of a value.
     pub fn rank(&mut self, name: &str) -> Result<usize> {
         let slot = self.slot(name)?;
         Ok(slot.plain.as_ref().or(slot.last.as_ref()).map_or(0, Tensor::rank))
     }
 
-    /// Its elements, where they do not depend on what is given.
+    /// Returns the elements of a value if they do not depend on the inputs.
     pub fn known(&mut self, name: &str) -> Result<Option<Literal>> {
         match self.constants.get(name) {
             Some(value) => Ok(Some(value.clone())),

@@ -1,28 +1,28 @@
-//! The safetensors format as its library writes and reads it: 8 bytes of header length, a JSON header, the arrays' bytes.
+//! Reads and writes safetensors files: 8-byte header length, JSON header, array bytes.
 
-use super::stored_array::{KNOWN, Known, Stored};
+use super::stored_array::{ElementFormat, KNOWN, StoredArray};
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 use systole_base::{Error, ErrorKind, Result};
 
-/// Longer headers are refused, as the library does.
+/// Maximum header size, as in the reference library.
 const MAX_HEADER: usize = 100_000_000;
 
 fn wrong(what: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Data, "this is no whole file of arrays")
+    Error::new(ErrorKind::Data, "the array file is invalid or truncated")
         .because(what)
-        .hint("arrays are read from .npz and .npy (NumPy) and from .safetensors files")
+        .hint("use .npz or .npy (NumPy), or .safetensors files")
 }
 
-/// Reads every array, in the order of the header.
-pub(super) fn read(bytes: &[u8]) -> Result<Vec<(String, Stored)>> {
+/// Reads every array, in header order.
+pub(super) fn read(bytes: &[u8]) -> Result<Vec<(String, StoredArray)>> {
     let length = bytes.first_chunk::<8>().map(|b| u64::from_le_bytes(*b));
     let length = length.ok_or_else(|| wrong(format!("it has {} bytes", bytes.len())))?;
     let length = usize::try_from(length).ok().filter(|n| *n <= MAX_HEADER.min(bytes.len() - 8));
-    let length = length.ok_or_else(|| wrong("its first 8 bytes are the length of no header"))?;
+    let length = length.ok_or_else(|| wrong("its header length is invalid"))?;
     let (header, data) = bytes[8..].split_at(length);
     let header: Map<String, Value> =
-        serde_json::from_slice(header).map_err(|e| wrong(format!("its header cannot be read: {e}")))?;
+        serde_json::from_slice(header).map_err(|e| wrong(format!("cannot parse its header: {e}")))?;
     let entries = header.into_iter().filter(|(name, _)| name != "__metadata__");
     entries
         .map(|(name, entry)| {
@@ -32,35 +32,35 @@ pub(super) fn read(bytes: &[u8]) -> Result<Vec<(String, Stored)>> {
         .collect()
 }
 
-fn array(entry: &Value, data: &[u8]) -> Result<Stored> {
-    let word = entry.get("dtype").and_then(Value::as_str).ok_or_else(|| wrong("an array has no type"))?;
+fn array(entry: &Value, data: &[u8]) -> Result<StoredArray> {
+    let word = entry.get("dtype").and_then(Value::as_str).ok_or_else(|| wrong("an array has no dtype"))?;
     let elements: Vec<&'static str> = KNOWN.iter().filter(|k| k.3 == Some(word)).map(|k| k.0).collect();
     let size = KNOWN.iter().find(|k| k.3 == Some(word)).map(|k| k.1).ok_or_else(|| {
-        Error::new(ErrorKind::Data, format!("programs have no elements of type {word}"))
-            .hint("convert the array before it is saved")
+        Error::new(ErrorKind::Data, format!("unsupported element type {word}"))
+            .hint("convert the array before saving")
     })?;
     let numbers = |key: &str| -> Option<Vec<usize>> {
         entry.get(key)?.as_array()?.iter().map(|n| usize::try_from(n.as_u64()?).ok()).collect()
     };
     let dims = numbers("shape").ok_or_else(|| wrong("an array has no shape"))?;
-    let offsets = numbers("data_offsets").ok_or_else(|| wrong("an array has no place"))?;
+    let offsets = numbers("data_offsets").ok_or_else(|| wrong("an array has no data_offsets"))?;
     let bytes = match offsets[..] {
         [begin, end] => data.get(begin..end),
         _ => None,
     };
     let bytes =
-        bytes.ok_or_else(|| wrong(format!("its {} bytes end before those of an array", data.len())))?;
+        bytes.ok_or_else(|| wrong(format!("an array exceeds the file's {} data bytes", data.len())))?;
     if dims.iter().try_fold(size, |n, d| n.checked_mul(*d)) != Some(bytes.len()) {
-        return Err(wrong(format!("{word} of {dims:?} has not {} bytes", bytes.len())));
+        return Err(wrong(format!("{word} of shape {dims:?} does not have {} bytes", bytes.len())));
     }
-    Ok(Stored { elements, dims, bytes: bytes.to_vec() })
+    Ok(StoredArray { elements, dims, bytes: bytes.to_vec() })
 }
 
-/// The parts of a file, one after the other. Wide elements come first, so that all are aligned.
-pub(super) fn parts(arrays: &[(String, Stored)]) -> Vec<Cow<'_, [u8]>> {
-    let known = |x: &Stored| KNOWN.iter().find(|k| x.elements.first() == Some(&k.0));
-    let size = |x: &Stored| known(x).map_or(0, |k: &Known| k.1);
-    let mut order: Vec<&(String, Stored)> = arrays.iter().collect();
+/// Returns the parts of a file in order. Wide elements come first, so that all are aligned.
+pub(super) fn parts(arrays: &[(String, StoredArray)]) -> Vec<Cow<'_, [u8]>> {
+    let known = |x: &StoredArray| KNOWN.iter().find(|k| x.elements.first() == Some(&k.0));
+    let size = |x: &StoredArray| known(x).map_or(0, |k: &ElementFormat| k.1);
+    let mut order: Vec<&(String, StoredArray)> = arrays.iter().collect();
     order.sort_by_key(|(_, x)| std::cmp::Reverse(size(x)));
     let (mut header, mut at) = (Map::new(), 0);
     for (name, x) in &order {

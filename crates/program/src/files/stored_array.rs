@@ -1,56 +1,56 @@
-//! Arrays as files hold them, and the words of the formats for element types.
+//! Arrays as stored in files, and each format's names of element types.
 
 use systole_base::Shape;
 
-/// An array as a file holds it, or is to hold it.
+/// An array as stored in a file.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Stored {
-    /// What its elements may be, by the names that programs have for them: a file's `|V1` may be one of several.
+pub struct StoredArray {
+    /// Possible element types by MLIR name; NumPy's `|V1` is ambiguous.
     pub elements: Vec<&'static str>,
-    /// Sizes of its dimensions.
+    /// Dimension sizes.
     pub dims: Vec<usize>,
-    /// Its elements, little endian and row-major.
+    /// Elements, little-endian and row-major.
     pub bytes: Vec<u8>,
 }
 
-impl Stored {
-    /// `f32[2, 3]`; of several possible types the first.
+impl StoredArray {
+    /// Returns the type: `f32[2, 3]`, with the first possible element type.
     pub fn ty(&self) -> String {
         format!("{}{}", self.elements.first().unwrap_or(&"?"), Shape::new(&self.dims))
     }
 }
 
-/// An element type of programs, and what the formats call it: bytes of one, NumPy's and safetensors' word.
-pub(super) struct Known(pub &'static str, pub usize, pub &'static str, pub Option<&'static str>);
+/// An element type: MLIR name, size in bytes, NumPy's and safetensors' name.
+pub(super) struct ElementFormat(pub &'static str, pub usize, pub &'static str, pub Option<&'static str>);
 
-/// Of what a format's word may mean, the first comes first. Four bits lie in a byte each.
-pub(super) const KNOWN: [Known; 28] = [
-    Known("i1", 1, "|b1", Some("BOOL")),
-    Known("i8", 1, "|i1", Some("I8")),
-    Known("i16", 2, "<i2", Some("I16")),
-    Known("i32", 4, "<i4", Some("I32")),
-    Known("i64", 8, "<i8", Some("I64")),
-    Known("ui8", 1, "|u1", Some("U8")),
-    Known("ui16", 2, "<u2", Some("U16")),
-    Known("ui32", 4, "<u4", Some("U32")),
-    Known("ui64", 8, "<u8", Some("U64")),
-    Known("f16", 2, "<f2", Some("F16")),
-    Known("bf16", 2, "|V2", Some("BF16")),
-    Known("f32", 4, "<f4", Some("F32")),
-    Known("f64", 8, "<f8", Some("F64")),
-    Known("complex<f32>", 8, "<c8", Some("C64")),
-    Known("complex<f64>", 16, "<c16", None),
-    Known("f8E4M3FN", 1, "|V1", Some("F8_E4M3")),
-    Known("f8E5M2", 1, "|V1", Some("F8_E5M2")),
-    Known("f8E8M0FNU", 1, "|V1", Some("F8_E8M0")),
-    Known("f8E3M4", 1, "|V1", None),
-    Known("f8E4M3", 1, "|V1", None),
-    Known("f8E4M3FNUZ", 1, "|V1", None),
-    Known("f8E4M3B11FNUZ", 1, "|V1", None),
-    Known("f8E5M2FNUZ", 1, "|V1", None),
-    Known("f4E2M1FN", 1, "|V1", None),
-    Known("i4", 1, "|i1", Some("I8")),
-    Known("ui4", 1, "|u1", Some("U8")),
-    Known("i2", 1, "|i1", Some("I8")),
-    Known("ui2", 1, "|u1", Some("U8")),
+/// All element types, preferred meanings of an ambiguous name first. int4 takes one byte per element.
+pub(super) const KNOWN: [ElementFormat; 28] = [
+    ElementFormat("i1", 1, "|b1", Some("BOOL")),
+    ElementFormat("i8", 1, "|i1", Some("I8")),
+    ElementFormat("i16", 2, "<i2", Some("I16")),
+    ElementFormat("i32", 4, "<i4", Some("I32")),
+    ElementFormat("i64", 8, "<i8", Some("I64")),
+    ElementFormat("ui8", 1, "|u1", Some("U8")),
+    ElementFormat("ui16", 2, "<u2", Some("U16")),
+    ElementFormat("ui32", 4, "<u4", Some("U32")),
+    ElementFormat("ui64", 8, "<u8", Some("U64")),
+    ElementFormat("f16", 2, "<f2", Some("F16")),
+    ElementFormat("bf16", 2, "|V2", Some("BF16")),
+    ElementFormat("f32", 4, "<f4", Some("F32")),
+    ElementFormat("f64", 8, "<f8", Some("F64")),
+    ElementFormat("complex<f32>", 8, "<c8", Some("C64")),
+    ElementFormat("complex<f64>", 16, "<c16", None),
+    ElementFormat("f8E4M3FN", 1, "|V1", Some("F8_E4M3")),
+    ElementFormat("f8E5M2", 1, "|V1", Some("F8_E5M2")),
+    ElementFormat("f8E8M0FNU", 1, "|V1", Some("F8_E8M0")),
+    ElementFormat("f8E3M4", 1, "|V1", None),
+    ElementFormat("f8E4M3", 1, "|V1", None),
+    ElementFormat("f8E4M3FNUZ", 1, "|V1", None),
+    ElementFormat("f8E4M3B11FNUZ", 1, "|V1", None),
+    ElementFormat("f8E5M2FNUZ", 1, "|V1", None),
+    ElementFormat("f4E2M1FN", 1, "|V1", None),
+    ElementFormat("i4", 1, "|i1", Some("I8")),
+    ElementFormat("ui4", 1, "|u1", Some("U8")),
+    ElementFormat("i2", 1, "|i1", Some("I8")),
+    ElementFormat("ui2", 1, "|u1", Some("U8")),
 ];

@@ -1,4 +1,4 @@
-//! Into loops, conditionals and called functions: a body in the place of the op that has it, and smaller bodies.
+//! Shrinks bodies of loops, conditionals and calls: replaces an op by its body, or removes ops in the body.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -7,7 +7,7 @@ use systole_base::{Literal, Scalar};
 use systole_ir::op::{Constant, Op, Parameter, While};
 use systole_ir::{Graph, Node, ValueId};
 
-/// Nodes of a graph and of all bodies of its ops that are no parameters; with `constants` those too.
+/// Counts the nodes of a graph and all bodies except parameters; with `constants`, constants too.
 pub(super) fn count(graph: &Graph, constants: bool) -> usize {
     let own = |n: &&Node| match n.op {
         Op::Parameter(_) => false,
@@ -18,34 +18,35 @@ pub(super) fn count(graph: &Graph, constants: bool) -> usize {
     graph.nodes.iter().filter(own).count() + inner.map(|g| count(g, constants)).sum::<usize>()
 }
 
-/// The bodies of a loop or a conditional that may be made smaller, with their numbers. What says when a loop ends stays.
+/// Returns the bodies of a loop or conditional that may be shrunk, with their numbers. Loop conditions are kept.
 fn bodies(op: &Op) -> Vec<(usize, &Arc<Graph>)> {
     match op {
-        // What autodiff recorded of a loop names values of its body.
+        // The values that autodiff recorded for a loop refer to its body.
         Op::While(w) if w.recorded.is_none() => vec![(1, &w.body)],
         Op::Case(c) => c.branches.iter().enumerate().collect(),
         _ => Vec::new(),
     }
 }
 
-/// What of a body must stay, so that a loop ends when it did: the values of its state that its condition depends on.
+/// The loop state that the condition depends on; it must stay, so that the loop ends after the same number of
+/// iterations.
 #[derive(Default)]
-pub(super) struct Fixed {
+pub(super) struct LoopControl {
     results: BTreeSet<usize>,
     nodes: Vec<bool>,
 }
 
-impl Fixed {
-    /// Of the body at a path.
-    pub(super) fn of(graph: &Graph, path: &[(usize, usize)]) -> Fixed {
-        let Some(((node, _), around)) = path.split_last() else { return Fixed::default() };
+impl LoopControl {
+    /// Finds it for the body at a path.
+    pub(super) fn of(graph: &Graph, path: &[(usize, usize)]) -> LoopControl {
+        let Some(((node, _), around)) = path.split_last() else { return LoopControl::default() };
         match at(graph, around).and_then(|g| g.nodes.get(*node)).map(|n| &n.op) {
-            Some(Op::While(w)) => Fixed::in_loop(w),
-            _ => Fixed::default(),
+            Some(Op::While(w)) => LoopControl::in_loop(w),
+            _ => LoopControl::default(),
         }
     }
 
-    fn in_loop(w: &While) -> Fixed {
+    fn in_loop(w: &While) -> LoopControl {
         let states = |graph: &Graph, live: &[bool]| -> BTreeSet<usize> {
             let own = graph.params.iter().skip(w.captures).enumerate();
             own.filter(|(_, p)| live.get(p.index()) == Some(&true)).map(|(state, _)| state).collect()
@@ -56,7 +57,7 @@ impl Fixed {
             let nodes = w.body.live(&ends);
             let more: BTreeSet<usize> = results.union(&states(&w.body, &nodes)).copied().collect();
             if more == results {
-                return Fixed { results, nodes };
+                return LoopControl { results, nodes };
             }
             results = more;
         }
@@ -75,19 +76,19 @@ fn body_mut(op: &mut Op, body: usize) -> Option<&mut Arc<Graph>> {
     }
 }
 
-/// A body: the op and which of its bodies, from the outermost to the innermost.
-pub(super) type Path = Vec<(usize, usize)>;
+/// Path to a body: op and body index, from the outermost to the innermost.
+pub(super) type BodyPath = Vec<(usize, usize)>;
 
-/// All bodies, each before those in it.
-pub(super) fn paths(graph: &Graph) -> Vec<Path> {
-    paths_beside(graph, &Fixed::default())
+/// Returns the paths of all bodies, each before those inside it.
+pub(super) fn paths(graph: &Graph) -> Vec<BodyPath> {
+    paths_beside(graph, &LoopControl::default())
 }
 
-fn paths_beside(graph: &Graph, fixed: &Fixed) -> Vec<Path> {
+fn paths_beside(graph: &Graph, fixed: &LoopControl) -> Vec<BodyPath> {
     let mut all = Vec::new();
     for (node, n) in graph.nodes.iter().enumerate().filter(|(i, _)| !fixed.has(*i)) {
         for (k, body) in bodies(&n.op) {
-            let own = if let Op::While(w) = &n.op { Fixed::in_loop(w) } else { Fixed::default() };
+            let own = if let Op::While(w) = &n.op { LoopControl::in_loop(w) } else { LoopControl::default() };
             all.push(vec![(node, k)]);
             all.extend(paths_beside(body, &own).into_iter().map(|rest| [vec![(node, k)], rest].concat()));
         }
@@ -95,14 +96,14 @@ fn paths_beside(graph: &Graph, fixed: &Fixed) -> Vec<Path> {
     all
 }
 
-/// The body at a path.
+/// Returns the body at a path.
 pub(super) fn at<'a>(graph: &'a Graph, path: &[(usize, usize)]) -> Option<&'a Graph> {
     let [(node, body), rest @ ..] = path else { return Some(graph) };
     let all = bodies(&graph.nodes.get(*node)?.op);
     at(all.into_iter().find(|(k, _)| k == body)?.1, rest)
 }
 
-/// The program with another body at a path.
+/// Returns the program with the body at a path replaced.
 pub(super) fn with(graph: &Graph, path: &[(usize, usize)], body: Graph) -> Option<Graph> {
     let mut graph = graph.clone();
     set(&mut graph, path, body)?;
@@ -117,9 +118,14 @@ fn set(graph: &mut Graph, path: &[(usize, usize)], body: Graph) -> Option<()> {
     set(Arc::make_mut(body_mut(&mut graph.nodes.get_mut(*node)?.op, *k)?), rest, body)
 }
 
-/// A body with a number in the place of what some of its ops make; those without that are needed by nothing are gone.
-/// `None`: none of them makes anything.
-pub(super) fn with_numbers(body: &Graph, nodes: Range<usize>, number: f64, fixed: &Fixed) -> Option<Graph> {
+/// Replaces the values of some of a body's ops by a number and removes what becomes unused. `None` if they compute
+/// nothing.
+pub(super) fn with_numbers(
+    body: &Graph,
+    nodes: Range<usize>,
+    number: f64,
+    fixed: &LoopControl,
+) -> Option<Graph> {
     let mut out = body.clone();
     let mut changed = false;
     for (i, node) in out.nodes.iter_mut().enumerate() {
@@ -135,8 +141,8 @@ pub(super) fn with_numbers(body: &Graph, nodes: Range<usize>, number: f64, fixed
     changed.then(|| tidy(&out))
 }
 
-/// A body that returns, in the place of one of its results, a value of its type: what went into it, or came as argument.
-pub(super) fn with_results(body: &Graph, result: usize, fixed: &Fixed) -> Vec<Graph> {
+/// Returns bodies with one result replaced by a value of the same type: an operand of the result, or an argument.
+pub(super) fn with_results(body: &Graph, result: usize, fixed: &LoopControl) -> Vec<Graph> {
     let own = body.results.get(result).copied().filter(|_| !fixed.results.contains(&result));
     let Some(own) = own else { return Vec::new() };
     let fits = |v: &ValueId| *v != own && body.ty(*v) == body.ty(own);
@@ -149,7 +155,7 @@ pub(super) fn with_results(body: &Graph, result: usize, fixed: &Fixed) -> Vec<Gr
     inputs.filter(fits).map(one).collect()
 }
 
-/// Without ops that nothing needs; parameters stay.
+/// Removes unused ops; parameters stay.
 pub(super) fn tidy(body: &Graph) -> Graph {
     let live = body.live(&body.results);
     let mut out = Graph { nodes: Vec::new(), ..body.clone() };
@@ -166,8 +172,9 @@ pub(super) fn tidy(body: &Graph) -> Graph {
     out
 }
 
-/// The graph with a body of an op in the place of the op: a branch, or the first trip of a loop. What is needed no more is there still.
-pub(super) fn opened(graph: &Graph, node: usize, fixed: &Fixed) -> Vec<Graph> {
+/// Returns the graph with an op replaced by its body: a branch, or the first iteration of a loop. Unused values are not
+/// removed.
+pub(super) fn opened(graph: &Graph, node: usize, fixed: &LoopControl) -> Vec<Graph> {
     let Some(n) = graph.nodes.get(node).filter(|_| !fixed.has(node)) else { return Vec::new() };
     let given = |body: &Graph| n.inputs.iter().copied().take(body.params.len()).collect::<Vec<_>>();
     let inner = bodies(&n.op).into_iter().map(|(_, body)| body);
@@ -201,7 +208,7 @@ fn spliced(graph: &Graph, at: usize, body: &Graph, given: &[ValueId]) -> Graph {
     out
 }
 
-/// Appends a node with its inputs where they are now.
+/// Appends a node with remapped inputs.
 fn copied(node: &Node, old: usize, new: &mut BTreeMap<ValueId, ValueId>, out: &mut Graph) {
     let mut node = Node { scope: 0, loc: None, ..node.clone() };
     node.inputs.iter_mut().for_each(|v| *v = new.get(v).copied().unwrap_or(*v));
@@ -211,7 +218,7 @@ fn copied(node: &Node, old: usize, new: &mut BTreeMap<ValueId, ValueId>, out: &m
     out.nodes.push(node);
 }
 
-/// A value where its node is now.
+/// Returns the remapped value.
 pub(super) fn moved(new: &BTreeMap<usize, usize>, v: ValueId) -> ValueId {
     ValueId::new(new.get(&v.index()).copied().unwrap_or_default(), v.out as usize)
 }

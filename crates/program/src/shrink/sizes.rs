@@ -1,19 +1,20 @@
-//! A program with one size of its arrays made smaller wherever it stands: in types and in lists of sizes and places. Written on the
-//! program's text, and read again: what does not fit together then is no program.
+//! Shrinks one array size everywhere in a program: in types and in lists of sizes and indices. Edits the program's text
+//! and parses it again, so that inconsistent programs are rejected.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use systole_base::{Literal, LiteralBuilder, TensorType};
 use systole_ir::{Graph, text};
 
-/// Sizes of the arrays of a graph that can be smaller, greatest first.
+/// Returns the array sizes of a graph that can shrink, largest first.
 pub(super) fn of(graph: &Graph) -> Vec<usize> {
     let all = graph.nodes.iter().flat_map(|n| &n.outs).flat_map(|ty| ty.shape.iter().copied());
     let sizes: BTreeSet<usize> = all.filter(|d| *d > 1).collect();
     sizes.into_iter().rev().collect()
 }
 
-/// The graph with `smaller` in the place of `size`; arguments keep their first elements. `None`: that is no program.
+/// Returns the graph with `size` replaced by `smaller`; arguments keep their first elements. `None` if it does not
+/// parse.
 pub(super) fn with(
     graph: &Graph,
     arguments: &[Literal],
@@ -26,7 +27,7 @@ pub(super) fn with(
     Some((graph, arguments))
 }
 
-/// Text with another number for sizes of types (`tensor<…>`) and elements of lists (`array<i64: …>`).
+/// Replaces a number in sizes of types (`tensor<…>`) and elements of lists (`array<i64: …>`).
 fn replaced(text: &str, size: usize, smaller: usize) -> String {
     let (size, smaller) = (size.to_string(), smaller.to_string());
     let mut out = String::with_capacity(text.len());
@@ -46,7 +47,7 @@ fn replaced(text: &str, size: usize, smaller: usize) -> String {
     out + rest
 }
 
-/// The elements at the first places along each dimension.
+/// Returns the leading elements along each dimension.
 fn crop(x: &Literal, ty: TensorType) -> Option<Literal> {
     if *x.ty() == ty {
         return Some(x.clone());

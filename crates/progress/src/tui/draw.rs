@@ -1,6 +1,6 @@
-//! What a dashboard looks like, from 40 columns and 10 lines on: bars, curves, waits and memory, lines.
+//! Draws the terminal dashboard, from 40 columns by 10 lines: progress bars, curves, wait times, memory, log.
 
-use super::state::State;
+use super::state::DashboardState;
 use crate::terminal::wrapped;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -9,20 +9,20 @@ use ratatui::symbols::Marker;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Axis, Block, Chart, Dataset, Gauge, GraphType, Paragraph};
 
-/// A screen of fewer columns has one column of panels.
+/// Minimum width for two columns of panels.
 const WIDE: u16 = 78;
-/// Lines of the head: a title and two bars.
+/// Height of the header: a title and two bars.
 const HEAD: u16 = 3;
-/// A curve in fewer lines says nothing.
+/// Minimum height of a chart.
 const CURVE: u16 = 7;
-/// Lines of the log, where it stands below the times.
+/// Height of the log below the time panel.
 const LOG: u16 = 4;
-/// Lines of the panel of times.
+/// Height of the time panel.
 const TIMES: u16 = 6;
 
-/// Draws all of it.
-pub(super) fn draw(frame: &mut Frame<'_>, state: &State, is_plain: bool) {
-    let paint = Paint { is_plain };
+/// Draws the whole dashboard.
+pub(super) fn draw(frame: &mut Frame<'_>, state: &DashboardState, is_plain: bool) {
+    let paint = Palette { is_plain };
     let [head, rest] = Layout::vertical([Constraint::Length(HEAD), Constraint::Min(0)]).areas(frame.area());
     paint.head(frame, head, state);
     let is_wide = rest.width >= WIDE;
@@ -43,20 +43,20 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &State, is_plain: bool) {
     paint.log(frame, log, state);
 }
 
-/// A curve: its name, its colour, its points.
-type Series<'a> = (&'a str, Color, Vec<(f64, f64)>);
+/// Name, color and points of a curve.
+type CurveSeries<'a> = (&'a str, Color, Vec<(f64, f64)>);
 
-/// Colours, or none where NO_COLOR asks for that.
-struct Paint {
+/// Colors, or none if NO_COLOR is set.
+struct Palette {
     is_plain: bool,
 }
 
-impl Paint {
+impl Palette {
     fn colour(&self, colour: Color) -> Style {
         if self.is_plain { Style::new() } else { Style::new().fg(colour) }
     }
 
-    fn head(&self, frame: &mut Frame<'_>, area: Rect, state: &State) {
+    fn head(&self, frame: &mut Frame<'_>, area: Rect, state: &DashboardState) {
         let [title, run, epoch] = Layout::vertical([Constraint::Length(1); 3]).areas(area);
         let hint = if state.is_stopping { "stopping after this step" } else { "q stops after this step" };
         let time = clock(state.began.elapsed().as_secs_f64());
@@ -96,7 +96,7 @@ impl Paint {
         Gauge::default().gauge_style(style).ratio(share).label(label).use_unicode(true)
     }
 
-    fn curves(&self, frame: &mut Frame<'_>, area: Rect, state: &State, is_wide: bool) {
+    fn curves(&self, frame: &mut Frame<'_>, area: Rect, state: &DashboardState, is_wide: bool) {
         let (name, [train, test]) = state.metric();
         let by_step: Vec<(f64, f64)> = state.by_step.iter().copied().filter(|p| p.1.is_finite()).collect();
         let loss = ("loss by step".to_string(), vec![("training", Color::Blue, by_step)]);
@@ -112,7 +112,7 @@ impl Paint {
         self.chart(frame, right, &metric);
     }
 
-    fn chart(&self, frame: &mut Frame<'_>, area: Rect, (title, series): &(String, Vec<Series<'_>>)) {
+    fn chart(&self, frame: &mut Frame<'_>, area: Rect, (title, series): &(String, Vec<CurveSeries<'_>>)) {
         let block = Block::bordered().title(title.as_str());
         let all = || series.iter().flat_map(|(_, _, points)| points);
         let ends = |of: fn(&(f64, f64)) -> f64| {
@@ -121,12 +121,12 @@ impl Paint {
         };
         let (x, y) = (ends(|p| p.0), ends(|p| p.1));
         if !(x[0].is_finite() && y[0].is_finite()) {
-            return frame.render_widget(Paragraph::new("nothing measured yet").block(block), area);
+            return frame.render_widget(Paragraph::new("no values yet").block(block), area);
         }
         let apart = |[low, high]: [f64; 2]| if high > low { [low, high] } else { [low - 0.5, high + 0.5] };
         let axis = |ends: [f64; 2], told: [String; 2]| Axis::default().bounds(apart(ends)).labels(told);
         let sets = series.iter().filter(|s| !s.2.is_empty()).map(|(name, colour, points)| {
-            // A single epoch is a dot.
+            // Draw a single epoch as a dot.
             let kind = if points.len() > 1 { GraphType::Line } else { GraphType::Scatter };
             let set = Dataset::default().name(*name).marker(Marker::Braille).graph_type(kind);
             set.style(self.colour(*colour)).data(points)
@@ -138,7 +138,7 @@ impl Paint {
         frame.render_widget(chart, area);
     }
 
-    fn times(&self, frame: &mut Frame<'_>, area: Rect, state: &State) {
+    fn times(&self, frame: &mut Frame<'_>, area: Rect, state: &DashboardState) {
         let waits = [("waits for data", state.data_wait), ("waits for device", state.device_wait)];
         let width = usize::from(area.width).saturating_sub(28);
         let bar = |(name, share): (&str, f64)| {
@@ -155,14 +155,14 @@ impl Paint {
         }
         let (each, _) = state.pace();
         if each > 0.0 {
-            lines.push(Line::from(format!("{:<17}{:>6.1}", "steps a second", 1.0 / each)));
+            lines.push(Line::from(format!("{:<17}{:>6.1}", "steps per second", 1.0 / each)));
         }
         frame.render_widget(Paragraph::new(lines).block(Block::bordered().title("time and memory")), area);
     }
 
-    fn log(&self, frame: &mut Frame<'_>, area: Rect, state: &State) {
+    fn log(&self, frame: &mut Frame<'_>, area: Rect, state: &DashboardState) {
         let [room, width] = [area.height, area.width].map(|n| usize::from(n.saturating_sub(2)));
-        // As many of the last rows as there is room for, long lines broken.
+        // Show the last rows that fit, with long lines wrapped.
         let rows = state.lines.iter().rev().map(|line| wrapped(line, width.max(1)));
         let mut shown: Vec<String> = Vec::new();
         for text in rows {
@@ -182,7 +182,7 @@ fn short(v: f64) -> String {
     if v != 0.0 && v.abs() < 1e-3 { format!("{v:.1e}") } else { format!("{v:.4}") }
 }
 
-/// `0:07`, `1:02:03`.
+/// Formats a time: `0:07`, `1:02:03`.
 fn clock(s: f64) -> String {
     let s = s.max(0.0) as u64;
     match s / 3600 {
@@ -200,8 +200,8 @@ mod tests {
     use systole_nn::Logs;
     use systole_nn::progress::ProgressEvent;
 
-    fn run() -> State {
-        let mut state = State::new();
+    fn run() -> DashboardState {
+        let mut state = DashboardState::new();
         for epoch in 0..3 {
             let mut logs = Logs::new();
             logs.insert("loss", 1.0 / (epoch + 1) as f64);
@@ -235,7 +235,7 @@ mod tests {
         state
     }
 
-    fn screen(state: &State, width: u16, height: u16) -> Vec<String> {
+    fn screen(state: &DashboardState, width: u16, height: u16) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| draw(frame, state, true)).unwrap();
         let buffer = terminal.backend().buffer();
@@ -286,13 +286,13 @@ mod tests {
         assert!(rows[4].starts_with("│1.0000"), "{text}");
         assert!(rows[18].starts_with("┌time and memory") && rows[18].contains("┌log"), "{text}");
         assert!(rows[20].contains("of two lines"), "{text}");
-        assert!(rows[21].contains("123 MiB") && rows[22].contains("steps a second"), "{text}");
+        assert!(rows[21].contains("123 MiB") && rows[22].contains("steps per second"), "{text}");
     }
 
     #[test]
     fn values_that_are_not_finite_and_no_values_are_no_panic() {
-        let mut state = State::new();
-        assert!(screen(&state, 100, 30).join("\n").contains("nothing measured yet"));
+        let mut state = DashboardState::new();
+        assert!(screen(&state, 100, 30).join("\n").contains("no values yet"));
         state.by_step = vec![(1.0, f64::NAN), (2.0, f64::INFINITY)];
         state.values = vec![("loss".into(), f64::NAN)];
         assert!(screen(&state, 100, 30).join("\n").contains("loss NaN"));

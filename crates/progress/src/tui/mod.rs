@@ -1,15 +1,15 @@
-//! A dashboard in the terminal while a model trains: curves, bars, waits, memory, and the lines that would have been printed.
+//! Terminal dashboard during training (ratatui): curves, progress bars, wait times, memory and log.
 //!
-//! It draws on another screen of the terminal, and gives that back when it ends: with the training, an error, a panic, or once a
-//! stop was asked for, so that what follows is plain lines again. Where standard output or standard error is no terminal, or `TERM` is
-//! `dumb`, there is none.
+//! It uses the terminal's alternate screen and restores the terminal when it ends: with the training, an error, a panic
+//! or a stop request, after which plain lines are printed again. There is no dashboard if standard output or standard
+//! error is not a terminal, or if `TERM` is `dumb`.
 
 mod draw;
 mod state;
 
 use crate::progress;
 use crate::recorder::recorded;
-use crate::terminal::{self, Stream};
+use crate::terminal::{self, OutputStream};
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::cursor::Show;
@@ -18,7 +18,7 @@ use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{
     EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
-use state::State;
+use state::DashboardState;
 use std::io::{IsTerminal, Result, Stdout, Write, stderr, stdout};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
@@ -26,23 +26,23 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use systole_nn::progress::ProgressEvent;
 
-/// How often it is drawn, and looked for keys.
+/// Interval for drawing and polling keys.
 const EVERY: Duration = Duration::from_millis(100);
 
-/// What is shown; `None` while there is no dashboard.
-static SHOWN: Mutex<Option<Shown>> = Mutex::new(None);
+/// State of the dashboard; `None` while there is none.
+static SHOWN: Mutex<Option<DashboardShared>> = Mutex::new(None);
 
-struct Shown {
-    state: State,
-    /// Lines for the two streams, which are written there when the dashboard ends.
-    kept: Vec<(Stream, String)>,
+struct DashboardShared {
+    state: DashboardState,
+    /// Captured lines, written to their streams when the dashboard ends.
+    kept: Vec<(OutputStream, String)>,
 }
 
-fn shown() -> MutexGuard<'static, Option<Shown>> {
+fn shown() -> MutexGuard<'static, Option<DashboardShared>> {
     SHOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A dashboard, until it is dropped.
+/// A running dashboard; dropping it restores the terminal.
 ///
 /// ```no_run
 /// use std::sync::{Arc, atomic::AtomicBool};
@@ -60,20 +60,20 @@ pub struct Dashboard {
 }
 
 impl Dashboard {
-    /// Shows the training of this process from now on. `q` and Ctrl-C set `stop`, which [`Fit::stop`](systole_nn::Fit::stop) takes;
-    /// the dashboard ends with it. `None` where there is no terminal for it.
+    /// Shows the training of this process from now on. `q` and Ctrl-C set `stop`, to be passed as
+    /// [`Fit::stop`](systole_nn::Fit::stop); the dashboard ends with it. Returns `None` without a suitable terminal.
     pub fn start(stop: Arc<AtomicBool>) -> Option<Dashboard> {
         let asked = stop.clone();
         Dashboard::start_with(stop, move || asked.store(true, Ordering::SeqCst))
     }
 
-    /// As [`Dashboard::start`], where `quit` asks for the stop.
+    /// Like [`Dashboard::start`], but `q` and Ctrl-C call `quit`.
     pub fn start_with(stop: Arc<AtomicBool>, quit: impl Fn() + Send + 'static) -> Option<Dashboard> {
         if !is_possible() || shown().is_some() {
             return None;
         }
         let terminal = take_terminal().inspect_err(|_| hand_back()).ok()?;
-        *shown() = Some(Shown { state: State::new(), kept: Vec::new() });
+        *shown() = Some(DashboardShared { state: DashboardState::new(), kept: Vec::new() });
         terminal::set_sink(Some(takes_line));
         progress::set_watcher(Some(take));
         let ends = Arc::new(AtomicBool::new(false));
@@ -96,21 +96,21 @@ impl Drop for Dashboard {
     }
 }
 
-/// Whether both streams are a terminal that can be drawn on.
+/// Whether both streams are a terminal that supports drawing.
 fn is_possible() -> bool {
     let term = std::env::var("TERM").unwrap_or_default();
     let draws = cfg!(windows) || !(term.is_empty() || term == "dumb");
     draws && stdout().is_terminal() && stderr().is_terminal()
 }
 
-/// Another screen, and keys as they are pressed.
+/// Switches to the alternate screen and raw key input.
 fn take_terminal() -> Result<Terminal<CrosstermBackend<Stdout>>> {
     static HOOK: Once = Once::new();
-    // What a panic says is to be seen.
+    // Restore the terminal before a panic message is printed.
     HOOK.call_once(|| {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
-            // Who panics may hold the lock.
+            // The panicking thread may hold the lock.
             match SHOWN.try_lock().map(|mut shown| shown.take()) {
                 Ok(None) => {}
                 Ok(Some(was)) => hand_back_from(was),
@@ -124,27 +124,27 @@ fn take_terminal() -> Result<Terminal<CrosstermBackend<Stdout>>> {
     Terminal::new(CrosstermBackend::new(stdout()))
 }
 
-/// The screen as it was.
+/// Restores the screen.
 fn hand_back() {
     let _ = disable_raw_mode();
     let _ = execute!(stdout(), LeaveAlternateScreen, Show);
 }
 
-/// The same, and the lines that would have been printed.
-fn hand_back_from(was: Shown) {
+/// Restores the screen and prints the captured lines.
+fn hand_back_from(was: DashboardShared) {
     terminal::set_sink(None);
     progress::set_watcher(None);
     hand_back();
     for (stream, text) in was.kept {
         let _ = match stream {
-            Stream::Out => writeln!(stdout().lock(), "{text}"),
-            Stream::Err => writeln!(stderr().lock(), "{text}"),
+            OutputStream::Out => writeln!(stdout().lock(), "{text}"),
+            OutputStream::Err => writeln!(stderr().lock(), "{text}"),
         };
     }
     let _ = stdout().flush();
 }
 
-/// Draws until it is to end.
+/// Draws until a stop is requested or the training ends.
 fn watch(
     mut terminal: Terminal<CrosstermBackend<Stdout>>,
     stop: &AtomicBool,
@@ -156,13 +156,13 @@ fn watch(
         if let Some(shown) = shown().as_mut() {
             shown.state.by_step = recorded().by_step;
             shown.state.memory = memory();
-            // A terminal that has gone away is no reason to end the training.
+            // A terminal that is gone must not end the training.
             let _ = terminal.draw(|frame| draw::draw(frame, &shown.state, is_plain));
         }
         match event::poll(EVERY) {
             Ok(true) if event::read().is_ok_and(|event| is_quit(&event)) => quit(),
             Ok(_) => {}
-            // No keys to be had.
+            // Keys cannot be read.
             Err(_) => std::thread::sleep(EVERY),
         }
     }
@@ -175,14 +175,14 @@ fn is_quit(event: &Event) -> bool {
     *kind != KeyEventKind::Release && (is_ctrl_c || *c == 'q')
 }
 
-/// Hands the terminal back and writes what was kept, once.
+/// Restores the terminal and prints the captured lines, once.
 fn end() {
     let was = shown().take();
     was.into_iter().for_each(hand_back_from);
 }
 
-/// Takes a line that would have been printed; `false` where there is no dashboard.
-fn takes_line(stream: Stream, text: &str) -> bool {
+/// Captures a line; returns `false` if there is no dashboard.
+fn takes_line(stream: OutputStream, text: &str) -> bool {
     let mut shown = shown();
     let Some(shown) = shown.as_mut() else { return false };
     shown.state.line(text);
@@ -190,17 +190,17 @@ fn takes_line(stream: Stream, text: &str) -> bool {
     true
 }
 
-/// Takes an event of a run's progress.
+/// Handles a progress event.
 fn take(event: &ProgressEvent<'_>) {
     if let Some(shown) = shown().as_mut() {
-        // What is told is printed, too, and comes as a line.
+        // Notes are also printed, so they arrive as lines.
         if !matches!(event, ProgressEvent::Note(_)) {
             shown.state.take(event);
         }
     }
 }
 
-/// MiB that the process holds; where the system says so.
+/// Resident memory of the process in MiB, if the system reports it.
 fn memory() -> Option<f64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"))?;

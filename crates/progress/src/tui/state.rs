@@ -1,41 +1,41 @@
-//! What a dashboard knows of a run: events of its progress, and lines that would have been printed.
+//! State of the terminal dashboard, built from progress events and captured lines.
 
 use crate::progress::called;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use systole_nn::progress::ProgressEvent;
 
-/// Lines that are kept to be looked at.
+/// Number of log lines to keep.
 const LINES: usize = 200;
 
-/// A run so far.
-pub(super) struct State {
+/// Progress of the run.
+pub(super) struct DashboardState {
     pub(super) began: Instant,
-    /// From 0.
+    /// Current epoch, from 0.
     pub(super) epoch: usize,
     pub(super) epochs: usize,
     pub(super) step: usize,
     pub(super) steps: Option<usize>,
-    /// Steps of this epoch that were taken before this start.
+    /// Steps of this epoch from before the run was resumed.
     before: usize,
     pub(super) elapsed: Duration,
     pub(super) data_wait: f64,
     pub(super) device_wait: f64,
-    /// Loss and metrics of this epoch so far.
+    /// Loss and metrics of the current epoch so far.
     pub(super) values: Vec<(String, f64)>,
-    /// Each value of each epoch that is over, by the epoch's number from 1.
+    /// Values per finished epoch, by epoch number from 1.
     pub(super) curves: Vec<(String, Vec<(f64, f64)>)>,
-    /// The loss of stretches of steps.
+    /// Mean loss of consecutive steps.
     pub(super) by_step: Vec<(f64, f64)>,
     pub(super) lines: VecDeque<String>,
-    /// MiB that the process holds now.
+    /// Resident memory in MiB.
     pub(super) memory: Option<f64>,
     pub(super) is_stopping: bool,
 }
 
-impl State {
-    pub(super) fn new() -> State {
-        State {
+impl DashboardState {
+    pub(super) fn new() -> DashboardState {
+        DashboardState {
             began: Instant::now(),
             epoch: 0,
             epochs: 0,
@@ -54,7 +54,7 @@ impl State {
         }
     }
 
-    /// Takes one event in.
+    /// Handles one event.
     pub(super) fn take(&mut self, event: &ProgressEvent<'_>) {
         match event {
             ProgressEvent::EpochBegin { epoch, epochs, steps, before } => {
@@ -82,7 +82,7 @@ impl State {
         }
     }
 
-    /// Adds a point to the curve of each value; `at` counts epochs.
+    /// Adds a point to the curve of each value, at epoch `at`.
     fn add_points<'v>(&mut self, at: f64, values: impl Iterator<Item = (&'v str, f64)>) {
         for (name, value) in values.map(|(name, v)| (called(name), v)) {
             match self.curves.iter_mut().find(|(n, _)| *n == name) {
@@ -94,7 +94,7 @@ impl State {
 
     /// Adds lines to the log.
     pub(super) fn line(&mut self, text: &str) {
-        // Nothing that moves a cursor.
+        // Control characters could move the cursor.
         let plain =
             |line: &str| line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>();
         self.lines.extend(text.lines().map(plain));
@@ -103,20 +103,20 @@ impl State {
         }
     }
 
-    /// The part of the epoch, and of the run, that is over.
+    /// Completed fraction of the epoch and of the run.
     pub(super) fn done(&self) -> [f64; 2] {
         let of_epoch = self.steps.filter(|n| *n > 0).map_or(0.0, |n| (self.step as f64 / n as f64).min(1.0));
         let of_run = (self.epoch as f64 + of_epoch) / self.epochs.max(1) as f64;
         [of_epoch, of_run.min(1.0)]
     }
 
-    /// Seconds of a step, and those until the epoch's end.
+    /// Seconds per step, and until the epoch's end.
     pub(super) fn pace(&self) -> (f64, Option<f64>) {
         let each = self.elapsed.as_secs_f64() / self.step.saturating_sub(self.before).max(1) as f64;
         (each, self.steps.map(|n| each * n.saturating_sub(self.step) as f64))
     }
 
-    /// Training and test values of the first metric that is not the loss, else of the loss.
+    /// Training and test values of the first metric other than the loss, otherwise of the loss.
     pub(super) fn metric(&self) -> (String, [Vec<(f64, f64)>; 2]) {
         let names = self.curves.iter().map(|(name, _)| name.strip_prefix("val_").unwrap_or(name));
         let name =

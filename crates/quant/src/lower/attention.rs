@@ -1,17 +1,17 @@
-//! Attention and what transformers are made of, of one sequence: products of matrices, softmax between them.
+//! Lowers attention and transformer blocks of one sequence to matrix products and softmax.
 
 use super::activations::activate;
-use super::call::Call;
+use super::call::QuantLayerCall;
 use super::matmul::{product, sum};
-use super::normalizations::{Moments, standardized};
+use super::normalizations::{LayerNormParams, standardized};
 use crate::scales::MASKED;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::Activation;
-use systole_tflite::{Field, Op, Operator};
+use systole_tflite::{OptionField, TfliteOp, TfliteOperator};
 
-/// What an attention is, whoever calls it.
-pub(super) struct Heads {
-    /// Before the names of its weights.
+/// Parameters of an attention, within any layer.
+pub(super) struct AttentionHeads {
+    /// Prefix of its weights' names.
     pub prefix: String,
     pub heads: usize,
     pub key_dim: usize,
@@ -20,20 +20,20 @@ pub(super) struct Heads {
     pub causal: bool,
 }
 
-/// What a transformer block has besides attention.
-pub(super) struct Block {
+/// Parameters of a transformer block besides attention.
+pub(super) struct EncoderBlock {
     pub activation: Activation,
     pub epsilon: f64,
-    /// Whether normalisations come first.
+    /// Whether normalization comes first (pre-norm).
     pub is_first: bool,
 }
 
 pub(super) fn other_axes() -> Error {
-    Error::new(ErrorKind::Unsupported, "attention over other axes than the first")
+    Error::new(ErrorKind::Unsupported, "attention over other axes than the first is not supported")
         .hint("attend over sequences [B, S, D], without attention_axes")
 }
 
-pub(super) fn multi_head(call: &mut Call, of: &Heads) -> Result<usize> {
+pub(super) fn multi_head(call: &mut QuantLayerCall, of: &AttentionHeads) -> Result<usize> {
     if call.inputs.iter().any(|&x| call.b.dims(x).len() != 3) {
         return Err(other_axes());
     }
@@ -43,8 +43,8 @@ pub(super) fn multi_head(call: &mut Call, of: &Heads) -> Result<usize> {
     attend(call, of, [query, key, value])
 }
 
-/// `f32[1, S, D], f32[1, T, E], f32[1, T, E] → f32[1, S, output]`.
-fn attend(call: &mut Call, of: &Heads, [query, key, value]: [usize; 3]) -> Result<usize> {
+/// Lowers attention: `f32[1, S, D], f32[1, T, E], f32[1, T, E] → f32[1, S, output]`.
+fn attend(call: &mut QuantLayerCall, of: &AttentionHeads, [query, key, value]: [usize; 3]) -> Result<usize> {
     let name = format!("{}/{}", call.name(), of.prefix).trim_end_matches('/').to_string();
     let scale = (1.0 / (of.key_dim as f64).sqrt()) as f32;
     let q = project(call, of, "query", query, of.key_dim, scale)?;
@@ -52,17 +52,17 @@ fn attend(call: &mut Call, of: &Heads, [query, key, value]: [usize; 3]) -> Resul
     let v = project(call, of, "value", value, of.value_dim, 1.0)?;
     let (s, t) = (call.b.dims(q)[2], call.b.dims(k)[2]);
     let dims = vec![1, of.heads, s, t];
-    let operator = Operator::new(Op::BatchMatmul, [q, k], []).with(Field::AdjY, 1.0);
+    let operator = TfliteOperator::new(TfliteOp::BatchMatmul, [q, k], []).with(OptionField::AdjY, 1.0);
     let mut scores = call.b.push(&format!("{name}/scores"), dims.clone(), operator);
     if of.causal {
         let seen = |at: usize| if at % t <= at / t { -MASKED } else { MASKED };
         let mask: Vec<f32> = (0..s * t).map(seen).collect();
         let mask = call.b.floats(format!("{name}/mask"), [1, 1, s, t], &mask)?;
-        scores = call.b.apply(&format!("{name}/masked"), Op::Minimum, &[scores, mask], dims);
+        scores = call.b.apply(&format!("{name}/masked"), TfliteOp::Minimum, &[scores, mask], dims);
     }
     let weights = activate(call.b, &format!("{name}/weights"), scores, Activation::Softmax)?;
     let dims = vec![1, of.heads, s, of.value_dim];
-    let heads = call.b.apply(&format!("{name}/heads"), Op::BatchMatmul, &[weights, v], dims);
+    let heads = call.b.apply(&format!("{name}/heads"), TfliteOp::BatchMatmul, &[weights, v], dims);
     let turned = transposed(call, &format!("{name}/turned"), heads)?;
     let joined = call.b.reshape(&format!("{name}/joined"), turned, vec![1, s, of.heads * of.value_dim])?;
     let kernel = call.weight(&format!("{}attention_output/kernel", of.prefix))?;
@@ -74,8 +74,15 @@ fn attend(call: &mut Call, of: &Heads, [query, key, value]: [usize; 3]) -> Resul
     product(call.b, &name, joined, &kernel.to_f32s(), &bias)
 }
 
-/// `f32[1, S, D] → f32[1, heads, S, width]`.
-fn project(call: &mut Call, of: &Heads, part: &str, x: usize, width: usize, scale: f32) -> Result<usize> {
+/// Projects to heads: `f32[1, S, D] → f32[1, heads, S, width]`.
+fn project(
+    call: &mut QuantLayerCall,
+    of: &AttentionHeads,
+    part: &str,
+    x: usize,
+    width: usize,
+    scale: f32,
+) -> Result<usize> {
     let name = format!("{}/{}{part}", call.name(), of.prefix);
     let scaled = |x: Vec<f32>| x.into_iter().map(|v| v * scale).collect::<Vec<f32>>();
     let kernel = scaled(call.weight(&format!("{}{part}/kernel", of.prefix))?.to_f32s());
@@ -89,19 +96,24 @@ fn project(call: &mut Call, of: &Heads, part: &str, x: usize, width: usize, scal
     transposed(call, &format!("{name}/turned"), y)
 }
 
-/// The two dimensions in the middle the other way round.
-fn transposed(call: &mut Call, name: &str, x: usize) -> Result<usize> {
+/// Swaps the two middle dimensions.
+fn transposed(call: &mut QuantLayerCall, name: &str, x: usize) -> Result<usize> {
     let mut dims = call.b.dims(x);
     dims.swap(1, 2);
     let order = call.b.ints(format!("{name}/order"), [4], &[0, 2, 1, 3])?;
-    Ok(call.b.apply(name, Op::Transpose, &[x, order], dims))
+    Ok(call.b.apply(name, TfliteOp::Transpose, &[x, order], dims))
 }
 
-pub(super) fn transformer_block(call: &mut Call, heads: usize, causal: bool, block: &Block) -> Result<usize> {
+pub(super) fn transformer_block(
+    call: &mut QuantLayerCall,
+    heads: usize,
+    causal: bool,
+    block: &EncoderBlock,
+) -> Result<usize> {
     let (name, x) = (call.name(), call.input());
     let features = call.dims().last().copied().unwrap_or(1);
     let key_dim = features / heads.max(1);
-    let of = Heads {
+    let of = AttentionHeads {
         prefix: "self_attention/".into(),
         heads,
         key_dim,
@@ -117,25 +129,25 @@ pub(super) fn transformer_block(call: &mut Call, heads: usize, causal: bool, blo
     })
 }
 
-/// A dense layer inside of this one.
-fn dense(call: &mut Call, layer: &str, x: usize) -> Result<usize> {
+/// Lowers a dense layer inside this one.
+fn dense(call: &mut QuantLayerCall, layer: &str, x: usize) -> Result<usize> {
     let kernel = call.weight(&format!("{layer}/kernel"))?.to_f32s();
     let bias = call.weight(&format!("{layer}/bias"))?.to_f32s();
     let name = format!("{}/{layer}", call.name());
     product(call.b, &name, x, &kernel, &bias)
 }
 
-/// `x + inner(norm(x))`, or `norm(x + inner(x))`.
+/// Lowers a residual branch: `x + inner(norm(x))`, or `norm(x + inner(x))`.
 fn part(
-    call: &mut Call,
-    block: &Block,
+    call: &mut QuantLayerCall,
+    block: &EncoderBlock,
     which: &str,
     x: usize,
-    inner: impl FnOnce(&mut Call, usize) -> Result<usize>,
+    inner: impl FnOnce(&mut QuantLayerCall, usize) -> Result<usize>,
 ) -> Result<usize> {
     let norm = format!("{which}_layer_norm");
     let name = format!("{}/{norm}", call.name());
-    let moments = Moments {
+    let moments = LayerNormParams {
         epsilon: block.epsilon,
         gamma: Some(call.weight(&format!("{norm}/gamma"))?.to_f32s()),
         beta: Some(call.weight(&format!("{norm}/beta"))?.to_f32s()),

@@ -1,27 +1,27 @@
-//! A layer as its family sees it: its weights, and the graph that grows.
+//! Arguments of layer lowering: the layer's weights and the graph being built.
 
-use crate::builder::Builder;
+use crate::builder::TfliteBuilder;
 use systole_ir::{Error, ErrorKind, Literal, Result};
 use systole_nn::{LayerNode, Model as Layers};
-use systole_onnx::Recurrent;
+use systole_onnx::OnnxRecurrent;
 
-/// A layer that becomes operators.
-pub(crate) struct Call<'a> {
-    pub b: &'a mut Builder,
+/// A layer that is lowered to operators.
+pub(crate) struct QuantLayerCall<'a> {
+    pub b: &'a mut TfliteBuilder,
     pub layers: &'a Layers,
     pub node: &'a LayerNode,
-    /// Tensors that feed it.
+    /// Input tensors.
     pub inputs: Vec<usize>,
-    /// Shape of its output, the batch of 1 included.
+    /// Output shape, including the batch of 1.
     pub output: Vec<usize>,
-    /// The layer within it that is meant.
+    /// Name of the inner layer, if one is being lowered.
     pub inner: Option<String>,
-    /// Recurrent layers so far, as operators of steps.
-    pub loops: &'a mut Vec<Recurrent>,
+    /// Unrolled recurrent layers so far.
+    pub loops: &'a mut Vec<OnnxRecurrent>,
 }
 
-impl Call<'_> {
-    /// The tensor that feeds it.
+impl QuantLayerCall<'_> {
+    /// Returns the layer's input tensor.
     pub fn input(&self) -> usize {
         self.inputs[0]
     }
@@ -37,17 +37,17 @@ impl Call<'_> {
         }
     }
 
-    /// One of its weights.
+    /// Returns one of the layer's weights.
     pub fn weight(&self, name: &str) -> Result<Literal> {
         let value = self.layers.weight(&format!("{}/{name}", self.name()))?;
         if value.to_f32s().iter().any(|v| !v.is_finite()) {
-            return Err(Error::new(ErrorKind::Numeric, format!("its {name} has NaN or infinite values"))
+            return Err(Error::new(ErrorKind::Numeric, format!("weight {name} has NaN or infinite values"))
                 .hint("load an earlier checkpoint, or train again with a smaller learning rate"));
         }
         Ok(value)
     }
 
-    /// One of its weights where there is one, else zeros.
+    /// Returns the bias, or zeros if the layer has none.
     pub fn bias(&self, used: bool, channels: usize) -> Result<Vec<f32>> {
         if used { Ok(self.weight("bias")?.to_f32s()) } else { Ok(vec![0.0; channels]) }
     }

@@ -1,25 +1,23 @@
-//! Convolutions: kernels of Keras's layout `[h, w, in, out]` as `[out, h, w, in]`.
+//! Lowers convolutions: converts Keras kernels `[h, w, in, out]` to `[out, h, w, in]`.
 
 use super::activations::activate;
-use super::call::Call;
+use super::call::QuantLayerCall;
 use crate::builder::window;
 use systole_ir::{Error, ErrorKind, Literal, Result};
 use systole_nn::layers::Padding as Layout;
-use systole_nn::{Activation, Convolution, ConvolutionKind};
-use systole_tflite::{Field, Op, Operator, Padding};
+use systole_nn::{Activation, ConvolutionKind, ConvolutionLowering};
+use systole_tflite::{OptionField, TfliteOp, TfliteOperator, TflitePadding};
 
-pub(super) fn padding(of: Layout) -> Result<Padding> {
+pub(super) fn padding(of: Layout) -> Result<TflitePadding> {
     match of {
-        Layout::Valid => Ok(Padding::Valid),
-        Layout::Same => Ok(Padding::Same),
-        Layout::Causal => {
-            Err(Error::new(ErrorKind::Unsupported, "causal padding has no operator of .tflite here")
-                .hint("pad with a ZeroPadding1D layer and convolve with padding \"valid\""))
-        }
+        Layout::Valid => Ok(TflitePadding::Valid),
+        Layout::Same => Ok(TflitePadding::Same),
+        Layout::Causal => Err(Error::new(ErrorKind::Unsupported, "causal padding has no TFLite operator")
+            .hint("pad with a ZeroPadding1D layer and convolve with padding \"valid\"")),
     }
 }
 
-/// Sizes of a picture; a sequence is one of one row.
+/// Returns the sizes of an image; a sequence is an image of one row.
 pub(super) fn of_picture(sizes: &[usize]) -> [usize; 2] {
     match *sizes {
         [one] => [1, one],
@@ -28,28 +26,28 @@ pub(super) fn of_picture(sizes: &[usize]) -> [usize; 2] {
     }
 }
 
-/// `[h, w, in, out] → [out, h, w, in]`.
+/// Permutes kernels `[h, w, in, out] → [out, h, w, in]`.
 fn kernels(w: &Literal) -> Result<(Vec<usize>, Vec<f32>)> {
     let (dims, values) = (w.shape().dims().to_vec(), w.to_f32s());
     let &[h, kw, i, o] = &dims[..] else {
-        return Err(Error::new(ErrorKind::Bug, format!("a kernel of shape {dims:?}")));
+        return Err(Error::new(ErrorKind::Bug, format!("unexpected kernel shape {dims:?}")));
     };
     let turned = (0..o).flat_map(|c| (0..h * kw * i).map(move |k| k * o + c)).map(|at| values[at]).collect();
     Ok((vec![o, h, kw, i], turned))
 }
 
-/// What all convolutions have.
-struct Conv {
+/// Parameters that all convolutions share.
+struct ConvParams {
     strides: [usize; 2],
     dilation: [usize; 2],
-    padding: Padding,
+    padding: TflitePadding,
     activation: Activation,
 }
 
-impl Conv {
+impl ConvParams {
     fn push(
         &self,
-        call: &mut Call,
+        call: &mut QuantLayerCall,
         name: &str,
         x: usize,
         (dims, w): (Vec<usize>, Vec<f32>),
@@ -57,22 +55,25 @@ impl Conv {
     ) -> Result<usize> {
         let w = call.b.floats(format!("{name}/kernel"), dims, &w)?;
         let bias = call.b.floats(format!("{name}/bias"), [bias.len()], &bias)?;
-        let operator = window(Operator::new(Op::Conv2D, [x, w, bias], []), self.padding, self.strides)
-            .with(Field::DilationH, self.dilation[0] as f64)
-            .with(Field::DilationW, self.dilation[1] as f64);
+        let operator =
+            window(TfliteOperator::new(TfliteOp::Conv2D, [x, w, bias], []), self.padding, self.strides)
+                .with(OptionField::DilationH, self.dilation[0] as f64)
+                .with(OptionField::DilationW, self.dilation[1] as f64);
         let y = call.b.push(name, output, operator);
         activate(call.b, name, y, self.activation)
     }
 }
 
-pub(super) fn convolution(call: &mut Call, own: &Convolution) -> Result<usize> {
+pub(super) fn convolution(call: &mut QuantLayerCall, own: &ConvolutionLowering) -> Result<usize> {
     if let ConvolutionKind::Transposed { has_output_padding } = own.kind
         && (has_output_padding || own.dilation.iter().any(|&d| d != 1))
     {
-        let what = "a transposed convolution with output_padding or dilation has no operator of .tflite";
-        return Err(Error::new(ErrorKind::Unsupported, what).hint("leave both at their defaults"));
+        let what = "a transposed convolution with output_padding or dilation has no TFLite operator";
+        return Err(
+            Error::new(ErrorKind::Unsupported, what).hint("use the default output_padding and dilation")
+        );
     }
-    let conv = Conv {
+    let conv = ConvParams {
         strides: of_picture(&own.strides),
         dilation: of_picture(&own.dilation),
         padding: padding(own.padding)?,
@@ -92,8 +93,8 @@ pub(super) fn convolution(call: &mut Call, own: &Convolution) -> Result<usize> {
     }
 }
 
-/// A picture of one row.
-fn of_sequences(call: &mut Call, use_bias: bool, conv: &Conv) -> Result<usize> {
+/// Lowers a 1D convolution as an image of one row.
+fn of_sequences(call: &mut QuantLayerCall, use_bias: bool, conv: &ConvParams) -> Result<usize> {
     let w = call.weight("kernel")?;
     let dims = w.shape().dims().to_vec();
     let w = kernels(&w.reshape([vec![1], dims].concat())?)?;
@@ -105,41 +106,42 @@ fn of_sequences(call: &mut Call, use_bias: bool, conv: &Conv) -> Result<usize> {
     call.b.reshape(&format!("{name}/steps"), y, output)
 }
 
-/// `f32[1, S, C] → f32[1, 1, S, C]`.
-pub(super) fn row(call: &mut Call, name: &str) -> Result<usize> {
+/// Reshapes `f32[1, S, C] → f32[1, 1, S, C]`.
+pub(super) fn row(call: &mut QuantLayerCall, name: &str) -> Result<usize> {
     let x = call.input();
     let dims = call.dims();
     call.b.reshape(&format!("{name}/row"), x, vec![1, 1, dims[1], dims[2]])
 }
 
-/// `[h, w, C, m] → [1, h, w, C·m]`.
-fn of_channels(call: &Call, weight: &str) -> Result<(Vec<usize>, Vec<f32>, usize)> {
+/// Permutes depthwise kernels `[h, w, C, m] → [1, h, w, C·m]`.
+fn of_channels(call: &QuantLayerCall, weight: &str) -> Result<(Vec<usize>, Vec<f32>, usize)> {
     let w = call.weight(weight)?;
     let &[h, kw, c, m] = w.shape().dims() else {
-        return Err(Error::new(ErrorKind::Bug, format!("a kernel of shape {}", w.shape())));
+        return Err(Error::new(ErrorKind::Bug, format!("unexpected kernel shape {}", w.shape())));
     };
     Ok((vec![1, h, kw, c * m], w.to_f32s(), m))
 }
 
 fn push_depthwise(
-    call: &mut Call,
+    call: &mut QuantLayerCall,
     name: &str,
     (dims, w, m): (Vec<usize>, Vec<f32>, usize),
     bias: Vec<f32>,
-    conv: &Conv,
+    conv: &ConvParams,
     output: Vec<usize>,
 ) -> Result<usize> {
     let x = call.input();
     let w = call.b.floats(format!("{name}/kernel"), dims, &w)?;
     let bias = call.b.floats(format!("{name}/bias"), [bias.len()], &bias)?;
-    let operator = window(Operator::new(Op::DepthwiseConv2D, [x, w, bias], []), conv.padding, conv.strides)
-        .with(Field::DepthMultiplier, m as f64)
-        .with(Field::DilationH, conv.dilation[0] as f64)
-        .with(Field::DilationW, conv.dilation[1] as f64);
+    let operator =
+        window(TfliteOperator::new(TfliteOp::DepthwiseConv2D, [x, w, bias], []), conv.padding, conv.strides)
+            .with(OptionField::DepthMultiplier, m as f64)
+            .with(OptionField::DilationH, conv.dilation[0] as f64)
+            .with(OptionField::DilationW, conv.dilation[1] as f64);
     Ok(call.b.push(name, output, operator))
 }
 
-fn depthwise(call: &mut Call, use_bias: bool, conv: &Conv) -> Result<usize> {
+fn depthwise(call: &mut QuantLayerCall, use_bias: bool, conv: &ConvParams) -> Result<usize> {
     let w = of_channels(call, "kernel")?;
     let bias = call.bias(use_bias, w.0[3])?;
     let (name, output) = (call.name(), call.output.clone());
@@ -147,7 +149,7 @@ fn depthwise(call: &mut Call, use_bias: bool, conv: &Conv) -> Result<usize> {
     activate(call.b, &name, y, conv.activation)
 }
 
-fn separable(call: &mut Call, use_bias: bool, conv: Conv) -> Result<usize> {
+fn separable(call: &mut QuantLayerCall, use_bias: bool, conv: ConvParams) -> Result<usize> {
     let w = of_channels(call, "depthwise_kernel")?;
     let (name, output) = (call.name(), call.output.clone());
     let between = vec![1, output[1], output[2], w.0[3]];
@@ -155,16 +157,16 @@ fn separable(call: &mut Call, use_bias: bool, conv: Conv) -> Result<usize> {
     let x = push_depthwise(call, &format!("{name}/depthwise"), w, none, &conv, between)?;
     let w = kernels(&call.weight("pointwise_kernel")?)?;
     let bias = call.bias(use_bias, w.0[0])?;
-    let second = Conv { strides: [1, 1], dilation: [1, 1], padding: Padding::Valid, ..conv };
+    let second = ConvParams { strides: [1, 1], dilation: [1, 1], padding: TflitePadding::Valid, ..conv };
     second.push(call, &name, x, w, (bias, output))
 }
 
-/// `[h, w, out, in] → [out, h, w, in]`.
-fn transposed(call: &mut Call, use_bias: bool, conv: &Conv) -> Result<usize> {
+/// Lowers a transposed convolution; permutes kernels `[h, w, out, in] → [out, h, w, in]`.
+fn transposed(call: &mut QuantLayerCall, use_bias: bool, conv: &ConvParams) -> Result<usize> {
     let w = call.weight("kernel")?;
     let (dims, values) = (w.shape().dims().to_vec(), w.to_f32s());
     let &[h, kw, o, i] = &dims[..] else {
-        return Err(Error::new(ErrorKind::Bug, format!("a kernel of shape {dims:?}")));
+        return Err(Error::new(ErrorKind::Bug, format!("unexpected kernel shape {dims:?}")));
     };
     let turned: Vec<f32> = (0..o)
         .flat_map(|c| (0..h * kw).flat_map(move |k| (0..i).map(move |d| (k * o + c) * i + d)))
@@ -176,8 +178,11 @@ fn transposed(call: &mut Call, use_bias: bool, conv: &Conv) -> Result<usize> {
     let shape = call.b.ints(format!("{name}/shape"), [4], &shape)?;
     let w = call.b.floats(format!("{name}/kernel"), [o, h, kw, i], &turned)?;
     let bias = call.b.floats(format!("{name}/bias"), [o], &bias)?;
-    let operator =
-        window(Operator::new(Op::TransposeConv, [shape, w, x, bias], []), conv.padding, conv.strides);
+    let operator = window(
+        TfliteOperator::new(TfliteOp::TransposeConv, [shape, w, x, bias], []),
+        conv.padding,
+        conv.strides,
+    );
     let y = call.b.push(&name, output, operator);
     activate(call.b, &name, y, conv.activation)
 }

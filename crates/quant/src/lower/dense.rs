@@ -1,12 +1,12 @@
-//! Dense: `kernel [in, out]` as `[out, in]`.
+//! Lowers Dense layers: transposes `kernel [in, out]` to `[out, in]`.
 
 use super::activations::activate;
-use super::call::Call;
+use super::call::QuantLayerCall;
 use super::matmul::product;
 use systole_ir::Result;
 use systole_nn::Activation;
 
-pub(super) fn dense(call: &mut Call, use_bias: bool, activation: Activation) -> Result<usize> {
+pub(super) fn dense(call: &mut QuantLayerCall, use_bias: bool, activation: Activation) -> Result<usize> {
     let kernel = call.weight("kernel")?;
     let units = kernel.shape().dims().last().copied().unwrap_or(1);
     let bias = call.bias(use_bias, units)?;

@@ -1,34 +1,38 @@
-//! Tables of vectors, and the steps that transformers put before sequences and read out of them.
+//! Lowers embeddings, position embeddings, class tokens, and layers that repeat vectors.
 
-use super::call::Call;
+use super::call::QuantLayerCall;
 use super::matmul::product;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::NodeInput;
-use systole_tflite::{Field, Op, Operator};
+use systole_tflite::{OptionField, TfliteOp, TfliteOperator};
 
-/// `x: i32[1, …] → f32[1, …, D]`: rows of a table.
-fn looked_up(call: &mut Call, rows: usize) -> Result<usize> {
+/// Looks up rows of a table: `x: i32[1, …] → f32[1, …, D]`.
+fn looked_up(call: &mut QuantLayerCall, rows: usize) -> Result<usize> {
     let table = call.weight("embeddings")?.to_f32s();
     let (name, x, output) = (call.name(), call.input(), call.output.clone());
     if call.b.model.tensors[x].ty.dtype.is_float() {
-        return Err(Error::new(ErrorKind::Unsupported, "an embedding of numbers that are no integers")
-            .hint("give the model an input of integers: input_of(name, I32, …)"));
+        return Err(Error::new(ErrorKind::Unsupported, "an embedding requires integer inputs")
+            .hint("give the model an integer input: input_of(name, I32, …)"));
     }
     let table = call.b.floats(format!("{name}/embeddings"), [rows, table.len() / rows.max(1)], &table)?;
-    Ok(call.b.push(&name, output, Operator::new(Op::Gather, [table, x], []).with(Field::Axis, 0.0)))
+    Ok(call.b.push(
+        &name,
+        output,
+        TfliteOperator::new(TfliteOp::Gather, [table, x], []).with(OptionField::Axis, 0.0),
+    ))
 }
 
-pub(super) fn embedding(call: &mut Call, rows: usize, mask_zero: bool) -> Result<usize> {
+pub(super) fn embedding(call: &mut QuantLayerCall, rows: usize, mask_zero: bool) -> Result<usize> {
     if mask_zero {
-        return Err(Error::new(ErrorKind::Unsupported, "masks of padding have no operators of .tflite")
+        return Err(Error::new(ErrorKind::Unsupported, "padding masks have no TFLite operator")
             .hint("export a model whose embedding has mask_zero = false"));
     }
     looked_up(call, rows)
 }
 
-/// Integers are looked up, floats are multiplied with every row.
+/// Lowers a reversible embedding: integers are looked up, floats are multiplied by every row.
 pub(super) fn reversible(
-    call: &mut Call,
+    call: &mut QuantLayerCall,
     [rows, width]: [usize; 2],
     tie_weights: bool,
     is_capped: bool,
@@ -37,7 +41,7 @@ pub(super) fn reversible(
         return looked_up(call, rows);
     }
     if is_capped {
-        return Err(Error::new(ErrorKind::Unsupported, "logit_soft_cap has no operators of .tflite here")
+        return Err(Error::new(ErrorKind::Unsupported, "logit_soft_cap has no TFLite operator")
             .hint("train without logit_soft_cap"));
     }
     let kernel = match tie_weights {
@@ -48,20 +52,20 @@ pub(super) fn reversible(
             columns.flat_map(|d| table.iter().skip(d).step_by(width).copied()).collect()
         }
     };
-    // Beside the rows that the same layer may give for tokens.
+    // Distinct from the rows that the same layer may return for tokens.
     let is_taken = call.b.model.tensors.iter().any(|t| t.name == call.name());
     let name = if is_taken { format!("{}/scores", call.name()) } else { call.name() };
     let x = call.input();
     product(call.b, &name, x, &kernel, &vec![0.0; rows])
 }
 
-/// The first rows of the table, whatever comes in.
-pub(super) fn position(call: &mut Call) -> Result<usize> {
+/// Returns the first rows of the table, independent of the input.
+pub(super) fn position(call: &mut QuantLayerCall) -> Result<usize> {
     let whole = call.layers.architecture();
     let is_answer = |s: NodeInput| matches!(s, NodeInput::Layer(i) if whole.nodes[i].name == call.node.name);
     if whole.outputs().any(is_answer) {
-        return Err(Error::new(ErrorKind::Unsupported, "the model says the same of whatever comes in")
-            .hint("add the vectors of places to those of tokens"));
+        return Err(Error::new(ErrorKind::Unsupported, "the model's output does not depend on its input")
+            .hint("add the position embeddings to the token embeddings"));
     }
     let (name, output) = (call.name(), call.output.clone());
     let n: usize = output.iter().product();
@@ -71,36 +75,37 @@ pub(super) fn position(call: &mut Call) -> Result<usize> {
     call.b.floats(name, output, &values)
 }
 
-/// A learned step before all others.
-pub(super) fn class_token(call: &mut Call) -> Result<usize> {
+/// Prepends a learned class token.
+pub(super) fn class_token(call: &mut QuantLayerCall) -> Result<usize> {
     let token = call.weight("token")?.to_f32s();
     let (name, x, output) = (call.name(), call.input(), call.output.clone());
-    // A step of zeros in front, and the token added there: many samples can be taken so, too.
+    // Pads a zero step in front and adds the token there; this works for any batch size.
     let paddings = call.b.ints(format!("{name}/paddings"), [3, 2], &[0, 0, 1, 0, 0, 0])?;
-    let longer = call.b.apply(&format!("{name}/longer"), Op::Pad, &[x, paddings], output.clone());
+    let longer = call.b.apply(&format!("{name}/longer"), TfliteOp::Pad, &[x, paddings], output.clone());
     let mut all = vec![0.0; output.iter().product()];
     all[..token.len()].copy_from_slice(&token);
     let token = call.b.floats(format!("{name}/token"), output.clone(), &all)?;
-    Ok(call.b.apply(&name, Op::Add, &[longer, token], output))
+    Ok(call.b.apply(&name, TfliteOp::Add, &[longer, token], output))
 }
 
-pub(super) fn first_step(call: &mut Call) -> Result<usize> {
+pub(super) fn first_step(call: &mut QuantLayerCall) -> Result<usize> {
     let (name, x, output) = (call.name(), call.input(), call.output.clone());
     let features = output.last().copied().unwrap_or(1);
     let begin = call.b.ints(format!("{name}/begin"), [3], &[0, 0, 0])?;
     let size = call.b.ints(format!("{name}/size"), [3], &[1, 1, features as i32])?;
-    let one = call.b.apply(&format!("{name}/step"), Op::Slice, &[x, begin, size], vec![1, 1, features]);
+    let one = call.b.apply(&format!("{name}/step"), TfliteOp::Slice, &[x, begin, size], vec![1, 1, features]);
     call.b.reshape(&name, one, output)
 }
 
-/// As many copies of a vector as there are steps.
-pub(super) fn repeat(call: &mut Call) -> Result<usize> {
+/// Repeats a vector once per step.
+pub(super) fn repeat(call: &mut QuantLayerCall) -> Result<usize> {
     let (name, x, output) = (call.name(), call.input(), call.output.clone());
     let (n, features) = (output[1], output[2]);
     let one = call.b.reshape(&format!("{name}/step"), x, vec![1, 1, features])?;
     if n == 1 {
         return Ok(one);
     }
-    let operator = Operator::new(Op::Concatenation, vec![one; n], []).with(Field::Axis, 1.0);
+    let operator =
+        TfliteOperator::new(TfliteOp::Concatenation, vec![one; n], []).with(OptionField::Axis, 1.0);
     Ok(call.b.push(&name, output, operator))
 }

@@ -1,11 +1,17 @@
-//! Products with a matrix, which dense layers, attention and recurrent layers have in common.
+//! Matrix products and sums shared by dense, attention and recurrent layers.
 
-use crate::builder::Builder;
+use crate::builder::TfliteBuilder;
 use systole_ir::Result;
-use systole_tflite::{Field, Op, Operator};
+use systole_tflite::{OptionField, TfliteOp, TfliteOperator};
 
-/// `x: f32[…, in] → f32[…, out]`: `x · kernel + bias`, with `kernel: [in, out]`.
-pub(super) fn product(b: &mut Builder, name: &str, x: usize, kernel: &[f32], bias: &[f32]) -> Result<usize> {
+/// Computes `x · kernel + bias`: `x: f32[…, in] → f32[…, out]`, `kernel: [in, out]`.
+pub(super) fn product(
+    b: &mut TfliteBuilder,
+    name: &str,
+    x: usize,
+    kernel: &[f32],
+    bias: &[f32],
+) -> Result<usize> {
     let mut output = b.dims(x);
     let (units, own) = (bias.len(), kernel.len() / bias.len().max(1));
     if let Some(last) = output.last_mut() {
@@ -16,30 +22,37 @@ pub(super) fn product(b: &mut Builder, name: &str, x: usize, kernel: &[f32], bia
     let w = b.floats(format!("{name}/kernel"), [units, own], &turned)?;
     let bias = b.floats(format!("{name}/bias"), [units], bias)?;
     let keeps = f64::from(u8::from(output.len() > 2));
-    let operator = Operator::new(Op::FullyConnected, [x, w, bias], []).with(Field::KeepNumDims, keeps);
+    let operator =
+        TfliteOperator::new(TfliteOp::FullyConnected, [x, w, bias], []).with(OptionField::KeepNumDims, keeps);
     Ok(b.push(name, output, operator))
 }
 
-/// The sum of two tensors of one shape.
-pub(super) fn sum(b: &mut Builder, name: &str, x: usize, y: usize) -> usize {
+/// Adds two tensors of equal shape.
+pub(super) fn sum(b: &mut TfliteBuilder, name: &str, x: usize, y: usize) -> usize {
     let dims = b.dims(x);
-    b.apply(name, Op::Add, &[x, y], dims)
+    b.apply(name, TfliteOp::Add, &[x, y], dims)
 }
 
-/// The product of two tensors, element by element, of one shape.
-pub(super) fn times(b: &mut Builder, name: &str, x: usize, y: usize) -> usize {
+/// Multiplies two tensors of equal shape element by element.
+pub(super) fn times(b: &mut TfliteBuilder, name: &str, x: usize, y: usize) -> usize {
     let dims = b.dims(x);
-    b.apply(name, Op::Mul, &[x, y], dims)
+    b.apply(name, TfliteOp::Mul, &[x, y], dims)
 }
 
-/// Equal parts of a dimension.
-pub(super) fn parts(b: &mut Builder, name: &str, x: usize, axis: usize, n: usize) -> Result<Vec<usize>> {
+/// Splits a dimension into equal parts.
+pub(super) fn parts(
+    b: &mut TfliteBuilder,
+    name: &str,
+    x: usize,
+    axis: usize,
+    n: usize,
+) -> Result<Vec<usize>> {
     if n == 1 {
         return Ok(vec![x]);
     }
     let at = b.ints(format!("{name}/axis"), [] as [usize; 0], &[axis as i32])?;
     let mut dims = b.dims(x);
     dims[axis] /= n;
-    let operator = Operator::new(Op::Split, [at, x], []).with(Field::NumSplits, n as f64);
+    let operator = TfliteOperator::new(TfliteOp::Split, [at, x], []).with(OptionField::NumSplits, n as f64);
     Ok(b.push_several(name, &dims, n, operator))
 }

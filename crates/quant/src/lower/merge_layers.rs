@@ -1,11 +1,11 @@
-//! Layers of several inputs.
+//! Lowers merge layers (Add, Multiply, Concatenate …).
 
-use super::call::Call;
+use super::call::QuantLayerCall;
 use systole_ir::Result;
 use systole_nn::ElementWise;
-use systole_tflite::{Field, Op, Operator};
+use systole_tflite::{OptionField, TfliteOp, TfliteOperator};
 
-pub(super) fn element_wise(call: &mut Call, join: ElementWise) -> Result<usize> {
+pub(super) fn element_wise(call: &mut QuantLayerCall, join: ElementWise) -> Result<usize> {
     let op = operator(join);
     let (name, output) = (call.name(), call.output.clone());
     let inputs = call.inputs.clone();
@@ -19,19 +19,19 @@ pub(super) fn element_wise(call: &mut Call, join: ElementWise) -> Result<usize> 
     }
     if join == ElementWise::Average {
         let share = call.b.floats(format!("{name}/share"), [1], &[1.0 / inputs.len() as f32])?;
-        y = call.b.apply(&format!("{name}/mean"), Op::Mul, &[y, share], output);
+        y = call.b.apply(&format!("{name}/mean"), TfliteOp::Mul, &[y, share], output);
     }
     Ok(y)
 }
 
-/// The operator of two inputs; a mean is a sum first.
-pub(super) fn operator(join: ElementWise) -> Op {
+/// Returns the binary operator; an average is an addition first.
+pub(super) fn operator(join: ElementWise) -> TfliteOp {
     match join {
-        ElementWise::Add | ElementWise::Average => Op::Add,
-        ElementWise::Subtract => Op::Sub,
-        ElementWise::Multiply => Op::Mul,
-        ElementWise::Maximum => Op::Maximum,
-        ElementWise::Minimum => Op::Minimum,
+        ElementWise::Add | ElementWise::Average => TfliteOp::Add,
+        ElementWise::Subtract => TfliteOp::Sub,
+        ElementWise::Multiply => TfliteOp::Mul,
+        ElementWise::Maximum => TfliteOp::Maximum,
+        ElementWise::Minimum => TfliteOp::Minimum,
     }
 }
 
@@ -39,10 +39,11 @@ fn broadcast(a: &[usize], b: &[usize]) -> Vec<usize> {
     a.iter().zip(b).map(|(&a, &b)| if a == 1 { b } else { a }).collect()
 }
 
-pub(super) fn concatenate(call: &mut Call, axis: i64) -> Result<usize> {
+pub(super) fn concatenate(call: &mut QuantLayerCall, axis: i64) -> Result<usize> {
     let rank = call.output.len() as i64;
     let axis = if axis < 0 { axis + rank } else { axis };
-    let operator = Operator::new(Op::Concatenation, call.inputs.clone(), []).with(Field::Axis, axis as f64);
+    let operator = TfliteOperator::new(TfliteOp::Concatenation, call.inputs.clone(), [])
+        .with(OptionField::Axis, axis as f64);
     let (name, output) = (call.name(), call.output.clone());
     Ok(call.b.push(&name, output, operator))
 }

@@ -1,4 +1,4 @@
-//! Layers as operators on floats, for one sample: `f32[1, …]`. One file for each family; `lower` has their table.
+//! Lowers layers to float TFLite operators for one sample, `f32[1, …]`; one module per layer family.
 
 mod activations;
 mod attention;
@@ -13,25 +13,25 @@ mod normalizations;
 mod poolings;
 mod recurrent;
 
-use crate::builder::Builder;
-use attention::{Block, Heads};
-use call::Call;
+use crate::builder::TfliteBuilder;
+use attention::{AttentionHeads, EncoderBlock};
+use call::QuantLayerCall;
 use systole_ir::{DType, Error, ErrorKind, Result, ResultExt};
-use systole_nn::{Lowering, Model as Layers, NodeInput};
-use systole_onnx::{Model as Onnx, Recurrent};
-use systole_tflite::{Model, Tensor};
+use systole_nn::{LayerLowering, Model as Layers, NodeInput};
+use systole_onnx::{OnnxModel as Onnx, OnnxRecurrent};
+use systole_tflite::{TfliteModel, TfliteTensor};
 
-/// The operators of a built model, on floats: `f32[1, …] → f32[1, …]`. Batch normalisation and activations are folded into
-/// what comes before them; what only trains (dropout, noise) is left out.
+/// Lowers a built model to a float graph `f32[1, …] → f32[1, …]`. Batch normalization and activations are folded into
+/// preceding operators; training-only layers (dropout, noise) are dropped.
 ///
 /// # Errors
-/// When the model is not built, or a layer has no operators; names the layer.
-pub fn lower(layers: &Layers) -> Result<Model> {
+/// If the model is not built, or a layer has no TFLite operators; names the layer.
+pub fn lower(layers: &Layers) -> Result<TfliteModel> {
     lowered(layers).map(|(model, ..)| model)
 }
 
-/// A built model as ONNX, on floats: as [`lower`] and [`systole_onnx::export`], but that LSTM and GRU are one operator each where ONNX has
-/// one that computes the same, and not one step after the other.
+/// Exports a built model as float ONNX, like [`lower`] and [`systole_onnx::export`], except that LSTM and GRU layers
+/// become one ONNX operator if it computes the same, instead of unrolled steps.
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -44,33 +44,33 @@ pub fn lower(layers: &Layers) -> Result<Model> {
 /// ```
 ///
 /// # Errors
-/// As of both.
+/// See both.
 pub fn onnx(layers: &Layers) -> Result<Onnx> {
     let (model, _, loops) = lowered(layers)?;
     systole_onnx::export_with_loops(&model, &loops)
 }
 
-/// As [`lower`], with the tensor that each layer gives, and which operators are a recurrent layer.
-pub(crate) fn lowered(layers: &Layers) -> Result<(Model, Vec<usize>, Vec<Recurrent>)> {
+/// Like [`lower`]; also returns the output tensor of each layer and the operators of recurrent layers.
+pub(crate) fn lowered(layers: &Layers) -> Result<(TfliteModel, Vec<usize>, Vec<OnnxRecurrent>)> {
     let architecture = layers.architecture();
     if !layers.is_built() {
         return Err(Error::new(ErrorKind::Config, "the model has no shapes yet")
             .hint("build it, or load a trained one"));
     }
-    let mut b = Builder::new();
+    let mut b = TfliteBuilder::new();
     let mut inputs = Vec::new();
     for spec in &architecture.inputs {
         let ty = spec.ty.as_ref().ok_or_else(|| Error::new(ErrorKind::Config, "an input has no shape"))?;
         let dims: Vec<usize> = std::iter::once(1).chain(ty.shape.iter().copied()).collect();
         let dtype = if ty.dtype.is_float() || ty.dtype == DType::U8 { DType::F32 } else { DType::I32 };
-        inputs.push(b.tensor(Tensor::new(&*spec.name, dims, dtype)));
+        inputs.push(b.tensor(TfliteTensor::new(&*spec.name, dims, dtype)));
     }
     b.model.inputs = inputs.clone();
     let readers = |source: NodeInput| {
         let of = architecture.nodes.iter().flat_map(|n| &n.inputs).filter(|s| **s == source).count();
         of + usize::from(architecture.output == source)
     };
-    let (mut made, mut loops): (Vec<usize>, Vec<Recurrent>) = (Vec::new(), Vec::new());
+    let (mut made, mut loops): (Vec<usize>, Vec<OnnxRecurrent>) = (Vec::new(), Vec::new());
     for (i, node) in architecture.nodes.iter().enumerate() {
         let of = |s: &NodeInput| match s {
             NodeInput::Input(i) => inputs[*i],
@@ -82,9 +82,9 @@ pub(crate) fn lowered(layers: &Layers) -> Result<(Model, Vec<usize>, Vec<Recurre
         let output = std::iter::once(1).chain(shape).collect();
         let feeds = node.inputs.iter().map(of).collect();
         let loops = &mut loops;
-        let mut call = Call { b: &mut b, layers, node, inputs: feeds, output, inner: None, loops };
+        let mut call = QuantLayerCall { b: &mut b, layers, node, inputs: feeds, output, inner: None, loops };
         let y = operators(&mut call).at(|| format!("layer {}", node.name))?;
-        // A layer that adds nothing hands on what it reads, which has all of both's readers.
+        // A layer without operators passes its input on, which then has the readers of both.
         let is_new = !node.inputs.iter().any(|s| of(s) == y);
         let more = readers(NodeInput::Layer(i));
         b.readers[y] = if is_new { more } else { b.readers[y].max(1) - 1 + more };
@@ -99,9 +99,9 @@ pub(crate) fn lowered(layers: &Layers) -> Result<(Model, Vec<usize>, Vec<Recurre
     Ok((b.model, made, loops))
 }
 
-/// What a layer makes of its inputs.
-fn operators(call: &mut Call) -> Result<usize> {
-    use Lowering::*;
+/// Adds a layer's operators.
+fn operators(call: &mut QuantLayerCall) -> Result<usize> {
+    use LayerLowering::*;
     match &call.node.layer.layer().lowering()? {
         Identity | Regularization => Ok(call.input()),
         Dense { use_bias, activation } => dense::dense(call, *use_bias, *activation),
@@ -138,11 +138,13 @@ fn operators(call: &mut Call) -> Result<usize> {
             }
             let prefix = String::new();
             let (use_bias, causal, heads) = (*use_bias, *causal, *heads);
-            let of = Heads { prefix, heads, key_dim: *key_dim, value_dim: *value_dim, use_bias, causal };
+            let of =
+                AttentionHeads { prefix, heads, key_dim: *key_dim, value_dim: *value_dim, use_bias, causal };
             attention::multi_head(call, &of)
         }
         TransformerBlock { heads, causal, activation, epsilon, normalize_first } => {
-            let block = Block { activation: *activation, epsilon: *epsilon, is_first: *normalize_first };
+            let block =
+                EncoderBlock { activation: *activation, epsilon: *epsilon, is_first: *normalize_first };
             attention::transformer_block(call, *heads, *causal, &block)
         }
         Embedding { rows, mask_zero } => embeddings::embedding(call, *rows, *mask_zero),

@@ -1,16 +1,25 @@
-//! Normalisations: those of batches are affine when a model predicts, those of layers take the moments on the way.
+//! Lowers normalization layers: batch normalization as an affine map, layer normalization with moments computed at run
+//! time.
 
-use super::call::Call;
-use crate::builder::Builder;
+use super::call::QuantLayerCall;
+use crate::builder::TfliteBuilder;
 use crate::fold_affine::affine;
 use systole_ir::{Error, ErrorKind, Result};
-use systole_tflite::{Field, Op, Operator};
+use systole_tflite::{OptionField, TfliteOp, TfliteOperator};
 
-pub(super) fn batch(call: &mut Call, axis: i64, epsilon: f64, [scale, center]: [bool; 2]) -> Result<usize> {
+pub(super) fn batch(
+    call: &mut QuantLayerCall,
+    axis: i64,
+    epsilon: f64,
+    [scale, center]: [bool; 2],
+) -> Result<usize> {
     let rank = call.dims().len() as i64;
     if axis != -1 && axis != rank - 1 {
-        return Err(Error::new(ErrorKind::Unsupported, format!("BatchNormalization over axis {axis}"))
-            .hint("normalise over the last axis"));
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            format!("BatchNormalization over axis {axis} is not supported"),
+        )
+        .hint("normalize over the last axis"));
     }
     let values = |name: &str| {
         Ok::<_, Error>(call.weight(name)?.to_f32s().iter().map(|&v| f64::from(v)).collect::<Vec<_>>())
@@ -25,15 +34,15 @@ pub(super) fn batch(call: &mut Call, axis: i64, epsilon: f64, [scale, center]: [
     affine(call.b, &name, x, &factor, &offset)
 }
 
-pub(super) fn rescaling(call: &mut Call, scale: f64, offset: f64) -> Result<usize> {
+pub(super) fn rescaling(call: &mut QuantLayerCall, scale: f64, offset: f64) -> Result<usize> {
     let channels = call.dims().last().copied().unwrap_or(1);
     let (name, x) = (call.name(), call.input());
     affine(call.b, &name, x, &vec![scale; channels], &vec![offset; channels])
 }
 
-/// LayerNormalization over the last dimension.
+/// Lowers LayerNormalization over the last dimension.
 pub(super) fn layer(
-    call: &mut Call,
+    call: &mut QuantLayerCall,
     axis: &[i64],
     epsilon: f64,
     [scale, center]: [bool; 2],
@@ -41,47 +50,56 @@ pub(super) fn layer(
     let (name, x, dims) = (call.name(), call.input(), call.dims());
     let last = dims.len() as i64 - 1;
     if axis != [-1] && axis != [last] {
-        return Err(Error::new(ErrorKind::Unsupported, "LayerNormalization over other axes than the last")
-            .hint("normalise over the last axis"));
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            "LayerNormalization over other axes than the last is not supported",
+        )
+        .hint("normalize over the last axis"));
     }
     let optional = |is_there: bool, weight: &str| match is_there {
         false => Ok(None),
         true => call.weight(weight).map(|w| Some(w.to_f32s())),
     };
     let (gamma, beta) = (optional(scale, "gamma")?, optional(center, "beta")?);
-    standardized(call.b, &name, x, &Moments { epsilon, gamma, beta })
+    standardized(call.b, &name, x, &LayerNormParams { epsilon, gamma, beta })
 }
 
-/// What normalises the last dimension.
-pub(super) struct Moments {
+/// Parameters of a normalization over the last dimension.
+pub(super) struct LayerNormParams {
     pub epsilon: f64,
     pub gamma: Option<Vec<f32>>,
     pub beta: Option<Vec<f32>>,
 }
 
-/// (x − mean) · rsqrt(variance + ε) · gamma + beta over the last dimension.
-pub(super) fn standardized(b: &mut Builder, name: &str, x: usize, of: &Moments) -> Result<usize> {
+/// Computes (x − mean) · rsqrt(variance + ε) · gamma + beta over the last dimension.
+pub(super) fn standardized(
+    b: &mut TfliteBuilder,
+    name: &str,
+    x: usize,
+    of: &LayerNormParams,
+) -> Result<usize> {
     let dims = b.dims(x);
     let last = dims.len().saturating_sub(1);
     let axes = b.ints(format!("{name}/axes"), [1], &[last as i32])?;
     let mut narrow = dims.clone();
     narrow[last] = 1;
-    let mean_of = |x: usize| Operator::new(Op::Mean, [x, axes], []).with(Field::KeepDims, 1.0);
+    let mean_of =
+        |x: usize| TfliteOperator::new(TfliteOp::Mean, [x, axes], []).with(OptionField::KeepDims, 1.0);
     let mean = b.push(&format!("{name}/mean"), narrow.clone(), mean_of(x));
-    let centred = b.apply(&format!("{name}/centred"), Op::Sub, &[x, mean], dims.clone());
-    let squared = b.apply(&format!("{name}/squared"), Op::Mul, &[centred, centred], dims.clone());
+    let centred = b.apply(&format!("{name}/centred"), TfliteOp::Sub, &[x, mean], dims.clone());
+    let squared = b.apply(&format!("{name}/squared"), TfliteOp::Mul, &[centred, centred], dims.clone());
     let variance = b.push(&format!("{name}/variance"), narrow.clone(), mean_of(squared));
     let small = b.floats(format!("{name}/epsilon"), [1], &[of.epsilon as f32])?;
-    let sum = b.apply(&format!("{name}/sum"), Op::Add, &[variance, small], narrow.clone());
-    let factor = b.apply(&format!("{name}/rsqrt"), Op::Rsqrt, &[sum], narrow);
-    let mut y = b.apply(name, Op::Mul, &[centred, factor], dims.clone());
+    let sum = b.apply(&format!("{name}/sum"), TfliteOp::Add, &[variance, small], narrow.clone());
+    let factor = b.apply(&format!("{name}/rsqrt"), TfliteOp::Rsqrt, &[sum], narrow);
+    let mut y = b.apply(name, TfliteOp::Mul, &[centred, factor], dims.clone());
     if let Some(gamma) = &of.gamma {
         let gamma = b.floats(format!("{name}/gamma"), [gamma.len()], gamma)?;
-        y = b.apply(&format!("{name}/scaled"), Op::Mul, &[y, gamma], dims.clone());
+        y = b.apply(&format!("{name}/scaled"), TfliteOp::Mul, &[y, gamma], dims.clone());
     }
     if let Some(beta) = &of.beta {
         let beta = b.floats(format!("{name}/beta"), [beta.len()], beta)?;
-        y = b.apply(&format!("{name}/shifted"), Op::Add, &[y, beta], dims);
+        y = b.apply(&format!("{name}/shifted"), TfliteOp::Add, &[y, beta], dims);
     }
     Ok(y)
 }

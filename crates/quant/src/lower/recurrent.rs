@@ -1,47 +1,47 @@
-//! Recurrent layers, one step after the other: a graph of .tflite has no loop here.
+//! Lowers recurrent layers (SimpleRNN, LSTM, GRU, Bidirectional) by unrolling their steps.
 
 use super::activations::activate;
-use super::call::Call;
+use super::call::QuantLayerCall;
 use super::matmul::{parts, product, sum, times};
 use super::merge_layers::operator;
 use systole_ir::{Error, ErrorKind, Literal, Result};
-use systole_nn::{Activation, ElementWise, Recurrent as Layer, RecurrentKind as Kind};
-use systole_onnx::{Recurrent, RecurrentKind};
-use systole_tflite::{Field, Op, Operator};
+use systole_nn::{Activation, ElementWise, RecurrentCell as Kind, RecurrentLowering as Layer};
+use systole_onnx::{OnnxRecurrent, OnnxRecurrentKind};
+use systole_tflite::{OptionField, TfliteOp, TfliteOperator};
 
-/// More steps make more operators than anybody waits for.
+/// Maximum number of unrolled steps.
 const MOST_STEPS: usize = 512;
 
-/// What a step is given.
-struct Step<'a> {
+/// Inputs of a step.
+struct StepInputs<'a> {
     name: &'a str,
-    /// `f32[1, columns]`: the share of the inputs.
+    /// Input projection `f32[1, columns]`.
     x: usize,
-    /// `f32[1, units]`: the state before; none before the first step, where it is 0.
+    /// Previous state `f32[1, units]`; `None` at the first step, where it is 0.
     state: Option<usize>,
 }
 
-/// In which order steps are taken, and which states are given.
+/// Order of steps, and which states are returned.
 #[derive(Clone, Copy)]
-struct Way {
+struct UnrollOrder {
     backwards: bool,
     sequences: bool,
 }
 
-/// `x: f32[1, S, K] → f32[1, units]` or `f32[1, S, units]`: `step` gives the next state. What a layer that goes backwards gives stands in
-/// its own order; within Bidirectional in that of the input.
+/// Unrolls `step` over `x: f32[1, S, K] → f32[1, units]` or `f32[1, S, units]`. A reversed layer returns its states in
+/// processing order; within Bidirectional in input order.
 fn over(
-    call: &mut Call,
+    call: &mut QuantLayerCall,
     (kernel, bias): (&[f32], &[f32]),
-    Way { backwards, sequences }: Way,
-    mut step: impl FnMut(&mut Call, Step) -> Result<usize>,
+    UnrollOrder { backwards, sequences }: UnrollOrder,
+    mut step: impl FnMut(&mut QuantLayerCall, StepInputs) -> Result<usize>,
 ) -> Result<usize> {
     let (name, x) = (call.name(), call.input());
     let steps = call.dims().get(1).copied().unwrap_or(0);
     if steps == 0 || steps > MOST_STEPS {
-        let what = format!("{steps} steps do not become operators one after the other");
+        let what = format!("cannot unroll {steps} steps");
         return Err(Error::new(ErrorKind::Unsupported, what)
-            .hint(format!("export a model of sequences of 1 to {MOST_STEPS} steps")));
+            .hint(format!("export a model of sequences with 1 to {MOST_STEPS} steps")));
     }
     let shares = product(call.b, &format!("{name}/inputs"), x, kernel, bias)?;
     let mut shares = parts(call.b, &format!("{name}/steps"), shares, 1, steps)?;
@@ -52,7 +52,7 @@ fn over(
     for (k, share) in shares.into_iter().enumerate() {
         let own = format!("{name}/step{k}");
         let x = call.b.reshape(&format!("{own}/input"), share, vec![1, bias.len()])?;
-        let next = step(call, Step { name: &own, x, state })?;
+        let next = step(call, StepInputs { name: &own, x, state })?;
         state = Some(next);
         if sequences {
             let dims = call.b.dims(next);
@@ -68,26 +68,26 @@ fn over(
         _ => {
             let units = state.and_then(|last| call.b.dims(last).get(1).copied()).unwrap_or(0);
             let output = vec![1, steps, units];
-            let operator = Operator::new(Op::Concatenation, all, []).with(Field::Axis, 1.0);
+            let operator = TfliteOperator::new(TfliteOp::Concatenation, all, []).with(OptionField::Axis, 1.0);
             Ok(call.b.push(&name, output, operator))
         }
     }
 }
 
-/// Columns `from..to` of a matrix of rows of `columns`.
+/// Returns columns `from..to` of a row-major matrix with `columns` columns.
 fn columns(matrix: &[f32], columns: usize, from: usize, to: usize) -> Vec<f32> {
     matrix.chunks_exact(columns.max(1)).flat_map(|row| row[from..to].to_vec()).collect()
 }
 
-/// `z + state · kernel`, where there is a state.
-fn with_state(call: &mut Call, s: &Step, kernel: &[f32], bias: &[f32]) -> Result<usize> {
+/// Computes `z + state · kernel`, if there is a state.
+fn with_state(call: &mut QuantLayerCall, s: &StepInputs, kernel: &[f32], bias: &[f32]) -> Result<usize> {
     let Some(state) = s.state else { return Ok(s.x) };
     let y = product(call.b, &format!("{}/state", s.name), state, kernel, bias)?;
     Ok(sum(call.b, &format!("{}/sum", s.name), s.x, y))
 }
 
-fn simple(call: &mut Call, a: &Layer) -> Result<usize> {
-    let way = Way { backwards: a.go_backwards, sequences: a.return_sequences };
+fn simple(call: &mut QuantLayerCall, a: &Layer) -> Result<usize> {
+    let way = UnrollOrder { backwards: a.go_backwards, sequences: a.return_sequences };
     let (kernel, recurrent) = (floats(call.weight("kernel")?), floats(call.weight("recurrent_kernel")?));
     let bias = call.bias(a.use_bias, a.units)?;
     let zeros = vec![0.0; a.units];
@@ -97,8 +97,8 @@ fn simple(call: &mut Call, a: &Layer) -> Result<usize> {
     })
 }
 
-fn lstm(call: &mut Call, a: &Layer) -> Result<usize> {
-    let way = Way { backwards: a.go_backwards, sequences: a.return_sequences };
+fn lstm(call: &mut QuantLayerCall, a: &Layer) -> Result<usize> {
+    let way = UnrollOrder { backwards: a.go_backwards, sequences: a.return_sequences };
     let (kernel, recurrent) = (floats(call.weight("kernel")?), floats(call.weight("recurrent_kernel")?));
     let bias = call.bias(a.use_bias, 4 * a.units)?;
     let zeros = vec![0.0; 4 * a.units];
@@ -123,17 +123,18 @@ fn lstm(call: &mut Call, a: &Layer) -> Result<usize> {
         Ok(times(call.b, s.name, output, shown))
     })?;
     if is_usual(a.recurrent_activation, a.activation) {
-        // There the output gate is the second.
+        // ONNX has the output gate second.
         let order = [0, 3, 1, 2];
-        let own = Own { kind: RecurrentKind::Lstm, units: a.units, order: &order, zeros_after: true };
+        let own =
+            OnnxWeights { kind: OnnxRecurrentKind::Lstm, units: a.units, order: &order, zeros_after: true };
         let loop_ = own.recurrent(call, (first, x, y), way, [&kernel, &recurrent, &bias])?;
         call.loops.push(loop_);
     }
     Ok(y)
 }
 
-fn gru(call: &mut Call, a: &Layer, reset_after: bool) -> Result<usize> {
-    let way = Way { backwards: a.go_backwards, sequences: a.return_sequences };
+fn gru(call: &mut QuantLayerCall, a: &Layer, reset_after: bool) -> Result<usize> {
+    let way = UnrollOrder { backwards: a.go_backwards, sequences: a.return_sequences };
     let (units, all) = (a.units, 3 * a.units);
     let (kernel, recurrent) = (floats(call.weight("kernel")?), floats(call.weight("recurrent_kernel")?));
     let both = if a.use_bias { floats(call.weight("bias")?) } else { vec![0.0; 2 * all] };
@@ -145,7 +146,7 @@ fn gru(call: &mut Call, a: &Layer, reset_after: bool) -> Result<usize> {
     let y = over(call, (&kernel, &bias), way, |call, s| {
         let named = |what: &str| format!("{}/{what}", s.name);
         let x = parts(call.b, &named("inputs"), s.x, 1, 3)?;
-        // What the state brings to the gates and the candidate.
+        // Contribution of the state to the gates and the candidate.
         let (gates, candidate) = match (reset_after, s.state) {
             (true, None) => {
                 let part = |k: usize| &inner_bias[k * units..(k + 1) * units];
@@ -182,16 +183,16 @@ fn gru(call: &mut Call, a: &Layer, reset_after: bool) -> Result<usize> {
         mixed(call, &s, update, candidate)
     })?;
     if is_usual(a.recurrent_activation, a.activation) {
-        let kind = RecurrentKind::Gru { linear_before_reset: reset_after };
+        let kind = OnnxRecurrentKind::Gru { linear_before_reset: reset_after };
         let has_both = both.len() == 2 * all;
-        let own = Own { kind, units, order: &[0, 1, 2], zeros_after: !has_both };
+        let own = OnnxWeights { kind, units, order: &[0, 1, 2], zeros_after: !has_both };
         let loop_ = own.recurrent(call, (first, from, y), way, [&kernel, &recurrent, &both])?;
         call.loops.push(loop_);
     }
     Ok(y)
 }
 
-pub(super) fn recurrent(call: &mut Call, own: &Layer) -> Result<usize> {
+pub(super) fn recurrent(call: &mut QuantLayerCall, own: &Layer) -> Result<usize> {
     match own.kind {
         Kind::Simple => simple(call, own),
         Kind::Lstm => lstm(call, own),
@@ -199,9 +200,9 @@ pub(super) fn recurrent(call: &mut Call, own: &Layer) -> Result<usize> {
     }
 }
 
-/// A recurrent layer and its like from the last step to the first, joined.
+/// Lowers Bidirectional: a forward and a reversed layer, joined.
 pub(super) fn bidirectional(
-    call: &mut Call,
+    call: &mut QuantLayerCall,
     directions: &[(String, Layer); 2],
     join: Option<ElementWise>,
 ) -> Result<usize> {
@@ -214,7 +215,7 @@ pub(super) fn bidirectional(
     let (name, dims) = (call.name(), call.output.clone());
     let Some(join) = join else {
         let last = dims.len().saturating_sub(1) as f64;
-        let operator = Operator::new(Op::Concatenation, made, []).with(Field::Axis, last);
+        let operator = TfliteOperator::new(TfliteOp::Concatenation, made, []).with(OptionField::Axis, last);
         return Ok(call.b.push(&name, dims, operator));
     };
     let y = call.b.apply(&name, operator(join), &made, dims.clone());
@@ -222,33 +223,33 @@ pub(super) fn bidirectional(
         return Ok(y);
     }
     let half = call.b.floats(format!("{name}/share"), [1], &[0.5])?;
-    Ok(call.b.apply(&format!("{name}/mean"), Op::Mul, &[y, half], dims))
+    Ok(call.b.apply(&format!("{name}/mean"), TfliteOp::Mul, &[y, half], dims))
 }
 
-/// The activations that ONNX's operators have where none are named.
+/// Whether the activations are ONNX's defaults.
 fn is_usual(gates: Activation, states: Activation) -> bool {
     (gates, states) == (Activation::Sigmoid, Activation::Tanh)
 }
 
-/// A layer's weights as ONNX's operator has them.
-struct Own<'a> {
-    kind: RecurrentKind,
+/// Weights of a layer in the layout of ONNX's operator.
+struct OnnxWeights<'a> {
+    kind: OnnxRecurrentKind,
     units: usize,
-    /// Where each of its gates stands here.
+    /// Position of each ONNX gate in the layer.
     order: &'a [usize],
-    /// Whether the states' products have no bias of their own.
+    /// Whether the recurrent products have no bias of their own.
     zeros_after: bool,
 }
 
-impl Own<'_> {
-    /// `kernel: [K, gates · H], recurrent: [H, gates · H] → [1, gates · H, K], [1, gates · H, H]`
+impl OnnxWeights<'_> {
+    /// Transposes `kernel: [K, gates · H], recurrent: [H, gates · H] → [1, gates · H, K], [1, gates · H, H]`.
     fn recurrent(
         &self,
-        call: &Call,
+        call: &QuantLayerCall,
         (first, input, output): (usize, usize, usize),
-        way: Way,
+        way: UnrollOrder,
         [kernel, recurrent, bias]: [&[f32]; 3],
-    ) -> Result<Recurrent> {
+    ) -> Result<OnnxRecurrent> {
         let (h, all) = (self.units, self.order.len() * self.units);
         let places: Vec<usize> = self.order.iter().flat_map(|gate| gate * h..(gate + 1) * h).collect();
         let turned = |w: &[f32]| {
@@ -263,7 +264,7 @@ impl Own<'_> {
         let half = |from: usize| places.iter().map(move |at| bias.get(from + at).copied().unwrap_or(0.0));
         let of_states: Vec<f32> = if self.zeros_after { vec![0.0; all] } else { half(all).collect() };
         let both: Vec<f32> = half(0).chain(of_states).collect();
-        Ok(Recurrent {
+        Ok(OnnxRecurrent {
             operators: first..call.b.model.operators.len(),
             input,
             output,
@@ -276,19 +277,19 @@ impl Own<'_> {
     }
 }
 
-/// `update · state + (1 − update) · candidate`, as `candidate + update · (state − candidate)`.
-fn mixed(call: &mut Call, s: &Step, update: usize, candidate: usize) -> Result<usize> {
+/// Computes `update · state + (1 − update) · candidate` as `candidate + update · (state − candidate)`.
+fn mixed(call: &mut QuantLayerCall, s: &StepInputs, update: usize, candidate: usize) -> Result<usize> {
     let dims = call.b.dims(candidate);
     let named = |what: &str| format!("{}/{what}", s.name);
     match s.state {
         Some(state) => {
-            let way = call.b.apply(&named("way"), Op::Sub, &[state, candidate], dims);
+            let way = call.b.apply(&named("way"), TfliteOp::Sub, &[state, candidate], dims);
             let part = times(call.b, &named("part"), update, way);
             Ok(sum(call.b, s.name, candidate, part))
         }
         None => {
             let part = times(call.b, &named("part"), update, candidate);
-            Ok(call.b.apply(s.name, Op::Sub, &[candidate, part], dims))
+            Ok(call.b.apply(s.name, TfliteOp::Sub, &[candidate, part], dims))
         }
     }
 }

@@ -1,15 +1,14 @@
-//! The same models as ONNX files: read back here they compute what they did, and so they do in ONNX Runtime, on several
-//! samples at once.
+//! Tests of the same models as ONNX files: imported again and in ONNX Runtime they compute the same, on batches.
 
 use super::{Net, all_int8, networks, single_layers};
 use std::path::PathBuf;
 use std::process::Command;
 use systole_ir::{DType, Literal};
-use systole_onnx::{Model as Onnx, Sizes};
+use systole_onnx::{DimSizes, OnnxModel as Onnx};
 use systole_quant::{lower, onnx};
-use systole_tflite::{Interpreter, Model, Op, Operator};
+use systole_tflite::{TfliteInterpreter, TfliteModel, TfliteOp, TfliteOperator};
 
-/// A model, what it is given and what it says of it: one array for each input, samples side by side.
+/// A model with inputs and outputs: one array per input, samples stacked.
 struct Case {
     name: String,
     onnx: Onnx,
@@ -17,7 +16,7 @@ struct Case {
     expected: Literal,
 }
 
-/// Arrays one after the other along the first dimension.
+/// Concatenates arrays along the first dimension.
 fn stacked(parts: &[&Literal]) -> Literal {
     let mut dims = parts[0].shape().to_vec();
     dims[0] = parts.iter().map(|p| p.shape()[0]).sum();
@@ -25,13 +24,13 @@ fn stacked(parts: &[&Literal]) -> Literal {
     Literal::from_bytes(parts[0].ty().with_shape(dims), &bytes).unwrap()
 }
 
-fn case(name: &str, model: &Model, samples: &[Vec<Literal>]) -> Case {
+fn case(name: &str, model: &TfliteModel, samples: &[Vec<Literal>]) -> Case {
     case_of(name, model, systole_onnx::export(model).unwrap_or_else(|e| panic!("{name}: {e}")), samples)
 }
 
-fn case_of(name: &str, model: &Model, onnx: Onnx, samples: &[Vec<Literal>]) -> Case {
+fn case_of(name: &str, model: &TfliteModel, onnx: Onnx, samples: &[Vec<Literal>]) -> Case {
     assert!(onnx.graph.inputs[0].to_string().contains("[N"), "{name} takes {}", onnx.graph.inputs[0]);
-    let interpreter = Interpreter::new(model).unwrap();
+    let interpreter = TfliteInterpreter::new(model).unwrap();
     let answers: Vec<Literal> = samples.iter().map(|x| interpreter.run(x).unwrap().remove(0)).collect();
     let inputs = (0..model.inputs.len()).map(|i| stacked(&samples.iter().map(|x| &x[i]).collect::<Vec<_>>()));
     Case {
@@ -42,13 +41,13 @@ fn case_of(name: &str, model: &Model, onnx: Onnx, samples: &[Vec<Literal>]) -> C
     }
 }
 
-/// Models on floats with three samples each, and on int8 with two.
+/// Returns float models with three samples each, and int8 models with two.
 fn cases() -> Vec<Case> {
     let float = |net: &Net| {
         let graph = lower(&net.layers).ok()?;
         let samples = [net.sample(0), net.sample(1), net.sample(2)];
         let plain = case(&net.name, &graph, &samples);
-        // Recurrent layers also as operators of their own.
+        // Recurrent layers also as single operators.
         let onnx = onnx(&net.layers).unwrap_or_else(|e| panic!("{}: {e}", net.name));
         let with_loops = (onnx != plain.onnx)
             .then(|| case_of(&format!("{} with loops", net.name), &graph, onnx, &samples));
@@ -62,7 +61,7 @@ fn cases() -> Vec<Case> {
         Literal::from_bytes(x.ty().clone(), &bytes).unwrap()
     };
     for (name, model, inputs) in all_int8() {
-        if model.operators.iter().any(|o| o.op == Op::Rsqrt) {
+        if model.operators.iter().any(|o| o.op == TfliteOp::Rsqrt) {
             all.extend(alone(&name, &model, &inputs));
             continue;
         }
@@ -73,29 +72,31 @@ fn cases() -> Vec<Case> {
     all
 }
 
-/// Each operator of a model by itself, given what it was given there. Layer normalisation takes a root of a variance of few
-/// steps: of one step more or less there become several.
-fn alone(name: &str, model: &Model, inputs: &[Literal]) -> Vec<Case> {
+/// Returns each operator of a model separately, with its inputs in the model. Layer normalization takes the root of a
+/// small variance, which amplifies a difference of one step.
+fn alone(name: &str, model: &TfliteModel, inputs: &[Literal]) -> Vec<Case> {
     let mut values = vec![None; model.tensors.len()];
-    Interpreter::new(model).and_then(|i| i.run_with(inputs, |t, x| values[t] = Some(x.clone()))).unwrap();
-    let one = |(n, o): (usize, &Operator)| {
+    TfliteInterpreter::new(model)
+        .and_then(|i| i.run_with(inputs, |t, x| values[t] = Some(x.clone())))
+        .unwrap();
+    let one = |(n, o): (usize, &TfliteOperator)| {
         let mut inputs: Vec<usize> = o.inputs.iter().flatten().copied().collect();
         inputs.retain(|&t| model.tensors[t].data.is_none());
         inputs.dedup();
         let given = inputs.iter().map(|&t| values[t].clone().unwrap()).collect();
-        let single = Model {
+        let single = TfliteModel {
             operators: vec![o.clone()],
             inputs,
             outputs: o.outputs.clone(),
             tensors: model.tensors.clone(),
-            ..Model::default()
+            ..TfliteModel::default()
         };
         case(&format!("{name}, {} {n} int8", o.op), &single, &[given])
     };
     model.operators.iter().enumerate().map(one).collect()
 }
 
-/// How far two answers are apart: steps of int8, or parts of a hundred thousand.
+/// Returns the distance of two outputs: int8 steps, or units of 1e-5.
 fn distance(made: &Literal, expected: &Literal) -> f64 {
     let pairs = made.to_f64s().into_iter().zip(expected.to_f64s());
     let unit = |b: f64| if expected.dtype() == DType::F32 { 1e-5 * (1.0 + b.abs()) } else { 1.0 };
@@ -116,8 +117,9 @@ fn models_as_onnx_compute_what_they_did_here_and_in_onnx_runtime() {
         assert_eq!(read, c.onnx, "{}", c.name);
         let given =
             c.inputs.iter().enumerate().map(|(i, x)| (format!("arg{i}"), x.shape().to_vec())).collect();
-        let program =
-            read.import(&Sizes { given, ..Sizes::default() }).unwrap_or_else(|e| panic!("{}: {e}", c.name));
+        let program = read
+            .import(&DimSizes { given, ..DimSizes::default() })
+            .unwrap_or_else(|e| panic!("{}: {e}", c.name));
         let inputs: Vec<&Literal> = c.inputs.iter().collect();
         let made = systole_ir::interp::run(&program.graph, &inputs).unwrap().remove(0);
         assert_eq!(made.ty(), c.expected.ty(), "{}", c.name);
@@ -140,7 +142,7 @@ fn models_as_onnx_compute_what_they_did_here_and_in_onnx_runtime() {
     assert!(wrong.is_empty(), "{} of {}\n{}", wrong.len(), cases.len(), wrong.join("\n"));
 }
 
-/// What the runtime says otherwise.
+/// Returns the differences from ONNX Runtime.
 fn in_onnx_runtime(python: &str, cases: &[Case], level: &str) -> Vec<String> {
     let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("onnx-{level}-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
@@ -162,7 +164,7 @@ fn in_onnx_runtime(python: &str, cases: &[Case], level: &str) -> Vec<String> {
         };
         let made = Literal::from_bytes(c.expected.ty().clone(), &bytes)
             .unwrap_or_else(|e| panic!("{}: {e}", c.name));
-        // Joined operators round sums on integers by a rule of the runtime's own: layer after layer that may add up.
+        // Fused operators round integer sums in a runtime-specific way, which accumulates over layers.
         let is_network = c.name.starts_with(char::is_lowercase);
         let most = if level == "all" && is_network && c.name.ends_with("int8") { 2.0 } else { 1.0 };
         let d = distance(&made, &c.expected);

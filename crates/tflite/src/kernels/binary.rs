@@ -1,11 +1,11 @@
-//! Two operands, element by element; sizes of 1 are repeated.
+//! Binary element-wise kernels (ADD, MUL, MAXIMUM, PRELU …) with broadcasting.
 
-use super::call::{Arg, Call};
-use super::op_row::{Types, operators};
+use super::call::{KernelOperand, OperatorCall};
+use super::op_row::{OperandTypes, operators};
 use crate::fixed_point::{
     activation_range, multiply_by_quantized_multiplier, quantize_multiplier, sum_multipliers,
 };
-use crate::model::{Tensor, broken};
+use crate::model::{TfliteTensor, broken};
 use systole_base::{DType, Literal, Result};
 
 operators! {
@@ -24,28 +24,28 @@ operators! {
         |call| binary(call, |x, y| (x - y) * (x - y), squared_difference)
 }
 
-/// Whether the product of integers has a greater scale than its result: a version of its own.
-fn is_amplified(t: &Types) -> bool {
-    let scale = |t: Option<&Tensor>| t.and_then(|t| t.scale().ok()).map(|(s, _)| s);
+/// Whether the product of the operands' scales exceeds the result's: requires another version.
+fn is_amplified(t: &OperandTypes) -> bool {
+    let scale = |t: Option<&TfliteTensor>| t.and_then(|t| t.scale().ok()).map(|(s, _)| s);
     match (scale(t.input(0)), scale(t.input(1)), scale(t.output())) {
         (Some(a), Some(b), Some(y)) => t.is_int8 && a * b / y >= 1.0,
         _ => false,
     }
 }
 
-/// The shape that two shapes have together.
+/// Returns the broadcast shape of two shapes.
 pub(super) fn common_shape(a: &[usize], b: &[usize]) -> Result<Vec<usize>> {
     let rank = a.len().max(b.len());
     let size = |dims: &[usize], i: usize| (i + dims.len()).checked_sub(rank).map_or(1, |i| dims[i]);
     let one = |i: usize| match (size(a, i), size(b, i)) {
         (x, y) if x == y || y == 1 => Ok(x),
         (1, y) => Ok(y),
-        _ => Err(broken(format!("shapes {a:?} and {b:?} do not go together"))),
+        _ => Err(broken(format!("cannot broadcast shapes {a:?} and {b:?}"))),
     };
     (0..rank).map(one).collect()
 }
 
-/// For each element of `dims`, which element of a tensor of shape `own` belongs to it.
+/// Returns, for each element of `dims`, its source element in a tensor of shape `own`.
 pub(super) fn sources(own: &[usize], dims: &[usize]) -> Vec<usize> {
     let mut at = vec![0usize];
     let mut stride: usize = own.iter().product();
@@ -58,7 +58,13 @@ pub(super) fn sources(own: &[usize], dims: &[usize]) -> Vec<usize> {
     at
 }
 
-fn zip<T: Copy, U>(a: &Arg, b: &Arg, dims: &[usize], xs: (&[T], &[T]), of: impl Fn(T, T) -> U) -> Vec<U> {
+fn zip<T: Copy, U>(
+    a: &KernelOperand,
+    b: &KernelOperand,
+    dims: &[usize],
+    xs: (&[T], &[T]),
+    of: impl Fn(T, T) -> U,
+) -> Vec<U> {
     let (x, y) = xs;
     if a.dims() == b.dims() {
         return x.iter().zip(y).map(|(&x, &y)| of(x, y)).collect();
@@ -67,11 +73,11 @@ fn zip<T: Copy, U>(a: &Arg, b: &Arg, dims: &[usize], xs: (&[T], &[T]), of: impl 
     i.iter().zip(&j).map(|(&i, &j)| of(x[i], y[j])).collect()
 }
 
-/// A function of two bytes.
-type Pair = Box<dyn Fn(i8, i8) -> i8>;
+/// A function of two int8 values.
+type Int8BinaryFn = Box<dyn Fn(i8, i8) -> i8>;
 
-/// Scales, zero points and the range of the output.
-struct Schemes {
+/// Scales, zero points and the output range.
+struct BinaryQuantization {
     a: (f32, i32),
     b: (f32, i32),
     scale: f32,
@@ -79,9 +85,9 @@ struct Schemes {
     range: (i32, i32),
 }
 
-impl Schemes {
-    /// The function that ends with the output's zero point and range.
-    fn ended(&self, of: impl Fn(i32, i32) -> i32 + 'static) -> Pair {
+impl BinaryQuantization {
+    /// Wraps a function with the output's zero point and range.
+    fn ended(&self, of: impl Fn(i32, i32) -> i32 + 'static) -> Int8BinaryFn {
         let (zero, (low, high), (za, zb)) = (self.zero, self.range, (self.a.1, self.b.1));
         Box::new(move |x, y| {
             of(i32::from(x) - za, i32::from(y) - zb).saturating_add(zero).max(low).min(high) as i8
@@ -89,11 +95,11 @@ impl Schemes {
     }
 }
 
-/// `a: T[…], b: T[…] → T[…]`: floats by one function, int8 by what another makes of the scales.
+/// Computes `a: T[…], b: T[…] → T[…]`: f32 with one function, int8 with one that is made from the scales.
 fn binary(
-    call: &Call,
+    call: &OperatorCall,
     float: impl Fn(f32, f32) -> f32,
-    int8: impl FnOnce(&Schemes) -> Pair,
+    int8: impl FnOnce(&BinaryQuantization) -> Int8BinaryFn,
 ) -> Result<Vec<Literal>> {
     let (a, b) = (call.input(0)?, call.input(1)?);
     if (a.dtype(), b.dtype()) != (DType::I8, DType::I8) {
@@ -103,12 +109,12 @@ fn binary(
     call.check_output(&dims)?;
     let ((own_a, own_b), (scale, zero)) = ((a.tensor.scale()?, b.tensor.scale()?), call.output_scale()?);
     let range = activation_range(call.operator.activation()?, scale, zero);
-    let of = int8(&Schemes { a: own_a, b: own_b, scale, zero, range });
+    let of = int8(&BinaryQuantization { a: own_a, b: own_b, scale, zero, range });
     call.made(&zip(&a, &b, &dims, (a.elements::<i8>()?, b.elements::<i8>()?), of))
 }
 
-/// As [`binary`], of floats alone.
-fn floats(call: &Call, float: impl Fn(f32, f32) -> f32) -> Result<Vec<Literal>> {
+/// Like [`binary`], for f32 only.
+fn floats(call: &OperatorCall, float: impl Fn(f32, f32) -> f32) -> Result<Vec<Literal>> {
     let (a, b) = (call.input(0)?, call.input(1)?);
     let dims = common_shape(a.dims(), b.dims())?;
     call.check_output(&dims)?;
@@ -119,26 +125,26 @@ fn floats(call: &Call, float: impl Fn(f32, f32) -> f32) -> Result<Vec<Literal>> 
             call.made(&zip(&a, &b, &dims, (a.elements::<f32>()?, b.elements::<f32>()?), of))
         }
         (DType::I8, DType::I8) => Err(call.unsupported("integers")),
-        (a, b) => Err(call.unsupported(format_args!("elements of types {a} and {b}"))),
+        (a, b) => Err(call.unsupported(format_args!("element types {a} and {b}"))),
     }
 }
 
-/// `(m, shift)` applied to a number with so many bits more.
+/// Applies `(m, shift)` to a value with additional fractional bits.
 fn scaled(x: i32, bits: u32, (m, shift): (i32, i32)) -> i32 {
     multiply_by_quantized_multiplier(x * (1 << bits), m, shift)
 }
 
-fn sum(s: &Schemes, sign: i32) -> Pair {
+fn sum(s: &BinaryQuantization, sign: i32) -> Int8BinaryFn {
     let [ma, mb, m] = sum_multipliers(s.a.0, s.b.0, s.scale);
     s.ended(move |x, y| scaled(scaled(x, 20, ma).wrapping_add(scaled(y, 20, mb).wrapping_mul(sign)), 0, m))
 }
 
-fn product(s: &Schemes) -> Pair {
+fn product(s: &BinaryQuantization) -> Int8BinaryFn {
     let m = quantize_multiplier(f64::from(s.a.0 * s.b.0 / s.scale));
     s.ended(move |x, y| scaled(x * y, 0, m))
 }
 
-fn squared_difference(s: &Schemes) -> Pair {
+fn squared_difference(s: &BinaryQuantization) -> Int8BinaryFn {
     let twice = 2.0 * f64::from(s.a.0.max(s.b.0));
     let [ma, mb] = [s.a.0, s.b.0].map(|own| quantize_multiplier(f64::from(own) / twice));
     let m = quantize_multiplier(twice * twice / ((1 << 14) as f64 * f64::from(s.scale)));
@@ -149,7 +155,7 @@ fn squared_difference(s: &Schemes) -> Pair {
 }
 
 /// The second operand is the slope below 0.
-fn prelu(s: &Schemes) -> Pair {
+fn prelu(s: &BinaryQuantization) -> Int8BinaryFn {
     let one = quantize_multiplier(f64::from(s.a.0 / s.scale));
     let two = quantize_multiplier(f64::from(s.a.0 * s.b.0 / s.scale));
     s.ended(move |x, slope| if x >= 0 { scaled(x, 0, one) } else { scaled(x * slope, 0, two) })

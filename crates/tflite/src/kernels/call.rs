@@ -1,25 +1,25 @@
-//! An operator with what it reads, as kernels see it: every access checked.
+//! Arguments of a kernel: an operator and its operands, with checked access.
 
-use crate::model::{Model, Operator, Tensor, axis_of, broken};
-use crate::op::Field;
+use crate::model::{TfliteModel, TfliteOperator, TfliteTensor, axis_of, broken};
+use crate::op::OptionField;
 use systole_base::{DType, Element, Error, ErrorKind, Literal, Result};
 
-/// An operator with what it reads.
-pub(crate) struct Call<'a> {
-    pub model: &'a Model,
-    pub operator: &'a Operator,
-    /// What tensors hold by now.
+/// An operator with its operands.
+pub(crate) struct OperatorCall<'a> {
+    pub model: &'a TfliteModel,
+    pub operator: &'a TfliteOperator,
+    /// Current values of the tensors.
     pub values: &'a [Option<Literal>],
 }
 
 /// An operand.
 #[derive(Clone, Copy)]
-pub(crate) struct Arg<'a> {
-    pub tensor: &'a Tensor,
+pub(crate) struct KernelOperand<'a> {
+    pub tensor: &'a TfliteTensor,
     pub value: &'a Literal,
 }
 
-impl<'a> Arg<'a> {
+impl<'a> KernelOperand<'a> {
     pub fn dims(&self) -> &'a [usize] {
         self.tensor.dims()
     }
@@ -32,84 +32,90 @@ impl<'a> Arg<'a> {
         self.value.as_slice().map_err(|e| e.at(format!("tensor {}", self.tensor.name)))
     }
 
-    /// Its dimensions, which must be so many.
+    /// Returns the operand's dimensions; its rank must be `N`.
     pub fn of_rank<const N: usize>(&self) -> Result<[usize; N]> {
         self.dims().try_into().map_err(|_| {
-            broken(format!("tensor {} is {}, {N} dimensions are needed", self.tensor.name, self.tensor.ty))
+            broken(format!("tensor {} is {}, expected {N} dimensions", self.tensor.name, self.tensor.ty))
         })
     }
 
-    /// Small integers: axes, shapes, paddings.
+    /// Returns small integers: axes, shapes, paddings.
     pub fn indices(&self) -> Result<Vec<i64>> {
         match self.dtype() {
             DType::I64 => Ok(self.elements::<i64>()?.to_vec()),
             DType::I32 => Ok(self.elements::<i32>()?.iter().map(|&v| v.into()).collect()),
-            _ => {
-                Err(broken(format!("tensor {} is {}, indices are needed", self.tensor.name, self.tensor.ty)))
-            }
+            _ => Err(broken(format!(
+                "tensor {} is {}, expected integer indices",
+                self.tensor.name, self.tensor.ty
+            ))),
         }
     }
 }
 
-impl<'a> Call<'a> {
-    pub fn optional(&self, n: usize) -> Result<Option<Arg<'a>>> {
+impl<'a> OperatorCall<'a> {
+    pub fn optional(&self, n: usize) -> Result<Option<KernelOperand<'a>>> {
         let Some(i) = self.operator.inputs.get(n).copied().flatten() else { return Ok(None) };
         let value = self.values.get(i).and_then(Option::as_ref);
         let value = value.ok_or_else(|| broken(format!("tensor {i} has no value")))?;
-        Ok(Some(Arg { tensor: self.model.tensor(i)?, value }))
+        Ok(Some(KernelOperand { tensor: self.model.tensor(i)?, value }))
     }
 
-    pub fn input(&self, n: usize) -> Result<Arg<'a>> {
-        self.optional(n)?.ok_or_else(|| broken(format!("its input {n} is left out")))
+    pub fn input(&self, n: usize) -> Result<KernelOperand<'a>> {
+        self.optional(n)?.ok_or_else(|| broken(format!("input {n} is missing")))
     }
 
-    pub fn output(&self) -> Result<&'a Tensor> {
+    pub fn output(&self) -> Result<&'a TfliteTensor> {
         let i = self.operator.outputs.first().copied();
-        self.model.tensor(i.ok_or_else(|| broken("it has no output".into()))?)
+        self.model.tensor(i.ok_or_else(|| broken("the operator has no output".into()))?)
     }
 
     pub fn unsupported(&self, what: impl std::fmt::Display) -> Error {
-        Error::new(ErrorKind::Unsupported, format!("{} with {what}", self.operator.op))
+        Error::new(ErrorKind::Unsupported, format!("{} with {what} is not supported", self.operator.op))
             .hint("run this file with the LiteRT runtime")
     }
 
-    /// The output, with these elements in the file's shape.
+    /// Returns the output with these elements and the shape in the file.
     pub fn made<T: Element>(&self, elements: &[T]) -> Result<Vec<Literal>> {
         Ok(vec![Literal::from_slice(&self.output()?.ty.shape, elements)?])
     }
 
-    /// Elements of the output, which must be those of `dims`.
+    /// Returns the number of output elements; checks that its shape is `dims`.
     pub fn check_output(&self, dims: &[usize]) -> Result<usize> {
         let output = self.output()?;
         if output.dims() != dims {
-            return Err(broken(format!("it makes a tensor of shape {dims:?}, the file says {}", output.ty)));
+            return Err(broken(format!(
+                "it computes a tensor of shape {dims:?}, the file states {}",
+                output.ty
+            )));
         }
         Ok(output.ty.elements())
     }
 
-    /// The scale of an operand or of the output.
+    /// Returns the scale and zero point of the output.
     pub fn output_scale(&self) -> Result<(f32, i32)> {
         self.output()?.scale()
     }
 
-    /// An axis, counted from the end where negative.
+    /// Normalizes an axis; negative ones count from the end.
     pub fn axis(&self, axis: i64, rank: usize) -> Result<usize> {
-        axis_of(axis, rank).ok_or_else(|| broken(format!("there is no axis {axis} among {rank}")))
+        axis_of(axis, rank).ok_or_else(|| broken(format!("axis {axis} is out of range for rank {rank}")))
     }
 
-    /// What multiplies windows or rows: its bias.
+    /// Returns the bias of an operator with weights.
     pub fn bias<T: Element>(&self, n: usize, channels: usize) -> Result<Option<&'a [T]>> {
         let Some(bias) = self.optional(n)? else { return Ok(None) };
         let found = bias.elements::<T>()?;
         if found.len() != channels {
-            return Err(broken(format!("{} biases for {channels} channels", found.len())));
+            return Err(broken(format!("got {} biases for {channels} channels", found.len())));
         }
         Ok(Some(found))
     }
 
-    /// An option of at least 1.
-    pub fn at_least_1(&self, field: Field) -> Result<usize> {
+    /// Returns an option that must be at least 1.
+    pub fn at_least_1(&self, field: OptionField) -> Result<usize> {
         let count = self.operator.count(field);
-        count.ok_or_else(|| broken(format!("its {field:?} is {}", self.operator.int(field))))
+        count.ok_or_else(|| {
+            broken(format!("option {field:?} must be at least 1, got {}", self.operator.int(field)))
+        })
     }
 }

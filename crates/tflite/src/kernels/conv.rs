@@ -1,12 +1,13 @@
-//! Convolutions: `x: T[B, H, W, C]`, kernels `[O, h, w, I]`, of channels on their own `[1, h, w, C·m]`.
+//! Convolution kernels: CONV_2D (kernels `[O, h, w, I]`), DEPTHWISE_CONV_2D (`[1, h, w, C·m]`), TRANSPOSE_CONV; `x:
+//! T[B, H, W, C]`.
 
-use super::call::{Arg, Call};
-use super::op_row::{Types, operators};
+use super::call::{KernelOperand, OperatorCall};
+use super::op_row::{OperandTypes, operators};
 use super::quantize_cast::{dequantized, rounded};
-use super::window::{Slide, is_same, slides};
+use super::window::{WindowStride, is_same, slides};
 use crate::fixed_point::{activation_range, multiply_by_quantized_multiplier, quantize_multiplier};
-use crate::model::{Tensor, broken};
-use crate::op::Field;
+use crate::model::{TfliteTensor, broken};
+use crate::op::OptionField;
 use std::borrow::Cow;
 use systole_base::{DType, Literal, Result};
 
@@ -21,8 +22,8 @@ operators! {
         versions 1 2 or transposed_version; Weights; transposed
 }
 
-fn conv2d_version(t: &Types) -> i32 {
-    let channels = |t: Option<&Tensor>| t.and_then(|t| t.dims().last().copied());
+fn conv2d_version(t: &OperandTypes) -> i32 {
+    let channels = |t: Option<&TfliteTensor>| t.and_then(|t| t.dims().last().copied());
     match channels(t.input(0)) != channels(t.input(1)) {
         true => 6,
         false if t.is_hybrid() => 5,
@@ -30,8 +31,8 @@ fn conv2d_version(t: &Types) -> i32 {
     }
 }
 
-fn depthwise_version(t: &Types) -> i32 {
-    let is_dilated = [Field::DilationW, Field::DilationH].iter().any(|f| t.operator.int(*f) > 1);
+fn depthwise_version(t: &OperandTypes) -> i32 {
+    let is_dilated = [OptionField::DilationW, OptionField::DilationH].iter().any(|f| t.operator.int(*f) > 1);
     match t.is_hybrid() {
         true => 6,
         false if is_dilated => t.base.max(2),
@@ -39,37 +40,41 @@ fn depthwise_version(t: &Types) -> i32 {
     }
 }
 
-fn transposed_version(t: &Types) -> i32 {
+fn transposed_version(t: &OperandTypes) -> i32 {
     match t.operator.inputs.len() {
-        _ if t.operator.int(Field::Activation) != 0 => 4,
+        _ if t.operator.int(OptionField::Activation) != 0 => 4,
         4 => 3,
         _ => t.base,
     }
 }
 
-/// Sums of a channel as integers of the output.
-struct Requantize {
+/// Requantizes a channel's accumulators to output integers.
+struct ChannelRequantizer {
     multipliers: Vec<(i32, i32)>,
     zero_point: i32,
     range: (i32, i32),
 }
 
-impl Requantize {
-    fn new(call: &Call, x: &Tensor, w: &Tensor, channels: usize) -> Result<Requantize> {
+impl ChannelRequantizer {
+    fn new(
+        call: &OperatorCall,
+        x: &TfliteTensor,
+        w: &TfliteTensor,
+        channels: usize,
+    ) -> Result<ChannelRequantizer> {
         let output = call.output()?;
         let ((input_scale, _), (scale, zero_point)) = (x.scale()?, output.scale()?);
-        let q =
-            w.quantization.as_ref().ok_or_else(|| broken(format!("the weights {} have no scale", w.name)))?;
+        let q = w.quantization.as_ref().ok_or_else(|| broken(format!("weights {} have no scale", w.name)))?;
         if q.zero_point.iter().any(|&z| z != 0) {
-            return Err(broken(format!("the weights {} have a zero point that is not 0", w.name)));
+            return Err(broken(format!("weights {} have a nonzero zero point", w.name)));
         }
         if q.scale.len() != 1 && q.scale.len() != channels {
-            return Err(broken(format!("{} scales for {channels} channels", q.scale.len())));
+            return Err(broken(format!("got {} scales for {channels} channels", q.scale.len())));
         }
         let one = |&s: &f32| quantize_multiplier(f64::from(input_scale) * f64::from(s) / f64::from(scale));
         let multipliers: Vec<(i32, i32)> = q.scale.iter().map(one).collect();
         let range = activation_range(call.operator.activation()?, scale, zero_point);
-        Ok(Requantize { multipliers, zero_point, range })
+        Ok(ChannelRequantizer { multipliers, zero_point, range })
     }
 
     #[inline]
@@ -80,11 +85,11 @@ impl Requantize {
     }
 }
 
-/// The output of a convolution from its sums: of integers scaled, of floats within the activation's bounds. `x` and `w` are
-/// the operands, `bias` is the number of the bias; pictures of floats with int8 weights are rounded where `rounds` says so.
+/// Computes the output of a convolution from its sums: requantized integers, or f32 clamped by the activation. `x` and
+/// `w` are the operands, `bias` is the bias operand's index; with int8 weights, f32 inputs are rounded if `rounds`.
 fn ended(
-    call: &Call,
-    [x, w]: [&Arg; 2],
+    call: &OperatorCall,
+    [x, w]: [&KernelOperand; 2],
     bias: usize,
     rounds: bool,
     of_int8: impl FnOnce(&[i8], &[i8], i32) -> Vec<i32>,
@@ -93,7 +98,7 @@ fn ended(
     let channels = call.output()?.dims().last().copied().unwrap_or(1).max(1);
     match x.dtype() {
         DType::I8 => {
-            let requantize = Requantize::new(call, x.tensor, w.tensor, channels)?;
+            let requantize = ChannelRequantizer::new(call, x.tensor, w.tensor, channels)?;
             let bias = call.bias::<i32>(bias, channels)?;
             let sums = of_int8(x.elements()?, w.elements()?, x.tensor.scale()?.1);
             let end = |(at, sum): (usize, &i32)| {
@@ -120,21 +125,21 @@ fn ended(
                 |(at, sum): (usize, &f32)| (sum + bias.map_or(0.0, |b| b[at % channels])).max(low).min(high);
             call.made(&sums.iter().enumerate().map(end).collect::<Vec<f32>>())
         }
-        other => Err(call.unsupported(format_args!("elements of type {other}"))),
+        other => Err(call.unsupported(format_args!("element type {other}"))),
     }
 }
 
-fn conv2d(call: &Call) -> Result<Vec<Literal>> {
+fn conv2d(call: &OperatorCall) -> Result<Vec<Literal>> {
     let (x, w) = (call.input(0)?, call.input(1)?);
     let ([b, h, width, c], [o, kh, kw, i]) = (x.of_rank::<4>()?, w.of_rank::<4>()?);
     if i == 0 || !c.is_multiple_of(i) || o == 0 || !o.is_multiple_of(c / i) {
-        return Err(broken(format!("{o} kernels of {i} channels on {c} channels")));
+        return Err(broken(format!("{o} kernels of {i} channels do not match {c} input channels")));
     }
     let [rows, columns] = slides(call, [h, width], [kh, kw], true)?;
     call.check_output(&[b, rows.positions, columns.positions, o])?;
-    let windows = Windows { batch: b, rows, columns, channels: c, own: i };
+    let windows = PatchRows { batch: b, rows, columns, channels: c, own: i };
     let (per_group, size) = (o / (c / i), kh * kw * i);
-    // The place of a channel's kernel, and that of its group in a window.
+    // Index of a channel's kernel, and of its group in a window.
     let places = move |channel: usize| {
         let group = channel / per_group;
         (group * size..(group + 1) * size, channel * size..(channel + 1) * size)
@@ -156,20 +161,20 @@ fn conv2d(call: &Call) -> Result<Vec<Literal>> {
     ended(call, [&x, &w], 2, true, of_int8, of_floats)
 }
 
-/// Windows of a picture, each as rows of numbers: by group, by place, by channel.
-struct Windows {
+/// Image patches (im2col): each window as rows of numbers by group, position and channel.
+struct PatchRows {
     batch: usize,
-    rows: Slide,
-    columns: Slide,
+    rows: WindowStride,
+    columns: WindowStride,
     channels: usize,
-    /// Channels of a group.
+    /// Channels per group.
     own: usize,
 }
 
-impl Windows {
-    /// `of(window, output channel)` for every window; what lies outside the picture is `outside`.
+impl PatchRows {
+    /// Calls `of(window, output channel)` for every window; positions outside the image are `outside`.
     fn each<T: Copy, U>(&self, x: &[T], outside: T, outputs: usize, of: impl Fn(&[T], usize) -> U) -> Vec<U> {
-        let Windows { batch, rows, columns, channels, own } = *self;
+        let PatchRows { batch, rows, columns, channels, own } = *self;
         let taps = rows.window * columns.window;
         let mut patch = vec![outside; taps * channels];
         let mut y = Vec::with_capacity(batch * rows.positions * columns.positions * outputs);
@@ -201,12 +206,12 @@ impl Windows {
     }
 }
 
-/// Σ a·b.
+/// Computes Σ a·b.
 pub(super) fn dot_i16(a: &[i16], b: &[i16]) -> i32 {
     a.iter().zip(b).fold(0i32, |sum, (&a, &b)| sum.wrapping_add(i32::from(a) * i32::from(b)))
 }
 
-/// Σ a·b, in sixteen interleaved sums: the order is fixed, and fast.
+/// Computes Σ a·b in sixteen interleaved sums: a fixed order, and fast.
 pub(super) fn dot_f32(a: &[f32], b: &[f32]) -> f32 {
     let mut sums = [0f32; 16];
     let (a, b) = (a.chunks_exact(16), b.chunks_exact(16));
@@ -219,32 +224,32 @@ pub(super) fn dot_f32(a: &[f32], b: &[f32]) -> f32 {
     sums.iter().sum::<f32>() + rest
 }
 
-fn depthwise(call: &Call) -> Result<Vec<Literal>> {
+fn depthwise(call: &OperatorCall) -> Result<Vec<Literal>> {
     let (x, w) = (call.input(0)?, call.input(1)?);
     let ([b, h, width, c], [_, kh, kw, o]) = (x.of_rank::<4>()?, w.of_rank::<4>()?);
-    let multiplier = call.at_least_1(Field::DepthMultiplier)?;
+    let multiplier = call.at_least_1(OptionField::DepthMultiplier)?;
     if c.checked_mul(multiplier) != Some(o) || w.dims()[0] != 1 {
-        return Err(broken(format!("{o} kernels on {c} channels, {multiplier} for each")));
+        return Err(broken(format!("{o} kernels do not match {c} channels with multiplier {multiplier}")));
     }
     let slides = slides(call, [h, width], [kh, kw], true)?;
     let [rows, columns] = slides;
     call.check_output(&[b, rows.positions, columns.positions, o])?;
-    let each = Channels { batch: b, slides, channels: c, multiplier };
+    let each = DepthwiseChannels { batch: b, slides, channels: c, multiplier };
     let of_int8 = |x: &[i8], w: &[i8], zero: i32| {
         each.sums(x, w, 0, |sum: i32, x, w| sum.wrapping_add((i32::from(x) - zero) * i32::from(w)))
     };
     ended(call, [&x, &w], 2, true, of_int8, |x, w| each.sums(x, w, 0.0, |sum, x, w| sum + x * w))
 }
 
-/// Channels that are convolved on their own.
-struct Channels {
+/// Depthwise convolution.
+struct DepthwiseChannels {
     batch: usize,
-    slides: [Slide; 2],
+    slides: [WindowStride; 2],
     channels: usize,
     multiplier: usize,
 }
 
-impl Channels {
+impl DepthwiseChannels {
     fn sums<X: Copy, W: Copy, S: Copy>(
         &self,
         x: &[X],
@@ -279,24 +284,24 @@ impl Channels {
     }
 }
 
-/// Inputs: the output's shape, kernels `[O, h, w, I]`, x, perhaps a bias.
-fn transposed(call: &Call) -> Result<Vec<Literal>> {
+/// Computes TRANSPOSE_CONV. Inputs: output shape, kernels `[O, h, w, I]`, x, optional bias.
+fn transposed(call: &OperatorCall) -> Result<Vec<Literal>> {
     let (w, x) = (call.input(1)?, call.input(2)?);
     let ([b, h, width, c], [o, kh, kw, i]) = (x.of_rank::<4>()?, w.of_rank::<4>()?);
     let out = call.output()?;
-    let [ob, oh, ow, oc] =
-        <[usize; 4]>::try_from(out.dims()).map_err(|_| broken("its output is no picture".into()))?;
+    let [ob, oh, ow, oc] = <[usize; 4]>::try_from(out.dims())
+        .map_err(|_| broken("the output must be an image of rank 4".into()))?;
     let shape = call.input(0)?.indices()?;
     if shape != [ob, oh, ow, oc].map(|d| d as i64) || (ob, oc, i) != (b, o, c) {
-        return Err(broken(format!("kernels {} on {} make no {}", w.tensor.ty, x.tensor.ty, out.ty)));
+        return Err(broken(format!("kernels {} on {} do not give {}", w.tensor.ty, x.tensor.ty, out.ty)));
     }
-    let (sh, sw) = (call.at_least_1(Field::StrideH)?, call.at_least_1(Field::StrideW)?);
+    let (sh, sw) = (call.at_least_1(OptionField::StrideH)?, call.at_least_1(OptionField::StrideW)?);
     let before = |size: usize, out: usize, k: usize, stride: usize| -> Result<usize> {
-        // The padding of the convolution of which this is the transpose.
+        // Padding of the convolution that this one transposes.
         let needed = (size.saturating_sub(1)) * stride + k;
         Ok(if is_same(call)? { needed.saturating_sub(out) / 2 } else { 0 })
     };
-    let scatter = Scatter {
+    let scatter = TransposedConv {
         x: [b, h, width, c],
         y: [b, oh, ow, o],
         window: [kh, kw],
@@ -309,8 +314,8 @@ fn transposed(call: &Call) -> Result<Vec<Literal>> {
     ended(call, [&x, &w], 3, false, of_int8, |x, w| scatter.sums(x, w, 0.0, |sum, x, w| sum + x * w))
 }
 
-/// Each pixel adds its kernels to a window of the output.
-struct Scatter {
+/// Adds each pixel's kernels to a window of the output.
+struct TransposedConv {
     x: [usize; 4],
     y: [usize; 4],
     window: [usize; 2],
@@ -318,7 +323,7 @@ struct Scatter {
     before: [usize; 2],
 }
 
-impl Scatter {
+impl TransposedConv {
     fn sums<X: Copy, W: Copy, S: Copy>(
         &self,
         x: &[X],

@@ -1,10 +1,10 @@
-//! Elements that move whole: no arithmetic, any element type.
+//! Kernels that only move elements (RESHAPE, PAD, CONCATENATION, TRANSPOSE …), for any element type.
 
 use super::binary::sources;
-use super::call::{Arg, Call};
+use super::call::{KernelOperand, OperatorCall};
 use super::op_row::operators;
 use crate::model::broken;
-use crate::op::Field;
+use crate::op::OptionField;
 use systole_base::{DType, Literal, Result};
 
 operators! {
@@ -18,34 +18,34 @@ operators! {
     BroadcastTo "BROADCAST_TO" 130; options 104 []; versions 2 3; Same; broadcast_to
 }
 
-/// The output, each element from a place of the operand.
-pub(super) fn picked(call: &Call, x: &Arg, places: &[usize]) -> Result<Vec<Literal>> {
+/// Returns the output, gathering each element from an index of the operand.
+pub(super) fn picked(call: &OperatorCall, x: &KernelOperand, places: &[usize]) -> Result<Vec<Literal>> {
     Ok(vec![taken(x, &call.output()?.ty.shape, places)?])
 }
 
-/// `places.len()` elements of an operand in another shape.
-pub(super) fn taken(x: &Arg, shape: &[usize], places: &[usize]) -> Result<Literal> {
+/// Gathers `places.len()` elements of an operand into another shape.
+pub(super) fn taken(x: &KernelOperand, shape: &[usize], places: &[usize]) -> Result<Literal> {
     let size = x.dtype().size();
     let from = x.value.bytes();
     let mut bytes = Vec::with_capacity(places.len() * size);
     for &p in places {
         let element = from.get(p * size..(p + 1) * size);
-        bytes.extend_from_slice(element.ok_or_else(|| broken(format!("there is no element {p}")))?);
+        bytes.extend_from_slice(element.ok_or_else(|| broken(format!("element {p} does not exist")))?);
     }
     Literal::from_bytes(x.tensor.ty.with_shape(shape), &bytes)
 }
 
-/// RESHAPE, SQUEEZE, EXPAND_DIMS: the file's own shape says all.
-fn reshape(call: &Call) -> Result<Vec<Literal>> {
+/// Computes RESHAPE, SQUEEZE, EXPAND_DIMS: the output has the shape in the file.
+fn reshape(call: &OperatorCall) -> Result<Vec<Literal>> {
     Ok(vec![call.input(0)?.value.reshape(&call.output()?.ty.shape)?])
 }
 
-/// `x: T[…]`, paddings `[rank, 2]`: what is added is the output's zero.
-fn pad(call: &Call) -> Result<Vec<Literal>> {
+/// Computes PAD, `x: T[…]`, paddings `[rank, 2]`; the padding value is the output's zero.
+fn pad(call: &OperatorCall) -> Result<Vec<Literal>> {
     let (x, paddings) = (call.input(0)?, call.input(1)?.indices()?);
     let rank = x.dims().len();
     if paddings.len() != 2 * rank || paddings.iter().any(|p| !(0..1 << 30).contains(p)) {
-        return Err(broken(format!("paddings {paddings:?} of {rank} dimensions")));
+        return Err(broken(format!("paddings {paddings:?} do not match rank {rank}")));
     }
     let edges: Vec<(usize, usize)> =
         paddings.chunks_exact(2).map(|p| (p[0] as usize, p[1] as usize)).collect();
@@ -70,11 +70,11 @@ fn pad(call: &Call) -> Result<Vec<Literal>> {
     Ok(vec![Literal::from_bytes(call.output()?.ty.clone(), &bytes)?])
 }
 
-/// Operands one after the other along an axis.
-fn concatenation(call: &Call) -> Result<Vec<Literal>> {
+/// Concatenates operands along an axis.
+fn concatenation(call: &OperatorCall) -> Result<Vec<Literal>> {
     let parts = (0..call.operator.inputs.len()).map(|n| call.input(n)).collect::<Result<Vec<_>>>()?;
-    let first = parts.first().ok_or_else(|| broken("it has no operands".into()))?;
-    let axis = call.axis(call.operator.int(Field::Axis), first.dims().len())?;
+    let first = parts.first().ok_or_else(|| broken("the operator has no operands".into()))?;
+    let axis = call.axis(call.operator.int(OptionField::Axis), first.dims().len())?;
     let mut dims = first.dims().to_vec();
     dims[axis] = 0;
     for p in &parts {
@@ -82,13 +82,13 @@ fn concatenation(call: &Call) -> Result<Vec<Literal>> {
             && p.dtype() == first.dtype()
             && p.dims().iter().zip(&dims).enumerate().all(|(i, (a, b))| i == axis || a == b);
         if !fits {
-            return Err(broken(format!("{} beside {}", p.tensor.ty, first.tensor.ty)));
+            return Err(broken(format!("cannot concatenate {} and {}", p.tensor.ty, first.tensor.ty)));
         }
         let same = p.tensor.quantization.as_ref().map(|q| (&q.scale, &q.zero_point))
             == call.output()?.quantization.as_ref().map(|q| (&q.scale, &q.zero_point));
         if first.dtype() == DType::I8 && !same {
-            return Err(broken(format!("the scale of {} is not the output's", p.tensor.name))
-                .hint("put a QUANTIZE before it"));
+            return Err(broken(format!("the scale of {} differs from the output's", p.tensor.name))
+                .hint("insert a QUANTIZE before it"));
         }
         dims[axis] += p.dims()[axis];
     }
@@ -106,8 +106,8 @@ fn concatenation(call: &Call) -> Result<Vec<Literal>> {
     Ok(vec![Literal::from_bytes(call.output()?.ty.clone(), &bytes)?])
 }
 
-/// Dimensions in another order.
-fn transpose(call: &Call) -> Result<Vec<Literal>> {
+/// Permutes dimensions.
+fn transpose(call: &OperatorCall) -> Result<Vec<Literal>> {
     let x = call.input(0)?;
     let rank = x.dims().len();
     let order = call.input(1)?.indices()?;
@@ -115,7 +115,7 @@ fn transpose(call: &Call) -> Result<Vec<Literal>> {
     let mut seen = vec![false; rank];
     order.iter().for_each(|&a| seen[a] = true);
     if order.len() != rank || seen.contains(&false) {
-        return Err(broken(format!("{order:?} is no order of {rank} dimensions")));
+        return Err(broken(format!("{order:?} is not a permutation of {rank} dimensions")));
     }
     let dims: Vec<usize> = order.iter().map(|&a| x.dims()[a]).collect();
     call.check_output(&dims)?;
@@ -128,11 +128,11 @@ fn transpose(call: &Call) -> Result<Vec<Literal>> {
     picked(call, &x, &places)
 }
 
-/// `x: T[…]` repeated to a shape.
-fn broadcast_to(call: &Call) -> Result<Vec<Literal>> {
+/// Broadcasts `x: T[…]` to a shape.
+fn broadcast_to(call: &OperatorCall) -> Result<Vec<Literal>> {
     let (x, dims) = (call.input(0)?, call.output()?.dims());
     if super::binary::common_shape(x.dims(), dims)? != dims {
-        return Err(broken(format!("{} does not become {dims:?}", x.tensor.ty)));
+        return Err(broken(format!("cannot broadcast {} to {dims:?}", x.tensor.ty)));
     }
     picked(call, &x, &sources(x.dims(), dims))
 }

@@ -1,11 +1,11 @@
-//! Products of matrices: FULLY_CONNECTED and BATCH_MATMUL.
+//! Matrix product kernels: FULLY_CONNECTED and BATCH_MATMUL.
 
-use super::call::Call;
+use super::call::OperatorCall;
 use super::conv::{dot_f32, dot_i16};
-use super::op_row::{Types, operators};
+use super::op_row::{OperandTypes, operators};
 use crate::fixed_point::{activation_range, multiply_by_quantized_multiplier, quantize_multiplier};
 use crate::model::broken;
-use crate::op::Field;
+use crate::op::OptionField;
 use systole_base::{DType, Literal, Result};
 
 operators! {
@@ -15,28 +15,30 @@ operators! {
     BatchMatmul "BATCH_MATMUL" 126; options 101 [0 AdjX, 1 AdjY, 2 AsymmetricInputs]; versions 1 2; Free; batch_matmul
 }
 
-fn fully_connected_version(t: &Types) -> i32 {
+fn fully_connected_version(t: &OperandTypes) -> i32 {
     match t.operator.inputs.len() {
         2 => 6,
-        _ if t.operator.is(Field::KeepNumDims) => 5,
+        _ if t.operator.is(OptionField::KeepNumDims) => 5,
         _ if t.is_hybrid() => 3,
         _ => t.base,
     }
 }
 
-/// `x: T[…, in]`, weights `[out, in]`, bias `[out] → T[rows, out]`.
-fn fully_connected(call: &Call) -> Result<Vec<Literal>> {
+/// Computes FULLY_CONNECTED: `x: T[…, in]`, weights `[out, in]`, bias `[out] → T[rows, out]`.
+fn fully_connected(call: &OperatorCall) -> Result<Vec<Literal>> {
     let (x, w) = (call.input(0)?, call.input(1)?);
     let [out, own] = w.of_rank::<2>()?;
-    if own == 0 || !x.tensor.ty.elements().is_multiple_of(own) || call.operator.int(Field::WeightsFormat) != 0
+    if own == 0
+        || !x.tensor.ty.elements().is_multiple_of(own)
+        || call.operator.int(OptionField::WeightsFormat) != 0
     {
-        return Err(broken(format!("weights {} on {}", w.tensor.ty, x.tensor.ty)));
+        return Err(broken(format!("weights {} do not match input {}", w.tensor.ty, x.tensor.ty)));
     }
     let rows = x.tensor.ty.elements() / own;
     let mut dims = vec![rows, out];
-    if call.operator.is(Field::KeepNumDims) {
+    if call.operator.is(OptionField::KeepNumDims) {
         dims = x.dims().to_vec();
-        *dims.last_mut().ok_or_else(|| broken("its input is a scalar".into()))? = out;
+        *dims.last_mut().ok_or_else(|| broken("the input is a scalar".into()))? = out;
     }
     call.check_output(&dims)?;
     match (x.dtype(), w.dtype()) {
@@ -67,19 +69,19 @@ fn fully_connected(call: &Call) -> Result<Vec<Literal>> {
             }
             call.made(&y)
         }
-        (x, w) => Err(call.unsupported(format_args!("elements of type {x} and weights of type {w}"))),
+        (x, w) => Err(call.unsupported(format_args!("element type {x} and weight type {w}"))),
     }
 }
 
-/// The reference kernel scales sums by a double, not by a fixed-point multiplier.
-fn integers(call: &Call, own: usize, out: usize) -> Result<Vec<Literal>> {
+/// The reference kernel scales sums with a double, not with a fixed-point multiplier.
+fn integers(call: &OperatorCall, own: usize, out: usize) -> Result<Vec<Literal>> {
     let (x, w, output) = (call.input(0)?, call.input(1)?, call.output()?);
     let ((x_scale, x_zero), (scale, zero)) = (x.tensor.scale()?, output.scale()?);
-    let q = w.tensor.quantization.as_ref().ok_or_else(|| broken("its weights have no scale".into()))?;
+    let q = w.tensor.quantization.as_ref().ok_or_else(|| broken("the weights have no scale".into()))?;
     let (w_zero, per_channel) = match q.scale.len() {
         1 => (w.tensor.scale()?.1, false),
         n if n == out && q.dimension == 0 => (0, true),
-        n => return Err(broken(format!("{n} scales for {out} rows of weights"))),
+        n => return Err(broken(format!("got {n} scales for {out} weight rows"))),
     };
     let factor = |&s: &f32| f64::from(x_scale) * f64::from(s) / f64::from(scale);
     let factors: Vec<f64> = q.scale.iter().map(factor).collect();
@@ -98,13 +100,14 @@ fn integers(call: &Call, own: usize, out: usize) -> Result<Vec<Literal>> {
     call.made(&y)
 }
 
-/// `a: T[…, M, K], b: T[…, K, N] → T[…, M, N]`; leading dimensions are broadcast, either may be transposed.
-fn batch_matmul(call: &Call) -> Result<Vec<Literal>> {
+/// Computes BATCH_MATMUL, `a: T[…, M, K], b: T[…, K, N] → T[…, M, N]`; leading dimensions broadcast, and either operand
+/// may be transposed.
+fn batch_matmul(call: &OperatorCall) -> Result<Vec<Literal>> {
     let (a, b) = (call.input(0)?, call.input(1)?);
-    let too_few = || broken("a product of less than matrices".into());
+    let too_few = || broken("operands must have at least two dimensions".into());
     let (lead_a, [a0, a1]) = a.dims().split_last_chunk::<2>().ok_or_else(too_few)?;
     let (lead_b, [b0, b1]) = b.dims().split_last_chunk::<2>().ok_or_else(too_few)?;
-    let (adj_a, adj_b) = (call.operator.is(Field::AdjX), call.operator.is(Field::AdjY));
+    let (adj_a, adj_b) = (call.operator.is(OptionField::AdjX), call.operator.is(OptionField::AdjY));
     let ((m, k), (k2, n)) =
         (if adj_a { (*a1, *a0) } else { (*a0, *a1) }, if adj_b { (*b1, *b0) } else { (*b0, *b1) });
     let rank = lead_a.len().max(lead_b.len());
@@ -112,13 +115,13 @@ fn batch_matmul(call: &Call) -> Result<Vec<Literal>> {
     let (lead_a, lead_b) = (padded(lead_a), padded(lead_b));
     let fits = k == k2 && lead_a.iter().zip(&lead_b).all(|(a, b)| a == b || *a == 1 || *b == 1);
     if !fits {
-        return Err(broken(format!("the product of {} and {}", a.tensor.ty, b.tensor.ty)));
+        return Err(broken(format!("cannot multiply {} and {}", a.tensor.ty, b.tensor.ty)));
     }
     let lead: Vec<usize> = lead_a.iter().zip(&lead_b).map(|(&a, &b)| if a == 1 { b } else { a }).collect();
     let dims = [lead.clone(), vec![m, n]].concat();
     call.check_output(&dims)?;
     let batches: usize = lead.iter().product();
-    let plan = Products { lead, lead_a, lead_b, m, k, n, adj_a, adj_b, batches };
+    let plan = MatrixProducts { lead, lead_a, lead_b, m, k, n, adj_a, adj_b, batches };
     match a.dtype() {
         DType::I8 => {
             let ((sa, za), (sb, zb)) = (a.tensor.scale()?, b.tensor.scale()?);
@@ -135,11 +138,11 @@ fn batch_matmul(call: &Call) -> Result<Vec<Literal>> {
             call.made(&y)
         }
         DType::F32 => call.made(&plan.each(a.elements::<f32>()?, b.elements::<f32>()?, dot_f32)),
-        other => Err(call.unsupported(format_args!("elements of type {other}"))),
+        other => Err(call.unsupported(format_args!("element type {other}"))),
     }
 }
 
-struct Products {
+struct MatrixProducts {
     lead: Vec<usize>,
     lead_a: Vec<usize>,
     lead_b: Vec<usize>,
@@ -151,7 +154,7 @@ struct Products {
     batches: usize,
 }
 
-impl Products {
+impl MatrixProducts {
     fn each<T: Copy, U>(&self, a: &[T], b: &[T], of: impl Fn(&[T], &[T]) -> U) -> Vec<U> {
         let (m, k, n) = (self.m, self.k, self.n);
         let mut y = Vec::with_capacity(self.batches * m * n);
@@ -167,7 +170,7 @@ impl Products {
         y
     }
 
-    /// A matrix of a batch as `rows` of `k`; it is stored the other way around where `turned`.
+    /// Returns a matrix of a batch as `rows` of length `k`; it is stored transposed if `turned`.
     fn matrix<T: Copy>(
         &self,
         x: &[T],

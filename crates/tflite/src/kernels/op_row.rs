@@ -1,50 +1,50 @@
-//! What a row of the table of operators says: number, options, versions, scales and kernel.
+//! Table row of a TFLite operator: schema code, options, versions, scale rule and kernel.
 
-use super::call::Call;
-use crate::model::{Model, Operator, Tensor};
-use crate::op::{Field, Op, Scales};
+use super::call::OperatorCall;
+use crate::model::{TfliteModel, TfliteOperator, TfliteTensor};
+use crate::op::{OptionField, ScaleRule, TfliteOp};
 use systole_base::{DType, Literal, Result};
 
-/// Computes the outputs of an operator; checks operands, options and the output's shape.
-pub(crate) type Kernel = fn(&Call) -> Result<Vec<Literal>>;
+/// Computes the outputs of an operator; checks operands, options and the output shape.
+pub(crate) type TfliteKernel = fn(&OperatorCall) -> Result<Vec<Literal>>;
 
-/// A row of the table.
-pub(crate) struct OpRow {
-    pub op: Op,
-    /// The union's number of its options; 0: it has none.
+/// Table row.
+pub(crate) struct TfliteOpRow {
+    pub op: TfliteOp,
+    /// Schema code of its options' union; 0 if it has none.
     pub union: u8,
-    /// Its options: slot in the table, and which.
-    pub fields: &'static [(u16, Field)],
-    /// Versions for floats and for int8.
+    /// Its options: slot in the table, and field.
+    pub fields: &'static [(u16, OptionField)],
+    /// Versions for f32 and int8.
     pub versions: (i32, i32),
-    /// The version of an operator whose options or operands raise it.
-    pub version: fn(&Types) -> i32,
-    pub scales: Scales,
-    pub kernel: Kernel,
+    /// Returns the version if options or operands require a higher one.
+    pub version: fn(&OperandTypes) -> i32,
+    pub scales: ScaleRule,
+    pub kernel: TfliteKernel,
 }
 
-/// Rows of the table and the constants `Op::Name`:
-/// `Name "NAME" number; options union [slot Field, …]; versions float int8 (or rule); Scales; kernel`.
+/// Defines table rows and the constants `Op::Name`: `Name "NAME" number; options union [slot Field, …]; versions float
+/// int8 (or rule); Scales; kernel`.
 macro_rules! operators {
     (@version) => { |t| t.base };
     (@version $version:expr) => { $version };
     ($($op:ident $name:literal $code:literal; options $union:literal [$($slot:literal $field:ident),*];
        versions $float:literal $int8:literal $(or $version:expr)?; $scales:expr; $kernel:expr)*) => {
         #[allow(non_upper_case_globals)]
-        impl $crate::op::Op {
+        impl $crate::op::TfliteOp {
             $(#[doc = concat!("`", $name, "`.")]
-            pub const $op: $crate::op::Op = $crate::op::Op::of_row($code, $name);)*
+            pub const $op: $crate::op::TfliteOp = $crate::op::TfliteOp::of_row($code, $name);)*
         }
 
-        pub(super) const OPERATORS: &[$crate::kernels::op_row::OpRow] = {
+        pub(super) const OPERATORS: &[$crate::kernels::op_row::TfliteOpRow] = {
             #[allow(unused_imports)]
-            use $crate::op::{Op, Scales::{Fixed, Free, Same, Weights, None as NoInt8}};
+            use $crate::op::{TfliteOp, ScaleRule::{Fixed, Free, Same, Weights, None as NoInt8}};
             #[allow(unused_imports)]
-            use $crate::kernels::op_row::OpRow;
-            &[$(OpRow {
-                op: Op::$op,
+            use $crate::kernels::op_row::TfliteOpRow;
+            &[$(TfliteOpRow {
+                op: TfliteOp::$op,
                 union: $union,
-                fields: &[$(($slot, $crate::op::Field::$field)),*],
+                fields: &[$(($slot, $crate::op::OptionField::$field)),*],
                 versions: ($float, $int8),
                 version: operators!(@version $($version)?),
                 scales: $scales,
@@ -55,44 +55,48 @@ macro_rules! operators {
 }
 pub(super) use operators;
 
-/// The types of an operator's tensors, from which its version follows.
-pub(crate) struct Types<'a> {
-    model: &'a Model,
-    pub operator: &'a Operator,
-    /// Whether it computes with int8.
+/// Types of an operator's tensors, which determine its version.
+pub(crate) struct OperandTypes<'a> {
+    model: &'a TfliteModel,
+    pub operator: &'a TfliteOperator,
+    /// Whether it computes in int8.
     pub is_int8: bool,
-    /// The version for that, where nothing raises it.
+    /// Base version for its type.
     pub base: i32,
 }
 
-impl<'a> Types<'a> {
-    pub fn new(model: &'a Model, operator: &'a Operator, (float, int8): (i32, i32)) -> Types<'a> {
-        let mut types = Types { model, operator, is_int8: false, base: float };
+impl<'a> OperandTypes<'a> {
+    pub fn new(
+        model: &'a TfliteModel,
+        operator: &'a TfliteOperator,
+        (float, int8): (i32, i32),
+    ) -> OperandTypes<'a> {
+        let mut types = OperandTypes { model, operator, is_int8: false, base: float };
         if is_int8(types.input(0)) || is_int8(types.output()) {
             (types.is_int8, types.base) = (true, int8);
         }
         types
     }
 
-    pub fn input(&self, n: usize) -> Option<&'a Tensor> {
+    pub fn input(&self, n: usize) -> Option<&'a TfliteTensor> {
         self.model.tensors.get(self.operator.inputs.get(n).copied().flatten()?)
     }
 
-    pub fn output(&self) -> Option<&'a Tensor> {
+    pub fn output(&self) -> Option<&'a TfliteTensor> {
         self.model.tensors.get(*self.operator.outputs.first()?)
     }
 
-    /// Whether floats are multiplied with int8 weights.
+    /// Whether f32 inputs have int8 weights (dynamic-range quantization).
     pub fn is_hybrid(&self) -> bool {
         !self.is_int8 && is_int8(self.input(1))
     }
 
-    /// Dimensions of the first operand.
+    /// Returns the rank of the first operand.
     pub fn rank(&self) -> usize {
         self.input(0).map_or(0, |t| t.ty.rank())
     }
 }
 
-fn is_int8(t: Option<&Tensor>) -> bool {
+fn is_int8(t: Option<&TfliteTensor>) -> bool {
     t.is_some_and(|t| matches!(t.ty.dtype, DType::I8 | DType::U8))
 }

@@ -1,10 +1,10 @@
-//! Poolings of pictures. What lies outside the picture is left out.
+//! Pooling kernels (MAX_POOL_2D, AVERAGE_POOL_2D). Positions in the padding do not count.
 
-use super::call::Call;
+use super::call::OperatorCall;
 use super::op_row::operators;
-use super::window::{Slide, slides};
+use super::window::{WindowStride, slides};
 use crate::fixed_point::activation_range;
-use crate::op::Field;
+use crate::op::OptionField;
 use systole_base::{DType, Literal, Result};
 
 operators! {
@@ -14,28 +14,28 @@ operators! {
         options 5 [0 Padding, 1 StrideW, 2 StrideH, 3 FilterW, 4 FilterH, 5 Activation]; versions 1 2; Same; max
 }
 
-/// Windows over `x: T[B, H, W, C]`.
-struct Pool {
+/// Pooling windows over `x: T[B, H, W, C]`.
+struct PoolWindows {
     batch: usize,
     channels: usize,
-    rows: Slide,
-    columns: Slide,
+    rows: WindowStride,
+    columns: WindowStride,
 }
 
-impl Pool {
-    fn new(call: &Call) -> Result<Pool> {
+impl PoolWindows {
+    fn new(call: &OperatorCall) -> Result<PoolWindows> {
         let [batch, h, w, channels] = call.input(0)?.of_rank::<4>()?;
-        let window = [call.at_least_1(Field::FilterH)?, call.at_least_1(Field::FilterW)?];
+        let window = [call.at_least_1(OptionField::FilterH)?, call.at_least_1(OptionField::FilterW)?];
         let [rows, columns] = slides(call, [h, w], window, false)?;
         call.check_output(&[batch, rows.positions, columns.positions, channels])?;
-        Ok(Pool { batch, channels, rows, columns })
+        Ok(PoolWindows { batch, channels, rows, columns })
     }
 
-    /// Each window folded, and how many places it has inside.
+    /// Reduces each window; also returns its number of positions inside the image.
     fn fold<T: Copy, S: Copy>(&self, x: &[T], start: S, add: impl Fn(S, T) -> S) -> Vec<(S, usize)> {
         let mut y =
             Vec::with_capacity(self.batch * self.rows.positions * self.columns.positions * self.channels);
-        let inside = |slide: &Slide, at: usize| {
+        let inside = |slide: &WindowStride, at: usize| {
             let first = (at * slide.stride).saturating_sub(slide.before);
             first..(at * slide.stride + slide.window).saturating_sub(slide.before).min(slide.size)
         };
@@ -59,16 +59,17 @@ impl Pool {
     }
 }
 
-/// The start of a fold, a step with an element, and the result from that and the number of elements.
-type Fold<S> = (S, fn(S, S) -> S, fn(S, S) -> S);
+/// A reduction: initial value, step with an element, and result from the accumulator and the number of elements.
+type PoolReduction<S> = (S, fn(S, S) -> S, fn(S, S) -> S);
 
-/// `x: T[B, H, W, C] → T[B, H', W', C]`: each window folded, then what is made of that and of its number of places.
+/// Computes `x: T[B, H, W, C] → T[B, H', W', C]`: reduces each window, then maps the result and the number of
+/// positions.
 fn pooled(
-    call: &Call,
-    (zero, add, end): Fold<i32>,
-    (start, add_float, end_float): Fold<f32>,
+    call: &OperatorCall,
+    (zero, add, end): PoolReduction<i32>,
+    (start, add_float, end_float): PoolReduction<f32>,
 ) -> Result<Vec<Literal>> {
-    let (x, pool) = (call.input(0)?, Pool::new(call)?);
+    let (x, pool) = (call.input(0)?, PoolWindows::new(call)?);
     let activation = call.operator.activation()?;
     match x.dtype() {
         DType::I8 => {
@@ -84,16 +85,16 @@ fn pooled(
             let one = |(sum, n): (f32, usize)| end_float(sum, n.max(1) as f32).max(low).min(high);
             call.made(&all.into_iter().map(one).collect::<Vec<f32>>())
         }
-        other => Err(call.unsupported(format_args!("elements of type {other}"))),
+        other => Err(call.unsupported(format_args!("element type {other}"))),
     }
 }
 
-/// Means, of integers rounded half away from zero.
-fn average(call: &Call) -> Result<Vec<Literal>> {
+/// Computes averages; integers are rounded half away from zero.
+fn average(call: &OperatorCall) -> Result<Vec<Literal>> {
     let mean = |sum: i32, n| if sum > 0 { sum.wrapping_add(n / 2) / n } else { sum.wrapping_sub(n / 2) / n };
     pooled(call, (0, i32::wrapping_add, mean), (0.0, |s, v| s + v, |sum, n| sum / n))
 }
 
-fn max(call: &Call) -> Result<Vec<Literal>> {
+fn max(call: &OperatorCall) -> Result<Vec<Literal>> {
     pooled(call, (i8::MIN.into(), i32::max, |most, _| most), (f32::MIN, f32::max, |most, _| most))
 }

@@ -1,9 +1,9 @@
-//! Between integers and the numbers that they stand for.
+//! QUANTIZE, DEQUANTIZE and CAST kernels.
 
-use super::call::{Arg, Call};
+use super::call::{KernelOperand, OperatorCall};
 use super::op_row::operators;
 use crate::fixed_point::{multiply_by_quantized_multiplier, quantize_multiplier};
-use crate::model::{Tensor, broken};
+use crate::model::{TfliteTensor, broken};
 use systole_base::{DType, Literal, Result, f16};
 
 operators! {
@@ -12,12 +12,12 @@ operators! {
     Quantize "QUANTIZE" 114; options 89 []; versions 1 1; NoInt8; quantize
 }
 
-fn is_per_channel(t: &Tensor) -> bool {
+fn is_per_channel(t: &TfliteTensor) -> bool {
     t.quantization.as_ref().is_some_and(|q| q.scale.len() > 1)
 }
 
-/// `x: f32[…] or int[…] → int[…]`: floats rounded, integers under another scale.
-fn quantize(call: &Call) -> Result<Vec<Literal>> {
+/// Computes QUANTIZE, `x: f32[…] or int[…] → int[…]`: rounds floats, rescales integers.
+fn quantize(call: &OperatorCall) -> Result<Vec<Literal>> {
     let (x, output) = (call.input(0)?, call.output()?);
     call.check_output(x.dims())?;
     let (scale, zero_point) = output.scale()?;
@@ -34,26 +34,26 @@ fn quantize(call: &Call) -> Result<Vec<Literal>> {
                 |q: i32| multiply_by_quantized_multiplier(q - zero, m, shift).saturating_add(zero_point);
             bytes_of(&x)?.into_iter().map(one).collect()
         }
-        other => return Err(call.unsupported(format_args!("elements of type {other}"))),
+        other => return Err(call.unsupported(format_args!("element type {other}"))),
     };
     let q = q.into_iter().map(|q| q.clamp(low, high));
     match output.ty.dtype {
         DType::I8 => call.made(&q.map(|q| q as i8).collect::<Vec<_>>()),
         DType::U8 => call.made(&q.map(|q| q as u8).collect::<Vec<_>>()),
-        other => Err(call.unsupported(format_args!("a result of type {other}"))),
+        other => Err(call.unsupported(format_args!("result type {other}"))),
     }
 }
 
-/// Elements of one byte, whatever their sign.
-fn bytes_of(x: &Arg) -> Result<Vec<i32>> {
+/// Returns one-byte elements, signed or not.
+fn bytes_of(x: &KernelOperand) -> Result<Vec<i32>> {
     match x.dtype() {
         DType::U8 => Ok(x.elements::<u8>()?.iter().map(|&q| q.into()).collect()),
         _ => Ok(x.elements::<i8>()?.iter().map(|&q| q.into()).collect()),
     }
 }
 
-/// `x: int[…] or f16[…] → f32[…]`.
-fn dequantize(call: &Call) -> Result<Vec<Literal>> {
+/// Computes DEQUANTIZE, `x: int[…] or f16[…] → f32[…]`.
+fn dequantize(call: &OperatorCall) -> Result<Vec<Literal>> {
     let x = call.input(0)?;
     call.check_output(x.dims())?;
     if x.dtype() == DType::F16 {
@@ -64,7 +64,8 @@ fn dequantize(call: &Call) -> Result<Vec<Literal>> {
     call.made(&dequantized(&x, channels)?)
 }
 
-/// Floats that are multiplied with int8 weights, each batch as if it were int8: around 0 (dense) or with a zero point.
+/// Rounds f32 inputs of int8 weights as if quantized to int8 per batch (dynamic-range quantization): symmetric (dense)
+/// or with a zero point.
 pub(super) fn rounded(x: &[f32], batches: usize, around_0: bool) -> Vec<f32> {
     let per = (x.len() / batches.max(1)).max(1);
     x.chunks(per).flat_map(|x| if around_0 { rounded_around_0(x) } else { rounded_with_zero(x) }).collect()
@@ -85,7 +86,7 @@ fn rounded_with_zero(x: &[f32]) -> Vec<f32> {
         return x.to_vec();
     }
     let scale = (high - low) / 255.0;
-    // The zero point that loses less of its own end.
+    // The zero point with the smaller error at its own end.
     let (from_low, from_high) = (-128.0 - low / scale, 127.0 - high / scale);
     let zero = if 128.0 + (low / scale).abs() < 127.0 + (high / scale).abs() { from_low } else { from_high };
     let zero = zero.clamp(-128.0, 127.0).round() as f32;
@@ -94,10 +95,10 @@ fn rounded_with_zero(x: &[f32]) -> Vec<f32> {
     x.iter().map(one).collect()
 }
 
-/// The numbers that integers stand for: scale · (q − zero point), in doubles.
-pub(super) fn dequantized(x: &Arg, channels: usize) -> Result<Vec<f32>> {
+/// Dequantizes integers: scale · (q − zero point), in f64.
+pub(super) fn dequantized(x: &KernelOperand, channels: usize) -> Result<Vec<f32>> {
     let q = x.tensor.quantization.as_ref().filter(|q| q.scale.len() == 1 || q.scale.len() == channels);
-    let q = q.ok_or_else(|| broken(format!("tensor {} has no scales that fit", x.tensor.name)))?;
+    let q = q.ok_or_else(|| broken(format!("tensor {} has no matching scales", x.tensor.name)))?;
     let inner: usize = x.dims().iter().skip(q.dimension + 1).product();
     let per = q.scale.len();
     let one = |(at, v): (usize, i32)| {

@@ -1,10 +1,10 @@
-//! Pictures of another size: `x: T[B, H, W, C] → T[B, H', W', C]`.
+//! Image resize kernels (nearest, bilinear): `x: T[B, H, W, C] → T[B, H', W', C]`.
 
-use super::call::{Arg, Call};
+use super::call::{KernelOperand, OperatorCall};
 use super::data_movement::picked;
-use super::op_row::{Types, operators};
+use super::op_row::{OperandTypes, operators};
 use crate::model::broken;
-use crate::op::Field;
+use crate::op::OptionField;
 use systole_base::{DType, Literal, Result};
 
 operators! {
@@ -14,26 +14,29 @@ operators! {
         versions 1 2 or version; Same; nearest
 }
 
-fn version(t: &Types) -> i32 {
-    if t.operator.is(Field::HalfPixelCenters) { 3 } else { t.base }
+fn version(t: &OperandTypes) -> i32 {
+    if t.operator.is(OptionField::HalfPixelCenters) { 3 } else { t.base }
 }
 
-/// Operand, its shape, and the new height and width.
-fn sizes<'a>(call: &Call<'a>) -> Result<(Arg<'a>, [usize; 4], [usize; 2])> {
+/// Returns the operand, its shape, and the new height and width.
+fn sizes<'a>(call: &OperatorCall<'a>) -> Result<(KernelOperand<'a>, [usize; 4], [usize; 2])> {
     let x = call.input(0)?;
     let [b, h, w, c] = x.of_rank::<4>()?;
     let size = call.input(1)?.indices()?;
-    let &[oh, ow] = &size[..] else { return Err(broken(format!("a size of {size:?}"))) };
+    let &[oh, ow] = &size[..] else {
+        return Err(broken(format!("the size must have two entries, got {size:?}")));
+    };
     let inside = |v: i64| usize::try_from(v).ok().filter(|v| (1..1 << 20).contains(v));
     let found = inside(oh).zip(inside(ow)).filter(|_| (1..1 << 20).contains(&h) && (1..1 << 20).contains(&w));
-    let (oh, ow) = found.ok_or_else(|| broken(format!("{} in the size {size:?}", x.tensor.ty)))?;
+    let (oh, ow) = found.ok_or_else(|| broken(format!("cannot resize {} to {size:?}", x.tensor.ty)))?;
     call.check_output(&[b, oh, ow, c])?;
     Ok((x, [b, h, w, c], [oh, ow]))
 }
 
-fn nearest(call: &Call) -> Result<Vec<Literal>> {
+fn nearest(call: &OperatorCall) -> Result<Vec<Literal>> {
     let (x, [b, h, w, c], [oh, ow]) = sizes(call)?;
-    let (align, half) = (call.operator.is(Field::AlignCorners), call.operator.is(Field::HalfPixelCenters));
+    let (align, half) =
+        (call.operator.is(OptionField::AlignCorners), call.operator.is(OptionField::HalfPixelCenters));
     let place = |at: usize, size: usize, out: usize| {
         let scale =
             if align && out > 1 { (size - 1) as f32 / (out - 1) as f32 } else { size as f32 / out as f32 };
@@ -53,9 +56,10 @@ fn nearest(call: &Call) -> Result<Vec<Literal>> {
     picked(call, &x, &places)
 }
 
-fn bilinear(call: &Call) -> Result<Vec<Literal>> {
+fn bilinear(call: &OperatorCall) -> Result<Vec<Literal>> {
     let (x, [b, h, w, c], [oh, ow]) = sizes(call)?;
-    let (align, half) = (call.operator.is(Field::AlignCorners), call.operator.is(Field::HalfPixelCenters));
+    let (align, half) =
+        (call.operator.is(OptionField::AlignCorners), call.operator.is(OptionField::HalfPixelCenters));
     let of_all = |of: &dyn Fn(usize, usize, usize, usize) -> f64| {
         let mut y = Vec::with_capacity(b * oh * ow * c);
         for n in 0..b {
@@ -71,8 +75,10 @@ fn bilinear(call: &Call) -> Result<Vec<Literal>> {
     match x.dtype() {
         DType::I8 => {
             let values = x.elements::<i8>()?;
-            let rows: Vec<Tenths> = (0..oh).map(|i| Tenths::new(i, h, oh, align, half)).collect();
-            let columns: Vec<Tenths> = (0..ow).map(|i| Tenths::new(i, w, ow, align, half)).collect();
+            let rows: Vec<PixelPosition> =
+                (0..oh).map(|i| PixelPosition::new(i, h, oh, align, half)).collect();
+            let columns: Vec<PixelPosition> =
+                (0..ow).map(|i| PixelPosition::new(i, w, ow, align, half)).collect();
             let y = of_all(&|n, oy, ox, channel| {
                 let (r, k) = (&rows[oy], &columns[ox]);
                 let q = |y: usize, x: usize| i64::from(values[at(n, y, x, channel)]);
@@ -109,20 +115,20 @@ fn bilinear(call: &Call) -> Result<Vec<Literal>> {
             });
             call.made(&y.iter().map(|&v| v as f32).collect::<Vec<f32>>())
         }
-        other => Err(call.unsupported(format_args!("elements of type {other}"))),
+        other => Err(call.unsupported(format_args!("element type {other}"))),
     }
 }
 
-/// A place between two pixels, in 1024ths.
-struct Tenths {
+/// Position between two pixels, in units of 1/1024.
+struct PixelPosition {
     low: usize,
     high: usize,
     of_low: i64,
     of_high: i64,
 }
 
-impl Tenths {
-    fn new(i: usize, size: usize, out: usize, align: bool, half: bool) -> Tenths {
+impl PixelPosition {
+    fn new(i: usize, size: usize, out: usize, align: bool, half: bool) -> PixelPosition {
         let (i, n, m) = (i as i64, size as i64, out as i64);
         let scale = match align && m > 1 {
             true => (1024 * (n - 1) + (m - 1) / 2) / (m - 1),
@@ -132,6 +138,6 @@ impl Tenths {
         let low = (at / 1024).max(0).min(n - 1);
         let high = ((at + 1023) / 1024).clamp(0, n - 1);
         let of_high = at - 1024 * low;
-        Tenths { low: low as usize, high: high as usize, of_low: 1024 - of_high, of_high }
+        PixelPosition { low: low as usize, high: high as usize, of_low: 1024 - of_high, of_high }
     }
 }

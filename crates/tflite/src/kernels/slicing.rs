@@ -1,10 +1,10 @@
-//! Parts of tensors: slices, splits, gathered entries, pixels as channels.
+//! Kernels that select parts of tensors: SLICE, STRIDED_SLICE, SPLIT, GATHER, SPACE_TO_DEPTH and others.
 
-use super::call::Call;
+use super::call::OperatorCall;
 use super::data_movement::{picked, taken};
 use super::op_row::operators;
 use crate::model::broken;
-use crate::op::Field;
+use crate::op::OptionField;
 use systole_base::{Literal, Result};
 
 operators! {
@@ -18,7 +18,7 @@ operators! {
     Slice "SLICE" 65; options 48 []; versions 1 2; Same; slice
 }
 
-/// Places of the elements at `indices[d]` of each dimension.
+/// Returns the flat indices of the elements at `indices[d]` of each dimension.
 fn places(dims: &[usize], indices: &[Vec<usize>]) -> Vec<usize> {
     let mut at = vec![0usize];
     let mut stride: usize = dims.iter().product();
@@ -29,18 +29,18 @@ fn places(dims: &[usize], indices: &[Vec<usize>]) -> Vec<usize> {
     at
 }
 
-/// `x`, begin, size; a size of −1 is the rest.
-fn slice(call: &Call) -> Result<Vec<Literal>> {
+/// Computes SLICE: `x`, begin, size; size −1 means the rest.
+fn slice(call: &OperatorCall) -> Result<Vec<Literal>> {
     let x = call.input(0)?;
     let (begin, size) = (call.input(1)?.indices()?, call.input(2)?.indices()?);
     if begin.len() != x.dims().len() || size.len() != begin.len() {
-        return Err(broken(format!("a slice of {} dimensions from {}", begin.len(), x.tensor.ty)));
+        return Err(broken(format!("a slice of {} dimensions does not match {}", begin.len(), x.tensor.ty)));
     }
     let mut indices = Vec::new();
     for ((&d, &b), &s) in x.dims().iter().zip(&begin).zip(&size) {
         let end = if s == -1 { d as i64 } else { b.saturating_add(s) };
         if b < 0 || end < b || end > d as i64 {
-            return Err(broken(format!("a slice of {s} from {b} on, of {d}")));
+            return Err(broken(format!("a slice of {s} elements from {b} exceeds {d}")));
         }
         indices.push((b as usize..end as usize).collect::<Vec<_>>());
     }
@@ -48,34 +48,34 @@ fn slice(call: &Call) -> Result<Vec<Literal>> {
     picked(call, &x, &places(x.dims(), &indices))
 }
 
-/// `x`, begin, end, strides, with the masks of Python's slices.
-fn strided_slice(call: &Call) -> Result<Vec<Literal>> {
+/// Computes STRIDED_SLICE: `x`, begin, end, strides, with the masks of Python slices.
+fn strided_slice(call: &OperatorCall) -> Result<Vec<Literal>> {
     let x = call.input(0)?;
     let [begin, end, strides] = [1, 2, 3].map(|n| call.input(n).and_then(|a| a.indices()));
     let (begin, end, strides) = (begin?, end?, strides?);
     let o = call.operator;
-    if o.int(Field::EllipsisMask) != 0 || o.int(Field::NewAxisMask) != 0 {
+    if o.int(OptionField::EllipsisMask) != 0 || o.int(OptionField::NewAxisMask) != 0 {
         return Err(call.unsupported("an ellipsis or new axis"));
     }
     let rank = x.dims().len();
     if begin.len() != rank || end.len() != rank || strides.len() != rank {
-        return Err(broken(format!("a slice of {} dimensions from {}", begin.len(), x.tensor.ty)));
+        return Err(broken(format!("a slice of {} dimensions does not match {}", begin.len(), x.tensor.ty)));
     }
-    let bit = |field: Field, d: usize| d < 32 && o.int(field) >> d & 1 == 1;
+    let bit = |field: OptionField, d: usize| d < 32 && o.int(field) >> d & 1 == 1;
     let (mut indices, mut dims) = (Vec::new(), Vec::new());
     for d in 0..rank {
         let (n, step) = (x.dims()[d] as i64, strides[d]);
         if step == 0 {
-            return Err(broken("a stride of 0".into()));
+            return Err(broken("the stride is 0".into()));
         }
         let limit = |v: i64| if v < 0 { v.saturating_add(n) } else { v };
         let (low, high) = if step > 0 { (0, n) } else { (-1, n - 1) };
-        let first = if bit(Field::BeginMask, d) {
+        let first = if bit(OptionField::BeginMask, d) {
             if step > 0 { 0 } else { n - 1 }
         } else {
             limit(begin[d]).clamp(low, high)
         };
-        let last = match (bit(Field::ShrinkAxisMask, d), bit(Field::EndMask, d)) {
+        let last = match (bit(OptionField::ShrinkAxisMask, d), bit(OptionField::EndMask, d)) {
             (true, _) => first.saturating_add(1),
             (false, true) => {
                 if step > 0 {
@@ -86,15 +86,15 @@ fn strided_slice(call: &Call) -> Result<Vec<Literal>> {
             }
             (false, false) => limit(end[d]).clamp(low, high),
         };
-        let step = if bit(Field::ShrinkAxisMask, d) { 1 } else { step };
+        let step = if bit(OptionField::ShrinkAxisMask, d) { 1 } else { step };
         let mut chosen = Vec::new();
         let mut at = first;
         while (step > 0 && at < last) || (step < 0 && at > last) {
             let index = usize::try_from(at).ok().filter(|&k| k < x.dims()[d]);
-            chosen.push(index.ok_or_else(|| broken(format!("there is no entry {at} of {n}")))?);
+            chosen.push(index.ok_or_else(|| broken(format!("index {at} is out of range for size {n}")))?);
             at = at.saturating_add(step);
         }
-        if !bit(Field::ShrinkAxisMask, d) {
+        if !bit(OptionField::ShrinkAxisMask, d) {
             dims.push(chosen.len());
         }
         indices.push(chosen);
@@ -103,14 +103,14 @@ fn strided_slice(call: &Call) -> Result<Vec<Literal>> {
     picked(call, &x, &places(x.dims(), &indices))
 }
 
-/// The axis, then `x`: equal parts.
-fn split(call: &Call) -> Result<Vec<Literal>> {
+/// Computes SPLIT: the axis, then `x`; equal parts.
+fn split(call: &OperatorCall) -> Result<Vec<Literal>> {
     let (axis, x) = (call.input(0)?.indices()?, call.input(1)?);
-    let &[axis] = &axis[..] else { return Err(broken("it has not one axis".into())) };
+    let &[axis] = &axis[..] else { return Err(broken("the axis must be a scalar".into())) };
     let axis = call.axis(axis, x.dims().len())?;
     let parts = call.operator.outputs.len();
     if parts == 0 || !x.dims()[axis].is_multiple_of(parts) {
-        return Err(broken(format!("{parts} equal parts of {}", x.tensor.ty)));
+        return Err(broken(format!("cannot split into {parts} equal parts: {}", x.tensor.ty)));
     }
     let own = x.dims()[axis] / parts;
     let mut dims = x.dims().to_vec();
@@ -126,19 +126,19 @@ fn split(call: &Call) -> Result<Vec<Literal>> {
     (0..parts).map(part).collect()
 }
 
-/// Entries of an axis by their numbers.
-fn gather(call: &Call) -> Result<Vec<Literal>> {
+/// Computes GATHER: slices of an axis by index.
+fn gather(call: &OperatorCall) -> Result<Vec<Literal>> {
     let (x, chosen) = (call.input(0)?, call.input(1)?);
-    if call.operator.int(Field::BatchDims) != 0 {
+    if call.operator.int(OptionField::BatchDims) != 0 {
         return Err(call.unsupported("batch dimensions"));
     }
-    let axis = call.axis(call.operator.int(Field::Axis), x.dims().len())?;
+    let axis = call.axis(call.operator.int(OptionField::Axis), x.dims().len())?;
     let dims = [&x.dims()[..axis], chosen.dims(), &x.dims()[axis + 1..]].concat();
     call.check_output(&dims)?;
     let n = x.dims()[axis];
     let index = |&k: &i64| {
         let found = usize::try_from(k).ok().filter(|&k| k < n);
-        found.ok_or_else(|| broken(format!("there is no entry {k} among {n}")))
+        found.ok_or_else(|| broken(format!("index {k} is out of range for size {n}")))
     };
     let chosen = chosen.indices()?.iter().map(index).collect::<Result<Vec<usize>>>()?;
     let mut indices: Vec<Vec<usize>> = x.dims().iter().map(|&d| (0..d).collect()).collect();
@@ -146,15 +146,15 @@ fn gather(call: &Call) -> Result<Vec<Literal>> {
     picked(call, &x, &places(x.dims(), &indices))
 }
 
-/// SPACE_TO_DEPTH and DEPTH_TO_SPACE: blocks of pixels are channels of one.
-fn space_and_depth(call: &Call, to_depth: bool) -> Result<Vec<Literal>> {
+/// Computes SPACE_TO_DEPTH and DEPTH_TO_SPACE.
+fn space_and_depth(call: &OperatorCall, to_depth: bool) -> Result<Vec<Literal>> {
     let x = call.input(0)?;
     let [b, h, w, c] = x.of_rank::<4>()?;
-    let block = call.at_least_1(Field::BlockSize)?;
+    let block = call.at_least_1(OptionField::BlockSize)?;
     let squared = block.saturating_mul(block);
     let fits = if to_depth { h % block == 0 && w % block == 0 } else { c % squared == 0 };
     if !fits || c == 0 || squared > 1 << 20 {
-        return Err(broken(format!("blocks of {block} of {}", x.tensor.ty)));
+        return Err(broken(format!("block size {block} does not match {}", x.tensor.ty)));
     }
     let [oh, ow, oc] = match to_depth {
         true => [h / block, w / block, c * squared],

@@ -1,12 +1,12 @@
-//! Over the last dimension: SOFTMAX, L2_NORMALIZATION.
+//! Kernels over the last dimension: SOFTMAX, L2_NORMALIZATION.
 
-use super::call::Call;
+use super::call::OperatorCall;
 use super::op_row::operators;
 use crate::fixed_point::{
     divide_by_power, exp_on_negative_values, high_mul, quantize_multiplier, reciprocal,
 };
 use crate::model::broken;
-use crate::op::Field;
+use crate::op::OptionField;
 use systole_base::{DType, Literal, Result};
 
 operators! {
@@ -14,13 +14,17 @@ operators! {
     Softmax "SOFTMAX" 25; options 9 [0 Beta]; versions 1 2; Fixed(1.0 / 256.0, -128); softmax
 }
 
-/// `x: T[…, N] → T[…, N]`: eᵝˣ / Σ eᵝˣ.
-fn softmax(call: &Call) -> Result<Vec<Literal>> {
+/// Computes SOFTMAX, `x: T[…, N] → T[…, N]`: eᵝˣ / Σ eᵝˣ.
+fn softmax(call: &OperatorCall) -> Result<Vec<Literal>> {
     let x = call.input(0)?;
     call.check_output(x.dims())?;
-    let n =
-        x.dims().last().copied().filter(|&n| n > 0).ok_or_else(|| broken("it has nothing to sum".into()))?;
-    let beta = call.operator.number(Field::Beta);
+    let n = x
+        .dims()
+        .last()
+        .copied()
+        .filter(|&n| n > 0)
+        .ok_or_else(|| broken("the last dimension is empty".into()))?;
+    let beta = call.operator.number(OptionField::Beta);
     match x.dtype() {
         DType::F32 => {
             let beta = beta as f32;
@@ -37,8 +41,8 @@ fn softmax(call: &Call) -> Result<Vec<Literal>> {
             let scale = x.tensor.scale()?.0;
             let (out_scale, out_zero) = call.output_scale()?;
             if (f64::from(out_scale) * 256.0 - 1.0).abs() > 1e-3 || out_zero != -128 {
-                return Err(broken(format!("its output has scale {out_scale} and zero point {out_zero}"))
-                    .hint("the output of SOFTMAX has scale 1/256 and zero point -128"));
+                return Err(broken(format!("the output has scale {out_scale} and zero point {out_zero}"))
+                    .hint("give the output of SOFTMAX scale 1/256 and zero point -128"));
             }
             let softmax = IntegerSoftmax::new(scale, beta);
             let mut y = vec![0; x.tensor.ty.elements()];
@@ -47,26 +51,26 @@ fn softmax(call: &Call) -> Result<Vec<Literal>> {
             }
             call.made(&y)
         }
-        other => Err(call.unsupported(format_args!("elements of type {other}"))),
+        other => Err(call.unsupported(format_args!("element type {other}"))),
     }
 }
 
-/// Values of a row from which on the results of all bytes are tabulated first.
+/// From this row length on, results are looked up in a table of all 256 values.
 const TABULATED: usize = 64;
 
-/// SOFTMAX of int8, whose result has scale 1/256 and zero point −128.
+/// int8 SOFTMAX kernel; the result has scale 1/256 and zero point −128.
 #[derive(Clone, Debug, PartialEq)]
 pub struct IntegerSoftmax {
-    /// e^−d of a value that is `d` below the greatest; `None`: so far below that it is 0.
+    /// e^−d for a value `d` below the maximum; `None` if it rounds to 0.
     exps: Vec<Option<i32>>,
-    /// What each adds to the sum of a row.
+    /// Contribution of each value to a row's sum.
     parts: Vec<i32>,
-    /// Whether no value has more than one that is less far below: where a result is 0, so are those behind it.
+    /// Whether contributions fall monotonically: after the first result of 0 all are 0.
     falls: bool,
 }
 
 impl IntegerSoftmax {
-    /// Of rows with this scale, multiplied by `beta`.
+    /// Creates the kernel for rows with this scale, multiplied by `beta`.
     pub fn new(scale: f32, beta: f64) -> IntegerSoftmax {
         let real = (beta * f64::from(scale) * f64::from(1 << 26)).min(((1i64 << 31) - 1) as f64);
         let (m, shift) = quantize_multiplier(real);
@@ -81,7 +85,7 @@ impl IntegerSoftmax {
         IntegerSoftmax { exps, parts, falls }
     }
 
-    /// A row, which has at least one value; `y` is as long.
+    /// Computes a row of at least one value; `y` has the same length.
     pub fn row(&self, x: &[i8], y: &mut [i8]) {
         let greatest = x.iter().copied().max().map_or(0, i32::from);
         let below = |q: i8| (greatest - i32::from(q)) as usize & 255;
@@ -100,7 +104,7 @@ impl IntegerSoftmax {
     }
 }
 
-/// All results of a function that never rises, down to −128: ends of what is alike are searched for.
+/// Tabulates a non-increasing function that ends at −128, using binary search for runs of equal values.
 fn falling(of: impl Fn(usize) -> i8) -> [i8; 256] {
     let mut table = [-128; 256];
     let (mut at, mut y) = (0, of(0));
@@ -111,7 +115,7 @@ fn falling(of: impl Fn(usize) -> i8) -> [i8; 256] {
             last += step;
             step *= 2;
         }
-        // The one that differs was looked at where nothing was alike.
+        // The differing value was found where nothing was equal.
         step /= 2;
         while step > 0 {
             last += if is_alike(last + step) { step } else { 0 };
@@ -124,14 +128,18 @@ fn falling(of: impl Fn(usize) -> i8) -> [i8; 256] {
     table
 }
 
-/// `x: f32[…, N] → f32[…, N]`: rows of length 1.
-fn l2_normalization(call: &Call) -> Result<Vec<Literal>> {
+/// Computes L2_NORMALIZATION, `x: f32[…, N] → f32[…, N]`: rows of length 1.
+fn l2_normalization(call: &OperatorCall) -> Result<Vec<Literal>> {
     let x = call.input(0)?;
     call.check_output(x.dims())?;
-    let n =
-        x.dims().last().copied().filter(|&n| n > 0).ok_or_else(|| broken("it has nothing to sum".into()))?;
+    let n = x
+        .dims()
+        .last()
+        .copied()
+        .filter(|&n| n > 0)
+        .ok_or_else(|| broken("the last dimension is empty".into()))?;
     if x.dtype() != DType::F32 {
-        return Err(call.unsupported(format_args!("elements of type {}", x.dtype())));
+        return Err(call.unsupported(format_args!("element type {}", x.dtype())));
     }
     let rows = x.elements::<f32>()?.chunks_exact(n);
     let row = |row: &[f32]| {
@@ -147,7 +155,7 @@ mod tests {
 
     #[test]
     fn tables_of_what_falls_are_what_each_value_says() {
-        // In steps of one, in long ones, to −128 at once, never there, and mixed.
+        // In single steps, in long ones, to −128 at once, never there, and mixed.
         let functions: [&dyn Fn(usize) -> i32; 7] = [
             &|at| 127 - at as i32,
             &|at| 100 - at as i32 / 50,

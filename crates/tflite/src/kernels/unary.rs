@@ -1,19 +1,19 @@
-//! Functions of one operand, element by element: int8 by a table of 256 entries, or by a multiplier and a clamp.
+//! Unary element-wise kernels: int8 with a 256-entry lookup table, or with a multiplier and a clamp.
 
-use super::call::Call;
+use super::call::OperatorCall;
 use super::op_row::operators;
 use crate::fixed_point::{
     activation_range, divide_by_power, multiply_by_quantized_multiplier, quantize_multiplier,
 };
-use crate::op::{Activation, Field};
+use crate::op::{FusedActivation, OptionField};
 use systole_base::{DType, Literal, Result};
 
 operators! {
     Logistic "LOGISTIC" 14; options 0 []; versions 1 2; Fixed(1.0 / 256.0, -128);
         |call| function(call, |x| 1.0 / (1.0 + (-x).exp()))
-    Relu "RELU" 19; options 0 []; versions 1 2; Free; |call| clamped(call, Activation::Relu)
-    ReluN1To1 "RELU_N1_TO_1" 20; options 0 []; versions 1 1; Free; |call| clamped(call, Activation::ReluN1To1)
-    Relu6 "RELU6" 21; options 0 []; versions 1 2; Free; |call| clamped(call, Activation::Relu6)
+    Relu "RELU" 19; options 0 []; versions 1 2; Free; |call| clamped(call, FusedActivation::Relu)
+    ReluN1To1 "RELU_N1_TO_1" 20; options 0 []; versions 1 1; Free; |call| clamped(call, FusedActivation::ReluN1To1)
+    Relu6 "RELU6" 21; options 0 []; versions 1 2; Free; |call| clamped(call, FusedActivation::Relu6)
     Tanh "TANH" 28; options 0 []; versions 1 2; Fixed(1.0 / 128.0, 0); |call| function(call, f32::tanh)
     Exp "EXP" 47; options 33 []; versions 1 2; Free; |call| function(call, f32::exp)
     Neg "NEG" 59; options 42 []; versions 1 2; NoInt8; |call| function(call, |x| -x)
@@ -26,14 +26,14 @@ operators! {
     Gelu "GELU" 150; options 116 [0 Approximate]; versions 1 2; Free; gelu
 }
 
-/// One of the operand's and the output's scale and zero point: `(own, own_zero), (scale, zero)`.
-type Schemes = [(f32, i32); 2];
+/// Scale and zero point of operand and output: `(own, own_zero), (scale, zero)`.
+type UnaryQuantization = [(f32, i32); 2];
 
-/// `x: T[…] → T[…]`: floats by one function, int8 by what another makes of the scales.
+/// Computes `x: T[…] → T[…]`: f32 with one function, int8 with one that is made from the scales.
 fn mapped<I: Fn(i8) -> i8>(
-    call: &Call,
+    call: &OperatorCall,
     float: impl Fn(f32) -> f32,
-    int8: impl FnOnce(Schemes) -> I,
+    int8: impl FnOnce(UnaryQuantization) -> I,
 ) -> Result<Vec<Literal>> {
     let x = call.input(0)?;
     call.check_output(x.dims())?;
@@ -43,12 +43,12 @@ fn mapped<I: Fn(i8) -> i8>(
             let of = int8([x.tensor.scale()?, call.output_scale()?]);
             call.made(&x.elements::<i8>()?.iter().map(|&q| of(q)).collect::<Vec<i8>>())
         }
-        other => Err(call.unsupported(format_args!("elements of type {other}"))),
+        other => Err(call.unsupported(format_args!("element type {other}"))),
     }
 }
 
-/// A function that goes through floats.
-fn function(call: &Call, of: impl Fn(f32) -> f32) -> Result<Vec<Literal>> {
+/// Applies a function of f32; int8 is dequantized and requantized.
+fn function(call: &OperatorCall, of: impl Fn(f32) -> f32) -> Result<Vec<Literal>> {
     mapped(call, &of, |[(own, own_zero), (scale, zero)]| {
         let inverse = 1.0 / scale;
         let entry = |q: i32| {
@@ -60,8 +60,8 @@ fn function(call: &Call, of: impl Fn(f32) -> f32) -> Result<Vec<Literal>> {
     })
 }
 
-fn gelu(call: &Call) -> Result<Vec<Literal>> {
-    if call.operator.is(Field::Approximate) {
+fn gelu(call: &OperatorCall) -> Result<Vec<Literal>> {
+    if call.operator.is(OptionField::Approximate) {
         return function(call, |x| {
             let inner = std::f32::consts::FRAC_2_SQRT_PI
                 * std::f32::consts::FRAC_1_SQRT_2
@@ -72,7 +72,7 @@ fn gelu(call: &Call) -> Result<Vec<Literal>> {
     function(call, |x| 0.5 * x * erfc(x * -std::f32::consts::FRAC_1_SQRT_2))
 }
 
-/// 1 − erf x: by the series of erf near 0 and a continued fraction far from it, in doubles.
+/// Computes 1 − erf x in f64: series near 0, continued fraction elsewhere.
 fn erfc(x: f32) -> f32 {
     let x = f64::from(x);
     let a = x.abs();
@@ -90,8 +90,8 @@ fn erfc(x: f32) -> f32 {
     (if x < 0.0 { 2.0 - of_positive } else { of_positive }) as f32
 }
 
-/// RELU and its kin: between the bounds of an activation.
-fn clamped(call: &Call, activation: Activation) -> Result<Vec<Literal>> {
+/// Computes RELU and similar: clamps to an activation's bounds.
+fn clamped(call: &OperatorCall, activation: FusedActivation) -> Result<Vec<Literal>> {
     let (low, high) = activation.bounds();
     mapped(
         call,
@@ -107,8 +107,8 @@ fn clamped(call: &Call, activation: Activation) -> Result<Vec<Literal>> {
     )
 }
 
-fn leaky_relu(call: &Call) -> Result<Vec<Literal>> {
-    let alpha = call.operator.number(Field::Alpha) as f32;
+fn leaky_relu(call: &OperatorCall) -> Result<Vec<Literal>> {
+    let alpha = call.operator.number(OptionField::Alpha) as f32;
     mapped(
         call,
         |x| if x > 0.0 { x } else { x * alpha },
@@ -124,8 +124,8 @@ fn leaky_relu(call: &Call) -> Result<Vec<Literal>> {
     )
 }
 
-/// x · relu6(x + 3) / 6, of int8 in 16 bits.
-fn hard_swish(call: &Call) -> Result<Vec<Literal>> {
+/// Computes x · relu6(x + 3) / 6; int8 in 16 bits.
+fn hard_swish(call: &OperatorCall) -> Result<Vec<Literal>> {
     mapped(
         call,
         |x| x * (x + 3.0).clamp(0.0, 6.0) / 6.0,
@@ -157,7 +157,7 @@ fn hard_swish(call: &Call) -> Result<Vec<Literal>> {
     )
 }
 
-/// The high half of `2ab` of 16 bits, rounded or cut.
+/// Returns the high half of `2ab` of int16, rounded or truncated.
 fn high_mul_16(a: i16, b: i16, rounded: bool) -> i16 {
     if a == i16::MIN && b == i16::MIN {
         return i16::MAX;

@@ -1,47 +1,53 @@
-//! Windows that slide over pictures: sizes, borders, and which of a window's places lie inside.
+//! Sliding-window geometry: output size, padding, and which window positions are inside the image.
 
-use super::call::Call;
+use super::call::OperatorCall;
 use crate::model::broken;
-use crate::op::Field;
+use crate::op::OptionField;
 use systole_base::Result;
 
-/// How windows move along one dimension.
+/// Window geometry along one dimension.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Slide {
-    /// Pixels.
+pub struct WindowStride {
+    /// Input size in pixels.
     pub size: usize,
-    /// Places of a window.
+    /// Window size.
     pub window: usize,
-    /// From one position to the next.
+    /// Stride between windows.
     pub stride: usize,
-    /// From one place of a window to the next.
+    /// Dilation: distance between elements of a window.
     pub dilation: usize,
-    /// Places before the picture.
+    /// Padding before the image.
     pub before: usize,
-    /// Positions of the window.
+    /// Number of window positions (output size).
     pub positions: usize,
 }
 
-impl Slide {
-    /// As the runtime computes it; `same`: as many positions as the strides leave, else whole windows only.
+impl WindowStride {
+    /// Computes the geometry like the runtime does; SAME padding if `same`, otherwise VALID.
     ///
     /// # Errors
-    /// When no window fits. Sizes and distances are at least 1.
-    pub fn new(size: usize, window: usize, stride: usize, dilation: usize, same: bool) -> Result<Slide> {
+    /// If no window fits. Sizes and distances must be at least 1.
+    pub fn new(
+        size: usize,
+        window: usize,
+        stride: usize,
+        dilation: usize,
+        same: bool,
+    ) -> Result<WindowStride> {
         let effective = (window.saturating_sub(1)).saturating_mul(dilation).saturating_add(1);
         let positions = match same {
             true => size.div_ceil(stride),
             false => (size + stride).saturating_sub(effective) / stride,
         };
         if window == 0 || positions == 0 {
-            return Err(broken(format!("a window of {effective} does not fit into {size}")));
+            return Err(broken(format!("window of {effective} exceeds the size {size}")));
         }
         let needed = ((positions - 1) * stride).saturating_add(effective);
         let before = if same { needed.saturating_sub(size) / 2 } else { 0 };
-        Ok(Slide { size, window, stride, dilation, before, positions })
+        Ok(WindowStride { size, window, stride, dilation, before, positions })
     }
 
-    /// Where the window's place `k` lies at position `at`; `None`: outside.
+    /// Returns the input index of window element `k` at output position `at`; `None` if it is in the padding.
     #[inline]
     #[must_use]
     pub fn place(&self, at: usize, k: usize) -> Option<usize> {
@@ -49,22 +55,33 @@ impl Slide {
     }
 }
 
-/// Rows and columns.
+/// Returns the geometry of rows and columns.
 pub(super) fn slides(
-    call: &Call,
+    call: &OperatorCall,
     [h, w]: [usize; 2],
     window: [usize; 2],
     dilated: bool,
-) -> Result<[Slide; 2]> {
+) -> Result<[WindowStride; 2]> {
     let same = is_same(call)?;
     let dilation = |field| if dilated { call.at_least_1(field) } else { Ok(1) };
-    let rows = Slide::new(h, window[0], call.at_least_1(Field::StrideH)?, dilation(Field::DilationH)?, same)?;
-    let columns =
-        Slide::new(w, window[1], call.at_least_1(Field::StrideW)?, dilation(Field::DilationW)?, same)?;
+    let rows = WindowStride::new(
+        h,
+        window[0],
+        call.at_least_1(OptionField::StrideH)?,
+        dilation(OptionField::DilationH)?,
+        same,
+    )?;
+    let columns = WindowStride::new(
+        w,
+        window[1],
+        call.at_least_1(OptionField::StrideW)?,
+        dilation(OptionField::DilationW)?,
+        same,
+    )?;
     Ok([rows, columns])
 }
 
-pub(super) fn is_same(call: &Call) -> Result<bool> {
-    let padding = call.operator.int(Field::Padding);
-    call.operator.is_same().ok_or_else(|| broken(format!("its padding is {padding}")))
+pub(super) fn is_same(call: &OperatorCall) -> Result<bool> {
+    let padding = call.operator.int(OptionField::Padding);
+    call.operator.is_same().ok_or_else(|| broken(format!("unknown padding {padding}")))
 }

@@ -1,18 +1,20 @@
-//! Models of one operator that our writer makes, and what they are given: in floats, in int8, and mixed.
+//! Single-operator models with inputs for the reference tests: float, int8 and mixed.
 
-use systole_base::rng::Stream;
+use systole_base::rng::RandomStream;
 use systole_base::{DType, Literal};
-use systole_tflite::{Activation, Field, Model, Op, Operator, Quantization, Tensor};
+use systole_tflite::{
+    FusedActivation, OptionField, TfliteModel, TfliteOp, TfliteOperator, TfliteQuantization, TfliteTensor,
+};
 
-/// A model of one operator, and what it is given.
+/// A model of one operator, and its inputs.
 pub struct Case {
     pub name: String,
-    pub model: Model,
+    pub model: TfliteModel,
     pub inputs: Vec<Literal>,
 }
 
-/// Draws constants, scales and inputs.
-struct Draw(Stream);
+/// Generates random constants, scales and inputs.
+struct Draw(RandomStream);
 
 impl Draw {
     fn ints(&mut self, shape: &[usize]) -> Literal {
@@ -26,14 +28,14 @@ impl Draw {
         Literal::from_slice(shape, &(0..n).map(|_| self.0.range(-3.0, 3.0)).collect::<Vec<f32>>()).unwrap()
     }
 
-    /// From 0.005 to 0.1, and any zero point.
-    fn scheme(&mut self) -> Quantization {
+    /// Returns a scale from 0.005 to 0.1, and any zero point.
+    fn scheme(&mut self) -> TfliteQuantization {
         let zero = self.0.below(256) as i32 - 128;
-        Quantization::per_tensor(self.0.range(0.005, 0.1), zero)
+        TfliteQuantization::per_tensor(self.0.range(0.005, 0.1), zero)
     }
 }
 
-/// What an operand is.
+/// Kind of operand.
 enum Kind {
     Given,
     Weights { dimension: Option<usize> },
@@ -41,7 +43,7 @@ enum Kind {
     Ints(Vec<i32>),
 }
 
-/// What the steps of a bias follow from.
+/// Scales that determine a bias's scale.
 #[derive(Default)]
 struct Scales {
     input: f32,
@@ -50,27 +52,31 @@ struct Scales {
 
 struct Builder {
     draw: Draw,
-    model: Model,
+    model: TfliteModel,
     inputs: Vec<Literal>,
 }
 
 impl Builder {
     fn new(seed: u64) -> Builder {
-        Builder { draw: Draw(Stream::new(seed, 7, 0)), model: Model::default(), inputs: Vec::new() }
+        Builder {
+            draw: Draw(RandomStream::new(seed, 7, 0)),
+            model: TfliteModel::default(),
+            inputs: Vec::new(),
+        }
     }
 
-    fn add(&mut self, t: Tensor) -> usize {
+    fn add(&mut self, t: TfliteTensor) -> usize {
         self.model.tensors.push(t);
         self.model.tensors.len() - 1
     }
 
-    fn given(&mut self, shape: &[usize], float: bool, scheme: Option<Quantization>) -> usize {
+    fn given(&mut self, shape: &[usize], float: bool, scheme: Option<TfliteQuantization>) -> usize {
         let name = format!("x{}", self.inputs.len());
         let (t, x) = match float {
-            true => (Tensor::new(name, shape, DType::F32), self.draw.floats(shape)),
+            true => (TfliteTensor::new(name, shape, DType::F32), self.draw.floats(shape)),
             false => {
                 let scheme = scheme.unwrap_or_else(|| self.draw.scheme());
-                (Tensor::new(name, shape, DType::I8).quantized(scheme), self.draw.ints(shape))
+                (TfliteTensor::new(name, shape, DType::I8).quantized(scheme), self.draw.ints(shape))
             }
         };
         let i = self.add(t);
@@ -88,11 +94,11 @@ impl Builder {
             }
             (Kind::Ints(list), _) => {
                 let data = Literal::from_slice(shape, &list).unwrap();
-                self.add(Tensor::constant("list", data))
+                self.add(TfliteTensor::constant("list", data))
             }
             (Kind::Weights { .. } | Kind::Bias, true) => {
                 let data = self.draw.floats(shape);
-                self.add(Tensor::constant("w", data))
+                self.add(TfliteTensor::constant("w", data))
             }
             (Kind::Weights { dimension }, false) => {
                 let n: usize = shape.iter().product();
@@ -101,24 +107,24 @@ impl Builder {
                 let q = match dimension {
                     Some(d) => {
                         let of: Vec<f32> = (0..shape[d]).map(|_| self.draw.0.range(0.002, 0.02)).collect();
-                        Quantization::per_channel(of, d)
+                        TfliteQuantization::per_channel(of, d)
                     }
-                    None => Quantization::per_tensor(self.draw.0.range(0.002, 0.02), 0),
+                    None => TfliteQuantization::per_tensor(self.draw.0.range(0.002, 0.02), 0),
                 };
                 scales.weights = q.scale.clone();
-                self.add(Tensor::constant("w", data).quantized(q))
+                self.add(TfliteTensor::constant("w", data).quantized(q))
             }
             (Kind::Bias, false) => {
                 let values: Vec<i32> = (0..shape[0]).map(|_| self.draw.0.below(4001) as i32 - 2000).collect();
                 let data = Literal::from_slice(shape, &values).unwrap();
                 let sums = scales.weights.iter().map(|s| s * scales.input).collect();
-                let q = Quantization::per_channel(sums, 0);
-                self.add(Tensor::constant("bias", data).quantized(q))
+                let q = TfliteQuantization::per_channel(sums, 0);
+                self.add(TfliteTensor::constant("bias", data).quantized(q))
             }
         }
     }
 
-    fn finish(mut self, name: &str, o: Operator, output: Tensor) -> Case {
+    fn finish(mut self, name: &str, o: TfliteOperator, output: TfliteTensor) -> Case {
         let y = self.add(output);
         let mut o = o;
         o.outputs = vec![y];
@@ -128,14 +134,14 @@ impl Builder {
     }
 }
 
-/// An operator on drawn operands.
+/// Returns an operator with random operands.
 fn case(
     seed: u64,
     name: &str,
     operands: Vec<(Kind, &[usize])>,
     output: &[usize],
     scheme: Scheme,
-    o: Operator,
+    o: TfliteOperator,
 ) -> Case {
     let float = matches!(scheme, Scheme::Float);
     let mut b = Builder::new(seed);
@@ -146,15 +152,15 @@ fn case(
     let mut o = o;
     o.inputs = inputs;
     let first = b.model.inputs.first().and_then(|&i| b.model.tensors[i].quantization.clone());
-    let y = Tensor::new("y", output, if float { DType::F32 } else { DType::I8 });
+    let y = TfliteTensor::new("y", output, if float { DType::F32 } else { DType::I8 });
     let y = match scheme {
         Scheme::Float => y,
         Scheme::Same => y.quantized(first.unwrap()),
         Scheme::Wide(scale) => {
             let zero = b.draw.scheme().zero_point[0] as i32 / 4;
-            y.quantized(Quantization::per_tensor(scale, zero))
+            y.quantized(TfliteQuantization::per_tensor(scale, zero))
         }
-        Scheme::Fixed(scale, zero) => y.quantized(Quantization::per_tensor(scale, zero)),
+        Scheme::Fixed(scale, zero) => y.quantized(TfliteQuantization::per_tensor(scale, zero)),
     };
     b.finish(name, o, y)
 }
@@ -167,19 +173,19 @@ enum Scheme {
     Fixed(f32, i32),
 }
 
-fn op(op: Op) -> Operator {
-    Operator::new(op, [], [])
+fn op(op: TfliteOp) -> TfliteOperator {
+    TfliteOperator::new(op, [], [])
 }
 
-fn conv(of: Op, valid: bool, stride: usize, act: Activation) -> Operator {
+fn conv(of: TfliteOp, valid: bool, stride: usize, act: FusedActivation) -> TfliteOperator {
     op(of)
-        .with(Field::Padding, f64::from(u8::from(valid)))
-        .with(Field::StrideH, stride as f64)
-        .with(Field::StrideW, stride as f64)
-        .with(Field::Activation, act.code())
+        .with(OptionField::Padding, f64::from(u8::from(valid)))
+        .with(OptionField::StrideH, stride as f64)
+        .with(OptionField::StrideW, stride as f64)
+        .with(OptionField::Activation, act.code())
 }
 
-/// All of them.
+/// Returns all cases.
 pub fn cases() -> Vec<Case> {
     let mut all = Vec::new();
     for float in [false, true] {
@@ -200,37 +206,38 @@ fn windows(all: &mut Vec<Case>, float: bool) {
     let same = if float { Scheme::Float } else { Scheme::Same };
     let t = if float { "float" } else { "int8" };
     let mut add =
-        |name: &str, operands: Vec<(Kind, &[usize])>, output: &[usize], scheme: Scheme, o: Operator| {
+        |name: &str, operands: Vec<(Kind, &[usize])>, output: &[usize], scheme: Scheme, o: TfliteOperator| {
             let seed = all.len() as u64;
             all.push(case(seed, &format!("{name}_{t}"), operands, output, scheme, o));
         };
     let per = |d: usize| Weights { dimension: Some(d) };
     let none = Weights { dimension: None };
-    let relu = Activation::Relu;
+    let relu = FusedActivation::Relu;
     let x: &[usize] = &[1, 9, 7, 5];
     add(
         "conv_same",
         vec![(Given, x), (per(0), &[8, 3, 3, 5]), (Bias, &[8])],
         &[1, 9, 7, 8],
         wide(0.09),
-        conv(Op::Conv2D, false, 1, relu),
+        conv(TfliteOp::Conv2D, false, 1, relu),
     );
     add(
         "conv_stride",
         vec![(Given, x), (per(0), &[6, 3, 2, 5]), (Bias, &[6])],
         &[1, 5, 4, 6],
         wide(0.2),
-        conv(Op::Conv2D, false, 2, Activation::Relu6),
+        conv(TfliteOp::Conv2D, false, 2, FusedActivation::Relu6),
     );
     add(
         "conv_valid",
         vec![(Given, x), (none, &[4, 2, 3, 5]), (Bias, &[4])],
         &[1, 8, 5, 4],
         wide(0.1),
-        conv(Op::Conv2D, true, 1, Activation::None),
+        conv(TfliteOp::Conv2D, true, 1, FusedActivation::None),
     );
-    let dilated =
-        conv(Op::Conv2D, true, 1, Activation::None).with(Field::DilationH, 2.0).with(Field::DilationW, 3.0);
+    let dilated = conv(TfliteOp::Conv2D, true, 1, FusedActivation::None)
+        .with(OptionField::DilationH, 2.0)
+        .with(OptionField::DilationW, 3.0);
     add(
         "conv_dilated",
         vec![(Given, x), (per(0), &[3, 3, 2, 5]), (Bias, &[3])],
@@ -243,73 +250,75 @@ fn windows(all: &mut Vec<Case>, float: bool) {
         vec![(Given, &[1, 6, 6, 6]), (per(0), &[9, 3, 3, 2]), (Bias, &[9])],
         &[1, 6, 6, 9],
         wide(0.07),
-        conv(Op::Conv2D, false, 1, relu),
+        conv(TfliteOp::Conv2D, false, 1, relu),
     );
     add(
         "conv_1x1",
         vec![(Given, &[1, 5, 5, 33]), (per(0), &[17, 1, 1, 33]), (Bias, &[17])],
         &[1, 5, 5, 17],
         wide(0.11),
-        conv(Op::Conv2D, false, 1, Activation::ReluN1To1),
+        conv(TfliteOp::Conv2D, false, 1, FusedActivation::ReluN1To1),
     );
-    let m = |n: f64, o: Operator| o.with(Field::DepthMultiplier, n);
+    let m = |n: f64, o: TfliteOperator| o.with(OptionField::DepthMultiplier, n);
     add(
         "depthwise",
         vec![(Given, x), (per(3), &[1, 3, 3, 10]), (Bias, &[10])],
         &[1, 5, 4, 10],
         wide(0.05),
-        m(2.0, conv(Op::DepthwiseConv2D, false, 2, relu)),
+        m(2.0, conv(TfliteOp::DepthwiseConv2D, false, 2, relu)),
     );
     add(
         "depthwise_one",
         vec![(Given, x), (per(3), &[1, 3, 3, 5]), (Bias, &[5])],
         &[1, 7, 5, 5],
         wide(0.05),
-        m(1.0, conv(Op::DepthwiseConv2D, true, 1, Activation::Relu6)),
+        m(1.0, conv(TfliteOp::DepthwiseConv2D, true, 1, FusedActivation::Relu6)),
     );
     add(
         "transpose_conv",
         vec![(Ints(vec![1, 12, 10, 3]), &[4]), (per(0), &[3, 3, 3, 4]), (Given, &[1, 6, 5, 4]), (Bias, &[3])],
         &[1, 12, 10, 3],
         wide(0.08),
-        conv(Op::TransposeConv, false, 2, Activation::None),
+        conv(TfliteOp::TransposeConv, false, 2, FusedActivation::None),
     );
     add(
         "transpose_conv_valid",
         vec![(Ints(vec![1, 13, 11, 3]), &[4]), (per(0), &[3, 3, 3, 4]), (Given, &[1, 6, 5, 4]), (Bias, &[3])],
         &[1, 13, 11, 3],
         wide(0.08),
-        conv(Op::TransposeConv, true, 2, relu),
+        conv(TfliteOp::TransposeConv, true, 2, relu),
     );
     add(
         "dense",
         vec![(Given, &[3, 40]), (none_again(), &[12, 40]), (Bias, &[12])],
         &[3, 12],
         wide(0.15),
-        op(Op::FullyConnected).with(Field::Activation, relu.code()),
+        op(TfliteOp::FullyConnected).with(OptionField::Activation, relu.code()),
     );
     add(
         "dense_per_channel",
         vec![(Given, &[1, 64]), (per(0), &[10, 64]), (Bias, &[10])],
         &[1, 10],
         wide(0.15),
-        op(Op::FullyConnected),
+        op(TfliteOp::FullyConnected),
     );
     add(
         "dense_kept",
         vec![(Given, &[1, 4, 16]), (none_again(), &[6, 16]), (Bias, &[6])],
         &[1, 4, 6],
         wide(0.15),
-        op(Op::FullyConnected).with(Field::KeepNumDims, 1.0),
+        op(TfliteOp::FullyConnected).with(OptionField::KeepNumDims, 1.0),
     );
-    let pool = |of: Op, valid: bool, s: usize, k: usize| {
-        conv(of, valid, s, Activation::None).with(Field::FilterH, k as f64).with(Field::FilterW, k as f64)
+    let pool = |of: TfliteOp, valid: bool, s: usize, k: usize| {
+        conv(of, valid, s, FusedActivation::None)
+            .with(OptionField::FilterH, k as f64)
+            .with(OptionField::FilterW, k as f64)
     };
-    for (name, of) in [("average", Op::AveragePool2D), ("max", Op::MaxPool2D)] {
+    for (name, of) in [("average", TfliteOp::AveragePool2D), ("max", TfliteOp::MaxPool2D)] {
         add(&format!("{name}_pool"), vec![(Given, x)], &[1, 4, 3, 5], same, pool(of, true, 2, 2));
         add(&format!("{name}_pool_same"), vec![(Given, x)], &[1, 5, 4, 5], same, pool(of, false, 2, 3));
     }
-    let relu_pool = pool(Op::AveragePool2D, true, 2, 2).with(Field::Activation, relu.code());
+    let relu_pool = pool(TfliteOp::AveragePool2D, true, 2, 2).with(OptionField::Activation, relu.code());
     add("average_pool_relu", vec![(Given, x)], &[1, 4, 3, 5], same, relu_pool);
 }
 
@@ -323,48 +332,66 @@ fn arithmetic(all: &mut Vec<Case>, float: bool) {
     let same = if float { Scheme::Float } else { Scheme::Same };
     let t = if float { "float" } else { "int8" };
     let mut add =
-        |name: &str, operands: Vec<(Kind, &[usize])>, output: &[usize], scheme: Scheme, o: Operator| {
+        |name: &str, operands: Vec<(Kind, &[usize])>, output: &[usize], scheme: Scheme, o: TfliteOperator| {
             let seed = 100 + all.len() as u64;
             all.push(case(seed, &format!("{name}_{t}"), operands, output, scheme, o));
         };
     let x: &[usize] = &[1, 6, 5, 4];
-    let relu = Activation::Relu.code();
-    add("add", vec![(Given, x), (Given, x)], x, free, op(Op::Add));
-    add("add_relu", vec![(Given, x), (Given, x)], x, free, op(Op::Add).with(Field::Activation, relu));
-    add("add_channels", vec![(Given, x), (Given, &[4])], x, free, op(Op::Add));
-    add("add_both", vec![(Given, &[1, 6, 1, 4]), (Given, &[1, 1, 5, 1])], x, free, op(Op::Add));
-    add("sub", vec![(Given, x), (Given, x)], x, free, op(Op::Sub));
-    add("sub_rows", vec![(Given, &[1, 1, 5, 4]), (Given, x)], x, free, op(Op::Sub));
-    add("mul", vec![(Given, x), (Given, x)], x, free, op(Op::Mul));
+    let relu = FusedActivation::Relu.code();
+    add("add", vec![(Given, x), (Given, x)], x, free, op(TfliteOp::Add));
+    add(
+        "add_relu",
+        vec![(Given, x), (Given, x)],
+        x,
+        free,
+        op(TfliteOp::Add).with(OptionField::Activation, relu),
+    );
+    add("add_channels", vec![(Given, x), (Given, &[4])], x, free, op(TfliteOp::Add));
+    add("add_both", vec![(Given, &[1, 6, 1, 4]), (Given, &[1, 1, 5, 1])], x, free, op(TfliteOp::Add));
+    add("sub", vec![(Given, x), (Given, x)], x, free, op(TfliteOp::Sub));
+    add("sub_rows", vec![(Given, &[1, 1, 5, 4]), (Given, x)], x, free, op(TfliteOp::Sub));
+    add("mul", vec![(Given, x), (Given, x)], x, free, op(TfliteOp::Mul));
     add(
         "mul_channels",
         vec![(Given, x), (Given, &[1, 1, 1, 4])],
         x,
         free,
-        op(Op::Mul).with(Field::Activation, Activation::Relu6.code()),
+        op(TfliteOp::Mul).with(OptionField::Activation, FusedActivation::Relu6.code()),
     );
-    add("squared_difference", vec![(Given, x), (Given, x)], x, free, op(Op::SquaredDifference));
-    add("maximum", vec![(Given, x), (Given, x)], x, same, op(Op::Maximum));
-    add("minimum", vec![(Given, x), (Given, &[4])], x, same, op(Op::Minimum));
-    add("prelu", vec![(Given, x), (Given, &[1, 1, 4])], x, free, op(Op::Prelu));
-    let kept = |k: f64, of: Op| op(of).with(Field::KeepDims, k);
-    add("mean", vec![(Given, x), (Ints(vec![1, 2]), &[2])], &[1, 4], free, kept(0.0, Op::Mean));
-    add("mean_kept", vec![(Given, x), (Ints(vec![-1]), &[1])], &[1, 6, 5, 1], free, kept(1.0, Op::Mean));
-    add("mean_rows", vec![(Given, x), (Ints(vec![1]), &[1])], &[1, 5, 4], free, kept(0.0, Op::Mean));
-    add("reduce_max", vec![(Given, x), (Ints(vec![2]), &[1])], &[1, 6, 4], same, kept(0.0, Op::ReduceMax));
+    add("squared_difference", vec![(Given, x), (Given, x)], x, free, op(TfliteOp::SquaredDifference));
+    add("maximum", vec![(Given, x), (Given, x)], x, same, op(TfliteOp::Maximum));
+    add("minimum", vec![(Given, x), (Given, &[4])], x, same, op(TfliteOp::Minimum));
+    add("prelu", vec![(Given, x), (Given, &[1, 1, 4])], x, free, op(TfliteOp::Prelu));
+    let kept = |k: f64, of: TfliteOp| op(of).with(OptionField::KeepDims, k);
+    add("mean", vec![(Given, x), (Ints(vec![1, 2]), &[2])], &[1, 4], free, kept(0.0, TfliteOp::Mean));
+    add(
+        "mean_kept",
+        vec![(Given, x), (Ints(vec![-1]), &[1])],
+        &[1, 6, 5, 1],
+        free,
+        kept(1.0, TfliteOp::Mean),
+    );
+    add("mean_rows", vec![(Given, x), (Ints(vec![1]), &[1])], &[1, 5, 4], free, kept(0.0, TfliteOp::Mean));
+    add(
+        "reduce_max",
+        vec![(Given, x), (Ints(vec![2]), &[1])],
+        &[1, 6, 4],
+        same,
+        kept(0.0, TfliteOp::ReduceMax),
+    );
     add(
         "batch_matmul",
         vec![(Given, &[2, 5, 7]), (Given, &[2, 7, 6])],
         &[2, 5, 6],
         if float { free } else { Scheme::Wide(0.5) },
-        op(Op::BatchMatmul),
+        op(TfliteOp::BatchMatmul),
     );
     add(
         "batch_matmul_turned",
         vec![(Given, &[1, 2, 5, 7]), (Given, &[1, 2, 6, 7])],
         &[1, 2, 5, 6],
         if float { free } else { Scheme::Wide(0.5) },
-        op(Op::BatchMatmul).with(Field::AdjY, 1.0),
+        op(TfliteOp::BatchMatmul).with(OptionField::AdjY, 1.0),
     );
     let fixed = |s: f32, z: i32| if float { Scheme::Float } else { Scheme::Fixed(s, z) };
     add(
@@ -372,14 +399,14 @@ fn arithmetic(all: &mut Vec<Case>, float: bool) {
         vec![(Given, &[3, 10])],
         &[3, 10],
         fixed(1.0 / 256.0, -128),
-        op(Op::Softmax).with(Field::Beta, 1.0),
+        op(TfliteOp::Softmax).with(OptionField::Beta, 1.0),
     );
     add(
         "softmax_wide",
         vec![(Given, &[2, 300])],
         &[2, 300],
         fixed(1.0 / 256.0, -128),
-        op(Op::Softmax).with(Field::Beta, 0.5),
+        op(TfliteOp::Softmax).with(OptionField::Beta, 0.5),
     );
 }
 
@@ -387,7 +414,7 @@ fn shapes(all: &mut Vec<Case>, float: bool) {
     use Kind::{Given, Ints};
     let same = if float { Scheme::Float } else { Scheme::Same };
     let t = if float { "float" } else { "int8" };
-    let mut add = |name: &str, operands: Vec<(Kind, &[usize])>, output: &[usize], o: Operator| {
+    let mut add = |name: &str, operands: Vec<(Kind, &[usize])>, output: &[usize], o: TfliteOperator| {
         let seed = 200 + all.len() as u64;
         all.push(case(seed, &format!("{name}_{t}"), operands, output, same, o));
     };
@@ -396,24 +423,35 @@ fn shapes(all: &mut Vec<Case>, float: bool) {
         "reshape",
         vec![(Given, x), (Ints(vec![1, 192]), &[2])],
         &[1, 192],
-        op(Op::Reshape).with_list(Field::NewShape, vec![1, 192]),
+        op(TfliteOp::Reshape).with_list(OptionField::NewShape, vec![1, 192]),
     );
     add(
         "squeeze",
         vec![(Given, &[1, 1, 6, 4])],
         &[1, 6, 4],
-        op(Op::Squeeze).with_list(Field::SqueezeDims, vec![1]),
+        op(TfliteOp::Squeeze).with_list(OptionField::SqueezeDims, vec![1]),
     );
-    add("expand_dims", vec![(Given, &[2, 3]), (Ints(vec![1]), &[])], &[2, 1, 3], op(Op::ExpandDims));
-    add("pad", vec![(Given, x), (Ints(vec![0, 0, 1, 2, 3, 0, 0, 0]), &[4, 2])], &[1, 9, 7, 8], op(Op::Pad));
-    add("transpose", vec![(Given, x), (Ints(vec![0, 3, 1, 2]), &[4])], &[1, 8, 6, 4], op(Op::Transpose));
+    add("expand_dims", vec![(Given, &[2, 3]), (Ints(vec![1]), &[])], &[2, 1, 3], op(TfliteOp::ExpandDims));
+    add(
+        "pad",
+        vec![(Given, x), (Ints(vec![0, 0, 1, 2, 3, 0, 0, 0]), &[4, 2])],
+        &[1, 9, 7, 8],
+        op(TfliteOp::Pad),
+    );
+    add(
+        "transpose",
+        vec![(Given, x), (Ints(vec![0, 3, 1, 2]), &[4])],
+        &[1, 8, 6, 4],
+        op(TfliteOp::Transpose),
+    );
     add(
         "slice",
         vec![(Given, x), (Ints(vec![0, 1, 2, 0]), &[4]), (Ints(vec![1, 3, -1, 8]), &[4])],
         &[1, 3, 2, 8],
-        op(Op::Slice),
+        op(TfliteOp::Slice),
     );
-    let strided = op(Op::StridedSlice).with(Field::BeginMask, 1.0).with(Field::EndMask, 9.0);
+    let strided =
+        op(TfliteOp::StridedSlice).with(OptionField::BeginMask, 1.0).with(OptionField::EndMask, 9.0);
     add(
         "strided_slice",
         vec![
@@ -429,14 +467,28 @@ fn shapes(all: &mut Vec<Case>, float: bool) {
         "gather",
         vec![(Given, x), (Ints(vec![3, 0, 3]), &[3])],
         &[1, 6, 3, 8],
-        op(Op::Gather).with(Field::Axis, 2.0),
+        op(TfliteOp::Gather).with(OptionField::Axis, 2.0),
     );
-    add("space_to_depth", vec![(Given, x)], &[1, 3, 2, 32], op(Op::SpaceToDepth).with(Field::BlockSize, 2.0));
-    add("depth_to_space", vec![(Given, x)], &[1, 12, 8, 2], op(Op::DepthToSpace).with(Field::BlockSize, 2.0));
-    for (name, of) in [("resize_nearest", Op::ResizeNearest), ("resize_bilinear", Op::ResizeBilinear)] {
-        for (kind, field) in
-            [("", None), ("_half", Some(Field::HalfPixelCenters)), ("_corners", Some(Field::AlignCorners))]
-        {
+    add(
+        "space_to_depth",
+        vec![(Given, x)],
+        &[1, 3, 2, 32],
+        op(TfliteOp::SpaceToDepth).with(OptionField::BlockSize, 2.0),
+    );
+    add(
+        "depth_to_space",
+        vec![(Given, x)],
+        &[1, 12, 8, 2],
+        op(TfliteOp::DepthToSpace).with(OptionField::BlockSize, 2.0),
+    );
+    for (name, of) in
+        [("resize_nearest", TfliteOp::ResizeNearest), ("resize_bilinear", TfliteOp::ResizeBilinear)]
+    {
+        for (kind, field) in [
+            ("", None),
+            ("_half", Some(OptionField::HalfPixelCenters)),
+            ("_corners", Some(OptionField::AlignCorners)),
+        ] {
             let o = field.map_or(op(of), |f| op(of).with(f, 1.0));
             add(&format!("{name}{kind}"), vec![(Given, x), (Ints(vec![9, 11]), &[2])], &[1, 9, 11, 8], o);
         }
@@ -445,111 +497,114 @@ fn shapes(all: &mut Vec<Case>, float: bool) {
         "broadcast_to",
         vec![(Given, &[1, 1, 4]), (Ints(vec![2, 3, 4]), &[3])],
         &[2, 3, 4],
-        op(Op::BroadcastTo),
+        op(TfliteOp::BroadcastTo),
     );
 }
 
-/// Floats on weights of int8.
+/// Adds cases of floats with int8 weights.
 fn hybrid(all: &mut Vec<Case>) {
-    let mut add = |name: &str, shapes: [&[usize]; 3], output: &[usize], per: Option<usize>, o: Operator| {
-        let mut b = Builder::new(300 + all.len() as u64);
-        let mut scales = Scales { input: 1.0, weights: Vec::new() };
-        let x = b.given(shapes[0], true, None);
-        let w = b.operand(Kind::Weights { dimension: per }, shapes[1], false, &mut scales);
-        let bias = b.operand(Kind::Bias, shapes[2], true, &mut scales);
-        let mut o = o;
-        o.inputs = vec![Some(x), Some(w), Some(bias)];
-        all.push(b.finish(name, o, Tensor::new("y", output, DType::F32)));
-    };
-    let act = Activation::Relu;
-    add("dense_hybrid", [&[3, 40], &[12, 40], &[12]], &[3, 12], None, op(Op::FullyConnected));
+    let mut add =
+        |name: &str, shapes: [&[usize]; 3], output: &[usize], per: Option<usize>, o: TfliteOperator| {
+            let mut b = Builder::new(300 + all.len() as u64);
+            let mut scales = Scales { input: 1.0, weights: Vec::new() };
+            let x = b.given(shapes[0], true, None);
+            let w = b.operand(Kind::Weights { dimension: per }, shapes[1], false, &mut scales);
+            let bias = b.operand(Kind::Bias, shapes[2], true, &mut scales);
+            let mut o = o;
+            o.inputs = vec![Some(x), Some(w), Some(bias)];
+            all.push(b.finish(name, o, TfliteTensor::new("y", output, DType::F32)));
+        };
+    let act = FusedActivation::Relu;
+    add("dense_hybrid", [&[3, 40], &[12, 40], &[12]], &[3, 12], None, op(TfliteOp::FullyConnected));
     add(
         "conv_hybrid",
         [&[1, 7, 6, 5], &[8, 3, 3, 5], &[8]],
         &[1, 7, 6, 8],
         Some(0),
-        conv(Op::Conv2D, false, 1, act),
+        conv(TfliteOp::Conv2D, false, 1, act),
     );
-    let depthwise = conv(Op::DepthwiseConv2D, false, 1, act).with(Field::DepthMultiplier, 1.0);
+    let depthwise = conv(TfliteOp::DepthwiseConv2D, false, 1, act).with(OptionField::DepthMultiplier, 1.0);
     add("depthwise_hybrid", [&[1, 7, 6, 5], &[1, 3, 3, 5], &[5]], &[1, 7, 6, 5], Some(3), depthwise);
 }
 
-/// An operator over all 256 integers.
-fn every(op: Operator, name: &str, x: Quantization, y: Quantization) -> Case {
+/// Returns an operator over all 256 integers.
+fn every(op: TfliteOperator, name: &str, x: TfliteQuantization, y: TfliteQuantization) -> Case {
     let values: Vec<i8> = (-128..=127).collect();
     let shape = [1, 256];
-    let tensor = |n: &str, q: &Quantization| Tensor::new(n, shape, DType::I8).quantized(q.clone());
+    let tensor =
+        |n: &str, q: &TfliteQuantization| TfliteTensor::new(n, shape, DType::I8).quantized(q.clone());
     let mut o = op;
     (o.inputs, o.outputs) = (vec![Some(0)], vec![1]);
-    let model = Model {
+    let model = TfliteModel {
         tensors: vec![tensor("x", &x), tensor("y", &y)],
         operators: vec![o],
         inputs: vec![0],
         outputs: vec![1],
-        ..Model::default()
+        ..TfliteModel::default()
     };
     Case { name: name.into(), model, inputs: vec![Literal::from_slice(shape, &values).unwrap()] }
 }
 
 fn tables(all: &mut Vec<Case>) {
-    let q = Quantization::per_tensor;
+    let q = TfliteQuantization::per_tensor;
     for (i, scale) in [0.021, 0.05, 0.1173].into_iter().enumerate() {
         let x = || q(scale, 9 * i as i32 - 7);
-        let mut add =
-            |name: &str, o: Operator, y: Quantization| all.push(every(o, &format!("{name}_{i}"), x(), y));
-        add("logistic", op(Op::Logistic), q(1.0 / 256.0, -128));
-        add("tanh", op(Op::Tanh), q(1.0 / 128.0, 0));
-        add("relu", op(Op::Relu), q(scale * 0.6, -128));
-        add("relu6", op(Op::Relu6), q(0.0235, -128));
-        add("relu_n1", op(Op::ReluN1To1), q(0.01, 4));
-        add("leaky_relu", op(Op::LeakyRelu).with(Field::Alpha, 0.3), q(scale * 0.7, -50));
-        add("hard_swish", op(Op::HardSwish), q(scale * 0.9, -100));
-        add("gelu", op(Op::Gelu), q(scale * 0.8, -100));
-        add("gelu_tanh", op(Op::Gelu).with(Field::Approximate, 1.0), q(scale * 0.8, -100));
-        add("exp", op(Op::Exp), q(scale, -128));
-        add("requantize", op(Op::Quantize), q(scale * 1.37, 11));
+        let mut add = |name: &str, o: TfliteOperator, y: TfliteQuantization| {
+            all.push(every(o, &format!("{name}_{i}"), x(), y))
+        };
+        add("logistic", op(TfliteOp::Logistic), q(1.0 / 256.0, -128));
+        add("tanh", op(TfliteOp::Tanh), q(1.0 / 128.0, 0));
+        add("relu", op(TfliteOp::Relu), q(scale * 0.6, -128));
+        add("relu6", op(TfliteOp::Relu6), q(0.0235, -128));
+        add("relu_n1", op(TfliteOp::ReluN1To1), q(0.01, 4));
+        add("leaky_relu", op(TfliteOp::LeakyRelu).with(OptionField::Alpha, 0.3), q(scale * 0.7, -50));
+        add("hard_swish", op(TfliteOp::HardSwish), q(scale * 0.9, -100));
+        add("gelu", op(TfliteOp::Gelu), q(scale * 0.8, -100));
+        add("gelu_tanh", op(TfliteOp::Gelu).with(OptionField::Approximate, 1.0), q(scale * 0.8, -100));
+        add("exp", op(TfliteOp::Exp), q(scale, -128));
+        add("requantize", op(TfliteOp::Quantize), q(scale * 1.37, 11));
     }
 }
 
 fn conversions(all: &mut Vec<Case>) {
-    let scheme = || Quantization::per_tensor(0.0173, -20);
+    let scheme = || TfliteQuantization::per_tensor(0.0173, -20);
     let shape = [1, 200];
-    let mut draw = Draw(Stream::new(900, 7, 0));
-    let model = |from: Tensor, to: Tensor, of: Op| Model {
+    let mut draw = Draw(RandomStream::new(900, 7, 0));
+    let model = |from: TfliteTensor, to: TfliteTensor, of: TfliteOp| TfliteModel {
         tensors: vec![from, to],
-        operators: vec![Operator::new(of, [0], [1])],
+        operators: vec![TfliteOperator::new(of, [0], [1])],
         inputs: vec![0],
         outputs: vec![1],
-        ..Model::default()
+        ..TfliteModel::default()
     };
-    let float = || Tensor::new("f", shape, DType::F32);
-    let int = || Tensor::new("q", shape, DType::I8).quantized(scheme());
+    let float = || TfliteTensor::new("f", shape, DType::F32);
+    let int = || TfliteTensor::new("q", shape, DType::I8).quantized(scheme());
     all.push(Case {
         name: "quantize".into(),
-        model: model(float(), int(), Op::Quantize),
+        model: model(float(), int(), TfliteOp::Quantize),
         inputs: vec![draw.floats(&shape)],
     });
     all.push(Case {
         name: "dequantize".into(),
-        model: model(int(), float(), Op::Dequantize),
+        model: model(int(), float(), TfliteOp::Dequantize),
         inputs: vec![draw.ints(&shape)],
     });
 }
 
-/// LOG of floats, of which some are negative, and over all integers from 0 on.
+/// Adds LOG of floats, some negative, and of all integers from 0 on.
 fn logarithms(all: &mut Vec<Case>) {
-    let mut draw = Draw(Stream::new(901, 7, 0));
-    let float = |name: &str| Tensor::new(name, [1, 200], DType::F32);
-    let model = Model {
+    let mut draw = Draw(RandomStream::new(901, 7, 0));
+    let float = |name: &str| TfliteTensor::new(name, [1, 200], DType::F32);
+    let model = TfliteModel {
         tensors: vec![float("x"), float("y")],
-        operators: vec![Operator::new(Op::Log, [0], [1])],
+        operators: vec![TfliteOperator::new(TfliteOp::Log, [0], [1])],
         inputs: vec![0],
         outputs: vec![1],
-        ..Model::default()
+        ..TfliteModel::default()
     };
     all.push(Case { name: "log_float".into(), model, inputs: vec![draw.floats(&[1, 200])] });
-    let q = Quantization::per_tensor;
+    let q = TfliteQuantization::per_tensor;
     for (i, (scale, y)) in [(0.02, q(0.05, 97)), (0.1, q(0.02, -3))].into_iter().enumerate() {
-        all.push(every(op(Op::Log), &format!("log_{i}"), q(scale, -128), y));
+        all.push(every(op(TfliteOp::Log), &format!("log_{i}"), q(scale, -128), y));
     }
 }

@@ -1,48 +1,48 @@
-//! The file's bytes, every access checked, with a count of structures that were looked at.
+//! Bounds-checked access to the bytes of an HDF5 file, with a limit on visited structures.
 
 use std::cell::Cell;
 use systole_ir::{Error, ErrorKind, Result};
 
-pub(crate) struct Bytes<'a> {
+pub(crate) struct Hdf5Bytes<'a> {
     bytes: &'a [u8],
-    /// Structures that may still be looked at: a file that refers in circles ends here.
+    /// Remaining number of structures that may be visited; stops circular references.
     fuel: Cell<usize>,
 }
 
 pub(crate) fn wrong(why: &str) -> Error {
-    Error::new(ErrorKind::Data, "this is no whole HDF5 file")
+    Error::new(ErrorKind::Data, "the HDF5 file is invalid or truncated")
         .because(why)
-        .hint("get the file again, or save it anew")
+        .hint("download or save the file again")
 }
 
 pub(crate) fn unoffered(what: &str) -> Error {
-    Error::new(ErrorKind::Data, format!("the HDF5 file has {what}, which is not read"))
-        .hint("save it with h5py's or Keras's defaults, without libver=\"latest\"")
+    Error::new(ErrorKind::Data, format!("the HDF5 file has {what}, which is not supported"))
+        .hint("save it with the defaults of h5py or Keras, without libver=\"latest\"")
 }
 
-impl<'a> Bytes<'a> {
-    pub(crate) fn new(bytes: &'a [u8]) -> Bytes<'a> {
-        Bytes { bytes, fuel: Cell::new(bytes.len() / 4 + 64) }
+impl<'a> Hdf5Bytes<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Hdf5Bytes<'a> {
+        Hdf5Bytes { bytes, fuel: Cell::new(bytes.len() / 4 + 64) }
     }
 
-    /// Counts one structure.
+    /// Counts a visited structure.
     pub(crate) fn visit(&self) -> Result<()> {
         match self.fuel.get().checked_sub(1) {
             Some(left) => {
                 self.fuel.set(left);
                 Ok(())
             }
-            None => Err(wrong("its structures refer to each other in circles")),
+            None => Err(wrong("its structures refer to each other in a cycle")),
         }
     }
 
     pub(crate) fn part(&self, at: usize, length: usize) -> Result<&'a [u8]> {
         at.checked_add(length)
             .and_then(|end| self.bytes.get(at..end))
-            .ok_or_else(|| wrong(&format!("{length} bytes at {at} lie outside of its {}", self.bytes.len())))
+            .ok_or_else(|| wrong(&format!("{length} bytes at {at} exceed its {} bytes", self.bytes.len())))
     }
 
-    /// A little endian number of up to 8 bytes.
+    /// Reads a little-endian integer of up to 8 bytes.
     pub(crate) fn number(&self, at: usize, length: usize) -> Result<u64> {
         Ok(little(self.part(at, length)?))
     }
@@ -51,26 +51,27 @@ impl<'a> Bytes<'a> {
         usize::try_from(self.number(at, length)?).map_err(|_| wrong("a size is too large"))
     }
 
-    /// An address of 8 bytes that lies in the file.
+    /// Reads an 8-byte address inside the file.
     pub(crate) fn address(&self, at: usize) -> Result<usize> {
         let address = self.number(at, 8)?;
         let inside = usize::try_from(address).ok().filter(|a| *a < self.bytes.len());
         inside.ok_or_else(|| {
-            wrong(&format!("address {address:#x} at {at} lies outside of its {} bytes", self.bytes.len()))
+            wrong(&format!("address {address:#x} at {at} exceeds its {} bytes", self.bytes.len()))
         })
     }
 
     pub(crate) fn signature(&self, at: usize, name: &[u8]) -> Result<()> {
         if self.part(at, name.len())? != name {
-            return Err(wrong(&format!("there is no {} at {at}", String::from_utf8_lossy(name))));
+            return Err(wrong(&format!("expected {} at {at}", String::from_utf8_lossy(name))));
         }
         Ok(())
     }
 
-    /// A text that a zero ends, of at most 1,024 bytes.
+    /// Reads a zero-terminated string of at most 1,024 bytes.
     pub(crate) fn text(&self, at: usize) -> Result<String> {
         let rest = self.bytes.get(at..).unwrap_or_default();
-        let end = rest.iter().take(1025).position(|b| *b == 0).ok_or_else(|| wrong("a name does not end"))?;
+        let end =
+            rest.iter().take(1025).position(|b| *b == 0).ok_or_else(|| wrong("a name is not terminated"))?;
         Ok(String::from_utf8_lossy(&rest[..end]).into_owned())
     }
 }

@@ -1,32 +1,32 @@
-//! Arrays and texts: types, shapes, how their bytes lie, filters.
+//! Reads HDF5 datasets and text attributes: datatypes, dataspaces, layouts (contiguous, compact, chunked), filters.
 
-use super::bytes::{Bytes, little, text_of, unoffered, wrong};
-use super::header::{Header, kind};
-use crate::arrays::{self, Budget};
+use super::bytes::{Hdf5Bytes, little, text_of, unoffered, wrong};
+use super::header::{ObjectHeader, kind};
+use crate::arrays::{self, UnpackLimit};
 use flate2::read::ZlibDecoder;
 use std::io::Read;
 use systole_ir::{DType, Literal, Result};
 
 const LEVELS: u64 = 32;
 
-/// What elements are.
+/// Class of an element type.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Kind {
+enum Hdf5Class {
     Number(DType),
-    /// Texts of a fixed length.
+    /// Fixed-length strings.
     Text,
-    /// Texts elsewhere in the file.
+    /// Variable-length strings, stored elsewhere in the file.
     VariableText,
     Other,
 }
 
-struct Type {
-    kind: Kind,
+struct Hdf5Type {
+    kind: Hdf5Class,
     size: usize,
     big: bool,
 }
 
-fn datatype(file: &Bytes<'_>, at: usize) -> Result<Type> {
+fn datatype(file: &Hdf5Bytes<'_>, at: usize) -> Result<Hdf5Type> {
     let (class, bits, size) = (file.number(at, 1)? & 15, file.number(at + 1, 3)?, file.size(at + 4, 4)?);
     let number = match (class, size, bits & 8 != 0) {
         (0, 1, true) => Some(DType::I8),
@@ -45,24 +45,24 @@ fn datatype(file: &Bytes<'_>, at: usize) -> Result<Type> {
         _ => None,
     };
     let kind = match (number, class) {
-        (Some(dtype), _) => Kind::Number(dtype),
-        (None, 3) => Kind::Text,
-        (None, 9) if bits & 15 == 1 => Kind::VariableText,
-        _ => Kind::Other,
+        (Some(dtype), _) => Hdf5Class::Number(dtype),
+        (None, 3) => Hdf5Class::Text,
+        (None, 9) if bits & 15 == 1 => Hdf5Class::VariableText,
+        _ => Hdf5Class::Other,
     };
-    Ok(Type { kind, size, big: class < 2 && bits & 1 == 1 })
+    Ok(Hdf5Type { kind, size, big: class < 2 && bits & 1 == 1 })
 }
 
-/// Sizes; a scalar has none. `None` for a space without elements.
-fn dataspace(file: &Bytes<'_>, at: usize) -> Result<Option<Vec<usize>>> {
+/// Reads dimension sizes; a scalar has none. `None` for a null dataspace.
+fn dataspace(file: &Hdf5Bytes<'_>, at: usize) -> Result<Option<Vec<usize>>> {
     let (version, rank) = (file.number(at, 1)?, file.size(at + 1, 1)?);
     let (start, kind) = match version {
         1 => (at + 8, 1),
         2 => (at + 4, file.number(at + 3, 1)?),
-        _ => return Err(wrong("a shape is of no known version")),
+        _ => return Err(wrong("unknown dataspace version")),
     };
     if rank > 16 {
-        return Err(wrong(&format!("an array of {rank} dimensions")));
+        return Err(wrong(&format!("an array has {rank} dimensions")));
     }
     if kind == 2 {
         return Ok(None);
@@ -70,28 +70,32 @@ fn dataspace(file: &Bytes<'_>, at: usize) -> Result<Option<Vec<usize>>> {
     (0..rank).map(|i| file.size(start + i * 8, 8)).collect::<Result<Vec<_>>>().map(Some)
 }
 
-/// The array of a data set; `None` where its elements are no numbers.
-pub(crate) fn array(file: &Bytes<'_>, header: &Header, budget: &mut Budget) -> Result<Option<Literal>> {
-    let need = |kind, what: &str| header.find(kind).ok_or_else(|| wrong(&format!("an array has no {what}")));
+/// Reads the array of a dataset; `None` if its elements are not numbers.
+pub(crate) fn array(
+    file: &Hdf5Bytes<'_>,
+    header: &ObjectHeader,
+    budget: &mut UnpackLimit,
+) -> Result<Option<Literal>> {
+    let need = |kind, what: &str| header.find(kind).ok_or_else(|| wrong(&format!("a dataset has no {what}")));
     let ty = datatype(file, need(kind::DATATYPE, "type")?.0)?;
     let dims = dataspace(file, need(kind::DATASPACE, "shape")?.0)?;
-    let (Kind::Number(dtype), Some(dims)) = (ty.kind, dims) else { return Ok(None) };
+    let (Hdf5Class::Number(dtype), Some(dims)) = (ty.kind, dims) else { return Ok(None) };
     let total = arrays::bytes_of(dtype, &dims)?;
     let (at, _) = need(kind::LAYOUT, "place")?;
     budget.take(total)?;
     let mut bytes = match layout(file, at, dims.len())? {
-        Layout::Inside(at, length) => {
+        Hdf5Layout::Inside(at, length) => {
             let bytes = file.part(at, length)?;
             bytes.get(..total).ok_or_else(|| wrong("an array is shorter than its shape"))?.to_vec()
         }
-        Layout::Nowhere => vec![0; total],
-        Layout::Chunks { tree, sizes } => {
+        Hdf5Layout::Nowhere => vec![0; total],
+        Hdf5Layout::Chunks { tree, sizes } => {
             let filters = match header.find(kind::FILTERS) {
                 Some((at, _)) => filters(file, at)?,
                 None => Vec::new(),
             };
             let mut out =
-                Chunks { file, dims: &dims, size: ty.size, sizes: &sizes, filters, out: vec![0; total] };
+                Hdf5Chunks { file, dims: &dims, size: ty.size, sizes: &sizes, filters, out: vec![0; total] };
             if let Some(tree) = tree.filter(|_| total > 0) {
                 out.nodes(tree, LEVELS, budget)?;
             }
@@ -104,9 +108,9 @@ pub(crate) fn array(file: &Bytes<'_>, header: &Header, budget: &mut Budget) -> R
     arrays::literal(dtype, &dims, &bytes).map(Some)
 }
 
-enum Layout {
+enum Hdf5Layout {
     Inside(usize, usize),
-    /// Nothing was ever written.
+    /// Not allocated: never written.
     Nowhere,
     Chunks {
         tree: Option<usize>,
@@ -114,64 +118,64 @@ enum Layout {
     },
 }
 
-fn layout(file: &Bytes<'_>, at: usize, rank: usize) -> Result<Layout> {
+fn layout(file: &Hdf5Bytes<'_>, at: usize, rank: usize) -> Result<Hdf5Layout> {
     let place = |at: usize| -> Result<Option<usize>> {
         if file.number(at, 8)? == u64::MAX { Ok(None) } else { file.address(at).map(Some) }
     };
     let sizes = |at: usize| (0..rank).map(|i| file.size(at + i * 4, 4)).collect::<Result<Vec<_>>>();
     let version = file.number(at, 1)?;
     match (version, file.number(at + 1, 1)?) {
-        (3 | 4, 0) => Ok(Layout::Inside(at + 4, file.size(at + 2, 2)?)),
+        (3 | 4, 0) => Ok(Hdf5Layout::Inside(at + 4, file.size(at + 2, 2)?)),
         (3 | 4, 1) => Ok(match place(at + 2)? {
-            Some(to) => Layout::Inside(to, file.size(at + 10, 8)?),
-            None => Layout::Nowhere,
+            Some(to) => Hdf5Layout::Inside(to, file.size(at + 10, 8)?),
+            None => Hdf5Layout::Nowhere,
         }),
         (3, 2) => {
             if file.size(at + 2, 1)? != rank + 1 {
-                return Err(wrong("chunks have another number of dimensions than their array"));
+                return Err(wrong("the rank of a chunk differs from that of its array"));
             }
             let sizes = sizes(at + 11)?;
             if sizes.contains(&0) {
-                return Err(wrong("a chunk holds nothing"));
+                return Err(wrong("a chunk has size 0"));
             }
-            Ok(Layout::Chunks { tree: place(at + 3)?, sizes })
+            Ok(Hdf5Layout::Chunks { tree: place(at + 3)?, sizes })
         }
         (1 | 2, _) => old_layout(file, at, rank, place),
-        (4, 2) => Err(unoffered("chunks as libver=\"latest\" writes them")),
-        _ => Err(unoffered("an array that lies in no known way")),
+        (4, 2) => Err(unoffered("chunks in the format of libver=\"latest\"")),
+        _ => Err(unoffered("an unknown array layout")),
     }
 }
 
 fn old_layout(
-    file: &Bytes<'_>,
+    file: &Hdf5Bytes<'_>,
     at: usize,
     rank: usize,
     place: impl Fn(usize) -> Result<Option<usize>>,
-) -> Result<Layout> {
+) -> Result<Hdf5Layout> {
     let (n, class) = (file.size(at + 1, 1)?, file.number(at + 2, 1)?);
     let numbers = |at: usize, n: usize| (0..n).map(|i| file.size(at + i * 4, 4)).collect::<Result<Vec<_>>>();
     match class {
         1 => Ok(match place(at + 8)? {
             Some(to) => {
                 let bytes = numbers(at + 16, n)?.iter().try_fold(1usize, |all, d| all.checked_mul(*d));
-                // The last number is the size of an element.
-                Layout::Inside(to, bytes.ok_or_else(|| wrong("an array is absurdly large"))?)
+                // The last number is the element size.
+                Hdf5Layout::Inside(to, bytes.ok_or_else(|| wrong("an array is too large"))?)
             }
-            None => Layout::Nowhere,
+            None => Hdf5Layout::Nowhere,
         }),
         2 if n == rank + 1 => {
             let sizes = numbers(at + 16, rank)?;
             if sizes.contains(&0) {
-                return Err(wrong("a chunk holds nothing"));
+                return Err(wrong("a chunk has size 0"));
             }
-            Ok(Layout::Chunks { tree: place(at + 8)?, sizes })
+            Ok(Hdf5Layout::Chunks { tree: place(at + 8)?, sizes })
         }
-        _ => Err(unoffered("an array that lies in no known way")),
+        _ => Err(unoffered("an unknown array layout")),
     }
 }
 
-/// Numbers of the filters, in the order in which they were applied.
-fn filters(file: &Bytes<'_>, at: usize) -> Result<Vec<u64>> {
+/// Reads the filter ids, in the order of application.
+fn filters(file: &Hdf5Bytes<'_>, at: usize) -> Result<Vec<u64>> {
     let (version, n) = (file.number(at, 1)?, file.size(at + 1, 1)?);
     let mut next = at + if version == 1 { 8 } else { 2 };
     let mut found = Vec::new();
@@ -184,15 +188,15 @@ fn filters(file: &Bytes<'_>, at: usize) -> Result<Vec<u64>> {
         next += 4 + if version == 1 { name.next_multiple_of(8) } else { name };
         next += values * 4 + if version == 1 && values % 2 == 1 { 4 } else { 0 };
         if !(1..=3).contains(&id) {
-            return Err(unoffered(&format!("chunks packed by filter {id}")));
+            return Err(unoffered(&format!("chunks compressed by filter {id}")));
         }
         found.push(id);
     }
     Ok(found)
 }
 
-struct Chunks<'a> {
-    file: &'a Bytes<'a>,
+struct Hdf5Chunks<'a> {
+    file: &'a Hdf5Bytes<'a>,
     dims: &'a [usize],
     size: usize,
     sizes: &'a [usize],
@@ -200,15 +204,15 @@ struct Chunks<'a> {
     out: Vec<u8>,
 }
 
-impl Chunks<'_> {
-    fn nodes(&mut self, at: usize, levels: u64, budget: &mut Budget) -> Result<()> {
+impl Hdf5Chunks<'_> {
+    fn nodes(&mut self, at: usize, levels: u64, budget: &mut UnpackLimit) -> Result<()> {
         let file = self.file;
         file.visit()?;
         file.signature(at, b"TREE")?;
         let (kind, level, entries) =
             (file.number(at + 4, 1)?, file.number(at + 5, 1)?, file.size(at + 6, 2)?);
         if kind != 1 || level >= levels {
-            return Err(wrong("an array's tree is none of chunks"));
+            return Err(wrong("the B-tree of an array does not contain chunks"));
         }
         let key = 8 + (self.dims.len() + 1) * 8;
         for i in 0..entries {
@@ -223,17 +227,17 @@ impl Chunks<'_> {
         Ok(())
     }
 
-    fn chunk(&mut self, key: usize, at: usize, budget: &mut Budget) -> Result<()> {
+    fn chunk(&mut self, key: usize, at: usize, budget: &mut UnpackLimit) -> Result<()> {
         let packed = self.file.part(at, self.file.size(key, 4)?)?;
         let skipped = self.file.number(key + 4, 4)?;
         let offsets =
             (0..self.dims.len()).map(|i| self.file.size(key + 8 + i * 8, 8)).collect::<Result<Vec<_>>>()?;
         let bytes = self.sizes.iter().try_fold(self.size, |all, n| all.checked_mul(*n));
-        let bytes = bytes.ok_or_else(|| wrong("a chunk is absurdly large"))?;
+        let bytes = bytes.ok_or_else(|| wrong("a chunk is too large"))?;
         budget.take(bytes)?;
         let data = self.unpacked(packed, skipped, bytes)?;
         if data.len() != bytes {
-            return Err(wrong(&format!("a chunk unpacks to {} bytes, not {bytes}", data.len())));
+            return Err(wrong(&format!("a chunk unpacks to {} bytes, expected {bytes}", data.len())));
         }
         self.place(&data, &offsets)
     }
@@ -247,11 +251,11 @@ impl Chunks<'_> {
             data = match filter {
                 1 => {
                     let mut out = Vec::new();
-                    // Four more for a checksum; one more shows a lie.
+                    // Four more bytes for a checksum; one more to detect excess data.
                     let mut limited = ZlibDecoder::new(&data[..]).take(bytes as u64 + 5);
                     limited
                         .read_to_end(&mut out)
-                        .map_err(|e| wrong(&format!("a chunk cannot be unpacked: {e}")))?;
+                        .map_err(|e| wrong(&format!("cannot decompress a chunk: {e}")))?;
                     out
                 }
                 2 => unshuffled(&data, self.size),
@@ -261,10 +265,10 @@ impl Chunks<'_> {
         Ok(data)
     }
 
-    /// Copies the rows of a chunk that lie in the array.
+    /// Copies the rows of a chunk that are inside the array.
     fn place(&mut self, data: &[u8], offsets: &[usize]) -> Result<()> {
         if offsets.iter().zip(self.dims).any(|(o, d)| o >= d) && !self.dims.is_empty() {
-            return Err(wrong("a chunk lies outside of its array"));
+            return Err(wrong("a chunk is outside its array"));
         }
         let row = self.sizes.last().copied().unwrap_or(1);
         let rank = self.dims.len();
@@ -288,7 +292,7 @@ impl Chunks<'_> {
     }
 }
 
-/// The bytes of elements, whose first bytes came first, then their second ones, …
+/// Reverses the shuffle filter, which groups the first bytes of all elements, then the second, …
 fn unshuffled(data: &[u8], size: usize) -> Vec<u8> {
     let n = data.len() / size.max(1);
     let mut out = data.to_vec();
@@ -298,16 +302,16 @@ fn unshuffled(data: &[u8], size: usize) -> Vec<u8> {
     out
 }
 
-/// Name and texts of an attribute; `None` of one that holds no text.
+/// Reads the name and strings of an attribute; `None` if it is not text.
 pub(crate) fn attribute(
-    file: &Bytes<'_>,
+    file: &Hdf5Bytes<'_>,
     at: usize,
     length: usize,
-    budget: &mut Budget,
+    budget: &mut UnpackLimit,
 ) -> Result<Option<(String, Vec<String>)>> {
     let version = file.number(at, 1)?;
     if !(1..=3).contains(&version) {
-        return Err(wrong("an attribute is of no known version"));
+        return Err(wrong("unknown attribute version"));
     }
     let [name, ty, space] = [2, 4, 6].map(|k| file.size(at + k, 2));
     let padded = |n: usize| if version == 1 { n.next_multiple_of(8) } else { n };
@@ -321,13 +325,13 @@ pub(crate) fn attribute(
     let count = dims.iter().try_fold(1usize, |all, d| all.checked_mul(*d));
     let bytes = count.and_then(|n| n.checked_mul(ty.size)).filter(|n| data + n <= at + length);
     let (Some(count), Some(_)) = (count, bytes) else {
-        return Err(wrong(&format!("attribute {title} leaves its message")));
+        return Err(wrong(&format!("attribute {title} exceeds its message")));
     };
-    let text = |i: usize, budget: &mut Budget| -> Result<String> {
+    let text = |i: usize, budget: &mut UnpackLimit| -> Result<String> {
         file.visit()?;
         let at = data + i * ty.size;
         match ty.kind {
-            Kind::Text => {
+            Hdf5Class::Text => {
                 budget.take(ty.size)?;
                 Ok(text_of(file.part(at, ty.size)?))
             }
@@ -335,7 +339,7 @@ pub(crate) fn attribute(
         }
     };
     match ty.kind {
-        Kind::Text | Kind::VariableText if ty.size > 0 => {
+        Hdf5Class::Text | Hdf5Class::VariableText if ty.size > 0 => {
             let values = (0..count).map(|i| text(i, budget)).collect::<Result<Vec<_>>>()?;
             Ok(Some((title, values)))
         }
@@ -343,8 +347,8 @@ pub(crate) fn attribute(
     }
 }
 
-/// A text in a collection of such: length, address of the collection, number in it.
-fn elsewhere(file: &Bytes<'_>, at: usize, budget: &mut Budget) -> Result<String> {
+/// Reads a string from a global heap: length, address of the heap, index in it.
+fn elsewhere(file: &Hdf5Bytes<'_>, at: usize, budget: &mut UnpackLimit) -> Result<String> {
     let (length, index) = (file.size(at, 4)?, file.number(at + 12, 4)?);
     if length == 0 {
         return Ok(String::new());
@@ -360,7 +364,7 @@ fn elsewhere(file: &Bytes<'_>, at: usize, budget: &mut Budget) -> Result<String>
         let object = usize::try_from(little(&head[8..])).map_err(|_| wrong("a size is too large"))?;
         if little(&head[..2]) == index {
             let bytes = all.get(next + 16..).and_then(|b| b.get(..length.min(object)));
-            return bytes.map(text_of).ok_or_else(|| wrong("a text leaves its collection"));
+            return bytes.map(text_of).ok_or_else(|| wrong("a string exceeds its heap"));
         }
         if little(&head[..2]) == 0 {
             break;
@@ -371,5 +375,5 @@ fn elsewhere(file: &Bytes<'_>, at: usize, budget: &mut Budget) -> Result<String>
             break;
         }
     }
-    Err(wrong(&format!("there is no text {index} in its collection")))
+    Err(wrong(&format!("string {index} is missing in its heap")))
 }

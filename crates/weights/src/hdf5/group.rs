@@ -1,14 +1,14 @@
-//! What a group holds: symbol tables of old groups, link messages of new ones.
+//! Reads the links of an HDF5 group: symbol tables (old groups) and link messages (new groups).
 
-use super::bytes::{Bytes, text_of, unoffered, wrong};
-use super::header::{Header, kind};
+use super::bytes::{Hdf5Bytes, text_of, unoffered, wrong};
+use super::header::{ObjectHeader, kind};
 use systole_ir::Result;
 
-/// Levels of a tree, at most.
+/// Maximum tree depth.
 const LEVELS: u64 = 32;
 
-/// Names and addresses of what lies in a group, in the file's order. Links to other files are left out.
-pub(crate) fn links(file: &Bytes<'_>, header: &Header) -> Result<Vec<(String, usize)>> {
+/// Returns the names and addresses of a group's members, in file order. External links are skipped.
+pub(crate) fn links(file: &Hdf5Bytes<'_>, header: &ObjectHeader) -> Result<Vec<(String, usize)>> {
     let mut found = Vec::new();
     if let Some((at, _)) = header.find(kind::SYMBOLS) {
         let (tree, heap) = (file.address(at)?, file.address(at + 8)?);
@@ -19,7 +19,7 @@ pub(crate) fn links(file: &Bytes<'_>, header: &Header) -> Result<Vec<(String, us
     if let Some((at, _)) = header.find(kind::LINK_INFO) {
         let skip = if file.number(at + 1, 1)? & 1 == 1 { 10 } else { 2 };
         if file.number(at + skip, 8)? != u64::MAX {
-            return Err(unoffered("a group of very many objects as libver=\"latest\" writes it"));
+            return Err(unoffered("a very large group in the format of libver=\"latest\""));
         }
     }
     for &(at, length) in header.all(kind::LINK) {
@@ -28,13 +28,18 @@ pub(crate) fn links(file: &Bytes<'_>, header: &Header) -> Result<Vec<(String, us
     Ok(found)
 }
 
-/// The leaves of a tree of groups.
-fn nodes(file: &Bytes<'_>, at: usize, levels: u64, leaf: &mut dyn FnMut(usize) -> Result<()>) -> Result<()> {
+/// Visits the leaves of a group's B-tree.
+fn nodes(
+    file: &Hdf5Bytes<'_>,
+    at: usize,
+    levels: u64,
+    leaf: &mut dyn FnMut(usize) -> Result<()>,
+) -> Result<()> {
     file.visit()?;
     file.signature(at, b"TREE")?;
     let (kind, level, entries) = (file.number(at + 4, 1)?, file.number(at + 5, 1)?, file.size(at + 6, 2)?);
     if kind != 0 || level >= levels {
-        return Err(wrong("a group's tree is none of groups"));
+        return Err(wrong("the B-tree of a group does not contain groups"));
     }
     for i in 0..entries {
         let child = file.address(at + 24 + 8 + i * 16)?;
@@ -43,7 +48,7 @@ fn nodes(file: &Bytes<'_>, at: usize, levels: u64, leaf: &mut dyn FnMut(usize) -
     Ok(())
 }
 
-fn symbols(file: &Bytes<'_>, at: usize, names: usize, found: &mut Vec<(String, usize)>) -> Result<()> {
+fn symbols(file: &Hdf5Bytes<'_>, at: usize, names: usize, found: &mut Vec<(String, usize)>) -> Result<()> {
     file.visit()?;
     file.signature(at, b"SNOD")?;
     for i in 0..file.size(at + 6, 2)? {
@@ -53,13 +58,14 @@ fn symbols(file: &Bytes<'_>, at: usize, names: usize, found: &mut Vec<(String, u
         if file.number(entry + 16, 4)? == 2 {
             continue;
         }
-        let name = names.checked_add(file.size(entry, 8)?).ok_or_else(|| wrong("a name is nowhere"))?;
+        let name =
+            names.checked_add(file.size(entry, 8)?).ok_or_else(|| wrong("a name's address is invalid"))?;
         found.push((file.text(name)?, file.address(entry + 8)?));
     }
     Ok(())
 }
 
-fn link(file: &Bytes<'_>, at: usize, length: usize) -> Result<Option<(String, usize)>> {
+fn link(file: &Hdf5Bytes<'_>, at: usize, length: usize) -> Result<Option<(String, usize)>> {
     file.visit()?;
     let flags = file.number(at + 1, 1)?;
     let mut next = at + 2;
@@ -77,7 +83,7 @@ fn link(file: &Bytes<'_>, at: usize, length: usize) -> Result<Option<(String, us
         return Ok(None);
     }
     if name > 1024 || next + name + 8 > at + length {
-        return Err(wrong("a link leaves its message"));
+        return Err(wrong("a link exceeds its message"));
     }
     Ok(Some((text_of(file.part(next, name)?), file.address(next + name)?)))
 }

@@ -1,10 +1,10 @@
-//! Object headers: the messages that say what an object is.
+//! Reads HDF5 object headers: the messages that describe an object.
 
-use super::bytes::{Bytes, unoffered, wrong};
+use super::bytes::{Hdf5Bytes, unoffered, wrong};
 use std::collections::HashMap;
 use systole_ir::Result;
 
-/// Kinds of messages.
+/// Message types.
 pub(crate) mod kind {
     pub(crate) const DATASPACE: u64 = 0x01;
     pub(crate) const LINK_INFO: u64 = 0x02;
@@ -18,15 +18,15 @@ pub(crate) mod kind {
     pub(crate) const ATTRIBUTE_INFO: u64 = 0x15;
 }
 
-/// Flags of a message: kept elsewhere, and shared.
+/// Message flag: stored elsewhere and shared.
 const SHARED: u64 = 2;
 
-/// Where the messages of an object lie, by kind.
-pub(crate) struct Header {
+/// Positions of an object's messages, by type.
+pub(crate) struct ObjectHeader {
     messages: HashMap<u64, Vec<(usize, usize)>>,
 }
 
-impl Header {
+impl ObjectHeader {
     pub(crate) fn find(&self, kind: u64) -> Option<(usize, usize)> {
         self.all(kind).first().copied()
     }
@@ -35,19 +35,19 @@ impl Header {
         self.messages.get(&kind).map_or(&[], Vec::as_slice)
     }
 
-    pub(crate) fn read(file: &Bytes<'_>, at: usize) -> Result<Header> {
+    pub(crate) fn read(file: &Hdf5Bytes<'_>, at: usize) -> Result<ObjectHeader> {
         file.visit()?;
-        let mut header = Header { messages: HashMap::new() };
+        let mut header = ObjectHeader { messages: HashMap::new() };
         match file.part(at, 4)? {
             b"OHDR" => header.second(file, at)?,
             [1, ..] => header.first(file, at)?,
-            other => return Err(wrong(&format!("{other:02x?} at {at} begins no object"))),
+            other => return Err(wrong(&format!("expected an object header at {at}, found {other:02x?}"))),
         }
         if let Some((at, _)) = header.find(kind::ATTRIBUTE_INFO) {
-            // Flags, then, with the order of creation, two bytes; the address of a heap or all ones.
+            // Flags, then two bytes if the creation order is tracked; address of a heap, or all ones.
             let skip = if file.number(at + 1, 1)? & 1 == 1 { 4 } else { 2 };
             if file.number(at + skip, 8)? != u64::MAX {
-                return Err(unoffered("very many attributes of one object"));
+                return Err(unoffered("very many attributes on one object"));
             }
         }
         Ok(header)
@@ -56,13 +56,13 @@ impl Header {
     fn add(&mut self, kind: u64, flags: u64, at: usize, length: usize) -> Result<()> {
         let matters = [kind::DATASPACE, kind::DATATYPE, kind::LAYOUT, kind::FILTERS, kind::ATTRIBUTE];
         if flags & SHARED != 0 && matters.contains(&kind) {
-            return Err(unoffered("types that are kept elsewhere and shared"));
+            return Err(unoffered("shared datatypes"));
         }
         self.messages.entry(kind).or_default().push((at, length));
         Ok(())
     }
 
-    fn first(&mut self, file: &Bytes<'_>, at: usize) -> Result<()> {
+    fn first(&mut self, file: &Hdf5Bytes<'_>, at: usize) -> Result<()> {
         let mut left = file.number(at + 2, 2)?;
         let mut blocks = vec![(at + 16, file.size(at + 8, 4)?)];
         while let Some((mut at, length)) = blocks.pop() {
@@ -74,7 +74,7 @@ impl Header {
                 let (kind, length, flags) =
                     (file.number(at, 2)?, file.size(at + 2, 2)?, file.number(at + 4, 1)?);
                 if length > end - at - 8 {
-                    return Err(wrong("a message leaves its header"));
+                    return Err(wrong("a message exceeds its header"));
                 }
                 match kind {
                     kind::CONTINUATION => blocks.push((file.address(at + 8)?, file.size(at + 16, 8)?)),
@@ -86,7 +86,7 @@ impl Header {
         Ok(())
     }
 
-    fn second(&mut self, file: &Bytes<'_>, at: usize) -> Result<()> {
+    fn second(&mut self, file: &Hdf5Bytes<'_>, at: usize) -> Result<()> {
         let flags = file.number(at + 5, 1)?;
         let mut start = at + 6;
         start += if flags & 0x20 != 0 { 16 } else { 0 };
@@ -103,16 +103,16 @@ impl Header {
                     (file.number(at, 1)?, file.size(at + 1, 2)?, file.number(at + 3, 1)?);
                 let body = at + 4 + ordered;
                 if length > end - body {
-                    return Err(wrong("a message leaves its header"));
+                    return Err(wrong("a message exceeds its header"));
                 }
                 match kind {
                     kind::CONTINUATION => {
                         let (to, size) = (file.address(body)?, file.size(body + 8, 8)?);
                         file.signature(to, b"OCHK")?;
-                        // Without the signature and the checksum.
+                        // Without signature and checksum.
                         blocks.push((
                             to + 4,
-                            size.checked_sub(8).ok_or_else(|| wrong("a block is too short"))?,
+                            size.checked_sub(8).ok_or_else(|| wrong("a header block is too short"))?,
                         ));
                     }
                     _ => self.add(kind, flags, body, length)?,

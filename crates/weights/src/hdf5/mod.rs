@@ -1,9 +1,9 @@
-//! HDF5 without C, as far as h5py and Keras use it: superblocks 0 to 3, object headers 1 and 2, groups by symbol tables
-//! and by links, contiguous, compact and chunked data (deflate, shuffle), attributes of text. Not offered: what only
-//! `libver="latest"` writes for large groups and chunks.
+//! HDF5 reader and writer in Rust for the subset that h5py and Keras use: superblocks 0 to 3, object headers 1 and 2,
+//! symbol-table and link groups, contiguous, compact and chunked data (deflate, shuffle), text attributes. Not
+//! supported: large groups and chunks in the `libver="latest"` format.
 //!
-//! Layout: HDF5 File Format Specification, version 3.0. Every read is checked against the file; each structure is visited
-//! a number of times that is bounded by the file's length, and arrays share one budget.
+//! Source: HDF5 File Format Specification, version 3.0. Every access is bounds-checked, the number of visited
+//! structures is limited by the file size, and all arrays share one memory limit.
 
 mod bytes;
 mod data;
@@ -11,62 +11,62 @@ mod group;
 mod header;
 pub(crate) mod write;
 
-use crate::arrays::Budget;
-use bytes::Bytes;
-use header::{Header, kind};
+use crate::arrays::UnpackLimit;
+use bytes::Hdf5Bytes;
+use header::{ObjectHeader, kind};
 use std::collections::HashSet;
 use systole_ir::{Literal, Result};
 
 const SIGNATURE: [u8; 8] = *b"\x89HDF\r\n\x1a\n";
-/// Groups in groups, at most.
+/// Maximum group depth.
 const DEPTH: usize = 32;
-/// Bytes of a path, at most.
+/// Maximum path length in bytes.
 const PATH: usize = 1024;
 
-/// All that a file holds.
+/// Contents of a file.
 #[derive(Debug, Default)]
-pub(crate) struct Tree {
+pub(crate) struct Hdf5Tree {
     /// Arrays by path (`layers/dense/vars/0`), in the order of the groups.
     pub arrays: Vec<(String, Literal)>,
-    /// Texts of attributes: path of the object, name, values.
+    /// Text attributes: path of the object, name, values.
     pub attributes: Vec<(String, String, Vec<String>)>,
 }
 
-impl Tree {
-    /// The texts of an attribute.
+impl Hdf5Tree {
+    /// Returns the strings of an attribute.
     pub(crate) fn attribute(&self, path: &str, name: &str) -> Option<&[String]> {
         let found = self.attributes.iter().find(|(p, n, _)| p == path && n == name);
         found.map(|(_, _, values)| values.as_slice())
     }
 }
 
-/// Whether bytes begin as HDF5.
+/// Whether the bytes start like HDF5.
 pub(crate) fn is_one(bytes: &[u8]) -> bool {
     bytes.starts_with(&SIGNATURE)
 }
 
-/// Reads all arrays and texts, but for groups at the root that `skip` names.
+/// Reads all arrays and text attributes, except root groups named in `skip`.
 ///
 /// # Errors
-/// When the file is damaged, cut, made to fill memory, or uses what is not offered.
-pub(crate) fn read(bytes: &[u8], skip: &[&str]) -> Result<Tree> {
-    let file = Bytes::new(bytes);
+/// If the file is damaged, truncated, malicious, or uses an unsupported feature.
+pub(crate) fn read(bytes: &[u8], skip: &[&str]) -> Result<Hdf5Tree> {
+    let file = Hdf5Bytes::new(bytes);
     let root = root(&file)?;
-    let mut walk = Walk {
+    let mut walk = Hdf5Walk {
         file: &file,
-        budget: Budget::of(bytes.len()),
+        budget: UnpackLimit::of(bytes.len()),
         groups: HashSet::new(),
-        tree: Tree::default(),
+        tree: Hdf5Tree::default(),
         skip,
     };
     walk.object(root, "", DEPTH)?;
     Ok(walk.tree)
 }
 
-/// Where the root's header is.
-fn root(file: &Bytes<'_>) -> Result<usize> {
+/// Returns the address of the root header.
+fn root(file: &Hdf5Bytes<'_>) -> Result<usize> {
     let version = file.number(8, 1)?;
-    // Where the sizes of addresses, the root's address and the file's end stand.
+    // Positions of the address size, the root address and the end of file.
     let (sizes, root, end) = match version {
         0 => (13, 24 + 32 + 8, 40),
         1 => (13, 28 + 32 + 8, 44),
@@ -74,23 +74,23 @@ fn root(file: &Bytes<'_>) -> Result<usize> {
         other => return Err(bytes::unoffered(&format!("superblock version {other}"))),
     };
     if file.number(sizes, 2)? != 0x0808 {
-        return Err(bytes::unoffered("addresses of another size than 8 bytes"));
+        return Err(bytes::unoffered("addresses that do not have 8 bytes"));
     }
     file.part(0, file.size(end, 8)?)?;
     file.address(root)
 }
 
-struct Walk<'a> {
-    file: &'a Bytes<'a>,
-    budget: Budget,
+struct Hdf5Walk<'a> {
+    file: &'a Hdf5Bytes<'a>,
+    budget: UnpackLimit,
     groups: HashSet<usize>,
-    tree: Tree,
+    tree: Hdf5Tree,
     skip: &'a [&'a str],
 }
 
-impl Walk<'_> {
+impl Hdf5Walk<'_> {
     fn object(&mut self, at: usize, path: &str, depth: usize) -> Result<()> {
-        let header = Header::read(self.file, at).map_err(|e| e.at(called(path)))?;
+        let header = ObjectHeader::read(self.file, at).map_err(|e| e.at(called(path)))?;
         self.attributes(&header, path).map_err(|e| e.at(called(path)))?;
         if header.find(kind::LAYOUT).is_some() {
             let value = data::array(self.file, &header, &mut self.budget).map_err(|e| e.at(called(path)))?;
@@ -100,7 +100,7 @@ impl Walk<'_> {
             return Ok(());
         }
         if depth == 0 || !self.groups.insert(at) {
-            let why = if depth == 0 { "groups lie too deep in each other" } else { "a group lies in itself" };
+            let why = if depth == 0 { "groups are nested too deeply" } else { "a group contains itself" };
             return Err(bytes::wrong(why).at(called(path)));
         }
         for (name, target) in group::links(self.file, &header).map_err(|e| e.at(called(path)))? {
@@ -116,7 +116,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn attributes(&mut self, header: &Header, path: &str) -> Result<()> {
+    fn attributes(&mut self, header: &ObjectHeader, path: &str) -> Result<()> {
         for &(at, length) in header.all(kind::ATTRIBUTE) {
             if let Some((name, values)) = data::attribute(self.file, at, length, &mut self.budget)? {
                 self.tree.attributes.push((path.into(), name, values));

@@ -1,23 +1,23 @@
-//! HDF5 files of groups, arrays and texts: superblock 0, headers of version 1, links in the group's header, arrays in one
-//! piece. Every HDF5 library since 1.8 reads them.
+//! Writes HDF5 files with groups, arrays and strings: superblock 0, version 1 headers, links in the group's header,
+//! contiguous arrays. Every HDF5 library since 1.8 reads them.
 
 use super::SIGNATURE;
 use systole_ir::{DType, Literal};
 
-/// A group that is to be written.
+/// A group to write.
 #[derive(Default)]
-pub(crate) struct Group {
-    pub groups: Vec<(String, Group)>,
+pub(crate) struct Hdf5Group {
+    pub groups: Vec<(String, Hdf5Group)>,
     pub arrays: Vec<(String, Literal)>,
     pub attributes: Vec<(String, String)>,
 }
 
-impl Group {
-    /// The group of a path below this one, made where it is not there.
-    pub(crate) fn at(&mut self, path: &str) -> &mut Group {
+impl Hdf5Group {
+    /// Returns the subgroup at a path, creating it if needed.
+    pub(crate) fn at(&mut self, path: &str) -> &mut Hdf5Group {
         let (first, rest) = path.split_once('/').unwrap_or((path, ""));
         let at = self.groups.iter().position(|(name, _)| name == first).unwrap_or_else(|| {
-            self.groups.push((first.into(), Group::default()));
+            self.groups.push((first.into(), Hdf5Group::default()));
             self.groups.len() - 1
         });
         let group = &mut self.groups[at].1;
@@ -28,8 +28,8 @@ impl Group {
 const UNDEFINED: [u8; 8] = [0xff; 8];
 const SUPERBLOCK: usize = 96;
 
-/// The file of a root group.
-pub(crate) fn file(root: &Group) -> Vec<u8> {
+/// Returns the file of a root group.
+pub(crate) fn file(root: &Hdf5Group) -> Vec<u8> {
     let mut out = vec![0; SUPERBLOCK];
     let at = group(&mut out, root);
     let mut head = SIGNATURE.to_vec();
@@ -44,12 +44,12 @@ pub(crate) fn file(root: &Group) -> Vec<u8> {
     out
 }
 
-/// Writes what a group holds, then its header; returns where that is.
-fn group(out: &mut Vec<u8>, of: &Group) -> usize {
+/// Writes a group's members, then its header; returns the header's position.
+fn group(out: &mut Vec<u8>, of: &Hdf5Group) -> usize {
     let mut links = Vec::new();
     links.extend(of.groups.iter().map(|(name, inner)| (name.clone(), group(out, inner))));
     links.extend(of.arrays.iter().map(|(name, value)| (name.clone(), array(out, value))));
-    // Link info: nothing is tracked, no heap, no tree.
+    // Link info: no creation order, no heap, no tree.
     let mut messages = vec![(2u16, [&[0, 0][..], &UNDEFINED, &UNDEFINED].concat()), (0x0a, vec![0, 0])];
     messages.extend(links.iter().map(|(name, at)| (6, link(name, *at))));
     messages.extend(of.attributes.iter().map(|(name, text)| (0x0c, attribute(name, text))));
@@ -57,7 +57,7 @@ fn group(out: &mut Vec<u8>, of: &Group) -> usize {
 }
 
 fn link(name: &str, at: usize) -> Vec<u8> {
-    // Names of up to 2 bytes of length, in UTF-8.
+    // UTF-8 names with a 2-byte length.
     let length = (name.len().min(1024) as u16).to_le_bytes();
     [&[1, 0x11, 1][..], &length, &name.as_bytes()[..name.len().min(1024)], &(at as u64).to_le_bytes()]
         .concat()
@@ -68,11 +68,11 @@ fn padded(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// A scalar of text.
+/// Returns a scalar string attribute.
 fn attribute(name: &str, text: &str) -> Vec<u8> {
     let name = [name.as_bytes(), &[0]].concat();
     let size = (text.len() + 1) as u32;
-    // Ended by a zero, UTF-8.
+    // Zero-terminated, UTF-8.
     let ty = [&[0x13, 0x10, 0, 0][..], &size.to_le_bytes()].concat();
     let space = vec![1, 0, 0, 0, 0, 0, 0, 0];
     let lengths = [name.len() as u16, ty.len() as u16, space.len() as u16].map(u16::to_le_bytes).concat();
@@ -93,7 +93,7 @@ fn array(out: &mut Vec<u8>, value: &Literal) -> usize {
     header(out, &messages)
 }
 
-/// Little endian floats and integers.
+/// Returns the datatype message of little-endian floats and integers.
 fn datatype(dtype: DType) -> Vec<u8> {
     let size = dtype.size() as u32;
     let bits = (size * 8) as u16;
@@ -118,7 +118,7 @@ fn datatype(dtype: DType) -> Vec<u8> {
     out
 }
 
-/// An object header of version 1.
+/// Writes a version 1 object header.
 fn header(out: &mut Vec<u8>, messages: &[(u16, Vec<u8>)]) -> usize {
     let mut body = Vec::new();
     for (kind, data) in messages {

@@ -1,16 +1,16 @@
-//! Keras's description of a model, Sequential or Functional, as our layers.
+//! Converts a Keras model config, Sequential or Functional, to Systole layers.
 
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 use systole_ir::{DType, Error, ErrorKind, Result, ResultExt, TensorType};
-use systole_nn::Lowering;
+use systole_nn::LayerLowering;
 use systole_nn::did_you_mean::nearest;
 use systole_nn::layers::{BuiltIn, LAYER_NAMES, LayerSpec};
 use systole_nn::{Architecture, Symbol};
 
-/// Layers of a model, at most: a slipped digit would take all memory before anything could be said.
+/// Maximum number of layers; prevents memory exhaustion by a typo.
 const MOST: usize = 3000;
-/// Arguments that say nothing about what a layer computes with given weights.
+/// Arguments that do not affect what a layer computes with given weights.
 const IDLE: [&str; 14] = [
     "dtype",
     "seed",
@@ -29,28 +29,28 @@ const IDLE: [&str; 14] = [
 ];
 
 fn wrong(why: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Data, "Keras's description of the model cannot be followed")
+    Error::new(ErrorKind::Data, "cannot convert the Keras model config")
         .because(why)
-        .hint("build the model here (a TOML file with its layers) and give the weights to it with --model")
+        .hint("define the model in a TOML file and pass it with --model")
 }
 
-/// The layers and the types of one sample of each input.
+/// Returns the layers, and the type of one sample of each input.
 ///
 /// # Errors
-/// When a layer is none of ours (names it), or has an argument that cannot be kept.
+/// If a layer is unsupported (names it), or has an unsupported argument.
 pub(crate) fn architecture(model: &Value) -> Result<(Architecture, Vec<TensorType>)> {
     let class = model.get("class_name").and_then(Value::as_str).unwrap_or_default();
     let config = model.get("config").ok_or_else(|| wrong("it has no config"))?;
-    // Keras 2 wrote a Sequential's layers as a bare list.
+    // Keras 2 wrote the layers of a Sequential as a bare list.
     let layers = config.get("layers").or(Some(config)).and_then(Value::as_array);
     let layers = layers.ok_or_else(|| wrong("it has no list of layers"))?;
     if layers.len() > MOST {
-        return Err(wrong(format!("it has {} layers; at most {MOST} are read", layers.len())));
+        return Err(wrong(format!("it has {} layers; at most {MOST} are supported", layers.len())));
     }
     match class {
         "Sequential" => sequential(layers),
         "Functional" | "Model" => functional(config, layers),
-        other => Err(wrong(format!("it is a `{other}`, a class of its own, not Sequential or Functional"))),
+        other => Err(wrong(format!("it is a custom class `{other}`, expected Sequential or Functional"))),
     }
 }
 
@@ -64,18 +64,17 @@ fn arguments(layer: &Value) -> Result<(&str, &Map<String, Value>)> {
     Ok((class, config.ok_or_else(|| wrong(format!("{class} has no config")))?))
 }
 
-/// The type of one sample of an input, from `[null, 28, 28, 1]`.
+/// Returns the type of one sample of an input, from `[null, 28, 28, 1]`.
 fn input_type(config: &Map<String, Value>) -> Result<Option<TensorType>> {
     let Some(shape) = config.get("batch_shape").or_else(|| config.get("batch_input_shape")) else {
         return Ok(None);
     };
     let dims = shape.as_array().map(|s| s.iter().skip(1).map(Value::as_u64).collect::<Option<Vec<u64>>>());
     let Some(dims) = dims else { return Ok(None) };
-    let dims = dims.ok_or_else(|| {
-        wrong(format!("an input has the shape {shape}: sizes that are not known are not offered"))
-    })?;
+    let dims = dims
+        .ok_or_else(|| wrong(format!("an input has the shape {shape}: unknown sizes are not supported")))?;
     let dtype = config.get("dtype").and_then(Value::as_str).map_or(Some(DType::F32), of_name);
-    let dtype = dtype.ok_or_else(|| wrong("an input is of an element type that is not known"))?;
+    let dtype = dtype.ok_or_else(|| wrong("an input has an unsupported element type"))?;
     let dims: Vec<usize> = dims.into_iter().map(|d| d as usize).collect();
     Ok(Some(TensorType::new(dtype, dims)))
 }
@@ -99,22 +98,22 @@ fn sequential(layers: &[Value]) -> Result<(Architecture, Vec<TensorType>)> {
             specs.push(spec(class, config)?);
         }
     }
-    let input = input.ok_or_else(|| wrong("it does not say the shape of its input"))?;
-    if specs.first().is_some_and(|s| matches!(s.layer().lowering(), Ok(Lowering::Embedding { .. }))) {
+    let input = input.ok_or_else(|| wrong("it has no input shape"))?;
+    if specs.first().is_some_and(|s| matches!(s.layer().lowering(), Ok(LayerLowering::Embedding { .. }))) {
         let ids = TensorType::new(DType::I32, input.shape.dims());
         return Ok((Architecture::sequential(specs), vec![ids]));
     }
     Ok((Architecture::sequential(specs), vec![input]))
 }
 
-/// One of our layers from Keras's class and arguments.
+/// Converts a Keras class and its arguments to a layer.
 fn spec(class: &str, config: &Map<String, Value>) -> Result<LayerSpec> {
     let name = config.get("name").and_then(Value::as_str).unwrap_or(class);
     let place = || format!("layer {name}");
     let Some(known) = BuiltIn::with_defaults(class) else {
-        let e = Error::new(ErrorKind::Data, format!("layer {name} is a {class}, which is not there"));
-        let e = e.because(format!("the nearest is {}", nearest(class, LAYER_NAMES)));
-        return Err(e.hint("give the weights to a model of your own with --model, or leave the layer out"));
+        let e = Error::new(ErrorKind::Data, format!("layer {name}: unsupported class {class}"));
+        let e = e.because(format!("the most similar supported class is {}", nearest(class, LAYER_NAMES)));
+        return Err(e.hint("remove the layer, or pass your own model with --model"));
     };
     let known = known.layer().config();
     let mut kept = Map::new();
@@ -122,7 +121,7 @@ fn spec(class: &str, config: &Map<String, Value>) -> Result<LayerSpec> {
         let is_known = known.get(key).is_some();
         match key.as_str() {
             "name" | "trainable" => drop(kept.insert(key.clone(), value.clone())),
-            // Weights are there already.
+            // The weights already exist.
             k if k.ends_with("_initializer") || k == "initializer" => {}
             k if k == "activation" || k == "recurrent_activation" => {
                 kept.insert(key.clone(), activation(value).at(place)?);
@@ -132,33 +131,35 @@ fn spec(class: &str, config: &Map<String, Value>) -> Result<LayerSpec> {
             k if IDLE.contains(&k) || k.ends_with("_regularizer") || k.ends_with("_constraint") => {}
             _ if value.is_null() || *value == Value::Bool(false) => {}
             _ => {
-                return Err(wrong(format!("{class} has no argument `{key}` here; it is {value}")).at(place()));
+                return Err(
+                    wrong(format!("{class} does not support the argument `{key}` = {value}")).at(place())
+                );
             }
         }
     }
     LayerSpec::from_table(class, &Value::Object(kept)).at(place)
 }
 
-/// `"relu"`, or what Keras writes for a function.
+/// Converts `"relu"`, or Keras's serialized function.
 fn activation(value: &Value) -> Result<Value> {
     match value {
         Value::Null => Ok(Value::from("linear")),
         Value::String(_) => Ok(value.clone()),
         other => match text(other, "config") {
             Some(name) => Ok(Value::from(name)),
-            None => Err(wrong(format!("the activation {other} is none of ours"))),
+            None => Err(wrong(format!("unsupported activation {other}"))),
         },
     }
 }
 
-/// A value in a functional model: layer and call.
-type Place = (String, u64);
+/// A value in a functional model: layer and call index.
+type NodeKey = (String, u64);
 
-/// The places that a call's arguments name, in order.
-fn places(value: &Value, found: &mut Vec<Place>) {
+/// Collects the values that a call's arguments refer to, in order.
+fn places(value: &Value, found: &mut Vec<NodeKey>) {
     match value {
         Value::Array(items) => match items.as_slice() {
-            // Keras 2, and the history of Keras 3: ["dense", 0, 0, …].
+            // Keras 2 and keras_history of Keras 3: ["dense", 0, 0, …].
             [Value::String(name), Value::Number(call), Value::Number(_), ..] => {
                 found.push((name.clone(), call.as_u64().unwrap_or(0)));
             }
@@ -173,7 +174,7 @@ fn places(value: &Value, found: &mut Vec<Place>) {
 }
 
 fn functional(config: &Value, layers: &[Value]) -> Result<(Architecture, Vec<TensorType>)> {
-    let mut made: HashMap<Place, Symbol> = HashMap::new();
+    let mut made: HashMap<NodeKey, Symbol> = HashMap::new();
     let mut types: HashMap<String, TensorType> = HashMap::new();
     let mut waiting: Vec<(&Value, usize)> = Vec::new();
     for layer in layers {
@@ -198,7 +199,7 @@ fn functional(config: &Value, layers: &[Value]) -> Result<(Architecture, Vec<Ten
             }
         }
         if left.len() == before {
-            return Err(wrong("its layers wait for each other"));
+            return Err(wrong("its layers depend on each other in a cycle"));
         }
         waiting = left;
     }
@@ -209,19 +210,19 @@ fn functional(config: &Value, layers: &[Value]) -> Result<(Architecture, Vec<Ten
     };
     let (inputs, outputs) = (listed("input_layers"), listed("output_layers"));
     let [output] = &outputs[..] else {
-        return Err(wrong(format!("it has {} outputs; models of one are read", outputs.len())));
+        return Err(wrong(format!("it has {} outputs; only models with one are supported", outputs.len())));
     };
     let symbol =
-        |place: &Place| made.get(place).cloned().ok_or_else(|| wrong(format!("there is no {}", place.0)));
+        |place: &NodeKey| made.get(place).cloned().ok_or_else(|| wrong(format!("unknown layer {}", place.0)));
     let symbols = inputs.iter().map(symbol).collect::<Result<Vec<_>>>()?;
     let types = inputs.iter().filter_map(|(name, _)| types.get(name).cloned()).collect();
     Ok((Architecture::functional(&symbols, &symbol(output)?)?, types))
 }
 
-/// The layers of a Sequential within a model, one after the other.
+/// Applies the layers of a nested Sequential.
 fn chained(layer: &Value, input: &Symbol) -> Result<Symbol> {
     let layers = layer.get("config").and_then(|c| c.get("layers")).and_then(Value::as_array);
-    let layers = layers.ok_or_else(|| wrong("a Sequential within it has no list of layers"))?;
+    let layers = layers.ok_or_else(|| wrong("a nested Sequential has no list of layers"))?;
     let mut x = input.clone();
     for inner in layers.iter().take(MOST) {
         let (class, config) = arguments(inner)?;
@@ -232,8 +233,8 @@ fn chained(layer: &Value, input: &Symbol) -> Result<Symbol> {
     Ok(x)
 }
 
-/// Applies a layer to what feeds it, once that is there.
-fn apply(layer: &Value, call: usize, made: &mut HashMap<Place, Symbol>) -> Result<bool> {
+/// Applies a layer to its inputs if they are available.
+fn apply(layer: &Value, call: usize, made: &mut HashMap<NodeKey, Symbol>) -> Result<bool> {
     let (class, config) = arguments(layer)?;
     let node = layer.get("inbound_nodes").and_then(|n| n.get(call)).unwrap_or(&Value::Null);
     let mut feeds = Vec::new();
@@ -255,7 +256,7 @@ fn apply(layer: &Value, call: usize, made: &mut HashMap<Place, Symbol>) -> Resul
         return Ok(false);
     };
     if class == "Sequential" {
-        let [input] = &inputs[..] else { return Err(wrong("a Sequential within it takes several inputs")) };
+        let [input] = &inputs[..] else { return Err(wrong("a nested Sequential has several inputs")) };
         let chained = chained(layer, input)?;
         let name = text(layer, "name").or(config.get("name").and_then(Value::as_str)).unwrap_or(class);
         made.insert((name.into(), call as u64), chained);

@@ -1,25 +1,25 @@
-//! A model as Keras's `.weights.h5`, or as `.keras` with its layers.
+//! Exports a model as Keras `.weights.h5`, or as `.keras` with its layers.
 
-use crate::hdf5::write::{Group, file};
+use crate::hdf5::write::{Hdf5Group, file};
 use crate::names::keras as names;
-use crate::weight_mapping::{self, Exported};
+use crate::weight_mapping::{self, ExportedFile};
 use serde_json::{Map, Value, json};
 use std::path::Path;
-use systole_data::format::zip::{Stored, archive};
+use systole_data::format::zip::{StoredZipEntry, archive};
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, TensorType};
 use systole_nn::layers::LayerKind;
 use systole_nn::{LayerNode, Model, NodeInput};
 
-/// Layers of ours that Keras itself does not have.
+/// Layers that Keras does not have.
 const OURS: [&str; 4] = ["TransformerBlock", "PositionEmbedding", "ClassToken", "FirstStep"];
-/// Layers that Keras keeps beside an application of its own.
+/// Layers that Keras defines inside an application.
 const OF_CONVNEXT: [&str; 2] = ["LayerScale", "StochasticDepth"];
 
-pub(crate) fn export(model: &Model, out: &Path) -> Result<Exported> {
+pub(crate) fn export(model: &Model, out: &Path) -> Result<ExportedFile> {
     check(model)?;
     let (rules, layers) = names::written(model)?;
     let (arrays, rows) = weight_mapping::taken(model, &rules)?;
-    let mut root = Group::default();
+    let mut root = Hdf5Group::default();
     for (path, name) in layers {
         let vars = root.at(&path).at("vars");
         vars.attributes.push(("name".into(), name));
@@ -33,11 +33,11 @@ pub(crate) fn export(model: &Model, out: &Path) -> Result<Exported> {
     }
     root.at("vars").attributes.push(("name".into(), "functional".into()));
     let weights = file(&root);
-    let note = "as Keras saves them: by class, numbered".to_string();
+    let note = "names as Keras saves them: numbered by class".to_string();
     if out.extension().is_none_or(|e| e != "keras") {
-        return Ok(Exported { bytes: weights, rows, notes: vec![note] });
+        return Ok(ExportedFile { bytes: weights, rows, notes: vec![note] });
     }
-    let head = |name: &str, head: Vec<u8>| Stored { name: name.into(), head, data: &[] };
+    let head = |name: &str, head: Vec<u8>| StoredZipEntry { name: name.into(), head, data: &[] };
     let metadata = json!({"keras_version": "3.0.0", "date_saved": "1980-01-01@00:00:00"});
     let bytes = archive(vec![
         head("metadata.json", metadata.to_string().into_bytes()),
@@ -45,27 +45,26 @@ pub(crate) fn export(model: &Model, out: &Path) -> Result<Exported> {
         head("model.weights.h5", weights),
     ])
     .concat();
-    Ok(Exported { bytes, rows, notes: vec![note] })
+    Ok(ExportedFile { bytes, rows, notes: vec![note] })
 }
 
 fn check(model: &Model) -> Result<()> {
     let nodes = &model.architecture().nodes;
     if let Some(node) = nodes.iter().find(|n| matches!(n.layer.kind(), LayerKind::Model(..))) {
-        let what = format!("layer {} is a model, which is not written in Keras's form", node.name);
-        return Err(Error::new(ErrorKind::Unsupported, what)
-            .hint("--format torch and safetensors have names for its weights"));
+        let what = format!("layer {} is a nested model, which the Keras format does not support", node.name);
+        return Err(Error::new(ErrorKind::Unsupported, what).hint("use --format torch or safetensors"));
     }
     match nodes.iter().find(|n| OURS.contains(&n.layer.class_name())) {
         Some(node) => {
             let what =
                 format!("layer {} is a {}, which Keras does not have", node.name, node.layer.class_name());
-            Err(Error::new(ErrorKind::Config, what).hint("--format torch and safetensors have names for it"))
+            Err(Error::new(ErrorKind::Config, what).hint("use --format torch or safetensors"))
         }
         None => Ok(()),
     }
 }
 
-/// config.json: the layers as a functional model.
+/// Returns config.json: the layers as a functional model.
 fn config(model: &Model) -> Result<Value> {
     let architecture = model.architecture();
     let mut layers = Vec::new();
@@ -129,7 +128,7 @@ fn keras_dtype(dtype: DType) -> &'static str {
     }
 }
 
-/// One application of a layer.
+/// Returns one call of a layer.
 fn call(model: &Model, node: &LayerNode, calls: &[(String, usize)]) -> Value {
     let architecture = model.architecture();
     let tensor = |source: &NodeInput| {
@@ -162,7 +161,7 @@ fn call(model: &Model, node: &LayerNode, calls: &[(String, usize)]) -> Value {
     json!({"args": args, "kwargs": kwargs})
 }
 
-/// Keras's arguments: ours have its names.
+/// Returns the layer's arguments, which have Keras's names.
 fn arguments(node: &LayerNode) -> Result<Value> {
     let mut config = match node.layer.layer().config() {
         Value::Object(map) => map,
@@ -176,7 +175,7 @@ fn arguments(node: &LayerNode) -> Result<Value> {
         if let Some(value) = config.get(key).filter(|v| !v.is_string()) {
             let what = format!("layer {}: the activation {value} has no name in Keras", node.name);
             return Err(
-                Error::new(ErrorKind::Config, what).hint("write weights alone: --out FILE.weights.h5")
+                Error::new(ErrorKind::Config, what).hint("write only the weights: --out FILE.weights.h5")
             );
         }
     }
@@ -188,7 +187,7 @@ fn arguments(node: &LayerNode) -> Result<Value> {
     Ok(config.into())
 }
 
-/// What a Dropout of Keras keeps in its file.
+/// Returns the seed generator state that Keras saves for Dropout.
 fn seed() -> Result<Literal> {
     Literal::from_slice([2], &[0u32, 0])
 }

@@ -1,48 +1,48 @@
-//! Keras's files: `.keras` (a ZIP archive of the layers and their weights), `.weights.h5`, and whole models of the old
-//! `.h5`. Written: `.keras` and `.weights.h5`.
+//! Reads and writes Keras files: `.keras` (ZIP with layers and weights) and `.weights.h5`; also reads legacy
+//! whole-model `.h5`.
 
 mod config;
 mod export;
 
 pub(crate) use export::export;
 
-use crate::arrays::Budget;
-use crate::hdf5::{self, Tree};
-use crate::names::keras::LayerWeights;
+use crate::arrays::UnpackLimit;
+use crate::hdf5::{self, Hdf5Tree};
+use crate::names::keras::KerasLayerWeights;
 use serde_json::Value;
-use systole_data::format::zip::Archive;
+use systole_data::format::zip::ZipArchive;
 use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt, TensorType};
 use systole_nn::Architecture;
 
-/// What a file of Keras holds.
-pub(crate) struct Keras {
-    /// The layers, as JSON.
+/// Contents of a Keras file.
+pub(crate) struct KerasFile {
+    /// The layers as JSON.
     config: Option<Value>,
-    pub weights: Vec<LayerWeights>,
+    pub weights: Vec<KerasLayerWeights>,
     arrays: Vec<(String, Literal)>,
 }
 
-/// Parts of a layer whose arrays stand in groups of their own, in the order of its weights.
+/// Sublayers of a layer whose arrays are in groups of their own, in weight order.
 const PARTS: [&str; 6] = ["vars", "cell", "query_dense", "key_dense", "value_dense", "output_dense"];
 
-impl Keras {
-    /// A `.keras` file; `None` for a ZIP archive of something else.
-    pub(crate) fn from_zip(bytes: &[u8]) -> Result<Option<Keras>> {
-        let archive = Archive::open(bytes)?;
-        let limit = Budget::of(bytes.len()).left();
+impl KerasFile {
+    /// Reads a `.keras` file; `None` for another ZIP archive.
+    pub(crate) fn from_zip(bytes: &[u8]) -> Result<Option<KerasFile>> {
+        let archive = ZipArchive::open(bytes)?;
+        let limit = UnpackLimit::of(bytes.len()).left();
         let (Some(config), Some(weights)) =
             (archive.read("config.json", limit)?, archive.read("model.weights.h5", limit)?)
         else {
             return Ok(None);
         };
         let config = json(&config).at(|| "config.json".into())?;
-        let mut keras = Keras::from_hdf5(&weights).at(|| "model.weights.h5".into())?;
+        let mut keras = KerasFile::from_hdf5(&weights).at(|| "model.weights.h5".into())?;
         keras.config = Some(config);
         Ok(Some(keras))
     }
 
-    /// A `.weights.h5` file, or an old `.h5` file, which may hold the layers too.
-    pub(crate) fn from_hdf5(bytes: &[u8]) -> Result<Keras> {
+    /// Reads a `.weights.h5` file, or a legacy `.h5` file, which may contain the layers.
+    pub(crate) fn from_hdf5(bytes: &[u8]) -> Result<KerasFile> {
         let mut tree = hdf5::read(bytes, &["optimizer", "optimizer_weights"])?;
         let config = match tree.attribute("", "model_config") {
             Some([text, ..]) => Some(json(text.as_bytes()).at(|| "attribute model_config".into())?),
@@ -52,23 +52,23 @@ impl Keras {
             Some(weights) => weights,
             None => layers(&tree),
         };
-        // What a layer draws random numbers with is no weight.
+        // Seed generator states are not weights.
         tree.arrays.retain(|(path, _)| !path.split('/').any(|part| part == "seed_generator"));
         if weights.iter().all(|l| l.arrays.is_empty()) {
-            return Err(Error::new(ErrorKind::Data, "the HDF5 file holds no weights of Keras")
-                .because("it has neither a group `layers` nor the attribute layer_names")
+            return Err(Error::new(ErrorKind::Data, "the HDF5 file contains no Keras weights")
+                .because("it has neither a group `layers` nor an attribute layer_names")
                 .hint(
                     "save them with model.save_weights(\"model.weights.h5\") or model.save(\"model.keras\")",
                 ));
         }
-        Ok(Keras { config, weights, arrays: tree.arrays })
+        Ok(KerasFile { config, weights, arrays: tree.arrays })
     }
 
     pub(crate) fn tensors(&self) -> Result<Vec<(String, Literal)>> {
         Ok(self.arrays.clone())
     }
 
-    /// The layers, where the file has them.
+    /// Returns the layers, if the file contains them.
     pub(crate) fn architecture(&self) -> Result<Option<(Architecture, Vec<TensorType>)>> {
         self.config.as_ref().map(config::architecture).transpose()
     }
@@ -76,13 +76,14 @@ impl Keras {
 
 fn json(bytes: &[u8]) -> Result<Value> {
     serde_json::from_slice(bytes).map_err(|e| {
-        Error::new(ErrorKind::Data, "the description of the layers is no JSON")
+        Error::new(ErrorKind::Data, "the model config is not valid JSON")
             .because(e.to_string())
-            .hint("get the file again, or save it anew")
+            .hint("download or save the file again")
     })
 }
 
-/// The layer that an array is of: `conv2d` of `layers/conv2d/vars/0`, `sequential/layers/conv2d` of one in a chain.
+/// Returns the layer of an array path: `conv2d` for `layers/conv2d/vars/0`, `sequential/layers/conv2d` for a nested
+/// one.
 fn group(path: &str) -> Option<&str> {
     let below = path.strip_prefix("layers/")?;
     let start = below.rfind("/layers/").map_or(0, |at| at + "/layers/".len());
@@ -90,9 +91,9 @@ fn group(path: &str) -> Option<&str> {
     Some(&below[..end])
 }
 
-/// `layers/conv2d/vars/0`, with the layer's name as an attribute of `vars`.
-fn layers(tree: &Tree) -> Vec<LayerWeights> {
-    let mut found: Vec<LayerWeights> = Vec::new();
+/// Collects `layers/conv2d/vars/0`, with the layer's name from an attribute of `vars`.
+fn layers(tree: &Hdf5Tree) -> Vec<KerasLayerWeights> {
+    let mut found: Vec<KerasLayerWeights> = Vec::new();
     for (path, _) in &tree.arrays {
         let Some(group) = group(path) else { continue };
         if path.contains("/seed_generator/") {
@@ -101,7 +102,7 @@ fn layers(tree: &Tree) -> Vec<LayerWeights> {
         let at = found.iter().position(|l| l.group == group).unwrap_or_else(|| {
             let named = tree.attribute(&format!("layers/{group}/vars"), "name");
             let name = named.and_then(|n| n.first().cloned());
-            found.push(LayerWeights { name, group: group.into(), arrays: Vec::new() });
+            found.push(KerasLayerWeights { name, group: group.into(), arrays: Vec::new() });
             found.len() - 1
         });
         found[at].arrays.push(path.clone());
@@ -117,14 +118,14 @@ fn layers(tree: &Tree) -> Vec<LayerWeights> {
     found
 }
 
-/// The layers of an old file, whose order and arrays attributes name.
-fn old_layers(tree: &Tree, root: &str) -> Option<Vec<LayerWeights>> {
+/// Collects the layers of a legacy file; attributes name their order and arrays.
+fn old_layers(tree: &Hdf5Tree, root: &str) -> Option<Vec<KerasLayerWeights>> {
     let names = tree.attribute(root, "layer_names")?;
     let below = |name: &str| if root.is_empty() { name.to_string() } else { format!("{root}/{name}") };
     let layer = |name: &String| {
         let group = below(name);
         let arrays = tree.attribute(&group, "weight_names").unwrap_or(&[]);
-        LayerWeights {
+        KerasLayerWeights {
             name: Some(name.clone()),
             group: name.clone(),
             arrays: arrays.iter().map(|a| format!("{group}/{a}")).collect(),

@@ -1,13 +1,13 @@
-//! BERT as Hugging Face has it: names of the encoder, its pooled output and a classifier on it.
+//! Maps weight names of Hugging Face's BERT: encoder, pooled output and classifier.
 
-use super::transformer_encoder::{Block, dense, odd, same, shape_of};
-use crate::weight_mapping::Rule;
+use super::transformer_encoder::{EncoderBlockNames, dense, odd, same, shape_of};
+use crate::weight_mapping::WeightRule;
 use serde_json::Value;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, TensorType};
 use systole_nn::applications::Bert;
 use systole_nn::{Activation, Architecture, Model};
 
-const BLOCK: Block = Block {
+const BLOCK: EncoderBlockNames = EncoderBlockNames {
     attention: "attention.self.",
     parts: [
         ("self_attention/attention_output", "attention.output.dense"),
@@ -18,7 +18,7 @@ const BLOCK: Block = Block {
     ],
 };
 
-/// What stands before every name, where these are the weights of a BERT.
+/// Returns the common name prefix if the tensors are a BERT's.
 pub(crate) fn prefix(theirs: &[(String, Literal)]) -> Option<&'static str> {
     let has = |name: String| theirs.iter().any(|(n, _)| *n == name);
     ["bert.", ""].into_iter().find(|p| {
@@ -27,12 +27,12 @@ pub(crate) fn prefix(theirs: &[(String, Literal)]) -> Option<&'static str> {
     })
 }
 
-/// Heads that BERT is trained with and that no model here has.
+/// Whether a tensor belongs to a pretraining head, which the models here lack.
 pub(crate) fn is_head(name: &str) -> bool {
     name.starts_with("cls.")
 }
 
-/// The name as it is written today: files of the first years have the normalisations' in TensorFlow's words.
+/// Returns the current name of a tensor; early files used TensorFlow's names for normalizations.
 pub(crate) fn today(name: &str) -> String {
     match name.rsplit_once(".LayerNorm.") {
         Some((start, "gamma")) => format!("{start}.LayerNorm.weight"),
@@ -41,10 +41,11 @@ pub(crate) fn today(name: &str) -> String {
     }
 }
 
-/// Its layers, by the tensors that are there and, for heads and functions, by config.json; and what one sample of each input is.
+/// Derives the layers from the tensors, and from config.json for heads and activations; also returns the type of one
+/// sample of each input.
 ///
 /// # Errors
-/// When it lacks a table, or config.json says what our BERT cannot be.
+/// If a table is missing, or config.json has an unsupported setting.
 pub(crate) fn architecture(
     theirs: &[(String, Literal)],
     config: Option<&Value>,
@@ -52,7 +53,7 @@ pub(crate) fn architecture(
 ) -> Result<(Architecture, Vec<TensorType>)> {
     let table = |name: &str| {
         let name = format!("{prefix}{name}.weight");
-        shape_of::<2>(theirs, &name).ok_or_else(|| odd("BERT", &format!("it lacks the table {name}")))
+        shape_of::<2>(theirs, &name).ok_or_else(|| odd("BERT", &format!("table {name} is missing")))
     };
     let [vocabulary_size, hidden_dim] = table("embeddings.word_embeddings")?;
     let [max_sequence_length, _] = table("embeddings.position_embeddings")?;
@@ -61,10 +62,10 @@ pub(crate) fn architecture(
     let num_layers =
         (0..1000).take_while(|i| table(&format!("encoder.layer.{i}.intermediate.dense")).is_ok()).count();
     let number = |key: &str| config.and_then(|c| c.get(key)).and_then(Value::as_f64);
-    // Heads of all published sizes are 64 wide.
+    // All published models have heads of width 64.
     let num_heads = number("num_attention_heads").map_or((hidden_dim / 64).max(1), |n| n as usize);
     if num_heads == 0 || hidden_dim % num_heads != 0 {
-        return Err(odd("BERT", &format!("{num_heads} heads do not share its width of {hidden_dim}")));
+        return Err(odd("BERT", &format!("its width {hidden_dim} is not divisible by {num_heads} heads")));
     }
     let is_pooled = table("pooler.dense").is_ok();
     let classes = shape_of::<2>(theirs, "classifier.weight").filter(|_| is_pooled).map_or(0, |[n, _]| n);
@@ -90,30 +91,32 @@ pub(crate) fn architecture(
 fn activation(config: Option<&Value>) -> Result<Activation> {
     let text = |key: &str| config.and_then(|c| c.get(key)).and_then(Value::as_str);
     if let Some(kind) = text("position_embedding_type").filter(|kind| *kind != "absolute") {
-        return Err(odd("BERT", &format!("its position_embedding_type is {kind}, not absolute")));
+        return Err(odd("BERT", &format!("its position_embedding_type is {kind}, expected absolute")));
     }
     if config.and_then(|c| c.get("is_decoder")).and_then(Value::as_bool) == Some(true) {
-        return Err(odd("BERT", "its config.json says is_decoder: places there do not see those after them"));
+        return Err(odd("BERT", "its config.json sets is_decoder: causal attention is not supported"));
     }
     match text("hidden_act").unwrap_or("gelu") {
         "gelu" => Ok(Activation::Gelu { approximate: false }),
         "gelu_new" | "gelu_pytorch_tanh" => Ok(Activation::Gelu { approximate: true }),
         "relu" => Ok(Activation::Relu),
-        other => Err(odd("BERT", &format!("its hidden_act is {other}; gelu, gelu_new and relu are known"))),
+        other => {
+            Err(odd("BERT", &format!("its hidden_act is {other}; supported are gelu, gelu_new and relu")))
+        }
     }
 }
 
-/// Whether a model is our BERT.
+/// Whether a model is a BERT.
 pub(crate) fn is_one(model: &Model) -> bool {
     let has = |name: &str| model.architecture().nodes.iter().any(|n| n.name == name);
     has("token_embedding") && has("embeddings_layer_norm") && has("transformer_layer_0")
 }
 
-/// Rules for all layers of a BERT.
+/// Returns the rules for all layers of a BERT.
 ///
 /// # Errors
-/// When the model has a weight that no BERT has.
-pub(crate) fn rules(model: &Model, prefix: &str) -> Result<Vec<Rule>> {
+/// If the model has a weight that BERT lacks.
+pub(crate) fn rules(model: &Model, prefix: &str) -> Result<Vec<WeightRule>> {
     let rule = |path: &str, dims: &[usize]| {
         rule(path, dims, prefix).ok_or_else(|| {
             Error::new(ErrorKind::Config, format!("weight {path} has no name in Hugging Face's BERT"))
@@ -122,7 +125,7 @@ pub(crate) fn rules(model: &Model, prefix: &str) -> Result<Vec<Rule>> {
     model.weights().into_iter().map(|(path, value)| rule(path, value.ty().shape.dims())).collect()
 }
 
-fn rule(path: &str, dims: &[usize], prefix: &str) -> Option<Rule> {
+fn rule(path: &str, dims: &[usize], prefix: &str) -> Option<WeightRule> {
     let table = |name: &str| Some(same(path, dims, format!("{prefix}embeddings.{name}.weight")));
     match (path, dims) {
         ("token_embedding/embeddings", _) => return table("word_embeddings"),
@@ -147,7 +150,7 @@ fn rule(path: &str, dims: &[usize], prefix: &str) -> Option<Rule> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::weight_mapping::Step;
+    use crate::weight_mapping::LayoutStep;
 
     #[test]
     fn names_of_the_first_years_are_those_of_today() {
@@ -156,6 +159,6 @@ mod tests {
         assert_eq!(today("pooler.dense.weight"), "pooler.dense.weight");
         let rule = rule("transformer_layer_3/self_attention/query/bias", &[2, 4], "bert.").unwrap();
         assert_eq!(rule.parts[0].theirs, "bert.encoder.layer.3.attention.self.query.bias");
-        assert_eq!(rule.parts[0].steps, [Step::Reshape(vec![2, 4])]);
+        assert_eq!(rule.parts[0].steps, [LayoutStep::Reshape(vec![2, 4])]);
     }
 }

@@ -1,28 +1,28 @@
-//! GPT-2 as Hugging Face has it: names, its layers with kernels `[in, out]`, query, key and value in one.
+//! Maps weights of Hugging Face's GPT-2: names, kernels `[in, out]`, and query, key and value in one array.
 
-use super::layer::Layers;
-use crate::weight_mapping::{Part, Rule, Step};
+use super::layer::ModelLayers;
+use crate::weight_mapping::{LayoutStep, WeightPart, WeightRule};
 use serde_json::Value;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, TensorType};
 use systole_nn::Architecture;
 use systole_nn::Model;
 use systole_nn::applications::Gpt2;
 
-/// What stands before every name, where these are the weights of a GPT-2.
+/// Returns the common name prefix if the tensors are a GPT-2's.
 pub(crate) fn prefix(theirs: &[(String, Literal)]) -> Option<&'static str> {
     let has = |name: &str| theirs.iter().any(|(n, _)| n == name);
     ["transformer.", ""].into_iter().find(|p| has(&format!("{p}h.0.attn.c_attn.weight")))
 }
 
-/// Names of arrays that are no weights: masks.
+/// Whether an array is a mask, not a weight.
 pub(crate) fn is_mask(name: &str) -> bool {
     name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias")
 }
 
-/// Its layers, by the tensors that are there and, for the number of heads, by config.json.
+/// Derives the layers from the tensors, and from config.json for the number of heads.
 ///
 /// # Errors
-/// When it lacks a table, or config.json says what our GPT-2 cannot be.
+/// If a table is missing, or config.json has an unsupported setting.
 pub(crate) fn architecture(
     theirs: &[(String, Literal)],
     config: Option<&Value>,
@@ -34,7 +34,7 @@ pub(crate) fn architecture(
     };
     let table = |name: &str| match shape(name).as_deref() {
         Some([rows, width]) => Ok((*rows, *width)),
-        _ => Err(odd(&format!("it lacks the table {prefix}{name}"))),
+        _ => Err(odd(&format!("table {prefix}{name} is missing"))),
     };
     let ((vocabulary_size, hidden_dim), (max_sequence_length, _)) =
         (table("wte.weight")?, table("wpe.weight")?);
@@ -42,7 +42,7 @@ pub(crate) fn architecture(
     let num_layers = (0..1000).take_while(|i| shape(&format!("h.{i}.attn.c_attn.weight")).is_some()).count();
     let number = |key: &str| config.and_then(|c| c.get(key)).and_then(Value::as_u64).map(|n| n as usize);
     check(config)?;
-    // Heads of all published sizes are 64 wide.
+    // All published models have heads of width 64.
     let num_heads = number("n_head").unwrap_or((hidden_dim / 64).max(1));
     let tokens = theirs.iter().find(|(n, _)| *n == format!("{prefix}wte.weight")).map(|(_, v)| v);
     let head = theirs.iter().find(|(n, _)| n == "lm_head.weight").map(|(_, v)| v);
@@ -58,7 +58,7 @@ pub(crate) fn architecture(
         ..Gpt2::default()
     };
     if num_heads == 0 || hidden_dim % num_heads != 0 {
-        return Err(odd(&format!("{num_heads} heads do not share its width of {hidden_dim}")));
+        return Err(odd(&format!("its width {hidden_dim} is not divisible by {num_heads} heads")));
     }
     Ok((gpt2.architecture()?, TensorType::new(DType::I32, [max_sequence_length])))
 }
@@ -67,11 +67,11 @@ fn check(config: Option<&Value>) -> Result<()> {
     let Some(config) = config else { return Ok(()) };
     let activation = config.get("activation_function").and_then(Value::as_str).unwrap_or("gelu_new");
     if !["gelu_new", "gelu_pytorch_tanh", "gelu_fast"].contains(&activation) {
-        return Err(odd(&format!("its activation_function is {activation}; GPT-2's is gelu_new")));
+        return Err(odd(&format!("its activation_function is {activation}, expected gelu_new")));
     }
     let epsilon = config.get("layer_norm_epsilon").and_then(Value::as_f64).unwrap_or(1e-5);
     if (epsilon - 1e-5).abs() > 1e-9 {
-        return Err(odd(&format!("its layer_norm_epsilon is {epsilon}; GPT-2's is 1e-5")));
+        return Err(odd(&format!("its layer_norm_epsilon is {epsilon}, expected 1e-5")));
     }
     for key in ["scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn"] {
         if config.get(key).and_then(Value::as_bool) == Some(true) {
@@ -82,21 +82,24 @@ fn check(config: Option<&Value>) -> Result<()> {
 }
 
 fn odd(why: &str) -> Error {
-    Error::new(ErrorKind::Data, "the weights are not those of a GPT-2 that can be built here")
+    Error::new(ErrorKind::Data, "cannot build a GPT-2 from these weights")
         .because(why)
-        .hint("published ones are gpt2, gpt2-medium, gpt2-large and gpt2-xl")
+        .hint("use gpt2, gpt2-medium, gpt2-large or gpt2-xl")
 }
 
-/// Whether a model is our GPT-2.
+/// Whether a model is a GPT-2.
 pub(crate) fn is_one(model: &Model) -> bool {
     let has = |name: &str| model.architecture().nodes.iter().any(|n| n.name == name);
     has("token_embedding") && has("position_embedding") && has("transformer_layer_0")
 }
 
-/// Rules for all layers of a GPT-2.
-pub(crate) fn rules(model: &Model, prefix: &str) -> Result<Vec<Rule>> {
+/// Returns the rules for all layers of a GPT-2.
+///
+/// # Errors
+/// If the model has a weight that GPT-2 lacks.
+pub(crate) fn rules(model: &Model, prefix: &str) -> Result<Vec<WeightRule>> {
     let mut all = Vec::new();
-    let layers = Layers::of(model);
+    let layers = ModelLayers::of(model);
     let heads = layers.weighted().iter().map(|l| l.heads()).max().unwrap_or(1).max(1);
     for (path, value) in model.weights() {
         let dims = value.ty().shape.to_vec();
@@ -108,13 +111,17 @@ pub(crate) fn rules(model: &Model, prefix: &str) -> Result<Vec<Rule>> {
     Ok(all)
 }
 
-fn rule(path: &str, dims: &[usize], prefix: &str, heads: usize) -> Option<Rule> {
-    let same = |name: String| Rule::of(path, dims, Part::new(name, dims, Vec::new()));
+fn rule(path: &str, dims: &[usize], prefix: &str, heads: usize) -> Option<WeightRule> {
+    let same = |name: String| WeightRule::of(path, dims, WeightPart::new(name, dims, Vec::new()));
     match path {
         "token_embedding/embeddings" => return Some(same(format!("{prefix}wte.weight"))),
         "token_embedding/reverse_embeddings" => {
-            let part = Part::new("lm_head.weight", &[dims[1], dims[0]], vec![Step::Transpose(vec![1, 0])]);
-            return Some(Rule::of(path, dims, part));
+            let part = WeightPart::new(
+                "lm_head.weight",
+                &[dims[1], dims[0]],
+                vec![LayoutStep::Transpose(vec![1, 0])],
+            );
+            return Some(WeightRule::of(path, dims, part));
         }
         "position_embedding/embeddings" => return Some(same(format!("{prefix}wpe.weight"))),
         "layer_norm/gamma" => return Some(same(format!("{prefix}ln_f.weight"))),
@@ -147,21 +154,21 @@ fn attention(
     dims: &[usize],
     at: &dyn Fn(&str) -> String,
     heads: usize,
-) -> Option<Rule> {
+) -> Option<WeightRule> {
     let part = weight.strip_prefix("self_attention/")?;
-    let reshaped = Step::Reshape(dims.to_vec());
+    let reshaped = LayoutStep::Reshape(dims.to_vec());
     if part == "attention_output/kernel" {
         let width = dims[2];
-        let part = Part::new(at("attn.c_proj.weight"), &[dims[0] * dims[1], width], vec![reshaped]);
-        return Some(Rule::of(path, dims, part));
+        let part = WeightPart::new(at("attn.c_proj.weight"), &[dims[0] * dims[1], width], vec![reshaped]);
+        return Some(WeightRule::of(path, dims, part));
     }
     let (name, kind) = part.split_once('/')?;
     let k = ["query", "key", "value"].iter().position(|n| *n == name)?;
     let width = heads * dims.last()?;
-    let steps = vec![Step::Columns(k * width, width), reshaped];
+    let steps = vec![LayoutStep::Columns(k * width, width), reshaped];
     let part = match kind {
-        "kernel" => Part::new(at("attn.c_attn.weight"), &[dims[0], 3 * width], steps),
-        _ => Part::new(at("attn.c_attn.bias"), &[3 * width], steps),
+        "kernel" => WeightPart::new(at("attn.c_attn.weight"), &[dims[0], 3 * width], steps),
+        _ => WeightPart::new(at("attn.c_attn.bias"), &[3 * width], steps),
     };
-    Some(Rule::of(path, dims, part))
+    Some(WeightRule::of(path, dims, part))
 }

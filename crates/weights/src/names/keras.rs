@@ -1,31 +1,31 @@
-//! Weights by the layers of a file of Keras, whose order in a layer is ours; and by our own names.
+//! Maps weights by the layers of a Keras file, whose weight order matches, or by Systole weight paths.
 
-use crate::weight_mapping::{Part, Rule, is_weight};
+use crate::weight_mapping::{WeightPart, WeightRule, is_weight};
 use std::collections::{HashMap, HashSet};
 use systole_ir::{Error, ErrorKind, Literal, Result};
-use systole_nn::Lowering;
+use systole_nn::LayerLowering;
 use systole_nn::Model;
 
-/// A layer of a file with the paths of its arrays, in Keras's order.
+/// A layer of a Keras file with the paths of its arrays, in order.
 #[derive(Debug)]
-pub(crate) struct LayerWeights {
-    /// Its name in the model, where the file says it.
+pub(crate) struct KerasLayerWeights {
+    /// Layer name in the model, if the file contains it.
     pub name: Option<String>,
-    /// Its group: the class in snake case, numbered.
+    /// Group: the class in snake case, numbered.
     pub group: String,
     pub arrays: Vec<String>,
 }
 
-/// A layer of ours: name, group in Keras's files, class, its weights with their shapes.
-struct Layer<'a> {
+/// A layer of the model: name, group in Keras files, class, and its weights with their shapes.
+struct TargetLayer<'a> {
     name: &'a str,
     group: String,
     layer: &'a dyn systole_nn::Layer,
     weights: Vec<(&'a str, Vec<usize>)>,
 }
 
-/// The layers of a model, each once, with Keras's groups: the class in snake case, numbered.
-fn layers(model: &Model) -> Vec<Layer<'_>> {
+/// Returns a model's distinct layers with their Keras groups (class in snake case, numbered).
+fn layers(model: &Model) -> Vec<TargetLayer<'_>> {
     let mut counts: HashMap<String, usize> = HashMap::new();
     let (mut found, mut seen) = (Vec::new(), HashSet::new());
     let all = model.weights();
@@ -40,20 +40,24 @@ fn layers(model: &Model) -> Vec<Layer<'_>> {
         let start = format!("{}/", node.name);
         let own = all.iter().filter(|(path, _)| path.starts_with(&start));
         let weights = own.map(|(path, b)| (*path, b.ty().shape.to_vec())).collect();
-        found.push(Layer { name: &node.name, group, layer: node.layer.layer(), weights });
+        found.push(TargetLayer { name: &node.name, group, layer: node.layer.layer(), weights });
     }
     found
 }
 
-/// Rules for a model from a file's layers: by their names, or, where those are of another session, by their groups.
+/// Returns the rules for a Keras file's layers: by name, or by group if the names are from another session.
 ///
 /// # Errors
-/// When a layer of the model is not in the file, or has another number of arrays there.
-pub(crate) fn rules(model: &Model, file: &[LayerWeights], arrays: &[(String, Literal)]) -> Result<Vec<Rule>> {
-    let ours: Vec<Layer<'_>> = layers(model).into_iter().filter(|l| !l.weights.is_empty()).collect();
+/// If a layer is missing in the file, or has a different number of arrays.
+pub(crate) fn rules(
+    model: &Model,
+    file: &[KerasLayerWeights],
+    arrays: &[(String, Literal)],
+) -> Result<Vec<WeightRule>> {
+    let ours: Vec<TargetLayer<'_>> = layers(model).into_iter().filter(|l| !l.weights.is_empty()).collect();
     let numbers: HashSet<&str> =
         arrays.iter().filter(|(n, v)| is_weight(n, v)).map(|(n, _)| n.as_str()).collect();
-    let named = |l: &Layer<'_>| file.iter().find(|f| f.name.as_deref() == Some(l.name));
+    let named = |l: &TargetLayer<'_>| file.iter().find(|f| f.name.as_deref() == Some(l.name));
     let by_name = ours.iter().all(|l| named(l).is_some());
     let mut all = Vec::new();
     for layer in &ours {
@@ -63,32 +67,31 @@ pub(crate) fn rules(model: &Model, file: &[LayerWeights], arrays: &[(String, Lit
             let what = format!("the file has no layer {} ({})", layer.name, layer.group);
             Error::new(ErrorKind::Data, what)
                 .because(format!("it has {}", there.join(", ")))
-                .hint("name the model that these weights are of with --model")
+                .hint("pass the matching model with --model")
         })?;
         let paths: Vec<&String> = found.arrays.iter().filter(|p| numbers.contains(p.as_str())).collect();
         if paths.len() != layer.weights.len() {
             let what = format!(
-                "layer {} has {} arrays in the file, and {} weights in the model",
+                "layer {} has {} arrays in the file, but {} weights in the model",
                 layer.name,
                 paths.len(),
                 layer.weights.len()
             );
-            return Err(Error::new(ErrorKind::Data, what)
-                .hint("name the model that these weights are of with --model"));
+            return Err(Error::new(ErrorKind::Data, what).hint("pass the matching model with --model"));
         }
         let pairs = layer.weights.iter().zip(paths);
-        all.extend(
-            pairs.map(|((ours, dims), path)| Rule::of(ours, dims, Part::new(path.clone(), dims, Vec::new()))),
-        );
+        all.extend(pairs.map(|((ours, dims), path)| {
+            WeightRule::of(ours, dims, WeightPart::new(path.clone(), dims, Vec::new()))
+        }));
     }
     Ok(all)
 }
 
-/// Groups of layers in a file, each with the layer's name.
-pub(crate) type Groups = Vec<(String, String)>;
+/// Layer groups of a file, each with the layer's name.
+pub(crate) type LayerGroups = Vec<(String, String)>;
 
-/// Rules for a file that is written, and the groups of all layers with their names.
-pub(crate) fn written(model: &Model) -> Result<(Vec<Rule>, Groups)> {
+/// Returns the rules for writing a file, and the groups of all layers with their names.
+pub(crate) fn written(model: &Model) -> Result<(Vec<WeightRule>, LayerGroups)> {
     let (mut rules, mut groups) = (Vec::new(), Vec::new());
     for layer in layers(model) {
         let at = format!("layers/{}", layer.group);
@@ -98,38 +101,42 @@ pub(crate) fn written(model: &Model) -> Result<(Vec<Rule>, Groups)> {
             let part = part(layer.layer, path[layer.name.len() + 1..].split('/').next().unwrap_or_default());
             let group = if part.is_empty() { at.clone() } else { format!("{at}/{part}") };
             let index = counts.entry(group.clone()).or_insert(0);
-            rules.push(Rule::of(path, dims, Part::new(format!("{group}/vars/{index}"), dims, Vec::new())));
+            rules.push(WeightRule::of(
+                path,
+                dims,
+                WeightPart::new(format!("{group}/vars/{index}"), dims, Vec::new()),
+            ));
             *index += 1;
         }
     }
     Ok((rules, groups))
 }
 
-/// The groups of layers that keep the state of random numbers in Keras's files.
+/// Returns the groups of layers with a random seed state in Keras files.
 pub(crate) fn dropping(model: &Model) -> Vec<String> {
     let layers = layers(model).into_iter().filter(|l| l.layer.class_name().ends_with("Dropout"));
     layers.map(|l| format!("layers/{}", l.group)).collect()
 }
 
-/// Where Keras keeps a weight within its layer.
+/// Returns the subgroup in which Keras stores a weight.
 fn part(layer: &dyn systole_nn::Layer, first: &str) -> &'static str {
     match (layer.lowering(), first) {
-        (Ok(Lowering::Recurrent(_)), _) => "cell",
-        (Ok(Lowering::Attention { .. }), "query") => "query_dense",
-        (Ok(Lowering::Attention { .. }), "key") => "key_dense",
-        (Ok(Lowering::Attention { .. }), "value") => "value_dense",
-        (Ok(Lowering::Attention { .. }), "attention_output") => "output_dense",
+        (Ok(LayerLowering::Recurrent(_)), _) => "cell",
+        (Ok(LayerLowering::Attention { .. }), "query") => "query_dense",
+        (Ok(LayerLowering::Attention { .. }), "key") => "key_dense",
+        (Ok(LayerLowering::Attention { .. }), "value") => "value_dense",
+        (Ok(LayerLowering::Attention { .. }), "attention_output") => "output_dense",
         _ => "",
     }
 }
 
-/// Rules where every weight stands in the file under its own path, as Systole's model files have it.
-pub(crate) fn ours(model: &Model, theirs: &[(String, Literal)]) -> Option<Vec<Rule>> {
+/// Returns the rules if the file contains every weight under its Systole path.
+pub(crate) fn ours(model: &Model, theirs: &[(String, Literal)]) -> Option<Vec<WeightRule>> {
     let names: HashSet<&str> = theirs.iter().map(|(n, _)| n.as_str()).collect();
     let rule = |path: &str, dims: &[usize]| {
         let all = ["weights/", ""].into_iter().map(|p| format!("{p}{path}"));
         let name = all.into_iter().find(|n| names.contains(n.as_str()))?;
-        Some(Rule::of(path, dims, Part::new(name, dims, Vec::new())))
+        Some(WeightRule::of(path, dims, WeightPart::new(name, dims, Vec::new())))
     };
     model.weights().into_iter().map(|(path, b)| rule(path, b.ty().shape.dims())).collect()
 }

@@ -1,41 +1,41 @@
-//! The weights of a layer as PyTorch's module of that kind has them: names, layouts, order of gates.
+//! Maps a layer's weights to the corresponding PyTorch module: names, layouts, gate order.
 
-use crate::weight_mapping::{Part, Rule, Step};
+use crate::weight_mapping::{LayoutStep, WeightPart, WeightRule};
 use std::collections::HashMap;
 use systole_ir::{Error, ErrorKind, Result};
-use systole_nn::{Layer, LayerNode, Lowering, Model, NodeInput, WeightLayout, WeightRole};
+use systole_nn::{Layer, LayerLowering, LayerNode, Model, NodeInput, WeightLayout, WeightRole};
 
-/// A model's layers with the shapes of their weights.
-pub(crate) struct Layers<'a> {
+/// A model's layers with their weight shapes.
+pub(crate) struct ModelLayers<'a> {
     model: &'a Model,
     shapes: HashMap<String, Vec<usize>>,
 }
 
-/// A layer with what its rules need to know.
-pub(crate) struct Known<'a> {
+/// A layer with the information its rules need.
+pub(crate) struct LayerInfo<'a> {
     pub name: &'a str,
     pub class: &'static str,
     layer: &'a dyn Layer,
     shapes: &'a HashMap<String, Vec<usize>>,
-    /// Height, width and channels that were flattened before it.
+    /// Height, width and channels of a preceding Flatten.
     flattened: Option<[usize; 3]>,
 }
 
-impl<'a> Layers<'a> {
-    pub(crate) fn of(model: &'a Model) -> Layers<'a> {
+impl<'a> ModelLayers<'a> {
+    pub(crate) fn of(model: &'a Model) -> ModelLayers<'a> {
         let shapes = model.weights().into_iter().map(|(p, b)| (p.to_string(), b.ty().shape.to_vec()));
-        Layers { model, shapes: shapes.collect() }
+        ModelLayers { model, shapes: shapes.collect() }
     }
 
-    /// Layers that have weights, in the model's order, each once.
-    pub(crate) fn weighted(&self) -> Vec<Known<'_>> {
+    /// Returns the distinct layers with weights, in model order.
+    pub(crate) fn weighted(&self) -> Vec<LayerInfo<'_>> {
         let nodes = &self.model.architecture().nodes;
-        let mut found: Vec<Known<'_>> = Vec::new();
+        let mut found: Vec<LayerInfo<'_>> = Vec::new();
         for (i, node) in nodes.iter().enumerate() {
             let start = format!("{}/", node.name);
             let is_new = found.iter().all(|k| k.name != node.name);
             if is_new && self.shapes.keys().any(|path| path.starts_with(&start)) {
-                found.push(Known {
+                found.push(LayerInfo {
                     name: &node.name,
                     class: node.layer.class_name(),
                     layer: node.layer.layer(),
@@ -47,25 +47,25 @@ impl<'a> Layers<'a> {
         found
     }
 
-    /// What a Flatten right before layer `i` had: PyTorch flattens channels first.
+    /// Returns the input shape of a Flatten right before layer `i`, since PyTorch flattens channels first.
     fn flattened(&self, nodes: &[LayerNode], mut i: usize) -> Option<[usize; 3]> {
         loop {
             let [NodeInput::Layer(before)] = nodes.get(i)?.inputs[..] else { return None };
             let node = nodes.get(before)?;
             match node.layer.layer().lowering().ok()? {
-                Lowering::Flatten => {
+                LayerLowering::Flatten => {
                     return match self.output_of(node.inputs.first()?)?[..] {
                         [h, w, c] => Some([h, w, c]),
                         _ => None,
                     };
                 }
-                Lowering::Identity
-                | Lowering::Regularization
-                | Lowering::Activation(_)
-                | Lowering::Relu { .. }
-                | Lowering::LeakyRelu(_)
-                | Lowering::Elu(_)
-                | Lowering::PRelu => i = before,
+                LayerLowering::Identity
+                | LayerLowering::Regularization
+                | LayerLowering::Activation(_)
+                | LayerLowering::Relu { .. }
+                | LayerLowering::LeakyRelu(_)
+                | LayerLowering::Elu(_)
+                | LayerLowering::PRelu => i = before,
                 _ => return None,
             }
         }
@@ -81,25 +81,31 @@ impl<'a> Layers<'a> {
     }
 }
 
-impl Known<'_> {
+impl LayerInfo<'_> {
     fn shape(&self, weight: &str) -> Option<&[usize]> {
         self.shapes.get(&format!("{}/{weight}", self.name)).map(Vec::as_slice)
     }
 
-    /// `our weight ← theirs`; the shape there is made from ours.
-    fn rule(&self, role: &WeightRole, theirs: String, shape: &[usize], steps: Vec<Step>) -> Option<Rule> {
+    /// Returns the rule `weight ← theirs`; the external shape follows from the weight's.
+    fn rule(
+        &self,
+        role: &WeightRole,
+        theirs: String,
+        shape: &[usize],
+        steps: Vec<LayoutStep>,
+    ) -> Option<WeightRule> {
         let ours = self.shape(&role.name)?;
-        let mut part = Part::new(theirs, shape, steps);
+        let mut part = WeightPart::new(theirs, shape, steps);
         part.optional = role.is_optional;
-        Some(Rule::of(&format!("{}/{}", self.name, role.name), ours, part))
+        Some(WeightRule::of(&format!("{}/{}", self.name, role.name), ours, part))
     }
 
-    /// The rules of this layer, whose names there begin with `prefix`: `features.0.`, or nothing.
+    /// Returns the rules of this layer for external names that start with `prefix`: `features.0.`, or empty.
     ///
     /// # Errors
-    /// When PyTorch has no layer of that kind whose weights are known.
-    pub(crate) fn rules(&self, prefix: &str) -> Result<Vec<Rule>> {
-        let rules: Vec<Rule> =
+    /// If no PyTorch layer with known weights corresponds to it.
+    pub(crate) fn rules(&self, prefix: &str) -> Result<Vec<WeightRule>> {
+        let rules: Vec<WeightRule> =
             self.layer.weight_roles().iter().filter_map(|role| self.of_role(role, prefix)).collect();
         let start = format!("{}/", self.name);
         let all = self.shapes.keys().filter(|path| path.starts_with(&start)).count();
@@ -107,29 +113,32 @@ impl Known<'_> {
     }
 
     fn unknown(&self) -> Error {
-        let what = format!("layer {}: {} has no counterpart in PyTorch that is known", self.name, self.class);
+        let what = format!("layer {}: {} has no known counterpart in PyTorch", self.name, self.class);
         Error::new(ErrorKind::Config, what)
-            .because("its weights there have other shapes, or there is no such module")
-            .hint("Keras's files hold every layer: --format keras")
+            .because("its weights have other shapes in PyTorch, or there is no such module")
+            .hint("use --format keras, which supports every layer")
     }
 
-    /// The rule of a weight; `None` where the layer has none of that name.
-    fn of_role(&self, role: &WeightRole, prefix: &str) -> Option<Rule> {
+    /// Returns the rule of a weight; `None` if the layer has no weight of that name.
+    fn of_role(&self, role: &WeightRole, prefix: &str) -> Option<WeightRule> {
         let ours = self.shape(&role.name)?;
         let theirs = format!("{prefix}{}", role.torch);
         let (shape, steps) = match (&role.layout, ours) {
             (WeightLayout::Same, _) => (ours.to_vec(), Vec::new()),
-            (WeightLayout::Flat, _) => (vec![ours.iter().product()], vec![Step::Reshape(ours.to_vec())]),
+            (WeightLayout::Flat, _) => {
+                (vec![ours.iter().product()], vec![LayoutStep::Reshape(ours.to_vec())])
+            }
             (WeightLayout::Transposed, [a, b]) => (vec![*b, *a], permuted([1, 0])),
             (WeightLayout::Dense, [rows, units]) => (vec![*units, *rows], self.dense(*rows, *units)),
-            // A transposed one has in and out the other way round on both sides.
+            // In a transposed convolution in and out are swapped on both sides.
             (WeightLayout::Convolution, [window @ .., i, o]) => {
                 let order = (2..window.len() + 2).chain([1, 0]).collect();
-                ([&[*o, *i], window].concat(), vec![Step::Transpose(order)])
+                ([&[*o, *i], window].concat(), vec![LayoutStep::Transpose(order)])
             }
             (WeightLayout::Depthwise, [window @ .., c, m]) => {
                 let order = (2..window.len() + 2).chain([0, 1]).collect();
-                let steps = vec![Step::Reshape([&[*c, *m], window].concat()), Step::Transpose(order)];
+                let steps =
+                    vec![LayoutStep::Reshape([&[*c, *m], window].concat()), LayoutStep::Transpose(order)];
                 ([&[c * m, 1], window].concat(), steps)
             }
             (WeightLayout::Gates(order), [a, b]) => {
@@ -141,18 +150,22 @@ impl Known<'_> {
             (WeightLayout::InProjection(i), [e, heads, width]) => {
                 let out = heads * width;
                 let steps = vec![
-                    Step::Rows(i * out, out),
-                    Step::Transpose(vec![1, 0]),
-                    Step::Reshape(vec![*e, *heads, *width]),
+                    LayoutStep::Rows(i * out, out),
+                    LayoutStep::Transpose(vec![1, 0]),
+                    LayoutStep::Reshape(vec![*e, *heads, *width]),
                 ];
                 (vec![3 * out, *e], steps)
             }
             (WeightLayout::InProjectionBias(i), [heads, width]) => {
                 let out = heads * width;
-                (vec![3 * out], vec![Step::Rows(i * out, out), Step::Reshape(vec![*heads, *width])])
+                (
+                    vec![3 * out],
+                    vec![LayoutStep::Rows(i * out, out), LayoutStep::Reshape(vec![*heads, *width])],
+                )
             }
             (WeightLayout::OutProjection, [heads, width, e]) => {
-                let steps = vec![Step::Transpose(vec![1, 0]), Step::Reshape(vec![*heads, *width, *e])];
+                let steps =
+                    vec![LayoutStep::Transpose(vec![1, 0]), LayoutStep::Reshape(vec![*heads, *width, *e])];
                 (vec![*e, heads * width], steps)
             }
             _ => return None,
@@ -160,50 +173,52 @@ impl Known<'_> {
         self.rule(role, theirs, &shape, steps)
     }
 
-    fn dense(&self, rows: usize, units: usize) -> Vec<Step> {
+    fn dense(&self, rows: usize, units: usize) -> Vec<LayoutStep> {
         match self.flattened {
             Some([h, w, c]) if h * w * c == rows && h * w > 1 && c > 1 => vec![
-                Step::Reshape(vec![units, c, h, w]),
-                Step::Transpose(vec![2, 3, 1, 0]),
-                Step::Reshape(vec![rows, units]),
+                LayoutStep::Reshape(vec![units, c, h, w]),
+                LayoutStep::Transpose(vec![2, 3, 1, 0]),
+                LayoutStep::Reshape(vec![rows, units]),
             ],
             _ => permuted([1, 0]),
         }
     }
 
-    /// PyTorch has two biases, which are added where the layer has one.
+    /// Adds PyTorch's two biases if the layer has one.
     fn gate_biases(
         &self,
         role: &WeightRole,
         prefix: &str,
         shape: &[usize],
         (order, both): (&[usize], bool),
-    ) -> Rule {
+    ) -> WeightRule {
         let n = shape[shape.len() - 1];
-        let part = |name: &str| Part::new(format!("{prefix}{name}"), &[n], ordered(order)).optional();
+        let part = |name: &str| WeightPart::new(format!("{prefix}{name}"), &[n], ordered(order)).optional();
         let (first, second) = (part(&role.torch), part("bias_hh_l0"));
         let second = match both && shape.len() == 2 {
-            true => Part { at: n, ..second },
-            false => Part { adds: true, ..second },
+            true => WeightPart { at: n, ..second },
+            false => WeightPart { adds: true, ..second },
         };
         let ours = format!("{}/{}", self.name, role.name);
-        Rule { ours, shape: shape.to_vec(), parts: vec![first, second] }
+        WeightRule { ours, shape: shape.to_vec(), parts: vec![first, second] }
     }
 
-    /// How many heads, for rules of other files.
+    /// Returns the number of attention heads.
     pub(crate) fn heads(&self) -> usize {
         match self.layer.lowering() {
-            Ok(Lowering::Attention { heads, .. } | Lowering::TransformerBlock { heads, .. }) => heads,
+            Ok(LayerLowering::Attention { heads, .. } | LayerLowering::TransformerBlock { heads, .. }) => {
+                heads
+            }
             _ => 0,
         }
     }
 }
 
-fn ordered(gates: &[usize]) -> Vec<Step> {
+fn ordered(gates: &[usize]) -> Vec<LayoutStep> {
     let is_sorted = gates.windows(2).all(|w| w[0] < w[1]);
-    if is_sorted { Vec::new() } else { vec![Step::Gates(gates.to_vec())] }
+    if is_sorted { Vec::new() } else { vec![LayoutStep::Gates(gates.to_vec())] }
 }
 
-fn permuted<const N: usize>(order: [usize; N]) -> Vec<Step> {
-    vec![Step::Transpose(order.to_vec())]
+fn permuted<const N: usize>(order: [usize; N]) -> Vec<LayoutStep> {
+    vec![LayoutStep::Transpose(order.to_vec())]
 }

@@ -1,4 +1,4 @@
-//! Names of weights in other systems: a file for each family of models, and one for layers of any model.
+//! Weight names in external files: one module per model family, and one for layers of any model.
 
 pub(crate) mod bert;
 pub(crate) mod gpt2;

@@ -1,10 +1,10 @@
-//! ResNets as torchvision and Hugging Face have them: names, and an architecture that strides where they do.
+//! Maps weights of torchvision's and Hugging Face's ResNets: names, and an architecture with the same strides.
 //!
-//! Keras's ResNet50 strides in a block's first convolution and adds biases; theirs ("v1.5") strides in the 3×3 and has
-//! none. So their weights need their own layers, under Keras's names.
+//! Keras's ResNet50 strides in a block's first convolution and adds biases; these ("v1.5") stride in the 3×3
+//! convolution and have none. So they need their own architecture, with Keras's layer names.
 
-use super::layer::{Known, Layers};
-use crate::weight_mapping::Rule;
+use super::layer::{LayerInfo, ModelLayers};
+use crate::weight_mapping::WeightRule;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, TensorType};
 use systole_nn::Model;
 use systole_nn::layers::{
@@ -13,46 +13,46 @@ use systole_nn::layers::{
 };
 use systole_nn::{Architecture, Symbol, any_input};
 
-/// Whose names a file has.
+/// Naming scheme of a ResNet file.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Style {
+pub(crate) enum ResNetNaming {
     Torchvision,
-    /// With what stands before every name.
+    /// With the common name prefix.
     HuggingFace(&'static str),
 }
 
-/// Whether these are the weights of a ResNet.
-pub(crate) fn style(theirs: &[(String, Literal)]) -> Option<Style> {
+/// Returns the naming scheme if the tensors are a ResNet's.
+pub(crate) fn style(theirs: &[(String, Literal)]) -> Option<ResNetNaming> {
     let has = |name: &str| theirs.iter().any(|(n, _)| n == name);
     if has("conv1.weight") && has("layer1.0.conv1.weight") && has("layer1.0.bn1.weight") {
-        return Some(Style::Torchvision);
+        return Some(ResNetNaming::Torchvision);
     }
     let prefixes = ["resnet.", ""];
     let found = prefixes.iter().find(|p| has(&format!("{p}embedder.embedder.convolution.weight")));
-    found.map(|p| Style::HuggingFace(p))
+    found.map(|p| ResNetNaming::HuggingFace(p))
 }
 
-impl Style {
+impl ResNetNaming {
     fn convolution(self, stack: usize, block: usize, k: usize) -> String {
         match self {
-            Style::Torchvision if k == 0 => format!("layer{stack}.{block}.downsample.0"),
-            Style::Torchvision => format!("layer{stack}.{block}.conv{k}"),
-            Style::HuggingFace(p) => format!("{}.convolution", hugging_face(p, stack, block, k)),
+            ResNetNaming::Torchvision if k == 0 => format!("layer{stack}.{block}.downsample.0"),
+            ResNetNaming::Torchvision => format!("layer{stack}.{block}.conv{k}"),
+            ResNetNaming::HuggingFace(p) => format!("{}.convolution", hugging_face(p, stack, block, k)),
         }
     }
 
     fn normalization(self, stack: usize, block: usize, k: usize) -> String {
         match self {
-            Style::Torchvision if k == 0 => format!("layer{stack}.{block}.downsample.1"),
-            Style::Torchvision => format!("layer{stack}.{block}.bn{k}"),
-            Style::HuggingFace(p) => format!("{}.normalization", hugging_face(p, stack, block, k)),
+            ResNetNaming::Torchvision if k == 0 => format!("layer{stack}.{block}.downsample.1"),
+            ResNetNaming::Torchvision => format!("layer{stack}.{block}.bn{k}"),
+            ResNetNaming::HuggingFace(p) => format!("{}.normalization", hugging_face(p, stack, block, k)),
         }
     }
 
     fn stem(self) -> [String; 2] {
         match self {
-            Style::Torchvision => ["conv1".into(), "bn1".into()],
-            Style::HuggingFace(p) => {
+            ResNetNaming::Torchvision => ["conv1".into(), "bn1".into()],
+            ResNetNaming::HuggingFace(p) => {
                 ["convolution", "normalization"].map(|part| format!("{p}embedder.embedder.{part}"))
             }
         }
@@ -60,8 +60,8 @@ impl Style {
 
     fn head(self) -> &'static str {
         match self {
-            Style::Torchvision => "fc",
-            Style::HuggingFace(_) => "classifier.1",
+            ResNetNaming::Torchvision => "fc",
+            ResNetNaming::HuggingFace(_) => "classifier.1",
         }
     }
 }
@@ -71,11 +71,14 @@ fn hugging_face(prefix: &str, stack: usize, block: usize, k: usize) -> String {
     if k == 0 { format!("{at}.shortcut") } else { format!("{at}.layer.{}", k - 1) }
 }
 
-/// Their layers, by the tensors that are there, and the input that they are made for.
+/// Derives the layers from the tensors, and the input type.
 ///
 /// # Errors
-/// When the file lacks the head or the stem, or has no block.
-pub(crate) fn architecture(theirs: &[(String, Literal)], style: Style) -> Result<(Architecture, TensorType)> {
+/// If the head or the stem is missing, or there is no block.
+pub(crate) fn architecture(
+    theirs: &[(String, Literal)],
+    style: ResNetNaming,
+) -> Result<(Architecture, TensorType)> {
     let shape = |name: String| {
         let found = theirs.iter().find(|(n, _)| *n == name).map(|(_, v)| v.shape().to_vec());
         found.ok_or_else(|| lacks(&name))
@@ -85,7 +88,9 @@ pub(crate) fn architecture(theirs: &[(String, Literal)], style: Style) -> Result
     let [stem, _] = style.stem();
     let (width, channels) = match shape(format!("{stem}.weight"))?[..] {
         [width, channels, 7, 7] => (width, channels),
-        ref other => return Err(odd(&format!("{stem}.weight is {other:?}, not [width, channels, 7, 7]"))),
+        ref other => {
+            return Err(odd(&format!("{stem}.weight has shape {other:?}, expected [width, channels, 7, 7]")));
+        }
     };
     let image = any_input("image");
     let x = image.apply(zero_padding2d(3).name("conv1_pad"));
@@ -97,7 +102,7 @@ pub(crate) fn architecture(theirs: &[(String, Literal)], style: Style) -> Result
             let filters = out(format!("{}.weight", style.convolution(stack, block, 1)))?;
             let third = format!("{}.weight", style.convolution(stack, block, 3));
             let wide = if has(third.clone()) { Some(out(third)?) } else { None };
-            let shape = Block {
+            let shape = ResNetBlock {
                 filters,
                 wide,
                 strides: if stack > 1 && block == 0 { 2 } else { 1 },
@@ -114,24 +119,24 @@ pub(crate) fn architecture(theirs: &[(String, Literal)], style: Style) -> Result
 }
 
 fn lacks(name: &str) -> Error {
-    odd(&format!("it lacks {name}"))
+    odd(&format!("{name} is missing"))
 }
 
 fn odd(why: &str) -> Error {
-    Error::new(ErrorKind::Data, "the file's names are those of a ResNet, but it is no whole one")
+    Error::new(ErrorKind::Data, "the tensor names are a ResNet's, but it is incomplete")
         .because(why)
-        .hint("name the model that these weights are of with --model")
+        .hint("pass the matching model with --model")
 }
 
-struct Block {
+struct ResNetBlock {
     filters: usize,
-    /// Filters of the third convolution of a bottleneck.
+    /// Filters of a bottleneck's third convolution.
     wide: Option<usize>,
     strides: usize,
     projects: bool,
 }
 
-impl Block {
+impl ResNetBlock {
     fn apply(&self, x: &Symbol, name: &str) -> Symbol {
         let out = self.wide.unwrap_or(self.filters);
         let part = |k: usize| format!("{name}_{k}");
@@ -169,18 +174,18 @@ fn relu(name: &str) -> LayerSpec {
     activation("relu").name(name)
 }
 
-/// Whether a model's layers are named as Keras's ResNets.
+/// Whether a model has the layer names of Keras's ResNets.
 pub(crate) fn is_one(model: &Model) -> bool {
     let has = |name: &str| model.architecture().nodes.iter().any(|n| n.name == name);
     has("conv1_conv") && has("conv2_block1_1_conv") && has("predictions")
 }
 
-/// Rules for all layers of a ResNet.
+/// Returns the rules for all layers of a ResNet.
 ///
 /// # Errors
-/// When it has a layer whose name is none of Keras's.
-pub(crate) fn rules(model: &Model, style: Style) -> Result<Vec<Rule>> {
-    let layers = Layers::of(model);
+/// If a layer does not have a name of Keras's ResNets.
+pub(crate) fn rules(model: &Model, style: ResNetNaming) -> Result<Vec<WeightRule>> {
+    let layers = ModelLayers::of(model);
     let mut all = Vec::new();
     for layer in layers.weighted() {
         let name = theirs(&layer, style).ok_or_else(|| {
@@ -191,7 +196,7 @@ pub(crate) fn rules(model: &Model, style: Style) -> Result<Vec<Rule>> {
     Ok(all)
 }
 
-fn theirs(layer: &Known<'_>, style: Style) -> Option<String> {
+fn theirs(layer: &LayerInfo<'_>, style: ResNetNaming) -> Option<String> {
     let [convolution, normalization] = style.stem();
     match layer.name {
         "conv1_conv" => return Some(convolution),

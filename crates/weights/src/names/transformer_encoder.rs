@@ -1,29 +1,29 @@
-//! Blocks of Hugging Face's encoders, BERT and ViT: `Linear` layers of query, key, value and output.
+//! Maps weights of Hugging Face's encoder blocks (BERT, ViT): `Linear` layers for query, key, value and output.
 
-use crate::weight_mapping::{Part, Rule, Step};
+use crate::weight_mapping::{LayoutStep, WeightPart, WeightRule};
 use systole_ir::{Error, ErrorKind, Literal};
 
-/// What the parts of a block are called.
-pub(crate) struct Block {
-    /// What stands before query, key and value.
+/// External names of an encoder block's parts.
+pub(crate) struct EncoderBlockNames {
+    /// Prefix of query, key and value.
     pub attention: &'static str,
-    /// Weights of ours outside of the attention, without their last part, and what they are called.
+    /// Weights outside attention, without their last component, and their external names.
     pub parts: [(&'static str, &'static str); 5],
 }
 
-/// `weight ← at(theirs)`, of a Dense layer of ours.
-pub(crate) fn dense(path: &str, dims: &[usize], theirs: String) -> Rule {
+/// Returns the rule of a Dense layer's weight.
+pub(crate) fn dense(path: &str, dims: &[usize], theirs: String) -> WeightRule {
     let turned = [dims[1], dims[0]];
-    Rule::of(path, dims, Part::new(theirs, &turned, vec![Step::Transpose(vec![1, 0])]))
+    WeightRule::of(path, dims, WeightPart::new(theirs, &turned, vec![LayoutStep::Transpose(vec![1, 0])]))
 }
 
-pub(crate) fn same(path: &str, dims: &[usize], theirs: String) -> Rule {
-    Rule::of(path, dims, Part::new(theirs, dims, Vec::new()))
+pub(crate) fn same(path: &str, dims: &[usize], theirs: String) -> WeightRule {
+    WeightRule::of(path, dims, WeightPart::new(theirs, dims, Vec::new()))
 }
 
-impl Block {
-    /// The rule of a weight of a block: `self_attention/query/kernel`.
-    pub(crate) fn rule(&self, path: &str, weight: &str, dims: &[usize], at: &str) -> Option<Rule> {
+impl EncoderBlockNames {
+    /// Returns the rule of a block's weight: `self_attention/query/kernel`.
+    pub(crate) fn rule(&self, path: &str, weight: &str, dims: &[usize], at: &str) -> Option<WeightRule> {
         let (part, kind) = weight.rsplit_once('/')?;
         let head = part.strip_prefix("self_attention/").filter(|name| *name != "attention_output");
         if let Some(name) = head {
@@ -34,9 +34,9 @@ impl Block {
         let theirs = format!("{at}{theirs}");
         Some(match (kind, dims) {
             ("kernel", [heads, width, out]) => {
-                let steps = vec![Step::Transpose(vec![1, 0]), Step::Reshape(dims.to_vec())];
+                let steps = vec![LayoutStep::Transpose(vec![1, 0]), LayoutStep::Reshape(dims.to_vec())];
                 let shape = [*out, heads * width];
-                Rule::of(path, dims, Part::new(format!("{theirs}.weight"), &shape, steps))
+                WeightRule::of(path, dims, WeightPart::new(format!("{theirs}.weight"), &shape, steps))
             }
             ("kernel", [_, _]) => dense(path, dims, format!("{theirs}.weight")),
             ("gamma", _) => same(path, dims, format!("{theirs}.weight")),
@@ -45,30 +45,32 @@ impl Block {
         })
     }
 
-    /// `[heads · width, in] → [in, heads, width]`.
-    fn projection(&self, path: &str, kind: &str, dims: &[usize], theirs: &str) -> Option<Rule> {
-        let reshaped = Step::Reshape(dims.to_vec());
+    /// Maps a projection: `[heads · width, in] → [in, heads, width]`.
+    fn projection(&self, path: &str, kind: &str, dims: &[usize], theirs: &str) -> Option<WeightRule> {
+        let reshaped = LayoutStep::Reshape(dims.to_vec());
         let part = match (kind, dims) {
             ("kernel", [input, heads, width]) => {
-                let steps = vec![Step::Transpose(vec![1, 0]), reshaped];
-                Part::new(format!("{theirs}.weight"), &[heads * width, *input], steps)
+                let steps = vec![LayoutStep::Transpose(vec![1, 0]), reshaped];
+                WeightPart::new(format!("{theirs}.weight"), &[heads * width, *input], steps)
             }
-            ("bias", [heads, width]) => Part::new(format!("{theirs}.bias"), &[heads * width], vec![reshaped]),
+            ("bias", [heads, width]) => {
+                WeightPart::new(format!("{theirs}.bias"), &[heads * width], vec![reshaped])
+            }
             _ => return None,
         };
-        Some(Rule::of(path, dims, part))
+        Some(WeightRule::of(path, dims, part))
     }
 }
 
-/// The shape of a tensor that must be there.
+/// Returns the shape of a required tensor.
 pub(crate) fn shape_of<const N: usize>(theirs: &[(String, Literal)], name: &str) -> Option<[usize; N]> {
     let found = theirs.iter().find(|(n, _)| n == name)?;
     found.1.shape().dims().try_into().ok()
 }
 
-/// Says why the weights of a family cannot be built here.
+/// Returns an error about weights of a family that cannot be built.
 pub(crate) fn odd(family: &str, why: &str) -> Error {
-    Error::new(ErrorKind::Data, format!("the weights are not those of a {family} that can be built here"))
+    Error::new(ErrorKind::Data, format!("cannot build a {family} from these weights"))
         .because(why)
-        .hint("build the model here (a TOML file with its layers) and give the weights to it with --model")
+        .hint("define the model in a TOML file and pass it with --model")
 }

@@ -1,34 +1,34 @@
-//! Predictions of quantised graphs, beside those of the same layers in floats.
+//! Benchmarks predictions of int8 quantized models, or of the same layers in float.
 
-use super::measure::{Measured, measure, timed};
+use super::measure::{BenchTiming, measure, timed};
 use super::model::{count, of_draft};
 use crate::models::tflite;
 use std::time::Duration;
-use systole_config::Draft;
-use systole_int8::{Program, Settings};
+use systole_config::ConfigDraft;
+use systole_int8::{Int8Program, Settings};
 use systole_ir::{Error, ErrorKind, Literal, Result};
 use systole_nn::{Batch, Model};
-use systole_quant::{Calibration, Options, lower, quantize, quantized};
+use systole_quant::{Calibration, QuantizeOptions, lower, quantize, quantized};
 
-/// Samples that tell the ranges: enough for a speed, not for an accuracy.
+/// Number of calibration samples: enough to measure speed, not accuracy.
 const CALIBRATED: usize = 2;
 
-/// A batch through an application's graph of int8, or in another precision through its layers.
-pub(super) fn predict(name: &str, precision: &str, time: Duration) -> Result<Measured> {
+/// Measures a batch on an application's int8 graph, or on its layers in another precision.
+pub(super) fn predict(name: &str, precision: &str, time: Duration) -> Result<BenchTiming> {
     of(draft(name)?, precision, time)
 }
 
-/// The preset of a language model, or an application with the data of ResNet-50's preset.
-fn draft(name: &str) -> Result<Draft> {
+/// Configuration of a language model preset, or of an application with the data of the ResNet-50 preset.
+fn draft(name: &str) -> Result<ConfigDraft> {
     if name == "gpt2-small" {
-        return Draft::preset(name);
+        return ConfigDraft::preset(name);
     }
-    let mut draft = Draft::preset("resnet50")?;
+    let mut draft = ConfigDraft::preset("resnet50")?;
     draft.set(format!("the workload {name}-int8"), "model.application", name);
     Ok(draft)
 }
 
-fn of(draft: Draft, precision: &str, time: Duration) -> Result<Measured> {
+fn of(draft: ConfigDraft, precision: &str, time: Duration) -> Result<BenchTiming> {
     let floats = if precision == "int8" { "float32" } else { precision };
     let (mut model, batch) = of_draft(draft, floats)?;
     let items = count(&batch);
@@ -36,24 +36,24 @@ fn of(draft: Draft, precision: &str, time: Duration) -> Result<Measured> {
     let flops = prediction.report().flops;
     if precision != "int8" {
         let m = measure(time, || prediction.run().map(|outputs| outputs.ready_event()))?;
-        return Ok(Measured { flops, items, compile_ms: prediction.compile_ms(), ..m });
+        return Ok(BenchTiming { flops, items, compile_ms: prediction.compile_ms(), ..m });
     }
     drop(prediction);
     let (graph, inputs) = graph(&model, &batch)?;
-    let (program, compile_ms) = timed(|| Program::new(graph, &Settings::from_knobs()?))?;
+    let (program, compile_ms) = timed(|| Int8Program::new(graph, &Settings::from_knobs()?))?;
     let each: Vec<&[Literal]> = inputs.iter().map(std::slice::from_ref).collect();
     let m = measure(time, || program.run_all(&each).map(|_| None))?;
-    Ok(Measured { flops, items, compile_ms, ..m })
+    Ok(BenchTiming { flops, items, compile_ms, ..m })
 }
 
-/// The layers as a graph of int8, and the batch's samples as it takes them.
-fn graph(model: &Model, batch: &Batch) -> Result<(systole_tflite::Model, Vec<Literal>)> {
+/// Quantizes the layers to an int8 graph, and the batch's samples to its input type.
+fn graph(model: &Model, batch: &Batch) -> Result<(systole_tflite::TfliteModel, Vec<Literal>)> {
     let none = || Error::new(ErrorKind::Bug, "the batch has no input");
     let samples = tflite::rows(batch.inputs.first().ok_or_else(none)?)?;
     let float = lower(model)?;
     let calibration = Calibration { threads: tflite::threads(), ..Calibration::default() };
     let ranges = calibration.ranges(&float, &samples[..samples.len().min(CALIBRATED)])?;
-    let graph = quantize(&float, &ranges, &Options::default())?;
+    let graph = quantize(&float, &ranges, &QuantizeOptions::default())?;
     let input = graph.tensor(graph.inputs.first().copied().ok_or_else(none)?)?;
     let inputs = samples.iter().map(|x| quantized(x, input)).collect::<Result<_>>()?;
     Ok((graph, inputs))

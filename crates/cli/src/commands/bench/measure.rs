@@ -1,49 +1,49 @@
-//! The clock: repeats a step, leaves the warm-up out, takes the median.
+//! Measures step times: warm-up, repetitions, median and percentiles.
 
 use crate::run::run_summary::{peak_rss_mib, threads};
 use std::time::{Duration, Instant};
 use systole_ir::Result;
 use systole_runtime::ReadyEvent;
 
-/// What a measurement found.
+/// Result of a measurement.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Measured {
-    /// Median time of a step.
+pub(super) struct BenchTiming {
+    /// Median step time.
     pub(super) median_ms: f64,
-    /// Time of the fastest step.
+    /// Minimum step time.
     pub(super) best_ms: f64,
-    /// Time that a tenth of the steps stay below, and that a tenth exceed.
+    /// 10th and 90th percentile of the step times.
     pub(super) tenths_ms: (f64, f64),
-    /// Share of the time that the threads could have run and had no core, where the system says so: other programs had it.
+    /// Share of the time that runnable threads waited for a core used by other programs, if the system reports it.
     pub(super) core_wait: Option<f64>,
-    /// Processor time of all threads for each step, where the system says so.
+    /// CPU time of all threads per step, if the system reports it.
     pub(super) cpu_ms: Option<f64>,
-    /// Steps that were timed.
+    /// Number of timed steps.
     pub(super) steps: usize,
-    /// Arithmetic operations of a step.
+    /// Floating-point operations per step.
     pub(super) flops: f64,
-    /// Bytes that a step must at least read and write, where that is what is measured.
+    /// Minimum memory traffic of a step in bytes, for bandwidth-bound workloads.
     pub(super) bytes: Option<f64>,
-    /// Images or tokens of a step.
+    /// Images or tokens per step.
     pub(super) items: f64,
-    /// The most memory that the process has used when the last step was done.
+    /// Peak memory of the process after the last step.
     pub(super) peak_rss_mib: Option<f64>,
-    /// From the first trace to a program ready to run.
+    /// Time from the first trace to an executable program.
     pub(super) compile_ms: f64,
 }
 
-/// Steps that are timed however short the time is.
+/// Minimum number of timed steps.
 const FEWEST: usize = 3;
-/// Steps that are not timed: the first touches new memory, the second may still grow pools.
+/// Number of warm-up steps: the first touches new memory, the second may still grow pools.
 const WARM_UP: usize = 2;
 
-/// Takes steps for `time` after a warm-up of up to a fifth of it. Compile time and work are the caller's to fill in.
-/// `step` gives the event of a step that goes on after its call: each is waited for, as they say little one by one where
-/// they overlap.
+/// Times steps for `time` after a warm-up of up to a fifth of it. The caller fills in compile time and work.
+///
+/// `step` returns the event of an asynchronous step; each step is awaited before the next starts.
 pub(super) fn measure(
     time: Duration,
     mut step: impl FnMut() -> Result<Option<ReadyEvent>>,
-) -> Result<Measured> {
+) -> Result<BenchTiming> {
     let mut step = || step()?.map_or(Ok(()), |event| event.wait().map(drop));
     let began = Instant::now();
     let mut warm = 0;
@@ -67,7 +67,7 @@ pub(super) fn measure(
     let spent = systole_cpu::process_cpu_seconds();
     let cpu_ms = cpu.zip(spent).map(|(a, b)| (b - a) * 1e3 / each.len() as f64);
     each.sort_by(f64::total_cmp);
-    Ok(Measured {
+    Ok(BenchTiming {
         median_ms: median(&each),
         best_ms: each[0],
         tenths_ms: (tenth(&each), each[each.len() - 1 - each.len() / 10]),
@@ -75,20 +75,20 @@ pub(super) fn measure(
         cpu_ms,
         steps: each.len(),
         peak_rss_mib: peak_rss_mib(),
-        ..Measured::default()
+        ..BenchTiming::default()
     })
 }
 
-/// The value that a tenth of sorted values stay below.
+/// Returns the 10th percentile of sorted values.
 fn tenth(sorted: &[f64]) -> f64 {
     sorted[sorted.len() / 10]
 }
 
-/// How long the threads of this process have waited for a core so far, all together, in seconds.
+/// Total time that the threads of this process have waited for a core, in seconds.
 fn core_wait_seconds() -> Option<f64> {
     let tasks = std::fs::read_dir("/proc/self/task").ok()?;
     let waited = |task: std::fs::DirEntry| {
-        // Nanoseconds on a core, nanoseconds waiting for one, number of turns.
+        // Fields: nanoseconds on a core, nanoseconds waiting for one, number of time slices.
         let text = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
         text.split_whitespace().nth(1)?.parse::<f64>().ok()
     };
@@ -96,13 +96,13 @@ fn core_wait_seconds() -> Option<f64> {
     (!each.is_empty()).then(|| each.iter().sum::<f64>() / 1e9)
 }
 
-/// The middle of sorted values.
+/// Returns the median of sorted values.
 fn median(sorted: &[f64]) -> f64 {
     let n = sorted.len();
     (sorted[(n - 1) / 2] + sorted[n / 2]) / 2.0
 }
 
-/// Runs `f` and says how many milliseconds it took.
+/// Runs `f` and measures its time in ms.
 pub(super) fn timed<T>(f: impl FnOnce() -> Result<T>) -> Result<(T, f64)> {
     let start = Instant::now();
     let value = f()?;

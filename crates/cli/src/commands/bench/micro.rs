@@ -1,20 +1,20 @@
-//! Single operations: matrix products, and element-wise work on arrays larger than the caches.
+//! Microbenchmarks: matrix products (GEMM) and element-wise ops on arrays larger than the caches.
 
-use super::measure::{Measured, measure, timed};
-use super::workload::Kind;
+use super::measure::{BenchTiming, measure, timed};
+use super::workload::ElementwiseWorkload;
 use std::time::Duration;
 use systole_ir::{DType, Dims, Literal, Result, Tensor, TensorType, rng};
 use systole_nn::optimizer::{UpdateInputs, adam};
-use systole_runtime::{Buffer, DeviceId, Params, Tree, backend};
+use systole_runtime::{Buffer, DeviceId, Params, TensorTree, backend};
 
-/// Elements of each array of the element-wise workloads: 64 MiB in f32.
+/// Elements per array of the element-wise workloads: 64 MiB in f32.
 const ELEMENTS: usize = 1 << 24;
-/// Length of the rows that are reduced.
+/// Row length of the row reductions.
 const ROW: usize = 1024;
 
-/// `a: T[n, n], b: T[n, n] → T[n, n]`, int8 to i32. All operands lie in memory as programs keep them: a kernel that
-/// packs them first does so in each step.
-pub(super) fn gemm(n: usize, precision: &str, time: Duration) -> Result<Measured> {
+/// Measures `a: T[n, n], b: T[n, n] → T[n, n]` (int8 → i32). The operands are unpacked, so a kernel that packs them
+/// does so in each step.
+pub(super) fn gemm(n: usize, precision: &str, time: Duration) -> Result<BenchTiming> {
     let dtype = match precision {
         "float32" => DType::F32,
         "mixed_float16" => DType::F16,
@@ -25,7 +25,7 @@ pub(super) fn gemm(n: usize, precision: &str, time: Duration) -> Result<Measured
     let ty = TensorType::new(dtype, [n, n]);
     let f = systole::jit(move |(_, a, b): (Tensor, Tensor, Tensor)| product(&a, &b, sum)).named("gemm");
     let inputs = (on_device(&ty, 1)?, on_device(&ty, 2)?);
-    // The result goes into an array that is given away: no step asks the system for memory.
+    // The output buffer is donated, so that no step allocates memory.
     let mut out = zeros_on_device(&ty.with_dtype(sum))?;
     let spare = zeros_on_device(&ty.with_dtype(sum))?;
     let args = |out| (out, inputs.0.clone(), inputs.1.clone());
@@ -35,7 +35,7 @@ pub(super) fn gemm(n: usize, precision: &str, time: Duration) -> Result<Measured
         out = f.call(args(taken))?;
         Ok(out.ready_event())
     })?;
-    Ok(Measured { flops: 2.0 * (n as f64).powi(3), compile_ms, ..m })
+    Ok(BenchTiming { flops: 2.0 * (n as f64).powi(3), compile_ms, ..m })
 }
 
 fn product(a: &Tensor, b: &Tensor, sum: DType) -> Tensor {
@@ -50,22 +50,24 @@ fn product(a: &Tensor, b: &Tensor, sum: DType) -> Tensor {
     a.builder().emit(op, &[a, b]).remove(0)
 }
 
-/// GB/s of the least traffic: what must be read once and written once.
-pub(super) fn elementwise(kind: Kind, precision: &str, time: Duration) -> Result<Measured> {
+/// Measures the bandwidth of an element-wise workload: minimum bytes read and written per second.
+pub(super) fn elementwise(kind: ElementwiseWorkload, precision: &str, time: Duration) -> Result<BenchTiming> {
     let dtype = match precision {
         "mixed_bfloat16" => DType::BF16,
         "mixed_float16" => DType::F16,
         _ => DType::F32,
     };
     match kind {
-        Kind::Adam => adam_update(time),
-        Kind::Gelu => mapped(dtype, time, |x| x.gelu()),
-        Kind::Softmax => mapped(dtype, time, |x| x.convert(DType::F32).softmax().convert(x.dtype())),
-        Kind::LayerNorm => mapped(dtype, time, layer_norm),
+        ElementwiseWorkload::Adam => adam_update(time),
+        ElementwiseWorkload::Gelu => mapped(dtype, time, |x| x.gelu()),
+        ElementwiseWorkload::Softmax => {
+            mapped(dtype, time, |x| x.convert(DType::F32).softmax().convert(x.dtype()))
+        }
+        ElementwiseWorkload::LayerNorm => mapped(dtype, time, layer_norm),
     }
 }
 
-/// As the layer of that name computes it, over the last dimension.
+/// Layer normalization over the last dimension, as the layer computes it.
 fn layer_norm(x: &Tensor) -> Tensor {
     let last = [x.rank() - 1];
     let wide = |t: Tensor| t.broadcast_except(x.shape(), &last);
@@ -75,8 +77,8 @@ fn layer_norm(x: &Tensor) -> Tensor {
     (&centred * wide((variance + 1e-3).rsqrt())).convert(x.dtype())
 }
 
-/// `f(x: T[rows, ROW]) → T[rows, ROW]`, one array read and one written.
-fn mapped(dtype: DType, time: Duration, f: fn(&Tensor) -> Tensor) -> Result<Measured> {
+/// Measures `f(x: T[rows, ROW]) → T[rows, ROW]`: one array read, one written.
+fn mapped(dtype: DType, time: Duration, f: fn(&Tensor) -> Tensor) -> Result<BenchTiming> {
     let ty = TensorType::new(dtype, [ELEMENTS / ROW, ROW]);
     let f = systole::jit(move |(_, x): (Tensor, Tensor)| f(&x)).named("elementwise").flush_denormals(true);
     let x = on_device(&ty, 1)?;
@@ -88,11 +90,11 @@ fn mapped(dtype: DType, time: Duration, f: fn(&Tensor) -> Tensor) -> Result<Meas
         Ok(out.ready_event())
     })?;
     let bytes = Some(2.0 * ty.bytes() as f64);
-    Ok(Measured { flops: program.report().flops, bytes, compile_ms, ..m })
+    Ok(BenchTiming { flops: program.report().flops, bytes, compile_ms, ..m })
 }
 
-/// Parameters, gradients and two slots are read; parameters and slots are written in place.
-fn adam_update(time: Duration) -> Result<Measured> {
+/// Measures an Adam update: reads parameters, gradients and two slots; writes parameters and slots in place.
+fn adam_update(time: Duration) -> Result<BenchTiming> {
     type Args = (Params, Params, Params, Tensor, Tensor);
     let optimizer = adam(1e-3);
     let ty = TensorType::new(DType::F32, [ELEMENTS / 2]);
@@ -108,7 +110,7 @@ fn adam_update(time: Duration) -> Result<Measured> {
         update.update(&UpdateInputs { learning_rate, step }, &params, &grads, &slots)
     });
     let f = f.named("adam").flush_denormals(true);
-    let args = |params, slots| -> <Args as Tree>::Host {
+    let args = |params, slots| -> <Args as TensorTree>::Host {
         (params, slots, grads.clone(), Buffer::scalar(DType::F32, 1e-3), Buffer::scalar(DType::I64, 7.0))
     };
     let (program, compile_ms) = timed(|| f.executable(args(params.clone(), slots.clone())))?;
@@ -118,10 +120,10 @@ fn adam_update(time: Duration) -> Result<Measured> {
         Ok(params.values().next().and_then(Buffer::ready_event))
     })?;
     let bytes = Some(7.0 * ty.bytes() as f64);
-    Ok(Measured { flops: program.report().flops, bytes, compile_ms, ..m })
+    Ok(BenchTiming { flops: program.report().flops, bytes, compile_ms, ..m })
 }
 
-/// Drawn values: floats from −1 to 1, int8 from −128 to 127.
+/// Random values on the device: floats in [−1, 1), int8 from −128 to 127.
 fn on_device(ty: &TensorType, seed: u64) -> Result<Buffer> {
     let n = ty.elements();
     let word = |i: usize| rng::mix(rng::mix(seed) ^ i as u64);

@@ -1,7 +1,7 @@
-//! `systole bench`: how fast complete steps run on synthetic data that stay in memory.
+//! `systole bench`: benchmarks training steps, predictions and single ops on synthetic data in memory.
 //!
-//! Each measurement runs in a process of its own, so that its peak memory is its own and nothing is left over from the
-//! one before. The child writes one JSON object; this process passes it on, or shows it as a row.
+//! Each measurement runs in its own child process, so that peak memory and caches are independent. The child writes one
+//! JSON object; this process prints it as JSON or as a table row.
 
 mod int8;
 mod measure;
@@ -9,43 +9,50 @@ mod micro;
 mod model;
 mod workload;
 
-use crate::args::common::Common;
-use crate::args::exit_status::{Failure, Outcome, Run};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::render::screen::{Screen, note, number_of, table};
 use clap::Args;
-use measure::Measured;
+use measure::BenchTiming;
 use serde_json::{Map, Value, json};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use systole_cpu::{Level, Peak};
 use systole_ir::{DType, Error, ErrorKind, Result};
-use workload::{Item, Unit, Work};
+use workload::{BenchItem, ThroughputUnit, Workload};
 
 #[derive(Args)]
 pub(crate) struct BenchArgs {
-    /// Which: fashion-cnn, mlp, cifar-cnn, resnet50, gpt2-small, lstm (training steps), resnet50-inference,
-    /// gpt2-small-inference, resnet50-int8, mobilenet-int8, gpt2-small-int8 (quantised predictions), gemm, elementwise; presets of train; or TOML files with models of your own. Without: all workloads
+    /// Workloads, presets or TOML files to measure [default: all workloads]
+    ///
+    /// Training steps: fashion-cnn, mlp, cifar-cnn, resnet50, gpt2-small, lstm. Predictions: resnet50-inference,
+    /// gpt2-small-inference. Quantized predictions: resnet50-int8, mobilenet-int8, gpt2-small-int8. Single ops: gemm,
+    /// elementwise. Presets of `train` and TOML files with your own models are accepted as well.
     #[arg(value_name = "WORKLOAD | PRESET | FILE.toml")]
     workloads: Vec<String>,
-    /// float32, mixed_bfloat16 or mixed_float16; for gemm and quantised predictions also int8 [default: what a preset or file
-    /// says; gemm: each; quantised predictions: int8, and float32 beside it]
+    /// Precision: float32, mixed_bfloat16, mixed_float16, or int8 where supported
+    ///
+    /// int8 is supported by gemm and the quantized predictions. [default: the precision of the preset or file; gemm:
+    /// each; quantized predictions: int8, with float32 for comparison]
     #[arg(long, value_name = "POLICY")]
     precision: Option<String>,
-    /// How long to measure each, warm-up left out; the times are medians, their spread is that of four steps in five
+    /// Measuring time per workload, without warm-up
+    ///
+    /// The reported times are medians; the spread covers four out of five steps.
     #[arg(long, value_name = "S", default_value = "3", value_parser = seconds)]
     seconds: f64,
-    /// Measure in this process: what a child is started with
+    /// Measure in this process (used for child processes)
     #[arg(long, hide = true)]
     here: bool,
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
     let value = text.parse::<f64>().ok().filter(|s| (0.0..=1e6).contains(s));
-    value.ok_or_else(|| "must be a number of seconds from 0 to 1000000".into())
+    value.ok_or_else(|| "expected a number of seconds from 0 to 1000000".into())
 }
 
-impl Run for BenchArgs {
-    fn run(self, common: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for BenchArgs {
+    fn run(self, common: &CommonArgs, screen: &Screen) -> CommandResult {
         run(&self, common, screen)
     }
 
@@ -54,24 +61,27 @@ impl Run for BenchArgs {
     }
 }
 
-fn run(args: &BenchArgs, common: &Common, screen: &Screen) -> Outcome {
-    let items = workload::items(&args.workloads, args.precision.as_deref()).map_err(Failure::usage)?;
+fn run(args: &BenchArgs, common: &CommonArgs, screen: &Screen) -> CommandResult {
+    let items = workload::items(&args.workloads, args.precision.as_deref()).map_err(CommandError::usage)?;
     if let ([item], true) = (&items[..], args.here) {
         screen.object(&measure_here(item, args).map_err(|e| e.at(item.to_string()))?);
         return Ok(0);
     }
     if items.len() > 1 && common.trace.is_some() {
-        let e = Error::new(ErrorKind::Config, format!("{} measurements do not fit one trace", items.len()));
-        return Err(Failure::usage(e.at("--trace").hint("name one workload, and --precision for gemm")));
+        let e =
+            Error::new(ErrorKind::Config, format!("--trace accepts one measurement, got {}", items.len()));
+        return Err(CommandError::usage(
+            e.at("--trace").hint("name one workload; for gemm also pass --precision"),
+        ));
     }
-    let mut rows = Rows::default();
+    let mut rows = BenchTable::default();
     let mut code = 0;
     for item in &items {
         match measure_apart(item, args, common)? {
-            Ended::Told(object) if screen.json => screen.object(&object),
-            Ended::Told(object) => rows.show(&object, screen),
-            // The child has said why. The other measurements are still worth making.
-            Ended::Failed(exit_code, object) => {
+            ChildMeasurement::Told(object) if screen.json => screen.object(&object),
+            ChildMeasurement::Told(object) => rows.show(&object, screen),
+            // The child has printed the error. Continue with the other measurements.
+            ChildMeasurement::Failed(exit_code, object) => {
                 code = code.max(exit_code);
                 object.iter().filter(|_| screen.json).for_each(|o| screen.object(o));
             }
@@ -80,16 +90,20 @@ fn run(args: &BenchArgs, common: &Common, screen: &Screen) -> Outcome {
     Ok(code)
 }
 
-/// How a child ended.
-enum Ended {
+/// Result of a child process.
+enum ChildMeasurement {
     Told(Value),
-    /// With this exit code, and the object that tells the error.
+    /// The exit code and the error object.
     Failed(u8, Option<Value>),
 }
 
-/// Runs one measurement in a child of this process, whose standard error is this one's.
-fn measure_apart(item: &Item, args: &BenchArgs, common: &Common) -> Result<Ended, Failure> {
-    let lost = || Error::new(ErrorKind::Io, "a measurement did not end").at(item.to_string());
+/// Runs one measurement in a child process that shares this process's standard error.
+fn measure_apart(
+    item: &BenchItem,
+    args: &BenchArgs,
+    common: &CommonArgs,
+) -> Result<ChildMeasurement, CommandError> {
+    let lost = || Error::new(ErrorKind::Io, "a measurement did not finish").at(item.to_string());
     let program = std::env::current_exe().map_err(|e| lost().because(e.to_string()))?;
     let mut child = Command::new(program);
     child.args(["bench", "--here", "--json", &item.name, "--precision", &item.precision]);
@@ -100,38 +114,38 @@ fn measure_apart(item: &Item, args: &BenchArgs, common: &Common) -> Result<Ended
     let text = String::from_utf8_lossy(&output.stdout);
     let object: Option<Value> = text.lines().last().and_then(|l| serde_json::from_str(l).ok());
     match (output.status.code(), object) {
-        (Some(0), Some(object)) => Ok(Ended::Told(object)),
-        (Some(code), object) if code != 0 => Ok(Ended::Failed(code as u8, object)),
+        (Some(0), Some(object)) => Ok(ChildMeasurement::Told(object)),
+        (Some(code), object) if code != 0 => Ok(ChildMeasurement::Failed(code as u8, object)),
         _ => {
-            let e = lost().because(format!("the process that measured: {}", output.status));
-            Err(e.hint("a signal 9 is mostly the system's lack of memory: set --memory-limit").into())
+            let e = lost().because(format!("child process: {}", output.status));
+            Err(e.hint("signal 9 usually means out of memory: set --memory-limit").into())
         }
     }
 }
 
-/// One measurement, as the object that `--json` shows.
-fn measure_here(item: &Item, args: &BenchArgs) -> Result<Value> {
+/// Runs one measurement and returns its `--json` object.
+fn measure_here(item: &BenchItem, args: &BenchArgs) -> Result<Value> {
     let time = Duration::from_secs_f64(args.seconds);
     let m = match &item.work {
-        Work::Train(config) => model::train(config, &item.precision, time)?,
-        Work::Predict(config) => model::predict(config, &item.precision, time)?,
-        Work::Int8(name) => int8::predict(name, &item.precision, time)?,
-        Work::Gemm(n) => micro::gemm(*n, &item.precision, time)?,
-        Work::Elementwise(kind) => micro::elementwise(*kind, &item.precision, time)?,
+        Workload::Train(config) => model::train(config, &item.precision, time)?,
+        Workload::Predict(config) => model::predict(config, &item.precision, time)?,
+        Workload::Int8(name) => int8::predict(name, &item.precision, time)?,
+        Workload::Gemm(n) => micro::gemm(*n, &item.precision, time)?,
+        Workload::Elementwise(kind) => micro::elementwise(*kind, &item.precision, time)?,
     };
     Ok(object(item, &m, &systole_cpu::peak(Level::from_knob()?, crate::run::run_summary::threads())))
 }
 
-fn object(item: &Item, m: &Measured, peak: &Peak) -> Value {
+fn object(item: &BenchItem, m: &BenchTiming, peak: &Peak) -> Value {
     let seconds = m.median_ms / 1e3;
     let gflops = m.flops / seconds / 1e9;
     let gb_per_s = m.bytes.map(|b| b / seconds / 1e9);
     let (value, unit) = match item.work.unit() {
-        Unit::MsPerStep => (m.median_ms, "ms/step"),
-        Unit::Images => (m.items / seconds, "images/s"),
-        Unit::Tokens => (m.items / seconds, "tokens/s"),
-        Unit::Gflops => (gflops, "GFLOP/s"),
-        Unit::Bandwidth => (gb_per_s.unwrap_or(0.0), "GB/s"),
+        ThroughputUnit::MsPerStep => (m.median_ms, "ms/step"),
+        ThroughputUnit::Images => (m.items / seconds, "images/s"),
+        ThroughputUnit::Tokens => (m.items / seconds, "tokens/s"),
+        ThroughputUnit::Gflops => (gflops, "GFLOP/s"),
+        ThroughputUnit::Bandwidth => (gb_per_s.unwrap_or(0.0), "GB/s"),
     };
     let products = peak.products(factors(&item.precision));
     let share = match gb_per_s {
@@ -162,12 +176,12 @@ fn object(item: &Item, m: &Measured, peak: &Peak) -> Value {
     o.into()
 }
 
-/// Five digits: more are noise, and make the lines hard to read.
+/// Rounds to five significant digits.
 fn rounded(x: f64) -> f64 {
     format!("{x:.4e}").parse().unwrap_or(x)
 }
 
-/// `Intel(R) Xeon(R) Processor @ 3.80GHz, avx512, 2 cores`.
+/// CPU description: `Intel(R) Xeon(R) Processor @ 3.80GHz, avx512, 2 cores`.
 fn machine(level: Level) -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = info.lines().find_map(|l| l.strip_prefix("model name")?.split_once(':'));
@@ -176,13 +190,13 @@ fn machine(level: Level) -> String {
     format!("{name}, {}, {}", level.name(), number_of(cores, "core"))
 }
 
-/// The table for people; each row is shown as soon as it is measured.
+/// Result table; each row is printed as soon as it is measured.
 #[derive(Default)]
-struct Rows {
+struct BenchTable {
     begun: bool,
 }
 
-impl Rows {
+impl BenchTable {
     fn show(&mut self, o: &Value, screen: &Screen) {
         let text = |key: &str| o[key].as_str().unwrap_or("").to_string();
         let number = |key: &str, digits: usize| match o[key].as_f64() {
@@ -190,7 +204,7 @@ impl Rows {
             None => "-".into(),
         };
         let share = o["share_of_peak"].as_f64().map_or("-".into(), |s| format!("{:.0} %", 100.0 * s));
-        // What another column says already is not said again.
+        // Do not repeat a value that has its own column.
         let rate = match text("unit").as_str() {
             "ms/step" | "GFLOP/s" => String::new(),
             unit => format!("{} {unit}", number("value", 1)),
@@ -227,17 +241,17 @@ impl Rows {
         screen.line(table(&[row]));
         if let Some(wait) = o["core_wait"].as_f64().filter(|w| *w > BUSY) {
             note(&format!(
-                "The machine is busy: for {:.0} % of this measurement the threads waited for a core that other programs had",
+                "The machine is busy: threads waited {:.0} % of this measurement for a core used by other programs",
                 100.0 * wait
             ));
         }
     }
 }
 
-/// Below this share of the time waiting for a core is what any system does.
+/// Share of waiting time that is normal on any system.
 const BUSY: f64 = 0.03;
 
-/// Half the distance between the tenths of the steps' times, of their median: `±3 %`.
+/// Formats half the p10–p90 range relative to the median: `±3 %`.
 fn spread(o: &Value) -> String {
     match (o["p10_ms"].as_f64(), o["p90_ms"].as_f64(), o["ms_per_step"].as_f64()) {
         (Some(low), Some(high), Some(median)) => format!("±{:.0} %", 50.0 * (high - low) / median),
@@ -245,7 +259,7 @@ fn spread(o: &Value) -> String {
     }
 }
 
-/// The type of the factors of products in a precision.
+/// Element type of the factors of matrix products in a precision.
 fn factors(precision: &str) -> DType {
     match precision {
         "int8" => DType::I8,

@@ -1,56 +1,56 @@
-//! The workloads by name, and the measurements that names on the command line ask for.
+//! Benchmark workloads by name, and the measurements that command-line names expand to.
 
 use crate::models::command_target::{is_path, missing};
 use std::path::Path;
-use systole_config::{Draft, PRESETS};
+use systole_config::{ConfigDraft, PRESETS};
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::Precision;
 use systole_nn::did_you_mean::suggestion;
 
 /// One measurement.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Item {
-    /// Its name: `mlp`, `gemm-2048`, a file's path.
+pub(super) struct BenchItem {
+    /// Name: `mlp`, `gemm-2048` or a file path.
     pub(super) name: String,
-    /// Element types: a policy, or for gemm a type.
+    /// Precision policy, or for gemm the element type.
     pub(super) precision: String,
-    /// What to do.
-    pub(super) work: Work,
+    /// Workload to run.
+    pub(super) work: Workload,
 }
 
-impl std::fmt::Display for Item {
+impl std::fmt::Display for BenchItem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "workload {} ({})", self.name, self.precision)
     }
 }
 
-/// What is measured.
+/// Kind of workload.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Work {
+pub(super) enum Workload {
     /// Training steps of a preset or TOML file.
     Train(String),
     /// Predictions of a preset's model.
     Predict(String),
-    /// Predictions of an application's quantised graph, or of its layers.
+    /// Predictions of an application's quantized graph, or of its layers.
     Int8(&'static str),
     /// A product of n × n matrices.
     Gemm(usize),
-    /// Element-wise work and row reductions on arrays larger than the caches.
-    Elementwise(Kind),
+    /// Element-wise ops and row reductions on arrays larger than the caches.
+    Elementwise(ElementwiseWorkload),
 }
 
 /// Element-wise workloads.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Kind {
+pub(super) enum ElementwiseWorkload {
     Adam,
     Gelu,
     Softmax,
     LayerNorm,
 }
 
-/// What a result is told in.
+/// Unit of a result.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Unit {
+pub(super) enum ThroughputUnit {
     MsPerStep,
     Images,
     Tokens,
@@ -58,29 +58,31 @@ pub(super) enum Unit {
     Bandwidth,
 }
 
-impl Work {
-    /// The unit of its value.
-    pub(super) fn unit(&self) -> Unit {
+impl Workload {
+    /// Unit in which the workload's result is reported.
+    pub(super) fn unit(&self) -> ThroughputUnit {
         match self {
-            Work::Train(name) | Work::Predict(name) => match name.as_str() {
-                "resnet50" => Unit::Images,
-                "gpt2-small" => Unit::Tokens,
-                _ => Unit::MsPerStep,
+            Workload::Train(name) | Workload::Predict(name) => match name.as_str() {
+                "resnet50" => ThroughputUnit::Images,
+                "gpt2-small" => ThroughputUnit::Tokens,
+                _ => ThroughputUnit::MsPerStep,
             },
-            Work::Int8("gpt2-small") => Unit::Tokens,
-            Work::Int8(_) => Unit::Images,
-            Work::Gemm(_) => Unit::Gflops,
-            Work::Elementwise(_) => Unit::Bandwidth,
+            Workload::Int8("gpt2-small") => ThroughputUnit::Tokens,
+            Workload::Int8(_) => ThroughputUnit::Images,
+            Workload::Gemm(_) => ThroughputUnit::Gflops,
+            Workload::Elementwise(_) => ThroughputUnit::Bandwidth,
         }
     }
 
-    /// The precisions that are measured where none is asked for, and all that may be asked for.
+    /// Returns the default precisions and all supported precisions.
     fn precisions(&self) -> (&'static [&'static str], &'static [&'static str]) {
         match self {
-            Work::Gemm(_) => {
+            Workload::Gemm(_) => {
                 (&GEMM_TYPES, &["float32", "mixed_bfloat16", "mixed_float16", "bfloat16", "int8"])
             }
-            Work::Int8(_) => (&["int8", "float32"], &["int8", "float32", "mixed_bfloat16", "mixed_float16"]),
+            Workload::Int8(_) => {
+                (&["int8", "float32"], &["int8", "float32", "mixed_bfloat16", "mixed_float16"])
+            }
             _ => (&["float32"], &Precision::NAMES),
         }
     }
@@ -89,7 +91,7 @@ impl Work {
 const GEMM_TYPES: [&str; 3] = ["float32", "bfloat16", "int8"];
 const GEMM_SIZES: [usize; 4] = [512, 1024, 2048, 4096];
 
-/// Names that stand for several measurements, beside those of [`single`].
+/// Workload names that may expand to several measurements; see also [`single`].
 const WORKLOADS: [&str; 13] = [
     "fashion-cnn",
     "mlp",
@@ -106,18 +108,18 @@ const WORKLOADS: [&str; 13] = [
     "elementwise",
 ];
 
-/// Presets whose samples have the shapes of what is in the files.
+/// Presets whose sample shapes depend on the user's files.
 const OF_FILES: [&str; 2] = ["table", "tfrecord"];
 
-const KINDS: [(&str, Kind); 4] = [
-    ("elementwise-adam", Kind::Adam),
-    ("elementwise-gelu", Kind::Gelu),
-    ("elementwise-softmax", Kind::Softmax),
-    ("elementwise-layernorm", Kind::LayerNorm),
+const KINDS: [(&str, ElementwiseWorkload); 4] = [
+    ("elementwise-adam", ElementwiseWorkload::Adam),
+    ("elementwise-gelu", ElementwiseWorkload::Gelu),
+    ("elementwise-softmax", ElementwiseWorkload::Softmax),
+    ("elementwise-layernorm", ElementwiseWorkload::LayerNorm),
 ];
 
-/// The measurements that names ask for; all workloads where there are none.
-pub(super) fn items(names: &[String], precision: Option<&str>) -> Result<Vec<Item>> {
+/// Expands names to measurements; all workloads if there are no names.
+pub(super) fn items(names: &[String], precision: Option<&str>) -> Result<Vec<BenchItem>> {
     let all: Vec<String> = WORKLOADS.map(String::from).to_vec();
     let mut items = Vec::new();
     for name in if names.is_empty() { &all } else { names } {
@@ -129,7 +131,7 @@ pub(super) fn items(names: &[String], precision: Option<&str>) -> Result<Vec<Ite
                 (None, Some(p)) => vec![known(&name, &p, possible)?],
                 (None, None) => usual.to_vec(),
             };
-            items.extend(chosen.into_iter().map(|p| Item {
+            items.extend(chosen.into_iter().map(|p| BenchItem {
                 name: name.clone(),
                 precision: p.into(),
                 work: work.clone(),
@@ -139,62 +141,65 @@ pub(super) fn items(names: &[String], precision: Option<&str>) -> Result<Vec<Ite
     Ok(items)
 }
 
-/// The precision that a file or preset says itself. What is wrong with a file is told where it is measured.
-fn own_precision(work: &Work) -> Option<String> {
-    let Work::Train(target) = work else { return None };
-    let draft = if is_file(target) { Draft::read(target) } else { Draft::preset(target) };
+/// Returns the precision set in a file or preset. Errors in the file are reported when it is measured.
+fn own_precision(work: &Workload) -> Option<String> {
+    let Workload::Train(target) = work else { return None };
+    let draft = if is_file(target) { ConfigDraft::read(target) } else { ConfigDraft::preset(target) };
     Some(draft.ok()?.finish().ok()?.compile.precision)
 }
 
-/// Whether a target is a TOML file, by its name.
+/// Whether a name ends in `.toml`.
 pub(super) fn is_file(target: &str) -> bool {
     target.to_lowercase().ends_with(".toml")
 }
 
 fn known<'a>(name: &str, precision: &str, possible: &[&'a str]) -> Result<&'a str> {
     possible.iter().copied().find(|p| *p == precision).ok_or_else(|| {
-        Error::new(ErrorKind::Config, format!("{name} has no precision `{precision}`"))
+        Error::new(ErrorKind::Config, format!("{name} does not support precision `{precision}`"))
             .at("--precision")
             .hint(suggestion(precision, possible))
     })
 }
 
-/// What a name stands for.
-fn works(name: &str) -> Result<Vec<(String, Work)>> {
-    let one = |work: Work| Ok(vec![(name.to_string(), work)]);
-    let gemm = |n: usize| (format!("gemm-{n}"), Work::Gemm(n));
+/// Expands a name to its workloads.
+fn works(name: &str) -> Result<Vec<(String, Workload)>> {
+    let one = |work: Workload| Ok(vec![(name.to_string(), work)]);
+    let gemm = |n: usize| (format!("gemm-{n}"), Workload::Gemm(n));
     if let Some(n) = GEMM_SIZES.into_iter().find(|n| name == format!("gemm-{n}")) {
-        return one(Work::Gemm(n));
+        return one(Workload::Gemm(n));
     }
     if let Some((_, kind)) = KINDS.into_iter().find(|(k, _)| *k == name) {
-        return one(Work::Elementwise(kind));
+        return one(Workload::Elementwise(kind));
     }
     if is_file(name) {
-        return one(Work::Train(name.into()));
+        return one(Workload::Train(name.into()));
     }
     match name {
         "gemm" => Ok(GEMM_SIZES.into_iter().map(gemm).collect()),
-        "elementwise" => Ok(KINDS.map(|(name, kind)| (name.to_string(), Work::Elementwise(kind))).to_vec()),
-        "fashion-cnn" => one(Work::Train("fashion-mnist".into())),
-        "resnet50-inference" => one(Work::Predict("resnet50".into())),
-        "gpt2-small-inference" => one(Work::Predict("gpt2-small".into())),
-        "resnet50-int8" => one(Work::Int8("resnet50")),
-        "mobilenet-int8" => one(Work::Int8("mobilenet")),
-        "gpt2-small-int8" => one(Work::Int8("gpt2-small")),
-        preset if WORKLOADS.contains(&preset) => one(Work::Train(preset.into())),
-        own if OF_FILES.contains(&own) => Err(Error::new(
-            ErrorKind::Config,
-            format!("{own} is a recipe for files of any columns and fields"),
-        )
-        .because("the shapes of its samples are those of your files")
-        .hint("measure training itself: systole train FILES; or reading: systole data bench FILES")),
-        preset if PRESETS.contains(&preset) => one(Work::Train(preset.into())),
+        "elementwise" => {
+            Ok(KINDS.map(|(name, kind)| (name.to_string(), Workload::Elementwise(kind))).to_vec())
+        }
+        "fashion-cnn" => one(Workload::Train("fashion-mnist".into())),
+        "resnet50-inference" => one(Workload::Predict("resnet50".into())),
+        "gpt2-small-inference" => one(Workload::Predict("gpt2-small".into())),
+        "resnet50-int8" => one(Workload::Int8("resnet50")),
+        "mobilenet-int8" => one(Workload::Int8("mobilenet")),
+        "gpt2-small-int8" => one(Workload::Int8("gpt2-small")),
+        preset if WORKLOADS.contains(&preset) => one(Workload::Train(preset.into())),
+        own if OF_FILES.contains(&own) => {
+            Err(Error::new(ErrorKind::Config, format!("cannot benchmark the preset {own} without files"))
+                .because("its sample shapes depend on the columns and fields of your files")
+                .hint(
+                    "measure training with `systole train FILES`, or reading with `systole data bench FILES`",
+                ))
+        }
+        preset if PRESETS.contains(&preset) => one(Workload::Train(preset.into())),
         path if is_path(path) && !Path::new(path).exists() => Err(missing(Path::new(path))),
         other => {
             let is_more = |preset: &&str| !WORKLOADS.contains(preset) && !OF_FILES.contains(preset);
             let names: Vec<&str> = WORKLOADS.into_iter().chain(PRESETS.into_iter().filter(is_more)).collect();
-            Err(Error::new(ErrorKind::Config, format!("there is no workload `{other}`"))
-                .because("it is neither a workload's name, a preset's nor a .toml file")
+            Err(Error::new(ErrorKind::Config, format!("unknown workload `{other}`"))
+                .because("expected a workload, a preset or a .toml file")
                 .hint(suggestion(other, &names)))
         }
     }

@@ -1,37 +1,37 @@
-//! `systole devices --watch`: load and memory of the processor and of accelerators, again and again.
+//! `systole devices --watch`: prints load and memory of CPU and accelerators at intervals.
 
-use crate::args::exit_status::Outcome;
+use crate::args::exit_status::CommandResult;
 use crate::render::screen::{Screen, number_of};
-use crate::run::signals::Stop;
+use crate::run::signals::StopSignal;
 use serde_json::{Value, json};
 use std::io::{IsTerminal, stdout};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use systole_ir::{Error, ErrorKind, Result};
-use systole_pjrt::{Platform, device_nodes};
+use systole_pjrt::{AcceleratorPlatform, device_nodes};
 use systole_progress::terminal;
 
-/// How often it is looked whether a stop was asked for.
+/// Polling interval for signals.
 const POLL: Duration = Duration::from_millis(50);
-/// What is asked of NVIDIA's own program, which comes with the driver.
+/// Fields queried from `nvidia-smi`, which comes with the driver.
 const ASKED: &str = "index,name,utilization.gpu,memory.used,memory.total,temperature.gpu,power.draw";
-/// Columns of a bar.
+/// Width of a load bar in columns.
 const BAR: usize = 20;
 
-/// Time that a core was at work and in all, in ticks since the system began.
+/// Busy and total CPU time since boot, in ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Ticks {
+struct CpuTicks {
     busy: u64,
     all: u64,
 }
 
-/// What a device is doing. Of what is not known there is nothing.
+/// Load of a device; unknown values are `None`.
 #[derive(Clone, Debug, PartialEq)]
-struct Load {
+struct DeviceLoad {
     name: String,
     what: String,
-    /// 0 to 1.
+    /// Utilization from 0 to 1.
     busy: Option<f64>,
     used_mib: Option<f64>,
     total_mib: Option<f64>,
@@ -39,9 +39,9 @@ struct Load {
     watts: Option<f64>,
 }
 
-/// Shows all devices every `every`, `count` times or until a signal comes.
-pub(crate) fn watch(every: Duration, count: Option<u64>, screen: &Screen) -> Outcome {
-    let stop = Stop::install()?;
+/// Prints all devices at the interval `every`, `count` times or until a signal.
+pub(crate) fn watch(every: Duration, count: Option<u64>, screen: &Screen) -> CommandResult {
+    let stop = StopSignal::install()?;
     let mut before = cores()?;
     let is_live = !screen.json && stdout().is_terminal() && terminal::width().is_some();
     let mut drawn = 0;
@@ -49,7 +49,7 @@ pub(crate) fn watch(every: Duration, count: Option<u64>, screen: &Screen) -> Out
         if count.is_some_and(|n| round >= n) {
             break;
         }
-        // The load is that of the time since the last look.
+        // The load is averaged since the previous reading.
         if !wait(every, &stop) {
             return Ok(stop.exit_code());
         }
@@ -57,10 +57,10 @@ pub(crate) fn watch(every: Duration, count: Option<u64>, screen: &Screen) -> Out
         let loads = loads(&before, &now);
         before = now;
         if screen.json {
-            screen.object(&json!({"seconds": every.as_secs_f64(), "devices": loads.iter().map(Load::object).collect::<Vec<_>>()}));
+            screen.object(&json!({"seconds": every.as_secs_f64(), "devices": loads.iter().map(DeviceLoad::object).collect::<Vec<_>>()}));
             continue;
         }
-        let lines: Vec<String> = loads.iter().map(Load::line).collect();
+        let lines: Vec<String> = loads.iter().map(DeviceLoad::line).collect();
         let up = if is_live && drawn > 0 { format!("\x1b[{drawn}A\r\x1b[J") } else { String::new() };
         let width = terminal::width().filter(|_| is_live);
         let fits = |line: &String| width.map_or(line.clone(), |width| terminal::cut(line, width));
@@ -70,8 +70,8 @@ pub(crate) fn watch(every: Duration, count: Option<u64>, screen: &Screen) -> Out
     Ok(0)
 }
 
-/// `false` where a signal has come.
-fn wait(time: Duration, stop: &Stop) -> bool {
+/// Sleeps; returns `false` if a signal has arrived.
+fn wait(time: Duration, stop: &StopSignal) -> bool {
     let began = Instant::now();
     while began.elapsed() < time && stop.exit_code() == 0 {
         std::thread::sleep(POLL.min(time.saturating_sub(began.elapsed())));
@@ -79,14 +79,14 @@ fn wait(time: Duration, stop: &Stop) -> bool {
     stop.exit_code() == 0
 }
 
-/// The processor, then each accelerator.
-fn loads(before: &[Ticks], now: &[Ticks]) -> Vec<Load> {
+/// Returns the load of the CPU, then of each accelerator.
+fn loads(before: &[CpuTicks], now: &[CpuTicks]) -> Vec<DeviceLoad> {
     let mut all = vec![processor(before, now)];
-    if !device_nodes(Platform::Cuda).is_empty() || on_path("nvidia-smi") {
+    if !device_nodes(AcceleratorPlatform::Cuda).is_empty() || on_path("nvidia-smi") {
         all.extend(graphics().unwrap_or_default());
     }
-    let named = |node: &std::path::PathBuf| Load::unknown("tpu", &node.display().to_string());
-    all.extend(device_nodes(Platform::Tpu).iter().map(named));
+    let named = |node: &std::path::PathBuf| DeviceLoad::unknown("tpu", &node.display().to_string());
+    all.extend(device_nodes(AcceleratorPlatform::Tpu).iter().map(named));
     all
 }
 
@@ -95,14 +95,14 @@ fn on_path(program: &str) -> bool {
     std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
 }
 
-fn processor(before: &[Ticks], now: &[Ticks]) -> Load {
+fn processor(before: &[CpuTicks], now: &[CpuTicks]) -> DeviceLoad {
     let (memory, cores) = (memory(), now.len().saturating_sub(1));
     let busy = before.first().zip(now.first()).map(|(a, b)| share(*a, *b));
-    // Cores that work by themselves do not show in the mean of many.
+    // A few busy cores do not show in the mean over many.
     let most = before.iter().zip(now).skip(1).map(|(a, b)| share(*a, *b)).fold(0.0, f64::max);
-    let what = format!("{}, the busiest {:.0} %", number_of(cores, "core"), 100.0 * most);
+    let what = format!("{}, busiest {:.0} %", number_of(cores, "core"), 100.0 * most);
     let used = memory.map(|(total, free)| total - free);
-    Load {
+    DeviceLoad {
         name: "cpu".into(),
         what,
         busy,
@@ -113,39 +113,40 @@ fn processor(before: &[Ticks], now: &[Ticks]) -> Load {
     }
 }
 
-fn share(before: Ticks, now: Ticks) -> f64 {
+fn share(before: CpuTicks, now: CpuTicks) -> f64 {
     match now.all.saturating_sub(before.all) {
         0 => 0.0,
         all => (now.busy.saturating_sub(before.busy) as f64 / all as f64).min(1.0),
     }
 }
 
-/// All cores together, then each.
-fn cores() -> Result<Vec<Ticks>> {
+/// Reads the ticks of all cores together, then of each core.
+fn cores() -> Result<Vec<CpuTicks>> {
     let path = Path::new("/proc/stat");
     let text = std::fs::read_to_string(path).map_err(|e| {
-        Error::io("cannot read", path, e).hint("the load of devices is told on Linux only: leave --watch out")
+        Error::io("cannot read", path, e).hint("remove --watch: device load is available on Linux only")
     })?;
     let all = ticks(&text);
     match all.is_empty() {
-        true => Err(Error::new(ErrorKind::Data, "/proc/stat tells nothing of processors")),
+        true => Err(Error::new(ErrorKind::Data, "/proc/stat has no CPU lines")),
         false => Ok(all),
     }
 }
 
-/// Lines `cpu  user nice system idle iowait irq softirq steal guest guest_nice`; guests are counted within user and nice.
-fn ticks(stat: &str) -> Vec<Ticks> {
+/// Parses lines `cpu  user nice system idle iowait irq softirq steal guest guest_nice`; guest time is included in user
+/// and nice.
+fn ticks(stat: &str) -> Vec<CpuTicks> {
     let one = |line: &str| {
         let mut words = line.split_whitespace();
         words.next().filter(|name| name.starts_with("cpu"))?;
         let values: Vec<u64> = words.take(8).filter_map(|w| w.parse().ok()).collect();
         let (all, idle) = (values.iter().sum::<u64>(), values.iter().skip(3).take(2).sum::<u64>());
-        (values.len() >= 4).then_some(Ticks { busy: all - idle, all })
+        (values.len() >= 4).then_some(CpuTicks { busy: all - idle, all })
     };
     stat.lines().map_while(one).collect()
 }
 
-/// MiB in all, and those that programs could have.
+/// Total and available memory in MiB.
 fn memory() -> Option<(f64, f64)> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let of = |key: &str| {
@@ -155,20 +156,20 @@ fn memory() -> Option<(f64, f64)> {
     Some((of("MemTotal:")?, of("MemAvailable:")?))
 }
 
-/// What NVIDIA's program says of its GPUs; nothing where it is not there, or fails.
-fn graphics() -> Option<Vec<Load>> {
+/// Returns the load of NVIDIA GPUs from `nvidia-smi`; `None` if it is missing or fails.
+fn graphics() -> Option<Vec<DeviceLoad>> {
     let mut command = Command::new("nvidia-smi");
     command.args([&format!("--query-gpu={ASKED}"), "--format=csv,noheader,nounits"]).stdin(Stdio::null());
     let output = command.output().ok().filter(|o| o.status.success())?;
     Some(String::from_utf8_lossy(&output.stdout).lines().filter_map(gpu).collect())
 }
 
-/// `0, NVIDIA H100, 97, 1024, 81559, 45, 310.50`; what it does not know it writes as [N/A].
-fn gpu(line: &str) -> Option<Load> {
+/// Parses `0, NVIDIA H100, 97, 1024, 81559, 45, 310.50`; unknown values are [N/A].
+fn gpu(line: &str) -> Option<DeviceLoad> {
     let words: Vec<&str> = line.split(',').map(str::trim).collect();
     let [index, name, numbers @ ..] = words.as_slice() else { return None };
     let number = |i: usize| numbers.get(i).and_then(|w| w.parse::<f64>().ok());
-    Some(Load {
+    Some(DeviceLoad {
         name: format!("cuda:{index}"),
         what: name.to_string(),
         busy: number(0).map(|percent| percent / 100.0),
@@ -179,13 +180,13 @@ fn gpu(line: &str) -> Option<Load> {
     })
 }
 
-impl Load {
-    fn unknown(name: &str, what: &str) -> Load {
-        let (name, what) = (name.into(), format!("{what}, whose load the driver does not tell"));
-        Load { name, what, busy: None, used_mib: None, total_mib: None, celsius: None, watts: None }
+impl DeviceLoad {
+    fn unknown(name: &str, what: &str) -> DeviceLoad {
+        let (name, what) = (name.into(), format!("{what} (the driver does not report its load)"));
+        DeviceLoad { name, what, busy: None, used_mib: None, total_mib: None, celsius: None, watts: None }
     }
 
-    /// `cpu     [#####               ]  25 %   3.1 of 23.4 GiB  2 cores, the busiest 31 %`
+    /// Formats as `cpu     [#####               ]  25 %   3.1 of 23.4 GiB  2 cores, busiest 31 %`.
     fn line(&self) -> String {
         let bar = match self.busy {
             Some(busy) => {
@@ -219,9 +220,9 @@ mod tests {
         let stat =
             "cpu  100 10 50 800 40 0 0 0 7 0\ncpu0 60 0 30 400 10 0 0 0 0 0\nintr 5 6 7 8 9\ncpu9 1 1 1 1";
         let all = ticks(stat);
-        assert_eq!(all, [Ticks { busy: 160, all: 1000 }, Ticks { busy: 90, all: 500 }]);
-        assert_eq!(share(all[0], Ticks { busy: 185, all: 1100 }), 0.25);
-        assert_eq!((share(all[0], all[0]), share(all[0], Ticks::default())), (0.0, 0.0));
+        assert_eq!(all, [CpuTicks { busy: 160, all: 1000 }, CpuTicks { busy: 90, all: 500 }]);
+        assert_eq!(share(all[0], CpuTicks { busy: 185, all: 1100 }), 0.25);
+        assert_eq!((share(all[0], all[0]), share(all[0], CpuTicks::default())), (0.0, 0.0));
     }
 
     #[test]

@@ -1,113 +1,129 @@
-//! The arguments of `systole launch`, and what they make of a launch file.
+//! Arguments of `systole launch`, merged with the options of a launch file.
 
 use clap::{Args, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
-use systole_config::{LaunchConfig, LaunchPlace};
+use systole_config::{LaunchConfig, LaunchTarget};
 use systole_ir::{Error, ErrorKind, Result};
 
 #[derive(Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct LaunchArgs {
     #[command(subcommand)]
-    pub(super) action: Option<Action>,
+    pub(super) action: Option<LaunchAction>,
     #[command(flatten)]
-    pub(super) how: HowArgs,
-    /// A TOML file with these options, as `launch config` writes it; those that are given here come first
+    pub(super) how: ProcessArgs,
+    /// TOML file with these options, as written by `launch config`
+    ///
+    /// Options on the command line take precedence.
     #[arg(long, value_name = "FILE.toml")]
     config: Option<PathBuf>,
-    /// Whose lines are shown, as 0,2, or none; the log has all, and errors are always shown [default: all]
+    /// Processes whose output is shown, such as 0,2, or none [default: all]
+    ///
+    /// The log contains the output of all processes. Errors are always shown.
     #[arg(long, value_name = "N,…", value_parser = shown)]
-    pub(super) show: Option<Shown>,
-    /// What each process runs, after `--`: train or resume, with their arguments
+    pub(super) show: Option<ShownProcesses>,
+    /// Command of each process, after `--`: train or resume with its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub(super) command: Vec<OsString>,
 }
 
 #[derive(Subcommand)]
-pub(super) enum Action {
-    /// Ask five questions and write a file for `launch --config`; options answer them beforehand
+pub(super) enum LaunchAction {
+    /// Write a launch file by asking five questions
+    ///
+    /// Options answer the questions in advance.
     Config(ConfigArgs),
 }
 
 #[derive(Args)]
 pub(super) struct ConfigArgs {
     #[command(flatten)]
-    pub(super) how: HowArgs,
-    /// The file to write
+    pub(super) how: ProcessArgs,
+    /// Launch file to write
     #[arg(short, long, value_name = "FILE.toml", default_value = "launch.toml")]
     pub(super) out: PathBuf,
-    /// Replace the file when it exists
+    /// Replace an existing file
     #[arg(long)]
     pub(super) force: bool,
 }
 
-/// How processes are started: what a launch file holds, too.
+/// How processes are started; also the content of a launch file.
 #[derive(Args, Clone)]
-pub(super) struct HowArgs {
-    /// How many processes on this machine; with --k8s: how many pods, where nothing else says it
+pub(super) struct ProcessArgs {
+    /// Number of processes on this machine
+    ///
+    /// With --k8s: the number of pods, if the environment does not give it.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     nproc: Option<u32>,
-    /// Start the processes by ssh on the machines of this file, one a line: NAME, or NAME slots=N for N processes there
+    /// Start the processes by ssh on the machines listed in this file
+    ///
+    /// One machine per line: NAME, or NAME slots=N for N processes on it.
     #[arg(long, value_name = "FILE", conflicts_with = "nproc")]
     hosts: Option<PathBuf>,
-    /// This is a task of SLURM, one of several that srun started: be its process of the run
+    /// Run as one process of the run in a SLURM task started by srun
     #[arg(long, conflicts_with_all = ["nproc", "hosts"])]
     slurm: bool,
-    /// This is a pod of an indexed job of Kubernetes: be its process of the run
+    /// Run as one process of the run in a pod of a Kubernetes indexed job
     #[arg(long, conflicts_with_all = ["hosts", "slurm"])]
     k8s: bool,
-    /// This is a host of a TPU slice, of this name where it is given: be its process of the run
+    /// Run as one process of the run on a host of a TPU slice, with an optional name
     #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "", conflicts_with_all = ["nproc", "hosts", "slurm", "k8s"])]
     pub(super) tpu: Option<String>,
-    /// How many devices each process has [default: 1]
+    /// Devices per process [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     devices_per_process: Option<u32>,
-    /// How often all are started again, from the last backup, where one was killed; with --elastic: for each machine [default: 0]
+    /// Number of restarts from the last backup after a process is killed [default: 0]
+    ///
+    /// With --elastic: the number per machine.
     #[arg(long, value_name = "K")]
     max_restarts: Option<u32>,
-    /// Leave a machine out that is lost for good, and go on from the last backup with those that are left, MIN processes at least;
-    /// the batch stays [default: 1]
+    /// Drop lost machines and continue with at least MIN processes [default: 1]
+    ///
+    /// Training continues from the last backup with the same global batch size.
     #[arg(long, value_name = "MIN", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
     elastic: Option<u32>,
-    /// Systole's plugin [default: libsystole_plugin.so beside this program]
+    /// Systole's PJRT plugin [default: libsystole_plugin.so next to this program]
     #[arg(long, value_name = "FILE")]
     plugin: Option<PathBuf>,
-    /// With --hosts: where this program lies on the machines [default: where it lies here]
+    /// Path of this program on the machines of --hosts [default: the path here]
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
-    /// The port at which process 0 listens, of processes on several machines [default: 8476; of SLURM one of the job's]
+    /// Port of process 0 for several machines [default: 8476; SLURM: from the job id]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
-    /// Seconds after which a process that is silent counts as lost [default: 120]
+    /// Seconds without a message after which a process counts as lost [default: 120]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     timeout: Option<u32>,
-    /// With --hosts: a variable that processes are given beside those of `systole knobs`, with its value of here or this one; may be
-    /// given again
+    /// Environment variable to pass on with --hosts; repeatable
+    ///
+    /// Passed in addition to the variables of `systole knobs`, with the given value or the value in this environment.
     #[arg(long, value_name = "NAME[=VALUE]")]
     env: Vec<String>,
-    /// Write every line of every process to this file, too [default: launch.log in the folder of the run, where the command names it]
+    /// Write all output to this log file [default: launch.log in the run folder]
+    ///
+    /// The default applies if the command names the run folder.
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
 }
 
-/// The processes whose lines are shown.
+/// Process indices whose output is shown.
 #[derive(Clone, Debug)]
-pub(super) struct Shown(pub(super) Vec<u32>);
+pub(super) struct ShownProcesses(pub(super) Vec<u32>);
 
-fn shown(text: &str) -> std::result::Result<Shown, String> {
+fn shown(text: &str) -> std::result::Result<ShownProcesses, String> {
     if text == "none" {
-        return Ok(Shown(Vec::new()));
+        return Ok(ShownProcesses(Vec::new()));
     }
     let numbers = text.split(',').map(|number| number.trim().parse()).collect::<std::result::Result<_, _>>();
-    numbers.map(Shown).map_err(|_| "write numbers of processes, as 0,2, or none".into())
+    numbers.map(ShownProcesses).map_err(|_| "expected process indices such as 0,2, or none".into())
 }
 
 impl LaunchArgs {
-    /// All options, those of the file too.
+    /// Merges the options with those of the launch file.
     ///
     /// # Errors
-    /// When the file is wrong, or nothing says where the processes are.
+    /// If the file is invalid or no option says where the processes run.
     pub(super) fn merged(&self) -> Result<LaunchConfig> {
         let file = self.config.as_ref().map(|path| LaunchConfig::read(path)).transpose()?;
         let config = self.how.over(file.unwrap_or_default());
@@ -116,20 +132,20 @@ impl LaunchArgs {
     }
 }
 
-impl HowArgs {
-    /// The place that an option names.
-    pub(super) fn place(&self) -> Option<LaunchPlace> {
+impl ProcessArgs {
+    /// Returns where the processes run, if an option says so.
+    pub(super) fn place(&self) -> Option<LaunchTarget> {
         let named = [
-            (self.hosts.is_some(), LaunchPlace::Hosts),
-            (self.slurm, LaunchPlace::Slurm),
-            (self.k8s, LaunchPlace::K8s),
-            (self.tpu.is_some(), LaunchPlace::Tpu),
-            (self.nproc.is_some(), LaunchPlace::ThisMachine),
+            (self.hosts.is_some(), LaunchTarget::Hosts),
+            (self.slurm, LaunchTarget::Slurm),
+            (self.k8s, LaunchTarget::K8s),
+            (self.tpu.is_some(), LaunchTarget::Tpu),
+            (self.nproc.is_some(), LaunchTarget::ThisMachine),
         ];
         named.into_iter().find_map(|(is_named, place)| is_named.then_some(place))
     }
 
-    /// These options, and where none is given what `file` has.
+    /// Returns these options, with missing ones taken from `file`.
     pub(super) fn over(&self, file: LaunchConfig) -> LaunchConfig {
         let env = if self.env.is_empty() { file.env } else { self.env.clone() };
         LaunchConfig {
@@ -149,28 +165,30 @@ impl HowArgs {
     }
 }
 
-/// What belongs together is there together.
+/// Checks that the options are complete and consistent.
 ///
 /// # Errors
-/// Says which option is missing or too much.
+/// Names the missing or conflicting option.
 pub(super) fn check(config: &LaunchConfig) -> Result<()> {
     let wrong = |what: &str, at: &str, hint: &str| {
         Err(Error::new(ErrorKind::Config, what).at(at.to_string()).hint(hint.to_string()))
     };
-    let by_itself = matches!(config.place, LaunchPlace::Slurm | LaunchPlace::K8s | LaunchPlace::Tpu);
+    let by_itself = matches!(config.place, LaunchTarget::Slurm | LaunchTarget::K8s | LaunchTarget::Tpu);
     match config.place {
-        LaunchPlace::ThisMachine if config.nproc.is_none() => wrong(
-            "nothing says where the processes are, and how many",
+        LaunchTarget::ThisMachine if config.nproc.is_none() => wrong(
+            "no option says where the processes run",
             "launch",
-            "give --nproc N for this machine, --hosts FILE, --slurm, --k8s or --tpu; or --config FILE, which `systole launch config` writes",
+            "pass --nproc N for this machine, or --hosts FILE, --slurm, --k8s or --tpu; or pass --config FILE, written by `systole launch config`",
         ),
-        LaunchPlace::Hosts if config.hosts.is_none() => {
-            wrong("the file with the machines is missing", "hosts", "--hosts FILE, with one machine a line")
-        }
+        LaunchTarget::Hosts if config.hosts.is_none() => wrong(
+            "the file that lists the machines is missing",
+            "hosts",
+            "pass --hosts FILE with one machine per line",
+        ),
         _ if by_itself && config.elastic.is_some() => wrong(
-            "each part is started by the cluster, which alone can leave one out",
+            "the cluster starts the processes, so Systole cannot drop one",
             "--elastic",
-            "use it with --nproc or --hosts",
+            "use --elastic with --nproc or --hosts",
         ),
         _ => Ok(()),
     }

@@ -1,8 +1,8 @@
-//! The command that each process runs, and what the launch has to know of it.
+//! Builds the command line of each launched process and extracts what the launcher needs from it.
 
 use crate::args::clap_root;
-use crate::args::common::Common;
-use crate::args::exit_status::Failure;
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::CommandError;
 use crate::commands::train::TrainArgs;
 use crate::models::run_directory::record_file;
 use clap::FromArgMatches;
@@ -10,35 +10,38 @@ use serde_json::Value;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use systole_config::{LaunchConfig, LaunchPlace};
+use systole_config::{LaunchConfig, LaunchTarget};
 use systole_ir::{Error, ErrorKind, Result, knobs};
 use systole_launch::ProcessCommand;
 
-/// The arguments of each process.
-pub(super) struct Words {
+/// Command line of the launched processes.
+pub(super) struct LaunchedCommand {
     args: Vec<OsString>,
-    /// Whether processes must be told of each other: TPUs find their hosts by themselves.
+    /// Whether plugin options connect the processes; the hosts of a TPU slice find each other.
     pub(super) are_wired: bool,
-    /// The folder of the run, where the command names it.
+    /// Run folder, if the command names it.
     folder: Option<PathBuf>,
-    /// As they were given, without those of the launch.
+    /// The original arguments, without those of the launch.
     given: Vec<OsString>,
 }
 
-impl Words {
+impl LaunchedCommand {
+    /// Builds the command line.
+    ///
     /// # Errors
-    /// When the command is none for several processes, or its device is none.
+    /// If the command or the device does not support several processes.
     pub(super) fn of(
         command: &[OsString],
-        common: &Common,
+        common: &CommonArgs,
         config: &LaunchConfig,
         count: u32,
-    ) -> Result<Words> {
-        let (first, rest) =
-            command.split_first().ok_or_else(|| Error::new(ErrorKind::Bug, "no command").at("launch"))?;
+    ) -> Result<LaunchedCommand> {
+        let (first, rest) = command
+            .split_first()
+            .ok_or_else(|| Error::new(ErrorKind::Bug, "there is no command").at("launch"))?;
         if first != "train" && first != "resume" {
-            let what = format!("`{}` is not run by several processes", first.display());
-            let hint = "name train or resume after `--`: launch --nproc 2 -- train fashion-mnist";
+            let what = format!("`{}` cannot run in several processes", first.display());
+            let hint = "write train or resume after `--`: launch --nproc 2 -- train fashion-mnist";
             return Err(Error::new(ErrorKind::Config, what).at("launch").hint(hint));
         }
         let given = common
@@ -57,13 +60,13 @@ impl Words {
         };
         let is_plugin = device.starts_with("pjrt");
         if count > 1 && !is_plugin && device != "tpu" {
-            let what = format!("processes on {device} know nothing of each other");
+            let what = format!("processes on {device} cannot communicate");
             let e = Error::new(ErrorKind::Unsupported, what).at("--device");
             return Err(e.hint(
-                "leave --device out for Systole's own plugin, or --device tpu on the hosts of a slice",
+                "remove --device to use Systole's own plugin, or pass --device tpu on the hosts of a slice",
             ));
         }
-        let on_this_machine = config.place == LaunchPlace::ThisMachine;
+        let on_this_machine = config.place == LaunchTarget::ThisMachine;
         if on_this_machine && common.threads.is_none() && value_of(rest, "--threads").is_none() {
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
             own.push(format!("--threads={}", (cores / count.max(1) as usize).max(1)).into());
@@ -77,10 +80,10 @@ impl Words {
             true => rest.iter().map(PathBuf::from).find(|folder| record_file(folder).is_file()),
             false => value_of(rest, "--out").map(PathBuf::from),
         };
-        Ok(Words { args: args.collect(), are_wired: is_plugin, folder, given: command.to_vec() })
+        Ok(LaunchedCommand { args: args.collect(), are_wired: is_plugin, folder, given: command.to_vec() })
     }
 
-    /// The command that each process runs.
+    /// Returns the command of each process.
     pub(super) fn into_command(self, batch: Option<u64>) -> ProcessCommand {
         ProcessCommand {
             sets_threads: value_of(&self.args, "--threads").is_some(),
@@ -91,36 +94,37 @@ impl Words {
         }
     }
 
-    /// The samples of a step, which stay the same where processes are left out.
+    /// Returns the global batch size, which stays the same if processes are dropped.
     ///
     /// # Errors
-    /// When the configuration is wrong, or names a number of devices.
-    pub(super) fn batch(&self) -> Result<u64, Failure> {
+    /// If the configuration is invalid or fixes the devices.
+    pub(super) fn batch(&self) -> Result<u64, CommandError> {
         let config = match &self.folder {
             Some(folder) if self.given.first().is_some_and(|word| word == "resume") => recorded(folder)?,
             _ if chooses_batch(&self.given)? => {
-                let e = Error::new(ErrorKind::Config, "a batch of `auto` has no size that could stay");
-                let why = "--elastic keeps the batch where devices are lost, and `auto` chooses one for those that are there";
-                let hint = "give a number: --batch-size 256; the same `train` with --print-config says which one `auto` would be";
-                return Err(Failure::usage(e.at("--elastic").because(why).hint(hint)));
+                let e =
+                    Error::new(ErrorKind::Config, "--elastic cannot be combined with the batch size `auto`");
+                let why =
+                    "--elastic keeps the batch size when devices are lost, and `auto` depends on the devices";
+                let hint = "pass a number, such as --batch-size 256; `train` with --print-config shows the number that `auto` chooses";
+                return Err(CommandError::usage(e.at("--elastic").because(why).hint(hint)));
             }
             _ => self.printed()?,
         };
         let is_named = |key: &str| config.pointer(&format!("/strategy/{key}")).is_some_and(|v| !v.is_null());
         if let Some(key) = ["devices", "mesh"].into_iter().find(|key| is_named(key)) {
-            let what = format!("the strategy names its devices (`{key}`)");
+            let what = format!("the strategy fixes its devices (`{key}`)");
             let e = Error::new(ErrorKind::Config, what).at("--elastic");
-            let hint = "leave them out: it takes those of all processes that are there";
-            return Err(Failure::usage(e.hint(hint)));
+            let hint = "remove the key: --elastic uses the devices of all processes";
+            return Err(CommandError::usage(e.hint(hint)));
         }
         let batch = config.pointer("/fit/batch_size").and_then(Value::as_u64);
-        let missing =
-            || Error::new(ErrorKind::Config, "the configuration names no size of a batch").at("--elastic");
+        let missing = || Error::new(ErrorKind::Config, "the configuration has no batch size").at("--elastic");
         Ok(batch.ok_or_else(missing)?)
     }
 
-    /// The configuration as the command itself prints it.
-    fn printed(&self) -> Result<Value, Failure> {
+    /// Runs the command with `--print-config` and returns the configuration.
+    fn printed(&self) -> Result<Value, CommandError> {
         let failed =
             |e: std::io::Error| Error::new(ErrorKind::Io, "cannot start a process").because(e.to_string());
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
@@ -131,11 +135,11 @@ impl Words {
         match &said {
             Some(config) if done.status.success() => Ok(config.clone()),
             _ => {
-                let what = text("error").unwrap_or("the configuration of the run cannot be read");
+                let what = text("error").unwrap_or("cannot read the configuration of the run");
                 let e =
                     Error::new(ErrorKind::Config, what).at(text("where").unwrap_or("the command after --"));
                 let e = text("try").map_or(e.clone(), |hint| e.hint(hint));
-                Err(Failure {
+                Err(CommandError {
                     error: e,
                     code: done.status.code().and_then(|c| u8::try_from(c).ok()).unwrap_or(1),
                 })
@@ -144,31 +148,30 @@ impl Words {
     }
 }
 
-/// Whether `train` with these words is to choose the batch for the devices that are there.
-fn chooses_batch(given: &[OsString]) -> Result<bool, Failure> {
+/// Whether `train` with these arguments chooses the batch size for the available devices.
+fn chooses_batch(given: &[OsString]) -> Result<bool, CommandError> {
     let words = [OsString::from("systole")].into_iter().chain(given.iter().cloned());
-    // What is wrong with them the command itself says.
+    // Errors in the arguments are reported by the command itself.
     let Ok(matches) = clap_root::command().try_get_matches_from(words) else { return Ok(false) };
     let train = matches.subcommand_matches("train").map(TrainArgs::from_arg_matches);
     train.and_then(std::result::Result::ok).map_or(Ok(false), TrainArgs::chooses_batch)
 }
 
-/// The configuration of the run in a folder.
+/// Reads the configuration of the run in a folder.
 fn recorded(folder: &Path) -> Result<Value> {
     let path = record_file(folder);
-    let text = std::fs::read_to_string(&path).map_err(|e| {
-        Error::io("cannot read", &path, e).hint("name the folder of a run: resume runs/PRESET")
-    })?;
+    let text = std::fs::read_to_string(&path)
+        .map_err(|e| Error::io("cannot read", &path, e).hint("name a run folder: resume runs/PRESET"))?;
     let record: Value = serde_json::from_str(&text).map_err(|e| {
-        let error = Error::new(ErrorKind::Data, "the account of how the run was started is not readable");
+        let error = Error::new(ErrorKind::Data, "cannot parse the run record");
         error.at(path.display().to_string()).because(e.to_string())
     })?;
     Ok(record.get("config").cloned().unwrap_or_default())
 }
 
-/// The device where the command names none: TPUs on the hosts of a slice, else Systole's own plugin.
+/// Default device: TPUs on the hosts of a slice, otherwise Systole's own plugin.
 fn usual_device(config: &LaunchConfig) -> Result<String> {
-    if config.place == LaunchPlace::Tpu && config.plugin.is_none() {
+    if config.place == LaunchTarget::Tpu && config.plugin.is_none() {
         return Ok("tpu".into());
     }
     if config.plugin.is_none() && !knobs::PJRT_PLUGIN.get().is_empty() {
@@ -180,13 +183,13 @@ fn usual_device(config: &LaunchConfig) -> Result<String> {
     let name = format!("{}systole_plugin{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
     let beside = std::env::current_exe().ok().map(|exe| exe.with_file_name(&name));
     let beside = beside.filter(|path| path.is_file()).ok_or_else(|| {
-        let e = Error::new(ErrorKind::Config, format!("there is no {name} beside this program")).at("launch");
-        e.hint("`cargo build --release -p systole-plugin` makes it; or name it: --plugin FILE")
+        let e = Error::new(ErrorKind::Config, format!("{name} is not next to this program")).at("launch");
+        e.hint("build it with `cargo build --release -p systole-plugin`, or pass --plugin FILE")
     })?;
     Ok(format!("pjrt:{}", beside.display()))
 }
 
-/// The value of an option, the last one of several.
+/// Returns the last value of an option.
 fn value_of(words: &[OsString], option: &str) -> Option<String> {
     let text = |word: &OsStr| word.to_string_lossy().into_owned();
     let mut given = words.iter().enumerate().filter_map(|(k, word)| match text(word).strip_prefix(option) {

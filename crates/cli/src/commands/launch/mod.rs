@@ -1,4 +1,4 @@
-//! `systole launch`: several processes as the hosts of one run.
+//! `systole launch`: runs several processes as the hosts of one training run.
 
 mod agent;
 mod args;
@@ -8,31 +8,33 @@ mod wizard;
 pub(crate) use agent::LaunchAgentArgs;
 pub(crate) use args::LaunchArgs;
 
-use crate::args::common::Common;
-use crate::args::exit_status::{Failure, Outcome, Run};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::render::screen::{Screen, note};
-use args::Action;
-use command_line::Words;
+use args::LaunchAction;
+use command_line::LaunchedCommand;
 use serde_json::json;
 use systole_ir::{Error, ErrorKind};
-use systole_launch::{Launch, Output};
+use systole_launch::{Launch, LaunchOutput};
 
-impl Run for LaunchArgs {
-    fn run(self, common: &Common, screen: &Screen) -> Outcome {
-        if let Some(Action::Config(args)) = &self.action {
+impl RunCommand for LaunchArgs {
+    fn run(self, common: &CommonArgs, screen: &Screen) -> CommandResult {
+        if let Some(LaunchAction::Config(args)) = &self.action {
             return wizard::configure(args, screen);
         }
         if common.trace.is_some() || common.flame.is_some() {
-            let e = Error::new(ErrorKind::Config, "a timeline is one of a process").at("launch");
-            return Err(Failure::usage(e.hint("leave --trace and --flame out, or use train alone")));
+            let e = Error::new(ErrorKind::Config, "--trace and --flame record a single process").at("launch");
+            return Err(CommandError::usage(
+                e.hint("remove --trace and --flame, or run `systole train` without launch"),
+            ));
         }
-        let config = self.merged().map_err(Failure::usage)?;
+        let config = self.merged().map_err(CommandError::usage)?;
         let mut launch =
-            Launch::new(config, self.how.tpu.as_deref().unwrap_or_default()).map_err(Failure::usage)?;
+            Launch::new(config, self.how.tpu.as_deref().unwrap_or_default()).map_err(CommandError::usage)?;
         launch.shown = self.show.map(|shown| shown.0);
         launch.collect_result = screen.json;
-        let words =
-            Words::of(&self.command, common, launch.config(), launch.count()).map_err(Failure::usage)?;
+        let words = LaunchedCommand::of(&self.command, common, launch.config(), launch.count())
+            .map_err(CommandError::usage)?;
         let batch = launch.config().elastic.map(|_| batch(&words)).transpose()?;
         let ended = launch.run(words.into_command(batch), screen)?;
         if screen.json {
@@ -54,7 +56,7 @@ impl Run for LaunchArgs {
     }
 }
 
-impl Output for Screen {
+impl LaunchOutput for Screen {
     fn line(&self, text: &str) {
         Screen::line(self, text);
     }
@@ -68,11 +70,11 @@ impl Output for Screen {
     }
 }
 
-/// The samples of a step of a run that may go on with fewer processes.
-fn batch(words: &Words) -> Result<u64, Failure> {
+/// Returns the global batch size of an elastic run.
+fn batch(words: &LaunchedCommand) -> Result<u64, CommandError> {
     if !words.are_wired {
-        let e = Error::new(ErrorKind::Unsupported, "a TPU slice stays as it is").at("--elastic");
-        return Err(Failure::usage(e.hint("it is for Systole's own plugin")));
+        let e = Error::new(ErrorKind::Unsupported, "the hosts of a TPU slice cannot change").at("--elastic");
+        return Err(CommandError::usage(e.hint("use --elastic with Systole's own plugin")));
     }
     words.batch()
 }

@@ -1,81 +1,82 @@
-//! `systole launch config`: five questions, answered on a terminal or by options, and the file that comes of it.
+//! `systole launch config`: a terminal wizard that writes a launch file.
 
 use super::args::{ConfigArgs, check};
-use crate::args::exit_status::{Failure, Outcome, check_out};
+use crate::args::exit_status::{CommandError, CommandResult, check_out};
 use crate::render::screen::{Screen, program, quoted};
 use serde_json::json;
 use std::io::{BufRead, IsTerminal, Write, stderr, stdin};
-use systole_config::{LaunchConfig, LaunchPlace};
-use systole_data::file_system::{Disk, write_atomically};
+use systole_config::{LaunchConfig, LaunchTarget};
+use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_ir::{Error, ErrorKind, Result};
 use systole_launch::check_hosts;
 use systole_nn::did_you_mean::suggestion;
 
-/// Starts after deaths that are proposed.
+/// Default number of restarts.
 const RESTARTS: u32 = 3;
 
-pub(super) fn configure(args: &ConfigArgs, screen: &Screen) -> Outcome {
+pub(super) fn configure(args: &ConfigArgs, screen: &Screen) -> CommandResult {
     check_out(&args.out, args.force)?;
     let mut config = args.how.over(LaunchConfig::default());
     if stdin().is_terminal() && stderr().is_terminal() {
-        Asker { answers: stdin().lock(), questions: stderr() }
+        Wizard { answers: stdin().lock(), questions: stderr() }
             .ask(&mut config, args.how.place().is_some())?;
     }
-    check(&config).map_err(Failure::usage)?;
-    if config.place == LaunchPlace::Hosts && config.hosts.as_ref().is_some_and(|path| path.is_file()) {
-        check_hosts(&config).map_err(Failure::usage)?;
+    check(&config).map_err(CommandError::usage)?;
+    if config.place == LaunchTarget::Hosts && config.hosts.as_ref().is_some_and(|path| path.is_file()) {
+        check_hosts(&config).map_err(CommandError::usage)?;
     }
-    write_atomically(&Disk, &args.out, &[config.to_toml().as_bytes()])?;
+    write_atomically(&OsFileSystem, &args.out, &[config.to_toml().as_bytes()])?;
     if screen.json {
         screen.object(&json!({"file": args.out, "launch": config}));
     }
     let (program, file) = (program(), quoted(&args.out));
-    let by = if config.place == LaunchPlace::Slurm { "srun " } else { "" };
+    let by = if config.place == LaunchTarget::Slurm { "srun " } else { "" };
     screen.line(format!(
-        "{file} says how a run is started. Next:\n  {by}{program} launch --config {file} -- train …"
+        "{file} configures the launch. Next:\n  {by}{program} launch --config {file} -- train …"
     ));
     Ok(0)
 }
 
-/// Asks, and takes what is answered.
-struct Asker<R, W> {
+/// Terminal wizard: prints questions and reads answers.
+struct Wizard<R, W> {
     answers: R,
     questions: W,
 }
 
-impl<R: BufRead, W: Write> Asker<R, W> {
-    /// Asks what no option has said.
+impl<R: BufRead, W: Write> Wizard<R, W> {
+    /// Asks the questions that no option answers.
     fn ask(&mut self, config: &mut LaunchConfig, has_place: bool) -> Result<()> {
         if !has_place {
-            let names = LaunchPlace::ALL.map(LaunchPlace::name);
+            let names = LaunchTarget::ALL.map(LaunchTarget::name);
             let question = format!("Where do the processes run ({})?", names.join(", "));
-            config.place = self.until(&question, LaunchPlace::default().name(), |answer| {
-                let known = LaunchPlace::ALL.into_iter().find(|place| place.name() == answer);
+            config.place = self.until(&question, LaunchTarget::default().name(), |answer| {
+                let known = LaunchTarget::ALL.into_iter().find(|place| place.name() == answer);
                 known.ok_or_else(|| suggestion(answer, &names))
             })?;
         }
         match config.place {
-            LaunchPlace::Hosts if config.hosts.is_none() => {
-                let question = "Which file lists the machines, one a line (NAME, or NAME slots=N)?";
+            LaunchTarget::Hosts if config.hosts.is_none() => {
+                let question = "Which file lists the machines, one per line (NAME, or NAME slots=N)?";
                 config.hosts = Some(self.until(question, "hosts.txt", |answer| Ok(answer.into()))?);
             }
-            LaunchPlace::ThisMachine | LaunchPlace::K8s if config.nproc.is_none() => {
+            LaunchTarget::ThisMachine | LaunchTarget::K8s if config.nproc.is_none() => {
                 config.nproc = Some(self.number("How many processes?", 2, 1)?);
             }
-            LaunchPlace::Slurm | LaunchPlace::Tpu => {
-                self.say("How many processes there are is said there.\n")?
+            LaunchTarget::Slurm | LaunchTarget::Tpu => {
+                self.say("The cluster sets the number of processes.\n")?
             }
             _ => {}
         }
         if config.devices_per_process.is_none() {
-            config.devices_per_process = Some(self.number("How many devices has each process?", 1, 1)?);
+            config.devices_per_process =
+                Some(self.number("How many devices does each process have?", 1, 1)?);
         }
         if config.max_restarts.is_none() {
-            let question = "How often are all started again from the last backup, after deaths?";
+            let question = "How many restarts from the last backup, after a process is killed?";
             config.max_restarts = Some(self.number(question, RESTARTS, 0)?);
         }
         if config.plugin.is_none() {
-            let question = "Where is Systole's plugin (empty: beside the program)?";
+            let question = "Path of Systole's plugin (empty: next to the program)?";
             let answer: String = self.until(question, "", |answer| Ok(answer.into()))?;
             config.plugin = Some(answer).filter(|answer| !answer.is_empty()).map(Into::into);
         }
@@ -85,11 +86,11 @@ impl<R: BufRead, W: Write> Asker<R, W> {
     fn number(&mut self, question: &str, usual: u32, least: u32) -> Result<u32> {
         self.until(question, &usual.to_string(), |answer| {
             let number = answer.parse().ok().filter(|n| *n >= least);
-            number.ok_or_else(|| format!("write a whole number from {least} up"))
+            number.ok_or_else(|| format!("expected an integer of at least {least}"))
         })
     }
 
-    /// Asks until the answer makes sense; an empty one is the usual.
+    /// Repeats the question until the answer is valid; an empty answer selects the default.
     fn until<T>(
         &mut self,
         question: &str,
@@ -104,8 +105,11 @@ impl<R: BufRead, W: Write> Asker<R, W> {
             let n =
                 n.map_err(|e| Error::new(ErrorKind::Io, "cannot read the answer").because(e.to_string()))?;
             if n == 0 {
-                let e = Error::new(ErrorKind::Interrupted, "the answers ended before the questions did");
-                return Err(e.hint("nothing is written; options answer beforehand: launch config --nproc 2"));
+                let e =
+                    Error::new(ErrorKind::Interrupted, "the input ended before all questions were answered");
+                return Err(
+                    e.hint("no file was written; answer with options instead: launch config --nproc 2")
+                );
             }
             let answer = line.trim();
             match read(if answer.is_empty() { usual } else { answer }) {
@@ -117,7 +121,7 @@ impl<R: BufRead, W: Write> Asker<R, W> {
 
     fn say(&mut self, text: &str) -> Result<()> {
         let told = write!(self.questions, "{text}").and_then(|()| self.questions.flush());
-        told.map_err(|e| Error::new(ErrorKind::Io, "cannot ask").because(e.to_string()))
+        told.map_err(|e| Error::new(ErrorKind::Io, "cannot print the question").because(e.to_string()))
     }
 }
 
@@ -126,7 +130,7 @@ mod tests {
     use super::*;
 
     fn asked(answers: &str, mut config: LaunchConfig, has_place: bool) -> (Result<LaunchConfig>, String) {
-        let mut asker = Asker { answers: answers.as_bytes(), questions: Vec::new() };
+        let mut asker = Wizard { answers: answers.as_bytes(), questions: Vec::new() };
         let done = asker.ask(&mut config, has_place).map(|()| config);
         (done, String::from_utf8(asker.questions).unwrap())
     }
@@ -146,20 +150,23 @@ mod tests {
         let (config, questions) =
             asked("hsots\nhosts\nmine\n4\nten\n10\np.so\n", LaunchConfig::default(), false);
         let config = config.unwrap();
-        assert_eq!((config.place, config.hosts), (LaunchPlace::Hosts, Some("mine".into())));
+        assert_eq!((config.place, config.hosts), (LaunchTarget::Hosts, Some("mine".into())));
         assert_eq!((config.devices_per_process, config.max_restarts), (Some(4), Some(10)));
         assert_eq!((config.nproc, config.plugin), (None, Some("p.so".into())));
-        assert!(questions.contains("did you mean `hosts`") && questions.contains("from 0 up"), "{questions}");
+        assert!(
+            questions.contains("did you mean `hosts`") && questions.contains("at least 0"),
+            "{questions}"
+        );
     }
 
     #[test]
     fn what_options_say_is_not_asked() {
         let given =
-            LaunchConfig { place: LaunchPlace::Slurm, max_restarts: Some(0), ..LaunchConfig::default() };
+            LaunchConfig { place: LaunchTarget::Slurm, max_restarts: Some(0), ..LaunchConfig::default() };
         let (config, questions) = asked("2\n\n", given, true);
         assert_eq!(config.unwrap().devices_per_process, Some(2));
         assert_eq!(questions.matches('?').count(), 2, "{questions}");
         let (config, _) = asked("this-machine\n", LaunchConfig::default(), false);
-        assert!(config.unwrap_err().to_string().contains("the answers ended"));
+        assert!(config.unwrap_err().to_string().contains("the input ended"));
     }
 }

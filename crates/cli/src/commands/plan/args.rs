@@ -1,4 +1,4 @@
-//! The arguments of `systole plan`.
+//! Arguments of `systole plan`.
 
 use crate::models::program::DimArgs;
 use clap::Args;
@@ -6,85 +6,98 @@ use std::path::PathBuf;
 
 #[derive(Args)]
 pub(crate) struct PlanArgs {
-    /// A preset, a TOML file, or a program: StableHLO text (from JAX or `systole show MODEL --stage stablehlo`) or bytecode, or an
-    /// ONNX model
+    /// Preset, TOML file, StableHLO text or bytecode, or ONNX model
+    ///
+    /// StableHLO text is written by JAX or by `systole show MODEL --stage stablehlo`.
     #[arg(required_unless_present = "matmul")]
     pub(super) target: Option<String>,
-    /// Instead of a model: a product of an M×K with a K×N matrix
+    /// Estimate an M×K by K×N matrix product instead of a model
     #[arg(long, value_name = "MxKxN", conflicts_with = "target")]
     pub(super) matmul: Option<String>,
     /// Element type of --matmul
     #[arg(long, value_name = "TYPE", default_value = "bf16", requires = "matmul")]
     pub(super) dtype: String,
-    /// Slices and GPUs, as v2-8,v5e-16,2*v5e-16,v5p:4x4x4,h100,8*h100,cpu [default: a choice of small ones]
+    /// Slices and GPUs to compare, such as v5e-16,h100,cpu [default: small ones]
+    ///
+    /// Also accepts v2-8, 2*v5e-16, v5p:4x4x4 and 8*h100.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(super) targets: Vec<String>,
-    /// Every slice that has a name, every GPU, and this computer
+    /// Compare every named slice, every GPU and this computer
     #[arg(long, conflicts_with = "targets")]
     pub(super) all: bool,
-    /// Samples in a step of all devices together [default: as in training]
+    /// Global batch size over all devices [default: as in training]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) batch_size: Option<u64>,
     /// float32, mixed_bfloat16 or mixed_float16 [default: as in training]
     #[arg(long, value_name = "POLICY")]
     pub(super) precision: Option<String>,
-    /// Set any key of the TOML: biggan.num_D_accumulations=8
+    /// Set any TOML key, e.g. biggan.num_D_accumulations=8
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(super) sets: Vec<String>,
     #[command(flatten)]
     pub(super) dims: DimArgs,
-    /// Steps of the run
+    /// Number of steps of the run
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "epochs")]
     pub(super) steps: Option<u64>,
-    /// Epochs of the run [default: as in training]
+    /// Number of epochs of the run [default: as in training]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) epochs: Option<u64>,
-    /// Training samples of an epoch [default: as many as the data set has; resnet50: ImageNet's 1,281,167]
+    /// Training samples per epoch [default: the size of the dataset]
+    ///
+    /// Default for resnet50: ImageNet's 1,281,167.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "steps")]
     pub(super) samples: Option<u64>,
-    /// Dollars that the run may cost
+    /// Maximum cost of the run in dollars
     #[arg(long, value_name = "$", value_parser = positive)]
     pub(super) budget: Option<f64>,
-    /// Hours that the run may take
+    /// Maximum time of the run in hours
     #[arg(long, value_name = "H", value_parser = positive)]
     pub(super) deadline: Option<f64>,
-    /// Advise by spot prices: capacity that may be taken back at any time
+    /// Use spot (preemptible) prices for the advice
     #[arg(long)]
     pub(super) spot: bool,
-    /// The provider's region, or its beginning [default: the first of each chip's prices]
+    /// Cloud region, or its prefix [default: the first region with a price per chip]
     #[arg(long, value_name = "R")]
     pub(super) region: Option<String>,
-    /// A TOML file with chips and prices that replace or extend the built-in ones
+    /// TOML file with chips and prices that replace or extend the built-in tables
     #[arg(long, value_name = "FILE")]
     pub(super) tables: Option<PathBuf>,
-    /// Let Google's compiler compile the step for each TPU generation, and take times and memory from its program: some
-    /// seconds to a minute for each. Needs libtpu
+    /// Compile with Google's compiler and use its times and memory; needs libtpu
+    ///
+    /// Takes some seconds to a minute for each TPU generation.
     #[arg(long)]
     pub(super) compiled: bool,
-    /// How a step is split over the devices: data_parallel (each has all weights) or fully_sharded (each keeps a part of
-    /// weights and optimizer state) [default: data_parallel, by a formula]. With --compiled the compiler splits it, for
-    /// each slice, and its own collectives count
+    /// Sharding strategy: data_parallel (replicated weights) or fully_sharded
+    ///
+    /// fully_sharded also shards weights and optimizer state. The default is data_parallel, estimated by a formula.
+    /// With --compiled the compiler shards the step for each slice, and its own collectives are counted.
     #[arg(long, value_name = "STRATEGY", value_parser = ["data_parallel", "fully_sharded"])]
     pub(super) strategy: Option<String>,
-    /// The devices as a box with named axes, for --compiled with --strategy [default: data=N, all of them]
+    /// Device mesh with named axes, for --compiled with --strategy [default: data=N]
+    ///
+    /// The default puts all devices on one axis.
     #[arg(long, value_name = "AXIS=N,…", requires = "compiled", requires = "strategy")]
     pub(super) mesh: Option<String>,
-    /// All columns: ranges of times, hosts, MFU, energy, spot prices; lines as long as they are
+    /// Print all columns: time ranges, hosts, MFU, energy, spot prices
     #[arg(long)]
     pub(super) wide: bool,
-    /// Each layer: time, use of the matrix units, padding and what would remove it
+    /// Print per layer: time, matrix unit utilization, padding and how to avoid it
     #[arg(long)]
     pub(super) layers: bool,
-    /// How each figure came about
+    /// Explain how each figure is computed
     #[arg(long)]
     pub(super) explain: bool,
-    /// Samples a second that the input pipeline of one host makes, where you know it: `systole data bench` tells
+    /// Samples per second that one host's input pipeline delivers
+    ///
+    /// Measure it with `systole data bench`.
     #[arg(long, value_name = "N", value_parser = positive)]
     pub(super) input_rate: Option<f64>,
-    /// Milliseconds in which a host starts a step [default: 0.15, an assumption for Systole through PJRT]
+    /// Host dispatch time per step in ms [default: 0.15]
+    ///
+    /// The default is an assumption for Systole with PJRT.
     #[arg(long, value_name = "MS", value_parser = positive)]
     pub(super) dispatch: Option<f64>,
-    /// Write a page with the table, what each machine's memory and time go to, the advice and the sources
+    /// Write an HTML page with the table, memory and time of each machine, and advice
     #[arg(long, value_name = "FILE")]
     pub(super) html: Option<PathBuf>,
 }
@@ -97,5 +110,5 @@ impl PlanArgs {
 
 fn positive(text: &str) -> Result<f64, String> {
     let value = text.parse::<f64>().ok().filter(|x| *x > 0.0 && x.is_finite());
-    value.ok_or_else(|| "must be a number above 0".into())
+    value.ok_or_else(|| "expected a number greater than 0".into())
 }

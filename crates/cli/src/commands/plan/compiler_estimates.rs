@@ -1,8 +1,10 @@
-//! Estimates from Google's compiler: one compile for each TPU generation and share of the batch, or one for each slice
-//! where the step is to be split by a strategy. They run side by side, each in a process of its own.
+//! Estimates from ahead-of-time compilation with Google's TPU compiler.
+//!
+//! Compiles once per TPU generation and per-device batch size, or once per slice if a strategy shards the step. The
+//! compiles run in parallel, each in its own process.
 
 use super::args::PlanArgs;
-use super::planned_program::Subject;
+use super::planned_program::PlannedProgram;
 use crate::commands::compile::{mesh, spread};
 use crate::run::run_summary;
 use std::collections::HashMap;
@@ -11,54 +13,54 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use systole_devices::{compile_cache, find_plugin};
 use systole_dist::Strategy;
 use systole_ir::{Error, ErrorKind, Result, knobs};
-use systole_pjrt::{AheadCompiler, Platform, program_text, spread_text};
-use systole_plan::{Estimate, Half, Machine, Slice, Tables, Work, analytic, compiled};
-use systole_runtime::{AheadOfTime, AheadReport, AheadRequest};
+use systole_pjrt::{AcceleratorPlatform, AheadCompiler, program_text, spread_text};
+use systole_plan::{ChipTables, Estimate, HalfType, KernelList, Machine, TpuSlice, analytic, compiled};
+use systole_runtime::{AotCompiler, AotReport, AotRequest};
 
-/// Bytes that are set aside for each compile, with room: steps of small models took 0.2 to 0.6 GiB. So many run side by
-/// side as there is memory for.
+/// Memory reserved per compile, with a margin: steps of small models took 0.2 to 0.6 GiB. The free memory limits the
+/// number of parallel compiles.
 const EACH: usize = 2 << 30;
 
-/// What is compiled for, and the samples in the program.
-type Key = (String, usize);
+/// Compile target and the number of samples in the program.
+type CompileKey = (String, usize);
 
-/// The compiler and what it has said.
-pub(super) struct Compiler {
+/// The compiler and its results.
+pub(super) struct CompilerEstimates {
     compiler: AheadCompiler,
-    said: HashMap<Key, Result<AheadReport>>,
+    said: HashMap<CompileKey, Result<AotReport>>,
 }
 
-struct Job {
-    key: Key,
-    slice: Slice,
+struct CompileJob {
+    key: CompileKey,
+    slice: TpuSlice,
     program: String,
     partitions: usize,
 }
 
-impl Compiler {
-    /// libtpu, where it is found.
-    pub(super) fn find() -> Result<Compiler> {
-        let library = find_plugin(Platform::Tpu, None).require(Platform::Tpu)?;
+impl CompilerEstimates {
+    /// Loads libtpu, if it is found.
+    pub(super) fn find() -> Result<CompilerEstimates> {
+        let library = find_plugin(AcceleratorPlatform::Tpu, None).require(AcceleratorPlatform::Tpu)?;
         let compiler = AheadCompiler::new(library)?;
         let compiler = match compile_cache()? {
             Some(cache) => compiler.with_cache(cache),
             None => compiler,
         };
-        Ok(Compiler { compiler, said: HashMap::new() })
+        Ok(CompilerEstimates { compiler, said: HashMap::new() })
     }
 
-    /// Compiles all that the slices among `machines` need.
+    /// Compiles the programs of all slices among `machines`.
     pub(super) fn compile_all(
         &mut self,
         args: &PlanArgs,
         machines: &[Machine],
-        subject: &mut Subject,
-        tables: &Tables,
+        subject: &mut PlannedProgram,
+        tables: &ChipTables,
     ) -> Result<()> {
-        let mut jobs: Vec<Job> = Vec::new();
+        let mut jobs: Vec<CompileJob> = Vec::new();
         for machine in machines {
             let Machine::Slice(slice) = machine else { continue };
-            // What cannot be split over the devices is told when its line is made.
+            // A batch that cannot be split over the devices is reported with the machine's table row.
             let Ok((share, samples)) = subject.share(machine.devices(), &mut Vec::new()) else { continue };
             let key = key(args, slice, share.batch, samples, tables);
             if jobs.iter().any(|j| j.key == key) {
@@ -73,34 +75,34 @@ impl Compiler {
         let budget = knobs::MEMORY_LIMIT.get_bytes()?.unwrap_or(available);
         let lanes = lanes(budget, run_summary::threads(), jobs.len());
         let reports = side_by_side(&jobs, lanes, |job| {
-            self.compiler.compile_ahead(&AheadRequest {
+            self.compiler.compile_ahead(&AotRequest {
                 hlo: true,
                 partitions: job.partitions,
                 memory_limit: budget / lanes,
-                ..AheadRequest::new(job.program.as_str(), job.slice.ahead(tables))
+                ..AotRequest::new(job.program.as_str(), job.slice.ahead(tables))
             })
         });
         self.said.extend(jobs.into_iter().map(|j| j.key).zip(reports));
         Ok(())
     }
 
-    /// The compiled estimate, or the analytic one and a note where the compiler refuses the program.
+    /// Returns the compiled estimate, or the analytic one with a note if the compiler failed.
     pub(super) fn estimate(
         &self,
         args: &PlanArgs,
-        (work, batch, samples): (&Work, usize, f64),
+        (work, batch, samples): (&KernelList, usize, f64),
         machine: &Machine,
-        slice: &Slice,
-        tables: &Tables,
+        slice: &TpuSlice,
+        tables: &ChipTables,
         notes: &mut Vec<String>,
     ) -> Result<Estimate> {
         let why = match self.said.get(&key(args, slice, batch, samples, tables)) {
             Some(Ok(report)) => return compiled(report, work, machine, tables),
             Some(Err(e)) => e.what().to_string(),
-            None => "it was not asked".into(),
+            None => "it was not compiled".into(),
         };
-        notes.push(format!("analytic, because the compiler refused: {why}"));
-        let estimate = analytic(work, machine, tables, Half::Bf16)?;
+        notes.push(format!("analytic, because the compiler failed: {why}"));
+        let estimate = analytic(work, machine, tables, HalfType::Bf16)?;
         Ok(match args.is_fully_sharded() {
             true => estimate.fully_sharded(work, machine, tables),
             false => estimate,
@@ -108,12 +110,12 @@ impl Compiler {
     }
 }
 
-/// How many of so many jobs run side by side.
+/// Number of compiles to run in parallel.
 fn lanes(budget: usize, threads: usize, jobs: usize) -> usize {
     (budget / EACH).min(threads).min(jobs).max(1)
 }
 
-/// What `run` says of each job, in their order; `lanes` of them at a time.
+/// Runs the jobs on `lanes` threads and returns their results in order.
 fn side_by_side<J: Sync, R: Send>(jobs: &[J], lanes: usize, run: impl Fn(&J) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let done: Mutex<Vec<(usize, R)>> = Mutex::new(Vec::new());
@@ -131,39 +133,45 @@ fn side_by_side<J: Sync, R: Send>(jobs: &[J], lanes: usize, run: impl Fn(&J) -> 
     done.into_iter().map(|d| d.1).collect()
 }
 
-/// Split programs are those of their slice and the whole batch. Others are the same for all slices of a generation.
-fn key(args: &PlanArgs, slice: &Slice, batch: usize, samples: f64, tables: &Tables) -> Key {
+/// Sharded programs depend on the slice and the global batch; others are the same for all slices of a generation.
+fn key(args: &PlanArgs, slice: &TpuSlice, batch: usize, samples: f64, tables: &ChipTables) -> CompileKey {
     match args.strategy {
         Some(_) if batch > 0 => (slice.ahead(tables).to_string(), samples as usize),
         _ => (slice.generation.clone(), batch),
     }
 }
 
-fn job(args: &PlanArgs, key: Key, slice: &Slice, subject: &mut Subject, tables: &Tables) -> Result<Job> {
-    // As training compiles it: every argument may be given away.
+fn job(
+    args: &PlanArgs,
+    key: CompileKey,
+    slice: &TpuSlice,
+    subject: &mut PlannedProgram,
+    tables: &ChipTables,
+) -> Result<CompileJob> {
+    // All arguments may be donated, as in training.
     let all = |n: usize| (0..n).collect::<Vec<_>>();
     if let (Some(name), true) = (&args.strategy, slice.all_devices() > 1)
         && let Some((graph, roles)) = subject.whole()?
     {
         let mesh = mesh(args.mesh.as_deref(), &Machine::Slice(slice.clone())).map_err(|f| f.error)?;
         if mesh.devices() != slice.all_devices() {
-            let e = Error::new(ErrorKind::Config, format!("the mesh {mesh} is not all of its devices"));
-            return Err(e.at("--mesh").hint("plan one slice at a time with a mesh"));
+            let e = Error::new(ErrorKind::Config, format!("the mesh {mesh} does not cover all devices"));
+            return Err(e.at("--mesh").hint("plan one slice at a time with --mesh"));
         }
         let spread = spread(&Strategy::parse(name)?, &graph, &roles, &mesh).map_err(|f| f.error)?;
         let program = spread_text(&graph, &all(graph.params.len()), &spread);
-        return Ok(Job { key, slice: slice.clone(), program, partitions: mesh.devices() });
+        return Ok(CompileJob { key, slice: slice.clone(), program, partitions: mesh.devices() });
     }
     let (share, _) = subject.share(slice.all_devices(), &mut Vec::new())?;
-    // A program that is no step keeps its arguments.
+    // A program that is not a training step keeps its arguments.
     let donated = if share.batch > 0 { share.graph.params.len() } else { 0 };
     let program = program_text(&share.graph, &all(donated));
-    Ok(Job { key, slice: smallest(slice, tables), program, partitions: 1 })
+    Ok(CompileJob { key, slice: smallest(slice, tables), program, partitions: 1 })
 }
 
-/// The generation's smallest slice: a program for one of its devices is the same in all.
-fn smallest(slice: &Slice, tables: &Tables) -> Slice {
-    let all = Slice::all(tables).into_iter().filter(|s| s.generation == slice.generation);
+/// Returns the generation's smallest slice: the program of one device is the same on all slices.
+fn smallest(slice: &TpuSlice, tables: &ChipTables) -> TpuSlice {
+    let all = TpuSlice::all(tables).into_iter().filter(|s| s.generation == slice.generation);
     all.min_by_key(|s| s.chips).unwrap_or_else(|| slice.clone())
 }
 

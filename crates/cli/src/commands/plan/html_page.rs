@@ -1,11 +1,12 @@
-//! A plan as one page, without scripts and without other files.
+//! HTML page of a plan, self-contained and without scripts.
 
 use super::text_table::{
-    EXPLANATIONS, NOT_VALIDATED, Plan, Row, WIDE, explanation, gib, lines_of, seconds_of_run, too_much,
+    EXPLANATIONS, NOT_VALIDATED, PlanRow, PlanTable, WIDE, explanation, gib, lines_of, seconds_of_run,
+    too_much,
 };
 use std::fmt::Write as _;
 use systole_data::clock::today;
-use systole_plan::{Choice, Tables, dollars, duration};
+use systole_plan::{ChipTables, MachineChoice, dollars, duration};
 use systole_report::escaped;
 
 const STYLE: &str = "
@@ -22,7 +23,7 @@ td:first-child,th:first-child{text-align:left}tr.chosen{background:var(--soft);f
 small,footer{color:#777}
 ";
 
-pub(super) fn html(plan: &Plan, tables: &Tables) -> String {
+pub(super) fn html(plan: &PlanTable, tables: &ChipTables) -> String {
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" \
          content=\"width=device-width\"><title>{0}</title>\n<style>{STYLE}</style>\n<h1>{0}</h1>\n",
@@ -51,26 +52,25 @@ fn section(title: &str, body: &str) -> String {
     format!("<h2>{title}</h2>\n<div class=\"scroll\">{body}</div>\n")
 }
 
-fn whole_table(plan: &Plan) -> String {
+fn whole_table(plan: &PlanTable) -> String {
     let head: String = WIDE.iter().map(|c| cell("th", c.0)).collect();
-    let line = |(i, r): (usize, Row<'_>)| {
+    let line = |(i, r): (usize, PlanRow<'_>)| {
         let cells: String = WIDE.iter().map(|c| cell("td", &c.1(&r))).collect();
         let class = if plan.advice.choice == Some(i) { " class=\"chosen\"" } else { "" };
         format!("<tr{class}>{cells}</tr>\n")
     };
     let rows: String = plan.rows().enumerate().map(line).collect();
-    let legend =
-        "<small>Likely (least to most). W, energy: chips alone. *: the price is older than a year.</small>";
+    let legend = "<small>Likely (minimum to maximum). W, energy: chips only. *: the price is older than one year.</small>";
     section("Machines", &format!("<table>\n<tr>{head}</tr>\n{rows}</table>\n{legend}"))
 }
 
-/// Bars of the time of the run, or of a step where the run's length is not known.
-fn runs(plan: &Plan) -> String {
+/// Bars of the run time, or of the step time if the run's length is unknown.
+fn runs(plan: &PlanTable) -> String {
     let fitting = || plan.choices.iter().filter(|c| c.estimate.memory.fits());
     let longest = fitting().map(seconds_of_run).fold(0.0, f64::max);
-    let line = |c: &Choice| {
+    let line = |c: &MachineChoice| {
         let t = seconds_of_run(c);
-        let cost = c.dollars(plan.wish.spot).map_or("price not known".into(), dollars);
+        let cost = c.dollars(plan.wish.spot).map_or("price unknown".into(), dollars);
         let words = if c.run.is_some() { format!("{}, {cost}", duration(t)) } else { duration(t) };
         let share = bar(&[t / longest.max(1e-12)], false);
         format!(
@@ -84,7 +84,7 @@ fn runs(plan: &Plan) -> String {
     section(title, &format!("<table>{rows}</table>"))
 }
 
-/// Parts of a whole, one after the other.
+/// Stacked bar of parts of a whole.
 fn bar(parts: &[f64], over: bool) -> String {
     let part = |(i, share): (usize, &f64)| {
         format!("<i class=\"p{}\" style=\"width:{:.2}%\"></i>", i.min(6), (100.0 * share).clamp(0.0, 100.0))
@@ -93,8 +93,8 @@ fn bar(parts: &[f64], over: bool) -> String {
     format!("<span class=\"bar{}\">{parts}</span>", if over { " over" } else { "" })
 }
 
-fn memory(plan: &Plan) -> String {
-    let line = |c: &Choice| {
+fn memory(plan: &PlanTable) -> String {
+    let line = |c: &MachineChoice| {
         let m = &c.estimate.memory;
         let whole = if m.limit.is_finite() { m.limit.max(m.total()) } else { m.total() };
         let parts: Vec<(&str, f64)> = m.parts().into_iter().filter(|p| p.1 > 0.0).collect();
@@ -110,13 +110,13 @@ fn memory(plan: &Plan) -> String {
         )
     };
     let rows: String = plan.choices.iter().map(line).collect();
-    section("Memory of one device", &format!("<table>{rows}</table>"))
+    section("Memory per device", &format!("<table>{rows}</table>"))
 }
 
-/// The layers that take longest, of each machine.
-fn layers(plan: &Plan) -> String {
+/// The slowest layers of each machine.
+fn layers(plan: &PlanTable) -> String {
     const MOST: usize = 12;
-    let one = |c: &Choice| {
+    let one = |c: &MachineChoice| {
         let mut lines = lines_of(c);
         lines.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
         let whole: f64 = lines.iter().map(|l| l.seconds).sum();
@@ -131,16 +131,16 @@ fn layers(plan: &Plan) -> String {
             )
         });
         let rows: String = rows.collect();
-        let head = "<tr><th>layer</th><th></th><th>time</th><th>of it MXU use</th><th>limit</th></tr>";
+        let head = "<tr><th>layer</th><th></th><th>time</th><th>MXU utilization</th><th>limit</th></tr>";
         let title = escaped(&c.machine.title());
         format!("<details><summary>{title}</summary><table>{head}{rows}</table></details>\n")
     };
     let each: String = plan.choices.iter().map(one).collect();
-    section(&format!("Where a step's time goes: the {MOST} slowest layers"), &each)
+    section(&format!("Time of a step: the {MOST} slowest layers"), &each)
 }
 
-fn notes(plan: &Plan) -> String {
-    let of_choice = |c: &Choice| {
+fn notes(plan: &PlanTable) -> String {
+    let of_choice = |c: &MachineChoice| {
         let large = (!c.estimate.memory.fits()).then(|| too_much(c));
         let title = c.machine.title();
         large.into_iter().chain(c.notes.clone()).map(move |n| format!("{title}: {n}"))
@@ -151,13 +151,13 @@ fn notes(plan: &Plan) -> String {
     if items.is_empty() { items } else { section("Notes", &format!("<ul>{items}</ul>")) }
 }
 
-fn sources(plan: &Plan, tables: &Tables) -> String {
+fn sources(plan: &PlanTable, tables: &ChipTables) -> String {
     let how: String = EXPLANATIONS.iter().map(|t| cell("li", t)).collect();
     let each = plan.rows().flat_map(|r| explanation(&r)).map(|line| cell("li", line.trim()));
     let each: String = each.collect();
     let sources: String = tables.sources.iter().map(|s| cell("li", s)).collect();
     format!(
-        "<h2>How the figures came about</h2>\n<ul>{how}</ul>\n<details><summary>Each machine: memory, host, price, \
+        "<h2>How the figures are computed</h2>\n<ul>{how}</ul>\n<details><summary>Each machine: memory, host, price, \
          energy</summary><ul>{each}</ul></details>\n<details><summary>Sources of the tables</summary><ul>{sources}</ul>\
          </details>\n"
     )

@@ -1,10 +1,10 @@
-//! A plan as JSON.
+//! JSON output of `systole plan`.
 
-use super::text_table::{Plan, lines_of};
+use super::text_table::{PlanTable, lines_of};
 use serde_json::{Map, Value, json};
-use systole_plan::{Bill, Choice, Energy};
+use systole_plan::{Bill, Energy, MachineChoice};
 
-pub(super) fn json(plan: &Plan, with_layers: bool) -> Value {
+pub(super) fn json(plan: &PlanTable, with_layers: bool) -> Value {
     let choices = plan.choices.iter().zip(&plan.energy);
     let choices: Vec<Value> = choices.map(|(c, e)| choice(c, e.as_ref(), with_layers)).collect();
     let refused = plan.refused.iter().map(|(m, why)| json!({"machine": m, "why": why})).collect::<Value>();
@@ -18,8 +18,8 @@ pub(super) fn json(plan: &Plan, with_layers: bool) -> Value {
     })
 }
 
-fn choice(c: &Choice, energy: Option<&Energy>, with_layers: bool) -> Value {
-    let range = |r: systole_plan::Range| json!({"low": r.low, "likely": r.likely, "high": r.high});
+fn choice(c: &MachineChoice, energy: Option<&Energy>, with_layers: bool) -> Value {
+    let range = |r: systole_plan::TimeRange| json!({"low": r.low, "likely": r.likely, "high": r.high});
     let (e, m) = (&c.estimate, &c.estimate.memory);
     let mut o = json!({
         "machine": c.machine.title(), "devices": c.machine.devices(), "estimator": e.by,
@@ -44,8 +44,8 @@ fn choice(c: &Choice, energy: Option<&Energy>, with_layers: bool) -> Value {
     o
 }
 
-/// What only some lines have.
-fn more(o: &mut Map<String, Value>, c: &Choice, with_layers: bool) {
+/// Adds the fields that only some rows have.
+fn more(o: &mut Map<String, Value>, c: &MachineChoice, with_layers: bool) {
     if let Some(b) = &c.bill {
         o.insert("price".into(), price(b));
     }

@@ -1,24 +1,24 @@
-//! This computer as a machine of the table: its ceilings, and where a step is short, the step itself.
+//! This computer as a machine of the plan: measures its peaks, and times the training step if it is short.
 
 use crate::run::run_summary;
 use std::time::{Duration, Instant};
-use systole_config::Config;
+use systole_config::RunConfig;
 use systole_cpu::Level;
 use systole_dist::Strategy;
 use systole_ir::Result;
 use systole_nn::{Compile, Model};
-use systole_plan::{Cpu, Estimate, Machine, Range};
+use systole_plan::{CpuCeilings, Estimate, Machine, TimeRange};
 use systole_runtime::backend;
 
-/// This computer's ceilings are measured: a fifth of a second.
+/// Measures this computer's peaks, in about 0.2 s.
 pub(super) fn this_cpu() -> Result<Machine> {
     let threads = run_summary::threads();
-    // AMX products wait for operands: at size 2048 they reach a third of the tile registers' own rate
+    // AMX tile products wait for operands: matrix products of size 2048 reach a third of the register-only peak
     // (docs/results/current.md).
     const OF_TILES: f64 = 0.31;
     let peak = systole_cpu::peak(Level::from_knob()?, threads);
     let reached = if peak.level == Level::Amx { OF_TILES } else { 1.0 };
-    Ok(Machine::Cpu(Cpu {
+    Ok(Machine::Cpu(CpuCeilings {
         flops: peak.fma_gflops * 1e9,
         bf16_flops: peak.bf16_gflops * reached * 1e9,
         tiers: peak.tiers.iter().map(|t| (t.bytes as f64, t.gb_per_s * 1e9)).collect(),
@@ -27,13 +27,13 @@ pub(super) fn this_cpu() -> Result<Machine> {
     }))
 }
 
-/// Seconds of a step that is tried.
+/// Maximum estimated step time for a trial, in seconds.
 const SHORT: f64 = 0.25;
-/// How long steps are tried, after two that touch new memory.
+/// Duration of a trial, after two warm-up steps.
 const TRIAL: Duration = Duration::from_millis(500);
 
-/// A step of the model on this computer, tried on a drawn batch; none where it is estimated to be long or too large.
-pub(super) fn tried(config: &Config, batch: usize, estimate: &Estimate) -> Result<Option<Range>> {
+/// Times a training step on this computer with a random batch; `None` if it is estimated to be slow or too large.
+pub(super) fn tried(config: &RunConfig, batch: usize, estimate: &Estimate) -> Result<Option<TimeRange>> {
     if estimate.device.likely > SHORT || !estimate.memory.fits() {
         return Ok(None);
     }
@@ -50,16 +50,16 @@ pub(super) fn tried(config: &Config, batch: usize, estimate: &Estimate) -> Resul
     let warm = time()?.min(time()?);
     let began = Instant::now();
     let mut each = vec![time()?];
-    // A debug build is told by one step.
+    // In a debug build one step is enough.
     while warm < 4.0 * SHORT && (each.len() < 3 || began.elapsed() < TRIAL) {
         each.push(time()?);
     }
     each.sort_by(f64::total_cmp);
-    Ok(Some(Range { low: each[0], likely: each[each.len() / 2], high: each[each.len() - 1] }))
+    Ok(Some(TimeRange { low: each[0], likely: each[each.len() / 2], high: each[each.len() - 1] }))
 }
 
-/// The model on the CPU, whatever else this machine has or the configuration asks for.
-fn on_this_cpu(config: &Config) -> Result<Model> {
+/// Builds the model on the CPU, regardless of other devices and of the configuration.
+fn on_this_cpu(config: &RunConfig) -> Result<Model> {
     let sample = [config.usual_sample()];
     let mut model = config.layers_only()?;
     let output = model.output_for(&sample)?.shape.to_vec();

@@ -1,4 +1,4 @@
-//! `systole plan`: what machines would need for a training run, before one is rented.
+//! `systole plan`: estimates memory, time and cost of a training run on TPU slices, GPUs and this computer.
 
 mod args;
 mod compiler_estimates;
@@ -8,42 +8,42 @@ mod local_machine;
 mod planned_program;
 mod text_table;
 
-use crate::args::common::Common;
-use crate::args::exit_status::{Failure, Outcome, Run};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::render::screen::Screen;
 pub(crate) use args::PlanArgs;
-use compiler_estimates::Compiler;
+use compiler_estimates::CompilerEstimates;
 use local_machine::{this_cpu, tried};
-use planned_program::Subject;
+use planned_program::PlannedProgram;
 use std::path::Path;
 use systole_data::clock::today;
 use systole_ir::{DType, Error, ErrorKind, Result};
 use systole_plan::{
-    Advice, Choice, Energy, Estimate, Half, Machine, Price, Slice, Tables, Wish, Work, advise, analytic,
-    bill, regions,
+    Advice, ChipTables, Energy, Estimate, HalfType, KernelList, Machine, MachineChoice, PlanLimits, Price,
+    TpuSlice, advise, analytic, bill, regions,
 };
-use text_table::Plan;
+use text_table::PlanTable;
 
-impl Run for PlanArgs {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for PlanArgs {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         run(&self, screen)
     }
 }
 
-fn run(args: &PlanArgs, screen: &Screen) -> Outcome {
+fn run(args: &PlanArgs, screen: &Screen) -> CommandResult {
     let tables = tables(args.tables.as_deref())?;
-    let machines = machines(args, &tables).map_err(Failure::usage)?;
-    // A file that is there and cannot be read is no wrong argument.
+    let machines = machines(args, &tables).map_err(CommandError::usage)?;
+    // An unreadable file is a data error, not a wrong argument.
     let is_there = args.target.as_ref().is_some_and(|name| Path::new(name).exists());
     let of_file = |e: &Error| is_there && [ErrorKind::Data, ErrorKind::Io].contains(&e.kind());
-    let refused = |e| if of_file(&e) { Failure::from(e) } else { Failure::usage(e) };
-    let mut subject = Subject::of(args).map_err(refused)?;
-    let compiler = if args.compiled { Some(Compiler::find()?) } else { None };
+    let refused = |e| if of_file(&e) { CommandError::from(e) } else { CommandError::usage(e) };
+    let mut subject = PlannedProgram::of(args).map_err(refused)?;
+    let compiler = if args.compiled { Some(CompilerEstimates::find()?) } else { None };
     let plan = plan(args, &tables, machines, &mut subject, compiler)?;
     if let Some(path) = &args.html {
         std::fs::write(path, html_page::html(&plan, &tables))
             .map_err(|e| Error::io("cannot write", path, e))?;
-        screen.detail(format!("Written: {}", path.display()));
+        screen.detail(format!("Wrote {}", path.display()));
     }
     match screen.json {
         true => screen.object(&json::json(&plan, args.layers)),
@@ -52,17 +52,17 @@ fn run(args: &PlanArgs, screen: &Screen) -> Outcome {
     Ok(0)
 }
 
-/// The built-in tables, with a user's file over them.
-pub(crate) fn tables(path: Option<&Path>) -> Result<Tables> {
-    let Some(path) = path else { return Tables::built_in() };
+/// Loads the built-in tables, overlaid with the user's file.
+pub(crate) fn tables(path: Option<&Path>) -> Result<ChipTables> {
+    let Some(path) = path else { return ChipTables::built_in() };
     let text = std::fs::read_to_string(path)
         .map_err(|e| Error::io("cannot read", path, e).hint("check the path of the tables"))?;
-    Tables::with(&text, &path.display().to_string())
+    ChipTables::with(&text, &path.display().to_string())
 }
 
-fn machines(args: &PlanArgs, tables: &Tables) -> Result<Vec<Machine>> {
+fn machines(args: &PlanArgs, tables: &ChipTables) -> Result<Vec<Machine>> {
     if args.all {
-        let slices = Slice::all(tables).into_iter().map(Machine::Slice);
+        let slices = TpuSlice::all(tables).into_iter().map(Machine::Slice);
         let gpus = tables.gpus.iter().map(|g| Machine::Gpus(g.clone(), 1));
         return Ok(slices.chain(gpus).chain([this_cpu()?]).collect());
     }
@@ -79,20 +79,20 @@ fn machines(args: &PlanArgs, tables: &Tables) -> Result<Vec<Machine>> {
     each.collect()
 }
 
-/// Chips that train nothing, and the commands that are for them.
+/// Returns an error for inference-only chips, with a hint to the matching command.
 fn elsewhere(name: &str) -> Option<Error> {
     let told = |chip: &str, hint: &str| {
-        let what = format!("`{name}` is {chip}: it infers in 8 bits and trains nothing");
+        let what = format!("`{name}` is {chip}, an int8 inference chip that cannot train");
         Some(Error::new(ErrorKind::Config, what).hint(hint))
     };
     match name.trim().to_lowercase().as_str() {
         "v1" | "tpu1" | "tpu-v1" | "tpuv1" => told(
             "the first TPU",
-            "`systole tpu1 FILE.tflite` simulates it; `systole quantize MODEL --per tensor --out FILE.tflite` makes the file",
+            "simulate it with `systole tpu1 FILE.tflite`; create the file with `systole quantize MODEL --per tensor --out FILE.tflite`",
         ),
         "edgetpu" | "edge-tpu" | "coral" => told(
             "the Edge TPU",
-            "`systole export MODEL --format tflite --int8 --target edgetpu --out FILE.tflite` makes what its compiler takes",
+            "export for its compiler with `systole export MODEL --format tflite --int8 --target edgetpu --out FILE.tflite`",
         ),
         _ => None,
     }
@@ -100,11 +100,11 @@ fn elsewhere(name: &str) -> Option<Error> {
 
 fn plan(
     args: &PlanArgs,
-    tables: &Tables,
+    tables: &ChipTables,
     machines: Vec<Machine>,
-    subject: &mut Subject,
-    mut compiler: Option<Compiler>,
-) -> Result<Plan> {
+    subject: &mut PlannedProgram,
+    mut compiler: Option<CompilerEstimates>,
+) -> Result<PlanTable> {
     let length = subject.length(args);
     let steps = length.as_ref().map(|l| l.steps);
     if let Some(compiler) = &mut compiler {
@@ -121,21 +121,21 @@ fn plan(
             Err(e) => return Err(e.at(machine.title())),
         }
     }
-    let wish = Wish { budget: args.budget, deadline: args.deadline, spot: args.spot };
+    let wish = PlanLimits { budget: args.budget, deadline: args.deadline, spot: args.spot };
     let advice = match (choices.is_empty(), &smallest, subject.step()) {
         (true, Some(smallest), Some((_, batch))) => too_many_devices(batch, smallest),
         _ => advise(&choices, &wish),
     };
     let energy = choices.iter().map(|c| Energy::of(c, tables)).collect();
-    Ok(Plan { title: subject.title(), choices, energy, refused, advice, length, wish })
+    Ok(PlanTable { title: subject.title(), choices, energy, refused, advice, length, wish })
 }
 
-/// No machine takes the batch: each device needs a sample.
+/// Advice if no machine can split the batch: each device needs a sample.
 fn too_many_devices(batch: usize, smallest: &Machine) -> Advice {
     let n = smallest.devices();
     let reason = format!(
-        "no machine takes a batch of {batch}: the smallest of them, {}, has {n} devices, and each needs a sample. \
-         --batch-size {n} or a multiple of it, or a smaller slice, can be planned",
+        "no machine can run a batch of {batch}: even the smallest, {}, has {n} devices, and each needs a sample. \
+         Pass --batch-size {n} or a multiple of it, or choose a smaller slice",
         smallest.title()
     );
     Advice { choice: None, reasons: vec![reason] }
@@ -143,19 +143,18 @@ fn too_many_devices(batch: usize, smallest: &Machine) -> Advice {
 
 fn choice(
     args: &PlanArgs,
-    tables: &Tables,
+    tables: &ChipTables,
     machine: Machine,
-    subject: &mut Subject,
+    subject: &mut PlannedProgram,
     steps: Option<f64>,
-    compiler: Option<&Compiler>,
-) -> Result<Choice> {
+    compiler: Option<&CompilerEstimates>,
+) -> Result<MachineChoice> {
     let mut notes = Vec::new();
-    let half = if subject.is_f16() { Half::F16 } else { Half::Bf16 };
+    let half = if subject.is_f16() { HalfType::F16 } else { HalfType::Bf16 };
     let (share, samples) = subject.share(machine.devices(), &mut notes)?;
     if let (Machine::Slice(_), true) = (&machine, multiplies_f16(&share.work)) {
-        notes.push(
-            "TPUs multiply no f16: the compiler converts it first, so that bf16 is never slower".into(),
-        );
+        notes
+            .push("TPUs do not multiply f16: the compiler converts it first, so bf16 is never slower".into());
     }
     let estimate = match (compiler, &machine) {
         (Some(c), Machine::Slice(slice)) => {
@@ -181,50 +180,50 @@ fn choice(
         (None, Some((chip, _))) => notes.push(no_price(tables, chip, region)),
         (None, None) => {}
     }
-    Ok(Choice { machine, estimate, samples, run, bill, notes })
+    Ok(MachineChoice { machine, estimate, samples, run, bill, notes })
 }
 
-/// A short step is tried; what cannot be is told.
-fn on_this_cpu(subject: &Subject, estimate: Estimate, notes: &mut Vec<String>) -> Estimate {
+/// Times a short step on this computer; otherwise keeps the estimate.
+fn on_this_cpu(subject: &PlannedProgram, estimate: Estimate, notes: &mut Vec<String>) -> Estimate {
     let Some((config, batch)) = subject.step() else { return estimate };
     match tried(config, batch, &estimate) {
         Ok(Some(range)) => {
-            notes.push("measured a moment ago on a drawn batch: median (fastest to slowest)".into());
+            notes.push("measured now on a random batch: median (fastest to slowest)".into());
             estimate.measured(range)
         }
         Ok(None) => estimate,
         Err(e) => {
-            notes.push(format!("estimated, because a step could not be tried: {}", e.what()));
+            notes.push(format!("estimated, because a trial step failed: {}", e.what()));
             estimate
         }
     }
 }
 
-fn multiplies_f16(work: &Work) -> bool {
+fn multiplies_f16(work: &KernelList) -> bool {
     work.kernels.iter().filter_map(|k| k.product.as_ref()).any(|p| p.dtype == DType::F16)
 }
 
 fn price_notes(price: &Price, old: bool, no_spot: bool) -> Vec<String> {
     let mut notes = Vec::new();
     if old {
-        notes.push(format!("the price is older than a year ({})", price.date));
+        notes.push(format!("the price is older than one year ({})", price.date));
     }
     if no_spot {
-        notes.push("no spot price is known: the price on demand stands for it".into());
+        notes.push("no spot price is known: using the on-demand price".into());
     }
     if let Some(vm) = price.node_vm {
         notes.push(format!(
-            "tutorials of that time rented a machine beside it, ${vm:.2}/h; a TPU VM of today holds its host"
+            "tutorials of that time rented an additional VM for ${vm:.2}/h; a current TPU VM includes its host"
         ));
     }
     notes
 }
 
-fn no_price(tables: &Tables, chip: &str, region: Option<&str>) -> String {
+fn no_price(tables: &ChipTables, chip: &str, region: Option<&str>) -> String {
     match (region, regions(tables, chip)) {
         (Some(r), known) if !known.is_empty() => {
-            format!("no price of region {r} in the table: it has {}", known.join(", "))
+            format!("no price for the region {r} in the table; it has {}", known.join(", "))
         }
-        _ => "no price in the table (--tables FILE adds one)".into(),
+        _ => "no price in the table (add one with --tables FILE)".into(),
     }
 }

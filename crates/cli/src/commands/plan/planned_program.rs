@@ -1,4 +1,4 @@
-//! What is planned: a model's training step at any batch size, or one program.
+//! The planned program: a model's training step at any batch size, or a single program.
 
 use super::args::PlanArgs;
 use crate::models::command_target::{is_path, missing, set_all};
@@ -8,45 +8,45 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::path::Path;
 use std::sync::Arc;
-use systole_config::{Config, Draft, PRESETS};
+use systole_config::{ConfigDraft, PRESETS, RunConfig};
 use systole_ir::{DType, Error, ErrorKind, Graph, GraphBuilder, Result, TensorType};
 use systole_nn::did_you_mean::suggestion;
 use systole_nn::{Model, Precision, counted};
-use systole_plan::{Estimate, Machine, Work, duration};
-use systole_runtime::Roles;
+use systole_plan::{Estimate, KernelList, Machine, duration};
+use systole_runtime::ValueRoles;
 
-pub(super) enum Subject {
-    /// A training step; its work by the batch of one device.
+pub(super) enum PlannedProgram {
+    /// A training step, with the work of one device by per-device batch size.
     Step {
         name: String,
-        config: Box<Config>,
+        config: Box<RunConfig>,
         model: Box<Model>,
         batch: usize,
         compiled: bool,
-        shares: HashMap<usize, Share>,
+        shares: HashMap<usize, DeviceProgram>,
     },
-    /// A program that every device runs as it is.
-    Program { name: String, share: Share },
+    /// A program that each device runs unchanged.
+    Program { name: String, share: DeviceProgram },
 }
 
-/// What one device does in a step.
-pub(super) struct Share {
-    /// What a compiler is given.
+/// Program and work of one device in a step.
+pub(super) struct DeviceProgram {
+    /// Graph for the compiler.
     pub(super) graph: Arc<Graph>,
-    pub(super) work: Work,
-    /// Samples of one device; 0 for a program that is no training step.
+    pub(super) work: KernelList,
+    /// Samples per device; 0 for a program that is not a training step.
     pub(super) batch: usize,
 }
 
-/// How long a run is.
-pub(super) struct Length {
+/// Length of a run.
+pub(super) struct RunLength {
     pub(super) steps: f64,
-    /// Epochs and the samples of each, where the run is counted by them, and who says so.
+    /// Epochs, samples per epoch, and the source of these numbers, if the run is counted in epochs.
     pub(super) epochs: Option<(u64, u64, String)>,
 }
 
-impl Length {
-    /// `90 epochs of 1,281,167 samples (ImageNet's training pictures): 3,519 steps`
+impl RunLength {
+    /// Formats as `90 epochs of 1,281,167 samples (ImageNet's training images): 3,519 steps`.
     pub(super) fn words(&self) -> String {
         let steps = self.steps_words();
         match &self.epochs {
@@ -62,33 +62,30 @@ impl Length {
     }
 }
 
-impl Share {
-    fn of(graph: Arc<Graph>, batch: usize) -> Share {
-        Share { work: Work::of(&graph), graph, batch }
+impl DeviceProgram {
+    fn of(graph: Arc<Graph>, batch: usize) -> DeviceProgram {
+        DeviceProgram { work: KernelList::of(&graph), graph, batch }
     }
 }
 
-impl Subject {
-    pub(super) fn of(args: &PlanArgs) -> Result<Subject> {
+impl PlannedProgram {
+    pub(super) fn of(args: &PlanArgs) -> Result<PlannedProgram> {
         let name = args.target.as_deref().unwrap_or_default();
         let is_program = args.matmul.is_some() || program::is_program(name);
         if let (true, Some(flag)) = (is_program, of_training(args)) {
-            let e = Error::new(
-                ErrorKind::Config,
-                format!("{flag} says nothing of a program that is no training step"),
-            );
+            let e = Error::new(ErrorKind::Config, format!("{flag} applies to training steps only"));
             return Err(e
                 .at(flag)
-                .hint("--steps N is how often it runs; a preset or a TOML file has epochs and batches"));
+                .hint("pass --steps N for the number of runs, or name a preset or a TOML file"));
         }
         if let Some(sizes) = &args.matmul {
             let graph = product(sizes, &args.dtype)?;
             let name = format!("product {sizes} {}", args.dtype);
-            return Ok(Subject::Program { name, share: Share::of(graph, 0) });
+            return Ok(PlannedProgram::Program { name, share: DeviceProgram::of(graph, 0) });
         }
         if is_program {
             let graph = program::open(name, &args.dims)?.imported.program.graph;
-            return Ok(Subject::Program { name: name.into(), share: Share::of(graph, 0) });
+            return Ok(PlannedProgram::Program { name: name.into(), share: DeviceProgram::of(graph, 0) });
         }
         let mut draft = draft(name)?;
         if let Some(p) = &args.precision {
@@ -98,7 +95,7 @@ impl Subject {
         let config = draft.finish().map_err(|r| r.error)?;
         let batch = args.batch_size.map_or(config.fit.batch_size, |n| n as usize);
         let model = Box::new(config.untrained()?);
-        Ok(Subject::Step {
+        Ok(PlannedProgram::Step {
             name: name.into(),
             config: Box::new(config),
             model,
@@ -110,29 +107,29 @@ impl Subject {
 
     pub(super) fn title(&self) -> String {
         match self {
-            Subject::Step { name, config, batch, .. } => {
+            PlannedProgram::Step { name, config, batch, .. } => {
                 let samples = number_of(batch, "sample");
                 format!("{name}: a training step of {samples}, {}", config.compile.precision)
             }
-            Subject::Program { name, .. } => format!("{name}: one run of it"),
+            PlannedProgram::Program { name, .. } => format!("{name}: one run of it"),
         }
     }
 
     pub(super) fn is_f16(&self) -> bool {
         let f16 = Precision::MixedFloat16.name();
-        matches!(self, Subject::Step { config, .. } if config.compile.precision == f16)
+        matches!(self, PlannedProgram::Step { config, .. } if config.compile.precision == f16)
     }
 
-    /// What each of `devices` does in a step, and how many samples that is for all of them.
-    pub(super) fn share(&mut self, devices: usize, notes: &mut Vec<String>) -> Result<(&Share, f64)> {
+    /// Returns the per-device program for `devices` devices and the global number of samples.
+    pub(super) fn share(&mut self, devices: usize, notes: &mut Vec<String>) -> Result<(&DeviceProgram, f64)> {
         match self {
-            Subject::Program { share, .. } => {
+            PlannedProgram::Program { share, .. } => {
                 if devices > 1 {
-                    notes.push("one device runs the program; the others are not used".into());
+                    notes.push("one device runs the program; the others are idle".into());
                 }
                 Ok((share, 1.0))
             }
-            Subject::Step { model, batch, compiled, shares, .. } => {
+            PlannedProgram::Step { model, batch, compiled, shares, .. } => {
                 if *batch < devices {
                     let what = format!("a batch of {batch} cannot be split over {devices} devices");
                     return Err(Error::new(ErrorKind::Unsupported, what));
@@ -140,19 +137,19 @@ impl Subject {
                 let each = batch.div_ceil(devices);
                 if *batch % devices != 0 {
                     notes.push(format!(
-                        "{batch} is no multiple of {devices}: some devices wait for those with {each}"
+                        "{batch} is not a multiple of {devices}: some devices wait for those with {each}"
                     ));
                 }
                 let share = match shares.entry(each) {
                     Entry::Occupied(known) => known.into_mut(),
                     Entry::Vacant(free) => {
-                        let share = Share::of(model.train_graph(each)?, each);
-                        // Layer by layer is what work is told by; in loops is what a compiler is soon done with.
+                        let share = DeviceProgram::of(model.train_graph(each)?, each);
+                        // The analytic model needs unrolled layers; the compiler is faster with loops.
                         let graph = match compiled {
                             true => model.train_program(each, true)?.0,
                             false => share.graph.clone(),
                         };
-                        free.insert(Share { graph, ..share })
+                        free.insert(DeviceProgram { graph, ..share })
                     }
                 };
                 Ok((&*share, *batch as f64))
@@ -160,16 +157,16 @@ impl Subject {
         }
     }
 
-    /// Where the host's work is most of a step, or was: the Keras tutorial's own measurement, set against the device's.
+    /// Note if the host limits the step; for the Keras tutorial, compares its published step time with the device time.
     pub(super) fn host_words(&self, machine: &Machine, estimate: &Estimate) -> Option<String> {
-        let Subject::Step { name, batch, .. } = self else { return None };
+        let PlannedProgram::Step { name, batch, .. } = self else { return None };
         let (device, host) = (estimate.device.likely, estimate.host.total());
         let share = |part: f64, whole: f64| format!("{:.0} %", 100.0 * part / whole);
         if machine.title() == "v2-8" && is_tutorial(name) && *batch == 1000 {
             let rest = KERAS_TUTORIAL - device;
             return Some(format!(
-                "the Keras tutorial printed {} a step here: the device needs {} of it, so {} ({}) was host: Python that \
-                 started each step over the network and fed its batch. Here the host needs {}",
+                "the Keras tutorial printed {} per step here: the device needs {} of it, so {} ({}) was host time: Python that \
+                 dispatched each step over the network and fed its batch. Systole's host time is {}",
                 duration(KERAS_TUTORIAL),
                 duration(device),
                 duration(rest),
@@ -177,45 +174,48 @@ impl Subject {
                 duration(host),
             ));
         }
-        let told =
-            format!("the devices wait: they work {} of a step of {}", share(device, host), duration(host));
+        let told = format!(
+            "the devices are idle part of the time: busy {} of a step of {}",
+            share(device, host),
+            duration(host)
+        );
         (host > device).then_some(told)
     }
 
-    /// The step of all devices together with what its arguments are; none for a program that is no step.
-    pub(super) fn whole(&mut self) -> Result<Option<(Arc<Graph>, Roles)>> {
+    /// Returns the step over all devices with the roles of its arguments; `None` for a program that is not a step.
+    pub(super) fn whole(&mut self) -> Result<Option<(Arc<Graph>, ValueRoles)>> {
         match self {
-            Subject::Program { .. } => Ok(None),
-            Subject::Step { model, batch, .. } => model.train_program(*batch, true).map(Some),
+            PlannedProgram::Program { .. } => Ok(None),
+            PlannedProgram::Step { model, batch, .. } => model.train_program(*batch, true).map(Some),
         }
     }
 
-    /// How long the run is: as asked for, as the configuration says, or by the size of its data set.
-    pub(super) fn length(&self, args: &PlanArgs) -> Option<Length> {
+    /// Returns the length of the run: from the options, the configuration, or the dataset size.
+    pub(super) fn length(&self, args: &PlanArgs) -> Option<RunLength> {
         if let Some(n) = args.steps {
-            return Some(Length { steps: n as f64, epochs: None });
+            return Some(RunLength { steps: n as f64, epochs: None });
         }
-        let Subject::Step { name, config, batch, .. } = self else { return None };
+        let PlannedProgram::Step { name, config, batch, .. } = self else { return None };
         let epochs = args.epochs.unwrap_or(config.fit.epochs as u64);
         let (samples, whose) = match args.samples {
             Some(n) => (n, "--samples".into()),
             None => samples_of(name, config)?,
         };
-        // An epoch's last, smaller batch counts for as much as it holds.
+        // The last, smaller batch of an epoch counts in proportion to its size.
         let steps = (epochs as f64 * samples as f64 / *batch as f64).ceil();
-        Some(Length { steps, epochs: Some((epochs, samples, whose)) })
+        Some(RunLength { steps, epochs: Some((epochs, samples, whose)) })
     }
 
-    /// The configuration and the batch of a training step.
-    pub(super) fn step(&self) -> Option<(&Config, usize)> {
+    /// Returns the configuration and batch size of a training step.
+    pub(super) fn step(&self) -> Option<(&RunConfig, usize)> {
         match self {
-            Subject::Step { config, batch, .. } => Some((config, *batch)),
-            Subject::Program { .. } => None,
+            PlannedProgram::Step { config, batch, .. } => Some((config, *batch)),
+            PlannedProgram::Program { .. } => None,
         }
     }
 }
 
-/// The first option that only training steps have.
+/// Returns the first given option that only applies to training steps.
 fn of_training(args: &PlanArgs) -> Option<&'static str> {
     let given = [
         ("--epochs", args.epochs.is_some()),
@@ -227,13 +227,13 @@ fn of_training(args: &PlanArgs) -> Option<&'static str> {
     given.into_iter().find(|g| g.1).map(|g| g.0)
 }
 
-/// Samples of an epoch and who says so.
-fn samples_of(name: &str, config: &Config) -> Option<(u64, String)> {
-    // The preset of this name trains on a handful of pictures; who plans it means what its name stands for.
+/// Returns the samples per epoch and the source of that number.
+fn samples_of(name: &str, config: &RunConfig) -> Option<(u64, String)> {
+    // The preset `resnet50` trains on a few images; for planning assume ImageNet.
     if name == "resnet50" {
-        return Some((IMAGENET, "ImageNet's training pictures; --samples N for others".into()));
+        return Some((IMAGENET, "ImageNet's training images; --samples N for others".into()));
     }
-    // A batch of another size changes how many steps an epoch takes, not how many samples it has.
+    // Another batch size changes the steps per epoch, not the samples.
     if let Some(n) = config.fit.steps_per_epoch {
         let whose = format!("{} of {} in the configuration", number_of(n, "step"), config.fit.batch_size);
         return Some(((n * config.fit.batch_size) as u64, whose));
@@ -245,18 +245,18 @@ fn samples_of(name: &str, config: &Config) -> Option<(u64, String)> {
     size_of(dataset).map(|n| (n, format!("all of {dataset}")))
 }
 
-/// Pictures of ImageNet's training set (ILSVRC 2012).
+/// Number of ImageNet training images (ILSVRC 2012).
 const IMAGENET: u64 = 1_281_167;
 
-/// Seconds a step of the Keras tutorial on a v2-8 in its epochs 2 to 4, batch 1000, as the tutorial printed them.
+/// Seconds per step of the Keras tutorial on a v2-8 in epochs 2 to 4, batch size 1000, as printed by the tutorial.
 const KERAS_TUTORIAL: f64 = 11e-3;
 
-/// The preset with the tutorial's network and data, by both of its names.
+/// Whether the preset is the tutorial's, under either of its names.
 fn is_tutorial(name: &str) -> bool {
     matches!(name, "fashion-mnist" | "fashion-cnn")
 }
 
-/// Training samples of the data sets whose size is always the same.
+/// Training set size of datasets with a fixed size.
 fn size_of(dataset: &str) -> Option<u64> {
     match dataset {
         "fashion-mnist" | "mnist" | "glyphs" => Some(60_000),
@@ -265,16 +265,16 @@ fn size_of(dataset: &str) -> Option<u64> {
     }
 }
 
-fn draft(name: &str) -> Result<Draft> {
+fn draft(name: &str) -> Result<ConfigDraft> {
     if name.to_lowercase().ends_with(".toml") {
-        return Draft::read(name);
+        return ConfigDraft::read(name);
     }
-    // The name that the benchmarks use for the tutorial's model.
+    // `fashion-cnn` is the benchmarks' name for the tutorial's model.
     let preset = if is_tutorial(name) { "fashion-mnist" } else { name };
     if PRESETS.contains(&preset) {
-        return Draft::preset(preset);
+        return ConfigDraft::preset(preset);
     }
-    let e = Error::new(ErrorKind::Config, format!("`{name}` is no preset, no .toml file and no program"));
+    let e = Error::new(ErrorKind::Config, format!("`{name}` is not a preset, a .toml file or a program"));
     Err(match (is_path(name), Path::new(name).exists()) {
         (true, false) => missing(Path::new(name)),
         (true, true) => e.hint("name the .toml file that the model was trained with, or a preset"),
@@ -287,11 +287,11 @@ fn product(sizes: &str, dtype: &str) -> Result<Arc<Graph>> {
     let numbers: Option<Vec<usize>> =
         sizes.split('x').map(|n| n.trim().parse().ok().filter(|n| (1..=1 << 24).contains(n))).collect();
     let Some([m, k, n]) = numbers.as_deref().and_then(|v| <[usize; 3]>::try_from(v).ok()) else {
-        let e = wrong(format!("`{sizes}` is no size of a product")).at("--matmul");
-        return Err(e.hint("write 4096x4096x4096: rows, summed dimension, columns"));
+        let e = wrong(format!("expected MxKxN, got `{sizes}`")).at("--matmul");
+        return Err(e.hint("write it as 4096x4096x4096: rows, contracted dimension, columns"));
     };
     let ty = DType::parse(dtype).ok_or_else(|| {
-        wrong(format!("there is no element type `{dtype}`")).at("--dtype").hint("bf16, f16, f32, i8")
+        wrong(format!("unknown element type `{dtype}`")).at("--dtype").hint("bf16, f16, f32, i8")
     })?;
     let g = GraphBuilder::new("main");
     let (a, b) =

@@ -1,50 +1,51 @@
-//! A plan as text: a table of 100 columns, or all of it with `--wide`.
+//! Text output of `systole plan`: a table of 100 columns, or all columns with `--wide`.
 
 use super::args::PlanArgs;
-use super::planned_program::Length;
+use super::planned_program::RunLength;
 use crate::render::screen::{Screen, table, wrapped};
 use systole_plan::{
-    Advice, Choice, DISPATCH, Energy, KernelTime, Machine, Tables, Wish, digits, dollars, duration, joules,
+    Advice, ChipTables, DISPATCH, Energy, KernelTime, Machine, MachineChoice, PlanLimits, digits, dollars,
+    duration, joules,
 };
 
-pub(super) const NOT_VALIDATED: &str = "Times are estimates without a measurement behind them (not validated), but where a note says so: take them as ranges.";
+pub(super) const NOT_VALIDATED: &str = "Times are estimates that are not validated by a measurement, unless a note says so: treat them as ranges.";
 
-/// Columns of a line, but with --wide.
+/// Line width without `--wide`.
 const WIDTH: usize = 100;
 
-/// A table and the advice.
-pub(super) struct Plan {
+/// Rows of the plan and the advice.
+pub(super) struct PlanTable {
     pub(super) title: String,
-    pub(super) choices: Vec<Choice>,
-    /// Of each choice, where a wattage of the chip is published.
+    pub(super) choices: Vec<MachineChoice>,
+    /// Energy of each choice, if the chip's power is published.
     pub(super) energy: Vec<Option<Energy>>,
-    /// Machines that cannot run it, and why.
+    /// Machines that cannot run the program, with the reason.
     pub(super) refused: Vec<(String, String)>,
     pub(super) advice: Advice,
-    pub(super) length: Option<Length>,
-    pub(super) wish: Wish,
+    pub(super) length: Option<RunLength>,
+    pub(super) wish: PlanLimits,
 }
 
-/// One line of the table.
-pub(super) struct Row<'a> {
-    choice: &'a Choice,
+/// One row of the table.
+pub(super) struct PlanRow<'a> {
+    choice: &'a MachineChoice,
     energy: Option<&'a Energy>,
     spot: bool,
 }
 
-impl Plan {
-    pub(super) fn rows(&self) -> impl Iterator<Item = Row<'_>> {
+impl PlanTable {
+    pub(super) fn rows(&self) -> impl Iterator<Item = PlanRow<'_>> {
         let energy = self.energy.iter().map(Option::as_ref);
         let spot = self.wish.spot;
-        let row = move |(choice, energy)| Row { choice, energy, spot };
+        let row = move |(choice, energy)| PlanRow { choice, energy, spot };
         self.choices.iter().zip(energy).map(row)
     }
 }
 
-pub(super) type Column = (&'static str, fn(&Row<'_>) -> String);
+pub(super) type PlanColumn = (&'static str, fn(&PlanRow<'_>) -> String);
 
-/// What fits into [`WIDTH`]; the names of the columns that go first where it does not.
-const NARROW: [Column; 9] = [
+/// Columns of the narrow table, and the columns dropped first if it exceeds [`WIDTH`].
+const NARROW: [PlanColumn; 9] = [
     ("machine", |r| r.choice.machine.title()),
     ("GiB need/has", need),
     ("fits", fits),
@@ -57,8 +58,8 @@ const NARROW: [Column; 9] = [
 ];
 const SPARE: [&str; 2] = ["samples/s", "$/h"];
 
-/// Everything.
-pub(super) const WIDE: [Column; 16] = [
+/// All columns.
+pub(super) const WIDE: [PlanColumn; 16] = [
     ("machine", |r| r.choice.machine.title()),
     ("HBM need", |r| gib(r.choice.estimate.memory.total())),
     ("of", |r| gib(r.choice.estimate.memory.limit)),
@@ -72,7 +73,7 @@ pub(super) const WIDE: [Column; 16] = [
     ("MFU", |r| format!("{:.1} %", 100.0 * r.choice.estimate.mfu())),
     ("limit", |r| r.choice.estimate.limit().into()),
     ("W", |r| r.energy.map_or("?".into(), |e| format!("{:.0}", e.watts))),
-    ("step's energy", |r| r.energy.map_or("?".into(), |e| joules(e.step))),
+    ("energy/step", |r| r.energy.map_or("?".into(), |e| joules(e.step))),
     ("samples/J", |r| r.energy.map_or("?".into(), |e| digits(e.samples_per_joule))),
     ("$/h", hourly),
     ("hosts $/h", hosts),
@@ -84,7 +85,7 @@ fn ranged([low, likely, high]: [f64; 3]) -> String {
     format!("{} ({} to {})", duration(likely), duration(low), duration(high))
 }
 
-fn need(r: &Row<'_>) -> String {
+fn need(r: &PlanRow<'_>) -> String {
     let number = |bytes: f64| match bytes / GIB {
         g if !g.is_finite() => "?".into(),
         g if g < 0.01 => "<0.01".into(),
@@ -95,11 +96,11 @@ fn need(r: &Row<'_>) -> String {
     format!("{}/{}", number(m.total()), number(m.limit))
 }
 
-fn fits(r: &Row<'_>) -> String {
+fn fits(r: &PlanRow<'_>) -> String {
     if r.choice.estimate.memory.fits() { "yes" } else { "NO" }.into()
 }
 
-fn hourly(r: &Row<'_>) -> String {
+fn hourly(r: &PlanRow<'_>) -> String {
     match (&r.choice.bill, &r.choice.machine) {
         (Some(b), _) => {
             let hour = if r.spot { b.spot_per_hour.unwrap_or(b.per_hour) } else { b.per_hour };
@@ -111,8 +112,8 @@ fn hourly(r: &Row<'_>) -> String {
     }
 }
 
-/// What of the hourly price is for hosts, where that is billed apart.
-fn hosts(r: &Row<'_>) -> String {
+/// Hourly price of the hosts, if billed separately.
+fn hosts(r: &PlanRow<'_>) -> String {
     match &r.choice.bill {
         Some(b) if b.host_per_hour > 0.0 => format!("{:.2}", b.host_per_hour),
         Some(_) => "included".into(),
@@ -120,7 +121,7 @@ fn hosts(r: &Row<'_>) -> String {
     }
 }
 
-fn cost(r: &Row<'_>) -> String {
+fn cost(r: &PlanRow<'_>) -> String {
     match (r.choice.run, r.choice.dollars(r.spot)) {
         (None, _) => "-".into(),
         (_, Some(d)) => dollars(d),
@@ -128,7 +129,7 @@ fn cost(r: &Row<'_>) -> String {
     }
 }
 
-fn both_costs(r: &Row<'_>) -> String {
+fn both_costs(r: &PlanRow<'_>) -> String {
     match (r.choice.run, r.choice.dollars(false), r.choice.bill.as_ref().and_then(|b| b.spot_run)) {
         (None, ..) => "-".into(),
         (_, Some(d), Some(s)) => format!("{} ({})", dollars(d), dollars(s)),
@@ -137,8 +138,8 @@ fn both_costs(r: &Row<'_>) -> String {
     }
 }
 
-/// Likely seconds of the run, or of a step where its length is not known.
-pub(super) fn seconds_of_run(c: &Choice) -> f64 {
+/// Likely seconds of the run, or of a step if the run's length is unknown.
+pub(super) fn seconds_of_run(c: &MachineChoice) -> f64 {
     c.run.map_or(c.estimate.step().likely, |r| r[1])
 }
 
@@ -152,13 +153,13 @@ pub(super) fn gib(bytes: f64) -> String {
     }
 }
 
-/// Text of at most [`WIDTH`] columns, broken at spaces, later lines further in; as it is with --wide.
-struct Paper<'a> {
+/// Wraps text to [`WIDTH`] columns with indented continuation lines; no wrapping with `--wide`.
+struct WrappedText<'a> {
     screen: &'a Screen,
     wide: bool,
 }
 
-impl Paper<'_> {
+impl WrappedText<'_> {
     fn line(&self, text: impl AsRef<str>) {
         self.screen.line(self.wrapped(text.as_ref()));
     }
@@ -172,7 +173,7 @@ impl Paper<'_> {
     }
 }
 
-/// The table without its spare columns, one after the other, until it is narrow enough.
+/// Drops spare columns one by one until the table fits the width.
 fn fitted(mut rows: Vec<Vec<String>>, spare: &[&str], width: usize) -> String {
     for name in spare {
         let text = table(&rows);
@@ -186,15 +187,15 @@ fn fitted(mut rows: Vec<Vec<String>>, spare: &[&str], width: usize) -> String {
     table(&rows)
 }
 
-pub(super) fn text(plan: &Plan, args: &PlanArgs, tables: &Tables, screen: &Screen) {
-    let paper = Paper { screen, wide: args.wide };
+pub(super) fn text(plan: &PlanTable, args: &PlanArgs, tables: &ChipTables, screen: &Screen) {
+    let paper = WrappedText { screen, wide: args.wide };
     let by =
-        if args.compiled { "TPUs: from libtpu's program; others: analytic model" } else { "analytic model" };
+        if args.compiled { "TPUs: compiled by libtpu; others: analytic model" } else { "analytic model" };
     paper.line(format!("{} ({by})", plan.title));
     if let Some(length) = &plan.length {
         paper.line(length.words());
     }
-    let columns: &[Column] = if args.wide { &WIDE } else { &NARROW };
+    let columns: &[PlanColumn] = if args.wide { &WIDE } else { &NARROW };
     let mut rows = vec![columns.iter().map(|c| c.0.to_string()).collect::<Vec<_>>()];
     rows.extend(plan.rows().map(|r| columns.iter().map(|c| c.1(&r)).collect()));
     if rows.len() > 1 {
@@ -211,7 +212,7 @@ pub(super) fn text(plan: &Plan, args: &PlanArgs, tables: &Tables, screen: &Scree
     }
     paper.detail(NOT_VALIDATED);
     if !args.wide {
-        paper.detail("--wide: ranges, hosts, MFU, energy, spot prices. *: the price is older than a year.");
+        paper.detail("--wide: ranges, hosts, MFU, energy, spot prices. *: the price is older than one year.");
     }
     if args.layers {
         plan.choices.iter().for_each(|c| layers(c, &paper));
@@ -224,23 +225,23 @@ pub(super) fn text(plan: &Plan, args: &PlanArgs, tables: &Tables, screen: &Scree
     plan.advice.reasons.iter().for_each(|r| paper.line(format!("  {r}")));
 }
 
-/// What an out-of-memory line says: by how much, what is large, what would help.
-pub(super) fn too_much(c: &Choice) -> String {
+/// Explains an out-of-memory row: the excess, the largest parts, and a batch size that fits.
+pub(super) fn too_much(c: &MachineChoice) -> String {
     let m = &c.estimate.memory;
     let parts: Vec<String> = m.parts().iter().take(3).map(|(n, b)| format!("{n} {}", gib(*b))).collect();
     let by_batch = m.activations + m.temporaries + m.inputs;
     let help = match m.total() - by_batch <= m.limit {
         true => {
             let share = (m.limit - (m.total() - by_batch)) / by_batch;
-            format!("a batch of about {:.0} would fit", (c.samples * share * 0.95).floor().max(1.0))
+            format!("a batch size of about {:.0} would fit", (c.samples * share * 0.95).floor().max(1.0))
         }
-        false => "no batch size would: weights and optimizer state alone are too much for one device".into(),
+        false => "no batch size fits: weights and optimizer state alone exceed one device".into(),
     };
     format!("too large by {} ({});\n  {help}", gib(m.total() - m.limit), parts.join(", "))
 }
 
-/// Kernels of one layer together, in the order of their first.
-fn by_layer(c: &Choice) -> Vec<(String, Vec<&KernelTime>)> {
+/// Groups kernels by layer, in the order of each layer's first kernel.
+fn by_layer(c: &MachineChoice) -> Vec<(String, Vec<&KernelTime>)> {
     let mut layers: Vec<(String, Vec<&KernelTime>)> = Vec::new();
     for k in &c.estimate.kernels {
         let scope = if k.scope.is_empty() { "(no layer)" } else { &k.scope };
@@ -252,8 +253,8 @@ fn by_layer(c: &Choice) -> Vec<(String, Vec<&KernelTime>)> {
     layers
 }
 
-/// A layer's line: seconds, part of the matrix units' time that is needed work, bytes, paddings.
-pub(super) struct Layer {
+/// Cost of a layer: seconds, useful MXU utilization, bytes, padding.
+pub(super) struct LayerCost {
     pub(super) name: String,
     pub(super) seconds: f64,
     pub(super) mxu: f64,
@@ -262,7 +263,7 @@ pub(super) struct Layer {
     pub(super) padding: Vec<String>,
 }
 
-fn layer_lines(c: &Choice, peak_seconds: impl Fn(&KernelTime) -> f64) -> Vec<Layer> {
+fn layer_lines(c: &MachineChoice, peak_seconds: impl Fn(&KernelTime) -> f64) -> Vec<LayerCost> {
     let line = |(name, kernels): (String, Vec<&KernelTime>)| {
         let sum = |f: &dyn Fn(&KernelTime) -> f64| kernels.iter().map(|k| f(k) * k.trips).sum::<f64>();
         let seconds = sum(&|k| k.time.total);
@@ -272,13 +273,14 @@ fn layer_lines(c: &Choice, peak_seconds: impl Fn(&KernelTime) -> f64) -> Vec<Lay
         for k in &kernels {
             for p in k.padding.iter().filter(|p| p.to / p.from > 1.05) {
                 let advice = remedy(p.dimension, p.from, p.to);
-                let told = format!("{} of {}: {} padded to {} ({advice})", p.dimension, k.name, p.from, p.to);
+                let told =
+                    format!("{} of {}: {} padded to {} (use {advice})", p.dimension, k.name, p.from, p.to);
                 if !padding.contains(&told) {
                     padding.push(told);
                 }
             }
         }
-        Layer {
+        LayerCost {
             name,
             seconds,
             mxu: sum(&peak_seconds) / seconds.max(1e-12),
@@ -290,28 +292,28 @@ fn layer_lines(c: &Choice, peak_seconds: impl Fn(&KernelTime) -> f64) -> Vec<Lay
     by_layer(c).into_iter().map(line).collect()
 }
 
-/// The change that removes a padding.
+/// Change that avoids the padding.
 fn remedy(dimension: &str, from: f64, to: f64) -> String {
     match dimension {
-        "rows" | "batch" => format!("a batch that makes it {to}"),
+        "rows" | "batch" => format!("a batch size that makes it {to}"),
         "output features" | "columns" => {
-            format!("{to} units or filters, or as many fewer as the tile below {from}")
+            format!("{to} units or filters, or round down to the tile size below {from}")
         }
-        _ => format!("inputs with features that fill {to}"),
+        _ => format!("inputs with a multiple of {to} features"),
     }
 }
 
-pub(super) fn lines_of(c: &Choice) -> Vec<Layer> {
-    // Needed operations at the peak, as the estimate's own MFU counts them.
+pub(super) fn lines_of(c: &MachineChoice) -> Vec<LayerCost> {
+    // Required operations at the peak rate, as counted by the estimate's MFU.
     let flops: f64 = c.estimate.kernels.iter().map(|k| k.flops * k.trips).sum();
     let step = c.estimate.step().likely;
     let rate = if c.estimate.mfu() > 0.0 { flops / (step * c.estimate.mfu()) } else { f64::INFINITY };
     layer_lines(c, |k| k.flops / rate)
 }
 
-fn layers(c: &Choice, paper: &Paper<'_>) {
+fn layers(c: &MachineChoice, paper: &WrappedText<'_>) {
     paper.line(format!("\n{} by layer (one device):", c.machine.title()));
-    let head = ["layer", "time", "of it MXU use", "bytes", "limit"];
+    let head = ["layer", "time", "MXU utilization", "bytes", "limit"];
     let mut rows = vec![head.map(String::from).to_vec()];
     let lines = lines_of(c);
     rows.extend(lines.iter().map(|l| {
@@ -329,7 +331,7 @@ fn layers(c: &Choice, paper: &Paper<'_>) {
     }
 }
 
-/// The end of a path that is too long: what tells layers apart.
+/// Keeps the end of a long path, which distinguishes the layers.
 fn shortened(name: &str, most: usize) -> String {
     let n = name.chars().count();
     if n <= most {
@@ -339,13 +341,14 @@ fn shortened(name: &str, most: usize) -> String {
     }
 }
 
-fn explain(plan: &Plan, tables: &Tables, paper: &Paper<'_>) {
-    paper.line("\nHow the figures came about:");
+fn explain(plan: &PlanTable, tables: &ChipTables, paper: &WrappedText<'_>) {
+    paper.line("\nHow the figures are computed:");
     for text in EXPLANATIONS {
         paper.line(format!("  {text}"));
     }
     let start = duration(DISPATCH);
-    paper.line(format!("  Host: {start} to start a step (assumed; --dispatch), and the batch over PCIe."));
+    paper
+        .line(format!("  Host: {start} to dispatch a step (assumed; --dispatch), plus the batch over PCIe."));
     for r in plan.rows() {
         for line in explanation(&r) {
             paper.line(line);
@@ -354,8 +357,8 @@ fn explain(plan: &Plan, tables: &Tables, paper: &Paper<'_>) {
     tables.sources.iter().for_each(|s| paper.line(format!("  Source: {s}")));
 }
 
-/// Where one machine's figures come from.
-pub(super) fn explanation(r: &Row<'_>) -> Vec<String> {
+/// Explains the sources of one machine's figures.
+pub(super) fn explanation(r: &PlanRow<'_>) -> Vec<String> {
     let (c, m) = (r.choice, &r.choice.estimate.memory);
     let parts: Vec<String> =
         m.parts().iter().filter(|p| p.1 > 0.0).map(|(n, b)| format!("{n} {}", gib(*b))).collect();
@@ -363,42 +366,44 @@ pub(super) fn explanation(r: &Row<'_>) -> Vec<String> {
     let host = &c.estimate.host;
     if host.total() > 0.0 {
         let pipeline = match host.pipeline {
-            0.0 => "making the batch is not counted (--input-rate)".into(),
-            s => format!("making the batch {} beside that", duration(s)),
+            0.0 => "the input pipeline is not counted (--input-rate)".into(),
+            s => format!("input pipeline {} in parallel", duration(s)),
         };
         let (start, feed) = (duration(host.dispatch), duration(host.feed));
-        lines.push(format!("    host: starting the step {start}, batch over PCIe {feed}, {pipeline}"));
+        lines.push(format!("    host: dispatch {start}, batch over PCIe {feed}, {pipeline}"));
     }
     if c.estimate.collective > 0.0 {
         let sums = duration(c.estimate.collective);
-        lines.push(format!("    sums of gradients over {} devices: {sums}", c.machine.devices()));
+        lines.push(format!("    gradient all-reduce over {} devices: {sums}", c.machine.devices()));
     }
     if let Some(b) = &c.bill {
         let hosts = match b.host_per_hour {
-            h if h > 0.0 => format!("${h:.2} of ${:.2} an hour are for hosts", b.per_hour),
+            h if h > 0.0 => format!("${h:.2} of ${:.2} per hour are for hosts", b.per_hour),
             _ => "host included".into(),
         };
-        lines
-            .push(format!("    price of {} ({}; {hosts}): {}", b.price.date, b.price.region, b.price.source));
+        lines.push(format!(
+            "    price as of {} ({}; {hosts}): {}",
+            b.price.date, b.price.region, b.price.source
+        ));
     }
     lines.push(format!("    energy: {}", energy(r)));
     lines
 }
 
-/// `12.3 J a step, 81.3 samples for a joule, 3.7 kJ in all (800 W, chips alone)`
-fn energy(r: &Row<'_>) -> String {
-    let Some(e) = r.energy else { return "? (no wattage of it is published)".into() };
-    let run = e.run.map_or(String::new(), |j| format!(", {} in all", joules(j)));
+/// Formats energy: `12.3 J per step, 81.3 samples per joule, 3.7 kJ in total (at 800 W, chips only)`.
+fn energy(r: &PlanRow<'_>) -> String {
+    let Some(e) = r.energy else { return "? (its power is not published)".into() };
+    let run = e.run.map_or(String::new(), |j| format!(", {} in total", joules(j)));
     let (step, rate) = (joules(e.step), digits(e.samples_per_joule));
-    format!("{step} a step, {rate} samples for a joule{run} (at {:.0} W, chips alone)", e.watts)
+    format!("{step} per step, {rate} samples per joule{run} (at {:.0} W, chips only)", e.watts)
 }
 
 pub(super) const EXPLANATIONS: [&str; 4] = [
     "Device time is the sum over kernels of start + max(products with padding, moving results out, bytes, element-wise \
-     work), plus the collectives. Constants of TPUs are fitted to libtpu's own estimates (docs/guide/plan.md); those of GPUs are assumed.",
-    "Least: peak rates, no padding, no start, collectives hidden. Most: one after the other.",
-    "HBM need: arguments in tiles, values alive at the fullest moment, code; results replace arguments of their type.",
-    "MFU counts the multiply-adds that the program needs, without padding, over those possible in the likely time.",
+     work), plus the collectives. TPU constants are fitted to libtpu's own estimates (docs/guide/plan.md); GPU constants are assumed.",
+    "Minimum: peak rates, no padding, no start time, hidden collectives. Maximum: everything in sequence.",
+    "HBM need: tiled arguments, peak of live values, code; results reuse arguments of their type.",
+    "MFU: required multiply-adds without padding, relative to those possible in the likely time.",
 ];
 
 #[cfg(test)]

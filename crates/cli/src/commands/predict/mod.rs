@@ -1,60 +1,67 @@
-//! `systole predict`: what a model says of pictures, of records (TFRecord, CSV, NumPy), and of how a text goes on.
+//! `systole predict`: runs inference on images, records (TFRecord, CSV, NumPy) or text.
 
 mod prediction;
 mod sample_sources;
 
-use crate::args::common::Common;
-use crate::args::exit_status::{Failure, Outcome, Run};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::models::command_target::{config_of, with_settings};
-use crate::models::predictor::{self, Answerer, Operators};
+use crate::models::predictor::{self, OperatorGraph, Predictor};
 use crate::models::run_directory;
 use crate::models::test_time_augmentation;
 use crate::render::screen::{Screen, note};
 use crate::run::evaluation;
 use clap::Args;
-use prediction::{Answer, Form};
-use sample_sources::{Reading, Source, Takes, Unread, nothing, or_go_on, stacked, tokens_of};
+use prediction::{PredictionFormat, SamplePrediction};
+use sample_sources::{
+    InputKind, ReadOptions, SampleSource, UnreadableFile, nothing, or_go_on, stacked, tokens_of,
+};
 use serde_json::json;
 use std::path::PathBuf;
-use systole_config::{Config, TestTime, fraction, scale_pixels};
+use systole_config::{RunConfig, TestTimeAugmentation, fraction, scale_pixels};
 use systole_data::Sample;
-use systole_data::file_system::{Disk, write_atomically};
+use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt};
 use systole_nn::{Model, counted};
 
-/// Samples in one step: enough to fill the machine, little enough for any memory.
+/// Batch size: large enough for full utilization, small enough for any memory.
 const BATCH: usize = 256;
-/// What the program exits with when some samples have no answer.
+/// Exit code if some samples could not be predicted.
 const INCOMPLETE: u8 = 1;
 
 #[derive(Args)]
 pub(crate) struct PredictArgs {
-    /// A model file, or the folder of a run: its best model; or a .tflite or .onnx file
+    /// Model file, run folder (its best model), or .tflite or .onnx file
     model: String,
-    /// JPEG, PNG or BMP files of one picture, IDX files (also .gz) of many; TFRecord, CSV and NumPy files with the fields
-    /// that the model learnt from; texts, for models of text; folders of such, whose pictures may lie in folders within
+    /// Image, IDX, TFRecord, CSV, NumPy or text files, or folders of these
+    ///
+    /// Images are JPEG, PNG or BMP; IDX files (also .gz) contain many images. Records must have the fields that the
+    /// model was trained on. Folders are searched for images recursively.
     #[arg(required = true, value_name = "FILES")]
     files: Vec<String>,
-    /// At most so many samples of each file
+    /// Predict at most N samples of each file
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
-    /// How many classes to name for each sample
+    /// Number of classes to print per sample
     #[arg(long, value_name = "K", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
     top: u64,
-    /// Write a line (.csv) or an object (.json) for each sample to this file instead of showing them
+    /// Write the predictions to this .csv or .json file instead of printing them
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Tell of files and rows that cannot be read and answer the others, as is done with those of a folder
+    /// Report unreadable files and rows, and continue with the others
+    ///
+    /// Folders are always read this way.
     #[arg(long)]
     keep_going: bool,
-    /// Dark on light: turn the picture's brightness around (MNIST and its followers are light on dark)
+    /// Invert the brightness of dark-on-light images (MNIST is light on dark)
     #[arg(long)]
     invert: bool,
-    /// Pixels, 0 to 255, are multiplied by this [default: as in training]
+    /// Factor for pixel values, 0 to 255 [default: as in training]
     #[arg(long, value_name = "X")]
     scale: Option<String>,
-    /// Test-time augmentation: mix the answer with those to so many changed versions of each picture, as fastai's tta does
-    /// [default: data.tta of the TOML]
+    /// Test-time augmentation with N augmented versions of each image
+    ///
+    /// Blends the predictions as fastai's `tta` does. [default: data.tta of the TOML]
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "4", value_parser = clap::value_parser!(u64).range(1..=1000))]
     tta: Option<u64>,
     /// Set any key of the model's TOML, such as data.records.encoding=latin1
@@ -62,37 +69,37 @@ pub(crate) struct PredictArgs {
     sets: Vec<String>,
 }
 
-impl Run for PredictArgs {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for PredictArgs {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         run(&self, screen)
     }
 }
 
-/// Says of a model of several outputs which one answers.
+/// Reports which output of a multi-output model is shown.
 fn tell_of_outputs(model: &Model, screen: &Screen) {
     if let [first, rest @ ..] = model.architecture().output_names().as_slice()
         && !rest.is_empty()
     {
         screen
-            .line(format!("Answers are those of the output {first}; the model also has {}", rest.join(", ")));
+            .line(format!("Predictions are from the output {first}; the model also has {}", rest.join(", ")));
     }
 }
 
-fn run(args: &PredictArgs, screen: &Screen) -> Outcome {
-    let form = args.out.as_deref().map(Form::of).transpose().map_err(Failure::usage)?;
+fn run(args: &PredictArgs, screen: &Screen) -> CommandResult {
+    let form = args.out.as_deref().map(PredictionFormat::of).transpose().map_err(CommandError::usage)?;
     let file = run_directory::model_file(&args.model)?;
-    let Answerer { mut model, operators } = predictor::answerer(&file)?;
+    let Predictor { mut model, operators } = predictor::answerer(&file)?;
     let config = with_settings(config_of(&model, &file)?, &args.sets, &file)?;
-    let takes = Takes::of(&model, &file)?;
+    let takes = InputKind::of(&model, &file)?;
     tell_of_outputs(&model, screen);
-    if matches!(takes, Takes::Text(_)) {
+    if matches!(takes, InputKind::Text(_)) {
         model.class_names = tokens_of(&model)?;
     }
     let scale = match takes {
-        Takes::Pictures(_) => scale(args, config.as_ref(), screen)?,
+        InputKind::Pictures(_) => scale(args, config.as_ref(), screen)?,
         _ => 1.0,
     };
-    let reading = Reading {
+    let reading = ReadOptions {
         takes,
         model: &model,
         config: config.as_ref(),
@@ -100,7 +107,7 @@ fn run(args: &PredictArgs, screen: &Screen) -> Outcome {
         invert: args.invert,
         keep_going: args.keep_going,
     };
-    // All files are opened before the first answer, so that a bad one leaves no half of a result.
+    // Open all files before the first prediction, so that a bad file does not leave a partial result.
     let mut sources = Vec::new();
     for path in &args.files {
         sources.extend(reading.open(path)?);
@@ -108,70 +115,71 @@ fn run(args: &PredictArgs, screen: &Screen) -> Outcome {
     let is_of_values = config.as_ref().is_some_and(|c| c.data.is_own()) && model.class_names.is_empty();
     let tta = test_time(args, takes, config.as_ref())?;
     let mut answering =
-        Answering { takes, scale, is_of_values, screen, told: 0, answers: Vec::new(), tta, operators };
-    let show = |answer: Answer, model: &Model, all: &mut Vec<Answer>| match form {
+        BatchPredictor { takes, scale, is_of_values, screen, told: 0, answers: Vec::new(), tta, operators };
+    let show = |answer: SamplePrediction, model: &Model, all: &mut Vec<SamplePrediction>| match form {
         Some(_) => all.push(answer),
         None => answer.show(screen, model, takes, args.top as usize),
     };
     for source in &sources {
         match source {
             Ok(source) => answering.all(source, &mut model, &show)?,
-            Err(Unread { path, error }) => answering.tell(path, None, error),
+            Err(UnreadableFile { path, error }) => answering.tell(path, None, error),
         }
     }
     if let (Some(form), Some(out)) = (form, &args.out) {
         let answers = &answering.answers;
         let text = form.text(answers, &model, takes, args.top as usize);
-        write_atomically(&Disk, out, &[text.as_bytes()])?;
+        write_atomically(&OsFileSystem, out, &[text.as_bytes()])?;
         let are = if answers.len() == 1 { "is" } else { "are" };
         screen.line(format!("{} {are} in {}", counted(answers.len() as u64, "prediction"), out.display()));
     }
     Ok(answering.finish())
 }
 
-/// How often each picture is changed and answered, and how it is changed.
+/// Returns the number of augmented versions and the augmentation, if test-time augmentation is on.
 fn test_time(
     args: &PredictArgs,
-    takes: Takes,
-    config: Option<&Config>,
-) -> Result<Option<(u64, TestTime)>, Failure> {
-    let of_config = config.and_then(|c| c.data.tta).filter(|_| matches!(takes, Takes::Pictures(_)));
+    takes: InputKind,
+    config: Option<&RunConfig>,
+) -> Result<Option<(u64, TestTimeAugmentation)>, CommandError> {
+    let of_config = config.and_then(|c| c.data.tta).filter(|_| matches!(takes, InputKind::Pictures(_)));
     match (args.tta.or(of_config), takes) {
         (None, _) => Ok(None),
-        (Some(n), Takes::Pictures([.., channels])) => {
+        (Some(n), InputKind::Pictures([.., channels])) => {
             let names = config.map_or(&[][..], |c| &c.data.augment);
             let seed = config.map_or(0, |c| c.seed);
-            Ok(Some((n, TestTime::of(names, seed, channels >= 3)?)))
+            Ok(Some((n, TestTimeAugmentation::of(names, seed, channels >= 3)?)))
         }
         (Some(_), _) => {
-            let e = Error::new(ErrorKind::Config, "the model takes no pictures").at("--tta");
-            Err(Failure::usage(e.hint("leave --tta out")))
+            let e = Error::new(ErrorKind::Config, "test-time augmentation needs a model with image input")
+                .at("--tta");
+            Err(CommandError::usage(e.hint("remove --tta")))
         }
     }
 }
 
-/// Puts samples to the model, and keeps count of those that have no answer.
-struct Answering<'a> {
-    takes: Takes,
+/// Runs the model on samples in batches and counts the samples that failed.
+struct BatchPredictor<'a> {
+    takes: InputKind,
     scale: f64,
-    /// Whether numbers are predicted, rather than classes.
+    /// Whether the model predicts numbers rather than classes.
     is_of_values: bool,
     screen: &'a Screen,
     told: u64,
-    answers: Vec<Answer>,
-    /// What answers in place of the model's layers: a .tflite or ONNX file.
-    operators: Option<Operators>,
-    /// How many changed versions of each picture are asked about, too.
-    tta: Option<(u64, TestTime)>,
+    answers: Vec<SamplePrediction>,
+    /// Operators of a .tflite or ONNX file, which replace the model's layers.
+    operators: Option<OperatorGraph>,
+    /// Test-time augmentation: number of versions and augmentation.
+    tta: Option<(u64, TestTimeAugmentation)>,
 }
 
-impl Answering<'_> {
-    /// The answers for the samples of a file or folder.
+impl BatchPredictor<'_> {
+    /// Predicts the samples of a file or folder.
     fn all(
         &mut self,
-        source: &Source,
+        source: &SampleSource,
         model: &mut Model,
-        show: &impl Fn(Answer, &Model, &mut Vec<Answer>),
+        show: &impl Fn(SamplePrediction, &Model, &mut Vec<SamplePrediction>),
     ) -> Result<()> {
         let (mut waiting, mut count) = (Vec::new(), 0);
         for (index, item) in source.elements.iter().enumerate() {
@@ -194,10 +202,12 @@ impl Answering<'_> {
         self.batch(source, waiting, model, show)
     }
 
-    /// What the model says of `x`, whose pixels are as they were read.
+    /// Runs the model on `x`, which has unscaled pixels.
     fn outputs(&self, x: Literal, model: &mut Model) -> Result<Literal> {
         let x = match self.takes {
-            Takes::Pictures(_) => scale_pixels(self.scale)(Sample::new([("image", x)])).get("image")?.clone(),
+            InputKind::Pictures(_) => {
+                scale_pixels(self.scale)(Sample::new([("image", x)])).get("image")?.clone()
+            }
             _ => x,
         };
         let x = fit_input(model, &x)?;
@@ -209,10 +219,10 @@ impl Answering<'_> {
 
     fn batch(
         &mut self,
-        source: &Source,
+        source: &SampleSource,
         samples: Vec<(usize, Sample)>,
         model: &mut Model,
-        show: &impl Fn(Answer, &Model, &mut Vec<Answer>),
+        show: &impl Fn(SamplePrediction, &Model, &mut Vec<SamplePrediction>),
     ) -> Result<()> {
         if samples.is_empty() {
             return Ok(());
@@ -237,7 +247,7 @@ impl Answering<'_> {
             }
             let values = if self.is_of_values { row } else { evaluation::probabilities(&row) };
             show(
-                Answer { path, index, many, values, is_of_values: self.is_of_values },
+                SamplePrediction { path, index, many, values, is_of_values: self.is_of_values },
                 model,
                 &mut self.answers,
             );
@@ -245,64 +255,62 @@ impl Answering<'_> {
         Ok(())
     }
 
-    /// Says why a sample has no answer; `index`: its number in a file of several.
+    /// Reports why a sample could not be predicted; `index` is its number in a file of several.
     fn tell(&mut self, path: &str, index: Option<usize>, error: &Error) {
         self.told += 1;
         let place = index.map_or(path.to_string(), |i| format!("{path}[{i}]"));
-        note(&format!("{place} has no answer: {error}"));
+        note(&format!("no prediction for {place}: {error}"));
         if self.screen.json {
-            let what = if matches!(self.takes, Takes::Pictures(_)) { "image" } else { "file" };
+            let what = if matches!(self.takes, InputKind::Pictures(_)) { "image" } else { "file" };
             self.screen.object(&json!({
                 what: path, "index": index.unwrap_or(0), "error": error.what(), "where": error.places().join(", in "),
             }));
         }
     }
 
-    /// What the program exits with.
+    /// Prints the number of failed samples and returns the exit code.
     fn finish(&self) -> u8 {
         match self.told {
             0 => return 0,
-            1 => note("1 sample has no answer"),
-            n => note(&format!("{n} samples have no answer")),
+            1 => note("1 sample has no prediction"),
+            n => note(&format!("{n} samples have no prediction")),
         }
         INCOMPLETE
     }
 }
 
-/// What a model says of each sample; of a text, what it says at its end.
-fn last_values(outputs: &Literal, takes: Takes) -> Vec<Vec<f32>> {
+/// Returns the outputs of each sample; for text, those of the last position.
+fn last_values(outputs: &Literal, takes: InputKind) -> Vec<Vec<f32>> {
     let (n, values) = (outputs.shape()[0].max(1), outputs.to_f32s());
     let each = values.len() / n;
     let last = match takes {
-        Takes::Text(length) => each / length.max(1),
+        InputKind::Text(length) => each / length.max(1),
         _ => each,
     };
     values.chunks_exact(each.max(1)).map(|row| row[each - last..].to_vec()).collect()
 }
 
-fn scale(args: &PredictArgs, config: Option<&Config>, screen: &Screen) -> Result<f64, Failure> {
+fn scale(args: &PredictArgs, config: Option<&RunConfig>, screen: &Screen) -> Result<f64, CommandError> {
     if let Some(text) = &args.scale {
-        return fraction(text).map_err(|e| Failure::usage(e.at(format!("--scale {text}"))));
+        return fraction(text).map_err(|e| CommandError::usage(e.at(format!("--scale {text}"))));
     }
     if let Some(config) = config {
         return Ok(config.data.scale);
     }
-    screen.line(format!(
-        "{} does not say how pixels were scaled: using 0 to 255 (--scale 1/255 changes that)",
-        args.model
-    ));
+    screen
+        .line(format!("{} contains no pixel scale: using 0 to 255 (set it with --scale 1/255)", args.model));
     Ok(1.0)
 }
 
-/// Models of `[H, W]` take no channel axis.
+/// Removes the channel axis for models with `[H, W]` input.
 fn fit_input(model: &Model, x: &Literal) -> Result<Literal> {
     let rank = model.architecture().inputs.first().and_then(|i| i.ty.as_ref()).map_or(3, |t| t.shape.rank());
     if rank + 1 == x.shape().rank() { Ok(x.clone()) } else { x.reshape(&x.shape()[..rank + 1]) }
 }
 
-/// An answer that says nothing.
+/// Error for non-finite outputs.
 fn not_finite() -> Error {
-    Error::new(ErrorKind::Numeric, "what the model gives for it is not a finite number")
-        .because("a weight of the model is not finite, or the sample's values are too large for it")
-        .hint("take another model of the run's folder, such as NAME.best.safetensors, or train again")
+    Error::new(ErrorKind::Numeric, "the output is not finite")
+        .because("a weight of the model is not finite, or the sample's values are too large")
+        .hint("use another model of the run folder, such as NAME.best.safetensors, or train again")
 }

@@ -1,25 +1,25 @@
-//! What a model says of a sample, as a line, as JSON and as a row of a file.
+//! Prediction of one sample, formatted as text, JSON or a CSV row.
 
-use super::sample_sources::Takes;
+use super::sample_sources::InputKind;
 use crate::render::screen::Screen;
 use serde_json::{Value, json};
 use std::path::Path;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::Model;
 
-/// What a model says of one sample.
-pub(super) struct Answer {
+/// Prediction of one sample.
+pub(super) struct SamplePrediction {
     pub path: String,
     pub index: usize,
-    /// Whether its file has others.
+    /// Whether the file has several samples.
     pub many: bool,
     pub values: Vec<f32>,
-    /// Whether these are what is predicted, rather than probabilities of classes.
+    /// Whether the values are regression outputs rather than class probabilities.
     pub is_of_values: bool,
 }
 
-impl Answer {
-    /// The likeliest classes.
+impl SamplePrediction {
+    /// Returns the `top` most likely classes.
     fn best(&self, top: usize) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.values.len()).collect();
         order.sort_by(|a, b| self.values[*b].total_cmp(&self.values[*a]));
@@ -27,7 +27,7 @@ impl Answer {
         order
     }
 
-    pub fn show(&self, screen: &Screen, model: &Model, takes: Takes, top: usize) {
+    pub fn show(&self, screen: &Screen, model: &Model, takes: InputKind, top: usize) {
         if screen.json {
             return screen.object(&self.json(model, takes, top));
         }
@@ -42,8 +42,8 @@ impl Answer {
         screen.line(format!("{place}: {}{others}", shown[0]));
     }
 
-    fn json(&self, model: &Model, takes: Takes, top: usize) -> Value {
-        let what = if matches!(takes, Takes::Pictures(_)) { "image" } else { "file" };
+    fn json(&self, model: &Model, takes: InputKind, top: usize) -> Value {
+        let what = if matches!(takes, InputKind::Pictures(_)) { "image" } else { "file" };
         if self.is_of_values {
             return json!({what: self.path, "index": self.index, "values": self.values});
         }
@@ -56,7 +56,7 @@ impl Answer {
         })
     }
 
-    fn csv(&self, model: &Model, takes: Takes) -> String {
+    fn csv(&self, model: &Model, takes: InputKind) -> String {
         let place = format!("{},{}", quoted(&self.path), self.index);
         if self.is_of_values {
             return self.values.iter().fold(place, |line, v| format!("{line},{v}"));
@@ -66,14 +66,14 @@ impl Answer {
     }
 }
 
-/// What a class is called, or a token of text.
-fn name(model: &Model, takes: Takes, class: usize) -> String {
+/// Name of a class, or of a token for text.
+fn name(model: &Model, takes: InputKind, class: usize) -> String {
     let known = model.class_names.get(class).cloned();
-    let what = if matches!(takes, Takes::Text(_)) { "token" } else { "class" };
+    let what = if matches!(takes, InputKind::Text(_)) { "token" } else { "class" };
     known.unwrap_or_else(|| format!("{what} {class}"))
 }
 
-/// A field of a CSV file.
+/// Quotes a CSV field if needed.
 fn quoted(text: &str) -> String {
     match text.contains([',', '"', '\n', '\r']) {
         true => format!("\"{}\"", text.replace('"', "\"\"")),
@@ -81,32 +81,34 @@ fn quoted(text: &str) -> String {
     }
 }
 
-/// What is written to a file.
+/// Format of a prediction file.
 #[derive(Clone, Copy)]
-pub(super) enum Form {
+pub(super) enum PredictionFormat {
     Csv,
     Json,
 }
 
-impl Form {
-    /// By the end of its name.
-    pub fn of(path: &Path) -> Result<Form> {
+impl PredictionFormat {
+    /// Returns the format of a file extension.
+    pub fn of(path: &Path) -> Result<PredictionFormat> {
         match path.extension().and_then(|e| e.to_str()) {
-            Some("csv") => Ok(Form::Csv),
-            Some("json") => Ok(Form::Json),
-            _ => Err(Error::new(ErrorKind::Config, format!("{} is no file for predictions", path.display()))
-                .at("--out")
-                .hint("name it ….csv or ….json")),
+            Some("csv") => Ok(PredictionFormat::Csv),
+            Some("json") => Ok(PredictionFormat::Json),
+            _ => {
+                Err(Error::new(ErrorKind::Config, format!("{} is not a .csv or .json file", path.display()))
+                    .at("--out")
+                    .hint("use the extension .csv or .json"))
+            }
         }
     }
 
-    pub fn text(self, answers: &[Answer], model: &Model, takes: Takes, top: usize) -> String {
+    pub fn text(self, answers: &[SamplePrediction], model: &Model, takes: InputKind, top: usize) -> String {
         match self {
-            Form::Json => {
+            PredictionFormat::Json => {
                 let all: Vec<Value> = answers.iter().map(|a| a.json(model, takes, top)).collect();
                 format!("{:#}\n", Value::from(all))
             }
-            Form::Csv => {
+            PredictionFormat::Csv => {
                 let values = answers.first().filter(|a| a.is_of_values).map(|a| a.values.len());
                 let columns = match values {
                     Some(n) => (0..n).map(|i| format!(",value_{i}")).collect(),

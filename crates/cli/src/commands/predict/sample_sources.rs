@@ -1,38 +1,39 @@
-//! What is predicted: the samples of files and of folders of them, as the model takes them but for scaling.
+//! Reads prediction samples from files and folders: images, records or text, in the model's input shape, before
+//! scaling.
 
 use crate::models::model_data::tokenizer_of;
 use crate::render::screen::note;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use systole_config::Config;
+use systole_config::RunConfig;
 use systole_data::format::text_encoding::to_utf8;
 use systole_data::format::{any_format, idx};
-use systole_data::input_file::{self, Input, is_dir};
+use systole_data::input_file::{self, InputFile, is_dir};
 use systole_data::tools::files_of;
 use systole_data::{AUTOTUNE, Dataset, HostArray, ImageFolder, Sample};
 use systole_datasets::{RecordInputs, Tokenizer, fit_picture_on, is_of_records, record_inputs};
 use systole_ir::{DType, Error, ErrorKind, Literal, Result};
 use systole_nn::Model;
 
-/// How names of pictures end, those of formats that are not read among them: such a file is owed an answer.
+/// Image file extensions, including unsupported formats, which must be reported.
 const PICTURES: [&str; 14] =
     ["jpg", "jpeg", "jpe", "jfif", "png", "bmp", "gif", "webp", "tif", "tiff", "heic", "heif", "avif", "jxl"];
-/// Files that are named in messages.
+/// Number of file names listed in messages.
 const NAMED: usize = 3;
 
-/// What a model takes of one sample.
+/// Input of a model for one sample.
 #[derive(Clone, Copy)]
-pub(super) enum Takes {
+pub(super) enum InputKind {
     Pictures([usize; 3]),
     Numbers(usize),
-    /// So many bytes of a text.
+    /// Text of this many tokens.
     Text(usize),
 }
 
-impl Takes {
-    /// By the type of the model's input.
-    pub fn of(model: &Model, path: &str) -> Result<Takes> {
+impl InputKind {
+    /// Determines the input from the type of the model's input.
+    pub fn of(model: &Model, path: &str) -> Result<InputKind> {
         let inputs = &model.architecture().inputs;
         let ty = match inputs.as_slice() {
             [one] => one.ty.as_ref(),
@@ -41,50 +42,50 @@ impl Takes {
         let has_tokens =
             |t: &systole_ir::TensorType| t.dtype.is_int() && !model.architecture().inputs.is_empty();
         match ty.map(|t| (t, t.shape.dims())) {
-            Some((_, &[h, w, c @ (1 | 3)])) => Ok(Takes::Pictures([h, w, c])),
-            Some((_, &[h, w])) => Ok(Takes::Pictures([h, w, 1])),
-            Some((t, &[n])) if has_tokens(t) => Ok(Takes::Text(n)),
-            Some((_, &[n])) => Ok(Takes::Numbers(n)),
+            Some((_, &[h, w, c @ (1 | 3)])) => Ok(InputKind::Pictures([h, w, c])),
+            Some((_, &[h, w])) => Ok(InputKind::Pictures([h, w, 1])),
+            Some((t, &[n])) if has_tokens(t) => Ok(InputKind::Text(n)),
+            Some((_, &[n])) => Ok(InputKind::Numbers(n)),
             other => Err(Error::new(
                 ErrorKind::Unsupported,
-                format!("{path} takes no pictures, records or text"),
+                format!("{path} does not accept images, records or text"),
             )
             .because(format!(
-                "its input for one sample is {:?}; pictures are [H, W, 1] or [H, W, 3], records [N] numbers",
+                "its input shape per sample is {:?}; expected [H, W, 1] or [H, W, 3] for images, [N] for records",
                 other.map(|(t, _)| t.to_string())
             ))
-            .hint("use the library: Model::load and predict")),
+            .hint("use the Rust library: Model::load and predict")),
         }
     }
 }
 
-/// How samples are read.
+/// Options for reading samples.
 #[derive(Clone, Copy)]
-pub(super) struct Reading<'a> {
-    pub takes: Takes,
+pub(super) struct ReadOptions<'a> {
+    pub takes: InputKind,
     pub model: &'a Model,
-    pub config: Option<&'a Config>,
-    /// At most so many samples of a file.
+    pub config: Option<&'a RunConfig>,
+    /// Maximum number of samples per file.
     pub limit: Option<u64>,
-    /// Whether brightness is turned around.
+    /// Whether to invert brightness.
     pub invert: bool,
-    /// Whether what cannot be read is told and the others are answered, of files that are named too.
+    /// Whether to report unreadable samples and continue, also for files named explicitly.
     pub keep_going: bool,
 }
 
-/// Samples of a file, or the pictures of a folder.
-pub(super) struct Source {
-    /// The file or folder.
+/// Samples of a file, or the images of a folder.
+pub(super) struct SampleSource {
+    /// Path of the file or folder.
     pub path: String,
     pub elements: Dataset,
-    /// The file of each sample, where each is one.
+    /// File of each sample, if each sample is a file.
     pub files: Option<Vec<String>>,
-    /// Whether a sample that cannot be read is told and the others are answered.
+    /// Whether an unreadable sample is reported and skipped.
     pub goes_on: bool,
 }
 
-impl Source {
-    /// The file of a sample, its number there, and whether there are others.
+impl SampleSource {
+    /// Returns a sample's file, its index there, and whether the file has several samples.
     pub fn place(&self, index: usize) -> (String, usize, bool) {
         match &self.files {
             Some(files) => (files.get(index).cloned().unwrap_or_default(), 0, false),
@@ -93,32 +94,32 @@ impl Source {
     }
 }
 
-/// A file that cannot be opened, in a folder or where the others are answered all the same.
-pub(super) struct Unread {
+/// A file that cannot be opened and is skipped.
+pub(super) struct UnreadableFile {
     pub path: String,
     pub error: Error,
 }
 
-impl Reading<'_> {
-    /// What a path names: a file, a pattern of files of records, or a folder of files.
-    pub fn open(&self, path: &str) -> Result<Vec<Result<Source, Unread>>> {
+impl ReadOptions<'_> {
+    /// Opens a path: a file, a pattern of record files, or a folder.
+    pub fn open(&self, path: &str) -> Result<Vec<Result<SampleSource, UnreadableFile>>> {
         if !is_dir(path) {
             let one = self.file(path, self.keep_going);
             return match (one, self.keep_going) {
-                (Err(error), true) => Ok(vec![Err(Unread { path: path.into(), error })]),
+                (Err(error), true) => Ok(vec![Err(UnreadableFile { path: path.into(), error })]),
                 (one, _) => Ok(vec![Ok(one.map_err(|e| or_go_on(e, path))?)]),
             };
         }
         let mut all = Vec::new();
         let files: Vec<String> = files_of(Path::new(path))?.iter().map(|f| f.display().to_string()).collect();
         let is_answered = |name: &String| match self.takes {
-            Takes::Text(_) => name.to_lowercase().ends_with(".txt"),
+            InputKind::Text(_) => name.to_lowercase().ends_with(".txt"),
             _ => is_of_records(name),
         };
         for file in files.into_iter().filter(is_answered) {
-            all.push(self.file(&file, true).map_err(|error| Unread { path: file, error }));
+            all.push(self.file(&file, true).map_err(|error| UnreadableFile { path: file, error }));
         }
-        if let Takes::Pictures(size) = self.takes {
+        if let InputKind::Pictures(size) = self.takes {
             all.extend(self.album(path, size)?.map(Ok));
         }
         match all.is_empty() {
@@ -129,17 +130,17 @@ impl Reading<'_> {
 
     fn nothing_in(&self, path: &str) -> Error {
         let what = match self.takes {
-            Takes::Pictures(_) => "pictures",
-            Takes::Numbers(_) => "files of records (.csv, .npz, .tfrecord)",
-            Takes::Text(_) => "texts (.txt)",
+            InputKind::Pictures(_) => "images",
+            InputKind::Numbers(_) => "record files (.csv, .npz, .tfrecord)",
+            InputKind::Text(_) => "text files (.txt)",
         };
-        Error::new(ErrorKind::Data, format!("there are no {what} in this folder"))
+        Error::new(ErrorKind::Data, format!("the folder contains no {what}"))
             .at(path)
-            .hint("name the folder that holds them, or the files themselves")
+            .hint("name the folder that contains them, or the files themselves")
     }
 
-    /// The pictures of a folder and of those in it, as training finds them; `None`: there are none.
-    fn album(&self, path: &str, size: [usize; 3]) -> Result<Option<Source>> {
+    /// Opens the images of a folder and its subfolders, as in training; `None` if there are none.
+    fn album(&self, path: &str, size: [usize; 3]) -> Result<Option<SampleSource>> {
         let found = ImageFolder::flat(path)?;
         let (suspects, others): (Vec<PathBuf>, Vec<PathBuf>) =
             found.left_out.iter().cloned().partition(|f| is_named_as_picture(f));
@@ -159,24 +160,24 @@ impl Reading<'_> {
         };
         let all = ImageFolder { pictures: Arc::new(pictures), ..found };
         let elements = all.dataset().map_parallel(fit, AUTOTUNE);
-        Ok(Some(Source { path: path.into(), elements, files: Some(files), goes_on: true }))
+        Ok(Some(SampleSource { path: path.into(), elements, files: Some(files), goes_on: true }))
     }
 
-    /// The samples of a file.
-    fn file(&self, path: &str, goes_on: bool) -> Result<Source> {
+    /// Opens the samples of a file.
+    fn file(&self, path: &str, goes_on: bool) -> Result<SampleSource> {
         let elements = self.samples(path, goes_on)?;
         let elements = self.limit.map_or(elements.clone(), |n| elements.take(n));
-        Ok(Source { path: path.into(), elements, files: None, goes_on })
+        Ok(SampleSource { path: path.into(), elements, files: None, goes_on })
     }
 
     fn samples(&self, path: &str, goes_on: bool) -> Result<Dataset> {
         let size = match self.takes {
-            Takes::Text(length) => return self.last_of_text(path, length),
-            Takes::Pictures(size) if !is_of_records(path) => {
+            InputKind::Text(length) => return self.last_of_text(path, length),
+            InputKind::Pictures(size) if !is_of_records(path) => {
                 return Dataset::from_named_slices(path, [("image", self.pictures(path, size)?)]);
             }
-            Takes::Pictures(size) => Some(size),
-            Takes::Numbers(_) => None,
+            InputKind::Pictures(size) => Some(size),
+            InputKind::Numbers(_) => None,
         };
         let options = self.config.and_then(|c| c.data.records.clone()).unwrap_or_default();
         let fields: Option<Vec<String>> =
@@ -190,14 +191,14 @@ impl Reading<'_> {
         Ok(inputs)
     }
 
-    /// What transparent parts of pictures were laid on in training.
+    /// Background for transparent parts of images, as in training.
     fn ground(&self) -> f64 {
         self.config.and_then(|c| c.data.background).unwrap_or(0.0)
     }
 
-    /// The first record that can be read tells whether the fields are those that the model takes.
+    /// Checks that the first readable record has the number of values that the model expects.
     fn check_numbers(&self, inputs: &Dataset, path: &str) -> Result<()> {
-        let Takes::Numbers(wanted) = self.takes else { return Ok(()) };
+        let InputKind::Numbers(wanted) = self.takes else { return Ok(()) };
         let mut first = inputs.debug().iter();
         let first = match self.keep_going {
             true => first.find_map(Result::ok),
@@ -208,17 +209,17 @@ impl Reading<'_> {
         if found == wanted {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::Data, format!("a record has {found} numbers, the model takes {wanted}"))
+        Err(Error::new(ErrorKind::Data, format!("the record has {found} values, expected {wanted}"))
             .at(path)
             .hint(
-                "give the columns that the model learnt from and no others; `systole data inspect` shows them",
+                "provide exactly the columns that the model was trained on; list them with `systole data inspect`",
             ))
     }
 
-    /// The last tokens of a text, whose next one is to be told: `tokens: i32[length]`.
+    /// Returns the last tokens of a text, to predict the next one: `tokens: i32[length]`.
     fn last_of_text(&self, path: &str, length: usize) -> Result<Dataset> {
         let bytes = input_file::read(path)
-            .map_err(|e| Error::io("cannot read", path, e).hint("check the path of the text"))?;
+            .map_err(|e| Error::io("cannot read", path, e).hint("check the path of the text file"))?;
         let written = self.config.and_then(|c| c.data.records.as_ref()).map(|r| r.written()).transpose()?;
         let (bytes, _) = to_utf8(path, bytes, written.and_then(|w| w.encoding))?;
         let tokenizer = text_tokenizer(self.model)?;
@@ -228,14 +229,14 @@ impl Reading<'_> {
             let unit = if tokenizer.name() == "bytes" { "bytes" } else { "tokens" };
             return Err(Error::new(ErrorKind::Data, "the text is too short")
                 .at(path)
-                .because(format!("it has {} {unit}, the model looks at {length}", ids.len()))
-                .hint("give a longer beginning; `systole generate` takes any"));
+                .because(format!("it has {} {unit}, but the model needs {length}", ids.len()))
+                .hint("provide a longer prompt; `systole generate` accepts any length"));
         };
         let tokens: Vec<i32> = ids.iter().skip(start).map(|id| *id as i32).collect();
         Dataset::from_named_slices(path, [("tokens", Literal::from_slice([1, length], &tokens)?)])
     }
 
-    /// The pictures of a file, resized: `→ u8[N, H, W, C]`.
+    /// Reads the images of a file and resizes them: `→ u8[N, H, W, C]`.
     fn pictures(&self, path: &str, [h, w, c]: [usize; 3]) -> Result<Literal> {
         let all = match is_picture(path)? {
             true => HostArray::from(any_format::read(path)?).expand_dims(0).into_literal()?,
@@ -253,12 +254,12 @@ impl Reading<'_> {
     }
 }
 
-/// What a model's text is cut into: bytes, where its file does not say.
+/// Returns the model's tokenizer; bytes if its file has none.
 fn text_tokenizer(model: &Model) -> Result<Arc<Tokenizer>> {
     Ok(tokenizer_of(model)?.unwrap_or_else(|| Arc::new(Tokenizer::bytes())))
 }
 
-/// What the tokens of a model of text are called: as they are written in a program.
+/// Names of a text model's tokens, as escaped literals.
 pub(super) fn tokens_of(model: &Model) -> Result<Vec<String>> {
     let tokenizer = text_tokenizer(model)?;
     let known = tokenizer.vocabulary_size() as u32;
@@ -272,25 +273,25 @@ pub(super) fn tokens_of(model: &Model) -> Result<Vec<String>> {
     Ok((0..known).map(name).collect())
 }
 
-/// An error about a file of several samples, with the way past it.
+/// Adds a hint to --keep-going to an error about one row of a file.
 pub(super) fn or_go_on(e: Error, path: &str) -> Error {
     let is_of_a_row = e.places().iter().any(|place| place.contains(", line ") || place.contains(", record "));
     if e.kind() != ErrorKind::Data || !is_of_records(path) || !is_of_a_row {
         return e;
     }
     let hint = e.hint_text().map_or(String::new(), |hint| format!("{hint}; "));
-    // The first hint of an error stays.
+    // An error keeps its first hint, so build a new one.
     let mut anew = Error::new(e.kind(), e.what());
     anew = e.places().iter().fold(anew, |anew, place| anew.at(place.clone()));
     anew = e.reasons().iter().fold(anew, |anew, why| anew.because(why.clone()));
-    anew.hint(format!("{hint}--keep-going answers the other rows"))
+    anew.hint(format!("{hint}pass --keep-going to predict the other rows"))
 }
 
-/// An error when a file has no samples.
+/// Error for a file without samples.
 pub(super) fn nothing(path: &str) -> Error {
     Error::new(ErrorKind::Data, "there is nothing to predict")
         .at(path)
-        .hint("name a file with samples in it, or a folder of such")
+        .hint("name a file or folder that contains samples")
 }
 
 fn inverted(picture: &Literal) -> Result<Literal> {
@@ -308,24 +309,25 @@ fn tell_left_out(files: Vec<PathBuf>) {
     let more = if files.len() > NAMED { format!(" and {} more", files.len() - NAMED) } else { String::new() };
     match files.len() {
         0 => {}
-        1 => note(&format!("1 file is no picture and is left out: {}", names[0])),
-        n => note(&format!("{n} files are no pictures and are left out: {}{more}", names.join(", "))),
+        1 => note(&format!("1 file is not an image and is skipped: {}", names[0])),
+        n => note(&format!("{n} files are not images and are skipped: {}{more}", names.join(", "))),
     }
 }
 
-/// By the first bytes, not by the name. Pictures of formats that are not read count too: their error names the format.
+/// Detects images by their first bytes, not by name. Unsupported image formats count too, because their error names the
+/// format.
 fn is_picture(path: &str) -> Result<bool> {
-    let wrong = |e| Error::io("cannot read", path, e).hint("check the path of the picture");
+    let wrong = |e| Error::io("cannot read", path, e).hint("check the path of the image");
     let mut start = Vec::new();
-    Input::open(path).and_then(|f| f.take(16).read_to_end(&mut start)).map_err(wrong)?;
+    InputFile::open(path).and_then(|f| f.take(16).read_to_end(&mut start)).map_err(wrong)?;
     Ok(any_format::is_picture(&start) || any_format::other_format(&start).is_some())
 }
 
-/// `→ u8[N, H, W, C]` from IDX files of rank 2 (one picture), 3 (grey) or 4.
+/// Reads images `→ u8[N, H, W, C]` from an IDX file of rank 2 (one image), 3 (grayscale) or 4.
 fn from_idx(path: &str) -> Result<Literal> {
     let x = idx::read(path).map_err(|e| match e.what().contains("not an IDX file") {
-        true => Error::new(ErrorKind::Data, format!("{path} is neither JPEG, PNG nor IDX"))
-            .hint("open the picture elsewhere and save it as JPEG or PNG"),
+        true => Error::new(ErrorKind::Data, format!("{path} is not a JPEG, PNG or IDX file"))
+            .hint("convert the image to JPEG or PNG"),
         false => e,
     })?;
     let shape = x.shape().to_vec();
@@ -333,13 +335,13 @@ fn from_idx(path: &str) -> Result<Literal> {
         (DType::U8, &[h, w]) => x.reshape([1, h, w, 1]),
         (DType::U8, &[n, h, w]) => x.reshape([n, h, w, 1]),
         (DType::U8, &[_, _, _, 1..=4]) => Ok(x),
-        _ => Err(Error::new(ErrorKind::Data, format!("{path} holds no pictures"))
-            .because(format!("it holds {}, pictures are ui8[N, H, W]", x.ty()))
-            .hint("give the file with the images, not the one with the labels")),
+        _ => Err(Error::new(ErrorKind::Data, format!("{path} contains no images"))
+            .because(format!("it contains {}, expected ui8[N, H, W]", x.ty()))
+            .hint("name the file with the images, not the one with the labels")),
     }
 }
 
-/// `count` entries of the first dimension from `start` on.
+/// Returns `count` entries of the first dimension, starting at `start`.
 fn rows(x: &Literal, start: usize, count: usize) -> Result<Literal> {
     let size = x.ty().bytes() / x.shape()[0].max(1);
     let mut dims = x.shape().to_vec();
@@ -347,17 +349,17 @@ fn rows(x: &Literal, start: usize, count: usize) -> Result<Literal> {
     Literal::from_bytes(x.ty().with_shape(dims), &x.bytes()[start * size..(start + count) * size])
 }
 
-/// A batch: `T[n, …]` of samples of one shape.
+/// Stacks samples of one shape into a batch `T[n, …]`.
 pub(super) fn stacked(samples: &[&Literal]) -> Result<Literal> {
     let Some(first) = samples.first() else {
-        return Err(Error::new(ErrorKind::Bug, "a batch of no samples"));
+        return Err(Error::new(ErrorKind::Bug, "cannot stack an empty batch"));
     };
     let mut bytes = Vec::with_capacity(first.ty().bytes() * samples.len());
     for x in samples {
         if x.ty() != first.ty() {
-            return Err(Error::new(ErrorKind::Data, format!("a sample is {}", x.ty()))
-                .because(format!("others are {}", first.ty()))
-                .hint("give samples of one size"));
+            return Err(Error::new(ErrorKind::Data, format!("a sample has the type {}", x.ty()))
+                .because(format!("other samples have the type {}", first.ty()))
+                .hint("provide samples of one shape"));
         }
         bytes.extend_from_slice(x.bytes());
     }

@@ -1,10 +1,10 @@
-//! `systole quantize`: a trained model in eight-bit integers, as `.tflite` or ONNX, and what that costs in accuracy.
+//! `systole quantize`: quantizes a trained model to an int8 .tflite or ONNX file and reports the accuracy.
 
 mod weight_only_quantization;
 
-use crate::args::common::{Common, DataArgs};
-use crate::args::exit_status::{Failure, Outcome, Run, check_out};
-use crate::models::accuracy::{Accuracy, Tests, agreeing, classes_in_floats, taken};
+use crate::args::common::{CommonArgs, DataArgs};
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand, check_out};
+use crate::models::accuracy::{Int8Accuracy, LabeledSamples, agreeing, classes_in_floats, taken};
 use crate::models::command_target::{config_of, set_all};
 use crate::models::model_data::check_samples;
 use crate::models::onnx;
@@ -16,84 +16,90 @@ use crate::run::training::load_data;
 use clap::{Args, ValueEnum};
 use serde_json::json;
 use std::path::{Path, PathBuf};
-use systole_config::{Config, Draft};
-use systole_data::file_system::{Disk, write_atomically};
+use systole_config::{ConfigDraft, RunConfig};
+use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_datasets::TrainingData;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt};
 use systole_nn::{Model, WeightBits, counted, grouped};
 use systole_quant::{
-    CACHE, Calibration, LayerReport, Method, Options, Ranges, Trained, alone, correct_bias, dynamic, edgetpu,
-    equalize, lower, quantize, report, trained,
+    CACHE, Calibration, LayerReport, QatModel, QuantizeOptions, RangeMethod, TensorRanges, alone,
+    correct_bias, dynamic, edgetpu, equalize, lower, quantize, report, trained,
 };
 
 #[derive(Args)]
 pub(crate) struct QuantizeArgs {
-    /// A model file, or the folder of a run: its best model
+    /// Model file, or run folder (its best model)
     model: String,
     #[command(flatten)]
     quant: QuantArgs,
-    /// Of what weights are [default: int8]; int4 with --activations none alone
+    /// Weight type [default: int8]; int4 needs --activations none
     #[arg(long, value_name = "TYPE")]
     weights: Option<WeightsName>,
-    /// Of what all between is [default: int8]; none: weights alone are packed, into a .safetensors file for any model
+    /// Activation type [default: int8]; none quantizes only the weights
+    ///
+    /// With none, the output is a .safetensors file and any model is supported.
     #[arg(long, value_name = "TYPE")]
     activations: Option<ActivationsName>,
-    /// The file to write, .tflite or .onnx, or with --activations none .safetensors
+    /// Output file: .tflite or .onnx, or .safetensors with --activations none
     #[arg(short, long, value_name = "FILE")]
     out: PathBuf,
-    /// Replace the file when it exists
+    /// Replace an existing file
     #[arg(long)]
     force: bool,
 }
 
-/// What `--weights` takes.
+/// Values of `--weights`.
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum WeightsName {
-    /// Eight bits, a scale for each output channel
+    /// 8 bits, one scale per output channel
     Int8,
-    /// Four bits, a scale for each 128 inputs of an output channel
+    /// 4 bits, one scale per 128 inputs of an output channel
     Int4,
 }
 
-/// What `--activations` takes.
+/// Values of `--activations`.
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum ActivationsName {
-    /// Eight bits
+    /// 8 bits
     Int8,
-    /// Floats, and weights are floats again when they are loaded
+    /// Floats; the weights are dequantized when the model is loaded
     None,
 }
 
-/// How a model is quantised.
+/// Quantization options.
 #[derive(Args)]
 pub(crate) struct QuantArgs {
     #[command(flatten)]
     data: DataArgs,
-    /// fashion-mnist, mnist, glyphs, cifar10, folder, records [default: the one it was trained on]
+    /// Dataset: fashion-mnist, mnist, cifar10, … [default: the training dataset]
+    ///
+    /// One of fashion-mnist, mnist, glyphs, cifar10, folder, records.
     #[arg(long, value_name = "NAME")]
     dataset: Option<String>,
-    /// Training samples whose values tell the ranges [default: 500]
+    /// Number of training samples for calibration [default: 500]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     samples: Option<u64>,
-    /// Test samples to measure the accuracy on [default: 1000; 0: none]
+    /// Number of test samples for the accuracy [default: 1000; 0: none]
     #[arg(long, value_name = "N")]
     pub(crate) test_samples: Option<u64>,
-    /// How ranges are chosen from the values seen [default: minmax]
+    /// Calibration method [default: minmax]
     #[arg(long, value_name = "HOW")]
     calibrate: Option<MethodName>,
-    /// Whether weights of convolutions have a scale for each channel or one [default: channel]
+    /// Granularity of convolution weight scales [default: channel]
     #[arg(long, value_name = "WHAT")]
-    per: Option<Per>,
-    /// Layers that stay in floats
+    per: Option<ScaleGranularity>,
+    /// Layers to keep in float
     #[arg(long, value_name = "LAYER,…", value_delimiter = ',')]
     skip: Vec<String>,
-    /// First give the weights before and after each channel one range (cross-layer equalisation)
+    /// Equalize weight ranges across layers before quantization
+    ///
+    /// Cross-layer equalization.
     #[arg(long)]
     equalize: bool,
-    /// Take what the rounding of weights moves the means by off the biases
+    /// Correct biases for the mean shift caused by weight rounding
     #[arg(long)]
     correct_bias: bool,
-    /// Say which operators a chip would run, and why not the others
+    /// Report which operators run on a chip, and why others do not
     #[arg(long, value_name = "CHIP")]
     target: Option<TargetName>,
     /// Set any key of the model's TOML, such as data.records.encoding=latin1
@@ -101,56 +107,56 @@ pub(crate) struct QuantArgs {
     sets: Vec<String>,
 }
 
-/// What `--calibrate` takes.
+/// Values of `--calibrate`.
 #[derive(Clone, Copy, ValueEnum)]
 enum MethodName {
-    /// From the least to the greatest
+    /// Minimum and maximum
     Minmax,
     /// Without the outermost 0.01 percent
     Percentile,
-    /// What loses least information
+    /// Minimum loss of information (KL divergence)
     Entropy,
-    /// What has the least squared error
+    /// Minimum mean squared error
     Mse,
 }
 
 impl MethodName {
-    fn method(self) -> Method {
+    fn method(self) -> RangeMethod {
         match self {
-            MethodName::Minmax => Method::MinMax,
-            MethodName::Percentile => Method::Percentile(99.99),
-            MethodName::Entropy => Method::Entropy,
-            MethodName::Mse => Method::Mse,
+            MethodName::Minmax => RangeMethod::MinMax,
+            MethodName::Percentile => RangeMethod::Percentile(99.99),
+            MethodName::Entropy => RangeMethod::Entropy,
+            MethodName::Mse => RangeMethod::Mse,
         }
     }
 }
 
-/// What `--per` takes.
+/// Values of `--per`.
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
-enum Per {
-    /// A scale for each output channel
+enum ScaleGranularity {
+    /// One scale per output channel
     Channel,
     /// One scale for all weights of a layer
     Tensor,
 }
 
-/// What `--target` takes.
+/// Values of `--target`.
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum TargetName {
-    /// Google's Edge TPU: the Coral boards and sticks
+    /// Google's Edge TPU (Coral boards and USB sticks)
     Edgetpu,
 }
 
-/// What a file computes with.
+/// Arithmetic of the written file.
 #[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Kind {
+pub(crate) enum FileArithmetic {
     Int8,
     Dynamic,
     Float,
 }
 
 impl QuantArgs {
-    /// One scale for each tensor, ranges from so many samples.
+    /// Options for per-tensor scales, calibrated on `samples` samples.
     #[cfg(feature = "tpu1")]
     pub(crate) fn per_tensor(data: DataArgs, dataset: Option<String>, samples: Option<u64>) -> QuantArgs {
         QuantArgs {
@@ -159,7 +165,7 @@ impl QuantArgs {
             samples,
             test_samples: Some(0),
             calibrate: None,
-            per: Some(Per::Tensor),
+            per: Some(ScaleGranularity::Tensor),
             skip: Vec::new(),
             equalize: false,
             correct_bias: false,
@@ -168,7 +174,7 @@ impl QuantArgs {
         }
     }
 
-    /// Whether nothing was asked for.
+    /// Whether no option was given.
     pub(crate) fn is_empty(&self) -> bool {
         self.data.data_dir.is_none()
             && self.dataset.is_none()
@@ -183,17 +189,21 @@ impl QuantArgs {
             && self.sets.is_empty()
     }
 
-    fn options(&self) -> Options {
-        Options { per_channel: self.per != Some(Per::Tensor), skip: self.skip.clone(), ..Options::default() }
+    fn options(&self) -> QuantizeOptions {
+        QuantizeOptions {
+            per_channel: self.per != Some(ScaleGranularity::Tensor),
+            skip: self.skip.clone(),
+            ..QuantizeOptions::default()
+        }
     }
 
-    /// The first argument that is of ranges, and was given.
+    /// Returns the first given option that concerns activations.
     fn of_activations(&self) -> Option<&'static str> {
         let given = [("--samples", self.samples.is_some()), ("--target", self.target.is_some())];
         given.into_iter().chain(self.of_ranges()).find(|(_, is_given)| *is_given).map(|(flag, _)| flag)
     }
 
-    /// Arguments that say how ranges are found, and whether they were given.
+    /// Options that control calibration, each with whether it was given.
     fn of_ranges(&self) -> [(&'static str, bool); 5] {
         [
             ("--calibrate", self.calibrate.is_some()),
@@ -204,28 +214,29 @@ impl QuantArgs {
         ]
     }
 
-    /// An error for arguments that a model which was trained for eight bits has settled.
-    fn check_trained(&self, file: &str) -> Result<(), Failure> {
+    /// Rejects options that quantization-aware training has already fixed.
+    fn check_trained(&self, file: &str) -> Result<(), CommandError> {
         match self.of_ranges().into_iter().find(|(_, is_given)| *is_given) {
             None => Ok(()),
             Some((flag, _)) => {
-                let e = Error::new(ErrorKind::Config, format!("{file} was trained for eight bits"));
-                let e = e.at(flag).because("its ranges, and which layers stay in floats, were settled there");
-                Err(Failure::usage(e.hint("leave the argument out")))
+                let e = Error::new(ErrorKind::Config, format!("{file} was trained with int8 quantization"));
+                let e = e.at(flag).because("training fixed the ranges and the layers that stay in float");
+                Err(CommandError::usage(e.hint("remove the option")))
             }
         }
     }
 
-    /// The configuration of the data that the model learnt from, in order and unchanged.
-    pub(crate) fn config(&self, model: &Model, file: &str) -> Result<Config, Failure> {
+    /// Returns the configuration of the training data, in order and without augmentation.
+    pub(crate) fn config(&self, model: &Model, file: &str) -> Result<RunConfig, CommandError> {
         let mut draft = match (config_of(model, file)?, &self.dataset) {
             (Some(config), _) => {
-                Draft::parse(&config.to_toml()?, &format!("the configuration kept in {file}"))?
+                ConfigDraft::parse(&config.to_toml()?, &format!("the configuration stored in {file}"))?
             }
-            (None, Some(dataset)) => Draft::preset(dataset).map_err(Failure::usage)?,
+            (None, Some(dataset)) => ConfigDraft::preset(dataset).map_err(CommandError::usage)?,
             (None, None) => {
-                let e = Error::new(ErrorKind::Config, format!("{file} does not say what it was trained on"));
-                return Err(Failure::usage(e.hint("name the data set with --dataset")));
+                let e =
+                    Error::new(ErrorKind::Config, format!("{file} does not contain its training dataset"));
+                return Err(CommandError::usage(e.hint("name the dataset with --dataset")));
             }
         };
         if let Some(name) = &self.dataset {
@@ -240,36 +251,41 @@ impl QuantArgs {
     }
 }
 
-impl Run for QuantizeArgs {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for QuantizeArgs {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         if self.activations == Some(ActivationsName::None) {
             return self.weights_alone(screen);
         }
         if self.weights == Some(WeightsName::Int4) {
-            let e = Error::new(ErrorKind::Config, "a .tflite file of int8 has no weights of four bits");
-            return Err(Failure::usage(e.at("--weights").hint("add --activations none, or leave it out")));
+            let e = Error::new(ErrorKind::Config, "an int8 .tflite file cannot have int4 weights");
+            return Err(CommandError::usage(
+                e.at("--weights").hint("add --activations none, or remove --weights"),
+            ));
         }
         let name = self.out.display().to_string();
         if !tflite::is_lite(&name) && !onnx::is_onnx(&name) {
-            let e =
-                Error::new(ErrorKind::Config, format!("{} is no name of such a file", self.out.display()));
-            return Err(Failure::usage(e.at("--out").hint("end it in .tflite or .onnx")));
+            let e = Error::new(
+                ErrorKind::Config,
+                format!("{} is not a .tflite or .onnx file", self.out.display()),
+            );
+            return Err(CommandError::usage(e.at("--out").hint("use the extension .tflite or .onnx")));
         }
         check_out(&self.out, self.force)?;
-        make(&self.model, Kind::Int8, &self.quant, &self.out, screen)
+        make(&self.model, FileArithmetic::Int8, &self.quant, &self.out, screen)
     }
 }
 
 impl QuantizeArgs {
-    fn weights_alone(&self, screen: &Screen) -> Outcome {
+    fn weights_alone(&self, screen: &Screen) -> CommandResult {
         if self.out.extension().is_none_or(|end| end != "safetensors") {
             let e =
-                Error::new(ErrorKind::Config, format!("{} is no name of such a file", self.out.display()));
-            return Err(Failure::usage(e.at("--out").hint("end it in .safetensors")));
+                Error::new(ErrorKind::Config, format!("{} is not a .safetensors file", self.out.display()));
+            return Err(CommandError::usage(e.at("--out").hint("use the extension .safetensors")));
         }
         if let Some(flag) = self.quant.of_activations() {
-            let e = Error::new(ErrorKind::Config, "nothing but weights is in whole numbers").at(flag);
-            return Err(Failure::usage(e.hint("leave the argument out, or --activations none")));
+            let e = Error::new(ErrorKind::Config, "the option does not apply to weight-only quantization")
+                .at(flag);
+            return Err(CommandError::usage(e.hint("remove the option or --activations none")));
         }
         check_out(&self.out, self.force)?;
         let bits = match self.weights {
@@ -280,20 +296,26 @@ impl QuantizeArgs {
     }
 }
 
-/// Writes a model as `.tflite` or ONNX, as the file's name says, and says what became of it.
-pub(crate) fn make(model: &str, kind: Kind, args: &QuantArgs, out: &Path, screen: &Screen) -> Outcome {
+/// Writes a model as `.tflite` or ONNX, by the file's extension, and prints a report.
+pub(crate) fn make(
+    model: &str,
+    kind: FileArithmetic,
+    args: &QuantArgs,
+    out: &Path,
+    screen: &Screen,
+) -> CommandResult {
     if args.target.is_some() && onnx::is_onnx(&out.display().to_string()) {
-        let e = Error::new(ErrorKind::Config, "the Edge TPU takes .tflite files").at("--target");
-        return Err(Failure::usage(e.hint("end --out in .tflite, or leave the option out")));
+        let e = Error::new(ErrorKind::Config, "--target edgetpu needs a .tflite file").at("--target");
+        return Err(CommandError::usage(e.hint("use the extension .tflite for --out, or remove --target")));
     }
     let file = run_directory::model_file(model)?;
     let layers = Model::load_to_predict(&file)?;
     let float = lower(&layers).at(|| file.clone())?;
-    let is_float = matches!(kind, Kind::Float);
+    let is_float = matches!(kind, FileArithmetic::Float);
     let mut made = match kind {
-        Kind::Int8 => return int8(&layers, &float, &file, args, out, screen),
-        Kind::Dynamic => dynamic(&float)?,
-        Kind::Float => float,
+        FileArithmetic::Int8 => return int8(&layers, &float, &file, args, out, screen),
+        FileArithmetic::Dynamic => dynamic(&float)?,
+        FileArithmetic::Float => float,
     };
     let written = write(&mut made, &layers, is_float, out)?;
     let object = told(out, &made, &written, None, screen);
@@ -303,25 +325,25 @@ pub(crate) fn make(model: &str, kind: Kind, args: &QuantArgs, out: &Path, screen
     Ok(0)
 }
 
-/// The ranges of a model's values, and the data and samples that they were seen in.
-struct Calibrated {
-    /// How the model is quantised: as it was trained, or as the arguments say.
-    options: Options,
-    /// Whether the ranges were found while the model trained.
+/// Calibration result: value ranges, with the data and samples they come from.
+struct CalibrationResult {
+    /// Quantization options, from training or from the arguments.
+    options: QuantizeOptions,
+    /// Whether the ranges come from quantization-aware training.
     is_trained: bool,
-    config: Config,
+    config: RunConfig,
     data: TrainingData,
     samples: Vec<Literal>,
-    ranges: Ranges,
+    ranges: TensorRanges,
 }
 
 fn calibrated(
     layers: &Model,
-    float: &systole_tflite::Model,
+    float: &systole_tflite::TfliteModel,
     file: &str,
     args: &QuantArgs,
     screen: &Screen,
-) -> Result<Calibrated, Failure> {
+) -> Result<CalibrationResult, CommandError> {
     let trained = trained(layers).at(|| file.to_string())?;
     if trained.is_some() {
         args.check_trained(file)?;
@@ -329,46 +351,46 @@ fn calibrated(
     let config = args.config(layers, file)?;
     let data = load_data(&config, screen).at(|| format!("the data for {file}"))?;
     check_samples(layers, &config, &data, file)?;
-    // Of trained ranges they only show what the layers' noise is.
+    // With trained ranges the samples only measure the noise per layer.
     let few = if trained.is_some() { SHOWN } else { 500 };
     let samples = args.samples.map_or(few, |n| n as usize);
     let (samples, _) = taken(&config.train_pipeline(&data), &input_of(layers, float)?, samples)?;
-    if let Some(Trained { ranges, options, .. }) = trained {
-        return Ok(Calibrated { options, is_trained: true, config, data, samples, ranges });
+    if let Some(QatModel { ranges, options, .. }) = trained {
+        return Ok(CalibrationResult { options, is_trained: true, config, data, samples, ranges });
     }
-    let method = args.calibrate.map_or(Method::MinMax, MethodName::method);
+    let method = args.calibrate.map_or(RangeMethod::MinMax, MethodName::method);
     let calibration = Calibration { method, threads: tflite::threads(), engine: tflite::engine() };
     let ranges = calibration.ranges(float, &samples).at(|| file.to_string())?;
-    Ok(Calibrated { options: args.options(), is_trained: false, config, data, samples, ranges })
+    Ok(CalibrationResult { options: args.options(), is_trained: false, config, data, samples, ranges })
 }
 
-/// A trained model on int8 with the ranges of its training data, for who needs no file of it.
+/// Quantizes a trained model to an int8 graph without writing a file.
 #[cfg(feature = "tpu1")]
 pub(crate) fn graph(
     model: &str,
     args: &QuantArgs,
     screen: &Screen,
-) -> Result<systole_tflite::Model, Failure> {
+) -> Result<systole_tflite::TfliteModel, CommandError> {
     let file = run_directory::model_file(model)?;
     let mut layers = Model::load_to_predict(&file)?;
-    // What was trained may have a step for each channel.
+    // A quantization-aware trained model may have per-channel steps.
     layers.strip_quantization()?;
     let float = lower(&layers).at(|| file.clone())?;
-    let Calibrated { ranges, options, .. } = calibrated(&layers, &float, &file, args, screen)?;
+    let CalibrationResult { ranges, options, .. } = calibrated(&layers, &float, &file, args, screen)?;
     Ok(quantize(&float, &ranges, &options).at(|| file.clone())?)
 }
 
 fn int8(
     layers: &Model,
-    float: &systole_tflite::Model,
+    float: &systole_tflite::TfliteModel,
     file: &str,
     args: &QuantArgs,
     out: &Path,
     screen: &Screen,
-) -> Outcome {
+) -> CommandResult {
     let equal = if args.equalize { Some(equalize(float)?) } else { None };
     let float = equal.as_ref().unwrap_or(float);
-    let Calibrated { options, is_trained, config, data, samples, ranges } =
+    let CalibrationResult { options, is_trained, config, data, samples, ranges } =
         calibrated(layers, float, file, args, screen)?;
     let mut made = quantize(float, &ranges, &options).at(|| file.to_string())?;
     if args.correct_bias {
@@ -378,11 +400,11 @@ fn int8(
     let has_classes = !data.class_names.is_empty() || data.language.is_some();
     let tests = match args.test_samples.unwrap_or(1000) as usize {
         most if most > 0 && has_classes => {
-            Tests::take(&config.test_pipeline(&data), &input_of(layers, float)?, most)?
+            LabeledSamples::take(&config.test_pipeline(&data), &input_of(layers, float)?, most)?
         }
-        _ => Tests::default(),
+        _ => LabeledSamples::default(),
     };
-    let accuracy = Accuracy::of(float, &made, &tests)?;
+    let accuracy = Int8Accuracy::of(float, &made, &tests)?;
     let few = &samples[..samples.len().min(SHOWN)];
     let layers = report(float, &made, &ranges, few)?;
     let alone = each_alone(&tests, float, &ranges, &options, &layers)?;
@@ -402,7 +424,7 @@ fn int8(
     Ok(0)
 }
 
-/// Samples that a layer's noise is measured on, and that tell what it alone costs.
+/// Number of samples for the noise and the accuracy cost per layer.
 const SHOWN: usize = 64;
 
 fn layer_json((l, alone): (&LayerReport, &Option<f64>)) -> serde_json::Value {
@@ -413,7 +435,7 @@ fn layer_json((l, alone): (&LayerReport, &Option<f64>)) -> serde_json::Value {
 }
 
 fn layer_table(layers: &[LayerReport], alone: &[Option<f64>]) -> String {
-    let head = ["Layer", "ops", "range", "clipped", "signal/noise", "same class, this layer alone"];
+    let head = ["Layer", "ops", "range", "clipped", "signal/noise", "same class (only this layer quantized)"];
     let mut rows = vec![head.map(String::from).to_vec()];
     for (l, alone) in layers.iter().zip(alone) {
         rows.push(vec![
@@ -428,8 +450,8 @@ fn layer_table(layers: &[LayerReport], alone: &[Option<f64>]) -> String {
     table(&rows)
 }
 
-/// Says what the Edge TPU would do with the file.
-fn placed(made: &systole_tflite::Model, screen: &Screen) -> serde_json::Value {
+/// Reports how the Edge TPU compiler would map the file.
+fn placed(made: &systole_tflite::TfliteModel, screen: &Screen) -> serde_json::Value {
     let mapping = edgetpu(made);
     let rows: Vec<Vec<String>> = mapping
         .operators
@@ -441,46 +463,46 @@ fn placed(made: &systole_tflite::Model, screen: &Screen) -> serde_json::Value {
         .collect();
     if !screen.json {
         screen.line(
-            "Edge TPU, by its compiler's published rules (not by the compiler itself, which is closed):",
+            "Edge TPU mapping by the published rules of its compiler (the compiler itself is closed source):",
         );
         screen.line(table(&rows).trim_end());
         screen.line(format!(
-            "  {} bytes of weights of {CACHE} on the chip, {} sent for each inference",
+            "  {} bytes of weights in the {CACHE} bytes on the chip, {} sent per inference",
             grouped(mapping.weights as u64),
             grouped(mapping.sent as u64)
         ));
         screen.line(format!(
-            "  estimate, from below: {:.2} ms an inference over USB ({} products at the peak of 1.97e12 a second)",
+            "  lower bound: {:.2} ms per inference over USB ({} multiply-adds at the peak of 1.97e12 per second)",
             1e3 * mapping.seconds,
             grouped(mapping.products)
         ));
     }
-    let one = |p: &systole_quant::Placed| json!({"operator": made.place(p.operator), "on_chip": p.reason.is_none(), "why": p.reason});
+    let one = |p: &systole_quant::OperatorPlacement| json!({"operator": made.place(p.operator), "on_chip": p.reason.is_none(), "why": p.reason});
     json!({
         "operators": mapping.operators.iter().map(one).collect::<Vec<_>>(), "weight_bytes": mapping.weights,
         "sent_bytes": mapping.sent, "products": mapping.products, "estimate_ms": 1e3 * mapping.seconds,
     })
 }
 
-/// The one field that the model takes, and the element type that its graph of floats has for it.
-fn input_of(layers: &Model, float: &systole_tflite::Model) -> Result<(String, DType)> {
+/// Returns the name of the model's single input and its element type in the float graph.
+fn input_of(layers: &Model, float: &systole_tflite::TfliteModel) -> Result<(String, DType)> {
     let dtype = float.inputs.first().and_then(|&i| float.tensors.get(i)).map_or(DType::F32, |t| t.ty.dtype);
     match &layers.architecture().inputs[..] {
         [one] => Ok((one.name.clone(), dtype)),
         more => Err(Error::new(
             ErrorKind::Unsupported,
-            format!("a model of {} inputs cannot be calibrated here", more.len()),
+            format!("calibration supports one input, but the model has {}", more.len()),
         )
-        .hint("use the library: systole_quant::quantize")),
+        .hint("use the Rust library: systole_quant::quantize")),
     }
 }
 
-/// How often the class stays when one layer alone is in eight bits, of some samples.
+/// For each layer, the share of samples whose class is unchanged if only this layer is quantized.
 fn each_alone(
-    tests: &Tests,
-    float: &systole_tflite::Model,
-    ranges: &Ranges,
-    options: &Options,
+    tests: &LabeledSamples,
+    float: &systole_tflite::TfliteModel,
+    ranges: &TensorRanges,
+    options: &QuantizeOptions,
     layers: &[LayerReport],
 ) -> Result<Vec<Option<f64>>> {
     let samples = &tests.samples[..tests.samples.len().min(SHOWN)];
@@ -495,14 +517,20 @@ fn each_alone(
     layers.iter().map(one).collect()
 }
 
-/// What a file has.
-struct Written {
+/// Size of a written file.
+struct QuantizedFile {
     bytes: usize,
     operators: usize,
 }
 
-/// Writes the file with the model's notes. Of floats ONNX is written from the layers: recurrent ones are operators there.
-fn write(made: &mut systole_tflite::Model, layers: &Model, is_float: bool, out: &Path) -> Result<Written> {
+/// Writes the file with the model's notes. Float ONNX files are written from the layers, where recurrent layers are
+/// single operators.
+fn write(
+    made: &mut systole_tflite::TfliteModel,
+    layers: &Model,
+    is_float: bool,
+    out: &Path,
+) -> Result<QuantizedFile> {
     for (key, note) in &layers.notes {
         made.notes.insert(format!("{NOTE}{key}"), note.clone());
     }
@@ -514,19 +542,19 @@ fn write(made: &mut systole_tflite::Model, layers: &Model, is_float: bool, out: 
         (false, _) => (made.to_bytes()?, made.operators.len()),
         (true, is_float) => {
             let file = if is_float { systole_quant::onnx(layers)? } else { systole_onnx::export(made)? };
-            let file = systole_onnx::Model { notes: made.notes.clone(), ..file };
+            let file = systole_onnx::OnnxModel { notes: made.notes.clone(), ..file };
             (file.to_bytes(), file.graph.nodes.len())
         }
     };
-    write_atomically(&Disk, out, &[&bytes])?;
-    Ok(Written { bytes: bytes.len(), operators })
+    write_atomically(&OsFileSystem, out, &[&bytes])?;
+    Ok(QuantizedFile { bytes: bytes.len(), operators })
 }
 
 fn told(
     out: &Path,
-    made: &systole_tflite::Model,
-    written: &Written,
-    found: Option<(usize, Option<Accuracy>)>,
+    made: &systole_tflite::TfliteModel,
+    written: &QuantizedFile,
+    found: Option<(usize, Option<Int8Accuracy>)>,
     screen: &Screen,
 ) -> serde_json::Value {
     let calibrated = found.as_ref().map(|(samples, _)| *samples);
@@ -546,22 +574,21 @@ fn told(
         let rows = [row("float", a.float), row("int8", a.int8), row("same class", a.agree)];
         let places = match a.answers == a.samples {
             true => String::new(),
-            false => format!("{} in ", counted(a.answers as u64, "place")),
+            false => format!("{} in ", counted(a.answers as u64, "position")),
         };
         screen.line(format!("Accuracy on {places}{}:", counted(a.samples as u64, "test sample")));
         screen.line(table(&rows).trim_end());
     }
     match calibrated {
-        Some(0) => screen.line("Ranges are those that the model found while it trained for eight bits."),
-        Some(samples) => {
-            screen.line(format!("Ranges are from {}.", counted(samples as u64, "training sample")))
-        }
+        Some(0) => screen.line("The ranges come from quantization-aware training."),
+        Some(samples) => screen
+            .line(format!("The ranges are calibrated on {}.", counted(samples as u64, "training sample"))),
         None => {}
     }
     let size = counted(written.bytes as u64, "byte");
     let weights = grouped(made.constant_bytes() as u64);
     screen.line(format!(
-        "{}: {}, {size}, {weights} of them constants",
+        "{}: {}, {size}, {weights} of them weights",
         out.display(),
         counted(written.operators as u64, "operator")
     ));

@@ -1,6 +1,7 @@
-//! `systole quantize --activations none`: a model file with weights of eight or four bits, and what that costs.
+//! Weight-only quantization to int8 or int4 (`systole quantize --activations none`), with loss and metrics before and
+//! after.
 
-use crate::args::exit_status::{Failure, Outcome};
+use crate::args::exit_status::{CommandError, CommandResult};
 use crate::commands::quantize::QuantArgs;
 use crate::models::model_data::tokenizer_of;
 use crate::models::run_directory;
@@ -11,11 +12,17 @@ use std::path::Path;
 use systole_ir::{Result, ResultExt};
 use systole_nn::layers::CustomObjects;
 use systole_nn::loss::Loss;
-use systole_nn::{Logs, Model, PackedWeight, WeightBits};
+use systole_nn::{Logs, Model, QuantizedWeightReport, WeightBits};
 use systole_progress::progress::called;
 
-/// Writes the model with packed weights, and says how large it is and what it tells of test data, before and after.
-pub(crate) fn make(model: &str, bits: WeightBits, args: &QuantArgs, out: &Path, screen: &Screen) -> Outcome {
+/// Writes the model with quantized weights and reports its size, and loss and metrics before and after.
+pub(crate) fn make(
+    model: &str,
+    bits: WeightBits,
+    args: &QuantArgs,
+    out: &Path,
+    screen: &Screen,
+) -> CommandResult {
     let file = run_directory::model_file(model)?;
     let mut before = Model::load(&file)?;
     let mut made = before.to_file().at(|| file.clone())?;
@@ -32,7 +39,7 @@ pub(crate) fn make(model: &str, bits: WeightBits, args: &QuantArgs, out: &Path, 
         screen.line(format!("{}: {}", out.display(), counted(size, "byte")));
         return Ok(0);
     }
-    let one = |w: &PackedWeight| json!({"weight": w.path, "bytes": w.bytes.0, "packed_bytes": w.bytes.1, "error": w.error});
+    let one = |w: &QuantizedWeightReport| json!({"weight": w.path, "bytes": w.bytes.0, "packed_bytes": w.bytes.1, "error": w.error});
     let mut object = json!({"model_file": file, "file": out, "bytes": size, "weights": weights.iter().map(one).collect::<Vec<_>>()});
     if let Some(found) = &found {
         object["before"] = found.json(&found.before);
@@ -43,18 +50,18 @@ pub(crate) fn make(model: &str, bits: WeightBits, args: &QuantArgs, out: &Path, 
     Ok(0)
 }
 
-/// Loss and metrics before and after.
-struct Found {
+/// Loss and metrics before and after quantization.
+struct WeightOnlyReport {
     before: Logs,
     after: Logs,
     samples: usize,
-    /// Whose test samples they are.
+    /// Name of the test data.
     data: String,
-    /// Whether the loss is the mean negative logarithm of the probabilities of tokens.
+    /// Whether the loss is the mean negative log-likelihood of tokens.
     is_text: bool,
 }
 
-impl Found {
+impl WeightOnlyReport {
     fn perplexity(&self, logs: &Logs) -> Option<f64> {
         logs.get("loss").filter(|_| self.is_text).map(f64::exp)
     }
@@ -76,7 +83,7 @@ fn measured(
     file: &str,
     args: &QuantArgs,
     screen: &Screen,
-) -> Result<Found, Failure> {
+) -> Result<WeightOnlyReport, CommandError> {
     let mut config = args.config(before, file)?;
     config.data.known_tokenizer = tokenizer_of(before)?;
     let data = load_data(&config, screen).at(|| format!("the data for {file}"))?;
@@ -87,7 +94,7 @@ fn measured(
     let there = config.data.test_samples.map_or(data.test_len, |n| data.test_len.min(n as usize));
     let loss = before.compile_config().map(|c| c.loss.clone());
     let is_tokens = |loss: &Loss| matches!(loss.base(), Loss::SparseCategoricalCrossentropy { .. });
-    Ok(Found {
+    Ok(WeightOnlyReport {
         before: before.evaluate_steps(&test, steps)?,
         after: after.evaluate_steps(&test, steps)?,
         samples: most.next_multiple_of(batch.max(1)).min(there),
@@ -96,13 +103,13 @@ fn measured(
     })
 }
 
-fn show(weights: &[PackedWeight], found: Option<&Found>, screen: &Screen) {
+fn show(weights: &[QuantizedWeightReport], found: Option<&WeightOnlyReport>, screen: &Screen) {
     let mut rows = vec![["Weight", "bytes", "packed", "error"].map(String::from).to_vec()];
     for w in weights {
         let error = format!("{:.2} %", 100.0 * w.error);
         rows.push(vec![w.path.clone(), grouped(w.bytes.0 as u64), grouped(w.bytes.1 as u64), error]);
     }
-    let sum = |of: fn(&PackedWeight) -> usize| grouped(weights.iter().map(of).sum::<usize>() as u64);
+    let sum = |of: fn(&QuantizedWeightReport) -> usize| grouped(weights.iter().map(of).sum::<usize>() as u64);
     rows.push(vec!["all".into(), sum(|w| w.bytes.0), sum(|w| w.bytes.1), String::new()]);
     screen.line(table(&rows).trim_end());
     if let Some(found) = found {

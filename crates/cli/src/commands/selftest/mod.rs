@@ -1,8 +1,8 @@
-//! `systole selftest`: whether a device computes what the interpreter and the CPU compute, in one command, with one
-//! report file that can be shared.
+//! `systole selftest`: checks that a device computes what the interpreter and the CPU compute, and writes a report file
+//! to share.
 //!
-//! The work is done by a child of this process (`here.rs`), which tells what it finds as lines of JSON: an accelerator's
-//! library may end its process or hang, and then the report says in what.
+//! A child process does the work (`here.rs`) and reports results as JSON lines: an accelerator's library may abort or
+//! hang the process, and the report then names the check that was running.
 
 mod args;
 mod protocol;
@@ -10,8 +10,8 @@ mod run_checks;
 
 pub(crate) use args::SelftestArgs;
 
-use crate::args::common::Common;
-use crate::args::exit_status::{Outcome, Run};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandResult, RunCommand};
 use crate::render::screen::{Screen, quoted};
 use serde_json::{Map, Value, json};
 use std::io::{BufRead, BufReader};
@@ -19,14 +19,14 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
-use systole_data::file_system::{Disk, write_atomically};
+use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_ir::{Error, ErrorKind, Result, knobs};
 
-/// Failures that the screen shows; the report has all.
+/// Number of failures printed; the report has all.
 const SHOWN: usize = 10;
 
-impl Run for SelftestArgs {
-    fn run(self, common: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for SelftestArgs {
+    fn run(self, common: &CommonArgs, screen: &Screen) -> CommandResult {
         run(&self, common, screen)
     }
 
@@ -35,20 +35,20 @@ impl Run for SelftestArgs {
     }
 }
 
-fn run(args: &SelftestArgs, common: &Common, screen: &Screen) -> Outcome {
+fn run(args: &SelftestArgs, common: &CommonArgs, screen: &Screen) -> CommandResult {
     if args.here {
         run_checks::run(args, screen)?;
         return Ok(0);
     }
     let device = common.device.clone().unwrap_or_else(|| knobs::BACKEND.get());
-    let scrub = Scrub::of(&device);
+    let scrub = Anonymizer::of(&device);
     let short = device.split(':').next().unwrap_or(&device).to_string();
     let path = args.report.clone().unwrap_or_else(|| format!("systole-selftest-{short}.json").into());
     let found = watch(args, common, screen)?;
     let report = scrub.value(report(&short, &found));
     let text = serde_json::to_string_pretty(&report)
-        .map_err(|e| Error::new(ErrorKind::Bug, "a report does not serialise").because(e.to_string()))?;
-    write_atomically(&Disk, &path, &[text.as_bytes(), b"\n"])?;
+        .map_err(|e| Error::new(ErrorKind::Bug, "cannot serialize the report").because(e.to_string()))?;
+    write_atomically(&OsFileSystem, &path, &[text.as_bytes(), b"\n"])?;
     show(&report, &path, screen);
     if screen.json {
         screen.object(&report);
@@ -56,29 +56,29 @@ fn run(args: &SelftestArgs, common: &Common, screen: &Screen) -> Outcome {
     Ok(u8::from(report["passed"] != true))
 }
 
-/// What the child told until it ended.
+/// Results received from the child process.
 #[derive(Default)]
-struct Found {
+struct ChildOutput {
     sections: Map<String, Value>,
     failures: Vec<Value>,
-    /// What was being done.
+    /// The check that is running.
     now: String,
 }
 
-/// Starts the child, shows how far it is, and collects what it tells.
-fn watch(args: &SelftestArgs, common: &Common, screen: &Screen) -> Result<Found> {
-    let lost = |why: String| Error::new(ErrorKind::Io, "cannot start the process that tests").because(why);
+/// Starts the child process, shows its progress and collects its results.
+fn watch(args: &SelftestArgs, common: &CommonArgs, screen: &Screen) -> Result<ChildOutput> {
+    let lost = |why: String| Error::new(ErrorKind::Io, "cannot start the child process").because(why);
     let program = std::env::current_exe().map_err(|e| lost(e.to_string()))?;
     let mut child = Command::new(program);
     child.args(["selftest", "--here", "--steps", &args.steps.to_string()]);
     child.args(["--batch-size", &args.batch_size.to_string()]);
     common.pass_on(&mut child);
-    // Thousands of small programs, each compiled once: they would push others out of the cache.
+    // Thousands of small programs are compiled once each; caching them would evict other programs.
     child.env(knobs::COMPILE_CACHE.name, "off");
     let mut child =
         child.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(|e| lost(e.to_string()))?;
     let lines = lines_of(&mut child)?;
-    let mut found = Found { now: "starting".into(), ..Found::default() };
+    let mut found = ChildOutput { now: "starting".into(), ..ChildOutput::default() };
     let limit = Duration::from_secs(args.time_limit);
     loop {
         match lines.recv_timeout(limit) {
@@ -87,19 +87,19 @@ fn watch(args: &SelftestArgs, common: &Common, screen: &Screen) -> Result<Found>
             Err(RecvTimeoutError::Timeout) => {
                 let _ = child.kill();
                 let _ = child.wait();
-                found.fail(format!("nothing came to an end for {} s", args.time_limit));
+                found.fail(format!("no check finished within {} s", args.time_limit));
                 return Ok(found);
             }
         }
     }
     let status = child.wait().map_err(|e| lost(e.to_string()))?;
     if !status.success() && found.failures.is_empty() {
-        found.fail(format!("the process that tested ended: {status}"));
+        found.fail(format!("the child process ended: {status}"));
     }
     Ok(found)
 }
 
-/// The child's standard output, line by line, from a thread: so that a child that hangs can be given up.
+/// Reads the child's output lines on a thread, so that a hanging child can be abandoned.
 fn lines_of(child: &mut Child) -> Result<Receiver<String>> {
     let (send, lines) = channel();
     let out = child.stdout.take();
@@ -118,7 +118,7 @@ fn lines_of(child: &mut Child) -> Result<Receiver<String>> {
     Ok(lines)
 }
 
-impl Found {
+impl ChildOutput {
     fn add(&mut self, line: &str, screen: &Screen) {
         let Ok(Value::Object(mut told)) = serde_json::from_str(line) else { return };
         if let Some(Value::String(what)) = told.remove(protocol::BEGIN) {
@@ -141,7 +141,7 @@ impl Found {
     }
 }
 
-fn report(device: &str, found: &Found) -> Value {
+fn report(device: &str, found: &ChildOutput) -> Value {
     let passed =
         found.failures.is_empty() && run_checks::SECTIONS.iter().all(|s| found.sections.contains_key(*s));
     let mut summary = vec![format!(
@@ -175,14 +175,14 @@ fn show(report: &Value, path: &Path, screen: &Screen) {
         screen.line(format!("and {} more", failures.len() - SHOWN));
     }
     screen.line(report["summary"][0].as_str().unwrap_or_default());
-    screen.line(format!("The report, which names no folder and no computer: {}", quoted(path)));
+    screen.line(format!("Report (without paths and host name): {}", quoted(path)));
 }
 
-/// Takes out of texts what tells where they were written: folders and the computer's name.
-struct Scrub(Vec<(String, String)>);
+/// Replaces paths and the host name in the report by placeholders.
+struct Anonymizer(Vec<(String, String)>);
 
-impl Scrub {
-    fn of(device: &str) -> Scrub {
+impl Anonymizer {
+    fn of(device: &str) -> Anonymizer {
         let mut taken = Vec::new();
         if let Some((_, plugin)) = device.split_once(':') {
             let name =
@@ -197,9 +197,9 @@ impl Scrub {
         }
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         taken.push((host.trim().to_string(), "HOST".into()));
-        // A root or an empty name would be found everywhere.
+        // A root directory or an empty name would match everywhere.
         taken.retain(|(from, _)| from.len() > 2);
-        Scrub(taken)
+        Anonymizer(taken)
     }
 
     fn text(&self, text: &str) -> String {
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_report_names_no_folder() {
-        let scrub = Scrub::of("pjrt:/opt/secret/libplugin.so");
+        let scrub = Anonymizer::of("pjrt:/opt/secret/libplugin.so");
         let home = std::env::current_dir().unwrap();
         let text = format!("cannot load /opt/secret/libplugin.so from {}/x", home.display());
         let value = scrub.value(json!([{"what": text}]));
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn what_a_child_did_not_reach_is_no_success() {
-        let found = Found { now: "op add".into(), ..Found::default() };
+        let found = ChildOutput { now: "op add".into(), ..ChildOutput::default() };
         let o = report("cpu", &found);
         assert_eq!(o["passed"], false);
         assert!(o["summary"][1].as_str().unwrap().contains("not reached"), "{o}");

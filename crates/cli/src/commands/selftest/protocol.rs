@@ -1,8 +1,8 @@
-//! What the child of `systole selftest` tells, a line each.
+//! Line protocol between `systole selftest` and its child process: one JSON object per line.
 
-/// `{"begin": "op add f32"}`: what is being done now.
+/// `{"begin": "op add f32"}`: a check starts.
 pub const BEGIN: &str = "begin";
-/// `{"failure": {"check", "what", …}}`: something is not as it should be.
+/// `{"failure": {"check", "what", …}}`: a check failed.
 pub const FAILURE: &str = "failure";
-/// `{"section": "ops", "result": {…}}`: a part is over.
+/// `{"section": "ops", "result": {…}}`: a section is complete.
 pub const SECTION: &str = "section";

@@ -1,4 +1,4 @@
-//! The checks themselves, in the process that loads the device's library.
+//! Runs the self-test checks in the process that loads the device plugin: ops, training, speed.
 
 use super::args::SelftestArgs;
 use super::protocol;
@@ -8,31 +8,31 @@ use serde_json::{Value, json};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use systole_config::{Config, Draft};
-use systole_ir::op::{Sample, TABLE};
+use systole_config::{ConfigDraft, RunConfig};
+use systole_ir::op::{OpSample, TABLE};
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, interp};
 use systole_nn::{Batch, Model};
-use systole_runtime::{Arg, Backend, Buffer, CompileOptions, DeviceId, backend};
+use systole_runtime::{Backend, Buffer, CompileOptions, DeviceId, ExecutableArg, backend};
 
-/// The parts, in order.
+/// Sections of the report, in order.
 pub(super) const SECTIONS: [&str; 4] = ["machine", "ops", "training", "speed"];
-/// The tutorial's network on pictures that are drawn by code.
+/// Preset with the tutorial's network and synthetic images.
 const TUTORIAL: &str = "glyphs";
-/// Relative distance up to which a result is another arithmetic, not another value: products of bf16 keep 8 bits.
+/// Relative error up to which a result counts as lower precision rather than wrong: bf16 products keep 8 bits.
 const NEAR: f64 = 0.02;
-/// The same for losses: of the first steps, and of the end, to which all roundings add up.
+/// Relative tolerance of the losses: of the first steps, and at the end, where all rounding errors accumulate.
 const NEAR_FIRST: f64 = 0.02;
 const NEAR_LAST: f64 = 0.15;
-/// Steps whose mean loss is one point of a curve.
+/// Number of steps averaged to one point of a loss curve.
 const POINTS: usize = 10;
-/// How long steps are timed.
+/// Duration of the step timing.
 const TIMED: Duration = Duration::from_secs(2);
-/// Elements of arrays that a failure shows.
+/// Number of elements shown for a failure.
 const VALUES: usize = 8;
 
-/// Tells what it finds, a line of JSON each.
+/// Runs all checks and prints each result as a JSON line.
 pub(super) fn run(args: &SelftestArgs, screen: &Screen) -> Result<()> {
-    let test = Test { screen, args };
+    let test = DeviceCheck { screen, args };
     test.begin("device");
     let device = match backend("auto") {
         Ok(device) => device,
@@ -48,7 +48,7 @@ pub(super) fn run(args: &SelftestArgs, screen: &Screen) -> Result<()> {
     Ok(())
 }
 
-struct Test<'a> {
+struct DeviceCheck<'a> {
     screen: &'a Screen,
     args: &'a SelftestArgs,
 }
@@ -60,7 +60,7 @@ fn machine(device: &dyn Backend) -> Result<Value> {
     Ok(json!({"summary": summary, "backend": device.name(), "devices": own, "host": cpu}))
 }
 
-impl Test<'_> {
+impl DeviceCheck<'_> {
     fn begin(&self, what: &str) {
         self.screen.object(&json!({protocol::BEGIN: what}));
     }
@@ -77,7 +77,7 @@ impl Test<'_> {
         self.screen.object(&json!({protocol::SECTION: name, "result": result}));
     }
 
-    /// A part whose error is a failure.
+    /// Runs a section and reports an error as a failure.
     fn guarded(&self, name: &str, part: impl FnOnce() -> Result<Value>) {
         self.begin(name);
         match part() {
@@ -86,18 +86,18 @@ impl Test<'_> {
         }
     }
 
-    /// Every sample of every op against the interpreter, on as many threads as the processor has: compilers of accelerators
-    /// need up to a second each.
+    /// Compares each sample of each op with the interpreter. Runs on all CPU threads, because compilers of accelerators
+    /// need up to a second per sample.
     fn ops(&self, device: &dyn Backend) -> Value {
         let began = Instant::now();
-        let samples: Vec<(String, Sample)> = TABLE
+        let samples: Vec<(String, OpSample)> = TABLE
             .iter()
             .flat_map(|entry| (entry.samples)().into_iter().map(|s| (entry.name, s)))
             .map(|(name, sample)| (format!("op {name} {}", sample.label), sample))
             .collect();
         let (next, running) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
         let each = || {
-            let mut counts = Counts::default();
+            let mut counts = CheckCounts::default();
             while let Some((check, sample)) = samples.get(next.fetch_add(1, Ordering::Relaxed)) {
                 self.begin_beside(&running, check);
                 counts.count(self.sample(check, sample, device));
@@ -107,14 +107,14 @@ impl Test<'_> {
         };
         let all = std::thread::scope(|scope| {
             let workers: Vec<_> = (1..threads()).map(|_| scope.spawn(each)).collect();
-            workers.into_iter().filter_map(|w| w.join().ok()).fold(each(), Counts::and)
+            workers.into_iter().filter_map(|w| w.join().ok()).fold(each(), CheckCounts::and)
         });
-        let Counts { equal, near, failed } = all;
+        let CheckCounts { equal, near, failed } = all;
         // A thread that panicked counted nothing.
         let failed = failed + samples.len() - (equal + near + failed);
         let (samples, operations) = (samples.len(), TABLE.len());
         let summary = format!(
-            "{samples} samples of {operations} operations: {equal} as exact as they must be, {near} of lower precision, {failed} wrong"
+            "{samples} samples of {operations} operations: {equal} within the required precision, {near} of lower precision, {failed} wrong"
         );
         json!({
             "summary": summary, "operations": operations, "samples": samples, "equal": equal,
@@ -122,29 +122,29 @@ impl Test<'_> {
         })
     }
 
-    /// Tells all that is being done at the same time: a library that ends its process may have done so in any of it.
+    /// Reports all checks that are running: a library that aborts the process may have done so in any of them.
     fn begin_beside<'s>(&self, running: &Mutex<Vec<&'s str>>, check: &'s str) {
         let mut running = lock(running);
         running.push(check);
         self.begin(&running.join(", "));
     }
 
-    fn sample(&self, check: &str, sample: &Sample, device: &dyn Backend) -> Verdict {
-        match Compared::of(sample, device) {
-            Ok(c) if c.is_equal(sample) => Verdict::Equal,
-            Ok(c) if c.distance <= NEAR => Verdict::Near,
+    fn sample(&self, check: &str, sample: &OpSample, device: &dyn Backend) -> SampleVerdict {
+        match WorstDifference::of(sample, device) {
+            Ok(c) if c.is_equal(sample) => SampleVerdict::Equal,
+            Ok(c) if c.distance <= NEAR => SampleVerdict::Near,
             Ok(c) => {
                 self.fail(check, &format!("result {} differs by {:.1e}", c.result, c.distance), c.values());
-                Verdict::Wrong
+                SampleVerdict::Wrong
             }
             Err(e) => {
                 self.fail(check, &e.to_string(), json!({}));
-                Verdict::Wrong
+                SampleVerdict::Wrong
             }
         }
     }
 
-    /// The tutorial's training, step by step, beside the CPU's.
+    /// Trains the tutorial's network on the device and on the CPU, and compares the losses.
     fn training(&self, device: &Arc<dyn Backend>) -> Result<Value> {
         let config = tutorial(self.args.batch_size)?;
         let data = config.load_data(|dir| dir)?;
@@ -163,12 +163,12 @@ impl Test<'_> {
         let apart = |a: &f64, b: &f64| (a - b).abs() / b.abs().max(1e-3);
         let each: Vec<f64> = own.iter().zip(&host).map(|(a, b)| apart(a, b)).collect();
         let (first, last) = (each.first().copied().unwrap_or(0.0), each.last().copied().unwrap_or(0.0));
-        // Written so that NaN fails.
+        // NaN must fail.
         let is_near = first <= NEAR_FIRST && last <= NEAR_LAST;
         let learns = own.len() < 2 || own.last() < own.first();
         if !is_near || !learns {
             let what = format!(
-                "losses are {:.1} % apart at the start, {:.1} % at the end",
+                "losses differ by {:.1} % at the start, {:.1} % at the end",
                 100.0 * first,
                 100.0 * last
             );
@@ -176,7 +176,7 @@ impl Test<'_> {
         }
         let show = |curve: &[f64]| curve.last().copied().unwrap_or(f64::NAN);
         let summary = format!(
-            "{} of {}: loss {:.4} here, {:.4} on the CPU, {:.2} % apart",
+            "{} of {}: loss {:.4} on the device, {:.4} on the CPU, difference {:.2} %",
             number_of(self.args.steps, "step"),
             number_of(self.args.batch_size, "sample"),
             show(&own),
@@ -186,7 +186,7 @@ impl Test<'_> {
         Ok(json!({"summary": summary, "losses": own, "losses_of_the_cpu": host}))
     }
 
-    /// Milliseconds of a step with the batch on the device.
+    /// Measures the step time in ms with the batch on the device.
     fn speed(&self, device: &Arc<dyn Backend>) -> Result<Value> {
         let config = tutorial(self.args.batch_size)?;
         let mut times = Vec::new();
@@ -206,31 +206,31 @@ impl Test<'_> {
     }
 }
 
-/// What came of a sample.
-enum Verdict {
+/// Result of an op sample.
+enum SampleVerdict {
     Equal,
     Near,
     Wrong,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Counts {
+struct CheckCounts {
     equal: usize,
     near: usize,
     failed: usize,
 }
 
-impl Counts {
-    fn count(&mut self, verdict: Verdict) {
+impl CheckCounts {
+    fn count(&mut self, verdict: SampleVerdict) {
         *match verdict {
-            Verdict::Equal => &mut self.equal,
-            Verdict::Near => &mut self.near,
-            Verdict::Wrong => &mut self.failed,
+            SampleVerdict::Equal => &mut self.equal,
+            SampleVerdict::Near => &mut self.near,
+            SampleVerdict::Wrong => &mut self.failed,
         } += 1;
     }
 
-    fn and(self, other: Counts) -> Counts {
-        Counts {
+    fn and(self, other: CheckCounts) -> CheckCounts {
+        CheckCounts {
             equal: self.equal + other.equal,
             near: self.near + other.near,
             failed: self.failed + other.failed,
@@ -242,14 +242,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn tutorial(batch_size: u64) -> Result<Config> {
-    let mut draft = Draft::preset(TUTORIAL)?;
+fn tutorial(batch_size: u64) -> Result<RunConfig> {
+    let mut draft = ConfigDraft::preset(TUTORIAL)?;
     draft.set("--batch-size", "fit.batch_size", &batch_size.to_string());
     draft.finish().map_err(|r| r.error)
 }
 
-/// The configuration's model on a device, with the same weights on each.
-fn compiled(config: &Config, sample: &systole_ir::TensorType, device: &Arc<dyn Backend>) -> Result<Model> {
+/// Builds the configuration's model on a device, with the same weights on each.
+fn compiled(config: &RunConfig, sample: &systole_ir::TensorType, device: &Arc<dyn Backend>) -> Result<Model> {
     let mut model = config.layers_only()?;
     let output = model.output_for(std::slice::from_ref(sample))?.shape.to_vec();
     let mut compile = config.compile_config(&output)?;
@@ -259,7 +259,7 @@ fn compiled(config: &Config, sample: &systole_ir::TensorType, device: &Arc<dyn B
     Ok(model)
 }
 
-/// Means of some neighbouring losses each.
+/// Averages neighboring losses to points.
 fn points(losses: &[f64]) -> Vec<f64> {
     losses.chunks(POINTS).map(|c| c.iter().sum::<f64>() / c.len() as f64).collect()
 }
@@ -276,35 +276,35 @@ fn median_ms(mut step: impl FnMut() -> Result<()>) -> Result<f64> {
     Ok(times[times.len() / 2])
 }
 
-/// A result of an op that is furthest from the interpreter's.
-struct Compared {
+/// The result of an op sample that differs most from the interpreter's.
+struct WorstDifference {
     result: usize,
-    /// Greatest difference, in parts of the greatest value; infinite where integers, infinities or NaNs differ.
+    /// Maximum error relative to the maximum value; infinite if integers, infinities or NaNs differ.
     distance: f64,
     got: Literal,
     want: Literal,
 }
 
-impl Compared {
-    fn of(sample: &Sample, device: &dyn Backend) -> Result<Compared> {
+impl WorstDifference {
+    fn of(sample: &OpSample, device: &dyn Backend) -> Result<WorstDifference> {
         let args = sample.specified_arguments(0);
         let want = interp::run(&sample.graph, &args.iter().collect::<Vec<_>>())?;
         let program = device.compile(&sample.graph, &CompileOptions::default())?;
         let buffers = args.iter().map(|a| device.put(a, DeviceId(0))).collect::<Result<Vec<Buffer>>>()?;
-        let got = program.run(buffers.iter().map(Arg::Borrow).collect())?;
+        let got = program.run(buffers.iter().map(ExecutableArg::Borrow).collect())?;
         let mut worst = None;
         for (i, (got, want)) in got.iter().zip(want).enumerate() {
             let got = got.to_literal()?;
             let distance = distance(&got, &want)?;
-            if worst.as_ref().is_none_or(|w: &Compared| distance > w.distance) {
-                worst = Some(Compared { result: i, distance, got, want });
+            if worst.as_ref().is_none_or(|w: &WorstDifference| distance > w.distance) {
+                worst = Some(WorstDifference { result: i, distance, got, want });
             }
         }
-        worst.ok_or_else(|| Error::new(ErrorKind::Bug, "an op without results"))
+        worst.ok_or_else(|| Error::new(ErrorKind::Bug, "the op has no results"))
     }
 
-    /// Within the roundings that the sample allows.
-    fn is_equal(&self, sample: &Sample) -> bool {
+    /// Whether the error is within the rounding that the sample allows.
+    fn is_equal(&self, sample: &OpSample) -> bool {
         let digits = match self.want.dtype() {
             DType::F16 => 11,
             DType::BF16 => 8,
@@ -325,7 +325,10 @@ impl Compared {
 
 fn distance(got: &Literal, want: &Literal) -> Result<f64> {
     if got.ty() != want.ty() {
-        return Err(Error::new(ErrorKind::Data, format!("a result is {}, not {}", got.ty(), want.ty())));
+        return Err(Error::new(
+            ErrorKind::Data,
+            format!("a result has the type {}, expected {}", got.ty(), want.ty()),
+        ));
     }
     let (a, b) = (got.to_f64s(), want.to_f64s());
     if !want.dtype().is_float() {

@@ -1,16 +1,15 @@
-//! `systole show --stage`: what a model's training step, or a program, becomes in the CPU engine, after each pass, stage and rule of the
-//! compiler, and which kernel computes each step in the end.
+//! `systole show --stage`: prints a program after a compiler pass, stage or rule, and the kernel chosen for each step.
 
-use crate::args::exit_status::Outcome;
+use crate::args::exit_status::CommandResult;
 use crate::render::screen::Screen;
 use serde_json::{Value, json};
-use systole_compile::{Form, form_after};
+use systole_compile::{StageOutput, form_after};
 use systole_cpu::{ChosenKernel, CpuBackend, StepKernel, kernel_listing};
 use systole_ir::text::print_annotated;
 use systole_ir::{Graph, Result};
 use systole_runtime::CompileOptions;
 
-/// What training asks of the compiler.
+/// Compile options of a training step.
 pub(crate) fn training(parameters: usize) -> CompileOptions {
     CompileOptions {
         donated: (0..parameters).collect(),
@@ -22,22 +21,27 @@ pub(crate) fn training(parameters: usize) -> CompileOptions {
     }
 }
 
-/// What it has become after a pass, stage or rule of the compiler.
+/// Returns the graph or program after the named compiler stage.
 pub(crate) fn after(graph: &Graph, options: &CompileOptions, stage: &str) -> Result<String> {
     let options = CpuBackend::new()?.program_options(options);
     Ok(match form_after(graph, &options, stage)? {
-        Form::Graph(graph) => print_annotated(&graph),
-        Form::Program(program) => program.to_string(),
+        StageOutput::Graph(graph) => print_annotated(&graph),
+        StageOutput::Program(program) => program.to_string(),
     })
 }
 
-/// Each step and its kernel on a line, as the knobs have it compiled.
+/// Lists each step with its kernel, compiled with the current environment variables.
 pub(crate) fn text(graph: &Graph, options: &CompileOptions) -> Result<String> {
     Ok(kernel_listing(&CpuBackend::new()?.explain(graph, options)?))
 }
 
-/// Prints the steps as objects.
-pub(crate) fn object(graph: &Graph, options: &CompileOptions, target: &str, screen: &Screen) -> Outcome {
+/// Prints the steps as JSON.
+pub(crate) fn object(
+    graph: &Graph,
+    options: &CompileOptions,
+    target: &str,
+    screen: &Screen,
+) -> CommandResult {
     let steps: Vec<Value> = CpuBackend::new()?.explain(graph, options)?.iter().map(step).collect();
     screen.object(&json!({"target": target, "stage": "kernels", "steps": steps}));
     Ok(0)

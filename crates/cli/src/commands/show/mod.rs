@@ -1,11 +1,11 @@
-//! `systole show`: the graphs that a model is compiled from, and what becomes of a program file.
+//! `systole show`: prints a model's computation graphs, or a program at any compiler stage.
 
 mod kernels;
 mod rate_schedule;
 
-use crate::args::common::Common;
-use crate::args::exit_status::{Failure, Outcome, Run};
-use crate::models::command_target::{Target, config_of};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
+use crate::models::command_target::{CommandTarget, config_of};
 use crate::models::program::{self, DimArgs};
 use crate::render::screen::Screen;
 use clap::Args;
@@ -19,53 +19,52 @@ use systole_runtime::CompileOptions;
 
 #[derive(Args)]
 pub(crate) struct ShowArgs {
-    /// A model file or the folder of a run, a preset, a TOML file, or a program: StableHLO text or bytecode, or an ONNX model
+    /// Model file, run folder, preset, TOML file, StableHLO program or ONNX model
+    ///
+    /// StableHLO may be text or bytecode.
     target: String,
-    /// What to print: a graph, or the program after a pass, stage or rule of the compiler
+    /// Graph or compiler stage to print
     #[arg(long, value_name = "NAME", default_value = "traced", value_parser = stages())]
     stage: String,
-    /// Plot the learning rate of each step of the run instead
+    /// Plot the learning rate of each step instead
     #[arg(long, conflicts_with_all = ["stage", "batch_size"])]
     schedule: bool,
-    /// Steps of the run, with --schedule [default: as in training]
+    /// Number of steps for --schedule [default: as in training]
     #[arg(long, value_name = "N", requires = "schedule", value_parser = clap::value_parser!(u64).range(1..))]
     steps: Option<u64>,
-    /// The plot as a picture, with --schedule
+    /// Write the plot of --schedule to an .svg file
     #[arg(long, value_name = "FILE.svg", requires = "schedule")]
     out: Option<PathBuf>,
-    /// Samples in a step [default: as in training]
+    /// Batch size [default: as in training]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     batch_size: Option<u64>,
     #[command(flatten)]
     dims: DimArgs,
 }
 
-/// Forms of a training step that are no stage of the compiler.
+/// Graphs that are not stages of the compiler.
 const FORMS: [(&str, &str); 5] = [
-    ("traced", "The layers' forward pass, as they built it; of a program all of it"),
+    ("traced", "The layers' forward pass as traced; for a program, all of it"),
     ("grad", "A whole training step: forward, loss, backward, update, metrics"),
     ("optimized", "The training step after the compiler's passes"),
     ("stablehlo", "The training step as StableHLO text without comments, for other compilers"),
-    (
-        "kernels",
-        "Each step of the program with its kernel on this machine's cores, and why better ones refused",
-    ),
+    ("kernels", "Each step with its kernel on this machine, and why faster kernels were rejected"),
 ];
 
-/// All that can be printed, in the order in which it comes about.
+/// Returns all graphs and stages in compilation order.
 fn stages() -> PossibleValuesParser {
     let compiler = systole_compile::stages().into_iter();
     let all = FORMS.into_iter().chain(compiler).map(|(name, doc)| PossibleValue::new(name).help(doc));
     PossibleValuesParser::new(all)
 }
 
-impl Run for ShowArgs {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for ShowArgs {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         run(&self, screen)
     }
 }
 
-fn run(args: &ShowArgs, screen: &Screen) -> Outcome {
+fn run(args: &ShowArgs, screen: &Screen) -> CommandResult {
     if args.schedule {
         let asked = ScheduleArgs { target: &args.target, steps: args.steps, out: args.out.as_ref() };
         return rate_schedule::show(&asked, screen);
@@ -73,7 +72,7 @@ fn run(args: &ShowArgs, screen: &Screen) -> Outcome {
     if program::is_program(&args.target) {
         return show_program(args, screen);
     }
-    let target = Target::of_model(&args.target)?;
+    let target = CommandTarget::of_model(&args.target)?;
     let mut model = target.model()?;
     let trained = config_of(&model, &args.target)?.map_or(32, |c| c.fit.batch_size);
     let batch_size = args.batch_size.map_or(trained, |n| n as usize);
@@ -88,17 +87,17 @@ fn run(args: &ShowArgs, screen: &Screen) -> Outcome {
     }
 }
 
-/// What a program becomes: it has no layers and no derivative.
-fn show_program(args: &ShowArgs, screen: &Screen) -> Outcome {
+/// Prints a program file, which has no layers and no derivative.
+fn show_program(args: &ShowArgs, screen: &Screen) -> CommandResult {
     let refused = |option: &str, what: &str, hint: &str| {
-        Err(Failure::usage(Error::new(ErrorKind::Config, what).at(option).hint(hint)))
+        Err(CommandError::usage(Error::new(ErrorKind::Config, what).at(option).hint(hint)))
     };
     if args.batch_size.is_some() {
-        return refused("--batch-size", "a program has its shapes already", "leave the option out");
+        return refused("--batch-size", "the shapes of a program are fixed", "remove --batch-size");
     }
     if args.stage == "grad" {
-        let hint = "--stage traced shows all of it; --help lists the other stages";
-        return refused("--stage grad", "a program is no model: it has no training step", hint);
+        let hint = "print the whole program with --stage traced; list the other stages with --help";
+        return refused("--stage grad", "a program has no training step", hint);
     }
     let graph = program::open(&args.target, &args.dims)?.imported.program.graph;
     let options = CompileOptions { label: graph.name.clone(), ..CompileOptions::default() };
@@ -108,8 +107,8 @@ fn show_program(args: &ShowArgs, screen: &Screen) -> Outcome {
     }
 }
 
-/// A form of a whole program.
-fn show_stage(args: &ShowArgs, graph: &Graph, options: &CompileOptions, screen: &Screen) -> Outcome {
+/// Prints a stage of a whole program.
+fn show_stage(args: &ShowArgs, graph: &Graph, options: &CompileOptions, screen: &Screen) -> CommandResult {
     let text = match args.stage.as_str() {
         "optimized" => {
             let (graph, stats) = systole_compile::optimize_with(graph, options.excess_precision)?;
@@ -125,7 +124,7 @@ fn show_stage(args: &ShowArgs, graph: &Graph, options: &CompileOptions, screen: 
     shown(args, &text, screen)
 }
 
-fn shown(args: &ShowArgs, text: &str, screen: &Screen) -> Outcome {
+fn shown(args: &ShowArgs, text: &str, screen: &Screen) -> CommandResult {
     let text = text.trim_end();
     match screen.json {
         true => screen.object(&json!({"target": args.target, "stage": args.stage, "text": text})),

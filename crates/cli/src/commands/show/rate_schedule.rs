@@ -1,51 +1,51 @@
-//! `systole show MODEL --schedule`: learning rate and momentum of each step of a run.
+//! `systole show MODEL --schedule`: plots learning rate and momentum over the steps of a run.
 
-use crate::args::exit_status::Outcome;
-use crate::models::command_target::{Target, config_of};
-use crate::render::chart::{Axis, Chart};
+use crate::args::exit_status::CommandResult;
+use crate::models::command_target::{CommandTarget, config_of};
+use crate::render::chart::{Chart, ChartAxis};
 use crate::render::screen::{Screen, counted, grouped, quoted};
 use serde_json::json;
 use std::path::PathBuf;
-use systole_data::file_system::{Disk, write_atomically};
+use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::Model;
-use systole_nn::optimizer::Scheduled;
+use systole_nn::optimizer::ScheduledValue;
 use systole_progress::terminal;
 
-/// Points of a curve, at most.
+/// Maximum number of points per curve.
 const POINTS: u64 = 400;
 
-/// What is shown, over how many steps, and where a picture of it goes.
+/// Target, number of steps and SVG path of the plot.
 pub(crate) struct ScheduleArgs<'a> {
     pub(crate) target: &'a str,
     pub(crate) steps: Option<u64>,
     pub(crate) out: Option<&'a PathBuf>,
 }
 
-pub(crate) fn show(args: &ScheduleArgs<'_>, screen: &Screen) -> Outcome {
-    let target = Target::of_model(args.target)?;
+pub(crate) fn show(args: &ScheduleArgs<'_>, screen: &Screen) -> CommandResult {
+    let target = CommandTarget::of_model(args.target)?;
     let model = target.model()?;
     let (steps, each) = steps_of(&target, args, &model)?;
     let Some(compile) = model.compile_config() else {
-        let e = Error::new(ErrorKind::Config, format!("{} was never compiled", args.target));
-        return Err(e.because("it has no optimizer").hint("name a preset or a TOML file").into());
+        let e = Error::new(ErrorKind::Config, format!("{} is not compiled", args.target));
+        return Err(e.because("the model has no optimizer").hint("name a preset or a TOML file").into());
     };
     let mut optimizer = compile.optimizer.clone();
-    // What goes over a whole run knows its steps when that begins.
+    // Whole-run schedules need the number of steps.
     optimizer.settle(0, steps, each);
     let stride = steps.div_ceil(POINTS).max(1);
-    // The last step too, where the curve would end before it.
+    // Include the last step even if the stride skips it.
     let places: Vec<u64> = (0..steps).step_by(stride as usize).chain([steps - 1]).collect();
-    let curve = |(name, at): Scheduled<'_>| Curve {
+    let curve = |(name, at): ScheduledValue<'_>| ScheduleCurve {
         axis: if name == "momentum" { "momentum" } else { "rate" },
         y: places.iter().map(|step| at(*step)).collect(),
         name,
     };
-    let curves: Vec<Curve> = optimizer.scheduled().into_iter().map(curve).collect();
+    let curves: Vec<ScheduleCurve> = optimizer.scheduled().into_iter().map(curve).collect();
     let x: Vec<f64> = places.iter().map(|step| *step as f64).collect();
     for (curve, path) in curves.iter().zip(pictures(args.out, &curves)) {
         let title = format!("{} by step", curve.title());
-        write_atomically(&Disk, &path, &[curve.chart(&x).svg(&title).as_bytes()])?;
+        write_atomically(&OsFileSystem, &path, &[curve.chart(&x).svg(&title).as_bytes()])?;
     }
     if screen.json {
         let mut object = json!({"target": args.target, "steps": steps});
@@ -57,25 +57,25 @@ pub(crate) fn show(args: &ScheduleArgs<'_>, screen: &Screen) -> Outcome {
         return Ok(0);
     }
     curves.iter().for_each(|curve| curve.tell(&x, steps, screen));
-    pictures(args.out, &curves).iter().for_each(|path| screen.line(format!("The picture: {}", quoted(path))));
+    pictures(args.out, &curves).iter().for_each(|path| screen.line(format!("Plot: {}", quoted(path))));
     Ok(0)
 }
 
-/// What changes from step to step, at some of them.
-struct Curve {
+/// A scheduled value, sampled at some steps.
+struct ScheduleCurve {
     name: String,
     axis: &'static str,
     y: Vec<f64>,
 }
 
-impl Curve {
+impl ScheduleCurve {
     fn title(&self) -> String {
         let text = self.name.replace('_', " ");
         text[..1].to_uppercase() + &text[1..]
     }
 
     fn chart<'a>(&'a self, x: &'a [f64]) -> Chart<'a> {
-        Chart { x, y: &self.y, marks: &[], labels: ["step", self.axis], axis: Axis::Steps }
+        Chart { x, y: &self.y, marks: &[], labels: ["step", self.axis], axis: ChartAxis::Steps }
     }
 
     fn tell(&self, x: &[f64], steps: u64, screen: &Screen) {
@@ -85,17 +85,17 @@ impl Curve {
         let what = if self.name == "learning_rate" { String::new() } else { format!("{}, ", self.title()) };
         let most = self.y.iter().copied().fold(0.0, f64::max);
         screen.line(format!(
-            "{what}{}: {first:.3e} in the first, {most:.3e} at the most, {last:.3e} in the last",
+            "{what}{}: first {first:.3e}, maximum {most:.3e}, last {last:.3e}",
             counted(steps, "step")
         ));
     }
 }
 
-/// Where the pictures go: the first to the path that was asked for, `rate.svg`, others beside it: `rate-momentum.svg`.
-fn pictures(out: Option<&PathBuf>, curves: &[Curve]) -> Vec<PathBuf> {
+/// Returns the SVG paths: the first curve at the given path `rate.svg`, others next to it: `rate-momentum.svg`.
+fn pictures(out: Option<&PathBuf>, curves: &[ScheduleCurve]) -> Vec<PathBuf> {
     let Some(path) = out else { return Vec::new() };
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-    let beside = |curve: &Curve| {
+    let beside = |curve: &ScheduleCurve| {
         let name: String =
             curve.name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
         path.with_file_name(format!("{stem}-{name}.svg"))
@@ -103,17 +103,19 @@ fn pictures(out: Option<&PathBuf>, curves: &[Curve]) -> Vec<PathBuf> {
     curves.iter().enumerate().map(|(i, curve)| if i == 0 { path.clone() } else { beside(curve) }).collect()
 }
 
-/// Steps of the run that a configuration describes, and of each of its epochs.
-fn steps_of(target: &Target, args: &ScheduleArgs<'_>, model: &Model) -> Result<(u64, u64)> {
+/// Returns the steps of the configured run and of each epoch.
+fn steps_of(target: &CommandTarget, args: &ScheduleArgs<'_>, model: &Model) -> Result<(u64, u64)> {
     let named = target.config()?;
     let config = named.map_or_else(|| config_of(model, args.target), |config| Ok(Some(config)))?;
     let Some(config) = config else {
-        let e =
-            Error::new(ErrorKind::Config, format!("{} does not say how long it was trained", args.target));
+        let e = Error::new(
+            ErrorKind::Config,
+            format!("{} does not contain the length of its training", args.target),
+        );
         return args
             .steps
             .map(|steps| (steps, steps))
-            .ok_or_else(|| e.hint("--steps N says over how many steps"));
+            .ok_or_else(|| e.hint("pass the number of steps with --steps N"));
     };
     let epochs = config.fit.epochs as u64;
     if let Some(steps) = args.steps {
@@ -125,7 +127,7 @@ fn steps_of(target: &Target, args: &ScheduleArgs<'_>, model: &Model) -> Result<(
     } as u64;
     match each * epochs {
         0 => Err(Error::new(ErrorKind::Config, format!("{} has {} steps", args.target, grouped(0)))
-            .hint("--steps N")),
+            .hint("pass --steps N")),
         steps => Ok((steps, each)),
     }
 }

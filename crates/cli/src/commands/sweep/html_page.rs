@@ -1,52 +1,56 @@
-//! `sweep.html`: the trials of a sweep as a page.
+//! Writes `sweep.html`: ranking, curves and parameter plots of a sweep's trials.
 
-use crate::commands::sweep::{All, Tried};
+use crate::commands::sweep::{SweepState, TrialState};
 use crate::render::screen::note;
 use std::path::Path;
-use systole_config::Method;
-use systole_data::file_system::{Disk, write_atomically};
+use systole_config::SweepMethod;
+use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_nn::counted;
-use systole_report::{Block, Page, Plot, Series, Tile, Tone};
+use systole_report::{HtmlTile, Page, Plot, PlotSeries, SectionBlock, Tone};
 
-/// Trials with a colour; the others are grey.
+/// Number of colored trials; the others are gray.
 const COLOURED: usize = 7;
 const GREY: usize = 7;
-/// Parameters with a chart of their own.
+/// Maximum number of parameters with a chart.
 const CHARTS: usize = 8;
 
-/// Writes the page; where that fails it is told, and that is all.
-pub(crate) fn write(all: &All<'_>, file: &Path, path: &Path) -> bool {
-    let written = write_atomically(&Disk, path, &[page(all, file).html().as_bytes()]);
-    written.inspect_err(|e| note(&format!("the report is not written: {e}"))).is_ok()
+/// Writes the page; an error is only reported.
+pub(crate) fn write(all: &SweepState<'_>, file: &Path, path: &Path) -> bool {
+    let written = write_atomically(&OsFileSystem, path, &[page(all, file).html().as_bytes()]);
+    written.inspect_err(|e| note(&format!("cannot write the report: {e}"))).is_ok()
 }
 
-fn page(all: &All<'_>, file: &Path) -> Page {
+fn page(all: &SweepState<'_>, file: &Path) -> Page {
     let title = file.file_stem().map_or(String::new(), |s| s.to_string_lossy().into_owned());
     let method = match all.sweep.method {
-        Method::Grid => "a grid",
-        Method::Random => "drawn at random",
-        Method::Halving => "successive halving",
+        SweepMethod::Grid => "grid search",
+        SweepMethod::Random => "random search",
+        SweepMethod::Halving => "successive halving",
     };
     let n = counted(all.trials.len() as u64, "trial");
     let mut page = Page {
         title: format!("{title}: a sweep"),
         lead: format!(
-            "{n}, {method}, by {} ({} is better)",
+            "{n}, {method}, ranked by {} ({} is better)",
             all.metric,
             if all.grows { "more" } else { "less" }
         ),
         foot: format!("Systole {}", env!("CARGO_PKG_VERSION")),
         ..Page::default()
     };
-    let ranked: Vec<&Tried> = all.ranked().into_iter().map(|i| &all.trials[i]).collect();
+    let ranked: Vec<&TrialState> = all.ranked().into_iter().map(|i| &all.trials[i]).collect();
     if let Some((best, (epoch, value))) = ranked.first().and_then(|t| Some((t, all.best(t)?))) {
         let note = format!("{} in epoch {epoch}", best.trial.name);
-        page.tiles.push(Tile { label: format!("best {}", all.metric), value: format!("{value:.4}"), note });
+        page.tiles.push(HtmlTile {
+            label: format!("best {}", all.metric),
+            value: format!("{value:.4}"),
+            note,
+        });
         for (key, value) in &best.trial.settings {
-            page.tiles.push(Tile {
+            page.tiles.push(HtmlTile {
                 label: key.clone(),
                 value: value.to_string(),
-                note: "of the best".into(),
+                note: "of the best trial".into(),
             });
         }
     }
@@ -55,25 +59,26 @@ fn page(all: &All<'_>, file: &Path) -> Page {
         page.verdicts.push((Tone::Bad, format!("{} failed: {why}", tried.told())));
     }
     let rows = all.rows();
-    page.add("trials", "Trials, the best first", vec![Block::Table { rows, numbers: true }]);
+    page.add("trials", "Trials, best first", vec![SectionBlock::Table { rows, numbers: true }]);
     page.add("curves", "Curves", curves(all, &ranked));
-    page.add("parameters", "What each parameter does", parameters(all));
+    page.add("parameters", "Effect of each parameter", parameters(all));
     page
 }
 
-fn curves(all: &All<'_>, ranked: &[&Tried]) -> Vec<Block> {
-    let one = |(i, tried): (usize, &&Tried)| Series {
+fn curves(all: &SweepState<'_>, ranked: &[&TrialState]) -> Vec<SectionBlock> {
+    let one = |(i, tried): (usize, &&TrialState)| PlotSeries {
         name: tried.trial.name.clone(),
         colour: if i < COLOURED { i } else { GREY },
         is_faint: i >= COLOURED,
         is_dots: false,
         points: tried.curve.iter().map(|(n, v)| (*n as f64, *v)).collect(),
     };
-    let series: Vec<Series> = ranked.iter().enumerate().map(one).filter(|s| !s.points.is_empty()).collect();
+    let series: Vec<PlotSeries> =
+        ranked.iter().enumerate().map(one).filter(|s| !s.points.is_empty()).collect();
     if series.is_empty() {
         return Vec::new();
     }
-    vec![Block::Plots(vec![Plot {
+    vec![SectionBlock::Plots(vec![Plot {
         title: all.metric.clone(),
         x: "epoch".into(),
         series,
@@ -83,12 +88,12 @@ fn curves(all: &All<'_>, ranked: &[&Tried]) -> Vec<Block> {
     }])]
 }
 
-/// The metric of each trial by each parameter that is a number.
-fn parameters(all: &All<'_>) -> Vec<Block> {
+/// Plots the metric over each numeric parameter.
+fn parameters(all: &SweepState<'_>) -> Vec<SectionBlock> {
     let keys = all.trials.first().map_or(0, |t| t.trial.settings.len()).min(CHARTS);
     let plot = |k: usize| {
         let number = |v: &toml::Value| v.as_float().or(v.as_integer().map(|i| i as f64));
-        let point = |t: &Tried| Some((number(&t.trial.settings[k].1)?, all.best(t)?.1));
+        let point = |t: &TrialState| Some((number(&t.trial.settings[k].1)?, all.best(t)?.1));
         let points: Vec<(f64, f64)> = all.trials.iter().filter_map(point).collect();
         let ends = points
             .iter()
@@ -97,7 +102,7 @@ fn parameters(all: &All<'_>) -> Vec<Block> {
         (points.len() > 1 && ends[0] < ends[1]).then(|| Plot {
             title: all.trials[0].trial.settings[k].0.clone(),
             x: all.trials[0].trial.settings[k].0.clone(),
-            series: vec![Series {
+            series: vec![PlotSeries {
                 name: all.metric.clone(),
                 colour: 0,
                 is_faint: false,
@@ -110,5 +115,5 @@ fn parameters(all: &All<'_>) -> Vec<Block> {
         })
     };
     let plots: Vec<Plot> = (0..keys).filter_map(plot).collect();
-    if plots.is_empty() { Vec::new() } else { vec![Block::Plots(plots)] }
+    if plots.is_empty() { Vec::new() } else { vec![SectionBlock::Plots(plots)] }
 }

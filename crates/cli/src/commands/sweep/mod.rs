@@ -1,63 +1,63 @@
-//! `systole sweep`: many runs that differ in some keys, each in a folder of its own; which one is the best.
+//! `systole sweep`: hyperparameter search (grid, random, successive halving); trains each trial in its own folder.
 //!
-//! What a sweep has reached is what its folders hold: nothing else is kept, so that a sweep that was killed goes on by being started
-//! again, and its trials go on as any run does.
+//! The trial folders are the only state. An interrupted sweep resumes when the same command is started again, and its
+//! trials resume like any run.
 
 mod html_page;
 
-use crate::args::common::{Common, DataArgs};
-use crate::args::exit_status::{Failure, Outcome, Run};
+use crate::args::common::{CommonArgs, DataArgs};
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::models::command_target::set_each;
-use crate::models::run_directory::{LAST, Record, Resume, SaveArgs, place, record_file};
+use crate::models::run_directory::{LAST, ResumeMode, RunRecord, SaveArgs, place, record_file};
 use crate::render::screen::{Screen, counted, note, program, quoted, table};
-use crate::run::signals::Stop;
-use crate::run::training::{Folder, Start, load_data, train};
+use crate::run::signals::StopSignal;
+use crate::run::training::{RunDirectory, RunStart, load_data, train};
 use clap::Args;
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use systole_config::{Data, Method, Sweep, Trial};
-use systole_data::file_system::{Disk, write_atomically};
+use systole_config::{DataSection, Sweep, SweepMethod, Trial};
+use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_datasets::TrainingData;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::Model;
 use systole_nn::callback::grows;
 
-/// What makes the folder this sweep's.
+/// File that identifies the sweep of a folder.
 const DEFINITION: &str = "sweep.json";
-/// The page about it.
+/// HTML page of the sweep.
 const PAGE: &str = "sweep.html";
 
 #[derive(Args)]
 pub(crate) struct SweepArgs {
-    /// A TOML file with a [sweep] table: what is tried, and how
+    /// TOML file with a [sweep] table
     #[arg(value_name = "FILE.toml")]
     file: PathBuf,
     #[command(flatten)]
     data: DataArgs,
-    /// Folder for the trials; a sweep that it holds already goes on [default: runs/FILE]
+    /// Folder for the trials; an existing sweep resumes [default: runs/FILE]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     #[command(flatten)]
     save: SaveArgs,
-    /// Set any key of the configuration that all trials share: fit.epochs=3; `none` takes it out
+    /// Set any key of the shared configuration, e.g. fit.epochs=3; `none` removes it
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
-    /// Leave out the pages about the sweep and its trials
+    /// Do not write HTML pages for the sweep and its trials
     #[arg(long)]
     no_report: bool,
-    /// List the trials, and train none
+    /// List the trials without training
     #[arg(long)]
     dry_run: bool,
 }
 
-impl Run for SweepArgs {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for SweepArgs {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         run(&self, screen)
     }
 }
 
-fn run(args: &SweepArgs, screen: &Screen) -> Outcome {
+fn run(args: &SweepArgs, screen: &Screen) -> CommandResult {
     let began = Instant::now();
     let mut sweep = Sweep::read(&args.file)?;
     if let Some(dir) = &args.data.data_dir {
@@ -79,14 +79,14 @@ fn run(args: &SweepArgs, screen: &Screen) -> Outcome {
         .out
         .clone()
         .unwrap_or_else(|| Path::new("runs").join(args.file.file_stem().unwrap_or(args.file.as_os_str())));
-    let mut all = All {
+    let mut all = SweepState {
         sweep: &sweep,
         metric: String::new(),
         grows: true,
         trials: Vec::new(),
         save: &args.save,
         data: None,
-        stop: Stop::install()?,
+        stop: StopSignal::install()?,
     };
     all.open(&trials, &out, screen)?;
     claim(&out, &sweep.definition(&trials))?;
@@ -98,8 +98,8 @@ fn run(args: &SweepArgs, screen: &Screen) -> Outcome {
     Ok(if code == 0 { u8::from(failed) } else { code })
 }
 
-/// What would be trained.
-fn list(trials: &[Trial], screen: &Screen) -> Outcome {
+/// Lists the trials of a dry run.
+fn list(trials: &[Trial], screen: &Screen) -> CommandResult {
     let settings =
         |t: &Trial| -> Map<String, Value> { t.settings.iter().map(|(k, v)| (k.clone(), json!(v))).collect() };
     if screen.json {
@@ -115,7 +115,7 @@ fn list(trials: &[Trial], screen: &Screen) -> Outcome {
     Ok(0)
 }
 
-/// Makes the folder this sweep's; refuses that of another.
+/// Claims the folder for this sweep; rejects a folder of another sweep or run.
 fn claim(out: &Path, definition: &Value) -> Result<()> {
     let path = out.join(DEFINITION);
     match std::fs::read_to_string(&path) {
@@ -124,9 +124,9 @@ fn claim(out: &Path, definition: &Value) -> Result<()> {
             if earlier == *definition {
                 return Ok(());
             }
-            let e = Error::new(ErrorKind::Config, format!("{} holds another sweep", out.display()));
+            let e = Error::new(ErrorKind::Config, format!("{} contains another sweep", out.display()));
             Err(e
-                .because("its trials, method or configuration are not those of now")
+                .because("its trials, method or configuration differ")
                 .hint("name another folder with --out"))
         }
         Err(_) if record_file(out).is_file() => {
@@ -135,45 +135,45 @@ fn claim(out: &Path, definition: &Value) -> Result<()> {
         }
         Err(_) => {
             std::fs::create_dir_all(out).map_err(|e| {
-                Error::io("cannot make the folder", out, e).hint("name another folder with --out")
+                Error::io("cannot create the folder", out, e).hint("name another folder with --out")
             })?;
-            write_atomically(&Disk, &path, &[definition.to_string().as_bytes(), b"\n"])
+            write_atomically(&OsFileSystem, &path, &[definition.to_string().as_bytes(), b"\n"])
         }
     }
 }
 
-/// A trial and where it stands.
-pub(crate) struct Tried {
+/// A trial and its progress.
+pub(crate) struct TrialState {
     pub(crate) trial: Trial,
     pub(crate) folder: PathBuf,
-    /// The metric after each epoch, by its number from 1.
+    /// The metric after each epoch, by epoch number from 1.
     pub(crate) curve: Vec<(u64, f64)>,
-    /// Epochs that were trained.
+    /// Number of trained epochs.
     pub(crate) epochs: u64,
     pub(crate) failed: Option<String>,
-    /// Whether a round of halving left it behind.
+    /// Whether successive halving dropped the trial.
     pub(crate) is_out: bool,
 }
 
 /// The trials of a sweep.
-pub(crate) struct All<'a> {
+pub(crate) struct SweepState<'a> {
     pub(crate) sweep: &'a Sweep,
     pub(crate) metric: String,
-    /// Whether more of it is better.
+    /// Whether a higher metric is better.
     pub(crate) grows: bool,
-    pub(crate) trials: Vec<Tried>,
+    pub(crate) trials: Vec<TrialState>,
     save: &'a SaveArgs,
-    /// The data that were loaded last, and by which keys.
-    data: Option<(Data, TrainingData)>,
-    stop: Stop,
+    /// The dataset loaded last, with its configuration.
+    data: Option<(DataSection, TrainingData)>,
+    stop: StopSignal,
 }
 
-impl All<'_> {
-    /// Looks what the folders hold, and whether each model can be built, before anything is trained.
-    fn open(&mut self, trials: &[Trial], out: &Path, screen: &Screen) -> Result<(), Failure> {
+impl SweepState<'_> {
+    /// Creates the trial states and checks that each model can be built, before training starts.
+    fn open(&mut self, trials: &[Trial], out: &Path, screen: &Screen) -> Result<(), CommandError> {
         for trial in trials {
             let folder = out.join(&trial.name);
-            let mut tried = Tried {
+            let mut tried = TrialState {
                 trial: trial.clone(),
                 folder,
                 curve: Vec::new(),
@@ -194,7 +194,7 @@ impl All<'_> {
         Ok(())
     }
 
-    fn load(&mut self, config: &systole_config::Config, screen: &Screen) -> Result<TrainingData> {
+    fn load(&mut self, config: &systole_config::RunConfig, screen: &Screen) -> Result<TrainingData> {
         if let Some((_, data)) = self.data.as_ref().filter(|(of, _)| *of == config.data) {
             return Ok(data.clone());
         }
@@ -203,18 +203,18 @@ impl All<'_> {
         Ok(data)
     }
 
-    /// Trains what is not trained yet; 0, or what a signal makes the program exit with.
-    fn train(&mut self, screen: &Screen) -> Outcome {
+    /// Trains the remaining epochs of all trials; returns 0 or the exit code of a signal.
+    fn train(&mut self, screen: &Screen) -> CommandResult {
         let epochs = self.trials.iter().map(|t| t.trial.config.epochs()).max().unwrap_or(1);
         let rounds = match self.sweep.method {
-            Method::Halving => self.sweep.rounds(epochs, self.trials.len()),
-            Method::Grid | Method::Random => vec![(epochs, self.trials.len())],
+            SweepMethod::Halving => self.sweep.rounds(epochs, self.trials.len()),
+            SweepMethod::Grid | SweepMethod::Random => vec![(epochs, self.trials.len())],
         };
         for (k, (until, n)) in rounds.iter().enumerate() {
             self.keep(*n);
             if rounds.len() > 1 {
                 screen.detail(format!(
-                    "Round {} of {}: {} up to epoch {until}",
+                    "Round {} of {}: {} to epoch {until}",
                     k + 1,
                     rounds.len(),
                     counted(*n as u64, "trial")
@@ -233,15 +233,15 @@ impl All<'_> {
         Ok(0)
     }
 
-    /// Leaves all but the best `n` behind.
+    /// Drops all but the best `n` trials.
     fn keep(&mut self, n: usize) {
         let ranked = self.ranked();
         let out: Vec<usize> = ranked.into_iter().filter(|i| !self.trials[*i].is_out).skip(n).collect();
         out.into_iter().for_each(|i| self.trials[i].is_out = true);
     }
 
-    /// Trains a trial up to the end of epoch `until`, unless it is there.
-    fn train_one(&mut self, i: usize, until: usize, screen: &Screen) -> Outcome {
+    /// Trains a trial to the end of epoch `until`, unless it has reached that already.
+    fn train_one(&mut self, i: usize, until: usize, screen: &Screen) -> CommandResult {
         let tried = &mut self.trials[i];
         let (folder, config) = (tried.folder.clone(), tried.trial.config.clone());
         let until = until.min(config.epochs());
@@ -251,7 +251,7 @@ impl All<'_> {
             let (name, all) = (tried.told(), self.trials.len());
             screen.detail(format!("Trial {} of {all}, {name}", i + 1));
             let data = self.load(&config, screen)?;
-            let record = Record {
+            let record = RunRecord {
                 reason: "a sweep".into(),
                 from: None,
                 initial_epoch: 0,
@@ -260,19 +260,19 @@ impl All<'_> {
                 devices: None,
                 config,
             };
-            let start = Start { record, data, earlier: None, pause_after: Some(until) };
+            let start = RunStart { record, data, earlier: None, pause_after: Some(until) };
             let silent = screen.silent();
-            let place = Folder::make(folder, &start.data.name)?;
-            match train(start, place, (Resume::Auto, self.save), began, &silent) {
+            let place = RunDirectory::make(folder, &start.data.name)?;
+            match train(start, place, (ResumeMode::Auto, self.save), began, &silent) {
                 Ok(0) => self.trials[i].read(&self.metric)?,
                 Ok(code) => return Ok(code),
                 Err(failure) => {
-                    note(&format!("{name} failed, and the sweep goes on: {}", failure.error));
+                    note(&format!("{name} failed, and the sweep continues: {}", failure.error));
                     self.trials[i].failed = Some(failure.error.what().to_string());
                 }
             }
         }
-        // A signal that came too late to stop the trial ends the sweep.
+        // A signal after the trial's last step still ends the sweep.
         if self.stop.exit_code() != 0 {
             return Ok(self.stop.exit_code());
         }
@@ -286,13 +286,13 @@ impl All<'_> {
         Ok(0)
     }
 
-    /// The best epoch of a trial.
-    pub(crate) fn best(&self, tried: &Tried) -> Option<(u64, f64)> {
+    /// Returns the best epoch of a trial with its metric.
+    pub(crate) fn best(&self, tried: &TrialState) -> Option<(u64, f64)> {
         let finite = tried.curve.iter().copied().filter(|(_, value)| value.is_finite());
         finite.reduce(|best, at| if at.1 != best.1 && (at.1 > best.1) == self.grows { at } else { best })
     }
 
-    /// The trials, those that went further and then the better ones first, those of equal value in their order.
+    /// Ranks the trials: those trained further first, then by metric; ties keep their order.
     pub(crate) fn ranked(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.trials.len()).collect();
         let value = |i: usize| self.best(&self.trials[i]).map(|(_, v)| if self.grows { -v } else { v });
@@ -311,24 +311,28 @@ impl All<'_> {
         screen.line(format!("\n{}", table(&self.rows())));
         let best = self.ranked().into_iter().map(|i| &self.trials[i]).find(|t| self.best(t).is_some());
         if code != 0 {
-            screen.line("Stopped as asked: the same command goes on with it");
+            screen.line("Stopped on request: run the same command to continue");
         } else if let Some((best, (epoch, value))) = best.and_then(|t| Some((t, self.best(t)?))) {
             screen.line(format!("Best: {} {value:.4} in epoch {epoch}: {}", self.metric, best.told()));
         }
         page.iter().for_each(|page| screen.line(format!("Report: {}", quoted(page))));
         let folders: Vec<String> =
             self.ranked().iter().take(3).map(|i| quoted(&self.trials[*i].folder)).collect();
-        screen.detail(format!("\nNext:\n  {} compare {}   # how they went", program(), folders.join(" ")));
+        screen.detail(format!(
+            "\nNext:\n  {} compare {}   # compare the best trials",
+            program(),
+            folders.join(" ")
+        ));
         best.iter().for_each(|best| {
             screen.detail(format!(
-                "  {} evaluate {}   # measure the best again",
+                "  {} evaluate {}   # evaluate the best trial again",
                 program(),
                 quoted(&best.folder)
             ))
         });
     }
 
-    /// The table at the end.
+    /// Returns the rows of the result table.
     pub(crate) fn rows(&self) -> Vec<Vec<String>> {
         let keys =
             self.trials.iter().take(1).flat_map(|t| t.trial.settings.iter().map(|(key, _)| key.clone()));
@@ -372,15 +376,15 @@ impl All<'_> {
     }
 }
 
-impl Tried {
-    /// `trial-001 (optimizer.learning_rate = 0.01)`
+impl TrialState {
+    /// Formats as `trial-001 (optimizer.learning_rate = 0.01)`.
     pub(crate) fn told(&self) -> String {
         let settings: Vec<String> =
             self.trial.settings.iter().map(|(key, value)| format!("{key} = {value}")).collect();
         format!("{} ({})", self.trial.name, settings.join(", "))
     }
 
-    /// What the model in the folder says of its epochs; nothing where there is none.
+    /// Reads the metrics from the model in the trial's folder, if there is one.
     fn read(&mut self, metric: &str) -> Result<()> {
         let Ok(entries) = std::fs::read_dir(&self.folder) else { return Ok(()) };
         let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -399,7 +403,7 @@ impl Tried {
         Ok(())
     }
 
-    /// Whether the run in the folder has come to the end of epoch `until`, its model saved.
+    /// Whether the trial's run has completed epoch `until` and saved its model.
     fn has_reached(&self, until: usize) -> Result<bool> {
         let place = place(&self.folder)?;
         let is_there = place.is_some_and(|place| {

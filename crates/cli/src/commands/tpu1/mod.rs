@@ -1,11 +1,11 @@
-//! `systole tpu1`: a model on the first TPU, simulated: where the cycles go, and what other chips would need.
+//! `systole tpu1`: simulates a model on the first TPU, reports the cycles, and compares with modern chips.
 
 mod args;
 mod int8_model;
 mod modern_chips;
 
-use crate::args::common::Common;
-use crate::args::exit_status::{Failure, Outcome, Run};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::commands::quantize::{self, QuantArgs};
 use crate::models::tflite;
 use crate::render::screen::{Screen, table};
@@ -13,12 +13,14 @@ pub(crate) use args::Tpu1Args;
 use serde_json::json;
 use std::path::Path;
 use systole_ir::{Error, ErrorKind, Result};
-use systole_tflite::Model as Graph;
-use systole_tpu1::{Chip, Instruction, Preset, Program, Report, animate, compare, explain, trace};
+use systole_tflite::TfliteModel as Graph;
+use systole_tpu1::{
+    ChipProgram, ChipReport, Instruction, Preset, Tpu1Chip, animate, compare, explain, trace,
+};
 
-impl Run for Tpu1Args {
-    fn run(self, common: &Common, screen: &Screen) -> Outcome {
-        let chip = self.chip().map_err(Failure::usage)?;
+impl RunCommand for Tpu1Args {
+    fn run(self, common: &CommonArgs, screen: &Screen) -> CommandResult {
+        let chip = self.chip().map_err(CommandError::usage)?;
         let mut told = serde_json::Map::new();
         if let Some(name) = &self.model {
             let graph = graph(name, &self, screen)?;
@@ -32,16 +34,17 @@ impl Run for Tpu1Args {
             told = show(&report, &self, screen)?;
             if self.check {
                 let none = || Error::new(ErrorKind::Config, format!("{name} has no weights to compute with"));
-                let graph =
-                    graph.ok_or_else(|| Failure::usage(none().at("--check").hint("a model of yours")))?;
+                let graph = graph.ok_or_else(|| {
+                    CommandError::usage(none().at("--check").hint("name a model of your own"))
+                })?;
                 let words = int8_model::check(name, &graph, &chip)?;
                 screen.line(format!("\n{words}"));
                 told.insert("check".into(), json!(words));
             }
         } else if let Some(path) = &common.trace {
-            let e = Error::new(ErrorKind::Config, "there is no program to draw a timeline of");
-            return Err(Failure::usage(
-                e.at(format!("--trace {}", path.display())).hint("name a model: tpu1/mlp0"),
+            let e = Error::new(ErrorKind::Config, "--trace needs a model");
+            return Err(CommandError::usage(
+                e.at(format!("--trace {}", path.display())).hint("name a model, such as tpu1/mlp0"),
             ));
         }
         self.lessons(&chip, screen, &mut told)?;
@@ -57,10 +60,10 @@ impl Run for Tpu1Args {
 }
 
 impl Tpu1Args {
-    /// What is told without a model too.
+    /// Prints the parts that do not need a model: explanation, comparison, animation.
     fn lessons(
         &self,
-        chip: &Chip,
+        chip: &Tpu1Chip,
         screen: &Screen,
         told: &mut serde_json::Map<String, serde_json::Value>,
     ) -> Result<()> {
@@ -79,21 +82,23 @@ impl Tpu1Args {
                 Some("svg") => animate::svg(chip, rows),
                 Some("html") => animate::html(chip, rows),
                 _ => {
-                    let e =
-                        Error::new(ErrorKind::Config, format!("{} is no name of a picture", path.display()));
-                    return Err(e.at("--animate").hint("end it with .svg or .html"));
+                    let e = Error::new(
+                        ErrorKind::Config,
+                        format!("{} is not an .svg or .html file", path.display()),
+                    );
+                    return Err(e.at("--animate").hint("use the extension .svg or .html"));
                 }
             };
             std::fs::write(path, page).map_err(|e| Error::io("cannot write", path, e))?;
-            screen.detail(format!("Written: {}", path.display()));
+            screen.detail(format!("Wrote {}", path.display()));
             told.insert("animation".into(), json!(path.display().to_string()));
         }
         Ok(())
     }
 }
 
-/// The int8 graph of a name that is no application of the paper.
-fn graph(name: &str, args: &Tpu1Args, screen: &Screen) -> Result<Option<Graph>, Failure> {
+/// Returns the int8 graph of a model file; `None` for an application of the paper.
+fn graph(name: &str, args: &Tpu1Args, screen: &Screen) -> Result<Option<Graph>, CommandError> {
     if tflite::is_lite(name) {
         return Ok(Some(tflite::open(name)?));
     }
@@ -104,11 +109,11 @@ fn graph(name: &str, args: &Tpu1Args, screen: &Screen) -> Result<Option<Graph>, 
     quantize::graph(name, &quant, screen).map(Some)
 }
 
-fn of_preset(name: &str, args: &Tpu1Args, chip: &Chip) -> Result<Report, Failure> {
+fn of_preset(name: &str, args: &Tpu1Args, chip: &Tpu1Chip) -> Result<ChipReport, CommandError> {
     let batch = args.batch.map(|n| n as usize);
-    let preset = Preset::of(name).map_err(Failure::usage)?;
-    let make = |chip: &Chip| preset.program(chip, batch);
-    let mut report = Report::new(chip, &make)?;
+    let preset = Preset::of(name).map_err(CommandError::usage)?;
+    let make = |chip: &Tpu1Chip| preset.program(chip, batch);
+    let mut report = ChipReport::new(chip, &make)?;
     let usual = batch.is_none_or(|n| n == preset.paper.batch);
     report.paper = usual.then_some(preset.paper);
     report.assumed = Some(preset.reconstruction.into());
@@ -116,7 +121,7 @@ fn of_preset(name: &str, args: &Tpu1Args, chip: &Chip) -> Result<Report, Failure
 }
 
 fn show(
-    report: &Report,
+    report: &ChipReport,
     args: &Tpu1Args,
     screen: &Screen,
 ) -> Result<serde_json::Map<String, serde_json::Value>> {
@@ -139,8 +144,8 @@ fn show(
     Ok(told)
 }
 
-/// The name of a pass's layer.
-fn layers_of(program: &Program) -> Vec<&str> {
+/// Returns the layer name of each matrix multiply.
+fn layers_of(program: &ChipProgram) -> Vec<&str> {
     let (mut layer, mut names) = ("", Vec::new());
     for instruction in &program.instructions {
         match instruction {
@@ -154,7 +159,7 @@ fn layers_of(program: &Program) -> Vec<&str> {
     names
 }
 
-fn write_trace(path: &Path, report: &Report) -> Result<()> {
+fn write_trace(path: &Path, report: &ChipReport) -> Result<()> {
     let names = layers_of(&report.program);
     let value =
         trace(&report.chip, &report.timing, |n| names.get(n).copied().unwrap_or_default().to_string());

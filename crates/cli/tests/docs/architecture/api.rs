@@ -1,10 +1,10 @@
-//! The public surface of the crates that programs are written with, as rustdoc shows it: `docs/api/CRATE.txt`. A change of it fails
-//! here until `SYSTOLE_BLESS=1` writes the list anew, so that none is made unseen.
+//! Tests the public API of the library crates against the lists in `docs/api/CRATE.txt`, so that no change goes
+//! unnoticed. `SYSTOLE_BLESS=1` rewrites the lists.
 //!
-//! Read from the pages that `cargo doc --workspace --no-deps` makes, which `.ci/run` builds before the tests: items that a crate shows, with
-//! their fields, variants, methods of their own, and the traits that they have. Not there: what is hidden, traits that every type has or that the
-//! compiler adds by itself, and what a method promises. Another rustdoc words some lines otherwise, so that only the version named in
-//! the list compares.
+//! Reads the pages of `cargo doc --workspace --no-deps`, which `.ci/run` builds before the tests: public items with
+//! their fields, variants, inherent methods and implemented traits. Hidden items, traits that every type has,
+//! compiler-generated traits and method contracts are not included. Other rustdoc versions word some lines differently,
+//! so only the version named in the list is compared.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! What deny.toml says of the crates that this program stands on, at every test run: licences, banned crates, second versions, where
-//! they come from. `cargo deny` says the same and more; it takes minutes to build, so it runs now and then.
+//! Tests the third-party crates against deny.toml: licenses, banned crates, duplicate versions and sources. `cargo
+//! deny` checks the same and more, but takes minutes to build, so it runs only occasionally.
 
 use serde_json::Value;
 use std::collections::BTreeMap;

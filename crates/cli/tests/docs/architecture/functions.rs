@@ -1,12 +1,12 @@
-//! How long functions are.
+//! Tests the maximum length of functions.
 
 use super::rooms::{without_comments, without_tests};
 use std::path::{Path, PathBuf};
 
-/// Lines of a function, from `fn` to its closing brace.
+/// Maximum number of lines of a function, from `fn` to its closing brace.
 const MOST: usize = 60;
 
-/// Functions longer than [`MOST`] lines, those that only tests compile left out: file, line, name, lines.
+/// Lists functions longer than [`MOST`] lines, except test code: file, line, name, lines.
 pub fn too_long(files: &[PathBuf]) -> Vec<String> {
     let mut found = Vec::new();
     for file in files {
@@ -37,7 +37,7 @@ fn functions(code: &str) -> Vec<(usize, String, usize)> {
     found
 }
 
-/// Where the body of the function that begins here ends; `None` for one without a body.
+/// End of the body of the function that starts here; `None` for a function without a body.
 fn body_end(code: &str) -> Option<usize> {
     let (mut braces, mut others) = (0i32, 0i32);
     for (n, c) in code.char_indices() {

@@ -1,5 +1,5 @@
-//! The arrows between crates: who may import whom. Reads `cargo metadata`, so that an arrow that is not in the table
-//! of ARCHITECTURE.md fails here the day it is drawn.
+//! Tests the crate layering: each dependency between crates must be in the table of ARCHITECTURE.md. Reads `cargo
+//! metadata`.
 
 #![allow(clippy::print_stdout, reason = "says what was skipped")]
 

@@ -1,7 +1,8 @@
-//! Who knows whom inside each crate: folders import downwards only, circles of files are pairs of neighbours at most.
+//! Tests the module dependencies inside each crate: folders import only downwards, and import cycles have at most two
+//! neighboring files.
 //!
-//! Reads the `use` lines and the paths that begin with `crate`, `super` or `self`. A name that a file only re-exports
-//! counts as the file that defines it. Code that only tests compile is left out.
+//! Reads the `use` lines and the paths that begin with `crate`, `super` or `self`. A re-exported name counts for the
+//! file that defines it. Code compiled only for tests is ignored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -11,11 +12,11 @@ type Module = Vec<String>;
 
 /// One file of a crate.
 struct File {
-    /// Its place below the crate's `src`.
+    /// Path relative to the crate's `src`.
     path: PathBuf,
-    /// Its code: no comments, no strings, nothing that only tests compile.
+    /// Code without comments, strings and test code.
     code: String,
-    /// Names that it makes known of other files: name → path as written. Globs have the name `*`.
+    /// Re-exported names: name → path as written. Globs have the name `*`.
     exports: Vec<(String, Module)>,
 }
 
@@ -24,7 +25,7 @@ struct Crate {
     files: BTreeMap<Module, File>,
 }
 
-/// All circles and upward arrows of the crates, one line each.
+/// Lists all import cycles and upward imports of the crates, one line each.
 pub fn violations(root: &Path) -> Vec<String> {
     let mut dirs: Vec<PathBuf> = std::fs::read_dir(root.join("crates"))
         .expect("crates")
@@ -43,7 +44,7 @@ pub fn violations(root: &Path) -> Vec<String> {
     found
 }
 
-/// Files that import each other in a circle, where that is more than two or crosses a folder.
+/// Import cycles of more than two files, or across folders.
 fn circles_of_files(arrows: &BTreeMap<PathBuf, BTreeSet<PathBuf>>) -> Vec<String> {
     let too_large = |circle: &BTreeSet<PathBuf>| {
         let folders: BTreeSet<_> = circle.iter().map(|file| folder_of(file)).collect();
@@ -56,7 +57,7 @@ fn circles_of_files(arrows: &BTreeMap<PathBuf, BTreeSet<PathBuf>>) -> Vec<String
         .collect()
 }
 
-/// Folders (or a folder and a file beside it) that import each other in a circle.
+/// Import cycles between folders, or between a folder and a file beside it.
 fn circles_of_folders(arrows: &BTreeMap<PathBuf, BTreeSet<PathBuf>>) -> Vec<String> {
     let mut by_folder: BTreeMap<PathBuf, BTreeMap<PathBuf, BTreeSet<PathBuf>>> = BTreeMap::new();
     for (from, to) in arrows.iter().flat_map(|(from, tos)| tos.iter().map(move |to| (from, to))) {
@@ -85,7 +86,7 @@ fn folder_of(file: &Path) -> PathBuf {
     file.parent().map(Path::to_path_buf).unwrap_or_default()
 }
 
-/// Kernels that import the inside of another family: what is shared lies below all of them.
+/// Kernels that import internals of another kernel family; shared code must lie below all families.
 fn across_families(arrows: &BTreeMap<PathBuf, BTreeSet<PathBuf>>) -> Vec<String> {
     let family = |file: &Path| {
         let inside = file.strip_prefix("kernels").ok()?;
@@ -97,7 +98,7 @@ fn across_families(arrows: &BTreeMap<PathBuf, BTreeSet<PathBuf>>) -> Vec<String>
     across.map(|(from, to)| format!("{} imports {}", from.display(), to.display())).collect()
 }
 
-/// Sets of more than one node each of which reaches the others.
+/// Strongly connected components with more than one node.
 fn circles(arrows: &BTreeMap<PathBuf, BTreeSet<PathBuf>>) -> Vec<BTreeSet<PathBuf>> {
     let reach = |from: &PathBuf| {
         let (mut seen, mut todo) = (BTreeSet::new(), vec![from.clone()]);
@@ -151,7 +152,7 @@ impl Crate {
         Crate { files }
     }
 
-    /// File → files whose names it uses.
+    /// Imports of each file: file → files whose names it uses.
     fn arrows(&self) -> BTreeMap<PathBuf, BTreeSet<PathBuf>> {
         let mut arrows: BTreeMap<PathBuf, BTreeSet<PathBuf>> = BTreeMap::new();
         for (module, file) in &self.files {
@@ -159,7 +160,7 @@ impl Crate {
             let facade: BTreeSet<&Module> = file.exports.iter().map(|(_, path)| path).collect();
             for path in paths(&file.code) {
                 let Some(path) = self.absolute(module, &path) else { continue };
-                // What a module hands on of its own files is no import.
+                // Re-exporting its own files is not an import.
                 let handed_on = facade.contains(&path) && path.starts_with(module);
                 if handed_on {
                     continue;
@@ -174,7 +175,7 @@ impl Crate {
         arrows
     }
 
-    /// A path as written in `module`, from the crate's root; `None` where it leads out of the crate.
+    /// Resolves a path written in `module` relative to the crate root; `None` if it leads out of the crate.
     fn absolute(&self, module: &Module, path: &Module) -> Option<Module> {
         let mut at: Module = match path.first()?.as_str() {
             "crate" => vec![],
@@ -197,7 +198,7 @@ impl Crate {
         Some(at)
     }
 
-    /// The module whose file defines what a path names.
+    /// Returns the module whose file defines the item of a path.
     fn resolve(&self, path: &[String], depth: usize) -> Option<&Module> {
         let known = (0..=path.len()).rev().find_map(|n| self.files.get_key_value(&path[..n]))?;
         let (module, file) = known;
@@ -226,13 +227,13 @@ impl Crate {
     }
 }
 
-/// Whether a file defines a name, roughly.
+/// Whether a file defines a name (heuristic).
 fn defines(code: &str, name: &str) -> bool {
     let words = ["struct", "enum", "fn", "trait", "type", "const", "static", "union", "macro_rules!"];
     words.iter().any(|word| code.contains(&format!("{word} {name}")))
 }
 
-/// Files beside a `mod.rs` that no line `mod name;` declares: a table's macro does.
+/// Files beside a `mod.rs` without a `mod name;` line, which are declared by a macro.
 fn declared_by_tables(src: &Path) -> Vec<PathBuf> {
     let by_table = |path: &PathBuf| {
         let parent = std::fs::read_to_string(path.with_file_name("mod.rs"));
@@ -261,13 +262,13 @@ fn read_module(src: &Path, path: &Path, module: Module, files: &mut BTreeMap<Mod
     }
     let own = if module == ["main"] { vec![] } else { module.clone() };
     let exports = exports(&code, &own, &folder, src);
-    // `conv.rs` beside a folder `conv` counts as a file of that folder, as `conv/mod.rs` does.
+    // `conv.rs` beside a folder `conv` counts as a file of that folder, like `conv/mod.rs`.
     let place =
         if !is_root && src.join(&folder).is_dir() { folder.join("mod.rs") } else { path.to_path_buf() };
     files.entry(module).or_insert(File { path: place, code, exports });
 }
 
-/// The modules that a file declares, those inside of `mod folder { … }` too.
+/// Modules declared by a file, including those inside `mod folder { … }`.
 fn declared(code: &str) -> Vec<Module> {
     let (mut found, mut around) = (Vec::new(), Vec::new());
     for line in code.split_inclusive([';', '}', '{']) {
@@ -286,7 +287,7 @@ fn declared(code: &str) -> Vec<Module> {
     found
 }
 
-/// What a file re-exports, as paths from the crate's root.
+/// Re-exports of a file, as paths from the crate root.
 fn exports(code: &str, module: &Module, folder: &Path, src: &Path) -> Vec<(String, Module)> {
     let mut found = Vec::new();
     for (at, _) in code.match_indices("use ") {
@@ -323,11 +324,11 @@ fn exports(code: &str, module: &Module, folder: &Path, src: &Path) -> Vec<(Strin
     found
 }
 
-/// The paths of a file that may lead to others of its crate.
+/// Paths in a file that may refer to other files of its crate.
 fn paths(code: &str) -> Vec<Module> {
     let mut found = Vec::new();
     let mut rest = code.to_string();
-    // `use` trees first; what is left are paths in line.
+    // `use` trees first; the remaining paths are inline.
     while let Some(at) = find_word(&rest, "use") {
         let Some(end) = rest[at..].find(';') else { break };
         let mut leaves = Vec::new();
@@ -370,7 +371,7 @@ fn find_word(code: &str, word: &str) -> Option<usize> {
     })
 }
 
-/// The leaves of a `use` tree: the name that each is known by, and its path.
+/// Leaves of a `use` tree: the local name and the path of each.
 fn expand(tree: &str, prefix: &mut Module, leaves: &mut Vec<(String, Module)>) {
     let tree = tree.trim();
     if let Some(open) = tree.find('{') {
@@ -409,7 +410,7 @@ fn expand(tree: &str, prefix: &mut Module, leaves: &mut Vec<(String, Module)>) {
     leaves.push((alias.map_or(last, str::to_string), full));
 }
 
-/// The code with comments blanked, and what stands in strings and characters.
+/// Blanks comments and the contents of string and character literals.
 pub fn without_comments(text: &str) -> String {
     let (mut out, bytes) = (String::with_capacity(text.len()), text.as_bytes());
     let mut i = 0;
@@ -435,7 +436,7 @@ pub fn without_comments(text: &str) -> String {
     out
 }
 
-/// How long the string or character is that begins here, if one does.
+/// Length of the string or character literal that starts here, if any.
 fn string_length(rest: &str) -> Option<usize> {
     let bytes = rest.as_bytes();
     let raw = rest.strip_prefix("br").or_else(|| rest.strip_prefix('r'));
@@ -467,7 +468,7 @@ fn string_length(rest: &str) -> Option<usize> {
     }
 }
 
-/// The code without items that only tests compile.
+/// Removes code compiled only for tests.
 pub fn without_tests(code: &str) -> String {
     let mut out = code.to_string();
     while let Some(at) = out.find("#[cfg(test)]") {
@@ -501,7 +502,7 @@ fn folders_import_downwards_and_files_in_no_circles() {
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
-/// The reader of imports is no judge that lets everything pass.
+/// The import reader detects cycles.
 #[test]
 fn circles_are_found_where_there_are_some() {
     let arrows = |list: &[(&str, &str)]| {

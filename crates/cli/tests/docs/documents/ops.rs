@@ -3,8 +3,8 @@
 use super::same_or_bless;
 use std::collections::BTreeSet;
 use std::fmt::Write;
-use systole::cpu::{CpuBackend, Level, Team, has_vector_form};
-use systole_ir::op::{Entry, Op, Sample, TABLE};
+use systole::cpu::{CpuBackend, Level, ThreadPool, has_vector_form};
+use systole_ir::op::{Op, OpEntry, OpSample, TABLE};
 use systole_ir::{Graph, TensorType, interp, text};
 use systole_program::bisect::single;
 use systole_runtime::CompileOptions;
@@ -29,7 +29,7 @@ the samples of an op, which are programs of one op and its operands:
 ";
 
 /// Nodes of an op in its samples.
-fn uses<'a>(e: &'a Entry, samples: &'a [Sample]) -> impl Iterator<Item = (&'a Graph, usize)> {
+fn uses<'a>(e: &'a OpEntry, samples: &'a [OpSample]) -> impl Iterator<Item = (&'a Graph, usize)> {
     let nodes = samples.iter().flat_map(|s| (0..s.graph.nodes.len()).map(move |i| (&*s.graph, i)));
     nodes.filter(|(g, i)| g.nodes[*i].op.name() == e.name)
 }
@@ -40,13 +40,13 @@ fn infers(graph: &Graph, node: usize) -> bool {
     node.op.rule().infer(&types).is_ok_and(|outs| outs == node.outs)
 }
 
-fn evaluates(sample: &Sample) -> bool {
+fn evaluates(sample: &OpSample) -> bool {
     let arguments = sample.arguments(1);
     interp::run(&sample.graph, &arguments.iter().collect::<Vec<_>>()).is_ok()
 }
 
 /// Families of the kernels that compute the op alone.
-fn families(e: &Entry, samples: &[Sample], cpu: &CpuBackend) -> String {
+fn families(e: &OpEntry, samples: &[OpSample], cpu: &CpuBackend) -> String {
     let mut all = BTreeSet::new();
     for (graph, node) in uses(e, samples) {
         let steps = cpu.explain(&single(graph, node), &CompileOptions::default()).unwrap_or_default();
@@ -92,7 +92,7 @@ fn said(yes: bool) -> &'static str {
     if yes { "yes" } else { "no" }
 }
 
-fn row(e: &Entry, cpu: &CpuBackend, page: &mut String) {
+fn row(e: &OpEntry, cpu: &CpuBackend, page: &mut String) {
     let samples = (e.samples)();
     let nodes: Vec<(&Graph, usize)> = uses(e, &samples).collect();
     let (graph, node) = *nodes.first().unwrap_or_else(|| panic!("no sample of {} has it", e.name));
@@ -118,7 +118,7 @@ fn row(e: &Entry, cpu: &CpuBackend, page: &mut String) {
 #[test]
 fn the_table_of_ops_is_what_they_do() {
     // The instruction set that every machine has: the page does not depend on where it is made.
-    let cpu = CpuBackend::with(Team::new(1), Level::Portable).expect("every machine has it");
+    let cpu = CpuBackend::with(ThreadPool::new(1), Level::Portable).expect("every machine has it");
     let mut page = HEAD.to_owned();
     TABLE.iter().for_each(|e| row(e, &cpu, &mut page));
     same_or_bless("docs/internals/ops.md", &page);

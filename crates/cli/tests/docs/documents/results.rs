@@ -212,39 +212,31 @@ fn machines_of_the_measurements_are_described() {
     }
 }
 
-/// The words of the READMEs about ratios.
-struct Words {
-    page: &'static str,
-    heading: &'static str,
-    of: fn(usize) -> String,
-    slower: &'static str,
-    between: &'static str,
-}
+/// The page with the headline measurements.
+const RESULTS: &str = "docs/results/README.md";
 
-const WORDS: [Words; 2] = [
-    Words {
-        page: "README.md",
-        heading: "| machine | float32, all six | without the tutorial's | mixed_bfloat16, all six | without the tutorial's |",
-        of: |n| format!(" (of {n})"),
-        slower: "Slower than the best of them, below 1: ",
-        between: "; ",
-    },
-    Words {
-        page: "README.zh-CN.md",
-        heading: "| 机器 | float32，全部六项 | 不含教程的网络 | mixed_bfloat16，全部六项 | 不含教程的网络 |",
-        of: |n| format!("（共 {n} 项）"),
-        slower: "比最快的对手慢（小于 1）：",
-        between: "；",
-    },
+/// The machines by their processors, as `machines.md` describes them.
+const PROCESSORS: [(&str, &str); 7] = [
+    ("A", "AMD EPYC, Zen 4"),
+    ("B", "Intel Cascade Lake"),
+    ("C", "AMD EPYC, Zen 3"),
+    ("D", "Intel Xeon"),
+    ("E", "Intel Xeon of 2023"),
+    ("F", "AMD EPYC"),
+    ("G", "Intel Xeon"),
 ];
+
+fn processor(machine: &str) -> &'static str {
+    let known = PROCESSORS.iter().find(|(letter, _)| *letter == machine);
+    known.unwrap_or_else(|| panic!("machine {machine} has no processor in PROCESSORS")).1
+}
 
 /// The workload that the tutorials train.
 const TUTORIAL: &str = "fashion-cnn";
 const WORKLOADS: usize = 6;
 
-/// Geometric means of the training steps on each machine, with and without the tutorial's network, and what is slower.
-fn ratios(rows: &[&Row], words: &Words) -> String {
-    let ratio = |r: &Row| r["ratio"].parse::<f64>().ok();
+/// Classes and letters of the machines that ran training steps, the most capable class first.
+fn machines_with_training<'a>(rows: &[&'a Row]) -> Vec<(usize, &'a str)> {
     let mut machines: Vec<(usize, &str)> = Vec::new();
     for row in rows.iter().filter(|r| r["group"] == "training step") {
         let class = CLASSES.iter().position(|c| *c == row["class"]).expect("a class");
@@ -252,26 +244,41 @@ fn ratios(rows: &[&Row], words: &Words) -> String {
     }
     machines.sort_unstable();
     machines.dedup();
-    let mut text = format!("{}\n|---|---|---|---|---|\n", words.heading);
-    for (class, machine) in &machines {
+    machines
+}
+
+/// Geometric mean of the ratios of a machine's training steps, and of how many steps it is.
+fn mean(rows: &[&Row], machine: &str, precision: &str, with_tutorial: bool) -> (f64, usize) {
+    let counts = |r: &&&Row| {
+        r["group"] == "training step"
+            && r["machine"] == machine
+            && r["precision"] == precision
+            && (with_tutorial || r["workload"] != TUTORIAL)
+    };
+    let ratios = rows.iter().filter(counts).filter_map(|r| r["ratio"].parse::<f64>().ok());
+    let logs: Vec<f64> = ratios.map(f64::ln).collect();
+    ((logs.iter().sum::<f64>() / logs.len() as f64).exp(), logs.len())
+}
+
+/// Geometric means of the training steps on each machine, with and without the tutorial's network, and the slower workloads.
+fn ratios(rows: &[&Row]) -> String {
+    let ratio = |r: &Row| r["ratio"].parse::<f64>().ok();
+    let mut text = String::from(
+        "| machine | float32, all six | without the tutorial | mixed_bfloat16, all six | without the tutorial |\n\
+         |---|---|---|---|---|\n",
+    );
+    for (class, machine) in machines_with_training(rows) {
         let mut cells = Vec::new();
         for precision in ["float32", "mixed_bfloat16"] {
-            for with in [true, false] {
-                let wanted = |r: &&&Row| {
-                    r["group"] == "training step"
-                        && r["machine"] == *machine
-                        && r["precision"] == precision
-                        && (with || r["workload"] != TUTORIAL)
-                };
-                let logs: Vec<f64> =
-                    rows.iter().filter(wanted).filter_map(|r| ratio(r)).map(f64::ln).collect();
-                let mean = (logs.iter().sum::<f64>() / logs.len() as f64).exp();
-                let whole = WORKLOADS - usize::from(!with);
-                let of = if logs.len() == whole { String::new() } else { (words.of)(logs.len()) };
+            for with_tutorial in [true, false] {
+                let (mean, count) = mean(rows, machine, precision, with_tutorial);
+                let whole = WORKLOADS - usize::from(!with_tutorial);
+                let of = if count == whole { String::new() } else { format!(" (of {count})") };
                 cells.push(format!("{mean:.2}{of}"));
             }
         }
-        writeln!(text, "| {machine}, `{}` | {} |", CLASSES[*class], cells.join(" | ")).expect("a string");
+        let (processor, class) = (processor(machine), CLASSES[class]);
+        writeln!(text, "| {machine}, {processor}, `{class}` | {} |", cells.join(" | ")).expect("a string");
     }
     let mut slower: Vec<String> = Vec::new();
     for row in rows.iter().filter(|r| ratio(r).is_some_and(|x| x < 1.0)) {
@@ -284,25 +291,46 @@ fn ratios(rows: &[&Row], words: &Words) -> String {
             _ => slower.push(format!("{name} {figure}")),
         }
     }
-    text + "\n" + words.slower + &slower.join(words.between) + "\n"
+    text + "\nSlower than the fastest of them (below 1): " + &slower.join("; ") + "\n"
 }
 
 #[test]
-fn the_readmes_state_todays_ratios_and_name_the_losses() {
+fn the_results_state_todays_ratios_and_name_the_losses() {
+    let rows = measurements();
+    let page = read(RESULTS);
+    let (before, rest) = page.split_once("<!-- ratios -->\n").expect("the mark <!-- ratios -->");
+    let (_, after) = rest.split_once("<!-- end -->").expect("the mark <!-- end -->");
+    let generated = format!("{before}<!-- ratios -->\n{}<!-- end -->{after}", ratios(&newest(&rows)));
+    same_or_bless(RESULTS, &generated);
+}
+
+/// The two headline numbers of the READMEs: the least and greatest mean of the machines that ran all six workloads, and the kills.
+#[test]
+fn headline_numbers_of_the_readmes_are_those_of_the_measurements() {
     let rows = measurements();
     let rows = newest(&rows);
-    for words in &WORDS {
-        let page = read(words.page);
-        let (before, rest) = page.split_once("<!-- ratios -->\n").expect("the mark <!-- ratios -->");
-        let (_, after) = rest.split_once("<!-- end -->").expect("the mark <!-- end -->");
-        let generated = format!("{before}<!-- ratios -->\n{}<!-- end -->{after}", ratios(&rows, words));
-        same_or_bless(words.page, &generated);
+    let mut numbers = Vec::new();
+    for with_tutorial in [true, false] {
+        let whole = WORKLOADS - usize::from(!with_tutorial);
+        let means =
+            machines_with_training(&rows).into_iter().map(|(_, m)| mean(&rows, m, "float32", with_tutorial));
+        let means: Vec<f64> = means.filter(|(_, count)| *count == whole).map(|(mean, _)| mean).collect();
+        let least = means.iter().copied().fold(f64::INFINITY, f64::min);
+        let greatest = means.iter().copied().fold(0.0, f64::max);
+        numbers.extend([format!("{least:.2}"), format!("{greatest:.2}")]);
+    }
+    numbers.extend(["1,005", "102"].map(String::from));
+    for page in ["README.md", "README.zh-CN.md"] {
+        let text = read(page);
+        for number in &numbers {
+            assert!(text.contains(number), "{page} does not say {number}");
+        }
     }
 }
 
-/// What the READMEs say in words of single measurements is what the newest of them say.
+/// Single measurements in the text of the results page are the newest ones.
 #[test]
-fn figures_in_the_readmes_are_those_of_the_measurements() {
+fn figures_in_the_results_are_those_of_the_measurements() {
     let rows = measurements();
     let rows = newest(&rows);
     let figure = |workload: &str, machine: &str, column: &str| {
@@ -311,24 +339,21 @@ fn figures_in_the_readmes_are_those_of_the_measurements() {
         };
         rows.iter().find(of).unwrap_or_else(|| panic!("{workload} on {machine}"))[column].clone()
     };
+    let text = read(RESULTS);
+    for (figure, what) in [
+        (format!("{} ms", figure(TUTORIAL, "F", "ours")), "a step of Systole"),
+        (format!("{} ms", figure(TUTORIAL, "F", "theirs")), "a step of Keras"),
+        (format!("{} s", figure("clean release build", "F", "ours")), "the build on F"),
+        (format!("{} s", figure("clean release build", "C", "ours")), "the build on C"),
+    ] {
+        assert!(text.contains(&figure), "{RESULTS} does not say {figure}: {what}");
+    }
     let kills = read("docs/guide/reliability.md");
     let kills = kills.lines().filter(|l| l.contains("SYSTOLE_KILLS=1000")).collect::<String>();
-    for page in ["README.md", "README.zh-CN.md"] {
-        let text = read(page);
-        let said = [
-            (format!("{} ms", figure(TUTORIAL, "F", "ours")), "a step of ours"),
-            (format!("{} ms", figure(TUTORIAL, "F", "theirs")), "a step of Keras"),
-            (format!("{} s", figure("clean release build", "F", "ours")), "the build on F"),
-            (format!("{} s", figure("clean release build", "C", "ours")), "the build on C"),
-        ];
-        for (figure, what) in said {
-            assert!(text.contains(&figure), "{page} does not say {figure}: {what}");
-        }
-        for number in ["1,005", "102"] {
-            assert!(
-                kills.contains(&format!("| {number} |")) && text.contains(number),
-                "{page}: {number} kills"
-            );
-        }
+    for number in ["1,005", "102"] {
+        assert!(
+            kills.contains(&format!("| {number} |")) && text.contains(number),
+            "{RESULTS}: {number} kills"
+        );
     }
 }

@@ -1,11 +1,11 @@
-//! The pictures of the README are drawn from what the program printed: a run that was recorded (`docs/pictures/record`), and
-//! the page of a plan, which is made anew each time.
+//! Draws the README's images from program output: a recorded run (`docs/pictures/record`), and the page of a plan,
+//! which is generated each time.
 
-use super::{ROOT, read, same_or_bless, scratch};
+use super::{READMES, ROOT, read, same_or_bless, scratch};
 use std::fmt::Write;
 use std::process::Command;
 
-/// What was recorded: the machine's letter and the date first, then the screen.
+/// The recorded run: processor and date in the first line, then the screen.
 const RUN: &str = "docs/pictures/run.txt";
 
 const MONO: &str = "ui-monospace,SFMono-Regular,Menlo,Consolas,monospace";
@@ -97,11 +97,14 @@ fn the_picture_of_a_run_is_the_run_that_was_recorded() {
     let (about, text) = recorded();
     let title = format!("A training run of Systole: {about}");
     same_or_bless("docs/pictures/run.svg", &screen(&title, &text));
-    for page in ["README.md", "README.zh-CN.md"] {
+    assert!(read("docs/README.md").contains("pictures/run.svg"), "docs/README.md does not show the run");
+    // The READMEs show the run without the commands that it suggests at its end.
+    let shown = text.split("\n\n").next().expect("the run");
+    for page in READMES {
         let whole = read(page);
         let (before, rest) = whole.split_once("<!-- run -->\n").expect("the mark <!-- run -->");
         let (_, after) = rest.split_once("<!-- end -->").expect("the mark <!-- end -->");
-        same_or_bless(page, &format!("{before}<!-- run -->\n```text\n{text}\n```\n<!-- end -->{after}"));
+        same_or_bless(page, &format!("{before}<!-- run -->\n```text\n{shown}\n```\n<!-- end -->{after}"));
     }
 }
 
@@ -130,7 +133,7 @@ fn the_recorded_run_has_the_lines_of_a_run_of_today() {
     let missing: Vec<String> = words(&text).into_iter().filter(|w| !words(&today).contains(w)).collect();
     assert!(
         missing.is_empty(),
-        "{missing:?} are no lines of today: docs/pictures/record PROGRAM LETTER\n{today}"
+        "{missing:?} are no lines of today: docs/pictures/record PROGRAM PROCESSOR\n{today}"
     );
 }
 
@@ -171,7 +174,7 @@ impl Page {
             length: plain(between(html, "<p>", "</p>")[0]),
             advice: between(advice, "<p>", "</p>").into_iter().map(plain).collect(),
             runs: bars(&section("Time and cost of the run")),
-            memory: bars(&section("Memory of one device")),
+            memory: bars(&section("Memory per device")),
         }
     }
 
@@ -198,8 +201,7 @@ impl Page {
         for line in &self.advice {
             text(&mut body, 24, "a", line);
         }
-        for (heading, rows) in
-            [("Time and cost of the run", &self.runs), ("Memory of one device", &self.memory)]
+        for (heading, rows) in [("Time and cost of the run", &self.runs), ("Memory per device", &self.memory)]
         {
             text(&mut body, 34, "b", heading);
             for (machine, parts, over, words) in rows {

@@ -1,5 +1,5 @@
-//! Every line of the page whose status says "runs" is run: the commands that it shows, with a small model and small data
-//! for its capitals, and by `BY_HAND` what it says in other words.
+//! Runs every line of the tutorials page whose status is "runs". Placeholders in capitals get a small model and small
+//! data; lines that cannot be run as printed are listed in `BY_HAND`.
 
 use super::rust;
 use crate::program::{Done, Folder, TINY};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// A line of the page's tables.
+/// A row of the page's tables.
 struct Row {
     taught: String,
     here: String,
@@ -35,10 +35,10 @@ fn rows() -> Vec<Row> {
     lines.map(row).collect()
 }
 
-/// Runs a line of the page.
+/// Function that runs a line of the page.
 type Run = fn(&Lines);
 
-/// What lines say that show no whole command, by how they begin.
+/// Tests for lines that show no complete command, by the start of the line.
 const BY_HAND: &[(&str, Run)] = &[
     ("an error when none is attached", no_tpu_is_an_error),
     ("`TPU_NAME`, `TPU_ZONE`, `TPU_PROJECT`", the_clouds_variables_are_read),
@@ -58,7 +58,7 @@ const BY_HAND: &[(&str, Run)] = &[
     ("its limits", wrong_layers_are_named_and_new_shapes_told),
     ("Lightning", |l| rust::callbacks_and_backups_are_kept(&l.folder.path("lightning"))),
     ("Accelerate: one to many", |_| rust::a_function_is_compiled()),
-    ("fastai: pictures in folders", confused_classes_are_told),
+    ("fastai: images in folders", confused_classes_are_told),
     ("fastai: pretrained models", a_model_is_adapted_to_other_classes),
     ("BigGAN", accumulated_gradients_are_trained),
     ("memory pools", memory_is_planned_before_a_run),
@@ -67,7 +67,7 @@ const BY_HAND: &[(&str, Run)] = &[
     ("profiler, kernel profiler", the_timeline_is_json),
 ];
 
-/// Where commands run, and which ones have.
+/// Runs the page's commands in a folder and remembers which ones have run.
 pub struct Lines {
     folder: Folder,
     done: RefCell<BTreeMap<String, String>>,
@@ -87,7 +87,7 @@ impl Lines {
         Lines { folder, done: RefCell::default() }
     }
 
-    /// What a command printed. One that ran already is not run again.
+    /// Returns the output of a command. A command that has already run is not run again.
     fn run(&self, args: &[&str]) -> String {
         let what = args.join(" ");
         let known = self.done.borrow().get(&what).cloned();
@@ -104,7 +104,7 @@ impl Lines {
         args.into_iter().map(String::from).collect()
     }
 
-    /// Runs what a line shows as code, if it is a command or an option of `train`. Whether it was.
+    /// Runs the code of a line if it is a command or an option of `train`. Returns whether it was.
     fn span(&self, span: &str) -> bool {
         let words: Vec<&str> = span.split_whitespace().collect();
         let command: Vec<String> = match words[..] {
@@ -118,7 +118,7 @@ impl Lines {
                 let files = ["predict", "model/fashion-mnist.safetensors", "model/fashion-mnist-example.png"];
                 files.map(String::from).to_vec()
             }
-            ["systole", "resume", _] => return false, // by hand, after a signal
+            ["systole", "resume", _] => return false, // tested by hand, after a signal
             ["systole", "launch", ..] => return false, // `tests/runs/hosts.rs`, which has the plugin
             ["systole", "data", "bench", ..] => {
                 let seconds = "--seconds=0.2".to_string();
@@ -129,7 +129,7 @@ impl Lines {
                 words[1..].iter().map(|w| filled(w, "model/fashion-mnist.safetensors")).chain(more).collect()
             }
             ["systole", ..] => words[1..].iter().map(|w| filled(w, "glyphs")).collect(),
-            ["--device", "tpu"] => return false, // by hand: it is an error here
+            ["--device", "tpu"] => return false, // tested by hand: it is an error without a TPU
             [option, ..] if option.starts_with("--") => {
                 let several = ["--devices", "4"].iter().filter(|_| option == "--strategy");
                 let more: Vec<String> = words.iter().chain(several).map(|w| filled(w, "")).collect();
@@ -145,7 +145,7 @@ impl Lines {
     }
 }
 
-/// A word of the page, with what its capitals stand for here.
+/// Replaces the placeholders in capitals of a word by their values here.
 fn filled(word: &str, model: &str) -> String {
     match word {
         "MODEL" => model.into(),
@@ -158,7 +158,7 @@ fn filled(word: &str, model: &str) -> String {
     }
 }
 
-/// `systole train WHAT`, as small as it goes.
+/// Arguments of `systole train WHAT` with the smallest settings.
 fn small(what: &str) -> Vec<String> {
     let (what, more): (&str, &[&str]) = match what {
         "fashion-mnist" => (what, &["--data-dir=data", "--set=layers.0.filters=2"]),
@@ -184,7 +184,7 @@ fn small(what: &str) -> Vec<String> {
     all.iter().chain(more).map(|w| w.to_string()).collect()
 }
 
-/// Whether an example is run by a test of its own.
+/// Whether an example is run by its own test.
 fn is_a_test(example: &str) -> bool {
     let name = example.trim_start_matches("examples/").trim_end_matches(".rs");
     let tests = std::fs::read_to_string(Path::new(ROOT).join("crates/cli/tests/docs/examples.rs")).unwrap();
@@ -218,7 +218,7 @@ fn every_line_that_says_runs_is_run() {
     assert!(ran > 35, "{ran} lines");
 }
 
-/// What needs hardware that is not here says another word.
+/// Lines that need hardware missing here have another status than "runs".
 #[test]
 fn lines_that_need_hardware_do_not_say_runs() {
     let hardware = ["--device tpu", "--device cuda", "systole compile", "systole setup", "Colab", "Kaggle"];
@@ -231,7 +231,7 @@ fn lines_that_need_hardware_do_not_say_runs() {
 
 fn no_tpu_is_an_error(l: &Lines) {
     if Path::new("/dev/accel0").exists() || Path::new("/dev/vfio/0").exists() {
-        return; // with a TPU it is none
+        return; // no error with a TPU
     }
     let args = l.train("tpu", &["--device", "tpu"]);
     let done = l.folder.run(&args.iter().map(String::as_str).collect::<Vec<_>>());
@@ -280,13 +280,13 @@ fn wrong_layers_are_named_and_new_shapes_told(l: &Lines) {
     let wrong = l.train("wrong", &["--set=layers.0.kernel_size=[40, 40]"]);
     let wrong: Vec<&str> = wrong.iter().map(String::as_str).collect();
     l.folder.run(&wrong).fails(1, &["conv2d", "try: "]);
-    // 64 pictures in batches of 24: the last one has another shape.
+    // 64 images with batch size 24: the last batch has another shape.
     let odd = l.train("odd", &["--set=fit.batch_size=24", "-v"]);
     let odd =
         odd.iter().map(String::as_str).filter(|a| !a.starts_with("--batch") && !a.starts_with("--steps"));
     let odd: Vec<&str> = odd.collect();
     let printed = l.run(&odd);
-    assert!(printed.contains("compiles again"), "{printed}");
+    assert!(printed.contains("recompiling"), "{printed}");
 }
 
 fn confused_classes_are_told(l: &Lines) {

@@ -1,19 +1,19 @@
-//! What the page's lines say in Rust, on data that take no time.
+//! Rust versions of the tutorial page's lines, run on small data.
 
 use std::path::Path;
-use systole::data::Options;
+use systole::data::DatasetOptions;
 use systole::data::format::example::parse_example;
 use systole::data::format::png;
 use systole::prelude::*;
 
-/// A PNG of a class: bright columns, or bright rows.
+/// Encodes a PNG image of a class: bright columns or bright rows.
 pub fn picture(kind: usize, i: usize) -> Vec<u8> {
     let pixel = |p: usize| [p % 20, p / 20][kind] / 4 % 2 * 200 + (p * 7 + i * 13) % 40;
     let bytes: Vec<u8> = (0..400).map(|p| pixel(p) as u8).collect();
     png::to_bytes(&Literal::from_slice([20, 20, 1], &bytes).unwrap()).unwrap()
 }
 
-/// 48 pictures of ten classes, a bright column for each.
+/// 48 images of ten classes, with one bright column per class.
 fn pictures() -> Dataset {
     let labels: Vec<i32> = (0..48).map(|i| i % 10).collect();
     let pixel = |p: usize| if (p % 28) / 2 == (p / 784) % 10 { 200 } else { (p * 31 % 60) as u8 };
@@ -118,7 +118,7 @@ pub fn records_are_interleaved(folder: &Path) {
 }
 
 pub fn tuning_explains_itself() {
-    let options = Options { ram_budget: Some(1 << 24), core_budget: Some(2), ..default() };
+    let options = DatasetOptions { ram_budget: Some(1 << 24), core_budget: Some(2), ..default() };
     let data = pictures().map_parallel(|s: Sample| Ok(s), AUTOTUNE).batch(8).prefetch(AUTOTUNE);
     let data = data.with_options(options);
     let mut run = data.iter();

@@ -1,9 +1,9 @@
-//! Common-subexpression elimination: equal ops on equal operands are computed once.
+//! Common-subexpression elimination: computes equal ops on equal operands once.
 //!
-//! Every op is a pure function; random bits too depend on their state operand alone. So equality of op and operands
+//! Every op is a pure function; even random bits depend only on their state operand. So equality of op and operands
 //! suffices.
 
-use crate::graph::rewrite::{Values, rebuild};
+use crate::graph::rewrite::{NodeResults, rebuild};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use systole_ir::{Graph, Op, ValueId};
@@ -17,7 +17,9 @@ pub fn run(graph: &Graph) -> Graph {
             let key = (node.op.clone(), SmallVec::from_slice(inputs));
             if let Some(&first) = seen.get(&key) {
                 return Some(
-                    (0..node.outs.len()).map(|k| ValueId { node: first, out: k as u32 }).collect::<Values>(),
+                    (0..node.outs.len())
+                        .map(|k| ValueId { node: first, out: k as u32 })
+                        .collect::<NodeResults>(),
                 );
             }
             seen.insert(key, made);

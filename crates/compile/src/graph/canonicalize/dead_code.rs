@@ -1,4 +1,4 @@
-//! Dead-code elimination: drops nodes that no result depends on. Parameters stay, since they are the signature.
+//! Dead-code elimination: drops nodes that no result depends on. Keeps parameters, since they are the signature.
 
 use smallvec::SmallVec;
 use systole_ir::{Graph, Node, Op, ValueId};

@@ -1,4 +1,4 @@
-//! Exact rewrites to a normal form: constant folding, identities, common subexpressions, dead code.
+//! Canonicalization passes: algebraic simplification, constant folding, CSE, dead-code elimination. All are bit-exact.
 
 pub mod cse;
 pub mod dead_code;

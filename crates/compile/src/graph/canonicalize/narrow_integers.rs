@@ -1,23 +1,25 @@
-//! Whole numbers that are known to be small are computed in 32 bits. JAX numbers the elements of an array in 64 bits and takes
-//! the halves, for its random numbers; vectors of 32 bits are twice as long, and the upper half is zero.
+//! Narrows integers that are known to be small to 32 bits, by range analysis.
+//!
+//! JAX numbers the elements of an array in 64 bits for its random bits and then uses the halves. Vectors of 32-bit
+//! elements hold twice as many, and the upper half is zero.
 
 use crate::graph::rewrite::{Rewriter, rebuild};
 use smallvec::smallvec;
 use systole_ir::op::{Binary, Constant, Iota};
 use systole_ir::{DType, Graph, Node, Op, ValueId};
 
-/// What is known of the first result of a node: unsigned numbers below 2³².
+/// Range of the first result of a node: unsigned integers below 2³².
 #[derive(Clone, Copy)]
-struct Known {
-    /// The greatest.
+struct UnsignedRange {
+    /// Maximum.
     most: u64,
-    /// Whether all are that.
+    /// Whether all elements equal the maximum.
     is_one: bool,
 }
 
 /// Entry point of the pass.
 pub fn run(graph: &Graph) -> Graph {
-    let mut known: Vec<Option<Known>> = Vec::with_capacity(graph.nodes.len());
+    let mut known: Vec<Option<UnsignedRange>> = Vec::with_capacity(graph.nodes.len());
     rebuild(graph, |g, _, node, inputs| {
         let of = |k: usize| node.inputs.get(k).filter(|v| v.out == 0).and_then(|v| known[v.index()]);
         let (first, own) = (of(0), of_node(node, [of(0), of(1)]));
@@ -26,7 +28,7 @@ pub fn run(graph: &Graph) -> Graph {
             Op::Convert(c) if c.to == DType::U32 && first.is_some() => {
                 in_32_bits(g, *inputs.first()?, node).map(|v| smallvec![v])
             }
-            // What is shifted out altogether.
+            // All bits are shifted out.
             Op::Binary(Binary::ShiftRightLogical) if own.is_some_and(|k| k.most == 0) => {
                 Some(smallvec![g.full(&node.outs[0], 0.0, node)])
             }
@@ -35,23 +37,23 @@ pub fn run(graph: &Graph) -> Graph {
     })
 }
 
-/// What the operands tell of a node.
-fn of_node(node: &Node, [a, b]: [Option<Known>; 2]) -> Option<Known> {
+/// Infers the range of a node from those of its operands.
+fn of_node(node: &Node, [a, b]: [Option<UnsignedRange>; 2]) -> Option<UnsignedRange> {
     let out = node.outs.first()?;
     if !matches!(out.dtype, DType::U64 | DType::U32) {
         return None;
     }
     let of_two = |f: fn(u64, u64) -> Option<u64>| {
         let (a, b) = (a?, b?);
-        Some(Known { most: f(a.most, b.most)?, is_one: a.is_one && b.is_one })
+        Some(UnsignedRange { most: f(a.most, b.most)?, is_one: a.is_one && b.is_one })
     };
     match &node.op {
         Op::Iota(iota) => {
             let size = *out.shape.get(iota.dim)? as u64;
-            Some(Known { most: size.saturating_sub(1), is_one: size <= 1 })
+            Some(UnsignedRange { most: size.saturating_sub(1), is_one: size <= 1 })
         }
         Op::Constant(c) if c.value.is_splat() && out.elements() > 0 => {
-            Some(Known { most: c.value.get(0).to_bits(out.dtype), is_one: true })
+            Some(UnsignedRange { most: c.value.get(0).to_bits(out.dtype), is_one: true })
         }
         Op::BroadcastInDim(_) | Op::Reshape(_) | Op::Convert(_) => a,
         Op::Binary(Binary::Add) => of_two(u64::checked_add),
@@ -63,7 +65,7 @@ fn of_node(node: &Node, [a, b]: [Option<Known>; 2]) -> Option<Known> {
     }
 }
 
-/// The same numbers as 32-bit ones; `None` where something else than numbering, sums and products makes them.
+/// Recomputes the value with 32-bit integers; `None` if it depends on ops other than iota, sums and products.
 fn in_32_bits(g: &mut Rewriter, v: ValueId, like: &Node) -> Option<ValueId> {
     if g.ty(v).dtype == DType::U32 {
         return Some(v);

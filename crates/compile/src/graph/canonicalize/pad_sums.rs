@@ -1,11 +1,10 @@
-//! Sums of arrays that are zero outside a part become a concatenation or a scatter.
+//! Rewrites sums of zero-padded arrays as a concatenation or a scatter.
 //!
-//! The gradient of slicing is a sum of zero-padded pieces. Where the pieces tile the array without overlap, the sum is
-//! their concatenation (which keeps a −0 that adding zeros would turn into +0). The gradient of an embedding look-up is
-//! a scatter-add of rows onto zeros. Where this is added to another array, the rows are scattered onto that array
-//! instead.
+//! The gradient of slicing is a sum of zero-padded pieces. If the pieces tile the array without overlap, the sum is
+//! their concatenation (which keeps a −0 that adding zeros would turn into +0). The gradient of an embedding lookup is
+//! a scatter-add of rows onto zeros. If this is added to another array, the rows are scattered onto that array instead.
 
-use crate::graph::rewrite::{Nodes, Rewriter, rebuild};
+use crate::graph::rewrite::{NodeLookup, Rewriter, rebuild};
 use smallvec::smallvec;
 use systole_ir::op::{Binary, Concatenate, Monoid};
 use systole_ir::{Graph, Op, ValueId};
@@ -14,7 +13,7 @@ use systole_ir::{Graph, Op, ValueId};
 const MAX_PIECES: usize = 32;
 
 /// A range `from..to` along one dimension of the sum.
-struct Piece {
+struct PaddedPiece {
     value: ValueId,
     dim: usize,
     from: usize,
@@ -60,8 +59,8 @@ fn scattered_onto(g: &mut Rewriter, v: ValueId, x: ValueId) -> Option<ValueId> {
     (adds && g.is_zero(zeros)).then(|| g.push(s.clone(), &[x, indices, updates], &node))
 }
 
-/// Appends the pieces of a sum; `None` where it has other terms.
-fn collect(g: &Rewriter, v: ValueId, pieces: &mut Vec<Piece>) -> Option<()> {
+/// Appends the pieces of a sum; `None` if it has other terms.
+fn collect(g: &Rewriter, v: ValueId, pieces: &mut Vec<PaddedPiece>) -> Option<()> {
     let node = g.node(v);
     match &node.op {
         Op::Binary(Binary::Add) => node.inputs.iter().try_for_each(|&x| collect(g, x, pieces)),
@@ -73,7 +72,7 @@ fn collect(g: &Rewriter, v: ValueId, pieces: &mut Vec<Piece>) -> Option<()> {
             let &[dim] = &padded[..] else { return None };
             let (value, from) = (node.inputs[0], p.low[dim] as usize);
             let to = from + g.ty(value).shape[dim];
-            (zero && plain).then(|| pieces.push(Piece { value, dim, from, to }))
+            (zero && plain).then(|| pieces.push(PaddedPiece { value, dim, from, to }))
         }
         _ => None,
     }
@@ -98,7 +97,7 @@ mod tests {
         assert_eq!(count(|op| matches!(op, Op::Pad(_))), 0);
         let y = part(0, 5).sum_all() + part(2, 8).exp().sum_all();
         let (graph, _) = crate::optimize(&g.finish(&grad(&y, &[&x])).unwrap()).unwrap();
-        assert!(graph.nodes.iter().any(|n| matches!(n.op, Op::Pad(_))), "they overlap");
+        assert!(graph.nodes.iter().any(|n| matches!(n.op, Op::Pad(_))), "the pieces overlap");
     }
 
     #[test]
@@ -109,7 +108,7 @@ mod tests {
         let logits = table.take(&tokens).dot_general(&table, &[], &[], &[1], &[1]);
         let (graph, _) =
             crate::optimize(&g.finish(&grad(&logits.sine().sum_all(), &[&table])).unwrap()).unwrap();
-        let s = crate::schedule(&graph, &crate::Options::default()).unwrap();
+        let s = crate::schedule(&graph, &crate::PipelineOptions::default()).unwrap();
         let rows = s.steps.iter().find(|step| step.kernel.name() == "scatter").unwrap();
         assert_eq!(rows.input_types[0].shape.dims(), [50, 8]);
         let onto = s.steps.iter().find(|step| step.outputs.contains(&rows.inputs[0])).unwrap();

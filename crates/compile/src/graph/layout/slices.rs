@@ -1,21 +1,21 @@
-//! Moves slices from the results of element-wise ops to their operands.
+//! Slice propagation: moves slices from the results of element-wise ops to their operands.
 //!
-//! Where only slices of an element-wise value are used, such as the gates of a recurrent layer that were computed
+//! If only slices of an element-wise value are used, such as the gates of a recurrent layer that were computed
 //! together, each slice is computed from slices of the operands. The lowering makes these strided loads of the
-//! element-wise programs (see `lower/groups.rs`), so that no array is needed for them, and the computation fuses with
+//! element-wise programs (see `lower/grouping.rs`), so that no array is needed for them, and the computation fuses with
 //! the users of each slice.
 
 use crate::graph::rewrite::{Rewriter, rebuild};
 use smallvec::smallvec;
 use std::collections::HashMap;
-use systole_ir::op::{BroadcastInDim, Constant, Lowering, Slice};
+use systole_ir::op::{BroadcastInDim, Constant, LoweringClass, Slice};
 use systole_ir::{Dims, Graph, Literal, Node, Op, Shape, TensorType, ValueId};
 
-/// Elements. Minimum contiguous run for a slice to be read in place: element-wise programs loop over rows, and the
+/// Minimum contiguous run in elements for a slice to be read in place: element-wise programs loop over rows, and the
 /// overhead of a row is about the cost of some dozens of elements.
 pub const RUN: usize = 128;
 
-/// Whether element-wise programs read a slice of `x` in place, by strides and an offset.
+/// Whether element-wise programs read a slice of `x` in place, with strides and an offset.
 pub fn is_read_in_place(s: &Slice, x: &TensorType) -> bool {
     let sizes = || s.start.iter().zip(&s.limit).map(|(a, b)| b - a);
     let cut = |d: usize| s.limit[d] - s.start[d] < x.shape[d];
@@ -24,7 +24,7 @@ pub fn is_read_in_place(s: &Slice, x: &TensorType) -> bool {
 }
 
 /// Start and limit of a slice in each dimension.
-type Range = (Dims, Dims);
+type SliceBounds = (Dims, Dims);
 
 /// Entry point of the pass.
 pub fn run(graph: &Graph) -> Graph {
@@ -32,7 +32,7 @@ pub fn run(graph: &Graph) -> Graph {
     if cut.iter().all(|ranges| !ranges) {
         return graph.clone();
     }
-    let mut cutting = Cutting { graph, cut, inputs: HashMap::new(), made: HashMap::new() };
+    let mut cutting = SlicePropagation { graph, cut, inputs: HashMap::new(), made: HashMap::new() };
     let new = rebuild(graph, |g, i, node, inputs| {
         if cutting.cut[i] {
             cutting.inputs.insert(i, inputs.to_vec());
@@ -63,16 +63,16 @@ fn nodes_to_cut(graph: &Graph) -> Vec<bool> {
     }
 }
 
-/// The element-wise nodes of which only slices are used, except those in `blocked`.
+/// Element-wise nodes of which only slices are used, except those in `blocked`.
 fn wanted_slices(graph: &Graph, blocked: &[bool]) -> Vec<bool> {
     // For each node the slices that are used; `None` means all of it.
-    let mut wanted: Vec<Option<Vec<Range>>> = vec![Some(Vec::new()); graph.nodes.len()];
+    let mut wanted: Vec<Option<Vec<SliceBounds>>> = vec![Some(Vec::new()); graph.nodes.len()];
     graph.results.iter().for_each(|r| wanted[r.index()] = None);
     let mut cut = vec![false; graph.nodes.len()];
     for (i, node) in graph.nodes.iter().enumerate().rev() {
         let ranges = wanted[i].take().unwrap_or_default();
         let elements =
-            |(start, limit): &Range| start.iter().zip(limit).map(|(a, b)| b - a).product::<usize>();
+            |(start, limit): &SliceBounds| start.iter().zip(limit).map(|(a, b)| b - a).product::<usize>();
         cut[i] = !blocked[i]
             && !ranges.is_empty()
             && is_map(graph, node)
@@ -98,25 +98,25 @@ fn wanted_slices(graph: &Graph, blocked: &[bool]) -> Vec<bool> {
 /// Whether each element depends only on the same element of the operands, and on scalars.
 fn is_map(graph: &Graph, node: &Node) -> bool {
     let alike = |&v: &ValueId| graph.ty(v).rank() == 0 || graph.ty(v).shape == node.outs[0].shape;
-    node.op.rule().lower() == Lowering::Map
+    node.op.rule().lower() == LoweringClass::Map
         && node.outs.len() == 1
         && !node.inputs.is_empty()
         && node.inputs.iter().all(alike)
 }
 
-struct Cutting<'g> {
+struct SlicePropagation<'g> {
     graph: &'g Graph,
     /// The nodes that are computed slice by slice.
     cut: Vec<bool>,
     /// New operands of these nodes.
     inputs: HashMap<usize, Vec<ValueId>>,
     /// Slices made so far: of an old node that is computed by slices (`Ok`), or of a new value (`Err`).
-    made: HashMap<(Result<usize, ValueId>, Range), ValueId>,
+    made: HashMap<(Result<usize, ValueId>, SliceBounds), ValueId>,
 }
 
-impl Cutting<'_> {
+impl SlicePropagation<'_> {
     /// Computes a slice of the result of node `i`.
-    fn part(&mut self, g: &mut Rewriter, i: usize, range: &Range) -> ValueId {
+    fn part(&mut self, g: &mut Rewriter, i: usize, range: &SliceBounds) -> ValueId {
         let key = (Ok(i), range.clone());
         if let Some(&known) = self.made.get(&key) {
             return known;
@@ -138,7 +138,7 @@ impl Cutting<'_> {
     }
 
     /// A slice of an operand. Slices of broadcasts and splat constants become broadcasts of the smaller shape.
-    fn slice(&mut self, g: &mut Rewriter, x: ValueId, range: &Range, like: &Node) -> ValueId {
+    fn slice(&mut self, g: &mut Rewriter, x: ValueId, range: &SliceBounds, like: &Node) -> ValueId {
         let key = (Err(x), range.clone());
         if let Some(&known) = self.made.get(&key) {
             return known;
@@ -180,18 +180,18 @@ impl Cutting<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Kernel, Options, Schedule};
+    use crate::{Kernel, PipelineOptions, ProgramSchedule};
     use systole_ir::DType::F32;
     use systole_ir::{GraphBuilder, Tensor};
 
     /// The program of `build(x, v)` with `x: f32[6, columns]` and `v: f32[columns]`.
-    fn steps(columns: usize, build: impl Fn(&Tensor, &Tensor) -> Vec<Tensor>) -> Schedule {
+    fn steps(columns: usize, build: impl Fn(&Tensor, &Tensor) -> Vec<Tensor>) -> ProgramSchedule {
         let g = GraphBuilder::new("main");
         let x = g.parameter(TensorType::new(F32, [6, columns]), "x");
         let v = g.parameter(TensorType::new(F32, [columns]), "v");
         let graph = g.finish(&build(&x, &v)).unwrap();
         let (graph, _) = crate::optimize(&graph).unwrap();
-        crate::schedule(&graph, &Options::default()).unwrap()
+        crate::schedule(&graph, &PipelineOptions::default()).unwrap()
     }
 
     fn halves(x: &Tensor) -> (Tensor, Tensor) {
@@ -199,7 +199,7 @@ mod tests {
         (x.slice_dim(1, 0, columns / 2), x.slice_dim(1, columns / 2, columns))
     }
 
-    fn names(s: &Schedule) -> Vec<String> {
+    fn names(s: &ProgramSchedule) -> Vec<String> {
         s.steps.iter().map(|step| step.kernel.name()).collect()
     }
 
@@ -248,7 +248,7 @@ mod tests {
     fn a_slice_knows_where_it_begins() {
         let s = steps(512, |x, _| vec![x.slice_dim(0, 1, 4).slice_dim(1, 128, 384).exp()]);
         let Some(Kernel::Map(map)) = s.steps.last().map(|step| &step.kernel) else { panic!("{s}") };
-        let crate::Load::Array { strides, offset, .. } = &map.loads[0] else { panic!("{s}") };
+        let crate::MapLoad::Array { strides, offset, .. } = &map.loads[0] else { panic!("{s}") };
         // The first slice is a step, because a slice reads it. The second is read in place in its result.
         assert_eq!((&strides[..], *offset, s.steps.len()), (&[512, 1][..], 128, 2), "{s}");
     }

@@ -1,18 +1,19 @@
-//! What the trips of a counted loop do with its states: which count them, which are stacks that each trip writes an entry of.
+//! Analysis of counted loops: which states are iteration counters, and which are stacked arrays with one entry per
+//! iteration.
 
-use crate::graph::rewrite::Nodes;
+use crate::graph::rewrite::NodeLookup;
 use systole_ir::op::{Binary, DynamicUpdateSlice, While};
 use systole_ir::{DType, Graph, Node, Op, TensorType, ValueId};
 
-/// The order in which iterations visit the entries of a stacked array.
+/// Order in which iterations visit the entries of a stacked array.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Order {
+pub(super) enum IterationOrder {
     Forward,
     Backward,
 }
 
-/// A loop, with the parameters of its body that count iterations from 0.
-pub(super) struct Trips<'w> {
+/// A counted loop, with the body parameters that count iterations from 0.
+pub(super) struct CountedLoop<'w> {
     pub(super) w: &'w While,
     pub(super) body: &'w Graph,
     pub(super) count: usize,
@@ -22,14 +23,14 @@ pub(super) struct Trips<'w> {
     pub(super) uses: Vec<usize>,
 }
 
-impl<'w> Trips<'w> {
-    /// Those of a loop of a graph.
-    pub(super) fn of_node(graph: &Graph, node: &Node, w: &'w While) -> Trips<'w> {
-        Trips::of(w, |k| graph.is_zero(node.inputs[w.captures + k]))
+impl<'w> CountedLoop<'w> {
+    /// Analyzes a loop node of a graph.
+    pub(super) fn of_node(graph: &Graph, node: &Node, w: &'w While) -> CountedLoop<'w> {
+        CountedLoop::of(w, |k| graph.is_zero(node.inputs[w.captures + k]))
     }
 
-    /// Of a stacked state that each iteration only writes its own entry of: the value of that, without the dimension of
-    /// iterations, and its index.
+    /// For a stacked state in which each iteration only writes its own entry: the entry's value, without the dimension
+    /// of iterations, and its index.
     pub(super) fn entry(&self, k: usize) -> Option<(ValueId, ValueId)> {
         let made = self.body.node(self.body.results[k]);
         if !self.is_filled(k) {
@@ -40,7 +41,8 @@ impl<'w> Trips<'w> {
         (self.body.ty(value).shape[..] == stack.shape[1..]).then_some((value, made.inputs[2]))
     }
 
-    pub(super) fn of(w: &'w While, from_zero: impl Fn(usize) -> bool) -> Trips<'w> {
+    /// Analyzes a loop; `from_zero` tells which states start as zero.
+    pub(super) fn of(w: &'w While, from_zero: impl Fn(usize) -> bool) -> CountedLoop<'w> {
         let body = &*w.body;
         let is_one = |v: ValueId| matches!(&body.node(v).op, Op::Constant(c) if c.value.get(0).as_i64() == 1);
         let from_zero: Vec<bool> = (0..body.results.len()).map(from_zero).collect();
@@ -54,18 +56,26 @@ impl<'w> Trips<'w> {
         };
         let counters = (0..body.results.len()).filter(|&k| counts(k)).map(|k| body.params[w.captures + k]);
         let counters = counters.collect();
-        Trips { w, body, count: w.trip_count.unwrap_or(0), counters, from_zero, uses: body.use_counts() }
+        CountedLoop {
+            w,
+            body,
+            count: w.trip_count.unwrap_or(0),
+            counters,
+            from_zero,
+            uses: body.use_counts(),
+        }
     }
 
-    /// The order in which `index` runs over all iterations, if it visits each entry once.
-    pub(super) fn order(&self, index: ValueId) -> Option<Order> {
+    /// Order in which `index` visits the entries, if it visits each entry once.
+    pub(super) fn order(&self, index: ValueId) -> Option<IterationOrder> {
         let node = self.body.node(index);
         let last = self.count as i64 - 1;
         match &node.op {
-            _ if self.counters.contains(&index) => Some(Order::Forward),
+            _ if self.counters.contains(&index) => Some(IterationOrder::Forward),
             Op::Binary(Binary::Subtract) if self.counters.contains(&node.inputs[1]) => {
                 let from = &self.body.node(node.inputs[0]).op;
-                matches!(from, Op::Constant(c) if c.value.get(0).as_i64() == last).then_some(Order::Backward)
+                matches!(from, Op::Constant(c) if c.value.get(0).as_i64() == last)
+                    .then_some(IterationOrder::Backward)
             }
             _ => None,
         }
@@ -85,7 +95,7 @@ impl<'w> Trips<'w> {
         self.uses[own.index()] == 1 && self.w.cond.use_counts()[tested.index()] == 0
     }
 
-    /// Whether state `k` is a stacked array that each iteration only writes its own entry of.
+    /// Whether state `k` is a stacked array in which each iteration only writes its own entry.
     pub(super) fn is_filled(&self, k: usize) -> bool {
         let own = self.body.params[self.w.captures + k];
         let made = self.body.node(self.body.results[k]);

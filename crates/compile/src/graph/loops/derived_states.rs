@@ -1,16 +1,18 @@
-//! Stacked states of loops that are cheap functions of others. What JAX keeps for a derivative has both `f` and `f · (1 − f)`: the
-//! loop that reads such entries computes them from those of `f`, and the loop that made them stores them no more. The bits are
-//! the same; an LSTM keeps 7 arrays instead of 12.
+//! Removes stacked loop states that are cheap functions of other stacked states.
+//!
+//! The residuals that JAX stores for a derivative contain both `f` and `f · (1 − f)`. The loop that reads such entries
+//! computes them from those of `f`, and the loop that produced them no longer stores them. Results are bit-identical;
+//! an LSTM stores 7 arrays instead of 12.
 
-use super::counted_loop::Trips;
+use super::counted_loop::CountedLoop;
 use super::licm::with_parameters;
-use crate::graph::rewrite::{Rewriter, Values, rebuild};
+use crate::graph::rewrite::{NodeResults, Rewriter, rebuild};
 use std::collections::HashMap;
 use std::sync::Arc;
 use systole_ir::op::{Binary, Reshape, Unary, While};
 use systole_ir::{Graph, Node, Op, TensorType, ValueId};
 
-/// Most ops by which an entry is computed from others.
+/// Maximum number of ops that compute an entry from others.
 const MOST_OPS: usize = 3;
 
 /// Entry point of the pass.
@@ -22,19 +24,20 @@ pub fn run(graph: &Graph) -> Graph {
     drop_unread(&read_from_others(graph, &found))
 }
 
-/// A state whose entries are computed from those of `bases`, other states of the same loop with their values in its body.
-struct Derived {
+/// A stacked state whose entries can be computed from those of `bases`: other states of the same loop, with their
+/// values in its body.
+struct DerivedState {
     value: ValueId,
     bases: Vec<(usize, ValueId)>,
 }
 
-/// Such states by the value of the outer graph that they result in.
-fn find(graph: &Graph) -> HashMap<ValueId, Derived> {
+/// Finds derived states, by the value in the outer graph that is their result.
+fn find(graph: &Graph) -> HashMap<ValueId, DerivedState> {
     let mut found = HashMap::new();
     for (i, node) in graph.nodes.iter().enumerate() {
         let Op::While(w) = &node.op else { continue };
-        let trips = Trips::of_node(graph, node, w);
-        // State, value of an entry, and the index at which it is stored.
+        let trips = CountedLoop::of_node(graph, node, w);
+        // Index of the state, value of an entry, and the index at which it is stored.
         let filled: Vec<(usize, ValueId, ValueId)> =
             (0..w.body.results.len()).filter_map(|k| trips.entry(k).map(|(v, at)| (k, v, at))).collect();
         let mut pinned = Vec::new();
@@ -50,14 +53,14 @@ fn find(graph: &Graph) -> HashMap<ValueId, Derived> {
             if is_made_of(&w.body, value, &others, &mut used, &mut ops) && !used.is_empty() {
                 pinned.extend(used.iter().map(|(j, _)| *j));
                 gone.push(k);
-                found.insert(result, Derived { value, bases: used });
+                found.insert(result, DerivedState { value, bases: used });
             }
         }
     }
     found
 }
 
-/// Whether a value is a cheap function of others; those that it needs.
+/// Whether a value is a cheap function of others; collects those that it uses.
 fn is_made_of(
     body: &Graph,
     v: ValueId,
@@ -81,14 +84,14 @@ fn is_made_of(
     }
 }
 
-/// Whether a value is a broadcast number.
+/// Whether a value is a broadcast constant.
 fn is_constant(body: &Graph, v: ValueId) -> bool {
     let node = body.node(v);
     let of_number = |&x: &ValueId| matches!(body.node(x).op, Op::Constant(_)) && body.ty(x).rank() == 0;
     matches!(node.op, Op::BroadcastInDim(_)) && node.inputs.iter().all(of_number)
 }
 
-/// Whether nothing but loops reads a stacked array, entry by entry.
+/// Whether only loops read a stacked array, entry by entry.
 fn is_read_by_loops(graph: &Graph, stack: ValueId) -> bool {
     let mut readers = graph.nodes.iter().filter(|n| n.inputs.contains(&stack)).peekable();
     let by_entry = |node: &Node| {
@@ -99,7 +102,7 @@ fn is_read_by_loops(graph: &Graph, stack: ValueId) -> bool {
     readers.peek().is_some() && !graph.results.contains(&stack) && readers.all(by_entry)
 }
 
-/// Whether a loop reads its capture `p` by slices of one entry alone, each without its first dimension.
+/// Whether a loop reads its capture `p` only by slices of one entry, each without its first dimension.
 fn reads_entries(w: &While, p: usize, stack: &TensorType) -> bool {
     let own = w.body.params[p];
     let readers_of = |v: ValueId| w.body.nodes.iter().enumerate().filter(move |(_, n)| n.inputs.contains(&v));
@@ -117,9 +120,9 @@ fn reads_entries(w: &While, p: usize, stack: &TensorType) -> bool {
     w.cond.use_counts()[w.cond.params[p].index()] == 0 && readers_of(own).all(is_entry)
 }
 
-/// The loops that read such arrays compute the entries.
-fn read_from_others(graph: &Graph, found: &HashMap<ValueId, Derived>) -> Graph {
-    // Where the results of a loop are in the new graph.
+/// Rewrites the loops that read such arrays to compute the entries.
+fn read_from_others(graph: &Graph, found: &HashMap<ValueId, DerivedState>) -> Graph {
+    // First result of each rewritten loop in the new graph.
     let mut made: HashMap<usize, ValueId> = HashMap::new();
     rebuild(graph, |g, i, node, inputs| {
         let Op::While(w) = &node.op else { return None };
@@ -133,29 +136,40 @@ fn read_from_others(graph: &Graph, found: &HashMap<ValueId, Derived>) -> Graph {
                     let Op::While(maker) = &graph.node(stack).op else { return None };
                     let bases =
                         derived.bases.iter().map(|&(j, _)| ValueId::new(made[&stack.index()].index(), j));
-                    Some(Read { capture: p, maker: maker.body.clone(), derived, bases: bases.collect() })
+                    Some(DerivedRead {
+                        capture: p,
+                        maker: maker.body.clone(),
+                        derived,
+                        bases: bases.collect(),
+                    })
                 };
-                let all: Vec<Read<'_>> = read.iter().filter_map(|&p| of(p)).collect();
+                let all: Vec<DerivedRead<'_>> = read.iter().filter_map(|&p| of(p)).collect();
                 computing(g, w, &all, node, inputs)
             }
         };
         made.insert(i, first);
-        Some((0..node.outs.len()).map(|k| ValueId::new(first.index(), k)).collect::<Values>())
+        Some((0..node.outs.len()).map(|k| ValueId::new(first.index(), k)).collect::<NodeResults>())
     })
 }
 
-/// An array that a loop reads, and what its entries are made of.
-struct Read<'a> {
+/// A derived array that a loop reads.
+struct DerivedRead<'a> {
     capture: usize,
-    /// The body that made it.
+    /// Body of the loop that produced it.
     maker: Arc<Graph>,
-    derived: &'a Derived,
-    /// The arrays of the outer graph, as `derived` names them.
+    derived: &'a DerivedState,
+    /// Arrays of the outer graph that correspond to the bases of `derived`.
     bases: Vec<ValueId>,
 }
 
-/// The loop that computes what it read.
-fn computing(g: &mut Rewriter, w: &While, all: &[Read<'_>], node: &Node, inputs: &[ValueId]) -> ValueId {
+/// Rewrites a loop to compute the entries that it read.
+fn computing(
+    g: &mut Rewriter,
+    w: &While,
+    all: &[DerivedRead<'_>],
+    node: &Node,
+    inputs: &[ValueId],
+) -> ValueId {
     let mut added: Vec<ValueId> = Vec::new();
     for base in all.iter().flat_map(|read| &read.bases) {
         if !added.contains(base) {
@@ -189,7 +203,7 @@ fn computing(g: &mut Rewriter, w: &While, all: &[Read<'_>], node: &Node, inputs:
         Some([value].into_iter().collect())
     });
     let body = crate::graph::canonicalize::cse::run(&body);
-    // The captures that are gone have no reader any more.
+    // The replaced captures have no reader any more.
     let keeps = |p: usize| !is_gone(p);
     let old = |p: usize| (body.ty(body.params[p]).clone(), Some(body.params[p]));
     let kept: Vec<_> = (0..body.params.len()).filter(|&p| p >= w.captures || keeps(p)).map(old).collect();
@@ -205,7 +219,7 @@ fn computing(g: &mut Rewriter, w: &While, all: &[Read<'_>], node: &Node, inputs:
     g.push(new, &[&operands[..], &added, &inputs[w.captures..]].concat(), node)
 }
 
-/// A value of another body, of which those that it is made of are here.
+/// Copies a value of another body, given the values that it is computed from.
 fn copied(
     g: &mut Rewriter,
     from: &Graph,
@@ -221,12 +235,12 @@ fn copied(
     g.push(node.op.clone(), &inputs, like)
 }
 
-/// Stacked states that nothing reads are stored no more.
+/// Removes stacked states that nothing reads.
 fn drop_unread(graph: &Graph) -> Graph {
     let uses = read_results(graph);
     rebuild(graph, |g, i, node, inputs| {
         let Op::While(w) = &node.op else { return None };
-        let trips = Trips::of_node(graph, node, w);
+        let trips = CountedLoop::of_node(graph, node, w);
         let stays = |k: usize| uses.contains(&ValueId::new(i, k)) || trips.entry(k).is_none();
         let states = w.body.results.len();
         if (0..states).all(stays) {
@@ -248,13 +262,13 @@ fn drop_unread(graph: &Graph) -> Graph {
             .map(|p| inputs[p])
             .collect();
         let first = g.push(new, &operands, node);
-        // What is gone has no reader; any value stands for it.
+        // A removed result has no reader; any value can replace it.
         let place = |k: usize| (0..k).filter(|&j| stays(j)).count().min(results.len() - 1);
-        Some((0..states).map(|k| ValueId::new(first.index(), place(k))).collect::<Values>())
+        Some((0..states).map(|k| ValueId::new(first.index(), place(k))).collect::<NodeResults>())
     })
 }
 
-/// All values that a node reads or the graph results in.
+/// All values that are operands of a node or results of the graph.
 fn read_results(graph: &Graph) -> std::collections::HashSet<ValueId> {
     graph.nodes.iter().flat_map(|n| n.inputs.iter().copied()).chain(graph.results.iter().copied()).collect()
 }

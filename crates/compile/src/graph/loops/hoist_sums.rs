@@ -1,14 +1,14 @@
-//! Counted loops: moves sums over all iterations out of the loop.
+//! Hoists sums out of counted loops: replaces a sum over all iterations by one large contraction after the loop.
 //!
 //! A state `s ← s + a · b` that nothing else reads is a sum of contractions over the iterations. Each iteration then
 //! only stores its `a` and `b` in stacked arrays, and one large contraction after the loop replaces the many small
-//! ones. This is the gradient of a recurrent layer's weights. Sums over dimensions are treated alike.
+//! ones. This is the gradient of a recurrent layer's weights. Sums over dimensions are handled in the same way.
 //!
-//! An operand is not stored again where a stacked array of its values exists already: as a capture of which it is an
-//! entry, or as a stacked state that records the values of a state which starts as zero.
+//! An operand is not stored again if a stacked array of its values already exists: as a capture that the loop reads
+//! entry by entry, or as a stacked state that records the values of a state that starts as zero.
 
-use super::counted_loop::{Order, Trips};
-use crate::graph::rewrite::{Nodes, Rewriter, Values, rebuild};
+use super::counted_loop::{CountedLoop, IterationOrder};
+use crate::graph::rewrite::{NodeLookup, NodeResults, Rewriter, rebuild};
 use std::collections::HashMap;
 use systole_ir::op::{
     Binary, Compare, Direction, DotGeneral, DynamicUpdateSlice, Monoid, Parameter, Reduce, Reshape, While,
@@ -22,14 +22,15 @@ pub fn run(graph: &Graph, optimize: fn(&Graph) -> Option<Graph>) -> Graph {
         if w.trip_count.is_none() {
             bound(w)?;
         }
-        // The body is in its traced form; the patterns below match simplified graphs.
+        // The body is not simplified yet, and the patterns below match simplified graphs.
         let body = optimize(&w.body)?;
         let w = While { body: body.into(), recorded: None, ..w.clone() };
         let from_zero = |k: usize| g.is_zero(inputs[w.captures + k]);
         let trip_count = w.trip_count.or_else(|| counted(&w, from_zero)).filter(|&n| n > 0)?;
         let (is_ours, w) = (w.trip_count.is_some(), While { trip_count: Some(trip_count), ..w });
-        let moving = Moving { w: &w, sums: Trips::of(&w, from_zero).sums(), node };
-        // Loops of others may have any number of trips: what they store for a sum is bounded by what they have anyway.
+        let moving = SumHoisting { w: &w, sums: CountedLoop::of(&w, from_zero).sums(), node };
+        // Loops of imported programs may have any number of iterations: the arrays stored for a sum must not exceed the
+        // loop's operands.
         let held: usize = inputs.iter().map(|&v| g.ty(v).bytes()).sum();
         Some(match moving.sums.is_empty() || (!is_ours && moving.stored() > held) {
             true => all_results(g.push(w, inputs, node), node.outs.len()),
@@ -38,7 +39,7 @@ pub fn run(graph: &Graph, optimize: fn(&Graph) -> Option<Graph>) -> Graph {
     })
 }
 
-/// The number in `state < number`, where that is what a loop goes on by, and the state's place.
+/// The limit in `state < limit`, if that is the loop's condition, and the index of the state.
 fn bound(w: &While) -> Option<(usize, usize)> {
     let test = w.cond.node(*w.cond.results.first()?);
     let Op::Compare(Compare { direction: Direction::Lt, .. }) = test.op else { return None };
@@ -48,55 +49,56 @@ fn bound(w: &While) -> Option<(usize, usize)> {
     Some((number, k))
 }
 
-/// How often a loop runs whose condition says so: a counter from zero by one, below a number.
+/// Number of iterations of a loop whose condition determines it: a counter from zero in steps of one, below a limit.
 fn counted(w: &While, from_zero: impl Fn(usize) -> bool) -> Option<usize> {
     let (number, k) = bound(w)?;
-    Trips::of(w, from_zero).counters.contains(&w.body.params[w.captures + k]).then_some(number)
+    CountedLoop::of(w, from_zero).counters.contains(&w.body.params[w.captures + k]).then_some(number)
 }
 
 /// For each state of a loop, whether its initial value is never read, because the iterations overwrite every entry
 /// before anything reads one.
 pub fn blank_states(graph: &Graph, node: &Node, w: &While) -> Vec<bool> {
-    let trips = Trips::of_node(graph, node, w);
+    let trips = CountedLoop::of_node(graph, node, w);
     (0..w.body.results.len()).map(|k| trips.is_filled(k)).collect()
 }
 
-fn all_results(first: ValueId, count: usize) -> Values {
+fn all_results(first: ValueId, count: usize) -> NodeResults {
     (0..count).map(|k| ValueId { node: first.node, out: k as u32 }).collect()
 }
 
 /// Where the values of one operand of the summand are after the loop, as a stacked array.
 #[derive(Clone, Copy, Debug)]
-enum Source {
-    /// Index of the capture whose entries they are.
-    Capture(usize, Order),
-    /// Index of the stacked state that holds, at the entry of iteration `t`, the operand of iteration `t + 1`.
-    State(usize, Order),
+enum OperandSource {
+    /// Entries of the capture with this index.
+    Capture(usize, IterationOrder),
+    /// Entries of the stacked state with this index: entry `t` holds the operand of iteration `t + 1`.
+    State(usize, IterationOrder),
     /// A value of the body that each iteration has to store.
     Value(ValueId),
 }
 
 /// A state that iterations only add to.
-struct Sum {
+struct LoopSum {
     state: usize,
     /// The parameter of the body that counts the iterations.
     counter: ValueId,
     /// The summand, a contraction or a reduction.
     made_by: ValueId,
-    sources: Vec<Source>,
-    order: Order,
-    /// Whether iteration `t` stores its values at the entry of iteration `t − 1`, to match [`Source::State`]. The first
-    /// iteration has no such entry: its write is clamped and then overwritten by the second. The last entry stays zero.
+    sources: Vec<OperandSource>,
+    order: IterationOrder,
+    /// Whether iteration `t` stores its values at the entry of iteration `t − 1`, to match [`OperandSource::State`].
+    /// The first iteration has no such entry: its write is clamped and then overwritten by the second. The last entry
+    /// stays zero.
     shifted: bool,
 }
 
-impl Trips<'_> {
-    fn sums(&self) -> Vec<Sum> {
+impl CountedLoop<'_> {
+    fn sums(&self) -> Vec<LoopSum> {
         (0..self.body.results.len()).filter_map(|k| self.sum(k)).collect()
     }
 
     /// State `k` as a sum of contractions or of reductions.
-    fn sum(&self, k: usize) -> Option<Sum> {
+    fn sum(&self, k: usize) -> Option<LoopSum> {
         let own = self.body.params[self.w.captures + k];
         let made = self.body.node(self.body.results[k]);
         let summand = match made.inputs[..] {
@@ -120,10 +122,11 @@ impl Trips<'_> {
         if !fits {
             return None;
         }
-        let mut sources: Vec<Source> = operands.iter().map(|&v| self.source(v)).collect::<Option<_>>()?;
-        let held = |s: &Source| match s {
-            Source::Capture(_, order) | Source::State(_, order) => Some(*order),
-            Source::Value(_) => None,
+        let mut sources: Vec<OperandSource> =
+            operands.iter().map(|&v| self.source(v)).collect::<Option<_>>()?;
+        let held = |s: &OperandSource| match s {
+            OperandSource::Capture(_, order) | OperandSource::State(_, order) => Some(*order),
+            OperandSource::Value(_) => None,
         };
         let mut shifted = false;
         if sources.iter().all(|s| held(s).is_none()) && sources.len() == 2 {
@@ -135,17 +138,24 @@ impl Trips<'_> {
                 shifted = true;
             }
         }
-        let order = sources.iter().find_map(held).unwrap_or(Order::Forward);
+        let order = sources.iter().find_map(held).unwrap_or(IterationOrder::Forward);
         for (source, &v) in sources.iter_mut().zip(operands) {
             if held(source).is_some_and(|o| o != order) {
-                *source = Source::Value(v);
+                *source = OperandSource::Value(v);
             }
         }
-        Some(Sum { state: k, counter: *self.counters.first()?, made_by: summand, sources, order, shifted })
+        Some(LoopSum {
+            state: k,
+            counter: *self.counters.first()?,
+            made_by: summand,
+            sources,
+            order,
+            shifted,
+        })
     }
 
     /// If `v` is a state that starts as zero, the stacked state that records its later values.
-    fn carried(&self, v: ValueId) -> Option<Source> {
+    fn carried(&self, v: ValueId) -> Option<OperandSource> {
         let states = &self.body.params[self.w.captures..];
         let own = states.iter().position(|&p| p == v).filter(|&k| self.from_zero[k] && self.count > 1)?;
         (0..states.len()).filter(|&k| self.is_filled(k)).find_map(|k| {
@@ -154,12 +164,12 @@ impl Trips<'_> {
             let holds = matches!(block.op, Op::Reshape(_))
                 && block.inputs[0] == self.body.results[own]
                 && self.body.ty(v).shape[..] == self.body.ty(states[k]).shape[1..];
-            Some(Source::State(k, self.order(made.inputs[2]).filter(|_| holds)?))
+            Some(OperandSource::State(k, self.order(made.inputs[2]).filter(|_| holds)?))
         })
     }
 
     /// Where the values of an operand come from; `None` for a capture, which is the same in all iterations.
-    fn source(&self, v: ValueId) -> Option<Source> {
+    fn source(&self, v: ValueId) -> Option<OperandSource> {
         let capture = |v: ValueId| self.body.params[..self.w.captures].iter().position(|&p| p == v);
         if capture(v).is_some() {
             return None;
@@ -174,35 +184,35 @@ impl Trips<'_> {
             && self.is_entry(self.body.ty(stack), &node.outs[0])
             && self.body.ty(v).shape[..] == self.body.ty(stack).shape[1..]
         {
-            return Some(Source::Capture(c, order));
+            return Some(OperandSource::Capture(c, order));
         }
-        Some(Source::Value(v))
+        Some(OperandSource::Value(v))
     }
 }
 
 /// A value that each iteration stores in a stacked array.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Aside {
+struct StackedValue {
     value: ValueId,
-    order: Order,
+    order: IterationOrder,
     shifted: bool,
 }
 
-/// The rewrite of one loop.
-struct Moving<'w> {
+/// Rewrite of one loop.
+struct SumHoisting<'w> {
     w: &'w While,
-    sums: Vec<Sum>,
+    sums: Vec<LoopSum>,
     node: &'w Node,
 }
 
-impl Moving<'_> {
+impl SumHoisting<'_> {
     /// The values to store, without duplicates.
-    fn aside(&self) -> Vec<Aside> {
+    fn aside(&self) -> Vec<StackedValue> {
         let mut all = Vec::new();
         for sum in &self.sums {
             for source in &sum.sources {
-                if let Source::Value(value) = *source {
-                    let aside = Aside { value, order: sum.order, shifted: sum.shifted };
+                if let OperandSource::Value(value) = *source {
+                    let aside = StackedValue { value, order: sum.order, shifted: sum.shifted };
                     if !all.contains(&aside) {
                         all.push(aside);
                     }
@@ -215,7 +225,7 @@ impl Moving<'_> {
     /// Bytes of the arrays in which values are stored.
     fn stored(&self) -> usize {
         let count = self.w.trip_count.unwrap_or(0);
-        let each = |a: &Aside| self.w.body.ty(a.value).bytes().saturating_mul(count);
+        let each = |a: &StackedValue| self.w.body.ty(a.value).bytes().saturating_mul(count);
         self.aside().iter().map(each).fold(0, usize::saturating_add)
     }
 
@@ -225,7 +235,7 @@ impl Moving<'_> {
     }
 
     /// Emits the new loop, and after it the sums. Returns the values that replace the results of the old loop.
-    fn run(&self, g: &mut Rewriter, inputs: &[ValueId]) -> Values {
+    fn run(&self, g: &mut Rewriter, inputs: &[ValueId]) -> NodeResults {
         let (w, nc) = (self.w, self.w.captures);
         let count = w.trip_count.unwrap_or(0);
         let aside = self.aside();
@@ -250,11 +260,11 @@ impl Moving<'_> {
                     result(place - 1)
                 }
                 Some(sum) => {
-                    let of = |source: &Source| match *source {
-                        Source::Capture(c, _) => inputs[c],
-                        Source::State(k, _) => state(k),
-                        Source::Value(value) => {
-                            let own = Aside { value, order: sum.order, shifted: sum.shifted };
+                    let of = |source: &OperandSource| match *source {
+                        OperandSource::Capture(c, _) => inputs[c],
+                        OperandSource::State(k, _) => state(k),
+                        OperandSource::Value(value) => {
+                            let own = StackedValue { value, order: sum.order, shifted: sum.shifted };
                             result(kept + aside.iter().position(|a| *a == own).unwrap_or(0))
                         }
                     };
@@ -266,7 +276,7 @@ impl Moving<'_> {
     }
 
     /// The sum over all iterations, added to the state's initial value.
-    fn after(&self, g: &mut Rewriter, sum: &Sum, stacks: &[ValueId], before: ValueId) -> ValueId {
+    fn after(&self, g: &mut Rewriter, sum: &LoopSum, stacks: &[ValueId], before: ValueId) -> ValueId {
         let later = |dims: &Dims| -> Dims { dims.iter().map(|d| d + 1).collect() };
         let with_trips = |dims: &Dims| -> Dims { std::iter::once(0).chain(later(dims)).collect() };
         let total = match &self.w.body.node(sum.made_by).op {
@@ -285,13 +295,13 @@ impl Moving<'_> {
                 let op = Reduce { dims: with_trips(&r.dims), body: r.body.clone() };
                 g.push(op, &[stacks[0], zero], self.node)
             }
-            other => systole_ir::bug!("{} is no sum", other.name()),
+            other => systole_ir::bug!("{} is not a sum", other.name()),
         };
         if g.is_zero(before) { total } else { g.push(Binary::Add, &[before, total], self.node) }
     }
 
     /// The body without the sums; it stores their operands instead.
-    fn body(&self, aside: &[Aside], stacks: &[TensorType]) -> Graph {
+    fn body(&self, aside: &[StackedValue], stacks: &[TensorType]) -> Graph {
         let body = &*self.w.body;
         let counter = self.sums[0].counter;
         let count = self.w.trip_count.unwrap_or(0);
@@ -308,12 +318,12 @@ impl Moving<'_> {
                 let block = r.push(Reshape { shape }, &[map[&a.value]], like);
                 // Indices outside the array are clamped.
                 let index = match (a.order, a.shifted) {
-                    (Order::Forward, false) => map[&counter],
-                    (Order::Forward, true) => {
+                    (IterationOrder::Forward, false) => map[&counter],
+                    (IterationOrder::Forward, true) => {
                         let one = scalar(r, 1.0);
                         r.push(Binary::Subtract, &[map[&counter], one], like)
                     }
-                    (Order::Backward, shifted) => {
+                    (IterationOrder::Backward, shifted) => {
                         let last = scalar(r, count as f64 - 1.0 + shifted as usize as f64);
                         r.push(Binary::Subtract, &[last, map[&counter]], like)
                     }
@@ -375,7 +385,7 @@ impl Moving<'_> {
     }
 }
 
-/// `T[…] → T[trips, …]`
+/// Type of a stacked array: `T[…] → T[trips, …]`.
 fn stacked(ty: &TensorType, trips: usize) -> TensorType {
     ty.with_shape([&[trips], ty.shape.dims()].concat())
 }
@@ -454,14 +464,14 @@ mod tests {
                 assert_eq!(blank[k], is_stack, "state {k}, {ty}");
             }
         }
-        let s = crate::schedule(&after, &crate::Options::default()).unwrap();
+        let s = crate::schedule(&after, &crate::PipelineOptions::default()).unwrap();
         let zeros = |step: &crate::Step| {
             step.inputs.is_empty() && step.output_types.iter().any(|t| t.shape.first() == Some(&STEPS))
         };
         assert!(!s.steps.iter().any(zeros), "{s}");
     }
 
-    /// The graph as another framework writes it: nothing but the condition says how often a loop runs.
+    /// The graph without trip counts, as imported from another framework: only the condition determines the iterations.
     fn uncounted(graph: &Graph) -> Graph {
         let mut graph = graph.clone();
         for node in &mut graph.nodes {
@@ -484,7 +494,8 @@ mod tests {
 
     #[test]
     fn no_more_is_stored_for_a_sum_than_a_loop_of_others_has() {
-        // Each of 100 trips sums 1,000 products: of numbers that the loop is given for each, or of the same ones each time.
+        // Each of 100 iterations sums 1,000 products: of numbers that differ between iterations, or of the same
+        // numbers.
         let moved = |numbers: &[usize]| {
             let g = GraphBuilder::new("main");
             let x = g.parameter(TensorType::new(F32, [1000]), "x");

@@ -1,8 +1,11 @@
-//! What never changes in a loop. States that every trip hands on as they are become captures, which are not copied; that is how
-//! other systems hand constants to a loop. Slices, transposes, reversals and conversions of captures are made once, before
-//! the loop. No number changes by it.
+//! Loop-invariant code motion (LICM): turns unchanged loop states into captures and hoists their data movement out of
+//! the loop.
+//!
+//! States that every iteration passes on unchanged become captures, which are not copied; other systems pass constants
+//! to a loop as such states. Slices, transposes, reversals and conversions of captures run once, before the loop.
+//! Results are bit-identical.
 
-use crate::graph::rewrite::{Rewriter, Values, rebuild};
+use crate::graph::rewrite::{NodeResults, Rewriter, rebuild};
 use smallvec::{SmallVec, smallvec};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -14,7 +17,8 @@ pub fn run(graph: &Graph) -> Graph {
     with(graph, |w, kept| moved(&w.body, |p| p < w.captures || kept.contains(&p)))
 }
 
-/// Makes states captures and moves nothing: where bodies are not simplified yet, what is moved may be of no use.
+/// Turns unchanged states into captures, but hoists nothing: in bodies that are not simplified yet, the hoisted values
+/// may be useless.
 pub fn captures(graph: &Graph) -> Graph {
     with(graph, |_, _| Vec::new())
 }
@@ -24,24 +28,25 @@ fn with(graph: &Graph, moved: impl Fn(&While, &[usize]) -> Vec<ValueId>) -> Grap
         let Op::While(w) = &node.op else { return None };
         let kept = unchanged(w);
         let moved = moved(w, &kept);
-        // A loop of such states alone never ends, or never begins.
+        // A loop with only unchanged states never ends or never starts.
         let fits = kept.len() + w.captures < inputs.len() && (!kept.is_empty() || !moved.is_empty());
         fits.then(|| rewritten(g, w, &kept, &moved, inputs, node))
     })
 }
 
-/// Parameters of the states that are handed on as they are.
+/// Parameters of the states that are passed on unchanged.
 fn unchanged(w: &While) -> Vec<usize> {
     let states = w.captures..w.body.params.len();
     states.filter(|&p| w.body.results.get(p - w.captures) == Some(&w.body.params[p])).collect()
 }
 
-/// Whether the op only moves or converts elements, and so costs a copy.
+/// Whether the op only moves or converts elements, so that it costs a copy.
 fn moves(op: &Op) -> bool {
     matches!(op, Op::Slice(_) | Op::Transpose(_) | Op::Reverse(_) | Op::Convert(_))
 }
 
-/// Values of a body that are moved captures, are read by what changes, and are no larger than what they are made of.
+/// Values of a body to hoist: moved or converted captures that changing values read and that are not larger than their
+/// source.
 fn moved(body: &Graph, is_capture: impl Fn(usize) -> bool) -> Vec<ValueId> {
     let mut same = vec![false; body.nodes.len()];
     for (i, node) in body.nodes.iter().enumerate() {
@@ -54,7 +59,7 @@ fn moved(body: &Graph, is_capture: impl Fn(usize) -> bool) -> Vec<ValueId> {
     let readers = body.nodes.iter().enumerate().filter(|(i, _)| !same[*i]).flat_map(|(_, n)| &n.inputs);
     let mut found = Vec::new();
     for &v in readers.filter(|v| same[v.index()]) {
-        // A reshape is no copy: it stays where it is.
+        // A reshape needs no copy and is not hoisted.
         let mut moved = v;
         while matches!(body.node(moved).op, Op::Reshape(_)) {
             moved = body.node(moved).inputs[0];
@@ -68,7 +73,7 @@ fn moved(body: &Graph, is_capture: impl Fn(usize) -> bool) -> Vec<ValueId> {
     found
 }
 
-/// The loop with the states `kept` and the values `moved` as captures.
+/// Rewrites the loop with the states `kept` and the values `moved` as captures.
 fn rewritten(
     g: &mut Rewriter,
     w: &While,
@@ -76,13 +81,13 @@ fn rewritten(
     moved: &[ValueId],
     inputs: &[ValueId],
     node: &Node,
-) -> Values {
+) -> NodeResults {
     let made: Vec<ValueId> = moved.iter().map(|&v| outside(g, &w.body, v, inputs)).collect();
     let captures: Vec<usize> = (0..w.captures).chain(kept.iter().copied()).collect();
     let states: Vec<usize> = (w.captures..inputs.len()).filter(|p| !kept.contains(p)).collect();
     let given = |all: &[usize]| all.iter().map(|&p| inputs[p]).collect::<Vec<_>>();
     let operands = [given(&captures), made.clone(), given(&states)].concat();
-    // What each parameter stands for: in the condition, nothing reads what is moved.
+    // Value that each parameter replaces. The condition reads no hoisted values.
     let of = |body: &Graph, inside: bool| {
         let old = |p: &usize| (body.ty(body.params[*p]).clone(), Some(body.params[*p]));
         let new = made.iter().zip(moved).map(|(&v, &from)| (g.ty(v).clone(), inside.then_some(from)));
@@ -105,7 +110,7 @@ fn rewritten(
     (w.captures..inputs.len()).map(result).collect()
 }
 
-/// A value of the body, made of what is captured.
+/// Computes a hoisted value before the loop, from the captures.
 fn outside(g: &mut Rewriter, body: &Graph, v: ValueId, inputs: &[ValueId]) -> ValueId {
     let node = body.node(v);
     if let Op::Parameter(p) = &node.op {
@@ -115,7 +120,7 @@ fn outside(g: &mut Rewriter, body: &Graph, v: ValueId, inputs: &[ValueId]) -> Va
     g.push(Op::clone(&node.op), &given, &Node { scope: 0, ..node.clone() })
 }
 
-/// A body with other parameters, each in place of a value that it had, and other results.
+/// Copies a body with other parameters, each of which replaces an old value, and with other results.
 pub(super) fn with_parameters(
     body: &Graph,
     parameters: &[(TensorType, Option<ValueId>)],
@@ -133,7 +138,7 @@ pub(super) fn with_parameters(
     let mut map: HashMap<ValueId, ValueId> = places.collect();
     let replaced: HashSet<ValueId> = map.keys().copied().collect();
     for (i, node) in body.nodes.iter().enumerate() {
-        // Of one result, as all that is replaced has.
+        // All replaced nodes have one result.
         if replaced.contains(&ValueId::new(i, 0)) {
             continue;
         }

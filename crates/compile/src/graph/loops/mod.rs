@@ -1,4 +1,4 @@
-//! Rewrites of loops: loop-invariant code motion, sums over all iterations after the loop, derived states.
+//! Loop passes: loop-invariant code motion, hoisting of sums, and removal of derived states.
 
 mod counted_loop;
 pub mod derived_states;

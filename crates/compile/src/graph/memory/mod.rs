@@ -1,4 +1,4 @@
-//! Recomputes values rather than keeping them (rematerialization).
+//! Rematerialization passes: recompute values instead of keeping them.
 
 pub mod recompute;
 pub mod remat;

@@ -1,4 +1,4 @@
-//! Rematerialisation of cheap values for readers that come much later.
+//! Rematerialization of cheap values for late readers: copies a few nodes instead of keeping an array.
 //!
 //! The forward pass leaves arrays for the backward pass. Some are computed by a few instructions, either from arrays
 //! that are read there anyway (squares and halves in gelu) or from much smaller ones (one-hot labels). Instead of
@@ -6,14 +6,14 @@
 //! less traffic.
 
 use super::rematerializable::is_one_instruction;
-use crate::graph::rewrite::{Rewriter, Values, rebuild};
+use crate::graph::rewrite::{NodeResults, Rewriter, rebuild};
 use std::collections::{BTreeSet, HashMap, HashSet};
-use systole_ir::op::{Binary, Lowering};
+use systole_ir::op::{Binary, LoweringClass};
 use systole_ir::{Graph, Node, Op, ValueId};
 
-/// Nodes. Readers within this distance are taken to belong to the same pass, forward or backward.
+/// Maximum distance in nodes between readers of the same pass, forward or backward.
 const NEAR: usize = 48;
-/// Bytes. Smaller arrays are kept.
+/// Minimum size in bytes; smaller arrays are kept.
 const MIN_BYTES: usize = 64 << 10;
 /// Maximum number of nodes that are recomputed for one value.
 const MAX_NODES: usize = 4;
@@ -23,7 +23,7 @@ pub fn run(graph: &Graph) -> Graph {
     let recipes = Recompute::new(graph).recipes();
     // Copies of nodes, by old node and by the first late reader of the value that they are copied for.
     let mut copies: HashMap<(usize, usize), ValueId> = HashMap::new();
-    let mut new: Vec<Values> = Vec::with_capacity(graph.nodes.len());
+    let mut new: Vec<NodeResults> = Vec::with_capacity(graph.nodes.len());
     rebuild(graph, |g, i, node, inputs| {
         let late = |v: &ValueId| recipes.get(&v.index()).filter(|r| r.from <= i);
         let mut operands: Vec<ValueId> = inputs.to_vec();
@@ -34,7 +34,7 @@ pub fn run(graph: &Graph) -> Graph {
         }
         let first = g.push_as(node, &operands);
         let result = |k: usize| ValueId { node: first.node, out: k as u32 };
-        let values: Values = (0..node.outs.len()).map(result).collect();
+        let values: NodeResults = (0..node.outs.len()).map(result).collect();
         new.push(values.clone());
         Some(values)
     })
@@ -45,8 +45,8 @@ fn copy(
     g: &mut Rewriter,
     graph: &Graph,
     i: usize,
-    recipe: &Recipe,
-    new: &[Values],
+    recipe: &RecomputePlan,
+    new: &[NodeResults],
     copies: &mut HashMap<(usize, usize), ValueId>,
 ) -> ValueId {
     if let Some(&known) = copies.get(&(i, recipe.from)) {
@@ -67,7 +67,7 @@ fn copy(
 }
 
 /// The nodes to copy for all readers of a value from node `from` on.
-struct Recipe {
+struct RecomputePlan {
     from: usize,
     nodes: BTreeSet<usize>,
 }
@@ -87,11 +87,11 @@ impl<'g> Recompute<'g> {
         Recompute { graph, users, results: graph.results.iter().map(|r| r.index()).collect() }
     }
 
-    fn recipes(&self) -> HashMap<usize, Recipe> {
+    fn recipes(&self) -> HashMap<usize, RecomputePlan> {
         (0..self.graph.nodes.len()).filter_map(|i| Some((i, self.recipe(i)?))).collect()
     }
 
-    fn recipe(&self, i: usize) -> Option<Recipe> {
+    fn recipe(&self, i: usize) -> Option<RecomputePlan> {
         let node = &self.graph.nodes[i];
         if !is_cheap(node) || node.outs[0].bytes() < MIN_BYTES || self.results.contains(&i) {
             return None;
@@ -117,7 +117,7 @@ impl<'g> Recompute<'g> {
             ty.bytes() * 16 <= node.outs[0].bytes()
                 || (ty.dtype.size() <= 2 * width && self.users[leaf].iter().any(near))
         };
-        leaves.iter().all(is_there).then_some(Recipe { from, nodes })
+        leaves.iter().all(is_there).then_some(RecomputePlan { from, nodes })
     }
 
     /// Collects the nodes to recompute for `i`, and the stored values from which they start.
@@ -136,7 +136,7 @@ impl<'g> Recompute<'g> {
             let node = &self.graph.nodes[v.index()];
             let read_late = self.users[v.index()].iter().any(|&u| u >= from && is_map(&self.graph.nodes[u]));
             match node.op.rule().lower() {
-                Lowering::Leaf => {}
+                LoweringClass::Leaf => {}
                 _ if nodes.contains(&v.index()) => {}
                 _ if is_free(node) || (is_cheap(node) && !read_late) => {
                     self.collect(v.index(), from, nodes, leaves)?;
@@ -160,7 +160,7 @@ fn is_free(node: &Node) -> bool {
 }
 
 fn is_map(node: &Node) -> bool {
-    node.op.rule().lower() == Lowering::Map && node.outs.len() == 1
+    node.op.rule().lower() == LoweringClass::Map && node.outs.len() == 1
 }
 
 /// Whether it takes about one vector instruction. Ops on random bits (xor, shifts) are excluded.
@@ -212,7 +212,7 @@ mod tests {
         let y = weights.iter().fold(x, |h, w| h.dot(w).gelu_tanh());
         let refs: Vec<_> = weights.iter().collect();
         let (graph, _) = crate::optimize(&g.finish(&grad(&y.sum_all(), &refs)).unwrap()).unwrap();
-        let s = crate::schedule(&graph, &crate::Options::default()).unwrap();
+        let s = crate::schedule(&graph, &crate::PipelineOptions::default()).unwrap();
         // Forward: the dot, its tanh, gelu. Backward: the cotangents of gelu and of the dot, and the weight gradient.
         // Values at the end of the network, which are read soon, may be kept in addition.
         let arrays = s.steps.iter().flat_map(|step| &step.output_types).filter(|t| **t == ty).count();

@@ -1,4 +1,5 @@
-//! Rematerialisation under a memory limit: values that are live across the memory peak are recomputed after it.
+//! Rematerialization (gradient checkpointing) under a memory limit: recomputes values that are live across the memory
+//! peak.
 //!
 //! The forward pass of a training step leaves arrays for the backward pass. Those that are cheap to compute from values
 //! that are kept anyway are recomputed directly before the backward pass reads them: element-wise values first, then
@@ -7,27 +8,27 @@
 
 use smallvec::SmallVec;
 use std::collections::HashMap;
-use systole_ir::op::Lowering;
+use systole_ir::op::LoweringClass;
 use systole_ir::{Graph, Node, Op, ValueId};
 
-/// Bytes. Smaller arrays are kept.
+/// Minimum size in bytes; smaller arrays are kept.
 const MIN_BYTES: usize = 64 << 10;
-/// Nodes. An element-wise value that is read only within this distance is taken to be fused, not stored.
+/// Maximum distance in nodes for which an element-wise value is assumed to be fused with its readers, not stored.
 const NEAR: usize = 48;
 /// Maximum number of nodes that are recomputed for one array.
 const MAX_NODES: usize = 24;
 
-/// A graph that keeps about `save` bytes less live across its memory peak; `None` where nothing can be saved. It
+/// Returns a graph that keeps about `save` bytes less live across its memory peak; `None` if nothing can be saved. It
 /// computes the same values by the same operations.
 pub fn remat(graph: &Graph, save: usize) -> Option<Graph> {
-    let lives = Lives::of(graph);
+    let lives = NodeLiveness::of(graph);
     let peak = lives.peak(graph);
     let chosen = choose(graph, &lives, peak, save);
-    (!chosen.is_empty()).then(|| Cloning::new(graph, peak, &chosen).run())
+    (!chosen.is_empty()).then(|| RematCopier::new(graph, peak, &chosen).run())
 }
 
 /// Live ranges of the nodes, as positions in the graph, and an estimate of which values are stored.
-struct Lives {
+struct NodeLiveness {
     last: Vec<usize>,
     stored: Vec<bool>,
 }
@@ -48,14 +49,14 @@ fn bytes(node: &Node) -> usize {
     node.outs.iter().map(|t| t.bytes()).sum()
 }
 
-impl Lives {
-    fn of(graph: &Graph) -> Lives {
+impl NodeLiveness {
+    fn of(graph: &Graph) -> NodeLiveness {
         let n = graph.nodes.len();
         let mut last: Vec<usize> = (0..n).collect();
         let mut read_whole = vec![false; n];
         for (i, node) in graph.nodes.iter().enumerate().rev() {
             let until = if is_free(node) { last[i] } else { i };
-            let is_map = node.op.rule().lower() == Lowering::Map || is_free(node);
+            let is_map = node.op.rule().lower() == LoweringClass::Map || is_free(node);
             for v in &node.inputs {
                 last[v.index()] = last[v.index()].max(until);
                 read_whole[v.index()] |= !is_map;
@@ -63,12 +64,12 @@ impl Lives {
         }
         graph.results.iter().for_each(|r| last[r.index()] = n);
         let stored = graph.nodes.iter().enumerate().map(|(i, node)| match node.op.rule().lower() {
-            Lowering::Leaf => false,
+            LoweringClass::Leaf => false,
             _ if is_free(node) => false,
-            Lowering::Map => read_whole[i] || last[i] > i + NEAR,
+            LoweringClass::Map => read_whole[i] || last[i] > i + NEAR,
             _ => true,
         });
-        Lives { stored: stored.collect(), last }
+        NodeLiveness { stored: stored.collect(), last }
     }
 
     /// The position with the most live bytes.
@@ -91,7 +92,7 @@ impl Lives {
 
 /// The nodes to drop at `peak`, in order of recomputation cost per byte. No dropped node is a source from which another
 /// is recomputed.
-fn choose(graph: &Graph, lives: &Lives, peak: usize, save: usize) -> Vec<usize> {
+fn choose(graph: &Graph, lives: &NodeLiveness, peak: usize, save: usize) -> Vec<usize> {
     let crosses = |i: usize| lives.stored[i] && i < peak && lives.last[i] > peak;
     let is_result = |i: usize| lives.last[i] >= graph.nodes.len();
     let mut candidates: Vec<(f64, usize, Vec<usize>)> = (0..peak.min(graph.nodes.len()))
@@ -119,8 +120,8 @@ fn choose(graph: &Graph, lives: &Lives, peak: usize, save: usize) -> Vec<usize> 
     chosen
 }
 
-/// Cost in flops of recomputing node `i`, and the kept values that this starts from. `None` where it needs too many
-/// nodes or control flow.
+/// Cost in flops of recomputing node `i`, and the kept values that this starts from. `None` if it needs too many nodes
+/// or control flow.
 fn recipe(graph: &Graph, i: usize, is_kept: &dyn Fn(usize) -> bool) -> Option<(f64, Vec<usize>)> {
     let (mut flops, mut sources, mut seen, mut todo) = (0.0, Vec::new(), Vec::new(), vec![i]);
     while let Some(k) = todo.pop() {
@@ -129,7 +130,7 @@ fn recipe(graph: &Graph, i: usize, is_kept: &dyn Fn(usize) -> bool) -> Option<(f
         }
         seen.push(k);
         let node = &graph.nodes[k];
-        if seen.len() > MAX_NODES || matches!(node.op.rule().lower(), Lowering::Control) {
+        if seen.len() > MAX_NODES || matches!(node.op.rule().lower(), LoweringClass::Control) {
             return None;
         }
         let types: SmallVec<[_; 4]> = node.inputs.iter().map(|&v| graph.ty(v)).collect();
@@ -138,7 +139,7 @@ fn recipe(graph: &Graph, i: usize, is_kept: &dyn Fn(usize) -> bool) -> Option<(f
             let p = v.index();
             if is_kept(p) {
                 sources.push(p);
-            } else if graph.nodes[p].op.rule().lower() != Lowering::Leaf {
+            } else if graph.nodes[p].op.rule().lower() != LoweringClass::Leaf {
                 todo.push(p);
             }
         }
@@ -147,7 +148,7 @@ fn recipe(graph: &Graph, i: usize, is_kept: &dyn Fn(usize) -> bool) -> Option<(f
 }
 
 /// Copies the graph. Readers after the peak use second copies of the dropped values.
-struct Cloning<'g> {
+struct RematCopier<'g> {
     graph: &'g Graph,
     peak: usize,
     dropped: Vec<bool>,
@@ -160,18 +161,18 @@ struct Cloning<'g> {
     second: HashMap<usize, usize>,
 }
 
-impl<'g> Cloning<'g> {
-    fn new(graph: &'g Graph, peak: usize, chosen: &[usize]) -> Cloning<'g> {
-        let lives = Lives::of(graph);
+impl<'g> RematCopier<'g> {
+    fn new(graph: &'g Graph, peak: usize, chosen: &[usize]) -> RematCopier<'g> {
+        let lives = NodeLiveness::of(graph);
         let mut dropped = vec![false; graph.nodes.len()];
         chosen.iter().for_each(|&i| dropped[i] = true);
         let survives = (0..graph.nodes.len())
             .map(|i| {
-                let leaf = graph.nodes[i].op.rule().lower() == Lowering::Leaf;
+                let leaf = graph.nodes[i].op.rule().lower() == LoweringClass::Leaf;
                 leaf || (!dropped[i] && lives.stored[i] && lives.last[i] > peak)
             })
             .collect();
-        Cloning {
+        RematCopier {
             graph,
             peak,
             dropped,
@@ -217,7 +218,7 @@ impl<'g> Cloning<'g> {
         self.dropped[p] || (is_free(node) && node.inputs.iter().any(|v| self.leads_to_dropped(v.index())))
     }
 
-    /// The second copy of `p`, which is created on first use, or the first where that is still live.
+    /// The second copy of `p`, which is created on first use, or the first copy if that is still live.
     fn again(&mut self, p: usize) -> usize {
         if self.survives[p] || p >= self.peak {
             return self.first[p];
@@ -261,7 +262,7 @@ mod tests {
     fn memory_falls_and_values_stay() {
         let (side, layers) = (128, 12);
         let graph = chain(side, layers);
-        let arena = |g: &Graph| crate::schedule(g, &crate::Options::default()).unwrap().arena_bytes;
+        let arena = |g: &Graph| crate::schedule(g, &crate::PipelineOptions::default()).unwrap().arena_bytes;
         let before = arena(&graph);
         let less = remat(&graph, before).unwrap();
         less.verify().unwrap();
@@ -276,7 +277,7 @@ mod tests {
         let graph = chain(128, 3);
         let less = remat(&graph, usize::MAX).unwrap();
         assert!(less.nodes.len() > graph.nodes.len());
-        let mut s = systole_ir::rng::Stream::new(1, 2, 3);
+        let mut s = systole_ir::rng::RandomStream::new(1, 2, 3);
         let mut args: Vec<Literal> = Vec::new();
         for ty in graph.param_types() {
             let mut b = systole_ir::LiteralBuilder::new(ty.clone());

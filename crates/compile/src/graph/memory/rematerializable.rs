@@ -1,4 +1,4 @@
-//! Which ops are cheap enough to recompute instead of storing their results.
+//! Classifies ops that are cheap enough to recompute instead of storing their results.
 
 use systole_ir::Op;
 use systole_ir::op::{Binary, Unary};
@@ -25,7 +25,7 @@ pub fn is_one_instruction(op: &Op) -> bool {
                 | Binary::ShiftRightLogical
         ),
         Op::Compare(_) | Op::Select(_) | Op::Clamp(_) | Op::Convert(_) => true,
-        // Bit tricks of several instructions, moves, and ops of many operations per element.
+        // Bit manipulation with several instructions, data movement, and ops with many operations per element.
         _ => false,
     }
 }

@@ -1,8 +1,10 @@
-//! The place of the greatest or least element, as a fold with a body of several ops, by two plain folds: the extreme element,
-//! then the first place that has it. Where a line has a NaN, the first NaN is the extreme. This is the body that JAX writes
-//! for `argmax` and `argmin`.
+//! Splits argmax and argmin, written as a reduction with a multi-op body, into two plain reductions: the maximum (or
+//! minimum), then the first index that has it.
+//!
+//! If a row contains NaN, the result is the index of the first NaN. This is the body that JAX emits for `argmax` and
+//! `argmin`.
 
-use crate::graph::rewrite::{Rewriter, Values, rebuild};
+use crate::graph::rewrite::{NodeResults, Rewriter, rebuild};
 use smallvec::smallvec;
 use systole_ir::op::{
     Binary, BroadcastInDim, Compare, CompareType, Constant, Direction, Monoid, Reduce, Select,
@@ -27,7 +29,8 @@ pub fn run(graph: &Graph) -> Graph {
     })
 }
 
-/// The fold of the elements; `None`: the body is no such one. Its parameters are the fold's element and place, then another's.
+/// Whether the body computes argmax or argmin; returns the plain reduction. Its parameters are value and index of the
+/// accumulator, then of another element.
 fn extreme_of(body: &Graph) -> Option<Monoid> {
     let &[_, picked] = &body.results[..] else { return None };
     let parameter = |v: ValueId| match &body.node(v).op {
@@ -50,7 +53,7 @@ fn extreme_of(body: &Graph) -> Option<Monoid> {
         && parameter(select.inputs[1]) == Some(1)
         && parameter(select.inputs[2]) == Some(3);
     chooses.then_some(())?;
-    // (a above b, or a NaN), or (a equal to b, and its place before b's).
+    // (a above b, or a is NaN), or (a equal to b, and its index before b's).
     let [better, tied] = both(select.inputs[0], Binary::Or)?;
     let [equal, before] = both(tied, Binary::And)?;
     let [above, is_nan] = both(better, Binary::Or)?;
@@ -64,7 +67,7 @@ fn extreme_of(body: &Graph) -> Option<Monoid> {
     }
 }
 
-/// Whether an array numbers the elements along a dimension.
+/// Whether an array holds the index of each element along a dimension.
 fn counts(g: &Rewriter, v: ValueId, dim: usize) -> bool {
     let node = g.node(v);
     match &node.op {
@@ -88,7 +91,7 @@ fn two_folds(
     extreme: Monoid,
     [x, place, init]: [ValueId; 3],
     node: &Node,
-) -> Values {
+) -> NodeResults {
     let ty = g.ty(x).clone();
     let body = extreme.body(ty.dtype);
     let most = g.push(Reduce { body, ..reduce.clone() }, &[x, init], node);
@@ -97,7 +100,7 @@ fn two_folds(
     let compare = |direction| Compare { direction, compare_type: CompareType::of(ty.dtype) };
     let mut is_it = g.push(compare(Direction::Eq), &[x, wide], node);
     if ty.dtype.is_float() {
-        // The extreme of a line with a NaN is NaN, which equals nothing.
+        // The maximum of a row with NaN is NaN, which equals nothing.
         let is_nan = g.push(compare(Direction::Ne), &[x, x], node);
         is_it = g.push(Op::Binary(Binary::Or), &[is_it, is_nan], node);
     }

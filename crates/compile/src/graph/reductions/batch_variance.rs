@@ -1,12 +1,12 @@
-//! Batch variances by way of per-sample variances (two-level moments).
+//! Computes batch variances from per-sample variances (two-level moments).
 //!
 //! The direct form, the mean of `(x − m)²`, reads the whole array twice and needs the batch mean `m` in between. The
-//! squared distances from a sample's own mean `mᵢ` need that sample alone. They are summed while the sample is in
-//! cache, in the convolution that computes it or in its row block. The combination over `P` positions per sample is
-//! `Σ (x − m)² = Σᵢ (Σₚ (xᵢₚ − mᵢ)² + P · (mᵢ − m)²)`
-//! (Chan, Golub and LeVeque 1979). It is as accurate as the means, which are rounded to the element type.
+//! squared distances from a sample's own mean `mᵢ` need only that sample. They are summed while the sample is in cache,
+//! in the convolution that computes it or in its row block. The combination over `P` positions per sample is `Σ (x −
+//! m)² = Σᵢ (Σₚ (xᵢₚ − mᵢ)² + P · (mᵢ − m)²)` (Chan, Golub and LeVeque 1979). It is as accurate as the means, which are
+//! rounded to the element type.
 
-use crate::graph::rewrite::{Nodes, Rewriter, rebuild};
+use crate::graph::rewrite::{NodeLookup, Rewriter, rebuild};
 use smallvec::smallvec;
 use std::collections::{HashMap, HashSet};
 use systole_ir::op::{Binary, BroadcastInDim, Monoid, Reduce};
@@ -33,7 +33,7 @@ pub fn run(graph: &Graph) -> Graph {
     })
 }
 
-/// `Σ (x − mean)²` by way of per-sample moments; `each` holds the per-sample sums of `x`.
+/// `Σ (x − mean)²` from per-sample moments; `each` holds the per-sample sums of `x`.
 fn squares(g: &mut Rewriter, x: ValueId, each: ValueId, mean: ValueId, like: &Node) -> ValueId {
     let (shape, last) = (g.ty(x).shape.clone(), g.ty(x).rank() - 1);
     let positions = shape[1..last].iter().product::<usize>() as f64;

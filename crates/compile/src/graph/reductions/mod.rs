@@ -1,4 +1,4 @@
-//! Rewrites of reductions and sorts to cheaper ones.
+//! Reduction passes: rewrite reductions, window sums and sorts to cheaper ones.
 
 pub mod arg_max;
 pub mod batch_variance;

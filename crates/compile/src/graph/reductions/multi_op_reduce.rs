@@ -1,15 +1,16 @@
-//! Reductions by a body of several element-wise ops, such as the place of the greatest element, as element-wise ops on
-//! halves: each turn folds neighbours, all pairs at once. The order of elements stays; they are grouped as a tree, as the
-//! specification of `reduce` allows.
+//! Rewrites reductions with multi-op bodies as a tree of element-wise ops: each level combines neighbors, all pairs at
+//! once.
+//!
+//! Elements keep their order and are grouped as a tree, as the specification of `reduce` allows.
 
-use crate::graph::rewrite::{Rewriter, Values, rebuild};
+use crate::graph::rewrite::{NodeResults, Rewriter, rebuild};
 use smallvec::SmallVec;
-use systole_ir::op::{BroadcastInDim, Lowering, Monoid, Reduce, Reshape, Slice, Transpose};
+use systole_ir::op::{BroadcastInDim, LoweringClass, Monoid, Reduce, Reshape, Slice, Transpose};
 use systole_ir::{Graph, Node, Op, ValueId};
 
-/// Elements that are folded into one result below which the general kernel is as fast.
+/// Minimum number of elements per result; with fewer, the general kernel is as fast.
 const FEW: usize = 16;
-/// Elements of an operand below which the same holds.
+/// Minimum number of elements of an operand; with fewer, the general kernel is as fast.
 const SMALL: usize = 1 << 12;
 
 /// Entry point of the pass.
@@ -27,14 +28,14 @@ pub fn run(graph: &Graph) -> Graph {
 fn is_element_wise(body: &Graph) -> bool {
     body.nodes.iter().all(|n| {
         matches!(n.op, Op::Parameter(_) | Op::Constant(_))
-            || n.op.rule().lower() == Lowering::Map && n.outs.len() == 1
+            || n.op.rule().lower() == LoweringClass::Map && n.outs.len() == 1
     })
 }
 
-fn fold(g: &mut Rewriter, reduce: &Reduce, node: &Node, inputs: &[ValueId]) -> Values {
+fn fold(g: &mut Rewriter, reduce: &Reduce, node: &Node, inputs: &[ValueId]) -> NodeResults {
     let (operands, inits) = inputs.split_at(inputs.len() / 2);
     let mut rows: Vec<ValueId> = operands.iter().map(|&x| as_rows(g, x, reduce, node)).collect();
-    // Rows that had no neighbour, folded: they are behind all others.
+    // Combined rows that had no neighbor; they come after all others.
     let mut last: Option<Vec<ValueId>> = None;
     loop {
         let count = g.ty(rows[0]).shape[0];
@@ -68,7 +69,7 @@ fn fold(g: &mut Rewriter, reduce: &Reduce, node: &Node, inputs: &[ValueId]) -> V
     all.into_iter().zip(&node.outs).map(shaped).collect()
 }
 
-/// `x: T[…] → T[N, K]`: the N elements that are folded, in their order, for each of the K results.
+/// `x: T[…] → T[N, K]`: the N elements that are reduced, in order, for each of the K results.
 fn as_rows(g: &mut Rewriter, x: ValueId, reduce: &Reduce, node: &Node) -> ValueId {
     let shape = g.ty(x).shape.clone();
     let mut dims: SmallVec<[usize; 6]> = reduce.dims.iter().copied().collect();
@@ -91,7 +92,7 @@ fn slice(g: &mut Rewriter, x: ValueId, [from, to, step]: [usize; 3], node: &Node
     g.push(slice, &[x], node)
 }
 
-/// The body on arrays: `left` is what its first parameters are given.
+/// Applies the body to arrays; `left` are the values of its first parameters.
 fn combine(g: &mut Rewriter, body: &Graph, left: &[ValueId], right: &[ValueId], like: &Node) -> Vec<ValueId> {
     let shape = g.ty(left[0]).shape.clone();
     let given: Vec<Option<ValueId>> = left.iter().chain(right).copied().map(Some).collect();

@@ -1,11 +1,12 @@
-//! Sorts by one function of either element: the function of all elements at once, as one more operand, and a comparator
-//! that compares its values. JAX's comparators make −0 and 0, and all NaN, the same first.
+//! Precomputes sort keys: rewrites `sort` with comparator `f(a) < f(b)` to a sort by an additional operand `f(x)`.
+//!
+//! JAX's comparators use such a function, which maps −0 to 0 and all NaNs to one.
 
-use crate::graph::rewrite::{Rewriter, Values, rebuild};
+use crate::graph::rewrite::{NodeResults, Rewriter, rebuild};
 use smallvec::smallvec;
 use std::collections::HashSet;
 use std::sync::Arc;
-use systole_ir::op::{Lowering, Parameter, Sort};
+use systole_ir::op::{LoweringClass, Parameter, Sort};
 use systole_ir::{Graph, Node, Op, TensorType, ValueId};
 
 /// Entry point of the pass.
@@ -20,15 +21,22 @@ pub fn run(graph: &Graph) -> Graph {
     })
 }
 
-/// What the comparator compares.
+/// Operands of the comparator's comparison.
 fn compared(body: &Graph) -> Option<[ValueId; 2]> {
     let node = body.node(*body.results.first()?);
     let Op::Compare(_) = &node.op else { return None };
     Some([*node.inputs.first()?, *node.inputs.get(1)?])
 }
 
-/// The sort with the keys before its operands. `a` is the first that is compared, a function of parameter `p`.
-fn by_keys(g: &mut Rewriter, sort: &Sort, a: ValueId, p: usize, inputs: &[ValueId], node: &Node) -> Values {
+/// The sort with the keys before its operands. `a` is the comparison's first operand, a function of parameter `p`.
+fn by_keys(
+    g: &mut Rewriter,
+    sort: &Sort,
+    a: ValueId,
+    p: usize,
+    inputs: &[ValueId],
+    node: &Node,
+) -> NodeResults {
     let body = &*sort.comparator;
     let x = inputs[p / 2];
     let mut given = vec![None; 2 * inputs.len()];
@@ -64,9 +72,9 @@ fn by_keys(g: &mut Rewriter, sort: &Sort, a: ValueId, p: usize, inputs: &[ValueI
     (1..operands.len()).map(|k| ValueId { node: sorted.node, out: k as u32 }).collect()
 }
 
-/// The one parameter that a value depends on by element-wise ops.
+/// The single parameter that a value depends on through element-wise ops.
 fn source(body: &Graph, v: ValueId) -> Option<usize> {
-    // Of each node: none yet, one, or several or something else.
+    // Parameter of each node: none (`Ok(None)`), one, or several or unknown (`Err`).
     let mut of: Vec<Result<Option<usize>, ()>> = Vec::with_capacity(v.index() + 1);
     for node in body.nodes.iter().take(v.index() + 1) {
         let join = |a: Result<Option<usize>, ()>, b: Result<Option<usize>, ()>| match (a?, b?) {
@@ -76,7 +84,7 @@ fn source(body: &Graph, v: ValueId) -> Option<usize> {
         of.push(match &node.op {
             Op::Parameter(p) => Ok(Some(p.index)),
             Op::Constant(_) => Ok(None),
-            op if op.rule().lower() == Lowering::Map && node.outs.len() == 1 => {
+            op if op.rule().lower() == LoweringClass::Map && node.outs.len() == 1 => {
                 node.inputs.iter().try_fold(None, |all, v| join(Ok(all), of[v.index()]))
             }
             _ => Err(()),

@@ -1,11 +1,10 @@
-//! Linearity of sums: `Σ (a·x + b·y)` becomes `a·Σx + b·Σy` where `a` and `b` are constant along the reduced
+//! Linearity of sums: rewrites `Σ (a·x + b·y)` as `a·Σx + b·Σy` if `a` and `b` are constant along the reduced
 //! dimensions.
 //!
-//! Applied only where one of the sums on the right exists already. In the gradient of batch normalisation this saves
-//! the last reduction over the whole batch. `Σ (x − mean(x))` becomes 0: its computed value would be rounding error
-//! only.
+//! Applied only if one of the sums on the right already exists. In the gradient of batch normalization this saves the
+//! last reduction over the whole batch. `Σ (x − mean(x))` becomes 0: its computed value would be rounding error only.
 
-use crate::graph::rewrite::{Nodes, Rewriter, rebuild};
+use crate::graph::rewrite::{NodeLookup, Rewriter, rebuild};
 use smallvec::smallvec;
 use std::collections::{HashMap, HashSet};
 use systole_ir::op::{Binary, BroadcastInDim, Monoid, Unary};
@@ -16,7 +15,7 @@ const MAX_TERMS: usize = 4;
 
 /// `± factors · value`, where each factor is a broadcast that is constant along the reduced dimensions.
 #[derive(Clone)]
-struct Term {
+struct LinearTerm {
     negative: bool,
     factors: Vec<ValueId>,
     value: ValueId,
@@ -92,15 +91,16 @@ fn sum_of<'g>(graph: &'g Graph, node: &'g Node) -> Option<(ValueId, &'g Dims)> {
 }
 
 /// Splits a value into terms, at most [`MAX_TERMS`].
-fn split<'g>(node: &impl Fn(ValueId) -> &'g Node, value: ValueId, folded: &[usize]) -> Vec<Term> {
+fn split<'g>(node: &impl Fn(ValueId) -> &'g Node, value: ValueId, folded: &[usize]) -> Vec<LinearTerm> {
     let mut terms = Vec::new();
-    let mut open = vec![Term { negative: false, factors: Vec::new(), value }];
+    let mut open = vec![LinearTerm { negative: false, factors: Vec::new(), value }];
     let is_factor = |v: ValueId| matches!(&node(v).op, Op::BroadcastInDim(b) if b.dims.iter().all(|d| !folded.contains(d)));
     while let Some(t) = open.pop() {
-        let part = |value: ValueId, negate: bool| Term { negative: t.negative ^ negate, value, ..t.clone() };
+        let part =
+            |value: ValueId, negate: bool| LinearTerm { negative: t.negative ^ negate, value, ..t.clone() };
         match (&node(t.value).op, &node(t.value).inputs[..]) {
             (Op::Unary(Unary::Negate), &[x]) => open.push(part(x, true)),
-            // A sum under a factor is not split: where it is a difference from a mean, the two resulting sums would
+            // A sum under a factor is not split: if it is a difference from a mean, the two resulting sums would
             // cancel.
             (Op::Binary(op @ (Binary::Add | Binary::Subtract)), &[a, b]) if t.factors.is_empty() => {
                 open.push(part(b, *op == Binary::Subtract));
@@ -125,7 +125,7 @@ fn split<'g>(node: &impl Fn(ValueId) -> &'g Node, value: ValueId, folded: &[usiz
 fn without(g: &mut Rewriter, v: ValueId, folded: &[usize], like: &Node) -> ValueId {
     let (op, x) = match (&g.node(v).op, &g.node(v).inputs[..]) {
         (Op::BroadcastInDim(op), &[x]) => (op.clone(), x),
-        _ => systole_ir::bug!("a factor is a broadcast"),
+        _ => systole_ir::bug!("a factor must be a broadcast"),
     };
     let kept: Vec<usize> = (0..op.shape.rank()).filter(|d| !folded.contains(d)).collect();
     let place = |d: &usize| kept.iter().position(|k| k == d).unwrap_or(0);

@@ -1,15 +1,15 @@
-//! Window sums (average pooling) of a convolution's result become a convolution of window sums of its input:
-//! `Σ_u (x ∗ k)[S·i + u] = ((Σ_u x[· + u]) ∗ k)[S·i]`.
+//! Moves average pooling before the convolution: window sums of its result become a convolution of window sums of its
+//! input: `Σ_u (x ∗ k)[S·i + u] = ((Σ_u x[· + u]) ∗ k)[S·i]`.
 //!
 //! The convolution then has stride `S`, so that it computes fewer outputs. An average's division moves to the window
 //! sums of the input, which usually has far fewer channels than the result. The gradients w.r.t. filter and bias are
-//! rewritten alike: autodiff computes them from a gradient that repeats each window's value over its elements.
+//! rewritten in the same way: autodiff computes them from a gradient that repeats each window's value over its
+//! elements.
 //!
-//! [`run`] does this for f32, where sums may be reassociated. [`run_narrow`] adds narrow floats that are pooled in f32.
-//! By the definition the convolution's result is rounded before it is summed; after the rewrite it is not rounded at
-//! all.
+//! [`run`] does this for f32, where sums may be reassociated. [`run_narrow`] adds bf16 and f16 pooled in f32: the
+//! original program rounds the convolution's result before it is summed, the rewritten one does not.
 
-use crate::graph::rewrite::{Nodes, Rewriter, rebuild};
+use crate::graph::rewrite::{NodeLookup, Rewriter, rebuild};
 use smallvec::smallvec;
 use std::collections::HashMap;
 use systole_ir::op::{
@@ -17,21 +17,21 @@ use systole_ir::op::{
 };
 use systole_ir::{DType, Dims, Graph, Node, Op, TensorType, ValueId};
 
-/// Maximum number of channels of narrow floats for which the rewrite pays. It computes in f32; with more channels a
+/// Maximum number of bf16 or f16 channels for which the rewrite pays. It computes in f32; with more channels a
 /// convolution in the narrow type is faster on machines with instructions for it.
 const NARROW_CHANNELS: usize = 4;
 
 /// Height and width.
-type Pair<T> = [T; 2];
+type HeightWidth<T> = [T; 2];
 
 /// Pooling windows over images `[B, H, W, C]`, without padding.
 #[derive(Clone, Copy)]
-struct Windows {
-    size: Pair<usize>,
-    strides: Pair<usize>,
+struct PoolingWindows {
+    size: HeightWidth<usize>,
+    strides: HeightWidth<usize>,
 }
 
-impl Windows {
+impl PoolingWindows {
     /// Elements per window.
     fn count(self) -> usize {
         self.size[0] * self.size[1]
@@ -39,30 +39,30 @@ impl Windows {
 }
 
 /// A value and the windows that it is summed over: size, window dilation and padding.
-type Summed = (ValueId, Pair<usize>, Pair<usize>, Pair<[i64; 2]>);
+type WindowSumKey = (ValueId, HeightWidth<usize>, HeightWidth<usize>, HeightWidth<[i64; 2]>);
 
-/// New values, each of which is created once.
+/// Cache of new values, each of which is created once.
 #[derive(Default)]
-struct Known {
+struct WindowSumCache {
     /// Window sums.
-    sums: HashMap<Summed, ValueId>,
+    sums: HashMap<WindowSumKey, ValueId>,
     /// Window sums divided by a number, by the bits of the number.
     quotients: HashMap<(ValueId, u64), ValueId>,
-    /// The rewritten convolutions, by result.
-    pooled: HashMap<ValueId, Pooled>,
+    /// Rewritten convolutions, by result.
+    pooled: HashMap<ValueId, WindowSumConvolution>,
     /// Values converted to f32.
     wide: HashMap<ValueId, ValueId>,
-    /// Whether narrow floats are rewritten too.
+    /// Whether bf16 and f16 are rewritten too.
     narrow: bool,
 }
 
-impl Known {
+impl WindowSumCache {
     /// Whether sums of this type may be reassociated.
     fn takes(&self, dtype: DType) -> bool {
         dtype == DType::F32 || self.narrow && matches!(dtype, DType::BF16 | DType::F16)
     }
 
-    /// Whether the window sums of images `[B, H, W, C]` are taken before the convolution.
+    /// Whether the window sums of images `[B, H, W, C]` are computed before the convolution.
     fn sums_inputs(&self, x: &TensorType) -> bool {
         self.takes(x.dtype) && (x.dtype == DType::F32 || x.shape[3] <= NARROW_CHANNELS)
     }
@@ -72,7 +72,7 @@ impl Known {
         *self.wide.entry(v).or_insert_with(|| converted(g, v, DType::F32, node))
     }
 
-    /// The value from which `v` differs by roundings only; `v` itself unless `narrow`.
+    /// The value from which `v` differs only by rounding; `v` itself unless `narrow`.
     fn unrounded(&self, g: &Rewriter, mut v: ValueId) -> ValueId {
         while let (true, Op::Convert(_)) = (self.narrow, &g.node(v).op) {
             let from = g.node(v).inputs[0];
@@ -91,7 +91,7 @@ fn converted(g: &mut Rewriter, v: ValueId, to: DType, node: &Node) -> ValueId {
 
 /// A convolution of window sums, with its bias.
 #[derive(Clone)]
-struct Pooled {
+struct WindowSumConvolution {
     conv: Convolution,
     summed: ValueId,
     kernel: ValueId,
@@ -103,7 +103,7 @@ pub fn run(graph: &Graph) -> Graph {
     rewrite(graph, false)
 }
 
-/// The pass that rewrites narrow floats too.
+/// The pass that also rewrites bf16 and f16.
 pub fn run_narrow(graph: &Graph) -> Graph {
     rewrite(graph, true)
 }
@@ -113,7 +113,7 @@ fn rewrite(graph: &Graph, narrow: bool) -> Graph {
     for v in graph.nodes.iter().flat_map(|n| &n.inputs).chain(&graph.results) {
         users[v.index()] += 1;
     }
-    let mut known = Known { narrow, ..Known::default() };
+    let mut known = WindowSumCache { narrow, ..WindowSumCache::default() };
     rebuild(graph, |g, _, node, inputs| {
         let value = match &node.op {
             Op::ReduceWindow(op) => pooled(g, &mut known, graph, &users, op, node, inputs),
@@ -126,10 +126,10 @@ fn rewrite(graph: &Graph, narrow: bool) -> Graph {
     })
 }
 
-/// Rewrites window sums of a convolution, optionally with a bias, whose other values are not used.
+/// Rewrites window sums of a convolution, optionally with a bias, that has no other users.
 fn pooled(
     g: &mut Rewriter,
-    known: &mut Known,
+    known: &mut WindowSumCache,
     graph: &Graph,
     users: &[usize],
     op: &ReduceWindow,
@@ -175,13 +175,13 @@ fn pooled(
     });
     let conv = Convolution { padding: padding.collect(), strides, element_type: DType::F32, ..c };
     let bias = bias.map(|b| scaled(g, b, windows.count() as f64, node));
-    let pooled = Pooled { conv, summed, kernel, bias };
+    let pooled = WindowSumConvolution { conv, summed, kernel, bias };
     let y = pooled.push(g, node);
     known.pooled.insert(y, pooled);
     Some(y)
 }
 
-impl Pooled {
+impl WindowSumConvolution {
     fn push(&self, g: &mut Rewriter, node: &Node) -> ValueId {
         let y = g.push(self.conv.clone(), &[self.summed, self.kernel], node);
         let Some(bias) = self.bias else { return y };
@@ -192,11 +192,11 @@ impl Pooled {
 }
 
 /// Moves a division of a rewritten convolution to its window sums and bias.
-fn divided(g: &mut Rewriter, known: &mut Known, node: &Node, inputs: &[ValueId]) -> Option<ValueId> {
+fn divided(g: &mut Rewriter, known: &mut WindowSumCache, node: &Node, inputs: &[ValueId]) -> Option<ValueId> {
     let (pooled, by) = (known.pooled.get(&inputs[0])?.clone(), g.splat(inputs[1])?);
     let summed = quotient(g, known, pooled.summed, by, node);
     let bias = pooled.bias.map(|b| scaled(g, b, 1.0 / by, node));
-    Some(Pooled { summed, bias, ..pooled }.push(g, node))
+    Some(WindowSumConvolution { summed, bias, ..pooled }.push(g, node))
 }
 
 /// The dividend and the divisor, if `v` is a division by a splat.
@@ -206,14 +206,14 @@ fn dividend(g: &Rewriter, v: ValueId) -> Option<(ValueId, f64)> {
     Some((node.inputs[0], g.splat(node.inputs[1])?))
 }
 
-fn quotient(g: &mut Rewriter, known: &mut Known, v: ValueId, by: f64, node: &Node) -> ValueId {
+fn quotient(g: &mut Rewriter, known: &mut WindowSumCache, v: ValueId, by: f64, node: &Node) -> ValueId {
     *known.quotients.entry((v, by.to_bits())).or_insert_with(|| scaled(g, v, 1.0 / by, node))
 }
 
 /// Rewrites the filter gradient of a convolution whose result is summed over windows.
 fn kernel_gradient(
     g: &mut Rewriter,
-    known: &mut Known,
+    known: &mut WindowSumCache,
     c: &Convolution,
     node: &Node,
     inputs: &[ValueId],
@@ -253,7 +253,7 @@ fn kernel_gradient(
 /// Rewrites the bias gradient.
 fn bias_gradient(
     g: &mut Rewriter,
-    known: &Known,
+    known: &WindowSumCache,
     r: &Reduce,
     node: &Node,
     inputs: &[ValueId],
@@ -281,7 +281,7 @@ fn left_over(size: usize, reach: usize, stride: usize, count: usize) -> [i64; 2]
 }
 
 /// The windows, if the op is an unpadded, undilated sum over height and width of f32 images.
-fn summed_windows(g: &Rewriter, op: &ReduceWindow, inputs: &[ValueId]) -> Option<Windows> {
+fn summed_windows(g: &Rewriter, op: &ReduceWindow, inputs: &[ValueId]) -> Option<PoolingWindows> {
     let &[x, init] = inputs else { return None };
     let w = &op.window;
     let plain = g.ty(x).rank() == 4
@@ -294,12 +294,12 @@ fn summed_windows(g: &Rewriter, op: &ReduceWindow, inputs: &[ValueId]) -> Option
         && [0, 3].iter().all(|&d| w.dimensions[d] == 1 && w.strides[d] == 1)
         && (1..3).all(|d| w.dimensions[d] <= g.ty(x).shape[d]);
     let pair = |dims: &Dims| [dims[1], dims[2]];
-    plain.then(|| Windows { size: pair(&w.dimensions), strides: pair(&w.strides) })
+    plain.then(|| PoolingWindows { size: pair(&w.dimensions), strides: pair(&w.strides) })
 }
 
 /// If `v` is the gradient of window sums (stride-1 window sums of a padded gradient), the gradient that it repeats over
 /// the windows.
-fn spread_over_windows(g: &Rewriter, v: ValueId) -> Option<(ValueId, Windows)> {
+fn spread_over_windows(g: &Rewriter, v: ValueId) -> Option<(ValueId, PoolingWindows)> {
     let node = g.node(v);
     let Op::ReduceWindow(op) = &node.op else { return None };
     let windows = summed_windows(g, op, &node.inputs)?;
@@ -313,24 +313,24 @@ fn spread_over_windows(g: &Rewriter, v: ValueId) -> Option<(ValueId, Windows)> {
         && g.is_zero(padded.inputs[1])
         && g.ty(dy).elements() > 0;
     let strides = [interior[1] + 1, interior[2] + 1];
-    fits.then_some((dy, Windows { strides, ..windows }))
+    fits.then_some((dy, PoolingWindows { strides, ..windows }))
 }
 
 /// Window sums of images with stride 1: one at each position of the padded images.
 fn sums_of(
     g: &mut Rewriter,
-    known: &mut Known,
+    known: &mut WindowSumCache,
     x: ValueId,
-    size: Pair<usize>,
-    dilation: Pair<usize>,
-    padding: Pair<[i64; 2]>,
+    size: HeightWidth<usize>,
+    dilation: HeightWidth<usize>,
+    padding: HeightWidth<[i64; 2]>,
     node: &Node,
 ) -> ValueId {
     if let Some(&sums) = known.sums.get(&(x, size, dilation, padding)) {
         return sums;
     }
     let dtype = g.ty(x).dtype;
-    let along = |pair: Pair<usize>| -> Dims { smallvec![1, pair[0], pair[1], 1] };
+    let along = |pair: HeightWidth<usize>| -> Dims { smallvec![1, pair[0], pair[1], 1] };
     let window = Window {
         window_dilations: along(dilation),
         ..Window::new(&along(size), &[1; 4], &[[0, 0], padding[0], padding[1], [0, 0]])
@@ -341,7 +341,7 @@ fn sums_of(
     sums
 }
 
-/// The vector that a broadcast repeats along all of four dimensions but the last.
+/// The vector that a broadcast repeats along the first three of four dimensions.
 fn repeated(g: &Rewriter, v: ValueId) -> Option<ValueId> {
     let node = g.node(v);
     let Op::BroadcastInDim(b) = &node.op else { return None };

@@ -1,99 +1,117 @@
-//! Signatures of bodies: the parameters and results of nested programs fit the operands and results of their step.
+//! Verifies signatures of bodies: the parameters and results of nested programs match those of their step.
 
-use crate::program::kernel::{Kernel, Schedule, Step};
-use crate::program::nested_kernels::Blocks;
+use crate::program::kernel::{Kernel, ProgramSchedule, Step};
+use crate::program::nested_kernels::RowBlockLoop;
 use crate::program::storage::ResultPlan;
-use crate::program::type_check::{Checked, alike, holds, same};
+use crate::program::type_check::{CheckResult, alike, holds, same};
 use systole_ir::{DType, TensorType};
 
 /// Checks the parameters and results of the bodies of a step, not their steps.
-pub fn check(step: &Step) -> Checked {
+pub fn check(step: &Step) -> CheckResult {
     let (ins, outs) = (&step.input_types[..], &step.output_types[..]);
     match &step.kernel {
         Kernel::While { captures, starts, cond, body } => {
-            let states = body.params.get(*captures..).ok_or("a loop captures more than it takes")?;
-            alike("the state", states, outs)?;
-            alike("the next state", &results(body), outs)?;
-            alike("the condition's parameter", &cond.params, &body.params)?;
-            alike("the condition", &results(cond), &[TensorType::scalar(DType::Bool)])?;
-            alike("the capture", &body.params[..*captures], ins.get(..*captures).ok_or("no captures")?)?;
+            let states = body.params.get(*captures..).ok_or("a loop has more captures than parameters")?;
+            alike("loop state", states, outs)?;
+            alike("next loop state", &results(body), outs)?;
+            alike("parameter of the loop condition", &cond.params, &body.params)?;
+            alike("result of the loop condition", &results(cond), &[TensorType::scalar(DType::Bool)])?;
+            alike(
+                "loop capture",
+                &body.params[..*captures],
+                ins.get(..*captures).ok_or("captures are missing")?,
+            )?;
             starts_in_range(starts, *captures, ins, outs)?;
             states_stay(body, *captures)
         }
         Kernel::Case { branches } => {
-            let (index, operands) = ins.split_last().ok_or("no index of a branch")?;
-            same("the index", index, &TensorType::scalar(DType::I32))?;
+            let (index, operands) = ins.split_last().ok_or("the branch index is missing")?;
+            same("branch index", index, &TensorType::scalar(DType::I32))?;
             branches.iter().try_for_each(|branch| {
-                alike("a branch's parameter", &branch.params, operands)?;
-                alike("a branch's result", &results(branch), outs)
+                alike("parameter of a branch", &branch.params, operands)?;
+                alike("result of a branch", &results(branch), outs)
             })
         }
         Kernel::Blocks(b) => blocks(b, ins, outs),
-        kernel => holds(kernel.bodies().is_empty(), || "bodies that nothing checks".into()),
+        kernel => holds(kernel.bodies().is_empty(), || "the bodies of this kernel are not checked".into()),
     }
 }
 
-fn results(body: &Schedule) -> Vec<TensorType> {
+fn results(body: &ProgramSchedule) -> Vec<TensorType> {
     body.results.iter().map(|r| r.ty.clone()).collect()
 }
 
-/// Each state has its own initial value among the inputs after the captures, or none.
+/// Checks that each state has its own initial value among the inputs after the captures, or none.
 fn starts_in_range(
     starts: &[Option<usize>],
     captures: usize,
     ins: &[TensorType],
     states: &[TensorType],
-) -> Checked {
-    holds(starts.len() == states.len(), || "a state without a start".into())?;
+) -> CheckResult {
+    holds(starts.len() == states.len(), || {
+        "the number of initial values differs from the number of states".into()
+    })?;
     let mut taken = vec![false; ins.len()];
     for (k, (start, ty)) in starts.iter().zip(states).enumerate() {
         let Some(start) = *start else { continue };
         let given = ins.get(start).filter(|_| start >= captures);
         let given = given.ok_or_else(|| {
-            format!("state {k} starts as input {start}, which is not in {captures}..{}", ins.len())
+            format!(
+                "the initial value of state {k} is input {start}, which is not in {captures}..{}",
+                ins.len()
+            )
         })?;
-        same("the start of a state", given, ty)?;
-        holds(!taken[start], || format!("input {start} is the start of two states"))?;
+        same("initial value of a state", given, ty)?;
+        holds(!taken[start], || format!("input {start} is the initial value of two states"))?;
         taken[start] = true;
     }
     let unused = taken.iter().skip(captures).position(|taken| !taken);
-    unused.map_or(Ok(()), |i| Err(format!("input {} is neither a capture nor a start", captures + i)))
+    unused
+        .map_or(Ok(()), |i| Err(format!("input {} is neither a capture nor an initial value", captures + i)))
 }
 
-/// Result `k` of a body takes the memory of its own parameter `first + k`, or of none. In that of another state, the
-/// next iteration would read the wrong value.
-fn states_stay(body: &Schedule, first: usize) -> Checked {
+/// Checks that result `k` of a body reuses the memory of its own parameter `first + k`, or of none. With that of
+/// another state, the next iteration would read the wrong value.
+fn states_stay(body: &ProgramSchedule, first: usize) -> CheckResult {
     let moved = |(k, r): (usize, &ResultPlan)| Some((k, r.reuse.filter(|&p| p != first + k)?));
     match body.results.iter().enumerate().find_map(moved) {
-        Some((k, p)) => Err(format!("result {k} of `{}` takes parameter {p}, not {}", body.name, first + k)),
+        Some((k, p)) => {
+            Err(format!("result {k} of `{}` reuses parameter {p} instead of {}", body.name, first + k))
+        }
         None => Ok(()),
     }
 }
 
-fn blocks(b: &Blocks, ins: &[TensorType], outs: &[TensorType]) -> Checked {
+fn blocks(b: &RowBlockLoop, ins: &[TensorType], outs: &[TensorType]) -> CheckResult {
     let sums = b.sums.len();
-    holds(b.inputs.len() == ins.len(), || "inputs of blocks without a size".into())?;
-    holds(sums + b.outputs.len() == outs.len(), || "results of blocks without a size".into())?;
+    holds(b.inputs.len() == ins.len(), || "row blocks: the row size of an input is missing".into())?;
+    holds(sums + b.outputs.len() == outs.len(), || "row blocks: the row size of a result is missing".into())?;
     alike("a sum", &outs[..sums], &b.sums)?;
     let whole = outs[sums..].iter().zip(&b.outputs).all(|(ty, row)| ty.bytes() == row * b.rows);
-    holds(whole, || format!("rows of {:?} bytes do not make up {outs:?}", b.outputs))?;
+    holds(whole, || format!("row sizes of {:?} bytes do not match the results {outs:?}", b.outputs))?;
     let rest = b.rest.iter().map(|body| (body, b.rows % b.block));
     for (body, rows) in std::iter::once((&b.body, b.block)).chain(rest) {
         let (so_far, operands) =
-            body.params.split_at_checked(sums).ok_or("a block does not take the sums so far")?;
-        alike("a sum so far", so_far, &b.sums)?;
+            body.params.split_at_checked(sums).ok_or("a row block has fewer parameters than sums")?;
+        alike("running sum of a row block", so_far, &b.sums)?;
         states_stay(body, 0)?;
         let (added, made) = (results(body), &b.outputs);
         holds(added.len() == outs.len() && operands.len() == ins.len(), || {
-            format!("a block takes {} and gives {}", body.params.len(), added.len())
+            format!(
+                "a row block has {} parameters and {} results, which do not match its step",
+                body.params.len(),
+                added.len()
+            )
         })?;
-        alike("a block's sum", &added[..sums], &b.sums)?;
+        alike("sum of a row block", &added[..sums], &b.sums)?;
         let read = operands.iter().zip(&b.inputs).zip(ins);
         let reads = |((param, row), ty): ((&TensorType, &Option<usize>), &TensorType)| {
             param.bytes() == row.map_or(ty.bytes(), |row| row * rows)
         };
         let gives = added[sums..].iter().zip(made).all(|(ty, row)| ty.bytes() == row * rows);
-        holds({ read }.all(reads) && gives, || format!("a block of {rows} rows has other sizes"))?;
+        holds({ read }.all(reads) && gives, || {
+            format!("operand or result sizes do not match a block of {rows} rows")
+        })?;
     }
     Ok(())
 }

@@ -1,20 +1,21 @@
-//! Buffer plan: arrays with overlapping live ranges do not overlap in memory, and no array is read after it is
-//! overwritten. Live ranges are computed anew here, independently of the stage that made the plan.
+//! Verifies the buffer plan: live arrays do not overlap in memory, and no array is read after it is overwritten.
+//!
+//! Live ranges are recomputed here, independently of the stage that made the plan.
 
 use super::error::broken;
-use crate::program::kernel::{Kernel, Schedule, Step};
-use crate::program::storage::{ALIGN, Location, Slot};
+use crate::program::kernel::{Kernel, ProgramSchedule, Step};
+use crate::program::storage::{ALIGN, Location, SlotId};
 use systole_ir::{Op, Result};
 
 /// Live range: from the step that writes an array to the last one that reads it.
 #[derive(Clone, Copy)]
-struct Life {
+struct LiveRange {
     first: usize,
     last: usize,
 }
 
 /// Checks live ranges, views, the arena, and the memory of results and donated parameters.
-pub fn check(s: &Schedule, donated: &[usize]) -> Result<()> {
+pub fn check(s: &ProgramSchedule, donated: &[usize]) -> Result<()> {
     let own = lives(s);
     for (x, (storage, life)) in s.slots.iter().zip(&own).enumerate() {
         let Some(life) = life else { continue };
@@ -31,22 +32,22 @@ pub fn check(s: &Schedule, donated: &[usize]) -> Result<()> {
     Ok(())
 }
 
-fn lives(s: &Schedule) -> Vec<Option<Life>> {
+fn lives(s: &ProgramSchedule) -> Vec<Option<LiveRange>> {
     let given = |place| matches!(place, Location::Param(_) | Location::Constant(_));
-    let mut all: Vec<Option<Life>> =
-        s.slots.iter().map(|x| given(x.place).then_some(Life { first: 0, last: 0 })).collect();
+    let mut all: Vec<Option<LiveRange>> =
+        s.slots.iter().map(|x| given(x.place).then_some(LiveRange { first: 0, last: 0 })).collect();
     for (i, step) in s.steps.iter().enumerate() {
         reads(&mut all, &step.inputs, i);
         for &x in &step.outputs {
-            all[x].get_or_insert(Life { first: i, last: i }).last = i;
+            all[x].get_or_insert(LiveRange { first: i, last: i }).last = i;
         }
     }
-    let results: Vec<Slot> = s.results.iter().map(|r| r.slot).collect();
+    let results: Vec<SlotId> = s.results.iter().map(|r| r.slot).collect();
     reads(&mut all, &results, s.steps.len());
     all
 }
 
-fn reads(all: &mut [Option<Life>], slots: &[Slot], at: usize) {
+fn reads(all: &mut [Option<LiveRange>], slots: &[SlotId], at: usize) {
     for &x in slots {
         if let Some(life) = &mut all[x] {
             life.last = at;
@@ -55,20 +56,20 @@ fn reads(all: &mut [Option<Life>], slots: &[Slot], at: usize) {
 }
 
 /// For each slot, the last step that accesses it through a view; `None` without views. Checks that each view is a slice
-/// of an array that is itself no view.
-fn views(s: &Schedule, own: &[Option<Life>]) -> Result<Vec<Option<usize>>> {
+/// of an array that is not itself a view.
+fn views(s: &ProgramSchedule, own: &[Option<LiveRange>]) -> Result<Vec<Option<usize>>> {
     let mut by_views: Vec<Option<usize>> = vec![None; s.slots.len()];
     for (x, storage) in s.slots.iter().enumerate() {
         let Location::View(v) = storage.place else { continue };
         let Some(view) = s.views.get(v) else {
-            return Err(broken(s, 0, format!("slot {x} is a view that does not exist")));
+            return Err(broken(s, 0, format!("slot {x} refers to a missing view")));
         };
         let slices = s.steps.get(view.by).is_some_and(|step| {
             let is_slice = matches!(step.kernel, Kernel::Op { op: Op::DynamicSlice(_), .. });
             is_slice && step.inputs[0] == view.of && step.outputs[..] == [x]
         });
         if !slices || matches!(s.slots[view.of].place, Location::View(_)) {
-            return Err(broken(s, view.by, format!("slot {x} is not a slice of an array of its own")));
+            return Err(broken(s, view.by, format!("slot {x} is not a slice of a materialized array")));
         }
         let last = own[x].map_or(0, |life| life.last);
         by_views[view.of] = Some(by_views[view.of].map_or(last, |other: usize| other.max(last)));
@@ -78,7 +79,7 @@ fn views(s: &Schedule, own: &[Option<Life>]) -> Result<Vec<Option<usize>>> {
 }
 
 /// If a step writes into a view, its array must be a result (a loop state), and no later step may read it or the view.
-fn written_view(s: &Schedule, x: Slot, of: Slot) -> Result<()> {
+fn written_view(s: &ProgramSchedule, x: SlotId, of: SlotId) -> Result<()> {
     let writes = |step: &Step| step.outputs.contains(&x) && step.inputs.contains(&x);
     let Some(j) = s.steps.iter().position(writes) else { return Ok(()) };
     let later = s.steps[j + 1..].iter().any(|step| step.inputs.contains(&of) || step.inputs.contains(&x));
@@ -88,13 +89,13 @@ fn written_view(s: &Schedule, x: Slot, of: Slot) -> Result<()> {
     Ok(())
 }
 
-/// Slots of the arena that share bytes have disjoint live ranges, unless a step writes one in place of the other.
-fn arena(s: &Schedule, own: &[Option<Life>], by_views: &[Option<usize>]) -> Result<()> {
-    let mut placed: Vec<(usize, Slot, Life)> = Vec::new();
+/// Checks that arena slots that share bytes have disjoint live ranges, unless a step writes one over the other.
+fn arena(s: &ProgramSchedule, own: &[Option<LiveRange>], by_views: &[Option<usize>]) -> Result<()> {
+    let mut placed: Vec<(usize, SlotId, LiveRange)> = Vec::new();
     for (x, storage) in s.slots.iter().enumerate().filter(|(_, storage)| storage.bytes > 0) {
         let (Location::Arena(at), Some(life)) = (storage.place, own[x]) else { continue };
         if at % ALIGN != 0 || at + storage.bytes > s.arena_bytes {
-            return Err(broken(s, life.first, format!("slot {x} does not lie in the arena")));
+            return Err(broken(s, life.first, format!("slot {x} is outside of the arena")));
         }
         placed.push((at, x, life));
     }
@@ -116,7 +117,7 @@ fn arena(s: &Schedule, own: &[Option<Life>], by_views: &[Option<usize>]) -> Resu
                 return Err(broken(
                     s,
                     after.first,
-                    format!("slots {from} and {to} share bytes while both live"),
+                    format!("slots {from} and {to} share bytes while both are live"),
                 ));
             }
         }
@@ -124,24 +125,25 @@ fn arena(s: &Schedule, own: &[Option<Life>], by_views: &[Option<usize>]) -> Resu
     Ok(())
 }
 
-/// A result has its own memory, or that of a donated parameter that is not read after the result is written.
+/// Checks that a result has its own memory, or that of a donated parameter that is not read after the result is
+/// written.
 fn result(
-    s: &Schedule,
+    s: &ProgramSchedule,
     k: usize,
     donated: &[usize],
-    own: &[Option<Life>],
+    own: &[Option<LiveRange>],
     by_views: &[Option<usize>],
 ) -> Result<()> {
     let r = &s.results[k];
     let made = own[r.slot].map_or(0, |life| life.first);
     if let Location::Arena(_) | Location::View(_) = s.slots[r.slot].place {
-        return Err(broken(s, made, format!("result {k} lies in the arena")));
+        return Err(broken(s, made, format!("result {k} is in the arena")));
     }
     let Some(p) = r.reuse else { return Ok(()) };
     let twice = s.results[..k].iter().any(|other| other.reuse == Some(p));
     let fits = s.params.get(p).is_some_and(|ty| ty.bytes() == s.slots[r.slot].bytes);
     if !donated.contains(&p) || twice || !fits || s.slots[r.slot].place != Location::Result(k) {
-        return Err(broken(s, made, format!("result {k} takes parameter {p}, which is not given to it")));
+        return Err(broken(s, made, format!("result {k} reuses parameter {p}, which is not donated to it")));
     }
     let Some(x) = s.slots.iter().position(|x| x.place == Location::Param(p)) else { return Ok(()) };
     let is_read = s.steps.iter().any(|step| step.inputs.contains(&x));

@@ -1,12 +1,12 @@
-//! Slots: each has one writer, before all of its readers, and is used with its own number of bytes.
+//! Verifies slots: each has one writer, before all of its readers, and is used with its own size in bytes.
 
 use super::error::broken;
-use crate::program::kernel::{Kernel, Schedule};
-use crate::program::storage::{Location, Slot};
+use crate::program::kernel::{Kernel, ProgramSchedule};
+use crate::program::storage::{Location, SlotId};
 use systole_ir::Result;
 
 /// Checks writers, readers, sizes and results.
-pub fn check(s: &Schedule) -> Result<()> {
+pub fn check(s: &ProgramSchedule) -> Result<()> {
     let mut made: Vec<bool> = s.slots.iter().map(|x| is_given(x.place)).collect();
     for (slot, storage) in s.slots.iter().enumerate() {
         let given = match storage.place {
@@ -15,7 +15,7 @@ pub fn check(s: &Schedule) -> Result<()> {
             Location::Arena(_) | Location::Result(_) | Location::View(_) => continue,
         };
         if given != Some(storage.bytes) {
-            return Err(broken(s, 0, format!("slot {slot} is not of the size of what is given")));
+            return Err(broken(s, 0, format!("slot {slot} differs in size from its parameter or constant")));
         }
     }
     for i in 0..s.steps.len() {
@@ -34,15 +34,19 @@ fn is_given(place: Location) -> bool {
     matches!(place, Location::Param(_) | Location::Constant(_))
 }
 
-fn sized(s: &Schedule, slot: Slot, bytes: usize) -> Result<(), String> {
+fn sized(s: &ProgramSchedule, slot: SlotId, bytes: usize) -> Result<(), String> {
     let have = s.slots[slot].bytes;
-    if have == bytes { Ok(()) } else { Err(format!("slot {slot} has {have} bytes and is used as {bytes}")) }
+    if have == bytes {
+        Ok(())
+    } else {
+        Err(format!("slot {slot} has {have} bytes, but is used with {bytes} bytes"))
+    }
 }
 
-fn step(s: &Schedule, i: usize, made: &mut [bool]) -> Result<(), String> {
+fn step(s: &ProgramSchedule, i: usize, made: &mut [bool]) -> Result<(), String> {
     let step = &s.steps[i];
     if (step.inputs.len(), step.outputs.len()) != (step.input_types.len(), step.output_types.len()) {
-        return Err("operands or results without a type".into());
+        return Err("the number of operand or result types is wrong".into());
     }
     for (&slot, ty) in step.inputs.iter().zip(&step.input_types) {
         if !made.get(slot).copied().unwrap_or(false) {
@@ -51,7 +55,7 @@ fn step(s: &Schedule, i: usize, made: &mut [bool]) -> Result<(), String> {
         sized(s, slot, ty.bytes())?;
     }
     for (k, (&slot, ty)) in step.outputs.iter().zip(&step.output_types).enumerate() {
-        // A view of a loop state exists before; the map only stores into it.
+        // A view of a loop state exists already; the map only stores into it.
         let is_part = matches!(step.kernel, Kernel::StridedMap(_)) && step.inputs.contains(&slot);
         match made.get(slot) {
             None => return Err(format!("slot {slot} does not exist")),

@@ -1,14 +1,14 @@
 //! Mutation tests: each invariant is broken once in a valid program, and the verifier must report it.
 
 use super::{verify_planned, verify_steps};
-use crate::options::{Blocking, Options};
-use crate::program::{Kernel, Load, Location, Pool, Schedule, Slot, Step};
+use crate::options::{PipelineOptions, RowBlocksMode};
+use crate::program::{Kernel, Location, MapLoad, MaxPoolArgmax, ProgramSchedule, SlotId, Step};
 use systole_ir::DType::{self, F32, I32, U8, U64};
-use systole_ir::attention::{Attention, AttentionMatch, Dropped, Wanted};
+use systole_ir::attention::{AttentionConfig, AttentionDropout, AttentionMatch, AttentionOperand};
 use systole_ir::op::Convolution;
 use systole_ir::{Graph, GraphBuilder, Tensor, TensorType, control_builders, grad, vjp};
 
-fn compiled(graph: &Graph, options: &Options) -> Schedule {
+fn compiled(graph: &Graph, options: &PipelineOptions) -> ProgramSchedule {
     let (graph, _) = crate::optimize(graph).unwrap();
     let s = crate::schedule(&graph, options).unwrap();
     verify_planned(&s, &options.donated).unwrap_or_else(|e| panic!("{e}\n{s}"));
@@ -16,22 +16,27 @@ fn compiled(graph: &Graph, options: &Options) -> Schedule {
 }
 
 /// Two GEMMs with a map between them, and the update of a donated parameter.
-fn program() -> Schedule {
+fn program() -> ProgramSchedule {
     let ty = TensorType::new(F32, [32, 32]);
     let g = GraphBuilder::new("main");
     let (w, x) = (g.parameter(ty.clone(), "w"), g.parameter(ty, "x"));
     let h = x.dot(&w).tanh().dot(&x);
     let s = h.sum(&[0]);
     let graph = g.finish(&[&w - &(&h * 0.1), s]).unwrap();
-    compiled(&graph, &Options { donated: vec![0], ..Options::default() })
+    compiled(&graph, &PipelineOptions { donated: vec![0], ..PipelineOptions::default() })
 }
 
-/// Checks that [`program`] is refused after `change`, with an error that contains `words`.
-fn caught(words: &str, change: impl FnOnce(&mut Schedule)) {
+/// Checks that [`program`] is rejected after `change`, with an error that contains `words`.
+fn caught(words: &str, change: impl FnOnce(&mut ProgramSchedule)) {
     caught_in(program(), &[0], words, change);
 }
 
-fn caught_in(mut s: Schedule, donated: &[usize], words: &str, change: impl FnOnce(&mut Schedule)) {
+fn caught_in(
+    mut s: ProgramSchedule,
+    donated: &[usize],
+    words: &str,
+    change: impl FnOnce(&mut ProgramSchedule),
+) {
     change(&mut s);
     match verify_planned(&s, donated) {
         Ok(()) => panic!("nobody noticed: {words}\n{s}"),
@@ -39,11 +44,11 @@ fn caught_in(mut s: Schedule, donated: &[usize], words: &str, change: impl FnOnc
     }
 }
 
-fn step_of(s: &Schedule, test: impl Fn(&Kernel) -> bool) -> usize {
+fn step_of(s: &ProgramSchedule, test: impl Fn(&Kernel) -> bool) -> usize {
     s.steps.iter().position(|step| test(&step.kernel)).unwrap_or_else(|| panic!("{s}"))
 }
 
-fn in_arena(s: &Schedule) -> Vec<Slot> {
+fn in_arena(s: &ProgramSchedule) -> Vec<SlotId> {
     (0..s.slots.len())
         .filter(|&x| matches!(s.slots[x].place, Location::Arena(_)) && s.slots[x].bytes > 0)
         .collect()
@@ -63,40 +68,40 @@ fn an_array_has_one_writer_before_its_readers() {
 
 #[test]
 fn an_array_has_one_size_and_a_kernel_its_types() {
-    caught("and is used as", |s| s.steps[0].input_types[0] = TensorType::new(F32, [32]));
-    caught("without a type", |s| {
+    caught("but is used with", |s| s.steps[0].input_types[0] = TensorType::new(F32, [32]));
+    caught("number of operand or result types", |s| {
         s.steps[0].input_types.pop();
     });
-    caught("are not the inferred", |s| {
+    caught("results have types", |s| {
         s.steps[0].output_types[0] = TensorType::new(F32, [16, 64]);
     });
-    caught("is not of the size of what is given", |s| s.params[0] = TensorType::new(F32, [32]));
-    let map = |s: &Schedule| step_of(s, |k| matches!(k, Kernel::Map(_)));
-    let edit = |s: &mut Schedule, change: &dyn Fn(&mut crate::Map)| {
+    caught("differs in size", |s| s.params[0] = TensorType::new(F32, [32]));
+    let map = |s: &ProgramSchedule| step_of(s, |k| matches!(k, Kernel::Map(_)));
+    let edit = |s: &mut ProgramSchedule, change: &dyn Fn(&mut crate::Map)| {
         let at = map(s);
         if let Kernel::Map(m) = &mut s.steps[at].kernel {
             change(m);
         }
     };
-    caught("leads to element", |s| {
+    caught("accesses element", |s| {
         edit(s, &|m| {
-            if let Load::Array { offset, .. } = &mut m.loads[0] {
+            if let MapLoad::Array { offset, .. } = &mut m.loads[0] {
                 *offset = 1;
             }
         });
     });
-    caught("is stored as", |s| {
+    caught("cannot be stored as", |s| {
         let at = map(s);
         s.steps[at].output_types[0] = TensorType::new(DType::I32, [32, 32]);
     });
-    caught("is made of later ones", |s| {
+    caught("depends on later registers", |s| {
         edit(s, &|m| {
             let e = m.loads.len();
             m.instrs[0].args[0] = e;
         });
     });
-    caught("a register that does not exist", |s| edit(s, &|m| m.stores[0] = 99));
-    caught("folds from", |s| {
+    caught("a missing register", |s| edit(s, &|m| m.stores[0] = 99));
+    caught("reductions with initial value", |s| {
         let at = step_of(s, |k| matches!(k, Kernel::Reduce { .. }));
         if let Kernel::Reduce { folded, .. } = &mut s.steps[at].kernel {
             folded.iter_mut().for_each(|f| *f = !*f);
@@ -110,13 +115,13 @@ fn an_array_has_one_size_and_a_kernel_its_types() {
 
 #[test]
 fn arrays_that_live_together_do_not_share_bytes() {
-    caught("share bytes while both live", |s| {
+    caught("share bytes while both are live", |s| {
         // The second GEMM reads the first of these while it writes the second.
         let (a, b) = (s.steps[1].outputs[0], s.steps[2].outputs[0]);
         s.slots[b].place = s.slots[a].place;
     });
-    caught("does not lie in the arena", |s| s.arena_bytes = 64);
-    caught("does not lie in the arena", |s| {
+    caught("is outside of the arena", |s| s.arena_bytes = 64);
+    caught("is outside of the arena", |s| {
         let x = in_arena(s)[0];
         s.slots[x].place = Location::Arena(4);
     });
@@ -124,7 +129,7 @@ fn arrays_that_live_together_do_not_share_bytes() {
         let x = in_arena(s)[0];
         s.slots[x].last = s.slots[x].first;
     });
-    caught("lies in the arena", |s| {
+    caught("is in the arena", |s| {
         let x = s.results[1].slot;
         s.slots[x].place = Location::Arena(s.arena_bytes);
         s.arena_bytes += s.slots[x].bytes.next_multiple_of(64);
@@ -134,9 +139,9 @@ fn arrays_that_live_together_do_not_share_bytes() {
 #[test]
 fn donated_memory_is_not_read_after_it_is_overwritten() {
     assert_eq!(program().results[0].reuse, Some(0));
-    caught("which is not given to it", |s| s.results[0].reuse = Some(1));
-    caught("which is not given to it", |s| s.results[1].reuse = Some(0));
-    caught_in(program(), &[], "which is not given to it", |_| {});
+    caught("which is not donated to it", |s| s.results[0].reuse = Some(1));
+    caught("which is not donated to it", |s| s.results[1].reuse = Some(0));
+    caught_in(program(), &[], "which is not donated to it", |_| {});
     // A GEMM appended after the update reads the old value.
     caught("is read after result 0 has overwritten it", |s| {
         let (w, late) = (s.steps[0].inputs[1], s.steps.len());
@@ -154,7 +159,7 @@ fn donated_memory_is_not_read_after_it_is_overwritten() {
 }
 
 /// A loop that stacks one entry per iteration into an array.
-fn scan() -> Schedule {
+fn scan() -> ProgramSchedule {
     let g = GraphBuilder::new("main");
     let xs = g.parameter(TensorType::new(F32, [7, 4, 160]), "xs");
     let start = g.full(&TensorType::new(F32, [4, 160]), 0.5);
@@ -162,10 +167,10 @@ fn scan() -> Schedule {
         let y: Tensor = (&state[0] * &x[0]).tanh();
         (vec![y.clone()], vec![&y * 2.0])
     });
-    compiled(&g.finish(&[last, all].concat()).unwrap(), &Options::default())
+    compiled(&g.finish(&[last, all].concat()).unwrap(), &PipelineOptions::default())
 }
 
-fn trip(s: &mut Schedule) -> &mut Schedule {
+fn trip(s: &mut ProgramSchedule) -> &mut ProgramSchedule {
     let at = step_of(s, |k| matches!(k, Kernel::While { .. }));
     let Kernel::While { body, .. } = &mut s.steps[at].kernel else { unreachable!() };
     body
@@ -178,8 +183,8 @@ fn bodies_of_loops_are_verified_and_fit_their_step() {
         let given = body.steps[0].inputs[0];
         body.steps[0].outputs[0] = given;
     });
-    caught_in(scan(), &[], "is not a slice of an array of its own", |s| trip(s).views[0].by += 1);
-    caught_in(scan(), &[], "a state without a start", |s| {
+    caught_in(scan(), &[], "is not a slice of a materialized array", |s| trip(s).views[0].by += 1);
+    caught_in(scan(), &[], "number of initial values", |s| {
         let at = step_of(s, |k| matches!(k, Kernel::While { .. }));
         let Kernel::While { starts, .. } = &mut s.steps[at].kernel else { unreachable!() };
         starts.pop();
@@ -203,8 +208,11 @@ fn bodies_of_loops_are_verified_and_fit_their_step() {
     });
 }
 
-/// Checks that [`scan`] is refused after `change` of its starts, condition and body.
-fn caught_in_loop(words: &str, change: impl FnOnce(&mut Vec<Option<usize>>, &mut Schedule, &mut Schedule)) {
+/// Checks that [`scan`] is rejected after `change` of its initial values, condition and body.
+fn caught_in_loop(
+    words: &str,
+    change: impl FnOnce(&mut Vec<Option<usize>>, &mut ProgramSchedule, &mut ProgramSchedule),
+) {
     caught_in(scan(), &[], words, |s| {
         let at = step_of(s, |k| matches!(k, Kernel::While { .. }));
         let Kernel::While { starts, cond, body, .. } = &mut s.steps[at].kernel else { unreachable!() };
@@ -227,18 +235,24 @@ fn states_start_as_inputs_of_their_own_and_stay_where_they_are() {
     );
     caught_in_loop("which is not in", |starts, _, _| starts[first] = Some(inputs));
     caught_in_loop("which is not in", |starts, _, _| starts[first] = Some(captures - 1));
-    caught_in_loop("is neither a capture nor a start", |starts, _, _| starts[first] = None);
+    caught_in_loop("is neither a capture nor an initial value", |starts, _, _| starts[first] = None);
     assert_ne!(ty(first), ty(second), "{s}");
-    caught_in_loop("the start of a state", |starts, _, _| starts[first] = starts[second]);
-    caught_in_loop("the state is", |_, _, body| body.params[captures + first] = TensorType::new(F32, [1]));
-    caught_in_loop("the next state is", |_, _, body| body.results[first].ty = TensorType::new(F32, [1]));
-    caught_in_loop("the capture is", |_, cond, body| {
+    caught_in_loop("initial value of a state has type", |starts, _, _| starts[first] = starts[second]);
+    caught_in_loop("loop state has type", |_, _, body| {
+        body.params[captures + first] = TensorType::new(F32, [1])
+    });
+    caught_in_loop("next loop state has type", |_, _, body| {
+        body.results[first].ty = TensorType::new(F32, [1])
+    });
+    caught_in_loop("loop capture has type", |_, cond, body| {
         let other = TensorType::new(F32, [3, 3]);
         (cond.params[0], body.params[0]) = (other.clone(), other);
     });
-    caught_in_loop("the condition's parameter", |_, cond, _| cond.params[0] = TensorType::new(F32, [3, 3]));
-    caught_in_loop("the condition is", |_, cond, _| cond.results[0].ty = TensorType::scalar(U8));
-    caught_in_loop("takes parameter", |_, _, body| {
+    caught_in_loop("parameter of the loop condition", |_, cond, _| {
+        cond.params[0] = TensorType::new(F32, [3, 3])
+    });
+    caught_in_loop("result of the loop condition", |_, cond, _| cond.results[0].ty = TensorType::scalar(U8));
+    caught_in_loop("reuses parameter", |_, _, body| {
         let at = body.results.iter().position(|r| r.reuse.is_some()).unwrap();
         let other = (0..body.results.len()).find(|k| *k != at).unwrap();
         body.results[at].reuse = Some(captures + other);
@@ -254,8 +268,8 @@ fn two_states_do_not_start_as_one_input() {
     let (last, _) = control_builders::scan(&[&x, &y], &[&xs], |state, x| {
         (vec![(&state[0] * &x[0]).tanh(), &state[1] + &x[0]], vec![])
     });
-    let s = compiled(&g.finish(&last).unwrap(), &Options::default());
-    caught_in(s, &[], "is the start of two states", |s| {
+    let s = compiled(&g.finish(&last).unwrap(), &PipelineOptions::default());
+    caught_in(s, &[], "is the initial value of two states", |s| {
         let at = step_of(s, |k| matches!(k, Kernel::While { .. }));
         let types = s.steps[at].output_types.clone();
         let Kernel::While { starts, .. } = &mut s.steps[at].kernel else { unreachable!() };
@@ -268,13 +282,13 @@ fn two_states_do_not_start_as_one_input() {
 }
 
 /// Attention with dropout, and its gradients w.r.t. queries, keys and values.
-fn attention() -> Schedule {
+fn attention() -> ProgramSchedule {
     let g = GraphBuilder::new("main");
     let array = |places, width| TensorType::new(F32, [2, places, 3, width]);
     let (q, k, v) =
         (g.parameter(array(4, 6), "q"), g.parameter(array(8, 6), "k"), g.parameter(array(8, 2), "v"));
     let random = g.parameter(TensorType::new(U64, [2]), "random");
-    let y = Attention { scale: 0.5, causal: true, dropout: Some(Dropped::rate(0.1)) }.of(
+    let y = AttentionConfig { scale: 0.5, causal: true, dropout: Some(AttentionDropout::rate(0.1)) }.of(
         &q,
         &k,
         &v,
@@ -282,10 +296,10 @@ fn attention() -> Schedule {
     );
     let dy = g.parameter(y.ty().clone(), "dy");
     let grads = vjp(&[&y], &[&dy], &[&q, &k, &v]);
-    compiled(&g.finish(&[&[y], &grads[..]].concat()).unwrap(), &Options::default())
+    compiled(&g.finish(&[&[y], &grads[..]].concat()).unwrap(), &PipelineOptions::default())
 }
 
-/// Checks that [`attention`] is refused after `change` of the forward step or, with `gradient`, of the backward step.
+/// Checks that [`attention`] is rejected after `change` of the forward step or, with `gradient`, of the backward step.
 fn caught_in_attention(gradient: bool, words: &str, change: impl FnOnce(&mut AttentionMatch, &mut Step)) {
     caught_in(attention(), &[], words, |s| {
         let at = step_of(s, |k| matches!(k, Kernel::Attention(a) if a.gradient.is_some() == gradient));
@@ -305,44 +319,44 @@ fn seen_as(ty: &mut TensorType, dtype: DType, shape: &[usize]) {
 #[test]
 fn attention_has_the_operands_and_results_of_its_definition() {
     for gradient in [false, true] {
-        caught_in_attention(gradient, "not all of rank 4", |a, step| {
+        caught_in_attention(gradient, "must all have rank 4", |a, step| {
             seen_as(&mut step.input_types[a.q], F32, &[8, 18]);
         });
-        caught_in_attention(gradient, "a type that no kernel takes", |a, step| {
+        caught_in_attention(gradient, "no attention kernel for the element type", |a, step| {
             seen_as(&mut step.input_types[a.q], I32, &[2, 4, 3, 6]);
         });
-        caught_in_attention(gradient, "the keys of attention", |a, step| {
+        caught_in_attention(gradient, "keys of attention", |a, step| {
             seen_as(&mut step.input_types[a.k], F32, &[2, 16, 3, 3]);
         });
-        caught_in_attention(gradient, "the values of attention", |a, step| {
+        caught_in_attention(gradient, "values of attention", |a, step| {
             seen_as(&mut step.input_types[a.v], F32, &[2, 4, 3, 4]);
         });
-        caught_in_attention(gradient, "the values of attention: operand 9", |a, _| a.v = 9);
-        caught_in_attention(gradient, "the random state of attention", |a, step| {
+        caught_in_attention(gradient, "values of attention: operand 9", |a, _| a.v = 9);
+        caught_in_attention(gradient, "random state of attention", |a, step| {
             seen_as(&mut step.input_types[a.random.unwrap()], I32, &[4]);
         });
-        caught_in_attention(gradient, "without a random state", |a, _| a.random = None);
-        caught_in_attention(gradient, "the branch index", |_, step| {
+        caught_in_attention(gradient, "both dropout and a random state", |a, _| a.random = None);
+        caught_in_attention(gradient, "branch index", |_, step| {
             let last = step.input_types.len() - 1;
             seen_as(&mut step.input_types[last], F32, &[]);
         });
     }
-    caught_in_attention(false, "the result of attention", |_, step| {
+    caught_in_attention(false, "result of attention", |_, step| {
         seen_as(&mut step.output_types[0], F32, &[2, 4, 2, 3]);
     });
-    caught_in_attention(true, "the output gradient of attention", |a, step| {
+    caught_in_attention(true, "output gradient of attention", |a, step| {
         seen_as(&mut step.input_types[a.gradient.as_ref().unwrap().0], F32, &[2, 4, 2, 3]);
     });
-    caught_in_attention(true, "a gradient of attention", |a, _| {
+    caught_in_attention(true, "gradient of attention", |a, _| {
         a.gradient.as_mut().unwrap().1.reverse();
     });
-    caught_in_attention(true, "one gradient twice", |a, _| {
-        a.gradient.as_mut().unwrap().1 = vec![Wanted::Keys; 3];
+    caught_in_attention(true, "the same gradient twice", |a, _| {
+        a.gradient.as_mut().unwrap().1 = vec![AttentionOperand::Keys; 3];
     });
 }
 
 /// Forward and backward pass of convolution, max pooling, relu and a dense layer: one kernel for each direction.
-fn conv_net() -> Schedule {
+fn conv_net() -> ProgramSchedule {
     let g = GraphBuilder::new("main");
     let x = g.parameter(TensorType::new(F32, [3, 18, 18, 1]), "x");
     let k = g.parameter(TensorType::new(F32, [3, 3, 1, 8]), "k");
@@ -353,10 +367,10 @@ fn conv_net() -> Schedule {
     let pooled = h.max_pool(&[1, 2, 2, 1], &[1, 2, 2, 1], &[[0, 0]; 4]).relu();
     let y = pooled.reshape([3, 512]).dot_general(&w, &[], &[], &[1], &[1]) + &shift;
     let grads = grad(&(&y * &y).sum_all(), &[&k, &b]);
-    compiled(&g.finish(&[&[y], &grads[..]].concat()).unwrap(), &Options::default())
+    compiled(&g.finish(&[&[y], &grads[..]].concat()).unwrap(), &PipelineOptions::default())
 }
 
-/// Checks that [`conv_net`] is refused after `change` of the fused pooling or, with `gradient`, of the fused gradient.
+/// Checks that [`conv_net`] is rejected after `change` of the fused pooling or, with `gradient`, of the fused gradient.
 fn caught_in_pool(gradient: bool, words: &str, change: impl FnOnce(&mut Step)) {
     caught_in(conv_net(), &[], words, |s| {
         let at = step_of(s, |k| match k {
@@ -370,50 +384,52 @@ fn caught_in_pool(gradient: bool, words: &str, change: impl FnOnce(&mut Step)) {
 
 #[test]
 fn pooling_has_the_operands_of_its_product() {
-    caught_in_pool(false, "the right operand of the pooled product", |step| {
+    caught_in_pool(false, "right operand of the fused GEMM", |step| {
         seen_as(&mut step.input_types[3], F32, &[20, 256]);
     });
-    caught_in_pool(false, "the right operand of the pooled product", |step| {
+    caught_in_pool(false, "right operand of the fused GEMM", |step| {
         seen_as(&mut step.input_types[3], I32, &[10, 512]);
     });
-    caught_in_pool(false, "the bias of the pooled product", |step| {
+    caught_in_pool(false, "bias of the fused GEMM", |step| {
         seen_as(&mut step.input_types[4], F32, &[2, 5]);
     });
-    caught_in_pool(false, "the pooled product is", |step| {
+    caught_in_pool(false, "result of the fused GEMM", |step| {
         seen_as(&mut step.output_types[2], F32, &[10, 3]);
     });
-    caught_in_pool(false, "the place of the maximum", |step| {
+    caught_in_pool(false, "argmax has type", |step| {
         seen_as(&mut step.output_types[1], DType::I8, &[3, 8, 8, 8]);
     });
-    let edit = |step: &mut Step, change: &dyn Fn(&mut Pool)| {
+    let edit = |step: &mut Step, change: &dyn Fn(&mut MaxPoolArgmax)| {
         let Kernel::Pool(p) = &mut step.kernel else { unreachable!() };
         change(p);
     };
-    caught_in_pool(false, "operands for a pooling", |step| edit(step, &|p| p.product = 6));
-    caught_in_pool(false, "operands for a pooling", |step| edit(step, &|p| p.product = 0));
-    caught_in_pool(false, "operands for a pooling", |step| edit(step, &|p| p.conv = None));
+    caught_in_pool(false, "wrong number of operands for max_pool", |step| edit(step, &|p| p.product = 6));
+    caught_in_pool(false, "wrong number of operands for max_pool", |step| edit(step, &|p| p.product = 0));
+    caught_in_pool(false, "wrong number of operands for max_pool", |step| edit(step, &|p| p.conv = None));
     caught_in_pool(false, "windows [17, 2]", |step| edit(step, &|p| p.window[0] = 17));
 }
 
 #[test]
 fn gradients_of_pooling_have_the_operands_of_their_product() {
-    caught_in_pool(true, "the left operand of the pooled gradient", |step| {
+    caught_in_pool(true, "left operand of the pooled gradient", |step| {
         seen_as(&mut step.input_types[2], F32, &[6, 5]);
     });
-    caught_in_pool(true, "the right operand of the pooled gradient", |step| {
+    caught_in_pool(true, "right operand of the pooled gradient", |step| {
         seen_as(&mut step.input_types[3], F32, &[20, 256]);
     });
-    caught_in_pool(true, "the right operand of the pooled gradient", |step| {
+    caught_in_pool(true, "right operand of the pooled gradient", |step| {
         seen_as(&mut step.input_types[3], I32, &[10, 512]);
     });
-    caught_in_pool(true, "is unpooled to", |step| {
+    caught_in_pool(true, "unpool: cannot compute", |step| {
         seen_as(&mut step.input_types[1], U8, &[3, 8, 4, 16]);
     });
-    caught_in_pool(true, "the element type of the input", |step| {
+    caught_in_pool(true, "element type of the input", |step| {
         seen_as(&mut step.input_types[0], I32, &[3, 18, 18, 1]);
     });
-    caught_in_pool(true, "a bias's gradient", |step| seen_as(&mut step.output_types[1], I32, &[8]));
-    caught_in_pool(true, "4 operands for a gradient", |step| {
+    caught_in_pool(true, "wrong type of the bias gradient", |step| {
+        seen_as(&mut step.output_types[1], I32, &[8])
+    });
+    caught_in_pool(true, "unpooled kernel gradient: 4", |step| {
         let Kernel::UnpooledGradient(g) = &mut step.kernel else { unreachable!() };
         g.product = false;
     });
@@ -430,7 +446,7 @@ fn a_product_of_other_rows_than_images_is_not_made_in_the_gradient() {
     let pooled = h.max_pool(&[1, 2, 2, 1], &[1, 2, 2, 1], &[[0, 0]; 4]);
     let y = pooled.reshape([8, 256]).dot_general(&w, &[], &[], &[1], &[1]);
     let grads = grad(&(&y * &y).sum_all(), &[&k]);
-    let s = compiled(&g.finish(&grads).unwrap(), &Options::default());
+    let s = compiled(&g.finish(&grads).unwrap(), &PipelineOptions::default());
     let at = step_of(&s, |k| matches!(k, Kernel::UnpooledGradient(_)));
     assert!(matches!(&s.steps[at].kernel, Kernel::UnpooledGradient(g) if !g.product), "{s}");
 }
@@ -442,14 +458,14 @@ fn blocks_take_and_give_the_rows_of_their_step() {
     let w = g.parameter(TensorType::new(F32, [64, 64]), "w");
     let y = x.dot(&w).tanh();
     let graph = g.finish(&[y.dot(&w), (&y * &y).sum_all()]).unwrap();
-    let options = Options { blocks: Blocking::Rows(4), ..Options::default() };
-    let blocks = |s: &Schedule| step_of(s, |k| matches!(k, Kernel::Blocks(_)));
+    let options = PipelineOptions { blocks: RowBlocksMode::Rows(4), ..PipelineOptions::default() };
+    let blocks = |s: &ProgramSchedule| step_of(s, |k| matches!(k, Kernel::Blocks(_)));
     caught_in(compiled(&graph, &options), &[], "a block of 3 rows", |s| {
         let at = blocks(s);
         let Kernel::Blocks(b) = &mut s.steps[at].kernel else { unreachable!() };
         (b.block, b.rest) = (3, None);
     });
-    caught_in(compiled(&graph, &options), &[], "do not make up", |s| {
+    caught_in(compiled(&graph, &options), &[], "do not match the results", |s| {
         let at = blocks(s);
         let Kernel::Blocks(b) = &mut s.steps[at].kernel else { unreachable!() };
         b.outputs[0] += 4;

@@ -1,36 +1,41 @@
-//! Attention of bf16 with GEMMs of pairs (VDPBF16PS or tile registers): a word of 32 bits holds two neighbouring K
-//! steps.
+//! Fused attention for bf16 with dot products of bf16 pairs (VDPBF16PS or AMX tile registers).
+//!
+//! A 32-bit word holds two adjacent K steps.
 //!
 //! Scores are accumulated in f32, and softmax and its gradient are f32. Weights and gradients w.r.t. the scores are
-//! rounded to bf16 where they become operands of a GEMM, as in a program without this kernel. The GEMMs for dK and dV
-//! reduce over queries, and have features as rows and keys as columns: so the words of both operands are pairs of
+//! rounded to bf16 when they become operands of a GEMM, as in a program without this kernel. The GEMMs for dK and dV
+//! reduce over queries, and have features as rows and keys as columns. So the words of both operands are pairs of
 //! queries, and only two rows of scores have to be interleaved.
 //!
-//! Tile registers take whole tiles. Operands are padded with zeros along the reduction to a multiple of sixteen words,
-//! and there is room for whole tiles of rows and columns of sums. Rows and columns beyond the last ones may hold
-//! anything: they contribute to sums beyond the result only.
+//! Tile registers operate on whole tiles. Operands are zero-padded along the reduction to a multiple of sixteen words,
+//! and there is room for whole tiles of rows and columns of sums. Rows and columns beyond the last ones may hold any
+//! values: they contribute only to sums beyond the result.
 
 use crate::kernel::Ptr;
-use crate::kernels::attention::{Arrays, AttentionKernel, Columns, LINE, Room, Row, Rows, multiply};
+use crate::kernels::attention::{
+    AttentionArrays, AttentionKernel, LINE, RightOperand, ScoreRow, ScratchAllocator, StridedMatrix, multiply,
+};
 use crate::simd::amx::LANES;
-use crate::simd::amx::strided::{COLUMNS, Operands, Spread, Sums};
-use crate::simd::gemm::{Configured, Shape};
-use crate::simd::level::{Isa, Level, Tile, TileFn};
+use crate::simd::amx::strided::{COLUMNS, StridedKernels, StridedOperands, StridedSums};
+use crate::simd::gemm::{MicrokernelShape, TileConfigGuard};
+use crate::simd::level::{Isa, Level, TileFn, TileLoop};
 use crate::simd::loops::lanes_mut;
 use crate::simd::pack::{PackFn, PanelArgs};
 use crate::simd::{amx, math};
 use std::ops::Range;
 use systole_ir::DType;
-use systole_ir::attention::Wanted;
+use systole_ir::attention::AttentionOperand;
 
-/// GEMMs of bf16 pairs, and what prepares their operands.
-pub struct Pairs {
-    /// Register tiles of the GEMMs whose results have keys, or features of either kind, as columns (N).
-    pub to_keys: Shape<f32>,
-    pub to_width: Shape<f32>,
-    pub to_depth: Shape<f32>,
-    /// The kernels that compute all of these, where the level has tile registers.
-    tiles: Option<Spread>,
+/// GEMMs of bf16 pairs, and the loops that prepare their operands.
+pub struct Bf16PairGemms {
+    /// Register tiles of the GEMMs whose results have keys as columns (N).
+    pub to_keys: MicrokernelShape<f32>,
+    /// Register tiles of the GEMMs whose results have key features as columns.
+    pub to_width: MicrokernelShape<f32>,
+    /// Register tiles of the GEMMs whose results have value features as columns.
+    pub to_depth: MicrokernelShape<f32>,
+    /// AMX kernels that compute all of these GEMMs, if the level has tile registers.
+    tiles: Option<StridedKernels>,
     pack: PackFn<f32>,
     /// Packs pairs of rows as a left operand whose rows are features.
     pack_left: PackFn<f32>,
@@ -38,44 +43,45 @@ pub struct Pairs {
     round: TileFn,
 }
 
-impl Pairs {
-    /// For so many keys, features of keys and features of values. `None` where the level has no such GEMMs.
-    pub fn new(level: Level, sizes: [usize; 3]) -> Option<Pairs> {
+impl Bf16PairGemms {
+    /// Selects the GEMMs for these numbers of keys, key features and value features. `None` if the level has no pair
+    /// GEMMs.
+    pub fn new(level: Level, sizes: [usize; 3]) -> Option<Bf16PairGemms> {
         match amx::kernels_of(level) {
-            Some(kernels) => Pairs::with_tiles(kernels, level.vectors()),
-            None => Pairs::with_vectors(level, sizes),
+            Some(kernels) => Bf16PairGemms::with_tiles(kernels, level.vectors()),
+            None => Bf16PairGemms::with_vectors(level, sizes),
         }
     }
 
-    /// By tile registers; `vectors` is the level of all other loops.
-    pub(crate) fn with_tiles(kernels: &amx::Kernels, vectors: Level) -> Option<Pairs> {
+    /// Creates the GEMMs on tile registers; `vectors` is the level of all other loops.
+    pub(crate) fn with_tiles(kernels: &amx::AmxKernels, vectors: Level) -> Option<Bf16PairGemms> {
         let [pack_left, pack] = amx::pack::packs(DType::BF16, vectors)?;
-        Some(Pairs {
+        Some(Bf16PairGemms {
             to_keys: kernels.bf16,
             to_width: kernels.bf16,
             to_depth: kernels.bf16,
             tiles: Some(kernels.spread),
             pack,
             pack_left,
-            interleave: vectors.tile::<Interleave>(),
-            round: vectors.tile::<Round>(),
+            interleave: vectors.tile::<InterleaveBf16Rows>(),
+            round: vectors.tile::<RoundToBf16>(),
         })
     }
 
-    /// By vectors (VDPBF16PS).
+    /// Creates the GEMMs on vectors (VDPBF16PS).
     #[cfg(target_arch = "x86_64")]
-    pub(crate) fn with_vectors(level: Level, [keys, width, depth]: [usize; 3]) -> Option<Pairs> {
+    pub(crate) fn with_vectors(level: Level, [keys, width, depth]: [usize; 3]) -> Option<Bf16PairGemms> {
         use crate::simd::gemm::shape_halves;
         use crate::simd::pack::halves;
-        Some(Pairs {
+        Some(Bf16PairGemms {
             to_keys: shape_halves(level, keys)?,
             to_width: shape_halves(level, width)?,
             to_depth: shape_halves(level, depth)?,
             tiles: None,
             pack: halves(),
             pack_left: halves(),
-            interleave: level.vectors().tile::<Interleave>(),
-            round: level.vectors().tile::<Round>(),
+            interleave: level.vectors().tile::<InterleaveBf16Rows>(),
+            round: level.vectors().tile::<RoundToBf16>(),
         })
     }
 
@@ -84,37 +90,37 @@ impl Pairs {
         None
     }
 
-    /// Words of so many K steps in an operand, with the zeros after the last ones.
+    /// Number of words of `steps` K steps in an operand, including the zero padding.
     fn words(&self, steps: usize) -> usize {
         if self.tiles.is_some() { words(steps).next_multiple_of(LANES) } else { words(steps) }
     }
 
-    /// Rows that a left operand, or a result, of `rows` rows has room for.
+    /// Number of rows that a left operand, or a result, of `rows` rows has room for.
     fn rows(&self, rows: usize) -> usize {
         if self.tiles.is_some() { rows.next_multiple_of(LANES) } else { rows }
     }
 
     /// Configures this thread's tile registers until the guard is dropped, if these GEMMs need them.
-    fn configured(&self) -> Option<Configured> {
-        self.to_keys.registers.map(|r| Configured::new(r, COLUMNS))
+    fn configured(&self) -> Option<TileConfigGuard> {
+        self.to_keys.registers.map(|r| TileConfigGuard::new(r, COLUMNS))
     }
 
-    /// A left operand whose rows (M) are features, from packed pairs of rows with `stride` words for each pair.
-    fn features(&self, at: *mut f32, stride: usize) -> Rows {
-        Rows { at, row: if self.tiles.is_some() { LANES } else { 1 }, step: stride }
+    /// Returns a left operand whose rows (M) are features, from packed pairs of rows with `stride` words for each pair.
+    fn features(&self, at: *mut f32, stride: usize) -> StridedMatrix {
+        StridedMatrix { at, row: if self.tiles.is_some() { LANES } else { 1 }, step: stride }
     }
 
-    /// As [`multiply`]; `k` counts words.
+    /// Like [`multiply`], where `k` counts words.
     unsafe fn multiply(
         &self,
-        shape: &Shape<f32>,
+        shape: &MicrokernelShape<f32>,
         [m, n, k]: [usize; 3],
-        a: Rows,
-        b: Columns,
-        c: Rows,
+        a: StridedMatrix,
+        b: RightOperand,
+        c: StridedMatrix,
         add: bool,
     ) {
-        // SAFETY: the caller's matrices, which have room for whole tiles where tile registers are used.
+        // SAFETY: the caller's matrices, which have room for whole tiles if tile registers are used.
         unsafe {
             match &self.tiles {
                 Some(tiles) => multiply_tiles(tiles, [m, n, k], a, b, c, add),
@@ -124,14 +130,21 @@ impl Pairs {
     }
 }
 
-/// As [`multiply`], by whole tiles: what lies beyond the last rows and columns of `c` is overwritten.
-unsafe fn multiply_tiles(tiles: &Spread, [m, n, k]: [usize; 3], a: Rows, b: Columns, c: Rows, add: bool) {
+/// Like [`multiply`], by whole tiles: memory beyond the last rows and columns of `c` is overwritten.
+unsafe fn multiply_tiles(
+    tiles: &StridedKernels,
+    [m, n, k]: [usize; 3],
+    a: StridedMatrix,
+    b: RightOperand,
+    c: StridedMatrix,
+    add: bool,
+) {
     const WORD: usize = size_of::<f32>();
     let left = |row: usize| a.at.wrapping_add(row * a.row).cast_const().cast::<u8>();
     let begin = 0;
     for (panel, j) in (0..n).step_by(COLUMNS).enumerate() {
         for i in (0..m).step_by(COLUMNS) {
-            let operands = Operands {
+            let operands = StridedOperands {
                 a: [left(i), left(i + LANES)],
                 a_row: a.row * WORD,
                 a_chunk: LANES * a.step * WORD,
@@ -146,20 +159,21 @@ unsafe fn multiply_tiles(tiles: &Spread, [m, n, k]: [usize; 3], a: Rows, b: Colu
                 ahead: [std::ptr::null(); 2],
                 two: [m - i > LANES, n - j > LANES],
             };
-            let sums = Sums { operands, c: c.at.wrapping_add(i * c.row + j), c_row: c.row * WORD, add };
+            let sums =
+                StridedSums { operands, c: c.at.wrapping_add(i * c.row + j), c_row: c.row * WORD, add };
             // SAFETY: the caller's matrices have room for whole tiles; it has configured the registers.
             unsafe { (tiles.sums)(&sums) };
         }
     }
 }
 
-/// Words of so many K steps.
+/// Number of words of `steps` K steps.
 fn words(steps: usize) -> usize {
     steps.div_ceil(2)
 }
 
 /// Offsets of a task's arrays in its scratch, in words.
-struct Places {
+struct PairScratchOffsets {
     keys_transposed: usize,
     /// Pairs of rows of V in the forward pass, of K in the gradient.
     rows: usize,
@@ -185,14 +199,14 @@ struct Places {
 }
 
 impl AttentionKernel {
-    fn pair_places(&self, pairs: &Pairs) -> Places {
-        let mut room = Room { taken: 0 };
+    fn pair_places(&self, pairs: &Bf16PairGemms) -> PairScratchOffsets {
+        let mut room = ScratchAllocator { taken: 0 };
         let keys = AttentionKernel::padded(&pairs.to_keys, self.keys);
         let (width, depth) = (self.width_row(), self.depth_row());
         let gradient = self.found.gradient.is_some();
         let derivative = |n: usize| if gradient { n } else { 0 };
         let (row, block, block_words) = (self.score_row(), pairs.rows(self.block), pairs.words(self.block));
-        Places {
+        PairScratchOffsets {
             keys_transposed: room.take(pairs.words(self.width) * keys),
             rows: room.take(pairs.words(self.keys) * if gradient { width } else { depth }),
             queries: room.take(block * self.words_of(self.width)),
@@ -213,47 +227,47 @@ impl AttentionKernel {
         }
     }
 
-    /// Words between rows of `steps` K steps: whole cache lines and one more, so that powers of two do not alias.
+    /// Words between rows of `steps` K steps: whole cache lines plus one, so that powers of two do not alias.
     fn words_of(&self, steps: usize) -> usize {
         words(steps).next_multiple_of(LINE) + LINE
     }
 
     /// Bytes of a task's scratch.
-    pub(crate) fn pair_scratch(&self, pairs: &Pairs) -> usize {
+    pub(crate) fn pair_scratch(&self, pairs: &Bf16PairGemms) -> usize {
         self.pair_places(pairs).total * 4
     }
 
-    /// Floats of a task's partial sums of dK and dV.
-    pub(crate) fn pair_sums_of_one(&self, pairs: &Pairs) -> usize {
+    /// Number of floats of a task's partial sums of dK and dV.
+    pub(crate) fn pair_sums_of_one(&self, pairs: &Bf16PairGemms) -> usize {
         (pairs.rows(self.width) + pairs.rows(self.depth)) * self.score_row()
     }
 
-    /// Copies rows of a head as they are: words are pairs along the features.
+    /// Copies rows of a head unchanged: words are pairs along the features.
     unsafe fn words_of_rows(
         &self,
-        pairs: &Pairs,
+        pairs: &Bf16PairGemms,
         from: *mut u8,
         features: usize,
         rows: usize,
         to: *mut f32,
-    ) -> Rows {
+    ) -> StridedMatrix {
         let (row, last) = (self.words_of(features), words(features) - 1);
         for r in 0..rows {
             let (from, to) = (from.wrapping_add(r * self.heads * features * 2), to.wrapping_add(r * row));
-            // SAFETY: the caller has these rows, and room for them; the second half of an odd last word is zero, as
-            // is the rest.
+            // SAFETY: the caller has these rows, and room for them; the second half of an odd last word is zero, as is
+            // the rest.
             unsafe {
                 to.add(last).write_bytes(0, pairs.words(features) - last);
                 std::ptr::copy_nonoverlapping(from.cast_const(), to.cast(), features * 2);
             }
         }
-        Rows { at: to, row, step: 1 }
+        StridedMatrix { at: to, row, step: 1 }
     }
 
-    /// Packs words of two neighbouring rows of a head, for each feature.
+    /// Packs words of two adjacent rows of a head, for each feature.
     unsafe fn pairs_of_rows(
         &self,
-        (pairs, pack): (&Pairs, PackFn<f32>),
+        (pairs, pack): (&Bf16PairGemms, PackFn<f32>),
         from: *mut u8,
         features: usize,
         rows: usize,
@@ -278,12 +292,12 @@ impl AttentionKernel {
     /// Packs rows of a head as columns of a right operand: words are pairs along the features.
     unsafe fn transposed_pairs(
         &self,
-        pairs: &Pairs,
+        pairs: &Bf16PairGemms,
         from: *mut u8,
         features: usize,
         rows: usize,
         to: *mut f32,
-    ) -> Columns {
+    ) -> RightOperand {
         let (columns, lane) = (pairs.to_keys.columns, self.heads * features * 2);
         for first in (0..rows).step_by(columns) {
             let panel = PanelArgs {
@@ -300,14 +314,14 @@ impl AttentionKernel {
             // SAFETY: as above.
             unsafe { (pairs.pack)(&[panel]) };
         }
-        Columns { at: to, step: columns, tile: pairs.words(features) * columns }
+        RightOperand { at: to, step: columns, tile: pairs.words(features) * columns }
     }
 
-    /// All of a task. `shared` has the partial sums of all tasks, where a head has several.
+    /// Runs a whole task. `shared` has the partial sums of all tasks if a head has several tasks.
     pub(crate) unsafe fn by_pairs(
         &self,
-        pairs: &Pairs,
-        io: &Arrays,
+        pairs: &Bf16PairGemms,
+        io: &AttentionArrays,
         task: usize,
         scratch: *mut f32,
         shared: Ptr,
@@ -329,11 +343,11 @@ impl AttentionKernel {
         }
     }
 
-    /// The attention of a task's queries.
+    /// Computes the attention of a task's queries.
     unsafe fn forward_by_pairs(
         &self,
-        pairs: &Pairs,
-        io: &Arrays,
+        pairs: &Bf16PairGemms,
+        io: &AttentionArrays,
         head: usize,
         part: usize,
         scratch: *mut f32,
@@ -342,16 +356,16 @@ impl AttentionKernel {
         let place = |offset: usize| scratch.wrapping_add(offset);
         let (depth, score_row) = (self.depth_row(), self.score_row());
         let keys = self.keys_of(part);
-        // SAFETY: addresses are those of the head's rows; scratch is laid out as counted.
+        // SAFETY: addresses are those of the head's rows; scratch has the computed layout.
         unsafe {
             let k = self.address(io.k, head, self.keys, 0, self.width);
             let k = self.transposed_pairs(pairs, k, self.width, keys, place(at.keys_transposed));
             let v = self.address(io.v, head, self.keys, 0, self.depth);
             self.pairs_of_rows((pairs, pairs.pack), v, self.depth, keys, place(at.rows), depth);
-            let v = Columns { at: place(at.rows), step: depth, tile: pairs.to_depth.columns };
-            let scores = Rows { at: place(at.scores), row: score_row, step: 1 };
-            let weights = Rows { at: place(at.rounded), row: self.words_of(self.keys), step: 1 };
-            let output = Rows { at: place(at.output), row: depth, step: 1 };
+            let v = RightOperand { at: place(at.rows), step: depth, tile: pairs.to_depth.columns };
+            let scores = StridedMatrix { at: place(at.scores), row: score_row, step: 1 };
+            let weights = StridedMatrix { at: place(at.rounded), row: self.words_of(self.keys), step: 1 };
+            let output = StridedMatrix { at: place(at.output), row: depth, step: 1 };
             for block in self.blocks(part) {
                 let (rows, seen) = (block.len(), self.seen(block.end - 1));
                 let q = self.address(io.q, head, self.queries, block.start, self.width);
@@ -362,7 +376,8 @@ impl AttentionKernel {
                 for (r, query) in block.clone().enumerate() {
                     let own = scores.at.add(r * score_row);
                     let bits = self.bits(io.random, head, query, place(at.bits));
-                    let mut row = Row { scale: self.scale(), ..self.row(own, std::ptr::null_mut(), bits) };
+                    let mut row =
+                        ScoreRow { scale: self.scale(), ..self.row(own, std::ptr::null_mut(), bits) };
                     self.along(self.softmax, &mut row, self.seen(query), whole);
                     io.note(row.sum);
                     sums[r] = row.sum;
@@ -379,24 +394,24 @@ impl AttentionKernel {
         }
     }
 
-    /// Gradients w.r.t. the scores of a block of queries, in place of those w.r.t. the weights, and the same rounded
-    /// to bf16.
+    /// Computes gradients w.r.t. the scores of a block of queries, in place of those w.r.t. the weights, and rounds a
+    /// copy to bf16.
     unsafe fn dscores_of_block(
         &self,
-        pairs: &Pairs,
-        io: &Arrays,
+        pairs: &Bf16PairGemms,
+        io: &AttentionArrays,
         (head, block): (usize, Range<usize>),
-        [scores, dscores, rounded]: [Rows; 3],
+        [scores, dscores, rounded]: [StridedMatrix; 3],
         whole: usize,
         room: *mut f32,
     ) {
         let score_row = self.score_row();
         for (r, query) in block.enumerate() {
-            let own = |x: Rows| x.at.wrapping_add(r * score_row);
+            let own = |x: StridedMatrix| x.at.wrapping_add(r * score_row);
             // SAFETY: the caller has these rows of scores, and room for the random bits of a row.
             unsafe {
                 let bits = self.bits(io.random, head, query, room);
-                let mut row = Row { scale: self.scale(), ..self.row(own(scores), own(dscores), bits) };
+                let mut row = ScoreRow { scale: self.scale(), ..self.row(own(scores), own(dscores), bits) };
                 self.along(self.softmax_gradient, &mut row, self.seen(query), whole);
                 io.note(row.sum);
                 let from = own(dscores).cast_const().cast();
@@ -405,9 +420,15 @@ impl AttentionKernel {
         }
     }
 
-    /// Interleaves two neighbouring rows of scores to words, for `whole` keys. The last of an odd number is paired
+    /// Interleaves two adjacent rows of scores to words, for `whole` keys. The last of an odd number of rows is paired
     /// with zeros.
-    unsafe fn pairs_of_scores(&self, pairs: &Pairs, from: Rows, [rows, whole]: [usize; 2], to: *mut f32) {
+    unsafe fn pairs_of_scores(
+        &self,
+        pairs: &Bf16PairGemms,
+        from: StridedMatrix,
+        [rows, whole]: [usize; 2],
+        to: *mut f32,
+    ) {
         let score_row = self.score_row();
         // SAFETY: the caller's rows have room for one more, and there is room for their pairs in whole tiles.
         unsafe {
@@ -427,7 +448,7 @@ impl AttentionKernel {
     }
 
     /// Stores dQ of a block.
-    unsafe fn store_queries(&self, output: Rows, head: usize, block: Range<usize>, dq: Ptr) {
+    unsafe fn store_queries(&self, output: StridedMatrix, head: usize, block: Range<usize>, dq: Ptr) {
         for (r, query) in block.enumerate() {
             // SAFETY: the caller's rows of sums; the result has a row for each query.
             unsafe {
@@ -437,11 +458,11 @@ impl AttentionKernel {
         }
     }
 
-    /// dQ of a task's queries, and the task's partial sums of dK and dV at `sums`: features by keys.
+    /// Computes dQ of a task's queries, and the task's partial sums of dK and dV at `sums`: features by keys.
     unsafe fn backward_by_pairs(
         &self,
-        pairs: &Pairs,
-        io: &Arrays,
+        pairs: &Bf16PairGemms,
+        io: &AttentionArrays,
         head: usize,
         part: usize,
         (scratch, sums): (*mut f32, *mut f32),
@@ -454,19 +475,19 @@ impl AttentionKernel {
         // SAFETY: as for `forward_by_pairs`.
         unsafe {
             sums.write_bytes(0, self.pair_sums_of_one(pairs));
-            let dk = Rows { at: sums, row: score_row, step: 1 };
-            let dv = Rows { at: sums.add(pairs.rows(self.width) * score_row), ..dk };
+            let dk = StridedMatrix { at: sums, row: score_row, step: 1 };
+            let dv = StridedMatrix { at: sums.add(pairs.rows(self.width) * score_row), ..dk };
             let k = self.address(io.k, head, self.keys, 0, self.width);
             let kt = self.transposed_pairs(pairs, k, self.width, keys, place(at.keys_transposed));
             self.pairs_of_rows((pairs, pairs.pack), k, self.width, keys, place(at.rows), width);
-            let k = Columns { at: place(at.rows), step: width, tile: pairs.to_width.columns };
+            let k = RightOperand { at: place(at.rows), step: width, tile: pairs.to_width.columns };
             let v = self.address(io.v, head, self.keys, 0, self.depth);
             let v = self.transposed_pairs(pairs, v, self.depth, keys, place(at.values_transposed));
-            let scores = Rows { at: place(at.scores), row: score_row, step: 1 };
-            let dscores = Rows { at: place(at.dscores), ..scores };
-            let rounded = Rows { at: place(at.rounded), row: self.words_of(self.keys), step: 1 };
-            let output = Rows { at: place(at.output), row: width, step: 1 };
-            let by_keys = |at: *mut f32| Columns { at, step: score_row, tile };
+            let scores = StridedMatrix { at: place(at.scores), row: score_row, step: 1 };
+            let dscores = StridedMatrix { at: place(at.dscores), ..scores };
+            let rounded = StridedMatrix { at: place(at.rounded), row: self.words_of(self.keys), step: 1 };
+            let output = StridedMatrix { at: place(at.output), row: width, step: 1 };
+            let by_keys = |at: *mut f32| RightOperand { at, step: score_row, tile };
             for block in self.blocks(part) {
                 let (rows, seen) = (block.len(), self.seen(block.end - 1));
                 let q = self.address(io.q, head, self.queries, block.start, self.width);
@@ -490,7 +511,7 @@ impl AttentionKernel {
                 let q_pairs = pairs.features(place(at.query_pairs), width);
                 let by_scores = by_keys(place(at.dscore_pairs));
                 pairs.multiply(&pairs.to_keys, [self.width, seen, words(rows)], q_pairs, by_scores, dk, true);
-                if let Some(dq) = io.result_of(&self.found, Wanted::Queries) {
+                if let Some(dq) = io.result_of(&self.found, AttentionOperand::Queries) {
                     let dims = [rows, self.width, words(seen)];
                     pairs.multiply(&pairs.to_width, dims, rounded, k, output, false);
                     self.store_queries(output, head, block, dq);
@@ -499,25 +520,25 @@ impl AttentionKernel {
         }
     }
 
-    /// Adds the partial sums of a head's tasks and stores dK and dV, transposed back to keys by features. `room` is
-    /// the scratch of a task.
+    /// Adds the partial sums of a head's tasks and stores dK and dV, transposed back to keys by features. `room` is the
+    /// scratch of a task.
     pub(crate) unsafe fn store_sums_by_pairs(
         &self,
-        pairs: &Pairs,
-        io: &Arrays,
+        pairs: &Bf16PairGemms,
+        io: &AttentionArrays,
         head: usize,
         sums: *mut f32,
         room: *mut f32,
     ) {
         let (each, score_row) = (self.pair_sums_of_one(pairs), self.score_row());
         let rows = room.wrapping_add(self.pair_places(pairs).transposed);
-        // SAFETY: the tasks' sums lie one after the other; scratch is laid out as counted.
+        // SAFETY: the tasks' sums are stored one after another; scratch has the computed layout.
         unsafe {
             self.add_sums(sums, each);
             let dv = sums.add(pairs.rows(self.width) * score_row);
             for (wanted, from, scale, features, row) in [
-                (Wanted::Keys, sums, self.scale(), self.width, self.width_row()),
-                (Wanted::Values, dv, 1.0, self.depth, self.depth_row()),
+                (AttentionOperand::Keys, sums, self.scale(), self.width, self.width_row()),
+                (AttentionOperand::Values, dv, 1.0, self.depth, self.depth_row()),
             ] {
                 let Some(result) = io.result_of(&self.found, wanted) else { continue };
                 let transpose = PanelArgs {
@@ -545,9 +566,9 @@ impl AttentionKernel {
     }
 }
 
-/// Rounds numbers to bf16; the first of a word is its lower half.
-struct Round;
-impl Tile for Round {
+/// Rounds f32 to bf16; the first number of a word is its lower half.
+struct RoundToBf16;
+impl TileLoop for RoundToBf16 {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
         // SAFETY: both have `n` elements and do not overlap.
@@ -557,8 +578,8 @@ impl Tile for Round {
 }
 
 /// Interleaves two rows of f32 as words of bf16; the first row gives the lower halves.
-struct Interleave;
-impl Tile for Interleave {
+struct InterleaveBf16Rows;
+impl TileLoop for InterleaveBf16Rows {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, n: usize) {
         // SAFETY: all three have `n` elements; the destination overlaps neither.

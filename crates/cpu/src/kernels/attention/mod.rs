@@ -1,37 +1,40 @@
-//! Fused attention and its gradient, by blocks of queries of a head: the scores of a block against all keys stay in
-//! cache and never become an array. The gradient computes them again.
+//! Fused multi-head attention and its gradient, by blocks of queries; the score matrix is never stored.
 //!
-//! A task has a head, or some of its queries where there are few heads. It packs keys and values as its GEMMs read
-//! them, then takes one block of queries after the other against all keys: keys are not blocked, and the softmax is
-//! not an online one. With a causal mask, a block ends at the diagonal. Everything is f32 until results are stored,
-//! except in [`bf16_pairs`]. Where a result is not finite, an attention with a mask is computed once more with all keys:
-//! those that are left out have weights of zero, and zero times what is not finite is NaN. Blocks and tasks follow from shapes and the instruction set, and partial sums of the
-//! tasks of a head are added in a binary tree, so the number of threads changes no bits.
+//! The scores of a block against all keys stay in cache, and the gradient recomputes them.
+//!
+//! A task has a head, or some of its queries if there are few heads. It packs keys and values as its GEMMs read them,
+//! then processes one block of queries after another against all keys: keys are not blocked, and the softmax is not an
+//! online softmax. With a causal mask, a block ends at the diagonal. Everything is f32 until results are stored, except
+//! in [`bf16_pairs`].
+//!
+//! If a result is not finite, an attention with a mask is recomputed with all keys: keys that are left out have weights
+//! of zero, and zero times infinity or NaN is NaN. Blocks and tasks follow from shapes and the instruction set, and
+//! partial sums of the tasks of a head are added in a binary tree, so the number of threads changes no bits.
 
 mod bf16_pairs;
 #[cfg(test)]
 mod tests;
 
-use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
-use crate::kernels::attention::bf16_pairs::Pairs;
-use crate::select::{AMX, Accepted, Answer, Candidate, EVERY, Family, Problem};
-use crate::simd::gemm::{Left, Shape, Tile as Product, shape_f32};
-use crate::simd::level::{Isa, Level, Tile, TileFn};
+use crate::kernel::{Io, Kernel, KernelContext, Ptr, with_scratch};
+use crate::kernels::attention::bf16_pairs::Bf16PairGemms;
+use crate::select::{AMX, CandidateResult, EVERY, Family, KernelCandidate, Problem, SelectResult};
+use crate::simd::gemm::{GemmTile as Product, LhsLayout, MicrokernelShape, shape_f32};
+use crate::simd::level::{Isa, Level, TileFn, TileLoop};
 use crate::simd::loops::{lanes_mut, narrow};
 use crate::simd::math;
 use crate::simd::pack::{PackFn, PanelArgs, floats};
-use crate::simd::philox::Words;
+use crate::simd::philox::PhiloxWords;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use systole_compile::Step;
-use systole_ir::attention::{AttentionMatch, Dropped, HIDDEN, Wanted};
+use systole_ir::attention::{AttentionDropout, AttentionMatch, AttentionOperand, HIDDEN};
 use systole_ir::{DType, Result};
 
-/// Register tiles of rows (M) in a block of queries, at most.
+/// Maximum register tiles of rows (M) in a block of queries.
 const TILES: usize = 4;
-/// Bytes of a block's scores, approximately.
+/// Approximate bytes of a block's scores.
 const SCORES: usize = 256 << 10;
-/// Tasks to aim at, and the fewest queries of one.
+/// Target number of tasks, and minimum queries of a task.
 const TASKS: usize = 16;
 const FEWEST: usize = 64;
 /// f32 elements of a cache line: arrays in scratch are aligned to cache lines.
@@ -39,7 +42,7 @@ const LINE: usize = 16;
 /// Independent accumulators of a reduction along a row.
 const ACCUMULATORS: usize = 32;
 
-/// Attention or its gradient.
+/// Fused attention kernel: forward pass or gradient.
 pub struct AttentionKernel {
     found: AttentionMatch,
     batch: usize,
@@ -49,50 +52,51 @@ pub struct AttentionKernel {
     /// Features of queries and keys, and of values.
     width: usize,
     depth: usize,
-    /// Queries of a block.
+    /// Queries per block.
     block: usize,
-    /// Tasks of a head.
+    /// Tasks per head.
     parts: usize,
     dtype: DType,
     pack: PackFn<f32>,
     floats: PackFn<f32>,
     narrow: Option<TileFn>,
-    words: Words,
+    words: PhiloxWords,
     softmax: TileFn,
     softmax_gradient: TileFn,
-    /// Register tiles of the GEMMs whose results have keys, or features of either kind, as columns (N).
-    to_keys: Shape<f32>,
-    to_width: Shape<f32>,
-    to_depth: Shape<f32>,
-    /// GEMMs of bf16 pairs, where the level has them. `None`: GEMMs are f32.
-    pairs: Option<Pairs>,
-    /// The same with all keys, for what is not finite; `None`: this one has all.
+    /// Register tiles of the GEMMs whose results have keys, key features or value features as columns (N).
+    to_keys: MicrokernelShape<f32>,
+    to_width: MicrokernelShape<f32>,
+    to_depth: MicrokernelShape<f32>,
+    /// GEMMs of bf16 pairs, if the level has them. `None`: GEMMs are f32.
+    pairs: Option<Bf16PairGemms>,
+    /// The same kernel with all keys, for results that are not finite; `None`: this kernel already uses all keys.
     whole: Option<Box<AttentionKernel>>,
 }
 
-/// A matrix in f32 with any two strides: a left operand (A) or a result. As a left operand, tile registers read
-/// sixteen contiguous words of K, and the next ones at sixteen times `step`.
+/// f32 matrix with arbitrary row and column strides: a left operand (A) or a result.
+///
+/// As a left operand, tile registers read sixteen contiguous words of K, and the next ones at sixteen times `step`.
 #[derive(Clone, Copy)]
-pub(crate) struct Rows {
+pub(crate) struct StridedMatrix {
     at: *mut f32,
     row: usize,
     step: usize,
 }
 
-/// A right operand (B): whole vectors for each K step, and the distance to the next tile of columns.
+/// Right operand (B): whole vectors for each K step, and the distance to the next column tile.
 #[derive(Clone, Copy)]
-pub(crate) struct Columns {
+pub(crate) struct RightOperand {
     at: *mut f32,
     step: usize,
     tile: usize,
 }
 
-/// Allocates offsets in a task's scratch, one after the other.
-pub(crate) struct Room {
+/// Allocates offsets in a task's scratch, one after another.
+pub(crate) struct ScratchAllocator {
     taken: usize,
 }
 
-impl Room {
+impl ScratchAllocator {
     fn take(&mut self, floats: usize) -> usize {
         let at = self.taken;
         self.taken += floats.next_multiple_of(LINE) + LINE;
@@ -101,7 +105,7 @@ impl Room {
 }
 
 /// Offsets of a task's arrays in its scratch, in floats.
-struct Places {
+struct ScratchOffsets {
     keys_transposed: usize,
     values: usize,
     queries: usize,
@@ -113,14 +117,19 @@ struct Places {
     values_transposed: usize,
     cotangent: usize,
     dscores: usize,
-    /// Partial sums of dK and of dV, one after the other.
+    /// Partial sums of dK, followed by those of dV.
     sums: usize,
     total: usize,
 }
 
 impl AttentionKernel {
-    /// With GEMMs of these pairs, or of f32; `level` is that of vectors.
-    fn with(found: &AttentionMatch, step: &Step, level: Level, pairs: Option<Pairs>) -> AttentionKernel {
+    /// Creates the kernel with these pair GEMMs, or with f32 GEMMs; `level` is the level of vectors.
+    fn with(
+        found: &AttentionMatch,
+        step: &Step,
+        level: Level,
+        pairs: Option<Bf16PairGemms>,
+    ) -> AttentionKernel {
         let all = || Box::new(AttentionKernel::with_all_keys(found, step, level, None));
         let whole = found.attention.causal.then(all);
         AttentionKernel { whole, ..AttentionKernel::with_all_keys(found, step, level, pairs) }
@@ -130,7 +139,7 @@ impl AttentionKernel {
         found: &AttentionMatch,
         step: &Step,
         level: Level,
-        pairs: Option<Pairs>,
+        pairs: Option<Bf16PairGemms>,
     ) -> AttentionKernel {
         let [q, k, v] = [found.q, found.k, found.v].map(|i| &step.input_types[i]);
         let [batch, queries, heads, width] = [0, 1, 2, 3].map(|d| q.shape[d]);
@@ -156,8 +165,8 @@ impl AttentionKernel {
             pack: floats(q.dtype, level),
             floats: floats(DType::F32, level),
             narrow: narrow(q.dtype, level),
-            words: Words::new(level),
-            softmax: level.tile::<Softmax>(),
+            words: PhiloxWords::new(level),
+            softmax: level.tile::<SoftmaxDropout>(),
             softmax_gradient: level.tile::<SoftmaxGradient>(),
             to_keys,
             to_width,
@@ -168,7 +177,7 @@ impl AttentionKernel {
     }
 
     /// Floats between rows of `columns` columns: whole tiles.
-    fn padded(shape: &Shape<f32>, columns: usize) -> usize {
+    fn padded(shape: &MicrokernelShape<f32>, columns: usize) -> usize {
         columns.next_multiple_of(shape.columns)
     }
 
@@ -185,12 +194,12 @@ impl AttentionKernel {
         Self::padded(&self.to_keys, self.keys) + LINE
     }
 
-    fn places(&self) -> Places {
-        let mut room = Room { taken: 0 };
+    fn places(&self) -> ScratchOffsets {
+        let mut room = ScratchAllocator { taken: 0 };
         let transposed = Self::padded(&self.to_keys, self.keys);
         let (width, depth) = (self.width_row(), self.depth_row());
         let derivative = |n: usize| if self.found.gradient.is_some() { n } else { 0 };
-        Places {
+        ScratchOffsets {
             keys_transposed: room.take(self.width * transposed),
             values: room.take(if self.found.gradient.is_some() { 0 } else { self.keys * depth }),
             queries: room.take(self.block * width),
@@ -206,22 +215,22 @@ impl AttentionKernel {
         }
     }
 
-    /// Floats of a task's partial sums of dK and dV.
+    /// Number of floats of a task's partial sums of dK and dV, with f32 GEMMs.
     fn sums_of_one(&self) -> usize {
         self.keys * (self.width_row() + self.depth_row())
     }
 
-    /// As [`AttentionKernel::sums_of_one`], whichever the GEMMs.
+    /// Like [`AttentionKernel::sums_of_one`], for f32 or pair GEMMs.
     fn sums_of_a_task(&self) -> usize {
         self.pairs.as_ref().map_or_else(|| self.sums_of_one(), |pairs| self.pair_sums_of_one(pairs))
     }
 
-    /// Keys that are computed for a query: so many from the first on.
+    /// Number of keys, from the first on, for which a query's scores are computed.
     fn seen(&self, query: usize) -> usize {
         if self.whole.is_some() { self.keys.min(query + 1) } else { self.keys }
     }
 
-    /// Sets the entries of a row of scores that the mask hides, where they are computed.
+    /// Sets the computed entries of a row of scores that the mask hides.
     unsafe fn hide(&self, row: *mut f32, query: usize, value: f64) {
         let from = self.keys.min(query + 1);
         if self.found.attention.causal && self.whole.is_none() {
@@ -230,13 +239,13 @@ impl AttentionKernel {
         }
     }
 
-    /// Address of sequence position `place` of a head in an array `[batch, places, heads, features]`.
+    /// Returns the address of sequence position `place` of a head in an array `[batch, places, heads, features]`.
     fn address(&self, array: Ptr, head: usize, places: usize, place: usize, features: usize) -> *mut u8 {
         let (b, n) = (head / self.heads, head % self.heads);
         array.at((((b * places) + place) * self.heads + n) * features * self.dtype.size())
     }
 
-    /// Copies rows of a head as f32 to rows `stride` floats apart, with zeros after the features.
+    /// Copies rows of a head as f32 to rows `stride` floats apart, zero-padded after the features.
     unsafe fn rows(&self, from: *mut u8, features: usize, rows: usize, to: *mut f32, stride: usize) {
         let size = self.dtype.size();
         let panel = PanelArgs {
@@ -255,7 +264,7 @@ impl AttentionKernel {
     }
 
     /// Packs rows of a head as columns of a right operand: a transposed copy in panels.
-    unsafe fn transposed(&self, from: *mut u8, features: usize, rows: usize, to: *mut f32) -> Columns {
+    unsafe fn transposed(&self, from: *mut u8, features: usize, rows: usize, to: *mut f32) -> RightOperand {
         let (size, columns) = (self.dtype.size(), self.to_keys.columns);
         let lane = self.heads * features * size;
         for first in (0..rows).step_by(columns) {
@@ -273,7 +282,7 @@ impl AttentionKernel {
             // SAFETY: as for `rows`.
             unsafe { (self.pack)(&[panel]) };
         }
-        Columns { at: to, step: columns, tile: features * columns }
+        RightOperand { at: to, step: columns, tile: features * columns }
     }
 
     /// Multiplies a row of results by `by` and stores it.
@@ -291,7 +300,7 @@ impl AttentionKernel {
         }
     }
 
-    /// Blocks of queries of a task.
+    /// Returns the blocks of queries of a task.
     fn blocks(&self, part: usize) -> impl Iterator<Item = Range<usize>> {
         let (from, to) = (self.queries * part / self.parts, self.queries * (part + 1) / self.parts);
         let count = (to - from).div_ceil(self.block);
@@ -306,37 +315,37 @@ impl AttentionKernel {
         self.seen((self.queries * (part + 1) / self.parts).max(1) - 1)
     }
 
-    /// Random bits for the weights of a query; null without dropout.
+    /// Returns the random bits for the weights of a query; null without dropout.
     unsafe fn bits(&self, state: Ptr, head: usize, query: usize, buffer: *mut f32) -> *const u32 {
         if self.found.attention.dropout.is_none() {
             return std::ptr::null();
         }
         let first = (head * self.queries + query) * self.keys;
-        // SAFETY: the buffer has room for the words of a row, and for those that come before and after them.
+        // SAFETY: the buffer has room for the words of a row, and for those before and after them.
         unsafe { self.words.draw(state.at(0).cast(), first, self.seen(query), buffer.cast()) }
     }
 
-    fn row(&self, scores: *mut f32, dscores: *mut f32, bits: *const u32) -> Row {
-        let Dropped { threshold, factor } =
-            self.found.attention.dropout.unwrap_or(Dropped { threshold: 0, factor: 1.0 });
-        Row { scores, dscores, bits, threshold, factor: factor as f32, scale: 1.0, sum: 0.0 }
+    fn row(&self, scores: *mut f32, dscores: *mut f32, bits: *const u32) -> ScoreRow {
+        let AttentionDropout { threshold, factor } =
+            self.found.attention.dropout.unwrap_or(AttentionDropout { threshold: 0, factor: 1.0 });
+        ScoreRow { scores, dscores, bits, threshold, factor: factor as f32, scale: 1.0, sum: 0.0 }
     }
 
-    /// The attention of a task's queries.
-    unsafe fn forward(&self, io: &Arrays, head: usize, part: usize, scratch: *mut f32) {
+    /// Computes the attention of a task's queries.
+    unsafe fn forward(&self, io: &AttentionArrays, head: usize, part: usize, scratch: *mut f32) {
         let at = self.places();
         let place = |offset: usize| scratch.wrapping_add(offset);
         let (width, depth, score_row) = (self.width_row(), self.depth_row(), self.score_row());
         let keys = self.keys_of(part);
-        // SAFETY: addresses are those of the head's rows; scratch is laid out as counted.
+        // SAFETY: addresses are those of the head's rows; scratch has the computed layout.
         unsafe {
             let k = self.address(io.k, head, self.keys, 0, self.width);
             let k = self.transposed(k, self.width, keys, place(at.keys_transposed));
             let v = self.address(io.v, head, self.keys, 0, self.depth);
             self.rows(v, self.depth, keys, place(at.values), depth);
-            let v = Columns { at: place(at.values), step: depth, tile: self.to_depth.columns };
-            let scores = Rows { at: place(at.scores), row: score_row, step: 1 };
-            let output = Rows { at: place(at.output), row: depth, step: 1 };
+            let v = RightOperand { at: place(at.values), step: depth, tile: self.to_depth.columns };
+            let scores = StridedMatrix { at: place(at.scores), row: score_row, step: 1 };
+            let output = StridedMatrix { at: place(at.output), row: depth, step: 1 };
             for block in self.blocks(part) {
                 let (rows, seen) = (block.len(), self.seen(block.end - 1));
                 let q = self.scaled_queries(io, head, &block, place(at.queries), width);
@@ -360,10 +369,10 @@ impl AttentionKernel {
         }
     }
 
-    /// Runs a loop along the scores that a query attends to. Those of the other keys of its block become 0.
-    unsafe fn along(&self, f: TileFn, row: &mut Row, seen: usize, all: usize) {
+    /// Runs a loop along the scores that a query attends to. Scores of the other keys of its block become 0.
+    unsafe fn along(&self, f: TileFn, row: &mut ScoreRow, seen: usize, all: usize) {
         let nothing: *const u8 = std::ptr::null();
-        // SAFETY: the row has `all` scores, and as many gradients where there are any.
+        // SAFETY: the row has `all` scores, and as many gradients if there are any.
         unsafe {
             f((&raw mut *row).cast(), nothing, nothing, nothing, seen);
             row.scores.add(seen).write_bytes(0, all - seen);
@@ -375,12 +384,12 @@ impl AttentionKernel {
 
     unsafe fn scaled_queries(
         &self,
-        io: &Arrays,
+        io: &AttentionArrays,
         head: usize,
         block: &Range<usize>,
         to: *mut f32,
         stride: usize,
-    ) -> Rows {
+    ) -> StridedMatrix {
         let q = self.address(io.q, head, self.queries, block.start, self.width);
         // SAFETY: the caller has these queries, and room for them.
         unsafe {
@@ -388,11 +397,18 @@ impl AttentionKernel {
             let scale = self.found.attention.scale as f32;
             lanes_mut::<f32>(to.cast(), block.len() * stride).iter_mut().for_each(|x| *x *= scale);
         }
-        Rows { at: to, row: stride, step: 1 }
+        StridedMatrix { at: to, row: stride, step: 1 }
     }
 
-    /// dQ of a task's queries, and the task's partial sums of dK and dV at `sums`.
-    unsafe fn backward(&self, io: &Arrays, head: usize, part: usize, scratch: *mut f32, sums: *mut f32) {
+    /// Computes dQ of a task's queries, and the task's partial sums of dK and dV at `sums`.
+    unsafe fn backward(
+        &self,
+        io: &AttentionArrays,
+        head: usize,
+        part: usize,
+        scratch: *mut f32,
+        sums: *mut f32,
+    ) {
         let at = self.places();
         let place = |offset: usize| scratch.wrapping_add(offset);
         let (width, depth, score_row) = (self.width_row(), self.depth_row(), self.score_row());
@@ -405,39 +421,42 @@ impl AttentionKernel {
             let k = self.address(io.k, head, self.keys, 0, self.width);
             let kt = self.transposed(k, self.width, keys, place(at.keys_transposed));
             self.rows(k, self.width, keys, place(at.keys), width);
-            let k = Columns { at: place(at.keys), step: width, tile: self.to_width.columns };
+            let k = RightOperand { at: place(at.keys), step: width, tile: self.to_width.columns };
             let v = self.address(io.v, head, self.keys, 0, self.depth);
             let v = self.transposed(v, self.depth, keys, place(at.values_transposed));
-            let scores = Rows { at: place(at.scores), row: score_row, step: 1 };
-            let dscores = Rows { at: place(at.dscores), ..scores };
-            let across = |x: Rows| Rows { row: x.step, step: x.row, ..x };
-            let output = Rows { at: place(at.output), row: width, step: 1 };
+            let scores = StridedMatrix { at: place(at.scores), row: score_row, step: 1 };
+            let dscores = StridedMatrix { at: place(at.dscores), ..scores };
+            let across = |x: StridedMatrix| StridedMatrix { row: x.step, step: x.row, ..x };
+            let output = StridedMatrix { at: place(at.output), row: width, step: 1 };
             for block in self.blocks(part) {
                 let (rows, seen) = (block.len(), self.seen(block.end - 1));
                 let q = self.scaled_queries(io, head, &block, place(at.queries), width);
                 let dy = self.address(io.dy, head, self.queries, block.start, self.depth);
                 self.rows(dy, self.depth, rows, place(at.cotangent), depth);
-                let dy = Rows { at: place(at.cotangent), row: depth, step: 1 };
+                let dy = StridedMatrix { at: place(at.cotangent), row: depth, step: 1 };
                 multiply(&self.to_keys, [rows, seen, self.width], q, kt, scores, false);
                 multiply(&self.to_keys, [rows, seen, self.depth], dy, v, dscores, false);
                 for (r, query) in block.clone().enumerate() {
                     let bits = self.bits(io.random, head, query, place(at.bits));
-                    let own = |x: Rows| x.at.wrapping_add(r * score_row);
+                    let own = |x: StridedMatrix| x.at.wrapping_add(r * score_row);
                     let mut row = self.row(own(scores), own(dscores), bits);
                     self.hide(own(scores), query, HIDDEN);
                     self.along(self.softmax_gradient, &mut row, self.seen(query), seen);
                     self.hide(own(dscores), query, 0.0);
                     io.note(row.sum);
                 }
-                let right =
-                    |x: Rows, shape: &Shape<f32>| Columns { at: x.at, step: x.row, tile: shape.columns };
-                let dv = Rows { at: dv, row: depth, step: 1 };
+                let right = |x: StridedMatrix, shape: &MicrokernelShape<f32>| RightOperand {
+                    at: x.at,
+                    step: x.row,
+                    tile: shape.columns,
+                };
+                let dv = StridedMatrix { at: dv, row: depth, step: 1 };
                 let by_dy = right(dy, &self.to_depth);
                 multiply(&self.to_depth, [seen, self.depth, rows], across(scores), by_dy, dv, true);
-                let dk = Rows { at: dk, row: width, step: 1 };
+                let dk = StridedMatrix { at: dk, row: width, step: 1 };
                 let by_q = right(q, &self.to_width);
                 multiply(&self.to_width, [seen, self.width, rows], across(dscores), by_q, dk, true);
-                if let Some(dq) = io.result_of(&self.found, Wanted::Queries) {
+                if let Some(dq) = io.result_of(&self.found, AttentionOperand::Queries) {
                     multiply(&self.to_width, [rows, self.width, seen], dscores, k, output, false);
                     for (r, query) in block.enumerate() {
                         let to = self.address(dq, head, self.queries, query, self.width);
@@ -448,10 +467,10 @@ impl AttentionKernel {
         }
     }
 
-    /// Adds the partial sums of a head's tasks in a binary tree, `each` floats per task; the first ones receive the
-    /// result.
+    /// Adds the partial sums of a head's tasks in a binary tree, `each` floats per task; the first task's sums receive
+    /// the result.
     unsafe fn add_sums(&self, sums: *mut f32, each: usize) {
-        // SAFETY: the tasks' sums lie one after the other.
+        // SAFETY: the tasks' sums are stored one after another.
         unsafe {
             let mut step = 1;
             while step < self.parts {
@@ -466,15 +485,16 @@ impl AttentionKernel {
     }
 
     /// Adds the partial sums of a head's tasks and stores dK and dV.
-    unsafe fn store_sums(&self, io: &Arrays, head: usize, sums: *mut f32) {
+    unsafe fn store_sums(&self, io: &AttentionArrays, head: usize, sums: *mut f32) {
         let (width, depth, each) = (self.width_row(), self.depth_row(), self.sums_of_one());
-        // SAFETY: the tasks' sums lie one after the other, and results have a row for each key.
+        // SAFETY: the tasks' sums are stored one after another, and results have a row for each key.
         unsafe {
             self.add_sums(sums, each);
             let dv = sums.add(self.keys * width);
-            for (wanted, from, row, features) in
-                [(Wanted::Keys, sums, width, self.width), (Wanted::Values, dv, depth, self.depth)]
-            {
+            for (wanted, from, row, features) in [
+                (AttentionOperand::Keys, sums, width, self.width),
+                (AttentionOperand::Values, dv, depth, self.depth),
+            ] {
                 let Some(result) = io.result_of(&self.found, wanted) else { continue };
                 for key in 0..self.keys {
                     let to = self.address(result, head, self.keys, key, features);
@@ -485,20 +505,20 @@ impl AttentionKernel {
     }
 }
 
-/// What is not finite in results.
+/// Detection of results that are not finite.
 impl AttentionKernel {
-    /// Whether anything met that is not finite. The last query sees all keys, the first key is seen by all queries: an odd
-    /// operand that no softmax shows reaches one of these.
-    fn is_odd(&self, io: &Arrays) -> bool {
+    /// Whether any operand or result is infinite or NaN. The last query sees all keys, and all queries see the first
+    /// key. So an operand that is not finite and that no softmax shows reaches one of these.
+    fn is_odd(&self, io: &AttentionArrays) -> bool {
         let first = |result: Ptr, features: usize| (result, self.keys, 0, features);
         let last = |result: Ptr, features: usize| (result, self.queries, self.queries - 1, features);
-        let of = |wanted: Wanted| io.result_of(&self.found, wanted);
+        let of = |wanted: AttentionOperand| io.result_of(&self.found, wanted);
         let all = match self.found.gradient {
             None => vec![last(io.out[0], self.depth)],
             Some(_) => {
-                let keys = of(Wanted::Keys).map(|r| first(r, self.width));
-                let values = of(Wanted::Values).map(|r| first(r, self.depth));
-                of(Wanted::Queries)
+                let keys = of(AttentionOperand::Keys).map(|r| first(r, self.width));
+                let values = of(AttentionOperand::Values).map(|r| first(r, self.depth));
+                of(AttentionOperand::Queries)
                     .map(|r| last(r, self.width))
                     .into_iter()
                     .chain(keys)
@@ -532,31 +552,31 @@ impl AttentionKernel {
 }
 
 /// The arrays of one call.
-pub(crate) struct Arrays {
+pub(crate) struct AttentionArrays {
     q: Ptr,
     k: Ptr,
     v: Ptr,
     random: Ptr,
     dy: Ptr,
     out: [Ptr; 3],
-    /// Whether a softmax was of something that is not finite.
+    /// Whether a softmax had an input that is not finite.
     odd: AtomicBool,
 }
 
-impl Arrays {
-    /// Takes note of the sum of a softmax.
+impl AttentionArrays {
+    /// Records whether the sum of a softmax is finite.
     fn note(&self, sum: f32) {
         if !sum.is_finite() {
             self.odd.store(true, Ordering::Relaxed);
         }
     }
 
-    fn of(found: &AttentionMatch, io: &Io<'_>) -> Arrays {
+    fn of(found: &AttentionMatch, io: &Io<'_>) -> AttentionArrays {
         let input = |i: usize| Ptr::of(io.inputs[i]);
         let nothing = Ptr(std::ptr::null_mut());
         let mut out = [nothing; 3];
         out.iter_mut().zip(io.outputs).for_each(|(to, &from)| *to = Ptr(from));
-        Arrays {
+        AttentionArrays {
             q: input(found.q),
             k: input(found.k),
             v: input(found.v),
@@ -567,8 +587,8 @@ impl Arrays {
         }
     }
 
-    /// Destination of dQ, dK or dV, if it is wanted.
-    fn result_of(&self, found: &AttentionMatch, wanted: Wanted) -> Option<Ptr> {
+    /// Returns the destination of dQ, dK or dV, if it is requested.
+    fn result_of(&self, found: &AttentionMatch, wanted: AttentionOperand) -> Option<Ptr> {
         let (_, results) = found.gradient.as_ref()?;
         results.iter().position(|&r| r == wanted).map(|i| self.out[i])
     }
@@ -583,8 +603,8 @@ impl Kernel for AttentionKernel {
         own.max(self.whole.as_ref().map_or(0, |whole| whole.scratch()))
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
-        let arrays = Arrays::of(&self.found, io);
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
+        let arrays = AttentionArrays::of(&self.found, io);
         let heads = self.batch * self.heads;
         let (at, each, shared) = (self.places(), self.sums_of_a_task(), Ptr(io.scratch));
         let bytes = self.pairs.as_ref().map_or(at.total * 4, |p| self.pair_scratch(p));
@@ -596,7 +616,7 @@ impl Kernel for AttentionKernel {
             let (head, part) = (task / self.parts, task % self.parts);
             with_scratch(bytes, |scratch| {
                 let scratch: *mut f32 = scratch.cast();
-                // SAFETY: arrays are those that the kernel was made for; each task has its own queries and sums.
+                // SAFETY: arrays are those that the kernel was created for; tasks have disjoint queries and sums.
                 unsafe {
                     if let Some(pairs) = &self.pairs {
                         self.by_pairs(pairs, &arrays, task, scratch, shared);
@@ -617,7 +637,7 @@ impl Kernel for AttentionKernel {
         if self.found.gradient.is_some() && self.parts > 1 {
             let body = |head: usize| {
                 let sums = shared.elem(head * self.parts * each);
-                // SAFETY: all tasks are done; each head has its own sums and results.
+                // SAFETY: all tasks are done; heads have disjoint sums and results.
                 match &self.pairs {
                     None => unsafe { self.store_sums(&arrays, head, sums) },
                     Some(pairs) => with_scratch(bytes, |scratch| unsafe {
@@ -629,15 +649,22 @@ impl Kernel for AttentionKernel {
             cx.team.run_with(heads, work, cx.flush, &body);
         }
         match &self.whole {
-            // SAFETY: by the caller's promise; results are written anew.
+            // SAFETY: by the caller's promise; results are overwritten.
             Some(whole) if self.is_odd(&arrays) => unsafe { whole.run(cx, io) },
             _ => Ok(()),
         }
     }
 }
 
-/// `c: [m, n] = a: [m, k] · b: [k, n]`; with `add`, the product is added to `c`.
-unsafe fn multiply(shape: &Shape<f32>, [m, n, k]: [usize; 3], a: Rows, b: Columns, c: Rows, add: bool) {
+/// Computes `c: [m, n] = a: [m, k] · b: [k, n]`; with `add`, adds the product to `c`.
+unsafe fn multiply(
+    shape: &MicrokernelShape<f32>,
+    [m, n, k]: [usize; 3],
+    a: StridedMatrix,
+    b: RightOperand,
+    c: StridedMatrix,
+    add: bool,
+) {
     let panels = m.div_ceil(shape.rows());
     for panel in 0..panels {
         let (from, to) = (m * panel / panels, m * (panel + 1) / panels);
@@ -664,28 +691,28 @@ unsafe fn multiply(shape: &Shape<f32>, [m, n, k]: [usize; 3], a: Rows, b: Column
                 ahead_step: 0,
             };
             // SAFETY: the caller's matrices; rows of right operands are whole vectors.
-            unsafe { shape.kernel(to - from, Left::Strided, columns)(&product) };
+            unsafe { shape.kernel(to - from, LhsLayout::Strided, columns)(&product) };
         }
     }
 }
 
-/// The scores of a query, with arguments and results of a loop along them.
-pub(crate) struct Row {
+/// Scores of a query, with arguments and results of a loop along them.
+pub(crate) struct ScoreRow {
     scores: *mut f32,
-    /// Gradients w.r.t. the weights, which are replaced by those w.r.t. the scores.
+    /// Gradients w.r.t. the weights, which are replaced by gradients w.r.t. the scores.
     dscores: *mut f32,
     /// Random bits; null without dropout. Weights whose bits are below `threshold` are dropped, the others are
     /// multiplied by `factor`.
     bits: *const u32,
     threshold: u32,
     factor: f32,
-    /// Scores are multiplied by this before the softmax.
+    /// Factor of the scores before the softmax.
     scale: f32,
     /// Sum of the exponentials.
     sum: f32,
 }
 
-/// The maximum; NaNs are skipped.
+/// Returns the maximum, ignoring NaNs.
 #[inline(always)]
 fn maximum(x: &[f32]) -> f32 {
     let mut most = [f32::NEG_INFINITY; ACCUMULATORS];
@@ -698,7 +725,7 @@ fn maximum(x: &[f32]) -> f32 {
     most.iter().chain(rest).fold(f32::NEG_INFINITY, |m, &x| if x > m { x } else { m })
 }
 
-/// Sum over `f` of each pair: independent accumulators, added in a binary tree, then the remaining pairs in order.
+/// Sums `f` over all pairs: independent accumulators, added in a binary tree, then the remaining pairs in order.
 #[inline(always)]
 fn total(x: &[f32], y: &[f32], f: impl Fn(f32, f32) -> f32) -> f32 {
     let mut sums = [0f32; ACCUMULATORS];
@@ -718,7 +745,7 @@ fn total(x: &[f32], y: &[f32], f: impl Fn(f32, f32) -> f32) -> f32 {
     x_rest.iter().zip(y_rest).fold(sums[0], |s, (&x, &y)| s + f(x, y))
 }
 
-/// `x = exp(x − max x)`; returns the sum.
+/// Computes `x = exp(x − max x)` in place; returns the sum.
 #[inline(always)]
 fn exponentials<I: Isa>(x: &mut [f32]) -> f32 {
     let top = maximum(x);
@@ -726,7 +753,7 @@ fn exponentials<I: Isa>(x: &mut [f32]) -> f32 {
     total(x, x, |x, _| x)
 }
 
-/// Scores times a scale.
+/// Multiplies scores by a scale.
 #[inline(always)]
 fn scaled(x: &mut [f32], scale: f32) {
     if scale != 1.0 {
@@ -743,15 +770,15 @@ fn apply_dropout(x: &mut [f32], bits: &[u32], threshold: u32, factor: f32) {
     }
 }
 
-/// Softmax without its division, then dropout: scores of a [`Row`] become weights that are still to be divided by
+/// Softmax without its division, then dropout: scores of a [`ScoreRow`] become weights that must still be divided by
 /// `sum`.
-struct Softmax;
-impl Tile for Softmax {
+struct SoftmaxDropout;
+impl TileLoop for SoftmaxDropout {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, _: *const u8, _: *const u8, _: *const u8, n: usize) {
         // SAFETY: `dst` is a row whose arrays have `n` elements.
         unsafe {
-            let row = &mut *dst.cast::<Row>();
+            let row = &mut *dst.cast::<ScoreRow>();
             let x = std::slice::from_raw_parts_mut(row.scores, n);
             scaled(x, row.scale);
             row.sum = exponentials::<I>(x);
@@ -762,15 +789,17 @@ impl Tile for Softmax {
     }
 }
 
-/// Softmax, dropout and their gradient: scores of a [`Row`] become weights after dropout, and gradients w.r.t. the
-/// weights those w.r.t. the scores: `dS = P ⊙ (dP − Σ P ⊙ dP)`, with `P` before dropout.
+/// Softmax, dropout and their gradient: scores of a [`ScoreRow`] become weights after dropout.
+///
+/// Gradients w.r.t. the weights become gradients w.r.t. the scores: `dS = P ⊙ (dP − Σ P ⊙ dP)`, with `P` before
+/// dropout.
 struct SoftmaxGradient;
-impl Tile for SoftmaxGradient {
+impl TileLoop for SoftmaxGradient {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, _: *const u8, _: *const u8, _: *const u8, n: usize) {
-        // SAFETY: as for `Softmax`; scores and gradients are different arrays.
+        // SAFETY: as for `SoftmaxDropout`; scores and gradients are different arrays.
         unsafe {
-            let row = &mut *dst.cast::<Row>();
+            let row = &mut *dst.cast::<ScoreRow>();
             let x = std::slice::from_raw_parts_mut(row.scores, n);
             let d = std::slice::from_raw_parts_mut(row.dscores, n);
             scaled(x, row.scale);
@@ -789,39 +818,40 @@ impl Tile for SoftmaxGradient {
     }
 }
 
-/// Multi-head attention.
+/// Kernels for multi-head attention.
 pub static FAMILY: Family = Family {
     name: "attention",
-    doc: "multi-head attention or its gradient, without an array of all scores",
+    doc: "multi-head attention or its gradient, without storing all scores",
     takes: |step| matches!(step.kernel, systole_compile::Kernel::Attention(_)),
     #[rustfmt::skip]
     candidates: &[
-        Candidate::new("amx", AMX, "bf16 by tile registers", by_pairs),
-        Candidate::new("bf16_pairs", &[Level::Avx512Bf16], "bf16 by the instruction that multiplies pairs \
+        KernelCandidate::new("amx", AMX, "bf16 on AMX tile registers", by_pairs),
+        KernelCandidate::new("bf16_pairs", &[Level::Avx512Bf16], "bf16 by the pair dot-product instruction \
              (AVX512_BF16)",
             by_pairs),
-        Candidate::new("f32", EVERY, "takes every attention that is recognised, in f32",
+        KernelCandidate::new("f32", EVERY, "supports every attention that the compiler recognizes, in f32",
             |p| {
                 Ok(Box::new(AttentionKernel::with(found(p)?, p.step, p.target.level.vectors(), None)))
             }),
     ],
 };
 
-fn found<'a>(p: &Problem<'a>) -> Accepted<&'a AttentionMatch> {
+fn found<'a>(p: &Problem<'a>) -> SelectResult<&'a AttentionMatch> {
     match &p.step.kernel {
         systole_compile::Kernel::Attention(found) => Ok(found),
-        _ => Err("it is no attention".into()),
+        _ => Err("not an attention".into()),
     }
 }
 
-/// The kernel with GEMMs of bf16 pairs, by what the level has for these.
-fn by_pairs(p: &Problem<'_>) -> Answer {
+/// Binds the kernel with bf16 pair GEMMs, as far as the level has them.
+fn by_pairs(p: &Problem<'_>) -> CandidateResult {
     let found = found(p)?;
     let [q, k, v] = [found.q, found.k, found.v].map(|i| &p.step.input_types[i]);
     if q.dtype != DType::BF16 {
         return Err("its operands are not bf16".into());
     }
     let sizes = [k.shape[1], q.shape[3], v.shape[3]];
-    let pairs = Pairs::new(p.target.level, sizes).ok_or("no bf16 pair kernel takes these sizes")?;
+    let pairs =
+        Bf16PairGemms::new(p.target.level, sizes).ok_or("no bf16 pair kernel supports these sizes")?;
     Ok(Box::new(AttentionKernel::with(found, p.step, p.target.level.vectors(), Some(pairs))))
 }

@@ -1,13 +1,13 @@
-//! Convolutions with any attributes, by plain loops.
+//! Fallback convolution kernel for any attributes (groups, dilations, layouts), in plain loops.
 
-use crate::kernel::{Cx, Io, Kernel, Ptr};
-use crate::select::Accepted;
+use crate::kernel::{Io, Kernel, KernelContext, Ptr};
+use crate::select::SelectResult;
 use smallvec::SmallVec;
 use systole_ir::op::Convolution;
 use systole_ir::{DType, Result, TensorType};
 
-/// Convolutions of f32 or f64 with any attributes. Sums are in f64.
-pub struct General {
+/// Convolution kernel for f32 or f64 with any attributes. Sums are in f64.
+pub struct GeneralConvolution {
     op: Convolution,
     bias: bool,
     x: TensorType,
@@ -15,17 +15,18 @@ pub struct General {
     y: TensorType,
 }
 
-impl General {
-    pub fn new(c: &Convolution, bias: bool, [x, k, y]: [&TensorType; 3]) -> Accepted<General> {
+impl GeneralConvolution {
+    /// Creates the kernel, or returns why it does not support the convolution.
+    pub fn new(c: &Convolution, bias: bool, [x, k, y]: [&TensorType; 3]) -> SelectResult<GeneralConvolution> {
         let simple = |t: DType| matches!(t, DType::F32 | DType::F64);
         if !simple(x.dtype) || x.dtype != y.dtype || y.elements() == 0 {
             return Err("its elements are neither f32 nor f64, or there are none".into());
         }
-        Ok(General { op: c.clone(), bias, x: x.clone(), k: k.clone(), y: y.clone() })
+        Ok(GeneralConvolution { op: c.clone(), bias, x: x.clone(), k: k.clone(), y: y.clone() })
     }
 
-    /// The input coordinate of filter tap `w` at output coordinate `o` along spatial dimension `i`; `None` in padding
-    /// and between the elements of a dilated input.
+    /// Returns the input coordinate of filter tap `w` at output coordinate `o` along spatial dimension `i`; `None` in
+    /// padding and between the elements of a dilated input.
     fn source(&self, i: usize, o: usize, w: usize) -> Option<usize> {
         let c = &self.op;
         let at = (o * c.strides[i] + w * c.rhs_dilation[i]) as i64 - c.padding[i][0];
@@ -34,7 +35,7 @@ impl General {
             .then(|| at / lhs_dilation)
     }
 
-    /// Offsets in input and filter of the taps that read input elements at an output position.
+    /// Collects the (input, filter) offsets of the taps that read input elements at an output position.
     fn window(&self, out: &[usize], pairs: &mut Vec<(usize, usize)>) {
         let d = &self.op.dims;
         let (xs, ks) = (self.x.shape.strides(), self.k.shape.strides());
@@ -54,7 +55,12 @@ impl General {
         }
     }
 
-    unsafe fn run_as<T: Copy + Into<f64>>(&self, cx: &Cx<'_>, io: &Io<'_>, narrow: impl Fn(f64) -> T + Sync) {
+    unsafe fn run_as<T: Copy + Into<f64>>(
+        &self,
+        cx: &KernelContext<'_>,
+        io: &Io<'_>,
+        narrow: impl Fn(f64) -> T + Sync,
+    ) {
         let d = &self.op.dims;
         let (xs, ks, ys) = (self.x.shape.strides(), self.k.shape.strides(), self.y.shape.strides());
         let features = self.k.shape[d.kernel_output_feature];
@@ -82,7 +88,7 @@ impl General {
                 let x0 = (bg * images + index[d.output_batch]) * xs[d.input_batch] + fg * inputs * sx;
                 let k0 = f * ks[d.kernel_output_feature];
                 let mut sum = 0f64;
-                // SAFETY: offsets of taps were checked against the input; each task has its own output position.
+                // SAFETY: offsets of taps were checked against the input; tasks have disjoint output positions.
                 unsafe {
                     for &(xo, ko) in &pairs {
                         for c in 0..inputs {
@@ -104,9 +110,9 @@ impl General {
     }
 }
 
-impl Kernel for General {
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
-        // SAFETY: the arrays have the element type that is chosen.
+impl Kernel for GeneralConvolution {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
+        // SAFETY: the arrays have the element type that was chosen.
         unsafe {
             match self.x.dtype {
                 DType::F32 => self.run_as::<f32>(cx, io, |s| s as f32),

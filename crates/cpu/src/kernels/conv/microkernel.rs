@@ -1,13 +1,12 @@
-//! Microkernels of convolution: register tiles of some rows (M) by one to four vectors of columns (N).
+//! Convolution microkernels: register tiles of several rows (M) by one to four vectors of columns (N).
 //!
 //! Both kinds read B by rows of whole vectors. They differ in how they address A:
 //! * [`across`]: each row of the tile is a pixel at any address, and K runs along pieces of consecutive elements
-//!   (channels, and filter columns where these are contiguous). For the forward pass and the gradient w.r.t. the
-//!   input.
-//! * [`down`]: the rows of the tile are consecutive elements, and each K step is a pixel at any address. For the
-//!   gradient w.r.t. the filter.
+//!   (channels, and filter columns if these are contiguous). For the forward pass and the input gradient.
+//! * [`down`]: the rows of the tile are consecutive elements, and each K step is a pixel at any address. For the filter
+//!   gradient.
 //!
-//! Within a call, every element is one chain of multiply-adds in the order of K, whatever the tile: the cut into
+//! Within a call, every element is one chain of multiply-adds in the order of K, whatever the tile: the division into
 //! tiles changes no bits.
 
 use crate::simd::level::Level;
@@ -19,24 +18,27 @@ use crate::simd::vector::{Portable32, Vector};
 use crate::simd::vector::x86;
 
 /// Destination of a tile's accumulators.
-pub struct Out {
-    /// Row `i` begins at `c + rows[i]`.
+pub struct TileDestination {
+    /// Base address of the result.
     pub c: *mut f32,
+    /// Row offsets in elements: row `i` starts at `c + rows[i]`.
     pub rows: *const usize,
     /// Columns to write, at most the tile's width.
     pub columns: usize,
     /// Whether to add to the values at `c` rather than overwrite them.
     pub add: bool,
-    /// Added to each row, or null. Whole vectors are readable.
+    /// Bias that is added to each row, or null. Whole vectors are readable.
     pub bias: *const f32,
 }
 
-/// Cache lines that will be needed later. They are prefetched to L2 while a tile is computed, a few in each unrolled
-/// round of K steps, so that the tile's own loads do not wait for them.
+/// Cache lines to prefetch to L2 while a tile is computed.
+///
+/// A few lines are prefetched in each unrolled round of K steps, so that the tile's own loads do not wait for them.
 #[derive(Clone, Copy)]
-pub struct Lines {
-    /// The first line, and where the last one ends.
+pub struct PrefetchLines {
+    /// Address of the first line.
     pub at: *const u8,
+    /// End of the last line.
     pub end: *const u8,
 }
 
@@ -45,7 +47,7 @@ pub const LINE: usize = 64;
 /// Cache lines that are prefetched in each round of K steps.
 pub const LINES_PER_ROUND: usize = 4;
 
-impl Lines {
+impl PrefetchLines {
     /// Prefetches at most `n` lines.
     #[inline(always)]
     fn fetch(&mut self, n: usize) {
@@ -58,70 +60,73 @@ impl Lines {
     }
 }
 
-/// Operands of [`across`]: A of row `i` is `a + rows[i] + runs[r] + 0..length` for each of `count` runs `r`.
-pub struct Across {
+/// Arguments of [`across`]: A of row `i` is `a + rows[i] + runs[r] + 0..length` for each of `count` runs `r`.
+pub struct AcrossArgs {
     pub a: *const f32,
     pub rows: *const usize,
     pub runs: *const usize,
     pub count: usize,
     pub length: usize,
-    pub ahead: Lines,
+    pub ahead: PrefetchLines,
     /// B: a contiguous row of the tile's width for each K step.
     pub b: *const f32,
-    pub out: Out,
+    pub out: TileDestination,
 }
 
-/// Operands of [`down`]: A of row `i` at K step `k` is `a + k_offsets[k] + i`, for `count` K steps.
-pub struct Down {
+/// Arguments of [`down`]: A of row `i` at K step `k` is `a + k_offsets[k] + i`, for `count` K steps.
+pub struct DownArgs {
     pub a: *const f32,
     pub k_offsets: *const usize,
     pub count: usize,
-    pub ahead: Lines,
-    /// B: rows `b_row` elements apart, one for each K step.
+    pub ahead: PrefetchLines,
+    /// B: one row for each K step, `b_row` elements apart.
     pub b: *const f32,
     pub b_row: usize,
-    pub out: Out,
+    pub out: TileDestination,
 }
 
-/// A microkernel. The first argument is the number of rows, at most those of the shape.
-pub type AcrossFn = unsafe fn(usize, &Across);
-pub type DownFn = unsafe fn(usize, &Down);
+/// Function type of an [`across`] microkernel. The first argument is the number of rows, at most the maximum of the
+/// tile.
+pub type AcrossFn = unsafe fn(usize, &AcrossArgs);
+/// Function type of a [`down`] microkernel. The first argument is the number of rows, at most the maximum of the tile.
+pub type DownFn = unsafe fn(usize, &DownArgs);
 
-/// The microkernels for panels of one width.
+/// Microkernels for panels of one width.
 #[derive(Clone, Copy)]
-pub struct Shape {
+pub struct ConvMicrokernels {
     pub across: AcrossFn,
     pub down: DownFn,
-    /// Rows of the largest tile.
+    /// Maximum rows of a tile.
     pub rows: usize,
     /// Columns of a tile: whole vectors.
     pub columns: usize,
 }
 
-/// K steps that one accumulator sums at most (KC). Longer sums are continued in memory.
+/// Maximum K steps that one accumulator sums (KC). Longer sums continue in memory.
 pub const KC: usize = 384;
 
-/// Unrolled K steps. The processor issues four instructions per cycle, and a tile of two vectors leaves little room
-/// for loop overhead.
+/// Number of unrolled K steps. The processor issues four instructions per cycle, and a tile of two vectors leaves
+/// little room for loop overhead.
 pub const UNROLL: usize = 8;
 
-/// Rounds between the prefetch of the last row of the result and the end of the K loop. Rows of the result may be far
-/// away or have never been in cache. If they were prefetched earlier, the operands would evict them from L1 again.
+/// Rounds between the prefetch of the last result row and the end of the K loop. Result rows may be far away or may
+/// never have been in cache. If they were prefetched earlier, the operands would evict them from L1 again.
 const ROW_PREFETCH_LEAD: usize = 2;
 
-/// Rows up to which [`across`] has general-purpose registers left for prefetch addresses, beside those of the rows.
+/// Maximum rows for which [`across`] has general-purpose registers left for prefetch addresses in addition to the row
+/// addresses.
 const FEW_ROWS: usize = 9;
 
-/// Prefetch distance of A in [`down`], in K steps: its pixels lie too far apart for the hardware prefetcher.
+/// Prefetch distance of A in [`down`], in K steps: its pixels are too far apart for the hardware prefetcher.
 const A_PREFETCH_DISTANCE: usize = 8;
 
-/// Readable entries that the table of K steps needs beyond its end. They are used for prefetches only.
+/// Readable entries that the table of K steps needs beyond its end. They are only prefetched.
 pub const SLACK: usize = A_PREFETCH_DISTANCE;
 
-// The loops over rows and vectors count by hand: they must unroll completely so that accumulators stay in registers.
-// A closure would not be compiled for the instruction set of the level.
+// The loops over rows and vectors are written by hand: they must unroll completely so that accumulators stay in
+// registers. A closure would not be compiled for the instruction set of the level.
 
-/// One K step: for each row `$i`, adds the element of A at `$x` times the vectors of B at `$b`.
+/// Computes one K step: for each row `$i`, adds the element of A at `$x` times the vectors of B at `$b`.
 macro_rules! multiply {
     ($acc:ident, $b:ident, $i:ident => $x:expr) => {{
         let right = vectors::<V, N>($b);
@@ -138,8 +143,7 @@ macro_rules! multiply {
     }};
 }
 
-/// Prefetches the rows of the result of a tile of `M` rows and `N` vectors, two in each of the last of `rounds`
-/// rounds.
+/// Prefetches the result rows of a tile of `M` rows and `N` vectors, two rows in each of the last of `rounds` rounds.
 struct RowPrefetch {
     wait: usize,
     next: usize,
@@ -152,7 +156,7 @@ impl RowPrefetch {
     }
 
     #[inline(always)]
-    unsafe fn fetch<V: Vector<T = f32>, const M: usize, const N: usize>(&mut self, o: &Out) {
+    unsafe fn fetch<V: Vector<T = f32>, const M: usize, const N: usize>(&mut self, o: &TileDestination) {
         if self.wait > 0 {
             self.wait -= 1;
         } else if self.next < M {
@@ -167,7 +171,7 @@ impl RowPrefetch {
 }
 
 #[inline(always)]
-unsafe fn across<V: Vector<T = f32>, const M: usize, const N: usize>(t: &Across) {
+unsafe fn across<V: Vector<T = f32>, const M: usize, const N: usize>(t: &AcrossArgs) {
     // SAFETY: the caller's pointers and tables cover `M` rows, all K steps and `N` vectors; the level is available.
     unsafe {
         let mut acc = [[V::splat(0.0); N]; M];
@@ -209,7 +213,7 @@ unsafe fn across<V: Vector<T = f32>, const M: usize, const N: usize>(t: &Across)
 }
 
 #[inline(always)]
-unsafe fn down<V: Vector<T = f32>, const M: usize, const N: usize>(t: &Down) {
+unsafe fn down<V: Vector<T = f32>, const M: usize, const N: usize>(t: &DownArgs) {
     // SAFETY: as for `across`; the table of K steps has `SLACK` more entries, which are only prefetched.
     unsafe {
         let mut acc = [[V::splat(0.0); N]; M];
@@ -241,7 +245,7 @@ unsafe fn down<V: Vector<T = f32>, const M: usize, const N: usize>(t: &Down) {
 
 #[inline(always)]
 unsafe fn vectors<V: Vector<T = f32>, const N: usize>(p: *const f32) -> [V; N] {
-    // SAFETY: the caller has `N` vectors there; the level is available.
+    // SAFETY: the caller has `N` vectors at the address; the level is available.
     unsafe {
         let mut all = [V::splat(0.0); N];
         let mut j = 0;
@@ -253,9 +257,12 @@ unsafe fn vectors<V: Vector<T = f32>, const N: usize>(p: *const f32) -> [V; N] {
     }
 }
 
-/// Writes whole vectors, or by way of a small buffer where the result has fewer columns.
+/// Writes whole vectors, or through a small buffer if the result has fewer columns.
 #[inline(always)]
-unsafe fn write<V: Vector<T = f32>, const M: usize, const N: usize>(o: &Out, mut acc: [[V; N]; M]) {
+unsafe fn write<V: Vector<T = f32>, const M: usize, const N: usize>(
+    o: &TileDestination,
+    mut acc: [[V; N]; M],
+) {
     // SAFETY: the caller's result has `M` rows of `columns` columns; the buffer holds the largest tile, 14 by 32.
     unsafe {
         if !o.bias.is_null() {
@@ -280,7 +287,7 @@ unsafe fn write<V: Vector<T = f32>, const M: usize, const N: usize>(o: &Out, mut
 
 /// Writes the first `columns` columns of `m` rows of `width` accumulators.
 #[inline(never)]
-unsafe fn write_part(o: &Out, sums: *const f32, m: usize, width: usize) {
+unsafe fn write_part(o: &TileDestination, sums: *const f32, m: usize, width: usize) {
     for i in 0..m {
         // SAFETY: the caller's result has `m` rows of `columns` columns, its accumulators `m` rows of at least as
         // many.
@@ -308,13 +315,13 @@ fn each<const M: usize, const N: usize>(mut f: impl FnMut(usize, usize)) {
     }
 }
 
-// Each number of rows is a function of its own: the compiler takes far longer over one function with all of them.
+// Each number of rows is a separate function: the compiler takes far longer over one function with all of them.
 macro_rules! kernels {
     ($across:ident, $down:ident, $v:ty, $n:literal, [$($m:literal)*] $(, $feature:literal)?) => {
         $(#[cfg(target_arch = "x86_64")] #[doc = $feature])?
-        unsafe fn $across(rows: usize, t: &Across) {
+        unsafe fn $across(rows: usize, t: &AcrossArgs) {
             $(#[target_feature(enable = $feature)])?
-            unsafe fn of<const M: usize>(t: &Across) {
+            unsafe fn of<const M: usize>(t: &AcrossArgs) {
                 // SAFETY: the caller's promises are those of `across`.
                 unsafe { across::<$v, M, $n>(t) }
             }
@@ -325,9 +332,9 @@ macro_rules! kernels {
             }
         }
         $(#[cfg(target_arch = "x86_64")] #[doc = $feature])?
-        unsafe fn $down(rows: usize, t: &Down) {
+        unsafe fn $down(rows: usize, t: &DownArgs) {
             $(#[target_feature(enable = $feature)])?
-            unsafe fn of<const M: usize>(t: &Down) {
+            unsafe fn of<const M: usize>(t: &DownArgs) {
                 // SAFETY: the caller's promises are those of `down`.
                 unsafe { down::<$v, M, $n>(t) }
             }
@@ -354,10 +361,10 @@ kernels!(across_halves_2, down_halves_2, x86::HalfPairs16, 2, [1 2 3 4 5 6 7 8 9
 kernels!(across_halves_3, down_halves_3, x86::HalfPairs16, 3, [1 2 3 4 5 6 7 8 9], "avx512f,avx512bf16,avx2,fma");
 kernels!(across_halves_4, down_halves_4, x86::HalfPairs16, 4, [1 2 3 4 5 6], "avx512f,avx512bf16,avx2,fma");
 
-impl Shape {
-    /// The microkernels for `vectors` vectors. More than the level's widest tile give the widest.
-    fn new(level: Level, vectors: usize) -> Shape {
-        let shape = |across, down, rows, columns| Shape { across, down, rows, columns };
+impl ConvMicrokernels {
+    /// Returns the microkernels for `vectors` vectors, limited to the level's widest tile.
+    fn new(level: Level, vectors: usize) -> ConvMicrokernels {
+        let shape = |across, down, rows, columns| ConvMicrokernels { across, down, rows, columns };
         match (level, vectors) {
             #[cfg(target_arch = "x86_64")]
             (Level::Avx512, 1) => shape(across_512_1, down_512_1, 14, 16),
@@ -386,16 +393,18 @@ impl Shape {
 
 /// Columns of the result that one microkernel call covers.
 #[derive(Clone, Copy)]
-pub struct Panel {
-    /// The first column, and how many of the tile's columns exist.
+pub struct ColumnPanel {
+    /// First column.
     pub from: usize,
+    /// Number of the tile's columns that exist.
     pub columns: usize,
-    pub shape: Shape,
+    /// Microkernels for the panel.
+    pub shape: ConvMicrokernels,
 }
 
 /// Cuts `features` columns into panels of nearly equal width. At [`Level::Avx512Bf16`] both operands are words of two
-/// bf16; for f32 operands ask for [`Level::vectors`].
-pub fn panels(level: Level, features: usize) -> Vec<Panel> {
+/// bf16; for f32 operands pass [`Level::vectors`].
+pub fn panels(level: Level, features: usize) -> Vec<ColumnPanel> {
     let (lanes, widest) = match level {
         Level::Avx512 | Level::Avx512Bf16 | Level::Amx => (16, 4),
         Level::Avx2 => (8, 2),
@@ -405,8 +414,8 @@ pub fn panels(level: Level, features: usize) -> Vec<Panel> {
     let mut from = 0;
     let widths = pieces(vectors, widest).map(|(_, n)| n);
     let panel = |n: usize| {
-        let shape = Shape::new(level, n);
-        let panel = Panel { from, columns: shape.columns.min(features - from), shape };
+        let shape = ConvMicrokernels::new(level, n);
+        let panel = ColumnPanel { from, columns: shape.columns.min(features - from), shape };
         from += shape.columns;
         panel
     };

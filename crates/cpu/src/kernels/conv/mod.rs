@@ -1,13 +1,14 @@
-//! Convolutions: `x: [B, …, C]` by a filter `[…, C, F]` gives `y: [B, …', F]`; also the gradients w.r.t. input and
-//! filter, and the sums that batch normalisation takes over the result.
+//! Convolution kernels: forward `x: [B, …, C]`, filter `[…, C, F]` → `y: [B, …', F]`, input and filter gradients.
+//!
+//! Also the batch statistics of the result that batch normalization needs.
 //!
 //! Layouts are channels-last, except in [`general`] and the fallbacks of all families. No im2col matrix of the whole
-//! input is built. [`staging`] copies one strip of the input into a thread's working memory, with explicit zeros for
-//! padding, or lets it be read in place; the microkernels ([`microkernel`]) address it through offset tables.
-//! [`direct`] computes the definition in this way, [`winograd`] needs fewer multiplications, [`amx`] uses tile
-//! registers, and [`amx_images`] does for small images. The gradient w.r.t. the input of a strided layer is a
-//! convolution of a dilated input: [`staging::phases`] splits it into convolutions without input dilation.
-//! [`pointwise`] convolutions are plain GEMMs.
+//! input is built. [`staging`] copies one strip of the input into a thread's scratch memory, with explicit zeros for
+//! padding, or has it read in place; the microkernels ([`microkernel`]) address it through offset tables. [`direct`]
+//! computes the definition in this way, [`winograd`] needs fewer multiplications, [`amx`] uses tile registers, and
+//! [`amx_images`] uses them for small images. The input gradient of a strided layer is a convolution of a dilated
+//! input: [`staging::phases`] splits it into convolutions without input dilation. [`pointwise`] convolutions are plain
+//! GEMMs.
 
 mod amx;
 mod amx_images;
@@ -21,110 +22,109 @@ mod strips;
 mod winograd;
 
 use crate::kernel::Kernel;
-use crate::select::{AMX, Accepted, Answer, Candidate, EVERY, Family, Problem};
-use crate::simd::level::Target;
+use crate::select::{AMX, CandidateResult, EVERY, Family, KernelCandidate, Problem, SelectResult};
+use crate::simd::level::CompileTarget;
 use systole_compile::Kernel as Plan;
 use systole_ir::op::Convolution;
 use systole_ir::{DType, Op, TensorType};
 
-/// The families of this folder.
+/// Kernel families of this folder.
 pub const FAMILIES: &[&Family] = &[&FAMILY, &BATCH_STATISTICS];
 
-/// Convolutions and their gradients.
+/// Kernels for convolutions and their gradients.
 pub static FAMILY: Family = Family {
     name: "conv",
-    doc: "convolutions and their gradients, with a bias where one follows",
+    doc: "convolutions and their gradients, optionally with a bias",
     takes: |step| matches!(&step.kernel, Plan::Op { op: Op::Convolution(_), .. }),
     #[rustfmt::skip]
     candidates: &[
-        Candidate::new("amx_images", AMX, "bf16 by tile registers, small images: the rows of a tile are \
-             sixteen images, where lines of pixels would leave them empty, and taps in the padding are left \
+        KernelCandidate::new("amx_images", AMX, "bf16 on AMX tile registers, small images: tile rows are \
+             sixteen images, because lines of pixels would leave them empty; taps in the padding are left \
              out",
-            |p| forward(p, amx_images::Forward::new)),
-        Candidate::new("amx", AMX, "bf16 by tile registers, forward and gradient with respect to the input: \
-             faster than every other way where they exist",
-            |p| forward(p, amx::Forward::new)),
-        Candidate::new("pointwise", EVERY, "1×1 kernels with many channels and filters: a GEMM, which packs \
-             both operands once. With fewer of them packing is not repaid",
+            |p| forward(p, amx_images::AmxImagesForward::new)),
+        KernelCandidate::new("amx", AMX, "bf16 on AMX tile registers, forward and input gradient: \
+             the fastest kernel on machines that have them",
+            |p| forward(p, amx::AmxForward::new)),
+        KernelCandidate::new("pointwise", EVERY, "1×1 kernels with many channels and filters: a GEMM that packs \
+             both operands once. With fewer channels or filters, packing does not pay off",
             |p| forward(p, |c, bias, types, _| pointwise::Pointwise::forward(c, bias, types, p))),
-        Candidate::new("amx_images_gradient", AMX, "bf16 by tile registers, gradient with respect to the \
-             kernel for small images: K runs over images, where lines of pixels have as many zeros between \
+        KernelCandidate::new("amx_images_gradient", AMX, "bf16 on AMX tile registers, kernel gradient \
+             of small images: K runs over images, because lines of pixels have as many zeros between \
              them",
-            |p| gradient(p, amx_images::KernelGradient::new)),
-        Candidate::new("amx_gradient", AMX, "bf16 by tile registers, gradient with respect to the kernel",
-            |p| gradient(p, amx::KernelGradient::new)),
-        Candidate::new("pointwise_gradient", EVERY, "gradient with respect to a 1×1 kernel: a GEMM as well",
+            |p| gradient(p, amx_images::AmxImagesKernelGradient::new)),
+        KernelCandidate::new("amx_gradient", AMX, "bf16 on AMX tile registers, kernel gradient",
+            |p| gradient(p, amx::AmxKernelGradient::new)),
+        KernelCandidate::new("pointwise_gradient", EVERY, "kernel gradient of 1×1 kernels, as a GEMM",
             |p| gradient(p, |c, types, _| pointwise::Pointwise::gradient(c, types, p))),
-        Candidate::new("winograd", EVERY, "3×3 kernels: F(2×2, 3×3) takes 16 multiplications for 36. Other \
-             kernels would need transforms of their own, larger tiles lose accuracy",
-            |p| forward(p, winograd::Forward::new)),
-        Candidate::new("winograd_gradient", EVERY, "gradient with respect to a 3×3 kernel, by the transposed \
+        KernelCandidate::new("winograd", EVERY, "3×3 kernels: F(2×2, 3×3) takes 16 multiplications instead of 36. Other \
+             kernels would need separate transforms, and larger tiles lose accuracy",
+            |p| forward(p, winograd::WinogradForward::new)),
+        KernelCandidate::new("winograd_gradient", EVERY, "kernel gradient of 3×3 kernels, by the transposed \
              transforms",
-            |p| gradient(p, winograd::KernelGradient::new)),
-        Candidate::new("direct", EVERY, "f32 and narrower floats, one group, forward and gradient with \
-             respect to the input: register tiles over the input as it lies",
-            |p| forward(p, direct::Forward::new)),
-        Candidate::new("direct_gradient", EVERY, "gradient with respect to the kernel of such layers",
-            |p| gradient(p, direct::KernelGradient::new)),
-        Candidate::new("depthwise", EVERY, "one filter for each channel: element-wise multiply-adds of rows",
-            |p| forward(p, depthwise::Forward::new)),
-        Candidate::new("depthwise_gradient", EVERY, "gradient with respect to such filters",
-            |p| gradient(p, depthwise::KernelGradient::new)),
+            |p| gradient(p, winograd::WinogradKernelGradient::new)),
+        KernelCandidate::new("direct", EVERY, "f32 and narrower floats, one group, forward and input \
+             gradient: register tiles over the input in place",
+            |p| forward(p, direct::DirectForward::new)),
+        KernelCandidate::new("direct_gradient", EVERY, "kernel gradient of the layers that direct supports",
+            |p| gradient(p, direct::DirectKernelGradient::new)),
+        KernelCandidate::new("depthwise", EVERY, "depthwise (one filter per channel): element-wise multiply-adds of rows",
+            |p| forward(p, depthwise::DepthwiseForward::new)),
+        KernelCandidate::new("depthwise_gradient", EVERY, "kernel gradient of depthwise convolutions",
+            |p| gradient(p, depthwise::DepthwiseKernelGradient::new)),
         crate::kernels::via_f32::CANDIDATE,
-        Candidate::new("general", EVERY, "any other attributes: plain loops, in parallel",
+        KernelCandidate::new("general", EVERY, "any other attributes: plain loops, in parallel",
             |p| {
-                let Layer { c, bias, types } = layer(p)?;
-                Ok(Box::new(general::General::new(c, bias, types)?))
+                let ConvolutionLayer { c, bias, types } = layer(p)?;
+                Ok(Box::new(general::GeneralConvolution::new(c, bias, types)?))
             }),
         crate::kernels::reference::CANDIDATE,
     ],
 };
 
-/// Convolutions that also return batch statistics of their result.
+/// Kernels for convolutions that also return batch statistics of their result.
 pub static BATCH_STATISTICS: Family = Family {
     name: "batch_statistics",
-    doc: "a convolution and the batch statistics of its result, summed while that is in cache",
+    doc: "a convolution and the batch statistics of its result, summed while the result is in cache",
     takes: |step| matches!(step.kernel, Plan::Moments(_)),
     #[rustfmt::skip]
     candidates: &[
-        Candidate::new("amx_images", AMX, "bf16 by tile registers, small images",
-            |p| forward(p, |c, bias, types, t| amx_images::Forward::new(c, bias, types, t)?.with_statistics(t))),
-        Candidate::new("amx", AMX, "bf16 by tile registers",
-            |p| forward(p, |c, bias, types, t| Ok(amx::Forward::new(c, bias, types, t)?.with_statistics(t)))),
-        Candidate::new("pointwise", EVERY, "1×1 kernels with many channels and filters",
+        KernelCandidate::new("amx_images", AMX, "bf16 on AMX tile registers, small images",
+            |p| forward(p, |c, bias, types, t| amx_images::AmxImagesForward::new(c, bias, types, t)?.with_statistics(t))),
+        KernelCandidate::new("amx", AMX, "bf16 on AMX tile registers",
+            |p| forward(p, |c, bias, types, t| Ok(amx::AmxForward::new(c, bias, types, t)?.with_statistics(t)))),
+        KernelCandidate::new("pointwise", EVERY, "1×1 kernels with many channels and filters",
             |p| forward(p, |c, bias, types, t| {
                 Ok(pointwise::Pointwise::forward(c, bias, types, p)?.with_statistics(types[2], t))
             })),
-        Candidate::new("winograd", EVERY, "3×3 kernels",
-            |p| forward(p, |c, bias, types, t| Ok(winograd::Forward::new(c, bias, types, t)?.with_statistics(t)))),
-        Candidate::new("direct", EVERY, "takes every convolution that the compiler gives statistics",
-            |p| forward(p, |c, bias, types, t| Ok(direct::Forward::new(c, bias, types, t)?.with_statistics(t)))),
+        KernelCandidate::new("winograd", EVERY, "3×3 kernels",
+            |p| forward(p, |c, bias, types, t| Ok(winograd::WinogradForward::new(c, bias, types, t)?.with_statistics(t)))),
+        KernelCandidate::new("direct", EVERY, "supports every convolution for which the compiler requests statistics",
+            |p| forward(p, |c, bias, types, t| Ok(direct::DirectForward::new(c, bias, types, t)?.with_statistics(t)))),
     ],
 };
 
-/// A convolution as candidates see it: its attributes, whether a bias follows, and the types of input, filter and
-/// result.
-struct Layer<'a> {
+/// A convolution as candidate kernels see it: attributes, whether it has a bias, and types of input, filter and result.
+struct ConvolutionLayer<'a> {
     c: &'a Convolution,
     bias: bool,
     types: [&'a TensorType; 3],
 }
 
-const NO_CONVOLUTION: &str = "it is no convolution";
+const NO_CONVOLUTION: &str = "not a convolution";
 
-/// The convolution of a step, with or without batch statistics.
-fn layer<'a>(p: &Problem<'a>) -> Accepted<Layer<'a>> {
+/// Returns the convolution of a step, with or without batch statistics.
+fn layer<'a>(p: &Problem<'a>) -> SelectResult<ConvolutionLayer<'a>> {
     let (c, bias) = match &p.step.kernel {
         Plan::Op { op: Op::Convolution(c), bias } => (c, *bias),
         Plan::Moments(m) => (&m.conv, m.bias),
         _ => return Err(NO_CONVOLUTION.into()),
     };
     let types = [&p.step.input_types[0], &p.step.input_types[1], &p.step.output_types[0]];
-    Ok(Layer { c, bias, types })
+    Ok(ConvolutionLayer { c, bias, types })
 }
 
-/// As [`layer`], only for non-empty arrays of f32, bf16 or f16.
-fn floats<'a>(p: &Problem<'a>) -> Accepted<Layer<'a>> {
+/// Like [`layer`], but only for non-empty arrays of f32, bf16 or f16.
+fn floats<'a>(p: &Problem<'a>) -> SelectResult<ConvolutionLayer<'a>> {
     let layer = layer(p)?;
     let known = |t: &TensorType| matches!(t.dtype, DType::F32 | DType::BF16 | DType::F16) && t.elements() > 0;
     match layer.types.into_iter().all(known) {
@@ -133,23 +133,23 @@ fn floats<'a>(p: &Problem<'a>) -> Accepted<Layer<'a>> {
     }
 }
 
-/// The kernel of a layer, or of the gradient w.r.t. its input.
+/// Binds the kernel of a forward convolution or of its input gradient.
 fn forward<K: Kernel + 'static>(
     p: &Problem<'_>,
-    make: impl FnOnce(&Convolution, bool, [&TensorType; 3], Target) -> Accepted<K>,
-) -> Answer {
-    let Layer { c, bias, types } = floats(p)?;
+    make: impl FnOnce(&Convolution, bool, [&TensorType; 3], CompileTarget) -> SelectResult<K>,
+) -> CandidateResult {
+    let ConvolutionLayer { c, bias, types } = floats(p)?;
     Ok(Box::new(make(c, bias, types, p.target)?))
 }
 
-/// The kernel of a gradient w.r.t. the filter, which has no bias.
+/// Binds the kernel of a filter gradient, which has no bias.
 fn gradient<K: Kernel + 'static>(
     p: &Problem<'_>,
-    make: impl FnOnce(&Convolution, [&TensorType; 3], Target) -> Accepted<K>,
-) -> Answer {
-    let Layer { c, bias, types } = floats(p)?;
+    make: impl FnOnce(&Convolution, [&TensorType; 3], CompileTarget) -> SelectResult<K>,
+) -> CandidateResult {
+    let ConvolutionLayer { c, bias, types } = floats(p)?;
     if bias {
-        return Err("it has a bias, so it is no gradient".into());
+        return Err("it has a bias, so it is not a filter gradient".into());
     }
     Ok(Box::new(make(c, types, p.target)?))
 }

@@ -1,16 +1,16 @@
-//! Convolutions that read one input element for each pixel, as GEMMs: `[pixels, C] · [C, F]`, and for the gradient
-//! w.r.t. the filter `[C, pixels] · [pixels, F]`.
+//! Pointwise (1×1) convolutions as GEMMs: `[pixels, C] · [C, F]`; the filter gradient is `[C, pixels] · [pixels, F]`.
 //!
-//! Large ones are faster as a GEMM: both operands are packed once for all tiles, and threads share what is packed.
-//! Where there are strides, the pixels that are read are first copied to a dense array.
+//! Each pixel reads a single input element. Large convolutions are faster as a GEMM: both operands are packed once for
+//! all tiles, and threads share the packed operands. With strides, the pixels that are read are first copied to a dense
+//! array.
 
 use crate::kernel::convolution::{is_forward_of_any_rank, is_kernel_gradient};
 use crate::kernel::copy::{BoxCopy, Dim};
-use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
+use crate::kernel::{Io, Kernel, KernelContext, Ptr, with_scratch};
 use crate::kernels::conv::strips::batch_statistics::BatchStatistics;
 use crate::kernels::conv::strips::strip_arrays::{NO_GRADIENT, NO_LAYER};
-use crate::select::{Accepted, Problem};
-use crate::simd::level::{Target, TileFn};
+use crate::select::{Problem, SelectResult};
+use crate::simd::level::{CompileTarget, TileFn};
 use crate::simd::loops::widen;
 use crate::simd::ranges::pieces;
 use smallvec::SmallVec;
@@ -19,33 +19,34 @@ use systole_compile::{ALIGN, Step};
 use systole_ir::op::{Convolution, DotGeneral};
 use systole_ir::{DType, Dims, Op, Result, TensorType};
 
-/// Refusal of convolutions that are no GEMM of the pixels.
-const NO_PIXELS: &str = "its pixels do not see one element of the input each, or are not in the input";
-/// Elements of the filter from which on a GEMM pays (1 MiB of f32): no L2 holds smaller blocks of it together with a
-/// strip's pixels. Below, strips are faster, because they copy nothing but the filter.
+/// Reason to reject convolutions that are not a GEMM of the pixels.
+const NO_PIXELS: &str = "its pixels read more than one input element, or read padding";
+/// Minimum elements of the filter for which a GEMM pays off (1 MiB of f32): no L2 holds smaller blocks of it together
+/// with a strip's pixels. Below that, strips are faster, because they copy nothing but the filter.
 const LARGE: usize = 256 << 10;
-/// Channels, and features, from which on a GEMM pays. In the gradient w.r.t. the filter, a smaller result leaves all
-/// time to copies.
+/// Minimum channels, and features, for which a GEMM pays off. In the filter gradient, copies would take all the time
+/// for a smaller result.
 const WIDE: usize = 128;
 /// Pixels whose statistics one task gathers.
 const PIXELS: usize = 384;
 
-/// A convolution as a GEMM.
+/// Pointwise convolution kernel that runs as a GEMM.
 pub struct Pointwise {
     product: Box<dyn Kernel>,
-    /// Copies the pixels that are read to a dense array of so many bytes. `None`: the operand is this array.
+    /// Copies the pixels that are read to a dense array, and the bytes of that array. `None`: the operand is already
+    /// dense.
     copy: Option<(BoxCopy, usize)>,
     statistics: Option<ResultStatistics>,
 }
 
 impl Pointwise {
-    /// `x: [B, …, C], kernel: [1, …, C, F] → y: [B, …', F]`, with the dimensions of the filter in any order.
+    /// Binds `x: [B, …, C], kernel: [1, …, C, F] → y: [B, …', F]`, with the filter dimensions in any order.
     pub fn forward(
         c: &Convolution,
         bias: bool,
         [x, k, y]: [&TensorType; 3],
         problem: &Problem<'_>,
-    ) -> Accepted<Pointwise> {
+    ) -> SelectResult<Pointwise> {
         let (d, n) = (&c.dims, c.dims.input_spatial.len());
         let counts = &y.shape[1..=n];
         if !is_forward_of_any_rank(c) {
@@ -56,7 +57,7 @@ impl Pointwise {
         }
         let (channels, features) = (x.shape[n + 1], y.shape[n + 1]);
         if channels.min(features) < WIDE || channels * features < LARGE {
-            return Err("its kernel is small: the direct kernel packs nothing else".into());
+            return Err("its kernel is small: candidate direct packs only the kernel".into());
         }
         if bias && y.dtype != DType::F32 {
             return Err("its result is rounded before the bias is added, which a GEMM does not do".into());
@@ -77,12 +78,12 @@ impl Pointwise {
         Ok(Pointwise { product, copy, statistics: None })
     }
 
-    /// `x: [B, …, C], dy: [B, …', F] → dkernel: [1, …, C, F]`, as the convolution that autodiff makes of it.
+    /// Binds `x: [B, …, C], dy: [B, …', F] → dkernel: [1, …, C, F]`, in the form that autodiff creates.
     pub fn gradient(
         c: &Convolution,
         [x, dy, y]: [&TensorType; 3],
         problem: &Problem<'_>,
-    ) -> Accepted<Pointwise> {
+    ) -> SelectResult<Pointwise> {
         let n = c.dims.input_spatial.len();
         if !is_kernel_gradient(c) {
             return Err(NO_GRADIENT.into());
@@ -108,12 +109,12 @@ impl Pointwise {
         Ok(Pointwise { product, copy, statistics: None })
     }
 
-    /// Adds two results, see [`BatchStatistics`].
-    pub fn with_statistics(self, y: &TensorType, target: Target) -> Pointwise {
+    /// Adds two results; see [`BatchStatistics`].
+    pub fn with_statistics(self, y: &TensorType, target: CompileTarget) -> Pointwise {
         Pointwise { statistics: Some(ResultStatistics::new(y, target)), ..self }
     }
 
-    /// Bytes of working memory of the GEMM, and of the copied pixels.
+    /// Bytes of scratch of the GEMM, and of the copied pixels.
     fn bytes(&self) -> [usize; 2] {
         [self.product.scratch().next_multiple_of(ALIGN), self.copy.as_ref().map_or(0, |c| c.1)]
     }
@@ -138,7 +139,7 @@ fn bind(
     })
 }
 
-/// Whether `counts` pixels, `steps` apart from the first on, are all elements of the input.
+/// Whether `counts` pixels, `steps` apart, are all inside the input.
 fn is_inside(c: &Convolution, x: &TensorType, steps: &[usize], counts: &[usize]) -> bool {
     (0..counts.len()).all(|i| {
         c.padding[i][0] == 0
@@ -148,8 +149,8 @@ fn is_inside(c: &Convolution, x: &TensorType, steps: &[usize], counts: &[usize])
     })
 }
 
-/// The type of the array of `counts` pixels of all images, `steps` apart. Unless these are all pixels: the copy to
-/// such an array, and its bytes.
+/// Returns the type of the array of `counts` pixels of all images, `steps` apart. If these are not all pixels, also
+/// returns the copy to such an array, and its bytes.
 fn pixels(x: &TensorType, steps: &[usize], counts: &[usize]) -> (TensorType, Option<(BoxCopy, usize)>) {
     let mut dims = x.shape.to_vec();
     dims[1..=counts.len()].copy_from_slice(counts);
@@ -166,12 +167,11 @@ fn pixels(x: &TensorType, steps: &[usize], counts: &[usize]) -> (TensorType, Opt
     (to, copy)
 }
 
-/// Gathers statistics of a result that was just written. It begins with the end of the result, which is still in
-/// cache.
+/// Gathers statistics of a result that was just written, starting with its end, which is still in cache.
 struct ResultStatistics {
     gathered: BatchStatistics,
     images: usize,
-    /// Pixels of an image, and its parts as (first pixel, pixels): each is gathered by one task.
+    /// Pixels of an image, and its parts as (first pixel, pixels). One task gathers each part.
     pixels: usize,
     parts: Vec<(usize, usize)>,
     features: usize,
@@ -182,7 +182,7 @@ struct ResultStatistics {
 }
 
 impl ResultStatistics {
-    fn new(y: &TensorType, target: Target) -> ResultStatistics {
+    fn new(y: &TensorType, target: CompileTarget) -> ResultStatistics {
         let features = y.shape[y.rank() - 1];
         let pixels = y.elements() / y.shape[0] / features;
         let parts: Vec<(usize, usize)> = pieces(pixels, PIXELS).collect();
@@ -204,7 +204,7 @@ impl ResultStatistics {
         self.gathered.elements(self.images) * 4
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>, left: Ptr) {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>, left: Ptr) {
         let y = Ptr(io.outputs[0]);
         let tasks = self.images * self.parts.len();
         let body = |task: usize| {
@@ -247,27 +247,27 @@ impl Kernel for Pointwise {
     }
 
     fn kept(&self, same: &[bool]) -> usize {
-        // Nothing can be kept of an operand that is copied by each call.
+        // An operand that each call copies cannot be precomputed.
         let mut same = same.to_vec();
         same[0] &= self.copy.is_none();
         self.product.kept(&same)
     }
 
-    unsafe fn keep(&self, cx: &Cx<'_>, inputs: &[*const u8], kept: *mut u8) {
+    unsafe fn keep(&self, cx: &KernelContext<'_>, inputs: &[*const u8], kept: *mut u8) {
         // SAFETY: by the caller's promise, which is that of the GEMM.
         unsafe { self.product.keep(cx, inputs, kept) };
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         // SAFETY: by the caller's promise.
         unsafe { self.run_kept(cx, io, std::ptr::null()) }
     }
 
-    unsafe fn run_kept(&self, cx: &Cx<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
+    unsafe fn run_kept(&self, cx: &KernelContext<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
         let [product, copied] = self.bytes();
         let to = io.scratch.wrapping_add(product);
         let mut inputs: SmallVec<[*const u8; 3]> = io.inputs.into();
-        // SAFETY: by the caller's promise; working memory is laid out as `bytes` counts it.
+        // SAFETY: by the caller's promise; scratch has the layout that `bytes` counts.
         unsafe {
             if let Some((copy, _)) = &self.copy {
                 copy.run(cx, inputs[0], to);

@@ -1,7 +1,7 @@
-//! Convolutions fused with the max pooling that follows, and the gradients of their kernels.
+//! Kernels for convolutions with fused max pooling, and their kernel gradients.
 //!
-//! The convolution's result is never an array: each window of it is pooled where it is computed. The forward pass
-//! stores the argmax of each window, which is all that the gradient needs of it.
+//! The convolution's result is never stored: each window of it is pooled as soon as it is computed. The forward pass
+//! stores the argmax of each window, and the gradient needs nothing else of the result.
 
 mod amx;
 mod finite_bounds;
@@ -10,59 +10,59 @@ mod gradient;
 mod pooled_convolution;
 mod winograd_tiles;
 
-use crate::kernels::conv_pool::forward::{Ask, Forward};
-use crate::kernels::conv_pool::gradient::{ConvPoolGradient, Method};
+use crate::kernels::conv_pool::forward::{RequestedMethod, VectorConvPool};
+use crate::kernels::conv_pool::gradient::{ConvPoolGradient, SumMethod};
 use crate::kernels::conv_pool::pooled_convolution::PooledConvolution;
-use crate::select::{AMX, Candidate, EVERY, Family};
+use crate::select::{AMX, EVERY, Family, KernelCandidate};
 use crate::simd::level::Level;
 use systole_compile::Kernel;
 
-/// The families of this folder.
+/// Kernel families of this folder.
 pub const FAMILIES: &[&Family] = &[&FORWARD, &GRADIENT];
 
-/// Convolution, bias, relu, max pooling and, where one follows, a product with few columns.
+/// Kernels for convolution + bias + relu + max pooling, optionally followed by a product with few columns.
 pub static FORWARD: Family = Family {
     name: "conv_pool",
-    doc: "a convolution with the max pooling after it, and a GEMM after that",
+    doc: "convolution with fused max pooling, optionally followed by a GEMM",
     takes: |step| matches!(&step.kernel, Kernel::Pool(p) if p.conv.is_some()),
     #[rustfmt::skip]
     candidates: &[
-        Candidate::new("winograd_tiles", EVERY, "many channels, 3×3 kernel and 2×2 windows: each window is \
+        KernelCandidate::new("winograd_tiles", EVERY, "many channels, 3×3 kernel and 2×2 windows: each window is \
              one output tile of F(2×2, 3×3)",
             |p| Ok(Box::new(winograd_tiles::WinogradTiles::new(p)?))),
-        Candidate::new("amx", AMX, "bf16 by tile registers",
+        KernelCandidate::new("amx", AMX, "bf16 on AMX tile registers",
             |p| Ok(Box::new(amx::AmxConvPool::new(&PooledConvolution::of(p)?)?))),
-        Candidate::new("winograd", EVERY, "few channels and a 3×3 kernel: transformed rows stay in L1, and \
+        KernelCandidate::new("winograd", EVERY, "few channels and a 3×3 kernel: transformed rows stay in L1, and \
              sums in registers",
-            |p| Ok(Box::new(Forward::new(&PooledConvolution::of(p)?, Ask::Winograd)?))),
-        Candidate::new("registers", EVERY, "2×2 windows whose four sums stay in registers. Other windows \
-             would need microkernels of their own",
-            |p| Ok(Box::new(Forward::new(&PooledConvolution::of(p)?, Ask::Registers)?))),
-        Candidate::new("forward", EVERY, "takes every pooling that the compiler fuses: rows of the \
-             convolution go to L1, then are pooled",
-            |p| Ok(Box::new(Forward::new(&PooledConvolution::of(p)?, Ask::Rows)?))),
+            |p| Ok(Box::new(VectorConvPool::new(&PooledConvolution::of(p)?, RequestedMethod::Winograd)?))),
+        KernelCandidate::new("registers", EVERY, "2×2 windows whose four sums stay in registers. Other windows \
+             would need separate microkernels",
+            |p| Ok(Box::new(VectorConvPool::new(&PooledConvolution::of(p)?, RequestedMethod::Registers)?))),
+        KernelCandidate::new("forward", EVERY, "supports every pooling that the compiler fuses: rows of the \
+             convolution stay in L1 and are pooled there",
+            |p| Ok(Box::new(VectorConvPool::new(&PooledConvolution::of(p)?, RequestedMethod::Rows)?))),
     ],
 };
 
-/// The gradient of a pooled convolution's kernel and bias.
+/// Kernels for the kernel and bias gradients of a pooled convolution.
 pub static GRADIENT: Family = Family {
     name: "conv_pool_gradient",
-    doc: "gradients with respect to kernel and bias of a pooled convolution, from that of its pooled result",
+    doc: "kernel and bias gradients of a pooled convolution, from the gradient of its pooled result",
     takes: |step| matches!(step.kernel, Kernel::UnpooledGradient(_)),
     #[rustfmt::skip]
     candidates: &[
-        Candidate::new("amx", AMX, "bf16 where there are tile registers: gradients are spread to whole \
-             windows, mostly zeros, which become operands of tiles",
+        KernelCandidate::new("amx", AMX, "bf16 on AMX tile registers: gradients are scattered to whole \
+             windows, mostly zeros, which become tile operands",
             |p| Ok(Box::new(amx::AmxConvPoolGradient::new(p)?))),
-        Candidate::new("im2col", &[Level::Avx512, Level::Avx512Bf16, Level::Amx], "f32 by vectors of 16 \
-             filters, few channels: where all that a window's taps read has at most 64 elements, a tap is \
-             one permutation of them. Other numbers of taps would need kernels of their own",
-            |p| Ok(Box::new(ConvPoolGradient::new(p, Method::Im2col)?))),
-        Candidate::new("bf16_pairs", &[Level::Avx512Bf16], "bf16 by the instruction that multiplies pairs \
-             (AVX512_BF16), which are two neighbouring windows of up to 4 elements",
-            |p| Ok(Box::new(ConvPoolGradient::new(p, Method::Bf16Pairs)?))),
-        Candidate::new("lookup", EVERY, "takes every gradient that the compiler fuses: a tap is one look-up \
+        KernelCandidate::new("im2col", &[Level::Avx512, Level::Avx512Bf16, Level::Amx], "f32 by vectors of 16 \
+             filters, few channels: if the taps of a window read at most 64 elements, a tap is one permutation of \
+             them. Other numbers of taps would need separate microkernels",
+            |p| Ok(Box::new(ConvPoolGradient::new(p, SumMethod::Im2col)?))),
+        KernelCandidate::new("bf16_pairs", &[Level::Avx512Bf16], "bf16 by the pair dot-product instruction \
+             (AVX512_BF16); a pair is two adjacent windows of up to 4 elements",
+            |p| Ok(Box::new(ConvPoolGradient::new(p, SumMethod::Bf16Pairs)?))),
+        KernelCandidate::new("lookup", EVERY, "supports every gradient that the compiler fuses: a tap is one lookup \
              by argmax in a table of windows",
-            |p| Ok(Box::new(ConvPoolGradient::new(p, Method::LookUp)?))),
+            |p| Ok(Box::new(ConvPoolGradient::new(p, SumMethod::LookUp)?))),
     ],
 };

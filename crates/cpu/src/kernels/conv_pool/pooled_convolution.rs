@@ -1,26 +1,28 @@
-//! A pooled convolution as its candidates see it: operands, results, and the matrix product that may follow.
+//! Problem description of a pooled convolution: operands, results, and an optional matrix product that follows.
 
 use crate::kernel::dot_product_gemm::InnerProducts;
 use crate::kernel::gemm_dims::{Epilogue, roles};
 use crate::kernel::{Io, Ptr};
-use crate::select::{Accepted, Problem};
-use crate::simd::level::{Level, Target};
+use crate::select::{Problem, SelectResult};
+use crate::simd::level::{CompileTarget, Level};
 use systole_compile::Kernel as Plan;
-use systole_compile::{Pool, Step};
+use systole_compile::{MaxPoolArgmax, Step};
 use systole_ir::TensorType;
 use systole_ir::op::Convolution;
 
-/// Why a pooled convolution is refused that is followed by a product of another form than [`InnerProducts`].
-pub const NO_PRODUCT: &str = "the product that follows has no kernel that sums it image by image";
+/// Reason to reject a pooled convolution followed by a product that [`InnerProducts`] does not support.
+pub const NO_PRODUCT: &str = "no kernel can sum the product that follows image by image";
 
+/// A convolution with fused max pooling, as its candidate kernels see it.
+///
 /// Inputs of the step: input, kernel and, optionally, bias; then those of a product. Results: maxima; optionally
 /// argmax; optionally the product.
 #[derive(Clone, Copy)]
 pub struct PooledConvolution<'a> {
     pub c: &'a Convolution,
-    pub pool: &'a Pool,
+    pub pool: &'a MaxPoolArgmax,
     pub step: &'a Step,
-    pub target: Target,
+    pub target: CompileTarget,
     /// Types of the convolution's input, kernel and, optionally, bias.
     pub inputs: &'a [TensorType],
     /// Types of the product's right operand and, optionally, its bias. Empty without a product.
@@ -30,23 +32,24 @@ pub struct PooledConvolution<'a> {
 }
 
 impl<'a> PooledConvolution<'a> {
-    /// The pooled convolution of a step.
-    pub fn of(p: &Problem<'a>) -> Accepted<PooledConvolution<'a>> {
-        let Plan::Pool(pool) = &p.step.kernel else { return Err("nothing is pooled".into()) };
-        let c = pool.conv.as_ref().ok_or("no convolution is pooled")?;
+    /// Returns the pooled convolution of a step.
+    pub fn of(p: &Problem<'a>) -> SelectResult<PooledConvolution<'a>> {
+        let Plan::Pool(pool) = &p.step.kernel else { return Err("the step has no pooling".into()) };
+        let c = pool.conv.as_ref().ok_or("the pooling has no fused convolution")?;
         let types = &p.step.input_types;
         let (inputs, of_product) = types.split_at(types.len() - pool.product);
         let y = &p.step.output_types[0];
         Ok(PooledConvolution { c, pool, step: p.step, target: p.target, inputs, of_product, y })
     }
 
+    /// Whether the convolution has a bias.
     pub fn has_bias(&self) -> bool {
         self.inputs.len() > 2
     }
 
-    /// The product that follows: each image's maxima times each row of a matrix. `at_a_time`: maxima that are
-    /// multiplied in one call (0: all).
-    pub fn product(&self, at_a_time: usize, level: Level) -> Accepted<Option<InnerProducts>> {
+    /// Returns the product that follows: each image's maxima times each row of a matrix. `at_a_time`: maxima that are
+    /// multiplied per call (0: all).
+    pub fn product(&self, at_a_time: usize, level: Level) -> SelectResult<Option<InnerProducts>> {
         let [right, bias @ ..] = self.of_product else { return Ok(None) };
         let y = self.y;
         let rows = y.with_shape([y.shape[0], y.elements() / y.shape[0]]);
@@ -57,18 +60,18 @@ impl<'a> PooledConvolution<'a> {
     }
 }
 
-/// The results of pooling.
+/// Result arrays of a pooled convolution.
 #[derive(Clone, Copy)]
-pub struct Maxima {
+pub struct PoolOutputs {
     pub y: Ptr,
-    /// The row-major number of each window's maximum.
+    /// Row-major index of each window's maximum within the window.
     pub argmax: Option<Ptr>,
 }
 
-impl Maxima {
-    /// The results of a call. `product`: the last one is a product's.
-    pub fn of(io: &Io<'_>, product: bool) -> Maxima {
+impl PoolOutputs {
+    /// Returns the results of a call. `product`: whether the last one belongs to a product.
+    pub fn of(io: &Io<'_>, product: bool) -> PoolOutputs {
         let results = &io.outputs[..io.outputs.len() - usize::from(product)];
-        Maxima { y: Ptr(results[0]), argmax: results.get(1).map(|&p| Ptr(p)) }
+        PoolOutputs { y: Ptr(results[0]), argmax: results.get(1).map(|&p| Ptr(p)) }
     }
 }

@@ -1,13 +1,13 @@
-//! Pooled 3×3 convolutions of many channels, where each 2×2 pooling window is one output tile of Winograd F(2×2, 3×3).
+//! Max-pooled 3×3 convolutions with many channels; each 2×2 window is one output tile of Winograd F(2×2, 3×3).
 //!
-//! The convolution is bound as a kernel of its own that pools its result strip by strip (`pool_result`). A product with
+//! The convolution is bound as a separate kernel that pools its result strip by strip (`pool_result`). A product with
 //! all maxima may follow.
 
 use crate::kernel::dot_product_gemm::InnerProducts;
-use crate::kernel::{Cx, Io, Kernel};
+use crate::kernel::{Io, Kernel, KernelContext};
 use crate::kernels::conv_pool::pooled_convolution::PooledConvolution;
-use crate::select::{Accepted, Problem};
-use crate::simd::level::Target;
+use crate::select::{Problem, SelectResult};
+use crate::simd::level::CompileTarget;
 use systole_compile::Kernel as Plan;
 use systole_compile::Step;
 use systole_ir::{Op, Result};
@@ -21,10 +21,11 @@ pub struct WinogradTiles {
 }
 
 impl WinogradTiles {
-    pub fn new(problem: &Problem<'_>) -> Accepted<WinogradTiles> {
+    /// Binds the convolution and the product, or returns why this kernel does not support them.
+    pub fn new(problem: &Problem<'_>) -> SelectResult<WinogradTiles> {
         let p = PooledConvolution::of(problem)?;
         if !p.target.winograd {
-            return Err("Winograd is off: option winograd, SYSTOLE_WINOGRAD".into());
+            return Err("Winograd is disabled (option winograd, SYSTOLE_WINOGRAD)".into());
         }
         let operands = p.inputs.len();
         let conv = Step {
@@ -35,19 +36,19 @@ impl WinogradTiles {
             output_types: vec![p.pool.operand.clone()],
             ..p.step.clone()
         };
-        // Bound for the level of its vectors: kernels for bf16 pairs and AMX use no Winograd transforms.
-        let target = Target { level: p.target.level.vectors(), ..p.target };
+        // Bound for the vector part of the level: kernels for bf16 pairs and AMX use no Winograd transforms.
+        let target = CompileTarget { level: p.target.level.vectors(), ..p.target };
         let mut conv = Problem { target, ..*problem }.bind(&conv)?;
         if !conv.pool_result(p.pool, p.y) {
             return Err(
-                "its convolution does not make whole windows: only Winograd's tiles of 2 by 2 are".into()
+                "the kernel of its convolution does not compute whole windows: only the 2×2 tiles of Winograd do".into()
             );
         }
         Ok(WinogradTiles { conv, product: p.product(0, p.target.level)?, operands })
     }
 
-    /// Multiplies the maxima.
-    unsafe fn multiply(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    /// Computes the product with the maxima.
+    unsafe fn multiply(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         let Some(product) = &self.product else { return Ok(()) };
         let inputs: Vec<*const u8> = [io.outputs[0].cast_const()]
             .into_iter()
@@ -58,7 +59,7 @@ impl WinogradTiles {
         unsafe { product.run(cx, &io) }
     }
 
-    /// The arrays of the convolution and its pooling.
+    /// Returns the arrays of the convolution and its pooling.
     fn of_conv<'a>(&self, io: &Io<'a>) -> Io<'a> {
         let outputs = &io.outputs[..io.outputs.len() - usize::from(self.product.is_some())];
         Io { inputs: &io.inputs[..self.operands], outputs, scratch: io.scratch }
@@ -74,12 +75,12 @@ impl Kernel for WinogradTiles {
         self.conv.kept(same)
     }
 
-    unsafe fn keep(&self, cx: &Cx<'_>, inputs: &[*const u8], kept: *mut u8) {
+    unsafe fn keep(&self, cx: &KernelContext<'_>, inputs: &[*const u8], kept: *mut u8) {
         // SAFETY: by the caller's promise.
         unsafe { self.conv.keep(cx, inputs, kept) };
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         // SAFETY: the arrays are those of the step, by the caller's promise.
         unsafe {
             self.conv.run(cx, &self.of_conv(io))?;
@@ -87,7 +88,7 @@ impl Kernel for WinogradTiles {
         }
     }
 
-    unsafe fn run_kept(&self, cx: &Cx<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
+    unsafe fn run_kept(&self, cx: &KernelContext<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
         // SAFETY: the arrays are those of the step, by the caller's promise.
         unsafe {
             self.conv.run_kept(cx, &self.of_conv(io), kept)?;

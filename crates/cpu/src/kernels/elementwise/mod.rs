@@ -1,13 +1,13 @@
-//! Element-wise programs (fused loops), as machine code or interpreted tile by tile.
+//! Element-wise programs (fused loops), JIT-compiled to machine code or interpreted tile by tile.
 //!
-//! This is only the table: other families run such programs too, so their implementation is in `kernel/program.rs` and
-//! the code generator in `simd/jit/`.
+//! This file has only the table: other families also run element-wise programs, so the implementation is in
+//! `kernel/program.rs` and the code generator in `simd/jit/`.
 
 #[cfg(test)]
 mod tests;
 
 use crate::kernel::elementwise::MapKernel;
-use crate::select::{AVX2_UP, Candidate, EVERY, Family, Problem};
+use crate::select::{AVX2_UP, EVERY, Family, KernelCandidate, Problem};
 use systole_compile::Kernel;
 
 /// Binds the program. `fuse`: use machine code where it supports the program.
@@ -16,31 +16,31 @@ fn bind(p: &Problem<'_>, fuse: bool) -> Result<MapKernel, &'static str> {
     match &p.step.kernel {
         Kernel::Map(m) => Ok(MapKernel::with(m, level, fuse)),
         Kernel::StridedMap(m) => Ok(MapKernel::of_parts(m, level, fuse)),
-        _ => Err("it is no element-wise program"),
+        _ => Err("not an element-wise program"),
     }
 }
 
-/// Element-wise programs.
+/// Kernels for element-wise programs.
 pub static FAMILY: Family = Family {
     name: "elementwise",
     doc: "element-wise programs over one index space",
     takes: |step| matches!(step.kernel, Kernel::Map(_) | Kernel::StridedMap(_)),
     #[rustfmt::skip]
     candidates: &[
-        Candidate::new("jit", AVX2_UP, "machine code made at run time: the whole program is one loop whose \
+        KernelCandidate::new("jit", AVX2_UP, "JIT-compiled machine code: the whole program is one loop whose \
              values stay in registers",
             |p| {
                 if !crate::simd::jit::is_wanted() {
-                    return Err("SYSTOLE_JIT is off".into());
+                    return Err("the JIT is disabled (SYSTOLE_JIT)".into());
                 }
                 let kernel = bind(p, true)?;
                 if !kernel.is_fused() {
-                    return Err("an op or element type has no vector form, or it has too many values".into());
+                    return Err("an op or element type has no vector form, or the program has too many values".into());
                 }
                 Ok(Box::new(kernel))
             }),
-        Candidate::new("interpreted", EVERY, "one vectorised loop for each instruction, over tiles that stay \
-             in L1; takes every program",
+        KernelCandidate::new("interpreted", EVERY, "one vectorized loop per instruction, over tiles that stay \
+             in L1; supports every program",
             |p| Ok(Box::new(bind(p, false)?))),
     ],
 };

@@ -1,15 +1,15 @@
-//! Machine code against the tile interpreter: the same bits, for every op and for random programs.
+//! Tests that JIT-compiled machine code is bit-identical to the tile interpreter, for every op and random programs.
 
 use crate::kernel::elementwise::MapKernel;
-use crate::kernel::{Cx, Io, Kernel};
+use crate::kernel::{Io, Kernel, KernelContext};
 use crate::kernels::reduce::fold::ReduceKernel;
-use crate::machine::thread_pool::{Team, flush_denormals, restore_denormals};
-use crate::simd::jit::{Access, Loop, Sink};
+use crate::machine::thread_pool::{ThreadPool, flush_denormals, restore_denormals};
+use crate::simd::jit::{JitLoop, LoadAccess, ResultSink};
 use crate::simd::level::Level;
 use smallvec::SmallVec;
-use systole_compile::{Instr, Load, Map};
+use systole_compile::{Map, MapInstr, MapLoad};
 use systole_ir::op::{Binary, Clamp, Compare, CompareType, Convert, Direction, Monoid, Select, Unary};
-use systole_ir::rng::Stream;
+use systole_ir::rng::RandomStream;
 use systole_ir::{DType, Op, Scalar, Shape};
 
 const FLOATS: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
@@ -57,7 +57,7 @@ fn flushes(level: Level) -> bool {
 }
 
 /// Bits of a random f32: often NaN, infinite, denormal, or at the edge of a conversion's range.
-fn special(s: &mut Stream) -> u32 {
+fn special(s: &mut RandomStream) -> u32 {
     const LIST: [f32; 22] = [
         0.0,
         -0.0,
@@ -91,7 +91,7 @@ fn special(s: &mut Stream) -> u32 {
     }
 }
 
-/// An array whose first element is not aligned to a vector, followed by bytes that must not be written.
+/// Array whose first element is not aligned to a vector, followed by bytes that must not be written.
 struct Array {
     bytes: Vec<u8>,
     dtype: DType,
@@ -102,11 +102,11 @@ impl Array {
     const BEFORE: usize = 3;
 
     fn zeros(dtype: DType, n: usize) -> Array {
-        // Comparisons include the 70 elements behind the last one, so a write there is found.
+        // Comparisons include the 70 elements after the last one, so that writes there are found.
         Array { bytes: vec![0xa5; (Array::BEFORE + n + 70) * dtype.size()], dtype }
     }
 
-    fn drawn(dtype: DType, n: usize, s: &mut Stream) -> Array {
+    fn drawn(dtype: DType, n: usize, s: &mut RandomStream) -> Array {
         let mut a = Array::zeros(dtype, n);
         let size = dtype.size();
         for chunk in a.bytes.chunks_mut(size) {
@@ -128,7 +128,7 @@ impl Array {
         self.bytes[Array::BEFORE * self.dtype.size()..].as_mut_ptr()
     }
 
-    /// [`Array::equals`]; at a level whose code flushes them, all denormals of one sign are equal to zero.
+    /// Like [`Array::equals`]; at a level whose code flushes denormals, all denormals of one sign are equal to zero.
     fn equals_at(&self, other: &Array, level: Level) -> bool {
         let (mut a, mut b) = (self.bytes.clone(), other.bytes.clone());
         if level == Level::Avx512Bf16 && matches!(self.dtype, DType::F32 | DType::BF16) {
@@ -159,7 +159,7 @@ impl Array {
     }
 }
 
-/// A program under construction, and the type and number of elements of each input.
+/// Program under construction, and the type and number of elements of each input.
 struct Draft {
     map: Map,
     inputs: Vec<(DType, usize)>,
@@ -175,7 +175,7 @@ impl Draft {
         let reach: usize = self.map.shape.iter().zip(strides).map(|(&d, s)| (d - 1) * s).sum();
         self.inputs.push((dtype, reach + 1));
         let strides: SmallVec<[usize; 4]> = strides.iter().copied().collect();
-        self.map.loads.push(Load::Array { input: self.inputs.len() - 1, dtype, strides, offset: 0 });
+        self.map.loads.push(MapLoad::Array { input: self.inputs.len() - 1, dtype, strides, offset: 0 });
         self.map.loads.len() - 1
     }
 
@@ -185,12 +185,12 @@ impl Draft {
     }
 
     fn push(&mut self, op: Op, args: &[usize], from: DType, to: DType) -> usize {
-        self.map.instrs.push(Instr { op, args: args.iter().copied().collect(), from, to });
+        self.map.instrs.push(MapInstr { op, args: args.iter().copied().collect(), from, to });
         self.map.loads.len() + self.map.instrs.len() - 1
     }
 
-    /// A random register of this type; `None`: there is none.
-    fn any(&self, dtype: DType, s: &mut Stream) -> Option<usize> {
+    /// Returns a random register of this type; `None` if there is none.
+    fn any(&self, dtype: DType, s: &mut RandomStream) -> Option<usize> {
         let all = 0..self.map.loads.len() + self.map.instrs.len();
         let fit: Vec<usize> = all.filter(|&e| self.map.dtype(e) == dtype).collect();
         // Prefer the last ones, which gives long chains.
@@ -203,7 +203,7 @@ impl Draft {
     }
 
     /// Appends a random instruction if there are registers of its operand types.
-    fn grow(&mut self, s: &mut Stream) -> Option<()> {
+    fn grow(&mut self, s: &mut RandomStream) -> Option<()> {
         use DType::*;
         let float = FLOATS[s.below(3) as usize];
         let int = [I32, U32][s.below(2) as usize];
@@ -253,8 +253,8 @@ impl Draft {
     }
 }
 
-/// A random program with all kinds of loads.
-fn drawn(s: &mut Stream) -> Draft {
+/// Generates a random program with all kinds of loads.
+fn drawn(s: &mut RandomStream) -> Draft {
     use DType::*;
     let dims = match s.below(6) {
         0 => vec![s.below(70) as usize + 1],
@@ -289,11 +289,11 @@ fn drawn(s: &mut Stream) -> Draft {
             }
             4 if matches!(dtype, F32 | I32 | U32) => {
                 let (inner, size) = (own[rank - 1], dims[rank - 1]);
-                d.map.loads.push(Load::Iota { inner, size, dtype });
+                d.map.loads.push(MapLoad::Iota { inner, size, dtype });
             }
             5 if dtype.is_float() => {
                 let value = Scalar::Float(f32::from_bits(special(s)) as f64).round_to(dtype);
-                d.map.loads.push(Load::Splat { value, dtype });
+                d.map.loads.push(MapLoad::Splat { value, dtype });
             }
             _ => {
                 d.linear(dtype);
@@ -315,7 +315,7 @@ fn drawn(s: &mut Stream) -> Draft {
 
 /// Asserts that machine code and interpreter give the same bits, for several ranges, with and without flushing of
 /// denormals. Returns whether there was machine code.
-fn check_map(d: &Draft, name: &str, level: Level, s: &mut Stream) -> bool {
+fn check_map(d: &Draft, name: &str, level: Level, s: &mut RandomStream) -> bool {
     let n = d.map.shape.elements();
     let kernels = [false, true].map(|fuse| MapKernel::with(&d.map, level, fuse));
     let mut inputs: Vec<Array> = d.inputs.iter().map(|&(t, n)| Array::drawn(t, n, s)).collect();
@@ -350,7 +350,7 @@ fn random_programs_give_the_interpreters_bits() {
     for level in levels() {
         let mut fused = 0;
         for k in 0..600 {
-            let s = &mut Stream::new(11, 0, k);
+            let s = &mut RandomStream::new(11, 0, k);
             fused += usize::from(check_map(&drawn(s), &format!("program {k}"), level, s));
         }
         // The others load constants of unsupported types or need more registers than there are.
@@ -364,7 +364,7 @@ fn every_op_gives_the_interpreters_bits() {
 }
 
 fn every_op_gives_the_interpreters_bits_on(level: Level) {
-    let s = &mut Stream::new(12, 0, 0);
+    let s = &mut RandomStream::new(12, 0, 0);
     let mut check = |from: DType, to: DType, op: Op, arity: usize| {
         let mut d = Draft::new(&[5003]);
         let types = if matches!(op, Op::Select(_)) { [DType::Bool, from, from] } else { [from; 3] };
@@ -407,7 +407,7 @@ fn every_op_gives_the_interpreters_bits_on(level: Level) {
 /// Constant operands are encoded differently from arrays.
 #[test]
 fn constant_operands_give_the_interpreters_bits() {
-    let s = &mut Stream::new(13, 0, 0);
+    let s = &mut RandomStream::new(13, 0, 0);
     let values = [0.0, -0.0, 1.0, -2.5, 1e-40, f64::INFINITY, f64::NAN];
     for (value, op, first) in values
         .iter()
@@ -416,7 +416,9 @@ fn constant_operands_give_the_interpreters_bits() {
     {
         let mut d = Draft::new(&[1000]);
         let x = d.linear(DType::F32);
-        d.map.loads.push(Load::Splat { value: Scalar::Float(value).round_to(DType::F32), dtype: DType::F32 });
+        d.map
+            .loads
+            .push(MapLoad::Splat { value: Scalar::Float(value).round_to(DType::F32), dtype: DType::F32 });
         let args = if first { [1, x] } else { [x, 1] };
         let e = d.push(Op::Binary(op), &args, DType::F32, DType::F32);
         let mask = d.push(
@@ -468,7 +470,7 @@ fn results_may_lie_where_operands_do() {
     let last = d.push(Op::Binary(Binary::Subtract), &[late, a], DType::F32, DType::F32);
     d.map.stores.extend([sum, last]);
     let run = |level: Level, fuse: bool| {
-        let s = &mut Stream::new(14, 0, 0);
+        let s = &mut RandomStream::new(14, 0, 0);
         let mut arrays = [Array::drawn(DType::F32, 1001, s), Array::drawn(DType::F32, 1001, s)];
         let at = arrays.each_mut().map(Array::ptr);
         // SAFETY: the arrays have 1001 elements; the results alias the operands, which is allowed at equal indices.
@@ -483,10 +485,10 @@ fn results_may_lie_where_operands_do() {
 
 #[test]
 fn folds_give_the_interpreters_bits() {
-    let team = Team::new(1);
+    let team = ThreadPool::new(1);
     let monoids = [Monoid::Add, Monoid::Multiply, Monoid::Minimum, Monoid::Maximum];
     for (level, k) in levels().into_iter().flat_map(|level| (0..400).map(move |k| (level, k))) {
-        let s = &mut Stream::new(15, 0, k);
+        let s = &mut RandomStream::new(15, 0, k);
         let mut d = drawn(s);
         let folded: Vec<bool> = d.map.shape.iter().map(|_| s.below(2) == 0).collect();
         let dtype = d.map.dtype(*d.map.stores.last().unwrap());
@@ -503,7 +505,7 @@ fn folds_give_the_interpreters_bits() {
             let from: Vec<*const u8> = inputs.iter_mut().map(|a| a.ptr().cast_const()).collect();
             let io = Io { inputs: &from, outputs: &[out.ptr()], scratch: scratch.as_mut_ptr().cast() };
             // SAFETY: arrays have the elements that the program reads and writes; the level is available.
-            unsafe { kernel.run(&Cx { team: &team, flush: flushes(level) }, &io).unwrap() };
+            unsafe { kernel.run(&KernelContext { team: &team, flush: flushes(level) }, &io).unwrap() };
             out
         });
         assert!(
@@ -521,7 +523,7 @@ fn what_it_does_not_know_is_left_to_the_interpreter() {
         let x = d.linear(dtype);
         let e = d.push(Op::Unary(op), &[x], dtype, dtype);
         d.map.stores.push(e);
-        Loop::new(&d.map, &[Access::Stream], Sink::Arrays, level).is_some()
+        JitLoop::new(&d.map, &[LoadAccess::Stream], ResultSink::Arrays, level).is_some()
     };
     assert!(!loop_of(Unary::Sine, DType::F32, Level::Avx512));
     assert!(!loop_of(Unary::Abs, DType::F64, Level::Avx512));
@@ -541,5 +543,5 @@ fn what_it_does_not_know_is_left_to_the_interpreter() {
         .copied()
         .reduce(|a, b| d.push(Op::Binary(Binary::Add), &[a, b], DType::F32, DType::F32));
     d.map.stores.push(sum.unwrap());
-    assert!(Loop::new(&d.map, &[Access::Stream; 40], Sink::Arrays, Level::Avx512).is_none());
+    assert!(JitLoop::new(&d.map, &[LoadAccess::Stream; 40], ResultSink::Arrays, Level::Avx512).is_none());
 }

@@ -1,45 +1,45 @@
-//! GEMM with a fused epilogue: a product and the element-wise program that is its only reader.
+//! GEMM with a fused element-wise epilogue, which is the only reader of the product.
 //!
-//! [`PanelByPanel`]: the program runs on each block of C as soon as its sums are complete, while they are in cache; C
-//! is never stored. [`Whole`]: C is computed to scratch first, then the program runs.
+//! [`PanelByPanel`]: the program runs on each block of C as soon as its sums are complete, while they are in cache, and C
+//! is never stored. [`WholeProductEpilogue`]: C is computed to scratch first, then the program runs.
 
-use crate::kernel::{Cx, Io, Kernel, OutputBlock, Ptr, Side};
-use crate::select::{Accepted, Answer, Candidate, EVERY, Family, Problem, Refusal};
+use crate::kernel::{GemmSide, Io, Kernel, KernelContext, OutputBlock, Ptr};
+use crate::select::{CandidateResult, EVERY, Family, KernelCandidate, Problem, Rejection, SelectResult};
 use smallvec::SmallVec;
 use systole_compile::{Kernel as StepKernel, ProductEpilogue as Plan, Step};
 use systole_ir::{Op, Result};
 
-/// Smallest N: with shorter rows, the program's overhead per run exceeds what fusion saves.
+/// Minimum N: with shorter rows, the program's overhead per run exceeds what fusion saves.
 const MIN_N: usize = 32;
 
-/// Largest K: with longer K blocks, so few columns of B fit L2 that the program would run on short pieces of rows.
+/// Maximum K: with longer K blocks, so few columns of B fit L2 that the program would run on short pieces of rows.
 const MAX_K: usize = 256;
 
-/// GEMM with an element-wise epilogue.
+/// Kernels for a GEMM with an element-wise epilogue.
 pub static FAMILY: Family = Family {
     name: "product_epilogue",
-    doc: "a GEMM and the element-wise program that alone reads its result",
+    doc: "GEMM fused with the element-wise program that is the only reader of its result",
     takes: |step| matches!(step.kernel, StepKernel::ProductEpilogue(_)),
     #[rustfmt::skip]
     candidates: &[
-        Candidate::new("panel_by_panel", EVERY, "the GEMM result is never stored. N of at least 32 and K of \
+        KernelCandidate::new("panel_by_panel", EVERY, "the GEMM result is never stored. N of at least 32 and K of \
              at most 256: with a longer K only few columns fit L2, and the program would run on short pieces \
              of rows",
             |p| PanelByPanel::bind(plan(p)?, p)),
-        Candidate::new("whole", EVERY, "the GEMM result is stored, then read by the program: takes every \
+        KernelCandidate::new("whole", EVERY, "the GEMM result is stored, then read by the program: supports every \
              product with an epilogue",
-            |p| Ok(Box::new(Whole::new(plan(p)?, p)?))),
+            |p| Ok(Box::new(WholeProductEpilogue::new(plan(p)?, p)?))),
     ],
 };
 
-fn plan<'a>(p: &Problem<'a>) -> Accepted<&'a Plan, &'static str> {
+fn plan<'a>(p: &Problem<'a>) -> SelectResult<&'a Plan, &'static str> {
     match &p.step.kernel {
         StepKernel::ProductEpilogue(plan) => Ok(plan),
-        _ => Err("it is no product with an epilogue"),
+        _ => Err("not a product with an epilogue"),
     }
 }
 
-/// The step's product as a separate step.
+/// Returns the step's product as a separate step.
 fn product_step(plan: &Plan, step: &Step) -> Step {
     let operands = plan.operands();
     Step {
@@ -52,7 +52,7 @@ fn product_step(plan: &Plan, step: &Step) -> Step {
     }
 }
 
-/// The step's element-wise program as a separate step, whose last operand is the product.
+/// Returns the step's element-wise program as a separate step, whose last operand is the product.
 fn map_step(plan: &Plan, step: &Step) -> Step {
     let operands = plan.operands();
     let (mut inputs, mut input_types) =
@@ -62,20 +62,20 @@ fn map_step(plan: &Plan, step: &Step) -> Step {
     Step { kernel: StepKernel::Map(plan.map.clone()), inputs, input_types, ..step.clone() }
 }
 
-/// The kernels of a product that passes blocks of C to an epilogue, and of the program that takes them, or why there
-/// are none.
-fn handing_over(plan: &Plan, alone: &Step, p: &Problem<'_>) -> Accepted<[Box<dyn Kernel>; 2]> {
+/// Returns the kernels of a product that passes blocks of C to an epilogue, and of the program that accepts them; or
+/// why there are none.
+fn handing_over(plan: &Plan, alone: &Step, p: &Problem<'_>) -> SelectResult<[Box<dyn Kernel>; 2]> {
     let Op::DotGeneral(d) = &plan.op else {
-        return Err("only dot_general can give blocks of its result to an epilogue".into());
+        return Err("only dot_general can pass blocks of its result to an epilogue".into());
     };
     let right = &alone.input_types[1];
     let columns: usize = d.rhs_free(right.rank()).iter().map(|&d| right.shape[d]).product();
     if columns < MIN_N {
-        return Err(format!("N is {columns}, less than {MIN_N}").into());
+        return Err(format!("N is {columns}, expected at least {MIN_N}").into());
     }
     let map = p.bind(&map_step(plan, p.step))?;
     if !map.takes_blocks(columns) {
-        return Err("its element-wise program does not run on blocks of the result".into());
+        return Err("its element-wise program cannot run on blocks of the result".into());
     }
     let mut product = p.bind(alone)?;
     if !product.hand_over_blocks() {
@@ -84,26 +84,26 @@ fn handing_over(plan: &Plan, alone: &Step, p: &Problem<'_>) -> Accepted<[Box<dyn
     Ok([product, map])
 }
 
-/// K of the product.
+/// Returns K of the product.
 fn products(plan: &Plan, alone: &Step) -> usize {
     let Op::DotGeneral(d) = &plan.op else { return 0 };
     d.lhs_contract.iter().map(|&d| alone.input_types[0].shape[d]).product()
 }
 
-/// A product whose blocks are passed to the program; C is not stored.
+/// Product whose blocks are passed to the program; C is not stored.
 struct PanelByPanel {
     product: Box<dyn Kernel>,
     map: Box<dyn Kernel>,
-    /// Number of inputs of the product; the remaining ones are the program's.
+    /// Number of inputs of the product; the remaining inputs belong to the program.
     operands: usize,
 }
 
 impl PanelByPanel {
-    fn bind(plan: &Plan, p: &Problem<'_>) -> Answer {
+    fn bind(plan: &Plan, p: &Problem<'_>) -> CandidateResult {
         let alone = product_step(plan, p.step);
         let length = products(plan, &alone);
         if length > MAX_K {
-            return Err(format!("K is {length}, more than {MAX_K}").into());
+            return Err(format!("K is {length}, expected at most {MAX_K}").into());
         }
         let [product, map] = handing_over(plan, &alone, p)?;
         Ok(Box::new(PanelByPanel { product, map, operands: plan.operands() }))
@@ -113,12 +113,12 @@ impl PanelByPanel {
 /// Computes a product with `map` as its epilogue.
 ///
 /// # Safety
-/// As for [`Kernel::run_kept`]; `product` agreed to [`Kernel::hand_over_blocks`], and `map` takes blocks.
+/// As for [`Kernel::run_kept`]; `product` agreed to [`Kernel::hand_over_blocks`], and `map` accepts blocks.
 unsafe fn run_by_blocks(
     product: &dyn Kernel,
     map: &dyn Kernel,
     operands: usize,
-    cx: &Cx<'_>,
+    cx: &KernelContext<'_>,
     io: &Io<'_>,
     kept: *const u8,
 ) {
@@ -142,7 +142,7 @@ impl Kernel for PanelByPanel {
         self.product.scratch()
     }
 
-    fn take_panels(&mut self, which: Side, on: bool) -> Option<usize> {
+    fn take_panels(&mut self, which: GemmSide, on: bool) -> Option<usize> {
         self.product.take_panels(which, on)
     }
 
@@ -150,45 +150,45 @@ impl Kernel for PanelByPanel {
         self.product.kept(&same[..self.operands])
     }
 
-    unsafe fn keep(&self, cx: &Cx<'_>, inputs: &[*const u8], kept: *mut u8) {
+    unsafe fn keep(&self, cx: &KernelContext<'_>, inputs: &[*const u8], kept: *mut u8) {
         // SAFETY: by the caller's promise.
         unsafe { self.product.keep(cx, &inputs[..self.operands], kept) }
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         // SAFETY: by the caller's promise.
         unsafe { self.run_kept(cx, io, std::ptr::null()) }
     }
 
-    unsafe fn run_kept(&self, cx: &Cx<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
+    unsafe fn run_kept(&self, cx: &KernelContext<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
         // SAFETY: by the caller's promise.
         unsafe { run_by_blocks(self.product.as_ref(), self.map.as_ref(), self.operands, cx, io, kept) };
         Ok(())
     }
 }
 
-/// A product in scratch, and then the program. With panel layout of the epilogue's arrays, blocks are passed instead.
-struct Whole {
+/// Product in scratch, followed by the program. With panel layout of the epilogue's arrays, blocks are passed instead.
+struct WholeProductEpilogue {
     product: Box<dyn Kernel>,
     map: Box<dyn Kernel>,
-    /// A second kernel of the product, which passes blocks, and whether it is in use: only while the epilogue's arrays
-    /// have panel layout, since runs are long then.
+    /// Second kernel of the product, which passes blocks, and whether it is in use: only while the epilogue's arrays
+    /// have panel layout, because runs are long then.
     to_panels: Option<(Box<dyn Kernel>, bool)>,
-    /// Number of inputs of the product; the remaining ones are the program's.
+    /// Number of inputs of the product; the remaining inputs belong to the program.
     operands: usize,
     /// Bytes of C in scratch.
     bytes: usize,
 }
 
-impl Whole {
-    fn new(plan: &Plan, p: &Problem<'_>) -> Result<Whole> {
+impl WholeProductEpilogue {
+    fn new(plan: &Plan, p: &Problem<'_>) -> Result<WholeProductEpilogue> {
         let alone = product_step(plan, p.step);
         let (to_panels, map) = match handing_over(plan, &alone, p) {
             Ok([product, map]) => (Some((product, false)), map),
-            Err(Refusal::Reason(_)) => (None, p.bind(&map_step(plan, p.step))?),
-            Err(Refusal::Error(error)) => return Err(error),
+            Err(Rejection::Reason(_)) => (None, p.bind(&map_step(plan, p.step))?),
+            Err(Rejection::Error(error)) => return Err(error),
         };
-        Ok(Whole {
+        Ok(WholeProductEpilogue {
             product: p.bind(&alone)?,
             map,
             to_panels,
@@ -197,13 +197,13 @@ impl Whole {
         })
     }
 
-    /// The kernel that passes blocks, if it is in use.
+    /// Returns the kernel that passes blocks, if it is in use.
     fn handing_over(&self) -> Option<&dyn Kernel> {
         self.to_panels.as_ref().filter(|(_, now)| *now).map(|(product, _)| product.as_ref())
     }
 }
 
-impl Kernel for Whole {
+impl Kernel for WholeProductEpilogue {
     fn scratch(&self) -> usize {
         match self.handing_over() {
             Some(product) => product.scratch(),
@@ -211,14 +211,14 @@ impl Kernel for Whole {
         }
     }
 
-    fn take_panels(&mut self, which: Side, on: bool) -> Option<usize> {
+    fn take_panels(&mut self, which: GemmSide, on: bool) -> Option<usize> {
         match &mut self.to_panels {
-            Some((product, now)) if which == Side::Result => {
+            Some((product, now)) if which == GemmSide::Result => {
                 let width = product.take_panels(which, on)?;
                 *now = on;
                 Some(width)
             }
-            _ if which == Side::Right => self.product.take_panels(which, on),
+            _ if which == GemmSide::Right => self.product.take_panels(which, on),
             _ => None,
         }
     }
@@ -227,17 +227,17 @@ impl Kernel for Whole {
         self.product.kept(&same[..self.operands])
     }
 
-    unsafe fn keep(&self, cx: &Cx<'_>, inputs: &[*const u8], kept: *mut u8) {
+    unsafe fn keep(&self, cx: &KernelContext<'_>, inputs: &[*const u8], kept: *mut u8) {
         // SAFETY: by the caller's promise.
         unsafe { self.product.keep(cx, &inputs[..self.operands], kept) }
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         // SAFETY: by the caller's promise.
         unsafe { self.run_kept(cx, io, std::ptr::null()) }
     }
 
-    unsafe fn run_kept(&self, cx: &Cx<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
+    unsafe fn run_kept(&self, cx: &KernelContext<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
         if let Some(product) = self.handing_over() {
             // SAFETY: by the caller's promise.
             unsafe { run_by_blocks(product, self.map.as_ref(), self.operands, cx, io, kept) };
@@ -250,7 +250,7 @@ impl Kernel for Whole {
         // SAFETY: scratch has room for C and for the product's own scratch.
         unsafe {
             let of_product = Io { inputs: operands, outputs: &[whole], scratch };
-            // What nothing was precomputed for is not for every kernel a null address.
+            // Not every kernel accepts a null address for "nothing precomputed".
             match kept.is_null() {
                 true => self.product.run(cx, &of_product)?,
                 false => self.product.run_kept(cx, &of_product, kept)?,
@@ -263,18 +263,18 @@ impl Kernel for Whole {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::thread_pool::Team;
+    use crate::machine::thread_pool::ThreadPool;
 
-    /// A kernel that needs what it precomputed, as those by strips do.
+    /// Test kernel that requires its precomputed data, as the kernels by strips do.
     struct Strict;
 
     impl Kernel for Strict {
-        unsafe fn run(&self, _: &Cx<'_>, _: &Io<'_>) -> Result<()> {
+        unsafe fn run(&self, _: &KernelContext<'_>, _: &Io<'_>) -> Result<()> {
             Ok(())
         }
 
-        unsafe fn run_kept(&self, _: &Cx<'_>, _: &Io<'_>, kept: *const u8) -> Result<()> {
-            assert!(!kept.is_null(), "asked to run with what nobody precomputed");
+        unsafe fn run_kept(&self, _: &KernelContext<'_>, _: &Io<'_>, kept: *const u8) -> Result<()> {
+            assert!(!kept.is_null(), "run_kept was called without precomputed data");
             Ok(())
         }
     }
@@ -282,9 +282,9 @@ mod tests {
     #[test]
     fn a_product_runs_with_what_it_precomputed_or_by_itself() {
         let (product, map) = (Box::new(Strict), Box::new(Strict));
-        let whole = Whole { product, map, to_panels: None, operands: 0, bytes: 0 };
-        let team = Team::new(1);
-        let cx = Cx { team: &team, flush: false };
+        let whole = WholeProductEpilogue { product, map, to_panels: None, operands: 0, bytes: 0 };
+        let team = ThreadPool::new(1);
+        let cx = KernelContext { team: &team, flush: false };
         let mut kept = [0u8];
         let io = Io { inputs: &[], outputs: &[], scratch: std::ptr::null_mut() };
         // SAFETY: neither kernel touches memory.

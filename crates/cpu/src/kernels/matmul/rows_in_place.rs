@@ -1,35 +1,34 @@
-//! AMX GEMM without packing of A: runs as a 1 × 1 convolution, whose kernel loads its input into tile registers in
-//! place.
+//! AMX GEMM without packing of A: runs as a 1×1 convolution, which loads its input into tile registers in place.
 
-use crate::kernel::gemm_dims::{Roles, count, joint_stride};
-use crate::kernels::matmul::gemm_problem::Product;
-use crate::select::{Answer, Problem};
+use crate::kernel::gemm_dims::{OperandDims, count, joint_stride};
+use crate::kernels::matmul::gemm_problem::GemmProblem;
+use crate::select::{CandidateResult, Problem};
 use systole_compile::{Kernel as Plan, Step};
 use systole_ir::op::Convolution;
 use systole_ir::{Op, TensorType};
 
-/// Smallest M: threads divide M and do not share packed B columns, so that fewer rows leave threads idle.
+/// Minimum M: threads divide M and do not share packed B columns, so fewer rows would leave threads idle.
 const MIN_M: usize = 64;
-/// Elements of C from which on packing A pays.
+/// Elements of C from which packing A pays off.
 const MIN_PACKED_RESULT: usize = 1 << 20;
 /// Elements of bf16 in a row of a tile.
 const TILE_K: usize = 32;
-/// Largest K: two row panels of A mostly fit L1.
+/// Maximum K: two row panels of A mostly fit L1.
 const MAX_K: usize = 4096;
 
-/// Strides of an operand in elements: along M or N, and along K.
-fn strides(r: &Roles) -> Option<(usize, usize)> {
+/// Returns the strides of an operand in elements: along M or N, and along K.
+fn strides(r: &OperandDims) -> Option<(usize, usize)> {
     Some((joint_stride(&r.free)?, joint_stride(&r.inner)?))
 }
 
-/// The kernel of the convolution that computes the GEMM.
-pub fn bind(d: &Product, problem: &Problem<'_>) -> Answer {
+/// Binds the convolution kernel that computes the GEMM.
+pub fn bind(d: &GemmProblem, problem: &Problem<'_>) -> CandidateResult {
     let [m, n, k] = d.size();
     // The convolution's weights are B, stored `[1, K, N]` or `[1, N, K]`.
     let by_columns = match strides(&d.right) {
         Some((1, step)) if step == n => false,
         Some((column, 1)) if column == k => true,
-        _ => return Err("the right operand is no contiguous matrix".into()),
+        _ => return Err("the right operand is not a contiguous matrix".into()),
     };
     if count(&d.left.batch) != 1 {
         return Err("it is a batch of GEMMs".into());
@@ -38,17 +37,20 @@ pub fn bind(d: &Product, problem: &Problem<'_>) -> Answer {
         return Err("the left operand is not contiguous".into());
     }
     if m < MIN_M {
-        return Err(format!("M is {m}, less than {MIN_M}").into());
+        return Err(format!("M is {m}, expected at least {MIN_M}").into());
     }
     if m * n == 0 || k == 0 {
         return Err("K is 0".into());
     }
-    // The last tile of a row would go on with the next row's elements, times zero weights: a NaN there would become one here.
+    // The last tile of a row would continue with the next row's elements, times zero weights: a NaN there would become
+    // a NaN here.
     if !k.is_multiple_of(TILE_K) {
-        return Err(format!("K is {k}, and rows that are read in place are whole tiles of {TILE_K}").into());
+        return Err(
+            format!("K is {k}, but rows that are read in place must be whole tiles of {TILE_K}").into()
+        );
     }
     if m * n >= MIN_PACKED_RESULT || k > MAX_K {
-        return Err("its result is so large that packing pays".into());
+        return Err("its result is so large that packing pays off".into());
     }
     let [from, to] = d.types;
     let mut c = Convolution::channels_last(&[1], &[[0, 0]], &[1], 1, to);

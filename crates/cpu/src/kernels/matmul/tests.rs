@@ -1,15 +1,14 @@
-//! Tests of the AMX GEMM, with emulated tile registers on every machine and with real ones where there are any, and of
-//! bf16 pairs.
+//! Tests of the AMX GEMM, on emulated and (if available) real tile registers, and of the bf16 pair GEMM.
 
-use crate::kernel::gemm_dims::{Epilogue, Roles, roles};
-use crate::kernel::{Cx, Io, Kernel};
+use crate::kernel::gemm_dims::{Epilogue, OperandDims, roles};
+use crate::kernel::{Io, Kernel, KernelContext};
 use crate::kernels::matmul::blocked::element_types::{amx, bf16_pairs};
-use crate::kernels::matmul::gemm_problem::Product;
-use crate::machine::memory::Memory;
-use crate::machine::thread_pool::Team;
+use crate::kernels::matmul::gemm_problem::GemmProblem;
+use crate::machine::memory::AlignedMemory;
+use crate::machine::thread_pool::ThreadPool;
 use crate::simd;
-use crate::simd::level::{Level, Target};
-use systole_ir::rng::Stream;
+use crate::simd::level::{CompileTarget, Level};
+use systole_ir::rng::RandomStream;
 use systole_ir::{DType, Literal, LiteralBuilder, Scalar, TensorType};
 
 /// A batch of products `[m, k] · [k, n]`, each operand transposed or not.
@@ -32,32 +31,37 @@ impl Case {
         [of(self.flip[0], m, k), of(self.flip[1], k, n)]
     }
 
-    fn roles(&self) -> [Roles; 2] {
+    fn roles(&self) -> [OperandDims; 2] {
         let [a, b] = self.operands();
         let (left, right) = if self.flip[0] { ([2], [1]) } else { ([1], [2]) };
         let (inner, free) = if self.flip[1] { ([2], [1]) } else { ([1], [2]) };
         [roles(&a, &[0], &left, &right), roles(&b, &[0], &free, &inner)]
     }
 
-    /// The kernel; operands are packed with the vectors of `level`.
-    fn kernel(&self, level: Level, tiles: &'static simd::amx::Kernels) -> Option<Box<dyn Kernel>> {
+    /// Returns the kernel; operands are packed with the vectors of `level`.
+    fn kernel(&self, level: Level, tiles: &'static simd::amx::AmxKernels) -> Option<Box<dyn Kernel>> {
         amx(&self.product(level), tiles).ok()
     }
 
-    fn product(&self, level: Level) -> Product {
+    fn product(&self, level: Level) -> GemmProblem {
         let [left, right] = self.roles();
-        let target =
-            Target { level, tensor_float_32: true, winograd: false, excess_precision: false, flush: false };
-        Product { left, right, types: self.types, epilogue: self.epilogue, target }
+        let target = CompileTarget {
+            level,
+            tensor_float_32: true,
+            winograd: false,
+            excess_precision: false,
+            flush: false,
+        };
+        GemmProblem { left, right, types: self.types, epilogue: self.epilogue, target }
     }
 
     fn run(&self, kernel: &dyn Kernel, threads: usize, operands: [&Literal; 3], old: &Literal) -> Vec<u8> {
         let mut c = old.bytes().to_vec();
         let inputs = operands.map(|x| x.bytes().as_ptr());
-        let scratch = Memory::new(kernel.scratch()).unwrap();
+        let scratch = AlignedMemory::new(kernel.scratch()).unwrap();
         let io = Io { inputs: &inputs, outputs: &[c.as_mut_ptr()], scratch: scratch.ptr() };
         // SAFETY: all arrays have the product's sizes.
-        unsafe { kernel.run(&Cx { team: &Team::new(threads), flush: false }, &io).unwrap() };
+        unsafe { kernel.run(&KernelContext { team: &ThreadPool::new(threads), flush: false }, &io).unwrap() };
         c
     }
 
@@ -79,9 +83,9 @@ impl Case {
 
     fn check_kernel(&self, kernel: &dyn Kernel, seed: u64) {
         let (m, n, k) = self.size;
-        let mut s = Stream::new(seed, 5, 1);
+        let mut s = RandomStream::new(seed, 5, 1);
         let [from, to] = self.types;
-        // Of f32, one operand has more bits than a bf16.
+        // One f32 operand has more bits than a bf16.
         let most = |operand: u64| match from {
             DType::I8 => 128,
             DType::U8 => 127,
@@ -106,12 +110,13 @@ impl Case {
         }
         let want = want.finish();
         let differs = got.chunks(to.size()).zip(want.bytes().chunks(to.size())).position(|(a, b)| a != b);
-        assert_eq!(differs, None, "{self:?}: the element that differs from the sums");
+        assert_eq!(differs, None, "{self:?}: an element differs from the exact sum");
     }
 }
 
-/// Random integers from −`most` to `most`, for unsigned types from 0 to 2 · `most`. With 128: all values of a byte.
-fn draw(ty: &TensorType, most: i64, s: &mut Stream) -> (Vec<i64>, Literal) {
+/// Draws random integers from −`most` to `most`, for unsigned types from 0 to 2 · `most`. With 128: all values of a
+/// byte.
+fn draw(ty: &TensorType, most: i64, s: &mut RandomStream) -> (Vec<i64>, Literal) {
     let unsigned = matches!(ty.dtype, DType::U8 | DType::U32);
     let mut builder = LiteralBuilder::new(ty.clone());
     let mut values = Vec::new();
@@ -148,7 +153,7 @@ const TYPES: [[DType; 2]; 5] = {
 };
 
 /// Emulated tile registers, and those of this machine.
-fn units() -> impl Iterator<Item = &'static simd::amx::Kernels> {
+fn units() -> impl Iterator<Item = &'static simd::amx::AmxKernels> {
     std::iter::once(&simd::amx::EMULATED).chain(simd::amx::kernels_of(Level::best()))
 }
 
@@ -220,11 +225,11 @@ fn tile_registers_compute_batches_and_large_products() {
     }
 }
 
-/// Random operands, and the exact sums with the sums of absolute products.
+/// Returns random operands, and the exact sums with the sums of absolute products.
 fn random(case: &Case) -> ([Literal; 2], Vec<(f64, f64)>) {
     let (m, n, k) = case.size;
-    let mut s = Stream::new(8, 1, 1);
-    let operands = case.operands().map(|t| systole_ir::op::Domain::Uniform(-1.0, 1.0).draw(&t, &mut s));
+    let mut s = RandomStream::new(8, 1, 1);
+    let operands = case.operands().map(|t| systole_ir::op::ArgDomain::Uniform(-1.0, 1.0).draw(&t, &mut s));
     let value = |o: usize, i: usize| match operands[o].get(i) {
         Scalar::Float(x) => x,
         other => panic!("{other:?}"),

@@ -1,67 +1,67 @@
-//! Data movement: strided copies, slices and gathers at run-time indices, scatters, sorting.
+//! Data movement kernels: strided copies, slices and gathers at run-time indices, scatters, sorting.
 //!
-//! The family is asked last and takes every single op, so its last candidate also computes ops that have no family.
+//! The family is checked last and accepts every single op, so its last candidate also computes ops that have no family.
 
 pub mod scatter;
 pub mod sort;
 pub mod strided_copies;
 
-use crate::select::{Accepted, Candidate, EVERY, Family, Problem, answer};
+use crate::select::{EVERY, Family, KernelCandidate, Problem, SelectResult, answer};
 use systole_compile::Kernel;
 use systole_ir::Op;
 
-/// The op of a step.
-fn op<'a>(p: &Problem<'a>) -> Accepted<&'a Op> {
+/// Returns the op of a step.
+fn op<'a>(p: &Problem<'a>) -> SelectResult<&'a Op> {
     match &p.step.kernel {
         Kernel::Op { op, .. } => Ok(op),
-        _ => Err("it is no single op".into()),
+        _ => Err("not a single op".into()),
     }
 }
 
-/// Data movement, and every op that has no family of its own.
+/// Kernels for data movement, and for every op that has no separate family.
 pub static FAMILY: Family = Family {
     name: "movement",
     doc: "copies, slices, gathers, scatters, sorting; and every other op",
     takes: |step| matches!(step.kernel, Kernel::Op { .. } | Kernel::TopK(_)),
     #[rustfmt::skip]
     candidates: &[
-        Candidate::new("scatter", EVERY, "scatters to one operand whose body overwrites it or is one \
+        KernelCandidate::new("scatter", EVERY, "scatters to one operand whose body overwrites it or is one \
              associative op",
             |p| match op(p)? {
                 Op::Scatter(s) => Ok(Box::new(scatter::bind(s, p.step, p.target.level.vectors())?)),
-                _ => Err("it is no scatter".into()),
+                _ => Err("not a scatter".into()),
             }),
-        Candidate::new("sort", EVERY, "stable sorts of each line along the sorted dimension, or of its first \
+        KernelCandidate::new("sort", EVERY, "stable sorts of each line along the sorted dimension, or of its first \
              elements",
             |p| match &p.step.kernel {
                 Kernel::TopK(t) => Ok(Box::new(sort::SortKernel::top_k(t, p.step))),
                 _ => match op(p)? {
                     Op::Sort(s) => Ok(Box::new(sort::SortKernel::new(s, p.step))),
-                    _ => Err("it is no sort".into()),
+                    _ => Err("not a sort".into()),
                 },
             }),
-        Candidate::new("copy", EVERY, "transposes, slices, reversals, concatenations, padding: strided \
+        KernelCandidate::new("copy", EVERY, "transposes, slices, reversals, concatenations, padding: strided \
              copies with constant offsets",
             |p| {
-                let reason = "it is no transpose, slice, reverse, concatenate or pad";
-                answer(strided_copies::Copies::new(op(p)?, p.step), reason)
+                let reason = "not a transpose, slice, reverse, concatenate or pad";
+                answer(strided_copies::StaticCopies::new(op(p)?, p.step), reason)
             }),
-        Candidate::new("dynamic_slice", EVERY, "slices at run-time indices; steps that read the slice may \
-             ask where it lies instead of copying it",
+        KernelCandidate::new("dynamic_slice", EVERY, "slices at run-time indices; steps that read the slice may \
+             request its address instead of a copy",
             |p| match op(p)? {
                 Op::DynamicSlice(_) => Ok(Box::new(strided_copies::DynamicSliceKernel::new(p.step))),
-                _ => Err("it is no dynamic_slice".into()),
+                _ => Err("not a dynamic_slice".into()),
             }),
-        Candidate::new("dynamic_update_slice", EVERY, "updates of a block at run-time indices, in place \
-             where the operand's memory may be reused",
+        KernelCandidate::new("dynamic_update_slice", EVERY, "updates of a block at run-time indices, in place \
+             if the operand's memory may be reused",
             |p| match op(p)? {
                 Op::DynamicUpdateSlice(_) => Ok(Box::new(strided_copies::DynamicUpdateSliceKernel::new(p.step))),
-                _ => Err("it is no dynamic_update_slice".into()),
+                _ => Err("not a dynamic_update_slice".into()),
             }),
-        Candidate::new("gather", EVERY, "gathers: a strided copy of one box for each index vector",
+        KernelCandidate::new("gather", EVERY, "gathers: a strided copy of one box for each index vector",
             |p| match op(p)? {
                 Op::Gather(g) => Ok(Box::new(strided_copies::GatherKernel::new(g, p.step))),
-                _ => Err("it is no gather".into()),
+                _ => Err("not a gather".into()),
             }),
         crate::kernels::reference::CANDIDATE,
     ],

@@ -1,23 +1,22 @@
-//! Scatter to one operand: `y = x`, then blocks of the updates are combined with `y` at run-time indices. The body is
-//! one associative op, or returns the update (overwrites).
+//! Scatter to one operand: `y = x`, then blocks of the updates are combined with `y` at run-time indices.
 //!
-//! Each element gets its updates in the order of the index vectors, so results do not depend on the number of threads.
-//! Where any two blocks are equal or disjoint (whole rows by number: the gradient of an embedding), a counting sort
-//! assigns the index vectors to ranges of the result, which threads share. Other scatters run on one thread. Indices
-//! out of bounds are dropped.
+//! The body is one associative op, or returns the update (overwrites). Each element gets its updates in the order of
+//! the index vectors, so results do not depend on the number of threads. If any two blocks are equal or disjoint (whole
+//! rows by index: the gradient of an embedding), a counting sort assigns the index vectors to ranges of the result,
+//! which threads share. Other scatters run on one thread. Indices out of bounds are dropped.
 
 use crate::kernel::copy::Dim;
-use crate::kernel::{Cx, Io, Kernel, Ptr};
+use crate::kernel::{Io, Kernel, KernelContext, Ptr};
 use crate::kernels::movement::strided_copies::index_at;
-use crate::simd::level::{Isa, Level, Tile, TileFn};
-use crate::simd::stored_elements::{Cell, Fold, ForFold, Last, for_fold};
+use crate::simd::level::{Isa, Level, TileFn, TileLoop};
+use crate::simd::stored_elements::{ReduceFn, ReduceVisitor, ReplaceWith, StoredElement, for_fold};
 use smallvec::SmallVec;
 use std::marker::PhantomData;
 use systole_compile::Step;
 use systole_ir::op::{Monoid, Scatter};
 use systole_ir::{DType, Graph, TensorType};
 
-/// The kernel of a scatter, or why there is none.
+/// Binds the kernel of a scatter, or returns why there is none.
 pub(crate) fn bind(op: &Scatter, step: &Step, level: Level) -> Result<ScatterKernel, &'static str> {
     let [x, indices, updates] = &step.input_types[..] else {
         return Err("it has more than one operand");
@@ -26,7 +25,8 @@ pub(crate) fn bind(op: &Scatter, step: &Step, level: Level) -> Result<ScatterKer
         last(x.dtype, level)
     } else {
         let monoid = Monoid::of(&op.body).ok_or("its body is neither the update nor one associative op")?;
-        for_fold(&LineAt(level), x.dtype, monoid).ok_or("the element type has no such op")?
+        for_fold(&ScatterLineFactory(level), x.dtype, monoid)
+            .ok_or("its element type does not support the op of the body")?
     };
     Ok(ScatterKernel::new(op, x, indices, updates, fold))
 }
@@ -36,33 +36,33 @@ fn overwrites(body: &Graph) -> bool {
     body.params.len() == 2 && body.results[..] == body.params[1..]
 }
 
-/// Instantiates [`Line`] for an element type and a fold.
-struct LineAt(Level);
-impl ForFold for LineAt {
+/// Instantiates [`ScatterLine`] for an element type and a fold.
+struct ScatterLineFactory(Level);
+impl ReduceVisitor for ScatterLineFactory {
     type Out = TileFn;
-    fn with<C: Cell, F: Fold<C>>(&self) -> TileFn {
-        self.0.tile::<Line<C, F>>()
+    fn with<C: StoredElement, F: ReduceFn<C>>(&self) -> TileFn {
+        self.0.tile::<ScatterLine<C, F>>()
     }
 }
 
-/// The loop that overwrites: it depends on the element's size only.
+/// Returns the loop that overwrites: it depends only on the element's size.
 fn last(dtype: DType, level: Level) -> TileFn {
     match dtype.size() {
-        1 => level.tile::<Line<u8, Last>>(),
-        2 => level.tile::<Line<u16, Last>>(),
-        4 => level.tile::<Line<u32, Last>>(),
-        _ => level.tile::<Line<u64, Last>>(),
+        1 => level.tile::<ScatterLine<u8, ReplaceWith>>(),
+        2 => level.tile::<ScatterLine<u16, ReplaceWith>>(),
+        4 => level.tile::<ScatterLine<u32, ReplaceWith>>(),
+        _ => level.tile::<ScatterLine<u64, ReplaceWith>>(),
     }
 }
 
-/// `dst[i·stride] = F(dst[i·stride], a[i·stride])` for `n` elements; `b`: a [`Dim`] with both strides.
-struct Line<C, F>(PhantomData<(C, F)>);
-impl<C: Cell, F: Fold<C>> Tile for Line<C, F> {
+/// Computes `dst[i·stride] = F(dst[i·stride], a[i·stride])` for `n` elements; `b`: a [`Dim`] with both strides.
+struct ScatterLine<C, F>(PhantomData<(C, F)>);
+impl<C: StoredElement, F: ReduceFn<C>> TileLoop for ScatterLine<C, F> {
     const EVERY_LEVEL: bool = C::COMMON && F::COMMON;
 
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, n: usize) {
-        // SAFETY: by the promises of `Tile::run`, `b` is a `Dim` and both arrays have the elements; they do not
+        // SAFETY: by the promises of `TileLoop::run`, `b` is a `Dim` and both arrays have the elements; they do not
         // overlap.
         unsafe {
             let (d, out, updates) = (&*b.cast::<Dim>(), dst.cast::<C>(), a.cast::<C>());
@@ -82,9 +82,9 @@ impl<C: Cell, F: Fold<C>> Tile for Line<C, F> {
     }
 }
 
-/// A batch dimension of the indices: all but the one along which an index vector's components lie.
+/// Batch dimension of the indices: any dimension except that of an index vector's components.
 #[derive(Clone, Copy)]
-struct Batch {
+struct ScatterBatchDim {
     size: usize,
     /// Strides in the indices, in the updates, and in the operand (0 unless it is a batching dimension), in elements.
     index: usize,
@@ -92,35 +92,35 @@ struct Batch {
     operand: usize,
 }
 
-/// A bound scatter.
+/// Kernel of a scatter.
 pub(crate) struct ScatterKernel {
     /// Bytes of an element.
     size: usize,
     /// Elements of the operand.
     elements: usize,
-    /// Dimensions of a block, strides in the updates (`src`) and in the operand (`dst`); dimensions that are contiguous
-    /// in both are merged.
+    /// Dimensions of a block, with strides in the updates (`src`) and in the operand (`dst`); dimensions that are
+    /// contiguous in both are merged.
     dims: SmallVec<[Dim; 6]>,
     /// Elements of a block.
     block: usize,
     index_dtype: DType,
-    batch: Vec<Batch>,
-    /// Per component of an index vector: its dimension's stride in the operand, and the greatest legal start.
+    batch: Vec<ScatterBatchDim>,
+    /// Per component of an index vector: its dimension's stride in the operand, and the maximum valid start.
     components: Vec<(usize, i64)>,
-    /// Stride from component to component of an index vector.
+    /// Stride between components of an index vector.
     component_stride: usize,
     /// Number of index vectors.
     count: usize,
-    /// Ranges of the result that threads share; 1: everything on the calling thread.
+    /// Ranges of the result that threads share; 1: everything runs on the calling thread.
     parts: usize,
     fold: TileFn,
 }
 
-/// Greatest number of parts. More than threads, because parts get unequal numbers of updates.
+/// Maximum number of parts. More than threads, because parts have unequal numbers of updates.
 const PARTS: usize = 64;
-/// Least number of update elements per part: fewer do not pay for the counting sort and the threads.
+/// Minimum update elements per part: fewer do not pay for the counting sort and the threads.
 const PER_PART: usize = 1 << 13;
-/// The target of an index vector that is dropped because its block does not lie inside the operand.
+/// Target of an index vector that is dropped because its block is not inside the operand.
 const NOWHERE: usize = usize::MAX;
 
 impl ScatterKernel {
@@ -137,12 +137,12 @@ impl ScatterKernel {
         let block: usize = dims.iter().map(|d| d.size).product();
         let index_dims = (0..indices.rank()).filter(|&d| d != s.index_vector_dim);
         let update_dims = (0..updates.rank()).filter(|d| !s.update_window_dims.contains(d));
-        let batch: Vec<Batch> = index_dims
+        let batch: Vec<ScatterBatchDim> = index_dims
             .zip(update_dims)
             .map(|(i, u)| {
                 let paired = s.scatter_indices_batching_dims.iter().position(|&b| b == i);
                 let operand = paired.map_or(0, |k| sx[s.input_batching_dims[k]]);
-                Batch { size: indices.shape[i], index: si[i], update: su[u], operand }
+                ScatterBatchDim { size: indices.shape[i], index: si[i], update: su[u], operand }
             })
             .collect();
         let named = &s.scatter_dims_to_operand_dims;
@@ -166,8 +166,8 @@ impl ScatterKernel {
         }
     }
 
-    /// First elements of index vector `i`: in the indices, of its block in the updates, and of its batch in the
-    /// operand.
+    /// Returns the first elements of index vector `i`: in the indices, of its block in the updates, and of its batch in
+    /// the operand.
     fn offsets(&self, mut i: usize) -> [usize; 3] {
         let mut at = [0; 3];
         for b in self.batch.iter().rev() {
@@ -180,7 +180,7 @@ impl ScatterKernel {
         at
     }
 
-    /// The first element of the block of index vector `i` in the operand, or [`NOWHERE`].
+    /// Returns the first element of the block of index vector `i` in the operand, or [`NOWHERE`].
     unsafe fn target(&self, i: usize, indices: *const u8) -> usize {
         let [index, _, mut at] = self.offsets(i);
         for (k, &(stride, most)) in self.components.iter().enumerate() {
@@ -197,7 +197,7 @@ impl ScatterKernel {
     /// Combines the update block of index vector `i` with the block of `out` that starts at element `target`.
     unsafe fn one(&self, i: usize, target: usize, updates: Ptr, out: Ptr) {
         let update = self.offsets(i)[1];
-        // SAFETY: by the caller's promise, `target` is that of index vector `i`, whose block lies inside both arrays.
+        // SAFETY: by the caller's promise, `target` is that of index vector `i`, whose block is inside both arrays.
         unsafe { self.fold_dims(&self.dims, updates.at(update * self.size), out.at(target * self.size)) };
     }
 
@@ -209,7 +209,7 @@ impl ScatterKernel {
         };
         if rest.is_empty() {
             let line = (&raw const first).cast();
-            // SAFETY: by the caller's promise, the line lies inside both arrays.
+            // SAFETY: by the caller's promise, the line is inside both arrays.
             return unsafe { (self.fold)(out, updates, line, line, first.size) };
         }
         let size = self.size as isize;
@@ -225,8 +225,10 @@ impl ScatterKernel {
         if self.parts == 1 { 0 } else { 2 * self.count + self.parts + 1 }
     }
 
-    /// Counting sort of the index vectors by the part of their target; stable, so each element keeps the order of its
-    /// updates. The index vectors of part `k` are `order[begins[k]..begins[k + 1]]`.
+    /// Sorts the index vectors by the part of their target (counting sort).
+    ///
+    /// The sort is stable, so each element keeps the order of its updates. The index vectors of part `k` are
+    /// `order[begins[k]..begins[k + 1]]`.
     fn sort(&self, targets: &[usize], order: &mut [usize], begins: &mut [usize]) {
         let per_part = self.elements.div_ceil(self.parts).max(1);
         begins.fill(0);
@@ -248,8 +250,8 @@ impl ScatterKernel {
     }
 
     /// Runs the parts in parallel.
-    unsafe fn shared(&self, cx: &Cx<'_>, indices: Ptr, updates: Ptr, out: Ptr, scratch: *mut u8) {
-        // SAFETY: by the caller's promise, scratch has `words()` aligned words; zeroing initialises them.
+    unsafe fn shared(&self, cx: &KernelContext<'_>, indices: Ptr, updates: Ptr, out: Ptr, scratch: *mut u8) {
+        // SAFETY: by the caller's promise, scratch has `words()` aligned words; zeroing initializes them.
         let words = unsafe {
             std::ptr::write_bytes(scratch, 0, self.words() * size_of::<usize>());
             std::slice::from_raw_parts_mut(scratch.cast::<usize>(), self.words())
@@ -274,7 +276,7 @@ impl ScatterKernel {
     }
 }
 
-/// Appends a dimension, or merges it with the last one where both arrays are contiguous across the two.
+/// Appends a dimension, or merges it with the last one if both arrays are contiguous across the two.
 fn push_dim(dims: &mut SmallVec<[Dim; 6]>, d: Dim) {
     match dims.last_mut() {
         Some(p) if p.src == d.src * d.size as isize && p.dst == d.dst * d.size as isize => {
@@ -290,18 +292,18 @@ impl Kernel for ScatterKernel {
         self.words() * size_of::<usize>()
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> systole_ir::Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> systole_ir::Result<()> {
         let [x, indices, updates] = [0, 1, 2].map(|k| Ptr::of(io.inputs[k]));
         let out = Ptr(io.outputs[0]);
         if !std::ptr::eq(x.at(0), out.at(0)) {
             copy(cx, x, out, self.elements * self.size);
         }
-        // With an empty operand or block there is nothing to do, and no start would be legal.
+        // With an empty operand or block there is nothing to do, and no start would be valid.
         if self.block == 0 || self.elements == 0 {
             return Ok(());
         }
         if self.parts > 1 {
-            // SAFETY: by the contract of `Kernel::run`; scratch has the size that `scratch` says.
+            // SAFETY: by the contract of `Kernel::run`; scratch has the size that `scratch` returns.
             unsafe { self.shared(cx, indices, updates, out, io.scratch) };
             return Ok(());
         }
@@ -318,8 +320,8 @@ impl Kernel for ScatterKernel {
     }
 }
 
-/// A parallel memcpy.
-fn copy(cx: &Cx<'_>, from: Ptr, to: Ptr, bytes: usize) {
+/// Copies memory in parallel.
+fn copy(cx: &KernelContext<'_>, from: Ptr, to: Ptr, bytes: usize) {
     const BLOCK: usize = 1 << 18;
     let body = |block: usize| {
         let at = block * BLOCK;

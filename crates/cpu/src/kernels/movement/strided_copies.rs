@@ -1,22 +1,22 @@
-//! Ops that copy elements without computing: transpose, slice, reverse, concatenate, pad, dynamic slices, gather.
+//! Ops that only copy elements: transpose, slice, reverse, concatenate, pad, dynamic slices, gather.
 //!
 //! Each is one or more strided copies of boxes ([`BoxCopy`]): a few dimensions, each with a source and a destination
-//! stride. For the ops of [`Copies`] all offsets are known when the step is bound; dynamic slices and gather read
-//! theirs from operands and clamp them, as the ops' definitions say. Scatter combines elements and is in
+//! stride. For the ops of [`StaticCopies`] all offsets are known when the step is bound; dynamic slices and gather read
+//! their offsets from operands and clamp them, as the ops' definitions require. Scatter combines elements and is in
 //! [`super::scatter`].
 
 use crate::kernel::copy::{BoxCopy, Dim, fill};
-use crate::kernel::{Cx, Io, Kernel, Ptr};
+use crate::kernel::{Io, Kernel, KernelContext, Ptr};
 use systole_compile::Step;
 use systole_ir::op::{Gather, Pad};
 use systole_ir::{DType, Op, Result, TensorType};
 
-/// Row-major strides, in elements.
+/// Returns row-major strides, in elements.
 fn element_strides(t: &TensorType) -> Vec<isize> {
     t.shape.strides().iter().map(|&s| s as isize).collect()
 }
 
-/// One copy per operand, to its offset along `dim` of the result, whose strides are `sy`.
+/// Returns one copy per operand, to its offset along `dim` of the result, whose strides are `sy`.
 fn concatenated(dim: usize, step: &Step, sy: &[isize]) -> Vec<BoxCopy> {
     let mut at = 0;
     let copy = |part: &TensorType| {
@@ -30,7 +30,7 @@ fn concatenated(dim: usize, step: &Step, sy: &[isize]) -> Vec<BoxCopy> {
     step.input_types.iter().map(copy).collect()
 }
 
-/// The copy of the operand's elements that negative padding does not cut off.
+/// Returns the copy of the operand's elements that negative padding does not cut off.
 fn padded(p: &Pad, x: &TensorType, y: &TensorType) -> BoxCopy {
     let (sx, sy) = (element_strides(x), element_strides(y));
     let (mut src_at, mut dst_at, mut box_dims) = (0, 0, Vec::new());
@@ -48,15 +48,15 @@ fn padded(p: &Pad, x: &TensorType, y: &TensorType) -> BoxCopy {
 }
 
 /// Copies whose offsets are known when the step is bound: copy `k` reads input `k`.
-pub struct Copies {
+pub struct StaticCopies {
     copies: Vec<BoxCopy>,
     /// Type of the result if it is first filled with input 1, the padding value.
     fill: Option<TensorType>,
 }
 
-impl Copies {
-    /// `None` for ops that are no such copies.
-    pub fn new(op: &Op, step: &Step) -> Option<Copies> {
+impl StaticCopies {
+    /// Creates the copies of an op. `None` for ops that are not such copies.
+    pub fn new(op: &Op, step: &Step) -> Option<StaticCopies> {
         let (x, y) = (step.input_types.first()?, step.output_types.first()?);
         let (sx, sy) = (element_strides(x), element_strides(y));
         // One copy to the whole result: the source's stride per dimension, and its first element.
@@ -81,27 +81,27 @@ impl Copies {
             Op::Pad(p) => vec![padded(p, x, y)],
             _ => return None,
         };
-        Some(Copies { copies, fill: matches!(op, Op::Pad(_)).then_some(y.clone()) })
+        Some(StaticCopies { copies, fill: matches!(op, Op::Pad(_)).then_some(y.clone()) })
     }
 }
 
-impl Kernel for Copies {
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+impl Kernel for StaticCopies {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         let out = io.outputs[0];
         if let Some(ty) = &self.fill {
             // SAFETY: the padding value is a scalar of the result's element type.
             unsafe { fill(cx, out, ty.elements(), ty.dtype.size(), io.inputs[1]) };
         }
         for (copy, &src) in self.copies.iter().zip(io.inputs) {
-            // SAFETY: `Copies::new` makes boxes that lie inside both arrays.
+            // SAFETY: `StaticCopies::new` creates boxes that are inside both arrays.
             unsafe { copy.run(cx, src, out) };
         }
         Ok(())
     }
 }
 
-/// Reads index element `i`. A u64 beyond the range of i64 saturates, which changes nothing: it is out of bounds of every
-/// array, and what is clamped is clamped next.
+/// Reads index element `i`. A u64 beyond the range of i64 saturates, which changes nothing: it is out of bounds of
+/// every array, and callers clamp it if the op clamps indices.
 ///
 /// # Safety
 /// `p` points to an array of `dtype` that has element `i`.
@@ -121,20 +121,20 @@ pub unsafe fn index_at(p: *const u8, dtype: DType, i: usize) -> i64 {
     }
 }
 
-/// Start indices, one scalar operand per dimension, clamped so that the block lies inside the array.
-struct Starts {
+/// Start indices, one scalar operand per dimension, clamped so that the block is inside the array.
+struct ClampedStarts {
     dtypes: Vec<DType>,
-    /// Greatest legal start per dimension.
+    /// Maximum valid start per dimension.
     max: Vec<i64>,
 }
 
-impl Starts {
-    fn new(types: &[TensorType], whole: &TensorType, block: &TensorType) -> Starts {
+impl ClampedStarts {
+    fn new(types: &[TensorType], whole: &TensorType, block: &TensorType) -> ClampedStarts {
         let max = (0..whole.rank()).map(|d| whole.shape[d] as i64 - block.shape[d] as i64).collect();
-        Starts { dtypes: types.iter().map(|t| t.dtype).collect(), max }
+        ClampedStarts { dtypes: types.iter().map(|t| t.dtype).collect(), max }
     }
 
-    /// The block's first element in an array with these strides, in elements.
+    /// Returns the offset of the block's first element in an array with these strides, in elements.
     unsafe fn offset(&self, inputs: &[*const u8], strides: &[isize]) -> isize {
         let mut at = 0;
         for (d, &p) in inputs.iter().enumerate() {
@@ -146,29 +146,30 @@ impl Starts {
     }
 }
 
-/// A slice whose start indices are operands 1 and up.
+/// Kernel of `dynamic_slice`: a slice whose start indices are operands 1 and up.
 pub struct DynamicSliceKernel {
     /// The copy for start 0.
     copy: BoxCopy,
-    starts: Starts,
-    /// Of the operand, in elements.
+    starts: ClampedStarts,
+    /// Strides of the operand, in elements.
     strides: Vec<isize>,
 }
 
 impl DynamicSliceKernel {
+    /// Binds a `dynamic_slice`.
     pub fn new(step: &Step) -> DynamicSliceKernel {
         let (x, y) = (&step.input_types[0], &step.output_types[0]);
         let (strides, sy) = (element_strides(x), element_strides(y));
         let dims: Vec<Dim> =
             (0..y.rank()).map(|d| Dim { size: y.shape[d], src: strides[d], dst: sy[d] }).collect();
-        let starts = Starts::new(&step.input_types[1..], x, y);
+        let starts = ClampedStarts::new(&step.input_types[1..], x, y);
         DynamicSliceKernel { copy: BoxCopy::new(y.dtype.size(), &dims, 0, 0), starts, strides }
     }
 }
 
 impl Kernel for DynamicSliceKernel {
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
-        // SAFETY: starts are clamped, so the block lies inside the operand.
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
+        // SAFETY: starts are clamped, so the block is inside the operand.
         unsafe {
             let at = self.starts.offset(&io.inputs[1..], &self.strides);
             let moved = self.copy.from(at);
@@ -183,19 +184,22 @@ impl Kernel for DynamicSliceKernel {
     }
 }
 
-/// Operand 0 with a block overwritten by operand 1; the block's start indices are operands 2 and up. In place where the
-/// buffer plan gives operand 0 and the result the same memory.
+/// Kernel of `dynamic_update_slice`: operand 0 with a block overwritten by operand 1.
+///
+/// The block's start indices are operands 2 and up. It runs in place if the buffer plan gives operand 0 and the result
+/// the same memory.
 pub struct DynamicUpdateSliceKernel {
     /// Copies operand 0, as bytes.
     whole: BoxCopy,
     /// The copy of the block for start 0.
     copy: BoxCopy,
-    starts: Starts,
-    /// Of the result, in elements.
+    starts: ClampedStarts,
+    /// Strides of the result, in elements.
     strides: Vec<isize>,
 }
 
 impl DynamicUpdateSliceKernel {
+    /// Binds a `dynamic_update_slice`.
     pub fn new(step: &Step) -> DynamicUpdateSliceKernel {
         let (x, update, y) = (&step.input_types[0], &step.input_types[1], &step.output_types[0]);
         let (su, strides) = (element_strides(update), element_strides(y));
@@ -204,16 +208,16 @@ impl DynamicUpdateSliceKernel {
         DynamicUpdateSliceKernel {
             whole: BoxCopy::new(1, &[Dim { size: y.bytes(), src: 1, dst: 1 }], 0, 0),
             copy: BoxCopy::new(y.dtype.size(), &dims, 0, 0),
-            starts: Starts::new(&step.input_types[2..], x, update),
+            starts: ClampedStarts::new(&step.input_types[2..], x, update),
             strides,
         }
     }
 }
 
 impl Kernel for DynamicUpdateSliceKernel {
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         let out = io.outputs[0];
-        // SAFETY: operand and result have one type; starts are clamped, so the block lies inside the result.
+        // SAFETY: operand and result have one type; starts are clamped, so the block is inside the result.
         unsafe {
             if !std::ptr::eq(io.inputs[0], out) {
                 self.whole.run(cx, io.inputs[0], out);
@@ -226,7 +230,8 @@ impl Kernel for DynamicUpdateSliceKernel {
     }
 }
 
-/// Copies one box of the operand per index vector. The index vectors are independent, so threads share them.
+/// Kernel of `gather`: copies one box of the operand per index vector. The index vectors are independent, so threads
+/// share them.
 pub struct GatherKernel {
     /// The copy for index vector 0 and start 0.
     copy: BoxCopy,
@@ -234,13 +239,14 @@ pub struct GatherKernel {
     /// Per batch dimension of the indices: size, then its stride in the indices, in the result and in the operand (0
     /// unless it is a batching dimension), in elements.
     batch: Vec<[usize; 4]>,
-    /// Per component of an index vector: its dimension's stride in the operand, and the greatest legal start.
+    /// Per component of an index vector: its dimension's stride in the operand, and the maximum valid start.
     components: Vec<(usize, i64)>,
-    /// Stride from component to component of an index vector.
+    /// Stride between components of an index vector.
     component_stride: usize,
 }
 
 impl GatherKernel {
+    /// Binds a `gather`.
     pub fn new(g: &Gather, step: &Step) -> GatherKernel {
         let (x, indices, y) = (&step.input_types[0], &step.input_types[1], &step.output_types[0]);
         let (sx, si, sy) = (x.shape.strides(), indices.shape.strides(), y.shape.strides());
@@ -280,7 +286,7 @@ impl GatherKernel {
             at_x += (k * operand) as isize;
         }
         // SAFETY: by the caller's promise, `i` is less than the number of index vectors; starts are clamped, so the box
-        // lies inside the operand.
+        // is inside the operand.
         unsafe {
             for (k, &(stride, most)) in self.components.iter().enumerate() {
                 let at = at_index + k * self.component_stride;
@@ -292,7 +298,7 @@ impl GatherKernel {
 }
 
 impl Kernel for GatherKernel {
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         let count: usize = self.batch.iter().map(|b| b[0]).product();
         let (x, indices, out) = (Ptr::of(io.inputs[0]), Ptr::of(io.inputs[1]), Ptr(io.outputs[0]));
         let bytes = self.copy.elements() * self.copy.size();
@@ -300,7 +306,7 @@ impl Kernel for GatherKernel {
         let group = (16_384 / bytes.max(16)).max(1);
         let body = |block: usize| {
             for i in block * group..((block + 1) * group).min(count) {
-                // SAFETY: `i` is below `count`; each index vector writes its own elements of the result.
+                // SAFETY: `i` is below `count`; index vectors write disjoint elements of the result.
                 unsafe { self.one(i, x.at(0), indices.at(0), out.at(0)) };
             }
         };

@@ -1,22 +1,22 @@
-//! Max pooling that stores the argmax of each window, and the gradient of pooling: vectorised over channels.
+//! Max pooling that stores the argmax of each window, and the gradient of pooling, vectorized over channels.
 //!
-//! Windows do not overlap and lie inside the image. Maxima are those of `reduce_window` by `maximum`, argmax is that of
+//! Windows do not overlap and are inside the image. Maxima are those of `reduce_window` by `maximum`, argmax is that of
 //! `select_and_scatter` by `ge`, also for NaN, ties and zeros of both signs.
 
-use crate::kernel::{Cx, Io, Kernel, Ptr};
-use crate::simd::level::{Isa, Level, Tile, TileFn};
+use crate::kernel::{Io, Kernel, KernelContext, Ptr};
+use crate::simd::level::{Isa, Level, TileFn, TileLoop};
 use crate::simd::loops::{lanes, lanes_mut};
-use crate::simd::pool_row::{Row, pool_row};
-use crate::simd::stored_elements::{Bf16, Cell, F16};
+use crate::simd::pool_row::{PoolRowArgs, pool_row};
+use crate::simd::stored_elements::{Bf16Bits, F16Bits, StoredElement};
 use std::marker::PhantomData;
-use systole_compile::{Pool, Step, Unpool};
+use systole_compile::{MaxPoolArgmax, Step, Unpool};
 use systole_ir::{DType, Result};
 
-/// Operand elements of one block of a parallel loop, at least.
+/// Minimum operand elements of one block of a parallel loop.
 const BLOCK: usize = 1 << 14;
 
-/// The sizes of images before and after pooling, and the parallel loop over their rows.
-struct Images {
+/// Sizes of images before and after pooling, and the parallel loop over their rows.
+struct PoolSizes {
     batch: usize,
     /// Height and width before pooling.
     full: [usize; 2],
@@ -27,9 +27,9 @@ struct Images {
     size: usize,
 }
 
-impl Images {
-    fn new(full: &systole_ir::TensorType, pooled: &systole_ir::TensorType) -> Images {
-        Images {
+impl PoolSizes {
+    fn new(full: &systole_ir::TensorType, pooled: &systole_ir::TensorType) -> PoolSizes {
+        PoolSizes {
             batch: full.shape[0],
             full: [full.shape[1], full.shape[2]],
             pooled: [pooled.shape[1], pooled.shape[2]],
@@ -42,8 +42,8 @@ impl Images {
         self.batch * self.full[0] * self.full[1] * self.channels
     }
 
-    /// Calls `f(image, row)` for every row of windows, in parallel. `ns_each`: nanoseconds for each full-size element.
-    fn each_row(&self, cx: &Cx<'_>, ns_each: f64, f: impl Fn(usize, usize) + Sync) {
+    /// Calls `f(image, row)` for every row of windows, in parallel. `ns_each`: nanoseconds per full-size element.
+    fn each_row(&self, cx: &KernelContext<'_>, ns_each: f64, f: impl Fn(usize, usize) + Sync) {
         let rows = self.batch * self.pooled[0];
         let group = (BLOCK / (self.elements() / rows.max(1)).max(1)).max(1);
         let body = |block: usize| {
@@ -55,23 +55,24 @@ impl Images {
     }
 }
 
-/// Max pooling of an array, with a [`Row`] for each row of windows.
+/// Kernel of max pooling, which runs a [`PoolRowArgs`] for each row of windows.
 pub struct PoolKernel {
-    images: Images,
-    pool: Pool,
+    images: PoolSizes,
+    pool: MaxPoolArgmax,
     tile: TileFn,
 }
 
 impl PoolKernel {
-    pub fn new(pool: &Pool, step: &Step, level: Level) -> Option<PoolKernel> {
+    /// Binds a max pooling. `None` for unsupported element types.
+    pub fn new(pool: &MaxPoolArgmax, step: &Step, level: Level) -> Option<PoolKernel> {
         let y = &step.output_types[0];
         let tile = pool_row(pool.operand.dtype, y.dtype, level)?;
-        Some(PoolKernel { images: Images::new(&pool.operand, y), pool: pool.clone(), tile })
+        Some(PoolKernel { images: PoolSizes::new(&pool.operand, y), pool: pool.clone(), tile })
     }
 }
 
 impl Kernel for PoolKernel {
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         let m = &self.images;
         let (x, y) = (Ptr::of(io.inputs[0]), Ptr(io.outputs[0]));
         let argmax = io.outputs.get(1).map(|&p| Ptr(p));
@@ -79,7 +80,7 @@ impl Kernel for PoolKernel {
         m.each_row(cx, 0.2, |image, row| {
             let from = (image * m.full[0] + row * self.pool.strides[0]) * line;
             let to = (image * m.pooled[0] + row) * m.pooled[1] * m.channels;
-            let r = Row {
+            let r = PoolRowArgs {
                 window: self.pool.window,
                 step: self.pool.strides[1] * m.channels,
                 line,
@@ -88,30 +89,32 @@ impl Kernel for PoolKernel {
                 argmax: argmax.map_or(std::ptr::null_mut(), |p| p.at(to)),
             };
             let (dst, x) = (y.at(to * m.size), x.at(from * m.size).cast_const());
-            // SAFETY: windows lie inside the image; each call has its own row of the results.
+            // SAFETY: windows are inside the image; calls have disjoint rows of the results.
             unsafe { (self.tile)(dst, x, (&raw const r).cast(), x, m.pooled[1]) };
         });
         Ok(())
     }
 }
 
-/// The arguments of [`UnpoolRow`].
+/// Arguments of [`UnpoolRow`].
 struct UnpoolArgs {
     at: Unpool,
-    /// Elements from one row of the result to the next.
+    /// Elements between rows of the result.
     line: usize,
     channels: usize,
     /// Argmax of the first window. Null: the gradient goes to every element of the window (average pooling).
     argmax: *const u8,
 }
 
-/// The gradient of `n` adjacent windows. `dst`: the result at the first window, `a`: the pooled gradient, `b`: an
-/// [`UnpoolArgs`]. Writes elements of the windows only, not those between them.
+/// Computes the gradient of `n` adjacent windows.
+///
+/// `dst`: the result at the first window, `a`: the pooled gradient, `b`: an [`UnpoolArgs`]. Writes elements of the
+/// windows only, not those between them.
 struct UnpoolRow<C>(PhantomData<C>);
-impl<C: Cell<Lane = f32>> Tile for UnpoolRow<C> {
+impl<C: StoredElement<Lane = f32>> TileLoop for UnpoolRow<C> {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, n: usize) {
-        // SAFETY: the caller's arrays hold what the type's comment names; elements of a window do not overlap.
+        // SAFETY: the caller's arrays are as documented on the type; elements of a window do not overlap.
         unsafe {
             let r = &*b.cast::<UnpoolArgs>();
             let [height, width] = r.at.window;
@@ -132,45 +135,46 @@ impl<C: Cell<Lane = f32>> Tile for UnpoolRow<C> {
     }
 }
 
-/// Channels of one window element: the gradient where it is the argmax, 0 elsewhere. `select_and_scatter` adds to 0,
-/// which turns −0 into 0: so does this.
+/// Writes the channels of one window element: the gradient if it is the argmax, otherwise 0. `select_and_scatter` adds
+/// to 0, which turns −0 into 0: so does this.
 #[inline(always)]
-fn put_chosen<C: Cell<Lane = f32>>(x: &mut [C], dy: &[C], argmax: &[u8], number: u8) {
+fn put_chosen<C: StoredElement<Lane = f32>>(x: &mut [C], dy: &[C], argmax: &[u8], number: u8) {
     for ((x, dy), argmax) in x.iter_mut().zip(dy).zip(argmax) {
         *x = if *argmax == number { dy.unsigned_zero() } else { C::store(0.0) };
     }
 }
 
-/// Channels of one window element where every element has the gradient. It is added to 0, as in [`put_chosen`].
+/// Writes the channels of one window element if every element has the gradient. It is added to 0, as in
+/// [`put_chosen`].
 #[inline(always)]
-fn put_all<C: Cell<Lane = f32>>(x: &mut [C], dy: &[C]) {
+fn put_all<C: StoredElement<Lane = f32>>(x: &mut [C], dy: &[C]) {
     for (x, dy) in x.iter_mut().zip(dy) {
         *x = dy.unsigned_zero();
     }
 }
 
-/// The gradient w.r.t. the input of pooling, as an array.
+/// Kernel of the input gradient of pooling.
 pub struct UnpoolKernel {
-    images: Images,
+    images: PoolSizes,
     at: Unpool,
     tile: TileFn,
 }
 
 impl UnpoolKernel {
-    /// `None` for elements that are not f32, bf16 or f16.
+    /// Creates the kernel. `None` for elements other than f32, bf16 or f16.
     pub fn new(at: &Unpool, step: &Step, level: Level) -> Option<UnpoolKernel> {
         let full = &step.output_types[0];
         let tile = match full.dtype {
             DType::F32 => level.tile::<UnpoolRow<f32>>(),
-            DType::BF16 => level.tile::<UnpoolRow<Bf16>>(),
-            DType::F16 => level.tile::<UnpoolRow<F16>>(),
+            DType::BF16 => level.tile::<UnpoolRow<Bf16Bits>>(),
+            DType::F16 => level.tile::<UnpoolRow<F16Bits>>(),
             _ => return None,
         };
-        Some(UnpoolKernel { images: Images::new(full, &step.input_types[0]), at: *at, tile })
+        Some(UnpoolKernel { images: PoolSizes::new(full, &step.input_types[0]), at: *at, tile })
     }
 
-    /// Zeros for what the windows do not cover, in the rows from this row of windows to the next one. Covered elements
-    /// may be zeroed as well: they are written afterwards.
+    /// Writes zeros to elements that no window covers, in the rows from this row of windows to the next one. Covered
+    /// elements may be zeroed as well: they are written afterwards.
     unsafe fn fill_gaps(&self, image: *mut u8, row: usize) {
         let m = &self.images;
         let line = m.full[1] * m.channels * m.size;
@@ -192,7 +196,7 @@ impl UnpoolKernel {
 }
 
 impl Kernel for UnpoolKernel {
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         let m = &self.images;
         let (dy, dx) = (Ptr::of(io.inputs[0]), Ptr(io.outputs[0]));
         let argmax = io.inputs.get(1).map(|&p| Ptr::of(p));
@@ -206,7 +210,7 @@ impl Kernel for UnpoolKernel {
                 channels: m.channels,
                 argmax: argmax.map_or(std::ptr::null(), |p| p.at(from).cast_const()),
             };
-            // SAFETY: windows do not overlap, so each row of the result is written for one row of windows only.
+            // SAFETY: windows do not overlap, so only one row of windows writes each row of the result.
             unsafe {
                 self.fill_gaps(start, row);
                 let dst = start.add(row * self.at.strides[0] * line * m.size);

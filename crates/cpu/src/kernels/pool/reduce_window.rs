@@ -1,16 +1,18 @@
-//! `reduce_window` and `select_and_scatter` of any rank: pooling, its gradient, cumulative reductions.
+//! `reduce_window` and `select_and_scatter` of any rank: pooling, pooling gradients, cumulative reductions.
 //!
-//! Trailing dimensions without windows are joined to `channels`, which SIMD lanes run over. The dimension before them
-//! (`columns`; its elements are called pixels) is walked in strips. All dimensions before that are `rows`. Threads
+//! Trailing dimensions without windows are merged into `channels`, which SIMD lanes run over. The dimension before them
+//! (`columns`; its elements are called pixels) is processed in strips. All dimensions before that are `rows`. Threads
 //! share the strips of all rows. Each window is reduced in the interpreter's order, except in cumulative reductions
 //! from the end.
 
 use crate::kernel::copy::fill;
-use crate::kernel::{Cx, Io, Kernel, Ptr};
-use crate::select::{Accepted, Answer, Problem};
-use crate::simd::level::{Isa, Level, Tile, TileFn};
+use crate::kernel::{Io, Kernel, KernelContext, Ptr};
+use crate::select::{CandidateResult, Problem, SelectResult};
+use crate::simd::level::{Isa, Level, TileFn, TileLoop};
 use crate::simd::loops::{lanes, lanes_mut};
-use crate::simd::stored_elements::{Add, Bf16, Cell, F16, Fold, ForFold, for_fold};
+use crate::simd::stored_elements::{
+    Add, Bf16Bits, F16Bits, ReduceFn, ReduceVisitor, StoredElement, for_fold,
+};
 use std::marker::PhantomData;
 use std::ops::Range;
 use systole_compile::Kernel as Plan;
@@ -19,40 +21,40 @@ use systole_ir::{DType, Graph, Op, Result, Shape};
 
 /// Channels of a window that are compared together: their maxima and argmax stay in L1.
 const LANES: usize = 64;
-/// Window elements that one block of a parallel loop reads, at least.
+/// Minimum window elements that one block of a parallel loop reads.
 const BLOCK: usize = 1 << 14;
-/// Least elements along a dimension for a cumulative reduction: windows of fewer are reduced in one pass by
+/// Minimum elements along a dimension for a cumulative reduction: shorter windows are reduced in one pass by
 /// [`WindowKernel`].
 const CUMULATIVE_ELEMENTS: usize = 4;
 
-/// The windows along one dimension of the operand. "Grid" is the operand with base dilation written out.
+/// Windows along one dimension of the operand. "Grid" is the operand with explicit base dilation.
 #[derive(Clone, Copy, Debug)]
-struct Axis {
+struct WindowAxis {
     /// Operand elements.
     size: usize,
-    /// Window positions: elements of the result.
+    /// Number of window positions: elements of the result.
     count: usize,
     window: usize,
     stride: usize,
-    /// Base dilation: grid points from an operand element to the next; those between are holes.
+    /// Base dilation: grid points between operand elements; those in between are holes.
     base: usize,
-    /// Window dilation: grid points from a window element to the next.
+    /// Window dilation: grid points between window elements.
     hole: usize,
     /// Padding before the first element, in grid points. Negative: the operand is cropped.
     low: i64,
     /// Stride of the operand in memory, in elements.
     distance: usize,
-    /// Operand elements from one that is in a window to the next that is.
+    /// Operand elements between adjacent elements of a window.
     step: usize,
-    /// Window elements from one that is no hole to the next that is none.
+    /// Window elements between adjacent window elements that are not holes.
     period: usize,
 }
 
-impl Axis {
-    fn new(w: &Window, d: usize, x: &Shape, y: &Shape) -> Axis {
+impl WindowAxis {
+    fn new(w: &Window, d: usize, x: &Shape, y: &Shape) -> WindowAxis {
         let (base, hole) = (w.base_dilations[d], w.window_dilations[d]);
         let common = gcd(base, hole);
-        Axis {
+        WindowAxis {
             size: x[d],
             count: y[d],
             window: w.dimensions[d],
@@ -66,13 +68,14 @@ impl Axis {
         }
     }
 
-    /// Whether there is no window: each result element has one operand element, at the same index.
+    /// Whether there is no window: each result element is the operand element at the same index.
     fn is_plain(&self) -> bool {
         let one = self.window == 1 && self.stride == 1 && self.base == 1;
         one && self.low == 0 && self.size == self.count
     }
 
-    /// The first operand coordinate in the window at `position`, and how many coordinates it has, [`Axis::step`] apart.
+    /// Returns the first operand coordinate in the window at `position`, and the number of its coordinates, `step`
+    /// apart.
     #[inline(always)]
     fn span(&self, position: usize) -> (usize, usize) {
         let at = (position * self.stride) as i64 - self.low;
@@ -83,7 +86,7 @@ impl Axis {
         self.clipped_span(at)
     }
 
-    /// The positions whose windows lie inside the operand, where the window moves by one element from each to the next.
+    /// Returns the positions whose windows are inside the operand, if the window moves by one element per position.
     #[inline(always)]
     fn inside(&self) -> Range<usize> {
         if self.stride != 1 || self.base != 1 {
@@ -94,7 +97,7 @@ impl Axis {
         inside(self.low)..inside(self.size as i64 - reach + self.low)
     }
 
-    /// [`Axis::span`] for any padding and dilation; `at`: the grid point of the window's first element.
+    /// Like [`WindowAxis::span`], for any padding and dilation; `at`: the grid point of the window's first element.
     #[inline(never)]
     fn clipped_span(&self, at: i64) -> (usize, usize) {
         let hole = self.hole as i64;
@@ -116,8 +119,8 @@ impl Axis {
         (((at + first * hole) / self.base as i64) as usize, count as usize)
     }
 
-    /// For disjoint windows: the range of coordinates that this position writes (the ranges of all positions partition
-    /// the dimension), and the range that is in its window. Without dilations.
+    /// Returns, for disjoint windows without dilations, the range of coordinates that this position writes, and the
+    /// range in its window. The written ranges of all positions partition the dimension.
     #[inline(always)]
     fn owned(&self, position: usize) -> ([usize; 2], [usize; 2]) {
         let inside = |at: i64| at.clamp(0, self.size as i64) as usize;
@@ -132,30 +135,30 @@ fn gcd(a: usize, b: usize) -> usize {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// Dimensions of the operand, where neighbours without windows are joined to one.
-struct Geometry {
-    /// All dimensions before `columns`; a row number counts their positions in row-major order.
-    rows: Vec<Axis>,
+/// Dimensions of the operand, with adjacent dimensions without windows merged.
+struct WindowGeometry {
+    /// All dimensions before `columns`; a row index counts their positions in row-major order.
+    rows: Vec<WindowAxis>,
     /// Pixels of a row.
-    columns: Axis,
+    columns: WindowAxis,
     /// Elements of a pixel, contiguous in operand and result.
     channels: usize,
 }
 
-impl Geometry {
-    fn new(window: &Window, x: &Shape, y: &Shape) -> Geometry {
-        let mut rows: Vec<Axis> = Vec::new();
-        for axis in (0..x.rank()).map(|d| Axis::new(window, d, x, y)) {
+impl WindowGeometry {
+    fn new(window: &Window, x: &Shape, y: &Shape) -> WindowGeometry {
+        let mut rows: Vec<WindowAxis> = Vec::new();
+        for axis in (0..x.rank()).map(|d| WindowAxis::new(window, d, x, y)) {
             match rows.last_mut() {
                 Some(last) if last.is_plain() && axis.is_plain() => {
                     let size = last.size * axis.size;
-                    *last = Axis { size, count: size, ..axis };
+                    *last = WindowAxis { size, count: size, ..axis };
                 }
                 _ => rows.push(axis),
             }
         }
         let channels = rows.pop_if(|axis| axis.is_plain()).map_or(1, |axis| axis.size);
-        let columns = rows.pop().unwrap_or(Axis {
+        let columns = rows.pop().unwrap_or(WindowAxis {
             size: 1,
             count: 1,
             window: 1,
@@ -167,7 +170,7 @@ impl Geometry {
             step: 1,
             period: 1,
         });
-        Geometry { rows, columns, channels }
+        WindowGeometry { rows, columns, channels }
     }
 
     fn row_count(&self) -> usize {
@@ -178,24 +181,25 @@ impl Geometry {
         self.product(|a| a.window)
     }
 
-    /// The product of `f` over rows and columns. Saturates: windows may have more elements than any array, in padding.
-    fn product(&self, f: impl Fn(&Axis) -> usize) -> usize {
+    /// Returns the product of `f` over rows and columns. Saturates: in padding, windows may have more elements than any
+    /// array.
+    fn product(&self, f: impl Fn(&WindowAxis) -> usize) -> usize {
         self.rows.iter().chain([&self.columns]).map(f).fold(1, usize::saturating_mul)
     }
 
-    /// Calls `f` with each axis of `rows` and its position in row number `row`, innermost first.
-    fn each_axis(&self, mut row: usize, mut f: impl FnMut(&Axis, usize)) {
+    /// Calls `f` with each axis of `rows` and its position in row `row`, innermost first.
+    fn each_axis(&self, mut row: usize, mut f: impl FnMut(&WindowAxis, usize)) {
         for axis in self.rows.iter().rev() {
             f(axis, row % axis.count);
             row /= axis.count;
         }
     }
 
-    /// Offsets of the operand's rows that are in the windows of result row `row`, in row-major order.
+    /// Collects the offsets of the operand's rows in the windows of result row `row`, in row-major order.
     fn seen_rows(&self, row: usize, out: &mut Vec<usize>) {
         out.clear();
         out.push(0);
-        // Each axis, innermost first, repeats the offsets so far for each of its coordinates.
+        // Each axis, innermost first, repeats the offsets collected so far for each of its coordinates.
         self.each_axis(row, |axis, position| {
             let (first, count) = axis.span(position);
             let n = out.len();
@@ -209,8 +213,8 @@ impl Geometry {
         });
     }
 
-    /// For disjoint windows: offsets of the operand's rows that result row `row` writes, those in its windows (`seen`)
-    /// and the others.
+    /// Collects, for disjoint windows, the offsets of the operand's rows that result row `row` writes: those in its
+    /// windows (`seen`) and the others.
     fn owned_rows(&self, row: usize, seen: &mut Vec<usize>, others: &mut Vec<usize>) {
         let mut all = vec![(0, true)];
         self.each_axis(row, |axis, position| {
@@ -229,26 +233,26 @@ impl Geometry {
     }
 }
 
-/// How rows are cut into strips of pixels, and strips into blocks of the parallel loop. Depends on shapes only.
+/// Division of rows into strips of pixels, and of strips into blocks of the parallel loop. Depends on shapes only.
 #[derive(Clone, Copy)]
-struct Blocks {
+struct StripBlocks {
     rows: usize,
     columns: usize,
-    /// Pixels of a strip.
+    /// Pixels per strip.
     strip: usize,
-    /// Strips of a row.
+    /// Strips per row.
     strips: usize,
-    /// Strips of a block.
+    /// Strips per block.
     group: usize,
 }
 
-impl Blocks {
-    /// `weight`: operand elements that are read for each pixel.
-    fn new(rows: usize, columns: usize, weight: usize) -> Blocks {
+impl StripBlocks {
+    /// Divides rows into strips and blocks. `weight`: operand elements that are read per pixel.
+    fn new(rows: usize, columns: usize, weight: usize) -> StripBlocks {
         let strip = (BLOCK / weight.max(1)).clamp(1, columns.max(1));
         let strips = columns.div_ceil(strip);
         let group = (BLOCK / (weight * strip).max(1)).max(1);
-        Blocks { rows, columns, strip, strips, group }
+        StripBlocks { rows, columns, strip, strips, group }
     }
 
     fn count(&self) -> usize {
@@ -265,61 +269,61 @@ impl Blocks {
     }
 }
 
-/// A `reduce_window` of one array, as its candidates see it.
-struct Reduction {
-    at: Geometry,
+/// A `reduce_window` of one array, as its candidate kernels see it.
+struct WindowReduction {
+    at: WindowGeometry,
     dtype: DType,
     monoid: Monoid,
 }
 
-/// Why there is no loop for an element type and a body.
-const NO_FOLD: &str = "its element type has no such operation";
+/// Reason why there is no loop for an element type and a body.
+const NO_FOLD: &str = "its element type does not support this operation";
 
-/// The `reduce_window` of a step.
-fn reduction(p: &Problem<'_>) -> Accepted<Reduction> {
+/// Returns the `reduce_window` of a step.
+fn reduction(p: &Problem<'_>) -> SelectResult<WindowReduction> {
     let Plan::Op { op: Op::ReduceWindow(op), .. } = &p.step.kernel else {
-        return Err("it is no reduce_window".into());
+        return Err("not a reduce_window".into());
     };
     let ([x, init], [y]) = (&p.step.input_types[..], &p.step.output_types[..]) else {
         return Err("it reduces several arrays together".into());
     };
     let monoid =
-        Monoid::of(&op.body).ok_or("its body is no single add, multiply, minimum, maximum, and, or")?;
+        Monoid::of(&op.body).ok_or("its body is not a single add, multiply, minimum, maximum, and, or")?;
     if init.dtype != x.dtype {
-        return Err("its initial value is of another type than its operand".into());
+        return Err("its initial value and its operand have different types".into());
     }
-    Ok(Reduction { at: Geometry::new(&op.window, &x.shape, &y.shape), dtype: x.dtype, monoid })
+    Ok(WindowReduction { at: WindowGeometry::new(&op.window, &x.shape, &y.shape), dtype: x.dtype, monoid })
 }
 
-/// The kernel of cumulative reductions.
-pub fn cumulative(p: &Problem<'_>) -> Answer {
-    let Reduction { at, dtype, monoid } = reduction(p)?;
+/// Binds the kernel of cumulative reductions.
+pub fn cumulative(p: &Problem<'_>) -> CandidateResult {
+    let WindowReduction { at, dtype, monoid } = reduction(p)?;
     let backwards = cumulative_from_end(&at)?;
-    let tile = for_fold(&ScanAt(p.target.level.vectors()), dtype, monoid).ok_or(NO_FOLD)?;
+    let tile = for_fold(&ScanFactory(p.target.level.vectors()), dtype, monoid).ok_or(NO_FOLD)?;
     Ok(Box::new(ScanKernel { at, size: dtype.size(), backwards, tile }))
 }
 
-/// The kernel of any `reduce_window` of one array.
-pub fn reduce_window(p: &Problem<'_>) -> Answer {
-    let Reduction { at, dtype, monoid } = reduction(p)?;
-    let tile = for_fold(&WindowAt(p.target.level.vectors()), dtype, monoid).ok_or(NO_FOLD)?;
+/// Binds the kernel of any `reduce_window` of one array.
+pub fn reduce_window(p: &Problem<'_>) -> CandidateResult {
+    let WindowReduction { at, dtype, monoid } = reduction(p)?;
+    let tile = for_fold(&WindowStripFactory(p.target.level.vectors()), dtype, monoid).ok_or(NO_FOLD)?;
     let weight = at.window_elements().saturating_mul(at.channels);
-    let blocks = Blocks::new(at.row_count(), at.columns.count, weight);
+    let blocks = StripBlocks::new(at.row_count(), at.columns.count, weight);
     Ok(Box::new(WindowKernel { at, size: dtype.size(), blocks, tile }))
 }
 
-/// Makes a [`WindowStrip`].
-struct WindowAt(Level);
-impl ForFold for WindowAt {
+/// Instantiates [`WindowStrip`] for an element type and a fold.
+struct WindowStripFactory(Level);
+impl ReduceVisitor for WindowStripFactory {
     type Out = TileFn;
-    fn with<C: Cell, F: Fold<C>>(&self) -> TileFn {
+    fn with<C: StoredElement, F: ReduceFn<C>>(&self) -> TileFn {
         self.0.tile::<WindowStrip<C, F>>()
     }
 }
 
-/// The arguments of [`WindowStrip`].
-struct Strip<'a> {
-    along: Axis,
+/// Arguments of [`WindowStrip`].
+struct WindowStripArgs<'a> {
+    along: WindowAxis,
     channels: usize,
     /// Position of the first pixel.
     first: usize,
@@ -327,23 +331,23 @@ struct Strip<'a> {
     rows: &'a [usize],
 }
 
-/// A strip of `n` pixels of the result. `a`: the operand, `b`: a [`Strip`], `c`: the initial value.
+/// Computes a strip of `n` pixels of the result. `a`: the operand, `b`: a [`WindowStripArgs`], `c`: the initial value.
 struct WindowStrip<C, F>(PhantomData<(C, F)>);
-impl<C: Cell, F: Fold<C>> Tile for WindowStrip<C, F> {
+impl<C: StoredElement, F: ReduceFn<C>> TileLoop for WindowStrip<C, F> {
     const EVERY_LEVEL: bool = C::COMMON && F::COMMON;
 
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
-        // SAFETY: the arguments are those of the type's comment; spans lie inside the operand, which is another array
+        // SAFETY: the arguments are as documented on the type; spans are inside the operand, which is a different array
         // than the result.
         unsafe {
-            let (s, init) = (&*b.cast::<Strip<'_>>(), *c.cast::<C>());
+            let (s, init) = (&*b.cast::<WindowStripArgs<'_>>(), *c.cast::<C>());
             let inside = s.along.inside();
             let mut i = 0;
             while i < n {
                 let at = s.first + i;
                 let (from, count) = s.along.span(at);
-                // Where the window moves by one element, the same element of adjacent windows is contiguous: one loop.
+                // If the window moves by one element, the same element of adjacent windows is contiguous: one loop.
                 let pixels = if inside.contains(&at) { (inside.end - at).min(n - i) } else { 1 };
                 let x = a.cast::<C>().wrapping_add(from * s.channels);
                 let to = dst.cast::<C>().add(i * s.channels).cast();
@@ -355,10 +359,16 @@ impl<C: Cell, F: Fold<C>> Tile for WindowStrip<C, F> {
     }
 }
 
-/// Contiguous pixels: the result is the accumulator, and four window elements are folded in each pass over it. (Every
-/// operation of a [`Fold`] rounds to the stored type, so storing between passes changes no bit.)
+/// Reduces contiguous pixels: the result is the accumulator, and each pass over it folds four window elements. (Every
+/// operation of a [`ReduceFn`] rounds to the stored type, so storing between passes changes no bit.)
 #[inline(always)]
-unsafe fn fold_pixels<C: Cell, F: Fold<C>>(out: &mut [C], x: *const C, s: &Strip<'_>, count: usize, init: C) {
+unsafe fn fold_pixels<C: StoredElement, F: ReduceFn<C>>(
+    out: &mut [C],
+    x: *const C,
+    s: &WindowStripArgs<'_>,
+    count: usize,
+    init: C,
+) {
     let n = out.len();
     let mut left = s.rows.len() * count;
     let (mut row, mut column) = (0, 0);
@@ -399,9 +409,9 @@ unsafe fn fold_pixels<C: Cell, F: Fold<C>>(out: &mut [C], x: *const C, s: &Strip
     }
 }
 
-/// Folds four window elements into the accumulators, or, where `FIRST`, into the initial value.
+/// Folds four window elements into the accumulators, or into the initial value if `FIRST`.
 #[inline(always)]
-fn fold_four<C: Cell, F: Fold<C>, const FIRST: bool>(
+fn fold_four<C: StoredElement, F: ReduceFn<C>, const FIRST: bool>(
     out: &mut [C],
     init: C,
     a: &[C],
@@ -416,18 +426,18 @@ fn fold_four<C: Cell, F: Fold<C>, const FIRST: bool>(
     }
 }
 
-/// `reduce_window`, window by window.
+/// Kernel of `reduce_window`, window by window.
 struct WindowKernel {
-    at: Geometry,
+    at: WindowGeometry,
     size: usize,
-    blocks: Blocks,
+    blocks: StripBlocks,
     tile: TileFn,
 }
 
 impl Kernel for WindowKernel {
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         let (x, init, out) = (Ptr::of(io.inputs[0]), Ptr::of(io.inputs[1]), Ptr(io.outputs[0]));
-        let Geometry { columns, channels, .. } = self.at;
+        let WindowGeometry { columns, channels, .. } = self.at;
         let body = |block: usize| {
             let (mut rows, mut current) = (Vec::new(), usize::MAX);
             self.blocks.each(block, |row, first, n| {
@@ -435,9 +445,9 @@ impl Kernel for WindowKernel {
                     self.at.seen_rows(row, &mut rows);
                     current = row;
                 }
-                let strip = Strip { along: columns, channels, first, rows: &rows };
+                let strip = WindowStripArgs { along: columns, channels, first, rows: &rows };
                 let dst = out.at((row * columns.count + first) * channels * self.size);
-                // SAFETY: each strip is written by one call; rows lie inside the operand.
+                // SAFETY: each strip is written by one call; rows are inside the operand.
                 unsafe { (self.tile)(dst, x.at(0), (&raw const strip).cast(), init.at(0), n) };
             });
         };
@@ -448,19 +458,19 @@ impl Kernel for WindowKernel {
     }
 }
 
-/// Whether a cumulative reduction begins at the last column (`true`: all windows end there) or at the first one
-/// (`false`: all windows begin there); or why windows are no cumulative reduction.
-fn cumulative_from_end(at: &Geometry) -> Accepted<bool> {
-    const OTHER_WINDOWS: &str = "its windows do not all begin, or all end, at the same end of the dimension";
+/// Returns whether a cumulative reduction starts at the last column (`true`: all windows end there) or at the first one
+/// (`false`: all windows start there); or why the windows are not a cumulative reduction.
+fn cumulative_from_end(at: &WindowGeometry) -> SelectResult<bool> {
+    const OTHER_WINDOWS: &str = "its windows do not all start, or all end, at the same end of the dimension";
     let w = &at.columns;
-    if !at.rows.iter().all(Axis::is_plain) {
+    if !at.rows.iter().all(WindowAxis::is_plain) {
         return Err("more than one dimension has windows, strides or padding".into());
     }
     if w.stride != 1 || w.base != 1 || w.hole != 1 {
         return Err("its windows have strides or dilations".into());
     }
     if w.size < CUMULATIVE_ELEMENTS {
-        return Err("it has fewer than 4 elements along its windows: these are reduced in one pass".into());
+        return Err("it has fewer than 4 elements along its windows, which are reduced in one pass".into());
     }
     if w.count != w.size || w.window < w.size {
         return Err(OTHER_WINDOWS.into());
@@ -472,33 +482,33 @@ fn cumulative_from_end(at: &Geometry) -> Accepted<bool> {
     }
 }
 
-/// Makes a [`Scan`].
-struct ScanAt(Level);
-impl ForFold for ScanAt {
+/// Instantiates [`CumulativeScan`] for an element type and a fold.
+struct ScanFactory(Level);
+impl ReduceVisitor for ScanFactory {
     type Out = TileFn;
-    fn with<C: Cell, F: Fold<C>>(&self) -> TileFn {
-        self.0.tile::<Scan<C, F>>()
+    fn with<C: StoredElement, F: ReduceFn<C>>(&self) -> TileFn {
+        self.0.tile::<CumulativeScan<C, F>>()
     }
 }
 
-/// The arguments of [`Scan`].
-struct Run {
+/// Arguments of [`CumulativeScan`].
+struct ScanArgs {
     channels: usize,
-    /// How many of the channels are reduced.
+    /// Number of channels to reduce.
     width: usize,
     backwards: bool,
 }
 
-/// Cumulative reductions of `n` pixels. `a`: the first pixel, `b`: a [`Run`], `c`: the initial value.
-struct Scan<C, F>(PhantomData<(C, F)>);
-impl<C: Cell, F: Fold<C>> Tile for Scan<C, F> {
+/// Cumulative reductions of `n` pixels. `a`: the first pixel, `b`: a [`ScanArgs`], `c`: the initial value.
+struct CumulativeScan<C, F>(PhantomData<(C, F)>);
+impl<C: StoredElement, F: ReduceFn<C>> TileLoop for CumulativeScan<C, F> {
     const EVERY_LEVEL: bool = C::COMMON && F::COMMON;
 
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
-        // SAFETY: the arguments are those of the type's comment; operand and result are different arrays.
+        // SAFETY: the arguments are as documented on the type; operand and result are different arrays.
         unsafe {
-            let (r, init) = (&*b.cast::<Run>(), *c.cast::<C>());
+            let (r, init) = (&*b.cast::<ScanArgs>(), *c.cast::<C>());
             let at = |i: usize| if r.backwards { n - 1 - i } else { i } * r.channels;
             if r.width == 1 {
                 let mut acc = init.load();
@@ -523,22 +533,22 @@ impl<C: Cell, F: Fold<C>> Tile for Scan<C, F> {
 }
 
 #[inline(always)]
-fn scan_step<C: Cell, F: Fold<C>>(out: &mut [C], before: &[C], x: &[C]) {
+fn scan_step<C: StoredElement, F: ReduceFn<C>>(out: &mut [C], before: &[C], x: &[C]) {
     for ((y, b), x) in out.iter_mut().zip(before).zip(x) {
         *y = C::store(F::f(b.load(), x.load()));
     }
 }
 
-/// Cumulative reductions along the columns.
+/// Kernel of cumulative reductions along the columns.
 struct ScanKernel {
-    at: Geometry,
+    at: WindowGeometry,
     size: usize,
     backwards: bool,
     tile: TileFn,
 }
 
 impl Kernel for ScanKernel {
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         const WIDTH: usize = 128;
         let (x, init, out) = (Ptr::of(io.inputs[0]), Ptr::of(io.inputs[1]), Ptr(io.outputs[0]));
         let (n, channels) = (self.at.columns.count, self.at.channels);
@@ -548,7 +558,7 @@ impl Kernel for ScanKernel {
         let body = |block: usize| {
             for unit in block * group..((block + 1) * group).min(rows * parts) {
                 let from = unit % parts * WIDTH;
-                let run = Run { channels, width: WIDTH.min(channels - from), backwards: self.backwards };
+                let run = ScanArgs { channels, width: WIDTH.min(channels - from), backwards: self.backwards };
                 let at = (unit / parts * n * channels + from) * self.size;
                 // SAFETY: each row and strip of channels is written by one call.
                 unsafe { (self.tile)(out.at(at), x.at(at), (&raw const run).cast(), init.at(0), n) };
@@ -560,22 +570,22 @@ impl Kernel for ScanKernel {
     }
 }
 
-/// Which of two elements a window selects.
-trait Pick: Send + Sync + 'static {
-    /// Whether networks use it, and it is compiled for every level.
+/// Comparison by which a window selects one of two elements.
+trait SelectComparison: Send + Sync + 'static {
+    /// Whether networks commonly use it, so that it is compiled for every level.
     const COMMON: bool;
     fn keeps<T: PartialOrd>(kept: T, other: T) -> bool;
 }
-struct Ge;
-struct Le;
-impl Pick for Ge {
+struct SelectGe;
+struct SelectLe;
+impl SelectComparison for SelectGe {
     const COMMON: bool = true;
     #[inline(always)]
     fn keeps<T: PartialOrd>(kept: T, other: T) -> bool {
         kept >= other
     }
 }
-impl Pick for Le {
+impl SelectComparison for SelectLe {
     const COMMON: bool = false;
     #[inline(always)]
     fn keeps<T: PartialOrd>(kept: T, other: T) -> bool {
@@ -583,7 +593,7 @@ impl Pick for Le {
     }
 }
 
-/// The comparison that a body of `(kept, other)` returns, as a direction from `kept` to `other`.
+/// Returns the comparison in a body of `(kept, other)`, as a direction from `kept` to `other`.
 fn direction(select: &Graph) -> Option<Direction> {
     let [result] = select.results[..] else { return None };
     let node = select.node(result);
@@ -600,80 +610,80 @@ fn direction(select: &Graph) -> Option<Direction> {
     }
 }
 
-/// A `select_and_scatter` as its candidates see it.
-struct Selection {
-    at: Geometry,
+/// A `select_and_scatter` as its candidate kernels see it.
+struct SelectAndScatterProblem {
+    at: WindowGeometry,
     dtype: DType,
     /// Elements of the operand.
     elements: usize,
-    /// [`Direction::Ge`] or [`Direction::Le`].
+    /// Comparison of the body: [`Direction::Ge`] or [`Direction::Le`].
     direction: Direction,
 }
 
-/// The `select_and_scatter` of a step.
-fn selection(p: &Problem<'_>) -> Accepted<Selection> {
+/// Returns the `select_and_scatter` of a step.
+fn selection(p: &Problem<'_>) -> SelectResult<SelectAndScatterProblem> {
     let Plan::Op { op: Op::SelectAndScatter(op), .. } = &p.step.kernel else {
-        return Err("it is no select_and_scatter".into());
+        return Err("not a select_and_scatter".into());
     };
     let [x, source, _] = &p.step.input_types[..] else {
-        return Err("it has other operands than an array, a source and an initial value".into());
+        return Err("its operands are not an array, a source and an initial value".into());
     };
     if Monoid::of(&op.scatter) != Some(Monoid::Add) {
-        return Err("it scatters by another operation than add".into());
+        return Err("it scatters by an operation other than add".into());
     }
     let direction = direction(&op.select).filter(|d| matches!(d, Direction::Ge | Direction::Le));
-    let direction = direction.ok_or("it selects by another comparison than >= or <=")?;
-    let at = Geometry::new(&op.window(), &x.shape, &source.shape);
-    Ok(Selection { at, dtype: x.dtype, elements: x.elements(), direction })
+    let direction = direction.ok_or("it selects by a comparison other than >= or <=")?;
+    let at = WindowGeometry::new(&op.window(), &x.shape, &source.shape);
+    Ok(SelectAndScatterProblem { at, dtype: x.dtype, elements: x.elements(), direction })
 }
 
-impl Selection {
-    /// The loop over strips.
-    fn tile<const DISJOINT: bool>(&self, level: Level) -> Accepted<TileFn> {
+impl SelectAndScatterProblem {
+    /// Returns the loop over strips.
+    fn tile<const DISJOINT: bool>(&self, level: Level) -> SelectResult<TileFn> {
         let tile = match self.direction {
-            Direction::Ge => select_tile::<Ge, DISJOINT>(self.dtype, level),
-            _ => select_tile::<Le, DISJOINT>(self.dtype, level),
+            Direction::Ge => select_tile::<SelectGe, DISJOINT>(self.dtype, level),
+            _ => select_tile::<SelectLe, DISJOINT>(self.dtype, level),
         };
-        tile.ok_or_else(|| "its elements are no floats and no integers of 32 or 64 bits with sign".into())
+        tile.ok_or_else(|| "its elements are neither floats nor signed 32-bit or 64-bit integers".into())
     }
 }
 
-/// The kernel for windows that do not overlap.
-pub fn select_and_scatter_disjoint(p: &Problem<'_>) -> Answer {
+/// Binds the kernel for windows that do not overlap.
+pub fn select_and_scatter_disjoint(p: &Problem<'_>) -> CandidateResult {
     let selection = selection(p)?;
     if selection.at.rows.iter().chain([&selection.at.columns]).any(|a| a.stride < a.window) {
         return Err("its windows overlap".into());
     }
     let tile = selection.tile::<true>(p.target.level.vectors())?;
-    let Selection { at, dtype, elements, .. } = selection;
+    let SelectAndScatterProblem { at, dtype, elements, .. } = selection;
     let weight = at.product(|a| a.stride).saturating_mul(at.channels);
-    let blocks = Blocks::new(at.row_count(), at.columns.count, weight);
+    let blocks = StripBlocks::new(at.row_count(), at.columns.count, weight);
     Ok(Box::new(DisjointKernel { at, elements, size: dtype.size(), blocks, tile }))
 }
 
-/// The kernel for any windows.
-pub fn select_and_scatter(p: &Problem<'_>) -> Answer {
+/// Binds the kernel for any windows.
+pub fn select_and_scatter(p: &Problem<'_>) -> CandidateResult {
     let selection = selection(p)?;
     let tile = selection.tile::<false>(p.target.level.vectors())?;
-    let Selection { at, dtype, elements, .. } = selection;
+    let SelectAndScatterProblem { at, dtype, elements, .. } = selection;
     Ok(Box::new(OverlapKernel { at, elements, size: dtype.size(), tile }))
 }
 
-fn select_tile<P: Pick, const DISJOINT: bool>(dtype: DType, level: Level) -> Option<TileFn> {
+fn select_tile<P: SelectComparison, const DISJOINT: bool>(dtype: DType, level: Level) -> Option<TileFn> {
     match dtype {
         DType::F32 => Some(level.tile::<SelectStrip<f32, P, DISJOINT>>()),
         DType::F64 => Some(level.tile::<SelectStrip<f64, P, DISJOINT>>()),
-        DType::BF16 => Some(level.tile::<SelectStrip<Bf16, P, DISJOINT>>()),
-        DType::F16 => Some(level.tile::<SelectStrip<F16, P, DISJOINT>>()),
+        DType::BF16 => Some(level.tile::<SelectStrip<Bf16Bits, P, DISJOINT>>()),
+        DType::F16 => Some(level.tile::<SelectStrip<F16Bits, P, DISJOINT>>()),
         DType::I32 => Some(level.tile::<SelectStrip<i32, P, DISJOINT>>()),
         DType::I64 => Some(level.tile::<SelectStrip<i64, P, DISJOINT>>()),
         _ => None,
     }
 }
 
-/// The arguments of [`SelectStrip`].
+/// Arguments of [`SelectStrip`].
 struct SelectArgs<'a> {
-    along: Axis,
+    along: WindowAxis,
     channels: usize,
     /// The range of channels to compute.
     part: [usize; 2],
@@ -687,19 +697,21 @@ struct SelectArgs<'a> {
     source: *const u8,
 }
 
-/// Windows of a strip of `n` source pixels. `dst`: the whole result, `a`: the operand, `b`: a [`SelectArgs`], `c`: the
-/// initial value. `DISJOINT`: windows do not overlap, and every element that the strip owns is written. Otherwise the
-/// result holds initial values or sums, and source elements are added to it.
+/// Processes the windows of a strip of `n` source pixels.
+///
+/// `dst`: the whole result, `a`: the operand, `b`: a [`SelectArgs`], `c`: the initial value. `DISJOINT`: windows do not
+/// overlap, and every element that the strip owns is written. Otherwise the result holds initial values or sums, and
+/// source elements are added to it.
 struct SelectStrip<C, P, const DISJOINT: bool>(PhantomData<(C, P)>);
-impl<C: Cell, P: Pick, const DISJOINT: bool> Tile for SelectStrip<C, P, DISJOINT>
+impl<C: StoredElement, P: SelectComparison, const DISJOINT: bool> TileLoop for SelectStrip<C, P, DISJOINT>
 where
-    Add: Fold<C>,
+    Add: ReduceFn<C>,
 {
     const EVERY_LEVEL: bool = C::COMMON && P::COMMON;
 
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
-        // SAFETY: the arguments are those of the type's comment; coordinates are clipped to the operand.
+        // SAFETY: the arguments are as documented on the type; coordinates are clipped to the operand.
         unsafe {
             let (s, init) = (&*b.cast::<SelectArgs<'_>>(), *c.cast::<C>());
             let (x, out) = (a.cast::<C>(), dst.cast::<C>());
@@ -741,7 +753,7 @@ struct WindowChannels<'a, C> {
 
 /// Writes the initial value to elements that the strip owns and that are in no window.
 #[inline(always)]
-unsafe fn fill_gaps<C: Cell>(
+unsafe fn fill_gaps<C: StoredElement>(
     out: *mut C,
     s: &SelectArgs<'_>,
     owned: [usize; 2],
@@ -750,7 +762,7 @@ unsafe fn fill_gaps<C: Cell>(
 ) {
     let fill = |row: usize, from: usize, to: usize| {
         for k in from * s.channels..to * s.channels {
-            // SAFETY: coordinates inside the result, which this strip alone owns.
+            // SAFETY: coordinates inside the result, which only this strip owns.
             unsafe { *out.add(row + k) = init };
         }
     };
@@ -765,15 +777,15 @@ unsafe fn fill_gaps<C: Cell>(
     }
 }
 
-/// Any window: one pass finds the argmax of each lane, a second one writes or adds the source.
+/// Processes any window: one pass finds the argmax of each lane, a second one writes or adds the source.
 #[inline(always)]
-unsafe fn select_any<C: Cell, P: Pick, const DISJOINT: bool>(
+unsafe fn select_any<C: StoredElement, P: SelectComparison, const DISJOINT: bool>(
     out: *mut C,
     x: *const C,
     s: &SelectArgs<'_>,
     w: &WindowChannels<'_, C>,
 ) where
-    Add: Fold<C>,
+    Add: ReduceFn<C>,
 {
     let (start, n) = (w.inside[0] * s.channels + w.at, w.source.len());
     let columns = (0..w.inside[1] - w.inside[0]).map(|k| start + k * s.channels);
@@ -793,7 +805,7 @@ unsafe fn select_any<C: Cell, P: Pick, const DISJOINT: bool>(
     }
     for (number, offset) in offsets.enumerate() {
         let mark = C::Mark::from(number as u32);
-        // SAFETY: rows and columns are clipped to the result, and no other call writes them meanwhile.
+        // SAFETY: rows and columns are clipped to the result, and no other call writes them at the same time.
         let out = unsafe { lanes_mut::<C>(out.add(offset).cast(), n) };
         for ((y, argmax), v) in out.iter_mut().zip(&argmax).zip(w.source) {
             let old = if DISJOINT { w.init } else { *y };
@@ -803,19 +815,19 @@ unsafe fn select_any<C: Cell, P: Pick, const DISJOINT: bool>(
     }
 }
 
-/// Disjoint windows of 2×2, the usual ones of max pooling: one pass, in registers.
+/// Processes disjoint 2×2 windows, the usual ones of max pooling: one pass, in registers.
 #[inline(always)]
-unsafe fn select_2x2<C: Cell, P: Pick>(
+unsafe fn select_2x2<C: StoredElement, P: SelectComparison>(
     out: *mut C,
     x: *const C,
     s: &SelectArgs<'_>,
     w: &WindowChannels<'_, C>,
 ) where
-    Add: Fold<C>,
+    Add: ReduceFn<C>,
 {
     let (start, n) = (w.inside[0] * s.channels + w.at, w.source.len());
     let [a, b] = [s.seen[0] + start, s.seen[1] + start];
-    // SAFETY: the four elements lie inside operand and result and do not overlap; `n` channels are left of each.
+    // SAFETY: the four elements are inside operand and result and do not overlap; `n` channels are left of each.
     unsafe {
         let x = |at: usize| lanes::<C>(x.add(at).cast(), n);
         let out = |at: usize| lanes_mut::<C>(out.add(at).cast(), n);
@@ -824,10 +836,10 @@ unsafe fn select_2x2<C: Cell, P: Pick>(
     }
 }
 
-// One `&mut` for each array tells the compiler that they do not overlap, so that it vectorises the loop.
+// One `&mut` for each array tells the compiler that they do not overlap, so that it vectorizes the loop.
 #[allow(clippy::too_many_arguments)]
 #[inline(always)]
-fn four<C: Cell, P: Pick>(
+fn four<C: StoredElement, P: SelectComparison>(
     y0: &mut [C],
     y1: &mut [C],
     y2: &mut [C],
@@ -838,7 +850,7 @@ fn four<C: Cell, P: Pick>(
     x3: &[C],
     w: &WindowChannels<'_, C>,
 ) where
-    Add: Fold<C>,
+    Add: ReduceFn<C>,
 {
     let (n, none) = (w.source.len(), w.init);
     let (y0, y1, y2, y3) = (&mut y0[..n], &mut y1[..n], &mut y2[..n], &mut y3[..n]);
@@ -858,20 +870,20 @@ fn four<C: Cell, P: Pick>(
     }
 }
 
-/// `select_and_scatter` of disjoint windows: each element of the result is written once, by the strip that owns it.
+/// Kernel of `select_and_scatter` with disjoint windows: the strip that owns an element of the result writes it once.
 struct DisjointKernel {
-    at: Geometry,
+    at: WindowGeometry,
     elements: usize,
     size: usize,
-    blocks: Blocks,
+    blocks: StripBlocks,
     tile: TileFn,
 }
 
 impl Kernel for DisjointKernel {
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         let [x, source, init] = [0, 1, 2].map(|k| Ptr::of(io.inputs[k]));
         let out = Ptr(io.outputs[0]);
-        let Geometry { columns, channels, .. } = self.at;
+        let WindowGeometry { columns, channels, .. } = self.at;
         if self.blocks.rows * columns.count == 0 {
             // SAFETY: the initial value is a scalar of the result's element type.
             unsafe { fill(cx, out.at(0), self.elements, self.size, init.at(0)) };
@@ -902,21 +914,22 @@ impl Kernel for DisjointKernel {
     }
 }
 
-/// `select_and_scatter` of any windows: tasks are images, or strips of channels of a single image. Each adds in the
-/// order of the windows, so results do not depend on the number of threads.
+/// Kernel of `select_and_scatter` with any windows: tasks are images, or strips of channels of a single image.
+///
+/// Each task adds in the order of the windows, so results do not depend on the number of threads.
 struct OverlapKernel {
-    at: Geometry,
+    at: WindowGeometry,
     elements: usize,
     size: usize,
     tile: TileFn,
 }
 
 impl OverlapKernel {
-    /// Adds the source pixels of some rows, of the range of channels `part`, to a result that holds initial values or
-    /// sums.
+    /// Adds the source pixels of a range of rows, of the range of channels `part`, to a result that holds initial
+    /// values or sums.
     unsafe fn add(&self, io: [Ptr; 4], rows: std::ops::Range<usize>, part: [usize; 2]) {
         let [x, source, init, out] = io;
-        let Geometry { columns, channels, .. } = self.at;
+        let WindowGeometry { columns, channels, .. } = self.at;
         let mut seen = Vec::new();
         for row in rows {
             self.at.seen_rows(row, &mut seen);
@@ -930,7 +943,7 @@ impl OverlapKernel {
 }
 
 impl Kernel for OverlapKernel {
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         const WIDTH: usize = 64;
         let [x, source, init] = [0, 1, 2].map(|k| Ptr::of(io.inputs[k]));
         let out = Ptr(io.outputs[0]);

@@ -1,4 +1,4 @@
-//! Reductions with one associative op, over any dimensions, of an array or of the values of an element-wise program.
+//! Reductions with one associative op, over any dimensions, of an array or of an element-wise program's values.
 //!
 //! Adjacent dimensions that are all folded or all kept are merged; the innermost merged one is `inner`. If `inner` is
 //! folded (a row fold), element `i` of a run goes to accumulator `i % LANES`, and a tree reduces the accumulators. If
@@ -9,13 +9,13 @@
 //! neither on the number of threads nor on the vector width. bf16 and f16 are reduced in f32 and rounded once. A lane
 //! is an element in the type in which it is reduced.
 
-use crate::kernel::elementwise::{Program, Registers, TILE, store};
-use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
+use crate::kernel::elementwise::{ElementwiseProgram, RegisterAddresses, TILE, store};
+use crate::kernel::{Io, Kernel, KernelContext, Ptr, with_scratch};
 use crate::simd::jit;
-use crate::simd::jit::Sink;
+use crate::simd::jit::ResultSink;
 use crate::simd::level::{Level, TileFn};
 use crate::simd::loops::{lane_size, lanes_mut, narrow, widen};
-use crate::simd::reduce_loops::{LANES, Loops, loops_of};
+use crate::simd::reduce_loops::{LANES, ReduceLoops, loops_of};
 use smallvec::SmallVec;
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -23,12 +23,12 @@ use systole_compile::{Map, Step};
 use systole_ir::op::Monoid;
 use systole_ir::{DType, Result};
 
-/// Elements per part: what one block of the parallel loop reduces to a partial result.
+/// Elements per part: one block of the parallel loop reduces them to a partial result.
 const PART: usize = 1 << 16;
 /// Elements per unit of a row fold: longer runs are divided, so that parts have similar sizes.
 const CHUNK: usize = 1 << 14;
-/// Longest row, in elements, that a sequential loop reduces, many rows per call: longer ones use more than half of the
-/// [`LANES`] accumulators.
+/// Maximum row length, in elements, that a sequential loop reduces, many rows per call: longer rows use more than half
+/// of the [`LANES`] accumulators.
 const SHORT: usize = LANES / 2;
 /// Columns per block of a column fold.
 const COLUMNS: usize = 4 * TILE;
@@ -36,16 +36,16 @@ const COLUMNS: usize = 4 * TILE;
 /// Bytes of the accumulators per store of the program, enough for a row fold and for a block of columns.
 const ACCUMULATORS: usize = (if COLUMNS > LANES { COLUMNS } else { LANES }) * 8;
 
-/// A mixed-radix walk over some dimensions: their sizes and strides, in elements.
+/// Mixed-radix iteration over several dimensions: their sizes and strides, in elements.
 #[derive(Default)]
-struct Walk(Vec<(usize, usize)>);
+struct MixedRadixWalk(Vec<(usize, usize)>);
 
-impl Walk {
+impl MixedRadixWalk {
     fn count(&self) -> usize {
         self.0.iter().map(|d| d.0).product()
     }
 
-    /// Offset of combination `i`.
+    /// Returns the offset of combination `i`.
     fn at(&self, mut i: usize) -> usize {
         let mut at = 0;
         for &(size, stride) in self.0.iter().rev() {
@@ -56,28 +56,28 @@ impl Walk {
     }
 }
 
-/// A bound reduction.
+/// Kernel of a reduction, bound to a step.
 pub struct ReduceKernel {
-    program: Program,
-    loops: Loops,
+    program: ElementwiseProgram,
+    loops: ReduceLoops,
     dtype: DType,
     /// Bytes of a lane.
     lane: usize,
-    /// The op's identity as a lane.
+    /// Identity of the op, as a lane.
     identity: [u8; 8],
     widen: Option<TileFn>,
     narrow: Option<TileFn>,
     /// Dimensions that are kept, without `inner`.
-    kept: Walk,
+    kept: MixedRadixWalk,
     /// Dimensions that are folded, without `inner`.
-    folded: Walk,
+    folded: MixedRadixWalk,
     /// Size of the innermost merged dimension, and whether it is folded.
     inner: usize,
     inner_folded: bool,
     /// Rows per call of a row fold: more than one for short contiguous rows.
     together: usize,
-    /// A column fold adds one row after the other to the accumulators. If unset, it takes several short rows at a time,
-    /// each with its own accumulators, which is another order.
+    /// Whether a column fold adds one row after another to the accumulators. Otherwise it reads several short rows at a
+    /// time, each with separate accumulators, which is a different order.
     in_turn: bool,
 }
 
@@ -87,11 +87,12 @@ impl ReduceKernel {
         self.program.is_fused()
     }
 
+    /// Binds a reduction of an element-wise program over the `folded` dimensions.
     pub fn new(map: &Map, folded: &[bool], monoid: Monoid, step: &Step, level: Level) -> ReduceKernel {
         ReduceKernel::with(map, folded, monoid, step.output_types[0].dtype, level, jit::is_wanted())
     }
 
-    /// `fuse`: use machine code where it supports the program.
+    /// Binds a reduction. `fuse`: use machine code if it supports the program.
     pub(crate) fn with(
         map: &Map,
         folded: &[bool],
@@ -114,18 +115,18 @@ impl ReduceKernel {
         }
         let (inner, inner_folded) = runs.pop().unwrap_or((1, false));
         let mut stride = inner;
-        let (mut kept_walk, mut folded_walk) = (Walk::default(), Walk::default());
+        let (mut kept_walk, mut folded_walk) = (MixedRadixWalk::default(), MixedRadixWalk::default());
         for &(size, f) in runs.iter().rev() {
             if f { &mut folded_walk } else { &mut kept_walk }.0.insert(0, (size, stride));
             stride *= size;
         }
-        let sink = if inner_folded { Sink::Along(monoid) } else { Sink::Across(monoid) };
+        let sink = if inner_folded { ResultSink::Along(monoid) } else { ResultSink::Across(monoid) };
         let in_order = inner_folded && folded_walk.0.is_empty() && kept_walk.0.len() <= 1;
         let together = if in_order && (1..=SHORT).contains(&inner) { TILE / inner } else { 1 };
         // Machine code reduces one row per call, so short rows are left to the interpreter.
         let fuse = fuse && together == 1;
         ReduceKernel {
-            program: Program::new(map, sink, inner, level, fuse),
+            program: ElementwiseProgram::new(map, sink, inner, level, fuse),
             loops: loops_of(monoid, dtype, level),
             dtype,
             lane: lane_size(dtype),
@@ -141,13 +142,13 @@ impl ReduceKernel {
         }
     }
 
-    /// A column fold of `[rows, columns]` over the first dimension, for [`ReduceKernel::columns`].
+    /// Creates a column fold of `[rows, columns]` over the first dimension, for [`ReduceKernel::columns`].
     pub fn of_columns(map: &Map, monoid: Monoid, dtype: DType, level: Level) -> ReduceKernel {
         let all = ReduceKernel::with(map, &[true, false], monoid, dtype, level, jit::is_wanted());
         ReduceKernel { in_turn: true, ..all }
     }
 
-    /// Of a row fold: units ([`CHUNK`]) per contiguous run, units per result, units per part.
+    /// Returns, for a row fold, units ([`CHUNK`]) per contiguous run, units per result, units per part.
     fn row_parts(&self) -> (usize, usize, usize) {
         let chunks = self.inner.div_ceil(CHUNK);
         let units = self.folded.count() * chunks;
@@ -155,7 +156,7 @@ impl ReduceKernel {
         (chunks, units, per_part)
     }
 
-    /// Of a column fold: rows per part, and rows per pass.
+    /// Returns, for a column fold, rows per part and rows per pass.
     fn column_parts(&self) -> (usize, usize) {
         let adjacent = self.folded.0.last().map_or(1, |d| d.0);
         let together = if !self.in_turn && self.inner <= TILE / 2 {
@@ -176,7 +177,7 @@ impl ReduceKernel {
         }
     }
 
-    /// Results per store, which is also the number of lanes of one part's partial results.
+    /// Number of results per store, which is also the number of lanes of one part's partial results.
     fn outputs(&self) -> usize {
         self.kept.count() * if self.inner_folded { 1 } else { self.inner }
     }
@@ -208,33 +209,33 @@ impl ReduceKernel {
     }
 }
 
-/// One thread's state: accumulators, registers of the program, addresses.
-struct Worker<'a> {
+/// State of one thread: accumulators, registers of the program, addresses.
+struct FoldWorker<'a> {
     k: &'a ReduceKernel,
     acc: *mut u8,
     scratch: *mut u8,
-    regs: Registers,
+    regs: RegisterAddresses,
     inputs: SmallVec<[*const u8; 8]>,
-    /// The array, if the program only loads one whose elements are lanes already.
+    /// The array, if the program only loads an array whose elements are already lanes.
     plain: Option<*const u8>,
 }
 
-impl<'a> Worker<'a> {
-    fn new(k: &'a ReduceKernel, inputs: &[Ptr], memory: *mut u8) -> Worker<'a> {
+impl<'a> FoldWorker<'a> {
+    fn new(k: &'a ReduceKernel, inputs: &[Ptr], memory: *mut u8) -> FoldWorker<'a> {
         let scratch = memory.wrapping_add(k.stores() * ACCUMULATORS);
         let inputs: SmallVec<[*const u8; 8]> = inputs.iter().map(|p| p.at(0).cast_const()).collect();
         let plain = k.program.is_plain().map(|i| inputs[i]);
-        Worker { k, acc: memory, scratch, regs: k.program.start(scratch), inputs, plain }
+        FoldWorker { k, acc: memory, scratch, regs: k.program.start(scratch), inputs, plain }
     }
 
     /// Computes elements `start..start + n` tile by tile and calls `f(accumulators, lanes, offset in the range,
     /// length)` for each store and tile. Machine code adds to the accumulators itself; then `f` is not called.
     ///
     /// # Safety
-    /// The elements exist; the accumulators are initialised for the fold.
+    /// The elements exist; the accumulators are initialized for the fold.
     unsafe fn elements(&mut self, start: usize, n: usize, f: impl Fn(*mut u8, *const u8, usize, usize)) {
         if let Some(base) = self.plain {
-            // Several results are sums of the same array: gradients of two biases of one sum.
+            // Several results may be sums of the same array, such as the gradients of two biases of one sum.
             let from = base.wrapping_add(start * self.k.lane);
             return self.accumulators().for_each(|acc| f(acc, from, 0, n));
         }
@@ -256,7 +257,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// [`Worker::elements`] by machine code.
+    /// Computes [`FoldWorker::elements`] by machine code.
     unsafe fn fused_elements(&mut self, start: usize, n: usize) {
         let (k, acc) = (self.k, self.acc);
         let mut done = 0;
@@ -273,13 +274,13 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// The accumulators of each store.
+    /// Returns the accumulators of each store.
     fn accumulators(&self) -> impl Iterator<Item = *mut u8> + use<> {
         let acc = self.acc;
         (0..self.k.stores()).map(move |s| acc.wrapping_add(s * ACCUMULATORS))
     }
 
-    /// Row fold of results `range`: one lane each from `dst` on; the stores' results are `apart` bytes apart.
+    /// Row fold of results `range`: one lane each, starting at `dst`; the stores' results are `apart` bytes apart.
     unsafe fn rows(&mut self, range: Range<usize>, dst: *mut u8, apart: usize) {
         let (k, together) = (self.k, self.k.together);
         let (chunks, units, _) = k.row_parts();
@@ -306,7 +307,7 @@ impl<'a> Worker<'a> {
     /// Row fold of units `units` of result `o`: one lane at `dst`; the stores' results are `apart` bytes apart.
     unsafe fn row(&mut self, o: usize, units: Range<usize>, chunks: usize, dst: *mut u8, apart: usize) {
         let k = self.k;
-        // SAFETY: there are `LANES` accumulators per store; the units lie inside the program's index space; by the
+        // SAFETY: there are `LANES` accumulators per store; the units are inside the program's index space; by the
         // caller's promise, `dst` has room for a lane per store.
         unsafe {
             self.accumulators().for_each(|acc| k.fill(acc, &k.identity, LANES));
@@ -339,7 +340,7 @@ impl<'a> Worker<'a> {
         let k = self.k;
         let (_, together) = k.column_parts();
         let adjacent = k.folded.0.last().map_or(1, |d| d.0).max(1);
-        // SAFETY: there are `together · width ≤ COLUMNS` accumulators per store; rows and columns lie inside the
+        // SAFETY: there are `together · width ≤ COLUMNS` accumulators per store; rows and columns are inside the
         // program's index space; by the caller's promise, `dst` has room for `width` lanes per store.
         unsafe {
             self.accumulators().for_each(|acc| k.fill(acc, &k.identity, together * width));
@@ -371,7 +372,7 @@ impl Kernel for ReduceKernel {
         self.stores() * self.parts() * self.outputs() * self.lane + 64
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         let (operands, inits) = io.inputs.split_at(io.inputs.len() - self.stores());
         let inputs: Vec<Ptr> = operands.iter().map(|&p| Ptr::of(p)).collect();
         let (partial, parts, outputs) = (Ptr(io.scratch), self.parts(), self.outputs());
@@ -383,14 +384,14 @@ impl Kernel for ReduceKernel {
             if parts == 1 { (PART / per_output.max(1)).clamp(1, self.kept.count().max(1)) } else { 1 };
         let groups = self.kept.count().div_ceil(group);
         let strips = if self.inner_folded { 1 } else { self.inner.div_ceil(COLUMNS) };
-        // Bytes from one store's partial results to the next one's.
+        // Bytes between the partial results of adjacent stores.
         let apart = parts * outputs * self.lane;
         let each = self.scratch_each();
         let body = |block: usize| {
             let (o_block, rest) = (block / (parts * strips), block % (parts * strips));
             let (part, strip) = (rest / strips, rest % strips);
             with_scratch(each, |memory| {
-                let mut w = Worker::new(self, &inputs, memory);
+                let mut w = FoldWorker::new(self, &inputs, memory);
                 let range = o_block * group..((o_block + 1) * group).min(self.kept.count());
                 if self.inner_folded && parts == 1 {
                     // SAFETY: scratch holds `parts · outputs` lanes per store; this block writes those of its range.
@@ -446,7 +447,7 @@ impl ReduceKernel {
         let apart = count * self.lane;
         with_scratch(each + self.stores() * apart, |memory| {
             let partial = Ptr(memory.wrapping_add(each));
-            let mut w = Worker::new(self, &inputs, memory);
+            let mut w = FoldWorker::new(self, &inputs, memory);
             // SAFETY: scratch holds `count` lanes per store after the worker's memory.
             unsafe { w.rows(range.clone(), partial.at(0), apart) };
             for (s, (&init, &out)) in inits.iter().zip(outputs).enumerate() {
@@ -457,7 +458,8 @@ impl ReduceKernel {
         });
     }
 
-    /// Column fold of everything on this thread, one part, rows in order. Has at most [`COLUMNS`] columns.
+    /// Runs a column fold of all elements on this thread, in one part, rows in order. Supports at most [`COLUMNS`]
+    /// columns.
     ///
     /// # Safety
     /// As for [`Kernel::run`].
@@ -468,7 +470,7 @@ impl ReduceKernel {
         let apart = self.inner * self.lane;
         with_scratch(each + self.stores() * apart, |memory| {
             let partial = Ptr(memory.wrapping_add(each));
-            let mut w = Worker::new(self, &inputs, memory);
+            let mut w = FoldWorker::new(self, &inputs, memory);
             // SAFETY: scratch holds a lane per column and store after the worker's memory.
             unsafe { w.columns(0, 0..self.folded.count(), 0, self.inner, partial.at(0), apart) };
             for (s, (&init, &out)) in inits.iter().zip(outputs).enumerate() {

@@ -1,5 +1,4 @@
-//! Reductions along dimensions, and programs of element-wise steps and reductions along rows (softmax, layer
-//! normalisation).
+//! Reduction kernels, and row programs of element-wise steps and reductions along rows (softmax, layer normalization).
 
 pub mod fold;
 pub mod rows;
@@ -8,45 +7,45 @@ pub mod rows_transposed;
 use crate::kernels::reduce::fold::ReduceKernel;
 use crate::kernels::reduce::rows::RowsKernel;
 use crate::kernels::reduce::rows_transposed::RowsTransposed;
-use crate::select::{AVX2_UP, Candidate, EVERY, Family, Problem, answer};
+use crate::select::{AVX2_UP, EVERY, Family, KernelCandidate, Problem, answer};
 use crate::simd::jit;
 use systole_compile::Kernel;
 
-/// Binds a reduction. `fuse`: use machine code where it supports the program.
+/// Binds a reduction. `fuse`: use machine code if it supports the program.
 fn fold(p: &Problem<'_>, fuse: bool) -> Result<ReduceKernel, &'static str> {
     let Kernel::Reduce { map, folded, monoid } = &p.step.kernel else {
-        return Err("it is no plain reduction");
+        return Err("not a plain reduction");
     };
     Ok(ReduceKernel::with(map, folded, *monoid, p.step.output_types[0].dtype, p.target.programs(), fuse))
 }
 
-/// Reductions, and programs that work row by row.
+/// Kernels for reductions, and for programs that run row by row.
 pub static FAMILY: Family = Family {
     name: "reduce",
-    doc: "reductions along dimensions, and programs that work row by row",
+    doc: "reductions along dimensions, and programs that run row by row",
     takes: |step| matches!(step.kernel, Kernel::Reduce { .. } | Kernel::Rows(_)),
     #[rustfmt::skip]
     candidates: &[
-        Candidate::new("rows_transposed", EVERY, "rows of 2 to 32 elements: blocks of rows are transposed, \
+        KernelCandidate::new("rows_transposed", EVERY, "rows of 2 to 32 elements: blocks of rows are transposed, \
              so that SIMD lanes hold different rows",
             |p| match &p.step.kernel {
                 Kernel::Rows(r) => answer(
                     RowsTransposed::new(r, p.step, p.target.programs()),
-                    "rows are long, or something is read in another way than by rows and columns",
+                    "rows are long, or an array is not read by rows and columns",
                 ),
-                _ => Err("it is no program of rows".into()),
+                _ => Err("not a row program".into()),
             }),
-        Candidate::new("rows", EVERY, "all maps and reductions of a few rows before the next rows, whose \
+        KernelCandidate::new("rows", EVERY, "all element-wise steps and reductions of a few rows before the next rows; \
              intermediate values stay in L1",
             |p| match &p.step.kernel {
                 Kernel::Rows(r) => Ok(Box::new(RowsKernel::new(r, p.step, p.target.programs()))),
-                _ => Err("it is no program of rows".into()),
+                _ => Err("not a row program".into()),
             }),
-        Candidate::new("jit", AVX2_UP, "reductions in machine code made at run time, which also computes the \
+        KernelCandidate::new("jit", AVX2_UP, "JIT-compiled reductions that also compute the \
              operand in registers",
             |p| {
                 if !jit::is_wanted() {
-                    return Err("SYSTOLE_JIT is off".into());
+                    return Err("the JIT is disabled (SYSTOLE_JIT)".into());
                 }
                 let kernel = fold(p, true)?;
                 if !kernel.is_fused() {
@@ -54,8 +53,8 @@ pub static FAMILY: Family = Family {
                 }
                 Ok(Box::new(kernel))
             }),
-        Candidate::new("interpreted", EVERY, "reductions over tiles that vectorised loops have computed; \
-             takes every reduction",
+        KernelCandidate::new("interpreted", EVERY, "reductions over tiles that vectorized loops have computed; \
+             supports every reduction",
             |p| Ok(Box::new(fold(p, false)?))),
     ],
 };

@@ -1,28 +1,30 @@
-//! Programs of rows with few elements, such as a softmax over the logits of ten classes. Blocks of rows are transposed
-//! to `[columns, rows]`: SIMD lanes then are different rows, and a reduction along a row adds whole vectors.
+//! Row programs with short rows, such as a softmax over ten logits, in transposed blocks.
 //!
-//! Takes only plans whose arrays are `[rows, columns]`, `[rows]`, `[columns]` or scalars, each read in one of these
-//! ways only. The programs of the stages are rewritten for the transposed block; arrays `[rows, columns]` are
+//! Blocks of rows are transposed to `[columns, rows]`: SIMD lanes are then different rows, and a reduction along a row
+//! adds whole vectors.
+//!
+//! Accepts only plans whose arrays are `[rows, columns]`, `[rows]`, `[columns]` or scalars, each read in only one of
+//! these forms. The programs of the stages are rewritten for the transposed block; arrays `[rows, columns]` are
 //! transposed through scratch.
 
 use crate::kernel::copy::{BoxCopy, Dim};
 use crate::kernel::elementwise::MapKernel;
-use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
+use crate::kernel::{Io, Kernel, KernelContext, Ptr, with_scratch};
 use crate::kernels::reduce::fold::ReduceKernel;
-use crate::kernels::reduce::rows::{Stage, Work};
+use crate::kernels::reduce::rows::{RowsStage, StageKernel};
 use crate::simd::level::Level;
 use smallvec::SmallVec;
-use systole_compile::{Kernel as Plan, Load, Map, Rows, Step};
+use systole_compile::{FusedRows, Kernel as Plan, Map, MapLoad, Step};
 use systole_ir::{Result, TensorType};
 
-/// Longest row, in elements: longer rows fill the accumulators of a reduction along the row.
+/// Maximum row length, in elements: longer rows fill the accumulators of a reduction along the row.
 const COLUMNS: usize = 32;
-/// Rows per block, at most.
+/// Maximum rows per block.
 const BLOCK: usize = 128;
 
 /// Shape of an array.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
+enum ArrayShape {
     /// `[rows, columns]`.
     Full,
     /// `[rows]`.
@@ -33,19 +35,19 @@ enum Kind {
     Scalar,
 }
 
-/// Where an array comes from.
+/// Origin of an array.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Whose {
+enum ArrayOrigin {
     Input,
     Output,
     /// Written and read by stages only.
     Local,
 }
 
-/// An array of the step as the block's stages see it.
-struct Array {
-    kind: Kind,
-    whose: Whose,
+/// Array of the step as the block's stages see it.
+struct BlockArray {
+    kind: ArrayShape,
+    whose: ArrayOrigin,
     /// Bytes of an element.
     size: usize,
     /// Offset in scratch, for locals and for transposed blocks of inputs and outputs.
@@ -53,43 +55,43 @@ struct Array {
 }
 
 /// All stages, bound for blocks of this number of rows.
-struct Block {
+struct BoundBlock {
     rows: usize,
-    arrays: Vec<Array>,
-    stages: Vec<Stage>,
+    arrays: Vec<BlockArray>,
+    stages: Vec<RowsStage>,
     scratch: usize,
 }
 
-/// A bound program of short rows.
+/// Kernel of a row program with short rows, bound to a step.
 pub struct RowsTransposed {
     rows: usize,
     columns: usize,
-    whole: Block,
-    /// For the last block, if it is shorter.
-    rest: Option<Block>,
+    whole: BoundBlock,
+    /// Stages for the last block, if it is shorter.
+    rest: Option<BoundBlock>,
     work_ns: f64,
 }
 
 impl RowsTransposed {
-    /// `None` if rows are not of 2 to [`COLUMNS`] elements, or an array is read with other strides than those of
-    /// [`Kind`].
-    pub fn new(plan: &Rows, step: &Step, level: Level) -> Option<RowsTransposed> {
+    /// Binds a plan. `None` if rows do not have 2 to [`COLUMNS`] elements, or if an array is read with other strides
+    /// than those of [`ArrayShape`].
+    pub fn new(plan: &FusedRows, step: &Step, level: Level) -> Option<RowsTransposed> {
         let columns = columns(plan).filter(|c| (2..=COLUMNS).contains(c))?;
         let block = plan.rows.div_ceil(plan.rows.div_ceil(BLOCK));
-        let shape = Shape { rows: plan.rows, columns };
-        let whole = Block::new(plan, step, shape, block, level)?;
+        let shape = RowsShape { rows: plan.rows, columns };
+        let whole = BoundBlock::new(plan, step, shape, block, level)?;
         let rest = match plan.rows % block {
             0 => None,
-            rows => Some(Block::new(plan, step, shape, rows, level)?),
+            rows => Some(BoundBlock::new(plan, step, shape, rows, level)?),
         };
-        let work = |b: &Block| b.stages.iter().map(|s| s.work.nanoseconds()).sum::<f64>();
+        let work = |b: &BoundBlock| b.stages.iter().map(|s| s.work.nanoseconds()).sum::<f64>();
         let work_ns = work(&whole) * (plan.rows as f64 / block as f64);
         Some(RowsTransposed { rows: plan.rows, columns, whole, rest, work_ns })
     }
 }
 
 impl Kernel for RowsTransposed {
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         let inputs = io.inputs.iter().map(|&p| Ptr::of(p));
         let arrays: SmallVec<[Ptr; 16]> = inputs.chain(io.outputs.iter().map(|&p| Ptr(p))).collect();
         let block = self.whole.rows;
@@ -104,8 +106,8 @@ impl Kernel for RowsTransposed {
     }
 }
 
-/// Elements per row, from the largest index space of the stages.
-fn columns(plan: &Rows) -> Option<usize> {
+/// Returns the elements per row, from the largest index space of the stages.
+fn columns(plan: &FusedRows) -> Option<usize> {
     let elements = plan.stages.iter().filter_map(|stage| match &stage.kernel {
         Plan::Map(map) | Plan::Reduce { map, .. } => Some(map.shape.elements()),
         _ => None,
@@ -114,15 +116,15 @@ fn columns(plan: &Rows) -> Option<usize> {
 }
 
 #[derive(Clone, Copy)]
-struct Shape {
+struct RowsShape {
     rows: usize,
     columns: usize,
 }
 
-impl Shape {
-    /// Row and column stride of a load; `None` if it cannot be described so.
+impl RowsShape {
+    /// Returns the row and column strides of a load; `None` if it does not have this form.
     fn strides(self, map: &Map, strides: &[usize]) -> Option<[usize; 2]> {
-        let Shape { rows, columns } = self;
+        let RowsShape { rows, columns } = self;
         Some(match (map.shape.dims(), strides) {
             (&[n], &[s]) if n == rows * columns => [s * columns, s],
             (&[n], &[s]) if n == rows => [s, 0],
@@ -131,7 +133,7 @@ impl Shape {
         })
     }
 
-    /// Whether a program's index space is `[rows, columns]` (true) or `[rows]` (false); `None`: neither.
+    /// Returns whether a program's index space is `[rows, columns]` (true) or `[rows]` (false); `None`: neither.
     fn is_wide(self, map: &Map) -> Option<bool> {
         match map.shape.elements() {
             n if n == self.rows * self.columns => Some(true),
@@ -140,45 +142,45 @@ impl Shape {
         }
     }
 
-    /// The program for a transposed block of `rows` rows, and the shape of each input that it loads.
-    fn turn(self, map: &Map, rows: usize, fold: bool) -> Option<(Map, Vec<(usize, Kind)>)> {
+    /// Returns the program for a transposed block of `rows` rows, and the shape of each input that it loads.
+    fn turn(self, map: &Map, rows: usize, fold: bool) -> Option<(Map, Vec<(usize, ArrayShape)>)> {
         let (wide, columns) = (self.is_wide(map)?, self.columns);
         let mut kinds = Vec::new();
         let mut loads = Vec::with_capacity(map.loads.len());
         for load in &map.loads {
             loads.push(match load {
-                Load::Array { input, dtype, strides, offset: 0 } => {
+                MapLoad::Array { input, dtype, strides, offset: 0 } => {
                     let (kind, turned) = match self.strides(map, strides)? {
-                        [0, 0] => (Kind::Scalar, [0, 0]),
-                        [0, 1] => (Kind::Column, [1, 0]),
-                        [1, 0] => (Kind::Row, [0, 1]),
-                        [s, 1] if s == columns => (Kind::Full, [rows, 1]),
+                        [0, 0] => (ArrayShape::Scalar, [0, 0]),
+                        [0, 1] => (ArrayShape::Column, [1, 0]),
+                        [1, 0] => (ArrayShape::Row, [0, 1]),
+                        [s, 1] if s == columns => (ArrayShape::Full, [rows, 1]),
                         _ => return None,
                     };
                     kinds.push((*input, kind));
-                    Load::Array {
+                    MapLoad::Array {
                         input: *input,
                         dtype: *dtype,
                         strides: turned.into_iter().collect(),
                         offset: 0,
                     }
                 }
-                Load::Array { .. } => return None,
-                Load::Iota { inner: 1, size, dtype } if wide && *size == columns => {
-                    Load::Iota { inner: rows, size: columns, dtype: *dtype }
+                MapLoad::Array { .. } => return None,
+                MapLoad::Iota { inner: 1, size, dtype } if wide && *size == columns => {
+                    MapLoad::Iota { inner: rows, size: columns, dtype: *dtype }
                 }
-                Load::Iota { .. } => return None,
-                Load::Splat { .. } => load.clone(),
+                MapLoad::Iota { .. } => return None,
+                MapLoad::Splat { .. } => load.clone(),
             });
         }
-        // Merge the two dimensions into one where all loads are contiguous across both; a reduction needs them apart.
-        let lie_together = |load: &Load| match load {
-            Load::Array { strides, .. } => strides[..] == [rows, 1] || strides[..] == [0, 0],
+        // Merges the two dimensions into one if all loads are contiguous across both; a reduction needs them separate.
+        let lie_together = |load: &MapLoad| match load {
+            MapLoad::Array { strides, .. } => strides[..] == [rows, 1] || strides[..] == [0, 0],
             _ => true,
         };
         let joined = !wide || !fold && loads.iter().all(lie_together);
         for load in loads.iter_mut().filter(|_| joined) {
-            if let Load::Array { strides, .. } = load {
+            if let MapLoad::Array { strides, .. } = load {
                 strides.remove(0);
             }
         }
@@ -190,12 +192,12 @@ impl Shape {
     }
 }
 
-impl Block {
-    fn new(plan: &Rows, step: &Step, shape: Shape, rows: usize, level: Level) -> Option<Block> {
+impl BoundBlock {
+    fn new(plan: &FusedRows, step: &Step, shape: RowsShape, rows: usize, level: Level) -> Option<BoundBlock> {
         let (inputs, outputs) = (step.inputs.len(), step.outputs.len());
-        let mut found: Vec<Option<(Kind, usize)>> = vec![None; inputs + outputs + plan.locals.len()];
-        // Refuse arrays that are used with two shapes or element sizes.
-        let mut see = |array: usize, kind: Kind, size: usize| {
+        let mut found: Vec<Option<(ArrayShape, usize)>> = vec![None; inputs + outputs + plan.locals.len()];
+        // Rejects arrays that are used with two shapes or element sizes.
+        let mut see = |array: usize, kind: ArrayShape, size: usize| {
             let known = found[array].get_or_insert((kind, size));
             (*known == (kind, size)).then_some(())
         };
@@ -212,60 +214,60 @@ impl Block {
                 see(stage.inputs[k], kind, size(&stage.input_types, k))?;
             }
             let wide = shape.is_wide(map)?;
-            let made = if wide && fold.is_none() { Kind::Full } else { Kind::Row };
+            let made = if wide && fold.is_none() { ArrayShape::Full } else { ArrayShape::Row };
             for (k, &array) in stage.outputs.iter().enumerate() {
                 see(array, made, size(&stage.output_types, k))?;
             }
             let work = match fold {
-                None => Work::Map(MapKernel::new(&turned, level)),
+                None => StageKernel::Map(MapKernel::new(&turned, level)),
                 Some((folded, monoid)) => {
-                    // The last inputs, one per store, are the reductions' initial values.
+                    // The last inputs, one per store, are the initial values of the reductions.
                     for k in stage.inputs.len() - map.stores.len()..stage.inputs.len() {
-                        see(stage.inputs[k], Kind::Scalar, size(&stage.input_types, k))?;
+                        see(stage.inputs[k], ArrayShape::Scalar, size(&stage.input_types, k))?;
                     }
                     if !wide || folded[..] != [false, true] {
                         return None;
                     }
                     let dtype = stage.output_types[0].dtype;
-                    Work::Fold(ReduceKernel::of_columns(&turned, monoid, dtype, level))
+                    StageKernel::Fold(ReduceKernel::of_columns(&turned, monoid, dtype, level))
                 }
             };
-            stages.push(Stage { work, inputs: stage.inputs.clone(), outputs: stage.outputs.clone() });
+            stages.push(RowsStage { work, inputs: stage.inputs.clone(), outputs: stage.outputs.clone() });
         }
         let mut scratch = 0;
         let arrays = found.into_iter().enumerate().map(|(k, array)| {
-            // No stage uses this array, so its kind is irrelevant.
-            let (kind, size) = array.unwrap_or((Kind::Scalar, 1));
+            // No stage uses this array, so its shape is irrelevant.
+            let (kind, size) = array.unwrap_or((ArrayShape::Scalar, 1));
             let whose = match k {
-                k if k < inputs => Whose::Input,
-                k if k < inputs + outputs => Whose::Output,
-                _ => Whose::Local,
+                k if k < inputs => ArrayOrigin::Input,
+                k if k < inputs + outputs => ArrayOrigin::Output,
+                _ => ArrayOrigin::Local,
             };
             let at = scratch;
-            if kind == Kind::Full || whose == Whose::Local {
-                let elements = if kind == Kind::Full { rows * shape.columns } else { rows };
+            if kind == ArrayShape::Full || whose == ArrayOrigin::Local {
+                let elements = if kind == ArrayShape::Full { rows * shape.columns } else { rows };
                 scratch += (elements * size).next_multiple_of(64);
             }
-            Array { kind, whose, size, at }
+            BlockArray { kind, whose, size, at }
         });
         let arrays = arrays.collect();
-        Some(Block { rows, arrays, stages, scratch })
+        Some(BoundBlock { rows, arrays, stages, scratch })
     }
 
     /// Runs all stages for the block that starts at row `first`.
     unsafe fn run(&self, arrays: &[Ptr], first: usize, columns: usize) {
         with_scratch(self.scratch, |scratch| {
-            let place = |(k, a): (usize, &Array)| match (a.kind, a.whose) {
-                (Kind::Full, _) | (_, Whose::Local) => scratch.wrapping_add(a.at),
-                (Kind::Row, _) => arrays[k].at(first * a.size),
+            let place = |(k, a): (usize, &BlockArray)| match (a.kind, a.whose) {
+                (ArrayShape::Full, _) | (_, ArrayOrigin::Local) => scratch.wrapping_add(a.at),
+                (ArrayShape::Row, _) => arrays[k].at(first * a.size),
                 _ => arrays[k].at(0),
             };
             let places: SmallVec<[*mut u8; 24]> = self.arrays.iter().enumerate().map(place).collect();
-            let full = |whose: Whose| {
+            let full = |whose: ArrayOrigin| {
                 let all = self.arrays.iter().enumerate();
-                all.filter(move |(_, a)| a.kind == Kind::Full && a.whose == whose)
+                all.filter(move |(_, a)| a.kind == ArrayShape::Full && a.whose == whose)
             };
-            for (k, a) in full(Whose::Input) {
+            for (k, a) in full(ArrayOrigin::Input) {
                 let from = arrays[k].at(first * columns * a.size).cast_const();
                 // SAFETY: `from` points to the block's rows of an input; scratch has room for as many elements.
                 unsafe { turn(places[k], from, a.size, self.rows, columns) };
@@ -274,16 +276,16 @@ impl Block {
                 let inputs: SmallVec<[*const u8; 8]> =
                     stage.inputs.iter().map(|&k| places[k].cast_const()).collect();
                 let outputs: SmallVec<[*mut u8; 4]> = stage.outputs.iter().map(|&k| places[k]).collect();
-                // SAFETY: the programs were rewritten for a block of this size, and every array has the elements that
-                // its kind says.
+                // SAFETY: the programs were rewritten for a block of this size, and every array has the elements of its
+                // shape.
                 unsafe {
                     match &stage.work {
-                        Work::Map(m) => m.range(&inputs, &outputs, 0..m.elements()),
-                        Work::Fold(f) => f.columns(&inputs, &outputs),
+                        StageKernel::Map(m) => m.range(&inputs, &outputs, 0..m.elements()),
+                        StageKernel::Fold(f) => f.columns(&inputs, &outputs),
                     }
                 }
             }
-            for (k, a) in full(Whose::Output) {
+            for (k, a) in full(ArrayOrigin::Output) {
                 let to = arrays[k].at(first * columns * a.size);
                 // SAFETY: `to` points to the block's rows of an output, which no other block writes.
                 unsafe { turn(to, places[k].cast_const(), a.size, columns, self.rows) };

@@ -1,44 +1,46 @@
-//! `rng_bit_generator`: counter-based generators, many counters per vector loop. Bit for bit what the op's rule in
-//! `systole_ir::op::rng` defines; its documentation says which word becomes which element.
+//! Random bit kernels (`rng_bit_generator`): counter-based Philox and Threefry, many counters per vector loop.
+//!
+//! Bit-identical to the op's rule in `systole_ir::op::rng`, whose documentation defines which word becomes which
+//! element.
 
 mod philox;
 mod rng_types;
 mod threefry;
 
 use crate::kernels::rng::rng_types::Draw;
-use crate::select::{Accepted, Candidate, EVERY, Family, Problem};
+use crate::select::{EVERY, Family, KernelCandidate, Problem, SelectResult};
 use systole_compile::Kernel as Plan;
 use systole_ir::Op;
 use systole_ir::op::{RngAlgorithm, RngBitGenerator};
 
-/// The draw of a step that uses the wanted algorithm, or why there is none.
-fn draw<'a>(p: &Problem<'a>, wanted: RngAlgorithm) -> Accepted<Draw<'a>> {
+/// Returns the types of a step that uses the wanted algorithm, or why it does not.
+fn draw<'a>(p: &Problem<'a>, wanted: RngAlgorithm) -> SelectResult<Draw<'a>> {
     let Plan::Op { op: Op::RngBitGenerator(RngBitGenerator { algorithm, .. }), .. } = &p.step.kernel else {
-        return Err("it draws no random bits".into());
+        return Err("not a random bit generator".into());
     };
     if *algorithm != wanted {
-        return Err("it draws by another algorithm".into());
+        return Err("it uses another algorithm".into());
     }
     // 64-bit elements are written as two words, low first.
     if cfg!(target_endian = "big") {
-        return Err("this machine stores high bytes first".into());
+        return Err("this machine is big-endian".into());
     }
     Ok(Draw { state: &p.step.input_types[0], bits: &p.step.output_types[1] })
 }
 
-/// Random bits.
+/// Kernels for random bits.
 pub static FAMILY: Family = Family {
     name: "rng",
-    doc: "random bits by counters",
+    doc: "random bits from counter-based generators",
     takes: |step| matches!(&step.kernel, Plan::Op { op: Op::RngBitGenerator(_), .. }),
     #[rustfmt::skip]
     candidates: &[
-        Candidate::new("philox", EVERY, "Philox4x32-10: four words of each counter, many counters in vectors",
+        KernelCandidate::new("philox", EVERY, "Philox4x32-10: four words of each counter, many counters in vectors",
             |p| {
                 let draw = draw(p, RngAlgorithm::Philox)?;
                 Ok(Box::new(philox::PhiloxKernel::new(&draw, p.target.level.vectors())))
             }),
-        Candidate::new("threefry", EVERY, "Threefry2x32-20: two words of each counter, many counters in \
+        KernelCandidate::new("threefry", EVERY, "Threefry2x32-20: two words of each counter, many counters in \
              vectors",
             |p| {
                 let draw = draw(p, RngAlgorithm::ThreeFry)?;

@@ -1,15 +1,16 @@
-//! Random bits by Philox4x32-10. Counters are independent, so blocks of them run in parallel. The vector loop is
-//! `simd/philox.rs`.
+//! Philox4x32-10 random bits. Counters are independent, so blocks of them run in parallel.
+//!
+//! The vector loop is in `simd/philox.rs`.
 
-use crate::kernel::{Cx, Io, Kernel, Ptr};
+use crate::kernel::{Io, Kernel, KernelContext, Ptr};
 use crate::kernels::rng::rng_types::{BLOCK, BUFFER, Draw};
 use crate::simd::level::{Level, TileFn};
-use crate::simd::philox::{Philox, Start, start_of};
+use crate::simd::philox::{Philox, PhiloxStart, start_of};
 use systole_ir::Result;
 
-/// A bound draw.
+/// Philox kernel, bound to the types of a random bit generation step.
 pub struct PhiloxKernel {
-    /// Words of 64 bits of the state: the key and one or two words of counter.
+    /// 64-bit words of the state: the key and one or two words of counter.
     state_words: usize,
     elements: usize,
     /// Bytes of an element.
@@ -18,6 +19,7 @@ pub struct PhiloxKernel {
 }
 
 impl PhiloxKernel {
+    /// Binds a random bit generation step.
     pub fn new(draw: &Draw<'_>, level: Level) -> PhiloxKernel {
         PhiloxKernel {
             state_words: draw.state.elements(),
@@ -27,15 +29,15 @@ impl PhiloxKernel {
         }
     }
 
-    /// Elements per counter, which gives four words of 32 bits. Elements of 8 and 16 bits take a word each.
+    /// Elements per counter, which yields four 32-bit words. 8-bit and 16-bit elements use a word each.
     fn per_counter(&self) -> usize {
         if self.size == 8 { 2 } else { 4 }
     }
 
-    /// Writes `n` elements to `out`, beginning with the counter in `start`.
-    unsafe fn draw(&self, mut start: Start, out: Ptr, n: usize) {
+    /// Writes `n` elements to `out`, starting with the counter in `start`.
+    unsafe fn draw(&self, mut start: PhiloxStart, out: Ptr, n: usize) {
         let per_counter = self.per_counter();
-        // For elements of 32 and 64 bits the words are the result's memory, so whole counters are written there
+        // For 32-bit and 64-bit elements the words are the result's memory, so whole counters are written there
         // directly.
         let direct = if self.size >= 4 { n / per_counter } else { 0 };
         let a: *const u8 = (&raw const start).cast();
@@ -77,10 +79,10 @@ unsafe fn narrow<T>(words: &[u32], n: usize, out: *mut u8, low: impl Fn(u32) -> 
 }
 
 impl Kernel for PhiloxKernel {
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         // SAFETY: the op's state is an array of `state_words` u64.
         let state = unsafe { std::slice::from_raw_parts(io.inputs[0].cast::<u64>(), self.state_words) };
-        let Start { key, counter } = start_of(state);
+        let PhiloxStart { key, counter } = start_of(state);
         let per_counter = self.per_counter();
         let used = self.elements.div_ceil(per_counter);
         let next = counter.wrapping_add(used as u128);
@@ -90,7 +92,7 @@ impl Kernel for PhiloxKernel {
         let (bits, per_block) = (Ptr(io.outputs[1]), BLOCK * per_counter);
         let body = |block: usize| {
             let from = block * per_block;
-            let start = Start { key, counter: counter.wrapping_add((block * BLOCK) as u128) };
+            let start = PhiloxStart { key, counter: counter.wrapping_add((block * BLOCK) as u128) };
             // SAFETY: blocks are disjoint ranges of the result's elements.
             unsafe { self.draw(start, Ptr(bits.at(from * self.size)), per_block.min(self.elements - from)) };
         };

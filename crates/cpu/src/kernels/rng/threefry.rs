@@ -1,23 +1,23 @@
-//! Random bits by Threefry2x32-20. Counters are independent, so blocks of them run in parallel.
+//! Threefry2x32-20 random bits. Counters are independent, so blocks of them run in parallel.
 //!
-//! A counter gives two words. They become elements `2k` and `2k + 1` along one dimension of the result, as XLA's
-//! algorithm does, so they are not neighbours in memory unless that dimension is the innermost one; the words go
-//! through a buffer.
+//! A counter yields two words. They become elements `2k` and `2k + 1` along one dimension of the result, as in XLA's
+//! algorithm. So they are not adjacent in memory unless that dimension is the innermost one; the words go through a
+//! buffer.
 
-use crate::kernel::{Cx, Io, Kernel, Ptr};
+use crate::kernel::{Io, Kernel, KernelContext, Ptr};
 use crate::kernels::rng::rng_types::{BLOCK, BUFFER};
-use crate::simd::level::{Isa, Level, Tile, TileFn};
+use crate::simd::level::{Isa, Level, TileFn, TileLoop};
 use crate::simd::loops::lanes_mut;
-use crate::simd::philox::{Start, halves, runs};
+use crate::simd::philox::{PhiloxStart, halves, runs};
 use systole_ir::{Result, TensorType};
 
-/// Writes two words for each of `n` counters to `dst`; `a`: the [`Start`].
+/// Writes two words for each of `n` counters to `dst`; `a`: the [`PhiloxStart`].
 struct Threefry;
-impl Tile for Threefry {
+impl TileLoop for Threefry {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
-        // SAFETY: by the promises of `Tile::run`, `a` is a `Start` and `dst` has room for `n` pairs of words.
-        let (start, out) = unsafe { (&*a.cast::<Start>(), lanes_mut::<[u32; 2]>(dst, n)) };
+        // SAFETY: by the promises of `TileLoop::run`, `a` is a `PhiloxStart` and `dst` has room for `n` pairs of words.
+        let (start, out) = unsafe { (&*a.cast::<PhiloxStart>(), lanes_mut::<[u32; 2]>(dst, n)) };
         let [k0, k1] = halves(start.key);
         let keys = [k0, k1, 0x1BD1_1BDA ^ k0 ^ k1];
         runs(start.counter, n, |[a, b, ..], range| {
@@ -28,7 +28,7 @@ impl Tile for Threefry {
     }
 }
 
-/// Threefry2x32-20 of one counter: 20 rounds, a key injection after every 4.
+/// Computes Threefry2x32-20 of one counter: 20 rounds, a key injection after every 4.
 #[inline(always)]
 fn threefry([a, b]: [u32; 2], keys: [u32; 3]) -> [u32; 2] {
     const ROTATIONS: [[u32; 4]; 2] = [[13, 15, 26, 6], [17, 29, 16, 24]];
@@ -44,12 +44,14 @@ fn threefry([a, b]: [u32; 2], keys: [u32; 3]) -> [u32; 2] {
     [a, b]
 }
 
-/// The result is seen as `[outer, size, inner]`: counters run over `[outer, ⌈size / 2⌉, inner]`, and counter `[o, k,
-/// i]` gives elements `[o, 2k, i]` and `[o, 2k + 1, i]`. Elements of 64 bits take both words of a counter, in order.
+/// Threefry kernel, bound to the types of a random bit generation step.
+///
+/// The result is viewed as `[outer, size, inner]`: counters run over `[outer, ⌈size / 2⌉, inner]`, and counter `[o, k,
+/// i]` yields elements `[o, 2k, i]` and `[o, 2k + 1, i]`. 64-bit elements use both words of a counter, in order.
 pub struct ThreefryKernel {
     size: usize,
     inner: usize,
-    /// `⌈size / 2⌉`.
+    /// Counters along the middle dimension: `⌈size / 2⌉`.
     middle: usize,
     counters: usize,
     /// Bytes of an element.
@@ -58,6 +60,7 @@ pub struct ThreefryKernel {
 }
 
 impl ThreefryKernel {
+    /// Binds the generation of random bits of type `ty`.
     pub fn new(ty: &TensorType, level: Level) -> ThreefryKernel {
         let tile = level.tile::<Threefry>();
         let (shape, bytes) = (&ty.shape, ty.dtype.size());
@@ -79,8 +82,8 @@ impl ThreefryKernel {
             let (row, at) = ((from + done) / self.inner, (from + done) % self.inner);
             let (outer, k) = (row / self.middle, row % self.middle);
             let first = out.elem::<T>((outer * self.size + 2 * k) * self.inner + at);
-            // Elements from pair to pair, and from the first to the second of a pair. If `size` is odd, the last
-            // counters of the middle dimension have no second element.
+            // Elements between pairs, and from the first to the second of a pair. If `size` is odd, the last counters
+            // of the middle dimension have no second element.
             let (run, pairs, stride, second) = match self.inner {
                 1 => (self.middle - k, self.size / 2 - k, 2, 1),
                 inner if 2 * k + 1 < self.size => (inner - at, inner - at, 1, inner),
@@ -101,7 +104,7 @@ impl ThreefryKernel {
         }
     }
 
-    /// The same for elements of 64 bits: the first word is the low half.
+    /// Writes the words of counters to 64-bit elements; the first word is the low half.
     unsafe fn place_wide(from: usize, words: &[[u32; 2]], out: Ptr) {
         for (j, [a, b]) in words.iter().enumerate() {
             // SAFETY: by the caller's promise, element `from + j`, that of counter `from + j`, exists.
@@ -111,7 +114,7 @@ impl ThreefryKernel {
 }
 
 impl Kernel for ThreefryKernel {
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         // SAFETY: the op's state is two u64.
         let [key, counter] = unsafe { *io.inputs[0].cast::<[u64; 2]>() };
         // SAFETY: the next state has the same type.
@@ -122,7 +125,7 @@ impl Kernel for ThreefryKernel {
             for from in (block * BLOCK..end).step_by(BUFFER) {
                 let mut words = [[0u32; 2]; BUFFER];
                 let words = &mut words[..BUFFER.min(end - from)];
-                let start = Start { key, counter: counter.wrapping_add(from as u64) as u128 };
+                let start = PhiloxStart { key, counter: counter.wrapping_add(from as u64) as u128 };
                 let a = (&raw const start).cast();
                 // SAFETY: the counters are below `self.counters`; different counters write different elements.
                 unsafe {

@@ -1,37 +1,37 @@
-//! Software emulation of tile registers, as the manual defines them, for tests.
+//! Software emulation of AMX tile registers, as Intel's manual defines them, for tests.
 
-use crate::simd::amx::kernels::{Kernels, Of};
-use crate::simd::amx::tile::{Config, Dot, LANES, LINE, Unit, Work};
-use crate::simd::gemm::Tile;
+use crate::simd::amx::kernels::{AmxKernels, UnitKernels};
+use crate::simd::amx::tile::{LANES, LINE, TileConfig, TileDot, TileUnit, TileWork};
+use crate::simd::gemm::GemmTile;
 use std::cell::RefCell;
 
-pub static EMULATED: Kernels = Of::<Emulated>::KERNELS;
+pub static EMULATED: AmxKernels = UnitKernels::<Emulated>::KERNELS;
 
 type Register = [[u8; LINE]; LANES];
 
-/// Per register: configured rows and bytes of a row, and contents.
-struct State {
+/// Configured rows, bytes per row, and contents of each register.
+struct EmulatedTiles {
     shape: [(usize, usize); 8],
     registers: [Register; 8],
 }
 
 thread_local! {
-    static STATE: RefCell<Option<State>> = const { RefCell::new(None) };
+    static STATE: RefCell<Option<EmulatedTiles>> = const { RefCell::new(None) };
 }
 
-impl State {
+impl EmulatedTiles {
     /// Runs `f` on this thread's registers, which must be configured.
-    fn with<R>(f: impl FnOnce(&mut State) -> R) -> R {
+    fn with<R>(f: impl FnOnce(&mut EmulatedTiles) -> R) -> R {
         STATE.with(|s| f(s.borrow_mut().as_mut().expect("tile registers are not configured")))
     }
 
     /// `C += A · B`; `row` computes one row of C from one row of A and all of B.
     fn dot(c: u8, a: u8, b: u8, row: impl Fn(&[[u8; 4]], &[Vec<[u8; 4]>], &mut [[u8; 4]])) {
         assert!(c != a && a != b && b != c, "registers {c}, {a} and {b}");
-        State::with(|s| {
+        EmulatedTiles::with(|s| {
             let [c, a, b] = [c, a, b].map(usize::from);
             let ((m, n), (rows, k)) = (s.shape[c], s.shape[a]);
-            assert_eq!((m, k, n), (rows, 4 * s.shape[b].0, s.shape[b].1), "tiles do not fit each other");
+            assert_eq!((m, k, n), (rows, 4 * s.shape[b].0, s.shape[b].1), "tile shapes do not match");
             let words = |r: &Register, rows: usize, bytes: usize| -> Vec<Vec<[u8; 4]>> {
                 r[..rows].iter().map(|row| row[..bytes].as_chunks().0.to_vec()).collect()
             };
@@ -43,7 +43,7 @@ impl State {
     }
 
     fn bytes(c: u8, a: u8, b: u8, product: impl Fn(u8, u8) -> i32) {
-        State::dot(c, a, b, |left, right, sums| {
+        EmulatedTiles::dot(c, a, b, |left, right, sums| {
             for (j, sum) in sums.iter_mut().enumerate() {
                 let mut y = i32::from_le_bytes(*sum);
                 for (x, row) in left.iter().zip(right) {
@@ -70,15 +70,15 @@ fn half(word: [u8; 4], i: usize) -> f32 {
 pub(crate) struct Emulated;
 
 // SAFETY: accesses the same memory as the instructions.
-unsafe impl Unit for Emulated {
+unsafe impl TileUnit for Emulated {
     type Lanes = [f32; LANES];
 
-    unsafe fn configure(config: &Config) {
+    unsafe fn configure(config: &TileConfig) {
         assert_eq!((config.palette, config.start_row, config.reserved), (1, 0, [0; 14]));
         assert!(config.row_bytes[8..].iter().all(|&n| n == 0) && config.rows[8..].iter().all(|&n| n == 0));
         let shape = std::array::from_fn(|i| (config.rows[i].into(), config.row_bytes[i].into()));
         assert!(shape.iter().all(|&(rows, bytes)| (1..=LANES).contains(&rows) && bytes <= LINE), "{shape:?}");
-        STATE.with(|s| *s.borrow_mut() = Some(State { shape, registers: [[[0; LINE]; LANES]; 8] }));
+        STATE.with(|s| *s.borrow_mut() = Some(EmulatedTiles { shape, registers: [[[0; LINE]; LANES]; 8] }));
     }
 
     unsafe fn release() {
@@ -86,11 +86,11 @@ unsafe impl Unit for Emulated {
     }
 
     unsafe fn zero<const T: u8>() {
-        State::with(|s| s.registers[usize::from(T)] = [[0; LINE]; LANES]);
+        EmulatedTiles::with(|s| s.registers[usize::from(T)] = [[0; LINE]; LANES]);
     }
 
     unsafe fn load<const T: u8>(from: *const u8, row: usize) {
-        State::with(|s| {
+        EmulatedTiles::with(|s| {
             let (rows, bytes) = s.shape[usize::from(T)];
             let mut register = [[0; LINE]; LANES];
             for (i, to) in register.iter_mut().enumerate().take(rows) {
@@ -107,7 +107,7 @@ unsafe impl Unit for Emulated {
     }
 
     unsafe fn store<const T: u8>(to: *mut u8, row: usize) {
-        State::with(|s| {
+        EmulatedTiles::with(|s| {
             let (rows, bytes) = s.shape[usize::from(T)];
             for (i, from) in s.registers[usize::from(T)].iter().enumerate().take(rows) {
                 // SAFETY: the caller's address covers the tile's rows.
@@ -119,7 +119,7 @@ unsafe impl Unit for Emulated {
     /// Even and odd products are summed separately by fused multiply-adds, and then added to the accumulator. Every
     /// result is rounded to nearest; subnormal operands and results are zero.
     unsafe fn bf16<const C: u8, const A: u8, const B: u8>() {
-        State::dot(C, A, B, |left, right, sums| {
+        EmulatedTiles::dot(C, A, B, |left, right, sums| {
             for (j, sum) in sums.iter_mut().enumerate() {
                 let mut halves = [0f32; 2];
                 for (x, row) in left.iter().zip(right) {
@@ -134,20 +134,20 @@ unsafe impl Unit for Emulated {
     }
 
     unsafe fn signed<const C: u8, const A: u8, const B: u8>() {
-        State::bytes(C, A, B, |x, y| i32::from(x as i8) * i32::from(y as i8));
+        EmulatedTiles::bytes(C, A, B, |x, y| i32::from(x as i8) * i32::from(y as i8));
     }
 
     unsafe fn unsigned<const C: u8, const A: u8, const B: u8>() {
-        State::bytes(C, A, B, |x, y| i32::from(x) * i32::from(y));
+        EmulatedTiles::bytes(C, A, B, |x, y| i32::from(x) * i32::from(y));
     }
 
-    unsafe fn run<D: Dot>(t: &Tile<D::Sum>) {
-        // SAFETY: by the promise of `TileKernel`.
+    unsafe fn run<D: TileDot>(t: &GemmTile<D::Sum>) {
+        // SAFETY: guaranteed by the contract of `TileKernel`.
         unsafe { crate::simd::amx::tile::tile::<Emulated, D>(t) }
     }
 
-    unsafe fn enter<W: Work>(work: &W) {
-        // SAFETY: by the promise of `Work`.
+    unsafe fn enter<W: TileWork>(work: &W) {
+        // SAFETY: guaranteed by the contract of `TileWork`.
         unsafe { work.run::<Emulated>() }
     }
 }

@@ -1,59 +1,61 @@
-//! Products of rows and panels of signed bytes on tile registers. The results of one block are rounded and stored between the
-//! products of the next: the registers multiply while vectors do the rest.
+//! Int8 GEMM on AMX tile registers, pipelined with the requantization of the previous block.
+//!
+//! The results of one block are rounded and stored between the products of the next: tile units multiply while vector
+//! units do the rest.
 
-use crate::simd::amx::tile::{Config, LANES, LINE, Signed, Unit, dots};
-use crate::simd::int8::accumulator_block::{Block, Sums, finish};
-use crate::simd::int8::i32x16::Lanes;
+use crate::simd::amx::tile::{LANES, LINE, SignedDot, TileConfig, TileUnit, dots};
+use crate::simd::int8::accumulator_block::{AccumulatorBlock, SumsBuffer, finish};
+use crate::simd::int8::i32x16::I32x16;
 use crate::simd::int8::{COLUMNS, ROWS};
 
-/// The kernels of one unit. A thread that calls `blocks` has configured its registers.
+/// Int8 kernels of one tile unit. Threads must configure their registers before they call `blocks`.
 #[derive(Clone, Copy)]
-pub struct Bytes {
+pub struct AmxInt8Kernels {
     pub configure: unsafe fn(),
     pub release: unsafe fn(),
-    /// Blocks whose operands are signed bytes.
-    pub blocks: unsafe fn(&[Block<'_>]),
+    /// Computes blocks whose operands are int8.
+    pub blocks: unsafe fn(&[AccumulatorBlock<'_>]),
 }
 
-unsafe fn configure<U: Unit>() {
+unsafe fn configure<U: TileUnit>() {
     // SAFETY: the caller's machine has the unit.
-    unsafe { U::configure(&Config::of_rows(LANES)) };
+    unsafe { U::configure(&TileConfig::of_rows(LANES)) };
 }
 
-/// Bytes from a word of a panel to the next.
+/// Bytes between words of a panel.
 const PANEL: usize = COLUMNS * 4;
 
-/// A block whose products are done, and the next of its rows to be finished.
-struct Before<'a, 'b> {
-    block: &'a Block<'b>,
-    sums: *mut Sums,
+/// A block whose products are computed, and the next of its rows to requantize.
+struct PendingBlock<'a, 'b> {
+    block: &'a AccumulatorBlock<'b>,
+    sums: *mut SumsBuffer,
     row: usize,
-    /// Whether its sums, whole tiles, are still in registers.
+    /// Whether its accumulators, whole tiles, are still in registers.
     is_held: bool,
 }
 
-impl Before<'_, '_> {
+impl PendingBlock<'_, '_> {
     #[inline(always)]
-    unsafe fn finish<L: Lanes>(&mut self, rows: usize) {
+    unsafe fn finish<L: I32x16>(&mut self, rows: usize) {
         let to = (self.row + rows).min(self.block.rows);
-        // SAFETY: by the promise of `Block`; the sums have been stored.
+        // SAFETY: guaranteed by the contract of `AccumulatorBlock`; the sums have been stored.
         unsafe { finish::<L>(self.block, &*self.sums, self.row, to) };
         self.row = to;
     }
 }
 
-/// Stores the sums of a register.
+/// Stores the accumulators of a register.
 #[inline(always)]
-unsafe fn store<U: Unit, const T: u8>(sums: *mut Sums) {
+unsafe fn store<U: TileUnit, const T: u8>(sums: *mut SumsBuffer) {
     let (down, across) = (usize::from(T / 2), usize::from(T % 2));
-    // SAFETY: by the caller's promise that this is a buffer of sums.
+    // SAFETY: the caller guarantees that that this is a buffer of sums.
     unsafe { U::store::<T>((*sums).row_mut(down * LANES).cast::<u8>().add(across * LINE), PANEL) };
 }
 
-/// Stores the sums that a register holds, if any, and begins new ones.
+/// Stores the accumulators that a register holds, if any, and initializes it for the next block.
 #[inline(always)]
-unsafe fn begin<U: Unit, const T: u8>(bias: *const u8, held: Option<*mut Sums>) {
-    // SAFETY: by the caller's promise; all rows of a tile of sums begin as the same line.
+unsafe fn begin<U: TileUnit, const T: u8>(bias: *const u8, held: Option<*mut SumsBuffer>) {
+    // SAFETY: guaranteed by the caller; all rows of a tile of sums begin as the same line.
     unsafe {
         if let Some(sums) = held {
             store::<U, T>(sums);
@@ -62,10 +64,14 @@ unsafe fn begin<U: Unit, const T: u8>(bias: *const u8, held: Option<*mut Sums>) 
     }
 }
 
-/// Loads the operands of a step: rows from `a`, columns from `b`.
+/// Loads the operands of a K step: rows from `a`, columns from `b`.
 #[inline(always)]
-unsafe fn load<U: Unit, const R: bool, const C: bool>(t: &Block<'_>, a: *const u8, b: *const u8) {
-    // SAFETY: by the promise of `Block`.
+unsafe fn load<U: TileUnit, const R: bool, const C: bool>(
+    t: &AccumulatorBlock<'_>,
+    a: *const u8,
+    b: *const u8,
+) {
+    // SAFETY: guaranteed by the contract of `AccumulatorBlock`.
     unsafe {
         U::load::<6>(b, PANEL);
         U::stream::<4>(a, t.a_row);
@@ -78,10 +84,15 @@ unsafe fn load<U: Unit, const R: bool, const C: bool>(t: &Block<'_>, a: *const u
     }
 }
 
-/// The products of a step. Each register is loaded for the next, from `a` and `b`, as soon as its last product has been issued.
+/// Computes the products of a K step. Each register is reloaded, from `a` and `b`, as soon as its last product has been
+/// issued.
 #[inline(always)]
-unsafe fn step<U: Unit, const R: bool, const C: bool>(t: &Block<'_>, a: *const u8, b: *const u8) {
-    // SAFETY: by the promise of `Block`.
+unsafe fn step<U: TileUnit, const R: bool, const C: bool>(
+    t: &AccumulatorBlock<'_>,
+    a: *const u8,
+    b: *const u8,
+) {
+    // SAFETY: guaranteed by the contract of `AccumulatorBlock`.
     unsafe {
         U::signed::<0, 4, 6>();
         if R {
@@ -104,18 +115,18 @@ unsafe fn step<U: Unit, const R: bool, const C: bool>(t: &Block<'_>, a: *const u
     }
 }
 
-/// The products of a block of up to two by two tiles, and meanwhile the end of the one before it. Sums of whole blocks stay in
-/// their registers: they are stored between the first products of the next.
+/// Computes the products of a block of up to two by two tiles, and in parallel finishes the previous block.
+/// Accumulators of whole blocks stay in their registers; they are stored between the first products of the next block.
 #[inline(always)]
-unsafe fn products<U: Unit, L: Lanes, const R: bool, const C: bool>(
-    t: &Block<'_>,
-    sums: *mut Sums,
-    mut before: Option<Before<'_, '_>>,
+unsafe fn products<U: TileUnit, L: I32x16, const R: bool, const C: bool>(
+    t: &AccumulatorBlock<'_>,
+    sums: *mut SumsBuffer,
+    mut before: Option<PendingBlock<'_, '_>>,
 ) {
     let Some((first, more)) = t.steps.split_first() else { return };
     let each = before.as_ref().map_or(0, |b| b.block.rows.div_ceil(more.len().max(1)));
     let mut held = before.as_ref().filter(|b| b.is_held).map(|b| b.sums);
-    // SAFETY: by the promise of `Block`; registers are configured.
+    // SAFETY: guaranteed by the contract of `AccumulatorBlock`; registers are configured.
     unsafe {
         let bias = t.ends.bias.as_ptr().add(t.first).cast::<u8>();
         if !(R && C)
@@ -140,7 +151,7 @@ unsafe fn products<U: Unit, L: Lanes, const R: bool, const C: bool>(
                 before.finish::<L>(each);
             }
         }
-        dots::<U, Signed, R, C>();
+        dots::<U, SignedDot, R, C>();
         if let Some(before) = &mut before {
             before.finish::<L>(ROWS);
         }
@@ -150,10 +161,10 @@ unsafe fn products<U: Unit, L: Lanes, const R: bool, const C: bool>(
     }
 }
 
-/// Stores the sums of a block.
+/// Stores the accumulators of a block.
 #[inline(always)]
-unsafe fn store_all<U: Unit, const R: bool, const C: bool>(sums: *mut Sums) {
-    // SAFETY: by the caller's promise.
+unsafe fn store_all<U: TileUnit, const R: bool, const C: bool>(sums: *mut SumsBuffer) {
+    // SAFETY: guaranteed by the caller.
     unsafe {
         store::<U, 0>(sums);
         if C {
@@ -168,16 +179,16 @@ unsafe fn store_all<U: Unit, const R: bool, const C: bool>(sums: *mut Sums) {
     }
 }
 
-/// All blocks.
+/// Computes all blocks.
 #[inline(always)]
-unsafe fn blocks<U: Unit, L: Lanes>(all: &[Block<'_>]) {
-    let mut buffers = [Sums::new(), Sums::new()];
+unsafe fn blocks<U: TileUnit, L: I32x16>(all: &[AccumulatorBlock<'_>]) {
+    let mut buffers = [SumsBuffer::new(), SumsBuffer::new()];
     let [even, odd] = &mut buffers;
-    let (mut own, mut other): (*mut Sums, *mut Sums) = (even, odd);
-    let mut before: Option<Before<'_, '_>> = None;
+    let (mut own, mut other): (*mut SumsBuffer, *mut SumsBuffer) = (even, odd);
+    let mut before: Option<PendingBlock<'_, '_>> = None;
     for block in all {
         let (is_tall, is_wide) = (block.rows > LANES, block.columns > LANES);
-        // SAFETY: by the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             match (is_tall, is_wide) {
                 (true, true) => products::<U, L, true, true>(block, own, before),
@@ -186,11 +197,11 @@ unsafe fn blocks<U: Unit, L: Lanes>(all: &[Block<'_>]) {
                 (false, false) => products::<U, L, false, false>(block, own, before),
             }
         }
-        before = Some(Before { block, sums: own, row: 0, is_held: is_tall && is_wide });
+        before = Some(PendingBlock { block, sums: own, row: 0, is_held: is_tall && is_wide });
         std::mem::swap(&mut own, &mut other);
     }
     if let Some(mut last) = before {
-        // SAFETY: by the promise of `Block`; the registers hold whole tiles where it says so.
+        // SAFETY: guaranteed by the contract of `AccumulatorBlock`; the registers hold whole tiles if `is_held`.
         unsafe {
             if last.is_held {
                 store_all::<U, true, true>(last.sums);
@@ -200,26 +211,26 @@ unsafe fn blocks<U: Unit, L: Lanes>(all: &[Block<'_>]) {
     }
 }
 
-/// The machine's registers.
+/// Kernels on the machine's tile registers.
 #[cfg(target_arch = "x86_64")]
-pub static HARDWARE: Bytes = {
+pub static HARDWARE: AmxInt8Kernels = {
     use crate::simd::amx::unit::Hardware;
     #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx2,fma,bmi1,bmi2,f16c")]
-    unsafe fn all(all: &[Block<'_>]) {
-        // SAFETY: by the caller's promise.
+    unsafe fn all(all: &[AccumulatorBlock<'_>]) {
+        // SAFETY: guaranteed by the caller.
         unsafe { blocks::<Hardware, std::arch::x86_64::__m512i>(all) }
     }
-    Bytes { configure: configure::<Hardware>, release: Hardware::release, blocks: all }
+    AmxInt8Kernels { configure: configure::<Hardware>, release: Hardware::release, blocks: all }
 };
 
-/// Registers of a program, for tests.
+/// Kernels on emulated tile registers, for tests.
 #[cfg(test)]
-pub static EMULATED: Bytes = {
+pub static EMULATED: AmxInt8Kernels = {
     use crate::simd::amx::emulated::Emulated;
-    use crate::simd::int8::i32x16::Plain;
-    unsafe fn all(all: &[Block<'_>]) {
-        // SAFETY: by the caller's promise.
-        unsafe { blocks::<Emulated, Plain>(all) }
+    use crate::simd::int8::i32x16::PortableI32x16;
+    unsafe fn all(all: &[AccumulatorBlock<'_>]) {
+        // SAFETY: guaranteed by the caller.
+        unsafe { blocks::<Emulated, PortableI32x16>(all) }
     }
-    Bytes { configure: configure::<Emulated>, release: Emulated::release, blocks: all }
+    AmxInt8Kernels { configure: configure::<Emulated>, release: Emulated::release, blocks: all }
 };

@@ -1,38 +1,40 @@
-//! The table of AMX kernels, built for one [`Unit`].
+//! Function table of all AMX kernels, instantiated for one [`TileUnit`].
 
-use crate::simd::amx::strided::Spread;
-use crate::simd::amx::tile::{Bf16, Config, Dot, LANES, Signed, Split, Unit, Unsigned, Work, dots};
-use crate::simd::gemm::{Registers, Shape, Table, TileKernel};
+use crate::simd::amx::strided::StridedKernels;
+use crate::simd::amx::tile::{
+    Bf16Dot, LANES, SignedDot, SplitF32Dot, TileConfig, TileDot, TileUnit, TileWork, UnsignedDot, dots,
+};
+use crate::simd::gemm::{MicrokernelShape, MicrokernelTable, TileKernel, TileRegisters};
 use std::marker::PhantomData;
 
 /// KC, in words along K. A larger KC reads and writes partial sums less often, but a panel of A has to stay in L1.
 const CHAIN: usize = 256;
 
-/// The kernels of one unit.
+/// All kernels of one tile unit.
 #[derive(Clone, Copy)]
-pub struct Kernels {
-    pub bf16: Shape<f32>,
-    /// f32 as split bf16, see [`Split`].
-    pub split: Shape<f32>,
-    pub signed: Shape<i32>,
-    pub unsigned: Shape<i32>,
+pub struct AmxKernels {
+    pub bf16: MicrokernelShape<f32>,
+    /// f32 as split bf16, see [`SplitF32Dot`].
+    pub split: MicrokernelShape<f32>,
+    pub signed: MicrokernelShape<i32>,
+    pub unsigned: MicrokernelShape<i32>,
     /// bf16 products that read operands in place.
-    pub spread: Spread,
-    /// Peak-rate loops of bf16 and int8: this many times [`AT_MOST`] operations on registers alone.
+    pub spread: StridedKernels,
+    /// Peak-rate loops of bf16 and int8: run [`AT_MOST`] operations on registers the given number of times.
     pub at_most: [unsafe fn(usize); 2],
 }
 
-/// Operations (two per multiply-add) of one iteration of [`Kernels::at_most`], of bf16 and int8: four accumulator
+/// Operations (two per multiply-add) of one iteration of [`AmxKernels::at_most`], of bf16 and int8: four accumulator
 /// tiles.
 pub const AT_MOST: [usize; 2] = [LANES.pow(3) * 4 * 2 * 2, LANES.pow(3) * 4 * 4 * 2];
 
-/// Products of register contents, this many times.
-struct Rounds<D>(usize, PhantomData<D>);
+/// Peak-rate loop: multiplies register contents this many times.
+struct PeakLoop<D>(usize, PhantomData<D>);
 
-impl<D: Dot> Work for Rounds<D> {
+impl<D: TileDot> TileWork for PeakLoop<D> {
     #[inline(always)]
-    unsafe fn run<U: Unit>(&self) {
-        // SAFETY: by the promise of `Work`; all registers are set.
+    unsafe fn run<U: TileUnit>(&self) {
+        // SAFETY: guaranteed by the contract of `TileWork`; all registers are set.
         unsafe {
             U::zero::<0>();
             U::zero::<1>();
@@ -49,39 +51,39 @@ impl<D: Dot> Work for Rounds<D> {
     }
 }
 
-unsafe fn at_most<U: Unit, D: Dot>(times: usize) {
+unsafe fn at_most<U: TileUnit, D: TileDot>(times: usize) {
     // SAFETY: the caller's machine has the unit.
     unsafe {
         configure::<U>(2 * LANES);
-        U::enter(&Rounds::<D>(times, PhantomData));
+        U::enter(&PeakLoop::<D>(times, PhantomData));
         U::release();
     }
 }
 
-/// Kernels of a unit, and of one kind of dot product.
-pub(crate) struct Of<U, D = ()>(PhantomData<(U, D)>);
+/// Kernels of a unit for one kind of dot product.
+pub(crate) struct UnitKernels<U, D = ()>(PhantomData<(U, D)>);
 
-impl<U: Unit, D: Dot> Of<U, D> {
-    const TABLE: Table<D::Sum> =
-        Table { packed: &[U::run::<D> as TileKernel<D::Sum>; 2 * LANES], strided: &[] };
-    const SHAPE: Shape<D::Sum> = {
-        let registers = Registers { configure: configure::<U>, release: U::release };
-        Shape::tiled(&Self::TABLE, LANES, (CHAIN, D::UNIT), registers)
+impl<U: TileUnit, D: TileDot> UnitKernels<U, D> {
+    const TABLE: MicrokernelTable<D::Sum> =
+        MicrokernelTable { packed: &[U::run::<D> as TileKernel<D::Sum>; 2 * LANES], strided: &[] };
+    const SHAPE: MicrokernelShape<D::Sum> = {
+        let registers = TileRegisters { configure: configure::<U>, release: U::release };
+        MicrokernelShape::tiled(&Self::TABLE, LANES, (CHAIN, D::UNIT), registers)
     };
 }
 
-impl<U: Unit> Of<U> {
-    pub(crate) const KERNELS: Kernels = Kernels {
-        bf16: Of::<U, Bf16>::SHAPE,
-        split: Of::<U, Split>::SHAPE,
-        signed: Of::<U, Signed>::SHAPE,
-        unsigned: Of::<U, Unsigned>::SHAPE,
-        spread: Spread::of::<U>(),
-        at_most: [at_most::<U, Bf16>, at_most::<U, Signed>],
+impl<U: TileUnit> UnitKernels<U> {
+    pub(crate) const KERNELS: AmxKernels = AmxKernels {
+        bf16: UnitKernels::<U, Bf16Dot>::SHAPE,
+        split: UnitKernels::<U, SplitF32Dot>::SHAPE,
+        signed: UnitKernels::<U, SignedDot>::SHAPE,
+        unsigned: UnitKernels::<U, UnsignedDot>::SHAPE,
+        spread: StridedKernels::of::<U>(),
+        at_most: [at_most::<U, Bf16Dot>, at_most::<U, SignedDot>],
     };
 }
 
-unsafe fn configure<U: Unit>(height: usize) {
+unsafe fn configure<U: TileUnit>(height: usize) {
     // SAFETY: the caller's machine has the unit.
-    unsafe { U::configure(&Config::of(height)) };
+    unsafe { U::configure(&TileConfig::of(height)) };
 }

@@ -1,13 +1,12 @@
-//! GEMM kernels on tile registers (AMX): bf16 with f32 accumulators, int8 with i32 accumulators, and f32 as three bf16
-//! products.
+//! AMX GEMM kernels: bf16 with f32 accumulators, int8 with i32 accumulators, and f32 as three bf16 products.
 //!
 //! A tile register holds 16 rows of 64 bytes. One instruction multiplies 16 rows of 16 words of A by 16 words of 16
 //! columns of B; a word is two bf16 or four bytes along K. Kernels keep two by two accumulator tiles (registers 0 to
 //! 3); A is loaded to registers 4 and 5, B to registers 6 and 7. Both are packed so that a tile is consecutive cache
 //! lines ([`pack`]).
 //!
-//! The instructions are behind [`Unit`], so that tests run all kernels on any machine with [`emulated`] tiles. Tile
-//! registers belong to a thread and must be configured before use, which is the caller's task ([`Registers`]). The
+//! The instructions are behind [`TileUnit`], so that tests run all kernels on any machine with [`emulated`] tiles. Tile
+//! registers belong to a thread and must be configured before use, which is the caller's task ([`TileRegisters`]). The
 //! instructions round to nearest and flush subnormal numbers to zero, whatever the thread's floating-point mode.
 
 #[cfg(test)]
@@ -23,17 +22,17 @@ mod unit;
 
 #[cfg(test)]
 pub use crate::simd::amx::emulated::EMULATED;
-pub use crate::simd::amx::kernels::{AT_MOST, Kernels};
+pub use crate::simd::amx::kernels::{AT_MOST, AmxKernels};
 pub use crate::simd::amx::tile::{LANES, LINE};
 
-use crate::simd::gemm::{Element, Left, Shape, Tile};
+use crate::simd::gemm::{GemmElement, GemmTile, LhsLayout, MicrokernelShape};
 use crate::simd::level::Level;
 use crate::simd::math;
 use crate::simd::pack::{PackFn, PanelArgs};
 use systole_ir::DType;
 
-/// The kernels of a level, if it has tile registers.
-pub fn kernels_of(level: Level) -> Option<&'static Kernels> {
+/// Returns the kernels of a level, if it has tile registers.
+pub fn kernels_of(level: Level) -> Option<&'static AmxKernels> {
     #[cfg(target_arch = "x86_64")]
     if level == Level::Amx {
         return Some(&unit::HARDWARE);
@@ -42,7 +41,7 @@ pub fn kernels_of(level: Level) -> Option<&'static Kernels> {
     None
 }
 
-/// Whether this machine has tile registers, this process may use them, and they compute correctly. Checked once.
+/// Whether this machine has AMX, this process may use it, and it computes correctly. Checked once.
 #[cfg(target_arch = "x86_64")]
 pub fn is_available() -> bool {
     use std::sync::OnceLock;
@@ -54,16 +53,16 @@ pub fn is_available() -> bool {
         let right = computes_right(&unit::HARDWARE);
         if !right {
             systole_runtime::events::emit(1, || {
-                "this machine's AMX instructions give wrong sums: products go without them".to_string()
+                "this machine's AMX instructions give wrong sums: matrix products run without AMX".to_string()
             });
         }
         right
     })
 }
 
-/// Checks small products of integers against exact sums: some virtual machines report the instructions but do not
-/// implement them, and must not spoil results.
-fn computes_right(kernels: &Kernels) -> bool {
+/// Checks small integer products against exact sums. Some virtual machines report the instructions but do not implement
+/// them, which must not corrupt results.
+fn computes_right(kernels: &AmxKernels) -> bool {
     let pair = |x: i32| u32::from(math::to_bf16(x as f32));
     let byte = |x: i32| u32::from(x as u8);
     trial(&kernels.bf16, DType::BF16, (-5, 11), pair, |sum| sum as f32)
@@ -74,8 +73,8 @@ fn computes_right(kernels: &Kernels) -> bool {
 /// Rows and columns of the trial products.
 const SIZE: usize = 2 * LANES;
 
-/// One operand of a trial product, packed to `k` words along K.
-fn packed<T: Element>(
+/// Packs one operand of a trial product to `k` words along K.
+fn packed<T: GemmElement>(
     stored: DType,
     lanes: &[i32],
     bits: impl Fn(i32) -> u32,
@@ -94,10 +93,10 @@ fn packed<T: Element>(
     to
 }
 
-/// Whether one product `[32, K] · [K, 32]` is exact. Its elements are `count` integers from `least` on; `bits` gives
-/// their representation, of which `stored` says how many bytes are stored.
-fn trial<T: Element + PartialEq>(
-    shape: &Shape<T>,
+/// Whether a product `[32, K] · [K, 32]` is exact. Its elements are `count` integers from `least` on; `bits` returns
+/// their representation, of which `stored` bytes are stored.
+fn trial<T: GemmElement + PartialEq>(
+    shape: &MicrokernelShape<T>,
     stored: DType,
     (least, count): (i32, usize),
     bits: impl Fn(i32) -> u32,
@@ -113,7 +112,7 @@ fn trial<T: Element + PartialEq>(
     let (rows, columns) = (lanes(7), lanes(11));
     let (a, b) = (packed(&rows, pack_left), packed(&columns, pack_right));
     let mut c = [T::default(); SIZE * SIZE];
-    let tile = Tile {
+    let tile = GemmTile {
         k,
         rows: SIZE,
         a: a.as_ptr(),
@@ -136,7 +135,7 @@ fn trial<T: Element + PartialEq>(
         // SAFETY: the caller's kernels are of this machine; operands and result have the tile's sizes.
         unsafe {
             (registers.configure)(SIZE);
-            shape.kernel(SIZE, Left::Packed, SIZE)(&tile);
+            shape.kernel(SIZE, LhsLayout::Packed, SIZE)(&tile);
             (registers.release)();
         }
     }
@@ -155,9 +154,9 @@ mod tests {
     fn a_wrong_unit_is_found_out() {
         assert!(computes_right(&EMULATED));
         // Treats bytes above 127 as negative.
-        let wrong = Kernels { unsigned: EMULATED.signed, ..EMULATED };
+        let wrong = AmxKernels { unsigned: EMULATED.signed, ..EMULATED };
         assert!(!computes_right(&wrong));
-        let wrong = Kernels { bf16: EMULATED.split, ..EMULATED };
+        let wrong = AmxKernels { bf16: EMULATED.split, ..EMULATED };
         assert!(!computes_right(&wrong));
     }
 
@@ -166,9 +165,9 @@ mod tests {
         // Per instruction 16 by 16 sums of 32 bf16 or 64 int8 products, times four tiles.
         assert_eq!(AT_MOST, [4 * 16 * 16 * 32 * 2, 4 * 16 * 16 * 64 * 2]);
         for at_most in EMULATED.at_most {
-            // SAFETY: emulated registers are everywhere.
+            // SAFETY: emulated registers are available everywhere.
             unsafe { at_most(3) };
         }
-        assert!(computes_right(&EMULATED), "registers were left as they must be");
+        assert!(computes_right(&EMULATED), "at_most left the registers in a wrong state");
     }
 }

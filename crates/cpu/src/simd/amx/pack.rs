@@ -1,4 +1,4 @@
-//! Packs operands for tile registers (AMX): 32-bit words of two bf16 or four bytes along K, in chunks of sixteen words.
+//! Packs AMX operands: 32-bit words of two bf16 or four int8 along K, in chunks of sixteen words.
 //!
 //! A panel is a sequence of chunks of sixteen words along K. In a panel of A, a tile row is the words of one lane (row
 //! of A): one cache line per lane. In a panel of B, a tile row is one word of all lanes (columns of B): VNNI layout.
@@ -10,18 +10,18 @@ use crate::simd::math;
 use crate::simd::pack::{PackFn, PanelArgs};
 use systole_ir::DType;
 
-/// Packing functions of A and B for a stored type; `None` where tile registers have no dot product of it.
+/// Returns the packing functions of A and B for a stored type; `None` if tile registers have no dot product of it.
 pub fn packs<T: 'static>(stored: DType, level: Level) -> Option<[PackFn<T>; 2]> {
     Some(match stored {
-        DType::BF16 => both::<T, Bf16>(level),
-        DType::F32 => both::<T, Float>(level),
-        DType::I8 | DType::U8 => both::<T, Byte>(level),
+        DType::BF16 => both::<T, Bf16Words>(level),
+        DType::F32 => both::<T, SplitF32Words>(level),
+        DType::I8 | DType::U8 => both::<T, Int8Words>(level),
         _ => return None,
     })
 }
 
 #[cfg(target_arch = "x86_64")]
-fn both<T: 'static, S: Stored + avx512::Vectors>(level: Level) -> [PackFn<T>; 2] {
+fn both<T: 'static, S: WordSource + avx512::WordVectors>(level: Level) -> [PackFn<T>; 2] {
     match level {
         Level::Portable | Level::Avx2 => [plain::<T, S, true>, plain::<T, S, false>],
         Level::Avx512 | Level::Avx512Bf16 | Level::Amx => {
@@ -35,19 +35,19 @@ fn both<T: 'static, S: Stored>(_: Level) -> [PackFn<T>; 2] {
     [plain::<T, S, true>, plain::<T, S, false>]
 }
 
-/// A stored element, and how it is split into the words of a panel.
-trait Stored: 'static {
+/// A stored element type, and how it is split into the words of a panel.
+trait WordSource: 'static {
     const SIZE: usize;
     /// Elements along K per word.
     const GROUP: usize;
     /// Words per group: two (high and low parts) for split numbers, else one.
     const PLANES: usize;
-    /// An element's bits in each plane's word, right-aligned.
+    /// Returns an element's bits in each plane's word, right-aligned.
     unsafe fn bits(p: *const u8) -> [u32; 2];
 }
 
-struct Byte;
-impl Stored for Byte {
+struct Int8Words;
+impl WordSource for Int8Words {
     const SIZE: usize = 1;
     const GROUP: usize = 4;
     const PLANES: usize = 1;
@@ -58,8 +58,8 @@ impl Stored for Byte {
     }
 }
 
-struct Bf16;
-impl Stored for Bf16 {
+struct Bf16Words;
+impl WordSource for Bf16Words {
     const SIZE: usize = 2;
     const GROUP: usize = 2;
     const PLANES: usize = 1;
@@ -71,8 +71,8 @@ impl Stored for Bf16 {
 }
 
 /// f32 as the sum of a high and a low bf16. An infinite or NaN high part has a low part of zero.
-struct Float;
-impl Stored for Float {
+struct SplitF32Words;
+impl WordSource for SplitF32Words {
     const SIZE: usize = 4;
     const GROUP: usize = 2;
     const PLANES: usize = 2;
@@ -87,9 +87,9 @@ impl Stored for Float {
     }
 }
 
-/// Index of a word in the panel, from chunk, plane, lane, and word within the chunk.
+/// Returns the index of a word in the panel, from chunk, plane, lane, and word within the chunk.
 #[inline(always)]
-fn place<S: Stored, const LEFT: bool>(
+fn place<S: WordSource, const LEFT: bool>(
     fill: usize,
     chunk: usize,
     plane: usize,
@@ -100,20 +100,20 @@ fn place<S: Stored, const LEFT: bool>(
     before + if LEFT { lane * LANES + word } else { word * fill + lane }
 }
 
-/// Chunks of a panel.
-fn chunks<T, S: Stored>(p: &PanelArgs<T>) -> usize {
+/// Returns the number of chunks of a panel.
+fn chunks<T, S: WordSource>(p: &PanelArgs<T>) -> usize {
     p.k / (LANES * S::PLANES)
 }
 
 /// Packs word by word.
-unsafe fn plain<T, S: Stored, const LEFT: bool>(panels: &[PanelArgs<T>]) {
+unsafe fn plain<T, S: WordSource, const LEFT: bool>(panels: &[PanelArgs<T>]) {
     for p in panels {
-        // SAFETY: by the promise of `PackFn`.
+        // SAFETY: guaranteed by the contract of `PackFn`.
         unsafe { plain_panel::<T, S, LEFT>(p) };
     }
 }
 
-unsafe fn plain_panel<T, S: Stored, const LEFT: bool>(p: &PanelArgs<T>) {
+unsafe fn plain_panel<T, S: WordSource, const LEFT: bool>(p: &PanelArgs<T>) {
     for chunk in 0..chunks::<T, S>(p) {
         for lane in 0..p.fill {
             for word in 0..LANES {
@@ -121,7 +121,7 @@ unsafe fn plain_panel<T, S: Stored, const LEFT: bool>(p: &PanelArgs<T>) {
                 let present = if lane < p.lanes { p.products.saturating_sub(first).min(S::GROUP) } else { 0 };
                 let mut words = [0; 2];
                 for i in 0..present {
-                    // SAFETY: by the promise of `PackFn` the source has this product.
+                    // SAFETY: the contract of `PackFn` guarantees that the source has this product.
                     let bits = unsafe { S::bits(p.src.add(lane * p.lane + (first + i) * p.step)) };
                     let shift = i * 32 / S::GROUP;
                     words = std::array::from_fn(|plane| words[plane] | bits[plane] << shift);
@@ -138,7 +138,9 @@ unsafe fn plain_panel<T, S: Stored, const LEFT: bool>(p: &PanelArgs<T>) {
 
 #[cfg(target_arch = "x86_64")]
 mod avx512 {
-    use crate::simd::amx::pack::{Bf16, Byte, Float, LANES, Stored, chunks, place, plain_panel};
+    use crate::simd::amx::pack::{
+        Bf16Words, Int8Words, LANES, SplitF32Words, WordSource, chunks, place, plain_panel,
+    };
     use crate::simd::pack::PanelArgs;
     use crate::simd::pack::avx512::transposed_words;
     use std::arch::x86_64::*;
@@ -147,13 +149,13 @@ mod avx512 {
     const AHEAD: usize = 16;
 
     /// Loads sixteen words as one vector per plane. Callers have AVX-512.
-    pub trait Vectors: Stored {
-        /// The words of one lane, of which the first `count` elements exist.
+    pub trait WordVectors: WordSource {
+        /// Loads the words of one lane; only the first `count` elements exist.
         unsafe fn along(p: *const u8, count: usize) -> [__m512i; 2];
-        /// One word of the sixteen lanes in the mask: element `i` of the word is at `p + i · step`, for the first
+        /// Loads one word of the sixteen lanes in the mask: element `i` of the word is at `p + i · step`, for the first
         /// `count` of them.
         unsafe fn across(p: *const u8, step: usize, count: usize, lanes: __mmask16) -> [__m512i; 2];
-        /// The same for 32 lanes, as two vectors.
+        /// Like `across`, for 32 lanes as two vectors.
         #[inline(always)]
         unsafe fn across_two(p: *const u8, step: usize, count: usize) -> [[__m512i; 2]; 2] {
             // SAFETY: as above.
@@ -170,7 +172,7 @@ mod avx512 {
         if n >= 64 { !0 } else { (1 << n) - 1 }
     }
 
-    impl Vectors for Byte {
+    impl WordVectors for Int8Words {
         #[inline(always)]
         unsafe fn along(p: *const u8, count: usize) -> [__m512i; 2] {
             // SAFETY: the caller's elements, by the mask.
@@ -191,7 +193,7 @@ mod avx512 {
         }
     }
 
-    impl Vectors for Bf16 {
+    impl WordVectors for Bf16Words {
         #[inline(always)]
         unsafe fn along(p: *const u8, count: usize) -> [__m512i; 2] {
             // SAFETY: the caller's elements, by the mask.
@@ -222,7 +224,7 @@ mod avx512 {
         }
     }
 
-    impl Vectors for Float {
+    impl WordVectors for SplitF32Words {
         #[inline(always)]
         unsafe fn along(p: *const u8, count: usize) -> [__m512i; 2] {
             // SAFETY: the caller's elements, by the masks.
@@ -304,9 +306,9 @@ mod avx512 {
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-    pub unsafe fn panels<T, S: Vectors, const LEFT: bool>(panels: &[PanelArgs<T>]) {
+    pub unsafe fn panels<T, S: WordVectors, const LEFT: bool>(panels: &[PanelArgs<T>]) {
         let Some(p) = panels.first() else { return };
-        // SAFETY: by the promise of `PackFn`.
+        // SAFETY: guaranteed by the contract of `PackFn`.
         unsafe {
             if p.step == S::SIZE {
                 panels.iter().for_each(|p| (0..chunks::<T, S>(p)).for_each(|i| along::<T, S, LEFT>(p, i)));
@@ -321,21 +323,21 @@ mod avx512 {
 
     /// Source address of a lane of a chunk, and the elements along K from there.
     #[inline(always)]
-    fn source<T, S: Vectors>(p: &PanelArgs<T>, chunk: usize, lane: usize) -> (*const u8, usize) {
+    fn source<T, S: WordVectors>(p: &PanelArgs<T>, chunk: usize, lane: usize) -> (*const u8, usize) {
         let first = chunk * LANES * S::GROUP;
         (p.src.wrapping_add(lane * p.lane + first * p.step), p.products.saturating_sub(first))
     }
 
     /// Packs a chunk whose elements along K are contiguous in the source.
     #[inline(always)]
-    unsafe fn along<T, S: Vectors, const LEFT: bool>(p: &PanelArgs<T>, chunk: usize) {
+    unsafe fn along<T, S: WordVectors, const LEFT: bool>(p: &PanelArgs<T>, chunk: usize) {
         for lane in (0..p.fill).step_by(LANES) {
             let lanes = p.lanes.saturating_sub(lane);
             let (from, products) = source::<T, S>(p, chunk, lane);
             let words = |i: usize| {
                 let from = from.wrapping_add(i * p.lane);
                 ahead(from.wrapping_add(4 * LANES * S::GROUP * S::SIZE));
-                // SAFETY: by the promise of `PackFn`: counts keep to the lanes and products of the source.
+                // SAFETY: guaranteed by the contract of `PackFn`: counts keep to the lanes and products of the source.
                 unsafe { S::along(from, if i < lanes { products } else { 0 }) }
             };
             // SAFETY: as above.
@@ -345,7 +347,7 @@ mod avx512 {
 
     /// Packs a chunk whose lanes are contiguous in the source.
     #[inline(always)]
-    unsafe fn across<T, S: Vectors, const LEFT: bool>(p: &PanelArgs<T>, chunk: usize) {
+    unsafe fn across<T, S: WordVectors, const LEFT: bool>(p: &PanelArgs<T>, chunk: usize) {
         let mut lane = 0;
         while lane < p.fill {
             let lanes = p.lanes.saturating_sub(lane);
@@ -357,7 +359,8 @@ mod avx512 {
                 }
                 (from, products.saturating_sub(i * S::GROUP).min(S::GROUP))
             };
-            // SAFETY: by the promise of `PackFn`: masks and counts keep to the lanes and products of the source.
+            // SAFETY: guaranteed by the contract of `PackFn`: masks and counts keep to the lanes and products of the
+            // source.
             unsafe {
                 if lanes >= 2 * LANES {
                     let words = |i: usize| {
@@ -378,17 +381,17 @@ mod avx512 {
         }
     }
 
-    /// Writes sixteen words of each of `SQUARES` times sixteen lanes, transposing where source and panel order differ.
-    /// `words` gives the words of one lane (`BY_LANE`), or one word of sixteen lanes.
+    /// Writes sixteen words of each of `SQUARES` times sixteen lanes, transposing if source and panel order differ.
+    /// `words` returns the words of one lane (`BY_LANE`), or one word of sixteen lanes.
     #[inline(always)]
-    #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
-    unsafe fn square<T, S: Vectors, const LEFT: bool, const BY_LANE: bool, const SQUARES: usize>(
+    #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once are harder to read.
+    unsafe fn square<T, S: WordVectors, const LEFT: bool, const BY_LANE: bool, const SQUARES: usize>(
         p: &PanelArgs<T>,
         chunk: usize,
         lane: usize,
         words: impl Fn(usize) -> [[__m512i; 2]; SQUARES],
     ) {
-        // SAFETY: by the promise of `PackFn`.
+        // SAFETY: guaranteed by the contract of `PackFn`.
         unsafe {
             let mut squares = [[[_mm512_setzero_si512(); LANES]; 2]; SQUARES];
             for i in 0..LANES {
@@ -417,7 +420,7 @@ mod avx512 {
 
     /// Writes the words of lane `i`, or word `i` of sixteen lanes, to the panel.
     #[inline(always)]
-    unsafe fn put<T, S: Vectors, const LEFT: bool>(
+    unsafe fn put<T, S: WordVectors, const LEFT: bool>(
         p: &PanelArgs<T>,
         (chunk, plane): (usize, usize),
         lane: usize,
@@ -425,7 +428,7 @@ mod avx512 {
         row: __m512i,
     ) {
         let (dst, fill) = (p.dst.cast::<u32>(), p.fill - lane);
-        // SAFETY: by the promise of `PackFn`: masks and counts keep to the panel.
+        // SAFETY: guaranteed by the contract of `PackFn`: masks and counts keep to the panel.
         unsafe {
             if LEFT && i < fill {
                 let at = place::<S, LEFT>(p.fill, chunk, plane, lane + i, 0);
@@ -448,14 +451,14 @@ mod avx512 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use systole_ir::rng::Stream;
+    use systole_ir::rng::RandomStream;
 
-    /// Compares vectorised with scalar packing, on random bytes with lanes or K contiguous.
+    /// Compares vectorized with scalar packing, on random bytes with lanes or K contiguous.
     fn check(stored: DType, (lanes, fill, products): (usize, usize, usize), by_lanes: bool, left: bool) {
         let size = stored.size();
         let (words, planes) = if stored == DType::F32 { (2, 2) } else { (4 / size, 1) };
         let k = products.div_ceil(words).next_multiple_of(LANES) * planes;
-        let mut stream = Stream::new(3, products as u64, lanes as u64);
+        let mut stream = RandomStream::new(3, products as u64, lanes as u64);
         let source: Vec<u8> = (0..lanes * products * size).map(|_| stream.below(256) as u8).collect();
         let (lane, step) = if by_lanes { (size, lanes * size) } else { (products * size, size) };
         let pack = |level: Level| -> Vec<u32> {
@@ -518,7 +521,7 @@ mod tests {
         for x in [1.0f32, -std::f32::consts::PI, 1e-30, 12345.678, 0.0, f32::INFINITY, f32::NAN] {
             // SAFETY: one element.
             let [high, low] =
-                unsafe { Float::bits((&raw const x).cast()) }.map(|b| math::from_bf16(b as u16));
+                unsafe { SplitF32Words::bits((&raw const x).cast()) }.map(|b| math::from_bf16(b as u16));
             if x.is_finite() {
                 assert!((f64::from(high) + f64::from(low) - f64::from(x)).abs() <= f64::from(x.abs()) * 2e-5);
             } else {

@@ -1,17 +1,17 @@
-//! AMX products of bf16 that read operands in place: tile rows at a constant stride, K in runs of chunks.
+//! AMX bf16 products that read operands in place: tile rows at a constant stride, K in runs of chunks.
 //!
 //! A chunk is sixteen words along K; a run is a number of consecutive chunks at an address of its own. In a convolution
-//! the rows of A tiles are consecutive output pixels and a run is the channels of one filter tap ([`Windows`]). In its
-//! gradient w.r.t. the weights the rows of B tiles are pairs of pixels (K) and a run is an image ([`Sums`]).
-//! Attention's products have one run.
+//! the rows of A tiles are consecutive output pixels and a run is the channels of one filter tap ([`StridedProduct`]).
+//! In its gradient w.r.t. the weights the rows of B tiles are pairs of pixels (K) and a run is an image
+//! ([`StridedSums`]). Attention's products have one run.
 
-use crate::simd::amx::tile::{Bf16, Config, Dot, LANES, LINE, Lanes, Unit, Work};
+use crate::simd::amx::tile::{Bf16Dot, F32x16, LANES, LINE, TileConfig, TileDot, TileUnit, TileWork};
 #[cfg(test)]
 use crate::simd::math;
 use crate::simd::prefetch::prefetch_far;
 use std::mem::MaybeUninit;
 
-/// Columns of two tiles side by side.
+/// Columns of two adjacent tiles.
 pub const COLUMNS: usize = 2 * LANES;
 /// f32 elements of the statistics of one panel and image: shift, sums, sums of squares; [`COLUMNS`] each.
 pub const STATISTICS: usize = 3 * COLUMNS;
@@ -19,7 +19,7 @@ pub const STATISTICS: usize = 3 * COLUMNS;
 const FETCHED: usize = 4;
 
 /// Operands of up to two by two tiles; strides in bytes.
-pub struct Operands {
+pub struct StridedOperands {
     /// First row of each A tile.
     pub a: [*const u8; 2],
     pub a_row: usize,
@@ -34,7 +34,7 @@ pub struct Operands {
     pub b_runs: *const usize,
     pub runs: usize,
     pub chunks: usize,
-    /// Memory to prefetch meanwhile: begin and end.
+    /// Memory to prefetch during the product: start and end.
     pub ahead: [*const u8; 2],
     /// Whether there are two tiles of rows, and two of columns.
     pub two: [bool; 2],
@@ -42,35 +42,35 @@ pub struct Operands {
 
 /// Output of one tile of rows.
 #[derive(Clone, Copy)]
-pub struct Rows {
-    /// The first row in the result, and bytes between rows.
+pub struct TileRowOutput {
+    /// First row in the result, and bytes between rows.
     pub to: *mut u8,
     pub row: usize,
-    /// Rows before this one have been written already (tiles overlap).
+    /// Number of first rows that are already written (tiles overlap).
     pub skip: usize,
-    /// [`STATISTICS`] elements to which the rows are added, or null; and whether these are the first rows. `apart`:
-    /// elements from those of a row to those of the next one; 0 if all rows are of one image.
+    /// [`STATISTICS`] elements that the rows are added to, or null; and whether these are the first rows. `apart`:
+    /// elements between the statistics of consecutive rows; 0 if all rows belong to one image.
     pub statistics: *mut f32,
     pub apart: usize,
     pub begins: bool,
 }
 
 /// Computes sums over all runs, rounds them if the result is bf16, and writes them to a result with any row stride.
-pub struct Windows {
-    pub operands: Operands,
+pub struct StridedProduct {
+    pub operands: StridedOperands,
     /// Rows of each tile, as configured.
     pub height: usize,
     pub columns: usize,
-    pub rows: [Rows; 2],
-    /// Readable for whole tiles of columns, or null. bf16 results are rounded before and after it is added.
+    pub rows: [TileRowOutput; 2],
+    /// Bias, readable for whole tiles of columns, or null. bf16 results are rounded before and after it is added.
     pub bias: *const f32,
-    /// Whether results are bf16, else f32.
+    /// Whether results are bf16 instead of f32.
     pub narrow: bool,
 }
 
 /// Computes sums over all runs into whole tiles of f32.
-pub struct Sums {
-    pub operands: Operands,
+pub struct StridedSums {
+    pub operands: StridedOperands,
     pub c: *mut f32,
     /// Bytes between rows of `c`.
     pub c_row: usize,
@@ -78,45 +78,45 @@ pub struct Sums {
     pub add: bool,
 }
 
-/// Kernels of one unit. Callers of `windows` and `sums` have configured this thread's tile registers.
+/// Kernels of one tile unit. Callers of `windows` and `sums` have configured this thread's tile registers.
 #[derive(Clone, Copy)]
-pub struct Spread {
+pub struct StridedKernels {
     /// Configures registers for A tiles of this many rows.
     pub configure: unsafe fn(usize),
     pub release: unsafe fn(),
-    pub windows: unsafe fn(&Windows),
-    pub sums: unsafe fn(&Sums),
+    pub windows: unsafe fn(&StridedProduct),
+    pub sums: unsafe fn(&StridedSums),
 }
 
-impl Spread {
-    pub(crate) const fn of<U: Unit>() -> Spread {
-        Spread {
+impl StridedKernels {
+    pub(crate) const fn of<U: TileUnit>() -> StridedKernels {
+        StridedKernels {
             configure: configure::<U>,
             release: U::release,
-            windows: U::enter::<Windows>,
-            sums: U::enter::<Sums>,
+            windows: U::enter::<StridedProduct>,
+            sums: U::enter::<StridedSums>,
         }
     }
 }
 
-unsafe fn configure<U: Unit>(rows: usize) {
+unsafe fn configure<U: TileUnit>(rows: usize) {
     // SAFETY: the caller's machine has the unit.
-    unsafe { U::configure(&Config::of_rows(rows)) };
+    unsafe { U::configure(&TileConfig::of_rows(rows)) };
 }
 
-impl Operands {
-    /// Adds the products of all runs to the accumulators. `ONCE`: B is used once before it leaves L1.
+impl StridedOperands {
+    /// Adds the products of all runs to the accumulators. `ONCE`: whether B is used only once before it leaves L1.
     #[inline(always)]
-    unsafe fn add<U: Unit, const R: bool, const C: bool, const ONCE: bool>(&self) {
+    unsafe fn add<U: TileUnit, const R: bool, const C: bool, const ONCE: bool>(&self) {
         let [mut ahead, end] = self.ahead;
         for run in 0..self.runs {
-            // SAFETY: by the promise of `Work`.
+            // SAFETY: guaranteed by the contract of `TileWork`.
             unsafe {
                 let from = *self.a_runs.add(run);
                 let mut a = self.a.map(|a| a.wrapping_add(from));
                 let mut b = self.b.wrapping_add(*self.b_runs.add(run));
                 for _ in 0..self.chunks {
-                    // The operand from L2 first, and each product as soon as it can be: loads overlap with products.
+                    // The operand from L2 first, and each product as early as possible: loads overlap with products.
                     if ONCE {
                         U::stream::<6>(b, self.b_row);
                     } else {
@@ -128,16 +128,16 @@ impl Operands {
                         U::load::<7>(b.wrapping_add(self.b_next), self.b_row);
                     }
                     U::load::<4>(a[0], self.a_row);
-                    Bf16::dot::<U, 0, 4, 6>();
+                    Bf16Dot::dot::<U, 0, 4, 6>();
                     if C {
-                        Bf16::dot::<U, 1, 4, 7>();
+                        Bf16Dot::dot::<U, 1, 4, 7>();
                     }
                     if R {
                         U::load::<5>(a[1], self.a_row);
-                        Bf16::dot::<U, 2, 5, 6>();
+                        Bf16Dot::dot::<U, 2, 5, 6>();
                     }
                     if R && C {
-                        Bf16::dot::<U, 3, 5, 7>();
+                        Bf16Dot::dot::<U, 3, 5, 7>();
                     }
                     a = a.map(|a| a.wrapping_add(self.a_chunk));
                     b = b.wrapping_add(self.b_chunk);
@@ -174,8 +174,8 @@ macro_rules! with_tiles {
 const ROW: usize = 2 * LINE;
 
 #[inline(always)]
-unsafe fn zero<U: Unit>() {
-    // SAFETY: by the promise of `Work`.
+unsafe fn zero<U: TileUnit>() {
+    // SAFETY: guaranteed by the contract of `TileWork`.
     unsafe {
         U::zero::<0>();
         U::zero::<1>();
@@ -186,9 +186,9 @@ unsafe fn zero<U: Unit>() {
 
 /// Stores accumulator tiles of `height` rows as a block whose rows are `row` bytes apart.
 #[inline(always)]
-unsafe fn store<U: Unit, const R: bool, const C: bool>(to: *mut u8, row: usize, height: usize) {
+unsafe fn store<U: TileUnit, const R: bool, const C: bool>(to: *mut u8, row: usize, height: usize) {
     let down = to.wrapping_add(height * row);
-    // SAFETY: by the promise of `Work`.
+    // SAFETY: guaranteed by the contract of `TileWork`.
     unsafe {
         U::store::<0>(to, row);
         if C {
@@ -203,11 +203,11 @@ unsafe fn store<U: Unit, const R: bool, const C: bool>(to: *mut u8, row: usize, 
     }
 }
 
-impl Work for Sums {
+impl TileWork for StridedSums {
     #[inline(always)]
-    unsafe fn run<U: Unit>(&self) {
+    unsafe fn run<U: TileUnit>(&self) {
         let (c, row) = (self.c.cast::<u8>(), self.c_row);
-        // SAFETY: by the promise of `Work`.
+        // SAFETY: guaranteed by the contract of `TileWork`.
         unsafe {
             with_tiles!(self.operands.two, |R, C| {
                 if !self.add {
@@ -234,14 +234,14 @@ impl Work for Sums {
 
 /// Two by two accumulator tiles, aligned to cache lines.
 #[repr(align(64))]
-struct Buffer([MaybeUninit<f32>; COLUMNS * COLUMNS]);
+struct TileBuffer([MaybeUninit<f32>; COLUMNS * COLUMNS]);
 
-impl Work for Windows {
+impl TileWork for StridedProduct {
     #[inline(always)]
-    unsafe fn run<U: Unit>(&self) {
-        let mut buffer = Buffer([const { MaybeUninit::uninit() }; COLUMNS * COLUMNS]);
+    unsafe fn run<U: TileUnit>(&self) {
+        let mut buffer = TileBuffer([const { MaybeUninit::uninit() }; COLUMNS * COLUMNS]);
         let sums = buffer.0.as_mut_ptr().cast::<f32>();
-        // SAFETY: by the promise of `Work`; all rows of the tiles that there are were stored.
+        // SAFETY: guaranteed by the contract of `TileWork`; all rows of the tiles that there are were stored.
         unsafe {
             with_tiles!(self.operands.two, |R, C| {
                 zero::<U>();
@@ -257,9 +257,9 @@ impl Work for Windows {
     }
 }
 
-/// A row of `N` tiles: sixteen f32 of each.
+/// Loads a row of `N` tiles: sixteen f32 of each.
 #[inline(always)]
-unsafe fn load<V: Lanes, const N: usize>(from: *const f32) -> [V; N] {
+unsafe fn load<V: F32x16, const N: usize>(from: *const f32) -> [V; N] {
     let mut all = [V::zero(); N];
     let mut j = 0;
     while j < N {
@@ -271,7 +271,7 @@ unsafe fn load<V: Lanes, const N: usize>(from: *const f32) -> [V; N] {
 }
 
 #[inline(always)]
-unsafe fn put<V: Lanes, const N: usize>(all: &[V; N], to: *mut f32) {
+unsafe fn put<V: F32x16, const N: usize>(all: &[V; N], to: *mut f32) {
     let mut j = 0;
     while j < N {
         // SAFETY: the caller has `N` vectors there.
@@ -280,14 +280,14 @@ unsafe fn put<V: Lanes, const N: usize>(all: &[V; N], to: *mut f32) {
     }
 }
 
-/// Sums and sums of squares of the differences from a shift.
+/// Sums and sums of squares of differences from a shift.
 struct Statistics<V, const N: usize> {
     from: [V; N],
     sums: [V; N],
     squares: [V; N],
 }
 
-impl<V: Lanes, const N: usize> Statistics<V, N> {
+impl<V: F32x16, const N: usize> Statistics<V, N> {
     #[inline(always)]
     fn add(&mut self, y: &[V; N]) {
         let mut j = 0;
@@ -300,9 +300,9 @@ impl<V: Lanes, const N: usize> Statistics<V, N> {
     }
 }
 
-/// Adds a row to the statistics of its image, of which it is the first if it `begins` them. Then it is the shift.
+/// Adds a row to the statistics of its image. If it `begins` them, it becomes the shift.
 #[inline(always)]
-unsafe fn add_row<V: Lanes, const N: usize>(to: *mut f32, y: &[V; N], begins: bool) {
+unsafe fn add_row<V: F32x16, const N: usize>(to: *mut f32, y: &[V; N], begins: bool) {
     let place = |k: usize| to.wrapping_add(k * COLUMNS);
     // SAFETY: the caller has [`STATISTICS`] elements there.
     unsafe {
@@ -318,11 +318,11 @@ unsafe fn add_row<V: Lanes, const N: usize>(to: *mut f32, y: &[V; N], begins: bo
     }
 }
 
-impl Windows {
+impl StridedProduct {
     /// Writes the rows of one tile, and adds them to the statistics. Its sums are rows of [`COLUMNS`] elements.
     #[inline(always)]
-    unsafe fn finish<U: Unit, const N: usize>(&self, rows: &Rows, sums: *mut f32) {
-        // SAFETY: by the promise of `Work`.
+    unsafe fn finish<U: TileUnit, const N: usize>(&self, rows: &TileRowOutput, sums: *mut f32) {
+        // SAFETY: guaranteed by the contract of `TileWork`.
         unsafe {
             let bias = match self.bias.is_null() {
                 true => None,
@@ -348,8 +348,8 @@ impl Windows {
                 squares: [U::Lanes::zero(); N],
             };
             if rows.begins {
-                // The shift is the mean of the first rows: near the mean of all, so that the later subtraction of the
-                // squared difference cancels few digits.
+                // The shift is the mean of the first rows. It is close to the overall mean, so that subtracting the
+                // squared difference later cancels few digits.
                 let mut total = [U::Lanes::zero(); N];
                 for i in rows.skip..self.height {
                     let y = self.write::<U::Lanes, N>(rows, sums, i, bias);
@@ -380,15 +380,15 @@ impl Windows {
 
     /// Writes row `i`; returns the values as stored.
     #[inline(always)]
-    unsafe fn write<V: Lanes, const N: usize>(
+    unsafe fn write<V: F32x16, const N: usize>(
         &self,
-        rows: &Rows,
+        rows: &TileRowOutput,
         sums: *const f32,
         i: usize,
         bias: Option<[V; N]>,
     ) -> [V; N] {
         let to = rows.to.wrapping_add(i * rows.row);
-        // SAFETY: by the promise of `Work`.
+        // SAFETY: guaranteed by the contract of `TileWork`.
         unsafe {
             let mut y = load::<V, N>(sums.wrapping_add(i * COLUMNS));
             let mut j = 0;
@@ -412,7 +412,7 @@ impl Windows {
 }
 
 #[cfg(test)]
-impl Lanes for [f32; LANES] {
+impl F32x16 for [f32; LANES] {
     type Narrow = [u16; LANES];
 
     fn zero() -> Self {

@@ -1,23 +1,22 @@
-//! Base of all AMX kernels: the instructions ([`Unit`]), their configuration, the kinds of dot product ([`Dot`]), and
-//! the GEMM microkernel for packed operands ([`tile`]).
+//! AMX instruction abstraction ([`TileUnit`]), tile configuration, dot-product kinds, and the packed GEMM microkernel.
 
-use crate::simd::gemm::{Element, Tile, UNROLLED};
+use crate::simd::gemm::{GemmElement, GemmTile, UNROLLED};
 use crate::simd::prefetch::prefetch_far;
 use std::mem::MaybeUninit;
 
-/// Rows of a tile register, and 32-bit elements of a row.
+/// Rows of a tile register, and 32-bit elements per row.
 pub const LANES: usize = 16;
-/// Bytes of a row of a tile register.
+/// Bytes per row of a tile register.
 pub const LINE: usize = 64;
 /// Columns that most fused kernels compute at a time: two vectors of f32, one of bf16.
 pub const WIDTH: usize = 32;
 
-/// Shape of a tile register: rows, and bytes of a row.
+/// Shape of a tile register: rows, and bytes per row.
 pub type TileShape = (usize, usize);
 
-/// The operand of `ldtilecfg`.
+/// Tile configuration: the operand of `ldtilecfg`.
 #[repr(C, align(64))]
-pub(crate) struct Config {
+pub(crate) struct TileConfig {
     pub(crate) palette: u8,
     pub(crate) start_row: u8,
     pub(crate) reserved: [u8; 14],
@@ -25,17 +24,17 @@ pub(crate) struct Config {
     pub(crate) rows: [u8; 16],
 }
 
-impl Config {
-    /// Configuration for A panels of `height` rows: one tile, or two of half the height.
-    pub(crate) fn of(height: usize) -> Config {
-        Config::of_rows(tile_rows(height))
+impl TileConfig {
+    /// Returns the configuration for A panels of `height` rows: one tile, or two of half the height.
+    pub(crate) fn of(height: usize) -> TileConfig {
+        TileConfig::of_rows(tile_rows(height))
     }
 
-    /// Configuration for A tiles of this many rows.
-    pub(crate) fn of_rows(rows: usize) -> Config {
+    /// Returns the configuration for A tiles of `rows` rows.
+    pub(crate) fn of_rows(rows: usize) -> TileConfig {
         let rows = rows as u8;
         let mut config =
-            Config { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
+            TileConfig { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
         config.row_bytes[..8].fill(LINE as u16);
         config.rows[..6].fill(rows);
         config.rows[6..8].fill(LANES as u8);
@@ -43,47 +42,47 @@ impl Config {
     }
 }
 
-/// Rows of each A tile of a panel.
+/// Returns the rows of each A tile of a panel.
 fn tile_rows(height: usize) -> usize {
     if height > LANES { height / 2 } else { height }
 }
 
-/// The instructions on tile registers; registers are named by number.
+/// Instructions on tile registers; registers are named by number.
 ///
 /// # Safety
 /// `configure` needs a machine with tile registers; all other methods need a configured thread. Addresses cover the
 /// tile's rows, which are `row` bytes apart. The registers of one multiplication are distinct.
-pub(crate) unsafe trait Unit: 'static {
-    /// The 512-bit vectors of such machines.
-    type Lanes: Lanes;
-    unsafe fn configure(config: &Config);
+pub(crate) unsafe trait TileUnit: 'static {
+    /// 512-bit vectors of such machines.
+    type Lanes: F32x16;
+    unsafe fn configure(config: &TileConfig);
     unsafe fn release();
     unsafe fn zero<const T: u8>();
     unsafe fn load<const T: u8>(from: *const u8, row: usize);
-    /// As `load`, for data used once (non-temporal hint).
+    /// Like `load`, for data used once (non-temporal hint).
     unsafe fn stream<const T: u8>(from: *const u8, row: usize);
     unsafe fn store<const T: u8>(to: *mut u8, row: usize);
-    /// `C += A · B` on pairs of bf16, on signed bytes, and on unsigned bytes.
+    /// `C += A · B` on pairs of bf16, on int8, and on uint8.
     unsafe fn bf16<const C: u8, const A: u8, const B: u8>();
     unsafe fn signed<const C: u8, const A: u8, const B: u8>();
     unsafe fn unsigned<const C: u8, const A: u8, const B: u8>();
-    /// [`tile`], compiled with the unit's target features.
-    unsafe fn run<D: Dot>(t: &Tile<D::Sum>);
-    /// Other work, compiled with the unit's target features.
-    unsafe fn enter<W: Work>(work: &W);
+    /// Runs [`tile`], compiled with the unit's target features.
+    unsafe fn run<D: TileDot>(t: &GemmTile<D::Sum>);
+    /// Runs other code, compiled with the unit's target features.
+    unsafe fn enter<W: TileWork>(work: &W);
 }
 
-/// A kind of dot product.
-pub(crate) trait Dot: 'static {
-    type Sum: Element;
+/// Kind of dot product: element types and the instruction for them.
+pub(crate) trait TileDot: 'static {
+    type Sum: GemmElement;
     /// Words along K that one iteration of a kernel consumes.
     const UNIT: usize = LANES;
-    unsafe fn dot<U: Unit, const C: u8, const A: u8, const B: u8>();
+    unsafe fn dot<U: TileUnit, const C: u8, const A: u8, const B: u8>();
 
-    /// `count` iterations over K. A register is reloaded for the next iteration as soon as its last product has been
-    /// issued, so that loads from L2 overlap with multiplications.
+    /// Runs `count` iterations over K. A register is reloaded for the next iteration as soon as its last product has
+    /// been issued, so that loads from L2 overlap with multiplications.
     #[inline(always)]
-    unsafe fn rounds<U: Unit, const R: bool, const C: bool>(t: &mut Tiles, count: usize) {
+    unsafe fn rounds<U: TileUnit, const R: bool, const C: bool>(t: &mut PackedTiles, count: usize) {
         if count == 0 {
             return;
         }
@@ -118,49 +117,49 @@ pub(crate) trait Dot: 'static {
     }
 }
 
-pub(crate) struct Bf16;
-impl Dot for Bf16 {
+pub(crate) struct Bf16Dot;
+impl TileDot for Bf16Dot {
     type Sum = f32;
     #[inline(always)]
-    unsafe fn dot<U: Unit, const C: u8, const A: u8, const B: u8>() {
-        // SAFETY: the caller promises configured registers.
+    unsafe fn dot<U: TileUnit, const C: u8, const A: u8, const B: u8>() {
+        // SAFETY: the caller guarantees configured registers.
         unsafe { U::bf16::<C, A, B>() }
     }
 }
 
-pub(crate) struct Signed;
-impl Dot for Signed {
+pub(crate) struct SignedDot;
+impl TileDot for SignedDot {
     type Sum = i32;
     #[inline(always)]
-    unsafe fn dot<U: Unit, const C: u8, const A: u8, const B: u8>() {
-        // SAFETY: the caller promises configured registers.
+    unsafe fn dot<U: TileUnit, const C: u8, const A: u8, const B: u8>() {
+        // SAFETY: the caller guarantees configured registers.
         unsafe { U::signed::<C, A, B>() }
     }
 }
 
-pub(crate) struct Unsigned;
-impl Dot for Unsigned {
+pub(crate) struct UnsignedDot;
+impl TileDot for UnsignedDot {
     type Sum = i32;
     #[inline(always)]
-    unsafe fn dot<U: Unit, const C: u8, const A: u8, const B: u8>() {
-        // SAFETY: the caller promises configured registers.
+    unsafe fn dot<U: TileUnit, const C: u8, const A: u8, const B: u8>() {
+        // SAFETY: the caller guarantees configured registers.
         unsafe { U::unsigned::<C, A, B>() }
     }
 }
 
 /// f32 as the sum of two bf16: high·high + high·low + low·high. The omitted low·low is about 2⁻¹⁶ of a product.
-pub(crate) struct Split;
-impl Dot for Split {
+pub(crate) struct SplitF32Dot;
+impl TileDot for SplitF32Dot {
     type Sum = f32;
     const UNIT: usize = 2 * LANES;
     #[inline(always)]
-    unsafe fn dot<U: Unit, const C: u8, const A: u8, const B: u8>() {
-        // SAFETY: the caller promises configured registers.
+    unsafe fn dot<U: TileUnit, const C: u8, const A: u8, const B: u8>() {
+        // SAFETY: the caller guarantees configured registers.
         unsafe { U::bf16::<C, A, B>() }
     }
 
     #[inline(always)]
-    unsafe fn rounds<U: Unit, const R: bool, const C: bool>(t: &mut Tiles, count: usize) {
+    unsafe fn rounds<U: TileUnit, const R: bool, const C: bool>(t: &mut PackedTiles, count: usize) {
         for _ in 0..count {
             // Order: low·high, high·high, high·low. Only one operand is reloaded between two of them.
             // SAFETY: the caller's tiles; in each operand the plane of high parts is followed by that of low parts.
@@ -179,9 +178,9 @@ impl Dot for Split {
 }
 
 /// Position in the packed operands; strides in bytes.
-pub(crate) struct Tiles {
+pub(crate) struct PackedTiles {
     a: *const u8,
-    /// From one A tile to the next, and from the high to the low plane of split numbers.
+    /// Bytes between A tiles, and between the high and low planes of split numbers.
     a_tile: usize,
     a_plane: usize,
     /// Bytes per word along K.
@@ -192,7 +191,7 @@ pub(crate) struct Tiles {
     ahead_step: usize,
 }
 
-impl Tiles {
+impl PackedTiles {
     /// Advances by `steps` words along K, and prefetches.
     #[inline(always)]
     fn advance(&mut self, steps: usize) {
@@ -204,9 +203,9 @@ impl Tiles {
         }
     }
 
-    /// Loads the A tiles; `R`: two.
+    /// Loads the A tiles; `R`: whether there are two.
     #[inline(always)]
-    unsafe fn left<U: Unit, const R: bool>(&self, plane: usize) {
+    unsafe fn left<U: TileUnit, const R: bool>(&self, plane: usize) {
         let a = self.a.wrapping_add(plane * self.a_plane);
         // SAFETY: the caller's packed operands cover these tiles.
         unsafe {
@@ -217,9 +216,9 @@ impl Tiles {
         }
     }
 
-    /// Loads the B tiles; `C`: two.
+    /// Loads the B tiles; `C`: whether there are two.
     #[inline(always)]
-    unsafe fn right<U: Unit, const C: bool>(&self, plane: usize) {
+    unsafe fn right<U: TileUnit, const C: bool>(&self, plane: usize) {
         let b = self.b.wrapping_add(plane * LANES * self.b_row);
         // SAFETY: the caller's packed operands cover these tiles.
         unsafe {
@@ -232,8 +231,8 @@ impl Tiles {
 }
 
 #[inline(always)]
-pub(crate) unsafe fn dots<U: Unit, D: Dot + ?Sized, const R: bool, const C: bool>() {
-    // SAFETY: the caller promises configured registers.
+pub(crate) unsafe fn dots<U: TileUnit, D: TileDot + ?Sized, const R: bool, const C: bool>() {
+    // SAFETY: the caller guarantees configured registers.
     unsafe {
         D::dot::<U, 0, 4, 6>();
         if C {
@@ -248,7 +247,7 @@ pub(crate) unsafe fn dots<U: Unit, D: Dot + ?Sized, const R: bool, const C: bool
     }
 }
 
-/// Runs `body` for each accumulator tile: its register, and its offset where rows are `row` bytes apart.
+/// Runs `body` for each accumulator tile: its register, and its offset if rows are `row` bytes apart.
 macro_rules! each_tile {
     ($r:ident, $c:ident, $rows:expr, $row:expr, |$t:ident, $at:ident| $body:expr) => {{
         let (down, across) = ($rows * $row, LINE);
@@ -272,7 +271,7 @@ macro_rules! each_tile {
 
 /// GEMM microkernel for packed operands of up to two by two tiles.
 #[inline(always)]
-pub(crate) unsafe fn tile<U: Unit, D: Dot>(t: &Tile<D::Sum>) {
+pub(crate) unsafe fn tile<U: TileUnit, D: TileDot>(t: &GemmTile<D::Sum>) {
     // SAFETY: `TileKernel`'s contract, and configured registers.
     unsafe {
         match (t.a_k > LANES, t.b_k > LANES) {
@@ -284,14 +283,14 @@ pub(crate) unsafe fn tile<U: Unit, D: Dot>(t: &Tile<D::Sum>) {
     }
 }
 
-/// As [`tile`]; `R`: two tiles of rows, `C`: two tiles of columns.
+/// Like [`tile`]; `R`: two tiles of rows, `C`: two tiles of columns.
 #[inline(always)]
-unsafe fn tiles<U: Unit, D: Dot, const R: bool, const C: bool>(t: &Tile<D::Sum>) {
+unsafe fn tiles<U: TileUnit, D: TileDot, const R: bool, const C: bool>(t: &GemmTile<D::Sum>) {
     let (height, width, rows) = (t.a_k, t.b_k, tile_rows(t.a_k));
     let whole = t.rows == height && t.columns == width;
     let loads = !t.from.is_null() && (whole || t.padded_sums[0]);
-    // SAFETY: by the promise of `TileKernel`: packed operands cover whole tiles; so do `from` and `c` where
-    // `padded_sums` says so.
+    // SAFETY: guaranteed by the contract of `TileKernel`: packed operands cover whole tiles; so do `from` and `c` if
+    // `padded_sums` is set.
     unsafe {
         each_tile!(R, C, rows, t.from_row * 4, |T, at| {
             if loads {
@@ -300,7 +299,7 @@ unsafe fn tiles<U: Unit, D: Dot, const R: bool, const C: bool>(t: &Tile<D::Sum>)
                 U::zero::<T>();
             }
         });
-        let mut round = Tiles {
+        let mut round = PackedTiles {
             a: t.a.cast(),
             a_tile: rows * LINE,
             a_plane: height * LINE,
@@ -318,27 +317,27 @@ unsafe fn tiles<U: Unit, D: Dot, const R: bool, const C: bool>(t: &Tile<D::Sum>)
             return;
         }
         // Stored through a buffer: the rows of C may map to few sets of L1.
-        let mut sums = Sums::<D::Sum>::new();
+        let mut sums = AccumulatorTiles::<D::Sum>::new();
         let (c, row) = (sums.0.as_mut_ptr().cast::<u8>(), 2 * LINE);
         each_tile!(R, C, rows, row, |T, at| U::store::<T>(c.wrapping_add(at), row));
         finish(t, &sums, !complete);
     }
 }
 
-/// Up to two by two accumulator tiles.
+/// Buffer of up to two by two accumulator tiles.
 #[repr(align(64))]
-struct Sums<T>([MaybeUninit<T>; 4 * LANES * LANES]);
+struct AccumulatorTiles<T>([MaybeUninit<T>; 4 * LANES * LANES]);
 
-impl<T: Element> Sums<T> {
+impl<T: GemmElement> AccumulatorTiles<T> {
     #[inline(always)]
-    fn new() -> Sums<T> {
-        Sums([const { MaybeUninit::uninit() }; 4 * LANES * LANES])
+    fn new() -> AccumulatorTiles<T> {
+        AccumulatorTiles([const { MaybeUninit::uninit() }; 4 * LANES * LANES])
     }
 }
 
-/// Writes the rows and columns that exist; `add`: partial sums have not been added yet.
+/// Writes the rows and columns that exist. `add`: partial sums have not been added yet.
 #[inline(always)]
-unsafe fn finish<T: Element>(t: &Tile<T>, sums: &Sums<T>, add: bool) {
+unsafe fn finish<T: GemmElement>(t: &GemmTile<T>, sums: &AccumulatorTiles<T>, add: bool) {
     let sums = sums.0.as_ptr().cast::<T>();
     for i in 0..t.rows {
         // SAFETY: rows and columns are those of the tile; all its sums were stored.
@@ -358,29 +357,29 @@ unsafe fn finish<T: Element>(t: &Tile<T>, sums: &Sums<T>, add: bool) {
     }
 }
 
-/// Work that is compiled with a unit's target features.
-pub(crate) trait Work: 'static {
+/// Code that is compiled with a unit's target features.
+pub(crate) trait TileWork: 'static {
     /// # Safety
-    /// Registers are configured, and addresses cover what the numbers say.
-    unsafe fn run<U: Unit>(&self);
+    /// Registers are configured, and addresses cover the given sizes.
+    unsafe fn run<U: TileUnit>(&self);
 }
 
-/// A vector of sixteen f32.
-pub(crate) trait Lanes: Copy {
-    /// A vector of sixteen bf16.
+/// Vector of sixteen f32.
+pub(crate) trait F32x16: Copy {
+    /// Vector of sixteen bf16.
     type Narrow: Copy;
 
     fn zero() -> Self;
     unsafe fn load(p: *const f32) -> Self;
-    /// Stores the first `n`.
+    /// Stores the first `n` lanes.
     unsafe fn store(self, p: *mut f32, n: usize);
-    /// Stores the first `n`.
+    /// Stores the first `n` lanes of a bf16 vector.
     unsafe fn store_narrow(bits: Self::Narrow, p: *mut u16, n: usize);
     fn add(self, other: Self) -> Self;
     fn sub(self, other: Self) -> Self;
     fn scale(self, by: f32) -> Self;
     fn mul_add(self, by: Self, other: Self) -> Self;
-    /// To the nearest bf16.
+    /// Rounds to the nearest bf16.
     fn narrow(self) -> Self::Narrow;
     fn widen(bits: Self::Narrow) -> Self;
 }

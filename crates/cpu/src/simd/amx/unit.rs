@@ -1,16 +1,16 @@
-//! The tile registers of the machine.
+//! AMX tile instructions of this machine as inline assembly, and the permission request to the operating system.
 //!
-//! The compiler has no intrinsics for these instructions yet, so each is inline assembly. The compiler itself never
-//! uses tile registers, so their contents survive between the `asm!` blocks.
+//! The compiler has no intrinsics for these instructions yet. It never uses tile registers itself, so their contents
+//! survive between the `asm!` blocks.
 
-use crate::simd::amx::kernels::{Kernels, Of};
-use crate::simd::amx::tile::{Config, Dot, Lanes, Unit, Work};
-use crate::simd::gemm::Tile;
+use crate::simd::amx::kernels::{AmxKernels, UnitKernels};
+use crate::simd::amx::tile::{F32x16, TileConfig, TileDot, TileUnit, TileWork};
+use crate::simd::gemm::GemmTile;
 use crate::simd::inline_methods::inlined;
 use std::arch::asm;
 use std::arch::x86_64::*;
 
-pub static HARDWARE: Kernels = Of::<Hardware>::KERNELS;
+pub static HARDWARE: AmxKernels = UnitKernels::<Hardware>::KERNELS;
 
 pub(crate) struct Hardware;
 
@@ -18,7 +18,7 @@ macro_rules! dot {
     ($name:ident, $instruction:literal) => {
         #[inline(always)]
         unsafe fn $name<const C: u8, const A: u8, const B: u8>() {
-            // SAFETY: touches tile registers only; by the caller's promise they are configured.
+            // SAFETY: touches tile registers only; the caller guarantees that they are configured.
             unsafe {
                 asm!(
                     concat!($instruction, " tmm{c}, tmm{a}, tmm{b}"),
@@ -33,11 +33,11 @@ macro_rules! dot {
 }
 
 // SAFETY: each method executes the instruction that the trait describes.
-unsafe impl Unit for Hardware {
+unsafe impl TileUnit for Hardware {
     type Lanes = __m512;
 
-    unsafe fn configure(config: &Config) {
-        // SAFETY: reads the 64 bytes of `config`, a valid configuration by the caller's promise.
+    unsafe fn configure(config: &TileConfig) {
+        // SAFETY: reads the 64 bytes of `config`, a valid configuration guaranteed by the caller.
         unsafe {
             asm!("ldtilecfg [{p}]", p = in(reg) config, options(readonly, nostack, preserves_flags));
         }
@@ -50,13 +50,13 @@ unsafe impl Unit for Hardware {
 
     #[inline(always)]
     unsafe fn zero<const T: u8>() {
-        // SAFETY: touches tile registers only; by the caller's promise they are configured.
+        // SAFETY: touches tile registers only; the caller guarantees that they are configured.
         unsafe { asm!("tilezero tmm{t}", t = const T, options(nomem, nostack, preserves_flags)) };
     }
 
     #[inline(always)]
     unsafe fn load<const T: u8>(from: *const u8, row: usize) {
-        // SAFETY: by the caller's promise all rows are readable.
+        // SAFETY: the caller guarantees that all rows are readable.
         unsafe {
             asm!(
                 "tileloadd tmm{t}, [{p} + 1*{row}]",
@@ -84,7 +84,7 @@ unsafe impl Unit for Hardware {
 
     #[inline(always)]
     unsafe fn store<const T: u8>(to: *mut u8, row: usize) {
-        // SAFETY: by the caller's promise all rows are writable.
+        // SAFETY: the caller guarantees that all rows are writable.
         unsafe {
             asm!(
                 "tilestored [{p} + 1*{row}], tmm{t}",
@@ -100,20 +100,20 @@ unsafe impl Unit for Hardware {
     dot!(signed, "tdpbssd");
     dot!(unsigned, "tdpbuud");
 
-    unsafe fn run<D: Dot>(t: &Tile<D::Sum>) {
+    unsafe fn run<D: TileDot>(t: &GemmTile<D::Sum>) {
         #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma")]
-        unsafe fn run<D: Dot>(t: &Tile<D::Sum>) {
-            // SAFETY: by the promise of `TileKernel`.
+        unsafe fn run<D: TileDot>(t: &GemmTile<D::Sum>) {
+            // SAFETY: guaranteed by the contract of `TileKernel`.
             unsafe { crate::simd::amx::tile::tile::<Hardware, D>(t) }
         }
         // SAFETY: as above; machines with tile registers have these target features.
         unsafe { run::<D>(t) }
     }
 
-    unsafe fn enter<W: Work>(work: &W) {
+    unsafe fn enter<W: TileWork>(work: &W) {
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
-        unsafe fn enter<W: Work>(work: &W) {
-            // SAFETY: by the promise of `Work`.
+        unsafe fn enter<W: TileWork>(work: &W) {
+            // SAFETY: guaranteed by the contract of `TileWork`.
             unsafe { work.run::<Hardware>() }
         }
         // SAFETY: as above; the features are part of the level.
@@ -128,7 +128,7 @@ fn first(n: usize) -> __mmask16 {
 }
 
 // SAFETY of all methods: machines with tile registers have these target features.
-impl Lanes for __m512 {
+impl F32x16 for __m512 {
     type Narrow = __m256bh;
 
     #[inline(always)]
@@ -157,7 +157,7 @@ impl Lanes for __m512 {
     }
 }
 
-/// Whether the machine has tile registers with bf16 and int8 products, and the system lets this process use them.
+/// Whether the machine has AMX with bf16 and int8 products, and the system lets this process use it.
 pub fn permitted() -> bool {
     const PRODUCTS: u32 = 1 << 22 | 1 << 24 | 1 << 25;
     const SYSTEM_SAVES_REGISTERS: u32 = 1 << 27;
@@ -186,7 +186,7 @@ fn asks_system() -> bool {
     const ARCH_PRCTL: c_long = 158;
     const ARCH_REQ_XCOMP_PERM: c_long = 0x1023;
     const TILE_DATA: c_long = 18;
-    // SAFETY: reads and writes no memory of this process; an unknown request is refused.
+    // SAFETY: reads and writes no memory of this process; an unknown request is rejected.
     unsafe { syscall(ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, TILE_DATA) == 0 }
 }
 

@@ -1,41 +1,42 @@
-//! A block of int32 sums, up to [`ROWS`] rows by one panel of columns, and how its results are stored.
+//! Int32 accumulator block of up to [`ROWS`] rows by one panel of columns, and storing its requantized results.
 
-use crate::simd::int8::i32x16::Lanes;
-use crate::simd::int8::requantize::Ends;
+use crate::simd::int8::i32x16::I32x16;
+use crate::simd::int8::requantize::RequantizeParams;
 use crate::simd::int8::{COLUMNS, ROWS};
 use std::mem::MaybeUninit;
 
-/// Up to [`ROWS`] rows by one panel.
-pub struct Block<'a> {
-    /// The first row, and bytes from one to the next. Multiples of 16 rows can be read, each to the end of its steps.
+/// Operands and result addresses of one block: up to [`ROWS`] rows by one panel.
+pub struct AccumulatorBlock<'a> {
+    /// Pointer to the first row, and bytes between rows. Multiples of 16 rows are readable, each to the end of its K
+    /// steps.
     pub a: *const u8,
     pub a_row: usize,
-    /// Where each step of a row begins.
+    /// Offset of each K step in a row.
     pub steps: &'a [usize],
-    /// Words along K that count; at most those of the steps.
+    /// Number of words along K that hold data; at most the words of all steps.
     pub words: usize,
-    /// The panel: all words of the steps.
+    /// The panel, with all words of the K steps.
     pub b: *const u8,
-    /// What is added to the sums of each row; it has [`ROWS`].
+    /// Values added to the accumulators of each row; [`ROWS`] elements.
     pub corrections: *const i32,
-    /// What becomes of the sums, and the panel's first column.
-    pub ends: &'a Ends,
+    /// Requantization parameters, and the panel's first column.
+    pub ends: &'a RequantizeParams,
     pub first: usize,
     pub columns: usize,
     pub rows: usize,
-    /// Where the first column of all of each row goes; null: the row goes nowhere.
+    /// Result address of column 0 of each row; null if the row is discarded.
     pub to: &'a [*mut i8; ROWS],
 }
 
-/// A buffer of sums.
+/// Accumulator buffer of one block.
 #[repr(align(64))]
-pub struct Sums(MaybeUninit<[i32; ROWS * COLUMNS]>);
+pub struct SumsBuffer(MaybeUninit<[i32; ROWS * COLUMNS]>);
 
-impl Sums {
-    /// One whose contents are whatever was there.
+impl SumsBuffer {
+    /// Creates an uninitialized buffer.
     #[inline(always)]
-    pub fn new() -> Sums {
-        Sums(MaybeUninit::uninit())
+    pub fn new() -> SumsBuffer {
+        SumsBuffer(MaybeUninit::uninit())
     }
 
     #[inline(always)]
@@ -49,20 +50,20 @@ impl Sums {
     }
 }
 
-/// Stores the results of rows `from` to `to` of a block, whose sums are complete.
+/// Requantizes and stores rows `from` to `to` of a block with complete accumulators.
 ///
 /// # Safety
-/// The block's columns and rows are those of its ends and addresses.
+/// The block's columns and rows are inside its requantization parameters and result addresses.
 #[inline(always)]
-pub unsafe fn finish<L: Lanes>(block: &Block<'_>, sums: &Sums, from: usize, to: usize) {
+pub unsafe fn finish<L: I32x16>(block: &AccumulatorBlock<'_>, sums: &SumsBuffer, from: usize, to: usize) {
     let to = to.min(block.rows);
     if block.columns == COLUMNS {
-        // SAFETY: by the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { finish_whole::<L>(block, sums, from, to) };
         return;
     }
     for at in (0..block.columns).step_by(16) {
-        // SAFETY: by the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let ends = block.ends.sixteen::<L>(block.first + at);
             for row in from..to {
@@ -76,12 +77,12 @@ pub unsafe fn finish<L: Lanes>(block: &Block<'_>, sums: &Sums, from: usize, to: 
     }
 }
 
-/// As [`finish`], of all columns of a panel.
+/// Like [`finish`], for all columns of a panel.
 #[inline(always)]
-unsafe fn finish_whole<L: Lanes>(block: &Block<'_>, sums: &Sums, from: usize, to: usize) {
-    // SAFETY: by the caller's promise.
+unsafe fn finish_whole<L: I32x16>(block: &AccumulatorBlock<'_>, sums: &SumsBuffer, from: usize, to: usize) {
+    // SAFETY: guaranteed by the caller.
     unsafe {
-        // No closures: code that is not inlined into a function with target features lacks them.
+        // No closures: code that is not inlined into a function with target features loses those features.
         let left = block.ends.sixteen::<L>(block.first);
         let right = block.ends.sixteen::<L>(block.first + 16);
         let (low, high) = (block.ends.low as i8, block.ends.high as i8);

@@ -1,23 +1,23 @@
-//! Functions of two bytes, element by element, by formulas instead of tables.
+//! Binary int8 ops by arithmetic formulas (min, max, linear, product) in place of lookup tables.
 
-use crate::simd::int8::add_sub::Linear;
-use crate::simd::int8::i32x16::{Lanes, Plain};
+use crate::simd::int8::add_sub::LinearFormula;
+use crate::simd::int8::i32x16::{I32x16, PortableI32x16};
 use crate::simd::int8::windows::instances;
 use crate::simd::level::Level;
 
-/// What a function of two bytes x and y is, before its bounds.
+/// Formula of a binary int8 function, before clamping.
 #[derive(Clone, Copy, Debug)]
-pub enum Formula {
+pub enum BinaryFormula {
     Least,
     Greatest,
-    Linear(Linear),
-    Product(Product),
+    Linear(LinearFormula),
+    Product(ProductFormula),
 }
 
-/// `⌊p · (high + low) + start⌋` of the product `p = (x − zeros[0]) · (y − zeros[1]) + constant`, where the start is another for p below
-/// `limit`: a line of `simd::int8::near`.
+/// `⌊p · (high + low) + start⌋` of `p = (x − zeros[0]) · (y − zeros[1]) + constant`, where `below` replaces `start` if
+/// `p` is less than `limit`. See `simd::int8::requantize_f32`.
 #[derive(Clone, Copy, Debug)]
-pub struct Product {
+pub struct ProductFormula {
     pub zeros: [i32; 2],
     pub constant: i32,
     pub line: [f32; 2],
@@ -26,12 +26,12 @@ pub struct Product {
     pub limit: i32,
 }
 
-/// `n` elements of each, between bounds.
-pub struct Pairs<'a> {
-    pub how: &'a Formula,
+/// Arguments of [`pairs`]: `n` elements per operand, and the result's range.
+pub struct BinaryArgs<'a> {
+    pub how: &'a BinaryFormula,
     pub bounds: [i8; 2],
     pub x: *const i8,
-    /// One for all, or one for each.
+    /// One element for all, or `n` elements.
     pub y: *const i8,
     pub is_one: bool,
     pub n: usize,
@@ -43,9 +43,9 @@ const GREATEST: u8 = 1;
 const LINEAR: u8 = 2;
 const PRODUCT: u8 = 3;
 
-/// The numbers of a formula.
-struct Numbers<L> {
-    /// The second operand, where it is one for all.
+/// A formula's constants as vectors.
+struct FormulaLanes<L> {
+    /// The second operand if it has one element.
     one: L,
     first: L,
     second: L,
@@ -59,10 +59,10 @@ struct Numbers<L> {
 }
 
 #[inline(always)]
-fn numbers<L: Lanes>(how: &Formula, one: i8) -> Numbers<L> {
+fn numbers<L: I32x16>(how: &BinaryFormula, one: i8) -> FormulaLanes<L> {
     let nothing = L::splat(0);
     let bits = |v: f32| L::splat(v.to_bits() as i32);
-    let mut all = Numbers {
+    let mut all = FormulaLanes {
         one: L::splat(one.into()),
         first: nothing,
         second: nothing,
@@ -75,12 +75,12 @@ fn numbers<L: Lanes>(how: &Formula, one: i8) -> Numbers<L> {
         shift: 0,
     };
     match how {
-        Formula::Least | Formula::Greatest => {}
-        Formula::Linear(l) => {
+        BinaryFormula::Least | BinaryFormula::Greatest => {}
+        BinaryFormula::Linear(l) => {
             (all.first, all.second) = (L::splat(l.weights[0]), L::splat(l.weights[1]));
             (all.constant, all.shift) = (L::splat(l.constant), l.shift);
         }
-        Formula::Product(p) => {
+        BinaryFormula::Product(p) => {
             (all.first, all.second) = (L::splat(p.zeros[0]), L::splat(p.zeros[1]));
             (all.constant, all.limit) = (L::splat(p.constant), L::splat(p.limit));
             (all.high, all.low) = (bits(p.line[0]), bits(p.line[1]));
@@ -91,8 +91,8 @@ fn numbers<L: Lanes>(how: &Formula, one: i8) -> Numbers<L> {
 }
 
 #[inline(always)]
-unsafe fn value<L: Lanes, const KIND: u8>(p: &Pairs<'_>, k: &Numbers<L>, at: usize) -> L {
-    // SAFETY: by the caller's promise.
+unsafe fn value<L: I32x16, const KIND: u8>(p: &BinaryArgs<'_>, k: &FormulaLanes<L>, at: usize) -> L {
+    // SAFETY: guaranteed by the caller.
     let x = unsafe { L::widen(p.x.add(at), p.n - at) };
     // SAFETY: as above.
     let y = if p.is_one { k.one } else { unsafe { L::widen(p.y.add(at), p.n - at) } };
@@ -108,10 +108,10 @@ unsafe fn value<L: Lanes, const KIND: u8>(p: &Pairs<'_>, k: &Numbers<L>, at: usi
 }
 
 #[inline(always)]
-unsafe fn all<L: Lanes, const KIND: u8>(p: &Pairs<'_>) {
+unsafe fn all<L: I32x16, const KIND: u8>(p: &BinaryArgs<'_>) {
     let [low, high] = p.bounds;
     let whole = p.n / 32 * 32;
-    // SAFETY: by the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let k = numbers::<L>(p.how, if p.is_one { *p.y } else { 0 });
         for at in (0..whole).step_by(32) {
@@ -126,19 +126,19 @@ unsafe fn all<L: Lanes, const KIND: u8>(p: &Pairs<'_>) {
 }
 
 #[inline(always)]
-unsafe fn run<L: Lanes>(p: &Pairs<'_>) {
-    // SAFETY: by the caller's promise.
+unsafe fn run<L: I32x16>(p: &BinaryArgs<'_>) {
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match p.how {
-            Formula::Least => all::<L, LEAST>(p),
-            Formula::Greatest => all::<L, GREATEST>(p),
-            Formula::Linear(_) => all::<L, LINEAR>(p),
-            Formula::Product(_) => all::<L, PRODUCT>(p),
+            BinaryFormula::Least => all::<L, LEAST>(p),
+            BinaryFormula::Greatest => all::<L, GREATEST>(p),
+            BinaryFormula::Linear(_) => all::<L, LINEAR>(p),
+            BinaryFormula::Product(_) => all::<L, PRODUCT>(p),
         }
     }
 }
 
 instances!(
-    /// Functions of two bytes.
-    pairs(Pairs<'_>) = run
+    /// Returns the kernel of binary int8 formulas for a level.
+    pairs(BinaryArgs<'_>) = run
 );

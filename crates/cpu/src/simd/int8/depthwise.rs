@@ -1,75 +1,76 @@
-//! Convolutions of each channel on its own by dot products of four bytes: sixteen channels of four lines lie in a vector.
+//! Int8 depthwise convolution with AVX-512 VNNI: four image rows by sixteen channels per vector.
 //!
-//! First the four lines are interleaved, column by column, then each place of a window in a line is one instruction for sixteen
-//! channels. Where a window has up to three lines and moves by one, the same four lines give two rows of results.
+//! Four image rows are first interleaved column by column. Each window column is then one dot-product instruction for
+//! sixteen channels. With at most three window rows and stride 1, the same four image rows yield two result rows.
 
-use crate::simd::int8::requantize::Ends;
 #[cfg(target_arch = "x86_64")]
-use crate::simd::int8::requantize::Sixteen;
-use crate::simd::int8::windows::Along;
+use crate::simd::int8::requantize::RequantizeLanes;
+use crate::simd::int8::requantize::RequantizeParams;
+use crate::simd::int8::windows::Int8WindowDim;
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-/// Channels of a block: what four vectors hold.
+/// Channels per block: four vectors.
 pub const BLOCK: usize = 64;
-/// Lines of a group.
+/// Image rows per group.
 pub const GROUP: usize = 4;
-/// Vectors of a block.
+/// Vectors per block.
 const PARTS: usize = 4;
 
-/// The channel of a block that lies at a place of its four vectors.
+/// Returns the channel of a block at position `at` of its four interleaved vectors.
 pub fn channel(at: usize) -> usize {
     let (part, lane, own) = (at / 16, at % 16 / 4, at % 4);
     16 * lane + 4 * part + own
 }
 
-/// Rows of results: one, or two with the same lines.
-pub struct DepthRows<'a> {
-    /// [`GROUP`] lines of the picture for each group; null: outside.
+/// Arguments of [`depth_rows`]: one result row, or two that read the same image rows.
+pub struct DepthwiseDotRows<'a> {
+    /// [`GROUP`] image rows per group; null for padding.
     pub lines: &'a [*const i8],
-    pub columns: Along,
+    pub columns: Int8WindowDim,
     pub channels: usize,
-    /// Neighbouring pixels that lie in one block: more than 1 where channels fill a half or a quarter of it and windows move by one.
+    /// Adjacent pixels per block: more than 1 if channels fill half or a quarter of a block and the stride is 1.
     pub pixels: usize,
-    /// The zero point, 128 more.
+    /// Padding value: the zero point plus 128.
     pub outside: u8,
-    /// For each block and row of results: `[places of a line, groups, channels]` in the order of [`channel`], four bytes for each.
+    /// For each block and result row: `[window columns, groups, channels]` in the order of [`channel`], four bytes
+    /// each.
     pub weights: *const i32,
-    /// In the order of [`channel`].
-    pub ends: &'a Ends,
-    /// The rows of results; the second may be null.
+    /// Requantization parameters in the order of [`channel`].
+    pub ends: &'a RequantizeParams,
+    /// The result rows; the second may be null.
     pub to: [*mut i8; 2],
-    /// [`scratch`] bytes.
+    /// Scratch buffer of [`scratch`] bytes.
     pub scratch: *mut u8,
 }
 
-/// Columns that windows meet.
-fn span(columns: &Along) -> usize {
+/// Returns the number of padded columns that windows cover.
+fn span(columns: &Int8WindowDim) -> usize {
     (columns.positions - 1) * columns.stride + (columns.window - 1) * columns.dilation + 1
 }
 
-/// Bytes of scratch for so many groups.
-pub fn scratch(columns: &Along, groups: usize) -> usize {
+/// Returns the bytes of scratch for `groups` groups.
+pub fn scratch(columns: &Int8WindowDim, groups: usize) -> usize {
     groups * PARTS * part(columns)
 }
 
-/// Bytes of the lines of a group in one of the vectors of a block.
-fn part(columns: &Along) -> usize {
+/// Returns the bytes of a group's image rows in one of a block's vectors.
+fn part(columns: &Int8WindowDim) -> usize {
     (span(columns) + PARTS) * BLOCK
 }
 
-/// The first `n` of 64 bytes.
+/// Mask of the first `n` of 64 bytes.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn first(n: usize) -> __mmask64 {
     if n >= BLOCK { u64::MAX } else { (1 << n) - 1 }
 }
 
-/// The lines of a group from channel `c` on, `n` bytes at most of each pixel, interleaved.
+/// Interleaves a group's image rows from channel `c` on, at most `wide` bytes per pixel.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn interleave(d: &DepthRows<'_>, group: usize, c: usize, wide: usize) {
-    // SAFETY: by the promise of `DepthRows`: lines are whole, and what is outside of them is masked.
+unsafe fn interleave(d: &DepthwiseDotRows<'_>, group: usize, c: usize, wide: usize) {
+    // SAFETY: by the contract of `DepthwiseDotRows` rows are whole; bytes outside are masked.
     unsafe {
         let lines = &d.lines[group * GROUP..(group + 1) * GROUP];
         let (columns, all) = (&d.columns, part(&d.columns));
@@ -81,7 +82,7 @@ unsafe fn interleave(d: &DepthRows<'_>, group: usize, c: usize, wide: usize) {
         for i in (before..end).step_by(d.pixels) {
             let px = i - before;
             let at = px * d.channels + c;
-            // What the line has from here on, or the pixel.
+            // Bytes left in the row, or in the pixel.
             let left = if d.pixels > 1 { (columns.size - px) * d.channels } else { d.channels - c };
             let mut x = [outside; GROUP];
             for (x, line) in x.iter_mut().zip(lines) {
@@ -106,7 +107,7 @@ unsafe fn interleave(d: &DepthRows<'_>, group: usize, c: usize, wide: usize) {
                 _mm512_storeu_si512(to.add(q * all + i * wide).cast(), *x);
             }
         }
-        // The border, also over what the last pixels wrote beyond their line.
+        // The padding; this overwrites what the last pixels wrote past the end of their row.
         for q in 0..PARTS {
             for i in (0..before).chain(end..span(columns)) {
                 let to = to.add(q * all + i * wide);
@@ -120,22 +121,22 @@ unsafe fn interleave(d: &DepthRows<'_>, group: usize, c: usize, wide: usize) {
     }
 }
 
-/// All results of a block: `ROWS` rows of them.
+/// Computes all results of a block for `ROWS` result rows.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn results<const ROWS: usize, const THREE: bool>(
-    d: &DepthRows<'_>,
+    d: &DepthwiseDotRows<'_>,
     block: usize,
     wide: usize,
     weights: *const i32,
 ) {
-    // SAFETY: by the promise of `DepthRows`; the scratch has all columns of the block.
+    // SAFETY: guaranteed by the contract of `DepthRows`; the scratch has all columns of the block.
     unsafe {
         let columns = &d.columns;
         let (all, groups) = (part(columns), d.lines.len() / GROUP);
         let (places, groups) = if THREE { (3, 1) } else { (columns.window, groups) };
         let each = places * groups * BLOCK;
-        let ends: [Sixteen<__m512i>; PARTS] = [
+        let ends: [RequantizeLanes<__m512i>; PARTS] = [
             d.ends.sixteen(block * BLOCK),
             d.ends.sixteen(block * BLOCK + 16),
             d.ends.sixteen(block * BLOCK + 32),
@@ -182,20 +183,21 @@ unsafe fn results<const ROWS: usize, const THREE: bool>(
     }
 }
 
-/// Rows of results.
+/// Computes one or two result rows.
 ///
 /// # Safety
-/// The machine has AVX-512 with VNNI; lines and rows of results are whole, weights, ends and scratch as [`DepthRows`] says.
+/// The machine has AVX-512 VNNI; image rows and result rows are whole; weights, requantization parameters and scratch
+/// are as [`DepthwiseDotRows`] documents.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512vnni,avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx2,fma,bmi1,bmi2,f16c")]
-pub unsafe fn depth_rows(d: &DepthRows<'_>) {
+pub unsafe fn depth_rows(d: &DepthwiseDotRows<'_>) {
     let groups = d.lines.len() / GROUP;
     let blocks = if d.pixels > 1 { 1 } else { d.channels.div_ceil(BLOCK) };
     let wide = if d.pixels > 1 { d.channels } else { BLOCK };
     let is_three = d.columns.window == 3 && groups == 1;
     let rows = if d.to[1].is_null() { 1 } else { 2 };
     for block in 0..blocks {
-        // SAFETY: by the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             for group in 0..groups {
                 interleave(d, group, block * BLOCK, wide);
@@ -211,7 +213,7 @@ pub unsafe fn depth_rows(d: &DepthRows<'_>) {
     }
 }
 
-/// No machine but x86-64 has them.
+/// Stub: only x86-64 has these instructions.
 ///
 /// # Safety
 /// None.

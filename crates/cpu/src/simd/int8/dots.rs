@@ -1,37 +1,41 @@
-//! Products of rows and panels by vectors: sums in registers, then what becomes of them.
+//! Int8 dot-product GEMM kernels (AVX2, AVX-VNNI, AVX-512, VNNI): accumulate in registers, then requantize.
 
 use crate::simd::inline_methods::inlined;
-use crate::simd::int8::accumulator_block::{Block, Sums, finish};
+use crate::simd::int8::accumulator_block::{AccumulatorBlock, SumsBuffer, finish};
 #[cfg(target_arch = "x86_64")]
-use crate::simd::int8::i32x16::Two;
-use crate::simd::int8::i32x16::{Lanes, Plain};
+use crate::simd::int8::i32x16::Avx2I32x16;
+use crate::simd::int8::i32x16::{I32x16, PortableI32x16};
 use crate::simd::int8::{COLUMNS, WORDS};
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-/// Words of a row that are multiplied one after the other.
+/// Words of a row per unrolled iteration.
 const TOGETHER: usize = 4;
 
-/// Vectors of sums, and the instruction that adds products of words to them.
-trait Dot: 'static {
-    /// Integers of 32 bits.
+/// Vector of accumulators with its dot-product instruction.
+trait DotVector: 'static {
+    /// Vector of int32.
     type V: Copy;
     unsafe fn load(p: *const i32) -> Self::V;
     unsafe fn store(v: Self::V, p: *mut i32);
     unsafe fn splat(x: i32) -> Self::V;
     unsafe fn plus(a: Self::V, b: Self::V) -> Self::V;
-    /// `sums + b · x`, for words.
+    /// Computes `sums + b · x` per 32-bit word.
     unsafe fn dot(sums: Self::V, b: Self::V, x: Self::V) -> Self::V;
 }
 
-/// The products of `R` rows from `row` on; `N` vectors are a panel.
+/// Computes `R` rows from `row` on; a panel has `N` vectors.
 #[inline(always)]
-unsafe fn rows<D: Dot, const R: usize, const N: usize>(t: &Block<'_>, row: usize, sums: &mut Sums) {
+unsafe fn rows<D: DotVector, const R: usize, const N: usize>(
+    t: &AccumulatorBlock<'_>,
+    row: usize,
+    sums: &mut SumsBuffer,
+) {
     let lanes = COLUMNS / N;
-    // SAFETY: by the promise of `Block`: rows and panel have all words; the ends have whole panels.
+    // SAFETY: by the contract of `AccumulatorBlock` rows and panel have all words, and parameters have whole panels.
     unsafe {
         let bias = t.ends.bias.as_ptr().add(t.first);
-        // No closures: code that is not inlined into a function with target features lacks them.
+        // No closures: code that is not inlined into a function with target features loses those features.
         let mut all = [[D::splat(0); N]; R];
         for (r, own) in all.iter_mut().enumerate() {
             let correction = D::splat(*t.corrections.add(row + r));
@@ -44,7 +48,7 @@ unsafe fn rows<D: Dot, const R: usize, const N: usize>(t: &Block<'_>, row: usize
         for step in t.steps {
             let mut a = a.add(*step);
             let now = left.min(WORDS);
-            // Few words without a branch between them, their places known.
+            // A few words without a branch, at constant offsets.
             for _ in 0..now / TOGETHER {
                 words::<D, R, N, TOGETHER>(&mut all, a, t.a_row, b);
                 (a, b) = (a.add(4 * TOGETHER), b.add(COLUMNS * TOGETHER));
@@ -65,14 +69,14 @@ unsafe fn rows<D: Dot, const R: usize, const N: usize>(t: &Block<'_>, row: usize
 
 /// Adds the products of `K` words.
 #[inline(always)]
-unsafe fn words<D: Dot, const R: usize, const N: usize, const K: usize>(
+unsafe fn words<D: DotVector, const R: usize, const N: usize, const K: usize>(
     all: &mut [[D::V; N]; R],
     a: *const u8,
     a_row: usize,
     b: *const i32,
 ) {
     for word in 0..K {
-        // SAFETY: the caller has so many words of the rows and of the panel.
+        // SAFETY: the caller has `K` words of the rows and of the panel.
         unsafe {
             let mut panel = [D::splat(0); N];
             for (n, v) in panel.iter_mut().enumerate() {
@@ -88,13 +92,13 @@ unsafe fn words<D: Dot, const R: usize, const N: usize, const K: usize>(
     }
 }
 
-/// All rows of each block, `MOST` at a time, and their results.
+/// Computes and stores all rows of each block, `MOST` rows at a time.
 #[inline(always)]
-unsafe fn blocks<D: Dot, L: Lanes, const MOST: usize, const N: usize>(all: &[Block<'_>]) {
-    let mut sums = Sums::new();
+unsafe fn blocks<D: DotVector, L: I32x16, const MOST: usize, const N: usize>(all: &[AccumulatorBlock<'_>]) {
+    let mut sums = SumsBuffer::new();
     for t in all {
         let mut row = 0;
-        // SAFETY: by the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             while row + MOST <= t.rows {
                 rows::<D, MOST, N>(t, row, &mut sums);
@@ -113,19 +117,19 @@ unsafe fn blocks<D: Dot, L: Lanes, const MOST: usize, const N: usize>(all: &[Blo
     }
 }
 
-/// Pairs, on any machine.
+/// Portable products of int16 pairs.
 struct PlainPairs;
 
-impl Dot for PlainPairs {
+impl DotVector for PlainPairs {
     type V = [i32; 8];
     #[inline(always)]
     unsafe fn load(p: *const i32) -> [i32; 8] {
-        // SAFETY: by the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { p.cast::<[i32; 8]>().read_unaligned() }
     }
     #[inline(always)]
     unsafe fn store(v: [i32; 8], p: *mut i32) {
-        // SAFETY: by the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { p.cast::<[i32; 8]>().write_unaligned(v) }
     }
     #[inline(always)]
@@ -156,9 +160,9 @@ impl Dot for PlainPairs {
 macro_rules! dots {
     ($name:ident $v:ident $load:ident $store:ident $splat:ident $plus:ident |$sums:ident, $b:ident, $x:ident| $dot:expr) => {
         struct $name;
-        // SAFETY of all methods: they are inlined into functions with their target features, which are selected only where
-        // the machine has them; addresses are the caller's promise.
-        impl Dot for $name {
+        // SAFETY of all methods: they are inlined into functions with their target features, which are selected only if
+        // the machine has them; addresses are guaranteed by the caller.
+        impl DotVector for $name {
             type V = $v;
             inlined! {
                 unsafe fn load(p: *const i32) -> $v = $load(p.cast());
@@ -184,55 +188,55 @@ dots!(Pairs512 __m512i _mm512_loadu_si512 _mm512_storeu_si512 _mm512_set1_epi32 
 dots!(Vnni512 __m512i _mm512_loadu_si512 _mm512_storeu_si512 _mm512_set1_epi32 _mm512_add_epi32
     |sums, b, x| _mm512_dpbusd_epi32(sums, b, x));
 
-/// Pairs, on any machine.
+/// Computes blocks with int16 pairs, portably.
 ///
 /// # Safety
-/// As [`Block`] says.
-pub unsafe fn pairs_plain(all: &[Block<'_>]) {
-    // SAFETY: by the caller's promise.
-    unsafe { blocks::<PlainPairs, Plain, 2, 4>(all) }
+/// See [`AccumulatorBlock`].
+pub unsafe fn pairs_plain(all: &[AccumulatorBlock<'_>]) {
+    // SAFETY: guaranteed by the caller.
+    unsafe { blocks::<PlainPairs, PortableI32x16, 2, 4>(all) }
 }
 
-/// Pairs, with AVX2.
+/// Computes blocks with int16 pairs and AVX2.
 ///
 /// # Safety
-/// As [`Block`] says, and the machine has it.
+/// See [`AccumulatorBlock`]; the machine has AVX2.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,bmi1,bmi2,f16c")]
-pub unsafe fn pairs_avx2(all: &[Block<'_>]) {
-    // SAFETY: by the caller's promise.
-    unsafe { blocks::<Pairs256, Two, 2, 4>(all) }
+pub unsafe fn pairs_avx2(all: &[AccumulatorBlock<'_>]) {
+    // SAFETY: guaranteed by the caller.
+    unsafe { blocks::<Pairs256, Avx2I32x16, 2, 4>(all) }
 }
 
-/// Bytes, with AVX-VNNI.
+/// Computes blocks with int8 quads and AVX-VNNI.
 ///
 /// # Safety
-/// As [`Block`] says, and the machine has it.
+/// See [`AccumulatorBlock`]; the machine has AVX-VNNI.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avxvnni,avx2,fma,bmi1,bmi2,f16c")]
-pub unsafe fn above_avx_vnni(all: &[Block<'_>]) {
-    // SAFETY: by the caller's promise.
-    unsafe { blocks::<Vnni256, Two, 2, 4>(all) }
+pub unsafe fn above_avx_vnni(all: &[AccumulatorBlock<'_>]) {
+    // SAFETY: guaranteed by the caller.
+    unsafe { blocks::<Vnni256, Avx2I32x16, 2, 4>(all) }
 }
 
-/// Pairs, with AVX-512.
+/// Computes blocks with int16 pairs and AVX-512.
 ///
 /// # Safety
-/// As [`Block`] says, and the machine has it.
+/// See [`AccumulatorBlock`]; the machine has AVX-512.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx2,fma,bmi1,bmi2,f16c")]
-pub unsafe fn pairs_avx512(all: &[Block<'_>]) {
-    // SAFETY: by the caller's promise.
+pub unsafe fn pairs_avx512(all: &[AccumulatorBlock<'_>]) {
+    // SAFETY: guaranteed by the caller.
     unsafe { blocks::<Pairs512, __m512i, 8, 2>(all) }
 }
 
-/// Bytes, with AVX-512 VNNI.
+/// Computes blocks with int8 quads and AVX-512 VNNI.
 ///
 /// # Safety
-/// As [`Block`] says, and the machine has it.
+/// See [`AccumulatorBlock`]; the machine has AVX-512 VNNI.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512vnni,avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx2,fma,bmi1,bmi2,f16c")]
-pub unsafe fn above_avx512_vnni(all: &[Block<'_>]) {
-    // SAFETY: by the caller's promise.
+pub unsafe fn above_avx512_vnni(all: &[AccumulatorBlock<'_>]) {
+    // SAFETY: guaranteed by the caller.
     unsafe { blocks::<Vnni512, __m512i, 8, 2>(all) }
 }

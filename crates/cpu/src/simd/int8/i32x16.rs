@@ -1,37 +1,38 @@
-//! Sixteen integers of 32 bits, and the fixed-point arithmetic of `.tflite` on them.
+//! `i32x16`: vector of sixteen int32, and TFLite fixed-point arithmetic on it.
 
 use crate::simd::inline_methods::inlined;
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-/// Sixteen integers of 32 bits. Addresses cover what a method reads or writes.
-pub trait Lanes: Copy + 'static {
+/// Vector of sixteen int32. Callers guarantee that pointers cover what a method reads or writes.
+pub trait I32x16: Copy + 'static {
     fn splat(x: i32) -> Self;
     unsafe fn load(p: *const i32) -> Self;
     unsafe fn store(self, p: *mut i32);
-    /// The first `n` of sixteen bytes, widened; the others are 0.
+    /// Loads the first `n` of sixteen int8 and widens them; the other lanes are 0.
     unsafe fn widen(p: *const i8, n: usize) -> Self;
     fn add(self, other: Self) -> Self;
     fn sub(self, other: Self) -> Self;
     fn max(self, other: Self) -> Self;
     fn min(self, other: Self) -> Self;
-    /// Products of integers of 16 bits. The upper halves of `other` are 0, or the sign in both.
+    /// Products of int16 values. The upper halves of `other` are 0, or sign extensions in both operands.
     fn times_short(self, other: Self) -> Self;
     fn shifted_left(self, by: Self) -> Self;
-    /// The lower halves of products.
+    /// Low halves of the products.
     fn times(self, other: Self) -> Self;
     /// `x / 2^by`, rounded down, for `by` below 32.
     fn shifted_right(self, by: i32) -> Self;
-    /// `(x · m + 2³⁰) / 2³¹`, rounded down: the rounded high half of `2xm`, for `m ≥ 0`.
+    /// `(x · m + 2³⁰) / 2³¹`, rounded down: the rounding doubling high multiply, for `m ≥ 0`.
     fn high(self, m: Self) -> Self;
-    /// `x / 2^by`, rounded half away from zero. `half` is 2^by / 2, and `some` −1 where `by` is not 0. `x + half` does not wrap.
+    /// `x / 2^by`, rounded half away from zero. `half` is `2^by / 2`; `some` is −1 if `by` is not 0. `x + half` does
+    /// not wrap.
     fn divided(self, by: Self, half: Self, some: Self) -> Self;
     /// `(x + half) / 2^by`, rounded down.
     fn divided_down(self, by: Self, half: Self) -> Self;
-    /// `x · f`, rounded half away from zero, for sixteen `f`. The results are integers of 32 bits.
+    /// `x · f`, rounded half away from zero, for sixteen factors `f`. Results fit int32.
     unsafe fn scaled(self, f: *const f64) -> Self;
-    /// `⌊x · high + (x · low + start)⌋`, where the last three are bits of floats, the inner sum is rounded to f32 and the outer one
-    /// downwards. The results are integers of 32 bits.
+    /// `⌊x · high + (x · low + start)⌋`, where `high`, `low` and `start` are f32 bit patterns. The inner sum is rounded
+    /// to f32 and the outer one down. Results fit int32.
     #[inline(always)]
     fn near(self, high: Self, low: Self, start: Self) -> Self {
         let (x, [high, low, start]) = (lanes(self), [high, low, start].map(lanes));
@@ -44,7 +45,7 @@ pub trait Lanes: Copy + 'static {
         // SAFETY: sixteen lanes.
         unsafe { Self::load(std::array::from_fn::<i32, 16, _>(one).as_ptr()) }
     }
-    /// `below` where x is less than `limit`, else `other`.
+    /// `below` if `x < limit`, else `other`.
     #[inline(always)]
     fn choose(self, limit: Self, below: Self, other: Self) -> Self {
         let (x, [limit, below, other]) = (lanes(self), [limit, below, other].map(lanes));
@@ -52,15 +53,15 @@ pub trait Lanes: Copy + 'static {
         // SAFETY: sixteen lanes.
         unsafe { Self::load(std::array::from_fn::<i32, 16, _>(one).as_ptr()) }
     }
-    /// `(x ± n / 2) / n`, rounded towards zero, of magnitudes below 2²⁴: a mean, rounded.
+    /// `(x ± n / 2) / n`, rounded towards zero: a rounded mean, for magnitudes below 2²⁴.
     fn mean_of(self, n: i32) -> Self;
-    /// Stores the first `n` as bytes, which they fit.
+    /// Stores the first `n` lanes as int8; they fit.
     unsafe fn narrow(self, p: *mut i8, n: usize);
-    /// Stores thirty-two bytes: numbers of any size, brought between two bounds.
+    /// Clamps 32 values of any size to a range and stores them as int8.
     #[inline(always)]
     unsafe fn narrow_two(one: Self, two: Self, low: i8, high: i8, p: *mut i8) {
         let (low, high) = (Self::splat(low.into()), Self::splat(high.into()));
-        // SAFETY: by the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             one.max(low).min(high).narrow(p, 16);
             two.max(low).min(high).narrow(p.add(16), 16);
@@ -68,22 +69,22 @@ pub trait Lanes: Copy + 'static {
     }
 }
 
-/// All lanes.
+/// Returns all lanes as an array.
 #[inline(always)]
-fn lanes<L: Lanes>(x: L) -> Plain {
+fn lanes<L: I32x16>(x: L) -> PortableI32x16 {
     let mut all = [0; 16];
     // SAFETY: sixteen lanes.
     unsafe { x.store(all.as_mut_ptr()) };
     all
 }
 
-/// The greatest number below one half: with it a sum that is cut is rounded half away from zero.
+/// Largest double below 0.5: adding it before truncation rounds half away from zero.
 pub const BELOW_HALF: f64 = 0.5 - f64::EPSILON / 4.0;
 
-/// Any machine.
-pub type Plain = [i32; 16];
+/// Portable implementation.
+pub type PortableI32x16 = [i32; 16];
 
-/// A result of each lane: a loop without a closure, which stays in one function.
+/// Applies an expression to each lane: a loop without a closure, which stays in one function.
 macro_rules! each {
     (|$i:ident| $of:expr) => {{
         let mut all = [0; 16];
@@ -96,52 +97,52 @@ macro_rules! each {
     }};
 }
 
-impl Lanes for Plain {
+impl I32x16 for PortableI32x16 {
     #[inline(always)]
-    fn splat(x: i32) -> Plain {
+    fn splat(x: i32) -> PortableI32x16 {
         [x; 16]
     }
     inlined! {
-        unsafe fn load(p: *const i32) -> Plain = p.cast::<Plain>().read_unaligned();
-        unsafe fn store(self, p: *mut i32) = p.cast::<Plain>().write_unaligned(self);
+        unsafe fn load(p: *const i32) -> PortableI32x16 = p.cast::<PortableI32x16>().read_unaligned();
+        unsafe fn store(self, p: *mut i32) = p.cast::<PortableI32x16>().write_unaligned(self);
     }
     #[inline(always)]
-    unsafe fn widen(p: *const i8, n: usize) -> Plain {
-        // SAFETY: by the caller's promise.
+    unsafe fn widen(p: *const i8, n: usize) -> PortableI32x16 {
+        // SAFETY: guaranteed by the caller.
         let bytes = unsafe { some_bytes(p, n) };
         each!(|i| i32::from(bytes[i]))
     }
     inlined! {
-        fn add(self, other: Plain) -> Plain = each!(|i| self[i].wrapping_add(other[i]));
-        fn sub(self, other: Plain) -> Plain = each!(|i| self[i].wrapping_sub(other[i]));
-        fn max(self, other: Plain) -> Plain = each!(|i| if self[i] > other[i] { self[i] } else { other[i] });
-        fn min(self, other: Plain) -> Plain = each!(|i| if self[i] < other[i] { self[i] } else { other[i] });
+        fn add(self, other: PortableI32x16) -> PortableI32x16 = each!(|i| self[i].wrapping_add(other[i]));
+        fn sub(self, other: PortableI32x16) -> PortableI32x16 = each!(|i| self[i].wrapping_sub(other[i]));
+        fn max(self, other: PortableI32x16) -> PortableI32x16 = each!(|i| if self[i] > other[i] { self[i] } else { other[i] });
+        fn min(self, other: PortableI32x16) -> PortableI32x16 = each!(|i| if self[i] < other[i] { self[i] } else { other[i] });
     }
     #[inline(always)]
-    fn times_short(self, other: Plain) -> Plain {
+    fn times_short(self, other: PortableI32x16) -> PortableI32x16 {
         each!(|i| self[i] as i16 as i32 * other[i] as i16 as i32)
     }
     inlined! {
-        fn shifted_left(self, by: Plain) -> Plain = each!(|i| self[i].wrapping_shl(by[i] as u32));
-        fn times(self, other: Plain) -> Plain = each!(|i| self[i].wrapping_mul(other[i]));
-        fn shifted_right(self, by: i32) -> Plain = each!(|i| self[i] >> (by & 31));
+        fn shifted_left(self, by: PortableI32x16) -> PortableI32x16 = each!(|i| self[i].wrapping_shl(by[i] as u32));
+        fn times(self, other: PortableI32x16) -> PortableI32x16 = each!(|i| self[i].wrapping_mul(other[i]));
+        fn shifted_right(self, by: i32) -> PortableI32x16 = each!(|i| self[i] >> (by & 31));
     }
     #[inline(always)]
-    fn high(self, m: Plain) -> Plain {
+    fn high(self, m: PortableI32x16) -> PortableI32x16 {
         each!(|i| ((self[i] as i64 * m[i] as i64 + (1 << 30)) >> 31) as i32)
     }
     #[inline(always)]
-    fn divided(self, by: Plain, half: Plain, some: Plain) -> Plain {
+    fn divided(self, by: PortableI32x16, half: PortableI32x16, some: PortableI32x16) -> PortableI32x16 {
         each!(|i| self[i].wrapping_add(half[i]).wrapping_add((self[i] >> 31) & some[i]) >> (by[i] & 31))
     }
     #[inline(always)]
-    fn divided_down(self, by: Plain, half: Plain) -> Plain {
+    fn divided_down(self, by: PortableI32x16, half: PortableI32x16) -> PortableI32x16 {
         each!(|i| self[i].wrapping_add(half[i]) >> (by[i] & 31))
     }
     #[inline(always)]
-    unsafe fn scaled(self, f: *const f64) -> Plain {
+    unsafe fn scaled(self, f: *const f64) -> PortableI32x16 {
         each!(|i| {
-            // SAFETY: by the caller's promise there are sixteen factors, and results of 32 bits.
+            // SAFETY: the caller guarantees that there are sixteen factors, and results of 32 bits.
             unsafe {
                 let y = f64::from(self[i]) * *f.add(i);
                 (y + BELOW_HALF.copysign(y)).to_int_unchecked()
@@ -149,13 +150,13 @@ impl Lanes for Plain {
         })
     }
     #[inline(always)]
-    fn mean_of(self, n: i32) -> Plain {
+    fn mean_of(self, n: i32) -> PortableI32x16 {
         each!(|i| (if self[i] > 0 { self[i] + n / 2 } else { self[i] - n / 2 }) / n)
     }
     #[inline(always)]
     unsafe fn narrow(self, p: *mut i8, n: usize) {
         let bytes: [i8; 16] = each!(|i| self[i] as i8);
-        // SAFETY: by the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             if n >= 16 {
                 p.cast::<[i8; 16]>().write_unaligned(bytes);
@@ -166,11 +167,11 @@ impl Lanes for Plain {
     }
 }
 
-/// The first `n` of sixteen bytes, zeros behind them.
+/// Loads the first `n` of sixteen bytes, padded with zeros.
 #[inline(always)]
 unsafe fn some_bytes(p: *const i8, n: usize) -> [i8; 16] {
     let mut bytes = [0i8; 16];
-    // SAFETY: by the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         if n >= 16 {
             bytes = p.cast::<[i8; 16]>().read_unaligned();
@@ -181,11 +182,11 @@ unsafe fn some_bytes(p: *const i8, n: usize) -> [i8; 16] {
     bytes
 }
 
-/// Two vectors of AVX2.
+/// AVX2 implementation: two vectors.
 #[cfg(target_arch = "x86_64")]
-pub type Two = [__m256i; 2];
+pub type Avx2I32x16 = [__m256i; 2];
 
-/// One intrinsic on both.
+/// Applies one intrinsic to both vectors.
 #[cfg(target_arch = "x86_64")]
 macro_rules! both {
     ($f:expr, $a:expr $(, $b:expr)?) => {{
@@ -194,17 +195,17 @@ macro_rules! both {
     }};
 }
 
-// SAFETY of all methods: they are inlined into functions with the target features of AVX2, which are selected only where
-// the machine has them; addresses are the caller's promise.
+// SAFETY of all methods: they are inlined into functions with the target features of AVX2, which are selected only if
+// the machine has them; addresses are guaranteed by the caller.
 #[cfg(target_arch = "x86_64")]
-impl Lanes for Two {
+impl I32x16 for Avx2I32x16 {
     #[inline(always)]
-    fn splat(x: i32) -> Two {
+    fn splat(x: i32) -> Avx2I32x16 {
         // SAFETY: as above.
         unsafe { [_mm256_set1_epi32(x); 2] }
     }
     #[inline(always)]
-    unsafe fn load(p: *const i32) -> Two {
+    unsafe fn load(p: *const i32) -> Avx2I32x16 {
         // SAFETY: as above.
         unsafe { [_mm256_loadu_si256(p.cast()), _mm256_loadu_si256(p.add(8).cast())] }
     }
@@ -217,7 +218,7 @@ impl Lanes for Two {
         }
     }
     #[inline(always)]
-    unsafe fn widen(p: *const i8, n: usize) -> Two {
+    unsafe fn widen(p: *const i8, n: usize) -> Avx2I32x16 {
         // SAFETY: as above.
         unsafe {
             let bytes = _mm_loadu_si128(some_bytes(p, n).as_ptr().cast());
@@ -225,16 +226,16 @@ impl Lanes for Two {
         }
     }
     inlined! {
-        fn add(self, other: Two) -> Two = both!(_mm256_add_epi32, self, other);
-        fn sub(self, other: Two) -> Two = both!(_mm256_sub_epi32, self, other);
-        fn max(self, other: Two) -> Two = both!(_mm256_max_epi32, self, other);
-        fn min(self, other: Two) -> Two = both!(_mm256_min_epi32, self, other);
-        fn times_short(self, other: Two) -> Two = both!(_mm256_madd_epi16, self, other);
-        fn shifted_left(self, by: Two) -> Two = both!(_mm256_sllv_epi32, self, by);
-        fn times(self, other: Two) -> Two = both!(_mm256_mullo_epi32, self, other);
+        fn add(self, other: Avx2I32x16) -> Avx2I32x16 = both!(_mm256_add_epi32, self, other);
+        fn sub(self, other: Avx2I32x16) -> Avx2I32x16 = both!(_mm256_sub_epi32, self, other);
+        fn max(self, other: Avx2I32x16) -> Avx2I32x16 = both!(_mm256_max_epi32, self, other);
+        fn min(self, other: Avx2I32x16) -> Avx2I32x16 = both!(_mm256_min_epi32, self, other);
+        fn times_short(self, other: Avx2I32x16) -> Avx2I32x16 = both!(_mm256_madd_epi16, self, other);
+        fn shifted_left(self, by: Avx2I32x16) -> Avx2I32x16 = both!(_mm256_sllv_epi32, self, by);
+        fn times(self, other: Avx2I32x16) -> Avx2I32x16 = both!(_mm256_mullo_epi32, self, other);
     }
     #[inline(always)]
-    fn shifted_right(self, by: i32) -> Two {
+    fn shifted_right(self, by: i32) -> Avx2I32x16 {
         // SAFETY: as above.
         unsafe {
             let by = _mm_cvtsi32_si128(by);
@@ -242,28 +243,28 @@ impl Lanes for Two {
         }
     }
     #[inline(always)]
-    fn high(self, m: Two) -> Two {
+    fn high(self, m: Avx2I32x16) -> Avx2I32x16 {
         both!(eight_high, self, m)
     }
     #[inline(always)]
-    fn divided(self, by: Two, half: Two, some: Two) -> Two {
+    fn divided(self, by: Avx2I32x16, half: Avx2I32x16, some: Avx2I32x16) -> Avx2I32x16 {
         let sign = both!(_mm256_srai_epi32::<31>, self);
         let down = both!(_mm256_and_si256, sign, some);
         both!(_mm256_srav_epi32, self.add(half).add(down), by)
     }
     #[inline(always)]
-    fn divided_down(self, by: Two, half: Two) -> Two {
+    fn divided_down(self, by: Avx2I32x16, half: Avx2I32x16) -> Avx2I32x16 {
         both!(_mm256_srav_epi32, self.add(half), by)
     }
     #[inline(always)]
-    unsafe fn scaled(self, f: *const f64) -> Two {
+    unsafe fn scaled(self, f: *const f64) -> Avx2I32x16 {
         // SAFETY: as above.
         unsafe { [eight_scaled_by_four(self[0], f), eight_scaled_by_four(self[1], f.add(8))] }
     }
     #[inline(always)]
-    fn mean_of(self, n: i32) -> Two {
-        // As with AVX-512.
-        let (half, zero) = (Two::splat(n / 2), Two::splat(0));
+    fn mean_of(self, n: i32) -> Avx2I32x16 {
+        // Same as for AVX-512.
+        let (half, zero) = (Avx2I32x16::splat(n / 2), Avx2I32x16::splat(0));
         let (up, down) = (self.add(half), self.sub(half));
         let positive = both!(_mm256_cmpgt_epi32, self, zero);
         // SAFETY: as above.
@@ -278,7 +279,7 @@ impl Lanes for Two {
     unsafe fn narrow(self, p: *mut i8, n: usize) {
         // SAFETY: as above.
         unsafe {
-            // Lanes of 128 bits are packed by themselves: their middle parts change places.
+            // Packing works within 128-bit lanes, so the two middle quarters are swapped.
             let shorts = _mm256_permute4x64_epi64::<0xd8>(_mm256_packs_epi32(self[0], self[1]));
             let bytes =
                 _mm_packs_epi16(_mm256_castsi256_si128(shorts), _mm256_extracti128_si256::<1>(shorts));
@@ -293,7 +294,7 @@ impl Lanes for Two {
     }
 }
 
-/// Half of [`Lanes::high`] with AVX2.
+/// AVX2: half of [`I32x16::high`].
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn eight_high(x: __m256i, m: __m256i) -> __m256i {
@@ -307,11 +308,11 @@ unsafe fn eight_high(x: __m256i, m: __m256i) -> __m256i {
     }
 }
 
-/// Half of [`Lanes::scaled`] with AVX2.
+/// AVX2: half of [`I32x16::scaled`].
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn eight_scaled_by_four(x: __m256i, f: *const f64) -> __m256i {
-    // SAFETY: by the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let low = four_scaled(_mm256_castsi256_si128(x), f);
         let high = four_scaled(_mm256_extracti128_si256::<1>(x), f.add(4));
@@ -322,7 +323,7 @@ unsafe fn eight_scaled_by_four(x: __m256i, f: *const f64) -> __m256i {
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn four_scaled(x: __m128i, f: *const f64) -> __m128i {
-    // SAFETY: by the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let y = _mm256_mul_pd(_mm256_cvtepi32_pd(x), _mm256_loadu_pd(f));
         let sign = _mm256_and_pd(y, _mm256_set1_pd(-0.0));
@@ -338,11 +339,11 @@ fn first(n: usize) -> __mmask16 {
     ((1u32 << n.min(16)) - 1) as __mmask16
 }
 
-/// Half of [`Lanes::scaled`].
+/// Half of [`I32x16::scaled`].
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn eight_scaled(x: __m256i, f: *const f64) -> __m256i {
-    // SAFETY: by the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let y = _mm512_mul_pd(_mm512_cvtepi32_pd(x), _mm512_loadu_pd(f));
         let sign = _mm512_and_pd(y, _mm512_set1_pd(-0.0));
@@ -352,9 +353,9 @@ unsafe fn eight_scaled(x: __m256i, f: *const f64) -> __m256i {
 }
 
 // SAFETY of all methods: they are inlined into functions with the target features of AVX-512, which are selected only
-// where the machine has them.
+// if the machine has them.
 #[cfg(target_arch = "x86_64")]
-impl Lanes for __m512i {
+impl I32x16 for __m512i {
     #[inline(always)]
     fn splat(x: i32) -> __m512i {
         // SAFETY: as above.
@@ -366,7 +367,7 @@ impl Lanes for __m512i {
     }
     #[inline(always)]
     unsafe fn widen(p: *const i8, n: usize) -> __m512i {
-        // SAFETY: by the caller's promise; the mask keeps from reading more.
+        // SAFETY: guaranteed by the caller; the mask keeps from reading more.
         unsafe {
             let bytes =
                 if n >= 16 { _mm_loadu_si128(p.cast()) } else { _mm_maskz_loadu_epi8(first(n), p.cast()) };
@@ -410,7 +411,7 @@ impl Lanes for __m512i {
     }
     #[inline(always)]
     unsafe fn scaled(self, f: *const f64) -> __m512i {
-        // SAFETY: by the caller's promise there are sixteen factors, and results of 32 bits.
+        // SAFETY: the caller guarantees that there are sixteen factors, and results of 32 bits.
         unsafe {
             let low = eight_scaled(_mm512_castsi512_si256(self), f);
             let high = eight_scaled(_mm512_extracti64x4_epi64::<1>(self), f.add(8));
@@ -435,8 +436,8 @@ impl Lanes for __m512i {
     }
     #[inline(always)]
     fn mean_of(self, n: i32) -> __m512i {
-        // SAFETY: as above. Quotients of integers below 2²⁴ are cut right: their distance to the next integer is at least
-        // 1/n, more than half a step of f32.
+        // SAFETY: as above. Truncating quotients of integers below 2²⁴ is exact: their distance to the next integer is
+        // at least 1/n, more than half an f32 step.
         unsafe {
             let half = _mm512_set1_epi32(n / 2);
             let positive = _mm512_cmpgt_epi32_mask(self, _mm512_setzero_si512());
@@ -448,9 +449,9 @@ impl Lanes for __m512i {
     }
     #[inline(always)]
     unsafe fn narrow_two(one: __m512i, two: __m512i, low: i8, high: i8, p: *mut i8) {
-        // SAFETY: by the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
-            // Lanes of 128 bits are packed by themselves: four bytes of `one`, four of `two`, both again.
+            // Packing works within 128-bit lanes: four bytes of `one`, four of `two`, then both again.
             let shorts = _mm512_packs_epi32(one, two);
             let bytes = _mm512_packs_epi16(shorts, shorts);
             let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 0, 0, 0, 0, 0, 0, 0, 0);
@@ -461,7 +462,7 @@ impl Lanes for __m512i {
     }
     #[inline(always)]
     unsafe fn narrow(self, p: *mut i8, n: usize) {
-        // SAFETY: by the caller's promise; the mask keeps from writing more.
+        // SAFETY: guaranteed by the caller; the mask keeps from writing more.
         unsafe {
             let bytes = _mm512_cvtepi32_epi8(self);
             if n >= 16 {

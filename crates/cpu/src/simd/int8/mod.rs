@@ -1,9 +1,10 @@
-//! Products of bytes with sums of 32 bits, and what becomes of the sums: vectors and plain loops. Products on tile registers,
-//! which end in the same way, are in `simd::amx::bytes`.
+//! Int8 GEMM, depthwise and pooling kernels on vectors, and requantization of their int32 accumulators.
 //!
-//! A call computes up to [`ROWS`] rows by a panel of [`COLUMNS`] columns. Along K operands are cut into words of 32 bits: four
-//! bytes, or two integers of 16 bits where there is no instruction for bytes ([`Form`]). Panels hold a word of all their
-//! columns, then the next. All sums wrap around at 32 bits, so their order does not matter.
+//! AMX kernels with the same requantization are in `simd::amx::int8`.
+//!
+//! A call computes up to [`ROWS`] rows by a panel of [`COLUMNS`] columns. Along K operands are split into 32-bit words:
+//! four int8, or two int16 if there is no int8 dot product ([`Int8WeightLayout`]). A panel stores one word of all its
+//! columns, then the next word. Accumulators wrap around at 32 bits, so their order does not matter.
 
 pub mod accumulator_block;
 pub mod add_sub;
@@ -16,22 +17,22 @@ pub mod requantize_f32;
 pub mod requantize_ref;
 pub mod windows;
 
-/// Columns of a panel.
+/// Columns per panel.
 pub const COLUMNS: usize = 32;
-/// Rows of a call, at most.
+/// Maximum rows per call.
 pub const ROWS: usize = 32;
-/// Bytes of a step along K.
+/// Bytes per K step.
 pub const STEP: usize = 64;
-/// Words of a step.
+/// Words per K step.
 pub const WORDS: usize = STEP / 4;
 
-/// How operands are stored for an instruction.
+/// Operand layout of a dot-product instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Form {
-    /// Both are signed bytes.
+pub enum Int8WeightLayout {
+    /// Both operands are int8.
     Signed,
-    /// Signed bytes by weights that are 128 more, as unsigned bytes: −128 · (the sum of a row) belongs to its sums.
+    /// Int8 by uint8 weights (`w + 128`): `−128 ·` (sum of the row) is added to the accumulators.
     Above,
-    /// Integers of 16 bits.
+    /// Both operands are int16.
     Pairs,
 }

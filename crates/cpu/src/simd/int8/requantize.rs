@@ -1,25 +1,27 @@
-//! What becomes of sums of 32 bits: bytes under the scale of the result, as `.tflite` rounds them.
+//! Requantizes int32 accumulators to int8 with TFLite's rounding.
 
-use crate::simd::int8::i32x16::Lanes;
-use crate::simd::int8::requantize_f32::Near;
-use crate::simd::int8::requantize_ref::Scaled;
+use crate::simd::int8::i32x16::I32x16;
+use crate::simd::int8::requantize_f32::RequantizeF32;
+use crate::simd::int8::requantize_ref::RequantizeScale;
 
-/// For each column, in whole panels. What wraps around has been ruled out.
+/// Per-column requantization parameters, padded to whole panels. They are checked not to overflow.
 #[derive(Clone, Debug)]
-pub struct Ends {
-    /// What sums begin with.
+pub struct RequantizeParams {
+    /// Initial accumulators.
     pub bias: Vec<i32>,
-    pub scaled: Scaled,
-    /// What gives the same in fewer instructions, if such was found: `bias` is shifted then, and nothing else counts.
-    pub near: Option<Near>,
-    /// Zero point of the result, and its least and greatest value.
+    pub scaled: RequantizeScale,
+    /// Equivalent f32 formula with fewer instructions, if one was found. `bias` is then shifted for it, and the other
+    /// fields are not used.
+    pub near: Option<RequantizeF32>,
+    /// Zero point of the result, and its minimum and maximum.
     pub zero: i32,
     pub low: i32,
     pub high: i32,
 }
 
-/// The numbers of sixteen columns. With `is_near` those of [`Near`]: `high`, `low`, `start`, `below` and `limit`, in the order of fields.
-pub struct Sixteen<L> {
+/// Parameters of sixteen columns. With `is_near` the fields hold [`RequantizeF32`]'s `high`, `low`, `start`, `below`
+/// and `limit`, in this order.
+pub struct RequantizeLanes<L> {
     is_near: bool,
     is_signed: bool,
     left: L,
@@ -36,21 +38,39 @@ pub struct Sixteen<L> {
     high: L,
 }
 
-impl Ends {
-    /// The same of other columns: those at each place of `order`; where that is no column, of none.
-    pub fn in_order(&self, order: &[usize]) -> Ends {
+impl RequantizeParams {
+    /// Returns the parameters with columns permuted by `order`; out-of-range indices yield defaults.
+    pub fn in_order(&self, order: &[usize]) -> RequantizeParams {
         fn of<T: Copy + Default>(all: &[T], order: &[usize]) -> Vec<T> {
             order.iter().map(|at| all.get(*at).copied().unwrap_or_default()).collect()
         }
         let scaled = match self.scaled.clone() {
-            Scaled::Factor(f) => Scaled::Factor(of(&f, order)),
-            Scaled::Fixed { left, multiplier, right, half, some, is_shifted, is_bounded, has_zero } => {
+            RequantizeScale::Factor(f) => RequantizeScale::Factor(of(&f, order)),
+            RequantizeScale::Fixed {
+                left,
+                multiplier,
+                right,
+                half,
+                some,
+                is_shifted,
+                is_bounded,
+                has_zero,
+            } => {
                 let [left, multiplier, right, half, some] =
                     [left, multiplier, right, half, some].map(|all| of(&all, order));
-                Scaled::Fixed { left, multiplier, right, half, some, is_shifted, is_bounded, has_zero }
+                RequantizeScale::Fixed {
+                    left,
+                    multiplier,
+                    right,
+                    half,
+                    some,
+                    is_shifted,
+                    is_bounded,
+                    has_zero,
+                }
             }
         };
-        Ends {
+        RequantizeParams {
             bias: of(&self.bias, order),
             scaled,
             near: self.near.as_ref().map(|near| near.in_order(|all| of(all, order), |all| of(all, order))),
@@ -58,15 +78,15 @@ impl Ends {
         }
     }
 
-    /// Those of columns `at` to `at + 16`.
+    /// Loads the parameters of columns `at` to `at + 16`.
     ///
     /// # Safety
-    /// There are such, rounded up to a whole panel.
+    /// These columns exist, counting the padding to a whole panel.
     #[inline(always)]
-    pub unsafe fn sixteen<L: Lanes>(&self, at: usize) -> Sixteen<L> {
+    pub unsafe fn sixteen<L: I32x16>(&self, at: usize) -> RequantizeLanes<L> {
         let nothing = L::splat(0);
         let (zero, low, high) = (L::splat(self.zero), L::splat(self.low), L::splat(self.high));
-        let plain = Sixteen {
+        let plain = RequantizeLanes {
             is_near: false,
             is_signed: false,
             left: nothing,
@@ -83,9 +103,9 @@ impl Ends {
             high,
         };
         if let Some(near) = &self.near {
-            // SAFETY: by the caller's promise all have these columns.
+            // SAFETY: the caller guarantees that all have these columns.
             unsafe {
-                return Sixteen {
+                return RequantizeLanes {
                     is_near: true,
                     is_signed: near.is_signed,
                     left: L::load(near.high.as_ptr().add(at).cast()),
@@ -98,10 +118,19 @@ impl Ends {
             }
         }
         match &self.scaled {
-            Scaled::Fixed { left, multiplier, right, half, some, is_shifted, is_bounded, has_zero } => {
-                // SAFETY: by the caller's promise all have these columns.
+            RequantizeScale::Fixed {
+                left,
+                multiplier,
+                right,
+                half,
+                some,
+                is_shifted,
+                is_bounded,
+                has_zero,
+            } => {
+                // SAFETY: the caller guarantees that all have these columns.
                 unsafe {
-                    Sixteen {
+                    RequantizeLanes {
                         left: L::load(left.as_ptr().add(at)),
                         multiplier: L::load(multiplier.as_ptr().add(at)),
                         right: L::load(right.as_ptr().add(at)),
@@ -115,13 +144,13 @@ impl Ends {
                 }
             }
             // SAFETY: as above.
-            Scaled::Factor(f) => Sixteen { factor: unsafe { f.as_ptr().add(at) }, ..plain },
+            RequantizeScale::Factor(f) => RequantizeLanes { factor: unsafe { f.as_ptr().add(at) }, ..plain },
         }
     }
 }
 
-impl<L: Lanes> Sixteen<L> {
-    /// Sixteen sums under the scale of the result, before its bounds.
+impl<L: I32x16> RequantizeLanes<L> {
+    /// Scales sixteen accumulators to the result's scale, before clamping.
     #[inline(always)]
     pub fn unbounded(&self, sums: L) -> L {
         if self.is_near {
@@ -144,7 +173,7 @@ impl<L: Lanes> Sixteen<L> {
         if self.has_zero { y } else { y.add(self.zero) }
     }
 
-    /// The bytes of sixteen sums, still of 32 bits.
+    /// Returns sixteen int8 results, still as int32 lanes.
     #[inline(always)]
     pub fn of(&self, sums: L) -> L {
         self.unbounded(sums).max(self.low).min(self.high)

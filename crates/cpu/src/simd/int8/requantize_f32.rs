@@ -1,25 +1,26 @@
-//! What becomes of sums, in fewer instructions: one line in f32 for each column, found where it gives the same bytes for all sums.
+//! Requantizes with one f32 multiply-add, used only if it reproduces TFLite's rounding for every possible sum.
 
-use crate::simd::int8::requantize_ref::Scaled;
+use crate::simd::int8::requantize_ref::RequantizeScale;
 
-/// `⌊(x − shift) · (high + low) + start⌋`, bounded, is the result of a sum x. The inner product with `low` is rounded to f32, the outer one
-/// downwards, so that whole numbers are met exactly.
+/// The result of an accumulator x is `⌊(x − shift) · (high + low) + start⌋`, clamped. The inner product with `low` is
+/// rounded to f32 and the outer one down, so that integers are exact.
 #[derive(Clone, Debug)]
-pub struct Near {
-    /// Is taken off what sums begin with: results are near 0 where shifted sums are.
+pub struct RequantizeF32 {
+    /// Subtracted from the initial accumulators, so that results are near 0 where shifted accumulators are.
     pub shift: Vec<i32>,
     pub high: Vec<f32>,
     pub low: Vec<f32>,
     pub start: Vec<f32>,
-    /// What sums below 0 start with instead, and the shifted sum 0: rounding half away from zero is not the same on both sides.
+    /// Start for negative accumulators and for the shifted accumulator 0: rounding half away from zero is not
+    /// symmetric.
     pub below: Vec<f32>,
     pub limit: Vec<i32>,
     pub is_signed: bool,
 }
 
-/// A line.
+/// Line fitted to one column.
 #[derive(Clone, Copy, Default)]
-struct Line {
+struct FittedLine {
     shift: i64,
     high: f32,
     low: f32,
@@ -27,19 +28,26 @@ struct Line {
     below: f32,
 }
 
-impl Near {
-    /// The one that gives the same bytes for all sums of magnitudes up to `bounds`, if such is found, in lists of `whole` columns; `ends`: zero
-    /// point and bounds of results.
-    pub fn of(scaled: &Scaled, bounds: &[i64], ends: [i32; 3], whole: usize) -> Option<Near> {
-        let column = |(column, bound): (usize, &i64)| Column::of(scaled, column, *bound, ends);
-        let columns: Vec<Column> = bounds.iter().enumerate().map(column).collect::<Option<_>>()?;
-        let lines = |is_signed| columns.iter().map(|c| c.line(is_signed)).collect::<Option<Vec<Line>>>();
+impl RequantizeF32 {
+    /// Returns parameters that give the exact int8 results for all accumulators up to the magnitudes `bounds`, or
+    /// `None` if there are none. Lists are padded to `whole` columns. `ends`: zero point, minimum and maximum of the
+    /// result.
+    pub fn of(
+        scaled: &RequantizeScale,
+        bounds: &[i64],
+        ends: [i32; 3],
+        whole: usize,
+    ) -> Option<RequantizeF32> {
+        let column = |(column, bound): (usize, &i64)| ColumnSamples::of(scaled, column, *bound, ends);
+        let columns: Vec<ColumnSamples> = bounds.iter().enumerate().map(column).collect::<Option<_>>()?;
+        let lines =
+            |is_signed| columns.iter().map(|c| c.line(is_signed)).collect::<Option<Vec<FittedLine>>>();
         let (is_signed, mut all) = match lines(false) {
             Some(all) => (false, all),
             None => (true, lines(true)?),
         };
-        all.resize(whole, Line::default());
-        Some(Near {
+        all.resize(whole, FittedLine::default());
+        Some(RequantizeF32 {
             shift: all.iter().map(|line| line.shift as i32).collect(),
             high: all.iter().map(|line| line.high).collect(),
             low: all.iter().map(|line| line.low).collect(),
@@ -51,10 +59,14 @@ impl Near {
     }
 }
 
-impl Near {
-    /// The same with all its lists taken anew.
-    pub fn in_order(&self, ints: impl Fn(&[i32]) -> Vec<i32>, floats: impl Fn(&[f32]) -> Vec<f32>) -> Near {
-        Near {
+impl RequantizeF32 {
+    /// Returns a copy with each list permuted.
+    pub fn in_order(
+        &self,
+        ints: impl Fn(&[i32]) -> Vec<i32>,
+        floats: impl Fn(&[f32]) -> Vec<f32>,
+    ) -> RequantizeF32 {
+        RequantizeF32 {
             shift: ints(&self.shift),
             high: floats(&self.high),
             low: floats(&self.low),
@@ -66,36 +78,41 @@ impl Near {
     }
 }
 
-/// What is known of a column: sums in order. Between two of them the result is that of both, or only grows.
-struct Column {
-    points: Vec<Point>,
+/// Sample points of a column in ascending order. Between two points the result is constant or increasing.
+struct ColumnSamples {
+    points: Vec<SamplePoint>,
     slope: f64,
     shift: i64,
     /// The slope as two floats.
     high: f32,
     low: f32,
-    /// The least and the greatest result, beyond which nothing is asked.
+    /// Minimum and maximum of the result; accumulators beyond them are not sampled.
     bounds: [i64; 2],
 }
 
-/// A sum, its result, and how far the line rises to it from its start.
-struct Point {
+/// An accumulator, its result, and the line's rise from its start.
+struct SamplePoint {
     sum: i64,
     y: i64,
     rise: f64,
 }
 
-/// Sums that f32 has exactly.
+/// Integers up to this magnitude are exact in f32.
 const EXACT: i64 = 1 << 24;
 
-impl Column {
-    fn of(scaled: &Scaled, column: usize, bound: i64, [zero, low, high]: [i32; 3]) -> Option<Column> {
+impl ColumnSamples {
+    fn of(
+        scaled: &RequantizeScale,
+        column: usize,
+        bound: i64,
+        [zero, low, high]: [i32; 3],
+    ) -> Option<ColumnSamples> {
         let slope = scaled.slope(column);
         let bounds = [i64::from(low), i64::from(high)];
         let y = |sum: i64| scaled.exact(column, sum, zero).clamp(bounds[0], bounds[1]);
         let (least, most) = (y(-bound), y(bound));
         let mut points = vec![(-bound, least)];
-        // A slope below 0 is no one's; one that changes nothing may be as small as it likes.
+        // Reject negative slopes; a slope may be tiny only if the result is constant.
         if least > most || (least < most && !(0.5f64.powi(16)..2.0).contains(&slope)) {
             return None;
         }
@@ -111,14 +128,14 @@ impl Column {
                 sum += 1;
                 (before, at) = (at, y(sum));
             }
-            // Steep ones leave results out.
+            // Steep lines skip results.
             points.extend([(sum - 1, before), (sum, at)]);
         }
         points.extend([(-1, y(-1)), (0, y(0)), (bound, most)]);
         points.retain(|(sum, _)| sum.abs() <= bound);
         let (slope, shift) = match least == most {
             true => (0.0, 0),
-            // What is left of the start is less than a step.
+            // The remainder of the start is less than a step.
             false => (slope, ((-0.5 - f64::from(zero)) / slope).round() as i64),
         };
         let farthest = bound + shift.abs();
@@ -131,13 +148,14 @@ impl Column {
             let x = (sum - shift) as f64;
             x * f64::from(high) + x * f64::from(low)
         };
-        let points = points.into_iter().map(|(sum, y)| Point { sum, y, rise: rise(sum) }).collect();
-        Some(Column { points, slope, shift, high, low, bounds })
+        let points = points.into_iter().map(|(sum, y)| SamplePoint { sum, y, rise: rise(sum) }).collect();
+        Some(ColumnSamples { points, slope, shift, high, low, bounds })
     }
 
-    /// The line through all points, with one start for all of them or two by the sign of sums.
-    fn line(&self, is_signed: bool) -> Option<Line> {
-        let mut line = Line { shift: self.shift, high: self.high, low: self.low, ..Line::default() };
+    /// Fits a line through all points, with one start for all, or one per sign of the accumulator.
+    fn line(&self, is_signed: bool) -> Option<FittedLine> {
+        let mut line =
+            FittedLine { shift: self.shift, high: self.high, low: self.low, ..FittedLine::default() };
         (line.start, line.below) = match is_signed {
             false => self.start(|_| true).map(|start| (start, start))?,
             true => (self.start(|sum| sum >= 0)?, self.start(|sum| sum < 0)?),
@@ -145,10 +163,10 @@ impl Column {
         self.holds(&line).then_some(line)
     }
 
-    /// The middle of all starts that give the results of those sums.
+    /// Returns the middle of the interval of starts that give the results of the selected accumulators.
     fn start(&self, of: impl Fn(i64) -> bool) -> Option<f32> {
         let (mut least, mut most) = (f64::MIN, f64::MAX);
-        for Point { y, rise, .. } in self.points.iter().filter(|p| of(p.sum)) {
+        for SamplePoint { y, rise, .. } in self.points.iter().filter(|p| of(p.sum)) {
             if *y > self.bounds[0] {
                 least = least.max(*y as f64 - rise);
             }
@@ -165,9 +183,9 @@ impl Column {
         }
     }
 
-    /// Whether all points lie on their side of whole numbers, by more than what roundings can move them.
-    fn holds(&self, line: &Line) -> bool {
-        self.points.iter().all(|Point { sum, y, rise }| {
+    /// Whether rounding errors cannot move any point across an integer.
+    fn holds(&self, line: &FittedLine) -> bool {
+        self.points.iter().all(|SamplePoint { sum, y, rise }| {
             let start = f64::from(if *sum < 0 { line.below } else { line.start });
             let at = rise + start;
             let x = (sum - self.shift).abs();
@@ -183,19 +201,28 @@ impl Column {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simd::int8::i32x16::{Lanes, Plain};
-    use systole_ir::rng::Stream;
+    use crate::simd::int8::i32x16::{I32x16, PortableI32x16};
+    use systole_ir::rng::RandomStream;
 
-    fn fixed(multiplier: i32, left: i32, right: i32) -> Scaled {
+    fn fixed(multiplier: i32, left: i32, right: i32) -> RequantizeScale {
         let [left, multiplier, right, half, some] = [left, multiplier, right, 0, 0].map(|v| vec![v]);
         let is = false;
-        Scaled::Fixed { left, multiplier, right, half, some, is_shifted: is, is_bounded: is, has_zero: is }
+        RequantizeScale::Fixed {
+            left,
+            multiplier,
+            right,
+            half,
+            some,
+            is_shifted: is,
+            is_bounded: is,
+            has_zero: is,
+        }
     }
 
-    /// Bytes of sixteen sums from `first` on.
-    fn by_line<L: Lanes>(near: &Near, first: i64) -> Plain {
+    /// Returns the results of sixteen accumulators from `first` on.
+    fn by_line<L: I32x16>(near: &RequantizeF32, first: i64) -> PortableI32x16 {
         let bits = |v: f32| L::splat(v.to_bits() as i32);
-        let sums: Plain = std::array::from_fn(|i| (first + i as i64) as i32 - near.shift[0]);
+        let sums: PortableI32x16 = std::array::from_fn(|i| (first + i as i64) as i32 - near.shift[0]);
         // SAFETY: sixteen lanes.
         let x = unsafe { L::load(sums.as_ptr()) };
         let start = match near.is_signed {
@@ -208,17 +235,18 @@ mod tests {
         all
     }
 
-    /// All sums up to a bound, by the definition and by the line.
-    fn check(scaled: &Scaled, bound: i64, ends: [i32; 3], name: &str) {
-        let near = Near::of(scaled, &[bound], ends, 1).unwrap_or_else(|| panic!("{name} has no line"));
-        let mut kinds = vec![by_line::<Plain> as fn(&Near, i64) -> Plain];
+    /// Compares the line with the definition for all accumulators up to a bound.
+    fn check(scaled: &RequantizeScale, bound: i64, ends: [i32; 3], name: &str) {
+        let near =
+            RequantizeF32::of(scaled, &[bound], ends, 1).unwrap_or_else(|| panic!("{name} has no line"));
+        let mut kinds = vec![by_line::<PortableI32x16> as fn(&RequantizeF32, i64) -> PortableI32x16];
         #[cfg(target_arch = "x86_64")]
         if crate::Level::Avx512.is_available() {
             #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx2,fma,bmi1,bmi2,f16c")]
-            fn avx512(near: &Near, first: i64) -> Plain {
+            fn avx512(near: &RequantizeF32, first: i64) -> PortableI32x16 {
                 by_line::<std::arch::x86_64::__m512i>(near, first)
             }
-            // SAFETY: the machine has it.
+            // SAFETY: the machine has AVX-512.
             kinds.push(|near, first| unsafe { avx512(near, first) });
         }
         for first in (-bound..=bound - 15).step_by(16).chain([bound - 15]) {
@@ -235,7 +263,7 @@ mod tests {
 
     #[test]
     fn lines_have_the_bytes_of_two_roundings() {
-        let mut stream = Stream::new(12, 1, 0);
+        let mut stream = RandomStream::new(12, 1, 0);
         for right in 0..12 {
             for [zero, low, high] in [[-128, -128, 127], [7, -128, 127], [-3, -3, 60], [0, -128, 127]] {
                 let drawn = (1 << 30) + stream.below(1 << 30) as i32;
@@ -250,9 +278,11 @@ mod tests {
         check(&fixed(1 << 30, 0, 28), 5000, [-4, -128, 127], "next to nothing");
         for factor in [0.5, 1.0, 0.3, 1e-3 * std::f64::consts::PI] {
             let bound = (200.0 / factor) as i64;
-            check(&Scaled::Factor(vec![factor]), bound, [3, -128, 127], &format!("{factor}"));
+            check(&RequantizeScale::Factor(vec![factor]), bound, [3, -128, 127], &format!("{factor}"));
         }
-        assert!(Near::of(&Scaled::Factor(vec![-0.5]), &[1000], [0, -128, 127], 1).is_none());
-        assert!(Near::of(&fixed(1 << 30, 0, 19), &[1 << 29], [0, -128, 127], 1).is_none());
+        assert!(
+            RequantizeF32::of(&RequantizeScale::Factor(vec![-0.5]), &[1000], [0, -128, 127], 1).is_none()
+        );
+        assert!(RequantizeF32::of(&fixed(1 << 30, 0, 19), &[1 << 29], [0, -128, 127], 1).is_none());
     }
 }

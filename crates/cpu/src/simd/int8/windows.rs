@@ -1,31 +1,31 @@
-//! Windows over pictures of bytes, a row of results at a time: convolutions of each channel on its own, and poolings.
+//! Int8 depthwise convolution and pooling kernels, one result row at a time.
 
-use crate::simd::int8::i32x16::{Lanes, Plain};
-use crate::simd::int8::requantize::Ends;
+use crate::simd::int8::i32x16::{I32x16, PortableI32x16};
+use crate::simd::int8::requantize::RequantizeParams;
 use crate::simd::level::Level;
 use std::ops::Range;
 
-/// The instances of a loop over [`Lanes`] for each level of vectors.
+/// Instantiates a loop over [`I32x16`] for each vector level.
 macro_rules! instances {
     ($(#[$doc:meta])* $name:ident($args:ty) = $run:ident) => {
         $(#[$doc])*
         ///
-        /// The result may be called where the machine has the level, with arguments that keep their promises.
+        /// The returned function requires that the machine has the level and that the arguments meet their contract.
         pub fn $name(level: Level) -> unsafe fn(&$args) {
             unsafe fn plain(args: &$args) {
-                // SAFETY: by the caller's promise.
-                unsafe { $run::<Plain>(args) }
+                // SAFETY: guaranteed by the caller.
+                unsafe { $run::<PortableI32x16>(args) }
             }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,bmi1,bmi2,f16c")]
             unsafe fn avx2(args: &$args) {
-                // SAFETY: by the caller's promise.
-                unsafe { $run::<$crate::simd::int8::i32x16::Two>(args) }
+                // SAFETY: guaranteed by the caller.
+                unsafe { $run::<$crate::simd::int8::i32x16::Avx2I32x16>(args) }
             }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx2,fma,bmi1,bmi2,f16c")]
             unsafe fn avx512(args: &$args) {
-                // SAFETY: by the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe { $run::<std::arch::x86_64::__m512i>(args) }
             }
             match level.vectors() {
@@ -40,34 +40,34 @@ macro_rules! instances {
 }
 pub(super) use instances;
 
-/// Places of a window, at most.
+/// Maximum taps of a depthwise window.
 pub const MOST_TAPS: usize = 128;
 
-/// How windows move along one dimension of a picture. All but `before` are at least 1.
+/// Window geometry along one dimension of an image. All fields but `before` are at least 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Along {
-    /// Pixels.
+pub struct Int8WindowDim {
+    /// Pixels of the image.
     pub size: usize,
-    /// Places of a window.
+    /// Taps of a window.
     pub window: usize,
-    /// From one position to the next.
+    /// Pixels between windows.
     pub stride: usize,
-    /// From one place of a window to the next.
+    /// Pixels between taps.
     pub dilation: usize,
-    /// Places before the picture.
+    /// Padding before the image.
     pub before: usize,
-    /// Positions of the window.
+    /// Number of windows.
     pub positions: usize,
 }
 
-impl Along {
-    /// Where place `k` of the window at a position lies; `None`: outside.
+impl Int8WindowDim {
+    /// Returns the pixel of tap `k` of window `at`, or `None` if it is padding.
     #[inline(always)]
     pub fn place(&self, at: usize, k: usize) -> Option<usize> {
         (at * self.stride + k * self.dilation).checked_sub(self.before).filter(|&p| p < self.size)
     }
 
-    /// What a window without dilation covers of the picture.
+    /// Returns the pixels that window `at` covers, without dilation.
     #[inline(always)]
     pub fn inside(&self, at: usize) -> Range<usize> {
         let first = at * self.stride;
@@ -76,24 +76,24 @@ impl Along {
     }
 }
 
-/// A row of results of a convolution of each channel on its own.
-pub struct DepthRow<'a> {
-    /// The picture's row for each row of the window; null: outside.
+/// Arguments of [`depth_row`]: one result row of a depthwise convolution.
+pub struct DepthwiseRow<'a> {
+    /// Image row for each window row; null for padding.
     pub rows: &'a [*const i8],
-    pub columns: Along,
+    pub columns: Int8WindowDim,
     pub channels: usize,
-    /// A pixel of the zero point.
+    /// A pixel filled with the zero point.
     pub outside: *const i8,
-    /// `[taps, channels]`, channels in whole panels: 16 bits each, the upper half 0.
+    /// `[taps, channels]`, channels padded to whole panels: int16 values in 32 bits, upper half 0.
     pub weights: *const i32,
     pub padded: usize,
-    pub ends: &'a Ends,
+    pub ends: &'a RequantizeParams,
     pub to: *mut i8,
 }
 
-/// Where the places of the window at a position lie.
+/// Finds the pixel address of each tap of window `ox`.
 #[inline(always)]
-fn place(d: &DepthRow<'_>, ox: usize, taps: &mut [*const i8; MOST_TAPS]) {
+fn place(d: &DepthwiseRow<'_>, ox: usize, taps: &mut [*const i8; MOST_TAPS]) {
     for (ky, row) in d.rows.iter().enumerate() {
         for kx in 0..d.columns.window {
             let place = d.columns.place(ox, kx).filter(|_| !row.is_null());
@@ -104,10 +104,10 @@ fn place(d: &DepthRow<'_>, ox: usize, taps: &mut [*const i8; MOST_TAPS]) {
 }
 
 #[inline(always)]
-unsafe fn depth<L: Lanes>(d: &DepthRow<'_>) {
+unsafe fn depth<L: I32x16>(d: &DepthwiseRow<'_>) {
     let mut taps = [d.outside; MOST_TAPS];
     let count = d.rows.len() * d.columns.window;
-    // From a position whose window lies inside to the next such, all places move alike.
+    // Between two adjacent inner windows all taps move by the same distance.
     let (mut was_inside, next) = (false, d.columns.stride * d.channels);
     let is_whole = d.rows.iter().all(|row| !row.is_null());
     for ox in 0..d.columns.positions {
@@ -123,7 +123,7 @@ unsafe fn depth<L: Lanes>(d: &DepthRow<'_>) {
         was_inside = is_inside;
         for c in (0..d.channels).step_by(16) {
             let n = d.channels - c;
-            // SAFETY: taps are pixels with all channels; weights and ends have whole panels.
+            // SAFETY: taps are pixels with all channels; weights and requantization parameters have whole panels.
             unsafe {
                 let mut sum = L::load(d.ends.bias.as_ptr().add(c));
                 let mut w = d.weights.add(c);
@@ -138,33 +138,33 @@ unsafe fn depth<L: Lanes>(d: &DepthRow<'_>) {
     }
 }
 instances!(
-    /// Convolutions of each channel on its own.
-    depth_row(DepthRow<'_>) = depth
+    /// Returns the depthwise convolution kernel for a level.
+    depth_row(DepthwiseRow<'_>) = depth
 );
 
-/// What becomes of a window.
-pub enum Fold<'a> {
-    /// Its greatest value, within bounds.
+/// Reduction of a pooling window.
+pub enum PoolReduce<'a> {
+    /// Maximum, clamped to a range.
     Max(i32, i32),
-    /// The mean of its values, within bounds.
+    /// Mean, clamped to a range.
     Mean(i32, i32),
-    /// The sum of its values, scaled. The same for all channels: one panel of ends.
-    Sum(&'a Ends),
+    /// Scaled sum, with the same requantization parameters for all channels (one panel).
+    Sum(&'a RequantizeParams),
 }
 
-/// A row of results of a pooling.
-pub struct PoolRow<'a> {
-    /// The rows of the picture that the windows cover; at least one.
+/// Arguments of [`pool_row`]: one result row of a pooling.
+pub struct Int8PoolRow<'a> {
+    /// Image rows that the windows cover; at least one.
     pub rows: &'a [*const i8],
-    pub columns: Along,
+    pub columns: Int8WindowDim,
     pub channels: usize,
-    pub fold: Fold<'a>,
+    pub fold: PoolReduce<'a>,
     pub to: *mut i8,
 }
 
-/// The sum of a window of one channel: sixteen pixels at a time.
+/// Sums a window of one channel, sixteen pixels at a time.
 #[inline(always)]
-unsafe fn sum_of_one<L: Lanes>(rows: &[*const i8], inside: Range<usize>) -> i32 {
+unsafe fn sum_of_one<L: I32x16>(rows: &[*const i8], inside: Range<usize>) -> i32 {
     let (mut all, mut lanes) = (L::splat(0), [0i32; 16]);
     // SAFETY: the rows have these pixels.
     unsafe {
@@ -178,9 +178,14 @@ unsafe fn sum_of_one<L: Lanes>(rows: &[*const i8], inside: Range<usize>) -> i32 
     lanes.iter().fold(0, |sum, v| sum.wrapping_add(*v))
 }
 
-/// Sixteen channels of a window, from `c` on, folded.
+/// Reduces sixteen channels of a window, from `c` on.
 #[inline(always)]
-unsafe fn folded<L: Lanes, const MAX: bool>(p: &PoolRow<'_>, inside: &Range<usize>, c: usize, start: L) -> L {
+unsafe fn folded<L: I32x16, const MAX: bool>(
+    p: &Int8PoolRow<'_>,
+    inside: &Range<usize>,
+    c: usize,
+    start: L,
+) -> L {
     let mut all = start;
     for row in p.rows {
         for px in inside.clone() {
@@ -193,16 +198,16 @@ unsafe fn folded<L: Lanes, const MAX: bool>(p: &PoolRow<'_>, inside: &Range<usiz
 }
 
 #[inline(always)]
-unsafe fn pool<L: Lanes>(p: &PoolRow<'_>) {
+unsafe fn pool<L: I32x16>(p: &Int8PoolRow<'_>) {
     for ox in 0..p.columns.positions {
         let inside = p.columns.inside(ox);
-        if let (1, Fold::Sum(ends)) = (p.channels, &p.fold) {
+        if let (1, PoolReduce::Sum(ends)) = (p.channels, &p.fold) {
             // SAFETY: as below.
             unsafe {
                 let sum = sum_of_one::<L>(p.rows, inside);
                 let y = ends.sixteen::<L>(0).of(L::load(ends.bias.as_ptr()).add(L::splat(sum)));
-                // Not `narrow(…, 1)`: of a masked store whose mask is known to be 1 the compiler (LLVM of Rust 1.95) makes one
-                // of four bytes.
+                // Not `narrow(…, 1)`: LLVM (Rust 1.95) turns a masked store whose mask is known to be 1 into a
+                // four-byte store.
                 let mut lanes = [0i32; 16];
                 y.store(lanes.as_mut_ptr());
                 p.to.add(ox).write(lanes[0] as i8);
@@ -214,16 +219,16 @@ unsafe fn pool<L: Lanes>(p: &PoolRow<'_>) {
             // SAFETY: the rows have these pixels, with all channels.
             unsafe {
                 let y = match &p.fold {
-                    Fold::Max(low, high) => {
+                    PoolReduce::Max(low, high) => {
                         let greatest = folded::<L, true>(p, &inside, c, L::splat(-128));
                         greatest.max(L::splat(*low)).min(L::splat(*high))
                     }
-                    Fold::Mean(low, high) => {
+                    PoolReduce::Mean(low, high) => {
                         let n = (p.rows.len() * inside.len()).max(1) as i32;
                         let sum = folded::<L, false>(p, &inside, c, L::splat(0));
                         sum.mean_of(n).max(L::splat(*low)).min(L::splat(*high))
                     }
-                    Fold::Sum(ends) => {
+                    PoolReduce::Sum(ends) => {
                         let sum = folded::<L, false>(p, &inside, c, L::load(ends.bias.as_ptr()));
                         ends.sixteen::<L>(0).of(sum)
                     }
@@ -234,6 +239,6 @@ unsafe fn pool<L: Lanes>(p: &PoolRow<'_>) {
     }
 }
 instances!(
-    /// Poolings.
-    pool_row(PoolRow<'_>) = pool
+    /// Returns the pooling kernel for a level.
+    pool_row(Int8PoolRow<'_>) = pool
 );

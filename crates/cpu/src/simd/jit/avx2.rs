@@ -1,22 +1,22 @@
-//! Instruction selection for AVX2: a mask is a vector of all-ones or all-zeros lanes, and selects by blending.
+//! JIT instruction selection for AVX2: masks are vectors of all-ones or all-zeros lanes, and selects are blends.
 #![forbid(unsafe_code)]
 
 use crate::simd::jit::emit::{Emitter, FmaForm, PACKED, SPARE, TABLE, load_op, spread_op};
 use crate::simd::jit::encode::*;
 use crate::simd::jit::opcodes;
-use crate::simd::jit::steps::{Arg, Form, Operand, Step, Value, relation};
+use crate::simd::jit::steps::{JitStep, LoopOperand, StepArg, StepValue, StoredType, relation};
 
-/// Shuffle indices of `pshufb` that give zeros.
+/// Shuffle indices of `pshufb` that yield zeros.
 const NOTHING: u32 = 0x8080_8080;
 
 impl Emitter<'_> {
     /// Emits step `i` in one copy, for one vector of the iteration.
     pub fn avx2(&mut self, i: usize, copy: usize, vector: usize) {
-        let reg = |v: Value| self.home(v, copy);
-        let to = reg(Value(i));
-        let itself = Rm::Reg(Reg(to));
+        let reg = |v: StepValue| self.home(v, copy);
+        let to = reg(StepValue(i));
+        let itself = Rm::Reg(VectorReg(to));
         match self.steps[i] {
-            Step::Load(place) => {
+            JitStep::Load(place) => {
                 let op = load_op(place.form);
                 let at = self.address(place, vector);
                 match self.tail {
@@ -24,49 +24,55 @@ impl Emitter<'_> {
                     None => self.asm.ymm(op, to, 0, at, None),
                 }
             }
-            Step::Store(place, v) => {
+            JitStep::Store(place, v) => {
                 let from = reg(v);
                 self.store(place, from, vector);
             }
-            Step::Spread { array, form } => {
+            JitStep::Spread { array, form } => {
                 self.asm.load_address(SPARE, TABLE, 8 * array as i32);
                 let op = spread_op(form);
-                self.asm.ymm(op, to, 0, Rm::Memory(At { base: SPARE, index: None, offset: 0 }), None);
-                if form == Form::F16 {
+                self.asm.ymm(
+                    op,
+                    to,
+                    0,
+                    Rm::Memory(MemoryAddress { base: SPARE, index: None, offset: 0 }),
+                    None,
+                );
+                if form == StoredType::F16 {
                     self.asm.ymm(opcodes::CVTPH2PS, to, 0, itself, None);
                 }
             }
-            Step::Constant(bits) => self.copy_to(to, Arg::Bits(bits), copy),
+            JitStep::Constant(bits) => self.copy_to(to, StepArg::Bits(bits), copy),
             step => self.avx2_arithmetic(step, i, copy),
         }
     }
 
-    /// Arithmetic steps.
-    fn avx2_arithmetic(&mut self, step: Step, i: usize, copy: usize) {
-        let reg = |v: Value| self.home(v, copy);
-        let rm = |a: Arg| self.operand(a, copy);
-        let to = reg(Value(i));
-        let itself = Rm::Reg(Reg(to));
+    /// Emits arithmetic steps.
+    fn avx2_arithmetic(&mut self, step: JitStep, i: usize, copy: usize) {
+        let reg = |v: StepValue| self.home(v, copy);
+        let rm = |a: StepArg| self.operand(a, copy);
+        let to = reg(StepValue(i));
+        let itself = Rm::Reg(VectorReg(to));
         match step {
             // The destination is the `r/m` operand.
-            Step::One { op: opcodes::CVTPS2PH, imm, a: Arg::Value(a) } => {
+            JitStep::One { op: opcodes::CVTPS2PH, imm, a: StepArg::Value(a) } => {
                 let from = reg(a);
                 self.asm.ymm(opcodes::CVTPS2PH, from, 0, itself, imm);
             }
-            Step::One { op, imm, a } => {
+            JitStep::One { op, imm, a } => {
                 let a = rm(a);
                 self.asm.ymm(op, to, 0, a, imm);
             }
-            Step::Two { op, a, b } => {
+            JitStep::Two { op, a, b } => {
                 let b = rm(b);
                 let first = self.in_register(a, to, copy);
                 self.asm.ymm(op, to, first, b, None);
             }
-            Step::Shift { way, by, a } => {
+            JitStep::Shift { way, by, a } => {
                 let a = rm(a.into());
                 self.asm.ymm(opcodes::SHIFTS, way, to, a, Some(by));
             }
-            Step::Fma { a, b, c } => match FmaForm::of(a, b, c, &self.homes.ends[i]) {
+            JitStep::Fma { a, b, c } => match FmaForm::of(a, b, c, &self.homes.ends[i]) {
                 FmaForm::Over(_, op, first, last) => {
                     let (first, last) = (reg(first), rm(last));
                     self.asm.ymm(op, to, first, last, None);
@@ -77,9 +83,9 @@ impl Emitter<'_> {
                     self.asm.ymm(opcodes::FMADD231PS, to, a, b, None);
                 }
             },
-            Step::Mix { a, b, mask } => {
-                let (a, b, mask) = (reg(a), rm(b.into()), rm(Arg::Bits(mask)));
-                // XOR of the two, restricted to the bits of the mask.
+            JitStep::Mix { a, b, mask } => {
+                let (a, b, mask) = (reg(a), rm(b.into()), rm(StepArg::Bits(mask)));
+                // XOR of both operands, restricted to the bits of the mask.
                 self.asm.ymm(opcodes::PXORD, to, a, b, None);
                 self.asm.ymm(opcodes::PANDD, to, to, mask, None);
                 self.asm.ymm(opcodes::PXORD, to, a, itself, None);
@@ -88,47 +94,47 @@ impl Emitter<'_> {
         }
     }
 
-    /// Comparisons, and steps that use masks.
-    fn avx2_masks(&mut self, step: Step, i: usize, copy: usize) {
-        let reg = |v: Value| self.home(v, copy);
-        let rm = |a: Arg| self.operand(a, copy);
-        let to = reg(Value(i));
-        let itself = Rm::Reg(Reg(to));
+    /// Emits comparisons, and steps that use masks.
+    fn avx2_masks(&mut self, step: JitStep, i: usize, copy: usize) {
+        let reg = |v: StepValue| self.home(v, copy);
+        let rm = |a: StepArg| self.operand(a, copy);
+        let to = reg(StepValue(i));
+        let itself = Rm::Reg(VectorReg(to));
         match step {
-            Step::Merge { mask, base, op, a, b } => {
+            JitStep::Merge { mask, base, op, a, b } => {
                 let (mask, base, a, b) = (reg(mask), reg(base), reg(a), rm(b));
                 self.asm.ymm(op, to, a, b, None);
                 self.blend(to, base, itself, mask);
             }
-            Step::Compare { op: opcodes::CMPPS, imm, a, b } => {
+            JitStep::Compare { op: opcodes::CMPPS, imm, a, b } => {
                 let (a, b) = (reg(a), rm(b));
                 self.asm.ymm(opcodes::CMPPS, to, a, b, imm);
             }
-            Step::Compare { op: opcodes::PTESTMD, a, b, .. } => {
+            JitStep::Compare { op: opcodes::PTESTMD, a, b, .. } => {
                 let (a, b) = (reg(a), rm(b));
                 self.asm.ymm(opcodes::PANDD, to, a, b, None);
-                let zero = self.operand(Arg::Bits(0), copy);
+                let zero = self.operand(StepArg::Bits(0), copy);
                 self.asm.ymm(opcodes::PCMPEQD, to, to, zero, None);
                 self.invert(to, copy);
             }
-            Step::Compare { op, imm, a, b } => {
+            JitStep::Compare { op, imm, a, b } => {
                 let (a, b) = (reg(a), rm(b));
                 self.compare(op == opcodes::PCMPD, imm.unwrap_or(relation::INT_EQUAL), to, (a, b), copy);
             }
-            Step::Select { mask, yes, no: Arg::Bits(0) } => {
+            JitStep::Select { mask, yes, no: StepArg::Bits(0) } => {
                 let (mask, yes) = (reg(mask), rm(yes));
                 self.asm.ymm(opcodes::PANDD, to, mask, yes, None);
             }
-            Step::Select { mask, yes: Arg::Bits(0), no } => {
+            JitStep::Select { mask, yes: StepArg::Bits(0), no } => {
                 let (mask, no) = (reg(mask), rm(no));
                 self.asm.ymm(opcodes::PANDN, to, mask, no, None);
             }
-            Step::Select { mask, yes, no } => {
+            JitStep::Select { mask, yes, no } => {
                 let (mask, yes) = (reg(mask), rm(yes));
                 let no = self.in_register(no, to, copy);
                 self.blend(to, no, yes, mask);
             }
-            Step::Masks { op, a, b } => {
+            JitStep::Masks { op, a, b } => {
                 let (a, b) = (reg(a), rm(b.into()));
                 let of_vectors = match op {
                     opcodes::KAND => opcodes::PANDD,
@@ -141,31 +147,35 @@ impl Emitter<'_> {
                     self.invert(to, copy);
                 }
             }
-            Step::MaskNot(a) => {
-                let (a, ones) = (reg(a), rm(Arg::Bits(u32::MAX)));
+            JitStep::MaskNot(a) => {
+                let (a, ones) = (reg(a), rm(StepArg::Bits(u32::MAX)));
                 self.asm.ymm(opcodes::PXORD, to, a, ones, None);
             }
-            Step::Load(_) | Step::Store(..) | Step::Spread { .. } | Step::Constant(_) | Step::One { .. } => {}
-            Step::Two { .. } | Step::Shift { .. } | Step::Fma { .. } | Step::Mix { .. } => {}
+            JitStep::Load(_)
+            | JitStep::Store(..)
+            | JitStep::Spread { .. }
+            | JitStep::Constant(_)
+            | JitStep::One { .. } => {}
+            JitStep::Two { .. } | JitStep::Shift { .. } | JitStep::Fma { .. } | JitStep::Mix { .. } => {}
         }
     }
 
-    /// `yes` in the lanes of `mask`, `no` elsewhere.
+    /// Emits a blend: `yes` in the lanes of `mask`, `no` elsewhere.
     fn blend(&mut self, to: u8, no: u8, yes: Rm, mask: u8) {
         self.asm.ymm(opcodes::BLENDVPS, to, no, yes, Some(mask << 4));
     }
 
     fn invert(&mut self, to: u8, copy: usize) {
-        let ones = self.operand(Arg::Bits(u32::MAX), copy);
+        let ones = self.operand(StepArg::Bits(u32::MAX), copy);
         self.asm.ymm(opcodes::PXORD, to, to, ones, None);
     }
 
-    /// Integer relations. AVX2 has equality and signed greater-than; others compare `a` with the minimum or maximum of
-    /// both.
+    /// Emits an integer comparison. AVX2 has equality and signed greater-than; other relations compare `a` with the
+    /// minimum or maximum of both.
     fn compare(&mut self, signed: bool, relation: u8, to: u8, (a, b): (u8, Rm), copy: usize) {
         const LESS_OR_EQUAL: u8 = 2;
         const NOT_EQUAL: u8 = 4;
-        let itself = Rm::Reg(Reg(to));
+        let itself = Rm::Reg(VectorReg(to));
         let inverted = match relation {
             relation::INT_EQUAL | NOT_EQUAL => {
                 self.asm.ymm(opcodes::PCMPEQD, to, a, b, None);
@@ -191,26 +201,26 @@ impl Emitter<'_> {
         }
     }
 
-    /// Narrow elements are packed within each 128-bit half; the halves are stored one after the other.
-    fn store(&mut self, place: Operand, from: u8, vector: usize) {
+    /// Emits a store. Narrow elements are packed within each 128-bit half; the halves are stored one after the other.
+    fn store(&mut self, place: LoopOperand, from: u8, vector: usize) {
         let at = self.address(place, vector);
         if let Some(mask) = self.tail {
             return self.asm.ymm(opcodes::MASKMOVPS_STORE, from, mask, at, None);
         }
         let (order, op) = match place.form {
-            Form::Word => return self.asm.ymm(opcodes::MOVUPS_STORE, from, 0, at, None),
-            Form::F16 => return self.asm.ymm(opcodes::CVTPS2PH, from, 0, at, Some(0)),
-            Form::Half { .. } => ([0x0504_0100, 0x0d0c_0908], opcodes::MOVLPS_STORE),
-            Form::Byte { .. } => ([0x0c08_0400, NOTHING], opcodes::MOVD_STORE),
+            StoredType::Word => return self.asm.ymm(opcodes::MOVUPS_STORE, from, 0, at, None),
+            StoredType::F16 => return self.asm.ymm(opcodes::CVTPS2PH, from, 0, at, Some(0)),
+            StoredType::Half { .. } => ([0x0504_0100, 0x0d0c_0908], opcodes::MOVLPS_STORE),
+            StoredType::Byte { .. } => ([0x0c08_0400, NOTHING], opcodes::MOVD_STORE),
         };
         let half = [order[0], order[1], NOTHING, NOTHING];
         let lanes = std::array::from_fn(|k| half[k % 4]);
         self.asm.ymm(opcodes::PSHUFB, PACKED, from, Rm::Lanes(lanes), None);
         self.asm.xmm(op, PACKED, 0, at, None);
-        self.asm.ymm(opcodes::EXTRACTI128, PACKED, 0, Rm::Reg(Reg(PACKED)), Some(1));
-        if let Rm::Memory(At { base, index, offset }) = at {
+        self.asm.ymm(opcodes::EXTRACTI128, PACKED, 0, Rm::Reg(VectorReg(PACKED)), Some(1));
+        if let Rm::Memory(MemoryAddress { base, index, offset }) = at {
             let offset = offset + 4 * place.form.size() as i32;
-            self.asm.xmm(op, PACKED, 0, Rm::Memory(At { base, index, offset }), None);
+            self.asm.xmm(op, PACKED, 0, Rm::Memory(MemoryAddress { base, index, offset }), None);
         }
     }
 }

@@ -1,24 +1,25 @@
-//! Register allocation and loop structure of the JIT: turns steps (one virtual register each) into a loop in machine
-//! code.
+//! JIT register allocation and loop structure: turns steps (one virtual register each) into a machine-code loop.
 //!
 //! The main loop is unrolled by up to four vectors, as far as registers allow. Copies of each step are interleaved,
 //! since one chain of dependent instructions would leave the execution units idle most of the time. Registers that
 //! remain hold the accumulators of a reduction along the loop, if one iteration covers all of them, and then the most
-//! used constants. A second loop takes the remaining elements one vector at a time; the last vector uses masked loads
-//! and stores. AVX2 can mask 32-bit elements only: a remainder of narrower elements is left to the caller, which copies
-//! it to padded buffers.
+//! used constants. A second loop processes the tail one vector at a time; the last vector uses masked loads and stores.
+//! AVX2 can mask 32-bit elements only: a tail of narrower elements is left to the caller, which copies it to padded
+//! buffers.
 #![forbid(unsafe_code)]
 
 use crate::simd::jit::encode::*;
 use crate::simd::jit::opcodes;
-use crate::simd::jit::opcodes::Op;
-use crate::simd::jit::steps::{ACCUMULATORS, Arg, Form, Operand, Set, Step, Steps, Value};
+use crate::simd::jit::opcodes::Opcode;
+use crate::simd::jit::steps::{
+    ACCUMULATORS, JitStep, LoopIsa, LoopOperand, StepArg, StepBuilder, StepValue, StoredType,
+};
 use smallvec::SmallVec;
 
-/// Largest unroll factor. More copies gain nothing, and leave more elements to the remainder loop.
+/// Maximum unroll factor. More copies gain nothing, and leave more elements to the tail loop.
 const MOST_COPIES: usize = 4;
 
-/// The mask register of the lanes that exist in the last vector.
+/// Mask register of the lanes that exist in the last vector.
 pub(crate) const TAIL: Mask = Mask(1);
 const FIRST_MASK: u8 = 2;
 const MASKS: usize = 6;
@@ -29,15 +30,16 @@ pub(crate) const PACKED: u8 = 15;
 pub(crate) const TABLE: Gpr = RDI;
 const LEFT: Gpr = RSI;
 pub(crate) const SPARE: Gpr = RAX;
-/// Elements done: index into streamed arrays, and into the accumulators of a reduction (restarts in each iteration).
+/// Number of elements processed: index into streamed arrays, and into the accumulators of a reduction (restarts in each
+/// iteration).
 const INDEX: Gpr = R11;
 const AROUND: Gpr = R10;
-/// Registers for the pointers of the first arrays; other pointers are loaded where they are used.
+/// Registers for the pointers of the first arrays; other pointers are loaded at each use.
 const ADDRESSES: [Gpr; 4] = [RCX, RDX, R8, R9];
 
-/// The result of register allocation.
-pub(crate) struct Homes {
-    set: Set,
+/// Result of register allocation.
+pub(crate) struct RegisterAllocation {
+    set: LoopIsa,
     /// Number of vector registers that may be allocated.
     vectors: usize,
     /// Per step: the register of its value, numbered within its kind (vector or mask).
@@ -45,7 +47,7 @@ pub(crate) struct Homes {
     /// Per step: whether its value is loop-invariant and computed before the loop.
     once: Vec<bool>,
     /// Per step: the operands whose live range ends there.
-    pub ends: Vec<SmallVec<[Value; 4]>>,
+    pub ends: Vec<SmallVec<[StepValue; 4]>>,
     /// Registers of each kind (vectors, masks): for loop-invariant values, and for one copy of the others.
     pinned: [usize; 2],
     needed: [usize; 2],
@@ -53,22 +55,22 @@ pub(crate) struct Homes {
 
 /// Constraint on a step's destination register.
 enum Destination {
-    /// Any register, also that of an operand whose live range ends here.
+    /// Any register, including that of an operand whose live range ends here.
     Free,
     /// Not a register of any operand.
     Apart,
     /// The register of this operand, whose live range ends here.
-    Over(Value),
+    Over(StepValue),
 }
 
-/// A free list of registers.
+/// Free list of registers.
 #[derive(Default)]
-struct Pool {
+struct FreeRegisters {
     free: Vec<usize>,
     taken: usize,
 }
 
-impl Pool {
+impl FreeRegisters {
     fn take(&mut self) -> usize {
         self.free.pop().unwrap_or_else(|| {
             self.taken += 1;
@@ -77,36 +79,36 @@ impl Pool {
     }
 }
 
-/// Register kind of a step's value: 0 vector, 1 mask.
-fn kind(set: Set, step: &Step) -> usize {
-    usize::from(set == Set::Avx512 && step.makes_mask())
+/// Returns the register kind of a step's value: 0 vector, 1 mask.
+fn kind(set: LoopIsa, step: &JitStep) -> usize {
+    usize::from(set == LoopIsa::Avx512 && step.makes_mask())
 }
 
-impl Homes {
-    fn new(set: Set, steps: &[Step]) -> Homes {
+impl RegisterAllocation {
+    fn new(set: LoopIsa, steps: &[JitStep]) -> RegisterAllocation {
         let once = once(steps);
         let (last, ends) = lives(steps, &once);
-        let packs = |s: &Step| matches!(s, Step::Store(p, _) if !matches!(p.form, Form::Word | Form::F16));
+        let packs = |s: &JitStep| matches!(s, JitStep::Store(p, _) if !matches!(p.form, StoredType::Word | StoredType::F16));
         let vectors = match set {
-            Set::Avx512 => 32,
-            Set::Avx2 if steps.iter().any(packs) => PACKED as usize,
-            Set::Avx2 => 16,
+            LoopIsa::Avx512 => 32,
+            LoopIsa::Avx2 if steps.iter().any(packs) => PACKED as usize,
+            LoopIsa::Avx2 => 16,
         };
         let of = vec![0; steps.len()];
-        let mut homes = Homes { set, vectors, of, once, ends, pinned: [0; 2], needed: [0; 2] };
+        let mut homes = RegisterAllocation { set, vectors, of, once, ends, pinned: [0; 2], needed: [0; 2] };
         homes.pinned = homes.assign(steps, &last, true);
         homes.needed = homes.assign(steps, &last, false);
         homes
     }
 
     /// Allocates registers for the loop-invariant values or for the others; returns how many of each kind it used.
-    fn assign(&mut self, steps: &[Step], last: &[usize], once: bool) -> [usize; 2] {
-        let mut pools = [Pool::default(), Pool::default()];
+    fn assign(&mut self, steps: &[JitStep], last: &[usize], once: bool) -> [usize; 2] {
+        let mut pools = [FreeRegisters::default(), FreeRegisters::default()];
         for i in self.numbers(once) {
             let step = &steps[i];
             let ends = &self.ends[i];
             let destination = destination(self.set, step, ends);
-            let kind = |step: &Step| kind(self.set, step);
+            let kind = |step: &JitStep| kind(self.set, step);
             let early = match destination {
                 Destination::Over(v) => Some(self.of[v.0]),
                 Destination::Apart => Some(pools[kind(step)].take()),
@@ -126,12 +128,12 @@ impl Homes {
         pools.map(|p| p.taken)
     }
 
-    /// Indices of the loop-invariant steps, or of the others.
+    /// Returns the indices of the loop-invariant steps, or of the others.
     fn numbers(&self, once: bool) -> Vec<usize> {
         (0..self.once.len()).filter(|&i| self.once[i] == once).collect()
     }
 
-    /// The largest unroll factor whose values fit the registers.
+    /// Returns the largest unroll factor whose values fit the registers.
     fn copies(&self) -> Option<usize> {
         let fits = |copies: &usize| {
             self.pinned[0] + copies * self.needed[0] <= self.vectors
@@ -141,27 +143,28 @@ impl Homes {
     }
 }
 
-/// Which steps are loop-invariant. Constants are not: they are read from memory where they are used.
-fn once(steps: &[Step]) -> Vec<bool> {
+/// Returns which steps are loop-invariant. Constants are not: they are read from memory at each use.
+fn once(steps: &[JitStep]) -> Vec<bool> {
     let mut once: Vec<bool> = Vec::with_capacity(steps.len());
     for step in steps {
-        let mut same = !matches!(step, Step::Load(_) | Step::Store(..) | Step::Constant(_));
+        let mut same = !matches!(step, JitStep::Load(_) | JitStep::Store(..) | JitStep::Constant(_));
         step.each_operand(|v| same &= once[v.0]);
         once.push(same);
     }
     once
 }
 
-/// Live ranges: per value, its last reader (itself if none); per step, the operands whose live range ends there.
-fn lives(steps: &[Step], once: &[bool]) -> (Vec<usize>, Vec<SmallVec<[Value; 4]>>) {
+/// Returns live ranges: per value, its last reader (itself if none); per step, the operands whose live range ends
+/// there.
+fn lives(steps: &[JitStep], once: &[bool]) -> (Vec<usize>, Vec<SmallVec<[StepValue; 4]>>) {
     let mut last: Vec<usize> = (0..steps.len()).collect();
     for (i, step) in steps.iter().enumerate() {
         // A loop-invariant value that the loop reads is live through all iterations.
-        let now = |v: Value| if once[v.0] && !once[i] { usize::MAX } else { i };
+        let now = |v: StepValue| if once[v.0] && !once[i] { usize::MAX } else { i };
         step.each_operand(|v| last[v.0] = last[v.0].max(now(v)));
     }
     let ends = steps.iter().enumerate().map(|(i, step)| {
-        let mut ends: SmallVec<[Value; 4]> = SmallVec::new();
+        let mut ends: SmallVec<[StepValue; 4]> = SmallVec::new();
         step.each_operand(|v| {
             if last[v.0] == i && !ends.contains(&v) {
                 ends.push(v);
@@ -173,22 +176,22 @@ fn lives(steps: &[Step], once: &[bool]) -> (Vec<usize>, Vec<SmallVec<[Value; 4]>
     (last, ends)
 }
 
-fn destination(set: Set, step: &Step, ends: &[Value]) -> Destination {
-    let over = |v: Value| if ends.contains(&v) { Destination::Over(v) } else { Destination::Apart };
+fn destination(set: LoopIsa, step: &JitStep, ends: &[StepValue]) -> Destination {
+    let over = |v: StepValue| if ends.contains(&v) { Destination::Over(v) } else { Destination::Apart };
     match *step {
         // Several instructions, and later ones read the operands again.
-        Step::Mix { .. } | Step::Merge { .. } | Step::Compare { .. } if set == Set::Avx2 => {
+        JitStep::Mix { .. } | JitStep::Merge { .. } | JitStep::Compare { .. } if set == LoopIsa::Avx2 => {
             Destination::Apart
         }
-        Step::Fma { a, b, c } => match FmaForm::of(a, b, c, ends) {
+        JitStep::Fma { a, b, c } => match FmaForm::of(a, b, c, ends) {
             FmaForm::Over(v, ..) => Destination::Over(v),
             FmaForm::Fresh => Destination::Apart,
         },
-        Step::Mix { a, .. } => over(a),
-        Step::Merge { base, .. } => over(base),
+        JitStep::Mix { a, .. } => over(a),
+        JitStep::Merge { base, .. } => over(base),
         // Constants that are loaded into the destination first.
-        Step::Two { a: Arg::Bits(_), .. } => Destination::Apart,
-        Step::Select { no: Arg::Bits(1..), .. } => Destination::Apart,
+        JitStep::Two { a: StepArg::Bits(_), .. } => Destination::Apart,
+        JitStep::Select { no: StepArg::Bits(1..), .. } => Destination::Apart,
         _ => Destination::Free,
     }
 }
@@ -196,40 +199,42 @@ fn destination(set: Set, step: &Step, ends: &[Value]) -> Destination {
 /// Form of a fused multiply-add, whose destination is one of its operands.
 pub(crate) enum FmaForm {
     /// Overwrites an operand whose live range ends: the instruction, its second and its third operand.
-    Over(Value, Op, Value, Arg),
+    Over(StepValue, Opcode, StepValue, StepArg),
     /// Overwrites a copy of the addend.
     Fresh,
 }
 
 impl FmaForm {
-    pub fn of(a: Value, b: Arg, c: Arg, ends: &[Value]) -> FmaForm {
+    pub fn of(a: StepValue, b: StepArg, c: StepArg, ends: &[StepValue]) -> FmaForm {
         match (b, c) {
-            (_, Arg::Value(c)) if ends.contains(&c) && c != a && Arg::Value(c) != b => {
+            (_, StepArg::Value(c)) if ends.contains(&c) && c != a && StepArg::Value(c) != b => {
                 FmaForm::Over(c, opcodes::FMADD231PS, a, b)
             }
-            (Arg::Value(b), c) if ends.contains(&a) => FmaForm::Over(a, opcodes::FMADD213PS, b, c),
-            (Arg::Value(b), c) if ends.contains(&b) => FmaForm::Over(b, opcodes::FMADD213PS, a, c),
-            (Arg::Bits(_), Arg::Value(c)) if ends.contains(&a) => FmaForm::Over(a, opcodes::FMADD132PS, c, b),
+            (StepArg::Value(b), c) if ends.contains(&a) => FmaForm::Over(a, opcodes::FMADD213PS, b, c),
+            (StepArg::Value(b), c) if ends.contains(&b) => FmaForm::Over(b, opcodes::FMADD213PS, a, c),
+            (StepArg::Bits(_), StepArg::Value(c)) if ends.contains(&a) => {
+                FmaForm::Over(a, opcodes::FMADD132PS, c, b)
+            }
             _ => FmaForm::Fresh,
         }
     }
 }
 
-/// Whether AVX2 can mask the lanes that it loads or stores.
-fn is_of_words(step: &Step) -> bool {
-    !matches!(step, Step::Load(p) | Step::Store(p, _) if p.form != Form::Word)
+/// Whether AVX2 can mask the lanes that the step loads or stores.
+fn is_of_words(step: &JitStep) -> bool {
+    !matches!(step, JitStep::Load(p) | JitStep::Store(p, _) if p.form != StoredType::Word)
 }
 
-/// The accumulators that a step loads, if it loads those of a reduction along the loop.
-fn accumulators_of(step: &Step) -> Option<Operand> {
+/// Returns the accumulators that a step loads, if it loads those of a reduction along the loop.
+fn accumulators_of(step: &JitStep) -> Option<LoopOperand> {
     match step {
-        Step::Load(place) if place.around => Some(*place),
+        JitStep::Load(place) if place.around => Some(*place),
         _ => None,
     }
 }
 
-/// The constants that save most if held in registers, at most `room`.
-fn frequent_constants(steps: &[Step], once: &[bool], room: usize) -> Vec<u32> {
+/// Returns the constants that save most if held in registers, at most `room`.
+fn frequent_constants(steps: &[JitStep], once: &[bool], room: usize) -> Vec<u32> {
     let mut counts: Vec<(u32, usize)> = Vec::new();
     for (_, step) in steps.iter().enumerate().filter(|(i, _)| !once[*i]) {
         step.each_constant(|bits, weight| match counts.iter_mut().find(|(b, _)| *b == bits) {
@@ -242,38 +247,38 @@ fn frequent_constants(steps: &[Step], once: &[bool], room: usize) -> Vec<u32> {
     counts.into_iter().map(|(bits, _)| bits).collect()
 }
 
-/// State of code generation for one loop.
+/// Code generator of one loop.
 pub(crate) struct Emitter<'a> {
-    set: Set,
-    pub steps: &'a [Step],
-    pub homes: Homes,
+    set: LoopIsa,
+    pub steps: &'a [JitStep],
+    pub homes: RegisterAllocation,
     /// Constants held in registers, from the last register downwards.
     constants: Vec<u32>,
     /// Accumulators of reductions that stay in registers, after the values of all copies.
-    kept: Vec<Operand>,
+    kept: Vec<LoopOperand>,
     copies: usize,
     pub asm: Assembler,
     /// Arrays whose pointers are held in registers.
     near: Vec<usize>,
-    /// In the remainder loop: the register with the mask of lanes that exist.
+    /// In the tail loop: the register with the mask of lanes that exist.
     pub tail: Option<u8>,
 }
 
 /// Machine code of a loop.
-pub struct Code {
+pub struct MachineCode {
     pub bytes: Vec<u8>,
-    /// Whether it takes any number of elements, not only multiples of the vector width.
+    /// Whether it supports any number of elements, not only multiples of the vector width.
     pub any: bool,
 }
 
-/// Generates the machine code of a loop; `None` if its values need more registers than there are.
+/// Generates the machine code of a loop; returns `None` if its values need more registers than there are.
 ///
 /// The code is a function of the System V calling convention: `(pointers: *const *mut u8, elements: usize)`.
-pub fn emit(steps: &Steps) -> Option<Code> {
+pub fn emit(steps: &StepBuilder) -> Option<MachineCode> {
     let (set, steps) = (steps.set, &steps.list[..]);
-    let homes = Homes::new(set, steps);
+    let homes = RegisterAllocation::new(set, steps);
     let copies = homes.copies()?;
-    let around = steps.iter().any(|s| matches!(s, Step::Load(p) if p.around));
+    let around = steps.iter().any(|s| matches!(s, JitStep::Load(p) if p.around));
     // Copies that share accumulators would all load them before the first one stores.
     let all = ACCUMULATORS / set.lanes();
     let (copies, vectors) = match copies {
@@ -284,7 +289,7 @@ pub fn emit(steps: &Steps) -> Option<Code> {
     };
     let mut near: Vec<usize> = Vec::new();
     for step in steps {
-        if let Step::Load(place) | Step::Store(place, _) = step
+        if let JitStep::Load(place) | JitStep::Store(place, _) = step
             && !near.contains(&place.array)
         {
             near.push(place.array);
@@ -292,27 +297,27 @@ pub fn emit(steps: &Steps) -> Option<Code> {
     }
     near.truncate(ADDRESSES.len());
     let mut room = homes.vectors - homes.pinned[0] - copies * homes.needed[0];
-    let mut kept: Vec<Operand> = steps.iter().filter_map(accumulators_of).collect();
-    if set != Set::Avx512 || copies < vectors || kept.len() * copies > room {
+    let mut kept: Vec<LoopOperand> = steps.iter().filter_map(accumulators_of).collect();
+    if set != LoopIsa::Avx512 || copies < vectors || kept.len() * copies > room {
         kept.clear();
     }
     room -= kept.len() * copies;
     let constants = frequent_constants(steps, &homes.once, room);
     let asm = match set {
-        Set::Avx512 => Assembler::filling(),
-        Set::Avx2 => Assembler::reading(),
+        LoopIsa::Avx512 => Assembler::filling(),
+        LoopIsa::Avx2 => Assembler::reading(),
     };
     let mut e = Emitter { set, steps, homes, constants, kept, copies, asm, near, tail: None };
     e.start(around);
     e.rounds(copies, vectors);
     let any = match set {
-        Set::Avx512 => {
+        LoopIsa::Avx512 => {
             e.last_vectors(around);
             true
         }
-        Set::Avx2 => e.last_words(around, copies),
+        LoopIsa::Avx2 => e.last_words(around, copies),
     };
-    Some(Code { bytes: e.asm.finish(), any })
+    Some(MachineCode { bytes: e.asm.finish(), any })
 }
 
 impl Emitter<'_> {
@@ -332,11 +337,11 @@ impl Emitter<'_> {
         }
     }
 
-    /// The main loop, `vectors` vectors per iteration.
+    /// Emits the main loop, `vectors` vectors per iteration.
     fn rounds(&mut self, copies: usize, vectors: usize) {
         let elements = (vectors * self.set.lanes()) as i32;
         self.asm.subtract(LEFT, elements);
-        let short = self.asm.jump(When::Below);
+        let short = self.asm.jump(JumpCondition::Below);
         self.move_accumulators(opcodes::MOVUPS_LOAD);
         self.asm.align();
         let top = self.asm.here();
@@ -345,16 +350,16 @@ impl Emitter<'_> {
         }
         self.asm.add(INDEX, elements);
         self.asm.subtract(LEFT, elements);
-        self.asm.jump_back(When::NotBelow, top);
+        self.asm.jump_back(JumpCondition::NotBelow, top);
         self.move_accumulators(opcodes::MOVUPS_STORE);
-        // The remainder loop accumulates in memory.
+        // The tail loop accumulates in memory.
         self.kept.clear();
         self.asm.land(short);
         self.asm.add(LEFT, elements);
     }
 
-    /// Loads the accumulators that are held in registers, or stores them.
-    fn move_accumulators(&mut self, op: Op) {
+    /// Loads or stores the accumulators that are held in registers.
+    fn move_accumulators(&mut self, op: Opcode) {
         for (place, copy) in (0..self.kept.len() * self.copies).map(|k| (k / self.copies, k % self.copies)) {
             let place = self.kept[place];
             if !self.near.contains(&place.array) {
@@ -362,21 +367,21 @@ impl Emitter<'_> {
             }
             let Some(register) = self.accumulator(place, copy) else { continue };
             let at = self.address(place, copy);
-            self.asm.vector(op, register, 0, at, Lanes::All, None);
+            self.asm.vector(op, register, 0, at, WriteMask::All, None);
         }
     }
 
-    /// The register of a copy's accumulators, if they are held in one.
-    pub fn accumulator(&self, place: Operand, copy: usize) -> Option<u8> {
+    /// Returns the register of a copy's accumulators, if they are held in one.
+    pub fn accumulator(&self, place: LoopOperand, copy: usize) -> Option<u8> {
         let k = self.kept.iter().position(|p| *p == place)?;
         let first = self.homes.pinned[0] + self.copies * self.homes.needed[0];
         Some((first + k * self.copies + copy) as u8)
     }
 
-    /// The AVX-512 remainder loop: one vector per iteration, the last one masked.
+    /// Emits the AVX-512 tail loop: one vector per iteration, the last one masked.
     fn last_vectors(&mut self, around: bool) {
         self.tail = Some(TAIL.0);
-        let done = self.asm.jump(When::Equal);
+        let done = self.asm.jump(JumpCondition::Equal);
         let top = self.asm.here();
         self.asm.ones(SPARE);
         // `bzhi` reads 8 bits of the count: fewer than 256 elements are left.
@@ -385,7 +390,7 @@ impl Emitter<'_> {
         self.round(0, 1);
         self.next_vector(around);
         self.asm.subtract(LEFT, self.set.lanes() as i32);
-        self.asm.jump_back(When::Above, top);
+        self.asm.jump_back(JumpCondition::Above, top);
         self.asm.land(done);
         self.asm.leave();
     }
@@ -398,25 +403,25 @@ impl Emitter<'_> {
         }
     }
 
-    /// The AVX2 remainder loop: whole vectors and then, if all elements are 32 bits wide and a register is free for the
-    /// mask, one masked vector. Returns whether it handles the masked vector.
+    /// Emits the AVX2 tail loop: whole vectors and then, if all elements are 32 bits wide and a register is free for
+    /// the mask, one masked vector. Returns whether it handles the masked vector.
     fn last_words(&mut self, around: bool, copies: usize) -> bool {
         let lanes = self.set.lanes() as i32;
-        let done = self.asm.jump(When::Equal);
+        let done = self.asm.jump(JumpCondition::Equal);
         self.asm.subtract(LEFT, lanes);
-        let short = self.asm.jump(When::Below);
+        let short = self.asm.jump(JumpCondition::Below);
         let top = self.asm.here();
         self.round(0, 1);
         self.next_vector(around);
         self.asm.subtract(LEFT, lanes);
-        self.asm.jump_back(When::NotBelow, top);
+        self.asm.jump_back(JumpCondition::NotBelow, top);
         self.asm.land(short);
         let mask = self.free_register(copies).filter(|_| self.steps.iter().all(is_of_words));
         if let Some(mask) = mask {
             self.asm.add(LEFT, lanes);
-            let whole = self.asm.jump(When::Equal);
-            let first = Rm::Reg(Reg(mask));
-            self.asm.xmm(opcodes::MOVD_LOAD, mask, 0, Rm::Reg(Reg(LEFT.0)), None);
+            let whole = self.asm.jump(JumpCondition::Equal);
+            let first = Rm::Reg(VectorReg(mask));
+            self.asm.xmm(opcodes::MOVD_LOAD, mask, 0, Rm::Reg(VectorReg(LEFT.0)), None);
             self.asm.ymm(opcodes::PBROADCASTD, mask, 0, first, None);
             let numbers = std::array::from_fn(|k| k as u32);
             self.asm.ymm(opcodes::PCMPGTD, mask, mask, Rm::Lanes(numbers), None);
@@ -429,7 +434,7 @@ impl Emitter<'_> {
         mask.is_some()
     }
 
-    /// A register that one copy of the steps does not use; its contents are lost.
+    /// Returns a register that one copy of the steps does not use; its contents are lost.
     fn free_register(&mut self, copies: usize) -> Option<u8> {
         let one = self.homes.pinned[0] + self.homes.needed[0];
         if copies > 1 && self.homes.needed[0] > 0 {
@@ -443,11 +448,11 @@ impl Emitter<'_> {
         }
     }
 
-    /// All steps for vectors `first..first + copies` of an iteration.
+    /// Emits all steps for vectors `first..first + copies` of an iteration.
     fn round(&mut self, first: usize, copies: usize) {
         for i in self.homes.numbers(false) {
             let array = match self.steps[i] {
-                Step::Load(place) | Step::Store(place, _) => Some(place.array),
+                JitStep::Load(place) | JitStep::Store(place, _) => Some(place.array),
                 _ => None,
             };
             if let Some(array) = array.filter(|a| !self.near.contains(a)) {
@@ -459,8 +464,8 @@ impl Emitter<'_> {
         }
     }
 
-    /// The register of a value in one copy.
-    pub fn home(&self, v: Value, copy: usize) -> u8 {
+    /// Returns the register of a value in one copy.
+    pub fn home(&self, v: StepValue, copy: usize) -> u8 {
         let kind = kind(self.set, &self.steps[v.0]);
         let own = self.homes.of[v.0];
         let first = if kind == 1 { FIRST_MASK as usize } else { 0 };
@@ -472,7 +477,7 @@ impl Emitter<'_> {
         (first + n) as u8
     }
 
-    /// The register that holds a constant, if one does.
+    /// Returns the register that holds a constant, if any.
     fn constant(&self, bits: u32) -> Option<u8> {
         self.constants.iter().position(|&c| c == bits).map(|k| (self.homes.vectors - 1 - k) as u8)
     }
@@ -480,24 +485,26 @@ impl Emitter<'_> {
     /// Broadcasts a constant to `to`.
     fn load_constant(&mut self, to: u8, bits: u32) {
         match self.set {
-            Set::Avx512 => self.asm.vector(opcodes::BROADCASTSS, to, 0, Rm::Single(bits), Lanes::All, None),
-            Set::Avx2 => self.asm.ymm(opcodes::MOVAPS, to, 0, Rm::Splat(bits), None),
+            LoopIsa::Avx512 => {
+                self.asm.vector(opcodes::BROADCASTSS, to, 0, Rm::Single(bits), WriteMask::All, None)
+            }
+            LoopIsa::Avx2 => self.asm.ymm(opcodes::MOVAPS, to, 0, Rm::Splat(bits), None),
         }
     }
 
-    /// An operand as register or memory operand.
-    pub fn operand(&self, a: Arg, copy: usize) -> Rm {
+    /// Returns an operand as register or memory operand.
+    pub fn operand(&self, a: StepArg, copy: usize) -> Rm {
         match a {
-            Arg::Value(v) => Rm::Reg(Reg(self.home(v, copy))),
-            Arg::Bits(bits) => self.constant(bits).map_or(Rm::Splat(bits), |r| Rm::Reg(Reg(r))),
+            StepArg::Value(v) => Rm::Reg(VectorReg(self.home(v, copy))),
+            StepArg::Bits(bits) => self.constant(bits).map_or(Rm::Splat(bits), |r| Rm::Reg(VectorReg(r))),
         }
     }
 
-    /// The register that holds an operand; a constant without a register is loaded into `to`.
-    pub fn in_register(&mut self, a: Arg, to: u8, copy: usize) -> u8 {
+    /// Returns the register that holds an operand; a constant without a register is loaded into `to`.
+    pub fn in_register(&mut self, a: StepArg, to: u8, copy: usize) -> u8 {
         match a {
-            Arg::Value(v) => self.home(v, copy),
-            Arg::Bits(bits) => self.constant(bits).unwrap_or_else(|| {
+            StepArg::Value(v) => self.home(v, copy),
+            StepArg::Bits(bits) => self.constant(bits).unwrap_or_else(|| {
                 self.load_constant(to, bits);
                 to
             }),
@@ -505,63 +512,63 @@ impl Emitter<'_> {
     }
 
     /// Copies an operand to `to`.
-    pub fn copy_to(&mut self, to: u8, a: Arg, copy: usize) {
+    pub fn copy_to(&mut self, to: u8, a: StepArg, copy: usize) {
         let from = self.in_register(a, to, copy);
         if from == to {
             return;
         }
-        let from = Rm::Reg(Reg(from));
+        let from = Rm::Reg(VectorReg(from));
         match self.set {
-            Set::Avx512 => self.asm.vector(opcodes::MOVAPS, to, 0, from, Lanes::All, None),
-            Set::Avx2 => self.asm.ymm(opcodes::MOVAPS, to, 0, from, None),
+            LoopIsa::Avx512 => self.asm.vector(opcodes::MOVAPS, to, 0, from, WriteMask::All, None),
+            LoopIsa::Avx2 => self.asm.ymm(opcodes::MOVAPS, to, 0, from, None),
         }
     }
 
     /// Emits step `i` in one copy, for one vector of the iteration.
     fn step(&mut self, i: usize, copy: usize, vector: usize) {
         match self.set {
-            Set::Avx512 => self.avx512(i, copy, vector),
-            Set::Avx2 => self.avx2(i, copy, vector),
+            LoopIsa::Avx512 => self.avx512(i, copy, vector),
+            LoopIsa::Avx2 => self.avx2(i, copy, vector),
         }
     }
 
-    /// The address of one vector of the iteration.
-    pub fn address(&self, place: Operand, vector: usize) -> Rm {
+    /// Returns the address of one vector of the iteration.
+    pub fn address(&self, place: LoopOperand, vector: usize) -> Rm {
         let size = place.form.size();
         let base = self.near.iter().position(|&a| a == place.array).map_or(SPARE, |k| ADDRESSES[k]);
         let index = Some((if place.around { AROUND } else { INDEX }, size));
-        Rm::Memory(At { base, index, offset: (vector * self.set.lanes() * size as usize) as i32 })
+        Rm::Memory(MemoryAddress { base, index, offset: (vector * self.set.lanes() * size as usize) as i32 })
     }
 }
 
-/// The instruction that loads elements and widens them to 32-bit lanes.
-pub(crate) fn load_op(form: Form) -> Op {
+/// Returns the instruction that loads elements and widens them to 32-bit lanes.
+pub(crate) fn load_op(form: StoredType) -> Opcode {
     match form {
-        Form::Word => opcodes::MOVUPS_LOAD,
-        Form::F16 => opcodes::CVTPH2PS,
-        Form::Half { signed: false } => opcodes::PMOVZXWD,
-        Form::Half { signed: true } => opcodes::PMOVSXWD,
-        Form::Byte { signed: false } => opcodes::PMOVZXBD,
-        Form::Byte { signed: true } => opcodes::PMOVSXBD,
+        StoredType::Word => opcodes::MOVUPS_LOAD,
+        StoredType::F16 => opcodes::CVTPH2PS,
+        StoredType::Half { signed: false } => opcodes::PMOVZXWD,
+        StoredType::Half { signed: true } => opcodes::PMOVSXWD,
+        StoredType::Byte { signed: false } => opcodes::PMOVZXBD,
+        StoredType::Byte { signed: true } => opcodes::PMOVSXBD,
     }
 }
 
-/// The instruction that broadcasts one element without widening it.
-pub(crate) fn spread_op(form: Form) -> Op {
+/// Returns the instruction that broadcasts one element without widening it.
+pub(crate) fn spread_op(form: StoredType) -> Opcode {
     match form {
-        Form::Word => opcodes::BROADCASTSS,
-        Form::Half { .. } | Form::F16 => opcodes::PBROADCASTW,
-        Form::Byte { .. } => opcodes::PBROADCASTB,
+        StoredType::Word => opcodes::BROADCASTSS,
+        StoredType::Half { .. } | StoredType::F16 => opcodes::PBROADCASTW,
+        StoredType::Byte { .. } => opcodes::PBROADCASTB,
     }
 }
 
-/// Cost estimate: CPU cycles per element.
-pub fn cycles(steps: &Steps) -> f64 {
-    let of = |step: &Step| match step {
-        Step::Spread { .. } | Step::Constant(_) => 0.25,
-        Step::Store(..) | Step::Merge { .. } => 1.0,
-        Step::One { op: opcodes::SQRTPS, .. } => 12.0,
-        Step::Two { op: opcodes::DIVPS, .. } => 10.0,
+/// Estimates the cost in CPU cycles per element.
+pub fn cycles(steps: &StepBuilder) -> f64 {
+    let of = |step: &JitStep| match step {
+        JitStep::Spread { .. } | JitStep::Constant(_) => 0.25,
+        JitStep::Store(..) | JitStep::Merge { .. } => 1.0,
+        JitStep::One { op: opcodes::SQRTPS, .. } => 12.0,
+        JitStep::Two { op: opcodes::DIVPS, .. } => 10.0,
         _ => 0.5,
     };
     steps.list.iter().map(of).sum::<f64>() / steps.set.lanes() as f64

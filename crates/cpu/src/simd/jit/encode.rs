@@ -1,12 +1,11 @@
-//! Assembler for the instructions of fused loops: AVX-512 on 512-bit registers (EVEX), masks and AVX2 (VEX), and a few
-//! integer instructions for loop control. Encodings: Intel's Software Developer's Manual, volume 2.
+//! JIT assembler: encodes AVX-512 (EVEX), AVX2 and mask (VEX) instructions, and integer ones for loop control.
 //!
-//! It only produces bytes; nothing is executed here.
+//! Encodings: Intel's Software Developer's Manual, volume 2. This module only produces bytes; nothing is executed here.
 #![forbid(unsafe_code)]
 
-use crate::simd::jit::opcodes::Op;
+use crate::simd::jit::opcodes::Opcode;
 
-/// A general-purpose register by its number.
+/// General-purpose register, by number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gpr(pub u8);
 pub const RAX: Gpr = Gpr(0);
@@ -19,17 +18,17 @@ pub const R9: Gpr = Gpr(9);
 pub const R10: Gpr = Gpr(10);
 pub const R11: Gpr = Gpr(11);
 
-/// A vector register: one of 32 (AVX-512) or 16 (AVX2).
+/// Vector register: one of 32 (AVX-512) or 16 (AVX2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Reg(pub u8);
+pub struct VectorReg(pub u8);
 
-/// A mask register. As a write mask, `k0` means all lanes.
+/// Mask register. As a write mask, `k0` means all lanes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mask(pub u8);
 
 /// Write mask of an instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Lanes {
+pub enum WriteMask {
     All,
     /// Merging: other lanes keep the destination's value.
     Merge(Mask),
@@ -37,23 +36,23 @@ pub enum Lanes {
     Zero(Mask),
 }
 
-/// A memory address `base + index · scale + offset`.
+/// Memory address `base + index · scale + offset`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct At {
+pub struct MemoryAddress {
     pub base: Gpr,
     /// Index register and scale (a power of two).
     pub index: Option<(Gpr, u8)>,
     pub offset: i32,
 }
 
-/// The operand that may be a register or memory (ModRM `r/m`).
+/// Operand that may be a register or memory (ModRM `r/m`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rm {
-    Reg(Reg),
-    Memory(At),
-    /// A constant broadcast to every lane, from the constant pool behind the code.
+    Reg(VectorReg),
+    Memory(MemoryAddress),
+    /// A constant broadcast to every lane, from the constant pool after the code.
     Splat(u32),
-    /// A constant of one lane, where the instruction itself reads one lane.
+    /// A constant of one lane, for instructions that read one lane.
     Single(u32),
     /// A constant of eight lanes.
     Lanes([u32; 8]),
@@ -61,7 +60,7 @@ pub enum Rm {
 
 /// Condition of a jump, after an unsigned comparison.
 #[derive(Clone, Copy)]
-pub enum When {
+pub enum JumpCondition {
     Below = 2,
     NotBelow = 3,
     Equal = 4,
@@ -75,41 +74,41 @@ pub struct Jump(usize);
 pub struct Assembler {
     code: Vec<u8>,
     /// Stored once each if instructions broadcast them (`copies` = 1), else once per lane.
-    constants: Vec<Constant>,
+    constants: Vec<LaneConstant>,
     copies: usize,
     /// Per use of a constant: position of its displacement, end of the instruction, index of the constant.
     references: Vec<(usize, usize, usize)>,
 }
 
 /// The lanes of a constant: all equal, or eight.
-type Constant = [u32; 8];
+type LaneConstant = [u32; 8];
 
 impl Assembler {
-    /// Code whose instructions broadcast constants from memory (AVX-512).
+    /// Creates an assembler whose instructions broadcast constants from memory (AVX-512).
     pub fn filling() -> Assembler {
         Assembler { code: Vec::new(), constants: Vec::new(), copies: 1, references: Vec::new() }
     }
 
-    /// Code whose instructions read all eight lanes of a constant (AVX2).
+    /// Creates an assembler whose instructions read all eight lanes of a constant (AVX2).
     pub fn reading() -> Assembler {
         Assembler { copies: 8, ..Assembler::filling() }
     }
 
-    /// An AVX-512 instruction. `reg`: the destination (a vector, a mask, or an opcode extension). `first`: the first of
-    /// two sources, 0 if there is one.
-    pub fn vector(&mut self, op: Op, reg: u8, first: u8, rm: Rm, lanes: Lanes, imm: Option<u8>) {
-        let Op(prefix, map, code) = op;
-        // Register bits are inverted in the prefix: 1 stands for a register below 8, or below 16.
+    /// Emits an AVX-512 instruction. `reg`: the destination (a vector, a mask, or an opcode extension). `first`: the
+    /// first of two sources, 0 if there is one.
+    pub fn vector(&mut self, op: Opcode, reg: u8, first: u8, rm: Rm, lanes: WriteMask, imm: Option<u8>) {
+        let Opcode(prefix, map, code) = op;
+        // Register bits are inverted in the prefix: 1 means a register below 8, or below 16.
         let low = |n: u8, bit: u8| (n >> bit & 1) ^ 1;
         let (x, b) = match rm {
-            Rm::Reg(Reg(n)) => (low(n, 4), low(n, 3)),
+            Rm::Reg(VectorReg(n)) => (low(n, 4), low(n, 3)),
             Rm::Memory(at) => (at.index.map_or(1, |(i, _)| low(i.0, 3)), low(at.base.0, 3)),
             Rm::Splat(_) | Rm::Single(_) | Rm::Lanes(_) => (1, 1),
         };
         let (mask, zero) = match lanes {
-            Lanes::All => (0, 0),
-            Lanes::Merge(m) => (m.0, 0),
-            Lanes::Zero(m) => (m.0, 1),
+            WriteMask::All => (0, 0),
+            WriteMask::Merge(m) => (m.0, 0),
+            WriteMask::Zero(m) => (m.0, 1),
         };
         let splat = u8::from(matches!(rm, Rm::Splat(_)));
         const WHOLE: u8 = 2;
@@ -124,20 +123,20 @@ impl Assembler {
         self.code.extend(imm);
     }
 
-    /// An AVX2 instruction on 256-bit registers; operands as for [`Assembler::vector`].
-    pub fn ymm(&mut self, op: Op, reg: u8, first: u8, rm: Rm, imm: Option<u8>) {
+    /// Emits an AVX2 instruction on 256-bit registers; operands as for [`Assembler::vector`].
+    pub fn ymm(&mut self, op: Opcode, reg: u8, first: u8, rm: Rm, imm: Option<u8>) {
         self.vex_vector(1, op, reg, first, rm, imm);
     }
 
-    /// As [`Assembler::ymm`], on 128-bit registers.
-    pub fn xmm(&mut self, op: Op, reg: u8, first: u8, rm: Rm, imm: Option<u8>) {
+    /// Like [`Assembler::ymm`], on 128-bit registers.
+    pub fn xmm(&mut self, op: Opcode, reg: u8, first: u8, rm: Rm, imm: Option<u8>) {
         self.vex_vector(0, op, reg, first, rm, imm);
     }
 
     fn vex_vector(
         &mut self,
         long: u8,
-        Op(prefix, map, code): Op,
+        Opcode(prefix, map, code): Opcode,
         reg: u8,
         first: u8,
         rm: Rm,
@@ -145,7 +144,7 @@ impl Assembler {
     ) {
         let low = |n: u8| (n >> 3 & 1) ^ 1;
         let (x, b) = match rm {
-            Rm::Reg(Reg(n)) => (1, low(n)),
+            Rm::Reg(VectorReg(n)) => (1, low(n)),
             Rm::Memory(at) => (at.index.map_or(1, |(i, _)| low(i.0)), low(at.base.0)),
             Rm::Splat(_) | Rm::Single(_) | Rm::Lanes(_) => (1, 1),
         };
@@ -159,14 +158,14 @@ impl Assembler {
         self.code.extend(imm);
     }
 
-    /// The ModRM byte, SIB and displacement; `after`: bytes of the instruction that follow (for RIP-relative
+    /// Emits the ModRM byte, SIB and displacement. `after`: bytes of the instruction that follow (for RIP-relative
     /// addresses).
     fn operand(&mut self, reg: u8, rm: Rm, after: usize) {
         match rm {
-            Rm::Reg(Reg(n)) => self.code.push(0xc0 | reg << 3 | n & 7),
+            Rm::Reg(VectorReg(n)) => self.code.push(0xc0 | reg << 3 | n & 7),
             Rm::Splat(bits) | Rm::Single(bits) => self.constant(reg, [bits; 8], after),
             Rm::Lanes(lanes) => self.constant(reg, lanes, after),
-            Rm::Memory(At { base, index, offset }) => {
+            Rm::Memory(MemoryAddress { base, index, offset }) => {
                 // The 8-bit displacement is not used: EVEX scales it by a factor that depends on the instruction.
                 let long = offset != 0 || base.0 & 7 == 5;
                 let mode = if long { 0x80 } else { 0 };
@@ -184,7 +183,7 @@ impl Assembler {
         }
     }
 
-    fn constant(&mut self, reg: u8, lanes: Constant, after: usize) {
+    fn constant(&mut self, reg: u8, lanes: LaneConstant, after: usize) {
         self.code.push(reg << 3 | 5);
         let known = self.constants.iter().position(|&c| c == lanes);
         let constant = known.unwrap_or_else(|| {
@@ -196,8 +195,8 @@ impl Assembler {
         self.code.extend([0; 4]);
     }
 
-    /// A register-to-register VEX instruction without mandatory prefix: mask instructions (`map` 1) and `bzhi` (`map`
-    /// 2).
+    /// Emits a register-to-register VEX instruction without mandatory prefix: mask instructions (`map` 1) and `bzhi`
+    /// (`map` 2).
     fn vex(&mut self, map: u8, long: u8, code: u8, reg: u8, first: u8, rm: u8) {
         let low = |n: u8| (n >> 3 & 1) ^ 1;
         self.code.extend([
@@ -209,22 +208,22 @@ impl Assembler {
         ]);
     }
 
-    /// `to = a op b` on masks; `op` is one of [`crate::simd::jit::ops::KAND`] and the others there.
+    /// Emits `to = a op b` on masks; `op` is one of [`crate::simd::jit::opcodes::KAND`] and the others there.
     pub fn masks(&mut self, op: u8, to: Mask, a: Mask, b: Mask) {
         self.vex(1, 1, op, to.0, a.0, b.0);
     }
 
-    /// `to = !a`.
+    /// Emits `to = !a`.
     pub fn mask_not(&mut self, to: Mask, a: Mask) {
         self.vex(1, 0, 0x44, to.0, 0, a.0);
     }
 
-    /// `to` = the low 16 bits of a general-purpose register.
+    /// Emits `to` = the low 16 bits of a general-purpose register.
     pub fn mask_of(&mut self, to: Mask, from: Gpr) {
         self.vex(1, 0, 0x92, to.0, 0, from.0);
     }
 
-    /// `to` = the low `count` bits of `from` (`bzhi`); all bits for a count of 32 or more.
+    /// Emits `to` = the low `count` bits of `from` (`bzhi`); all bits for a count of 32 or more.
     pub fn low_bits(&mut self, to: Gpr, from: Gpr, count: Gpr) {
         self.vex(2, 0, 0xf5, to.0, count.0, from.0);
     }
@@ -233,7 +232,7 @@ impl Assembler {
         self.code.push(0x48 | (reg >> 3 & 1) << 2 | rm >> 3 & 1);
     }
 
-    /// Loads the pointer at `base + offset`.
+    /// Emits a load of the pointer at `base + offset`.
     pub fn load_address(&mut self, to: Gpr, base: Gpr, offset: i32) {
         self.wide(to.0, base.0);
         self.code.push(0x8b);
@@ -252,14 +251,14 @@ impl Assembler {
         self.code.extend(n.to_le_bytes());
     }
 
-    /// `r -= n`; sets the flags for a jump.
+    /// Emits `r -= n`; sets the flags for a jump.
     pub fn subtract(&mut self, r: Gpr, n: i32) {
         self.wide(0, r.0);
         self.code.extend([0x81, 0xe8 | r.0 & 7]);
         self.code.extend(n.to_le_bytes());
     }
 
-    /// Sets the low 32 bits.
+    /// Emits code that sets the low 32 bits.
     pub fn ones(&mut self, r: Gpr) {
         if r.0 >= 8 {
             self.code.push(0x41);
@@ -273,17 +272,17 @@ impl Assembler {
         self.code.resize(self.code.len().next_multiple_of(32), 0x90);
     }
 
-    /// Offset of the next instruction.
+    /// Returns the offset of the next instruction.
     pub fn here(&self) -> usize {
         self.code.len()
     }
 
-    pub fn jump_back(&mut self, when: When, to: usize) {
+    pub fn jump_back(&mut self, when: JumpCondition, to: usize) {
         let jump = self.jump(when);
         self.patch(jump.0, to);
     }
 
-    pub fn jump(&mut self, when: When) -> Jump {
+    pub fn jump(&mut self, when: JumpCondition) -> Jump {
         self.code.extend([0x0f, 0x80 | when as u8]);
         let at = self.code.len();
         self.code.extend([0; 4]);
@@ -300,12 +299,12 @@ impl Assembler {
         self.code[at..at + 4].copy_from_slice(&(distance as i32).to_le_bytes());
     }
 
-    /// `vzeroupper; ret`.
+    /// Emits `vzeroupper; ret`.
     pub fn leave(&mut self) {
         self.code.extend([0xc5, 0xf8, 0x77, 0xc3]);
     }
 
-    /// The code, followed by its constant pool.
+    /// Returns the code, followed by its constant pool.
     pub fn finish(mut self) -> Vec<u8> {
         let bytes = 4 * self.copies;
         self.code.resize(self.code.len().next_multiple_of(bytes), 0xcc);
@@ -325,7 +324,7 @@ mod tests {
     use super::*;
     use crate::simd::jit::opcodes;
 
-    /// The bytes of one instruction, with any displacement to its constant resolved.
+    /// Returns the bytes of one instruction, with any displacement to its constant resolved.
     fn bytes(f: impl Fn(&mut Assembler)) -> String {
         let mut a = Assembler::filling();
         f(&mut a);
@@ -333,21 +332,21 @@ mod tests {
         a.finish()[..end].iter().map(|b| format!("{b:02x}")).collect()
     }
 
-    fn vector(op: Op, reg: u8, first: u8, rm: Rm, lanes: Lanes, imm: Option<u8>) -> String {
+    fn vector(op: Opcode, reg: u8, first: u8, rm: Rm, lanes: WriteMask, imm: Option<u8>) -> String {
         bytes(|a| a.vector(op, reg, first, rm, lanes, imm))
     }
 
     fn at(base: Gpr, index: Gpr, scale: u8, offset: i32) -> Rm {
-        Rm::Memory(At { base, index: Some((index, scale)), offset })
+        Rm::Memory(MemoryAddress { base, index: Some((index, scale)), offset })
     }
 
-    /// Expected bytes are from GNU `as` (with `{disp32}` and `{vex3}` where it would choose a shorter form).
+    /// Expected bytes are from GNU `as` (with `{disp32}` and `{vex3}` if it would choose a shorter form).
     #[test]
     fn vector_instructions_are_those_of_an_assembler() {
         use opcodes::*;
-        let z = |n| Rm::Reg(Reg(n));
-        let all = Lanes::All;
-        let (merge, zero) = (|k| Lanes::Merge(Mask(k)), |k| Lanes::Zero(Mask(k)));
+        let z = |n| Rm::Reg(VectorReg(n));
+        let all = WriteMask::All;
+        let (merge, zero) = (|k| WriteMask::Merge(Mask(k)), |k| WriteMask::Zero(Mask(k)));
         let cases = [
             // vaddps zmm1, zmm2, zmm3
             (vector(ADDPS, 1, 2, z(3), all, None), "62f16c4858cb"),
@@ -381,7 +380,14 @@ mod tests {
             (vector(BROADCASTSS, 13, 0, Rm::Single(7), zero(3), None), "62727dcb182d02000000"),
             // vpbroadcastw zmm14, [rax]
             (
-                vector(PBROADCASTW, 14, 0, Rm::Memory(At { base: RAX, index: None, offset: 0 }), all, None),
+                vector(
+                    PBROADCASTW,
+                    14,
+                    0,
+                    Rm::Memory(MemoryAddress { base: RAX, index: None, offset: 0 }),
+                    all,
+                    None,
+                ),
                 "62727d487930",
             ),
             // vblendmps zmm15{k2}, zmm16, zmm1
@@ -416,7 +422,7 @@ mod tests {
         }
     }
 
-    /// As above; constants begin at byte 32.
+    /// As above; constants start at byte 32.
     #[test]
     fn instructions_of_avx2_are_those_of_an_assembler() {
         use opcodes::*;
@@ -426,10 +432,10 @@ mod tests {
             let end = a.here();
             a.finish()[..end].iter().map(|b| format!("{b:02x}")).collect::<String>()
         };
-        let y = |n| Rm::Reg(Reg(n));
+        let y = |n| Rm::Reg(VectorReg(n));
         let whole = |op, reg, first, rm, imm| of(&|a| a.ymm(op, reg, first, rm, imm));
         let half = |op, reg, first, rm, imm| of(&|a| a.xmm(op, reg, first, rm, imm));
-        let word = Rm::Memory(At { base: RAX, index: None, offset: 0 });
+        let word = Rm::Memory(MemoryAddress { base: RAX, index: None, offset: 0 });
         let cases = [
             // vaddps ymm1, ymm2, ymm3
             (whole(ADDPS, 1, 2, y(3), None), "c4e16c58cb"),
@@ -530,16 +536,16 @@ mod tests {
     fn jumps_reach_their_targets_and_constants_are_shared() {
         let mut a = Assembler::filling();
         let top = a.here();
-        let out = a.jump(When::Equal);
-        a.jump_back(When::Above, top);
+        let out = a.jump(JumpCondition::Equal);
+        a.jump_back(JumpCondition::Above, top);
         a.land(out);
-        a.vector(opcodes::ADDPS, 0, 0, Rm::Splat(5), Lanes::All, None);
-        a.vector(opcodes::ADDPS, 0, 0, Rm::Splat(6), Lanes::All, None);
-        a.vector(opcodes::ADDPS, 0, 0, Rm::Splat(5), Lanes::All, None);
+        a.vector(opcodes::ADDPS, 0, 0, Rm::Splat(5), WriteMask::All, None);
+        a.vector(opcodes::ADDPS, 0, 0, Rm::Splat(6), WriteMask::All, None);
+        a.vector(opcodes::ADDPS, 0, 0, Rm::Splat(5), WriteMask::All, None);
         let code = a.finish();
         let distance = |at: usize| i32::from_le_bytes(code[at..at + 4].try_into().unwrap());
         assert_eq!((distance(2), distance(8)), (6, -12));
-        // Three instructions of ten bytes from 12 on end at 42; the constants begin at 44.
+        // Three instructions of ten bytes from 12 on end at 42; the constants start at 44.
         assert_eq!([18, 28, 38].map(distance), [22, 16, 2]);
         assert_eq!(code[44..], [5, 0, 0, 0, 6, 0, 0, 0]);
     }

@@ -1,17 +1,17 @@
-//! Memory for machine code: written first, then made executable; never writable and executable at once.
+//! Executable memory for JIT code: written first, then made executable; never both at once (W^X).
 
 use std::ffi::c_void;
 
-/// Executable code, unmapped when dropped.
-pub struct Executable {
+/// Executable memory, unmapped when dropped.
+pub struct ExecutableMemory {
     code: *mut c_void,
     bytes: usize,
 }
 
 // SAFETY: the memory is only read and executed after `new`.
-unsafe impl Send for Executable {}
+unsafe impl Send for ExecutableMemory {}
 // SAFETY: as above.
-unsafe impl Sync for Executable {}
+unsafe impl Sync for ExecutableMemory {}
 
 unsafe extern "C" {
     fn mmap(at: *mut c_void, bytes: usize, access: i32, flags: i32, file: i32, offset: i64) -> *mut c_void;
@@ -25,16 +25,16 @@ const RUN: i32 = 4;
 const PRIVATE: i32 = 2;
 const ANONYMOUS: i32 = 0x20;
 
-impl Executable {
-    /// Copies `code` to executable memory; `None` if the system refuses, as hardened ones do.
-    pub fn new(code: &[u8]) -> Option<Executable> {
+impl ExecutableMemory {
+    /// Copies `code` to executable memory; returns `None` if the system does not allow it, as on hardened systems.
+    pub fn new(code: &[u8]) -> Option<ExecutableMemory> {
         let bytes = code.len();
         // SAFETY: an anonymous mapping at an address of the kernel's choice touches no memory in use.
         let at = unsafe { mmap(std::ptr::null_mut(), bytes, READ | WRITE, PRIVATE | ANONYMOUS, -1, 0) };
         if at as isize == -1 {
             return None;
         }
-        let made = Executable { code: at, bytes };
+        let made = ExecutableMemory { code: at, bytes };
         // SAFETY: the mapping is writable, has that many bytes, and nothing else refers to it.
         unsafe { std::ptr::copy_nonoverlapping(code.as_ptr(), at.cast(), bytes) };
         // SAFETY: changes the protection of our own mapping; no Rust reference points into it.
@@ -42,13 +42,13 @@ impl Executable {
         (!refused).then_some(made)
     }
 
-    /// The first byte.
+    /// Pointer to the first byte.
     pub fn entry(&self) -> *const c_void {
         self.code
     }
 }
 
-impl Drop for Executable {
+impl Drop for ExecutableMemory {
     fn drop(&mut self) {
         // SAFETY: mapped by `new` with this size; code runs only while a reference to its owner is held.
         unsafe { munmap(self.code, self.bytes) };

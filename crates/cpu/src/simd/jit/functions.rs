@@ -1,38 +1,38 @@
-//! Elementary functions as steps; bit-identical to `math` with fused multiply-adds.
+//! JIT expansion of elementary functions (exp, tanh …) to steps; bit-identical to `math` with fused multiply-adds.
 #![forbid(unsafe_code)]
 
 use crate::simd::jit::opcodes;
-use crate::simd::jit::opcodes::Op;
-use crate::simd::jit::steps::{Arg, Set, Step, Steps, Value, relation, rounding};
+use crate::simd::jit::opcodes::Opcode;
+use crate::simd::jit::steps::{JitStep, LoopIsa, StepArg, StepBuilder, StepValue, relation, rounding};
 use crate::simd::math;
 
 const SIGN: u32 = 0x8000_0000;
 const NOT_SIGN: u32 = 0x7fff_ffff;
 
-impl Steps {
-    pub fn abs(&mut self, x: Value) -> Value {
+impl StepBuilder {
+    pub fn abs(&mut self, x: StepValue) -> StepValue {
         self.and(x, NOT_SIGN)
     }
 
-    pub fn negate(&mut self, x: Value) -> Value {
-        self.two(opcodes::PXORD, x, Arg::Bits(SIGN))
+    pub fn negate(&mut self, x: StepValue) -> StepValue {
+        self.two(opcodes::PXORD, x, StepArg::Bits(SIGN))
     }
 
-    /// The magnitude of `x` with the sign of `s`.
-    fn copy_sign(&mut self, x: Value, s: Value) -> Value {
-        self.push(Step::Mix { a: x, b: s, mask: SIGN })
+    /// Returns the magnitude of `x` with the sign of `s`.
+    fn copy_sign(&mut self, x: StepValue, s: StepValue) -> StepValue {
+        self.push(JitStep::Mix { a: x, b: s, mask: SIGN })
     }
 
-    pub fn is_nan(&mut self, x: Value) -> Value {
+    pub fn is_nan(&mut self, x: StepValue) -> StepValue {
         self.holds(x, relation::NAN, x)
     }
 
-    /// `base` with `a op b` in the lanes of `mask`.
-    fn merge(&mut self, mask: Value, base: Value, op: Op, a: Value, b: Arg) -> Value {
-        self.push(Step::Merge { mask, base, op, a, b })
+    /// Returns `base` with `a op b` in the lanes of `mask`.
+    fn merge(&mut self, mask: StepValue, base: StepValue, op: Opcode, a: StepValue, b: StepArg) -> StepValue {
+        self.push(JitStep::Merge { mask, base, op, a, b })
     }
 
-    pub fn sign(&mut self, x: Value) -> Value {
+    pub fn sign(&mut self, x: StepValue) -> StepValue {
         let keep = self.holds(x, relation::EQUAL_OR_NAN, 0.0);
         let sign = self.and(x, SIGN);
         let one = self.two(opcodes::PORD, sign, 1.0);
@@ -40,23 +40,25 @@ impl Steps {
     }
 
     /// Rounds half away from zero.
-    pub fn round_away(&mut self, x: Value) -> Value {
+    pub fn round_away(&mut self, x: StepValue) -> StepValue {
         let sign = self.and(x, SIGN);
-        let half = self.two(opcodes::PORD, sign, Arg::Bits(0.5f32.to_bits() - 1));
+        let half = self.two(opcodes::PORD, sign, StepArg::Bits(0.5f32.to_bits() - 1));
         let sum = self.add(x, half);
         self.round(sum, rounding::TO_ZERO)
     }
 
     /// See [`math::maximum`].
-    pub fn maximum(&mut self, a: Arg, b: Arg) -> Value {
+    pub fn maximum(&mut self, a: StepArg, b: StepArg) -> StepValue {
         match (a, b) {
-            // Of equal operands `maxps` returns the second, which is wrong for −0 only; adding 0 fixes that and changes
-            // nothing else.
-            (Arg::Value(x), Arg::Bits(0)) | (Arg::Bits(0), Arg::Value(x)) => {
+            // For equal operands `maxps` returns the second, which is wrong for −0 only; adding 0 fixes that and
+            // changes nothing else.
+            (StepArg::Value(x), StepArg::Bits(0)) | (StepArg::Bits(0), StepArg::Value(x)) => {
                 let m = self.two(opcodes::MAXPS, 0.0, x);
                 self.add(m, 0.0)
             }
-            (Arg::Value(x), c @ Arg::Bits(bits)) | (c @ Arg::Bits(bits), Arg::Value(x)) if plain(bits) => {
+            (StepArg::Value(x), c @ StepArg::Bits(bits)) | (c @ StepArg::Bits(bits), StepArg::Value(x))
+                if plain(bits) =>
+            {
                 self.two(opcodes::MAXPS, c, x)
             }
             _ => self.extreme(opcodes::MAXPS, opcodes::PANDD, a, b),
@@ -64,16 +66,18 @@ impl Steps {
     }
 
     /// See [`math::minimum`].
-    pub fn minimum(&mut self, a: Arg, b: Arg) -> Value {
+    pub fn minimum(&mut self, a: StepArg, b: StepArg) -> StepValue {
         match (a, b) {
-            (Arg::Value(x), c @ Arg::Bits(bits)) | (c @ Arg::Bits(bits), Arg::Value(x)) if plain(bits) => {
+            (StepArg::Value(x), c @ StepArg::Bits(bits)) | (c @ StepArg::Bits(bits), StepArg::Value(x))
+                if plain(bits) =>
+            {
                 self.two(opcodes::MINPS, c, x)
             }
             _ => self.extreme(opcodes::MINPS, opcodes::PORD, a, b),
         }
     }
 
-    fn extreme(&mut self, op: Op, of_equal: Op, a: Arg, b: Arg) -> Value {
+    fn extreme(&mut self, op: Opcode, of_equal: Opcode, a: StepArg, b: StepArg) -> StepValue {
         let a = self.value(a);
         let m = self.two(op, a, b);
         let equal = self.holds(a, relation::EQUAL, b);
@@ -82,9 +86,9 @@ impl Steps {
         self.select(nan, a, m)
     }
 
-    /// `(y, power)` with eˣ = y·2ⁿ. For AVX-512 `power` is n as a float (for `scalefps`); else n is in the low bits of
-    /// `power`.
-    fn exp_parts(&mut self, x: Value) -> (Value, Value) {
+    /// Returns `(y, power)` with eˣ = y·2ⁿ. For AVX-512 `power` is n as a float (for `scalefps`); else n is in the low
+    /// bits of `power`.
+    fn exp_parts(&mut self, x: StepValue) -> (StepValue, StepValue) {
         let shifted = self.fma(x, std::f32::consts::LOG2_E, math::MAGIC);
         let n = self.sub(shifted, math::MAGIC);
         let r = self.fma(n, -math::LN_2_HIGH, x);
@@ -92,24 +96,24 @@ impl Steps {
         let p = self.poly(r, &math::EXP);
         let square = self.mul(r, r);
         let y = self.fma(p, square, r);
-        (self.add(y, 1.0), if self.set == Set::Avx512 { n } else { shifted })
+        (self.add(y, 1.0), if self.set == LoopIsa::Avx512 { n } else { shifted })
     }
 
-    /// 2ⁿ for normal exponents. `n` is in the low bits; the bits above it are shifted out.
-    fn power_of_two(&mut self, n: Value) -> Value {
+    /// Returns 2ⁿ for normal exponents. `n` is in the low bits; the bits above it are shifted out.
+    fn power_of_two(&mut self, n: StepValue) -> StepValue {
         let exponent = self.shift_left(n, 23);
         self.two(opcodes::PADDD, exponent, 1.0)
     }
 
-    pub fn exp(&mut self, x: Value) -> Value {
+    pub fn exp(&mut self, x: StepValue) -> StepValue {
         let x = self.two(opcodes::MINPS, math::EXP_RANGE.1, x);
         let x = self.two(opcodes::MAXPS, math::EXP_RANGE.0, x);
         let (y, n) = self.exp_parts(x);
-        // 2ⁿ is applied in two factors, of which only the second can round: the same result as one rounding.
-        if self.set == Set::Avx512 {
+        // 2ⁿ is applied in two factors, and only the second can round: the same result as one rounding.
+        if self.set == LoopIsa::Avx512 {
             return self.two(opcodes::SCALEFPS, y, n);
         }
-        let half = self.push(Step::Shift { way: opcodes::SHIFT_RIGHT_SIGNED, by: 1, a: n });
+        let half = self.push(JitStep::Shift { way: opcodes::SHIFT_RIGHT_SIGNED, by: 1, a: n });
         let rest = self.two(opcodes::PSUBD, n, half);
         let half = self.power_of_two(half);
         let y = self.mul(y, half);
@@ -117,16 +121,16 @@ impl Steps {
         self.mul(y, rest)
     }
 
-    pub fn log(&mut self, x: Value) -> Value {
+    pub fn log(&mut self, x: StepValue) -> StepValue {
         let denormal = self.holds(x, relation::LESS, f32::MIN_POSITIVE);
         let scaled = self.merge(denormal, x, opcodes::MULPS, x, 8_388_608f32.into());
         let mantissa = self.and(scaled, 0x007f_ffff);
-        let mantissa = self.two(opcodes::PORD, mantissa, Arg::Bits(0x3f00_0000));
+        let mantissa = self.two(opcodes::PORD, mantissa, StepArg::Bits(0x3f00_0000));
         let e = self.shift_right(scaled, 23);
-        let e = self.two(opcodes::PSUBD, e, Arg::Bits(126));
-        let e = self.merge(denormal, e, opcodes::PSUBD, e, Arg::Bits(23));
+        let e = self.two(opcodes::PSUBD, e, StepArg::Bits(126));
+        let e = self.merge(denormal, e, opcodes::PSUBD, e, StepArg::Bits(23));
         let low = self.holds(mantissa, relation::LESS, std::f32::consts::FRAC_1_SQRT_2);
-        let e = self.merge(low, e, opcodes::PSUBD, e, Arg::Bits(1));
+        let e = self.merge(low, e, opcodes::PSUBD, e, StepArg::Bits(1));
         let e = self.one(opcodes::CVTDQ2PS, None, e);
         let m = self.merge(low, mantissa, opcodes::ADDPS, mantissa, mantissa.into());
         let m = self.sub(m, 1.0);
@@ -138,8 +142,8 @@ impl Steps {
         let y = self.fma(z, -0.5, y);
         let y = self.add(m, y);
         let y = self.fma(e, math::LN_2_HIGH, y);
-        let infinity = Arg::from(f32::INFINITY);
-        let compare = |imm: u8| Step::Compare { op: opcodes::PCMPUD, imm: Some(imm), a: x, b: infinity };
+        let infinity = StepArg::from(f32::INFINITY);
+        let compare = |imm: u8| JitStep::Compare { op: opcodes::PCMPUD, imm: Some(imm), a: x, b: infinity };
         let infinite = self.push(compare(relation::INT_EQUAL));
         let y = self.select(infinite, x, y);
         let outside = self.push(compare(relation::INT_GREATER));
@@ -148,8 +152,8 @@ impl Steps {
         self.select(zero, f32::NEG_INFINITY, y)
     }
 
-    pub fn logistic(&mut self, x: Value) -> Value {
-        let minus = self.two(opcodes::PORD, x, Arg::Bits(SIGN));
+    pub fn logistic(&mut self, x: StepValue) -> StepValue {
+        let minus = self.two(opcodes::PORD, x, StepArg::Bits(SIGN));
         let e = self.exp(minus);
         let right = self.holds(x, relation::NOT_LESS, 0.0);
         let top = self.select(right, 1.0, e);
@@ -158,12 +162,12 @@ impl Steps {
     }
 
     /// Ordered for few live values, so that more copies fit the registers.
-    pub fn tanh(&mut self, x: Value) -> Value {
+    pub fn tanh(&mut self, x: StepValue) -> StepValue {
         let size = self.abs(x);
         let twice = self.mul(size, 2.0);
         let twice = self.two(opcodes::MINPS, 40.0, twice);
         let (y, n) = self.exp_parts(twice);
-        let bottom = if self.set == Set::Avx512 {
+        let bottom = if self.set == LoopIsa::Avx512 {
             let e = self.two(opcodes::SCALEFPS, y, n);
             self.add(e, 1.0)
         } else {
@@ -182,7 +186,7 @@ impl Steps {
         self.select(is_far, far, near)
     }
 
-    pub fn erf(&mut self, x: Value) -> Value {
+    pub fn erf(&mut self, x: StepValue) -> StepValue {
         let w = self.two(opcodes::MINPS, math::ERF_IS_ONE, x);
         let w = self.two(opcodes::MAXPS, -math::ERF_IS_ONE, w);
         let z = self.mul(w, w);
@@ -192,9 +196,9 @@ impl Steps {
         self.mul(w, ratio)
     }
 
-    /// u32 to f32: both halves are exact, and their sum is rounded once.
-    pub fn unsigned_to_float(&mut self, x: Value) -> Value {
-        if self.set == Set::Avx512 {
+    /// Converts u32 to f32: both halves are exact, and their sum is rounded once.
+    pub fn unsigned_to_float(&mut self, x: StepValue) -> StepValue {
+        if self.set == LoopIsa::Avx512 {
             return self.one(opcodes::CVTUDQ2PS, None, x);
         }
         let high = self.shift_right(x, 16);
@@ -204,9 +208,9 @@ impl Steps {
         self.fma(high, 65536.0, low)
     }
 
-    /// f32 ≥ 0 to u32; saturates.
-    pub fn float_to_unsigned(&mut self, x: Value) -> Value {
-        if self.set == Set::Avx512 {
+    /// Converts f32 ≥ 0 to u32; saturates.
+    pub fn float_to_unsigned(&mut self, x: StepValue) -> StepValue {
+        if self.set == LoopIsa::Avx512 {
             return self.one(opcodes::CVTTPS2UDQ, None, x);
         }
         const HALF: f32 = 2_147_483_648.0;
@@ -214,14 +218,14 @@ impl Steps {
         let off = self.select(upper, HALF, 0.0);
         let lower = self.sub(x, off);
         let y = self.one(opcodes::CVTTPS2DQ, None, lower);
-        let bit = self.select(upper, Arg::Bits(SIGN), 0.0);
+        let bit = self.select(upper, StepArg::Bits(SIGN), 0.0);
         let y = self.two(opcodes::PXORD, y, bit);
         let beyond = self.holds(x, relation::GREATER_OR_EQUAL, 2.0 * HALF);
-        self.select(beyond, Arg::Bits(u32::MAX), y)
+        self.select(beyond, StepArg::Bits(u32::MAX), y)
     }
 
     /// Rounds to bf16, as f32; see [`math::to_bf16`].
-    pub fn round_to_bf16(&mut self, x: Value) -> Value {
+    pub fn round_to_bf16(&mut self, x: StepValue) -> StepValue {
         if self.rounds {
             let half = self.one(opcodes::CVTNEPS2BF16, None, x);
             let word = self.one(opcodes::PMOVZXWD, None, half);
@@ -229,15 +233,15 @@ impl Steps {
         }
         let odd = self.shift_right(x, 16);
         let odd = self.and(odd, 1);
-        let half = self.two(opcodes::PADDD, odd, Arg::Bits(0x7fff));
+        let half = self.two(opcodes::PADDD, odd, StepArg::Bits(0x7fff));
         let sum = self.two(opcodes::PADDD, half, x);
         let nan = self.is_nan(x);
-        let kept = self.merge(nan, sum, opcodes::PORD, x, Arg::Bits(0x0040_0000));
+        let kept = self.merge(nan, sum, opcodes::PORD, x, StepArg::Bits(0x0040_0000));
         self.and(kept, 0xffff_0000)
     }
 
     /// Rounds to f16, as f32.
-    pub fn round_to_f16(&mut self, x: Value) -> Value {
+    pub fn round_to_f16(&mut self, x: StepValue) -> StepValue {
         let half = self.one(opcodes::CVTPS2PH, Some(0), x);
         self.one(opcodes::CVTPH2PS, None, half)
     }

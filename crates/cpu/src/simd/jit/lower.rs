@@ -1,17 +1,18 @@
-//! Lowers an element-wise program to the steps of a fused loop; `None` if it has anything that only the interpreter
-//! supports.
+//! Lowers an element-wise program to the JIT's steps; returns `None` if an op or type is not supported.
 #![forbid(unsafe_code)]
 
 use crate::simd::jit::opcodes;
-use crate::simd::jit::opcodes::Op as Code;
-use crate::simd::jit::steps::{Arg, Form, Operand, Set, Step, Steps, Value, relation, rounding};
-use systole_compile::{Instr, Load, Map};
+use crate::simd::jit::opcodes::Opcode as Code;
+use crate::simd::jit::steps::{
+    JitStep, LoopIsa, LoopOperand, StepArg, StepBuilder, StepValue, StoredType, relation, rounding,
+};
+use systole_compile::{Map, MapInstr, MapLoad};
 use systole_ir::op::{Binary, CompareType, Direction, Monoid, Unary};
 use systole_ir::{DType, Op, Scalar};
 
-/// How a loop reads a load of its program.
+/// How a loop reads an array of its program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Access {
+pub enum LoadAccess {
     /// Consecutive elements.
     Stream,
     /// One element, broadcast.
@@ -20,34 +21,39 @@ pub enum Access {
     Constant,
 }
 
-/// What happens to the program's results.
+/// What the loop does with the program's results: store or reduce.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Sink {
-    /// Each is stored as an array.
+pub enum ResultSink {
+    /// Stores each result as an array.
     Arrays,
-    /// Each is reduced into 64 accumulators along the loop: element `i` into accumulator `i % 64`.
+    /// Reduces each result into 64 accumulators along the loop: element `i` into accumulator `i % 64`.
     Along(Monoid),
-    /// Each is reduced element by element into an array of `n` accumulators.
+    /// Reduces each result element by element into an array of `n` accumulators.
     Across(Monoid),
 }
 
 /// Value of a program's register: a vector, or a mask for bool.
 #[derive(Clone, Copy)]
-enum Lane {
-    Vector(Arg),
-    Mask(Value),
+enum LaneValue {
+    Vector(StepArg),
+    Mask(StepValue),
 }
 
-impl From<Value> for Lane {
-    fn from(v: Value) -> Lane {
-        Lane::Vector(v.into())
+impl From<StepValue> for LaneValue {
+    fn from(v: StepValue) -> LaneValue {
+        LaneValue::Vector(v.into())
     }
 }
 
-/// Lowers a program. Arrays are numbered: loads first, then stores. `rounds`: see [`Steps::rounds`].
-pub fn lower(map: &Map, access: &[Access], sink: Sink, (set, rounds): (Set, bool)) -> Option<Steps> {
-    let steps = Steps { list: Vec::new(), set, rounds };
-    let mut l = Lowering { map, access, steps, lanes: vec![None; map.loads.len()] };
+/// Lowers a program. Arrays are numbered: loads first, then stores. `rounds`: see [`StepBuilder::rounds`].
+pub fn lower(
+    map: &Map,
+    access: &[LoadAccess],
+    sink: ResultSink,
+    (set, rounds): (LoopIsa, bool),
+) -> Option<StepBuilder> {
+    let steps = StepBuilder { list: Vec::new(), set, rounds };
+    let mut l = JitLowering { map, access, steps, lanes: vec![None; map.loads.len()] };
     let is_read = |k: &usize| map.stores.contains(k) || map.instrs.iter().any(|i| i.args.contains(k));
     let read: Vec<usize> = (0..map.loads.len()).filter(is_read).collect();
     let mut results: Vec<(usize, usize)> = map.stores.iter().copied().enumerate().collect();
@@ -64,22 +70,22 @@ pub fn lower(map: &Map, access: &[Access], sink: Sink, (set, rounds): (Set, bool
     Some(l.steps)
 }
 
-struct Lowering<'a> {
+struct JitLowering<'a> {
     map: &'a Map,
-    access: &'a [Access],
-    steps: Steps,
-    lanes: Vec<Option<Lane>>,
+    access: &'a [LoadAccess],
+    steps: StepBuilder,
+    lanes: Vec<Option<LaneValue>>,
 }
 
-/// How elements of a type are widened to 32-bit lanes; `None` if they do not fit.
-fn form(dtype: DType) -> Option<Form> {
+/// Returns how elements of a type are widened to 32-bit lanes; `None` if they do not fit.
+fn form(dtype: DType) -> Option<StoredType> {
     Some(match dtype {
-        DType::F32 | DType::I32 | DType::U32 => Form::Word,
-        DType::F16 => Form::F16,
-        DType::BF16 | DType::U16 => Form::Half { signed: false },
-        DType::I16 => Form::Half { signed: true },
-        DType::Bool | DType::U8 => Form::Byte { signed: false },
-        DType::I8 => Form::Byte { signed: true },
+        DType::F32 | DType::I32 | DType::U32 => StoredType::Word,
+        DType::F16 => StoredType::F16,
+        DType::BF16 | DType::U16 => StoredType::Half { signed: false },
+        DType::I16 => StoredType::Half { signed: true },
+        DType::Bool | DType::U8 => StoredType::Byte { signed: false },
+        DType::I8 => StoredType::Byte { signed: true },
         DType::F64 | DType::I64 | DType::U64 => return None,
     })
 }
@@ -88,7 +94,7 @@ fn is_float(dtype: DType) -> bool {
     matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
 }
 
-/// The bits of a constant as a 32-bit lane.
+/// Returns the bits of a constant as a 32-bit lane.
 fn bits(value: Scalar, dtype: DType) -> u32 {
     match dtype {
         DType::F16 | DType::BF16 => (value.as_f64() as f32).to_bits(),
@@ -96,25 +102,25 @@ fn bits(value: Scalar, dtype: DType) -> u32 {
     }
 }
 
-impl Lowering<'_> {
-    /// The value of a register; a load is emitted at its first use.
-    fn lane(&mut self, e: usize) -> Option<Lane> {
+impl JitLowering<'_> {
+    /// Returns the value of a register; a load is emitted at its first use.
+    fn lane(&mut self, e: usize) -> Option<LaneValue> {
         if let Some(lane) = self.lanes[e] {
             return Some(lane);
         }
         let dtype = self.map.dtype(e);
         let form = form(dtype)?;
         let lane = match (self.access[e], &self.map.loads[e]) {
-            (Access::Constant, Load::Splat { value, .. }) => match dtype {
+            (LoadAccess::Constant, MapLoad::Splat { value, .. }) => match dtype {
                 DType::Bool => return None,
-                // A small integer would have to be extended as its load extends it.
+                // A small integer would have to be extended like its load.
                 _ if dtype.is_int() && dtype.size() < 4 => return None,
-                _ => Lane::Vector(Arg::Bits(bits(*value, dtype))),
+                _ => LaneValue::Vector(StepArg::Bits(bits(*value, dtype))),
             },
             // Coordinates are generated as lanes; f16 and bf16 have another form in memory.
-            (_, Load::Iota { .. }) if is_float(dtype) && dtype.size() == 2 => return None,
-            (Access::Spread, _) => {
-                let raw = self.steps.push(Step::Spread { array: e, form });
+            (_, MapLoad::Iota { .. }) if is_float(dtype) && dtype.size() == 2 => return None,
+            (LoadAccess::Spread, _) => {
+                let raw = self.steps.push(JitStep::Spread { array: e, form });
                 // The broadcast repeats a narrow element within each 32-bit lane.
                 let raw = match dtype {
                     DType::U8 => self.steps.and(raw, 0xff),
@@ -125,7 +131,7 @@ impl Lowering<'_> {
                 self.loaded(raw, dtype)
             }
             _ => {
-                let raw = self.steps.push(Step::Load(Operand { array: e, form, around: false }));
+                let raw = self.steps.push(JitStep::Load(LoopOperand { array: e, form, around: false }));
                 self.loaded(raw, dtype)
             }
         };
@@ -133,10 +139,10 @@ impl Lowering<'_> {
         Some(lane)
     }
 
-    fn loaded(&mut self, raw: Value, dtype: DType) -> Lane {
+    fn loaded(&mut self, raw: StepValue, dtype: DType) -> LaneValue {
         match dtype {
             DType::BF16 => self.steps.shift_left(raw, 16).into(),
-            DType::Bool => Lane::Mask(self.steps.push(Step::Compare {
+            DType::Bool => LaneValue::Mask(self.steps.push(JitStep::Compare {
                 op: opcodes::PTESTMD,
                 imm: None,
                 a: raw,
@@ -146,39 +152,39 @@ impl Lowering<'_> {
         }
     }
 
-    fn vector(&mut self, e: usize) -> Option<Arg> {
+    fn vector(&mut self, e: usize) -> Option<StepArg> {
         match self.lane(e)? {
-            Lane::Vector(a) => Some(a),
-            Lane::Mask(_) => None,
+            LaneValue::Vector(a) => Some(a),
+            LaneValue::Mask(_) => None,
         }
     }
 
-    fn value(&mut self, e: usize) -> Option<Value> {
+    fn value(&mut self, e: usize) -> Option<StepValue> {
         let a = self.vector(e)?;
         Some(self.steps.value(a))
     }
 
-    fn mask(&mut self, e: usize) -> Option<Value> {
+    fn mask(&mut self, e: usize) -> Option<StepValue> {
         match self.lane(e)? {
-            Lane::Mask(v) => Some(v),
-            Lane::Vector(_) => None,
+            LaneValue::Mask(v) => Some(v),
+            LaneValue::Vector(_) => None,
         }
     }
 
-    fn instruction(&mut self, instr: &Instr) -> Option<Lane> {
+    fn instruction(&mut self, instr: &MapInstr) -> Option<LaneValue> {
         let (from, to) = (instr.from, instr.to);
         let arg = |k: usize| instr.args[k];
         match &instr.op {
             Op::Unary(op) if from == DType::Bool => {
                 let a = self.mask(arg(0))?;
-                (*op == Unary::Not).then(|| Lane::Mask(self.steps.push(Step::MaskNot(a))))
+                (*op == Unary::Not).then(|| LaneValue::Mask(self.steps.push(JitStep::MaskNot(a))))
             }
             Op::Unary(Unary::IsFinite) => {
                 let x = self.value(arg(0))?;
                 let size = self.steps.abs(x);
                 let (op, imm) = (opcodes::PCMPUD, Some(relation::INT_LESS));
                 let b = f32::INFINITY.into();
-                Some(Lane::Mask(self.steps.push(Step::Compare { op, imm, a: size, b })))
+                Some(LaneValue::Mask(self.steps.push(JitStep::Compare { op, imm, a: size, b })))
             }
             Op::Unary(op) if is_float(from) => {
                 let x = self.value(arg(0))?;
@@ -188,8 +194,8 @@ impl Lowering<'_> {
             Op::Unary(op) if from.size() == 4 => {
                 let x = self.value(arg(0))?;
                 match op {
-                    Unary::Negate => Some(self.steps.two(opcodes::PSUBD, Arg::Bits(0), x).into()),
-                    Unary::Not => Some(self.steps.two(opcodes::PXORD, x, Arg::Bits(u32::MAX)).into()),
+                    Unary::Negate => Some(self.steps.two(opcodes::PSUBD, StepArg::Bits(0), x).into()),
+                    Unary::Not => Some(self.steps.two(opcodes::PXORD, x, StepArg::Bits(u32::MAX)).into()),
                     _ => None,
                 }
             }
@@ -208,7 +214,7 @@ impl Lowering<'_> {
         }
     }
 
-    fn binary(&mut self, op: Binary, instr: &Instr) -> Option<Lane> {
+    fn binary(&mut self, op: Binary, instr: &MapInstr) -> Option<LaneValue> {
         match instr.from {
             DType::Bool => {
                 let (a, b) = (self.mask(instr.args[0])?, self.mask(instr.args[1])?);
@@ -218,7 +224,7 @@ impl Lowering<'_> {
                     Binary::Xor => opcodes::KXOR,
                     _ => return None,
                 };
-                Some(Lane::Mask(self.steps.push(Step::Masks { op, a, b })))
+                Some(LaneValue::Mask(self.steps.push(JitStep::Masks { op, a, b })))
             }
             from if is_float(from) => {
                 let (a, b) = (self.vector(instr.args[0])?, self.vector(instr.args[1])?);
@@ -235,7 +241,7 @@ impl Lowering<'_> {
         }
     }
 
-    fn float_unary(&mut self, op: Unary, x: Value) -> Option<Value> {
+    fn float_unary(&mut self, op: Unary, x: StepValue) -> Option<StepValue> {
         let s = &mut self.steps;
         Some(match op {
             Unary::Abs => s.abs(x),
@@ -259,12 +265,12 @@ impl Lowering<'_> {
         })
     }
 
-    fn float_binary(&mut self, op: Binary, a: Arg, b: Arg) -> Option<Value> {
+    fn float_binary(&mut self, op: Binary, a: StepArg, b: StepArg) -> Option<StepValue> {
         let s = &mut self.steps;
         Some(match op {
             // Only the second operand may be a constant in memory.
             Binary::Add | Binary::Multiply => {
-                let (a, b) = if matches!(a, Arg::Bits(_)) { (b, a) } else { (a, b) };
+                let (a, b) = if matches!(a, StepArg::Bits(_)) { (b, a) } else { (a, b) };
                 s.two(if op == Binary::Add { opcodes::ADDPS } else { opcodes::MULPS }, a, b)
             }
             Binary::Subtract => s.sub(a, b),
@@ -276,7 +282,7 @@ impl Lowering<'_> {
     }
 
     /// Rounds f32 lanes to a narrow type.
-    fn rounded(&mut self, x: Value, to: DType) -> Value {
+    fn rounded(&mut self, x: StepValue, to: DType) -> StepValue {
         match to {
             DType::BF16 => self.steps.round_to_bf16(x),
             DType::F16 => self.steps.round_to_f16(x),
@@ -284,7 +290,7 @@ impl Lowering<'_> {
         }
     }
 
-    fn compare(&mut self, direction: Direction, from: DType, a: usize, b: usize) -> Option<Lane> {
+    fn compare(&mut self, direction: Direction, from: DType, a: usize, b: usize) -> Option<LaneValue> {
         if from == DType::Bool {
             let (a, b) = (self.mask(a)?, self.mask(b)?);
             let op = match direction {
@@ -292,7 +298,7 @@ impl Lowering<'_> {
                 Direction::Ne => opcodes::KXOR,
                 _ => return None,
             };
-            return Some(Lane::Mask(self.steps.push(Step::Masks { op, a, b })));
+            return Some(LaneValue::Mask(self.steps.push(JitStep::Masks { op, a, b })));
         }
         form(from)?;
         let (a, b) = (self.value(a)?, self.vector(b)?);
@@ -305,7 +311,7 @@ impl Lowering<'_> {
                 Direction::Le => relation::LESS_OR_EQUAL,
                 Direction::Lt => relation::LESS,
             };
-            return Some(Lane::Mask(self.steps.holds(a, relation, b)));
+            return Some(LaneValue::Mask(self.steps.holds(a, relation, b)));
         }
         let relation = match direction {
             Direction::Eq => relation::INT_EQUAL,
@@ -316,46 +322,46 @@ impl Lowering<'_> {
             Direction::Gt => relation::INT_GREATER,
         };
         let op = if from.is_signed_int() { opcodes::PCMPD } else { opcodes::PCMPUD };
-        Some(Lane::Mask(self.steps.push(Step::Compare { op, imm: Some(relation), a, b })))
+        Some(LaneValue::Mask(self.steps.push(JitStep::Compare { op, imm: Some(relation), a, b })))
     }
 
-    fn select(&mut self, p: usize, yes: usize, no: usize) -> Option<Lane> {
+    fn select(&mut self, p: usize, yes: usize, no: usize) -> Option<LaneValue> {
         let mask = self.mask(p)?;
         Some(match (self.lane(yes)?, self.lane(no)?) {
-            (Lane::Vector(yes), Lane::Vector(no)) => self.steps.select(mask, yes, no).into(),
-            (Lane::Mask(yes), Lane::Mask(no)) => {
-                let yes = self.steps.push(Step::Masks { op: opcodes::KAND, a: mask, b: yes });
-                let no = self.steps.push(Step::Masks { op: opcodes::KANDN, a: mask, b: no });
-                Lane::Mask(self.steps.push(Step::Masks { op: opcodes::KOR, a: yes, b: no }))
+            (LaneValue::Vector(yes), LaneValue::Vector(no)) => self.steps.select(mask, yes, no).into(),
+            (LaneValue::Mask(yes), LaneValue::Mask(no)) => {
+                let yes = self.steps.push(JitStep::Masks { op: opcodes::KAND, a: mask, b: yes });
+                let no = self.steps.push(JitStep::Masks { op: opcodes::KANDN, a: mask, b: no });
+                LaneValue::Mask(self.steps.push(JitStep::Masks { op: opcodes::KOR, a: yes, b: no }))
             }
             _ => return None,
         })
     }
 
-    fn convert(&mut self, from: DType, to: DType, a: usize) -> Option<Lane> {
+    fn convert(&mut self, from: DType, to: DType, a: usize) -> Option<LaneValue> {
         use DType::*;
         if from == Bool {
             let mask = self.mask(a)?;
             let one = match to {
-                F32 | F16 | BF16 => Arg::from(1.0),
-                I32 | U32 => Arg::Bits(1),
+                F32 | F16 | BF16 => StepArg::from(1.0),
+                I32 | U32 => StepArg::Bits(1),
                 _ => return None,
             };
-            return Some(self.steps.select(mask, one, Arg::Bits(0)).into());
+            return Some(self.steps.select(mask, one, StepArg::Bits(0)).into());
         }
         form(from)?;
         let x = self.value(a)?;
         let s = &mut self.steps;
         Some(match (from, to) {
             (F32 | F16 | BF16, F32 | F16 | BF16) => self.rounded(x, to).into(),
-            (F32 | F16 | BF16, Bool) => Lane::Mask(s.holds(x, relation::NOT_EQUAL, 0.0)),
+            (F32 | F16 | BF16, Bool) => LaneValue::Mask(s.holds(x, relation::NOT_EQUAL, 0.0)),
             (F32 | F16 | BF16, I32) => {
-                // Out of range gives `i32::MIN`.
+                // Out-of-range values give `i32::MIN`.
                 let y = s.one(opcodes::CVTTPS2DQ, None, x);
                 let high = s.holds(x, relation::GREATER_OR_EQUAL, 2_147_483_648.0);
-                let y = s.select(high, Arg::Bits(i32::MAX as u32), y);
+                let y = s.select(high, StepArg::Bits(i32::MAX as u32), y);
                 let number = s.holds(x, relation::NUMBER, x);
-                s.select(number, y, Arg::Bits(0)).into()
+                s.select(number, y, StepArg::Bits(0)).into()
             }
             (F32 | F16 | BF16, U32) => {
                 // `maxps` turns NaN and negative numbers into 0; too large ones convert to the largest number.
@@ -369,8 +375,8 @@ impl Lowering<'_> {
         })
     }
 
-    /// Stores or reduces those results, `(number, register)`, that have been computed; the others remain in `left`.
-    fn results(&mut self, left: &mut Vec<(usize, usize)>, sink: Sink) -> Option<()> {
+    /// Stores or reduces the results, `(number, register)`, that have been computed; the others remain in `left`.
+    fn results(&mut self, left: &mut Vec<(usize, usize)>, sink: ResultSink) -> Option<()> {
         let there = self.lanes.len();
         let (ready, later): (Vec<_>, Vec<_>) = left.drain(..).partition(|&(_, e)| e < there);
         *left = later;
@@ -378,49 +384,50 @@ impl Lowering<'_> {
     }
 
     /// Stores or reduces register `e`, which is result `s`.
-    fn result(&mut self, s: usize, e: usize, sink: Sink) -> Option<()> {
+    fn result(&mut self, s: usize, e: usize, sink: ResultSink) -> Option<()> {
         let dtype = self.map.dtype(e);
         let array = self.map.loads.len() + s;
         let monoid = match sink {
-            Sink::Arrays => {
+            ResultSink::Arrays => {
                 let lane = self.lane(e)?;
                 let v = self.stored(lane, dtype)?;
-                self.steps.push(Step::Store(Operand { array, form: form(dtype)?, around: false }, v));
+                self.steps.push(JitStep::Store(LoopOperand { array, form: form(dtype)?, around: false }, v));
                 return Some(());
             }
-            Sink::Along(monoid) | Sink::Across(monoid) => monoid,
+            ResultSink::Along(monoid) | ResultSink::Across(monoid) => monoid,
         };
         // Narrow floats are accumulated in f32.
         if !is_float(dtype) && dtype.size() != 4 {
             return None;
         }
         let x = self.vector(e)?;
-        let place = Operand { array, form: Form::Word, around: matches!(sink, Sink::Along(_)) };
-        let before = self.steps.push(Step::Load(place));
+        let place =
+            LoopOperand { array, form: StoredType::Word, around: matches!(sink, ResultSink::Along(_)) };
+        let before = self.steps.push(JitStep::Load(place));
         let after = match monoid.op() {
             op if is_float(dtype) => self.float_binary(op, before.into(), x)?,
             op => self.steps.two(int_binary(op, dtype)?, before, x),
         };
-        self.steps.push(Step::Store(place, after));
+        self.steps.push(JitStep::Store(place, after));
         Some(())
     }
 
-    /// Lanes in the form in which the array stores them.
-    fn stored(&mut self, lane: Lane, dtype: DType) -> Option<Value> {
+    /// Converts lanes to the form in which the array stores them.
+    fn stored(&mut self, lane: LaneValue, dtype: DType) -> Option<StepValue> {
         Some(match lane {
-            Lane::Mask(mask) => self.steps.select(mask, Arg::Bits(1), Arg::Bits(0)),
-            Lane::Vector(a) => {
+            LaneValue::Mask(mask) => self.steps.select(mask, StepArg::Bits(1), StepArg::Bits(0)),
+            LaneValue::Vector(a) => {
                 let v = self.steps.value(a);
                 if dtype == DType::BF16 { self.upper_half(v) } else { v }
             }
         })
     }
 
-    /// The upper half of each 32-bit lane, zero-extended. A word that was just shifted up from zero-extended 16 bits is
-    /// used as it was.
-    fn upper_half(&mut self, v: Value) -> Value {
-        if let Step::Shift { way: opcodes::SHIFT_LEFT, by: 16, a } = self.steps.list[v.0]
-            && matches!(self.steps.list[a.0], Step::One { op: opcodes::PMOVZXWD, .. })
+    /// Returns the upper half of each 32-bit lane, zero-extended. A word that was just shifted up from zero-extended 16
+    /// bits is used as it was.
+    fn upper_half(&mut self, v: StepValue) -> StepValue {
+        if let JitStep::Shift { way: opcodes::SHIFT_LEFT, by: 16, a } = self.steps.list[v.0]
+            && matches!(self.steps.list[a.0], JitStep::One { op: opcodes::PMOVZXWD, .. })
         {
             return a;
         }

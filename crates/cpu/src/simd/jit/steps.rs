@@ -1,51 +1,50 @@
-//! The JIT's intermediate representation: a list of steps on vectors and masks, in SSA form. Registers are allocated
-//! later.
+//! JIT intermediate representation: steps on vectors and masks in SSA form, before register allocation.
 #![forbid(unsafe_code)]
 
 use crate::simd::jit::opcodes;
-use crate::simd::jit::opcodes::Op;
+use crate::simd::jit::opcodes::Opcode;
 
 /// Accumulators of a reduction along the loop, which is then also the number of elements per iteration.
 pub const ACCUMULATORS: usize = 64;
 
 /// Instruction set of a loop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Set {
+pub enum LoopIsa {
     Avx512,
-    /// With FMA and F16C.
+    /// AVX2 with FMA and F16C.
     Avx2,
 }
 
-impl Set {
-    /// Vector width in 32-bit lanes.
+impl LoopIsa {
+    /// Returns the vector width in 32-bit lanes.
     pub fn lanes(self) -> usize {
         match self {
-            Set::Avx512 => 16,
-            Set::Avx2 => 8,
+            LoopIsa::Avx512 => 16,
+            LoopIsa::Avx2 => 8,
         }
     }
 }
 
-/// The result of a step, named by the step's index.
+/// Result of a step, identified by the step's index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Value(pub usize);
+pub struct StepValue(pub usize);
 
-/// An operand: a vector value, or a constant in every lane.
+/// Operand of a step: a vector value, or a constant in every lane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Arg {
-    Value(Value),
+pub enum StepArg {
+    Value(StepValue),
     Bits(u32),
 }
 
-impl From<f32> for Arg {
-    fn from(x: f32) -> Arg {
-        Arg::Bits(x.to_bits())
+impl From<f32> for StepArg {
+    fn from(x: f32) -> StepArg {
+        StepArg::Bits(x.to_bits())
     }
 }
 
 /// Element type in memory, and how it is widened to a 32-bit lane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Form {
+pub enum StoredType {
     Word,
     /// 16 bits, zero- or sign-extended.
     Half {
@@ -58,143 +57,143 @@ pub enum Form {
     },
 }
 
-impl Form {
-    /// Bytes of an element.
+impl StoredType {
+    /// Returns the bytes per element.
     pub fn size(self) -> u8 {
         match self {
-            Form::Word => 4,
-            Form::Half { .. } | Form::F16 => 2,
-            Form::Byte { .. } => 1,
+            StoredType::Word => 4,
+            StoredType::Half { .. } | StoredType::F16 => 2,
+            StoredType::Byte { .. } => 1,
         }
     }
 }
 
 /// A vector in an array.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Operand {
+pub struct LoopOperand {
     /// Index of the array.
     pub array: usize,
-    pub form: Form,
+    pub form: StoredType,
     /// Whether the array is the 64 accumulators of a reduction, whose index restarts in each iteration of the loop.
     pub around: bool,
 }
 
-/// One step.
+/// One step: loads, arithmetic, comparisons, stores.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Step {
-    Load(Operand),
-    /// One element of an array, broadcast.
+pub enum JitStep {
+    Load(LoopOperand),
+    /// Broadcasts one element of an array.
     Spread {
         array: usize,
-        form: Form,
+        form: StoredType,
     },
     Constant(u32),
-    /// `op(a)`.
+    /// Unary `op(a)`.
     One {
-        op: Op,
+        op: Opcode,
         imm: Option<u8>,
-        a: Arg,
+        a: StepArg,
     },
-    /// `a op b`.
+    /// Binary `a op b`.
     Two {
-        op: Op,
-        a: Arg,
-        b: Arg,
+        op: Opcode,
+        a: StepArg,
+        b: StepArg,
     },
-    /// A shift by an immediate; see [`ops::SHIFTS`].
+    /// Shift by an immediate; see `opcodes::SHIFTS`.
     Shift {
         way: u8,
         by: u8,
-        a: Value,
+        a: StepValue,
     },
-    /// `a · b + c`, rounded once.
+    /// Fused multiply-add `a · b + c`, rounded once.
     Fma {
-        a: Value,
-        b: Arg,
-        c: Arg,
+        a: StepValue,
+        b: StepArg,
+        c: StepArg,
     },
     /// Bitwise select: `b` where `mask` has ones, `a` elsewhere.
     Mix {
-        a: Value,
-        b: Value,
+        a: StepValue,
+        b: StepValue,
         mask: u32,
     },
     /// `a op b` in the lanes of `mask`, `base` elsewhere.
     Merge {
-        mask: Value,
-        base: Value,
-        op: Op,
-        a: Value,
-        b: Arg,
+        mask: StepValue,
+        base: StepValue,
+        op: Opcode,
+        a: StepValue,
+        b: StepArg,
     },
-    /// The mask of lanes for which the relation holds.
+    /// Mask of the lanes for which the relation holds.
     Compare {
-        op: Op,
+        op: Opcode,
         imm: Option<u8>,
-        a: Value,
-        b: Arg,
+        a: StepValue,
+        b: StepArg,
     },
     /// `yes` in the lanes of `mask`, `no` elsewhere.
     Select {
-        mask: Value,
-        yes: Arg,
-        no: Arg,
+        mask: StepValue,
+        yes: StepArg,
+        no: StepArg,
     },
     Masks {
         op: u8,
-        a: Value,
-        b: Value,
+        a: StepValue,
+        b: StepValue,
     },
-    MaskNot(Value),
-    Store(Operand, Value),
+    MaskNot(StepValue),
+    Store(LoopOperand, StepValue),
 }
 
-impl Step {
+impl JitStep {
     /// Calls `f` with each value that the step reads.
-    pub fn each_operand(&self, mut f: impl FnMut(Value)) {
-        let mut arg = |a: Arg| {
-            if let Arg::Value(v) = a {
+    pub fn each_operand(&self, mut f: impl FnMut(StepValue)) {
+        let mut arg = |a: StepArg| {
+            if let StepArg::Value(v) = a {
                 f(v);
             }
         };
         match *self {
-            Step::Load(_) | Step::Spread { .. } | Step::Constant(_) => {}
-            Step::One { a, .. } => arg(a),
-            Step::Two { a, b, .. } => [a, b].into_iter().for_each(arg),
-            Step::Shift { a, .. } | Step::MaskNot(a) | Step::Store(_, a) => f(a),
-            Step::Fma { a, b, c } => [Arg::Value(a), b, c].into_iter().for_each(arg),
-            Step::Mix { a, b, .. } | Step::Masks { a, b, .. } => [a, b].into_iter().for_each(f),
-            Step::Merge { mask, base, a, b, .. } => {
-                [Arg::Value(mask), Arg::Value(base), Arg::Value(a), b].into_iter().for_each(arg);
+            JitStep::Load(_) | JitStep::Spread { .. } | JitStep::Constant(_) => {}
+            JitStep::One { a, .. } => arg(a),
+            JitStep::Two { a, b, .. } => [a, b].into_iter().for_each(arg),
+            JitStep::Shift { a, .. } | JitStep::MaskNot(a) | JitStep::Store(_, a) => f(a),
+            JitStep::Fma { a, b, c } => [StepArg::Value(a), b, c].into_iter().for_each(arg),
+            JitStep::Mix { a, b, .. } | JitStep::Masks { a, b, .. } => [a, b].into_iter().for_each(f),
+            JitStep::Merge { mask, base, a, b, .. } => {
+                [StepArg::Value(mask), StepArg::Value(base), StepArg::Value(a), b].into_iter().for_each(arg);
             }
-            Step::Compare { a, b, .. } => [Arg::Value(a), b].into_iter().for_each(arg),
-            Step::Select { mask, yes, no } => [Arg::Value(mask), yes, no].into_iter().for_each(arg),
+            JitStep::Compare { a, b, .. } => [StepArg::Value(a), b].into_iter().for_each(arg),
+            JitStep::Select { mask, yes, no } => [StepArg::Value(mask), yes, no].into_iter().for_each(arg),
         }
     }
 
-    /// Calls `f` with each constant that the step reads, and with what a register for it saves: only some operands can
+    /// Calls `f` with each constant that the step reads, and with the gain of a register for it: only some operands can
     /// be read from memory.
     pub fn each_constant(&self, mut f: impl FnMut(u32, usize)) {
-        let mut arg = |a: Arg, saved: usize| {
-            if let Arg::Bits(bits) = a {
+        let mut arg = |a: StepArg, saved: usize| {
+            if let StepArg::Bits(bits) = a {
                 f(bits, saved);
             }
         };
         match *self {
-            Step::Constant(bits) | Step::Mix { mask: bits, .. } => arg(Arg::Bits(bits), 1),
-            Step::One { a, .. } => arg(a, 1),
-            Step::Two { a, b, .. } => {
+            JitStep::Constant(bits) | JitStep::Mix { mask: bits, .. } => arg(StepArg::Bits(bits), 1),
+            JitStep::One { a, .. } => arg(a, 1),
+            JitStep::Two { a, b, .. } => {
                 arg(a, 3);
                 arg(b, 1);
             }
-            Step::Fma { b, c, .. } => {
+            JitStep::Fma { b, c, .. } => {
                 arg(b, 1);
                 arg(c, 1);
             }
-            Step::Merge { b, .. } | Step::Compare { b, .. } => arg(b, 1),
-            Step::Select { yes, no, .. } => {
+            JitStep::Merge { b, .. } | JitStep::Compare { b, .. } => arg(b, 1),
+            JitStep::Select { yes, no, .. } => {
                 arg(yes, 1);
-                if no != Arg::Bits(0) {
+                if no != StepArg::Bits(0) {
                     arg(no, 3);
                 }
             }
@@ -204,12 +203,12 @@ impl Step {
 
     /// Whether the result is a mask.
     pub fn makes_mask(&self) -> bool {
-        matches!(self, Step::Compare { .. } | Step::Masks { .. } | Step::MaskNot(_))
+        matches!(self, JitStep::Compare { .. } | JitStep::Masks { .. } | JitStep::MaskNot(_))
     }
 
     /// Whether it has no result.
     pub fn is_store(&self) -> bool {
-        matches!(self, Step::Store(..))
+        matches!(self, JitStep::Store(..))
     }
 }
 
@@ -225,7 +224,7 @@ pub mod relation {
     pub const GREATER: u8 = 0x1e;
     pub const EQUAL_OR_NAN: u8 = 0x08;
     pub const NOT_LESS: u8 = 0x15;
-    /// Of integers.
+    /// Relations of integers.
     pub const INT_EQUAL: u8 = 0;
     pub const INT_LESS: u8 = 1;
     pub const INT_GREATER: u8 = 6;
@@ -240,79 +239,79 @@ pub mod rounding {
 }
 
 /// Builder of a list of steps. Methods append a step and return its value.
-pub struct Steps {
-    pub list: Vec<Step>,
-    pub set: Set,
+pub struct StepBuilder {
+    pub list: Vec<JitStep>,
+    pub set: LoopIsa,
     /// Whether the level has an instruction that rounds to bf16 (it flushes subnormals) and the program allows
     /// flushing.
     pub rounds: bool,
 }
 
-impl Steps {
-    pub fn push(&mut self, step: Step) -> Value {
+impl StepBuilder {
+    pub fn push(&mut self, step: JitStep) -> StepValue {
         self.list.push(step);
-        Value(self.list.len() - 1)
+        StepValue(self.list.len() - 1)
     }
 
-    /// The operand as a value.
-    pub fn value(&mut self, a: Arg) -> Value {
+    /// Returns the operand as a value.
+    pub fn value(&mut self, a: StepArg) -> StepValue {
         match a {
-            Arg::Value(v) => v,
-            Arg::Bits(bits) => self.push(Step::Constant(bits)),
+            StepArg::Value(v) => v,
+            StepArg::Bits(bits) => self.push(JitStep::Constant(bits)),
         }
     }
 
-    pub fn one(&mut self, op: Op, imm: Option<u8>, a: impl Into<Arg>) -> Value {
-        self.push(Step::One { op, imm, a: a.into() })
+    pub fn one(&mut self, op: Opcode, imm: Option<u8>, a: impl Into<StepArg>) -> StepValue {
+        self.push(JitStep::One { op, imm, a: a.into() })
     }
 
-    pub fn two(&mut self, op: Op, a: impl Into<Arg>, b: impl Into<Arg>) -> Value {
-        self.push(Step::Two { op, a: a.into(), b: b.into() })
+    pub fn two(&mut self, op: Opcode, a: impl Into<StepArg>, b: impl Into<StepArg>) -> StepValue {
+        self.push(JitStep::Two { op, a: a.into(), b: b.into() })
     }
 
-    pub fn add(&mut self, a: impl Into<Arg>, b: impl Into<Arg>) -> Value {
+    pub fn add(&mut self, a: impl Into<StepArg>, b: impl Into<StepArg>) -> StepValue {
         self.two(opcodes::ADDPS, a, b)
     }
 
-    pub fn sub(&mut self, a: impl Into<Arg>, b: impl Into<Arg>) -> Value {
+    pub fn sub(&mut self, a: impl Into<StepArg>, b: impl Into<StepArg>) -> StepValue {
         self.two(opcodes::SUBPS, a, b)
     }
 
-    pub fn mul(&mut self, a: impl Into<Arg>, b: impl Into<Arg>) -> Value {
+    pub fn mul(&mut self, a: impl Into<StepArg>, b: impl Into<StepArg>) -> StepValue {
         self.two(opcodes::MULPS, a, b)
     }
 
-    pub fn and(&mut self, a: Value, bits: u32) -> Value {
-        self.two(opcodes::PANDD, a, Arg::Bits(bits))
+    pub fn and(&mut self, a: StepValue, bits: u32) -> StepValue {
+        self.two(opcodes::PANDD, a, StepArg::Bits(bits))
     }
 
-    pub fn fma(&mut self, a: Value, b: impl Into<Arg>, c: impl Into<Arg>) -> Value {
-        self.push(Step::Fma { a, b: b.into(), c: c.into() })
+    pub fn fma(&mut self, a: StepValue, b: impl Into<StepArg>, c: impl Into<StepArg>) -> StepValue {
+        self.push(JitStep::Fma { a, b: b.into(), c: c.into() })
     }
 
-    pub fn shift_left(&mut self, a: Value, by: u8) -> Value {
-        self.push(Step::Shift { way: opcodes::SHIFT_LEFT, by, a })
+    pub fn shift_left(&mut self, a: StepValue, by: u8) -> StepValue {
+        self.push(JitStep::Shift { way: opcodes::SHIFT_LEFT, by, a })
     }
 
-    pub fn shift_right(&mut self, a: Value, by: u8) -> Value {
-        self.push(Step::Shift { way: opcodes::SHIFT_RIGHT, by, a })
+    pub fn shift_right(&mut self, a: StepValue, by: u8) -> StepValue {
+        self.push(JitStep::Shift { way: opcodes::SHIFT_RIGHT, by, a })
     }
 
-    /// The mask of lanes where a float relation holds.
-    pub fn holds(&mut self, a: Value, relation: u8, b: impl Into<Arg>) -> Value {
-        self.push(Step::Compare { op: opcodes::CMPPS, imm: Some(relation), a, b: b.into() })
+    /// Appends a float comparison and returns the mask of lanes for which it holds.
+    pub fn holds(&mut self, a: StepValue, relation: u8, b: impl Into<StepArg>) -> StepValue {
+        self.push(JitStep::Compare { op: opcodes::CMPPS, imm: Some(relation), a, b: b.into() })
     }
 
-    pub fn select(&mut self, mask: Value, yes: impl Into<Arg>, no: impl Into<Arg>) -> Value {
-        self.push(Step::Select { mask, yes: yes.into(), no: no.into() })
+    pub fn select(&mut self, mask: StepValue, yes: impl Into<StepArg>, no: impl Into<StepArg>) -> StepValue {
+        self.push(JitStep::Select { mask, yes: yes.into(), no: no.into() })
     }
 
-    pub fn round(&mut self, a: Value, how: u8) -> Value {
+    pub fn round(&mut self, a: StepValue, how: u8) -> StepValue {
         self.one(opcodes::RNDSCALEPS, Some(how), a)
     }
 
-    /// Horner's rule, highest power first.
-    pub fn poly(&mut self, x: Value, c: &[f32]) -> Value {
+    /// Evaluates a polynomial by Horner's rule, highest power first.
+    pub fn poly(&mut self, x: StepValue, c: &[f32]) -> StepValue {
         let mut y = self.fma(x, c[0], c[1]);
         for &c in &c[2..] {
             y = self.fma(y, x, c);
@@ -321,8 +320,8 @@ impl Steps {
     }
 }
 
-impl From<Value> for Arg {
-    fn from(v: Value) -> Arg {
-        Arg::Value(v)
+impl From<StepValue> for StepArg {
+    fn from(v: StepValue) -> StepArg {
+        StepArg::Value(v)
     }
 }

@@ -1,10 +1,10 @@
-//! Runs a loop without masks on a remainder smaller than a vector: through padded buffers, copied in and out.
+//! Runs an unmasked JIT loop on a tail smaller than a vector, through padded buffers that are copied in and out.
 
-use crate::simd::jit::steps::{ACCUMULATORS, Step, Steps};
+use crate::simd::jit::steps::{ACCUMULATORS, JitStep, StepBuilder};
 use smallvec::SmallVec;
 
-/// A loop's machine code: pointers to the arrays, and the number of elements.
-pub type Code = unsafe extern "sysv64" fn(*const *mut u8, usize);
+/// Machine code of a loop. Arguments: pointers to the arrays, and the number of elements.
+pub type LoopFn = unsafe extern "sysv64" fn(*const *mut u8, usize);
 
 /// Bytes of an AVX2 vector.
 const VECTOR: usize = 32;
@@ -12,7 +12,7 @@ const VECTOR: usize = 32;
 /// How a loop uses one of its arrays.
 struct ArrayUse {
     array: usize,
-    /// Bytes of an element.
+    /// Bytes per element.
     size: usize,
     /// Whether it is the accumulators of a reduction (see `Operand::around`).
     around: bool,
@@ -20,19 +20,19 @@ struct ArrayUse {
     written: bool,
 }
 
-/// What has to be known about a loop to run its remainder.
-pub struct Rest {
+/// Array usage of a loop, needed to run its tail.
+pub struct LoopTail {
     lanes: usize,
     parts: Vec<ArrayUse>,
 }
 
-impl Rest {
-    pub fn new(steps: &Steps) -> Rest {
+impl LoopTail {
+    pub fn new(steps: &StepBuilder) -> LoopTail {
         let mut parts: Vec<ArrayUse> = Vec::new();
         for step in &steps.list {
             let (place, read) = match step {
-                Step::Load(place) => (place, true),
-                Step::Store(place, _) => (place, false),
+                JitStep::Load(place) => (place, true),
+                JitStep::Store(place, _) => (place, false),
                 _ => continue,
             };
             let known = parts.iter().position(|p| p.array == place.array).unwrap_or_else(|| {
@@ -43,25 +43,25 @@ impl Rest {
             parts[known].read |= read;
             parts[known].written |= !read;
         }
-        Rest { lanes: steps.set.lanes(), parts }
+        LoopTail { lanes: steps.set.lanes(), parts }
     }
 
     /// Runs the loop on `n` elements.
     ///
     /// # Safety
-    /// As for [`super::Loop::run`]; `code` is the loop that this was made for.
+    /// As for [`JitLoop::run`](super::JitLoop::run); `code` is the loop that this was made for.
     #[inline]
-    pub unsafe fn run(&self, code: Code, arrays: &[*mut u8], n: usize) {
+    pub unsafe fn run(&self, code: LoopFn, arrays: &[*mut u8], n: usize) {
         let left = n % self.lanes;
-        // SAFETY: the caller's promise, for whole vectors of its elements.
+        // SAFETY: guaranteed by the caller, for whole vectors of its elements.
         unsafe { code(arrays.as_ptr(), n - left) };
         if left > 0 {
-            // SAFETY: the caller's promise, for the elements after those.
+            // SAFETY: guaranteed by the caller, for the elements after those.
             unsafe { self.run_left(code, arrays, n - left, left) };
         }
     }
 
-    unsafe fn run_left(&self, code: Code, arrays: &[*mut u8], from: usize, left: usize) {
+    unsafe fn run_left(&self, code: LoopFn, arrays: &[*mut u8], from: usize, left: usize) {
         let mut vectors: SmallVec<[[u8; VECTOR]; 16]> = SmallVec::from_elem([0; VECTOR], self.parts.len());
         let mut table: SmallVec<[*mut u8; 24]> = SmallVec::from_slice(arrays);
         let place = |p: &ArrayUse| {

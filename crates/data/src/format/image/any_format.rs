@@ -1,4 +1,4 @@
-//! Pictures of any format that is read, told by their first bytes; those of other formats are told by name.
+//! Decodes images of any supported format, detected by their first bytes; names unsupported formats.
 
 #[cfg(feature = "gif")]
 use super::gif;
@@ -6,43 +6,43 @@ use super::gif;
 use super::webp;
 use super::{bmp, exif, jpeg, png};
 use crate::HostArray;
-use crate::input_file::{self, Input};
+use crate::input_file::{self, InputFile};
 use std::io::Read;
 use std::path::Path;
 use systole_base::{Error, ErrorKind, Literal, Result};
 
-/// A format that is read.
-struct Format {
+/// Supported image format.
+struct ImageFormat {
     begins: fn(&[u8]) -> bool,
     read: fn(&str, &[u8]) -> Result<Literal>,
     size: fn(&str, &[u8]) -> Result<[usize; 3]>,
 }
 
-const FORMATS: &[Format] = &[
-    Format { begins: |b| b.starts_with(b"\xff\xd8\xff"), read: jpeg::from_bytes, size: jpeg::size },
-    Format { begins: |b| b.starts_with(b"\x89PNG\r\n\x1a\n"), read: png::from_bytes, size: png::size },
-    Format { begins: bmp::is_bmp, read: bmp::from_bytes, size: bmp::size },
+const FORMATS: &[ImageFormat] = &[
+    ImageFormat { begins: |b| b.starts_with(b"\xff\xd8\xff"), read: jpeg::from_bytes, size: jpeg::size },
+    ImageFormat { begins: |b| b.starts_with(b"\x89PNG\r\n\x1a\n"), read: png::from_bytes, size: png::size },
+    ImageFormat { begins: bmp::is_bmp, read: bmp::from_bytes, size: bmp::size },
     #[cfg(feature = "gif")]
     Format { begins: |b| b.starts_with(b"GIF8"), read: gif::from_bytes, size: gif::size },
     #[cfg(feature = "webp")]
     Format { begins: webp::is_webp, read: webp::from_bytes, size: webp::size },
 ];
 
-impl Format {
-    fn of(start: &[u8]) -> Option<&'static Format> {
+impl ImageFormat {
+    fn of(start: &[u8]) -> Option<&'static ImageFormat> {
         FORMATS.iter().find(|format| (format.begins)(start))
     }
 }
 
-/// Whether these first bytes (16 are enough) begin a picture that can be read.
+/// Whether the first bytes (16 are enough) are those of a supported image.
 pub fn is_picture(start: &[u8]) -> bool {
-    Format::of(start).is_some()
+    ImageFormat::of(start).is_some()
 }
 
-/// Bytes at the start of a file that tell the picture's size, thumbnails and colour profiles included.
+/// Number of leading bytes that contain the image size, after thumbnails and color profiles.
 const HEADERS: u64 = 1 << 20;
 
-/// Formats of pictures that are not read: where their mark stands, the mark, the name.
+/// Unsupported image formats: offset of the signature, signature, name.
 const OTHERS: [(usize, &[u8], &str); 12] = [
     (0, b"GIF8", "GIF"),
     (8, b"WEBP", "WebP"),
@@ -58,7 +58,7 @@ const OTHERS: [(usize, &[u8], &str); 12] = [
     (0, b"%PDF", "PDF"),
 ];
 
-/// The name of a picture format that is not read, by a file's first bytes (16 are enough).
+/// Returns the name of an unsupported image format, by a file's first bytes (16 are enough).
 pub fn other_format(start: &[u8]) -> Option<&'static str> {
     if is_picture(start) {
         return None;
@@ -68,13 +68,13 @@ pub fn other_format(start: &[u8]) -> Option<&'static str> {
     OTHERS.iter().find(begins).map(|(_, _, name)| *name)
 }
 
-/// Reads a JPEG, PNG or BMP from memory: `→ ui8[H, W, C]`, 1 to 4 channels. `name` stands for the file in messages. A photo is
-/// turned the way up that its EXIF block says, wherever its bytes come from; TensorFlow does not look at that.
+/// Decodes a JPEG, PNG or BMP from memory: `→ ui8[H, W, C]`, 1 to 4 channels. `name` is used in messages. Photos are
+/// rotated by their EXIF orientation, unlike in TensorFlow.
 ///
 /// # Errors
-/// When it is none of these, is damaged or cut, or too large.
+/// If the format is unsupported, or the image is damaged, truncated or too large.
 pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Literal> {
-    let format = Format::of(bytes).ok_or_else(|| not_read(name, bytes))?;
+    let format = ImageFormat::of(bytes).ok_or_else(|| not_read(name, bytes))?;
     let picture = (format.read)(name, bytes)?;
     match exif::orientation(bytes) {
         1 => Ok(picture),
@@ -84,36 +84,36 @@ pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Literal> {
 
 fn not_read(name: &str, bytes: &[u8]) -> Error {
     let format = other_format(bytes);
-    let is = format.map_or("no picture".to_string(), |format| format!("a {format} file"));
+    let is = format.map_or("an unknown format".to_string(), |format| format!("a {format} file"));
     let feature = match format {
         Some("GIF") => "build the program with --features gif, or ",
         Some("WebP") => "build the program with --features webp, or ",
         _ => "",
     };
-    Error::new(ErrorKind::Data, format!("this is {is}: only JPEG, PNG and BMP are read"))
+    Error::new(ErrorKind::Data, format!("expected a JPEG, PNG or BMP image, found {is}"))
         .at(name)
-        .because(format!("it begins with {:02x?}", &bytes[..bytes.len().min(8)]))
-        .hint(format!("{feature}open it elsewhere and save it as JPEG or PNG"))
+        .because(format!("the first bytes are {:02x?}", &bytes[..bytes.len().min(8)]))
+        .hint(format!("{feature}open it in another program and save it as JPEG or PNG"))
 }
 
-/// Height, width and channels of a picture file as [`read`] gives it, without unpacking it.
+/// Returns height, width and channels of an image file as [`read`] returns it, without decoding.
 ///
 /// # Errors
-/// As [`read`], but for damage after the header.
+/// Like [`read`], except for damage after the header.
 pub fn size(path: impl AsRef<Path>) -> Result<[usize; 3]> {
     let path = path.as_ref();
     let mut bytes = Vec::new();
-    let read = Input::open(path).and_then(|f| f.take(HEADERS).read_to_end(&mut bytes));
+    let read = InputFile::open(path).and_then(|f| f.take(HEADERS).read_to_end(&mut bytes));
     read.map_err(|e| Error::io("cannot read", path, e))?;
     size_of_bytes(&path.display().to_string(), &bytes)
 }
 
-/// [`size`] of a picture in memory.
+/// Like [`size`], for an image in memory.
 ///
 /// # Errors
-/// As [`size`].
+/// See [`size`].
 pub fn size_of_bytes(name: &str, bytes: &[u8]) -> Result<[usize; 3]> {
-    let format = Format::of(bytes).ok_or_else(|| not_read(name, bytes))?;
+    let format = ImageFormat::of(bytes).ok_or_else(|| not_read(name, bytes))?;
     let [height, width, channels] = (format.size)(name, bytes)?;
     let lies = exif::orientation(bytes) >= 5;
     Ok(if lies { [width, height, channels] } else { [height, width, channels] })
@@ -122,13 +122,13 @@ pub fn size_of_bytes(name: &str, bytes: &[u8]) -> Result<[usize; 3]> {
 /// Reads a JPEG, PNG or BMP file.
 ///
 /// # Errors
-/// As [`from_bytes`]; `Io` when the file cannot be read.
+/// Like [`from_bytes`]; `Io` if the file cannot be read.
 pub fn read(path: impl AsRef<Path>) -> Result<Literal> {
     let path = path.as_ref();
     let bytes = input_file::read(path)
-        .map_err(|e| Error::io("cannot read", path, e).hint("check the path of the picture"))?;
+        .map_err(|e| Error::io("cannot read", path, e).hint("check the path of the image"))?;
     if bytes.is_empty() {
-        return Err(Error::new(ErrorKind::Data, "the picture is empty").at(path.display().to_string()));
+        return Err(Error::new(ErrorKind::Data, "the image file is empty").at(path.display().to_string()));
     }
     from_bytes(&path.display().to_string(), &bytes)
 }
@@ -153,7 +153,7 @@ mod tests {
             assert!(e.contains(name) && e.contains("album/1.x") && e.contains("JPEG or PNG"), "{e}");
             assert!(!is_picture(bytes));
         }
-        assert!(from_bytes("a", b"hello").unwrap_err().to_string().contains("no picture"));
+        assert!(from_bytes("a", b"hello").unwrap_err().to_string().contains("an unknown format"));
     }
 
     #[test]

@@ -1,58 +1,58 @@
-//! BMP pictures to `ui8[H, W, C]`: 1, 4 and 8 bits with a palette, 24 and 32 bits, not packed. Others are an error.
+//! BMP decoder: `→ ui8[H, W, C]` for uncompressed images of 1, 4 and 8 bits with a palette, 24 and 32 bits.
 
 use super::size_limit::{is_too_large, too_large, unreadable};
 use systole_base::{DType, Literal, Result, TensorType};
 
-/// Bytes of the file's header and the shortest of the picture's.
+/// Size in bytes of the file header and the shortest image header.
 const HEADERS: usize = 14 + 40;
-/// Neither side may be longer.
+/// Maximum side length in pixels.
 const MAX_SIDE: u32 = 1 << 16;
 
-/// Whether these first bytes (8 are enough) begin such a picture: its mark, and two bytes that are always 0.
+/// Whether the first bytes (8 are enough) are those of a BMP: its signature, and two bytes that are always 0.
 pub(super) fn is_bmp(start: &[u8]) -> bool {
     start.starts_with(b"BM") && start.get(6..8) == Some(&[0, 0])
 }
 
-/// What the headers say.
-struct Header<'a> {
+/// Parsed headers.
+struct BmpHeader<'a> {
     width: usize,
     height: usize,
-    /// The first row is the uppermost.
+    /// Whether the first row is the top one.
     is_top_down: bool,
     bits: usize,
-    /// Blue, green, red and a byte more for each.
+    /// Palette entries: blue, green, red and an unused byte.
     palette: &'a [[u8; 4]],
-    /// Where in a pixel of 32 bits red, green, blue and alpha are.
+    /// Byte positions of red, green, blue and alpha in a 32-bit pixel.
     places: [usize; 4],
     has_alpha: bool,
     pixels: &'a [u8],
 }
 
-/// Reads a BMP from memory: `→ ui8[H, W, 1]` (a palette of greys), `ui8[H, W, 3]`, or `ui8[H, W, 4]` where it has alpha.
+/// Decodes a BMP: `→ ui8[H, W, 1]` (gray palette), `ui8[H, W, 3]`, or `ui8[H, W, 4]` if it has alpha.
 ///
 /// # Errors
-/// When it is damaged, cut, packed, or too large.
+/// If it is damaged, truncated, compressed, or too large.
 pub(super) fn from_bytes(name: &str, bytes: &[u8]) -> Result<Literal> {
     let wrong = |why: String| unreadable(name, why);
-    let header = Header::of(bytes).map_err(wrong)?;
+    let header = BmpHeader::of(bytes).map_err(wrong)?;
     let size = header.size();
     if is_too_large(size.iter().product()) {
         return Err(wrong(format!("{} × {} pixels are too many: {}", size[1], size[0], too_large())));
     }
     let mut out = Literal::zeros(TensorType::new(DType::U8, size));
-    header.decode(out.bytes_mut()).ok_or_else(|| wrong("the file is cut short".into()))?;
+    header.decode(out.bytes_mut()).ok_or_else(|| wrong("the file is truncated".into()))?;
     Ok(out)
 }
 
-/// Height, width and channels, from the headers alone.
+/// Returns height, width and channels from the headers.
 pub(super) fn size(name: &str, bytes: &[u8]) -> Result<[usize; 3]> {
-    Header::of(bytes).map(|header| header.size()).map_err(|why| unreadable(name, why))
+    BmpHeader::of(bytes).map(|header| header.size()).map_err(|why| unreadable(name, why))
 }
 
-impl Header<'_> {
-    fn of(bytes: &[u8]) -> Result<Header<'_>, String> {
+impl BmpHeader<'_> {
+    fn of(bytes: &[u8]) -> Result<BmpHeader<'_>, String> {
         if bytes.len() < HEADERS {
-            return Err("the file is cut short within its header".into());
+            return Err("the file is truncated within its header".into());
         }
         let number = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let (begin, own, width, height) = (number(10) as usize, number(14) as usize, number(18), number(22));
@@ -60,19 +60,20 @@ impl Header<'_> {
         let is_top_down = (height as i32) < 0;
         let height = (height as i32).unsigned_abs();
         if own < 40 || width == 0 || height == 0 || width > MAX_SIDE || height > MAX_SIDE {
-            return Err("its header makes no sense".into());
+            return Err("its header is invalid".into());
         }
-        // 3 and 6: masks say where the colours are.
+        // Methods 3 and 6 have bit masks of the color channels.
         let has_masks = bits == 32 && [3, 6].contains(&packing);
         if ![1, 4, 8, 24, 32].contains(&bits) || !(packing == 0 || has_masks) {
-            return Err(format!("pictures of {bits} bits, packed by method {packing}, are not read"));
+            return Err(format!("images of {bits} bits with compression method {packing} are not supported"));
         }
         let (mut places, mut has_alpha) = ([2, 1, 0, 3], false);
         if has_masks {
             let mask = |i: usize| bytes.get(54 + 4 * i..58 + 4 * i).map(|m| [m[0], m[1], m[2], m[3]]);
             for (i, place) in places.iter_mut().enumerate().take(3) {
-                let mask = mask(i).ok_or("the file is cut short within its header")?;
-                *place = mask.iter().position(|b| *b == 0xff).ok_or("its colours are not of 8 bits")?;
+                let mask = mask(i).ok_or("the file is truncated within its header")?;
+                *place =
+                    mask.iter().position(|b| *b == 0xff).ok_or("its color channels do not have 8 bits")?;
             }
             let alpha = mask(3).filter(|m| (own >= 56 || packing == 6) && m.contains(&0xff));
             if let Some(at) = alpha.and_then(|m| m.iter().position(|b| *b == 0xff)) {
@@ -87,10 +88,10 @@ impl Header<'_> {
             colours.min(1 << bits)
         };
         let palette = bytes.get(14 + own..).and_then(|p| p.get(..4 * count));
-        let palette = palette.ok_or("the file is cut short within its palette")?.as_chunks::<4>().0;
-        let pixels = bytes.get(begin..).ok_or("the file is cut short")?;
+        let palette = palette.ok_or("the file is truncated within its palette")?.as_chunks::<4>().0;
+        let pixels = bytes.get(begin..).ok_or("the file is truncated")?;
         let (width, height) = (width as usize, height as usize);
-        Ok(Header { width, height, is_top_down, bits, palette, places, has_alpha, pixels })
+        Ok(BmpHeader { width, height, is_top_down, bits, palette, places, has_alpha, pixels })
     }
 
     fn size(&self) -> [usize; 3] {
@@ -103,10 +104,10 @@ impl Header<'_> {
         [self.height, self.width, channels]
     }
 
-    /// `None`: there are not enough bytes.
+    /// Decodes the pixels; `None` if there are too few bytes.
     fn decode(&self, out: &mut [u8]) -> Option<()> {
         let [height, width, channels] = self.size();
-        // Each row takes a multiple of 4 bytes.
+        // Rows are padded to a multiple of 4 bytes.
         let stride = (width * self.bits).div_ceil(32) * 4;
         for (y, row) in out.chunks_exact_mut(width * channels).enumerate() {
             let from = if self.is_top_down { y } else { height - 1 - y } * stride;
@@ -119,7 +120,7 @@ impl Header<'_> {
         Some(())
     }
 
-    /// Red, green, blue, alpha of a pixel of a row.
+    /// Returns red, green, blue and alpha of a pixel.
     fn colour(&self, row: &[u8], x: usize) -> [u8; 4] {
         match self.bits {
             24 => [row[3 * x + 2], row[3 * x + 1], row[3 * x], 255],
@@ -128,7 +129,7 @@ impl Header<'_> {
                 let in_byte = 8 / bits;
                 let shift = 8 - bits - x % in_byte * bits;
                 let index = usize::from(row[x / in_byte] >> shift) & ((1 << bits) - 1);
-                // Beyond the palette is black.
+                // Indices beyond the palette are black.
                 let [b, g, r, _] = self.palette.get(index).copied().unwrap_or_default();
                 [r, g, b, 255]
             }

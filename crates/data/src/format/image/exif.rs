@@ -1,4 +1,4 @@
-//! Which way up a JPEG photo is: the orientation in its EXIF block, as cameras and phones write it. Nothing else of EXIF.
+//! EXIF orientation of JPEG and WebP photos: reads the tag and rotates images upright. Reads no other EXIF data.
 
 use crate::HostArray;
 
@@ -6,19 +6,19 @@ const APP1: u8 = 0xe1;
 const START_OF_SCAN: u8 = 0xda;
 const ORIENTATION: u16 = 0x0112;
 
-/// The orientation of a JPEG file, 1 to 8; 1 (as it is stored) where it does not say or cannot be read.
+/// Returns the EXIF orientation of a JPEG file, 1 to 8; 1 (unrotated) if it is missing or unreadable.
 pub(crate) fn orientation(jpeg: &[u8]) -> u8 {
     tiff_block(jpeg).and_then(of_tiff).filter(|o| (1..=8).contains(o)).unwrap_or(1)
 }
 
-/// The orientation by an EXIF block alone, as WebP has it.
+/// Returns the orientation from an EXIF block, as in WebP.
 #[cfg(feature = "webp")]
 pub(crate) fn orientation_of_block(block: &[u8]) -> u8 {
     let tiff = block.strip_prefix(b"Exif\0\0").unwrap_or(block);
     of_tiff(tiff).filter(|o| (1..=8).contains(o)).unwrap_or(1)
 }
 
-/// Turns and mirrors `x: T[H, W, C]` so that it is shown as it was seen.
+/// Rotates and flips `x: T[H, W, C]` upright.
 pub(crate) fn upright(x: HostArray, orientation: u8) -> HostArray {
     match orientation {
         2 => x.flip_left_right(),
@@ -32,7 +32,7 @@ pub(crate) fn upright(x: HostArray, orientation: u8) -> HostArray {
     }
 }
 
-/// The TIFF structure within the EXIF segment.
+/// Returns the TIFF structure in the EXIF segment.
 fn tiff_block(jpeg: &[u8]) -> Option<&[u8]> {
     let mut rest = jpeg.get(2..)?;
     loop {
@@ -71,7 +71,7 @@ mod tests {
 
     const PHOTO: &[u8] = include_bytes!("../../../fixtures/gradient.jpg");
 
-    /// The fixture with an EXIF block in front, as phones write it.
+    /// The fixture with an EXIF block prepended, as phones write it.
     fn turned(orientation: u16, is_little: bool) -> Vec<u8> {
         let short = |v: u16| if is_little { v.to_le_bytes() } else { v.to_be_bytes() };
         let long = |v: u32| if is_little { v.to_le_bytes() } else { v.to_be_bytes() };
@@ -102,7 +102,7 @@ mod tests {
         let (h, w) = (stored.shape()[0], stored.shape()[1]);
         let at =
             |x: &Literal, y: usize, column: usize| x.bytes()[3 * (y * x.shape()[1] + column)..][..3].to_vec();
-        // Which stored pixel is shown in the upper left and the upper right corner.
+        // The stored pixels at the displayed upper left and upper right corners.
         let corners = [
             ((0, 0), (0, w - 1)),
             ((0, w - 1), (0, 0)),
@@ -117,7 +117,7 @@ mod tests {
             let o = i as u16 + 1;
             for is_little in [true, false] {
                 let x = read(&turned(o, is_little));
-                // Records and WebDataset hold the bytes, folders the files: all are shown alike.
+                // Bytes in records and WebDataset and files in folders decode alike.
                 assert!(x == any_format::from_bytes("bytes", &turned(o, is_little)).unwrap(), "{o}");
                 let expected = if o < 5 { [h, w, 3] } else { [w, h, 3] };
                 assert_eq!(*x.shape().dims(), expected, "{o}");

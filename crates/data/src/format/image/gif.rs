@@ -1,4 +1,4 @@
-//! The first picture of a GIF to `ui8[H, W, 3]`, or `ui8[H, W, 4]` where it has transparent parts.
+//! GIF decoder: first frame to `ui8[H, W, 3]`, or `ui8[H, W, 4]` with transparency.
 
 use super::limit::{is_too_large, too_large, unreadable};
 use gif::{ColorOutput, DecodeOptions, Decoder, MemoryLimit};
@@ -7,7 +7,7 @@ use systole_base::{Literal, Result};
 fn open<'a>(name: &str, bytes: &'a [u8]) -> Result<Decoder<&'a [u8]>> {
     let mut options = DecodeOptions::new();
     options.set_color_output(ColorOutput::RGBA);
-    // The sides are looked at before anything is unpacked.
+    // The size is checked before decoding.
     options.set_memory_limit(MemoryLimit::Unlimited);
     let decoder = options.read_info(bytes).map_err(|e| unreadable(name, e.to_string()))?;
     let (h, w) = (usize::from(decoder.height()), usize::from(decoder.width()));
@@ -17,16 +17,16 @@ fn open<'a>(name: &str, bytes: &'a [u8]) -> Result<Decoder<&'a [u8]>> {
     Ok(decoder)
 }
 
-/// Reads the first picture of a GIF from memory, on its whole ground.
+/// Decodes the first frame of a GIF onto its full canvas.
 ///
 /// # Errors
-/// When it is damaged, cut or too large.
+/// If it is damaged, truncated or too large.
 pub(super) fn from_bytes(name: &str, bytes: &[u8]) -> Result<Literal> {
     let mut decoder = open(name, bytes)?;
     let (height, width) = (usize::from(decoder.height()), usize::from(decoder.width()));
     let first = match decoder.next_frame_info() {
         Ok(Some(frame)) => [frame.left, frame.top, frame.width, frame.height].map(usize::from),
-        Ok(None) => return Err(unreadable(name, "it has no picture")),
+        Ok(None) => return Err(unreadable(name, "it has no frame")),
         Err(e) => return Err(unreadable(name, e.to_string())),
     };
     let [left, top, w, h] = first;
@@ -52,7 +52,7 @@ pub(super) fn from_bytes(name: &str, bytes: &[u8]) -> Result<Literal> {
     }
 }
 
-/// Height, width and channels; whether it has transparent parts shows when it is read.
+/// Returns height, width and channels; transparency is known only after decoding.
 pub(super) fn size(name: &str, bytes: &[u8]) -> Result<[usize; 3]> {
     let decoder = open(name, bytes)?;
     Ok([decoder.height().into(), decoder.width().into(), 3])

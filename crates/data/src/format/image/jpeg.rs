@@ -1,5 +1,6 @@
-//! JPEG pictures to `ui8[H, W, C]`, with bounded memory: the frequent kind by a decoder of our own, all others through the
-//! `zune-jpeg` crate.
+//! JPEG decoder: `→ ui8[H, W, C]`, with bounded memory.
+//!
+//! Common baseline files use a built-in decoder, all others the `zune-jpeg` crate.
 
 mod baseline;
 mod huffman;
@@ -14,30 +15,29 @@ use zune_jpeg::zune_core::bytestream::ZCursor;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
-/// Neither side may be longer.
+/// Maximum side length in pixels.
 const MAX_SIDE: usize = 1 << 15;
 
-/// Reads a JPEG from memory: `→ ui8[H, W, 1]` (grey) or `ui8[H, W, 3]` (RGB; CMYK is converted). `name` stands for the
-/// file in messages.
+/// Decodes a JPEG: `→ ui8[H, W, 1]` (grayscale) or `ui8[H, W, 3]` (RGB; CMYK is converted). `name` is used in messages.
 ///
 /// # Errors
-/// When it is no JPEG, is damaged or cut, or too large.
+/// If it is not a JPEG, is damaged or truncated, or too large.
 pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Literal> {
     let wrong = |why: String| {
-        Error::new(ErrorKind::Data, "this picture cannot be read")
+        Error::new(ErrorKind::Data, "cannot read the image")
             .at(name)
             .because(why)
-            .hint("open the picture elsewhere and save it again as JPEG or PNG")
+            .hint("open the image in another program and save it as JPEG or PNG")
     };
-    // The end marker is the last thing of a whole file but for padding: a cut one would decode to grey below the cut.
+    // The end marker is last except for padding: a truncated file would decode to gray at the bottom.
     if !after_headers(bytes).windows(2).rev().any(|w| w == [0xff, 0xd9]) {
-        return Err(wrong("the file is cut short: it has no end marker".into()));
+        return Err(wrong("the file is truncated: it has no end marker".into()));
     }
     most_bytes()?;
     caught(|| decode(bytes)).map_err(wrong)
 }
 
-/// What follows the header of the first scan: a thumbnail before it has an end marker of its own.
+/// Returns the bytes after the first scan's header: a thumbnail before it has its own end marker.
 fn after_headers(bytes: &[u8]) -> &[u8] {
     let mut rest = bytes.get(2..).unwrap_or_default();
     loop {
@@ -48,36 +48,36 @@ fn after_headers(bytes: &[u8]) -> &[u8] {
                 Some(next) => rest = next,
                 None => return &[],
             },
-            // No headers as they should be: the decoder says what is wrong with them.
+            // Invalid headers: the decoder reports the error.
             _ => return rest,
         }
     }
 }
 
-/// The general decoder's authors call panics on damaged files defects; there are some.
+/// Catches panics of the general decoder, which occur on some damaged files.
 fn caught<T>(read: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-    catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| Err("the decoder gave up".into()))
+    catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| Err("the decoder panicked".into()))
 }
 
-/// Height, width and channels (1 or 3), from the headers alone.
+/// Returns height, width and channels (1 or 3) from the headers.
 ///
 /// # Errors
-/// When there are none.
+/// If there are none.
 pub(crate) fn size(name: &str, bytes: &[u8]) -> Result<[usize; 3]> {
     caught(|| headers(bytes).map(|(_, size)| size))
-        .map_err(|why| Error::new(ErrorKind::Data, "this picture cannot be read").at(name).because(why))
+        .map_err(|why| Error::new(ErrorKind::Data, "cannot read the image").at(name).because(why))
 }
 
-/// What the decoder of the frequent kind makes of a picture, which leaves all others alone, and what the general one does.
-/// For tests of the one against the other: [`from_bytes`] takes the first answer that there is.
+/// Decodes with both decoders: the baseline decoder, which returns `None` for unsupported files, and the general one.
+/// For comparison tests; [`from_bytes`] uses the first result available.
 #[doc(hidden)]
 pub fn both_decoders(bytes: &[u8]) -> (Option<Literal>, Result<Literal, String>) {
     (baseline(bytes), caught(|| general(bytes)))
 }
 
-type Decoder<'a> = JpegDecoder<ZCursor<&'a [u8]>>;
+type ZuneJpegDecoder<'a> = JpegDecoder<ZCursor<&'a [u8]>>;
 
-fn headers(bytes: &[u8]) -> Result<(Decoder<'_>, [usize; 3]), String> {
+fn headers(bytes: &[u8]) -> Result<(ZuneJpegDecoder<'_>, [usize; 3]), String> {
     let options = DecoderOptions::default().set_max_width(MAX_SIDE).set_max_height(MAX_SIDE);
     let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
     decoder.decode_headers().map_err(|e| format!("{e:?}"))?;
@@ -97,9 +97,9 @@ fn decode(bytes: &[u8]) -> Result<Literal, String> {
     }
 }
 
-/// `None`: for the general decoder.
+/// Runs the baseline decoder; `None`: the general decoder is needed.
 fn baseline(bytes: &[u8]) -> Option<Literal> {
-    let frame = baseline::Frame::of(bytes)?;
+    let frame = baseline::JpegFrame::of(bytes)?;
     let size = [frame.height, frame.width, frame.channels()];
     if frame.height > MAX_SIDE || frame.width > MAX_SIDE || is_too_large(size.iter().product()) {
         return None;

@@ -1,4 +1,4 @@
-//! Image formats: JPEG, PNG, BMP, GIF and WebP to `ui8[H, W, C]`, with bounded memory.
+//! Image decoders: JPEG, PNG, BMP, GIF and WebP to `ui8[H, W, C]`, with bounded memory.
 
 pub mod any_format;
 mod bmp;

@@ -1,36 +1,37 @@
-//! PNG pictures to `u8[H, W, C]` and grey arrays to PNG, through the `png` crate, with bounded memory.
+//! PNG decoder to `u8[H, W, C]` and encoder, on the `png` crate, with bounded memory.
 
 use super::size_limit::{most_bytes, too_large, unreadable};
-use crate::file_system::{Disk, write_atomically};
+use crate::file_system::{OsFileSystem, write_atomically};
 use png::{BitDepth, ColorType, Decoder, DecodingError, Encoder, Limits, Reader, Transformations};
 use std::io::Cursor;
 use std::path::Path;
 use systole_base::{DType, Error, ErrorKind, Literal, Result};
 
-/// Reads a PNG file: `→ u8[H, W, C]` with 1 (grey), 2 (grey, alpha), 3 (RGB) or 4 (RGB, alpha) channels.
+/// Reads a PNG file: `→ u8[H, W, C]` with 1 (gray), 2 (gray, alpha), 3 (RGB) or 4 (RGB, alpha) channels.
 ///
-/// Palettes become colours, 1, 2 and 4 bits are scaled to 8, 16 bits keep the upper 8.
+/// Palettes become colors, 1, 2 and 4 bits are scaled to 8, 16 bits keep the upper 8.
 ///
 /// # Errors
-/// `Io` when the file cannot be read; `Data` when it is no PNG, is damaged or cut, or is larger than the knob `SYSTOLE_PICTURE_LIMIT` says.
+/// `Io` if the file cannot be read; `Data` if it is not a PNG, is damaged or truncated, or exceeds
+/// `SYSTOLE_PICTURE_LIMIT`.
 pub fn read(path: impl AsRef<Path>) -> Result<Literal> {
     let path = path.as_ref();
     let bytes = crate::input_file::read(path)
-        .map_err(|e| Error::io("cannot read", path, e).hint("check the path of the picture"))?;
+        .map_err(|e| Error::io("cannot read", path, e).hint("check the path of the image"))?;
     from_bytes(&path.display().to_string(), &bytes)
 }
 
-/// Reads a PNG from memory; `name` stands for the file in messages.
+/// Decodes a PNG from memory; `name` is used in messages.
 pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Literal> {
     let wrong = |e: DecodingError| unreadable(name, e.to_string());
     let mut reader = headers(bytes).map_err(wrong)?;
     let (width, height) = reader.info().size();
     let most = most_bytes()?;
     let size = reader.output_buffer_size().filter(|&n| n <= most).ok_or_else(|| {
-        Error::new(ErrorKind::Data, format!("the picture is too large: {width} × {height} pixels"))
+        Error::new(ErrorKind::Data, format!("the image is too large: {width} × {height} pixels"))
             .at(name)
             .because(too_large())
-            .hint("make it smaller")
+            .hint("resize the image")
     })?;
     let mut pixels = vec![0; size];
     let frame = reader.next_frame(&mut pixels).map_err(wrong)?;
@@ -40,10 +41,10 @@ pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Literal> {
         .map_err(|e| e.at(name.to_string()))
 }
 
-/// Height, width and channels (1 to 4), from the headers alone.
+/// Returns height, width and channels (1 to 4) from the headers.
 ///
 /// # Errors
-/// When there are none.
+/// If there are none.
 pub(crate) fn size(name: &str, bytes: &[u8]) -> Result<[usize; 3]> {
     let reader = headers(bytes).map_err(|e| unreadable(name, e.to_string()))?;
     let (width, height) = reader.info().size();
@@ -59,17 +60,17 @@ fn headers(bytes: &[u8]) -> Result<Reader<Cursor<&[u8]>>, DecodingError> {
     decoder.read_info()
 }
 
-/// `x: u8[H, W]` or `u8[H, W, C]`, C 1 to 4 `→` the bytes of a PNG file.
+/// Encodes `x: u8[H, W]` or `u8[H, W, C]`, C 1 to 4, as PNG.
 pub fn to_bytes(x: &Literal) -> Result<Vec<u8>> {
     let wrong = |why: String| {
         Error::new(ErrorKind::Data, format!("cannot write {} as PNG", x.ty()))
             .because(why)
-            .hint("give it ui8[height, width] or ui8[height, width, channels] with 1 to 4 channels")
+            .hint("pass ui8[height, width] or ui8[height, width, channels] with 1 to 4 channels")
     };
     let (h, w, c) = match *x.shape().dims() {
         [h, w] => (h, w, 1),
         [h, w, c @ 1..=4] => (h, w, c),
-        _ => return Err(wrong("it is not the shape of a picture".into())),
+        _ => return Err(wrong("it does not have the shape of an image".into())),
     };
     if x.dtype() != DType::U8 {
         return Err(wrong("the elements are not ui8".into()));
@@ -88,9 +89,9 @@ pub fn to_bytes(x: &Literal) -> Result<Vec<u8>> {
     Ok(out)
 }
 
-/// [`to_bytes`] into a file.
+/// Writes an array as a PNG file: see [`to_bytes`].
 pub fn write(path: impl AsRef<Path>, x: &Literal) -> Result<()> {
-    write_atomically(&Disk, path.as_ref(), &[&to_bytes(x)?])
+    write_atomically(&OsFileSystem, path.as_ref(), &[&to_bytes(x)?])
 }
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
-//! How large a picture of any format may be: it is refused before it is unpacked.
+//! Maximum decoded image size (`SYSTOLE_PICTURE_LIMIT`), checked before decoding; common image errors.
 
 use systole_base::{Error, ErrorKind, Result, knobs};
 
-/// Bytes of pixels: 192 Mi, as 8,192 × 8,192 in colour, unless the knob says otherwise.
+/// Default limit in bytes of pixels: 192 Mi, as for 8,192 × 8,192 in color.
 const USUAL: usize = 192 << 20;
-/// The fuzzer's are small: grey for want of data, they would take most of its time.
+/// Limit for the fuzzer, which would spend most of its time on large gray images.
 const FUZZED: usize = 16 << 10;
 
-/// The most bytes of pixels that a picture may have.
+/// Returns the maximum size of a decoded image in bytes.
 #[allow(unexpected_cfgs)]
 pub(super) fn most_bytes() -> Result<usize> {
     match cfg!(fuzzing) {
@@ -16,21 +16,21 @@ pub(super) fn most_bytes() -> Result<usize> {
     }
 }
 
-/// Whether so many bytes are too many.
+/// Whether an image of `bytes` exceeds the limit.
 pub(super) fn is_too_large(bytes: usize) -> bool {
     bytes > most_bytes().unwrap_or(USUAL)
 }
 
-/// Why a picture is refused, and what could be done.
+/// Returns the reason for rejecting an image, and how to change the limit.
 pub(super) fn too_large() -> String {
     let (most, knob) = (most_bytes().unwrap_or(USUAL), knobs::PICTURE_LIMIT.name);
-    format!("at most {most} bytes of pixels ({} MiB) are unpacked; {knob} changes that", most >> 20)
+    format!("the limit is {most} bytes of pixels ({} MiB); {knob} changes it", most >> 20)
 }
 
-/// The error of an image that is damaged, cut, too large or of a kind that is not read.
+/// Returns the error for an image that is damaged, truncated, too large or unsupported.
 pub(super) fn unreadable(name: &str, why: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Data, "this picture cannot be read")
+    Error::new(ErrorKind::Data, "cannot read the image")
         .at(name)
         .because(why)
-        .hint("open the picture elsewhere and save it again as PNG")
+        .hint("open the image in another program and save it as PNG")
 }

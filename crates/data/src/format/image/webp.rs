@@ -1,4 +1,4 @@
-//! WebP to `ui8[H, W, 3]`, or `ui8[H, W, 4]` where it has alpha; of an animation the first picture.
+//! WebP decoder: `→ ui8[H, W, 3]`, or `ui8[H, W, 4]` with alpha; the first frame of an animation.
 
 use super::exif;
 use super::limit::{is_too_large, too_large, unreadable};
@@ -7,7 +7,7 @@ use image_webp::WebPDecoder;
 use std::io::Cursor;
 use systole_base::{DType, Literal, Result, TensorType};
 
-/// Whether these first bytes begin a WebP.
+/// Whether the first bytes are those of a WebP.
 pub(super) fn is_webp(start: &[u8]) -> bool {
     start.starts_with(b"RIFF") && start.get(8..12) == Some(b"WEBP")
 }
@@ -26,15 +26,15 @@ fn shape(decoder: &WebPDecoder<Cursor<&[u8]>>) -> [usize; 3] {
     [h as usize, w as usize, if decoder.has_alpha() { 4 } else { 3 }]
 }
 
-/// The orientation that its EXIF block says, 1 to 8.
+/// Returns the EXIF orientation, 1 to 8.
 fn orientation(decoder: &mut WebPDecoder<Cursor<&[u8]>>) -> u8 {
     decoder.exif_metadata().ok().flatten().map_or(1, |block| exif::orientation_of_block(&block))
 }
 
-/// Reads a WebP from memory, the way up that its EXIF block says.
+/// Decodes a WebP from memory, rotated by its EXIF orientation.
 ///
 /// # Errors
-/// When it is damaged, cut or too large.
+/// If it is damaged, truncated or too large.
 pub(super) fn from_bytes(name: &str, bytes: &[u8]) -> Result<Literal> {
     let mut decoder = open(name, bytes)?;
     let turned = orientation(&mut decoder);
@@ -46,7 +46,7 @@ pub(super) fn from_bytes(name: &str, bytes: &[u8]) -> Result<Literal> {
     }
 }
 
-/// Height, width and channels as [`from_bytes`] gives them.
+/// Returns height, width and channels of the decoded image.
 pub(super) fn size(name: &str, bytes: &[u8]) -> Result<[usize; 3]> {
     let mut decoder = open(name, bytes)?;
     let [h, w, c] = shape(&decoder);

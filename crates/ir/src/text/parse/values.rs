@@ -1,21 +1,21 @@
-//! Types, attributes and arrays in text.
+//! Parses types, attributes and dense arrays in StableHLO text.
 
-use super::super::cursor::{Cursor, MAX_DEPTH, Reader};
+use super::super::cursor::{MAX_DEPTH, TextReader, TokenCursor};
 use super::super::dense::{parse_element, parse_hex};
 use super::super::lexer::Token;
 
 use crate::Mesh;
-use crate::op::op_source::Value;
-use crate::op::{ConvDims, Field};
+use crate::op::op_source::AttrValue;
+use crate::op::{AttrField, ConvDims};
 use systole_base::{DType, Dims, Literal, Result, TensorType};
 
-/// Bytes of an array that text may name. No text of that size is needed to ask for them.
+/// Maximum size of an array type in bytes: short malicious text could name any size.
 const MAX_TENSOR_BYTES: usize = 1 << 40;
-/// Greatest size or number in attributes, so that shape arithmetic cannot overflow.
+/// Maximum size or number in attributes, so that shape arithmetic cannot overflow.
 const MAX_NUMBER: i64 = 1 << 31;
 
 /// Types and attributes.
-impl<'a> Cursor<'a> {
+impl<'a> TokenCursor<'a> {
     /// `: (tensor<…>, …) -> tensor<…>` or `-> (…)`
     pub(super) fn function_type(&mut self) -> Result<(Vec<TensorType>, Vec<TensorType>)> {
         self.expect(':')?;
@@ -37,12 +37,12 @@ impl<'a> Cursor<'a> {
         let (dims, dtype) = inner.rsplit_once('x').map_or((None, inner), |(dims, d)| (Some(dims), d));
         let dtype = DType::parse(dtype.trim())
             .filter(|d| d.name() == dtype.trim())
-            .ok_or_else(|| wrong("has an element type that is not known here"))?;
+            .ok_or_else(|| wrong("has an unknown element type"))?;
         let size =
             |d: &str| d.trim().parse::<usize>().ok().filter(|&d| d as i64 <= MAX_NUMBER && d < 1 << 32);
         let dims: Option<Dims> = dims.map_or(Some(Dims::new()), |dims| dims.split('x').map(size).collect());
-        let dims = dims.ok_or_else(|| wrong("has a size that is no number or too large"))?;
-        // Zero sizes must not hide an overflow of the others: strides are products too.
+        let dims = dims.ok_or_else(|| wrong("has a size that is not an integer or is too large"))?;
+        // Sizes of zero must not hide an overflow of the others: strides are products too.
         let bytes = dims.iter().try_fold(dtype.size(), |n, &d| n.checked_mul(d.max(1)));
         match bytes {
             Some(n) if n <= MAX_TENSOR_BYTES => Ok(TensorType::new(dtype, &dims[..])),
@@ -51,38 +51,38 @@ impl<'a> Cursor<'a> {
     }
 
     /// `{name = value, flag, …}`
-    pub(super) fn dictionary(&mut self) -> Result<Vec<(String, Value)>> {
-        self.entries(|| Value::Other, Self::attribute)
+    pub(super) fn dictionary(&mut self) -> Result<Vec<(String, AttrValue)>> {
+        self.entries(|| AttrValue::Other, Self::attribute)
     }
 
-    fn attribute(&mut self) -> Result<Value> {
+    fn attribute(&mut self) -> Result<AttrValue> {
         self.deeper(Self::shallow_attribute)
     }
 
-    fn shallow_attribute(&mut self) -> Result<Value> {
+    fn shallow_attribute(&mut self) -> Result<AttrValue> {
         Ok(match self.token.clone() {
             Token::Number(_) => self.typed_number()?,
             Token::Str(s) => {
                 self.advance()?;
-                Value::Str(s)
+                AttrValue::Str(s)
             }
             Token::Word(word @ ("true" | "false")) => {
                 self.advance()?;
-                Value::Bool(word == "true")
+                AttrValue::Bool(word == "true")
             }
             Token::Word("array") => self.array()?,
-            Token::Word("dense") => Value::Dense(self.dense()?),
+            Token::Word("dense") => AttrValue::Dense(self.dense()?),
             Token::Word("unit") | Token::Symbol(_) => {
                 self.advance()?;
-                Value::Other
+                AttrValue::Other
             }
             Token::Mark('[') => {
                 self.list('[', ']', Self::attribute)?;
-                Value::Other
+                AttrValue::Other
             }
             Token::Mark('{') => {
                 self.dictionary()?;
-                Value::Other
+                AttrValue::Other
             }
             Token::Attr("stablehlo.conv") => self.conv()?,
             Token::Attr("sdy.sharding") => self.split()?,
@@ -91,13 +91,13 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// `3 : i64`; a number that is no integer is accepted and means nothing to any op.
-    fn typed_number(&mut self) -> Result<Value> {
+    /// `3 : i64`; a non-integer number is accepted, but no op uses it.
+    fn typed_number(&mut self) -> Result<AttrValue> {
         let value = match self.token {
-            Token::Number(digits) if !digits.contains(['.', 'e', 'x']) => Value::Int(self.int()?),
+            Token::Number(digits) if !digits.contains(['.', 'e', 'x']) => AttrValue::Int(self.int()?),
             _ => {
                 self.advance()?;
-                Value::Other
+                AttrValue::Other
             }
         };
         if self.eat(':')? {
@@ -109,29 +109,33 @@ impl<'a> Cursor<'a> {
     fn int(&mut self) -> Result<i64> {
         let Token::Number(digits) = self.token else { return Err(self.unexpected("a number")) };
         let value = digits.parse::<i64>().ok().filter(|v| (-MAX_NUMBER..=MAX_NUMBER).contains(v));
-        let value = value.ok_or_else(|| self.error(format!("`{digits}` is not an integer below 2³¹")))?;
+        let value =
+            value.ok_or_else(|| self.error(format!("expected an integer below 2³¹, got `{digits}`")))?;
         self.advance()?;
         Ok(value)
     }
 
+    /// Parses an integer from 0 to `max`.
     pub(super) fn size(&mut self, max: i64) -> Result<usize> {
         let at = self.at;
         match self.int()? {
             v if (0..=max).contains(&v) => Ok(v as usize),
-            v => Err(self.error_at(at, format!("{v} is not between 0 and {max}"))),
+            v => Err(self.error_at(at, format!("expected a number between 0 and {max}, got {v}"))),
         }
     }
 
     /// `array<i64: 1, 2>`
-    fn array(&mut self) -> Result<Value> {
+    fn array(&mut self) -> Result<AttrValue> {
         self.advance()?;
         self.expect('<')?;
         let value = match (self.word()?, self.eat(':')?) {
-            ("i1", false) => Value::Bools(Vec::new()),
-            ("i1", true) => Value::Bools(self.separated(Self::bool)?),
-            ("i64" | "i32", false) => Value::Ints(Vec::new()),
-            ("i64" | "i32", true) => Value::Ints(self.separated(Self::int)?),
-            (other, _) => return Err(self.error(format!("no op takes an array of {other}"))),
+            ("i1", false) => AttrValue::Bools(Vec::new()),
+            ("i1", true) => AttrValue::Bools(self.separated(Self::bool)?),
+            ("i64" | "i32", false) => AttrValue::Ints(Vec::new()),
+            ("i64" | "i32", true) => AttrValue::Ints(self.separated(Self::int)?),
+            (other, _) => {
+                return Err(self.error(format!("unsupported array attribute of element type {other}")));
+            }
         };
         self.expect('>')?;
         Ok(value)
@@ -146,46 +150,49 @@ impl<'a> Cursor<'a> {
     }
 
     /// `#stablehlo<kind WORD>` or `#stablehlo.kind<field = …, …>`
-    fn hash_attribute(&mut self, kind: &str) -> Result<Value> {
+    fn hash_attribute(&mut self, kind: &str) -> Result<AttrValue> {
         self.advance()?;
         if kind == "stablehlo" {
             self.expect('<')?;
-            let value = Value::Keyword(self.word()?.to_string(), self.word()?.to_string());
+            let value = AttrValue::Keyword(self.word()?.to_string(), self.word()?.to_string());
             self.expect('>')?;
             return Ok(value);
         }
         let fields = self.list('<', '>', |p| {
             let name = p.word()?.to_string();
             p.expect('=')?;
-            let field =
-                if p.is('[') { Field::List(p.list('[', ']', Self::int)?) } else { Field::Int(p.int()?) };
+            let field = if p.is('[') {
+                AttrField::List(p.list('[', ']', Self::int)?)
+            } else {
+                AttrField::Int(p.int()?)
+            };
             Ok((name, field))
         })?;
-        Ok(Value::Struct(kind.strip_prefix("stablehlo.").unwrap_or(kind).to_string(), fields))
+        Ok(AttrValue::Struct(kind.strip_prefix("stablehlo.").unwrap_or(kind).to_string(), fields))
     }
 
     /// `#stablehlo.conv<[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]>`
-    fn conv(&mut self) -> Result<Value> {
+    fn conv(&mut self) -> Result<AttrValue> {
         let at = self.at;
         self.advance()?;
         self.expect('<')?;
         let layouts = self.layouts()?;
         self.expect('>')?;
-        ConvDims::of_layouts(&layouts).map(Value::Conv).map_err(|what| self.error_at(at, what))
+        ConvDims::of_layouts(&layouts).map(AttrValue::Conv).map_err(|what| self.error_at(at, what))
     }
 
     /// `#sdy.sharding<@mesh, [{"data"}, {}]>`
-    fn split(&mut self) -> Result<Value> {
+    fn split(&mut self) -> Result<AttrValue> {
         self.advance()?;
         self.expect('<')?;
         self.symbol()?;
         self.expect(',')?;
         let dims = self.list('[', ']', |p| p.list('{', '}', |p| p.string()))?;
         self.expect('>')?;
-        Ok(Value::Split(dims))
+        Ok(AttrValue::Split(dims))
     }
 
-    /// `sdy.mesh @mesh = <["data"=4, "model"=2]>`, where it stands.
+    /// `sdy.mesh @mesh = <["data"=4, "model"=2]>`, if present.
     pub(super) fn mesh(&mut self) -> Result<Option<Mesh>> {
         let at = self.at;
         if !self.eat_word("sdy.mesh")? {
@@ -214,33 +221,33 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Elements as they stand in the text; the type comes after them.
-enum Elements<'a> {
+/// Elements of a dense array as written; the type follows them.
+enum DenseText<'a> {
     None,
     Splat(&'a str),
     Bytes(String),
     List(Vec<usize>, Vec<&'a str>),
 }
 
-/// Arrays.
-impl<'a> Cursor<'a> {
+/// Dense arrays.
+impl<'a> TokenCursor<'a> {
     /// `dense<…> : tensor<…>`
     fn dense(&mut self) -> Result<Literal> {
         let at = self.at;
         self.advance()?;
         self.expect('<')?;
         let elements = match self.token.clone() {
-            Token::Mark('>') => Elements::None,
+            Token::Mark('>') => DenseText::None,
             Token::Str(s) => {
                 self.advance()?;
-                Elements::Bytes(s)
+                DenseText::Bytes(s)
             }
             Token::Mark('[') => {
                 let (mut dims, mut words) = (Vec::new(), Vec::new());
                 self.nested(0, &mut dims, &mut words, |p, words| p.element().map(|w| words.push(w)))?;
-                Elements::List(dims, words)
+                DenseText::List(dims, words)
             }
-            _ => Elements::Splat(self.element()?),
+            _ => DenseText::Splat(self.element()?),
         };
         self.expect('>')?;
         self.expect(':')?;
@@ -256,7 +263,8 @@ impl<'a> Cursor<'a> {
         Ok(word)
     }
 
-    /// `[[…], […]]`, of which `element` reads the innermost: all lists of one depth must have one length.
+    /// Parses nested lists `[[…], […]]`, with `element` for the innermost items. All lists of one depth must have the
+    /// same length.
     pub fn nested<W>(
         &mut self,
         depth: usize,
@@ -271,7 +279,7 @@ impl<'a> Cursor<'a> {
         let first_here = dims.len() == depth;
         if first_here {
             if depth == MAX_DEPTH || !words.is_empty() {
-                return Err(self.error("lists of different depths or too deep"));
+                return Err(self.error("nested lists have different depths or are too deep"));
             }
             dims.push(0);
         }
@@ -279,25 +287,23 @@ impl<'a> Cursor<'a> {
         if first_here {
             dims[depth] = n;
         }
-        if dims[depth] == n { Ok(()) } else { Err(self.error_at(at, "lists of different lengths")) }
+        if dims[depth] == n { Ok(()) } else { Err(self.error_at(at, "nested lists have different lengths")) }
     }
 
-    fn literal(&mut self, ty: TensorType, elements: Elements<'a>) -> Result<Literal, String> {
+    fn literal(&mut self, ty: TensorType, elements: DenseText<'a>) -> Result<Literal, String> {
         let size = ty.dtype.size();
         let bits = |word: &str| parse_element(word, ty.dtype).map(|b| b.to_le_bytes()[..size].to_vec());
         let bytes = match elements {
-            Elements::None if ty.elements() == 0 => Vec::new(),
-            Elements::None => return Err(format!("no elements for {ty}")),
-            Elements::Splat(word) => {
+            DenseText::None if ty.elements() == 0 => Vec::new(),
+            DenseText::None => return Err(format!("elements of {ty} are missing")),
+            DenseText::Splat(word) => {
                 self.unfold(ty.bytes())?;
                 bits(word)?.repeat(ty.elements())
             }
-            Elements::Bytes(text) => {
-                parse_hex(&text).ok_or("the string is not \"0x\" and pairs of hex digits")?
-            }
-            Elements::List(dims, words) => {
+            DenseText::Bytes(text) => parse_hex(&text).ok_or("expected \"0x\" and pairs of hex digits")?,
+            DenseText::List(dims, words) => {
                 if dims[..] != ty.shape[..] {
-                    return Err(format!("the list has the shape {dims:?}, not that of {ty}"));
+                    return Err(format!("the list has shape {dims:?}, expected that of {ty}"));
                 }
                 words.into_iter().map(bits).collect::<Result<Vec<_>, _>>()?.concat()
             }

@@ -1,28 +1,28 @@
-//! Functions of elements, of real and of complex numbers.
+//! Table rows of CHLO's element-wise functions, real and complex.
 
 use super::{gamma, math, zeta};
-use crate::import::call::{Elements, Import, OpRow, op};
+use crate::import::call::{ElementwiseFn, ImportRule, OpImport, op};
 use crate::import::complex::{functions, inverse};
-use crate::import::complex_number::Number;
+use crate::import::complex_number::RealOrComplex;
 use systole_ir::Tensor;
 
-const fn any(name: &'static str, f: fn(&Tensor) -> Tensor) -> OpRow {
-    op(name).import(Import::Elements(Elements::Any(f)))
+const fn any(name: &'static str, f: fn(&Tensor) -> Tensor) -> OpImport {
+    op(name).import(ImportRule::Elements(ElementwiseFn::Any(f)))
 }
 
-const fn floats(name: &'static str, f: fn(&Tensor) -> Tensor) -> OpRow {
-    op(name).import(Import::Elements(Elements::Floats(f)))
+const fn floats(name: &'static str, f: fn(&Tensor) -> Tensor) -> OpImport {
+    op(name).import(ImportRule::Elements(ElementwiseFn::Floats(f)))
 }
 
-const fn float_pairs(name: &'static str, f: fn(&Tensor, &Tensor) -> Tensor) -> OpRow {
-    op(name).import(Import::Elements(Elements::FloatPairs(f)))
+const fn float_pairs(name: &'static str, f: fn(&Tensor, &Tensor) -> Tensor) -> OpImport {
+    op(name).import(ImportRule::Elements(ElementwiseFn::FloatPairs(f)))
 }
 
-const fn pairs(name: &'static str, f: fn(&Tensor, &Tensor) -> Option<Tensor>) -> OpRow {
-    op(name).import(Import::Elements(Elements::Pairs(f)))
+const fn pairs(name: &'static str, f: fn(&Tensor, &Tensor) -> Option<Tensor>) -> OpImport {
+    op(name).import(ImportRule::Elements(ElementwiseFn::Pairs(f)))
 }
 
-pub(crate) const OPERATIONS: &[OpRow] = &[
+pub(crate) const OPERATIONS: &[OpImport] = &[
     floats("chlo.acos", math::acos).unary(inverse::acos),
     floats("chlo.acosh", math::acosh).unary(inverse::acosh),
     floats("chlo.asin", math::asin).unary(inverse::asin),
@@ -30,7 +30,7 @@ pub(crate) const OPERATIONS: &[OpRow] = &[
     floats("chlo.atan", math::atan).unary(inverse::atan),
     floats("chlo.atanh", math::atanh).unary(inverse::atanh),
     floats("chlo.bessel_i1e", math::bessel_i1e),
-    any("chlo.conj", Tensor::clone).unary(Number::conj),
+    any("chlo.conj", Tensor::clone).unary(RealOrComplex::conj),
     floats("chlo.cosh", math::cosh).unary(functions::cosh),
     floats("chlo.digamma", gamma::digamma),
     any("chlo.erf", Tensor::erf),

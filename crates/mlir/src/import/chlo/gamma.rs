@@ -1,4 +1,4 @@
-//! lgamma and digamma by Lanczos's approximation. `x` is f32 or f64.
+//! Imports lgamma and digamma with Lanczos's approximation. `x` is f32 or f64.
 //!
 //! Source: CHLO's decomposition; Lanczos, A precision approximation of the gamma function (1964), with g = 7 and n = 9.
 
@@ -13,31 +13,31 @@ const COEFFICIENTS: [f64; 8] = [
     12.507_343_278_686_905, -0.138_571_095_265_720_12, 9.984_369_578_019_572e-6, 1.505_632_735_149_311_6e-7,
 ];
 
-/// What both functions share: where they are reflected, z, t(z) = z + g + ½ and its logarithm.
-struct Terms {
+/// Terms that both functions share: whether x is reflected, z, t(z) = z + g + ½ and log t.
+struct LanczosTerms {
     reflects: Tensor,
     z: Tensor,
     t: Tensor,
     log_t: Tensor,
 }
 
-impl Terms {
-    fn of(x: &Tensor) -> Terms {
+impl LanczosTerms {
+    fn of(x: &Tensor) -> LanczosTerms {
         let reflects = x.less(&x.scalar_like(0.5));
         let z = reflects.select(&-x, &(x - 1.0));
         let t = &z + (G + 0.5);
         let log_t = (&z / (G + 0.5)).log1p() + (G + 0.5).ln();
-        Terms { reflects, z, t, log_t }
+        LanczosTerms { reflects, z, t, log_t }
     }
 
-    /// a(z) = base + Σ cₖ / (z + k)
+    /// Returns a(z) = base + Σ cₖ / (z + k).
     fn sum(&self) -> Tensor {
         let base = self.z.builder().full(self.z.ty(), BASE);
         let terms = COEFFICIENTS.iter().zip(1i32..);
         terms.fold(base, |sum, (&c, k)| sum + c / (&self.z + f64::from(k)))
     }
 
-    /// a′(z)
+    /// Returns the derivative a′(z).
     fn slope(&self) -> Tensor {
         let terms = COEFFICIENTS.iter().zip(1i32..);
         terms.fold(self.z.zeros_like(), |sum, (&c, k)| {
@@ -47,13 +47,13 @@ impl Terms {
     }
 }
 
-/// ln |Γ(x)|; +∞ at the poles and at both infinities.
+/// Computes ln |Γ(x)|; +∞ at the poles and at both infinities.
 pub(super) fn lgamma(x: &Tensor) -> Tensor {
-    let terms = Terms::of(x);
+    let terms = LanczosTerms::of(x);
     // (z + ½) · ln t − t, without overflow.
     let r = (&terms.z + 0.5 - &terms.t / &terms.log_t) * &terms.log_t;
     let direct = r + (2.0 * PI).ln() / 2.0 + terms.sum().log();
-    // ln π − lgamma(1 − x) − ln |sin πx|, with the fraction of |x| folded at ½ for the precision of π·fraction.
+    // ln π − lgamma(1 − x) − ln |sin πx|; the fraction of |x| is folded at ½ to keep the precision of π·fraction.
     let size = x.abs();
     let fraction = &size - &size.floor();
     let fraction = fraction.greater(&x.scalar_like(0.5)).select(&(1.0 - &fraction), &fraction);
@@ -65,9 +65,9 @@ pub(super) fn lgamma(x: &Tensor) -> Tensor {
     size.equal(&infinity).select(&infinity, &value)
 }
 
-/// The derivative of ln Γ(x); NaN at the poles.
+/// Computes the derivative of ln Γ(x); NaN at the poles.
 pub(super) fn digamma(x: &Tensor) -> Tensor {
-    let terms = Terms::of(x);
+    let terms = LanczosTerms::of(x);
     let direct = &terms.log_t + terms.slope() / terms.sum() - G / &terms.t;
     // digamma(1 − x) − π·cot πx, with x shifted into [−½, ½].
     let reduced = (x + (x + 0.5).floor().abs()) * PI;

@@ -1,7 +1,7 @@
-//! Inverse trigonometric and hyperbolic functions, bessel_i1e, next_after and mulhi. `x` is f32 or f64 where the function
-//! is one of real numbers.
+//! Imports inverse trigonometric and hyperbolic functions, bessel_i1e, next_after and mulhi. In real functions `x` is
+//! f32 or f64.
 //!
-//! Sources: CHLO's decomposition for the forms; Cephes (bessel_i1e) for the coefficients.
+//! Sources: CHLO's decomposition for the formulas; Cephes (bessel_i1e) for the coefficients.
 
 use systole_base::{DType, Literal, Scalar, TensorType};
 use systole_ir::Tensor;
@@ -15,7 +15,7 @@ fn atan2(y: &Tensor, x: &Tensor) -> Tensor {
     y.atan2(x)
 }
 
-/// √(1 − x²) without the cancellation near 1.
+/// Computes √(1 − x²) without cancellation near 1.
 fn cosine_of_asin(x: &Tensor) -> Tensor {
     ((one(x) - x) * (one(x) + x)).sqrt()
 }
@@ -32,7 +32,7 @@ pub(super) fn atan(x: &Tensor) -> Tensor {
     atan2(x, &one(x))
 }
 
-/// ln(x + √(x² − 1)): by log1p near 1, by ln 2 + ln x where x² would overflow.
+/// Computes ln(x + √(x² − 1)): with log1p near 1, and as ln 2 + ln x if x² would overflow.
 pub(super) fn acosh(x: &Tensor) -> Tensor {
     let low = (x - 1.0).sqrt();
     let usual = (&low * &((x + 1.0).sqrt() + &low)).log1p();
@@ -40,7 +40,7 @@ pub(super) fn acosh(x: &Tensor) -> Tensor {
     x.greater_equal(&x.scalar_like(greatest(x) / 2.0)).select(&large, &usual)
 }
 
-/// sign x · ln(|x| + √(x² + 1)): by log1p, by ln 2 + ln |x| where x² would overflow.
+/// Computes sign x · ln(|x| + √(x² + 1)): with log1p, and as ln 2 + ln |x| if x² would overflow.
 pub(super) fn asinh(x: &Tensor) -> Tensor {
     let a = x.abs();
     let square = &a * &a;
@@ -55,18 +55,18 @@ pub(super) fn atanh(x: &Tensor) -> Tensor {
     x.abs().greater(&one(x)).select(&x.scalar_like(f64::NAN), &inside)
 }
 
-/// (eˣ + e⁻ˣ) / 2 with the half inside, so that it overflows no sooner than it must.
+/// Computes (eˣ + e⁻ˣ) / 2 with the factor ½ in the exponent, to avoid early overflow.
 pub(super) fn cosh(x: &Tensor) -> Tensor {
     let half = 0.5f64.ln();
     (x + half).exp() + (-x + half).exp()
 }
 
-/// e^(−|x|) · I₁(x) by Chebyshev's polynomials. Cephes, i1.c and i1f.c.
+/// Computes e^(−|x|) · I₁(x) with Chebyshev polynomials. Cephes, i1.c and i1f.c.
 pub(super) fn bessel_i1e(x: &Tensor) -> Tensor {
     let z = x.abs();
     let (near, far) = match x.dtype() {
         DType::F64 => (&I1E_NEAR[..], &I1E_FAR[..]),
-        // Those that f32 can tell.
+        // Coefficients that matter in f32.
         _ => (&I1E_NEAR[12..], &I1E_FAR[18..]),
     };
     let small = &z * &chebyshev(&(&z * 0.5 - 2.0), near);
@@ -108,7 +108,7 @@ const I1E_FAR: [f64; 25] = [
     7.785_762_350_182_801e-1,
 ];
 
-/// The unsigned type of as many bits.
+/// Returns the unsigned type with the same number of bits.
 fn bits_of(dtype: DType) -> DType {
     match dtype.bits() {
         8 => DType::U8,
@@ -118,13 +118,13 @@ fn bits_of(dtype: DType) -> DType {
     }
 }
 
-/// `T[]`: a whole number to the bit, which `f64` may not hold.
+/// Returns `T[]`: an exact integer, which `f64` may not represent.
 fn whole(x: &Tensor, value: u64) -> Tensor {
     let ty = TensorType::scalar(x.dtype());
     x.builder().constant(Literal::splat(ty, Scalar::from_bits(x.dtype(), value)))
 }
 
-/// The next number after x on the way to y: a step of the bits' value. NaN where one is; y where both are equal.
+/// Computes the next number after x towards y by incrementing its bits. NaN if either is NaN; y if both are equal.
 pub(super) fn next_after(x: &Tensor, y: &Tensor) -> Option<Tensor> {
     if !x.dtype().is_float() || x.ty() != y.ty() {
         return None;
@@ -137,7 +137,7 @@ pub(super) fn next_after(x: &Tensor, y: &Tensor) -> Option<Tensor> {
     let (a_size, b_size) = (a.and(&rest), b.and(&rest));
     let shrinks = a_size.greater(&b_size).or(&a.and(&sign).not_equal(&b.and(&sign)));
     let stepped = shrinks.select(&(&a - &unit), &(&a + &unit));
-    // From a zero the smallest number of y's sign; to a zero y itself.
+    // From zero: the smallest number with y's sign; to zero: y itself.
     let from_zero = b_size.equal(&zero).select(&b, &b.and(&sign).or(&unit));
     let stepped = a_size.equal(&zero).select(&from_zero, &stepped);
     let stepped = x.equal(y).select(&b, &stepped).bitcast_convert(x.dtype());
@@ -145,7 +145,7 @@ pub(super) fn next_after(x: &Tensor, y: &Tensor) -> Option<Tensor> {
     Some(is_nan.select(&x.scalar_like(f64::NAN), &stepped))
 }
 
-/// The high half of a product of whole numbers.
+/// Computes the high half of an integer product.
 pub(super) fn high_product(x: &Tensor, y: &Tensor) -> Option<Tensor> {
     let dtype = x.dtype();
     if !dtype.is_int() || x.ty() != y.ty() {
@@ -162,13 +162,13 @@ pub(super) fn high_product(x: &Tensor, y: &Tensor) -> Option<Tensor> {
     if dtype == DType::U64 {
         return Some(high);
     }
-    // A negative factor stands for itself plus 2⁶⁴.
+    // A negative factor represents itself plus 2⁶⁴.
     let excess =
         |sign: &Tensor, other: &Tensor| sign.less(&sign.scalar_like(0.0)).select(other, &other.zeros_like());
     Some((high - excess(x, &b) - excess(y, &a)).bitcast_convert(dtype))
 }
 
-/// The high 64 bits of the product of two numbers of 64 bits, by halves.
+/// Computes the high 64 bits of a product of 64-bit numbers, by halves.
 fn high_unsigned(a: &Tensor, b: &Tensor) -> Tensor {
     let (low, by) = (whole(a, 0xffff_ffff), whole(a, 32));
     let high = |t: &Tensor| t.shift_right_logical(&by);
@@ -178,12 +178,12 @@ fn high_unsigned(a: &Tensor, b: &Tensor) -> Tensor {
     a1 * b1 + high(&middle) + high(&other)
 }
 
-/// The op of two operands with this name.
+/// Returns the binary op with this name.
 pub(super) fn binary(name: &str) -> Option<Binary> {
     Binary::ALL.iter().copied().find(|b| systole_ir::op::Op::from(*b).name() == name)
 }
 
-/// `T[]`: the greatest finite number of the type.
+/// Returns `T[]`: the largest finite number of the type.
 fn greatest(x: &Tensor) -> f64 {
     if x.dtype() == DType::F64 { f64::MAX } else { f64::from(f32::MAX) }
 }

@@ -1,4 +1,4 @@
-//! CHLO: ops of clients that are written by StableHLO's own, as CHLO's document and its decomposition define them.
+//! Decomposes CHLO ops to StableHLO ops, following CHLO's documentation and its own decompositions.
 
 mod arrays;
 mod element_wise;
@@ -8,9 +8,9 @@ mod ragged;
 mod scan;
 mod zeta;
 
-use super::call::OpRow;
+use super::call::OpImport;
 
 pub(super) use arrays::{BROADCAST, top_k};
 
-pub(super) const OPERATIONS: [&[OpRow]; 4] =
+pub(super) const OPERATIONS: [&[OpImport]; 4] =
     [arrays::OPERATIONS, element_wise::OPERATIONS, ragged::OPERATIONS, scan::OPERATIONS];

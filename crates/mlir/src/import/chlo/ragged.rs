@@ -1,24 +1,24 @@
-//! ragged_dot: products of groups of rows with a matrix for each group. CHLO: ragged_dot, its three modes.
+//! Imports CHLO's ragged_dot (grouped matrix multiplication) in its three modes.
 
 use super::arrays::counted;
-use crate::import::call::{Arrays, OpRow, op};
+use crate::import::call::{ArrayCall, OpImport, op};
 use crate::import::types::{not_there, wrong};
-use crate::syntax::{Attribute, Attributes, find};
+use crate::syntax::{Attribute, NamedAttributes, find};
 use systole_base::{DType, Dims, Result};
 use systole_ir::Tensor;
 use systole_ir::op::DotGeneral;
 
-/// Groups of one product: each is a product of its own here.
+/// Maximum number of groups: each becomes a separate product.
 const MOST_GROUPS: usize = 1 << 10;
 
-pub(crate) const OPERATIONS: &[OpRow] = &[op("chlo.ragged_dot").arrays(|c| products(c).map(Some))];
+pub(crate) const OPERATIONS: &[OpImport] = &[op("chlo.ragged_dot").arrays(|c| products(c).map(Some))];
 
-/// `lhs, rhs, group_sizes: int[groups]`, by the dimension of lhs that is ragged: one of the rows (each group has its own
-/// matrix), one that is summed over (each group has its own result), or one of the batch (nothing is ragged).
-fn products(c: &Arrays) -> Result<Vec<Tensor>> {
+/// Multiplies `lhs, rhs, group_sizes: int[groups]`. The ragged dimension of lhs is a row dimension (each group has its
+/// own matrix), a contracted one (each group has its own result), or a batch dimension (nothing is ragged).
+fn products(c: &ArrayCall) -> Result<Vec<Tensor>> {
     let (op, [lhs, rhs, sizes]) = (c.op, c.all::<3>()?);
     let Some(Attribute::Struct(_, fields)) = find(&op.attributes, "ragged_dot_dimension_numbers") else {
-        return Err(wrong("`ragged_dot_dimension_numbers` is missing"));
+        return Err(wrong("missing attribute `ragged_dot_dimension_numbers`"));
     };
     let dot = DotGeneral {
         lhs_batch: list(fields, "lhs_batching_dimensions")?,
@@ -28,16 +28,19 @@ fn products(c: &Arrays) -> Result<Vec<Tensor>> {
         element_type: lhs.dtype(),
     };
     let ragged = list(fields, "lhs_ragged_dimensions")?;
-    let [ragged] = ragged[..] else { return Err(wrong("there must be one ragged dimension")) };
+    let [ragged] = ragged[..] else { return Err(wrong("exactly one ragged dimension is required")) };
     let groups = list(fields, "rhs_group_dimensions")?;
     if ragged >= lhs.rank() {
-        return Err(wrong("the ragged dimension is beyond the rank"));
+        return Err(wrong("the ragged dimension is out of range for the rank"));
     }
     if sizes.rank() != 1 || !sizes.dtype().is_int() {
-        return Err(not_there("sizes of groups that differ along the batch are not supported"));
+        return Err(not_there("group sizes that differ along the batch are not supported"));
     }
     if sizes.shape()[0] > MOST_GROUPS {
-        return Err(not_there(format!("{} groups are more than {MOST_GROUPS}", sizes.shape()[0])));
+        return Err(not_there(format!(
+            "{} groups are too many: at most {MOST_GROUPS} are supported",
+            sizes.shape()[0]
+        )));
     }
     if dot.lhs_batch.contains(&ragged) {
         return Ok(lhs.builder().emit(dot, &[lhs, rhs]));
@@ -52,9 +55,9 @@ fn products(c: &Arrays) -> Result<Vec<Tensor>> {
         let each: Vec<Tensor> = each.collect();
         return Ok(vec![Tensor::concatenate(&each.iter().collect::<Vec<_>>(), 0)]);
     }
-    let [group] = groups[..] else { return Err(wrong("there must be one dimension of groups")) };
+    let [group] = groups[..] else { return Err(wrong("exactly one group dimension is required")) };
     if group >= rhs.rank() || rhs.shape()[group] != parts.len() {
-        return Err(wrong("rhs has another number of groups"));
+        return Err(wrong("rhs has a different number of groups"));
     }
     let below = |dims: &Dims| dims.iter().map(|&d| if d > group { d - 1 } else { d }).collect();
     let dot = DotGeneral { rhs_batch: below(&dot.rhs_batch), rhs_contract: below(&dot.rhs_contract), ..dot };
@@ -64,10 +67,10 @@ fn products(c: &Arrays) -> Result<Vec<Tensor>> {
         lhs.builder().emit(dot.clone(), &[part, &own]).remove(0)
     });
     let sum = products.reduce(|a, b| a + b);
-    Ok(vec![sum.ok_or_else(|| not_there("a ragged_dot without groups"))?])
+    Ok(vec![sum.ok_or_else(|| not_there("ragged_dot has no groups"))?])
 }
 
-/// `lhs` once for each group, zero outside of its rows.
+/// Returns `lhs` once per group, with zeros outside the group's rows.
 fn in_groups(lhs: &Tensor, ragged: usize, sizes: &Tensor) -> Vec<Tensor> {
     let sizes = sizes.convert(DType::I64);
     let row = counted(lhs, lhs.shape()[ragged]).broadcast_in_dim(lhs.shape(), &[ragged]);
@@ -82,7 +85,7 @@ fn in_groups(lhs: &Tensor, ragged: usize, sizes: &Tensor) -> Vec<Tensor> {
     parts
 }
 
-fn list(fields: &Attributes, name: &str) -> Result<Dims> {
+fn list(fields: &NamedAttributes, name: &str) -> Result<Dims> {
     match find(fields, name) {
         None => Ok(Dims::new()),
         Some(Attribute::List(items)) => {
@@ -91,8 +94,8 @@ fn list(fields: &Attributes, name: &str) -> Result<Dims> {
                 _ => None,
             };
             let all: Option<Dims> = items.iter().map(one).collect();
-            all.ok_or_else(|| wrong(format!("`{name}` is no list of dimensions")))
+            all.ok_or_else(|| wrong(format!("`{name}` must be a list of dimensions")))
         }
-        _ => Err(wrong(format!("`{name}` is no list of dimensions"))),
+        _ => Err(wrong(format!("`{name}` must be a list of dimensions"))),
     }
 }

@@ -1,18 +1,18 @@
-//! scan: a body over the slices of arrays along a dimension, with carried values. CHLO: scan.
+//! Imports CHLO's scan as a loop: applies a body to slices of arrays along a dimension, with carried values.
 
 use crate::import::attribute::{flag, size};
-use crate::import::call::{Arrays, Complex, Import, OpRow, Results, op};
+use crate::import::call::{ArrayCall, ComplexRule, ImportRule, OpImport, OpResults, op};
 use crate::import::types::wrong;
 use crate::syntax::{Attribute, find};
 use std::sync::Arc;
 use systole_base::{DType, Dims, Result, TensorType};
 use systole_ir::{Graph, Tensor, control_builders};
 
-pub(crate) const OPERATIONS: &[OpRow] =
-    &[op("chlo.scan").complex(Complex::Apart).import(Import::Bodies(scan))];
+pub(crate) const OPERATIONS: &[OpImport] =
+    &[op("chlo.scan").complex(ComplexRule::Apart).import(ImportRule::Bodies(scan))];
 
-/// `inputs: T[…, n, …], inits → outputs: U[…, n, …], carries`: a loop over `n` slices.
-fn scan(c: &Arrays, captured: &[Tensor], bodies: &[Arc<Graph>]) -> Results {
+/// Imports `inputs: T[…, n, …], inits → outputs: U[…, n, …], carries` as a loop over `n` slices.
+fn scan(c: &ArrayCall, captured: &[Tensor], bodies: &[Arc<Graph>]) -> OpResults {
     let (op, operands, results) = (c.op, c.operands, c.results);
     let ([body], []) = (bodies, captured) else { return Ok(None) };
     let inputs = match find(&op.attributes, "operandSegmentSizes") {
@@ -23,19 +23,20 @@ fn scan(c: &Arrays, captured: &[Tensor], bodies: &[Arc<Graph>]) -> Results {
         _ => None,
     };
     let inputs = inputs.filter(|n| *n <= operands.len());
-    let inputs = inputs.ok_or_else(|| wrong("`operandSegmentSizes` is missing"))?;
-    let dim = size(op, "dimension")?.ok_or_else(|| wrong("`dimension` is missing"))?;
+    let inputs = inputs.ok_or_else(|| wrong("missing attribute `operandSegmentSizes`"))?;
+    let dim = size(op, "dimension")?.ok_or_else(|| wrong("missing attribute `dimension`"))?;
     let (xs, inits) = operands.split_at(inputs);
     let counts = xs.iter().map(|x| x.shape().get(dim).copied()).collect::<Option<Vec<usize>>>();
-    let counts = counts.ok_or_else(|| wrong("`dimension` is beyond the rank"))?;
+    let counts = counts.ok_or_else(|| wrong("`dimension` is out of range for the rank"))?;
     let said = size(op, "scan_dim_size")?;
     let n = counts.first().copied().or(said);
-    let n =
-        n.filter(|n| counts.iter().all(|c| c == n)).ok_or_else(|| wrong("the inputs have other sizes"))?;
+    let n = n
+        .filter(|n| counts.iter().all(|c| c == n))
+        .ok_or_else(|| wrong("the inputs have different numbers of slices"))?;
     check(body, xs, inits, results, dim, n)?;
     let outputs = results.len() - inits.len();
     let reverse = flag(op, "is_reverse", false)?;
-    let Some(like) = operands.first() else { return Err(wrong("no operands")) };
+    let Some(like) = operands.first() else { return Err(wrong("scan has no operands")) };
     let mut state: Vec<Tensor> = inits.to_vec();
     state.extend(results[..outputs].iter().map(|ty| like.builder().full(ty, 0.0)));
     let step = |trip: &Tensor, state: &[Tensor]| {
@@ -53,7 +54,7 @@ fn scan(c: &Arrays, captured: &[Tensor], bodies: &[Arc<Graph>]) -> Results {
     Ok(Some(ys.iter().chain(carries).cloned().collect()))
 }
 
-/// Whether the body takes slices and carried values and gives those of the results.
+/// Checks that the body maps slices and carried values to those of the results.
 fn check(
     body: &Graph,
     xs: &[Tensor],
@@ -63,13 +64,13 @@ fn check(
     n: usize,
 ) -> Result<()> {
     let outputs = results.len().checked_sub(inits.len());
-    let outputs = outputs.ok_or_else(|| wrong("fewer results than carried values"))?;
+    let outputs = outputs.ok_or_else(|| wrong("scan has fewer results than carried values"))?;
     let slice = |ty: &TensorType| {
         let dims: Dims = ty.shape.iter().enumerate().filter(|(d, _)| *d != dim).map(|(_, n)| *n).collect();
         ty.with_shape(&dims[..])
     };
     if results[..outputs].iter().any(|ty| ty.shape.get(dim) != Some(&n)) {
-        return Err(wrong(format!("an output has not the {n} slices of the inputs")));
+        return Err(wrong(format!("an output must have {n} slices, like the inputs")));
     }
     let taken: Vec<TensorType> =
         xs.iter().map(|x| slice(x.ty())).chain(inits.iter().map(|t| t.ty().clone())).collect();
@@ -77,7 +78,7 @@ fn check(
         results[..outputs].iter().map(slice).chain(inits.iter().map(|t| t.ty().clone())).collect();
     match body.param_types() == taken && body.result_types() == given {
         true => Ok(()),
-        false => Err(wrong(format!("the body must take {taken:?} and give {given:?}"))),
+        false => Err(wrong(format!("the body must have arguments {taken:?} and results {given:?}"))),
     }
 }
 

@@ -1,13 +1,13 @@
-//! The Hurwitz zeta function and polygamma. `x` is f32 or f64.
+//! Imports the Hurwitz zeta function and polygamma. `x` is f32 or f64.
 //!
 //! Source: CHLO's decomposition; F. Johansson, Rigorous high-precision computation of the Hurwitz zeta function and its
-//! derivatives (2015), formula (5): nine terms of the series, then Euler and Maclaurin's expansion of twelve.
+//! derivatives (2015), formula (5): nine terms of the series, then twelve of the Euler-Maclaurin expansion.
 
 use super::gamma::{digamma, lgamma};
 use systole_base::DType;
 use systole_ir::Tensor;
 
-/// (2k)! / B₂ₖ, the greatest k first.
+/// (2k)! / B₂ₖ, largest k first.
 #[rustfmt::skip]
 const COEFFICIENTS: [f64; 12] = [
     -7.166_165_256_175_667e18, 1.815_210_540_194_355e17, -4.597_978_722_407_472e15, 1.164_678_281_435_006_7e14,
@@ -15,7 +15,7 @@ const COEFFICIENTS: [f64; 12] = [
     -1_209_600.0, 30_240.0, -720.0, 12.0,
 ];
 
-/// Σ (k + q)⁻ˣ over k ≥ 0.
+/// Computes Σ (k + q)⁻ˣ over k ≥ 0.
 pub(super) fn zeta(x: &Tensor, q: &Tensor) -> Tensor {
     let minus_x = -x;
     let mut at = q.clone();
@@ -28,13 +28,13 @@ pub(super) fn zeta(x: &Tensor, q: &Tensor) -> Tensor {
     let last = at.power(&minus_x);
     let correction = &last * &at / (x - 1.0);
     let accurate = &sum + correction + tail(x, &at, &last);
-    // Where the next term no longer counts the expansion would only bring overflow.
+    // If the next term is negligible, the expansion would only overflow.
     let epsilon = if x.dtype() == DType::F64 { f64::EPSILON } else { f64::from(f32::EPSILON) };
     let value = last.abs().less(&(sum.abs() * epsilon)).select(&sum, &accurate);
     at_edges(x, q, &value)
 }
 
-/// q⁻ˣ (½ + x/q (B₂/2! + …)) by Horner's rule.
+/// Computes q⁻ˣ (½ + x/q (B₂/2! + …)) with Horner's rule.
 fn tail(x: &Tensor, at: &Tensor, last: &Tensor) -> Tensor {
     let inverse_square = 1.0 / (at * at);
     let mut sum = at.zeros_like();
@@ -47,7 +47,7 @@ fn tail(x: &Tensor, at: &Tensor, last: &Tensor) -> Tensor {
     last * &(x / at * (sum + 1.0 / COEFFICIENTS[11]) + 0.5)
 }
 
-/// NaN below 1, +∞ at 1; at whole numbers q ≤ 0 a pole.
+/// Applies the edge cases: NaN for x < 1, +∞ at 1, poles at integers q ≤ 0.
 fn at_edges(x: &Tensor, q: &Tensor, value: &Tensor) -> Tensor {
     let (nan, infinity) = (x.scalar_like(f64::NAN), x.scalar_like(f64::INFINITY));
     let (zero, one) = (x.scalar_like(0.0), x.scalar_like(1.0));
@@ -61,7 +61,7 @@ fn at_edges(x: &Tensor, q: &Tensor, value: &Tensor) -> Tensor {
     x.equal(&one).select(&infinity, &value)
 }
 
-/// The n-th derivative of digamma: (−1)ⁿ⁺¹ n! ζ(n + 1, x); NaN where n is no natural number.
+/// Computes the n-th derivative of digamma: (−1)ⁿ⁺¹ n! ζ(n + 1, x); NaN unless n is a natural number.
 pub(super) fn polygamma(n: &Tensor, x: &Tensor) -> Tensor {
     let next = n + 1.0;
     let sign = n.remainder(&n.scalar_like(2.0)) * 2.0 - 1.0;

@@ -1,12 +1,12 @@
-//! The bits of complex numbers as other elements and back: the real part lies first.
+//! Imports bitcasts between complex numbers and other element types; the real part comes first.
 
-use crate::import::complex_number::Number;
+use crate::import::complex_number::RealOrComplex;
 use crate::import::types::wrong;
 use systole_base::{Result, TensorType};
 use systole_ir::Tensor;
 
-/// `bitcast_convert` where operand or result is complex; `to` is the type of the result or of its parts.
-pub(super) fn cast(x: &Number, to: &TensorType, complex: bool) -> Result<Number> {
+/// Imports `bitcast_convert` with a complex operand or result; `to` is the type of the result or of its parts.
+pub(super) fn cast(x: &RealOrComplex, to: &TensorType, complex: bool) -> Result<RealOrComplex> {
     if x.is_complex() && complex && x.ty() == to {
         return Ok(x.clone());
     }
@@ -15,24 +15,24 @@ pub(super) fn cast(x: &Number, to: &TensorType, complex: bool) -> Result<Number>
     let wide = if complex { to.with_shape([to.shape.dims(), &[2]].concat()) } else { to.clone() };
     let cast = regrouped(&parts, &wide)?;
     if !complex {
-        return Ok(Number::real(cast));
+        return Ok(RealOrComplex::real(cast));
     }
     let last = to.rank();
     let part = |p: usize| cast.slice_dim(last, p, p + 1).reshape(to.shape.clone());
-    Ok(Number::complex(part(0), part(1)))
+    Ok(RealOrComplex::complex(part(0), part(1)))
 }
 
-fn stacked(x: &Number) -> Tensor {
+fn stacked(x: &RealOrComplex) -> Tensor {
     let shape: Vec<usize> = x.shape().iter().copied().chain([1]).collect();
     let parts = [x.re.reshape(&shape[..]), x.imag().reshape(&shape[..])];
     Tensor::concatenate(&[&parts[0], &parts[1]], x.rank())
 }
 
-/// The same bits as elements of another width.
+/// Bitcasts to elements of another width.
 fn regrouped(x: &Tensor, to: &TensorType) -> Result<Tensor> {
     let bits = |ty: &TensorType| ty.elements().checked_mul(ty.dtype.size());
     if bits(x.ty()) != bits(to) {
-        return Err(wrong(format!("the bits of {} are not as many as those of {to}", x.ty())));
+        return Err(wrong(format!("cannot bitcast {} to {to}: the numbers of bits differ", x.ty())));
     }
     let (from_size, to_size) = (x.dtype().size(), to.dtype.size());
     let total = x.ty().elements();

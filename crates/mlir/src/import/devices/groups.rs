@@ -1,22 +1,25 @@
-//! Groups of devices that are said by axes of a mesh, written out as numbers.
+//! Converts replica groups given as mesh axes to lists of device numbers.
 
-use crate::device_sharding::Tiles;
+use crate::device_sharding::DeviceSharding;
 use crate::import::types::wrong;
-use crate::syntax::{Attribute, Attributes, Dense, Elements, Module, Ranked, Region, Type, find};
+use crate::syntax::{
+    Attribute, DenseElements, ElementData, MlirModule, MlirRegion, MlirType, NamedAttributes,
+    RankedTensorType, find,
+};
 use systole_base::Result;
 
-/// The attributes that may say groups.
+/// Attributes that may contain groups.
 const NAME: &str = "replica_groups";
-/// Regions within regions that are searched.
+/// Maximum depth of nested regions.
 const MOST_DEPTH: usize = 64;
-/// More devices than this are a mistake.
+/// Meshes with more devices are rejected.
 const MOST_DEVICES: u64 = 1 << 10;
 
-/// The module with numbers in place of axes; `None` where it has none.
+/// Returns the module with numbers in place of axes; `None` if it has no such groups.
 ///
 /// # Errors
-/// `Data` when a mesh or an axis is not there.
-pub(crate) fn written(module: &Module) -> Result<Option<Module>> {
+/// `Data` if a mesh or an axis does not exist.
+pub(crate) fn written(module: &MlirModule) -> Result<Option<MlirModule>> {
     if !module.functions.iter().any(|f| has_axes(&f.body, 0)) {
         return Ok(None);
     }
@@ -27,8 +30,8 @@ pub(crate) fn written(module: &Module) -> Result<Option<Module>> {
     Ok(Some(own))
 }
 
-/// The mesh and its axes, where groups are said so.
-fn axes(attributes: &Attributes) -> Option<(&Attribute, &[Attribute])> {
+/// Returns the mesh and its axes if groups are given as axes.
+fn axes(attributes: &NamedAttributes) -> Option<(&Attribute, &[Attribute])> {
     let Some(Attribute::Struct(kind, fields)) = find(attributes, NAME) else { return None };
     match find(fields, "axes") {
         Some(Attribute::List(axes)) if kind == "replica_group_mesh_axes" => {
@@ -38,7 +41,7 @@ fn axes(attributes: &Attributes) -> Option<(&Attribute, &[Attribute])> {
     }
 }
 
-fn has_axes(region: &Region, depth: usize) -> bool {
+fn has_axes(region: &MlirRegion, depth: usize) -> bool {
     let within = |op: &crate::syntax::Operation| {
         axes(&op.attributes).is_some()
             || op.regions.iter().any(|r| depth < MOST_DEPTH && has_axes(r, depth + 1))
@@ -46,7 +49,7 @@ fn has_axes(region: &Region, depth: usize) -> bool {
     region.operations.iter().any(within)
 }
 
-fn write(region: &mut Region, module: &Module, depth: usize) -> Result<()> {
+fn write(region: &mut MlirRegion, module: &MlirModule, depth: usize) -> Result<()> {
     for op in &mut region.operations {
         if let Some((mesh, names)) = axes(&op.attributes) {
             let groups = numbers(mesh, names, module)?;
@@ -61,44 +64,46 @@ fn write(region: &mut Region, module: &Module, depth: usize) -> Result<()> {
     Ok(())
 }
 
-/// `"x"`, or `"x":(1)2` for a part of an axis.
+/// Returns the name of an axis: `"x"`, or `"x":(1)2` for a sub-axis.
 fn name_of(axis: &Attribute) -> Result<String> {
-    let Attribute::Struct(_, fields) = axis else { return Err(wrong("a group's axis has no name")) };
+    let Attribute::Struct(_, fields) = axis else {
+        return Err(wrong("an axis of a device group has no name"));
+    };
     match (find(fields, "name"), find(fields, "sub_axis_info")) {
         (Some(Attribute::String(name)), None) => Ok(name.clone()),
         (Some(Attribute::String(name)), Some(Attribute::Other(_, part))) => Ok(format!("{name}:{part}")),
-        _ => Err(wrong("a group's axis has no name")),
+        _ => Err(wrong("an axis of a device group has no name")),
     }
 }
 
-/// Devices that differ along the axes only are a group.
-fn numbers(mesh: &Attribute, names: &[Attribute], module: &Module) -> Result<Attribute> {
+/// Groups devices that differ only along the axes.
+fn numbers(mesh: &Attribute, names: &[Attribute], module: &MlirModule) -> Result<Attribute> {
     let known = |(name, _): &&(String, Vec<(String, u64)>)| match mesh {
         Attribute::Symbol(mesh) | Attribute::String(mesh) => mesh == name,
         _ => false,
     };
     let mesh = module.meshes.iter().find(known);
-    let (_, mesh) = mesh.ok_or_else(|| wrong("groups of devices name a mesh that is not there"))?;
+    let (_, mesh) = mesh.ok_or_else(|| wrong("a device group names an unknown mesh"))?;
     let count = mesh.iter().try_fold(1u64, |n, (_, size)| n.checked_mul(*size));
     let count = count.filter(|n| (1..=MOST_DEVICES).contains(n));
-    let count = count.ok_or_else(|| wrong(format!("a mesh of over {MOST_DEVICES} devices")))?;
+    let count = count.ok_or_else(|| wrong(format!("a mesh has more than {MOST_DEVICES} devices")))?;
     let names = names.iter().map(name_of).collect::<Result<Vec<_>>>()?;
-    let groups = Tiles::of_axes(&[], &names, mesh, count as usize)?.sums();
+    let groups = DeviceSharding::of_axes(&[], &names, mesh, count as usize)?.sums();
     let dims = vec![groups.len(), groups.first().map_or(0, Vec::len)];
     let words = groups.iter().flatten().map(usize::to_string).collect();
-    let ty = Ranked {
+    let ty = RankedTensorType {
         dims: dims.iter().map(|d| Some(*d as u64)).collect(),
         element: "i64".into(),
         encoding: None,
     };
-    Ok(Attribute::Dense(Dense { ty: Type::Tensor(ty), elements: Elements::List(dims, words) }))
+    Ok(Attribute::Dense(DenseElements { ty: MlirType::Tensor(ty), elements: ElementData::List(dims, words) }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Axes as bytecode has them.
+    /// Returns groups given as axes, as bytecode has them.
     fn by_axes(names: &[&str]) -> Attribute {
         let axis = |name: &&str| {
             let fields = match name.split_once(':') {
@@ -131,7 +136,9 @@ mod tests {
         attributes.iter_mut().filter(|(n, _)| n == NAME).for_each(|(_, value)| *value = by_axes(names));
         let own = written(&module)?;
         let told = own.map(|m| match find(&m.functions[0].body.operations[0].attributes, NAME) {
-            Some(Attribute::Dense(Dense { elements: Elements::List(_, words), .. })) => words.join(" "),
+            Some(Attribute::Dense(DenseElements { elements: ElementData::List(_, words), .. })) => {
+                words.join(" ")
+            }
             other => format!("{other:?}"),
         });
         Ok(told)

@@ -1,34 +1,35 @@
-//! What each device computes by itself: Shardy's `sdy.manual_computation`, and GSPMD's custom calls between which a program
-//! is that of one device.
+//! Imports per-device (manual) computations: Shardy's `sdy.manual_computation`, and GSPMD's SPMDFullToShardShape and
+//! SPMDShardToFullShape custom calls.
 //!
-//! Around them a program is that of all devices together. It becomes the program that every device runs: outside of such
-//! computations all compute the same; at the begin each takes its part of the operands, and at the end the parts of all are
-//! gathered. A program with none of them stays as it is, and is run once.
+//! Outside such a region, a program describes the computation of all devices together. It is imported as the program
+//! that every device runs: outside all compute the same; at the start of a region each device takes its shard of the
+//! operands, and at the end the shards are gathered. A program without such regions is unchanged and runs once.
 
-use crate::device_sharding::Tiles;
+use crate::device_sharding::DeviceSharding;
 use crate::import::attribute::{device_count, text};
-use crate::import::call::{Import, OpRow, call, op};
-use crate::import::importer::{Frame, Importer};
+use crate::import::call::{ImportRule, OpImport, call, op};
+use crate::import::importer::{CallFrame, Importer};
 use crate::import::types::{not_there, wrong};
-use crate::import::value::Given;
-use crate::syntax::{Attribute, Operation, Region, Value, find};
+use crate::import::value::ImportedValue;
+use crate::syntax::{Attribute, FunctionValue, MlirRegion, Operation, find};
 use systole_base::{DType, Literal, Result, TensorType};
 use systole_ir::op::{
-    AllGather, AllReduce, BroadcastInDim, Convert, DynamicSlice, Groups, Monoid, PartitionId, Reshape,
+    AllGather, AllReduce, BroadcastInDim, Convert, DynamicSlice, Monoid, PartitionId, ReplicaGroups, Reshape,
 };
 use systole_ir::{GraphBuilder, Tensor};
 
-/// More devices than this are a mistake.
+/// Meshes with more devices are rejected.
 const MOST_DEVICES: u64 = 1 << 10;
-/// Regions within regions that are searched.
+/// Maximum depth of nested regions.
 const MOST_DEPTH: usize = 64;
 
-/// The custom calls that begin and end what a device computes by itself.
+/// Custom calls that start and end a per-device computation.
 const SHAPE_CALLS: [&str; 2] = ["SPMDFullToShardShape", "SPMDShardToFullShape"];
 
-const SHAPE_CALL: Import = Import::Importer(|i, op, operands, frame, g| i.shape_call(op, operands, frame, g));
+const SHAPE_CALL: ImportRule =
+    ImportRule::Importer(|i, op, operands, frame, g| i.shape_call(op, operands, frame, g));
 
-pub(crate) const OPERATIONS: &[OpRow] = &[
+pub(crate) const OPERATIONS: &[OpImport] = &[
     op("mhlo.copy").importer(|_, _, operands, _, _| Ok(operands)),
     op("sdy.manual_computation").importer(|i, op, operands, frame, g| i.manual(op, operands, frame, g)),
     op("sdy.reshard").importer(|_, _, operands, _, _| Ok(operands)),
@@ -37,16 +38,18 @@ pub(crate) const OPERATIONS: &[OpRow] = &[
     call(SHAPE_CALLS[1], SHAPE_CALL),
 ];
 
-/// How an operand or a result lies along the axes that devices have their own parts of.
-fn tiles(sharding: &Attribute, mesh: &[(String, u64)], manual: &[String]) -> Result<Tiles> {
+/// Returns the sharding of an operand or result along the manual axes.
+fn tiles(sharding: &Attribute, mesh: &[(String, u64)], manual: &[String]) -> Result<DeviceSharding> {
     let (sharding, unreduced) = match sharding {
         Attribute::Struct(_, fields) => match (find(fields, "sharding"), find(fields, "axes")) {
             (Some(inner), Some(Attribute::List(axes))) => (inner, axes.as_slice()),
-            _ => return Err(wrong("a sharding of no axes")),
+            _ => return Err(wrong("expected a sharding by mesh axes")),
         },
         plain => (plain, &[][..]),
     };
-    let Attribute::Sharding(_, dims) = sharding else { return Err(wrong("a sharding of no axes")) };
+    let Attribute::Sharding(_, dims) = sharding else {
+        return Err(wrong("expected a sharding by mesh axes"));
+    };
     let is_manual = |text: &&String| manual.iter().any(|m| m == text.split(':').next().unwrap_or(text));
     let dims: Vec<Vec<String>> =
         dims.iter().map(|axes| axes.iter().filter(is_manual).cloned().collect()).collect();
@@ -57,17 +60,17 @@ fn tiles(sharding: &Attribute, mesh: &[(String, u64)], manual: &[String]) -> Res
     let unreduced: Vec<String> = unreduced.iter().filter_map(name).filter(|n| is_manual(&n)).collect();
     let count = mesh.iter().try_fold(1u64, |n, (_, size)| n.checked_mul(*size));
     let count = count.filter(|n| (1..=MOST_DEVICES).contains(n));
-    let count = count.ok_or_else(|| not_there(format!("a mesh of over {MOST_DEVICES} devices")))?;
-    Tiles::of_axes(&dims, &unreduced, mesh, count as usize)
+    let count = count.ok_or_else(|| not_there(format!("a mesh has more than {MOST_DEVICES} devices")))?;
+    DeviceSharding::of_axes(&dims, &unreduced, mesh, count as usize)
 }
 
-/// This device's number.
+/// Returns this device's number.
 fn device(g: &GraphBuilder) -> Tensor {
     let own = g.emit(PartitionId, &[]).remove(0);
     g.emit(Convert { to: DType::I32 }, &[&own]).remove(0)
 }
 
-/// This device's entry of a list with one for each.
+/// Returns this device's entry of a list with one per device.
 fn entry(list: Literal, device: &Tensor, g: &GraphBuilder) -> Tensor {
     let list = g.constant(list);
     let sizes = [1].into_iter().collect();
@@ -75,8 +78,8 @@ fn entry(list: Literal, device: &Tensor, g: &GraphBuilder) -> Tensor {
     g.emit(Reshape { shape: Default::default() }, &[&one]).remove(0)
 }
 
-/// This device's part of what all have.
-fn part(x: &Tensor, tiles: &Tiles, g: &GraphBuilder) -> Result<Tensor> {
+/// Returns this device's shard of a replicated array.
+fn part(x: &Tensor, tiles: &DeviceSharding, g: &GraphBuilder) -> Result<Tensor> {
     if tiles.is_replicated() {
         return Ok(x.clone());
     }
@@ -96,7 +99,7 @@ fn part(x: &Tensor, tiles: &Tiles, g: &GraphBuilder) -> Result<Tensor> {
     if tiles.is_reduced() {
         return Ok(mine);
     }
-    // One of those that share a sum has all of it.
+    // Of the devices that share a sum, one holds all of it.
     let firsts = tiles.firsts();
     let first = entry(Literal::from_bools([firsts.len()], &firsts)?, &own, g);
     let spread = BroadcastInDim { dims: Default::default(), shape: mine.ty().shape.clone() };
@@ -105,26 +108,26 @@ fn part(x: &Tensor, tiles: &Tiles, g: &GraphBuilder) -> Result<Tensor> {
     Ok(first.select(&mine, &nothing))
 }
 
-fn groups(members: Vec<Vec<usize>>) -> Groups {
-    Groups { members, channel: 1, global: true }
+fn groups(members: Vec<Vec<usize>>) -> ReplicaGroups {
+    ReplicaGroups { members, channel: 1, global: true }
 }
 
-/// The parts of all devices together; of a sum each device's term.
-fn gathered(x: Tensor, tiles: &Tiles, g: &GraphBuilder) -> Tensor {
+/// Gathers the shards of all devices; of a sum, each device's term.
+fn gathered(x: Tensor, tiles: &DeviceSharding, g: &GraphBuilder) -> Tensor {
     let split = (0..x.ty().rank()).filter(|d| !tiles.is_whole(*d));
     split.fold(x, |x, dim| g.emit(AllGather { groups: groups(tiles.rows(dim)), dim }, &[&x]).remove(0))
 }
 
-fn part_of(given: Given, tiles: &Tiles, g: &GraphBuilder) -> Result<Given> {
+fn part_of(given: ImportedValue, tiles: &DeviceSharding, g: &GraphBuilder) -> Result<ImportedValue> {
     Ok(match given {
-        Given::Array(x) => Given::Array(part(&x, tiles, g)?),
-        Given::Complex(re, im) => Given::Complex(part(&re, tiles, g)?, part(&im, tiles, g)?),
+        ImportedValue::Array(x) => ImportedValue::Array(part(&x, tiles, g)?),
+        ImportedValue::Complex(re, im) => ImportedValue::Complex(part(&re, tiles, g)?, part(&im, tiles, g)?),
         other => other,
     })
 }
 
-/// The op that makes a value.
-fn maker(region: &Region, value: Value, depth: usize) -> Option<&Operation> {
+/// Returns the op that defines a value.
+fn maker(region: &MlirRegion, value: FunctionValue, depth: usize) -> Option<&Operation> {
     let within = |op: &'_ Operation| op.results.contains(&value);
     region.operations.iter().find(|op| within(op)).or_else(|| match depth {
         MOST_DEPTH => None,
@@ -132,14 +135,14 @@ fn maker(region: &Region, value: Value, depth: usize) -> Option<&Operation> {
     })
 }
 
-/// The sharding that GSPMD's calls have as a string.
+/// Returns the sharding string of a GSPMD custom call.
 fn told(op: &Operation) -> Option<&str> {
     text(op, "mhlo.sharding")
 }
 
 impl<'m> Importer<'m> {
-    /// The parts of all devices together, and terms added up.
-    fn whole(&mut self, x: Tensor, tiles: &Tiles, g: &GraphBuilder) -> Tensor {
+    /// Gathers the shards of all devices and adds up the terms of sums.
+    fn whole(&mut self, x: Tensor, tiles: &DeviceSharding, g: &GraphBuilder) -> Tensor {
         let term = gathered(x, tiles, g);
         if tiles.is_reduced() {
             return term;
@@ -152,17 +155,18 @@ impl<'m> Importer<'m> {
         sum
     }
 
-    fn whole_of(&mut self, given: Given, tiles: &Tiles, g: &GraphBuilder) -> Given {
+    fn whole_of(&mut self, given: ImportedValue, tiles: &DeviceSharding, g: &GraphBuilder) -> ImportedValue {
         match given {
-            Given::Array(x) => Given::Array(self.whole(x, tiles, g)),
-            Given::Complex(re, im) => Given::Complex(self.whole(re, tiles, g), self.whole(im, tiles, g)),
+            ImportedValue::Array(x) => ImportedValue::Array(self.whole(x, tiles, g)),
+            ImportedValue::Complex(re, im) => {
+                ImportedValue::Complex(self.whole(re, tiles, g), self.whole(im, tiles, g))
+            }
             other => other,
         }
     }
 
-    /// Puts each device's terms in the place of a result's sums where the result lies on the devices as these do; whether it
-    /// did.
-    pub(crate) fn keep_terms(&self, parts: &mut [Tensor], tiles: Option<&Tiles>) -> bool {
+    /// Replaces a result's sums by each device's terms if the result has the same sharding; returns whether it did.
+    pub(crate) fn keep_terms(&self, parts: &mut [Tensor], tiles: Option<&DeviceSharding>) -> bool {
         let Some(tiles) = tiles.filter(|t| !t.is_reduced()) else { return false };
         let term = |sum: &Tensor| {
             let made = self.terms.iter().find(|(id, _, own)| *id == sum.id() && own == tiles);
@@ -173,22 +177,22 @@ impl<'m> Importer<'m> {
         !terms.is_empty()
     }
 
-    /// The results of all devices together.
+    /// Imports a manual computation; returns its results on all devices together.
     fn manual(
         &mut self,
         op: &'m Operation,
-        operands: Vec<Given>,
-        frame: &mut Frame<'m>,
+        operands: Vec<ImportedValue>,
+        frame: &mut CallFrame<'m>,
         g: &GraphBuilder,
-    ) -> Result<Vec<Given>> {
+    ) -> Result<Vec<ImportedValue>> {
         let list = |name: &str| match find(&op.attributes, name) {
             Some(Attribute::List(all)) => Ok(all.as_slice()),
-            _ => Err(wrong(format!("it has no {name}"))),
+            _ => Err(wrong(format!("missing attribute {name}"))),
         };
         let (ins, outs) = (list("in_shardings")?, list("out_shardings")?);
         let axis = |a: &Attribute| match a {
             Attribute::String(name) => Ok(name.clone()),
-            _ => Err(wrong("manual_axes are names")),
+            _ => Err(wrong("manual_axes must be names")),
         };
         let manual = list("manual_axes")?.iter().map(axis).collect::<Result<Vec<String>>>()?;
         let named = ins.iter().chain(outs).find_map(|s| match s {
@@ -201,38 +205,39 @@ impl<'m> Importer<'m> {
         });
         let mesh = self.module.meshes.iter().find(|(name, _)| Some(name) == named);
         let mesh = mesh.map_or(&[][..], |(_, axes)| axes.as_slice());
-        let [body] = op.regions.as_slice() else { return Err(wrong("it has no body")) };
+        let [body] = op.regions.as_slice() else { return Err(wrong("manual_computation has no body")) };
         if body.arguments.len() != operands.len() || ins.len() != operands.len() {
-            return Err(wrong(format!("{} operands, {} shardings", operands.len(), ins.len())));
+            return Err(wrong(format!("got {} operands and {} shardings", operands.len(), ins.len())));
         }
         for ((value, given), sharding) in body.arguments.iter().zip(operands).zip(ins) {
             frame.set(*value, part_of(given, &tiles(sharding, mesh, &manual)?, g)?);
         }
         let results = self.body(body, frame, g)?;
         if results.len() != outs.len() {
-            return Err(wrong(format!("{} results, {} shardings", results.len(), outs.len())));
+            return Err(wrong(format!("got {} results and {} shardings", results.len(), outs.len())));
         }
         let whole = |(given, sharding)| Ok(self.whole_of(given, &tiles(sharding, mesh, &manual)?, g));
         results.into_iter().zip(outs).map(whole).collect()
     }
 
-    /// GSPMD's call to one device's shape (how the operand lies is said by the call before it), or back.
+    /// Imports GSPMD's call to one device's shape (the preceding call contains the operand's sharding), or back.
     fn shape_call(
         &mut self,
         op: &'m Operation,
-        operands: Vec<Given>,
-        frame: &Frame<'m>,
+        operands: Vec<ImportedValue>,
+        frame: &CallFrame<'m>,
         g: &GraphBuilder,
-    ) -> Result<Vec<Given>> {
-        let [given] = <[Given; 1]>::try_from(operands).map_err(|_| wrong("it takes one operand"))?;
+    ) -> Result<Vec<ImportedValue>> {
+        let [given] =
+            <[ImportedValue; 1]>::try_from(operands).map_err(|_| wrong("the call requires one operand"))?;
         let enters = text(op, "call_target_name") == Some(SHAPE_CALLS[0]);
         let before = op.operands.first().and_then(|v| maker(&frame.function.body, *v, 0));
         let text = if enters { before.and_then(told) } else { told(op) };
-        let text = text.ok_or_else(|| wrong("it does not say how the array lies on the devices"))?;
+        let text = text.ok_or_else(|| wrong("the call has no sharding"))?;
         let devices = device_count(self.module)?;
         let rank = |ty: &TensorType| ty.rank();
         let rank = given.parts()?.first().map_or(0, |x| rank(x.ty()));
-        let tiles = Tiles::of_text(text, rank, devices)?;
+        let tiles = DeviceSharding::of_text(text, rank, devices)?;
         Ok(vec![if enters { part_of(given, &tiles, g)? } else { self.whole_of(given, &tiles, g) }])
     }
 }

@@ -1,18 +1,18 @@
-//! `interpreter.run_parallel`, by which StableHLO's tests run one function on several devices: here the devices' copies stand
-//! next to each other in one program, and what they exchange are its values.
+//! Imports `interpreter.run_parallel`, which StableHLO's tests use to run a function on several devices: all devices'
+//! copies become one program, and collectives connect their values.
 
 use crate::import::attribute::{self, size};
-use crate::import::call::{Arrays, Complex, OpRow, Results, op};
-use crate::import::importer::{Frame, Importer, MAX_CALLS, place};
+use crate::import::call::{ArrayCall, ComplexRule, OpImport, OpResults, op};
+use crate::import::importer::{CallFrame, Importer, MAX_CALLS, place};
 use crate::import::types::{not_there, wrong};
-use crate::import::value::Given;
+use crate::import::value::ImportedValue;
 use crate::import::{bodies, const_eval};
-use crate::syntax::{Attribute, Function, Operation, find};
+use crate::syntax::{Attribute, MlirFunction, Operation, find};
 use systole_base::{DType, Result, ResultExt};
 use systole_ir::op::Monoid;
 use systole_ir::{Graph, GraphBuilder, Tensor, control_builders};
 
-/// Whether the op exchanges each of its operands alone.
+/// Whether the op exchanges each operand separately.
 pub(crate) fn is_each_alone(name: &str) -> bool {
     matches!(
         name,
@@ -23,20 +23,20 @@ pub(crate) fn is_each_alone(name: &str) -> bool {
     )
 }
 
-pub(crate) const OPERATIONS: &[OpRow] = &[
+pub(crate) const OPERATIONS: &[OpImport] = &[
     op("interpreter.run_parallel").importer(|i, op, operands, _, g| i.run_parallel(op, operands, g)),
-    op("stablehlo.cross-replica-sum").complex(Complex::Parts).arrays(cross_replica_sum),
+    op("stablehlo.cross-replica-sum").complex(ComplexRule::Parts).arrays(cross_replica_sum),
 ];
 
-/// The older op for an all_reduce by addition between replicas.
-fn cross_replica_sum(c: &Arrays) -> Results {
+/// Imports the older op for an all_reduce by addition between replicas.
+fn cross_replica_sum(c: &ArrayCall) -> OpResults {
     let [x] = c.all::<1>()?;
     let reduce = Operation { name: "stablehlo.all_reduce".into(), ..c.op.clone() };
     let sum = Monoid::Add.body(x.dtype());
     c.emit(&reduce, vec![x.clone()], c.results.to_vec(), vec![sum]).map(Some)
 }
 
-/// Whether an op exchanges over a channel: between partitions.
+/// Whether an op communicates over a channel: between partitions.
 fn has_channel(op: &Operation) -> bool {
     match find(&op.attributes, "channel_handle") {
         Some(Attribute::Struct(_, fields)) => matches!(find(fields, "handle"), Some(Attribute::Int(1..))),
@@ -44,54 +44,54 @@ fn has_channel(op: &Operation) -> bool {
     }
 }
 
-/// Replicas and partitions of each.
+/// Number of replicas and partitions.
 #[derive(Clone, Copy)]
-struct Grid {
+struct ProcessGrid {
     replicas: usize,
     partitions: usize,
 }
 
-/// What the members of one group give: a result for each.
-type Exchange<'a> = dyn Fn(&[&Tensor]) -> Result<Vec<Tensor>> + 'a;
+/// Combines the operands of a group's members; returns one result per member.
+type GroupCollective<'a> = dyn Fn(&[&Tensor]) -> Result<Vec<Tensor>> + 'a;
 
 impl<'m> Importer<'m> {
-    /// The results of all devices, one after the other.
+    /// Imports run_parallel; returns the results of all devices in order.
     fn run_parallel(
         &mut self,
         op: &'m Operation,
-        operands: Vec<Given>,
+        operands: Vec<ImportedValue>,
         g: &GraphBuilder,
-    ) -> Result<Vec<Given>> {
+    ) -> Result<Vec<ImportedValue>> {
         let (grid, name) = programs(op)?;
         let called = self.module.functions.iter().find(|f| f.name == name);
-        let f = called.ok_or_else(|| wrong(format!("there is no function @{name}")))?;
+        let f = called.ok_or_else(|| wrong(format!("unknown function @{name}")))?;
         let count = grid.replicas * grid.partitions;
         let each = f.body.arguments.len();
         if operands.len() != count * each || self.calls.len() >= MAX_CALLS {
-            return Err(wrong(format!("{} operands for {count} devices", operands.len())));
+            return Err(wrong(format!("got {} operands for {count} devices", operands.len())));
         }
         let mut own = operands.into_iter();
         let arguments = (0..count).map(|_| own.by_ref().take(each).collect()).collect();
         Ok(self.together(f, arguments, grid, g).at(|| format!("@{name}"))?.concat())
     }
 
-    /// A function on all devices, op by op.
+    /// Imports a function on all devices, op by op.
     fn together(
         &mut self,
-        f: &'m Function,
-        arguments: Vec<Vec<Given>>,
-        grid: Grid,
+        f: &'m MlirFunction,
+        arguments: Vec<Vec<ImportedValue>>,
+        grid: ProcessGrid,
         g: &GraphBuilder,
-    ) -> Result<Vec<Vec<Given>>> {
-        let mut frames: Vec<Frame<'m>> = Vec::new();
+    ) -> Result<Vec<Vec<ImportedValue>>> {
+        let mut frames: Vec<CallFrame<'m>> = Vec::new();
         for own in arguments {
-            let mut frame = Frame { function: f, values: vec![None; f.values.len()] };
+            let mut frame = CallFrame { function: f, values: vec![None; f.values.len()] };
             f.body.arguments.iter().zip(own).for_each(|(value, given)| frame.set(*value, given));
             frames.push(frame);
         }
         for op in &f.body.operations {
             let operands =
-                |frame: &Frame<'m>| op.operands.iter().map(|v| frame.get(*v)).collect::<Result<Vec<_>>>();
+                |frame: &CallFrame<'m>| op.operands.iter().map(|v| frame.get(*v)).collect::<Result<Vec<_>>>();
             let operands = frames.iter().map(operands).collect::<Result<Vec<_>>>().at(|| place(op))?;
             if op.name == "func.return" || op.name == "stablehlo.return" {
                 return Ok(operands);
@@ -108,20 +108,21 @@ impl<'m> Importer<'m> {
                 op.results.iter().zip(results).for_each(|(value, given)| frame.set(*value, given));
             }
         }
-        Err(wrong("a region without a terminator"))
+        Err(wrong("a region has no terminator"))
     }
 
-    /// The results of an op by which devices meet or know themselves; `None`: it is none.
+    /// Imports an op that communicates or returns the device's id; `None` for other ops.
     fn exchange(
         &mut self,
         op: &'m Operation,
-        operands: &[Vec<Given>],
-        grid: Grid,
-        frames: &mut [Frame<'m>],
+        operands: &[Vec<ImportedValue>],
+        grid: ProcessGrid,
+        frames: &mut [CallFrame<'m>],
         g: &GraphBuilder,
-    ) -> Result<Option<Vec<Vec<Given>>>> {
+    ) -> Result<Option<Vec<Vec<ImportedValue>>>> {
         let numbers = |of: fn(usize, usize) -> usize| {
-            let id = |i: usize| vec![Given::Array(g.scalar(DType::U32, of(i, grid.partitions) as f64))];
+            let id =
+                |i: usize| vec![ImportedValue::Array(g.scalar(DType::U32, of(i, grid.partitions) as f64))];
             Ok(Some((0..grid.replicas * grid.partitions).map(id).collect()))
         };
         let name = op.name.strip_prefix("stablehlo.").unwrap_or_default();
@@ -135,9 +136,11 @@ impl<'m> Importer<'m> {
             | "collective_permute"
             | "collective_broadcast"
             | "collective_reduce" => {}
-            "cross-replica-sum" => return Err(not_there("cross-replica-sum in run_parallel")),
+            "cross-replica-sum" => {
+                return Err(not_there("cross-replica-sum in run_parallel is not supported"));
+            }
             _ if op.regions.iter().flat_map(|r| &r.operations).any(|op| meets(&op.name)) => {
-                return Err(not_there("devices that meet inside of a loop or branch"));
+                return Err(not_there("collectives inside a loop or branch are not supported"));
             }
             _ => return Ok(None),
         }
@@ -148,10 +151,10 @@ impl<'m> Importer<'m> {
             }
             _ => None,
         };
-        let all = operands.iter().map(|own| own.iter().cloned().map(Given::array).collect());
+        let all = operands.iter().map(|own| own.iter().cloned().map(ImportedValue::array).collect());
         let all = all.collect::<Result<Vec<Vec<Tensor>>>>()?;
         let groups = groups(op, name, grid)?;
-        let mut results: Vec<Vec<Given>> = vec![Vec::new(); all.len()];
+        let mut results: Vec<Vec<ImportedValue>> = vec![Vec::new(); all.len()];
         let roots = dynamic_roots(op, &all)?;
         for i in 0..op.operands.len() - usize::from(!roots.is_empty()) {
             let own: Option<Vec<&Tensor>> = all.iter().map(|own| own.get(i)).collect();
@@ -159,7 +162,7 @@ impl<'m> Importer<'m> {
             let root = match roots.get(i) {
                 Some(root) => *root,
                 None if roots.is_empty() => 0,
-                None => return Err(wrong(format!("no root is said for operand {i}"))),
+                None => return Err(wrong(format!("operand {i} has no root"))),
             };
             let exchange = |members: &[&Tensor]| match (name, members.get(root)) {
                 ("collective_broadcast", Some(&source)) => Ok(vec![source.clone(); members.len()]),
@@ -167,13 +170,13 @@ impl<'m> Importer<'m> {
                 _ => one_group(op, name, members, body.as_deref(), g),
             };
             let outs = in_groups(name, &own, &groups, &exchange)?;
-            results.iter_mut().zip(outs).for_each(|(all, t)| all.push(Given::Array(t)));
+            results.iter_mut().zip(outs).for_each(|(all, t)| all.push(ImportedValue::Array(t)));
         }
         Ok(Some(results))
     }
 }
 
-/// With a root that is an operand: the index in the group from which each of the other operands comes.
+/// Returns the index in the group that each operand comes from if the root is an operand.
 fn dynamic_roots(op: &Operation, operands: &[Vec<Tensor>]) -> Result<Vec<usize>> {
     match (find(&op.attributes, "has_dynamic_root"), operands.first().and_then(|own| own.last())) {
         (Some(Attribute::Unit | Attribute::Bool(true)), Some(root)) => const_eval::sizes(root, "the root"),
@@ -181,17 +184,17 @@ fn dynamic_roots(op: &Operation, operands: &[Vec<Tensor>]) -> Result<Vec<usize>>
     }
 }
 
-/// Whether devices meet in an op.
+/// Whether an op is a collective.
 fn meets(name: &str) -> bool {
     name.starts_with("stablehlo.all_")
         || name.starts_with("stablehlo.collective_")
         || name == "stablehlo.reduce_scatter"
 }
 
-/// `programs = [[@a, @a], [@a, @a]]`: replicas of partitions, all of one function.
-fn programs(op: &Operation) -> Result<(Grid, String)> {
+/// Parses `programs = [[@a, @a], [@a, @a]]`: replicas of partitions, all of one function.
+fn programs(op: &Operation) -> Result<(ProcessGrid, String)> {
     let Some(Attribute::List(rows)) = find(&op.attributes, "programs") else {
-        return Err(wrong("`programs` is missing"));
+        return Err(wrong("missing attribute `programs`"));
     };
     let row = |row: &Attribute| match row {
         Attribute::List(items) => items.clone(),
@@ -200,32 +203,32 @@ fn programs(op: &Operation) -> Result<(Grid, String)> {
     let rows: Vec<Vec<Attribute>> = rows.iter().map(row).collect();
     let all: Vec<&Attribute> = rows.iter().flatten().collect();
     let Some(Attribute::Symbol(name)) = all.first() else {
-        return Err(wrong("`programs` names no function"));
+        return Err(wrong("`programs` must name a function"));
     };
     if all.iter().any(|one| *one != all[0]) {
-        return Err(not_there("programs that differ from device to device are not supported")
-            .because("all devices run one program, and tell themselves by partition_id and replica_id"));
+        return Err(not_there("different programs per device are not supported")
+            .because("all devices run one program and are distinguished by partition_id and replica_id"));
     }
-    let grid = Grid { replicas: rows.len(), partitions: rows[0].len() };
+    let grid = ProcessGrid { replicas: rows.len(), partitions: rows[0].len() };
     match rows.iter().all(|row| row.len() == grid.partitions) && all.len() <= 64 {
         true => Ok((grid, name.clone())),
-        false => Err(wrong("`programs` is no grid of at most 64 devices")),
+        false => Err(wrong("`programs` must be a grid of at most 64 devices")),
     }
 }
 
-/// The groups of devices in which an op exchanges, devices numbered with partitions fastest.
-fn groups(op: &Operation, name: &str, grid: Grid) -> Result<Vec<Vec<usize>>> {
+/// Returns the device groups of a collective; devices are numbered with partitions fastest.
+fn groups(op: &Operation, name: &str, grid: ProcessGrid) -> Result<Vec<Vec<usize>>> {
     let attribute = if name == "collective_permute" { "source_target_pairs" } else { "replica_groups" };
     let said = attribute::elements(op, attribute)?
         .into_iter()
         .next()
-        .ok_or_else(|| wrong(format!("`{attribute}` is missing")))?;
+        .ok_or_else(|| wrong(format!("missing attribute `{attribute}`")))?;
     if said.shape().rank() != 2 {
-        return Err(wrong(format!("`{attribute}` is no matrix")));
+        return Err(wrong(format!("`{attribute}` must be a matrix")));
     }
     let width = said.shape()[1].max(1);
     let flat = said.as_slice::<i64>()?;
-    // −1 fills groups of different sizes.
+    // −1 pads groups of different sizes.
     let row = |row: &[i64]| row.iter().filter(|i| **i >= 0).map(|i| *i as usize).collect::<Vec<usize>>();
     let rows = flat.chunks(width).map(row);
     let channel = has_channel(op);
@@ -250,18 +253,18 @@ fn groups(op: &Operation, name: &str, grid: Grid) -> Result<Vec<Vec<usize>>> {
     }
     match all.iter().flatten().all(|i| *i < replicas * partitions) {
         true => Ok(all),
-        false => Err(wrong(format!("`{attribute}` names devices that are not there"))),
+        false => Err(wrong(format!("`{attribute}` names devices that do not exist"))),
     }
 }
 
-/// The results of all devices; those of no group have zeros where the op allows it.
-fn in_groups(name: &str, own: &[&Tensor], groups: &[Vec<usize>], f: &Exchange) -> Result<Vec<Tensor>> {
+/// Applies a collective to all groups; devices in no group get zeros if the op allows it.
+fn in_groups(name: &str, own: &[&Tensor], groups: &[Vec<usize>], f: &GroupCollective) -> Result<Vec<Tensor>> {
     let mut results: Vec<Option<Tensor>> = vec![None; own.len()];
     for group in groups {
         let members: Vec<&Tensor> = group.iter().map(|&i| own[i]).collect();
         if name == "collective_permute" {
             let ([source], [_, target]) = (&members[..1], &group[..]) else {
-                return Err(wrong("a pair of two"));
+                return Err(wrong("a source-target pair must have two entries"));
             };
             results[*target] = Some((*source).clone());
             continue;
@@ -278,7 +281,7 @@ fn in_groups(name: &str, own: &[&Tensor], groups: &[Vec<usize>], f: &Exchange) -
     results.into_iter().zip(own).map(or_zeros).collect()
 }
 
-/// What one group makes of its members' arrays.
+/// Computes a collective for one group.
 fn one_group(
     op: &Operation,
     name: &str,
@@ -287,13 +290,13 @@ fn one_group(
     g: &GraphBuilder,
 ) -> Result<Vec<Tensor>> {
     let n = members.len();
-    let first = *members.first().ok_or_else(|| wrong("a group without members"))?;
+    let first = *members.first().ok_or_else(|| wrong("a group has no members"))?;
     let dim = |attribute: &str| {
         let dim = size(op, attribute)?.filter(|d| *d < first.rank());
-        dim.ok_or_else(|| wrong(format!("`{attribute}` is no dimension")))
+        dim.ok_or_else(|| wrong(format!("`{attribute}` is not a dimension")))
     };
     let folded = || -> Result<Tensor> {
-        let body = body.ok_or_else(|| wrong("the body is missing"))?;
+        let body = body.ok_or_else(|| wrong("the op has no body"))?;
         let mut sum = first.clone();
         for x in &members[1..] {
             let outs = bodies::on_arrays(g, body, &[sum, (*x).clone()], first.shape())?;

@@ -1,23 +1,23 @@
-//! How the arguments and results of a program lie on several devices: on the axes of its mesh (Shardy), or of one that GSPMD's
-//! texts fit. What axes cannot say is left out: a sharding changes no value.
+//! Imports argument and result shardings: Shardy mesh axes, or GSPMD strings converted to mesh axes. Shardings that
+//! axes cannot express are dropped, since a sharding changes no value.
 
-use crate::device_sharding::Tiles;
+use crate::device_sharding::DeviceSharding;
 use crate::import::attribute::device_count;
-use crate::interface::{Face, Interface};
-use crate::syntax::{Attribute, Attributes, Function, Module, closed, find};
+use crate::interface::{ProgramInterface, ProgramPort};
+use crate::syntax::{Attribute, MlirFunction, MlirModule, NamedAttributes, closed, find};
 use systole_base::{Result, TensorType};
-use systole_ir::{Graph, Mesh, Sharding, Spread};
+use systole_ir::{Graph, Mesh, Sharding, Shardings};
 
-/// Attributes and the type of each array that holds an argument or a result.
-type Said<'a> = Vec<(&'a Attributes, TensorType)>;
+/// Attributes and type of each array that holds an argument or a result.
+type ArrayAnnotations<'a> = Vec<(&'a NamedAttributes, TensorType)>;
 
-/// `None`: the program is for one device, or says nothing.
+/// Returns the shardings of a module; `None` if the program is for one device or has none.
 pub(crate) fn of(
-    module: &Module,
-    main: &Function,
-    interface: &Interface,
+    module: &MlirModule,
+    main: &MlirFunction,
+    interface: &ProgramInterface,
     graph: &Graph,
-) -> Result<Option<Spread>> {
+) -> Result<Option<Shardings>> {
     let results = main.results.iter().map(|(_, a)| a);
     let params = held(main.parameters.iter(), &interface.arguments, graph.param_types());
     let results = held(results, &interface.results, graph.result_types());
@@ -25,50 +25,60 @@ pub(crate) fn of(
         return of_texts(module, &params, &results);
     };
     let mesh = Mesh::new(axes.iter().map(|(name, size)| (name.as_str(), *size as usize)))?;
-    let each = |said: &Said<'_>| -> Result<Vec<Sharding>> {
-        let one = |(attributes, ty): &(&Attributes, TensorType)| match find(attributes, "sdy.sharding") {
+    let each = |said: &ArrayAnnotations<'_>| -> Result<Vec<Sharding>> {
+        let one = |(attributes, ty): &(&NamedAttributes, TensorType)| match find(attributes, "sdy.sharding") {
             Some(Attribute::Sharding(_, dims)) => Sharding::of_axes(&closed(dims), &mesh, ty),
             _ => Ok(Sharding::replicated(ty.rank())),
         };
         said.iter().map(one).collect()
     };
     let (params, results) = (each(&params)?, each(&results)?);
-    Ok(Some(Spread { mesh, params, results }))
+    Ok(Some(Shardings { mesh, params, results }))
 }
 
-fn held<'a>(all: impl Iterator<Item = &'a Attributes>, faces: &[Face], types: Vec<TensorType>) -> Said<'a> {
+fn held<'a>(
+    all: impl Iterator<Item = &'a NamedAttributes>,
+    faces: &[ProgramPort],
+    types: Vec<TensorType>,
+) -> ArrayAnnotations<'a> {
     let each = all.zip(faces).flat_map(|(a, f)| std::iter::repeat_n(a, f.element.held().len()));
     each.zip(types).collect()
 }
 
-/// Of GSPMD's texts: the axes are the prime factors of the number of devices, in the order that fits all texts.
-fn of_texts(module: &Module, params: &Said<'_>, results: &Said<'_>) -> Result<Option<Spread>> {
+/// Converts GSPMD strings: the axes are the prime factors of the number of devices, in an order that fits all strings.
+fn of_texts(
+    module: &MlirModule,
+    params: &ArrayAnnotations<'_>,
+    results: &ArrayAnnotations<'_>,
+) -> Result<Option<Shardings>> {
     let devices = device_count(module)?;
-    let read = |(attributes, ty): &(&Attributes, TensorType)| match find(attributes, "mhlo.sharding") {
-        Some(Attribute::String(text)) if !text.trim().is_empty() => Tiles::of_text(text, ty.rank(), devices),
-        _ => Ok(Tiles::replicated(ty.rank(), devices)),
+    let read = |(attributes, ty): &(&NamedAttributes, TensorType)| match find(attributes, "mhlo.sharding") {
+        Some(Attribute::String(text)) if !text.trim().is_empty() => {
+            DeviceSharding::of_text(text, ty.rank(), devices)
+        }
+        _ => Ok(DeviceSharding::replicated(ty.rank(), devices)),
     };
-    let all = params.iter().chain(results).map(read).collect::<Result<Vec<Tiles>>>();
+    let all = params.iter().chain(results).map(read).collect::<Result<Vec<DeviceSharding>>>();
     let Some(all) = all.ok().filter(|all| all.iter().any(|t| !t.is_replicated())) else { return Ok(None) };
     let mut sizes = prime_factors(devices);
     for _ in 0..2 {
         let axes: Vec<(String, u64)> =
             sizes.iter().enumerate().map(|(i, size)| (format!("d{i}"), *size as u64)).collect();
         let mesh = Mesh::new(axes.iter().map(|(name, size)| (name.as_str(), *size as usize)))?;
-        let one = |(tiles, (_, ty)): (&Tiles, &(&Attributes, TensorType))| {
+        let one = |(tiles, (_, ty)): (&DeviceSharding, &(&NamedAttributes, TensorType))| {
             Sharding::of_axes(&tiles.axes(&axes)?, &mesh, ty).ok()
         };
         let fitting = all.iter().zip(params.iter().chain(results)).map(one).collect::<Option<Vec<_>>>();
         if let Some(mut params_) = fitting {
             let results = params_.split_off(params.len());
-            return Ok(Some(Spread { mesh, params: params_, results }));
+            return Ok(Some(Shardings { mesh, params: params_, results }));
         }
         sizes.reverse();
     }
     Ok(None)
 }
 
-/// The least first.
+/// Returns the prime factors, smallest first.
 fn prime_factors(mut n: usize) -> Vec<usize> {
     let (mut all, mut p) = (Vec::new(), 2);
     while n > 1 {

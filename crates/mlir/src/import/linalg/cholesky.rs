@@ -1,28 +1,29 @@
-//! Cholesky's decomposition by halves: small blocks by columns, the rest by products and triangular systems.
+//! Imports `cholesky` as a recursive (divide-and-conquer) decomposition: small blocks by columns, the rest by products
+//! and triangular solves.
 //!
 //! Source: the StableHLO specification, cholesky; Golub and Van Loan, 4.2.
 
 use super::blocks::{adjoint, block, column, joined, lower, places, repeated, row};
 use super::triangular::solve_lower;
-use crate::import::complex_number::Number;
+use crate::import::complex_number::RealOrComplex;
 
-/// Rows of a block that is done by columns.
+/// Rows of a block that is factored column by column.
 const BLOCK: usize = 32;
-/// Blocks on a diagonal; larger matrices have larger ones.
+/// Maximum number of diagonal blocks; larger matrices use larger blocks.
 const MOST_BLOCKS: usize = 128;
 
-/// `a: T[K, N, N] → T[K, N, N]`: l with l · lᴴ = a, where only what lies on and below a's diagonal is read. A matrix that is
-/// not positive definite becomes NaN as a whole, as XLA has it.
-pub(super) fn decomposed(a: &Number) -> Number {
+/// Decomposes `a: T[K, N, N] → T[K, N, N]`: l with l · lᴴ = a, from the lower triangle of a. Like in XLA, a matrix that
+/// is not positive definite gives all NaN.
+pub(super) fn decomposed(a: &RealOrComplex) -> RealOrComplex {
     let l = by_halves(a, BLOCK.max(a.shape()[1].div_ceil(MOST_BLOCKS)));
     let diagonal = places(&l, 0).equal(&places(&l, 1)).select(&l.re, &l.re.scalar_like(1.0));
-    // A NaN is not greater either.
+    // NaN does not compare greater either.
     let has_root = diagonal.greater(&diagonal.scalar_like(0.0)).all(&[1, 2]).reshape([l.shape()[0], 1, 1]);
     let has_root = has_root.broadcast_to(l.shape());
     l.map(|t| has_root.select(t, &t.scalar_like(f64::NAN)))
 }
 
-fn by_halves(a: &Number, size: usize) -> Number {
+fn by_halves(a: &RealOrComplex, size: usize) -> RealOrComplex {
     let n = a.shape()[1];
     if n <= size {
         return by_columns(a);
@@ -35,25 +36,25 @@ fn by_halves(a: &Number, size: usize) -> Number {
     joined(&first, None, &below, &by_halves(&rest, size))
 }
 
-/// Column j by the root of its first element; from the columns behind it, what it gives them.
-fn by_columns(a: &Number) -> Number {
+/// Factors column by column: divides column j by the root of its diagonal element and updates the columns after it.
+fn by_columns(a: &RealOrComplex) -> RealOrComplex {
     let n = a.shape()[1];
     let (rows, columns) = (places(a, 0), places(a, 1));
     let mut below = lower(a, true);
-    // Of the diagonal the real parts are read.
+    // Only the real parts of the diagonal are read.
     below.im = below.im.map(|im| rows.equal(&columns).select(&im.scalar_like(0.0), &im));
     let last = repeated(n, &[below], |j, state| {
         let l = &state[0];
-        // Nothing stands above the diagonal.
+        // Elements above the diagonal are zero.
         let first = column(l, j);
-        let root = row(&Number::real(first.re.clone()), j).re.sqrt();
+        let root = row(&RealOrComplex::real(first.re.clone()), j).re.sqrt();
         let whole = first.map(|t| t / &root);
         let shape = l.shape().clone();
-        let wide = |x: &Number| x.map(|t| t.broadcast_to(&shape));
+        let wide = |x: &RealOrComplex| x.map(|t| t.broadcast_to(&shape));
         let given = wide(&whole).mul(&wide(&adjoint(&whole)));
         let is_left = columns.greater(j).and(&rows.greater_equal(&columns));
         let at_j = columns.equal(j);
-        vec![Number::select(&at_j, &wide(&whole), &Number::select(&is_left, &l.sub(&given), l))]
+        vec![RealOrComplex::select(&at_j, &wide(&whole), &RealOrComplex::select(&is_left, &l.sub(&given), l))]
     });
     last.into_iter().next().unwrap_or_else(|| a.clone())
 }

@@ -1,24 +1,24 @@
-//! Eigenvalues and eigenvectors of Hermitian matrices by Jacobi's rotations: half as many pairs of rows and columns at once
-//! as there are rows, in an order in which each meets each other one once in a sweep.
+//! Imports Hermitian eigendecomposition (eigh) with parallel Jacobi rotations: each step rotates N / 2 pairs of rows
+//! and columns at once, in a round-robin order.
 //!
-//! Source: Brent and Luk, "The Solution of Singular-Value and Symmetric Eigenvalue Problems on Multiprocessor Arrays", 1985;
-//! Golub and Van Loan, 8.5.
+//! Source: Brent and Luk, "The Solution of Singular-Value and Symmetric Eigenvalue Problems on Multiprocessor Arrays",
+//! 1985; Golub and Van Loan, 8.5.
 
 use super::blocks::{adjoint, beside, block, lower, masked, padded, places, repeated, with_unit_diagonal};
-use crate::import::complex_number::{Number, copysign};
+use crate::import::complex_number::{RealOrComplex, copysign};
 use systole_base::{DType, Shape};
 use systole_ir::{Tensor, control_builders};
 
-/// What is left beside the diagonal is squared in each of the last sweeps: many are more than any matrix needs.
+/// Maximum number of sweeps. Convergence is quadratic in the last ones, so no matrix needs as many.
 const MOST_SWEEPS: f64 = 40.0;
 
-/// `a: T[K, N, N] → (v: T[K, N, N], w: T[K, N])`: a · v = v · diag(w), where only a's lower triangle (or the upper one) is
-/// read; w ascending where `sorted`. NaN where a is not finite.
-pub(super) fn decomposed(a: &Number, from_lower: bool, sorted: bool) -> (Number, Tensor) {
+/// Decomposes `a: T[K, N, N] → (v: T[K, N, N], w: T[K, N])`: a · v = v · diag(w), from a's lower (or upper) triangle; w
+/// ascending if `sorted`. NaN if a is not finite.
+pub(super) fn decomposed(a: &RealOrComplex, from_lower: bool, sorted: bool) -> (RealOrComplex, Tensor) {
     let (lead, n) = (a.shape()[0], a.shape()[1]);
     let below = if from_lower { a.clone() } else { adjoint(a) };
     let whole = whole_of(&below);
-    // What is largest is 1, so that squares neither overflow nor vanish.
+    // Scales the largest element to 1, so that squares neither overflow nor underflow.
     let scale = whole.abs().reduce_max(&[1, 2]).reshape([lead, 1, 1]);
     let is_zero = scale.equal(&scale.scalar_like(0.0));
     let w = whole.map(|t| t / &is_zero.select(&scale.scalar_like(1.0), &scale));
@@ -26,7 +26,7 @@ pub(super) fn decomposed(a: &Number, from_lower: bool, sorted: bool) -> (Number,
     let w = if odd == 1 { padded(&w, (0, 1), (0, 1)) } else { w };
     let v = with_unit_diagonal(&w.zeros_like());
     let (w, v) = if n > 1 { swept(w, v) } else { (w, v) };
-    // A row of zeros that was added meets only zeros, and is the last again after each sweep.
+    // An added zero row only meets zeros, and is last again after each sweep.
     let v = block(&v, (0, n), (0, n));
     let found = diagonal(&block(&w, (0, n), (0, n))).re;
     let (v, found) = if sorted { in_order(&v, &found) } else { (v, found) };
@@ -35,28 +35,30 @@ pub(super) fn decomposed(a: &Number, from_lower: bool, sorted: bool) -> (Number,
     (v.map(|t| t + &poison), found)
 }
 
-/// The Hermitian matrix of which `a` holds what lies on and below the diagonal.
-fn whole_of(a: &Number) -> Number {
+/// Returns the Hermitian matrix with the lower triangle of `a`.
+fn whole_of(a: &RealOrComplex) -> RealOrComplex {
     let below = lower(a, false);
-    let on = masked(&Number::real(a.re.clone()), &places(a, 0).equal(&places(a, 1)));
+    let on = masked(&RealOrComplex::real(a.re.clone()), &places(a, 0).equal(&places(a, 1)));
     below.add(&adjoint(&below)).add(&on)
 }
 
-/// `T[K, N, N] → T[K, N]`
-fn diagonal(a: &Number) -> Number {
+/// Returns the diagonal: `T[K, N, N] → T[K, N]`.
+fn diagonal(a: &RealOrComplex) -> RealOrComplex {
     masked(a, &places(a, 0).equal(&places(a, 1))).sum(&[1])
 }
 
-/// Sweeps until next to nothing is left beside the diagonal of `w`: w and the vectors.
-fn swept(w: Number, v: Number) -> (Number, Number) {
+/// Runs sweeps until the off-diagonal elements of `w` are negligible; returns w and the vectors.
+fn swept(w: RealOrComplex, v: RealOrComplex) -> (RealOrComplex, RealOrComplex) {
     let complex = w.is_complex();
     let parts: Vec<Tensor> = w.parts().chain(v.parts()).cloned().collect();
     let first = w.g().scalar(DType::I32, 0.0);
     let init: Vec<&Tensor> = std::iter::once(&first).chain(&parts).collect();
-    let numbers = |s: &[Tensor]| -> Option<(Number, Number)> {
+    let numbers = |s: &[Tensor]| -> Option<(RealOrComplex, RealOrComplex)> {
         Some(match s {
-            [a, b] => (Number::real(a.clone()), Number::real(b.clone())),
-            [a, b, c, d] => (Number::complex(a.clone(), b.clone()), Number::complex(c.clone(), d.clone())),
+            [a, b] => (RealOrComplex::real(a.clone()), RealOrComplex::real(b.clone())),
+            [a, b, c, d] => {
+                (RealOrComplex::complex(a.clone(), b.clone()), RealOrComplex::complex(c.clone(), d.clone()))
+            }
             _ => return None,
         })
     };
@@ -73,7 +75,7 @@ fn swept(w: Number, v: Number) -> (Number, Number) {
                 vec![w, v]
             });
             let count = &s[0] + &s[0].scalar_like(1.0);
-            let part = |x: &Number| if complex { x.widened() } else { x.clone() };
+            let part = |x: &RealOrComplex| if complex { x.widened() } else { x.clone() };
             std::iter::once(count)
                 .chain(done.iter().flat_map(|x| part(x).parts().cloned().collect::<Vec<_>>()))
                 .collect()
@@ -82,8 +84,8 @@ fn swept(w: Number, v: Number) -> (Number, Number) {
     last.get(1..).and_then(numbers).unwrap_or((w, v))
 }
 
-/// `→ bool[]`: whether anything beside a diagonal counts in its matrix's norm.
-fn has_rest(w: &Number) -> Tensor {
+/// Returns `bool[]`: whether off-diagonal elements matter in the norm of any matrix.
+fn has_rest(w: &RealOrComplex) -> Tensor {
     let eps = if w.ty().dtype == DType::F64 { f64::EPSILON } else { f64::from(f32::EPSILON) };
     let beside_it = masked(w, &places(w, 0).not_equal(&places(w, 1)));
     let (rest, all) = (beside_it.norm().sum(&[1, 2]), w.norm().sum(&[1, 2]));
@@ -92,8 +94,8 @@ fn has_rest(w: &Number) -> Tensor {
     most.greater(&most.scalar_like(0.0))
 }
 
-/// Row and column i against row and column i + N / 2, and the next order of them.
-fn step(w: &Number, v: &Number) -> (Number, Number) {
+/// Rotates rows and columns i against i + N / 2, then permutes them to the next round.
+fn step(w: &RealOrComplex, v: &RealOrComplex) -> (RealOrComplex, RealOrComplex) {
     let (n, h) = (w.shape()[1], w.shape()[1] / 2);
     let on = diagonal(w).re;
     let (a, c) = (on.slice_dim(1, 0, h), on.slice_dim(1, h, n));
@@ -103,19 +105,20 @@ fn step(w: &Number, v: &Number) -> (Number, Number) {
     let on = Tensor::concatenate(&[&(&a - &change), &(&c + &change)], 1);
     let (w, v) = (columns(w, &cosine, &sine), columns(v, &cosine, &sine));
     let w = rows(&w, &cosine, &sine);
-    // What the rotations make zero, and what is real, is so to the bit.
+    // Sets elements that rotations make zero or real exactly.
     let (row, column) = (places(&w, 0), places(&w, 1));
     let apart = (&row - &column).abs();
     let on = on.reshape([on.shape()[0], n, 1]).broadcast_to(w.shape());
     let (here, pair) = (apart.equal(&apart.scalar_like(0.0)), apart.equal(&apart.scalar_like(h as f64)));
     let kept = masked(&w, &here.or(&pair).not());
     let re = here.select(&on, &kept.re);
-    let w = Number { re, im: kept.im };
+    let w = RealOrComplex { re, im: kept.im };
     (next_order(&next_order(&w, 1), 2), next_order(&v, 2))
 }
 
-/// `a, c: T[K, H]` and b of the matrices [[a, b], [b̄, c]]: cosine, sine with b's phase, and their quotient's size.
-fn rotation(a: &Tensor, b: &Number, c: &Tensor) -> (Tensor, Number, Tensor) {
+/// Returns the rotations of [[a, b], [b̄, c]] for `a, c: T[K, H]`: cosine, sine with b's phase, and the size of their
+/// quotient.
+fn rotation(a: &Tensor, b: &RealOrComplex, c: &Tensor) -> (Tensor, RealOrComplex, Tensor) {
     let size = b.abs();
     let zero = size.scalar_like(0.0);
     let idle = size.equal(&zero);
@@ -130,13 +133,13 @@ fn rotation(a: &Tensor, b: &Number, c: &Tensor) -> (Tensor, Number, Tensor) {
     let sine = if b.is_complex() {
         b.map(|x| x / &safe).scale(&sine)
     } else {
-        Number::real(copysign(&sine, &(&b.re * &sine)))
+        RealOrComplex::real(copysign(&sine, &(&b.re * &sine)))
     };
     (cosine, sine, t)
 }
 
-/// `x · [[c, s], [−s̄, c]]`
-fn columns(x: &Number, cosine: &Tensor, sine: &Number) -> Number {
+/// Computes `x · [[c, s], [−s̄, c]]`.
+fn columns(x: &RealOrComplex, cosine: &Tensor, sine: &RealOrComplex) -> RealOrComplex {
     let (k, h, n) = (cosine.shape()[0], cosine.shape()[1], x.shape()[2]);
     let wide = Shape::new([k, x.shape()[1], h]);
     let c = cosine.reshape([k, 1, h]).broadcast_to(&wide);
@@ -146,8 +149,8 @@ fn columns(x: &Number, cosine: &Tensor, sine: &Number) -> Number {
     beside(&new_left, &left.mul(&s).add(&right.scale(&c)), 2)
 }
 
-/// `[[c, −s], [s̄, c]] · x`
-fn rows(x: &Number, cosine: &Tensor, sine: &Number) -> Number {
+/// Computes `[[c, −s], [s̄, c]] · x`.
+fn rows(x: &RealOrComplex, cosine: &Tensor, sine: &RealOrComplex) -> RealOrComplex {
     let (k, h, n) = (cosine.shape()[0], cosine.shape()[1], x.shape()[1]);
     let wide = Shape::new([k, h, x.shape()[2]]);
     let c = cosine.reshape([k, h, 1]).broadcast_to(&wide);
@@ -157,8 +160,8 @@ fn rows(x: &Number, cosine: &Tensor, sine: &Number) -> Number {
     beside(&new_top, &top.mul(&s.conj()).add(&bottom.scale(&c)), 1)
 }
 
-/// The players of a tournament's two rows go one place on, all but the first.
-fn next_order(x: &Number, dim: usize) -> Number {
+/// Permutes to the next round of the round-robin tournament: all but the first move one position.
+fn next_order(x: &RealOrComplex, dim: usize) -> RealOrComplex {
     let n = x.shape()[dim];
     let h = n / 2;
     if h < 2 {
@@ -166,15 +169,15 @@ fn next_order(x: &Number, dim: usize) -> Number {
     }
     let part = |from: usize, to: usize| x.slice_dim(dim, from, to);
     let parts = [part(0, 1), part(h, h + 1), part(1, h - 1), part(h + 1, n), part(h - 1, h)];
-    let held: Vec<&Number> = parts.iter().filter(|p| p.shape()[dim] > 0).collect();
-    Number::concatenate(&held, dim).unwrap_or_else(|| x.clone())
+    let held: Vec<&RealOrComplex> = parts.iter().filter(|p| p.shape()[dim] > 0).collect();
+    RealOrComplex::concatenate(&held, dim).unwrap_or_else(|| x.clone())
 }
 
-/// Values ascending, and the vectors with them.
-fn in_order(v: &Number, w: &Tensor) -> (Number, Tensor) {
+/// Sorts eigenvalues ascending, and the vectors with them.
+fn in_order(v: &RealOrComplex, w: &Tensor) -> (RealOrComplex, Tensor) {
     let (k, n) = (w.shape()[0], w.shape()[1]);
     let wide = Shape::new([k, n, n]);
     let came_from = w.argsort(1, false).reshape([k, 1, n]).broadcast_to(&wide);
     let pick = places(v, 0).broadcast_to(&wide).equal(&came_from).convert(v.ty().dtype);
-    (v.matmul(&Number::real(pick)), w.sort(1, false))
+    (v.matmul(&RealOrComplex::real(pick)), w.sort(1, false))
 }

@@ -1,5 +1,5 @@
-//! Decompositions and triangular systems, written by StableHLO's own ops so that most of the work is in `dot_general`; and
-//! the calls that JAX writes for QR, LU and eigenvalues on a platform that it does not know.
+//! Imports matrix decompositions and triangular solves as StableHLO ops, with most of the work in `dot_general`; also
+//! the custom calls that JAX emits for QR, LU and eigenvalues on unknown platforms.
 
 mod blocks;
 mod cholesky;
@@ -9,53 +9,55 @@ mod qr;
 mod triangular;
 
 use super::attribute::{flag, text};
-use super::call::{Import, OpRow, call, op};
-use super::complex_number::Number;
+use super::call::{ImportRule, OpImport, call, op};
+use super::complex_number::RealOrComplex;
 use super::types::wrong;
-use super::value::Given;
+use super::value::ImportedValue;
 use crate::syntax::{Attribute, Operation, find};
 use blocks::{adjoint, stacked};
 use systole_base::{DType, Result, TensorType};
 use systole_ir::Tensor;
 
-pub(super) const OPERATIONS: &[OpRow] = &[
-    op("stablehlo.cholesky").import(Import::Values(|c| cholesky(&c.number(0)?, flag(c.op, "lower", false)?))),
-    op("stablehlo.triangular_solve").import(Import::Values(|c| solve(c.op, &c.number(0)?, &c.number(1)?))),
-    call("Qr", Import::Values(|c| decomposed(&c.number(0)?))),
+pub(super) const OPERATIONS: &[OpImport] = &[
+    op("stablehlo.cholesky")
+        .import(ImportRule::Values(|c| cholesky(&c.number(0)?, flag(c.op, "lower", false)?))),
+    op("stablehlo.triangular_solve")
+        .import(ImportRule::Values(|c| solve(c.op, &c.number(0)?, &c.number(1)?))),
+    call("Qr", ImportRule::Values(|c| decomposed(&c.number(0)?))),
     call(
         "ProductOfElementaryHouseholderReflectors",
-        Import::Values(|c| reflected(&c.number(0)?, &c.number(1)?)),
+        ImportRule::Values(|c| reflected(&c.number(0)?, &c.number(1)?)),
     ),
-    call("LuDecomposition", Import::Values(|c| factored(&c.number(0)?))),
-    call("Eigh", Import::Values(|c| eigen(&c.number(0)?, text(c.op, "backend_config")))),
+    call("LuDecomposition", ImportRule::Values(|c| factored(&c.number(0)?))),
+    call("Eigh", ImportRule::Values(|c| eigen(&c.number(0)?, text(c.op, "backend_config")))),
 ];
 
-/// Matrices of floats.
-fn matrices(x: &Number) -> Result<()> {
+/// Checks that the operand is an array of float matrices.
+fn matrices(x: &RealOrComplex) -> Result<()> {
     if x.rank() < 2 || !x.ty().dtype.is_float() {
-        return Err(wrong(format!("(I1) {} is no array of matrices of floats", x.ty())));
+        return Err(wrong(format!("(I1) expected an array of float matrices, got {}", x.ty())));
     }
     Ok(())
 }
 
-fn square(x: &Number, label: &str) -> Result<()> {
+fn square(x: &RealOrComplex, label: &str) -> Result<()> {
     matrices(x)?;
     let sizes = &x.shape()[x.rank() - 2..];
     if sizes[0] != sizes[1] {
-        let what = format!("({label}) the matrices are {} by {}, not square", sizes[0], sizes[1]);
+        let what = format!("({label}) the matrices must be square, got {} by {}", sizes[0], sizes[1]);
         return Err(wrong(what));
     }
     Ok(())
 }
 
-/// The computation in at least f32, where there is anything to compute.
-fn in_f32(x: &Number, to: &[usize], f: impl FnOnce(&Number) -> Number) -> Number {
+/// Computes in at least f32, and skips empty arrays.
+fn in_f32(x: &RealOrComplex, to: &[usize], f: impl FnOnce(&RealOrComplex) -> RealOrComplex) -> RealOrComplex {
     let dtype = x.ty().dtype;
     let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
     f(&stacked(&x.convert(wide))).convert(dtype).reshape(to)
 }
 
-fn cholesky(a: &Number, lower: bool) -> Result<Vec<Given>> {
+fn cholesky(a: &RealOrComplex, lower: bool) -> Result<Vec<ImportedValue>> {
     square(a, "C2")?;
     if a.ty().elements() == 0 {
         return Ok(vec![a.clone().into()]);
@@ -69,21 +71,25 @@ fn cholesky(a: &Number, lower: bool) -> Result<Vec<Given>> {
     ])
 }
 
-fn solve(op: &Operation, a: &Number, b: &Number) -> Result<Vec<Given>> {
+fn solve(op: &Operation, a: &RealOrComplex, b: &RealOrComplex) -> Result<Vec<ImportedValue>> {
     square(a, "C3")?;
     matrices(b)?;
     let (left, unit) = (flag(op, "left_side", false)?, flag(op, "unit_diagonal", false)?);
     let (n, m) = (a.rank(), b.rank());
     let side = if left { m - 2 } else { m - 1 };
     if n != m || a.shape()[..n - 2] != b.shape()[..m - 2] || a.shape()[n - 1] != b.shape()[side] {
-        return Err(wrong(format!("(C3) the systems {} do not fit the sides {}", a.ty(), b.ty())));
+        return Err(wrong(format!(
+            "(C3) the matrices {} do not match the right-hand sides {}",
+            a.ty(),
+            b.ty()
+        )));
     }
     let (turn, conjugate) = match find(&op.attributes, "transpose_a") {
         None => (false, false),
         Some(Attribute::Keyword(_, word)) if word == "NO_TRANSPOSE" => (false, false),
         Some(Attribute::Keyword(_, word)) if word == "TRANSPOSE" => (true, false),
         Some(Attribute::Keyword(_, word)) if word == "ADJOINT" => (true, true),
-        Some(other) => return Err(wrong(format!("there is no transpose_a {other:?}"))),
+        Some(other) => return Err(wrong(format!("unknown transpose_a {other:?}"))),
     };
     if b.ty().elements() == 0 {
         return Ok(vec![b.clone().into()]);
@@ -102,7 +108,7 @@ fn solve(op: &Operation, a: &Number, b: &Number) -> Result<Vec<Given>> {
             let x = if lower {
                 triangular::solve_lower(&a, &b, unit)
             } else {
-                let back = |x: &Number, dims: &[usize]| x.map(|t: &Tensor| t.reverse(dims));
+                let back = |x: &RealOrComplex, dims: &[usize]| x.map(|t: &Tensor| t.reverse(dims));
                 back(&triangular::solve_lower(&back(&a, &[1, 2]), &back(&b, &[1]), unit), &[1])
             };
             if left { x } else { x.transposed() }
@@ -111,8 +117,8 @@ fn solve(op: &Operation, a: &Number, b: &Number) -> Result<Vec<Given>> {
     ])
 }
 
-/// `Qr`: R and the reflectors in one array, and τ.
-fn decomposed(a: &Number) -> Result<Vec<Given>> {
+/// Imports `Qr`: R and the reflectors in one array, and τ.
+fn decomposed(a: &RealOrComplex) -> Result<Vec<ImportedValue>> {
     matrices(a)?;
     let n = a.rank();
     let (lead, count) = (&a.shape()[..n - 2], a.shape()[n - 2].min(a.shape()[n - 1]));
@@ -128,10 +134,10 @@ fn decomposed(a: &Number) -> Result<Vec<Given>> {
     Ok(vec![whole.into(), taus.into()])
 }
 
-/// `LuDecomposition`: L and U in one array, the row that each row was exchanged with, and the order of rows that comes of it.
+/// Imports `LuDecomposition`: L and U in one array, the pivots, and the resulting row permutation.
 ///
 /// Source: JAX's rule for TPUs.
-fn factored(a: &Number) -> Result<Vec<Given>> {
+fn factored(a: &RealOrComplex) -> Result<Vec<ImportedValue>> {
     matrices(a)?;
     let n = a.rank();
     let (rows, columns) = (a.shape()[n - 2], a.shape()[n - 1]);
@@ -141,27 +147,27 @@ fn factored(a: &Number) -> Result<Vec<Given>> {
         let places = |shape: Vec<usize>| a.g().iota(TensorType::new(DType::I32, shape), n - 2);
         return Ok(vec![
             a.clone().into(),
-            Number::real(places(pivots)).into(),
-            Number::real(places(order)).into(),
+            RealOrComplex::real(places(pivots)).into(),
+            RealOrComplex::real(places(order)).into(),
         ]);
     }
     let wide = if a.ty().dtype == DType::F64 { DType::F64 } else { DType::F32 };
     let found = lu::decomposed(&stacked(&a.convert(wide)));
     Ok(vec![
         found.whole.convert(a.ty().dtype).reshape(a.shape()).into(),
-        Number::real(found.pivots.reshape(pivots)).into(),
-        Number::real(found.order.reshape(order)).into(),
+        RealOrComplex::real(found.pivots.reshape(pivots)).into(),
+        RealOrComplex::real(found.order.reshape(order)).into(),
     ])
 }
 
-/// `ProductOfElementaryHouseholderReflectors`
-fn reflected(a: &Number, taus: &Number) -> Result<Vec<Given>> {
+/// Imports `ProductOfElementaryHouseholderReflectors`.
+fn reflected(a: &RealOrComplex, taus: &RealOrComplex) -> Result<Vec<ImportedValue>> {
     matrices(a)?;
     let n = a.rank();
     let count = taus.shape().last().copied().unwrap_or(0);
     let fits = taus.rank() + 1 == n && taus.shape()[..n - 2] == a.shape()[..n - 2];
     if !fits || count > a.shape()[n - 1] || count > a.shape()[n - 2] || a.shape()[n - 1] > a.shape()[n - 2] {
-        return Err(wrong(format!("the factors {} do not fit the reflectors {}", taus.ty(), a.ty())));
+        return Err(wrong(format!("the factors {} do not match the reflectors {}", taus.ty(), a.ty())));
     }
     if a.ty().elements() == 0 {
         return Ok(vec![a.clone().into()]);
@@ -173,28 +179,30 @@ fn reflected(a: &Number, taus: &Number) -> Result<Vec<Given>> {
     Ok(vec![in_f32(a, &shape, |a| qr::product(a, &taus)).into()])
 }
 
-/// `Eigh`: eigenvectors and eigenvalues. The call's configuration is `lower,sorted,sweeps,tolerance`; sweeps go on until
-/// rounding is all that is left.
+/// Imports `Eigh`: eigenvectors and eigenvalues. The call's configuration is `lower,sorted,sweeps,tolerance`; sweeps
+/// run until only rounding errors remain.
 ///
 /// Source: XLA's `EighExpander`.
-fn eigen(a: &Number, config: Option<&str>) -> Result<Vec<Given>> {
+fn eigen(a: &RealOrComplex, config: Option<&str>) -> Result<Vec<ImportedValue>> {
     square(a, "Eigh")?;
     let config = config.unwrap_or("");
     let words: Vec<&str> = config.split(',').map(str::trim).collect();
     let said = |i: usize| match words.get(i) {
         Some(&"0" | &"false") => Ok(false),
         Some(&"1" | &"true") => Ok(true),
-        _ => Err(wrong(format!("the configuration `{config}` of Eigh does not begin with `lower,sorted`"))),
+        _ => Err(wrong(format!(
+            "invalid Eigh configuration `{config}`: expected it to start with `lower,sorted`"
+        ))),
     };
     let (from_lower, sorted) = (said(0)?, said(1)?);
     let (shape, dtype) = (a.shape().to_vec(), a.ty().dtype);
     let values = &shape[..shape.len() - 1];
     if a.ty().elements() == 0 {
         let none = a.re.builder().full(&a.ty().with_shape(values.to_vec()), 0.0);
-        return Ok(vec![a.clone().into(), Number::real(none).into()]);
+        return Ok(vec![a.clone().into(), RealOrComplex::real(none).into()]);
     }
     let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
     let (v, w) = eigh::decomposed(&stacked(&a.convert(wide)), from_lower, sorted);
-    let w = Number::real(w.convert(dtype).reshape(values));
+    let w = RealOrComplex::real(w.convert(dtype).reshape(values));
     Ok(vec![v.convert(dtype).reshape(&shape).into(), w.into()])
 }

@@ -1,5 +1,5 @@
-//! Q and R as LAPACK's geqrf and orgqr have them: reflectors `I − τ v vᴴ`, made column by column in panels; the rest of the
-//! matrix takes a panel's reflectors at once, `I − V T Vᴴ`.
+//! Imports QR decomposition like LAPACK's geqrf and orgqr: Householder reflectors `I − τ v vᴴ` by columns within
+//! panels; each panel updates the rest of the matrix at once, `I − V T Vᴴ`.
 //!
 //! Source: Schreiber and Van Loan, "A Storage-Efficient WY Representation", 1989; LAPACK's conventions.
 
@@ -7,16 +7,16 @@ use super::blocks::{
     adjoint, beside, block, column, joined, lower, masked, places, repeated, with_unit_diagonal,
 };
 use super::triangular::solve_lower;
-use crate::import::complex_number::{Number, copysign};
+use crate::import::complex_number::{RealOrComplex, copysign};
 use systole_ir::Tensor;
 
 /// Columns of a panel.
 const PANEL: usize = 32;
-/// Panels of a matrix; larger ones have larger panels.
+/// Maximum number of panels; larger matrices use larger panels.
 const MOST_PANELS: usize = 128;
 
-/// `a: T[K, M, N] → (T[K, M, N], T[K, 1, min(M, N)])`: R on and above the diagonal, reflectors below it; τ.
-pub(super) fn decomposed(a: &Number) -> (Number, Option<Number>) {
+/// Decomposes `a: T[K, M, N] → (T[K, M, N], T[K, 1, min(M, N)])`: R on and above the diagonal, reflectors below it; τ.
+pub(super) fn decomposed(a: &RealOrComplex) -> (RealOrComplex, Option<RealOrComplex>) {
     by_panels(a, panel_width(a.shape()[1].min(a.shape()[2])))
 }
 
@@ -24,7 +24,7 @@ fn panel_width(columns: usize) -> usize {
     PANEL.max(columns.div_ceil(MOST_PANELS))
 }
 
-fn by_panels(a: &Number, most: usize) -> (Number, Option<Number>) {
+fn by_panels(a: &RealOrComplex, most: usize) -> (RealOrComplex, Option<RealOrComplex>) {
     let (m, n) = (a.shape()[1], a.shape()[2]);
     let width = most.min(m.min(n));
     if width == 0 {
@@ -34,7 +34,7 @@ fn by_panels(a: &Number, most: usize) -> (Number, Option<Number>) {
     if width == n {
         return (panel, Some(taus));
     }
-    // Qᴴ = I − V Tᴴ Vᴴ on the columns beside it.
+    // Applies Qᴴ = I − V Tᴴ Vᴴ to the columns after the panel.
     let (v, t) = (reflectors(&panel), together(&panel, &taus));
     let beside_it = block(a, (0, m), (width, n));
     let rest = beside_it.sub(&v.matmul(&adjoint(&t).matmul(&adjoint(&v).matmul(&beside_it))));
@@ -49,8 +49,8 @@ fn by_panels(a: &Number, most: usize) -> (Number, Option<Number>) {
     (whole, Some(more.map_or(taus.clone(), |more| beside(&taus, &more, 2))))
 }
 
-/// `T[K, M, W]`, W at most M: by columns.
-fn panel(a: &Number) -> (Number, Number) {
+/// Factors a panel `T[K, M, W]`, W at most M, column by column.
+fn panel(a: &RealOrComplex) -> (RealOrComplex, RealOrComplex) {
     let width = a.shape()[2];
     let (rows, columns) = (places(a, 0), places(a, 1));
     let taus = block(&a.zeros_like(), (0, 1), (0, width));
@@ -64,64 +64,69 @@ fn panel(a: &Number) -> (Number, Number) {
         let (right, here) = (columns.greater(j), columns.equal(j));
         let on = masked(&beta.add(&x.zeros_like()), &own.equal(j));
         let new = masked(&v, &own.greater(j)).add(&on).add(&masked(&x, &own.less(j)));
-        let wide = |t: &Tensor, like: &Number| t.broadcast_to(like.shape());
+        let wide = |t: &Tensor, like: &RealOrComplex| t.broadcast_to(like.shape());
         let new = new.map(|t| wide(t, p));
-        let pick = |mask: &Tensor, like: &Number| wide(mask, like);
-        let next =
-            Number::select(&pick(&right, p), &p.sub(&change), &Number::select(&pick(&here, p), &new, p));
+        let pick = |mask: &Tensor, like: &RealOrComplex| wide(mask, like);
+        let next = RealOrComplex::select(
+            &pick(&right, p),
+            &p.sub(&change),
+            &RealOrComplex::select(&pick(&here, p), &new, p),
+        );
         let tau = tau.map(|t| wide(t, taus));
-        vec![next, Number::select(&pick(&of_taus.equal(j), taus), &tau, taus)]
+        vec![next, RealOrComplex::select(&pick(&of_taus.equal(j), taus), &tau, taus)]
     });
     let mut done = done.into_iter();
     (done.next().unwrap_or_else(|| a.clone()), done.next().unwrap_or_else(|| a.clone()))
 }
 
-/// The reflector that leaves `beta` of what lies at and below row j of a column `T[K, M, 1]`: beta, τ and v.
-fn reflector(x: &Number, rows: &Tensor, j: &Tensor) -> (Number, Number, Number) {
+/// Computes the reflector that maps the elements of a column `T[K, M, 1]` at and below row j to `beta`: beta, τ and v.
+fn reflector(x: &RealOrComplex, rows: &Tensor, j: &Tensor) -> (RealOrComplex, RealOrComplex, RealOrComplex) {
     let alpha = masked(x, &rows.equal(j)).sum(&[1, 2]).map(|t| t.reshape([t.shape()[0], 1, 1]));
     let under = masked(x, &rows.greater(j));
-    let size = |z: &Number| z.abs().reduce_max(&[1, 2]).reshape([z.shape()[0], 1, 1]);
+    let size = |z: &RealOrComplex| z.abs().reduce_max(&[1, 2]).reshape([z.shape()[0], 1, 1]);
     let most = size(&under).maximum(&alpha.abs());
     let zero = most.scalar_like(0.0);
     let scale = most.equal(&zero).select(&most.scalar_like(1.0), &most);
-    let unit = |z: &Number| z.map(|t| t / &scale);
+    let unit = |z: &RealOrComplex| z.map(|t| t / &scale);
     let squares = unit(&under).norm().sum(&[1, 2]).reshape(most.shape().clone()) + unit(&alpha).norm();
     let norm = &squares.sqrt() * &scale;
     let beta = copysign(&norm, &alpha.re);
     let beta = -&beta;
-    // Nothing to do: what is below is zero and the head real.
+    // Nothing to do: the elements below are zero and the head is real.
     let idle = size(&under).equal(&zero).and(&alpha.imag().equal(&zero));
     let safe = idle.select(&beta.scalar_like(1.0), &beta);
     let tau_re = idle.select(&zero, &(&(&beta - &alpha.re) / &safe));
-    let tau = Number { re: tau_re, im: alpha.im.as_ref().map(|im| idle.select(&zero, &(&-im / &safe))) };
-    let head = alpha.sub(&Number::real(beta.clone()));
-    let one = Number::real(head.re.ones_like());
-    let head = Number::select(&idle, &one, &head);
+    let tau =
+        RealOrComplex { re: tau_re, im: alpha.im.as_ref().map(|im| idle.select(&zero, &(&-im / &safe))) };
+    let head = alpha.sub(&RealOrComplex::real(beta.clone()));
+    let one = RealOrComplex::real(head.re.ones_like());
+    let head = RealOrComplex::select(&idle, &one, &head);
     let over = head.map(|t| t.broadcast_to(x.shape()));
     let v = under.div(&over);
     let re = rows.equal(j).select(&v.re.scalar_like(1.0), &v.re);
-    let beta = Number { re: idle.select(&alpha.re, &beta), im: x.im.as_ref().map(|_| beta.zeros_like()) };
-    (beta, tau, Number { re, im: v.im })
+    let beta =
+        RealOrComplex { re: idle.select(&alpha.re, &beta), im: x.im.as_ref().map(|_| beta.zeros_like()) };
+    (beta, tau, RealOrComplex { re, im: v.im })
 }
 
-/// The vectors of a panel: ones on the diagonal, zeros above it.
-fn reflectors(panel: &Number) -> Number {
+/// Returns the vectors of a panel: ones on the diagonal, zeros above it.
+fn reflectors(panel: &RealOrComplex) -> RealOrComplex {
     with_unit_diagonal(&lower(panel, true))
 }
 
-/// T with `H₁ H₂ … = I − V T Vᴴ`: `(I + D S)⁻¹ D`, where S is what lies above the diagonal of VᴴV and D holds τ.
-fn together(panel: &Number, taus: &Number) -> Number {
+/// Returns T with `H₁ H₂ … = I − V T Vᴴ`: `(I + D S)⁻¹ D`, where S is the upper triangle of VᴴV and D holds τ.
+fn together(panel: &RealOrComplex, taus: &RealOrComplex) -> RealOrComplex {
     let v = reflectors(panel);
-    // Transposed, the system is a lower one: Tᵀ = D (I + Sᵀ D)⁻¹ = (I + D Sᵀ)⁻¹ D.
+    // Transposed, the system is lower triangular: Tᵀ = D (I + Sᵀ D)⁻¹ = (I + D Sᵀ)⁻¹ D.
     let below = lower(&adjoint(&v).matmul(&v).transposed(), false);
-    let wide = |x: &Number| x.map(|t| t.broadcast_to(below.shape()));
+    let wide = |x: &RealOrComplex| x.map(|t| t.broadcast_to(below.shape()));
     let here = places(&below, 0).equal(&places(&below, 1));
     let diagonal = masked(&wide(taus), &here);
     solve_lower(&below.mul(&wide(&taus.transposed())), &diagonal, true).transposed()
 }
 
-/// `a: T[K, M, N], taus: T[K, 1, C] → T[K, M, N]`: the first N columns of H₁ H₂ … H_C.
-pub(super) fn product(a: &Number, taus: &Number) -> Number {
+/// Computes `a: T[K, M, N], taus: T[K, 1, C] → T[K, M, N]`: the first N columns of H₁ H₂ … H_C.
+pub(super) fn product(a: &RealOrComplex, taus: &RealOrComplex) -> RealOrComplex {
     let (m, n, count) = (a.shape()[1], a.shape()[2], taus.shape()[2]);
     let unit = with_unit_diagonal(&a.zeros_like());
     let width = panel_width(count);

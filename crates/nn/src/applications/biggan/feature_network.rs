@@ -1,8 +1,8 @@
-//! What a classifier sees in pictures: features and probabilities, which scores are made of.
+//! Extracts image features and class probabilities with a classifier, for FID and inception score.
 
 use super::frechet::FeatureStatistics;
 use crate::layer::Precision;
-use crate::layer::lowering::Lowering;
+use crate::layer::lowering::LayerLowering;
 use crate::model::Model;
 use crate::model::architecture::{Architecture, LayerNode, NodeInput};
 use crate::model::batch::Batch;
@@ -11,10 +11,10 @@ use std::sync::Arc;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result};
 use systole_runtime::backend;
 
-/// Pictures that are looked at at once.
+/// Batch size of feature extraction.
 const AT_ONCE: usize = 250;
 
-/// A trained classifier of pictures, as what scores are measured with.
+/// A trained image classifier used as a feature extractor for scores.
 pub struct FeatureNetwork {
     model: Model,
     maps: PredictStep,
@@ -22,44 +22,49 @@ pub struct FeatureNetwork {
     scale: f64,
 }
 
-/// What the network sees in pictures.
-pub struct Features {
-    /// Means over each picture of the maps before the head.
+/// Features and class probabilities of images.
+pub struct ImageFeatures {
+    /// Statistics of the feature maps before the head, averaged over positions.
     pub statistics: FeatureStatistics,
-    /// `f32[N, classes]` by rows.
+    /// Probabilities `f32[N, classes]`, row by row.
     pub probabilities: Vec<f32>,
-    /// Numbers of a row.
+    /// Number of classes.
     pub classes: usize,
 }
 
 impl FeatureNetwork {
-    /// A built classifier whose last layers are a head on maps of features; pixels, 0 to 255, are multiplied by `scale` for it.
+    /// Wraps a built classifier that ends with a dense head on feature maps; pixels, 0 to 255, are multiplied by
+    /// `scale`.
     ///
     /// # Errors
-    /// When it is none.
+    /// If the model is not such a classifier.
     pub fn new(model: Model, scale: f64) -> Result<FeatureNetwork> {
         let wrong = |why: &str| {
-            Error::new(ErrorKind::Config, "this model is no network for features")
+            Error::new(ErrorKind::Config, "this model cannot be used as a feature extractor")
                 .because(why)
-                .hint("train a classifier on the same pictures: systole train cifar-cnn --out runs/features")
+                .hint("train a classifier on the same images: systole train cifar-cnn --out runs/features")
         };
         let whole = model.architecture.clone();
         let lowering = |node: &LayerNode| node.layer.layer().lowering();
-        let head = whole.nodes.iter().rposition(|node| matches!(lowering(node), Ok(Lowering::Dense { .. })));
-        let head = head.ok_or_else(|| wrong("it has no dense layer for a head"))?;
+        let head =
+            whole.nodes.iter().rposition(|node| matches!(lowering(node), Ok(LayerLowering::Dense { .. })));
+        let head = head.ok_or_else(|| wrong("it has no dense layer as head"))?;
         if model.output_type().is_none_or(|t| t.rank() != 1) || whole.inputs.len() != 1 {
-            return Err(wrong("it does not give one number for each class of a picture"));
+            return Err(wrong("its output is not one number per class"));
         }
         let mut output = whole.nodes[head].inputs.first().copied().unwrap_or(NodeInput::Input(0));
-        // What is only laid out anew is taken as it was, so that it can be averaged.
+        // Uses the maps before layers that only reshape them, so that they can be averaged.
         while let NodeInput::Layer(i) = output {
-            if !matches!(lowering(&whole.nodes[i]), Ok(Lowering::Flatten | Lowering::Regularization)) {
+            if !matches!(
+                lowering(&whole.nodes[i]),
+                Ok(LayerLowering::Flatten | LayerLowering::Regularization)
+            ) {
                 break;
             }
             output = whole.nodes[i].inputs.first().copied().unwrap_or(NodeInput::Input(0));
         }
         if matches!(output, NodeInput::Input(_)) {
-            return Err(wrong("its head takes the pixels themselves"));
+            return Err(wrong("its head reads the pixels directly"));
         }
         let (on, precision) = (backend("auto")?, Precision::Float32);
         let cut = Arc::new(Architecture { output, ..(*whole).clone() });
@@ -68,19 +73,19 @@ impl FeatureNetwork {
         Ok(FeatureNetwork { model, maps, scores, scale })
     }
 
-    /// `pictures: u8[N, H, W, C]`: adds what the network sees in them to what it saw before.
+    /// Extracts features of images, `images: u8[N, H, W, C]`, and adds them to `seen`.
     ///
     /// # Errors
-    /// When the network takes pictures of another size, or gives more features than can be compared.
-    pub fn look(&self, pictures: &Literal, seen: &mut Option<Features>) -> Result<()> {
+    /// If the network expects images of another size, or outputs more features than can be compared.
+    pub fn look(&self, pictures: &Literal, seen: &mut Option<ImageFeatures>) -> Result<()> {
         let &[count, h, w, c] = pictures.shape().dims() else {
-            return Err(Error::new(ErrorKind::Data, format!("{} are no pictures", pictures.ty())));
+            return Err(Error::new(ErrorKind::Data, format!("expected images, got {}", pictures.ty())));
         };
         let taken = self.model.architecture.inputs.first().and_then(|i| i.ty.clone());
         if taken.as_ref().is_some_and(|ty| ty.shape.dims() != [h, w, c]) {
-            let what = format!("the network for features takes other pictures than {h} × {w} × {c}");
+            let what = format!("the feature network does not accept images of size {h} × {w} × {c}");
             return Err(Error::new(ErrorKind::Config, what)
-                .hint(format!("train it on such pictures: --set data.image_size=[{h},{w}]")));
+                .hint(format!("train it on images of that size: --set data.image_size=[{h},{w}]")));
         }
         for start in (0..count).step_by(AT_ONCE) {
             let n = AT_ONCE.min(count - start);
@@ -91,8 +96,8 @@ impl FeatureNetwork {
         Ok(())
     }
 
-    /// `x: f32[N, H, W, C]`.
-    fn look_at(&self, x: Literal, seen: &mut Option<Features>) -> Result<()> {
+    /// Extracts features of scaled images, `x: f32[N, H, W, C]`.
+    fn look_at(&self, x: Literal, seen: &mut Option<ImageFeatures>) -> Result<()> {
         let n = x.shape()[0];
         let run = |step: &PredictStep| -> Result<Literal> {
             let batch = Batch { inputs: vec![x.clone()], ..Batch::default() };
@@ -103,7 +108,7 @@ impl FeatureNetwork {
         let width = maps.shape().last().copied().unwrap_or(1);
         let features = match seen {
             Some(features) => features,
-            None => seen.insert(Features {
+            None => seen.insert(ImageFeatures {
                 statistics: FeatureStatistics::new(width)?,
                 probabilities: Vec::new(),
                 classes: scores.shape().last().copied().unwrap_or(1),
@@ -119,7 +124,7 @@ impl FeatureNetwork {
     }
 }
 
-/// Means over places of maps with `width` features.
+/// Averages maps with `width` features over positions.
 fn means(maps: &[f32], width: usize) -> Vec<f32> {
     let places = (maps.len() / width).max(1) as f32;
     let mut sums = vec![0f32; width];
@@ -129,7 +134,7 @@ fn means(maps: &[f32], width: usize) -> Vec<f32> {
     sums.iter().map(|s| s / places).collect()
 }
 
-/// Rows as they are where they are probabilities; of others the softmax.
+/// Returns rows that are probabilities unchanged; applies softmax to others.
 fn probabilities(rows: &[f32], classes: usize) -> Vec<f32> {
     let is_share =
         |row: &[f32]| row.iter().all(|p| *p >= 0.0) && (row.iter().sum::<f32>() - 1.0).abs() < 1e-3;

@@ -1,13 +1,13 @@
-//! Fréchet distance and inception score, of features and probabilities that some network gives, in f64.
+//! Fréchet distance (FID) and inception score (IS) from features and class probabilities, in f64.
 //!
-//! Which network that is decides the figures: those of one cannot be compared with those of another.
+//! Scores of different feature networks cannot be compared.
 
 use systole_ir::{Error, ErrorKind, Result};
 
-/// Features, at most: roots of larger covariances take minutes.
+/// Maximum number of features; square roots of larger covariances take minutes.
 const MOST: usize = 1024;
 
-/// Mean and covariance of features, gathered picture by picture.
+/// Mean and covariance of image features, accumulated image by image.
 ///
 /// ```
 /// use systole_nn::applications::biggan::{FeatureStatistics, frechet_distance};
@@ -23,28 +23,25 @@ pub struct FeatureStatistics {
     n: usize,
     count: u64,
     mean: Vec<f64>,
-    /// Sums of products of deviations from the mean so far, by rows.
+    /// Sums of products of deviations from the running mean, row by row.
     products: Vec<f64>,
 }
 
 impl FeatureStatistics {
-    /// Of `n` features.
+    /// Creates empty statistics of `n` features.
     ///
     /// # Errors
-    /// When there are none, or more than 1,024.
+    /// If `n` is 0 or above 1,024.
     pub fn new(n: usize) -> Result<FeatureStatistics> {
         if !(1..=MOST).contains(&n) {
-            return Err(Error::new(
-                ErrorKind::Config,
-                format!("statistics of {n} features cannot be compared"),
-            )
-            .because("roots of their covariances are taken")
-            .hint(format!("have 1 to {MOST} features: end the maps in a global average pooling")));
+            return Err(Error::new(ErrorKind::Config, format!("unsupported number of features: {n}"))
+                .because("the distance needs the square root of their covariance")
+                .hint(format!("use 1 to {MOST} features: end the network with a global average pooling")));
         }
         Ok(FeatureStatistics { n, count: 0, mean: vec![0.0; n], products: vec![0.0; n * n] })
     }
 
-    /// Adds the features of a picture; those beyond `n` are left out.
+    /// Adds the features of an image; values beyond `n` are ignored.
     pub fn add(&mut self, features: &[f32]) {
         self.count += 1;
         let before: Vec<f64> = features.iter().zip(&self.mean).map(|(x, m)| f64::from(*x) - m).collect();
@@ -57,12 +54,12 @@ impl FeatureStatistics {
         }
     }
 
-    /// Pictures so far.
+    /// Number of images so far.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// The unbiased covariance, by rows.
+    /// Returns the unbiased covariance, row by row.
     fn covariance(&self) -> Vec<f64> {
         let by = self.count.saturating_sub(1).max(1) as f64;
         let n = self.n;
@@ -70,17 +67,18 @@ impl FeatureStatistics {
     }
 }
 
-/// `|μ₁ − μ₂|² + tr(C₁ + C₂ − 2·(C₁C₂)^½)`: the squared Fréchet distance of two normal distributions. Source: Heusel et al. 2017.
+/// Squared Fréchet distance of two normal distributions: `|μ₁ − μ₂|² + tr(C₁ + C₂ − 2·(C₁C₂)^½)`. Source: Heusel et al.
+/// 2017.
 ///
 /// # Errors
-/// When numbers of features differ, there are fewer than two pictures, or features are not finite.
+/// If the numbers of features differ, there are fewer than two images, or features are not finite.
 pub fn frechet_distance(a: &FeatureStatistics, b: &FeatureStatistics) -> Result<f64> {
     let wrong = |what: String| Err(Error::new(ErrorKind::Data, what));
     if a.n != b.n {
-        return wrong(format!("{} features cannot be compared with {}", a.n, b.n));
+        return wrong(format!("cannot compare {} features with {}", a.n, b.n));
     }
     if a.count < 2 || b.count < 2 {
-        return wrong("the distance needs two pictures of each kind at least".into());
+        return wrong("the Fréchet distance needs at least two images of each kind".into());
     }
     let (c1, c2) = (a.covariance(), b.covariance());
     if a.mean.iter().chain(&b.mean).chain(&c1).chain(&c2).any(|x| !x.is_finite()) {
@@ -96,16 +94,17 @@ pub fn frechet_distance(a: &FeatureStatistics, b: &FeatureStatistics) -> Result<
     Ok(apart + trace(&c1) + trace(&c2) - 2.0 * shared)
 }
 
-/// `probabilities: N rows of C → mean and standard deviation` over `splits` of the pictures of `exp(mean KL(p(y|x) ‖ p(y)))`. Source:
-/// Salimans et al. 2016.
+/// Inception score `exp(mean KL(p(y|x) ‖ p(y)))`: mean and standard deviation over `splits` of the images.
+///
+/// `probabilities` has N rows of `classes` values. Source: Salimans et al. 2016.
 ///
 /// # Errors
-/// When there are fewer pictures than splits.
+/// If there are fewer images than splits.
 pub fn inception_score(probabilities: &[f32], classes: usize, splits: usize) -> Result<(f64, f64)> {
     let rows = probabilities.len() / classes.max(1);
     if splits == 0 || rows < splits {
-        return Err(Error::new(ErrorKind::Data, format!("{rows} pictures cannot be split into {splits}"))
-            .hint("make more pictures"));
+        return Err(Error::new(ErrorKind::Data, format!("cannot split {rows} images into {splits}"))
+            .hint("generate more images"));
     }
     let score = |i: usize| {
         let of = &probabilities[rows * i / splits * classes..rows * (i + 1) / splits * classes];
@@ -125,7 +124,7 @@ pub fn inception_score(probabilities: &[f32], classes: usize, splits: usize) -> 
     Ok((mean, variance.sqrt()))
 }
 
-/// The symmetric root of a symmetric matrix without negative eigenvalues; such as rounding made count as 0.
+/// Square root of a symmetric positive semidefinite matrix; slightly negative eigenvalues count as 0.
 fn root(m: &[f64], n: usize) -> Vec<f64> {
     let (values, vectors) = eigen(m, n);
     let roots: Vec<f64> = values.iter().map(|v| v.max(0.0).sqrt()).collect();
@@ -147,10 +146,10 @@ fn product(a: &[f64], b: &[f64], n: usize) -> Vec<f64> {
     out
 }
 
-/// Eigenvalues and, in columns, eigenvectors of a symmetric matrix, by Jacobi's rotations.
+/// Eigenvalues and eigenvectors (in columns) of a symmetric matrix, by the Jacobi method.
 fn eigen(m: &[f64], n: usize) -> (Vec<f64>, Vec<f64>) {
     let mut a: Vec<f64> = (0..n * n).map(|i| 0.5 * (m[i] + m[i % n * n + i / n])).collect();
-    // Rows of `v` are eigenvectors: rotations then go along rows of both.
+    // Rows of `v` are eigenvectors, so that rotations access rows of both matrices.
     let mut v: Vec<f64> = (0..n * n).map(|i| f64::from(u8::from(i % n == i / n))).collect();
     let size: f64 = a.iter().map(|x| x * x).sum();
     for _ in 0..60 {
@@ -168,7 +167,7 @@ fn eigen(m: &[f64], n: usize) -> (Vec<f64>, Vec<f64>) {
     (values, (0..n * n).map(|i| v[i % n * n + i / n]).collect())
 }
 
-/// Makes element `p, q` of `a` zero.
+/// Applies the Jacobi rotation that zeros element `p, q` of `a`.
 fn rotate(a: &mut [f64], v: &mut [f64], n: usize, p: usize, q: usize) {
     let apq = a[p * n + q];
     if apq == 0.0 {

@@ -1,6 +1,7 @@
-//! BigGAN: networks, a step of training, pictures and scores. Options by the names of BigGAN-PyTorch.
+//! BigGAN: networks, training step, image generation, FID and IS. Options are named as in BigGAN-PyTorch.
 //!
-//! Source: Brock, Donahue and Simonyan, "Large Scale GAN Training for High Fidelity Natural Image Synthesis", 2018, and their code.
+//! Source: Brock, Donahue and Simonyan, "Large Scale GAN Training for High Fidelity Natural Image Synthesis", 2018, and
+//! their code.
 
 mod feature_network;
 mod frechet;
@@ -9,8 +10,8 @@ mod options;
 mod sample_images;
 mod train_step;
 
-pub use feature_network::{FeatureNetwork, Features};
+pub use feature_network::{FeatureNetwork, ImageFeatures};
 pub use frechet::{FeatureStatistics, frechet_distance, inception_score};
-pub use options::{BigGan, Init, NormStyle, Param};
+pub use options::{BigGan, Init, NormStyle, WeightParametrization};
 pub use sample_images::{SampleGrid, grid};
 pub(crate) use train_step::NAME;

@@ -1,7 +1,8 @@
-//! The generator and the discriminator, of layers that every model has. Source: Brock, Donahue and Simonyan 2018, and
-//! BigGAN-PyTorch.
+//! BigGAN's generator and discriminator, built from standard layers.
+//!
+//! Source: Brock, Donahue and Simonyan 2018, and BigGAN-PyTorch.
 
-use super::options::{BigGan, NormStyle, Param};
+use super::options::{BigGan, NormStyle, WeightParametrization};
 use crate::layer::activation::Activation;
 use crate::layer::initializer::Initializer;
 use crate::layers::*;
@@ -17,31 +18,36 @@ fn function(of: Activation) -> LayerSpec {
     activation(serde_json::to_value(of).unwrap_or_default())
 }
 
-/// Height and width where the generator begins.
+/// Height and width of the generator's first feature map.
 const BOTTOM: usize = 4;
 
-/// Layers of one of the networks: how their kernels are normalised and start.
-struct Kernels {
-    param: Param,
+/// Creates the layers of one network with its weight parametrization and initializer.
+struct NetworkLayers {
+    param: WeightParametrization,
     iterations: usize,
     epsilon: f64,
     init: Value,
 }
 
-impl Kernels {
-    fn new(param: Param, iterations: usize, epsilon: f64, init: &Initializer) -> Result<Kernels> {
+impl NetworkLayers {
+    fn new(
+        param: WeightParametrization,
+        iterations: usize,
+        epsilon: f64,
+        init: &Initializer,
+    ) -> Result<NetworkLayers> {
         let init = serde_json::to_value(init)
             .map_err(|e| systole_ir::Error::new(systole_ir::ErrorKind::Bug, e.to_string()))?;
-        Ok(Kernels { param, iterations, epsilon, init })
+        Ok(NetworkLayers { param, iterations, epsilon, init })
     }
 
     fn of(&self, layer: LayerSpec, name: &str) -> LayerSpec {
         let layer = match self.param {
-            Param::SN => spectral_normalization(layer)
+            WeightParametrization::SN => spectral_normalization(layer)
                 .keeps_kernel(true)
                 .power_iterations(self.iterations)
                 .epsilon(self.epsilon),
-            Param::None => layer,
+            WeightParametrization::None => layer,
         };
         layer.name(name)
     }
@@ -50,7 +56,7 @@ impl Kernels {
         self.of(conv2d(filters, size).padding("same").kernel_initializer(self.init.clone()), name)
     }
 
-    /// A convolution of single pixels without a bias.
+    /// A 1×1 convolution without bias.
     fn projection(&self, filters: usize, name: &str) -> LayerSpec {
         self.of(conv2d(filters, 1).use_bias(false).kernel_initializer(self.init.clone()), name)
     }
@@ -63,7 +69,7 @@ impl Kernels {
         embedding(rows, width).embeddings_initializer(self.init.clone())
     }
 
-    /// SAGAN's: each pixel sees all, at half the resolution; it begins as if it were not there.
+    /// SAGAN's self-attention: all pixels attend to keys at half the resolution; its contribution starts at 0.
     fn attention(&self, x: &Symbol, channels: usize, side: usize, name: &str) -> Symbol {
         let named = |part: &str| format!("{name}_{part}");
         let few = (channels / 8).max(1);
@@ -84,16 +90,16 @@ impl Kernels {
     }
 }
 
-/// What the generator's blocks have in common.
-struct Generator<'a> {
+/// Shared state for building the generator's blocks.
+struct GeneratorBuilder<'a> {
     options: &'a BigGan,
-    kernels: Kernels,
+    kernels: NetworkLayers,
     label: Symbol,
     shared: Option<Symbol>,
 }
 
-impl Generator<'_> {
-    /// Batch normalisation with gain 1 + W_g y and shift W_b y.
+impl GeneratorBuilder<'_> {
+    /// Conditional batch normalization with gain 1 + W_g y and shift W_b y.
     fn conditional(&self, x: &Symbol, condition: Option<&Symbol>, channels: usize, name: &str) -> Symbol {
         let named = |part: &str| format!("{name}_{part}");
         let normal = match self.options.norm_style {
@@ -122,7 +128,7 @@ impl Generator<'_> {
         let h = up(h, "up").apply(self.kernels.conv(to, 3, &named("conv1")));
         let h = nl(self.conditional(&h, condition, to, &named("bn2")), "nl2");
         let h = h.apply(self.kernels.conv(to, 3, &named("conv2")));
-        // A convolution of pixels and their repetition change places without a difference; this order computes a quarter.
+        // A 1×1 convolution commutes with nearest upsampling; this order computes a quarter.
         let short = up(x.apply(self.kernels.conv(to, 1, &named("conv_sc"))), "up_sc");
         add().name(named("add")).on(&[&h, &short])
     }
@@ -133,15 +139,15 @@ fn normalization_of(options: &BigGan) -> LayerSpec {
 }
 
 impl BigGan {
-    /// The generator: `z: f32[B, noise], y: i32[B] → f32[B, H, W, 3]`, from −1 to 1.
+    /// Builds the generator: `z: f32[B, noise], y: i32[B] → f32[B, H, W, 3]`, from −1 to 1.
     ///
     /// # Errors
-    /// When an option makes no sense.
+    /// If an option is invalid.
     pub fn generator(&self) -> Result<Architecture> {
         self.check()?;
         let (z, y) = (input("z", [self.noise()]), input_of("y", DType::I32, []));
         let kernels =
-            Kernels::new(self.G_param, self.num_G_SV_itrs, self.SN_eps, &self.G_init.initializer())?;
+            NetworkLayers::new(self.G_param, self.num_G_SV_itrs, self.SN_eps, &self.G_init.initializer())?;
         let width = if self.shared_dim > 0 { self.shared_dim } else { self.noise() };
         let shared = self.G_shared.then(|| y.apply(kernels.table(self.n_classes, width).name("shared")));
         let slots = self.slots();
@@ -151,7 +157,7 @@ impl BigGan {
             let cut = cropping1d((i, slots - 1 - i)).name(format!("z{i}_cut"));
             Some(all.apply(cut).apply(flatten().name(format!("z{i}"))))
         };
-        let g = Generator { options: self, kernels, label: y.clone(), shared };
+        let g = GeneratorBuilder { options: self, kernels, label: y.clone(), shared };
         let blocks = self.generator_blocks();
         let first = blocks.first().map_or(0, |b| b[0]);
         let mut x = part(0).unwrap_or(z.clone());
@@ -177,16 +183,16 @@ impl BigGan {
         Architecture::functional(&[z, y], &x)
     }
 
-    /// The discriminator: `image: f32[B, H, W, 3], y: i32[B] → f32[B, 1]`, with a projection of the class.
+    /// Builds the projection discriminator: `image: f32[B, H, W, 3], y: i32[B] → f32[B, 1]`.
     ///
     /// # Errors
-    /// When an option makes no sense.
+    /// If an option is invalid.
     pub fn discriminator(&self) -> Result<Architecture> {
         self.check()?;
         let mut side = self.resolution;
         let (image, y) = (input("image", [side, side, 3]), input_of("y", DType::I32, []));
         let kernels =
-            Kernels::new(self.D_param, self.num_D_SV_itrs, self.SN_eps, &self.D_init.initializer())?;
+            NetworkLayers::new(self.D_param, self.num_D_SV_itrs, self.SN_eps, &self.D_init.initializer())?;
         let (mut x, mut channels) = (image.clone(), 3);
         for (i, (to, halves)) in self.discriminator_blocks().into_iter().enumerate() {
             x = self.discriminator_block(&kernels, &x, [channels, to], halves, i);
@@ -207,7 +213,7 @@ impl BigGan {
 
     fn discriminator_block(
         &self,
-        kernels: &Kernels,
+        kernels: &NetworkLayers,
         x: &Symbol,
         [from, to]: [usize; 2],
         halves: bool,
@@ -220,11 +226,11 @@ impl BigGan {
             false => x,
         };
         let inner = if self.D_wide { to } else { from };
-        // The first block takes pixels as they are.
+        // The first block has no activation before its first convolution.
         let h = if i > 0 { nl(x, "nl1") } else { x.clone() };
         let h = nl(&h.apply(kernels.conv(inner, 3, &named("conv1"))), "nl2");
         let h = pool(h.apply(kernels.conv(to, 3, &named("conv2"))), "pool");
-        // Means of pixels and a convolution of them change places without a difference; this order computes a quarter.
+        // A 1×1 convolution commutes with average pooling; this order computes a quarter.
         let short = pool(x.clone(), "pool_sc");
         let short = match from != to || halves {
             true => short.apply(kernels.conv(to, 1, &named("conv_sc"))),
@@ -233,11 +239,11 @@ impl BigGan {
         add().name(named("add")).on(&[&h, &short])
     }
 
-    /// The model that is trained: its own layers are the generator with the running means of its weights, which makes pictures; `G` and
-    /// `D` are the networks that learn.
+    /// Builds the trained model. Its own layers are the EMA generator, which generates images; `G` and `D` are the
+    /// trainable networks.
     ///
     /// # Errors
-    /// When an option makes no sense.
+    /// If an option is invalid.
     pub fn architecture(&self) -> Result<Architecture> {
         let generator = self.generator()?;
         let mut own = generator.clone();
@@ -252,12 +258,12 @@ impl BigGan {
         )
     }
 
-    /// Types of one sample of what the generator takes: noise and a class.
+    /// Types of one sample of the generator's inputs: noise and class.
     pub fn input_types(&self) -> [TensorType; 2] {
         [TensorType::new(DType::F32, [self.noise()]), TensorType::new(DType::I32, [])]
     }
 
-    /// Types of one sample of the data: a picture and its class.
+    /// Types of one sample of the data: image and class.
     pub fn data_types(&self) -> [TensorType; 2] {
         let side = self.resolution;
         [TensorType::new(DType::F32, [side, side, 3]), TensorType::new(DType::I32, [])]

@@ -1,4 +1,4 @@
-//! [`BigGan`]: what a BigGAN is and how it is trained, by the names of BigGAN-PyTorch's options.
+//! [`BigGan`]: architecture and training options, named as in BigGAN-PyTorch.
 
 use crate::layer::activation::Activation;
 use crate::layer::initializer::Initializer;
@@ -7,28 +7,28 @@ use crate::setters::with_defaults;
 use serde::{Deserialize, Deserializer, Serialize};
 use systole_ir::{Error, ErrorKind, Result};
 
-/// How weights are kept from growing.
+/// Parametrization of weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Param {
-    /// Spectral normalisation: each kernel is divided by its greatest singular value.
+pub enum WeightParametrization {
+    /// Spectral normalization: each kernel is divided by its largest singular value.
     SN,
-    /// Not at all.
+    /// No normalization.
     #[serde(rename = "none")]
     None,
 }
 
-/// How features are normalised between the generator's convolutions.
+/// Normalization between the generator's convolutions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NormStyle {
-    /// By the batch's statistics, with gains and shifts by class.
+    /// Batch normalization with class-conditional gains and shifts.
     #[serde(rename = "bn")]
     Batch,
-    /// Not at all, but for the gains and shifts by class.
+    /// Only class-conditional gains and shifts.
     #[serde(rename = "nonorm")]
     None,
 }
 
-/// How weights start.
+/// Weight initialization.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Init {
     /// Orthogonal.
@@ -36,10 +36,10 @@ pub enum Init {
     Ortho,
     /// Normal, with a standard deviation of 0.02.
     N02,
-    /// Glorot's, uniform.
+    /// Glorot uniform.
     #[serde(rename = "glorot")]
     Glorot,
-    /// Another name of it.
+    /// Alias of `Glorot`.
     #[serde(rename = "xavier")]
     Xavier,
 }
@@ -55,8 +55,8 @@ impl Init {
 }
 
 with_defaults! {
-    /// A BigGAN and its training: options of BigGAN-PyTorch by their names, with its defaults. What is not here has keys of all trainings:
-    /// batch size, epochs, seed, precision, augmentation.
+    /// Options of a BigGAN and its training, with BigGAN-PyTorch's names and defaults. Batch size, epochs, seed,
+    /// precision and augmentation are common training options and not included.
     ///
     /// ```
     /// use systole_nn::applications::biggan::BigGan;
@@ -69,142 +69,148 @@ with_defaults! {
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct BigGan {
-        /// Height and width of pictures: 32, 64, 128 or 256.
+        /// Height and width of images: 32, 64, 128 or 256.
         pub resolution: usize = 32,
         /// Number of classes.
         pub n_classes: usize = 10,
-        /// Channels of the generator's last block; of those before it a multiple.
+        /// Base channels of the generator: those of its last block; earlier blocks have multiples.
         pub G_ch: usize = 64,
-        /// Channels of the discriminator's first block; of those after it a multiple.
+        /// Base channels of the discriminator: those of its first block; later blocks have multiples.
         pub D_ch: usize = 64,
-        /// Whether the first convolution of a discriminator's block has all of its channels; otherwise as many as come in.
+        /// Whether the first convolution of a discriminator block has the output channels; otherwise the input
+        /// channels.
         pub D_wide: bool = true,
-        /// Whether all of the generator's normalisations read one embedding of the class.
+        /// Whether all conditional normalization layers of the generator share one class embedding.
         pub G_shared: bool = true,
-        /// Length of that embedding; `0`: as long as the noise.
+        /// Size of the shared embedding; `0`: the size of the noise.
         pub shared_dim: usize = 0,
-        /// Length of the noise; with `hier` it is cut down to a multiple of its parts.
+        /// Size of the noise vector; with `hier` it is rounded down to a multiple of the number of chunks.
         pub dim_z: usize = 128,
-        /// Factor of the noise while training; BigGAN-PyTorch calls it a variance and uses it so.
+        /// Factor of the noise in training (a variance by name, but a factor in BigGAN-PyTorch).
         pub z_var: f64 = 1.0,
-        /// Whether each block of the generator gets a part of the noise of its own, beside the class.
+        /// Whether each generator block gets its own chunk of the noise (hierarchical latent space).
         pub hier: bool = true,
-        /// Spectral normalisation of the generator: `"SN"` or `"none"`.
-        pub G_param: Param = Param::SN,
-        /// Spectral normalisation of the discriminator: `"SN"` or `"none"`.
-        pub D_param: Param = Param::SN,
-        /// Function between the generator's layers.
+        /// Weight parametrization of the generator: `"SN"` (spectral normalization) or `"none"`.
+        pub G_param: WeightParametrization = WeightParametrization::SN,
+        /// Weight parametrization of the discriminator: `"SN"` (spectral normalization) or `"none"`.
+        pub D_param: WeightParametrization = WeightParametrization::SN,
+        /// Activation in the generator.
         pub G_nl: Activation = Activation::Relu,
-        /// Function between the discriminator's layers.
+        /// Activation in the discriminator.
         pub D_nl: Activation = Activation::Relu,
-        /// Resolutions after which the generator has self-attention, joined by `_`; `"0"`: none.
+        /// Resolutions with self-attention in the generator, joined by `_`; `"0"` for none.
         #[serde(deserialize_with = "sides")]
         pub G_attn: String = "64".into(),
-        /// Resolutions after which the discriminator has self-attention, joined by `_`; `"0"`: none.
+        /// Resolutions with self-attention in the discriminator, joined by `_`; `"0"` for none.
         #[serde(deserialize_with = "sides")]
         pub D_attn: String = "64".into(),
-        /// Normalisation in the generator: `"bn"` or `"nonorm"`.
+        /// Normalization in the generator: `"bn"` or `"nonorm"`.
         pub norm_style: NormStyle = NormStyle::Batch,
-        /// How the generator's weights start: `"ortho"`, `"N02"`, `"glorot"` or `"xavier"`.
+        /// Weight initialization of the generator: `"ortho"`, `"N02"`, `"glorot"` or `"xavier"`.
         pub G_init: Init = Init::Ortho,
-        /// How the discriminator's weights start, as `G_init`.
+        /// Weight initialization of the discriminator, like `G_init`.
         pub D_init: Init = Init::Ortho,
         /// Learning rate of the generator.
         pub G_lr: f64 = 5e-5,
         /// Learning rate of the discriminator.
         pub D_lr: f64 = 2e-4,
-        /// Adam's first decay rate for the generator.
+        /// Adam's beta_1 for the generator.
         pub G_B1: f64 = 0.0,
-        /// Adam's first decay rate for the discriminator.
+        /// Adam's beta_1 for the discriminator.
         pub D_B1: f64 = 0.0,
-        /// Adam's second decay rate for the generator.
+        /// Adam's beta_2 for the generator.
         pub G_B2: f64 = 0.999,
-        /// Adam's second decay rate for the discriminator.
+        /// Adam's beta_2 for the discriminator.
         pub D_B2: f64 = 0.999,
-        /// Added to Adam's denominators.
+        /// Adam's epsilon.
         pub adam_eps: f64 = 1e-8,
-        /// Added to variances of batch normalisation.
+        /// Epsilon of batch normalization.
         pub BN_eps: f64 = 1e-5,
-        /// Least length that spectral normalisation divides by.
+        /// Minimum divisor of spectral normalization.
         pub SN_eps: f64 = 1e-8,
-        /// Steps of the power method in each forward pass of the generator.
+        /// Power iterations per forward pass of the generator.
         pub num_G_SV_itrs: usize = 1,
-        /// Steps of the power method in each forward pass of the discriminator.
+        /// Power iterations per forward pass of the discriminator.
         pub num_D_SV_itrs: usize = 1,
-        /// Pictures of one pass of the generator's update; `0`: as many as one pass of the discriminator's has.
+        /// Batch size of a generator pass; `0`: that of a discriminator pass.
         pub G_batch_size: usize = 0,
-        /// Updates of the discriminator before one of the generator, each of a batch of its own.
+        /// Discriminator updates per generator update, each with its own batch.
         pub num_D_steps: usize = 2,
-        /// Parts in which the batch of one update of the discriminator is computed, one after the other.
+        /// Gradient accumulation: sequential parts of each discriminator update's batch.
         pub num_D_accumulations: usize = 1,
-        /// Passes of the generator whose gradients make one update.
+        /// Gradient accumulation: passes per generator update.
         pub num_G_accumulations: usize = 1,
-        /// Strength of orthogonal regularisation of the generator; the paper's is `1e-4`.
+        /// Strength of orthogonal regularization of the generator; `1e-4` in the paper.
         pub G_ortho: f64 = 0.0,
-        /// Strength of orthogonal regularisation of the discriminator.
+        /// Strength of orthogonal regularization of the discriminator.
         pub D_ortho: f64 = 0.0,
-        /// Whether pictures are made with running means of the generator's weights.
+        /// Whether images are generated with an exponential moving average (EMA) of the generator's weights.
         pub ema: bool = true,
-        /// How much of the running means a step keeps.
+        /// Decay of the EMA per step.
         pub ema_decay: f64 = 0.9999,
-        /// Steps until which they are the weights themselves.
+        /// Step at which the EMA starts; before it, the EMA equals the weights.
         pub ema_start: u64 = 0,
-        /// A grid of pictures is written every so many steps, and at the end; `0`: at the end only.
+        /// Number of steps between sample grids; one is also written at the end. `0`: only at the end.
         pub save_every: u64 = 2000,
     }
 }
 
-/// Resolutions that there are.
+/// Supported resolutions.
 const RESOLUTIONS: [usize; 4] = [32, 64, 128, 256];
 
 impl BigGan {
-    /// Errors with the first option that makes no sense, at its name.
+    /// Rejects invalid options.
     ///
     /// # Errors
-    /// See above.
+    /// Names the first invalid option.
     pub fn check(&self) -> Result<()> {
         let wrong = |key: &str, what: String, hint: &str| {
             Err(Error::new(ErrorKind::Config, what).at(key.to_string()).hint(hint.to_string()))
         };
         if !RESOLUTIONS.contains(&self.resolution) {
-            let what = format!("there is no BigGAN of resolution {}", self.resolution);
+            let what = format!("unsupported BigGAN resolution {}", self.resolution);
             return wrong(
                 "resolution",
                 what,
-                "one of 32, 64, 128, 256; data.image_size brings pictures to it",
+                "use one of 32, 64, 128, 256; data.image_size resizes the images",
             );
         }
         for (key, n) in self.counts() {
             if n == 0 || n > 1 << 20 {
-                return wrong(key, format!("{key} is {n}"), "choose a number from 1 on");
+                return wrong(key, format!("invalid {key} {n}"), "use an integer of at least 1");
             }
         }
         for (key, x) in self.numbers() {
             if !(x >= 0.0 && x.is_finite()) {
-                return wrong(key, format!("{key} is {x}"), "choose a number of at least 0");
+                return wrong(key, format!("invalid {key} {x}"), "use a number of at least 0");
             }
         }
         for (key, part) in self.parts() {
             if !(0.0..1.0).contains(&part) {
-                return wrong(key, format!("{key} is {part}"), "choose a number from 0 to below 1");
+                return wrong(key, format!("invalid {key} {part}"), "use a number from 0 to below 1");
             }
         }
         for (key, rate) in [("G_lr", self.G_lr), ("D_lr", self.D_lr)] {
             if rate == 0.0 {
-                return wrong(key, format!("the learning rate {key} is 0"), "1e-4 to 4e-4 are usual");
+                return wrong(
+                    key,
+                    format!("the learning rate {key} is 0"),
+                    "use a typical rate, from 1e-4 to 4e-4",
+                );
             }
         }
         if self.hier && !self.G_shared {
             let hint = "set G_shared = true, or hier = false";
             return wrong(
                 "hier",
-                "hier needs G_shared: parts of the noise stand beside the shared embedding".into(),
+                "hier requires G_shared: chunks of the noise are concatenated with the shared embedding"
+                    .into(),
                 hint,
             );
         }
         if self.hier && self.dim_z < self.slots() {
-            let what = format!("dim_z is {}, and with hier there are {} parts", self.dim_z, self.slots());
-            return wrong("dim_z", what, "raise dim_z, or set hier = false");
+            let what = format!("dim_z is {}, but hier splits it into {} chunks", self.dim_z, self.slots());
+            return wrong("dim_z", what, "increase dim_z, or set hier = false");
         }
         self.check_attention()
     }
@@ -223,17 +229,20 @@ impl BigGan {
                     Ok(0) => {}
                     Ok(r) if r.is_power_of_two() && r >= least => {}
                     _ => {
-                        let what = format!("`{part}` in {key} is no resolution of a block");
-                        return wrong(what, "resolutions joined by `_`, such as 64 or 32_64; 0 for none");
+                        let what = format!("invalid resolution `{part}` in {key}");
+                        return wrong(
+                            what,
+                            "use resolutions of blocks joined by `_`, such as 64 or 32_64; 0 for none",
+                        );
                     }
                 }
             }
             let few = blocks.iter().find(|(channels, side)| *channels < 8 && BigGan::attends(text, *side));
             if let Some((channels, side)) = few {
                 let what = format!(
-                    "self-attention takes an eighth of the channels, and at a resolution of {side} there are {channels}"
+                    "self-attention needs at least 8 channels, but at resolution {side} there are {channels}"
                 );
-                return wrong(what, "have more channels, or no attention: \"0\"");
+                return wrong(what, "use more channels, or no attention: \"0\"");
             }
         }
         Ok(())
@@ -276,23 +285,23 @@ impl BigGan {
         ]
     }
 
-    /// Adam for each of the two networks.
+    /// Returns Adam optimizers for both networks.
     pub fn optimizer(&self) -> Optimizer {
         let of = |rate: f64, b1: f64, b2: f64| adam(rate).betas(b1, b2).epsilon(self.adam_eps);
         of(self.G_lr, self.G_B1, self.G_B2).map_optimizer("D", of(self.D_lr, self.D_B1, self.D_B2))
     }
 
-    /// Parts that the noise has with `hier`: one for the first layer, one for each block.
+    /// Number of noise chunks with `hier`: one for the first layer, one for each block.
     pub(super) fn slots(&self) -> usize {
         self.generator_blocks().len() + 1
     }
 
-    /// Length of the noise that the generator takes: with `hier` a multiple of its parts.
+    /// Size of the generator's noise input; with `hier` a multiple of the number of chunks.
     pub fn noise(&self) -> usize {
         if self.hier { self.dim_z / self.slots() * self.slots() } else { self.dim_z }
     }
 
-    /// Channels into and out of each of the generator's blocks, each of which doubles the resolution.
+    /// Input and output channels of each generator block; each block doubles the resolution.
     pub(super) fn generator_blocks(&self) -> Vec<[usize; 2]> {
         let times: &[usize] = match self.resolution {
             32 => &[4, 4, 4, 4],
@@ -303,7 +312,7 @@ impl BigGan {
         times.windows(2).map(|w| [w[0] * self.G_ch, w[1] * self.G_ch]).collect()
     }
 
-    /// Channels out of each of the discriminator's blocks, and whether it halves the resolution.
+    /// Output channels of each discriminator block, and whether it halves the resolution.
     pub(super) fn discriminator_blocks(&self) -> Vec<(usize, bool)> {
         let (times, halving): (&[usize], usize) = match self.resolution {
             32 => (&[4, 4, 4, 4], 2),
@@ -314,12 +323,12 @@ impl BigGan {
         times.iter().enumerate().map(|(i, n)| (n * self.D_ch, i < halving)).collect()
     }
 
-    /// Channels out of each of the generator's blocks, and the resolution.
+    /// Output channels and resolution of each generator block.
     fn generator_sides(&self) -> Vec<(usize, usize)> {
         self.generator_blocks().iter().enumerate().map(|(i, [_, to])| (*to, 8 << i)).collect()
     }
 
-    /// Channels out of each of the discriminator's blocks, and the resolution.
+    /// Output channels and resolution of each discriminator block.
     fn discriminator_sides(&self) -> Vec<(usize, usize)> {
         let mut side = self.resolution;
         let blocks = self.discriminator_blocks().into_iter();
@@ -330,22 +339,22 @@ impl BigGan {
         blocks.map(each).collect()
     }
 
-    /// Whether self-attention follows a block that gives this resolution.
+    /// Whether self-attention follows a block with this output resolution.
     pub(super) fn attends(text: &str, resolution: usize) -> bool {
         text.split('_').any(|part| part.trim().parse() == Ok(resolution))
     }
 }
 
-/// Resolutions as text, of which a single one may be written as a number.
+/// Deserializes resolutions from a string, or a single one from a number.
 fn sides<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<String, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
-    enum Sides {
+    enum ResolutionArgument {
         One(u64),
         Text(String),
     }
-    Ok(match Sides::deserialize(deserializer)? {
-        Sides::One(side) => side.to_string(),
-        Sides::Text(text) => text,
+    Ok(match ResolutionArgument::deserialize(deserializer)? {
+        ResolutionArgument::One(side) => side.to_string(),
+        ResolutionArgument::Text(text) => text,
     })
 }

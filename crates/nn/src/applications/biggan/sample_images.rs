@@ -1,4 +1,4 @@
-//! Pictures that a generator makes: some of them, and grids of them while it learns.
+//! Generates images with a BigGAN, and writes sample grids during training.
 
 use super::options::BigGan;
 use crate::callback::{Callback, FitCx};
@@ -6,28 +6,29 @@ use crate::layer::initializer::Initializer;
 use crate::model::Model;
 use std::path::{Path, PathBuf};
 use systole_data::Dataset;
-use systole_data::file_system::{Disk, write_atomically};
+use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_data::format::png;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result};
 
-/// Pictures of each class in a grid.
+/// Images per class in a sample grid.
 const OF_A_CLASS: usize = 10;
-/// Classes of a grid, at most.
+/// Maximum number of classes in a sample grid.
 const CLASSES: usize = 10;
-/// Pictures that are made at once.
+/// Batch size of image generation.
 const AT_ONCE: usize = 100;
 
 impl BigGan {
-    /// What a saved or trained model was trained by, where that was BigGAN's step.
+    /// Returns the BigGAN options of a saved or trained model; `None` if it was trained otherwise.
     pub fn of(model: &Model) -> Option<BigGan> {
         let step = model.compile_config()?.train_step.as_ref().filter(|s| s.name() == super::NAME)?;
         serde_json::from_value(step.config()?).ok()
     }
 
-    /// `classes: i32[N] → u8[N, H, W, 3]`: a picture of each, from noise that is drawn for `seed`, with moving statistics.
+    /// Generates one image per class label: `classes: i32[N] → u8[N, H, W, 3]`, from noise drawn for `seed`, with
+    /// moving statistics.
     ///
     /// # Errors
-    /// When the model is no generator of these options.
+    /// If the model is not a generator with these options.
     pub fn pictures(&self, model: &mut Model, classes: &[i32], seed: u64) -> Result<Literal> {
         let side = self.resolution;
         let shape = [classes.len(), side, side, 3];
@@ -43,10 +44,10 @@ impl BigGan {
         Literal::from_slice(shape, &bytes)
     }
 
-    /// `→ u8[H', W', 3]`: ten pictures of each class in a row, of at most ten classes.
+    /// Generates a sample grid: `→ u8[H', W', 3]`, a row of ten images per class for at most ten classes.
     ///
     /// # Errors
-    /// As [`BigGan::pictures`].
+    /// If the model is not a generator with these options.
     pub fn sheet(&self, model: &mut Model, seed: u64) -> Result<Literal> {
         let classes = self.n_classes.min(CLASSES);
         let of_each: Vec<i32> = (0..classes * OF_A_CLASS).map(|i| (i / OF_A_CLASS) as i32).collect();
@@ -54,7 +55,7 @@ impl BigGan {
     }
 }
 
-/// `u8[N, H, W, C] → u8[H', W', C]`: pictures in rows of `columns`, two pixels apart.
+/// Arranges images in a grid with `columns` columns and gaps of two pixels: `u8[N, H, W, C] → u8[H', W', C]`.
 ///
 /// ```
 /// use systole_ir::Literal;
@@ -65,17 +66,17 @@ impl BigGan {
 /// ```
 ///
 /// # Errors
-/// When these are no pictures.
+/// If the array does not contain images.
 pub fn grid(pictures: &Literal, columns: usize) -> Result<Literal> {
     const GAP: usize = 2;
     let &[n, h, w, c] = pictures.shape().dims() else {
-        return Err(Error::new(ErrorKind::Data, format!("{} are no pictures", pictures.ty()))
-            .hint("give it ui8[count, height, width, channels]"));
+        return Err(Error::new(ErrorKind::Data, format!("expected images, got {}", pictures.ty()))
+            .hint("pass ui8[count, height, width, channels]"));
     };
     if pictures.dtype() != DType::U8 || columns == 0 || n == 0 {
         return Err(Error::new(
             ErrorKind::Data,
-            format!("{} in {columns} columns is no grid", pictures.ty()),
+            format!("cannot arrange {} in {columns} columns", pictures.ty()),
         ));
     }
     let columns = columns.min(n);
@@ -92,8 +93,10 @@ pub fn grid(pictures: &Literal, columns: usize) -> Result<Literal> {
     Literal::from_slice([height, width, c], &out)
 }
 
-/// Writes a grid of pictures as PNG every `save_every` steps (`samples/step-0002000.png`), and at the end (`samples.png`). Rows are
-/// classes; the noise is the same each time, so that the pictures change as the generator does.
+/// Callback that writes a PNG grid of generated images every `save_every` steps (`samples/step-0002000.png`) and at the
+/// end (`samples.png`).
+///
+/// Rows are classes. The noise is fixed, so that the images show the generator's progress.
 #[derive(Clone, Debug)]
 pub struct SampleGrid {
     options: BigGan,
@@ -102,18 +105,18 @@ pub struct SampleGrid {
 }
 
 impl SampleGrid {
-    /// Of a run in this folder; noise is drawn for `seed`.
+    /// Creates the callback for a run in `folder`; noise is drawn for `seed`.
     pub fn new(options: &BigGan, folder: impl Into<PathBuf>, seed: u64) -> SampleGrid {
         SampleGrid { options: options.clone(), folder: folder.into(), seed }
     }
 
-    /// Where the last grid is.
+    /// Path of the final grid.
     pub fn last(folder: &Path) -> PathBuf {
         folder.join("samples.png")
     }
 
     fn write(&self, cx: &mut FitCx<'_>, file: &Path) -> Result<()> {
-        // A prediction is a meeting of all hosts.
+        // Prediction is a collective operation of all hosts.
         let sheet = self.options.sheet(cx.model, self.seed)?;
         if !cx.model.leads() {
             return Ok(());
@@ -121,12 +124,12 @@ impl SampleGrid {
         let written = || -> Result<()> {
             if let Some(folder) = file.parent() {
                 std::fs::create_dir_all(folder)
-                    .map_err(|e| Error::io("cannot make the folder", folder, e))?;
+                    .map_err(|e| Error::io("cannot create the folder", folder, e))?;
             }
-            write_atomically(&Disk, file, &[&png::to_bytes(&sheet)?])
+            write_atomically(&OsFileSystem, file, &[&png::to_bytes(&sheet)?])
         };
         if let Err(e) = written() {
-            cx.note(format!("a grid of pictures is not written: {e}"));
+            cx.note(format!("cannot write a sample grid: {e}"));
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! One step of training: updates of the discriminator, one of the generator, and the running means of its weights.
+//! BigGAN training step: discriminator updates, a generator update, and the EMA of the generator's weights.
 
 use super::options::BigGan;
 use crate::model::train_step::{StepCx, TrainStep};
@@ -6,20 +6,20 @@ use crate::optimizer::Optimizer;
 use systole_ir::{DType, Error, ErrorKind, Tensor, TensorType};
 use systole_runtime::Params;
 
-/// The name of the step in model files.
+/// Name of the step in model files.
 pub(crate) const NAME: &str = "biggan";
 
-/// Means of a network's scores of true pictures and of its own, for the log.
-struct Scores {
+/// Mean discriminator loss and outputs for real and generated images, for the log.
+struct DiscriminatorScores {
     loss: Tensor,
     real: Tensor,
     fake: Tensor,
 }
 
-impl Scores {
-    fn add(self, other: Option<Scores>) -> Scores {
+impl DiscriminatorScores {
+    fn add(self, other: Option<DiscriminatorScores>) -> DiscriminatorScores {
         let Some(o) = other else { return self };
-        Scores { loss: o.loss + self.loss, real: o.real + self.real, fake: o.fake + self.fake }
+        DiscriminatorScores { loss: o.loss + self.loss, real: o.real + self.real, fake: o.fake + self.fake }
     }
 }
 
@@ -53,7 +53,7 @@ impl TrainStep for BigGan {
         ["D_loss", "G_loss", "D_real", "D_fake"].map(str::to_string).to_vec()
     }
 
-    /// `image: f32[B, H, W, 3]` from 0 to 1, `label: i32[B]`: B is `num_D_steps` batches at once.
+    /// Expects `image: f32[B, H, W, 3]` from 0 to 1 and `label: i32[B]`, where B covers `num_D_steps` batches.
     fn training_step(&self, cx: &mut StepCx) -> Tensor {
         let (steps, parts) = (self.num_D_steps, self.num_D_accumulations);
         let (image, label) = match self.parted(cx, steps * parts) {
@@ -91,7 +91,7 @@ impl TrainStep for BigGan {
         }
     }
 
-    /// Of the batch as a whole, whatever its size, with moving statistics.
+    /// Uses the whole batch, of any size, with moving statistics.
     fn validation_step(&self, cx: &mut StepCx) -> Tensor {
         let (image, label) = match self.parted(cx, 1) {
             Ok(parted) => parted,
@@ -106,8 +106,8 @@ impl TrainStep for BigGan {
 }
 
 impl BigGan {
-    /// `f32[b, n, H, W, 3], i32[b, n]`: pictures from −1 to 1 and classes, in `n` parts. Of samples that are spread over devices each
-    /// part has some of every device.
+    /// Splits images (scaled to −1..1) and classes into `n` parts: `f32[b, n, H, W, 3], i32[b, n]`. With samples
+    /// sharded over devices, each part contains samples of every device.
     fn parted(&self, cx: &mut StepCx, n: usize) -> Result<(Tensor, Tensor), Tensor> {
         let (image, label) = (cx.field(0), cx.label());
         if image.is_poisoned() || label.is_poisoned() {
@@ -118,48 +118,54 @@ impl BigGan {
         };
         let side = self.resolution;
         if image.shape().dims().get(1..) != Some(&[side, side, 3]) {
-            let what = format!("the pictures are {}", image.ty());
-            let why = format!("this BigGAN is one of {side} × {side} pixels and 3 colours");
-            return wrong(what, why, format!("data.image_size = [{side}, {side}] brings pictures to it"));
+            let what = format!("the images have type {}", image.ty());
+            let why = format!("this BigGAN expects {side} × {side} pixels and 3 colors");
+            return wrong(what, why, format!("resize the images with data.image_size = [{side}, {side}]"));
         }
         let batch = image.dim(0);
         if batch % n != 0 || batch == 0 {
-            let what = format!("a step of {batch} pictures cannot be parted into {n}");
+            let what = format!("cannot split a step of {batch} images into {n} parts");
             let why = format!(
-                "{} updates of the discriminator in {} parts each",
+                "there are {} discriminator updates with {} parts each",
                 self.num_D_steps,
                 n / self.num_D_steps
             );
-            return wrong(what, why, "let the batch size be a multiple of num_D_accumulations".into());
+            return wrong(what, why, "use a batch size that is a multiple of num_D_accumulations".into());
         }
         let each = batch / n;
         let pixels = image.convert(DType::F32) * 2.0 - 1.0;
         Ok((pixels.reshape([each, n, side, side, 3]), label.convert(DType::I32).reshape([each, n])))
     }
 
-    /// `f32[b, n, noise], i32[b, n]`: noise and classes for pictures to be made.
+    /// Draws noise and classes for generated images: `f32[b, n, noise], i32[b, n]`.
     fn drawn(&self, cx: &mut StepCx, each: usize, n: usize) -> (Tensor, Tensor) {
         let noise = cx.normal(&[each, n, self.noise()]);
         let noise = if self.z_var == 1.0 { noise } else { noise * self.z_var };
         (noise, cx.integers(&[each, n], self.n_classes))
     }
 
-    /// The discriminator's hinge loss: `mean relu(1 − D(x)) + mean relu(1 + D(G(z)))`. It sees both kinds of pictures at once.
-    fn discriminate(&self, cx: &mut StepCx, real: &(Tensor, Tensor), fake: &(Tensor, Tensor)) -> Scores {
+    /// Discriminator hinge loss `mean relu(1 − D(x)) + mean relu(1 + D(G(z)))`, with real and generated images in one
+    /// batch.
+    fn discriminate(
+        &self,
+        cx: &mut StepCx,
+        real: &(Tensor, Tensor),
+        fake: &(Tensor, Tensor),
+    ) -> DiscriminatorScores {
         let made = cx.network("G", &[&fake.0, &fake.1]).stop_gradient().convert(DType::F32);
         let pictures = pairs(&made, &real.0);
         let classes = pairs(&fake.1, &real.1);
         let scores = cx.network("D", &[&pictures, &classes]).convert(DType::F32);
         if scores.is_poisoned() {
-            return Scores { loss: scores.clone(), real: scores.clone(), fake: scores };
+            return DiscriminatorScores { loss: scores.clone(), real: scores.clone(), fake: scores };
         }
         let both = scores.reshape([real.0.dim(0), 2]);
         let (of_made, of_real) = (column(&both, 0), column(&both, 1));
         let loss = (-&of_real + 1.0).relu().mean_all() + (&of_made + 1.0).relu().mean_all();
-        Scores { loss, real: of_real.mean_all(), fake: of_made.mean_all() }
+        DiscriminatorScores { loss, real: of_real.mean_all(), fake: of_made.mean_all() }
     }
 
-    /// The generator's update, and its hinge loss: `−mean D(G(z))`.
+    /// Updates the generator and returns its hinge loss `−mean D(G(z))`.
     fn generator_update(&self, cx: &mut StepCx, each: usize) -> Tensor {
         let each = if self.G_batch_size > 0 { self.G_batch_size } else { each };
         let parts = self.num_G_accumulations;
@@ -180,7 +186,7 @@ impl BigGan {
         total.unwrap_or_else(|| noise.scalar_like(0.0))
     }
 
-    /// `f32[]`: how much of the running means stays in this step.
+    /// `f32[]`: EMA decay in this step.
     fn kept(&self, step: &Tensor) -> Tensor {
         let builder = step.builder();
         let none = builder.scalar(DType::F32, 0.0);
@@ -192,7 +198,7 @@ impl BigGan {
     }
 }
 
-fn log(cx: &mut StepCx, scores: &Scores, g_loss: &Tensor, parts: f64) -> Tensor {
+fn log(cx: &mut StepCx, scores: &DiscriminatorScores, g_loss: &Tensor, parts: f64) -> Tensor {
     let d_loss = &scores.loss / parts;
     cx.log("D_loss", &d_loss);
     cx.log("G_loss", g_loss);
@@ -201,7 +207,7 @@ fn log(cx: &mut StepCx, scores: &Scores, g_loss: &Tensor, parts: f64) -> Tensor 
     d_loss + g_loss
 }
 
-/// `T[b, n, …] → T[b, …]`: part `i`.
+/// Selects part `i`: `T[b, n, …] → T[b, …]`.
 fn column(x: &Tensor, i: usize) -> Tensor {
     if x.is_poisoned() {
         return x.clone();
@@ -210,7 +216,7 @@ fn column(x: &Tensor, i: usize) -> Tensor {
     x.slice_dim(1, i, i + 1).reshape(rest)
 }
 
-/// `T[b, …], T[b, …] → T[2b, …]`: each with its neighbour, so that both are on one device.
+/// Interleaves two batches: `T[b, …], T[b, …] → T[2b, …]`, so that corresponding samples are on the same device.
 fn pairs(a: &Tensor, b: &Tensor) -> Tensor {
     if a.is_poisoned() {
         return a.clone();
@@ -228,7 +234,7 @@ fn sum(before: Params, grads: Params) -> Params {
     grads.map(|name, g| before.get(name).map_or(g.clone(), |b| b + g))
 }
 
-/// Gradients with those of orthogonal regularisation: see [`orthogonal`]. Biases have none, nor weights of the layers in `without`.
+/// Adds the gradients of orthogonal regularization ([`orthogonal`]), except for biases and for layers in `without`.
 fn regularized(weights: &Params, grads: Params, strength: f64, without: &[&str]) -> Params {
     if strength == 0.0 {
         return grads;
@@ -242,8 +248,8 @@ fn regularized(weights: &Params, grads: Params, strength: f64, without: &[&str])
     })
 }
 
-/// `w: f32[…, F] → f32[…, F]`: the gradient of orthogonal regularisation, `2·(WWᵀ ⊙ (1 − I))W`, where W has a row for each of the F
-/// outputs; of a table for each of its rows.
+/// Gradient of orthogonal regularization: `w: f32[…, F] → f32[…, F]`, `2·(WWᵀ ⊙ (1 − I))W`. W has one row per output,
+/// or for an embedding table its own rows.
 pub(super) fn orthogonal(w: &Tensor, is_table: bool) -> Tensor {
     let last = w.dim(-1);
     let columns = w.reshape([w.ty().elements() / last.max(1), last]);

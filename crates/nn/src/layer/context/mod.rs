@@ -1,4 +1,4 @@
-//! The parts of a layer's context, by subject.
+//! State of a layer's [`Cx`](crate::Cx), split by topic.
 
 pub(crate) mod penalties_and_constraints;
 pub(crate) mod quantization;

@@ -1,18 +1,18 @@
-//! Penalties and constraints of a trace.
+//! Regularization penalties and weight constraints of a trace.
 
 use crate::layer::constraint::Constraint;
 use systole_ir::Tensor;
 use systole_runtime::Params;
 
-/// What layers add to the loss, and where their weights are brought back to.
+/// Penalties that layers add to the loss, and constraints on their weights.
 #[derive(Default)]
-pub(crate) struct Rules {
-    /// By the path of the weight or layer.
+pub(crate) struct PenaltiesAndConstraints {
+    /// Penalties by path of the weight or layer.
     pub(crate) penalties: Vec<(String, Tensor)>,
     constraints: Vec<(String, Constraint)>,
 }
 
-impl Rules {
+impl PenaltiesAndConstraints {
     pub(crate) fn has_some(&self) -> bool {
         !self.penalties.is_empty() || !self.constraints.is_empty()
     }
@@ -22,14 +22,14 @@ impl Rules {
         self.constraints.push((path, constraint));
     }
 
-    /// `f32[]`: the loss with the penalties of paths that are meant; the rest is forgotten.
+    /// Returns the loss (`f32[]`) plus the penalties of paths selected by `is_meant`; clears all penalties.
     pub(crate) fn with_penalties(&mut self, loss: &Tensor, is_meant: impl Fn(&str) -> bool) -> Tensor {
         let all = std::mem::take(&mut self.penalties);
         let meant = all.into_iter().filter(|(path, _)| is_meant(path));
         meant.fold(loss.clone(), |loss, (_, penalty)| loss + penalty)
     }
 
-    /// Weights after a step of the optimizer, where their constraints want them.
+    /// Applies the constraints to weights after an optimizer step.
     pub(crate) fn constrained(&self, weights: Params) -> Params {
         if self.constraints.is_empty() {
             return weights;

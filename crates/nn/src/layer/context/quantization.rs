@@ -1,18 +1,19 @@
-//! Training for eight bits, of a trace.
+//! Quantization-aware training state of a trace.
 
-use crate::layer::fixed_point::Made;
-use crate::layer::quantizer::QuantizerAt;
+use crate::layer::fixed_point::ScaledSum;
+use crate::layer::quantizer::ScopedQuantizer;
 use systole_ir::{Tensor, ValueId};
 
-/// How the layer that is called is trained for eight bits, and what is known of values.
+/// Quantizer of the current layer, and quantization scales of known values.
 #[derive(Default)]
-pub(crate) struct Quantization {
-    /// The quantiser of the layer.
-    pub(crate) quantizer: Option<QuantizerAt>,
-    /// `f32[]` or one for each channel: the steps of the kernel that was asked for last; and whether that is a dense layer.
+pub(crate) struct TraceQuantization {
+    /// Quantizer of the current layer.
+    pub(crate) quantizer: Option<ScopedQuantizer>,
+    /// Scale of the most recently requested kernel (`f32[]` or one per channel), and whether it belongs to a dense
+    /// layer.
     pub(crate) weight_steps: Option<(Tensor, bool)>,
-    /// `f32[]`: the steps that values are whole numbers of.
+    /// Scales (`f32[]`) of values that are integer multiples of them.
     pub(crate) levels: Vec<(ValueId, Tensor)>,
-    /// How values that are not rounded yet are made of whole numbers.
-    pub(crate) made: Vec<(ValueId, Made)>,
+    /// Integer expressions of values that are not yet rounded.
+    pub(crate) made: Vec<(ValueId, ScaledSum)>,
 }

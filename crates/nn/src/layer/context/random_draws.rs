@@ -1,19 +1,19 @@
-//! Random numbers of a training step.
+//! Random number state of a training step trace.
 
 use systole_ir::{Literal, Tensor};
 
-/// The state of random draws.
+/// State of random draws.
 #[derive(Default)]
-pub(crate) struct Draws {
-    /// `u64[]`: the key of the step, where it trains.
+pub(crate) struct RandomDraws {
+    /// `u64[]`: key of the step; `None` outside training.
     pub(crate) key: Option<Tensor>,
-    /// How many draws were made.
+    /// Number of draws so far.
     pub(crate) count: usize,
-    /// `u64[]`: the number of the step, where it trains.
+    /// `u64[]`: step number; `None` outside training.
     pub(crate) step: Option<Tensor>,
 }
 
-/// SplitMix64's finaliser over `u64[]`, the graph form of [`rng::mix`].
+/// SplitMix64 finalizer over `u64[]`, the graph version of [`rng::mix`].
 pub(crate) fn mix(z: &Tensor) -> Tensor {
     let g = z.builder();
     let word = |v: u64| match Literal::from_slice([], &[v]) {

@@ -1,15 +1,15 @@
-//! What is known of values of a trace besides the values: logits, masks, further outputs.
+//! Metadata of values in a trace: logits, masks, additional outputs.
 
 use systole_ir::op::OptimizationBarrier;
 use systole_ir::{Tensor, ValueId};
 
-/// Facts about values, by their ids.
+/// Metadata of values by value id.
 #[derive(Default)]
 pub(crate) struct ValueFacts {
     pub(crate) logits: Vec<(ValueId, Tensor)>,
-    /// Which steps of a value count, as `bool[B, S]`.
+    /// Masks (`bool[B, S]`): which time steps of a value are valid.
     pub(crate) masks: Vec<(ValueId, Tensor)>,
-    /// What else models in the place of layers returned, by their first output.
+    /// Additional outputs of nested models, keyed by their first output.
     pub(crate) more_outputs: Vec<(ValueId, Vec<Tensor>)>,
 }
 
@@ -36,7 +36,7 @@ impl ValueFacts {
         if outputs.is_empty() {
             return first;
         }
-        // What is passed through may be the first output of two models.
+        // A passed-through value may be the first output of two models.
         if self.more_outputs.iter().any(|(id, _)| *id == first.id()) {
             let both = first.builder().emit(OptimizationBarrier { stop_gradient: false }, &[&first]);
             first = both.into_iter().next().unwrap_or(first);

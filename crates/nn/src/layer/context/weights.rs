@@ -1,4 +1,4 @@
-//! Weights of a trace: bound, recorded, updated, adapted.
+//! Weights of a trace: bound values, recorded specs, updates, adapters.
 
 use crate::layer::adapter::Adapters;
 use crate::layer::initializer::Initializer;
@@ -6,34 +6,34 @@ use std::sync::Arc;
 use systole_ir::DType;
 use systole_runtime::Params;
 
-/// A weight that a layer asked for.
+/// Specification of a weight that a layer requested.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WeightSpec {
-    /// `dense/kernel`.
+    /// Path: `dense/kernel`.
     pub path: String,
-    /// Shape.
+    /// Shape of the weight.
     pub shape: Vec<usize>,
-    /// Element type: f32, but for weights that are packed.
+    /// Element type: f32, except for quantized weights.
     pub dtype: DType,
-    /// How it starts.
+    /// Initializer.
     pub initializer: Initializer,
-    /// Whether the optimizer changes it.
+    /// Whether the optimizer updates it.
     pub trainable: bool,
 }
 
-/// The weights that layers ask for.
+/// Weights that layers request during a trace.
 #[derive(Default)]
-pub(crate) struct Weights {
-    /// By their paths.
+pub(crate) struct TraceWeights {
+    /// Bound values by path.
     pub(crate) bound: Params,
-    /// What was asked for while collecting, in order.
+    /// Specs requested while collecting, in order.
     pub(crate) specs: Vec<WeightSpec>,
     /// Whether unknown weights are recorded.
     pub(crate) collecting: bool,
-    /// New values of weights that a training step changes by itself.
+    /// New values of weights updated by the training step itself, not by the optimizer.
     pub(crate) updates: Params,
-    /// Whether the layer's weights do not train.
+    /// Whether the layer's weights are frozen.
     pub(crate) frozen: bool,
-    /// The adapters of the layer that is called, and how many parts of the path stand before it.
+    /// Adapters of the current layer, and the number of path components before it.
     pub(crate) adapters: Option<(usize, Arc<Adapters>)>,
 }

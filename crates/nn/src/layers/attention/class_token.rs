@@ -1,22 +1,21 @@
-//! The class token of transformers that classify: a learned step before all others, and the way to read one step out.
+//! ClassToken layer (prepends a learned [CLS] token) and FirstStep layer (selects it again).
 
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
 
 arguments! {
-    /// `x: T[B, S, D] → T[B, S + 1, D]`: a learned vector before the steps of each sequence, which gathers what the class is
-    /// told from.
+    /// `x: T[B, S, D] → T[B, S + 1, D]`: prepends a learned class token to each sequence.
     ///
     /// Weight: `token: f32[D]`. Source: Devlin et al. 2018, Dosovitskiy et al. 2020.
     pub struct ClassToken {
-        /// How the vector starts. Default: `random_normal` with mean 0.0, stddev 0.02.
+        /// Initializer of the token. Default: `random_normal` with mean 0.0, stddev 0.02.
         #[serde(deserialize_with = "argument::named")]
         pub initializer: Initializer = Initializer::RandomNormal { mean: 0.0, stddev: 0.02 },
     }
 }
 
-/// `x: T[B, S, D] → T[B, D]`: the first step of each sequence. Keras's `x[:, 0]`.
+/// `x: T[B, S, D] → T[B, D]`: selects the first step of each sequence. Keras's `x[:, 0]`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FirstStep {}
@@ -47,8 +46,8 @@ impl Layer for ClassToken {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::ClassToken)
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::ClassToken)
     }
 
     fn weight_roles(&self) -> Vec<WeightRole> {
@@ -67,12 +66,12 @@ impl Layer for FirstStep {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::FirstStep)
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::FirstStep)
     }
 }
 
-/// `x: T[B, S, D] → T[B, S + 1, D]`: a learned vector before the steps of each sequence. Arguments: [`ClassToken`].
+/// `x: T[B, S, D] → T[B, S + 1, D]`: prepends a learned class token to each sequence. Arguments: [`ClassToken`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -87,7 +86,7 @@ pub fn class_token() -> LayerSpec {
     LayerSpec::of(ClassToken::default())
 }
 
-/// `x: T[B, S, D] → T[B, D]`: the first step of each sequence.
+/// `x: T[B, S, D] → T[B, D]`: selects the first step of each sequence.
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -102,7 +101,7 @@ pub fn first_step() -> LayerSpec {
     LayerSpec::of(FirstStep {})
 }
 
-/// Layers with inputs that they take and refuse.
+/// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     vec![
         LayerSample::new(class_token(), SEQUENCE, &[2, 8, 4], &["token"], FLAT),
@@ -110,5 +109,5 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     ]
 }
 
-/// Cases of the parity test are in `fixtures/keras/parts`.
+/// Keras parity test cases of these layers are in `fixtures/keras/parts`.
 pub(in crate::layers) const PARITY: &str = "[]";

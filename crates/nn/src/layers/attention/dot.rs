@@ -1,4 +1,4 @@
-//! Dot: products of two inputs' features, sample by sample.
+//! Dot layer: batched dot product of two inputs along given axes.
 
 use crate::layers::built_in::*;
 use crate::layers::norm::rms_normalization::unit;
@@ -7,10 +7,10 @@ use crate::layers::spec::LayerSpec;
 use crate::setters::setters;
 
 arguments! {
-    /// `a: T[B, …, n, …], b: T[B, …, n, …] → T[B, …a, …b]`: sums of products along one dimension of each.
+    /// `a: T[B, …, n, …], b: T[B, …, n, …] → T[B, …a, …b]`: batched dot product along one axis of each input.
     ///
-    /// Of two vectors `T[B, n]` the result is `T[B, 1]`. With `normalize` both have length 1 along that dimension: the result is
-    /// their cosine.
+    /// For two vectors `T[B, n]` the result is `T[B, 1]`. With `normalize` both are L2-normalized along that axis, so
+    /// the result is the cosine similarity.
     ///
     /// ```
     /// use systole_nn::{input, layers::dot, Model};
@@ -20,9 +20,9 @@ arguments! {
     /// # Ok::<(), systole_ir::Error>(())
     /// ```
     pub struct Dot {
-        /// The dimension of both inputs, or one of each; not 0, the batch. Required in Keras, the last here. Default: −1.
+        /// Axis of both inputs, or one axis of each; not 0, the batch. Required in Keras, the last here. Default: −1.
         pub axes: Axes = Axes(vec![-1]),
-        /// Whether inputs are divided by their length along that dimension. Default: false.
+        /// Whether inputs are L2-normalized along that axis. Default: false.
         pub normalize: bool = false,
     }
 }
@@ -31,7 +31,7 @@ impl Arguments for Dot {
     fn check(&self) -> Result<()> {
         match self.axes.0.len() {
             1 | 2 => Ok(()),
-            n => Err(wrong("Dot", "one or two axes", format!("{n} of them"))),
+            n => Err(wrong("Dot", "one or two axes", format!("{n} axes"))),
         }
     }
 }
@@ -46,7 +46,7 @@ impl Layer for Dot {
         let built = self.check().and_then(|()| match inputs {
             [a, b] => self.product(cx, a, b),
             _ => Err(Error::new(ErrorKind::Graph, format!("Dot takes two inputs, got {}", inputs.len()))
-                .hint("in a functional model: dot(1).on(&[&a, &b])")),
+                .hint("call it in a functional model: dot(1).on(&[&a, &b])")),
         });
         built.unwrap_or_else(|e| refuse(cx, inputs, e))
     }
@@ -54,25 +54,24 @@ impl Layer for Dot {
 
 impl Dot {
     fn product(&self, cx: &Cx, a: &Tensor, b: &Tensor) -> Result<Tensor> {
-        let axis_of =
-            |x: &Tensor, i: usize| -> Result<usize> {
-                match dim_index("Dot", *self.axes.0.get(i).unwrap_or(&self.axes.0[0]), x)? {
-                    0 => Err(unfit("Dot", "axes other than the batch", x.ty())
-                        .hint("count from 1; −1 is the last")),
-                    axis => Ok(axis),
-                }
-            };
+        let axis_of = |x: &Tensor, i: usize| -> Result<usize> {
+            match dim_index("Dot", *self.axes.0.get(i).unwrap_or(&self.axes.0[0]), x)? {
+                0 => Err(unfit("Dot", "axes other than the batch", x.ty())
+                    .hint("count axes from 1; −1 is the last")),
+                axis => Ok(axis),
+            }
+        };
         let (i, j) = (axis_of(a, 0)?, axis_of(b, 1)?);
         if a.dim(0) != b.dim(0) || a.dim(i as isize) != b.dim(j as isize) {
-            return Err(Error::new(ErrorKind::Graph, "Dot's inputs do not fit each other")
-                .because(format!("{} along {i}, {} along {j}", a.ty(), b.ty()))
-                .hint("batches and the dimensions of axes must agree in size"));
+            return Err(Error::new(ErrorKind::Graph, "Dot's inputs have incompatible shapes")
+                .because(format!("the first is {} (axis {i}), the second {} (axis {j})", a.ty(), b.ty()))
+                .hint("use equal batch sizes and equal sizes along the axes"));
         }
         let ready = |x: &Tensor, axis: usize| match self.normalize {
             true => cast(cx, &unit(&cast(cx, x).convert(DType::F32), &[axis])),
             false => cast(cx, x),
         };
-        // The batch, then the places, then the dimension of the sum.
+        // The batch, then the other dimensions, then the contracted axis.
         let order = |x: &Tensor, axis: usize| -> Vec<usize> {
             (0..x.rank()).filter(|d| *d != axis).chain([axis]).collect()
         };
@@ -95,7 +94,8 @@ impl Dot {
     }
 }
 
-/// `a: T[B, …, n, …], b: T[B, …, n, …] → T[B, …a, …b]`: sums of products along one dimension of each. Arguments: [`Dot`].
+/// `a: T[B, …, n, …], b: T[B, …, n, …] → T[B, …a, …b]`: batched dot product along one axis of each input. Arguments:
+/// [`Dot`].
 ///
 /// ```
 /// use systole_nn::{input, layers::dot, Model};
@@ -110,11 +110,11 @@ pub fn dot(axes: impl Into<Axes>) -> LayerSpec {
 }
 
 setters!(LayerSpec:
-    /// Whether Dot divides its inputs by their length.
+    /// Whether Dot L2-normalizes its inputs.
     normalize: bool as bool;
 );
 
-/// Layers with inputs that they take and refuse.
+/// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     let of = |spec, b: &[usize], output: &[usize]| LayerSample {
         inputs: vec![f32s(&[2, 3, 4]), f32s(b)],
@@ -124,7 +124,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     vec![of(dot([2, 1]), &[2, 4, 5], &[2, 3, 5]), of(dot(-1).normalize(true), &[2, 4], &[2, 3])]
 }
 
-/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+/// Keras parity test cases; `fixtures/keras/generate.py` reads them from this file.
 pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "dot", "class": "Dot", "x_shape": [[2, 3, 4], [2, 4, 5]], "kwargs": {"axes": [2, 1]}},
     {"name": "dot_vectors", "class": "Dot", "x_shape": [[3, 4], [3, 4]], "kwargs": {"axes": 1, "normalize": true}},

@@ -1,4 +1,4 @@
-//! GroupQueryAttention: several heads of queries share the keys and values of one.
+//! GroupQueryAttention (GQA) layer: several query heads share one key and value head.
 
 use crate::layers::built_in::*;
 use crate::layers::masked_attention;
@@ -6,16 +6,16 @@ use crate::layers::random::dropout::{check_rate, kept};
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
 use crate::setters::setters;
-use systole_ir::attention::{Attention, Dropped};
+use systole_ir::attention::{AttentionConfig, AttentionDropout};
 
 arguments! {
-    /// `query: T[B, S, D], value: T[B, T, D] (, key: T[B, T, E]) → T[B, S, D]`: attention whose heads share keys and values in
-    /// groups.
+    /// `query: T[B, S, D], value: T[B, T, D] (, key: T[B, T, E]) → T[B, S, D]`: grouped-query attention (GQA): groups
+    /// of query heads share key and value heads.
     ///
-    /// One input is its own value and key. As [`MultiHeadAttention`](crate::layers::MultiHeadAttention), with fewer heads of keys and
-    /// values, each of which `num_query_heads / num_key_value_heads` heads of queries use. Weights:
-    /// `query/kernel: f32[D, num_query_heads, head_dim]`, `key/kernel: f32[E, num_key_value_heads, head_dim]`, `value/…`
-    /// likewise, `attention_output/kernel: f32[num_query_heads, head_dim, D]`, with `use_gate` `gate/…` as `query/…`, each with
+    /// With one input, it is also value and key. Like [`MultiHeadAttention`](crate::layers::MultiHeadAttention), but
+    /// each key and value head serves `num_query_heads / num_key_value_heads` query heads. Weights: `query/kernel:
+    /// f32[D, num_query_heads, head_dim]`, `key/kernel: f32[E, num_key_value_heads, head_dim]`, `value/…` likewise,
+    /// `attention_output/kernel: f32[num_query_heads, head_dim, D]`, with `use_gate` `gate/…` like `query/…`, each with
     /// its `bias`. Source: Ainslie et al. 2023.
     ///
     /// ```
@@ -27,24 +27,25 @@ arguments! {
     pub struct GroupQueryAttention {
         /// Width of each head. Required.
         pub head_dim: usize = 0,
-        /// Number of heads of queries. Required.
+        /// Number of query heads. Required.
         pub num_query_heads: usize = 0,
-        /// Number of heads of keys and values, which must divide those of queries. Required.
+        /// Number of key and value heads, a divisor of the number of query heads. Required.
         pub num_key_value_heads: usize = 0,
-        /// Fraction of the attention weights that is dropped while training. Default: 0.
+        /// Fraction of the attention weights dropped in training. Default: 0.
         pub dropout: f64 = 0.0,
         /// Whether projections add biases. Default: true.
         pub use_bias: bool = true,
-        /// A place sees only those less than this far from it. Default: all places.
+        /// Each position attends only to positions less than this far away. Default: all positions.
         pub sliding_window: Option<usize> = None,
-        /// Whether the heads are multiplied by a learned gate of the query. Default: false.
+        /// Whether the heads are multiplied by a learned gate computed from the query. Default: false.
         pub use_gate: bool = false,
-        /// Whether a place sees only itself and those before it. In Keras an argument of the call. Default: false.
+        /// Whether each position attends only to itself and earlier positions; a call argument in Keras. Default:
+        /// false.
         pub use_causal_mask: bool = false,
-        /// How kernels start. Default: `glorot_uniform`.
+        /// Initializer of the kernels. Default: `glorot_uniform`.
         #[serde(deserialize_with = "argument::named")]
         pub kernel_initializer: Initializer = Initializer::GlorotUniform,
-        /// How biases start. Default: `zeros`.
+        /// Initializer of the biases. Default: `zeros`.
         #[serde(deserialize_with = "argument::named")]
         pub bias_initializer: Initializer = Initializer::Zeros,
     }
@@ -85,9 +86,9 @@ impl Layer for GroupQueryAttention {
             [query, value, key] => self.attend(cx, query, value, key),
             _ => Err(Error::new(
                 ErrorKind::Graph,
-                format!("{CLASS} takes one to three inputs, got {}", inputs.len()),
+                format!("{CLASS} takes 1 to 3 inputs, got {}", inputs.len()),
             )
-            .hint("in a functional model: group_query_attention(64, 8, 2).on(&[&query, &value])")),
+            .hint("call it in a functional model: group_query_attention(64, 8, 2).on(&[&query, &value])")),
         });
         built.unwrap_or_else(|e| refuse(cx, inputs, e))
     }
@@ -101,13 +102,13 @@ impl GroupQueryAttention {
     fn attend(&self, cx: &mut Cx, query: &Tensor, value: &Tensor, key: &Tensor) -> Result<Tensor> {
         if let Some(x) = [query, value, key].into_iter().find(|x| x.rank() != 3 || x.dim(2) == 0) {
             return Err(unfit(CLASS, "sequences of features [B, S, D]", x.ty())
-                .hint("put reshape([places, features]) before it"));
+                .hint("put reshape([steps, features]) before it"));
         }
         if value.dim(1) != key.dim(1) || value.dim(0) != query.dim(0) || key.dim(0) != query.dim(0) {
-            let got = format!("query {}, value {}, key {}", query.ty(), value.ty(), key.ty());
-            return Err(Error::new(ErrorKind::Graph, format!("{CLASS}'s inputs do not fit each other"))
+            let got = format!("query is {}, value {}, key {}", query.ty(), value.ty(), key.ty());
+            return Err(Error::new(ErrorKind::Graph, format!("{CLASS}'s inputs have incompatible shapes"))
                 .because(got)
-                .hint("batch sizes must agree, and value and key must have as many places"));
+                .hint("use equal batch sizes, and as many value positions as key positions"));
         }
         let (q, v, k) = (cast(cx, query), cast(cx, value), cast(cx, key));
         let (heads, shared, features) = (self.num_query_heads, self.num_key_value_heads, q.dim(2));
@@ -135,13 +136,18 @@ impl GroupQueryAttention {
         self.join(cx, &found, features)
     }
 
-    /// `q: T[B, S, N, H], k, v: T[B, T, N, H] → T[B, S, N, H]`.
+    /// Computes attention per head: `q: T[B, S, N, H], k, v: T[B, T, N, H] → T[B, S, N, H]`.
     fn weigh(&self, cx: &mut Cx, q: &Tensor, k: &Tensor, v: &Tensor) -> Tensor {
         let scale = 1.0 / (self.head_dim as f64).sqrt();
         let Some(window) = self.sliding_window else {
             let random = if self.dropout > 0.0 { cx.random_state() } else { None };
-            let dropout = random.as_ref().map(|_| Dropped::rate(self.dropout));
-            return Attention { scale, causal: self.use_causal_mask, dropout }.of(q, k, v, random.as_ref());
+            let dropout = random.as_ref().map(|_| AttentionDropout::rate(self.dropout));
+            return AttentionConfig { scale, causal: self.use_causal_mask, dropout }.of(
+                q,
+                k,
+                v,
+                random.as_ref(),
+            );
         };
         let by_head = |x: &Tensor| x.transpose(&[0, 2, 1, 3]);
         let scores = (by_head(q) * scale).matmul(&k.transpose(&[0, 2, 3, 1]));
@@ -152,7 +158,7 @@ impl GroupQueryAttention {
         if self.use_causal_mask {
             seen = seen.and(&own.greater_equal(&other));
         }
-        // Beyond all scores, and finite in every type.
+        // Mask value: below all scores, and finite in every element type.
         let none = scores.builder().full(scores.ty(), -6e4);
         let mut weights = seen.select(&scores, &none).softmax();
         if self.dropout > 0.0
@@ -164,7 +170,7 @@ impl GroupQueryAttention {
         by_head(&weights.matmul(&by_head(v)))
     }
 
-    /// `x: T[B, T, num_key_value_heads, H] → T[B, T, num_query_heads, H]`.
+    /// Repeats key or value heads: `x: T[B, T, num_key_value_heads, H] → T[B, T, num_query_heads, H]`.
     fn repeated(&self, x: &Tensor) -> Tensor {
         let [batch, places, shared, width] = [0, 1, 2, 3].map(|d| x.dim(d));
         let times = self.num_query_heads / self.num_key_value_heads;
@@ -172,7 +178,7 @@ impl GroupQueryAttention {
         x.broadcast_in_dim(&wide, &[0, 1, 2, 4]).reshape([batch, places, shared * times, width])
     }
 
-    /// `x: T[B, S, D] → T[B, S, heads, head_dim]`.
+    /// Projects to heads: `x: T[B, S, D] → T[B, S, heads, head_dim]`.
     fn project(&self, cx: &mut Cx, name: &str, x: &Tensor, heads: usize) -> Result<Tensor> {
         let (features, width) = (x.dim(2), self.head_dim);
         cx.scope(name, |cx| {
@@ -186,7 +192,7 @@ impl GroupQueryAttention {
         })
     }
 
-    /// `heads: T[B, S, N, H] → T[B, S, features]`.
+    /// Projects the heads to the output: `heads: T[B, S, N, H] → T[B, S, features]`.
     fn join(&self, cx: &mut Cx, heads: &Tensor, features: usize) -> Result<Tensor> {
         let (n, width) = (heads.dim(2), heads.dim(3));
         cx.scope("attention_output", |cx| {
@@ -201,8 +207,8 @@ impl GroupQueryAttention {
     }
 }
 
-/// `query: T[B, S, D], value: T[B, T, D] (, key: T[B, T, E]) → T[B, S, D]`: attention whose heads share keys and values in
-/// groups. Arguments: [`GroupQueryAttention`].
+/// `query: T[B, S, D], value: T[B, T, D] (, key: T[B, T, E]) → T[B, S, D]`: grouped-query attention (GQA). Arguments:
+/// [`GroupQueryAttention`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -224,7 +230,7 @@ pub fn group_query_attention(head_dim: usize, num_query_heads: usize, num_key_va
 }
 
 setters!(LayerSpec:
-    /// How far a place of GroupQueryAttention sees.
+    /// Window of GroupQueryAttention: how far each position attends.
     sliding_window: usize as usize;
     /// Whether GroupQueryAttention multiplies its heads by a learned gate.
     use_gate: bool as bool;
@@ -244,7 +250,7 @@ const PLAIN: &[&str] = &[
     "attention_output/bias",
 ];
 
-/// Layers with inputs that they take and refuse.
+/// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     let gated = group_query_attention(3, 4, 2).use_gate(true).use_bias(false).sliding_window(2).dropout(0.2);
     vec![
@@ -259,7 +265,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     ]
 }
 
-/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+/// Keras parity test cases; `fixtures/keras/generate.py` reads them from this file.
 pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "group_query", "class": "GroupQueryAttention", "x_shape": [2, 4, 3], "kwargs": {"head_dim": 2, "num_query_heads": 4, "num_key_value_heads": 2}},
     {"name": "group_query_causal", "class": "GroupQueryAttention", "x_shape": [2, 4, 3], "call": {"use_causal_mask": true}, "kwargs": {"head_dim": 2, "num_query_heads": 2, "num_key_value_heads": 1, "use_gate": true}},

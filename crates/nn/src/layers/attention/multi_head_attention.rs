@@ -1,4 +1,4 @@
-//! Attention: each place of a sequence gathers from the places that fit what it asks for.
+//! MultiHeadAttention layer: self-attention and cross-attention, with a KV cache for incremental decoding.
 
 use crate::layers::built_in::*;
 use crate::layers::masked_attention;
@@ -6,16 +6,17 @@ use crate::layers::random::dropout::{Dropout, check_rate};
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
 use crate::setters::setters;
-use systole_ir::attention::{Attention, Dropped, HIDDEN};
+use systole_ir::attention::{AttentionConfig, AttentionDropout, HIDDEN};
 
 arguments! {
-    /// `query: T[B, S, D], value: T[B, T, E] (, key: T[B, T, E']) → T[B, S, output_shape]`: attention of several heads.
+    /// `query: T[B, S, D], value: T[B, T, E] (, key: T[B, T, E']) → T[B, S, output_shape]`: multi-head scaled
+    /// dot-product attention.
     ///
-    /// One input is its own value and key (self-attention); `[query, value]` and `[query, value, key]` attend to others.
-    /// Each head weighs `value · W_v` by `softmax((query · W_q / √key_dim) · (key · W_k)ᵀ)`; the heads, joined, are projected
-    /// to the output. Weights: `query/kernel: f32[D, num_heads, key_dim]`, `query/bias: f32[num_heads, key_dim]`, `key/…`
-    /// and `value/…` likewise, `attention_output/kernel: f32[num_heads, value_dim, output]`, `attention_output/bias`.
-    /// Source: Vaswani et al. 2017.
+    /// With one input, it is also value and key (self-attention); `[query, value]` and `[query, value, key]` are
+    /// cross-attention. Each head weights `value · W_v` by `softmax((query · W_q / √key_dim) · (key · W_k)ᵀ)`; the
+    /// concatenated heads are projected to the output. Weights: `query/kernel: f32[D, num_heads, key_dim]`,
+    /// `query/bias: f32[num_heads, key_dim]`, `key/…` and `value/…` likewise, `attention_output/kernel: f32[num_heads,
+    /// value_dim, output]`, `attention_output/bias`. Source: Vaswani et al. 2017.
     ///
     /// ```
     /// use systole_nn::layers::multi_head_attention;
@@ -30,20 +31,21 @@ arguments! {
         pub key_dim: usize = 0,
         /// Width of each head's values. Default: `key_dim`.
         pub value_dim: Option<usize> = None,
-        /// Fraction of the attention weights that is dropped while training. Default: 0.
+        /// Fraction of the attention weights dropped in training. Default: 0.
         pub dropout: f64 = 0.0,
         /// Whether projections add biases. Default: true.
         pub use_bias: bool = true,
         /// Features of the output. Default: those of the query.
         pub output_shape: Option<usize> = None,
-        /// The dimensions to attend over. Default: all but the first and the last.
+        /// Dimensions to attend over. Default: all but the first and the last.
         pub attention_axes: Option<Axes> = None,
-        /// Whether a place sees only itself and those before it. In Keras an argument of the call. Default: false.
+        /// Whether each position attends only to itself and earlier positions; a call argument in Keras. Default:
+        /// false.
         pub use_causal_mask: bool = false,
-        /// How kernels start. Default: `glorot_uniform`.
+        /// Initializer of the kernels. Default: `glorot_uniform`.
         #[serde(deserialize_with = "argument::named")]
         pub kernel_initializer: Initializer = Initializer::GlorotUniform,
-        /// How biases start. Default: `zeros`.
+        /// Initializer of the biases. Default: `zeros`.
         #[serde(deserialize_with = "argument::named")]
         pub bias_initializer: Initializer = Initializer::Zeros,
     }
@@ -61,7 +63,7 @@ impl Arguments for MultiHeadAttention {
             return Err(wrong("MultiHeadAttention", &format!("{name} of at least 1"), is));
         }
         if self.attention_axes.as_ref().is_some_and(|a| a.0.is_empty()) {
-            return Err(wrong("MultiHeadAttention", "an attention axis or several", "an empty list"));
+            return Err(wrong("MultiHeadAttention", "at least one attention axis", "an empty list"));
         }
         check_rate("MultiHeadAttention", "dropout", self.dropout)
     }
@@ -80,15 +82,15 @@ impl Layer for MultiHeadAttention {
             [query, value, key] => self.attend(cx, query, value, key),
             _ => Err(Error::new(
                 ErrorKind::Graph,
-                format!("MultiHeadAttention takes one to three inputs, got {}", inputs.len()),
+                format!("MultiHeadAttention takes 1 to 3 inputs, got {}", inputs.len()),
             )
-            .hint("in a functional model: multi_head_attention(8, 64).on(&[&query, &value])")),
+            .hint("call it in a functional model: multi_head_attention(8, 64).on(&[&query, &value])")),
         });
         built.unwrap_or_else(|e| refuse(cx, inputs, e))
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::Attention {
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::Attention {
             heads: self.num_heads,
             key_dim: self.key_dim,
             value_dim: self.value_dim.unwrap_or(self.key_dim),
@@ -117,10 +119,10 @@ impl MultiHeadAttention {
         let (q, v, k) = (q?, v?, k?);
         let fits = v.dim(1) == k.dim(1) && v.dim(0) == q.dim(0) && k.dim(0) == q.dim(0);
         if !fits {
-            let got = format!("query {}, value {}, key {}", query.ty(), value.ty(), key.ty());
-            return Err(Error::new(ErrorKind::Graph, "MultiHeadAttention's inputs do not fit each other")
+            let got = format!("query is {}, value {}, key {}", query.ty(), value.ty(), key.ty());
+            return Err(Error::new(ErrorKind::Graph, "MultiHeadAttention's inputs have incompatible shapes")
                 .because(got)
-                .hint("batch sizes must agree, and value and key must have as many places"));
+                .hint("use equal batch sizes, and as many value positions as key positions"));
         }
         let features = self.output_shape.unwrap_or(q.dim(2));
         let q = self.project(cx, "query", &q, self.key_dim)?;
@@ -141,21 +143,21 @@ impl MultiHeadAttention {
             return Ok(fold.undo(&self.join(cx, &heads, features)?));
         }
         let random = if self.dropout > 0.0 { cx.random_state() } else { None };
-        let attention = Attention {
+        let attention = AttentionConfig {
             scale: 1.0 / (self.key_dim as f64).sqrt(),
             causal: self.use_causal_mask,
-            dropout: random.as_ref().map(|_| Dropped::rate(self.dropout)),
+            dropout: random.as_ref().map(|_| AttentionDropout::rate(self.dropout)),
         };
         let heads = attention.of(&q, &k, &v, random.as_ref());
         Ok(fold.undo(&self.join(cx, &heads, features)?))
     }
 
-    /// As the operators on integers do, each with levels of its own.
+    /// Computes attention with fake quantization, operator by operator as the int8 file.
     fn attend_rounded(&self, cx: &mut Cx, [query, key, value]: [&Tensor; 3]) -> Result<Tensor> {
         if [query, key, value].iter().any(|x| x.rank() != 3 || cx.mask_of(x).is_some()) {
             return Err(unfit("MultiHeadAttention", "sequences [B, S, D] without masks", query.ty())
-                .because("it is trained for eight bits")
-                .hint("leave it in floats: skip it in quantize"));
+                .because("quantization-aware training does not support masks")
+                .hint("keep the layer in float: add it to skip of quantize"));
         }
         let features = self.output_shape.unwrap_or(query.dim(2));
         let q = self.project(cx, "query", query, self.key_dim)?;
@@ -183,20 +185,20 @@ impl MultiHeadAttention {
         self.join(cx, &heads.transpose(&[0, 2, 1, 3]), features)
     }
 
-    /// `→ i32[]`: how many places the calls before had.
+    /// Returns the number of positions of earlier calls: `→ i32[]`.
     fn place_to_go_on(&self, cx: &Cx, is_of_itself: bool) -> Result<Tensor> {
         if !(self.use_causal_mask && is_of_itself) {
             return Err(Error::new(ErrorKind::Unsupported, "the model cannot generate token by token")
-                .because("this attention looks at places that come later, or at another sequence")
-                .hint("train a model whose attention has use_causal_mask = true, and one input"));
+                .because("its attention looks at later positions, or at another sequence")
+                .hint("train a model whose attention has use_causal_mask = true and one input"));
         }
         cx.decoding()
             .map(|decoding| decoding.position())
-            .ok_or_else(|| Error::new(ErrorKind::Bug, "no call is gone on from"))
+            .ok_or_else(|| Error::new(ErrorKind::Bug, "missing incremental decoding state"))
     }
 
-    /// `q: T[B, S, N, K], k: T[B, S, N, K], v: T[B, S, N, V] → T[B, S, N, V]`: what S places gather from themselves and from all
-    /// places of the calls before, whose keys and values were kept.
+    /// Attends with a KV cache: `q: T[B, S, N, K], k: T[B, S, N, K], v: T[B, S, N, V] → T[B, S, N, V]`. Each of the S
+    /// positions attends to itself, to earlier ones, and to the cached keys and values of earlier calls.
     fn attend_to_kept(&self, cx: &mut Cx, [q, k, v]: [&Tensor; 3], is_of_itself: bool) -> Result<Tensor> {
         let first = self.place_to_go_on(cx, is_of_itself)?;
         let (k, v) = (with_kept(cx, "key", k)?, with_kept(cx, "value", v)?);
@@ -208,7 +210,7 @@ impl MultiHeadAttention {
         Ok(weights.dot_general(&v, &[0, 1], &[0, 2], &[3], &[1]).transpose(&[0, 2, 1, 3]))
     }
 
-    /// `x: T[B, S, D] → T[B, S, num_heads, width]`.
+    /// Projects to heads: `x: T[B, S, D] → T[B, S, num_heads, width]`.
     fn project(&self, cx: &mut Cx, name: &str, x: &Tensor, width: usize) -> Result<Tensor> {
         let (features, heads) = (x.dim(2), self.num_heads);
         let shape = [features, heads, width];
@@ -230,7 +232,7 @@ impl MultiHeadAttention {
         })
     }
 
-    /// `heads: T[B, S, N, V] → T[B, S, features]`.
+    /// Projects the heads to the output: `heads: T[B, S, N, V] → T[B, S, features]`.
     fn join(&self, cx: &mut Cx, heads: &Tensor, features: usize) -> Result<Tensor> {
         let (n, v) = (heads.dim(2), heads.dim(3));
         cx.scope("attention_output", |cx| {
@@ -246,10 +248,11 @@ impl MultiHeadAttention {
     }
 }
 
-/// `new: T[B, S, N, K] → T[B, context, N, K]`: with what was kept under this name by the calls before, and kept for those that come.
+/// Appends to a cache: `new: T[B, S, N, K] → T[B, context, N, K]`. Returns the values cached under `name` with the new
+/// ones, and keeps them for the next call.
 fn with_kept(cx: &mut Cx, name: &str, new: &Tensor) -> Result<Tensor> {
     let Some((first, context)) = cx.decoding().map(|d| (d.position(), d.context())) else {
-        return Err(Error::new(ErrorKind::Bug, "no call is gone on from"));
+        return Err(Error::new(ErrorKind::Bug, "missing incremental decoding state"));
     };
     let shape = [new.dim(0), context, new.dim(2), new.dim(3)];
     let old = cx.kept(name, new.dtype(), &shape).unwrap_or_else(|| new.clone());
@@ -259,16 +262,16 @@ fn with_kept(cx: &mut Cx, name: &str, new: &Tensor) -> Result<Tensor> {
     Ok(now)
 }
 
-/// `scores: T[B, N, S, T] → bool[B, N, S, T]`: whether a place sees another, itself or one before it; `first: i32[]` is the number of the
-/// first of the S.
+/// Causal mask: `scores: T[B, N, S, T] → bool[B, N, S, T]`, true if a position may attend to another. `first: i32[]` is
+/// the position of the first query.
 fn looking_back(scores: &Tensor, first: Option<&Tensor>) -> Tensor {
     let place = |dim| scores.builder().iota(scores.ty().with_dtype(DType::I32), dim);
     let own = first.map_or_else(|| place(2), |first| place(2) + first);
     own.greater_equal(&place(3))
 }
 
-/// Brings inputs of any rank to `[batch, places, features]` and the output back: the places are those of the attention
-/// axes, all other dimensions are batch.
+/// Reshapes inputs of any rank to `[batch, positions, features]` and the output back. The attention axes become
+/// positions, all other dimensions batch.
 struct FoldedAxes {
     /// Batch dimensions first, then the attention axes, then the features.
     order: Vec<usize>,
@@ -281,7 +284,7 @@ impl FoldedAxes {
         let rank = query.rank();
         if rank < 3 {
             return Err(unfit("MultiHeadAttention", "sequences of features [B, S, D]", query.ty())
-                .hint("put reshape([places, features]) before it"));
+                .hint("put reshape([steps, features]) before it"));
         }
         let mut places: Vec<usize> = match axes {
             None => (1..rank - 1).collect(),
@@ -307,7 +310,7 @@ impl FoldedAxes {
 
     fn apply(&self, x: &Tensor) -> Result<Tensor> {
         if x.rank() != self.order.len() {
-            let needs = format!("inputs of {} dimensions, as its query", self.order.len());
+            let needs = format!("inputs of {} dimensions, like its query", self.order.len());
             return Err(unfit("MultiHeadAttention", &needs, x.ty()));
         }
         let moved = x.transpose(&self.order);
@@ -327,8 +330,8 @@ impl FoldedAxes {
     }
 }
 
-/// `query: T[B, S, D], value: T[B, T, E] (, key: T[B, T, E']) → T[B, S, D]`: each place of the query gathers what it
-/// looks for from the places of the value. Arguments: [`MultiHeadAttention`].
+/// `query: T[B, S, D], value: T[B, T, E] (, key: T[B, T, E']) → T[B, S, D]`: multi-head attention. Arguments:
+/// [`MultiHeadAttention`].
 ///
 /// ```
 /// use systole_nn::{input, layers::multi_head_attention, Model};
@@ -344,11 +347,11 @@ pub fn multi_head_attention(num_heads: usize, key_dim: usize) -> LayerSpec {
 }
 
 setters!(LayerSpec:
-    /// Width of an attention head's values.
+    /// Width of each attention head's values.
     value_dim: usize as usize;
-    /// Features of an attention's output.
+    /// Output features of MultiHeadAttention.
     output_shape: usize as usize;
-    /// The dimensions that an attention attends over.
+    /// Dimensions that MultiHeadAttention attends over.
     attention_axes: impl Into<Axes> as Axes;
 );
 
@@ -363,7 +366,7 @@ const ATTENTION: &[&str] = &[
     "attention_output/bias",
 ];
 
-/// Layers with inputs that they take and refuse.
+/// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     vec![
         LayerSample::new(multi_head_attention(2, 3), &[2, 5, 4], &[2, 5, 4], ATTENTION, Some(&[2, 4])),
@@ -377,5 +380,5 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     ]
 }
 
-/// Cases of the parity test are in `fixtures/keras/parts`.
+/// Keras parity test cases of these layers are in `fixtures/keras/parts`.
 pub(in crate::layers) const PARITY: &str = "[]";

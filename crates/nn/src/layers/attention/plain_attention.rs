@@ -1,4 +1,4 @@
-//! Attention without projections: Attention (by products) and AdditiveAttention (by sums).
+//! Attention (Luong, dot product) and AdditiveAttention (Bahdanau) layers, without projections.
 
 use crate::layers::built_in::*;
 use crate::layers::random::dropout::{check_rate, kept};
@@ -6,12 +6,11 @@ use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
 use crate::setters::setters;
 
-/// `query: T[B, S, D], value: T[B, T, E] (, key: T[B, T, D]) → T[B, S, E]`: means of values, weighed by how their keys fit
-/// the query.
+/// `query: T[B, S, D], value: T[B, T, E] (, key: T[B, T, D]) → T[B, S, E]`: dot-product attention without projections.
 ///
-/// The score of a pair is `query · key` or, with `score_mode` "concat", the sum of `tanh(query + key)`; the weights are the
-/// softmax of the scores. Without a third input values are their own keys. Weights: `scale: f32[]` with `use_scale`,
-/// `concat_score_weight: f32[]` with "concat". Source: Luong et al. 2015.
+/// The score of a pair is `query · key` or, with `score_mode` "concat", the sum of `tanh(query + key)`; the attention
+/// weights are the softmax of the scores. Without a third input the values are also the keys. Weights: `scale: f32[]`
+/// with `use_scale`, `concat_score_weight: f32[]` with "concat". Source: Luong et al. 2015.
 ///
 /// ```
 /// use systole_nn::{input, layers::attention, Model};
@@ -23,24 +22,24 @@ use crate::setters::setters;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Attention {
-    /// Whether scores are multiplied by a learned number. Default: false.
+    /// Whether scores are multiplied by a learned scalar. Default: false.
     pub use_scale: bool,
-    /// How scores are made. Default: "dot".
+    /// How scores are computed. Default: "dot".
     pub score_mode: ScoreMode,
-    /// Fraction of the attention weights that is dropped while training. Default: 0.
+    /// Fraction of the attention weights dropped in training. Default: 0.
     pub dropout: f64,
-    /// Whether a place sees only itself and those before it. In Keras an argument of the call. Default: false.
+    /// Whether each position attends only to itself and earlier positions; a call argument in Keras. Default: false.
     pub use_causal_mask: bool,
 }
 
-/// How Attention's scores are made.
+/// Score function of Attention.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ScoreMode {
-    /// By the product of query and key.
+    /// Dot product of query and key.
     #[default]
     Dot,
-    /// By the sum of tanh of query plus key.
+    /// Sum of tanh(query + key).
     Concat,
 }
 
@@ -75,17 +74,18 @@ impl Layer for Attention {
 }
 
 arguments! {
-    /// `query: T[B, S, D], value: T[B, T, E] (, key: T[B, T, D]) → T[B, S, E]`: means of values, weighed by a learned sum of
-    /// `tanh(query + key)`.
+    /// `query: T[B, S, D], value: T[B, T, E] (, key: T[B, T, D]) → T[B, S, E]`: additive attention: scores are a
+    /// learned sum of `tanh(query + key)`.
     ///
-    /// Without a third input values are their own keys. Weight: `scale: f32[D]` with `use_scale`. Source: Bahdanau, Cho and
-    /// Bengio 2014.
+    /// Without a third input the values are also the keys. Weight: `scale: f32[D]` with `use_scale`. Source: Bahdanau,
+    /// Cho and Bengio 2014.
     pub struct AdditiveAttention {
-        /// Whether features of scores have learned factors. Default: true.
+        /// Whether the features of a score have learned factors. Default: true.
         pub use_scale: bool = true,
-        /// Fraction of the attention weights that is dropped while training. Default: 0.
+        /// Fraction of the attention weights dropped in training. Default: 0.
         pub dropout: f64 = 0.0,
-        /// Whether a place sees only itself and those before it. In Keras an argument of the call. Default: false.
+        /// Whether each position attends only to itself and earlier positions; a call argument in Keras. Default:
+        /// false.
         pub use_causal_mask: bool = false,
     }
 }
@@ -116,7 +116,7 @@ impl Layer for AdditiveAttention {
     }
 }
 
-/// Checks inputs, then weighs values by the softmax of `scores` (`query: T[B, S, D], key: T[B, T, D] → T[B, S, T]`).
+/// Checks inputs, then averages values by the softmax of `scores` (`query: T[B, S, D], key: T[B, T, D] → T[B, S, T]`).
 fn attend(
     class: &str,
     layer: &impl Arguments,
@@ -144,7 +144,7 @@ fn attend(
         (a, b) => a.or(b),
     };
     if let Some(seen) = seen {
-        // Beyond all scores, and finite in every type.
+        // Mask value: below all scores, and finite in every element type.
         let none = scores.builder().full(scores.ty(), -6e4);
         scores = seen.select(&scores, &none);
     }
@@ -165,15 +165,15 @@ fn attend(
 fn check_inputs(class: &str, inputs: &[Tensor]) -> Result<()> {
     let types: Vec<String> = inputs.iter().map(|x| x.ty().to_string()).collect();
     let wrong = |what: String| {
-        Err(Error::new(ErrorKind::Graph, what)
-            .because(format!("got {}", types.join(", ")))
-            .hint("in a functional model: attention().on(&[&query, &value]), or with a key as third"))
+        Err(Error::new(ErrorKind::Graph, what).because(format!("got {}", types.join(", "))).hint(
+            "call it in a functional model: attention().on(&[&query, &value]), or with a key as third input",
+        ))
     };
     let (query, value) = match inputs {
         [query, value] | [query, value, _] => (query, value),
         _ => {
             return wrong(format!(
-                "{class} takes a query, a value and perhaps a key, got {} inputs",
+                "{class} takes a query, a value and optionally a key, got {} inputs",
                 inputs.len()
             ));
         }
@@ -186,24 +186,24 @@ fn check_inputs(class: &str, inputs: &[Tensor]) -> Result<()> {
         || key.dim(1) != value.dim(1)
         || inputs.iter().any(|x| x.dim(0) != query.dim(0))
     {
-        return wrong(format!("{class}'s inputs do not fit each other"));
+        return wrong(format!("{class}'s inputs have incompatible shapes"));
     }
     Ok(())
 }
 
-/// `a: T[B, M, K], b: T[B, K, N] → T[B, M, N]`.
+/// Batched matrix product: `a: T[B, M, K], b: T[B, K, N] → T[B, M, N]`.
 fn products(a: &Tensor, b: &Tensor) -> Tensor {
     a.matmul(b)
 }
 
-/// `query: T[B, S, D], key: T[B, T, D] → T[B, S, T, D]`: each sum.
+/// Sums of all pairs: `query: T[B, S, D], key: T[B, T, D] → T[B, S, T, D]`.
 fn pairs(query: &Tensor, key: &Tensor) -> Tensor {
     let shape = Shape::new([query.dim(0), query.dim(1), key.dim(1), query.dim(2)]);
     query.broadcast_in_dim(&shape, &[0, 1, 3]) + key.broadcast_in_dim(&shape, &[0, 2, 3])
 }
 
-/// `query: T[B, S, D], value: T[B, T, E] (, key: T[B, T, D]) → T[B, S, E]`: means of values by the softmax of
-/// `query · key`. Arguments: [`Attention`].
+/// `query: T[B, S, D], value: T[B, T, E] (, key: T[B, T, D]) → T[B, S, E]`: dot-product attention. Arguments:
+/// [`Attention`].
 ///
 /// ```
 /// use systole_nn::{input, layers::attention, Model};
@@ -217,8 +217,8 @@ pub fn attention() -> LayerSpec {
     LayerSpec::of(Attention::default())
 }
 
-/// `query: T[B, S, D], value: T[B, T, E] (, key: T[B, T, D]) → T[B, S, E]`: means of values by the softmax of a learned sum
-/// of `tanh(query + key)`. Arguments: [`AdditiveAttention`].
+/// `query: T[B, S, D], value: T[B, T, E] (, key: T[B, T, D]) → T[B, S, E]`: additive attention. Arguments:
+/// [`AdditiveAttention`].
 ///
 /// ```
 /// use systole_nn::{input, layers::additive_attention, Model};
@@ -233,13 +233,13 @@ pub fn additive_attention() -> LayerSpec {
 }
 
 setters!(LayerSpec:
-    /// Whether Attention's or AdditiveAttention's scores have learned factors.
+    /// Whether the scores of Attention or AdditiveAttention have learned factors.
     use_scale: bool as bool;
-    /// How Attention's scores are made: "dot" or "concat".
+    /// Score function of Attention: "dot" or "concat".
     score_mode: impl Into<Value> as Value;
 );
 
-/// Layers with inputs that they take and refuse.
+/// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     let of = |spec, weights| LayerSample {
         inputs: vec![f32s(&[2, 3, 4]), f32s(&[2, 5, 4])],
@@ -253,7 +253,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     ]
 }
 
-/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+/// Keras parity test cases; `fixtures/keras/generate.py` reads them from this file.
 pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "dot_attention", "class": "Attention", "x_shape": [[2, 3, 4], [2, 5, 4]], "kwargs": {}},
     {"name": "dot_attention_key", "class": "Attention", "x_shape": [[2, 3, 4], [2, 5, 2], [2, 5, 4]], "kwargs": {"use_scale": true}},

@@ -1,4 +1,5 @@
-//! The transformer's block: attention, then a feed-forward network at each place, both with a residual connection.
+//! TransformerBlock layer: self-attention and feed-forward network, each with residual connection and layer
+//! normalization.
 
 use super::multi_head_attention::MultiHeadAttention;
 use crate::layer::activation::Activation;
@@ -11,12 +12,13 @@ use crate::layers::spec::LayerSpec;
 use crate::setters::setters;
 
 arguments! {
-    /// `x: T[B, S, D] → T[B, S, D]`: self-attention and a feed-forward network, each added to its input and normalised.
+    /// `x: T[B, S, D] → T[B, S, D]`: self-attention and feed-forward network, each with residual and layer
+    /// normalization.
     ///
-    /// Arguments and weights are those of KerasHub's `TransformerDecoder` without cross-attention and, without the causal
-    /// mask, `TransformerEncoder`: `self_attention/…` (see [`MultiHeadAttention`]), `self_attention_layer_norm/…`,
-    /// `feedforward_intermediate_dense/…`, `feedforward_output_dense/…`, `feedforward_layer_norm/…`. Source: Vaswani et al.
-    /// 2017; normalising first: Radford et al. 2019.
+    /// Arguments and weights are those of KerasHub's `TransformerDecoder` without cross-attention or, without the
+    /// causal mask, `TransformerEncoder`: `self_attention/…` (see [`MultiHeadAttention`]),
+    /// `self_attention_layer_norm/…`, `feedforward_intermediate_dense/…`, `feedforward_output_dense/…`,
+    /// `feedforward_layer_norm/…`. Source: Vaswani et al. 2017; pre-norm: Radford et al. 2019.
     ///
     /// ```
     /// use systole_nn::layers::transformer_block;
@@ -24,26 +26,26 @@ arguments! {
     /// assert!(block.check().is_ok());
     /// ```
     pub struct TransformerBlock {
-        /// Width inside the feed-forward network. Required.
+        /// Hidden width of the feed-forward network. Required.
         pub intermediate_dim: usize = 0,
-        /// Number of heads, which share the features. Required.
+        /// Number of attention heads, a divisor of the features. Required.
         pub num_heads: usize = 0,
-        /// Fraction that is dropped while training: of attention weights, and of both parts' outputs. Default: 0.
+        /// Dropout rate of attention weights and of the outputs of both sublayers. Default: 0.
         pub dropout: f64 = 0.0,
-        /// Function inside the feed-forward network. Default: relu.
+        /// Activation inside the feed-forward network. Default: relu.
         #[serde(deserialize_with = "argument::activation")]
         pub activation: Activation = Activation::Relu,
-        /// Added to variances. Default: 1e-5.
+        /// Epsilon added to variances. Default: 1e-5.
         pub layer_norm_epsilon: f64 = 1e-5,
-        /// How kernels start. Default: `glorot_uniform`.
+        /// Initializer of the kernels. Default: `glorot_uniform`.
         #[serde(deserialize_with = "argument::named")]
         pub kernel_initializer: Initializer = Initializer::GlorotUniform,
-        /// How biases start. Default: `zeros`.
+        /// Initializer of the biases. Default: `zeros`.
         #[serde(deserialize_with = "argument::named")]
         pub bias_initializer: Initializer = Initializer::Zeros,
-        /// Whether each part's input is normalised, rather than its sum with the output. Default: false.
+        /// Whether each sublayer's input is normalized (pre-norm) instead of its sum with the output. Default: false.
         pub normalize_first: bool = false,
-        /// Whether a place sees only itself and those before it. Default: false.
+        /// Whether each position attends only to itself and earlier positions. Default: false.
         pub use_causal_mask: bool = false,
     }
 }
@@ -60,7 +62,7 @@ impl Arguments for TransformerBlock {
     }
 }
 
-/// The parts in Keras's order of weights.
+/// Sublayers in Keras's weight order.
 const PARTS: [&str; 5] = [
     "self_attention",
     "self_attention_layer_norm",
@@ -76,7 +78,7 @@ impl Layer for TransformerBlock {
         one_input(self, cx, inputs, |cx, x| {
             let fits = x.rank() == 3 && x.dim(2) > 0 && x.dim(2).is_multiple_of(self.num_heads);
             if !fits {
-                let needs = format!("features that {} heads can share [B, S, D]", self.num_heads);
+                let needs = format!("a feature count divisible by its {} heads [B, S, D]", self.num_heads);
                 return Err(unfit("TransformerBlock", &needs, x.ty())
                     .hint("choose num_heads that divides the last dimension"));
             }
@@ -94,8 +96,8 @@ impl Layer for TransformerBlock {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::TransformerBlock {
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::TransformerBlock {
             heads: self.num_heads,
             causal: self.use_causal_mask,
             activation: self.activation,
@@ -104,7 +106,7 @@ impl Layer for TransformerBlock {
         })
     }
 
-    /// Of `nn.TransformerEncoderLayer`.
+    /// Roles in `nn.TransformerEncoderLayer`.
     fn weight_roles(&self) -> Vec<WeightRole> {
         let role = |name: &str, torch: &str, layout| WeightRole::new(name, torch, layout);
         let mut all = attention_roles("self_attention/", "self_attn.");
@@ -123,7 +125,7 @@ impl Layer for TransformerBlock {
 }
 
 impl TransformerBlock {
-    /// `x + dropout(inner(norm(x)))`, or `norm(x + dropout(inner(x)))`.
+    /// Residual sublayer: `x + dropout(inner(norm(x)))`, or `norm(x + dropout(inner(x)))`.
     fn part(
         &self,
         cx: &mut Cx,
@@ -181,7 +183,7 @@ impl TransformerBlock {
     }
 }
 
-/// `x: T[B, S, D] → T[B, S, D]`: self-attention and a feed-forward network, each added to its input and normalised.
+/// `x: T[B, S, D] → T[B, S, D]`: self-attention and feed-forward network, each with residual and layer normalization.
 /// Arguments: [`TransformerBlock`].
 ///
 /// ```
@@ -198,9 +200,9 @@ pub fn transformer_block(intermediate_dim: usize, num_heads: usize) -> LayerSpec
 }
 
 setters!(LayerSpec:
-    /// What a transformer block's normalisations add to variances.
+    /// Epsilon added to the variances in a transformer block's layer normalizations.
     layer_norm_epsilon: f64 as f64;
-    /// Whether a transformer block normalises the inputs of its parts instead of their sums.
+    /// Whether a transformer block normalizes the inputs of its sublayers (pre-norm) instead of their sums.
     normalize_first: bool as bool;
 );
 
@@ -223,7 +225,7 @@ const BLOCK: &[&str] = &[
     "feedforward_layer_norm/beta",
 ];
 
-/// Layers with inputs that they take and refuse.
+/// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     vec![
         LayerSample::new(transformer_block(8, 2), &[2, 5, 4], &[2, 5, 4], BLOCK, Some(&[2, 5, 3])),
@@ -237,5 +239,5 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     ]
 }
 
-/// Cases of the parity test are in `fixtures/keras/parts`.
+/// Keras parity test cases of these layers are in `fixtures/keras/parts`.
 pub(in crate::layers) const PARITY: &str = "[]";

@@ -1,4 +1,4 @@
-//! Convolutions over sequences, images and volumes, channels last.
+//! Conv1D, Conv2D and Conv3D layers, channels last.
 
 use crate::layer::activation::Activation;
 use crate::layer::constraint::Constraint;
@@ -6,12 +6,12 @@ use crate::layer::regularizer::Regularizer;
 use crate::layers::built_in::*;
 use crate::layers::regularized_weight::{check_rules, finished, ruled_weight};
 use crate::layers::sample::*;
-use crate::layers::sliding_window::{Sliding, check_places};
+use crate::layers::sliding_window::{SlidingWindow, check_places};
 use crate::layers::spec::LayerSpec;
 use crate::setters::setters;
 
 arguments! {
-    /// `x: T[B, …, C] → T[B, …', filters]`: a learned weighted sum of each window, over `N` dimensions of places.
+    /// `x: T[B, …, C] → T[B, …', filters]`: convolution over `N` spatial dimensions.
     ///
     /// ```
     /// use systole_nn::layers::{conv1d, conv2d};
@@ -21,66 +21,66 @@ arguments! {
     pub struct Conv<const N: usize> {
         /// Number of output channels. Required.
         pub filters: usize = 0,
-        /// Size of the window along each dimension of places. Required.
+        /// Size of the window along each spatial dimension. Required.
         pub kernel_size: Sizes<N> = Sizes([0; N]),
-        /// Steps of the window; 1 each unless given.
+        /// Strides of the window; 1 each by default.
         pub strides: Sizes<N> = Sizes([1; N]),
-        /// What happens at the border; of Conv1D "causal", too: no step sees a later one. Default: "valid".
+        /// Padding mode: "valid", "same" or, for Conv1D, "causal" (no step sees a later one). Default: "valid".
         pub padding: Padding = Padding::Valid,
-        /// Distance between the window's elements; 1 each unless given.
+        /// Dilation of the window; 1 each by default.
         pub dilation_rate: Sizes<N> = Sizes([1; N]),
-        /// Groups of channels that do not see each other. Default: 1.
+        /// Number of channel groups that are convolved separately. Default: 1.
         pub groups: usize = 1,
-        /// Applied at the end. Default: linear.
+        /// Activation of the output. Default: linear.
         #[serde(deserialize_with = "argument::activation")]
         pub activation: Activation = Activation::Linear,
         /// Whether a bias is added. Default: true.
         pub use_bias: bool = true,
-        /// How the kernel starts. Default: `glorot_uniform`.
+        /// Initializer of the kernel. Default: `glorot_uniform`.
         #[serde(deserialize_with = "argument::named")]
         pub kernel_initializer: Initializer = Initializer::GlorotUniform,
-        /// How the bias starts. Default: `zeros`.
+        /// Initializer of the bias. Default: `zeros`.
         #[serde(deserialize_with = "argument::named")]
         pub bias_initializer: Initializer = Initializer::Zeros,
-        /// Penalty on the kernel, which is added to the loss. Default: none.
+        /// Penalty on the kernel, added to the loss. Default: none.
         pub kernel_regularizer: Option<Regularizer> = None,
         /// Penalty on the bias. Default: none.
         pub bias_regularizer: Option<Regularizer> = None,
         /// Penalty on the output. Default: none.
         pub activity_regularizer: Option<Regularizer> = None,
-        /// Where the kernel is brought back to after each step. Default: as it is.
+        /// Constraint on the kernel, applied after each step. Default: none.
         #[serde(deserialize_with = "argument::optional")]
         pub kernel_constraint: Option<Constraint> = None,
-        /// Where the bias is brought back to after each step. Default: as it is.
+        /// Constraint on the bias, applied after each step. Default: none.
         #[serde(deserialize_with = "argument::optional")]
         pub bias_constraint: Option<Constraint> = None,
     }
 }
 
-/// `x: T[B, S, C] → T[B, S', filters]`: a learned weighted sum of each window's steps.
+/// `x: T[B, S, C] → T[B, S', filters]`: 1D convolution over sequences.
 ///
 /// With `padding` "valid", `S' = ⌊(S − (k − 1)·dilation − 1) / stride⌋ + 1`; with "same" and "causal", `⌈S / stride⌉`.
 /// Weights: `kernel: f32[k, C / groups, filters]`, `bias: f32[filters]`.
 pub type Conv1D = Conv<1>;
 
-/// `x: T[B, H, W, C] → T[B, H', W', filters]`: a learned weighted sum of each window's pixels.
+/// `x: T[B, H, W, C] → T[B, H', W', filters]`: 2D convolution over images.
 ///
-/// With `padding` "valid", `H' = ⌊(H − (kh − 1)·dilation − 1) / stride⌋ + 1`; with "same", `⌈H / stride⌉`.
-/// Weights: `kernel: f32[kh, kw, C / groups, filters]`, `bias: f32[filters]`.
+/// With `padding` "valid", `H' = ⌊(H − (kh − 1)·dilation − 1) / stride⌋ + 1`; with "same", `⌈H / stride⌉`. Weights:
+/// `kernel: f32[kh, kw, C / groups, filters]`, `bias: f32[filters]`.
 pub type Conv2D = Conv<2>;
 
-/// `x: T[B, D, H, W, C] → T[B, D', H', W', filters]`: a learned weighted sum of each window's places.
+/// `x: T[B, D, H, W, C] → T[B, D', H', W', filters]`: 3D convolution over volumes.
 ///
-/// With `padding` "valid", `D' = ⌊(D − (kd − 1)·dilation − 1) / stride⌋ + 1`; with "same", `⌈D / stride⌉`.
-/// Weights: `kernel: f32[kd, kh, kw, C / groups, filters]`, `bias: f32[filters]`.
+/// With `padding` "valid", `D' = ⌊(D − (kd − 1)·dilation − 1) / stride⌋ + 1`; with "same", `⌈D / stride⌉`. Weights:
+/// `kernel: f32[kd, kh, kw, C / groups, filters]`, `bias: f32[filters]`.
 pub type Conv3D = Conv<3>;
 
 impl<const N: usize> Conv<N> {
-    fn sliding(&self) -> Sliding {
+    fn sliding(&self) -> SlidingWindow {
         let class = self.class_name();
         let sliding =
-            Sliding::of_kernel(class, self.kernel_size, self.strides, self.dilation_rate, self.padding);
-        Sliding { takes_causal: N == 1, ..sliding }
+            SlidingWindow::of_kernel(class, self.kernel_size, self.strides, self.dilation_rate, self.padding);
+        SlidingWindow { takes_causal: N == 1, ..sliding }
     }
 }
 
@@ -106,7 +106,7 @@ impl<const N: usize> Layer for Conv<N> {
             check_places(class, N, x)?;
             let channels = channels_of(class, x)?;
             if !channels.is_multiple_of(self.groups) {
-                let needs = format!("channels that {} groups divide", self.groups);
+                let needs = format!("a number of channels divisible by {} groups", self.groups);
                 return Err(unfit(class, &needs, x.ty()).hint("choose groups that divide the channels"));
             }
             let padding = sliding.padding_for(x)?;
@@ -120,7 +120,7 @@ impl<const N: usize> Layer for Conv<N> {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
+    fn lowering(&self) -> Result<LayerLowering> {
         operators_if(
             self,
             N < 3,
@@ -136,7 +136,7 @@ impl<const N: usize> Layer for Conv<N> {
     }
 }
 
-/// `x: T[B, S, C] → T[B, S', filters]`: learned filters that slide over sequences. Arguments: [`Conv1D`].
+/// `x: T[B, S, C] → T[B, S', filters]`: 1D convolution over sequences. Arguments: [`Conv1D`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -151,7 +151,7 @@ pub fn conv1d(filters: usize, kernel_size: usize) -> LayerSpec {
     LayerSpec::of(Conv1D { filters, kernel_size: kernel_size.into(), ..Default::default() })
 }
 
-/// `x: T[B, H, W, C] → T[B, H', W', filters]`: learned filters that slide over pictures. Arguments: [`Conv2D`].
+/// `x: T[B, H, W, C] → T[B, H', W', filters]`: 2D convolution over images. Arguments: [`Conv2D`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -166,8 +166,7 @@ pub fn conv2d(filters: usize, kernel_size: impl Into<Sizes<2>>) -> LayerSpec {
     LayerSpec::of(Conv2D { filters, kernel_size: kernel_size.into(), ..Default::default() })
 }
 
-/// `x: T[B, D, H, W, C] → T[B, D', H', W', filters]`: learned filters that slide over volumes. Arguments:
-/// [`Conv3D`].
+/// `x: T[B, D, H, W, C] → T[B, D', H', W', filters]`: 3D convolution over volumes. Arguments: [`Conv3D`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -183,13 +182,14 @@ pub fn conv3d(filters: usize, kernel_size: impl Into<Sizes<3>>) -> LayerSpec {
 }
 
 setters!(LayerSpec:
-    /// Distance between a kernel's elements.
-    dilation_rate: impl Into<Each> as Each;
-    /// Groups of a convolution's channels or a normalisation's features; of the latter −1 for one of each feature.
+    /// Dilation rate of a convolution's kernel.
+    dilation_rate: impl Into<SizeArgument> as SizeArgument;
+    /// Groups of a convolution's channels or of GroupNormalization's features; for the latter, −1 makes one group per
+    /// feature.
     groups: i64 as i64;
 );
 
-/// Layers with inputs that they take and refuse.
+/// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     let causal = conv1d(4, 3).padding("causal").strides(2);
     let (dilated, strided) = (conv2d(6, 2).groups(3).dilation_rate(2), conv3d(4, 2).strides((1, 2, 2)));
@@ -206,7 +206,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     ]
 }
 
-/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+/// Keras parity test cases; `fixtures/keras/generate.py` reads them from this file.
 pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "conv1d_valid", "class": "Conv1D", "x_shape": [2, 7, 3], "kwargs": {"filters": 2, "kernel_size": 3}},
     {"name": "conv1d_same_s2", "class": "Conv1D", "x_shape": [2, 7, 3], "kwargs": {"filters": 2, "kernel_size": 4, "strides": 2, "padding": "same", "activation": "relu"}},

@@ -1,72 +1,73 @@
-//! Depthwise convolutions: each channel convolved on its own.
+//! DepthwiseConv1D and DepthwiseConv2D layers: each channel is convolved separately.
 
 use crate::layer::activation::Activation;
 use crate::layer::constraint::Constraint;
 use crate::layer::regularizer::Regularizer;
 use crate::layers::built_in::*;
-use crate::layers::regularized_weight::{Rules, check_rules, finished, ruled_weight};
+use crate::layers::regularized_weight::{WeightRules, check_rules, finished, ruled_weight};
 use crate::layers::sample::*;
-use crate::layers::sliding_window::{Sliding, check_places};
+use crate::layers::sliding_window::{SlidingWindow, check_places};
 use crate::layers::spec::LayerSpec;
 use crate::setters::setters;
 
 arguments! {
-    /// `x: T[B, …, C] → T[B, …', C · depth_multiplier]`: each channel convolved on its own, over `N` dimensions of places.
+    /// `x: T[B, …, C] → T[B, …', C · depth_multiplier]`: depthwise convolution over `N` spatial dimensions.
     ///
-    /// Output channel `c · depth_multiplier + m` is input channel `c` under its kernel `m`.
+    /// Output channel `c · depth_multiplier + m` is input channel `c` convolved with its kernel `m`.
     pub struct DepthwiseConv<const N: usize> {
-        /// Size of the window along each dimension of places. Required.
+        /// Size of the window along each spatial dimension. Required.
         pub kernel_size: Sizes<N> = Sizes([0; N]),
-        /// Steps of the window; 1 each unless given.
+        /// Strides of the window; 1 each by default.
         pub strides: Sizes<N> = Sizes([1; N]),
-        /// What happens at the border. Default: "valid".
+        /// Padding mode. Default: "valid".
         pub padding: Padding = Padding::Valid,
-        /// Output channels for each input channel. Default: 1.
+        /// Output channels per input channel. Default: 1.
         pub depth_multiplier: usize = 1,
-        /// Distance between the window's elements; 1 each unless given.
+        /// Dilation of the window; 1 each by default.
         pub dilation_rate: Sizes<N> = Sizes([1; N]),
-        /// Applied at the end. Default: linear.
+        /// Activation of the output. Default: linear.
         #[serde(deserialize_with = "argument::activation")]
         pub activation: Activation = Activation::Linear,
         /// Whether a bias is added. Default: true.
         pub use_bias: bool = true,
-        /// How the kernel starts. Default: `glorot_uniform`.
+        /// Initializer of the kernel. Default: `glorot_uniform`.
         #[serde(deserialize_with = "argument::named")]
         pub depthwise_initializer: Initializer = Initializer::GlorotUniform,
-        /// How the bias starts. Default: `zeros`.
+        /// Initializer of the bias. Default: `zeros`.
         #[serde(deserialize_with = "argument::named")]
         pub bias_initializer: Initializer = Initializer::Zeros,
-        /// Penalty on the kernel of single channels, which is added to the loss. Default: none.
+        /// Penalty on the depthwise kernel, added to the loss. Default: none.
         pub depthwise_regularizer: Option<Regularizer> = None,
-        /// Penalty on the bias, which is added to the loss. Default: none.
+        /// Penalty on the bias, added to the loss. Default: none.
         pub bias_regularizer: Option<Regularizer> = None,
         /// Penalty on the output. Default: none.
         pub activity_regularizer: Option<Regularizer> = None,
-        /// Where the kernel of single channels is brought back to after each step. Default: as it is.
+        /// Constraint on the depthwise kernel, applied after each step. Default: none.
         #[serde(deserialize_with = "argument::optional")]
         pub depthwise_constraint: Option<Constraint> = None,
-        /// Where the bias is brought back to after each step. Default: as it is.
+        /// Constraint on the bias, applied after each step. Default: none.
         #[serde(deserialize_with = "argument::optional")]
         pub bias_constraint: Option<Constraint> = None,
     }
 }
 
-/// `x: T[B, S, C] → T[B, S', C · depth_multiplier]`: each channel of a sequence convolved on its own.
+/// `x: T[B, S, C] → T[B, S', C · depth_multiplier]`: depthwise 1D convolution: each channel is convolved separately.
 ///
-/// Output channel `c · depth_multiplier + m` is input channel `c` under its kernel `m`.
-/// Weights: `kernel: f32[k, C, depth_multiplier]`, `bias: f32[C · depth_multiplier]`.
+/// Output channel `c · depth_multiplier + m` is input channel `c` convolved with its kernel `m`. Weights: `kernel:
+/// f32[k, C, depth_multiplier]`, `bias: f32[C · depth_multiplier]`.
 pub type DepthwiseConv1D = DepthwiseConv<1>;
 
-/// `x: T[B, H, W, C] → T[B, H', W', C · depth_multiplier]`: each channel convolved on its own.
+/// `x: T[B, H, W, C] → T[B, H', W', C · depth_multiplier]`: depthwise 2D convolution: each channel is convolved
+/// separately.
 ///
-/// Output channel `c · depth_multiplier + m` is input channel `c` under its kernel `m`.
-/// Weights: `kernel: f32[kh, kw, C, depth_multiplier]`, `bias: f32[C · depth_multiplier]`.
+/// Output channel `c · depth_multiplier + m` is input channel `c` convolved with its kernel `m`. Weights: `kernel:
+/// f32[kh, kw, C, depth_multiplier]`, `bias: f32[C · depth_multiplier]`.
 pub type DepthwiseConv2D = DepthwiseConv<2>;
 
 impl<const N: usize> DepthwiseConv<N> {
-    fn sliding(&self) -> Sliding {
+    fn sliding(&self) -> SlidingWindow {
         let class = self.class_name();
-        Sliding::of_kernel(class, self.kernel_size, self.strides, self.dilation_rate, self.padding)
+        SlidingWindow::of_kernel(class, self.kernel_size, self.strides, self.dilation_rate, self.padding)
     }
 }
 
@@ -85,7 +86,7 @@ impl<const N: usize> Layer for DepthwiseConv<N> {
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
             check_places(self.class_name(), N, x)?;
-            let kernel = Depthwise {
+            let kernel = DepthwiseKernel {
                 name: "kernel",
                 multiplier: self.depth_multiplier,
                 initializer: &self.depthwise_initializer,
@@ -98,7 +99,7 @@ impl<const N: usize> Layer for DepthwiseConv<N> {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
+    fn lowering(&self) -> Result<LayerLowering> {
         let kind = ConvolutionKind::Depthwise { multiplier: self.depth_multiplier };
         operators_if(self, N == 2, self.sliding().lowering(kind, 1, self.use_bias, self.activation))
     }
@@ -122,18 +123,18 @@ pub(super) fn check_multiplier(class: &str, depth_multiplier: usize) -> Result<(
     }
 }
 
-/// The kernel of single channels.
-pub(super) struct Depthwise<'a> {
+/// Kernel of a depthwise convolution.
+pub(super) struct DepthwiseKernel<'a> {
     pub(super) name: &'a str,
-    /// How many channels it makes of each.
+    /// Output channels per input channel.
     pub(super) multiplier: usize,
     pub(super) initializer: &'a Initializer,
-    pub(super) rules: Rules,
+    pub(super) rules: WeightRules,
 }
 
-impl Depthwise<'_> {
-    /// `x: T[B, …, C] → T[B, …', C · multiplier]`, by a kernel `f32[…, C, multiplier]`.
-    pub(super) fn convolve(self, cx: &mut Cx, sliding: &Sliding, x: &Tensor) -> Result<Tensor> {
+impl DepthwiseKernel<'_> {
+    /// Applies it: `x: T[B, …, C] → T[B, …', C · multiplier]`, with a kernel `f32[…, C, multiplier]`.
+    pub(super) fn convolve(self, cx: &mut Cx, sliding: &SlidingWindow, x: &Tensor) -> Result<Tensor> {
         let channels = channels_of(sliding.class, x)?;
         let padding = sliding.padding_for(x)?;
         let shape = [sliding.size.as_slice(), &[channels, self.multiplier]].concat();
@@ -144,8 +145,7 @@ impl Depthwise<'_> {
     }
 }
 
-/// `x: T[B, S, C] → T[B, S', C · depth_multiplier]`: filters that slide over each channel of a sequence on
-/// its own. Arguments: [`DepthwiseConv1D`].
+/// `x: T[B, S, C] → T[B, S', C · depth_multiplier]`: depthwise 1D convolution. Arguments: [`DepthwiseConv1D`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -160,8 +160,7 @@ pub fn depthwise_conv1d(kernel_size: usize) -> LayerSpec {
     LayerSpec::of(DepthwiseConv1D { kernel_size: kernel_size.into(), ..Default::default() })
 }
 
-/// `x: T[B, H, W, C] → T[B, H', W', C · depth_multiplier]`: filters that slide over each channel on its own.
-/// Arguments: [`DepthwiseConv2D`].
+/// `x: T[B, H, W, C] → T[B, H', W', C · depth_multiplier]`: depthwise 2D convolution. Arguments: [`DepthwiseConv2D`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -177,17 +176,17 @@ pub fn depthwise_conv2d(kernel_size: impl Into<Sizes<2>>) -> LayerSpec {
 }
 
 setters!(LayerSpec:
-    /// How the kernel of single channels of a depthwise or separable convolution starts.
+    /// Initializer of the depthwise kernel of a depthwise or separable convolution.
     depthwise_initializer: impl Into<Value> as Value;
-    /// Penalty on the kernel of single channels of a depthwise or separable convolution.
+    /// Penalty on the depthwise kernel of a depthwise or separable convolution.
     depthwise_regularizer: impl Into<Value> as Value;
-    /// Where the kernel of single channels is brought back to after each step.
+    /// Constraint on the depthwise kernel, applied after each step.
     depthwise_constraint: impl Into<Value> as Value;
-    /// Output channels of a depthwise convolution for each input channel.
+    /// Output channels per input channel of a depthwise convolution.
     depth_multiplier: usize as usize;
 );
 
-/// Layers with inputs that they take and refuse.
+/// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     vec![
         LayerSample::new(depthwise_conv1d(3).depth_multiplier(2), SEQUENCE, &[2, 5, 8], BOTH, FLAT),
@@ -195,7 +194,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     ]
 }
 
-/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+/// Keras parity test cases; `fixtures/keras/generate.py` reads them from this file.
 pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "depthwise_conv1d", "class": "DepthwiseConv1D", "x_shape": [2, 6, 3], "kwargs": {"kernel_size": 3}},
     {"name": "depthwise_conv1d_same_s2", "class": "DepthwiseConv1D", "x_shape": [2, 6, 3], "kwargs": {"kernel_size": 3, "strides": 2, "padding": "same", "depth_multiplier": 2}}

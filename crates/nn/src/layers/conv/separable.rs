@@ -1,82 +1,82 @@
-//! Separable convolutions: each channel convolved on its own, then mixed place by place.
+//! SeparableConv1D and SeparableConv2D layers: depthwise convolution followed by a pointwise (1×1) convolution.
 
-use super::depthwise::{Depthwise, check_multiplier};
+use super::depthwise::{DepthwiseKernel, check_multiplier};
 use crate::layer::activation::Activation;
 use crate::layer::constraint::Constraint;
 use crate::layer::regularizer::Regularizer;
 use crate::layers::built_in::*;
 use crate::layers::regularized_weight::{check_rules, finished, ruled_weight};
 use crate::layers::sample::*;
-use crate::layers::sliding_window::{Sliding, check_places};
+use crate::layers::sliding_window::{SlidingWindow, check_places};
 use crate::layers::spec::LayerSpec;
 use crate::setters::setters;
 
 arguments! {
-    /// `x: T[B, …, C] → T[B, …', filters]`: each channel convolved on its own over `N` dimensions of places, then all mixed
-    /// at each place.
+    /// `x: T[B, …, C] → T[B, …', filters]`: depthwise convolution over `N` spatial dimensions, then pointwise
+    /// convolution.
     pub struct SeparableConv<const N: usize> {
         /// Number of output channels. Required.
         pub filters: usize = 0,
-        /// Size of the window along each dimension of places. Required.
+        /// Size of the window along each spatial dimension. Required.
         pub kernel_size: Sizes<N> = Sizes([0; N]),
-        /// Steps of the window; 1 each unless given.
+        /// Strides of the window; 1 each by default.
         pub strides: Sizes<N> = Sizes([1; N]),
-        /// What happens at the border. Default: "valid".
+        /// Padding mode. Default: "valid".
         pub padding: Padding = Padding::Valid,
-        /// Distance between the window's elements; 1 each unless given.
+        /// Dilation of the window; 1 each by default.
         pub dilation_rate: Sizes<N> = Sizes([1; N]),
-        /// Channels in between for each input channel. Default: 1.
+        /// Intermediate channels per input channel. Default: 1.
         pub depth_multiplier: usize = 1,
-        /// Applied at the end. Default: linear.
+        /// Activation of the output. Default: linear.
         #[serde(deserialize_with = "argument::activation")]
         pub activation: Activation = Activation::Linear,
         /// Whether a bias is added. Default: true.
         pub use_bias: bool = true,
-        /// How the kernel of single channels starts. Default: `glorot_uniform`.
+        /// Initializer of the depthwise kernel. Default: `glorot_uniform`.
         #[serde(deserialize_with = "argument::named")]
         pub depthwise_initializer: Initializer = Initializer::GlorotUniform,
-        /// How the kernel that mixes channels starts. Default: `glorot_uniform`.
+        /// Initializer of the pointwise kernel. Default: `glorot_uniform`.
         #[serde(deserialize_with = "argument::named")]
         pub pointwise_initializer: Initializer = Initializer::GlorotUniform,
-        /// How the bias starts. Default: `zeros`.
+        /// Initializer of the bias. Default: `zeros`.
         #[serde(deserialize_with = "argument::named")]
         pub bias_initializer: Initializer = Initializer::Zeros,
-        /// Penalty on the kernel of single channels, which is added to the loss. Default: none.
+        /// Penalty on the depthwise kernel, added to the loss. Default: none.
         pub depthwise_regularizer: Option<Regularizer> = None,
-        /// Penalty on the kernel that mixes channels, which is added to the loss. Default: none.
+        /// Penalty on the pointwise kernel, added to the loss. Default: none.
         pub pointwise_regularizer: Option<Regularizer> = None,
-        /// Penalty on the bias, which is added to the loss. Default: none.
+        /// Penalty on the bias, added to the loss. Default: none.
         pub bias_regularizer: Option<Regularizer> = None,
         /// Penalty on the output. Default: none.
         pub activity_regularizer: Option<Regularizer> = None,
-        /// Where the kernel of single channels is brought back to after each step. Default: as it is.
+        /// Constraint on the depthwise kernel, applied after each step. Default: none.
         #[serde(deserialize_with = "argument::optional")]
         pub depthwise_constraint: Option<Constraint> = None,
-        /// Where the kernel that mixes channels is brought back to after each step. Default: as it is.
+        /// Constraint on the pointwise kernel, applied after each step. Default: none.
         #[serde(deserialize_with = "argument::optional")]
         pub pointwise_constraint: Option<Constraint> = None,
-        /// Where the bias is brought back to after each step. Default: as it is.
+        /// Constraint on the bias, applied after each step. Default: none.
         #[serde(deserialize_with = "argument::optional")]
         pub bias_constraint: Option<Constraint> = None,
     }
 }
 
-/// `x: T[B, S, C] → T[B, S', filters]`: each channel convolved on its own, then all mixed at each step.
+/// `x: T[B, S, C] → T[B, S', filters]`: depthwise 1D convolution, then pointwise convolution.
 ///
 /// Weights: `depthwise_kernel: f32[k, C, depth_multiplier]`, `pointwise_kernel: f32[1, C · depth_multiplier, filters]`,
 /// `bias: f32[filters]`.
 pub type SeparableConv1D = SeparableConv<1>;
 
-/// `x: T[B, H, W, C] → T[B, H', W', filters]`: each channel convolved on its own, then all mixed at each pixel.
+/// `x: T[B, H, W, C] → T[B, H', W', filters]`: depthwise 2D convolution, then pointwise convolution.
 ///
-/// Weights: `depthwise_kernel: f32[kh, kw, C, depth_multiplier]`,
-/// `pointwise_kernel: f32[1, 1, C · depth_multiplier, filters]`, `bias: f32[filters]`. Source: Chollet 2017.
+/// Weights: `depthwise_kernel: f32[kh, kw, C, depth_multiplier]`, `pointwise_kernel: f32[1, 1, C · depth_multiplier,
+/// filters]`, `bias: f32[filters]`. Source: Chollet 2017.
 pub type SeparableConv2D = SeparableConv<2>;
 
 impl<const N: usize> SeparableConv<N> {
-    fn sliding(&self) -> Sliding {
+    fn sliding(&self) -> SlidingWindow {
         let class = self.class_name();
-        Sliding::of_kernel(class, self.kernel_size, self.strides, self.dilation_rate, self.padding)
+        SlidingWindow::of_kernel(class, self.kernel_size, self.strides, self.dilation_rate, self.padding)
     }
 }
 
@@ -99,7 +99,7 @@ impl<const N: usize> Layer for SeparableConv<N> {
         one_input(self, cx, inputs, |cx, x| {
             let (class, filters) = (self.class_name(), self.filters);
             check_places(class, N, x)?;
-            let kernel = Depthwise {
+            let kernel = DepthwiseKernel {
                 name: "depthwise_kernel",
                 multiplier: self.depth_multiplier,
                 initializer: &self.depthwise_initializer,
@@ -119,7 +119,7 @@ impl<const N: usize> Layer for SeparableConv<N> {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
+    fn lowering(&self) -> Result<LayerLowering> {
         operators_if(
             self,
             N == 2,
@@ -128,7 +128,7 @@ impl<const N: usize> Layer for SeparableConv<N> {
     }
 }
 
-/// `x: T[B, S, C] → T[B, S', filters]`: filters of single channels, then a mixture of all. Arguments:
+/// `x: T[B, S, C] → T[B, S', filters]`: depthwise 1D convolution, then pointwise convolution. Arguments:
 /// [`SeparableConv1D`].
 ///
 /// ```
@@ -144,8 +144,8 @@ pub fn separable_conv1d(filters: usize, kernel_size: usize) -> LayerSpec {
     LayerSpec::of(SeparableConv1D { filters, kernel_size: kernel_size.into(), ..Default::default() })
 }
 
-/// `x: T[B, H, W, C] → T[B, H', W', filters]`: filters of single channels, then a mixture of all.
-/// Arguments: [`SeparableConv2D`].
+/// `x: T[B, H, W, C] → T[B, H', W', filters]`: depthwise 2D convolution, then pointwise convolution. Arguments:
+/// [`SeparableConv2D`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -161,17 +161,17 @@ pub fn separable_conv2d(filters: usize, kernel_size: impl Into<Sizes<2>>) -> Lay
 }
 
 setters!(LayerSpec:
-    /// How the kernel of a separable convolution that mixes channels starts.
+    /// Initializer of a separable convolution's pointwise kernel.
     pointwise_initializer: impl Into<Value> as Value;
-    /// Penalty on the kernel of a separable convolution that mixes channels.
+    /// Penalty on a separable convolution's pointwise kernel.
     pointwise_regularizer: impl Into<Value> as Value;
-    /// Where the kernel that mixes channels is brought back to after each step.
+    /// Constraint on the pointwise kernel, applied after each step.
     pointwise_constraint: impl Into<Value> as Value;
 );
 
 const PARTS: &[&str] = &["depthwise_kernel", "pointwise_kernel", "bias"];
 
-/// Layers with inputs that they take and refuse.
+/// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     vec![
         LayerSample::new(separable_conv1d(5, 3), SEQUENCE, &[2, 5, 5], PARTS, Some(&[2, 2, 4])),
@@ -185,7 +185,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     ]
 }
 
-/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+/// Keras parity test cases; `fixtures/keras/generate.py` reads them from this file.
 pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "separable_conv2d", "class": "SeparableConv2D", "x_shape": [2, 5, 4, 3], "kwargs": {"filters": 2, "kernel_size": 3}},
     {"name": "separable_conv2d_same_s2", "class": "SeparableConv2D", "x_shape": [2, 5, 4, 3], "kwargs": {"filters": 2, "kernel_size": 3, "strides": 2, "padding": "same", "depth_multiplier": 2, "activation": "relu"}},

@@ -1,4 +1,4 @@
-//! Transposed convolutions: each place of the input adds a learned stamp to a larger output.
+//! Conv1DTranspose, Conv2DTranspose and Conv3DTranspose layers: transposed convolution (deconvolution).
 
 use crate::layer::activation::Activation;
 use crate::layer::argument::listed;
@@ -7,14 +7,14 @@ use crate::layer::regularizer::Regularizer;
 use crate::layers::built_in::*;
 use crate::layers::regularized_weight::{check_rules, finished, ruled_weight};
 use crate::layers::sample::*;
-use crate::layers::sliding_window::{Sliding, check_some_place};
+use crate::layers::sliding_window::{SlidingWindow, check_some_place};
 use crate::layers::spec::LayerSpec;
 use crate::setters::setters;
 use systole_ir::op::{ConvDims, Convolution};
 
 arguments! {
-    /// `x: T[B, …, C] → T[B, …', filters]`: each place adds a learned stamp to a larger output, over `N` dimensions of places:
-    /// the gradient of a convolution.
+    /// `x: T[B, …, C] → T[B, …', filters]`: transposed convolution (deconvolution) over `N` spatial dimensions, the
+    /// gradient of a convolution.
     ///
     /// ```
     /// use systole_nn::layers::conv2d_transpose;
@@ -25,67 +25,66 @@ arguments! {
     pub struct ConvTranspose<const N: usize> {
         /// Number of output channels. Required.
         pub filters: usize = 0,
-        /// Size of the stamp along each dimension of places. Required.
+        /// Size of the kernel along each spatial dimension. Required.
         pub kernel_size: Sizes<N> = Sizes([0; N]),
-        /// Distance between the stamps of neighbours; 1 each unless given.
+        /// Upsampling factor along each spatial dimension; 1 each by default.
         pub strides: Sizes<N> = Sizes([1; N]),
-        /// Whether the output keeps what lies beyond its `stride · n` places. Default: "valid".
+        /// Padding mode: "same" crops the output to `stride · n`, "valid" does not. Default: "valid".
         pub padding: Padding = Padding::Valid,
-        /// Places that are added at the end, fewer than the strides. Default: as many as bring the output to its usual size.
+        /// Size added at the end of the output, less than the strides. Default: as needed for the usual output size.
         pub output_padding: Option<Sizes<N>> = None,
-        /// Distance between the stamp's elements; 1 with strides above 1, and unless given.
+        /// Dilation of the kernel, which must be 1 if strides are above 1; 1 each by default.
         pub dilation_rate: Sizes<N> = Sizes([1; N]),
-        /// Applied at the end. Default: linear.
+        /// Activation of the output. Default: linear.
         #[serde(deserialize_with = "argument::activation")]
         pub activation: Activation = Activation::Linear,
         /// Whether a bias is added. Default: true.
         pub use_bias: bool = true,
-        /// How the kernel starts. Default: `glorot_uniform`.
+        /// Initializer of the kernel. Default: `glorot_uniform`.
         #[serde(deserialize_with = "argument::named")]
         pub kernel_initializer: Initializer = Initializer::GlorotUniform,
-        /// How the bias starts. Default: `zeros`.
+        /// Initializer of the bias. Default: `zeros`.
         #[serde(deserialize_with = "argument::named")]
         pub bias_initializer: Initializer = Initializer::Zeros,
-        /// Penalty on the kernel, which is added to the loss. Default: none.
+        /// Penalty on the kernel, added to the loss. Default: none.
         pub kernel_regularizer: Option<Regularizer> = None,
         /// Penalty on the bias. Default: none.
         pub bias_regularizer: Option<Regularizer> = None,
         /// Penalty on the output. Default: none.
         pub activity_regularizer: Option<Regularizer> = None,
-        /// Where the kernel is brought back to after each step. Default: as it is.
+        /// Constraint on the kernel, applied after each step. Default: none.
         #[serde(deserialize_with = "argument::optional")]
         pub kernel_constraint: Option<Constraint> = None,
-        /// Where the bias is brought back to after each step. Default: as it is.
+        /// Constraint on the bias, applied after each step. Default: none.
         #[serde(deserialize_with = "argument::optional")]
         pub bias_constraint: Option<Constraint> = None,
     }
 }
 
-/// `x: T[B, S, C] → T[B, S', filters]`: each step adds a learned stamp to a longer sequence. Sizes are those of
-/// [`Conv2DTranspose`].
+/// `x: T[B, S, C] → T[B, S', filters]`: transposed 1D convolution. Output sizes as in [`Conv2DTranspose`].
 ///
 /// Weights: `kernel: f32[k, filters, C]`, `bias: f32[filters]`.
 pub type Conv1DTranspose = ConvTranspose<1>;
 
-/// `x: T[B, H, W, C] → T[B, H', W', filters]`: each pixel adds a learned stamp to a larger picture: the gradient of a
-/// convolution.
+/// `x: T[B, H, W, C] → T[B, H', W', filters]`: transposed 2D convolution (deconvolution).
 ///
 /// With `padding` "same", `H' = H · stride`; with "valid", `(H − 1) · stride + max(kh, stride)`. With `output_padding`
-/// `(H − 1) · stride + kh % 2 + output_padding` or `(H − 1) · stride + kh + output_padding`, `kh` with its dilation.
-/// Weights: `kernel: f32[kh, kw, filters, C]`, `bias: f32[filters]`. Source: Zeiler et al. 2010; sizes as Keras.
+/// `(H − 1) · stride + kh % 2 + output_padding` or `(H − 1) · stride + kh + output_padding`, where `kh` includes the
+/// dilation. Weights: `kernel: f32[kh, kw, filters, C]`, `bias: f32[filters]`. Source: Zeiler et al. 2010; sizes as in
+/// Keras.
 pub type Conv2DTranspose = ConvTranspose<2>;
 
-/// `x: T[B, D, H, W, C] → T[B, D', H', W', filters]`: each place adds a learned stamp to a larger volume. Sizes are
-/// those of [`Conv2DTranspose`].
+/// `x: T[B, D, H, W, C] → T[B, D', H', W', filters]`: transposed 3D convolution. Output sizes as in
+/// [`Conv2DTranspose`].
 ///
 /// Weights: `kernel: f32[kd, kh, kw, filters, C]`, `bias: f32[filters]`.
 pub type Conv3DTranspose = ConvTranspose<3>;
 
 impl<const N: usize> ConvTranspose<N> {
-    fn stamps(&self) -> Stamps {
+    fn stamps(&self) -> TransposedWindow {
         let class = self.class_name();
-        Stamps {
-            window: Sliding::of_kernel(
+        TransposedWindow {
+            window: SlidingWindow::of_kernel(
                 class,
                 self.kernel_size,
                 self.strides,
@@ -123,7 +122,7 @@ impl<const N: usize> Layer for ConvTranspose<N> {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
+    fn lowering(&self) -> Result<LayerLowering> {
         let kind = ConvolutionKind::Transposed { has_output_padding: self.output_padding.is_some() };
         operators_if(self, N == 2, self.stamps().window.lowering(kind, 1, self.use_bias, self.activation))
     }
@@ -136,16 +135,16 @@ impl<const N: usize> Layer for ConvTranspose<N> {
     }
 }
 
-/// Where the stamps lie on the output.
-struct Stamps {
-    window: Sliding,
+/// Window, strides and output padding of a transposed convolution.
+struct TransposedWindow {
+    window: SlidingWindow,
     output_padding: Option<Vec<usize>>,
 }
 
-impl Stamps {
+impl TransposedWindow {
     fn check(&self) -> Result<()> {
         self.window.check()?;
-        let Sliding { class, strides, dilation, .. } = &self.window;
+        let SlidingWindow { class, strides, dilation, .. } = &self.window;
         if strides.iter().any(|s| *s > 1) && dilation.iter().any(|d| *d > 1) {
             return Err(wrong(class, "strides of 1 with a dilation_rate above 1", listed(strides)));
         }
@@ -159,8 +158,8 @@ impl Stamps {
         }
     }
 
-    /// `x: T[B, …, C], kernel: T[…, filters, C] → T[B, …', filters]`: the convolution of the input with its elements apart
-    /// and the kernel backwards.
+    /// `x: T[B, …, C], kernel: T[…, filters, C] → T[B, …', filters]`: a convolution of the dilated input with the
+    /// reversed kernel.
     fn convolve(&self, x: &Tensor, kernel: &Tensor) -> Result<Tensor> {
         let window = &self.window;
         let n = window.size.len();
@@ -182,7 +181,7 @@ impl Stamps {
         Ok(x.convolution(&kernel.reverse(&(0..n).collect::<Vec<_>>()), op))
     }
 
-    /// Before and after the input along a dimension, its elements already apart.
+    /// Padding before and after the dilated input along a dimension.
     fn padding_along(&self, i: usize) -> Result<[i64; 2]> {
         let (stride, reach) = (self.window.strides[i], self.window.reach(i));
         let own = self.output_padding.as_ref().map(|o| o[i]);
@@ -194,13 +193,12 @@ impl Stamps {
                 [low, all - low]
             }
         };
-        let too_far = |_| wrong(self.window.class, "sizes within reach", stride);
+        let too_far = |_| wrong(self.window.class, "sizes that do not overflow", stride);
         Ok([i64::try_from(low).map_err(too_far)?, i64::try_from(high).map_err(too_far)?])
     }
 }
 
-/// `x: T[B, S, C] → T[B, S', filters]`: a learned stamp of each step on a longer sequence. Arguments:
-/// [`Conv1DTranspose`].
+/// `x: T[B, S, C] → T[B, S', filters]`: transposed 1D convolution. Arguments: [`Conv1DTranspose`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -215,8 +213,7 @@ pub fn conv1d_transpose(filters: usize, kernel_size: usize) -> LayerSpec {
     LayerSpec::of(Conv1DTranspose { filters, kernel_size: kernel_size.into(), ..Default::default() })
 }
 
-/// `x: T[B, H, W, C] → T[B, H', W', filters]`: a learned stamp of each pixel on a larger picture.
-/// Arguments: [`Conv2DTranspose`].
+/// `x: T[B, H, W, C] → T[B, H', W', filters]`: transposed 2D convolution. Arguments: [`Conv2DTranspose`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -231,8 +228,7 @@ pub fn conv2d_transpose(filters: usize, kernel_size: impl Into<Sizes<2>>) -> Lay
     LayerSpec::of(Conv2DTranspose { filters, kernel_size: kernel_size.into(), ..Default::default() })
 }
 
-/// `x: T[B, D, H, W, C] → T[B, D', H', W', filters]`: a learned stamp of each place on a larger volume.
-/// Arguments: [`Conv3DTranspose`].
+/// `x: T[B, D, H, W, C] → T[B, D', H', W', filters]`: transposed 3D convolution. Arguments: [`Conv3DTranspose`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -248,11 +244,11 @@ pub fn conv3d_transpose(filters: usize, kernel_size: impl Into<Sizes<3>>) -> Lay
 }
 
 setters!(LayerSpec:
-    /// Places that a transposed convolution adds at the end.
-    output_padding: impl Into<Each> as Each;
+    /// Size that a transposed convolution adds at the end of the output.
+    output_padding: impl Into<SizeArgument> as SizeArgument;
 );
 
-/// Layers with inputs that they take and refuse.
+/// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     vec![
         LayerSample::new(conv1d_transpose(4, 3).strides(2), &[2, 5, 3], &[2, 11, 4], BOTH, FLAT),
@@ -274,7 +270,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     ]
 }
 
-/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+/// Keras parity test cases; `fixtures/keras/generate.py` reads them from this file.
 pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "conv2d_transpose_valid", "class": "Conv2DTranspose", "x_shape": [2, 4, 3, 3], "kwargs": {"filters": 4, "kernel_size": 3}},
     {"name": "conv2d_transpose_valid_s2", "class": "Conv2DTranspose", "x_shape": [2, 4, 3, 3], "kwargs": {"filters": 2, "kernel_size": 3, "strides": 2}},

@@ -1,4 +1,4 @@
-//! Activation functions as layers.
+//! Activation layers: Activation, ReLU, LeakyReLU, ELU, Softmax.
 
 use crate::layer::activation::Activation;
 use crate::layers::built_in::*;
@@ -6,11 +6,11 @@ use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
 use crate::setters::setters;
 
-/// `x: T[…] → T[…]`: any [`Activation`]. Its class is `Activation`.
+/// `x: T[…] → T[…]`: applies an [`Activation`]. Its class name is `Activation`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ActivationLayer {
-    /// The function. Required in Keras, linear here.
+    /// Activation function. Required in Keras, linear here.
     #[serde(deserialize_with = "argument::activation")]
     pub activation: Activation,
 }
@@ -29,20 +29,20 @@ impl Layer for ActivationLayer {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::Activation(self.activation))
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::Activation(self.activation))
     }
 }
 
-/// `x: T[…] → T[…]`: 0 below `threshold`, x above it, at most `max_value`.
+/// `x: T[…] → T[…]`: rectified linear unit: x above `threshold`, 0 below it, at most `max_value`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ReLU {
-    /// Greatest output. Default: none.
+    /// Maximum output. Default: none.
     pub max_value: Option<f64>,
     /// Slope of `negative_slope · (x − threshold)` below the threshold. Default: 0.
     pub negative_slope: f64,
-    /// Where the function starts to be x. Default: 0.
+    /// Value above which the output is x. Default: 0.
     pub threshold: f64,
 }
 
@@ -66,9 +66,9 @@ impl Layer for ReLU {
                 0.0 => x.zeros_like(),
                 slope => (&x - self.threshold) * slope,
             };
-            // By comparisons that do not hold for a NaN: it passes.
+            // This comparison is false for NaN, so NaN passes through.
             let y = x.less_equal(&x.scalar_like(self.threshold)).select(&below, &x);
-            // As select: the derivative beyond the limit is 0.
+            // Uses select, so that the gradient above the limit is 0.
             let limited = self.max_value.map(|m| {
                 let limit = y.builder().full(y.ty(), m);
                 y.greater_equal(&limit).select(&limit, &y)
@@ -77,8 +77,8 @@ impl Layer for ReLU {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::Relu {
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::Relu {
             max_value: self.max_value,
             negative_slope: self.negative_slope,
             threshold: self.threshold,
@@ -87,7 +87,7 @@ impl Layer for ReLU {
 }
 
 arguments! {
-    /// `x: T[…] → T[…]`: x where positive, else `negative_slope · x`.
+    /// `x: T[…] → T[…]`: leaky ReLU: x if positive, otherwise `negative_slope · x`.
     pub struct LeakyReLU {
         /// Slope for negative x. Default: 0.3 (the function `leaky_relu` has 0.2, as in Keras).
         pub negative_slope: f64 = 0.3,
@@ -111,15 +111,15 @@ impl Layer for LeakyReLU {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::LeakyRelu(self.negative_slope))
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::LeakyRelu(self.negative_slope))
     }
 }
 
 arguments! {
-    /// `x: T[…] → T[…]`: x where positive, else `alpha · (eˣ − 1)`.
+    /// `x: T[…] → T[…]`: exponential linear unit: x if positive, otherwise `alpha · (eˣ − 1)`.
     pub struct ELU {
-        /// Limit for negative x is −alpha. Default: 1.
+        /// The output for negative x is bounded below by −alpha. Default: 1.
         pub alpha: f64 = 1.0,
     }
 }
@@ -140,15 +140,15 @@ impl Layer for ELU {
         one_input(self, cx, inputs, |cx, x| Ok(cast(cx, x).elu(self.alpha)))
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::Elu(self.alpha))
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::Elu(self.alpha))
     }
 }
 
 arguments! {
-    /// `x: T[…] → T[…]`: `eˣ / Σ eˣ` along `axis`.
+    /// `x: T[…] → T[…]`: softmax `eˣ / Σ eˣ` along `axis`.
     pub struct Softmax {
-        /// The dimension that sums to 1. Default: −1, the last.
+        /// Axis along which the output sums to 1. Default: −1, the last.
         pub axis: i64 = -1,
     }
 }
@@ -171,12 +171,12 @@ impl Layer for Softmax {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::Softmax(self.axis))
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::Softmax(self.axis))
     }
 }
 
-/// Errors when there is no last dimension to normalise over.
+/// Rejects inputs without a last dimension to normalize over.
 fn check_last(class: &str, x: &Tensor) -> Result<()> {
     if x.rank() == 0 {
         return Err(unfit(class, "a last dimension for softmax [B, …, N]", x.ty())
@@ -185,7 +185,7 @@ fn check_last(class: &str, x: &Tensor) -> Result<()> {
     Ok(())
 }
 
-/// `x: T[…] → T[…]`: a function by its name (`"relu"`) or an [`Activation`](crate::Activation), element by element.
+/// `x: T[…] → T[…]`: an activation by name (`"relu"`) or an [`Activation`](crate::Activation), applied element-wise.
 /// Arguments: [`ActivationLayer`].
 ///
 /// ```
@@ -201,7 +201,7 @@ pub fn activation(function: impl Into<Value>) -> LayerSpec {
     LayerSpec::of(ActivationLayer::default()).set("activation", function.into())
 }
 
-/// `x: T[…] → T[…]`: x where positive, else 0. Arguments: [`ReLU`].
+/// `x: T[…] → T[…]`: x if positive, otherwise 0. Arguments: [`ReLU`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -216,7 +216,7 @@ pub fn relu() -> LayerSpec {
     LayerSpec::of(ReLU::default())
 }
 
-/// `x: T[…] → T[…]`: x where positive, else 0.3 · x. Arguments: [`LeakyReLU`].
+/// `x: T[…] → T[…]`: x if positive, otherwise 0.3 · x. Arguments: [`LeakyReLU`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -231,7 +231,7 @@ pub fn leaky_relu() -> LayerSpec {
     LayerSpec::of(LeakyReLU::default())
 }
 
-/// `x: T[…] → T[…]`: x where positive, else eˣ − 1. Arguments: [`ELU`].
+/// `x: T[…] → T[…]`: x if positive, otherwise eˣ − 1. Arguments: [`ELU`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -246,7 +246,7 @@ pub fn elu() -> LayerSpec {
     LayerSpec::of(ELU::default())
 }
 
-/// `x: T[…] → T[…]`: eˣ / Σ eˣ along the last dimension: scores as probabilities. Arguments: [`Softmax`].
+/// `x: T[…] → T[…]`: softmax `eˣ / Σ eˣ` along the last axis: logits to probabilities. Arguments: [`Softmax`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -262,17 +262,17 @@ pub fn softmax() -> LayerSpec {
 }
 
 setters!(LayerSpec:
-    /// Greatest output of ReLU.
+    /// Maximum output of ReLU.
     max_value: f64 as f64;
     /// Slope of ReLU and LeakyReLU for negative inputs.
     negative_slope: f64 as f64;
-    /// Where ReLU starts.
+    /// Threshold of ReLU.
     threshold: f64 as f64;
-    /// ELU's limit.
+    /// Negative saturation value of ELU.
     alpha: f64 as f64;
 );
 
-/// Layers with inputs that they take and refuse.
+/// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     vec![
         LayerSample::new(activation("softmax"), &[2, 5], &[2, 5], &[], Some(&[])),
@@ -289,7 +289,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     ]
 }
 
-/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+/// Keras parity test cases; `fixtures/keras/generate.py` reads them from this file.
 pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "activation_gelu", "class": "Activation", "x_shape": [3, 5], "inputs": "wide", "kwargs": {"activation": "gelu"}}
 ]"#;

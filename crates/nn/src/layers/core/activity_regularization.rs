@@ -1,4 +1,4 @@
-//! ActivityRegularization: a penalty on what passes through.
+//! ActivityRegularization layer: adds an L1 and L2 penalty on its input to the loss.
 
 use crate::layer::regularizer::Regularizer;
 use crate::layers::built_in::*;
@@ -6,11 +6,11 @@ use crate::layers::regularized_weight::penalize_output;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
 
-/// `x: T[…] → T[…]`: the input, of which `l1 · Σ|x| + l2 · Σx²` is added to the loss.
+/// `x: T[…] → T[…]`: returns the input and adds `l1 · Σ|x| + l2 · Σx²` to the loss.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ActivityRegularization {
-    /// Factor of the sum of magnitudes. Default: 0.
+    /// Factor of the sum of absolute values. Default: 0.
     pub l1: f64,
     /// Factor of the sum of squares. Default: 0.
     pub l2: f64,
@@ -34,12 +34,12 @@ impl Layer for ActivityRegularization {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::Regularization)
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::Regularization)
     }
 }
 
-/// `x: T[…] → T[…]`: the input, of which `l1 · Σ|x| + l2 · Σx²` is added to the loss. Arguments:
+/// `x: T[…] → T[…]`: returns the input and adds `l1 · Σ|x| + l2 · Σx²` to the loss. Arguments:
 /// [`ActivityRegularization`].
 ///
 /// ```
@@ -55,10 +55,10 @@ pub fn activity_regularization(l1: f64, l2: f64) -> LayerSpec {
     LayerSpec::of(ActivityRegularization { l1, l2 })
 }
 
-/// Layers with inputs that they take and refuse.
+/// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     vec![LayerSample::new(activity_regularization(1e-3, 1e-3), &[2, 5], &[2, 5], &[], None)]
 }
 
-/// Cases of the parity test are in `fixtures/keras/parts`.
+/// Keras parity test cases of these layers are in `fixtures/keras/parts`.
 pub(in crate::layers) const PARITY: &str = "[]";

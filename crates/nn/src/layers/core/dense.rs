@@ -1,4 +1,4 @@
-//! Dense: every output feature is a weighted sum of every input feature.
+//! Dense (fully connected) layer.
 
 use crate::layer::activation::Activation;
 use crate::layer::constraint::Constraint;
@@ -9,7 +9,7 @@ use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
 
 arguments! {
-    /// `x: T[B, …, K] → T[B, …, units]`: `activation(x · kernel + bias)`.
+    /// `x: T[B, …, K] → T[B, …, units]`: fully connected layer `activation(x · kernel + bias)`.
     ///
     /// Weights: `kernel: f32[K, units]`, `bias: f32[units]`.
     ///
@@ -21,27 +21,27 @@ arguments! {
     pub struct Dense {
         /// Number of output features. Required.
         pub units: usize = 0,
-        /// Applied at the end. Default: linear.
+        /// Activation of the output. Default: linear.
         #[serde(deserialize_with = "argument::activation")]
         pub activation: Activation = Activation::Linear,
         /// Whether a bias is added. Default: true.
         pub use_bias: bool = true,
-        /// How the kernel starts. Default: `glorot_uniform`.
+        /// Initializer of the kernel. Default: `glorot_uniform`.
         #[serde(deserialize_with = "argument::named")]
         pub kernel_initializer: Initializer = Initializer::GlorotUniform,
-        /// How the bias starts. Default: `zeros`.
+        /// Initializer of the bias. Default: `zeros`.
         #[serde(deserialize_with = "argument::named")]
         pub bias_initializer: Initializer = Initializer::Zeros,
-        /// Penalty on the kernel, which is added to the loss. Default: none.
+        /// Penalty on the kernel, added to the loss. Default: none.
         pub kernel_regularizer: Option<Regularizer> = None,
         /// Penalty on the bias. Default: none.
         pub bias_regularizer: Option<Regularizer> = None,
         /// Penalty on the output. Default: none.
         pub activity_regularizer: Option<Regularizer> = None,
-        /// Where the kernel is brought back to after each step. Default: as it is.
+        /// Constraint on the kernel, applied after each step. Default: none.
         #[serde(deserialize_with = "argument::optional")]
         pub kernel_constraint: Option<Constraint> = None,
-        /// Where the bias is brought back to after each step. Default: as it is.
+        /// Constraint on the bias, applied after each step. Default: none.
         #[serde(deserialize_with = "argument::optional")]
         pub bias_constraint: Option<Constraint> = None,
     }
@@ -68,7 +68,7 @@ impl Layer for Dense {
             }
             let features = x.dim(-1);
             if features == 0 {
-                let hint = "look at the layers before it: one of them leaves no elements";
+                let hint = "check the layers before it: one of them outputs no elements";
                 return Err(unfit("Dense", "at least one input feature [B, …, K]", x.ty()).hint(hint));
             }
             let (shape, rules) = ([features, self.units], (self.kernel_regularizer, self.kernel_constraint));
@@ -80,8 +80,8 @@ impl Layer for Dense {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::Dense { use_bias: self.use_bias, activation: self.activation })
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::Dense { use_bias: self.use_bias, activation: self.activation })
     }
 
     fn weight_roles(&self) -> Vec<WeightRole> {
@@ -89,8 +89,7 @@ impl Layer for Dense {
     }
 }
 
-/// `x: T[B, …, K] → T[B, …, units]`: each output is a weighted sum of all features, plus a bias. Arguments:
-/// [`Dense`].
+/// `x: T[B, …, K] → T[B, …, units]`: fully connected layer. Arguments: [`Dense`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -105,7 +104,7 @@ pub fn dense(units: usize) -> LayerSpec {
     LayerSpec::of(Dense { units, ..Default::default() })
 }
 
-/// Layers with inputs that they take and refuse.
+/// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     vec![
         LayerSample::new(dense(4), &[2, 5], &[2, 4], BOTH, Some(&[5])),
@@ -113,5 +112,5 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     ]
 }
 
-/// Cases of the parity test are in `fixtures/keras/parts`.
+/// Keras parity test cases of these layers are in `fixtures/keras/parts`.
 pub(in crate::layers) const PARITY: &str = "[]";

@@ -1,4 +1,4 @@
-//! EinsumDense: a dense layer along any dimensions, by an equation.
+//! EinsumDense layer: a dense layer along any axes, given by an einsum equation.
 
 use crate::layer::activation::Activation;
 use crate::layers::built_in::*;
@@ -9,11 +9,11 @@ use serde::Deserializer;
 use serde::de::Error as _;
 
 arguments! {
-    /// `x: T[B, …] → T[B, …]`: sums of products of x and a kernel over the dimensions that an equation leaves out.
+    /// `x: T[B, …] → T[B, …]`: einsum of the input and a kernel, plus bias and activation.
     ///
-    /// `"abc,cd->abd"` is a dense layer of sequences; `...` in front or at the end stands for any dimensions. `output_shape`
-    /// has the sizes of the output without the batch, −1 for those of the input. Weights: `kernel`, of the shape that the
-    /// equation says, and `bias`, of the output's sizes in `bias_axes` and 1 after them.
+    /// `"abc,cd->abd"` is a dense layer on sequences; `...` at the start or end stands for any number of dimensions.
+    /// `output_shape` lists the output's sizes without the batch, −1 to keep the input's size. Weights: `kernel`,
+    /// shaped by the equation, and `bias`, with the output's sizes in `bias_axes` and 1 in the axes after them.
     ///
     /// ```
     /// use systole_nn::layers::einsum_dense;
@@ -22,46 +22,46 @@ arguments! {
     /// assert!(e.contains("an equation like"), "{e}");
     /// ```
     pub struct EinsumDense {
-        /// Letters of the input, the kernel and the output: `"abc,cd->abd"`. Required.
+        /// Einsum equation of input, kernel and output: `"abc,cd->abd"`. Required.
         pub equation: String = String::new(),
-        /// Sizes of the output without the batch; −1 is the input's. Required.
+        /// Output sizes without the batch; −1 keeps the input's size. Required.
         #[serde(deserialize_with = "sizes")]
         pub output_shape: Vec<i64> = Vec::new(),
-        /// Applied at the end. Default: linear.
+        /// Activation of the output. Default: linear.
         #[serde(deserialize_with = "argument::activation")]
         pub activation: Activation = Activation::Linear,
-        /// Letters of the output along which the bias differs. Default: no bias.
+        /// Output letters along which the bias varies. Default: no bias.
         pub bias_axes: Option<String> = None,
-        /// How the kernel starts. Default: `glorot_uniform`.
+        /// Initializer of the kernel. Default: `glorot_uniform`.
         #[serde(deserialize_with = "argument::named")]
         pub kernel_initializer: Initializer = Initializer::GlorotUniform,
-        /// How the bias starts. Default: `zeros`.
+        /// Initializer of the bias. Default: `zeros`.
         #[serde(deserialize_with = "argument::named")]
         pub bias_initializer: Initializer = Initializer::Zeros,
     }
 }
 
-/// A size or several; Keras's `None` is −1.
+/// Deserializes one size or a list; Keras's `None` becomes −1.
 fn sizes<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Vec<i64>, D::Error> {
     let size = |v: &Value| if v.is_null() { Some(-1) } else { v.as_i64() };
     let sizes = match &Value::deserialize(deserializer)? {
         Value::Array(list) => list.iter().map(size).collect(),
         one => size(one).map(|n| vec![n]),
     };
-    sizes.ok_or_else(|| D::Error::custom("it takes a size or several: 64 or [-1, 64]"))
+    sizes.ok_or_else(|| D::Error::custom("expected an integer or a list: 64 or [-1, 64]"))
 }
 
-/// The letters of an equation; those of `...` are digits of dimensions.
-struct Equation {
+/// Letters of an equation; dimensions of `...` get characters that are not letters.
+struct EinsumEquation {
     input: Vec<char>,
     kernel: Vec<char>,
     output: Vec<char>,
-    /// Dimensions that `...` stands for, in front (true) or at the end.
+    /// Number of dimensions that `...` stands for, and whether they are at the start.
     elided: (usize, bool),
 }
 
 impl EinsumDense {
-    /// The three parts, checked: each letter once, kernel's and output's known.
+    /// Splits the equation into input, kernel and output and validates the letters.
     fn parts(&self) -> Result<[&str; 3]> {
         let bad = |why: String| {
             let e = wrong("EinsumDense", "an equation like \"abc,cd->abd\"", format!("{:?}", self.equation));
@@ -76,35 +76,33 @@ impl EinsumDense {
         for part in [&i, &k, &o] {
             let once = part.chars().enumerate().all(|(at, c)| part.find(c) == Some(at));
             if part.is_empty() || !part.chars().all(|c| c.is_ascii_alphabetic()) || !once {
-                return bad(format!("`{part}` is not different letters"));
+                return bad(format!("`{part}` contains a repeated letter or another character"));
             }
         }
         if kernel.contains('.')
             || input.starts_with('.') != output.starts_with('.')
             || input.contains('.') != output.contains('.')
         {
-            return bad("`...` stands in the input and the output, at the same end".into());
+            return bad("`...` must be at the same end of input and output".into());
         }
         if let Some(c) = o.chars().find(|c| !i.contains(*c) && !k.contains(*c)) {
-            return bad(format!("`{c}` comes from nowhere"));
+            return bad(format!("output letter `{c}` is in neither input nor kernel"));
         }
         if let Some(c) = k.chars().find(|c| !i.contains(*c) && !o.contains(*c)) {
-            return bad(format!("`{c}` is in the kernel alone"));
+            return bad(format!("kernel letter `{c}` is in neither input nor output"));
         }
         Ok([input, kernel, output])
     }
 
-    /// The equation for an input of this rank.
-    fn for_rank(&self, x: &Tensor) -> Result<Equation> {
+    /// Expands `...` for an input of this rank.
+    fn for_rank(&self, x: &Tensor) -> Result<EinsumEquation> {
         let [input, kernel, output] = self.parts()?;
         let own = input.trim_matches('.').len();
         let Some(n) = x.rank().checked_sub(own).filter(|n| *n == 0 || input.contains('.')) else {
-            let needs = format!("inputs of {own} dimensions, as {input} of its equation");
-            return Err(
-                unfit("EinsumDense", &needs, x.ty()).hint("write ... for dimensions that do not matter")
-            );
+            let needs = format!("inputs of {own} dimensions, for {input} in its equation");
+            return Err(unfit("EinsumDense", &needs, x.ty()).hint("write ... for arbitrary dimensions"));
         };
-        // Not letters, so none of the equation's own.
+        // Characters that cannot occur in the equation.
         let rest: Vec<char> = (0..n).filter_map(|i| char::from_u32(0x100 + i as u32)).collect();
         let full = |part: &str| -> Vec<char> {
             let letters: Vec<char> = part.trim_matches('.').chars().collect();
@@ -115,21 +113,26 @@ impl EinsumDense {
             }
         };
         let front = input.starts_with('.');
-        Ok(Equation { input: full(input), kernel: full(kernel), output: full(output), elided: (n, front) })
+        Ok(EinsumEquation {
+            input: full(input),
+            kernel: full(kernel),
+            output: full(output),
+            elided: (n, front),
+        })
     }
 
-    /// The size of each letter of the output.
-    fn output_sizes(&self, equation: &Equation, x: &Tensor) -> Result<Vec<usize>> {
+    /// Returns the size of each output letter.
+    fn output_sizes(&self, equation: &EinsumEquation, x: &Tensor) -> Result<Vec<usize>> {
         let of_input = |c: &char| equation.input.iter().position(|i| i == c).map(|d| x.dim(d as isize));
         let (n, front) = equation.elided;
         let mut given = self.output_shape.clone();
-        // `...` and the batch have the input's sizes.
+        // `...` and the batch keep the input's sizes.
         let kept = if front { n.max(1) } else { 1 };
         given.splice(0..0, vec![-1; kept]);
         given.extend(vec![-1; if front { 0 } else { n }]);
         if given.len() != equation.output.len() {
             let needs = format!(
-                "{} sizes in output_shape, as its equation has without the batch",
+                "{} sizes in output_shape, one per output letter except the batch",
                 equation.output.len() - kept
             );
             return Err(wrong("EinsumDense", &needs, format!("{:?}", self.output_shape)));
@@ -140,16 +143,16 @@ impl EinsumDense {
             (None, Ok(g)) if g > 0 => Ok(g),
             (of_input, _) => Err(unfit(
                 "EinsumDense",
-                &format!("an output_shape with another size for `{c}` than {given}"),
+                &format!("another size for `{c}` in output_shape than {given}"),
                 x.ty(),
             )
-            .because(of_input.map_or("the input has no such letter".into(), |n| format!("the input has {n}")))
-            .hint("−1 takes the input's size")),
+            .because(of_input.map_or("the input has no such axis".into(), |n| format!("the input has {n}")))
+            .hint("use −1 to keep the input's size")),
         };
         equation.output.iter().zip(&given).map(size).collect()
     }
 
-    fn bias(&self, cx: &mut Cx, equation: &Equation, sizes: &[usize]) -> Result<Option<Tensor>> {
+    fn bias(&self, cx: &mut Cx, equation: &EinsumEquation, sizes: &[usize]) -> Result<Option<Tensor>> {
         let Some(axes) = &self.bias_axes else { return Ok(None) };
         let Some(first) = equation.output.iter().position(|c| axes.contains(*c)) else { return Ok(None) };
         let shape: Vec<usize> = (first..sizes.len())
@@ -166,7 +169,7 @@ impl Arguments for EinsumDense {
     fn check(&self) -> Result<()> {
         let [_, _, output] = self.parts()?;
         if let Some(c) = self.bias_axes.iter().flat_map(|axes| axes.chars()).find(|c| !output.contains(*c)) {
-            return Err(wrong("EinsumDense", &format!("bias_axes of its output {output}"), c));
+            return Err(wrong("EinsumDense", &format!("bias_axes from its output letters {output}"), c));
         }
         Ok(())
     }
@@ -195,11 +198,11 @@ impl Layer for EinsumDense {
     }
 }
 
-/// Products of x and the kernel, summed over what is not in the output.
-fn einsum(x: &Tensor, kernel: &Tensor, equation: &Equation) -> Tensor {
-    let Equation { input, kernel: own, output, .. } = equation;
+/// Multiplies x and the kernel and sums over letters that are not in the output.
+fn einsum(x: &Tensor, kernel: &Tensor, equation: &EinsumEquation) -> Tensor {
+    let EinsumEquation { input, kernel: own, output, .. } = equation;
     let at = |letters: &[char], c: &char| letters.iter().position(|l| l == c);
-    // Letters of the input alone are summed first.
+    // Letters that occur only in the input are summed first.
     let alone: Vec<usize> =
         (0..input.len()).filter(|&d| !own.contains(&input[d]) && !output.contains(&input[d])).collect();
     let x = if alone.is_empty() { x.clone() } else { x.sum(&alone) };
@@ -222,7 +225,7 @@ fn einsum(x: &Tensor, kernel: &Tensor, equation: &Equation) -> Tensor {
     y.transpose(&dims(&order, output))
 }
 
-/// `x: T[B, …] → T[B, …]`: a dense layer along the dimensions that an equation names. Arguments: [`EinsumDense`].
+/// `x: T[B, …] → T[B, …]`: a dense layer along the axes of an einsum equation. Arguments: [`EinsumDense`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -242,11 +245,11 @@ pub fn einsum_dense(equation: &str, output_shape: impl AsRef<[i64]>) -> LayerSpe
 }
 
 setters!(LayerSpec:
-    /// The letters of EinsumDense's output along which its bias differs.
+    /// Output letters along which EinsumDense's bias varies.
     bias_axes: &str as Value;
 );
 
-/// Layers with inputs that they take and refuse.
+/// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     vec![
         LayerSample::new(
@@ -267,7 +270,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     ]
 }
 
-/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+/// Keras parity test cases; `fixtures/keras/generate.py` reads them from this file.
 pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "einsum_dense", "class": "EinsumDense", "x_shape": [2, 3, 4], "kwargs": {"equation": "abc,cd->abd", "output_shape": [null, 5], "bias_axes": "d", "activation": "relu"}},
     {"name": "einsum_dense_heads", "class": "EinsumDense", "x_shape": [2, 3, 4], "kwargs": {"equation": "abc,cde->adbe", "output_shape": [2, 3, 2], "bias_axes": "de"}},

@@ -1,4 +1,4 @@
-//! Embedding: a learned vector for each of a set of integers.
+//! Embedding, PositionEmbedding and ReversibleEmbedding layers: learned vectors for integer ids.
 
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
@@ -6,18 +6,18 @@ use crate::layers::spec::LayerSpec;
 use crate::setters::setters;
 
 arguments! {
-    /// `x: I[B, …] → T[B, …, output_dim]`: row `x` of the table.
+    /// `x: I[B, …] → T[B, …, output_dim]`: looks up row `x` of an embedding table.
     ///
-    /// Numbers outside 0..input_dim read the nearest row. Weight: `embeddings: f32[input_dim, output_dim]`.
+    /// Ids outside 0..input_dim are clamped. Weight: `embeddings: f32[input_dim, output_dim]`.
     pub struct Embedding {
-        /// How many integers there are: 0..input_dim. Required.
+        /// Vocabulary size: ids are 0..input_dim. Required.
         pub input_dim: usize = 0,
-        /// Length of a vector. Required.
+        /// Embedding size. Required.
         pub output_dim: usize = 0,
-        /// How the table starts. Default: `random_uniform`, from −0.05 to 0.05.
+        /// Initializer of the table. Default: `random_uniform`, from −0.05 to 0.05.
         #[serde(deserialize_with = "argument::named")]
         pub embeddings_initializer: Initializer = Initializer::RandomUniform { minval: -0.05, maxval: 0.05 },
-        /// Whether places with 0 are padding that layers and losses after it leave out. Default: false.
+        /// Whether id 0 is padding, masked in later layers and losses. Default: false.
         pub mask_zero: bool = false,
     }
 }
@@ -40,8 +40,9 @@ impl Layer for Embedding {
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
             if !x.dtype().is_int() {
-                return Err(unfit("Embedding", "integers [B, …]", x.ty())
-                    .hint("cast the data to i32; declare the input with input_of(name, DType::I32, shape)"));
+                return Err(unfit("Embedding", "integers [B, …]", x.ty()).hint(
+                    "cast the data to i32 and declare the input with input_of(name, DType::I32, shape)",
+                ));
             }
             let shape = [self.input_dim, self.output_dim];
             sized("Embedding", "embeddings", &shape)?;
@@ -49,7 +50,7 @@ impl Layer for Embedding {
                 Some(rows) => rows,
                 None => cx.variable("embeddings", &shape, &self.embeddings_initializer, true).take(x),
             };
-            // Rows are cast after the look-up: the table may be far larger than a batch.
+            // Casts after the lookup, because the table may be far larger than a batch.
             let y = cast(cx, &rows);
             if self.mask_zero {
                 cx.set_mask(&y, &x.not_equal(&x.zeros_like()));
@@ -58,8 +59,8 @@ impl Layer for Embedding {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::Embedding { rows: self.input_dim, mask_zero: self.mask_zero })
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::Embedding { rows: self.input_dim, mask_zero: self.mask_zero })
     }
 
     fn weight_roles(&self) -> Vec<WeightRole> {
@@ -68,14 +69,14 @@ impl Layer for Embedding {
 }
 
 arguments! {
-    /// `x: T[B, …, S, D] → T[B, …, S, D]`: for each place of the sequence its own learned vector, whatever x holds.
+    /// `x: T[B, …, S, D] → T[B, …, S, D]`: a learned vector for each position, independent of x's values.
     ///
-    /// To be added to x, as KerasHub's. Weight: `embeddings: f32[sequence_length, D]`. Sequences may be shorter than the
-    /// table.
+    /// Add it to x, as with KerasHub's. Weight: `embeddings: f32[sequence_length, D]`. Sequences may be shorter than
+    /// the table.
     pub struct PositionEmbedding {
-        /// Most places of a sequence. Required.
+        /// Maximum sequence length. Required.
         pub sequence_length: usize = 0,
-        /// How the table starts. Default: `glorot_uniform`.
+        /// Initializer of the table. Default: `glorot_uniform`.
         #[serde(deserialize_with = "argument::named")]
         pub initializer: Initializer = Initializer::GlorotUniform,
     }
@@ -97,8 +98,8 @@ impl Layer for PositionEmbedding {
         one_input(self, cx, inputs, |cx, x| {
             let rank = x.rank();
             if rank < 3 || x.dim(-2) > self.sequence_length {
-                let needs = format!("at most {} places of features [B, S, D]", self.sequence_length);
-                return Err(unfit("PositionEmbedding", &needs, x.ty()).hint("raise sequence_length"));
+                let needs = format!("at most {} positions of features [B, S, D]", self.sequence_length);
+                return Err(unfit("PositionEmbedding", &needs, x.ty()).hint("increase sequence_length"));
             }
             let (places, features) = (x.dim(-2), x.dim(-1));
             let shape = [self.sequence_length, features];
@@ -121,8 +122,8 @@ impl Layer for PositionEmbedding {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::PositionEmbedding)
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::PositionEmbedding)
     }
 
     fn adapters(&self) -> Result<()> {
@@ -134,12 +135,12 @@ impl Layer for PositionEmbedding {
     }
 }
 
-/// `x: I[B, …] → T[B, …, output_dim]`: row `x` of the table; and back: `x: T[B, …, output_dim] → T[B, …, input_dim]`:
-/// the product with every row.
+/// `x: I[B, …] → T[B, …, output_dim]`: embedding lookup. In reverse, `x: T[B, …, output_dim] → T[B, …, input_dim]`:
+/// logits, the products with all rows.
 ///
-/// Integers are looked up, floats are multiplied: apply one layer of a given name twice and the head of a language
-/// model shares the table. As KerasHub's. Weights: `embeddings: f32[input_dim, output_dim]` and, where not tied,
-/// `reverse_embeddings: f32[output_dim, input_dim]`.
+/// Integers are looked up, floats are projected: apply one layer of a given name twice to share the table with the head
+/// of a language model (tied embeddings), like KerasHub's layer. Weights: `embeddings: f32[input_dim, output_dim]` and,
+/// if not tied, `reverse_embeddings: f32[output_dim, input_dim]`.
 ///
 /// ```
 /// use systole_nn::{any_input, layers::*, Model};
@@ -152,15 +153,15 @@ impl Layer for PositionEmbedding {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ReversibleEmbedding {
-    /// How many integers there are: 0..input_dim. Required.
+    /// Vocabulary size: ids are 0..input_dim. Required.
     pub input_dim: usize,
-    /// Length of a vector. Required.
+    /// Embedding size. Required.
     pub output_dim: usize,
-    /// Whether the way back uses the same table. Default: true.
+    /// Whether the reverse direction uses the same table. Default: true.
     pub tie_weights: bool,
-    /// On the way back, values are bent to stay within ± this: `cap · tanh(x / cap)`. Default: none.
+    /// Soft cap of the logits: `cap · tanh(x / cap)`. Default: none.
     pub logit_soft_cap: Option<f64>,
-    /// How the tables start. Default: `random_uniform`, from −0.05 to 0.05.
+    /// Initializer of the tables. Default: `random_uniform`, from −0.05 to 0.05.
     #[serde(deserialize_with = "argument::named")]
     pub embeddings_initializer: Initializer,
 }
@@ -191,9 +192,8 @@ impl ReversibleEmbedding {
     fn reverse(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
         if x.dim(-1) != self.output_dim {
             let needs = format!("integers, or vectors of its output_dim [B, …, {}]", self.output_dim);
-            return Err(
-                unfit("ReversibleEmbedding", &needs, x.ty()).hint("project them with dense before it")
-            );
+            return Err(unfit("ReversibleEmbedding", &needs, x.ty())
+                .hint("put a dense layer with output_dim units before it"));
         }
         let (class, x) = ("ReversibleEmbedding", cast(cx, x));
         let logits = if self.tie_weights {
@@ -235,8 +235,8 @@ impl Layer for ReversibleEmbedding {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::ReversibleEmbedding {
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::ReversibleEmbedding {
             rows: self.input_dim,
             width: self.output_dim,
             tie_weights: self.tie_weights,
@@ -252,7 +252,7 @@ impl Layer for ReversibleEmbedding {
     }
 }
 
-/// `x: I[B, …] → T[B, …, output_dim]`: a learned vector for each of `input_dim` numbers. Arguments: [`Embedding`].
+/// `x: I[B, …] → T[B, …, output_dim]`: a learned vector for each of `input_dim` ids. Arguments: [`Embedding`].
 ///
 /// ```
 /// use systole_ir::{DType::I32, TensorType};
@@ -267,7 +267,7 @@ pub fn embedding(input_dim: usize, output_dim: usize) -> LayerSpec {
     LayerSpec::of(Embedding { input_dim, output_dim, ..Default::default() })
 }
 
-/// `x: T[B, …, S, D] → T[B, …, S, D]`: a learned vector for each of at most `sequence_length` places. Arguments:
+/// `x: T[B, …, S, D] → T[B, …, S, D]`: a learned vector for each of at most `sequence_length` positions. Arguments:
 /// [`PositionEmbedding`].
 ///
 /// ```
@@ -283,8 +283,8 @@ pub fn position_embedding(sequence_length: usize) -> LayerSpec {
     LayerSpec::of(PositionEmbedding { sequence_length, ..Default::default() })
 }
 
-/// `x: I[B, …] → T[B, …, output_dim]`, and back `x: T[B, …, output_dim] → T[B, …, input_dim]`: one table for tokens
-/// in and scores out. Arguments: [`ReversibleEmbedding`].
+/// `x: I[B, …] → T[B, …, output_dim]`, and in reverse `x: T[B, …, output_dim] → T[B, …, input_dim]`: one table for
+/// input embeddings and output logits. Arguments: [`ReversibleEmbedding`].
 ///
 /// ```
 /// use systole_ir::DType::I32;
@@ -302,19 +302,19 @@ pub fn reversible_embedding(input_dim: usize, output_dim: usize) -> LayerSpec {
 }
 
 setters!(LayerSpec:
-    /// Whether Embedding's places with 0 are padding, which layers after it leave out.
+    /// Whether id 0 is padding in Embedding, masked in later layers.
     mask_zero: bool as bool;
-    /// How the table of Embedding starts.
+    /// Initializer of Embedding's table.
     embeddings_initializer: impl Into<Value> as Value;
-    /// How the table of PositionEmbedding starts.
+    /// Initializer of PositionEmbedding's table.
     initializer: impl Into<Value> as Value;
-    /// Whether ReversibleEmbedding's way back uses the same table.
+    /// Whether the reverse direction of ReversibleEmbedding uses the same table.
     tie_weights: bool as bool;
-    /// What ReversibleEmbedding's way back stays within.
+    /// Soft cap of ReversibleEmbedding's logits.
     logit_soft_cap: f64 as f64;
 );
 
-/// Layers with inputs that they take and refuse.
+/// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     vec![
         LayerSample::new(embedding(7, 3), &[2, 4], &[2, 4, 3], &["embeddings"], Some(&[2, 4])).of_integers(),
@@ -324,5 +324,5 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     ]
 }
 
-/// Cases of the parity test are in `fixtures/keras/parts`.
+/// Keras parity test cases of these layers are in `fixtures/keras/parts`.
 pub(in crate::layers) const PARITY: &str = "[]";

@@ -1,4 +1,4 @@
-//! Numbers and classes as vectors: CategoryEncoding, Discretization.
+//! CategoryEncoding (one-hot, multi-hot, counts) and Discretization (binning) layers.
 
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
@@ -6,30 +6,30 @@ use crate::layers::spec::LayerSpec;
 use crate::setters::setters;
 use systole_ir::Literal;
 
-/// How a class or a bin is told.
+/// Encoding of classes or bins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutputMode {
-    /// By its number, `i32`.
+    /// Its index, `i32`.
     #[default]
     Int,
-    /// By a vector for each, 1 at its number.
+    /// A one-hot vector per value.
     OneHot,
-    /// By one vector for all of a sample, 1 at each number that occurs.
+    /// One vector per sample, 1 for each class that occurs.
     MultiHot,
-    /// By one vector for all of a sample, with how often each number occurs.
+    /// One vector per sample, with the number of occurrences of each class.
     Count,
 }
 
 arguments! {
-    /// `x: I[B, …, N] → T[B, …, num_tokens]`: which classes a sample has, as a vector.
+    /// `x: I[B, …, N] → T[B, …, num_tokens]`: encodes the classes of a sample as a vector.
     ///
-    /// With `output_mode` "one_hot" each of them is a vector of its own: `T[B, …, N, num_tokens]`, a last dimension of 1 left
-    /// out. Numbers outside of 0 to `num_tokens` − 1 are no class: nothing is set for them.
+    /// With `output_mode` "one_hot" each class gets its own vector: `T[B, …, N, num_tokens]`, where a last dimension of
+    /// 1 is squeezed. Values outside 0..num_tokens set nothing.
     pub struct CategoryEncoding {
         /// Number of classes. Required.
         pub num_tokens: usize = 0,
-        /// How classes are told. Default: "multi_hot".
+        /// Encoding of the classes. Default: "multi_hot".
         pub output_mode: OutputMode = OutputMode::MultiHot,
     }
 }
@@ -40,8 +40,8 @@ impl Arguments for CategoryEncoding {
             return Err(wrong("CategoryEncoding", "num_tokens of at least 1", 0));
         }
         match self.output_mode {
-            OutputMode::Int => Err(wrong("CategoryEncoding", "an output_mode of vectors", "\"int\"")
-                .hint("\"multi_hot\", \"one_hot\" or \"count\"")),
+            OutputMode::Int => Err(wrong("CategoryEncoding", "a vector output_mode", "\"int\"")
+                .hint("use \"multi_hot\", \"one_hot\" or \"count\"")),
             _ => Ok(()),
         }
     }
@@ -62,16 +62,15 @@ impl Layer for CategoryEncoding {
     }
 }
 
-/// `x: T[B, …] → i32[B, …]`: in which of the bins between boundaries each number lies; or vectors, as
-/// [`CategoryEncoding`].
+/// `x: T[B, …] → i32[B, …]`: maps each number to the index of its bin; or to vectors, as in [`CategoryEncoding`].
 ///
-/// Bin `i` is from boundary `i − 1` to below boundary `i`; the first and the last have no end.
+/// Bin `i` is the interval [boundary `i − 1`, boundary `i`); the first and the last bin are unbounded.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Discretization {
-    /// Where one bin ends and the next begins, ascending. Required.
+    /// Bin boundaries in ascending order. Required.
     pub bin_boundaries: Vec<f64>,
-    /// How bins are told. Default: "int".
+    /// Encoding of the bins. Default: "int".
     pub output_mode: OutputMode,
 }
 
@@ -81,7 +80,7 @@ impl Arguments for Discretization {
         if self.bin_boundaries.is_empty() || !ascends || self.bin_boundaries.iter().any(|b| b.is_nan()) {
             return Err(wrong(
                 "Discretization",
-                "bin_boundaries that ascend",
+                "bin_boundaries in ascending order",
                 format!("{:?}", self.bin_boundaries),
             ));
         }
@@ -111,7 +110,7 @@ impl Layer for Discretization {
     }
 }
 
-/// `x: i32[B, …] →` by number or as vectors of `depth`.
+/// Encodes `x: i32[B, …]` as indices or as vectors of size `depth`.
 fn encoded(class: &str, cx: &Cx, x: &Tensor, depth: usize, mode: OutputMode) -> Result<Tensor> {
     if mode == OutputMode::Int {
         return Ok(x.clone());
@@ -123,7 +122,7 @@ fn encoded(class: &str, cx: &Cx, x: &Tensor, depth: usize, mode: OutputMode) -> 
         _ => x.clone(),
     };
     let vectors = x.one_hot(depth, cx.precision().compute_dtype());
-    // The classes of a sample are along its last dimension.
+    // The last dimension holds the classes of a sample.
     Ok(match mode {
         OutputMode::MultiHot if x.rank() > 1 => vectors.reduce_max(&[x.rank() - 1]),
         OutputMode::Count if x.rank() > 1 => vectors.sum(&[x.rank() - 1]),
@@ -131,7 +130,7 @@ fn encoded(class: &str, cx: &Cx, x: &Tensor, depth: usize, mode: OutputMode) -> 
     })
 }
 
-/// `x: I[B, …, N] → T[B, …, num_tokens]`: which classes a sample has, as a vector. Arguments: [`CategoryEncoding`].
+/// `x: I[B, …, N] → T[B, …, num_tokens]`: encodes the classes of a sample as a vector. Arguments: [`CategoryEncoding`].
 ///
 /// ```
 /// use systole_ir::{DType::I32, TensorType};
@@ -146,8 +145,7 @@ pub fn category_encoding(num_tokens: usize) -> LayerSpec {
     LayerSpec::of(CategoryEncoding { num_tokens, ..Default::default() })
 }
 
-/// `x: T[B, …] → i32[B, …]`: in which of the bins between boundaries each number lies. Arguments:
-/// [`Discretization`].
+/// `x: T[B, …] → i32[B, …]`: maps each number to the index of its bin. Arguments: [`Discretization`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -163,11 +161,11 @@ pub fn discretization(bin_boundaries: impl Into<Vec<f64>>) -> LayerSpec {
 }
 
 setters!(LayerSpec:
-    /// How CategoryEncoding and Discretization tell classes: "int", "one_hot", "multi_hot" or "count".
+    /// Encoding of CategoryEncoding and Discretization: "int", "one_hot", "multi_hot" or "count".
     output_mode: impl Into<Value> as Value;
 );
 
-/// Layers with inputs that they take and refuse.
+/// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     let hot = discretization([-0.5, 0.1, 0.6]).output_mode("one_hot");
     vec![
@@ -178,7 +176,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     ]
 }
 
-/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+/// Keras parity test cases; `fixtures/keras/generate.py` reads them from this file.
 pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "category_multi_hot", "class": "CategoryEncoding", "x_shape": [3, 4], "inputs": "indices", "kwargs": {"num_tokens": 6}},
     {"name": "category_one_hot", "class": "CategoryEncoding", "x_shape": [3, 1], "inputs": "indices", "kwargs": {"num_tokens": 6, "output_mode": "one_hot"}},

@@ -1,4 +1,5 @@
-//! LayerScale: a learned factor for each channel, small at first, so that deep residual networks begin as the identity.
+//! LayerScale layer: a learned factor per channel, small at first, so that deep residual networks start near the
+//! identity.
 
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
@@ -6,19 +7,19 @@ use crate::layers::spec::LayerSpec;
 use crate::setters::setters;
 
 arguments! {
-    /// `x: T[B, …, C] → T[B, …, C]`: each channel times a learned factor.
+    /// `x: T[B, …, C] → T[B, …, C]`: multiplies each channel by a learned factor.
     ///
-    /// Weight: `gamma: f32[C]`. As in `keras.applications.convnext`, where it has no name of its own. Source: Touvron et al.
-    /// 2021.
+    /// Weight: `gamma: f32[C]`. As in `keras.applications.convnext`, where the weight has no layer name. Source:
+    /// Touvron et al. 2021.
     ///
     /// ```
     /// use systole_nn::layers::layer_scale;
     /// assert!(layer_scale(1e-6).check().is_ok());
     /// ```
     pub struct LayerScale {
-        /// What the factors start as. Required in Keras, 1e-6 here.
+        /// Initial value of the factors. Required in Keras, 1e-6 here.
         pub init_values: f64 = 1e-6,
-        /// Number of channels. Default: those of the input.
+        /// Number of channels. Default: that of the input.
         pub projection_dim: Option<usize> = None,
     }
 }
@@ -39,7 +40,7 @@ impl Layer for LayerScale {
         one_input(self, cx, inputs, |cx, x| {
             if x.rank() < 2 || self.projection_dim.is_some_and(|n| n != x.dim(-1)) {
                 let needs = match self.projection_dim {
-                    Some(n) => format!("a batch of {n} channels [B, …, {n}]"),
+                    Some(n) => format!("a batch with {n} channels [B, …, {n}]"),
                     None => "a batch with channels [B, …, C]".into(),
                 };
                 return Err(unfit("LayerScale", &needs, x.ty()).hint("leave projection_dim out"));
@@ -55,7 +56,7 @@ impl Layer for LayerScale {
     }
 }
 
-/// `x: T[B, …, C] → T[B, …, C]`: each channel times a learned factor that starts as `init_values`. Arguments:
+/// `x: T[B, …, C] → T[B, …, C]`: multiplies each channel by a learned factor that starts at `init_values`. Arguments:
 /// [`LayerScale`].
 ///
 /// ```
@@ -76,10 +77,10 @@ setters!(LayerSpec:
     projection_dim: usize as usize;
 );
 
-/// Layers with inputs that they take and refuse.
+/// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     vec![LayerSample::new(layer_scale(0.5).projection_dim(3), IMAGE, IMAGE, &["gamma"], Some(&[2, 4]))]
 }
 
-/// Cases of the parity test are in `fixtures/keras/parts`.
+/// Keras parity test cases of these layers are in `fixtures/keras/parts`.
 pub(in crate::layers) const PARITY: &str = "[]";

@@ -1,17 +1,18 @@
-//! Masking: steps that do not count.
+//! Masking layer: masks time steps whose features all equal a mask value.
 
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
 use crate::setters::setters;
 
-/// `x: T[B, S, …, K] → T[B, S, …, K]`: steps whose features are all `mask_value` do not count.
+/// `x: T[B, S, …, K] → T[B, S, …, K]`: masks time steps whose features are all `mask_value`.
 ///
-/// Layers after it leave them out: recurrent layers keep their state, attention does not look there, global average pooling, batch
-/// normalisation, losses and means of metrics do not count them. A layer that has nothing to do with steps (Dense, Dropout,
-/// activations, normalisations) hands the mask on; one that rearranges places (convolutions, poolings, Flatten, Reshape) ends it. Features of those
-/// steps become 0. As in Keras, whose MultiHeadAttention besides takes the mask of its inputs away from layers that read them
-/// after it; here they keep it. [`Embedding`](crate::layers::Embedding) does the same with `mask_zero`.
+/// Later layers skip masked steps: recurrent layers keep their state, attention ignores the steps, and global average
+/// pooling, batch normalization, losses and metric means exclude them. Layers that do not mix steps (Dense, Dropout,
+/// activations, normalization) propagate the mask; layers that rearrange positions (convolution, pooling, Flatten,
+/// Reshape) end it. Features of masked steps become 0. As in Keras, except that Keras's MultiHeadAttention removes the
+/// mask of its inputs for later readers; here they keep it. [`Embedding`](crate::layers::Embedding) with `mask_zero`
+/// also creates a mask.
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -23,14 +24,14 @@ use crate::setters::setters;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Masking {
-    /// The value of features that do not count. Default: 0.
+    /// Feature value of masked steps. Default: 0.
     pub mask_value: f64,
 }
 
 impl Arguments for Masking {
     fn check(&self) -> Result<()> {
         match self.mask_value.is_nan() {
-            true => Err(wrong("Masking", "a mask_value that is a number", self.mask_value)),
+            true => Err(wrong("Masking", "a mask_value other than NaN", self.mask_value)),
             false => Ok(()),
         }
     }
@@ -56,7 +57,7 @@ impl Layer for Masking {
     }
 }
 
-/// `x: T[B, S, …, K] → T[B, S, …, K]`: steps whose features are all 0 do not count. Arguments: [`Masking`].
+/// `x: T[B, S, …, K] → T[B, S, …, K]`: masks time steps whose features are all 0. Arguments: [`Masking`].
 ///
 /// ```
 /// use systole_nn::layers::masking;
@@ -68,16 +69,16 @@ pub fn masking() -> LayerSpec {
 }
 
 setters!(LayerSpec:
-    /// What all features of a step are that Masking leaves out.
+    /// Feature value of the time steps that Masking masks.
     mask_value: f64 as f64;
 );
 
-/// Layers with inputs that they take and refuse.
+/// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     vec![LayerSample::new(masking().mask_value(0.5), SEQUENCE, SEQUENCE, &[], Some(&[3]))]
 }
 
-/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+/// Keras parity test cases; `fixtures/keras/generate.py` reads them from this file.
 pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "masking", "class": "Masking", "x_shape": [2, 4, 3], "kwargs": {"mask_value": 0.05}}
 ]"#;

@@ -1,4 +1,4 @@
-//! Layers of several inputs, for functional models.
+//! Merge layers: Add, Subtract, Multiply, Average, Maximum, Minimum, Concatenate.
 
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
@@ -20,29 +20,29 @@ macro_rules! element_wise {
                 merge((stringify!($class), ElementWise::$class), cx, inputs, $fold)
             }
 
-            fn lowering(&self) -> Result<Lowering> {
-                Ok(Lowering::ElementWise(ElementWise::$class))
+            fn lowering(&self) -> Result<LayerLowering> {
+                Ok(LayerLowering::ElementWise(ElementWise::$class))
             }
         }
     )* };
 }
 
 element_wise!(
-    /// `x₀: T[…], x₁: T[…], … → T[…]`: the sum of all inputs. Sizes of 1 are repeated.
+    /// `x₀: T[…], x₁: T[…], … → T[…]`: sum of all inputs, with broadcasting of sizes of 1.
     Add => |xs| fold(xs, |a, b| a + b);
-    /// `x₀: T[…], x₁: T[…] → T[…]`: the difference of two inputs. Sizes of 1 are repeated.
+    /// `x₀: T[…], x₁: T[…] → T[…]`: difference of two inputs, with broadcasting of sizes of 1.
     Subtract => |xs| fold(xs, |a, b| a - b);
-    /// `x₀: T[…], x₁: T[…], … → T[…]`: the product of all inputs. Sizes of 1 are repeated.
+    /// `x₀: T[…], x₁: T[…], … → T[…]`: product of all inputs, with broadcasting of sizes of 1.
     Multiply => |xs| fold(xs, |a, b| a * b);
-    /// `x₀: T[…], x₁: T[…], … → T[…]`: the mean of all inputs. Sizes of 1 are repeated.
+    /// `x₀: T[…], x₁: T[…], … → T[…]`: mean of all inputs, with broadcasting of sizes of 1.
     Average => |xs| fold(xs, |a, b| a + b) * (1.0 / xs.len() as f64);
-    /// `x₀: T[…], x₁: T[…], … → T[…]`: the greatest of all inputs. Sizes of 1 are repeated.
+    /// `x₀: T[…], x₁: T[…], … → T[…]`: element-wise maximum of all inputs, with broadcasting of sizes of 1.
     Maximum => |xs| fold(xs, |a, b| a.maximum(b));
-    /// `x₀: T[…], x₁: T[…], … → T[…]`: the least of all inputs. Sizes of 1 are repeated.
+    /// `x₀: T[…], x₁: T[…], … → T[…]`: element-wise minimum of all inputs, with broadcasting of sizes of 1.
     Minimum => |xs| fold(xs, |a, b| a.minimum(b));
 );
 
-/// From the first to the last. `merge` gives at least two.
+/// Folds from first to last; `merge` guarantees at least two inputs.
 fn fold(xs: &[Tensor], f: impl Fn(&Tensor, &Tensor) -> Tensor) -> Tensor {
     xs[1..].iter().fold(xs[0].clone(), |acc, x| f(&acc, x))
 }
@@ -69,7 +69,7 @@ fn check_mergeable((class, op): (&str, ElementWise), inputs: &[Tensor]) -> Resul
     if inputs.len() < 2 || (exact && inputs.len() > 2) {
         let needs = if exact { "two inputs" } else { "at least two inputs" };
         return Err(Error::new(ErrorKind::Graph, format!("{class} needs {needs}, got {}", inputs.len()))
-            .hint(format!("in a functional model: {}().on(&[&a, &b])", class.to_lowercase())));
+            .hint(format!("call it in a functional model: {}().on(&[&a, &b])", class.to_lowercase())));
     }
     let mut common = inputs[0].shape().to_vec();
     for x in &inputs[1..] {
@@ -92,9 +92,9 @@ fn list_types(inputs: &[Tensor]) -> String {
 }
 
 arguments! {
-    /// `x₀: T[…, N₀, …], x₁: T[…, N₁, …], … → T[…, N₀ + N₁ + …, …]`: joined along `axis`.
+    /// `x₀: T[…, N₀, …], x₁: T[…, N₁, …], … → T[…, N₀ + N₁ + …, …]`: concatenates inputs along `axis`.
     pub struct Concatenate {
-        /// The dimension that grows. Default: −1, the last.
+        /// Axis to concatenate along. Default: −1, the last.
         pub axis: i64 = -1,
     }
 }
@@ -105,7 +105,7 @@ impl Concatenate {
     fn join(&self, cx: &Cx, inputs: &[Tensor]) -> Result<Tensor> {
         let Some(first) = inputs.first() else {
             return Err(Error::new(ErrorKind::Graph, "Concatenate needs at least one input, got 0")
-                .hint("in a functional model: concatenate(-1).on(&[&a, &b])"));
+                .hint("call it in a functional model: concatenate(-1).on(&[&a, &b])"));
         };
         let axis = dim_index("Concatenate", self.axis, first)?;
         let same = |x: &Tensor| {
@@ -136,12 +136,12 @@ impl Layer for Concatenate {
         self.join(cx, inputs).unwrap_or_else(|e| refuse(cx, inputs, e))
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::Concatenation(self.axis))
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::Concatenation(self.axis))
     }
 }
 
-/// `x₀: T[…], x₁: T[…], … → T[…]`: the sum of all inputs. Arguments: [`Add`].
+/// `x₀: T[…], x₁: T[…], … → T[…]`: sum of all inputs. Arguments: [`Add`].
 ///
 /// ```
 /// use systole_nn::{input, layers::add, Model};
@@ -155,7 +155,7 @@ pub fn add() -> LayerSpec {
     LayerSpec::of(Add {})
 }
 
-/// `x₀: T[…], x₁: T[…] → T[…]`: the first input less the second. Arguments: [`Subtract`].
+/// `x₀: T[…], x₁: T[…] → T[…]`: first input minus second input. Arguments: [`Subtract`].
 ///
 /// ```
 /// use systole_nn::{input, layers::subtract, Model};
@@ -169,7 +169,7 @@ pub fn subtract() -> LayerSpec {
     LayerSpec::of(Subtract {})
 }
 
-/// `x₀: T[…], x₁: T[…], … → T[…]`: the product of all inputs. Arguments: [`Multiply`].
+/// `x₀: T[…], x₁: T[…], … → T[…]`: product of all inputs. Arguments: [`Multiply`].
 ///
 /// ```
 /// use systole_nn::{input, layers::multiply, Model};
@@ -183,7 +183,7 @@ pub fn multiply() -> LayerSpec {
     LayerSpec::of(Multiply {})
 }
 
-/// `x₀: T[…], x₁: T[…], … → T[…]`: the mean of all inputs. Arguments: [`Average`].
+/// `x₀: T[…], x₁: T[…], … → T[…]`: mean of all inputs. Arguments: [`Average`].
 ///
 /// ```
 /// use systole_nn::{input, layers::average, Model};
@@ -197,7 +197,7 @@ pub fn average() -> LayerSpec {
     LayerSpec::of(Average {})
 }
 
-/// `x₀: T[…], x₁: T[…], … → T[…]`: the greatest of all inputs. Arguments: [`Maximum`].
+/// `x₀: T[…], x₁: T[…], … → T[…]`: element-wise maximum of all inputs. Arguments: [`Maximum`].
 ///
 /// ```
 /// use systole_nn::{input, layers::maximum, Model};
@@ -211,7 +211,7 @@ pub fn maximum() -> LayerSpec {
     LayerSpec::of(Maximum {})
 }
 
-/// `x₀: T[…], x₁: T[…], … → T[…]`: the least of all inputs. Arguments: [`Minimum`].
+/// `x₀: T[…], x₁: T[…], … → T[…]`: element-wise minimum of all inputs. Arguments: [`Minimum`].
 ///
 /// ```
 /// use systole_nn::{input, layers::minimum, Model};
@@ -225,7 +225,7 @@ pub fn minimum() -> LayerSpec {
     LayerSpec::of(Minimum {})
 }
 
-/// `x₀: T[…, N₀, …], x₁: T[…, N₁, …], … → T[…, N₀ + N₁ + …, …]`: inputs side by side along `axis`. Arguments:
+/// `x₀: T[…, N₀, …], x₁: T[…, N₁, …], … → T[…, N₀ + N₁ + …, …]`: concatenates inputs along `axis`. Arguments:
 /// [`Concatenate`].
 ///
 /// ```
@@ -240,7 +240,7 @@ pub fn concatenate(axis: i64) -> LayerSpec {
     LayerSpec::of(Concatenate { axis })
 }
 
-/// Layers with inputs that they take and refuse.
+/// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     vec![
         LayerSample::of_two(add(), &[2, 3, 4]),
@@ -253,7 +253,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     ]
 }
 
-/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+/// Keras parity test cases; `fixtures/keras/generate.py` reads them from this file.
 pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "add", "class": "Add", "x_shape": [[2, 3, 4], [2, 1, 4], [2, 3, 4]], "kwargs": {}},
     {"name": "subtract", "class": "Subtract", "x_shape": [[2, 3, 4], [2, 3, 4]], "kwargs": {}},

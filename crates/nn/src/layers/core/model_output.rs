@@ -1,16 +1,16 @@
-//! ModelOutput: what else a model in the place of a layer returned.
+//! ModelOutput layer: selects a further output of a nested model with several outputs.
 
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
 
-/// `x: T[B, …] → U[B, …]`: of a model of several outputs in the place of a layer, whose first output is `x`, another one.
+/// `x: T[B, …] → U[B, …]`: given the first output `x` of a nested model, returns another of its outputs.
 ///
-/// [`Symbol::apply_all`](crate::Symbol::apply_all) makes it; Keras has a place in a list instead.
+/// [`Symbol::apply_all`](crate::Symbol::apply_all) creates it. Keras indexes a list instead.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ModelOutput {
-    /// Its place among the model's outputs; 0 is `x` itself.
+    /// Index among the model's outputs; 0 is `x` itself.
     pub index: usize,
 }
 
@@ -20,19 +20,21 @@ impl Layer for ModelOutput {
     named!("ModelOutput");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| match self.index.checked_sub(1) {
+        one_input(self, cx, inputs, |cx, x| {
+            match self.index.checked_sub(1) {
             None => Ok(cast_floats(cx, x)),
             Some(more) => cx.more_outputs_of(x).get(more).cloned().ok_or_else(|| {
-                let what = format!("there is no output {} of a model here", self.index);
+                let what = format!("cannot select output {}: the input is not the first output of a nested model, or the model has fewer outputs", self.index);
                 Error::new(ErrorKind::Graph, what)
-                    .because("it follows a model of several outputs that stands in the place of a layer")
-                    .hint("take them from Symbol::apply_all")
+                    .because("ModelOutput must follow a nested model with several outputs")
+                    .hint("create it with Symbol::apply_all")
             }),
+        }
         })
     }
 }
 
-/// `x: T[B, …] → U[B, …]`: another output of the model whose first one is `x`. Arguments: [`ModelOutput`].
+/// `x: T[B, …] → U[B, …]`: another output of the nested model whose first output is `x`. Arguments: [`ModelOutput`].
 ///
 /// ```
 /// use systole_ir::DType::F32;
@@ -52,10 +54,10 @@ pub fn model_output(index: usize) -> LayerSpec {
     LayerSpec::of(ModelOutput { index })
 }
 
-/// Layers with inputs that they take and refuse.
+/// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     vec![LayerSample::new(model_output(0), &[2, 5], &[2, 5], &[], None)]
 }
 
-/// Cases of the parity test are in `fixtures/keras/parts`.
+/// Keras parity test cases of these layers are in `fixtures/keras/parts`.
 pub(in crate::layers) const PARITY: &str = "[]";

@@ -1,4 +1,4 @@
-//! Normalization: features shifted and scaled by a mean and variance of the data, known before training.
+//! Normalization preprocessing layer: standardizes features by the dataset's mean and variance.
 
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
@@ -8,10 +8,10 @@ use systole_data::Dataset;
 use systole_ir::Literal;
 
 arguments! {
-    /// `x: U[B, …] → T[B, …]`: `(x − mean) / √variance`, with a mean and variance for each place along `axis`.
+    /// `x: U[B, …] → T[B, …]`: `(x − mean) / √variance`, with a mean and variance for each index along `axis`.
     ///
-    /// They are arguments, not weights: give them, or take them from data with [`LayerSpec::adapt`]. A deviation below 1e-7
-    /// counts as that.
+    /// Mean and variance are arguments, not weights: pass them, or compute them from data with [`LayerSpec::adapt`].
+    /// Standard deviations below 1e-7 are clamped.
     ///
     /// ```
     /// use systole_nn::layers::normalization;
@@ -20,19 +20,19 @@ arguments! {
     /// assert!(e.contains("a mean and a variance"), "{e}");
     /// ```
     pub struct Normalization {
-        /// The dimensions that have means of their own; none: one mean of all. Default: −1, the last.
+        /// Axes that keep separate means; empty for a single mean. Default: −1, the last.
         pub axis: Axes = Axes(vec![-1]),
-        /// Means, in the order of the dimensions of `axis`; one is for all. Required.
+        /// Means in the order of `axis`; a single one applies to all. Required.
         pub mean: Option<Vec<f64>> = None,
-        /// Variances, as the means. Required.
+        /// Variances, like `mean`. Required.
         pub variance: Option<Vec<f64>> = None,
-        /// Whether `x · √variance + mean` is computed instead: back again. Default: false.
+        /// Whether the inverse `x · √variance + mean` is computed. Default: false.
         pub invert: bool = false,
     }
 }
 
 impl Normalization {
-    /// The dimensions with means of their own, in order.
+    /// Dimensions with separate means, in ascending order.
     fn dims(&self, x: &Tensor) -> Result<Vec<usize>> {
         let mut dims =
             self.axis.0.iter().map(|&a| dim_index("Normalization", a, x)).collect::<Result<Vec<usize>>>()?;
@@ -41,7 +41,7 @@ impl Normalization {
         Ok(dims)
     }
 
-    /// `→ f32` of x's shape.
+    /// Broadcasts `values` to f32 of x's shape.
     fn spread(&self, x: &Tensor, dims: &[usize], values: &[f64]) -> Result<Tensor> {
         let shape: Vec<usize> = dims.iter().map(|&d| x.dim(d as isize)).collect();
         let values: Vec<f32> = values.iter().map(|v| *v as f32).collect();
@@ -50,8 +50,10 @@ impl Normalization {
             return Ok(x.builder().full(&wide, f64::from(*one)));
         }
         if values.len() != shape.iter().product::<usize>() {
-            let needs = format!("inputs of {} values along its axis, as its mean has", values.len());
-            return Err(unfit("Normalization", &needs, x.ty()).hint("adapt it to data of the same shape"));
+            let needs = format!("inputs with {} values along its axis, like its mean", values.len());
+            return Err(
+                unfit("Normalization", &needs, x.ty()).hint("adapt the layer to data of the same shape")
+            );
         }
         let literal = Literal::from_slice(shape, &values)?;
         Ok(x.builder().constant(literal).broadcast_in_dim(&wide.shape, dims))
@@ -65,8 +67,8 @@ impl Arguments for Normalization {
 
     fn check(&self) -> Result<()> {
         let (Some(mean), Some(variance)) = (&self.mean, &self.variance) else {
-            return Err(wrong("Normalization", "a mean and a variance", "without")
-                .hint("give both, or take them from data: normalization().adapt(&data, \"x\")"));
+            return Err(wrong("Normalization", "a mean and a variance", "none")
+                .hint("pass both, or compute them from data: normalization().adapt(&data, \"x\")"));
         };
         if mean.is_empty() || mean.len() != variance.len() {
             let needs = "as many variances as means, at least one";
@@ -88,7 +90,7 @@ impl Layer for Normalization {
             let deviation: Vec<f64> = self.variance.iter().flatten().map(|v| v.sqrt().max(1e-7)).collect();
             let mean: Vec<f64> = self.mean.iter().flatten().copied().collect();
             let (mean, deviation) = (self.spread(x, &dims, &mean)?, self.spread(x, &dims, &deviation)?);
-            // In f32, from the input as it is: half precision loses what lies far from zero.
+            // Computes in f32 from the uncast input, because half precision loses digits of values far from zero.
             let x = x.convert(DType::F32);
             let y = if self.invert { x * deviation + mean } else { (x - mean) / deviation };
             Ok(cast(cx, &y))
@@ -100,22 +102,25 @@ impl Layer for Normalization {
     }
 }
 
-/// Counts, means and sums of squared distances, for each place.
-struct Moments {
+/// Running count, mean and sum of squared deviations per index.
+struct RunningMoments {
     kept: Vec<usize>,
     count: f64,
     mean: Vec<f64>,
     squares: Vec<f64>,
 }
 
-impl Moments {
-    /// With those of another batch. Source: Chan, Golub and LeVeque 1983.
+impl RunningMoments {
+    /// Merges the moments of a batch. Source: Chan, Golub and LeVeque 1983.
     fn join(&mut self, batch: &Literal, dims: &[usize]) -> Result<()> {
         let shape = batch.shape();
         let kept: Vec<usize> = dims.iter().map(|&d| shape[d]).collect();
         if self.count > 0.0 && kept != self.kept {
-            return Err(Error::new(ErrorKind::Data, "Normalization adapts to data of one shape")
-                .because(format!("first {:?} along its axis, then {kept:?}", self.kept)));
+            return Err(Error::new(
+                ErrorKind::Data,
+                "cannot adapt Normalization: the shape changes between batches",
+            )
+            .because(format!("the first batch has {:?} along the axis, a later one {kept:?}", self.kept)));
         }
         let places = kept.iter().product::<usize>().max(1);
         let n = (batch.ty().elements() / places) as f64;
@@ -129,7 +134,7 @@ impl Moments {
         at.iter().zip(&values).for_each(|(&p, v)| mean[p] += v / n);
         at.iter().zip(&values).for_each(|(&p, v)| squares[p] += (v - mean[p]).powi(2));
         if self.count == 0.0 {
-            *self = Moments { kept, count: n, mean, squares };
+            *self = RunningMoments { kept, count: n, mean, squares };
             return Ok(());
         }
         let all = self.count + n;
@@ -144,7 +149,7 @@ impl Moments {
 }
 
 impl LayerSpec {
-    /// A Normalization with the mean and variance of a field of the data, which come in batches. Keras's `adapt`.
+    /// Computes Normalization's mean and variance from a field of a batched dataset. Keras's `adapt`.
     ///
     /// ```
     /// use systole_data::Dataset;
@@ -159,17 +164,18 @@ impl LayerSpec {
     /// ```
     ///
     /// # Errors
-    /// When the layer is another, the data have no such field, none at all, or change their shape.
+    /// If it is another layer, or the dataset is empty, lacks the field or changes its shape.
     pub fn adapt(self, data: &Dataset, field: &str) -> Result<LayerSpec> {
         let axis = match self.kind() {
             LayerKind::BuiltIn(layer) => layer.arguments().adapted_axes().cloned(),
             _ => None,
         };
         let axis = axis.ok_or_else(|| {
-            let e = Error::new(ErrorKind::Config, format!("{} has nothing to adapt", self.class_name()));
-            e.hint("adapt is for normalization()")
+            let e = Error::new(ErrorKind::Config, format!("{} does not support adapt", self.class_name()));
+            e.hint("call adapt on normalization()")
         })?;
-        let mut moments = Moments { kept: Vec::new(), count: 0.0, mean: Vec::new(), squares: Vec::new() };
+        let mut moments =
+            RunningMoments { kept: Vec::new(), count: 0.0, mean: Vec::new(), squares: Vec::new() };
         for sample in data.iter() {
             let sample = sample?;
             let batch = sample.get(field)?;
@@ -181,24 +187,23 @@ impl LayerSpec {
             let mut dims = dims.ok_or_else(|| {
                 Error::new(
                     ErrorKind::Data,
-                    format!("`{field}` has {rank} dimensions, the axis is {:?}", axis.0),
+                    format!("axis {:?} is out of range: `{field}` has {rank} dimensions", axis.0),
                 )
-                .hint("count with the batch, or from the last: −1")
+                .hint("count axes including the batch, or from the last: −1")
             })?;
             dims.sort_unstable();
             dims.dedup();
             moments.join(batch, &dims)?;
         }
         if moments.count == 0.0 {
-            return Err(Error::new(ErrorKind::Data, "there are no data to adapt to"));
+            return Err(Error::new(ErrorKind::Data, "cannot adapt Normalization: the dataset is empty"));
         }
         let variance: Vec<f64> = moments.squares.iter().map(|s| s / moments.count).collect();
         Ok(self.set("mean", moments.mean.into()).set("variance", variance.into()))
     }
 }
 
-/// `x: U[B, …] → T[B, …]`: features shifted and scaled by a mean and variance of the data. Arguments:
-/// [`Normalization`].
+/// `x: U[B, …] → T[B, …]`: standardizes features by a mean and variance of the dataset. Arguments: [`Normalization`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -214,15 +219,15 @@ pub fn normalization() -> LayerSpec {
 }
 
 setters!(LayerSpec:
-    /// The means of Normalization.
+    /// Means of Normalization.
     mean: impl Into<Vec<f64>> as Vec<f64>;
-    /// The variances of Normalization.
+    /// Variances of Normalization.
     variance: impl Into<Vec<f64>> as Vec<f64>;
-    /// Whether Normalization computes what it would undo.
+    /// Whether Normalization computes its inverse.
     invert: bool as bool;
 );
 
-/// Layers with inputs that they take and refuse.
+/// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     let known = normalization().mean([0.5, -0.5, 0.0]).variance([0.25, 1.0, 4.0]);
     vec![
@@ -237,7 +242,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     ]
 }
 
-/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+/// Keras parity test cases; `fixtures/keras/generate.py` reads them from this file.
 pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "normalization", "class": "Normalization", "x_shape": [3, 2], "kwargs": {"mean": [0.5, -1.0], "variance": [0.25, 4.0]}},
     {"name": "normalization_invert", "class": "Normalization", "x_shape": [2, 3, 2], "kwargs": {"mean": [0.5, -1.0], "variance": [0.25, 0.0], "invert": true}}

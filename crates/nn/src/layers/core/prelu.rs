@@ -1,4 +1,4 @@
-//! PReLU: a leaky ReLU that learns its slopes.
+//! PReLU layer: leaky ReLU with learned slopes.
 
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
@@ -6,9 +6,9 @@ use crate::layers::spec::LayerSpec;
 use crate::setters::setters;
 
 arguments! {
-    /// `x: T[B, …] → T[B, …]`: x where positive, else `alpha · x`, with a learned alpha for each feature.
+    /// `x: T[B, …] → T[B, …]`: x if positive, otherwise `alpha · x`, with a learned alpha per feature.
     ///
-    /// Weight: `alpha: f32[…]`, of a sample's shape with 1 for each of the `shared_axes`. Source: He et al. 2015.
+    /// Weight: `alpha: f32[…]`, of a sample's shape with 1 in the `shared_axes`. Source: He et al. 2015.
     ///
     /// ```
     /// use systole_nn::layers::prelu;
@@ -16,15 +16,15 @@ arguments! {
     /// assert!(one_slope_per_channel.check().is_ok());
     /// ```
     pub struct PReLU {
-        /// How `alpha` starts. Default: `zeros`.
+        /// Initializer of `alpha`. Default: `zeros`.
         #[serde(deserialize_with = "argument::named")]
         pub alpha_initializer: Initializer = Initializer::Zeros,
-        /// Dimensions along which all elements have one alpha; the batch is dimension 0. Default: none.
+        /// Axes along which all elements share one alpha; the batch is axis 0. Default: none.
         pub shared_axes: Option<Axes> = None,
     }
 }
 
-/// `x: T[B, …] → T[B, …]`: x where positive, else x times a learned slope for each feature. Arguments: [`PReLU`].
+/// `x: T[B, …] → T[B, …]`: x if positive, otherwise x times a learned slope per feature. Arguments: [`PReLU`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -40,9 +40,9 @@ pub fn prelu() -> LayerSpec {
 }
 
 setters!(LayerSpec:
-    /// How PReLU's alpha starts.
+    /// Initializer of PReLU's alpha.
     alpha_initializer: impl Into<Value> as Value;
-    /// The dimensions along which PReLU has one alpha.
+    /// Axes along which PReLU shares one alpha.
     shared_axes: impl Into<Axes> as Axes;
 );
 
@@ -50,8 +50,8 @@ impl Arguments for PReLU {
     fn check(&self) -> Result<()> {
         let mut axes = self.shared_axes.iter().flat_map(|axes| &axes.0);
         match axes.find(|axis| **axis < 1) {
-            Some(axis) => Err(wrong("PReLU", "shared_axes of at least 1: the batch has no alpha", axis)
-                .hint("count from the batch, which is 0: [1, 2] are height and width of images")),
+            Some(axis) => Err(wrong("PReLU", "shared_axes of at least 1 (the batch has no alpha)", axis)
+                .hint("count axes from the batch, which is 0: [1, 2] are height and width of images")),
             None => Ok(()),
         }
     }
@@ -76,8 +76,8 @@ impl Layer for PReLU {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::PRelu)
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::PRelu)
     }
 
     fn weight_roles(&self) -> Vec<WeightRole> {
@@ -85,7 +85,7 @@ impl Layer for PReLU {
     }
 }
 
-/// Layers with inputs that they take and refuse.
+/// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     vec![
         LayerSample::new(prelu(), &[2, 5], &[2, 5], &["alpha"], Some(&[])),
@@ -93,7 +93,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     ]
 }
 
-/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+/// Keras parity test cases; `fixtures/keras/generate.py` reads them from this file.
 pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "prelu", "class": "PReLU", "x_shape": [4, 6], "kwargs": {}},
     {"name": "prelu_wide", "class": "PReLU", "x_shape": [3, 10], "inputs": "wide", "kwargs": {}},

@@ -1,4 +1,4 @@
-//! Rescaling: pixels to the range a network likes, as part of the model.
+//! Rescaling layer: multiplies by a scale and adds an offset, for example pixels to 0..1.
 
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
@@ -6,7 +6,7 @@ use crate::layers::spec::LayerSpec;
 use crate::setters::setters;
 
 arguments! {
-    /// `x: U[…] → T[…]`: `x · scale + offset`. Takes integers too.
+    /// `x: U[…] → T[…]`: `x · scale + offset`. Also accepts integers.
     ///
     /// ```
     /// use systole_nn::layers::rescaling;
@@ -15,9 +15,9 @@ arguments! {
     /// assert!(to_unit.check().is_ok() && to_signed.check().is_ok());
     /// ```
     pub struct Rescaling {
-        /// The factor. Required in Keras, 1 here.
+        /// Factor. Required in Keras, 1 here.
         pub scale: f64 = 1.0,
-        /// What is added. Default: 0.
+        /// Added constant. Default: 0.
         pub offset: f64 = 0.0,
     }
 }
@@ -39,12 +39,12 @@ impl Layer for Rescaling {
         one_input(self, cx, inputs, |cx, x| Ok(cast(cx, x) * self.scale + self.offset))
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::Rescaling { scale: self.scale, offset: self.offset })
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::Rescaling { scale: self.scale, offset: self.offset })
     }
 }
 
-/// `x: U[…] → T[…]`: x · `scale`, of integers too: bytes of pictures to numbers from 0 to 1. Arguments:
+/// `x: U[…] → T[…]`: multiplies by `scale`; also accepts integers, such as image bytes to 0..1. Arguments:
 /// [`Rescaling`].
 ///
 /// ```
@@ -61,14 +61,14 @@ pub fn rescaling(scale: f64) -> LayerSpec {
 }
 
 setters!(LayerSpec:
-    /// What Rescaling adds.
+    /// Constant that Rescaling adds.
     offset: f64 as f64;
 );
 
-/// Layers with inputs that they take and refuse.
+/// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     vec![LayerSample::new(rescaling(1.0 / 255.0).offset(-0.5), IMAGE, IMAGE, &[], None)]
 }
 
-/// Cases of the parity test are in `fixtures/keras/parts`.
+/// Keras parity test cases of these layers are in `fixtures/keras/parts`.
 pub(in crate::layers) const PARITY: &str = "[]";

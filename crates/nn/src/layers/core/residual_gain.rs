@@ -1,16 +1,16 @@
-//! ResidualGain: a branch that is added with a learned factor.
+//! ResidualGain layer: adds a branch scaled by a learned factor that starts at 0 (SAGAN).
 
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
 
 arguments! {
-    /// `x: T[B, …], branch: T[B, …] → T[B, …]`: x + gamma · branch, with one learned number that starts at 0.
+    /// `x: T[B, …], branch: T[B, …] → T[B, …]`: x + gamma · branch, with one learned scalar that starts at 0.
     ///
-    /// What the branch computes comes in little by little: SAGAN's self-attention. Not Keras's. Weight: `gamma: f32[1]`. Source: Zhang
-    /// et al. 2018.
+    /// The branch is blended in gradually, as in SAGAN's self-attention. Not in Keras. Weight: `gamma: f32[1]`. Source:
+    /// Zhang et al. 2018.
     pub struct ResidualGain {
-        /// How `gamma` starts. Default: `zeros`.
+        /// Initializer of `gamma`. Default: `zeros`.
         #[serde(deserialize_with = "argument::named")]
         pub gamma_initializer: Initializer = Initializer::Zeros,
     }
@@ -41,12 +41,13 @@ impl Layer for ResidualGain {
         }
         let [x, branch] = inputs else {
             let what = format!("ResidualGain takes two inputs, got {}", inputs.len());
-            let e = Error::new(ErrorKind::Graph, what).hint("residual_gain().on(&[&x, &branch])");
+            let e = Error::new(ErrorKind::Graph, what)
+                .hint("call it with two inputs: residual_gain().on(&[&x, &branch])");
             return refuse(cx, inputs, e);
         };
         if x.shape() != branch.shape() || x.rank() == 0 {
             let what = format!("ResidualGain needs inputs of one shape, got {} and {}", x.ty(), branch.ty());
-            let hint = "bring the branch to the shape of what it is added to";
+            let hint = "bring both inputs to the same shape, for example with a 1×1 conv2d";
             return refuse(cx, inputs, Error::new(ErrorKind::Graph, what).hint(hint));
         }
         let (x, branch) = (cast(cx, x), cast(cx, branch));
@@ -55,11 +56,11 @@ impl Layer for ResidualGain {
     }
 }
 
-/// Layers with inputs that they take and refuse.
+/// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     let of_two = LayerSample::of_two(residual_gain(), &[2, 3, 4]);
     vec![LayerSample { weights: &["gamma"], ..of_two }]
 }
 
-/// Cases of the parity test are in `fixtures/keras/parts`.
+/// Keras parity test cases of these layers are in `fixtures/keras/parts`.
 pub(in crate::layers) const PARITY: &str = "[]";

@@ -1,4 +1,4 @@
-//! Group normalisation: statistics of each sample's groups of features, whatever the batch.
+//! GroupNormalization layer: normalizes groups of features per sample, independent of the batch.
 
 use super::normalization::feature_dim;
 use crate::layers::built_in::*;
@@ -6,7 +6,7 @@ use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
 
 arguments! {
-    /// `x: T[B, …, C] → T[B, …, C]`: each sample's features in groups, each group normalised over all its places.
+    /// `x: T[B, …, C] → T[B, …, C]`: normalizes groups of features of each sample over all positions.
     ///
     /// Statistics are f32 under every precision policy. Weights: `gamma`, `beta`: `f32[C]`. Source: Wu and He 2018.
     ///
@@ -16,20 +16,20 @@ arguments! {
     /// assert!(instance_normalization.check().is_ok());
     /// ```
     pub struct GroupNormalization {
-        /// Number of groups, which must divide the features; −1 for one of each feature. Default: 32.
+        /// Number of groups, a divisor of the features; −1 makes one group per feature. Default: 32.
         pub groups: i64 = 32,
         /// The feature dimension. Default: −1, the last.
         pub axis: i64 = -1,
-        /// Added to the variance. Default: 1e-3.
+        /// Epsilon added to the variance. Default: 1e-3.
         pub epsilon: f64 = 1e-3,
         /// Whether `beta` is added. Default: true.
         pub center: bool = true,
         /// Whether the result is multiplied by `gamma`. Default: true.
         pub scale: bool = true,
-        /// How `beta` starts. Default: `zeros`.
+        /// Initializer of `beta`. Default: `zeros`.
         #[serde(deserialize_with = "argument::named")]
         pub beta_initializer: Initializer = Initializer::Zeros,
-        /// How `gamma` starts. Default: `ones`.
+        /// Initializer of `gamma`. Default: `ones`.
         #[serde(deserialize_with = "argument::named")]
         pub gamma_initializer: Initializer = Initializer::Ones,
     }
@@ -39,10 +39,10 @@ impl GroupNormalization {
     fn groups_of(&self, features: usize, x: &Tensor) -> Result<usize> {
         let groups = usize::try_from(self.groups).unwrap_or(features);
         if groups == 0 || features == 0 || !features.is_multiple_of(groups) {
-            let needs = format!("features that {groups} groups divide");
+            let needs = format!("a number of features divisible by {groups} groups");
             return Err(unfit("GroupNormalization", &needs, x.ty())
-                .because(format!("there are {features} along its axis {}", self.axis))
-                .hint("choose groups that divide the features; −1 gives each its own"));
+                .because(format!("it has {features} features along axis {}", self.axis))
+                .hint("choose groups that divide the features; −1 makes one group per feature"));
         }
         Ok(groups)
     }
@@ -69,8 +69,8 @@ impl Layer for GroupNormalization {
             let x32 = cast(cx, x).convert(DType::F32);
             let others: Vec<usize> = (1..x.rank()).filter(|d| *d != axis).collect();
             let (batch, places) = (x.dim(0), others.iter().map(|d| x.shape()[*d]).product::<usize>());
-            // By features first: sums over places keep the innermost dimension whole, and what is spread over the places has
-            // one value for each feature. The groups' dimensions are but those of `[B, C]`.
+            // Reduces per feature first: sums over positions keep the innermost dimension contiguous, and broadcasts
+            // have one value per feature. The group reduction then works on `[B, C]` only.
             let spread = |of_features: &Tensor| of_features.broadcast_in_dim(x.shape(), &[0, axis]);
             let mean_of_groups = |t: &Tensor| {
                 let of_features = if places == 1 { t.reshape([batch, features]) } else { t.mean(&others) };
@@ -104,8 +104,8 @@ impl Layer for GroupNormalization {
     }
 }
 
-/// `x: T[B, …, C] → T[B, …, C]`: groups of features of each sample scaled to mean 0 and variance 1.
-/// Arguments: [`GroupNormalization`].
+/// `x: T[B, …, C] → T[B, …, C]`: normalizes groups of features of each sample to mean 0 and variance 1. Arguments:
+/// [`GroupNormalization`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -120,7 +120,7 @@ pub fn group_normalization() -> LayerSpec {
     LayerSpec::of(GroupNormalization::default())
 }
 
-/// Layers with inputs that they take and refuse.
+/// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     vec![
         LayerSample::new(
@@ -141,7 +141,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     ]
 }
 
-/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+/// Keras parity test cases; `fixtures/keras/generate.py` reads them from this file.
 pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "group_norm", "class": "GroupNormalization", "x_shape": [2, 3, 2, 6], "kwargs": {"groups": 3}},
     {"name": "group_norm_rank2", "class": "GroupNormalization", "x_shape": [3, 8], "kwargs": {"groups": 2, "epsilon": 1e-5}},

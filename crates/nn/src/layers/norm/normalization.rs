@@ -1,4 +1,4 @@
-//! Normalisations: features shifted and scaled to mean 0 and variance 1, then to a learned mean and scale.
+//! BatchNormalization and LayerNormalization layers.
 //!
 //! Statistics are f32 under every precision policy: half precision loses the variance of features far from zero.
 
@@ -8,12 +8,11 @@ use crate::layers::spec::LayerSpec;
 use crate::setters::setters;
 
 arguments! {
-    /// `x: T[…, C, …] → T[…]`: each feature along `axis` normalised over all other dimensions.
+    /// `x: T[…, C, …] → T[…]`: batch normalization: normalizes each feature along `axis` over all other dimensions.
     ///
-    /// While training the batch's own mean and (biased) variance are used, and the moving ones follow them:
-    /// `moving · momentum + batch · (1 − momentum)`. Otherwise the moving ones are used; so too in a layer that is not
-    /// trainable. Weights: `gamma`, `beta`, and, not trained, `moving_mean`, `moving_variance`: all `f32[C]`.
-    /// Source: Ioffe and Szegedy 2015.
+    /// Training uses the batch's mean and (biased) variance, and updates the moving statistics: `moving · momentum +
+    /// batch · (1 − momentum)`. Inference and non-trainable layers use the moving statistics. Weights: `gamma`, `beta`,
+    /// and, not trainable, `moving_mean`, `moving_variance`: all `f32[C]`. Source: Ioffe and Szegedy 2015.
     ///
     /// ```
     /// use systole_nn::layers::batch_normalization;
@@ -22,31 +21,31 @@ arguments! {
     pub struct BatchNormalization {
         /// The feature dimension. Default: −1, the last.
         pub axis: i64 = -1,
-        /// How much of the moving statistics a step keeps. Default: 0.99.
+        /// Fraction of the moving statistics kept per step. Default: 0.99.
         pub momentum: f64 = 0.99,
-        /// Added to the variance. Default: 1e-3.
+        /// Epsilon added to the variance. Default: 1e-3.
         pub epsilon: f64 = 1e-3,
         /// Whether `beta` is added. Default: true.
         pub center: bool = true,
         /// Whether the result is multiplied by `gamma`. Default: true.
         pub scale: bool = true,
-        /// How `beta` starts. Default: `zeros`.
+        /// Initializer of `beta`. Default: `zeros`.
         #[serde(deserialize_with = "argument::named")]
         pub beta_initializer: Initializer = Initializer::Zeros,
-        /// How `gamma` starts. Default: `ones`.
+        /// Initializer of `gamma`. Default: `ones`.
         #[serde(deserialize_with = "argument::named")]
         pub gamma_initializer: Initializer = Initializer::Ones,
-        /// How `moving_mean` starts. Default: `zeros`.
+        /// Initializer of `moving_mean`. Default: `zeros`.
         #[serde(deserialize_with = "argument::named")]
         pub moving_mean_initializer: Initializer = Initializer::Zeros,
-        /// How `moving_variance` starts. Default: `ones`.
+        /// Initializer of `moving_variance`. Default: `ones`.
         #[serde(deserialize_with = "argument::named")]
         pub moving_variance_initializer: Initializer = Initializer::Ones,
     }
 }
 
 impl BatchNormalization {
-    /// As [`Layer::call`], with the choice between the batch's statistics and the moving ones.
+    /// Like [`Layer::call`], with an explicit choice of batch statistics (`training`) or moving statistics.
     fn call_as(&self, cx: &mut Cx, inputs: &[Tensor], training: bool) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
             let axis = feature_dim("BatchNormalization", self.axis, x)?;
@@ -98,7 +97,7 @@ impl BatchNormalization {
     }
 }
 
-/// `x: f32[…, F], mask: bool[…] → f32[F]`: the mean of what counts, with Keras's ε.
+/// `x: f32[…, F], mask: bool[…] → f32[F]`: mean over unmasked elements, with Keras's ε.
 fn mean_of_counted(x: &Tensor, mask: &Tensor) -> Tensor {
     let dims: Vec<usize> = (0..mask.rank()).collect();
     let counted = mask.broadcast_in_dim(x.shape(), &dims).select(x, &x.zeros_like());
@@ -115,7 +114,7 @@ impl Arguments for BatchNormalization {
         at_least_0("BatchNormalization", "epsilon", self.epsilon)
     }
 
-    /// As in Keras: by its moving statistics even while training.
+    /// As in Keras, a frozen layer uses its moving statistics even in training.
     fn call_frozen(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         self.call_as(cx, inputs, false)
     }
@@ -129,8 +128,8 @@ impl Layer for BatchNormalization {
         self.call_as(cx, inputs, training)
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::BatchNormalization {
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::BatchNormalization {
             axis: self.axis,
             epsilon: self.epsilon,
             center: self.center,
@@ -149,22 +148,22 @@ impl Layer for BatchNormalization {
 }
 
 arguments! {
-    /// `x: T[B, …] → T[B, …]`: each sample normalised over the dimensions `axis`.
+    /// `x: T[B, …] → T[B, …]`: layer normalization: normalizes each sample over the dimensions `axis`.
     ///
     /// Weights: `gamma`, `beta`, of the shape of those dimensions. Source: Ba, Kiros and Hinton 2016.
     pub struct LayerNormalization {
-        /// The dimensions to normalise over. Default: −1, the last.
+        /// Axes to normalize over. Default: −1, the last.
         pub axis: Axes = Axes(vec![-1]),
-        /// Added to the variance. Default: 1e-3.
+        /// Epsilon added to the variance. Default: 1e-3.
         pub epsilon: f64 = 1e-3,
         /// Whether `beta` is added. Default: true.
         pub center: bool = true,
         /// Whether the result is multiplied by `gamma`. Default: true.
         pub scale: bool = true,
-        /// How `beta` starts. Default: `zeros`.
+        /// Initializer of `beta`. Default: `zeros`.
         #[serde(deserialize_with = "argument::named")]
         pub beta_initializer: Initializer = Initializer::Zeros,
-        /// How `gamma` starts. Default: `ones`.
+        /// Initializer of `gamma`. Default: `ones`.
         #[serde(deserialize_with = "argument::named")]
         pub gamma_initializer: Initializer = Initializer::Ones,
     }
@@ -173,7 +172,7 @@ arguments! {
 impl Arguments for LayerNormalization {
     fn check(&self) -> Result<()> {
         if self.axis.0.is_empty() {
-            return Err(wrong("LayerNormalization", "an axis or several", "an empty list"));
+            return Err(wrong("LayerNormalization", "at least one axis", "an empty list"));
         }
         at_least_0("LayerNormalization", "epsilon", self.epsilon)
     }
@@ -191,7 +190,7 @@ impl Layer for LayerNormalization {
             let shape: Vec<usize> = dims.iter().map(|&d| x.dim(d as isize)).collect();
             sized("LayerNormalization", "gamma", &shape)?;
             let x32 = cast(cx, x).convert(DType::F32);
-            let mut way = Way { cx, dims, shape: x.shape().clone() };
+            let mut way = LayerNormOps { cx, dims, shape: x.shape().clone() };
             let mean = way.mean("mean", &x32);
             let mean = way.wide(&mean);
             let centred = way.sum("centred", [&x32, &mean], true);
@@ -215,8 +214,8 @@ impl Layer for LayerNormalization {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::LayerNormalization {
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::LayerNormalization {
             axis: self.axis.0.clone(),
             epsilon: self.epsilon,
             center: self.center,
@@ -232,14 +231,14 @@ impl Layer for LayerNormalization {
     }
 }
 
-/// The operators of a layer normalisation: each is one of its own where the model becomes one of whole numbers, and is rounded there.
-struct Way<'a> {
+/// Operators of a layer normalization, fake-quantized one by one as in the int8 model.
+struct LayerNormOps<'a> {
     cx: &'a mut Cx,
     dims: Vec<usize>,
     shape: Shape,
 }
 
-impl Way<'_> {
+impl LayerNormOps<'_> {
     fn mean(&mut self, place: &str, x: &Tensor) -> Tensor {
         let mean = x.mean(&self.dims);
         self.cx.made_as_mean(&mean, x, &self.dims);
@@ -273,7 +272,7 @@ impl Way<'_> {
     }
 }
 
-/// A dimension of samples: not the batch, whose size no weight can have.
+/// Converts a feature axis to an index; rejects the batch, whose size weights cannot depend on.
 pub(in crate::layers) fn feature_dim(class: &str, axis: i64, x: &Tensor) -> Result<usize> {
     match dim_index(class, axis, x)? {
         0 => Err(unfit(class, "a feature dimension after the batch [B, …]", x.ty())
@@ -283,7 +282,7 @@ pub(in crate::layers) fn feature_dim(class: &str, axis: i64, x: &Tensor) -> Resu
     }
 }
 
-/// `x: T[…, C] → T[…, C]`: each feature scaled to mean 0 and variance 1 over the batch. Arguments:
+/// `x: T[…, C] → T[…, C]`: batch normalization: each feature to mean 0 and variance 1 over the batch. Arguments:
 /// [`BatchNormalization`].
 ///
 /// ```
@@ -299,7 +298,7 @@ pub fn batch_normalization() -> LayerSpec {
     LayerSpec::of(BatchNormalization::default())
 }
 
-/// `x: T[B, …] → T[B, …]`: the last dimension of each sample scaled to mean 0 and variance 1. Arguments:
+/// `x: T[B, …] → T[B, …]`: layer normalization: the last axis of each sample to mean 0 and variance 1. Arguments:
 /// [`LayerNormalization`].
 ///
 /// ```
@@ -316,25 +315,25 @@ pub fn layer_normalization() -> LayerSpec {
 }
 
 setters!(LayerSpec:
-    /// How a normalisation's beta starts.
+    /// Initializer of a normalization layer's beta.
     beta_initializer: impl Into<Value> as Value;
-    /// How a normalisation's gamma starts.
+    /// Initializer of a normalization layer's gamma.
     gamma_initializer: impl Into<Value> as Value;
-    /// How BatchNormalization's moving mean starts.
+    /// Initializer of BatchNormalization's moving mean.
     moving_mean_initializer: impl Into<Value> as Value;
-    /// How BatchNormalization's moving variance starts.
+    /// Initializer of BatchNormalization's moving variance.
     moving_variance_initializer: impl Into<Value> as Value;
-    /// How much of its moving statistics BatchNormalization keeps.
+    /// Fraction of the moving statistics that BatchNormalization keeps per step.
     momentum: f64 as f64;
-    /// What a normalisation adds to the variance.
+    /// Epsilon that a normalization layer adds to the variance.
     epsilon: f64 as f64;
-    /// Whether a normalisation has a beta.
+    /// Whether a normalization layer has a beta.
     center: bool as bool;
 );
 
 const MOVING: &[&str] = &["gamma", "beta", "moving_mean", "moving_variance"];
 
-/// Layers with inputs that they take and refuse.
+/// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     vec![
         LayerSample::new(batch_normalization(), IMAGE, IMAGE, MOVING, Some(&[2])),
@@ -344,5 +343,5 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     ]
 }
 
-/// Cases of the parity test are in `fixtures/keras/parts`.
+/// Keras parity test cases of these layers are in `fixtures/keras/parts`.
 pub(in crate::layers) const PARITY: &str = "[]";

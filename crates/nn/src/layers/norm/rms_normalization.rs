@@ -1,4 +1,4 @@
-//! Normalisations by the size of the features alone, without their mean: RMSNormalization, UnitNormalization.
+//! RMSNormalization and UnitNormalization (L2) layers.
 
 use super::normalization::feature_dim;
 use crate::layers::built_in::*;
@@ -6,14 +6,15 @@ use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
 
 arguments! {
-    /// `x: T[B, …] → T[B, …]`: each sample divided by the root of its mean square over the dimensions `axis`.
+    /// `x: T[B, …] → T[B, …]`: RMS normalization: divides each sample by its root mean square over the dimensions
+    /// `axis`.
     ///
-    /// The mean is f32 under every precision policy. Weight: `scale`, of the shape of those dimensions. Source: Zhang and
-    /// Sennrich 2019.
+    /// The mean is f32 under every precision policy. Weight: `scale`, of the shape of those dimensions. Source: Zhang
+    /// and Sennrich 2019.
     pub struct RMSNormalization {
-        /// The dimensions to normalise over. Default: −1, the last.
+        /// Axes to normalize over. Default: −1, the last.
         pub axis: Axes = Axes(vec![-1]),
-        /// Added to the mean square. Default: 1e-6.
+        /// Epsilon added to the mean square. Default: 1e-6.
         pub epsilon: f64 = 1e-6,
     }
 }
@@ -52,11 +53,11 @@ impl Layer for RMSNormalization {
 }
 
 arguments! {
-    /// `x: T[B, …] → T[B, …]`: each sample divided by its length over the dimensions `axis`.
+    /// `x: T[B, …] → T[B, …]`: L2-normalizes each sample over the dimensions `axis`.
     ///
-    /// A length below 1e-12 counts as that.
+    /// Norms below 1e-12 are clamped.
     pub struct UnitNormalization {
-        /// The dimensions that get length 1. Default: −1, the last.
+        /// Axes to normalize over. Default: −1, the last.
         pub axis: Axes = Axes(vec![-1]),
     }
 }
@@ -82,7 +83,7 @@ impl Layer for UnitNormalization {
     }
 }
 
-/// `x: f32[…] → f32[…]`: of length 1 over `dims`, or shorter where x is all but 0.
+/// `x: f32[…] → f32[…]`: L2-normalizes over `dims`; the norm is clamped for inputs near 0.
 pub(in crate::layers) fn unit(x: &Tensor, dims: &[usize]) -> Tensor {
     let squares = (x * x).sum(dims);
     let floor = squares.builder().full(squares.ty(), 1e-24);
@@ -91,12 +92,12 @@ pub(in crate::layers) fn unit(x: &Tensor, dims: &[usize]) -> Tensor {
 
 fn check_axis(class: &str, axis: &Axes) -> Result<()> {
     match axis.0.is_empty() {
-        true => Err(wrong(class, "an axis or several", "an empty list")),
+        true => Err(wrong(class, "at least one axis", "an empty list")),
         false => Ok(()),
     }
 }
 
-/// The dimensions of an argument, in order.
+/// Converts axes to dimension indices in ascending order.
 fn feature_dims(class: &str, axis: &Axes, x: &Tensor) -> Result<Vec<usize>> {
     let mut dims = axis.0.iter().map(|&a| feature_dim(class, a, x)).collect::<Result<Vec<usize>>>()?;
     dims.sort_unstable();
@@ -104,8 +105,7 @@ fn feature_dims(class: &str, axis: &Axes, x: &Tensor) -> Result<Vec<usize>> {
     Ok(dims)
 }
 
-/// `x: T[B, …] → T[B, …]`: each sample divided by the root of its mean square. Arguments:
-/// [`RMSNormalization`].
+/// `x: T[B, …] → T[B, …]`: RMS normalization over the last axis. Arguments: [`RMSNormalization`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -120,7 +120,7 @@ pub fn rms_normalization() -> LayerSpec {
     LayerSpec::of(RMSNormalization::default())
 }
 
-/// `x: T[B, …] → T[B, …]`: each sample divided by its length. Arguments: [`UnitNormalization`].
+/// `x: T[B, …] → T[B, …]`: L2-normalizes each sample over the last axis. Arguments: [`UnitNormalization`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -135,7 +135,7 @@ pub fn unit_normalization() -> LayerSpec {
     LayerSpec::of(UnitNormalization::default())
 }
 
-/// Layers with inputs that they take and refuse.
+/// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     vec![
         LayerSample::new(rms_normalization(), &[2, 3, 5], &[2, 3, 5], &["scale"], Some(&[2])),
@@ -144,7 +144,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     ]
 }
 
-/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+/// Keras parity test cases; `fixtures/keras/generate.py` reads them from this file.
 pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "rms_norm", "class": "RMSNormalization", "x_shape": [2, 3, 6], "kwargs": {}},
     {"name": "rms_norm_epsilon", "class": "RMSNormalization", "x_shape": [4, 6], "kwargs": {"epsilon": 0.1}},

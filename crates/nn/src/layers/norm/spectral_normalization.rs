@@ -1,4 +1,4 @@
-//! SpectralNormalization: a layer whose kernel stretches nothing by more than 1.
+//! SpectralNormalization wrapper: divides a layer's kernel by its largest singular value (power iteration).
 
 use super::rms_normalization::unit;
 use crate::layer::WeightSpec;
@@ -7,20 +7,20 @@ use crate::layers::conv::convolution::conv2d;
 use crate::layers::core::dense::dense;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
-use crate::layers::wrapped_layer::Wrapped;
+use crate::layers::wrapped_layer::WrappedLayer;
 use crate::setters::setters;
 use systole_ir::GraphBuilder;
 
 arguments! {
-    /// `x: T[B, …] → T[B, …']`: a layer whose kernel is divided by its greatest singular value.
+    /// `x: T[B, …] → T[B, …']`: wraps a layer and divides its kernel by the kernel's largest singular value.
     ///
-    /// As in Keras, each training step first divides the kernel that is kept by the value that `power_iterations` of the power
-    /// method give, from where the last step left them, and uses that; the optimizer changes what came out. Otherwise the kernel
-    /// is used as it is. A kernel is a matrix of its last dimension by all others. Weights: those of the layer, after its name,
-    /// and, not trained, `vector_u: f32[1, F]`. Source: Miyato et al. 2018.
+    /// As in Keras, each training step normalizes the stored kernel with `power_iterations` iterations, starting from
+    /// the previous step's vector. The layer uses the normalized kernel, and the optimizer updates it. Inference uses
+    /// the stored kernel unchanged. The kernel is treated as a matrix of its last dimension by all others. Weights:
+    /// those of the layer, under its name, and, not trainable, `vector_u: f32[1, F]`. Source: Miyato et al. 2018.
     ///
-    /// With `keeps_kernel`, as in PyTorch and BigGAN, the kernel that is kept stays as it is: each call divides, trained or not, and
-    /// gradients are those of the kernel before the division.
+    /// With `keeps_kernel`, as in PyTorch and BigGAN, the stored kernel is not normalized: each call normalizes it, in
+    /// training and inference, and gradients flow to the unnormalized kernel.
     ///
     /// ```
     /// use systole_nn::layers::{conv2d, flatten, spectral_normalization};
@@ -28,13 +28,13 @@ arguments! {
     /// assert!(spectral_normalization(conv2d(16, 3)).power_iterations(0).check().is_err());
     /// ```
     pub struct SpectralNormalization {
-        /// The layer, which has a `kernel` or `embeddings`. Required.
-        pub layer: Wrapped = Wrapped::default(),
-        /// Steps of the power method in each step of training. Default: 1.
+        /// Wrapped layer, which has a `kernel` or `embeddings`. Required.
+        pub layer: WrappedLayer = WrappedLayer::default(),
+        /// Power iterations per training step. Default: 1.
         pub power_iterations: usize = 1,
-        /// Whether the kernel that is kept is that before the division. Not Keras's. Default: false.
+        /// Whether the unnormalized kernel is stored. Not in Keras. Default: false.
         pub keeps_kernel: bool = false,
-        /// Least length of a vector of the power method, and least value that a kernel is divided by. Default: 1e-12.
+        /// Minimum norm of power iteration vectors, and minimum divisor of the kernel. Default: 1e-12.
         pub epsilon: f64 = 1e-12,
     }
 }
@@ -45,7 +45,7 @@ impl SpectralNormalization {
     fn call_as(&self, cx: &mut Cx, inputs: &[Tensor], trains: bool) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
             let inner = self.layer.of(CLASS)?.clone().trainable(trains);
-            let name = Wrapped::name(&inner);
+            let name = WrappedLayer::name(&inner);
             let known = kernel_of(cx, &inner, x)?;
             sized(CLASS, "kernel", &known.shape)?;
             let kernel =
@@ -60,7 +60,7 @@ impl SpectralNormalization {
                 let (normal, u) = self.normalised(&kernel, &u);
                 cx.update("vector_u", u);
                 cx.scope(&name, |cx| {
-                    // The gradient is that of the kernel after the division.
+                    // The gradient is that of the normalized kernel.
                     let used = &kernel + (&normal - &kernel).stop_gradient();
                     cx.replace_own(&known.path, &used);
                     cx.update(&known.path, used.clone());
@@ -70,7 +70,7 @@ impl SpectralNormalization {
         })
     }
 
-    /// The layer with its kernel divided in this call only.
+    /// Calls the layer with its kernel normalized in this call only.
     fn call_divided(
         &self,
         cx: &mut Cx,
@@ -91,14 +91,14 @@ impl SpectralNormalization {
         })
     }
 
-    /// `kernel: f32[…, F], u: f32[1, F] → f32[…, F], f32[1, F]`: the kernel over its greatest singular value, and the vector
-    /// that this began to point along.
+    /// `kernel: f32[…, F], u: f32[1, F] → f32[…, F], f32[1, F]`: the kernel divided by its largest singular value, and
+    /// the updated power iteration vector.
     fn normalised(&self, kernel: &Tensor, u: &Tensor) -> (Tensor, Tensor) {
         let features = u.dim(1);
         let rows = kernel.ty().elements() / features.max(1);
         let matrix = kernel.reshape([rows, features]);
         let (mut u, mut v) = (u.clone(), None);
-        // Both vectors are constants of the derivative.
+        // Both vectors are constants of the gradient.
         let fixed = if self.keeps_kernel { matrix.stop_gradient() } else { matrix.clone() };
         for _ in 0..self.power_iterations {
             let next = self.unit(&u.dot(&fixed.transpose(&[1, 0])));
@@ -107,7 +107,7 @@ impl SpectralNormalization {
         }
         let stretched = v.map_or(u.clone(), |v| v.dot(&matrix));
         let sigma = (stretched * &u).sum(&[0, 1]);
-        // Of a kernel of zeros the value is 0, and the kernel stays.
+        // A kernel of zeros has value 0 and is kept unchanged.
         let zero = sigma.equal(&sigma.zeros_like());
         let divisor = zero.select(&sigma.ones_like(), &sigma);
         (kernel / divisor.broadcast_to(kernel.shape()), u)
@@ -115,7 +115,7 @@ impl SpectralNormalization {
 }
 
 impl SpectralNormalization {
-    /// `f32[1, N] → f32[1, N]`, of length 1.
+    /// L2-normalizes: `f32[1, N] → f32[1, N]`.
     fn unit(&self, x: &Tensor) -> Tensor {
         if self.epsilon == 1e-12 {
             return unit(x, &[0, 1]);
@@ -126,7 +126,8 @@ impl SpectralNormalization {
     }
 }
 
-/// The layer's kernel or table, its path inside of the layer; an error where the layer refuses its input.
+/// Returns the spec of the layer's kernel or table, with its path in the layer; an error if the layer rejects its
+/// input.
 fn kernel_of(cx: &Cx, inner: &LayerSpec, x: &Tensor) -> Result<WeightSpec> {
     let g = GraphBuilder::new("kernel");
     let mut apart = Cx::collecting(&g, cx.precision());
@@ -134,10 +135,10 @@ fn kernel_of(cx: &Cx, inner: &LayerSpec, x: &Tensor) -> Result<WeightSpec> {
     let fits = !y.is_poisoned();
     let kernel = apart.into_specs().into_iter().find(|w| ["kernel", "embeddings"].contains(&w.path.as_str()));
     kernel.filter(|_| fits).ok_or_else(|| {
-        let e = unfit(CLASS, &format!("an input that its {} takes", inner.class_name()), x.ty());
+        let e = unfit(CLASS, &format!("an input that its {} accepts", inner.class_name()), x.ty());
         let inside = g.error();
         let hint =
-            inside.as_ref().and_then(|i| i.hint_text()).unwrap_or("look at the layer inside").to_string();
+            inside.as_ref().and_then(|i| i.hint_text()).unwrap_or("check the wrapped layer").to_string();
         inside.map_or(e.clone(), |i| e.because(i.what())).hint(hint)
     })
 }
@@ -160,7 +161,7 @@ impl Arguments for SpectralNormalization {
     }
 }
 
-/// Layers with one `kernel` or `embeddings`.
+/// Layers with a single `kernel` or `embeddings`.
 const HAVE_KERNELS: &[&str] = &[
     "Dense",
     "EinsumDense",
@@ -187,7 +188,7 @@ impl Layer for SpectralNormalization {
     }
 }
 
-/// `x: T[B, …] → T[B, …']`: a layer whose kernel is divided by its greatest singular value. Arguments:
+/// `x: T[B, …] → T[B, …']`: wraps a layer and divides its kernel by the kernel's largest singular value. Arguments:
 /// [`SpectralNormalization`].
 ///
 /// ```
@@ -201,18 +202,18 @@ impl Layer for SpectralNormalization {
 #[track_caller]
 pub fn spectral_normalization(layer: impl Into<LayerSpec>) -> LayerSpec {
     let layer = layer.into();
-    LayerSpec::of(SpectralNormalization { layer: Wrapped::new(layer.clone()), ..Default::default() })
+    LayerSpec::of(SpectralNormalization { layer: WrappedLayer::new(layer.clone()), ..Default::default() })
         .with_mistakes_of(&layer)
 }
 
 setters!(LayerSpec:
-    /// Steps of SpectralNormalization's power method in each step of training.
+    /// Power iterations of SpectralNormalization per training step.
     power_iterations: usize as usize;
-    /// Whether SpectralNormalization keeps the kernel before the division.
+    /// Whether SpectralNormalization stores the unnormalized kernel.
     keeps_kernel: bool as bool;
 );
 
-/// Layers with inputs that they take and refuse.
+/// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     let own = &["own/kernel", "vector_u", "own/bias"];
     vec![
@@ -234,7 +235,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     ]
 }
 
-/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+/// Keras parity test cases; `fixtures/keras/generate.py` reads them from this file.
 pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "spectral_dense_train", "class": "SpectralNormalization", "x_shape": [3, 4], "training": true, "kwargs": {"layer": {"class_name": "Dense", "config": {"units": 3}}}},
     {"name": "spectral_dense_infer", "class": "SpectralNormalization", "x_shape": [3, 4], "kwargs": {"layer": {"class_name": "Dense", "config": {"units": 3}}}},

@@ -1,4 +1,4 @@
-//! Adaptive poolings: as many windows as the output is to have places, whatever the size of the input.
+//! Adaptive average and max pooling layers: a fixed output size for any input size.
 
 use crate::layers::built_in::*;
 use crate::layers::resample::{adaptive_windows, mixed_along};
@@ -7,51 +7,49 @@ use crate::layers::sliding_window::check_some_place;
 use crate::layers::spec::LayerSpec;
 
 arguments! {
-    /// `x: T[B, …, C] → T[B, output_size…, C]`: the mean of each of so many windows, for each channel, over `N` dimensions
-    /// of places.
+    /// `x: T[B, …, C] → T[B, output_size…, C]`: adaptive average pooling over `N` spatial dimensions.
     pub struct AdaptiveAveragePooling<const N: usize> {
-        /// Size of the output along each dimension of places. Required.
+        /// Size of the output along each spatial dimension. Required.
         pub output_size: Sizes<N> = Sizes([0; N]),
     }
 }
 
 arguments! {
-    /// `x: T[B, …, C] → T[B, output_size…, C]`: the greatest value of each of so many windows, for each channel, over `N`
-    /// dimensions of places.
+    /// `x: T[B, …, C] → T[B, output_size…, C]`: adaptive max pooling over `N` spatial dimensions.
     pub struct AdaptiveMaxPooling<const N: usize> {
-        /// Size of the output along each dimension of places. Required.
+        /// Size of the output along each spatial dimension. Required.
         pub output_size: Sizes<N> = Sizes([0; N]),
     }
 }
 
-/// `x: T[B, S, C] → T[B, output_size, C]`: the mean of each of so many windows, for each channel.
+/// `x: T[B, S, C] → T[B, output_size, C]`: adaptive average pooling of sequences.
 ///
-/// Window `i` goes from `⌊i · S / output_size⌋` to before `⌈(i + 1) · S / output_size⌉`.
+/// Window `i` covers `⌊i · S / output_size⌋` up to, not including, `⌈(i + 1) · S / output_size⌉`.
 pub type AdaptiveAveragePooling1D = AdaptiveAveragePooling<1>;
 
-/// `x: T[B, H, W, C] → T[B, output_size…, C]`: the mean of each of so many windows, for each channel.
+/// `x: T[B, H, W, C] → T[B, output_size…, C]`: adaptive average pooling of images.
 ///
-/// Windows are those of [`AdaptiveAveragePooling1D`], along each dimension.
+/// Windows along each dimension are those of [`AdaptiveAveragePooling1D`].
 pub type AdaptiveAveragePooling2D = AdaptiveAveragePooling<2>;
 
-/// `x: T[B, D, H, W, C] → T[B, output_size…, C]`: the mean of each of so many windows, for each channel.
+/// `x: T[B, D, H, W, C] → T[B, output_size…, C]`: adaptive average pooling of volumes.
 ///
-/// Windows are those of [`AdaptiveAveragePooling1D`], along each dimension.
+/// Windows along each dimension are those of [`AdaptiveAveragePooling1D`].
 pub type AdaptiveAveragePooling3D = AdaptiveAveragePooling<3>;
 
-/// `x: T[B, S, C] → T[B, output_size, C]`: the greatest value of each of so many windows, for each channel.
+/// `x: T[B, S, C] → T[B, output_size, C]`: adaptive max pooling of sequences.
 ///
 /// Windows are those of [`AdaptiveAveragePooling1D`].
 pub type AdaptiveMaxPooling1D = AdaptiveMaxPooling<1>;
 
-/// `x: T[B, H, W, C] → T[B, output_size…, C]`: the greatest value of each of so many windows, for each channel.
+/// `x: T[B, H, W, C] → T[B, output_size…, C]`: adaptive max pooling of images.
 ///
-/// Windows are those of [`AdaptiveAveragePooling1D`], along each dimension.
+/// Windows along each dimension are those of [`AdaptiveAveragePooling1D`].
 pub type AdaptiveMaxPooling2D = AdaptiveMaxPooling<2>;
 
-/// `x: T[B, D, H, W, C] → T[B, output_size…, C]`: the greatest value of each of so many windows, for each channel.
+/// `x: T[B, D, H, W, C] → T[B, output_size…, C]`: adaptive max pooling of volumes.
 ///
-/// Windows are those of [`AdaptiveAveragePooling1D`], along each dimension.
+/// Windows along each dimension are those of [`AdaptiveAveragePooling1D`].
 pub type AdaptiveMaxPooling3D = AdaptiveMaxPooling<3>;
 
 impl<const N: usize> Arguments for AdaptiveAveragePooling<N> {
@@ -98,7 +96,7 @@ fn check_windows<const N: usize>(class: &str, output_size: &Sizes<N>, x: &Tensor
     along.try_for_each(|(i, out)| sized(class, "output", &[x.dim(i as isize + 1), *out]))
 }
 
-/// A window of several dimensions is the product of windows of one, and so is its mean. In f32.
+/// A multi-dimensional window is a product of 1D windows, and so is its mean. Computed in f32.
 fn means(cx: &Cx, x: &Tensor, output_size: &[usize]) -> Tensor {
     let wide = cast(cx, x).convert(DType::F32);
     let mean = output_size.iter().enumerate().fold(wide, |x, (i, &out)| {
@@ -130,8 +128,7 @@ fn maxima(cx: &Cx, x: &Tensor, output_size: &[usize]) -> Tensor {
     })
 }
 
-/// `x: T[B, S, C] → T[B, output_size, C]`: the mean of each of so many windows. Arguments:
-/// [`AdaptiveAveragePooling1D`].
+/// `x: T[B, S, C] → T[B, output_size, C]`: adaptive average pooling. Arguments: [`AdaptiveAveragePooling1D`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -146,8 +143,7 @@ pub fn adaptive_average_pooling1d(output_size: usize) -> LayerSpec {
     LayerSpec::of(AdaptiveAveragePooling1D { output_size: output_size.into() })
 }
 
-/// `x: T[B, H, W, C] → T[B, output_size…, C]`: the mean of each of so many windows. Arguments:
-/// [`AdaptiveAveragePooling2D`].
+/// `x: T[B, H, W, C] → T[B, output_size…, C]`: adaptive average pooling. Arguments: [`AdaptiveAveragePooling2D`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -162,8 +158,7 @@ pub fn adaptive_average_pooling2d(output_size: impl Into<Sizes<2>>) -> LayerSpec
     LayerSpec::of(AdaptiveAveragePooling2D { output_size: output_size.into() })
 }
 
-/// `x: T[B, D, H, W, C] → T[B, output_size…, C]`: the mean of each of so many windows. Arguments:
-/// [`AdaptiveAveragePooling3D`].
+/// `x: T[B, D, H, W, C] → T[B, output_size…, C]`: adaptive average pooling. Arguments: [`AdaptiveAveragePooling3D`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -178,8 +173,7 @@ pub fn adaptive_average_pooling3d(output_size: impl Into<Sizes<3>>) -> LayerSpec
     LayerSpec::of(AdaptiveAveragePooling3D { output_size: output_size.into() })
 }
 
-/// `x: T[B, S, C] → T[B, output_size, C]`: the greatest value of each of so many windows. Arguments:
-/// [`AdaptiveMaxPooling1D`].
+/// `x: T[B, S, C] → T[B, output_size, C]`: adaptive max pooling. Arguments: [`AdaptiveMaxPooling1D`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -194,8 +188,7 @@ pub fn adaptive_max_pooling1d(output_size: usize) -> LayerSpec {
     LayerSpec::of(AdaptiveMaxPooling1D { output_size: output_size.into() })
 }
 
-/// `x: T[B, H, W, C] → T[B, output_size…, C]`: the greatest value of each of so many windows. Arguments:
-/// [`AdaptiveMaxPooling2D`].
+/// `x: T[B, H, W, C] → T[B, output_size…, C]`: adaptive max pooling. Arguments: [`AdaptiveMaxPooling2D`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -210,8 +203,7 @@ pub fn adaptive_max_pooling2d(output_size: impl Into<Sizes<2>>) -> LayerSpec {
     LayerSpec::of(AdaptiveMaxPooling2D { output_size: output_size.into() })
 }
 
-/// `x: T[B, D, H, W, C] → T[B, output_size…, C]`: the greatest value of each of so many windows. Arguments:
-/// [`AdaptiveMaxPooling3D`].
+/// `x: T[B, D, H, W, C] → T[B, output_size…, C]`: adaptive max pooling. Arguments: [`AdaptiveMaxPooling3D`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -226,7 +218,7 @@ pub fn adaptive_max_pooling3d(output_size: impl Into<Sizes<3>>) -> LayerSpec {
     LayerSpec::of(AdaptiveMaxPooling3D { output_size: output_size.into() })
 }
 
-/// Layers with inputs that they take and refuse.
+/// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     vec![
         LayerSample::new(adaptive_average_pooling1d(3), SEQUENCE, &[2, 3, 4], &[], Some(&[2, 0, 4])),
@@ -238,7 +230,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     ]
 }
 
-/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+/// Keras parity test cases; `fixtures/keras/generate.py` reads them from this file.
 pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "adaptive_average1d", "class": "AdaptiveAveragePooling1D", "x_shape": [2, 7, 2], "kwargs": {"output_size": 3}},
     {"name": "adaptive_average2d", "class": "AdaptiveAveragePooling2D", "x_shape": [2, 6, 5, 2], "kwargs": {"output_size": [3, 2]}},

@@ -1,4 +1,4 @@
-//! Global poolings: all places of a sequence, an image or a volume become one.
+//! Global max and average pooling layers over sequences, images and volumes.
 
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
@@ -7,38 +7,37 @@ use crate::layers::spec::LayerSpec;
 use crate::setters::setters;
 
 arguments! {
-    /// `x: T[B, …, C] → T[B, C]`, or `T[B, 1…, C]` with `keepdims`: the greatest value of each channel, over `N` dimensions
-    /// of places.
+    /// `x: T[B, …, C] → T[B, C]`, or `T[B, 1…, C]` with `keepdims`: global max pooling over `N` spatial dimensions.
     pub struct GlobalMaxPooling<const N: usize> {
-        /// Whether the dimensions of places stay, as 1. Default: false.
+        /// Whether spatial dimensions are kept with size 1. Default: false.
         pub keepdims: bool = false,
     }
 }
 
 arguments! {
-    /// `x: T[B, …, C] → T[B, C]`, or `T[B, 1…, C]` with `keepdims`: the mean of each channel, over `N` dimensions of places.
+    /// `x: T[B, …, C] → T[B, C]`, or `T[B, 1…, C]` with `keepdims`: global average pooling over `N` spatial dimensions.
     pub struct GlobalAveragePooling<const N: usize> {
-        /// Whether the dimensions of places stay, as 1. Default: false.
+        /// Whether spatial dimensions are kept with size 1. Default: false.
         pub keepdims: bool = false,
     }
 }
 
-/// `x: T[B, S, C] → T[B, C]`, or `T[B, 1, C]` with `keepdims`: the greatest value of each channel.
+/// `x: T[B, S, C] → T[B, C]`, or `T[B, 1, C]` with `keepdims`: maximum of each channel.
 pub type GlobalMaxPooling1D = GlobalMaxPooling<1>;
 
-/// `x: T[B, H, W, C] → T[B, C]`, or `T[B, 1, 1, C]` with `keepdims`: the greatest value of each channel.
+/// `x: T[B, H, W, C] → T[B, C]`, or `T[B, 1, 1, C]` with `keepdims`: maximum of each channel.
 pub type GlobalMaxPooling2D = GlobalMaxPooling<2>;
 
-/// `x: T[B, D, H, W, C] → T[B, C]`, or `T[B, 1, 1, 1, C]` with `keepdims`: the greatest value of each channel.
+/// `x: T[B, D, H, W, C] → T[B, C]`, or `T[B, 1, 1, 1, C]` with `keepdims`: maximum of each channel.
 pub type GlobalMaxPooling3D = GlobalMaxPooling<3>;
 
-/// `x: T[B, S, C] → T[B, C]`, or `T[B, 1, C]` with `keepdims`: the mean of each channel.
+/// `x: T[B, S, C] → T[B, C]`, or `T[B, 1, C]` with `keepdims`: mean of each channel.
 pub type GlobalAveragePooling1D = GlobalAveragePooling<1>;
 
-/// `x: T[B, H, W, C] → T[B, C]`, or `T[B, 1, 1, C]` with `keepdims`: the mean of each channel.
+/// `x: T[B, H, W, C] → T[B, C]`, or `T[B, 1, 1, C]` with `keepdims`: mean of each channel.
 pub type GlobalAveragePooling2D = GlobalAveragePooling<2>;
 
-/// `x: T[B, D, H, W, C] → T[B, C]`, or `T[B, 1, 1, 1, C]` with `keepdims`: the mean of each channel.
+/// `x: T[B, D, H, W, C] → T[B, C]`, or `T[B, 1, 1, 1, C]` with `keepdims`: mean of each channel.
 pub type GlobalAveragePooling3D = GlobalAveragePooling<3>;
 
 impl<const N: usize> Arguments for GlobalMaxPooling<N> {}
@@ -53,8 +52,8 @@ impl<const N: usize> Layer for GlobalMaxPooling<N> {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        operators_if(self, N < 3, Lowering::GlobalPooling { max: true })
+    fn lowering(&self) -> Result<LayerLowering> {
+        operators_if(self, N < 3, LayerLowering::GlobalPooling { max: true })
     }
 }
 
@@ -70,8 +69,8 @@ impl<const N: usize> Layer for GlobalAveragePooling<N> {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        operators_if(self, N < 3, Lowering::GlobalPooling { max: false })
+    fn lowering(&self) -> Result<LayerLowering> {
+        operators_if(self, N < 3, LayerLowering::GlobalPooling { max: false })
     }
 }
 
@@ -79,12 +78,12 @@ fn places<const N: usize>() -> [usize; N] {
     std::array::from_fn(|i| i + 1)
 }
 
-/// `y: T[B, C] → T[B, 1…, C]` where dimensions stay.
+/// Restores spatial dimensions: `y: T[B, C] → T[B, 1…, C]` with `keepdims`.
 fn with_places<const N: usize>(y: Tensor, keepdims: bool) -> Tensor {
     if keepdims { y.reshape([&[y.dim(0)], &[1; N][..], &[y.dim(1)]].concat()) } else { y }
 }
 
-/// In f32: sums of half-precision numbers lose digits and overflow.
+/// Computes in f32: sums of half-precision numbers lose digits and overflow.
 fn mean(cx: &Cx, x: &Tensor, places: &[usize]) -> Tensor {
     if let Some(mask) = cx.mask_of(x).filter(|mask| mask.shape().dims() == &x.shape()[..places.len() + 1]) {
         return mean_of_counted(cx, x, &mask, places);
@@ -92,7 +91,7 @@ fn mean(cx: &Cx, x: &Tensor, places: &[usize]) -> Tensor {
     cast(cx, &cast(cx, x).convert(DType::F32).mean(places))
 }
 
-/// Of the places that count: `mask: bool[B, S]`.
+/// Mean over unmasked positions: `mask: bool[B, S]`.
 fn mean_of_counted(cx: &Cx, x: &Tensor, mask: &Tensor, places: &[usize]) -> Tensor {
     let x32 = cast(cx, x).convert(DType::F32);
     let dims: Vec<usize> = (0..mask.rank()).collect();
@@ -102,7 +101,7 @@ fn mean_of_counted(cx: &Cx, x: &Tensor, mask: &Tensor, places: &[usize]) -> Tens
     cast(cx, &(&sum / count.broadcast_in_dim(sum.shape(), &[0])))
 }
 
-/// `x: T[B, S, C] → T[B, C]`: the greatest value of each channel. Arguments: [`GlobalMaxPooling1D`].
+/// `x: T[B, S, C] → T[B, C]`: maximum of each channel. Arguments: [`GlobalMaxPooling1D`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -117,7 +116,7 @@ pub fn global_max_pooling1d() -> LayerSpec {
     LayerSpec::of(GlobalMaxPooling1D::default())
 }
 
-/// `x: T[B, H, W, C] → T[B, C]`: the greatest value of each channel. Arguments: [`GlobalMaxPooling2D`].
+/// `x: T[B, H, W, C] → T[B, C]`: maximum of each channel. Arguments: [`GlobalMaxPooling2D`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -132,7 +131,7 @@ pub fn global_max_pooling2d() -> LayerSpec {
     LayerSpec::of(GlobalMaxPooling2D::default())
 }
 
-/// `x: T[B, D, H, W, C] → T[B, C]`: the greatest value of each channel. Arguments: [`GlobalMaxPooling3D`].
+/// `x: T[B, D, H, W, C] → T[B, C]`: maximum of each channel. Arguments: [`GlobalMaxPooling3D`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -147,7 +146,7 @@ pub fn global_max_pooling3d() -> LayerSpec {
     LayerSpec::of(GlobalMaxPooling3D::default())
 }
 
-/// `x: T[B, S, C] → T[B, C]`: the mean of each channel. Arguments: [`GlobalAveragePooling1D`].
+/// `x: T[B, S, C] → T[B, C]`: mean of each channel. Arguments: [`GlobalAveragePooling1D`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -162,7 +161,7 @@ pub fn global_average_pooling1d() -> LayerSpec {
     LayerSpec::of(GlobalAveragePooling1D::default())
 }
 
-/// `x: T[B, H, W, C] → T[B, C]`: the mean of each channel. Arguments: [`GlobalAveragePooling2D`].
+/// `x: T[B, H, W, C] → T[B, C]`: mean of each channel. Arguments: [`GlobalAveragePooling2D`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -177,7 +176,7 @@ pub fn global_average_pooling2d() -> LayerSpec {
     LayerSpec::of(GlobalAveragePooling2D::default())
 }
 
-/// `x: T[B, D, H, W, C] → T[B, C]`: the mean of each channel. Arguments: [`GlobalAveragePooling3D`].
+/// `x: T[B, D, H, W, C] → T[B, C]`: mean of each channel. Arguments: [`GlobalAveragePooling3D`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -193,11 +192,11 @@ pub fn global_average_pooling3d() -> LayerSpec {
 }
 
 setters!(LayerSpec:
-    /// Whether a global pooling keeps the dimensions of places as 1.
+    /// Whether a global pooling layer keeps spatial dimensions with size 1.
     keepdims: bool as bool;
 );
 
-/// Layers with inputs that they take and refuse.
+/// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     vec![
         LayerSample::new(global_max_pooling1d(), SEQUENCE, &[2, 4], &[], Some(&[2, 0, 4])),
@@ -209,7 +208,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     ]
 }
 
-/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+/// Keras parity test cases; `fixtures/keras/generate.py` reads them from this file.
 pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "global_max_pool1d", "class": "GlobalMaxPooling1D", "x_shape": [2, 5, 2], "kwargs": {}},
     {"name": "global_average_pool1d", "class": "GlobalAveragePooling1D", "x_shape": [2, 5, 2], "kwargs": {"keepdims": true}},

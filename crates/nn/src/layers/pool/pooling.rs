@@ -1,70 +1,71 @@
-//! Poolings: each window of a sequence, an image or a volume becomes one place.
+//! Max and average pooling layers over sequences, images and volumes.
 
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
-use crate::layers::sliding_window::{Sliding, check_places};
+use crate::layers::sliding_window::{SlidingWindow, check_places};
 use crate::layers::spec::LayerSpec;
 use systole_ir::Literal;
 use systole_ir::op::{Monoid, Window};
 
 arguments! {
-    /// `x: T[B, …, C] → T[B, …', C]`: the greatest place of each window, for each channel, over `N` dimensions of places.
+    /// `x: T[B, …, C] → T[B, …', C]`: max pooling over `N` spatial dimensions.
     ///
     /// ```
     /// use systole_nn::layers::max_pooling2d;
     /// assert!(max_pooling2d((2, 2)).padding("same").check().is_ok());
     /// ```
     pub struct MaxPooling<const N: usize> {
-        /// Size of the window along each dimension of places; 2 each unless given.
+        /// Size of the window along each spatial dimension; 2 each by default.
         pub pool_size: Sizes<N> = Sizes([2; N]),
-        /// Steps of the window. Default: `pool_size`.
+        /// Strides of the window. Default: `pool_size`.
         pub strides: Option<Sizes<N>> = None,
-        /// What happens at the border. Default: "valid".
+        /// Padding mode. Default: "valid".
         pub padding: Padding = Padding::Valid,
     }
 }
 
 arguments! {
-    /// `x: T[B, …, C] → T[B, …', C]`: the mean place of each window, for each channel, over `N` dimensions of places.
+    /// `x: T[B, …, C] → T[B, …', C]`: average pooling over `N` spatial dimensions.
     pub struct AveragePooling<const N: usize> {
-        /// Size of the window along each dimension of places; 2 each unless given.
+        /// Size of the window along each spatial dimension; 2 each by default.
         pub pool_size: Sizes<N> = Sizes([2; N]),
-        /// Steps of the window. Default: `pool_size`.
+        /// Strides of the window. Default: `pool_size`.
         pub strides: Option<Sizes<N>> = None,
-        /// What happens at the border. Default: "valid".
+        /// Padding mode. Default: "valid".
         pub padding: Padding = Padding::Valid,
     }
 }
 
-/// `x: T[B, S, C] → T[B, S', C]`: the greatest step of each window, for each channel.
+/// `x: T[B, S, C] → T[B, S', C]`: max pooling of sequences.
 ///
-/// With `padding` "valid", `S' = ⌊(S − p) / stride⌋ + 1`; with "same", `⌈S / stride⌉`, and what lies outside never wins.
+/// With `padding` "valid", `S' = ⌊(S − p) / stride⌋ + 1`; with "same", `⌈S / stride⌉`, and padding never is the
+/// maximum.
 pub type MaxPooling1D = MaxPooling<1>;
 
-/// `x: T[B, H, W, C] → T[B, H', W', C]`: the greatest pixel of each window, for each channel.
+/// `x: T[B, H, W, C] → T[B, H', W', C]`: max pooling of images.
 ///
-/// With `padding` "valid", `H' = ⌊(H − ph) / stride⌋ + 1`; with "same", `⌈H / stride⌉`, and what lies outside the
-/// image never wins.
+/// With `padding` "valid", `H' = ⌊(H − ph) / stride⌋ + 1`; with "same", `⌈H / stride⌉`, and padding never is the
+/// maximum.
 pub type MaxPooling2D = MaxPooling<2>;
 
-/// `x: T[B, D, H, W, C] → T[B, D', H', W', C]`: the greatest place of each window, for each channel.
+/// `x: T[B, D, H, W, C] → T[B, D', H', W', C]`: max pooling of volumes.
 ///
-/// Sizes are those of [`MaxPooling1D`].
+/// Output sizes as in [`MaxPooling1D`].
 pub type MaxPooling3D = MaxPooling<3>;
 
-/// `x: T[B, S, C] → T[B, S', C]`: the mean step of each window, for each channel.
+/// `x: T[B, S, C] → T[B, S', C]`: average pooling of sequences.
 ///
-/// Sizes are those of [`MaxPooling1D`]. With `padding` "same", what lies outside is left out of the mean.
+/// Output sizes as in [`MaxPooling1D`]. With `padding` "same", padding is excluded from the mean.
 pub type AveragePooling1D = AveragePooling<1>;
 
-/// `x: T[B, H, W, C] → T[B, H', W', C]`: the mean pixel of each window, for each channel.
+/// `x: T[B, H, W, C] → T[B, H', W', C]`: average pooling of images.
 ///
-/// Sizes are those of [`MaxPooling2D`]. With `padding` "same", what lies outside the image is left out of the mean.
+/// Output sizes as in [`MaxPooling2D`]. With `padding` "same", padding is excluded from the mean.
 pub type AveragePooling2D = AveragePooling<2>;
 
-/// `x: T[B, D, H, W, C] → T[B, D', H', W', C]`: the mean place of each window, for each channel.
+/// `x: T[B, D, H, W, C] → T[B, D', H', W', C]`: average pooling of volumes.
 ///
-/// Sizes are those of [`MaxPooling1D`]. With `padding` "same", what lies outside is left out of the mean.
+/// Output sizes as in [`MaxPooling1D`]. With `padding` "same", padding is excluded from the mean.
 pub type AveragePooling3D = AveragePooling<3>;
 
 impl<const N: usize> Arguments for MaxPooling<N> {
@@ -85,7 +86,7 @@ impl<const N: usize> Layer for MaxPooling<N> {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
+    fn lowering(&self) -> Result<LayerLowering> {
         lowering::<N>(windows(self.class_name(), self.pool_size, self.strides, self.padding), true)
     }
 }
@@ -104,39 +105,39 @@ impl<const N: usize> Layer for AveragePooling<N> {
             check_places(self.class_name(), N, x)?;
             let windows = windows(self.class_name(), self.pool_size, self.strides, self.padding);
             let padding = windows.padding_for(x)?;
-            // Sums of half-precision numbers lose digits and overflow: fold in f32.
+            // Sums of half-precision numbers lose digits and overflow, so it reduces in f32.
             let wide = cast(cx, x).convert(DType::F32);
             let sum = fold(&wide, &windows, &padding, Monoid::Add);
             Ok(cast(cx, &(sum / windows.counts(&wide, &padding))))
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
+    fn lowering(&self) -> Result<LayerLowering> {
         lowering::<N>(windows(self.class_name(), self.pool_size, self.strides, self.padding), false)
     }
 }
 
-/// The window of a pooling; without strides it moves by its own size.
+/// Window of a pooling layer; its strides default to its size.
 fn windows<const N: usize>(
     class: &'static str,
     size: Sizes<N>,
     strides: Option<Sizes<N>>,
     padding: Padding,
-) -> Sliding {
-    let window = Sliding::of_kernel(class, size, strides.unwrap_or(size), Sizes([1; N]), padding);
-    Sliding { argument: "pool_size", ..window }
+) -> SlidingWindow {
+    let window = SlidingWindow::of_kernel(class, size, strides.unwrap_or(size), Sizes([1; N]), padding);
+    SlidingWindow { argument: "pool_size", ..window }
 }
 
-fn lowering<const N: usize>(windows: Sliding, max: bool) -> Result<Lowering> {
-    let Sliding { class, size, strides, padding, .. } = windows;
+fn lowering<const N: usize>(windows: SlidingWindow, max: bool) -> Result<LayerLowering> {
+    let SlidingWindow { class, size, strides, padding, .. } = windows;
     match N {
-        1 | 2 => Ok(Lowering::Pooling { max, size, strides, padding }),
+        1 | 2 => Ok(LayerLowering::Pooling { max, size, strides, padding }),
         _ => Err(no_operators(class)),
     }
 }
 
-/// `x: T[B, …, C] → T[B, …', C]`: each window folded by `monoid`.
-fn fold(x: &Tensor, s: &Sliding, padding: &[[i64; 2]], monoid: Monoid) -> Tensor {
+/// Reduces each window with `monoid`: `x: T[B, …, C] → T[B, …', C]`.
+fn fold(x: &Tensor, s: &SlidingWindow, padding: &[[i64; 2]], monoid: Monoid) -> Tensor {
     let around = |inner: &[usize]| [&[1], inner, &[1]].concat();
     let padding = [&[[0, 0]], padding, &[[0, 0]]].concat();
     let window = Window::new(&around(&s.size), &around(&s.strides), &padding);
@@ -145,7 +146,7 @@ fn fold(x: &Tensor, s: &Sliding, padding: &[[i64; 2]], monoid: Monoid) -> Tensor
     Tensor::reduce_window(&[x], &[&init], window, monoid.body(x.dtype())).remove(0)
 }
 
-/// `x: T[B, S, C] → T[B, S', C]`: the greatest value of each window. Arguments: [`MaxPooling1D`].
+/// `x: T[B, S, C] → T[B, S', C]`: maximum of each window. Arguments: [`MaxPooling1D`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -160,7 +161,7 @@ pub fn max_pooling1d(pool_size: usize) -> LayerSpec {
     LayerSpec::of(MaxPooling1D { pool_size: pool_size.into(), ..Default::default() })
 }
 
-/// `x: T[B, H, W, C] → T[B, H', W', C]`: the greatest value of each window. Arguments: [`MaxPooling2D`].
+/// `x: T[B, H, W, C] → T[B, H', W', C]`: maximum of each window. Arguments: [`MaxPooling2D`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -175,8 +176,7 @@ pub fn max_pooling2d(pool_size: impl Into<Sizes<2>>) -> LayerSpec {
     LayerSpec::of(MaxPooling2D { pool_size: pool_size.into(), ..Default::default() })
 }
 
-/// `x: T[B, D, H, W, C] → T[B, D', H', W', C]`: the greatest value of each window. Arguments:
-/// [`MaxPooling3D`].
+/// `x: T[B, D, H, W, C] → T[B, D', H', W', C]`: maximum of each window. Arguments: [`MaxPooling3D`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -191,7 +191,7 @@ pub fn max_pooling3d(pool_size: impl Into<Sizes<3>>) -> LayerSpec {
     LayerSpec::of(MaxPooling3D { pool_size: pool_size.into(), ..Default::default() })
 }
 
-/// `x: T[B, S, C] → T[B, S', C]`: the mean of each window. Arguments: [`AveragePooling1D`].
+/// `x: T[B, S, C] → T[B, S', C]`: mean of each window. Arguments: [`AveragePooling1D`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -206,7 +206,7 @@ pub fn average_pooling1d(pool_size: usize) -> LayerSpec {
     LayerSpec::of(AveragePooling1D { pool_size: pool_size.into(), ..Default::default() })
 }
 
-/// `x: T[B, H, W, C] → T[B, H', W', C]`: the mean of each window. Arguments: [`AveragePooling2D`].
+/// `x: T[B, H, W, C] → T[B, H', W', C]`: mean of each window. Arguments: [`AveragePooling2D`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -221,7 +221,7 @@ pub fn average_pooling2d(pool_size: impl Into<Sizes<2>>) -> LayerSpec {
     LayerSpec::of(AveragePooling2D { pool_size: pool_size.into(), ..Default::default() })
 }
 
-/// `x: T[B, D, H, W, C] → T[B, D', H', W', C]`: the mean of each window. Arguments: [`AveragePooling3D`].
+/// `x: T[B, D, H, W, C] → T[B, D', H', W', C]`: mean of each window. Arguments: [`AveragePooling3D`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -236,7 +236,7 @@ pub fn average_pooling3d(pool_size: impl Into<Sizes<3>>) -> LayerSpec {
     LayerSpec::of(AveragePooling3D { pool_size: pool_size.into(), ..Default::default() })
 }
 
-/// Layers with inputs that they take and refuse.
+/// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     vec![
         LayerSample::new(max_pooling1d(2), SEQUENCE, &[2, 3, 4], &[], Some(&[2, 1, 4])),
@@ -248,7 +248,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     ]
 }
 
-/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+/// Keras parity test cases; `fixtures/keras/generate.py` reads them from this file.
 pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "max_pool1d", "class": "MaxPooling1D", "x_shape": [2, 7, 2], "kwargs": {"pool_size": 2}},
     {"name": "max_pool1d_same_s2", "class": "MaxPooling1D", "x_shape": [2, 7, 2], "kwargs": {"pool_size": 3, "strides": 2, "padding": "same"}},

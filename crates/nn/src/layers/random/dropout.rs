@@ -1,25 +1,26 @@
-//! Dropout: noise that keeps a network from relying on single features.
+//! Dropout layer, and the shared drawing of dropout masks.
 
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
 use crate::setters::setters;
 
-/// `x: T[…] → T[…]`: while training, each element is 0 with probability `rate` and else divided by `1 − rate`, so
-/// that its mean stays; otherwise the input.
+/// `x: T[…] → T[…]`: in training, zeros each element with probability `rate` and divides the others by `1 − rate`;
+/// otherwise the identity.
 ///
-/// Which elements is a function of the model's seed, the step and the layer's name: the same run drops the same.
+/// The dropped elements depend on the model's seed, the step and the layer's name, so equal runs drop the same
+/// elements.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Dropout {
-    /// Fraction that is dropped, 0 to 1. Required in Keras, 0 here.
+    /// Fraction of the elements to drop, 0 to 1. Required in Keras, 0 here.
     pub rate: f64,
-    /// The shape of what is drawn: sizes of 1 drop whole dimensions together, 0 (Keras's None) is the input's size.
+    /// Shape of the dropout mask: size 1 drops along the whole dimension, 0 (Keras's None) is the input's size.
     /// Default: the input's shape.
     pub noise_shape: Option<NoiseShape>,
 }
 
-/// Sizes of what Dropout draws; 0 for that of the input.
+/// Shape of a dropout mask; 0 stands for the input's size.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Vec<Option<usize>>")]
 pub struct NoiseShape(Vec<usize>);
@@ -31,7 +32,7 @@ impl From<Vec<Option<usize>>> for NoiseShape {
 }
 
 impl NoiseShape {
-    /// `kept` of this shape, for each element of `x`.
+    /// Draws a mask of this shape and broadcasts it to `x`.
     fn kept(&self, cx: &mut Cx, x: &Tensor, rate: f64) -> Result<Option<Tensor>> {
         let sizes = x.shape().dims().iter().zip(&self.0);
         let drawn: Vec<usize> =
@@ -39,8 +40,8 @@ impl NoiseShape {
         let fits =
             self.0.len() == x.rank() && x.shape().dims().iter().zip(&drawn).all(|(is, n)| *n == 1 || n == is);
         if !fits {
-            let needs = format!("an input that its noise_shape {:?} fits", self.0);
-            return Err(unfit("Dropout", &needs, x.ty()).hint("sizes are the input's, 0 for those, or 1"));
+            let needs = format!("an input that matches its noise_shape {:?}", self.0);
+            return Err(unfit("Dropout", &needs, x.ty()).hint("use the input's size, 0 for it, or 1"));
         }
         let dims: Vec<usize> = (0..x.rank()).collect();
         Ok(kept(cx, &drawn, rate).map(|kept| kept.broadcast_in_dim(x.shape(), &dims)))
@@ -74,20 +75,20 @@ impl Layer for Dropout {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::Regularization)
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::Regularization)
     }
 }
 
-/// `→ bool[shape]`: which elements stay, each with probability `1 − rate`. `None` when not training.
+/// `→ bool[shape]`: dropout mask; true keeps the element, with probability `1 − rate`. `None` outside training.
 pub(in crate::layers) fn kept(cx: &mut Cx, shape: &[usize], rate: f64) -> Option<Tensor> {
     let bits = cx.random_bits(shape)?;
-    // An element is kept when its 32 bits, read as a fraction of 2³², reach the rate.
+    // An element is kept if its 32 random bits, read as a fraction of 2³², are at least the rate.
     let threshold = (rate * 2f64.powi(32)).round().min(f64::from(u32::MAX));
     Some(bits.greater_equal(&bits.scalar_like(threshold)))
 }
 
-/// Errors unless `rate` is a fraction that can be dropped.
+/// Rejects rates outside 0..=1.
 pub(in crate::layers) fn check_rate(class: &str, argument: &str, rate: f64) -> Result<()> {
     match (0.0..=1.0).contains(&rate) {
         true => Ok(()),
@@ -95,7 +96,8 @@ pub(in crate::layers) fn check_rate(class: &str, argument: &str, rate: f64) -> R
     }
 }
 
-/// `x: T[…] → T[…]`: while training, zeros a share `rate` of the elements; else nothing. Arguments: [`Dropout`].
+/// `x: T[…] → T[…]`: in training, zeros a fraction `rate` of the elements; otherwise the identity. Arguments:
+/// [`Dropout`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -111,11 +113,11 @@ pub fn dropout(rate: f64) -> LayerSpec {
 }
 
 setters!(LayerSpec:
-    /// The shape of what Dropout draws.
+    /// Shape of Dropout's mask.
     noise_shape: impl Into<Vec<usize>> as Vec<usize>;
 );
 
-/// Layers with inputs that they take and refuse.
+/// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     vec![
         LayerSample::new(dropout(0.5), &[2, 5], &[2, 5], &[], None),
@@ -123,5 +125,5 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     ]
 }
 
-/// Cases of the parity test are in `fixtures/keras/parts`.
+/// Keras parity test cases of these layers are in `fixtures/keras/parts`.
 pub(in crate::layers) const PARITY: &str = "[]";

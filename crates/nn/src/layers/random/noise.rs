@@ -1,13 +1,13 @@
-//! Noise that is there while training only: GaussianNoise, GaussianDropout, AlphaDropout.
+//! GaussianNoise, GaussianDropout and AlphaDropout layers, active in training only.
 //!
-//! Which noise is a function of the model's seed, the step and the layer's name, as of [`Dropout`](crate::layers::Dropout).
+//! The noise depends on the model's seed, the step and the layer's name, as in [`Dropout`](crate::layers::Dropout).
 
 use super::dropout::{check_rate, kept};
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
 
-/// `x: T[…] → T[…]`: while training, plus draws from the normal distribution of mean 0; otherwise the input.
+/// `x: T[…] → T[…]`: in training, adds normal noise of mean 0; otherwise the identity.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GaussianNoise {
@@ -35,17 +35,19 @@ impl Layer for GaussianNoise {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::Regularization)
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::Regularization)
     }
 }
 
-/// `x: T[…] → T[…]`: while training, times draws from the normal distribution of mean 1 and variance `rate / (1 − rate)`,
-/// that of what [`Dropout`](crate::layers::Dropout) multiplies by; otherwise the input.
+/// `x: T[…] → T[…]`: in training, multiplies by normal noise of mean 1 and variance `rate / (1 − rate)`; otherwise the
+/// identity.
+///
+/// The variance equals that of [`Dropout`](crate::layers::Dropout)'s factors.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GaussianDropout {
-    /// The rate of a dropout with as much noise, 0 to below 1. Required in Keras, 0 here.
+    /// Rate of a Dropout with the same variance, 0 to below 1. Required in Keras, 0 here.
     pub rate: f64,
 }
 
@@ -73,21 +75,23 @@ impl Layer for GaussianDropout {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::Regularization)
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::Regularization)
     }
 }
 
-/// `x: T[…] → T[…]`: while training, each element is −1.758 with probability `rate`, then all are scaled and shifted to the
-/// mean 0 and variance 1 that they had; otherwise the input. For networks of SELU. Source: Klambauer et al. 2017.
+/// `x: T[…] → T[…]`: in training, sets each element to −1.758 with probability `rate`, then restores mean 0 and
+/// variance 1; otherwise the identity.
+///
+/// For SELU networks. Source: Klambauer et al. 2017.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AlphaDropout {
-    /// Fraction that is dropped, 0 to 1. Required in Keras, 0 here.
+    /// Fraction of the elements to drop, 0 to 1. Required in Keras, 0 here.
     pub rate: f64,
 }
 
-/// SELU's limit for negative inputs: −α·λ.
+/// Negative saturation value of SELU: −α·λ.
 const SELU_LIMIT: f64 = -1.673_263_242_354_377_2 * 1.050_700_987_355_480_5;
 
 impl Arguments for AlphaDropout {
@@ -116,21 +120,21 @@ impl Layer for AlphaDropout {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::Regularization)
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::Regularization)
     }
 }
 
-/// `→ f32[shape]`: draws of mean 0 and variance 1. `None` when not training.
+/// `→ f32[shape]`: standard normal draws. `None` outside training.
 fn normal(cx: &mut Cx, shape: &[usize]) -> Option<Tensor> {
     let bits = cx.random_bits(shape)?;
     let unit = bits.shift_right_logical(&bits.scalar_like(9.0)).convert(DType::F32) * 2f64.powi(-23);
-    // In (−1, 1), both ends left out.
+    // In the open interval (−1, 1).
     let spread = unit * (2.0 - 2f64.powi(-23)) - (1.0 - 2f64.powi(-24));
     Some(spread.erf_inv() * std::f64::consts::SQRT_2)
 }
 
-/// `x: T[…] → T[…]`: while training, adds normal noise; else nothing. Arguments: [`GaussianNoise`].
+/// `x: T[…] → T[…]`: in training, adds normal noise; otherwise the identity. Arguments: [`GaussianNoise`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -145,7 +149,7 @@ pub fn gaussian_noise(stddev: f64) -> LayerSpec {
     LayerSpec::of(GaussianNoise { stddev })
 }
 
-/// `x: T[…] → T[…]`: while training, multiplies by normal noise of mean 1; else nothing. Arguments:
+/// `x: T[…] → T[…]`: in training, multiplies by normal noise of mean 1; otherwise the identity. Arguments:
 /// [`GaussianDropout`].
 ///
 /// ```
@@ -161,8 +165,8 @@ pub fn gaussian_dropout(rate: f64) -> LayerSpec {
     LayerSpec::of(GaussianDropout { rate })
 }
 
-/// `x: T[…] → T[…]`: while training, drops a share `rate` of the elements and keeps mean and variance; else
-/// nothing. Arguments: [`AlphaDropout`].
+/// `x: T[…] → T[…]`: in training, drops a fraction `rate` of the elements but keeps mean and variance; otherwise the
+/// identity. Arguments: [`AlphaDropout`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -177,7 +181,7 @@ pub fn alpha_dropout(rate: f64) -> LayerSpec {
     LayerSpec::of(AlphaDropout { rate })
 }
 
-/// Layers with inputs that they take and refuse.
+/// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     vec![
         LayerSample::new(gaussian_noise(0.5), &[2, 5], &[2, 5], &[], None),
@@ -186,5 +190,5 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     ]
 }
 
-/// Cases of the parity test are in `fixtures/keras/parts`.
+/// Keras parity test cases of these layers are in `fixtures/keras/parts`.
 pub(in crate::layers) const PARITY: &str = "[]";

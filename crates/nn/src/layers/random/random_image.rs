@@ -1,5 +1,6 @@
-//! Pictures that are changed while training, each in its own way: flipped, moved, turned, zoomed, lit otherwise. Draws are those of
-//! the step's seed, so a run that goes on has the same.
+//! Random image augmentation layers: flip, translation, rotation, zoom, brightness, contrast.
+//!
+//! Each image of a batch gets its own draw in training. Draws depend on the step's seed, so a resumed run repeats them.
 
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
@@ -10,46 +11,44 @@ use crate::setters::setters;
 use serde::Deserializer;
 use serde::de::Error as _;
 
-/// From where to where draws go: `0.2` is from −0.2 to 0.2, `[0.1, 0.3]` from 0.1 to 0.3.
+/// Range of a random factor: `0.2` is −0.2 to 0.2, `[0.1, 0.3]` is 0.1 to 0.3.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Span(pub [f64; 2]);
+pub struct FactorRange(pub [f64; 2]);
 
-impl From<f64> for Span {
-    fn from(most: f64) -> Span {
-        Span([-most.abs(), most.abs()])
+impl From<f64> for FactorRange {
+    fn from(most: f64) -> FactorRange {
+        FactorRange([-most.abs(), most.abs()])
     }
 }
 
-impl From<(f64, f64)> for Span {
-    fn from((least, most): (f64, f64)) -> Span {
-        Span([least, most])
+impl From<(f64, f64)> for FactorRange {
+    fn from((least, most): (f64, f64)) -> FactorRange {
+        FactorRange([least, most])
     }
 }
 
-impl<'de> Deserialize<'de> for Span {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Span, D::Error> {
+impl<'de> Deserialize<'de> for FactorRange {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<FactorRange, D::Error> {
         let value = Value::deserialize(deserializer)?;
-        let both = || serde_json::from_value::<[f64; 2]>(value.clone()).ok().map(Span);
-        let found = value.as_f64().map(Span::from).or_else(both);
-        found.ok_or_else(|| {
-            D::Error::custom("it takes a number, or the least and the most: 0.2 or [-0.1, 0.3]")
-        })
+        let both = || serde_json::from_value::<[f64; 2]>(value.clone()).ok().map(FactorRange);
+        let found = value.as_f64().map(FactorRange::from).or_else(both);
+        found.ok_or_else(|| D::Error::custom("expected a number, or minimum and maximum: 0.2 or [-0.1, 0.3]"))
     }
 }
 
-impl Span {
+impl FactorRange {
     fn check(&self, class: &str, argument: &str, within: [f64; 2]) -> Result<()> {
         let [least, most] = self.0;
         match least <= most && within[0] <= least && most <= within[1] {
             true => Ok(()),
             false => {
-                let needs = format!("{argument} from {} to {}, the least first", within[0], within[1]);
+                let needs = format!("{argument} from {} to {}, minimum first", within[0], within[1]);
                 Err(wrong(class, &needs, format!("{least} to {most}")))
             }
         }
     }
 
-    /// `→ f32[n]`: one draw for each sample; `None` when not training.
+    /// Draws one factor per sample: `→ f32[n]`. `None` outside training.
     fn draw(&self, cx: &mut Cx, n: usize) -> Option<Tensor> {
         let bits = cx.random_bits(&[n])?;
         let unit = bits.shift_right_logical(&bits.scalar_like(8.0)).convert(DType::F32) * 2f64.powi(-24);
@@ -57,30 +56,30 @@ impl Span {
     }
 }
 
-/// What is where a moved picture ends.
+/// How pixels outside a transformed image are filled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FillMode {
-    /// The picture in a mirror at its edge.
+    /// Mirrors the image at its edge.
     #[default]
     Reflect,
-    /// The picture again.
+    /// Repeats the image.
     Wrap,
-    /// `fill_value`.
+    /// Uses `fill_value`.
     Constant,
-    /// The pixel of the edge.
+    /// Repeats the edge pixel.
     Nearest,
 }
 
-/// How pixels of moved pictures are read.
+/// Samples pixels of transformed images.
 #[derive(Clone, Copy)]
-struct Reading {
+struct PixelSampler {
     mode: FillMode,
     value: f64,
     interpolation: Interpolation,
 }
 
-impl Reading {
+impl PixelSampler {
     fn check(&self, class: &str) -> Result<()> {
         match self.interpolation {
             Interpolation::Nearest | Interpolation::Bilinear => Ok(()),
@@ -88,14 +87,14 @@ impl Reading {
         }
     }
 
-    /// `at: f32[B, H, W]`, a place along `length` pixels, to one of these (but for `Constant`).
+    /// Maps coordinates `at: f32[B, H, W]` along `length` pixels into the image (except for `Constant`).
     fn inside(&self, at: &Tensor, length: usize) -> Tensor {
         let n = length as f64;
         let floored = |x: &Tensor, by: f64| x - (x * (1.0 / by)).floor() * by;
         let folded = match self.mode {
             FillMode::Constant => return at.clone(),
             FillMode::Nearest => at.clone(),
-            // TensorFlow's, whose last pixel and first are one apart where they meet.
+            // As in TensorFlow, where the last and the first pixel are one apart at the seam.
             FillMode::Wrap if length > 1 => {
                 let turns = |x: Tensor| (x * (1.0 / (n - 1.0))).floor();
                 let zero = at.zeros_like();
@@ -113,7 +112,7 @@ impl Reading {
         folded.clamp(&folded.scalar_like(0.0), &folded.scalar_like(n - 1.0))
     }
 
-    /// `x: f32[B, H, W, C], row, column: f32[B, H, W]` → the pixels at these places, `f32[B, H, W, C]`.
+    /// `x: f32[B, H, W, C], row, column: f32[B, H, W]` → the pixels at these coordinates, `f32[B, H, W, C]`.
     fn read(&self, x: &Tensor, row: &Tensor, column: &Tensor) -> Tensor {
         let [b, h, w, c] = [0, 1, 2, 3].map(|d| x.dim(d));
         let flat = x.reshape([b * h * w, c]);
@@ -150,7 +149,8 @@ impl Reading {
             + share(&down * &right, tap(&below, &beside))
     }
 
-    /// `x: T[B, H, W, C]`, each pixel read at `(a₀ x + a₁ y + a₂, b₀ x + b₁ y + b₂)`, where these are `f32[B]`.
+    /// Affine transform of `x: T[B, H, W, C]`: reads each pixel at `(a₀ x + a₁ y + a₂, b₀ x + b₁ y + b₂)`, with
+    /// coefficients `f32[B]`.
     fn transformed(&self, cx: &Cx, x: &Tensor, [a, b]: [[Tensor; 3]; 2]) -> Tensor {
         let x32 = cast(cx, x).convert(DType::F32);
         let places = TensorType::new(DType::F32, &x32.shape()[..3]);
@@ -163,7 +163,8 @@ impl Reading {
     }
 }
 
-/// `x: T[B, H, W, C] → T[B, H, W, C]`: while training, pictures are flipped with probability ½, along each way by its own draw.
+/// `x: T[B, H, W, C] → T[B, H, W, C]`: in training, flips each image with probability ½, drawn separately per
+/// direction.
 ///
 /// ```
 /// use systole_nn::layers::random_flip;
@@ -172,11 +173,11 @@ impl Reading {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RandomFlip {
-    /// "horizontal" (left and right), "vertical", or both: "horizontal_and_vertical". Default: "horizontal_and_vertical".
+    /// "horizontal" (left-right), "vertical", or both: "horizontal_and_vertical". Default: "horizontal_and_vertical".
     pub mode: FlipMode,
 }
 
-/// Which ways a picture is flipped.
+/// Directions in which images are flipped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FlipMode {
@@ -209,24 +210,24 @@ impl RandomFlip {
 }
 
 arguments! {
-    /// `x: T[B, H, W, C] → T[B, H, W, C]`: while training, pictures are moved.
+    /// `x: T[B, H, W, C] → T[B, H, W, C]`: in training, translates images randomly.
     pub struct RandomTranslation {
-        /// How far down, in heights. Required.
-        pub height_factor: Span = Span::default(),
-        /// How far to the right, in widths. Required.
-        pub width_factor: Span = Span::default(),
-        /// What is where the picture ends. Default: "reflect".
+        /// Range of the downward shift, as a fraction of the height. Required.
+        pub height_factor: FactorRange = FactorRange::default(),
+        /// Range of the shift to the right, as a fraction of the width. Required.
+        pub width_factor: FactorRange = FactorRange::default(),
+        /// How pixels outside the image are filled. Default: "reflect".
         pub fill_mode: FillMode = FillMode::Reflect,
         /// "bilinear" or "nearest". Default: "bilinear".
         pub interpolation: Interpolation = Interpolation::Bilinear,
-        /// What "constant" fills with. Default: 0.
+        /// Fill value of "constant". Default: 0.
         pub fill_value: f64 = 0.0,
     }
 }
 
 impl RandomTranslation {
-    fn reading(&self) -> Reading {
-        Reading { mode: self.fill_mode, value: self.fill_value, interpolation: self.interpolation }
+    fn reading(&self) -> PixelSampler {
+        PixelSampler { mode: self.fill_mode, value: self.fill_value, interpolation: self.interpolation }
     }
 
     fn change(&self, cx: &mut Cx, x: &Tensor) -> Tensor {
@@ -249,22 +250,22 @@ impl RandomTranslation {
 }
 
 arguments! {
-    /// `x: T[B, H, W, C] → T[B, H, W, C]`: while training, pictures are turned around their middle.
+    /// `x: T[B, H, W, C] → T[B, H, W, C]`: in training, rotates images randomly around their center.
     pub struct RandomRotation {
-        /// How far against the clock, in whole turns. Required.
-        pub factor: Span = Span::default(),
-        /// What is where the picture ends. Default: "reflect".
+        /// Range of the counterclockwise rotation, as a fraction of a full turn. Required.
+        pub factor: FactorRange = FactorRange::default(),
+        /// How pixels outside the image are filled. Default: "reflect".
         pub fill_mode: FillMode = FillMode::Reflect,
         /// "bilinear" or "nearest". Default: "bilinear".
         pub interpolation: Interpolation = Interpolation::Bilinear,
-        /// What "constant" fills with. Default: 0.
+        /// Fill value of "constant". Default: 0.
         pub fill_value: f64 = 0.0,
     }
 }
 
 impl RandomRotation {
-    fn reading(&self) -> Reading {
-        Reading { mode: self.fill_mode, value: self.fill_value, interpolation: self.interpolation }
+    fn reading(&self) -> PixelSampler {
+        PixelSampler { mode: self.fill_mode, value: self.fill_value, interpolation: self.interpolation }
     }
 
     fn change(&self, cx: &mut Cx, x: &Tensor) -> Tensor {
@@ -284,24 +285,24 @@ impl RandomRotation {
 }
 
 arguments! {
-    /// `x: T[B, H, W, C] → T[B, H, W, C]`: while training, pictures are made smaller or larger around their middle.
+    /// `x: T[B, H, W, C] → T[B, H, W, C]`: in training, zooms images randomly around their center.
     pub struct RandomZoom {
-        /// How much smaller things become in height: 0.2 is a fifth, −0.2 makes them larger. Required.
-        pub height_factor: Span = Span::default(),
-        /// The same in width; by default as much as in height.
-        pub width_factor: Option<Span> = None,
-        /// What is where the picture ends. Default: "reflect".
+        /// Range of the zoom in height: 0.2 zooms out by a fifth, −0.2 zooms in. Required.
+        pub height_factor: FactorRange = FactorRange::default(),
+        /// Range of the zoom in width; the same as in height by default.
+        pub width_factor: Option<FactorRange> = None,
+        /// How pixels outside the image are filled. Default: "reflect".
         pub fill_mode: FillMode = FillMode::Reflect,
         /// "bilinear" or "nearest". Default: "bilinear".
         pub interpolation: Interpolation = Interpolation::Bilinear,
-        /// What "constant" fills with. Default: 0.
+        /// Fill value of "constant". Default: 0.
         pub fill_value: f64 = 0.0,
     }
 }
 
 impl RandomZoom {
-    fn reading(&self) -> Reading {
-        Reading { mode: self.fill_mode, value: self.fill_value, interpolation: self.interpolation }
+    fn reading(&self) -> PixelSampler {
+        PixelSampler { mode: self.fill_mode, value: self.fill_value, interpolation: self.interpolation }
     }
 
     fn change(&self, cx: &mut Cx, x: &Tensor) -> Tensor {
@@ -325,11 +326,11 @@ impl RandomZoom {
 }
 
 arguments! {
-    /// `x: T[B, H, W, C] → T[B, H, W, C]`: while training, something is added to all pixels of a picture.
+    /// `x: T[B, H, W, C] → T[B, H, W, C]`: in training, adds a random constant to all pixels of an image.
     pub struct RandomBrightness {
-        /// How much, as a share of the values' range. Required.
-        pub factor: Span = Span::default(),
-        /// The least and the greatest value of a pixel, within which it stays. Default: [0.0, 255.0].
+        /// Range of the added constant, as a fraction of the value range. Required.
+        pub factor: FactorRange = FactorRange::default(),
+        /// Minimum and maximum pixel value; results are clamped. Default: [0.0, 255.0].
         pub value_range: [f64; 2] = [0.0, 255.0],
     }
 }
@@ -350,11 +351,12 @@ impl RandomBrightness {
 }
 
 arguments! {
-    /// `x: T[B, H, W, C] → T[B, H, W, C]`: while training, pixels go further away from the mean of their picture and channel, or nearer.
+    /// `x: T[B, H, W, C] → T[B, H, W, C]`: in training, scales pixel distances from the channel mean of their image
+    /// randomly.
     pub struct RandomContrast {
-        /// From 1 − the first to 1 + the second times as far; a single number is the second. Required.
-        pub factor: Span = Span::default(),
-        /// The least and the greatest value of a pixel, within which it stays. Default: [0.0, 255.0].
+        /// Contrast from 1 − the first to 1 + the second value; a single number is the second. Required.
+        pub factor: FactorRange = FactorRange::default(),
+        /// Minimum and maximum pixel value; results are clamped. Default: [0.0, 255.0].
         pub value_range: [f64; 2] = [0.0, 255.0],
     }
 }
@@ -362,7 +364,7 @@ arguments! {
 impl RandomContrast {
     fn change(&self, cx: &mut Cx, x: &Tensor) -> Tensor {
         let [less, more] = self.factor.0;
-        let Some(times) = Span([1.0 - less.max(0.0), 1.0 + more]).draw(cx, x.dim(0)) else {
+        let Some(times) = FactorRange([1.0 - less.max(0.0), 1.0 + more]).draw(cx, x.dim(0)) else {
             return cast(cx, x);
         };
         let x32 = cast(cx, x).convert(DType::F32);
@@ -372,9 +374,9 @@ impl RandomContrast {
     }
 
     fn check_own(&self) -> Result<()> {
-        let Span([less, more]) = self.factor;
-        Span([0.0, more]).check("RandomContrast", "factor", [0.0, 1.0])?;
-        Span([less.max(0.0), 1.0]).check("RandomContrast", "factor", [0.0, 1.0])?;
+        let FactorRange([less, more]) = self.factor;
+        FactorRange([0.0, more]).check("RandomContrast", "factor", [0.0, 1.0])?;
+        FactorRange([less.max(0.0), 1.0]).check("RandomContrast", "factor", [0.0, 1.0])?;
         check_range("RandomContrast", self.value_range)
     }
 }
@@ -386,7 +388,7 @@ fn within(x: &Tensor, range: [f64; 2]) -> Tensor {
 fn check_range(class: &str, [least, most]: [f64; 2]) -> Result<()> {
     match least < most && least.is_finite() && most.is_finite() {
         true => Ok(()),
-        false => Err(wrong(class, "a value_range of the least and the most", format!("{least} and {most}"))),
+        false => Err(wrong(class, "a value_range of minimum and maximum", format!("{least} and {most}"))),
     }
 }
 
@@ -406,7 +408,7 @@ macro_rules! random_images {
                 one_input(self, cx, inputs, |cx, x| {
                     check_images(stringify!($class), x)?;
                     if x.dim(1) * x.dim(2) == 0 {
-                        return Err(unfit(stringify!($class), "images with pixels", x.ty()).hint("look at the data"));
+                        return Err(unfit(stringify!($class), "non-empty images", x.ty()).hint("check the image data"));
                     }
                     Ok(self.change(cx, x))
                 })
@@ -417,7 +419,7 @@ macro_rules! random_images {
 
 random_images!(RandomFlip RandomTranslation RandomRotation RandomZoom RandomBrightness RandomContrast);
 
-/// `x: T[B, H, W, C] → T[B, H, W, C]`: while training, pictures are flipped by chance: "horizontal", "vertical" or
+/// `x: T[B, H, W, C] → T[B, H, W, C]`: in training, flips images randomly: "horizontal", "vertical" or
 /// "horizontal_and_vertical". Arguments: [`RandomFlip`].
 ///
 /// ```
@@ -432,41 +434,44 @@ pub fn random_flip(mode: &str) -> LayerSpec {
     LayerSpec::of(RandomFlip::default()).set("mode", mode.into())
 }
 
-/// `x: T[B, H, W, C] → T[B, H, W, C]`: while training, pictures are moved by chance. Arguments: [`RandomTranslation`].
+/// `x: T[B, H, W, C] → T[B, H, W, C]`: in training, translates images randomly. Arguments: [`RandomTranslation`].
 ///
 /// ```
 /// use systole_nn::layers::random_translation;
 /// assert!(random_translation(0.1, (-0.2, 0.3)).fill_mode("constant").check().is_ok());
 /// ```
 #[track_caller]
-pub fn random_translation(height_factor: impl Into<Span>, width_factor: impl Into<Span>) -> LayerSpec {
+pub fn random_translation(
+    height_factor: impl Into<FactorRange>,
+    width_factor: impl Into<FactorRange>,
+) -> LayerSpec {
     let (height_factor, width_factor) = (height_factor.into(), width_factor.into());
     LayerSpec::of(RandomTranslation { height_factor, width_factor, ..Default::default() })
 }
 
-/// `x: T[B, H, W, C] → T[B, H, W, C]`: while training, pictures are turned by chance. Arguments: [`RandomRotation`].
+/// `x: T[B, H, W, C] → T[B, H, W, C]`: in training, rotates images randomly. Arguments: [`RandomRotation`].
 ///
 /// ```
 /// use systole_nn::layers::random_rotation;
 /// assert!(random_rotation(0.1).interpolation("nearest").check().is_ok());
 /// ```
 #[track_caller]
-pub fn random_rotation(factor: impl Into<Span>) -> LayerSpec {
+pub fn random_rotation(factor: impl Into<FactorRange>) -> LayerSpec {
     LayerSpec::of(RandomRotation { factor: factor.into(), ..Default::default() })
 }
 
-/// `x: T[B, H, W, C] → T[B, H, W, C]`: while training, pictures are zoomed by chance. Arguments: [`RandomZoom`].
+/// `x: T[B, H, W, C] → T[B, H, W, C]`: in training, zooms images randomly. Arguments: [`RandomZoom`].
 ///
 /// ```
 /// use systole_nn::layers::random_zoom;
 /// assert!(random_zoom((-0.3, 0.1)).check().is_ok());
 /// ```
 #[track_caller]
-pub fn random_zoom(height_factor: impl Into<Span>) -> LayerSpec {
+pub fn random_zoom(height_factor: impl Into<FactorRange>) -> LayerSpec {
     LayerSpec::of(RandomZoom { height_factor: height_factor.into(), ..Default::default() })
 }
 
-/// `x: T[B, H, W, C] → T[B, H, W, C]`: while training, pictures become lighter or darker by chance. Arguments:
+/// `x: T[B, H, W, C] → T[B, H, W, C]`: in training, changes the brightness of images randomly. Arguments:
 /// [`RandomBrightness`].
 ///
 /// ```
@@ -474,44 +479,45 @@ pub fn random_zoom(height_factor: impl Into<Span>) -> LayerSpec {
 /// assert!(random_brightness(0.2).value_range((0.0, 1.0)).check().is_ok());
 /// ```
 #[track_caller]
-pub fn random_brightness(factor: impl Into<Span>) -> LayerSpec {
+pub fn random_brightness(factor: impl Into<FactorRange>) -> LayerSpec {
     LayerSpec::of(RandomBrightness { factor: factor.into(), ..Default::default() })
 }
 
-/// `x: T[B, H, W, C] → T[B, H, W, C]`: while training, the contrast of pictures changes by chance. Arguments: [`RandomContrast`].
+/// `x: T[B, H, W, C] → T[B, H, W, C]`: in training, changes the contrast of images randomly. Arguments:
+/// [`RandomContrast`].
 ///
 /// ```
 /// use systole_nn::layers::random_contrast;
 /// assert!(random_contrast((0.2, 0.4)).check().is_ok());
 /// ```
 #[track_caller]
-pub fn random_contrast(factor: impl Into<Span>) -> LayerSpec {
+pub fn random_contrast(factor: impl Into<FactorRange>) -> LayerSpec {
     LayerSpec::of(RandomContrast { factor: factor.into(), ..Default::default() })
 }
 
 setters!(LayerSpec:
-    /// What is where a moved picture ends: "reflect", "wrap", "constant" or "nearest".
+    /// How pixels outside a transformed image are filled: "reflect", "wrap", "constant" or "nearest".
     fill_mode: impl Into<Value> as Value;
-    /// What "constant", and the margins of Resizing, are filled with.
+    /// Fill value of fill mode "constant" and of Resizing's padding.
     fill_value: f64 as f64;
 );
 
 impl LayerSpec {
-    /// RandomZoom's change of width, where it is not that of height.
+    /// Zoom range in width of RandomZoom, if it differs from the height.
     #[track_caller]
-    pub fn width_factor(self, factor: impl Into<Span>) -> LayerSpec {
-        let Span(both) = factor.into();
+    pub fn width_factor(self, factor: impl Into<FactorRange>) -> LayerSpec {
+        let FactorRange(both) = factor.into();
         self.set("width_factor", serde_json::json!(both))
     }
 
-    /// The least and the greatest value of pixels, for RandomBrightness and RandomContrast.
+    /// Minimum and maximum pixel value for RandomBrightness and RandomContrast.
     #[track_caller]
     pub fn value_range(self, (least, most): (f64, f64)) -> LayerSpec {
         self.set("value_range", serde_json::json!([least, most]))
     }
 }
 
-/// Layers with inputs that they take and refuse.
+/// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     let all = [
         random_flip("horizontal_and_vertical"),
@@ -524,8 +530,9 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     all.into_iter().map(|layer| LayerSample::new(layer, IMAGE, IMAGE, &[], FLAT)).collect()
 }
 
-/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here. Where least and most are one, nothing is
-/// left to chance. Gradients are left out: TensorFlow's are those of the way back, not of the function.
+/// Keras parity test cases; `fixtures/keras/generate.py` reads them from this file. Equal minimum and maximum make the
+/// draws deterministic. Gradients are excluded, because TensorFlow's are those of the inverse transform, not of the
+/// function.
 pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "random_translation", "class": "RandomTranslation", "x_shape": [2, 5, 6, 2], "training": true, "gradients": false, "kwargs": {"height_factor": [0.3, 0.3], "width_factor": [-0.15, -0.15]}},
     {"name": "random_translation_constant", "class": "RandomTranslation", "x_shape": [2, 5, 6, 2], "training": true, "gradients": false, "kwargs": {"height_factor": [-0.3, -0.3], "width_factor": [0.55, 0.55], "fill_mode": "constant", "fill_value": 0.7}},

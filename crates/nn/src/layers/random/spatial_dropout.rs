@@ -1,4 +1,4 @@
-//! Dropout of whole channels: neighbours look alike, so that single elements would not be missed.
+//! SpatialDropout1D, SpatialDropout2D and SpatialDropout3D layers: drop whole channels.
 
 use super::dropout::{check_rate, kept};
 use crate::layers::built_in::*;
@@ -7,24 +7,24 @@ use crate::layers::sliding_window::check_places;
 use crate::layers::spec::LayerSpec;
 
 arguments! {
-    /// `x: T[B, …, C] → T[B, …, C]`: while training, each channel of a sample is 0 with probability `rate` and else divided
-    /// by `1 − rate`; otherwise the input. Over `N` dimensions of places.
+    /// `x: T[B, …, C] → T[B, …, C]`: in training, zeros each channel of a sample with probability `rate` and divides
+    /// the others by `1 − rate`; otherwise the identity. Over `N` spatial dimensions.
     pub struct SpatialDropout<const N: usize> {
-        /// Fraction of the channels that is dropped, 0 to 1. Required in Keras, 0 here.
+        /// Fraction of the channels to drop, 0 to 1. Required in Keras, 0 here.
         pub rate: f64 = 0.0,
     }
 }
 
-/// `x: T[B, S, C] → T[B, S, C]`: while training, each channel of a sample is 0 with probability `rate` and else divided
-/// by `1 − rate`; otherwise the input.
+/// `x: T[B, S, C] → T[B, S, C]`: in training, zeros each channel of a sample with probability `rate` and divides the
+/// others by `1 − rate`; otherwise the identity.
 pub type SpatialDropout1D = SpatialDropout<1>;
 
-/// `x: T[B, H, W, C] → T[B, H, W, C]`: while training, each channel of a sample is 0 with probability `rate` and else
-/// divided by `1 − rate`; otherwise the input.
+/// `x: T[B, H, W, C] → T[B, H, W, C]`: in training, zeros each channel of a sample with probability `rate` and divides
+/// the others by `1 − rate`; otherwise the identity.
 pub type SpatialDropout2D = SpatialDropout<2>;
 
-/// `x: T[B, D, H, W, C] → T[B, D, H, W, C]`: while training, each channel of a sample is 0 with probability `rate` and
-/// else divided by `1 − rate`; otherwise the input.
+/// `x: T[B, D, H, W, C] → T[B, D, H, W, C]`: in training, zeros each channel of a sample with probability `rate` and
+/// divides the others by `1 − rate`; otherwise the identity.
 pub type SpatialDropout3D = SpatialDropout<3>;
 
 impl<const N: usize> Arguments for SpatialDropout<N> {
@@ -43,12 +43,12 @@ impl<const N: usize> Layer for SpatialDropout<N> {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::Regularization)
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::Regularization)
     }
 }
 
-/// `x: T[B, …, C] → T[B, …, C]`.
+/// Drops channels: `x: T[B, …, C] → T[B, …, C]`.
 fn drop_channels(cx: &mut Cx, x: &Tensor, rate: f64) -> Tensor {
     if rate == 0.0 || !cx.training() {
         return x.clone();
@@ -61,7 +61,7 @@ fn drop_channels(cx: &mut Cx, x: &Tensor, rate: f64) -> Tensor {
     kept.select(&(x * (1.0 / (1.0 - rate))), &x.zeros_like())
 }
 
-/// `x: T[B, S, C] → T[B, S, C]`: while training, zeros a share `rate` of the channels; else nothing.
+/// `x: T[B, S, C] → T[B, S, C]`: in training, zeros a fraction `rate` of the channels; otherwise the identity.
 /// Arguments: [`SpatialDropout1D`].
 ///
 /// ```
@@ -77,7 +77,7 @@ pub fn spatial_dropout1d(rate: f64) -> LayerSpec {
     LayerSpec::of(SpatialDropout1D { rate })
 }
 
-/// `x: T[B, H, W, C] → T[B, H, W, C]`: while training, zeros a share `rate` of the channels; else nothing.
+/// `x: T[B, H, W, C] → T[B, H, W, C]`: in training, zeros a fraction `rate` of the channels; otherwise the identity.
 /// Arguments: [`SpatialDropout2D`].
 ///
 /// ```
@@ -93,8 +93,8 @@ pub fn spatial_dropout2d(rate: f64) -> LayerSpec {
     LayerSpec::of(SpatialDropout2D { rate })
 }
 
-/// `x: T[B, D, H, W, C] → T[B, D, H, W, C]`: while training, zeros a share `rate` of the channels; else
-/// nothing. Arguments: [`SpatialDropout3D`].
+/// `x: T[B, D, H, W, C] → T[B, D, H, W, C]`: in training, zeros a fraction `rate` of the channels; otherwise the
+/// identity. Arguments: [`SpatialDropout3D`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -109,7 +109,7 @@ pub fn spatial_dropout3d(rate: f64) -> LayerSpec {
     LayerSpec::of(SpatialDropout3D { rate })
 }
 
-/// Layers with inputs that they take and refuse.
+/// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     vec![
         LayerSample::new(spatial_dropout1d(0.5), SEQUENCE, SEQUENCE, &[], FLAT),
@@ -118,5 +118,5 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     ]
 }
 
-/// Cases of the parity test are in `fixtures/keras/parts`.
+/// Keras parity test cases of these layers are in `fixtures/keras/parts`.
 pub(in crate::layers) const PARITY: &str = "[]";

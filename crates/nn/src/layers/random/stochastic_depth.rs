@@ -1,18 +1,18 @@
-//! StochasticDepth: whole samples of a residual branch are dropped, so that a network learns to do without any one of them.
+//! StochasticDepth layer (DropPath): drops whole samples of a residual branch.
 
 use super::dropout::{check_rate, kept};
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
 
-/// `x: T[B, …] → T[B, …]`: while training, each sample is 0 with probability `drop_path_rate` and else divided by `1 −
-/// drop_path_rate`; otherwise the input.
+/// `x: T[B, …] → T[B, …]`: in training, zeros each sample with probability `drop_path_rate` and divides the others by
+/// `1 − drop_path_rate`; otherwise the identity.
 ///
 /// As in `keras.applications.convnext`; PyTorch's `DropPath`. Source: Huang et al. 2016.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StochasticDepth {
-    /// Fraction of the samples that is dropped, 0 to 1. Required in Keras, 0 here.
+    /// Fraction of the samples to drop, 0 to 1. Required in Keras, 0 here.
     pub drop_path_rate: f64,
 }
 
@@ -45,13 +45,13 @@ impl Layer for StochasticDepth {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::Regularization)
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::Regularization)
     }
 }
 
-/// `x: T[B, …] → T[B, …]`: while training, zeros a share `drop_path_rate` of the samples; else nothing. Arguments:
-/// [`StochasticDepth`].
+/// `x: T[B, …] → T[B, …]`: in training, zeros a fraction `drop_path_rate` of the samples; otherwise the identity.
+/// Arguments: [`StochasticDepth`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -66,10 +66,10 @@ pub fn stochastic_depth(drop_path_rate: f64) -> LayerSpec {
     LayerSpec::of(StochasticDepth { drop_path_rate })
 }
 
-/// Layers with inputs that they take and refuse.
+/// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     vec![LayerSample::new(stochastic_depth(0.5), IMAGE, IMAGE, &[], Some(&[]))]
 }
 
-/// Cases of the parity test are in `fixtures/keras/parts`.
+/// Keras parity test cases of these layers are in `fixtures/keras/parts`.
 pub(in crate::layers) const PARITY: &str = "[]";

@@ -1,19 +1,19 @@
-//! Bidirectional: a recurrent layer and its like from the last step to the first.
+//! Bidirectional wrapper: runs a recurrent layer forward and backward over a sequence.
 
 use super::rnn::lstm;
-use crate::layer::lowering::Recurrent;
+use crate::layer::lowering::RecurrentLowering;
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
-use crate::layers::wrapped_layer::Wrapped;
+use crate::layers::wrapped_layer::WrappedLayer;
 use crate::setters::setters;
 
-/// `x: T[B, S, K] → T[B, N]`, or `T[B, S, N]` with the layer's `return_sequences`: a recurrent layer forwards and another
-/// backwards, joined.
+/// `x: T[B, S, K] → T[B, N]`, or `T[B, S, N]` with the layer's `return_sequences`: merges a forward and a backward
+/// recurrent layer.
 ///
-/// With `merge_mode` "concat" N is twice the layer's units. Sequences stand in the order of the input. Weights:
-/// `forward_lstm/…`, `backward_lstm/…`, after the layer's
-/// name; a `backward_layer` keeps its own. Source: Schuster and Paliwal 1997.
+/// With `merge_mode` "concat" N is twice the layer's units. Both output sequences are in the order of the input.
+/// Weights: `forward_lstm/…`, `backward_lstm/…`, named after the layer; a `backward_layer` keeps its own name. Source:
+/// Schuster and Paliwal 1997.
 ///
 /// ```
 /// use systole_nn::layers::{bidirectional, lstm};
@@ -24,68 +24,72 @@ use crate::setters::setters;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Bidirectional {
-    /// The recurrent layer. Required.
-    pub layer: Wrapped,
-    /// How both outputs are joined. Default: "concat".
+    /// Recurrent layer. Required.
+    pub layer: WrappedLayer,
+    /// How the two outputs are merged. Default: "concat".
     pub merge_mode: MergeMode,
-    /// The layer for the way back, with `go_backwards`. Default: one like `layer`.
-    pub backward_layer: Wrapped,
+    /// Layer of the backward direction, with `go_backwards`. Default: a copy of `layer`.
+    pub backward_layer: WrappedLayer,
 }
 
-/// How two outputs become one.
+/// How forward and backward outputs are merged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MergeMode {
-    /// Side by side.
+    /// Concatenation.
     #[default]
     Concat,
-    /// Added.
+    /// Sum.
     Sum,
-    /// Multiplied.
+    /// Product.
     Mul,
-    /// Their mean.
+    /// Mean.
     Ave,
 }
 
 impl Bidirectional {
-    /// Both layers, or what is wrong with them.
+    /// Returns the forward and backward layer, or why they are invalid.
     fn both(&self) -> Result<[LayerSpec; 2]> {
         let class = "Bidirectional";
         let forward = self.layer.of(class)?;
-        let backward = match self.backward_layer == Wrapped::default() {
+        let backward = match self.backward_layer == WrappedLayer::default() {
             true => forward.clone().go_backwards(true),
             false => self.backward_layer.of(class)?.clone(),
         };
         let (there, back) = (recurrent(forward)?, recurrent(&backward)?);
         if there.go_backwards || !back.go_backwards {
-            return Err(wrong(class, "layers of which the second has go_backwards", "otherwise"));
+            return Err(wrong(
+                class,
+                "a forward layer without go_backwards and a backward_layer with it",
+                "another combination",
+            ));
         }
         if there.return_sequences != back.return_sequences {
-            return Err(wrong(class, "layers that agree in return_sequences", "different"));
+            return Err(wrong(class, "equal return_sequences in both layers", "different values"));
         }
         Ok([forward.clone(), backward])
     }
 
-    /// The layer forwards and the one backwards, with their names in the paths of weights.
+    /// Returns the forward and backward layer with their names in weight paths.
     pub fn ways(&self) -> Result<[(String, LayerSpec); 2]> {
         let [forward, backward] = self.both()?;
         let own = |spec: &LayerSpec, way: &str| {
-            let name = Wrapped::name(spec);
+            let name = WrappedLayer::name(spec);
             format!("{way}_{}", name.strip_prefix(&format!("{way}_")).unwrap_or(&name))
         };
-        // As in Keras, one that was given keeps its name.
-        let back_name = match self.backward_layer == Wrapped::default() {
+        // As in Keras, an explicit backward layer keeps its name.
+        let back_name = match self.backward_layer == WrappedLayer::default() {
             true => own(&backward, "backward"),
-            false => Wrapped::name(&backward),
+            false => WrappedLayer::name(&backward),
         };
         Ok([(own(&forward, "forward"), forward), (back_name, backward)])
     }
 }
 
-/// What the layer inside is, or why it cannot be one.
-fn recurrent(spec: &LayerSpec) -> Result<Recurrent> {
+/// Returns the lowering of a wrapped recurrent layer, or an error if it is another layer.
+fn recurrent(spec: &LayerSpec) -> Result<RecurrentLowering> {
     match spec.layer().lowering() {
-        Ok(Lowering::Recurrent(own)) => Ok(own),
+        Ok(LayerLowering::Recurrent(own)) => Ok(own),
         _ => Err(wrong("Bidirectional", "a layer of LSTM, GRU or SimpleRNN", spec.class_name())),
     }
 }
@@ -106,7 +110,7 @@ impl Layer for Bidirectional {
                 return Err(unfit("Bidirectional", needs, x.ty())
                     .hint("put reshape([steps, features]) or an embedding before it"));
             }
-            // As in Keras: the ways meet at 0 where a mask leaves steps out.
+            // As in Keras, both directions output 0 at masked steps.
             let zeroed = |spec: LayerSpec| {
                 let sequences = recurrent(&spec).is_ok_and(|own| own.return_sequences);
                 spec.zero_output_for_mask(sequences)
@@ -120,7 +124,7 @@ impl Layer for Bidirectional {
             if self.merge_mode != MergeMode::Concat && there.shape() != back.shape() {
                 return Err(wrong(
                     "Bidirectional",
-                    "layers of the same units unless merge_mode is \"concat\"",
+                    "layers with equal units unless merge_mode is \"concat\"",
                     back.ty(),
                 ));
             }
@@ -133,10 +137,10 @@ impl Layer for Bidirectional {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
+    fn lowering(&self) -> Result<LayerLowering> {
         let named = |(name, spec): (String, LayerSpec)| recurrent(&spec).map(|own| (name, own));
         let [forward, backward] = self.ways()?;
-        Ok(Lowering::Bidirectional {
+        Ok(LayerLowering::Bidirectional {
             directions: Box::new([named(forward)?, named(backward)?]),
             join: match self.merge_mode {
                 MergeMode::Concat => None,
@@ -162,17 +166,17 @@ impl Layer for Bidirectional {
 #[track_caller]
 pub fn bidirectional(layer: impl Into<LayerSpec>) -> LayerSpec {
     let layer = layer.into();
-    LayerSpec::of(Bidirectional { layer: Wrapped::new(layer.clone()), ..Default::default() })
+    LayerSpec::of(Bidirectional { layer: WrappedLayer::new(layer.clone()), ..Default::default() })
         .with_mistakes_of(&layer)
 }
 
 setters!(LayerSpec:
-    /// How Bidirectional joins its outputs: "concat", "sum", "mul" or "ave".
+    /// How Bidirectional merges its outputs: "concat", "sum", "mul" or "ave".
     merge_mode: impl Into<Value> as Value;
 );
 
 impl LayerSpec {
-    /// The layer that Bidirectional uses for the way back; it must have `go_backwards`.
+    /// Layer of Bidirectional's backward direction; it must have `go_backwards`.
     #[track_caller]
     pub fn backward_layer(self, layer: impl Into<LayerSpec>) -> LayerSpec {
         let layer = layer.into();
@@ -189,7 +193,7 @@ const BOTH_WAYS: &[&str] = &[
     "backward_lstm/bias",
 ];
 
-/// Layers with inputs that they take and refuse.
+/// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     let mixed = bidirectional(lstm(3)).backward_layer(lstm(5).go_backwards(true).name("backward_lstm"));
     vec![
@@ -204,7 +208,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     ]
 }
 
-/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+/// Keras parity test cases; `fixtures/keras/generate.py` reads them from this file.
 pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "bidirectional", "class": "Bidirectional", "x_shape": [2, 4, 3], "kwargs": {"layer": {"class_name": "LSTM", "config": {"units": 2}}}},
     {"name": "bidirectional_sequences", "class": "Bidirectional", "x_shape": [2, 4, 3], "kwargs": {"layer": {"class_name": "GRU", "config": {"units": 2, "return_sequences": true}}, "merge_mode": "sum"}},

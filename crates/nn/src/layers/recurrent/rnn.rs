@@ -1,8 +1,8 @@
-//! Recurrent layers: one step of a sequence after the other, each with the state that the one before left.
+//! Recurrent layers: SimpleRNN, LSTM and GRU.
 //!
-//! The inputs' share of all gates is one product over all steps, outside of the loop; inside is only what depends on
-//! the state. Each step ends with the product of its new state and the kernel, which the next one starts from: so that
-//! product is among what the loop keeps, and the backward pass need not compute it again.
+//! The input projections of all gates are one matrix product over all steps, outside the loop; the loop contains only
+//! what depends on the state. Each iteration ends with the recurrent product of its new state, which the next iteration
+//! starts from. So that product is among the loop's outputs, and the backward pass does not recompute it.
 
 use crate::layer::activation::Activation;
 use crate::layers::built_in::*;
@@ -18,35 +18,34 @@ macro_rules! recurrent {
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         #[serde(default, deny_unknown_fields)]
         pub struct $class {
-            /// Features of the state and of the output. Required.
+            /// Size of the state and of the output. Required.
             pub units: usize,
-            /// Function of the new state. Default: tanh.
+            /// Activation of the new state. Default: tanh.
             #[serde(deserialize_with = "argument::activation")]
             pub activation: Activation,
             $($(#[$own_doc])* pub $own: $ty,)*
             /// Whether a bias is added. Default: true.
             pub use_bias: bool,
-            /// How the kernel of the inputs starts. Default: `glorot_uniform`.
+            /// Initializer of the input kernel. Default: `glorot_uniform`.
             #[serde(deserialize_with = "argument::named")]
             pub kernel_initializer: Initializer,
-            /// How the kernel of the state starts. Default: `orthogonal`.
+            /// Initializer of the recurrent kernel. Default: `orthogonal`.
             #[serde(deserialize_with = "argument::named")]
             pub recurrent_initializer: Initializer,
-            /// How the bias starts. Default: `zeros`.
+            /// Initializer of the bias. Default: `zeros`.
             #[serde(deserialize_with = "argument::named")]
             pub bias_initializer: Initializer,
-            /// Fraction of the input features that is dropped while training, the same at every step. Default: 0.
+            /// Dropout rate of the input features, with the same mask at every step. Default: 0.
             pub dropout: f64,
-            /// Fraction of the state that is dropped while training, the same at every step. Default: 0.
+            /// Dropout rate of the state, with the same mask at every step. Default: 0.
             pub recurrent_dropout: f64,
-            /// Whether the output has every step's state instead of the last one's. Default: false.
+            /// Whether the output contains every step's state instead of the last one. Default: false.
             pub return_sequences: bool,
-            /// Whether the last step comes first; outputs then stand in that order. Default: false.
+            /// Whether the sequence is processed in reverse; outputs are then in that order. Default: false.
             pub go_backwards: bool,
-            /// Whether the steps stand one after the other in the graph instead of in a loop: the same results.
-            /// Default: false.
+            /// Whether the steps are unrolled in the graph instead of a loop, with the same results. Default: false.
             pub unroll: bool,
-            /// Whether the output at steps that a mask leaves out is 0 instead of that of the step before. Default: false.
+            /// Whether the output at masked steps is 0 instead of the previous step's. Default: false.
             pub zero_output_for_mask: bool,
         }
 
@@ -101,9 +100,9 @@ macro_rules! recurrent {
                 })
             }
 
-            fn lowering(&self) -> Result<Lowering> {
+            fn lowering(&self) -> Result<LayerLowering> {
                 let (kind, recurrent_activation) = $kind(self);
-                Ok(Lowering::Recurrent(lowering::Recurrent {
+                Ok(LayerLowering::Recurrent(lowering::RecurrentLowering {
                     kind,
                     units: self.units,
                     activation: self.activation,
@@ -114,12 +113,12 @@ macro_rules! recurrent {
                 }))
             }
 
-            /// PyTorch adds two biases where Keras has one, but for a GRU.
+            /// PyTorch has two summed biases where Keras has one, except for GRU.
             fn weight_roles(&self) -> Vec<WeightRole> {
                 let (order, both_biases) = match $kind(self).0 {
-                    RecurrentKind::Simple => (vec![0], false),
-                    RecurrentKind::Lstm => (vec![0, 1, 2, 3], false),
-                    RecurrentKind::Gru { .. } => (vec![1, 0, 2], true),
+                    RecurrentCell::Simple => (vec![0], false),
+                    RecurrentCell::Lstm => (vec![0, 1, 2, 3], false),
+                    RecurrentCell::Gru { .. } => (vec![1, 0, 2], true),
                 };
                 let kernel = |name, torch| WeightRole::new(name, torch, WeightLayout::Gates(order.clone()));
                 let bias = WeightLayout::GateBiases { order: order.clone(), both: both_biases };
@@ -134,53 +133,53 @@ macro_rules! recurrent {
 }
 
 recurrent!(
-    /// `x: T[B, S, K] → T[B, units]`, or `T[B, S, units]` with `return_sequences`: a state that each step replaces.
+    /// `x: T[B, S, K] → T[B, units]`, or `T[B, S, units]` with `return_sequences`: fully connected recurrent layer
+    /// (Elman network).
     ///
     /// `h ← activation(x · kernel + h · recurrent_kernel + bias)`, from zeros. Weights: `kernel: f32[K, units]`,
     /// `recurrent_kernel: f32[units, units]`, `bias: f32[units]`.
-    SimpleRNN {} |_: &SimpleRNN| (RecurrentKind::Simple, Activation::Linear)
+    SimpleRNN {} |_: &SimpleRNN| (RecurrentCell::Simple, Activation::Linear)
 );
 
 recurrent!(
     /// `x: T[B, S, K] → T[B, units]`, or `T[B, S, units]` with `return_sequences`: long short-term memory.
     ///
-    /// Gates `i, f, o = recurrent_activation(x · kernel + h · recurrent_kernel + bias)` and a candidate
-    /// `g = activation(…)` give the memory `c ← f · c + i · g` and the state `h ← o · activation(c)`, from zeros.
-    /// Weights, their columns in the order i, f, g, o: `kernel: f32[K, 4·units]`,
-    /// `recurrent_kernel: f32[units, 4·units]`, `bias: f32[4·units]`. Source: Hochreiter and Schmidhuber 1997, Gers,
-    /// Schmidhuber and Cummins 2000.
+    /// Gates `i, f, o = recurrent_activation(x · kernel + h · recurrent_kernel + bias)` and a candidate `g =
+    /// activation(…)` give the cell state `c ← f · c + i · g` and the hidden state `h ← o · activation(c)`, from zeros.
+    /// Weights, with columns in the order i, f, g, o: `kernel: f32[K, 4·units]`, `recurrent_kernel: f32[units,
+    /// 4·units]`, `bias: f32[4·units]`. Source: Hochreiter and Schmidhuber 1997, Gers, Schmidhuber and Cummins 2000.
     ///
     /// ```
     /// use systole_nn::layers::lstm;
     /// assert!(lstm(256).return_sequences(true).recurrent_dropout(0.2).check().is_ok());
     /// ```
     LSTM {
-        /// Function of the gates. Default: sigmoid.
+        /// Activation of the gates. Default: sigmoid.
         #[serde(deserialize_with = "argument::activation")]
         recurrent_activation: Activation = Activation::Sigmoid,
-        /// Whether the forget gates' bias starts as 1. Default: true.
+        /// Whether the forget gate's bias is initialized to 1. Default: true.
         unit_forget_bias: bool = true,
-    } |own: &LSTM| (RecurrentKind::Lstm, own.recurrent_activation)
+    } |own: &LSTM| (RecurrentCell::Lstm, own.recurrent_activation)
 );
 
 recurrent!(
     /// `x: T[B, S, K] → T[B, units]`, or `T[B, S, units]` with `return_sequences`: gated recurrent unit.
     ///
-    /// Gates `z, r = recurrent_activation(x · kernel + h · recurrent_kernel + bias)` and a candidate
-    /// `g = activation(x · kernel + r · (h · recurrent_kernel + bias₁) + bias₀)` give `h ← z · h + (1 − z) · g`, from
-    /// zeros. Without `reset_after` the candidate uses `(r · h) · recurrent_kernel`. Weights, their columns in the order
-    /// z, r, g: `kernel: f32[K, 3·units]`, `recurrent_kernel: f32[units, 3·units]`, `bias: f32[2, 3·units]` (for inputs
-    /// and state) or, without `reset_after`, `f32[3·units]`. Source: Cho et al. 2014.
+    /// Gates `z, r = recurrent_activation(x · kernel + h · recurrent_kernel + bias)` and a candidate `g = activation(x
+    /// · kernel + r · (h · recurrent_kernel + bias₁) + bias₀)` give `h ← z · h + (1 − z) · g`, from zeros. Without
+    /// `reset_after` the candidate uses `(r · h) · recurrent_kernel`. Weights, with columns in the order z, r, g:
+    /// `kernel: f32[K, 3·units]`, `recurrent_kernel: f32[units, 3·units]`, `bias: f32[2, 3·units]` (for inputs and
+    /// state) or, without `reset_after`, `f32[3·units]`. Source: Cho et al. 2014.
     GRU {
-        /// Function of the gates. Default: sigmoid.
+        /// Activation of the gates. Default: sigmoid.
         #[serde(deserialize_with = "argument::activation")]
         recurrent_activation: Activation = Activation::Sigmoid,
-        /// Whether the reset gate acts after the product with the state. Default: true.
+        /// Whether the reset gate is applied after the recurrent matrix product. Default: true.
         reset_after: bool = true,
-    } |own: &GRU| (RecurrentKind::Gru { reset_after: own.reset_after }, own.recurrent_activation)
+    } |own: &GRU| (RecurrentCell::Gru { reset_after: own.reset_after }, own.recurrent_activation)
 );
 
-/// What all recurrent layers do the same way.
+/// Settings common to all recurrent layers, for one call.
 struct Recurrence {
     class: &'static str,
     units: usize,
@@ -190,24 +189,24 @@ struct Recurrence {
     go_backwards: bool,
     unroll: bool,
     zero_output_for_mask: bool,
-    /// `bool[S, B]`, in the order of steps.
+    /// `bool[S, B]`: mask in processing order.
     mask: Option<Tensor>,
 }
 
-/// `bool[S, B]`: which steps of `x: T[B, S, K]` count, where some do not.
+/// Returns the mask of `x: T[B, S, K]` as `bool[S, B]`, in processing order; `None` if it has no mask.
 fn steps_mask(cx: &Cx, x: &Tensor, backwards: bool) -> Option<Tensor> {
     let mask = cx.mask_of(x).filter(|mask| mask.shape().dims() == &x.shape()[..2])?;
     let steps = mask.transpose(&[1, 0]);
     Some(if backwards { steps.reverse(&[0]) } else { steps })
 }
 
-/// `of: bool[B], a, b: T[B, N] → T[B, N]`: rows of `a` where `of`, else of `b`.
+/// Selects rows: `of: bool[B], a, b: T[B, N] → T[B, N]`, `a` if `of` is true, otherwise `b`.
 fn rows(of: &Tensor, a: &Tensor, b: &Tensor) -> Tensor {
     of.broadcast_in_dim(a.shape(), &[0]).select(a, b)
 }
 
 impl Recurrence {
-    /// `x: T[B, S, K] → T[S, B, K]`: in the order of steps, with dropped features.
+    /// Prepares the inputs: `x: T[B, S, K] → T[S, B, K]`, in processing order, with input dropout.
     fn inputs(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
         if x.rank() != 3 || x.dim(1) == 0 || x.dim(2) == 0 {
             return Err(unfit(self.class, "sequences of at least one step and feature [B, S, K]", x.ty())
@@ -215,9 +214,9 @@ impl Recurrence {
         }
         if cx.decoding().is_some() && (self.go_backwards || !self.return_sequences) {
             return Err(Error::new(ErrorKind::Unsupported, "the model cannot generate token by token")
-                .because("this layer gives no output for each token, in the tokens' order")
+                .because("its recurrent layer does not output one state per token in token order")
                 .hint(
-                    "train one whose recurrent layers have return_sequences = true and go_backwards = false",
+                    "train a model whose recurrent layers have return_sequences = true and go_backwards = false",
                 ));
         }
         let x = cast(cx, x);
@@ -229,8 +228,10 @@ impl Recurrence {
         Ok(if self.go_backwards { steps.reverse(&[0]) } else { steps })
     }
 
-    /// `steps: T[S, B, N] → T[B, units]` or `T[B, S, units]`: `step(state, state[0] · kernel, one of steps)` gives the
-    /// next state, of which the first array is the output. The state starts as `arrays` zeros `T[B, units]`.
+    /// Runs the recurrence: `steps: T[S, B, N] → T[B, units]` or `T[B, S, units]`.
+    ///
+    /// `step(state, state[0] · kernel, one of steps)` returns the next state, whose first array is the output. The
+    /// state starts as `arrays` zeros `T[B, units]`.
     fn over(
         &self,
         cx: &mut Cx,
@@ -246,13 +247,13 @@ impl Recurrence {
             cx.kept(&format!("state_{i}"), steps.dtype(), &[batch, width]).unwrap_or_else(zeros)
         });
         let start: Vec<Tensor> = start.collect();
-        // What is dropped of the state is dropped where it meets the kernel, not where it is kept.
+        // Dropout applies to the state only in the recurrent product, not in the stored state.
         let factor = dropped(cx, &[batch, self.units], self.recurrent_dropout, steps.dtype());
         let step = |state: &[Tensor], x: &[Tensor]| {
             let (state, product) = state.split_at(arrays);
             let mut next = step(state, &product[0], &x[0]);
             if let Some(counts) = x.get(1) {
-                // A step that is left out leaves everything as it was.
+                // A masked step leaves the state unchanged.
                 next = next.iter().zip(state).map(|(new, old)| rows(counts, new, old)).collect();
             }
             let seen = factor.as_ref().map_or(next[0].clone(), |f| &next[0] * f);
@@ -276,7 +277,7 @@ impl Recurrence {
         y
     }
 
-    /// `steps: T[S, B, K] → T[S, B, columns]`: the inputs' share of everything.
+    /// Projects the inputs of all gates: `steps: T[S, B, K] → T[S, B, columns]`.
     fn project(
         &self,
         cx: &mut Cx,
@@ -288,7 +289,8 @@ impl Recurrence {
     }
 }
 
-/// The last state, whose first array is the last output `T[B, N]`, and all outputs `T[S, B, N]`, by a loop over what is fed.
+/// Runs the steps in a loop. Returns the last state, whose first array is the last output `T[B, N]`, and all outputs
+/// `T[S, B, N]`.
 fn scanned(
     fed: &[&Tensor],
     start: Vec<Tensor>,
@@ -304,7 +306,7 @@ fn scanned(
     (last, all)
 }
 
-/// As [`scanned`], without a loop.
+/// Like [`scanned`], but unrolled.
 fn unrolled(
     fed: &[&Tensor],
     start: Vec<Tensor>,
@@ -322,7 +324,7 @@ fn unrolled(
     (state, all)
 }
 
-/// `→ T[shape]`: 0 for what is dropped and `1 / (1 − rate)` for what stays; `None` where nothing is.
+/// Dropout factors `→ T[shape]`: 0 for dropped elements, otherwise `1 / (1 − rate)`. `None` without dropout.
 fn dropped(cx: &mut Cx, shape: &[usize], rate: f64, dtype: DType) -> Option<Tensor> {
     if rate == 0.0 {
         return None;
@@ -333,7 +335,7 @@ fn dropped(cx: &mut Cx, shape: &[usize], rate: f64, dtype: DType) -> Option<Tens
     Some(kept.select(&value(stays), &value(0.0)))
 }
 
-/// Part `k` of `x: T[B, n·units] → T[B, units]`.
+/// Returns part `k` of `x: T[B, n·units] → T[B, units]`.
 fn part(x: &Tensor, units: usize, k: usize) -> Tensor {
     x.slice_dim(1, k * units, (k + 1) * units)
 }
@@ -447,8 +449,8 @@ pub fn gru(units: usize) -> LayerSpec {
     LayerSpec::of(GRU { units, ..Default::default() })
 }
 
-/// `x: T[B, S, K] → T[B, units]`, or `T[B, S, units]` with `return_sequences`: a state that each step of a sequence
-/// replaces. Arguments: [`SimpleRNN`].
+/// `x: T[B, S, K] → T[B, units]`, or `T[B, S, units]` with `return_sequences`: a fully connected recurrent layer.
+/// Arguments: [`SimpleRNN`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -464,29 +466,29 @@ pub fn simple_rnn(units: usize) -> LayerSpec {
 }
 
 setters!(LayerSpec:
-    /// Whether a recurrent layer gives 0 at steps that a mask leaves out.
+    /// Whether a recurrent layer outputs 0 at masked steps.
     zero_output_for_mask: bool as bool;
-    /// Function of a recurrent layer's gates.
+    /// Activation of a recurrent layer's gates.
     recurrent_activation: impl Into<Value> as Value;
-    /// How the kernel of a recurrent layer's state starts.
+    /// Initializer of a recurrent layer's recurrent kernel.
     recurrent_initializer: impl Into<Value> as Value;
-    /// Whether the bias of LSTM's forget gates starts as 1.
+    /// Whether the bias of LSTM's forget gate is initialized to 1.
     unit_forget_bias: bool as bool;
-    /// Whether GRU's reset gate acts after the product with the state.
+    /// Whether GRU's reset gate is applied after the recurrent matrix product.
     reset_after: bool as bool;
-    /// What fraction a recurrent layer drops of its state.
+    /// Dropout rate of a recurrent layer's state.
     recurrent_dropout: f64 as f64;
-    /// Whether a recurrent layer gives every step's state instead of the last one's.
+    /// Whether a recurrent layer outputs every step's state instead of the last one.
     return_sequences: bool as bool;
-    /// Whether a recurrent layer takes the last step first.
+    /// Whether a recurrent layer processes the sequence in reverse.
     go_backwards: bool as bool;
-    /// Whether a recurrent layer's steps stand one after the other in the graph.
+    /// Whether a recurrent layer is unrolled in the graph instead of using a loop.
     unroll: bool as bool;
 );
 
 const RECURRENT: &[&str] = &["kernel", "recurrent_kernel", "bias"];
 
-/// Layers with inputs that they take and refuse.
+/// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     vec![
         LayerSample::new(lstm(4), &[2, 5, 3], &[2, 4], RECURRENT, Some(&[2, 5])),
@@ -515,5 +517,5 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     ]
 }
 
-/// Cases of the parity test are in `fixtures/keras/parts`.
+/// Keras parity test cases of these layers are in `fixtures/keras/parts`.
 pub(in crate::layers) const PARITY: &str = "[]";

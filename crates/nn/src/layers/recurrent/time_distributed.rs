@@ -1,15 +1,15 @@
-//! TimeDistributed: one layer at every step of a sequence.
+//! TimeDistributed wrapper: applies a layer to every time step of a sequence.
 
 use crate::layers::built_in::*;
 use crate::layers::core::dense::dense;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
-use crate::layers::wrapped_layer::Wrapped;
+use crate::layers::wrapped_layer::WrappedLayer;
 
-/// `x: T[B, S, …] → T[B, S, …']`: the same layer, with the same weights, at every step.
+/// `x: T[B, S, …] → T[B, S, …']`: applies the same layer, with the same weights, to every time step.
 ///
-/// All steps go through the layer at once, as a batch of `B · S`: a batch normalisation inside has the statistics of all
-/// steps, where Keras's goes from step to step. Weights: those of the layer, after its name.
+/// All steps pass through the layer at once, as a batch of `B · S`. A batch normalization inside therefore uses the
+/// statistics of all steps, whereas Keras's normalizes step by step. Weights: those of the layer, under its name.
 ///
 /// ```
 /// use systole_nn::layers::{conv2d, time_distributed};
@@ -19,8 +19,8 @@ use crate::layers::wrapped_layer::Wrapped;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TimeDistributed {
-    /// The layer. Required.
-    pub layer: Wrapped,
+    /// Wrapped layer. Required.
+    pub layer: WrappedLayer,
 }
 
 impl TimeDistributed {
@@ -36,7 +36,7 @@ impl TimeDistributed {
             }
             let inner = self.layer.of("TimeDistributed")?.clone().trainable(trains);
             let all = x.reshape([&[batch * steps], rest].concat());
-            let y = cx.scope(&Wrapped::name(&inner), |cx| inner.call(cx, &[all]));
+            let y = cx.scope(&WrappedLayer::name(&inner), |cx| inner.call(cx, &[all]));
             if y.is_poisoned() {
                 return Ok(y);
             }
@@ -71,7 +71,7 @@ impl Layer for TimeDistributed {
     }
 }
 
-/// `x: T[B, S, …] → T[B, S, …']`: the same layer at every step of a sequence. Arguments: [`TimeDistributed`].
+/// `x: T[B, S, …] → T[B, S, …']`: applies the same layer to every time step. Arguments: [`TimeDistributed`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -84,16 +84,16 @@ impl Layer for TimeDistributed {
 #[track_caller]
 pub fn time_distributed(layer: impl Into<LayerSpec>) -> LayerSpec {
     let layer = layer.into();
-    LayerSpec::of(TimeDistributed { layer: Wrapped::new(layer.clone()) }).with_mistakes_of(&layer)
+    LayerSpec::of(TimeDistributed { layer: WrappedLayer::new(layer.clone()) }).with_mistakes_of(&layer)
 }
 
-/// Layers with inputs that they take and refuse.
+/// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     let weights = &["own/kernel", "own/bias"];
     vec![LayerSample::new(time_distributed(dense(3).name("own")), SEQUENCE, &[2, 7, 3], weights, FLAT)]
 }
 
-/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+/// Keras parity test cases; `fixtures/keras/generate.py` reads them from this file.
 pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "time_distributed", "class": "TimeDistributed", "x_shape": [2, 3, 4, 3, 2], "kwargs": {"layer": {"class_name": "Conv2D", "config": {"filters": 2, "kernel_size": 2}}}}
 ]"#;

@@ -1,4 +1,4 @@
-//! Layers that cut off what lies at the edges.
+//! Cropping1D, Cropping2D and Cropping3D layers.
 
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
@@ -6,20 +6,20 @@ use crate::layers::sliding_window::check_places;
 use crate::layers::spec::LayerSpec;
 
 arguments! {
-    /// `x: T[B, …, C] → T[B, …', C]`: without the places at its edges, over `N` dimensions of places.
+    /// `x: T[B, …, C] → T[B, …', C]`: crops both ends of each of `N` spatial dimensions.
     pub struct Cropping<const N: usize> {
-        /// Places that go on both sides of each dimension; none unless given.
+        /// Amounts to crop before and after each dimension; none by default.
         pub cropping: Edges<N> = Edges([[0; 2]; N]),
     }
 }
 
-/// `x: T[B, S, C] → T[B, S − before − after, C]`: without its first and last steps.
+/// `x: T[B, S, C] → T[B, S − before − after, C]`: crops the first and last steps of a sequence.
 pub type Cropping1D = Cropping<1>;
 
-/// `x: T[B, H, W, C] → T[B, H', W', C]`: without the pixels at its edges.
+/// `x: T[B, H, W, C] → T[B, H', W', C]`: crops the edges of an image.
 pub type Cropping2D = Cropping<2>;
 
-/// `x: T[B, D, H, W, C] → T[B, D', H', W', C]`: without the places at its edges.
+/// `x: T[B, D, H, W, C] → T[B, D', H', W', C]`: crops the edges of a volume.
 pub type Cropping3D = Cropping<3>;
 
 impl<const N: usize> Arguments for Cropping<N> {}
@@ -34,28 +34,26 @@ impl<const N: usize> Layer for Cropping<N> {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        operators_if(self, N < 3, Lowering::Cropping(self.cropping.0.to_vec()))
+    fn lowering(&self) -> Result<LayerLowering> {
+        operators_if(self, N < 3, LayerLowering::Cropping(self.cropping.0.to_vec()))
     }
 }
 
-/// `x: T[B, …, C] → T[B, …', C]`.
+/// Crops spatial dimensions: `x: T[B, …, C] → T[B, …', C]`.
 fn crop(class: &str, x: &Tensor, edges: &[[usize; 2]]) -> Result<Tensor> {
     edges.iter().enumerate().try_fold(x.clone(), |x, (i, [before, after])| {
         let n = x.dim(i as isize + 1);
         match before.checked_add(*after) {
             Some(gone) if gone < n => Ok(x.slice_dim(i + 1, *before, n - after)),
-            _ => Err(unfit(
-                class,
-                &format!("more than {before} + {after} places along dimension {}", i + 1),
-                x.ty(),
-            )
-            .hint("cut off less, or look at the layers before it")),
+            _ => {
+                Err(unfit(class, &format!("a size above {before} + {after} in dimension {}", i + 1), x.ty())
+                    .hint("crop less, or check the layers before it"))
+            }
         }
     })
 }
 
-/// `x: T[B, S, C] → T[B, S − before − after, C]`: a sequence without its first and last steps. Arguments:
+/// `x: T[B, S, C] → T[B, S − before − after, C]`: crops the first and last steps of a sequence. Arguments:
 /// [`Cropping1D`].
 ///
 /// ```
@@ -71,8 +69,7 @@ pub fn cropping1d(cropping: impl Into<Edges<1>>) -> LayerSpec {
     LayerSpec::of(Cropping1D { cropping: cropping.into() })
 }
 
-/// `x: T[B, H, W, C] → T[B, H', W', C]`: a picture without the pixels at its edges. Arguments:
-/// [`Cropping2D`].
+/// `x: T[B, H, W, C] → T[B, H', W', C]`: crops the edges of an image. Arguments: [`Cropping2D`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -87,8 +84,7 @@ pub fn cropping2d(cropping: impl Into<Edges<2>>) -> LayerSpec {
     LayerSpec::of(Cropping2D { cropping: cropping.into() })
 }
 
-/// `x: T[B, D, H, W, C] → T[B, D', H', W', C]`: a volume without the places at its edges. Arguments:
-/// [`Cropping3D`].
+/// `x: T[B, D, H, W, C] → T[B, D', H', W', C]`: crops the edges of a volume. Arguments: [`Cropping3D`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -103,7 +99,7 @@ pub fn cropping3d(cropping: impl Into<Edges<3>>) -> LayerSpec {
     LayerSpec::of(Cropping3D { cropping: cropping.into() })
 }
 
-/// Layers with inputs that they take and refuse.
+/// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     vec![
         LayerSample::new(cropping1d((1, 2)), SEQUENCE, &[2, 4, 4], &[], Some(&[2, 3, 4])),
@@ -112,7 +108,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     ]
 }
 
-/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+/// Keras parity test cases; `fixtures/keras/generate.py` reads them from this file.
 pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "cropping1d", "class": "Cropping1D", "x_shape": [2, 5, 2], "kwargs": {"cropping": [1, 2]}},
     {"name": "cropping2d_each", "class": "Cropping2D", "x_shape": [1, 5, 4, 2], "kwargs": {"cropping": [2, 1]}},

@@ -1,10 +1,10 @@
-//! Layers that give a sample's dimensions another order or its elements another copy: Permute, RepeatVector, Identity.
+//! Permute, RepeatVector and Identity layers.
 
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
 
-/// `x: T[B, n₁, n₂, …] → T[B, …]`: a sample's dimensions in another order.
+/// `x: T[B, n₁, n₂, …] → T[B, …]`: permutes the dimensions of each sample.
 ///
 /// ```
 /// use systole_nn::layers::permute;
@@ -16,7 +16,7 @@ use crate::layers::spec::LayerSpec;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Permute {
-    /// For each dimension of the output that of the input, counted from 1; the batch stays. Required.
+    /// Input dimension of each output dimension, counted from 1 without the batch. Required.
     pub dims: Vec<usize>,
 }
 
@@ -25,9 +25,9 @@ impl Arguments for Permute {
         let mut sorted = self.dims.clone();
         sorted.sort_unstable();
         if sorted.is_empty() || !sorted.iter().copied().eq(1..=sorted.len()) {
-            let needs = format!("dims that name each of 1 to {} once", sorted.len().max(1));
+            let needs = format!("dims that contain each of 1 to {} once", sorted.len().max(1));
             return Err(wrong("Permute", &needs, format!("{:?}", self.dims))
-                .hint("the batch, 0, stays and is left out"));
+                .hint("leave out 0: the batch is not permuted"));
         }
         Ok(())
     }
@@ -39,23 +39,24 @@ impl Layer for Permute {
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
             if x.rank() != self.dims.len() + 1 {
-                let needs = format!("samples of {} dimensions, as its dims {:?}", self.dims.len(), self.dims);
-                return Err(unfit("Permute", &needs, x.ty()).hint("name each dimension of a sample in dims"));
+                let needs =
+                    format!("samples of {} dimensions, for its dims {:?}", self.dims.len(), self.dims);
+                return Err(unfit("Permute", &needs, x.ty()).hint("list each dimension of a sample in dims"));
             }
             Ok(cast_floats(cx, x).transpose(&[&[0], self.dims.as_slice()].concat()))
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::Permute(self.dims.clone()))
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::Permute(self.dims.clone()))
     }
 }
 
-/// `x: T[B, C] → T[B, n, C]`: each sample `n` times, as a sequence.
+/// `x: T[B, C] → T[B, n, C]`: repeats each sample `n` times, as a sequence.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RepeatVector {
-    /// How many times. Required.
+    /// Number of repetitions. Required.
     pub n: usize,
 }
 
@@ -74,7 +75,7 @@ impl Layer for RepeatVector {
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
             if x.rank() != 2 {
-                return Err(unfit("RepeatVector", "a vector of each sample [B, C]", x.ty())
+                return Err(unfit("RepeatVector", "one vector per sample [B, C]", x.ty())
                     .hint("put flatten() or a global pooling before it"));
             }
             let shape = [x.dim(0), self.n, x.dim(1)];
@@ -83,12 +84,12 @@ impl Layer for RepeatVector {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::Repeat)
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::Repeat)
     }
 }
 
-/// `x: T[…] → T[…]`: the input.
+/// `x: T[…] → T[…]`: returns the input unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Identity {}
@@ -102,13 +103,12 @@ impl Layer for Identity {
         one_input(self, cx, inputs, |cx, x| Ok(cast_floats(cx, x)))
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::Identity)
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::Identity)
     }
 }
 
-/// `x: T[B, n₁, n₂, …] → T[B, …]`: a sample's dimensions in another order, counted from 1. Arguments:
-/// [`Permute`].
+/// `x: T[B, n₁, n₂, …] → T[B, …]`: permutes the dimensions of each sample, counted from 1. Arguments: [`Permute`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -123,7 +123,7 @@ pub fn permute(dims: impl AsRef<[usize]>) -> LayerSpec {
     LayerSpec::of(Permute { dims: dims.as_ref().into() })
 }
 
-/// `x: T[B, C] → T[B, n, C]`: each sample as a sequence of itself. Arguments: [`RepeatVector`].
+/// `x: T[B, C] → T[B, n, C]`: repeats each sample `n` times, as a sequence. Arguments: [`RepeatVector`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -138,7 +138,7 @@ pub fn repeat_vector(n: usize) -> LayerSpec {
     LayerSpec::of(RepeatVector { n })
 }
 
-/// `x: T[…] → T[…]`: the input. Arguments: [`Identity`].
+/// `x: T[…] → T[…]`: returns the input unchanged. Arguments: [`Identity`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -153,7 +153,7 @@ pub fn identity() -> LayerSpec {
     LayerSpec::of(Identity {})
 }
 
-/// Layers with inputs that they take and refuse.
+/// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     vec![
         LayerSample::new(permute([3, 1, 2]), IMAGE, &[2, 3, 6, 5], &[], FLAT),
@@ -162,7 +162,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     ]
 }
 
-/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+/// Keras parity test cases; `fixtures/keras/generate.py` reads them from this file.
 pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "permute", "class": "Permute", "x_shape": [2, 3, 2, 2], "kwargs": {"dims": [3, 1, 2]}},
     {"name": "repeat_vector", "class": "RepeatVector", "x_shape": [2, 3], "kwargs": {"n": 3}},

@@ -1,10 +1,10 @@
-//! Layers that only move elements. The batch dimension stays as it is.
+//! Flatten and Reshape layers; the batch dimension is kept.
 
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
 
-/// `x: T[B, …] → T[B, N]`: all features of a sample in one dimension.
+/// `x: T[B, …] → T[B, N]`: flattens each sample into one dimension.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Flatten {}
@@ -21,12 +21,12 @@ impl Layer for Flatten {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::Flatten)
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::Flatten)
     }
 }
 
-/// `x: T[B, …] → T[B, target_shape…]`: the same elements in row-major order.
+/// `x: T[B, …] → T[B, target_shape…]`: reshapes each sample in row-major order.
 ///
 /// ```
 /// use systole_nn::layers::reshape;
@@ -36,12 +36,12 @@ impl Layer for Flatten {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Reshape {
-    /// The shape of a sample; one entry may be −1: whatever is left. Required.
+    /// Shape of a sample; one entry may be −1, which is inferred. Required.
     pub target_shape: Vec<i64>,
 }
 
 impl Reshape {
-    /// The target with −1 resolved, or an error where `features` elements do not fit.
+    /// Infers −1 in the target shape; an error if `features` elements do not match it.
     fn resolve(&self, features: usize, x: &Tensor) -> Result<Vec<usize>> {
         let mut known = self.target_shape.iter().filter(|d| **d >= 0).map(|d| *d as usize);
         let known = known.try_fold(1, usize::checked_mul);
@@ -56,7 +56,7 @@ impl Reshape {
             let needs = format!("samples that fill {:?}", self.target_shape);
             return Err(unfit("Reshape", &needs, x.ty())
                 .because(format!("a sample has {features} elements"))
-                .hint("choose sizes whose product is that, or one −1"));
+                .hint("choose sizes with that product, or use one −1"));
         }
         Ok(self.target_shape.iter().map(|&d| usize::try_from(d).unwrap_or(rest)).collect())
     }
@@ -85,12 +85,12 @@ impl Layer for Reshape {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::Reshape)
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::Reshape)
     }
 }
 
-/// Batch size and elements of a sample.
+/// Returns the batch size and the number of elements per sample.
 fn split_batch(class: &str, x: &Tensor) -> Result<(usize, usize)> {
     match x.shape().dims() {
         [batch, features @ ..] => Ok((*batch, features.iter().product())),
@@ -98,7 +98,7 @@ fn split_batch(class: &str, x: &Tensor) -> Result<(usize, usize)> {
     }
 }
 
-/// `x: T[B, …] → T[B, N]`: all features of a sample in one row. Arguments: [`Flatten`].
+/// `x: T[B, …] → T[B, N]`: flattens each sample into one dimension. Arguments: [`Flatten`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -113,8 +113,7 @@ pub fn flatten() -> LayerSpec {
     LayerSpec::of(Flatten {})
 }
 
-/// `x: T[B, …] → T[B, target_shape…]`: the same elements in another shape; −1 is what is left. Arguments:
-/// [`Reshape`].
+/// `x: T[B, …] → T[B, target_shape…]`: reshapes each sample; a size of −1 is inferred. Arguments: [`Reshape`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -129,7 +128,7 @@ pub fn reshape(target_shape: impl AsRef<[i64]>) -> LayerSpec {
     LayerSpec::of(Reshape { target_shape: target_shape.as_ref().into() })
 }
 
-/// Layers with inputs that they take and refuse.
+/// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     vec![
         LayerSample::new(flatten(), IMAGE, &[2, 90], &[], Some(&[])),
@@ -139,5 +138,5 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     ]
 }
 
-/// Cases of the parity test are in `fixtures/keras/parts`.
+/// Keras parity test cases of these layers are in `fixtures/keras/parts`.
 pub(in crate::layers) const PARITY: &str = "[]";

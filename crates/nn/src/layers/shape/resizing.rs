@@ -1,4 +1,4 @@
-//! Images in another size: Resizing, CenterCrop, RandomCrop.
+//! Image resizing layers: Resizing, CenterCrop, RandomCrop.
 
 use super::upsampling::Interpolation;
 use crate::layers::built_in::*;
@@ -9,28 +9,28 @@ use crate::layers::spec::LayerSpec;
 use crate::setters::setters;
 
 arguments! {
-    /// `x: T[B, H, W, C] → T[B, height, width, C]`: the same picture with other pixels.
+    /// `x: T[B, H, W, C] → T[B, height, width, C]`: resizes images.
     ///
-    /// Places between pixels are those of half pixels.
+    /// Uses half-pixel centers.
     ///
     /// ```
     /// use systole_nn::layers::resizing;
     /// assert!(resizing(64, 48).interpolation("nearest").crop_to_aspect_ratio(true).check().is_ok());
     /// ```
     pub struct Resizing {
-        /// Rows. Required.
+        /// Output height. Required.
         pub height: usize = 0,
-        /// Columns. Required.
+        /// Output width. Required.
         pub width: usize = 0,
-        /// How the new pixels get their values. Default: "bilinear".
+        /// Interpolation method. Default: "bilinear".
         pub interpolation: Interpolation = Interpolation::Bilinear,
-        /// Whether the picture keeps its form, and what stands out is cut off at both sides. Default: false.
+        /// Whether to keep the aspect ratio by cropping both sides. Default: false.
         pub crop_to_aspect_ratio: bool = false,
-        /// Whether the picture keeps its form, and stands between margins of `fill_value`. Default: false.
+        /// Whether to keep the aspect ratio by padding with `fill_value`. Default: false.
         pub pad_to_aspect_ratio: bool = false,
-        /// What margins are filled with. Default: 0.
+        /// Fill value of the padding. Default: 0.
         pub fill_value: f64 = 0.0,
-        /// Whether a picture is smoothed as it becomes smaller, so that each of its pixels has a part in the result. Default: false.
+        /// Whether to antialias when downsampling, so that every input pixel contributes. Default: false.
         pub antialias: bool = false,
     }
 }
@@ -39,7 +39,8 @@ impl Arguments for Resizing {
     fn check(&self) -> Result<()> {
         check_size("Resizing", self.height, self.width)?;
         if self.crop_to_aspect_ratio && self.pad_to_aspect_ratio {
-            let what = "Resizing has both crop_to_aspect_ratio and pad_to_aspect_ratio";
+            let what =
+                "Resizing has both crop_to_aspect_ratio and pad_to_aspect_ratio: they exclude each other";
             return Err(Error::new(ErrorKind::Config, what).hint("leave one of them out"));
         }
         Ok(())
@@ -65,24 +66,26 @@ impl Layer for Resizing {
     }
 }
 
-/// `x: T[B, H, W, C] → T[B, height, width, C]`: the middle of the picture; of one that is smaller what has the form, made larger.
+/// `x: T[B, H, W, C] → T[B, height, width, C]`: crops the center of an image; smaller images are cropped to the aspect
+/// ratio and enlarged.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CenterCrop {
-    /// Rows. Required.
+    /// Output height. Required.
     pub height: usize,
-    /// Columns. Required.
+    /// Output width. Required.
     pub width: usize,
 }
 
-/// `x: T[B, H, W, C] → T[B, height, width, C]`: while training, a part of the picture that is drawn in each step, the same one
-/// for a batch; otherwise, or of a picture that is no larger, what has the form, resized.
+/// `x: T[B, H, W, C] → T[B, height, width, C]`: in training, crops a random region, the same for all images of a batch.
+///
+/// In inference, and for images that are not larger, crops to the aspect ratio and resizes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RandomCrop {
-    /// Rows. Required.
+    /// Output height. Required.
     pub height: usize,
-    /// Columns. Required.
+    /// Output width. Required.
     pub width: usize,
 }
 
@@ -136,13 +139,13 @@ fn some_part(cx: &mut Cx, x: &Tensor, height: usize, width: usize) -> Tensor {
     x.dynamic_slice(&[&zero, &top, &left, &zero], &[x.dim(0), height, width, x.dim(3)])
 }
 
-/// What has the form `height · width` of the middle of the picture, in that size.
+/// Crops the center to the aspect ratio `height : width` and resizes it.
 fn fitted(x: &Tensor, height: usize, width: usize) -> Tensor {
     let part = of_aspect_ratio(&x.convert(DType::F32), height, width);
     resized(&part, [height, width], Interpolation::Bilinear, false).convert(x.dtype())
 }
 
-/// The largest part of the middle that has the form `height · width`.
+/// Crops the largest center region with the aspect ratio `height : width`.
 fn of_aspect_ratio(x: &Tensor, height: usize, width: usize) -> Tensor {
     let (rows, columns) = (x.dim(1), x.dim(2));
     let part =
@@ -155,18 +158,18 @@ fn of_aspect_ratio(x: &Tensor, height: usize, width: usize) -> Tensor {
     x.slice_dim(1, top, top + tall).slice_dim(2, left, left + wide)
 }
 
-/// The picture in the middle of the smallest one that holds it and has the form `height · width`.
+/// Pads to the smallest image with the aspect ratio `height : width`, centered.
 fn between_margins(x: &Tensor, height: usize, width: usize, fill: f64) -> Tensor {
     let (rows, columns) = (x.dim(1), x.dim(2));
     let whole = |of: usize, a: usize, b: usize| ((of as f64 * a as f64 / b as f64) as usize).max(1);
     let (tall, wide) = (rows.max(whole(columns, height, width)), columns.max(whole(rows, width, height)));
-    // Both margins of a side are of one size: of an odd rest one pixel is left out, as in Keras.
+    // Both sides get equal padding; an odd remainder drops one pixel, as in Keras.
     let (above, left) = ((tall - rows) / 2, (wide - columns) / 2);
     let fill = x.scalar_like(fill);
     x.pad(&fill, &[0, above as i64, left as i64, 0], &[0, above as i64, left as i64, 0], &[0; 4])
 }
 
-/// `x: f32[B, H, W, C] → f32[B, height, width, C]`.
+/// Resizes: `x: f32[B, H, W, C] → f32[B, height, width, C]`.
 fn resized(x: &Tensor, [height, width]: [usize; 2], how: Interpolation, antialias: bool) -> Tensor {
     let along = |x: &Tensor, dim: usize, size: usize| {
         let n = x.dim(dim as isize);
@@ -182,7 +185,7 @@ fn resized(x: &Tensor, [height, width]: [usize; 2], how: Interpolation, antialia
     along(&along(x, 1, height), 2, width)
 }
 
-/// Rows of weights that bring `n` places to `size`, of which each has the value of the nearest.
+/// Weight rows of nearest-neighbor resizing from `n` to `size` pixels.
 fn nearest(n: usize, size: usize) -> Vec<Vec<f32>> {
     let place = |i: usize| (((i as f64 + 0.5) * n as f64 / size as f64) as usize).min(n.saturating_sub(1));
     (0..size).map(|i| (0..n).map(|j| f32::from(u8::from(j == place(i)))).collect()).collect()
@@ -197,12 +200,12 @@ fn check_size(class: &str, height: usize, width: usize) -> Result<()> {
 
 fn check_some_pixels(class: &str, x: &Tensor) -> Result<()> {
     match x.dim(1) * x.dim(2) {
-        0 => Err(unfit(class, "images with pixels", x.ty()).hint("look at the data")),
+        0 => Err(unfit(class, "non-empty images", x.ty()).hint("check the image data")),
         _ => Ok(()),
     }
 }
 
-/// `x: T[B, H, W, C] → T[B, height, width, C]`: the same picture with other pixels. Arguments: [`Resizing`].
+/// `x: T[B, H, W, C] → T[B, height, width, C]`: resizes images. Arguments: [`Resizing`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -216,7 +219,7 @@ pub fn resizing(height: usize, width: usize) -> LayerSpec {
     LayerSpec::of(Resizing { height, width, ..Default::default() })
 }
 
-/// `x: T[B, H, W, C] → T[B, height, width, C]`: the middle of the picture. Arguments: [`CenterCrop`].
+/// `x: T[B, H, W, C] → T[B, height, width, C]`: crops the center of images. Arguments: [`CenterCrop`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -230,7 +233,8 @@ pub fn center_crop(height: usize, width: usize) -> LayerSpec {
     LayerSpec::of(CenterCrop { height, width })
 }
 
-/// `x: T[B, H, W, C] → T[B, height, width, C]`: while training, a part of the picture that is drawn. Arguments: [`RandomCrop`].
+/// `x: T[B, H, W, C] → T[B, height, width, C]`: in training, crops a random region of images. Arguments:
+/// [`RandomCrop`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -245,15 +249,15 @@ pub fn random_crop(height: usize, width: usize) -> LayerSpec {
 }
 
 setters!(LayerSpec:
-    /// Whether Resizing keeps the picture's form and cuts off what stands out.
+    /// Whether Resizing keeps the aspect ratio by cropping.
     crop_to_aspect_ratio: bool as bool;
-    /// Whether Resizing keeps the picture's form between margins.
+    /// Whether Resizing keeps the aspect ratio by padding.
     pad_to_aspect_ratio: bool as bool;
-    /// Whether Resizing smooths a picture as it becomes smaller.
+    /// Whether Resizing antialiases when downsampling.
     antialias: bool as bool;
 );
 
-/// Layers with inputs that they take and refuse.
+/// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     vec![
         LayerSample::new(resizing(3, 7), IMAGE, &[2, 3, 7, 3], &[], FLAT),
@@ -262,8 +266,8 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     ]
 }
 
-/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here. Cubics are those at
-/// places that TensorFlow's table of 1024 has.
+/// Keras parity test cases; `fixtures/keras/generate.py` reads them from this file. Bicubic cases use coordinates that
+/// are in TensorFlow's coefficient table of 1024 entries.
 pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "resizing", "class": "Resizing", "x_shape": [2, 6, 5, 2], "kwargs": {"height": 4, "width": 8}},
     {"name": "resizing_nearest", "class": "Resizing", "x_shape": [2, 6, 5, 2], "kwargs": {"height": 4, "width": 7, "interpolation": "nearest"}},

@@ -1,67 +1,67 @@
-//! Upsampling: every place becomes several.
+//! UpSampling1D, UpSampling2D and UpSampling3D layers, and the interpolation methods.
 
 use crate::layers::built_in::*;
-use crate::layers::resample::{Kernel, mixed_along};
+use crate::layers::resample::{ResamplingKernel, mixed_along};
 use crate::layers::sample::*;
 use crate::layers::sliding_window::check_places;
 use crate::layers::spec::LayerSpec;
 use crate::setters::setters;
 
 arguments! {
-    /// `x: T[B, …, C] → T[B, …', C]`: each place repeated along every dimension, over `N` dimensions of places. Pictures can
-    /// be interpolated, too: [`UpSampling2D`].
+    /// `x: T[B, …, C] → T[B, …', C]`: repeats each element along `N` spatial dimensions. Images can also be
+    /// interpolated: [`UpSampling2D`].
     pub struct UpSampling<const N: usize> {
-        /// How many places each becomes, along each dimension; 2 unless given.
+        /// Upsampling factor along each dimension; 2 by default.
         pub size: Sizes<N> = Sizes([2; N]),
     }
 }
 
-/// `x: T[B, S, C] → T[B, size · S, C]`: each step repeated.
+/// `x: T[B, S, C] → T[B, size · S, C]`: repeats each time step.
 pub type UpSampling1D = UpSampling<1>;
 
-/// `x: T[B, D, H, W, C] → T[B, size · D, size · H, size · W, C]`: each place repeated along every dimension.
+/// `x: T[B, D, H, W, C] → T[B, size · D, size · H, size · W, C]`: repeats each voxel along every dimension.
 pub type UpSampling3D = UpSampling<3>;
 
 arguments! {
-    /// `x: T[B, H, W, C] → T[B, size · H, size · W, C]`: a larger picture, its pixels repeated or interpolated.
+    /// `x: T[B, H, W, C] → T[B, size · H, size · W, C]`: upsamples images by repetition or interpolation.
     ///
     /// ```
     /// use systole_nn::layers::up_sampling2d;
     /// assert!(up_sampling2d((2, 3)).interpolation("bilinear").check().is_ok());
     /// ```
     pub struct UpSampling2D {
-        /// How many pixels each becomes, along height and width; 2 unless given.
+        /// Upsampling factors of height and width; 2 by default.
         pub size: Sizes<2> = Sizes([2, 2]),
-        /// How the pixels in between get their values. Default: "nearest".
+        /// Interpolation method. Default: "nearest".
         pub interpolation: Interpolation = Interpolation::Nearest,
     }
 }
 
-/// How values between those of the input are made.
+/// Interpolation method of image resizing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Interpolation {
-    /// The value of the nearest.
+    /// Nearest neighbor.
     #[default]
     Nearest,
-    /// Straight between the two nearest along each dimension.
+    /// Linear between the two nearest pixels along each dimension.
     Bilinear,
-    /// By cubics through the four nearest along each dimension: Keys 1981, a = −½.
+    /// Cubic through the four nearest pixels along each dimension: Keys 1981, a = −½.
     Bicubic,
-    /// By a windowed sinc over six along each dimension.
+    /// Windowed sinc over six pixels along each dimension.
     Lanczos3,
-    /// By a windowed sinc over ten along each dimension.
+    /// Windowed sinc over ten pixels along each dimension.
     Lanczos5,
 }
 
 impl Interpolation {
-    pub(in crate::layers) fn kernel(self) -> Option<Kernel> {
+    pub(in crate::layers) fn kernel(self) -> Option<ResamplingKernel> {
         match self {
             Interpolation::Nearest => None,
-            Interpolation::Bilinear => Some(Kernel::Bilinear),
-            Interpolation::Bicubic => Some(Kernel::Bicubic),
-            Interpolation::Lanczos3 => Some(Kernel::Lanczos(3)),
-            Interpolation::Lanczos5 => Some(Kernel::Lanczos(5)),
+            Interpolation::Bilinear => Some(ResamplingKernel::Bilinear),
+            Interpolation::Bicubic => Some(ResamplingKernel::Bicubic),
+            Interpolation::Lanczos3 => Some(ResamplingKernel::Lanczos(3)),
+            Interpolation::Lanczos5 => Some(ResamplingKernel::Lanczos(5)),
         }
     }
 }
@@ -108,15 +108,15 @@ impl Layer for UpSampling2D {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
+    fn lowering(&self) -> Result<LayerLowering> {
         match self.interpolation {
-            Interpolation::Nearest => Ok(Lowering::UpSampling { bilinear: false }),
-            Interpolation::Bilinear => Ok(Lowering::UpSampling { bilinear: true }),
+            Interpolation::Nearest => Ok(LayerLowering::UpSampling { bilinear: false }),
+            Interpolation::Bilinear => Ok(LayerLowering::UpSampling { bilinear: true }),
             other => {
                 let name = config_of(&other);
                 let name = name.as_str().unwrap_or_default();
-                let what = format!("UpSampling2D with interpolation {name} has no operator of .tflite");
-                Err(Error::new(ErrorKind::Unsupported, what).hint("use nearest or bilinear"))
+                let what = format!("cannot export UpSampling2D with interpolation {name} to .tflite");
+                Err(Error::new(ErrorKind::Unsupported, what).hint("use interpolation nearest or bilinear"))
             }
         }
     }
@@ -126,7 +126,7 @@ impl Layer for UpSampling2D {
     }
 }
 
-/// `x: T[B, …, C] → T[B, …', C]`: each place `size` times along each dimension.
+/// Repeats each element `size` times along each dimension: `x: T[B, …, C] → T[B, …', C]`.
 fn repeated(class: &str, x: &Tensor, size: &[usize]) -> Result<Tensor> {
     let (mut wide, mut output) = (vec![x.dim(0)], vec![x.dim(0)]);
     let mut dims = vec![0];
@@ -143,7 +143,7 @@ fn repeated(class: &str, x: &Tensor, size: &[usize]) -> Result<Tensor> {
     Ok(x.broadcast_in_dim(&Shape::new(&wide), &dims).reshape(output))
 }
 
-/// `x: T[B, S, C] → T[B, size · S, C]`: each step repeated. Arguments: [`UpSampling1D`].
+/// `x: T[B, S, C] → T[B, size · S, C]`: repeats each time step. Arguments: [`UpSampling1D`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -158,7 +158,7 @@ pub fn up_sampling1d(size: usize) -> LayerSpec {
     LayerSpec::of(UpSampling1D { size: size.into() })
 }
 
-/// `x: T[B, H, W, C] → T[B, size · H, size · W, C]`: a larger picture. Arguments: [`UpSampling2D`].
+/// `x: T[B, H, W, C] → T[B, size · H, size · W, C]`: upsamples images. Arguments: [`UpSampling2D`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -173,8 +173,7 @@ pub fn up_sampling2d(size: impl Into<Sizes<2>>) -> LayerSpec {
     LayerSpec::of(UpSampling2D { size: size.into(), ..Default::default() })
 }
 
-/// `x: T[B, D, H, W, C] → T[B, size · D, size · H, size · W, C]`: each place repeated. Arguments:
-/// [`UpSampling3D`].
+/// `x: T[B, D, H, W, C] → T[B, size · D, size · H, size · W, C]`: repeats each voxel. Arguments: [`UpSampling3D`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -190,12 +189,12 @@ pub fn up_sampling3d(size: impl Into<Sizes<3>>) -> LayerSpec {
 }
 
 setters!(LayerSpec:
-    /// How UpSampling2D and Resizing make the pixels in between: "nearest", "bilinear", "bicubic", "lanczos3" or "lanczos5"; layers
-    /// that move pictures take the first two.
+    /// Interpolation of UpSampling2D and Resizing: "nearest", "bilinear", "bicubic", "lanczos3" or "lanczos5". The
+    /// random image transforms accept only the first two.
     interpolation: impl Into<Value> as Value;
 );
 
-/// Layers with inputs that they take and refuse.
+/// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     vec![
         LayerSample::new(up_sampling1d(2), SEQUENCE, &[2, 14, 4], &[], FLAT),
@@ -205,7 +204,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     ]
 }
 
-/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+/// Keras parity test cases; `fixtures/keras/generate.py` reads them from this file.
 pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "up_sampling1d", "class": "UpSampling1D", "x_shape": [2, 3, 2], "kwargs": {"size": 3}},
     {"name": "up_sampling2d", "class": "UpSampling2D", "x_shape": [1, 3, 2, 2], "kwargs": {"size": [2, 3]}},

@@ -1,4 +1,4 @@
-//! Zeros around sequences, images and volumes.
+//! ZeroPadding1D, ZeroPadding2D and ZeroPadding3D layers.
 
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
@@ -6,7 +6,7 @@ use crate::layers::sliding_window::check_places;
 use crate::layers::spec::LayerSpec;
 
 arguments! {
-    /// `x: T[B, …, C] → T[B, …', C]`: with zeros around, over `N` dimensions of places.
+    /// `x: T[B, …, C] → T[B, …', C]`: pads `N` spatial dimensions with zeros.
     ///
     /// ```
     /// use systole_nn::layers::zero_padding2d;
@@ -14,21 +14,21 @@ arguments! {
     /// assert!(zero_padding2d(((0, 1), (0, 1))).check().is_ok());
     /// ```
     pub struct ZeroPadding<const N: usize> {
-        /// Zeros on both sides of each dimension; 1 each unless given.
+        /// Padding before and after each dimension; 1 each by default.
         pub padding: Edges<N> = Edges([[1; 2]; N]),
     }
 }
 
-/// `x: T[B, S, C] → T[B, before + S + after, C]`: with zeros before and after.
+/// `x: T[B, S, C] → T[B, before + S + after, C]`: pads sequences with zeros.
 pub type ZeroPadding1D = ZeroPadding<1>;
 
-/// `x: T[B, H, W, C] → T[B, top + H + bottom, left + W + right, C]`: with a border of zeros.
+/// `x: T[B, H, W, C] → T[B, top + H + bottom, left + W + right, C]`: pads images with zeros.
 pub type ZeroPadding2D = ZeroPadding<2>;
 
-/// `x: T[B, D, H, W, C] → T[B, D', H', W', C]`: with zeros around.
+/// `x: T[B, D, H, W, C] → T[B, D', H', W', C]`: pads volumes with zeros.
 pub type ZeroPadding3D = ZeroPadding<3>;
 
-/// The borders of [`ZeroPadding2D`].
+/// Padding amounts of [`ZeroPadding2D`].
 #[deprecated(note = "Edges<2>")]
 pub type Borders = Edges<2>;
 
@@ -44,12 +44,12 @@ impl<const N: usize> Layer for ZeroPadding<N> {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        operators_if(self, N < 3, Lowering::Padding(self.padding.0.to_vec()))
+    fn lowering(&self) -> Result<LayerLowering> {
+        operators_if(self, N < 3, LayerLowering::Padding(self.padding.0.to_vec()))
     }
 }
 
-/// `x: T[B, …, C] → T[B, …', C]`.
+/// Pads spatial dimensions: `x: T[B, …, C] → T[B, …', C]`.
 fn pad(class: &str, x: &Tensor, edges: &[[usize; 2]]) -> Result<Tensor> {
     let mut shape = x.shape().to_vec();
     for (n, [before, after]) in shape[1..].iter_mut().zip(edges) {
@@ -62,8 +62,7 @@ fn pad(class: &str, x: &Tensor, edges: &[[usize; 2]]) -> Result<Tensor> {
     Ok(x.pad(&x.scalar_like(0.0), &along(0), &along(1), &vec![0; x.rank()]))
 }
 
-/// `x: T[B, S, C] → T[B, before + S + after, C]`: zeros before and after a sequence. Arguments:
-/// [`ZeroPadding1D`].
+/// `x: T[B, S, C] → T[B, before + S + after, C]`: pads sequences with zeros. Arguments: [`ZeroPadding1D`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -78,7 +77,7 @@ pub fn zero_padding1d(padding: impl Into<Edges<1>>) -> LayerSpec {
     LayerSpec::of(ZeroPadding1D { padding: padding.into() })
 }
 
-/// `x: T[B, H, W, C] → T[B, top + H + bottom, left + W + right, C]`: a border of zeros around pictures. Arguments:
+/// `x: T[B, H, W, C] → T[B, top + H + bottom, left + W + right, C]`: pads images with zeros. Arguments:
 /// [`ZeroPadding2D`].
 ///
 /// ```
@@ -94,7 +93,7 @@ pub fn zero_padding2d(padding: impl Into<Edges<2>>) -> LayerSpec {
     LayerSpec::of(ZeroPadding2D { padding: padding.into() })
 }
 
-/// `x: T[B, D, H, W, C] → T[B, D', H', W', C]`: zeros around a volume. Arguments: [`ZeroPadding3D`].
+/// `x: T[B, D, H, W, C] → T[B, D', H', W', C]`: pads volumes with zeros. Arguments: [`ZeroPadding3D`].
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -109,7 +108,7 @@ pub fn zero_padding3d(padding: impl Into<Edges<3>>) -> LayerSpec {
     LayerSpec::of(ZeroPadding3D { padding: padding.into() })
 }
 
-/// Layers with inputs that they take and refuse.
+/// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     vec![
         LayerSample::new(zero_padding1d((1, 2)), SEQUENCE, &[2, 10, 4], &[], FLAT),
@@ -118,7 +117,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     ]
 }
 
-/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+/// Keras parity test cases; `fixtures/keras/generate.py` reads them from this file.
 pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "zero_padding1d", "class": "ZeroPadding1D", "x_shape": [2, 3, 2], "kwargs": {"padding": [1, 2]}},
     {"name": "zero_padding3d", "class": "ZeroPadding3D", "x_shape": [1, 2, 1, 2, 2], "kwargs": {"padding": [[1, 0], [0, 2], [1, 1]]}}

@@ -1,24 +1,24 @@
-//! Backups of a run of `fit`, how it goes on from one, and what several hosts agree on.
+//! Backups of a `fit` run: restoring, saving when due, and agreement between hosts.
 
 use super::options::Fit;
 use super::run::{FitRun, out_of_data};
 use crate::callback::progress::{ProgressEvent, report};
 use crate::callback::{CallbackState, duration};
-use crate::checkpoint::backup::{FoundBackup, RunPlace, RunState, snapshot};
+use crate::checkpoint::backup::{LoadedBackup, RunPosition, RunState, snapshot};
 use crate::model::Model;
-use crate::train::multi_host::Due;
+use crate::train::multi_host::HostRequests;
 use std::time::Instant;
 use systole_data::Dataset;
 use systole_dist::Strategy;
 use systole_ir::{Error, ErrorKind, Result, ResultExt};
 
 impl FitRun {
-    /// Goes on with the run that the folder of backups holds.
+    /// Resumes the run in the backup folder.
     pub(super) fn restore(
         &mut self,
         model: &mut Model,
         data: &Dataset,
-        found: Option<FoundBackup>,
+        found: Option<LoadedBackup>,
     ) -> Result<()> {
         let Some(mut found) = found else { return Ok(()) };
         let path = found.path.display().to_string();
@@ -39,10 +39,10 @@ impl FitRun {
         model.restore(found.file).at(|| path)
     }
 
-    /// Gives each callback the state that it had; loggers may have come and gone.
+    /// Restores the state of each callback; loggers may have been added or removed.
     fn restore_callbacks(&mut self, model: &mut Model, states: Vec<(CallbackState, bool)>) -> Result<()> {
         let (all, now) = (states.len(), self.callbacks.len());
-        // An earlier version did not say which are loggers: where their number is the same they are the same.
+        // Earlier versions did not record which callbacks are loggers; equal counts are taken as equal callbacks.
         let is_apart = all != now || states.iter().any(|(_, is_logger)| *is_logger);
         let (loggers, others): (Vec<_>, Vec<_>) = states.into_iter().partition(|(_, is_logger)| *is_logger);
         let (mut loggers, mut others) = (loggers.into_iter(), others.into_iter());
@@ -58,24 +58,21 @@ impl FitRun {
         }
         if wanting + others.len() > 0 {
             return Err(Error::new(ErrorKind::Config, "the backup is of a run with other callbacks")
-                .because(format!("it had {all}, there are {now} now"))
-                .hint("go on with the callbacks that the run was started with"));
+                .because(format!("the backup has {all} callbacks, this run has {now}"))
+                .hint("resume with the callbacks of the original run"));
         }
         Ok(())
     }
 
-    /// On several hosts: an error where they are not about to do the same.
+    /// With several hosts: returns an error if their runs differ.
     pub(super) fn agree(&self, model: &Model, options: &Fit) -> Result<()> {
         if self.backup.meetings.is_none() {
             return Ok(());
         }
         if model.compile_config().is_some_and(|c| c.strategy == Strategy::one_device()) {
-            return Err(Error::new(
-                ErrorKind::Config,
-                "one_device trains on one host, and there are several",
-            )
-            .because("each would train the whole model by itself")
-            .hint("choose data_parallel or fully_sharded"));
+            return Err(Error::new(ErrorKind::Config, "strategy one_device does not support several hosts")
+                .because("each host would train the whole model separately")
+                .hint("choose data_parallel or fully_sharded"));
         }
         let Fit { epochs, initial_epoch, steps_per_epoch, validation_freq, validation_steps, .. } = options;
         let validates = options.validation.is_some();
@@ -90,9 +87,9 @@ impl FitRun {
         if self.validation.check.is_by_time() {
             return Err(Error::new(
                 ErrorKind::Config,
-                "val_check_interval is a time, and there are several hosts",
+                "val_check_interval cannot be a time with several hosts",
             )
-            .because("their clocks do not agree on a step")
+            .because("their clocks cannot agree on a step")
             .hint("give a number of batches: val_check_interval = 100"));
         }
         let place =
@@ -100,14 +97,14 @@ impl FitRun {
         let place = format!("{place}, the best so far {best:?}");
         let mut things = model.common()?;
         things.push(("the arguments of fit", arguments));
-        things.push(("where they go on", place));
+        things.push(("the position to resume from", place));
         model.agree(&things)
     }
 
-    /// What is to happen after a step (or, `epoch_ends`, an epoch), agreed on by all hosts.
-    pub(super) fn due(&mut self, model: &Model, interrupts: bool, epoch_ends: bool) -> Result<Due> {
+    /// Returns the actions after a step (or, with `epoch_ends`, an epoch), agreed on by all hosts.
+    pub(super) fn due(&mut self, model: &Model, interrupts: bool, epoch_ends: bool) -> Result<HostRequests> {
         let ends = self.stop_because.is_some();
-        let own = Due { interrupts, ends, saves: self.backup_is_due(model, epoch_ends) };
+        let own = HostRequests { interrupts, ends, saves: self.backup_is_due(model, epoch_ends) };
         let (Some(meetings), Some(hosts)) = (&mut self.backup.meetings, model.hosts()) else {
             return Ok(own);
         };
@@ -116,18 +113,18 @@ impl FitRun {
             false => meetings.after_step(hosts, own),
         }?;
         if due.ends {
-            self.stop_because.get_or_insert_with(|| "a callback on another host ended it".into());
+            self.stop_because.get_or_insert_with(|| "a callback on another host ended training".into());
         }
         Ok(due)
     }
 
-    /// Takes a backup of the run as it stands; `finished`: of one that has come to its end, which is waited for.
-    /// A backup that could not be written is told and does not end training.
+    /// Backs up the run. With `finished`, the run is complete and the write is awaited. A failed backup is reported and
+    /// does not end training.
     pub(super) fn back_up(&mut self, model: &Model, finished: bool, verbose: usize) {
         let start = Instant::now();
         let (history, callbacks) = (&self.history, &self.callbacks);
         let must = finished || history.interrupted;
-        let place = RunPlace {
+        let place = RunPosition {
             epoch: self.steps.epoch,
             steps: self.steps.taken,
             finished,
@@ -148,7 +145,8 @@ impl FitRun {
         };
         let saved = match (&mut self.backup.backups, &self.backup.meetings) {
             (Some(backups), None) => backups.save(model.steps(), must, file),
-            // All hosts put the arrays together, so it cannot be left out while an earlier one is being written.
+            // All hosts gather the arrays together, so the backup cannot be skipped while an earlier one is being
+            // written.
             (Some(backups), Some(_)) => {
                 let (earlier, file) = (backups.wait(), file());
                 earlier.and(backups.save(model.steps(), must, || file))

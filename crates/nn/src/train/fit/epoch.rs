@@ -1,22 +1,22 @@
-//! The epochs of a run of `fit` and their steps.
+//! Epoch and step loop of `fit`.
 
 use super::options::{Fit, steps_in};
 use super::run::{FitRun, out_of_data};
-use super::step_times::Begun;
-use crate::callback::Pace;
-use crate::callback::progress::{Progress, report};
+use super::step_times::StartedStep;
+use crate::callback::EpochPace;
+use crate::callback::progress::{EpochProgress, report};
 use crate::model::Model;
 use crate::model::batch::Batch;
 use crate::model::history::Logs;
-use crate::train::input_pipeline::{BatchRecipe, Feed, ReadyBatch};
-use crate::train::weight_averaging::Took;
+use crate::train::input_pipeline::{BatchRecipe, InputPipeline, ReadyBatch};
+use crate::train::weight_averaging::AveragedWeights;
 use std::time::{Duration, Instant};
-use systole_data::{Dataset, DatasetIter, Position};
+use systole_data::{Dataset, DatasetIter, PipelinePosition};
 use systole_ir::Result;
 use systole_runtime::{STEPS_IN_FLIGHT, trace};
 
 impl FitRun {
-    /// All epochs that are left.
+    /// Trains all remaining epochs.
     pub(super) fn train(&mut self, model: &mut Model, data: &Dataset, options: &Fit) -> Result<()> {
         self.each(model, &Logs::new(), (0, false), |c, cx| c.on_train_begin(cx))?;
         let (first, start) = (self.steps.epoch, (self.steps.epoch, self.steps.taken));
@@ -54,8 +54,8 @@ impl FitRun {
         self.each(model, &logs, (options.epochs, false), |c, cx| c.on_train_end(cx))
     }
 
-    /// The batches of a pass, which `iter` is at the begin of or in.
-    fn feed(&self, model: &Model, options: &Fit, iter: DatasetIter) -> Result<Feed> {
+    /// Starts the input pipeline of a pass; `iter` is at its start or in the middle.
+    fn feed(&self, model: &Model, options: &Fit, iter: DatasetIter) -> Result<InputPipeline> {
         let epochs = options.epochs.saturating_sub(self.steps.epoch);
         let most = |n: usize| n.saturating_mul(epochs).saturating_sub(self.steps.taken);
         let recipe = BatchRecipe {
@@ -65,17 +65,17 @@ impl FitRun {
             positions: self.backup.backups.is_some(),
             most: options.steps_per_epoch.map(most),
         };
-        Ok(Feed::start(iter, recipe))
+        Ok(InputPipeline::start(iter, recipe))
     }
 
-    /// The weights of the end, where they are means. What is said of the model at the end is then measured anew.
+    /// Applies weight averages at the end of the run and repeats the final validation with them.
     fn take_averages(&mut self, model: &mut Model, data: &Dataset, options: &Fit) -> Result<()> {
         let took = model.take_averages()?;
         model.apply_masks()?;
-        if took == Took::MeansOfEpochs {
+        if took == AveragedWeights::MeansOfEpochs {
             model.refresh_statistics(data, options.steps_per_epoch)?;
         }
-        if took == Took::Nothing || !options.validate_last || !self.validation.is_validated {
+        if took == AveragedWeights::Nothing || !options.validate_last || !self.validation.is_validated {
             return Ok(());
         }
         let values = self.measured(model, options)?;
@@ -90,7 +90,7 @@ impl FitRun {
         model: &mut Model,
         options: &Fit,
         epoch: usize,
-        feed: &mut Feed,
+        feed: &mut InputPipeline,
         steps: Option<usize>,
     ) -> Result<()> {
         let began = Instant::now();
@@ -99,7 +99,7 @@ impl FitRun {
         if self.steps.taken == 0 {
             self.each(model, &Logs::new(), (epoch, false), |c, cx| c.on_epoch_begin(cx))?;
         }
-        let progress = Progress { epoch, epochs: options.epochs, steps, verbose: options.verbose };
+        let progress = EpochProgress { epoch, epochs: options.epochs, steps, verbose: options.verbose };
         report(&progress.begin(self.steps.taken));
         if self.steps.taken == 0 {
             model.state.metrics = model.compiled()?.train.metrics.zeros(&model.output_shapes());
@@ -127,7 +127,7 @@ impl FitRun {
         let at = self.steps.times.elapsed(done, trained);
         report(&progress.end(at, &logs, !self.history.interrupted));
         if self.history.interrupted {
-            // The backup knows nothing of an epoch that is not over.
+            // A backup does not record an unfinished epoch.
             self.back_up(model, false, options.verbose);
             self.history.epochs.push(logs);
             return Ok(());
@@ -137,7 +137,7 @@ impl FitRun {
         self.end_epoch(model, options, &logs, epoch)?;
         (self.steps.epoch, self.steps.taken) = (epoch + 1, 0);
         if options.steps_per_epoch.is_none() {
-            self.steps.position = Position::new(options.pass_of(self.steps.epoch), 0);
+            self.steps.position = PipelinePosition::new(options.pass_of(self.steps.epoch), 0);
         }
         let due = self.due(model, false, true)?;
         if due.saves && self.steps.epoch < options.epochs && self.stop_because.is_none() {
@@ -150,15 +150,15 @@ impl FitRun {
         &mut self,
         model: &mut Model,
         options: &Fit,
-        progress: &Progress,
-        feed: &mut Feed,
+        progress: &EpochProgress,
+        feed: &mut InputPipeline,
         steps: Option<usize>,
         began: Instant,
     ) -> Result<usize> {
         let mut done = self.steps.taken;
         let (mut is_ready, mut last) = (false, None);
         while options.steps_per_epoch.is_none_or(|n| done < n) {
-            // Before data are asked for: the time until they come is theirs only while the device has nothing to do.
+            // Before data is requested: waiting for data counts only while the device is idle.
             self.steps.times.take_ends(STEPS_IN_FLIGHT - 1, &mut self.history)?;
             let start = Instant::now();
             let Some(fed) = feed.next() else { break };
@@ -181,7 +181,7 @@ impl FitRun {
             model.take_step(on_device)?;
             let event = model.state.ready_event();
             let is_over = event.is_none();
-            self.steps.times.in_flight.push(Begun { at: start, fetched, on_device: !is_over }, event);
+            self.steps.times.in_flight.push(StartedStep { at: start, fetched, on_device: !is_over }, event);
             done += 1;
             self.steps.taken = done;
             self.steps.position = position.unwrap_or_default();
@@ -204,7 +204,8 @@ impl FitRun {
         last.map_or(Ok(done), |batch| self.check_loss(model, &batch, false).map(|()| done))
     }
 
-    /// Whether callbacks leave out the next batch of an epoch; otherwise it is kept for those that look at the last one.
+    /// Whether a callback skips the next batch of an epoch; otherwise keeps the batch for callbacks that need the last
+    /// one.
     fn is_left_out(&mut self, epoch: usize, batch: &Batch) -> bool {
         if self.callbacks.iter().any(|c| c.skips(epoch, self.steps.taken)) {
             return true;
@@ -215,11 +216,11 @@ impl FitRun {
         false
     }
 
-    /// Shows a step and has callbacks look at it, where they want that.
+    /// Reports a step and calls callbacks that need it.
     fn look_at_step(
         &mut self,
         model: &mut Model,
-        progress: &Progress,
+        progress: &EpochProgress,
         (batch, is_over): (&Batch, bool),
         began: Instant,
     ) -> Result<()> {
@@ -239,11 +240,11 @@ impl FitRun {
         self.each(model, &logs, (progress.epoch, true), |c, cx| c.on_train_batch_end(cx))
     }
 
-    /// Ends training where the loss is not finite, and says why. `exactly`: every step before was looked at.
+    /// Ends training with an explanation if the loss is not finite. `exactly`: whether every earlier step was checked.
     fn check_loss(&mut self, model: &mut Model, batch: &Batch, exactly: bool) -> Result<()> {
         let train = &model.compiled()?.train;
         if self.stop_because.is_none() && !train.losses_are_finite(&model.state)? {
-            // Weights are those before that step, the optimizer's slots are not.
+            // Weights are from before that step, optimizer slots are not.
             let slots = train.optimizer_state(&model.state.trainable)?;
             self.stop_because = Some(model.explain_loss(batch, exactly));
             model.state.optimizer = slots;
@@ -251,9 +252,9 @@ impl FitRun {
         Ok(())
     }
 
-    /// Steps since there were so many batches and samples, which took this time.
-    fn pace_since(&self, (batches, samples): (usize, u64), time: Duration) -> Pace {
+    /// Returns the batches and samples since the given counts, with the elapsed time.
+    fn pace_since(&self, (batches, samples): (usize, u64), time: Duration) -> EpochPace {
         let batches = self.steps.taken.saturating_sub(batches) as u64;
-        Pace { batches, samples: self.history.samples - samples, time }
+        EpochPace { batches, samples: self.history.samples - samples, time }
     }
 }

@@ -1,4 +1,4 @@
-//! How a run of `fit` calls its callbacks and tells notes.
+//! Calls the callbacks of a `fit` run, and reports notes.
 
 use super::run::FitRun;
 use crate::callback::progress::{ProgressEvent, report};
@@ -7,18 +7,18 @@ use crate::model::Model;
 use crate::model::history::Logs;
 use systole_ir::{Error, Result};
 
-/// Which callbacks are called.
+/// Which callbacks to call.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Who {
+pub(super) enum CallbackSelection {
     All,
-    /// What keeps the best model.
+    /// The one that keeps the best model.
     Keeper,
-    /// The user's.
+    /// The user's callbacks.
     Callbacks,
 }
 
 impl FitRun {
-    /// Tells the user something that does not end training.
+    /// Reports a note to the user; training continues.
     pub(super) fn tell(&mut self, note: Option<String>) {
         if let Some(text) = note {
             report(&Some(ProgressEvent::Note(&text)));
@@ -26,7 +26,7 @@ impl FitRun {
         }
     }
 
-    /// Calls every callback with what it may see and change.
+    /// Calls every callback with the current context.
     pub(super) fn each(
         &mut self,
         model: &mut Model,
@@ -34,12 +34,12 @@ impl FitRun {
         at: (usize, bool),
         f: impl FnMut(&mut dyn Callback, &mut FitCx<'_>) -> Result<()>,
     ) -> Result<()> {
-        self.each_of(Who::All, model, logs, at, f)
+        self.each_of(CallbackSelection::All, model, logs, at, f)
     }
 
     pub(super) fn each_of(
         &mut self,
-        who: Who,
+        who: CallbackSelection,
         model: &mut Model,
         logs: &Logs,
         (epoch, is_within_epoch): (usize, bool),
@@ -48,9 +48,9 @@ impl FitRun {
         let last_batch = self.steps.last_batch.as_ref();
         let (is_validated, batch, pace) =
             (self.validation.is_validated, self.steps.taken.saturating_sub(1), self.steps.pace);
-        let keeper = self.validation.best.iter_mut().filter(|_| who != Who::Callbacks);
+        let keeper = self.validation.best.iter_mut().filter(|_| who != CallbackSelection::Callbacks);
         let keeper = keeper.map(|keeper| keeper as &mut dyn Callback);
-        let callbacks = self.callbacks.iter_mut().filter(|_| who != Who::Keeper);
+        let callbacks = self.callbacks.iter_mut().filter(|_| who != CallbackSelection::Keeper);
         for callback in keeper.chain(callbacks.map(|c| c.as_mut() as &mut dyn Callback)) {
             let (stop_because, notes) = (&mut self.stop_because, &mut self.history.notes);
             let mut cx = FitCx {
@@ -70,7 +70,7 @@ impl FitRun {
         Ok(())
     }
 
-    /// What callbacks measure, beside what the model does.
+    /// Adds values measured by callbacks to the logs.
     pub(super) fn add_values(&mut self, model: &mut Model, logs: &mut Logs, at: (usize, bool)) -> Result<()> {
         let mut added = Logs::new();
         self.each(model, logs, at, |c, cx| {
@@ -81,10 +81,10 @@ impl FitRun {
         Ok(())
     }
 
-    /// Tells callbacks why training fails; what they write is all that is left of it.
+    /// Notifies callbacks that training failed, so that they can write what they have.
     pub(super) fn tell_error(&mut self, model: &mut Model, e: &Error) {
         let epoch = self.steps.epoch;
-        // None of them returns an error.
+        // The closure never returns an error.
         let _ = self.each(model, &Logs::new(), (epoch, true), |c, cx| {
             c.on_exception(cx, e);
             Ok(())

@@ -1,4 +1,4 @@
-//! `fit`: epochs of training steps over a pipeline, with validation, callbacks and progress.
+//! `fit`: trains for epochs of steps over a dataset, with validation, callbacks and progress.
 
 mod backup;
 mod epoch;
@@ -16,22 +16,22 @@ use crate::model::history::{History, Logs};
 use crate::model::infinite_data::check_end;
 use options::steps_in;
 use run::FitRun;
-use systole_data::{Dataset, Options};
+use systole_data::{Dataset, DatasetOptions};
 use systole_dist::Strategy;
 use systole_ir::{Error, ErrorKind, Result};
 
-/// The stages of the data are timed for one of so many elements: often enough for a verdict, and almost for nothing.
+/// Pipeline stages are timed for one in so many elements: enough to find bottlenecks, at almost no cost.
 const MEASURED: u32 = 16;
 
 impl Model {
     /// Trains on `data`, batches of samples with a `label` field.
     ///
-    /// With `steps_per_epoch` one pass over `data` goes on through the epochs (use `repeat`); without, each epoch is
-    /// one pass, shuffled anew.
+    /// With `steps_per_epoch` one pass over `data` continues across epochs (use `repeat`); otherwise each epoch is one
+    /// pass, reshuffled.
     ///
     /// # Errors
-    /// When the model is not compiled, data and model do not fit, the data end before the steps do, or a callback
-    /// fails; on several hosts when they differ in what they train. Weights of the last finished step stay.
+    /// If the model is not compiled, data and model are incompatible, the data ends before the steps do, a callback
+    /// fails, or several hosts disagree. Weights of the last finished step are kept.
     pub fn fit(&mut self, data: &Dataset, mut options: Fit) -> Result<History> {
         options.check()?;
         self.compiled()?;
@@ -41,8 +41,9 @@ impl Model {
         if !self.leads() {
             options.verbose = 0;
         }
-        // So that the verdict can name the slow stage.
-        let data = &data.with_options(Options { measure: Some(MEASURED), ..Options::default() });
+        // So that the bottleneck report can name the slow stage.
+        let data =
+            &data.with_options(DatasetOptions { measure: Some(MEASURED), ..DatasetOptions::default() });
         let mut run = FitRun::open(self, data, &mut options)?;
         run.agree(self, &options)?;
         run.tell(note);
@@ -56,13 +57,13 @@ impl Model {
         }
     }
 
-    /// Whether steps are split over devices.
+    /// Whether steps are distributed over devices.
     fn is_spread(&self) -> bool {
         let split = self.compile_config().is_some_and(|c| c.strategy != Strategy::one_device());
         split && self.devices().len() > 1
     }
 
-    /// A schedule over the whole run learns how many steps that has. A run that goes on takes the one of its backup.
+    /// Sets the number of steps of a whole-run schedule. A resumed run takes it from its backup.
     fn settle_schedule(&mut self, data: &Dataset, options: &Fit) -> Result<()> {
         let from = self.step;
         let Some(compiled) = self.compiled.as_mut() else { return Ok(()) };
@@ -73,9 +74,9 @@ impl Model {
         let steps = options.steps_per_epoch.or(steps_in(data)).ok_or_else(|| {
             Error::new(
                 ErrorKind::Config,
-                "the optimizer's schedule goes over the whole run, whose steps are unknown",
+                "the optimizer's schedule spans the whole run, whose number of steps is unknown",
             )
-            .because("the data do not tell how many batches they have")
+            .because("the dataset does not report its number of batches")
             .hint("set steps_per_epoch, or the schedule's total_steps")
         })?;
         let epochs = options.epochs.saturating_sub(options.initial_epoch) as u64;
@@ -83,7 +84,7 @@ impl Model {
         Ok(())
     }
 
-    /// One optimizer step on one batch; returns the loss and metrics of this batch alone.
+    /// Trains one optimizer step on one batch; returns the loss and metrics of this batch alone.
     pub fn train_on_batch(&mut self, batch: &Batch) -> Result<Logs> {
         self.ready_for(batch)?;
         self.state.metrics = self.compiled()?.train.metrics.zeros(&self.output_shapes());
@@ -91,7 +92,7 @@ impl Model {
         self.compiled()?.train.metrics.logs(&self.state.metrics)
     }
 
-    /// How many programs the training step was compiled into: one for each batch size.
+    /// Returns the number of programs compiled for the training step: one per batch size.
     pub fn compiled_programs(&self) -> usize {
         self.compiled.as_ref().map_or(0, |c| c.train.compiled_programs())
     }
@@ -101,7 +102,7 @@ impl Model {
         self.step_on(batch)
     }
 
-    /// One step of a program that is compiled already.
+    /// Runs one step of a compiled program.
     pub(crate) fn step_on(&mut self, batch: DeviceBatch) -> Result<()> {
         self.renew_masks()?;
         let controls = self.controls();
@@ -114,7 +115,7 @@ impl Model {
     }
 }
 
-/// What is wrong with the arguments of `fit` together with its data; and what is to be said of them.
+/// Checks the arguments of `fit` against the data; returns a warning, if any.
 fn check_run(model: &Model, data: &Dataset, options: &Fit) -> Result<Option<String>> {
     check_end(data, options.steps_per_epoch, "an epoch of training", "set steps_per_epoch")?;
     if let Some(validation) = &options.validation {
@@ -125,12 +126,12 @@ fn check_run(model: &Model, data: &Dataset, options: &Fit) -> Result<Option<Stri
     let Some(each) = options.steps_per_epoch.or(known) else { return Ok(None) };
     let epochs = options.epochs.saturating_sub(options.initial_epoch);
     let steps = each.saturating_mul(epochs);
-    // A run that goes on has counted some already.
+    // A resumed run has already accumulated some steps.
     if model.steps() > 0 || steps == 0 || steps >= wanted {
         return Ok(None);
     }
     Ok(Some(format!(
-        "no weight will change: gradients of {wanted} steps are gathered for each change (gradient_accumulation_steps), and \
+        "no weight will change: gradients of {wanted} steps are accumulated for each update (gradient_accumulation_steps), but \
          the run has {steps}"
     )))
 }

@@ -1,4 +1,4 @@
-//! [`Fit`]: the arguments of `fit`, and what its limits leave of the data.
+//! [`Fit`]: the arguments of `fit`, and how its limits restrict the data.
 
 use crate::callback::Callback;
 use crate::callback::trainer_limits::Limit;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use systole_data::{Cardinality, Dataset};
 use systole_ir::{Error, ErrorKind, Result, ResultExt};
 
-/// The arguments of Keras's `fit`.
+/// Arguments of Keras's `fit`.
 ///
 /// ```
 /// # use systole_data::Dataset;
@@ -35,54 +35,53 @@ use systole_ir::{Error, ErrorKind, Result, ResultExt};
 /// # Ok::<(), systole_ir::Error>(())
 /// ```
 pub struct Fit {
-    /// Number of the last epoch plus one; training runs epochs `initial_epoch..epochs`.
+    /// End of the epoch range; training runs epochs `initial_epoch..epochs`.
     pub epochs: usize,
-    /// The first epoch's number.
+    /// First epoch.
     pub initial_epoch: usize,
-    /// Steps in an epoch; `None`: until the data end.
+    /// Steps per epoch; `None`: until the data ends.
     pub steps_per_epoch: Option<usize>,
-    /// Data to evaluate on.
+    /// Validation data.
     pub validation: Option<Dataset>,
-    /// Evaluate after every so many epochs; Lightning's `check_val_every_n_epoch`.
+    /// Validate every this many epochs; Lightning's `check_val_every_n_epoch`.
     pub validation_freq: usize,
-    /// Evaluate in the middle of epochs, too: after a share of their batches, so many of them, or some time.
+    /// Also validate within epochs: after a fraction of the batches, a number of batches, or a time.
     pub val_check_interval: Option<ValCheckInterval>,
-    /// Evaluate when training ends, whatever the epochs before.
+    /// Validate at the end of training in any case.
     pub validate_last: bool,
-    /// Evaluate on at most so many batches.
+    /// Maximum number of validation batches.
     pub validation_steps: Option<usize>,
-    /// Train on this part of each epoch's batches: its first ones.
+    /// Train only on the first batches of each epoch.
     pub limit_train_batches: Option<Limit>,
-    /// Evaluate on this part of the validation's batches; 0: not at all.
+    /// Validate only on the first batches; 0: no validation.
     pub limit_val_batches: Option<Limit>,
-    /// Train on the same few batches in every epoch and evaluate on as many: a model that can learn reaches a loss of
-    /// next to nothing. Takes the place of both limits.
+    /// Train on the same few batches in every epoch and validate on as many: a model that can learn reaches a loss near
+    /// zero. Replaces both limits.
     pub overfit_batches: Option<Limit>,
-    /// One epoch of so many batches, validation included, without callbacks, backup and best model: does it run at all?
+    /// Smoke test: one epoch of so many batches, including validation, without callbacks, backup or best model.
     pub fast_dev_run: Option<usize>,
-    /// Training ends after the step in which this time is over, all starts of a run together.
+    /// Training ends after the step in which this total time is over; counts all starts of a run.
     pub max_time: Option<Duration>,
-    /// Stops, as if asked to, once this many epochs of `epochs` are over: the backup goes on from there, to the same bits as a run
-    /// that was never stopped.
+    /// Pauses the run after this many epochs: the backup resumes it, bit-identical to a run that was never paused.
     pub pause_after: Option<usize>,
-    /// Looks at each step before it is taken, and ends with an error where numbers would arise in it that are not finite: the op, the
-    /// layer, and whether forward or backward. Its batch is written to this file, an `.npz`. A step costs twice as much.
+    /// Checks each step before it is applied, and fails if it would produce non-finite numbers: reports op, layer, and
+    /// forward or backward. Writes the batch to this `.npz` file. Doubles the time per step.
     pub detect_anomaly: Option<PathBuf>,
-    /// The loop alone, to measure it: without callbacks, backups, best model, progress, anomaly detection, and validation
+    /// Bare training loop for benchmarks: no callbacks, backups, best model, progress, anomaly detection, or validation
     /// before the first step.
     pub barebones: bool,
-    /// Evaluate on so many batches before the first step, so that validation that fails does so at once; the results
-    /// are not kept.
+    /// Validate on so many batches before the first step, so that a failing validation is found at once; discards the
+    /// results.
     pub num_sanity_val_steps: usize,
     /// Weight of each class in the loss.
     pub class_weight: BTreeMap<i64, f64>,
-    /// Called as training goes on, in order.
+    /// Callbacks, called in order.
     pub callbacks: Vec<Box<dyn Callback>>,
-    /// Keeps the run in a folder, and goes on with the run that the folder holds.
+    /// Backs up the run in a folder, and resumes the run in that folder.
     pub backup: Option<BackupAndRestore>,
     /// Keeps the model of the best epoch in a file.
     pub best: Option<KeepBest>,
-    /// 1: report progress; 0: be silent.
+    /// 1: report progress; 0: silent.
     pub verbose: usize,
     /// Set by another thread (a signal handler) to stop after the current step.
     pub stop: Option<Arc<AtomicBool>>,
@@ -135,7 +134,7 @@ impl Fit {
         Ok(())
     }
 
-    /// What the limits leave of the data; what they take away is taken out of the arguments.
+    /// Applies the limits: returns the restricted data and updates the arguments.
     pub(super) fn limit(&mut self, data: &Dataset) -> Result<Dataset> {
         if let Some(n) = self.fast_dev_run {
             let few = Some(Limit::Batches(n));
@@ -164,9 +163,11 @@ impl Fit {
         let n = limit.of(name, data, self.steps_per_epoch)?;
         if n == 0 {
             let what = format!("{name} leaves no batch to train on");
-            return Err(Error::new(ErrorKind::Config, what).hint("1 is one batch, 1.0 all of them"));
+            return Err(
+                Error::new(ErrorKind::Config, what).hint("use 1 for one batch, or 1.0 for all batches")
+            );
         }
-        // An epoch of steps of its own goes on in the data where the last one ended.
+        // An epoch with a fixed number of steps continues in the data where the previous one ended.
         if self.steps_per_epoch.is_some() && self.overfit_batches.is_none() {
             self.steps_per_epoch = Some(n);
             return Ok(data.clone());
@@ -175,19 +176,19 @@ impl Fit {
         Ok(data.take(n as u64))
     }
 
-    /// Which of the orders of the data an epoch has.
+    /// Returns the pass over the data (its shuffle order) of an epoch.
     pub(super) fn pass_of(&self, epoch: usize) -> u64 {
         if self.overfit_batches.is_some() { 0 } else { epoch as u64 }
     }
 
-    /// Validation that cannot run is found out before the first epoch is trained.
+    /// Runs a sanity check of the validation before the first epoch.
     pub(super) fn check_validation(&self, model: &mut Model) -> Result<()> {
         match &self.validation {
             Some(data) if self.num_sanity_val_steps > 0 && model.steps() == 0 => {
                 let steps = self
                     .validation_steps
                     .map_or(self.num_sanity_val_steps, |n| n.min(self.num_sanity_val_steps));
-                let place = "the validation before the first step (num_sanity_val_steps)";
+                let place = "validation before the first step (num_sanity_val_steps)";
                 model.evaluate_steps(data, Some(steps)).at(|| place.to_string()).map(drop)
             }
             _ => Ok(()),
@@ -199,7 +200,7 @@ impl Fit {
     }
 }
 
-/// How many steps one pass over the data has, where that is known.
+/// Returns the number of steps in one pass over the data, if known.
 pub(super) fn steps_in(data: &Dataset) -> Option<usize> {
     match data.cardinality() {
         Cardinality::Finite(n) => usize::try_from(n).ok(),

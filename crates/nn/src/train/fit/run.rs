@@ -1,21 +1,21 @@
-//! [`FitRun`]: a run of `fit` from its first step, or from a backup, to its last; what it keeps, by subject.
+//! [`FitRun`]: state of a `fit` run, new or resumed from a backup.
 
 use super::options::{Fit, steps_in};
-use super::step_times::StepTimes;
-use crate::callback::{Callback, Pace};
-use crate::checkpoint::backup::{BackupAndRestore, Backups};
-use crate::checkpoint::best_model::Keeper;
-use crate::diagnose::anomaly_detection::Probe;
+use super::step_times::TrainStepTimes;
+use crate::callback::{Callback, EpochPace};
+use crate::checkpoint::backup::{BackupAndRestore, BackupWriter};
+use crate::checkpoint::best_model::BestModelWriter;
+use crate::diagnose::anomaly_detection::AnomalyProbe;
 use crate::model::Model;
 use crate::model::batch::Batch;
 use crate::model::history::History;
-use crate::train::multi_host::Meetings;
+use crate::train::multi_host::HostCoordinator;
 use crate::train::val_check::ValCheck;
 use std::time::{Duration, Instant};
-use systole_data::{Dataset, Position};
+use systole_data::{Dataset, PipelinePosition};
 use systole_ir::{Error, ErrorKind, Result};
 
-/// A run of `fit`.
+/// State of a `fit` run.
 pub(super) struct FitRun {
     pub(super) history: History,
     pub(super) callbacks: Vec<Box<dyn Callback>>,
@@ -26,54 +26,54 @@ pub(super) struct FitRun {
     pub(super) backup: BackupState,
 }
 
-/// The loop over steps.
+/// State of the step loop.
 pub(super) struct StepState {
-    /// The epoch of the next step, the steps that were taken in it, and the place in the data behind them, for backups.
+    /// Epoch of the next step, steps done in it, and the data position after them, for backups.
     pub(super) epoch: usize,
     pub(super) taken: usize,
-    pub(super) position: Position,
-    pub(super) times: StepTimes,
-    pub(super) pace: Pace,
-    /// Where a callback looks at it.
+    pub(super) position: PipelinePosition,
+    pub(super) times: TrainStepTimes,
+    pub(super) pace: EpochPace,
+    /// Last batch, if a callback needs it.
     pub(super) last_batch: Option<Batch>,
-    /// Looks for numbers that are not finite, where that is asked for.
-    pub(super) probe: Option<Probe>,
+    /// Anomaly detection, if enabled.
+    pub(super) probe: Option<AnomalyProbe>,
 }
 
-/// How long the run trains.
+/// Training time of the run.
 pub(super) struct RunClock {
-    /// When this start began.
+    /// Time of this start.
     began: Instant,
-    /// What earlier starts of the run trained, as far as their backups know.
+    /// Training time of earlier starts, as recorded in their backups.
     pub(super) trained_before: Duration,
     pub(super) max_time: Option<Duration>,
 }
 
 impl RunClock {
-    /// What all starts of the run have trained.
+    /// Returns the total training time of all starts.
     pub(super) fn trained(&self) -> Duration {
         self.trained_before + self.began.elapsed()
     }
 }
 
-/// When the model is measured, and the best that it was.
+/// Validation schedule and the best model.
 pub(super) struct ValidationState {
     pub(super) check: ValCheck,
     pub(super) is_validated: bool,
-    /// Has no part in backups, and sees no steps.
-    pub(super) best: Option<Keeper>,
+    /// Not part of backups; not called for steps.
+    pub(super) best: Option<BestModelWriter>,
 }
 
-/// What keeps the run.
+/// Backups and coordination of hosts.
 pub(super) struct BackupState {
-    /// Of the host that writes them.
-    pub(super) backups: Option<Backups>,
-    /// Where there are several hosts.
-    pub(super) meetings: Option<Meetings>,
+    /// Only on the host that writes backups.
+    pub(super) backups: Option<BackupWriter>,
+    /// Only with several hosts.
+    pub(super) meetings: Option<HostCoordinator>,
 }
 
 impl FitRun {
-    /// At its begin, or where the folder of backups has it.
+    /// Opens a new run, or resumes the one in the backup folder.
     pub(super) fn open(model: &mut Model, data: &Dataset, options: &mut Fit) -> Result<FitRun> {
         let backup = options.backup.take();
         let mut run = FitRun {
@@ -83,9 +83,9 @@ impl FitRun {
             steps: StepState {
                 epoch: options.initial_epoch,
                 taken: 0,
-                position: Position::new(options.pass_of(options.initial_epoch), 0),
-                times: StepTimes::default(),
-                pace: Pace::default(),
+                position: PipelinePosition::new(options.pass_of(options.initial_epoch), 0),
+                times: TrainStepTimes::default(),
+                pace: EpochPace::default(),
                 last_batch: None,
                 probe: None,
             },
@@ -104,13 +104,13 @@ impl FitRun {
                 best: None,
             },
             backup: BackupState {
-                backups: backup.clone().filter(|_| model.leads()).map(Backups::open).transpose()?,
-                meetings: model.hosts().map(|_| Meetings::new(backup.is_some())),
+                backups: backup.clone().filter(|_| model.leads()).map(BackupWriter::open).transpose()?,
+                meetings: model.hosts().map(|_| HostCoordinator::new(backup.is_some())),
             },
         };
         if options.detect_anomaly.is_some() && model.is_spread() {
-            return Err(Error::new(ErrorKind::Config, "detect_anomaly looks at steps on one device")
-                .hint("train on one device to find where the number arises: strategy one_device"));
+            return Err(Error::new(ErrorKind::Config, "detect_anomaly supports only one device")
+                .hint("train with strategy one_device to find the anomaly"));
         }
         let found = match &run.backup.backups {
             Some(own) => own.latest()?,
@@ -119,7 +119,8 @@ impl FitRun {
         let goes_on = found.is_some();
         run.restore(model, data, found)?;
         let over = goes_on.then_some(run.steps.epoch);
-        run.validation.best = options.best.take().map(|best| Keeper::open(best, model, over)).transpose()?;
+        run.validation.best =
+            options.best.take().map(|best| BestModelWriter::open(best, model, over)).transpose()?;
         Ok(run)
     }
 
@@ -128,22 +129,23 @@ impl FitRun {
         History { stopped_because: self.stop_because, best, ..self.history }
     }
 
-    /// Ends training where its time is over.
+    /// Ends training if its time is over.
     pub(super) fn check_time(&mut self) {
         if let Some(most) =
             self.clock.max_time.filter(|most| self.stop_because.is_none() && self.clock.trained() >= *most)
         {
             let seconds = most.as_secs_f64();
-            self.stop_because = Some(format!("the time of {seconds} s for this run (max_time) is over"));
+            self.stop_because =
+                Some(format!("the time limit of {seconds} s for this run (max_time) is reached"));
         }
     }
 }
 
-/// The data ended before the steps that were `wanted` of an epoch, or has none.
+/// Error for data that ends before the `wanted` steps of an epoch, or is empty.
 pub(super) fn out_of_data(epoch: usize, done: usize, wanted: Option<usize>) -> Error {
     let what = match wanted {
         Some(n) => format!("the data ended after {done} of the {n} steps of epoch {}", epoch + 1),
-        None => format!("the data of epoch {} are empty", epoch + 1),
+        None => format!("the data of epoch {} is empty", epoch + 1),
     };
     Error::new(ErrorKind::Data, what)
         .hint("add .repeat() before .batch(n), lower steps_per_epoch, or check take/skip/filter stages")

@@ -1,47 +1,47 @@
-//! [`StepTimes`]: steps that devices still compute, and how long those took that have ended.
+//! [`TrainStepTimes`]: timing of training steps, finished and in flight on devices.
 
-use crate::callback::progress::Elapsed;
+use crate::callback::progress::EpochElapsed;
 use crate::model::history::History;
 use std::time::{Duration, Instant};
 use systole_ir::Result;
-use systole_runtime::{Ended, InFlight, trace};
+use systole_runtime::{FinishedStep, InFlight, trace};
 
-/// A step that was begun.
-pub(super) struct Begun {
-    /// When the host turned to it.
+/// A started step.
+pub(super) struct StartedStep {
+    /// When the host started preparing it.
     pub(super) at: Instant,
-    /// When its batch was there.
+    /// When its batch was available.
     pub(super) fetched: Instant,
-    /// Whether a device computes it by itself.
+    /// Whether a device computes it asynchronously.
     pub(super) on_device: bool,
 }
 
-/// The steps of an epoch by the clock.
+/// Timing of an epoch's steps.
 #[derive(Default)]
-pub(super) struct StepTimes {
-    /// Steps that devices may still compute by themselves.
-    pub(super) in_flight: InFlight<Begun>,
+pub(super) struct TrainStepTimes {
+    /// Steps that devices may still be computing.
+    pub(super) in_flight: InFlight<StartedStep>,
     /// When the last step ended.
     ended: Option<Instant>,
-    /// Time that the steps of this epoch waited for data, and that the host waited for them.
+    /// Time in this epoch that steps waited for data, and that the host waited for steps.
     waited: Duration,
     device_waited: Duration,
 }
 
-impl StepTimes {
-    /// An epoch begins: nothing of it was waited for.
+impl TrainStepTimes {
+    /// Resets the waiting times for a new epoch.
     pub(super) fn begin_epoch(&mut self) {
         (self.waited, self.device_waited) = (Duration::ZERO, Duration::ZERO);
     }
 
-    pub(super) fn elapsed(&self, step: usize, elapsed: Duration) -> Elapsed {
-        Elapsed { step, elapsed, waited: self.waited, device_waited: self.device_waited }
+    pub(super) fn elapsed(&self, step: usize, elapsed: Duration) -> EpochElapsed {
+        EpochElapsed { step, elapsed, waited: self.waited, device_waited: self.device_waited }
     }
 
-    /// Writes down the steps that have ended, and waits for those before the last `most` that were begun.
+    /// Records finished steps; waits until at most `most` steps are in flight.
     pub(super) fn take_ends(&mut self, most: usize, history: &mut History) -> Result<()> {
-        while let Some(Ended { step, at, waited }) = self.in_flight.next_end(most)? {
-            // Steps follow each other on the device, so this one's time began when the one before it had ended.
+        while let Some(FinishedStep { step, at, waited }) = self.in_flight.next_end(most)? {
+            // Steps run in sequence on the device, so this step's time starts when the previous one ended.
             let from = self.ended.map_or(step.at, |ended| ended.max(step.at));
             let (took, lacked) =
                 (at.saturating_duration_since(from), step.fetched.saturating_duration_since(from));

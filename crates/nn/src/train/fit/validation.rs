@@ -1,6 +1,6 @@
-//! When a run of `fit` is validated, and what its callbacks see of that.
+//! Runs validation in `fit`, and passes its results to callbacks.
 
-use super::hooks::Who;
+use super::hooks::CallbackSelection;
 use super::options::Fit;
 use super::run::FitRun;
 use crate::callback::progress::{ProgressEvent, report};
@@ -10,7 +10,7 @@ use crate::model::history::{Logs, Validation};
 use systole_ir::Result;
 
 impl FitRun {
-    /// Measures the model on the validation data, with its running means where a callback asks for that.
+    /// Evaluates the model on the validation data, with its weight averages if a callback requests that.
     fn measure(&mut self, model: &mut Model, options: &Fit) -> Result<Logs> {
         let swapped = self.swaps_averages().is_some() && model.swap_averages();
         let measured = self.measured(model, options);
@@ -34,7 +34,7 @@ impl FitRun {
         self.callbacks.iter().filter_map(|c| c.swaps_averages()).reduce(|a, b| a || b)
     }
 
-    /// Shows an epoch that is over to all callbacks: what keeps the best model sees it as it was measured.
+    /// Calls `on_epoch_end` of all callbacks. The best-model callback sees the weights that were validated.
     pub(super) fn end_epoch(
         &mut self,
         model: &mut Model,
@@ -49,26 +49,27 @@ impl FitRun {
         let end = |c: &mut dyn Callback, cx: &mut FitCx<'_>| c.on_epoch_end(cx);
         let mut shown = match owed && self.has_no_best() {
             true => Ok(()),
-            false => self.each_of(Who::Keeper, model, logs, (epoch, false), end),
+            false => self.each_of(CallbackSelection::Keeper, model, logs, (epoch, false), end),
         };
         let stays = swapped && swaps == Some(true);
         if swapped && !stays {
             model.swap_averages();
         }
-        shown = shown.and_then(|()| self.each_of(Who::Callbacks, model, logs, (epoch, false), end));
+        shown =
+            shown.and_then(|()| self.each_of(CallbackSelection::Callbacks, model, logs, (epoch, false), end));
         if stays {
             model.swap_averages();
         }
         shown
     }
 
-    /// Adds the validation of an epoch that is over, where it is one of those that have one.
+    /// Adds the validation of a finished epoch to its logs, if one is due.
     pub(super) fn validate(&mut self, model: &mut Model, options: &Fit, logs: &mut Logs) -> Result<()> {
         let (epoch, is_over) = (model.epoch - 1, model.epoch == options.epochs);
         let due =
             self.validation.check.is_due(epoch, self.steps.taken, true) || (options.validate_last && is_over);
         let values = match self.validation.check.at(model.steps()) {
-            // The last batch was one after which it is due.
+            // The validation within the epoch already covered the last batch.
             Some(values) => values.clone(),
             None if due && self.validation.is_validated => self.measure(model, options)?,
             None => return Ok(()),
@@ -77,7 +78,7 @@ impl FitRun {
         Ok(())
     }
 
-    /// In the middle of an epoch.
+    /// Validates within an epoch, if due.
     pub(super) fn validate_within(
         &mut self,
         model: &mut Model,
@@ -104,7 +105,7 @@ impl FitRun {
         self.each(model, &logs, (epoch, true), |c, cx| c.on_validation_end(cx))
     }
 
-    /// The validation that the end of training is owed, where its last epoch had none.
+    /// Runs the final validation if the last epoch had none.
     pub(super) fn validate_last(&mut self, model: &mut Model, options: &Fit) -> Result<()> {
         let Some(mut logs) = self.history.epochs.last().cloned() else { return Ok(()) };
         if !options.validate_last
@@ -119,12 +120,12 @@ impl FitRun {
             *last = logs.clone();
         }
         let epoch = model.epoch.saturating_sub(1);
-        let who = if self.has_no_best() { Who::Callbacks } else { Who::All };
+        let who = if self.has_no_best() { CallbackSelection::Callbacks } else { CallbackSelection::All };
         self.each_of(who, model, &logs, (epoch, false), |c, cx| c.on_validation_end(cx))
     }
 
-    /// Whether no epoch was validated while training: the model of the end is the only one that is measured, and needs no second
-    /// file.
+    /// Whether no epoch was validated during training: only the final model is measured, so a second file is
+    /// unnecessary.
     fn has_no_best(&self) -> bool {
         self.validation.best.as_ref().is_none_or(|keeper| keeper.kept.is_none())
     }

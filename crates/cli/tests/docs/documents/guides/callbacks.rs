@@ -1,4 +1,5 @@
-//! The tables of the guides to callbacks and training loops: arguments of `fit` and `compile`, callbacks and their settings.
+//! Generates the tables of the guides to callbacks and training loops: arguments of `fit` and `compile`, callbacks and
+//! their settings.
 
 use super::source::{Item, Source};
 use super::table::{code, table};
@@ -17,7 +18,7 @@ fn the_callbacks_guide_lists_every_callback_with_its_settings() {
     let mut settings = Vec::new();
     let rows =
         callbacks.clone().map(|(source, name)| [code(name), made(source, name), described(source, name)]);
-    let all = table(["callback", "made by", "what it does"], rows);
+    let all = table(["callback", "constructor", "description"], rows);
     let files = [
         ("KeepBest", "crates/nn/src/checkpoint/best_model.rs"),
         ("BackupAndRestore", "crates/nn/src/checkpoint/backup.rs"),
@@ -35,8 +36,8 @@ fn the_callbacks_guide_lists_every_callback_with_its_settings() {
         ("callbacks", all),
         ("settings", table(header, settings)),
         ("kept", table(["argument", "setting", "default", "meaning"], kept)),
-        ("hooks", table(["method", "when it is called"], hooks)),
-        ("context", table(["field", "what it is"], cx)),
+        ("hooks", table(["method", "description"], hooks)),
+        ("context", table(["field", "description"], cx)),
     ];
     super::same_parts("callbacks", &parts);
 }

@@ -1,4 +1,4 @@
-//! The tables of the guide to the command line: every command and option, from what `--help` is made of.
+//! Generates the tables of the command-line guide: every command and option, from the definitions behind `--help`.
 
 use super::table::{code, table};
 use clap::{Arg, ArgAction, Command};

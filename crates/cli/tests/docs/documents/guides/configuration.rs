@@ -1,4 +1,4 @@
-//! The tables of the guide to configurations: every key, from what the parser knows.
+//! Generates the tables of the configuration guide: every key, from the parser's definitions.
 
 use super::source::{Item, Source};
 use super::table::{code, key, listed, snake, table, written};
@@ -7,8 +7,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::str::FromStr;
 use systole::config::{
-    CompileSection, Config, DATASETS, Data, FineTuneSection, FitSection, LoraSection, LrFindSection,
-    PruningSection, QuantizeSection, StrategySection, augmentations,
+    CompileSection, DATASETS, DataSection, FineTuneSection, FitSection, LoraSection, LrFindSection,
+    PruningSection, QuantizeSection, RunConfig, StrategySection, augmentations,
 };
 use systole::datasets::RecordOptions;
 use systole_nn::applications::biggan::BigGan;
@@ -37,12 +37,12 @@ fn the_configuration_guide_lists_every_key() {
     let whole = "[data]\ndataset = \"glyphs\"\n[optimizer]\n[compile]\nloss = \"?\"\n[fit]\nepochs = 1\nbatch_size = 1";
     let column = toml::from_str::<RecordOptions>("[[columns]]\n\"?\" = 1").expect_err("no such key");
     let parts = [
-        ("whole", section::<Config>(&config, "Config", whole)),
-        ("data", section::<Data>(&config, "Data", "dataset = \"glyphs\"")),
+        ("whole", section::<RunConfig>(&config, "Config", whole)),
+        ("data", section::<DataSection>(&config, "Data", "dataset = \"glyphs\"")),
         (
             "augment",
             table(
-                ["name", "value", "what it does to a picture"],
+                ["name", "value", "effect on the image"],
                 augmentations()
                     .into_iter()
                     .map(|(n, v, a)| [code(n), v.map_or("–".into(), |v| code(&v.to_string())), a.into()]),
@@ -72,7 +72,7 @@ fn the_configuration_guide_lists_every_key() {
     super::same_parts("configuration", &parts);
 }
 
-/// The keys of a table that serde reads into `T`; `least` is the least that it takes.
+/// Table of the keys that serde reads into `T`; `least` is the smallest accepted TOML.
 fn section<T: DeserializeOwned + Serialize>(source: &Source, name: &str, least: &str) -> String {
     let Err(unknown) = toml::from_str::<T>("\"?\" = 1") else { panic!("{name} takes any key") };
     let required: toml::Table = least.parse().expect("TOML");
@@ -80,7 +80,7 @@ fn section<T: DeserializeOwned + Serialize>(source: &Source, name: &str, least: 
     let least = toml::from_str::<T>(least).unwrap_or_else(|e| panic!("{name}: {e}"));
     let defaults = serde_json::to_value(least).expect("JSON");
     let items = source.items(&[&format!("pub struct {name} {{")]);
-    // Other words for a key are told with it.
+    // Aliases are listed with their key.
     let is_alias = |key: &String| items.iter().any(|i| i.attributes.contains(&format!("alias = {key:?}")));
     let keys: Vec<String> = listed(unknown.message()).into_iter().filter(|key| !is_alias(key)).collect();
     keys_of(source, name, &keys, &required, &defaults)
@@ -100,7 +100,7 @@ fn keys_of(source: &Source, name: &str, keys: &[String], required: &[&str], defa
     table(HEADER, rows)
 }
 
-/// The item of a key, by its name or the one that serde gives it.
+/// The item of a key, by its Rust name or its serde name.
 fn described(items: &[Item], name: &str, place: &str) -> Item {
     let renamed = format!("rename = {name:?}");
     let found = items.iter().find(|i| i.name == name || i.attributes.contains(&renamed));
@@ -108,7 +108,7 @@ fn described(items: &[Item], name: &str, place: &str) -> Item {
     Item { name: name.into(), ..found.clone() }
 }
 
-/// Lists in the place of their names.
+/// Replaces the names of lists by their contents.
 fn in_full(doc: &str) -> String {
     let list = |names: &[&str]| names.iter().map(|n| code(n)).collect::<Vec<_>>().join(", ");
     doc.replace("one of `APPLICATIONS`", &format!("one of {}", list(APPLICATIONS)))
@@ -126,13 +126,13 @@ fn applications() -> String {
     table(["application", "key", "type", "default", "meaning"], rows)
 }
 
-/// The rows of an object's keys.
+/// Table rows for the keys of an object.
 fn arguments(items: &[Item], defaults: &Value, place: &str) -> Vec<[String; 4]> {
     let defaults = defaults.as_object().into_iter().flatten();
     defaults.map(|(name, value)| key(&described(items, name, place), Some(value), place)).collect()
 }
 
-/// Rows with what they belong to before the first of them.
+/// Rows grouped under a name, which is shown in the first row.
 fn grouped(name: &str, rows: Vec<[String; 4]>) -> Vec<[String; 5]> {
     let first = |i: usize| if i == 0 { code(name) } else { String::new() };
     rows.into_iter().enumerate().map(|(i, [a, b, c, d])| [first(i), a, b, c, d]).collect()
@@ -150,10 +150,10 @@ fn layers() -> String {
         }
     }
     let header = ["layer", "key", "type", "default", "meaning"];
-    format!("{}\nWithout keys of their own: {}.", table(header, rows), without.join(", "))
+    format!("{}\nLayers without keys: {}.", table(header, rows), without.join(", "))
 }
 
-/// The fields of a layer, or those of the struct of its family, or those that the macro of its file gives each of its layers.
+/// Fields of a layer: of its own struct, of the struct of its family, or from the macro of its file.
 pub fn fields_of(sources: &[Source], class: &str) -> Vec<Item> {
     if let Some((family, places)) = family_of(sources, class) {
         let head = format!("pub struct {family}<const N: usize> {{");
@@ -173,7 +173,7 @@ pub fn fields_of(sources: &[Source], class: &str) -> Vec<Item> {
     }
 }
 
-/// `pub type Conv2D = Conv<2>;`: the struct of a layer's family, and the number of its dimensions of places.
+/// For `pub type Conv2D = Conv<2>;`: the struct of the layer's family and the number of spatial dimensions.
 fn family_of<'a>(sources: &'a [Source], class: &str) -> Option<(&'a str, &'a str)> {
     let alias = sources.iter().find_map(|s| s.rest(&format!("pub type {class} = ")))?;
     alias.strip_suffix(">;")?.split_once('<')
@@ -202,7 +202,7 @@ fn optimizers() -> String {
                 key(&described(&common, n, name), Some(value), name)
             })
             .collect();
-        // Its own file first: one takes the arguments of another.
+        // Its own file first, since some layers take the arguments of another.
         let (own, others): (Vec<_>, Vec<_>) =
             sources.iter().partition(|s| s.file.ends_with(&format!("/{name}.rs")));
         let items: Vec<Item> = own.into_iter().chain(others).flat_map(own_arguments).collect();
@@ -210,16 +210,16 @@ fn optimizers() -> String {
         grouped(name, rows)
     });
     let own = table(["`type`", "key", "type", "default", "meaning"], rows);
-    format!("Of every optimizer:\n\n{}\nOf each:\n\n{own}", table(HEADER, all))
+    format!("Keys of every optimizer:\n\n{}\nKeys of each optimizer:\n\n{own}", table(HEADER, all))
 }
 
-/// The arguments of the rule that a file holds.
+/// Arguments of the macro rule in a file.
 fn own_arguments(source: &Source) -> Vec<Item> {
     let heads: Vec<&str> = source.lines_with("pub struct ").filter(|l| l.ends_with('{')).collect();
     heads.iter().flat_map(|head| source.items(&[head])).collect()
 }
 
-/// The arguments of a variant of an enum, whose names are `keys`; `value` has their defaults.
+/// Arguments of an enum variant with the names `keys`; `value` has their defaults.
 fn variant(sources: &[Source], kind: &str, class: &str, keys: &[String], value: &Value) -> Vec<[String; 4]> {
     let (of_enum, own) = (format!("pub enum {kind} {{"), format!("pub struct {class} {{"));
     let of = |s: &Source| [s.items(&[&of_enum, &format!("{class} {{")]), s.items(&[&own])].concat();
@@ -228,7 +228,7 @@ fn variant(sources: &[Source], kind: &str, class: &str, keys: &[String], value: 
     rows.collect()
 }
 
-/// The keys of a variant that is written as `class_name` and `config`.
+/// Keys of a variant written as `class_name` and `config`.
 fn keys_of_variant<T: DeserializeOwned>(class: &str) -> Vec<String> {
     let unknown = serde_json::from_value::<T>(json!({"class_name": class, "config": {"?": 1}}));
     let message = unknown.err().map_or(String::new(), |e| e.to_string());
@@ -236,7 +236,7 @@ fn keys_of_variant<T: DeserializeOwned>(class: &str) -> Vec<String> {
     if has_keys { listed(&message) } else { Vec::new() }
 }
 
-/// What a schedule of numbers has for a key that is left out.
+/// Default of a schedule's key.
 fn named_default(items: &[Item], class: &str, name: &str) -> Value {
     let required = items.iter().filter(|i| !i.attributes.contains("default"));
     let config: serde_json::Map<String, Value> = required.map(|i| (i.name.clone(), json!(1))).collect();
@@ -302,7 +302,7 @@ fn metrics() -> String {
     named::<Metric>(&sources, "Metric", &names)
 }
 
-/// The arguments of losses or metrics, by the names that configurations take.
+/// Arguments of losses or metrics, by their names in configurations.
 fn named<T>(sources: &[Source], kind: &str, names: &[&str]) -> String
 where
     T: Serialize + DeserializeOwned + FromStr<Err = systole_ir::Error>,
@@ -312,7 +312,7 @@ where
     for name in names {
         let value = serde_json::to_value(name.parse::<T>().expect("a name")).expect("JSON");
         let class = value["class_name"].as_str().expect("a class").to_string();
-        // Those that all losses have are told once.
+        // Arguments shared by all losses are listed once.
         let of_all = |key: &str| match key {
             "reduction" => kind == "Loss",
             "axis" => kind == "Loss" && !["Dice", "Tversky"].contains(&class.as_str()),
@@ -325,10 +325,10 @@ where
         }
     }
     let all = table(["name", "key", "type", "default", "meaning"], rows);
-    format!("{all}\nWithout keys: {}.", without.join(", "))
+    format!("{all}\nNames without keys: {}.", without.join(", "))
 }
 
-/// The names of activations, each with its description.
+/// Names of activations with their descriptions.
 pub fn activation_names() -> Vec<(String, Item)> {
     let items = Source::read("crates/nn/src/layer/activation.rs").items(&["pub enum Activation {"]);
     let unknown = serde_json::from_value::<Activation>(json!("?")).expect_err("no such activation");
@@ -345,16 +345,16 @@ fn activations() -> String {
         let value = serde_json::to_value(name.parse::<Activation>().expect("a name")).expect("JSON");
         [code(&name), item.doc.trim_end_matches('.').into(), in_words(value.get(&name))]
     });
-    table(["name", "what it computes", "arguments"], rows)
+    table(["name", "definition", "arguments"], rows)
 }
 
-/// Arguments with their defaults.
+/// Formats arguments with their defaults.
 fn in_words(config: Option<&Value>) -> String {
     let arguments = config.and_then(Value::as_object).into_iter().flatten();
     arguments.map(|(k, v)| format!("`{k}` = {}", written(v))).collect::<Vec<_>>().join(", ")
 }
 
-/// The classes of initializers that have a name, with their descriptions.
+/// Initializer classes that have a name, with their descriptions.
 pub fn initializer_names() -> Vec<(String, Item)> {
     let items = Source::read("crates/nn/src/layer/initializer.rs").items(&["pub enum Initializer {"]);
     let unknown =
@@ -369,5 +369,5 @@ fn initializers() -> String {
         let value = serde_json::to_value(name.parse::<Initializer>().expect("a name")).expect("JSON");
         [code(&name), code(&item.name), item.doc.trim_end_matches('.').into(), in_words(value.get("config"))]
     });
-    table(["name", "`class_name`", "values", "`config`"], rows)
+    table(["name", "`class_name`", "initial values", "`config`"], rows)
 }

@@ -1,5 +1,5 @@
-//! The guides to models, configurations, the command line, training loops, callbacks and programs: their tables are made from the
-//! program, and what they show is run or at least read.
+//! Tests of the guides to models, configurations, the command line, training loops, callbacks and programs: their
+//! tables are generated from the program, and their examples are run or at least parsed.
 
 mod callbacks;
 mod commands;
@@ -13,7 +13,9 @@ mod table;
 use crate::documents::{read, same_or_bless};
 
 /// The pages that are tested here.
-const PAGES: [&str; 10] = [
+const PAGES: [&str; 12] = [
+    "from-keras",
+    "from-pytorch",
     "models",
     "fine-tuning",
     "configuration",

@@ -1,4 +1,4 @@
-//! The tables of the guide to models: what there is, its constructor, what it does.
+//! Generates the tables of the model guide: available layers and models, their constructors and descriptions.
 
 use super::source::{Item, Source};
 use super::table::{code, listed, table};
@@ -73,19 +73,17 @@ fn applications() -> String {
         let whole = full.is_some_and(|c| c["norm"].is_number());
         let checked = match (full.is_some(), relatives) {
             (true, true) if whole => {
-                "names, shapes and order of all weights, and outputs; gradients of small relatives"
+                "names, shapes and order of all weights, and outputs; gradients of small variants"
             }
-            (true, true) => {
-                "names, shapes and order of all weights; outputs and gradients of small relatives"
-            }
+            (true, true) => "names, shapes and order of all weights; outputs and gradients of small variants",
             (true, false) => "names, shapes and order of all weights",
             (false, _) if row.family.0 == "Gpt2" => {
-                "outputs, gradients and training of a small one (`crates/nn/tests/networks.rs`)"
+                "outputs, gradients and training of a small variant (`crates/nn/tests/networks.rs`)"
             }
             (false, _) if row.family.0 == "ResNet18" => {
-                "the number of torchvision's parameters; outputs of a small one with weights of transformers"
+                "torchvision's parameter count; outputs of a small variant with transformers weights"
             }
-            (false, true) => "outputs and gradients of small relatives, written out in Keras's layers",
+            (false, true) => "outputs and gradients of small variants, built from Keras layers",
             (false, false) => panic!("{} is compared with nothing", row.name),
         };
         let parameters = full.and_then(|c| c["parameters"].as_u64()).map_or("–".into(), systole_nn::grouped);
@@ -135,7 +133,7 @@ fn losses() -> String {
         let value = serde_json::to_value(name.parse::<Loss>().expect("a loss")).expect("JSON");
         [code(name), call_of(&known, name), sentence(variant(&items, &value["class_name"]), name)]
     });
-    table(["loss", "in Rust", "of each sample"], rows)
+    table(["loss", "in Rust", "value per sample"], rows)
 }
 
 fn metrics() -> String {
@@ -169,7 +167,7 @@ fn optimizers() -> String {
             sentence(source.doc(head), name),
         ]
     });
-    table(["optimizer", "in Rust", "usual rate", "keeps of each weight", "rule"], rows)
+    table(["optimizer", "in Rust", "default rate", "state per weight", "update rule"], rows)
 }
 
 fn schedules() -> String {
@@ -180,5 +178,5 @@ fn schedules() -> String {
         let doc = variant(&items, &json!(class));
         [code(&class), sentence(doc, &class)]
     });
-    table(["schedule", "rate of a step"], rows)
+    table(["schedule", "learning rate at a step"], rows)
 }

@@ -1,11 +1,12 @@
-//! What is compared with Keras and PyTorch: for each layer its cases in the fixtures, for each architecture and importer its test.
+//! Generates the list of comparisons with Keras and PyTorch: for each layer its fixture cases, for each architecture
+//! and importer its test.
 
 use super::table::{code, table};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use systole_nn::applications::by_name;
 
-/// Layers whose values are drawn, or that add to the loss: tests of what they promise, in a file of `crates/nn/tests`.
+/// Layers with random outputs or with losses: property tests in a file of `crates/nn/tests`.
 const PROMISES: [(&str, &str, &str); 14] = [
     ("ModelOutput", "graphs", "graphs_match_keras"),
     ("RandomCrop", "layers", "pictures_are_changed_by_chance"),
@@ -23,53 +24,53 @@ const PROMISES: [(&str, &str, &str); 14] = [
     ("ActivityRegularization", "rules", "penalties_on_outputs_are_those_of_what_comes_out"),
 ];
 
-/// Weights that are read and written: what they are of, what is compared, tests of `crates/weights/tests/files.rs`.
+/// Imported and exported weight formats: source, comparison, and tests in `crates/weights/tests/files.rs`.
 const IMPORTERS: [(&str, &str, &[&str]); 10] = [
     (
-        "ResNet of torchvision, `.pt`",
-        "outputs to 1e-5; written again",
+        "torchvision ResNet, `.pt`",
+        "outputs to 1e-5; round trip",
         &["torchvisions_resnet_is_known_by_its_names"],
     ),
     (
-        "ResNet and GPT-2, folders of Hugging Face",
-        "outputs to 1e-5; written again",
+        "ResNet and GPT-2, Hugging Face folders",
+        "outputs to 1e-5; round trip",
         &["folders_of_hugging_face_are_known_by_their_names"],
     ),
     (
-        "BERT and ViT, folders of Hugging Face",
-        "outputs to 1e-5; written again; names of the first years",
+        "BERT and ViT, Hugging Face folders",
+        "outputs to 1e-5; round trip; legacy weight names",
         &[
             "folders_of_hugging_face_fill_what_their_names_say",
             "berts_of_the_first_years_are_read_without_their_heads",
         ],
     ),
     (
-        "ResNet-18, folder of Hugging Face",
-        "outputs to 1e-5, of our application too",
+        "ResNet-18, Hugging Face folder",
+        "outputs to 1e-5, also with Systole's `resnet18`",
         &["folders_of_hugging_face_fill_what_their_names_say", "our_resnet18_takes_transformers_weights"],
     ),
     (
-        "models of one's own, `.pt`, by order",
-        "outputs to 1e-5; written again",
+        "custom models, `.pt`, by order",
+        "outputs to 1e-5; round trip",
         &["models_of_ones_own_are_filled_by_order"],
     ),
     (
-        "convolutions of every rank, GroupNorm, `.pt`",
-        "outputs to 1e-5; written again",
+        "1D, 2D and 3D convolutions, GroupNorm, `.pt`",
+        "outputs to 1e-5; round trip",
         &["layers_of_every_rank_are_filled_by_order"],
     ),
     (
         "Sequential and Functional, `.keras`, `.h5`",
-        "outputs to 1e-5; written again",
+        "outputs to 1e-5; round trip",
         &["models_of_keras_bring_their_layers"],
     ),
     (
         "ConvNeXt and EfficientNetV2, `.keras`",
-        "outputs to 1e-5, into our applications too; written again",
+        "outputs to 1e-5, also in Systole's applications; round trip",
         &["applications_of_keras_bring_their_layers_and_fill_ours"],
     ),
     ("`.weights.h5`", "outputs to 1e-5, by names and by classes", &["weights_of_keras_alone_need_a_model"]),
-    ("HDF5 of h5py", "values", &["hdf5_is_read_as_h5py_writes_it"]),
+    ("HDF5 written by h5py", "values", &["hdf5_is_read_as_h5py_writes_it"]),
 ];
 
 /// The metadata of a fixture.
@@ -82,7 +83,7 @@ fn metadata(fixture: &str, key: &str) -> Vec<Value> {
     serde_json::from_str(text).expect("JSON")
 }
 
-/// Whole networks that are compared with Keras: the classes of each one's layers.
+/// Whole networks compared with Keras: the layer classes of each.
 fn networks() -> Vec<Vec<String>> {
     let small: Value =
         serde_json::from_str(&crate::documents::read("fixtures/keras/applications.json")).expect("JSON");
@@ -101,10 +102,10 @@ fn networks() -> Vec<Vec<String>> {
     small.chain(trained).collect()
 }
 
-/// For each layer how it is compared.
+/// Describes for each layer how it is compared.
 ///
 /// # Panics
-/// Where one is compared with nothing.
+/// If a layer is not compared with anything.
 pub fn of_layers(classes: &[&str]) -> BTreeMap<String, String> {
     let cases = [metadata("layers", "cases"), metadata("sequences", "cases")].concat();
     let networks = networks();
@@ -123,7 +124,7 @@ pub fn of_layers(classes: &[&str]) -> BTreeMap<String, String> {
     classes.iter().map(of_class).collect()
 }
 
-/// A test that is there.
+/// Formats the name of a test after checking that it exists.
 fn named(file: &str, test: &str) -> String {
     assert!(crate::documents::read(file).contains(&format!("fn {test}()")), "{file} has no test {test}");
     code(test)
@@ -135,5 +136,5 @@ pub fn importers() -> String {
             tests.iter().map(|test| named("crates/weights/tests/files.rs", test)).collect();
         [of.to_string(), compared.to_string(), tests.join(", ")]
     });
-    table(["weights of", "compared with what the other program computes", "tests"], rows)
+    table(["weights", "compared with the original program", "tests"], rows)
 }

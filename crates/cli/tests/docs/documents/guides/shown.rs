@@ -1,4 +1,5 @@
-//! What the guides show: TOML is read by the program's own parser, commands by its command line, and both are run.
+//! Tests the examples in the guides: TOML is parsed by the program's own parser, commands by its command line, and both
+//! are run.
 
 use super::{PAGES, page};
 use crate::documents::read;
@@ -6,7 +7,7 @@ use clap::error::ErrorKind;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use systole::config::Config;
+use systole::config::RunConfig;
 use toml::{Table, Value};
 
 struct Block {
@@ -58,7 +59,7 @@ fn the_toml_of_the_guides_is_read() {
                 Some(_) => block.text.clone(),
                 None => completed(&block.text, &place),
             };
-            let config = Config::parse(&text, &place).unwrap_or_else(|e| panic!("{place}: {e}\n{text}"));
+            let config = RunConfig::parse(&text, &place).unwrap_or_else(|e| panic!("{place}: {e}\n{text}"));
             if block.text.contains("[model]") || block.text.contains("[[layers]]") {
                 config.untrained().unwrap_or_else(|e| panic!("{place}: {e}"));
             }
@@ -71,7 +72,7 @@ fn the_toml_of_the_guides_is_read() {
 /// The preset `glyphs` with the tables of `part` in the place of its own.
 fn completed(part: &str, place: &str) -> String {
     let part: Table = part.parse().unwrap_or_else(|e| panic!("{place}: {e}"));
-    let preset = Config::preset_text("glyphs").expect("a preset");
+    let preset = RunConfig::preset_text("glyphs").expect("a preset");
     let mut whole: Table = preset.parse().expect("TOML");
     if part.contains_key("model") || part.contains_key("layers") {
         whole.remove("layers");

@@ -1,11 +1,11 @@
-//! Tables of Markdown, and values and types in the words of a configuration.
+//! Markdown tables, and values and types formatted in configuration syntax.
 
 use super::source::Item;
 use serde_json::Value;
 use std::str::FromStr;
 use systole_nn::{Activation, Initializer};
 
-/// A table of rows below a header.
+/// Formats a Markdown table.
 pub fn table<const N: usize>(header: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
     let line = |cells: [String; N]| format!("| {} |\n", cells.map(|c| c.replace('|', "\\|")).join(" | "));
     let mut out = line(header.map(str::to_string));
@@ -14,12 +14,12 @@ pub fn table<const N: usize>(header: [&str; N], rows: impl IntoIterator<Item = [
     out
 }
 
-/// `` `text` ``.
+/// Formats text as inline code.
 pub fn code(text: &str) -> String {
     format!("`{text}`")
 }
 
-/// A key's cells: name, type, default, meaning. `value` is the default that the program has.
+/// Table cells of a key: name, type, default, description. `value` is the program's default.
 pub fn key(item: &Item, value: Option<&Value>, place: &str) -> [String; 4] {
     let name = &item.name;
     assert!(!item.doc.is_empty(), "{place}: `{name}` has no description");
@@ -48,7 +48,7 @@ pub fn key(item: &Item, value: Option<&Value>, place: &str) -> [String; 4] {
     [code(name), kind(&item.ty, &item.attributes, place), default, meaning.trim_end_matches('.').to_string()]
 }
 
-/// A description and the default that its end names; of a number Keras's is the one, too.
+/// Splits a description from the default named at its end; for numbers, Keras's default also counts.
 fn parted(doc: &str, is_number: bool) -> (&str, Option<&str>) {
     let parts = doc.split_once("Default: ").or_else(|| doc.split_once("Keras: ").filter(|_| is_number));
     match parts {
@@ -57,7 +57,7 @@ fn parted(doc: &str, is_number: bool) -> (&str, Option<&str>) {
     }
 }
 
-/// Whether a description begins with the value.
+/// Whether a description starts with the value.
 fn same(value: &str, said: &str) -> bool {
     let normal =
         |text: &str| text.replace('−', "-").replace('(', "[").replace(')', "]").replace(['`', '"'], "");
@@ -69,7 +69,7 @@ fn same(value: &str, said: &str) -> bool {
     }
 }
 
-/// A value as TOML writes it; activations and initializers by their names where those say all.
+/// Formats a value as TOML; activations and initializers by name if they have no other arguments.
 pub fn written(value: &Value) -> String {
     match value {
         Value::Array(items) => format!("[{}]", items.iter().map(written).collect::<Vec<_>>().join(", ")),
@@ -87,7 +87,7 @@ pub fn written(value: &Value) -> String {
     }
 }
 
-/// The name of an initializer, with its arguments where those are not the usual ones.
+/// Name of an initializer, with its non-default arguments.
 fn initializer(class: &str, value: &Value) -> String {
     let name = snake(class);
     let usual = Initializer::from_str(&name).ok().and_then(|i| serde_json::to_value(i).ok());
@@ -96,7 +96,7 @@ fn initializer(class: &str, value: &Value) -> String {
     arguments.map_or(format!("{name:?}"), |a| format!("{name:?} with {a}"))
 }
 
-/// `GlorotUniform` as `glorot_uniform`.
+/// Converts `GlorotUniform` to `glorot_uniform`.
 pub fn snake(class: &str) -> String {
     let mut name = String::new();
     for c in class.chars() {
@@ -108,36 +108,36 @@ pub fn snake(class: &str) -> String {
     name
 }
 
-/// A type of a key in the words of those who write TOML.
+/// Describes the type of a key for TOML authors.
 fn kind(ty: &str, attributes: &str, place: &str) -> String {
     if attributes.contains("number_or_fraction") {
-        return "number, or a fraction as text".into();
+        return "number, or a fraction as a string".into();
     }
     if attributes.contains("auto_or_number") {
-        return "whole number, or `\"auto\"`".into();
+        return "integer, or `\"auto\"`".into();
     }
     let inner = ty.strip_prefix("Option<").and_then(|t| t.strip_suffix('>')).unwrap_or(ty);
     let words = match inner {
-        "usize" | "u64" | "i64" => "whole number",
+        "usize" | "u64" | "i64" => "integer",
         "f64" => "number",
-        "bool" => "true or false",
-        "String" | "PathBuf" => "text",
-        "Vec<String>" => "list of texts",
+        "bool" => "boolean",
+        "String" | "PathBuf" => "string",
+        "Vec<String>" => "list of strings",
         "Vec<f64>" => "list of numbers",
-        "Vec<u64>" | "Vec<usize>" | "Vec<i64>" | "NoiseShape" => "list of whole numbers",
+        "Vec<u64>" | "Vec<usize>" | "Vec<i64>" | "NoiseShape" => "list of integers",
         "[usize; 2]" => "`[height, width]`",
-        "SaveFreq" => "`\"epoch\"`, or whole number",
-        "SaveLast" => "true or false, or `\"link\"`",
+        "SaveFreq" => "`\"epoch\"`, or an integer",
+        "SaveLast" => "boolean, or `\"link\"`",
         "LoggingInterval" | "TimerInterval" => "`\"step\"` or `\"epoch\"`",
-        "ValCheckInterval" => "share, number of batches, or time",
-        "BTreeMap<usize, usize>" => "table of epochs and numbers",
-        "Limit" => "number of batches, or share of them",
+        "ValCheckInterval" => "fraction, number of batches, or time",
+        "BTreeMap<usize, usize>" => "table of epochs and integers",
+        "Limit" => "number of batches, or fraction",
         "Sizes<1>" => "size",
         "Sizes<2>" => "size, or `[height, width]`",
         "Sizes<3>" => "size, or `[depth, height, width]`",
         "Edges<1>" => "size, or `[before, after]`",
         "Edges<2>" => "size, `[rows, columns]`, or `[[top, bottom], [left, right]]`",
-        "Edges<3>" => "size, or list of one or of `[before, after]` for each dimension",
+        "Edges<3>" => "size, or list of a size or `[before, after]` per dimension",
         "Wrapped" => "table: `{ type = \"…\", … }`",
         "Regularizer" => "`\"l1\"`, `\"l2\"`, `\"l1_l2\"`, or `{ l1 = …, l2 = … }`",
         "Constraint" => {
@@ -145,16 +145,16 @@ fn kind(ty: &str, attributes: &str, place: &str) -> String {
         }
         "MergeMode" => "`\"concat\"`, `\"sum\"`, `\"mul\"` or `\"ave\"`",
         "Interpolation" => "`\"nearest\"`, `\"bilinear\"`, `\"bicubic\"`, `\"lanczos3\"` or `\"lanczos5\"`",
-        "Span" | "Option<Span>" => "number, or `[least, most]`",
-        "[f64; 2]" => "`[least, most]`",
+        "Span" | "Option<Span>" => "number, or `[min, max]`",
+        "[f64; 2]" => "`[min, max]`",
         "FillMode" => "`\"reflect\"`, `\"wrap\"`, `\"constant\"` or `\"nearest\"`",
         "FlipMode" => "`\"horizontal\"`, `\"vertical\"` or `\"horizontal_and_vertical\"`",
         "OutputMode" => "`\"int\"`, `\"one_hot\"`, `\"multi_hot\"` or `\"count\"`",
         "ScoreMode" => "`\"dot\"` or `\"concat\"`",
-        "Axes" => "dimension, or list of them",
+        "Axes" => "axis, or list of axes",
         "Padding" => "`\"valid\"` or `\"same\"`",
         "Mode" => "`\"auto\"`, `\"min\"` or `\"max\"`",
-        "UpdateFreq" => "`\"epoch\"`, `\"batch\"`, or whole number",
+        "UpdateFreq" => "`\"epoch\"`, `\"batch\"`, or an integer",
         "Curve" => "`\"ROC\"`, `\"PR\"` or `\"PRGAIN\"`",
         "Summation" => "`\"interpolation\"`, `\"majoring\"` or `\"minoring\"`",
         "Average" => "`\"micro\"`, `\"macro\"` or `\"weighted\"`",
@@ -166,7 +166,7 @@ fn kind(ty: &str, attributes: &str, place: &str) -> String {
         "Schedule" | "Box<Schedule>" => "number, or a [schedule](#schedules)",
         "Table" => "table",
         "Swa" => {
-            "table of `swa_lrs`, `swa_epoch_start` (0.8), `annealing_epochs` (10), `annealing_strategy` (`\"cos\"`, `\"linear\"`)"
+            "table with `swa_lrs`, `swa_epoch_start` (0.8), `annealing_epochs` (10), `annealing_strategy` (`\"cos\"`, `\"linear\"`)"
         }
         "BTreeMap<String, f64>" => "table of numbers",
         "BTreeMap<String, Optimizer>" => "table of optimizers",
@@ -189,7 +189,7 @@ fn kind(ty: &str, attributes: &str, place: &str) -> String {
     words.into()
 }
 
-/// The names that serde's message about an unknown one lists.
+/// Names listed in serde's message about an unknown name.
 pub fn listed(message: &str) -> Vec<String> {
     assert!(message.contains("expected"), "{message}");
     message.split('`').skip(1).step_by(2).skip(1).map(str::to_string).collect()

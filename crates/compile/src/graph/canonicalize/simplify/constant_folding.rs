@@ -1,19 +1,19 @@
-//! Constant folding.
+//! Constant folding: evaluates ops on small constants at compile time.
 
 use crate::graph::rewrite::Rewriter;
 use smallvec::SmallVec;
 use systole_ir::interp::EvalCx;
-use systole_ir::op::{BroadcastInDim, Constant, Lowering};
+use systole_ir::op::{BroadcastInDim, Constant, LoweringClass};
 use systole_ir::{Dims, Literal, Node, Op, Scalar, TensorType, ValueId};
 
-/// Elements. Results up to this size are computed at compile time rather than in every run.
+/// Maximum number of elements of a folded result.
 const FOLD_LIMIT: usize = 256;
 
-/// Evaluates an op of small constants.
+/// Evaluates an op on small constants.
 pub fn fold_constants(g: &mut Rewriter, node: &Node, inputs: &[ValueId]) -> Option<ValueId> {
     let foldable = matches!(
         node.op.rule().lower(),
-        Lowering::Map | Lowering::Move | Lowering::Fold | Lowering::Contract
+        LoweringClass::Map | LoweringClass::Move | LoweringClass::Fold | LoweringClass::Contract
     ) && !inputs.is_empty()
         && node.outs.len() == 1
         && node.outs[0].elements() <= FOLD_LIMIT
@@ -32,7 +32,7 @@ pub fn fold_constants(g: &mut Rewriter, node: &Node, inputs: &[ValueId]) -> Opti
     Some(g.push(Constant { value }, &[], node))
 }
 
-/// A constant of one value, as files hold many, becomes its broadcast: no kernel reads it from memory then.
+/// Turns a splat constant into a broadcast scalar, so that no kernel reads it from memory.
 pub fn one_for_all(g: &mut Rewriter, c: &Constant, node: &Node) -> Option<ValueId> {
     let ty = c.value.ty();
     if ty.elements() <= FOLD_LIMIT || !c.value.is_splat() {
@@ -66,7 +66,7 @@ pub fn splat(g: &Rewriter, v: ValueId) -> Option<Scalar> {
 
 /// `map(broadcast(a), broadcast(b))` of scalars becomes `broadcast(map(a, b))`, which computes one element.
 pub fn map_before_broadcast(g: &mut Rewriter, node: &Node, inputs: &[ValueId]) -> Option<ValueId> {
-    if node.op.rule().lower() != Lowering::Map || inputs.is_empty() || node.outs.len() != 1 {
+    if node.op.rule().lower() != LoweringClass::Map || inputs.is_empty() || node.outs.len() != 1 {
         return None;
     }
     let shape = node.outs[0].shape.clone();

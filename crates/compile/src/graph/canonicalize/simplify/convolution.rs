@@ -23,8 +23,8 @@ pub fn run(g: &mut Rewriter, c: &Convolution, node: &Node, inputs: &[ValueId]) -
     ([x, kernel] != inputs).then(|| g.push(op, &[x, kernel], node))
 }
 
-/// `window_reversal` with that of `r` folded in. Dense convolutions only: the kernels of grouped ones have no reversed
-/// form.
+/// `window_reversal` combined with the reversal `r`. Dense convolutions only: the kernels of grouped ones have no
+/// reversed variant.
 fn reversed(c: &Convolution, r: &Reverse) -> Option<Vec<bool>> {
     let spatial = &c.dims.kernel_spatial;
     let dense = c.feature_groups == 1 && c.batch_groups == 1;
@@ -33,7 +33,7 @@ fn reversed(c: &Convolution, r: &Reverse) -> Option<Vec<bool>> {
         .then(|| spatial.iter().zip(&c.reversal).map(flipped).collect())
 }
 
-/// The convolution's padding plus that of `p`, where `p` pads spatial dimensions only and does not crop.
+/// The convolution's padding plus that of `p`, if `p` pads spatial dimensions only and does not crop.
 fn padded(c: &Convolution, p: &Pad) -> Option<Vec<[i64; 2]>> {
     let spatial = &c.dims.input_spatial;
     let fits = |d: usize| {

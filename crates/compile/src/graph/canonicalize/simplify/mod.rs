@@ -1,4 +1,5 @@
-//! Bit-exact algebraic identities, constant folding, and merging of chains of reshapes, transposes and the like.
+//! Algebraic simplification: bit-exact identities, constant folding, and merging of chains of data movement (reshapes,
+//! transposes).
 //!
 //! Bit-exact means for finite numbers, infinities and signed zeros; NaN payloads are not preserved. So `x + 0.0` stays
 //! (it turns −0 into +0), while `x − 0.0` and `x · 1` become `x`.
@@ -10,7 +11,7 @@ mod outer_product;
 use crate::graph::canonicalize::simplify::constant_folding::{
     constant, fold_constants, is, map_before_broadcast, one_for_all, splat,
 };
-use crate::graph::rewrite::{Rewriter, Values, rebuild};
+use crate::graph::rewrite::{NodeResults, Rewriter, rebuild};
 use smallvec::{SmallVec, smallvec};
 use systole_ir::interp::EvalCx;
 use systole_ir::op::{
@@ -23,7 +24,7 @@ pub fn run(graph: &Graph) -> Graph {
     rebuild(graph, |g, _, node, inputs| {
         if matches!(&node.op, Op::OptimizationBarrier(b) if b.stop_gradient) {
             // Gradients are part of the graph already, so that the barrier has no further effect.
-            return Some(inputs.iter().copied().collect::<Values>());
+            return Some(inputs.iter().copied().collect::<NodeResults>());
         }
         let value = fold_constants(g, node, inputs)
             .or_else(|| map_before_broadcast(g, node, inputs))
@@ -67,7 +68,7 @@ fn binary(g: &mut Rewriter, op: Binary, inputs: &[ValueId]) -> Option<ValueId> {
     }
 }
 
-/// `(c − x) − d` of whole numbers, where c and d are constants, is `(c − d) − x`: how JAX counts backwards.
+/// `(c − x) − d` of integers with constant c and d becomes `(c − d) − x`: JAX's way to count backward.
 fn from_constant(g: &mut Rewriter, op: Binary, node: &Node, inputs: &[ValueId]) -> Option<ValueId> {
     let is_difference = |g: &Rewriter, v: ValueId| g.node(v).op == Op::Binary(Binary::Subtract);
     let ty = &node.outs[0];
@@ -131,7 +132,7 @@ fn moves(g: &mut Rewriter, op: &Op, node: &Node, inputs: &[ValueId]) -> Option<V
         (Op::Convert(c), Op::Convert(_), Some(y)) if widens(g.ty(y).dtype, g.ty(x).dtype) => {
             if g.ty(y).dtype == c.to { Some(y) } else { exact_convert(g, y, x, c, node) }
         }
-        // The value of a broadcast that adds dimensions of size 1 alone is where it is.
+        // A broadcast that only adds dimensions of size 1 has the same elements as its operand.
         (Op::DynamicUpdateSlice(d), ..) => {
             let entry = unit_broadcast(g, inputs[1], node)?;
             let inputs: SmallVec<[ValueId; 5]> =
@@ -160,7 +161,7 @@ fn moves(g: &mut Rewriter, op: &Op, node: &Node, inputs: &[ValueId]) -> Option<V
     }
 }
 
-/// A broadcast to the same number of elements in the same order, as a reshape.
+/// Rewrites a broadcast to the same elements in the same order as a reshape.
 fn unit_broadcast(g: &mut Rewriter, v: ValueId, node: &Node) -> Option<ValueId> {
     let Op::BroadcastInDim(b) = &g.node(v).op else { return None };
     let (x, shape) = (g.node(v).inputs[0], b.shape.clone());
@@ -168,7 +169,7 @@ fn unit_broadcast(g: &mut Rewriter, v: ValueId, node: &Node) -> Option<ValueId> 
     is_moved.then(|| g.push(Reshape { shape }, &[x], node))
 }
 
-/// `convert(convert(y))` through a type that holds every value of `y` becomes one conversion, where the result is the
+/// `convert(convert(y))` through a type that holds every value of `y` becomes one conversion, if the result is the
 /// same.
 fn exact_convert(g: &mut Rewriter, y: ValueId, x: ValueId, c: &Convert, node: &Node) -> Option<ValueId> {
     // Conversion to bool is `!= 0`, and integers wrap where floats saturate.

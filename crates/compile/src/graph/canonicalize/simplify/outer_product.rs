@@ -1,11 +1,13 @@
-//! Products without a sum: `einsum("i,j->ij")` is a multiplication of broadcast arrays, which meets the loops beside it and
-//! writes memory once. As a product of matrices with an inner dimension of one it took 2.3 times as long.
+//! Rewrites outer products (`dot_general` without contraction) as multiplications of broadcast arrays.
+//!
+//! The multiplication of `einsum("i,j->ij")` fuses with neighboring loops and writes memory once. As a GEMM with an
+//! inner dimension of one it took 2.3 times as long.
 
 use crate::graph::rewrite::Rewriter;
 use systole_ir::op::{Binary, BroadcastInDim, Convert, DotGeneral};
 use systole_ir::{DType, Dims, Node, ValueId};
 
-/// `dot_general` that contracts nothing.
+/// Rewrites a `dot_general` that contracts nothing.
 pub(super) fn run(g: &mut Rewriter, d: &DotGeneral, node: &Node, inputs: &[ValueId]) -> Option<ValueId> {
     if !d.lhs_contract.is_empty() {
         return None;

@@ -1,9 +1,11 @@
-//! The filter of a convolution by tile registers, packed as B: for each phase, panels of two tiles of columns, and in a
-//! panel the K chunks of run after run of taps.
+//! Packs a convolution's filter for AMX tile registers, as the right operand (B).
+//!
+//! The order is: phases, panels of two tiles of columns, and in each panel the K chunks of one run of taps after
+//! another.
 
-use crate::kernel::{Cx, Ptr};
+use crate::kernel::{KernelContext, Ptr};
 use crate::kernels::conv::staging::{FEWEST_TASKS, group};
-use crate::select::Accepted;
+use crate::select::SelectResult;
 use crate::simd::amx;
 use crate::simd::amx::strided::COLUMNS;
 use crate::simd::amx::{LANES, LINE};
@@ -16,20 +18,21 @@ use systole_ir::{DType, TensorType};
 
 /// Elements of a K chunk: 16 words of two bf16.
 pub const CHUNK: usize = 2 * LANES;
-/// Bytes of the packed filter that one task reads for each of its tiles of rows: they stay in L2.
+/// Bytes of the packed filter that one task reads for each of its row tiles: they stay in L2.
 const KERNEL: usize = 768 << 10;
 
 /// Strides of a filter, in elements.
-pub struct KernelLayout {
+pub struct FilterStrides {
     pub spatial: SmallVec<[usize; 3]>,
     pub channel: usize,
     feature: usize,
 }
 
-impl KernelLayout {
-    pub fn new(c: &Convolution, k: &TensorType) -> KernelLayout {
+impl FilterStrides {
+    /// Returns the strides of a convolution's filter.
+    pub fn new(c: &Convolution, k: &TensorType) -> FilterStrides {
         let (d, own) = (&c.dims, k.shape.strides());
-        KernelLayout {
+        FilterStrides {
             spatial: d.kernel_spatial.iter().map(|&s| own[s]).collect(),
             channel: own[d.kernel_input_feature],
             feature: own[d.kernel_output_feature],
@@ -37,27 +40,30 @@ impl KernelLayout {
     }
 }
 
-/// The taps of a phase.
-pub struct Taps {
-    /// Where each run begins in the filter, in elements.
+/// Filter taps of a phase.
+pub struct PhaseTaps {
+    /// Start of each run in the filter, in elements.
     at: Vec<usize>,
-    /// Elements of a run, and K chunks that hold them.
+    /// Elements of a run.
     length: usize,
+    /// Number of K chunks that hold a run.
     pub chunks: usize,
-    /// Where each run begins in a packed panel, in bytes, for panels of one tile of columns and of two.
+    /// Start of each run in a packed panel, in bytes, for panels of one and of two column tiles.
     pub packed_runs: [Vec<usize>; 2],
     /// Byte offset of the packed phase.
     packed: usize,
 }
 
-impl Taps {
-    pub fn new(at: Vec<usize>, length: usize) -> Taps {
+impl PhaseTaps {
+    /// Creates the taps of a phase from the start of each run and the elements of a run.
+    pub fn new(at: Vec<usize>, length: usize) -> PhaseTaps {
         let chunks = length.div_ceil(CHUNK);
         let packed_runs =
             [1, 2].map(|tiles| (0..at.len()).map(|r| r * chunks * tiles * LANES * LINE).collect());
-        Taps { at, length, chunks, packed_runs, packed: 0 }
+        PhaseTaps { at, length, chunks, packed_runs, packed: 0 }
     }
 
+    /// Number of runs of taps.
     pub fn runs(&self) -> usize {
         self.at.len()
     }
@@ -68,30 +74,31 @@ impl Taps {
     }
 }
 
-/// Tiles of `columns` columns of a panel.
+/// Number of column tiles in a panel of `columns` columns.
 pub fn tiles(columns: usize) -> usize {
     if columns > LANES { 2 } else { 1 }
 }
 
-/// A filter, and how it is packed.
-pub struct Filter {
+/// A convolution filter and its packed layout for AMX.
+pub struct AmxFilter {
     pack: PackFn<f32>,
     /// Taps of each phase.
-    pub taps: Vec<Taps>,
+    pub taps: Vec<PhaseTaps>,
     /// Columns (features) of each panel.
     pub panels: Vec<Range<usize>>,
-    layout: KernelLayout,
+    layout: FilterStrides,
     /// Bytes of the packed filter.
     pub bytes: usize,
 }
 
-impl Filter {
+impl AmxFilter {
+    /// Plans the packed layout of a filter.
     pub fn new(
-        mut taps: Vec<Taps>,
-        layout: KernelLayout,
+        mut taps: Vec<PhaseTaps>,
+        layout: FilterStrides,
         features: usize,
         vectors: Level,
-    ) -> Accepted<Filter> {
+    ) -> SelectResult<AmxFilter> {
         let panels: Vec<Range<usize>> =
             (0..features).step_by(COLUMNS).map(|at| at..features.min(at + COLUMNS)).collect();
         let mut bytes = 0;
@@ -99,11 +106,12 @@ impl Filter {
             of.packed = bytes;
             bytes += panels.iter().map(|p| of.panel(p.len())).sum::<usize>();
         }
-        let [_, pack] = amx::pack::packs(DType::BF16, vectors).ok_or("nothing packs bf16 for tiles")?;
-        Ok(Filter { pack, taps, panels, layout, bytes })
+        let [_, pack] =
+            amx::pack::packs(DType::BF16, vectors).ok_or("there is no AMX packing routine for bf16")?;
+        Ok(AmxFilter { pack, taps, panels, layout, bytes })
     }
 
-    /// Panels that one task computes, for each of `strips` strips.
+    /// Divides the panels into groups that one task computes, for each of `strips` strips.
     pub fn groups(&self, strips: usize) -> Vec<Range<usize>> {
         let panels = self.panels.len();
         let together = (KERNEL / (self.bytes / panels).max(1)).max(1);
@@ -111,15 +119,15 @@ impl Filter {
     }
 
     /// Byte offset of a panel in the packed filter.
-    pub fn at(&self, taps: &Taps, panel: usize) -> usize {
+    pub fn at(&self, taps: &PhaseTaps, panel: usize) -> usize {
         taps.packed + panel * taps.panel(COLUMNS)
     }
 
     /// Packs the filter.
     ///
     /// # Safety
-    /// `kernel` has the layout that this was made for; `packed` has room for [`Filter::bytes`].
-    pub unsafe fn pack(&self, cx: &Cx<'_>, kernel: Ptr, packed: Ptr) {
+    /// `kernel` has the layout that this filter was created for; `packed` has room for `bytes` bytes.
+    pub unsafe fn pack(&self, cx: &KernelContext<'_>, kernel: Ptr, packed: Ptr) {
         let body = |task: usize| {
             let (taps, panel) = (&self.taps[task / self.panels.len()], task % self.panels.len());
             let columns = &self.panels[panel];
@@ -136,7 +144,7 @@ impl Filter {
                     dst: packed.at(self.at(taps, panel) + run).cast::<f32>(),
                     stride: fill,
                 };
-                // SAFETY: a run of the filter; panels are disjoint parts of the packed filter.
+                // SAFETY: a run of the filter; panels are disjoint ranges of the packed filter.
                 unsafe { (self.pack)(&[args]) };
             }
         };

@@ -1,22 +1,24 @@
-//! Forward convolution and gradient w.r.t. the input by tile registers: `x: bf16[B, …, C], kernel → y: [B, …', F]`.
+//! Forward convolution and input gradient on AMX tile registers: `x: bf16[B, …, C], kernel → y: [B, …', F]`.
 //!
-//! The rows of an A tile are neighbouring pixels of a line of the result. Their channels lie at a constant distance,
-//! so for each tap the tile is loaded from the image itself, or from a strip that was copied with explicit zeros.
-//! Phases and strips are those of the other kernels ([`crate::kernels::conv::staging::phases`]).
+//! The rows of an A tile are adjacent pixels of a line of the result. Their channels are a constant distance apart, so
+//! for each tap the tile is loaded from the image itself, or from a strip that was copied with explicit zeros. Phases
+//! and strips are those of the other kernels ([`crate::kernels::conv::staging::phases`]).
 
 use crate::kernel::convolution::is_forward;
-use crate::kernel::{Cx, Ptr, with_scratch};
-use crate::kernels::conv::amx::filter::{CHUNK, Filter, KernelLayout, Taps, tiles};
+use crate::kernel::{KernelContext, Ptr, with_scratch};
+use crate::kernels::conv::amx::filter::{AmxFilter, CHUNK, FilterStrides, PhaseTaps, tiles};
 use crate::kernels::conv::staging::phases::{AxisPhase, axis, choices};
-use crate::kernels::conv::staging::{Axis, Prefetch, Staging, Strip};
-use crate::kernels::conv::strips::Strips;
+use crate::kernels::conv::staging::{PixelStrip, SoftwarePrefetch, StagedAxis, Staging};
+use crate::kernels::conv::strips::StripConvolution;
 use crate::kernels::conv::strips::batch_statistics::BatchStatistics;
-use crate::kernels::conv::strips::strip_arrays::{Arrays, NO_LAYER};
-use crate::select::Accepted;
+use crate::kernels::conv::strips::strip_arrays::{NO_LAYER, StripArrays};
+use crate::select::SelectResult;
 use crate::simd::amx;
-use crate::simd::amx::strided::{COLUMNS, Operands, Rows, STATISTICS, Spread, Windows};
+use crate::simd::amx::strided::{
+    COLUMNS, STATISTICS, StridedKernels, StridedOperands, StridedProduct, TileRowOutput,
+};
 use crate::simd::amx::{LANES, LINE};
-use crate::simd::level::{Target, TileFn};
+use crate::simd::level::{CompileTarget, TileFn};
 use crate::simd::loops::widen;
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -24,22 +26,23 @@ use systole_compile::ALIGN;
 use systole_ir::op::Convolution;
 use systole_ir::{DType, TensorType};
 
-/// Bytes of a strip of the input, which stays in L2 with the packed filter that it is multiplied by.
+/// Bytes of a strip of the input. It stays in L2 with the packed filter that it is multiplied by.
 const STRIP: usize = 256 << 10;
-/// Most and fewest pixels of a strip.
+/// Maximum and minimum number of pixels of a strip.
 const MOST_PIXELS: usize = 512;
 const FEWEST_PIXELS: usize = 64;
 
-pub struct Forward {
-    unit: &'static Spread,
+/// AMX kernel of forward convolutions and input gradients; tile rows are lines of pixels.
+pub struct AmxForward {
+    unit: &'static StridedKernels,
     staging: Staging,
-    phases: Vec<Phase>,
-    filter: Filter,
+    phases: Vec<AmxPhase>,
+    filter: AmxFilter,
     /// Panels of columns (features) that one task computes.
     groups: Vec<Range<usize>>,
     features: usize,
     bias: bool,
-    /// Widens the bias to f32. `None`: it is f32.
+    /// Widens the bias to f32. `None`: the bias is f32.
     widen: Option<TileFn>,
     /// Elements of an image of the result, and bytes of an element.
     image: usize,
@@ -48,51 +51,51 @@ pub struct Forward {
 }
 
 /// Output positions that use the same taps.
-struct Phase {
-    /// Where each run of taps begins in a staged strip, in bytes.
+struct AmxPhase {
+    /// Start of each run of taps in a staged strip, in bytes.
     runs: Vec<usize>,
-    /// Images, then each dimension: pixels, and bytes from one to the next in the staged strip and in the result.
-    dims: SmallVec<[Along; 4]>,
+    /// Images, then each dimension: number of pixels, and bytes between pixels in the staged strip and in the result.
+    dims: SmallVec<[PhaseDim; 4]>,
     /// Byte offset of the phase in an image of the result.
     base: usize,
 }
 
 #[derive(Clone, Copy)]
-struct Along {
+struct PhaseDim {
     count: usize,
     staged: usize,
     result: usize,
 }
 
-/// Pixels at a constant distance. Byte offsets of the first one in the staged strip and in the result; the image
-/// within the strip.
-struct Line {
+/// Pixels at a constant distance: byte offsets of the first pixel in the staged strip and in the result, and the index
+/// of the image within the strip.
+struct PixelLine {
     staged: usize,
     result: usize,
     image: usize,
 }
 
-/// Lines of equal length, cut into tiles of rows. The last tile of a line ends with the line, so it may overlap the
-/// tile before it.
-struct Lines {
-    all: Vec<Line>,
+/// Lines of equal length, cut into row tiles. The last tile of a line ends with the line, so it may overlap the
+/// previous tile.
+struct PixelLines {
+    all: Vec<PixelLine>,
     length: usize,
-    /// Bytes from one pixel to the next.
+    /// Bytes between adjacent pixels.
     staged: usize,
     result: usize,
-    /// Tiles of a line, and rows of each.
+    /// Tiles per line, and rows per tile.
     tiles: usize,
     height: usize,
 }
 
-impl Phase {
+impl AmxPhase {
     fn new(
         staging: &Staging,
-        axes: &[(Axis, Vec<AxisPhase>)],
+        axes: &[(StagedAxis, Vec<AxisPhase>)],
         choice: &[usize],
-        k: &KernelLayout,
+        k: &FilterStrides,
         y: &TensorType,
-    ) -> (Phase, Taps) {
+    ) -> (AmxPhase, PhaseTaps) {
         let n = choice.len();
         let chosen: SmallVec<[&AxisPhase; 3]> = (0..n).map(|i| &axes[i].1[choice[i]]).collect();
         let last = &chosen[n - 1].taps;
@@ -115,26 +118,26 @@ impl Phase {
         let length = if joined { last.len() * staging.width } else { staging.width };
         let (taps, runs): (Vec<usize>, Vec<usize>) = all.into_iter().unzip();
         let (own, element) = (y.shape.strides(), y.dtype.size());
-        let images = Along { count: 0, staged: staging.image * staging.size(), result: own[0] * element };
-        let along = |i: usize| Along {
+        let images = PhaseDim { count: 0, staged: staging.image * staging.size(), result: own[0] * element };
+        let along = |i: usize| PhaseDim {
             count: chosen[i].count,
             staged: axes[i].0.step * staging.strides[i] * staging.size(),
             result: own[i + 1] * axes[i].1.len() * element,
         };
-        let phase = Phase {
+        let phase = AmxPhase {
             runs,
             dims: std::iter::once(images).chain((0..n).map(along)).collect(),
             base: (0..n).map(|i| choice[i] * own[i + 1] * element).sum(),
         };
-        (phase, Taps::new(taps, length))
+        (phase, PhaseTaps::new(taps, length))
     }
 
-    /// The lines of a strip, as long as constant distances allow; `apart`: none has pixels of two images.
-    fn lines(&self, strip: Strip, apart: bool) -> Lines {
+    /// Divides a strip into lines, as long as constant distances allow. `apart`: no line has pixels of two images.
+    fn lines(&self, strip: PixelStrip, apart: bool) -> PixelLines {
         let mut dims = self.dims.clone();
         dims[0].count = strip.images;
         dims[1].count = dims[1].count.min(strip.row + strip.rows).saturating_sub(strip.row);
-        let Along { mut count, staged, result } = dims[dims.len() - 1];
+        let PhaseDim { mut count, staged, result } = dims[dims.len() - 1];
         dims.truncate(dims.len() - 1);
         while let Some(d) = dims.last() {
             let follows = d.staged == count * staged && d.result == count * result;
@@ -144,10 +147,10 @@ impl Phase {
             count *= d.count;
             dims.truncate(dims.len() - 1);
         }
-        let mut all = vec![Line { staged: 0, result: 0, image: 0 }];
+        let mut all = vec![PixelLine { staged: 0, result: 0, image: 0 }];
         for (i, d) in dims.iter().enumerate() {
-            let places = |line: &Line| -> Vec<Line> {
-                let place = |k: usize| Line {
+            let places = |line: &PixelLine| -> Vec<PixelLine> {
+                let place = |k: usize| PixelLine {
                     staged: line.staged + k * d.staged,
                     result: line.result + k * d.result,
                     image: if i == 0 { k } else { line.image },
@@ -157,24 +160,24 @@ impl Phase {
             all = all.iter().flat_map(places).collect();
         }
         let tiles = count.div_ceil(LANES);
-        Lines { all, length: count, staged, result, tiles, height: count.div_ceil(tiles.max(1)) }
+        PixelLines { all, length: count, staged, result, tiles, height: count.div_ceil(tiles.max(1)) }
     }
 }
 
-impl Lines {
-    /// Tiles of all lines.
+impl PixelLines {
+    /// Number of tiles of all lines.
     fn tiles(&self) -> usize {
         self.all.len() * self.tiles
     }
 
-    /// The line of a tile, its first pixel, and how many of its pixels the tile before has as well.
-    fn tile(&self, i: usize) -> (&Line, usize, usize) {
+    /// Returns the line of a tile, its first pixel, and how many of its pixels the previous tile also covers.
+    fn tile(&self, i: usize) -> (&PixelLine, usize, usize) {
         let first = i % self.tiles * self.height;
         let from = first.min(self.length - self.height);
         (&self.all[i / self.tiles], from, first - from)
     }
 
-    /// Whether a tile is the first one of its image.
+    /// Whether a tile is the first tile of its image.
     fn begins(&self, i: usize) -> bool {
         let line = i / self.tiles;
         i.is_multiple_of(self.tiles) && (line == 0 || self.all[line - 1].image != self.all[line].image)
@@ -182,61 +185,75 @@ impl Lines {
 }
 
 /// One phase of one strip.
-struct PhaseOfStrip<'a> {
-    phase: &'a Phase,
-    taps: &'a Taps,
-    lines: &'a Lines,
-    /// Panels of columns.
+struct StripPhase<'a> {
+    phase: &'a AmxPhase,
+    taps: &'a PhaseTaps,
+    lines: &'a PixelLines,
+    /// Range of column panels.
     group: Range<usize>,
     /// The staged strip, and the address of the phase in the strip's part of the result.
     a: *mut u8,
     y: *mut u8,
-    /// Statistics of the strip, [`STATISTICS`] numbers for each image and panel.
+    /// Statistics of the strip: [`STATISTICS`] numbers for each image and panel.
     statistics: Ptr,
 }
 
-/// The axes of the input with their phases.
-pub fn axes(c: &Convolution, x: &TensorType, k: &TensorType, y: &TensorType) -> Vec<(Axis, Vec<AxisPhase>)> {
+/// Returns the staged axes of the input with their phases.
+pub fn axes(
+    c: &Convolution,
+    x: &TensorType,
+    k: &TensorType,
+    y: &TensorType,
+) -> Vec<(StagedAxis, Vec<AxisPhase>)> {
     let d = &c.dims;
     let of = |i: usize| axis(c, i, x.shape[i + 1], k.shape[d.kernel_spatial[i]], y.shape[i + 1]);
     (0..d.input_spatial.len()).map(of).collect()
 }
 
-/// How strips of the input are staged: as stored.
-fn stage(x: &TensorType, axes: &[(Axis, Vec<AxisPhase>)], target: Target) -> Accepted<Staging> {
+/// Plans how strips of the input are staged: in the stored element type.
+fn stage(
+    x: &TensorType,
+    axes: &[(StagedAxis, Vec<AxisPhase>)],
+    target: CompileTarget,
+) -> SelectResult<Staging> {
     let channels = x.shape[x.rank() - 1];
-    // In a chunk that is not full, the elements after the last channel are those of the next pixel. They are
-    // multiplied by zero weights, which changes the result where they are infinite or NaN: allowed only with
-    // `target.winograd`.
+    // In a chunk that is not full, the elements after the last channel belong to the next pixel. They are multiplied by
+    // zero weights, which changes the result if they are infinite or NaN: allowed only with `target.winograd`.
     let whole = channels.is_multiple_of(CHUNK);
     if !whole && !target.winograd {
         return Err(
-            "its channels do not fill rows of tiles, and times zero weights others may become NaN (option winograd)".into()
+            "its channels do not fill tile rows, and zero weights may turn infinity into NaN (option winograd)".into()
         );
     }
     let pixels = (STRIP / (2 * channels)).clamp(FEWEST_PIXELS, MOST_PIXELS);
     let own = axes.iter().map(|a| a.0.clone()).collect();
     let staging = Staging::as_stored(x, own, pixels, 1, channels, whole, target.level.vectors());
     if !whole && staging.pitch != channels {
-        return Err("its channels do not fill rows of tiles, and its pixels are not contiguous".into());
+        return Err("its channels do not fill tile rows, and its pixels are not contiguous".into());
     }
     Ok(staging)
 }
 
-impl Forward {
-    /// For layers of bf16 on machines with tile registers.
-    pub fn new(c: &Convolution, bias: bool, types: [&TensorType; 3], target: Target) -> Accepted<Forward> {
-        let unit = amx::kernels_of(target.level).ok_or("the machine has no tile registers")?;
-        Forward::with(&unit.spread, c, bias, types, target)
+impl AmxForward {
+    /// Creates the kernel for bf16 layers on machines with AMX.
+    pub fn new(
+        c: &Convolution,
+        bias: bool,
+        types: [&TensorType; 3],
+        target: CompileTarget,
+    ) -> SelectResult<AmxForward> {
+        let unit = amx::kernels_of(target.level).ok_or("this machine has no AMX tile registers")?;
+        AmxForward::with(&unit.spread, c, bias, types, target)
     }
 
+    /// Creates the kernel with the given AMX routines.
     pub(crate) fn with(
-        unit: &'static Spread,
+        unit: &'static StridedKernels,
         c: &Convolution,
         bias: bool,
         [x, k, y]: [&TensorType; 3],
-        target: Target,
-    ) -> Accepted<Forward> {
+        target: CompileTarget,
+    ) -> SelectResult<AmxForward> {
         let vectors = target.level.vectors();
         let known = [x.dtype, k.dtype] == [DType::BF16; 2] && matches!(y.dtype, DType::BF16 | DType::F32);
         if !is_forward(c) {
@@ -247,13 +264,13 @@ impl Forward {
         }
         let axes = axes(c, x, k, y);
         let staging = stage(x, &axes, target)?;
-        let layout = KernelLayout::new(c, k);
+        let layout = FilterStrides::new(c, k);
         let features = y.shape[y.rank() - 1];
         let along: Vec<usize> = axes.iter().map(|a| a.1.len()).collect();
-        let phase = |choice: &SmallVec<[usize; 3]>| Phase::new(&staging, &axes, choice, &layout, y);
+        let phase = |choice: &SmallVec<[usize; 3]>| AmxPhase::new(&staging, &axes, choice, &layout, y);
         let (phases, taps) = choices(&along).iter().map(phase).unzip();
-        let filter = Filter::new(taps, layout, features, vectors)?;
-        Ok(Forward {
+        let filter = AmxFilter::new(taps, layout, features, vectors)?;
+        Ok(AmxForward {
             unit,
             groups: filter.groups(staging.strips()),
             staging,
@@ -268,25 +285,26 @@ impl Forward {
         })
     }
 
-    /// Adds two results: for each image and feature the sum, and the sum of squared deviations from the mean. Only
-    /// for convolutions without input dilation.
-    pub fn with_statistics(mut self, target: Target) -> Forward {
+    /// Adds two results for each image and feature: the sum, and the sum of squared deviations from the mean. Only for
+    /// convolutions without input dilation.
+    pub fn with_statistics(mut self, target: CompileTarget) -> AmxForward {
         let inner: usize = self.phases[0].dims[2..].iter().map(|d| d.count).product();
         let parts = self.staging.strips_of_image().map(|s| s.rows * inner).collect();
         self.statistics = Some(BatchStatistics::new(self.features, parts, target.level.vectors()));
         self
     }
 
-    /// Products of a tile of rows and one of columns.
+    /// Number of products of a row tile and a column tile.
     pub fn products(&self) -> usize {
         let strip = self.staging.strip(0);
-        let of =
-            |(phase, taps): (&Phase, &Taps)| phase.lines(strip, false).tiles() * taps.runs() * taps.chunks;
+        let of = |(phase, taps): (&AmxPhase, &PhaseTaps)| {
+            phase.lines(strip, false).tiles() * taps.runs() * taps.chunks
+        };
         self.phases.iter().zip(&self.filter.taps).map(of).sum::<usize>() * self.staging.strips()
     }
 
-    /// One task: a group of panels of one strip.
-    unsafe fn strip(&self, task: usize, to: &Arrays) {
+    /// Runs one task: a group of panels of one strip.
+    unsafe fn strip(&self, task: usize, to: &StripArrays) {
         let group = self.groups[task / self.staging.strips()].clone();
         let strip = self.staging.strip(task % self.staging.strips());
         let staged = (self.staging.elements() * self.staging.size() + LINE).next_multiple_of(LINE);
@@ -295,7 +313,7 @@ impl Forward {
             if self.statistics.is_some() { strip.images * group.len() * STATISTICS * 4 } else { 0 };
         with_scratch(staged + measured, |scratch| {
             let statistics = Ptr(scratch.wrapping_add(staged));
-            // SAFETY: operands have the shapes of `new`, scratch is laid out as above, tasks write disjoint parts.
+            // SAFETY: operands have the shapes of `new`, scratch has the layout above, tasks write disjoint parts.
             unsafe {
                 let a = self.staging.load(to.x.at(0), strip, 0, scratch);
                 if a == scratch.cast_const() {
@@ -310,7 +328,7 @@ impl Forward {
                         let y = to.y.at(at + strip.row * phase.dims[1].result);
                         let group = group.clone();
                         let (lines, a) = (&lines, a.cast_mut());
-                        let w = PhaseOfStrip { phase, taps, lines, group, a, y, statistics };
+                        let w = StripPhase { phase, taps, lines, group, a, y, statistics };
                         self.phase(&w, to, &mut prefetch);
                     }
                 }
@@ -329,10 +347,10 @@ impl Forward {
         });
     }
 
-    /// Computes one phase of a strip: two tiles of rows by a panel, up to two tiles of columns, in each call.
-    unsafe fn phase(&self, w: &PhaseOfStrip<'_>, to: &Arrays, prefetch: &mut Prefetch) {
-        let &PhaseOfStrip { phase, taps, lines, a, .. } = w;
-        // SAFETY: the unit is this machine's.
+    /// Computes one phase of a strip: each call multiplies two row tiles by a panel of up to two column tiles.
+    unsafe fn phase(&self, w: &StripPhase<'_>, to: &StripArrays, prefetch: &mut SoftwarePrefetch) {
+        let &StripPhase { phase, taps, lines, a, .. } = w;
+        // SAFETY: the AMX kernels were chosen for this machine.
         unsafe { (self.unit.configure)(lines.height) };
         for first in (0..lines.tiles()).step_by(2) {
             let two = first + 1 < lines.tiles();
@@ -345,8 +363,8 @@ impl Forward {
                 let width = tiles(columns.len());
                 let fetched = prefetch.next(taps.runs() * taps.chunks);
                 let bias = to.bias.elem::<f32>(columns.start).cast_const();
-                let work = Windows {
-                    operands: Operands {
+                let work = StridedProduct {
+                    operands: StridedOperands {
                         a: left,
                         a_row: lines.staged,
                         a_chunk: LINE,
@@ -373,13 +391,13 @@ impl Forward {
         }
     }
 
-    /// The destination of a tile of rows by a panel of columns.
-    fn rows(&self, w: &PhaseOfStrip<'_>, tile: usize, panel: usize) -> Rows {
+    /// Returns the destination of a row tile times a panel of columns.
+    fn rows(&self, w: &StripPhase<'_>, tile: usize, panel: usize) -> TileRowOutput {
         let (line, from, skip) = w.lines.tile(tile);
         let at = line.result + from * w.lines.result + self.filter.panels[panel].start * self.element;
         let of = (line.image * w.group.len() + panel - w.group.start) * STATISTICS;
         let measured = self.statistics.is_some();
-        Rows {
+        TileRowOutput {
             to: w.y.wrapping_add(at),
             row: w.lines.result,
             skip,
@@ -389,19 +407,20 @@ impl Forward {
         }
     }
 
-    /// The input of task `task`, the next one of this thread, prefetched while it works on `group`.
-    fn next(&self, task: usize, group: &Range<usize>, x: *const u8) -> Prefetch {
+    /// Returns the prefetch of the input of task `task`, this thread's next one, while it computes `group`.
+    fn next(&self, task: usize, group: &Range<usize>, x: *const u8) -> SoftwarePrefetch {
         let strips = self.staging.strips();
         if task >= strips * self.groups.len() {
-            return Prefetch::none();
+            return SoftwarePrefetch::none();
         }
         let strip = self.staging.strip(task % strips);
-        let calls = |p: &Phase| p.lines(strip, self.statistics.is_some()).tiles().div_ceil(2) * group.len();
-        Prefetch::new([self.staging.input_of(x, strip), (x, 0)], self.phases.iter().map(calls).sum())
+        let calls =
+            |p: &AmxPhase| p.lines(strip, self.statistics.is_some()).tiles().div_ceil(2) * group.len();
+        SoftwarePrefetch::new([self.staging.input_of(x, strip), (x, 0)], self.phases.iter().map(calls).sum())
     }
 }
 
-impl Strips for Forward {
+impl StripConvolution for AmxForward {
     fn batch(&self) -> usize {
         self.staging.batch()
     }
@@ -418,21 +437,21 @@ impl Strips for Forward {
         self.bias.then_some((self.widen, self.features))
     }
 
-    unsafe fn pack(&self, cx: &Cx<'_>, kernel: Ptr, packed: Ptr) {
+    unsafe fn pack(&self, cx: &KernelContext<'_>, kernel: Ptr, packed: Ptr) {
         // SAFETY: by the caller's promise.
         unsafe { self.filter.pack(cx, kernel, packed) };
     }
 
     fn tasks(&self) -> (usize, f64) {
         let (images, rows) = self.staging.most();
-        let pixels = |p: &Phase| images * rows * p.dims[2..].iter().map(|d| d.count).product::<usize>();
+        let pixels = |p: &AmxPhase| images * rows * p.dims[2..].iter().map(|d| d.count).product::<usize>();
         let phases = self.phases.iter().zip(&self.filter.taps);
         let products: usize = phases.map(|(p, t)| pixels(p) * t.runs() * t.chunks).sum();
         let work = (products * self.filter.panels.len() * self.staging.strips()) as f64;
         (self.staging.strips() * self.groups.len(), work)
     }
 
-    unsafe fn task(&self, task: usize, to: &Arrays) {
+    unsafe fn task(&self, task: usize, to: &StripArrays) {
         // SAFETY: by the caller's promise.
         unsafe { self.strip(task, to) };
     }

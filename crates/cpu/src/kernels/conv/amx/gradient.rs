@@ -1,9 +1,9 @@
-//! Gradient w.r.t. the filter by tile registers: `x: bf16[B, …, C], dy: bf16[B, …', F] → dkernel: [taps, C, F]`.
+//! Filter gradient of a convolution on AMX: `x: bf16[B, …, C], dy: bf16[B, …', F] → dkernel: [taps, C, F]`.
 //!
-//! K runs over pixels, in pairs. From the staged input, words are made of each element and the same channel of the
-//! next pixel, in planes of 16 channels. K counts pixels along the staged lines, zeros at their ends included, so for
-//! any tap a B tile (16 pairs of pixels by 16 channels) has rows at a constant distance and is loaded from the
-//! planes. Where the channels are not a multiple of 16, words stay in the order of the elements, and the columns of a
+//! K runs over pixels, in pairs. From the staged input, words are built of each element and the same channel of the
+//! next pixel, in planes of 16 channels. K counts pixels along the staged lines, including zeros at their ends. So for
+//! any tap, the rows of a B tile (16 pairs of pixels by 16 channels) are a constant distance apart and are loaded from
+//! the planes. If the channels are not a multiple of 16, words stay in the order of the elements, and the columns of a
 //! tile cover several taps. `dy` is copied to the same positions, with zeros in between, and packed as A, whose rows
 //! are features. The accumulators, features by channels, are transposed when they are complete.
 
@@ -11,14 +11,14 @@ use crate::kernel::convolution::is_kernel_gradient;
 use crate::kernel::partial_sums::{PartialSums, kernel_of_parts};
 use crate::kernel::with_scratch;
 use crate::kernels::conv::staging::phases::{gradient_axes, gradient_taps};
-use crate::kernels::conv::staging::{FEWEST_TASKS, Prefetch, Staging, Strip, group, runs};
+use crate::kernels::conv::staging::{FEWEST_TASKS, PixelStrip, SoftwarePrefetch, Staging, group, runs};
 use crate::kernels::conv::strips::strip_arrays::NO_GRADIENT;
-use crate::select::Accepted;
+use crate::select::SelectResult;
 use crate::simd::amx;
-use crate::simd::amx::strided::{COLUMNS, Operands, Spread, Sums};
+use crate::simd::amx::strided::{COLUMNS, StridedKernels, StridedOperands, StridedSums};
 use crate::simd::amx::{LANES, LINE};
-use crate::simd::level::{Isa, Level, Target, Tile, TileFn};
-use crate::simd::loops::Pairs;
+use crate::simd::level::{CompileTarget, Isa, Level, TileFn, TileLoop};
+use crate::simd::loops::InterleaveBf16;
 use crate::simd::pack::{PackFn, PanelArgs};
 use crate::simd::ranges::pieces;
 use smallvec::SmallVec;
@@ -34,54 +34,55 @@ const STRIP: usize = 512 << 10;
 const KC_CHUNKS: usize = 12;
 /// K chunks of `dy` that are packed for all features before the next chunks are read.
 const PACKED: usize = 4;
-/// Features and channels of one task at most; fewer channels for filters with many taps, down to the last of these.
+/// Maximum features and channels of one task. Filters with many taps use fewer channels, down to `FEWEST_CHANNELS`.
 const FEATURES: usize = 256;
 const CHANNELS: usize = 512;
 const FEWEST_CHANNELS: usize = 64;
-/// Most partial sums, and most elements of all of them: 16 MiB.
+/// Maximum number of partial sums, and maximum elements of all of them: 16 MiB.
 const MOST_PARTS: usize = 16;
 const MOST_SUMS: usize = 4 << 20;
 
-pub struct KernelGradient {
-    unit: &'static Spread,
+/// AMX kernel of filter gradients; K runs over lines of pixels.
+pub struct AmxKernelGradient {
+    unit: &'static StridedKernels,
     pack: PackFn<f32>,
     transpose: TransposeFn,
     staging: Staging,
-    words: Words,
-    /// Columns of the GEMM (taps and channels), and for each the row of the result, for the first slice of channels.
-    columns: Vec<Columns>,
+    words: WordLayout,
+    /// Columns of the GEMM (taps and channels), and the result row of each, for the first slice of channels.
+    columns: Vec<TapColumns>,
     out: Vec<usize>,
     features: usize,
     /// Panels of [`COLUMNS`] features that one task computes.
     groups: Vec<Range<usize>>,
     parts: PartialSums,
     strips_per_part: usize,
-    /// Pixels along each dimension of `dy`, and staged pixels from one to the next.
+    /// Pixels along each dimension of `dy`, and the staged pixels between them.
     counts: SmallVec<[usize; 3]>,
     steps: SmallVec<[usize; 3]>,
 }
 
-/// Layout of a strip's words in memory.
-struct Words {
-    /// Makes planes. `None`: words are in the order of the elements.
+/// Memory layout of a strip's words.
+struct WordLayout {
+    /// Builds planes. `None`: words are in the order of the elements.
     planes: Option<TileFn>,
-    pairs: Pairs,
-    /// Bytes between staged pixels, between pixels that K counts, and between tiles of columns.
+    pairs: InterleaveBf16,
+    /// Bytes between staged pixels, between pixels that K counts, and between column tiles.
     staged: usize,
     pixel: usize,
     plane: usize,
 }
 
-impl Words {
-    fn new(staging: &Staging, vectors: Level) -> Words {
+impl WordLayout {
+    fn new(staging: &Staging, vectors: Level) -> WordLayout {
         let step = staging.axes()[staging.axes().len() - 1].step;
         let planes = staging.width.is_multiple_of(LANES);
         let staged = if planes { LINE } else { staging.pitch * 4 };
         // An odd number of cache lines, so that planes do not alias.
         let plane = ((staging.end(staging.strip(0)) / staging.pitch + CHUNK * step) | 1) * LINE;
-        Words {
-            planes: planes.then(|| vectors.tile::<Planes>()),
-            pairs: Pairs::new(vectors),
+        WordLayout {
+            planes: planes.then(|| vectors.tile::<InterleavePlanes>()),
+            pairs: InterleaveBf16::new(vectors),
             staged,
             pixel: step * staged,
             plane: if planes { plane } else { LINE },
@@ -89,7 +90,7 @@ impl Words {
     }
 }
 
-/// Parts of the batch that have partial sums of their own, and strips of each.
+/// Returns the number of batch parts with separate partial sums, and the strips per part.
 fn cut(staging: &Staging, size: usize, groups: usize) -> (usize, usize) {
     let most = (MOST_SUMS / size).clamp(1, MOST_PARTS).min(staging.strips());
     let parts = FEWEST_TASKS.div_ceil(staging.slices * groups).min(most);
@@ -97,17 +98,16 @@ fn cut(staging: &Staging, size: usize, groups: usize) -> (usize, usize) {
     (staging.strips().div_ceil(strips_per_part), strips_per_part)
 }
 
-/// Columns of at most two tiles: byte offset of their words in a strip, the first of the columns, and how many there
-/// are.
-struct Columns {
+/// Columns of at most two tiles: byte offset of their words in a strip, the first column, and the number of columns.
+struct TapColumns {
     at: usize,
     first: usize,
     count: usize,
 }
 
-/// Pixels whose words are made.
-struct Pixels {
-    /// Elements from one pixel to the next, and from a pixel to the one it is paired with.
+/// Pixels from which words are built.
+struct PixelPairArgs {
+    /// Elements between adjacent pixels, and between a pixel and the pixel that it is paired with.
     pitch: usize,
     next: usize,
     count: usize,
@@ -116,14 +116,14 @@ struct Pixels {
     plane: usize,
 }
 
-/// Makes planes of words at `dst` from the bf16 elements at `a`, by the [`Pixels`] at `b`.
-struct Planes;
-impl Tile for Planes {
+/// Builds planes of words at `dst` from the bf16 elements at `a`, as described by the [`PixelPairArgs`] at `b`.
+struct InterleavePlanes;
+impl TileLoop for InterleavePlanes {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, _: usize) {
-        // SAFETY: the caller has all pixels and those that they are paired with, and room for all planes.
+        // SAFETY: the caller has all pixels and their paired pixels, and room for all planes.
         unsafe {
-            let pixels = &*b.cast::<Pixels>();
+            let pixels = &*b.cast::<PixelPairArgs>();
             for i in 0..pixels.count {
                 for plane in 0..pixels.planes {
                     let from = a.cast::<u16>().add(i * pixels.pitch + plane * LANES);
@@ -138,23 +138,28 @@ impl Tile for Planes {
     }
 }
 
-/// Writes the transpose of a block of accumulators, or adds it: from rows of [`COLUMNS`] numbers to result rows at
-/// the given addresses. The sizes are the rows of the result and the elements of each.
+/// Writes or adds the transpose of a block of accumulators: from rows of [`COLUMNS`] numbers to result rows at the
+/// given addresses. The sizes are the number of result rows and the elements of each.
 type TransposeFn = unsafe fn(*const f32, *const *mut f32, [usize; 2], bool);
 
-impl KernelGradient {
-    /// For layers of bf16 on machines with tile registers.
-    pub fn new(c: &Convolution, types: [&TensorType; 3], target: Target) -> Accepted<KernelGradient> {
-        let unit = amx::kernels_of(target.level).ok_or("the machine has no tile registers")?;
-        KernelGradient::with(&unit.spread, c, types, target)
+impl AmxKernelGradient {
+    /// Creates the kernel for bf16 layers on machines with AMX.
+    pub fn new(
+        c: &Convolution,
+        types: [&TensorType; 3],
+        target: CompileTarget,
+    ) -> SelectResult<AmxKernelGradient> {
+        let unit = amx::kernels_of(target.level).ok_or("this machine has no AMX tile registers")?;
+        AmxKernelGradient::with(&unit.spread, c, types, target)
     }
 
+    /// Creates the kernel with the given AMX routines.
     pub(crate) fn with(
-        unit: &'static Spread,
+        unit: &'static StridedKernels,
         c: &Convolution,
         [x, dy, y]: [&TensorType; 3],
-        target: Target,
-    ) -> Accepted<KernelGradient> {
+        target: CompileTarget,
+    ) -> SelectResult<AmxKernelGradient> {
         let known = [x.dtype, dy.dtype] == [DType::BF16; 2] && matches!(y.dtype, DType::BF16 | DType::F32);
         if !is_kernel_gradient(c) {
             return Err(NO_GRADIENT.into());
@@ -164,7 +169,8 @@ impl KernelGradient {
         }
         if !target.winograd {
             return Err(
-                "zeros between pixels would meet elements that the definition does not have there".into()
+                "zeros between pixels would be multiplied by elements that the definition does not read"
+                    .into(),
             );
         }
         let (n, vectors) = (c.dims.input_spatial.len(), target.level.vectors());
@@ -178,9 +184,9 @@ impl KernelGradient {
         let last = staging.axes()[n - 1].step * staging.pitch;
         let distance = |i: usize| staging.axes()[i].step * staging.strides[i];
         if !(0..n).all(|i| distance(i).is_multiple_of(last)) {
-            return Err("its row stride is no multiple of the pixel stride".into());
+            return Err("its row stride is not a multiple of its pixel stride".into());
         }
-        let words = Words::new(&staging, vectors);
+        let words = WordLayout::new(&staging, vectors);
         let taps = gradient_taps(c, y);
         let (columns, out) = match words.planes {
             Some(_) => in_planes(&staging, &taps, channels, words.plane),
@@ -188,8 +194,9 @@ impl KernelGradient {
         };
         let groups = group(features.div_ceil(COLUMNS), features.div_ceil(FEATURES));
         let (parts, strips_per_part) = cut(&staging, y.elements(), groups.len());
-        let [pack, _] = amx::pack::packs(DType::BF16, vectors).ok_or("nothing packs bf16 for tiles")?;
-        Ok(KernelGradient {
+        let [pack, _] =
+            amx::pack::packs(DType::BF16, vectors).ok_or("there is no AMX packing routine for bf16")?;
+        Ok(AmxKernelGradient {
             unit,
             pack,
             transpose: transpose_of(target.level),
@@ -206,19 +213,19 @@ impl KernelGradient {
         })
     }
 
-    /// Products of tiles, two by two at a time.
+    /// Number of tile products, two by two at a time.
     pub fn products(&self) -> usize {
         let chunks = self.span(self.staging.most().1).div_ceil(CHUNK);
         let strips = self.staging.strips() * self.staging.slices * self.staging.most().0;
         strips * chunks * self.columns.len() * self.features.div_ceil(COLUMNS)
     }
 
-    /// Tasks of a part.
+    /// Number of tasks per part.
     fn per_part(&self) -> usize {
         self.staging.slices * self.groups.len()
     }
 
-    /// Staged pixels from the first to the last pixel of `rows` rows of an image.
+    /// Number of staged pixels from the first to the last pixel of `rows` rows of an image.
     fn span(&self, rows: usize) -> usize {
         let last = |(count, step): (&usize, &usize)| (count - 1) * step;
         let inner: usize = self.counts[1..].iter().zip(&self.steps[1..]).map(last).sum();
@@ -231,7 +238,7 @@ impl KernelGradient {
         [row, row * self.counts[0]]
     }
 
-    /// Bytes of a strip's words, with what tiles read beyond them.
+    /// Bytes of a strip's words, including the bytes that tiles read beyond them.
     fn words_bytes(&self) -> usize {
         match self.words.planes {
             Some(_) => self.staging.width / LANES * self.words.plane,
@@ -239,7 +246,7 @@ impl KernelGradient {
         }
     }
 
-    /// One task: a group of panels of features by one slice of channels, over the strips of one part.
+    /// Runs one task: a group of feature panels by one slice of channels, over the strips of one part.
     unsafe fn task(&self, task: usize, x: *const u8, dy: *const u8, sums: *mut f32) {
         let (part, rest) = (task / self.per_part(), task % self.per_part());
         let (slice, group) = (rest / self.groups.len(), self.groups[rest % self.groups.len()].clone());
@@ -262,7 +269,7 @@ impl KernelGradient {
             });
             let first = part * self.strips_per_part;
             let last = (first + self.strips_per_part).min(self.staging.strips());
-            // SAFETY: operands have the shapes of `new`, scratch is laid out as above, tasks write disjoint sums.
+            // SAFETY: operands have the shapes of `new`, scratch has the layout above, tasks write disjoint sums.
             unsafe {
                 (self.unit.configure)(LANES);
                 for i in first..last {
@@ -290,7 +297,7 @@ impl KernelGradient {
         });
     }
 
-    /// Makes words of `n` contiguous elements. Zeros stand for partners beyond the end, and follow the words.
+    /// Builds words of `n` contiguous elements. Zeros replace partners beyond the end, and follow the words.
     unsafe fn words(&self, from: *const u8, n: usize, to: *mut u8) {
         let (pitch, words) = (self.staging.pitch, &self.words);
         let next = words.pixel / words.staged * pitch;
@@ -305,7 +312,7 @@ impl KernelGradient {
                 return;
             };
             let count = self.staging.width / LANES;
-            let all = Pixels { pitch, next, count: whole / pitch, planes: count, plane: words.plane };
+            let all = PixelPairArgs { pitch, next, count: whole / pitch, planes: count, plane: words.plane };
             planes(to, from, (&raw const all).cast(), from, 0);
             for plane in 0..count {
                 let to = to.add(plane * words.plane);
@@ -318,21 +325,21 @@ impl KernelGradient {
         }
     }
 
-    /// The operands of the next strip, prefetched in `calls` calls of the microkernel.
-    fn next(&self, strip: Option<Strip>, x: *const u8, dy: *const u8, calls: usize) -> Prefetch {
-        let Some(next) = strip else { return Prefetch::none() };
+    /// Returns the prefetch of the next strip's operands, in `calls` calls of the microkernel.
+    fn next(&self, strip: Option<PixelStrip>, x: *const u8, dy: *const u8, calls: usize) -> SoftwarePrefetch {
+        let Some(next) = strip else { return SoftwarePrefetch::none() };
         let [row, image] = self.pixels();
         let to = (next.image * image + next.row * row) * self.features * 2;
         let bytes = next.images * next.rows * row * self.features * 2;
-        Prefetch::new([self.staging.input_of(x, next), (dy.wrapping_add(to), bytes)], calls)
+        SoftwarePrefetch::new([self.staging.input_of(x, next), (dy.wrapping_add(to), bytes)], calls)
     }
 
-    /// Packs `dy` of a strip as A: panels of features, and in each panel the K chunks of image after image. Returns
-    /// the chunks of an image.
+    /// Packs `dy` of a strip as A: panels of features, and in each panel the K chunks of one image after another.
+    /// Returns the chunks per image.
     unsafe fn left(
         &self,
         dy: *const u8,
-        strip: Strip,
+        strip: PixelStrip,
         columns: &Range<usize>,
         spread: *mut u8,
         packed: *mut u8,
@@ -341,7 +348,7 @@ impl KernelGradient {
         let (chunks, [row, image]) = (span.div_ceil(CHUNK), self.pixels());
         let size = self.features * 2;
         let from = dy.wrapping_add((strip.image * image + strip.row * row) * size + columns.start * 2);
-        // Without gaps between pixels, they are packed from `dy` itself.
+        // Without gaps between pixels, `dy` is packed directly.
         let dense = span == strip.rows * row;
         let (source, step) = if dense { (from, size) } else { (spread.cast_const(), columns.len() * 2) };
         if !dense {
@@ -374,7 +381,7 @@ impl KernelGradient {
     }
 
     /// Copies the pixels of a strip to the positions that K counts, with zeros in between.
-    unsafe fn spread(&self, from: *const u8, strip: Strip, columns: usize, to: *mut u8) {
+    unsafe fn spread(&self, from: *const u8, strip: PixelStrip, columns: usize, to: *mut u8) {
         let ([row, image], n) = (self.pixels(), self.counts.len());
         let (size, wide) = (self.features * 2, columns * 2);
         let chunks = self.span(strip.rows).div_ceil(CHUNK);
@@ -408,7 +415,7 @@ impl KernelGradient {
         }
     }
 
-    /// Multiplies one strip and adds to the accumulators, a few K chunks at a time.
+    /// Multiplies one strip, a few K chunks at a time, and adds to the accumulators.
     #[allow(clippy::too_many_arguments)]
     unsafe fn strip(
         &self,
@@ -418,7 +425,7 @@ impl KernelGradient {
         [a, b]: [*mut u8; 2],
         squares: *mut f32,
         add: bool,
-        prefetch: &mut Prefetch,
+        prefetch: &mut SoftwarePrefetch,
     ) {
         const PANEL: usize = 2 * LANES * LINE;
         let image = self.staging.image / self.staging.pitch * self.words.staged;
@@ -436,8 +443,8 @@ impl KernelGradient {
                         let features = self.features - (group.start + panel) * COLUMNS;
                         let left = a.wrapping_add((panel * images * chunks + from) * PANEL).cast_const();
                         let fetched = prefetch.next(images_of * count);
-                        let work = Sums {
-                            operands: Operands {
+                        let work = StridedSums {
+                            operands: StridedOperands {
                                 a: [left, left.wrapping_add(LANES * LINE)],
                                 a_row: LINE,
                                 a_chunk: PANEL,
@@ -467,7 +474,7 @@ impl KernelGradient {
         }
     }
 
-    /// Stores complete sums: the rows of `squares` are features, those of the result channels.
+    /// Stores complete sums transposed: the rows of `squares` are features, those of the result are channels.
     unsafe fn transpose_all(&self, columns: &Range<usize>, squares: *const f32, to: *mut f32) {
         let (mut square, add) = (squares, self.parts.begin_with_result());
         for of in &self.columns {
@@ -485,13 +492,13 @@ impl KernelGradient {
     }
 }
 
-/// Columns and their rows of the result where words are in planes: for each tap, two planes at a time.
+/// Returns the columns and their result rows if words are in planes: for each tap, two planes at a time.
 fn in_planes(
     staging: &Staging,
     along: &[Vec<usize>],
     channels: usize,
     plane: usize,
-) -> (Vec<Columns>, Vec<usize>) {
+) -> (Vec<TapColumns>, Vec<usize>) {
     let mut taps = vec![0];
     for (taps_of, stride) in along.iter().zip(&staging.strides) {
         taps =
@@ -501,15 +508,15 @@ fn in_planes(
     for from in (0..staging.width).step_by(COLUMNS) {
         for (tap, at) in taps.iter().enumerate() {
             let count = COLUMNS.min(staging.width - from);
-            columns.push(Columns { at: from / LANES * plane + at * LINE, first: out.len(), count });
+            columns.push(TapColumns { at: from / LANES * plane + at * LINE, first: out.len(), count });
             out.extend((from..from + count).map(|c| tap * channels + c));
         }
     }
     (columns, out)
 }
 
-/// The same where words are in the order of the elements: columns run over all contiguous taps.
-fn in_runs(staging: &Staging, along: &[Vec<usize>], channels: usize) -> (Vec<Columns>, Vec<usize>) {
+/// Returns the columns and their result rows if words are in element order: columns run over all contiguous taps.
+fn in_runs(staging: &Staging, along: &[Vec<usize>], channels: usize) -> (Vec<TapColumns>, Vec<usize>) {
     let (runs, length) = runs(staging, along);
     let taps = along.iter().map(Vec::len).product();
     let out = (0..taps).flat_map(|tap| (0..staging.width).map(move |c| tap * channels + c)).collect();
@@ -517,13 +524,13 @@ fn in_runs(staging: &Staging, along: &[Vec<usize>], channels: usize) -> (Vec<Col
     for (i, at) in runs.iter().enumerate() {
         for from in (0..length).step_by(COLUMNS) {
             let count = COLUMNS.min(length - from);
-            columns.push(Columns { at: (at + from) * 4, first: i * length + from, count });
+            columns.push(TapColumns { at: (at + from) * 4, first: i * length + from, count });
         }
     }
     (columns, out)
 }
 
-/// Portable transpose.
+/// Transposes without SIMD instructions.
 unsafe fn transpose(square: *const f32, to: *const *mut f32, [rows, columns]: [usize; 2], add: bool) {
     for i in 0..rows {
         // SAFETY: the caller has the accumulators, and the rows and columns of the result.
@@ -554,14 +561,14 @@ mod avx512 {
     use crate::simd::pack::avx512::transposed_words;
     use std::arch::x86_64::*;
 
-    /// Transposes in blocks of 16 by 16.
+    /// Transposes in blocks of 16 by 16 with AVX-512.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
     pub unsafe fn transpose(square: *const f32, to: *const *mut f32, [rows, columns]: [usize; 2], add: bool) {
         for i in (0..rows).step_by(LANES) {
             for j in (0..columns).step_by(LANES) {
                 let mask = (1u32 << (columns - j).min(LANES)) - 1;
-                // SAFETY: as for the portable transpose, of which whole blocks of accumulators are readable; the mask
-                // keeps to the columns.
+                // SAFETY: as for the portable transpose; whole blocks of accumulators are readable; the mask excludes
+                // lanes beyond the columns.
                 unsafe {
                     let mut words = [_mm512_setzero_si512(); LANES];
                     for (k, word) in words.iter_mut().enumerate() {
@@ -581,7 +588,7 @@ mod avx512 {
     }
 }
 
-kernel_of_parts!(KernelGradient, |this| {
+kernel_of_parts!(AmxKernelGradient, |this| {
     let pixels = this.staging.batch() * this.pixels()[1];
     pixels as f64 * this.parts.size as f64 / 500.0
 });

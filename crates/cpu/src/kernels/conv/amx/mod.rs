@@ -1,11 +1,11 @@
-//! Convolutions by AMX tile registers whose tile rows are lines of pixels.
+//! Convolutions on AMX tile registers; a tile row is a line of pixels.
 
 pub mod filter;
 pub mod forward;
 pub mod gradient;
 
-pub use crate::kernels::conv::amx::forward::Forward;
-pub use crate::kernels::conv::amx::gradient::KernelGradient;
+pub use crate::kernels::conv::amx::forward::AmxForward;
+pub use crate::kernels::conv::amx::gradient::AmxKernelGradient;
 
 #[cfg(test)]
 mod tests;

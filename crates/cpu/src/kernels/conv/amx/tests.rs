@@ -1,24 +1,26 @@
-//! Convolutions by tile registers against plain loops. Operands are small integers, so results must be equal. Tests
-//! run on emulated tile registers everywhere, and on those of the machine where it has them.
+//! Tests of AMX, small-image and depthwise convolutions against plain loops.
+//!
+//! Operands are small integers, so results must be equal. Tests run on emulated tile registers on every machine, and on
+//! the machine's own tile registers if it has them.
 
 use crate::kernel::convolution::is_forward;
-use crate::kernel::{Cx, Io, Kernel};
-use crate::kernels::conv::amx::forward::Forward;
-use crate::kernels::conv::amx::gradient::KernelGradient;
-use crate::kernels::conv::general::General;
+use crate::kernel::{Io, Kernel, KernelContext};
+use crate::kernels::conv::amx::forward::AmxForward;
+use crate::kernels::conv::amx::gradient::AmxKernelGradient;
+use crate::kernels::conv::general::GeneralConvolution;
 use crate::kernels::conv::{amx_images, depthwise};
-use crate::machine::memory::Memory;
-use crate::machine::thread_pool::Team;
+use crate::machine::memory::AlignedMemory;
+use crate::machine::thread_pool::ThreadPool;
 use crate::simd::amx;
-use crate::simd::level::{Level, Target};
+use crate::simd::level::{CompileTarget, Level};
 use systole_ir::op::Convolution;
-use systole_ir::rng::Stream;
+use systole_ir::rng::RandomStream;
 use systole_ir::{DType, GraphBuilder, Literal, LiteralBuilder, Op, Scalar, TensorType, bf16, vjp};
 
 /// A convolution, and the types of input, filter and result.
 type Case = (Convolution, [TensorType; 3]);
 
-/// A bf16 layer, and the convolutions that are its two gradients.
+/// Returns a bf16 layer, and the convolutions that are its two gradients.
 fn cases(x: &[usize], k: &[usize], op: &Convolution) -> Vec<Case> {
     let g = GraphBuilder::new("main");
     let x = g.parameter(TensorType::new(DType::BF16, x), "x");
@@ -38,7 +40,7 @@ fn cases(x: &[usize], k: &[usize], op: &Convolution) -> Vec<Case> {
     cases
 }
 
-fn whole_numbers(ty: &TensorType, s: &mut Stream) -> Vec<f32> {
+fn whole_numbers(ty: &TensorType, s: &mut RandomStream) -> Vec<f32> {
     (0..ty.elements()).map(|_| s.below(9) as f32 - 4.0).collect()
 }
 
@@ -62,33 +64,33 @@ fn run(kernel: &dyn Kernel, threads: usize, inputs: &[&Literal], results: &[&Ten
     let mut outputs: Vec<Vec<u8>> = results.iter().map(|t| vec![0; t.bytes()]).collect();
     let to: Vec<*mut u8> = outputs.iter_mut().map(|o| o.as_mut_ptr()).collect();
     let from: Vec<*const u8> = inputs.iter().map(|i| i.bytes().as_ptr()).collect();
-    let scratch = Memory::new(kernel.scratch().max(64)).unwrap();
+    let scratch = AlignedMemory::new(kernel.scratch().max(64)).unwrap();
     let io = Io { inputs: &from, outputs: &to, scratch: scratch.ptr() };
     // SAFETY: all arrays have the sizes of the convolution.
-    unsafe { kernel.run(&Cx { team: &Team::new(threads), flush: true }, &io).unwrap() };
+    unsafe { kernel.run(&KernelContext { team: &ThreadPool::new(threads), flush: true }, &io).unwrap() };
     outputs
 }
 
-/// The result of a convolution of integers, which is exact.
+/// Returns the result of a convolution of integers, which is exact.
 fn sums((c, [x, k, y]): &Case, a: &[f32], b: &[f32]) -> Vec<f32> {
     let wide = |t: &TensorType| t.with_dtype(DType::F32);
     let [x, k, y] = [wide(x), wide(k), wide(y)];
-    let plain = General::new(c, false, [&x, &k, &y]).expect("floats");
+    let plain = GeneralConvolution::new(c, false, [&x, &k, &y]).expect("floats");
     numbers(DType::F32, &run(&plain, 1, &[&literal(&x, a), &literal(&k, b)], &[&y])[0])
 }
 
-fn target(level: Level) -> Target {
-    Target { level, tensor_float_32: false, winograd: true, excess_precision: true, flush: true }
+fn target(level: Level) -> CompileTarget {
+    CompileTarget { level, tensor_float_32: false, winograd: true, excess_precision: true, flush: true }
 }
 
 /// Emulated tile registers, and those of this machine.
-fn units() -> impl Iterator<Item = &'static amx::Kernels> {
+fn units() -> impl Iterator<Item = &'static amx::AmxKernels> {
     std::iter::once(&amx::EMULATED).chain(amx::kernels_of(Level::best()))
 }
 
-/// Checks a convolution with bf16 and f32 results, with a bias and statistics where it may have them.
+/// Checks a convolution with bf16 and f32 results, with a bias and statistics if it supports them.
 fn check(case: &Case, seed: u64, what: &str) {
-    let mut s = Stream::new(seed, 2, 3);
+    let mut s = RandomStream::new(seed, 2, 3);
     let (c, [x, k, y]) = case;
     let (a, b) = (whole_numbers(x, &mut s), whole_numbers(k, &mut s));
     let (la, lb) = (literal(x, &a), literal(k, &b));
@@ -113,20 +115,21 @@ fn check(case: &Case, seed: u64, what: &str) {
                     for threads in if i == 0 { 3..4 } else { 1..4 } {
                         let got = numbers(dtype, &run(kernel, threads, inputs, &[&y])[0]);
                         let differs = got.iter().zip(want).position(|(a, b)| a != b);
-                        assert_eq!(differs, None, "{what}, {level:?}, {dtype}: the element that differs");
+                        assert_eq!(differs, None, "{what}, {level:?}, {dtype}: an element differs");
                     }
                 };
                 let (t, spread) = (target(level), &unit.spread);
                 if !is_forward(c) {
-                    let lines = KernelGradient::with(spread, c, types, t).expect("fits");
-                    let images = amx_images::KernelGradient::with(spread, c, types, t);
+                    let lines = AmxKernelGradient::with(spread, c, types, t).expect("fits");
+                    let images = amx_images::AmxImagesKernelGradient::with(spread, c, types, t);
                     same(&lines, &[&la, &lb], &want);
                     same(&images.expect("fits"), &[&la, &lb], &want);
                 } else {
                     let biased = |(i, x): (usize, &f32)| stored(x + bias[i % features]);
                     let with_bias: Vec<f32> = want.iter().enumerate().map(biased).collect();
-                    let lines = |bias| Forward::with(spread, c, bias, types, t).expect("fits");
-                    let images = |bias| amx_images::Forward::with(spread, c, bias, types, t).expect("fits");
+                    let lines = |bias| AmxForward::with(spread, c, bias, types, t).expect("fits");
+                    let images =
+                        |bias| amx_images::AmxImagesForward::with(spread, c, bias, types, t).expect("fits");
                     for bias in [false, true].into_iter().filter(|bias| !bias || dtype == DType::BF16) {
                         let inputs = if bias { &[&la, &lb, &lbias][..] } else { &[&la, &lb] };
                         let want = if bias { &with_bias } else { &want };
@@ -159,10 +162,14 @@ fn check_moments(kernel: &dyn Kernel, inputs: [&Literal; 2], y: &[f32], ty: &Ten
             let square: f64 = all.iter().map(|x| (x - sum / count).powi(2)).sum();
             let size: f64 = all.iter().map(|x| x.abs()).sum();
             let at = image * features + f;
-            assert!((f64::from(sums[at]) - sum).abs() <= 4e-6 * size, "{what}: {} not {sum}", sums[at]);
+            assert!(
+                (f64::from(sums[at]) - sum).abs() <= 4e-6 * size,
+                "{what}: got {}, expected {sum}",
+                sums[at]
+            );
             assert!(
                 (f64::from(squares[at]) - square).abs() <= 1e-5 * (square + sum * sum / count / 1e4),
-                "{what}: {} not {square}",
+                "{what}: got {}, expected {square}",
                 squares[at]
             );
         }
@@ -239,13 +246,13 @@ fn tile_registers_compute_small_images() {
 #[test]
 fn tile_registers_keep_to_the_letter_where_they_must() {
     let op = Convolution::channels_last(&[1, 1], &[[1, 1]; 2], &[1, 1], 1, DType::BF16);
-    let exact = Target { winograd: false, ..target(Level::Portable) };
+    let exact = CompileTarget { winograd: false, ..target(Level::Portable) };
     for (channels, fits) in [(32, true), (24, false)] {
         for (c, [x, k, y]) in &cases(&[1, 8, 8, channels], &[3, 3, channels, channels], &op) {
             let types = [x, k, y];
-            let forward = Forward::with(&amx::EMULATED.spread, c, false, types, exact);
+            let forward = AmxForward::with(&amx::EMULATED.spread, c, false, types, exact);
             assert_eq!(forward.is_ok(), fits && is_forward(c));
-            assert!(KernelGradient::with(&amx::EMULATED.spread, c, types, exact).is_err());
+            assert!(AmxKernelGradient::with(&amx::EMULATED.spread, c, types, exact).is_err());
         }
     }
 }
@@ -268,7 +275,7 @@ fn depthwise_kernels_give_the_sums_of_plain_loops() {
     let levels = [Level::Portable, Level::Avx2, Level::Avx512];
     let mut met = [0, 0];
     for (seed, &(x, k, strides, padding, dilation)) in shapes.iter().enumerate() {
-        let (channels, mut s) = (x[3], Stream::new(seed as u64, 5, 6));
+        let (channels, mut s) = (x[3], RandomStream::new(seed as u64, 5, 6));
         let x_type = TensorType::new(DType::BF16, x);
         let op = Convolution::channels_last(&strides, &padding, &[dilation; 2], channels, x_type.dtype);
         for (c, types) in cases(&x, &[k[0], k[1], 1, channels], &op) {
@@ -277,9 +284,9 @@ fn depthwise_kernels_give_the_sums_of_plain_loops() {
             for (dtype, level) in [DType::F32, DType::BF16].into_iter().flat_map(|d| levels.map(|l| (d, l))) {
                 let [x, k, y] = &types.clone().map(|t| t.with_dtype(dtype));
                 let target = target(level);
-                let forward = depthwise::Forward::new(&c, false, [x, k, y], target)
+                let forward = depthwise::DepthwiseForward::new(&c, false, [x, k, y], target)
                     .map(|k| Box::new(k) as Box<dyn Kernel>);
-                let gradient = depthwise::KernelGradient::new(&c, [x, k, y], target)
+                let gradient = depthwise::DepthwiseKernelGradient::new(&c, [x, k, y], target)
                     .map(|k| Box::new(k) as Box<dyn Kernel>);
                 let (kernel, which) = match (forward, gradient) {
                     (Ok(kernel), _) => (kernel, 0),

@@ -1,23 +1,24 @@
-//! Forward convolution and gradient w.r.t. the input by tile registers, for small images: `x: bf16[B, …, C], kernel →
-//! y: [B, …', F]`.
+//! Forward convolution and input gradient of small images on AMX: `x: bf16[B, …, C], kernel → y: [B, …', F]`.
 //!
-//! The rows of an A tile are the same pixel of up to sixteen images, where lines of pixels ([`crate::kernels::conv::amx`]) would leave
-//! most rows empty. Strips are staged with images innermost. All rows of a tile meet the same taps, so those that lie
+//! The rows of an A tile are the same pixel of up to sixteen images. Lines of pixels ([`crate::kernels::conv::amx`])
+//! would leave most rows empty. Strips are staged with images innermost. All rows of a tile use the same taps, so taps
 //! in the padding are left out, and no zeros are staged for them.
 
 use crate::kernel::convolution::is_forward;
-use crate::kernel::{Cx, Ptr, with_scratch};
+use crate::kernel::{KernelContext, Ptr, with_scratch};
 use crate::kernels::conv::amx;
-use crate::kernels::conv::amx::filter::{CHUNK, Filter, KernelLayout, Taps, tiles};
+use crate::kernels::conv::amx::filter::{AmxFilter, CHUNK, FilterStrides, PhaseTaps, tiles};
 use crate::kernels::conv::staging::phases::{AxisPhase, choices};
-use crate::kernels::conv::staging::{Axis, Prefetch, Strip};
-use crate::kernels::conv::strips::Strips;
+use crate::kernels::conv::staging::{PixelStrip, SoftwarePrefetch, StagedAxis};
+use crate::kernels::conv::strips::StripConvolution;
 use crate::kernels::conv::strips::batch_statistics::BatchStatistics;
-use crate::kernels::conv::strips::strip_arrays::{Arrays, NO_LAYER};
-use crate::select::Accepted;
-use crate::simd::amx::strided::{COLUMNS, Operands, Rows, STATISTICS, Spread, Windows};
+use crate::kernels::conv::strips::strip_arrays::{NO_LAYER, StripArrays};
+use crate::select::SelectResult;
+use crate::simd::amx::strided::{
+    COLUMNS, STATISTICS, StridedKernels, StridedOperands, StridedProduct, TileRowOutput,
+};
 use crate::simd::amx::{LANES, LINE, kernels_of};
-use crate::simd::level::{Target, TileFn};
+use crate::simd::level::{CompileTarget, TileFn};
 use crate::simd::loops::widen;
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -25,29 +26,30 @@ use systole_compile::ALIGN;
 use systole_ir::op::Convolution;
 use systole_ir::{DType, TensorType};
 
-/// Bytes of a strip, which stays in L2 with the packed filter that it is multiplied by; and at most, where a line of
-/// the result needs more.
+/// Target bytes of a strip, which stays in L2 with the packed filter that it is multiplied by; and the maximum, for
+/// results whose single line needs more.
 const STRIP: usize = 512 << 10;
 const MOST: usize = 1 << 20;
-/// Distances of rows of a tile that are a multiple of this many bytes fall into the same few sets of L1.
+/// Tile rows whose distance is a multiple of this many bytes map to the same few L1 sets.
 const ALIAS: usize = 2048;
-/// Products that are worth while, in percent of those of tiles whose rows follow each other in a line. Here no
-/// pixels that two rows of a tile share are read from L1.
+/// Maximum products for which this kernel pays off, in percent of the products of tiles whose rows follow each other in
+/// a line. Here no pixels that two rows of a tile share are read from L1.
 const FEWER: usize = 70;
-/// Most pixels of an image in a strip whose squared deviations are first taken from one of them: with more, sums of
-/// squares lose digits.
+/// Maximum pixels of an image in a strip whose squared deviations are first computed relative to one of its pixels:
+/// with more, sums of squares lose digits.
 const PIXELS: usize = 160;
 
-pub struct Forward {
-    unit: &'static Spread,
-    staged: Staged,
-    phases: Vec<Phase>,
-    filter: Filter,
+/// AMX kernel of forward convolutions and input gradients of small images.
+pub struct AmxImagesForward {
+    unit: &'static StridedKernels,
+    staged: StagedImages,
+    phases: Vec<ImagesPhase>,
+    filter: AmxFilter,
     /// Panels of columns (features) that one task computes.
     groups: Vec<Range<usize>>,
     features: usize,
     bias: bool,
-    /// Widens the bias to f32. `None`: it is f32.
+    /// Widens the bias to f32. `None`: the bias is f32.
     widen: Option<TileFn>,
     /// Bytes of an image of the result, and of an element.
     image: usize,
@@ -55,43 +57,43 @@ pub struct Forward {
     statistics: Option<BatchStatistics>,
 }
 
-/// Strips as staged: pixels of the input as they follow each other in an image, and of each pixel all images.
-struct Staged {
-    first: Axis,
+/// Layout of staged strips: pixels of the input in image order, and for each pixel all images.
+struct StagedImages {
+    first: StagedAxis,
     batch: usize,
-    /// Images of a strip, and rows of the result along the first dimension, of each phase.
+    /// Images of a strip, and rows of the result along the first dimension, for each phase.
     images: usize,
     rows: usize,
     /// Pixels of a row of the input, and of an image.
     line: usize,
     image: usize,
     channels: usize,
-    /// Bytes from one image to the next.
+    /// Bytes between images.
     pitch: usize,
 }
 
-/// Output positions that use the same taps of the filter, where they meet the input.
-struct Phase {
-    classes: Vec<Class>,
-    /// Bytes from one position to the next: in the staged strip and in the result, along each dimension.
+/// Output positions that use the same filter taps, ignoring padding.
+struct ImagesPhase {
+    classes: Vec<PositionClass>,
+    /// Bytes between adjacent positions along each dimension: in the staged strip and in the result.
     steps: SmallVec<[[usize; 2]; 3]>,
-    /// Byte offset of the phase in a staged image whose first row is that of the input, which wraps around where it is
-    /// negative, and in an image of the result.
+    /// Byte offset of the phase in a staged image that starts with the first row of the input (wraps around if
+    /// negative), and in an image of the result.
     base: [usize; 2],
 }
 
-/// Output positions of a phase that meet the input with the same of its taps.
-struct Class {
-    /// Along each dimension; the positions are all combinations.
+/// Output positions of a phase whose taps inside the input are the same.
+struct PositionClass {
+    /// Positions along each dimension; the class has all combinations.
     positions: SmallVec<[Vec<usize>; 3]>,
-    /// Where the taps begin: from the position in the staged strip, and in a packed panel of one tile of columns and of
-    /// two. In bytes.
+    /// Start of each tap, in bytes: relative to the position in the staged strip, and in packed panels of one and of
+    /// two column tiles.
     runs: Vec<usize>,
     packed_runs: [Vec<usize>; 2],
 }
 
-/// Positions along an axis, by the taps with which they meet the input.
-fn classes(axis: &Axis, phase: &AxisPhase) -> Vec<(Vec<usize>, Vec<usize>)> {
+/// Groups the positions along an axis by the taps that are inside the input there.
+fn classes(axis: &StagedAxis, phase: &AxisPhase) -> Vec<(Vec<usize>, Vec<usize>)> {
     let mut all: Vec<(Vec<usize>, Vec<usize>)> = Vec::new();
     for position in 0..phase.count {
         let meets = |t: &usize| axis.source(position, phase.taps[*t].1).is_some();
@@ -101,22 +103,26 @@ fn classes(axis: &Axis, phase: &AxisPhase) -> Vec<(Vec<usize>, Vec<usize>)> {
             None => all.push((taps, vec![position])),
         }
     }
-    // Statistics begin with a pixel that meets most taps, which is nearest to the others.
+    // Statistics start with a pixel that has the most taps inside the input, because it is nearest to the others.
     all.sort_by_key(|(taps, _)| std::cmp::Reverse(taps.len()));
     all
 }
 
-/// Taps of a phase as their number and their place in the staged strip, in bytes, and the positions that meet the
-/// input with these.
-type Part = (Vec<(usize, usize)>, SmallVec<[Vec<usize>; 3]>);
+/// Taps of a phase as (index, byte offset in the staged strip), and the positions at which exactly these taps are
+/// inside the input.
+type TapPositions = (Vec<(usize, usize)>, SmallVec<[Vec<usize>; 3]>);
 
-/// The classes of a phase. `own`: bytes between pixels of the input along each axis.
-fn combined(axes: &[(Axis, Vec<AxisPhase>)], chosen: &[&AxisPhase], own: &[usize]) -> Vec<Part> {
-    let mut all: Vec<Part> = vec![(vec![(0, 0)], SmallVec::new())];
+/// Returns the position classes of a phase. `own`: bytes between pixels of the input along each axis.
+fn combined(
+    axes: &[(StagedAxis, Vec<AxisPhase>)],
+    chosen: &[&AxisPhase],
+    own: &[usize],
+) -> Vec<TapPositions> {
+    let mut all: Vec<TapPositions> = vec![(vec![(0, 0)], SmallVec::new())];
     for (d, phase) in chosen.iter().enumerate() {
         let unit = axes[d].0.unit * own[d];
         let of_axis = classes(&axes[d].0, phase);
-        let with = |(taps, positions): &Part| -> Vec<Part> {
+        let with = |(taps, positions): &TapPositions| -> Vec<TapPositions> {
             let and = |(more, at): &(Vec<usize>, Vec<usize>)| {
                 let both = |(number, place): &(usize, usize)| -> Vec<(usize, usize)> {
                     let tap = |&t: &usize| (number * phase.taps.len() + t, place + phase.taps[t].1 * unit);
@@ -133,27 +139,27 @@ fn combined(axes: &[(Axis, Vec<AxisPhase>)], chosen: &[&AxisPhase], own: &[usize
     all
 }
 
-impl Phase {
+impl ImagesPhase {
     fn new(
-        staged: &Staged,
-        axes: &[(Axis, Vec<AxisPhase>)],
+        staged: &StagedImages,
+        axes: &[(StagedAxis, Vec<AxisPhase>)],
         choice: &[usize],
-        layout: &KernelLayout,
+        layout: &FilterStrides,
         y: &TensorType,
-    ) -> (Phase, Taps) {
+    ) -> (ImagesPhase, PhaseTaps) {
         let n = choice.len();
         let chosen: SmallVec<[&AxisPhase; 3]> = (0..n).map(|i| &axes[i].1[choice[i]]).collect();
         let mut taps = vec![0];
         for (phase, stride) in chosen.iter().zip(&layout.spatial) {
             taps = taps.iter().flat_map(|at| phase.taps.iter().map(move |t| at + t.0 * stride)).collect();
         }
-        let taps = Taps::new(taps, staged.channels);
-        // Byte distances of pixels of the input.
+        let taps = PhaseTaps::new(taps, staged.channels);
+        // Bytes between pixels of the input.
         let mut own: SmallVec<[usize; 3]> = SmallVec::from_elem(staged.images * staged.pitch, n);
         for d in (1..n).rev() {
             own[d - 1] = own[d] * axes[d].0.size;
         }
-        let class = |(own, positions): Part| Class {
+        let class = |(own, positions): TapPositions| PositionClass {
             packed_runs: [0, 1].map(|i| own.iter().map(|t| taps.packed_runs[i][t.0]).collect()),
             runs: own.into_iter().map(|t| t.1).collect(),
             positions,
@@ -164,7 +170,7 @@ impl Phase {
             [axis.step * axis.unit * own[d], out[d + 1] * axes[d].1.len() * element]
         };
         let low = |d: usize| own[d].wrapping_mul(axes[d].0.low as usize);
-        let phase = Phase {
+        let phase = ImagesPhase {
             classes: combined(axes, &chosen, &own).into_iter().map(class).collect(),
             steps: (0..n).map(step).collect(),
             base: [
@@ -175,8 +181,8 @@ impl Phase {
         (phase, taps)
     }
 
-    /// Positions of a class in a strip, as byte offsets of their first tap and in an image of the result.
-    fn places(&self, class: &Class, strip: Strip) -> Vec<[usize; 2]> {
+    /// Returns the positions of a class in a strip, as byte offsets of their first tap and in an image of the result.
+    fn places(&self, class: &PositionClass, strip: PixelStrip) -> Vec<[usize; 2]> {
         let mut all = vec![self.base];
         for (d, (positions, steps)) in class.positions.iter().zip(&self.steps).enumerate() {
             let inside = |p: &&usize| d > 0 || (strip.row..strip.row + strip.rows).contains(*p);
@@ -189,15 +195,15 @@ impl Phase {
         all
     }
 
-    /// Runs of all positions.
+    /// Number of runs of all positions.
     fn runs(&self) -> usize {
-        let of = |c: &Class| c.runs.len() * c.positions.iter().map(Vec::len).product::<usize>();
+        let of = |c: &PositionClass| c.runs.len() * c.positions.iter().map(Vec::len).product::<usize>();
         self.classes.iter().map(of).sum()
     }
 }
 
-impl Staged {
-    fn new(x: &TensorType, axes: &[(Axis, Vec<AxisPhase>)]) -> Option<Staged> {
+impl StagedImages {
+    fn new(x: &TensorType, axes: &[(StagedAxis, Vec<AxisPhase>)]) -> Option<StagedImages> {
         let (batch, channels) = (x.shape[0], x.shape[x.rank() - 1]);
         let bytes = channels.next_multiple_of(CHUNK) * 2;
         let pitch = if bytes.is_multiple_of(ALIAS) { bytes + LINE } else { bytes };
@@ -205,15 +211,15 @@ impl Staged {
         let first = axes[0].0.clone();
         let images = batch.div_ceil(batch.div_ceil(LANES));
         let (count, image) = (first.count, x.shape[1] * line);
-        let mut staged = Staged { first, batch, images, rows: 1, line, image, channels, pitch };
-        let bytes = |s: &Staged, rows: usize| s.most(rows) * line * s.images * pitch;
+        let mut staged = StagedImages { first, batch, images, rows: 1, line, image, channels, pitch };
+        let bytes = |s: &StagedImages, rows: usize| s.most(rows) * line * s.images * pitch;
         let fits = |rows: &usize| bytes(&staged, *rows) <= STRIP;
         let most = (1..=count).rev().find(fits).unwrap_or(1);
         staged.rows = count.div_ceil(count.div_ceil(most));
         (bytes(&staged, staged.rows) <= MOST).then_some(staged)
     }
 
-    /// Most rows of the input that `rows` rows of the result read.
+    /// Maximum rows of the input that `rows` rows of the result read.
     fn most(&self, rows: usize) -> usize {
         (((rows - 1) * self.first.step + self.first.reach - 1) * self.first.unit + 1).min(self.first.size)
     }
@@ -223,7 +229,7 @@ impl Staged {
         self.most(self.rows) * self.line * self.images * self.pitch
     }
 
-    /// Strips of the same images.
+    /// Number of strips of the same images.
     fn parts(&self) -> usize {
         self.first.count.div_ceil(self.rows)
     }
@@ -232,9 +238,9 @@ impl Staged {
         self.batch.div_ceil(self.images) * self.parts()
     }
 
-    fn strip(&self, i: usize) -> Strip {
+    fn strip(&self, i: usize) -> PixelStrip {
         let (image, row) = (i / self.parts() * self.images, i % self.parts() * self.rows);
-        Strip {
+        PixelStrip {
             image,
             images: self.images.min(self.batch - image),
             row,
@@ -243,7 +249,7 @@ impl Staged {
     }
 
     /// Rows of the input that a strip reads.
-    fn rows_of(&self, strip: Strip) -> Range<usize> {
+    fn rows_of(&self, strip: PixelStrip) -> Range<usize> {
         let axis = &self.first;
         let from = axis.low + (strip.row * axis.step * axis.unit) as i64;
         let to = from + (((strip.rows - 1) * axis.step + axis.reach - 1) * axis.unit) as i64 + 1;
@@ -254,15 +260,15 @@ impl Staged {
     /// Copies a strip of `x` to `to`.
     ///
     /// # Safety
-    /// `x` has the type of [`Staged::new`], `to` has room for [`Staged::bytes`].
-    unsafe fn load(&self, x: *const u8, strip: Strip, to: *mut u8) {
+    /// `x` has the type of [`StagedImages::new`], `to` has room for [`Staged::bytes`].
+    unsafe fn load(&self, x: *const u8, strip: PixelStrip, to: *mut u8) {
         let (rows, size) = (self.rows_of(strip), self.channels * 2);
         let zeros = self.channels.next_multiple_of(CHUNK) * 2 - size;
         for i in 0..strip.images {
             let from = x.wrapping_add(((strip.image + i) * self.image + rows.start * self.line) * size);
             for p in 0..rows.len() * self.line {
                 let to = to.wrapping_add((p * self.images + i) * self.pitch);
-                // SAFETY: a pixel of the input, and its place in the strip.
+                // SAFETY: a pixel of the input, and its position in the strip.
                 unsafe {
                     std::ptr::copy_nonoverlapping(from.add(p * size), to, size);
                     to.add(size).write_bytes(0, zeros);
@@ -271,8 +277,8 @@ impl Staged {
         }
     }
 
-    /// The input of a strip, if it lies together.
-    fn input_of(&self, x: *const u8, strip: Strip) -> (*const u8, usize) {
+    /// Returns address and bytes of a strip's input; only that of its first image if its images are not contiguous.
+    fn input_of(&self, x: *const u8, strip: PixelStrip) -> (*const u8, usize) {
         let (rows, size) = (self.rows_of(strip), self.channels * 2);
         let images = if rows.len() == self.first.size { strip.images } else { 1 };
         let first = (strip.image * self.image + rows.start * self.line) * size;
@@ -281,41 +287,49 @@ impl Staged {
 }
 
 /// Positions of one class in a strip.
-struct Places<'a> {
-    class: &'a Class,
-    taps: &'a Taps,
+struct ClassPositions<'a> {
+    class: &'a PositionClass,
+    taps: &'a PhaseTaps,
     all: &'a [[usize; 2]],
-    strip: Strip,
-    /// Panels of columns.
+    strip: PixelStrip,
+    /// Range of column panels.
     group: Range<usize>,
-    /// The staged strip as if it began with the first row of the input, and the strip's images of the result.
+    /// The staged strip as if it started with the first row of the input, and the strip's images of the result.
     a: *const u8,
     y: *mut u8,
-    /// Statistics of the strip, [`STATISTICS`] numbers for each image and panel.
+    /// Statistics of the strip: [`STATISTICS`] numbers for each image and panel.
     statistics: Ptr,
     /// Whether these are the first positions of the strip.
     begins: bool,
 }
 
-impl Forward {
-    /// For layers of bf16 on machines with tile registers, where lines of pixels leave tiles empty.
-    pub fn new(c: &Convolution, bias: bool, types: [&TensorType; 3], target: Target) -> Accepted<Forward> {
-        let unit = kernels_of(target.level).ok_or("the machine has no tile registers")?;
-        let lines = amx::Forward::with(&unit.spread, c, bias, types, target)?;
-        let images = Forward::with(&unit.spread, c, bias, types, target)?;
+impl AmxImagesForward {
+    /// Creates the kernel for bf16 layers on machines with AMX if lines of pixels would leave tiles empty.
+    pub fn new(
+        c: &Convolution,
+        bias: bool,
+        types: [&TensorType; 3],
+        target: CompileTarget,
+    ) -> SelectResult<AmxImagesForward> {
+        let unit = kernels_of(target.level).ok_or("this machine has no AMX tile registers")?;
+        let lines = amx::AmxForward::with(&unit.spread, c, bias, types, target)?;
+        let images = AmxImagesForward::with(&unit.spread, c, bias, types, target)?;
         match images.products() * 100 <= lines.products() * FEWER {
             true => Ok(images),
-            false => Err("lines of its images fill tiles as well".into()),
+            false => {
+                Err("its images are large enough that lines of pixels fill tiles (candidate amx)".into())
+            }
         }
     }
 
+    /// Creates the kernel with the given AMX routines.
     pub(crate) fn with(
-        unit: &'static Spread,
+        unit: &'static StridedKernels,
         c: &Convolution,
         bias: bool,
         [x, k, y]: [&TensorType; 3],
-        target: Target,
-    ) -> Accepted<Forward> {
+        target: CompileTarget,
+    ) -> SelectResult<AmxImagesForward> {
         let vectors = target.level.vectors();
         let known = [x.dtype, k.dtype] == [DType::BF16; 2] && matches!(y.dtype, DType::BF16 | DType::F32);
         if !is_forward(c) {
@@ -325,14 +339,14 @@ impl Forward {
             return Err("operands are not bf16, or the result is neither bf16 nor f32".into());
         }
         let axes = amx::forward::axes(c, x, k, y);
-        let staged = Staged::new(x, &axes).ok_or("a line of so many images does not stay in L2")?;
-        let layout = KernelLayout::new(c, k);
+        let staged = StagedImages::new(x, &axes).ok_or("one line of that many images does not stay in L2")?;
+        let layout = FilterStrides::new(c, k);
         let features = y.shape[y.rank() - 1];
         let along: Vec<usize> = axes.iter().map(|a| a.1.len()).collect();
-        let phase = |choice: &SmallVec<[usize; 3]>| Phase::new(&staged, &axes, choice, &layout, y);
+        let phase = |choice: &SmallVec<[usize; 3]>| ImagesPhase::new(&staged, &axes, choice, &layout, y);
         let (phases, taps) = choices(&along).iter().map(phase).unzip();
-        let filter = Filter::new(taps, layout, features, vectors)?;
-        Ok(Forward {
+        let filter = AmxFilter::new(taps, layout, features, vectors)?;
+        Ok(AmxImagesForward {
             unit,
             groups: filter.groups(staged.strips()),
             staged,
@@ -347,26 +361,28 @@ impl Forward {
         })
     }
 
-    /// As [`amx::Forward::with_statistics`].
-    pub fn with_statistics(mut self, target: Target) -> Accepted<Forward> {
+    /// Like [`amx::AmxForward::with_statistics`].
+    pub fn with_statistics(mut self, target: CompileTarget) -> SelectResult<AmxImagesForward> {
         let inner = self.image / self.element / self.features / self.staged.first.count;
         if self.staged.rows * inner > PIXELS {
-            return Err("so many pixels are too far from one of them for sums of squares in f32".into());
+            return Err(
+                "an image has too many pixels to sum squared deviations from a single pixel in f32".into()
+            );
         }
         let parts = (0..self.staged.parts()).map(|i| self.staged.strip(i).rows * inner).collect();
         self.statistics = Some(BatchStatistics::new(self.features, parts, target.level.vectors()));
         Ok(self)
     }
 
-    /// Products of a tile of rows and one of columns.
+    /// Number of products of a row tile and a column tile.
     fn products(&self) -> usize {
-        let of = |(phase, taps): (&Phase, &Taps)| phase.runs() * taps.chunks;
+        let of = |(phase, taps): (&ImagesPhase, &PhaseTaps)| phase.runs() * taps.chunks;
         let image: usize = self.phases.iter().zip(&self.filter.taps).map(of).sum();
         image * self.staged.batch.div_ceil(self.staged.images)
     }
 
-    /// One task: a group of panels of one strip.
-    unsafe fn strip(&self, task: usize, to: &Arrays) {
+    /// Runs one task: a group of panels of one strip.
+    unsafe fn strip(&self, task: usize, to: &StripArrays) {
         let strips = self.staged.strips();
         let (group, i) = (self.groups[task / strips].clone(), task % strips);
         let strip = self.staged.strip(i);
@@ -379,7 +395,7 @@ impl Forward {
             let before = before * self.staged.images * self.staged.pitch;
             let mut prefetch = self.next(task + 1, &group, to.x.at(0));
             let mut begins = true;
-            // SAFETY: operands have the shapes of `new`, scratch is laid out as above, tasks write disjoint parts.
+            // SAFETY: operands have the shapes of `new`, scratch has the layout above, tasks write disjoint parts.
             unsafe {
                 self.staged.load(to.x.at(0), strip, scratch);
                 (self.unit.configure)(strip.images);
@@ -388,7 +404,7 @@ impl Forward {
                         let all = &phase.places(class, strip)[..];
                         let (group, a) = (group.clone(), scratch.wrapping_sub(before).cast_const());
                         let y = to.y.at(strip.image * self.image);
-                        let w = Places { class, taps, all, strip, group, a, y, statistics, begins };
+                        let w = ClassPositions { class, taps, all, strip, group, a, y, statistics, begins };
                         self.class(&w, to, &mut prefetch);
                         begins &= all.is_empty();
                     }
@@ -400,14 +416,21 @@ impl Forward {
     }
 
     /// Stores the statistics of a strip.
-    unsafe fn gather(&self, strip: Strip, part: usize, group: &Range<usize>, statistics: Ptr, to: &Arrays) {
+    unsafe fn gather(
+        &self,
+        strip: PixelStrip,
+        part: usize,
+        group: &Range<usize>,
+        statistics: Ptr,
+        to: &StripArrays,
+    ) {
         let Some(m) = &self.statistics else { return };
         for (i, image) in (strip.image..).take(strip.images).enumerate() {
             for (j, panel) in group.clone().enumerate() {
                 let at = (i * group.len() + j) * STATISTICS;
                 let kinds = [0, 1, 2].map(|k| statistics.elem::<f32>(at + k * COLUMNS).cast_const());
                 let columns = &self.filter.panels[panel];
-                // SAFETY: the caller has gathered these numbers, and has room for those of all strips.
+                // SAFETY: the caller has computed these numbers, and has room for those of all strips.
                 unsafe {
                     let all = to.statistics.elem(0);
                     m.gather_shifted(image, part, columns.start, columns.len(), kinds, all);
@@ -416,8 +439,8 @@ impl Forward {
         }
     }
 
-    /// Computes the positions of a class: two of them by a panel, up to two tiles of columns, in each call.
-    unsafe fn class(&self, w: &Places<'_>, to: &Arrays, prefetch: &mut Prefetch) {
+    /// Computes the positions of a class: each call multiplies two positions by a panel of up to two column tiles.
+    unsafe fn class(&self, w: &ClassPositions<'_>, to: &StripArrays, prefetch: &mut SoftwarePrefetch) {
         for first in (0..w.all.len()).step_by(2) {
             let two = first + 1 < w.all.len();
             let both = [first, first + usize::from(two)];
@@ -426,8 +449,8 @@ impl Forward {
                 let width = tiles(columns.len());
                 let fetched = prefetch.next(w.class.runs.len() * w.taps.chunks);
                 let bias = to.bias.elem::<f32>(columns.start).cast_const();
-                let work = Windows {
-                    operands: Operands {
+                let work = StridedProduct {
+                    operands: StridedOperands {
                         a: both.map(|i| w.a.wrapping_add(w.all[i][0])),
                         a_row: self.staged.pitch,
                         a_chunk: LINE,
@@ -454,10 +477,10 @@ impl Forward {
         }
     }
 
-    /// The destination of a position by a panel of columns.
-    fn rows(&self, w: &Places<'_>, place: usize, panel: usize) -> Rows {
+    /// Returns the destination of a position times a panel of columns.
+    fn rows(&self, w: &ClassPositions<'_>, place: usize, panel: usize) -> TileRowOutput {
         let statistics = w.statistics.elem((panel - w.group.start) * STATISTICS);
-        Rows {
+        TileRowOutput {
             to: w.y.wrapping_add(w.all[place][1] + self.filter.panels[panel].start * self.element),
             row: self.image,
             skip: 0,
@@ -467,21 +490,21 @@ impl Forward {
         }
     }
 
-    /// The input of task `task`, the next one of this thread, prefetched while it works on `group`.
-    fn next(&self, task: usize, group: &Range<usize>, x: *const u8) -> Prefetch {
+    /// Returns the prefetch of the input of task `task`, this thread's next one, while it computes `group`.
+    fn next(&self, task: usize, group: &Range<usize>, x: *const u8) -> SoftwarePrefetch {
         let strips = self.staged.strips();
         if task >= strips * self.groups.len() {
-            return Prefetch::none();
+            return SoftwarePrefetch::none();
         }
         let strip = self.staged.strip(task % strips);
-        let pairs = |p: &Phase| -> usize {
+        let pairs = |p: &ImagesPhase| -> usize {
             p.classes.iter().map(|c| p.places(c, strip).len().div_ceil(2)).sum::<usize>() * group.len()
         };
-        Prefetch::new([self.staged.input_of(x, strip), (x, 0)], self.phases.iter().map(pairs).sum())
+        SoftwarePrefetch::new([self.staged.input_of(x, strip), (x, 0)], self.phases.iter().map(pairs).sum())
     }
 }
 
-impl Strips for Forward {
+impl StripConvolution for AmxImagesForward {
     fn batch(&self) -> usize {
         self.staged.batch
     }
@@ -498,7 +521,7 @@ impl Strips for Forward {
         self.bias.then_some((self.widen, self.features))
     }
 
-    unsafe fn pack(&self, cx: &Cx<'_>, kernel: Ptr, packed: Ptr) {
+    unsafe fn pack(&self, cx: &KernelContext<'_>, kernel: Ptr, packed: Ptr) {
         // SAFETY: by the caller's promise.
         unsafe { self.filter.pack(cx, kernel, packed) };
     }
@@ -508,7 +531,7 @@ impl Strips for Forward {
         (self.staged.strips() * self.groups.len(), work)
     }
 
-    unsafe fn task(&self, task: usize, to: &Arrays) {
+    unsafe fn task(&self, task: usize, to: &StripArrays) {
         // SAFETY: by the caller's promise.
         unsafe { self.strip(task, to) };
     }

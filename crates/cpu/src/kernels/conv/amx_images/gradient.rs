@@ -1,9 +1,8 @@
-//! Gradient w.r.t. the filter by tile registers, for small images: `x: bf16[B, …, C], dy: bf16[B, …', F] → dkernel:
-//! [taps, C, F]`.
+//! Filter gradient of small images on AMX: `x: bf16[B, …, C], dy: bf16[B, …', F] → dkernel: [taps, C, F]`.
 //!
-//! K runs over images, in pairs, at one pixel after the other: lines of pixels ([`crate::kernels::conv::amx::gradient`]) have zeros
-//! between them, which are as many as the pixels where images are small. For each tap only the pixels count at which it
-//! lies inside the input. Rows of A tiles are channels, columns of B tiles features.
+//! K runs over images, in pairs, one pixel after another. Lines of pixels ([`crate::kernels::conv::amx::gradient`])
+//! have zeros between them; small images have as many zeros as pixels. For each tap, only the pixels count at which the
+//! tap is inside the input. Rows of A tiles are channels, columns of B tiles are features.
 
 use crate::kernel::convolution::is_kernel_gradient;
 use crate::kernel::partial_sums::{PartialSums, kernel_of_parts};
@@ -11,13 +10,13 @@ use crate::kernel::{Ptr, with_scratch};
 use crate::kernels::conv::amx::filter::{CHUNK, tiles};
 use crate::kernels::conv::amx::gradient;
 use crate::kernels::conv::staging::phases::{gradient_axes, gradient_taps};
-use crate::kernels::conv::staging::{Axis, FEWEST_TASKS, Strip, group};
+use crate::kernels::conv::staging::{FEWEST_TASKS, PixelStrip, StagedAxis, group};
 use crate::kernels::conv::strips::strip_arrays::NO_GRADIENT;
-use crate::select::Accepted;
+use crate::select::SelectResult;
 use crate::simd::amx;
-use crate::simd::amx::strided::{COLUMNS, Operands, Spread, Sums};
+use crate::simd::amx::strided::{COLUMNS, StridedKernels, StridedOperands, StridedSums};
 use crate::simd::amx::{LANES, LINE};
-use crate::simd::level::Target;
+use crate::simd::level::CompileTarget;
 use crate::simd::pack::{PackFn, PanelArgs};
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -26,27 +25,29 @@ use systole_ir::{DType, TensorType};
 
 /// Bytes of the packed operands of a strip, which stay in L2.
 const STRIP: usize = 1 << 20;
-/// Features and channels of one task at most: their sums stay in L2 as well. Fewer channels for filters with many taps.
+/// Maximum features and channels of one task, so that their sums also stay in L2. Filters with many taps use fewer
+/// channels.
 const FEATURES: usize = 256;
 const CHANNELS: usize = 512;
 const FEWEST_CHANNELS: usize = 64;
-/// Most partial sums, and most elements of all of them: 16 MiB.
+/// Maximum number of partial sums, and maximum elements of all of them: 16 MiB.
 const MOST_PARTS: usize = 16;
 const MOST_SUMS: usize = 4 << 20;
 /// Bytes of a packed chunk of a panel of two tiles, and elements of two by two tiles of sums.
 const PANEL: usize = 2 * LANES * LINE;
 const SQUARE: usize = COLUMNS * COLUMNS;
-/// Products that are worth while, in percent of those of tiles along lines.
+/// Maximum products for which this kernel pays off, in percent of those of tiles along lines.
 const FEWER: usize = 80;
 
-pub struct KernelGradient {
-    unit: &'static Spread,
+/// AMX kernel of filter gradients of small images; K runs over images.
+pub struct AmxImagesKernelGradient {
+    unit: &'static StridedKernels,
     packs: [PackFn<f32>; 2],
-    axes: Vec<Axis>,
+    axes: Vec<StagedAxis>,
     /// Staged coordinates of each tap.
     taps: Vec<SmallVec<[usize; 3]>>,
     batch: usize,
-    /// Images of a strip, and rows of `dy` of each.
+    /// Images of a strip, and rows of `dy` of each image.
     images: usize,
     rows: usize,
     channels: usize,
@@ -58,15 +59,15 @@ pub struct KernelGradient {
     strips_per_part: usize,
 }
 
-/// Where the pixels lie at which a tap meets the input: in packed panels of `x`, and in those of `dy` of one tile of
-/// columns and of two. In bytes.
-struct Runs {
+/// Byte offsets of the pixels at which a tap is inside the input: in packed panels of `x`, and in packed panels of `dy`
+/// of one and of two column tiles.
+struct TapRuns {
     a: Vec<usize>,
     b: [Vec<usize>; 2],
 }
 
 /// Packed operands of a strip, and its sums.
-struct Packed {
+struct PackedStrip {
     a: *mut u8,
     b: *mut u8,
     squares: *mut f32,
@@ -76,40 +77,48 @@ struct Packed {
     chunks: usize,
 }
 
-/// One operand's panels of a strip.
-struct Panels {
-    /// Its first pixel of the strip's first image; bytes of a pixel, and of an image.
+/// Panels of one operand of a strip.
+struct OperandPanels {
+    /// First pixel of the strip's first image; bytes of a pixel, and of an image.
     from: *const u8,
     pixel: usize,
     image: usize,
-    /// Columns that are packed, and pixels.
+    /// Columns to pack, and pixels.
     columns: Range<usize>,
     pixels: usize,
 }
 
-/// `0..n` in steps of `size`, the last of which may be shorter: where each begins, and how long it is.
+/// Divides `0..n` into steps of `size`, the last of which may be shorter; returns start and length of each.
 fn steps(n: usize, size: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..n).step_by(size).map(move |at| (at, size.min(n - at)))
 }
 
-impl KernelGradient {
-    /// For layers of bf16 on machines with tile registers, where lines of pixels are mostly zeros.
-    pub fn new(c: &Convolution, types: [&TensorType; 3], target: Target) -> Accepted<KernelGradient> {
-        let unit = amx::kernels_of(target.level).ok_or("the machine has no tile registers")?;
-        let lines = gradient::KernelGradient::with(&unit.spread, c, types, target)?;
-        let images = KernelGradient::with(&unit.spread, c, types, target)?;
+impl AmxImagesKernelGradient {
+    /// Creates the kernel for bf16 layers on machines with AMX if lines of pixels would be mostly zeros.
+    pub fn new(
+        c: &Convolution,
+        types: [&TensorType; 3],
+        target: CompileTarget,
+    ) -> SelectResult<AmxImagesKernelGradient> {
+        let unit = amx::kernels_of(target.level).ok_or("this machine has no AMX tile registers")?;
+        let lines = gradient::AmxKernelGradient::with(&unit.spread, c, types, target)?;
+        let images = AmxImagesKernelGradient::with(&unit.spread, c, types, target)?;
         match images.products() * 100 <= lines.products() * FEWER {
             true => Ok(images),
-            false => Err("lines of its images fill tiles as well".into()),
+            false => {
+                Err("its images are large enough that lines of pixels fill tiles (candidate amx_gradient)"
+                    .into())
+            }
         }
     }
 
+    /// Creates the kernel with the given AMX routines.
     pub(crate) fn with(
-        unit: &'static Spread,
+        unit: &'static StridedKernels,
         c: &Convolution,
         [x, dy, y]: [&TensorType; 3],
-        target: Target,
-    ) -> Accepted<KernelGradient> {
+        target: CompileTarget,
+    ) -> SelectResult<AmxImagesKernelGradient> {
         let known = [x.dtype, dy.dtype] == [DType::BF16; 2] && matches!(y.dtype, DType::BF16 | DType::F32);
         if !is_kernel_gradient(c) {
             return Err(NO_GRADIENT.into());
@@ -129,8 +138,9 @@ impl KernelGradient {
         let width = (2 * CHANNELS / taps.len()).clamp(FEWEST_CHANNELS, CHANNELS) / COLUMNS * COLUMNS;
         let slices: Vec<Range<usize>> = steps(channels, width).map(|(at, n)| at..at + n).collect();
         let groups = group(features.div_ceil(COLUMNS), features.div_ceil(FEATURES));
-        let packs = amx::pack::packs(DType::BF16, vectors).ok_or("nothing packs bf16 for tiles")?;
-        let mut this = KernelGradient {
+        let packs =
+            amx::pack::packs(DType::BF16, vectors).ok_or("there is no AMX packing routine for bf16")?;
+        let mut this = AmxImagesKernelGradient {
             unit,
             packs,
             axes: gradient_axes(c, x, dy, y),
@@ -146,7 +156,7 @@ impl KernelGradient {
             groups,
         };
         if !this.cut() {
-            return Err("a line of so many images does not stay in L2".into());
+            return Err("one line of that many images does not stay in L2".into());
         }
         let of_part = this.slices.len() * this.groups.len();
         let most = (MOST_SUMS / y.elements()).clamp(1, MOST_PARTS).min(this.strips());
@@ -155,7 +165,7 @@ impl KernelGradient {
         Ok(this)
     }
 
-    /// Chooses the images and rows of a strip. Returns whether it is small enough.
+    /// Chooses the images and rows per strip. Returns whether a strip is small enough.
     fn cut(&mut self) -> bool {
         let count = self.axes[0].count;
         let fits = |rows: &usize| self.bytes(*rows, CHUNK) <= STRIP;
@@ -184,7 +194,7 @@ impl KernelGradient {
         [inner.iter().map(|a| a.size).product(), inner.iter().map(|a| a.count).product()]
     }
 
-    /// Strips of the same images.
+    /// Number of strips of the same images.
     fn rows_apart(&self) -> usize {
         self.axes[0].count.div_ceil(self.rows)
     }
@@ -193,9 +203,9 @@ impl KernelGradient {
         self.batch.div_ceil(self.images) * self.rows_apart()
     }
 
-    fn strip(&self, i: usize) -> Strip {
+    fn strip(&self, i: usize) -> PixelStrip {
         let (image, row) = (i / self.rows_apart() * self.images, i % self.rows_apart() * self.rows);
-        Strip {
+        PixelStrip {
             image,
             images: self.images.min(self.batch - image),
             row,
@@ -203,14 +213,14 @@ impl KernelGradient {
         }
     }
 
-    /// Tasks of a part.
+    /// Number of tasks per part.
     fn per_part(&self) -> usize {
         self.slices.len() * self.groups.len()
     }
 
-    /// Products of tiles, two by two at a time.
+    /// Number of tile products, two by two at a time.
     fn products(&self) -> usize {
-        let inside = |(d, axis): (usize, &Axis), tap: &SmallVec<[usize; 3]>| {
+        let inside = |(d, axis): (usize, &StagedAxis), tap: &SmallVec<[usize; 3]>| {
             (0..axis.count).filter(|&p| axis.source(p, tap[d]).is_some()).count()
         };
         let of = |tap: &SmallVec<[usize; 3]>| -> usize {
@@ -222,15 +232,15 @@ impl KernelGradient {
     }
 
     /// Rows of the input that a strip reads.
-    fn rows_of(&self, strip: Strip) -> Range<usize> {
+    fn rows_of(&self, strip: PixelStrip) -> Range<usize> {
         let axis = &self.axes[0];
         let rows = || strip.row..strip.row + strip.rows;
         let all = || self.taps.iter().flat_map(move |tap| rows().filter_map(|p| axis.source(p, tap[0])));
         all().min().unwrap_or(0)..all().max().map_or(0, |last| last + 1)
     }
 
-    /// The pixels of a strip at which a tap meets the input.
-    fn runs(&self, tap: &[usize], strip: Strip, first: usize, chunks: usize) -> Runs {
+    /// Returns the pixels of a strip at which a tap is inside the input.
+    fn runs(&self, tap: &[usize], strip: PixelStrip, first: usize, chunks: usize) -> TapRuns {
         let mut all = vec![(0, 0)];
         for (d, axis) in self.axes.iter().enumerate() {
             let (from, count, before) =
@@ -245,13 +255,13 @@ impl KernelGradient {
             all = all.iter().flat_map(with).collect();
         }
         let size = |tiles: usize| tiles * LANES * LINE * chunks;
-        Runs {
+        TapRuns {
             a: all.iter().map(|pixel| pixel.0 * size(2)).collect(),
             b: [1, 2].map(|tiles| all.iter().map(|pixel| pixel.1 * size(tiles)).collect()),
         }
     }
 
-    /// One task: a group of panels of features by one slice of channels, over the strips of one part.
+    /// Runs one task: a group of feature panels by one slice of channels, over the strips of one part.
     unsafe fn task(&self, task: usize, x: *const u8, dy: *const u8, sums: *mut f32) {
         let (part, rest) = (task / self.per_part(), task % self.per_part());
         let (slice, group) =
@@ -264,7 +274,7 @@ impl KernelGradient {
             let squares = scratch.wrapping_add(packed).cast::<f32>();
             let first = part * self.strips_per_part;
             let last = (first + self.strips_per_part).min(self.strips());
-            // SAFETY: operands have the shapes of `new`, scratch is laid out as above, tasks write disjoint sums.
+            // SAFETY: operands have the shapes of `new`, scratch has the layout above, tasks write disjoint sums.
             unsafe {
                 (self.unit.configure)(LANES);
                 for i in first..last {
@@ -281,27 +291,27 @@ impl KernelGradient {
     /// Packs both operands of a strip.
     unsafe fn pack(
         &self,
-        strip: Strip,
+        strip: PixelStrip,
         [x, dy]: [*const u8; 2],
         slice: &Range<usize>,
         columns: &Range<usize>,
         scratch: *mut u8,
         squares: *mut f32,
-    ) -> Packed {
+    ) -> PackedStrip {
         let (rows, [line, out]) = (self.rows_of(strip), self.lines());
         let (axis, chunks) = (&self.axes[0], strip.images.div_ceil(CHUNK));
         let pixels = [rows.len() * line, strip.rows * out];
         let b = scratch.wrapping_add(slice.len().div_ceil(COLUMNS) * pixels[0] * chunks * PANEL);
         let (pixel, of_dy) = (self.channels * 2, self.features * 2);
         let (image, image_of_dy) = (axis.size * line * pixel, axis.count * out * of_dy);
-        let left = Panels {
+        let left = OperandPanels {
             from: x.wrapping_add(strip.image * image + rows.start * line * pixel),
             pixel,
             image,
             columns: slice.clone(),
             pixels: pixels[0],
         };
-        let right = Panels {
+        let right = OperandPanels {
             from: dy.wrapping_add(strip.image * image_of_dy + strip.row * out * of_dy),
             pixel: of_dy,
             image: image_of_dy,
@@ -313,11 +323,11 @@ impl KernelGradient {
             self.panels(&left, false, strip.images, scratch);
             self.panels(&right, true, strip.images, b);
         }
-        Packed { a: scratch, b, squares, rows, pixels, chunks }
+        PackedStrip { a: scratch, b, squares, rows, pixels, chunks }
     }
 
-    /// Packs the panels of an operand, as A or as B: of each pixel the K chunks of all images.
-    unsafe fn panels(&self, of: &Panels, right: bool, images: usize, to: *mut u8) {
+    /// Packs the panels of an operand, as A or as B: for each pixel the K chunks of all images.
+    unsafe fn panels(&self, of: &OperandPanels, right: bool, images: usize, to: *mut u8) {
         let chunks = images.div_ceil(CHUNK);
         for p in 0..of.pixels {
             for (j, (at, count)) in steps(of.columns.len(), COLUMNS).enumerate() {
@@ -344,18 +354,25 @@ impl KernelGradient {
     }
 
     /// Multiplies one strip and adds to the sums.
-    unsafe fn multiply(&self, strip: Strip, packed: &Packed, channels: usize, features: usize, add: bool) {
-        let &Packed { chunks, pixels, .. } = packed;
+    unsafe fn multiply(
+        &self,
+        strip: PixelStrip,
+        packed: &PackedStrip,
+        channels: usize,
+        features: usize,
+        add: bool,
+    ) {
+        let &PackedStrip { chunks, pixels, .. } = packed;
         let runs = |tap: &SmallVec<[usize; 3]>| self.runs(tap, strip, packed.rows.start, chunks);
-        let runs: Vec<Runs> = self.taps.iter().map(runs).collect();
+        let runs: Vec<TapRuns> = self.taps.iter().map(runs).collect();
         let mut square = 0;
         for (i, (_, rows)) in steps(channels, COLUMNS).enumerate() {
             let a = packed.a.wrapping_add(i * pixels[0] * chunks * PANEL).cast_const();
             for runs in &runs {
                 for (j, (_, columns)) in steps(features, COLUMNS).enumerate() {
                     let width = tiles(columns);
-                    let work = Sums {
-                        operands: Operands {
+                    let work = StridedSums {
+                        operands: StridedOperands {
                             a: [a, a.wrapping_add(LANES * LINE)],
                             a_row: LINE,
                             a_chunk: PANEL,
@@ -409,4 +426,4 @@ impl KernelGradient {
     }
 }
 
-kernel_of_parts!(KernelGradient, |this| (this.products() * COLUMNS) as f64);
+kernel_of_parts!(AmxImagesKernelGradient, |this| (this.products() * COLUMNS) as f64);

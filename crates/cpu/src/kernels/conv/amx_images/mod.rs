@@ -1,7 +1,7 @@
-//! Convolutions of small images by AMX tile registers: a tile row is one pixel of each of up to sixteen images.
+//! Convolutions of small images on AMX tile registers; a tile row is the same pixel of up to sixteen images.
 
 mod forward;
 mod gradient;
 
-pub use crate::kernels::conv::amx_images::forward::Forward;
-pub use crate::kernels::conv::amx_images::gradient::KernelGradient;
+pub use crate::kernels::conv::amx_images::forward::AmxImagesForward;
+pub use crate::kernels::conv::amx_images::gradient::AmxImagesKernelGradient;

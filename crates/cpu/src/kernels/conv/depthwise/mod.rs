@@ -1,26 +1,26 @@
-//! Depthwise convolution (one filter per channel, feature groups = channels), forward and both gradients.
+//! Depthwise convolution (one filter per channel, feature groups = channels) and its input and filter gradients.
 //!
-//! As autodiff makes them, the gradient w.r.t. the input is a depthwise convolution again, and the one w.r.t. the
-//! filter a convolution with batch groups. All three are sums of element-wise products of rows of channels. Layouts
-//! are channels-last, and each channel has exactly one filter.
+//! In the form that autodiff creates, the input gradient is again a depthwise convolution, and the filter gradient is a
+//! convolution with batch groups. All three are sums of element-wise products of rows of channels. Layouts are
+//! channels-last, and each channel has exactly one filter.
 
 mod padded_images;
 
 use crate::kernel::convolution::is_channels_last;
-use crate::kernel::padded_input::{Padded, offsets};
-use crate::kernel::partial_sums::{Finish, sum_parts};
-use crate::kernel::{Cx, Io, Kernel, Ptr};
-use crate::kernels::conv::depthwise::padded_images::Images;
-use crate::select::Accepted;
-use crate::simd::level::{Level, Target, TileFn, by_level};
+use crate::kernel::padded_input::{PaddedConvInput, offsets};
+use crate::kernel::partial_sums::{SumStore, sum_parts};
+use crate::kernel::{Io, Kernel, KernelContext, Ptr};
+use crate::kernels::conv::depthwise::padded_images::PaddedImages;
+use crate::select::SelectResult;
+use crate::simd::level::{CompileTarget, Level, TileFn, by_level};
 use crate::simd::loops::{narrow, widen};
 use crate::simd::vector::{Portable32, Vector};
 use systole_ir::op::Convolution;
 use systole_ir::{DType, Result, TensorType};
 
-/// Rows of results: row `p` of `out` is `(+)= Σᵢ a[left[i] + at[p]] · b[i · channels] + bias`, element-wise along the
-/// channels; `bias` may be null.
-struct Rows {
+/// Arguments of a microkernel: row `p` of `out` is `(+)= Σᵢ a[left[i] + at[p]] · b[i · channels] + bias`, element-wise
+/// along the channels; `bias` may be null.
+struct DepthwiseRowsArgs {
     channels: usize,
     a: *const f32,
     left: *const usize,
@@ -33,15 +33,17 @@ struct Rows {
     add: bool,
 }
 
-/// Rows whose sums stay in registers together, so that `b` is read once for all of them: the filters that most networks
-/// have are 3 x 3.
+/// Rows whose sums stay in registers at the same time, so that `b` is read once for all of them: most networks have 3 ×
+/// 3 filters.
 const TOGETHER: usize = 9;
 
+/// Computes all rows of the results.
+///
 /// # Safety
-/// The CPU has the level of `V`; the rows lie inside their arrays.
+/// The CPU has the level of `V`; the rows are inside their arrays.
 #[inline(always)]
-unsafe fn all_rows<V: Vector<T = f32>>(r: &Rows) {
-    // SAFETY: the caller's promise; lanes end with the channels.
+unsafe fn all_rows<V: Vector<T = f32>>(r: &DepthwiseRowsArgs) {
+    // SAFETY: by the caller's promise; lanes end with the channels.
     unsafe {
         let whole = r.channels / V::LANES * V::LANES;
         for c in (0..whole).step_by(V::LANES) {
@@ -54,7 +56,11 @@ unsafe fn all_rows<V: Vector<T = f32>>(r: &Rows) {
 }
 
 #[inline(always)]
-unsafe fn some_channels<V: Vector<T = f32>, const WHOLE: bool>(r: &Rows, c: usize, lanes: usize) {
+unsafe fn some_channels<V: Vector<T = f32>, const WHOLE: bool>(
+    r: &DepthwiseRowsArgs,
+    c: usize,
+    lanes: usize,
+) {
     // SAFETY: as for `all_rows`.
     unsafe {
         let mut p = 0;
@@ -72,10 +78,10 @@ unsafe fn some_channels<V: Vector<T = f32>, const WHOLE: bool>(r: &Rows, c: usiz
     }
 }
 
-/// `P` rows of results from row `p` on, of the `lanes` channels from `c` on.
+/// Computes `P` rows of results starting at row `p`, for the `lanes` channels starting at `c`.
 #[inline(always)]
 unsafe fn sums<V: Vector<T = f32>, const P: usize, const WHOLE: bool>(
-    r: &Rows,
+    r: &DepthwiseRowsArgs,
     p: usize,
     c: usize,
     lanes: usize,
@@ -102,12 +108,12 @@ unsafe fn sums<V: Vector<T = f32>, const P: usize, const WHOLE: bool>(
     }
 }
 
-type RowsFn = unsafe fn(&Rows);
+type DepthwiseRowsFn = unsafe fn(&DepthwiseRowsArgs);
 
 macro_rules! levels {
     ($name:ident, $v:ty $(, $feature:literal)?) => {
         $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
-        unsafe fn $name(r: &Rows) {
+        unsafe fn $name(r: &DepthwiseRowsArgs) {
             // SAFETY: the caller's promises are those of `all_rows`.
             unsafe { all_rows::<$v>(r) }
         }
@@ -121,65 +127,71 @@ levels!(avx2, V8x32, "avx2,fma");
 #[cfg(target_arch = "x86_64")]
 levels!(avx512, V16x32, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
 
-fn rows_of(level: Level) -> RowsFn {
+fn rows_of(level: Level) -> DepthwiseRowsFn {
     by_level!(level, avx512, avx2, portable)
 }
 
-/// `x: f32|bf16|f16[B, …, C]`, one filter per channel → `y: [B, …', C]`.
-pub struct Forward {
-    input: Input,
+/// Depthwise convolution kernel: `x: f32|bf16|f16[B, …, C]`, one filter per channel → `y: [B, …', C]`.
+pub struct DepthwiseForward {
+    input: PaddedInput,
     /// Offsets of output pixels, and of filter taps, in the padded input.
     pixel: Vec<usize>,
     tap: Vec<usize>,
     batch: usize,
     channels: usize,
-    product: RowsFn,
+    product: DepthwiseRowsFn,
     bias: bool,
-    /// The filter, where it is narrow, and how results become so.
+    /// Conversions of narrow types: of the filter to f32, and of the results.
     filter: Option<TileFn>,
     narrow: Option<TileFn>,
 }
 
-/// Gradient w.r.t. the filter: `x: f32|bf16|f16[B, …, C], dy: [B, …', C] → […, 1, C]`.
-pub struct KernelGradient {
-    input: Images,
-    /// The other operand, which has no padding.
-    dy: Images,
+/// Depthwise filter gradient kernel: `x: f32|bf16|f16[B, …, C], dy: [B, …', C] → […, 1, C]`.
+pub struct DepthwiseKernelGradient {
+    input: PaddedImages,
+    /// The output gradient, which has no padding.
+    dy: PaddedImages,
     /// Offsets of the pixels of `dy`, and of filter taps, in the padded input.
     pixel: Vec<usize>,
     tap: Vec<usize>,
     batch: usize,
     channels: usize,
     images_per_part: usize,
-    product: RowsFn,
+    product: DepthwiseRowsFn,
     narrow: Option<TileFn>,
 }
 
-/// How the padded input is made: of the whole batch by all threads, or by each task for its images.
-enum Input {
-    Whole(Padded),
-    Images(Images),
+/// Padding of the input: of the whole batch by all threads, or per image by each task.
+enum PaddedInput {
+    Whole(PaddedConvInput),
+    Images(PaddedImages),
 }
 
-/// Fewest images that are shared out among tasks as a whole.
+/// Minimum number of images for tasks that compute whole images.
 const MANY: usize = 8;
-/// Most tasks then.
+/// Maximum number of tasks in that case.
 const TASKS: usize = 16;
-/// Most partial sums of a gradient w.r.t. the filter.
+/// Maximum number of partial sums of a filter gradient.
 const MOST_PARTS: usize = 32;
-/// Pixels of one call.
+/// Pixels per call of the microkernel.
 const PIXELS: usize = 64;
 
 const REVERSED: &str = "its kernel is reversed";
-const CROPS: &str = "its padding crops more than there is";
+const CROPS: &str = "its padding crops more elements than there are";
 
-/// Offsets in the padded input along its spatial dimensions.
+/// Returns offsets in the padded input along its spatial dimensions.
 fn along(strides: &[usize], sizes: &[usize], steps: &[usize]) -> Vec<usize> {
     offsets(sizes.iter().zip(steps).zip(strides).map(|((&size, step), stride)| (size, stride * step)))
 }
 
-impl Forward {
-    pub fn new(c: &Convolution, bias: bool, types: [&TensorType; 3], target: Target) -> Accepted<Forward> {
+impl DepthwiseForward {
+    /// Creates the kernel, or returns why it does not support the convolution.
+    pub fn new(
+        c: &Convolution,
+        bias: bool,
+        types: [&TensorType; 3],
+        target: CompileTarget,
+    ) -> SelectResult<DepthwiseForward> {
         let level = target.level.vectors();
         if c.reversal.iter().any(|&r| r) {
             return Err(REVERSED.into());
@@ -190,24 +202,24 @@ impl Forward {
             && c.feature_groups == y.shape[n + 1]
             && is_channels_last(d.input_batch, d.input_feature, &d.input_spatial)
             && is_channels_last(d.output_batch, d.output_feature, &d.output_spatial)
-            // Filters are [taps, C], whichever of the two feature dimensions has the channels.
+            // Filters are [taps, C]; either of the two feature dimensions may hold the channels.
             && d.kernel_spatial.iter().copied().eq(0..n);
         if !fits {
-            return Err("it is not depthwise: one filter for each channel".into());
+            return Err("it is not depthwise (one filter per channel)".into());
         }
         let is_narrow = types.iter().any(|t| t.dtype != DType::F32);
         let input = if batch >= MANY && !(is_narrow && bias) {
-            Input::Images(Images::new(x, &c.padding, &c.lhs_dilation, level).ok_or(CROPS)?)
+            PaddedInput::Images(PaddedImages::new(x, &c.padding, &c.lhs_dilation, level).ok_or(CROPS)?)
         } else if is_narrow {
-            return Err("few images, or a bias that is added to rounded sums, in narrow floats".into());
+            return Err("narrow floats with few images, or with a bias that is added to rounded sums".into());
         } else {
-            Input::Whole(Padded::new(x, &c.padding, &c.lhs_dilation).ok_or(CROPS)?)
+            PaddedInput::Whole(PaddedConvInput::new(x, &c.padding, &c.lhs_dilation).ok_or(CROPS)?)
         };
         let strides = match &input {
-            Input::Whole(padded) => &padded.strides,
-            Input::Images(images) => &images.strides,
+            PaddedInput::Whole(padded) => &padded.strides,
+            PaddedInput::Images(images) => &images.strides,
         };
-        Ok(Forward {
+        Ok(DepthwiseForward {
             pixel: along(strides, &y.shape[1..=n], &c.strides),
             tap: along(strides, &k.shape[..n], &c.rhs_dilation),
             input,
@@ -220,10 +232,17 @@ impl Forward {
         })
     }
 
-    /// Rows of the pixels from `from` on of an image at `a`.
-    fn rows(&self, a: *const f32, b: *const f32, from: usize, out: *mut f32, bias: *const f32) -> Rows {
+    /// Returns the arguments for the pixels starting at `from` of an image at `a`.
+    fn rows(
+        &self,
+        a: *const f32,
+        b: *const f32,
+        from: usize,
+        out: *mut f32,
+        bias: *const f32,
+    ) -> DepthwiseRowsArgs {
         let own = &self.pixel[from..(from + PIXELS).min(self.pixel.len())];
-        Rows {
+        DepthwiseRowsArgs {
             channels: self.channels,
             a,
             left: self.tap.as_ptr(),
@@ -237,8 +256,8 @@ impl Forward {
         }
     }
 
-    /// The whole input is padded first.
-    unsafe fn run_whole(&self, input: &Padded, cx: &Cx<'_>, io: &Io<'_>) {
+    /// Pads the whole input first, then computes all pixels.
+    unsafe fn run_whole(&self, input: &PaddedConvInput, cx: &KernelContext<'_>, io: &Io<'_>) {
         // SAFETY: scratch is the padded input's; operands have the shapes of `new`.
         let x = unsafe { input.prepare(cx, io.inputs[0], io.scratch) };
         let (xp, kp, yp) = (Ptr::of(x.cast()), Ptr::of(io.inputs[1]), Ptr(io.outputs[0]));
@@ -250,19 +269,19 @@ impl Forward {
             let out = yp.elem((image * pixels + from) * channels);
             let rows =
                 self.rows(xp.elem::<f32>(image * input.image), kp.elem(0), from, out, bias.at(0).cast());
-            // SAFETY: rows lie inside the padded input and the filter; tasks have their own pixels.
+            // SAFETY: rows are inside the padded input and the filter; tasks have disjoint pixels.
             unsafe { (self.product)(&rows) };
         };
         cx.team.run_with(self.batch * strips, self.work(), cx.flush, &body);
     }
 
-    /// Each task pads its images one after the other.
-    unsafe fn run_images(&self, input: &Images, cx: &Cx<'_>, io: &Io<'_>) {
+    /// Runs with tasks that pad and compute their images one after another.
+    unsafe fn run_images(&self, input: &PaddedImages, cx: &KernelContext<'_>, io: &Io<'_>) {
         let (pixels, channels) = (self.pixel.len(), self.channels);
         let taps = self.tap.len() * channels;
         let mut k = io.inputs[1];
         if let Some(widen) = self.filter {
-            // SAFETY: scratch begins with room for the filter.
+            // SAFETY: scratch starts with room for the filter.
             unsafe { widen(io.scratch, k, k, k, taps) };
             k = io.scratch;
         }
@@ -274,8 +293,8 @@ impl Forward {
         let body = |task: usize| {
             let padded = scratch.at(task * own).cast::<f32>();
             let strip = scratch.at(task * own + input.bytes());
-            // SAFETY: tasks have their own images and their own part of scratch, which has room for a padded image and a
-            // strip of results; rows lie inside the image and the filter.
+            // SAFETY: tasks have disjoint images and disjoint parts of scratch, with room for a padded image and a
+            // strip of results; rows are inside the image and the filter.
             unsafe {
                 input.begin(padded);
                 for image in task * self.batch / tasks..(task + 1) * self.batch / tasks {
@@ -295,7 +314,7 @@ impl Forward {
         cx.team.run_with(tasks, self.work(), cx.flush, &body);
     }
 
-    /// Bytes of the results of one call, where they are rounded afterwards.
+    /// Bytes of the results of one call, if they are rounded afterwards.
     fn strip(&self) -> usize {
         if self.narrow.is_some() { (PIXELS * self.channels * 4).next_multiple_of(64) } else { 0 }
     }
@@ -305,8 +324,13 @@ impl Forward {
     }
 }
 
-impl KernelGradient {
-    pub fn new(c: &Convolution, types: [&TensorType; 3], target: Target) -> Accepted<KernelGradient> {
+impl DepthwiseKernelGradient {
+    /// Creates the kernel, or returns why it does not support the convolution.
+    pub fn new(
+        c: &Convolution,
+        types: [&TensorType; 3],
+        target: CompileTarget,
+    ) -> SelectResult<DepthwiseKernelGradient> {
         let level = target.level.vectors();
         if c.reversal.iter().any(|&r| r) {
             return Err(REVERSED.into());
@@ -319,14 +343,14 @@ impl KernelGradient {
             && is_channels_last(d.kernel_input_feature, d.kernel_output_feature, &d.kernel_spatial)
             && d.output_spatial.iter().copied().eq(0..n);
         if !fits {
-            return Err("it is no gradient of depthwise filters".into());
+            return Err("not a gradient of depthwise filters".into());
         }
-        let input = Images::new(x, &c.padding, &c.lhs_dilation, level).ok_or(CROPS)?;
-        Ok(KernelGradient {
+        let input = PaddedImages::new(x, &c.padding, &c.lhs_dilation, level).ok_or(CROPS)?;
+        Ok(DepthwiseKernelGradient {
             tap: along(&input.strides, &y.shape[..n], &c.strides),
             pixel: along(&input.strides, &k.shape[1..=n], &c.rhs_dilation),
             input,
-            dy: Images::new(k, &vec![[0; 2]; n], &vec![1; n], level).ok_or(CROPS)?,
+            dy: PaddedImages::new(k, &vec![[0; 2]; n], &vec![1; n], level).ok_or(CROPS)?,
             batch,
             channels,
             images_per_part: batch.div_ceil(MOST_PARTS),
@@ -335,7 +359,7 @@ impl KernelGradient {
         })
     }
 
-    /// Parts of the batch that have sums of their own.
+    /// Number of batch parts with separate sums.
     fn parts(&self) -> usize {
         self.batch.div_ceil(self.images_per_part)
     }
@@ -346,36 +370,36 @@ impl KernelGradient {
     }
 }
 
-impl Kernel for Forward {
+impl Kernel for DepthwiseForward {
     fn scratch(&self) -> usize {
         match &self.input {
-            Input::Whole(padded) => padded.bytes(),
-            Input::Images(images) => {
+            PaddedInput::Whole(padded) => padded.bytes(),
+            PaddedInput::Images(images) => {
                 let filter = (self.tap.len() * self.channels * 4).next_multiple_of(64);
                 filter + self.batch.min(TASKS) * (images.bytes() + self.strip())
             }
         }
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
-        // SAFETY: the caller's promises are theirs.
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
+        // SAFETY: by the caller's promise.
         unsafe {
             match &self.input {
-                Input::Whole(padded) => self.run_whole(padded, cx, io),
-                Input::Images(images) => self.run_images(images, cx, io),
+                PaddedInput::Whole(padded) => self.run_whole(padded, cx, io),
+                PaddedInput::Images(images) => self.run_images(images, cx, io),
             }
         }
         Ok(())
     }
 }
 
-impl Kernel for KernelGradient {
+impl Kernel for DepthwiseKernelGradient {
     fn scratch(&self) -> usize {
         let images = self.input.bytes() + self.dy.bytes();
         (self.parts() * self.sums()).next_multiple_of(64) + self.parts() * images
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         let (xp, dyp, sums) = (Ptr::of(io.inputs[0]), Ptr::of(io.inputs[1]), Ptr(io.scratch));
         let (parts, taps, channels) = (self.parts(), self.tap.len(), self.channels);
         let images = Ptr(io.scratch.wrapping_add((parts * self.sums()).next_multiple_of(64)));
@@ -384,13 +408,13 @@ impl Kernel for KernelGradient {
             let first = part * self.images_per_part;
             let padded = images.at(part * own).cast::<f32>();
             let wide = images.at(part * own + self.input.bytes()).cast::<f32>();
-            // SAFETY: rows lie inside the padded image and `dy`; parts have their own sums and images.
+            // SAFETY: rows are inside the padded image and `dy`; parts have disjoint sums and images.
             unsafe {
                 self.input.begin(padded);
                 for image in first..(first + self.images_per_part).min(self.batch) {
                     let x = self.input.load(xp.at(0), image, padded);
                     let dy = self.dy.load(dyp.at(0), image, wide);
-                    let rows = Rows {
+                    let rows = DepthwiseRowsArgs {
                         channels,
                         a: x,
                         left: self.pixel.as_ptr(),
@@ -408,7 +432,7 @@ impl Kernel for KernelGradient {
         };
         let work = (self.batch * self.pixel.len() * channels * taps) as f64 * 0.15;
         cx.team.run_with(parts, work, cx.flush, &body);
-        let finish = self.narrow.map_or(Finish::Copy, Finish::Narrow);
+        let finish = self.narrow.map_or(SumStore::Copy, SumStore::Narrow);
         // SAFETY: the partial sums and the result have that many elements.
         unsafe { sum_parts(cx, sums.elem(0), parts, taps * channels, io.outputs[0], finish) };
         Ok(())

@@ -1,22 +1,25 @@
-//! Forward convolution and gradient w.r.t. the input by the definition: `x: [B, …, C], kernel → y: [B, …', F]`.
+//! Direct forward convolution and input gradient (implicit GEMM): `x: [B, …, C], kernel → y: [B, …', F]`.
 //!
-//! An implicit GEMM for each strip of pixels: `[pixels, taps · C] · [taps · C, F]` with the packed filter. The
-//! gradient w.r.t. the input is such a convolution of `dy`. Where the layer has strides its input is dilated, and it
-//! falls into phases without dilation ([`crate::kernels::conv::staging::phases`]), so no inserted zero is multiplied.
+//! Each strip of pixels is an implicit GEMM `[pixels, taps · C] · [taps · C, F]` with the packed filter. The input
+//! gradient is the same convolution applied to `dy`. If the layer has strides, the input of this convolution is
+//! dilated. It is then split into phases without dilation ([`crate::kernels::conv::staging::phases`]), so no inserted
+//! zero is multiplied.
 //!
-//! At the level with VDPBF16PS, two bf16 channels are one element: a word of 32 bits that nothing here looks into.
+//! At the level with VDPBF16PS, two bf16 channels are one element: an opaque 32-bit word.
 
 use crate::kernel::convolution::is_forward;
-use crate::kernel::{Cx, Ptr, with_scratch};
-use crate::kernels::conv::microkernel::{Across, KC, Out, Panel, UNROLL, panels};
-use crate::kernels::conv::staging::filter_packing::Weights;
+use crate::kernel::{KernelContext, Ptr, with_scratch};
+use crate::kernels::conv::microkernel::{AcrossArgs, ColumnPanel, KC, TileDestination, UNROLL, panels};
+use crate::kernels::conv::staging::filter_packing::FilterLayout;
 use crate::kernels::conv::staging::phases::{AxisPhase, axis, choices};
-use crate::kernels::conv::staging::{Axis, FEWEST_TASKS, Prefetch, Staging, Strip, group, runs};
-use crate::kernels::conv::strips::Strips;
+use crate::kernels::conv::staging::{
+    FEWEST_TASKS, PixelStrip, SoftwarePrefetch, StagedAxis, Staging, group, runs,
+};
+use crate::kernels::conv::strips::StripConvolution;
 use crate::kernels::conv::strips::batch_statistics::BatchStatistics;
-use crate::kernels::conv::strips::strip_arrays::{Arrays, NO_LAYER, Stored, is_paired};
-use crate::select::Accepted;
-use crate::simd::level::{Target, TileFn};
+use crate::kernels::conv::strips::strip_arrays::{NO_LAYER, ResultConversion, StripArrays, is_paired};
+use crate::select::SelectResult;
+use crate::simd::level::{CompileTarget, TileFn};
 use crate::simd::ranges::pieces;
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -27,10 +30,11 @@ use systole_ir::{DType, TensorType};
 /// Output pixels of a strip.
 const PIXELS: usize = 384;
 
-pub struct Forward {
+/// Kernel of direct forward convolutions and input gradients.
+pub struct DirectForward {
     staging: Staging,
-    phases: Vec<Phase>,
-    panels: Vec<Panel>,
+    phases: Vec<DirectPhase>,
+    panels: Vec<ColumnPanel>,
     /// Panels that one task computes.
     groups: Vec<Range<usize>>,
     channels: usize,
@@ -38,36 +42,36 @@ pub struct Forward {
     bias: bool,
     /// Elements of an image of the result.
     image: usize,
-    stored: Stored,
-    kernel: Weights,
+    stored: ResultConversion,
+    kernel: FilterLayout,
     packed: usize,
-    /// Gathers statistics of the result; where it is narrow, of the rounded values.
+    /// Gathers statistics of the result, after rounding if the result is narrow.
     statistics: Option<BatchStatistics>,
 }
 
 /// Output positions that use the same taps.
-struct Phase {
+struct DirectPhase {
     /// Offset of each tap in the filter, and of each run of taps in the staged input.
     taps: Vec<usize>,
     runs: Vec<usize>,
-    blocks: Vec<Block>,
+    blocks: Vec<KBlock>,
     /// Offsets of the pixels of a full strip, in the staged input and in the result.
     pixel: Vec<usize>,
     out: Vec<usize>,
-    /// Pixels along the first dimension, and pixels for each of them.
+    /// Pixels along the first dimension, and pixels per row of it.
     rows: usize,
     row: usize,
     /// Offset of the phase in an image of the result, and the elements between its rows.
     base: usize,
     step: usize,
-    /// Offset of its packed filter.
+    /// Offset of the phase's packed filter.
     packed: usize,
 }
 
-/// A block of K, which one accumulator sums: some whole runs, or a part of one.
-struct Block {
+/// Block of K that one accumulator sums: some whole runs, or a part of one run.
+struct KBlock {
     runs: Range<usize>,
-    /// The part of each run: `length` elements from `from` on.
+    /// Part of each run: `length` elements starting at `from`.
     from: usize,
     length: usize,
     /// K steps before this block, and in it.
@@ -75,24 +79,24 @@ struct Block {
     products: usize,
 }
 
-/// The type of an array of which two bf16 channels are one 32-bit element.
+/// Returns the type of an array in which two bf16 channels form one 32-bit element.
 fn in_words(x: &TensorType) -> TensorType {
     let mut dims = x.shape.to_vec();
     dims.iter_mut().next_back().into_iter().for_each(|channels| *channels /= 2);
     TensorType::new(DType::F32, dims)
 }
 
-impl Block {
+impl KBlock {
     /// Cuts runs of equal length into blocks of at most [`KC`] K steps. Without runs there is one empty block.
-    fn all(runs: usize, length: usize) -> Vec<Block> {
+    fn all(runs: usize, length: usize) -> Vec<KBlock> {
         if runs == 0 {
-            return vec![Block { runs: 0..0, from: 0, length: 0, first: 0, products: 0 }];
+            return vec![KBlock { runs: 0..0, from: 0, length: 0, first: 0, products: 0 }];
         }
         let together = (KC / length).max(1);
         let mut blocks = Vec::new();
         for (at, n) in pieces(runs, together) {
             for (from, part) in pieces(length, KC) {
-                blocks.push(Block {
+                blocks.push(KBlock {
                     runs: at..at + n,
                     from,
                     length: part,
@@ -105,13 +109,14 @@ impl Block {
     }
 }
 
-impl Forward {
+impl DirectForward {
+    /// Creates the kernel, or returns why it does not support the convolution.
     pub fn new(
         c: &Convolution,
         bias: bool,
         [x, k, y]: [&TensorType; 3],
-        target: Target,
-    ) -> Accepted<Forward> {
+        target: CompileTarget,
+    ) -> SelectResult<DirectForward> {
         let (d, n, level) = (&c.dims, c.dims.input_spatial.len(), target.level);
         if !is_forward(c) {
             return Err(NO_LAYER.into());
@@ -120,12 +125,12 @@ impl Forward {
         let (words, vectors) = (in_words(x), level.vectors());
         let (x, products) = if paired { (&words, level) } else { (x, vectors) };
         let (channels, features) = (x.shape[n + 1], y.shape[n + 1]);
-        let (axes, along): (Vec<Axis>, Vec<Vec<AxisPhase>>) =
+        let (axes, along): (Vec<StagedAxis>, Vec<Vec<AxisPhase>>) =
             (0..n).map(|i| axis(c, i, x.shape[i + 1], k.shape[d.kernel_spatial[i]], y.shape[i + 1])).unzip();
         let staging = Staging::new(x, axes, PIXELS, k.elements(), vectors);
         let panels = panels(products, features);
         let own = k.shape.strides();
-        let mut kernel = Weights::new(c, k, vectors);
+        let mut kernel = FilterLayout::new(c, k, vectors);
         if paired {
             kernel = kernel.paired(vectors);
         }
@@ -134,7 +139,7 @@ impl Forward {
         let (mut phases, mut packed) = (Vec::new(), 0);
         let counts: Vec<usize> = along.iter().map(Vec::len).collect();
         for choice in choices(&counts) {
-            let phase = Phase::new(&staging, &along, &choice, &spatial, y, packed);
+            let phase = DirectPhase::new(&staging, &along, &choice, &spatial, y, packed);
             packed += phase.taps.len() * channels * padded;
             phases.push(phase);
         }
@@ -145,10 +150,10 @@ impl Forward {
             && (phases.len(), panels.len(), padded, staging.slices) == (1, 1, features, 1)
             && natural;
         let groups = group(panels.len(), FEWEST_TASKS.div_ceil(staging.strips()));
-        Ok(Forward {
+        Ok(DirectForward {
             packed: if kernel.in_order { 0 } else { packed },
             image: y.elements() / y.shape[0],
-            stored: Stored::new(bias, y, vectors),
+            stored: ResultConversion::new(bias, y, vectors),
             staging,
             phases,
             panels,
@@ -161,9 +166,9 @@ impl Forward {
         })
     }
 
-    /// Adds two results: for each image and feature the sum, and the sum of squared deviations from the mean. Only
-    /// for convolutions without input dilation.
-    pub fn with_statistics(mut self, target: Target) -> Forward {
+    /// Adds two results for each image and feature: the sum, and the sum of squared deviations from the mean. Only for
+    /// convolutions without input dilation.
+    pub fn with_statistics(mut self, target: CompileTarget) -> DirectForward {
         let strips = self.staging.strips_of_image();
         let parts = strips.map(|s| self.phases[0].pixels(1, s.row, s.rows)).collect();
         self.statistics = Some(BatchStatistics::new(self.features, parts, target.level.vectors()));
@@ -174,14 +179,21 @@ impl Forward {
         self.panels.iter().map(|p| p.shape.columns).sum()
     }
 
-    /// Offset of the packed filter of a block: panels side by side, each of `block.products` rows.
-    fn packed_at(&self, phase: &Phase, slice: usize, block: &Block) -> usize {
+    /// Offset of a block's packed filter: panels one after another, each of `block.products` rows.
+    fn packed_at(&self, phase: &DirectPhase, slice: usize, block: &KBlock) -> usize {
         (phase.packed / self.padded() + slice * phase.taps.len() * self.staging.width + block.first)
             * self.padded()
     }
 
     /// Packs the filter for one block of K.
-    unsafe fn pack_block(&self, kernel: *const u8, phase: &Phase, slice: usize, block: &Block, to: *mut f32) {
+    unsafe fn pack_block(
+        &self,
+        kernel: *const u8,
+        phase: &DirectPhase,
+        slice: usize,
+        block: &KBlock,
+        to: *mut f32,
+    ) {
         let width = self.staging.width;
         for panel in &self.panels {
             let columns = panel.shape.columns;
@@ -201,16 +213,16 @@ impl Forward {
         }
     }
 
-    /// One task: a group of panels of one strip. f32 results are accumulated where they are stored, narrow ones in
-    /// working memory.
-    unsafe fn strip(&self, task: usize, to: &Arrays) {
+    /// Runs one task: a group of panels of one strip. f32 results are accumulated where they are stored, narrow results
+    /// in scratch.
+    unsafe fn strip(&self, task: usize, to: &StripArrays) {
         let strip = self.staging.strip(task / self.groups.len());
         let group = &self.panels[self.groups[task % self.groups.len()].clone()];
         let from = group[0].from;
         let columns: usize = group.iter().map(|p| p.columns).sum();
         let most = self.phases.iter().map(|p| p.out.len()).max().unwrap_or(0);
         let narrow = self.stored.narrow.is_some();
-        // Accumulators in working memory have row offsets of their own.
+        // Accumulators in scratch have separate row offsets.
         let sums = if narrow { most * columns * self.phases.len() } else { 0 };
         let local: Vec<usize> = if sums > 0 { (0..most).map(|p| p * columns).collect() } else { Vec::new() };
         let staged = self.staging.elements().next_multiple_of(16);
@@ -220,8 +232,7 @@ impl Forward {
             let sums_of = |phase: usize| scratch.wrapping_add(staged + phase * most * columns);
             for slice in 0..self.staging.slices {
                 let last = slice + 1 == self.staging.slices;
-                // SAFETY: operands have the shapes of `new`, scratch is laid out as above, tasks write disjoint
-                // parts.
+                // SAFETY: operands have the shapes of `new`, scratch has the layout above, tasks write disjoint parts.
                 unsafe {
                     let a = self.staging.load(to.x.at(0), strip, slice, scratch.cast()).cast::<f32>();
                     for (i, phase) in self.phases.iter().enumerate() {
@@ -246,14 +257,14 @@ impl Forward {
         });
     }
 
-    /// Rounds and stores the accumulators of one phase of a strip, `columns` columns from `from` on.
+    /// Rounds and stores the accumulators of one phase of a strip: `columns` columns starting at `from`.
     unsafe fn store(
         &self,
-        phase: &Phase,
-        strip: Strip,
+        phase: &DirectPhase,
+        strip: PixelStrip,
         (sums, rows): (*mut f32, &[usize]),
         (from, columns): (usize, usize),
-        to: &Arrays,
+        to: &StripArrays,
     ) {
         let at = strip.image * self.image + phase.at(strip.row) + from;
         let bias = to.bias.elem::<f32>(from);
@@ -266,13 +277,13 @@ impl Forward {
         }
     }
 
-    /// Gathers the statistics of a strip's pixels, of some columns.
+    /// Gathers the statistics of a range of columns of a strip's pixels.
     unsafe fn gather_statistics(
         &self,
-        strip: Strip,
+        strip: PixelStrip,
         (c, rows): (*mut f32, &[usize]),
         (from, columns): (usize, usize),
-        to: &Arrays,
+        to: &StripArrays,
     ) {
         let Some(statistics) = &self.statistics else { return };
         let part = strip.row / self.staging.strip(0).rows;
@@ -282,34 +293,34 @@ impl Forward {
         unsafe { statistics.gather((strip.image, strip.images, part), (c, rows), (from, columns), all) };
     }
 
-    /// The input of task `task`, the next one of this thread, prefetched while it works on `group`.
-    fn next(&self, task: usize, group: &[Panel], x: *const u8) -> Prefetch {
+    /// Returns the prefetch of the input of task `task`, this thread's next one, while it computes `group`.
+    fn next(&self, task: usize, group: &[ColumnPanel], x: *const u8) -> SoftwarePrefetch {
         let strip = task / self.groups.len();
         if strip >= self.staging.strips() {
-            return Prefetch::none();
+            return SoftwarePrefetch::none();
         }
         let strip = self.staging.strip(strip);
-        let of_phase = |p: &Phase| {
+        let of_phase = |p: &DirectPhase| {
             let pixels = p.pixels(strip.images, strip.row, strip.rows);
             p.blocks.len() * group.iter().map(|panel| pixels.div_ceil(panel.shape.rows)).sum::<usize>()
         };
         let calls = self.staging.slices * self.phases.iter().map(of_phase).sum::<usize>();
-        Prefetch::new([self.staging.input_of(x, strip), (x, 0)], calls)
+        SoftwarePrefetch::new([self.staging.input_of(x, strip), (x, 0)], calls)
     }
 
-    /// The GEMM of one panel over one slice of channels.
+    /// Computes the GEMM of one panel over one slice of channels.
     #[allow(clippy::too_many_arguments)]
     unsafe fn product(
         &self,
-        phase: &Phase,
+        phase: &DirectPhase,
         slice: usize,
         pixels: usize,
         a: *const f32,
-        from: &Arrays,
+        from: &StripArrays,
         c: *mut f32,
         rows: &[usize],
-        panel: &Panel,
-        prefetch: &mut Prefetch,
+        panel: &ColumnPanel,
+        prefetch: &mut SoftwarePrefetch,
     ) {
         let last = phase.blocks.len() - 1;
         let shape = &panel.shape;
@@ -318,7 +329,7 @@ impl Forward {
             let at = self.packed_at(phase, slice, block) + panel.from * block.products;
             let bias = from.bias.elem::<f32>(panel.from).cast_const();
             for (p, count) in pieces(pixels, shape.rows) {
-                let t = Across {
+                let t = AcrossArgs {
                     a: a.wrapping_add(block.from),
                     rows: phase.pixel[p..].as_ptr(),
                     runs: phase.runs[block.runs.clone()].as_ptr(),
@@ -326,7 +337,7 @@ impl Forward {
                     length: block.length,
                     ahead: prefetch.next(block.runs.len() * (block.length / UNROLL)),
                     b: from.kernel.elem::<f32>(at),
-                    out: Out {
+                    out: TileDestination {
                         c,
                         rows: rows[p..].as_ptr(),
                         columns: panel.columns,
@@ -345,7 +356,7 @@ impl Forward {
     }
 }
 
-impl Phase {
+impl DirectPhase {
     fn new(
         staging: &Staging,
         along: &[Vec<AxisPhase>],
@@ -353,7 +364,7 @@ impl Phase {
         spatial: &[usize],
         y: &TensorType,
         packed: usize,
-    ) -> Phase {
+    ) -> DirectPhase {
         let n = choice.len();
         let chosen: SmallVec<[&AxisPhase; 3]> = (0..n).map(|i| &along[i][choice[i]]).collect();
         let counts: SmallVec<[usize; 3]> = chosen.iter().map(|p| p.count).collect();
@@ -365,8 +376,8 @@ impl Phase {
         }
         let places: Vec<Vec<usize>> = chosen.iter().map(|p| p.taps.iter().map(|t| t.1).collect()).collect();
         let (runs, length) = runs(staging, &places);
-        Phase {
-            blocks: Block::all(runs.len(), length),
+        DirectPhase {
+            blocks: KBlock::all(runs.len(), length),
             taps,
             runs,
             pixel: staging.pixels(&counts),
@@ -379,18 +390,18 @@ impl Phase {
         }
     }
 
-    /// Pixels of a strip in this phase.
+    /// Number of a strip's pixels in this phase.
     fn pixels(&self, images: usize, row: usize, rows: usize) -> usize {
         images * self.rows.min(row + rows).saturating_sub(row) * self.row
     }
 
-    /// Offset in an image of the result of a strip that begins at pixel row `row`.
+    /// Offset in an image of the result of a strip that starts at pixel row `row`.
     fn at(&self, row: usize) -> usize {
         self.base + row * self.step
     }
 }
 
-impl Strips for Forward {
+impl StripConvolution for DirectForward {
     fn batch(&self) -> usize {
         self.staging.batch()
     }
@@ -411,7 +422,7 @@ impl Strips for Forward {
         self.kernel.in_order
     }
 
-    unsafe fn pack(&self, cx: &Cx<'_>, kernel: Ptr, packed: Ptr) {
+    unsafe fn pack(&self, cx: &KernelContext<'_>, kernel: Ptr, packed: Ptr) {
         let mut blocks = Vec::new();
         for phase in &self.phases {
             for slice in 0..self.staging.slices {
@@ -421,7 +432,7 @@ impl Strips for Forward {
         let body = |i: usize| {
             let (phase, slice, block) = blocks[i];
             let to = packed.elem::<f32>(self.packed_at(phase, slice, block));
-            // SAFETY: blocks are disjoint parts of the packed filter.
+            // SAFETY: blocks are disjoint ranges of the packed filter.
             unsafe { self.pack_block(kernel.at(0), phase, slice, block, to) };
         };
         cx.team.run_with(blocks.len(), self.packed as f64 * 0.5, cx.flush, &body);
@@ -433,7 +444,7 @@ impl Strips for Forward {
         (self.staging.strips() * self.groups.len(), work)
     }
 
-    unsafe fn task(&self, task: usize, to: &Arrays) {
+    unsafe fn task(&self, task: usize, to: &StripArrays) {
         // SAFETY: by the caller's promise.
         unsafe { self.strip(task, to) };
     }

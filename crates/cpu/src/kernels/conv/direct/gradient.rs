@@ -1,75 +1,76 @@
-//! Gradient w.r.t. the filter by the definition: `x: [B, …, C], dy: [B, …', F] → dkernel: [taps, C, F]`, as the
-//! convolution that autodiff makes of it.
+//! Direct filter gradient of a convolution: `x: [B, …, C], dy: [B, …', F] → dkernel: [taps, C, F]`.
 //!
-//! GEMMs `[C · taps, pixels] · [pixels, F]`, strip by strip of pixels. A task has a part of the batch, a slice of
-//! channels and a group of panels of features; the partial sums of the parts are added in a binary tree. All of this
-//! follows from shapes and the instruction set, so the number of threads changes no bits.
+//! It accepts the form that autodiff creates. GEMMs `[C · taps, pixels] · [pixels, F]` run strip by strip of pixels. A
+//! task has a part of the batch, a slice of channels and a group of feature panels; the partial sums of the parts are
+//! added in a binary tree. All of this follows from shapes and the instruction set, so the number of threads changes no
+//! bits.
 //!
-//! At the level with VDPBF16PS, a K step is two neighbouring pixels of a line.
+//! At the level with VDPBF16PS, a K step is two adjacent pixels of a line.
 
 use crate::kernel::convolution::is_kernel_gradient;
 use crate::kernel::partial_sums::{PartialSums, kernel_of_parts};
 use crate::kernel::with_scratch;
-use crate::kernels::conv::microkernel::{Down, Out, Panel, SLACK, UNROLL, panels};
+use crate::kernels::conv::microkernel::{ColumnPanel, DownArgs, SLACK, TileDestination, UNROLL, panels};
 use crate::kernels::conv::staging::phases::{gradient_axes, gradient_taps};
-use crate::kernels::conv::staging::{FEWEST_TASKS, Prefetch, Staging, group, put, runs};
+use crate::kernels::conv::staging::{FEWEST_TASKS, SoftwarePrefetch, Staging, group, put, runs};
 use crate::kernels::conv::strips::strip_arrays::NO_GRADIENT;
-use crate::select::Accepted;
-use crate::simd::level::{Level, Target, TileFn};
-use crate::simd::loops::{Pairs, widen};
+use crate::select::SelectResult;
+use crate::simd::level::{CompileTarget, Level, TileFn};
+use crate::simd::loops::{InterleaveBf16, widen};
 use crate::simd::ranges::pieces;
 use std::ops::Range;
 use systole_ir::op::Convolution;
 use systole_ir::{DType, TensorType};
 
-/// Pixels of a strip: just above the 392 that 2, 8 or half an image of 14, 7 or 28 pixels to a side have, the sizes
-/// that halving common photos leads to. Strips are large because each one adds to all sums.
+/// Pixels of a strip: just above 392, the pixels of 2, 8 or half an image with sides of 14, 7 or 28, the sizes that
+/// halving common photos leads to. Strips are large because each one adds to all sums.
 const PIXELS: usize = 400;
-/// Rows of the result (taps · C) up to which copying panels of `dy` does not pay. Panels are copied all the same
-/// where pixels of `dy` are a multiple of this many bytes apart: they would fall into a few sets of L2.
+/// Maximum result rows (taps · C) for which copying panels of `dy` does not pay off. Panels are copied nevertheless if
+/// pixels of `dy` are a multiple of `ALIAS` bytes apart: they would map to a few sets of L2.
 const FEW_ROWS: usize = 256;
 const ALIAS: usize = 2048;
-/// Most partial sums, and most elements of all of them: 16 MiB.
+/// Maximum number of partial sums, and maximum elements of all of them: 16 MiB.
 const MOST_PARTS: usize = 16;
 const MOST_SUMS: usize = 4 << 20;
 
-pub struct KernelGradient {
+/// Kernel of direct filter gradients.
+pub struct DirectKernelGradient {
     staging: Staging,
-    /// Offsets of runs of rows (M) in the staged input, the elements of a run, and the offset of each row of a slice
-    /// in the result.
+    /// Offsets of runs of rows (M) in the staged input, the elements of a run, and the offset of each row of a slice in
+    /// the result.
     runs: Vec<usize>,
     length: usize,
     out: Vec<usize>,
     /// Offsets of the pixels of a strip (K), and [`SLACK`] more entries.
     pixel: Vec<usize>,
-    /// Pixels of a line of the last dimension, of a row of the first one, and of an image.
+    /// Pixels of a line of the last dimension, of a row of the first dimension, and of an image.
     line: usize,
     row: usize,
     image: usize,
-    /// Makes words of two pixels. `None`: K steps are single pixels. The last pixel of an odd line is paired with a
+    /// Builds words of two pixels. `None`: K steps are single pixels. The last pixel of an odd line is paired with a
     /// zero.
-    pairs: Option<Pairs>,
-    panels: Vec<Panel>,
+    pairs: Option<InterleaveBf16>,
+    panels: Vec<ColumnPanel>,
     level: Level,
     groups: Vec<Range<usize>>,
     features: usize,
     parts: PartialSums,
     strips_per_part: usize,
     element: usize,
-    /// Whether `dy` is read in place where its type and the tile's width permit, rather than packed by panels.
+    /// Whether `dy` is read in place, if its type and the tile's width permit, instead of packed by panels.
     in_place: bool,
     widen: Option<TileFn>,
 }
 
-/// K steps of one accumulator, for panels of `columns` columns. All of a strip: the sums may lie far away between two
-/// calls, and small tiles soon finish. But with AVX-512, tiles of few columns load more for each multiply-add, and
-/// their B must stay in L1.
+/// Returns the K steps of one accumulator, for panels of `columns` columns: normally a whole strip, because the sums
+/// may be far away between two calls, and small tiles finish soon. But with AVX-512, tiles of few columns load more for
+/// each multiply-add, and their B must stay in L1.
 fn kc(level: Level, columns: usize) -> usize {
     if level.vectors() < Level::Avx512 || columns > 32 { PIXELS } else { 96 }
 }
 
-/// Parts of the batch, and groups of panels: enough tasks for the threads, at the least cost of adding partial sums
-/// (each element is written and read twice) and of reading the input again for each group.
+/// Returns the number of batch parts and of panel groups: enough tasks for the threads, at the minimum cost of adding
+/// partial sums (each element is written and read twice) and of reading the input again for each group.
 fn cut(staging: &Staging, size: usize, panels: usize) -> (usize, usize) {
     let most = (MOST_SUMS / size).clamp(1, MOST_PARTS).min(staging.strips());
     let staged = staging.input() as f64;
@@ -83,24 +84,28 @@ fn cut(staging: &Staging, size: usize, panels: usize) -> (usize, usize) {
     best.map_or((1, 1), |(_, _, parts, groups)| (parts, groups))
 }
 
-impl KernelGradient {
-    /// `target.winograd` permits zeros to be multiplied by elements that the definition does not use.
-    pub fn new(c: &Convolution, [x, dy, y]: [&TensorType; 3], target: Target) -> Accepted<KernelGradient> {
+impl DirectKernelGradient {
+    /// Creates the kernel. `target.winograd` permits multiplying zeros by elements that the definition does not use.
+    pub fn new(
+        c: &Convolution,
+        [x, dy, y]: [&TensorType; 3],
+        target: CompileTarget,
+    ) -> SelectResult<DirectKernelGradient> {
         if !is_kernel_gradient(c) {
             return Err(NO_GRADIENT.into());
         }
         let n = c.dims.input_spatial.len();
         let (channels, features) = (x.shape[n + 1], dy.shape[n + 1]);
-        // Strips cut the first dimension: where there is no other, each pixel is a line.
+        // Strips cut the first dimension: if there is no other dimension, each pixel is a line.
         let (level, vectors) = (target.level, target.level.vectors());
         let line = if n > 1 { dy.shape[n] } else { 1 };
-        // The word of an odd line's last pixel has an element of `x` that the definition does not use. It is
-        // multiplied by zero, which changes the result where it is infinite or NaN.
+        // The word of an odd line's last pixel has an element of `x` that the definition does not use. It is multiplied
+        // by zero, which changes the result if it is infinite or NaN.
         let paired = level == Level::Avx512Bf16
             && [x.dtype, dy.dtype] == [DType::BF16; 2]
             && n > 1
             && (target.winograd || line.is_multiple_of(2));
-        let pairs = paired.then(|| Pairs::new(vectors));
+        let pairs = paired.then(|| InterleaveBf16::new(vectors));
         let mut staging = Staging::new(x, gradient_axes(c, x, dy, y), PIXELS, y.elements(), vectors);
         if let Some(pairs) = pairs {
             staging = staging.paired(pairs);
@@ -118,7 +123,7 @@ impl KernelGradient {
         let strips_per_part = staging.strips().div_ceil(parts);
         let parts = staging.strips().div_ceil(strips_per_part);
         let groups = group(panels.len(), groups);
-        Ok(KernelGradient {
+        Ok(DirectKernelGradient {
             runs,
             length,
             out,
@@ -140,7 +145,7 @@ impl KernelGradient {
         })
     }
 
-    /// One task: a group of panels by the rows of one slice of channels, over the strips of one part.
+    /// Runs one task: a group of panels by the rows of one slice of channels, over the strips of one part.
     unsafe fn task(&self, task: usize, x: *const u8, dy: *const u8, sums: *mut f32) {
         let (part, rest) = (task / self.per_part(), task % self.per_part());
         let (slice, group) =
@@ -163,16 +168,18 @@ impl KernelGradient {
                     * products.div_ceil(kc(self.level, group[0].shape.columns))
                     * self.runs.len()
                     * self.length.div_ceil(group[0].shape.rows);
-                let mut prefetch = Prefetch::none();
+                let mut prefetch = SoftwarePrefetch::none();
                 if let Some(next) = next {
                     let size = self.features * self.element;
                     let to = (next.image * self.image + next.row * self.row) * size;
                     let bytes = next.images * next.rows * self.row * size;
-                    prefetch =
-                        Prefetch::new([self.staging.input_of(x, next), (dy.wrapping_add(to), bytes)], calls);
+                    prefetch = SoftwarePrefetch::new(
+                        [self.staging.input_of(x, next), (dy.wrapping_add(to), bytes)],
+                        calls,
+                    );
                 }
                 let add = i > first || self.parts.begin_with_result();
-                // SAFETY: operands have the shapes of `new`, scratch is laid out as above, tasks write disjoint sums.
+                // SAFETY: operands have the shapes of `new`, scratch has the layout above, tasks write disjoint sums.
                 unsafe {
                     let a = self.staging.load(x, strip, slice, scratch.cast()).cast::<f32>();
                     for panel in group {
@@ -184,19 +191,19 @@ impl KernelGradient {
         });
     }
 
-    /// K steps of a line of pixels.
+    /// Number of K steps of a line of pixels.
     fn products(&self) -> usize {
         if self.pairs.is_some() { self.line.div_ceil(2) } else { self.line }
     }
 
-    /// B of some lines of pixels for one panel: `dy` itself where the microkernel can read it, else a packed copy.
-    /// Returns its address and the elements between rows.
+    /// Returns address and row stride of B for some lines of pixels and one panel: `dy` itself if the microkernel can
+    /// read it, otherwise a packed copy.
     unsafe fn right(
         &self,
         dy: *const u8,
         at: usize,
         lines: usize,
-        p: &Panel,
+        p: &ColumnPanel,
         to: *mut f32,
     ) -> (*const f32, usize) {
         let wide = p.shape.columns;
@@ -230,22 +237,22 @@ impl KernelGradient {
         a: *const f32,
         (b, b_row): (*const f32, usize),
         products: usize,
-        panel: &Panel,
+        panel: &ColumnPanel,
         sums: *mut f32,
         add: bool,
-        prefetch: &mut Prefetch,
+        prefetch: &mut SoftwarePrefetch,
     ) {
         for (from, count) in pieces(products, kc(self.level, panel.shape.columns)) {
             for (r, run) in self.runs.iter().enumerate() {
                 for (i, rows) in pieces(self.length, panel.shape.rows) {
-                    let t = Down {
+                    let t = DownArgs {
                         a: a.wrapping_add(run + i),
                         k_offsets: self.pixel[from..].as_ptr(),
                         count,
                         ahead: prefetch.next(count / UNROLL),
                         b: b.wrapping_add(from * b_row),
                         b_row,
-                        out: Out {
+                        out: TileDestination {
                             c: sums.wrapping_add(panel.from),
                             rows: self.out[r * self.length + i..].as_ptr(),
                             columns: panel.columns,
@@ -265,7 +272,7 @@ impl KernelGradient {
     }
 }
 
-kernel_of_parts!(KernelGradient, |this| {
+kernel_of_parts!(DirectKernelGradient, |this| {
     let strips = this.staging.strips() as f64;
     strips * (this.pixel.len() * this.parts.size) as f64 / 50.0
 });

@@ -1,7 +1,7 @@
-//! Convolutions by the definition: register tiles over the staged input.
+//! Direct convolutions by the definition: register tiles over the staged input.
 
 mod forward;
 mod gradient;
 
-pub use crate::kernels::conv::direct::forward::Forward;
-pub use crate::kernels::conv::direct::gradient::KernelGradient;
+pub use crate::kernels::conv::direct::forward::DirectForward;
+pub use crate::kernels::conv::direct::gradient::DirectKernelGradient;

@@ -1,31 +1,34 @@
-//! Packing of a convolution's filter: rows of features, one row per K step (a tap and a channel, or a pair of
-//! channels).
+//! Packs a convolution's filter for the direct and Winograd microkernels.
+//!
+//! The packed filter has rows of features, one row per K step (a tap and a channel, or a pair of channels).
 
 use crate::kernels::conv::staging::put;
 use crate::simd::level::{Level, TileFn};
-use crate::simd::loops::{Pairs, widen};
+use crate::simd::loops::{InterleaveBf16, widen};
 use crate::simd::ranges::pieces;
 use systole_ir::TensorType;
 use systole_ir::op::Convolution;
 
-/// Layout of a filter in memory.
-pub struct Weights {
-    /// Elements between channels (or pairs of channels), and between features.
+/// Memory layout of a convolution filter.
+pub struct FilterLayout {
+    /// Elements between channels (or pairs of channels).
     pub channel: usize,
+    /// Elements between features.
     pub feature: usize,
     element: usize,
     /// Widens elements to f32. `None`: they are f32.
     pub widen: Option<TileFn>,
-    /// For pairs of bf16 channels: what makes the 32-bit words, and the elements between the two channels.
-    pairs: Option<(Pairs, usize)>,
-    /// Whether the filter is stored as it would be packed, and is read in place.
+    /// For pairs of bf16 channels: the loop that builds 32-bit words, and the elements between the two channels.
+    pairs: Option<(InterleaveBf16, usize)>,
+    /// Whether the filter is already stored in packed order, and is read in place.
     pub in_order: bool,
 }
 
-impl Weights {
-    pub fn new(c: &Convolution, k: &TensorType, level: Level) -> Weights {
+impl FilterLayout {
+    /// Returns the layout of a convolution's filter.
+    pub fn new(c: &Convolution, k: &TensorType, level: Level) -> FilterLayout {
         let own = k.shape.strides();
-        Weights {
+        FilterLayout {
             channel: own[c.dims.kernel_input_feature],
             feature: own[c.dims.kernel_output_feature],
             element: k.dtype.size(),
@@ -35,16 +38,20 @@ impl Weights {
         }
     }
 
-    /// The same filter with pairs of channels as K steps.
-    pub fn paired(self, level: Level) -> Weights {
-        Weights { channel: 2 * self.channel, pairs: Some((Pairs::new(level), self.channel)), ..self }
+    /// Returns the same filter with pairs of channels as K steps.
+    pub fn paired(self, level: Level) -> FilterLayout {
+        FilterLayout {
+            channel: 2 * self.channel,
+            pairs: Some((InterleaveBf16::new(level), self.channel)),
+            ..self
+        }
     }
 
-    /// Copies `n` elements from `at` on as f32, or as words of pairs: the other halves are one channel further.
+    /// Copies `n` elements starting at `at` as f32, or as words of pairs, whose other halves are one channel further.
     #[inline(always)]
     unsafe fn put(&self, kernel: *const u8, at: usize, to: *mut f32, n: usize) {
         let from = |at: usize| kernel.wrapping_add(at * self.element);
-        // SAFETY: the caller's filter has these elements, and those of the next channel where there are pairs.
+        // SAFETY: the caller's filter has these elements, and those of the next channel if there are pairs.
         unsafe {
             match &self.pairs {
                 None => put(self.widen, from(at), to, n),
@@ -57,7 +64,7 @@ impl Weights {
     #[inline(always)]
     unsafe fn put_channels(&self, kernel: *const u8, at: usize, to: *mut f32, n: usize) {
         let from = kernel.wrapping_add(at * self.element);
-        // SAFETY: by the caller's promise; two contiguous bf16 channels already are a word.
+        // SAFETY: by the caller's promise; two contiguous bf16 channels are already a word.
         unsafe {
             match self.pairs {
                 None => put(self.widen, from, to, n),
@@ -66,8 +73,8 @@ impl Weights {
         }
     }
 
-    /// Packs `n` channels (or pairs) of `columns` features into rows of `wide` elements, with zeros after the
-    /// features. `at`: the offset of the first element.
+    /// Packs `n` channels (or pairs) of `columns` features into rows of `wide` elements, zero-padded. `at`: the offset
+    /// of the first element.
     ///
     /// # Safety
     /// The filter has those elements, and `to` has room for `n` rows.
@@ -80,7 +87,7 @@ impl Weights {
         wide: usize,
         to: *mut f32,
     ) {
-        // Channels of a block that is transposed in the L1 cache: with 64 features it takes 8 KiB.
+        // Channels of a block that is transposed in the L1 cache: with 64 features the block takes 8 KiB.
         const TURN: usize = 32;
         // Elements between K steps whose channels are contiguous: a pair is one step.
         let together = if self.pairs.is_some() { 2 } else { 1 };

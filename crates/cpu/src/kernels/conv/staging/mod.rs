@@ -1,54 +1,57 @@
-//! The staged input of a convolution: strips of pixels, in f32 or as stored, with explicit zeros for padding.
+//! Stages a convolution's input in scratch memory: strips of pixels with explicit zeros for padding.
 //!
-//! A strip is some whole images or some pixel rows of one image, small enough that its input stays in L2. An input
-//! without padding and dilation, which needs no conversion and whose pixels do not alias in the cache, is read in
-//! place. Otherwise each task copies its strip into its thread's working memory and widens narrow floats, so there is
-//! never a padded copy of the whole input. Inputs with many channels are cut into slices of channels as well.
+//! Elements are f32 or as stored. A strip is some whole images or some pixel rows of one image, small enough that its
+//! input stays in L2. An input without padding and dilation that needs no conversion and whose pixels do not alias in
+//! the cache is read in place. Otherwise each task copies its strip into its thread's scratch and widens narrow floats,
+//! so there is never a padded copy of the whole input. Inputs with many channels are also cut into slices of channels.
 
 pub mod filter_packing;
 pub mod phases;
 
 use crate::kernel::padded_input::offsets;
-use crate::kernels::conv::microkernel::{LINE, LINES_PER_ROUND, Lines};
+use crate::kernels::conv::microkernel::{LINE, LINES_PER_ROUND, PrefetchLines};
 use crate::simd::level::{Level, TileFn};
-use crate::simd::loops::{Pairs, widen};
+use crate::simd::loops::{InterleaveBf16, widen};
 use crate::simd::ranges::pieces;
 use smallvec::SmallVec;
 use systole_ir::{DType, TensorType};
 
-/// Elements of a staged strip at most, where slices of channels can bring it below: 400 KiB of f32.
+/// Maximum elements of a staged strip if slices of channels can reduce it below: 400 KiB of f32.
 const MOST_STAGED: usize = 100 << 10;
-/// Tasks that a large convolution is cut into at least, so that threads can share it.
+/// Minimum number of tasks of a large convolution, so that threads can share it.
 pub const FEWEST_TASKS: usize = 8;
-/// Elements of a filter from which on it is large: 1 MiB of f32.
+/// Elements from which a filter counts as large: 1 MiB of f32.
 const LARGE: usize = 256 << 10;
-/// Pixels whose distance is a multiple of this many bytes fall into the same few sets of L1.
+/// Pixels whose distance is a multiple of this many bytes map to the same few L1 sets.
 const ALIAS: usize = 2048;
 
 /// One spatial dimension as staged. Staged coordinate `u` holds coordinate `low + u · unit` of the dilated input, in
 /// which input elements are `lhs_dilation` apart.
 #[derive(Clone, Debug)]
-pub struct Axis {
-    /// Elements of the input.
+pub struct StagedAxis {
+    /// Input elements along the dimension.
     pub size: usize,
+    /// Input dilation: distance of input elements in the dilated input.
     pub lhs_dilation: usize,
+    /// Coordinate in the dilated input of staged coordinate 0; negative in padding.
     pub low: i64,
+    /// Coordinates of the dilated input per staged coordinate.
     pub unit: usize,
-    /// Staged coordinates from one pixel to the next (stride), and those that the taps of one pixel span.
+    /// Staged coordinates between adjacent pixels (stride).
     pub step: usize,
+    /// Staged coordinates that the taps of one pixel span.
     pub reach: usize,
     /// Number of pixels.
     pub count: usize,
 }
 
-impl Axis {
-    /// Staged coordinates that `count` pixels span.
+impl StagedAxis {
+    /// Number of staged coordinates that `count` pixels span.
     fn extent(&self, count: usize) -> usize {
         (count - 1) * self.step + self.reach
     }
 
-    /// The input element at staged coordinate `u` of a strip whose first pixel is `first`; `None` where there is a
-    /// zero.
+    /// Returns the input element at staged coordinate `u` of a strip whose first pixel is `first`; `None` for a zero.
     pub fn source(&self, first: usize, u: usize) -> Option<usize> {
         let at = usize::try_from(self.low + ((first * self.step + u) * self.unit) as i64).ok()?;
         (at.is_multiple_of(self.lhs_dilation) && at / self.lhs_dilation < self.size)
@@ -62,45 +65,53 @@ impl Axis {
     }
 }
 
-/// Images `image..image + images`, and of each the pixel rows `row..row + rows` along the first dimension.
+/// A strip of pixels: pixel rows `row..row + rows` along the first dimension of images `image..image + images`.
 #[derive(Clone, Copy, Debug)]
-pub struct Strip {
+pub struct PixelStrip {
+    /// First image.
     pub image: usize,
+    /// Number of images.
     pub images: usize,
+    /// First pixel row.
     pub row: usize,
+    /// Number of pixel rows.
     pub rows: usize,
 }
 
-/// How strips of one input are staged. Distances are in elements.
+/// Plan for staging the strips of one input. Distances are in elements.
 pub struct Staging {
-    axes: Vec<Axis>,
+    axes: Vec<StagedAxis>,
     batch: usize,
     /// Images of a strip, and pixel rows of each: all rows, unless a strip is a part of one image.
     images: usize,
     rows: usize,
-    /// Channels, slices of channels, and channels of a slice.
+    /// Number of channels.
     channels: usize,
+    /// Number of slices of channels.
     pub slices: usize,
+    /// Channels per slice.
     pub width: usize,
-    /// Staged distances: between columns, along each axis, between images.
+    /// Staged elements between columns.
     pub pitch: usize,
+    /// Staged elements between coordinates along each axis.
     pub strides: SmallVec<[usize; 3]>,
+    /// Staged elements between images.
     pub image: usize,
-    /// Distances in the input: along each axis, between images. `element`: bytes of an element.
+    /// Input distances: along each axis, between images. `element`: bytes of an element.
     own: SmallVec<[usize; 3]>,
     own_image: usize,
     element: usize,
-    /// Bytes of a staged element, and what widens elements to f32. `None`: they are copied as stored.
+    /// Bytes of a staged element, and the loop that widens elements to f32. `None`: they are copied as stored.
     staged: usize,
     widen: Option<TileFn>,
-    /// Makes staged words of two bf16: each element, and the one of the next pixel.
-    pairs: Option<Pairs>,
-    /// Offset of the first pixel's first tap in the input, if the input is read in place.
+    /// Builds staged words of two bf16: each element, and the same element of the next pixel.
+    pairs: Option<InterleaveBf16>,
+    /// Input offset of the first pixel's first tap, if the input is read in place.
     in_place: Option<usize>,
 }
 
-/// Images and pixel rows of each strip, for strips of about `pixels` pixels. There are at least `strips` strips if
-/// the batch has as many images.
+/// Returns the images and pixel rows per strip, for strips of about `pixels` pixels. There are at least `strips` strips
+/// if the batch has as many images.
 fn cut(batch: usize, rows: usize, row: usize, pixels: usize, strips: usize) -> (usize, usize) {
     let image = rows * row;
     let together = (pixels / image.max(1)).min(batch.div_ceil(strips));
@@ -111,17 +122,24 @@ fn cut(batch: usize, rows: usize, row: usize, pixels: usize, strips: usize) -> (
     (1, rows.div_ceil(strips))
 }
 
-/// Whether pixels `step` staged columns of `pitch` bytes apart alias in a cache: the distance is a multiple of `most`
-/// bytes.
+/// Whether pixels that are `step` staged columns of `pitch` bytes apart alias in a cache: the distance is a multiple of
+/// `most` bytes.
 fn aliases(pitch: usize, step: usize, most: usize) -> bool {
     (pitch * step).is_multiple_of(most)
 }
 
 impl Staging {
-    /// `x: [B, …, C]` with spatial dimensions as in `axes`, in strips of about `pixels` pixels. `elements`: those of
-    /// the filter. With a small filter there are strips for all threads. A large one is read again for each strip,
-    /// which costs more than smaller strips gain.
-    pub fn new(x: &TensorType, axes: Vec<Axis>, pixels: usize, elements: usize, level: Level) -> Staging {
+    /// Plans staging of `x: [B, …, C]` with spatial dimensions `axes`, in strips of about `pixels` pixels.
+    ///
+    /// `elements`: elements of the filter. With a small filter there are strips for all threads. A large filter is read
+    /// again for each strip, which costs more than smaller strips gain.
+    pub fn new(
+        x: &TensorType,
+        axes: Vec<StagedAxis>,
+        pixels: usize,
+        elements: usize,
+        level: Level,
+    ) -> Staging {
         let n = axes.len();
         let (batch, channels) = (x.shape[0], x.shape[n + 1]);
         let row = axes[1..].iter().map(|a| a.count).product();
@@ -161,11 +179,11 @@ impl Staging {
         staging
     }
 
-    /// As [`Staging::new`], with elements as stored, in slices of at most `most` channels where slices of whole
-    /// vectors can be so small. The input is read in place only where `may` is set.
+    /// Like [`Staging::new`], but with elements as stored, in slices of at most `most` channels if slices of whole
+    /// vectors can be that small. The input is read in place only if `may` is set.
     pub fn as_stored(
         x: &TensorType,
-        axes: Vec<Axis>,
+        axes: Vec<StagedAxis>,
         pixels: usize,
         elements: usize,
         most: usize,
@@ -187,9 +205,9 @@ impl Staging {
         staging
     }
 
-    /// Switches to reading the input in place if it has no padding and no dilation; returns whether it did.
+    /// Switches to reading the input in place if it has no padding and no dilation. Returns whether it did.
     fn try_in_place(&mut self) -> bool {
-        let inside = self.axes.iter().all(Axis::is_inside);
+        let inside = self.axes.iter().all(StagedAxis::is_inside);
         if inside {
             let at = self.own.iter().zip(&self.axes).map(|(s, a)| s * a.low as usize).sum();
             self.in_place = Some(at);
@@ -200,7 +218,7 @@ impl Staging {
         inside
     }
 
-    /// The same in slices of at most `most` channels, where slices of whole vectors can be so small.
+    /// Returns the same plan in slices of at most `most` channels, if slices of whole vectors can be that small.
     pub fn sliced(mut self, most: usize) -> Staging {
         if self.width > most {
             let slices = self.cuts().find(|s| self.channels / s <= most).unwrap_or(self.slices);
@@ -209,24 +227,24 @@ impl Staging {
         self
     }
 
-    /// The same with words of pairs of bf16, for inputs of that type.
-    pub fn paired(self, pairs: Pairs) -> Staging {
+    /// Returns the same plan with words of bf16 pairs, for bf16 inputs.
+    pub fn paired(self, pairs: InterleaveBf16) -> Staging {
         Staging { pairs: Some(pairs), ..self }
     }
 
-    /// Staged coordinates of a full strip along each axis.
+    /// Number of staged coordinates of a full strip along each axis.
     fn extents(&self) -> SmallVec<[usize; 3]> {
-        let count = |d: usize, a: &Axis| if d == 0 { self.rows } else { a.count };
+        let count = |d: usize, a: &StagedAxis| if d == 0 { self.rows } else { a.count };
         self.axes.iter().enumerate().map(|(d, a)| a.extent(count(d, a))).collect()
     }
 
-    /// Numbers of slices that leave at least 64 channels in each, a multiple of 16.
+    /// Candidate numbers of slices with at least 64 channels in each, a multiple of 16.
     fn cuts(&self) -> impl Iterator<Item = usize> + use<> {
         let channels = self.channels;
         (1..=channels / 64).filter(move |s| (channels / s).is_multiple_of(16) && channels.is_multiple_of(*s))
     }
 
-    /// Lays out staged strips for `slices` slices of channels. A cache line is inserted after each pixel where pixels
+    /// Computes the staged layout for `slices` slices of channels. A cache line is inserted after each pixel if pixels
     /// would alias.
     fn set_layout(&mut self, slices: usize) {
         (self.slices, self.width) = (slices, self.channels / slices);
@@ -254,16 +272,16 @@ impl Staging {
         self.batch
     }
 
-    /// The strips of the first image, or the one strip that has it with others.
-    pub fn strips_of_image(&self) -> impl Iterator<Item = Strip> {
+    /// Returns the strips of the first image, or the one strip that contains it and others.
+    pub fn strips_of_image(&self) -> impl Iterator<Item = PixelStrip> {
         (0..self.axes[0].count.div_ceil(self.rows)).map(|i| self.strip(i))
     }
 
-    /// Strip number `i`.
-    pub fn strip(&self, i: usize) -> Strip {
+    /// Returns strip `i`.
+    pub fn strip(&self, i: usize) -> PixelStrip {
         let per_image = self.axes[0].count.div_ceil(self.rows);
         let (image, row) = (i / per_image * self.images, i % per_image * self.rows);
-        Strip {
+        PixelStrip {
             image,
             images: self.images.min(self.batch - image),
             row,
@@ -271,18 +289,18 @@ impl Staging {
         }
     }
 
-    /// Elements of the whole input.
+    /// Number of elements of the whole input.
     pub fn input(&self) -> usize {
         self.batch * self.own_image
     }
 
-    /// Elements of working memory for a full strip; none where the input is read in place.
+    /// Elements of scratch for a full strip; 0 if the input is read in place.
     pub fn elements(&self) -> usize {
         if self.in_place.is_some() { 0 } else { self.images * self.image }
     }
 
-    /// Staged elements from the beginning to the end of a strip.
-    pub fn end(&self, strip: Strip) -> usize {
+    /// Staged elements from the start to the end of a strip.
+    pub fn end(&self, strip: PixelStrip) -> usize {
         (strip.images - 1) * self.image + self.axes[0].extent(strip.rows) * self.strides[0]
     }
 
@@ -291,24 +309,25 @@ impl Staging {
         self.staged
     }
 
-    pub fn axes(&self) -> &[Axis] {
+    /// Returns the staged axes of the spatial dimensions.
+    pub fn axes(&self) -> &[StagedAxis] {
         &self.axes
     }
 
-    /// Images, and pixel rows of each, of a full strip.
+    /// Images of a full strip, and pixel rows of each image.
     pub fn most(&self) -> (usize, usize) {
         (self.images, self.rows)
     }
 
-    /// Offsets of the pixels of a full strip, images outermost, for images of `counts` pixels along each dimension
-    /// (at most those of the axes). A strip with fewer images, or with fewer rows of one image, uses the first
-    /// entries.
+    /// Returns offsets of the pixels of a full strip, images outermost, for images of `counts` pixels along each
+    /// dimension (at most those of the axes). A strip with fewer images, or with fewer rows of one image, uses the
+    /// first entries.
     pub fn pixels(&self, counts: &[usize]) -> Vec<usize> {
         let steps = self.axes.iter().zip(&self.strides).map(|(a, s)| a.step * s);
         self.table(counts, self.image, steps)
     }
 
-    /// As [`Staging::pixels`], for pairs of neighbouring pixels: offsets of the first of each pair.
+    /// Like [`Staging::pixels`], for pairs of adjacent pixels: offsets of the first of each pair.
     pub fn pairs(&self, counts: &[usize]) -> Vec<usize> {
         let last = counts.len() - 1;
         let mut counts: SmallVec<[usize; 3]> = counts.into();
@@ -318,15 +337,15 @@ impl Staging {
         self.table(&counts, self.image, axes.map(|(d, (a, s))| a.step * s * distance(d)))
     }
 
-    /// As [`Staging::pixels`], with other distances between images and along each dimension.
+    /// Like [`Staging::pixels`], with other distances between images and along each dimension.
     pub fn table(&self, counts: &[usize], image: usize, steps: impl Iterator<Item = usize>) -> Vec<usize> {
         let rows = self.rows.min(counts[0]);
         let counts = [rows].into_iter().chain(counts[1..].iter().copied());
         offsets([(self.images, image)].into_iter().chain(counts.zip(steps)))
     }
 
-    /// The part of `x` that a strip reads: its address and bytes.
-    pub fn input_of(&self, x: *const u8, strip: Strip) -> (*const u8, usize) {
+    /// Returns address and bytes of the part of `x` that a strip reads.
+    pub fn input_of(&self, x: *const u8, strip: PixelStrip) -> (*const u8, usize) {
         let (axis, line) = (&self.axes[0], self.own[0]);
         let from = axis.low + (strip.row * axis.step * axis.unit) as i64;
         let to = from + ((axis.extent(strip.rows) - 1) * axis.unit) as i64 + 1;
@@ -342,7 +361,7 @@ impl Staging {
     ///
     /// # Safety
     /// `x` has the type of [`Staging::new`], `scratch` has room for [`Staging::elements`] staged elements.
-    pub unsafe fn load(&self, x: *const u8, strip: Strip, slice: usize, scratch: *mut u8) -> *const u8 {
+    pub unsafe fn load(&self, x: *const u8, strip: PixelStrip, slice: usize, scratch: *mut u8) -> *const u8 {
         if let Some(at) = self.in_place {
             let row = strip.row * self.axes[0].step * self.strides[0];
             let from = strip.image * self.own_image + row + at + slice * self.width;
@@ -350,18 +369,18 @@ impl Staging {
         }
         for i in 0..strip.images {
             let from = (strip.image + i) * self.own_image + slice * self.width;
-            // SAFETY: lines lie inside the image, and in scratch as laid out by `set_layout`.
+            // SAFETY: lines are inside the image, and in scratch as laid out by `set_layout`.
             unsafe { self.lines(0, strip, Some((x, from)), scratch.add(i * self.image * self.staged)) };
         }
         scratch.cast_const()
     }
 
-    /// Copies everything from axis `d` inwards. `from`: the input and an offset in it; `None`: zeros.
-    unsafe fn lines(&self, d: usize, strip: Strip, from: Option<(*const u8, usize)>, to: *mut u8) {
+    /// Copies the strip from axis `d` inwards. `from`: the input and an offset in it; `None`: zeros.
+    unsafe fn lines(&self, d: usize, strip: PixelStrip, from: Option<(*const u8, usize)>, to: *mut u8) {
         let axis = &self.axes[d];
         let (first, count) = if d == 0 { (strip.row, strip.rows) } else { (0, axis.count) };
         let extent = axis.extent(count);
-        // SAFETY: the caller has these lines of the input, and room for all that the strip has from axis `d` inwards.
+        // SAFETY: the caller has these lines of the input, and room for the strip from axis `d` inwards.
         unsafe {
             let Some((x, at)) = from else {
                 to.write_bytes(0, extent * self.strides[d] * self.staged);
@@ -377,10 +396,18 @@ impl Staging {
         }
     }
 
-    unsafe fn line(&self, axis: &Axis, first: usize, extent: usize, x: *const u8, at: usize, to: *mut u8) {
+    unsafe fn line(
+        &self,
+        axis: &StagedAxis,
+        first: usize,
+        extent: usize,
+        x: *const u8,
+        at: usize,
+        to: *mut u8,
+    ) {
         let place = |u: usize| to.wrapping_add(u * self.pitch * self.staged);
         let own = self.own[self.own.len() - 1];
-        // SAFETY: as for `lines`; `source` gives elements of the input only.
+        // SAFETY: as for `lines`; `source` returns elements of the input only.
         unsafe {
             if let Some(pairs) = &self.pairs {
                 let pixel = |u: usize| axis.source(first, u).map(|s| x.add((at + s * own) * self.element));
@@ -413,7 +440,7 @@ impl Staging {
 
     unsafe fn put(&self, x: *const u8, from: usize, to: *mut u8, n: usize) {
         let from = x.wrapping_add(from * self.element);
-        // SAFETY: the caller has `n` elements of the input there, and room for them as staged.
+        // SAFETY: the caller has `n` elements of the input, and room for them as staged.
         unsafe {
             match self.widen {
                 Some(f) => f(to, from, from, from, n),
@@ -423,42 +450,44 @@ impl Staging {
     }
 }
 
-/// Software prefetch of memory that will be read soon, spread over the calls of a microkernel: the arithmetic units
-/// would idle during a copy from distant memory.
-pub struct Prefetch {
-    /// The next line and the lines left, of two arrays one after the other.
+/// Software prefetch of memory that will be read soon, spread over the calls of a microkernel.
+///
+/// The arithmetic units would be idle during a copy from distant memory.
+pub struct SoftwarePrefetch {
+    /// Next line and number of remaining lines of two arrays, read in sequence.
     left: [(*const u8, usize); 2],
-    /// Lines for each call.
+    /// Lines per call.
     each: usize,
 }
 
-/// Bytes of each array that are prefetched at most: more would evict the data in use.
+/// Maximum bytes of each array that are prefetched: more would evict the data in use.
 const MOST_AHEAD: usize = 384 << 10;
 
-impl Prefetch {
-    /// For two arrays (address and bytes), in `calls` calls of a microkernel.
-    pub fn new(arrays: [(*const u8, usize); 2], calls: usize) -> Prefetch {
+impl SoftwarePrefetch {
+    /// Plans the prefetch of two arrays (address and bytes), in `calls` calls of a microkernel.
+    pub fn new(arrays: [(*const u8, usize); 2], calls: usize) -> SoftwarePrefetch {
         let left = arrays.map(|(at, bytes)| (at, bytes.min(MOST_AHEAD).div_ceil(LINE)));
         let each = (left[0].1 + left[1].1).div_ceil(calls.max(1));
-        Prefetch { left, each }
+        SoftwarePrefetch { left, each }
     }
 
-    pub fn none() -> Prefetch {
-        Prefetch { left: [(std::ptr::null(), 0); 2], each: 0 }
+    /// Returns a prefetch of nothing.
+    pub fn none() -> SoftwarePrefetch {
+        SoftwarePrefetch { left: [(std::ptr::null(), 0); 2], each: 0 }
     }
 
-    /// The lines to prefetch in the next call, which has `rounds` unrolled rounds of K steps.
+    /// Returns the lines to prefetch in the next call, which has `rounds` unrolled rounds of K steps.
     #[inline]
-    pub fn next(&mut self, rounds: usize) -> Lines {
+    pub fn next(&mut self, rounds: usize) -> PrefetchLines {
         let (at, left) = &mut self.left[usize::from(self.left[0].1 == 0)];
         let count = self.each.min(*left).min(rounds * LINES_PER_ROUND);
-        let lines = Lines { at: *at, end: at.wrapping_add(count * LINE) };
+        let lines = PrefetchLines { at: *at, end: at.wrapping_add(count * LINE) };
         (*at, *left) = (lines.end, *left - count);
         lines
     }
 }
 
-/// Copies `n` elements as f32.
+/// Copies `n` elements, converted to f32.
 ///
 /// # Safety
 /// Both sides have `n` elements; `widen` is that of the source's type.
@@ -473,9 +502,10 @@ pub unsafe fn put(widen: Option<TileFn>, from: *const u8, to: *mut f32, n: usize
     }
 }
 
-/// Offsets of the taps of one pixel, as runs of consecutive elements, and the elements of a run. `taps`: staged
-/// coordinates along each axis. A run has the channels of one tap, or of all taps along the last axis where these are
-/// contiguous.
+/// Returns the offsets of the taps of one pixel, as runs of consecutive elements, and the elements of a run.
+///
+/// `taps`: staged coordinates along each axis. A run has the channels of one tap, or of all taps along the last axis if
+/// these are contiguous.
 pub fn runs(staging: &Staging, taps: &[Vec<usize>]) -> (Vec<usize>, usize) {
     let last = &taps[taps.len() - 1];
     let unit = staging.strides[taps.len() - 1];
@@ -507,7 +537,7 @@ mod tests {
             (3, 40, 1000, 384),
             (9, 1, 1, 4),
         ] {
-            let axis = |count: usize| Axis {
+            let axis = |count: usize| StagedAxis {
                 size: count,
                 lhs_dilation: 1,
                 low: 0,

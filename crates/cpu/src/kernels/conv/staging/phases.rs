@@ -1,23 +1,31 @@
-//! Phases: the output positions along a dimension that use the same filter taps.
+//! Splits dilated convolutions into phases: output positions along a dimension that use the same filter taps.
 //!
-//! With input dilation `d` and stride `s` there are `d / gcd(d, s)` of them: one without input dilation, and as many
-//! as the layer's stride in the gradient w.r.t. the input of a strided layer. Each phase is a convolution of the
-//! input without dilation, so no inserted zero is multiplied.
+//! With input dilation `d` and stride `s` there are `d / gcd(d, s)` phases: one without input dilation, and as many as
+//! the layer's stride in the input gradient of a strided layer. Each phase is a convolution of the input without
+//! dilation, so no inserted zero is multiplied.
 
-use crate::kernels::conv::staging::Axis;
+use crate::kernels::conv::staging::StagedAxis;
 use smallvec::SmallVec;
 use systole_ir::TensorType;
 use systole_ir::op::Convolution;
 
-/// A phase of one dimension: its taps as (filter coordinate, staged coordinate), and its output positions.
+/// Phase of one dimension: its taps as (filter coordinate, staged coordinate), and its output positions.
 pub struct AxisPhase {
     pub taps: Vec<(usize, usize)>,
     pub count: usize,
 }
 
-/// The staged axis of dimension `i` and its phases. Of `n` phases, phase `p` has the outputs `p`, `p + n`, `p + 2n`,
-/// … `size`, `window` and `out` are the elements of input, filter and output.
-pub fn axis(c: &Convolution, i: usize, size: usize, window: usize, out: usize) -> (Axis, Vec<AxisPhase>) {
+/// Returns the staged axis of dimension `i` and its phases.
+///
+/// Phase `p` of `n` has the outputs `p`, `p + n`, `p + 2n`, … `size`, `window` and `out` are the elements of input,
+/// filter and output.
+pub fn axis(
+    c: &Convolution,
+    i: usize,
+    size: usize,
+    window: usize,
+    out: usize,
+) -> (StagedAxis, Vec<AxisPhase>) {
     let (lhs_dilation, stride, dilation) = (c.lhs_dilation[i], c.strides[i], c.rhs_dilation[i]);
     let common =
         (1..=lhs_dilation.min(stride)).rev().find(|g| lhs_dilation % g == 0 && stride % g == 0).unwrap_or(1);
@@ -31,10 +39,10 @@ pub fn axis(c: &Convolution, i: usize, size: usize, window: usize, out: usize) -
     let all: Vec<Vec<(usize, i64)>> = (0..count).map(taps_of).collect();
     let places = || all.iter().flatten().map(|t| t.1);
     let (low, high) = (places().min().unwrap_or(0), places().max().unwrap_or(0));
-    // Where every pixel reads a single input element, only these elements are staged.
+    // If every pixel reads a single input element, only these elements are staged.
     let (unit, step) = if low == high && count == 1 { (step, 1) } else { (1, step) };
     let reach = (high - low) as usize + 1;
-    let axis = Axis { size, lhs_dilation: 1, low, unit, step, reach, count: out.div_ceil(count) };
+    let axis = StagedAxis { size, lhs_dilation: 1, low, unit, step, reach, count: out.div_ceil(count) };
     let phase = |(p, taps): (usize, &Vec<(usize, i64)>)| AxisPhase {
         taps: taps.iter().map(|&(w, at)| (w, (at - low) as usize)).collect(),
         count: out.saturating_sub(p).div_ceil(count),
@@ -42,7 +50,7 @@ pub fn axis(c: &Convolution, i: usize, size: usize, window: usize, out: usize) -
     (axis, all.iter().enumerate().map(phase).collect())
 }
 
-/// All combinations of one phase per dimension.
+/// Returns all combinations of one phase per dimension.
 pub fn choices(counts: &[usize]) -> Vec<SmallVec<[usize; 3]>> {
     let mut all = vec![SmallVec::new()];
     for &count in counts {
@@ -56,21 +64,22 @@ pub fn choices(counts: &[usize]) -> Vec<SmallVec<[usize; 3]>> {
     all
 }
 
-/// The axes of `x: [B, …, C]` for the gradient w.r.t. a filter, `y: [taps, C, F]`, from `dy: [B, …', F]`. Autodiff
-/// swaps the roles: pixels are those of `dy` and `rhs_dilation` apart, taps are `strides` apart.
-pub fn gradient_axes(c: &Convolution, x: &TensorType, dy: &TensorType, y: &TensorType) -> Vec<Axis> {
+/// Returns the axes of `x: [B, …, C]` for a filter gradient `y: [taps, C, F]` from `dy: [B, …', F]`.
+///
+/// Autodiff swaps the roles: pixels are those of `dy` and `rhs_dilation` apart, taps are `strides` apart.
+pub fn gradient_axes(c: &Convolution, x: &TensorType, dy: &TensorType, y: &TensorType) -> Vec<StagedAxis> {
     let axis = |i: usize| {
         let (taps, step) = (y.shape[i], c.rhs_dilation[i]);
-        // Where every pixel reads a single input element, only these elements are staged.
+        // If every pixel reads a single input element, only these elements are staged.
         let (unit, step) = if taps == 1 { (step, 1) } else { (1, step) };
         let reach = (taps - 1) * c.strides[i] + 1;
         let (size, lhs_dilation, count) = (x.shape[i + 1], c.lhs_dilation[i], dy.shape[i + 1]);
-        Axis { size, lhs_dilation, low: -c.padding[i][0], unit, step, reach, count }
+        StagedAxis { size, lhs_dilation, low: -c.padding[i][0], unit, step, reach, count }
     };
     (0..c.dims.input_spatial.len()).map(axis).collect()
 }
 
-/// Staged coordinates of the filter taps along each axis, for the gradient w.r.t. the filter.
+/// Returns staged coordinates of the filter taps along each axis, for the filter gradient.
 pub fn gradient_taps(c: &Convolution, y: &TensorType) -> Vec<Vec<usize>> {
     let n = c.dims.input_spatial.len();
     (0..n).map(|i| (0..y.shape[i]).map(|t| t * c.strides[i]).collect()).collect()

@@ -1,14 +1,15 @@
-//! Batch statistics of a convolution's result: the sum of each feature of each image, and the sum of squared
-//! deviations from the mean. They are gathered strip by strip, while a strip is in L2.
+//! Batch normalization statistics of a convolution's result: per-image sums and squared deviations of each feature.
 //!
-//! Each part of an image has its own mean, and the squared deviations are taken from it in a second pass.
-//! [`BatchStatistics::finish`] combines the parts around the mean of the image (Chan, Golub and LeVeque 1979), in
-//! their order and in f64.
+//! The squared deviations are relative to the mean. Statistics are gathered strip by strip, while a strip is in L2.
+//!
+//! Each part of an image has its own mean, and a second pass sums the squared deviations from it.
+//! [`BatchStatistics::finish`] combines the parts around the mean of the image (Chan, Golub and LeVeque 1979), in their
+//! order and in f64.
 
 use crate::kernel::{Io, Ptr};
-use crate::simd::level::{Isa, Level, Tile, TileFn};
+use crate::simd::level::{Isa, Level, TileFn, TileLoop};
 
-/// Some features of the pixels of one part: pixel `i` at `c + rows[i]`.
+/// Features of the pixels of one part: pixel `i` is at `c + rows[i]`.
 struct PixelRows {
     c: *const f32,
     rows: *const usize,
@@ -18,13 +19,13 @@ struct PixelRows {
     squares: *mut f32,
 }
 
-/// Sums and squared deviations of `n` features of the [`PixelRows`] at `a`.
-struct Gather;
+/// Computes sums and squared deviations of `n` features of the [`PixelRows`] at `a`.
+struct GatherStatistics;
 
-impl Tile for Gather {
+impl TileLoop for GatherStatistics {
     #[inline(always)]
     unsafe fn run<I: Isa>(_: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
-        // SAFETY: the caller's rows have `n` features, and so have both destinations.
+        // SAFETY: the caller's rows and both destinations have `n` features.
         unsafe {
             let part = &*a.cast::<PixelRows>();
             let mut from = 0;
@@ -48,7 +49,7 @@ impl Tile for Gather {
 #[inline(always)]
 unsafe fn columns<const W: usize>(part: &PixelRows, from: usize) {
     let row = |i: usize| {
-        // SAFETY: the caller's part has so many pixels of `from + W` features at least.
+        // SAFETY: the caller's part has this many pixels of at least `from + W` features.
         unsafe { &*part.c.add(*part.rows.add(i) + from).cast::<[f32; W]>() }
     };
     let (mut sums, mut squares) = ([0f32; W], [0f32; W]);
@@ -68,7 +69,7 @@ unsafe fn columns<const W: usize>(part: &PixelRows, from: usize) {
     }
 }
 
-/// Statistics of the `features` features of each image.
+/// Computes sums and squared deviations of the `features` features of each image.
 pub struct BatchStatistics {
     features: usize,
     /// Pixels of each part of an image.
@@ -77,16 +78,17 @@ pub struct BatchStatistics {
 }
 
 impl BatchStatistics {
+    /// Plans statistics of images whose parts have these numbers of pixels.
     pub fn new(features: usize, parts: Vec<usize>, level: Level) -> BatchStatistics {
-        BatchStatistics { features, parts, gather: level.tile::<Gather>() }
+        BatchStatistics { features, parts, gather: level.tile::<GatherStatistics>() }
     }
 
-    /// Elements of the partial statistics of all images.
+    /// Number of elements of the partial statistics of all images.
     pub fn elements(&self, images: usize) -> usize {
         images * self.parts.len() * 2 * self.features
     }
 
-    /// Writes to `all` the partial statistics of features `from..from + n`: for part `part` of one image, or for
+    /// Writes the partial statistics of features `from..from + n` to `all`: for part `part` of one image, or for
     /// several images that are one part each. Pixel `i` is at `c + rows[i]`, image after image.
     ///
     /// # Safety
@@ -109,8 +111,8 @@ impl BatchStatistics {
         }
     }
 
-    /// Writes to `all` the partial statistics of features `from..from + n` of a part of an image, given as `[shifts,
-    /// sums, squares]`: the sums of deviations from other numbers than the mean, and of the squares of these
+    /// Writes the partial statistics of features `from..from + n` of a part of an image to `all`, given as `[shifts,
+    /// sums, squares]`: the sums of deviations from `shifts` instead of the mean, and the sums of squares of these
     /// deviations.
     ///
     /// # Safety

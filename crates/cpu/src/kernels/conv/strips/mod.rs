@@ -1,31 +1,31 @@
-//! Forward convolutions that pack their filter once and then compute the result strip by strip of output pixels.
+//! Convolutions by strips: the filter is packed once, then the result is computed strip by strip of output pixels.
 
 pub mod batch_statistics;
 pub mod strip_arrays;
 
-use crate::kernel::{Cx, Io, Kernel, Ptr};
+use crate::kernel::{Io, Kernel, KernelContext, Ptr};
 use crate::kernels::conv::strips::batch_statistics::BatchStatistics;
-use crate::kernels::conv::strips::strip_arrays::Arrays;
+use crate::kernels::conv::strips::strip_arrays::StripArrays;
 use crate::simd::level::TileFn;
-use systole_compile::Pool;
+use systole_compile::MaxPoolArgmax;
 use systole_ir::{Result, TensorType};
 
-/// A convolution by strips. Its working memory holds, in this order: the packed filter, the bias as f32 in whole
-/// vectors, and the partial statistics of all strips.
-pub trait Strips: Send + Sync {
+/// A forward convolution that runs by strips. Its scratch holds, in this order: the packed filter, the bias as f32 in
+/// whole vectors, and the partial statistics of all strips.
+pub trait StripConvolution: Send + Sync {
     /// Number of images.
     fn batch(&self) -> usize;
 
-    /// The statistics of the result, if they are gathered. Then there are two more results.
+    /// Returns the statistics of the result, if they are gathered. The step then has two more results.
     fn statistics(&self) -> Option<&BatchStatistics>;
 
     /// Bytes of the packed filter, and of the bias.
     fn bytes(&self) -> [usize; 2];
 
-    /// If there is a bias: what widens it to f32 (`None`: it is f32), and its elements.
+    /// Returns, if there is a bias, the loop that widens it to f32 (`None`: it is f32) and its elements.
     fn bias(&self) -> Option<(Option<TileFn>, usize)>;
 
-    /// Whether the filter is stored as it would be packed, and is read in place.
+    /// Whether the filter is already stored in packed order, and is read in place.
     fn is_packed(&self) -> bool {
         false
     }
@@ -33,32 +33,32 @@ pub trait Strips: Send + Sync {
     /// Packs the filter.
     ///
     /// # Safety
-    /// `kernel` has the type that this was made for; `packed` has room for the packed filter.
-    unsafe fn pack(&self, cx: &Cx<'_>, kernel: Ptr, packed: Ptr);
+    /// `kernel` has the type that the kernel was created for; `packed` has room for the packed filter.
+    unsafe fn pack(&self, cx: &KernelContext<'_>, kernel: Ptr, packed: Ptr);
 
-    /// Number of tasks, and the time of all of them on one core in nanoseconds.
+    /// Number of tasks, and the total time of all tasks on one core in nanoseconds.
     fn tasks(&self) -> (usize, f64);
 
     /// Computes one task's part of the result and stores its partial statistics.
     ///
     /// # Safety
-    /// The arrays have the types that this was made for; the filter is packed.
-    unsafe fn task(&self, task: usize, to: &Arrays);
+    /// The arrays have the types that the kernel was created for; the filter is packed.
+    unsafe fn task(&self, task: usize, to: &StripArrays);
 
-    /// See [`Kernel::pool_result`].
-    fn pool(&mut self, pool: &Pool, y: &TensorType) -> bool {
+    /// Fuses max pooling into the kernel, if it supports that; see [`Kernel::pool_result`].
+    fn pool(&mut self, pool: &MaxPoolArgmax, y: &TensorType) -> bool {
         let _ = (pool, y);
         false
     }
 }
 
-impl<S: Strips> Kernel for S {
+impl<S: StripConvolution> Kernel for S {
     fn scratch(&self) -> usize {
         let statistics = self.statistics().map_or(0, |s| s.elements(self.batch()));
         self.bytes().iter().sum::<usize>() + statistics * 4
     }
 
-    fn pool_result(&mut self, pool: &Pool, y: &TensorType) -> bool {
+    fn pool_result(&mut self, pool: &MaxPoolArgmax, y: &TensorType) -> bool {
         self.pool(pool, y)
     }
 
@@ -66,13 +66,14 @@ impl<S: Strips> Kernel for S {
         if same[1] && !self.is_packed() { self.bytes()[0] } else { 0 }
     }
 
-    unsafe fn keep(&self, cx: &Cx<'_>, inputs: &[*const u8], kept: *mut u8) {
-        // SAFETY: the caller passes the filter that this was made for, and `kept` has room for it packed.
+    unsafe fn keep(&self, cx: &KernelContext<'_>, inputs: &[*const u8], kept: *mut u8) {
+        // SAFETY: the caller passes the filter that the kernel was created for, and `kept` has room for the packed
+        // filter.
         unsafe { self.pack(cx, Ptr::of(inputs[1]), Ptr(kept)) };
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
-        // SAFETY: scratch begins with room for the packed filter; a filter that is read in place needs none.
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
+        // SAFETY: scratch starts with room for the packed filter; a filter that is read in place needs none.
         unsafe {
             if self.is_packed() {
                 return self.run_kept(cx, io, io.inputs[1]);
@@ -82,9 +83,9 @@ impl<S: Strips> Kernel for S {
         }
     }
 
-    unsafe fn run_kept(&self, cx: &Cx<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
-        // SAFETY: `scratch` counts these parts, and a third input exists where there is a bias.
-        let arrays = unsafe { Arrays::new(io, kept, self.bytes(), self.bias()) };
+    unsafe fn run_kept(&self, cx: &KernelContext<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
+        // SAFETY: `scratch` counts these parts, and there is a third input if there is a bias.
+        let arrays = unsafe { StripArrays::new(io, kept, self.bytes(), self.bias()) };
         // SAFETY: the filter is packed; tasks write disjoint parts of the result and of the statistics.
         let body = |task: usize| unsafe { self.task(task, &arrays) };
         let (tasks, work) = self.tasks();

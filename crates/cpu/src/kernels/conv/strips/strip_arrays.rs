@@ -1,4 +1,4 @@
-//! The arrays of one call, and how f32 accumulators become narrow results.
+//! Arrays of one call of a convolution by strips, and conversion of f32 accumulators to narrow results.
 
 use crate::kernel::{Io, Ptr};
 use crate::kernels::conv::staging::put;
@@ -7,13 +7,14 @@ use crate::simd::loops::{narrow, widen};
 use crate::simd::narrow_bias::sum_rounding;
 use systole_ir::{DType, TensorType};
 
-/// Accumulators that are rounded and stored by one call: they stay in L1.
+/// Accumulators that one call rounds and stores: they stay in L1.
 const TOGETHER: usize = 1024;
 
-/// Refusal by kernels of layers.
+/// Reason for kernels of layers to reject a convolution.
 pub const NO_LAYER: &str = "it has groups, or its arrays are not channels-last";
-/// Refusal by kernels of gradients w.r.t. the filter.
-pub const NO_GRADIENT: &str = "it is not the gradient of a kernel of one group as autodiff makes it";
+/// Reason for kernels of filter gradients to reject a convolution.
+pub const NO_GRADIENT: &str =
+    "not the kernel gradient of a convolution with one group as autodiff creates it";
 
 /// Whether K steps are pairs of bf16 channels (VDPBF16PS): both operands are bf16 and the channel count is even.
 pub fn is_paired(level: Level, x: &TensorType, k: &TensorType) -> bool {
@@ -21,8 +22,8 @@ pub fn is_paired(level: Level, x: &TensorType, k: &TensorType) -> bool {
     level == Level::Avx512Bf16 && [x.dtype, k.dtype] == [DType::BF16; 2] && channels.is_multiple_of(2)
 }
 
-/// How f32 accumulators become results: rounding to the result type, and a bias of that type.
-pub struct Stored {
+/// Conversion of f32 accumulators to results: rounding to the result type, and a bias of that type.
+pub struct ResultConversion {
     /// Bytes of a result element.
     pub element: usize,
     /// Rounds f32 to the result type. `None`: results are f32.
@@ -33,10 +34,10 @@ pub struct Stored {
     pub widen: Option<TileFn>,
 }
 
-impl Stored {
-    /// For results of type `y`; `bias`: whether one is added.
-    pub fn new(bias: bool, y: &TensorType, level: Level) -> Stored {
-        Stored {
+impl ResultConversion {
+    /// Creates the conversion to results of type `y`; `bias`: whether a bias is added.
+    pub fn new(bias: bool, y: &TensorType, level: Level) -> ResultConversion {
+        ResultConversion {
             element: y.dtype.size(),
             narrow: narrow(y.dtype, level),
             round: sum_rounding(y.dtype, true, level).filter(|_| bias),
@@ -50,8 +51,8 @@ impl Stored {
     }
 
     /// Rounds rows of `width` accumulators at the offsets `from` and stores them at the offsets `to` of `y`. With
-    /// `reread` the accumulators are then replaced by the rounded values, so that statistics are those of what was
-    /// stored.
+    /// `reread` the accumulators are then replaced by the rounded values, so that statistics are those of the stored
+    /// values.
     ///
     /// # Safety
     /// Results are narrower than f32. There is a row at each offset, offsets ascend and rows do not overlap, and `bias`
@@ -64,7 +65,7 @@ impl Stored {
         width: usize,
         reread: bool,
     ) {
-        // Rows that lie together on both sides take one call of each loop.
+        // Rows that are contiguous on both sides take one call of each loop.
         let most = (TOGETHER / width.max(1)).max(1);
         let mut p = 0;
         while p < from.len() {
@@ -89,7 +90,7 @@ impl Stored {
         reread: bool,
     ) {
         let (row, n) = (sums.cast::<u8>(), rows * width);
-        // SAFETY: by the caller's promise all arrays have `n` elements, of the types that the loops were made for.
+        // SAFETY: by the caller's promise all arrays have `n` elements, of the types that the loops were created for.
         unsafe {
             if let Some(round) = self.round {
                 round(row, row, bias.cast(), (&raw const width).cast(), rows);
@@ -104,35 +105,35 @@ impl Stored {
     }
 }
 
-/// Arrays of one call of a kernel that works by strips: operands, the packed filter, results, and partial statistics.
-pub struct Arrays {
+/// Arrays of one call of a kernel by strips: operands, the packed filter, results, and partial statistics.
+pub struct StripArrays {
     pub x: Ptr,
     pub kernel: Ptr,
     pub bias: Ptr,
     pub y: Ptr,
-    /// The second result, if there is one: argmax of each window where the result is max-pooled.
+    /// Second result, if there is one: the argmax of each window if the result is max-pooled.
     pub second: Option<Ptr>,
     pub statistics: Ptr,
 }
 
-impl Arrays {
-    /// Divides working memory (packed filter of `packed` bytes, bias, statistics) and widens the bias to f32 there.
-    /// `bias`: what widens it, and its elements.
+impl StripArrays {
+    /// Divides scratch into the packed filter (`packed` bytes), bias and statistics, and widens the bias to f32 there.
+    /// `bias`: the loop that widens it, and its elements.
     ///
     /// # Safety
-    /// Working memory has these parts, and there is a third input where `bias` is.
+    /// Scratch has these parts, and there is a third input if `bias` is set.
     pub unsafe fn new(
         io: &Io<'_>,
         kept: *const u8,
         [packed, bias_bytes]: [usize; 2],
         bias: Option<(Option<TileFn>, usize)>,
-    ) -> Arrays {
+    ) -> StripArrays {
         let to = Ptr(io.scratch.wrapping_add(packed));
         if let Some((widen, features)) = bias {
-            // SAFETY: by the caller's promise the third input is the bias, and working memory has room for it in f32.
+            // SAFETY: by the caller's promise the third input is the bias, and scratch has room for it in f32.
             unsafe { put(widen, io.inputs[2], to.elem(0), features) };
         }
-        Arrays {
+        StripArrays {
             x: Ptr::of(io.inputs[0]),
             kernel: Ptr::of(kept),
             bias: to,

@@ -1,40 +1,40 @@
-//! Forward Winograd convolution and gradient w.r.t. the input: `x: [B, H, W, C], kernel: [3, 3, C, F] → y: [B, H',
-//! W', F]`.
+//! Winograd forward convolution and input gradient: `x: [B, H, W, C], kernel: [3, 3, C, F] → y: [B, H', W', F]`.
 //!
-//! Each task transforms the input of one strip of tiles. Then, for a few panels of features at a time, it computes
-//! the 16 GEMMs and transforms their results back while these are in cache.
+//! Each task transforms the input of one strip of tiles. Then, for a few panels of features at a time, it computes the
+//! 16 GEMMs and transforms their results back while these are in cache.
 
 use crate::kernel::convolution::{has_unit_steps, is_forward};
 use crate::kernel::padded_input::offsets;
-use crate::kernel::{Cx, Ptr, with_scratch};
-use crate::kernels::conv::microkernel::{Across, KC, Out, Panel, UNROLL, panels};
-use crate::kernels::conv::staging::filter_packing::Weights;
-use crate::kernels::conv::staging::{FEWEST_TASKS, Prefetch, Staging, Strip, group};
-use crate::kernels::conv::strips::Strips;
+use crate::kernel::{KernelContext, Ptr, with_scratch};
+use crate::kernels::conv::microkernel::{AcrossArgs, ColumnPanel, KC, TileDestination, UNROLL, panels};
+use crate::kernels::conv::staging::filter_packing::FilterLayout;
+use crate::kernels::conv::staging::{FEWEST_TASKS, PixelStrip, SoftwarePrefetch, Staging, group};
+use crate::kernels::conv::strips::StripConvolution;
 use crate::kernels::conv::strips::batch_statistics::BatchStatistics;
-use crate::kernels::conv::strips::strip_arrays::{Arrays, NO_LAYER, Stored};
+use crate::kernels::conv::strips::strip_arrays::{NO_LAYER, ResultConversion, StripArrays};
 use crate::kernels::conv::winograd::tiling::{
-    APART, Costs, NO_GAIN, NO_WINDOW, Sizes, axes, may_transform, padded,
+    APART, NO_GAIN, NO_WINDOW, WinogradCosts, WinogradSizes, axes, may_transform, padded,
 };
-use crate::select::Accepted;
-use crate::simd::level::{Level, Target, TileFn};
+use crate::select::SelectResult;
+use crate::simd::level::{CompileTarget, Level, TileFn};
 use crate::simd::narrow_bias::sum_rounding;
-use crate::simd::pool_row::{Row, pool_row};
+use crate::simd::pool_row::{PoolRowArgs, pool_row};
 use crate::simd::ranges::pieces;
-use crate::simd::winograd::{COMPONENTS, Pixels, Tiles, Transforms, Window};
+use crate::simd::winograd::{COMPONENTS, FilterTransforms, InputTiles, OutputTiles, WinogradTransforms};
 use std::ops::Range;
-use systole_compile::{ALIGN, Pool, Relu};
+use systole_compile::{ALIGN, MaxPoolArgmax, Relu};
 use systole_ir::op::Convolution;
 use systole_ir::{DType, TensorType};
 
 /// Tiles of a strip (M of the GEMMs), and features whose sums are transformed back together.
 const TILES: usize = 64;
 const TOGETHER_FEATURES: usize = 64;
-const COSTS: Costs = Costs { channel: 290, feature: 300, strip: 4 };
+const COSTS: WinogradCosts = WinogradCosts { channel: 290, feature: 300, strip: 4 };
 /// Channels of the filter that one task transforms.
 const PIECE: usize = 32;
 
-pub struct Forward {
+/// Kernel of Winograd forward convolutions and input gradients.
+pub struct WinogradForward {
     staging: Staging,
     /// Offsets of a strip's tiles in the staged input, and of its pixels in the result.
     tiles: Vec<usize>,
@@ -43,48 +43,48 @@ pub struct Forward {
     columns: usize,
     height: usize,
     width: usize,
-    panels: Vec<Panel>,
+    panels: Vec<ColumnPanel>,
     /// Panels that one task computes, and panels that are transformed back together.
     groups: Vec<Range<usize>>,
     together: usize,
     channels: usize,
     features: usize,
-    /// Elements between transformed tiles, and between the arrays of their components; then the same for the results
-    /// of the GEMMs.
+    /// Elements between transformed tiles, and between the arrays of their components; then the same for the results of
+    /// the GEMMs.
     pitch: usize,
     component: usize,
     back_pitch: usize,
     back_component: usize,
-    /// Row offsets of a register tile in both.
+    /// Row offsets of a register tile, in the transformed tiles and in the results of the GEMMs.
     rows: Vec<usize>,
     back_rows: Vec<usize>,
     bias: bool,
-    stored: Stored,
-    /// Rounds the sums of narrow operands where they are pooled rather than stored.
+    stored: ResultConversion,
+    /// Rounds the sums of narrow operands if they are pooled instead of stored.
     round_sums: Option<TileFn>,
     level: Level,
-    kernel: Weights,
+    kernel: FilterLayout,
     /// Offsets of the filter's nine taps, in the order of the input elements that they are multiplied by.
     taps: Vec<usize>,
     statistics: Option<BatchStatistics>,
-    pooling: Option<Pooling>,
-    transforms: Transforms,
+    pooling: Option<WinogradPooling>,
+    transforms: WinogradTransforms,
 }
 
-/// Max pooling of 2 by 2, fused: each window is a tile. Maxima, and perhaps argmax, are stored instead of the
-/// convolution's result.
-struct Pooling {
+/// Fused 2×2 max pooling: each window is a tile. Maxima, and optionally argmax, are stored instead of the convolution's
+/// result.
+struct WinogradPooling {
     relu: Relu,
     /// Rows and columns of windows.
     rows: usize,
     columns: usize,
     row: TileFn,
-    /// Rounds pixels to narrow values; where there is a bias, adds it and rounds again. `None`: operands are f32.
+    /// Rounds pixels to narrow values; if there is a bias, adds it and rounds again. `None`: operands are f32.
     round: Option<TileFn>,
 }
 
-/// Refuses layouts, windows and strides that these transforms are not for.
-fn may_take(c: &Convolution, [x, k]: [&TensorType; 2], target: Target) -> Accepted<()> {
+/// Rejects layouts, windows and strides that these transforms do not support.
+fn may_take(c: &Convolution, [x, k]: [&TensorType; 2], target: CompileTarget) -> SelectResult<()> {
     may_transform(target, [x, k])?;
     if !is_forward(c) {
         return Err(NO_LAYER.into());
@@ -95,21 +95,21 @@ fn may_take(c: &Convolution, [x, k]: [&TensorType; 2], target: Target) -> Accept
     Ok(())
 }
 
-impl Forward {
-    /// Refuses where the direct kernel is as fast, or where the attributes do not fit.
+impl WinogradForward {
+    /// Creates the kernel. Rejects convolutions that the direct kernel computes as fast, and unsupported attributes.
     pub fn new(
         c: &Convolution,
         bias: bool,
         [x, k, y]: [&TensorType; 3],
-        target: Target,
-    ) -> Accepted<Forward> {
+        target: CompileTarget,
+    ) -> SelectResult<WinogradForward> {
         let level = target.level.vectors();
         may_take(c, [x, k], target)?;
         let (height, width) = (y.shape[1], y.shape[2]);
         let (channels, features) = (x.shape[3], y.shape[3]);
         let staging = Staging::new(x, axes(x, &c.padding, [height, width], 4), TILES, k.elements(), level);
         let (batch, strips) = (y.shape[0], staging.strips());
-        if !COSTS.pays(&Sizes { batch, pixels: [height, width], channels, features, strips }) {
+        if !COSTS.pays(&WinogradSizes { batch, pixels: [height, width], channels, features, strips }) {
             return Err(NO_GAIN.into());
         }
         let columns = width.div_ceil(2);
@@ -124,7 +124,7 @@ impl Forward {
         let back_pitch = panels.chunks(together).map(wide).max().unwrap_or(0);
         let most = panels.iter().map(|p| p.shape.rows).max().unwrap_or(0);
         let groups = group(panels.len(), FEWEST_TASKS.div_ceil(staging.strips()));
-        Ok(Forward {
+        Ok(WinogradForward {
             component: tiles.len() * pitch + APART,
             back_component: tiles.len() * back_pitch + APART,
             back_pitch,
@@ -142,32 +142,32 @@ impl Forward {
             features,
             pitch,
             bias,
-            stored: Stored::new(bias, y, level),
+            stored: ResultConversion::new(bias, y, level),
             round_sums: sum_rounding(x.dtype, bias, level),
             level,
-            kernel: Weights::new(c, k, level),
+            kernel: FilterLayout::new(c, k, level),
             taps: taps(c, k),
             statistics: None,
             pooling: None,
-            transforms: Transforms::of(level),
+            transforms: WinogradTransforms::of(level),
             staging,
         })
     }
 
-    /// Adds two results: for each image and feature the sum, and the sum of squared deviations from the mean.
-    pub fn with_statistics(mut self, target: Target) -> Forward {
-        let rows = |s: Strip| self.rows(s.row, s.rows) * self.width;
+    /// Adds two results for each image and feature: the sum, and the sum of squared deviations from the mean.
+    pub fn with_statistics(mut self, target: CompileTarget) -> WinogradForward {
+        let rows = |s: PixelStrip| self.rows(s.row, s.rows) * self.width;
         let parts = self.staging.strips_of_image().map(rows).collect();
         self.statistics = Some(BatchStatistics::new(self.features, parts, target.level.vectors()));
         self
     }
 
-    /// Pixel rows of `rows` rows of tiles from row `row` on.
+    /// Number of pixel rows of `rows` rows of tiles starting at row `row`.
     fn rows(&self, row: usize, rows: usize) -> usize {
         (2 * rows).min(self.height - 2 * row)
     }
 
-    /// Features, each panel rounded up to whole vectors.
+    /// Number of features, with each panel rounded up to whole vectors.
     fn wide(&self) -> usize {
         self.panels.iter().map(|p| p.shape.columns).sum()
     }
@@ -177,14 +177,14 @@ impl Forward {
         self.channels * self.wide() + APART
     }
 
-    /// One task: a group of panels of one strip.
-    unsafe fn strip(&self, task: usize, to: &Arrays) {
+    /// Runs one task: a group of panels of one strip.
+    unsafe fn strip(&self, task: usize, to: &StripArrays) {
         let strip = self.staging.strip(task / self.groups.len());
         let group = &self.panels[self.groups[task % self.groups.len()].clone()];
         let count = strip.images * strip.rows * self.columns;
         let staged = self.staging.elements().next_multiple_of(16);
-        // Pixels that are not stored as they are need working memory: some features of them where they are narrow,
-        // all features where they are pooled.
+        // Pixels that are not stored directly need scratch: for a block of features if they are narrow, for all
+        // features if they are pooled.
         let wide = match (&self.pooling, self.stored.narrow) {
             (Some(_), _) => self.features,
             (None, Some(_)) => self.back_pitch,
@@ -201,7 +201,7 @@ impl Forward {
             let input = scratch.wrapping_add(staged);
             let back = input.wrapping_add(COMPONENTS * self.component);
             let sums = back.wrapping_add(COMPONENTS * self.back_component);
-            // SAFETY: operands have the shapes of `new`, scratch is laid out as above, tasks write disjoint parts.
+            // SAFETY: operands have the shapes of `new`, scratch has the layout above, tasks write disjoint parts.
             unsafe {
                 self.transform_input(strip, to.x.at(0), scratch, input);
                 for panels in group.chunks(self.together) {
@@ -225,12 +225,12 @@ impl Forward {
         });
     }
 
-    /// Transforms the tiles of a strip, one slice of channels after the other.
-    unsafe fn transform_input(&self, strip: Strip, x: *const u8, staged: *mut f32, input: *mut f32) {
+    /// Transforms the tiles of a strip, one slice of channels after another.
+    unsafe fn transform_input(&self, strip: PixelStrip, x: *const u8, staged: *mut f32, input: *mut f32) {
         for slice in 0..self.staging.slices {
-            // SAFETY: the caller's input has the strip; there is room for it as staged and for all components.
+            // SAFETY: the caller's input has the strip; there is room for the staged strip and for all components.
             unsafe {
-                (self.transforms.input)(&Tiles {
+                (self.transforms.input)(&InputTiles {
                     from: self.staging.load(x, strip, slice, staged.cast()).cast(),
                     offsets: self.tiles.as_ptr(),
                     count: strip.images * strip.rows * self.columns,
@@ -245,21 +245,21 @@ impl Forward {
         }
     }
 
-    /// Transforms sums back to pixels at `y`, which are `pixel` elements apart. `alone`: `y` holds this strip only,
+    /// Transforms sums back to pixels at `y`, which are `pixel` elements apart. `alone`: `y` holds only this strip,
     /// otherwise the whole result.
     unsafe fn transform_back(
         &self,
-        strip: Strip,
+        strip: PixelStrip,
         back: *const f32,
         (y, pixel, alone): (*mut f32, usize, bool),
         (from, columns): (usize, usize),
-        to: &Arrays,
+        to: &StripArrays,
     ) {
         let height = self.rows(strip.row, strip.rows);
         let lines = if alone { height } else { self.height };
         // SAFETY: the caller has the components of the strip's tiles, and room for its pixels.
         unsafe {
-            (self.transforms.result)(&Pixels {
+            (self.transforms.result)(&OutputTiles {
                 from: back,
                 pitch: self.back_pitch,
                 component: self.back_component,
@@ -278,14 +278,14 @@ impl Forward {
         }
     }
 
-    /// Rounds and stores some features of a strip's pixels where they are narrow, and gathers their statistics.
+    /// Rounds and stores a block of features of a strip's pixels if they are narrow, and gathers their statistics.
     unsafe fn store(
         &self,
-        strip: Strip,
+        strip: PixelStrip,
         (sums, rows): (*mut f32, &[usize]),
         narrow: bool,
         (from, columns): (usize, usize),
-        to: &Arrays,
+        to: &StripArrays,
     ) {
         let at = (strip.image * self.height + 2 * strip.row) * self.width * self.features + from;
         let pixels = if narrow { strip.images * self.rows(strip.row, strip.rows) * self.width } else { 0 };
@@ -310,8 +310,14 @@ impl Forward {
             && self.pooling.as_ref().is_none_or(|p| p.round.is_none())
     }
 
-    /// Pools the pixels of a strip. The second result is argmax.
-    unsafe fn pool_strip(&self, pooling: &Pooling, strip: Strip, sums: *mut f32, to: &Arrays) {
+    /// Pools the pixels of a strip. The second result is the argmax.
+    unsafe fn pool_strip(
+        &self,
+        pooling: &WinogradPooling,
+        strip: PixelStrip,
+        sums: *mut f32,
+        to: &StripArrays,
+    ) {
         let height = self.rows(strip.row, strip.rows);
         let (pixels, line) = (strip.images * height * self.width, self.width * self.features);
         // SAFETY: sums hold the strip's pixels; no other task writes the results of its windows.
@@ -324,7 +330,7 @@ impl Forward {
                 for r in 0..strip.rows.min(pooling.rows.saturating_sub(strip.row)) {
                     let row = (strip.image + i) * pooling.rows + strip.row + r;
                     let at = row * pooling.columns * self.features;
-                    let windows = Row {
+                    let windows = PoolRowArgs {
                         window: [2, 2],
                         step: 2 * self.features,
                         line,
@@ -340,15 +346,15 @@ impl Forward {
         }
     }
 
-    /// The 16 GEMMs of `count` tiles and some panels.
+    /// Computes the 16 GEMMs of `count` tiles and a range of panels.
     unsafe fn products(
         &self,
-        panels: &[Panel],
+        panels: &[ColumnPanel],
         count: usize,
         input: *const f32,
         to: *mut f32,
         kernel: *const f32,
-        prefetch: &mut Prefetch,
+        prefetch: &mut SoftwarePrefetch,
     ) {
         let run = 0;
         for p in 0..COMPONENTS {
@@ -357,7 +363,7 @@ impl Forward {
                 for (first, length) in pieces(self.channels, KC) {
                     let b = p * self.kernel_component() + panel.from * self.channels + first * wide;
                     for (tile, rows) in pieces(count, panel.shape.rows) {
-                        let t = Across {
+                        let t = AcrossArgs {
                             a: input.wrapping_add(p * self.component + tile * self.pitch + first),
                             rows: self.rows.as_ptr(),
                             runs: &run,
@@ -365,7 +371,7 @@ impl Forward {
                             length,
                             ahead: prefetch.next(length / UNROLL),
                             b: kernel.wrapping_add(b),
-                            out: Out {
+                            out: TileDestination {
                                 c: to.wrapping_add(p * self.back_component + tile * self.back_pitch + at),
                                 rows: self.back_rows.as_ptr(),
                                 columns: wide,
@@ -381,31 +387,31 @@ impl Forward {
         }
     }
 
-    /// The input of task `task`, the next one of this thread, prefetched while it works on `group`.
-    fn next(&self, task: usize, group: &[Panel], count: usize, x: *const u8) -> Prefetch {
+    /// Returns the prefetch of the input of task `task`, this thread's next one, while it computes `group`.
+    fn next(&self, task: usize, group: &[ColumnPanel], count: usize, x: *const u8) -> SoftwarePrefetch {
         let strip = task / self.groups.len();
         if strip >= self.staging.strips() {
-            return Prefetch::none();
+            return SoftwarePrefetch::none();
         }
         let tiles = group.iter().map(|p| count.div_ceil(p.shape.rows)).sum::<usize>();
         let calls = COMPONENTS * self.channels.div_ceil(KC) * tiles;
-        Prefetch::new([self.staging.input_of(x, self.staging.strip(strip)), (x, 0)], calls)
+        SoftwarePrefetch::new([self.staging.input_of(x, self.staging.strip(strip)), (x, 0)], calls)
     }
 }
 
-/// Offsets of the filter's nine taps, in the order of the input elements that they are multiplied by.
+/// Returns the offsets of the filter's nine taps, in the order of the input elements that they are multiplied by.
 fn taps(c: &Convolution, k: &TensorType) -> Vec<usize> {
     let own = k.shape.strides();
     let tap = |d: usize, t: usize| (if c.reversal[d] { 2 - t } else { t }) * own[c.dims.kernel_spatial[d]];
     (0..9).map(|t| tap(0, t / 3) + tap(1, t % 3)).collect()
 }
 
-/// Columns of some panels, in whole vectors.
-fn wide(panels: &[Panel]) -> usize {
+/// Number of columns of a range of panels, in whole vectors.
+fn wide(panels: &[ColumnPanel]) -> usize {
     panels.iter().map(|p| p.shape.columns).sum()
 }
 
-impl Strips for Forward {
+impl StripConvolution for WinogradForward {
     fn batch(&self) -> usize {
         self.staging.batch()
     }
@@ -422,8 +428,8 @@ impl Strips for Forward {
         self.bias.then_some((self.stored.widen, self.features))
     }
 
-    // Packs and transforms the filter: one panel and a piece of its channels in each task.
-    unsafe fn pack(&self, cx: &Cx<'_>, kernel: Ptr, packed: Ptr) {
+    // Packs and transforms the filter. Each task handles one panel and a piece of its channels.
+    unsafe fn pack(&self, cx: &KernelContext<'_>, kernel: Ptr, packed: Ptr) {
         let cuts: Vec<(usize, usize)> = pieces(self.channels, PIECE).collect();
         let body = |task: usize| {
             let (panel, (first, n)) = (&self.panels[task / cuts.len()], cuts[task % cuts.len()]);
@@ -438,7 +444,7 @@ impl Strips for Forward {
                         let to = scratch.add(t * n * wide);
                         self.kernel.pack(kernel.at(0), from, n, panel.columns, wide, to);
                     }
-                    (self.transforms.kernel)(&Window {
+                    (self.transforms.kernel)(&FilterTransforms {
                         taps: scratch,
                         tap: n * wide,
                         row: 0,
@@ -462,12 +468,12 @@ impl Strips for Forward {
         (self.staging.strips() * self.groups.len(), work)
     }
 
-    unsafe fn task(&self, task: usize, to: &Arrays) {
+    unsafe fn task(&self, task: usize, to: &StripArrays) {
         // SAFETY: by the caller's promise.
         unsafe { self.strip(task, to) };
     }
 
-    fn pool(&mut self, pool: &Pool, y: &TensorType) -> bool {
+    fn pool(&mut self, pool: &MaxPoolArgmax, y: &TensorType) -> bool {
         // Each window must be a tile.
         if pool.window != [2, 2] || pool.strides != [2, 2] {
             return false;
@@ -476,7 +482,8 @@ impl Strips for Forward {
         // Windows are pooled with all features of their pixels.
         self.groups = group(self.panels.len(), 1);
         let round = self.round_sums;
-        self.pooling = Some(Pooling { relu: pool.relu, rows: y.shape[1], columns: y.shape[2], row, round });
+        self.pooling =
+            Some(WinogradPooling { relu: pool.relu, rows: y.shape[1], columns: y.shape[2], row, round });
         true
     }
 }

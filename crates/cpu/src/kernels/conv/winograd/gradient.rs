@@ -1,52 +1,53 @@
-//! Winograd gradient w.r.t. the filter: `x: [B, H, W, C], dy: [B, H', W', F] → dkernel: [3, 3, C, F]`, as the
-//! convolution that autodiff makes of it.
+//! Winograd filter gradient: `x: [B, H, W, C], dy: [B, H', W', F] → dkernel: [3, 3, C, F]`.
 //!
-//! Each of the 16 components is a GEMM `[C, tiles] · [tiles, F]`, summed strip by strip and transformed back once at
-//! the end of a task. A task has a part of the batch, a slice of channels and a slice of features; the partial sums
-//! of the parts are added in a binary tree. All of this follows from shapes and the instruction set, so the number of
-//! threads changes no bits.
+//! It accepts the form that autodiff creates. Each of the 16 components is a GEMM `[C, tiles] · [tiles, F]`, summed
+//! strip by strip and transformed back once at the end of a task. A task has a part of the batch, a slice of channels
+//! and a slice of features; the partial sums of the parts are added in a binary tree. All of this follows from shapes
+//! and the instruction set, so the number of threads changes no bits.
 
 use crate::kernel::convolution::{has_unit_steps, is_kernel_gradient};
 use crate::kernel::partial_sums::{PartialSums, kernel_of_parts};
 use crate::kernel::with_scratch;
-use crate::kernels::conv::microkernel::{Down, Out, Panel, SLACK, UNROLL, panels};
-use crate::kernels::conv::staging::{FEWEST_TASKS, Prefetch, Staging, Strip};
+use crate::kernels::conv::microkernel::{ColumnPanel, DownArgs, SLACK, TileDestination, UNROLL, panels};
+use crate::kernels::conv::staging::{FEWEST_TASKS, PixelStrip, SoftwarePrefetch, Staging};
 use crate::kernels::conv::strips::strip_arrays::NO_GRADIENT;
 use crate::kernels::conv::winograd::tiling::{
-    APART, Costs, NO_GAIN, NO_WINDOW, Sizes, axes, may_transform, padded,
+    APART, NO_GAIN, NO_WINDOW, WinogradCosts, WinogradSizes, axes, may_transform, padded,
 };
-use crate::select::Accepted;
-use crate::simd::level::Target;
+use crate::select::SelectResult;
+use crate::simd::level::CompileTarget;
 use crate::simd::ranges::pieces;
-use crate::simd::winograd::{COMPONENTS, Tiles, Transforms, Window};
+use crate::simd::winograd::{COMPONENTS, FilterTransforms, InputTiles, WinogradTransforms};
 use systole_ir::TensorType;
 use systole_ir::op::Convolution;
 
 /// Tiles of a strip (K of the GEMMs). Each strip adds to all sums.
 const TILES: usize = 128;
-const COSTS: Costs = Costs { channel: 170, feature: 170, strip: 10 };
+const COSTS: WinogradCosts = WinogradCosts { channel: 170, feature: 170, strip: 10 };
 /// Channels, and features, of a task.
 const SLICE: usize = 128;
-/// Elements of the sums of one task at most: 4 MiB.
+/// Maximum elements of the sums of one task: 4 MiB.
 const MOST_OF_TASK: usize = 1 << 20;
-/// Most partial sums, and most elements of all of them: 16 MiB.
+/// Maximum number of partial sums, and maximum elements of all of them: 16 MiB.
 const MOST_PARTS: usize = 16;
 const MOST_SUMS: usize = 4 << 20;
 
-pub struct KernelGradient {
+/// Kernel of Winograd filter gradients.
+pub struct WinogradKernelGradient {
     x: Staging,
     dy: Staging,
-    /// Offsets of a strip's tiles in both.
+    /// Offsets of a strip's tiles in `x` and in `dy`.
     x_tiles: Vec<usize>,
     dy_tiles: Vec<usize>,
     /// Tiles across an image.
     columns: usize,
-    /// Offsets of the transformed tiles of `x` (K), with [`SLACK`] more entries; elements between components of both.
+    /// Offsets of the transformed tiles of `x` (K), with [`SLACK`] more entries; elements between components of `x` and
+    /// `dy`.
     k_offsets: Vec<usize>,
     x_component: usize,
     dy_component: usize,
     /// Panels of one slice of features, and their columns.
-    panels: Vec<Panel>,
+    panels: Vec<ColumnPanel>,
     wide: usize,
     /// Offsets of channels (M) in the sums, and elements between components of the sums.
     rows: Vec<usize>,
@@ -55,12 +56,16 @@ pub struct KernelGradient {
     features: usize,
     parts: PartialSums,
     strips_per_part: usize,
-    transforms: Transforms,
+    transforms: WinogradTransforms,
 }
 
-impl KernelGradient {
-    /// Refuses where the direct kernel is as fast, or where the attributes do not fit.
-    pub fn new(c: &Convolution, [x, dy, y]: [&TensorType; 3], target: Target) -> Accepted<KernelGradient> {
+impl WinogradKernelGradient {
+    /// Creates the kernel. Rejects convolutions that the direct kernel computes as fast, and unsupported attributes.
+    pub fn new(
+        c: &Convolution,
+        [x, dy, y]: [&TensorType; 3],
+        target: CompileTarget,
+    ) -> SelectResult<WinogradKernelGradient> {
         let level = target.level.vectors();
         may_transform(target, [x, dy])?;
         if !is_kernel_gradient(c) {
@@ -78,7 +83,7 @@ impl KernelGradient {
         let batch = x.shape[0];
         let (x, dy) = (staging(x, &c.padding, 4), staging(dy, &[[0, 0]; 2], 2));
         let strips = x.strips();
-        if !COSTS.pays(&Sizes { batch, pixels: [height, width], channels, features, strips }) {
+        if !COSTS.pays(&WinogradSizes { batch, pixels: [height, width], channels, features, strips }) {
             return Err(NO_GAIN.into());
         }
         let counts = [height.div_ceil(2), width.div_ceil(2)];
@@ -93,7 +98,7 @@ impl KernelGradient {
         let most = (MOST_SUMS / y.elements()).clamp(1, MOST_PARTS).min(x.strips());
         let parts = FEWEST_TASKS.div_ceil(x.slices * dy.slices).min(most);
         let strips_per_part = x.strips().div_ceil(parts);
-        Ok(KernelGradient {
+        Ok(WinogradKernelGradient {
             columns: counts[1],
             k_offsets: (0..x_tiles.len() + SLACK).map(|t| t * pitch).collect(),
             x_component: x_tiles.len() * pitch + APART,
@@ -106,7 +111,7 @@ impl KernelGradient {
             features,
             parts: PartialSums::new(x.strips().div_ceil(strips_per_part), y, level),
             strips_per_part,
-            transforms: Transforms::of(level),
+            transforms: WinogradTransforms::of(level),
             x_tiles,
             dy_tiles,
             x,
@@ -118,7 +123,7 @@ impl KernelGradient {
         self.x.slices * self.dy.slices
     }
 
-    /// One task: a slice of channels by a slice of features, over the strips of one part.
+    /// Runs one task: a slice of channels by a slice of features, over the strips of one part.
     unsafe fn task(&self, task: usize, x: *const u8, dy: *const u8, sums: *mut f32) {
         let (part, rest) = (task / self.per_part(), task % self.per_part());
         let (channels, features) = (rest / self.dy.slices, rest % self.dy.slices);
@@ -137,9 +142,9 @@ impl KernelGradient {
                 let count = strip.images * strip.rows * self.columns;
                 let mut prefetch = match i + 1 < last {
                     true => self.next(self.x.strip(i + 1), x, dy),
-                    false => Prefetch::none(),
+                    false => SoftwarePrefetch::none(),
                 };
-                // SAFETY: operands have the shapes of `new`, scratch is laid out as above.
+                // SAFETY: operands have the shapes of `new`, scratch has the layout above.
                 unsafe {
                     let from = self.x.load(x, strip, channels, scratch.cast()).cast();
                     self.transform_input(from, count, left);
@@ -151,7 +156,7 @@ impl KernelGradient {
             let at = channels * self.x.width * self.features + features * self.dy.width;
             // SAFETY: tasks write disjoint parts of the sums.
             unsafe {
-                (self.transforms.gradient)(&Window {
+                (self.transforms.gradient)(&FilterTransforms {
                     taps: sums.add(part * self.parts.size + at),
                     tap: self.channels * self.features,
                     row: self.features,
@@ -166,18 +171,18 @@ impl KernelGradient {
         });
     }
 
-    /// The operands of the next strip, prefetched during this one.
-    fn next(&self, strip: Strip, x: *const u8, dy: *const u8) -> Prefetch {
+    /// Returns the prefetch of the next strip's operands during this strip.
+    fn next(&self, strip: PixelStrip, x: *const u8, dy: *const u8) -> SoftwarePrefetch {
         let rows = self.x.width.div_ceil(self.panels[0].shape.rows);
         let calls = COMPONENTS * self.panels.len() * rows;
-        Prefetch::new([self.x.input_of(x, strip), self.dy.input_of(dy, strip)], calls)
+        SoftwarePrefetch::new([self.x.input_of(x, strip), self.dy.input_of(dy, strip)], calls)
     }
 
     /// Transforms `count` tiles of the input.
     unsafe fn transform_input(&self, from: *const f32, count: usize, to: *mut f32) {
         // SAFETY: the caller has all tiles, and room for their components.
         unsafe {
-            (self.transforms.input)(&Tiles {
+            (self.transforms.input)(&InputTiles {
                 from,
                 offsets: self.x_tiles.as_ptr(),
                 count,
@@ -196,7 +201,7 @@ impl KernelGradient {
         for panel in &self.panels {
             // SAFETY: as for the input.
             unsafe {
-                (self.transforms.cotangent)(&Tiles {
+                (self.transforms.cotangent)(&InputTiles {
                     from: from.add(panel.from),
                     offsets: self.dy_tiles.as_ptr(),
                     count,
@@ -211,7 +216,7 @@ impl KernelGradient {
         }
     }
 
-    /// The 16 GEMMs of `count` tiles.
+    /// Computes the 16 GEMMs of `count` tiles.
     unsafe fn products(
         &self,
         left: *const f32,
@@ -219,20 +224,20 @@ impl KernelGradient {
         count: usize,
         sums: *mut f32,
         add: bool,
-        prefetch: &mut Prefetch,
+        prefetch: &mut SoftwarePrefetch,
     ) {
         for p in 0..COMPONENTS {
             for panel in &self.panels {
                 let wide = panel.shape.columns;
                 for (row, rows) in pieces(self.x.width, panel.shape.rows) {
-                    let t = Down {
+                    let t = DownArgs {
                         a: left.wrapping_add(p * self.x_component + row),
                         k_offsets: self.k_offsets.as_ptr(),
                         count,
                         ahead: prefetch.next(count / UNROLL),
                         b: right.wrapping_add(p * self.dy_component + panel.from * count),
                         b_row: wide,
-                        out: Out {
+                        out: TileDestination {
                             c: sums.wrapping_add(p * self.sum_component + panel.from),
                             rows: self.rows[row..].as_ptr(),
                             columns: wide,
@@ -248,7 +253,7 @@ impl KernelGradient {
     }
 }
 
-kernel_of_parts!(KernelGradient, |this| {
+kernel_of_parts!(WinogradKernelGradient, |this| {
     let products = COMPONENTS * this.x_tiles.len() * this.x.strips();
     (products * this.channels * this.features) as f64 / 50.0
 });

@@ -1,43 +1,44 @@
-//! A pooled convolution of bf16 by AMX ([`pooled`]), and the product with few columns that may follow.
+//! Convolution with fused max pooling for bf16 on AMX ([`pooled`]), optionally followed by a product with few columns.
 //!
-//! Padding is multiplied as zeros, which must give zeros: operands whose sums might not be finite go to [`Forward`],
-//! the kernel for vectors. Accumulators begin with the bias, so that each result is rounded once, after bias and pooling.
+//! Padding is multiplied as zeros, which must contribute zero. So if sums might not be finite, the vector kernel
+//! [`VectorConvPool`] runs instead. Accumulators start with the bias, so each result is rounded once, after bias and
+//! pooling.
 
-use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
-use crate::kernels::conv_pool::finite_bounds::{Bounds, MagnitudeOfBf16};
-use crate::kernels::conv_pool::forward::Forward;
+use crate::kernel::{Io, Kernel, KernelContext, Ptr, with_scratch};
+use crate::kernels::conv_pool::finite_bounds::{MagnitudeBounds, MaxMagnitudeBf16};
+use crate::kernels::conv_pool::forward::VectorConvPool;
 use crate::kernels::conv_pool::pooled_convolution::{NO_PRODUCT, PooledConvolution};
 use crate::machine::thread_pool::inside;
-use crate::select::Accepted;
+use crate::select::SelectResult;
 use crate::simd::amx::LANES;
-use crate::simd::amx::fused::{Fused, WIDTH, few_columns, fused_of, pooled};
+use crate::simd::amx::fused::{FusedAmxKernels, WIDTH, few_columns, fused_of, pooled};
 use crate::simd::level::TileFn;
 use crate::simd::math;
-use systole_compile::{Pool, Relu};
+use systole_compile::{MaxPoolArgmax, Relu};
 use systole_ir::{DType, Result};
 
-/// Elements of a group that SIMD code interleaves; see [`Fused::groups`].
+/// Elements of a group that SIMD code interleaves; see [`FusedAmxKernels::groups`].
 const FOUR: usize = 4;
-/// Images of a task of the parallel loop, about.
+/// Approximate number of images per task of the parallel loop.
 const IMAGES: usize = 16;
 
-/// Packed operands, which all tasks share.
+/// Packed operands, shared by all tasks.
 #[derive(Clone, Copy)]
-struct Packed {
-    bounds: Bounds,
+struct PackedConvPool {
+    bounds: MagnitudeBounds,
     kernel: *const u8,
     bias: *const f32,
     right: *const u8,
 }
 
-// SAFETY: threads only read what the pointers point to, while `run` waits for them.
-unsafe impl Sync for Packed {}
+// SAFETY: threads only read through the pointers, while `run` waits for them.
+unsafe impl Sync for PackedConvPool {}
 
-/// A pooled convolution by AMX. Inputs and results are those of [`PooledConvolution`].
+/// AMX kernel of a pooled convolution. Inputs and results are those of [`PooledConvolution`].
 pub struct AmxConvPool {
-    fused: &'static Fused,
-    /// Computes operands whose sums might not be finite.
-    general: Forward,
+    fused: &'static FusedAmxKernels,
+    /// Vector kernel for operands whose sums might not be finite.
+    general: VectorConvPool,
     batch: usize,
     /// Height, width and channels of an image.
     image: [usize; 3],
@@ -46,13 +47,13 @@ pub struct AmxConvPool {
     /// Padding above and to the left.
     low: [usize; 2],
     strides: [usize; 2],
-    /// Dilation of the kernel's rows. Its columns have none.
+    /// Row dilation of the kernel. Its columns have no dilation.
     dilation: usize,
-    /// Elements of a group, the input of one column of the kernel: kernel height × channels, rounded up to a pair.
+    /// Elements of a group, which is the input of one kernel column: kernel height × channels, rounded up to a pair.
     group: usize,
-    /// Elements of a row of groups, and of what tile loads may read behind it.
+    /// Elements of a row of groups, including those after it that tile loads may read.
     line: usize,
-    pool: Pool,
+    pool: MaxPoolArgmax,
     /// Height and width of the result.
     pooled: [usize; 2],
     features: usize,
@@ -63,28 +64,25 @@ pub struct AmxConvPool {
 }
 
 impl AmxConvPool {
-    /// With the kernel for vectors beside it.
-    pub fn new(p: &PooledConvolution<'_>) -> Accepted<AmxConvPool> {
+    /// Creates the kernel and its vector fallback.
+    pub fn new(p: &PooledConvolution<'_>) -> SelectResult<AmxConvPool> {
         let &PooledConvolution { c, pool, inputs, of_product, y, target, .. } = p;
         let (x, k, level) = (&inputs[0], &inputs[1], target.level.vectors());
-        let fused = fused_of(target.level).ok_or("the machine has no tile registers")?;
+        let fused = fused_of(target.level).ok_or("this machine has no AMX tile registers")?;
         if !target.excess_precision {
-            return Err("it adds the bias and finds the greatest before the only rounding".into());
+            return Err("needs excess precision: this kernel rounds only once, after bias and maximum".into());
         }
         if x.dtype != DType::BF16 || pool.window != [2, 2] {
-            return Err(
-                "it is not of bf16, or its windows are not 2 by 2: the four pixels of one are four tiles"
-                    .into(),
-            );
+            return Err("not bf16 with 2×2 windows: the four pixels of a window are four tiles".into());
         }
         let dense = c.lhs_dilation.iter().all(|&d| d == 1) && c.rhs_dilation[1] == 1;
         if !dense || c.padding.iter().flatten().any(|&p| p < 0) {
-            return Err("its input is dilated, its kernel is dilated along rows, or its padding crops".into());
+            return Err("the input is dilated, the kernel is dilated along rows, or the padding crops".into());
         }
         if !of_product.is_empty() && !(y.elements() / y.shape[0]).is_multiple_of(few_columns::BLOCK) {
             return Err(NO_PRODUCT.into());
         }
-        let general = Forward::any(p)?;
+        let general = VectorConvPool::any(p)?;
         let (group, low) = ((k.shape[0] * x.shape[3]).next_multiple_of(2), [0, 1].map(|i| c.padding[i][0]));
         let width = (low[1] + c.padding[1][1]) as usize + x.shape[2];
         Ok(AmxConvPool {
@@ -103,16 +101,16 @@ impl AmxConvPool {
             features: y.shape[3],
             bias: inputs.len() > 2,
             product: of_product.first().map(|right| (right.shape[0], of_product.len() > 1)),
-            magnitude: level.tile::<MagnitudeOfBf16>(),
+            magnitude: level.tile::<MaxMagnitudeBf16>(),
         })
     }
 
-    /// K of the convolution as GEMM: multiply-adds of a pixel and feature, with the padding of groups.
+    /// Returns K of the convolution as a GEMM: multiply-adds per pixel and feature, including the padding of groups.
     fn products(&self) -> usize {
         self.group * self.kernel[1]
     }
 
-    /// Maxima of an image.
+    /// Number of maxima of an image.
     fn row(&self) -> usize {
         self.pooled[0] * self.pooled[1] * self.features
     }
@@ -121,7 +119,7 @@ impl AmxConvPool {
     fn packed_bytes(&self) -> [usize; 4] {
         let right = if self.product.is_some() { few_columns::packed_bytes(self.row()) } else { 0 };
         let kernel = pooled::packed_bytes(self.products(), self.features);
-        [size_of::<Bounds>(), kernel, self.features.next_multiple_of(WIDTH) * 4, right]
+        [size_of::<MagnitudeBounds>(), kernel, self.features.next_multiple_of(WIDTH) * 4, right]
     }
 
     /// Packs bounds, kernel, bias and the product's right operand.
@@ -129,7 +127,7 @@ impl AmxConvPool {
         let [bounds, kernel, bias, _] = self.packed_bytes();
         let (f, lines, channels) = (self.features, self.kernel[0], self.image[2]);
         let k = inputs[1].cast::<u16>();
-        // SAFETY: operands have the shapes of `new`; `to` has room for each part.
+        // SAFETY: operands have the shapes of `new`; `to` has room for all packed operands.
         unsafe {
             let at = |product: usize, feature: usize| {
                 let (column, row) = (product / self.group, product % self.group);
@@ -148,7 +146,7 @@ impl AmxConvPool {
             }
             let taps = lines * self.kernel[1] * channels;
             let gain = self.magnitude(k, taps * f) * taps as f32;
-            to.cast::<Bounds>().write(Bounds { gain, offset });
+            to.cast::<MagnitudeBounds>().write(MagnitudeBounds { gain, offset });
             if let Some((columns, _)) = self.product {
                 let right = inputs[2 + usize::from(self.bias)].cast();
                 few_columns::pack(right, columns, self.row(), to.add(bounds + kernel + bias));
@@ -158,22 +156,22 @@ impl AmxConvPool {
 
     unsafe fn magnitude(&self, x: *const u16, n: usize) -> f32 {
         let (mut most, x) = (0f32, x.cast());
-        // SAFETY: the caller has `n` elements there.
+        // SAFETY: `x` has `n` elements, by the caller's promise.
         unsafe { (self.magnitude)((&raw mut most).cast(), x, x, x, n) };
         most
     }
 
-    /// The parts that [`AmxConvPool::pack`] wrote.
-    unsafe fn packed(&self, p: *const u8) -> Packed {
+    /// Returns the packed operands that [`AmxConvPool::pack`] wrote.
+    unsafe fn packed(&self, p: *const u8) -> PackedConvPool {
         let [bounds, kernel, bias, _] = self.packed_bytes();
         let at = |bytes: usize| p.wrapping_add(bytes);
         let right = at(bounds + kernel + bias);
-        // SAFETY: `pack` has written the bounds at the beginning.
-        let given = unsafe { *p.cast::<Bounds>() };
-        Packed { bounds: given, kernel: at(bounds), bias: at(bounds + kernel).cast(), right }
+        // SAFETY: `pack` has written the bounds at the start.
+        let given = unsafe { *p.cast::<MagnitudeBounds>() };
+        PackedConvPool { bounds: given, kernel: at(bounds), bias: at(bounds + kernel).cast(), right }
     }
 
-    /// Writes the row of groups for row `y` of the convolution's result. Padding to the left and right stays as it is.
+    /// Writes the row of groups for row `y` of the convolution's result. Left and right padding is not written.
     unsafe fn groups(&self, image: *const u16, y: usize, zeros: *const u16, to: *mut u16) {
         let [height, width, channels] = self.image;
         let of = |i: usize| {
@@ -200,15 +198,15 @@ impl AmxConvPool {
         }
     }
 
-    /// Bytes of a task's scratch: two rows of groups, a row of zeros, sums of the product.
+    /// Bytes of a task's scratch: two rows of groups, a row of zeros, and the sums of the product.
     fn task_bytes(&self, images: usize) -> [usize; 3] {
         let zeros = self.image[1] * self.image[2];
         let sums = if self.product.is_some() { images * LANES * 4 } else { 0 };
         [2 * self.line * 2, zeros * 2, sums].map(|bytes| bytes.next_multiple_of(64))
     }
 
-    /// Computes some images.
-    unsafe fn images(&self, images: std::ops::Range<usize>, packed: &Packed, io: &Images) {
+    /// Computes a range of images.
+    unsafe fn images(&self, images: std::ops::Range<usize>, packed: &PackedConvPool, io: &ConvPoolArrays) {
         let [lines, zeros, sums] = self.task_bytes(images.len());
         let row = self.row();
         with_scratch(lines + zeros + sums, |memory| {
@@ -216,7 +214,7 @@ impl AmxConvPool {
             let at = |i: usize| memory.cast::<u16>().wrapping_add(i * self.line);
             let from = at(0).cast_const();
             let k = self.products();
-            // SAFETY: operands have the shapes of `new`; scratch has room for each part; each task has its own images.
+            // SAFETY: operands have the shapes of `new`; scratch has room for each part; tasks have disjoint images.
             unsafe {
                 memory.write_bytes(0, lines + zeros);
                 let registers = self.fused.configure(pooled::shapes(self.pooled[1], k));
@@ -228,7 +226,7 @@ impl AmxConvPool {
                         self.groups(x, y + 1, nothing, at(1));
                         let out = image * row + r * self.pooled[1] * self.features;
                         let right = self.strides[1] * self.group;
-                        (self.fused.pooled)(&pooled::Row {
+                        (self.fused.pooled)(&pooled::PooledConvRow {
                             lines: [from, from.add(self.line)],
                             right,
                             step: right * self.pool.strides[1],
@@ -269,8 +267,8 @@ impl AmxConvPool {
     }
 }
 
-/// The arrays of a call. `shift`: the product's bias; `out`: its result.
-struct Images {
+/// Arrays of one call. `shift`: bias of the product; `out`: result of the product.
+struct ConvPoolArrays {
     x: Ptr,
     y: Ptr,
     argmax: Option<Ptr>,
@@ -284,25 +282,25 @@ impl Kernel for AmxConvPool {
     }
 
     fn kept(&self, same: &[bool]) -> usize {
-        // Everything but the input and the product's bias, which is not packed, must be the same.
+        // All inputs must be the same except the image batch and the product's bias, which is not packed.
         let packed = 1..2 + usize::from(self.bias) + usize::from(self.product.is_some());
         if same[packed].iter().all(|&s| s) { self.packed_bytes().iter().sum() } else { 0 }
     }
 
-    unsafe fn keep(&self, _: &Cx<'_>, inputs: &[*const u8], kept: *mut u8) {
+    unsafe fn keep(&self, _: &KernelContext<'_>, inputs: &[*const u8], kept: *mut u8) {
         // SAFETY: by the caller's promise.
         unsafe { self.pack(inputs, kept) };
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
-        // SAFETY: scratch has room for what is packed; operands are those of the step.
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
+        // SAFETY: scratch has room for the packed operands; operands are those of the step.
         unsafe {
             self.pack(io.inputs, io.scratch);
             self.run_kept(cx, io, io.scratch)
         }
     }
 
-    unsafe fn run_kept(&self, cx: &Cx<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
+    unsafe fn run_kept(&self, cx: &KernelContext<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
         // SAFETY: by the caller's promise.
         let packed = unsafe { self.packed(kept) };
         let elements = self.batch * self.image.iter().product::<usize>();
@@ -310,24 +308,24 @@ impl Kernel for AmxConvPool {
         let most = unsafe { self.magnitude(io.inputs[0].cast(), elements) };
         let finite = packed.bounds.keep_finite(most);
         if !finite {
-            // SAFETY: by the caller's promise. It may overwrite packed operands in scratch, which are not used any
-            // more.
+            // SAFETY: by the caller's promise. It may overwrite the packed operands in scratch, which are no longer
+            // used.
             return unsafe { self.general.run(cx, io) };
         }
         let product = usize::from(self.product.is_some());
         let pooled = &io.outputs[..io.outputs.len() - product];
-        let images = Images {
+        let images = ConvPoolArrays {
             x: Ptr::of(io.inputs[0]),
             y: Ptr(pooled[0]),
             argmax: pooled.get(1).map(|&p| Ptr(p)),
             shift: self.product.filter(|p| p.1).map(|_| Ptr::of(io.inputs[io.inputs.len() - 1])),
             out: Ptr(io.outputs[io.outputs.len() - 1]),
         };
-        // Inside a parallel loop this thread computes all images; otherwise all threads should have some.
+        // Inside a parallel loop this thread computes all images; otherwise the images are split among all threads.
         let tasks = if inside() { 1 } else { self.batch.div_ceil(IMAGES) };
         let body = |task: usize| {
             let of_task = self.batch * task / tasks..self.batch * (task + 1) / tasks;
-            // SAFETY: each task has its own images.
+            // SAFETY: tasks have disjoint images.
             unsafe { self.images(of_task, &packed, &images) };
         };
         let work = (self.batch * self.row() * self.products()) as f64 / 100.0;

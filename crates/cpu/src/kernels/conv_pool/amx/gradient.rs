@@ -1,80 +1,81 @@
-//! Gradients of a convolution's kernel and bias from that of its max-pooled result by AMX ([`unpooled`]), for bf16.
+//! Kernel and bias gradients of a max-pooled convolution for bf16 on AMX ([`unpooled`]), from the pooled gradient.
 //!
-//! The pooled gradient is spread to the elements of its windows in tile registers. The zeros between are multiplied
-//! with the input, so an input that is not finite goes to [`ConvPoolGradient`], which multiplies the argmax only.
-//! Partial sums are those of groups of images, which depend on the batch only, and are added in a tree.
+//! The pooled gradient is scattered to the elements of its windows in tile registers. The zeros in between are
+//! multiplied with the input. So if the input is not finite, [`ConvPoolGradient`] runs instead, which multiplies only
+//! the argmax. Partial sums belong to groups of images, which depend on the batch size only, and are added in a tree.
 
 use crate::kernel::padded_input::offsets;
-use crate::kernel::partial_sums::{Finish, sum_parts};
+use crate::kernel::partial_sums::{SumStore, sum_parts};
 use crate::kernel::skinny_gemm::FewRows;
-use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
-use crate::kernels::conv_pool::finite_bounds::MagnitudeOfBf16;
-use crate::kernels::conv_pool::gradient::{ConvPoolGradient, Method, fused_gradient, product_of};
-use crate::select::{Accepted, Problem};
+use crate::kernel::{Io, Kernel, KernelContext, Ptr, with_scratch};
+use crate::kernels::conv_pool::finite_bounds::MaxMagnitudeBf16;
+use crate::kernels::conv_pool::gradient::{ConvPoolGradient, SumMethod, fused_gradient, product_of};
+use crate::select::{Problem, SelectResult};
 use crate::simd::amx::LANES;
 use crate::simd::amx::fused::unpooled::FEATURES;
-use crate::simd::amx::fused::{Fused, WIDTH, fused_of, unpooled};
+use crate::simd::amx::fused::{FusedAmxKernels, WIDTH, fused_of, unpooled};
 use crate::simd::level::{Level, TileFn};
 use crate::simd::loops::narrow;
 use std::ops::Range;
 use systole_ir::{DType, Result};
 
-/// Most partial sums. A constant, so that results do not depend on the number of threads.
+/// Maximum number of partial sums. It is constant so that results do not depend on the number of threads.
 const MOST_PARTS: usize = 32;
 /// Images that are summed together: the rows of one tile of the product that computes their gradients.
 const IMAGES: usize = LANES;
-/// Most elements of the gradients that the product computes at a time, so that they stay in cache.
+/// Maximum number of gradient elements that the product computes at a time, so that they stay in cache.
 const PRODUCT_ELEMENTS: usize = 1 << 15;
 
-/// The gradient of a pooled convolution's kernel and bias by AMX. Operands and results are those of
+/// AMX kernel of the kernel and bias gradients of a pooled convolution. Operands and results are those of
 /// [`UnpooledGradient`](systole_compile::UnpooledGradient).
 pub struct AmxConvPoolGradient {
-    fused: &'static Fused,
-    /// Computes inputs that are not finite.
+    fused: &'static FusedAmxKernels,
+    /// Fallback for inputs that are not finite.
     general: ConvPoolGradient,
     batch: usize,
     /// Height, width and channels of an image.
     image: [usize; 3],
-    /// Padding before height and width, negative where the image is cropped.
+    /// Padding before height and width; negative if the image is cropped.
     low: [i64; 2],
     /// Height and width with padding.
     padded: [usize; 2],
-    /// Elements of a padded image from one row of windows to the next, and from one window to the next.
+    /// Elements of a padded image between rows of windows, and between windows of a row.
     steps: [usize; 2],
-    /// Rows and columns of windows of an image.
+    /// Numbers of window rows and window columns of an image.
     windows: [usize; 2],
     window_elements: usize,
-    /// For each tile of taps the offsets of their inputs, as in [`unpooled::TileGradientArgs`], and the number of taps.
+    /// For each tile of taps, the offsets of their inputs, as in [`unpooled::TileGradientArgs`], and the number of
+    /// taps.
     taps: Vec<(Vec<usize>, usize)>,
     features: usize,
     magnitude: TileFn,
     level: Level,
-    /// Types of the results: the kernel's gradient and, perhaps, the bias's.
+    /// Element types of the results: the kernel gradient and, optionally, the bias gradient.
     to: Vec<DType>,
-    /// Computes `dy`, where the step has a product's operands instead.
+    /// Computes `dy` if the step has the operands of a product instead of an array `dy`.
     product: Option<FewRows>,
     /// Rows of windows that are summed together.
     strip: usize,
 }
 
-/// The operands as all parts share them, with all images.
-struct Given {
+/// Operands for all images, shared by all tasks.
+struct AmxGradientOperands {
     x: Ptr,
     argmax: Ptr,
-    /// The pooled gradient, or the product's right operand.
+    /// The pooled gradient, or the right operand of the product that computes it.
     dy: Ptr,
-    /// The product's left operand.
+    /// Left operand of the product.
     left: Ptr,
 }
 
-/// Why tiles do not take a gradient. `padded`: height and width of the padded input.
-fn fits(p: &Problem<'_>, window_elements: usize, padded: [i64; 2]) -> Accepted<()> {
+/// Checks that tiles can compute a gradient, or returns why not. `padded`: height and width of the padded input.
+fn fits(p: &Problem<'_>, window_elements: usize, padded: [i64; 2]) -> SelectResult<()> {
     let (g, types) = (fused_gradient(p)?, &p.step.input_types);
     if types[0].dtype != DType::BF16 || types[2].dtype != DType::BF16 {
         return Err("its input or its gradients are not bf16".into());
     }
     if !types[1].shape[3].is_multiple_of(WIDTH) {
-        return Err("its channels are no multiple of 32".into());
+        return Err("the number of channels is not a multiple of 32".into());
     }
     if window_elements > unpooled::PLACES {
         return Err("its windows have more than 16 elements".into());
@@ -83,17 +84,17 @@ fn fits(p: &Problem<'_>, window_elements: usize, padded: [i64; 2]) -> Accepted<(
         return Err("its input is dilated".into());
     }
     if padded.iter().any(|&size| size <= 0) {
-        return Err("its padding crops all of its input".into());
+        return Err("the padding crops the whole input".into());
     }
     Ok(())
 }
 
 impl AmxConvPoolGradient {
-    /// With the kernel for vectors beside it, for inputs that are not finite.
-    pub fn new(p: &Problem<'_>) -> Accepted<AmxConvPoolGradient> {
+    /// Creates the kernel and its vector fallback for inputs that are not finite.
+    pub fn new(p: &Problem<'_>) -> SelectResult<AmxConvPoolGradient> {
         let g = fused_gradient(p)?;
         let (step, level) = (p.step, p.target.level.vectors());
-        let fused = fused_of(p.target.level).ok_or("the machine has no tile registers")?;
+        let fused = fused_of(p.target.level).ok_or("this machine has no AMX tile registers")?;
         let (x, argmax, dk) = (&step.input_types[0], &step.input_types[1], &step.output_types[0]);
         let c = &g.conv;
         let (channels, features) = (x.shape[3], argmax.shape[3]);
@@ -101,10 +102,10 @@ impl AmxConvPoolGradient {
         let padded = [0, 1].map(|i| x.shape[i + 1] as i64 + c.padding[i][0] + c.padding[i][1]);
         fits(p, window_elements, padded)?;
         let product = product_of(g, step, level)?.map(|product| product.with_tiles(Some(fused)));
-        let general = ConvPoolGradient::new(p, Method::LookUp)?;
+        let general = ConvPoolGradient::new(p, SumMethod::LookUp)?;
         let padded = padded.map(|size| size as usize);
         let strides = [padded[1] * channels, channels];
-        // Elements of the image from one pixel of the convolution's result to the next.
+        // Elements of the image between adjacent pixels of the convolution's result.
         let pixel = [0, 1].map(|i| strides[i] * c.rhs_dilation[i]);
         let window_offsets = offsets([0, 1].map(|i| (g.unpool.window[i], pixel[i])).into_iter());
         let taps = [0, 1].map(|i| (dk.shape[i], strides[i] * c.strides[i]));
@@ -126,10 +127,10 @@ impl AmxConvPoolGradient {
             steps: [0, 1].map(|i| pixel[i] * g.unpool.strides[i]),
             windows,
             window_elements,
-            // The last tile has room for the bias, a tap whose input is 1.
+            // The last tile has room for the bias, which is a tap whose input is 1.
             taps: (0..taps.len() / LANES + 1).map(tile).collect(),
             features,
-            magnitude: level.tile::<MagnitudeOfBf16>(),
+            magnitude: level.tile::<MaxMagnitudeBf16>(),
             level,
             to: step.output_types.iter().map(|t| t.dtype).collect(),
             strip: match product {
@@ -148,23 +149,23 @@ impl AmxConvPoolGradient {
         self.batch.div_ceil(MOST_PARTS).next_multiple_of(IMAGES)
     }
 
-    /// Groups of features, each of which is one call.
+    /// Number of feature groups. Each group is one call.
     fn groups(&self) -> usize {
         self.features.div_ceil(FEATURES)
     }
 
-    /// Elements of one part's sums.
+    /// Elements of one partial sum.
     fn sums(&self) -> usize {
         self.taps.len() * self.groups() * unpooled::SUMS
     }
 
-    /// Elements of a padded image, and of the zeros behind it that tile loads may read.
+    /// Elements of a padded image, including the zeros after it that tile loads may read.
     fn staged(&self) -> usize {
         let image = self.padded[0] * self.padded[1] * self.image[2];
         (image + unpooled::slack(self.steps[1])).next_multiple_of(2 * LANES)
     }
 
-    /// Copies an image into its padding, or what of it is not cropped.
+    /// Copies the part of an image that is not cropped into a padded image.
     unsafe fn stage(&self, x: *const u16, to: *mut u16) {
         let [height, width, channels] = self.image;
         let from = (-self.low[1]).max(0) as usize;
@@ -175,7 +176,7 @@ impl AmxConvPoolGradient {
                 continue;
             }
             let at = (line as usize * self.padded[1]) as i64 + from as i64 + self.low[1];
-            // SAFETY: the part of the row that lies inside both images.
+            // SAFETY: the range of the row that is inside both images.
             unsafe {
                 let (x, to) = (x.add((y * width + from) * channels), to.add(at as usize * channels));
                 std::ptr::copy_nonoverlapping(x, to, (end - from) * channels);
@@ -183,8 +184,8 @@ impl AmxConvPoolGradient {
         }
     }
 
-    /// Adds the sums over some images, at most [`IMAGES`].
-    unsafe fn images(&self, images: Range<usize>, given: &Given, sums: *mut f32) {
+    /// Adds the sums over a range of at most [`IMAGES`] images.
+    unsafe fn images(&self, images: Range<usize>, given: &AmxGradientOperands, sums: *mut f32) {
         let (staged, row) = (self.staged(), self.windows[1] * self.features);
         let (image, all) = (self.image.iter().product::<usize>(), self.windows[0] * row);
         let tables = (images.len() * staged * 2).next_multiple_of(64);
@@ -240,12 +241,12 @@ impl AmxConvPoolGradient {
         });
     }
 
-    /// Stores the sums of some taps as a result of type `to`.
+    /// Stores the sums of a range of taps as a result of type `to`.
     unsafe fn put(&self, sums: *const f32, taps: Range<usize>, out: *mut u8, to: DType) {
         let f = self.features;
         let mut row = vec![0f32; f];
         for (i, tap) in taps.enumerate() {
-            // SAFETY: the result has as many rows of features, and the sums all taps.
+            // SAFETY: the result has as many rows of features, and the sums cover all taps.
             unsafe {
                 for (j, sum) in row.iter_mut().enumerate() {
                     let part = tap / LANES * self.groups() + j / FEATURES;
@@ -267,7 +268,7 @@ impl Kernel for AmxConvPoolGradient {
         self.general.scratch().max((self.parts() + 1) * self.sums() * 4 + left)
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         let elements = self.batch * self.image.iter().product::<usize>();
         let (mut most, x) = (0f32, io.inputs[0]);
         // SAFETY: the input has `elements` elements.
@@ -276,7 +277,7 @@ impl Kernel for AmxConvPoolGradient {
             // SAFETY: by the caller's promise.
             return unsafe { self.general.run(cx, io) };
         }
-        // SAFETY: scratch is laid out as `scratch()` counts it; operands and results have the shapes of `new`.
+        // SAFETY: scratch has the layout that `scratch()` counts; operands and results have the shapes of `new`.
         unsafe {
             let sums = io.scratch.cast::<f32>();
             let whole = sums.add(self.parts() * self.sums());
@@ -289,7 +290,8 @@ impl Kernel for AmxConvPoolGradient {
                 None => io.inputs[2],
             };
             let argmax = Ptr::of(io.inputs[1]);
-            let given = Given { x: Ptr::of(x), argmax, dy: Ptr::of(dy), left: Ptr(left.cast()) };
+            let given =
+                AmxGradientOperands { x: Ptr::of(x), argmax, dy: Ptr::of(dy), left: Ptr(left.cast()) };
             let sp = Ptr(sums.cast());
             let body = |part: usize| {
                 let end = ((part + 1) * self.images_per_part()).min(self.batch);
@@ -301,7 +303,7 @@ impl Kernel for AmxConvPoolGradient {
             };
             let work = (self.batch * self.windows.iter().product::<usize>() * self.features) as f64;
             cx.team.run_with(self.parts(), work * self.taps.len() as f64 / 4.0, cx.flush, &body);
-            sum_parts(cx, sums, self.parts(), self.sums(), whole.cast(), Finish::Copy);
+            sum_parts(cx, sums, self.parts(), self.sums(), whole.cast(), SumStore::Copy);
             let taps: usize = self.taps.iter().map(|t| t.1).sum();
             self.put(whole, 0..taps, io.outputs[0], self.to[0]);
             if let Some(&to) = self.to.get(1) {

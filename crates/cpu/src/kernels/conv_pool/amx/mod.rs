@@ -1,4 +1,4 @@
-//! Pooled convolutions and their gradients by AMX tile registers, for bf16.
+//! Pooled convolutions and their gradients for bf16 on AMX tile registers.
 
 mod forward;
 mod gradient;

@@ -1,63 +1,63 @@
-//! Microkernels of a convolution with 2×2 max pooling: the four pixels of a window are accumulators, of which only the
-//! maximum and its argmax are stored.
+//! Microkernels of a convolution with fused 2×2 max pooling; only the maximum and argmax of a window are stored.
 //!
-//! Lanes are filters. A microkernel computes `G` windows of `N` vectors of filters: 4 · G · N accumulators.
+//! The four pixels of a window are accumulators. Lanes are filters. A microkernel computes `G` windows of `N` vectors
+//! of filters: 4 · G · N accumulators.
 
 use crate::simd::inline_methods::inlined;
 use crate::simd::level::Level;
-use crate::simd::narrow_floats::{self, Format, Halves};
+use crate::simd::narrow_floats::{self, NarrowFloats, NarrowFormat};
 use crate::simd::vector::{Portable32, Vector};
 use std::mem::MaybeUninit;
 use systole_compile::{DEAD, Relu};
 
-/// Vectors with comparisons, selection, and the arithmetic that transforms need.
+/// SIMD vectors with comparisons, selection, and the arithmetic of Winograd transforms.
 ///
 /// # Safety
 /// As for [`Vector`].
-pub unsafe trait Compare: Halves {
+pub unsafe trait CompareVector: NarrowFloats {
     type Mask: Copy;
     unsafe fn sub(self, b: Self) -> Self;
     unsafe fn mul(self, b: Self) -> Self;
     unsafe fn ge(self, b: Self) -> Self::Mask;
     unsafe fn gt(self, b: Self) -> Self::Mask;
-    /// Whether either is NaN.
+    /// Mask of lanes in which either operand is NaN.
     unsafe fn unordered(self, b: Self) -> Self::Mask;
     unsafe fn none() -> Self::Mask;
     unsafe fn any(a: Self::Mask, b: Self::Mask) -> bool;
     unsafe fn not(a: Self::Mask) -> Self::Mask;
     unsafe fn and(a: Self::Mask, b: Self::Mask) -> Self::Mask;
-    /// `mask ? a : b`
+    /// Selects between masks: `mask ? a : b`.
     unsafe fn pick(mask: Self::Mask, a: Self::Mask, b: Self::Mask) -> Self::Mask;
-    /// `mask ? a : b`
+    /// Selects between vectors: `mask ? a : b`.
     unsafe fn choose(mask: Self::Mask, a: Self, b: Self) -> Self;
-    /// The maximum; `b` where either is NaN or both are zeros.
+    /// Returns the maximum; `b` if either is NaN or both are zeros.
     unsafe fn max(self, b: Self) -> Self;
-    /// Stores the argmax as bytes: 2 where it is in the `right` pair of pixels, plus 1 where it is the `second` of its
-    /// pair; [`DEAD`] in lanes of `dead`.
+    /// Stores the argmax as bytes: 2 if it is in the `right` pair of pixels, plus 1 if it is the `second` of its pair;
+    /// [`DEAD`] in lanes of `dead`.
     unsafe fn store_argmax(p: *mut u8, right: Self::Mask, second: Self::Mask, dead: Self::Mask);
 }
 
-/// Vectors of accumulators, which may have another multiply-add than [`Compare`] vectors (pairs of bf16).
+/// SIMD vectors of accumulators, whose multiply-add may differ from that of [`CompareVector`] (bf16 pairs).
 ///
 /// # Safety
 /// As for [`Vector`].
-pub(crate) unsafe trait Sums: Vector<T = f32> {
-    /// The vectors that accumulators are compared as.
-    type Compared: Compare;
+pub(crate) unsafe trait AccumulatorVector: Vector<T = f32> {
+    /// Vector type in which accumulators are compared.
+    type Compared: CompareVector;
     fn compared(self) -> Self::Compared;
-    /// Stores finite maxima rounded to a narrow format.
-    unsafe fn store_rounded<const F: Format>(y: Self::Compared, p: *mut u16);
+    /// Stores finite maxima, rounded to a narrow format.
+    unsafe fn store_rounded<const F: NarrowFormat>(y: Self::Compared, p: *mut u16);
 }
 
 // SAFETY: as for `Compare`.
-unsafe impl<V: Compare> Sums for V {
+unsafe impl<V: CompareVector> AccumulatorVector for V {
     type Compared = V;
     #[inline(always)]
     fn compared(self) -> V {
         self
     }
     #[inline(always)]
-    unsafe fn store_rounded<const F: Format>(y: V, p: *mut u16) {
+    unsafe fn store_rounded<const F: NarrowFormat>(y: V, p: *mut u16) {
         // SAFETY: as for `Compare`.
         unsafe {
             match F {
@@ -69,8 +69,8 @@ unsafe impl<V: Compare> Sums for V {
     }
 }
 
-// SAFETY: no instructions beyond the baseline.
-unsafe impl Compare for Portable32 {
+// SAFETY: uses no instructions beyond the baseline.
+unsafe impl CompareVector for Portable32 {
     type Mask = [bool; 4];
     inlined! {
         unsafe fn sub(self, b: Self) -> Self = Portable32(std::array::from_fn(|i| self.0[i] - b.0[i]));
@@ -103,22 +103,22 @@ unsafe impl Compare for Portable32 {
     #[inline(always)]
     unsafe fn store_argmax(p: *mut u8, right: [bool; 4], second: [bool; 4], dead: [bool; 4]) {
         let argmax = |i: usize| 2 * u8::from(right[i]) + u8::from(second[i]);
-        // SAFETY: the caller has room for the lanes there.
+        // SAFETY: the caller has room for the lanes at `p`.
         unsafe { *p.cast() = std::array::from_fn::<u8, 4, _>(|i| if dead[i] { DEAD } else { argmax(i) }) }
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use crate::kernels::conv_pool::forward::microkernel::{Compare, Sums};
+    use crate::kernels::conv_pool::forward::microkernel::{AccumulatorVector, CompareVector};
     use crate::simd::inline_methods::inlined;
-    use crate::simd::narrow_floats::Format;
+    use crate::simd::narrow_floats::NarrowFormat;
     use crate::simd::vector::x86::{HalfPairs16, V8x32, V16x32};
     use std::arch::x86_64::*;
     use systole_compile::DEAD;
 
     // SAFETY: callers use it only at levels with these instructions.
-    unsafe impl Compare for V16x32 {
+    unsafe impl CompareVector for V16x32 {
         type Mask = __mmask16;
         inlined! {
             unsafe fn sub(self, b: Self) -> Self = V16x32(_mm512_sub_ps(self.0, b.0));
@@ -154,21 +154,21 @@ mod x86 {
     }
 
     // SAFETY: as for `V16x32`.
-    unsafe impl Sums for HalfPairs16 {
+    unsafe impl AccumulatorVector for HalfPairs16 {
         type Compared = V16x32;
         #[inline(always)]
         fn compared(self) -> V16x32 {
             V16x32(self.0)
         }
         #[inline(always)]
-        unsafe fn store_rounded<const F: Format>(y: V16x32, p: *mut u16) {
+        unsafe fn store_rounded<const F: NarrowFormat>(y: V16x32, p: *mut u16) {
             // SAFETY: the level is available; the caller has room for the lanes there.
             unsafe { HalfPairs16(y.0).store_rounded(p) }
         }
     }
 
     // SAFETY: as for `V16x32`.
-    unsafe impl Compare for V8x32 {
+    unsafe impl CompareVector for V8x32 {
         type Mask = __m256;
         inlined! {
             unsafe fn sub(self, b: Self) -> Self = V8x32(_mm256_sub_ps(self.0, b.0));
@@ -207,40 +207,44 @@ mod x86 {
     }
 }
 
-/// The arguments of a microkernel: a row of windows for one panel of filters.
+/// Arguments of a microkernel: a row of windows for one panel of filters.
 #[derive(Clone, Copy)]
-pub struct Windows {
-    /// The input at the first tap of the first window's first pixel.
+pub struct WindowRowArgs {
+    /// Input at the first tap of the first window's first pixel.
     pub x: *const u8,
-    /// Bytes of the input from a pixel of a window to the one on the right and to the one below.
+    /// Bytes of the input from a pixel of a window to the pixel on its right.
     pub right: usize,
+    /// Bytes of the input from a pixel of a window to the pixel below it.
     pub down: usize,
-    /// Bytes of the input from one window to the next, and the number of windows.
+    /// Bytes of the input between windows.
     pub step: usize,
+    /// Number of windows.
     pub windows: usize,
-    /// Offset of each tap's word in bytes, and their number. A word is one f32 or two adjacent bf16.
+    /// Byte offset of each tap's word. A word is one f32 or two adjacent bf16.
     pub taps: *const usize,
+    /// Number of words.
     pub count: usize,
-    /// Panel of the kernel: for each tap's word a row of whole vectors, `panel` words from row to row.
+    /// Panel of the kernel: a row of whole vectors for each tap's word.
     pub kernel: *const f32,
+    /// Words between rows of the panel.
     pub panel: usize,
-    /// f32, padded to whole vectors, or null.
+    /// Bias as f32, padded to whole vectors, or null.
     pub bias: *const f32,
     pub relu: Relu,
     /// Whether input and sums are known to be finite.
     pub finite: bool,
-    /// Maxima of the first window, of the type of the microkernel's [`Kind`].
+    /// Maxima of the first window, of the element type given by the microkernel's [`ResultRounding`].
     pub y: *mut u8,
     /// Argmax of the first window, or null.
     pub argmax: *mut u8,
-    /// Elements of both from one window to the next.
+    /// Elements between windows, in both `y` and `argmax`.
     pub row: usize,
-    /// Filters to store, at most those of the microkernel.
+    /// Number of filters to store, at most those of the microkernel.
     pub columns: usize,
 }
 
-/// `body` for each of `G` windows of `N` vectors, unrolled by the macro: accumulators stay in registers only where
-/// every index is a constant before the compiler optimises.
+/// Expands `body` for each of `G` windows of `N` vectors. The macro unrolls, because accumulators stay in registers
+/// only if every index is a constant before the compiler optimizes.
 macro_rules! each_cell {
     ($g:ident, $n:ident, $i:ident, $j:ident => $body:expr) => {
         each_cell!(@ $g, $n, $i, $j => $body, [0 0] [0 1] [0 2] [0 3] [1 0] [1 1] [1 2] [2 0] [2 1] [3 0])
@@ -255,37 +259,37 @@ macro_rules! each_cell {
 }
 
 /// Type and rounding of results, as a const parameter.
-pub type Kind = u8;
-/// f32. Accumulators begin with the bias.
-pub const WIDE: Kind = 0;
-/// bf16. Each pixel is rounded to bf16 before and after the bias is added.
-const ROUNDED: Kind = 1;
-/// bf16. Accumulators begin with the bias, and only the maximum is rounded.
-pub const STORED: Kind = 2;
-/// As [`ROUNDED`], to f16.
-const ROUNDED_F16: Kind = 3;
-/// As [`STORED`], to f16.
-pub const STORED_F16: Kind = 4;
+pub type ResultRounding = u8;
+/// f32 results. Accumulators start with the bias.
+pub const WIDE: ResultRounding = 0;
+/// bf16 results. Each pixel is rounded to bf16 before and after the bias is added.
+const ROUNDED: ResultRounding = 1;
+/// bf16 results. Accumulators start with the bias, and only the maximum is rounded.
+pub const STORED: ResultRounding = 2;
+/// Like [`ROUNDED`], for f16.
+const ROUNDED_F16: ResultRounding = 3;
+/// Like [`STORED`], for f16.
+pub const STORED_F16: ResultRounding = 4;
 
 /// Whether pixels are rounded before and after the bias is added.
-const fn rounds_pixels(kind: Kind) -> bool {
+const fn rounds_pixels(kind: ResultRounding) -> bool {
     kind == ROUNDED || kind == ROUNDED_F16
 }
 
 /// Whether only the maximum is rounded.
-const fn rounds_maxima(kind: Kind) -> bool {
+const fn rounds_maxima(kind: ResultRounding) -> bool {
     kind == STORED || kind == STORED_F16
 }
 
 /// Whether narrow results are f16.
-const fn is_f16(kind: Kind) -> bool {
+const fn is_f16(kind: ResultRounding) -> bool {
     kind == ROUNDED_F16 || kind == STORED_F16
 }
 
-/// Rounds to the results' type.
+/// Rounds to the result type.
 #[inline(always)]
-unsafe fn narrow<V: Compare, const KIND: Kind>(x: V) -> V {
-    // SAFETY: the caller has the level.
+unsafe fn narrow<V: CompareVector, const KIND: ResultRounding>(x: V) -> V {
+    // SAFETY: the CPU supports the level, by the caller's promise.
     unsafe {
         if is_f16(KIND) {
             x.narrow::<{ narrow_floats::F16 }>()
@@ -295,10 +299,10 @@ unsafe fn narrow<V: Compare, const KIND: Kind>(x: V) -> V {
     }
 }
 
-/// The same of finite numbers.
+/// Rounds finite numbers to the result type.
 #[inline(always)]
-unsafe fn narrow_finite<V: Compare, const KIND: Kind>(x: V) -> V {
-    // SAFETY: the caller has the level.
+unsafe fn narrow_finite<V: CompareVector, const KIND: ResultRounding>(x: V) -> V {
+    // SAFETY: the CPU supports the level, by the caller's promise.
     unsafe {
         if is_f16(KIND) {
             x.narrow_finite::<{ narrow_floats::F16 }>()
@@ -308,12 +312,16 @@ unsafe fn narrow_finite<V: Compare, const KIND: Kind>(x: V) -> V {
     }
 }
 
-/// The microkernel: `G` windows from `first` on of `N` vectors of filters. (Loops, not closures: these would not be
-/// compiled with the level's target features.)
-#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
+/// Microkernel: computes `G` windows, starting at `first`, of `N` vectors of filters. (Loops, not closures, because
+/// closures would not be compiled with the level's target features.)
+#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once are harder to read.
 #[inline(always)]
-unsafe fn windows<S: Sums, const G: usize, const N: usize, const KIND: Kind>(w: &Windows, first: usize) {
-    // SAFETY: the caller's input has all taps of the windows' pixels, the panel `N` vectors; the level is available.
+unsafe fn windows<S: AccumulatorVector, const G: usize, const N: usize, const KIND: ResultRounding>(
+    w: &WindowRowArgs,
+    first: usize,
+) {
+    // SAFETY: the input has all taps of the windows' pixels, the panel has `N` vectors, and the level is available, by
+    // the caller's promise.
     unsafe {
         let zero = S::splat(0.0);
         let mut bias = [zero; N];
@@ -323,7 +331,7 @@ unsafe fn windows<S: Sums, const G: usize, const N: usize, const KIND: Kind>(w: 
             }
         }
         let mut acc = [[if rounds_pixels(KIND) { [zero; N] } else { bias }; 4]; G];
-        // Both rows of pixels share the offsets, so that these fit the general registers.
+        // Both rows of pixels share the offsets, so that these fit the general-purpose registers.
         let mut pixels = [[0, w.right]; G];
         for g in 0..G {
             pixels[g] = [g * w.step, g * w.step + w.right];
@@ -363,15 +371,14 @@ unsafe fn windows<S: Sums, const G: usize, const N: usize, const KIND: Kind>(w: 
 /// Stores maxima and argmax of `G` windows whose sums may be infinite or NaN, or whose filters do not fill the vectors:
 /// the rare case.
 #[inline(always)]
-unsafe fn finish_any<S: Sums, const G: usize, const N: usize, const KIND: Kind>(
-    w: &Windows,
+unsafe fn finish_any<S: AccumulatorVector, const G: usize, const N: usize, const KIND: ResultRounding>(
+    w: &WindowRowArgs,
     first: usize,
     acc: [[[S; N]; 4]; G],
     bias: [S; N],
 ) {
-    // Accumulators are copied to memory and read in a loop: that is little code, and variable indices into the
-    // accumulators themselves would keep them out of registers in the loop over taps.
-    // SAFETY: as for `windows`.
+    // Accumulators are copied to memory and read in a loop: this needs little code, and variable indices into the
+    // accumulators would keep them out of registers in the loop over taps. SAFETY: as for `windows`.
     unsafe {
         let mut made: [[MaybeUninit<[S; 4]>; N]; G] = [[const { MaybeUninit::uninit() }; N]; G];
         for g in 0..G {
@@ -395,10 +402,10 @@ unsafe fn finish_any<S: Sums, const G: usize, const N: usize, const KIND: Kind>(
     }
 }
 
-/// Stores maximum and argmax of one window whose sums are finite, at element `at`. `floor`: 0 with relu, else −∞.
+/// Stores maximum and argmax of one window with finite sums at element `at`. `floor`: 0 with relu, otherwise −∞.
 #[inline(always)]
-pub unsafe fn finish_finite<S: Sums, const KIND: Kind>(
-    w: &Windows,
+pub unsafe fn finish_finite<S: AccumulatorVector, const KIND: ResultRounding>(
+    w: &WindowRowArgs,
     x: [S::Compared; 4],
     bias: S::Compared,
     floor: S::Compared,
@@ -421,7 +428,7 @@ pub unsafe fn finish_finite<S: Sums, const KIND: Kind>(
         }
         let (left, right) = (b.max(a), d.max(c));
         let top = right.max(left);
-        // Relu before and after a maximum give the same maximum, and the same argmax where that is not dead.
+        // Relu before or after the maximum gives the same maximum, and the same argmax where it is not dead.
         let y = top.max(floor);
         match KIND {
             STORED => S::store_rounded::<{ narrow_floats::BF16 }>(y, w.y.cast::<u16>().add(at)),
@@ -429,8 +436,7 @@ pub unsafe fn finish_finite<S: Sums, const KIND: Kind>(
             _ => put::<S::Compared, KIND>(y, w.y, at),
         }
         if !w.argmax.is_null() {
-            // In the pair that has the maximum it is the second pixel where the first one is less: ties go to the
-            // first.
+            // In the pair that has the maximum, select the second pixel if the first one is less: ties go to the first.
             let in_right = right.gt(left);
             let second = top.gt(S::Compared::choose(in_right, c, a));
             S::Compared::store_argmax(w.argmax.add(at), in_right, second, floor.ge(top));
@@ -438,9 +444,15 @@ pub unsafe fn finish_finite<S: Sums, const KIND: Kind>(
     }
 }
 
-/// Stores maximum and argmax of one window, `n` lanes of them, at element `at`; sums may be infinite or NaN.
+/// Stores `n` lanes of the maximum and argmax of one window at element `at`; sums may be infinite or NaN.
 #[inline(always)]
-pub unsafe fn finish<V: Compare, const KIND: Kind>(w: &Windows, x: [V; 4], bias: V, at: usize, n: usize) {
+pub unsafe fn finish<V: CompareVector, const KIND: ResultRounding>(
+    w: &WindowRowArgs,
+    x: [V; 4],
+    bias: V,
+    at: usize,
+    n: usize,
+) {
     // SAFETY: as for `windows`.
     unsafe {
         let [mut a, mut b, mut c, mut d] =
@@ -461,7 +473,8 @@ pub unsafe fn finish<V: Compare, const KIND: Kind>(w: &Windows, x: [V; 4], bias:
         if V::any(nan[0], nan[1]) {
             top = V::choose(nan[0], a.add(b), V::choose(nan[1], c.add(d), top));
         }
-        // The gradient goes by the element that comparisons keep, and relu's by what it is applied to.
+        // The gradient follows the element that the comparisons keep; relu's gradient follows the value it is applied
+        // to.
         let dead = match w.relu {
             Relu::None => V::none(),
             Relu::Before => zero.ge(kept),
@@ -493,9 +506,13 @@ pub unsafe fn finish<V: Compare, const KIND: Kind>(w: &Windows, x: [V; 4], bias:
     }
 }
 
-/// Pixels as programs that round each of them have them: the sums, and again with the bias.
+/// Rounds the pixels as separate ops would: first the sums, then again after the bias is added.
 #[inline(always)]
-unsafe fn rounded<V: Compare, const KIND: Kind>([a, b, c, d]: [V; 4], bias: V, biased: bool) -> [V; 4] {
+unsafe fn rounded<V: CompareVector, const KIND: ResultRounding>(
+    [a, b, c, d]: [V; 4],
+    bias: V,
+    biased: bool,
+) -> [V; 4] {
     // SAFETY: as for `windows`.
     unsafe {
         let [a, b, c, d] =
@@ -512,9 +529,9 @@ unsafe fn rounded<V: Compare, const KIND: Kind>([a, b, c, d]: [V; 4], bias: V, b
     }
 }
 
-/// Relu: NaN stays NaN.
+/// Applies relu; NaN stays NaN.
 #[inline(always)]
-unsafe fn rectified<V: Compare>(x: V) -> V {
+unsafe fn rectified<V: CompareVector>(x: V) -> V {
     // SAFETY: as for `windows`.
     unsafe {
         let zero = V::splat(0.0);
@@ -524,7 +541,7 @@ unsafe fn rectified<V: Compare>(x: V) -> V {
 
 /// Stores a vector of results at element `at`.
 #[inline(always)]
-unsafe fn put<V: Compare, const KIND: Kind>(x: V, y: *mut u8, at: usize) {
+unsafe fn put<V: CompareVector, const KIND: ResultRounding>(x: V, y: *mut u8, at: usize) {
     // SAFETY: the caller has room for the lanes at element `at`.
     unsafe {
         let narrow = y.cast::<u16>().wrapping_add(at);
@@ -536,15 +553,15 @@ unsafe fn put<V: Compare, const KIND: Kind>(x: V, y: *mut u8, at: usize) {
     }
 }
 
-/// A microkernel, in a loop over the windows of a row.
-pub type WindowsKernel = unsafe fn(&Windows);
+/// Function type of a microkernel, which loops over the windows of a row.
+pub type WindowsKernel = unsafe fn(&WindowRowArgs);
 
 macro_rules! kernels {
     ($name:ident, $v:ty, $n:literal, $most:literal, [$($g:literal)*] $(, $feature:literal)?) => {
         $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
-        unsafe fn $name<const KIND: Kind>(w: &Windows) {
-            // As many windows as fit a call, then the rest. A window takes some hundred cycles: to divide windows
-            // evenly would cost a good part of that.
+        unsafe fn $name<const KIND: ResultRounding>(w: &WindowRowArgs) {
+            // Each call computes as many windows as fit, and the last one the rest. A window takes some hundred cycles;
+            // dividing the windows evenly would cost a good part of that.
             let mut from = 0;
             while from < w.windows {
                 let n = $most.min(w.windows - from);
@@ -573,49 +590,49 @@ kernels!(pairs2, HalfPairs16, 2, 3, [1 2 3], "avx512f,avx512bw,avx512dq,avx512vl
 kernels!(pairs3, HalfPairs16, 3, 2, [1 2], "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma");
 kernels!(pairs4, HalfPairs16, 4, 1, [1], "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma");
 
-/// The microkernels of a level: for panels of one vector of filters, of two, and so on.
+/// Microkernels of a level: for panels of one vector of filters, of two, and so on.
 #[derive(Clone, Copy)]
-pub struct WindowsShape {
+pub struct WindowKernels {
     kernels: &'static [WindowsKernel],
     lanes: usize,
 }
 
-/// Element types of the operands in microkernels and of the results, and where sums are rounded.
+/// Element types of operands and results in microkernels, and where sums are rounded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Stored {
-    /// f32 to f32.
+pub enum MicrokernelTypes {
+    /// f32 operands, f32 results.
     Wide,
-    /// A narrow format widened to f32, to this format, rounded before and after the bias is added.
-    Rounded(Format),
-    /// The same, rounded once.
-    Once(Format),
-    /// Pairs of bf16 (VDPBF16PS) to bf16, rounded once.
+    /// Operands of this narrow format, widened to f32; results are rounded to it before and after the bias is added.
+    Rounded(NarrowFormat),
+    /// Operands of this narrow format, widened to f32; results are rounded to it once.
+    Once(NarrowFormat),
+    /// Pairs of bf16 (VDPBF16PS); results are rounded to bf16 once.
     Pairs,
 }
 
-impl Stored {
-    /// Bytes of an element of the input as microkernels read it.
+impl MicrokernelTypes {
+    /// Bytes of an input element as microkernels read it.
     pub fn size(self) -> usize {
-        if self == Stored::Pairs { 2 } else { 4 }
+        if self == MicrokernelTypes::Pairs { 2 } else { 4 }
     }
 }
 
-/// The microkernels of a level of vectors. `Stored::Pairs` is only asked for where the machine has AVX512_BF16.
-pub fn windows_shape(level: Level, stored: Stored) -> WindowsShape {
+/// Returns the microkernels of a vector level. `Pairs` requires a machine with AVX512_BF16.
+pub fn windows_shape(level: Level, stored: MicrokernelTypes) -> WindowKernels {
     macro_rules! kinds {
         ($($name:ident)*) => {
             match stored {
-                Stored::Wide => &[$($name::<WIDE>),*],
-                Stored::Rounded(narrow_floats::F16) => &[$($name::<ROUNDED_F16>),*],
-                Stored::Rounded(_) => &[$($name::<ROUNDED>),*],
-                Stored::Once(narrow_floats::F16) => &[$($name::<STORED_F16>),*],
-                Stored::Once(_) | Stored::Pairs => &[$($name::<STORED>),*],
+                MicrokernelTypes::Wide => &[$($name::<WIDE>),*],
+                MicrokernelTypes::Rounded(narrow_floats::F16) => &[$($name::<ROUNDED_F16>),*],
+                MicrokernelTypes::Rounded(_) => &[$($name::<ROUNDED>),*],
+                MicrokernelTypes::Once(narrow_floats::F16) => &[$($name::<STORED_F16>),*],
+                MicrokernelTypes::Once(_) | MicrokernelTypes::Pairs => &[$($name::<STORED>),*],
             }
         };
     }
     let (kernels, lanes): (&[WindowsKernel], _) = match level {
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512 if stored == Stored::Pairs => {
+        Level::Avx512 if stored == MicrokernelTypes::Pairs => {
             (&[pairs1::<STORED>, pairs2::<STORED>, pairs3::<STORED>, pairs4::<STORED>], 16)
         }
         #[cfg(target_arch = "x86_64")]
@@ -624,17 +641,17 @@ pub fn windows_shape(level: Level, stored: Stored) -> WindowsShape {
         Level::Avx2 => (kinds!(avx2x1 avx2x2), 8),
         _ => (kinds!(portable1 portable2), 4),
     };
-    WindowsShape { kernels, lanes }
+    WindowKernels { kernels, lanes }
 }
 
-impl WindowsShape {
-    /// Filters of a panel, where there are `features`: as few panels as possible, of about the same width.
+impl WindowKernels {
+    /// Returns the filters per panel for `features` filters: as few panels as possible, of about the same width.
     pub fn panel(&self, features: usize) -> usize {
         let vectors = features.div_ceil(self.lanes).max(1);
         vectors.div_ceil(vectors.div_ceil(self.kernels.len())) * self.lanes
     }
 
-    /// The microkernel for a panel of `columns` filters.
+    /// Returns the microkernel for a panel of `columns` filters.
     pub fn kernel(&self, columns: usize) -> WindowsKernel {
         self.kernels[columns.div_ceil(self.lanes) - 1]
     }

@@ -1,8 +1,8 @@
-//! A convolution that is max-pooled, on vectors: its result never is an array.
+//! Convolution with fused max pooling on SIMD vectors; the unpooled result is never stored.
 //!
-//! The unit of work is one row of pooling windows of one image. Windows of 2×2 are computed in registers, directly or
-//! by Winograd. Others are pooled from a row of pixels in scratch that fits L1. Where a product with few columns
-//! follows, it is summed row by row for some images, while their maxima are in L2.
+//! The unit of work is one row of pooling windows of one image. 2×2 windows are computed in registers, directly or by
+//! Winograd. Other windows are pooled from a row of pixels in scratch that fits L1. If a product with few columns
+//! follows, it is summed row by row for several images, while their maxima are in L2.
 
 mod microkernel;
 mod winograd;
@@ -10,112 +10,114 @@ mod winograd;
 use crate::kernel::convert::convert;
 use crate::kernel::convolution::has_unit_steps;
 use crate::kernel::dot_product_gemm::InnerProducts;
-use crate::kernel::padded_input::{Padded, offsets};
-use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
-use crate::kernels::conv_pool::finite_bounds::{Bounds, Magnitude, MagnitudeOfBf16};
-use crate::kernels::conv_pool::forward::microkernel::{Stored, Windows, WindowsShape, windows_shape};
-use crate::kernels::conv_pool::forward::winograd::Winograd;
-use crate::kernels::conv_pool::pooled_convolution::{Maxima, PooledConvolution};
+use crate::kernel::padded_input::{PaddedConvInput, offsets};
+use crate::kernel::{Io, Kernel, KernelContext, Ptr, with_scratch};
+use crate::kernels::conv_pool::finite_bounds::{MagnitudeBounds, MaxMagnitudeBf16, MaxMagnitudeF32};
+use crate::kernels::conv_pool::forward::microkernel::{
+    MicrokernelTypes, WindowKernels, WindowRowArgs, windows_shape,
+};
+use crate::kernels::conv_pool::forward::winograd::WinogradWindows;
+use crate::kernels::conv_pool::pooled_convolution::{PoolOutputs, PooledConvolution};
 use crate::machine::thread_pool::inside;
-use crate::select::Accepted;
-use crate::simd::gemm::{IndirectKernel, KC, TileArgs, View, indirect_shape, pack_right, packed_len};
+use crate::select::SelectResult;
+use crate::simd::gemm::{IndirectKernel, KC, MatrixView, TileArgs, indirect_shape, pack_right, packed_len};
 use crate::simd::level::{Level, TileFn};
 use crate::simd::loops::widen;
 use crate::simd::narrow_bias::sum_rounding;
 use crate::simd::narrow_floats::{BF16, F16};
-use crate::simd::pool_row::{Row, pool_row};
-use systole_compile::Pool;
+use crate::simd::pool_row::{PoolRowArgs, pool_row};
+use systole_compile::MaxPoolArgmax;
 use systole_ir::{DType, Result};
 
-/// Floating-point operations of one block of the parallel loop, at least.
+/// Minimum floating-point operations of one block of the parallel loop.
 const BLOCK: f64 = 1e6;
-/// Most images whose rows of maxima are operands of the product together.
+/// Maximum number of images whose rows of maxima are operands of the product together.
 const IMAGES: usize = 32;
-/// Most bytes of these rows, so that they stay in L2.
+/// Maximum bytes of these rows, so that they stay in L2.
 const ROW_BYTES: usize = 1 << 18;
 
-/// Operands as microkernels read them.
+/// Operands in the layout that microkernels read.
 #[derive(Clone, Copy)]
-struct Operands {
-    /// Padded input, f32, or bf16 for microkernels of pairs.
+struct PreparedOperands {
+    /// Padded input: f32, or bf16 for microkernels of pairs.
     x: *const u8,
     /// Packed panels of the kernel.
     kernel: *const f32,
-    /// The kernel after Winograd's transform, where that is used.
+    /// The kernel after Winograd's transform, if Winograd is used.
     transformed: *const f32,
     /// Bias padded to whole panels, or null.
     bias: *const f32,
-    bounds: Bounds,
+    bounds: MagnitudeBounds,
 }
 
-// SAFETY: threads only read what the pointers point to, while `run` waits for them.
-unsafe impl Sync for Operands {}
+// SAFETY: threads only read through the pointers, while `run` waits for them.
+unsafe impl Sync for PreparedOperands {}
 
-/// A pooled convolution on vectors. Inputs and results are those of [`PooledConvolution`].
-pub struct Forward {
-    input: Padded,
-    pool: Pool,
+/// Vector kernel of a pooled convolution. Inputs and results are those of [`PooledConvolution`].
+pub struct VectorConvPool {
+    input: PaddedConvInput,
+    pool: MaxPoolArgmax,
     dtype: DType,
     level: Level,
     /// Element types of operands and results in microkernels, and where sums are rounded.
-    stored: Stored,
+    stored: MicrokernelTypes,
     /// Elements of input, kernel and bias.
     sizes: Vec<usize>,
     batch: usize,
     /// Height and width of the result.
     pooled: [usize; 2],
     features: usize,
-    /// Offsets in the input of the pixels of one row of windows, row-major, in elements.
+    /// Input offsets of the pixels of one row of windows, row-major, in elements.
     pixel: Vec<usize>,
-    /// Offset in the input of each tap, in elements.
+    /// Input offset of each tap, in elements.
     tap: Vec<usize>,
-    /// Offset in the input of each word that microkernels broadcast, in bytes: a pair of taps, or one tap.
+    /// Input offset of each word that microkernels broadcast, in bytes. A word is a pair of taps, or one tap.
     words: Vec<usize>,
-    /// The pairs of taps, for microkernels of pairs.
-    pairs: Vec<Pair>,
+    /// Pairs of taps, for microkernels of pairs.
+    pairs: Vec<TapPair>,
     /// Pixels of one row of `pixel`.
     line: usize,
-    /// Elements of the input from one row of windows to the next.
+    /// Elements of the input between rows of windows.
     down: usize,
-    /// Rows of windows of one block of the parallel loop.
+    /// Rows of windows in one block of the parallel loop.
     group: usize,
     /// Filters of a panel.
     columns: usize,
     magnitude: TileFn,
-    method: Method,
+    method: RowMethod,
     product: Option<InnerProducts>,
 }
 
-/// Two adjacent taps of a row of the kernel. Where a row has an odd number, its last pair overlaps the one before.
+/// Two adjacent taps of a kernel row. In a row with an odd number of taps, the last pair overlaps the previous one.
 #[derive(Clone, Copy)]
-struct Pair {
-    /// Number of the first tap.
+struct TapPair {
+    /// Index of the first tap.
     tap: usize,
-    /// Whether the first tap counts; otherwise it belongs to the pair before and has weight 0 here.
+    /// Whether the first tap counts; otherwise it belongs to the previous pair and has weight 0 here.
     both: bool,
 }
 
-/// The pairs of a kernel of `lines` rows of `length` contiguous taps.
-fn pairs(lines: usize, length: usize) -> Vec<Pair> {
+/// Returns the tap pairs of a kernel with `lines` rows of `length` contiguous taps.
+fn pairs(lines: usize, length: usize) -> Vec<TapPair> {
     let of_line = |line: usize| {
         let first = (0..length.div_ceil(2)).map(move |p| (2 * p).min(length - 2));
-        first.enumerate().map(move |(p, at)| Pair { tap: line * length + at, both: at == 2 * p })
+        first.enumerate().map(move |(p, at)| TapPair { tap: line * length + at, both: at == 2 * p })
     };
     (0..lines).flat_map(of_line).collect()
 }
 
-/// How a row of windows is computed.
-enum Method {
-    /// Window by window in registers; by Winograd, if there is one, where sums are finite. `right`, `down`: bytes of
-    /// the input from a pixel of the result to its neighbours.
-    Registers { shape: WindowsShape, right: usize, down: usize, winograd: Option<Winograd> },
-    /// All pixels of the row in scratch, `rows` pixels a call of `run`; these are rounded by `narrow`, then pooled.
+/// Method that computes a row of windows.
+enum RowMethod {
+    /// Window by window in registers; by Winograd if it is available and sums are finite. `right`, `down`: bytes of the
+    /// input between adjacent pixels of the result.
+    Registers { shape: WindowKernels, right: usize, down: usize, winograd: Option<WinogradWindows> },
+    /// All pixels of the row in scratch, `rows` pixels per call of `run`; `narrow` rounds them, then they are pooled.
     Rows { run: IndirectKernel, rows: usize, narrow: Option<TileFn>, pool: TileFn },
 }
 
-/// The method of a candidate.
+/// Method that a candidate requests.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Ask {
+pub enum RequestedMethod {
     /// Windows in registers, by Winograd.
     Winograd,
     /// Windows in registers.
@@ -124,98 +126,101 @@ pub enum Ask {
     Rows,
 }
 
-/// Why windows are not computed in registers.
-const NO_REGISTERS: &str = "its windows are not 2 by 2, or its kernel has more taps than one block of products: registers hold \
-                            the four sums of a window, and larger ones would need kernels of their own";
+/// Reason why windows cannot be computed in registers.
+const NO_REGISTERS: &str = "its windows are not 2×2, or its kernel has more taps than one block of products: \
+                            registers hold the four sums of a window, and larger windows would need separate \
+                            microkernels";
 
-/// Element types and rounding in microkernels, and whether windows can be computed in registers.
-fn storage(p: &PooledConvolution<'_>, ask: Ask) -> (Stored, bool) {
+/// Returns element types and rounding in microkernels, and whether windows can be computed in registers.
+fn storage(p: &PooledConvolution<'_>, ask: RequestedMethod) -> (MicrokernelTypes, bool) {
     let (x, k, excess) = (&p.inputs[0], &p.inputs[1], p.target.excess_precision);
-    // Contiguous taps of a row of the kernel.
+    // Contiguous taps of a kernel row.
     let line_taps = k.shape[1] * k.shape[2];
     let in_registers = p.pool.window == [2, 2] && k.shape[0] * line_taps <= KC;
-    let can_pair = in_registers && ask != Ask::Rows && line_taps > 1 && p.c.rhs_dilation[1] == 1;
+    let can_pair = in_registers && ask != RequestedMethod::Rows && line_taps > 1 && p.c.rhs_dilation[1] == 1;
     let format = if x.dtype == DType::F16 { F16 } else { BF16 };
     let stored = match (x.dtype, p.target.level) {
-        (DType::F32, _) => Stored::Wide,
-        (DType::BF16, Level::Avx512Bf16) if excess && can_pair => Stored::Pairs,
-        _ if excess => Stored::Once(format),
-        _ => Stored::Rounded(format),
+        (DType::F32, _) => MicrokernelTypes::Wide,
+        (DType::BF16, Level::Avx512Bf16) if excess && can_pair => MicrokernelTypes::Pairs,
+        _ if excess => MicrokernelTypes::Once(format),
+        _ => MicrokernelTypes::Rounded(format),
     };
     (stored, in_registers)
 }
 
-impl Method {
-    /// The method that is asked for and the filters of its panels, or why it does not take the problem. `pixel`:
-    /// elements of the input from a pixel of the result to the one below and to the one on the right.
+impl RowMethod {
+    /// Returns the requested method and the filters per panel, or why the method does not support the problem. `pixel`:
+    /// elements of the input from a pixel of the result to the pixel below and to the pixel on the right.
     fn new(
         p: &PooledConvolution<'_>,
-        ask: Ask,
-        (stored, in_registers): (Stored, bool),
+        ask: RequestedMethod,
+        (stored, in_registers): (MicrokernelTypes, bool),
         pixel: [usize; 2],
-    ) -> Accepted<(Method, usize)> {
+    ) -> SelectResult<(RowMethod, usize)> {
         let (x, k, level) = (&p.inputs[0], &p.inputs[1], p.target.level.vectors());
         let features = k.shape[3];
-        if ask == Ask::Rows {
+        if ask == RequestedMethod::Rows {
             let narrow = sum_rounding(x.dtype, p.has_bias(), level);
-            let pool =
-                pool_row(DType::F32, p.y.dtype, level).ok_or("no pooling kernel writes its element type")?;
+            let pool = pool_row(DType::F32, p.y.dtype, level)
+                .ok_or("no pooling loop writes the element type of its result")?;
             let (run, rows, columns) = indirect_shape(level, features);
-            return Ok((Method::Rows { run, rows, narrow, pool }, columns));
+            return Ok((RowMethod::Rows { run, rows, narrow, pool }, columns));
         }
         if !in_registers {
             return Err(NO_REGISTERS.into());
         }
         let winograd = match ask {
-            Ask::Winograd if !p.target.winograd => {
-                return Err("Winograd is off: option winograd, SYSTOLE_WINOGRAD".into());
+            RequestedMethod::Winograd if !p.target.winograd => {
+                return Err("Winograd is disabled (option winograd, SYSTOLE_WINOGRAD)".into());
             }
-            Ask::Winograd if !has_unit_steps(p.c) || p.pool.strides != p.pool.window => {
-                return Err(
-                    "its steps are not single elements, or its windows do not touch: they are no tiles"
-                        .into(),
-                );
+            RequestedMethod::Winograd if !has_unit_steps(p.c) || p.pool.strides != p.pool.window => {
+                return Err("it has strides or dilations, or its pooling windows are not adjacent".into());
             }
-            Ask::Winograd => {
-                let winograd = Winograd::new([k.shape[0], k.shape[1]], k.shape[2], stored, level);
-                Some(winograd.ok_or("Winograd does not pay here, or its microkernel exceeds the registers")?)
+            RequestedMethod::Winograd => {
+                let winograd = WinogradWindows::new([k.shape[0], k.shape[1]], k.shape[2], stored, level);
+                Some(
+                    winograd
+                        .ok_or("Winograd does not pay off here, or its microkernel exceeds the registers")?,
+                )
             }
             _ => None,
         };
         let shape = windows_shape(level, stored);
         let [down, right] = pixel.map(|elements| elements * stored.size());
-        Ok((Method::Registers { shape, right, down, winograd }, shape.panel(features)))
+        Ok((RowMethod::Registers { shape, right, down, winograd }, shape.panel(features)))
     }
 }
 
-impl Forward {
-    /// The first method, in the order of the candidates, that takes the problem.
-    pub fn any(p: &PooledConvolution<'_>) -> Accepted<Forward> {
-        let in_registers = Forward::new(p, Ask::Winograd).or_else(|_| Forward::new(p, Ask::Registers));
-        in_registers.or_else(|_| Forward::new(p, Ask::Rows))
+impl VectorConvPool {
+    /// Creates the kernel with the first method, in the order of the candidates, that supports the problem.
+    pub fn any(p: &PooledConvolution<'_>) -> SelectResult<VectorConvPool> {
+        let in_registers = VectorConvPool::new(p, RequestedMethod::Winograd)
+            .or_else(|_| VectorConvPool::new(p, RequestedMethod::Registers));
+        in_registers.or_else(|_| VectorConvPool::new(p, RequestedMethod::Rows))
     }
 
-    pub fn new(p: &PooledConvolution<'_>, ask: Ask) -> Accepted<Forward> {
+    /// Creates the kernel with the requested method, or returns why the method does not support the problem.
+    pub fn new(p: &PooledConvolution<'_>, ask: RequestedMethod) -> SelectResult<VectorConvPool> {
         let &PooledConvolution { c, pool, inputs, y, target, .. } = p;
         let level = target.level.vectors();
         let (x, k) = (&inputs[0], &inputs[1]);
         let (channels, features) = (k.shape[2], k.shape[3]);
         let (stored, in_registers) = storage(p, ask);
         let size = stored.size();
-        let input = Padded::of_size(size, x, &c.padding, &c.lhs_dilation);
-        let input = input.ok_or("its padding crops more than there is")?;
-        // Where windows are adjacent, the columns beyond the last window are not computed.
+        let input = PaddedConvInput::of_size(size, x, &c.padding, &c.lhs_dilation);
+        let input = input.ok_or("its padding crops more elements than there are")?;
+        // If windows are adjacent, the columns beyond the last window are not computed.
         let line = match pool.strides[1] == pool.window[1] {
             true => y.shape[2] * pool.window[1],
             false => pool.operand.shape[2],
         };
         let pixel_step = [0, 1].map(|i| input.strides[i] * c.strides[i]);
-        let (method, columns) = Method::new(p, ask, (stored, in_registers), pixel_step)?;
+        let (method, columns) = RowMethod::new(p, ask, (stored, in_registers), pixel_step)?;
         let pixel = offsets([(pool.window[0], pixel_step[0]), (line, pixel_step[1])].into_iter());
         let lines = [0, 1].map(|i| (k.shape[i], input.strides[i] * c.rhs_dilation[i]));
         let tap = offsets(lines.into_iter().chain([(channels, 1)]));
         let pairs = match stored {
-            Stored::Pairs => pairs(k.shape[0], k.shape[1] * channels),
+            MicrokernelTypes::Pairs => pairs(k.shape[0], k.shape[1] * channels),
             _ => Vec::new(),
         };
         let words = match &pairs[..] {
@@ -223,7 +228,7 @@ impl Forward {
             pairs => pairs.iter().map(|p| tap[p.tap] * size).collect(),
         };
         let work = 2.0 * (pixel.len() * tap.len() * features) as f64;
-        Ok(Forward {
+        Ok(VectorConvPool {
             down: pixel_step[0] * pool.strides[0],
             input,
             pool: pool.clone(),
@@ -242,8 +247,8 @@ impl Forward {
             group: ((BLOCK / work).ceil() as usize).clamp(1, y.shape[1]),
             columns,
             magnitude: match stored {
-                Stored::Pairs => level.tile::<MagnitudeOfBf16>(),
-                _ => level.tile::<Magnitude>(),
+                MicrokernelTypes::Pairs => level.tile::<MaxMagnitudeBf16>(),
+                _ => level.tile::<MaxMagnitudeF32>(),
             },
             method,
             product: p.product(y.shape[2] * y.shape[3], target.level)?,
@@ -262,22 +267,22 @@ impl Forward {
         (self.padded_features() * 4).next_multiple_of(64)
     }
 
-    /// Bytes of operand `k` converted to f32; 0 where it is read as it is.
+    /// Bytes of operand `k` converted to f32; 0 if it is read as stored.
     fn wide_bytes(&self, k: usize) -> usize {
         match (self.dtype, self.sizes.get(k)) {
             (DType::F32, _) | (_, None) => 0,
             // Microkernels of pairs read bf16; only the bias is f32.
-            _ if self.stored == Stored::Pairs && k < 2 => 0,
+            _ if self.stored == MicrokernelTypes::Pairs && k < 2 => 0,
             (_, Some(n)) => (n * 4).next_multiple_of(64),
         }
     }
 
-    /// The convolution of all pixels of a row of windows, with the bias if it is not null, to `out: f32[pixels,
+    /// Convolves all pixels of a row of windows, adds the bias unless it is null, and writes `out: f32[pixels,
     /// features]`.
     unsafe fn convolve(
         &self,
         (run, rows): (IndirectKernel, usize),
-        &Operands { x, kernel, bias, .. }: &Operands,
+        &PreparedOperands { x, kernel, bias, .. }: &PreparedOperands,
         out: *mut f32,
     ) {
         let (taps, padded) = (self.tap.len(), self.padded_features());
@@ -305,18 +310,18 @@ impl Forward {
         }
     }
 
-    fn winograd(&self) -> Option<&Winograd> {
+    fn winograd(&self) -> Option<&WinogradWindows> {
         match &self.method {
-            Method::Registers { winograd, .. } => winograd.as_ref(),
-            Method::Rows { .. } => None,
+            RowMethod::Registers { winograd, .. } => winograd.as_ref(),
+            RowMethod::Rows { .. } => None,
         }
     }
 
     /// Converts, pads and packs the operands in scratch.
-    unsafe fn prepare(&self, cx: &Cx<'_>, io: &Io<'_>) -> Operands {
+    unsafe fn prepare(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> PreparedOperands {
         let mut at = 0;
         let mut operands: Vec<*const u8> = io.inputs[..self.sizes.len()].to_vec();
-        // SAFETY: scratch is laid out as `scratch()` counts it; operands have the shapes of `new`.
+        // SAFETY: scratch has the layout that `scratch()` counts; operands have the shapes of `new`.
         unsafe {
             for (k, operand) in operands.iter_mut().enumerate() {
                 if let Some(widen) = widen(self.dtype, self.level)
@@ -331,13 +336,14 @@ impl Forward {
             let x = self.input.prepare(cx, operands[0], io.scratch.add(at)).cast::<u8>();
             let panels = io.scratch.add(at + self.input.bytes()).cast::<f32>();
             let (taps, features) = (self.tap.len(), self.features);
-            if self.stored == Stored::Pairs {
+            if self.stored == MicrokernelTypes::Pairs {
                 self.pack_pairs(operands[1].cast(), panels.cast());
             }
             let unpaired = if self.pairs.is_empty() { taps } else { 0 };
             for kb in (0..unpaired).step_by(KC) {
                 let k = KC.min(taps - kb);
-                let view = View { ptr: operands[1].cast::<f32>().add(kb * features), row: features, col: 1 };
+                let view =
+                    MatrixView { ptr: operands[1].cast::<f32>().add(kb * features), row: features, col: 1 };
                 pack_right(self.columns, view, k, features, panels.add(kb * self.padded_features()));
             }
             let padded = panels.add(self.packed_bytes() / 4);
@@ -348,22 +354,22 @@ impl Forward {
                     let to = transformed.add(j * winograd.elements());
                     winograd.kernel(panels.add(j * taps), self.columns, to);
                 }
-                // The transforms enlarge magnitudes, of the input at most 4 times, of the kernel 9/4 times.
+                // The transforms enlarge magnitudes: of the input at most 4 times, of the kernel 9/4 times.
                 terms *= 16.0;
             }
             let gain = self.magnitude(operands[1], self.sizes[1], self.magnitude) * terms;
-            let mut prepared = Operands {
+            let mut prepared = PreparedOperands {
                 x,
                 kernel: panels,
                 transformed,
                 bias: std::ptr::null(),
-                bounds: Bounds { gain, offset: 0.0 },
+                bounds: MagnitudeBounds { gain, offset: 0.0 },
             };
             if let Some(&bias) = operands.get(2) {
                 padded.write_bytes(0, self.padded_features());
                 std::ptr::copy_nonoverlapping(bias.cast(), padded, features);
                 prepared.bounds.offset =
-                    self.magnitude(padded.cast(), features, self.level.tile::<Magnitude>());
+                    self.magnitude(padded.cast(), features, self.level.tile::<MaxMagnitudeF32>());
                 prepared.bias = padded;
             }
             prepared
@@ -372,7 +378,7 @@ impl Forward {
 
     unsafe fn magnitude(&self, x: *const u8, n: usize, of: TileFn) -> f32 {
         let mut most = 0f32;
-        // SAFETY: the caller has `n` elements there, of the type that `of` takes.
+        // SAFETY: `x` has `n` elements of the type that `of` reads, by the caller's promise.
         unsafe { of((&raw mut most).cast(), x, x, x, n) };
         most
     }
@@ -395,23 +401,23 @@ impl Forward {
         }
     }
 
-    /// Bytes of scratch that [`Forward::row`] needs.
+    /// Bytes of scratch for [`VectorConvPool::row`].
     fn tile_bytes(&self) -> usize {
         match self.method {
-            Method::Registers { .. } => self.winograd().map_or(0, Winograd::part_bytes),
-            Method::Rows { .. } => self.pixel.len() * self.features * 4,
+            RowMethod::Registers { .. } => self.winograd().map_or(0, WinogradWindows::part_bytes),
+            RowMethod::Rows { .. } => self.pixel.len() * self.features * 4,
         }
     }
 
-    /// Computes one row of windows of one image; its results begin at `y` and `argmax` (or null).
-    unsafe fn row(&self, operands: &Operands, y: *mut u8, argmax: *mut u8, tile: *mut f32) {
+    /// Computes one row of windows of one image. Results start at `y` and `argmax` (or null).
+    unsafe fn row(&self, operands: &PreparedOperands, y: *mut u8, argmax: *mut u8, tile: *mut f32) {
         match &self.method {
             // SAFETY: by the caller's promise.
-            Method::Registers { shape, right, down, .. } => unsafe {
+            RowMethod::Registers { shape, right, down, .. } => unsafe {
                 self.registers(shape, [*right, *down], operands, [y, argmax], tile);
             },
-            &Method::Rows { run, rows, narrow, pool } => {
-                let r = Row {
+            &RowMethod::Rows { run, rows, narrow, pool } => {
+                let r = PoolRowArgs {
                     window: self.pool.window,
                     step: self.pool.strides[1] * self.features,
                     line: self.line * self.features,
@@ -425,7 +431,7 @@ impl Forward {
                     match narrow {
                         None => self.convolve((run, rows), operands, tile),
                         Some(narrow) => {
-                            let bare = Operands { bias: std::ptr::null(), ..*operands };
+                            let bare = PreparedOperands { bias: std::ptr::null(), ..*operands };
                             self.convolve((run, rows), &bare, tile);
                             let width = (&raw const self.features).cast();
                             narrow(tile.cast(), bytes, operands.bias.cast(), width, self.pixel.len());
@@ -440,9 +446,9 @@ impl Forward {
     /// Computes row `row` of windows of image `image`.
     unsafe fn row_of_image(
         &self,
-        operands: &Operands,
+        operands: &PreparedOperands,
         (image, row): (usize, usize),
-        to: Maxima,
+        to: PoolOutputs,
         tile: *mut f32,
     ) {
         let x = operands.x.wrapping_add((image * self.input.image + row * self.down) * self.stored.size());
@@ -450,17 +456,17 @@ impl Forward {
         let argmax = to.argmax.map_or(std::ptr::null_mut(), |p| p.at(at));
         // SAFETY: by the caller's promise.
         unsafe {
-            self.row(&Operands { x, ..*operands }, to.y.at(at * self.dtype.size()), argmax, tile);
+            self.row(&PreparedOperands { x, ..*operands }, to.y.at(at * self.dtype.size()), argmax, tile);
         }
     }
 
-    /// Computes all rows of windows and the product with their maxima, one row of some images at a time.
+    /// Computes all rows of windows and the product with their maxima, one row of several images at a time.
     unsafe fn run_with_product(
         &self,
-        cx: &Cx<'_>,
+        cx: &KernelContext<'_>,
         io: &Io<'_>,
-        operands: &Operands,
-        to: Maxima,
+        operands: &PreparedOperands,
+        to: PoolOutputs,
         product: &InnerProducts,
     ) {
         let [right, bias @ ..] = &io.inputs[self.sizes.len()..] else { return };
@@ -468,7 +474,7 @@ impl Forward {
         let out = Ptr(io.outputs[io.outputs.len() - 1]);
         let row = self.pooled[1] * self.features;
         let most = (ROW_BYTES / (row * self.dtype.size())).clamp(1, IMAGES);
-        // Inside a parallel loop this thread computes all images; otherwise all threads should have some.
+        // Inside a parallel loop this thread computes all images; otherwise the images are split among all threads.
         let parts = if inside() { 1 } else { 2 * cx.team.threads() };
         let tasks = self.batch.div_ceil(most).max(parts.min(self.batch));
         let tile_bytes = self.tile_bytes().next_multiple_of(64);
@@ -491,7 +497,7 @@ impl Forward {
         cx.team.run_with(tasks, self.work(), cx.flush, &body);
     }
 
-    /// Nanoseconds of the convolution on one core, about.
+    /// Approximate nanoseconds of the convolution on one core.
     fn work(&self) -> f64 {
         let products = (self.pixel.len() * self.tap.len() * self.features) as f64;
         (self.batch * self.pooled[0]) as f64 * products / 25.0
@@ -500,19 +506,19 @@ impl Forward {
     /// Computes a row of 2×2 windows in registers.
     unsafe fn registers(
         &self,
-        shape: &WindowsShape,
+        shape: &WindowKernels,
         [right, down]: [usize; 2],
-        operands: &Operands,
+        operands: &PreparedOperands,
         [y, argmax]: [*mut u8; 2],
         tile: *mut f32,
     ) {
-        let &Operands { x, kernel, transformed, bias, .. } = operands;
+        let &PreparedOperands { x, kernel, transformed, bias, .. } = operands;
         let seen = [&self.pixel, &self.tap].iter().filter_map(|t| t.last()).sum::<usize>() + 1;
-        // SAFETY: all elements that the row reads lie inside one padded image.
+        // SAFETY: all elements that the row reads are inside one padded image.
         let finite = operands.bounds.keep_finite(unsafe { self.magnitude(x, seen, self.magnitude) });
         let winograd = self.winograd().filter(|_| finite);
         let (step, windows) = (right * self.pool.strides[1], self.pooled[1]);
-        let most = winograd.map_or(windows, Winograd::most).max(1);
+        let most = winograd.map_or(windows, WinogradWindows::most).max(1);
         for from in (0..windows).step_by(most) {
             let x = x.wrapping_add(from * step);
             let count = most.min(windows - from);
@@ -523,7 +529,7 @@ impl Forward {
             for j in (0..self.features).step_by(self.columns) {
                 let columns = self.columns.min(self.features - j);
                 let at = from * self.features + j;
-                let w = Windows {
+                let w = WindowRowArgs {
                     x,
                     right,
                     down,
@@ -541,7 +547,7 @@ impl Forward {
                     row: self.features,
                     columns,
                 };
-                // SAFETY: the windows' inputs lie inside one padded image; the caller has room for the results.
+                // SAFETY: the windows' inputs are inside one padded image; the caller has room for the results.
                 unsafe {
                     match winograd {
                         Some(m) => m.windows(&w, transformed.wrapping_add(j * m.elements()), tile),
@@ -553,17 +559,17 @@ impl Forward {
     }
 }
 
-impl Kernel for Forward {
+impl Kernel for VectorConvPool {
     fn scratch(&self) -> usize {
         let wide: usize = (0..3).map(|k| self.wide_bytes(k)).sum();
         let transformed = self.winograd().map_or(0, |m| self.padded_features() * m.elements() * 4);
         wide + self.input.bytes() + self.packed_bytes() + self.bias_bytes() + transformed + 64
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         // SAFETY: scratch and operands are those of the step, by the caller's promise.
         let operands = unsafe { self.prepare(cx, io) };
-        let to = Maxima::of(io, self.product.is_some());
+        let to = PoolOutputs::of(io, self.product.is_some());
         if let Some(product) = &self.product {
             // SAFETY: as above; `operands` are those of this call.
             unsafe { self.run_with_product(cx, io, &operands, to, product) };

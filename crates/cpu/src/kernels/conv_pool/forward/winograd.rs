@@ -1,21 +1,22 @@
-//! 2×2 pooling windows of a convolution by Winograd F(2×2, 3×3), for few channels: a window is one output tile.
+//! Winograd F(2×2, 3×3) convolution with fused 2×2 max pooling for few channels; a pooling window is one output tile.
 //!
 //! A tile takes 16 multiplications for each channel and filter, where the definition takes 36; `simd/winograd.rs` has
-//! the transforms. With few channels, GEMMs over transformed arrays would not pay. Here the input of a row of windows
-//! is transformed first. Then lanes are filters: each transformed element is broadcast, and multiply-adds, the output
-//! transform and the maximum stay in registers.
+//! the transforms. With few channels, GEMMs over transformed arrays would not pay off. Here the input of a row of
+//! windows is transformed first. Then lanes are filters: each transformed element is broadcast, and multiply-adds,
+//! output transform and maximum stay in registers.
 //!
-//! Larger kernels are sums of parts of three or two rows and columns of taps. A part of two is one of three with a zero
-//! last row or column, for which the products of one row or column of the tile vanish: 5×5 taps take 49
-//! multiplications, the definition 100. All parts are summed in the transformed tile, as channels are.
+//! Larger kernels are sums of parts with three or two rows and columns of taps. A part of two is a part of three with a
+//! zero last row or column, so the products of one row or column of the tile vanish: 5×5 taps take 49 multiplications,
+//! the definition 100. All parts are summed in the transformed tile, as channels are.
 
 use crate::kernels::conv_pool::forward::microkernel::{
-    Compare, Kind, STORED, STORED_F16, Stored, WIDE, Windows, finish, finish_finite,
+    CompareVector, MicrokernelTypes, ResultRounding, STORED, STORED_F16, WIDE, WindowRowArgs, finish,
+    finish_finite,
 };
 use crate::simd::level::Level;
 use crate::simd::narrow_floats::F16;
 use crate::simd::vector::Portable32;
-use crate::simd::winograd::{COMPONENTS, Transforms, Window};
+use crate::simd::winograd::{COMPONENTS, FilterTransforms, WinogradTransforms};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use systole_compile::Relu;
@@ -23,35 +24,34 @@ use systole_compile::Relu;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::vector::x86::{V8x32, V16x32};
 
-/// Rows and columns of taps: a single one saves nothing, and more have not been measured.
+/// Supported numbers of rows and columns of taps: a single one saves nothing, and more have not been measured.
 const SIZES: std::ops::RangeInclusive<usize> = 2..=7;
-/// Most channels: with more, too few windows of a row fit the transformed arrays.
+/// Maximum number of channels: with more, too few windows of a row fit the transformed arrays.
 const CHANNELS: usize = 8;
-/// Multiplications of a window that must be saved, as transforms cost some.
+/// Minimum multiplications per window that must be saved to pay for the transforms.
 const WORTH: usize = 16;
-/// Most multiplications of a window: the transformed kernel, a vector for each, stays in L1.
+/// Maximum multiplications per window: the transformed kernel, a vector for each, stays in L1.
 const MOST: usize = 400;
 
-/// Arrays of one transformed row. `e` is the sum or difference of two rows of the input, with an index in pixels. The
-/// arrays are `e[i] - e[i + 2]`, `e[i] + e[i + 1]` and `e[i + 1] - e[i]`. The last row of a part of three has the
-/// opposite sign.
+/// Arrays per transformed row: `e[i] - e[i + 2]`, `e[i] + e[i + 1]` and `e[i + 1] - e[i]`. `e` is the sum or difference
+/// of two rows of the input, indexed by pixel. The last row of a part of three has the opposite sign.
 const ARRAYS: usize = 3;
-/// Elements of such an array. A constant, so that offsets of arrays and rows are immediates.
+/// Elements of each transformed array. It is constant so that offsets of arrays and rows are immediates.
 const ARRAY_ELEMENTS: usize = 128;
-/// Elements from one transformed row to the next.
+/// Elements between transformed rows.
 const ROW: usize = ARRAYS * ARRAY_ELEMENTS;
-/// Most products of one pass over a row of windows, whose transformed taps stay in registers.
+/// Maximum products of one pass over a row of windows, whose transformed taps stay in registers.
 const OF_PASS: usize = 24;
-/// Most channels of parts with three rows of taps in one pass.
+/// Maximum channels of parts with three rows of taps in one pass.
 const MOST_THREES: usize = 6;
-/// Most channels of parts with two rows of taps in one pass.
+/// Maximum channels of parts with two rows of taps in one pass.
 const MOST_TWOS: usize = 4;
-/// Most windows of a pass: their sums stay in L1.
+/// Maximum windows of a pass: their sums stay in L1.
 const WINDOWS: usize = 16;
-/// Vectors of sums of a window between passes: two for each column of a tile.
+/// Vectors of sums per window between passes: two for each column of a tile.
 const SUMS: usize = 8;
 
-/// `body` for each of `T` channels of parts, unrolled by the macro, so that transformed taps stay in registers.
+/// Expands `body` for each of `T` channels of parts. The macro unrolls, so that transformed taps stay in registers.
 macro_rules! each_term {
     ($n:ident, $k:ident => $body:expr) => {
         each_term!(@ $n, $k => $body, 0 1 2 3 4 5)
@@ -64,13 +64,13 @@ macro_rules! each_term {
     };
 }
 
-/// The arguments of a microkernel: [`Windows`] for results, bias and sizes, and transformed operands.
-struct Transformed<'a> {
-    windows: &'a Windows,
+/// Arguments of a microkernel: [`WindowRowArgs`] for results, bias and sizes, and the transformed operands.
+struct TransformedArgs<'a> {
+    windows: &'a WindowRowArgs,
     channels: usize,
-    passes: &'a [Pass],
+    passes: &'a [ProductPass],
     run: PassesFn,
-    /// Products of a tile: vectors of the transformed kernel for each vector of filters.
+    /// Products of a tile: number of vectors of the transformed kernel for each vector of filters.
     products: usize,
     kernel: *const f32,
     input: *const f32,
@@ -78,54 +78,54 @@ struct Transformed<'a> {
     sums: *mut f32,
 }
 
-/// Some products of one column of the tile, for all windows of a row.
-struct Pass {
+/// Products of one tile column that are computed in one pass over all windows of a row.
+struct ProductPass {
     column: usize,
-    /// Offsets in the transformed input of channels of parts with three rows of taps, each of which has four products
-    /// in a column.
+    /// Offsets in the transformed input of channels of parts with three rows of taps. Each has four products in a
+    /// column.
     threes: SmallVec<[usize; MOST_THREES]>,
-    /// Offsets of channels of parts with two rows of taps, each of which has three.
+    /// Offsets of channels of parts with two rows of taps. Each has three products in a column.
     twos: SmallVec<[usize; MOST_TWOS]>,
-    /// The number of the first product.
+    /// Index of the first product.
     first: usize,
-    /// Whether to add to the sums of a pass before.
+    /// Whether to add to the sums of the previous pass.
     add: bool,
 }
 
-/// A part of the kernel: three or two rows and columns of taps.
+/// Part of the kernel: three or two rows and columns of taps.
 struct TapBlock {
-    /// The first row and column.
+    /// First row and column.
     at: [usize; 2],
     size: [usize; 2],
-    /// For each channel and column of a tile, the number of its first product.
+    /// For each channel and column of a tile, the index of its first product.
     products: Vec<[usize; 4]>,
 }
 
-/// How a kernel is cut into parts and passes.
-struct Terms {
+/// Division of a kernel into parts and passes.
+struct WinogradParts {
     parts: Vec<TapBlock>,
-    passes: Vec<Pass>,
-    /// The transformed rows: two rows of the input, and whether they are added or the second is subtracted.
+    passes: Vec<ProductPass>,
+    /// Transformed rows: two rows of the input, and whether they are added or the second one is subtracted.
     rows: Vec<([usize; 2], bool)>,
     /// Products of a tile.
     products: usize,
-    /// Pixels from the first part's input to the last one's.
+    /// Pixels from the first part's input to the last part's input.
     beyond: usize,
 }
 
-/// The parts of `taps` rows or columns: where each begins, and how many it has.
+/// Divides `taps` rows or columns into parts; returns the start and length of each.
 fn parts(taps: usize) -> Vec<[usize; 2]> {
-    // As many of three as possible, the rest of two.
+    // As many parts of three as possible, the rest of two.
     let threes = (0..=taps / 3).rev().find(|n| (taps - 3 * n).is_multiple_of(2)).unwrap_or(0);
     let twos = (taps - 3 * threes) / 2;
     let of = |first: usize, count: usize, size: usize| (0..count).map(move |i| [first + i * size, size]);
     of(0, threes, 3).chain(of(3 * threes, twos, 2)).collect()
 }
 
-impl Terms {
-    fn new([height, width]: [usize; 2], channels: usize) -> Terms {
+impl WinogradParts {
+    fn new([height, width]: [usize; 2], channels: usize) -> WinogradParts {
         let (mut all, mut rows) = (Vec::new(), Vec::new());
-        // For parts of three and of two rows: part number, channel, offset in the transformed input.
+        // For parts of three and of two rows: part index, channel, offset in the transformed input.
         let mut starts: [Vec<(usize, usize, usize)>; 2] = Default::default();
         for [top, high] in parts(height) {
             let first = rows.len() * ROW;
@@ -145,9 +145,9 @@ impl Terms {
                 starts.iter().copied().filter(|s| column <= all[s.0].size[1]).collect::<VecDeque<_>>()
             });
             let mut add = false;
-            // At least one pass, as an empty one stores the zeros that the output transform reads.
+            // There is at least one pass, because an empty pass stores the zeros that the output transform reads.
             while !add || !threes.is_empty() || !twos.is_empty() {
-                let mut pass = Pass {
+                let mut pass = ProductPass {
                     column,
                     threes: SmallVec::new(),
                     twos: SmallVec::new(),
@@ -173,28 +173,29 @@ impl Terms {
             }
         }
         let beyond = all.last().map_or(0, |p: &TapBlock| p.at[1]);
-        Terms { parts: all, passes, rows, products, beyond }
+        WinogradParts { parts: all, passes, rows, products, beyond }
     }
 }
 
-/// The arguments of [`transform`].
-struct InputRows<'a> {
+/// Arguments of [`transform`].
+struct InputTransformArgs<'a> {
     x: *const f32,
     /// Elements of an input row that may be read.
     seen: usize,
-    /// Elements of an array to write, rounded up to whole vectors.
+    /// Elements of each array to write, rounded up to whole vectors.
     count: usize,
-    /// Elements from one input row to the next.
+    /// Elements between input rows.
     down: usize,
     channels: usize,
     rows: &'a [([usize; 2], bool)],
     to: *mut f32,
 }
 
-/// The input transform of some windows of a row.
+/// Applies the input transform to several windows of a row.
 #[inline(always)]
-unsafe fn transform<V: Compare>(r: &InputRows<'_>) {
-    // SAFETY: the caller has the rows, of `seen` elements each, and room for all arrays in whole vectors.
+unsafe fn transform<V: CompareVector>(r: &InputTransformArgs<'_>) {
+    // SAFETY: the rows have `seen` elements each, and there is room for all arrays in whole vectors, by the caller's
+    // promise.
     unsafe {
         let mut to = r.to;
         for &([a, b], add) in r.rows {
@@ -205,7 +206,7 @@ unsafe fn transform<V: Compare>(r: &InputRows<'_>) {
                 let mut k = 0;
                 while k < 3 {
                     let from = at + k * r.channels;
-                    // Elements beyond the last one are not used, but must not be read.
+                    // Elements beyond the last one are unused, but must not be read.
                     let lanes = V::LANES.min(r.seen.saturating_sub(from));
                     let (a, b): (V, V) = match lanes == V::LANES {
                         true => (V::load(a.add(from)), V::load(b.add(from))),
@@ -227,24 +228,25 @@ unsafe fn transform<V: Compare>(r: &InputRows<'_>) {
     }
 }
 
-/// The address of column `j` of a window's transformed tile. `at`: offset of the window's first element of a channel.
+/// Returns the address of column `j` of a window's transformed tile. `at`: offset of the window's first element of a
+/// channel.
 #[inline(always)]
-unsafe fn column(c: &Transformed<'_>, j: usize, at: usize) -> *const f32 {
+unsafe fn column(c: &TransformedArgs<'_>, j: usize, at: usize) -> *const f32 {
     let (right, array) = [(0, 0), (1, 1), (1, 2), (1, 0)][j];
-    // SAFETY: the caller's window lies inside the transformed input.
+    // SAFETY: the caller's window is inside the transformed input.
     unsafe { c.input.add(at + right * c.channels + array * ARRAY_ELEMENTS) }
 }
 
-/// One channel's column `J` of `Aᵀ (u ⊙ v)`, the first step of the output transform. `start` is added to the products
-/// of row 1.
+/// Computes one channel's column `J` of `Aᵀ (u ⊙ v)`, the first step of the output transform. `start` is added to the
+/// products of row 1.
 #[inline(always)]
-unsafe fn down<V: Compare, const J: usize>(
-    c: &Transformed<'_>,
+unsafe fn down<V: CompareVector, const J: usize>(
+    c: &TransformedArgs<'_>,
     at: usize,
     u: &[V; COMPONENTS],
     start: Option<V>,
 ) -> [V; 2] {
-    // SAFETY: the caller's window lies inside the transformed input.
+    // SAFETY: the caller's window is inside the transformed input.
     unsafe {
         let x = column(c, J, at);
         let v = [V::splat(*x), V::splat(*x.add(ROW)), V::splat(*x.add(2 * ROW)), V::splat(*x.add(3 * ROW))];
@@ -257,9 +259,9 @@ unsafe fn down<V: Compare, const J: usize>(
     }
 }
 
-/// The second step of the output transform: the four pixels of a window from the columns of its tile.
+/// Second step of the output transform: computes the four pixels of a window from the columns of its tile.
 #[inline(always)]
-unsafe fn pixels<V: Compare>([a, b, c, d]: [[V; 2]; 4]) -> [V; 4] {
+unsafe fn pixels<V: CompareVector>([a, b, c, d]: [[V; 2]; 4]) -> [V; 4] {
     // SAFETY: the level is available.
     unsafe {
         [
@@ -271,11 +273,11 @@ unsafe fn pixels<V: Compare>([a, b, c, d]: [[V; 2]; 4]) -> [V; 4] {
     }
 }
 
-/// Loads the next `T` × `N` vectors. (Loops, not closures: these would not be compiled with the level's target
-/// features.)
+/// Loads the next `T` × `N` vectors. (Loops, not closures, because closures would not be compiled with the level's
+/// target features.)
 #[inline(always)]
-unsafe fn vectors<V: Compare, const T: usize, const N: usize>(from: &mut *const f32) -> [[V; N]; T] {
-    // SAFETY: the caller has as many vectors there.
+unsafe fn vectors<V: CompareVector, const T: usize, const N: usize>(from: &mut *const f32) -> [[V; N]; T] {
+    // SAFETY: the caller has as many vectors at `from`.
     unsafe {
         let mut all = [[V::splat(0.0); N]; T];
         let mut i = 0;
@@ -287,26 +289,27 @@ unsafe fn vectors<V: Compare, const T: usize, const N: usize>(from: &mut *const 
     }
 }
 
-/// Adds the products of one channel of a part, `N` rows of a column of the tile.
+/// Adds the products of one channel of a part: `N` rows of a tile column.
 #[inline(always)]
-unsafe fn add_products<V: Compare, const N: usize>(m: &mut [V; 4], x: *const f32, u: &[V; N]) {
+unsafe fn add_products<V: CompareVector, const N: usize>(m: &mut [V; 4], x: *const f32, u: &[V; N]) {
     let mut i = 0;
     while i < N {
-        // SAFETY: the caller's window lies inside the transformed input.
+        // SAFETY: the caller's window is inside the transformed input.
         m[i] = unsafe { V::splat(*x.add(i * ROW)).mul_add(u[i], m[i]) };
         i += 1;
     }
 }
 
-/// One pass with `T` channels of parts with three rows of taps and `U` of parts with two: for each window, adds to a
-/// column of `Aᵀ Σ (u ⊙ v)`.
+/// Runs one pass with `T` channels of three-row parts and `U` channels of two-row parts: adds to a column of `Aᵀ Σ (u ⊙
+/// v)` for each window.
 #[inline(always)]
-unsafe fn pass<V: Compare, const T: usize, const U: usize>(
-    c: &Transformed<'_>,
-    p: &Pass,
+unsafe fn pass<V: CompareVector, const T: usize, const U: usize>(
+    c: &TransformedArgs<'_>,
+    p: &ProductPass,
     kernel: *const f32,
 ) {
-    // SAFETY: the caller's transformed operands and sums have all windows; the pass has `T` and `U` channels.
+    // SAFETY: the transformed operands and sums cover all windows, and the pass has `T` and `U` channels, by the
+    // caller's promise.
     unsafe {
         let zero = V::splat(0.0);
         let mut u = kernel.add(p.first * V::LANES);
@@ -333,9 +336,9 @@ unsafe fn pass<V: Compare, const T: usize, const U: usize>(
     }
 }
 
-/// All passes.
+/// Runs all passes.
 #[inline(always)]
-unsafe fn passes<V: Compare>(c: &Transformed<'_>, kernel: *const f32) {
+unsafe fn passes<V: CompareVector>(c: &TransformedArgs<'_>, kernel: *const f32) {
     macro_rules! by_terms {
         ($p:ident, $([$t:literal $u:literal])*) => {
             match ($p.threes.len(), $p.twos.len()) {
@@ -352,10 +355,10 @@ unsafe fn passes<V: Compare>(c: &Transformed<'_>, kernel: *const f32) {
     }
 }
 
-/// A vector of filters by passes: any number of channels and parts.
+/// Computes a vector of filters in several passes, for any number of channels and parts.
 #[inline(always)]
-unsafe fn several<V: Compare, const WHOLE: bool, const KIND: Kind>(
-    (w, c): (&Windows, &Transformed<'_>),
+unsafe fn several<V: CompareVector, const WHOLE: bool, const KIND: ResultRounding>(
+    (w, c): (&WindowRowArgs, &TransformedArgs<'_>),
     from: usize,
     floor: V,
 ) {
@@ -372,7 +375,7 @@ unsafe fn several<V: Compare, const WHOLE: bool, const KIND: Kind>(
             let b: [V; 2] = [V::load(b), V::load(b.add(V::LANES))];
             let c: [V; 2] = [V::load(c), V::load(c.add(V::LANES))];
             let d: [V; 2] = [V::load(d), V::load(d.add(V::LANES))];
-            // The bias is added to the second column, which is added to all four pixels once.
+            // The bias is added to the second column, which contributes to all four pixels once.
             let x = pixels([a, [b[0].add(bias), b[1].add(bias)], c, d]);
             store::<V, WHOLE, KIND>(w, x, bias, floor, (i, from));
             sums = sums.wrapping_add(SUMS * V::LANES);
@@ -380,10 +383,10 @@ unsafe fn several<V: Compare, const WHOLE: bool, const KIND: Kind>(
     }
 }
 
-/// Stores maximum and argmax of window `i` for filters `from` on: a vector of them (`WHOLE`), or the remaining ones.
+/// Stores maximum and argmax of window `i` for filters starting at `from`: a whole vector (`WHOLE`), or the tail.
 #[inline(always)]
-unsafe fn store<V: Compare, const WHOLE: bool, const KIND: Kind>(
-    w: &Windows,
+unsafe fn store<V: CompareVector, const WHOLE: bool, const KIND: ResultRounding>(
+    w: &WindowRowArgs,
     x: [V; 4],
     bias: V,
     floor: V,
@@ -398,10 +401,10 @@ unsafe fn store<V: Compare, const WHOLE: bool, const KIND: Kind>(
     }
 }
 
-/// A vector of filters of 3×3 taps of one channel: all 16 transformed taps stay in registers.
+/// Computes a vector of filters for 3×3 taps of one channel: all 16 transformed taps stay in registers.
 #[inline(always)]
-unsafe fn one<V: Compare, const WHOLE: bool, const KIND: Kind>(
-    (w, c): (&Windows, &Transformed<'_>),
+unsafe fn one<V: CompareVector, const WHOLE: bool, const KIND: ResultRounding>(
+    (w, c): (&WindowRowArgs, &TransformedArgs<'_>),
     from: usize,
     floor: V,
 ) {
@@ -414,7 +417,7 @@ unsafe fn one<V: Compare, const WHOLE: bool, const KIND: Kind>(
             *u = V::load(kernel.add((p % 4 * 4 + p / 4) * V::LANES));
         }
         for i in 0..w.windows {
-            // The bias is added to a product that is added to all four pixels once.
+            // The bias is added to a product that contributes to all four pixels once.
             let x = pixels([
                 down::<V, 0>(c, 2 * i, &u, None),
                 down::<V, 1>(c, 2 * i, &u, Some(bias)),
@@ -426,10 +429,10 @@ unsafe fn one<V: Compare, const WHOLE: bool, const KIND: Kind>(
     }
 }
 
-/// A vector of filters (`WHOLE`), or the remaining ones.
+/// Computes a whole vector of filters (`WHOLE`), or the tail.
 #[inline(always)]
-unsafe fn filters<V: Compare, const ONE: bool, const WHOLE: bool, const KIND: Kind>(
-    (w, c): (&Windows, &Transformed<'_>),
+unsafe fn filters<V: CompareVector, const ONE: bool, const WHOLE: bool, const KIND: ResultRounding>(
+    (w, c): (&WindowRowArgs, &TransformedArgs<'_>),
     from: usize,
 ) {
     // SAFETY: by the caller's promise.
@@ -442,11 +445,11 @@ unsafe fn filters<V: Compare, const ONE: bool, const WHOLE: bool, const KIND: Ki
     }
 }
 
-/// The microkernel: windows of a row for a panel of filters. `ONE`: there is one channel and one part.
+/// Microkernel: computes windows of a row for a panel of filters. `ONE`: there is one channel and one part.
 #[inline(always)]
-unsafe fn windows<V: Compare, const ONE: bool, const KIND: Kind>(c: &Transformed<'_>) {
-    // Local copies: the compiler knows that stores do not change them.
-    let (w, c) = (*c.windows, Transformed { ..*c });
+unsafe fn windows<V: CompareVector, const ONE: bool, const KIND: ResultRounding>(c: &TransformedArgs<'_>) {
+    // Local copies, so that the compiler knows that stores do not change them.
+    let (w, c) = (*c.windows, TransformedArgs { ..*c });
     let mut from = 0;
     // SAFETY: by the caller's promise.
     unsafe {
@@ -460,20 +463,20 @@ unsafe fn windows<V: Compare, const ONE: bool, const KIND: Kind>(c: &Transformed
     }
 }
 
-type WindowsFn = unsafe fn(&Transformed<'_>);
-/// All passes for a vector of filters.
-type PassesFn = unsafe fn(&Transformed<'_>, *const f32);
-type TransformFn = unsafe fn(&InputRows<'_>);
+type WindowsFn = unsafe fn(&TransformedArgs<'_>);
+/// Function type that runs all passes for a vector of filters.
+type PassesFn = unsafe fn(&TransformedArgs<'_>, *const f32);
+type TransformFn = unsafe fn(&InputTransformArgs<'_>);
 
 macro_rules! kernels {
     ($name:ident, $transform:ident, $v:ty $(, $feature:literal)?) => {
         $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
-        unsafe fn $name<const ONE: bool, const KIND: Kind>(c: &Transformed<'_>) {
+        unsafe fn $name<const ONE: bool, const KIND: ResultRounding>(c: &TransformedArgs<'_>) {
             // SAFETY: the caller's promises are those of `windows`.
             unsafe { windows::<$v, ONE, KIND>(c) }
         }
         $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
-        unsafe fn $transform(r: &InputRows<'_>) {
+        unsafe fn $transform(r: &InputTransformArgs<'_>) {
             // SAFETY: the caller's promises are those of `transform`.
             unsafe { transform::<$v>(r) }
         }
@@ -487,42 +490,47 @@ kernels!(avx512, transform_avx512, V16x32, "avx512f,avx512bw,avx512dq,avx512vl,a
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-unsafe fn passes_avx512(c: &Transformed<'_>, kernel: *const f32) {
+unsafe fn passes_avx512(c: &TransformedArgs<'_>, kernel: *const f32) {
     // SAFETY: the caller's promises are those of `passes`.
     unsafe { passes::<V16x32>(c, kernel) }
 }
 
-/// For one part of one channel, which needs no passes.
-unsafe fn no_passes(_: &Transformed<'_>, _: *const f32) {}
+/// Replaces the passes for one part of one channel, which needs none.
+unsafe fn no_passes(_: &TransformedArgs<'_>, _: *const f32) {}
 
-/// The transforms and microkernels of a convolution.
-pub struct Winograd {
+/// Winograd transforms and microkernels of a pooled convolution.
+pub struct WinogradWindows {
     /// Columns of taps.
     width: usize,
     channels: usize,
-    terms: Terms,
-    /// Filters of a vector.
+    terms: WinogradParts,
+    /// Filters per vector.
     lanes: usize,
     run: WindowsFn,
     passes: PassesFn,
     transform: TransformFn,
-    of_kernel: unsafe fn(&Window),
+    of_kernel: unsafe fn(&FilterTransforms),
 }
 
-impl Winograd {
-    /// For a kernel of so many rows and columns of taps and windows of stride 2; `None` where transforms would not pay,
-    /// or the level has no microkernel.
-    pub fn new(kernel: [usize; 2], channels: usize, stored: Stored, level: Level) -> Option<Winograd> {
+impl WinogradWindows {
+    /// Creates the transforms for a kernel with these rows and columns of taps and windows of stride 2. `None` if
+    /// transforms would not pay off or the level has no microkernel.
+    pub fn new(
+        kernel: [usize; 2],
+        channels: usize,
+        stored: MicrokernelTypes,
+        level: Level,
+    ) -> Option<WinogradWindows> {
         let kind = match stored {
-            Stored::Wide => WIDE,
-            Stored::Once(F16) => STORED_F16,
-            Stored::Once(_) => STORED,
-            Stored::Rounded(_) | Stored::Pairs => return None,
+            MicrokernelTypes::Wide => WIDE,
+            MicrokernelTypes::Once(F16) => STORED_F16,
+            MicrokernelTypes::Once(_) => STORED,
+            MicrokernelTypes::Rounded(_) | MicrokernelTypes::Pairs => return None,
         };
         if kernel.iter().any(|taps| !SIZES.contains(taps)) {
             return None;
         }
-        let terms = Terms::new(kernel, channels);
+        let terms = WinogradParts::new(kernel, channels);
         let definition = 4 * kernel.iter().product::<usize>() * channels;
         if channels > CHANNELS || terms.products > MOST || terms.products + WORTH > definition {
             return None;
@@ -544,34 +552,34 @@ impl Winograd {
             #[cfg(target_arch = "x86_64")]
             (Level::Avx2, true) => (kernels!(avx2, true), no_passes, transform_avx2, 8),
             (Level::Portable, true) => (kernels!(portable, true), no_passes, transform_portable, 4),
-            // Several parts or channels need 32 vector registers to pay.
+            // Several parts or channels need 32 vector registers to pay off.
             _ => return None,
         };
         let (run, passes, transform, lanes) = kernels;
-        let of_kernel = Transforms::of(level).kernel;
-        Some(Winograd { width: kernel[1], channels, terms, lanes, run, passes, transform, of_kernel })
+        let of_kernel = WinogradTransforms::of(level).kernel;
+        Some(WinogradWindows { width: kernel[1], channels, terms, lanes, run, passes, transform, of_kernel })
     }
 
-    /// Bytes of the transformed input of some windows and of their sums.
+    /// Bytes of the transformed input of a group of windows and of their sums.
     pub fn part_bytes(&self) -> usize {
         (self.terms.rows.len() * ROW + WINDOWS * SUMS * self.lanes) * 4
     }
 
-    /// Most windows that are transformed together.
+    /// Maximum number of windows that are transformed together.
     pub fn most(&self) -> usize {
         let fit = (ARRAY_ELEMENTS / self.channels - self.terms.beyond) / 2;
         if self.terms.products == COMPONENTS { fit } else { fit.min(WINDOWS) }
     }
 
-    /// Elements of the transformed kernel for each filter, with filters padded to whole vectors.
+    /// Elements of the transformed kernel per filter, with filters padded to whole vectors.
     pub fn elements(&self) -> usize {
         self.terms.products
     }
 
-    /// Transforms `panel: f32[taps, channels, columns]` of a kernel; `columns` are whole vectors.
+    /// Transforms `panel: f32[taps, channels, columns]` of a kernel; `columns` is a whole number of vectors.
     ///
     /// # Safety
-    /// The panel is valid, and `to` has room for [`elements`](Winograd::elements) of each filter.
+    /// The panel is valid, and `to` has room for [`elements`](WinogradWindows::elements) of each filter.
     pub unsafe fn kernel(&self, panel: *const f32, columns: usize, to: *mut f32) {
         let (lanes, channels) = (self.lanes, self.channels);
         for at in (0..columns).step_by(lanes) {
@@ -586,7 +594,7 @@ impl Winograd {
                         // SAFETY: the panel has the tap; a vector has at most 16 lanes.
                         unsafe { std::ptr::copy_nonoverlapping(from, taps[3 * i + j].as_mut_ptr(), lanes) };
                     }
-                    let w = Window {
+                    let w = FilterTransforms {
                         taps: taps.as_mut_ptr().cast(),
                         tap: 16,
                         row: 16,
@@ -597,8 +605,8 @@ impl Winograd {
                         elements: lanes,
                         add: false,
                     };
-                    // SAFETY: both arrays have whole vectors for all taps and components; the level is available, as
-                    // the kernel was chosen for it.
+                    // SAFETY: both arrays have whole vectors for all taps and components; the kernel was chosen for an
+                    // available level.
                     unsafe { (self.of_kernel)(&w) };
                     for (i, j) in (0..=part.size[0]).flat_map(|i| (0..=part.size[1]).map(move |j| (i, j))) {
                         let to = to.wrapping_add((part.products[channel][j] + i) * lanes);
@@ -610,14 +618,15 @@ impl Winograd {
         }
     }
 
-    /// Transforms the input of some windows of a row. `x`: the first window's first element; `down`: elements from row
-    /// to row.
+    /// Transforms the input of several windows of a row. `x`: the first window's first element; `down`: elements
+    /// between rows.
     ///
-    /// # Safety All elements that the windows read are valid, and `to` has room for
-    /// [`part_bytes`](Winograd::part_bytes); there are at most [`most`](Winograd::most) windows.
+    /// # Safety
+    /// All elements that the windows read are valid, and `to` has room for [`part_bytes`](WinogradWindows::part_bytes);
+    /// there are at most [`most`](WinogradWindows::most) windows.
     pub unsafe fn row(&self, x: *const f32, down: usize, windows: usize, to: *mut f32) {
         let channels = self.channels;
-        let r = InputRows {
+        let r = InputTransformArgs {
             x,
             seen: (2 * windows + self.width - 1) * channels,
             count: (2 * windows + self.terms.beyond) * channels,
@@ -632,10 +641,11 @@ impl Winograd {
 
     /// Computes windows from their transformed input and a panel of the transformed kernel.
     ///
-    /// # Safety Results are those of [`Windows`]. `input` was written by [`row`](Winograd::row) and has room for the
-    /// sums behind it, `kernel` was written by [`kernel`](Winograd::kernel).
-    pub unsafe fn windows(&self, windows: &Windows, kernel: *const f32, input: *mut f32) {
-        let call = Transformed {
+    /// # Safety
+    /// Results are those of [`WindowRowArgs`]. `input` was written by [`row`](WinogradWindows::row) and has room for
+    /// the sums after it; `kernel` was written by [`kernel`](WinogradWindows::kernel).
+    pub unsafe fn windows(&self, windows: &WindowRowArgs, kernel: *const f32, input: *mut f32) {
+        let call = TransformedArgs {
             windows,
             channels: self.channels,
             passes: &self.terms.passes,
@@ -645,7 +655,7 @@ impl Winograd {
             input,
             sums: input.wrapping_add(self.terms.rows.len() * ROW),
         };
-        // SAFETY: by the caller's promise; the level is available, as the kernel was chosen for it.
+        // SAFETY: by the caller's promise; the kernel was chosen for an available level.
         unsafe { (self.run)(&call) };
     }
 }

@@ -1,36 +1,35 @@
-//! The sums of [`ConvPoolGradient`](crate::kernels::conv_pool::gradient::ConvPoolGradient) by im2col patches in vector registers.
+//! Sums of the kernel gradient of a pooled convolution by im2col patches in vector registers.
 //!
-//! An image is copied to one patch for each window: all input elements that the taps read for any argmax. Lanes are
-//! filters. For a tap, a lane needs the patch element at (offset of its argmax) + (offset of the tap): a load of 8
-//! elements from the tap's offset on, and one permutation by the offset of the argmax. Gradients are read from an
-//! array, or computed on the way as a product with a short K, for one window of a few images at a time, so that they
-//! never leave L1.
+//! These sums belong to [`ConvPoolGradient`](crate::kernels::conv_pool::gradient::ConvPoolGradient). An image is copied
+//! to one patch per window: all input elements that the taps read for any argmax. Lanes are filters. For a tap, a lane
+//! needs the patch element at (offset of its argmax) + (offset of the tap): a load of 8 elements from the tap's offset
+//! on, and one permutation by the offset of the argmax. Gradients are read from an array, or computed on the fly as a
+//! product with a short K, for one window of a few images at a time, so that they never leave L1.
 
-use crate::kernel::padded_input::{Padded, offsets};
-use crate::select::Accepted;
+use crate::kernel::padded_input::{PaddedConvInput, offsets};
+use crate::select::SelectResult;
 use crate::simd::level::Level;
 use systole_compile::{Step, UnpooledGradient};
 use systole_ir::DType;
 
 /// Lanes of a vector of f32.
 pub const LANES: usize = 16;
-/// Most elements of a patch.
+/// Maximum elements of a patch.
 const MOST_ELEMENTS: usize = 64;
-/// Elements that are loaded for a tap: offsets of the argmax are below this.
+/// Elements loaded per tap: offsets of the argmax are below this.
 const SEEN: usize = 8;
-/// Elements of a pooling window: offsets of the argmax are looked up in a vector of four.
+/// Maximum elements of a pooling window: offsets of the argmax are looked up in a vector of four.
 const WINDOW_ELEMENTS: usize = 4;
 /// Images whose gradients of one window are computed at a time.
 pub const AT_A_TIME: usize = 4;
-/// Most taps for which the accumulators of two vectors of filters fit the registers.
+/// Maximum number of taps for which the accumulators of two vectors of filters fit the registers.
 const MOST_OF_TWO: usize = 9;
-/// Numbers of taps above that for which there are microkernels, of one vector of filters.
+/// Larger numbers of taps that have microkernels, with one vector of filters.
 const OF_ONE: [usize; 3] = [18, 20, 25];
 
-/// The arguments of a microkernel: sums over some windows of some images.
+/// Arguments of a microkernel: sums over a range of windows and images.
 struct Im2colArgs {
-    /// The first window's patch of the first image; elements from one window's to the next one's, and from one image's
-    /// to the next one's.
+    /// Patch of the first window of the first image; elements between windows, and between images.
     patches: *const f32,
     patch: usize,
     image: usize,
@@ -40,27 +39,27 @@ struct Im2colArgs {
     bases: *const i32,
     /// Offset in a patch of each tap.
     taps: *const usize,
-    /// Argmax of the first window of the first image; from image to image, and from window to window, in elements.
+    /// Argmax of the first window of the first image; elements between images, and between windows.
     argmax: *const u8,
     argmax_image: usize,
     row: usize,
-    /// Gradients of the first window of one image; or the right operand of the product that computes them, `term`
-    /// elements from one k to the next.
+    /// Gradients of the first window of one image; or the right operand of the product that computes them, with `term`
+    /// elements between rows of K.
     dy: *const f32,
     term: usize,
-    /// The product's left operand, of which each element is a whole vector of equal elements: images of one k are
-    /// contiguous, `factor_term` elements from one k to the next. `terms` is K.
+    /// Left operand of the product, each element broadcast to a whole vector. Images of one k are contiguous, with
+    /// `factor_term` elements from one k to the next. `terms` is K.
     factors: *const f32,
     factor_term: usize,
     terms: usize,
-    /// f32[taps, filters] that is added to, `sum_row` elements from row to row.
+    /// Accumulated sums f32[taps, filters], with `sum_row` elements between rows.
     sum: *mut f32,
     sum_row: usize,
-    /// The bias's gradient, which is added to.
+    /// Accumulated bias gradient.
     bias: *mut f32,
 }
 
-/// A microkernel for a number of taps.
+/// Function type of a microkernel for a number of taps.
 type Im2colFn = unsafe fn(usize, &Im2colArgs);
 
 #[cfg(target_arch = "x86_64")]
@@ -71,11 +70,11 @@ mod x86 {
 
     /// Gradients of one window: `N` vectors for each image.
     #[repr(align(64))]
-    struct Near<const N: usize>([[[MaybeUninit<f32>; 16]; N]; AT_A_TIME]);
+    struct WindowGradients<const N: usize>([[[MaybeUninit<f32>; 16]; N]; AT_A_TIME]);
 
-    /// `sum + g * patch[indices]`, lane by lane.
+    /// Returns `sum + g * patch[indices]`, lane by lane.
     ///
-    /// In assembly: compilers move the permutations of all taps to the front, and then spill the accumulators.
+    /// In assembly, because compilers move the permutations of all taps to the front and then spill the accumulators.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
     fn tap_sum(mut sum: __m512, g: __m512, indices: __m512i, patch: __m512) -> __m512 {
@@ -96,8 +95,8 @@ mod x86 {
         sum
     }
 
-    /// `body` for each of `K` taps, unrolled by the macro: compilers keep loops of many taps, and then accumulators are
-    /// in memory.
+    /// Expands `body` for each of `K` taps. The macro unrolls, because compilers keep loops over many taps, which
+    /// leaves the accumulators in memory.
     macro_rules! each_tap {
         ($n:ident, $k:ident => $body:expr) => {
             each_tap!(@ $n, $k => $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24)
@@ -110,11 +109,11 @@ mod x86 {
         };
     }
 
-    /// Computes the gradients of one window, whose columns in the product begin at `at`, for [`AT_A_TIME`] images from
-    /// `from` on.
+    /// Computes the gradients of one window for [`AT_A_TIME`] images starting at `from`. The window's columns of the
+    /// product start at `at`.
     #[allow(clippy::needless_range_loop)] // As for `sums`.
     #[inline(always)]
-    unsafe fn make<const N: usize>(c: &Im2colArgs, from: usize, at: usize, near: &mut Near<N>) {
+    unsafe fn make<const N: usize>(c: &Im2colArgs, from: usize, at: usize, near: &mut WindowGradients<N>) {
         // SAFETY: as for `sums`.
         unsafe {
             let zero = _mm512_setzero_ps();
@@ -126,7 +125,7 @@ mod x86 {
                     b[j] = _mm512_loadu_ps(dy.add(j * 16));
                 }
                 for i in 0..AT_A_TIME {
-                    // With one vector of filters, loads of whole vectors would be more than one for each multiply-add.
+                    // With one vector of filters, loading whole vectors would take more than one load per multiply-add.
                     let a = match N {
                         1 => _mm512_set1_ps(*factors.add(i * 16)),
                         _ => _mm512_loadu_ps(factors.add(i * 16)),
@@ -146,22 +145,22 @@ mod x86 {
         }
     }
 
-    /// The microkernel: `K` taps of `N` vectors of filters. `MADE`: gradients are computed as a product; otherwise they
-    /// are an array, and there is one image.
-    #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
+    /// Microkernel: sums `K` taps of `N` vectors of filters. `MADE`: gradients are computed as a product; otherwise
+    /// they are read from an array, for a single image.
+    #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once are harder to read.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
     unsafe fn sums<const K: usize, const N: usize, const MADE: bool>(c: &Im2colArgs) {
-        // SAFETY: the caller's arrays have the windows, images, taps, vectors and terms; past the last image's factors
-        // there is room for `AT_A_TIME` more, whose products are not used. The level is available.
+        // SAFETY: the caller's arrays cover the windows, images, taps, vectors and terms; after the last image's
+        // factors there is room for `AT_A_TIME` more, whose products are not used. The level is available.
         unsafe {
             let zero = _mm512_setzero_ps();
             let bases = _mm512_castsi512_ps(_mm512_broadcast_i32x4(_mm_loadu_si128(c.bases.cast())));
             let (mut acc, mut bias) = ([[zero; N]; K], [zero; N]);
-            let mut near = Near([[[const { MaybeUninit::uninit() }; 16]; N]; AT_A_TIME]);
+            let mut near = WindowGradients([[[const { MaybeUninit::uninit() }; 16]; N]; AT_A_TIME]);
             let mut from = 0;
             while from < c.images {
-                // Hides the trip count: the compiler would unroll the loop over images and move their permutations to
-                // the front, and then spill the accumulators.
+                // Hides the trip count. Otherwise the compiler would unroll the loop over images, move their
+                // permutations to the front and spill the accumulators.
                 let images = if MADE { std::hint::black_box(AT_A_TIME.min(c.images - from)) } else { 1 };
                 for w in 0..c.windows {
                     let at = w * c.row;
@@ -224,7 +223,7 @@ mod x86 {
     }
 }
 
-/// Microkernels `[gradients are read or computed][one or two vectors of filters]`.
+/// Returns the microkernels `[gradients are read or computed][one or two vectors of filters]`.
 fn kernels(level: Level) -> Option<[[Im2colFn; 2]; 2]> {
     match level {
         #[cfg(target_arch = "x86_64")]
@@ -235,16 +234,16 @@ fn kernels(level: Level) -> Option<[[Im2colFn; 2]; 2]> {
     }
 }
 
-/// How images are laid out as patches, and the microkernels that sum over them.
+/// Layout of images as im2col patches, and the microkernels that sum over them.
 pub struct Im2col {
-    /// Offset in an image of each window's patch.
+    /// Image offset of each window's patch.
     windows: Vec<usize>,
-    /// Offsets in an image of a patch's rows, and the elements of a row, which are contiguous.
+    /// Image offsets of a patch's rows, and the number of contiguous elements of a row.
     parts: Vec<usize>,
     part: usize,
-    /// Elements from one patch to the next.
+    /// Elements between patches.
     patch: usize,
-    /// See [`Im2colArgs`].
+    /// Offsets in a patch of the elements of the pooling window, as in [`Im2colArgs`].
     bases: [i32; 4],
     taps: Vec<usize>,
     kernels: [[Im2colFn; 2]; 2],
@@ -252,18 +251,22 @@ pub struct Im2col {
 
 /// The pooled gradient: an array of one image, or a product for several images.
 #[derive(Clone, Copy)]
-pub struct Gradients {
-    /// The array at the first window of the image; or the product's right operand, and elements from one k to the next.
+pub struct PooledGradients {
+    /// The gradient array at the first window of the image, or the product's right operand.
     pub dy: *const f32,
+    /// Elements from one k to the next in the right operand.
     pub term: usize,
-    /// The product's left operand as vectors, at the first image: see [`Im2col::spread`]. Null: gradients are an array.
+    /// Left operand of the product as vectors, at the first image; see [`Im2col::spread`]. Null: gradients are an
+    /// array.
     pub factors: *const f32,
+    /// Elements from one k to the next in the left operand.
     pub factor_term: usize,
+    /// K of the product.
     pub terms: usize,
 }
 
-/// Why there is no microkernel for patches of so many elements, pooling windows of so many, and so many taps.
-fn fits(patch: usize, window: usize, taps: usize) -> Accepted<()> {
+/// Checks that there is a microkernel for these elements of a patch, elements of a pooling window, and number of taps.
+fn fits(patch: usize, window: usize, taps: usize) -> SelectResult<()> {
     if patch > MOST_ELEMENTS {
         return Err("the taps of a window read more than 64 elements".into());
     }
@@ -272,21 +275,26 @@ fn fits(patch: usize, window: usize, taps: usize) -> Accepted<()> {
     }
     if taps > MOST_OF_TWO && !OF_ONE.contains(&taps) {
         return Err(
-            "its taps are more than 9, and not 18, 20 or 25: others would need kernels of their own".into()
+            "more than 9 taps, and not 18, 20 or 25: other counts would need separate microkernels".into()
         );
     }
     Ok(())
 }
 
 impl Im2col {
-    /// The layout of a step, or why it does not take it.
-    pub fn new(g: &UnpooledGradient, step: &Step, input: &Padded, level: Level) -> Accepted<Im2col> {
+    /// Creates the layout of a step, or returns why im2col does not support it.
+    pub fn new(
+        g: &UnpooledGradient,
+        step: &Step,
+        input: &PaddedConvInput,
+        level: Level,
+    ) -> SelectResult<Im2col> {
         let (x, argmax, dk) = (&step.input_types[0], &step.input_types[1], &step.output_types[0]);
         if step.input_types[2].dtype != DType::F32 {
             return Err("its gradients are not f32".into());
         }
         if !argmax.shape[3].is_multiple_of(LANES) {
-            return Err("its channels are no multiple of 16".into());
+            return Err("its number of channels is not a multiple of 16".into());
         }
         let (windows, kernel) = ([argmax.shape[1], argmax.shape[2]], [dk.shape[0], dk.shape[1]]);
         let (channels, c) = (x.shape[3], &g.conv);
@@ -295,7 +303,7 @@ impl Im2col {
         let (rows, columns) = (size(0), size(1));
         let (patch, count) = (rows * columns * channels, kernel[0] * kernel[1] * channels);
         if input.strides[1] != channels {
-            return Err("neighbouring pixels of its input are not adjacent in memory".into());
+            return Err("adjacent pixels of its input are not contiguous in memory".into());
         }
         fits(patch, g.unpool.window.iter().product(), count)?;
         let mut bases = [0; WINDOW_ELEMENTS];
@@ -306,22 +314,20 @@ impl Im2col {
             *base = at as i32;
         }
         if bases.iter().any(|&at| at as usize >= SEEN) {
-            return Err(
-                "elements of a pooling window are more than 8 apart among those that its taps read".into()
-            );
+            return Err("elements of a pooling window are more than 8 elements apart in the patch".into());
         }
         let step = [0, 1].map(|i| input.strides[i] * between[i] * g.unpool.strides[i]);
         Ok(Im2col {
             windows: offsets([(windows[0], step[0]), (windows[1], step[1])].into_iter()),
             parts: (0..rows).map(|row| row * input.strides[0]).collect(),
             part: line,
-            // A small patch is padded to a vector, so that most loads of a tap stay in one cache line.
+            // A small patch is padded to a vector, so that most loads of a tap stay within one cache line.
             patch: patch.max(LANES),
             bases,
             taps: offsets(
                 [(kernel[0], taps[0] * line), (kernel[1], taps[1] * channels), (channels, 1)].into_iter(),
             ),
-            kernels: kernels(level).ok_or("the level has no vectors of 16 f32")?,
+            kernels: kernels(level).ok_or("the instruction set has no vectors of 16 f32")?,
         })
     }
 
@@ -330,7 +336,7 @@ impl Im2col {
         self.patch
     }
 
-    /// Elements of an image's patches; one more patch, as loads for the last taps go beyond the last one.
+    /// Elements of an image's patches, plus one more patch, because loads for the last taps go beyond the last patch.
     pub fn table(&self) -> usize {
         ((self.windows.len() + 1) * self.patch).next_multiple_of(LANES)
     }
@@ -351,29 +357,29 @@ impl Im2col {
         }
     }
 
-    /// By pieces of a size that the compiler knows: a few loads and stores each.
+    /// Copies an image to patches in pieces whose size the compiler knows: a few loads and stores each.
     unsafe fn fill_parts<T: Copy>(&self, x: *const f32, to: *mut f32) {
         let pieces = self.part / (size_of::<T>() / size_of::<f32>());
         for (w, window) in self.windows.iter().enumerate() {
             for (p, part) in self.parts.iter().enumerate() {
                 let from = x.wrapping_add(window + part).cast::<T>();
                 let to = to.wrapping_add(w * self.patch + p * self.part).cast::<T>();
-                // SAFETY: a patch lies inside the padded image, and `to` has room for all patches.
+                // SAFETY: a patch is inside the padded image, and `to` has room for all patches.
                 (0..pieces).for_each(|i| unsafe { *to.add(i) = *from.add(i) });
             }
         }
     }
 
-    /// Elements that [`spread`](Im2col::spread) makes of `count`, and room for [`AT_A_TIME`] images beyond the last
-    /// one.
+    /// Elements that [`spread`](Im2col::spread) writes for `count` elements, plus room for [`AT_A_TIME`] images after
+    /// the last one.
     pub fn spread_len(count: usize) -> usize {
         (count + AT_A_TIME) * LANES
     }
 
-    /// Writes each of `count` elements as a vector of equal elements.
+    /// Broadcasts each of `count` elements to a vector.
     ///
     /// # Safety
-    /// They are at `from`, and `to` has room for [`spread_len`](Im2col::spread_len) elements.
+    /// `from` has `count` elements, and `to` has room for [`spread_len`](Im2col::spread_len) elements.
     pub unsafe fn spread(from: *const f32, count: usize, to: *mut f32) {
         for i in 0..count {
             // SAFETY: by the caller's promise.
@@ -381,16 +387,17 @@ impl Im2col {
         }
     }
 
-    /// Adds the sums over some windows of some images to `sum: f32[taps + 1, filters]`, whose last row is the bias.
+    /// Adds the sums over a range of windows and images to `sum: f32[taps + 1, filters]`, whose last row is the bias.
     ///
-    /// # Safety `tables` are the images' patches, `argmax` is that of the first image at its first window. Gradients
-    /// and argmax have `filters` elements for each window, whole vectors. Without factors there is one image.
+    /// # Safety
+    /// `tables` are the images' patches; `argmax` is that of the first image at its first window. Gradients and argmax
+    /// have `filters` elements for each window, a whole number of vectors. Without factors there is one image.
     pub unsafe fn sums(
         &self,
         tables: *const f32,
         (argmax, images): (*const u8, usize),
         windows: std::ops::Range<usize>,
-        gradients: Gradients,
+        gradients: PooledGradients,
         (sum, filters): (*mut f32, usize),
     ) {
         let kernels = &self.kernels[usize::from(!gradients.factors.is_null())];

@@ -1,32 +1,31 @@
-//! Gradients of a convolution's kernel and bias from that of its max-pooled result, without the gradient before
-//! pooling.
+//! Kernel and bias gradients of a max-pooled convolution, computed directly from the pooled gradient.
 //!
-//! In each window only the argmax has a gradient, so there is one multiply-add for each window, tap and filter. SIMD
-//! lanes are filters. An image is laid out as a table: its entry for an element has all elements of the window that
-//! begins there. For a tap, the argmax of each lane then is an index into one table entry: a permutation of one vector
-//! register. Partial sums are those of groups of images, which depend on the batch only, and are added in a tree:
-//! results do not depend on the number of threads.
+//! The gradient before pooling is never stored. In each window only the argmax has a gradient, so there is one
+//! multiply-add for each window, tap and filter. SIMD lanes are filters. An image is laid out as a table: its entry for
+//! an element has all elements of the window that starts there. For a tap, the argmax of each lane is then an index
+//! into one table entry: a permutation of one vector register. Partial sums belong to groups of images, which depend on
+//! the batch size only, and are added in a tree: results do not depend on the number of threads.
 //!
-//! Where the pooled gradient is a product with a short K (`dy` = left · right), it is computed here, a strip of windows
-//! of some images at a time, so that it stays in cache and never is an array. [`Im2col`] replaces tables by im2col
-//! patches, with fewer look-ups, and computes such products in registers.
+//! If the pooled gradient is a product with a short K (`dy` = left · right), it is computed here, a strip of windows of
+//! several images at a time, so that it stays in cache and is never stored as an array. [`Im2col`] replaces tables by
+//! im2col patches, with fewer lookups, and computes such products in registers.
 
 mod im2col;
 mod zero_products;
 
 use crate::kernel::convert::convert;
 use crate::kernel::gemm_dims::roles;
-use crate::kernel::padded_input::{Padded, offsets};
-use crate::kernel::partial_sums::{Finish, sum_parts};
+use crate::kernel::padded_input::{PaddedConvInput, offsets};
+use crate::kernel::partial_sums::{SumStore, sum_parts};
 use crate::kernel::skinny_gemm::FewRows;
-use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
-use crate::kernels::conv_pool::finite_bounds::Magnitude;
-use crate::kernels::conv_pool::gradient::im2col::{Gradients, Im2col, LANES};
+use crate::kernel::{Io, Kernel, KernelContext, Ptr, with_scratch};
+use crate::kernels::conv_pool::finite_bounds::MaxMagnitudeF32;
+use crate::kernels::conv_pool::gradient::im2col::{Im2col, LANES, PooledGradients};
 use crate::kernels::conv_pool::gradient::zero_products::ZeroProducts;
-use crate::select::{Accepted, Problem};
-use crate::simd::level::{Isa, Level, Tile, TileFn, by_level};
+use crate::select::{Problem, SelectResult};
+use crate::simd::level::{Isa, Level, TileFn, TileLoop, by_level};
 use crate::simd::loops::{lanes, lanes_mut, narrow, widen};
-use crate::simd::narrow_floats::{BF16, F16, F32, Format, Halves};
+use crate::simd::narrow_floats::{BF16, F16, F32, NarrowFloats, NarrowFormat};
 use crate::simd::vector::Portable32;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,36 +33,36 @@ use systole_compile::Kernel as Plan;
 use systole_compile::{DEAD, Step, UnpooledGradient};
 use systole_ir::{DType, Result};
 
-/// Most partial sums. A constant, so that results do not depend on the number of threads.
+/// Maximum number of partial sums. It is constant so that results do not depend on the number of threads.
 const MOST_PARTS: usize = 32;
 /// Images for which a product computes gradients together, rounded down to its register tile.
 const PRODUCT_IMAGES: usize = 16;
-/// Most elements of the gradients that a product computes at a time, so that they stay in cache.
+/// Maximum gradient elements that a product computes at a time, so that they stay in cache.
 const PRODUCT_ELEMENTS: usize = 1 << 15;
-/// Elements of an image's patches that are summed in one call where the call computes gradients as well.
+/// Elements of an image's patches that are summed per call if the call also computes gradients.
 const IM2COL_ELEMENTS: usize = 256;
 
-/// Vectors that can be permuted by the argmax of each lane.
+/// SIMD vectors that can be permuted by the argmax of each lane.
 ///
 /// # Safety
-/// As for [`Halves`].
-unsafe trait Lookup: Halves {
-    /// The argmax of each lane.
+/// As for [`NarrowFloats`].
+unsafe trait ArgmaxLookup: NarrowFloats {
+    /// Vector type of the argmax of each lane.
     type Argmax: Copy;
     unsafe fn load_argmax(p: *const u8) -> Self::Argmax;
-    /// Zero in lanes whose argmax is [`DEAD`].
+    /// Sets lanes whose argmax is [`DEAD`] to zero.
     unsafe fn alive(self, argmax: Self::Argmax) -> Self;
-    /// In each lane the element of a table entry of `P` (4 or 16) that the argmax selects, of which only the lowest 2
-    /// or 4 bits count.
+    /// Returns, for each lane, the element of a table entry of `P` (4 or 16) elements that the argmax selects. Only the
+    /// lowest 2 or 4 bits of the argmax count.
     unsafe fn look_up<const P: usize>(table: *const f32, argmax: Self::Argmax) -> Self;
 }
 
-// SAFETY: no instructions beyond the baseline.
-unsafe impl Lookup for Portable32 {
+// SAFETY: uses no instructions beyond the baseline.
+unsafe impl ArgmaxLookup for Portable32 {
     type Argmax = [u8; 4];
     #[inline(always)]
     unsafe fn load_argmax(p: *const u8) -> [u8; 4] {
-        // SAFETY: the caller has one byte for each lane there.
+        // SAFETY: the caller has one byte for each lane at `p`.
         unsafe { *p.cast() }
     }
     #[inline(always)]
@@ -72,20 +71,20 @@ unsafe impl Lookup for Portable32 {
     }
     #[inline(always)]
     unsafe fn look_up<const P: usize>(table: *const f32, argmax: [u8; 4]) -> Self {
-        // SAFETY: the index is below `P`, and the caller has `P` elements there.
+        // SAFETY: the index is below `P`, and the caller has `P` elements at `table`.
         Portable32(argmax.map(|p| unsafe { *table.add(p as usize % P) }))
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use crate::kernels::conv_pool::gradient::Lookup;
+    use crate::kernels::conv_pool::gradient::ArgmaxLookup;
     use crate::simd::vector::x86::{V8x32, V16x32};
     use std::arch::x86_64::*;
     use systole_compile::DEAD;
 
     // SAFETY: callers use it only at levels with these instructions.
-    unsafe impl Lookup for V16x32 {
+    unsafe impl ArgmaxLookup for V16x32 {
         type Argmax = __m512i;
         #[inline(always)]
         unsafe fn load_argmax(p: *const u8) -> __m512i {
@@ -114,7 +113,7 @@ mod x86 {
     }
 
     // SAFETY: as for `V16x32`.
-    unsafe impl Lookup for V8x32 {
+    unsafe impl ArgmaxLookup for V8x32 {
         type Argmax = __m256i;
         #[inline(always)]
         unsafe fn load_argmax(p: *const u8) -> __m256i {
@@ -145,33 +144,35 @@ mod x86 {
     }
 }
 
-/// The arguments of a microkernel: sums over windows of an image, for a few taps and one or two vectors of filters.
-struct Sums {
+/// Arguments of a microkernel: sums over windows of an image, for a few taps and one or two vectors of filters.
+struct WindowSumArgs {
     /// The image's table.
     table: *const f32,
-    /// Offset of each window in the table, in words, and the number of windows.
+    /// Table offset of each window, in words, and the number of windows.
     windows: *const usize,
     count: usize,
     /// Offset of each tap from the window, in words.
     taps: *const usize,
-    /// Gradients of the first window, f32, bf16 or f16, `row` elements from those of the next.
+    /// Gradients of the first window, f32, bf16 or f16, with `row` elements between windows.
     dy: *const u8,
     argmax: *const u8,
     row: usize,
-    /// Words in the table between the two windows whose elements are in one entry; see [`pair_sums`].
+    /// Table words between the two windows whose elements are in one entry; see [`pair_sums`].
     pair: usize,
-    /// f32[taps, filters] that is added to, `sum_row` elements from row to row.
+    /// Accumulated sums f32[taps, filters], with `sum_row` elements between rows.
     sum: *mut f32,
     sum_row: usize,
-    /// The bias's gradient, which is added to, or null.
+    /// Accumulated bias gradient, or null.
     bias: *mut f32,
 }
 
-/// The microkernel: `K` taps of `N` vectors of filters, with tables whose entries have `P` elements. `F`:
-/// format of the gradients.
-#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
+/// Microkernel: sums `K` taps of `N` vectors of filters, with table entries of `P` elements. `F`: format of the
+/// gradients.
+#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once are harder to read.
 #[inline(always)]
-unsafe fn sums<V: Lookup, const P: usize, const F: Format, const K: usize, const N: usize>(s: &Sums) {
+unsafe fn sums<V: ArgmaxLookup, const P: usize, const F: NarrowFormat, const K: usize, const N: usize>(
+    s: &WindowSumArgs,
+) {
     // SAFETY: the caller's table and arrays have the windows, `K` taps and `N` vectors; the level is available.
     unsafe {
         let zero = V::splat(0.0);
@@ -214,19 +215,19 @@ unsafe fn sums<V: Lookup, const P: usize, const F: Format, const K: usize, const
     }
 }
 
-/// The byte indices that select each lane's pair of bf16 from a table entry, and the lane's pair of gradients: of the
-/// window whose gradients and argmax begin at `at` and, where `both`, of the next one.
+/// Returns the byte indices that select each lane's pair of bf16 from a table entry, and each lane's pair of gradients.
+/// The pair is the window whose gradients and argmax start at `at` and, if `both`, the next window.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn pair_of_windows(
-    s: &Sums,
+    s: &WindowSumArgs,
     at: usize,
     both: bool,
 ) -> (std::arch::x86_64::__m512i, std::arch::x86_64::__m512i) {
     use std::arch::x86_64::*;
     // SAFETY: as for `pair_sums`.
     unsafe {
-        // The argmax and the gradient of each lane of a window. The gradient is zero where the argmax is dead.
+        // The argmax and gradient of each lane of a window. The gradient is zero if the argmax is dead.
         let window = |at: usize| {
             let argmax = _mm512_cvtepu8_epi32(_mm_loadu_si128(s.argmax.add(at).cast()));
             let alive = _mm512_cmplt_epu32_mask(argmax, _mm512_set1_epi32(DEAD as i32));
@@ -239,21 +240,20 @@ unsafe fn pair_of_windows(
             p = _mm512_or_si512(p, _mm512_slli_epi32::<16>(q));
             d = _mm512_or_si512(d, _mm512_slli_epi32::<16>(e));
         }
-        // An element of an entry has two bytes. Without a second window the shuffle writes zeros for it, not an element
-        // that may be infinite, whose product with a zero gradient would be NaN.
+        // An element of an entry has two bytes. Without a second window the shuffle writes zeros for it. An element of
+        // the entry could be infinite, and its product with a zero gradient would be NaN.
         let bytes = _mm512_or_si512(_mm512_slli_epi32::<1>(p), _mm512_slli_epi32::<9>(p));
         let from = if both { 0x0908_0100 } else { 0x8080_0100u32 as i32 };
         (_mm512_add_epi8(bytes, _mm512_set1_epi32(from)), d)
     }
 }
 
-/// [`sums`] for bf16, two adjacent windows at a time: a lane's pair of elements times its pair of gradients
-/// (VDPBF16PS). A table entry has four elements of one window and four of the next, where that is `pair` words further
-/// on.
+/// Variant of [`sums`] for bf16, two adjacent windows at a time: a lane's pair of elements times its pair of gradients
+/// (VDPBF16PS). A table entry has four elements of one window and four of the next window, which is `pair` words later.
 #[cfg(target_arch = "x86_64")]
-#[allow(clippy::needless_range_loop)] // As above.
+#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once are harder to read.
 #[inline(always)]
-unsafe fn pair_sums<const K: usize, const N: usize>(s: &Sums) {
+unsafe fn pair_sums<const K: usize, const N: usize>(s: &WindowSumArgs) {
     use std::arch::x86_64::*;
     // SAFETY: as for `sums`; gradients are bf16, and the table was filled by `Pairs`.
     unsafe {
@@ -305,13 +305,13 @@ unsafe fn pair_sums<const K: usize, const N: usize>(s: &Sums) {
     }
 }
 
-/// A microkernel for a number of taps, at most [`Shape::taps`].
-type SumKernel = unsafe fn(usize, &Sums);
+/// Function type of a microkernel for a number of taps, at most `taps` of [`SumKernels`].
+type SumKernel = unsafe fn(usize, &WindowSumArgs);
 
 macro_rules! kernels {
     ($name:ident, $v:ty, $n:literal, [$($k:literal)*] $(, $feature:literal)?) => {
         $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
-        unsafe fn $name<const P: usize, const F: Format>(taps: usize, s: &Sums) {
+        unsafe fn $name<const P: usize, const F: NarrowFormat>(taps: usize, s: &WindowSumArgs) {
             match taps {
                 // SAFETY: the caller's promises are those of `sums`.
                 $($k => unsafe { sums::<$v, P, F, $k, $n>(s) },)*
@@ -331,7 +331,7 @@ kernels!(avx512x2, V16x32, 2, [1 2 3 4 5 6 7 8 9 10 11 12], "avx512f,avx512bw,av
 macro_rules! pair_kernels {
     ($name:ident, $n:literal, [$($k:literal)*]) => {
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
-        unsafe fn $name(taps: usize, s: &Sums) {
+        unsafe fn $name(taps: usize, s: &WindowSumArgs) {
             match taps {
                 // SAFETY: the caller's promises are those of `pair_sums`.
                 $($k => unsafe { pair_sums::<$k, $n>(s) },)*
@@ -345,31 +345,31 @@ pair_kernels!(pairs_x1, 1, [1 2 3 4 5 6 7 8 9 10 11 12]);
 #[cfg(target_arch = "x86_64")]
 pair_kernels!(pairs_x2, 2, [1 2 3 4 5 6 7 8 9 10 11 12]);
 
-/// The microkernels of a level.
+/// Microkernels of a level.
 #[derive(Clone, Copy)]
-struct Shape {
-    /// For one vector of filters.
+struct SumKernels {
+    /// Microkernel for one vector of filters.
     one: SumKernel,
-    /// For several, and how many these are.
+    /// Microkernel for several vectors of filters, and their number.
     more: (SumKernel, usize),
-    /// Filters of a vector.
+    /// Filters per vector.
     lanes: usize,
-    /// Most taps of one call: one accumulator for each tap and vector of filters.
+    /// Maximum taps of one call: one accumulator for each tap and vector of filters.
     taps: usize,
 }
 
-fn shape<const P: usize, const F: Format>(level: Level) -> Shape {
-    let single = |one: SumKernel, lanes, taps| Shape { one, more: (one, 1), lanes, taps };
+fn shape<const P: usize, const F: NarrowFormat>(level: Level) -> SumKernels {
+    let single = |one: SumKernel, lanes, taps| SumKernels { one, more: (one, 1), lanes, taps };
     by_level!(
         level,
-        Shape { more: (avx512x2::<P, F>, 2), ..single(avx512x1::<P, F>, 16, 12) },
+        SumKernels { more: (avx512x2::<P, F>, 2), ..single(avx512x1::<P, F>, 16, 12) },
         single(avx2::<P, F>, 8, 10),
         single(portable::<P, F>, 4, 5)
     )
 }
 
-/// [`shape`] for table entries of `entry` elements and gradients of type `dtype`.
-fn shape_of(entry: usize, dtype: DType, level: Level) -> Shape {
+/// Returns the microkernels for table entries of `entry` elements and gradients of type `dtype`.
+fn shape_of(entry: usize, dtype: DType, level: Level) -> SumKernels {
     match (entry, dtype) {
         (4, DType::F32) => shape::<4, F32>(level),
         (4, DType::F16) => shape::<4, F16>(level),
@@ -380,28 +380,28 @@ fn shape_of(entry: usize, dtype: DType, level: Level) -> Shape {
     }
 }
 
-/// The same with the microkernels for pairs of windows.
+/// Returns the same shape with the microkernels for pairs of windows.
 #[cfg(target_arch = "x86_64")]
-fn shape_of_pairs(shape: Shape) -> Shape {
-    Shape { one: pairs_x1, more: (pairs_x2, 2), ..shape }
+fn shape_of_pairs(shape: SumKernels) -> SumKernels {
+    SumKernels { one: pairs_x1, more: (pairs_x2, 2), ..shape }
 }
 
-/// No other architecture has the level.
+/// No other architecture has this level.
 #[cfg(not(target_arch = "x86_64"))]
 fn shape_of_pairs(shape: Shape) -> Shape {
     shape
 }
 
-/// The fused gradient of a step.
-pub fn fused_gradient<'a>(p: &Problem<'a>) -> Accepted<&'a UnpooledGradient> {
+/// Returns the fused gradient of a step.
+pub fn fused_gradient<'a>(p: &Problem<'a>) -> SelectResult<&'a UnpooledGradient> {
     match &p.step.kernel {
         Plan::UnpooledGradient(g) => Ok(g),
-        _ => Err("it is no gradient of a pooled convolution".into()),
+        _ => Err("not a gradient of a pooled convolution".into()),
     }
 }
 
-/// The product that computes `dy`, where the step has its two operands instead of an array.
-pub fn product_of(g: &UnpooledGradient, step: &Step, level: Level) -> Accepted<Option<FewRows>> {
+/// Returns the product that computes `dy` if the step has its two operands instead of an array.
+pub fn product_of(g: &UnpooledGradient, step: &Step, level: Level) -> SelectResult<Option<FewRows>> {
     let [left, right] = &step.input_types[2..] else { return Ok(None) };
     if !g.product {
         return Ok(None);
@@ -409,24 +409,24 @@ pub fn product_of(g: &UnpooledGradient, step: &Step, level: Level) -> Accepted<O
     let types = [left.dtype; 2];
     let [left, right] = [roles(left, &[], &[0], &[1]), roles(right, &[], &[1], &[0])];
     let product = FewRows::accept(&left, &right, types, level);
-    product.map(Some).map_err(|why| format!("of the product that computes the pooled gradient, {why}").into())
+    product.map(Some).map_err(|why| format!("the product that computes the pooled gradient: {why}").into())
 }
 
-/// How windows are summed, one for each candidate.
+/// Method of summing windows, one for each candidate.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Method {
+pub enum SumMethod {
     /// im2col in registers: [`Im2col`].
     Im2col,
-    /// Look-ups in tables of bf16, two adjacent windows at a time.
+    /// Lookups in tables of bf16, two adjacent windows at a time.
     Bf16Pairs,
-    /// Look-ups in tables of f32.
+    /// Lookups in tables of f32.
     LookUp,
 }
 
-/// Fills `n` table entries `[f32; 4]` at `dst`: of an image at `a`, the elements at these four offsets (`b`, `usize`)
+/// Fills `n` table entries `[f32; 4]` at `dst` from the image at `a`: the elements at the four offsets in `b` (`usize`)
 /// from each element.
-struct Fours;
-impl Tile for Fours {
+struct FillTableF32;
+impl TileLoop for FillTableF32 {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, n: usize) {
         // SAFETY: the arguments are those of the type's comment; the image has `n` elements from each offset on.
@@ -443,14 +443,15 @@ impl Tile for Fours {
     }
 }
 
-/// Fills `n` table entries of eight bf16 at `dst`: of an image of bf16 widened to f32 at `a`, the elements at four
-/// offsets (`b`, `usize`) from each element, then the same for the window that begins as many elements further on as
-/// the fifth number at `b` says; zeros where the image ends before that.
-struct Pairs;
-impl Tile for Pairs {
+/// Fills `n` table entries of eight bf16 at `dst` from the image at `a` (bf16 widened to f32).
+///
+/// The first half has the elements at the four offsets in `b` (`usize`) from each element. The second half has those of
+/// the window that starts `b[4]` elements later, or zeros after the end of the image.
+struct FillTableBf16Pairs;
+impl TileLoop for FillTableBf16Pairs {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, n: usize) {
-        // SAFETY: as for `Fours`; second windows are read only where they lie inside the image.
+        // SAFETY: as for `FillTableF32`; second windows are read only if they are inside the image.
         unsafe {
             let [offsets @ .., step] = *b.cast::<[usize; 5]>();
             let part = |from: usize, n: usize| lanes::<u32>(a.cast::<u32>().add(from).cast(), n);
@@ -472,21 +473,26 @@ impl Tile for Pairs {
     }
 }
 
-/// The microkernels of a method and what fills their tables, or why there are none.
-fn microkernels(method: Method, entry: usize, dtype: DType, level: Level) -> Accepted<(Shape, TileFn)> {
+/// Returns a method's microkernels and the loop that fills their tables, or why there are none.
+fn microkernels(
+    method: SumMethod,
+    entry: usize,
+    dtype: DType,
+    level: Level,
+) -> SelectResult<(SumKernels, TileFn)> {
     let shape = shape_of(entry, dtype, level);
     match method {
-        Method::Bf16Pairs if dtype != DType::BF16 => Err("its gradients are not bf16".into()),
-        Method::Bf16Pairs if entry != 4 => Err("its windows have more than 4 elements".into()),
-        Method::Bf16Pairs => Ok((shape_of_pairs(shape), level.tile::<Pairs>())),
-        _ => Ok((shape, level.tile::<Fours>())),
+        SumMethod::Bf16Pairs if dtype != DType::BF16 => Err("its gradients are not bf16".into()),
+        SumMethod::Bf16Pairs if entry != 4 => Err("its windows have more than 4 elements".into()),
+        SumMethod::Bf16Pairs => Ok((shape_of_pairs(shape), level.tile::<FillTableBf16Pairs>())),
+        _ => Ok((shape, level.tile::<FillTableF32>())),
     }
 }
 
-/// The gradient of a pooled convolution's kernel and bias on vectors. Operands and results are those of
+/// Vector kernel of the kernel and bias gradients of a pooled convolution. Operands and results are those of
 /// [`UnpooledGradient`].
 pub struct ConvPoolGradient {
-    input: Padded,
+    input: PaddedConvInput,
     dtype: DType,
     level: Level,
     batch: usize,
@@ -494,59 +500,59 @@ pub struct ConvPoolGradient {
     elements: usize,
     /// Elements of one image with padding.
     image: usize,
-    /// Offsets in an image of a window's elements from its first one, as many as a table entry has.
+    /// Image offsets of a window's elements from its first one, as many as a table entry has.
     window_offsets: Vec<usize>,
-    /// Size of a table entry in words of 32 bits: 4 or 16.
+    /// Size of a table entry in 32-bit words: 4 or 16.
     entry: usize,
     /// Fills tables whose entries have 4 words.
     fill: TileFn,
-    /// Words in a table between two windows that are summed as a pair.
+    /// Table words between two windows that are summed as a pair.
     pair: usize,
-    /// Where each window begins in an image's table, in words.
+    /// Start of each window in an image's table, in words.
     windows: Vec<usize>,
-    /// Offset of each tap in the table, in words.
+    /// Table offset of each tap, in words.
     taps: Vec<usize>,
     /// Taps of one call of a microkernel.
     block: usize,
     features: usize,
     /// Features rounded up to whole vectors.
     padded: usize,
-    shape: Shape,
-    /// Types of the results: the kernel's gradient and, perhaps, the bias's.
+    shape: SumKernels,
+    /// Element types of the results: the kernel gradient and, optionally, the bias gradient.
     to: Vec<DType>,
     images_per_part: usize,
-    /// Computes `dy`, where the step has a product's operands instead.
+    /// Computes `dy` if the step has the operands of a product instead of an array `dy`.
     product: Option<FewRows>,
     /// Replaces tables and their microkernels.
     im2col: Option<Im2col>,
     /// Windows of an image whose gradients are computed together.
     strip: usize,
-    /// The greatest magnitude of an image's elements.
+    /// Computes the maximum magnitude of an image's elements.
     magnitude: TileFn,
-    /// What the microkernels leave out where an image has one that is not finite.
+    /// Products that the microkernels leave out, needed if an image has an element that is not finite.
     zeros: ZeroProducts,
 }
 
-/// The operands as all parts share them.
-struct Given<'a> {
+/// Operands shared by all parts.
+struct GradientOperands<'a> {
     x: *const f32,
     argmax: *const u8,
-    /// The pooled gradient, or the product's right operand.
+    /// The pooled gradient, or the right operand of the product that computes it.
     dy: *const u8,
-    /// The product's left operand.
+    /// Left operand of the product.
     left: *const f32,
-    /// Set where an image has an element that is not finite.
+    /// Set if an image has an element that is not finite.
     is_odd: &'a AtomicBool,
 }
 
-/// Images of a part, and windows of an image whose gradients are computed together.
+/// Returns the images per part, and the windows of an image whose gradients are computed together.
 fn portions(
     product: &Option<FewRows>,
     im2col: &Option<Im2col>,
     batch: usize,
     [windows, features]: [usize; 2],
 ) -> (usize, usize) {
-    // A multiple of the product's register tile: each call reads the right operand anew.
+    // A multiple of the product's register tile: each call reads the right operand again.
     let together = match (product, im2col) {
         (Some(product), None) => PRODUCT_IMAGES / product.rows() * product.rows(),
         (Some(_), Some(_)) => PRODUCT_IMAGES,
@@ -562,21 +568,23 @@ fn portions(
 }
 
 impl ConvPoolGradient {
-    pub fn new(p: &Problem<'_>, method: Method) -> Accepted<ConvPoolGradient> {
+    /// Creates the kernel with a method, or returns why the method does not support the problem.
+    pub fn new(p: &Problem<'_>, method: SumMethod) -> SelectResult<ConvPoolGradient> {
         let g = fused_gradient(p)?;
         let (step, level) = (p.step, p.target.level.vectors());
         let (x, argmax, dk) = (&step.input_types[0], &step.input_types[1], &step.output_types[0]);
         let dtype = step.input_types[2].dtype;
         let product = product_of(g, step, level)?.map(|product| product.with_pairs(p.target.level));
         let c = &g.conv;
-        let input = Padded::new(x, &c.padding, &c.lhs_dilation);
-        let input = input.ok_or("its padding crops more than there is")?;
+        let input = PaddedConvInput::new(x, &c.padding, &c.lhs_dilation);
+        let input = input.ok_or("its padding crops more elements than there are")?;
         let (channels, features) = (x.shape[3], argmax.shape[3]);
-        // Elements of the image from one pixel of the convolution's result to the next.
+        // Elements of the image between adjacent pixels of the convolution's result.
         let pixel = [0, 1].map(|i| input.strides[i] * c.rhs_dilation[i]);
         let entry = if g.unpool.window[0] * g.unpool.window[1] <= 4 { 4 } else { 16 };
         let (shape, fill) = microkernels(method, entry, dtype, level)?;
-        let im2col = (method == Method::Im2col).then(|| Im2col::new(g, step, &input, level)).transpose()?;
+        let im2col =
+            (method == SumMethod::Im2col).then(|| Im2col::new(g, step, &input, level)).transpose()?;
         let in_table = |all: Vec<usize>| all.into_iter().map(|at| at * entry).collect::<Vec<usize>>();
         let taps = [0, 1].map(|i| (dk.shape[i], input.strides[i] * c.strides[i]));
         let taps = in_table(offsets(taps.into_iter().chain([(channels, 1)])));
@@ -605,13 +613,13 @@ impl ConvPoolGradient {
             product,
             im2col,
             strip,
-            magnitude: level.tile::<Magnitude>(),
+            magnitude: level.tile::<MaxMagnitudeF32>(),
             zeros: ZeroProducts::new(g, argmax, dk, (input.image, input.strides[0], channels)),
             input,
         })
     }
 
-    /// Bytes of the product's left operand with each number as a vector, for [`Im2col`].
+    /// Bytes of the product's left operand with each element broadcast to a vector, for [`Im2col`].
     fn spread_bytes(&self) -> usize {
         match (&self.product, &self.im2col) {
             (Some(product), Some(_)) => {
@@ -626,25 +634,25 @@ impl ConvPoolGradient {
         self.batch.div_ceil(self.images_per_part)
     }
 
-    /// Elements of one part's sums: a row of filters for each tap, and one for the bias.
+    /// Elements of one partial sum: a row of filters for each tap, and one for the bias.
     fn sums(&self) -> usize {
         (self.taps.len() + 1) * self.padded
     }
 
-    /// Bytes of the input converted to f32, where it is not f32.
+    /// Bytes of the input converted to f32; 0 if it is f32.
     fn wide_bytes(&self) -> usize {
         if self.dtype == DType::F32 { 0 } else { (self.elements * 4).next_multiple_of(64) }
     }
 
-    /// Whether gradients and argmax have whole vectors of features, and are read without a copy.
+    /// Whether gradients and argmax have whole vectors of features and are read without a copy.
     fn direct(&self) -> bool {
         self.padded == self.features
     }
 
-    /// Fills an image's table: an entry for each element at which a whole window can begin.
+    /// Fills an image's table: an entry for each element at which a whole window can start.
     unsafe fn fill_table(&self, x: *const f32, table: *mut f32) {
         let n = self.image - self.window_offsets.last().copied().unwrap_or(0);
-        // SAFETY: the image has `image` elements, and the table room for as many entries.
+        // SAFETY: the image has `image` elements, and the table has room for as many entries.
         unsafe {
             if let Some(im2col) = &self.im2col {
                 return im2col.fill(x, table);
@@ -664,8 +672,8 @@ impl ConvPoolGradient {
         }
     }
 
-    /// Copies gradients and argmax of some windows of one image to rows of whole vectors. Features that are added are
-    /// [`DEAD`].
+    /// Copies gradients and argmax of a range of windows of one image to rows of whole vectors. The argmax of padding
+    /// features is [`DEAD`].
     unsafe fn pack(
         &self,
         (dy, argmax): (*const u8, *const u8),
@@ -673,7 +681,7 @@ impl ConvPoolGradient {
         (to, argmax_to): (*mut u8, *mut u8),
     ) {
         let (f, size) = (self.features, self.dtype.size());
-        // SAFETY: the caller's arrays have `count` windows, and the copies room for them in whole vectors.
+        // SAFETY: the caller's arrays have `count` windows, and the copies have room for them in whole vectors.
         unsafe {
             for w in 0..count {
                 let row = to.add(w * self.padded * size);
@@ -684,7 +692,7 @@ impl ConvPoolGradient {
         }
     }
 
-    /// Adds the sums of some windows of one image; `dy` and `argmax` are those of the first of these windows.
+    /// Adds the sums of a range of windows of one image. `dy` and `argmax` are those of the first of these windows.
     unsafe fn windows(
         &self,
         table: *const f32,
@@ -696,7 +704,7 @@ impl ConvPoolGradient {
             let dy = dy.cast::<f32>().wrapping_sub(windows.start * self.features);
             let argmax = argmax.wrapping_sub(windows.start * self.features);
             let (factors, factor_term, terms, term) = (std::ptr::null(), 0, 0, 0);
-            let gradients = Gradients { dy, term, factors, factor_term, terms };
+            let gradients = PooledGradients { dy, term, factors, factor_term, terms };
             // SAFETY: by the caller's promise; the features are whole vectors, as `Im2col::new` has checked.
             unsafe { im2col.sums(table, (argmax, 1), windows.clone(), gradients, (sum, self.features)) };
             return;
@@ -707,7 +715,7 @@ impl ConvPoolGradient {
             for vector in (0..vectors).step_by(most) {
                 let j = vector * self.shape.lanes;
                 let run = if vector + most <= vectors { more } else { self.shape.one };
-                let s = Sums {
+                let s = WindowSumArgs {
                     table,
                     windows: self.windows[windows.start..].as_ptr(),
                     count: windows.len(),
@@ -732,8 +740,8 @@ impl ConvPoolGradient {
         self.im2col.as_ref().map_or((self.image * self.entry).next_multiple_of(16), Im2col::table)
     }
 
-    /// Bytes of a part's scratch: tables (one for each image where a product computes `dy`, otherwise one that all
-    /// images use in turn), gradients that a product computes, gradients and argmax in whole vectors.
+    /// Bytes of a part's scratch: tables, gradients that a product computes, gradients and argmax in whole vectors.
+    /// There is one table per image if a product computes `dy`, otherwise a single table that all images use in turn.
     fn part_bytes(&self) -> [usize; 3] {
         let (tables, made) = match self.product {
             Some(_) => {
@@ -755,7 +763,7 @@ impl ConvPoolGradient {
         greatest.is_finite()
     }
 
-    /// Adds to the sums what the microkernels leave out: see [`ZeroProducts`].
+    /// Adds the products that the microkernels leave out to the sums; see [`ZeroProducts`].
     unsafe fn add_zeros(&self, x: *const f32, argmax: *const u8, sums: *mut f32) {
         let places = self.windows.len() * self.features;
         for image in 0..self.batch {
@@ -770,7 +778,7 @@ impl ConvPoolGradient {
     }
 
     /// Sums over the images of one part.
-    unsafe fn part(&self, part: usize, given: &Given<'_>, sum: *mut f32) {
+    unsafe fn part(&self, part: usize, given: &GradientOperands<'_>, sum: *mut f32) {
         let (count, f, size) = (self.windows.len(), self.features, self.dtype.size());
         let images = part * self.images_per_part..((part + 1) * self.images_per_part).min(self.batch);
         let [tables, made, packed] = self.part_bytes();
@@ -778,7 +786,7 @@ impl ConvPoolGradient {
             let (made, rows) = (memory.wrapping_add(tables), memory.wrapping_add(tables + made));
             let packed = (rows, rows.wrapping_add(self.strip * self.padded * 4));
             // SAFETY: operands have the shapes of `new`; scratch has room for the tables, a strip's gradients and an
-            // image's rows; the sum is this part's.
+            // image's rows; the sum belongs to this part.
             unsafe {
                 sum.write_bytes(0, self.sums());
                 if images.clone().any(|image| !self.is_finite(given.x.add(image * self.image))) {
@@ -792,7 +800,7 @@ impl ConvPoolGradient {
                             im2col.fill(given.x.add(image * self.image), tables.add(nth * self.table()));
                         }
                         let (terms, between, term) = product.terms();
-                        let gradients = Gradients {
+                        let gradients = PooledGradients {
                             dy: given.dy.cast(),
                             term,
                             factors: given.left.add(images.start * LANES),
@@ -853,9 +861,9 @@ impl Kernel for ConvPoolGradient {
         self.wide_bytes() + self.input.bytes() + (self.parts() + 1) * self.sums() * 4 + 64 + left
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         let (wide, padded) = (self.wide_bytes(), self.input.bytes());
-        // SAFETY: scratch is laid out as `scratch()` counts it; operands and results have the shapes of `new`.
+        // SAFETY: scratch has the layout that `scratch()` counts; operands and results have the shapes of `new`.
         unsafe {
             let mut x = io.inputs[0];
             if let Some(widen) = widen(self.dtype, self.level) {
@@ -884,12 +892,12 @@ impl Kernel for ConvPoolGradient {
             let is_odd = AtomicBool::new(false);
             let body = |part: usize| {
                 let (x, argmax) = (xp.elem(0), argmax.at(0));
-                let given = Given { x, argmax, dy: dy.at(0), left: left.elem(0), is_odd: &is_odd };
+                let given = GradientOperands { x, argmax, dy: dy.at(0), left: left.elem(0), is_odd: &is_odd };
                 self.part(part, &given, sp.elem::<f32>(part * self.sums()));
             };
             let products = (self.batch * self.windows.len() * self.padded) as f64 * self.taps.len() as f64;
             cx.team.run_with(self.parts(), products / 16.0, cx.flush, &body);
-            sum_parts(cx, sums.cast(), self.parts(), self.sums(), whole.cast(), Finish::Copy);
+            sum_parts(cx, sums.cast(), self.parts(), self.sums(), whole.cast(), SumStore::Copy);
             if is_odd.load(Ordering::Relaxed) {
                 self.add_zeros(x.cast(), io.inputs[1], whole);
             }

@@ -1,20 +1,21 @@
-//! Products of the zeros of an unpooled gradient, which its kernels leave out: with an input that is infinite or NaN they
-//! are NaN.
+//! NaN propagation for products of infinite or NaN inputs with the zeros of an unpooled gradient.
+//!
+//! The gradient kernels leave out these products, which are zero for finite inputs.
 
 use smallvec::SmallVec;
 use systole_compile::UnpooledGradient;
 use systole_ir::TensorType;
 
-/// Where the elements of an image meet those of the unpooled gradient.
+/// Geometry that relates the elements of an image to those of the unpooled gradient.
 pub struct ZeroProducts {
     /// Elements of a padded image, and of its rows.
     image: usize,
     row: usize,
     channels: usize,
-    /// Taps along height and width, and the pixels from one to the next.
+    /// Taps along height and width, and the pixels between adjacent taps.
     taps: [usize; 2],
     tap_steps: [usize; 2],
-    /// Height and width of the unpooled gradient, and the pixels of the image from one of its elements to the next.
+    /// Height and width of the unpooled gradient, and the image pixels between its adjacent elements.
     size: [usize; 2],
     steps: [usize; 2],
     /// Rows and columns of windows, their height and width, and their strides.
@@ -25,7 +26,8 @@ pub struct ZeroProducts {
 }
 
 impl ZeroProducts {
-    /// `argmax: u8[B, H', W', F]`, `dk: T[R, S, C, F]`; `image` and `row`: elements of a padded image and of its rows.
+    /// Creates the geometry for `argmax: u8[B, H', W', F]`, `dk: T[R, S, C, F]`. `image` and `row`: elements of a
+    /// padded image and of its rows.
     pub fn new(
         g: &UnpooledGradient,
         argmax: &TensorType,
@@ -48,8 +50,8 @@ impl ZeroProducts {
         }
     }
 
-    /// Sets to NaN what the zeros of one image's gradient make so. `x`: the padded image; `argmax`: of its windows; `sums`:
-    /// rows of `row` filters, one for each tap and channel.
+    /// Sets to NaN the sums that the zeros of one image's gradient make NaN. `x`: the padded image; `argmax`: that of
+    /// its windows; `sums`: rows of `row` filters, one for each tap and channel.
     pub fn spoil(&self, x: &[f32], argmax: &[u8], (sums, row): (&mut [f32], usize)) {
         for at in (0..x.len().min(self.image)).filter(|&at| !x[at].is_finite()) {
             let (y, x, c) = (at / self.row, at % self.row / self.channels, at % self.channels);
@@ -65,7 +67,8 @@ impl ZeroProducts {
         }
     }
 
-    /// The taps along height (`d = 0`) or width (`d = 1`) that read a pixel, each with the gradient's element there.
+    /// Returns the taps along height (`d = 0`) or width (`d = 1`) that read a pixel, each with the index of the
+    /// gradient element that it multiplies.
     fn meets(&self, d: usize, pixel: usize) -> SmallVec<[(usize, usize); 8]> {
         let of = |tap: usize| {
             let from = pixel.checked_sub(tap * self.tap_steps[d])?;
@@ -75,7 +78,7 @@ impl ZeroProducts {
         (0..self.taps[d]).filter_map(of).collect()
     }
 
-    /// Whether an element is the greatest of a window that has it.
+    /// Whether an element is the maximum of a window that contains it.
     fn is_greatest(&self, argmax: &[u8], [i, j]: [usize; 2], feature: usize) -> bool {
         let along = |d: usize, at: usize| {
             let first = (at + 1).saturating_sub(self.window[d]).div_ceil(self.strides[d]);

@@ -1,34 +1,40 @@
-//! Element types of the blocked GEMM: the microkernel, the packing and the epilogue of each.
+//! Selects microkernel, packing and epilogue of the blocked GEMM by element type (f32, bf16, f64, int8, AMX).
 
 use crate::kernel::Kernel;
-use crate::kernels::matmul::blocked::integers::Integers;
-use crate::kernels::matmul::blocked::{Abilities, Blocked, Rounding, Types};
-use crate::kernels::matmul::gemm_problem::Product;
-use crate::select::Answer;
+use crate::kernels::matmul::blocked::integers::IntegerGemm;
+use crate::kernels::matmul::blocked::{BlockedGemm, GemmFeatures, GemmTypes, SumRounding};
+use crate::kernels::matmul::gemm_problem::GemmProblem;
+use crate::select::CandidateResult;
 use crate::simd::amx;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::gemm::shape_halves;
-use crate::simd::gemm::{Element, Shape, shape_f32, shape_f64, shape_pairs, shape_quads};
+use crate::simd::gemm::{GemmElement, MicrokernelShape, shape_f32, shape_f64, shape_pairs, shape_quads};
 use crate::simd::level::Level;
 use crate::simd::loops::{narrow, widen};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::pack::halves;
-use crate::simd::pack::{Group, PackFn, doubles, floats, integers};
+use crate::simd::pack::{IntegerGroup, PackFn, doubles, floats, integers};
 use systole_ir::DType;
 
-/// M · N · K below which splitting f32 into two bf16 costs more than AMX saves.
+/// Minimum M · N · K for splitting f32 into two bf16: below, it costs more than AMX saves.
 const SPLIT_WORK: usize = 1 << 15;
 
-/// A blocked GEMM as a kernel.
-fn blocked<T: Element>(d: &Product, shape: Shape<T>, types: Types<T>) -> Box<dyn Kernel> {
-    Box::new(Blocked::new(&d.left, &d.right, shape, types, d.epilogue))
+/// Boxes a blocked GEMM as a kernel.
+fn blocked<T: GemmElement>(
+    d: &GemmProblem,
+    shape: MicrokernelShape<T>,
+    types: GemmTypes<T>,
+) -> Box<dyn Kernel> {
+    Box::new(BlockedGemm::new(&d.left, &d.right, shape, types, d.epilogue))
 }
 
-/// f32, f16 or bf16: operands are widened to f32 while packing, complete f32 sums are rounded to the result's type.
-fn float_types(from: DType, to: DType, level: Level) -> Types<f32> {
-    let round = || Some(Rounding { narrow: narrow(to, level)?, widen: widen(to, level)?, size: to.size() });
+/// Returns the types for f32, f16 or bf16: operands are widened to f32 while packing, complete f32 sums are rounded to
+/// the result's type.
+fn float_types(from: DType, to: DType, level: Level) -> GemmTypes<f32> {
+    let round =
+        || Some(SumRounding { narrow: narrow(to, level)?, widen: widen(to, level)?, size: to.size() });
     let pack = floats(from, level);
-    Types {
+    GemmTypes {
         size: from.size(),
         group: 1,
         pack_left: pack,
@@ -36,13 +42,13 @@ fn float_types(from: DType, to: DType, level: Level) -> Types<f32> {
         plain: from == DType::F32,
         round: round(),
         correction: None,
-        abilities: Abilities::ALL,
+        abilities: GemmFeatures::ALL,
     }
 }
 
-/// Integers, `group` reduction elements in one k-step (VNNI layout).
-fn int_types(from: DType, group: usize, [pack_left, pack_right]: [PackFn<i32>; 2]) -> Types<i32> {
-    Types {
+/// Returns the types for integers, with `group` reduction elements in one k-step (VNNI layout).
+fn int_types(from: DType, group: usize, [pack_left, pack_right]: [PackFn<i32>; 2]) -> GemmTypes<i32> {
+    GemmTypes {
         size: from.size(),
         group,
         pack_left,
@@ -50,54 +56,59 @@ fn int_types(from: DType, group: usize, [pack_left, pack_right]: [PackFn<i32>; 2
         plain: false,
         round: None,
         correction: None,
-        abilities: Abilities::NONE,
+        abilities: GemmFeatures::NONE,
     }
 }
 
-/// AMX: bf16, bytes, and f32 as the sum of two bf16 where TensorFloat-32 precision is allowed.
-pub fn amx(d: &Product, kernels: &amx::Kernels) -> Answer {
+/// Binds an AMX GEMM: bf16, int8, and f32 as the sum of two bf16 if TensorFloat-32 precision is allowed.
+pub fn amx(d: &GemmProblem, kernels: &amx::AmxKernels) -> CandidateResult {
     let [from, to] = d.types;
     let level = d.target.level.vectors();
-    let packs = |from| amx::pack::packs(from, level).ok_or("tile registers have no packing for its type");
+    let packs = |from| amx::pack::packs(from, level).ok_or("there is no AMX packing routine for its type");
     if from.is_int() {
         let shape = match (from, to) {
             (DType::I8, DType::I32 | DType::U32) => kernels.signed,
             (DType::U8, DType::I32 | DType::U32) => kernels.unsigned,
-            _ => return Err("of integers, tile registers multiply int8 with 32-bit sums only".into()),
+            _ => return Err("AMX multiplies integers only as int8 with 32-bit sums".into()),
         };
         if d.epilogue.bias || d.epilogue.accumulate {
             return Err("it adds a bias to integers".into());
         }
-        return Ok(blocked(d, shape, int_types(from, 4, amx::pack::packs(from, level).ok_or("no packing")?)));
+        return Ok(blocked(
+            d,
+            shape,
+            int_types(from, 4, amx::pack::packs(from, level).ok_or("no AMX packing routine")?),
+        ));
     }
     let [m, n, k] = d.size();
     let (shape, group) = match (from, to) {
         (DType::BF16, DType::BF16 | DType::F32) => (kernels.bf16, 2),
         (DType::F32, DType::F32) if !d.target.tensor_float_32 => {
-            return Err("f32 must keep all 24 bits (tensor-float-32 is off)".into());
+            return Err("f32 must keep all 24 bits of precision (tensor-float-32 is off)".into());
         }
         (DType::F32, DType::F32) if m * n * k < SPLIT_WORK => {
-            return Err("it is too small for splitting f32 to pay".into());
+            return Err("it is too small for splitting f32 into two bf16 to pay off".into());
         }
         (DType::F32, DType::F32) => (kernels.split, 1),
-        _ => return Err("tile registers multiply bf16, int8, and f32 as two bf16 only".into()),
+        _ => return Err("AMX multiplies only bf16, int8, and f32 as two bf16".into()),
     };
     let [pack_left, pack_right] = packs(from)?;
-    let types = Types { group, pack_left, pack_right, plain: false, ..float_types(from, to, level) };
+    let types = GemmTypes { group, pack_left, pack_right, plain: false, ..float_types(from, to, level) };
     Ok(blocked(d, shape, types))
 }
 
-/// bf16 by VDPBF16PS (AVX512_BF16).
+/// Binds a bf16 GEMM by VDPBF16PS (AVX512_BF16).
 #[cfg(target_arch = "x86_64")]
-pub fn bf16_pairs(d: &Product, level: Level) -> Answer {
+pub fn bf16_pairs(d: &GemmProblem, level: Level) -> CandidateResult {
     let [from, to] = d.types;
     if from != DType::BF16 || !matches!(to, DType::BF16 | DType::F32) {
         return Err("its operands are not bf16".into());
     }
-    let shape = shape_halves(level, d.size()[1]).ok_or("the level has no dot products of bf16 pairs")?;
+    let shape =
+        shape_halves(level, d.size()[1]).ok_or("the instruction set has no dot products of bf16 pairs")?;
     let pack = halves();
     let types =
-        Types { group: 2, pack_left: pack, pack_right: pack, ..float_types(from, to, level.vectors()) };
+        GemmTypes { group: 2, pack_left: pack, pack_right: pack, ..float_types(from, to, level.vectors()) };
     Ok(blocked(d, shape, types))
 }
 
@@ -106,8 +117,8 @@ pub fn bf16_pairs(_: &Product, _: Level) -> Answer {
     Err("this architecture has no such instruction".into())
 }
 
-/// f32, f16 and bf16, accumulated in f32 by FMA.
-pub fn f32(d: &Product) -> Answer {
+/// Binds a GEMM of f32, f16 or bf16, accumulated in f32 by FMA.
+pub fn f32(d: &GemmProblem) -> CandidateResult {
     let small_float = |t: DType| matches!(t, DType::F32 | DType::F16 | DType::BF16);
     let ([from, to], level) = (d.types, d.target.level.vectors());
     if !small_float(from) || !small_float(to) {
@@ -116,12 +127,12 @@ pub fn f32(d: &Product) -> Answer {
     Ok(blocked(d, shape_f32(level, d.size()[1]), float_types(from, to, level)))
 }
 
-/// f64 by FMA.
-pub fn f64(d: &Product) -> Answer {
+/// Binds an f64 GEMM by FMA.
+pub fn f64(d: &GemmProblem) -> CandidateResult {
     if d.types != [DType::F64; 2] {
         return Err("its elements are not f64".into());
     }
-    let types = Types {
+    let types = GemmTypes {
         size: 8,
         group: 1,
         pack_left: doubles(),
@@ -129,38 +140,38 @@ pub fn f64(d: &Product) -> Answer {
         plain: false,
         round: None,
         correction: None,
-        abilities: Abilities { hand_over: false, ..Abilities::ALL },
+        abilities: GemmFeatures { hand_over: false, ..GemmFeatures::ALL },
     };
     Ok(blocked(d, shape_f64(d.target.level.vectors()), types))
 }
 
-/// 8- and 16-bit integers with 32-bit sums, two or four reduction elements in one k-step.
-pub fn grouped_integers(d: &Product) -> Answer {
+/// Binds a GEMM of 8- or 16-bit integers with 32-bit sums, two or four reduction elements in one k-step.
+pub fn grouped_integers(d: &GemmProblem) -> CandidateResult {
     let ([from, to], level) = (d.types, d.target.level.vectors());
     if !matches!(to, DType::I32 | DType::U32) {
-        return Err("its result is not of 32 bits".into());
+        return Err("its result is not a 32-bit integer".into());
     }
-    let packs = |groups: [Group; 2]| {
+    let packs = |groups: [IntegerGroup; 2]| {
         let [left, right] = groups.map(|group| integers(from, group, level));
         Some([left?, right?])
     };
-    let wide = "its operands are no integers of at most 16 bits";
+    let wide = "its operands are not integers of at most 16 bits";
     if let (DType::I8, Some(shape)) = (from, shape_quads(level)) {
-        // VPDPBUSD takes unsigned bytes on the left: A is packed with a zero point of 128, and -128 times the column
+        // VPDPBUSD expects unsigned bytes on the left: A is packed with a zero point of 128, and -128 times the column
         // sums of B compensates for it.
         let correction = Some((0x0101_0101, (|sum: i32| sum.wrapping_mul(-128)) as fn(i32) -> i32));
-        let packs = packs([Group::Offset, Group::Bytes]).ok_or(wide)?;
-        return Ok(blocked(d, shape, Types { correction, ..int_types(from, 4, packs) }));
+        let packs = packs([IntegerGroup::Offset, IntegerGroup::Bytes]).ok_or(wide)?;
+        return Ok(blocked(d, shape, GemmTypes { correction, ..int_types(from, 4, packs) }));
     }
-    let packs = packs([Group::Words, Group::Words]).ok_or(wide)?;
+    let packs = packs([IntegerGroup::Words, IntegerGroup::Words]).ok_or(wide)?;
     Ok(blocked(d, shape_pairs(level), int_types(from, 2, packs)))
 }
 
-/// Integers of any types, without vectors.
-pub fn any_integers(d: &Product) -> Answer {
+/// Binds a GEMM of any integer types, without vectors.
+pub fn any_integers(d: &GemmProblem) -> CandidateResult {
     let [from, to] = d.types;
     if !from.is_int() || !to.is_int() {
         return Err("its elements are not integers".into());
     }
-    Ok(Box::new(Integers::new(&d.left, &d.right, from, to)))
+    Ok(Box::new(IntegerGemm::new(&d.left, &d.right, from, to)))
 }

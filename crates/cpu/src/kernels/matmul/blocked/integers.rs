@@ -1,11 +1,11 @@
-//! Integer GEMM of any element types in plain loops: one task for each row of C.
+//! Fallback integer GEMM for any integer types in plain loops: one task for each row of C.
 
-use crate::kernel::gemm_dims::{Roles, offsets};
-use crate::kernel::{Cx, Io, Kernel, Ptr};
+use crate::kernel::gemm_dims::{OperandDims, offsets};
+use crate::kernel::{Io, Kernel, KernelContext, Ptr};
 use systole_ir::{DType, Result};
 
 /// Integer GEMM, accumulated in i64: exact modulo the width of the result. Tables hold element offsets of A and B.
-pub struct Integers {
+pub struct IntegerGemm {
     batch: Vec<(usize, usize)>,
     inner: Vec<(usize, usize)>,
     rows: Vec<usize>,
@@ -14,10 +14,10 @@ pub struct Integers {
     to: DType,
 }
 
-impl Integers {
-    /// The GEMM of `ra` (A) and `rb` (B).
-    pub fn new(ra: &Roles, rb: &Roles, from: DType, to: DType) -> Integers {
-        Integers {
+impl IntegerGemm {
+    /// Creates the GEMM of `ra` (A) and `rb` (B).
+    pub fn new(ra: &OperandDims, rb: &OperandDims, from: DType, to: DType) -> IntegerGemm {
+        IntegerGemm {
             batch: offsets(&ra.batch).into_iter().zip(offsets(&rb.batch)).collect(),
             inner: offsets(&ra.inner).into_iter().zip(offsets(&rb.inner)).collect(),
             rows: offsets(&ra.free),
@@ -27,7 +27,7 @@ impl Integers {
         }
     }
 
-    unsafe fn run_any(&self, cx: &Cx<'_>, a: *const u8, b: *const u8, c: *mut u8) {
+    unsafe fn run_any(&self, cx: &KernelContext<'_>, a: *const u8, b: *const u8, c: *mut u8) {
         // SAFETY: by the caller's promise the operands have element type `from`.
         unsafe {
             match self.from {
@@ -45,7 +45,7 @@ impl Integers {
 
     unsafe fn run_as<T: Copy>(
         &self,
-        cx: &Cx<'_>,
+        cx: &KernelContext<'_>,
         a: *const u8,
         b: *const u8,
         c: *mut u8,
@@ -78,8 +78,8 @@ impl Integers {
     }
 }
 
-impl Kernel for Integers {
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+impl Kernel for IntegerGemm {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         // SAFETY: by the caller's promise operands and result have the shapes and types of `new`.
         unsafe { self.run_any(cx, io.inputs[0], io.inputs[1], io.outputs[0]) };
         Ok(())

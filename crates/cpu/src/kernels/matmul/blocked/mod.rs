@@ -1,14 +1,13 @@
-//! BLIS-style GEMM driver: `C[M, N] = A[M, K] · B[K, N]`, or a batch of them, from packed micro-panels and
-//! microkernels.
+//! BLIS-style GEMM driver `C[M, N] = A[M, K] · B[K, N]` (also batched), from packed micro-panels and microkernels.
 //!
 //! Loop nest, outermost first: parts of rows (MC), of columns (NC) and of K blocks, which bound packed memory
-//! ([`Blocked::plan`]); groups of B columns; K blocks (KC); row panels of A; register tiles. The group's B micro-panels
-//! of one K block stay in L2 while A micro-panels stream past them.
+//! ([`BlockedGemm::plan`]); groups of B columns; K blocks (KC); row panels of A; register tiles. The group's B
+//! micro-panels of one K block stay in L2 while A micro-panels stream past them.
 //!
-//! A is read unpacked where that costs little: few columns use it, or its cache lines of one tile fit L1 in place. B is
-//! read unpacked where there are few rows. Otherwise all threads pack a part and then compute its tiles. If M is one
-//! part and there are enough columns for all threads, tasks divide N only: each packs its own B columns, one K block at
-//! a time, which then never leave its L2.
+//! A is read unpacked if that costs little: few columns use it, or its cache lines of one tile fit L1 in place. B is
+//! read unpacked if there are few rows. Otherwise all threads pack a part and then compute its tiles. If M is one part
+//! and there are enough columns for all threads, tasks divide N only: each packs its own B columns, one K block at a
+//! time, which then never leave its L2.
 //!
 //! Partial sums between K blocks are kept in C. AMX kernels have a short KC and keep them in task scratch, tile by
 //! tile: rows of C are so far apart that only few of them fit a cache at a time.
@@ -23,68 +22,73 @@ pub mod element_types;
 mod integers;
 
 use crate::kernel::copy::{BoxCopy, Dim};
-use crate::kernel::gemm_dims::{Epilogue, Roles, count, joint_stride, offsets};
-use crate::kernel::{Cx, Io, Kernel, OutputBlock, Ptr, Side, TakeBlock, with_scratch};
-use crate::simd::gemm::{CHAIN, Configured, Element, Left, Shape, Tile, UNROLLED, WIDEST};
+use crate::kernel::gemm_dims::{Epilogue, OperandDims, count, joint_stride, offsets};
+use crate::kernel::{EpilogueFn, GemmSide, Io, Kernel, KernelContext, OutputBlock, Ptr, with_scratch};
+use crate::simd::gemm::{
+    CHAIN, GemmElement, GemmTile, LhsLayout, MicrokernelShape, TileConfigGuard, UNROLLED, WIDEST,
+};
 use crate::simd::level::TileFn;
 use crate::simd::pack::{PackFn, PanelArgs};
 use smallvec::SmallVec;
 use std::ops::Range;
 use systole_ir::Result;
 
-/// MC and NC limit: rows and columns of C in one part.
+/// Maximum MC and NC: rows and columns of C in one part.
 const MC_NC: usize = 4096;
-/// The same where partial sums of a part need scratch (f32 sums of narrow results, epilogues).
+/// Maximum MC and NC if partial sums of a part need scratch (f32 sums of narrow results, epilogues).
 const MC_NC_IN_SCRATCH: usize = 2048;
 /// Elements of the B block (k-steps × columns of a group) that stay in L2.
 const B_BLOCK_ELEMENTS: usize = 96 << 10;
-/// Elements of 4 bytes in a cache line. K blocks begin at multiples of it.
+/// Elements of 4 bytes in a cache line. K blocks start at multiples of it.
 const LINE_ELEMENTS: usize = 16;
 /// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
-/// Bytes of one L1 way (addresses this far apart share a set), and L1 ways that an unpacked A may occupy.
+/// Bytes of one L1 way (addresses this far apart share a set), and number of L1 ways that an unpacked A may occupy.
 const L1_WAY_BYTES: usize = 4096;
 const A_WAYS: usize = 4;
-/// Largest M and N for which an A with contiguous K is read unpacked. No thread then reads what another thread packed,
-/// which is slow between cores that do not share a cache.
+/// Maximum M and N for which an A with contiguous K is read unpacked. No thread then reads data that another thread
+/// packed, which is slow between cores that do not share a cache.
 const UNPACKED_MN: usize = 512;
 /// A micro-panels that one task packs.
 const PANELS_PER_TASK: usize = 16;
-/// Bytes of complete sums that are buffered per call of the epilogue where its arrays have panel layout.
+/// Bytes of complete sums that are buffered per call of the epilogue if its arrays have panel layout.
 const EPILOGUE_BYTES: usize = 32 << 10;
-/// Most elements of a packed operand. Longer ones are cut into parts of K blocks.
+/// Maximum elements of a packed operand. Longer operands are cut into parts of K blocks.
 const PACKED_ELEMENTS: usize = 4 << 20;
-/// Tasks of a parallel loop to aim at. It is fixed, so that blocking and rounding do not depend on the thread count.
+/// Target number of tasks of a parallel loop. It is fixed, so that blocking and rounding do not depend on the thread
+/// count.
 const TASKS: usize = 16;
-/// Where each task packs its own B columns: fewest columns of a task, and the divisor of the number of tasks.
+/// If each task packs its own B columns: minimum columns of a task, and the divisor of the number of tasks.
 const OWN_COLUMNS: usize = 64;
 const OWN_TASKS: usize = 8;
-/// Bytes of B that are in every L2 at a product's end, with what else is there.
+/// Maximum bytes of a B that is in every L2 at the end of a product, together with other data.
 const SMALL_B: usize = 512 << 10;
 /// Approximate nanoseconds for one core to pack an element.
 const PACK_NS: f64 = 0.25;
 
-/// A or B as a strided matrix: `[batch, M or N, K]`. It is first copied if M, N or K is several dimensions that no
-/// single stride walks. "Lane" is the dimension that is not reduced: a row of A, a column of B.
-struct Operand<T> {
+/// Operand A or B as a strided matrix `[batch, M or N, K]`.
+///
+/// It is first copied if M, N or K consists of several dimensions without a common stride. "Lane" is the dimension that
+/// is not reduced: a row of A, a column of B.
+struct GemmOperand<T> {
     /// Strides in bytes: between lanes (along M or N), and along K.
     lane_stride: usize,
     k_stride: usize,
     /// Byte offset of each batch element.
     batch: Vec<usize>,
-    /// The copy into a dense matrix, and its size in bytes.
+    /// Copy into a dense matrix, and its size in bytes.
     repack: Option<(BoxCopy, usize)>,
     pack: PackFn<T>,
     /// Whether microkernels read it unpacked.
     direct: bool,
 }
 
-impl<T> Operand<T> {
-    fn new(r: &Roles, size: usize, pack: PackFn<T>) -> Operand<T> {
+impl<T> GemmOperand<T> {
+    fn new(r: &OperandDims, size: usize, pack: PackFn<T>) -> GemmOperand<T> {
         let (lanes, k) = (count(&r.free), count(&r.inner));
         if let (Some(free), Some(inner)) = (joint_stride(&r.free), joint_stride(&r.inner)) {
             let batch = offsets(&r.batch).into_iter().map(|at| at * size).collect();
-            return Operand {
+            return GemmOperand {
                 lane_stride: free * size,
                 k_stride: inner * size,
                 batch,
@@ -93,7 +97,8 @@ impl<T> Operand<T> {
                 direct: false,
             };
         }
-        // The dimension of smallest stride stays innermost, so that the copy moves whole cache lines and not elements.
+        // The dimension with the smallest stride stays innermost, so that the copy moves whole cache lines instead of
+        // elements.
         let nearest =
             |dims: &[Dim]| dims.iter().filter(|d| d.size > 1).map(|d| d.src).min().unwrap_or(isize::MAX);
         let by_lanes = nearest(&r.free) < nearest(&r.inner);
@@ -107,7 +112,7 @@ impl<T> Operand<T> {
         let batch = (0..count(&r.batch)).map(|b| b * lanes * k * size).collect();
         let repack = Some((BoxCopy::new(size, &dims, 0, 0), (stride as usize * size).next_multiple_of(64)));
         let (lane_stride, k_stride) = if by_lanes { (size, lanes * size) } else { (k * size, size) };
-        Operand { lane_stride, k_stride, batch, repack, pack, direct: false }
+        GemmOperand { lane_stride, k_stride, batch, repack, pack, direct: false }
     }
 
     /// Whether A is contiguous along M, as a packed panel is, and one cache line for each k fits L1 together.
@@ -121,44 +126,50 @@ impl<T> Operand<T> {
     }
 }
 
-/// Number of different L1 sets that addresses at a stride of `stride` bytes map to: large powers of two conflict.
+/// Returns the number of different L1 sets that addresses with a stride of `stride` bytes map to: large powers of two
+/// conflict.
 fn l1_sets(stride: usize) -> usize {
     L1_WAY_BYTES / (stride & stride.wrapping_neg()).clamp(LINE_BYTES, L1_WAY_BYTES)
 }
 
 /// Conversion between f32 sums and stored results of a narrower type.
 #[derive(Clone, Copy)]
-pub struct Rounding {
-    /// f32 to the stored type, and back.
+pub struct SumRounding {
+    /// Conversion from f32 to the stored type.
     pub narrow: TileFn,
+    /// Conversion from the stored type to f32.
     pub widen: TileFn,
     /// Bytes of a stored element.
     pub size: usize,
 }
 
-/// A k-step of ones, and the function from a column sum of B (A's row replaced by ones) to what is added to C.
+/// Zero-point correction: a k-step of ones, and the function from a column sum of B (A's row replaced by ones) to the
+/// value that is added to C.
 type Correction<T> = (T, fn(T) -> T);
 
-/// Element types of a GEMM: how operands are packed, and how sums are stored.
-pub struct Types<T: 'static> {
+/// Element types of a GEMM: packing of operands and storage of sums.
+pub struct GemmTypes<T: 'static> {
     /// Bytes of an element of A and B as stored.
     pub size: usize,
     /// Reduction elements of one k-step (VNNI group).
     pub group: usize,
+    /// Packing of A.
     pub pack_left: PackFn<T>,
+    /// Packing of B.
     pub pack_right: PackFn<T>,
     /// Whether microkernels can read A and B as stored, without conversion.
     pub plain: bool,
-    pub round: Option<Rounding>,
-    /// Where packing adds a zero point to A (i8 packed as u8): compensation from the column sums of B.
+    /// Rounding of sums to a narrower result type. `None`: sums are stored unchanged.
+    pub round: Option<SumRounding>,
+    /// Compensation from the column sums of B if packing adds a zero point to A (i8 packed as u8).
     pub correction: Option<Correction<T>>,
-    pub abilities: Abilities,
+    pub abilities: GemmFeatures,
 }
 
-/// Optional features of a GEMM. Element types for which no program asks for them leave them out.
+/// Optional features of a GEMM. Element types whose programs never use them leave them out.
 #[derive(Clone, Copy)]
-pub struct Abilities {
-    /// `C += A · B` (beta = 1).
+pub struct GemmFeatures {
+    /// Accumulation: `C += A · B` (beta = 1).
     pub accumulate: bool,
     /// Packing B once for many calls.
     pub keep: bool,
@@ -166,15 +177,15 @@ pub struct Abilities {
     pub hand_over: bool,
 }
 
-impl Abilities {
-    pub const ALL: Abilities = Abilities { accumulate: true, keep: true, hand_over: true };
-    pub const NONE: Abilities = Abilities { accumulate: false, keep: false, hand_over: false };
+impl GemmFeatures {
+    pub const ALL: GemmFeatures = GemmFeatures { accumulate: true, keep: true, hand_over: true };
+    pub const NONE: GemmFeatures = GemmFeatures { accumulate: false, keep: false, hand_over: false };
 }
 
-/// A GEMM `[M, K] · [K, N]`, or a batch of them, with its blocking.
-pub struct Blocked<T: 'static> {
-    a: Operand<T>,
-    b: Operand<T>,
+/// Blocked GEMM kernel `[M, K] · [K, N]`, or a batch of them.
+pub struct BlockedGemm<T: 'static> {
+    a: GemmOperand<T>,
+    b: GemmOperand<T>,
     m: usize,
     n: usize,
     /// K in reduction elements, and in k-steps (padded to whole groups and to the microkernel's unit).
@@ -182,25 +193,25 @@ pub struct Blocked<T: 'static> {
     k_steps: usize,
     /// Rows that an A micro-panel has room for.
     height: usize,
-    shape: Shape<T>,
-    types: Types<T>,
+    shape: MicrokernelShape<T>,
+    types: GemmTypes<T>,
     epilogue: Epilogue,
-    /// Whether complete sums go to an epilogue instead of C.
+    /// Whether complete sums are passed to an epilogue instead of C.
     hands_over: bool,
-    /// Whether B, and the epilogue's arrays, have panel layout `[N / columns, rows, columns]`, `columns` of a register
-    /// tile.
+    /// Whether B, and the epilogue's arrays, have panel layout `[N / columns, rows, columns]`, with the `columns` of a
+    /// register tile.
     panel_layout: [bool; 2],
-    plan: Plan,
+    plan: BlockingPlan,
 }
 
-/// Blocking, as counts: each dimension is divided into that many ranges of nearly equal length.
+/// Blocking, as counts: each dimension is divided into this many ranges of nearly equal length.
 #[derive(Clone, Copy)]
-struct Plan {
+struct BlockingPlan {
     /// Row panels of A: M is divided into tiles of at most MR rows.
     panels: usize,
     /// K blocks of about KC k-steps.
     blocks: usize,
-    /// Parts that are packed and computed one after the other: ranges of row panels, of columns, of K blocks.
+    /// Parts that are packed and computed one after another: ranges of row panels, of columns, of K blocks.
     row_parts: usize,
     column_parts: usize,
     block_parts: usize,
@@ -210,19 +221,19 @@ struct Plan {
     by_columns: bool,
 }
 
-/// The `i`-th of `parts` even ranges of `0..n`.
+/// Returns the `i`-th of `parts` even ranges of `0..n`.
 fn even(n: usize, parts: usize, i: usize) -> Range<usize> {
     n * i / parts..n * (i + 1) / parts
 }
 
-/// As [`even`], but ranges begin at multiples of `unit`.
+/// Like [`even`], but ranges start at multiples of `unit`.
 fn even_by(unit: usize, n: usize, parts: usize, i: usize) -> Range<usize> {
     let r = even(n.div_ceil(unit), parts, i);
     (r.start * unit).min(n)..(r.end * unit).min(n)
 }
 
 /// One part: the ranges of M, N and K that are packed at a time.
-struct Chunk {
+struct GemmPart {
     panels: Range<usize>,
     columns: Range<usize>,
     blocks: Range<usize>,
@@ -233,7 +244,7 @@ struct Chunk {
 
 /// Addresses of one matrix product of the batch.
 #[derive(Clone, Copy)]
-struct At<'a> {
+struct GemmAddresses<'a> {
     a: Ptr,
     b: Ptr,
     c: Ptr,
@@ -246,22 +257,28 @@ struct At<'a> {
     kept: bool,
     /// Index in the batch.
     batch: usize,
-    finish: Option<TakeBlock<'a>>,
+    finish: Option<EpilogueFn<'a>>,
 }
 
-impl<T: Element> Blocked<T> {
-    /// The GEMM of `ra` (A) and `rb` (B); `shape` is the microkernel.
-    pub fn new(ra: &Roles, rb: &Roles, shape: Shape<T>, types: Types<T>, epilogue: Epilogue) -> Blocked<T> {
+impl<T: GemmElement> BlockedGemm<T> {
+    /// Creates the GEMM of `ra` (A) and `rb` (B); `shape` is the microkernel.
+    pub fn new(
+        ra: &OperandDims,
+        rb: &OperandDims,
+        shape: MicrokernelShape<T>,
+        types: GemmTypes<T>,
+        epilogue: Epilogue,
+    ) -> BlockedGemm<T> {
         let (m, n, k) = (count(&ra.free), count(&rb.free), count(&ra.inner));
-        let mut a = Operand::new(ra, types.size, types.pack_left);
-        let mut b = Operand::new(rb, types.size, types.pack_right);
-        // Packing pays where several tiles use an element.
+        let mut a = GemmOperand::new(ra, types.size, types.pack_left);
+        let mut b = GemmOperand::new(rb, types.size, types.pack_right);
+        // Packing pays off if several tiles use an element.
         let in_place =
             a.m_contiguous_in_l1(k) || m.max(n) <= UNPACKED_MN && a.k_contiguous_in_l1(shape.rows());
         a.direct = types.plain && (n <= 2 * shape.columns || in_place);
         b.direct = types.plain && (n == 1 || b.lane_stride == types.size) && m <= 3 * shape.rows();
         let k_steps = k.div_ceil(types.group).next_multiple_of(shape.unit);
-        let mut p = Blocked {
+        let mut p = BlockedGemm {
             a,
             b,
             m,
@@ -274,7 +291,7 @@ impl<T: Element> Blocked<T> {
             epilogue,
             hands_over: false,
             panel_layout: [false; 2],
-            plan: Plan {
+            plan: BlockingPlan {
                 panels: 0,
                 blocks: 0,
                 row_parts: 1,
@@ -293,12 +310,12 @@ impl<T: Element> Blocked<T> {
         self.height = self.shape.height(self.m.div_ceil(self.plan.panels));
     }
 
-    /// Whether partial sums cannot be kept in C: it is narrower, or not stored.
+    /// Whether partial sums cannot be kept in C, because it is narrower or not stored.
     fn sums_apart(&self) -> bool {
         self.types.round.is_some() || self.hands_over
     }
 
-    fn plan(&self) -> Plan {
+    fn plan(&self) -> BlockingPlan {
         let panels = self.m.div_ceil(self.shape.rows()).max(1);
         let tiles = panels * self.n.div_ceil(self.shape.columns).max(1);
         // Small C: shorter K blocks, so that split-K has work for several tasks.
@@ -320,7 +337,7 @@ impl<T: Element> Blocked<T> {
         // Small C and long K: split-K is the only parallelism.
         let few = tiles < TASKS && block_parts == 1 && self.batches() == 1 && self.types.correction.is_none();
         let splits = if few && !self.hands_over { (TASKS / tiles).min(blocks / 2).max(1) } else { 1 };
-        Plan {
+        BlockingPlan {
             panels,
             blocks,
             row_parts,
@@ -331,8 +348,8 @@ impl<T: Element> Blocked<T> {
         }
     }
 
-    /// Columns of a group. With an epilogue, as many as fit L2: it then reads and writes long runs of a row. Groups
-    /// have about equal sizes, so that threads do not wait for a last large one.
+    /// Returns the columns per group. With an epilogue, as many as fit L2: it then reads and writes long runs of a row.
+    /// Groups have about equal sizes, so that threads do not wait for a large last group.
     fn group(&self) -> usize {
         if !self.hands_over || self.panel_layout[0] || self.panel_layout[1] {
             return self.shape.group;
@@ -341,7 +358,7 @@ impl<T: Element> Blocked<T> {
         self.n.div_ceil(self.n.div_ceil(most).max(1)).next_multiple_of(self.shape.columns)
     }
 
-    /// Tasks for `columns` of a part, where each packs its own B columns.
+    /// Returns the number of tasks for `columns` of a part if each task packs its own B columns.
     fn own_tasks(&self, columns: usize) -> usize {
         columns.div_ceil(self.shape.group).next_multiple_of(OWN_TASKS)
     }
@@ -355,7 +372,7 @@ impl<T: Element> Blocked<T> {
         self.m * panel / self.plan.panels
     }
 
-    /// First k-step of a K block; that of `blocks` is the end of K.
+    /// First k-step of a K block; for index `blocks`, the end of K.
     fn k_start(&self, block: usize) -> usize {
         // K blocks are whole cache lines of 4-byte elements.
         let line = LINE_ELEMENTS.max(self.shape.unit);
@@ -390,17 +407,16 @@ impl<T: Element> Blocked<T> {
         self.scratch_parts().iter().sum::<usize>() * size_of::<T>()
     }
 
-    /// Whether the products of a batch run in parallel, each with scratch of its thread. At most 16 MiB for each
-    /// thread.
+    /// Whether the products of a batch run in parallel, each with its thread's scratch, of at most 16 MiB.
     fn side_by_side(&self) -> bool {
         self.batches() >= 4 && self.scratch_of_one() <= 16 << 20
     }
 
     unsafe fn run_to(
         &self,
-        cx: &Cx<'_>,
+        cx: &KernelContext<'_>,
         io: [*const u8; 3],
-        (c, finish): (*mut u8, Option<TakeBlock<'_>>),
+        (c, finish): (*mut u8, Option<EpilogueFn<'_>>),
         scratch: *mut u8,
         kept: *const u8,
     ) {
@@ -421,7 +437,7 @@ impl<T: Element> Blocked<T> {
         let (kept_right, kept) = (Ptr::of(kept), !kept.is_null());
         let one = |batch: usize, scratch: *mut u8| {
             let [packed_a, packed_b, _] = self.scratch_parts().map(|n| n * size_of::<T>());
-            let at = At {
+            let at = GemmAddresses {
                 a: Ptr(a.at(self.a.batch[batch])),
                 b: Ptr(b.at(self.b.batch[batch])),
                 c: Ptr(c.at(batch * self.m * self.n * size)),
@@ -433,7 +449,7 @@ impl<T: Element> Blocked<T> {
                 batch,
                 finish,
             };
-            // SAFETY: the caller's arrays; `scratch_parts` gives the layout and size of scratch.
+            // SAFETY: the caller's arrays; `scratch_parts` defines the layout and size of scratch.
             unsafe { self.one(cx, &at) };
         };
         if self.side_by_side() {
@@ -452,13 +468,13 @@ impl<T: Element> Blocked<T> {
             * self.shape.step_ns
     }
 
-    /// One product of the batch, part by part.
-    unsafe fn one(&self, cx: &Cx<'_>, at: &At<'_>) {
+    /// Computes one product of the batch, part by part.
+    unsafe fn one(&self, cx: &KernelContext<'_>, at: &GemmAddresses<'_>) {
         let p = &self.plan;
         for i in 0..p.row_parts {
             for j in 0..p.column_parts {
                 for l in 0..p.block_parts {
-                    let part = Chunk {
+                    let part = GemmPart {
                         panels: even(p.panels, p.row_parts, i),
                         columns: even_by(self.shape.columns, self.n, p.column_parts, j),
                         blocks: even(p.blocks, p.block_parts, l),
@@ -480,11 +496,11 @@ impl<T: Element> Blocked<T> {
     }
 
     /// Packs the A and B panels of a part that are not packed yet.
-    unsafe fn pack(&self, cx: &Cx<'_>, at: &At<'_>, part: &Chunk) {
+    unsafe fn pack(&self, cx: &KernelContext<'_>, at: &GemmAddresses<'_>, part: &GemmPart) {
         let row_tasks =
             if self.a.direct || part.left_ready { 0 } else { part.panels.len().div_ceil(PANELS_PER_TASK) };
         let no_right = self.b.direct || self.plan.by_columns || at.kept || part.right_ready;
-        // As many tasks as there are columns for, where there are few: one thread would else pack all.
+        // As many tasks as the columns allow if there are few: otherwise a single thread would pack everything.
         let apart = part.blocks.len() * part.columns.len().div_ceil(self.shape.group) >= OWN_TASKS;
         let group = if apart { self.shape.group } else { self.shape.columns };
         let column_tasks = if no_right { 0 } else { part.columns.len().div_ceil(group) };
@@ -511,7 +527,7 @@ impl<T: Element> Blocked<T> {
         cx.team.run_with(part.blocks.len() * per_block, (lanes * k_steps) as f64 * PACK_NS, cx.flush, &body);
     }
 
-    unsafe fn pack_left(&self, at: &At<'_>, part: &Chunk, block: usize, panels: Range<usize>) {
+    unsafe fn pack_left(&self, at: &GemmAddresses<'_>, part: &GemmPart, block: usize, panels: Range<usize>) {
         let panel = |p: usize| {
             let rows = self.row(p)..self.row(p + 1);
             let to = self.left_panel(at, part, block, p).cast_mut();
@@ -519,11 +535,17 @@ impl<T: Element> Blocked<T> {
             self.panel(&self.a, at.a, rows, fill, block, to)
         };
         let panels: SmallVec<[PanelArgs<T>; PANELS_PER_TASK]> = panels.map(panel).collect();
-        // SAFETY: `panel` describes rows of A, and places in packed A that `scratch_parts` counts.
+        // SAFETY: `panel` describes rows of A, and destinations in packed A that `scratch_parts` counts.
         unsafe { (self.a.pack)(&panels) };
     }
 
-    unsafe fn pack_right(&self, at: &At<'_>, part: &Chunk, block: usize, columns: Range<usize>) {
+    unsafe fn pack_right(
+        &self,
+        at: &GemmAddresses<'_>,
+        part: &GemmPart,
+        block: usize,
+        columns: Range<usize>,
+    ) {
         let panel = |j: usize| {
             let columns = j..(j + self.shape.columns).min(columns.end);
             let fill = self.shape.width(columns.len());
@@ -536,10 +558,11 @@ impl<T: Element> Blocked<T> {
         unsafe { (self.b.pack)(&panels) };
     }
 
-    /// Arguments that pack some lanes (rows of A, columns of B) of one K block, zero-padded to `fill` lanes.
+    /// Returns arguments that pack a range of lanes (rows of A, columns of B) of one K block, zero-padded to `fill`
+    /// lanes.
     fn panel(
         &self,
-        o: &Operand<T>,
+        o: &GemmOperand<T>,
         from: Ptr,
         lanes: Range<usize>,
         fill: usize,
@@ -562,15 +585,15 @@ impl<T: Element> Blocked<T> {
     }
 
     /// Address of an A micro-panel. Packed A: `[K blocks, row panels, k-steps, height]`.
-    fn left_panel(&self, at: &At<'_>, part: &Chunk, block: usize, panel: usize) -> *const T {
+    fn left_panel(&self, at: &GemmAddresses<'_>, part: &GemmPart, block: usize, panel: usize) -> *const T {
         let k_steps = self.k_start(block) - self.k_start(part.blocks.start);
         let of_block = self.k_start(block + 1) - self.k_start(block);
         let before = k_steps * part.panels.len() + (panel - part.panels.start) * of_block;
         at.packed_a.elem::<T>(before * self.height)
     }
 
-    /// Address of the B micro-panel that begins at column `j`. Packed B: `[K blocks, column panels, k-steps, columns]`.
-    fn right_panel(&self, at: &At<'_>, part: &Chunk, block: usize, j: usize) -> *const T {
+    /// Address of the B micro-panel that starts at column `j`. Packed B: `[K blocks, column panels, k-steps, columns]`.
+    fn right_panel(&self, at: &GemmAddresses<'_>, part: &GemmPart, block: usize, j: usize) -> *const T {
         let columns = part.columns.len().next_multiple_of(self.shape.columns);
         let k_steps = self.k_start(block) - self.k_start(part.blocks.start);
         let of_block = self.k_start(block + 1) - self.k_start(block);
@@ -578,14 +601,15 @@ impl<T: Element> Blocked<T> {
     }
 
     /// Whether each task packs the B columns that it uses.
-    fn packs(&self, at: &At<'_>) -> bool {
+    fn packs(&self, at: &GemmAddresses<'_>) -> bool {
         self.plan.by_columns && !self.b.direct && !at.kept
     }
 
-    /// How a part's tiles are shared out: tasks along rows, tasks along columns, and columns of a task.
-    fn grid(&self, part: &Chunk) -> (usize, usize, usize) {
+    /// Returns how a part's tiles are divided among tasks: tasks along rows, tasks along columns, and columns of a
+    /// task.
+    fn grid(&self, part: &GemmPart) -> (usize, usize, usize) {
         let (n, splits, group) = (part.columns.len(), self.plan.splits, self.group());
-        // Few rows: each core's L2 gets its own part of B.
+        // Few rows: each core's L2 has a different part of B.
         if self.plan.by_columns {
             return (1, self.own_tasks(n), group);
         }
@@ -594,7 +618,7 @@ impl<T: Element> Blocked<T> {
         let fewest = if buffered { rows.div_ceil(self.shape.task_rows) } else { 1 };
         let row_tasks =
             (TASKS / n.div_ceil(group).max(1)).max(fewest).clamp(1, part.panels.len().div_ceil(2));
-        // Few tasks are of unequal size: panels of rows cannot be shared out evenly.
+        // Few tasks have unequal sizes: panels of rows cannot be divided evenly.
         let is_few = |width: usize| row_tasks * n.div_ceil(width) * splits < OWN_TASKS;
         let mut width = group;
         while is_few(width) && width > self.shape.columns && !self.hands_over {
@@ -604,12 +628,13 @@ impl<T: Element> Blocked<T> {
     }
 
     /// Computes a part's tiles.
-    unsafe fn tiles(&self, cx: &Cx<'_>, at: &At<'_>, part: &Chunk) {
+    unsafe fn tiles(&self, cx: &KernelContext<'_>, at: &GemmAddresses<'_>, part: &GemmPart) {
         let (splits, n, own) = (self.plan.splits, part.columns.len(), self.plan.by_columns);
         let (row_tasks, column_tasks, width) = self.grid(part);
         let rows = self.row(part.panels.end) - self.row(part.panels.start);
         let k_steps = self.k_start(part.blocks.end) - self.k_start(part.blocks.start);
-        // What is next to a product, such as element-wise work, is shared out by rows: so is one whose B is in each L2 anyway.
+        // Steps next to a product, such as element-wise ones, are divided by rows. So is a product whose B is in each
+        // L2 anyway.
         let by_rows = n * k_steps * size_of::<T>() <= SMALL_B;
         let body = |task: usize| {
             let (split, task) = (task % splits, task / splits);
@@ -623,7 +648,7 @@ impl<T: Element> Blocked<T> {
             } else {
                 j * width..((j + 1) * width).min(n)
             };
-            let job = Job {
+            let job = GemmTask {
                 panels: part.panels.start + panels.start..part.panels.start + panels.end,
                 columns: part.columns.start + columns.start..part.columns.start + columns.end,
                 blocks: if splits > 1 { even(self.plan.blocks, splits, split) } else { part.blocks.clone() },
@@ -635,24 +660,24 @@ impl<T: Element> Blocked<T> {
         cx.team.run_with(splits * column_tasks * row_tasks, self.work(rows, n, k_steps), cx.flush, &body);
     }
 
-    /// Where a job's sums go after the last K block of a part: C, or scratch.
-    fn target(&self, at: &At<'_>, part: &Chunk, job: &Job) -> SumsAt<T> {
+    /// Returns the destination of a task's sums after the last K block of a part: C, or scratch.
+    fn target(&self, at: &GemmAddresses<'_>, part: &GemmPart, job: &GemmTask) -> SumsLocation<T> {
         let (row, column) = (self.row(job.panels.start), job.columns.start);
         if self.plan.splits > 1 {
             let before = job.split * self.m * self.n;
-            return SumsAt::rows(at.sums.elem(before + row * self.n + column), self.n);
+            return SumsLocation::rows(at.sums.elem(before + row * self.n + column), self.n);
         }
         if self.sums_apart() {
             let columns = part.columns.len();
             let before = (row - self.row(part.panels.start)) * columns + column - part.columns.start;
-            return SumsAt::rows(at.sums.elem(before), columns);
+            return SumsLocation::rows(at.sums.elem(before), columns);
         }
-        SumsAt::rows(at.c.elem(row * self.n + column), self.n)
+        SumsLocation::rows(at.c.elem(row * self.n + column), self.n)
     }
 
     /// Scratch of one task, in elements: one K block of packed B, partial sums between K blocks, complete sums of a
     /// panel.
-    fn task_scratch(&self, at: &At<'_>, job: &Job) -> [usize; 3] {
+    fn task_scratch(&self, at: &GemmAddresses<'_>, job: &GemmTask) -> [usize; 3] {
         let columns = job.columns.len().next_multiple_of(self.shape.columns);
         let panel = self.height * columns;
         let k_steps = job.blocks.clone().map(|b| self.k_start(b + 1) - self.k_start(b)).max().unwrap_or(0);
@@ -667,40 +692,51 @@ impl<T: Element> Blocked<T> {
     }
 
     /// Elements between rows of buffered complete sums. One cache line of padding for AMX, whose tiles store 16 rows at
-    /// once: rows at a stride of a power of two would conflict in L1.
+    /// once: rows whose stride is a power of two would conflict in L1.
     fn sums_stride(&self, columns: usize) -> usize {
         columns + if self.shape.registers.is_some() { LINE_ELEMENTS } else { 0 }
     }
 
-    /// Whether partial sums between K blocks are kept in task scratch and not in C: those that C cannot hold, and those
+    /// Whether partial sums between K blocks are kept in task scratch instead of C: those that C cannot hold, and those
     /// of AMX, whose KC is short.
     fn sums_in_scratch(&self) -> bool {
         self.sums_apart() || self.shape.registers.is_some()
     }
 
-    /// Whether a job's last K block completes its sums, which are then rounded or passed to the epilogue.
-    fn completes(&self, job: &Job) -> bool {
+    /// Whether a task's last K block completes its sums, which are then rounded or passed to the epilogue.
+    fn completes(&self, job: &GemmTask) -> bool {
         self.sums_apart() && self.plan.splits == 1 && job.blocks.end == self.plan.blocks
     }
 
-    /// Computes a job on this thread.
-    unsafe fn job(&self, at: &At<'_>, part: &Chunk, job: &Job) {
+    /// Computes a task on this thread.
+    unsafe fn job(&self, at: &GemmAddresses<'_>, part: &GemmPart, job: &GemmTask) {
         let parts = self.task_scratch(at, job);
         with_scratch(parts.iter().sum::<usize>() * size_of::<T>(), |memory| {
-            let _registers = self.shape.registers.map(|r| Configured::new(r, self.height));
+            let _registers = self.shape.registers.map(|r| TileConfigGuard::new(r, self.height));
             let memory = Ptr(memory);
             let [right, sums, row] =
                 [0, parts[0], parts[0] + parts[1]].map(|before| memory.elem::<T>(before));
-            let at = At { packed_b: if self.packs(at) { Ptr(right.cast()) } else { at.packed_b }, ..*at };
+            let at = GemmAddresses {
+                packed_b: if self.packs(at) { Ptr(right.cast()) } else { at.packed_b },
+                ..*at
+            };
             for block in job.blocks.clone() {
-                // SAFETY: the caller's job; `task_scratch` gives the layout and size of `memory`.
+                // SAFETY: the caller's task; `task_scratch` defines the layout and size of `memory`.
                 unsafe { self.block(&at, part, job, block, sums, row) };
             }
         });
     }
 
-    /// One K block of a job. `sums` holds its partial sums between K blocks; `row` buffers complete sums.
-    unsafe fn block(&self, at: &At<'_>, part: &Chunk, job: &Job, block: usize, sums: *mut T, row: *mut T) {
+    /// Computes one K block of a task. `sums` holds its partial sums between K blocks; `row` buffers complete sums.
+    unsafe fn block(
+        &self,
+        at: &GemmAddresses<'_>,
+        part: &GemmPart,
+        job: &GemmTask,
+        block: usize,
+        sums: *mut T,
+        row: *mut T,
+    ) {
         let target = self.target(at, part, job);
         let (first, last) = (block == job.blocks.start, block + 1 == job.blocks.end);
         let completes = last && self.completes(job);
@@ -709,7 +745,7 @@ impl<T: Element> Blocked<T> {
         let mine;
         let mut right = part;
         if self.packs(at) {
-            mine = Chunk {
+            mine = GemmPart {
                 panels: job.panels.clone(),
                 columns: job.columns.clone(),
                 blocks: block..block + 1,
@@ -717,7 +753,7 @@ impl<T: Element> Blocked<T> {
                 right_ready: true,
             };
             right = &mine;
-            // SAFETY: task scratch has room for one K block of the job's columns.
+            // SAFETY: task scratch has room for one K block of the task's columns.
             unsafe { self.pack_right(at, right, block, job.columns.clone()) };
         }
         let mut bias: *const T = std::ptr::null();
@@ -726,11 +762,11 @@ impl<T: Element> Blocked<T> {
         }
         let corrections;
         if let Some(correction) = self.types.correction {
-            // SAFETY: the job's columns of B are packed.
+            // SAFETY: the task's columns of B are packed.
             corrections = unsafe { self.corrections(at, right, job, block, correction) };
             bias = corrections.as_ptr();
         }
-        // The first K block of a job starts from C or earlier parts' sums where there are any, else from zero.
+        // The first K block of a task starts from C or earlier parts' sums if there are any, otherwise from zero.
         let held = job.blocks.start > 0 || (self.epilogue.accumulate && self.types.round.is_none());
         let continued = first && held && self.plan.splits == 1;
         for (i, panel) in job.panels.clone().enumerate() {
@@ -739,12 +775,12 @@ impl<T: Element> Blocked<T> {
             let group = self.epilogue_group(job, i);
             let (a, left) = self.left(at, part, block, panel);
             let between = match self.sums_in_scratch() {
-                true => SumsAt::tiles(sums.wrapping_add(i * self.height * columns), self.height),
+                true => SumsLocation::tiles(sums.wrapping_add(i * self.height * columns), self.height),
                 false => target.down(before),
             };
             let from = match first {
                 true if continued => target.down(before),
-                true => SumsAt::none(),
+                true => SumsLocation::none(),
                 false => between,
             };
             let to = match last {
@@ -752,29 +788,32 @@ impl<T: Element> Blocked<T> {
                 true => target.down(before),
                 false => between,
             };
-            // SAFETY: `from` and `to` cover the panel's rows and the job's columns.
+            // SAFETY: `from` and `to` cover the panel's rows and the task's columns.
             unsafe { self.row_of_tiles(at, right, job, block, &RowPanel { rows, left, a, from, to, bias }) };
             if completes {
-                // SAFETY: the panel's sums of the job's columns are complete and belong to this task.
+                // SAFETY: the panel's sums of the task's columns are complete and belong to this task.
                 unsafe { self.complete_panel(at, job, panel, group, (row, stride)) };
             }
         }
     }
 
-    /// Where complete sums of a row panel are buffered for rounding or the epilogue.
+    /// Returns the buffer for a row panel's complete sums before rounding or the epilogue.
     #[inline(always)]
     fn complete_sums_at(
         &self,
-        job: &Job,
+        job: &GemmTask,
         panel: usize,
         group: &Range<usize>,
         (row, stride): (*mut T, usize),
-    ) -> SumsAt<T> {
+    ) -> SumsLocation<T> {
         if !self.panel_layout[1] {
-            return SumsAt { whole: true, ..SumsAt::rows(row, stride) };
+            return SumsLocation { whole: true, ..SumsLocation::rows(row, stride) };
         }
         let waiting = self.row(panel) - self.row(group.start);
-        SumsAt::tiles(row.wrapping_add(waiting * self.shape.columns), self.panels_per_call(job) * self.height)
+        SumsLocation::tiles(
+            row.wrapping_add(waiting * self.shape.columns),
+            self.panels_per_call(job) * self.height,
+        )
     }
 
     /// Rounds a row panel's complete sums or passes them to the epilogue: as rows, or in panel layout once the last row
@@ -782,8 +821,8 @@ impl<T: Element> Blocked<T> {
     #[inline(always)]
     unsafe fn complete_panel(
         &self,
-        at: &At<'_>,
-        job: &Job,
+        at: &GemmAddresses<'_>,
+        job: &GemmTask,
         panel: usize,
         group: Range<usize>,
         (row, stride): (*mut T, usize),
@@ -798,13 +837,13 @@ impl<T: Element> Blocked<T> {
         }
     }
 
-    /// Zero-point compensation of a K block: one value for each of the job's columns. A row of ones times B gives the
-    /// column sums.
+    /// Computes the zero-point compensation of a K block: one value for each of the task's columns. A row of ones times
+    /// B gives the column sums.
     unsafe fn corrections(
         &self,
-        at: &At<'_>,
-        right: &Chunk,
-        job: &Job,
+        at: &GemmAddresses<'_>,
+        right: &GemmPart,
+        job: &GemmTask,
         block: usize,
         (ones, scale): Correction<T>,
     ) -> [T; WIDEST] {
@@ -812,13 +851,13 @@ impl<T: Element> Blocked<T> {
         let ones = [ones; CHAIN];
         let line = RowPanel {
             rows: 1,
-            left: Left::Packed,
-            a: Strided { ptr: ones.as_ptr(), row: 1, k: 1 },
-            from: SumsAt::none(),
-            to: SumsAt::rows(corrections.as_mut_ptr(), 0),
+            left: LhsLayout::Packed,
+            a: StridedPanel { ptr: ones.as_ptr(), row: 1, k: 1 },
+            from: SumsLocation::none(),
+            to: SumsLocation::rows(corrections.as_mut_ptr(), 0),
             bias: std::ptr::null(),
         };
-        // SAFETY: `ones` has a K block's k-steps, `corrections` the job's columns.
+        // SAFETY: `ones` has a K block's k-steps, `corrections` the task's columns.
         unsafe { self.row_of_tiles(at, right, job, block, &line) };
         corrections.iter_mut().for_each(|x| *x = scale(*x));
         corrections
@@ -826,7 +865,14 @@ impl<T: Element> Blocked<T> {
 
     /// Rounds the complete sums of a row panel into C, or passes them to the epilogue. `sums`: rows `stride` elements
     /// apart.
-    unsafe fn complete(&self, at: &At<'_>, job: &Job, panel: usize, sums: *mut T, stride: usize) {
+    unsafe fn complete(
+        &self,
+        at: &GemmAddresses<'_>,
+        job: &GemmTask,
+        panel: usize,
+        sums: *mut T,
+        stride: usize,
+    ) {
         let first = self.row(panel) * self.n + job.columns.start;
         let (rows, columns) = (self.row(panel + 1) - self.row(panel), job.columns.len());
         if let Some(round) = self.types.round {
@@ -846,7 +892,13 @@ impl<T: Element> Blocked<T> {
 
     /// Passes complete sums of some row panels to an epilogue whose arrays have panel layout: one contiguous run for
     /// each tile's columns.
-    unsafe fn complete_in_panels(&self, at: &At<'_>, job: &Job, panels: Range<usize>, sums: *mut T) {
+    unsafe fn complete_in_panels(
+        &self,
+        at: &GemmAddresses<'_>,
+        job: &GemmTask,
+        panels: Range<usize>,
+        sums: *mut T,
+    ) {
         let Some(finish) = at.finish else { return };
         let width = self.shape.columns;
         let rows = self.row(panels.start)..self.row(panels.end);
@@ -858,43 +910,56 @@ impl<T: Element> Blocked<T> {
         }
     }
 
-    /// Row panels that are passed to the epilogue together. With panel layout several, so that it reads and writes long
-    /// runs.
-    fn panels_per_call(&self, job: &Job) -> usize {
+    /// Number of row panels that are passed to the epilogue together: several with panel layout, so that it reads and
+    /// writes long runs.
+    fn panels_per_call(&self, job: &GemmTask) -> usize {
         if !self.panel_layout[1] {
             return 1;
         }
         (EPILOGUE_BYTES / (self.height * job.columns.len() * size_of::<T>())).max(1)
     }
 
-    /// The row panels that are passed to the epilogue together with the `i`-th of a job.
-    fn epilogue_group(&self, job: &Job, i: usize) -> Range<usize> {
+    /// Returns the row panels that are passed to the epilogue together with the `i`-th panel of a task.
+    fn epilogue_group(&self, job: &GemmTask, i: usize) -> Range<usize> {
         let many = self.panels_per_call(job);
         let first = job.panels.start + i / many * many;
         first..(first + many).min(job.panels.end)
     }
 
-    /// Address and strides of a row panel of A in a K block: packed, or in place.
-    fn left(&self, at: &At<'_>, part: &Chunk, block: usize, panel: usize) -> (Strided<T>, Left) {
+    /// Returns address and strides of a row panel of A in a K block: packed, or in place.
+    fn left(
+        &self,
+        at: &GemmAddresses<'_>,
+        part: &GemmPart,
+        block: usize,
+        panel: usize,
+    ) -> (StridedPanel<T>, LhsLayout) {
         if !self.a.direct {
             let ptr = self.left_panel(at, part, block, panel);
-            return (Strided { ptr, row: 1, k: self.height }, Left::Packed);
+            return (StridedPanel { ptr, row: 1, k: self.height }, LhsLayout::Packed);
         }
         let size = size_of::<T>();
         let ptr = at.a.at(self.row(panel) * self.a.lane_stride + self.k_start(block) * self.a.k_stride);
-        let a = Strided {
+        let a = StridedPanel {
             ptr: ptr.cast_const().cast(),
             row: self.a.lane_stride / size,
             k: self.a.k_stride / size,
         };
-        (a, Left::Strided)
+        (a, LhsLayout::Strided)
     }
 
-    /// The register tiles of one row panel over a job's columns. `part` is the range that packed B covers.
-    unsafe fn row_of_tiles(&self, at: &At<'_>, part: &Chunk, job: &Job, block: usize, line: &RowPanel<T>) {
+    /// Computes the register tiles of one row panel over a task's columns. `part` is the range that packed B covers.
+    unsafe fn row_of_tiles(
+        &self,
+        at: &GemmAddresses<'_>,
+        part: &GemmPart,
+        job: &GemmTask,
+        block: usize,
+        line: &RowPanel<T>,
+    ) {
         let k = self.k_start(block + 1) - self.k_start(block);
         // Prefetch of the next A micro-panel, a share of its cache lines with each tile.
-        let next = if line.left == Left::Packed { line.a.k.max(line.rows) * k } else { 0 };
+        let next = if line.left == LhsLayout::Packed { line.a.k.max(line.rows) * k } else { 0 };
         let lines = k / UNROLLED * (LINE_BYTES / size_of::<T>());
         for (i, j) in job.columns.clone().step_by(self.shape.columns).enumerate() {
             let (column, columns) = (j - job.columns.start, self.shape.columns.min(job.columns.end - j));
@@ -910,7 +975,7 @@ impl<T: Element> Blocked<T> {
                 false => (self.right_panel(at, part, block, j), width),
             };
             let wanted = i * lines < next;
-            let tile = Tile {
+            let tile = GemmTile {
                 k,
                 rows: line.rows,
                 a: line.a.ptr,
@@ -929,13 +994,20 @@ impl<T: Element> Blocked<T> {
                 ahead: line.a.ptr.wrapping_add(next + if wanted { i * lines } else { 0 }),
                 ahead_step: if wanted { LINE_BYTES / size_of::<T>() } else { 0 },
             };
-            // SAFETY: the caller's panel covers the rows, the K block and the job's columns.
+            // SAFETY: the caller's panel covers the rows, the K block and the task's columns.
             unsafe { self.shape.kernel(line.rows, line.left, columns)(&tile) };
         }
     }
 
-    /// Rounds `n` complete sums of one row into C from element `to` on.
-    unsafe fn round_row(&self, round: Rounding, at: &At<'_>, sums: *mut T, to: usize, n: usize) {
+    /// Rounds `n` complete sums of one row into C, starting at element `to`.
+    unsafe fn round_row(
+        &self,
+        round: SumRounding,
+        at: &GemmAddresses<'_>,
+        sums: *mut T,
+        to: usize,
+        n: usize,
+    ) {
         let c = at.c.at(to * round.size);
         let nothing: *const u8 = std::ptr::null();
         if self.epilogue.accumulate {
@@ -956,7 +1028,7 @@ impl<T: Element> Blocked<T> {
     }
 
     /// Reduces the split-K sums in a fixed binary tree, adds bias and C, and stores the result.
-    unsafe fn reduce_splits(&self, cx: &Cx<'_>, at: &At<'_>) {
+    unsafe fn reduce_splits(&self, cx: &KernelContext<'_>, at: &GemmAddresses<'_>) {
         let (total, splits) = (self.m * self.n, self.plan.splits);
         let body = |row: usize| {
             let (from, to) = (row * self.n, (row + 1) * self.n);
@@ -991,19 +1063,19 @@ impl<T: Element> Blocked<T> {
     }
 }
 
-/// Addresses of A, B, and the bias or null.
+/// Returns the addresses of A, B, and the bias or null.
 fn operands(io: &Io<'_>) -> [*const u8; 3] {
     [io.inputs[0], io.inputs[1], io.inputs.get(2).copied().unwrap_or(std::ptr::null())]
 }
 
-impl<T: Element> Kernel for Blocked<T> {
+impl<T: GemmElement> Kernel for BlockedGemm<T> {
     fn scratch(&self) -> usize {
-        let repacked = |o: &Operand<T>| o.repack.as_ref().map_or(0, |r| r.1);
+        let repacked = |o: &GemmOperand<T>| o.repack.as_ref().map_or(0, |r| r.1);
         let own = if self.side_by_side() { 0 } else { self.scratch_of_one() };
         repacked(&self.a) + repacked(&self.b) + own
     }
 
-    /// Bytes of packed B; 0 where B is read unpacked, copied first, or packed in several parts.
+    /// Returns the bytes of packed B; 0 if B is read unpacked, copied first, or packed in several parts.
     fn kept(&self, same: &[bool]) -> usize {
         let p = &self.plan;
         let whole = p.column_parts == 1 && p.block_parts == 1 && self.batches() == 1;
@@ -1014,10 +1086,10 @@ impl<T: Element> Kernel for Blocked<T> {
         self.n.next_multiple_of(self.shape.columns) * self.k_steps * size_of::<T>()
     }
 
-    unsafe fn keep(&self, cx: &Cx<'_>, inputs: &[*const u8], kept: *mut u8) {
+    unsafe fn keep(&self, cx: &KernelContext<'_>, inputs: &[*const u8], kept: *mut u8) {
         let nothing = Ptr(std::ptr::null_mut());
         let b = Ptr(Ptr::of(inputs[1]).at(self.b.batch[0]));
-        let at = At {
+        let at = GemmAddresses {
             b,
             packed_b: Ptr(kept),
             a: nothing,
@@ -1030,7 +1102,7 @@ impl<T: Element> Kernel for Blocked<T> {
             finish: None,
         };
         let (columns, blocks) = (0..self.n, 0..self.plan.blocks);
-        let part = Chunk { panels: 0..0, columns, blocks, left_ready: true, right_ready: false };
+        let part = GemmPart { panels: 0..0, columns, blocks, left_ready: true, right_ready: false };
         let group = self.shape.group;
         let per_block = self.n.div_ceil(group);
         let body = |task: usize| {
@@ -1042,24 +1114,24 @@ impl<T: Element> Kernel for Blocked<T> {
         cx.team.run_with(per_block * self.plan.blocks, work, cx.flush, &body);
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         // SAFETY: by the caller's promise.
         unsafe { self.run_kept(cx, io, std::ptr::null()) }
     }
 
-    unsafe fn run_kept(&self, cx: &Cx<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
+    unsafe fn run_kept(&self, cx: &KernelContext<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
         // SAFETY: operands and result have the shapes of `new`; `io.scratch` has `scratch` bytes.
         unsafe { self.run_to(cx, operands(io), (io.outputs[0], None), io.scratch, kept) };
         Ok(())
     }
 
-    /// Refused for rounded results: as steps of their own, product and addition are each rounded.
+    /// Returns false for rounded results: as separate steps, product and addition are each rounded.
     fn add_to_result(&mut self) -> bool {
         self.epilogue.accumulate = self.types.abilities.accumulate && self.types.round.is_none();
         self.epilogue.accumulate
     }
 
-    /// Refused where results are rounded, C is accumulated to, or K is split.
+    /// Returns false if results are rounded, C is accumulated to, or K is split.
     fn hand_over_blocks(&mut self) -> bool {
         self.hands_over = self.types.abilities.hand_over
             && self.types.round.is_none()
@@ -1069,28 +1141,35 @@ impl<T: Element> Kernel for Blocked<T> {
         self.hands_over
     }
 
-    unsafe fn run_by_blocks(&self, cx: &Cx<'_>, io: &Io<'_>, take: TakeBlock<'_>, kept: *const u8) {
+    unsafe fn run_by_blocks(
+        &self,
+        cx: &KernelContext<'_>,
+        io: &Io<'_>,
+        take: EpilogueFn<'_>,
+        kept: *const u8,
+    ) {
         // SAFETY: by the caller's promise; with `hands_over`, C is not accessed.
         unsafe { self.run_to(cx, operands(io), (std::ptr::null_mut(), Some(take)), io.scratch, kept) }
     }
 
-    /// Panels have the columns of a register tile. Refused where operands are converted while packing, where tasks do
-    /// not divide N only, for batches, and where N is no multiple of the tile's columns.
-    fn take_panels(&mut self, which: Side, on: bool) -> Option<usize> {
+    /// Switches operand or result to panels with the columns of a register tile. Returns `None` if operands are
+    /// converted while packing, if tasks do not divide N only, for batches, and if N is not a multiple of the tile's
+    /// columns.
+    fn take_panels(&mut self, which: GemmSide, on: bool) -> Option<usize> {
         let (width, size) = (self.shape.columns, size_of::<T>());
         let [rows, panels] = [[size, self.n * size], [self.k * size, width * size]];
         let fits = match which {
-            Side::Right if self.panel_layout[0] => true,
-            Side::Right => {
+            GemmSide::Right if self.panel_layout[0] => true,
+            GemmSide::Right => {
                 !self.b.direct && self.b.repack.is_none() && [self.b.lane_stride, self.b.k_stride] == rows
             }
-            Side::Result => self.hands_over,
+            GemmSide::Result => self.hands_over,
         };
         if !fits || !self.types.plain || self.batches() != 1 || !self.n.is_multiple_of(width) {
             return None;
         }
         self.panel_layout[which as usize] = on;
-        if which == Side::Right {
+        if which == GemmSide::Right {
             // Microkernels read the panels directly. Column j is the first of a panel at j · lane_stride; rows are
             // k_stride apart.
             [self.b.lane_stride, self.b.k_stride] = if on { panels } else { rows };
@@ -1105,17 +1184,17 @@ impl<T: Element> Kernel for Blocked<T> {
     }
 }
 
-/// A row panel of A: element `(row, k)` at `row · self.row + k · self.k`.
-struct Strided<T> {
+/// Address and strides of a row panel of A: element `(row, k)` is at `row · self.row + k · self.k`.
+struct StridedPanel<T> {
     ptr: *const T,
     row: usize,
     k: usize,
 }
 
-/// Where the sums of a row panel are read or written, from the job's first column on.
+/// Location of the sums of a row panel, starting at the task's first column.
 #[derive(Clone, Copy)]
-struct SumsAt<T> {
-    /// Null: sums start at zero.
+struct SumsLocation<T> {
+    /// Null if sums start at zero.
     ptr: *mut T,
     /// Elements between columns.
     column: usize,
@@ -1125,44 +1204,44 @@ struct SumsAt<T> {
     whole: bool,
 }
 
-impl<T> SumsAt<T> {
-    fn none() -> SumsAt<T> {
-        SumsAt { ptr: std::ptr::null_mut(), column: 0, row: None, whole: true }
+impl<T> SumsLocation<T> {
+    fn none() -> SumsLocation<T> {
+        SumsLocation { ptr: std::ptr::null_mut(), column: 0, row: None, whole: true }
     }
 
     /// Rows of a row-major matrix.
-    fn rows(ptr: *mut T, row: usize) -> SumsAt<T> {
-        SumsAt { ptr, column: 1, row: Some(row), whole: false }
+    fn rows(ptr: *mut T, row: usize) -> SumsLocation<T> {
+        SumsLocation { ptr, column: 1, row: Some(row), whole: false }
     }
 
-    /// Dense tiles of `height` rows, one after the other.
-    fn tiles(ptr: *mut T, height: usize) -> SumsAt<T> {
-        SumsAt { ptr, column: height, row: None, whole: true }
+    /// Dense tiles of `height` rows, one after another.
+    fn tiles(ptr: *mut T, height: usize) -> SumsLocation<T> {
+        SumsLocation { ptr, column: height, row: None, whole: true }
     }
 
-    /// The same, `rows` further down; tiles stay where they are.
-    fn down(self, rows: usize) -> SumsAt<T> {
-        SumsAt { ptr: self.ptr.wrapping_add(rows * self.row.unwrap_or(0)), ..self }
+    /// Returns the location `rows` further down; tiles stay at the same location.
+    fn down(self, rows: usize) -> SumsLocation<T> {
+        SumsLocation { ptr: self.ptr.wrapping_add(rows * self.row.unwrap_or(0)), ..self }
     }
 
-    /// Address, and elements between rows, of the tile at a column.
+    /// Returns the address, and the elements between rows, of the tile at a column.
     fn at(self, column: usize, width: usize) -> (*mut T, usize) {
         (self.ptr.wrapping_add(column * self.column), self.row.unwrap_or(width))
     }
 }
 
-/// One row panel times the columns of a job: arguments of [`Blocked::row_of_tiles`].
+/// Row panel times the columns of a task: arguments of [`BlockedGemm::row_of_tiles`].
 struct RowPanel<T> {
     rows: usize,
-    left: Left,
-    a: Strided<T>,
-    from: SumsAt<T>,
-    to: SumsAt<T>,
+    left: LhsLayout,
+    a: StridedPanel<T>,
+    from: SumsLocation<T>,
+    to: SumsLocation<T>,
     bias: *const T,
 }
 
-/// The row panels, columns and K blocks that one task computes.
-struct Job {
+/// Row panels, columns and K blocks that one task computes.
+struct GemmTask {
     panels: Range<usize>,
     columns: Range<usize>,
     blocks: Range<usize>,
@@ -1172,8 +1251,8 @@ struct Job {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::memory::Memory;
-    use crate::machine::thread_pool::Team;
+    use crate::machine::memory::AlignedMemory;
+    use crate::machine::thread_pool::ThreadPool;
     use crate::simd::gemm::shape_f32;
     use crate::simd::level::Level;
     use crate::simd::loops::{narrow, widen};
@@ -1187,31 +1266,31 @@ mod tests {
         };
         let (a, b, bias, old) = (matrix(m, k), matrix(k, n), matrix(1, n), matrix(m, n));
         let dim = |size: usize, src: usize| vec![Dim { size, src: src as isize, dst: 0 }];
-        let ra = Roles { batch: vec![], free: dim(m, k), inner: dim(k, 1) };
-        let rb = Roles { batch: vec![], free: dim(n, 1), inner: dim(k, n) };
+        let ra = OperandDims { batch: vec![], free: dim(m, k), inner: dim(k, 1) };
+        let rb = OperandDims { batch: vec![], free: dim(n, 1), inner: dim(k, n) };
         let round = narrow(to, level).zip(widen(to, level));
-        let types = Types {
+        let types = GemmTypes {
             size: 4,
             group: 1,
             pack_left: floats(DType::F32, level),
             pack_right: floats(DType::F32, level),
             plain: true,
-            round: round.map(|(narrow, widen)| Rounding { narrow, widen, size: 2 }),
+            round: round.map(|(narrow, widen)| SumRounding { narrow, widen, size: 2 }),
             correction: None,
-            abilities: Abilities::ALL,
+            abilities: GemmFeatures::ALL,
         };
-        let p = Blocked::new(&ra, &rb, shape_f32(level, n), types, epilogue);
-        let scratch = Memory::new(p.scratch()).unwrap();
-        let team = Team::new(2);
-        let cx = Cx { team: &team, flush: false };
+        let p = BlockedGemm::new(&ra, &rb, shape_f32(level, n), types, epilogue);
+        let scratch = AlignedMemory::new(p.scratch()).unwrap();
+        let team = ThreadPool::new(2);
+        let cx = KernelContext { team: &team, flush: false };
         let (mut wide, mut half) = (old.clone(), old.iter().map(|&x| bf16::from_f32(x)).collect::<Vec<_>>());
         let c: *mut u8 = if round.is_some() { half.as_mut_ptr().cast() } else { wide.as_mut_ptr().cast() };
         let operands = [a.as_ptr().cast(), b.as_ptr().cast(), bias.as_ptr().cast()];
         // B packed ahead of time must not change the result.
         let bytes = p.kept(&[false, true, false]);
-        let kept = Memory::new(bytes.max(1)).unwrap();
+        let kept = AlignedMemory::new(bytes.max(1)).unwrap();
         let made = if keep && bytes > 0 { kept.ptr().cast_const() } else { std::ptr::null() };
-        // SAFETY: all arrays have the product's sizes, `scratch` and `kept` the bytes that the kernel asked for.
+        // SAFETY: all arrays have the product's sizes, `scratch` and `kept` the bytes that the kernel requested.
         unsafe {
             if !made.is_null() {
                 p.keep(&cx, &operands, kept.ptr());

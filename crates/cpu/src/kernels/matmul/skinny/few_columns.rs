@@ -4,24 +4,24 @@
 //! A is broadcast once. SIMD lanes beyond column N compute values that are never used: they read the beginning of B's
 //! next row. The last rows of B are therefore read from a padded copy.
 
-use crate::kernel::gemm_dims::{Epilogue, Roles, count, joint_stride};
-use crate::kernel::{Cx, Io, Kernel, Ptr};
-use crate::select::Accepted;
+use crate::kernel::gemm_dims::{Epilogue, OperandDims, count, joint_stride};
+use crate::kernel::{Io, Kernel, KernelContext, Ptr};
+use crate::select::SelectResult;
 use crate::simd::level::Level;
 use crate::simd::prefetch::fetch;
 use crate::simd::vector::Vector;
 use std::ops::Range;
 use systole_ir::Result;
 
-/// Columns of the microkernel: largest N.
+/// Columns of the microkernel: maximum N.
 const WIDTH: usize = 16;
 /// N is larger than this: a row is stored as two overlapping halves.
 const HALF: usize = WIDTH / 2;
-/// Longest K block: so many rows of B stay in L1. Sums are kept in C between K blocks.
+/// Maximum K block: this many rows of B stay in L1. Sums are kept in C between K blocks.
 const KC: usize = 512;
-/// Smallest M: fewer independent accumulators cannot hide the latency of FMA.
+/// Minimum M: fewer independent accumulators cannot hide the latency of FMA.
 const MIN_M: usize = 6;
-/// Prefetch distance in A, in rows, where M is contiguous.
+/// Prefetch distance in A, in rows, if M is contiguous.
 const AHEAD: usize = 32;
 /// Register tiles of one task.
 const TILES: usize = 8;
@@ -36,17 +36,17 @@ struct ColumnsArgs {
     /// B; [`WIDTH`] elements are read from each row.
     b: *const f32,
     b_k: usize,
-    /// [`WIDTH`] elements, or null: no bias.
+    /// Bias of [`WIDTH`] elements, or null for no bias.
     bias: *const f32,
     c: *mut f32,
     columns: usize,
-    /// Whether to accumulate into C or to overwrite it.
+    /// Whether to accumulate into C instead of overwriting it.
     add: bool,
 }
 
-/// Microkernel of `R` rows by `N` vectors. `M_CONTIGUOUS`: A is contiguous along M, else along K.
-/// Plain loops, as closures would not inherit the level's target features.
-#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
+/// Microkernel of `R` rows by `N` vectors. `M_CONTIGUOUS`: A is contiguous along M, otherwise along K. Plain loops,
+/// because closures would not inherit the level's target features.
+#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once are harder to read.
 #[inline(always)]
 unsafe fn sums<V: Vector<T = f32>, const R: usize, const N: usize, const M_CONTIGUOUS: bool>(
     s: &ColumnsArgs,
@@ -87,7 +87,7 @@ unsafe fn sums<V: Vector<T = f32>, const R: usize, const N: usize, const M_CONTI
 }
 
 /// Adds bias and previous contents of C, and stores the tile.
-#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
+#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once are harder to read.
 #[inline(always)]
 unsafe fn store_sums<V: Vector<T = f32>, const R: usize, const N: usize>(
     s: &ColumnsArgs,
@@ -108,7 +108,7 @@ unsafe fn store_sums<V: Vector<T = f32>, const R: usize, const N: usize>(
             }
         }
         // Rows are stored as whole vectors: lanes beyond the last column are overwritten by the next row. The last row
-        // is stored as two overlapping halves, since masked stores would delay the next tile's loads.
+        // is stored as two overlapping halves, because masked stores would delay the next tile's loads.
         for r in 0..R - 1 {
             for j in 0..N {
                 acc[r][j].store(s.c.add(r * s.columns + j * V::LANES));
@@ -125,8 +125,8 @@ unsafe fn store_sums<V: Vector<T = f32>, const R: usize, const N: usize>(
     }
 }
 
-/// A microkernel for any number of rows up to the level's MR.
-type SlimKernel = unsafe fn(usize, &ColumnsArgs);
+/// Function type of a microkernel for any number of rows up to the level's MR.
+type FewColumnsFn = unsafe fn(usize, &ColumnsArgs);
 
 #[cfg(target_arch = "x86_64")]
 macro_rules! kernels {
@@ -148,8 +148,8 @@ kernels!(avx2, V8x32, 2, [1 2 3 4 5 6], "avx2,fma");
 #[cfg(target_arch = "x86_64")]
 kernels!(avx512, V16x32, 1, [1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
 
-/// The microkernel of a level for A contiguous along M (`near`) or along K, and its MR.
-fn kernel(level: Level, near: bool) -> Option<(SlimKernel, usize)> {
+/// Returns the microkernel of a level for A contiguous along M (`near`) or along K, and its MR.
+fn kernel(level: Level, near: bool) -> Option<(FewColumnsFn, usize)> {
     match (level, near) {
         #[cfg(target_arch = "x86_64")]
         (Level::Avx512, true) => Some((avx512::<true>, 16)),
@@ -163,7 +163,7 @@ fn kernel(level: Level, near: bool) -> Option<(SlimKernel, usize)> {
     }
 }
 
-/// GEMM `[M, K] · [K, N]` in f32 for small N, where A is contiguous along M or along K.
+/// GEMM kernel `[M, K] · [K, N]` in f32 for small N, with A contiguous along M or along K.
 pub struct FewColumns {
     m: usize,
     n: usize,
@@ -171,30 +171,30 @@ pub struct FewColumns {
     a_row: usize,
     a_k: usize,
     epilogue: Epilogue,
-    run: SlimKernel,
+    run: FewColumnsFn,
     tiles: usize,
 }
 
 impl FewColumns {
-    /// The GEMM, or the reason why these kernels do not take it.
+    /// Creates the GEMM, or returns why these kernels do not support it.
     pub fn accept(
-        ra: &Roles,
-        rb: &Roles,
+        ra: &OperandDims,
+        rb: &OperandDims,
         epilogue: Epilogue,
         level: Level,
-    ) -> Accepted<FewColumns, &'static str> {
+    ) -> SelectResult<FewColumns, &'static str> {
         let (m, n, k) = (count(&ra.free), count(&rb.free), count(&ra.inner));
-        let strides = |r: &Roles| Some((joint_stride(&r.free)?, joint_stride(&r.inner)?));
+        let strides = |r: &OperandDims| Some((joint_stride(&r.free)?, joint_stride(&r.inner)?));
         let (Some((a_row, a_k)), Some((b_column, b_k))) = (strides(ra), strides(rb)) else {
-            return Err("an operand is no matrix with one stride in each direction");
+            return Err("an operand is not a matrix with one stride per dimension");
         };
         let near = a_row == 1;
-        let (run, rows) = kernel(level, near).ok_or("the level has no vectors for it")?;
+        let (run, rows) = kernel(level, near).ok_or("the instruction set has no suitable vectors")?;
         if count(&ra.batch) != 1 {
             return Err("it is a batch of GEMMs");
         }
         if !(HALF + 1..=WIDTH).contains(&n) {
-            return Err("N is not 9 to 16");
+            return Err("N is not in 9 to 16");
         }
         if m < MIN_M || k == 0 {
             return Err("M is less than 6");
@@ -202,14 +202,14 @@ impl FewColumns {
         if b_column != 1 || b_k != n && k != 1 {
             return Err("the rows of the right operand are not contiguous");
         }
-        // With other strides, or long K along M-contiguous rows, each read would touch a cache line of its own.
+        // With other strides, or long K along M-contiguous rows, each read would touch a different cache line.
         if near && k > KC || !near && a_k != 1 {
             return Err("the left operand is contiguous neither along M nor along K");
         }
         Ok(FewColumns { m, n, k, a_row, a_k, epilogue, run, tiles: m.div_ceil(rows) })
     }
 
-    /// Rows of B that are read in place: those after which `WIDTH` elements are readable.
+    /// Number of rows of B that are read in place: those with at least `WIDTH` readable elements.
     fn in_place(&self) -> usize {
         if self.k <= KC { 0 } else { self.k - (WIDTH - self.n).div_ceil(self.n) }
     }
@@ -223,7 +223,7 @@ impl FewColumns {
         }
     }
 
-    /// Some register tiles over one K block.
+    /// Computes a range of register tiles over one K block.
     unsafe fn chain(
         &self,
         tiles: &Range<usize>,
@@ -248,7 +248,7 @@ impl FewColumns {
                 columns: self.n,
                 add: !first || self.epilogue.accumulate,
             };
-            // SAFETY: the caller's operands cover the tile; the level was available when the kernel was chosen.
+            // SAFETY: the caller's operands cover the tile; the kernel was chosen for an available level.
             unsafe { (self.run)(to - from, &call) };
         }
     }
@@ -260,7 +260,7 @@ impl Kernel for FewColumns {
         (self.k - self.in_place() + 1) * WIDTH * 4
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         let (a, b, c) = (Ptr::of(io.inputs[0]), Ptr::of(io.inputs[1]), Ptr(io.outputs[0]));
         let scratch = Ptr(io.scratch);
         let in_place = self.in_place();
@@ -303,8 +303,8 @@ impl Kernel for FewColumns {
 mod tests {
     use super::*;
     use crate::kernel::copy::Dim;
-    use crate::machine::memory::Memory;
-    use crate::machine::thread_pool::Team;
+    use crate::machine::memory::AlignedMemory;
+    use crate::machine::thread_pool::ThreadPool;
 
     /// Compares a product of small integers, whose sums are exact, with a plain loop. `near`: A is contiguous along M.
     fn check(level: Level, (m, n, k): (usize, usize, usize), near: bool, epilogue: Epilogue) {
@@ -314,15 +314,15 @@ mod tests {
         let (a, b, bias, old) = (matrix(m * k, 5), matrix(k * n, 3), matrix(n, 2), matrix(m * n, 4));
         let (a_row, a_k) = if near { (1, m) } else { (k, 1) };
         let dim = |size: usize, src: usize| vec![Dim { size, src: src as isize, dst: 0 }];
-        let ra = Roles { batch: vec![], free: dim(m, a_row), inner: dim(k, a_k) };
-        let rb = Roles { batch: vec![], free: dim(n, 1), inner: dim(k, n) };
+        let ra = OperandDims { batch: vec![], free: dim(m, a_row), inner: dim(k, a_k) };
+        let rb = OperandDims { batch: vec![], free: dim(n, 1), inner: dim(k, n) };
         let slim = FewColumns::accept(&ra, &rb, epilogue, level).unwrap();
-        let scratch = Memory::new(slim.scratch()).unwrap();
+        let scratch = AlignedMemory::new(slim.scratch()).unwrap();
         let mut c = old.clone();
         let inputs = [a.as_ptr().cast(), b.as_ptr().cast(), bias.as_ptr().cast()];
         let io = Io { inputs: &inputs, outputs: &[c.as_mut_ptr().cast()], scratch: scratch.ptr() };
         // SAFETY: all arrays have the product's sizes, scratch `scratch()` bytes.
-        unsafe { slim.run(&Cx { team: &Team::new(2), flush: false }, &io).unwrap() };
+        unsafe { slim.run(&KernelContext { team: &ThreadPool::new(2), flush: false }, &io).unwrap() };
         for i in 0..m * n {
             let mut want: f32 = (0..k).map(|x| a[i / n * a_row + x * a_k] * b[x * n + i % n]).sum();
             want += if epilogue.bias { bias[i % n] } else { 0.0 };

@@ -1,27 +1,27 @@
-//! Products `[M, K] · [K, N]` in f32 of at most eight rows, such as a layer of one sample or of one token.
+//! GEMV and products `[M, K] · [K, N]` in f32 of at most eight rows, such as a layer of one sample or of one token.
 //!
-//! Each element of the right operand is used at most eight times, so that its way from memory decides: it is read once, in place and
-//! in the order in which it lies. Where N is contiguous, parts of K have sums of their own, which are added in order; how many
-//! parts there are depends on sizes alone. Where K is contiguous, columns are inner products.
+//! Each element of the right operand is used at most eight times, so memory bandwidth decides: it is read once, in
+//! place and in storage order. If N is contiguous, parts of K have separate sums, which are added in order; the number
+//! of parts depends on sizes alone. If K is contiguous, columns are inner products.
 
-use crate::kernel::gemm_dims::{Epilogue, Roles, count, joint_stride};
-use crate::kernel::{Cx, Io, Kernel, Ptr};
-use crate::select::Accepted;
+use crate::kernel::gemm_dims::{Epilogue, OperandDims, count, joint_stride};
+use crate::kernel::{Io, Kernel, KernelContext, Ptr};
+use crate::select::SelectResult;
 use crate::simd::level::Level;
 use crate::simd::prefetch::prefetch_far;
 use crate::simd::vector::{Portable32, Vector};
 use systole_ir::Result;
 
-/// Largest M: more rows repay packing.
+/// Maximum M: with more rows, packing pays off.
 const MAX_M: usize = 8;
-/// Smallest K and N: below, other kernels read operands in place, or there is little to stream.
+/// Minimum K and N: below, other kernels read operands in place, or there is little to stream.
 const MIN_K: usize = 65;
 const MIN_N: usize = 64;
-/// Rows of the right operand that are read side by side.
+/// Rows of the right operand that are read in parallel.
 pub(super) const ROWS: usize = 4;
 /// Columns whose sums are kept at a time, in L1.
 pub(super) const COLUMNS: usize = 4096;
-/// Elements of the right operand that one task reads, and most parts of K.
+/// Elements of the right operand that one task reads, and maximum number of parts of K.
 const TASK: usize = 1 << 17;
 const PARTS: usize = 16;
 /// Columns of a task of inner products.
@@ -40,7 +40,7 @@ struct VectorArgs {
     /// A as f32, dense rows `a_row` elements apart.
     a: *const f32,
     a_row: usize,
-    /// B; its rows along K (or its columns, where K is contiguous) are `b_step` elements apart.
+    /// B; its rows along K (or its columns, if K is contiguous) are `b_step` elements apart.
     b: *const f32,
     b_step: usize,
     /// Sums, rows `c_row` elements apart.
@@ -48,8 +48,9 @@ struct VectorArgs {
     c_row: usize,
 }
 
-/// `C = A · B`, B contiguous along N. Plain loops, as closures would not inherit the level's target features.
-#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
+/// Computes `C = A · B`, B contiguous along N. Plain loops, because closures would not inherit the level's target
+/// features.
+#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once are harder to read.
 #[inline(always)]
 unsafe fn along_n<V: Vector<T = f32>, const M: usize>(s: &VectorArgs) {
     // SAFETY: the caller's operands cover `M` rows, `k` and `n`; the level is available.
@@ -72,7 +73,7 @@ unsafe fn along_n<V: Vector<T = f32>, const M: usize>(s: &VectorArgs) {
                 let mut y = [x[0][0]; ROWS];
                 for r in 0..ROWS {
                     let p = b.add(r * s.b_step + at);
-                    // The rows after these: the hardware prefetcher does not foresee where they begin.
+                    // The rows after these: the hardware prefetcher does not predict where they start.
                     prefetch_far(p.wrapping_add(ROWS * s.b_step));
                     y[r] = if full { V::load(p) } else { V::load_part(p, lanes) };
                 }
@@ -100,15 +101,15 @@ unsafe fn along_n<V: Vector<T = f32>, const M: usize>(s: &VectorArgs) {
     }
 }
 
-/// `C = A · Bᵀ`, both contiguous along K: `n` columns, one after the other.
-#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
+/// Computes `C = A · Bᵀ`, both contiguous along K: `n` columns, one after another.
+#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once are harder to read.
 #[inline(always)]
 unsafe fn along_k<V: Vector<T = f32>, const M: usize>(s: &VectorArgs) {
     // SAFETY: as for `along_n`.
     unsafe {
         for n in 0..s.n {
             let b = s.b.add(n * s.b_step);
-            // Two sums for each row, so that a multiply-add seldom waits for the one before it.
+            // Two sums for each row, so that a multiply-add seldom waits for the previous one.
             let mut sums = [[V::splat(0.0); 2]; M];
             for at in (0..s.k).step_by(2 * V::LANES) {
                 prefetch_far(b.wrapping_add(at + AHEAD));
@@ -132,7 +133,7 @@ unsafe fn along_k<V: Vector<T = f32>, const M: usize>(s: &VectorArgs) {
     }
 }
 
-/// The sum of all lanes of two vectors.
+/// Returns the sum of all lanes of two vectors.
 #[inline(always)]
 pub(super) unsafe fn finish_dots<V: Vector<T = f32>>(sums: [V; 2]) -> f32 {
     let mut lanes = [0f32; LANES];
@@ -148,7 +149,7 @@ pub(super) unsafe fn finish_dots<V: Vector<T = f32>>(sums: [V; 2]) -> f32 {
     lanes[0]
 }
 
-/// A microkernel for any number of rows up to [`MAX_M`].
+/// Function type of a microkernel for any number of rows up to [`MAX_M`].
 type VectorFn = unsafe fn(usize, &VectorArgs);
 
 macro_rules! kernels {
@@ -171,7 +172,7 @@ kernels!(avx2, V8x32, [1 2 3 4 5 6 7 8], "avx2,fma");
 #[cfg(target_arch = "x86_64")]
 kernels!(avx512, V16x32, [1 2 3 4 5 6 7 8], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
 
-/// The microkernel of a level.
+/// Returns the microkernel of a level.
 fn kernel(level: Level, k_contiguous: bool) -> VectorFn {
     match (level, k_contiguous) {
         #[cfg(target_arch = "x86_64")]
@@ -187,25 +188,30 @@ fn kernel(level: Level, k_contiguous: bool) -> VectorFn {
     }
 }
 
-/// A product of few rows in f32.
+/// GEMV kernel: a product of few rows in f32.
 pub struct Gemv {
     pub(super) m: usize,
     pub(super) n: usize,
     pub(super) k: usize,
     a_row: usize,
     a_k: usize,
-    /// Elements between rows of B, or between its columns where K is contiguous.
+    /// Elements between rows of B, or between its columns if K is contiguous.
     pub(super) b_step: usize,
     pub(super) k_contiguous: bool,
-    /// Parts of K that have sums of their own.
+    /// Number of parts of K with separate sums.
     pub(super) parts: usize,
     pub(super) epilogue: Epilogue,
     run: VectorFn,
 }
 
 impl Gemv {
-    /// The product, or the reason why these kernels do not take it.
-    pub fn accept(ra: &Roles, rb: &Roles, epilogue: Epilogue, level: Level) -> Accepted<Gemv, &'static str> {
+    /// Creates the product, or returns why these kernels do not support it.
+    pub fn accept(
+        ra: &OperandDims,
+        rb: &OperandDims,
+        epilogue: Epilogue,
+        level: Level,
+    ) -> SelectResult<Gemv, &'static str> {
         let (m, n, k) = (count(&ra.free), count(&rb.free), count(&ra.inner));
         if !(1..=MAX_M).contains(&m) {
             return Err("M is more than 8");
@@ -216,9 +222,9 @@ impl Gemv {
         if count(&ra.batch) != 1 {
             return Err("it is a batch of GEMMs");
         }
-        let strides = |r: &Roles| Some((joint_stride(&r.free)?, joint_stride(&r.inner)?));
+        let strides = |r: &OperandDims| Some((joint_stride(&r.free)?, joint_stride(&r.inner)?));
         let (Some((a_row, a_k)), Some((b_column, b_k))) = (strides(ra), strides(rb)) else {
-            return Err("an operand is no matrix with one stride in each direction");
+            return Err("an operand is not a matrix with one stride per dimension");
         };
         let k_contiguous = match (b_column, b_k) {
             (1, _) => false,
@@ -241,15 +247,15 @@ impl Gemv {
         })
     }
 
-    /// Elements of the copy of A.
+    /// Number of elements of the copy of A.
     fn left(&self) -> usize {
         (self.m * self.k).next_multiple_of(LANES)
     }
 
-    /// Copies A densely into the scratch: A, and where sums of parts belong.
+    /// Copies A densely into scratch. Returns the copy, and the address for the sums of parts.
     ///
     /// # Safety
-    /// The operands are those of the product, and the scratch is.
+    /// Operands and scratch are those of the product.
     pub(super) unsafe fn copy_left(&self, io: &Io<'_>) -> (Ptr, Ptr) {
         let (a, copy) = (io.inputs[0].cast::<f32>(), Ptr(io.scratch).elem::<f32>(0));
         for m in 0..self.m {
@@ -261,7 +267,7 @@ impl Gemv {
         (Ptr(io.scratch), Ptr(Ptr(io.scratch).at(self.left() * 4)))
     }
 
-    /// One task: some columns, and one part of K.
+    /// Runs one task: a range of columns, and one part of K.
     unsafe fn task(&self, task: usize, a: *const f32, b: Ptr, sums: Ptr) {
         let width = if self.k_contiguous { DOTS } else { COLUMNS };
         let (at, part) = (task / self.parts * width, task % self.parts);
@@ -278,7 +284,7 @@ impl Gemv {
             c: sums.elem::<f32>(part * self.m * self.n + at),
             c_row: self.n,
         };
-        // SAFETY: the operands cover the columns and the part of K; the level was available when the kernel was chosen.
+        // SAFETY: the operands cover the columns and the part of K; the kernel was chosen for an available level.
         unsafe { (self.run)(self.m, &args) };
     }
 
@@ -286,7 +292,7 @@ impl Gemv {
     pub(super) unsafe fn finish(&self, sums: *const f32, bias: *const f32, c: *mut f32) {
         let size = self.m * self.n;
         for i in 0..size {
-            // SAFETY: there are sums of all parts, and `n` elements of the bias where there is one.
+            // SAFETY: there are sums of all parts, and `n` elements of the bias if there is one.
             unsafe {
                 let mut sum = *sums.add(i);
                 for part in 1..self.parts {
@@ -310,13 +316,13 @@ impl Kernel for Gemv {
         (self.left() + self.parts * self.m * self.n) * 4
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         let b = Ptr::of(io.inputs[1]);
         // SAFETY: by the caller's promise.
         let (left, sums) = unsafe { self.copy_left(io) };
         let width = if self.k_contiguous { DOTS } else { COLUMNS };
         let body = |task: usize| {
-            // SAFETY: tasks have disjoint columns or parts, and sums of their own.
+            // SAFETY: tasks have disjoint columns or parts, and disjoint sums.
             unsafe { self.task(task, left.elem(0), b, sums) }
         };
         let work = (self.k * self.n) as f64 * 0.2;
@@ -337,8 +343,8 @@ impl Kernel for Gemv {
 mod tests {
     use super::*;
     use crate::kernel::copy::Dim;
-    use crate::machine::memory::Memory;
-    use crate::machine::thread_pool::Team;
+    use crate::machine::memory::AlignedMemory;
+    use crate::machine::thread_pool::ThreadPool;
 
     /// Compares a product of small integers, whose sums are exact, with a plain loop; one and two threads.
     fn check(level: Level, (m, n, k): (usize, usize, usize), k_contiguous: bool, epilogue: Epilogue) {
@@ -347,17 +353,19 @@ mod tests {
         };
         let (a, b, bias, old) = (matrix(m * k, 5), matrix(k * n, 3), matrix(n, 2), matrix(m * n, 4));
         let dim = |size: usize, src: usize| vec![Dim { size, src: src as isize, dst: 0 }];
-        let ra = Roles { batch: vec![], free: dim(m, k), inner: dim(k, 1) };
+        let ra = OperandDims { batch: vec![], free: dim(m, k), inner: dim(k, 1) };
         let (column, row) = if k_contiguous { (k, 1) } else { (1, n) };
-        let rb = Roles { batch: vec![], free: dim(n, column), inner: dim(k, row) };
+        let rb = OperandDims { batch: vec![], free: dim(n, column), inner: dim(k, row) };
         let kernel = Gemv::accept(&ra, &rb, epilogue, level).unwrap();
-        let scratch = Memory::new(kernel.scratch()).unwrap();
+        let scratch = AlignedMemory::new(kernel.scratch()).unwrap();
         for threads in [1, 2] {
             let mut c = old.clone();
             let inputs = [a.as_ptr().cast(), b.as_ptr().cast(), bias.as_ptr().cast()];
             let io = Io { inputs: &inputs, outputs: &[c.as_mut_ptr().cast()], scratch: scratch.ptr() };
             // SAFETY: all arrays have the product's sizes, scratch `scratch()` bytes.
-            unsafe { kernel.run(&Cx { team: &Team::new(threads), flush: false }, &io).unwrap() };
+            unsafe {
+                kernel.run(&KernelContext { team: &ThreadPool::new(threads), flush: false }, &io).unwrap()
+            };
             for i in 0..m * n {
                 let mut want: f32 = (0..k).map(|x| a[i / n * k + x] * b[x * row + i % n * column]).sum();
                 want += if epilogue.bias { bias[i % n] } else { 0.0 };

@@ -1,4 +1,4 @@
-//! Products with few rows or columns, whose operands are read in place.
+//! Skinny GEMM and GEMV: products with few rows or columns, whose operands are read in place.
 
 pub mod few_columns;
 pub mod gemv;

@@ -1,79 +1,79 @@
-//! Products of few rows by matrices of whole numbers with scales, and such matrices as floats.
+//! Products of few rows by quantized weight matrices (int8 or int4 with scales), and dequantization of whole matrices.
 //!
-//! The numbers are read once and in the order in which they lie, as by [`Gemv`], in whose order sums are added up: a weight is
-//! its number times its scale, rounded to f32, so that results have the bits of the product with the floats.
+//! The integers are read once and in storage order, and sums are added in the order of [`Gemv`]. A weight is its
+//! integer times its scale, rounded to f32, so results are bit-identical to the product with the dequantized matrix.
 
 use crate::kernel::gemm_dims::{Epilogue, roles};
-use crate::kernel::{Cx, Io, Kernel, Ptr};
+use crate::kernel::{Io, Kernel, KernelContext, Ptr};
 use crate::kernels::matmul::skinny::gemv::{AHEAD, COLUMNS, DOTS, Gemv, LANES, ROWS, finish_dots};
-use crate::select::{Accepted, Candidate, EVERY, Family, Problem};
-use crate::simd::dequantize::Lift;
+use crate::select::{EVERY, Family, KernelCandidate, Problem, SelectResult};
+use crate::simd::dequantize::DequantizeLoad;
 use crate::simd::level::{Level, by_level};
 use crate::simd::prefetch::prefetch_far;
 use crate::simd::vector::Portable32;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::vector::x86::{V8x32, V16x32};
-use systole_compile::{Kernel as Plan, Packed, PackedProduct};
-use systole_ir::quantized_weights::Unpack;
+use systole_compile::{DequantizeStep, DequantizedGemm, Kernel as Plan};
+use systole_ir::quantized_weights::DequantizeWeights;
 use systole_ir::{Op, Result};
 
-/// Matrices of whole numbers, and products with them.
+/// Kernels for quantized weight matrices and products with them.
 pub static FAMILY: Family = Family {
     name: "packed",
-    doc: "matrices of whole numbers with scales: products of few rows, and all of one as floats",
+    doc: "quantized weight matrices with scales: products of few rows, and dequantization",
     takes: |step| matches!(step.kernel, Plan::Packed(_)),
     #[rustfmt::skip]
     candidates: &[
-        Candidate::new("gemv", EVERY, "K of at least 65, N of at least 64: the numbers are read once and in \
+        KernelCandidate::new("gemv", EVERY, "K of at least 65, N of at least 64: the integers are read once and in \
              place, a quarter or an eighth of the bytes of floats",
             |p| {
                 let (packed, product) = product_of(p)?;
-                Ok(Box::new(Rows::accept(packed, product, p)?))
+                Ok(Box::new(QuantizedGemv::accept(packed, product, p)?))
             }),
-        Candidate::new("floats", EVERY, "all numbers as floats, for products of many rows",
+        KernelCandidate::new("floats", EVERY, "dequantizes the whole matrix, for products of many rows",
             |p| match &p.step.kernel {
-                Plan::Packed(packed) if packed.product.is_none() => Ok(Box::new(Floats::new(packed, p))),
+                Plan::Packed(packed) if packed.product.is_none() => Ok(Box::new(DequantizeMatrix::new(packed, p))),
                 _ => Err("it is a product".into()),
             }),
-        Candidate::new("one_by_one", EVERY, "small matrices, and such whose numbers do not lie in rows: in \
+        KernelCandidate::new("one_by_one", EVERY, "small matrices, and matrices whose integers are not stored in rows: \
              plain loops",
             |p| {
                 let (packed, product) = product_of(p)?;
-                Ok(Box::new(OneByOne::accept(packed, product, p)?))
+                Ok(Box::new(ScalarQuantizedProduct::accept(packed, product, p)?))
             }),
     ],
 };
 
-/// The product of a step.
-fn product_of<'a>(p: &Problem<'a>) -> Accepted<(&'a Packed, &'a PackedProduct)> {
+/// Returns the product of a step.
+fn product_of<'a>(p: &Problem<'a>) -> SelectResult<(&'a DequantizeStep, &'a DequantizedGemm)> {
     match &p.step.kernel {
         Plan::Packed(packed) => match &packed.product {
             Some(product) => Ok((packed, product)),
-            None => Err("it is no product".into()),
+            None => Err("not a product".into()),
         },
-        _ => Err("it is no packed matrix".into()),
+        _ => Err("not a quantized weight matrix".into()),
     }
 }
 
-/// Where numbers and scales of a matrix lie.
+/// Addresses and strides of a matrix's integers and scales.
 #[derive(Clone, Copy)]
-struct Matrix {
+struct QuantizedMatrix {
     numbers: *const u8,
-    /// Numbers in a row: those of an input, or of an output.
+    /// Integers in a row: those of an input, or of an output.
     row: usize,
     scales: *const f32,
-    /// From the scales of an output to those of the next, and of a block of inputs.
+    /// Strides of the scales: between outputs, and between blocks of inputs.
     by_output: usize,
     by_block: usize,
     block: usize,
 }
 
-impl Matrix {
-    /// Lanes of a row.
+impl QuantizedMatrix {
+    /// Loads lanes of a row.
     #[inline(always)]
-    unsafe fn load<V: Lift, const HALVES: bool>(&self, row: usize, at: usize, lanes: usize) -> V {
+    unsafe fn load<V: DequantizeLoad, const HALVES: bool>(&self, row: usize, at: usize, lanes: usize) -> V {
         let place = row * self.row + at;
-        // SAFETY: by the caller's promise; rows of halves begin with a byte, and lanes at even places.
+        // SAFETY: by the caller's promise; rows of int4 start at a byte boundary, and lanes at even positions.
         unsafe {
             if HALVES {
                 V::halves(self.numbers.add(place / 2), lanes)
@@ -83,7 +83,7 @@ impl Matrix {
         }
     }
 
-    /// Brings lanes closer that will be read.
+    /// Prefetches lanes that will be read.
     #[inline(always)]
     fn prefetch<const HALVES: bool>(&self, row: usize, at: usize) {
         let place = row * self.row + at;
@@ -96,31 +96,31 @@ impl Matrix {
     }
 }
 
-/// Arguments of a microkernel: `k` inputs from `k0` on, `n` outputs from `n0` on.
-struct Args {
-    w: Matrix,
+/// Arguments of a microkernel: `k` inputs starting at `k0`, `n` outputs starting at `n0`.
+struct QuantizedKernelArgs {
+    w: QuantizedMatrix,
     k0: usize,
     k: usize,
     n0: usize,
     n: usize,
-    /// A from `k0` on, rows `a_row` elements apart.
+    /// A starting at `k0`; rows are `a_row` elements apart.
     a: *const f32,
     a_row: usize,
-    /// Sums from `n0` on, rows `c_row` elements apart.
+    /// Sums starting at `n0`; rows are `c_row` elements apart.
     c: *mut f32,
     c_row: usize,
 }
 
-/// A number times its scale, rounded.
+/// Returns a number times its scale, rounded.
 #[inline(always)]
-unsafe fn times<V: Lift>(number: V, scale: V) -> V {
+unsafe fn times<V: DequantizeLoad>(number: V, scale: V) -> V {
     // SAFETY: the level is available.
     unsafe { number.mul_add(scale, V::splat(0.0)) }
 }
 
-/// Outputs side by side.
+/// Computes the product with lanes that are outputs.
 #[inline(always)]
-unsafe fn along_n<V: Lift, const HALVES: bool, const M: usize>(s: &Args) {
+unsafe fn along_n<V: DequantizeLoad, const HALVES: bool, const M: usize>(s: &QuantizedKernelArgs) {
     // SAFETY: the caller's operands cover `M` rows, `k` and `n`; the level is available.
     unsafe {
         for m in 0..M {
@@ -136,10 +136,14 @@ unsafe fn along_n<V: Lift, const HALVES: bool, const M: usize>(s: &Args) {
     }
 }
 
-/// `R` inputs, from `k` on, of all outputs. Plain loops, as closures would not inherit the level's target features.
-#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
+/// Adds `R` inputs, starting at `k`, to all outputs. Plain loops, because closures would not inherit the level's target
+/// features.
+#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once are harder to read.
 #[inline(always)]
-unsafe fn inputs<V: Lift, const HALVES: bool, const M: usize, const R: usize>(s: &Args, k: usize) {
+unsafe fn inputs<V: DequantizeLoad, const HALVES: bool, const M: usize, const R: usize>(
+    s: &QuantizedKernelArgs,
+    k: usize,
+) {
     // SAFETY: as for `along_n`.
     unsafe {
         let mut x = [[V::splat(0.0); R]; M];
@@ -152,7 +156,7 @@ unsafe fn inputs<V: Lift, const HALVES: bool, const M: usize, const R: usize>(s:
         }
         let whole = s.n / V::LANES * V::LANES;
         for at in (0..whole).step_by(V::LANES) {
-            // Once for each line of memory.
+            // Once per cache line.
             if at.is_multiple_of(if HALVES { 128 } else { 64 }) {
                 for r in 0..R {
                     s.w.prefetch::<HALVES>(s.k0 + k + r + ROWS, s.n0 + at);
@@ -188,9 +192,9 @@ unsafe fn inputs<V: Lift, const HALVES: bool, const M: usize, const R: usize>(s:
     }
 }
 
-/// Inputs side by side: one output after the other.
+/// Computes the product with lanes that are inputs: one output after another.
 #[inline(always)]
-unsafe fn along_k<V: Lift, const HALVES: bool, const M: usize>(s: &Args) {
+unsafe fn along_k<V: DequantizeLoad, const HALVES: bool, const M: usize>(s: &QuantizedKernelArgs) {
     // SAFETY: as for `along_n`.
     unsafe {
         for n in 0..s.n {
@@ -219,11 +223,11 @@ unsafe fn along_k<V: Lift, const HALVES: bool, const M: usize>(s: &Args) {
     }
 }
 
-/// Adds the products of some lanes of an output.
-#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
+/// Adds the products of a vector of lanes of an output.
+#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once are harder to read.
 #[inline(always)]
-unsafe fn dot<V: Lift, const HALVES: bool, const M: usize>(
-    s: &Args,
+unsafe fn dot<V: DequantizeLoad, const HALVES: bool, const M: usize>(
+    s: &QuantizedKernelArgs,
     row: usize,
     at: usize,
     lanes: usize,
@@ -242,9 +246,9 @@ unsafe fn dot<V: Lift, const HALVES: bool, const M: usize>(
     }
 }
 
-/// All numbers of some rows as floats; `M` is unused.
+/// Dequantizes a range of rows; `M` is unused.
 #[inline(always)]
-unsafe fn floats<V: Lift, const HALVES: bool, const BY_OUTPUT: bool>(s: &Args) {
+unsafe fn floats<V: DequantizeLoad, const HALVES: bool, const BY_OUTPUT: bool>(s: &QuantizedKernelArgs) {
     // SAFETY: as for `along_n`.
     unsafe {
         for row in s.k0..s.k0 + s.k {
@@ -261,13 +265,13 @@ unsafe fn floats<V: Lift, const HALVES: bool, const BY_OUTPUT: bool>(s: &Args) {
     }
 }
 
-/// A microkernel for any number of rows up to eight; for 0, [`floats`].
-type RowsFn = unsafe fn(usize, &Args);
+/// Function type of a microkernel for up to eight rows; for 0 rows, [`floats`].
+type QuantizedKernelFn = unsafe fn(usize, &QuantizedKernelArgs);
 
 macro_rules! kernels {
     ($name:ident, $v:ty, [$($m:literal)*] $(, $feature:literal)?) => {
         $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
-        unsafe fn $name<const HALVES: bool, const BY_OUTPUT: bool>(rows: usize, s: &Args) {
+        unsafe fn $name<const HALVES: bool, const BY_OUTPUT: bool>(rows: usize, s: &QuantizedKernelArgs) {
             match rows {
                 // SAFETY: the caller's promises are those of `along_n`, `along_k` and `floats`.
                 0 => unsafe { floats::<$v, HALVES, BY_OUTPUT>(s) },
@@ -286,8 +290,8 @@ kernels!(avx2, V8x32, [1 2 3 4 5 6 7 8], "avx2,fma");
 #[cfg(target_arch = "x86_64")]
 kernels!(avx512, V16x32, [1 2 3 4 5 6 7 8], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
 
-/// The microkernel of a level.
-fn kernel(level: Level, how: &Unpack) -> RowsFn {
+/// Returns the microkernel of a level.
+fn kernel(level: Level, how: &DequantizeWeights) -> QuantizedKernelFn {
     macro_rules! of {
         ($name:ident) => {
             match (how.is_halves, how.by_output) {
@@ -301,32 +305,37 @@ fn kernel(level: Level, how: &Unpack) -> RowsFn {
     by_level!(level, of!(avx512), of!(avx2), of!(portable))
 }
 
-/// Numbers in a row.
-fn row(how: &Unpack) -> usize {
+/// Number of integers in a row.
+fn row(how: &DequantizeWeights) -> usize {
     if how.by_output { how.inputs } else { how.outputs() }
 }
 
-/// Whether lanes have whole bytes and scales of their own.
-fn lies_in_rows(how: &Unpack) -> bool {
+/// Whether each row consists of whole bytes, and blocks of whole vectors.
+fn lies_in_rows(how: &DequantizeWeights) -> bool {
     (!how.is_halves || row(how).is_multiple_of(2))
         && (how.blocks() == 1 || how.block.is_multiple_of(2 * LANES))
 }
 
-/// Whether scales that lie side by side are of one output: they are turned first where lanes are outputs.
-fn is_turned(how: &Unpack) -> bool {
+/// Whether contiguous scales belong to one output: they are transposed first if lanes are outputs.
+fn is_turned(how: &DequantizeWeights) -> bool {
     !how.by_output && !how.by_block && how.blocks() > 1
 }
 
-/// Bytes of turned scales, in whole lines.
-fn scratch_of_scales(how: &Unpack) -> usize {
+/// Bytes of transposed scales, in whole cache lines.
+fn scratch_of_scales(how: &DequantizeWeights) -> usize {
     if is_turned(how) { (how.outputs() * how.blocks() * 4).next_multiple_of(64) } else { 0 }
 }
 
-/// The matrix of a step; `turned` has room for its scales where they are turned.
-unsafe fn matrix(how: &Unpack, numbers: *const u8, scales: *const f32, turned: *mut f32) -> Matrix {
+/// Returns the matrix of a step; `turned` has room for its scales if they are transposed.
+unsafe fn matrix(
+    how: &DequantizeWeights,
+    numbers: *const u8,
+    scales: *const f32,
+    turned: *mut f32,
+) -> QuantizedMatrix {
     let (outputs, blocks) = (how.outputs(), how.blocks());
     let (by_output, by_block) = if how.by_block { (1, outputs) } else { (blocks, 1) };
-    let own = Matrix { numbers, row: row(how), scales, by_output, by_block, block: how.block };
+    let own = QuantizedMatrix { numbers, row: row(how), scales, by_output, by_block, block: how.block };
     if !is_turned(how) {
         return own;
     }
@@ -334,19 +343,23 @@ unsafe fn matrix(how: &Unpack, numbers: *const u8, scales: *const f32, turned: *
         // SAFETY: by the caller's promise.
         unsafe { *turned.add(block * outputs + output) = *own.scale(output, block) };
     }
-    Matrix { scales: turned, by_output: 1, by_block: outputs, ..own }
+    QuantizedMatrix { scales: turned, by_output: 1, by_block: outputs, ..own }
 }
 
-/// A product of few rows.
-struct Rows {
+/// GEMV kernel with a quantized weight matrix.
+struct QuantizedGemv {
     plan: Gemv,
-    how: Unpack,
-    run: RowsFn,
+    how: DequantizeWeights,
+    run: QuantizedKernelFn,
 }
 
-impl Rows {
-    fn accept(packed: &Packed, product: &PackedProduct, p: &Problem<'_>) -> Accepted<Rows> {
-        let Op::DotGeneral(d) = &product.op else { return Err("it is no product".into()) };
+impl QuantizedGemv {
+    fn accept(
+        packed: &DequantizeStep,
+        product: &DequantizedGemm,
+        p: &Problem<'_>,
+    ) -> SelectResult<QuantizedGemv> {
+        let Op::DotGeneral(d) = &product.op else { return Err("not a product".into()) };
         let (left, right) = (&p.step.input_types[0], &product.right);
         let left = roles(left, &d.lhs_batch, &d.lhs_free(left.rank()), &d.lhs_contract);
         let right = roles(right, &d.rhs_batch, &d.rhs_free(right.rank()), &d.rhs_contract);
@@ -357,36 +370,36 @@ impl Rows {
         let fits = [plan.k, plan.n, plan.b_step] == [how.inputs, how.outputs(), row(&how)]
             && plan.k_contiguous == how.by_output;
         if !fits {
-            return Err("inputs and outputs are not those of the product".into());
+            return Err("the matrix's inputs and outputs are not the K and N of the product".into());
         }
         if !lies_in_rows(&how) {
-            return Err("rows have an odd number of halves, or blocks no whole vectors".into());
+            return Err("rows have an odd number of int4 values, or blocks are not whole vectors".into());
         }
         let run = kernel(level, &how);
-        Ok(Rows { plan, how, run })
+        Ok(QuantizedGemv { plan, how, run })
     }
 }
 
-impl Kernel for Rows {
-    /// Bytes of scratch: A and sums as those of [`Gemv`], then scales.
+impl Kernel for QuantizedGemv {
+    /// Bytes of scratch: A and sums as in [`Gemv`], then scales.
     fn scratch(&self) -> usize {
         self.plan.scratch().next_multiple_of(64) + scratch_of_scales(&self.how)
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         let plan = &self.plan;
         // SAFETY: operands have the product's types, scratch its bytes.
         let (w, left, sums) = unsafe {
             let scales = Ptr(Ptr(io.scratch).at(plan.scratch().next_multiple_of(64)));
             let w = matrix(&self.how, io.inputs[1].cast(), io.inputs[2].cast(), scales.elem(0));
             let (left, sums) = plan.copy_left(io);
-            (Shared(w), left, sums)
+            (AssertSync(w), left, sums)
         };
         let width = if plan.k_contiguous { DOTS } else { COLUMNS };
         let along = |part: usize| part * plan.k / plan.parts;
         let body = |task: usize| {
             let (n0, part) = (task / plan.parts * width, task % plan.parts);
-            let args = Args {
+            let args = QuantizedKernelArgs {
                 w: w.get(),
                 k0: along(part),
                 k: along(part + 1) - along(part),
@@ -397,7 +410,7 @@ impl Kernel for Rows {
                 c: sums.elem::<f32>(part * plan.m * plan.n + n0),
                 c_row: plan.n,
             };
-            // SAFETY: tasks have disjoint columns or parts, and sums of their own; the level is available.
+            // SAFETY: tasks have disjoint columns or parts, and disjoint sums; the level is available.
             unsafe { (self.run)(plan.m, &args) };
         };
         let work = (plan.k * plan.n) as f64 * 0.07;
@@ -409,51 +422,51 @@ impl Kernel for Rows {
     }
 }
 
-/// What threads share.
-struct Shared<T>(T);
+/// Asserts that a value can be shared between threads.
+struct AssertSync<T>(T);
 
-// SAFETY: addresses of arrays that all threads read.
-unsafe impl<T> Sync for Shared<T> {}
+// SAFETY: addresses of arrays that all threads only read.
+unsafe impl<T> Sync for AssertSync<T> {}
 
-impl<T: Copy> Shared<T> {
+impl<T: Copy> AssertSync<T> {
     fn get(&self) -> T {
         self.0
     }
 }
 
-/// All of a matrix as floats.
-struct Floats {
-    how: Unpack,
+/// Kernel that dequantizes a whole matrix to f32.
+struct DequantizeMatrix {
+    how: DequantizeWeights,
     at: [usize; 2],
-    run: Option<RowsFn>,
+    run: Option<QuantizedKernelFn>,
 }
 
-/// Numbers of a task.
+/// Integers per task.
 const TASK: usize = 1 << 16;
 
-impl Floats {
-    fn new(packed: &Packed, p: &Problem<'_>) -> Floats {
+impl DequantizeMatrix {
+    fn new(packed: &DequantizeStep, p: &Problem<'_>) -> DequantizeMatrix {
         let how = packed.unpack.clone();
         let run = lies_in_rows(&how).then(|| kernel(p.target.level.vectors(), &how));
-        Floats { how, at: packed.at, run }
+        DequantizeMatrix { how, at: packed.at, run }
     }
 }
 
-impl Kernel for Floats {
+impl Kernel for DequantizeMatrix {
     fn scratch(&self) -> usize {
         scratch_of_scales(&self.how)
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         let [numbers, scales] = self.at.map(|i| io.inputs[i]);
         // SAFETY: operands have the step's types, scratch its bytes.
-        let w = Shared(unsafe { matrix(&self.how, numbers.cast(), scales.cast(), io.scratch.cast()) });
+        let w = AssertSync(unsafe { matrix(&self.how, numbers.cast(), scales.cast(), io.scratch.cast()) });
         let (row, to) = (row(&self.how), Ptr(io.outputs[0]));
         let all = self.how.elements() / row;
         let each = (TASK / row).max(1);
         let body = |task: usize| {
             let (from, end) = (task * each, all.min((task + 1) * each));
-            let args = Args {
+            let args = QuantizedKernelArgs {
                 w: w.get(),
                 k0: from,
                 k: end - from,
@@ -465,7 +478,7 @@ impl Kernel for Floats {
                 c_row: 0,
             };
             match self.run {
-                // SAFETY: tasks have rows of their own; the level is available.
+                // SAFETY: tasks have disjoint rows; the level is available.
                 Some(run) => unsafe { run(0, &args) },
                 // SAFETY: as above.
                 None => unsafe { plain_rows(&self.how, &args) },
@@ -476,8 +489,8 @@ impl Kernel for Floats {
     }
 }
 
-/// One number times its scale.
-unsafe fn one(how: &Unpack, w: &Matrix, input: usize, output: usize) -> f32 {
+/// Dequantizes one integer.
+unsafe fn one(how: &DequantizeWeights, w: &QuantizedMatrix, input: usize, output: usize) -> f32 {
     let at = if how.by_output { output * w.row + input } else { input * w.row + output };
     // SAFETY: by the caller's promise.
     unsafe {
@@ -489,8 +502,8 @@ unsafe fn one(how: &Unpack, w: &Matrix, input: usize, output: usize) -> f32 {
     }
 }
 
-/// Rows of floats, one number after the other.
-unsafe fn plain_rows(how: &Unpack, s: &Args) {
+/// Dequantizes rows, one integer after another.
+unsafe fn plain_rows(how: &DequantizeWeights, s: &QuantizedKernelArgs) {
     for row in s.k0..s.k0 + s.k {
         for at in 0..s.n {
             let (input, output) = if how.by_output { (at, row) } else { (row, at) };
@@ -500,23 +513,27 @@ unsafe fn plain_rows(how: &Unpack, s: &Args) {
     }
 }
 
-/// A product in plain loops.
-struct OneByOne {
-    how: Unpack,
+/// Product with a quantized weight matrix in plain loops.
+struct ScalarQuantizedProduct {
+    how: DequantizeWeights,
     bias: bool,
-    /// Offsets of rows and inputs of the left operand, and of inputs and outputs of the right one.
+    /// Offsets of rows and inputs of the left operand, and of inputs and outputs of the right operand.
     left: [Vec<usize>; 2],
     right: [Vec<usize>; 2],
 }
 
-impl OneByOne {
-    fn accept(packed: &Packed, product: &PackedProduct, p: &Problem<'_>) -> Accepted<OneByOne> {
+impl ScalarQuantizedProduct {
+    fn accept(
+        packed: &DequantizeStep,
+        product: &DequantizedGemm,
+        p: &Problem<'_>,
+    ) -> SelectResult<ScalarQuantizedProduct> {
         use crate::kernel::gemm_dims::offsets;
         let (a, b) = (&p.step.input_types[0], &product.right);
-        let Op::DotGeneral(d) = &product.op else { return Err("it is no product".into()) };
+        let Op::DotGeneral(d) = &product.op else { return Err("not a product".into()) };
         let left = roles(a, &d.lhs_batch, &d.lhs_free(a.rank()), &d.lhs_contract);
         let right = roles(b, &d.rhs_batch, &d.rhs_free(b.rank()), &d.rhs_contract);
-        Ok(OneByOne {
+        Ok(ScalarQuantizedProduct {
             how: packed.unpack.clone(),
             bias: product.bias,
             left: [offsets(&left.free), offsets(&left.inner)],
@@ -525,12 +542,12 @@ impl OneByOne {
     }
 }
 
-impl Kernel for OneByOne {
+impl Kernel for ScalarQuantizedProduct {
     fn scratch(&self) -> usize {
         scratch_of_scales(&self.how)
     }
 
-    unsafe fn run(&self, _: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, _: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         let how = &self.how;
         // SAFETY: operands have the step's types, scratch its bytes.
         unsafe {

@@ -1,13 +1,14 @@
-//! Comparators that compare the elements of one operand as they are: each element has a key, and the order of keys, as
-//! whole numbers, is that of the elements. Functions of elements are operands of their own by then (the compiler's pass
-//! `sort_keys`).
+//! Sort keys: maps elements to unsigned integers whose order is the order of the comparator.
+//!
+//! Used for comparators that compare the elements of one operand directly. Functions of elements are separate operands
+//! already (the compiler's pass `sort_keys`).
 
 use systole_ir::op::{Compare, CompareType, Direction};
 use systole_ir::{DType, Graph, Op};
 
-/// A comparator as keys of the elements of one operand.
+/// Integer keys of the elements of one operand that replace a comparator.
 pub struct SortKeys {
-    /// The operand that is compared.
+    /// Operand that is compared.
     pub operand: usize,
     compare: Compare,
     is_descending: bool,
@@ -15,7 +16,7 @@ pub struct SortKeys {
 }
 
 impl SortKeys {
-    /// `None`: the comparator is no comparison, below or above, of both elements of an operand.
+    /// Returns the keys of a comparator. `None` if it is not a `<` or `>` comparison of both elements of an operand.
     pub fn of(body: &Graph) -> Option<SortKeys> {
         let node = body.node(*body.results.first()?);
         let Op::Compare(compare) = &node.op else { return None };
@@ -38,13 +39,13 @@ impl SortKeys {
         })
     }
 
-    /// Bits of a key.
+    /// Number of bits of a key.
     pub fn bits(&self) -> usize {
         8 * self.dtype.size()
     }
 
-    /// Appends the keys of `n` elements from `first` on, `step` elements apart. Returns whether each has its place in the
-    /// order: a NaN has none, unless the order is total.
+    /// Appends the keys of `n` elements starting at `first`, `step` elements apart. Returns whether all elements are
+    /// ordered: a NaN is not, unless the order is total.
     ///
     /// # Safety
     /// These elements can be read.
@@ -60,6 +61,8 @@ impl SortKeys {
         }
     }
 
+    /// Appends the keys of elements whose bits are `W`.
+    ///
     /// # Safety
     /// As for [`SortKeys::keys`].
     unsafe fn of_words<W: Copy + Into<u64>>(
@@ -73,14 +76,15 @@ impl SortKeys {
         let (sign, mask) = (1u64 << (bits - 1), u64::MAX >> (64 - bits));
         let turned = if self.is_descending { mask } else { 0 };
         let is_float = self.dtype.is_float();
-        // Where −0 equals 0, and NaN is apart.
+        // Whether −0 equals 0, and NaN is unordered.
         let is_partial = is_float && self.compare.compare_type != CompareType::TotalOrder;
         let infinity = if is_partial { infinity(self.dtype) } else { mask };
         let is_signed = is_float || self.dtype.is_signed_int();
         let (base, of_negative) = (if is_signed { sign } else { 0 }, if is_float { mask } else { 0 });
         let of_sign = if is_partial { 0 } else { sign };
         let mut beyond = 0;
-        // By arithmetic alone: the signs of elements cannot be foretold, so that branches would be wrong half of the time.
+        // By arithmetic alone: the signs of elements are unpredictable, so branches would be mispredicted half of the
+        // time.
         let key = |i: usize| {
             // SAFETY: by the caller's promise.
             let own: u64 = unsafe { x.add(i * step).read_unaligned() }.into();
@@ -98,7 +102,7 @@ impl SortKeys {
     }
 }
 
-/// The bits of infinity.
+/// Returns the bits of infinity.
 fn infinity(dtype: DType) -> u64 {
     systole_ir::Scalar::Float(f64::INFINITY).to_bits(dtype)
 }
@@ -107,10 +111,14 @@ fn infinity(dtype: DType) -> u64 {
 mod tests {
     use super::*;
     use systole_ir::Scalar;
-    use systole_ir::rng::Stream;
+    use systole_ir::rng::RandomStream;
 
-    /// Keys of bits, by the numbers' own comparison.
-    fn check<W: Copy + Into<u64> + TryFrom<u64>>(dtype: DType, compare_type: CompareType, s: &mut Stream) {
+    /// Compares the keys of random bits with a comparison of the numbers.
+    fn check<W: Copy + Into<u64> + TryFrom<u64>>(
+        dtype: DType,
+        compare_type: CompareType,
+        s: &mut RandomStream,
+    ) {
         let bits = 8 * dtype.size();
         let (sign, mask) = (1u64 << (bits - 1), u64::MAX >> (64 - bits));
         let edges = [0, 1, 2, sign, sign | 1, sign - 1, sign - 2, mask, mask - 1, infinity_or(dtype, 3)];
@@ -124,7 +132,7 @@ mod tests {
             let keys = SortKeys { operand: 0, compare, is_descending: direction == Direction::Gt, dtype };
             let of = |all: &[u64]| {
                 let (words, mut to) = (words(all), vec![7]);
-                // SAFETY: all are there.
+                // SAFETY: `words` has all elements.
                 let has_place = unsafe { keys.of_words(words.as_ptr(), 1, words.len(), &mut to) };
                 (has_place, to.split_off(1))
             };
@@ -148,7 +156,7 @@ mod tests {
     #[test]
     fn keys_have_the_order_of_their_numbers() {
         use CompareType::{Float, Signed, TotalOrder, Unsigned};
-        let mut s = Stream::new(3, 1, 4);
+        let mut s = RandomStream::new(3, 1, 4);
         check::<u8>(DType::I8, Signed, &mut s);
         check::<u8>(DType::U8, Unsigned, &mut s);
         check::<u16>(DType::I16, Signed, &mut s);

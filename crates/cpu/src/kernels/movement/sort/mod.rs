@@ -1,12 +1,13 @@
-//! Sort: a stable sort of each line along the sorted dimension, or of its first elements only, lines in parallel.
+//! Stable sort and top-k of each line along a dimension, lines in parallel.
 //!
-//! It sorts the positions of a line's elements, then copies all operands in that order. Where the comparator compares
-//! elements of one operand, keys are sorted ([`SortKeys`]); others run in the interpreter, once per comparison.
+//! A sort orders the indices of a line's elements, then copies all operands in that order. If the comparator compares
+//! elements of one operand, keys are sorted ([`SortKeys`]); other comparators run in the interpreter, once per
+//! comparison.
 
 mod keys;
 
 use crate::kernel::literal::literal;
-use crate::kernel::{Cx, Io, Kernel, Ptr};
+use crate::kernel::{Io, Kernel, KernelContext, Ptr};
 use crate::kernels::movement::sort::keys::SortKeys;
 use std::sync::{Mutex, PoisonError};
 use systole_compile::{Step, TopK};
@@ -14,37 +15,37 @@ use systole_ir::interp::EvalCx;
 use systole_ir::op::Sort;
 use systole_ir::{Error, Literal, Result, Scalar, TensorType};
 
-/// Up to so many first elements are kept in order while a line is read; more are selected, then sorted.
+/// Maximum number of first elements that are kept in order while a line is read; more are selected, then sorted.
 const FEW: usize = 64;
 
-/// A bound sort.
+/// Kernel of a sort or top-k.
 pub struct SortKernel {
     op: Sort,
     types: Vec<TensorType>,
-    /// If the comparator compares elements of one operand.
+    /// Keys, if the comparator compares elements of one operand.
     keys: Option<SortKeys>,
-    /// Elements of each sorted line that are wanted.
+    /// Number of first elements of each sorted line that are stored.
     count: usize,
-    /// The operand of each result.
+    /// Operand of each result.
     of: Vec<usize>,
 }
 
-/// A line of an array: its first element, and how far apart its elements are.
+/// A line of an array: its first element, and the distance between its elements.
 #[derive(Clone, Copy)]
-struct Line {
+struct SortLine {
     first: usize,
     step: usize,
     size: usize,
 }
 
 impl SortKernel {
-    /// A sort of whole lines.
+    /// Creates a sort of whole lines.
     pub fn new(op: &Sort, step: &Step) -> SortKernel {
         let count = step.input_types[0].shape[op.dim];
         SortKernel::of_first(op, count, (0..step.input_types.len()).collect(), step)
     }
 
-    /// The first elements of sorted lines.
+    /// Creates a top-k: the first elements of sorted lines.
     pub fn top_k(t: &TopK, step: &Step) -> SortKernel {
         SortKernel::of_first(&t.sort, t.k, t.of.clone(), step)
     }
@@ -54,11 +55,11 @@ impl SortKernel {
         SortKernel { keys, op: op.clone(), types: step.input_types.clone(), count, of }
     }
 
-    /// Which elements of a line come first, in order.
+    /// Returns the indices of a line's first elements, in order.
     ///
     /// # Safety
-    /// `inputs` are arrays of the step's types, and the line is one of theirs.
-    unsafe fn order(&self, inputs: &[Ptr], copies: &Copies, line: Line) -> Result<Vec<usize>> {
+    /// `inputs` are arrays of the step's types, and the line belongs to one of them.
+    unsafe fn order(&self, inputs: &[Ptr], copies: &OperandLiterals, line: SortLine) -> Result<Vec<usize>> {
         if let Some(keys) = &self.keys {
             let mut all = Vec::with_capacity(line.size);
             let first = inputs[keys.operand].at(line.first * self.types[keys.operand].dtype.size());
@@ -78,10 +79,10 @@ impl SortKernel {
         Ok(sorted)
     }
 
-    /// The order of keys; elements with the same key stay in order.
+    /// Returns the order of keys; elements with the same key keep their order.
     fn by_keys(&self, keys: &SortKeys, mut all: Vec<u64>) -> Vec<usize> {
         if keys.bits() <= 32 && u32::try_from(all.len()).is_ok() {
-            // Key and number in one word.
+            // Key and index in one word.
             all.iter_mut().enumerate().for_each(|(i, key)| *key = *key << 32 | i as u64);
             return least(all, self.count).into_iter().map(|k| k as u32 as usize).collect();
         }
@@ -90,7 +91,7 @@ impl SortKernel {
     }
 }
 
-/// The least `count` of different items, in order.
+/// Returns the smallest `count` of distinct items, in order.
 fn least<T: Copy + Ord>(mut items: Vec<T>, count: usize) -> Vec<T> {
     if count == 0 {
         return Vec::new();
@@ -116,11 +117,11 @@ fn least<T: Copy + Ord>(mut items: Vec<T>, count: usize) -> Vec<T> {
     items
 }
 
-/// The operands as literals, made for the first line that needs them.
+/// The operands as literals, created for the first line that needs them.
 #[derive(Default)]
-struct Copies(std::sync::OnceLock<Result<Vec<Literal>>>);
+struct OperandLiterals(std::sync::OnceLock<Result<Vec<Literal>>>);
 
-impl Copies {
+impl OperandLiterals {
     fn get(&self, types: &[TensorType], inputs: &[Ptr]) -> Result<&[Literal]> {
         let copy = |(ty, &p): (&TensorType, &Ptr)| {
             // SAFETY: by the contract of `Kernel::run`, inputs are arrays of the step's types.
@@ -131,11 +132,11 @@ impl Copies {
     }
 }
 
-/// Copies elements `order` of a line to the first places of a line of the result.
+/// Copies elements `order` of a line to the start of a line of the result.
 ///
 /// # Safety
 /// Both lines can be accessed, and no other thread accesses that of the result.
-unsafe fn copy_line(from: Ptr, of: Line, to: Ptr, at: Line, order: &[usize], bytes: usize) {
+unsafe fn copy_line(from: Ptr, of: SortLine, to: Ptr, at: SortLine, order: &[usize], bytes: usize) {
     for (j, &i) in order.iter().enumerate() {
         let (source, place) =
             (from.at((of.first + i * of.step) * bytes), to.at((at.first + j * at.step) * bytes));
@@ -151,7 +152,7 @@ unsafe fn copy_line(from: Ptr, of: Line, to: Ptr, at: Line, order: &[usize], byt
     }
 }
 
-/// Stable merge sort, bottom-up: a later element goes before an earlier one only if `before(later, earlier)`.
+/// Sorts by a stable bottom-up merge sort: a later element precedes an earlier one only if `before(later, earlier)`.
 fn merge_sort<T: Copy>(items: Vec<T>, mut before: impl FnMut(&T, &T) -> Result<bool>) -> Result<Vec<T>> {
     let n = items.len();
     let (mut from, mut to) = (items.clone(), items);
@@ -174,18 +175,18 @@ fn merge_sort<T: Copy>(items: Vec<T>, mut before: impl FnMut(&T, &T) -> Result<b
 }
 
 impl Kernel for SortKernel {
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         let shape = &self.types[0].shape;
         let (size, step) = (shape[self.op.dim], shape.strides()[self.op.dim]);
         let lines = shape.elements() / size.max(1);
         let failed: Mutex<Option<Error>> = Mutex::new(None);
         let inputs: Vec<Ptr> = io.inputs.iter().map(|&p| Ptr::of(p)).collect();
         let outputs: Vec<Ptr> = io.outputs.iter().map(|&p| Ptr(p)).collect();
-        let copies = Copies::default();
+        let copies = OperandLiterals::default();
         let body = |line: usize| {
             let (block, rest) = (line / step, line % step);
-            let from = Line { first: block * step * size + rest, step, size };
-            let to = Line { first: block * step * self.count + rest, step, size: self.count };
+            let from = SortLine { first: block * step * size + rest, step, size };
+            let to = SortLine { first: block * step * self.count + rest, step, size: self.count };
             // SAFETY: by the contract of `Kernel::run`, inputs are arrays of the step's types.
             let order = match unsafe { self.order(&inputs, &copies, from) } {
                 Ok(order) => order,
@@ -196,7 +197,7 @@ impl Kernel for SortKernel {
             };
             for (&x, &out) in self.of.iter().zip(&outputs) {
                 let bytes = self.types[x].dtype.size();
-                // SAFETY: both lines lie in their arrays; no other call writes this one.
+                // SAFETY: both lines are inside their arrays; no other call writes this line.
                 unsafe { copy_line(inputs[x], from, out, to, &order, bytes) };
             }
         };

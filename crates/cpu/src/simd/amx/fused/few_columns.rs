@@ -1,16 +1,17 @@
-//! GEMM with few columns (N ≤ 16), bf16: rows of A are contiguous along K and are loaded as tiles in place; B is
-//! packed.
+//! AMX GEMM with few columns (N ≤ 16), bf16: tiles of A are loaded in place, B is packed.
+//!
+//! Rows of A are contiguous along K.
 
-use crate::simd::amx::tile::{LANES, LINE, TileShape, Unit};
+use crate::simd::amx::tile::{LANES, LINE, TileShape, TileUnit};
 
 /// K elements per tile: sixteen words of two.
 pub const BLOCK: usize = 2 * LANES;
-/// Accumulator tiles (of 16 rows each) computed at once.
+/// Accumulator tiles (of 16 rows each) computed at a time.
 const TILES: usize = 4;
-/// Bytes of a tile of B.
+/// Bytes per tile of B.
 const TILE: usize = LANES * LINE;
 
-/// Bytes of packed B.
+/// Returns the bytes of packed B.
 pub fn packed_bytes(k: usize) -> usize {
     k / BLOCK * TILE
 }
@@ -32,7 +33,7 @@ pub unsafe fn pack(b: *const u16, n: usize, k: usize, to: *mut u8) {
     }
 }
 
-/// `c[rows, LANES] = A[rows, k] · B[k, n]`.
+/// Arguments of the GEMM `c[rows, LANES] = A[rows, k] · B[k, n]`.
 pub struct TileColumnsArgs {
     pub rows: usize,
     /// A multiple of [`BLOCK`].
@@ -40,13 +41,13 @@ pub struct TileColumnsArgs {
     /// Row stride of A, in elements.
     pub a: *const u16,
     pub a_row: usize,
-    /// Packed by [`pack`].
+    /// B, packed by [`pack`].
     pub b: *const u8,
-    /// [`LANES`] elements per row.
+    /// Result, [`LANES`] elements per row.
     pub c: *mut f32,
 }
 
-/// Tile register shapes for this many rows.
+/// Returns the tile register shapes for `rows` rows.
 pub fn shapes(rows: usize) -> [TileShape; 8] {
     let (rows, right) = ((rows.min(LANES), LINE), (LANES, LINE));
     [rows, rows, rows, rows, rows, rows, right, right]
@@ -55,22 +56,22 @@ pub fn shapes(rows: usize) -> [TileShape; 8] {
 /// Computes all rows.
 ///
 /// # Safety
-/// Operands and result are as described in [`TileColumnsArgs`]; registers are configured as [`shapes`] says; the unit
-/// is available.
+/// Operands and result are as described in [`TileColumnsArgs`]; registers are configured with [`shapes`]; the unit is
+/// available.
 #[inline(always)]
-pub(crate) unsafe fn run<U: Unit>(c: &TileColumnsArgs) {
+pub(crate) unsafe fn run<U: TileUnit>(c: &TileColumnsArgs) {
     let height = c.rows.min(LANES);
     let mut first = [0; TILES];
     let mut from = 0;
     while from < c.rows {
         let mut n = 0;
         while n < TILES && from < c.rows {
-            // The last tile overlaps the one before.
+            // The last tile overlaps the previous one.
             first[n] = from.min(c.rows - height);
             from += height;
             n += 1;
         }
-        // SAFETY: by the caller's promise; rows in two tiles are computed twice, with equal results.
+        // SAFETY: guaranteed by the caller; rows in two tiles are computed twice, with equal results.
         unsafe {
             match n {
                 1 => tiles::<U, 1>(c, first),
@@ -84,7 +85,7 @@ pub(crate) unsafe fn run<U: Unit>(c: &TileColumnsArgs) {
 
 /// Computes `N` tiles of rows, starting at rows `first`.
 #[inline(always)]
-unsafe fn tiles<U: Unit, const N: usize>(c: &TileColumnsArgs, first: [usize; TILES]) {
+unsafe fn tiles<U: TileUnit, const N: usize>(c: &TileColumnsArgs, first: [usize; TILES]) {
     /// For each tile: its index, its accumulator register, and a register for A.
     macro_rules! each {
         ($i:ident, $c:ident, $a:ident => $body:expr) => {
@@ -102,7 +103,7 @@ unsafe fn tiles<U: Unit, const N: usize>(c: &TileColumnsArgs, first: [usize; TIL
             })*
         };
     }
-    // SAFETY: by the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         each!(I, C, A => U::zero::<C>());
         let mut b = c.b;

@@ -1,33 +1,33 @@
-//! GEMM with few rows (M ≤ 16 per call) and long rows of B, bf16, without packing B.
+//! AMX GEMM with few rows (M ≤ 16 per call) and long rows of B, bf16, without packing B.
 //!
 //! A 32-bit word of a row of B is two adjacent columns of one k, not two k of one column as the instruction expects. A
 //! is therefore packed twice, with each element in the low or in the high half of a word and zero in the other. This
 //! doubles the multiplications but avoids packing the larger operand; even and odd columns accumulate in separate
 //! tiles.
 
-use crate::simd::amx::fused::vectors::Vectors;
-use crate::simd::amx::tile::{LANES, LINE, TileShape, Unit, WIDTH};
+use crate::simd::amx::fused::vectors::FusedVectors;
+use crate::simd::amx::tile::{LANES, LINE, TileShape, TileUnit, WIDTH};
 use crate::simd::prefetch::fetch;
 use std::mem::MaybeUninit;
 
 /// Prefetch distance, in columns.
 const AHEAD: usize = 128;
-/// Bytes of a tile of A.
+/// Bytes per tile of A.
 const TILE: usize = LANES * LINE;
 
-/// K elements per block (at most [`LANES`], blocks as even as possible), and number of blocks.
+/// Returns the K elements per block (at most [`LANES`], blocks as even as possible), and the number of blocks.
 pub fn blocks(k: usize) -> (usize, usize) {
     let count = k.div_ceil(LANES);
     (k.div_ceil(count), count)
 }
 
-/// First k of block `b`; the last block may overlap the one before.
+/// Returns the first k of block `b`; the last block may overlap the previous one.
 fn first(b: usize, k: usize) -> usize {
     let (depth, _) = blocks(k);
     (b * depth).min(k - depth)
 }
 
-/// Bytes of a packed tile of rows of A.
+/// Returns the bytes of a packed tile of rows of A.
 pub fn packed_bytes(k: usize) -> usize {
     blocks(k).1 * 2 * TILE
 }
@@ -54,42 +54,42 @@ pub unsafe fn pack(rows: usize, k: usize, at: impl Fn(usize, usize) -> u16, to: 
     }
 }
 
-/// Type of the result, and whether it is accumulated to.
+/// Element type of the result, and whether to accumulate into it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum To {
+pub enum StoreMode {
     F32,
     /// f32, added to `c` (beta = 1).
     Sum,
     Bf16,
 }
 
-/// `C[rows, columns] = A[rows, k] · B[k, columns]`, for up to [`LANES`] rows.
+/// Arguments of the GEMM `C[rows, columns] = A[rows, k] · B[k, columns]`, for up to [`LANES`] rows.
 pub struct TileRowsArgs {
     pub rows: usize,
     pub k: usize,
-    /// Packed by [`pack`].
+    /// A, packed by [`pack`].
     pub a: *const u8,
     /// First row of B, and its row stride in elements.
     pub b: *const u16,
     pub b_k: usize,
-    /// A multiple of [`WIDTH`].
+    /// Columns, a multiple of [`WIDTH`].
     pub columns: usize,
-    pub to: To,
+    pub to: StoreMode,
     pub c: *mut u8,
     /// Row stride of C, in elements.
     pub c_row: usize,
 }
 
-/// Tile register shapes for this many rows and K.
+/// Returns the tile register shapes for these rows and K.
 pub fn shapes(rows: usize, k: usize) -> [TileShape; 8] {
     let (depth, _) = blocks(k);
     let (sums, left, right) = ((rows, LINE), (rows, 4 * depth), (depth, LINE));
     [sums, sums, sums, sums, left, left, right, right]
 }
 
-/// Accumulators of the even and odd columns of two [`WIDTH`]s.
+/// Accumulators of the even and odd columns of two blocks of [`WIDTH`] columns.
 #[repr(align(64))]
-struct Sums([MaybeUninit<f32>; 4 * LANES * LANES]);
+struct EvenOddTiles([MaybeUninit<f32>; 4 * LANES * LANES]);
 
 /// Initial value of accumulators: loading it is faster than `tilezero`.
 #[repr(align(64))]
@@ -99,14 +99,14 @@ static ZEROS: Zeros = Zeros([0.0; LANES]);
 /// Computes all columns.
 ///
 /// # Safety
-/// Operands and result are as described in [`TileRowsArgs`]; registers are configured as [`shapes`] says for its `k`
-/// and at least its rows; the unit and the vectors are available.
+/// Operands and result are as described in [`TileRowsArgs`]; registers are configured with [`shapes`] for its `k` and
+/// at least its rows; the unit and the vectors are available.
 #[inline(always)]
-pub(crate) unsafe fn run<U: Unit, V: Vectors>(c: &TileRowsArgs) {
-    let mut sums = Sums([const { MaybeUninit::uninit() }; 4 * LANES * LANES]);
+pub(crate) unsafe fn run<U: TileUnit, V: FusedVectors>(c: &TileRowsArgs) {
+    let mut sums = EvenOddTiles([const { MaybeUninit::uninit() }; 4 * LANES * LANES]);
     let sums = sums.0.as_mut_ptr().cast::<f32>();
     let mut from = 0;
-    // SAFETY: by the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         while from + 2 * WIDTH <= c.columns {
             strip::<U, true>(c, from, sums);
@@ -120,12 +120,12 @@ pub(crate) unsafe fn run<U: Unit, V: Vectors>(c: &TileRowsArgs) {
     }
 }
 
-/// Computes a strip of two [`WIDTH`]s of columns from `from` on (`TWO`), or of one.
+/// Computes a strip of `2 · WIDTH` columns from `from` on (`TWO`), or of `WIDTH`.
 #[inline(always)]
-unsafe fn strip<U: Unit, const TWO: bool>(c: &TileRowsArgs, from: usize, sums: *mut f32) {
+unsafe fn strip<U: TileUnit, const TWO: bool>(c: &TileRowsArgs, from: usize, sums: *mut f32) {
     let tile = |i: usize| sums.wrapping_add(i * LANES * LANES).cast::<u8>();
     let zeros = ZEROS.0.as_ptr().cast();
-    // SAFETY: by the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         // A stride of zero: every row is zeros.
         U::load::<0>(zeros, 0);
@@ -166,18 +166,18 @@ unsafe fn strip<U: Unit, const TWO: bool>(c: &TileRowsArgs, from: usize, sums: *
 
 /// Interleaves even and odd columns of a strip and stores them.
 #[inline(always)]
-unsafe fn put<V: Vectors, const TWO: bool>(c: &TileRowsArgs, from: usize, sums: *const f32) {
+unsafe fn put<V: FusedVectors, const TWO: bool>(c: &TileRowsArgs, from: usize, sums: *const f32) {
     let tile = |i: usize, row: usize| sums.wrapping_add((i * LANES + row) * LANES);
     for i in 0..c.rows {
         for half in 0..1 + usize::from(TWO) {
             let (even, odd) = (tile(2 * half, i), tile(2 * half + 1, i));
             let at = i * c.c_row + from + half * WIDTH;
-            // SAFETY: by the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 match c.to {
-                    To::F32 => V::store(even, odd, c.c.cast::<f32>().add(at)),
-                    To::Sum => V::add(even, odd, c.c.cast::<f32>().add(at)),
-                    To::Bf16 => V::narrow(even, odd, c.c.cast::<u16>().add(at)),
+                    StoreMode::F32 => V::store(even, odd, c.c.cast::<f32>().add(at)),
+                    StoreMode::Sum => V::add(even, odd, c.c.cast::<f32>().add(at)),
+                    StoreMode::Bf16 => V::narrow(even, odd, c.c.cast::<u16>().add(at)),
                 }
             }
         }
@@ -204,10 +204,13 @@ mod tests {
                 let mut packed = vec![0xffu8; packed_bytes(k)];
                 // SAFETY: the destination has `packed_bytes`.
                 unsafe { pack(rows, k, |i, x| left[i * k + x], packed.as_mut_ptr()) };
-                for to in [To::F32, To::Sum, To::Bf16] {
+                for to in [StoreMode::F32, StoreMode::Sum, StoreMode::Bf16] {
                     let (mut wide, mut narrow) = (old.clone(), half(&old));
-                    let c =
-                        if to == To::Bf16 { narrow.as_mut_ptr().cast() } else { wide.as_mut_ptr().cast() };
+                    let c = if to == StoreMode::Bf16 {
+                        narrow.as_mut_ptr().cast()
+                    } else {
+                        wide.as_mut_ptr().cast()
+                    };
                     let (a, b) = (packed.as_ptr(), right.as_ptr());
                     let call = TileRowsArgs { rows, k, a, b, b_k: row, columns, to, c, c_row: row };
                     {
@@ -223,11 +226,11 @@ mod tests {
                         };
                         let want = match (i % row < columns, to) {
                             (false, _) => old[i],
-                            (_, To::Sum) => old[i] + sum(i % row),
+                            (_, StoreMode::Sum) => old[i] + sum(i % row),
                             _ => sum(i % row),
                         };
-                        let got = if to == To::Bf16 { from_bf16(narrow[i]) } else { wide[i] };
-                        let want = if to == To::Bf16 { from_bf16(to_bf16(want)) } else { want };
+                        let got = if to == StoreMode::Bf16 { from_bf16(narrow[i]) } else { wide[i] };
+                        let want = if to == StoreMode::Bf16 { from_bf16(to_bf16(want)) } else { want };
                         assert_eq!(got, want, "{rows}×{k} {to:?}, element {i}");
                     }
                 }

@@ -1,12 +1,12 @@
-//! One row of windows of a convolution fused with bias, ReLU and 2×2 max pooling; only pooled values are written.
+//! AMX convolution fused with bias, ReLU and 2×2 max pooling, one row of pooling windows at a time.
 //!
-//! The input lines are interleaved beforehand, so that the pixels under one column of the filter are adjacent: the K
-//! elements of an output pixel are then contiguous (im2col without a copy), and output pixels are A tile rows at a
-//! constant stride. Each A tile holds the same position (of the four) of several adjacent windows. A window's four
-//! pixels are then the same row of four tiles, and pooling is a vector maximum over these.
+//! Only pooled values are written. The input rows are interleaved beforehand, so that the pixels under one column of
+//! the filter are adjacent: the K elements of an output pixel are then contiguous (im2col without a copy), and output
+//! pixels are A tile rows at a constant stride. Each A tile holds the same position (of the four) of several adjacent
+//! windows. A window's four pixels are then the same row of four tiles, and pooling is a vector maximum over these.
 
-use crate::simd::amx::fused::vectors::{PIXELS, Vectors};
-use crate::simd::amx::tile::{LANES, LINE, TileShape, Unit, WIDTH};
+use crate::simd::amx::fused::vectors::{FusedVectors, PIXELS};
+use crate::simd::amx::tile::{LANES, LINE, TileShape, TileUnit, WIDTH};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ pub const BLOCK: usize = 2 * LANES;
 const TILE: usize = LANES * LINE;
 const SUMS: usize = LANES * LANES;
 
-/// Bytes of the packed weights.
+/// Returns the bytes of the packed weights.
 pub fn packed_bytes(k: usize, features: usize) -> usize {
     features.div_ceil(WIDTH) * k.div_ceil(BLOCK) * 2 * TILE
 }
@@ -39,17 +39,17 @@ pub unsafe fn pack(k: usize, features: usize, at: impl Fn(usize, usize) -> u16, 
     }
 }
 
-/// One row of windows.
-pub struct Row {
+/// Arguments of one row of windows.
+pub struct PooledConvRow {
     /// Input of the first window's upper left and lower left pixel.
     pub lines: [*const u16; 2],
-    /// Elements from a pixel to its right neighbour, and from a window to the next.
+    /// Elements between a pixel and its right neighbor, and between windows.
     pub right: usize,
     pub step: usize,
     pub windows: usize,
     /// K of a pixel. Input is readable in whole blocks of [`BLOCK`], unless there is only one block.
     pub k: usize,
-    /// Packed by [`pack`].
+    /// Weights, packed by [`pack`].
     pub kernel: *const u8,
     /// `bias[features]`, readable up to a multiple of [`WIDTH`].
     pub bias: *const f32,
@@ -60,7 +60,7 @@ pub struct Row {
     pub argmax: *mut u8,
 }
 
-impl Row {
+impl PooledConvRow {
     /// Windows per tile: with as few tiles as possible, of nearly equal size.
     fn height(windows: usize) -> usize {
         windows.div_ceil(windows.div_ceil(LANES))
@@ -68,7 +68,7 @@ impl Row {
 
     /// Windows of tile `i`; the last tile may overlap the one before.
     fn tile(&self, i: usize) -> Range<usize> {
-        let height = Row::height(self.windows);
+        let height = PooledConvRow::height(self.windows);
         let first = (i * height).min(self.windows - height);
         first..first + height
     }
@@ -76,23 +76,23 @@ impl Row {
 
 /// Tile register shapes for rows of this many windows and K.
 pub fn shapes(windows: usize, k: usize) -> [TileShape; 8] {
-    let (height, pairs) = (Row::height(windows), k.min(BLOCK).div_ceil(2));
+    let (height, pairs) = (PooledConvRow::height(windows), k.min(BLOCK).div_ceil(2));
     let (pixels, kernel, sums) = ((height, 4 * pairs), (pairs, LINE), (height, LINE));
     [pixels, pixels, pixels, pixels, kernel, kernel, sums, sums]
 }
 
 /// Accumulator tiles of the [`PIXELS`] of a tile of windows, each two vectors of features wide.
 #[repr(align(64))]
-struct Sums([MaybeUninit<f32>; 2 * PIXELS * SUMS]);
+struct PooledTiles([MaybeUninit<f32>; 2 * PIXELS * SUMS]);
 
 /// Computes one row of windows.
 ///
 /// # Safety
-/// Operands and results are as described in `Row`; registers are configured as [`shapes`] says; the unit and the
-/// vectors are available.
+/// Operands and results are as described in [`PooledConvRow`]; registers are configured with [`shapes`]; the unit and
+/// the vectors are available.
 #[inline(always)]
-pub(crate) unsafe fn run<U: Unit, V: Vectors>(r: &Row) {
-    // SAFETY: the caller's promises.
+pub(crate) unsafe fn run<U: TileUnit, V: FusedVectors>(r: &PooledConvRow) {
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match (r.k <= BLOCK, r.relu) {
             (true, true) => row::<U, V, true, true>(r),
@@ -105,7 +105,12 @@ pub(crate) unsafe fn run<U: Unit, V: Vectors>(r: &Row) {
 
 /// Accumulates all K blocks of a pixel, whose input is loaded to register `A`.
 #[inline(always)]
-unsafe fn multiply<U: Unit, const A: u8>(pixel: *const u8, step: usize, kernel: *const u8, blocks: usize) {
+unsafe fn multiply<U: TileUnit, const A: u8>(
+    pixel: *const u8,
+    step: usize,
+    kernel: *const u8,
+    blocks: usize,
+) {
     for b in 0..blocks {
         let kernel = kernel.wrapping_add(b * 2 * TILE);
         // SAFETY: the caller's input and packed weights have this many blocks.
@@ -121,8 +126,8 @@ unsafe fn multiply<U: Unit, const A: u8>(pixel: *const u8, step: usize, kernel: 
 
 /// Pools and stores part `I` of [`PIXELS`] equal parts of a tile's windows.
 #[inline(always)]
-unsafe fn pool<V: Vectors, const RELU: bool, const I: usize>(
-    r: &Row,
+unsafe fn pool<V: FusedVectors, const RELU: bool, const I: usize>(
+    r: &PooledConvRow,
     windows: &Range<usize>,
     feature: usize,
     sums: *const f32,
@@ -142,8 +147,8 @@ unsafe fn pool<V: Vectors, const RELU: bool, const I: usize>(
 
 /// `ONE`: K fits one block.
 #[inline(always)]
-unsafe fn row<U: Unit, V: Vectors, const ONE: bool, const RELU: bool>(r: &Row) {
-    let mut sums = [const { Sums([const { MaybeUninit::uninit() }; 2 * PIXELS * SUMS]) }; 2];
+unsafe fn row<U: TileUnit, V: FusedVectors, const ONE: bool, const RELU: bool>(r: &PooledConvRow) {
+    let mut sums = [const { PooledTiles([const { MaybeUninit::uninit() }; 2 * PIXELS * SUMS]) }; 2];
     let sums = sums.each_mut().map(|s| s.0.as_mut_ptr().cast::<f32>());
     let (tiles, groups) = (r.windows.div_ceil(LANES), r.features.div_ceil(WIDTH));
     let blocks = r.k.div_ceil(BLOCK);
@@ -161,7 +166,7 @@ unsafe fn row<U: Unit, V: Vectors, const ONE: bool, const RELU: bool>(r: &Row) {
                 let pixel = |first: usize| {
                     r.lines[$i / 2].wrapping_add($i % 2 * r.right + first * r.step).cast::<u8>()
                 };
-                // SAFETY: by the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe {
                     if let Some(windows) = &now {
                         let out = sums[i % 2].add(2 * $i * SUMS).cast::<u8>();
@@ -219,7 +224,7 @@ mod tests {
         unsafe { pack(k, features, |x, f| kernel[x * features + f], packed.as_mut_ptr().cast()) };
         for unit in units() {
             let (mut y, mut argmax) = (vec![0xaaaau16; windows * features], vec![0xaau8; windows * features]);
-            let row = Row {
+            let row = PooledConvRow {
                 lines: [x.as_ptr(), x[line..].as_ptr()],
                 right,
                 step,

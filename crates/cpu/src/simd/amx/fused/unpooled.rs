@@ -1,34 +1,33 @@
-//! Gradient of a convolution w.r.t. its weights, from the gradient of its max-pooled result and the argmax of each
-//! window.
+//! AMX gradient of a max-pooled convolution w.r.t. its weights, from the pooled gradient and each window's argmax.
 //!
 //! `sums[tap, feature] += Σ x[window, position, tap] · dy[window, feature]`, where `position` is the window's argmax
 //! for that feature. There is one product per pair of window positions (a bf16 pair is two positions): A is the input
 //! under each tap at the two positions, for some adjacent windows (K). B is `dy` of these windows, zero where argmax is
 //! another position.
 
-use crate::simd::amx::fused::vectors::Vectors;
-use crate::simd::amx::tile::{LANES, LINE, TileShape, Unit, WIDTH};
+use crate::simd::amx::fused::vectors::FusedVectors;
+use crate::simd::amx::tile::{LANES, LINE, TileShape, TileUnit, WIDTH};
 use std::mem::MaybeUninit;
 
-/// Most positions of a window.
+/// Maximum positions per window.
 pub const PLACES: usize = 16;
-/// Elements of `sums` of one call: tiles of [`LANES`] features by as many taps.
+/// Elements of `sums` per call: tiles of [`LANES`] features by as many taps.
 pub const SUMS: usize = TILES * TILE;
 const TILES: usize = 4;
-/// Most features of one call.
+/// Maximum features per call.
 pub const FEATURES: usize = TILES * LANES;
-/// Words of a tile.
+/// Words per tile.
 const TILE: usize = LANES * LANES;
-/// Two bf16 ones: the input of the bias, which is one more tap.
+/// Two bf16 ones: the input of the bias, which is an additional tap.
 const ONES: u32 = 0x3f80_3f80;
 
-/// Windows `[images, rows, windows]`. Strides are in elements.
+/// Arguments: windows `[images, rows, windows]`. Strides are in elements.
 pub struct TileGradientArgs<'a> {
     pub images: usize,
     pub rows: usize,
     pub windows: usize,
-    /// Input of the first window; strides between images, rows of windows, and windows. [`slack`] more elements behind
-    /// a row's last window are readable and finite.
+    /// Input of the first window; strides between images, rows of windows, and windows. [`slack`] more elements after a
+    /// row's last window are readable and finite.
     pub x: *const u16,
     pub image: usize,
     pub row: usize,
@@ -45,23 +44,23 @@ pub struct TileGradientArgs<'a> {
     /// Elements between images.
     pub dy_image: usize,
     pub argmax_image: usize,
-    /// Whether there are [`FEATURES`], or half as many.
+    /// Whether there are [`FEATURES`] features, or half as many.
     pub all: bool,
-    /// [`SUMS`] elements, which are accumulated to.
+    /// [`SUMS`] elements, which are accumulated into.
     pub sums: *mut f32,
 }
 
-/// Elements that are read behind a row of windows with this stride.
+/// Returns the elements read after a row of windows with this stride.
 pub fn slack(step: usize) -> usize {
     LANES * step.max(2) + 2
 }
 
-/// Windows per tile: a row is cut into tiles of nearly equal size.
+/// Returns the windows per tile: a row is split into tiles of nearly equal size.
 fn height(windows: usize) -> usize {
     windows.div_ceil(windows.div_ceil(LANES))
 }
 
-/// Tile register shapes for this many taps (including the bias) and windows per row.
+/// Returns the tile register shapes for these taps (including the bias) and windows per row.
 pub fn shapes(taps: usize, windows: usize) -> [TileShape; 8] {
     let height = height(windows);
     let (sums, taps, gradients) = ((taps, LINE), (taps, 4 * height), (height, LINE));
@@ -70,20 +69,20 @@ pub fn shapes(taps: usize, windows: usize) -> [TileShape; 8] {
 
 /// Input of the taps at two positions (A tile).
 #[repr(C, align(64))]
-struct Seen([MaybeUninit<u32>; TILE]);
+struct InputTile([MaybeUninit<u32>; TILE]);
 
 /// Masked gradients at two positions (B tiles).
 #[repr(C, align(64))]
-struct Gradients([[MaybeUninit<u32>; TILE]; TILES]);
+struct MaskedGradients([[MaybeUninit<u32>; TILE]; TILES]);
 
 /// Accumulates the gradient of all windows.
 ///
 /// # Safety
-/// Operands and sums are as described in [`TileGradientArgs`]; registers are configured as [`shapes`] says; the unit
-/// and the vectors are available.
+/// Operands and sums are as described in [`TileGradientArgs`]; registers are configured with [`shapes`]; the unit and
+/// the vectors are available.
 #[inline(always)]
-pub(crate) unsafe fn run<U: Unit, V: Vectors>(c: &TileGradientArgs<'_>) {
-    // SAFETY: the caller's promises.
+pub(crate) unsafe fn run<U: TileUnit, V: FusedVectors>(c: &TileGradientArgs<'_>) {
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match (c.all, c.places) {
             // A constant trip count lets the compiler unroll the loops over positions.
@@ -94,22 +93,22 @@ pub(crate) unsafe fn run<U: Unit, V: Vectors>(c: &TileGradientArgs<'_>) {
     }
 }
 
-/// `ALL`: there are [`FEATURES`]. `P`: pairs of positions, unless 0.
+/// `ALL`: there are [`FEATURES`] features. `P`: pairs of positions, unless 0.
 #[inline(always)]
-unsafe fn places<U: Unit, V: Vectors, const ALL: bool, const P: usize>(
+unsafe fn places<U: TileUnit, V: FusedVectors, const ALL: bool, const P: usize>(
     c: &TileGradientArgs<'_>,
     pairs: usize,
 ) {
     let pairs = if P > 0 { P } else { pairs };
-    let mut seen = [const { Seen([MaybeUninit::uninit(); TILE]) }; PLACES / 2];
-    let mut gradients = [const { Gradients([[MaybeUninit::uninit(); TILE]; TILES]) }; PLACES / 2];
+    let mut seen = [const { InputTile([MaybeUninit::uninit(); TILE]) }; PLACES / 2];
+    let mut gradients = [const { MaskedGradients([[MaybeUninit::uninit(); TILE]; TILES]) }; PLACES / 2];
     if c.taps < LANES {
         for seen in &mut seen {
             seen.0[c.taps * LANES..][..LANES].fill(MaybeUninit::new(ONES));
         }
     }
     let (height, sums) = (height(c.windows), c.sums.cast::<u8>());
-    // SAFETY: by the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         U::load::<0>(sums, LINE);
         U::load::<1>(sums.add(TILE * 4), LINE);
@@ -153,13 +152,13 @@ unsafe fn places<U: Unit, V: Vectors, const ALL: bool, const P: usize>(
     }
 }
 
-/// Loads the input of all taps at a pair of positions, for a tile of windows of which the first is at `x`.
+/// Loads the input of all taps at a pair of positions, for a tile of windows that starts at `x`.
 #[inline(always)]
-unsafe fn see<V: Vectors>(c: &TileGradientArgs<'_>, x: *const u16, pair: usize, seen: &mut Seen) {
+unsafe fn see<V: FusedVectors>(c: &TileGradientArgs<'_>, x: *const u16, pair: usize, seen: &mut InputTile) {
     // An odd last position is paired with itself: no argmax selects the other half.
     let places = [2 * pair, (2 * pair + 1).min(c.places - 1)];
     for t in 0..c.taps {
-        // SAFETY: by the caller's promise; there is an offset for each tap at each position.
+        // SAFETY: guaranteed by the caller; there is an offset for each tap at each position.
         unsafe {
             let x = places.map(|p| x.add(*c.offsets.get_unchecked(p * c.taps + t)));
             V::seen(x, c.step, seen.0.as_mut_ptr().cast::<u32>().add(t * LANES));
@@ -169,7 +168,7 @@ unsafe fn see<V: Vectors>(c: &TileGradientArgs<'_>, x: *const u16, pair: usize, 
 
 /// Accumulates the product of a pair of positions.
 #[inline(always)]
-unsafe fn multiply<U: Unit, const ALL: bool>(seen: &Seen, gradients: &Gradients) {
+unsafe fn multiply<U: TileUnit, const ALL: bool>(seen: &InputTile, gradients: &MaskedGradients) {
     // SAFETY: both are whole tiles; registers are configured for them.
     unsafe {
         U::load::<4>(seen.0.as_ptr().cast(), LINE);
@@ -186,7 +185,7 @@ unsafe fn multiply<U: Unit, const ALL: bool>(seen: &Seen, gradients: &Gradients)
     }
 }
 
-/// Index of a tap and feature in `sums`.
+/// Returns the index of a tap and feature in `sums`.
 pub fn at(tap: usize, feature: usize) -> usize {
     feature / LANES * TILE + tap * LANES + feature % LANES
 }
@@ -198,7 +197,7 @@ mod tests {
     use crate::simd::math::{from_bf16, to_bf16};
     use systole_compile::DEAD;
 
-    /// Sums over windows by every unit, against scalar sums of small integers.
+    /// Compares sums over windows on every unit with scalar sums of small integers.
     fn check(windows: usize, step: usize, offsets: &[usize], taps: usize, all: bool) {
         let (images, rows, features) = (3, 2, FEATURES + 6);
         let places = offsets.len() / taps;

@@ -1,47 +1,47 @@
-//! Vector post-processing of accumulators that fused AMX kernels have stored.
+//! Vector post-processing of AMX accumulators: interleaving, bf16 rounding, max pooling with argmax.
 
 use crate::simd::amx::tile::LANES;
 use crate::simd::math;
 use systole_compile::DEAD;
 
-/// Pixels of a pooling window.
+/// Pixels per pooling window.
 pub const PIXELS: usize = 4;
 
-/// The vector operations of fused kernels.
+/// Vector operations of fused kernels.
 ///
 /// # Safety
 /// The vectors' instructions are available; addresses have the elements that each method names.
-pub unsafe trait Vectors: 'static {
+pub unsafe trait FusedVectors: 'static {
     /// Interleaves 16 even and 16 odd columns of f32 and stores them.
     unsafe fn store(even: *const f32, odd: *const f32, to: *mut f32);
-    /// As `store`, added to `to`.
+    /// Like `store`, added to `to`.
     unsafe fn add(even: *const f32, odd: *const f32, to: *mut f32);
-    /// As `store`, rounded to bf16.
+    /// Like `store`, rounded to bf16.
     unsafe fn narrow(even: *const f32, odd: *const f32, to: *mut u16);
-    /// Interleaves four lines: `to[n, 4]`.
+    /// Interleaves four image rows: `to[n, 4]`.
     unsafe fn groups(lines: [*const u16; 4], n: usize, to: *mut u16);
-    /// Stores the maximum of the [`PIXELS`] of a window, rounded to bf16, and its place, for up to 32 columns. All are
-    /// finite. A pixel's sums are two vectors, one tile apart; the next pixel's are two tiles further. `argmax` may be
-    /// null.
+    /// Stores the maximum of a window's [`PIXELS`] pixels, rounded to bf16, and its argmax, for up to 32 columns. All
+    /// values are finite. A pixel's sums are two vectors, one tile apart; the next pixel's are two tiles further.
+    /// `argmax` may be null.
     unsafe fn pool<const RELU: bool>(sums: *const f32, columns: usize, y: *mut u16, argmax: *mut u8);
-    /// 16 words of two bf16: elements `step` apart, starting at each of two addresses. May also read the element behind
-    /// each.
+    /// Loads 16 words of two bf16: elements `step` apart, starting at each of two addresses. May also read the element
+    /// after each.
     unsafe fn seen(x: [*const u16; 2], step: usize, to: *mut u32);
-    /// 32 gradients for each pair of positions, as words: the gradient in the low half where argmax is the first
-    /// position, in the high half where it is the second, else zero. Words of the first 16 features go to `to`, of the
-    /// others to `to + half`; the next pair follows `pair` words further.
+    /// Expands 32 gradients to words for each pair of positions: the gradient is in the low half if argmax is the first
+    /// position, in the high half if it is the second, else the word is zero. Words of the first 16 features go to
+    /// `to`, the others to `to + half`; the next pair follows `pair` words further.
     unsafe fn spread(dy: *const u16, argmax: *const u8, pairs: usize, to: *mut u32, half: usize, pair: usize);
 }
 
-/// Elements from a vector of a tile to the same row of the next tile.
+/// Elements between a vector of a tile and the same row of the next tile.
 const TILE: usize = LANES * LANES;
 
-/// Scalar code.
-#[cfg_attr(not(test), expect(dead_code, reason = "beside emulated units"))]
-pub struct Plain;
+/// Scalar implementation.
+#[cfg_attr(not(test), expect(dead_code, reason = "used with emulated units only"))]
+pub struct ScalarVectors;
 
 // SAFETY: scalar code, available everywhere.
-unsafe impl Vectors for Plain {
+unsafe impl FusedVectors for ScalarVectors {
     unsafe fn store(even: *const f32, odd: *const f32, to: *mut f32) {
         for i in 0..LANES {
             // SAFETY: the caller has whole vectors at these addresses.
@@ -124,12 +124,12 @@ pub use x86::Avx512Bf16;
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use crate::simd::amx::fused::vectors::{TILE, Vectors};
+    use crate::simd::amx::fused::vectors::{FusedVectors, TILE};
     use crate::simd::amx::tile::LANES;
     use std::arch::x86_64::*;
     use systole_compile::DEAD;
 
-    /// AVX-512 with AVX512_BF16. Its conversion flushes subnormals, as the tile instructions do.
+    /// AVX-512 with AVX512_BF16. Its conversion flushes subnormals, like the tile instructions.
     pub struct Avx512Bf16;
 
     /// Interleaves the lanes of two vectors: first and second half of the result.
@@ -144,7 +144,7 @@ mod x86 {
         }
     }
 
-    /// Two vectors of f32 as one vector of bf16.
+    /// Converts two vectors of f32 to one vector of bf16.
     #[inline(always)]
     unsafe fn rounded(first: *const f32, second: *const f32) -> __m512i {
         // SAFETY: the caller has a vector at each address; both types have 512 bits.
@@ -152,7 +152,7 @@ mod x86 {
     }
 
     // SAFETY: callers ensure that the CPU has these instructions.
-    unsafe impl Vectors for Avx512Bf16 {
+    unsafe impl FusedVectors for Avx512Bf16 {
         #[inline(always)]
         unsafe fn store(even: *const f32, odd: *const f32, to: *mut f32) {
             // SAFETY: the caller has whole vectors at these addresses.
@@ -217,7 +217,7 @@ mod x86 {
                 let some = u32::MAX >> (32 - columns);
                 let pixel = |i: usize| sums.wrapping_add(2 * i * TILE);
                 let zero = _mm512_setzero_ps();
-                // Of sixteen columns the greatest, and where it is each of the first three pixels.
+                // Maxima of sixteen columns, and masks of where they equal each of the first three pixels.
                 let half = |h: usize| {
                     let x = [0, 1, 2, 3].map(|i| _mm512_loadu_ps(pixel(i).wrapping_add(h * TILE)));
                     let top = _mm512_max_ps(_mm512_max_ps(x[0], x[1]), _mm512_max_ps(x[2], x[3]));
@@ -227,7 +227,7 @@ mod x86 {
                 };
                 let ((low, in_low), (high, in_high)) = (half(0), half(1));
                 let of = |i: usize| u32::from(in_low[i]) | u32::from(in_high[i]) << LANES;
-                // Of zeros the positive one.
+                // Positive zero wins over negative zero.
                 let [low, high] = [low, high].map(|top| if RELU { top } else { _mm512_add_ps(top, zero) });
                 let value: __m512i = std::mem::transmute(_mm512_cvtne2ps_pbh(high, low));
                 _mm512_mask_storeu_epi16(y.cast(), some, value);

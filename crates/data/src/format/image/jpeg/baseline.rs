@@ -1,29 +1,29 @@
-//! A decoder of the pictures that cameras and programs mostly write: baseline, 8 bits, Huffman codes, one scan, grey or
-//! YCbCr with colour differences of full size, half the width, or half of both. Whatever is otherwise, or is not as it should
-//! be, it leaves to the general decoder, so that there is one opinion about damage.
+//! Fast baseline JPEG decoder, bit-identical to libjpeg's defaults.
 //!
-//! Pixels are those of libjpeg by default, to the bit. A few rows of samples are kept, never a whole plane.
+//! Supports 8 bits, Huffman codes, one scan, grayscale or YCbCr with 4:4:4, 4:2:2 or 4:2:0 subsampling. Files with
+//! other features or any damage are left to the general decoder, so that errors are reported consistently. Keeps only a
+//! few rows of samples in memory, never a whole plane.
 
-use super::huffman::{self, Bits, Class, SLACK, Table};
+use super::huffman::{self, HuffmanBitReader, HuffmanTable, HuffmanTableClass, SLACK};
 use super::{idct, upsample_color};
 use std::rc::Rc;
 
-/// What the headers say.
-pub(super) struct Frame<'a> {
+/// Parsed headers.
+pub(super) struct JpegFrame<'a> {
     pub width: usize,
     pub height: usize,
-    components: Vec<Component>,
-    dc: [Option<Rc<Table>>; 2],
-    ac: [Option<Rc<Table>>; 2],
-    /// Units between restart markers; 0: there are none.
+    components: Vec<JpegComponent>,
+    dc: [Option<Rc<HuffmanTable>>; 2],
+    ac: [Option<Rc<HuffmanTable>>; 2],
+    /// MCUs between restart markers; 0 if there are none.
     restart: usize,
-    /// The scan's data and what follows.
+    /// Data of the scan and everything after it.
     data: &'a [u8],
 }
 
-struct Component {
+struct JpegComponent {
     id: u8,
-    /// Blocks of it in a unit, across and down.
+    /// Horizontal and vertical blocks per MCU.
     wide: usize,
     high: usize,
     steps: [i16; 64],
@@ -31,10 +31,10 @@ struct Component {
     tables: (usize, usize),
 }
 
-impl Frame<'_> {
-    /// Reads the headers. `None`: this picture is for the other decoder.
-    pub fn of(bytes: &[u8]) -> Option<Frame<'_>> {
-        let mut frame = Frame {
+impl JpegFrame<'_> {
+    /// Parses the headers. `None`: the general decoder is needed.
+    pub fn of(bytes: &[u8]) -> Option<JpegFrame<'_>> {
+        let mut frame = JpegFrame {
             width: 0,
             height: 0,
             components: Vec::new(),
@@ -70,7 +70,7 @@ impl Frame<'_> {
                     return is_known.then_some(frame);
                 }
                 0xe0 => is_jfif |= segment.starts_with(b"JFIF\0"),
-                // Adobe's mark says what the colours are, where they are not YCbCr.
+                // Adobe's marker gives the color space if it is not YCbCr.
                 0xee if segment.starts_with(b"Adobe") && segment.get(11) != Some(&1) => return None,
                 0xe1..=0xef | 0xfe => {}
                 _ => return None,
@@ -94,11 +94,18 @@ impl Frame<'_> {
         for &[id, sampling, table] in list {
             let (wide, high) = (usize::from(sampling >> 4), usize::from(sampling & 15));
             let step_table = usize::from(table);
-            self.components.push(Component { id, wide, high, steps: [0; 64], step_table, tables: (0, 0) });
+            self.components.push(JpegComponent {
+                id,
+                wide,
+                high,
+                steps: [0; 64],
+                step_table,
+                tables: (0, 0),
+            });
         }
         let sizes: Vec<_> = self.components.iter().map(|c| (c.wide, c.high)).collect();
         match sizes[..] {
-            // One component alone has units of one block, whatever its sampling says.
+            // A single component has MCUs of one block, whatever its sampling factors.
             [_] => (self.components[0].wide, self.components[0].high) = (1, 1),
             [(1, 1), (1, 1), (1, 1)] => {}
             // libjpeg does not interpolate across so few samples.
@@ -112,10 +119,10 @@ impl Frame<'_> {
         while let Some((&[which, ref counts @ ..], rest)) = segment.split_first_chunk::<17>() {
             let count: usize = counts.iter().map(|&n| usize::from(n)).sum();
             let (class, tables) = match which >> 4 {
-                0 => (Class::Dc, &mut self.dc),
-                _ => (Class::Ac, &mut self.ac),
+                0 => (HuffmanTableClass::Dc, &mut self.dc),
+                _ => (HuffmanTableClass::Ac, &mut self.ac),
             };
-            let table = Table::shared(class, counts, rest.get(..count)?)?;
+            let table = HuffmanTable::shared(class, counts, rest.get(..count)?)?;
             *tables.get_mut(usize::from(which & 15))? = Some(table);
             segment = &rest[count..];
         }
@@ -125,7 +132,7 @@ impl Frame<'_> {
     fn scan(&mut self, segment: &[u8], steps: &[Option<[i16; 64]>; 4]) -> Option<()> {
         let (&count, list) = segment.split_first()?;
         let (chosen, rest) = list.as_chunks::<2>();
-        // All components at once, all coefficients at once.
+        // All components and all coefficients in one scan.
         if chosen.len() != self.components.len() + 1 || usize::from(count) != self.components.len() {
             return None;
         }
@@ -144,21 +151,21 @@ impl Frame<'_> {
         Some(())
     }
 
-    /// 1 (grey) or 3 (RGB).
+    /// Number of channels: 1 (grayscale) or 3 (RGB).
     pub fn channels(&self) -> usize {
         self.components.len()
     }
 
-    /// The blocks of a unit: which component's, and from the left and the top of its part.
+    /// Returns the blocks of an MCU: component, and horizontal and vertical block index.
     fn places(&self) -> Vec<(usize, usize, usize)> {
-        let of = |(i, c): (usize, &Component)| {
+        let of = |(i, c): (usize, &JpegComponent)| {
             let (wide, all) = (c.wide, c.wide * c.high);
             (0..all).map(move |block| (i, block % wide, block / wide))
         };
         self.components.iter().enumerate().flat_map(of).collect()
     }
 
-    /// Writes the pixels, `out` being `height · width · channels` bytes. `None`: the data are not as they should be.
+    /// Writes the pixels to `out`, which has `height · width · channels` bytes. `None`: the data is invalid.
     pub fn decode(&self, out: &mut [u8]) -> Option<()> {
         let (bytes, stretches) = stretches(self.data)?;
         let unit = self.components.first()?;
@@ -168,29 +175,30 @@ impl Frame<'_> {
         if stretches.len() != units.div_ceil(every) {
             return None;
         }
-        let coders: Vec<(&Table, &Table)> = self
+        let coders: Vec<(&HuffmanTable, &HuffmanTable)> = self
             .components
             .iter()
             .map(|c| Some((self.dc[c.tables.0].as_deref()?, self.ac[c.tables.1].as_deref()?)))
             .collect::<Option<_>>()?;
-        let mut planes: Vec<Plane> = self.components.iter().map(|c| Plane::new(self, c, across)).collect();
-        let mut painter = Painter::new(self);
+        let mut planes: Vec<ComponentRows> =
+            self.components.iter().map(|c| ComponentRows::new(self, c, across)).collect();
+        let mut painter = PixelWriter::new(self);
         let places = self.places();
-        let mut blocks = vec![Block { coefficients: [0; 64], count: 0 }; places.len()];
+        let mut blocks = vec![CoefficientBlock { coefficients: [0; 64], count: 0 }; places.len()];
         let mut stretch = stretches.iter();
-        let mut bits = Bits::new(&[0; SLACK]);
+        let mut bits = HuffmanBitReader::new(&[0; SLACK]);
         let mut last = [0i16; 3];
         for row in 0..down {
-            planes.iter_mut().for_each(Plane::turn_over);
+            planes.iter_mut().for_each(ComponentRows::turn_over);
             for column in 0..across {
                 if (row * across + column).is_multiple_of(every) {
                     if !bits.is_used_up() {
                         return None;
                     }
-                    bits = Bits::new(&bytes[stretch.next()?.clone()]);
+                    bits = HuffmanBitReader::new(&bytes[stretch.next()?.clone()]);
                     last = [0; 3];
                 }
-                // All of a unit first: what was just written in small pieces is slow to read in large ones.
+                // All blocks of an MCU are decoded first: reading memory right after small writes to it is slow.
                 for (block, &(i, ..)) in blocks.iter_mut().zip(&places) {
                     block.read(&mut bits, coders[i], &mut last[i])?;
                 }
@@ -205,26 +213,31 @@ impl Frame<'_> {
     }
 }
 
-/// A block's coefficients, row by row, and how many in the file's order may differ from 0.
+/// Coefficients of a block in row order, and how many in zigzag order may be nonzero.
 #[derive(Clone)]
-struct Block {
+struct CoefficientBlock {
     coefficients: [i16; 64],
     count: usize,
 }
 
-impl Block {
+impl CoefficientBlock {
     #[inline]
-    fn read(&mut self, bits: &mut Bits, (dc, ac): (&Table, &Table), last: &mut i16) -> Option<()> {
+    fn read(
+        &mut self,
+        bits: &mut HuffmanBitReader,
+        (dc, ac): (&HuffmanTable, &HuffmanTable),
+        last: &mut i16,
+    ) -> Option<()> {
         self.coefficients = [0; 64];
         self.count = huffman::block(bits, dc, ac, last, &mut self.coefficients)?;
         Some(())
     }
 }
 
-/// Steps of quantization, row by row.
+/// Parses quantization tables into row order.
 fn quantization(mut segment: &[u8], steps: &mut [Option<[i16; 64]>; 4]) -> Option<()> {
     while let Some((&[which, ref list @ ..], rest)) = segment.split_first_chunk::<65>() {
-        // Steps of 16 bits have another number in front.
+        // 16-bit tables have another precision code.
         let table = steps.get_mut(usize::from(which))?.insert([0; 64]);
         list.iter().enumerate().for_each(|(k, &step)| table[huffman::place(k)] = step.into());
         segment = rest;
@@ -232,8 +245,8 @@ fn quantization(mut segment: &[u8], steps: &mut [Option<[i16; 64]>; 4]) -> Optio
     segment.is_empty().then_some(())
 }
 
-/// The data without the zeros behind bytes of 255, each stretch between restart markers with [`SLACK`] behind it. `None`:
-/// the markers are not in order, or others than the end follow.
+/// Returns the data without stuffed zero bytes, and the ranges between restart markers, each followed by [`SLACK`].
+/// `None`: the markers are out of order, or markers other than the end follow.
 fn stretches(data: &[u8]) -> Option<(Vec<u8>, Vec<std::ops::Range<usize>>)> {
     let mut bytes = Vec::with_capacity(data.len() + SLACK);
     let (mut found, mut start, mut rest) = (Vec::new(), 0, data);
@@ -260,44 +273,44 @@ fn stretches(data: &[u8]) -> Option<(Vec<u8>, Vec<std::ops::Range<usize>>)> {
     }
 }
 
-/// Bytes before the first of 255.
+/// Number of bytes before the first 255.
 fn plain(bytes: &[u8]) -> usize {
     let (chunks, _) = bytes.as_chunks::<16>();
     let whole = chunks.iter().take_while(|c| !c.iter().fold(false, |any, &b| any | (b == 0xff))).count();
     16 * whole + bytes[16 * whole..].iter().take_while(|&&b| b != 0xff).count()
 }
 
-/// Rows of one component's samples: those of one row of units, and the last of the row before in front of them.
-struct Plane {
+/// Sample rows of one component: those of one MCU row, preceded by the last row of the previous one.
+struct ComponentRows {
     samples: Vec<u8>,
-    /// Samples from one row to the next.
+    /// Samples between rows.
     stride: usize,
-    /// Samples of the picture: what is behind them only fills blocks up.
+    /// Samples of the image; the rest is padding of the blocks.
     width: usize,
     height: usize,
-    /// Rows of a row of units.
+    /// Rows of an MCU row.
     rows: usize,
 }
 
-impl Plane {
-    fn new(frame: &Frame, component: &Component, across: usize) -> Plane {
+impl ComponentRows {
+    fn new(frame: &JpegFrame, component: &JpegComponent, across: usize) -> ComponentRows {
         let first = &frame.components[0];
         let stride = upsample_color::padded(8 * component.wide * across);
         let rows = 8 * component.high;
         let width = (frame.width * component.wide).div_ceil(first.wide);
         let height = (frame.height * component.high).div_ceil(first.high);
-        Plane { samples: vec![0; stride * (rows + 1)], stride, width, height, rows }
+        ComponentRows { samples: vec![0; stride * (rows + 1)], stride, width, height, rows }
     }
 
-    /// Begins the next row of units.
+    /// Starts the next MCU row.
     fn turn_over(&mut self) {
         let last = self.rows * self.stride;
         self.samples.copy_within(last..last + self.stride, 0);
     }
 
-    /// A block: `x` from the left, `y` from the top of the row of units.
+    /// Stores a block at column `x` and row `y` of the MCU row.
     #[inline]
-    fn put(&mut self, x: usize, y: usize, block: &Block, steps: &[i16; 64]) {
+    fn put(&mut self, x: usize, y: usize, block: &CoefficientBlock, steps: &[i16; 64]) {
         let rows = match block.count {
             1 => [[idct::flat(block.coefficients[0], steps[0]); 8]; 8],
             2..=10 => idct::corner(&block.coefficients, steps),
@@ -310,30 +323,30 @@ impl Plane {
         }
     }
 
-    /// Row `i` of the picture, or the nearest there is, while the row of units is `unit`.
+    /// Returns row `i` of the image, clamped, while the MCU row is `unit`.
     fn row(&self, unit: usize, i: isize) -> &[u8] {
         let i = i.clamp(0, self.height as isize - 1) as usize;
         &self.samples[(i + 1 - unit * self.rows) * self.stride..][..self.stride]
     }
 }
 
-/// Turns samples to pixels as soon as all that they need are there.
-struct Painter {
+/// Converts samples to pixels as soon as the needed rows are available.
+struct PixelWriter {
     width: usize,
     height: usize,
     channels: usize,
-    /// How many times wider and higher the first component is.
+    /// Horizontal and vertical subsampling ratio.
     ratio: (usize, usize),
     sums: Vec<i16>,
     blue: Vec<u8>,
     red: Vec<u8>,
 }
 
-impl Painter {
-    fn new(frame: &Frame) -> Painter {
+impl PixelWriter {
+    fn new(frame: &JpegFrame) -> PixelWriter {
         let first = &frame.components[0];
         let room = upsample_color::padded(frame.width);
-        Painter {
+        PixelWriter {
             width: frame.width,
             height: frame.height,
             channels: frame.channels(),
@@ -344,9 +357,9 @@ impl Painter {
         }
     }
 
-    fn paint(&mut self, planes: &[Plane], unit: usize, is_last: bool, out: &mut [u8]) {
+    fn paint(&mut self, planes: &[ComponentRows], unit: usize, is_last: bool, out: &mut [u8]) {
         let rows = planes[0].rows;
-        // The last row of colour differences of half the height waits for the one below it.
+        // With vertical subsampling, the last row waits for the chroma row below it.
         let late = self.ratio.1 - 1;
         let first = (unit * rows).saturating_sub(late);
         let end = if is_last { self.height } else { (unit + 1) * rows - late };
@@ -370,8 +383,8 @@ impl Painter {
     }
 }
 
-/// Row `y` of the picture's colour differences, from half the width, and half the height where `tall`.
-fn widen(plane: &Plane, unit: usize, y: usize, tall: bool, sums: &mut Vec<i16>, out: &mut [u8]) {
+/// Upsamples row `y` of a chroma plane horizontally by 2, and vertically if `tall`.
+fn widen(plane: &ComponentRows, unit: usize, y: usize, tall: bool, sums: &mut Vec<i16>, out: &mut [u8]) {
     if !tall {
         upsample_color::edged(&plane.row(unit, y as isize)[..plane.width], sums);
         return upsample_color::doubled::<false>(sums, out);

@@ -1,14 +1,14 @@
-//! Huffman codes of a baseline scan: the bits, the tables, a block's coefficients.
+//! Huffman decoding of a baseline JPEG scan: bit reader, lookup tables, block coefficients.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Bits that are looked up at once: longer codes are rare.
+/// Bits per table lookup: longer codes are rare.
 const LOOK: u32 = 11;
-/// Bytes behind the data, so that eight can be read anywhere.
+/// Padding bytes after the data, so that eight bytes can be read anywhere.
 pub(super) const SLACK: usize = 8;
 
-/// IteratorState of the k-th coefficient of the file in a block, row by row; what runs over the end falls on the last.
+/// Zigzag order: position in the block, row by row, of the k-th coefficient; indices past the end map to the last.
 const ZIGZAG: [u8; 256] = {
     let mut places = [63u8; 256];
     let (mut k, mut diagonal) = (0, 0);
@@ -28,53 +28,53 @@ const ZIGZAG: [u8; 256] = {
     places
 };
 
-/// The place of the k-th coefficient in a block, row by row.
+/// Returns the position in a block, row by row, of the k-th coefficient.
 pub(super) fn place(k: usize) -> usize {
     usize::from(ZIGZAG[k])
 }
 
-/// What the next bits say, one code with its value or two: how many bits they take (0 to 5), whether the value is not in
-/// here ([`PARTIAL`]), by how much the coefficient's number grows with the first (8 to 15) and with the second (16 to 23;
-/// 0: there is none), how many bits the first takes (24 to 31), and both values (32 to 47, 48 to 63; of one code twice the
-/// same), or the value's size.
+/// Lookup table entry for the next bits: one code with its value, or two. Bits 0 to 5: total length; [`PARTIAL`]: the
+/// value is not included; 8 to 15 and 16 to 23: growth of the coefficient index by the first and second code (0: no
+/// second code); 24 to 31: length of the first; 32 to 47 and 48 to 63: both values (equal for one code), or the value's
+/// size.
 #[derive(Clone, Copy, PartialEq, Debug)]
-struct Entry(u64);
+struct HuffmanEntry(u64);
 
 const PARTIAL: u64 = 1 << 7;
-/// The code is longer than the look.
-const LONGER: Entry = Entry(PARTIAL);
-/// Growth at the end of a block, and where no code begins so: beyond all that runs of zeros come to.
+/// The code is longer than the lookup.
+const LONGER: HuffmanEntry = HuffmanEntry(PARTIAL);
+/// Index growth at the end of a block, and for an invalid code: beyond any sum of zero runs.
 const END: u32 = 80;
 const NO_CODE: u32 = 160;
 
-impl Entry {
-    fn new(bits: u32, growth: u32, value: i32) -> Entry {
+impl HuffmanEntry {
+    fn new(bits: u32, growth: u32, value: i32) -> HuffmanEntry {
         let (bits, growth, value) = (u64::from(bits), u64::from(growth), u64::from(value as u16));
-        Entry(bits | growth << 8 | bits << 24 | value << 32 | value << 48)
+        HuffmanEntry(bits | growth << 8 | bits << 24 | value << 32 | value << 48)
     }
 
-    /// A code of `length` bits, less its value.
-    fn partial(symbol: u8, length: u32) -> Entry {
+    /// Returns an entry for a code of `length` bits without its value.
+    fn partial(symbol: u8, length: u32) -> HuffmanEntry {
         let size = u32::from(symbol & 15);
         let growth = if symbol == 0 { END } else { u32::from(symbol >> 4) + 1 };
-        Entry(Entry::new(length + size, growth, size as i32).0 | PARTIAL)
+        HuffmanEntry(HuffmanEntry::new(length + size, growth, size as i32).0 | PARTIAL)
     }
 
-    /// The whole, `held` beginning with the code.
+    /// Completes an entry with its value; `held` starts with the code.
     #[inline]
-    fn whole(self, held: u64) -> Entry {
+    fn whole(self, held: u64) -> HuffmanEntry {
         let size = self.value() as u32;
         let bits = held << (self.bits() - size);
         let value = (bits >> 1 >> (63 - size)) as i32;
-        // Values that begin with 0 are negative.
+        // Values that start with 0 are negative.
         let below = if bits >> 63 == 0 { (1 << size) - 1 } else { 0 };
-        Entry::new(self.bits(), self.growth() as u32, value - below)
+        HuffmanEntry::new(self.bits(), self.growth() as u32, value - below)
     }
 
-    /// Two codes, one behind the other.
-    fn and(self, next: Entry) -> Entry {
+    /// Combines two consecutive codes.
+    fn and(self, next: HuffmanEntry) -> HuffmanEntry {
         let (bits, growth) = (u64::from(next.bits()), next.growth() as u64);
-        Entry((self.0 << 16 >> 16) + (bits | growth << 16 | next.0 >> 48 << 48))
+        HuffmanEntry((self.0 << 16 >> 16) + (bits | growth << 16 | next.0 >> 48 << 48))
     }
 
     #[inline]
@@ -113,57 +113,57 @@ impl Entry {
     }
 }
 
-/// What the codes of a table are for.
+/// Kind of coefficients that a table codes.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Class {
-    /// First coefficients, as differences.
+pub(super) enum HuffmanTableClass {
+    /// DC coefficients, as differences.
     Dc,
-    /// All others, with the zeros before them.
+    /// AC coefficients, with preceding zeros.
     Ac,
 }
 
-/// A table of codes.
-pub(super) struct Table {
-    class: Class,
+/// Huffman decoding table.
+pub(super) struct HuffmanTable {
+    class: HuffmanTableClass,
     counts: [u8; 16],
-    /// By the next bits.
-    entries: Box<[Entry; 1 << LOOK]>,
-    /// Codes of `n` bits are below this, once shifted to 16 bits.
+    /// Entries indexed by the next bits.
+    entries: Box<[HuffmanEntry; 1 << LOOK]>,
+    /// Upper bound of codes of `n` bits, shifted to 16 bits.
     ends: [u32; 17],
-    /// Index of a symbol less its code, by the code's length.
+    /// Symbol index minus code, by code length.
     offsets: [i32; 17],
     list: Vec<u8>,
 }
 
 thread_local! {
-    /// The tables made last on this thread: pictures of one source mostly have the same, and making one takes its time.
-    static LAST: RefCell<Vec<Rc<Table>>> = const { RefCell::new(Vec::new()) };
+    /// Recently built tables of this thread: images from one source mostly share them, and building is slow.
+    static LAST: RefCell<Vec<Rc<HuffmanTable>>> = const { RefCell::new(Vec::new()) };
 }
-/// How many of them are kept.
+/// Number of tables to keep.
 const KEPT: usize = 8;
 
-impl Table {
-    /// [`Table::new`], unless the same was made a moment ago.
-    pub fn shared(class: Class, counts: &[u8; 16], list: &[u8]) -> Option<Rc<Table>> {
+impl HuffmanTable {
+    /// Like [`HuffmanTable::new`], but reuses a recently built table.
+    pub fn shared(class: HuffmanTableClass, counts: &[u8; 16], list: &[u8]) -> Option<Rc<HuffmanTable>> {
         LAST.with_borrow_mut(|last| {
-            let is_same = |t: &&Rc<Table>| t.class == class && t.counts == *counts && t.list == list;
+            let is_same = |t: &&Rc<HuffmanTable>| t.class == class && t.counts == *counts && t.list == list;
             if let Some(table) = last.iter().find(is_same) {
                 return Some(table.clone());
             }
-            let table = Rc::new(Table::new(class, counts, list)?);
+            let table = Rc::new(HuffmanTable::new(class, counts, list)?);
             last.truncate(KEPT - 1);
             last.insert(0, table.clone());
             Some(table)
         })
     }
 
-    /// Of the numbers of codes of 1 to 16 bits, and the symbols in order. `None`: there are more codes than bits can say, or
-    /// symbols that the class does not have.
-    fn new(class: Class, counts: &[u8; 16], list: &[u8]) -> Option<Table> {
+    /// Builds a table from the number of codes of 1 to 16 bits and the symbols in order. `None`: the code is
+    /// oversubscribed, or a symbol is invalid for the class.
+    fn new(class: HuffmanTableClass, counts: &[u8; 16], list: &[u8]) -> Option<HuffmanTable> {
         let is_known = |&symbol: &u8| match (class, symbol >> 4, symbol & 15) {
-            (Class::Dc, run, size) => run == 0 && size <= 11,
-            (Class::Ac, run, 0) => run == 0 || run == 15,
-            (Class::Ac, _, size) => size <= 10,
+            (HuffmanTableClass::Dc, run, size) => run == 0 && size <= 11,
+            (HuffmanTableClass::Ac, run, 0) => run == 0 || run == 15,
+            (HuffmanTableClass::Ac, _, size) => size <= 10,
         };
         if !list.iter().all(is_known) {
             return None;
@@ -178,7 +178,7 @@ impl Table {
                 if length <= LOOK {
                     let first = (code << (LOOK - length)) as usize;
                     let same = entries.get_mut(first..first + (1 << (LOOK - length)))?;
-                    fill(same, code, Entry::partial(symbol, length));
+                    fill(same, code, HuffmanEntry::partial(symbol, length));
                 }
                 (code, index) = (code + 1, index + 1);
             }
@@ -188,15 +188,15 @@ impl Table {
             ends[length as usize] = code << (16 - length);
             code <<= 1;
         }
-        if class == Class::Ac {
+        if class == HuffmanTableClass::Ac {
             entries = paired(&entries);
         }
-        Some(Table { class, counts: *counts, entries, ends, offsets, list: list.to_vec() })
+        Some(HuffmanTable { class, counts: *counts, entries, ends, offsets, list: list.to_vec() })
     }
 
-    /// What `held`, the next bits, begins with.
+    /// Returns the entry for `held`, the next bits.
     #[inline]
-    fn next(&self, held: u64) -> Entry {
+    fn next(&self, held: u64) -> HuffmanEntry {
         match self.entries[(held >> (64 - LOOK)) as usize] {
             entry if entry.is_partial() => self.rare(held, entry),
             entry => entry,
@@ -205,24 +205,24 @@ impl Table {
 
     #[cold]
     #[inline(never)]
-    fn rare(&self, held: u64, entry: Entry) -> Entry {
+    fn rare(&self, held: u64, entry: HuffmanEntry) -> HuffmanEntry {
         if entry == LONGER { self.long(held) } else { entry.whole(held) }
     }
 
-    fn long(&self, held: u64) -> Entry {
+    fn long(&self, held: u64) -> HuffmanEntry {
         let next = (held >> 48) as u32;
         let of = |length: usize| {
             let index = (next >> (16 - length)) as i32 + self.offsets[length];
             let symbol = *self.list.get(usize::try_from(index).ok()?)?;
-            Some(Entry::partial(symbol, length as u32).whole(held))
+            Some(HuffmanEntry::partial(symbol, length as u32).whole(held))
         };
         let length = (LOOK as usize + 1..17).find(|&n| next < self.ends[n]);
-        length.and_then(of).unwrap_or(Entry::new(0, NO_CODE, 0))
+        length.and_then(of).unwrap_or(HuffmanEntry::new(0, NO_CODE, 0))
     }
 }
 
-/// Entries of all looks that begin with `code`, with the value where it is in the look.
-fn fill(same: &mut [Entry], code: u32, entry: Entry) {
+/// Fills the entries that start with `code`, with the value if it is within the lookup.
+fn fill(same: &mut [HuffmanEntry], code: u32, entry: HuffmanEntry) {
     let length = LOOK - same.len().ilog2();
     if entry.bits() > LOOK {
         return same.fill(entry);
@@ -234,8 +234,8 @@ fn fill(same: &mut [Entry], code: u32, entry: Entry) {
     }
 }
 
-/// With a second code and its value wherever both are in the look, and the first is not the last of its block.
-fn paired(single: &[Entry; 1 << LOOK]) -> Box<[Entry; 1 << LOOK]> {
+/// Adds a second code with its value to entries where both fit in the lookup and the first does not end its block.
+fn paired(single: &[HuffmanEntry; 1 << LOOK]) -> Box<[HuffmanEntry; 1 << LOOK]> {
     let of = |look: usize| {
         let first = single[look];
         if first.is_partial() || first.growth() >= END as usize {
@@ -250,23 +250,23 @@ fn paired(single: &[Entry; 1 << LOOK]) -> Box<[Entry; 1 << LOOK]> {
     entries
 }
 
-/// The bits of one stretch between restart markers, without the zeros that follow bytes of 255 in the file.
+/// Bit reader for the data between two restart markers, without stuffed zero bytes.
 #[derive(Clone, Copy)]
-pub(super) struct Bits<'a> {
+pub(super) struct HuffmanBitReader<'a> {
     bytes: &'a [u8],
     at: usize,
-    /// The next bits, from the highest on.
+    /// Next bits, from the highest on.
     held: u64,
     count: u32,
 }
 
-impl<'a> Bits<'a> {
-    /// `bytes` end with [`SLACK`] bytes that are not part of the data.
-    pub fn new(bytes: &'a [u8]) -> Bits<'a> {
-        Bits { bytes, at: 0, held: 0, count: 0 }
+impl<'a> HuffmanBitReader<'a> {
+    /// Creates a reader; `bytes` ends with [`SLACK`] padding bytes.
+    pub fn new(bytes: &'a [u8]) -> HuffmanBitReader<'a> {
+        HuffmanBitReader { bytes, at: 0, held: 0, count: 0 }
     }
 
-    /// At least 56 bits are there afterwards: two codes with their values. Behind the end they are zeros.
+    /// Ensures at least 56 bits: two codes with their values. Beyond the end they are zeros.
     #[inline]
     fn refill(&mut self) {
         if let Some(next) = self.bytes.get(self.at..).and_then(|b| b.first_chunk::<8>()) {
@@ -282,7 +282,7 @@ impl<'a> Bits<'a> {
         self.count -= n;
     }
 
-    /// Whether no more was read than there was, and no whole byte is left.
+    /// Whether all bytes were consumed and none was read past the end.
     pub fn is_used_up(&self) -> bool {
         let (used, there) =
             (8 * self.at as isize - self.count as isize, 8 * (self.bytes.len() - SLACK) as isize);
@@ -290,15 +290,15 @@ impl<'a> Bits<'a> {
     }
 }
 
-/// Reads the coefficients of a block into `out`, which is zeros, row by row; `last` is the first coefficient of the block
-/// before. Says how many, in the file's order, may differ from 0. `None`: this is no code.
+/// Decodes a block into `out` (zeros on entry), row by row; `last` is the DC coefficient of the previous block. Returns
+/// how many coefficients in zigzag order may be nonzero. `None`: invalid code.
 ///
-/// A function of its own, which keeps its bits in registers.
+/// A separate function, so that its bits stay in registers.
 #[inline(never)]
 pub(super) fn block(
-    stretch: &mut Bits,
-    dc: &Table,
-    ac: &Table,
+    stretch: &mut HuffmanBitReader,
+    dc: &HuffmanTable,
+    ac: &HuffmanTable,
     last: &mut i16,
     out: &mut [i16; 64],
 ) -> Option<usize> {
@@ -314,18 +314,18 @@ pub(super) fn block(
     let mut k = 0;
     'block: while k < 63 {
         bits.refill();
-        // Two codes of 16 bits with values of 10 are there.
+        // Two codes of 16 bits with 10-bit values are available.
         for _ in 0..2 {
             let (before, entry) = (bits, ac.next(bits.held));
             bits.skip(entry.bits());
             let first = k + entry.growth();
             k = first + entry.second_growth();
-            // A run of zeros without a value ends in a zero, and the end of a block writes one where there is one.
+            // A run of zeros without a value ends in a zero; the end of a block writes one over an existing zero.
             out[usize::from(ZIGZAG[first & 0xff])] = entry.value();
             out[usize::from(ZIGZAG[k & 0xff])] = entry.second_value();
             if k >= 63 {
                 if first >= 63 && k > first {
-                    // The block was full: the second code is the next one's.
+                    // The block was full: the second code belongs to the next block.
                     (bits, k) = (before, first);
                     bits.skip(entry.first_bits());
                     out[63] = entry.value();
@@ -357,24 +357,25 @@ mod tests {
     }
 
     /// Symbols 0x01, 0x00 and 0x03 as codes 0, 10 and 110.
-    fn three_codes(class: Class) -> Rc<Table> {
-        Table::shared(class, &[1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[1, 0, 3]).unwrap()
+    fn three_codes(class: HuffmanTableClass) -> Rc<HuffmanTable> {
+        HuffmanTable::shared(class, &[1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[1, 0, 3]).unwrap()
     }
 
     #[test]
     fn two_codes_in_one_look_are_two_codes_one_after_the_other() {
-        let (dc, ac) = (three_codes(Class::Dc), three_codes(Class::Ac));
-        assert!(Rc::ptr_eq(&ac, &three_codes(Class::Ac)) && !Rc::ptr_eq(&ac, &dc));
+        let (dc, ac) = (three_codes(HuffmanTableClass::Dc), three_codes(HuffmanTableClass::Ac));
+        assert!(Rc::ptr_eq(&ac, &three_codes(HuffmanTableClass::Ac)) && !Rc::ptr_eq(&ac, &dc));
         let of = |text: &str| -> Vec<u8> {
             let bits = text.bytes().filter(|b| *b != b' ').chain([b'1'; 8]).collect::<Vec<_>>();
             let (bytes, _) = bits.as_chunks::<8>();
             let byte = |b: &[u8; 8]| b.iter().fold(0, |all, bit| all << 1 | (bit - b'0'));
             bytes.iter().map(byte).chain([0; SLACK]).collect()
         };
-        // First coefficient 1, then 5, -1, 1 and the end; then one whose last coefficient is not 0, and what follows it.
+        // DC coefficient 1, then 5, -1, 1 and the end; then a block whose last coefficient is nonzero, and the next
+        // code.
         let full = format!("01 {} 110111 01 10", "01".repeat(62));
         let bytes = of(&format!("01 110101 00 01 10 {full}"));
-        let (mut bits, mut last) = (Bits::new(&bytes), 0);
+        let (mut bits, mut last) = (HuffmanBitReader::new(&bytes), 0);
         let mut out = [0i16; 64];
         assert_eq!(block(&mut bits, &dc, &ac, &mut last, &mut out), Some(4));
         let first: Vec<i16> = (0..5).map(|k| out[place(k)]).collect();
@@ -394,32 +395,46 @@ mod tests {
 
     #[test]
     fn codes_of_every_length_are_read_with_their_values() {
-        // Codes 0, 10, 110, …: the n-th has n bits; symbols of run n mod 3 and size n mod 10 + 1, and the value 0…0 or 10…0.
+        // Codes 0, 10, 110, …: the n-th has n bits; symbols of run n mod 3 and size n mod 10 + 1, and the value 0…0 or
+        // 10…0.
         let list: Vec<u8> = (1..=16u8).map(|n| (n % 3) << 4 | (n % 10 + 1)).collect();
-        let table = Table::new(Class::Ac, &[1; 16], &list).unwrap();
+        let table = HuffmanTable::new(HuffmanTableClass::Ac, &[1; 16], &list).unwrap();
         for (i, &symbol) in list.iter().enumerate() {
             for first in [0, 1] {
                 let code = ((1u64 << (i + 1)) - 2) << (63 - i) | first << (62 - i);
                 let mut bytes = code.to_be_bytes().to_vec();
                 bytes.extend([0; SLACK]);
-                let mut bits = Bits::new(&bytes);
+                let mut bits = HuffmanBitReader::new(&bytes);
                 bits.refill();
                 let size = u32::from(symbol & 15);
                 let expected = if first == 1 { 1 << (size - 1) } else { 1 - (1 << size) };
-                let entry = Entry::new(i as u32 + 1 + size, u32::from(symbol >> 4) + 1, expected);
-                // The zeros behind it may be another code.
-                let first = |e: Entry| (e.first_bits(), e.growth(), e.value());
+                let entry = HuffmanEntry::new(i as u32 + 1 + size, u32::from(symbol >> 4) + 1, expected);
+                // The zeros after it may be another code.
+                let first = |e: HuffmanEntry| (e.first_bits(), e.growth(), e.value());
                 let found = table.next(bits.held);
                 assert_eq!(first(found), first(entry), "code of {} bits, value of {size}", i + 1);
             }
         }
         let one = |class, symbol| {
-            Table::new(class, &[1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[symbol]).is_some()
+            HuffmanTable::new(class, &[1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[symbol]).is_some()
         };
-        assert!(one(Class::Dc, 11) && !one(Class::Dc, 12) && one(Class::Ac, 0xf0) && !one(Class::Ac, 0x20));
         assert!(
-            Table::new(Class::Dc, &[3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[1, 2, 3]).is_none()
+            one(HuffmanTableClass::Dc, 11)
+                && !one(HuffmanTableClass::Dc, 12)
+                && one(HuffmanTableClass::Ac, 0xf0)
+                && !one(HuffmanTableClass::Ac, 0x20)
         );
-        assert!(Table::new(Class::Ac, &[1; 16], &list[1..]).is_none(), "fewer symbols than codes");
+        assert!(
+            HuffmanTable::new(
+                HuffmanTableClass::Dc,
+                &[3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+                &[1, 2, 3]
+            )
+            .is_none()
+        );
+        assert!(
+            HuffmanTable::new(HuffmanTableClass::Ac, &[1; 16], &list[1..]).is_none(),
+            "fewer symbols than codes"
+        );
     }
 }

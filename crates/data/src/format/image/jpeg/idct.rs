@@ -1,13 +1,14 @@
-//! The inverse transform of a block, 8 × 8: libjpeg's accurate integer one ("islow", jidctint.c by Thomas G. Lane, after
-//! Loeffler, Ligtenberg and Moschytz, ICASSP 1989), to the bit.
+//! Inverse DCT of 8 × 8 JPEG blocks, bit-identical to libjpeg's accurate integer version.
+//!
+//! "islow": jidctint.c by Thomas G. Lane, after Loeffler, Ligtenberg and Moschytz, ICASSP 1989.
 
 use crate::simd16::*;
 
-/// Columns and rows are scaled by this many bits while they are added up, rows before that by these.
+/// Fixed-point fraction bits of the constants, and of the intermediate result.
 const BITS: i32 = 13;
 const PASS: i32 = 2;
 
-/// The block of `coefficients · steps`, both row by row, as samples around 128.
+/// Transforms the block `coefficients · steps`, both row by row, to samples around 128.
 pub(super) fn block(coefficients: &[i16; 64], steps: &[i16; 64]) -> [[u8; 8]; 8] {
     let (c, s): ([Lanes; 8], [Lanes; 8]) = (bytemuck::cast(*coefficients), bytemuck::cast(*steps));
     let rows = std::array::from_fn(|i| mul16(c[i], s[i]));
@@ -15,7 +16,8 @@ pub(super) fn block(coefficients: &[i16; 64], steps: &[i16; 64]) -> [[u8; 8]; 8]
     samples(one_way::<{ BITS + PASS + 3 }>(columns))
 }
 
-/// The same where only the first ten in the file's order may differ from 0: these are in the upper left quarter.
+/// Like [`block`], if only the first ten coefficients in zigzag order may be nonzero: they are in the upper left
+/// quarter.
 pub(super) fn corner(coefficients: &[i16; 64], steps: &[i16; 64]) -> [[u8; 8]; 8] {
     let (c, s): ([Lanes; 8], [Lanes; 8]) = (bytemuck::cast(*coefficients), bytemuck::cast(*steps));
     let rows: [Lanes; 4] = std::array::from_fn(|i| mul16(c[i], s[i]));
@@ -26,21 +28,21 @@ pub(super) fn corner(coefficients: &[i16; 64], steps: &[i16; 64]) -> [[u8; 8]; 8
     samples(std::array::from_fn(|i| narrow32(low[i], high[i])))
 }
 
-/// The same where only the first coefficient is not 0.
+/// Like [`block`], if only the DC coefficient is nonzero.
 pub(super) fn flat(first: i16, step: i16) -> u8 {
     let scaled = i32::from(first.wrapping_mul(step)) << PASS;
     (((scaled + (1 << (PASS + 2))) >> (PASS + 3)) + 128).clamp(0, 255) as u8
 }
 
-/// Eight transforms side by side, of the numbers in one lane of all eight.
+/// Transforms eight columns side by side, one per lane.
 #[inline(always)]
 fn one_way<const SHIFT: i32>(x: [Lanes; 8]) -> [Lanes; 8] {
     let (low, high) = (half::<SHIFT>(x, zip16_low), half::<SHIFT>(x, zip16_high));
     std::array::from_fn(|i| narrow32(low[i], high[i]))
 }
 
-/// Four of them. The constants are sums of libjpeg's, which are 2¹³ times sums of cosines: a product with each of two
-/// numbers and their sum is one instruction.
+/// Transforms four columns. The constants are sums of libjpeg's, which are 2¹³ times sums of cosines: a product with
+/// each of two numbers and their sum is one instruction.
 #[inline(always)]
 fn half<const SHIFT: i32>(x: [Lanes; 8], zip: impl Fn(Lanes, Lanes) -> Lanes) -> [Lanes; 8] {
     let dot = |pair: Lanes, a: i16, b: i16| dot16(pair, weights(a, b));
@@ -62,7 +64,7 @@ fn half<const SHIFT: i32>(x: [Lanes; 8], zip: impl Fn(Lanes, Lanes) -> Lanes) ->
     both_ways::<SHIFT>(half_even, half_odd)
 }
 
-/// [`half`] where the other four are 0: what is left of the products has one factor.
+/// Like [`half`], if the other four inputs are 0: the remaining products have one factor.
 #[inline(always)]
 fn half_of_four<const SHIFT: i32>(x: [Lanes; 4], zip: impl Fn(Lanes, Lanes) -> Lanes) -> [Lanes; 8] {
     let dot = |pair: Lanes, a: i16, b: i16| dot16(pair, weights(a, b));
@@ -73,7 +75,7 @@ fn half_of_four<const SHIFT: i32>(x: [Lanes; 4], zip: impl Fn(Lanes, Lanes) -> L
     both_ways::<SHIFT>(half_even, half_odd)
 }
 
-/// Sums for the first four, differences for the others, rounded.
+/// Returns rounded sums for the first four outputs and differences for the others.
 #[inline(always)]
 fn both_ways<const SHIFT: i32>(even: [Lanes; 4], odd: [Lanes; 4]) -> [Lanes; 8] {
     let even = even.map(|x| add32(x, all32(1 << (SHIFT - 1))));
@@ -96,14 +98,14 @@ fn transposed(x: [Lanes; 8]) -> [Lanes; 8] {
         [zip32_low(a[0], b[0]), zip32_high(a[0], b[0]), zip32_low(a[1], b[1]), zip32_high(a[1], b[1])]
     };
     let (upper, lower) = (four(a, b), four(c, d));
-    // Pointers to the functions would not be inlined.
+    // Function pointers would not be inlined.
     std::array::from_fn(|i| match (upper[i / 2], lower[i / 2]) {
         (a, b) if i.is_multiple_of(2) => zip64_low(a, b),
         (a, b) => zip64_high(a, b),
     })
 }
 
-/// Of eight rows the first four columns.
+/// Transposes the first four columns of eight rows.
 #[inline(always)]
 fn left_transposed(x: [Lanes; 8]) -> [Lanes; 4] {
     let pair = |i: usize| zip16_low(x[i], x[i + 1]);
@@ -117,7 +119,7 @@ fn left_transposed(x: [Lanes; 8]) -> [Lanes; 4] {
     ]
 }
 
-/// Columns of numbers around 0 → rows of samples.
+/// Converts columns of numbers around 0 to rows of samples.
 #[inline(always)]
 fn samples(columns: [Lanes; 8]) -> [[u8; 8]; 8] {
     let c = columns.map(|x| add16(x, all16(128)));
@@ -137,9 +139,9 @@ fn samples(columns: [Lanes; 8]) -> [[u8; 8]; 8] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use systole_base::rng::Stream;
+    use systole_base::rng::RandomStream;
 
-    /// The transform as it is defined (ITU T.81, A.3.3).
+    /// The transform by its definition (ITU T.81, A.3.3).
     fn by_definition(x: &[f64; 64]) -> [f64; 64] {
         let c = |u: usize| if u == 0 { 0.5f64.sqrt() } else { 1.0 };
         let cosine = |x: usize, u: usize| ((2 * x + 1) as f64 * u as f64 * std::f64::consts::PI / 16.0).cos();
@@ -155,7 +157,7 @@ mod tests {
 
     #[test]
     fn is_the_transform_to_a_level() {
-        let mut draws = Stream::new(5, 6, 7);
+        let mut draws = RandomStream::new(5, 6, 7);
         for kept in [1, 3, 10, 64] {
             for _ in 0..50 {
                 let mut x = [0i16; 64];
@@ -175,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_corner_is_the_whole_to_the_bit() {
-        let mut draws = Stream::new(5, 6, 8);
+        let mut draws = RandomStream::new(5, 6, 8);
         for largest in [3, 2_000, 1 << 16] {
             for _ in 0..2_000 {
                 let (mut x, mut steps) = ([0i16; 64], [0i16; 64]);

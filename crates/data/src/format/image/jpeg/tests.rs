@@ -1,4 +1,4 @@
-//! Tests against the general decoder, a picture at a time and damaged.
+//! Compares the baseline JPEG decoder with the general one, on valid and damaged files.
 
 mod encoder;
 
@@ -8,7 +8,7 @@ const COLOUR: &[u8] = include_bytes!("../../../../fixtures/gradient.jpg");
 const GREY: &[u8] = include_bytes!("../../../../fixtures/grey.jpg");
 const PROGRESSIVE: &[u8] = include_bytes!("../../../../fixtures/progressive.jpg");
 
-/// The picture that the fixtures were made of: red grows to the right, green downward, blue is 128.
+/// The image that the fixtures were made from: red increases to the right, green downward, blue is 128.
 fn near_the_original(x: &Literal) -> bool {
     let (h, w) = (x.shape()[0], x.shape()[1]);
     let pixel = |i: usize, j: usize| [(j * 10) as u8, (i * 15) as u8, 128];
@@ -40,7 +40,7 @@ fn pixels_of_the_frequent_kind_are_libjpegs_to_the_bit() {
 
 #[test]
 fn both_decoders_agree_on_every_layout() {
-    let mut draws = systole_base::rng::Stream::new(1, 2, 3);
+    let mut draws = systole_base::rng::RandomStream::new(1, 2, 3);
     let mut below = |n| draws.below(n) as usize;
     for seed in 0..160 {
         let sampling = [None, Some((1, 1)), Some((2, 1)), Some((2, 2))][below(4)];
@@ -55,7 +55,7 @@ fn both_decoders_agree_on_every_layout() {
         let apart = ours.bytes().iter().zip(other.bytes()).map(|(a, b)| a.abs_diff(*b));
         let (most, sum) = apart.fold((0, 0), |(m, s), d| (m.max(d), s + usize::from(d)));
         let mean = sum as f64 / ours.bytes().len() as f64;
-        // Between samples of colour the other one does not round as libjpeg does, which the test above is for.
+        // The general decoder rounds interpolated chroma differently from libjpeg, which the test above covers.
         let far = if matches!(sampling, Some((2, _))) { 16 } else { 4 };
         assert!(most <= far && mean < 0.7, "{what}: up to {most} levels apart, {mean} on average");
     }
@@ -64,7 +64,7 @@ fn both_decoders_agree_on_every_layout() {
 #[test]
 fn a_photo_is_cut_short_though_its_thumbnail_is_whole() {
     for photo in [COLOUR, PROGRESSIVE] {
-        // An application segment with a whole picture in it, as cameras write it.
+        // An application segment that contains a whole image (a thumbnail), as cameras write it.
         let length = (GREY.len() as u16 + 2).to_be_bytes();
         let whole = [&photo[..2], &[0xff, 0xe1], &length, GREY, &photo[2..]].concat();
         assert!(from_bytes("whole", &whole).unwrap() == from_bytes("plain", photo).unwrap());
@@ -78,10 +78,10 @@ fn a_photo_is_cut_short_though_its_thumbnail_is_whole() {
 
 #[test]
 fn where_the_general_decoder_panics_there_is_an_error() {
-    // Found by the fuzzer: zune-jpeg 0.5.15 unwraps nothing while it places a block.
+    // Found by the fuzzer: zune-jpeg 0.5.15 unwraps a `None` while it stores a block.
     let bytes = include_bytes!("../../../../fixtures/gives-up.jpg");
     let error = from_bytes("gives-up.jpg", bytes).unwrap_err().to_string();
-    assert!(error.contains("gives-up.jpg") && error.contains("the decoder gave up"), "{error}");
+    assert!(error.contains("gives-up.jpg") && error.contains("the decoder panicked"), "{error}");
 }
 
 #[test]
@@ -101,5 +101,5 @@ fn damage_is_an_error_or_another_picture_and_never_a_panic() {
             }
         }
     }
-    assert!(from_bytes("text", b"hello").unwrap_err().to_string().contains("cannot be read"));
+    assert!(from_bytes("text", b"hello").unwrap_err().to_string().contains("cannot read the image"));
 }

@@ -1,17 +1,18 @@
-//! Rows of samples to rows of pixels, to the bit as libjpeg does by default: colour differences of half the width or height
-//! are interpolated ("fancy upsampling", jdsample.c), then turned to RGB (jdcolor.c).
+//! JPEG chroma upsampling and YCbCr-to-RGB conversion, bit-identical to libjpeg.
+//!
+//! Implements libjpeg's defaults: "fancy upsampling" (jdsample.c) and jdcolor.c.
 
 use crate::simd16::*;
 
-/// How many samples are turned at a time.
+/// Samples converted per step.
 const STEP: usize = 16;
 
-/// `n` rounded up to whole steps, and room for the pairs of one more.
+/// Returns `n` rounded up to whole steps, with room for the pairs of one more.
 pub(super) fn padded(n: usize) -> usize {
     n.next_multiple_of(STEP) + STEP
 }
 
-/// A row with its ends once more at both sides: `near` alone.
+/// Copies a row with both ends duplicated.
 pub(super) fn edged(near: &[u8], out: &mut Vec<i16>) {
     let (Some(&first), Some(&last)) = (near.first(), near.last()) else { return };
     out.clear();
@@ -20,7 +21,7 @@ pub(super) fn edged(near: &[u8], out: &mut Vec<i16>) {
     out.push(last.into());
 }
 
-/// As [`edged`], of three times the near row and once the one beyond it.
+/// Like [`edged`], for three times the near row plus the far row.
 pub(super) fn edged_sum(near: &[u8], far: &[u8], out: &mut Vec<i16>) {
     out.clear();
     out.push(0);
@@ -29,7 +30,8 @@ pub(super) fn edged_sum(near: &[u8], far: &[u8], out: &mut Vec<i16>) {
     out[0] = out[1.min(out.len() - 1)];
 }
 
-/// Twice as many samples: three quarters of the nearest and a quarter of the next. `TALL`: of sums of two rows.
+/// Doubles the samples: three quarters of the nearest and a quarter of the next. `TALL`: the input is a sum of two
+/// rows.
 pub(super) fn doubled<const TALL: bool>(row: &[i16], out: &mut [u8]) {
     let (before, after, shift) = if TALL { (8, 7, 4) } else { (1, 2, 2) };
     let n = row.len().saturating_sub(2);
@@ -42,7 +44,7 @@ pub(super) fn doubled<const TALL: bool>(row: &[i16], out: &mut [u8]) {
     }
 }
 
-/// Y, Cb and Cr, each of whole steps that cover the row → RGB.
+/// Converts Y, Cb and Cr rows, padded to whole steps, to RGB.
 pub(super) fn rgb(y: &[u8], blue: &[u8], red: &[u8], out: &mut [u8]) {
     let (ys, _) = y.as_chunks::<STEP>();
     let (blues, _) = blue.as_chunks::<STEP>();
@@ -66,17 +68,17 @@ fn turn(y: &[u8; STEP], blue: &[u8; STEP], red: &[u8; STEP], out: &mut [u8; 3 * 
         (bytemuck::cast(*y), bytemuck::cast(*blue), bytemuck::cast(*red));
     let [red_even, green_even, blue_even] = eight(even8(y), even8(blue), even8(red)).map(|x| narrow16(x, x));
     let [red_odd, green_odd, blue_odd] = eight(odd8(y), odd8(blue), odd8(red)).map(|x| narrow16(x, x));
-    // Two pixels are a 16-bit number of each of these.
+    // Each 16-bit lane is two bytes of the output.
     let (first, second, third) =
         (zip8_low(red_even, green_even), zip8_low(blue_even, red_odd), zip8_low(green_odd, blue_odd));
     *out = bytemuck::cast(in_turns(first, second, third));
 }
 
-/// Of each of three the first 16 bits, then of each the second, and so on.
+/// Interleaves the 16-bit lanes of three vectors.
 #[inline(always)]
 fn in_turns(a: Lanes, b: Lanes, c: Lanes) -> [Lanes; 3] {
     let (next_a, next_b, next_c) = (behind16(a), behind16(b), behind16(c));
-    // Pairs of which every other one is wanted: a0 b0, c0 a1, b1 c1, then a2 b2, …
+    // Pairs, of which every other one is used: a0 b0, c0 a1, b1 c1, then a2 b2, …
     let (ab, ab_late) = (zip16_low(a, b), zip16_high(a, b));
     let (ca, ca_late) = (zip16_low(c, next_a), zip16_high(c, next_a));
     let (bc, bc_late) = (zip16_low(next_b, next_c), zip16_high(next_b, next_c));
@@ -88,8 +90,8 @@ fn in_turns(a: Lanes, b: Lanes, c: Lanes) -> [Lanes; 3] {
     ]
 }
 
-/// Red, green and blue of eight pixels. The factors are libjpeg's, 2¹⁶ times 1.402, -0.34414, -0.71414 and 1.772, less what
-/// is beyond 16 bits: those are whole samples.
+/// Converts eight pixels to red, green and blue. The factors are libjpeg's, 2¹⁶ times 1.402, -0.34414, -0.71414 and
+/// 1.772, less the multiples of 2¹⁶, which are added as whole samples.
 #[inline(always)]
 fn eight(y: Lanes, blue: Lanes, red: Lanes) -> [Lanes; 3] {
     let (blue, red) = (sub16(blue, all16(128)), sub16(red, all16(128)));

@@ -1,21 +1,21 @@
-//! An encoder for tests: any samples, any of the layouts that the decoder knows.
+//! JPEG encoder for tests: arbitrary samples in every layout that the decoder supports.
 
 use super::super::huffman::place;
-use systole_base::rng::Stream;
+use systole_base::rng::RandomStream;
 
 pub struct Layout {
     pub width: usize,
     pub height: usize,
-    /// Across and down, of the first component; the two others have 1 × 1. `None`: grey.
+    /// Horizontal and vertical sampling factor of the first component; the others have 1 × 1. `None`: grayscale.
     pub sampling: Option<(usize, usize)>,
-    /// Step of quantization of coefficient k: 1 + k · this / 8.
+    /// Quantization step of coefficient k: 1 + k · coarse / 8.
     pub coarse: usize,
-    /// Units between restart markers; 0: none.
+    /// MCUs between restart markers; 0 for none.
     pub restart: usize,
     pub seed: u64,
 }
 
-/// A JPEG of slopes with noise.
+/// Encodes gradients with noise.
 pub fn jpeg(layout: &Layout) -> Vec<u8> {
     let (across, down) = layout.sampling.unwrap_or((1, 1));
     let sizes: Vec<(usize, usize)> = match layout.sampling {
@@ -46,7 +46,7 @@ pub fn jpeg(layout: &Layout) -> Vec<u8> {
     segment(&mut out, 0xda, scan);
 
     let (columns, rows) = (layout.width.div_ceil(8 * across), layout.height.div_ceil(8 * down));
-    let mut draws = Stream::new(layout.seed, 1, 2);
+    let mut draws = RandomStream::new(layout.seed, 1, 2);
     let (mut bits, mut last) = (Writer::default(), [0; 3]);
     for unit in 0..columns * rows {
         if layout.restart > 0 && unit > 0 && unit.is_multiple_of(layout.restart) {
@@ -98,7 +98,7 @@ fn transformed(samples: &[f64]) -> [f64; 64] {
     })
 }
 
-/// Symbols by the length of their codes.
+/// Symbols by code length.
 struct Codes(Vec<(usize, Vec<u8>)>);
 
 impl Codes {
@@ -112,7 +112,7 @@ impl Codes {
         body
     }
 
-    /// Code and length of a symbol.
+    /// Returns code and length of a symbol.
     fn of(&self, symbol: u8) -> (u32, usize) {
         let (mut code, mut before) = (0, 0);
         for (length, symbols) in &self.0 {
@@ -166,7 +166,7 @@ impl Writer {
         }
     }
 
-    /// Fills the last byte up with ones.
+    /// Fills the last byte with ones.
     fn end(&mut self, out: &mut Vec<u8>) {
         while !self.bits.len().is_multiple_of(8) {
             self.bits.push(true);
